@@ -1,0 +1,72 @@
+// base/settings.h -- every setting of the library, declared once: name, environment variable, default, unit, sentence.
+//
+// The table feeds the environment reader, --help texts and docs/settings.md. Values are read once, at engine creation.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "base/units.h"
+
+namespace canarynet {
+
+enum class SettingKind : std::uint8_t { kText, kBool, kInteger, kBytes, kDuration };
+
+struct SettingInfo {
+  const char* name;           // "piece_bytes"
+  const char* environment;    // "CANARY_PIECE_BYTES"
+  SettingKind kind;
+  const char* default_value;  // as a user would write it
+  std::int64_t min;           // kInteger, kBytes, kDuration (ns)
+  std::int64_t max;
+  bool must_agree;            // compared between ranks at join
+  const char* sentence;
+};
+std::span<const SettingInfo> setting_table();
+
+// One value of every setting. Durations in nanoseconds.
+struct Settings {
+  // joining
+  std::string join;              // CANARY_JOIN: tcp://host:port
+  Nanos join_timeout;
+  bool insecure = false;
+  std::string host_id;
+  // rails and lanes
+  std::string socket_ifname;     // NCCL's grammar: prefix list, ^ exclude, = exact
+  std::string rails;             // CANARY_RAILS: devices or addresses, in order
+  std::int64_t lanes_per_rail = 1;
+  std::string tcp_congestion;
+  Bytes tcp_notsent_lowat;
+  // data path
+  std::string algo;              // CANARY_ALGO
+  Bytes piece_bytes;
+  Bytes eager_bytes;
+  std::int64_t ops_in_flight = 64;
+  // time limits
+  Nanos heartbeat_interval;
+  Nanos silence_limit;
+  Nanos entry_limit;
+  Nanos exchange_limit;
+  // threads
+  bool progress_thread = true;
+  Nanos spin_budget;
+
+  // Defaults of the table.
+  static Settings defaults();
+  // Environment over defaults; the error names the variable, its value and what it takes.
+  static Result<Settings> from_environment();
+  // Sets one by name ("piece_bytes") or environment name from text.
+  Status set(std::string_view name, std::string_view text);
+  // "name=value" of every must_agree setting, in table order: what is compared at join.
+  std::vector<std::string> must_agree() const;
+};
+
+// "128KiB", "1MiB", "4096" → bytes; "250ms", "10s", "100us", "10min" → Nanos.
+Result<Bytes> parse_bytes(std::string_view text);
+Result<Nanos> parse_duration(std::string_view text);
+
+}  // namespace canarynet

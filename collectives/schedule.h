@@ -1,0 +1,119 @@
+// collectives/schedule.h -- a collective as data: per rank a list of steps, made by a pure planner, run by the one executor.
+//
+// Coordinates. Every schedule lives in one space of elements [0, total): total = count for all-reduce, broadcast and barrier;
+// ranks * count for reduce-scatter and all-gather (rank i's block is [i*count, (i+1)*count)). The space is cut in *leaves*:
+// ranges that no step ever splits; a step covers a run of whole leaves. Each leaf is cut in *cells* (the pieces) of at most
+// piece_bytes when the plan is compiled, so dependencies between pieces are one to one: cell c of a step waits for cell c of
+// the steps it depends on (where both cover c).
+//
+// Buffers. kInput is the caller's, never written. kOutput is the caller's result. kScratch is the operation's own. For the
+// in-place call kInput and kOutput are the same memory: a schedule must be right for both.
+//   all-reduce, broadcast  input and output cover the whole space (broadcast: input is read at the root only)
+//   reduce-scatter         input covers the space, output only the own block; partial sums of other blocks live in scratch
+//   all-gather             input covers only the own block, output the whole space
+//   barrier                total = 1 element of u8 in scratch (input and output are scratch too)
+//
+// What a Plan promises (collectives/checker.h proves it): exactly-once contributions, no read before the write, no two writes
+// of one range unordered, no overwrite of a range whose sends are not acked, no deadlock under any order of arrival.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/types.h"
+#include "topology/rails.h"
+
+namespace canarynet {
+
+enum class StepKind : std::uint8_t {
+  kSend,           // src[range] to peer; done when acked
+  kReceive,        // peer's bytes to dst[range]
+  kReceiveReduce,  // dst[range] = src[range] (+) peer's bytes; dst may equal src
+  kCopy,           // dst[range] = src[range]
+};
+std::string_view name_of(StepKind kind);
+
+enum class Buffer : std::uint8_t { kInput, kOutput, kScratch };
+std::string_view name_of(Buffer buffer);
+
+struct Step {
+  StepKind kind = StepKind::kSend;
+  Buffer src = Buffer::kInput;
+  Buffer dst = Buffer::kOutput;
+  bool finish = false;          // this write completes the reduction of the range: the owner divides here for AVG (kReceiveReduce, kCopy)
+  std::int16_t rail = -1;       // preferred rail of the sender; -1: any
+  std::uint16_t tag = 0;        // step number on the wire; unique per (source, destination); equal at both ends
+  std::uint16_t round = 0;      // depth, for printing and cost
+  std::int32_t peer = -1;       // rank in the group; -1 for kCopy
+  std::uint32_t leaf_begin = 0;
+  std::uint32_t leaf_end = 0;   // one past
+  std::uint32_t deps_begin = 0; // into Plan::deps: steps of this rank that must be done (per cell) before this one begins.
+  std::uint32_t deps_end = 0;   // A dependency on a kSend means "acked" (source reuse).
+};
+
+// One rank's part of a schedule.
+struct Plan {
+  std::vector<Step> steps;            // any order that respects deps (each dep index is smaller than its step's)
+  std::vector<std::uint32_t> deps;
+
+  // Appends a step with its dependencies; returns its index.
+  std::uint32_t add(Step step, std::span<const std::uint32_t> depends_on = {});
+  std::span<const std::uint32_t> deps_of(const Step& s) const {
+    return std::span(deps).subspan(s.deps_begin, s.deps_end - s.deps_begin);
+  }
+};
+
+enum class PlannerId : std::uint8_t { kRing = 0, kMesh = 1, kBCube = 2, kHalvingDoubling = 3 };
+inline constexpr int kPlannerCount = 4;
+std::string_view name_of(PlannerId id);  // "ring", "mesh", "bcube", "halving_doubling"
+bool parse(std::string_view name, PlannerId* id);
+
+// Everything a planner may look at. Equal on all ranks of the group but for `rank`.
+struct PlanRequest {
+  Collective collective = Collective::kAllReduce;
+  int ranks = 1;
+  std::uint64_t count = 0;            // as the caller counts: elements per rank's block for reduce-scatter and all-gather
+  std::uint32_t element_bytes = 4;
+  int root = 0;                       // broadcast only
+  const Reachability* reach = nullptr;  // of the group; never null
+  BCubeShape bcube;                   // levels 0: none known; rank digits in base r, digit 0 least significant
+
+  std::uint64_t total() const {
+    switch (collective) {
+      case Collective::kReduceScatter:
+      case Collective::kAllGather: return count * static_cast<std::uint64_t>(ranks);
+      case Collective::kBarrier: return 1;
+      default: return count;
+    }
+  }
+};
+
+// The shared part: leaf i is the elements [leaves[i], leaves[i+1]); empty leaves are allowed (count < ranks).
+struct Schedule {
+  PlannerId planner = PlannerId::kRing;
+  PlanRequest request;                // reach is not kept
+  std::vector<std::uint64_t> leaves;  // ascending, first 0, last total()
+};
+
+// A planner: one file each (plan_ring.cc …). `leaves` and `plan` must come out the same for equal requests, on every machine.
+// Errors: CANARY_UNREACHABLE naming the ranks that cannot meet; CANARY_INVALID_ARGUMENT when the planner does not define the
+// collective ("halving_doubling does not define broadcast") or the shape.
+struct Planner {
+  PlannerId id;
+  const char* sentence;  // one line for help and docs
+  // Whether the planner defines the collective at all (for this many ranks).
+  bool (*defines)(Collective collective, int ranks);
+  Status (*check)(const PlanRequest& request);  // OK, or why not
+  void (*leaves)(const PlanRequest& request, std::vector<std::uint64_t>* out);
+  void (*plan)(const PlanRequest& request, int rank, Plan* out);  // after check() said OK
+};
+const Planner& planner(PlannerId id);
+std::span<const Planner> planners();
+
+// Human-readable, one step a line: "r1 s3 round 2  receive_reduce from 0 rail 1 leaves [2,3) after 0,1".
+std::string to_string(const Plan& plan, int rank);
+
+}  // namespace canarynet

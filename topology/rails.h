@@ -1,0 +1,67 @@
+// topology/rails.h -- a host's rails (its NICs as Canary uses them), and who can meet whom over which. Pure data.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "topology/address.h"
+
+namespace canarynet {
+
+inline constexpr int kRailsMax = 16;  // per host
+
+// One NIC of a host. Index = position in the host's list = the rail's number.
+struct Rail {
+  std::string device;   // "eth0"
+  Address address;      // with prefix and the port its lanes are accepted on
+  BytesPerSec nominal;  // a first guess only (a veth says 10 Gbit/s whatever it is shaped to); 0 = unknown
+};
+
+// Pairs of rails over which two hosts meet: by subnet; for rails without a subnet match on either side, by index.
+struct RailPair {
+  int local = -1;
+  int remote = -1;
+  auto operator<=>(const RailPair&) const = default;
+};
+std::vector<RailPair> pair_rails(std::span<const Rail> local, std::span<const Rail> remote);
+
+// Which of n ranks can meet directly, and over which rails of the first one. Symmetric in `meets`; rails are the row's own numbers.
+// Ranks of one engine always meet (local_rail bit). Value type, n^2 * 4 bytes.
+class Reachability {
+ public:
+  static constexpr std::uint32_t kLocalBit = 1u << 31;  // same engine: no rail needed
+
+  Reachability() = default;
+  // Everybody meets everybody over `rails` rails.
+  static Reachability full(int ranks, int rails);
+  // BCube(r, levels) wiring: rank digits in base r; rail l joins ranks that differ in digit l only.
+  static Reachability bcube(int r, int levels);
+  // hosts[i] = rails of the engine that serves rank i; engine_of[i] = that engine's number.
+  static Reachability from_rails(std::span<const std::vector<Rail>> hosts, std::span<const int> engine_of);
+  explicit Reachability(int ranks) : ranks_(ranks), rails_(static_cast<std::size_t>(ranks) * ranks) {}
+
+  int ranks() const { return ranks_; }
+  bool meets(int a, int b) const { return a == b || rails(a, b) != 0; }
+  // Bit l: rail l of a reaches b.
+  std::uint32_t rails(int a, int b) const { return rails_[static_cast<std::size_t>(a) * ranks_ + b]; }
+  void set(int a, int b, std::uint32_t rails_of_a, std::uint32_t rails_of_b);
+  // The matrix of a subset: row i is members[i].
+  Reachability subset(std::span<const int> members) const;
+
+ private:
+  int ranks_ = 0;
+  std::vector<std::uint32_t> rails_;
+};
+
+// Finds (r, levels) with n = r^levels such that the matrix contains every edge of BCube(r, levels), rail l on level l.
+// levels = 0 when there is none; else the one with the most levels not above `levels_max`. Prefers exact wiring of all rails.
+struct BCubeShape {
+  int r = 0;
+  int levels = 0;
+};
+BCubeShape find_bcube(const Reachability& reach, int levels_max);
+
+}  // namespace canarynet

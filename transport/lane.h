@@ -1,0 +1,141 @@
+// transport/lane.h -- a lane moves frames to one peer over one rail and never loses one silently while it is up.
+//
+// What: Lane (one connection), LaneSink (who hears of its frames), LaneFactory (dials, accepts, drives all lanes of an engine).
+// Units: bytes; times are monotonic Nanos handed in.
+// Memory: see send() and landing_for().
+// Threads: a factory, its lanes and their sink belong to one thread at a time (the engine's owner). No call sleeps, starts a thread
+// or, after set-up, allocates.
+// Failure: a lane goes down once, with a reason (on_down); it is then only good for destruction. A dead NIC usually gives no
+// error at all: the channel decides from missing acks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/units.h"
+#include "topology/rails.h"
+#include "transport/wire.h"
+
+namespace canarynet {
+
+class Lane;
+
+inline constexpr std::size_t kInlinePayloadBytes = 1024;  // payloads up to this are copied by send()
+
+// Where the payload of an announced frame goes. The header has been validated (its CRC too).
+//   kSpan     the lane writes payload_bytes there, directly; the memory stays valid until on_frame() or redirect() of this frame
+//             or the lane's end.
+//   kSlot     the lane keeps the payload in its own slot (kPayloadMax bytes) and shows it to on_frame().
+//   kDiscard  the lane reads past it; on_frame() follows with an empty payload and Arrival::discarded set.
+struct Landing {
+  enum class Kind : std::uint8_t { kSpan, kSlot, kDiscard };
+  Kind kind = Kind::kDiscard;
+  std::byte* data = nullptr;  // kSpan only
+  std::uint64_t cookie = 0;   // handed back in Arrival
+};
+
+struct Arrival {
+  std::span<const std::byte> payload;  // valid during on_frame() only (kSlot), or the landing's own span
+  std::uint64_t cookie = 0;            // of the Landing
+  bool intact = false;                 // payload CRC is right
+  bool discarded = false;              // landed nowhere, no CRC was checked
+};
+
+// Implemented by the channel layer. Calls come from within LaneFactory::poll() only. A sink must not destroy a lane inside a
+// callback of that lane (nor of another lane of the factory): it collects and destroys after poll().
+class LaneSink {
+ public:
+  virtual ~LaneSink() = default;
+  // The connection stands in both directions (dialled lanes only; accepted ones are up when they are handed over).
+  virtual void on_up(Lane& lane) = 0;
+  virtual Landing landing_for(Lane& lane, const wire::Header& header) = 0;
+  virtual void on_frame(Lane& lane, const wire::Header& header, const Arrival& arrival) = 0;
+  // After send() refused: there is room again.
+  virtual void on_writable(Lane& lane) = 0;
+  // The lane is down. `hangup`: the peer's end was closed or reset (evidence of a death), not a local failure or time-out.
+  virtual void on_down(Lane& lane, const Status& reason, bool hangup) = 0;
+};
+
+struct LaneCounters {
+  std::uint64_t bytes_sent = 0;      // headers and payloads handed to the kernel (or wire)
+  std::uint64_t bytes_received = 0;
+  std::uint64_t frames_sent = 0;
+  std::uint64_t frames_received = 0;
+  std::uint64_t header_errors = 0;   // frames refused by validate()
+  std::uint64_t payload_errors = 0;  // payload CRC wrong
+};
+
+class Lane {
+ public:
+  // Destruction closes the connection at once; nothing is delivered after it.
+  virtual ~Lane() = default;
+
+  // Queues one frame. `header` is complete and sealed; header.payload_bytes bytes at `payload` follow it.
+  // Up to kInlinePayloadBytes are copied. More is borrowed: it must stay unchanged until the peer acked the frame or
+  // cancel(cookie) returned. False when the queue is full (on_writable follows) or the lane is down: nothing was taken.
+  virtual bool send(const wire::Header& header, const std::byte* payload, std::uint64_t cookie) = 0;
+  // Writes as much of the queue as goes without waiting. The factory's poll() does so as well when the lane becomes writable.
+  virtual void flush(Nanos now) = 0;
+  // Gives back every borrowed payload queued under `cookie`: frames not begun are dropped; one half written is finished from a
+  // zero page (the peer has the piece from another lane and discards these bytes). Returns whether anything was dropped unsent.
+  // Header-only and inline frames under that cookie are dropped too, unless begun.
+  virtual bool cancel(std::uint64_t cookie) = 0;
+  // The rest of a kSpan landing with this cookie, if one is in progress here, goes to the discard buffer.
+  virtual void redirect(std::uint64_t cookie) = 0;
+
+  // Bytes taken by send() and not yet handed to the kernel or wire.
+  virtual std::size_t queued_bytes() const = 0;
+  virtual bool up() const = 0;
+  virtual const LaneCounters& counters() const = 0;
+  // Text for messages: "tcp 10.0.0.1:4000>10.0.0.2:5000 on nic0".
+  virtual std::string description() const = 0;
+  // Local rail number; -1 for a control lane.
+  virtual int rail() const = 0;
+  // Set by the sink's owner, unread by the lane.
+  void* owner = nullptr;
+
+  void set_sink(LaneSink* sink) { sink_ = sink; }
+  LaneSink* sink() const { return sink_; }
+
+ protected:
+  LaneSink* sink_ = nullptr;
+};
+
+// Gets lanes that peers dialled. It must set_sink() before it returns, or drop the lane.
+class LaneAcceptor {
+ public:
+  virtual ~LaneAcceptor() = default;
+  virtual void on_accept(std::unique_ptr<Lane> lane) = 0;
+};
+
+inline constexpr int kControlRail = -1;
+
+class LaneFactory {
+ public:
+  virtual ~LaneFactory() = default;
+  // This host's rails, with the ports their listeners got.
+  virtual std::span<const Rail> rails() const = 0;
+  // Starts to connect from local rail `rail` (source address and device bound; kControlRail: as the system routes) to `to`.
+  // on_up or on_down of `sink` follows from poll(). An error means nothing was started.
+  virtual Result<std::unique_ptr<Lane>> dial(int rail, const Address& to, LaneSink& sink) = 0;
+  // Accepts control lanes on `at` (any address of this host when it is a wildcard); port 0 picks one. Returns the bound address.
+  virtual Result<Address> listen_control(const Address& at) = 0;
+  virtual void set_acceptor(LaneAcceptor* acceptor) = 0;
+  // Moves bytes, calls sinks. Returns the number of events handled (0: nothing was there). Bounded work.
+  virtual std::size_t poll(Nanos now) = 0;
+  // When poll() wants to be called even if poll_fd() stays silent (connect time-outs); Nanos::max() for never.
+  virtual Nanos next_deadline() const = 0;
+  // One epoll descriptor that becomes readable when poll() has something to do; -1 in the simulator.
+  virtual int poll_fd() const = 0;
+  // "tcp", "sim".
+  virtual const char* name() const = 0;
+  // The kernel's own tx_bytes of a rail's device, or 0 where there is no kernel NIC. May cost a system call: not for the data path.
+  virtual std::uint64_t kernel_tx_bytes(int rail) const = 0;
+};
+
+}  // namespace canarynet

@@ -1,0 +1,140 @@
+// transport/wire.h -- every byte Canary puts on a lane. Little-endian; one 48-byte header before each payload.
+//
+//   0        2     3     4              8              12             16
+//   | magic  | ver | kind| payload      | flow         | epoch        |
+//   16             20             24      26      28             32
+//   | op           | signature    | step  | source| piece        |
+//   32      34    35    36             40             44             48
+//   | dest  |codec|flags| lane_sequence| payload_crc32| header_crc32 |
+//
+// Identity of a piece: {flow, epoch, op, step, source, destination, piece}. source and destination are ranks within the flow's group
+// (k local ranks: two ranks of one engine may get the same piece).
+// header_crc32: CRC32C of the first 44 bytes, checked before anything else is believed. payload_crc32: CRC32C of the plaintext.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace canarynet::wire {
+
+inline constexpr std::uint16_t kMagic = 0xCA9A;
+inline constexpr std::uint8_t kVersion = 1;
+inline constexpr std::uint32_t kPayloadMax = 1u << 20;  // largest payload of any frame; equals the largest piece
+
+enum class Kind : std::uint8_t {
+  kHello = 1,      // first frame in each direction of a lane: who is there (HelloPayload)
+  kPiece = 2,      // payload: elements of one cell
+  kSignature = 3,  // a rank entered an operation: its full arguments; also "READY": all its pieces have a place now
+  kAck = 4,        // arrived whole and valid: cumulative sequence + bitmap (AckPayload)
+  kHeartbeat = 5,  // alive; carries the last operation entered and an RTT echo (HeartbeatPayload)
+  kAbort = 6,      // a group's epoch is dead: the verdict (AbortPayload, text behind it)
+  kGoodbye = 7,    // the peer closes on purpose: what follows is not a death
+  kControl = 8,    // membership messages (control/messages.h), on control lanes only
+};
+
+// flags
+inline constexpr std::uint8_t kSequenced = 1;  // lane_sequence counts; acked and resent (pieces, signatures, aborts on lanes)
+
+struct Header {
+  std::uint16_t magic = kMagic;
+  std::uint8_t version = kVersion;
+  Kind kind = Kind::kPiece;
+  std::uint32_t payload_bytes = 0;  // excludes this header; at most kPayloadMax
+  std::uint32_t flow = 0;           // numbered sequence between engines: a group's collectives
+  std::uint32_t epoch = 0;          // generation of the group's membership
+  std::uint32_t op = 0;             // number of the operation in its flow, from 1
+  std::uint32_t signature = 0;      // hash of the operation's arguments
+  std::uint16_t step = 0;           // tag of the send step in the sender's plan
+  std::uint16_t source = 0;         // rank in the group
+  std::uint32_t piece = 0;          // cell within the step, from 0
+  std::uint16_t destination = 0;    // rank in the group
+  std::uint8_t codec = 0;           // 0: plain elements
+  std::uint8_t flags = 0;
+  std::uint32_t lane_sequence = 0;  // per lane and direction, from 1; 0 on frames that are not sequenced
+  std::uint32_t payload_crc32 = 0;  // CRC32C of the payload; 0 for an empty one
+  std::uint32_t header_crc32 = 0;   // CRC32C of the 44 bytes before
+};
+static_assert(sizeof(Header) == 48);
+static_assert(offsetof(Header, payload_bytes) == 4 && offsetof(Header, flow) == 8 && offsetof(Header, epoch) == 12);
+static_assert(offsetof(Header, op) == 16 && offsetof(Header, signature) == 20 && offsetof(Header, step) == 24);
+static_assert(offsetof(Header, source) == 26 && offsetof(Header, piece) == 28 && offsetof(Header, destination) == 32);
+static_assert(offsetof(Header, codec) == 34 && offsetof(Header, flags) == 35 && offsetof(Header, lane_sequence) == 36);
+static_assert(offsetof(Header, payload_crc32) == 40 && offsetof(Header, header_crc32) == 44);
+static_assert(std::has_unique_object_representations_v<Header>);
+static_assert(std::is_trivially_copyable_v<Header>);
+
+// Sets header_crc32. Call last, after every other field (lane_sequence included) is set.
+void seal(Header& header);
+
+// nullptr when the header can be believed, else the reason it can't ("magic", "version", "header crc", "kind", "payload too large").
+// Checks fixed fields only: whether flow, op or ranks exist is the receiver's to know.
+const char* validate(const Header& header);
+
+// CRC32C over a payload as it goes into payload_crc32 (0 for an empty one).
+std::uint32_t payload_crc(const void* data, std::size_t bytes);
+
+// --- payloads -----------------------------------------------------------------------------------------------------------
+
+// Hello: the dialling side sends it first; the accepting side answers with its own before anything else.
+struct HelloPayload {
+  std::uint64_t job = 0;       // token made by the coordinator at join: strangers and old runs are turned away; 0 on control lanes
+  std::uint32_t engine = 0;    // the sender's engine number; 0xffffffff: not known yet (control lanes before the join)
+  std::uint32_t target = 0;    // the engine the sender believes to reach
+  std::uint16_t rail = 0;      // the sender's rail number; 0xffff on a control lane
+  std::uint16_t peer_rail = 0; // the receiver's rail number as the sender sees it
+  std::uint16_t lane = 0;      // index among the lanes of this rail pair
+  std::uint16_t version_min = kVersion;
+  std::uint16_t version_max = kVersion;
+  std::uint16_t purpose = 0;   // HelloPurpose
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(HelloPayload) == 32 && std::has_unique_object_representations_v<HelloPayload>);
+enum HelloPurpose : std::uint16_t { kHelloChannel = 1, kHelloControl = 2 };
+
+// Ack: `cumulative` = highest sequence such that it and all before it arrived; word i, bit b of the bitmap = sequence
+// cumulative + 1 + 64 i + b arrived. Only as many words as needed follow (payload_bytes = 8 + 8 * words).
+inline constexpr int kAckWordsMax = 16;  // 1024 sequences
+struct AckPayload {
+  std::uint32_t cumulative = 0;
+  std::uint32_t words = 0;
+  std::uint64_t bitmap[kAckWordsMax] = {};
+};
+static_assert(sizeof(AckPayload) == 8 + 8 * kAckWordsMax && std::has_unique_object_representations_v<AckPayload>);
+
+// Signature: the full arguments of one rank's call, compared field by field on every neighbour.
+struct SignaturePayload {
+  std::uint64_t count = 0;        // elements, as the caller counts them
+  std::uint32_t collective = 0;   // Collective
+  std::uint32_t type = 0;         // DataType
+  std::uint32_t redop = 0;        // ReduceOp; 0 where there is none
+  std::int32_t root = -1;         // rank in the group; -1 where there is none
+  std::uint32_t planner = 0;      // PlannerId of the chosen schedule
+  std::uint32_t piece_bytes = 0;  // grid
+  std::uint32_t members = 0;      // ranks in the group
+  std::uint32_t world_rank = 0;   // of the caller, for the message
+};
+static_assert(sizeof(SignaturePayload) == 40 && std::has_unique_object_representations_v<SignaturePayload>);
+
+// Heartbeat: one frame per lane and interval. header.flow/epoch/op/source = a group (they take turns), the last operation that
+// rank entered in it. Times are the sender's own clock, echoed back unread.
+struct HeartbeatPayload {
+  std::uint64_t sent_ns = 0;
+  std::uint64_t echo_ns = 0;        // sent_ns of the last heartbeat heard; 0 = none
+  std::uint64_t echo_held_ns = 0;   // how long it was held here
+};
+static_assert(sizeof(HeartbeatPayload) == 24 && std::has_unique_object_representations_v<HeartbeatPayload>);
+
+// Abort: header.flow/epoch name the group (flow 0: every group with that rank in it); text_bytes of UTF-8 follow.
+inline constexpr std::uint32_t kAbortTextMax = 960;
+struct AbortPayload {
+  std::uint32_t code = 0;      // canary_status
+  std::int32_t rank = -1;      // culprit, world rank
+  std::int64_t op = -1;
+  std::uint64_t elapsed_ns = 0;
+  std::uint32_t reporter = 0;  // engine that saw it first
+  std::uint32_t text_bytes = 0;
+};
+static_assert(sizeof(AbortPayload) == 32 && std::has_unique_object_representations_v<AbortPayload>);
+
+}  // namespace canarynet::wire
