@@ -1,0 +1,112 @@
+// control/membership.h -- who is in the job: joining, groups' flow numbers, deaths and aborts, over control lanes.
+//
+// What: the engine of world rank 0 also is the *coordinator*: it listens, collects one JOIN per engine, checks that all ranks are there
+// exactly once and that must-agree settings are equal, and sends everybody the roster. The connection of every other engine to it
+// stays open: its end (FIN, RST) without a LEAVE proves that the process died; silence proves nothing: it is dialled again, over
+// any of the coordinator's addresses.
+// Units: ranks are world ranks unless said otherwise. Memory: own; grows only while joining and creating groups.
+// Thread: the engine's owner. Runs by poll(); reads no clock, opens no socket (LaneFactory).
+// Failures: a refused join comes as on_join_failed with the same sentence on every rank that had connected.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/settings.h"
+#include "base/status.h"
+#include "topology/rails.h"
+#include "transport/lane.h"
+
+namespace canarynet {
+
+// One engine of the job as everybody knows it after the join.
+struct EngineInfo {
+  std::uint32_t engine = 0;       // = position in the roster: ascending order of the lowest rank served
+  std::vector<int> ranks;         // world ranks it serves, ascending
+  std::string host_id;            // boot id + network namespace, or CANARY_HOST_ID
+  std::string host_name;          // for messages
+  std::int64_t pid = 0;
+  std::vector<Rail> rails;        // with listening ports
+};
+
+struct Roster {
+  std::uint64_t job = 0;          // random token: lanes of other jobs are turned away
+  int world_size = 0;
+  std::vector<EngineInfo> engines;
+  std::vector<int> engine_of;     // [rank] → engine
+  Bytes piece_bytes;              // the first rank's setting, used by all
+};
+
+// The verdict that ends a group's epoch, as it floods.
+struct Verdict {
+  canary_status code = CANARY_ABORTED;
+  int rank = -1;                  // culprit, world rank; -1 unknown
+  std::int64_t op = -1;
+  std::uint32_t flow = 0;         // 0: every group that has the rank
+  std::uint32_t epoch = 0;
+  std::uint32_t reporter = 0;     // engine that saw it first
+  Nanos elapsed;
+  std::string text;
+};
+
+class MembershipListener {
+ public:
+  virtual ~MembershipListener() = default;
+  virtual void on_joined(const Roster& roster) = 0;
+  virtual void on_join_failed(const Status& why) = 0;
+  // Every member of `members` (world ranks, the caller's order) asked for it: `flow` is its number. `local_rank` asked under `cookie`.
+  virtual void on_group(int local_rank, std::uint64_t cookie, std::uint32_t flow) = 0;
+  virtual void on_group_failed(int local_rank, std::uint64_t cookie, const Status& why) = 0;
+  // Proof: the engine's control connection ended without LEAVE (or the coordinator said so). `why` e.g. "control connection closed".
+  virtual void on_engine_died(std::uint32_t engine, const std::string& why) = 0;
+  // The engine left on purpose (finalize).
+  virtual void on_engine_left(std::uint32_t engine) = 0;
+  // An abort came over control.
+  virtual void on_verdict(const Verdict& verdict) = 0;
+};
+
+struct MembershipOptions {
+  Address coordinator;            // where world rank 0's engine listens (its own listening address if it serves rank 0)
+  int world_size = 1;
+  std::vector<int> local_ranks;   // served by this engine, ascending
+  std::string host_id;
+  std::string host_name;
+  std::int64_t pid = 0;
+  Nanos join_timeout;
+  Nanos heartbeat_interval;
+  Nanos entry_limit;              // for groups whose other members never ask
+  Bytes piece_bytes;
+  std::vector<std::string> must_agree;  // Settings::must_agree()
+  std::uint64_t job_seed = 0;     // randomness handed in, for the token
+};
+
+class Membership {
+ public:
+  virtual ~Membership() = default;
+  // Starts: dials or listens. on_joined / on_join_failed follow from poll(). world_size 1 joins at once, without a socket.
+  virtual Status start(Nanos now) = 0;
+  virtual std::size_t poll(Nanos now) = 0;
+  virtual Nanos next_deadline() const = 0;
+  // When anything was last heard from that engine over control, directly (coordinator's view of all, others' of the coordinator) or
+  // by the coordinator's heartbeat, which carries the engines it hears. Nanos{0} = never.
+  virtual Nanos last_heard(std::uint32_t engine) const = 0;
+  virtual bool joined() const = 0;
+  // Collective among the members only. The same list in the same order on every member; the k-th request of a list on one
+  // rank meets the k-th on the others. A list that overlaps another pending one in a way that can't match fails by entry_limit,
+  // naming the ranks that did not ask.
+  virtual void request_group(Nanos now, int local_rank, std::vector<int> members, std::uint64_t cookie) = 0;
+  // Spreads a verdict to all engines over control (through the coordinator). Idempotent.
+  virtual void flood(const Verdict& verdict) = 0;
+  // Says LEAVE; nothing after it is a death. The coordinator keeps serving until poll() says `finished` or it is destroyed.
+  virtual void leave(Nanos now) = 0;
+  // Frames of control lanes that a factory accepted or dialled are routed here by their Hello (purpose kHelloControl): the engine's acceptor
+  // hands over the lane with the Hello it read.
+  virtual void adopt(std::unique_ptr<Lane> lane, const wire::Header& header, const wire::HelloPayload& hello) = 0;
+};
+
+std::unique_ptr<Membership> make_membership(MembershipOptions options, LaneFactory& factory, MembershipListener& listener);
+
+}  // namespace canarynet
