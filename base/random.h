@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "base/units.h"
+
 namespace canarynet {
 
 class Random {
@@ -32,7 +34,7 @@ class Random {
   }
   // Uniform in [0, bound); 0 for bound 0. The bias of the multiply-shift is below 2^-32 for the bounds used here.
   std::uint64_t below(std::uint64_t bound) {
-    return static_cast<std::uint64_t>((static_cast<unsigned __int128>(next()) * bound) >> 64);
+    return static_cast<std::uint64_t>((static_cast<Uint128>(next()) * bound) >> 64);
   }
   // True with probability ppm / 1e6.
   bool chance_ppm(std::uint32_t ppm) { return ppm != 0 && below(1'000'000) < ppm; }

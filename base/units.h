@@ -10,6 +10,9 @@
 
 namespace canarynet {
 
+__extension__ typedef __int128 Int128;             // GNU types, spelled so that -Wpedantic agrees
+__extension__ typedef unsigned __int128 Uint128;
+
 struct Nanos {
   std::int64_t count = 0;
 
@@ -49,18 +52,18 @@ struct BytesPerSec {
   // Time to move `bytes` at this rate; Nanos::max() at rate 0.
   constexpr Nanos time_for(Bytes bytes) const {
     if (count <= 0) return Nanos::max();
-    const auto ns = static_cast<__int128>(bytes.count) * 1'000'000'000 / count;
+    const auto ns = static_cast<Int128>(bytes.count) * 1'000'000'000 / count;
     return ns > Nanos::max().count ? Nanos::max() : Nanos{static_cast<std::int64_t>(ns)};
   }
   // Bytes moved in `t` at this rate.
   constexpr Bytes bytes_in(Nanos t) const {
-    const auto b = static_cast<__int128>(count) * t.count / 1'000'000'000;
+    const auto b = static_cast<Int128>(count) * t.count / 1'000'000'000;
     const auto limit = std::numeric_limits<std::int64_t>::max();
     return {b > limit ? limit : static_cast<std::int64_t>(b)};
   }
   // Rate of `bytes` moved in `t` (> 0).
   static constexpr BytesPerSec of(Bytes bytes, Nanos t) {
-    return {static_cast<std::int64_t>(static_cast<__int128>(bytes.count) * 1'000'000'000 / (t.count > 0 ? t.count : 1))};
+    return {static_cast<std::int64_t>(static_cast<Int128>(bytes.count) * 1'000'000'000 / (t.count > 0 ? t.count : 1))};
   }
 };
 

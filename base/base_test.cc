@@ -1,0 +1,83 @@
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "base/types.h"
+#include "base/units.h"
+
+namespace canarynet {
+namespace {
+
+TEST(Units, RateTimesTimeIsBytesAndSaturates) {
+  EXPECT_EQ(BytesPerSec::from_mbit(8).bytes_in(1_s), Bytes{1'000'000});
+  EXPECT_EQ(BytesPerSec{1'000'000}.time_for(Bytes{1000}), 1_ms);
+  EXPECT_EQ(BytesPerSec{0}.time_for(Bytes{1}), Nanos::max());
+  EXPECT_EQ(BytesPerSec{1}.time_for(Bytes{std::numeric_limits<std::int64_t>::max()}), Nanos::max());
+}
+
+TEST(Random, SameSeedSameSequenceOnEveryCompiler) {
+  Random r(42);
+  EXPECT_EQ(r.next(), 1546998764402558742ull);
+  EXPECT_EQ(r.next(), 6990951692964543102ull);
+  Random a(7), b(7);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(a.below(10), b.below(10));
+}
+
+TEST(Random, BelowStaysBelowAndReachesAll) {
+  Random r(1);
+  std::set<std::uint64_t> seen;
+  for (int i = 0; i < 1000; ++i) {
+    const auto v = r.below(7);
+    ASSERT_LT(v, 7u);
+    seen.insert(v);
+  }
+  EXPECT_EQ(seen.size(), 7u);
+  EXPECT_EQ(r.below(0), 0u);
+}
+
+TEST(Status, CarriesCodeTextAndDetailThroughWrap) {
+  ErrorDetail d;
+  d.rank = 3;
+  const Status inner(CANARY_PEER_DIED, "rank 3 died", d);
+  const Status outer = inner.wrap("all_reduce #7");
+  EXPECT_EQ(outer.code(), CANARY_PEER_DIED);
+  EXPECT_EQ(outer.detail().rank, 3);
+  EXPECT_EQ(outer.to_string(), "PEER_DIED: all_reduce #7: rank 3 died");
+  EXPECT_TRUE(Status().wrap("x").ok());
+}
+
+TEST(Types, NamesRoundTrip) {
+  for (int t = 0; t < kDataTypeCount; ++t) {
+    DataType back{};
+    ASSERT_TRUE(parse(name_of(static_cast<DataType>(t)), &back));
+    EXPECT_EQ(static_cast<int>(back), t);
+    EXPECT_GT(size_of(back), 0u);
+  }
+  DataType none{};
+  EXPECT_FALSE(parse("f8", &none));
+}
+
+TEST(Log, GoesToTheSinkUpToTheLevel) {
+  static std::string got;
+  got.clear();
+  set_log_sink([](void*, LogLevel, std::string_view line) { got += line; }, nullptr, LogLevel::kWarn);
+  log(LogLevel::kInfo, "quiet");
+  log(LogLevel::kError, "rank %d", 3);
+  set_log_sink(nullptr, nullptr, LogLevel::kError);
+  log(LogLevel::kError, "nobody hears");
+  EXPECT_EQ(got, "rank 3");
+}
+
+TEST(SystemClock, NeverGoesBack) {
+  SystemClock clock;
+  const Nanos a = clock.now();
+  EXPECT_GE(clock.now(), a);
+}
+
+}  // namespace
+}  // namespace canarynet

@@ -1,0 +1,55 @@
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "base/mpsc_ring.h"
+
+namespace canarynet {
+namespace {
+
+TEST(MpscRing, RefusesWhenFullAndKeepsOrder) {
+  MpscRing<int> ring(4);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(ring.push(i));
+  EXPECT_FALSE(ring.push(4));
+  int v = -1;
+  for (int round = 0; round < 10; ++round) {
+    ASSERT_TRUE(ring.pop(&v));
+    EXPECT_EQ(v, round);
+    EXPECT_TRUE(ring.push(round + 4));
+  }
+}
+
+TEST(MpscRing, PopsNothingFromEmpty) {
+  MpscRing<int> ring(2);
+  int v = 7;
+  EXPECT_FALSE(ring.pop(&v));
+  EXPECT_EQ(v, 7);
+}
+
+TEST(MpscRing, ManyProducersLoseNothingAndKeepEachOnesOrder) {
+  constexpr int kProducers = 3, kEach = 20000;
+  MpscRing<int> ring(64);
+  std::vector<std::thread> threads;
+  for (int p = 0; p < kProducers; ++p) {
+    threads.emplace_back([&ring, p] {
+      for (int i = 0; i < kEach; ++i) {
+        while (!ring.push(p * kEach + i)) std::this_thread::yield();
+      }
+    });
+  }
+  std::vector<int> next(kProducers, 0);
+  for (int got = 0; got < kProducers * kEach;) {
+    int v = 0;
+    if (!ring.pop(&v)) {
+      std::this_thread::yield();
+      continue;
+    }
+    ++got;
+    EXPECT_EQ(v % kEach, next[static_cast<std::size_t>(v / kEach)]++);
+  }
+  for (auto& t : threads) t.join();
+}
+
+}  // namespace
+}  // namespace canarynet

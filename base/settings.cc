@@ -1,0 +1,233 @@
+#include "base/settings.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <iterator>
+#include <variant>
+
+namespace canarynet {
+namespace {
+
+constexpr std::int64_t kMs = 1'000'000;
+constexpr std::int64_t kSec = 1'000'000'000;
+constexpr std::int64_t kMiB = 1 << 20;
+
+using Field = std::variant<std::string Settings::*, bool Settings::*, std::int64_t Settings::*, Bytes Settings::*, Nanos Settings::*>;
+
+struct Row {
+  SettingInfo info;
+  Field field;
+};
+
+const Row kRows[] = {
+    {{"join", "CANARY_JOIN", SettingKind::kText, "", 0, 0, false,
+      "where the ranks meet: tcp://host:port, an address of rank 0's host"},
+     &Settings::join},
+    {{"join_timeout", "CANARY_JOIN_TIMEOUT", SettingKind::kDuration, "120s", 10 * kMs, 86400 * kSec, false,
+      "how long canary_init waits for all ranks"},
+     &Settings::join_timeout},
+    {{"insecure", "CANARY_INSECURE", SettingKind::kBool, "0", 0, 1, false,
+      "1 allows addresses beyond loopback without keys: traffic is neither encrypted nor authenticated"},
+     &Settings::insecure},
+    {{"host_id", "CANARY_HOST_ID", SettingKind::kText, "", 0, 0, false,
+      "names this host; default: boot id and network namespace"},
+     &Settings::host_id},
+    {{"socket_ifname", "CANARY_SOCKET_IFNAME", SettingKind::kText, "", 0, 0, false,
+      "NICs to use: comma-separated name prefixes; ^ in front excludes them, = in front takes exact names"},
+     &Settings::socket_ifname},
+    {{"rails", "CANARY_RAILS", SettingKind::kText, "", 0, 0, false,
+      "NICs in rail order, by exact name or address, comma-separated; overrides socket_ifname"},
+     &Settings::rails},
+    {{"lanes_per_rail", "CANARY_LANES_PER_RAIL", SettingKind::kInteger, "1", 1, 16, true,
+      "connections per rail and peer; more help where a network caps single flows"},
+     &Settings::lanes_per_rail},
+    {{"tcp_congestion", "CANARY_TCP_CONGESTION", SettingKind::kText, "cubic", 0, 0, false,
+      "TCP congestion control of lanes; empty or not available: the system's"},
+     &Settings::tcp_congestion},
+    {{"tcp_notsent_lowat", "CANARY_TCP_NOTSENT_LOWAT", SettingKind::kBytes, "128KiB", 4096, 64 * kMiB, false,
+      "bytes a socket may hold that TCP has not sent yet; small values make rate changes felt at once"},
+     &Settings::tcp_notsent_lowat},
+    {{"algo", "CANARY_ALGO", SettingKind::kText, "", 0, 0, true,
+      "planner for all collectives it defines: ring, mesh, bcube, halving_doubling; empty: chosen by size and topology"},
+     &Settings::algo},
+    {{"piece_bytes", "CANARY_PIECE_BYTES", SettingKind::kBytes, "128KiB", 1024, kMiB, true,
+      "largest piece: unit of schedule, striping and retransmission; a multiple of 128"},
+     &Settings::piece_bytes},
+    {{"eager_bytes", "CANARY_EAGER_BYTES", SettingKind::kBytes, "256KiB", 16384, 64 * kMiB, true,
+      "per peer: what may be sent for operations that it has not entered yet"},
+     &Settings::eager_bytes},
+    {{"ops_in_flight", "CANARY_OPS_IN_FLIGHT", SettingKind::kInteger, "64", 1, 1024, false,
+      "operations of one rank that may be pending at once; one more waits its turn"},
+     &Settings::ops_in_flight},
+    {{"heartbeat_interval", "CANARY_HEARTBEAT_INTERVAL", SettingKind::kDuration, "200ms", kMs, 60 * kSec, false,
+      "how often an idle lane and the control connection say that this engine lives"},
+     &Settings::heartbeat_interval},
+    {{"silence_limit", "CANARY_SILENCE_LIMIT", SettingKind::kDuration, "1s", 10 * kMs, 3600 * kSec, false,
+      "a peer that is not heard for so long, on any lane nor on control, is dead"},
+     &Settings::silence_limit},
+    {{"entry_limit", "CANARY_ENTRY_LIMIT", SettingKind::kDuration, "10min", 10 * kMs, 86400 * kSec, false,
+      "how long an operation waits for a live rank that has not called it"},
+     &Settings::entry_limit},
+    {{"exchange_limit", "CANARY_EXCHANGE_LIMIT", SettingKind::kDuration, "30s", 10 * kMs, 86400 * kSec, false,
+      "how long an operation that all have entered may go without progress"},
+     &Settings::exchange_limit},
+    {{"progress_thread", "CANARY_PROGRESS_THREAD", SettingKind::kBool, "1", 0, 1, false,
+      "0: the engine runs only inside calls (no heartbeats in between; deadlines and hang-ups only)"},
+     &Settings::progress_thread},
+    {{"spin_budget", "CANARY_SPIN", SettingKind::kDuration, "0us", 0, 10 * kSec, false,
+      "how long a waiting thread polls before it sleeps; 0 where cores are few"},
+     &Settings::spin_budget},
+};
+
+Status invalid(const SettingInfo& info, std::string_view text, const std::string& takes) {
+  return Status(CANARY_INVALID_SETTING, std::string(info.environment) + "=\"" + std::string(text) + "\": " + takes);
+}
+
+bool parse_number(std::string_view text, std::int64_t* value, std::string_view* rest) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  if (error != std::errc() || end == text.data()) return false;
+  *rest = text.substr(static_cast<std::size_t>(end - text.data()));
+  return true;
+}
+
+struct Unit {
+  std::string_view name;
+  std::int64_t factor;
+};
+
+bool scale(std::string_view unit, std::initializer_list<Unit> units, std::int64_t* value) {
+  for (const Unit& u : units) {
+    if (u.name == unit) return !__builtin_mul_overflow(*value, u.factor, value);
+  }
+  return false;
+}
+
+Status check_range(const SettingInfo& info, std::string_view text, std::int64_t value) {
+  if (value >= info.min && value <= info.max) return {};
+  const char* unit = info.kind == SettingKind::kDuration ? " ns" : info.kind == SettingKind::kBytes ? " bytes" : "";
+  return invalid(info, text, "must lie between " + std::to_string(info.min) + " and " + std::to_string(info.max) + unit);
+}
+
+Status assign(Settings* s, const Row& row, std::string_view text) {
+  const SettingInfo& info = row.info;
+  switch (info.kind) {
+    case SettingKind::kText: s->*std::get<std::string Settings::*>(row.field) = std::string(text); return {};
+    case SettingKind::kBool: {
+      if (text != "0" && text != "1") return invalid(info, text, "takes 0 or 1");
+      s->*std::get<bool Settings::*>(row.field) = text == "1";
+      return {};
+    }
+    case SettingKind::kInteger: {
+      std::int64_t value = 0;
+      std::string_view rest;
+      if (!parse_number(text, &value, &rest) || !rest.empty()) return invalid(info, text, "takes a whole number");
+      if (Status st = check_range(info, text, value); !st.ok()) return st;
+      s->*std::get<std::int64_t Settings::*>(row.field) = value;
+      return {};
+    }
+    case SettingKind::kBytes: {
+      const auto value = parse_bytes(text);
+      if (!value.ok()) return invalid(info, text, value.status().text());
+      if (Status st = check_range(info, text, value.value().count); !st.ok()) return st;
+      if (std::string_view(info.name) == "piece_bytes" && value.value().count % 128 != 0) {
+        return invalid(info, text, "must be a multiple of 128 bytes");
+      }
+      s->*std::get<Bytes Settings::*>(row.field) = value.value();
+      return {};
+    }
+    case SettingKind::kDuration: {
+      const auto value = parse_duration(text);
+      if (!value.ok()) return invalid(info, text, value.status().text());
+      if (Status st = check_range(info, text, value.value().count); !st.ok()) return st;
+      s->*std::get<Nanos Settings::*>(row.field) = value.value();
+      return {};
+    }
+  }
+  return Status(CANARY_INTERNAL, "setting of unknown kind");
+}
+
+}  // namespace
+
+std::span<const SettingInfo> setting_table() {
+  static const std::vector<SettingInfo> infos = [] {
+    std::vector<SettingInfo> out;
+    for (const Row& row : kRows) out.push_back(row.info);
+    return out;
+  }();
+  return infos;
+}
+
+Result<Bytes> parse_bytes(std::string_view text) {
+  std::int64_t value = 0;
+  std::string_view unit;
+  if (parse_number(text, &value, &unit) && value >= 0 &&
+      scale(unit,
+            {{"", 1}, {"B", 1}, {"K", 1 << 10}, {"KiB", 1 << 10}, {"M", 1 << 20}, {"MiB", 1 << 20}, {"G", 1 << 30},
+             {"GiB", 1 << 30}},
+            &value)) {
+    return Bytes{value};
+  }
+  return Status(CANARY_INVALID_ARGUMENT, "takes bytes: 4096, 128KiB, 1MiB");
+}
+
+Result<Nanos> parse_duration(std::string_view text) {
+  std::int64_t value = 0;
+  std::string_view unit;
+  if (parse_number(text, &value, &unit) && value >= 0 &&
+      scale(unit, {{"ns", 1}, {"us", 1000}, {"ms", kMs}, {"s", kSec}, {"min", 60 * kSec}, {"h", 3600 * kSec}}, &value)) {
+    return Nanos{value};
+  }
+  return Status(CANARY_INVALID_ARGUMENT, "takes a time with its unit: 500us, 250ms, 10s, 10min");
+}
+
+Settings Settings::defaults() {
+  Settings s;
+  for (const Row& row : kRows) {
+    const Status st = assign(&s, row, row.info.default_value);
+    CANARY_CHECK(st.ok(), "a setting's default is not valid");
+  }
+  return s;
+}
+
+Result<Settings> Settings::from_environment() {
+  Settings s = defaults();
+  for (const Row& row : kRows) {
+    const char* text = std::getenv(row.info.environment);
+    if (text == nullptr) continue;
+    if (Status st = assign(&s, row, text); !st.ok()) return st;
+  }
+  return s;
+}
+
+Status Settings::set(std::string_view name, std::string_view text) {
+  for (const Row& row : kRows) {
+    if (name == row.info.name || name == row.info.environment) return assign(this, row, text);
+  }
+  return Status(CANARY_INVALID_SETTING, "no setting is called \"" + std::string(name) + "\" (docs/settings.md lists them)");
+}
+
+std::vector<std::string> Settings::must_agree() const {
+  std::vector<std::string> out;
+  for (const Row& row : kRows) {
+    if (!row.info.must_agree) continue;
+    std::string value = std::visit(
+        [&](auto field) -> std::string {
+          const auto& v = this->*field;
+          using T = std::decay_t<decltype(v)>;
+          if constexpr (std::is_same_v<T, std::string>) {
+            return v;
+          } else if constexpr (std::is_same_v<T, Bytes> || std::is_same_v<T, Nanos>) {
+            return std::to_string(v.count);
+          } else {
+            return std::to_string(v);
+          }
+        },
+        row.field);
+    out.push_back(std::string(row.info.name) + "=" + value);
+  }
+  return out;
+}
+
+}  // namespace canarynet
