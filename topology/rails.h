@@ -20,7 +20,8 @@ struct Rail {
   BytesPerSec nominal;  // a first guess only (a veth says 10 Gbit/s whatever it is shaped to); 0 = unknown
 };
 
-// Pairs of rails over which two hosts meet: by subnet; for rails without a subnet match on either side, by index.
+// Pairs of rails over which two hosts meet, ascending: by subnet (several NICs of both hosts on one subnet: k-th with k-th); rails
+// without a match on either side by index, but only where a subnet is unknown: two known subnets that differ are two networks.
 struct RailPair {
   int local = -1;
   int remote = -1;

@@ -1,0 +1,113 @@
+#include "topology/rails.h"
+
+#include <gtest/gtest.h>
+
+namespace canarynet {
+namespace {
+
+Rail rail_on(int subnet, int host, int prefix_bits = 24) {
+  Rail rail;
+  rail.device = "nic" + std::to_string(subnet);
+  rail.address = Address::ipv4(10, 0, static_cast<std::uint8_t>(subnet), static_cast<std::uint8_t>(host),
+                               static_cast<std::uint8_t>(prefix_bits));
+  return rail;
+}
+
+std::vector<RailPair> pairs(std::vector<Rail> a, std::vector<Rail> b) { return pair_rails(a, b); }
+
+TEST(PairRails, JoinsRailsOfOneSubnetWhateverTheirIndex) {
+  EXPECT_EQ(pairs({rail_on(1, 1), rail_on(2, 1)}, {rail_on(2, 2), rail_on(1, 2)}), (std::vector<RailPair>{{0, 1}, {1, 0}}));
+}
+
+TEST(PairRails, NeverJoinsTwoKnownSubnetsThatDiffer) {
+  EXPECT_EQ(pairs({rail_on(1, 1), rail_on(2, 1)}, {rail_on(1, 2), rail_on(3, 2)}), (std::vector<RailPair>{{0, 0}}));
+  EXPECT_TRUE(pairs({rail_on(1, 1)}, {rail_on(2, 2)}).empty());
+}
+
+TEST(PairRails, FallsBackToTheIndexWhereASubnetIsUnknown) {
+  EXPECT_EQ(pairs({rail_on(1, 1, 0), rail_on(2, 1, 0)}, {rail_on(5, 2, 0), rail_on(6, 2, 0)}),
+            (std::vector<RailPair>{{0, 0}, {1, 1}}));
+  EXPECT_EQ(pairs({rail_on(1, 1), rail_on(2, 1, 0)}, {rail_on(1, 2), rail_on(6, 2, 0)}), (std::vector<RailPair>{{0, 0}, {1, 1}}));
+}
+
+TEST(PairRails, SpreadsSeveralRailsOfOneSubnet) {
+  EXPECT_EQ(pairs({rail_on(1, 1), rail_on(1, 2)}, {rail_on(1, 3), rail_on(1, 4)}), (std::vector<RailPair>{{0, 0}, {1, 1}}));
+  EXPECT_EQ(pairs({rail_on(1, 1), rail_on(1, 2), rail_on(1, 5)}, {rail_on(1, 3), rail_on(1, 4)}),
+            (std::vector<RailPair>{{0, 0}, {1, 1}, {2, 0}}));
+  EXPECT_EQ(pairs({rail_on(1, 3)}, {rail_on(1, 1), rail_on(1, 2)}), (std::vector<RailPair>{{0, 0}, {0, 1}}));
+}
+
+TEST(Reachability, BCubeJoinsRanksThatDifferInOneDigit) {
+  const auto reach = Reachability::bcube(3, 2);
+  ASSERT_EQ(reach.ranks(), 9);
+  EXPECT_EQ(reach.rails(0, 2), 1u);  // digit 0 differs: level 0
+  EXPECT_EQ(reach.rails(0, 6), 2u);  // digit 1 differs: level 1
+  EXPECT_EQ(reach.rails(0, 4), 0u);
+  EXPECT_FALSE(reach.meets(0, 4));
+  EXPECT_TRUE(reach.meets(4, 4));
+}
+
+TEST(Reachability, FromRailsOfBCubeSubnetsIsBCube) {
+  // Level-0 cubes share the upper digit, level-1 cubes the lower one.
+  std::vector<std::vector<Rail>> hosts;
+  std::vector<int> engines;
+  for (int i = 0; i < 9; ++i) {
+    hosts.push_back({rail_on(i / 3, i % 3 + 1), rail_on(100 + i % 3, i / 3 + 1)});
+    engines.push_back(i);
+  }
+  const auto reach = Reachability::from_rails(hosts, engines);
+  const auto wanted = Reachability::bcube(3, 2);
+  for (int a = 0; a < 9; ++a) {
+    for (int b = 0; b < 9; ++b) EXPECT_EQ(reach.rails(a, b), wanted.rails(a, b)) << a << " " << b;
+  }
+}
+
+TEST(Reachability, RanksOfOneEngineAlwaysMeet) {
+  const std::vector<std::vector<Rail>> hosts = {{rail_on(1, 1)}, {rail_on(1, 1)}, {rail_on(2, 1)}};
+  const std::vector<int> engines = {0, 0, 1};
+  const auto reach = Reachability::from_rails(hosts, engines);
+  EXPECT_EQ(reach.rails(0, 1), Reachability::kLocalBit);
+  EXPECT_FALSE(reach.meets(1, 2));
+}
+
+TEST(Reachability, RailNumbersAreTheRowsOwn) {
+  const std::vector<std::vector<Rail>> hosts = {{rail_on(1, 1), rail_on(2, 1)}, {rail_on(3, 2), rail_on(4, 2), rail_on(2, 2)}};
+  const std::vector<int> engines = {0, 1};
+  const auto reach = Reachability::from_rails(hosts, engines);
+  EXPECT_EQ(reach.rails(0, 1), 0b10u);
+  EXPECT_EQ(reach.rails(1, 0), 0b100u);
+}
+
+TEST(Reachability, SubsetKeepsRowsInMemberOrder) {
+  const std::vector<int> members = {8, 2, 0};
+  const auto reach = Reachability::bcube(3, 2).subset(members);
+  EXPECT_EQ(reach.ranks(), 3);
+  EXPECT_EQ(reach.rails(0, 1), 2u);
+  EXPECT_EQ(reach.rails(1, 2), 1u);
+  EXPECT_FALSE(reach.meets(0, 2));
+}
+
+TEST(FindBCube, NamesTheWiringItWasGiven) {
+  for (const auto& [r, levels] : {std::pair{3, 2}, {2, 3}, {4, 2}, {2, 2}, {5, 1}, {2, 6}}) {
+    const BCubeShape shape = find_bcube(Reachability::bcube(r, levels), 8);
+    EXPECT_EQ(shape.r, r);
+    EXPECT_EQ(shape.levels, levels);
+  }
+}
+
+TEST(FindBCube, TakesTheMostLevelsThatFitAFlatNetwork) {
+  EXPECT_EQ(find_bcube(Reachability::full(16, 4), 4).levels, 4);
+  EXPECT_EQ(find_bcube(Reachability::full(16, 4), 2).levels, 2);
+  EXPECT_EQ(find_bcube(Reachability::full(16, 2), 8).levels, 2);  // rails 2 and 3 are not there
+  EXPECT_EQ(find_bcube(Reachability::full(6, 2), 8).levels, 1);
+}
+
+TEST(FindBCube, RefusesAMissingLinkAndASingleRank) {
+  auto reach = Reachability::bcube(3, 2);
+  reach.set(4, 5, 0, 0);
+  EXPECT_EQ(find_bcube(reach, 8).levels, 0);
+  EXPECT_EQ(find_bcube(Reachability::full(1, 1), 8).levels, 0);
+}
+
+}  // namespace
+}  // namespace canarynet
