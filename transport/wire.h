@@ -31,10 +31,12 @@ enum class Kind : std::uint8_t {
   kAbort = 6,      // a group's epoch is dead: the verdict (AbortPayload, text behind it)
   kGoodbye = 7,    // the peer closes on purpose: what follows is not a death
   kControl = 8,    // membership messages (control/messages.h), on control lanes only
+  kVoid = 9,       // the frame with this lane_sequence was taken back before it left: nothing to deliver, the sequence counts
 };
 
 // flags
 inline constexpr std::uint8_t kSequenced = 1;  // lane_sequence counts; acked and resent (pieces, signatures, aborts on lanes)
+inline constexpr std::uint8_t kAckNow = 2;     // the sender has nothing behind it: don't wait for more before acking
 
 struct Header {
   std::uint16_t magic = kMagic;

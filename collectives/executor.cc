@@ -1,0 +1,225 @@
+#include "collectives/executor.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace canarynet {
+namespace {
+
+// Address space only: pages come with the first early arrival, usually never.
+std::byte* reserve(std::uint64_t bytes) {
+  if (bytes == 0) return nullptr;
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CANARY_CHECK(p != MAP_FAILED, "out of address space for an operation's staging memory");
+  return static_cast<std::byte*>(p);
+}
+
+constexpr std::uint64_t pack(std::uint32_t step, std::uint32_t cell) { return std::uint64_t{step} << 32 | cell; }
+
+}  // namespace
+
+Executor::Executor(const Program& program) : program_(program) {
+  pending_.resize(program.units);
+  flags_.resize(program.units);
+  std::uint32_t sends = 0;
+  for (const ProgramPeer& peer : program.peers) sends += peer.send_units;
+  ready_.resize(sends);
+  ready_head_.resize(program.peers.size());
+  ready_tail_.resize(program.peers.size());
+  missing_.resize(program.peers.size());
+  unacked_.resize(program.peers.size());
+  woken_flag_.resize(program.peers.size());
+  woken_.reserve(program.peers.size());
+  step_of_unit_.resize(program.units);
+  for (std::uint32_t i = 0; i < program.steps.size(); ++i) {
+    const ProgramStep& s = program.steps[i];
+    for (std::uint32_t c = s.cell_begin; c < s.cell_end; ++c) step_of_unit_[s.unit_begin + c - s.cell_begin] = i;
+  }
+  work_.reserve(program.units);
+  staging_ = reserve(program.staging_bytes);
+  scratch_ = reserve(program.scratch_bytes);
+}
+
+Executor::~Executor() {
+  if (staging_ != nullptr) munmap(staging_, program_.staging_bytes);
+  if (scratch_ != nullptr) munmap(scratch_, program_.scratch_bytes);
+}
+
+void Executor::bind(const void* input, void* output, DataType type, ReduceOp op) {
+  const std::uint64_t block = program_.count * program_.element_bytes * static_cast<std::uint64_t>(program_.rank);
+  // Only all-gather's input and reduce-scatter's output are one block of the space; their bases are moved back so that every cell of
+  // the space has its address by one addition. The address is formed as an integer: it may lie outside the caller's array.
+  const auto shifted = [](const void* p, std::uint64_t by) {
+    return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(p) - by);
+  };
+  base_[static_cast<std::size_t>(Buffer::kInput)] = shifted(input, program_.collective == Collective::kAllGather ? block : 0);
+  base_[static_cast<std::size_t>(Buffer::kOutput)] = shifted(output, program_.collective == Collective::kReduceScatter ? block : 0);
+  base_[static_cast<std::size_t>(Buffer::kScratch)] = scratch_;
+  type_ = type;
+  average_ = op == CANARY_AVG;
+  reduce_ = reduce_kernel(type, average_ ? CANARY_SUM : op);
+  std::copy(program_.pending.begin(), program_.pending.end(), pending_.begin());
+  std::fill(flags_.begin(), flags_.end(), std::uint8_t{0});
+  for (std::size_t s = 0; s < program_.peers.size(); ++s) {
+    ready_head_[s] = ready_tail_[s] = program_.peers[s].ready_begin;
+    missing_[s] = program_.peers[s].receive_units;
+    unacked_[s] = program_.peers[s].send_units;
+    woken_flag_[s] = 0;
+  }
+  woken_.clear();
+  work_.clear();
+  remaining_ = program_.units;
+  for (std::uint32_t i = 0; i < program_.steps.size(); ++i) {
+    const ProgramStep& s = program_.steps[i];
+    if (s.kind != StepKind::kSend && s.kind != StepKind::kCopy) continue;
+    for (std::uint32_t c = s.cell_begin; c < s.cell_end; ++c) {
+      // From the program, not from pending_: copies that run here release others, which then are activated by drain().
+      if (program_.pending[s.unit_begin + c - s.cell_begin] == 0) activate(i, c);
+    }
+  }
+  drain();
+}
+
+Executor::SendCell Executor::peek_send(std::uint32_t slot) const {
+  const std::uint64_t packed = ready_[ready_head_[slot]];
+  const ProgramStep& s = program_.steps[packed >> 32];
+  const auto cell = static_cast<std::uint32_t>(packed);
+  return {&s, cell, at(s.src, cell), program_.cell_bytes(cell), s.unit_begin + cell - s.cell_begin};
+}
+
+void Executor::sent(std::uint32_t unit) {
+  if (flags_[unit] & kDone) return;
+  const std::uint32_t step = step_of_unit_[unit];
+  const ProgramStep& s = program_.steps[step];
+  --unacked_[s.peer_slot];
+  finish_unit(step, s.cell_begin + unit - s.unit_begin);
+  drain();
+}
+
+std::byte* Executor::staging_at(const ProgramStep& step, std::uint32_t cell) const {
+  return staging_ + step.staging + (program_.cell_offset[cell] - program_.cell_offset[step.cell_begin]);
+}
+
+const ProgramStep* Executor::find(int source, std::uint16_t tag, std::uint32_t piece) const {
+  const ProgramStep* s = program_.receive_step(source, tag);
+  return s != nullptr && piece < s->cell_end - s->cell_begin ? s : nullptr;
+}
+
+Executor::Place Executor::place_for(int source, std::uint16_t tag, std::uint32_t piece, std::uint32_t bytes) {
+  const ProgramStep* s = find(source, tag, piece);
+  if (s == nullptr) return {};
+  const std::uint32_t cell = s->cell_begin + piece, unit = s->unit_begin + piece;
+  if (program_.cell_bytes(cell) != bytes) return {};
+  if (flags_[unit] & kArrived) return {PlaceKind::kDuplicate, nullptr, unit};
+  if (flags_[unit] & kLanding) return {PlaceKind::kSlot, nullptr, unit};
+  if (pending_[unit] != 0) {
+    flags_[unit] |= kLanding;
+    return {PlaceKind::kSpan, staging_at(*s, cell), unit};
+  }
+  // Its turn: a copy lands in place, a reduction in the lane's cache-sized slot.
+  if (s->kind == StepKind::kReceive) {
+    flags_[unit] |= kLanding;
+    return {PlaceKind::kSpan, at(s->dst, cell), unit};
+  }
+  return {PlaceKind::kSlot, nullptr, unit};
+}
+
+void Executor::landing_lost(int source, std::uint16_t tag, std::uint32_t piece) {
+  const ProgramStep* s = find(source, tag, piece);
+  if (s != nullptr) flags_[s->unit_begin + piece] &= static_cast<std::uint8_t>(~kLanding);
+}
+
+bool Executor::arrived(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload, bool* other_landing) {
+  *other_landing = false;
+  const ProgramStep* s = find(source, tag, piece);
+  if (s == nullptr) return false;
+  const std::uint32_t cell = s->cell_begin + piece, unit = s->unit_begin + piece;
+  std::byte* const staged = staging_at(*s, cell);
+  const bool in_place = s->kind == StepKind::kReceive && payload == at(s->dst, cell);
+  if (flags_[unit] & kArrived) return false;
+  *other_landing = (flags_[unit] & kLanding) != 0 && payload != staged && !in_place;
+  flags_[unit] = static_cast<std::uint8_t>((flags_[unit] | kArrived) & ~kLanding);
+  --missing_[s->peer_slot];
+  if (pending_[unit] != 0) {
+    if (payload != staged) std::memcpy(staged, payload, program_.cell_bytes(cell));
+    flags_[unit] |= kStaged;
+    return true;
+  }
+  apply(*s, cell, payload);
+  finish_unit(step_of_unit_[unit], cell);
+  drain();
+  return true;
+}
+
+void Executor::apply(const ProgramStep& step, std::uint32_t cell, const std::byte* payload) {
+  const std::uint32_t bytes = program_.cell_bytes(cell);
+  const std::uint32_t elements = bytes / program_.element_bytes;
+  std::byte* dst = at(step.dst, cell);
+  if (step.kind == StepKind::kReceiveReduce) {
+    reduce_(dst, at(step.src, cell), payload, elements);
+  } else if (dst != payload) {
+    std::memcpy(dst, payload, bytes);
+  }
+  if (step.finish && average_) divide(type_, dst, elements, static_cast<std::uint32_t>(program_.ranks));
+}
+
+// All dependencies of (step, cell) are done.
+void Executor::activate(std::uint32_t step, std::uint32_t cell) {
+  const ProgramStep& s = program_.steps[step];
+  switch (s.kind) {
+    case StepKind::kSend:
+      ready_[ready_tail_[s.peer_slot]++] = pack(step, cell);
+      if (!woken_flag_[s.peer_slot]) {
+        woken_flag_[s.peer_slot] = 1;
+        woken_.push_back(s.peer_slot);
+      }
+      break;
+    case StepKind::kCopy:
+      apply(s, cell, at(s.src, cell));
+      finish_unit(step, cell);
+      break;
+    case StepKind::kReceive:
+    case StepKind::kReceiveReduce:
+      if (flags_[s.unit_begin + cell - s.cell_begin] & kStaged) {
+        apply(s, cell, staging_at(s, cell));
+        finish_unit(step, cell);
+      }
+      break;
+  }
+}
+
+void Executor::finish_unit(std::uint32_t step, std::uint32_t cell) {
+  const ProgramStep& s = program_.steps[step];
+  flags_[s.unit_begin + cell - s.cell_begin] |= kDone;
+  --remaining_;
+  if (s.dependents_begin != s.dependents_end) work_.push_back(pack(step, cell));
+}
+
+// A list instead of recursion: a staged chain may be as long as the group has ranks.
+void Executor::drain() {
+  while (!work_.empty()) {
+    const std::uint64_t packed = work_.back();
+    work_.pop_back();
+    const ProgramStep& s = program_.steps[packed >> 32];
+    const auto cell = static_cast<std::uint32_t>(packed);
+    for (std::uint32_t d = s.dependents_begin; d != s.dependents_end; ++d) {
+      const std::uint32_t step = program_.dependents[d];
+      const ProgramStep& waiting = program_.steps[step];
+      if (cell < waiting.cell_begin || cell >= waiting.cell_end) continue;
+      if (--pending_[waiting.unit_begin + cell - waiting.cell_begin] == 0) activate(step, cell);
+    }
+  }
+}
+
+bool Executor::take_ready_slot(std::uint32_t* slot) {
+  if (woken_.empty()) return false;
+  *slot = woken_.back();
+  woken_.pop_back();
+  woken_flag_[*slot] = 0;
+  return true;
+}
+
+}  // namespace canarynet

@@ -1,0 +1,109 @@
+// collectives/executor.h -- runs one operation of one rank: a Program over the caller's buffers. The only executor there is.
+//
+// What: tells which cells may be sent (next_send), where an arriving piece goes (place_for), applies it in the schedule's fixed order
+// (arrived), and knows when everything is done: results written, sends acknowledged.
+// Memory: input and output are borrowed until complete(). Staging (early arrivals that must wait their turn) and scratch are the
+// executor's own, sized by the program and reused; every piece of an entered operation has its place, so no arrival order can block.
+// Thread: the engine's owner. After bind() nothing allocates.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/types.h"
+#include "collectives/program.h"
+#include "kernels/reduce.h"
+
+namespace canarynet {
+
+class Executor {
+ public:
+  explicit Executor(const Program& program);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // Starts an operation: marks what is ready at once. May be called again after complete() or abandon().
+  void bind(const void* input, void* output, DataType type, ReduceOp op);
+  const Program& program() const { return program_; }
+
+  // --- sending: per peer slot, in the order in which cells became ready
+  struct SendCell {
+    const ProgramStep* step = nullptr;
+    std::uint32_t cell = 0;
+    const std::byte* data = nullptr;
+    std::uint32_t bytes = 0;
+    std::uint32_t unit = 0;  // for sent()
+  };
+  bool has_send(std::uint32_t slot) const { return ready_head_[slot] != ready_tail_[slot]; }
+  // The front of the slot's queue; pop_send() takes it.
+  SendCell peek_send(std::uint32_t slot) const;
+  void pop_send(std::uint32_t slot) { ++ready_head_[slot]; }
+  // The unit's bytes were acknowledged (or copied): its source may be overwritten.
+  void sent(std::uint32_t unit);
+
+  // --- receiving
+  enum class PlaceKind : std::uint8_t {
+    kUnknown,    // the plan receives no such piece, or with another length: a mismatch
+    kDuplicate,  // it has arrived already
+    kSpan,       // write it to `data`, then arrived(payload = data)
+    kSlot,       // hand it to arrived() from wherever it is
+  };
+  struct Place {
+    PlaceKind kind = PlaceKind::kUnknown;
+    std::byte* data = nullptr;
+    std::uint32_t unit = 0;
+  };
+  // kSpan marks the unit as landing: a second lane that brings it gets kSlot meanwhile.
+  Place place_for(int source, std::uint16_t tag, std::uint32_t piece, std::uint32_t bytes);
+  // The landing of a unit will not finish.
+  void landing_lost(int source, std::uint16_t tag, std::uint32_t piece);
+  // A whole and valid piece. False when it was a duplicate (nothing is done). `*other_landing` tells that another lane is still
+  // writing the same piece into its span and must be redirected.
+  bool arrived(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload, bool* other_landing);
+
+  bool complete() const { return remaining_ == 0; }
+  // Units not done yet, and done ones so far: progress for the exchange limit.
+  std::uint32_t remaining() const { return remaining_; }
+  // Whether this rank still waits for something from the peer / has unacked or unsent cells to it.
+  bool waits_for(std::uint32_t slot) const { return missing_[slot] != 0; }
+  bool unsent_to(std::uint32_t slot) const { return unacked_[slot] != 0; }
+
+  // Peers for which cells became ready since the last call: bit per slot, cleared by take.
+  bool take_ready_slot(std::uint32_t* slot);
+
+ private:
+  enum Flag : std::uint8_t { kArrived = 1, kLanding = 2, kStaged = 4, kDone = 8 };
+
+  std::byte* at(Buffer buffer, std::uint32_t cell) const {
+    return base_[static_cast<std::size_t>(buffer)] + program_.cell_offset[cell];
+  }
+  std::byte* staging_at(const ProgramStep& step, std::uint32_t cell) const;
+  const ProgramStep* find(int source, std::uint16_t tag, std::uint32_t piece) const;
+  void activate(std::uint32_t step, std::uint32_t cell);
+  void apply(const ProgramStep& step, std::uint32_t cell, const std::byte* payload);
+  void finish_unit(std::uint32_t step, std::uint32_t cell);
+  void drain();
+
+  const Program& program_;
+  std::byte* base_[3] = {};
+  ReduceFn reduce_ = nullptr;
+  DataType type_ = CANARY_F32;
+  bool average_ = false;
+  std::vector<std::uint16_t> pending_;
+  std::vector<std::uint8_t> flags_;
+  std::vector<std::uint64_t> ready_;            // (step << 32 | cell), per slot a part that fills once
+  std::vector<std::uint32_t> ready_head_, ready_tail_;
+  std::vector<std::uint32_t> missing_, unacked_;
+  std::vector<std::uint32_t> step_of_unit_;
+  std::vector<std::uint64_t> work_;             // units done whose dependents are not looked at yet
+  std::vector<std::uint32_t> woken_;            // slots
+  std::vector<std::uint8_t> woken_flag_;
+  std::uint32_t remaining_ = 0;
+  std::byte* staging_ = nullptr;
+  std::byte* scratch_ = nullptr;
+};
+
+}  // namespace canarynet

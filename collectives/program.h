@@ -1,0 +1,73 @@
+// collectives/program.h -- one rank's plan compiled onto the piece grid: what the executor runs. Immutable; cached by its group.
+//
+// Cells: every leaf of the schedule is cut in cells of piece_bytes (the last one shorter); cell c covers the bytes
+// [cell_offset[c], cell_offset[c+1]) of the schedule's space. A step covers cells [cell_begin, cell_end); piece number on the wire =
+// cell - cell_begin. "Unit" = one (step, cell); units of all steps are numbered flat, so per-operation state is plain arrays.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "collectives/schedule.h"
+
+namespace canarynet {
+
+struct ProgramStep {
+  StepKind kind = StepKind::kSend;
+  Buffer src = Buffer::kInput;
+  Buffer dst = Buffer::kOutput;
+  bool finish = false;
+  std::int16_t rail = -1;
+  std::uint16_t tag = 0;
+  std::int32_t peer = -1;          // rank in the group
+  std::uint32_t peer_slot = 0;     // index into Program::peers
+  std::uint32_t cell_begin = 0;
+  std::uint32_t cell_end = 0;
+  std::uint32_t unit_begin = 0;    // unit of its first cell
+  std::uint32_t dependents_begin = 0;
+  std::uint32_t dependents_end = 0;
+  std::uint64_t staging = 0;       // receives: offset of the first cell in the operation's staging memory
+};
+
+struct ProgramPeer {
+  std::int32_t rank = -1;          // in the group
+  std::uint32_t send_units = 0;    // cells sent to it
+  std::uint32_t ready_begin = 0;   // its part of the executor's ready queues
+  std::uint32_t receive_units = 0;
+};
+
+struct Program {
+  Collective collective = Collective::kAllReduce;
+  PlannerId planner = PlannerId::kRing;
+  int rank = 0;
+  int ranks = 1;
+  std::uint64_t count = 0;
+  std::uint32_t element_bytes = 1;
+  int root = 0;
+  std::uint32_t piece_bytes = 0;
+
+  std::vector<std::uint64_t> cell_offset;      // cells + 1
+  std::vector<ProgramStep> steps;
+  std::vector<std::uint32_t> dependents;       // steps that wait for a step, concatenated
+  std::vector<std::uint16_t> pending;          // per unit: dependencies to wait for
+  std::vector<std::uint32_t> receives;         // receiving steps, sorted by (peer, tag)
+  std::vector<ProgramPeer> peers;              // ranks exchanged with, ascending
+  std::uint32_t units = 0;
+  std::uint64_t staging_bytes = 0;
+  std::uint64_t scratch_bytes = 0;
+
+  std::uint32_t cell_bytes(std::uint32_t cell) const {
+    return static_cast<std::uint32_t>(cell_offset[cell + 1] - cell_offset[cell]);
+  }
+  // The step that receives (source, tag); nullptr when the plan has none.
+  const ProgramStep* receive_step(int source, std::uint16_t tag) const;
+  // Slot of a peer, or -1.
+  int slot_of(int rank) const;
+};
+
+// `request` has passed the planner's check.
+Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_t piece_bytes);
+
+}  // namespace canarynet

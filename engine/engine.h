@@ -1,0 +1,195 @@
+// engine/engine.h -- Canary's one engine: a single-threaded state machine that serves k local ranks.
+//
+// What: joins the job (control/), keeps a channel to every peer engine (transport/), runs operations (collectives/), bounds every wait,
+// and turns failures into verdicts that reach all survivors.
+// Drive it: poll(now) does bounded work and returns how much (0: nothing was there); call it when LaneFactory::poll_fd() is readable, when
+// next_deadline() has come, and after submit(). It starts no thread, reads no clock, opens no socket, and makes no random choice of
+// its own: all of that is handed in, so the daemon, the embedded library and the simulator run this very code.
+// Threads: submit() from any; everything else from the one thread that holds the engine.
+// Memory: buffers of operations are borrowed until their ticket is done. Pools are fixed at start; programs are compiled at the first
+// use of a shape. Failures: as values, in tickets and join_status().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/mpsc_ring.h"
+#include "base/settings.h"
+#include "base/status.h"
+#include "control/membership.h"
+#include "engine/eager_store.h"
+#include "engine/group.h"
+#include "transport/channel.h"
+#include "transport/lane.h"
+
+namespace canarynet {
+
+struct EngineOptions {
+  Settings settings;
+  int world_size = 1;
+  std::vector<int> local_ranks{0};  // ascending
+  Address coordinator;              // of world rank 0's engine
+  std::string host_id;
+  std::string host_name;
+  std::int64_t pid = 0;
+  std::uint64_t seed = 0;           // for the job's token
+  std::uint32_t channel_records = 2048;
+  std::uint32_t channel_copies = 256;
+};
+
+struct Submission {
+  enum class Kind : std::uint8_t { kOperation, kGroup, kAbort } kind = Kind::kOperation;
+  GroupMember* member = nullptr;     // kOperation, kAbort
+  OpRequest request;                 // kOperation
+  OpTicket* ticket = nullptr;        // not for kAbort
+  int local_rank = -1;               // kGroup: world rank that asks
+  std::shared_ptr<std::vector<int>> members;  // kGroup
+  std::shared_ptr<std::string> text;          // kAbort
+};
+
+// One rail's counters, summed over peers and lanes.
+struct RailStats {
+  LaneCounters lanes;
+  std::uint64_t retransmits = 0;
+  std::uint64_t failovers = 0;
+  BytesPerSec rate;
+  std::uint32_t lanes_up = 0;
+};
+
+class Engine final : public ChannelClient, public MembershipListener, public LaneAcceptor {
+ public:
+  Engine(EngineOptions options, LaneFactory& factory);
+  ~Engine() override;
+
+  Status start(Nanos now);
+  std::size_t poll(Nanos now);
+  Nanos next_deadline() const;
+
+  // Joined, and every peer that can be met was met. join_status() is an error once joining has failed for good.
+  bool ready() const { return ready_; }
+  const Status& join_status() const { return join_status_; }
+  const Roster& roster() const { return roster_; }
+  // The group of all ranks, as a local rank sees it; nullptr before ready().
+  GroupMember* world(int local_rank);
+
+  // False: the ring is full; poll (or let the engine poll) and try again.
+  bool submit(Submission submission) { return submissions_.push(std::move(submission)); }
+  // Frees a local member's group handle (no operation pending).
+  void forget(GroupMember* member);
+
+  // Says farewell: everything sent is acked, lanes and control say goodbye. Poll until left() (bounded by the caller).
+  void leave(Nanos now);
+  bool left() const { return left_; }
+
+  // Operations in flight or queued.
+  bool busy() const { return operations_in_flight_ != 0; }
+  RailStats rail_stats(int rail) const;
+  std::span<const Rail> rails() const { return factory_.rails(); }
+  std::uint64_t kernel_tx_bytes(int rail) const { return factory_.kernel_tx_bytes(rail); }
+
+  // ChannelClient
+  bool next_piece(Channel& channel, OutPiece* out) override;
+  void on_done(Channel& channel, std::uint64_t cookie) override;
+  Landing landing_for(Channel& channel, const wire::Header& header) override;
+  bool on_arrival(Channel& channel, const wire::Header& header, const Arrival& arrival) override;
+  void on_landing_lost(Channel& channel, const wire::Header& header) override;
+  void on_heartbeat(Channel& channel, const wire::Header& header) override;
+  void fill_heartbeat(Channel& channel, wire::Header* header) override;
+  void on_abort(Channel& channel, const wire::Header& header, std::span<const std::byte> payload) override;
+  void on_path_event(Channel& channel, const Path& path, const std::string& what) override;
+
+  // MembershipListener
+  void on_joined(const Roster& roster) override;
+  void on_join_failed(const Status& why) override;
+  void on_group(int local_rank, std::uint64_t cookie, std::uint32_t flow) override;
+  void on_group_failed(int local_rank, std::uint64_t cookie, const Status& why) override;
+  void on_engine_died(std::uint32_t engine, const std::string& why) override;
+  void on_engine_left(std::uint32_t engine) override;
+  void on_verdict(const Verdict& verdict) override;
+
+  // LaneAcceptor
+  void on_accept(std::unique_ptr<Lane> lane) override;
+
+ private:
+  class Greeter;  // reads the Hello of accepted lanes
+
+  // What the engine knows of one peer engine.
+  struct Peer {
+    std::unique_ptr<Channel> channel;  // null: no rail in common
+    std::unique_ptr<EagerStore> eager;
+    std::uint64_t eager_used = 0;      // charged for what we sent it and it was not ready for
+    bool gone = false;                 // died
+    bool left = false;                 // finalized
+    std::uint32_t beat_turn = 0;       // whose turn it is in the heartbeat's group fields
+  };
+  struct PendingGroup {
+    std::uint64_t cookie = 0;
+    OpTicket* ticket = nullptr;
+    std::vector<int> members;
+  };
+
+  // operations (operations.cc)
+  void enter(GroupMember& member, const OpRequest& request, OpTicket* ticket);
+  Result<ProgramEntry*> program_for(GroupMember& member, const OpRequest& request);
+  std::unique_ptr<Run> take_run(ProgramEntry* entry, const Group& group);
+  void return_run(Operation& op);
+  void wake_slots(Operation& op);
+  bool pump_local();
+  bool finish_completed(GroupMember& member);
+  void finish(GroupMember& member, Operation& op, Status status);
+  void mark_ready(GroupMember& member, Operation& op, std::uint32_t slot);
+  void drain_eager(GroupMember& member, Operation& op);
+  bool admit_signature(GroupMember& member, int source, std::uint32_t number, const wire::SignaturePayload& theirs);
+  bool compare(GroupMember& member, std::uint32_t number, const wire::SignaturePayload& mine, const wire::SignaturePayload& theirs);
+  GroupMember* add_member(Group& group, int world_rank);
+  Group& add_group(std::uint32_t flow, std::vector<int> members);
+  Group* find_group(std::uint32_t flow);
+  void drain_submissions();
+
+  // failures (failures.cc)
+  void housekeeping(Nanos now);
+  void check_limits(Group& group, GroupMember& member, Nanos now);
+  void kill(Group& group, const Verdict& verdict, bool flood);
+  void kill_groups_of(std::uint32_t engine, canary_status code, const std::string& why);
+  std::string rank_name(int world_rank) const;
+  std::string ranks_text(std::uint32_t engine) const;
+  void check_silence(Nanos now);
+  void check_ready();
+
+  Channel* channel_to(std::uint32_t engine) { return engine < peers_.size() ? peers_[engine].channel.get() : nullptr; }
+
+  EngineOptions options_;
+  LaneFactory& factory_;
+  SelectorOptions selector_;
+  std::unique_ptr<Greeter> greeter_;
+  std::unique_ptr<Membership> membership_;
+  Roster roster_;
+  std::uint32_t my_engine_ = 0;
+  Reachability reach_;
+  std::vector<Peer> peers_;                     // by engine number
+  std::vector<std::unique_ptr<Group>> groups_;  // ascending creation
+  std::vector<GroupMember*> active_;            // members with operations in flight, in order of becoming active
+  std::vector<Run*> runs_;                      // by Run::index
+  std::vector<PendingGroup> pending_groups_;
+  MpscRing<Submission> submissions_;
+  std::optional<Submission> held_back_;         // waits for an operation slot
+
+  Nanos now_;
+  Nanos next_housekeeping_;
+  Nanos joined_at_;
+  Status join_status_;
+  std::uint64_t next_cookie_ = 1;
+  std::uint32_t operations_in_flight_ = 0;
+  bool joined_ = false;
+  bool ready_ = false;
+  bool leaving_ = false;
+  bool left_ = false;
+  Nanos leave_began_;
+  bool farewell_said_ = false;
+  bool local_dirty_ = false;
+};
+
+}  // namespace canarynet

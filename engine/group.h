@@ -1,0 +1,123 @@
+// engine/group.h -- a group of ranks as one engine sees it: members, their operations in flight, cached programs, the verdict that ended it.
+//
+// GroupMember = one local rank's membership: it numbers operations in the order of submission and runs them. Owned by the engine, used by
+// its owner thread only, but for the constant fields (group, rank, members), which callers may read.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+#include "base/units.h"
+#include "collectives/executor.h"
+#include "collectives/selector.h"
+#include "engine/ticket.h"
+#include "transport/wire.h"
+
+namespace canarynet {
+
+struct Group;
+
+struct OpRequest {
+  Collective collective = Collective::kBarrier;
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::uint64_t count = 0;
+  DataType type = CANARY_U8;
+  ReduceOp redop = CANARY_SUM;
+  int root = -1;
+  Nanos time_limit;  // 0: none; else from submission
+};
+
+// A program being run: executor and per-peer bookkeeping. Recycled by its ProgramEntry.
+struct Run {
+  explicit Run(const Program& program) : executor(program) {
+    const std::size_t n = program.peers.size();
+    peer_engine.resize(n);
+    peer_ready.resize(n);
+    signature_sent.resize(n);
+    eager_bytes.resize(n);
+  }
+  Executor executor;
+  std::vector<std::uint32_t> peer_engine;    // per slot
+  std::vector<std::uint8_t> peer_ready;      // its signature is here: it has a place for everything
+  std::vector<std::uint8_t> signature_sent;
+  std::vector<std::uint32_t> eager_bytes;    // charged against the channel's budget until it is ready
+  std::uint32_t signatures_left = 0;
+  std::uint32_t index = 0;                   // in Engine::runs_, for cookies
+};
+
+struct ProgramEntry {
+  Program program;
+  std::vector<std::unique_ptr<Run>> idle;
+  std::uint32_t busy = 0;
+  std::uint64_t last_used = 0;
+};
+
+struct Operation {
+  std::uint32_t number = 0;
+  OpRequest request;
+  OpTicket* ticket = nullptr;
+  ProgramEntry* entry = nullptr;
+  std::unique_ptr<Run> run;
+  wire::SignaturePayload signature;
+  std::uint32_t hash = 0;
+  Nanos entered;
+  Nanos last_progress;
+  Nanos deadline = Nanos::max();
+  std::uint32_t remaining_seen = 0;  // executor().remaining() when progress was last noticed
+};
+
+struct GroupMember {
+  Group* group = nullptr;
+  int rank = 0;                        // in the group
+  int world_rank = 0;
+
+  std::uint32_t entered = 0;           // number of the last operation entered
+  std::deque<Operation> operations;    // in flight, ascending numbers; storage is recycled by the deque only at its ends
+  std::vector<std::unique_ptr<ProgramEntry>> programs;
+  std::uint64_t uses = 0;
+  std::string last_algorithm;
+
+  struct EarlySignature {
+    std::uint16_t source = 0;
+    std::uint32_t op = 0;
+    wire::SignaturePayload payload;
+  };
+  std::vector<EarlySignature> early;   // of operations not entered yet; bounded
+  static constexpr std::uint32_t kHistory = 64;
+  wire::SignaturePayload history[kHistory] = {};  // of operations entered, by number
+
+  Operation* find(std::uint32_t number);
+};
+
+struct Group {
+  std::uint32_t flow = 0;
+  std::uint32_t epoch = 1;
+  std::vector<int> members;            // world ranks; index = rank in the group
+  std::vector<std::uint32_t> engine_of;  // by group rank
+  std::vector<std::unique_ptr<GroupMember>> local;
+  Reachability reach;
+  BCubeShape bcube;
+  std::vector<std::uint32_t> entered;  // by group rank: last operation known to be entered
+  std::vector<std::uint8_t> left;      // by group rank: finalized
+  bool dead = false;
+  Status verdict;
+  std::uint64_t bytes_reduced = 0;
+
+  GroupMember* member(int rank) {
+    for (auto& m : local) {
+      if (m->rank == rank) return m.get();
+    }
+    return nullptr;
+  }
+};
+
+std::uint32_t signature_hash(wire::SignaturePayload signature);
+// "all_reduce f32 n=1024 sum ring"
+std::string describe(const wire::SignaturePayload& signature);
+
+}  // namespace canarynet

@@ -1,0 +1,498 @@
+// The sending half: records, lane choice, acknowledgements, loss. Lanes' births and deaths are in channel_paths.cc.
+#include "transport/channel.h"
+
+#include <cstring>
+
+#include "base/check.h"
+#include "transport/channel_limits.h"
+
+namespace canarynet {
+namespace {
+
+constexpr std::uint32_t kNone = 0xffffffff;
+
+bool later(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b) > 0; }
+
+}  // namespace
+
+Channel::Channel(ChannelOptions options, LaneFactory& factory, ChannelClient& client)
+    : options_(std::move(options)), factory_(factory), client_(client) {
+  paths_.resize(options_.paths.size());
+  for (std::size_t i = 0; i < paths_.size(); ++i) {
+    paths_[i].spec = options_.paths[i];
+    paths_[i].in_flight.resize(AckState::kWindow);
+  }
+  records_.resize(options_.records);
+  for (std::uint32_t i = options_.records; i-- > 0;) {
+    records_[i].next = free_records_;
+    free_records_ = i;
+  }
+  copies_ = std::make_unique_for_overwrite<std::byte[]>(std::size_t{options_.copies} * kCopiedPieceBytes);
+  free_copies_.reserve(options_.copies);
+  for (std::uint32_t i = options_.copies; i-- > 0;) free_copies_.push_back(i);
+  graveyard_.reserve(64);
+}
+
+Channel::~Channel() = default;
+
+// --- records -------------------------------------------------------------------------------------------------------------
+
+std::uint32_t Channel::take_record() {
+  const std::uint32_t index = free_records_;
+  if (index == kNone) return kNone;
+  free_records_ = records_[index].next;
+  records_[index] = Record{};
+  ++records_used_;
+  return index;
+}
+
+void Channel::free_record(std::uint32_t index) {
+  Record& r = records_[index];
+  if (r.copy != kNone) free_copies_.push_back(r.copy);
+  r.copy = kNone;
+  r.state = Record::State::kFree;
+  r.next = free_records_;
+  free_records_ = index;
+  --records_used_;
+}
+
+// To the tail of the queue of frames that wait for a lane.
+void Channel::requeue(std::uint32_t index) {
+  Record& r = records_[index];
+  r.state = Record::State::kWaiting;
+  r.next = kNone;
+  if (resend_tail_ == kNone) {
+    resend_head_ = index;
+  } else {
+    records_[resend_tail_].next = index;
+  }
+  resend_tail_ = index;
+  awake_ = true;
+}
+
+// Takes the frames of `index` off every lane. Rare: only records that were placed twice have any left when they are done.
+void Channel::take_back(std::uint32_t index) {
+  for (Path& path : paths_) {
+    if (!path.lane) continue;
+    const bool dropped = path.lane->cancel(index);
+    for (std::uint32_t s = path.first_unacked; s != path.next_sequence; ++s) {
+      Path::InFlight& e = path.entry(s);
+      if (e.record != index || e.bytes == 0) continue;
+      e.record = kNone;
+      // The sequence must still count at the receiver, or its cumulative ack would stop here.
+      if (dropped) fill_hole(path, s);
+    }
+  }
+}
+
+void Channel::fill_hole(Path& path, std::uint32_t sequence) {
+  wire::Header h;
+  h.kind = wire::Kind::kVoid;
+  h.flags = wire::kSequenced;
+  h.lane_sequence = sequence;
+  send_frame(path, h, nullptr, kNoCookie);
+}
+
+void Channel::finish_record(std::uint32_t index) {
+  Record& r = records_[index];
+  if (r.placements > 1) take_back(index);
+  r.placements = 0;
+  const std::uint64_t cookie = r.piece.cookie;
+  if (r.state == Record::State::kWaiting) {
+    r.state = Record::State::kZombie;  // still linked in the queue: freed when it is popped
+    r.piece.payload = nullptr;
+  } else {
+    free_record(index);
+  }
+  if (cookie != kNoCookie) client_.on_done(*this, cookie);
+}
+
+// --- placing -------------------------------------------------------------------------------------------------------------
+
+std::uint64_t Channel::cap_bytes(const Path& path) const {
+  const auto two_pieces = static_cast<std::uint64_t>(2 * (options_.piece_bytes.count + 48));
+  const auto rate = path.estimator.rate();
+  if (rate.count == 0) return two_pieces;
+  const auto window = static_cast<std::uint64_t>(rate.bytes_in(path.estimator.rtt_min() + limits::kQueueTarget).count);
+  return std::max(two_pieces, window);
+}
+
+// The lane expected to deliver `bytes` first. nullptr: that lane is full (an ack will call again), or none is up.
+Path* Channel::choose_path(std::uint32_t bytes, int rail) {
+  BytesPerSec best_known{};
+  for (const Path& p : paths_) {
+    if (p.state == Path::State::kUp) best_known = std::max(best_known, p.estimator.rate());
+  }
+  if (best_known.count == 0) best_known = limits::kAssumedRate;
+  // A lane on probation carries data only when there is no other.
+  const auto wanted = paths_up() > 0 ? Path::State::kUp : Path::State::kProbation;
+  Path* best = nullptr;
+  Nanos best_eta = Nanos::max();
+  for (Path& p : paths_) {
+    if (p.state != wanted || p.stalled) continue;
+    const BytesPerSec rate = p.estimator.rate().count != 0 ? p.estimator.rate() : best_known;
+    Nanos eta = rate.time_for(Bytes{static_cast<std::int64_t>(p.unacked_bytes + bytes)}) + p.estimator.rtt_min() / 2;
+    if (rail == p.spec.local_rail) eta = eta - eta / 16;  // a preference, not an order
+    if (eta < best_eta) {
+      best_eta = eta;
+      best = &p;
+    }
+  }
+  if (best == nullptr || best->blocked || !best->window_open()) return nullptr;
+  if (best->unacked_bytes != 0 && best->unacked_bytes + bytes > cap_bytes(*best)) return nullptr;
+  return best;
+}
+
+bool Channel::send_frame(Path& path, wire::Header header, const void* payload, std::uint64_t cookie) {
+  if (header.kind != wire::Kind::kPiece && header.kind != wire::Kind::kSignature) {
+    header.payload_crc32 = wire::payload_crc(payload, header.payload_bytes);
+  }
+  wire::seal(header);
+  if (!path.lane->send(header, static_cast<const std::byte*>(payload), cookie)) {
+    path.blocked = true;
+    return false;
+  }
+  path.last_sent = now_;
+  path.needs_flush = true;
+  flush_waiting_ = true;
+  return true;
+}
+
+bool Channel::place(std::uint32_t index, Path& path, bool last_for_now) {
+  Record& r = records_[index];
+  wire::Header h = r.piece.header;
+  h.flags = static_cast<std::uint8_t>(wire::kSequenced | (last_for_now ? wire::kAckNow : 0));
+  h.lane_sequence = path.next_sequence;
+  if (!send_frame(path, h, r.piece.payload, index)) return false;
+  const bool idle = path.first_unacked == path.next_sequence;
+  if (idle) path.last_progress = now_;
+  Path::InFlight& e = path.entry(path.next_sequence);
+  e.record = index;
+  e.bytes = h.payload_bytes + static_cast<std::uint32_t>(sizeof(wire::Header));
+  e.departure = path.estimator.depart(now_, idle);
+  ++path.next_sequence;
+  path.unacked_bytes += e.bytes;
+  r.state = Record::State::kInFlight;
+  ++r.placements;
+  if (r.resent) {
+    r.resent = false;
+    ++path.retransmits;
+  }
+  earlier(path.last_progress + stall_after(path));
+  return true;
+}
+
+bool Channel::pull() {
+  // What nobody waits for must be copied: without a free slot nothing is taken (an ack frees one).
+  if (free_copies_.empty()) return false;
+  const std::uint32_t index = take_record();
+  if (index == kNone) return false;
+  Record& r = records_[index];
+  if (!client_.next_piece(*this, &r.piece)) {
+    free_record(index);
+    return false;
+  }
+  const std::uint32_t bytes = r.piece.header.payload_bytes;
+  CANARY_CHECK(bytes <= wire::kPayloadMax, "piece larger than a frame may be");
+  r.piece.header.payload_crc32 = wire::payload_crc(r.piece.payload, bytes);
+  const std::uint64_t cookie = r.piece.cookie;
+  if (bytes <= kCopiedPieceBytes) {
+    if (bytes != 0) {
+      r.copy = free_copies_.back();
+      free_copies_.pop_back();
+      std::byte* slot = copies_.get() + std::size_t{r.copy} * kCopiedPieceBytes;
+      std::memcpy(slot, r.piece.payload, bytes);
+      r.piece.payload = slot;
+    }
+    r.piece.cookie = kNoCookie;
+  }
+  requeue(index);
+  if (r.piece.cookie == kNoCookie && cookie != kNoCookie) client_.on_done(*this, cookie);
+  return true;
+}
+
+std::size_t Channel::pump(Nanos now) {
+  now_ = now;
+  std::size_t work = 0;
+  graveyard_.clear();
+  if (awake_) {
+    awake_ = false;
+    bool dry = false;
+    for (;;) {
+      while (resend_head_ != kNone && records_[resend_head_].state == Record::State::kZombie) {
+        const std::uint32_t zombie = resend_head_;
+        resend_head_ = records_[zombie].next;
+        if (resend_head_ == kNone) resend_tail_ = kNone;
+        free_record(zombie);
+      }
+      // One frame of look-ahead tells whether the receiver should ack at once or may wait for more.
+      while (!dry && (resend_head_ == kNone || records_[resend_head_].next == kNone)) dry = !pull();
+      const std::uint32_t index = resend_head_;
+      if (index == kNone) break;
+      Record& r = records_[index];
+      if (r.state == Record::State::kZombie) continue;
+      Path* path = choose_path(r.piece.header.payload_bytes, r.piece.rail);
+      if (path == nullptr) break;
+      const std::uint32_t next = r.next;
+      if (!place(index, *path, next == kNone)) continue;  // blocked: the other lanes may have room
+      r.next = kNone;
+      resend_head_ = next;
+      if (next == kNone) resend_tail_ = kNone;
+      ++work;
+    }
+    awake_ = false;
+    if (dry && resend_head_ == kNone) hedge(now);
+  }
+  if (acks_waiting_) {
+    acks_waiting_ = false;
+    for (Path& path : paths_) {
+      if (path.ack_pending_frames == 0 || !path.lane || path.blocked) continue;
+      if (path.ack_now || path.needs_flush || now >= path.ack_due) send_ack(path);
+    }
+  }
+  if (flush_waiting_) {
+    flush_waiting_ = false;
+    for (Path& path : paths_) {
+      if (!path.needs_flush || !path.lane) continue;
+      path.needs_flush = false;
+      path.lane->flush(now);
+    }
+  }
+  return work;
+}
+
+// Pieces stranded on a slow lane go to an idle one as well, when that one would deliver them much earlier.
+void Channel::hedge(Nanos now) {
+  for (Path& idle : paths_) {
+    if (idle.state != Path::State::kUp || idle.stalled || idle.unacked_bytes != 0 || idle.estimator.rate().count == 0) continue;
+    for (Path& busy : paths_) {
+      if (&busy == &idle || busy.unacked_bytes == 0 || !busy.lane || busy.estimator.rate().count == 0) continue;
+      const Nanos wait = busy.estimator.rate().time_for(Bytes{static_cast<std::int64_t>(busy.unacked_bytes)});
+      // The youngest frame is the one that would wait longest.
+      Path::InFlight& e = busy.entry(busy.next_sequence - 1);
+      if (e.record == kNone || e.bytes == 0) continue;
+      Record& r = records_[e.record];
+      if (r.hedged || r.state != Record::State::kInFlight) continue;
+      const Nanos spent = now - e.departure.sent;
+      const Nanos there = idle.estimator.rate().time_for(Bytes{e.bytes}) + idle.estimator.rtt_min();
+      if (wait - spent <= there * 2 + limits::kHedgeMargin) continue;
+      r.hedged = true;
+      r.resent = true;
+      if (!place(e.record, idle, true)) r.resent = false;
+      break;
+    }
+  }
+}
+
+// --- acknowledgements ----------------------------------------------------------------------------------------------------
+
+void Channel::send_ack(Path& path) {
+  wire::AckPayload ack;
+  wire::Header h;
+  h.kind = wire::Kind::kAck;
+  h.payload_bytes = path.received.encode(&ack);
+  if (!send_frame(path, h, &ack, kNoCookie)) return;  // on_writable tries again
+  path.ack_pending_frames = 0;
+  path.ack_pending_bytes = 0;
+  path.ack_now = false;
+  path.ack_due = Nanos::max();
+}
+
+void Channel::entry_acked(Path& path, std::uint32_t sequence, std::uint64_t* bytes, PathEstimator::Departure* last) {
+  Path::InFlight& e = path.entry(sequence);
+  if (e.bytes == 0) return;
+  *bytes += e.bytes;
+  if (e.departure.sent >= last->sent) *last = e.departure;
+  path.unacked_bytes -= e.bytes;
+  e.bytes = 0;
+  const std::uint32_t record = e.record;
+  e.record = kNone;
+  if (record != kNone) finish_record(record);
+}
+
+void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
+  // A cumulative number we never sent, or beyond the window: a confused peer. Ignoring it leaves everything unacked, which is safe.
+  if (later(ack.cumulative, path.next_sequence - 1) || ack.words > wire::kAckWordsMax) return;
+  std::uint64_t bytes = 0;
+  PathEstimator::Departure last{Nanos{-1}, {}, 0, false};
+  for (std::uint32_t s = path.first_unacked; !later(s, ack.cumulative) && s != path.next_sequence; ++s) {
+    entry_acked(path, s, &bytes, &last);
+  }
+  std::uint32_t highest = ack.cumulative;
+  for (std::uint32_t w = 0; w < ack.words; ++w) {
+    for (std::uint64_t bits = ack.bitmap[w]; bits != 0; bits &= bits - 1) {
+      const std::uint32_t s = ack.cumulative + 1 + 64 * w + static_cast<std::uint32_t>(__builtin_ctzll(bits));
+      if (later(path.first_unacked, s) || !later(path.next_sequence, s)) continue;
+      entry_acked(path, s, &bytes, &last);
+      if (later(s, highest)) highest = s;
+    }
+  }
+  while (path.first_unacked != path.next_sequence && path.entry(path.first_unacked).bytes == 0) ++path.first_unacked;
+  // Holes well behind what arrived are losses (a payload that failed its CRC, a simulated drop).
+  for (std::uint32_t s = path.first_unacked; later(highest, s + limits::kReorderFrames); ++s) {
+    if (path.entry(s).bytes != 0) declare_lost(path, s);
+  }
+  if (bytes == 0) return;
+  path.estimator.on_acked(now_, bytes, last);
+  path.last_progress = now_;
+  path.stalled = false;
+  path.stalls = 0;
+  awake_ = true;
+}
+
+void Channel::declare_lost(Path& path, std::uint32_t sequence) {
+  Path::InFlight& e = path.entry(sequence);
+  // Twice within a round trip says nothing new.
+  if (now_ - e.departure.sent < path.estimator.rtt_min() / 2) return;
+  e.departure.sent = now_;
+  const std::uint32_t record = e.record;
+  e.record = kNone;
+  // Should the frame still sit in the lane's queue, its payload must not be referenced once another copy is acked.
+  if (record != kNone) path.lane->cancel(record);
+  fill_hole(path, sequence);
+  if (record == kNone) return;
+  Record& r = records_[record];
+  --r.placements;
+  r.resent = true;
+  if (r.placements == 0 && r.state == Record::State::kInFlight) requeue(record);
+}
+
+// --- arrivals ------------------------------------------------------------------------------------------------------------
+
+Landing Channel::landing_for(Lane& lane, const wire::Header& header) {
+  if (lane.owner == nullptr) return {};  // given up, awaiting its burial
+  Path& path = path_of(lane);
+  if (header.kind == wire::Kind::kPiece || header.kind == wire::Kind::kSignature) {
+    const Landing landing = client_.landing_for(*this, header);
+    path.landing = landing.kind == Landing::Kind::kSpan;
+    if (!path.landing) return landing;
+    path.landing_header = header;
+    path.landing_cookie = landing.cookie;
+    return landing;
+  }
+  return {Landing::Kind::kSlot, nullptr, 0};
+}
+
+void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& arrival) {
+  if (lane.owner == nullptr) return;
+  Path& path = path_of(lane);
+  path.last_heard = now_;
+  last_heard_ = now_;
+  if (path.state == Path::State::kDialing) {
+    // The dialled side answers our Hello before anything else.
+    if (header.kind == wire::Kind::kHello && arrival.intact) {
+      come_up(path);
+    } else {
+      fail_path(path, "expected a hello");
+    }
+    return;
+  }
+  switch (header.kind) {
+    case wire::Kind::kPiece:
+    case wire::Kind::kSignature: {
+      const bool landed = path.landing;
+      path.landing = false;
+      if (!arrival.intact && !arrival.discarded) {
+        if (landed) client_.on_landing_lost(*this, header);
+        path.ack_now = path.ack_pending_frames != 0;
+        return;
+      }
+      if (!client_.on_arrival(*this, header, arrival)) return;
+      break;
+    }
+    case wire::Kind::kVoid: break;
+    case wire::Kind::kAck: {
+      wire::AckPayload ack;
+      if (!arrival.intact || arrival.payload.size() < 8 || arrival.payload.size() > sizeof ack) return;
+      std::memcpy(&ack, arrival.payload.data(), arrival.payload.size());
+      if (arrival.payload.size() != 8 + 8 * std::size_t{ack.words}) return;
+      handle_ack(path, ack);
+      return;
+    }
+    case wire::Kind::kHeartbeat: {
+      wire::HeartbeatPayload beat;
+      if (!arrival.intact || arrival.payload.size() != sizeof beat) return;
+      std::memcpy(&beat, arrival.payload.data(), sizeof beat);
+      path.peer_sent_ns = beat.sent_ns;
+      path.peer_heard_at = now_;
+      if (beat.echo_ns != 0) {
+        path.echo_seen = true;
+        const auto rtt = static_cast<std::int64_t>(static_cast<std::uint64_t>(now_.count) - beat.echo_ns - beat.echo_held_ns);
+        if (rtt >= 0 && rtt < (60_s).count) path.estimator.sample_rtt(now_, Nanos{rtt});
+      }
+      client_.on_heartbeat(*this, header);
+      return;
+    }
+    case wire::Kind::kAbort:
+      if (arrival.intact) client_.on_abort(*this, header, arrival.payload);
+      return;
+    case wire::Kind::kGoodbye: peer_departed(); return;
+    case wire::Kind::kHello:
+    case wire::Kind::kControl: return;
+  }
+  if ((header.flags & wire::kSequenced) == 0) return;
+  if (!path.received.mark(header.lane_sequence)) return;
+  ++path.ack_pending_frames;
+  path.ack_pending_bytes += header.payload_bytes;
+  if ((header.flags & wire::kAckNow) != 0 || path.ack_pending_bytes >= limits::kAckBytes ||
+      path.ack_pending_frames >= limits::kAckFrames) {
+    path.ack_now = true;
+  } else if (path.ack_due == Nanos::max()) {
+    path.ack_due = now_ + limits::kAckDelay;
+    earlier(path.ack_due);
+  }
+  acks_waiting_ = true;
+}
+
+void Channel::on_writable(Lane& lane) {
+  if (lane.owner == nullptr) return;
+  path_of(lane).blocked = false;
+  awake_ = true;
+  acks_waiting_ = true;
+}
+
+// --- taking back ---------------------------------------------------------------------------------------------------------
+
+void Channel::cancel_flow(std::uint32_t flow) {
+  for (Path& path : paths_) {
+    if (path.landing && path.landing_header.flow == flow && path.lane) {
+      path.lane->redirect(path.landing_cookie);
+      path.landing = false;
+    }
+  }
+  for (std::uint32_t i = 0; i < records_.size(); ++i) {
+    Record& r = records_[i];
+    if (r.state == Record::State::kFree || r.state == Record::State::kZombie || r.piece.header.flow != flow) continue;
+    if (r.placements > 0) take_back(i);
+    r.placements = 0;
+    if (r.state == Record::State::kWaiting) {
+      r.state = Record::State::kZombie;
+    } else {
+      free_record(i);
+    }
+  }
+  awake_ = true;
+}
+
+// The peer left on purpose, so all it had to get has arrived: what is unacked lacks only the ack.
+void Channel::peer_departed() {
+  if (peer_left_) return;
+  peer_left_ = true;
+  for (std::uint32_t i = 0; i < records_.size(); ++i) {
+    Record& r = records_[i];
+    if (r.state == Record::State::kFree || r.state == Record::State::kZombie) continue;
+    if (r.placements > 0) take_back(i);
+    r.placements = 0;
+    finish_record(i);
+  }
+}
+
+void Channel::redirect_landing(const wire::Header& piece) {
+  for (Path& path : paths_) {
+    if (!path.landing || !path.lane || !same_piece(path.landing_header, piece)) continue;
+    path.lane->redirect(path.landing_cookie);
+    path.landing = false;
+  }
+}
+
+}  // namespace canarynet

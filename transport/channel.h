@@ -1,0 +1,201 @@
+// transport/channel.h -- all lanes to one peer engine: identity, acks, lane choice per piece, failover, heartbeats.
+//
+// What: pulls pieces from its client when a lane has room, puts each on the lane expected to deliver it first, resends what a dead
+// or silent lane held over the others, and retries dead lanes in the background. Knows nothing of gradients: step and codec numbers
+// pass through unread.
+// Memory: a piece's payload is borrowed from next_piece() until on_done() or cancel_flow(); up to kCopiedPieceBytes are copied and
+// done at once. Pools are fixed at construction.
+// Thread: the engine's owner; no call blocks or, after construction, allocates (dialling a lane does).
+// Failures: a dead lane is the channel's own business; whether the *peer* is dead is the engine's (last_heard(), paths_up()).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "transport/lane.h"
+#include "transport/path.h"
+
+namespace canarynet {
+
+class Channel;
+
+inline constexpr std::uint32_t kCopiedPieceBytes = 8192;
+inline constexpr std::uint64_t kNoCookie = ~std::uint64_t{0};
+
+struct OutPiece {
+  wire::Header header;  // identity and payload_bytes; the channel fills flags, lane_sequence and CRCs
+  const std::byte* payload = nullptr;
+  std::uint64_t cookie = kNoCookie;  // for on_done; kNoCookie: nobody wants to know
+  int rail = -1;                     // preferred local rail
+};
+
+class ChannelClient {
+ public:
+  virtual ~ChannelClient() = default;
+  // The next frame for this peer, in the client's order of urgency; false: nothing is ready (call Channel::wake() when it is).
+  virtual bool next_piece(Channel& channel, OutPiece* out) = 0;
+  // A sequenced frame's payload was acknowledged or copied: the memory is the client's again.
+  virtual void on_done(Channel& channel, std::uint64_t cookie) = 0;
+  virtual Landing landing_for(Channel& channel, const wire::Header& header) = 0;
+  // A piece or signature arrived whole and valid (or was discarded on the client's own word). True: acknowledge it (also when it
+  // is a duplicate). False: there was no place for it; the peer sends it again.
+  virtual bool on_arrival(Channel& channel, const wire::Header& header, const Arrival& arrival) = 0;
+  // A landing began and will not finish (lane down, or CRC wrong): its place is free again.
+  virtual void on_landing_lost(Channel& channel, const wire::Header& header) = 0;
+  virtual void on_heartbeat(Channel& channel, const wire::Header& header) = 0;
+  // Fills group fields (flow, epoch, op, source) of an outgoing heartbeat.
+  virtual void fill_heartbeat(Channel& channel, wire::Header* header) = 0;
+  virtual void on_abort(Channel& channel, const wire::Header& header, std::span<const std::byte> payload) = 0;
+  // A path came up or went down (text for the log: "nic0>nic0 up").
+  virtual void on_path_event(Channel& channel, const Path& path, const std::string& what) = 0;
+};
+
+struct ChannelOptions {
+  std::uint64_t job = 0;
+  std::uint32_t my_engine = 0;
+  std::uint32_t peer_engine = 0;
+  bool dialer = false;             // this side dials (the lower engine number)
+  std::vector<PathSpec> paths;
+  Bytes piece_bytes;
+  Nanos heartbeat_interval;
+  Nanos silence_limit;
+  std::uint32_t records = 2048;    // sequenced frames in flight over all lanes
+  std::uint32_t copies = 256;      // of kCopiedPieceBytes
+};
+
+// Whether two headers name the same piece.
+inline bool same_piece(const wire::Header& a, const wire::Header& b) {
+  return a.flow == b.flow && a.epoch == b.epoch && a.op == b.op && a.step == b.step && a.source == b.source &&
+         a.destination == b.destination && a.piece == b.piece && a.kind == b.kind;
+}
+
+class Channel final : public LaneSink {
+ public:
+  Channel(ChannelOptions options, LaneFactory& factory, ChannelClient& client);
+  ~Channel() override;
+
+  std::uint32_t peer() const { return options_.peer_engine; }
+  void start(Nanos now);
+  // Sets the time that callbacks of this cycle see. Before LaneFactory::poll().
+  void begin_cycle(Nanos now) { now_ = now; }
+  // There may be something to send.
+  void wake() { awake_ = true; }
+  // Something to do before the deadline: call pump().
+  bool active() const { return awake_ || acks_waiting_ || flush_waiting_ || !graveyard_.empty(); }
+  // Places pieces on lanes, sends acks that are due, flushes. Bounded by lanes' room.
+  std::size_t pump(Nanos now);
+  // Timers: heartbeats, stalls, redials, delayed acks. Call when now >= next_deadline().
+  void on_timer(Nanos now);
+  Nanos next_deadline() const { return next_timer_; }
+
+  // An accepted lane whose Hello named this engine. False: it names no path of ours (the lane is dropped).
+  bool adopt(std::unique_ptr<Lane> lane, const wire::HelloPayload& hello, Nanos now);
+
+  // Takes back everything queued or unacked of a flow (its epoch is dead): no memory of it is referenced afterwards, neither as a
+  // source nor as a landing.
+  void cancel_flow(std::uint32_t flow);
+  // Another lane completed this piece: the landing in progress on whatever lane goes to the discard buffer.
+  void redirect_landing(const wire::Header& piece);
+  // The peer left on purpose (its Goodbye, or word of it over control): everything sent to it is done.
+  void peer_departed();
+  // Sends a best-effort frame on every lane that is up.
+  void broadcast(const wire::Header& header, const void* payload, Nanos now);
+  // Says goodbye on every lane: what follows is not a failure.
+  void goodbye(Nanos now);
+
+  int paths_up() const;
+  bool ever_up() const { return ever_up_; }
+  // Records in flight or waiting for a lane.
+  bool drained() const { return records_used_ == 0; }
+  bool peer_left() const { return peer_left_; }
+  // Every lane's end was closed by the peer at least once since a lane was last up: hint of a death.
+  bool hung_up() const { return hung_up_; }
+  Nanos last_heard() const { return last_heard_; }
+  std::span<const Path> paths() const { return paths_; }
+  // "nic0>nic0, nic1>nic1": for messages.
+  std::string describe_paths() const;
+  void set_rail_names(std::vector<std::string> local, std::vector<std::string> remote);
+
+
+  // LaneSink
+  void on_up(Lane& lane) override;
+  Landing landing_for(Lane& lane, const wire::Header& header) override;
+  void on_frame(Lane& lane, const wire::Header& header, const Arrival& arrival) override;
+  void on_writable(Lane& lane) override;
+  void on_down(Lane& lane, const Status& reason, bool hangup) override;
+
+ private:
+  struct Record {
+    enum class State : std::uint8_t {
+      kFree,
+      kWaiting,   // in the queue of frames that wait for a lane
+      kInFlight,
+      kZombie,    // done while it waited: freed when it is popped
+    };
+    OutPiece piece;
+    State state = State::kFree;
+    bool hedged = false;
+    bool resent = false;
+    std::uint32_t copy = 0xffffffff;  // slot of the copy pool
+    std::uint32_t next = 0xffffffff;  // free list or resend queue
+    std::uint8_t placements = 0;      // lanes that still hold it
+  };
+
+  Path& path_of(Lane& lane) { return *static_cast<Path*>(lane.owner); }
+  void earlier(Nanos t) { next_timer_ = std::min(next_timer_, t); }
+  void dial(Path& path, Nanos now);
+  void send_hello(Path& path);
+  void come_up(Path& path);
+  void fail_path(Path& path, const std::string& why);
+  void bury(Path& path);
+  bool send_frame(Path& path, wire::Header header, const void* payload, std::uint64_t cookie);
+  void send_ack(Path& path);
+  void send_heartbeat(Path& path);
+  void handle_ack(Path& path, const wire::AckPayload& ack);
+  void entry_acked(Path& path, std::uint32_t sequence, std::uint64_t* bytes, PathEstimator::Departure* last);
+  void finish_record(std::uint32_t index);
+  void take_back(std::uint32_t index);
+  void requeue(std::uint32_t index);
+  void fill_hole(Path& path, std::uint32_t sequence);
+  void declare_lost(Path& path, std::uint32_t sequence);
+  bool pull();
+  std::uint32_t take_record();
+  void free_record(std::uint32_t index);
+  Path* choose_path(std::uint32_t bytes, int rail);
+  bool place(std::uint32_t index, Path& path, bool last_for_now);
+  void hedge(Nanos now);
+  bool check_stall(Path& path, Nanos now);
+  Nanos stall_after(const Path& path) const;
+  std::uint64_t cap_bytes(const Path& path) const;
+  std::string path_name(const Path& path) const;
+
+  ChannelOptions options_;
+  LaneFactory& factory_;
+  ChannelClient& client_;
+  std::vector<Path> paths_;
+  std::vector<std::string> local_names_, remote_names_;
+  std::vector<Record> records_;
+  std::uint32_t free_records_ = 0xffffffff;
+  std::uint32_t records_used_ = 0;
+  std::uint32_t resend_head_ = 0xffffffff, resend_tail_ = 0xffffffff;
+  std::unique_ptr<std::byte[]> copies_;  // touched only where used
+  std::vector<std::uint32_t> free_copies_;
+  std::vector<std::unique_ptr<Lane>> graveyard_;  // lanes that may be inside a callback
+
+  Nanos now_;
+  Nanos next_timer_ = Nanos::max();
+  Nanos last_heard_;
+  bool awake_ = false;
+  bool acks_waiting_ = false;
+  bool flush_waiting_ = false;
+  bool ever_up_ = false;
+  bool peer_left_ = false;
+  bool leaving_ = false;
+  bool hung_up_ = false;
+};
+
+}  // namespace canarynet

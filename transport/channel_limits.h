@@ -1,0 +1,34 @@
+// transport/channel_limits.h -- the channel's fixed numbers and why they are what they are.
+#pragma once
+
+#include <cstdint>
+
+#include "base/units.h"
+
+namespace canarynet::limits {
+
+// Unacknowledged bytes are kept to (minimum RTT + this) at the measured rate: enough to bridge a late wake-up of either end, little
+// enough that a rate change is felt soon.
+inline constexpr Nanos kQueueTarget = 20_ms;
+// Before anything is measured.
+inline constexpr BytesPerSec kAssumedRate = BytesPerSec::from_mbit(1000);
+
+inline constexpr Nanos kAckDelay = 1_ms;
+inline constexpr std::uint64_t kAckBytes = 64 * 1024;  // large pieces are acked one by one: they feed the rate estimate
+inline constexpr std::uint32_t kAckFrames = 16;
+inline constexpr std::uint32_t kReorderFrames = 3;     // TCP's old rule: three later ones arrived, so it is lost
+
+// Timers run up to 76 ms late on a loaded two-core machine. A stall only moves pieces to another lane (a duplicate at worst), so it may
+// be suspected early; giving a lane up needs evidence from another lane and more time.
+inline constexpr Nanos kStallMin = 60_ms;
+inline constexpr Nanos kStallMax = 1_s;
+inline constexpr Nanos kDeadAfterStall = 200_ms;
+inline constexpr Nanos kHedgeMargin = 2_ms;
+
+inline constexpr Nanos kDialTimeout = 500_ms;
+inline constexpr Nanos kDialRetry = 100_ms;
+inline constexpr Nanos kProbationFirst = 100_ms;
+inline constexpr Nanos kProbationMax = 60_s;
+inline constexpr Nanos kCleanAfter = 10_s;
+
+}  // namespace canarynet::limits

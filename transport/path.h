@@ -1,0 +1,213 @@
+// transport/path.h -- one lane's place in a channel: its connection state, what is unacknowledged on it, and what was measured.
+//
+// A path outlives its lanes: when a lane dies the path dials (or awaits) the next one. Plain state; transport/channel.cc drives it.
+// Units: ns, bytes. One owner thread. Nothing here allocates after construction.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/units.h"
+#include "transport/lane.h"
+#include "transport/wire.h"
+
+namespace canarynet {
+
+// Which rails a path joins, and where to dial.
+struct PathSpec {
+  int local_rail = 0;
+  int remote_rail = 0;
+  int lane_index = 0;
+  Address remote;
+};
+
+// Delivery rate and round trips of one path, from acknowledgements alone.
+//
+// Rate: a sample is (bytes acked since the piece left) / (time since the last ack at its departure), as BBR defines it (Cardwell et al.
+// 2016); samples taken while the path was not kept busy may only raise the estimate.
+class PathEstimator {
+ public:
+  struct Departure {
+    Nanos sent;
+    Nanos delivered_at;          // when `delivered` last changed before this departure
+    std::uint64_t delivered = 0;
+    bool idle = false;           // the path had nothing else in flight: the sample says little about the link
+  };
+
+  Departure depart(Nanos now, bool idle) {
+    if (idle) delivered_at_ = now;
+    return {now, delivered_at_, delivered_, idle};
+  }
+  // `bytes` were acked; `last` is the youngest departure among them.
+  void on_acked(Nanos now, std::uint64_t bytes, const Departure& last) {
+    delivered_ += bytes;
+    delivered_at_ = now;
+    sample_rtt(now, now - last.sent);
+    const Nanos span = now - last.delivered_at;
+    if (span.count <= 0) return;
+    const auto sample = BytesPerSec::of(Bytes{static_cast<std::int64_t>(delivered_ - last.delivered)}, span);
+    if (rate_.count == 0) {
+      rate_ = sample;
+    } else if (sample > rate_ || !last.idle) {
+      rate_.count += (sample.count - rate_.count) / 4;
+    }
+  }
+  void sample_rtt(Nanos now, Nanos rtt) {
+    if (rtt.count < 0) return;
+    // A windowed minimum: two buckets of 5 s each.
+    if (now - bucket_start_ > 5_s) {
+      rtt_min_[1] = rtt_min_[0];
+      rtt_min_[0] = rtt;
+      bucket_start_ = now;
+    } else {
+      rtt_min_[0] = std::min(rtt_min_[0], rtt);
+    }
+    const Nanos error{std::abs(rtt.count - srtt_.count)};
+    if (srtt_.count == 0) {
+      srtt_ = rtt;
+      rttvar_ = rtt / 2;
+    } else {
+      rttvar_.count += (error.count - rttvar_.count) / 4;
+      srtt_.count += (rtt.count - srtt_.count) / 8;
+    }
+  }
+  BytesPerSec rate() const { return rate_; }  // 0: not measured yet
+  Nanos srtt() const { return srtt_; }
+  Nanos rttvar() const { return rttvar_; }
+  Nanos rtt_min() const {
+    const Nanos m = std::min(rtt_min_[0], rtt_min_[1]);
+    return m == Nanos::max() ? Nanos{} : m;
+  }
+
+ private:
+  BytesPerSec rate_;
+  Nanos srtt_, rttvar_;
+  std::array<Nanos, 2> rtt_min_{Nanos::max(), Nanos::max()};
+  Nanos bucket_start_{-(5_s).count};
+  std::uint64_t delivered_ = 0;
+  Nanos delivered_at_;
+};
+
+// What arrived on a lane: cumulative sequence and the 1024 after it.
+class AckState {
+ public:
+  static constexpr std::uint32_t kWindow = 64 * wire::kAckWordsMax;
+  // False for a sequence outside the window (a confused or hostile sender).
+  bool mark(std::uint32_t sequence) {
+    if (sequence <= cumulative_) return true;
+    if (sequence > cumulative_ + kWindow) return false;
+    highest_ = std::max(highest_, sequence);
+    if (sequence != cumulative_ + 1) {
+      set(sequence);
+      return true;
+    }
+    ++cumulative_;
+    while (cumulative_ < highest_ && test(cumulative_ + 1)) {
+      clear(cumulative_ + 1);
+      ++cumulative_;
+    }
+    return true;
+  }
+  // Fills `out`; returns payload bytes.
+  std::uint32_t encode(wire::AckPayload* out) const {
+    out->cumulative = cumulative_;
+    out->words = 0;
+    const std::uint32_t beyond = highest_ > cumulative_ ? highest_ - cumulative_ : 0;
+    for (std::uint32_t base = 0; base < beyond; base += 64) {
+      std::uint64_t word = 0;
+      for (std::uint32_t b = 0; b < 64 && base + b < beyond; ++b) {
+        if (test(cumulative_ + 1 + base + b)) word |= std::uint64_t{1} << b;
+      }
+      out->bitmap[out->words++] = word;
+    }
+    return 8 + 8 * out->words;
+  }
+  void reset() { *this = AckState{}; }
+
+ private:
+  bool test(std::uint32_t s) const { return (bits_[(s % kWindow) / 64] >> (s % 64)) & 1; }
+  void set(std::uint32_t s) { bits_[(s % kWindow) / 64] |= std::uint64_t{1} << (s % 64); }
+  void clear(std::uint32_t s) { bits_[(s % kWindow) / 64] &= ~(std::uint64_t{1} << (s % 64)); }
+  std::uint32_t cumulative_ = 0;
+  std::uint32_t highest_ = 0;
+  std::array<std::uint64_t, wire::kAckWordsMax> bits_{};
+};
+
+struct Path {
+  enum class State : std::uint8_t {
+    kIdle,       // no lane; the dialling side dials at `next_dial`
+    kDialing,    // connect under way, or our Hello sent and theirs awaited
+    kProbation,  // answers again after a failure; carries heartbeats only, until `probation_until`
+    kUp,
+  };
+  struct InFlight {
+    std::uint32_t record = 0xffffffff;  // index into the channel's records; none when acked over another lane
+    std::uint32_t bytes = 0;            // 0: acknowledged or taken back
+    PathEstimator::Departure departure;
+  };
+
+  PathSpec spec;
+  State state = State::kIdle;
+  std::unique_ptr<Lane> lane;
+  PathEstimator estimator;
+
+  // sending
+  std::uint32_t next_sequence = 1;
+  std::uint32_t first_unacked = 1;     // == next_sequence: nothing in flight
+  std::uint64_t unacked_bytes = 0;
+  std::vector<InFlight> in_flight;     // AckState::kWindow entries, by sequence
+  Nanos last_progress;                 // last ack of something, or when the path went from empty to busy
+  Nanos stall_began;
+  std::uint32_t stalls = 0;            // time-outs in a row with nowhere else to go
+  bool stalled = false;                // in flight without acks for too long: gets no new pieces
+  bool blocked = false;                // send() refused; on_writable clears it
+  bool needs_flush = false;
+
+  // receiving
+  AckState received;
+  std::uint32_t ack_pending_frames = 0;
+  std::uint64_t ack_pending_bytes = 0;
+  bool ack_now = false;
+  Nanos ack_due = Nanos::max();
+  bool landing = false;                // a kSpan landing is in progress
+  wire::Header landing_header;
+  std::uint64_t landing_cookie = 0;
+
+  // liveness
+  Nanos last_heard;
+  Nanos last_sent;
+  Nanos state_since;
+  Nanos next_dial;                     // kIdle
+  Nanos probation_until;
+  Nanos probation_backoff;             // doubles with each return that fails
+  Nanos up_since;
+  bool echo_seen = false;              // since the lane came up
+  std::uint64_t peer_sent_ns = 0;      // to echo
+  Nanos peer_heard_at;
+
+  // counters over all lanes of the path
+  LaneCounters closed_lanes;
+  std::uint64_t failovers = 0;
+  std::uint64_t retransmits = 0;
+
+  InFlight& entry(std::uint32_t sequence) { return in_flight[sequence % AckState::kWindow]; }
+  bool window_open() const { return next_sequence - first_unacked < AckState::kWindow; }
+  LaneCounters counters() const {
+    LaneCounters c = closed_lanes;
+    if (lane) add(&c, lane->counters());
+    return c;
+  }
+  static void add(LaneCounters* to, const LaneCounters& c) {
+    to->bytes_sent += c.bytes_sent;
+    to->bytes_received += c.bytes_received;
+    to->frames_sent += c.frames_sent;
+    to->frames_received += c.frames_received;
+    to->header_errors += c.header_errors;
+    to->payload_errors += c.payload_errors;
+  }
+};
+
+}  // namespace canarynet
