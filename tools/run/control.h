@@ -1,0 +1,29 @@
+// tools/run/control.h -- changing links of a running test bed: the socket that init serves, and the client behind
+// `canary-run link`. One request (changes, a line each) and one answer per connection.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "tools/run/options.h"
+#include "tools/run/process.h"
+
+namespace canarynet::run {
+
+class ControlServer {
+ public:
+  Status listen(const std::string& path);
+  int fd() const { return listener_.get(); }
+  // Takes one connection and answers it; waits for a silent client at most half a second.
+  void serve(const std::function<Status(const LinkChange&)>& apply);
+
+ private:
+  Fd listener_;
+};
+
+// Has the running canary-run make the changes, in order; the first that fails ends it.
+Status request_changes(const std::string& state_path, const std::vector<std::string>& changes);
+
+}  // namespace canarynet::run

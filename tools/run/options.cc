@@ -1,0 +1,352 @@
+#include "tools/run/options.h"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <functional>
+
+#include "base/settings.h"
+
+namespace canarynet::run {
+namespace {
+
+Status wrong(std::string_view option, std::string_view value, const std::string& takes) {
+  return {CANARY_INVALID_ARGUMENT, std::string(option) + " " + std::string(value) + ": " + takes};
+}
+
+Result<int> parse_int(std::string_view option, std::string_view text, int min, int max) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size() || value < min || value > max) {
+    return wrong(option, text, "takes a whole number from " + std::to_string(min) + " to " + std::to_string(max));
+  }
+  return value;
+}
+
+std::vector<std::string> split(std::string_view text, char by) {
+  std::vector<std::string> parts;
+  for (std::size_t start = 0;;) {
+    const auto end = text.find(by, start);
+    parts.emplace_back(text.substr(start, end - start));
+    if (end == std::string_view::npos) return parts;
+    start = end + 1;
+  }
+}
+
+// A non-negative decimal number followed by a unit, no exponent. from_chars for double is fine but takes "inf" and "1e3".
+bool split_number(std::string_view text, double* number, std::string_view* unit) {
+  const auto digits = text.find_first_not_of("0123456789.");
+  const auto length = digits == std::string_view::npos ? text.size() : digits;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + length, *number);
+  if (length == 0 || error != std::errc() || end != text.data() + length) return false;
+  *unit = text.substr(length);
+  return true;
+}
+
+Result<Nanos> parse_time(std::string_view option, std::string_view text) {
+  auto parsed = parse_duration(text);
+  if (!parsed.ok() || parsed.value() < Nanos{}) return wrong(option, text, "takes a time such as 1ms, 200us or 0s");
+  return parsed;
+}
+
+template <typename T>
+Status parse_list(const std::string& option, const std::string& text, int nics,
+                  const std::function<Result<T>(std::string_view, std::string_view)>& parse, std::vector<T>* out) {
+  out->clear();
+  for (const auto& part : split(text, ',')) {
+    auto value = parse(option, part);
+    if (!value.ok()) return value.status();
+    out->push_back(value.take());
+  }
+  if (out->size() != 1 && out->size() != static_cast<std::size_t>(nics)) {
+    return wrong(option, text, "takes one value for all NICs or one for each of the " + std::to_string(nics) + " NICs");
+  }
+  return {};
+}
+
+constexpr const char* kTopologyTakes = "takes flat, mesh or bcube:r,L (r^L hosts with L NICs, such as bcube:2,2)";
+
+Status parse_topology(const std::string& text, RunOptions* o) {
+  o->topology_text = text;
+  if (text == "flat") {
+    o->topology = Topology::kFlat;
+    return {};
+  }
+  if (text == "mesh") {
+    o->topology = Topology::kMesh;
+    return {};
+  }
+  if (text.rfind("bcube:", 0) != 0) return wrong("--topology", text, kTopologyTakes);
+  o->topology = Topology::kBcube;
+  const auto numbers = split(std::string_view(text).substr(6), ',');
+  if (numbers.size() != 2) return wrong("--topology", text, kTopologyTakes);
+  const auto r = parse_int("--topology", numbers[0], 2, kMaxHosts), l = parse_int("--topology", numbers[1], 1, 8);
+  if (!r.ok() || !l.ok()) return wrong("--topology", text, kTopologyTakes);
+  o->radix = r.value();
+  o->levels = l.value();
+  return {};
+}
+
+// NICs per host that the topology needs; hosts that do not fit it.
+Status fit_topology(const std::string& nics_text, RunOptions* o) {
+  int needed = 1;
+  std::string reason;
+  if (o->topology == Topology::kMesh) {
+    if (o->hosts < 2) return wrong("--hosts", std::to_string(o->hosts), "a mesh takes at least 2 hosts");
+    needed = o->hosts - 1;
+    reason = "a mesh of " + std::to_string(o->hosts) + " hosts takes " + std::to_string(needed) + " (one NIC per other host)";
+  } else if (o->topology == Topology::kBcube) {
+    std::int64_t hosts = 1;
+    for (int i = 0; i < o->levels && hosts <= kMaxHosts; ++i) hosts *= o->radix;
+    if (hosts != o->hosts) {
+      return wrong("--hosts", std::to_string(o->hosts),
+                   o->topology_text + " takes r^L = " + (hosts > kMaxHosts ? "more than 250" : std::to_string(hosts)) + " hosts");
+    }
+    needed = o->levels;
+    reason = o->topology_text + " takes " + std::to_string(needed) + " (one NIC per level)";
+  }
+  o->nics = needed;
+  if (nics_text.empty()) return {};
+  const auto nics = parse_int("--nics", nics_text, 1, kMaxHosts);
+  if (!nics.ok()) return nics.status();
+  if (!reason.empty() && nics.value() != needed) return wrong("--nics", nics_text, reason);
+  o->nics = nics.value();
+  return {};
+}
+
+struct Texts {
+  std::string ranks, hosts, nics, topology, rate, delay, jitter, loss, mtu, port, burst, queue, grace, timeout;
+};
+
+Status check_plain(const CLI::App& app) {
+  for (const char* option : {"--nics", "--topology", "--rate", "--delay", "--jitter", "--loss", "--mtu", "--no-ctl",
+                             "--congestion", "--burst", "--queue"}) {
+    if (app.count(option) > 0) {
+      return {CANARY_INVALID_ARGUMENT, std::string(option) + " needs --hosts: plain processes share the machine's loopback"};
+    }
+  }
+  return {};
+}
+
+Status fill(const Texts& t, const CLI::App& app, RunOptions* o) {
+  if (t.ranks.empty()) return {CANARY_INVALID_ARGUMENT, "-n RANKS is missing: how many ranks to start"};
+  auto number = parse_int("-n", t.ranks, 1, kMaxRanks);
+  if (!number.ok()) return number.status();
+  o->ranks = number.value();
+  if (!t.port.empty()) {
+    number = parse_int("--port", t.port, 1, 65535);
+    if (!number.ok()) return number.status();
+    o->port = number.value();
+  }
+  for (const auto& [name, text, out] :
+       {std::tuple{"--grace", &t.grace, &o->grace}, std::tuple{"--timeout", &t.timeout, &o->timeout}}) {
+    if (text->empty()) continue;
+    const auto time = parse_time(name, *text);
+    if (!time.ok()) return time.status();
+    *out = time.value();
+  }
+  if (t.hosts.empty()) return check_plain(app);
+
+  number = parse_int("--hosts", t.hosts, 1, kMaxHosts);
+  if (!number.ok()) return number.status();
+  o->hosts = number.value();
+  if (o->ranks % o->hosts != 0) {
+    return wrong("-n", t.ranks, "--hosts " + t.hosts + " takes a multiple of " + t.hosts + " (equal blocks of ranks per host)");
+  }
+  if (auto s = parse_topology(t.topology.empty() ? "flat" : t.topology, o); !s.ok()) return s;
+  if (auto s = fit_topology(t.nics, o); !s.ok()) return s;
+  if (!t.rate.empty()) {
+    if (auto s = parse_list<std::int64_t>("--rate", t.rate, o->nics, parse_rate, &o->rates); !s.ok()) return s;
+  }
+  if (!t.delay.empty()) {
+    if (auto s = parse_list<Nanos>("--delay", t.delay, o->nics, parse_time, &o->delays); !s.ok()) return s;
+  }
+  if (!t.jitter.empty()) {
+    if (auto s = parse_list<Nanos>("--jitter", t.jitter, o->nics, parse_time, &o->jitters); !s.ok()) return s;
+  }
+  o->relay = !t.delay.empty() || !t.jitter.empty();
+  if (!t.loss.empty()) {
+    if (auto s = parse_list<std::uint32_t>("--loss", t.loss, o->nics, parse_loss, &o->loss_ppm); !s.ok()) return s;
+  }
+  if (!t.mtu.empty()) {
+    number = parse_int("--mtu", t.mtu, 576, 65000);
+    if (!number.ok()) return number.status();
+    o->mtu = number.value();
+  }
+  for (const auto& [name, text, out] :
+       {std::tuple{"--burst", &t.burst, &o->burst}, std::tuple{"--queue", &t.queue, &o->queue}}) {
+    if (text->empty()) continue;
+    const auto bytes = parse_bytes(*text);
+    if (!bytes.ok() || bytes.value() < Bytes{2048} || bytes.value() > Bytes{1 << 30}) {
+      return wrong(name, *text, "takes a size from 2KiB to 1GiB, such as 128KiB");
+    }
+    *out = bytes.value();
+  }
+  return {};
+}
+
+constexpr const char* kFooter = R"(
+While it runs:
+  canary-run link STATE CHANGE...      change links; STATE is the path in CANARY_RUN_STATE (or --state)
+    CHANGE   host=H,nic=K,rate=125mbit   both directions; rate=none lifts the limit
+             host=H,nic=K,down | up      the NIC, as `ip link set` does
+             host=H,nic=K,blackhole=on   drop all its packets both ways, carrier stays up; blackhole=off
+             host=H,nic=K,loss=1%        drop at random, each way
+             host=H,nic=K,delay=2ms      packets leaving the host (needs a start with --delay or --jitter)
+             H and K may be * for all
+
+Environment of a rank: CANARY_RANK, CANARY_WORLD_SIZE, CANARY_LOCAL_RANK, CANARY_LOCAL_SIZE, CANARY_JOIN,
+  CANARY_SOCKET_IFNAME (unless set), CANARY_RUN_STATE; with --hosts also CANARY_HOST_ID, CANARY_INSECURE=1.
+Exit status: that of the first rank that failed, 128 + N for signal N; 2 wrong arguments; 124 --timeout; 125 no test bed.
+Signals INT, TERM, HUP, USR1 and USR2 go to all ranks. Nothing is left behind, also after SIGKILL.)";
+
+}  // namespace
+
+Result<std::int64_t> parse_rate(std::string_view option, std::string_view text) {
+  if (text == "none") return std::int64_t{0};
+  double number = 0;
+  std::string_view unit;
+  double scale = 0;
+  if (split_number(text, &number, &unit)) {
+    if (unit == "bit") scale = 1;
+    if (unit == "kbit") scale = 1e3;
+    if (unit == "mbit") scale = 1e6;
+    if (unit == "gbit") scale = 1e9;
+  }
+  const double bits = number * scale;
+  if (scale == 0 || bits < 1e5 || bits > 4e11) {
+    return wrong(option, text, "takes a rate from 100kbit to 400gbit such as 500mbit or 2.5gbit, or none");
+  }
+  return static_cast<std::int64_t>(std::llround(bits));
+}
+
+Result<std::uint32_t> parse_loss(std::string_view option, std::string_view text) {
+  double number = 0;
+  std::string_view unit;
+  if (!split_number(text, &number, &unit) || (unit != "%" && !(unit.empty() && number == 0)) || number > 100) {
+    return wrong(option, text, "takes a percentage from 0% to 100% such as 0.1%");
+  }
+  return static_cast<std::uint32_t>(std::llround(number * 1e4));
+}
+
+std::string rate_text(std::int64_t bits) {
+  if (bits == 0) return "none";
+  if (bits % 1'000'000'000 == 0) return std::to_string(bits / 1'000'000'000) + "gbit";
+  if (bits % 1'000'000 == 0) return std::to_string(bits / 1'000'000) + "mbit";
+  if (bits % 1'000 == 0) return std::to_string(bits / 1'000) + "kbit";
+  return std::to_string(bits) + "bit";
+}
+
+Result<LinkChange> parse_link_change(std::string_view text) {
+  constexpr const char* kTakes =
+      "takes host=H,nic=K and one of rate=R, up, down, blackhole=on|off, loss=P%, delay=T (H and K may be *)";
+  LinkChange change;
+  bool host = false, nic = false;
+  const auto act = [&](LinkChange::Action action) {
+    const bool first = change.action == LinkChange::Action::kNone;
+    change.action = action;
+    return first;
+  };
+  for (const auto& part : split(text, ',')) {
+    const auto equals = part.find('=');
+    const std::string key = part.substr(0, equals), value = equals == std::string::npos ? "" : part.substr(equals + 1);
+    bool good = true;
+    if (key == "host" || key == "nic") {
+      (key == "host" ? host : nic) = true;
+      if (value == "*") continue;
+      const auto number = parse_int(key + "=", value, 0, kMaxHosts);
+      if (!number.ok()) return wrong("link", text, kTakes);
+      (key == "host" ? change.host : change.nic) = number.value();
+    } else if (key == "rate") {
+      good = act(LinkChange::Action::kRate);
+      const auto rate = parse_rate("rate=", value);
+      if (!rate.ok()) return rate.status();
+      change.rate = rate.value();
+    } else if (key == "loss") {
+      good = act(LinkChange::Action::kLoss);
+      const auto loss = parse_loss("loss=", value);
+      if (!loss.ok()) return loss.status();
+      change.loss_ppm = loss.value();
+    } else if (key == "delay") {
+      good = act(LinkChange::Action::kDelay);
+      const auto delay = parse_time("delay=", value);
+      if (!delay.ok()) return delay.status();
+      change.delay = delay.value();
+    } else if (part == "up" || part == "down") {
+      good = act(part == "up" ? LinkChange::Action::kUp : LinkChange::Action::kDown);
+    } else if (part == "blackhole=on" || part == "blackhole=off") {
+      good = act(LinkChange::Action::kBlackhole);
+      change.on = value == "on";
+    } else {
+      good = false;
+    }
+    if (!good) return wrong("link", text, kTakes);
+  }
+  if (!host || !nic || change.action == LinkChange::Action::kNone) return wrong("link", text, kTakes);
+  return change;
+}
+
+Result<ParsedOptions> parse_run_options(const std::vector<std::string>& arguments) {
+  ParsedOptions parsed;
+  RunOptions& o = parsed.options;
+  // Split at the first "--" here: what follows is the ranks' command, whatever it looks like.
+  std::vector<std::string> own;
+  bool separator = false;
+  for (const auto& argument : arguments) {
+    if (!separator && argument == "--") {
+      separator = true;
+    } else {
+      (separator ? o.command : own).push_back(argument);
+    }
+  }
+
+  Texts t;
+  CLI::App app("canary-run -n RANKS [OPTIONS] -- CMD...\n"
+               "Starts the ranks of a job on this machine: plain processes, or on hosts made of network namespaces.",
+               "canary-run");
+  app.footer(kFooter);
+  bool no_ctl = false, no_prefix = false;
+  app.add_option("-n,--ranks", t.ranks, "ranks to start, in equal blocks per host")->type_name("RANKS");
+  app.add_option("--hosts", t.hosts, "make H hosts, one network namespace each (default: plain processes)")->type_name("H");
+  app.add_option("--nics", t.nics, "NICs per host, nic0 ... (default: what the topology takes)")->type_name("K");
+  app.add_option("--topology", t.topology,
+                 "flat: NIC k on switch k (default); mesh: one link per pair of hosts; bcube:r,L: r^L hosts with L NICs")
+      ->type_name("T");
+  app.add_option("--rate", t.rate, "rate of a NIC, each direction: 500mbit, or one per NIC index: 500mbit,125mbit")
+      ->type_name("R[,R...]");
+  app.add_option("--delay", t.delay, "one way between two hosts: 1ms, or one per NIC index; the RTT reached is printed")
+      ->type_name("T[,T...]");
+  app.add_option("--jitter", t.jitter, "varies the delay by up to this, order is kept")->type_name("T[,T...]");
+  app.add_option("--loss", t.loss, "packets lost at each switch port, each direction: 0.1%")->type_name("P[,P...]");
+  app.add_option("--mtu", t.mtu, "of NICs and switches (default 1500)")->type_name("BYTES");
+  app.add_option("--burst", t.burst, "bucket of the shaper (default from the rate)")->type_name("SIZE");
+  app.add_option("--queue", t.queue, "queue of a NIC and of a switch port (default from the rate)")->type_name("SIZE");
+  app.add_flag("--no-ctl", no_ctl, "no ctl0, the unshaped control NIC: ranks join over nic0");
+  app.add_option("--congestion", o.congestion, "TCP congestion control in the hosts, where the kernel allows")->type_name("NAME");
+  app.add_option("--port", t.port, "port in CANARY_JOIN (default 29400 with hosts, else a free one)")->type_name("P");
+  app.add_option("--grace", t.grace, "what the others get after a rank failed, before SIGTERM (default 5s)")->type_name("T");
+  app.add_flag("--keep-going", o.keep_going, "leave the others alone when a rank fails");
+  app.add_option("--timeout", t.timeout, "stop all ranks after this time (exit status 124)")->type_name("T");
+  app.add_option("--state", o.state_path, "write the state file here (default: in a temporary folder)")->type_name("PATH");
+  app.add_flag("--no-prefix", no_prefix, "do not put [rank] before each line of output");
+  app.add_flag("-q,--quiet", o.quiet, "say nothing but errors");
+  try {
+    std::vector<std::string> reversed(own.rbegin(), own.rend());
+    app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    parsed.print_help = true;
+    parsed.help = app.help();
+    return parsed;
+  } catch (const CLI::ExtrasError& e) {
+    return Status(CANARY_INVALID_ARGUMENT, std::string(e.what()) + " (the command goes after --)");
+  } catch (const CLI::ParseError& e) {
+    return Status(CANARY_INVALID_ARGUMENT, e.what());
+  }
+  o.ctl = !no_ctl;
+  o.prefix = !no_prefix;
+  if (auto s = fill(t, app, &o); !s.ok()) return s;
+  if (o.command.empty()) return Status(CANARY_INVALID_ARGUMENT, "the command is missing: canary-run -n RANKS ... -- CMD...");
+  return parsed;
+}
+
+}  // namespace canarynet::run

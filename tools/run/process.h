@@ -1,0 +1,68 @@
+// tools/run/process.h -- small pieces for processes and namespaces: owned descriptors, pids as seen from outside, helpers
+// that run inside another network namespace.
+//
+// All of canary-run is single-threaded, so fork() without exec is safe. Children end with _exit.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace canarynet::run {
+
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& o) noexcept : fd_(std::exchange(o.fd_, -1)) {}
+  Fd& operator=(Fd&& o) noexcept {
+    if (this != &o) reset(std::exchange(o.fd_, -1));
+    return *this;
+  }
+  ~Fd() { reset(); }
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  void reset(int fd = -1);
+
+ private:
+  int fd_ = -1;
+};
+
+struct Pipe {
+  Fd read, write;
+};
+// Close-on-exec at both ends.
+Result<Pipe> make_pipe();
+
+// False on EOF, error or a short transfer.
+bool write_all(int fd, const void* data, std::size_t size);
+bool read_all(int fd, void* data, std::size_t size);
+Status write_file(const std::string& path, const std::string& text);
+std::string read_text(const std::string& path);
+
+// Pids as the /proc of canary-run's caller shows them: taken before a new /proc is mounted.
+class OuterPids {
+ public:
+  // Opens /proc. Call once before the mount namespace changes.
+  Status open();
+  // The calling process's own pid there; its inner pid if /proc can't tell.
+  pid_t self() const;
+
+ private:
+  Fd proc_;
+};
+
+// Runs `body` in a forked child inside the network namespace and waits: the text it returns is the error ("" is success).
+Status run_in_network(int network_fd, const std::function<std::string()>& body);
+// Runs a program there with `input` as its standard input; a failure carries what it wrote to stderr.
+Status run_program(int network_fd, const std::vector<std::string>& argv, const std::string& input);
+
+// Dies with its parent; gets the default dispositions of signals that canary-run changed.
+void become_child();
+
+}  // namespace canarynet::run

@@ -1,0 +1,87 @@
+// tools/run/ranks.h -- the ranks' processes: environment, output by lines, ends, and when the others are stopped.
+//
+// Single-threaded, driven by the init process: poll the descriptors, hand events in. Ranks lead process groups of their own.
+#pragma once
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/units.h"
+#include "tools/run/options.h"
+#include "tools/run/process.h"
+#include "tools/run/testbed.h"
+
+namespace canarynet::run {
+
+class Ranks {
+ public:
+  // Writes to one of our own descriptors; false when nobody will read it any more.
+  using Sink = std::function<bool(int fd, const std::string& text)>;
+  Ranks(const RunOptions& options, Sink sink) : options_(options), sink_(std::move(sink)) {}
+  // The hosts they run on; none: plain processes.
+  void attach(const Testbed* bed) { bed_ = bed; }
+
+  // Forks them all; they wait for release().
+  Status spawn(const OuterPids& pids, const std::string& join, const std::string& state_path);
+  std::vector<pid_t> outer_pids() const;
+  Status release();
+
+  bool any_alive() const { return alive_ > 0; }
+  // The first failure's: 0 while all is well.
+  int exit_code() const { return exit_code_; }
+
+  void add_polled(std::vector<pollfd>* out) const;
+  // Reads what there is on `fd`, one of those from add_polled.
+  void read_output(int fd);
+  // What is left in the pipes, including lines without an end.
+  void drain_output();
+
+  // Any child of init that ended; others than ranks are ignored.
+  void ended(pid_t pid, int status, Nanos now);
+  // A signal of the user: passed on; INT and TERM also start the clock to SIGKILL.
+  void pass_on(int signal, Nanos now);
+  // Stops all, exit code `code` unless a rank failed before.
+  void stop(int code, Nanos now);
+  // When tick() has something to do; Nanos::max() for never.
+  Nanos next_tick() const { return deadline_; }
+  void tick(Nanos now);
+  void kill_all(int signal);
+
+ private:
+  struct Stream {
+    Fd fd;
+    int to = 1;
+    std::string partial;
+  };
+  struct Rank {
+    pid_t pid = -1;
+    pid_t outer_pid = -1;
+    bool alive = false;
+    Stream streams[2];
+  };
+  enum class Phase { kRunning, kGrace, kTerminated, kKilled };
+
+  [[noreturn]] void become_rank(int rank, const std::string& join, const std::string& state_path);
+  void say(const std::string& line) { sink_(2, "canary-run: " + line + "\n"); }
+  void emit(int rank, Stream* stream, bool flush);
+  // Reads once; false when there is nothing more for now.
+  bool read_once(int rank, Stream* stream);
+
+  const RunOptions& options_;
+  const Testbed* bed_ = nullptr;
+  Sink sink_;
+  std::vector<Rank> ranks_;
+  Pipe go_;
+  int alive_ = 0;
+  int exit_code_ = 0;
+  Phase phase_ = Phase::kRunning;
+  bool stopped_by_user_ = false;
+  Nanos deadline_ = Nanos::max();
+};
+
+}  // namespace canarynet::run
