@@ -1,0 +1,69 @@
+// transport/tcp/socket.h -- the system calls a TCP lane needs, as small functions over an owned descriptor.
+//
+// Memory: Socket owns its descriptor. Threads: none of its own; any. Failure: a Status with errno's text. Set-up only: these
+// functions allocate.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <string>
+#include <utility>
+
+#include "base/status.h"
+#include "base/units.h"
+#include "topology/address.h"
+
+namespace canarynet {
+
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    if (this != &other) {
+      close();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~Socket() { close(); }
+  int fd() const { return fd_; }
+  bool open() const { return fd_ >= 0; }
+  void close();
+
+ private:
+  int fd_ = -1;
+};
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+// `device` gives a link-local IPv6 address its scope.
+SocketAddress to_socket_address(const Address& address, const std::string& device);
+// IPv4-mapped IPv6 comes back as IPv4.
+Address to_address(const sockaddr_storage& storage);
+Address local_address(int fd);
+Address peer_address(int fd);
+bool is_wildcard(const Address& address);
+// An address of this host: what is sent there goes through the loopback device, whichever NIC carries the address.
+bool is_own_address(const Address& address);
+
+// Non-blocking, close-on-exec, of the address's family.
+Result<Socket> make_stream_socket(Address::Family family);
+// Bound and listening; port 0 picks one. A wildcard IPv6 address takes IPv4 as well.
+Result<Socket> listen_on(const Address& address, const std::string& device, int backlog);
+
+// What every lane's socket gets. Returns a sentence for each thing that the system refused and that the lane can live without.
+struct SocketTuning {
+  std::string congestion;   // "" = the system's default
+  Bytes notsent_lowat;      // 0 = the system's default
+  std::string bind_device;  // "" = none
+};
+std::string tune(int fd, const SocketTuning& tuning);
+
+}  // namespace canarynet

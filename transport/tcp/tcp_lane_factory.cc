@@ -1,0 +1,399 @@
+#include "transport/tcp/tcp_lane_factory.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+
+#include "base/check.h"
+#include "transport/tcp/tcp_lane.h"
+
+namespace canarynet {
+namespace {
+
+constexpr int kEventsPerPoll = 64;
+constexpr int kAcceptsPerPoll = 16;  // per listener
+constexpr int kBacklog = 1024;
+constexpr Nanos kAcceptPause = 100_ms;
+constexpr std::uint64_t kDoorbellKey = 0xffffffff;  // keys below 2^32: listeners by index, and this; above: lanes
+
+int open_reserve() { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
+
+Status add_to_epoll(int epoll, int fd, std::uint32_t events, std::uint64_t key) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = key;
+  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) return system_error("tcp: epoll_ctl", errno);
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TcpLaneFactory>> TcpLaneFactory::create(TcpOptions options) {
+  std::unique_ptr<TcpLaneFactory> factory(new TcpLaneFactory(std::move(options)));
+  Status status = factory->start();
+  if (!status.ok()) return status;
+  return factory;
+}
+
+TcpLaneFactory::TcpLaneFactory(TcpOptions options)
+    : options_(std::move(options)), discard_(std::make_unique_for_overwrite<std::byte[]>(kDiscardBytes)) {}
+
+Status TcpLaneFactory::start() {
+  if (options_.rails.size() > static_cast<std::size_t>(kRailsMax)) {
+    return Status(CANARY_LIMIT, "tcp: " + std::to_string(options_.rails.size()) + " rails, the limit is " +
+                                    std::to_string(kRailsMax));
+  }
+  if (options_.queue_frames == 0 || options_.slot_bytes == 0 || options_.slot_bytes > wire::kPayloadMax) {
+    return Status(CANARY_INVALID_ARGUMENT, "tcp: queue_frames and slot_bytes (at most 1 MiB) must be positive");
+  }
+  for (const Rail& rail : options_.rails) {
+    if (!rail.address.valid()) return Status(CANARY_INVALID_ARGUMENT, "tcp: rail " + rail.device + " has no address");
+    Status allowed = check_allowed(rail.address, "rail");
+    if (!allowed.ok()) return allowed;
+  }
+  epoll_ = Socket(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_.open()) return system_error("tcp: epoll_create1", errno);
+  doorbell_ = Socket(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!doorbell_.open()) return system_error("tcp: eventfd", errno);
+  // Edge-triggered: each ring is reported once and nobody needs to read the counter back.
+  Status status = add_to_epoll(epoll_.fd(), doorbell_.fd(), EPOLLIN | EPOLLET, kDoorbellKey);
+  if (!status.ok()) return status;
+  reserve_ = Socket(open_reserve());
+  for (std::size_t i = 0; i < options_.rails.size(); ++i) {
+    Address bound;
+    status = add_listener(options_.rails[i].address, static_cast<int>(i), &bound);
+    if (!status.ok()) return status.wrap("rail " + std::to_string(i) + " (" + options_.rails[i].device + ")");
+    options_.rails[i].address.port = bound.port;
+  }
+  return {};
+}
+
+TcpLaneFactory::~TcpLaneFactory() {
+  for (Slot& slot : slots_) {
+    if (slot.lane == nullptr) continue;
+    slot.lane->factory_ = nullptr;
+    slot.lane->state_ = TcpLane::State::kDown;
+    slot.lane->queue_.clear();
+    slot.lane->socket_.close();
+  }
+}
+
+Status TcpLaneFactory::check_allowed(const Address& address, const char* what) const {
+  if (options_.allow_non_loopback || address.loopback()) return {};
+  return Status(CANARY_INSECURE,
+                std::string("tcp: ") + what + " address " + address.to_string() +
+                    " is not a loopback address; without a cluster key anybody there could read and forge gradients: "
+                    "configure a key, or set CANARY_INSECURE=1 to accept that");
+}
+
+Status TcpLaneFactory::add_listener(const Address& at, int rail, Address* bound) {
+  auto made = listen_on(at, device_of(rail), kBacklog);
+  if (!made.ok()) return made.status();
+  auto listener = std::make_unique<Listener>();
+  listener->socket = made.take();
+  listener->rail = rail;
+  // Accepted connections inherit these, the window scale among them. The device is bound per connection: a peer on this very host
+  // comes in through lo.
+  note(tune(listener->socket.fd(), {options_.congestion, options_.notsent_lowat, ""}));
+  Status status = add_to_epoll(epoll_.fd(), listener->socket.fd(), EPOLLIN, listeners_.size());
+  if (!status.ok()) return status;
+  *bound = local_address(listener->socket.fd());
+  listeners_.push_back(std::move(listener));
+  return {};
+}
+
+Result<Address> TcpLaneFactory::listen_control(const Address& at) {
+  if (!at.valid()) return Status(CANARY_INVALID_ARGUMENT, "tcp: the control address is empty");
+  Status status = check_allowed(at, "control");
+  if (!status.ok()) return status;
+  Address bound;
+  status = add_listener(at, kControlRail, &bound);
+  if (!status.ok()) return status;
+  Address result = at;
+  result.port = bound.port;
+  return result;
+}
+
+Result<std::unique_ptr<Lane>> TcpLaneFactory::dial(int rail, const Address& to, LaneSink& sink) {
+  if (rail != kControlRail && (rail < 0 || static_cast<std::size_t>(rail) >= options_.rails.size())) {
+    return Status(CANARY_INVALID_ARGUMENT, "tcp: there is no rail " + std::to_string(rail));
+  }
+  if (!to.valid() || to.port == 0) {
+    return Status(CANARY_INVALID_ARGUMENT, "tcp: cannot dial \"" + to.to_string() + "\": address or port is missing");
+  }
+  Status status = check_allowed(to, "peer");
+  if (!status.ok()) return status;
+  auto made = make_stream_socket(to.family);
+  if (!made.ok()) return made.status();
+  Socket socket = made.take();
+  note(tune(socket.fd(), tuning_for(rail, to)));
+  if (rail != kControlRail) {
+    Address from = options_.rails[static_cast<std::size_t>(rail)].address;
+    if (from.family != to.family) {
+      return Status(CANARY_INVALID_ARGUMENT, "tcp: rail address " + from.to_string() + " and peer address " +
+                                                 to.to_string() + " are of different families");
+    }
+    from.port = 0;
+    // The port is then chosen at connect(), per destination: many lanes don't use up the ephemeral range.
+    const int on = 1;
+    ::setsockopt(socket.fd(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+    const SocketAddress source = to_socket_address(from, device_of(rail));
+    if (::bind(socket.fd(), source.get(), source.length) != 0) {
+      return system_error("tcp: cannot bind to rail address " + from.to_string(), errno);
+    }
+  }
+  const SocketAddress target = to_socket_address(to, device_of(rail));
+  int error_number = 0;
+  if (::connect(socket.fd(), target.get(), target.length) != 0) error_number = errno;
+  const bool refused = error_number == ECONNREFUSED;
+  if (error_number != 0 && error_number != EINPROGRESS && error_number != EINTR && !refused) {
+    return system_error("tcp: cannot connect to " + to.to_string(), error_number);
+  }
+  auto adopted = adopt(std::move(socket), /*connecting=*/true, rail, to);
+  if (!adopted.ok()) return adopted.status();
+  std::unique_ptr<TcpLane> lane = adopted.take();
+  lane->set_sink(&sink);
+  if (refused) {
+    lane->break_down(system_error("cannot connect", error_number), true);
+  } else {
+    connecting_.push_back(lane->key_);
+  }
+  return std::unique_ptr<Lane>(std::move(lane));
+}
+
+std::string TcpLaneFactory::device_of(int rail) const {
+  return rail == kControlRail ? std::string() : options_.rails[static_cast<std::size_t>(rail)].device;
+}
+
+SocketTuning TcpLaneFactory::tuning_for(int rail, const Address& peer) const {
+  SocketTuning tuning{options_.congestion, options_.notsent_lowat, ""};
+  // A peer on this host is reached through lo, whatever device carries the address: a bound lane would never get an answer.
+  if (options_.bind_device && rail != kControlRail && !is_own_address(peer)) tuning.bind_device = device_of(rail);
+  return tuning;
+}
+
+void TcpLaneFactory::note(const std::string& text) {
+  if (text.empty() || std::find(notes_.begin(), notes_.end(), text) != notes_.end()) return;
+  notes_.push_back(text);
+}
+
+Result<std::unique_ptr<TcpLane>> TcpLaneFactory::adopt(Socket socket, bool connecting, int rail, const Address& peer) {
+  const int fd = socket.fd();
+  auto lane = std::make_unique<TcpLane>(
+      *this, TcpLane::Setup{.socket = std::move(socket),
+                            .state = connecting ? TcpLane::State::kConnecting : TcpLane::State::kUp,
+                            .rail = rail,
+                            .device = device_of(rail),
+                            .peer = peer,
+                            .queue_frames = options_.queue_frames,
+                            .slot_bytes = options_.slot_bytes});
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<std::uint32_t>(slots_.size()));
+    slots_.emplace_back();
+    // So that schedule() never allocates.
+    pending_.reserve(slots_.capacity());
+    pending_now_.reserve(slots_.capacity());
+    free_slots_.reserve(slots_.capacity());
+  }
+  const std::uint32_t index = free_slots_.back();
+  free_slots_.pop_back();
+  Slot& slot = slots_[index];
+  if (++slot.generation == 0) slot.generation = 1;
+  slot.lane = lane.get();
+  lane->key_ = (static_cast<std::uint64_t>(slot.generation) << 32) | index;
+  lane->interest_ = connecting ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  ++lane_count_;
+  Status status = add_to_epoll(epoll_.fd(), fd, lane->interest_, lane->key_);
+  if (!status.ok()) return status;
+  return lane;
+}
+
+TcpLane* TcpLaneFactory::find(std::uint64_t key) const {
+  const Slot& slot = slots_[key & 0xffffffff];
+  return slot.generation == key >> 32 ? slot.lane : nullptr;
+}
+
+void TcpLaneFactory::forget(TcpLane& lane) {
+  CANARY_CHECK(in_callback_ != &lane, "a lane was destroyed inside its own callback");
+  const auto index = static_cast<std::uint32_t>(lane.key_ & 0xffffffff);
+  slots_[index].lane = nullptr;
+  free_slots_.push_back(index);
+  --lane_count_;
+}
+
+void TcpLaneFactory::schedule(TcpLane& lane) {
+  if (lane.pending_) return;
+  lane.pending_ = true;
+  if (pending_.size() == pending_.capacity()) {
+    // Names of lanes that are gone: drop them instead of growing.
+    std::erase_if(pending_, [this](std::uint64_t key) { return find(key) == nullptr; });
+  }
+  pending_.push_back(lane.key_);
+  if (!in_poll_) ring();
+}
+
+void TcpLaneFactory::ring() {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(doorbell_.fd(), &one, sizeof one);
+}
+
+std::size_t TcpLaneFactory::poll(Nanos now) {
+  CANARY_CHECK(!in_poll_, "poll() was called from within poll()");
+  in_poll_ = true;
+  handled_ = 0;
+  resume_listeners(now);
+  epoll_event events[kEventsPerPoll];
+  const int count = ::epoll_wait(epoll_.fd(), events, kEventsPerPoll, 0);
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t key = events[i].data.u64;
+    if (key == kDoorbellKey) continue;
+    if (key < kDoorbellKey) {
+      accept_some(*listeners_[key], now);
+      continue;
+    }
+    const std::uint32_t ready = events[i].events;
+    visit(key, [ready](TcpLane& lane) { return lane.on_ready(ready); });
+  }
+  if (!pending_.empty()) {
+    pending_now_.swap(pending_);
+    for (std::size_t i = 0; i < pending_now_.size(); ++i) {  // by index: a callback may dial, which reserves more
+      visit(pending_now_[i], [](TcpLane& lane) {
+        lane.pending_ = false;
+        return lane.on_pending();
+      });
+    }
+    pending_now_.clear();
+  }
+  if (!connecting_.empty()) check_connecting(now);
+  in_poll_ = false;
+  if (!pending_.empty()) ring();
+  return handled_;
+}
+
+template <typename Work>
+void TcpLaneFactory::visit(std::uint64_t key, Work work) {
+  TcpLane* lane = find(key);
+  if (lane == nullptr) return;
+  in_callback_ = lane;
+  handled_ += work(*lane);
+  in_callback_ = nullptr;
+}
+
+void TcpLaneFactory::check_connecting(Nanos now) {
+  // By index: a callback may dial and so append.
+  for (std::size_t i = 0; i < connecting_.size();) {
+    const std::uint64_t key = connecting_[i];
+    TcpLane* lane = find(key);
+    if (lane != nullptr && lane->state_ == TcpLane::State::kConnecting) {
+      // dial() is not told the time: the limit runs from the first poll() after it.
+      if (lane->connect_deadline_ == Nanos::max()) lane->connect_deadline_ = now + options_.connect_timeout;
+      if (now < lane->connect_deadline_) {
+        ++i;
+        continue;
+      }
+      visit(key, [this](TcpLane& late) { return late.on_connect_timeout(options_.connect_timeout); });
+    }
+    connecting_[i] = connecting_.back();
+    connecting_.pop_back();
+  }
+}
+
+Nanos TcpLaneFactory::next_deadline() const {
+  Nanos next = Nanos::max();
+  for (std::uint64_t key : connecting_) {
+    const TcpLane* lane = find(key);
+    if (lane == nullptr || lane->state_ != TcpLane::State::kConnecting) continue;
+    if (lane->connect_deadline_ == Nanos::max()) return {};  // at once: its limit has to be set
+    next = std::min(next, lane->connect_deadline_);
+  }
+  for (const auto& listener : listeners_) {
+    if (listener->paused_until.count != 0) next = std::min(next, listener->paused_until);
+  }
+  return next;
+}
+
+void TcpLaneFactory::accept_some(Listener& listener, Nanos now) {
+  for (int i = 0; i < kAcceptsPerPoll; ++i) {
+    sockaddr_storage storage{};
+    socklen_t length = sizeof storage;
+    const int fd = ::accept4(listener.socket.fd(), reinterpret_cast<sockaddr*>(&storage), &length,
+                             SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      if (errno == EMFILE || errno == ENFILE) {
+        if (shed_one(listener.socket.fd())) continue;
+        return pause(listener, now);
+      }
+      if (errno == ENOBUFS || errno == ENOMEM) return pause(listener, now);
+      continue;  // EINTR, or an error of the one connection that was next: accept() has dropped it
+    }
+    Socket socket(fd);
+    ++handled_;
+    if (acceptor_ == nullptr || lane_count_ >= options_.lanes_max) {
+      ++accepts_refused_;
+      continue;
+    }
+    const Address peer = to_address(storage);
+    note(tune(fd, tuning_for(listener.rail, peer)));
+    auto adopted = adopt(std::move(socket), /*connecting=*/false, listener.rail, peer);
+    if (!adopted.ok()) {
+      ++accepts_refused_;
+      continue;
+    }
+    acceptor_->on_accept(adopted.take());
+  }
+}
+
+// Out of descriptors, a waiting connection would keep the listener readable and poll() spinning: it is taken with the reserve and
+// closed, so that the peer learns at once.
+bool TcpLaneFactory::shed_one(int listener_fd) {
+  if (!reserve_.open()) reserve_ = Socket(open_reserve());
+  if (!reserve_.open()) return false;
+  reserve_.close();
+  Socket shed(::accept4(listener_fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  const bool done = shed.open();
+  if (done) {
+    ++accepts_refused_;
+    ++handled_;
+  }
+  shed.close();
+  reserve_ = Socket(open_reserve());
+  return done;
+}
+
+void TcpLaneFactory::pause(Listener& listener, Nanos now) {
+  listener.paused_until = now + kAcceptPause;
+  ::epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, listener.socket.fd(), nullptr);
+}
+
+void TcpLaneFactory::resume_listeners(Nanos now) {
+  for (std::size_t i = 0; i < listeners_.size(); ++i) {
+    Listener& listener = *listeners_[i];
+    if (listener.paused_until.count == 0 || now < listener.paused_until) continue;
+    if (add_to_epoll(epoll_.fd(), listener.socket.fd(), EPOLLIN, i).ok()) {
+      listener.paused_until = {};
+    } else {
+      listener.paused_until = now + kAcceptPause;
+    }
+  }
+}
+
+std::uint64_t TcpLaneFactory::kernel_tx_bytes(int rail) const {
+  if (rail < 0 || static_cast<std::size_t>(rail) >= options_.rails.size()) return 0;
+  const std::string& device = options_.rails[static_cast<std::size_t>(rail)].device;
+  if (device.empty() || device.find('/') != std::string::npos) return 0;
+  const Socket file(::open(("/sys/class/net/" + device + "/statistics/tx_bytes").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.open()) return 0;
+  char text[32];
+  const ssize_t n = ::read(file.fd(), text, sizeof text);
+  std::uint64_t value = 0;
+  if (n > 0) std::from_chars(text, text + n, value);
+  return value;
+}
+
+}  // namespace canarynet

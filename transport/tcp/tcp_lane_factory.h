@@ -1,0 +1,112 @@
+// transport/tcp/tcp_lane_factory.h -- dials, accepts and drives all TCP lanes of an engine on one epoll descriptor.
+//
+// What: LaneFactory over TCP/IPv4 and IPv6: a listener per rail, bound to the rail's address; lanes bound to address and device.
+// Memory: lanes belong to whoever got them; they may be destroyed at any time outside their own callbacks, also after the factory.
+// Thread: one owner; poll() does bounded work per lane and never waits.
+// Failure: create() and dial() return a Status; what the system refused but lanes can do without is in notes().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transport/lane.h"
+#include "transport/tcp/socket.h"
+
+namespace canarynet {
+
+class TcpLane;
+
+struct TcpOptions {
+  std::vector<Rail> rails;               // address.port 0: the system picks one
+  std::string congestion;                // "" = the system's default; an unknown name falls back to it, with a note
+  Bytes notsent_lowat{128 * 1024};       // 0 = the system's default
+  Nanos connect_timeout = 3_s;
+  bool allow_non_loopback = false;       // CANARY_INSECURE=1
+  bool bind_device = true;               // SO_BINDTODEVICE on lanes that leave this host
+  std::size_t slot_bytes = wire::kPayloadMax;
+  std::uint32_t queue_frames = 512;      // per lane
+  std::uint32_t lanes_max = 8192;        // accepted connections beyond are closed at once
+};
+
+class TcpLaneFactory final : public LaneFactory {
+ public:
+  static Result<std::unique_ptr<TcpLaneFactory>> create(TcpOptions options);
+  ~TcpLaneFactory() override;
+
+  std::span<const Rail> rails() const override { return options_.rails; }
+  Result<std::unique_ptr<Lane>> dial(int rail, const Address& to, LaneSink& sink) override;
+  Result<Address> listen_control(const Address& at) override;
+  void set_acceptor(LaneAcceptor* acceptor) override { acceptor_ = acceptor; }
+  std::size_t poll(Nanos now) override;
+  Nanos next_deadline() const override;
+  int poll_fd() const override { return epoll_.fd(); }
+  const char* name() const override { return "tcp"; }
+  std::uint64_t kernel_tx_bytes(int rail) const override;
+
+  // Sentences about what was asked for and refused by the system, each once.
+  const std::vector<std::string>& notes() const { return notes_; }
+  // Connections closed at once for want of descriptors or beyond lanes_max.
+  std::uint64_t accepts_refused() const { return accepts_refused_; }
+
+ private:
+  friend class TcpLane;
+
+  static constexpr std::size_t kDiscardBytes = 32 * 1024;
+
+  struct Listener {
+    Socket socket;
+    int rail = kControlRail;
+    Nanos paused_until;  // accept() failed for want of something; count 0: not paused
+  };
+  struct Slot {
+    TcpLane* lane = nullptr;
+    std::uint32_t generation = 0;
+  };
+
+  explicit TcpLaneFactory(TcpOptions options);
+  Status start();
+  Status check_allowed(const Address& address, const char* what) const;
+  Status add_listener(const Address& at, int rail, Address* bound);
+  void accept_some(Listener& listener, Nanos now);
+  bool shed_one(int listener_fd);
+  void pause(Listener& listener, Nanos now);
+  void resume_listeners(Nanos now);
+  void check_connecting(Nanos now);
+  template <typename Work>
+  void visit(std::uint64_t key, Work work);
+  Result<std::unique_ptr<TcpLane>> adopt(Socket socket, bool connecting, int rail, const Address& peer);
+  std::string device_of(int rail) const;
+  SocketTuning tuning_for(int rail, const Address& peer) const;
+  void note(const std::string& text);
+
+  // For lanes.
+  std::span<std::byte> discard() const { return {discard_.get(), kDiscardBytes}; }
+  void forget(TcpLane& lane);
+  void schedule(TcpLane& lane);
+  void ring();
+  TcpLane* find(std::uint64_t key) const;
+
+  TcpOptions options_;
+  LaneAcceptor* acceptor_ = nullptr;
+  Socket epoll_;
+  Socket doorbell_;  // eventfd: makes poll_fd() readable when a lane waits for poll() and no socket says so
+  Socket reserve_;   // given up for a moment to accept and close a connection when descriptors ran out
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::vector<Slot> slots_;
+  std::vector<std::uint32_t> free_slots_;
+  std::vector<std::uint64_t> pending_;
+  std::vector<std::uint64_t> pending_now_;
+  std::vector<std::uint64_t> connecting_;
+  std::unique_ptr<std::byte[]> discard_;
+  std::vector<std::string> notes_;
+  std::uint64_t accepts_refused_ = 0;
+  std::uint32_t lane_count_ = 0;
+  std::size_t handled_ = 0;
+  const TcpLane* in_callback_ = nullptr;
+  bool in_poll_ = false;
+};
+
+}  // namespace canarynet
