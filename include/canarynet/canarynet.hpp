@@ -1,0 +1,398 @@
+// canarynet/canarynet.hpp -- C++20 over the C ABI: handles that clean up, spans instead of pointers, exceptions instead
+// of codes.
+//
+// What: Context (one rank of a job), Group (ranks and their sequence of operations), Operation (one in flight). Header
+// only; every
+//   call goes straight to canarynet.h, so it adds no ABI of its own.
+// Shapes and units: buffers are contiguous ranges (vector, array, span) of float, double, f16, bf16, int8_t, uint8_t,
+// int32_t or
+//   int64_t; the element type chooses the wire type. Times are std::chrono durations.
+// Ownership: buffers of an *_async call are borrowed until its Operation completed; the destructor of an Operation
+// therefore waits.
+//   Groups must not outlive their Context, nor Operations their Group.
+// Threads: as canarynet.h: any thread; operations of one group are numbered in the order of the calls.
+// Failures: a failing call throws Error, made from canary_last_error(). Destructors do not throw and drop the failure:
+// call
+//   wait() and finalize() where you want to hear of it.
+//
+//   canarynet::Context context;  // from the environment that canary-run sets
+//   std::vector<float> gradient(1000, 1.0f);
+//   context.world().all_reduce(gradient, CANARY_AVG);
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <ranges>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "canarynet/canarynet.h"
+
+namespace canarynet {
+// Inline, so that symbols of another version, or of the library's own inside, never meet these.
+inline namespace v0 {
+
+// The bits of 16-bit floats, which C++20 has no types for. No arithmetic: convert with your framework's.
+struct f16 {
+  std::uint16_t bits = 0;
+  bool operator==(const f16&) const = default;
+};
+struct bf16 {
+  std::uint16_t bits = 0;
+  bool operator==(const bf16&) const = default;
+};
+
+namespace detail {
+
+template <typename T>
+struct TypeOf {};
+template <canary_type kType>
+struct Known {
+  static constexpr canary_type value = kType;
+};
+// clang-format off
+template <> struct TypeOf<float> : Known<CANARY_F32> {};
+template <> struct TypeOf<double> : Known<CANARY_F64> {};
+template <> struct TypeOf<f16> : Known<CANARY_F16> {};
+template <> struct TypeOf<bf16> : Known<CANARY_BF16> {};
+template <> struct TypeOf<std::int8_t> : Known<CANARY_I8> {};
+template <> struct TypeOf<std::uint8_t> : Known<CANARY_U8> {};
+template <> struct TypeOf<std::int32_t> : Known<CANARY_I32> {};
+template <> struct TypeOf<std::int64_t> : Known<CANARY_I64> {};
+// clang-format on
+
+template <typename R>
+using ElementOf = std::remove_cv_t<std::ranges::range_value_t<R>>;
+
+}  // namespace detail
+
+// Element types that have a wire type.
+template <typename T>
+concept Element = requires {
+  detail::TypeOf<T>::value;
+};
+template <Element T>
+inline constexpr canary_type type_of = detail::TypeOf<T>::value;
+
+// A buffer to read, and one to write, of such elements.
+template <typename R>
+concept InputBuffer = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> && Element<detail::ElementOf<R>>;
+template <typename R>
+concept OutputBuffer = InputBuffer<R> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
+template <typename In, typename Out>
+concept SameElement = std::is_same_v<detail::ElementOf<In>, detail::ElementOf<Out>>;
+
+// What went wrong: the fields of canary_error, owned.
+class Error : public std::runtime_error {
+ public:
+  // The calling thread's last failure. `code` is used where the library has nothing to say about it.
+  static Error last(canary_status code) {
+    canary_error raw{};
+    raw.struct_size = sizeof raw;
+    if (canary_last_error(&raw) != CANARY_OK || raw.code != code) {
+      raw = {};
+      raw.code = code;
+      raw.op_number = -1;
+      raw.rank = -1;
+    }
+    return Error(raw);
+  }
+  Error(canary_status code, const std::string& message) : std::runtime_error(message), code_(code) {}
+
+  canary_status code() const { return code_; }
+  const std::string& op() const { return op_; }          // "all_reduce" or ""
+  std::int64_t op_number() const { return op_number_; }  // -1: none
+  std::uint32_t group() const { return group_; }
+  std::uint32_t epoch() const { return epoch_; }
+  int rank() const { return rank_; }  // the culprit's world rank; -1: unknown
+  const std::string& host() const { return host_; }
+  const std::string& device() const { return device_; }
+  const std::string& phase() const { return phase_; }
+  std::chrono::nanoseconds elapsed() const { return elapsed_; }
+
+ private:
+  static std::string text(const char* s) { return s != nullptr ? s : ""; }
+  explicit Error(const canary_error& raw)
+      : std::runtime_error(raw.message != nullptr && raw.message[0] != 0 ? raw.message : canary_status_name(raw.code)),
+        code_(raw.code),
+        op_(text(raw.op)),
+        op_number_(raw.op_number),
+        group_(raw.group),
+        epoch_(raw.epoch),
+        rank_(raw.rank),
+        host_(text(raw.host)),
+        device_(text(raw.device)),
+        phase_(text(raw.phase)),
+        elapsed_(static_cast<std::int64_t>(raw.elapsed_ns)) {}
+
+  canary_status code_;
+  std::string op_;
+  std::int64_t op_number_ = -1;
+  std::uint32_t group_ = 0;
+  std::uint32_t epoch_ = 0;
+  int rank_ = -1;
+  std::string host_, device_, phase_;
+  std::chrono::nanoseconds elapsed_{};
+};
+
+// Throws Error unless `status` is CANARY_OK. For calls of canarynet.h made beside this header.
+inline void check(canary_status status) {
+  if (status != CANARY_OK) throw Error::last(status);
+}
+
+// An operation in flight. Moves; empty after completion.
+class [[nodiscard]] Operation {
+ public:
+  Operation() = default;
+  explicit Operation(canary_op* handle) : handle_(handle) {}
+  Operation(Operation&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Operation& operator=(Operation&& other) noexcept {
+    if (this != &other) {
+      finish();
+      handle_ = std::exchange(other.handle_, nullptr);
+    }
+    return *this;
+  }
+  ~Operation() { finish(); }
+
+  bool pending() const { return handle_ != nullptr; }
+  // True once it has completed; false while it runs. Throws its failure.
+  bool test() {
+    if (handle_ == nullptr) return true;
+    const canary_status status = canary_op_test(handle_);
+    if (status == CANARY_WOULD_BLOCK) return false;
+    handle_ = nullptr;
+    check(status);
+    return true;
+  }
+  // Returns once it has completed. Throws its failure. Nothing to do for an empty one.
+  void wait() {
+    if (handle_ != nullptr) check(canary_op_wait(std::exchange(handle_, nullptr)));
+  }
+  // From now; past it the operation fails with CANARY_DEADLINE.
+  void set_deadline(std::chrono::nanoseconds from_now) {
+    if (handle_ == nullptr) return;
+    check(canary_op_set_deadline(handle_, from_now.count() > 0 ? static_cast<std::uint64_t>(from_now.count()) : 0));
+  }
+
+ private:
+  // Its buffers may be about to go away, so the handle can't simply be dropped.
+  void finish() noexcept {
+    if (handle_ != nullptr) (void)canary_op_wait(std::exchange(handle_, nullptr));
+  }
+  canary_op* handle_ = nullptr;
+};
+
+// An ordered set of ranks with its own sequence of operations. All members call the same operations in the same order.
+class Group {
+ public:
+  Group(Group&& other) noexcept
+      : handle_(std::exchange(other.handle_, nullptr)), owned_(std::exchange(other.owned_, false)) {}
+  Group& operator=(Group&& other) noexcept {
+    if (this != &other) {
+      destroy();
+      handle_ = std::exchange(other.handle_, nullptr);
+      owned_ = std::exchange(other.owned_, false);
+    }
+    return *this;
+  }
+  ~Group() { destroy(); }
+
+  canary_group* handle() const { return handle_; }
+  int rank() const { return canary_group_rank(handle_); }
+  int size() const { return canary_group_size(handle_); }
+  // What the last completed operation ran ("ring"); "" before the first.
+  std::string algorithm() const {
+    const char* name = canary_group_algorithm(handle_);
+    return name != nullptr ? name : "";
+  }
+  // Pending and later operations give CANARY_ABORTED with this text on every rank.
+  void abort(const std::string& reason) { check(canary_group_abort(handle_, reason.c_str())); }
+
+  // output[i] = reduction over the ranks of input[i]. Bit-identical on all ranks.
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out>
+  void all_reduce(const In& input, Out&& output, canary_redop redop = CANARY_SUM) {
+    start_all_reduce(input, output, redop, nullptr);
+  }
+  template <OutputBuffer Data>
+  void all_reduce(Data&& in_place, canary_redop redop = CANARY_SUM) {
+    start_all_reduce(in_place, in_place, redop, nullptr);
+  }
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out> Operation all_reduce_async(const In& input, Out&& output,
+                                                           canary_redop redop = CANARY_SUM) {
+    canary_op* op = nullptr;
+    start_all_reduce(input, output, redop, &op);
+    return Operation(op);
+  }
+  template <OutputBuffer Data>
+  Operation all_reduce_async(Data&& in_place, canary_redop redop = CANARY_SUM) {
+    canary_op* op = nullptr;
+    start_all_reduce(in_place, in_place, redop, &op);
+    return Operation(op);
+  }
+
+  // input: size() blocks as long as output; output: the reduction of everybody's block rank().
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out>
+  void reduce_scatter(const In& input, Out&& output, canary_redop redop = CANARY_SUM) {
+    start_reduce_scatter(input, output, redop, nullptr);
+  }
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out> Operation reduce_scatter_async(const In& input, Out&& output,
+                                                               canary_redop redop = CANARY_SUM) {
+    canary_op* op = nullptr;
+    start_reduce_scatter(input, output, redop, &op);
+    return Operation(op);
+  }
+
+  // output: size() blocks as long as input, block i from rank i.
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out>
+  void all_gather(const In& input, Out&& output) { start_all_gather(input, output, nullptr); }
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out> Operation all_gather_async(const In& input, Out&& output) {
+    canary_op* op = nullptr;
+    start_all_gather(input, output, &op);
+    return Operation(op);
+  }
+
+  // The data of `root` (rank in this group) arrive in everybody's buffer.
+  template <OutputBuffer Data>
+  void broadcast(Data&& data, int root) {
+    start_broadcast(data, root, nullptr);
+  }
+  template <OutputBuffer Data>
+  Operation broadcast_async(Data&& data, int root) {
+    canary_op* op = nullptr;
+    start_broadcast(data, root, &op);
+    return Operation(op);
+  }
+
+  // Returns after every rank has called it.
+  void barrier() { check(canary_barrier(handle_, nullptr)); }
+  Operation barrier_async() {
+    canary_op* op = nullptr;
+    check(canary_barrier(handle_, &op));
+    return Operation(op);
+  }
+
+ private:
+  friend class Context;
+  Group(canary_group* handle, bool owned) : handle_(handle), owned_(owned) {}
+
+  template <typename R>
+  static constexpr canary_type wire_type() {
+    return type_of<detail::ElementOf<R>>;
+  }
+  static void require(bool holds, const char* what) {
+    if (!holds) throw Error(CANARY_INVALID_ARGUMENT, what);
+  }
+  template <typename In, typename Out>
+  void start_all_reduce(In& input, Out& output, canary_redop redop, canary_op** op) {
+    require(std::ranges::size(input) == std::ranges::size(output), "all_reduce: input and output differ in length");
+    check(canary_all_reduce(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(output),
+                            wire_type<Out>(), redop, op));
+  }
+  template <typename In, typename Out>
+  void start_reduce_scatter(In& input, Out& output, canary_redop redop, canary_op** op) {
+    require(std::ranges::size(input) == std::ranges::size(output) * static_cast<std::size_t>(size()),
+            "reduce_scatter: input must be size() times as long as output");
+    check(canary_reduce_scatter(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(output),
+                                wire_type<Out>(), redop, op));
+  }
+  template <typename In, typename Out>
+  void start_all_gather(In& input, Out& output, canary_op** op) {
+    require(std::ranges::size(output) == std::ranges::size(input) * static_cast<std::size_t>(size()),
+            "all_gather: output must be size() times as long as input");
+    check(canary_all_gather(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(input),
+                            wire_type<Out>(), op));
+  }
+  template <typename Data>
+  void start_broadcast(Data& data, int root, canary_op** op) {
+    check(canary_broadcast(handle_, std::ranges::data(data), std::ranges::data(data), std::ranges::size(data),
+                           wire_type<Data>(), root, op));
+  }
+  void destroy() noexcept {
+    if (owned_ && handle_ != nullptr) (void)canary_group_destroy(handle_);
+    handle_ = nullptr;
+  }
+
+  canary_group* handle_ = nullptr;
+  bool owned_ = false;
+};
+
+// How to join; what is left alone comes from the environment.
+struct JoinOptions {
+  std::string join = {};  // "tcp://host:port" where rank 0 listens
+  std::optional<int> rank = {};
+  std::optional<int> world_size = {};
+  std::vector<std::string> settings = {};  // "name=value" (docs/settings.md), over the environment
+};
+
+// One rank of a job. Neither copies nor moves: groups point at it.
+class Context {
+ public:
+  // Blocks until all ranks are there; throws when they are not within the join time-out.
+  explicit Context(const JoinOptions& options = {}) : handle_(join(options)), world_(canary_world(handle_), false) {}
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+  ~Context() {
+    if (handle_ != nullptr) (void)canary_finalize(handle_);
+  }
+  // Leaves in good order; the object is of no use afterwards.
+  void finalize() {
+    if (handle_ != nullptr) check(canary_finalize(std::exchange(handle_, nullptr)));
+  }
+
+  canary_context* handle() const { return handle_; }
+  int rank() const { return canary_rank(handle_); }
+  int world_size() const { return canary_world_size(handle_); }
+  Group& world() { return world_; }
+  // Members only, all with the same list of distinct world ranks; blocks until all have called.
+  Group create_group(std::span<const int> ranks) {
+    canary_group* group = nullptr;
+    check(canary_group_create(handle_, ranks.data(), static_cast<int>(ranks.size()), &group));
+    return Group(group, true);
+  }
+  // Counters of every NIC since the start.
+  std::vector<canary_nic_stats> nics() const {
+    std::size_t count = 0;
+    std::vector<canary_nic_stats> stats(8);
+    check(canary_stats(handle_, stats.data(), stats.size(), &count));
+    if (count > stats.size()) {
+      stats.resize(count);
+      check(canary_stats(handle_, stats.data(), stats.size(), &count));
+    }
+    stats.resize(count < stats.size() ? count : stats.size());
+    return stats;
+  }
+
+ private:
+  static canary_context* join(const JoinOptions& options) {
+    std::vector<const char*> settings;
+    for (const auto& setting : options.settings) settings.push_back(setting.c_str());
+    canary_config config = CANARY_CONFIG_INIT;
+    if (!options.join.empty()) config.join = options.join.c_str();
+    if (options.rank) config.rank = *options.rank;
+    if (options.world_size) config.world_size = *options.world_size;
+    config.settings = settings.data();
+    config.settings_count = settings.size();
+    canary_context* context = nullptr;
+    check(canary_init(&config, &context));
+    return context;
+  }
+
+  canary_context* handle_;
+  Group world_;
+};
+
+}  // namespace v0
+}  // namespace canarynet

@@ -1,0 +1,380 @@
+#include "tools/perf/measure.h"
+
+#include <sys/resource.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "tools/perf/data.h"
+#include "tools/perf/series.h"
+#include "tools/perf/statistics.h"
+
+namespace canarynet::perf {
+namespace {
+
+constexpr int kPatterns = 2;
+constexpr double kKernelShare = 0.9;
+constexpr std::uint64_t kKernelSlack = 4096;
+
+double seconds_of(clockid_t clock) {
+  timespec t{};
+  clock_gettime(clock, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+double now_s() { return seconds_of(CLOCK_MONOTONIC); }
+
+double process_cpu_s() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto s = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+  return s(usage.ru_utime) + s(usage.ru_stime);
+}
+
+// Inputs, outputs and expectations of one operation at one size.
+class Work {
+ public:
+  Work(Context& context, const PerfOptions& options, Op op, std::uint64_t bytes)
+      : group_(context.world().handle()),
+        op_(op),
+        options_(options),
+        rank_(static_cast<std::size_t>(context.rank())),
+        ranks_(static_cast<std::size_t>(context.world_size())),
+        element_(element_bytes(options.type)) {
+    const bool blocks = op == Op::kReduceScatter || op == Op::kAllGather;
+    count_ = op == Op::kBarrier ? 0 : bytes / element_ / (blocks ? ranks_ : 1);
+    if (op == Op::kBarrier) return;
+    const auto redop = reduces(op) ? options.redop : CANARY_MAX;
+    const int n = context.world_size();
+    for (int pattern = 0; pattern < kPatterns; ++pattern) {
+      auto& t = tables_[static_cast<std::size_t>(pattern)];
+      t.input = input_table(options.type, redop, n, context.rank(), pattern);
+      if (reduces(op)) t.expected.push_back(reduced_table(options.type, redop, n, pattern));
+      if (op == Op::kBroadcast) t.expected.push_back(input_table(options.type, redop, n, options.root, pattern));
+      for (int rank = 0; op == Op::kAllGather && rank < n; ++rank) {
+        t.expected.push_back(input_table(options.type, redop, n, rank, pattern));
+      }
+      if (!options.in_place) {
+        t.data.resize(input_count() * element_);
+        perf::fill(t.input, 0, t.data.data(), input_count());
+      }
+    }
+    slots_.resize(static_cast<std::size_t>(options.in_flight));
+    for (auto& slot : slots_) slot.resize(std::max(output_count(), options.in_place ? input_count() : 0) * element_);
+  }
+
+  std::uint64_t count() const { return count_; }
+  std::uint64_t bytes() const { return std::max(input_count(), output_count()) * element_; }
+  bool same_everywhere() const { return op_ != Op::kReduceScatter && op_ != Op::kBarrier; }
+  bool checks() const { return op_ != Op::kBarrier && options_.check != Check::kNone; }
+
+  void prepare(std::size_t slot, int pattern) {
+    if (op_ == Op::kBarrier) return;
+    if (options_.in_place) {
+      perf::fill(tables_[static_cast<std::size_t>(pattern)].input, 0, in_place_input(slot), input_count());
+    } else if (options_.check == Check::kEvery) {
+      std::memset(slots_[slot].data(), 0xa5, slots_[slot].size());
+    }
+  }
+  // handle nullptr: blocks.
+  void start(std::size_t slot, int pattern, canary_op** handle) {
+    if (op_ == Op::kBarrier) return canarynet::check(canary_barrier(group_, handle));
+    std::byte* out = slots_[slot].data();
+    const std::byte* in =
+        options_.in_place ? in_place_input(slot) : tables_[static_cast<std::size_t>(pattern)].data.data();
+    if (options_.in_place && op_ == Op::kReduceScatter) out += rank_ * count_ * element_;
+    const auto type = options_.type;
+    switch (op_) {
+      case Op::kAllReduce:
+        return canarynet::check(canary_all_reduce(group_, in, out, count_, type, options_.redop, handle));
+      case Op::kReduceScatter:
+        return canarynet::check(canary_reduce_scatter(group_, in, out, count_, type, options_.redop, handle));
+      case Op::kAllGather:
+        return canarynet::check(canary_all_gather(group_, in, out, count_, type, handle));
+      case Op::kBroadcast:
+        return canarynet::check(canary_broadcast(group_, in, out, count_, type, options_.root, handle));
+      case Op::kBarrier:
+        return;
+    }
+  }
+  // Compares the slot's output with the exact result.
+  void verify(std::size_t slot, int pattern) {
+    if (!checks()) return;
+    const auto& expected = tables_[static_cast<std::size_t>(pattern)].expected;
+    const std::byte* out = slots_[slot].data();
+    ++checked;
+    if (op_ == Op::kReduceScatter) {
+      if (options_.in_place) out += rank_ * count_ * element_;
+      wrong += static_cast<std::int64_t>(count_wrong(expected[0], rank_ * count_, out, count_));
+      return;
+    }
+    const auto blocks = op_ == Op::kAllGather ? ranks_ : 1;
+    for (std::size_t block = 0; block < blocks; ++block) {
+      wrong += static_cast<std::int64_t>(count_wrong(expected[block], 0, out + block * count_ * element_, count_));
+    }
+    hash = hash * 0x9e3779b97f4a7c15ull + hash_of(out, output_count() * element_);
+  }
+
+  std::int64_t wrong = 0;
+  std::uint64_t checked = 0;
+  std::uint64_t hash = 0;  // of all outputs that were checked, in order
+
+ private:
+  struct Pattern {
+    Table input;
+    std::vector<Table> expected;  // one, or one per rank's block
+    std::vector<std::byte> data;  // the input; empty in place
+  };
+  std::size_t input_count() const { return count_ * (op_ == Op::kReduceScatter ? ranks_ : 1); }
+  std::size_t output_count() const { return count_ * (op_ == Op::kAllGather ? ranks_ : 1); }
+  std::byte* in_place_input(std::size_t slot) {
+    return slots_[slot].data() + (op_ == Op::kAllGather ? rank_ * count_ * element_ : 0);
+  }
+
+  canary_group* group_;
+  Op op_;
+  const PerfOptions& options_;
+  std::size_t rank_, ranks_, element_;
+  std::size_t count_ = 0;
+  std::array<Pattern, kPatterns> tables_;
+  std::vector<std::vector<std::byte>> slots_;
+};
+
+// Operations one after the other, or `in_flight` of them at a time; samples their times.
+class Loop {
+ public:
+  Loop(Work& work, const PerfOptions& options, bool sample)
+      : work_(work), options_(options), sample_(sample), flights_(static_cast<std::size_t>(options.in_flight)) {}
+
+  void run(std::uint64_t operations) {
+    for (std::uint64_t i = 0; i < operations; ++i) one();
+  }
+  // Waits for those in flight; checks the last output of each slot.
+  void drain() {
+    const std::uint64_t n = flights_.size();
+    for (std::uint64_t i = next_ < n ? 0 : next_ - n; i < next_; ++i) land(static_cast<std::size_t>(i % n));
+    for (std::uint64_t i = next_ < n ? 0 : next_ - n; i < next_ && options_.check == Check::kEnds && !check_each; ++i) {
+      work_.verify(static_cast<std::size_t>(i % n), pattern_of(i));
+    }
+  }
+  std::uint64_t operations() const { return next_; }
+
+  std::vector<double> samples_us;
+  double busy_s = 0;     // inside blocking operations
+  double own_cpu_s = 0;  // preparing and checking in between
+  bool check_each = false;
+
+ private:
+  struct Flight {
+    Operation operation;
+    double started = 0;
+    int pattern = 0;
+    bool busy = false;
+  };
+  int pattern_of(std::uint64_t index) const { return static_cast<int>(index / flights_.size() % kPatterns); }
+
+  void one() {
+    const auto slot = static_cast<std::size_t>(next_ % flights_.size());
+    Flight& flight = flights_[slot];
+    land(slot);
+    const double cpu = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+    flight.pattern = pattern_of(next_);
+    work_.prepare(slot, flight.pattern);
+    own_cpu_s += seconds_of(CLOCK_THREAD_CPUTIME_ID) - cpu;
+    flight.started = now_s();
+    flight.busy = true;
+    ++next_;
+    if (flights_.size() == 1) {
+      work_.start(slot, flight.pattern, nullptr);
+      landed(slot);
+    } else {
+      canary_op* handle = nullptr;
+      work_.start(slot, flight.pattern, &handle);
+      flight.operation = Operation(handle);
+    }
+  }
+  void land(std::size_t slot) {
+    if (!flights_[slot].busy) return;
+    flights_[slot].operation.wait();
+    landed(slot);
+  }
+  void landed(std::size_t slot) {
+    Flight& flight = flights_[slot];
+    const double took = now_s() - flight.started;
+    flight.busy = false;
+    busy_s += took;
+    if (sample_) samples_us.push_back(took * 1e6);
+    if (!check_each && options_.check != Check::kEvery) return;
+    const double cpu = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+    work_.verify(slot, flight.pattern);
+    own_cpu_s += seconds_of(CLOCK_THREAD_CPUTIME_ID) - cpu;
+  }
+
+  Work& work_;
+  const PerfOptions& options_;
+  bool sample_;
+  std::vector<Flight> flights_;
+  std::uint64_t next_ = 0;
+};
+
+// Back to back until rank 0's clock says enough: it decides one batch ahead, so that nobody pauses for the news.
+void run_for(Context& context, double duration_s, std::int64_t batch, Loop& loop) {
+  const double start = now_s();
+  double batch_s = 0;
+  for (std::int64_t more = 1; more != 0;) {
+    const double batch_start = now_s();
+    more = batch_start - start + batch_s < duration_s ? 1 : 0;
+    auto decision = context.world().broadcast_async(std::span(&more, 1), 0);
+    loop.run(static_cast<std::uint64_t>(batch));
+    decision.wait();
+    batch_s = now_s() - batch_start;
+  }
+}
+
+// Operations per batch of a timed run: a tenth of a second of them, by rank 0's experience.
+std::int64_t batch_size(Context& context, Work& work, const PerfOptions& options) {
+  Loop trial(work, options, false);
+  const double start = now_s();
+  trial.run(3);
+  trial.drain();
+  const double each = (now_s() - start) / 3;
+  auto batch = static_cast<std::int64_t>(std::clamp(0.1 / std::max(each, 1e-9), 1.0, 1000.0));
+  context.world().broadcast(std::span(&batch, 1), 0);
+  return batch;
+}
+
+constexpr std::size_t kMaxNics = 16;
+struct NicRecord {
+  char device[32];
+  std::uint64_t tx, rx, kernel_tx, retransmits, failovers, rate;
+  std::uint32_t lanes_up, used;
+};
+
+std::vector<NicRecord> nic_deltas(const std::vector<canary_nic_stats>& before,
+                                  const std::vector<canary_nic_stats>& after) {
+  std::vector<NicRecord> records(kMaxNics);
+  for (std::size_t i = 0; i < std::min({kMaxNics, before.size(), after.size()}); ++i) {
+    const auto &a = after[i], &b = before[i];
+    auto& r = records[i];
+    std::memcpy(r.device, a.device, sizeof r.device);
+    r.device[sizeof r.device - 1] = 0;
+    r.tx = a.transmit_bytes - b.transmit_bytes;
+    r.rx = a.receive_bytes - b.receive_bytes;
+    r.kernel_tx = a.kernel_transmit_bytes - b.kernel_transmit_bytes;
+    r.retransmits = a.piece_retransmits - b.piece_retransmits;
+    r.failovers = a.failovers - b.failovers;
+    r.rate = a.rate_bytes_per_second;
+    r.lanes_up = a.lanes_up;
+    r.used = 1;
+  }
+  return records;
+}
+
+std::vector<NicRow> gather_nics(Context& context, const std::vector<NicRecord>& own) {
+  const auto bytes = own.size() * sizeof(NicRecord);
+  std::vector<NicRecord> all(own.size() * static_cast<std::size_t>(context.world_size()));
+  context.world().all_gather(std::span(reinterpret_cast<const std::uint8_t*>(own.data()), bytes),
+                             std::span(reinterpret_cast<std::uint8_t*>(all.data()), all.size() * sizeof(NicRecord)));
+  std::vector<NicRow> rows;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto& r = all[i];
+    if (r.used == 0) continue;
+    rows.push_back({static_cast<int>(i / own.size()), r.device, r.tx, r.rx, r.kernel_tx, r.retransmits, r.failovers,
+                    r.rate, r.lanes_up});
+  }
+  return rows;
+}
+
+// Sums, minimum and maximum over the ranks turn everybody's part into one verdict.
+void agree(Context& context, const Work& work, double cpu_s, Row* row) {
+  Group& world = context.world();
+  row->wrong = work.wrong;
+  world.all_reduce(std::span(&row->wrong, 1), CANARY_SUM);
+  world.all_reduce(std::span(&cpu_s, 1), CANARY_SUM);
+  const auto bytes = static_cast<double>(row->bytes) * static_cast<double>(row->iterations);
+  row->cpu_s_per_gb = bytes > 0 ? cpu_s / (bytes * 1e-9) : 0;
+
+  if (work.checks() && work.same_everywhere()) {
+    std::int64_t low = static_cast<std::int64_t>(work.hash), high = low;
+    world.all_reduce(std::span(&low, 1), CANARY_MIN);
+    world.all_reduce(std::span(&high, 1), CANARY_MAX);
+    if (low != high) row->faults.push_back("results are not bit-identical on all ranks");
+  }
+  std::uint64_t sent = 0;
+  for (const auto& nic : row->nics) sent += nic.tx_bytes;
+  const auto least = least_traffic(row->op, row->bytes, context.world_size()) * row->iterations;
+  if (static_cast<double>(sent) < kKernelShare * static_cast<double>(least)) {
+    row->faults.push_back("all NICs together sent " + std::to_string(sent) + " bytes where these operations need " +
+                          std::to_string(least) + ": the bytes went another way");
+  }
+  for (const auto& nic : row->nics) {
+    if (nic.rank != context.rank()) continue;
+    if (auto fault = judge_nic(nic); !fault.empty()) row->faults.push_back(fault);
+  }
+  if (work.wrong != 0) row->faults.push_back(std::to_string(work.wrong) + " wrong elements in this rank's results");
+  std::int64_t faults = static_cast<std::int64_t>(row->faults.size());
+  world.all_reduce(std::span(&faults, 1), CANARY_SUM);
+  row->failed = faults != 0;
+}
+
+}  // namespace
+
+std::string judge_nic(const NicRow& nic) {
+  if (nic.device == "lo") return {};
+  if (static_cast<double>(nic.kernel_tx_bytes + kKernelSlack) >= kKernelShare * static_cast<double>(nic.tx_bytes))
+    return {};
+  return nic.device + ": Canary counted " + std::to_string(nic.tx_bytes) + " bytes sent, the kernel only " +
+         std::to_string(nic.kernel_tx_bytes) + ": they did not cross this NIC";
+}
+
+Row measure(Context& context, const PerfOptions& options, Op op, std::uint64_t bytes, Series* series) {
+  Work work(context, options, op, bytes);
+  {
+    Loop warmup(work, options, false);
+    warmup.check_each = options.check != Check::kNone;
+    warmup.run(static_cast<std::uint64_t>(options.warmup));
+    warmup.drain();
+  }
+  const auto batch = options.duration_s > 0 ? batch_size(context, work, options) : 0;
+
+  Loop loop(work, options, context.rank() == 0);
+  if (options.duration_s <= 0) loop.samples_us.reserve(static_cast<std::size_t>(options.iterations));
+  context.world().barrier();
+  const auto before = context.nics();
+  const double cpu = process_cpu_s();
+  if (series != nullptr) series->start(context, std::string(name_of(op)), work.bytes());
+  const double start = now_s();
+  if (options.duration_s > 0) {
+    run_for(context, options.duration_s, batch, loop);
+  } else {
+    loop.run(static_cast<std::uint64_t>(options.iterations));
+  }
+  loop.drain();
+  const double elapsed = now_s() - start;
+  if (series != nullptr) series->stop();
+  const double cpu_s = process_cpu_s() - cpu - loop.own_cpu_s;
+  const auto after = context.nics();
+
+  Row row;
+  row.op = op;
+  row.bytes = work.bytes();
+  row.count = work.count();
+  row.algorithm = context.world().algorithm();
+  row.iterations = loop.operations();
+  const bool blocking = options.in_flight == 1;
+  const auto operations = static_cast<double>(std::max<std::uint64_t>(row.iterations, 1));
+  row.mean_us = (blocking ? loop.busy_s : elapsed) / operations * 1e6;
+  row.p50_us = median(loop.samples_us);
+  row.p99_us = percentile(loop.samples_us, 0.99);
+  row.max_us = percentile(loop.samples_us, 1);
+  row.time_us = blocking ? row.p50_us : row.mean_us;
+  if (row.time_us > 0) row.algbw = static_cast<double>(row.bytes) / (row.time_us * 1e-6) * 1e-9;
+  row.busbw = row.algbw * bus_factor(op, context.world_size());
+  row.checked = work.checked;
+  row.nics = gather_nics(context, nic_deltas(before, after));
+  agree(context, work, cpu_s, &row);
+  return row;
+}
+
+}  // namespace canarynet::perf

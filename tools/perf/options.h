@@ -1,0 +1,60 @@
+// tools/perf/options.h -- what the user asked canary-perf for, checked before anything starts.
+//
+// Sizes are bytes of the whole buffer, as nccl-tests counts them. Every error names the option, its value and what it
+// takes. No side effects.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "canarynet/types.h"
+
+namespace canarynet::perf {
+
+enum class Op { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kBarrier };
+
+enum class Check { kNone, kEnds, kEvery };  // kEnds: warm-up operations and the last of each slot
+
+struct PerfOptions {
+  std::vector<Op> ops;
+  std::uint64_t bytes_min = 0;
+  std::uint64_t bytes_max = 0;
+  std::uint64_t factor = 4;
+  int iterations = 20;
+  int warmup = 5;
+  canary_type type = CANARY_F32;
+  canary_redop redop = CANARY_SUM;
+  int root = 0;
+  std::string algo;                   // "": the library's choice
+  std::vector<std::string> settings;  // "name=value" for the library
+  Check check = Check::kEnds;
+  bool in_place = false;
+  int in_flight = 1;
+  double duration_s = 0;    // > 0: instead of `iterations`
+  std::string json_path;    // "": no JSON; "-": standard output, instead of the table
+  std::string series_path;  // "": none; "%r" stands for the rank
+};
+
+struct ParsedOptions {
+  int exit_status = -1;  // -1: go on; else print `text` (errors to stderr) and leave
+  std::string text;
+  PerfOptions options;
+};
+// Arguments without the program's name.
+ParsedOptions parse_perf_options(const std::vector<std::string>& arguments);
+
+// "4K", "1M", "64MiB", "100": powers of 1024. False for anything else, or past 1 TiB.
+bool parse_size(std::string_view text, std::uint64_t* bytes);
+
+// The sizes of a sweep: bytes_min, times factor, … up to bytes_max.
+std::vector<std::uint64_t> sizes_of(const PerfOptions& options);
+
+std::string_view name_of(Op op);
+std::string_view name_of(canary_type type);
+std::string_view name_of(canary_redop redop);
+bool reduces(Op op);
+std::size_t element_bytes(canary_type type);
+
+}  // namespace canarynet::perf
