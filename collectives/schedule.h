@@ -32,7 +32,7 @@ enum class StepKind : std::uint8_t {
   kSend,           // src[range] to peer; done when acked
   kReceive,        // peer's bytes to dst[range]
   kReceiveReduce,  // dst[range] = src[range] (+) peer's bytes; dst may equal src
-  kCopy,           // dst[range] = src[range]
+  kCopy,           // dst[range] = src[range]; where both are one memory (in place) nothing is moved, `finish` still divides
 };
 std::string_view name_of(StepKind kind);
 
@@ -79,7 +79,7 @@ struct PlanRequest {
   std::uint32_t element_bytes = 4;
   int root = 0;                       // broadcast only
   const Reachability* reach = nullptr;  // of the group; never null
-  BCubeShape bcube;                   // levels 0: none known; rank digits in base r, digit 0 least significant
+  BCubeShape bcube = {};              // levels 0: none known; rank digits in base r, digit 0 least significant
 
   std::uint64_t total() const {
     switch (collective) {

@@ -63,8 +63,8 @@ Address Address::ipv4(std::uint8_t a, std::uint8_t b, std::uint8_t c, std::uint8
   return address;
 }
 
-// Grammar: host [ "/" prefix ] [ ":" port ]. An IPv6 host with a port or behind brackets is "[host]" or "[host/prefix]"; a bare IPv6
-// host takes a prefix but no port, since its own colons end nowhere else.
+// Grammar: host [ "/" prefix ] [ ":" port ]. An IPv6 host with a port stands in brackets, "[host]" or "[host/prefix]";
+// a bare one takes a prefix but no port.
 Result<Address> Address::parse(std::string_view text) {
   std::string_view host = text;
   std::string_view prefix;

@@ -57,8 +57,8 @@ std::vector<RailPair> pair_rails(std::span<const Rail> local, std::span<const Ra
     for (int j = 0; j < remotes; ++j) {
       if (!meet(i, j)) continue;
       local_matched[i] = remote_matched[j] = true;
-      // Several NICs of both hosts on one subnet: first with first, second with second …, the surplus of the longer side around
-      // the shorter one, so that each NIC has a partner and no pair of NICs is counted on both.
+      // Several NICs of both hosts on one subnet: first with first, second with second …, the surplus of the longer
+      // side around the shorter one, so that each NIC has a partner and no pair of NICs is counted on both.
       int local_count = 0, local_position = 0, remote_count = 0, remote_position = 0;
       for (int k = 0; k < locals; ++k) {
         if (k == i) local_position = local_count;

@@ -16,7 +16,8 @@ Rail rail_on(int subnet, int host, int prefix_bits = 24) {
 std::vector<RailPair> pairs(std::vector<Rail> a, std::vector<Rail> b) { return pair_rails(a, b); }
 
 TEST(PairRails, JoinsRailsOfOneSubnetWhateverTheirIndex) {
-  EXPECT_EQ(pairs({rail_on(1, 1), rail_on(2, 1)}, {rail_on(2, 2), rail_on(1, 2)}), (std::vector<RailPair>{{0, 1}, {1, 0}}));
+  EXPECT_EQ(pairs({rail_on(1, 1), rail_on(2, 1)}, {rail_on(2, 2), rail_on(1, 2)}),
+            (std::vector<RailPair>{{0, 1}, {1, 0}}));
 }
 
 TEST(PairRails, NeverJoinsTwoKnownSubnetsThatDiffer) {
@@ -27,11 +28,13 @@ TEST(PairRails, NeverJoinsTwoKnownSubnetsThatDiffer) {
 TEST(PairRails, FallsBackToTheIndexWhereASubnetIsUnknown) {
   EXPECT_EQ(pairs({rail_on(1, 1, 0), rail_on(2, 1, 0)}, {rail_on(5, 2, 0), rail_on(6, 2, 0)}),
             (std::vector<RailPair>{{0, 0}, {1, 1}}));
-  EXPECT_EQ(pairs({rail_on(1, 1), rail_on(2, 1, 0)}, {rail_on(1, 2), rail_on(6, 2, 0)}), (std::vector<RailPair>{{0, 0}, {1, 1}}));
+  EXPECT_EQ(pairs({rail_on(1, 1), rail_on(2, 1, 0)}, {rail_on(1, 2), rail_on(6, 2, 0)}),
+            (std::vector<RailPair>{{0, 0}, {1, 1}}));
 }
 
 TEST(PairRails, SpreadsSeveralRailsOfOneSubnet) {
-  EXPECT_EQ(pairs({rail_on(1, 1), rail_on(1, 2)}, {rail_on(1, 3), rail_on(1, 4)}), (std::vector<RailPair>{{0, 0}, {1, 1}}));
+  EXPECT_EQ(pairs({rail_on(1, 1), rail_on(1, 2)}, {rail_on(1, 3), rail_on(1, 4)}),
+            (std::vector<RailPair>{{0, 0}, {1, 1}}));
   EXPECT_EQ(pairs({rail_on(1, 1), rail_on(1, 2), rail_on(1, 5)}, {rail_on(1, 3), rail_on(1, 4)}),
             (std::vector<RailPair>{{0, 0}, {1, 1}, {2, 0}}));
   EXPECT_EQ(pairs({rail_on(1, 3)}, {rail_on(1, 1), rail_on(1, 2)}), (std::vector<RailPair>{{0, 0}, {0, 1}}));
@@ -71,7 +74,8 @@ TEST(Reachability, RanksOfOneEngineAlwaysMeet) {
 }
 
 TEST(Reachability, RailNumbersAreTheRowsOwn) {
-  const std::vector<std::vector<Rail>> hosts = {{rail_on(1, 1), rail_on(2, 1)}, {rail_on(3, 2), rail_on(4, 2), rail_on(2, 2)}};
+  const std::vector<std::vector<Rail>> hosts = {{rail_on(1, 1), rail_on(2, 1)},
+                                                {rail_on(3, 2), rail_on(4, 2), rail_on(2, 2)}};
   const std::vector<int> engines = {0, 1};
   const auto reach = Reachability::from_rails(hosts, engines);
   EXPECT_EQ(reach.rails(0, 1), 0b10u);

@@ -1,0 +1,86 @@
+// collectives/plan_builder.h -- what the planners share: steps with their dependencies derived, leaf cuts, refusals.
+//
+// A planner emits its steps in an order that is right when run one after the other; the builder finds, leaf by leaf,
+// which of the earlier steps each one must wait for (read after write, write after write, write after the acks of what
+// was sent), with kInput and kOutput taken as one memory, so a plan is right in place too. Pure; allocates; planning is
+// off the data path.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "collectives/schedule.h"
+
+namespace canarynet {
+
+// Leaves [begin, end).
+struct Run {
+  std::uint32_t begin = 0;
+  std::uint32_t end = 0;
+};
+
+// Where one message goes or comes from.
+struct Hop {
+  int peer = -1;
+  int round = 0;
+  Run run;
+  int rail = -1;
+};
+
+class PlanBuilder {
+ public:
+  PlanBuilder(Plan* plan, int ranks, std::uint32_t leaf_count);
+
+  // Tags count per peer and direction: both ends must emit what passes between them in the same order.
+  void send(const Hop& hop, Buffer src);
+  void receive(const Hop& hop, Buffer dst);
+  void receive_reduce(const Hop& hop, Buffer src, Buffer dst, bool finish);
+  // Emit a copy from kInput to kOutput before the sends of its range: in place it moves nothing and nobody waits for
+  // it.
+  void copy(Run run, Buffer src, Buffer dst, bool finish);
+
+ private:
+  struct LeafState {
+    std::int64_t last_write = -1;        // step index
+    std::vector<std::uint32_t> readers;  // since then
+  };
+  // kInput and kOutput may be one memory.
+  std::vector<LeafState>& memory_of(Buffer b) { return b == Buffer::kScratch ? scratch_ : caller_; }
+  void depend_on_write(const Step& step, Buffer src);
+  void depend_on_everything(const Step& step, Buffer dst);
+  std::uint32_t emit(const Step& step);
+  void mark_read(const Step& step, Buffer src, std::uint32_t index);
+  void mark_write(const Step& step, Buffer dst, std::uint32_t index);
+
+  Plan* plan_;
+  std::vector<LeafState> caller_, scratch_;
+  std::vector<std::uint16_t> send_tag_, receive_tag_;  // per peer: the next one
+  std::vector<std::uint32_t> pending_;                 // dependencies of the step being made
+};
+
+// Appends `parts` ascending begins that cut [begin, begin + elements) evenly at multiples of 128 bytes (or of an
+// element above that): whole cache lines for the kernels, and no message of a few bytes per rank for tiny operations.
+// The end is the caller's to append.
+void cut_evenly(std::uint64_t begin, std::uint64_t elements, int parts, std::uint32_t element_bytes,
+                std::vector<std::uint64_t>* out);
+// One leaf per rank: the blocks [i * count, (i + 1) * count), with the end.
+void cut_blocks(const PlanRequest& request, std::vector<std::uint64_t>* out);
+
+// n = 1: all that is to do is to copy (nothing for a barrier).
+void plan_alone(const PlanRequest& request, std::uint32_t leaf_count, Plan* out);
+
+// Ranks, root and element size of a request; the collective as `defines` has it.
+Status check_request(const Planner& planner, const PlanRequest& request);
+// OK, or "ring needs ranks 1 and 2 to meet, but they share no rail".
+Status need_edge(PlannerId id, const Reachability& reach, int a, int b);
+
+// Tags and ranks have 16 bits; BCube(2, 13) sends 53,248 tagged blocks between two mates, BCube(2, 14) would not fit.
+inline constexpr int kPlanRanksMax = 8192;
+
+// The planners, one file each.
+extern const Planner kRingPlanner;
+extern const Planner kMeshPlanner;
+extern const Planner kBCubePlanner;
+extern const Planner kHalvingDoublingPlanner;
+
+}  // namespace canarynet

@@ -1,0 +1,136 @@
+// Mesh (Canary, fig. 14): piece k of every rank goes straight to rank k, which reduces; rank k sends the result to all.
+// The owner r reduces own, then r+1, r+2, … (mod n); rank q therefore sends to q-1 first, then q-2, …: in each round every
+// rank has one partner to send to and one to hear from, and what an owner must add first is what was sent first.
+#include "collectives/plan_builder.h"
+
+namespace canarynet {
+namespace {
+
+bool defines(Collective, int) { return true; }
+
+Status check(const PlanRequest& request) {
+  if (Status status = check_request(kMeshPlanner, request); !status.ok()) return status;
+  for (int a = 0; a < request.ranks; ++a) {
+    for (int b = a + 1; b < request.ranks; ++b) {
+      if (request.collective == Collective::kBarrier && a != 0) continue;  // a star around rank 0
+      if (Status status = need_edge(PlannerId::kMesh, *request.reach, a, b); !status.ok()) return status;
+    }
+  }
+  return {};
+}
+
+std::uint32_t leaf_count_of(const PlanRequest& request) {
+  if (request.ranks == 1 || request.collective == Collective::kBarrier) return 1;
+  const auto n = static_cast<std::uint32_t>(request.ranks);
+  return request.collective == Collective::kBroadcast ? n - 1 : n;
+}
+
+void leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) {
+  out->clear();
+  if (request.collective == Collective::kReduceScatter || request.collective == Collective::kAllGather)
+    return cut_blocks(request, out);
+  cut_evenly(0, request.total(), static_cast<int>(leaf_count_of(request)), request.element_bytes, out);
+  out->push_back(request.total());
+}
+
+class Mesh {
+ public:
+  Mesh(const PlanRequest& request, int rank, Plan* out)
+      : n_(request.ranks), rank_(rank), build_(out, n_, leaf_count_of(request)) {}
+
+  // The owner's partial sums can live in kOutput at once: nobody else writes there.
+  void reduce_scatter() {
+    for (int j = 1; j < n_; ++j)
+      build_.send({.peer = at(rank_ - j), .round = j - 1, .run = leaf(at(rank_ - j))}, Buffer::kInput);
+    for (int j = 1; j < n_; ++j) {
+      build_.receive_reduce({.peer = at(rank_ + j), .round = j - 1, .run = leaf(rank_)},
+                            j == 1 ? Buffer::kInput : Buffer::kOutput, Buffer::kOutput, j == n_ - 1);
+    }
+  }
+
+  void all_gather(int first_round, Buffer own) {
+    for (int j = 1; j < n_; ++j)
+      build_.send({.peer = at(rank_ - j), .round = first_round + j - 1, .run = leaf(rank_)}, own);
+    for (int j = 1; j < n_; ++j) {
+      build_.receive({.peer = at(rank_ + j), .round = first_round + j - 1, .run = leaf(at(rank_ + j))},
+                     Buffer::kOutput);
+    }
+  }
+
+  void copy_own() { build_.copy(leaf(rank_), Buffer::kInput, Buffer::kOutput, false); }
+
+  // The root deals the n-1 leaves to the others, who pass theirs to each other: the root sends M bytes once, where a
+  // star from the root would send (n-1)M. Rank root+1+i holds leaf i.
+  void broadcast(int root) {
+    if (rank_ == root) {
+      build_.copy({0, static_cast<std::uint32_t>(n_ - 1)}, Buffer::kInput, Buffer::kOutput, false);
+      for (int i = 0; i < n_ - 1; ++i)
+        build_.send({.peer = at(root + 1 + i), .round = i, .run = leaf(i)}, Buffer::kInput);
+      return;
+    }
+    const int m = n_ - 1;  // ranks in the all-gather
+    const int me = at(rank_ - root - 1);
+    build_.receive({.peer = root, .round = me, .run = leaf(me)}, Buffer::kOutput);
+    for (int j = 1; j < m; ++j) {
+      const int to = (me + m - j) % m;
+      build_.send({.peer = at(root + 1 + to), .round = m + j - 1, .run = leaf(me)}, Buffer::kOutput);
+    }
+    for (int j = 1; j < m; ++j) {
+      const int from = (me + j) % m;
+      build_.receive({.peer = at(root + 1 + from), .round = m + j - 1, .run = leaf(from)}, Buffer::kOutput);
+    }
+  }
+
+  // A star around rank 0: 2(n-1) messages, where telling everybody directly takes n(n-1).
+  void barrier() {
+    if (rank_ != 0) {
+      build_.send({.peer = 0, .round = 0, .run = {0, 1}}, Buffer::kScratch);
+      build_.receive({.peer = 0, .round = 1, .run = {0, 1}}, Buffer::kScratch);
+      return;
+    }
+    for (int a = 1; a < n_; ++a)
+      build_.receive_reduce({.peer = a, .round = 0, .run = {0, 1}}, Buffer::kScratch, Buffer::kScratch, false);
+    for (int a = 1; a < n_; ++a) build_.send({.peer = a, .round = 1, .run = {0, 1}}, Buffer::kScratch);
+  }
+
+ private:
+  int at(int i) const { return ((i % n_) + n_) % n_; }
+  static Run leaf(int i) { return {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i) + 1}; }
+
+  int n_, rank_;
+  PlanBuilder build_;
+};
+
+void plan(const PlanRequest& request, int rank, Plan* out) {
+  const int n = request.ranks;
+  if (n == 1) return plan_alone(request, leaf_count_of(request), out);
+  Mesh mesh(request, rank, out);
+  switch (request.collective) {
+    case Collective::kAllReduce:
+      mesh.reduce_scatter();
+      mesh.all_gather(n - 1, Buffer::kOutput);
+      break;
+    case Collective::kReduceScatter:
+      mesh.reduce_scatter();
+      break;
+    case Collective::kAllGather:
+      mesh.copy_own();
+      mesh.all_gather(0, Buffer::kInput);
+      break;
+    case Collective::kBroadcast:
+      mesh.broadcast(request.root);
+      break;
+    case Collective::kBarrier:
+      mesh.barrier();
+      break;
+  }
+}
+
+}  // namespace
+
+constinit const Planner kMeshPlanner = {
+    PlannerId::kMesh, "each piece goes straight to its owner and from there to all: 2 message times, needs every pair",
+    defines,          check,
+    leaves,           plan};
+
+}  // namespace canarynet

@@ -1,0 +1,180 @@
+// Runs plans on numbers, one step at a time in random order, with acks that may come late: independent of the checker's
+// reasoning.
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <tuple>
+
+#include "base/random.h"
+#include "collectives/schedule.h"
+
+namespace canarynet {
+namespace {
+
+// One element per leaf. A contribution is a digit in base 4, so that a double or missing one shows, as does a wrong
+// order of writes.
+class Run {
+ public:
+  Run(PlannerId id, const PlanRequest& request, bool in_place, std::uint64_t seed)
+      : request_(request),
+        in_place_(in_place),
+        random_(seed),
+        plans_(request.ranks),
+        state_(request.ranks),
+        memory_(request.ranks) {
+    std::vector<std::uint64_t> leaves;
+    planner(id).leaves(request, &leaves);
+    leaves_ = leaves.size() - 1;
+    leaf_of_ = leaves;
+    for (int r = 0; r < request.ranks; ++r) {
+      planner(id).plan(request, r, &plans_[r]);
+      state_[r].assign(plans_[r].steps.size(), State::kWaiting);
+      for (int b = 0; b < 3; ++b) memory_[r][b].assign(leaves_, kGarbage);
+      for (std::size_t leaf = 0; leaf < leaves_; ++leaf) {
+        if (has_input(r, leaf)) at(r, Buffer::kInput, leaf) = input(r);
+      }
+    }
+  }
+
+  // False when nothing can move any more before everything is done.
+  bool finish() {
+    for (;;) {
+      std::vector<std::pair<int, std::uint32_t>> ready;
+      bool all_done = true;
+      for (int r = 0; r < request_.ranks; ++r) {
+        for (std::uint32_t i = 0; i < state_[r].size(); ++i) {
+          if (state_[r][i] == State::kDone) continue;
+          all_done = false;
+          if (can_move(r, i)) ready.push_back({r, i});
+        }
+      }
+      if (all_done) return true;
+      if (ready.empty()) return false;
+      const auto [r, i] = ready[random_.below(ready.size())];
+      move(r, i);
+    }
+  }
+
+  bool right() {
+    for (int r = 0; r < request_.ranks; ++r) {
+      for (std::size_t leaf = 0; leaf < leaves_; ++leaf) {
+        if (request_.collective == Collective::kReduceScatter && block_of(leaf) != r) continue;
+        std::uint64_t wanted = 0;
+        if (request_.collective == Collective::kAllGather) wanted = input(block_of(leaf));
+        if (request_.collective == Collective::kBroadcast) wanted = input(request_.root);
+        if (wanted == 0) {
+          for (int q = 0; q < request_.ranks; ++q) wanted += input(q);
+        }
+        if (at(r, request_.collective == Collective::kBarrier ? Buffer::kScratch : Buffer::kOutput, leaf) != wanted)
+          return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  enum class State { kWaiting, kSent, kDone };  // kSent: on its way; the bytes are read again if it were resent
+  static constexpr std::uint64_t kGarbage = 0xdead'dead'dead'dead;
+
+  static std::uint64_t input(int rank) { return 1ull << (2 * rank); }
+  int block_of(std::size_t leaf) const { return static_cast<int>(leaf_of_[leaf] / request_.count); }
+  bool has_input(int r, std::size_t leaf) const {
+    if (request_.collective == Collective::kBroadcast) return r == request_.root;
+    return request_.collective != Collective::kAllGather || block_of(leaf) == r;
+  }
+  std::uint64_t& at(int r, Buffer b, std::size_t leaf) {
+    if (request_.collective == Collective::kBarrier) b = Buffer::kScratch;
+    if (in_place_ && b == Buffer::kInput) b = Buffer::kOutput;
+    return memory_[r][static_cast<std::size_t>(b)][leaf];
+  }
+
+  bool can_move(int r, std::uint32_t i) const {
+    const Step& step = plans_[r].steps[i];
+    if (state_[r][i] == State::kSent) return flying_.at({r, step.peer, step.tag}).taken;  // the ack
+    for (const std::uint32_t dep : plans_[r].deps_of(step)) {
+      if (state_[r][dep] != State::kDone) return false;
+    }
+    if (step.kind == StepKind::kSend || step.kind == StepKind::kCopy) return true;
+    const auto message = flying_.find({step.peer, r, step.tag});
+    return message != flying_.end();
+  }
+
+  void move(int r, std::uint32_t i) {
+    const Step& step = plans_[r].steps[i];
+    State& state = state_[r][i];
+    if (state == State::kSent) {
+      state = State::kDone;
+      return;
+    }
+    if (step.kind == StepKind::kSend) {
+      flying_[{r, step.peer, step.tag}] = {&step, false};
+      state = State::kSent;
+      return;
+    }
+    Message* message = step.kind == StepKind::kCopy ? nullptr : &flying_.at({step.peer, r, step.tag});
+    for (std::size_t leaf = step.leaf_begin; leaf < step.leaf_end; ++leaf) {
+      // Read only now from the sender's memory, as a resend would: whoever overwrote it before the ack is found out.
+      const std::uint64_t bytes = message == nullptr ? at(r, step.src, leaf) : at(step.peer, message->send->src, leaf);
+      const std::uint64_t own = step.kind == StepKind::kReceiveReduce ? at(r, step.src, leaf) : 0;
+      at(r, step.dst, leaf) = own + bytes;
+    }
+    if (message != nullptr) message->taken = true;
+    state = State::kDone;
+  }
+
+  struct Message {
+    const Step* send = nullptr;
+    bool taken = false;
+  };
+
+  const PlanRequest request_;
+  const bool in_place_;
+  Random random_;
+  std::size_t leaves_ = 0;
+  std::vector<std::uint64_t> leaf_of_;
+  std::vector<Plan> plans_;
+  std::vector<std::vector<State>> state_;
+  std::vector<std::array<std::vector<std::uint64_t>, 3>> memory_;
+  std::map<std::tuple<int, int, std::uint16_t>, Message> flying_;
+};
+
+void expect_right(PlannerId id, const PlanRequest& request) {
+  for (const bool in_place : {false, true}) {
+    for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+      Run run(id, request, in_place, seed);
+      const std::string what = std::string(name_of(id)) + " " + std::string(name_of(request.collective)) + " n " +
+                               std::to_string(request.ranks) + " seed " + std::to_string(seed);
+      ASSERT_TRUE(run.finish()) << what;
+      ASSERT_TRUE(run.right()) << what;
+    }
+  }
+}
+
+constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+                               Collective::kBroadcast, Collective::kBarrier};
+
+TEST(PlanRun, AnyOrderOfArrivalsGivesTheSum) {
+  for (const int n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16}) {
+    for (const Collective collective : kAll) {
+      for (const Planner& one : planners()) {
+        for (const int root : {0, n - 1}) {
+          if (root != 0 && collective != Collective::kBroadcast) continue;
+          const auto reach = Reachability::full(n, 4);
+          const PlanRequest request{.collective = collective,
+                                    .ranks = n,
+                                    .count = 10'000,
+                                    .root = root,
+                                    .reach = &reach,
+                                    .bcube = find_bcube(reach, 4)};
+          if (!one.defines(collective, n)) continue;
+          ASSERT_TRUE(one.check(request).ok());
+          ASSERT_NO_FATAL_FAILURE(expect_right(one.id, request));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace canarynet

@@ -1,0 +1,305 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "collectives/checker.h"
+#include "collectives/schedule.h"
+
+namespace canarynet {
+namespace {
+
+constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+                               Collective::kBroadcast, Collective::kBarrier};
+constexpr PlannerId kFlat[] = {PlannerId::kRing, PlannerId::kMesh, PlannerId::kHalvingDoubling};
+
+Plan plan_of(PlannerId id, const PlanRequest& request, int rank) {
+  Plan plan;
+  planner(id).plan(request, rank, &plan);
+  return plan;
+}
+
+std::vector<std::uint64_t> leaves_of(PlannerId id, const PlanRequest& request) {
+  std::vector<std::uint64_t> leaves;
+  planner(id).leaves(request, &leaves);
+  return leaves;
+}
+
+// Every BCube shape of n ranks.
+std::vector<BCubeShape> shapes_of(int n) {
+  std::vector<BCubeShape> shapes;
+  for (int r = 2; r <= n; ++r) {
+    int product = 1, levels = 0;
+    while (product < n) {
+      product *= r;
+      ++levels;
+    }
+    if (product == n) shapes.push_back({r, levels});
+  }
+  return shapes;
+}
+
+void prove(PlannerId id, const PlanRequest& request) {
+  for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{77}, std::uint64_t{1'000'003}}) {
+    if (request.collective == Collective::kBarrier && count != 0) break;
+    PlanRequest sized = request;
+    sized.count = count;
+    const Status status = check_planner(id, sized);
+    ASSERT_TRUE(status.ok()) << status.to_string() << " count " << count;
+  }
+}
+
+TEST(Planners, FlatPlansAreProvenForUpTo64Ranks) {
+  for (int n = 1; n <= 64; ++n) {
+    const auto reach = Reachability::full(n, 2);
+    for (const Collective collective : kAll) {
+      for (const PlannerId id : kFlat) {
+        if (!planner(id).defines(collective, n)) continue;
+        for (const int root : {0, n / 2, n - 1}) {
+          if (root != 0 && collective != Collective::kBroadcast) continue;
+          ASSERT_NO_FATAL_FAILURE(prove(id, {.collective = collective, .ranks = n, .root = root, .reach = &reach}));
+        }
+      }
+    }
+  }
+}
+
+TEST(Planners, BCubePlansAreProvenOnPureBCubeWiringForUpTo64Ranks) {
+  for (int n = 1; n <= 64; ++n) {
+    for (const BCubeShape shape : shapes_of(n)) {
+      const auto reach = Reachability::bcube(shape.r, shape.levels);
+      for (const Collective collective : kAll) {
+        for (const int root : {0, n / 2, n - 1}) {
+          if (root != 0 && collective != Collective::kBroadcast) continue;
+          ASSERT_NO_FATAL_FAILURE(
+              prove(PlannerId::kBCube,
+                    {.collective = collective, .ranks = n, .root = root, .reach = &reach, .bcube = shape}));
+        }
+      }
+    }
+  }
+}
+
+TEST(Planners, OneRankCopiesAndFinishesWhereThereIsAReduction) {
+  const auto reach = Reachability::full(1, 1);
+  for (const Planner& one : planners()) {
+    for (const Collective collective : kAll) {
+      if (!one.defines(collective, 1)) continue;
+      const PlanRequest request{.collective = collective, .count = 10, .reach = &reach};
+      EXPECT_TRUE(check_planner(one.id, request).ok());
+      const Plan plan = plan_of(one.id, request, 0);
+      if (collective == Collective::kBarrier) {
+        EXPECT_TRUE(plan.steps.empty());
+        continue;
+      }
+      ASSERT_EQ(plan.steps.size(), 1u);
+      EXPECT_EQ(plan.steps[0].kind, StepKind::kCopy);
+      EXPECT_EQ(plan.steps[0].finish, collective == Collective::kAllReduce || collective == Collective::kReduceScatter);
+    }
+  }
+}
+
+// Bytes a rank sends, by preferred rail.
+std::map<int, std::uint64_t> sent(const Plan& plan, const std::vector<std::uint64_t>& leaves,
+                                  std::uint32_t element_bytes) {
+  std::map<int, std::uint64_t> bytes;
+  for (const Step& step : plan.steps) {
+    if (step.kind == StepKind::kSend)
+      bytes[step.rail] += (leaves[step.leaf_end] - leaves[step.leaf_begin]) * element_bytes;
+  }
+  return bytes;
+}
+
+TEST(Planners, BCubeLoadsEveryRailOfEveryRankEqually) {
+  struct Row {
+    BCubeShape shape;
+    std::uint64_t numerator, denominator;  // of M, per rail: (2/L)(1-1/n)
+  };
+  for (const Row& row : {Row{{3, 2}, 8, 9}, Row{{2, 3}, 7, 12}, Row{{4, 2}, 15, 16}}) {
+    const auto reach = Reachability::bcube(row.shape.r, row.shape.levels);
+    const int n = reach.ranks();
+    const std::uint64_t count = 32ull * n * row.shape.levels * 12;  // whole units per leaf
+    const PlanRequest request{.ranks = n, .count = count, .reach = &reach, .bcube = row.shape};
+    const auto leaves = leaves_of(PlannerId::kBCube, request);
+    for (int rank = 0; rank < n; ++rank) {
+      const auto bytes = sent(plan_of(PlannerId::kBCube, request, rank), leaves, 4);
+      ASSERT_EQ(bytes.size(), static_cast<std::size_t>(row.shape.levels));
+      for (const auto& [rail, b] : bytes)
+        EXPECT_EQ(b * row.denominator, count * 4 * row.numerator) << "rank " << rank << " rail " << rail;
+    }
+  }
+}
+
+TEST(Planners, AtEveryBCubeStepEachRailCarriesTheSameBytes) {
+  const BCubeShape shape{3, 2};
+  const auto reach = Reachability::bcube(3, 2);
+  const PlanRequest request{.ranks = 9, .count = 32 * 18, .reach = &reach, .bcube = shape};
+  const auto leaves = leaves_of(PlannerId::kBCube, request);
+  const Plan plan = plan_of(PlannerId::kBCube, request, 4);
+  std::map<std::pair<int, int>, std::uint64_t> bytes;  // (round, rail)
+  for (const Step& s : plan.steps) {
+    if (s.kind == StepKind::kSend) bytes[{s.round, s.rail}] += leaves[s.leaf_end] - leaves[s.leaf_begin];
+  }
+  const std::uint64_t total = request.total();
+  for (int rail = 0; rail < 2; ++rail) {
+    EXPECT_EQ((bytes[{0, rail}]), total / 3);
+    EXPECT_EQ((bytes[{1, rail}]), total / 9);
+    EXPECT_EQ((bytes[{2, rail}]), total / 9);
+    EXPECT_EQ((bytes[{3, rail}]), total / 3);
+  }
+}
+
+TEST(Planners, FlatAllReduceMovesTwiceTheBufferLessOneShare) {
+  for (const PlannerId id : {PlannerId::kRing, PlannerId::kMesh, PlannerId::kHalvingDoubling}) {
+    const auto reach = Reachability::full(8, 1);
+    const PlanRequest request{.ranks = 8, .count = 32 * 8 * 5, .reach = &reach};
+    for (int rank = 0; rank < 8; ++rank) {
+      const auto bytes = sent(plan_of(id, request, rank), leaves_of(id, request), 4);
+      ASSERT_EQ(bytes.size(), 1u);
+      EXPECT_EQ(bytes.begin()->second * 8, request.count * 4 * 2 * 7) << name_of(id);
+    }
+  }
+}
+
+TEST(Planners, BroadcastRootsSendNoMoreThanTheyMust) {
+  const auto reach = Reachability::bcube(3, 2);
+  const PlanRequest cube{
+      .collective = Collective::kBroadcast, .ranks = 9, .count = 32 * 18, .root = 5, .reach = &reach, .bcube = {3, 2}};
+  for (const auto& [rail, bytes] : sent(plan_of(PlannerId::kBCube, cube, 5), leaves_of(PlannerId::kBCube, cube), 1)) {
+    EXPECT_EQ(bytes * 9, cube.count * 8) << rail;
+  }
+  const auto flat = Reachability::full(9, 1);
+  const PlanRequest mesh{.collective = Collective::kBroadcast, .ranks = 9, .count = 32 * 8, .root = 5, .reach = &flat};
+  EXPECT_EQ(sent(plan_of(PlannerId::kMesh, mesh, 5), leaves_of(PlannerId::kMesh, mesh), 1)[-1], mesh.count);
+}
+
+TEST(Planners, MeshRoundsPairEveryRankWithOneOther) {
+  const auto reach = Reachability::full(7, 1);
+  const PlanRequest request{.ranks = 7, .count = 7 * 32, .reach = &reach};
+  std::map<int, std::vector<int>> targets;  // round → peers sent to
+  for (int rank = 0; rank < 7; ++rank) {
+    for (const Step& s : plan_of(PlannerId::kMesh, request, rank).steps) {
+      if (s.kind == StepKind::kSend) targets[s.round].push_back(s.peer);
+    }
+  }
+  ASSERT_EQ(targets.size(), 12u);
+  for (auto& [round, peers] : targets) {
+    std::sort(peers.begin(), peers.end());
+    EXPECT_EQ(peers, (std::vector<int>{0, 1, 2, 3, 4, 5, 6})) << "round " << round;
+  }
+}
+
+TEST(Planners, BCubePrefersTheLevelsRailAndLeavesFlatWiringToTheChannel) {
+  const BCubeShape shape{2, 2};
+  auto reach = Reachability::full(4, 3);
+  reach.set(0, 1, 0b100, 0b100);  // only rail 2: neither level's
+  reach.set(0, 2, 0b101, 0b101);  // level 1's rail is missing, two others reach
+  const PlanRequest request{.ranks = 4, .count = 512, .reach = &reach, .bcube = shape};
+  for (const Step& s : plan_of(PlannerId::kBCube, request, 0).steps) EXPECT_EQ(s.rail, s.peer == 1 ? 2 : -1);
+  for (const Step& s : plan_of(PlannerId::kBCube, request, 3).steps) EXPECT_EQ(s.rail, s.peer == 2 ? 0 : 1);
+}
+
+TEST(Planners, RefusalsNameTheRanksThatCannotMeet) {
+  auto reach = Reachability::full(4, 2);
+  reach.set(1, 2, 0, 0);
+  const PlanRequest request{.ranks = 4, .count = 100, .reach = &reach, .bcube = {2, 2}};
+  const Status ring = planner(PlannerId::kRing).check(request);
+  EXPECT_EQ(ring.code(), CANARY_UNREACHABLE);
+  EXPECT_EQ(ring.text(), "ring needs ranks 1 and 2 to meet, but they share no rail");
+  EXPECT_EQ(planner(PlannerId::kMesh).check(request).text(),
+            "mesh needs ranks 1 and 2 to meet, but they share no rail");
+  EXPECT_TRUE(planner(PlannerId::kBCube).check(request).ok());  // 1 and 2 differ in both digits
+  reach.set(3, 1, 0, 0);
+  EXPECT_EQ(planner(PlannerId::kBCube).check(request).text(),
+            "bcube needs ranks 1 and 3 to meet, but they share no rail");
+  EXPECT_EQ(planner(PlannerId::kHalvingDoubling).check(request).code(), CANARY_UNREACHABLE);
+}
+
+TEST(Planners, ChecksAskForNoEdgeThatThePlanDoesNotUse) {
+  // Take every edge away that no plan uses: check() and the checker must still pass; take one used edge away: both must
+  // refuse.
+  for (const Collective collective : kAll) {
+    for (const Planner& one : planners()) {
+      if (!one.defines(collective, 8)) continue;
+      const auto full = Reachability::full(8, 3);
+      PlanRequest request{
+          .collective = collective, .ranks = 8, .count = 4096, .root = 3, .reach = &full, .bcube = {2, 3}};
+      Reachability used(8);
+      int a = -1, b = -1;
+      for (int rank = 0; rank < 8; ++rank) {
+        for (const Step& s : plan_of(one.id, request, rank).steps) {
+          if (s.kind == StepKind::kCopy) continue;
+          used.set(rank, s.peer, 7, 7);
+          a = rank;
+          b = s.peer;
+        }
+      }
+      request.reach = &used;
+      const bool tight =
+          one.id == PlannerId::kRing || (one.id == PlannerId::kMesh && collective == Collective::kBarrier);
+      if (tight) {
+        EXPECT_TRUE(check_planner(one.id, request).ok()) << check_planner(one.id, request).to_string();
+      }
+      used.set(a, b, 0, 0);
+      EXPECT_EQ(one.check(request).code(), CANARY_UNREACHABLE) << name_of(one.id) << " " << name_of(collective);
+    }
+  }
+}
+
+TEST(Planners, UndefinedAndUnknownIsRefusedWithItsReason) {
+  const auto reach = Reachability::full(6, 1);
+  PlanRequest request{.collective = Collective::kBroadcast, .ranks = 6, .count = 1, .reach = &reach};
+  EXPECT_EQ(planner(PlannerId::kHalvingDoubling).check(request).text(), "halving_doubling does not define broadcast");
+  const Status shape = planner(PlannerId::kBCube).check(request);
+  EXPECT_EQ(shape.code(), CANARY_INVALID_ARGUMENT);
+  EXPECT_NE(shape.text().find("n = 6"), std::string::npos);
+  request.bcube = {2, 3};
+  EXPECT_EQ(planner(PlannerId::kBCube).check(request).text(), "bcube(2,3) does not fit n = 6");
+  request.root = 6;
+  EXPECT_EQ(planner(PlannerId::kRing).check(request).code(), CANARY_INVALID_ARGUMENT);
+  request.root = 0;
+  request.ranks = 5;
+  EXPECT_EQ(planner(PlannerId::kRing).check(request).code(), CANARY_INVALID_ARGUMENT);  // the matrix is of 6
+}
+
+TEST(Planners, PlansOf2048RanksStaySmall) {
+  const auto reach = Reachability::full(2048, 11);
+  for (const Collective collective : kAll) {
+    for (const Planner& one : planners()) {
+      const PlanRequest request{
+          .collective = collective, .ranks = 2048, .count = 1 << 20, .root = 7, .reach = &reach, .bcube = {2, 11}};
+      if (!one.defines(collective, 2048)) continue;
+      ASSERT_TRUE(one.check(request).ok());
+      for (const int rank : {0, 1023}) {
+        const std::size_t steps = plan_of(one.id, request, rank).steps.size();
+        const bool in_blocks = collective == Collective::kReduceScatter || collective == Collective::kAllGather;
+        const std::size_t limit = one.id == PlannerId::kHalvingDoubling ? 64
+                                  : one.id == PlannerId::kBCube         ? (in_blocks ? 2 * 11 * 2048 : 4 * 11 * 11)
+                                                                        : 4 * 2048;
+        EXPECT_LE(steps, limit) << name_of(one.id) << " " << name_of(collective);
+        EXPECT_GT(steps, 0u);
+      }
+    }
+  }
+}
+
+TEST(Planners, NamesRoundTripAndPlansPrint) {
+  for (const Planner& one : planners()) {
+    EXPECT_EQ(&planner(one.id), &one);
+    PlannerId id{};
+    ASSERT_TRUE(parse(name_of(one.id), &id));
+    EXPECT_EQ(id, one.id);
+  }
+  PlannerId id{};
+  EXPECT_FALSE(parse("star", &id));
+  const auto reach = Reachability::full(2, 1);
+  const PlanRequest request{.ranks = 2, .count = 64, .reach = &reach};
+  EXPECT_EQ(to_string(plan_of(PlannerId::kMesh, request, 1), 1),
+            "r1 s0 round 0  send to 0 leaves [0,1) input\n"
+            "r1 s1 round 0  receive_reduce from 0 leaves [1,2) input>output finish\n"
+            "r1 s2 round 1  send to 0 leaves [1,2) output after 1\n"
+            "r1 s3 round 1  receive from 0 leaves [0,1) >output after 0\n");
+}
+
+}  // namespace
+}  // namespace canarynet

@@ -1,0 +1,99 @@
+#include "collectives/selector.h"
+
+#include <gtest/gtest.h>
+
+namespace canarynet {
+namespace {
+
+constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+                               Collective::kBroadcast, Collective::kBarrier};
+
+PlannerId chosen(const PlanRequest& request, const SelectorOptions& options = {}) {
+  const auto result = select_planner(request, options);
+  EXPECT_TRUE(result.ok()) << result.status().to_string();
+  return result.ok() ? result.value() : PlannerId::kRing;
+}
+
+TEST(Selector, WhatItPicksCanAlwaysRun) {
+  for (int n = 1; n <= 40; ++n) {
+    const auto reach = Reachability::full(n, 2);
+    for (const Collective collective : kAll) {
+      for (const std::uint64_t count : {0, 1, 10'000, 100'000'000}) {
+        const PlanRequest request{.collective = collective, .ranks = n, .count = count, .reach = &reach};
+        const Planner& picked = planner(chosen(request));
+        EXPECT_TRUE(picked.defines(collective, n));
+        EXPECT_TRUE(picked.check(request).ok());
+      }
+    }
+  }
+}
+
+TEST(Selector, FlatWiringTakesFewMessagesWhenSmallAndTheRingWhenLarge) {
+  const auto small_group = Reachability::full(8, 2);
+  PlanRequest request{.ranks = 8, .count = 100, .reach = &small_group};
+  EXPECT_EQ(chosen(request), PlannerId::kMesh);
+  request.count = 100'000'000;
+  EXPECT_EQ(chosen(request), PlannerId::kRing);
+  const auto large_group = Reachability::full(64, 2);
+  request.ranks = 64;
+  request.reach = &large_group;
+  EXPECT_EQ(chosen(request), PlannerId::kRing);
+  request.count = 100'000;  // 400 kB: 64 segments of less than a piece
+  EXPECT_EQ(chosen(request), PlannerId::kHalvingDoubling);
+  request.count = 10;
+  EXPECT_EQ(chosen(request), PlannerId::kHalvingDoubling);
+  request.collective = Collective::kBroadcast;
+  EXPECT_NE(chosen(request), PlannerId::kHalvingDoubling);
+}
+
+TEST(Selector, BCubeWiringTakesBCube) {
+  const auto reach = Reachability::bcube(3, 2);
+  for (const Collective collective : kAll) {
+    for (const std::uint64_t count : {1, 100'000'000}) {
+      const PlanRequest request{.collective = collective, .ranks = 9, .count = count, .reach = &reach, .bcube = {3, 2}};
+      EXPECT_EQ(chosen(request), PlannerId::kBCube);
+    }
+  }
+}
+
+TEST(Selector, ARingOfRailsTakesTheRing) {
+  Reachability reach(5);
+  for (int a = 0; a < 5; ++a) reach.set(a, (a + 1) % 5, 1, 1);
+  for (const Collective collective : kAll) {
+    for (const std::uint64_t count : {1, 100'000'000}) {
+      const PlanRequest request{.collective = collective, .ranks = 5, .count = count, .reach = &reach};
+      EXPECT_EQ(chosen(request), PlannerId::kRing);
+    }
+  }
+}
+
+TEST(Selector, AForcedPlannerIsTakenRefusedOrReplaced) {
+  const auto reach = Reachability::full(4, 1);
+  PlanRequest request{.ranks = 4, .count = 1'000'000, .reach = &reach};
+  EXPECT_EQ(chosen(request, {.forced = true, .planner = PlannerId::kHalvingDoubling}), PlannerId::kHalvingDoubling);
+  const auto refused = select_planner(request, {.forced = true, .planner = PlannerId::kBCube});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().text().find("n = 4"), std::string::npos);
+  request.collective = Collective::kBroadcast;  // halving_doubling does not define it
+  EXPECT_NE(chosen(request, {.forced = true, .planner = PlannerId::kHalvingDoubling}), PlannerId::kHalvingDoubling);
+
+  auto torn = Reachability::full(4, 1);
+  torn.set(1, 2, 0, 0);
+  request.reach = &torn;
+  request.collective = Collective::kAllReduce;
+  const auto apart = select_planner(request, {.forced = true, .planner = PlannerId::kMesh});
+  ASSERT_FALSE(apart.ok());
+  EXPECT_EQ(apart.status().code(), CANARY_UNREACHABLE);
+  EXPECT_NE(apart.status().text().find("ranks 1 and 2"), std::string::npos);
+}
+
+TEST(Selector, WhenNobodyCanMeetTheRanksAreNamed) {
+  const Reachability reach(3);
+  const auto result = select_planner({.ranks = 3, .count = 10, .reach = &reach}, {});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), CANARY_UNREACHABLE);
+  EXPECT_NE(result.status().text().find("ranks 0 and 1"), std::string::npos) << result.status().text();
+}
+
+}  // namespace
+}  // namespace canarynet
