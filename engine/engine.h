@@ -41,10 +41,11 @@ struct EngineOptions {
 };
 
 struct Submission {
-  enum class Kind : std::uint8_t { kOperation, kGroup, kAbort } kind = Kind::kOperation;
+  enum class Kind : std::uint8_t { kOperation, kGroup, kAbort, kDeadline } kind = Kind::kOperation;
   GroupMember* member = nullptr;     // kOperation, kAbort
   OpRequest request;                 // kOperation
-  OpTicket* ticket = nullptr;        // not for kAbort
+  OpTicket* ticket = nullptr;        // not for kAbort; kDeadline: of the operation meant
+  Nanos time_limit;                  // kDeadline: from now
   int local_rank = -1;               // kGroup: world rank that asks
   std::shared_ptr<std::vector<int>> members;  // kGroup
   std::shared_ptr<std::string> text;          // kAbort
@@ -84,7 +85,10 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   void leave(Nanos now);
   bool left() const { return left_; }
 
-  // Operations in flight or queued.
+  // Acks that wait for company go out now: the driving thread is about to stop driving.
+  void flush_acks(Nanos now);
+
+  // Operations in flight.
   bool busy() const { return operations_in_flight_ != 0; }
   RailStats rail_stats(int rail) const;
   std::span<const Rail> rails() const { return factory_.rails(); }
@@ -125,6 +129,13 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
     bool left = false;                 // finalized
     std::uint32_t beat_turn = 0;       // whose turn it is in the heartbeat's group fields
   };
+  struct StraySignature {
+    std::uint32_t flow = 0;
+    std::uint16_t source = 0;
+    std::uint16_t destination = 0;
+    std::uint32_t op = 0;
+    wire::SignaturePayload payload;
+  };
   struct PendingGroup {
     std::uint64_t cookie = 0;
     OpTicket* ticket = nullptr;
@@ -137,6 +148,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   std::unique_ptr<Run> take_run(ProgramEntry* entry, const Group& group);
   void return_run(Operation& op);
   void wake_slots(Operation& op);
+  std::size_t settle_local();
   bool pump_local();
   bool finish_completed(GroupMember& member);
   void finish(GroupMember& member, Operation& op, Status status);
@@ -174,6 +186,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   std::vector<GroupMember*> active_;            // members with operations in flight, in order of becoming active
   std::vector<Run*> runs_;                      // by Run::index
   std::vector<PendingGroup> pending_groups_;
+  std::vector<StraySignature> strays_;          // of groups whose creation has not reached us yet; bounded
   MpscRing<Submission> submissions_;
   std::optional<Submission> held_back_;         // waits for an operation slot
 

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +19,7 @@
 namespace canarynet {
 
 struct Group;
+struct GroupMember;
 
 struct OpRequest {
   Collective collective = Collective::kBarrier;
@@ -48,6 +48,8 @@ struct Run {
   std::vector<std::uint32_t> eager_bytes;    // charged against the channel's budget until it is ready
   std::uint32_t signatures_left = 0;
   std::uint32_t index = 0;                   // in Engine::runs_, for cookies
+  GroupMember* member = nullptr;             // whose operation `number` it runs now
+  std::uint32_t number = 0;
 };
 
 struct ProgramEntry {
@@ -77,7 +79,7 @@ struct GroupMember {
   int world_rank = 0;
 
   std::uint32_t entered = 0;           // number of the last operation entered
-  std::deque<Operation> operations;    // in flight, ascending numbers; storage is recycled by the deque only at its ends
+  std::vector<Operation> operations;   // in flight, ascending numbers; reserved for the limit, so it never grows
   std::vector<std::unique_ptr<ProgramEntry>> programs;
   std::uint64_t uses = 0;
   std::string last_algorithm;

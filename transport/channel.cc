@@ -261,6 +261,17 @@ std::size_t Channel::pump(Nanos now) {
   return work;
 }
 
+void Channel::flush_acks(Nanos now) {
+  bool any = false;
+  for (Path& path : paths_) {
+    if (path.ack_pending_frames == 0) continue;
+    path.ack_now = any = true;
+  }
+  if (!any) return;
+  acks_waiting_ = true;
+  pump(now);
+}
+
 // Pieces stranded on a slow lane go to an idle one as well, when that one would deliver them much earlier.
 void Channel::hedge(Nanos now) {
   for (Path& idle : paths_) {

@@ -88,6 +88,8 @@ class Channel final : public LaneSink {
   bool active() const { return awake_ || acks_waiting_ || flush_waiting_ || !graveyard_.empty(); }
   // Places pieces on lanes, sends acks that are due, flushes. Bounded by lanes' room.
   std::size_t pump(Nanos now);
+  // Sends every ack that waits for company.
+  void flush_acks(Nanos now);
   // Timers: heartbeats, stalls, redials, delayed acks. Call when now >= next_deadline().
   void on_timer(Nanos now);
   Nanos next_deadline() const { return next_timer_; }

@@ -1,0 +1,132 @@
+#include "discovery/interfaces.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+namespace canarynet {
+namespace {
+
+int prefix_of(const void* mask, std::size_t bytes) {
+  int bits = 0;
+  for (std::size_t i = 0; i < bytes; ++i) bits += std::popcount(static_cast<const unsigned char*>(mask)[i]);
+  return bits;
+}
+
+Address address_of(const ifaddrs& i) {
+  Address a;
+  if (i.ifa_addr->sa_family == AF_INET) {
+    a.family = Address::Family::kIPv4;
+    std::memcpy(a.bytes.data(), &reinterpret_cast<const sockaddr_in*>(i.ifa_addr)->sin_addr, 4);
+    if (i.ifa_netmask) a.prefix_bits = static_cast<std::uint8_t>(prefix_of(&reinterpret_cast<const sockaddr_in*>(i.ifa_netmask)->sin_addr, 4));
+  } else if (i.ifa_addr->sa_family == AF_INET6) {
+    const auto& in6 = reinterpret_cast<const sockaddr_in6*>(i.ifa_addr)->sin6_addr;
+    if (IN6_IS_ADDR_LINKLOCAL(&in6)) return a;
+    a.family = Address::Family::kIPv6;
+    std::memcpy(a.bytes.data(), &in6, 16);
+    if (i.ifa_netmask) {
+      a.prefix_bits = static_cast<std::uint8_t>(prefix_of(&reinterpret_cast<const sockaddr_in6*>(i.ifa_netmask)->sin6_addr, 16));
+    }
+  }
+  return a;
+}
+
+// Mbit/s of sysfs; 0 where the driver does not know.
+BytesPerSec nominal_speed(const std::string& name) {
+  std::ifstream f("/sys/class/net/" + name + "/speed");
+  long mbit = 0;
+  return f >> mbit && mbit > 0 ? BytesPerSec::from_mbit(mbit) : BytesPerSec{};
+}
+
+std::vector<std::string_view> split(std::string_view text) {
+  std::vector<std::string_view> out;
+  while (!text.empty()) {
+    const auto comma = std::min(text.find(','), text.size());
+    if (comma > 0) out.push_back(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return out;
+}
+
+std::string names_of(const std::vector<Interface>& interfaces) {
+  std::string out;
+  for (const Interface& i : interfaces) out += (out.empty() ? "" : ", ") + i.name + " (" + i.address.to_string() + ")";
+  return out.empty() ? "none" : out;
+}
+
+Rail to_rail(const Interface& i) { return {i.name, i.address, i.nominal}; }
+
+}  // namespace
+
+Result<std::vector<Interface>> list_interfaces() {
+  ifaddrs* head = nullptr;
+  if (getifaddrs(&head) != 0) return system_error("getifaddrs", errno);
+  std::vector<Interface> out;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* i = head; i != nullptr; i = i->ifa_next) {
+      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family || (i->ifa_flags & IFF_UP) == 0) continue;
+      const bool known = std::any_of(out.begin(), out.end(), [&](const Interface& o) { return o.name == i->ifa_name; });
+      const Address a = address_of(*i);
+      if (!known && a.valid()) out.push_back({i->ifa_name, a, nominal_speed(i->ifa_name)});
+    }
+  }
+  freeifaddrs(head);
+  return out;
+}
+
+bool matches_ifname(std::string_view pattern, std::string_view name) {
+  const bool exclude = pattern.starts_with('^');
+  if (exclude) pattern.remove_prefix(1);
+  const bool exact = pattern.starts_with('=');
+  if (exact) pattern.remove_prefix(1);
+  bool found = false;
+  for (const auto part : split(pattern)) found |= exact ? name == part : name.starts_with(part);
+  return found != exclude;
+}
+
+Result<std::vector<Rail>> choose_rails(const Settings& settings, const std::vector<Interface>& available, bool join_is_loopback) {
+  std::vector<Rail> out;
+  if (!settings.rails.empty()) {
+    for (const auto wanted : split(settings.rails)) {
+      const auto at = std::find_if(available.begin(), available.end(), [&](const Interface& i) {
+        return i.name == wanted || i.address.to_string() == wanted;
+      });
+      if (at == available.end()) {
+        return Status(CANARY_INVALID_SETTING, "CANARY_RAILS=\"" + settings.rails + "\": no interface is called or has the address " +
+                                                  std::string(wanted) + "; up are " + names_of(available));
+      }
+      out.push_back(to_rail(*at));
+    }
+  } else {
+    for (const Interface& i : available) {
+      const bool wanted = !settings.socket_ifname.empty()
+                              ? matches_ifname(settings.socket_ifname, i.name)
+                              : join_is_loopback ? i.address.loopback()
+                                                 : !i.address.loopback() && matches_ifname("^docker,virbr", i.name);
+      if (wanted) out.push_back(to_rail(i));
+    }
+    if (out.empty() && settings.socket_ifname.empty()) {
+      for (const Interface& i : available) {
+        if (i.address.loopback()) out.push_back(to_rail(i));
+      }
+    }
+  }
+  if (out.empty()) {
+    return Status(CANARY_INVALID_SETTING,
+                  "CANARY_SOCKET_IFNAME=\"" + settings.socket_ifname + "\": no interface matches; up are " + names_of(available));
+  }
+  if (out.size() > static_cast<std::size_t>(kRailsMax)) {
+    return Status(CANARY_LIMIT, std::to_string(out.size()) + " NICs match, at most " + std::to_string(kRailsMax) +
+                                    " can be used: narrow CANARY_SOCKET_IFNAME or CANARY_RAILS");
+  }
+  return out;
+}
+
+}  // namespace canarynet

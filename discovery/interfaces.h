@@ -1,0 +1,32 @@
+// discovery/interfaces.h -- this host's NICs → rails, by the user's choice. Reads getifaddrs and sysfs; start-up only.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/settings.h"
+#include "base/status.h"
+#include "topology/rails.h"
+
+namespace canarynet {
+
+// An address of an interface that is up.
+struct Interface {
+  std::string name;
+  Address address;  // with prefix; port 0
+  BytesPerSec nominal;
+};
+
+// First usable address of each interface that is up: IPv4 before IPv6, no link-local ones. In the kernel's order.
+Result<std::vector<Interface>> list_interfaces();
+
+// CANARY_SOCKET_IFNAME, NCCL's grammar: comma-separated prefixes; "^a,b" all but those; "=a" exact names ("^=a" excludes exactly).
+bool matches_ifname(std::string_view pattern, std::string_view name);
+
+// The rails of `settings` out of `available`: CANARY_RAILS (exact names or addresses, in that order), else CANARY_SOCKET_IFNAME, else all
+// but loopback, docker* and virbr*; with a loopback join address, or when nothing else is there, loopback itself.
+// Errors (CANARY_INVALID_SETTING) name the setting, its value and what there is.
+Result<std::vector<Rail>> choose_rails(const Settings& settings, const std::vector<Interface>& available, bool join_is_loopback);
+
+}  // namespace canarynet

@@ -1,0 +1,414 @@
+// The composition: joining, accepting lanes, groups, and the poll loop.
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace canarynet {
+namespace {
+
+constexpr std::uint32_t kWorldFlow = 1;        // flows handed out by the coordinator come behind it
+constexpr std::size_t kGreetedMax = 1024;      // accepted lanes that have not said hello
+constexpr Nanos kGreetingLimit = 5_s;
+constexpr Nanos kFarewellLimit = 1_s;
+constexpr std::size_t kSubmissions = 1024;
+
+}  // namespace
+
+// Holds accepted lanes until their Hello tells whose they are.
+class Engine::Greeter final : public LaneSink {
+ public:
+  explicit Greeter(Engine& engine) : engine_(engine) { waiting_.reserve(kGreetedMax); }
+
+  void take(std::unique_ptr<Lane> lane) {
+    if (waiting_.size() >= kGreetedMax) return;  // the lane closes
+    lane->set_sink(this);
+    waiting_.push_back({std::move(lane), engine_.now_, false});
+  }
+  // Outside of callbacks.
+  void sweep(Nanos now) {
+    std::erase_if(waiting_, [&](const Waiting& w) { return w.finished || !w.lane || now - w.since > kGreetingLimit; });
+  }
+  bool empty() const { return waiting_.empty(); }
+
+  void on_up(Lane&) override {}
+  Landing landing_for(Lane&, const wire::Header& h) override {
+    return {h.kind == wire::Kind::kHello && h.payload_bytes == sizeof(wire::HelloPayload) ? Landing::Kind::kSlot : Landing::Kind::kDiscard,
+            nullptr, 0};
+  }
+  void on_frame(Lane& lane, const wire::Header& h, const Arrival& arrival) override {
+    Waiting* w = find(lane);
+    if (w == nullptr || w->finished) return;
+    wire::HelloPayload hello;
+    if (h.kind != wire::Kind::kHello || !arrival.intact || arrival.payload.size() != sizeof hello) {
+      log(LogLevel::kWarn, "%s: a stranger (no hello) was turned away", lane.description().c_str());
+      w->finished = true;
+      return;
+    }
+    std::memcpy(&hello, arrival.payload.data(), sizeof hello);
+    if (hello.purpose == wire::kHelloControl) {
+      engine_.membership_->adopt(std::move(w->lane), h, hello);
+      return;
+    }
+    const bool ours = hello.purpose == wire::kHelloChannel && engine_.joined_ && hello.job == engine_.roster_.job &&
+                      hello.target == engine_.my_engine_ && hello.engine < engine_.peers_.size();
+    Channel* channel = ours ? engine_.channel_to(hello.engine) : nullptr;
+    // Before our own roster has come the dialling side simply tries again.
+    if (channel == nullptr || engine_.peers_[hello.engine].gone || !channel->adopt(std::move(w->lane), hello, engine_.now_)) {
+      if (w->lane) w->finished = true;
+    }
+  }
+  void on_writable(Lane&) override {}
+  void on_down(Lane& lane, const Status&, bool) override {
+    if (Waiting* w = find(lane)) w->finished = true;
+  }
+
+ private:
+  struct Waiting {
+    std::unique_ptr<Lane> lane;
+    Nanos since;
+    bool finished = false;
+  };
+  Waiting* find(const Lane& lane) {
+    for (Waiting& w : waiting_) {
+      if (w.lane.get() == &lane) return &w;
+    }
+    return nullptr;
+  }
+  Engine& engine_;
+  std::vector<Waiting> waiting_;
+};
+
+Engine::Engine(EngineOptions options, LaneFactory& factory)
+    : options_(std::move(options)), factory_(factory), greeter_(std::make_unique<Greeter>(*this)), submissions_(kSubmissions) {
+  factory_.set_acceptor(this);
+}
+
+Engine::~Engine() { factory_.set_acceptor(nullptr); }
+
+Status Engine::start(Nanos now) {
+  now_ = now;
+  const Settings& s = options_.settings;
+  if (!s.algo.empty()) {
+    selector_.forced = true;
+    if (!parse(s.algo, &selector_.planner)) {
+      std::string known;
+      for (const Planner& p : planners()) known += (known.empty() ? "" : ", ") + std::string(name_of(p.id));
+      return Status(CANARY_INVALID_SETTING, "CANARY_ALGO=\"" + s.algo + "\": takes one of " + known);
+    }
+  }
+  if (Status st = kernels_status(); !st.ok()) return st;
+  MembershipOptions m;
+  m.coordinator = options_.coordinator;
+  m.world_size = options_.world_size;
+  m.local_ranks = options_.local_ranks;
+  m.host_id = options_.host_id;
+  m.host_name = options_.host_name;
+  m.pid = options_.pid;
+  m.join_timeout = s.join_timeout;
+  m.heartbeat_interval = s.heartbeat_interval;
+  m.entry_limit = s.entry_limit;
+  m.piece_bytes = s.piece_bytes;
+  m.must_agree = s.must_agree();
+  m.job_seed = options_.seed;
+  membership_ = make_membership(std::move(m), factory_, *this);
+  return membership_->start(now);
+}
+
+// --- joining -------------------------------------------------------------------------------------------------------------
+
+void Engine::on_join_failed(const Status& why) {
+  if (join_status_.ok()) join_status_ = why;
+}
+
+void Engine::on_joined(const Roster& roster) {
+  roster_ = roster;
+  joined_ = true;
+  joined_at_ = now_;
+  my_engine_ = static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(options_.local_ranks.front())]);
+  const Settings& s = options_.settings;
+
+  std::vector<std::vector<Rail>> rails_of_rank;
+  for (const int e : roster_.engine_of) rails_of_rank.push_back(roster_.engines[static_cast<std::size_t>(e)].rails);
+  reach_ = Reachability::from_rails(rails_of_rank, roster_.engine_of);
+
+  const auto names = [](const std::vector<Rail>& rails) {
+    std::vector<std::string> out;
+    for (const Rail& r : rails) out.push_back(r.device);
+    return out;
+  };
+  peers_.resize(roster_.engines.size());
+  const auto& mine = roster_.engines[my_engine_].rails;
+  for (std::uint32_t e = 0; e < peers_.size(); ++e) {
+    if (e == my_engine_) continue;
+    const auto& theirs = roster_.engines[e].rails;
+    ChannelOptions c;
+    for (const RailPair& pair : pair_rails(mine, theirs)) {
+      for (int lane = 0; lane < s.lanes_per_rail; ++lane) {
+        c.paths.push_back({pair.local, pair.remote, lane, theirs[static_cast<std::size_t>(pair.remote)].address});
+      }
+    }
+    if (c.paths.empty()) continue;
+    c.job = roster_.job;
+    c.my_engine = my_engine_;
+    c.peer_engine = e;
+    c.dialer = my_engine_ < e;
+    c.piece_bytes = roster_.piece_bytes;
+    c.heartbeat_interval = s.heartbeat_interval;
+    c.silence_limit = s.silence_limit;
+    c.records = options_.channel_records;
+    c.copies = options_.channel_copies;
+    peers_[e].channel = std::make_unique<Channel>(std::move(c), factory_, *this);
+    peers_[e].channel->set_rail_names(names(mine), names(theirs));
+    peers_[e].eager = std::make_unique<EagerStore>(static_cast<std::uint64_t>(s.eager_bytes.count));
+    peers_[e].channel->start(now_);
+  }
+  std::vector<int> everybody(static_cast<std::size_t>(roster_.world_size));
+  for (int r = 0; r < roster_.world_size; ++r) everybody[static_cast<std::size_t>(r)] = r;
+  Group& world = add_group(kWorldFlow, std::move(everybody));
+  for (const int r : options_.local_ranks) add_member(world, r);
+  check_ready();
+}
+
+void Engine::check_ready() {
+  if (ready_ || !joined_ || !join_status_.ok()) return;
+  for (std::uint32_t e = 0; e < peers_.size(); ++e) {
+    const Peer& p = peers_[e];
+    if (!p.channel || p.gone) continue;
+    if (p.channel->ever_up()) continue;
+    if (now_ - joined_at_ > options_.settings.join_timeout) {
+      ErrorDetail d;
+      d.rank = roster_.engines[e].ranks.front();
+      d.host = roster_.engines[e].host_name;
+      d.device = p.channel->describe_paths();
+      d.phase = "join";
+      join_status_ = Status(CANARY_NO_PATH, "no lane to " + ranks_text(e) + " could be opened over " + d.device, d);
+    }
+    return;
+  }
+  ready_ = true;
+}
+
+Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
+  auto g = std::make_unique<Group>();
+  g->flow = flow;
+  for (const int r : members) g->engine_of.push_back(static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(r)]));
+  g->reach = reach_.subset(members);
+  g->bcube = find_bcube(g->reach, kRailsMax);
+  g->entered.resize(members.size());
+  g->left.resize(members.size());
+  for (std::size_t r = 0; r < members.size(); ++r) g->left[r] = peers_[g->engine_of[r]].left;
+  g->members = std::move(members);
+  groups_.push_back(std::move(g));
+  return *groups_.back();
+}
+
+GroupMember* Engine::add_member(Group& g, int world_rank) {
+  auto m = std::make_unique<GroupMember>();
+  m->group = &g;
+  m->world_rank = world_rank;
+  m->rank = static_cast<int>(std::find(g.members.begin(), g.members.end(), world_rank) - g.members.begin());
+  m->operations.reserve(static_cast<std::size_t>(options_.settings.ops_in_flight));
+  m->early.reserve(256);
+  g.local.push_back(std::move(m));
+  active_.reserve(active_.capacity() + 1);
+  return g.local.back().get();
+}
+
+Group* Engine::find_group(std::uint32_t flow) {
+  for (auto& g : groups_) {
+    if (g->flow == flow) return g.get();
+  }
+  return nullptr;
+}
+
+GroupMember* Engine::world(int local_rank) {
+  if (!ready_) return nullptr;
+  for (auto& m : groups_.front()->local) {
+    if (m->world_rank == local_rank) return m.get();
+  }
+  return nullptr;
+}
+
+void Engine::on_group(int local_rank, std::uint64_t cookie, std::uint32_t flow_handed_out) {
+  const auto pending = std::find_if(pending_groups_.begin(), pending_groups_.end(), [&](const PendingGroup& p) { return p.cookie == cookie; });
+  if (pending == pending_groups_.end()) return;
+  const std::uint32_t flow = kWorldFlow + flow_handed_out;
+  Group* g = find_group(flow);
+  if (g == nullptr) g = &add_group(flow, pending->members);
+  GroupMember* m = add_member(*g, local_rank);
+  for (std::size_t i = 0; i < strays_.size();) {
+    const StraySignature stray = strays_[i];
+    if (stray.flow != flow || stray.destination != m->rank) {
+      ++i;
+      continue;
+    }
+    strays_.erase(strays_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (stray.source < g->entered.size()) {
+      g->entered[stray.source] = std::max(g->entered[stray.source], stray.op);
+      admit_signature(*m, stray.source, stray.op, stray.payload);
+    }
+  }
+  OpTicket* ticket = pending->ticket;
+  pending_groups_.erase(pending);
+  for (std::uint32_t e = 0; e < peers_.size(); ++e) {
+    const bool in_group = std::find(g->engine_of.begin(), g->engine_of.end(), e) != g->engine_of.end();
+    if (peers_[e].gone && in_group) kill_groups_of(e, CANARY_PEER_DIED, "died before the group was formed");
+  }
+  ticket->group = m;
+  ticket->finish(Status());
+}
+
+void Engine::on_group_failed(int, std::uint64_t cookie, const Status& why) {
+  const auto pending = std::find_if(pending_groups_.begin(), pending_groups_.end(), [&](const PendingGroup& p) { return p.cookie == cookie; });
+  if (pending == pending_groups_.end()) return;
+  OpTicket* ticket = pending->ticket;
+  pending_groups_.erase(pending);
+  ticket->finish(why);
+}
+
+void Engine::forget(GroupMember* member) {
+  Group* g = member->group;
+  for (auto& e : member->programs) {
+    for (auto& run : e->idle) runs_[run->index] = nullptr;
+  }
+  std::erase_if(g->local, [&](const auto& m) { return m.get() == member; });
+  // The group stays known while its peers may still send: late duplicates are recognised as such.
+}
+
+void Engine::on_accept(std::unique_ptr<Lane> lane) { greeter_->take(std::move(lane)); }
+
+// --- heartbeats ----------------------------------------------------------------------------------------------------------
+
+// Beats take turns over (group, rank): what this engine knows of who entered which operation, its own ranks' and others'. Ranks that
+// share no rail learn of each other this way.
+void Engine::fill_heartbeat(Channel& channel, wire::Header* h) {
+  std::uint32_t entries = 0;
+  for (const auto& g : groups_) entries += static_cast<std::uint32_t>(g->members.size());
+  if (entries == 0) return;
+  std::uint32_t turn = peers_[channel.peer()].beat_turn++ % entries;
+  for (const auto& g : groups_) {
+    if (turn >= g->members.size()) {
+      turn -= static_cast<std::uint32_t>(g->members.size());
+      continue;
+    }
+    h->flow = g->flow;
+    h->epoch = g->epoch;
+    h->source = static_cast<std::uint16_t>(turn);
+    h->op = g->entered[turn];
+    return;
+  }
+}
+
+void Engine::on_heartbeat(Channel&, const wire::Header& h) {
+  Group* g = find_group(h.flow);
+  if (g == nullptr || g->epoch != h.epoch || h.source >= g->members.size()) return;
+  g->entered[h.source] = std::max(g->entered[h.source], h.op);
+}
+
+void Engine::on_path_event(Channel& channel, const Path&, const std::string& what) {
+  log(LogLevel::kInfo, "engine %u, path to %s: %s", my_engine_, ranks_text(channel.peer()).c_str(), what.c_str());
+}
+
+// --- the loop ------------------------------------------------------------------------------------------------------------
+
+std::size_t Engine::poll(Nanos now) {
+  now_ = now;
+  const DenormalGuard guard;
+  for (Peer& p : peers_) {
+    if (p.channel) p.channel->begin_cycle(now);
+  }
+  std::size_t work = factory_.poll(now);
+  if (!greeter_->empty()) greeter_->sweep(now);
+  work += membership_->poll(now);
+  if (ready_ && (held_back_ || !leaving_)) drain_submissions();
+  work += settle_local();
+  for (Peer& p : peers_) {
+    if (!p.channel) continue;
+    if (now >= p.channel->next_deadline()) p.channel->on_timer(now);
+    if (p.channel->active()) work += p.channel->pump(now);
+  }
+  work += settle_local();  // what pumping completed
+  if (now >= next_housekeeping_) {
+    housekeeping(now);
+    const Nanos beat = options_.settings.heartbeat_interval;
+    next_housekeeping_ = now + (ready_ ? std::min(beat, 50_ms) : std::min(beat, 10_ms));
+  } else if (!ready_) {
+    check_ready();
+  }
+  if (leaving_ && !left_) {
+    bool drained = true;
+    for (Peer& p : peers_) {
+      if (p.channel && !p.gone && !p.left && !p.channel->peer_left()) drained &= p.channel->drained();
+    }
+    if (!farewell_said_ && (drained || now - leave_began_ > kFarewellLimit)) {
+      farewell_said_ = true;
+      for (Peer& p : peers_) {
+        if (!p.channel || p.gone) continue;
+        p.channel->goodbye(now);
+        p.channel->pump(now);
+      }
+      membership_->leave(now);
+      membership_->poll(now);
+      left_ = true;
+    }
+  }
+  return work;
+}
+
+// Steps between local ranks, and operations that are complete.
+std::size_t Engine::settle_local() {
+  std::size_t work = 0;
+  while (local_dirty_) {
+    local_dirty_ = false;
+    while (pump_local()) ++work;
+    for (std::size_t i = 0; i < active_.size();) {
+      GroupMember* m = active_[i];
+      work += finish_completed(*m);
+      if (i < active_.size() && active_[i] == m) ++i;
+    }
+  }
+  return work;
+}
+
+void Engine::flush_acks(Nanos now) {
+  for (Peer& p : peers_) {
+    if (p.channel) p.channel->flush_acks(now);
+  }
+}
+
+Nanos Engine::next_deadline() const {
+  Nanos t = std::min({factory_.next_deadline(), membership_->next_deadline(), next_housekeeping_});
+  for (const Peer& p : peers_) {
+    if (!p.channel) continue;
+    // Work that on_timer or this cycle's last step left behind is due at once.
+    t = std::min(t, p.channel->active() ? Nanos{} : p.channel->next_deadline());
+  }
+  return local_dirty_ || held_back_ ? std::min(t, now_ + 1_ms) : t;
+}
+
+void Engine::leave(Nanos now) {
+  leaving_ = true;
+  leave_began_ = now;
+}
+
+RailStats Engine::rail_stats(int rail) const {
+  RailStats out;
+  for (const Peer& p : peers_) {
+    if (!p.channel) continue;
+    for (const Path& path : p.channel->paths()) {
+      if (path.spec.local_rail != rail) continue;
+      Path::add(&out.lanes, path.counters());
+      out.retransmits += path.retransmits;
+      out.failovers += path.failovers;
+      out.rate.count += path.estimator.rate().count;
+      out.lanes_up += path.state == Path::State::kUp;
+    }
+  }
+  return out;
+}
+
+}  // namespace canarynet

@@ -1,0 +1,515 @@
+// Operations of the engine: entering, sending, landing, completing.
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "engine/engine.h"
+
+namespace canarynet {
+namespace {
+
+// Landing cookies: what on_arrival must remember of a landing's decision.
+constexpr std::uint64_t kAckDiscarded = 0;  // a duplicate, or of a dead epoch: acked and forgotten
+constexpr std::uint64_t kNoPlace = 1;       // not acked: it comes again
+constexpr std::uint64_t kLanded = 2;
+
+constexpr std::size_t kProgramsMax = 128;  // cached shapes per member
+constexpr std::size_t kStraysMax = 1024;
+constexpr std::size_t kEarlyMax = 4096;    // signatures ahead of their operation
+
+constexpr std::uint64_t cookie_of(const Run& run, std::uint32_t unit) { return std::uint64_t{run.index} << 32 | unit; }
+
+wire::Header piece_header(const GroupMember& m, const Operation& op, wire::Kind kind, int destination) {
+  wire::Header h;
+  h.kind = kind;
+  h.flow = m.group->flow;
+  h.epoch = m.group->epoch;
+  h.op = op.number;
+  h.signature = op.hash;
+  h.source = static_cast<std::uint16_t>(m.rank);
+  h.destination = static_cast<std::uint16_t>(destination);
+  return h;
+}
+
+}  // namespace
+
+// --- programs ------------------------------------------------------------------------------------------------------------
+
+Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
+  const auto element = static_cast<std::uint32_t>(size_of(r.type));
+  const int root = r.collective == Collective::kBroadcast ? r.root : 0;
+  ++m.uses;
+  for (auto& e : m.programs) {
+    const Program& p = e->program;
+    if (p.collective == r.collective && p.count == r.count && p.element_bytes == element && p.root == root) {
+      e->last_used = m.uses;
+      return e.get();
+    }
+  }
+  PlanRequest request;
+  request.collective = r.collective;
+  request.ranks = static_cast<int>(m.group->members.size());
+  request.count = r.count;
+  request.element_bytes = element;
+  request.root = root;
+  request.reach = &m.group->reach;
+  request.bcube = m.group->bcube;
+  const auto chosen = select_planner(request, selector_);
+  if (!chosen.ok()) return chosen.status();
+  auto entry = std::make_unique<ProgramEntry>();
+  entry->program = compile(chosen.value(), request, m.rank, static_cast<std::uint32_t>(roster_.piece_bytes.count));
+  entry->last_used = m.uses;
+  if (m.programs.size() >= kProgramsMax) {
+    auto oldest = m.programs.end();
+    for (auto it = m.programs.begin(); it != m.programs.end(); ++it) {
+      if ((*it)->busy == 0 && (oldest == m.programs.end() || (*it)->last_used < (*oldest)->last_used)) oldest = it;
+    }
+    if (oldest != m.programs.end()) {
+      for (auto& run : (*oldest)->idle) runs_[run->index] = nullptr;
+      m.programs.erase(oldest);
+    }
+  }
+  m.programs.push_back(std::move(entry));
+  return m.programs.back().get();
+}
+
+std::unique_ptr<Run> Engine::take_run(ProgramEntry* entry, const Group& group) {
+  std::unique_ptr<Run> run;
+  if (!entry->idle.empty()) {
+    run = std::move(entry->idle.back());
+    entry->idle.pop_back();
+  } else {
+    run = std::make_unique<Run>(entry->program);
+    for (std::size_t s = 0; s < entry->program.peers.size(); ++s) {
+      run->peer_engine[s] = group.engine_of[static_cast<std::size_t>(entry->program.peers[s].rank)];
+    }
+    const auto hole = std::find(runs_.begin(), runs_.end(), nullptr);
+    run->index = static_cast<std::uint32_t>(hole - runs_.begin());
+    if (hole == runs_.end()) runs_.push_back(nullptr);
+    runs_[run->index] = run.get();
+    entry->idle.reserve(entry->idle.capacity() + 1);
+  }
+  ++entry->busy;
+  std::fill(run->peer_ready.begin(), run->peer_ready.end(), std::uint8_t{0});
+  std::fill(run->signature_sent.begin(), run->signature_sent.end(), std::uint8_t{0});
+  std::fill(run->eager_bytes.begin(), run->eager_bytes.end(), 0u);
+  run->signatures_left = 0;
+  for (const std::uint32_t e : run->peer_engine) run->signatures_left += e != my_engine_;
+  return run;
+}
+
+void Engine::return_run(Operation& op) {
+  if (!op.run) return;
+  for (std::size_t s = 0; s < op.run->eager_bytes.size(); ++s) {
+    if (op.run->eager_bytes[s] != 0) peers_[op.run->peer_engine[s]].eager_used -= op.run->eager_bytes[s];
+  }
+  op.run->member = nullptr;
+  --op.entry->busy;
+  op.entry->idle.push_back(std::move(op.run));
+}
+
+// --- entering ------------------------------------------------------------------------------------------------------------
+
+void Engine::drain_submissions() {
+  for (int budget = 64; budget > 0; --budget) {
+    Submission s;
+    if (held_back_) {
+      s = std::move(*held_back_);
+      held_back_.reset();
+    } else if (!submissions_.pop(&s)) {
+      return;
+    }
+    switch (s.kind) {
+      case Submission::Kind::kOperation:
+        if (s.member->operations.size() >= static_cast<std::size_t>(options_.settings.ops_in_flight)) {
+          held_back_ = std::move(s);  // order is kept: nothing behind it is looked at
+          return;
+        }
+        enter(*s.member, s.request, s.ticket);
+        break;
+      case Submission::Kind::kGroup: {
+        const std::uint64_t cookie = next_cookie_++;
+        pending_groups_.push_back({cookie, s.ticket, *s.members});
+        membership_->request_group(now_, s.local_rank, *s.members, cookie);
+        break;
+      }
+      case Submission::Kind::kDeadline:
+        for (Operation& op : s.member->operations) {
+          if (op.ticket == s.ticket) op.deadline = now_ + s.time_limit;
+        }
+        break;
+      case Submission::Kind::kAbort: {
+        Verdict v;
+        v.code = CANARY_ABORTED;
+        v.rank = s.member->world_rank;
+        v.text = "aborted by " + rank_name(s.member->world_rank) + ": " + *s.text;
+        kill(*s.member->group, v, true);
+        break;
+      }
+    }
+  }
+}
+
+void Engine::enter(GroupMember& m, const OpRequest& request, OpTicket* ticket) {
+  Group& g = *m.group;
+  const std::uint32_t number = ++m.entered;
+  ticket->number = number;
+  if (g.dead) {
+    ticket->finish(g.verdict.wrap(std::string(name_of(request.collective)) + " #" + std::to_string(number)));
+    return;
+  }
+  auto entry = program_for(m, request);
+  if (!entry.ok()) {
+    // Equal arguments give the same answer on every rank, so the group stays in step.
+    ErrorDetail d;
+    d.op = number;
+    d.op_name = std::string(name_of(request.collective));
+    d.group = g.flow;
+    d.phase = "entry";
+    ticket->finish(Status(entry.status().code(), d.op_name + " #" + std::to_string(number) + ": " + entry.status().text(), d));
+    return;
+  }
+  if (m.operations.empty()) active_.push_back(&m);
+  m.operations.emplace_back();
+  Operation& op = m.operations.back();
+  ++operations_in_flight_;
+  op.number = number;
+  op.request = request;
+  op.ticket = ticket;
+  op.entry = entry.value();
+  op.entered = op.last_progress = now_;
+  if (request.time_limit.count > 0) op.deadline = now_ + request.time_limit;
+  op.run = take_run(op.entry, g);
+  op.run->member = &m;
+  op.run->number = number;
+
+  const Program& program = op.entry->program;
+  wire::SignaturePayload& sig = op.signature;
+  sig.count = request.count;
+  sig.collective = static_cast<std::uint32_t>(request.collective);
+  sig.type = request.type;
+  sig.redop = request.redop;
+  sig.root = request.collective == Collective::kBroadcast ? request.root : -1;
+  sig.planner = static_cast<std::uint32_t>(program.planner);
+  sig.piece_bytes = program.piece_bytes;
+  sig.members = static_cast<std::uint32_t>(g.members.size());
+  sig.world_rank = static_cast<std::uint32_t>(m.world_rank);
+  op.hash = signature_hash(sig);
+  m.history[number % GroupMember::kHistory] = sig;
+  g.entered[static_cast<std::size_t>(m.rank)] = number;
+
+  op.run->executor.bind(request.input, request.output, request.type, request.redop);
+  op.remaining_seen = op.run->executor.remaining();
+
+  // What neighbours have told already: their arguments, and that they have room.
+  for (std::size_t i = 0; i < m.early.size();) {
+    if (m.early[i].op != number) {
+      ++i;
+      continue;
+    }
+    const auto early = m.early[i];
+    m.early[i] = m.early.back();
+    m.early.pop_back();
+    if (!compare(m, number, sig, early.payload)) return;  // the group is dead, and this operation with it
+    const int slot = program.slot_of(early.source);
+    if (slot >= 0) op.run->peer_ready[static_cast<std::size_t>(slot)] = 1;
+  }
+  for (std::uint32_t s = 0; s < program.peers.size(); ++s) {
+    if (op.run->peer_engine[s] != my_engine_) {
+      if (Channel* c = channel_to(op.run->peer_engine[s])) c->wake();
+      continue;
+    }
+    // A neighbour in this very engine.
+    GroupMember* other = g.member(program.peers[s].rank);
+    if (other == nullptr || other->entered < number) continue;
+    if (!compare(m, number, sig, other->history[number % GroupMember::kHistory])) return;
+    op.run->peer_ready[s] = 1;
+    if (Operation* theirs = other->find(number)) {
+      const int slot = theirs->entry->program.slot_of(m.rank);
+      if (slot >= 0) theirs->run->peer_ready[static_cast<std::size_t>(slot)] = 1;
+    }
+  }
+  local_dirty_ = true;
+  drain_eager(m, op);
+}
+
+// Pieces that came before we entered.
+void Engine::drain_eager(GroupMember& m, Operation& op) {
+  const std::uint32_t flow = m.group->flow, epoch = m.group->epoch;
+  for (std::size_t s = 0; s < op.run->peer_engine.size(); ++s) {
+    const std::uint32_t engine = op.run->peer_engine[s];
+    if (engine == my_engine_ || !peers_[engine].eager || peers_[engine].eager->empty()) continue;
+    EagerStore& store = *peers_[engine].eager;
+    store.for_each([&](EagerStore::Entry& e) {
+      const wire::Header& h = e.header;
+      if (!e.complete || h.flow != flow || h.epoch != epoch || h.op != op.number || h.destination != m.rank) return;
+      bool other_landing = false;
+      if (h.signature == op.hash) op.run->executor.arrived(h.source, h.step, h.piece, store.data(e), &other_landing);
+      store.release(&e);
+    });
+  }
+}
+
+// False when the arguments differ: the group has been ended then.
+bool Engine::compare(GroupMember& m, std::uint32_t number, const wire::SignaturePayload& mine, const wire::SignaturePayload& theirs) {
+  if (signature_hash(mine) == signature_hash(theirs)) return true;
+  // The lower rank first, so that every rank that finds the same pair says the same sentence.
+  const bool mine_first = mine.world_rank < theirs.world_rank;
+  const auto& a = mine_first ? mine : theirs;
+  const auto& b = mine_first ? theirs : mine;
+  Verdict v;
+  v.code = CANARY_MISMATCH;
+  v.rank = static_cast<int>(theirs.world_rank);
+  v.op = number;
+  v.text = "operation #" + std::to_string(number) + " of group " + std::to_string(m.group->flow) + ": rank " +
+           std::to_string(a.world_rank) + " called " + describe(a) + "; rank " + std::to_string(b.world_rank) + " called " + describe(b);
+  kill(*m.group, v, true);
+  return false;
+}
+
+void Engine::mark_ready(GroupMember& m, Operation& op, std::uint32_t slot) {
+  Run& run = *op.run;
+  if (run.peer_ready[slot]) return;
+  run.peer_ready[slot] = 1;
+  Peer& peer = peers_[run.peer_engine[slot]];
+  const bool budget_freed = run.eager_bytes[slot] != 0;
+  peer.eager_used -= run.eager_bytes[slot];
+  run.eager_bytes[slot] = 0;
+  if (peer.channel && (budget_freed || run.executor.has_send(slot))) peer.channel->wake();
+  op.last_progress = now_;
+  (void)m;
+}
+
+bool Engine::admit_signature(GroupMember& m, int source, std::uint32_t number, const wire::SignaturePayload& theirs) {
+  if (number > m.entered) {
+    for (const auto& e : m.early) {
+      if (e.op == number && e.source == source) return true;
+    }
+    if (m.early.size() >= kEarlyMax) return false;
+    m.early.push_back({static_cast<std::uint16_t>(source), number, theirs});
+    return true;
+  }
+  if (Operation* op = m.find(number)) {
+    if (!compare(m, number, op->signature, theirs)) return true;
+    const int slot = op->entry->program.slot_of(source);
+    if (slot >= 0) mark_ready(m, *op, static_cast<std::uint32_t>(slot));
+  } else if (m.entered - number < GroupMember::kHistory) {
+    compare(m, number, m.history[number % GroupMember::kHistory], theirs);
+  }
+  return true;
+}
+
+// --- sending -------------------------------------------------------------------------------------------------------------
+
+bool Engine::next_piece(Channel& channel, OutPiece* out) {
+  const std::uint32_t engine = channel.peer();
+  Peer& peer = peers_[engine];
+  for (GroupMember* m : active_) {
+    for (Operation& op : m->operations) {
+      Run& run = *op.run;
+      const Program& program = op.entry->program;
+      for (std::uint32_t s = 0; s < run.peer_engine.size(); ++s) {
+        if (run.peer_engine[s] != engine) continue;
+        if (!run.signature_sent[s]) {
+          run.signature_sent[s] = 1;
+          if (--run.signatures_left == 0) local_dirty_ = true;  // it may be all that was left to do
+          out->header = piece_header(*m, op, wire::Kind::kSignature, program.peers[s].rank);
+          out->header.payload_bytes = sizeof op.signature;
+          out->payload = reinterpret_cast<const std::byte*>(&op.signature);
+          out->cookie = kNoCookie;
+          out->rail = -1;
+          return true;
+        }
+        if (!run.executor.has_send(s)) continue;
+        const Executor::SendCell cell = run.executor.peek_send(s);
+        if (!run.peer_ready[s]) {
+          const std::uint32_t charge = EagerStore::charge(cell.bytes);
+          if (peer.eager_used + charge > static_cast<std::uint64_t>(options_.settings.eager_bytes.count)) continue;
+          peer.eager_used += charge;
+          run.eager_bytes[s] += charge;
+        }
+        run.executor.pop_send(s);
+        out->header = piece_header(*m, op, wire::Kind::kPiece, program.peers[s].rank);
+        out->header.step = cell.step->tag;
+        out->header.piece = cell.cell - cell.step->cell_begin;
+        out->header.payload_bytes = cell.bytes;
+        out->payload = cell.data;
+        out->cookie = cookie_of(run, cell.unit);
+        out->rail = cell.step->rail;
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+void Engine::wake_slots(Operation& op) {
+  std::uint32_t slot = 0;
+  while (op.run->executor.take_ready_slot(&slot)) {
+    const std::uint32_t engine = op.run->peer_engine[slot];
+    if (engine == my_engine_) {
+      local_dirty_ = true;
+    } else if (Channel* c = channel_to(engine)) {
+      c->wake();
+    }
+  }
+}
+
+void Engine::on_done(Channel&, std::uint64_t cookie) {
+  const auto index = static_cast<std::size_t>(cookie >> 32);
+  Run* run = index < runs_.size() ? runs_[index] : nullptr;
+  if (run == nullptr || run->member == nullptr) return;
+  run->executor.sent(static_cast<std::uint32_t>(cookie));
+  Operation* op = run->member->find(run->number);
+  CANARY_CHECK(op != nullptr, "a run without its operation");
+  wake_slots(*op);
+  if (run->executor.complete()) local_dirty_ = true;
+}
+
+// Steps between ranks of this engine: memory to memory, no lane.
+bool Engine::pump_local() {
+  bool moved = false;
+  for (std::size_t a = 0; a < active_.size(); ++a) {
+    GroupMember* m = active_[a];
+    for (Operation& op : m->operations) {
+      Run& run = *op.run;
+      for (std::uint32_t s = 0; s < run.peer_engine.size(); ++s) {
+        if (run.peer_engine[s] != my_engine_ || !run.peer_ready[s] || !run.executor.has_send(s)) continue;
+        GroupMember* other = m->group->member(op.entry->program.peers[s].rank);
+        Operation* theirs = other != nullptr ? other->find(op.number) : nullptr;
+        CANARY_CHECK(theirs != nullptr, "a ready neighbour has completed without our pieces");
+        while (run.executor.has_send(s)) {
+          const Executor::SendCell cell = run.executor.peek_send(s);
+          run.executor.pop_send(s);
+          const std::uint32_t piece = cell.cell - cell.step->cell_begin;
+          Executor& to = theirs->run->executor;
+          const auto place = to.place_for(m->rank, cell.step->tag, piece, cell.bytes);
+          CANARY_CHECK(place.kind == Executor::PlaceKind::kSpan || place.kind == Executor::PlaceKind::kSlot, "local plans disagree");
+          const std::byte* payload = cell.data;
+          if (place.kind == Executor::PlaceKind::kSpan) {
+            if (cell.bytes != 0) std::memcpy(place.data, cell.data, cell.bytes);
+            payload = place.data;
+          }
+          bool other_landing = false;
+          to.arrived(m->rank, cell.step->tag, piece, payload, &other_landing);
+          run.executor.sent(cell.unit);
+          moved = true;
+        }
+        wake_slots(*theirs);
+      }
+      wake_slots(op);
+    }
+  }
+  return moved;
+}
+
+// --- arriving ------------------------------------------------------------------------------------------------------------
+
+Landing Engine::landing_for(Channel& channel, const wire::Header& h) {
+  if (h.kind == wire::Kind::kSignature) return {Landing::Kind::kSlot, nullptr, kLanded};
+  const Landing forget{Landing::Kind::kDiscard, nullptr, kAckDiscarded};
+  Group* g = find_group(h.flow);
+  GroupMember* m = g != nullptr ? g->member(h.destination) : nullptr;
+  if (g != nullptr && (g->dead || g->epoch != h.epoch || m == nullptr)) return forget;
+  if (m != nullptr && h.op <= m->entered) {
+    Operation* op = m->find(h.op);
+    // Completed: it has arrived before. Another signature: theirs, on its way, ends the group.
+    if (op == nullptr || h.signature != op->hash) return forget;
+    const auto place = op->run->executor.place_for(h.source, h.step, h.piece, h.payload_bytes);
+    switch (place.kind) {
+      case Executor::PlaceKind::kSpan: return {Landing::Kind::kSpan, place.data, kLanded};
+      case Executor::PlaceKind::kSlot: return {Landing::Kind::kSlot, nullptr, kLanded};
+      case Executor::PlaceKind::kDuplicate:
+      case Executor::PlaceKind::kUnknown: return forget;
+    }
+  }
+  // Not entered yet (or the group is not known here yet): eager.
+  EagerStore& store = *peers_[channel.peer()].eager;
+  if (EagerStore::Entry* known = store.find(h)) {
+    return known->complete ? forget : Landing{Landing::Kind::kDiscard, nullptr, kNoPlace};
+  }
+  EagerStore::Entry* e = store.take(h);
+  if (e == nullptr) return {Landing::Kind::kDiscard, nullptr, kNoPlace};
+  return {Landing::Kind::kSpan, store.data(*e), kLanded};
+}
+
+bool Engine::on_arrival(Channel& channel, const wire::Header& h, const Arrival& arrival) {
+  if (h.kind == wire::Kind::kSignature) {
+    wire::SignaturePayload theirs;
+    if (arrival.payload.size() != sizeof theirs) return true;
+    std::memcpy(&theirs, arrival.payload.data(), sizeof theirs);
+    Group* g = find_group(h.flow);
+    if (g == nullptr) {  // its creation is on the way to us
+      if (strays_.size() >= kStraysMax) return false;
+      strays_.push_back({h.flow, h.source, h.destination, h.op, theirs});
+      return true;
+    }
+    if (g->dead || g->epoch != h.epoch || h.source >= g->members.size()) return true;
+    auto& entered = g->entered[h.source];
+    entered = std::max(entered, h.op);
+    GroupMember* m = g->member(h.destination);
+    return m == nullptr || admit_signature(*m, h.source, h.op, theirs);
+  }
+  if (arrival.discarded) return arrival.cookie != kNoPlace;
+  Group* g = find_group(h.flow);
+  GroupMember* m = g != nullptr ? g->member(h.destination) : nullptr;
+  Operation* op = m != nullptr && !g->dead && h.epoch == g->epoch ? m->find(h.op) : nullptr;
+  EagerStore& store = *peers_[channel.peer()].eager;
+  EagerStore::Entry* eager = store.owns(arrival.payload.data()) ? store.find(h) : nullptr;
+  if (eager != nullptr && op == nullptr) {
+    eager->complete = true;
+    // Entered and even completed meanwhile (over another lane), or dead: nobody will drain it.
+    if (g != nullptr && (g->dead || (m != nullptr && h.op <= m->entered))) store.release(eager);
+    return true;
+  }
+  if (op != nullptr) {
+    bool other_landing = false;
+    if (op->run->executor.arrived(h.source, h.step, h.piece, arrival.payload.data(), &other_landing)) {
+      op->last_progress = now_;
+      m->group->entered[h.source] = std::max(m->group->entered[h.source], h.op);
+      wake_slots(*op);
+      if (op->run->executor.complete()) local_dirty_ = true;
+      if (other_landing) channel.redirect_landing(h);
+    }
+  }
+  if (eager != nullptr) store.release(eager);
+  return true;
+}
+
+void Engine::on_landing_lost(Channel& channel, const wire::Header& h) {
+  EagerStore& store = *peers_[channel.peer()].eager;
+  if (EagerStore::Entry* e = store.find(h); e != nullptr && !e->complete) store.release(e);
+  Group* g = find_group(h.flow);
+  GroupMember* m = g != nullptr ? g->member(h.destination) : nullptr;
+  if (m == nullptr) return;
+  if (Operation* op = m->find(h.op)) op->run->executor.landing_lost(h.source, h.step, h.piece);
+}
+
+// --- completing ----------------------------------------------------------------------------------------------------------
+
+bool Engine::finish_completed(GroupMember& m) {
+  bool any = false;
+  for (std::size_t i = 0; i < m.operations.size();) {
+    Operation& op = m.operations[i];
+    if (!op.run->executor.complete() || op.run->signatures_left != 0) {
+      ++i;
+      continue;
+    }
+    m.last_algorithm = name_of(op.entry->program.planner);
+    finish(m, op, Status());
+    any = true;
+  }
+  return any;
+}
+
+// `op` is gone afterwards.
+void Engine::finish(GroupMember& m, Operation& op, Status status) {
+  OpTicket* ticket = op.ticket;
+  return_run(op);
+  m.operations.erase(m.operations.begin() + (&op - m.operations.data()));
+  --operations_in_flight_;
+  if (m.operations.empty()) active_.erase(std::find(active_.begin(), active_.end(), &m));
+  ticket->finish(std::move(status));
+}
+
+}  // namespace canarynet
