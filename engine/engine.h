@@ -45,7 +45,7 @@ struct Submission {
   GroupMember* member = nullptr;     // kOperation, kAbort
   OpRequest request;                 // kOperation
   OpTicket* ticket = nullptr;        // not for kAbort; kDeadline: of the operation meant
-  Nanos time_limit;                  // kDeadline: from now
+  Nanos time_limit{};                // kDeadline: from now
   int local_rank = -1;               // kGroup: world rank that asks
   std::shared_ptr<std::vector<int>> members;  // kGroup
   std::shared_ptr<std::string> text;          // kAbort

@@ -4,6 +4,7 @@
 // its owner thread only, but for the constant fields (group, rank, members), which callers may read.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -29,7 +30,7 @@ struct OpRequest {
   DataType type = CANARY_U8;
   ReduceOp redop = CANARY_SUM;
   int root = -1;
-  Nanos time_limit;  // 0: none; else from submission
+  Nanos time_limit{};  // 0: none; else from submission
 };
 
 // A program being run: executor and per-peer bookkeeping. Recycled by its ProgramEntry.
@@ -82,7 +83,7 @@ struct GroupMember {
   std::vector<Operation> operations;   // in flight, ascending numbers; reserved for the limit, so it never grows
   std::vector<std::unique_ptr<ProgramEntry>> programs;
   std::uint64_t uses = 0;
-  std::string last_algorithm;
+  std::atomic<const char*> last_algorithm{""};  // planner of the last completed operation; a constant string
 
   struct EarlySignature {
     std::uint16_t source = 0;

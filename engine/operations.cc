@@ -495,7 +495,7 @@ bool Engine::finish_completed(GroupMember& m) {
       ++i;
       continue;
     }
-    m.last_algorithm = name_of(op.entry->program.planner);
+    m.last_algorithm.store(name_of(op.entry->program.planner).data(), std::memory_order_release);
     finish(m, op, Status());
     any = true;
   }

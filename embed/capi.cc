@@ -1,0 +1,386 @@
+// The C ABI over embed/context.h: checks arguments, keeps handles, turns Status into codes and canary_last_error.
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "canarynet/canarynet.h"
+#include "embed/context.h"
+
+using namespace canarynet;
+
+struct canary_group {
+  canary_context* context = nullptr;
+  GroupMember* member = nullptr;
+};
+
+struct canary_op {
+  OpTicket ticket;
+  canary_context* context = nullptr;
+  GroupMember* member = nullptr;
+  canary_op* next_free = nullptr;
+};
+
+struct canary_context {
+  std::unique_ptr<Context> impl;
+  canary_group world;
+  std::mutex mutex;                                 // handles only; never held while driving
+  std::vector<std::unique_ptr<canary_group>> groups;
+  std::vector<std::unique_ptr<canary_op>> ops;
+  canary_op* free_ops = nullptr;
+
+  canary_op* take_op(GroupMember* member) {
+    const std::lock_guard lock(mutex);
+    if (free_ops == nullptr) {
+      for (int i = 0; i < 64; ++i) {
+        ops.push_back(std::make_unique<canary_op>());
+        ops.back()->context = this;
+        ops.back()->next_free = free_ops;
+        free_ops = ops.back().get();
+      }
+    }
+    canary_op* op = free_ops;
+    free_ops = op->next_free;
+    op->ticket.reset();
+    op->member = member;
+    return op;
+  }
+  void give_op(canary_op* op) {
+    const std::lock_guard lock(mutex);
+    op->next_free = free_ops;
+    free_ops = op;
+  }
+};
+
+namespace {
+
+struct LastError {
+  canary_status code = CANARY_OK;
+  std::string message;
+  ErrorDetail detail;
+};
+thread_local LastError t_error;
+
+canary_status report(const Status& status) {
+  if (status.ok()) return CANARY_OK;
+  t_error.code = status.code();
+  t_error.message = status.to_string();
+  t_error.detail = status.detail();
+  return status.code();
+}
+
+canary_status invalid(const std::string& what) { return report(Status(CANARY_INVALID_ARGUMENT, what)); }
+
+// No exception crosses the C ABI: only out-of-memory can come from below.
+template <typename Fn>
+canary_status guarded(Fn fn) {
+  try {
+    return fn();
+  } catch (const std::bad_alloc&) {
+    return report(Status(CANARY_LIMIT, "out of memory"));
+  }
+}
+
+Status environment_int(const char* name, int* value) {
+  const char* text = std::getenv(name);
+  if (text == nullptr) return Status(CANARY_INVALID_SETTING, std::string(name) + " is not set, and canary_config does not say it either");
+  char* end = nullptr;
+  const long v = std::strtol(text, &end, 10);
+  if (end == text || *end != '\0' || v < 0 || v > 65535) {
+    return Status(CANARY_INVALID_SETTING, std::string(name) + "=\"" + text + "\": takes a number from 0 to 65535");
+  }
+  *value = static_cast<int>(v);
+  return {};
+}
+
+Status read_config(const canary_config* config, ContextOptions* out) {
+  static const canary_config kEmpty = CANARY_CONFIG_INIT;
+  const canary_config& c = config != nullptr ? *config : kEmpty;
+  if (c.struct_size != sizeof(canary_config)) {
+    return Status(CANARY_INVALID_ARGUMENT, "canary_config.struct_size is " + std::to_string(c.struct_size) + ", expected " +
+                                               std::to_string(sizeof(canary_config)) + " (use CANARY_CONFIG_INIT)");
+  }
+  auto settings = Settings::from_environment();
+  if (!settings.ok()) return settings.status();
+  out->settings = settings.take();
+  if (c.join != nullptr) out->settings.join = c.join;
+  for (std::size_t i = 0; i < c.settings_count; ++i) {
+    const std::string line = c.settings[i] != nullptr ? c.settings[i] : "";
+    const auto equals = line.find('=');
+    if (equals == std::string::npos) return Status(CANARY_INVALID_ARGUMENT, "canary_config.settings: \"" + line + "\" is not name=value");
+    if (Status s = out->settings.set(line.substr(0, equals), line.substr(equals + 1)); !s.ok()) return s;
+  }
+  out->rank = c.rank;
+  out->world_size = c.world_size;
+  if (c.world_size == 0) {
+    if (Status s = environment_int("CANARY_WORLD_SIZE", &out->world_size); !s.ok()) return s;
+  }
+  if (c.rank < 0) {
+    if (Status s = environment_int("CANARY_RANK", &out->rank); !s.ok()) return s;
+  }
+  if (out->world_size < 1 || out->world_size > 65535) {
+    return Status(CANARY_INVALID_ARGUMENT, "a world of " + std::to_string(out->world_size) + " ranks: takes 1 to 65535");
+  }
+  return {};
+}
+
+canary_status finish_wait(canary_op* op) {
+  const auto code = static_cast<canary_status>(op->ticket.code.load(std::memory_order_acquire));
+  if (code != CANARY_OK) report(op->ticket.status);
+  op->context->give_op(op);
+  return code;
+}
+
+canary_status run(canary_group* group, const OpRequest& request, canary_op** out) {
+  if (group == nullptr || group->member == nullptr) return invalid("group is NULL");
+  const bool known_type = static_cast<unsigned>(request.type) < static_cast<unsigned>(kDataTypeCount);
+  const bool known_op = static_cast<unsigned>(request.redop) < static_cast<unsigned>(kReduceOpCount);
+  const std::string name(name_of(request.collective));
+  if (!known_type) return invalid(name + ": type " + std::to_string(static_cast<int>(request.type)) + " is not a canary_type");
+  if (!known_op) return invalid(name + ": redop " + std::to_string(static_cast<int>(request.redop)) + " is not a canary_redop");
+  const auto size = group->member->group->members.size();
+  std::uint64_t total = 0;
+  if (__builtin_mul_overflow(request.count, size_of(request.type) * size, &total) || total > (std::uint64_t{1} << 46)) {
+    return invalid(name + ": count " + std::to_string(request.count) + " is too large");
+  }
+  if (request.collective == Collective::kBroadcast && (request.root < 0 || static_cast<std::size_t>(request.root) >= size)) {
+    return invalid(name + ": root " + std::to_string(request.root) + " is outside of a group of " + std::to_string(size));
+  }
+  const bool reads = request.collective != Collective::kBroadcast || request.root == group->member->rank;
+  if (request.collective != Collective::kBarrier && request.count != 0) {
+    if (reads && request.input == nullptr) return invalid(name + ": input is NULL");
+    if (request.output == nullptr) return invalid(name + ": output is NULL");
+  }
+  canary_context* context = group->context;
+  canary_op* op = context->take_op(group->member);
+  Submission s;
+  s.kind = Submission::Kind::kOperation;
+  s.member = group->member;
+  s.request = request;
+  s.ticket = &op->ticket;
+  if (Status st = context->impl->submit(std::move(s)); !st.ok()) {
+    context->give_op(op);
+    return report(st);
+  }
+  if (out != nullptr) {
+    *out = op;
+    return CANARY_OK;
+  }
+  context->impl->wait(op->ticket);
+  return finish_wait(op);
+}
+
+}  // namespace
+
+extern "C" {
+
+CANARY_API canary_status canary_init(const canary_config* config, canary_context** context) {
+  return guarded([&]() -> canary_status {
+    if (context == nullptr) return invalid("canary_init: context is NULL");
+    ContextOptions options;
+    if (Status s = read_config(config, &options); !s.ok()) return report(s);
+    auto impl = Context::create(std::move(options));
+    if (!impl.ok()) return report(impl.status());
+    auto c = std::make_unique<canary_context>();
+    c->impl = impl.take();
+    c->world = {c.get(), c->impl->world()};
+    *context = c.release();
+    return CANARY_OK;
+  });
+}
+
+CANARY_API canary_status canary_finalize(canary_context* context) {
+  if (context == nullptr) return invalid("canary_finalize: context is NULL");
+  context->impl->leave();
+  delete context;
+  return CANARY_OK;
+}
+
+CANARY_API int canary_rank(const canary_context* context) { return context != nullptr ? context->impl->rank() : -1; }
+CANARY_API int canary_world_size(const canary_context* context) { return context != nullptr ? context->impl->world_size() : -1; }
+CANARY_API canary_group* canary_world(canary_context* context) { return context != nullptr ? &context->world : nullptr; }
+
+CANARY_API canary_status canary_group_create(canary_context* context, const int* ranks, int count, canary_group** group) {
+  return guarded([&]() -> canary_status {
+    if (context == nullptr || ranks == nullptr || group == nullptr) return invalid("canary_group_create: a NULL argument");
+    const int world = context->impl->world_size();
+    if (count < 1 || count > world) {
+      return invalid("canary_group_create: count " + std::to_string(count) + " in a world of " + std::to_string(world));
+    }
+    std::vector<bool> seen(static_cast<std::size_t>(world));
+    for (int i = 0; i < count; ++i) {
+      if (ranks[i] < 0 || ranks[i] >= world) return invalid("canary_group_create: rank " + std::to_string(ranks[i]) + " does not exist");
+      if (seen[static_cast<std::size_t>(ranks[i])]) return invalid("canary_group_create: rank " + std::to_string(ranks[i]) + " is listed twice");
+      seen[static_cast<std::size_t>(ranks[i])] = true;
+    }
+    if (!seen[static_cast<std::size_t>(context->impl->rank())]) {
+      return invalid("canary_group_create: only members call it, and rank " + std::to_string(context->impl->rank()) + " is not listed");
+    }
+    OpTicket ticket;
+    Submission s;
+    s.kind = Submission::Kind::kGroup;
+    s.ticket = &ticket;
+    s.local_rank = context->impl->rank();
+    s.members = std::make_shared<std::vector<int>>(ranks, ranks + count);
+    if (Status st = context->impl->submit(std::move(s)); !st.ok()) return report(st);
+    context->impl->wait(ticket);
+    if (ticket.code.load() != CANARY_OK) return report(ticket.status);
+    auto g = std::make_unique<canary_group>();
+    g->context = context;
+    g->member = static_cast<GroupMember*>(ticket.group);
+    const std::lock_guard lock(context->mutex);
+    context->groups.push_back(std::move(g));
+    *group = context->groups.back().get();
+    return CANARY_OK;
+  });
+}
+
+CANARY_API canary_status canary_group_abort(canary_group* group, const char* reason) {
+  return guarded([&]() -> canary_status {
+    if (group == nullptr) return invalid("canary_group_abort: group is NULL");
+    Submission s;
+    s.kind = Submission::Kind::kAbort;
+    s.member = group->member;
+    s.text = std::make_shared<std::string>(reason != nullptr ? reason : "no reason given");
+    return report(group->context->impl->submit(std::move(s)));
+  });
+}
+
+CANARY_API canary_status canary_group_destroy(canary_group* group) {
+  if (group == nullptr) return invalid("canary_group_destroy: group is NULL");
+  canary_context* context = group->context;
+  if (group == &context->world) return invalid("canary_group_destroy: the world lives as long as its context");
+  const bool pending = context->impl->with_engine([&](Engine& e) {
+    if (!group->member->operations.empty()) return true;
+    e.forget(group->member);
+    return false;
+  });
+  if (pending) return invalid("canary_group_destroy: operations are pending");
+  const std::lock_guard lock(context->mutex);
+  std::erase_if(context->groups, [&](const auto& g) { return g.get() == group; });
+  return CANARY_OK;
+}
+
+CANARY_API int canary_group_rank(const canary_group* group) { return group != nullptr ? group->member->rank : -1; }
+CANARY_API int canary_group_size(const canary_group* group) {
+  return group != nullptr ? static_cast<int>(group->member->group->members.size()) : -1;
+}
+
+CANARY_API canary_status canary_all_reduce(canary_group* group, const void* input, void* output, size_t count, canary_type type,
+                                           canary_redop redop, canary_op** op) {
+  return guarded([&] {
+    return run(group, {.collective = Collective::kAllReduce, .input = input, .output = output, .count = count, .type = type, .redop = redop}, op);
+  });
+}
+
+CANARY_API canary_status canary_reduce_scatter(canary_group* group, const void* input, void* output, size_t count, canary_type type,
+                                               canary_redop redop, canary_op** op) {
+  return guarded([&] {
+    return run(group, {.collective = Collective::kReduceScatter, .input = input, .output = output, .count = count, .type = type, .redop = redop},
+               op);
+  });
+}
+
+CANARY_API canary_status canary_all_gather(canary_group* group, const void* input, void* output, size_t count, canary_type type,
+                                           canary_op** op) {
+  return guarded([&] {
+    return run(group, {.collective = Collective::kAllGather, .input = input, .output = output, .count = count, .type = type}, op);
+  });
+}
+
+CANARY_API canary_status canary_broadcast(canary_group* group, const void* input, void* output, size_t count, canary_type type, int root,
+                                          canary_op** op) {
+  return guarded([&] {
+    return run(group, {.collective = Collective::kBroadcast, .input = input, .output = output, .count = count, .type = type, .root = root}, op);
+  });
+}
+
+CANARY_API canary_status canary_barrier(canary_group* group, canary_op** op) {
+  return guarded([&] { return run(group, {.collective = Collective::kBarrier, .count = 0, .type = CANARY_U8}, op); });
+}
+
+CANARY_API canary_status canary_op_test(canary_op* op) {
+  if (op == nullptr) return invalid("canary_op_test: op is NULL");
+  if (!op->ticket.done()) op->context->impl->nudge();
+  if (!op->ticket.done()) return CANARY_WOULD_BLOCK;
+  return finish_wait(op);
+}
+
+CANARY_API canary_status canary_op_wait(canary_op* op) {
+  if (op == nullptr) return invalid("canary_op_wait: op is NULL");
+  op->context->impl->wait(op->ticket);
+  return finish_wait(op);
+}
+
+CANARY_API canary_status canary_op_set_deadline(canary_op* op, uint64_t nanoseconds) {
+  if (op == nullptr) return invalid("canary_op_set_deadline: op is NULL");
+  Submission s;
+  s.kind = Submission::Kind::kDeadline;
+  s.member = op->member;
+  s.ticket = &op->ticket;
+  s.time_limit = Nanos{static_cast<std::int64_t>(std::min<std::uint64_t>(nanoseconds, INT64_MAX / 2))};
+  return report(op->context->impl->submit(std::move(s)));
+}
+
+CANARY_API canary_status canary_last_error(canary_error* error) {
+  if (error == nullptr || error->struct_size != sizeof(canary_error)) return CANARY_INVALID_ARGUMENT;
+  const ErrorDetail& d = t_error.detail;
+  error->code = t_error.code;
+  error->message = t_error.message.c_str();
+  error->op = d.op_name.c_str();
+  error->op_number = d.op;
+  error->group = d.group;
+  error->epoch = d.epoch;
+  error->rank = d.rank;
+  error->host = d.host.c_str();
+  error->device = d.device.c_str();
+  error->phase = d.phase.c_str();
+  error->elapsed_ns = static_cast<uint64_t>(d.elapsed.count);
+  return CANARY_OK;
+}
+
+CANARY_API const char* canary_status_name(canary_status status) { return name_of(status); }
+
+CANARY_API canary_status canary_stats(canary_context* context, canary_nic_stats* nics, size_t capacity, size_t* count) {
+  if (context == nullptr || count == nullptr || (nics == nullptr && capacity != 0)) return invalid("canary_stats: a NULL argument");
+  context->impl->with_engine([&](Engine& e) {
+    const auto rails = e.rails();
+    *count = rails.size();
+    for (std::size_t i = 0; i < rails.size() && i < capacity; ++i) {
+      const RailStats r = e.rail_stats(static_cast<int>(i));
+      canary_nic_stats& n = nics[i];
+      std::memset(&n, 0, sizeof n);
+      std::strncpy(n.device, rails[i].device.c_str(), sizeof n.device - 1);
+      n.transmit_bytes = r.lanes.bytes_sent;
+      n.receive_bytes = r.lanes.bytes_received;
+      n.piece_retransmits = r.retransmits;
+      n.piece_crc_errors = r.lanes.payload_errors;
+      n.failovers = r.failovers;
+      n.kernel_transmit_bytes = e.kernel_tx_bytes(static_cast<int>(i));
+      n.rate_bytes_per_second = static_cast<uint64_t>(r.rate.count);
+      n.lanes_up = r.lanes_up;
+    }
+  });
+  return CANARY_OK;
+}
+
+CANARY_API const char* canary_group_algorithm(const canary_group* group) {
+  // The names are constants of the library; the engine only switches between them.
+  return group != nullptr ? group->member->last_algorithm.load(std::memory_order_acquire) : "";
+}
+
+CANARY_API void canary_set_log(canary_log_fn fn, void* user, int level) {
+  static canary_log_fn g_fn;
+  g_fn = fn;
+  set_log_sink(fn == nullptr ? nullptr
+                             : +[](void* context, LogLevel l, std::string_view line) { g_fn(context, static_cast<int>(l), line.data(), line.size()); },
+               user, static_cast<LogLevel>(level));
+}
+
+CANARY_API const char* canary_version(void) { return "0.1.0"; }
+
+}  // extern "C"

@@ -1,0 +1,207 @@
+#include "embed/context.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <random>
+
+#include "base/log.h"
+#include "discovery/host.h"
+#include "discovery/interfaces.h"
+
+namespace canarynet {
+namespace {
+
+// While a caller drives, the progress thread looks this often whether it still does.
+constexpr Nanos kNap = 5_ms;
+constexpr Nanos kLeaveLimit = 1500_ms;
+
+}  // namespace
+
+Context::Context(ContextOptions options) : options_(std::move(options)) {}
+
+Result<std::unique_ptr<Context>> Context::create(ContextOptions options) {
+  std::unique_ptr<Context> c(new Context(std::move(options)));
+  if (Status s = c->start(); !s.ok()) return s;
+  if (Status s = c->join(); !s.ok()) {
+    c->leave();
+    return s;
+  }
+  return c;
+}
+
+Context::~Context() {
+  leave();
+  engine_.reset();
+  factory_.reset();
+  if (doorbell_ >= 0) close(doorbell_);
+}
+
+Status Context::start() {
+  const Settings& s = options_.settings;
+  if (options_.rank < 0 || options_.rank >= options_.world_size) {
+    return Status(CANARY_INVALID_ARGUMENT, "rank " + std::to_string(options_.rank) + " is outside of a world of " +
+                                               std::to_string(options_.world_size) + " (CANARY_RANK, CANARY_WORLD_SIZE)");
+  }
+  doorbell_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (doorbell_ < 0) return system_error("eventfd", errno);
+
+  EngineOptions e;
+  e.settings = s;
+  e.world_size = options_.world_size;
+  e.local_ranks = {options_.rank};
+  e.host_id = s.host_id.empty() ? default_host_id() : s.host_id;
+  e.host_name = s.host_id.empty() ? host_name() : s.host_id;
+  e.pid = getpid();
+  std::random_device entropy;
+  e.seed = std::uint64_t{entropy()} << 32 | entropy();
+
+  TcpOptions t;
+  t.congestion = s.tcp_congestion;
+  t.notsent_lowat = s.tcp_notsent_lowat;
+  t.allow_non_loopback = s.insecure;
+  if (options_.world_size > 1) {
+    if (s.join.empty()) {
+      return Status(CANARY_INVALID_SETTING, "CANARY_JOIN is not set: where do the ranks meet? It takes tcp://host:port of rank 0");
+    }
+    auto join = resolve_join(s.join);
+    if (!join.ok()) return join.status();
+    e.coordinator = join.value();
+    auto interfaces = list_interfaces();
+    if (!interfaces.ok()) return interfaces.status();
+    auto rails = choose_rails(s, interfaces.value(), e.coordinator.loopback());
+    if (!rails.ok()) return rails.status();
+    t.rails = rails.take();
+    if (!e.coordinator.loopback() && !s.insecure) {
+      return Status(CANARY_INSECURE, "CANARY_JOIN=" + s.join + " is not a loopback address and there is no key: traffic would be neither "
+                                         "authenticated nor encrypted. Set CANARY_INSECURE=1 to accept that");
+    }
+  }
+  auto factory = TcpLaneFactory::create(std::move(t));
+  if (!factory.ok()) return factory.status();
+  factory_ = factory.take();
+  for (const auto& note : factory_->notes()) log(LogLevel::kInfo, "%s", note.c_str());
+  engine_ = std::make_unique<Engine>(std::move(e), *factory_);
+  return engine_->start(clock_.now());
+}
+
+Status Context::join() {
+  while (!engine_->ready()) {
+    if (!drive_once()) sleep_until(engine_->next_deadline());
+    if (!engine_->join_status().ok()) return engine_->join_status();
+  }
+  world_ = engine_->world(options_.rank);
+  if (options_.settings.progress_thread && options_.world_size > 1) {
+    // The library's thread takes no signals: those are the application's.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    progress_ = std::thread([this] { progress_loop(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    pthread_setname_np(progress_.native_handle(), "canary");
+  }
+  return {};
+}
+
+bool Context::drive_once() { return engine_->poll(clock_.now()) != 0; }
+
+void Context::ring_doorbell() {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = write(doorbell_, &one, sizeof one);  // full means it rings already
+}
+
+void Context::drain_doorbell() {
+  std::uint64_t count = 0;
+  [[maybe_unused]] const ssize_t n = read(doorbell_, &count, sizeof count);
+}
+
+void Context::sleep_until(Nanos deadline) {
+  const Nanos now = clock_.now();
+  if (deadline <= now) return;
+  const Nanos span = std::min(deadline - now, 10_s);
+  const timespec t{static_cast<time_t>(span.count / 1'000'000'000), static_cast<long>(span.count % 1'000'000'000)};
+  pollfd fds[2] = {{factory_->poll_fd(), POLLIN, 0}, {doorbell_, POLLIN, 0}};
+  if (::ppoll(fds, 2, &t, nullptr) > 0 && (fds[1].revents & POLLIN) != 0) drain_doorbell();
+}
+
+void Context::progress_loop() {
+  while (!stop_.load(std::memory_order_acquire)) {
+    if (!baton_.try_take()) {
+      baton_.wait(kNap, [this] { return stop_.load(std::memory_order_acquire); });
+      continue;
+    }
+    for (int rounds = 0; rounds < 256 && drive_once(); ++rounds) {
+    }
+    const Nanos deadline = engine_->next_deadline();
+    thread_wakes_at_.store(deadline.count, std::memory_order_release);
+    baton_.give();
+    sleep_until(deadline);
+  }
+}
+
+Status Context::submit(Submission submission) {
+  // The ring is drained by whoever drives; when it is full that is us.
+  while (!engine_->submit(submission)) nudge();
+  nudge();
+  return {};
+}
+
+void Context::nudge() {
+  if (!baton_.try_take()) {
+    ring_doorbell();
+    return;
+  }
+  drive_once();
+  const Nanos deadline = engine_->next_deadline();
+  baton_.give();
+  // The progress thread sleeps until it was told; tell it when that is too late now.
+  if (deadline.count < thread_wakes_at_.load(std::memory_order_acquire)) ring_doorbell();
+}
+
+void Context::wait(const OpTicket& ticket) {
+  while (!ticket.done()) {
+    if (!baton_.try_take()) {
+      baton_.wait(50_ms, [&] { return ticket.done(); });
+      continue;
+    }
+    Nanos last_work = clock_.now();
+    while (!ticket.done()) {
+      const bool worked = drive_once();
+      if (baton_.has_sleepers() && worked) baton_.notify();
+      if (ticket.done()) break;
+      if (worked) {
+        if (options_.settings.spin_budget.count != 0) last_work = clock_.now();
+        continue;
+      }
+      if (options_.settings.spin_budget.count != 0 && clock_.now() - last_work < options_.settings.spin_budget) continue;
+      sleep_until(engine_->next_deadline());
+    }
+    engine_->flush_acks(clock_.now());
+    const bool busy = engine_->busy();
+    baton_.give();
+    if (busy) ring_doorbell();
+  }
+}
+
+void Context::leave() {
+  if (!engine_) return;
+  stop_.store(true, std::memory_order_release);
+  ring_doorbell();
+  baton_.notify();
+  if (progress_.joinable()) progress_.join();
+  if (engine_->left() || !engine_->ready()) return;
+  const Nanos began = clock_.now();
+  engine_->leave(began);
+  while (!engine_->left() && clock_.now() - began < kLeaveLimit) {
+    if (!drive_once() && !engine_->left()) sleep_until(std::min(engine_->next_deadline(), clock_.now() + 5_ms));
+  }
+  // What the farewell left in the sockets' queues.
+  for (int i = 0; i < 8 && drive_once(); ++i) {
+  }
+}
+
+}  // namespace canarynet

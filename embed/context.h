@@ -1,0 +1,84 @@
+// embed/context.h -- the engine embedded in a process: real clock, TCP lanes, a progress thread, callers that drive while they wait.
+//
+// Threads: any number of callers; the engine itself is used by whoever holds the baton. The progress thread serves it while nobody
+// waits; a caller inside wait() takes over and the progress thread naps.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "embed/baton.h"
+#include "engine/engine.h"
+#include "transport/tcp/tcp_lane_factory.h"
+
+namespace canarynet {
+
+struct ContextOptions {
+  Settings settings;
+  int rank = 0;
+  int world_size = 1;
+};
+
+class Context {
+ public:
+  // Discovers NICs, joins, and returns when every rank is there.
+  static Result<std::unique_ptr<Context>> create(ContextOptions options);
+  ~Context();
+
+  int rank() const { return options_.rank; }
+  int world_size() const { return options_.world_size; }
+  GroupMember* world() { return world_; }
+
+  // Hands work to the engine and, when nobody else drives, gives it a first push from this thread.
+  Status submit(Submission submission);
+  // Drives, or sleeps while another thread does, until the ticket is done.
+  void wait(const OpTicket& ticket);
+  // Lets things happen once, without waiting.
+  void nudge();
+
+  // Runs `fn` while holding the engine.
+  template <typename Fn>
+  auto with_engine(Fn fn) {
+    while (!baton_.try_take()) {
+      ring_doorbell();
+      baton_.wait(1_ms, [] { return false; });
+    }
+    struct Giver {
+      Baton& b;
+      ~Giver() { b.give(); }
+    } giver{baton_};
+    return fn(*engine_);
+  }
+  // Leaves the job; bounded. The progress thread has ended afterwards.
+  void leave();
+
+ private:
+  explicit Context(ContextOptions options);
+  Status start();
+  Status join();
+  void progress_loop();
+  // One round of polling; true when there was work.
+  bool drive_once();
+  void sleep_until(Nanos deadline);
+  void ring_doorbell();
+  void drain_doorbell();
+
+  ContextOptions options_;
+  SystemClock clock_;
+  std::unique_ptr<TcpLaneFactory> factory_;
+  std::unique_ptr<Engine> engine_;
+  GroupMember* world_ = nullptr;
+  Baton baton_;
+  int doorbell_ = -1;
+  std::atomic<bool> stop_{false};
+  std::atomic<std::int64_t> thread_wakes_at_{0};  // when the progress thread will look by itself
+  std::thread progress_;
+};
+
+}  // namespace canarynet
