@@ -21,6 +21,8 @@ using ReduceFn = void (*)(void* dst, const void* a, const void* b, std::size_t e
 ReduceFn reduce_kernel(DataType type, ReduceOp op);
 
 // data[i] = data[i] / divisor: the end of AVG. Floats divide (f16/bf16 through f32, rounded once), integers truncate toward zero.
+// divisor > 0.
+using DivideFn = void (*)(void* data, std::size_t elements, std::uint32_t divisor);
 void divide(DataType type, void* data, std::size_t elements, std::uint32_t divisor);
 
 // The variant in use: "scalar", "sse4", "avx2", "avx512".
@@ -30,6 +32,7 @@ struct KernelVariant {
   const char* name;
   ReduceFn (*reduce)(DataType type, ReduceOp op);
   std::uint32_t (*crc32c)(std::uint32_t crc, const void* data, std::size_t bytes);
+  DivideFn (*divide)(DataType type);  // nullptr for types divided by the scalar variant
 };
 const KernelVariant* kernel_variants(std::size_t* count);
 // OK, or CANARY_INVALID_SETTING when CANARY_KERNELS names a variant that does not exist here (the best one is used then).
