@@ -161,6 +161,30 @@ TEST(Planners, FlatAllReduceMovesTwiceTheBufferLessOneShare) {
   }
 }
 
+int rounds_of(PlannerId id, const PlanRequest& request) {
+  int last = -1;
+  for (int rank = 0; rank < request.ranks; ++rank) {
+    for (const Step& s : plan_of(id, request, rank).steps) last = std::max(last, int{s.round});
+  }
+  return last + 1;
+}
+
+TEST(Planners, RoundsAreTheDocumentedMessageTimes) {
+  const auto reach = Reachability::full(64, 6);
+  for (const Collective collective : {Collective::kAllReduce, Collective::kBarrier}) {
+    PlanRequest request{.collective = collective, .ranks = 64, .reach = &reach, .bcube = {2, 6}};
+    EXPECT_EQ(rounds_of(PlannerId::kRing, request), 126);
+    EXPECT_EQ(rounds_of(PlannerId::kBCube, request), 12);
+    // Round 0 is the fold's: 63 ranks take the 5 + 5 rounds of 32 and two for the fold.
+    EXPECT_EQ(rounds_of(PlannerId::kHalvingDoubling, request), 1 + 12);
+    request.ranks = 63;
+    EXPECT_EQ(rounds_of(PlannerId::kHalvingDoubling, request), 12);
+  }
+  PlanRequest request{.collective = Collective::kBroadcast, .ranks = 64, .root = 9, .reach = &reach, .bcube = {2, 6}};
+  EXPECT_EQ(rounds_of(PlannerId::kRing, request), 63);
+  EXPECT_EQ(rounds_of(PlannerId::kBCube, request), 12);
+}
+
 TEST(Planners, BroadcastRootsSendNoMoreThanTheyMust) {
   const auto reach = Reachability::bcube(3, 2);
   const PlanRequest cube{
