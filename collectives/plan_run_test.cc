@@ -2,7 +2,7 @@
 // reasoning.
 #include <gtest/gtest.h>
 
-#include <deque>
+#include <array>
 #include <map>
 #include <tuple>
 
@@ -57,6 +57,7 @@ class Run {
   }
 
   bool right() {
+    if (!sources_kept_) return false;
     for (int r = 0; r < request_.ranks; ++r) {
       for (std::size_t leaf = 0; leaf < leaves_; ++leaf) {
         if (request_.collective == Collective::kReduceScatter && block_of(leaf) != r) continue;
@@ -74,7 +75,7 @@ class Run {
   }
 
  private:
-  enum class State { kWaiting, kSent, kDone };  // kSent: on its way; the bytes are read again if it were resent
+  enum class State { kWaiting, kSent, kDone };  // kSent: on its way, not acked
   static constexpr std::uint64_t kGarbage = 0xdead'dead'dead'dead;
 
   static std::uint64_t input(int rank) { return 1ull << (2 * rank); }
@@ -104,18 +105,24 @@ class Run {
     const Step& step = plans_[r].steps[i];
     State& state = state_[r][i];
     if (state == State::kSent) {
+      // Until the ack it may be resent: the same bytes must still be there.
+      const Message& message = flying_.at({r, step.peer, step.tag});
+      for (std::size_t leaf = step.leaf_begin; leaf < step.leaf_end; ++leaf) {
+        sources_kept_ = sources_kept_ && at(r, step.src, leaf) == message.bytes[leaf - step.leaf_begin];
+      }
       state = State::kDone;
       return;
     }
     if (step.kind == StepKind::kSend) {
-      flying_[{r, step.peer, step.tag}] = {&step, false};
+      Message& message = flying_[{r, step.peer, step.tag}];
+      for (std::size_t leaf = step.leaf_begin; leaf < step.leaf_end; ++leaf)
+        message.bytes.push_back(at(r, step.src, leaf));
       state = State::kSent;
       return;
     }
     Message* message = step.kind == StepKind::kCopy ? nullptr : &flying_.at({step.peer, r, step.tag});
     for (std::size_t leaf = step.leaf_begin; leaf < step.leaf_end; ++leaf) {
-      // Read only now from the sender's memory, as a resend would: whoever overwrote it before the ack is found out.
-      const std::uint64_t bytes = message == nullptr ? at(r, step.src, leaf) : at(step.peer, message->send->src, leaf);
+      const std::uint64_t bytes = message == nullptr ? at(r, step.src, leaf) : message->bytes[leaf - step.leaf_begin];
       const std::uint64_t own = step.kind == StepKind::kReceiveReduce ? at(r, step.src, leaf) : 0;
       at(r, step.dst, leaf) = own + bytes;
     }
@@ -124,13 +131,14 @@ class Run {
   }
 
   struct Message {
-    const Step* send = nullptr;
+    std::vector<std::uint64_t> bytes;  // per leaf
     bool taken = false;
   };
 
   const PlanRequest request_;
   const bool in_place_;
   Random random_;
+  bool sources_kept_ = true;
   std::size_t leaves_ = 0;
   std::vector<std::uint64_t> leaf_of_;
   std::vector<Plan> plans_;
