@@ -1,0 +1,104 @@
+#include "sim/cluster.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+
+namespace canarynet {
+
+Cluster::Cluster(ClusterOptions options) : options_(std::move(options)), fabric_(options_.fabric, options_.wiring) {
+  engines_.resize(static_cast<std::size_t>(options_.hosts));
+  deadlines_.resize(engines_.size(), Nanos::max());
+  for (int h = 0; h < options_.hosts; ++h) {
+    EngineOptions e;
+    e.settings = options_.settings;
+    e.world_size = ranks();
+    e.local_ranks.clear();
+    for (int k = 0; k < options_.ranks_per_host; ++k) e.local_ranks.push_back(h * options_.ranks_per_host + k);
+    e.coordinator = fabric_.control_address(0);
+    e.coordinator.port = 4000;
+    e.host_id = e.host_name = "host-" + std::to_string(h);
+    e.pid = 1000 + h;
+    e.seed = options_.fabric.seed + 1;
+    e.channel_records = 512;
+    e.channel_copies = 256;
+    if (options_.amend) options_.amend(h, &e);
+    engines_[static_cast<std::size_t>(h)] = std::make_unique<Engine>(std::move(e), fabric_.factory(h));
+  }
+}
+
+void Cluster::poll(int host) {
+  const auto h = static_cast<std::size_t>(host);
+  if (!engines_[h] || fabric_.frozen(host)) return;
+  ++polls_;
+  engines_[h]->poll(fabric_.now());
+  deadlines_[h] = std::max(engines_[h]->next_deadline(), fabric_.now());
+}
+
+bool Cluster::join(Nanos limit) {
+  for (int h = 0; h < hosts(); ++h) {
+    const Status s = engine(h).start(fabric_.now());
+    CANARY_CHECK(s.ok(), "an engine of the simulated cluster did not start");
+    poll(h);
+  }
+  const auto settled = [this] {
+    return std::all_of(engines_.begin(), engines_.end(), [](const auto& e) { return !e || e->ready() || !e->join_status().ok(); });
+  };
+  run_until(settled, limit);
+  return std::all_of(engines_.begin(), engines_.end(), [](const auto& e) { return e && e->ready(); });
+}
+
+void Cluster::submit(int rank, Submission submission) {
+  const int h = host_of(rank);
+  if (!alive(h)) return;
+  const bool taken = engine(h).submit(std::move(submission));
+  CANARY_CHECK(taken, "submission ring full");
+  poll(h);
+}
+
+void Cluster::all_reduce(int rank, const void* input, void* output, std::uint64_t count, DataType type, ReduceOp op, OpTicket* ticket) {
+  Submission s;
+  s.member = world(rank);
+  s.request = {.collective = Collective::kAllReduce, .input = input, .output = output, .count = count, .type = type, .redop = op};
+  s.ticket = ticket;
+  submit(rank, std::move(s));
+}
+
+bool Cluster::step(Nanos not_beyond) {
+  Nanos t = fabric_.next_event();
+  for (std::size_t h = 0; h < deadlines_.size(); ++h) {
+    if (engines_[h] && !fabric_.frozen(static_cast<int>(h))) t = std::min(t, deadlines_[h]);
+  }
+  if (t == Nanos::max()) return false;
+  t = std::clamp(t, fabric_.now(), std::max(not_beyond, fabric_.now()));
+  fabric_.advance_to(t);
+  fabric_.take_ready_hosts(&ready_hosts_);
+  for (const int h : ready_hosts_) poll(h);
+  for (std::size_t h = 0; h < deadlines_.size(); ++h) {
+    if (engines_[h] && deadlines_[h] <= t) poll(static_cast<int>(h));
+  }
+  return true;
+}
+
+bool Cluster::run_until(const std::function<bool()>& done, Nanos limit) {
+  const Nanos end = fabric_.now() + limit;
+  while (!done()) {
+    if (fabric_.now() >= end || !step(end)) return done();
+  }
+  return true;
+}
+
+void Cluster::run_for(Nanos span) {
+  const Nanos end = fabric_.now() + span;
+  while (fabric_.now() < end && step(end)) {
+  }
+}
+
+void Cluster::kill(int host, CrashKind kind) {
+  fabric_.crash(host, kind);
+  engines_[static_cast<std::size_t>(host)].reset();
+  deadlines_[static_cast<std::size_t>(host)] = Nanos::max();
+}
+
+}  // namespace canarynet

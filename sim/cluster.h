@@ -1,0 +1,67 @@
+// sim/cluster.h -- engines on a simulated fabric: the product's own code in one process, on virtual time, from one seed.
+//
+// What: one engine per host, `ranks_per_host` ranks each; the caller submits operations and steps the cluster until they are done.
+// Only engines with something to do are polled. Thread: one. Determinism: everything follows from the options.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/engine.h"
+#include "sim/sim_fabric.h"
+
+namespace canarynet {
+
+struct ClusterOptions {
+  int hosts = 2;
+  int ranks_per_host = 1;
+  Wiring wiring;
+  FabricOptions fabric;
+  Settings settings = Settings::defaults();
+  // World size and settings as host h claims them, for tests of disagreement; may be empty.
+  std::function<void(int host, EngineOptions*)> amend;
+};
+
+class Cluster {
+ public:
+  explicit Cluster(ClusterOptions options);
+
+  int hosts() const { return options_.hosts; }
+  int ranks() const { return options_.hosts * options_.ranks_per_host; }
+  int host_of(int rank) const { return rank / options_.ranks_per_host; }
+  SimFabric& fabric() { return fabric_; }
+  Engine& engine(int host) { return *engines_[static_cast<std::size_t>(host)]; }
+  bool alive(int host) const { return engines_[static_cast<std::size_t>(host)] != nullptr; }
+  Nanos now() const { return fabric_.now(); }
+
+  // Starts all engines and steps until every one is ready or has failed to join. True when all are ready.
+  bool join(Nanos limit = 60_s);
+  GroupMember* world(int rank) { return engine(host_of(rank)).world(rank); }
+
+  // Hands over an operation and polls that engine.
+  void submit(int rank, Submission submission);
+  void all_reduce(int rank, const void* input, void* output, std::uint64_t count, DataType type, ReduceOp op, OpTicket* ticket);
+
+  // The next event or deadline: time moves there, engines with something to do are polled. False when nothing will ever happen again.
+  bool step(Nanos not_beyond = Nanos::max());
+  // Steps until `done()`; false when `limit` (from now) passed first.
+  bool run_until(const std::function<bool()>& done, Nanos limit);
+  void run_for(Nanos span);
+
+  // The process of `host` ends: its engine is destroyed.
+  void kill(int host, CrashKind kind);
+  std::uint64_t polls() const { return polls_; }
+
+ private:
+  void poll(int host);
+
+  ClusterOptions options_;
+  SimFabric fabric_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<Nanos> deadlines_;
+  std::vector<int> ready_hosts_;
+  std::uint64_t polls_ = 0;
+};
+
+}  // namespace canarynet
