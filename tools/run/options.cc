@@ -191,7 +191,7 @@ While it runs:
     CHANGE   host=H,nic=K,rate=125mbit   both directions; rate=none lifts the limit
              host=H,nic=K,down | up      the NIC, as `ip link set` does
              host=H,nic=K,blackhole=on   drop all its packets both ways, carrier stays up; blackhole=off
-             host=H,nic=K,loss=1%        drop at random, each way
+             host=H,nic=K,loss=1%        drop at random, each way, on this link
              host=H,nic=K,delay=2ms      packets leaving the host (needs a start with --delay or --jitter)
              H and K may be * for all
 
@@ -317,7 +317,7 @@ Result<ParsedOptions> parse_run_options(const std::vector<std::string>& argument
   app.add_option("--delay", t.delay, "one way between two hosts: 1ms, or one per NIC index; the RTT reached is printed")
       ->type_name("T[,T...]");
   app.add_option("--jitter", t.jitter, "varies the delay by up to this, order is kept")->type_name("T[,T...]");
-  app.add_option("--loss", t.loss, "packets lost at each switch port, each direction: 0.1%")->type_name("P[,P...]");
+  app.add_option("--loss", t.loss, "packets lost between two hosts, each way: 0.1%")->type_name("P[,P...]");
   app.add_option("--mtu", t.mtu, "of NICs and switches (default 1500)")->type_name("BYTES");
   app.add_option("--burst", t.burst, "bucket of the shaper (default from the rate)")->type_name("SIZE");
   app.add_option("--queue", t.queue, "queue of a NIC and of a switch port (default from the rate)")->type_name("SIZE");

@@ -28,7 +28,7 @@ struct RunOptions {
   bool relay = false;  // --delay or --jitter given, even as 0: packets pass the relay
   std::vector<Nanos> delays;   // one way, added where a packet leaves its host
   std::vector<Nanos> jitters;  // ± around the delay
-  std::vector<std::uint32_t> loss_ppm;  // per direction, at the switch port
+  std::vector<std::uint32_t> loss_ppm;  // between two hosts, each way; half of it happens at either end
   int mtu = 1500;
   bool ctl = true;
   int port = 0;  // of rank 0's coordinator; 0: kJoinPort with hosts, a free one for plain processes

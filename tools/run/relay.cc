@@ -40,7 +40,7 @@ std::int64_t real_now() {
 
 class Link {
  public:
-  Link(const RelayLink& spec, std::uint64_t seed) : spec_(spec), random_(seed) {}
+  Link(const RelayLink& spec, int tx, std::uint64_t seed) : spec_(spec), random_(seed), tx_(tx) {}
 
   Status open() {
     frame_size_ = 2048;
@@ -51,20 +51,12 @@ class Link {
     due_.resize(frames_);
 
     rx_.reset(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0));
-    tx_.reset(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!rx_.valid() || !tx_.valid()) return system_error("packet socket", errno);
-    const int on = 1, version = TPACKET_V2, buffer = 64 << 20;
-    // The virtio header carries the state of an unfinished checksum across; without it the receiver would drop the packet.
-    for (const int fd : {rx_.get(), tx_.get()}) {
-      if (::setsockopt(fd, SOL_PACKET, PACKET_VNET_HDR, &on, sizeof on) != 0) return system_error("PACKET_VNET_HDR", errno);
-    }
+    if (!rx_.valid()) return system_error("packet socket", errno);
+    const int on = 1, version = TPACKET_V2;
     ::setsockopt(rx_.get(), SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof on);
-    ::setsockopt(tx_.get(), SOL_PACKET, PACKET_QDISC_BYPASS, &on, sizeof on);
-    if (::setsockopt(tx_.get(), SOL_SOCKET, SO_SNDBUFFORCE, &buffer, sizeof buffer) != 0) {
-      ::setsockopt(tx_.get(), SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
-    }
-    if (::setsockopt(rx_.get(), SOL_PACKET, PACKET_VERSION, &version, sizeof version) != 0) {
-      return system_error("PACKET_VERSION", errno);
+    if (::setsockopt(rx_.get(), SOL_PACKET, PACKET_VNET_HDR, &on, sizeof on) != 0 ||
+        ::setsockopt(rx_.get(), SOL_PACKET, PACKET_VERSION, &version, sizeof version) != 0) {
+      return system_error("packet socket", errno);
     }
     tpacket_req ring{};
     ring.tp_block_size = block;
@@ -75,15 +67,21 @@ class Link {
     void* memory = ::mmap(nullptr, static_cast<std::size_t>(block) * blocks, PROT_READ | PROT_WRITE, MAP_SHARED, rx_.get(), 0);
     if (memory == MAP_FAILED) return system_error("mmap of the packet ring", errno);
     ring_ = static_cast<char*>(memory);
-    if (auto s = bind(rx_.get(), spec_.from, ETH_P_ALL); !s.ok()) return s;
-    return bind(tx_.get(), spec_.to, 0);
+
+    sockaddr_ll from{};
+    from.sll_family = to_.sll_family = AF_PACKET;
+    from.sll_protocol = htons(ETH_P_ALL);
+    from.sll_ifindex = static_cast<int>(::if_nametoindex(spec_.from.c_str()));
+    to_.sll_ifindex = static_cast<int>(::if_nametoindex(spec_.to.c_str()));
+    if (from.sll_ifindex == 0 || to_.sll_ifindex == 0 || ::bind(rx_.get(), reinterpret_cast<sockaddr*>(&from), sizeof from) != 0) {
+      return system_error("relay from " + spec_.from + " to " + spec_.to, errno);
+    }
+    return {};
   }
 
   int fd() const { return rx_.get(); }
-  // Nothing waits in the ring: only then is it worth polling.
-  bool empty() const { return !(status_of(head_) & TP_STATUS_USER); }
 
-  // Sends what is due; when the next one is, or kNever.
+  // Sends what is due; when the next one is, or kNever if the ring was found empty.
   std::int64_t serve(std::int64_t now) {
     for (;;) {
       int batch = 0;
@@ -101,6 +99,8 @@ class Link {
         iov_[batch] = {reinterpret_cast<char*>(header) + header->tp_mac - kVnetHeader, header->tp_snaplen + kVnetHeader};
         cut_[batch] = header->tp_snaplen < header->tp_len;
         messages_[batch].msg_hdr = {};
+        messages_[batch].msg_hdr.msg_name = &to_;
+        messages_[batch].msg_hdr.msg_namelen = sizeof to_;
         messages_[batch].msg_hdr.msg_iov = &iov_[batch];
         messages_[batch].msg_hdr.msg_iovlen = 1;
         ++batch;
@@ -142,7 +142,7 @@ class Link {
       }
       int whole = done;
       while (whole < batch && !cut_[whole]) ++whole;
-      const int n = ::sendmmsg(tx_.get(), messages_ + done, static_cast<unsigned>(whole - done), MSG_DONTWAIT);
+      const int n = ::sendmmsg(tx_, messages_ + done, static_cast<unsigned>(whole - done), MSG_DONTWAIT);
       if (n > 0) {
         done += n;
         spec_.knobs->relayed.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
@@ -159,25 +159,11 @@ class Link {
     spec_.knobs->lost.fetch_add(1, std::memory_order_relaxed);
   }
 
-  static Status bind(int fd, const std::string& device, int protocol) {
-    sockaddr_ll a{};
-    a.sll_family = AF_PACKET;
-    a.sll_protocol = htons(static_cast<std::uint16_t>(protocol));
-    a.sll_ifindex = static_cast<int>(::if_nametoindex(device.c_str()));
-    if (a.sll_ifindex == 0 || ::bind(fd, reinterpret_cast<sockaddr*>(&a), sizeof a) != 0) {
-      return system_error("relay on " + device, errno);
-    }
-    if (protocol == 0) return {};
-    packet_mreq m{};
-    m.mr_ifindex = a.sll_ifindex;
-    m.mr_type = PACKET_MR_PROMISC;
-    if (::setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &m, sizeof m) != 0) return system_error("promiscuous " + device, errno);
-    return {};
-  }
-
   RelayLink spec_;
   Random random_;
-  Fd rx_, tx_;
+  Fd rx_;
+  const int tx_;
+  sockaddr_ll to_{};
   char* ring_ = nullptr;
   unsigned frame_size_ = 0, frames_ = 0, head_ = 0;
   std::int64_t last_due_ = 0;
@@ -188,16 +174,35 @@ class Link {
   bool cut_[kBatch];
 };
 
+// One socket sends for all links: closing a packet socket takes a while (a grace period of the kernel each).
+Result<Fd> open_sender() {
+  Fd fd(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1, buffer = 64 << 20;
+  // The virtio header carries the state of an unfinished checksum across; without it the receiver would drop the packet.
+  if (!fd.valid() || ::setsockopt(fd.get(), SOL_PACKET, PACKET_VNET_HDR, &on, sizeof on) != 0) {
+    return system_error("packet socket", errno);
+  }
+  ::setsockopt(fd.get(), SOL_PACKET, PACKET_QDISC_BYPASS, &on, sizeof on);
+  if (::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUFFORCE, &buffer, sizeof buffer) != 0) {
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
+  }
+  return fd;
+}
+
 }  // namespace
 
 void run_relay(const std::vector<RelayLink>& specs, int ready_fd) {
+  const auto sender = open_sender();
+  Status status = sender.status();
   std::vector<std::unique_ptr<Link>> links;
   for (const auto& spec : specs) {
-    links.push_back(std::make_unique<Link>(spec, links.size() + 1));
-    if (const Status s = links.back()->open(); !s.ok()) {
-      write_all(ready_fd, s.text().data(), s.text().size());
-      return;
-    }
+    if (!status.ok()) break;
+    links.push_back(std::make_unique<Link>(spec, sender.value().get(), links.size() + 1));
+    status = links.back()->open();
+  }
+  if (!status.ok()) {
+    write_all(ready_fd, status.text().data(), status.text().size());
+    return;
   }
   ::close(ready_fd);
   ::prctl(PR_SET_TIMERSLACK, 1);
@@ -208,10 +213,12 @@ void run_relay(const std::vector<RelayLink>& specs, int ready_fd) {
   std::vector<pollfd> polled;
   for (;;) {
     std::int64_t next = kNever;
-    for (const auto& link : links) next = std::min(next, link->serve(real_now()));
     polled.clear();
     for (const auto& link : links) {
-      if (link->empty()) polled.push_back({link->fd(), POLLIN, 0});
+      const std::int64_t due = link->serve(real_now());
+      next = std::min(next, due);
+      // A ring with packets in it would always poll readable.
+      if (due == kNever) polled.push_back({link->fd(), POLLIN, 0});
     }
     timespec wait{1, 0};
     if (next != kNever) {

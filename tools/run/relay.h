@@ -1,6 +1,6 @@
 // tools/run/relay.h -- delay for kernels without netem: packets of one interface leave another one later.
 //
-// One process serves all links, each in one direction: read on `from` through a packet ring, written on `to`. The ring is the
+// A process serves several links, each in one direction: read on `from` through a packet ring, written on `to`. The ring is the
 // delay line: a frame stays in its slot until it is due, and order is kept. Packets that find the ring full are lost, as in a
 // switch. Segmentation offload must be off at the sender: a frame larger than a slot is lost.
 // Accuracy: some 50 us late on an idle machine, more without real-time priority.

@@ -15,10 +15,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <new>
+#include <sstream>
 
 namespace canarynet::run {
 namespace {
+
+// Room is made for this rate where none is set.
+constexpr std::int64_t kUnshapedGuess = 2'000'000'000;
 
 // Classic BPF, direct action: 2 = drop, -1 = go on. The second draws a random number for each packet.
 constexpr const char* kDropAll = "1,6 0 0 2";
@@ -49,6 +54,33 @@ Bytes default_burst(std::int64_t rate) { return {std::max<std::int64_t>(72 << 10
 // 16 ms of the rate: TCP fills the link, and a rate that drops is felt soon.
 Bytes default_queue(std::int64_t rate) { return {std::max<std::int64_t>(256 << 10, rate / 8 * 16 / 1000)}; }
 
+// Receive buffers that hold twice what is under way on the longest path. The kernel's own tuning starts at 64 KiB and needs
+// seconds to get there on a busy machine, with the link idle meanwhile.
+void set_tcp_buffers(const RunOptions& options) {
+  std::int64_t under_way = 0;
+  for (int k = 0; k < options.nics; ++k) {
+    const std::int64_t rate = RunOptions::per_nic(options.rates, k, std::int64_t{0});
+    const Nanos rtt = RunOptions::per_nic(options.delays, k, Nanos{}) * 2;
+    under_way = std::max(under_way, BytesPerSec{(rate > 0 ? rate : kUnshapedGuess) / 8}.bytes_in(rtt).count);
+  }
+  // Doubled once more: the kernel counts half of a buffer as its own overhead.
+  const std::int64_t wanted = std::min<std::int64_t>(4 * under_way, 64 << 20);
+  for (const std::string name : {"tcp_rmem", "tcp_wmem"}) {
+    const std::string path = "/proc/sys/net/ipv4/" + name;
+    std::istringstream now(read_text(path));
+    std::int64_t least = 4096, first = 131072, most = 4 << 20;
+    now >> least >> first >> most;
+    if (name == "tcp_rmem") first = std::max(first, wanted);  // a sender's buffer grows with its window by itself
+    static_cast<void>(write_file(
+        path, std::to_string(least) + " " + std::to_string(first) + " " + std::to_string(std::max(most, wanted))));
+  }
+}
+
+// What each of the two links of a path drops, so that the path drops `ppm`.
+std::uint32_t half_loss(std::uint32_t ppm) {
+  return static_cast<std::uint32_t>(std::llround(1e6 * (1 - std::sqrt(1 - static_cast<double>(ppm) / 1e6))));
+}
+
 std::string relay_end(char kind, const Port& p) { return kind + p.uplink.substr(1); }
 
 }  // namespace
@@ -60,7 +92,7 @@ Result<std::unique_ptr<Testbed>> Testbed::build(const RunOptions& options, const
   for (const auto& port : bed->wiring_.ports) {
     NicState nic;
     nic.rate = RunOptions::per_nic(options.rates, port.nic, std::int64_t{0});
-    nic.loss_ppm = RunOptions::per_nic(options.loss_ppm, port.nic, 0u);
+    nic.loss_ppm = half_loss(RunOptions::per_nic(options.loss_ppm, port.nic, 0u));
     bed->nics_.push_back(nic);
   }
   if (auto s = bed->make_hosts(pids, notes); !s.ok()) return s.wrap("hosts");
@@ -87,6 +119,7 @@ Status Testbed::make_hosts(const OuterPids& pids, std::vector<std::string>* note
       fabric_ = std::move(network);
       break;
     }
+    if (options_.relay) set_tcp_buffers(options_);
     if (!options_.congestion.empty()) {
       const std::string path = "/proc/sys/net/ipv4/tcp_congestion_control";
       if (!write_file(path, options_.congestion).ok() && h == 0) {
@@ -259,7 +292,7 @@ Status Testbed::start_relay() {
     knobs_[i].delay_ns = delay.count;
     knobs_[i].jitter_ns = jitter.count;
     // Slots for what is under way at the NIC's rate, and 20 ms in which the relay may be late.
-    const std::int64_t rate = nics_[i].rate > 0 ? nics_[i].rate : 2'000'000'000;
+    const std::int64_t rate = nics_[i].rate > 0 ? nics_[i].rate : kUnshapedGuess;
     const Bytes under_way = BytesPerSec{rate / 8}.bytes_in(delay + jitter + 20_ms);
     const auto slots = std::clamp<std::int64_t>(2 * under_way.count / options_.mtu, 2048, 16384);
     links.push_back({p.uplink, relay_end('r', p), options_.mtu, static_cast<int>(slots), &knobs_[i]});
@@ -271,14 +304,18 @@ Status Testbed::start_relay() {
 
   auto ready = make_pipe();
   if (!ready.ok()) return ready.status();
-  const pid_t pid = ::fork();
-  if (pid < 0) return system_error("fork", errno);
-  if (pid == 0) {
-    become_child();
-    ::prctl(PR_SET_NAME, "canary-relay");
-    ready.value().read.reset();
-    run_relay(links, ready.value().write.get());
-    ::_exit(1);
+  // One process per host: they open and close their sockets, which is slow, side by side.
+  const auto per_host = static_cast<std::ptrdiff_t>(wiring_.nics);
+  for (auto first = links.begin(); first != links.end(); first += per_host) {
+    const pid_t pid = ::fork();
+    if (pid < 0) return system_error("fork", errno);
+    if (pid == 0) {
+      become_child();
+      ::prctl(PR_SET_NAME, "canary-relay");
+      ready.value().read.reset();
+      run_relay({first, first + per_host}, ready.value().write.get());
+      ::_exit(1);
+    }
   }
   ready.value().write.reset();
   char error[512];

@@ -24,7 +24,7 @@ struct NicState {
   std::int64_t rate = 0;  // bits per second, 0: unshaped
   bool up = true;
   bool blackhole = false;
-  std::uint32_t loss_ppm = 0;
+  std::uint32_t loss_ppm = 0;  // of this link, each direction
 };
 
 class Testbed {

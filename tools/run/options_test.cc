@@ -1,0 +1,183 @@
+#include "tools/run/options.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tools/run/wiring.h"
+
+namespace canarynet::run {
+namespace {
+
+std::vector<std::string> words(const std::string& text) {
+  std::vector<std::string> out;
+  std::string word;
+  for (const char c : text + " ") {
+    if (c != ' ') {
+      word += c;
+    } else if (!word.empty()) {
+      out.push_back(word);
+      word.clear();
+    }
+  }
+  return out;
+}
+
+RunOptions parsed(const std::string& text) {
+  auto result = parse_run_options(words(text));
+  EXPECT_TRUE(result.ok()) << text << ": " << result.status().text();
+  return result.ok() ? result.value().options : RunOptions{};
+}
+
+std::string error_of(const std::string& text) {
+  const auto result = parse_run_options(words(text));
+  return result.ok() ? "" : result.status().text();
+}
+
+TEST(RunOptionsText, TakesEverything) {
+  const auto o = parsed(
+      "-n 8 --hosts 4 --topology bcube:2,2 --rate 500mbit,2.5gbit --delay 1ms --jitter 100us --loss 0.1%,0% --mtu 9000 --no-ctl "
+      "--port 5 --congestion cubic --grace 1s --timeout 10s --keep-going --no-prefix -q --burst 64KiB -- cmd --hosts -- x");
+  EXPECT_EQ(o.ranks, 8);
+  EXPECT_EQ(o.hosts, 4);
+  EXPECT_EQ(o.nics, 2);
+  EXPECT_EQ(o.rates, (std::vector<std::int64_t>{500'000'000, 2'500'000'000}));
+  EXPECT_EQ(o.delays, std::vector<Nanos>{1_ms});
+  EXPECT_EQ(o.jitters, std::vector<Nanos>{100_us});
+  EXPECT_TRUE(o.relay);
+  EXPECT_EQ(o.loss_ppm, (std::vector<std::uint32_t>{1000, 0}));
+  EXPECT_EQ(o.mtu, 9000);
+  EXPECT_FALSE(o.ctl);
+  EXPECT_EQ(o.port, 5);
+  EXPECT_EQ(o.congestion, "cubic");
+  EXPECT_EQ(o.grace, 1_s);
+  EXPECT_EQ(o.timeout, 10_s);
+  EXPECT_TRUE(o.keep_going);
+  EXPECT_FALSE(o.prefix);
+  EXPECT_TRUE(o.quiet);
+  EXPECT_EQ(o.burst, Bytes{65536});
+  EXPECT_EQ(o.command, (std::vector<std::string>{"cmd", "--hosts", "--", "x"}));
+  EXPECT_EQ(o.host_of(1), 0);
+  EXPECT_EQ(o.host_of(2), 1);
+}
+
+TEST(RunOptionsText, EveryErrorNamesOptionValueAndWhatItTakes) {
+  const struct {
+    const char* text;
+    std::vector<const char*> parts;
+  } cases[] = {
+      {"-- x", {"-n", "missing"}},
+      {"-n 0 -- x", {"-n 0", "from 1 to"}},
+      {"-n 3x -- x", {"-n 3x", "whole number"}},
+      {"-n 2", {"command", "missing", "--"}},
+      {"-n 2 x -- y", {"x", "after --"}},
+      {"-n 2 --wrong -- y", {"--wrong"}},
+      {"-n 3 --hosts 2 -- x", {"-n 3", "--hosts 2", "multiple"}},
+      {"-n 4 --hosts 4 --topology torus -- x", {"--topology torus", "flat, mesh or bcube:r,L"}},
+      {"-n 4 --hosts 4 --topology bcube:2 -- x", {"--topology bcube:2", "r^L"}},
+      {"-n 4 --hosts 4 --topology bcube:2,3 -- x", {"--hosts 4", "bcube:2,3", "8"}},
+      {"-n 4 --hosts 4 --topology bcube:2,2 --nics 3 -- x", {"--nics 3", "bcube:2,2", "takes 2"}},
+      {"-n 4 --hosts 4 --topology mesh --nics 2 -- x", {"--nics 2", "mesh", "takes 3"}},
+      {"-n 1 --hosts 1 --topology mesh -- x", {"--hosts 1", "at least 2"}},
+      {"-n 2 --hosts 2 --rate 500 -- x", {"--rate 500", "500mbit"}},
+      {"-n 2 --hosts 2 --rate 1e3mbit -- x", {"--rate 1e3mbit"}},
+      {"-n 2 --hosts 2 --nics 3 --rate 1mbit,2mbit -- x", {"--rate 1mbit,2mbit", "each of the 3 NICs"}},
+      {"-n 2 --hosts 2 --delay 5 -- x", {"--delay 5", "1ms"}},
+      {"-n 2 --hosts 2 --loss 0.1 -- x", {"--loss 0.1", "percentage"}},
+      {"-n 2 --hosts 2 --loss 101% -- x", {"--loss 101%", "100%"}},
+      {"-n 2 --hosts 2 --mtu 100 -- x", {"--mtu 100", "576"}},
+      {"-n 2 --hosts 2 --burst 1 -- x", {"--burst 1", "2KiB"}},
+      {"-n 2 --port 70000 -- x", {"--port 70000", "65535"}},
+      {"-n 2 --rate 1gbit -- x", {"--rate", "--hosts"}},
+      {"-n 2 --no-ctl -- x", {"--no-ctl", "--hosts"}},
+      {"-n 2 --grace soon -- x", {"--grace soon", "time"}},
+  };
+  for (const auto& c : cases) {
+    const std::string error = error_of(c.text);
+    ASSERT_NE(error, "") << c.text;
+    for (const char* part : c.parts) EXPECT_NE(error.find(part), std::string::npos) << c.text << ": " << error;
+  }
+}
+
+TEST(LinkChangeText, TakesOneActionOnOneOrAllNics) {
+  auto change = parse_link_change("host=1,nic=0,rate=125mbit");
+  ASSERT_TRUE(change.ok());
+  EXPECT_EQ(change.value().host, 1);
+  EXPECT_EQ(change.value().nic, 0);
+  EXPECT_EQ(change.value().rate, 125'000'000);
+  change = parse_link_change("nic=*,host=*,blackhole=on");
+  ASSERT_TRUE(change.ok());
+  EXPECT_EQ(change.value().host, -1);
+  EXPECT_EQ(change.value().action, LinkChange::Action::kBlackhole);
+  EXPECT_TRUE(change.value().on);
+  for (const char* wrong : {"", "host=1,nic=0", "host=1,down", "nic=1,down", "host=1,nic=0,up,down", "host=1,nic=0,blackhole",
+                            "host=-1,nic=0,up", "host=1,nic=0,rate=5", "host=1,nic=0,colour=red"}) {
+    EXPECT_FALSE(parse_link_change(wrong).ok()) << wrong;
+  }
+}
+
+TEST(RateText, IsWhatParseRateTakes) {
+  for (const std::int64_t rate : {0ll, 125'000'000ll, 2'500'000'000ll, 40'000'000'000ll, 333'333ll}) {
+    const auto back = parse_rate("--rate", rate_text(rate));
+    ASSERT_TRUE(back.ok());
+    EXPECT_EQ(back.value(), rate);
+  }
+}
+
+// All hosts but `host` on the switch of (host, nic).
+std::set<int> neighbours(const Wiring& w, int host, int nic) {
+  std::set<int> out;
+  for (const auto& p : w.ports) {
+    if (p.switch_index == w.port(host, nic).switch_index && p.host != host) out.insert(p.host);
+  }
+  return out;
+}
+
+TEST(WiringPlan, BcubeJoinsHostsThatDifferInOneDigit) {
+  const auto w = make_wiring(parsed("-n 27 --hosts 27 --topology bcube:3,3 -- x"));
+  EXPECT_EQ(w.switches.size(), 27u);
+  for (int h = 0; h < 27; ++h) {
+    const int digits[3] = {h % 3, h / 3 % 3, h / 9};
+    const int weight[3] = {1, 3, 9};
+    for (int level = 0; level < 3; ++level) {
+      std::set<int> expected;
+      for (int d = 0; d < 3; ++d) expected.insert(h + (d - digits[level]) * weight[level]);
+      expected.erase(h);
+      EXPECT_EQ(neighbours(w, h, level), expected) << "host " << h << " level " << level;
+    }
+  }
+}
+
+TEST(WiringPlan, MeshGivesEachPairALinkAndFlatEachNicASwitch) {
+  const auto mesh = make_wiring(parsed("-n 5 --hosts 5 --topology mesh -- x"));
+  EXPECT_EQ(mesh.switches.size(), 10u);
+  for (int h = 0; h < 5; ++h) {
+    std::set<int> all;
+    for (int k = 0; k < 4; ++k) {
+      const auto n = neighbours(mesh, h, k);
+      EXPECT_EQ(n.size(), 1u);
+      all.insert(n.begin(), n.end());
+    }
+    EXPECT_EQ(all.size(), 4u);
+  }
+  const auto flat = make_wiring(parsed("-n 3 --hosts 3 --nics 2 -- x"));
+  EXPECT_EQ(flat.switches.size(), 2u);
+  EXPECT_EQ(neighbours(flat, 0, 1), (std::set<int>{1, 2}));
+}
+
+TEST(WiringPlan, AddressesAreUniqueAndSwitchesAreSubnets) {
+  for (const char* text : {"-n 27 --hosts 27 --topology bcube:3,3 -- x", "-n 20 --hosts 20 --topology mesh -- x",
+                           "-n 4 --hosts 4 --nics 8 -- x"}) {
+    const auto w = make_wiring(parsed(text));
+    std::set<std::string> addresses, subnets;
+    for (const auto& p : w.ports) {
+      EXPECT_TRUE(addresses.insert(p.address).second) << p.address;
+      subnets.insert(p.address.substr(0, p.address.rfind('.')) + " " + w.switches[static_cast<std::size_t>(p.switch_index)]);
+      EXPECT_NE(p.address.substr(0, 5), "10.0.") << "belongs to ctl0";
+    }
+    EXPECT_EQ(subnets.size(), w.switches.size()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace canarynet::run

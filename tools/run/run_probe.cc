@@ -1,0 +1,171 @@
+// run_probe: what the tests of canary-run send through its links.
+//
+//   run_probe sink PORT                     takes TCP connections, answers each at its end with the rate it saw
+//   run_probe blast ADDRESS PORT MS [DEV]   sends for MS ms; prints the rate the sink saw, in Mbit/s
+//   run_probe reach PORT DEV ADDRESS...     prints the addresses that accept a connection over DEV
+//   run_probe count PORT MS                 counts UDP datagrams until none came for MS ms after the first; prints the count
+//   run_probe send ADDRESS PORT COUNT       sends UDP datagrams, 20 per ms
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+double seconds() {
+  timespec t;
+  ::clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+sockaddr_in address_of(const char* text, int port) {
+  sockaddr_in a{};
+  a.sin_family = AF_INET;
+  a.sin_port = htons(static_cast<std::uint16_t>(port));
+  ::inet_pton(AF_INET, text, &a.sin_addr);
+  return a;
+}
+
+int open_socket(int type, const char* device) {
+  const int fd = ::socket(AF_INET, type, 0);
+  if (device != nullptr) ::setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, static_cast<socklen_t>(strlen(device)));
+  if (type == SOCK_STREAM) ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5);
+  return fd;
+}
+
+int listen_on(int type, int port) {
+  const int fd = open_socket(type, nullptr), on = 1, big = 32 << 20;
+  const sockaddr_in a = address_of("0.0.0.0", port);
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (type == SOCK_DGRAM && ::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &big, sizeof big) != 0) perror("SO_RCVBUFFORCE");
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&a), sizeof a) != 0 || (type == SOCK_STREAM && ::listen(fd, 64) != 0)) {
+    perror("bind");
+    ::exit(1);
+  }
+  return fd;
+}
+
+// Rate between 100 ms after the first byte, when slow start and the shaper's bucket are over, and the last byte.
+void serve(int fd) {
+  std::vector<char> buffer(256 << 10);
+  double first = 0, begin = 0, last = 0, bytes = 0;
+  for (ssize_t n; (n = ::read(fd, buffer.data(), buffer.size())) > 0;) {
+    const double now = seconds();
+    if (first == 0) first = now;
+    if (begin == 0) {
+      if (now > first + 0.1) begin = last = now;
+      continue;
+    }
+    bytes += static_cast<double>(n);
+    last = now;
+  }
+  const double mbit = last > begin ? bytes * 8e-6 / (last - begin) : 0;
+  if (::write(fd, &mbit, sizeof mbit) < 0) perror("write");
+  ::close(fd);
+}
+
+int blast(const char* address, int port, int ms, const char* device) {
+  const sockaddr_in to = address_of(address, port);
+  int fd = -1;
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    fd = open_socket(SOCK_STREAM, device);
+    if (::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0) break;
+    ::close(fd);
+    fd = -1;
+    ::usleep(20'000);
+  }
+  if (fd < 0) {
+    perror("connect");
+    return 1;
+  }
+  const std::vector<char> data(128 << 10);
+  const double end = seconds() + ms * 1e-3;
+  while (seconds() < end && ::send(fd, data.data(), data.size(), MSG_NOSIGNAL) > 0) {
+  }
+  ::shutdown(fd, SHUT_WR);
+  double mbit = -1;
+  if (::recv(fd, &mbit, sizeof mbit, MSG_WAITALL) != sizeof mbit) return 1;
+  printf("%.1f\n", mbit);
+  return 0;
+}
+
+int reach(int port, const char* device, const std::vector<const char*>& addresses) {
+  std::vector<pollfd> open;
+  for (const char* address : addresses) {
+    const int fd = open_socket(SOCK_STREAM, device);
+    ::fcntl(fd, F_SETFL, O_NONBLOCK);
+    const sockaddr_in to = address_of(address, port);
+    ::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+    open.push_back({fd, POLLOUT, 0});
+  }
+  std::vector<bool> done(open.size(), false);
+  for (const double end = seconds() + 0.4; seconds() < end;) {
+    ::poll(open.data(), open.size(), 50);
+    for (std::size_t i = 0; i < open.size(); ++i) {
+      int error = 1;
+      socklen_t length = sizeof error;
+      if (open[i].revents == 0 || ::getsockopt(open[i].fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) continue;
+      done[i] = error == 0 && (open[i].revents & POLLOUT) != 0;
+      open[i].fd = -open[i].fd;  // settled
+    }
+  }
+  for (std::size_t i = 0; i < done.size(); ++i) {
+    if (done[i]) printf("%s\n", addresses[i]);
+  }
+  return 0;
+}
+
+int count(int port, int ms) {
+  const int fd = listen_on(SOCK_DGRAM, port);
+  long received = 0;
+  char byte[64];
+  for (pollfd p{fd, POLLIN, 0}; ::poll(&p, 1, received == 0 ? 20'000 : ms) > 0;) {
+    while (::recv(fd, byte, sizeof byte, MSG_DONTWAIT) > 0) ++received;
+  }
+  printf("%ld\n", received);
+  return 0;
+}
+
+int send_datagrams(const char* address, int port, int number) {
+  const int fd = open_socket(SOCK_DGRAM, nullptr);
+  const sockaddr_in to = address_of(address, port);
+  for (int i = 0; i < number; ++i) {
+    if (::sendto(fd, "0123456789abcdef", 16, 0, reinterpret_cast<const sockaddr*>(&to), sizeof to) < 0) return perror("sendto"), 1;
+    if (i % 20 == 19) ::usleep(1000);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string verb = argc > 1 ? argv[1] : "";
+  ::signal(SIGPIPE, SIG_IGN);
+  if (verb == "sink" && argc == 3) {
+    const int fd = listen_on(SOCK_STREAM, atoi(argv[2]));
+    puts("listening");
+    fflush(stdout);
+    for (;;) {
+      const int client = ::accept(fd, nullptr, nullptr);
+      if (client >= 0) std::thread(serve, client).detach();
+    }
+  }
+  if (verb == "blast" && argc >= 5) return blast(argv[2], atoi(argv[3]), atoi(argv[4]), argc > 5 ? argv[5] : nullptr);
+  if (verb == "reach" && argc >= 5) return reach(atoi(argv[2]), argv[3], {argv + 4, argv + argc});
+  if (verb == "count" && argc == 4) return count(atoi(argv[2]), atoi(argv[3]));
+  if (verb == "send" && argc == 5) return send_datagrams(argv[2], atoi(argv[3]), atoi(argv[4]));
+  fprintf(stderr, "run_probe: see the head of run_probe.cc\n");
+  return 2;
+}

@@ -1,0 +1,206 @@
+#include "tools/run/run_test_util.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <sstream>
+
+namespace canarynet::run {
+namespace fs = std::filesystem;
+
+bool eventually(const std::function<bool()>& condition, double seconds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  for (;;) {
+    if (condition()) return true;
+    if (std::chrono::steady_clock::now() > end) return false;
+    ::usleep(5000);
+  }
+}
+
+std::string slurp(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+Job::Job(const std::vector<std::string>& argv, const Options& options) {
+  char folder[] = "/tmp/run_test.XXXXXX";
+  folder_ = ::mkdtemp(folder);
+  if (options.user != 0 && ::chown(folder_.c_str(), options.user, options.user) != 0) ::perror("chown");
+  pid_ = ::fork();
+  if (pid_ != 0) return;
+  if (options.own_group) ::setpgid(0, 0);
+  const int out = ::open((folder_ + "/out").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+  const int err = ::open((folder_ + "/err").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+  ::dup2(out, 1);
+  ::dup2(err, 2);
+  ::setenv("TMPDIR", folder_.c_str(), 1);
+  for (const char* name : {"CANARY_SOCKET_IFNAME", "CANARY_HOST_ID", "CANARY_INSECURE"}) ::unsetenv(name);
+  for (const auto& e : options.environment) ::putenv(::strdup(e.c_str()));
+  if (options.user != 0) {
+    if (::setgroups(0, nullptr) != 0 || ::setresgid(options.user, options.user, options.user) != 0 ||
+        ::setresuid(options.user, options.user, options.user) != 0) {
+      ::_exit(99);
+    }
+  }
+  std::vector<char*> args;
+  for (const auto& a : argv) args.push_back(const_cast<char*>(a.c_str()));
+  args.push_back(nullptr);
+  ::execvp(args[0], args.data());
+  ::_exit(98);
+}
+
+Job::~Job() {
+  if (!ended_) {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    eventually([&] { return leftover_files().empty(); }, 5);
+  }
+  fs::remove_all(folder_);
+}
+
+std::string Job::out() const { return slurp(folder_ + "/out"); }
+std::string Job::err() const { return slurp(folder_ + "/err"); }
+
+Ended Job::wait(double seconds) {
+  int status = 0;
+  const bool done = eventually([&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; }, seconds);
+  if (!done) {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, &status, 0);
+  }
+  ended_ = true;
+  return {WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), out(), err()};
+}
+
+std::string state_path_in(const std::string& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().filename().string().rfind("canary-run.", 0) == 0) return entry.path().string() + "/state.json";
+  }
+  return "";
+}
+
+std::string Job::state() {
+  std::string text;
+  eventually([&] {
+    const std::string path = state_path_in(folder_);
+    if (!path.empty()) text = slurp(path);
+    siginfo_t gone{};
+    return !text.empty() || (::waitid(P_PID, static_cast<id_t>(pid_), &gone, WEXITED | WNOHANG | WNOWAIT) == 0 && gone.si_pid != 0);
+  });
+  return text;
+}
+
+std::set<std::string> Job::leftover_files() const {
+  std::set<std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    const std::string name = entry.path().filename().string();
+    if (name != "out" && name != "err") files.insert(name);
+  }
+  return files;
+}
+
+Ended run(const std::vector<std::string>& argv, const Job::Options& options) { return Job(argv, options).wait(); }
+Ended run(const std::vector<std::string>& argv) { return Job(argv).wait(); }
+
+std::vector<std::string> canary_run(const std::string& arguments, const std::string& script) {
+  std::vector<std::string> argv = {CANARY_RUN};
+  std::istringstream words(arguments);
+  for (std::string word; words >> word;) argv.push_back(word);
+  argv.insert(argv.end(), {"--", "sh", "-c", script});
+  return argv;
+}
+
+std::vector<pid_t> pids_in(const std::string& state, const std::string& section) {
+  std::vector<pid_t> pids;
+  const auto start = state.find("\"" + section + "\": [");
+  if (start == std::string::npos) return pids;
+  const auto stop = state.find("\n  \"", start + 1);
+  const std::string part = state.substr(start, stop - start);
+  const std::regex pid("[{,] ?\"pid\": ([0-9]+)|\"id\": \"host-[0-9]+\", \"pid\": ([0-9]+)");
+  for (std::sregex_iterator i(part.begin(), part.end(), pid), end; i != end; ++i) {
+    pids.push_back(static_cast<pid_t>(std::stol((*i)[1].matched ? (*i)[1] : (*i)[2])));
+  }
+  return pids;
+}
+
+namespace {
+
+template <typename Body>
+void each_process(Body body) {
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (!name.empty() && std::all_of(name.begin(), name.end(), ::isdigit)) body(static_cast<pid_t>(std::stol(name)), entry.path().string());
+  }
+}
+
+std::set<std::string> network_namespaces() {
+  std::set<std::string> found;
+  each_process([&](pid_t, const std::string& path) {
+    std::error_code error;
+    const auto link = fs::read_symlink(path + "/ns/net", error);
+    if (!error) found.insert(link.string());
+  });
+  return found;
+}
+
+std::set<std::string> interfaces() {
+  std::set<std::string> found;
+  for (const auto& line : lines_of(slurp("/proc/net/dev"))) found.insert(line.substr(0, line.find(':')));
+  return found;
+}
+
+}  // namespace
+
+Census::Census() : namespaces_(network_namespaces()), interfaces_(interfaces()) {
+  static int count = 0;
+  mark_ = "RUN_TEST_MARK=" + std::to_string(::getpid()) + "_" + std::to_string(++count) + "_";
+}
+
+std::vector<pid_t> Census::processes() const {
+  std::vector<pid_t> found;
+  each_process([&](pid_t pid, const std::string& path) {
+    if (slurp(path + "/environ").find(mark_) != std::string::npos) found.push_back(pid);
+  });
+  return found;
+}
+
+std::string Census::leftovers() const {
+  std::string text;
+  eventually(
+      [&] {
+        text.clear();
+        for (const pid_t pid : processes()) text += "process " + std::to_string(pid) + "\n";
+        for (const auto& n : network_namespaces()) {
+          if (namespaces_.count(n) == 0) text += n + "\n";
+        }
+        for (const auto& i : interfaces()) {
+          if (interfaces_.count(i) == 0) text += "interface " + i + "\n";
+        }
+        return text.empty();
+      },
+      5);
+  return text;
+}
+
+}  // namespace canarynet::run

@@ -1,0 +1,374 @@
+// canary-run's hosts: who reaches whom over which NIC, shaping, live changes, delay, loss, and that nothing is left behind.
+#include <gtest/gtest.h>
+#include <net/if.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <regex>
+
+#include "tools/run/run_test_util.h"
+
+namespace canarynet::run {
+namespace {
+
+constexpr int kPort = 5000;
+constexpr uid_t kNobody = 65534;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::string why_no_namespaces(bool root) {
+  if (root && ::geteuid() != 0) return "needs root";
+  const auto e = run(canary_run("-n 1 --hosts 1 -q", "true"));
+  return e.code == 0 ? "" : "no network namespaces here: " + e.err;
+}
+
+class Hosts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto why = why_no_namespaces(true); !why.empty()) GTEST_SKIP() << why;
+  }
+
+  // A job whose ranks take TCP connections until they are killed.
+  void start_sinks(const std::string& arguments) {
+    start(arguments, "exec " RUN_PROBE " sink 5000");
+    ASSERT_TRUE(eventually([&] { return lines_of(job_->out()).size() == pids_in(job_->state(), "ranks").size(); }));
+  }
+  void start(const std::string& arguments, const std::string& script) {
+    Job::Options o;
+    o.environment = {census_.mark()};
+    job_ = std::make_unique<Job>(canary_run(arguments, script), o);
+    ASSERT_NE(job_->state(), "") << job_->err();
+  }
+
+  // Runs a command in a host, found through the state file from outside.
+  Ended in_host(int host, std::vector<std::string> command) {
+    const auto pids = pids_in(job_->state(), "hosts");
+    command.insert(command.begin(), {"nsenter", "-n", "-m", "-t", std::to_string(pids.at(static_cast<std::size_t>(host)))});
+    return run(command);
+  }
+  double mbit(int from, const std::string& address, int ms, const std::string& device) {
+    const auto e = in_host(from, {RUN_PROBE, "blast", address, std::to_string(kPort), std::to_string(ms), device});
+    EXPECT_EQ(e.code, 0) << e.err;
+    return std::atof(e.out.c_str());
+  }
+  std::vector<std::string> reached(int from, const std::string& device, const std::vector<std::string>& addresses) {
+    std::vector<std::string> command = {RUN_PROBE, "reach", std::to_string(kPort), device};
+    command.insert(command.end(), addresses.begin(), addresses.end());
+    return lines_of(in_host(from, command).out);
+  }
+  void link(const std::string& change, int code = 0) {
+    const auto e = run({CANARY_RUN, "link", state_path_in(job_->folder()), change});
+    EXPECT_EQ(e.code, code) << e.err;
+  }
+
+  // Every address of (host, NIC) → as the state file has it.
+  std::map<std::pair<int, int>, std::string> addresses() {
+    std::map<std::pair<int, int>, std::string> found;
+    const std::string state = job_->state();
+    const std::regex nic("\"device\": \"nic([0-9]+)\", \"address\": \"([0-9.]+)\"");
+    int host = -1, last = 1 << 30;
+    for (std::sregex_iterator i(state.begin(), state.end(), nic), end; i != end; ++i) {
+      const int k = std::stoi((*i)[1]);
+      if (k <= last) ++host;
+      last = k;
+      found[{host, k}] = (*i)[2];
+    }
+    return found;
+  }
+  // Each host over each NIC reaches just the hosts for which `joined(host, nic, other)` and only on their NIC of that switch.
+  void expect_wiring(int hosts, int nics, const std::function<int(int, int, int)>& nic_of_other) {
+    const auto all = addresses();
+    ASSERT_EQ(all.size(), static_cast<std::size_t>(hosts * nics));
+    for (int h = 0; h < hosts; ++h) {
+      std::vector<std::string> others;
+      for (const auto& [place, address] : all) {
+        if (place.first != h) others.push_back(address);
+      }
+      for (int k = 0; k < nics; ++k) {
+        std::vector<std::string> expected;
+        for (const auto& [place, address] : all) {
+          if (place.first != h && nic_of_other(h, k, place.first) == place.second) expected.push_back(address);
+        }
+        EXPECT_EQ(reached(h, "nic" + std::to_string(k), others), expected) << "host " << h << " nic" << k;
+      }
+    }
+  }
+
+  Census census_;
+  std::unique_ptr<Job> job_;
+};
+
+// Shaped rate as TCP sees it: headers take 3.5 to 5 %.
+void expect_rate(double got, double rate) {
+  EXPECT_GT(got, rate * 0.85) << "Mbit/s";
+  EXPECT_LT(got, rate * 1.1) << "Mbit/s";
+}
+
+TEST_F(Hosts, GiveRanksTheirEnvironmentAndAHostName) {
+  const auto e = run(canary_run("-n 4 --hosts 2 --nics 2 -q", "echo $CANARY_HOST_ID $(hostname) $CANARY_LOCAL_RANK/$CANARY_LOCAL_SIZE "
+                                                              "$CANARY_JOIN $CANARY_INSECURE $CANARY_SOCKET_IFNAME $(ls /sys/class/net)"));
+  EXPECT_EQ(e.code, 0) << e.err;
+  auto lines = lines_of(e.out);
+  std::sort(lines.begin(), lines.end());
+  const std::string common = " tcp://10.0.0.1:29400 1 ^ctl0,lo ctl0 lo nic0 nic1";
+  EXPECT_EQ(lines, (std::vector<std::string>{"[0] host-0 host-0 0/2" + common, "[1] host-0 host-0 1/2" + common,
+                                             "[2] host-1 host-1 0/2" + common, "[3] host-1 host-1 1/2" + common}));
+}
+
+TEST_F(Hosts, WithoutCtlJoinOverNic0) {
+  const auto e = run(canary_run("-n 2 --hosts 2 --no-ctl -q --no-prefix", "echo $CANARY_JOIN; ls /sys/class/net"));
+  EXPECT_EQ(e.out, "tcp://10.1.0.1:29400\nlo\nnic0\ntcp://10.1.0.1:29400\nlo\nnic0\n") << e.err;
+}
+
+TEST_F(Hosts, FlatNicKReachesNicKOfAllOthers) {
+  start_sinks("-n 3 --hosts 3 --nics 2");
+  expect_wiring(3, 2, [](int, int k, int) { return k; });
+}
+
+TEST_F(Hosts, MeshHasALinkPerPair) {
+  start_sinks("-n 3 --hosts 3 --topology mesh");
+  expect_wiring(3, 2, [](int h, int k, int other) {
+    const int meant = k < h ? k : k + 1;
+    if (meant != other) return -1;
+    return h < other ? h : h - 1;
+  });
+}
+
+TEST_F(Hosts, BcubeLevelReachesHostsThatDifferInThatDigit) {
+  start_sinks("-n 4 --hosts 4 --topology bcube:2,2");
+  expect_wiring(4, 2, [](int h, int k, int other) { return (h ^ other) == (1 << k) ? k : -1; });
+}
+
+TEST_F(Hosts, CtlReachesAllHosts) {
+  start_sinks("-n 4 --hosts 4 --topology bcube:2,2");
+  EXPECT_EQ(reached(3, "ctl0", {"10.0.0.1", "10.0.0.2", "10.0.0.3"}).size(), 3u);
+}
+
+TEST_F(Hosts, RatesHoldPerNicAndFollowLiveChangesInBothDirections) {
+  start_sinks("-n 2 --hosts 2 --nics 2 --rate 400mbit,100mbit");
+  expect_rate(mbit(0, "10.1.0.2", 800, "nic0"), 400);
+  expect_rate(mbit(1, "10.2.0.1", 600, "nic1"), 100);
+  // Only host 1 changes: what it sends is held at its NIC, what it receives at the switch's port.
+  link("host=1,nic=0,rate=100mbit");
+  expect_rate(mbit(1, "10.1.0.1", 600, "nic0"), 100);
+  expect_rate(mbit(0, "10.1.0.2", 600, "nic0"), 100);
+  EXPECT_TRUE(has(job_->state(), "\"rate\": \"100mbit\""));
+  link("host=1,nic=0,rate=none");
+  expect_rate(mbit(1, "10.1.0.1", 800, "nic0"), 400);  // now the switch's port towards host 0 is the limit
+}
+
+TEST_F(Hosts, ARateChangesUnderAFlow) {
+  start_sinks("-n 2 --hosts 2 --rate 400mbit");
+  Job flow({"nsenter", "-n", "-t", std::to_string(pids_in(job_->state(), "hosts").at(0)), RUN_PROBE, "blast", "10.1.0.2", "5000", "1600"});
+  ::usleep(900'000);
+  link("host=0,nic=0,rate=100mbit");
+  const double mean = std::atof(flow.wait().out.c_str());
+  EXPECT_GT(mean, 150);
+  EXPECT_LT(mean, 350);
+}
+
+TEST_F(Hosts, ABlackHoleDropsSilentlyBothWays) {
+  start_sinks("-n 2 --hosts 2 --nics 2");
+  link("host=0,nic=0,blackhole=on");
+  EXPECT_EQ(reached(0, "nic0", {"10.1.0.2"}).size(), 0u);
+  EXPECT_EQ(reached(1, "nic0", {"10.1.0.1"}).size(), 0u);
+  EXPECT_EQ(reached(0, "nic1", {"10.2.0.2"}).size(), 1u) << "only nic0 was to be cut";
+  EXPECT_TRUE(has(in_host(0, {"ip", "link", "show", "nic0"}).out, "LOWER_UP")) << "the carrier was to stay";
+  link("host=0,nic=0,blackhole=off");
+  EXPECT_EQ(reached(1, "nic0", {"10.1.0.1"}).size(), 1u);
+}
+
+TEST_F(Hosts, ALinkGoesDownAndComesBack) {
+  start_sinks("-n 2 --hosts 2 --nics 2 --rate 400mbit");
+  link("host=1,nic=1,down");
+  EXPECT_EQ(reached(0, "nic1", {"10.2.0.2"}).size(), 0u);
+  EXPECT_TRUE(has(in_host(1, {"ip", "link", "show", "nic1"}).out, "state DOWN"));
+  EXPECT_EQ(reached(0, "nic0", {"10.1.0.2"}).size(), 1u);
+  link("host=1,nic=1,up");
+  EXPECT_EQ(reached(0, "nic1", {"10.2.0.2"}).size(), 1u);
+  expect_rate(mbit(0, "10.2.0.2", 600, "nic1"), 400);
+}
+
+TEST_F(Hosts, WrongChangesAreRefusedWithAReason) {
+  start_sinks("-n 2 --hosts 2");
+  const std::string state = state_path_in(job_->folder());
+  auto e = run({CANARY_RUN, "link", state, "host=2,nic=0,down"});
+  EXPECT_EQ(e.code, 1);
+  EXPECT_TRUE(has(e.err, "hosts are 0 to 1")) << e.err;
+  e = run({CANARY_RUN, "link", state, "host=0,nic=0,delay=1ms"});
+  EXPECT_EQ(e.code, 1);
+  EXPECT_TRUE(has(e.err, "--delay")) << e.err;
+  e = run({CANARY_RUN, "link", state, "host=0,nic=0,sideways"});
+  EXPECT_EQ(e.code, 2);
+  EXPECT_TRUE(has(e.err, "host=0,nic=0,sideways")) << e.err;
+}
+
+TEST_F(Hosts, ARankChangesLinksToo) {
+  const auto e = run(canary_run("-n 2 --hosts 2 -q", std::string("[ $CANARY_RANK = 1 ] || exit 0; ") + CANARY_RUN +
+                                                         " link $CANARY_RUN_STATE host=1,nic=0,down && ip -br link show nic0"));
+  EXPECT_EQ(e.code, 0) << e.err;
+  EXPECT_TRUE(std::regex_search(e.out, std::regex("nic0\\S* +DOWN"))) << e.out;
+}
+
+double rtt_ms(const std::string& state) {
+  std::smatch m;
+  return std::regex_search(state, m, std::regex("\"rtt_ms\": \\{\"min\": ([0-9.]+)")) ? std::stod(m[1]) : -1;
+}
+
+TEST_F(Hosts, DelayIsReachedAndReported) {
+  for (const double one_way : {1.0, 20.0}) {
+    start_sinks("-n 2 --hosts 2 --rate 200mbit --delay " + std::to_string(static_cast<int>(one_way)) + "ms");
+    const double rtt = rtt_ms(job_->state());
+    EXPECT_GE(rtt, 2 * one_way * 0.999);
+    EXPECT_LT(rtt, 2 * one_way + 2);
+    EXPECT_TRUE(has(job_->err(), "RTT over nic0")) << job_->err();
+  }
+}
+
+TEST_F(Hosts, TcpFillsADelayedLinkAndTheDelayChangesLive) {
+  start_sinks("-n 2 --hosts 2 --rate 100mbit --delay 2ms --jitter 200us");
+  expect_rate(mbit(0, "10.1.0.2", 800, "nic0"), 100);
+  link("host=*,nic=0,delay=60ms");
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(reached(0, "nic0", {"10.1.0.2"}).size(), 1u);
+  // A handshake takes one round trip.
+  EXPECT_GE(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 0.12);
+}
+
+double loss_seen(Job* job, int datagrams) {
+  const std::string out = job->wait(60).out;
+  return 1 - std::stod(out) / datagrams;
+}
+
+TEST_F(Hosts, LossIsAsAskedBetweenTwoHosts) {
+  constexpr int kDatagrams = 20'000;
+  const std::string script = std::string("if [ $CANARY_RANK = 1 ]; then exec ") + RUN_PROBE " count 5001 1000; else sleep 0.3; exec " +
+                             RUN_PROBE " send 10.1.0.2 5001 " + std::to_string(kDatagrams) + "; fi";
+  Job job(canary_run("-n 2 --hosts 2 -q --no-prefix --loss 5%", script));
+  const double loss = loss_seen(&job, kDatagrams);
+  // Five standard deviations: 0.77 %.
+  EXPECT_NEAR(loss, 0.05, 0.0077);
+}
+
+TEST_F(Hosts, LossChangesLive) {
+  constexpr int kDatagrams = 20'000;
+  const std::string script = std::string("if [ $CANARY_RANK = 1 ]; then ") + CANARY_RUN + " link $CANARY_RUN_STATE host=1,nic=0,loss=10% && exec " +
+                             RUN_PROBE " count 5001 1000; else sleep 0.5; exec " RUN_PROBE " send 10.1.0.2 5001 " +
+                             std::to_string(kDatagrams) + "; fi";
+  Job job(canary_run("-n 2 --hosts 2 -q --no-prefix", script));
+  EXPECT_NEAR(loss_seen(&job, kDatagrams), 0.10, 0.0106);
+}
+
+TEST_F(Hosts, ManyAreUpInASecond) {
+  const auto e = run(canary_run("-n 16 --hosts 16 --topology bcube:4,2 --rate 1gbit", "true"));
+  std::smatch m;
+  ASSERT_TRUE(std::regex_search(e.err, m, std::regex("up in ([0-9.]+) ms"))) << e.err;
+  EXPECT_LT(std::stod(m[1]), 5000) << "0.1 s on an idle machine";
+}
+
+TEST_F(Hosts, LeaveNothingAfterANormalEnd) {
+  start("-n 4 --hosts 2 --nics 2 --rate 100mbit --delay 1ms", "sleep 0.2");
+  EXPECT_EQ(job_->wait().code, 0);
+  EXPECT_EQ(census_.leftovers(), "");
+  EXPECT_TRUE(job_->leftover_files().empty());
+}
+
+TEST_F(Hosts, LeaveNothingAfterSigterm) {
+  start("-n 2 --hosts 2", "setsid sleep 300 & sleep 300");
+  ::kill(job_->pid(), SIGTERM);
+  job_->wait();
+  EXPECT_EQ(census_.leftovers(), "");
+  EXPECT_TRUE(job_->leftover_files().empty());
+}
+
+TEST_F(Hosts, LeaveNothingAfterSigkill) {
+  start("-n 4 --hosts 2 --nics 2 --rate 100mbit --delay 1ms", "trap '' TERM; setsid sleep 300 & sleep 300");
+  ASSERT_TRUE(eventually([&] { return census_.processes().size() >= 12; })) << "the census does not see the job";
+  ::kill(job_->pid(), SIGKILL);
+  job_->wait();
+  EXPECT_EQ(census_.leftovers(), "");
+  EXPECT_TRUE(eventually([&] { return job_->leftover_files().empty(); }, 5));
+}
+
+// An ordinary user, in a user namespace.
+class UserHosts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) {
+      if (const auto why = why_no_namespaces(false); !why.empty()) GTEST_SKIP() << why;
+    } else {
+      // The build folder may be closed to others.
+      options_.user = kNobody;
+      char folder[] = "/tmp/run_test_bin.XXXXXX";
+      ASSERT_NE(::mkdtemp(folder), nullptr);
+      folder_ = folder;
+      std::filesystem::permissions(folder_, std::filesystem::perms(0755));
+      for (const char* program : {CANARY_RUN, RUN_PROBE}) std::filesystem::copy(program, folder_);
+      run_ = folder_ + "/canary-run";
+      probe_ = folder_ + "/run_probe";
+      const auto e = run({run_, "-n", "1", "--hosts", "1", "-q", "--", "true"}, options_);
+      if (e.code == 125) GTEST_SKIP() << "no user namespaces here: " << e.err;
+    }
+    options_.environment = {census_.mark()};
+  }
+  void TearDown() override {
+    if (!folder_.empty()) std::filesystem::remove_all(folder_);
+  }
+  std::vector<std::string> command(const std::string& arguments, const std::string& script) {
+    auto argv = canary_run(arguments, script);
+    argv[0] = run_;
+    return argv;
+  }
+
+  Job::Options options_;
+  std::string folder_, run_ = CANARY_RUN, probe_ = RUN_PROBE;
+  Census census_;
+};
+
+TEST_F(UserHosts, PlainRanksStayTheUser) {
+  const auto e = run(command("-n 2 --no-prefix", "id -u"), options_);
+  EXPECT_EQ(e.code, 0) << e.err;
+  const std::string uid = std::to_string(options_.user != 0 ? options_.user : ::geteuid());
+  EXPECT_EQ(e.out, uid + "\n" + uid + "\n");
+}
+
+TEST_F(UserHosts, HaveShapedLinksThatChangeLive) {
+  // Rank 1 takes; rank 0 sends, makes its link slower and sends again.
+  const std::string script = "if [ $CANARY_RANK = 1 ]; then exec " + probe_ + " sink 5000 >&2; fi; " + probe_ +
+                             " blast 10.1.0.2 5000 600 nic0; " + run_ + " link $CANARY_RUN_STATE host=0,nic=0,rate=100mbit; " + probe_ +
+                             " blast 10.1.0.2 5000 600 nic0; exit 5";
+  const auto e = run(command("-n 2 --hosts 2 --rate 300mbit --grace 0s --no-prefix", script), options_);
+  EXPECT_EQ(e.code, 5) << e.err;
+  const auto lines = lines_of(e.out);
+  ASSERT_EQ(lines.size(), 2u) << e.err;
+  expect_rate(std::stod(lines[0]), 300);
+  expect_rate(std::stod(lines[1]), 100);
+  EXPECT_EQ(census_.leftovers(), "");
+}
+
+TEST_F(UserHosts, HaveDelayAndSayWhatWasReached) {
+  const auto e = run(command("-n 2 --hosts 2 --delay 2ms --no-prefix", "[ $CANARY_RANK = 1 ] || cat $CANARY_RUN_STATE"), options_);
+  EXPECT_EQ(e.code, 0) << e.err;
+  EXPECT_TRUE(has(e.err, "RTT over nic0")) << e.err;
+  EXPECT_GE(rtt_ms(e.out), 3.99);
+  EXPECT_LT(rtt_ms(e.out), 20);
+}
+
+TEST_F(UserHosts, LeaveNothingAfterSigkill) {
+  Job job(command("-n 2 --hosts 2 --delay 1ms", "setsid sleep 300 & sleep 300"), options_);
+  ASSERT_NE(job.state(), "") << job.err();
+  ASSERT_TRUE(eventually([&] { return census_.processes().size() >= 8; }));
+  ::kill(job.pid(), SIGKILL);
+  job.wait();
+  EXPECT_EQ(census_.leftovers(), "");
+  EXPECT_TRUE(eventually([&] { return job.leftover_files().empty(); }, 5));
+}
+
+}  // namespace
+}  // namespace canarynet::run
