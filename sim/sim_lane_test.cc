@@ -1,0 +1,65 @@
+#include <algorithm>
+#include <gtest/gtest.h>
+
+#include "sim/sim_fabric.h"
+#include "tests/lane_conformance.h"
+
+namespace canarynet {
+namespace {
+
+class SimFixture final : public LaneFixture {
+ public:
+  explicit SimFixture(FabricOptions options) : fabric_(options, Wiring::flat(2, 1)) {}
+
+  LaneFactory* factory(int side) override { return &fabric_.factory(side); }
+  Nanos now() const override { return fabric_.now(); }
+  // To the next event (20 us without one), then both hosts poll, as a cluster would.
+  void step() override {
+    const Nanos next = fabric_.next_event();
+    fabric_.advance_to(std::min(next, fabric_.now() + 20_us));
+    fabric_.take_ready_hosts(&ready_);
+    for (const int host : ready_) fabric_.factory(host).poll(fabric_.now());
+  }
+  Address nobody() override {
+    Address address = fabric_.factory(1).rails()[0].address;
+    address.port = 9;
+    return address;
+  }
+
+ private:
+  SimFabric fabric_;
+  std::vector<int> ready_;
+};
+
+FabricOptions of_rate(std::int64_t mbit) {
+  FabricOptions options;
+  options.nic = NicOptions::link(20_us, BytesPerSec::from_mbit(mbit));
+  return options;
+}
+
+std::unique_ptr<LaneFixture> make_unlimited() { return std::make_unique<SimFixture>(of_rate(0)); }
+std::unique_ptr<LaneFixture> make_gigabit() { return std::make_unique<SimFixture>(of_rate(1000)); }
+std::unique_ptr<LaneFixture> make_fast_with_jitter() {
+  FabricOptions options = of_rate(25'000);
+  options.nic.in.jitter = 50_us;
+  return std::make_unique<SimFixture>(options);
+}
+std::unique_ptr<LaneFixture> make_lossy_stream() {
+  FabricOptions options = of_rate(10'000);
+  options.nic.out.loss_ppm = 20'000;
+  return std::make_unique<SimFixture>(options);
+}
+std::unique_ptr<LaneFixture> make_packets() {
+  FabricOptions options = of_rate(10'000);
+  options.stream = false;
+  return std::make_unique<SimFixture>(options);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sim, LaneConformance,
+                         ::testing::Values(LaneKind{"unlimited", make_unlimited}, LaneKind{"gigabit", make_gigabit},
+                                           LaneKind{"fast_with_jitter", make_fast_with_jitter},
+                                           LaneKind{"lossy_stream", make_lossy_stream}, LaneKind{"packets", make_packets}),
+                         lane_kind_name);
+
+}  // namespace
+}  // namespace canarynet
