@@ -1,0 +1,90 @@
+#include "examples/train_fashion_mnist/options.h"
+
+#include <charconv>
+
+namespace train {
+namespace {
+
+constexpr const char* kHelp =
+    R"(train_fashion_mnist: trains a small network on all ranks, each with its share of the images.
+  --data DIR          Fashion-MNIST's four .gz files [/usr/share/datasets/fashion-mnist]
+  --steps N           steps of the optimizer [700]
+  --batch N           images per rank and step [128]
+  --rate R            learning rate, falling to a tenth of it [0.1]
+  --momentum M        [0.9]
+  --seed N            of weights and order of the images [1]
+  --report-every N    steps between lines of progress [50]
+  --min-accuracy A    exit 1 when the test accuracy is below, such as 0.85 or 85 (per cent)
+  --exchange-only N   no training: exchanges the same gradient N times and tells how long that takes
+  --json FILE         figures for programs, written by rank 0
+Start it with one process per rank:  canary-run -n 4 -- train_fashion_mnist
+Exit status: 0 done; 1 failed, or not accurate enough; 2 wrong arguments.)";
+
+template <typename T>
+bool number(const std::string& text, T min, T max, T* out) {
+  T value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value >= min) || !(value <= max)) return false;
+  *out = value;
+  return true;
+}
+
+// What is wrong with the value, or nothing.
+std::string set(const std::string& option, const std::string& value, Options* o) {
+  const auto count = [&](std::size_t* out, std::size_t min, std::size_t max) -> std::string {
+    if (number(value, min, max, out)) return {};
+    return "takes a whole number from " + std::to_string(min) + " to " + std::to_string(max);
+  };
+  if (option == "--data") return o->data = value, "";
+  if (option == "--json") return o->json = value, "";
+  if (option == "--steps") return count(&o->steps, 1, 1'000'000);
+  if (option == "--batch") return count(&o->batch, 1, 10'000);
+  if (option == "--report-every") return count(&o->report_every, 1, 1'000'000);
+  if (option == "--exchange-only") return count(&o->exchange_only, 1, 1'000'000);
+  if (option == "--seed") return number<std::uint64_t>(value, 0, ~0ull, &o->seed) ? "" : "takes a whole number";
+  if (option == "--rate") return number(value, 1e-9f, 100.0f, &o->rate) ? "" : "takes a number above 0, such as 0.1";
+  if (option == "--momentum")
+    return number(value, 0.0f, 0.9999f, &o->momentum) ? "" : "takes a number from 0 to 0.9999";
+  if (option == "--min-accuracy") {
+    if (!number(value, 0.0, 100.0, &o->accuracy_min)) return "takes a share such as 0.85, or per cent such as 85";
+    if (o->accuracy_min > 1) o->accuracy_min /= 100;
+    return {};
+  }
+  return "is no option";
+}
+
+}  // namespace
+
+Parsed parse_options(const std::vector<std::string>& arguments) {
+  Parsed parsed;
+  const auto refuse = [&](const std::string& text) {
+    parsed.exit_status = 2;
+    parsed.text = "train_fashion_mnist: " + text + " (see --help)";
+    return parsed;
+  };
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    std::string option = arguments[i], value;
+    if (option == "--help" || option == "-h") {
+      parsed.exit_status = 0;
+      parsed.text = kHelp;
+      return parsed;
+    }
+    const auto equals = option.find('=');
+    if (equals != std::string::npos) {
+      value = option.substr(equals + 1);
+      option.resize(equals);
+    } else if (i + 1 < arguments.size()) {
+      value = arguments[++i];
+    } else {
+      Options ignored;
+      const bool known = set(option, "1", &ignored) != "is no option";
+      return refuse(option + (known ? ": its value is missing" : ": is no option"));
+    }
+    if (const std::string problem = set(option, value, &parsed.options); !problem.empty()) {
+      return refuse(option + (problem == "is no option" ? "" : " " + value) + ": " + problem);
+    }
+  }
+  return parsed;
+}
+
+}  // namespace train

@@ -1,0 +1,32 @@
+// options.h -- what the user asked for. Every error names the option, its value and what it takes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace train {
+
+struct Options {
+  std::string data = "/usr/share/datasets/fashion-mnist";
+  std::size_t steps = 700;
+  std::size_t batch = 128;  // per rank
+  float rate = 0.1f;
+  float momentum = 0.9f;
+  std::uint64_t seed = 1;
+  std::size_t report_every = 50;  // steps
+  double accuracy_min = 0;        // share, 0..1
+  std::size_t exchange_only = 0;  // > 0: so many exchanges instead of training
+  std::string json;
+};
+
+struct Parsed {
+  int exit_status = -1;  // -1: go on; else print `text` and leave
+  std::string text;
+  Options options;
+};
+// Arguments without the program's name.
+Parsed parse_options(const std::vector<std::string>& arguments);
+
+}  // namespace train

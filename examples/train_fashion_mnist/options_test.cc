@@ -1,0 +1,38 @@
+#include "examples/train_fashion_mnist/options.h"
+
+#include <gtest/gtest.h>
+
+namespace train {
+namespace {
+
+TEST(TrainOptions, TakeBothSpellings) {
+  const auto parsed =
+      parse_options({"--steps", "30", "--batch=64", "--min-accuracy", "85", "--json", "x.json", "--seed=0"});
+  ASSERT_EQ(parsed.exit_status, -1) << parsed.text;
+  EXPECT_EQ(parsed.options.steps, 30u);
+  EXPECT_EQ(parsed.options.batch, 64u);
+  EXPECT_DOUBLE_EQ(parsed.options.accuracy_min, 0.85);
+  EXPECT_EQ(parsed.options.json, "x.json");
+  EXPECT_DOUBLE_EQ(parse_options({"--min-accuracy=0.85"}).options.accuracy_min, 0.85);
+}
+
+TEST(TrainOptions, ErrorsNameTheOptionAndItsValue) {
+  for (const auto& arguments : std::vector<std::vector<std::string>>{{"--steps", "0"},
+                                                                     {"--steps", "many"},
+                                                                     {"--batch="},
+                                                                     {"--rate", "-1"},
+                                                                     {"--rate", "nan"},
+                                                                     {"--steps"},
+                                                                     {"--speed", "1"},
+                                                                     {"steps", "4"},
+                                                                     {"--min-accuracy", "101"},
+                                                                     {"--momentum", "1"}}) {
+    const auto parsed = parse_options(arguments);
+    EXPECT_EQ(parsed.exit_status, 2) << arguments[0];
+    EXPECT_NE(parsed.text.find(arguments[0].substr(0, arguments[0].find('='))), std::string::npos) << parsed.text;
+  }
+  EXPECT_EQ(parse_options({"--help"}).exit_status, 0);
+}
+
+}  // namespace
+}  // namespace train
