@@ -88,7 +88,7 @@ def gloo(options, setting, size, iterations, nics, split):
     slowest = 2 * 1.5 * size / (min(setting.rates[:nics]) * 1e6 / 8)
     try:
         lines = harness.run_to_end(options, 60 + slowest * (iterations + 2), RANKS, RANKS, ["sh", "-c", command, options.gloo],
-                                   **setting.bed())
+                                   env={"PEERS_TCP_CONGESTION": options.congestion}, **setting.bed())
     finally:
         shutil.rmtree(store, ignore_errors=True)
     for line in lines:

@@ -4,8 +4,8 @@
   include_rule_test.py [ROOT]
 
 Prints each breach as file:line with the rule it breaks; exit status 1 if there is any. First it feeds itself sources that must fail,
-so that a checker that has gone blind fails as well. Tests (x_test.cc, x_fuzz.cc, anything in tests/) may see everything; nothing
-else may see them.
+so that a checker that has gone blind fails as well. Tests (x_test.cc, x_test_util.h, x_fixture.h, x_fuzz.cc, x_bench.cc, anything in
+tests/) may see everything; nothing else may see them.
 """
 import os
 import re
@@ -61,7 +61,7 @@ time.h unistd.h wchar.h xmmintrin.h emmintrin.h arm_acle.h arm_neon.h""".split()
 
 SOURCE = re.compile(r"\.(h|hpp|cc|cpp|c|inc)$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
-TEST = re.compile(r"(^tests/|_(test|fuzz|conformance|testing)\.(h|cc)$|^[^/]+/(testing|fuzz)/|^[^/]+/[^/]+/(testing|fuzz)/)")
+TEST = re.compile(r"(^tests/|_(test|test_util|fuzz|bench|conformance|fixture)\.(h|cc)$|^[^/]+/(testing|fuzz)/|^[^/]+/[^/]+/(testing|fuzz)/)")
 SKIPPED_FOLDERS = {"build", "out", ".git", "__pycache__"}
 
 
@@ -194,6 +194,9 @@ def check_itself():
         ("engine/a.cc", '#include "a.h"', True),                      # not from the root
         ("engine/a.cc", '// #include "sim/cluster.h"', False),        # a comment
         ("engine/a_test.cc", '#include "sim/cluster.h"', False),
+        ("transport/tcp/a_fixture.h", '#include "engine/a_test.h"', False),
+        ("kernels/a_bench.cc", "#include <benchmark/benchmark.h>", False),
+        ("kernels/a.cc", "#include <benchmark/benchmark.h>", True),
         ("kernels/a.cc", "#include <hwy/highway.h>", False),
         ("transport/a.cc", "#include <hwy/highway.h>", True),
         ("embed/a.cc", '#include "discovery/netlink.h"', False),
