@@ -9,7 +9,7 @@ namespace canarynet {
 
 namespace {
 
-constexpr std::uint16_t kRailPort = 4000;
+constexpr std::uint16_t kRailPort = 47000;
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
