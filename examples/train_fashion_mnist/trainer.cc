@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdio>
-#include <limits>
 #include <numeric>
 #include <stdexcept>
 
@@ -11,11 +10,6 @@ namespace train {
 namespace {
 
 std::vector<std::size_t> widths_for(const Dataset& images) { return {images.pixels(), 256, 128, kClasses}; }
-
-std::uint64_t sum_sent(const std::vector<NicTraffic>& nics) {
-  return std::accumulate(nics.begin(), nics.end(), std::uint64_t{0},
-                         [](auto sum, const auto& nic) { return sum + nic.sent; });
-}
 
 }  // namespace
 
@@ -119,7 +113,7 @@ void Trainer::report(std::size_t step, const Traffic& traffic, Progress* progres
     std::printf("%s\n", text.c_str());
     std::fflush(stdout);
   }
-  *progress = {.sent_before = sum_sent(nics)};
+  *progress = {};
 }
 
 std::int64_t Trainer::count_correct(const Dataset& test) {

@@ -46,7 +46,6 @@ class Trainer {
     double loss = 0;
     std::size_t steps = 0, correct = 0;
     double step_ms = 0, exposed_ms = 0;
-    std::uint64_t sent_before = 0;
   };
   void load_batch(std::size_t step);
   float rate_at(std::size_t step) const;
