@@ -218,7 +218,7 @@ bool Channel::check_stall(Path& path, Nanos now) {
         r.resent = true;
         requeue(e.record);
       }
-      fill_hole(path, path.first_unacked);  // asks for an ack, should the lane still live
+      declare_lost(path, path.first_unacked);  // its void asks for an ack, should the lane still live
     } else {
       // Nowhere else to go: try again here, ever more rarely.
       ++path.stalls;

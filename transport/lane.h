@@ -53,11 +53,13 @@ class LaneSink {
   virtual ~LaneSink() = default;
   // The connection stands in both directions (dialled lanes only; accepted ones are up when they are handed over).
   virtual void on_up(Lane& lane) = 0;
+  // Asked once for every frame, empty ones included.
   virtual Landing landing_for(Lane& lane, const wire::Header& header) = 0;
   virtual void on_frame(Lane& lane, const wire::Header& header, const Arrival& arrival) = 0;
   // After send() refused: there is room again.
   virtual void on_writable(Lane& lane) = 0;
-  // The lane is down. `hangup`: the peer's end was closed or reset (evidence of a death), not a local failure or time-out.
+  // The lane is down. `hangup`: the peer's end was closed, reset or refused the dial (evidence of a death), not a local failure, a
+  // time-out or a stream that can't be believed.
   virtual void on_down(Lane& lane, const Status& reason, bool hangup) = 0;
 };
 
@@ -128,7 +130,7 @@ class LaneFactory {
   virtual void set_acceptor(LaneAcceptor* acceptor) = 0;
   // Moves bytes, calls sinks. Returns the number of events handled (0: nothing was there). Bounded work.
   virtual std::size_t poll(Nanos now) = 0;
-  // When poll() wants to be called even if poll_fd() stays silent (connect time-outs); Nanos::max() for never.
+  // When poll() wants to be called even if poll_fd() stays silent (connect time-outs); Nanos::max() for never, 0 for at once.
   virtual Nanos next_deadline() const = 0;
   // One epoll descriptor that becomes readable when poll() has something to do; -1 in the simulator.
   virtual int poll_fd() const = 0;

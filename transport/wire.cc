@@ -7,7 +7,8 @@
 namespace canarynet::wire {
 
 // The structs go onto the wire as they lie in memory.
-static_assert(std::endian::native == std::endian::little, "a big-endian host needs byte swaps in seal() and validate()");
+static_assert(std::endian::native == std::endian::little,
+              "a big-endian host needs byte swaps in seal() and validate()");
 
 namespace {
 

@@ -16,7 +16,9 @@ alignas(4096) const std::byte kZeroes[kZeroBytes] = {};
 }  // namespace
 
 FrameQueue::FrameQueue(std::uint32_t capacity)
-    : capacity_(capacity), ring_(capacity), store_(std::make_unique_for_overwrite<std::byte[]>(capacity * kStoreBytes)) {
+    : capacity_(capacity),
+      ring_(capacity),
+      store_(std::make_unique_for_overwrite<std::byte[]>(capacity * kStoreBytes)) {
   CANARY_CHECK(capacity > 0, "a lane needs room for a frame");
   for (std::uint32_t i = 0; i < capacity; ++i) ring_[i].store = i;
 }

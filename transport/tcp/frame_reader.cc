@@ -97,7 +97,9 @@ const char* FrameReader::start_frame(FrameHandler& handler, LaneCounters& counte
       if (header_.payload_bytes > slot_bytes_) return "payload larger than the lane's slot";
       target_ = slot_.get();
       break;
-    case Landing::Kind::kDiscard: target_ = nullptr; break;
+    case Landing::Kind::kDiscard:
+      target_ = nullptr;
+      break;
   }
   landed_ = 0;
   crc_ = 0;

@@ -77,7 +77,7 @@ class FrameReader {
   Landing landing_;
   std::byte* target_ = nullptr;  // null: discarded
   std::size_t landed_ = 0;
-  std::uint32_t crc_ = 0;        // of the bytes landed so far
+  std::uint32_t crc_ = 0;  // of the bytes landed so far
 };
 
 }  // namespace canarynet

@@ -151,8 +151,8 @@ std::string tune(int fd, const SocketTuning& tuning) {
     char in_use[32] = {};
     socklen_t length = sizeof in_use - 1;
     if (::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, in_use, &length) != 0) in_use[0] = '\0';
-    note("congestion control \"" + tuning.congestion + "\" was refused (" + errno_text(error_number) + "): \"" + in_use +
-         "\" is used");
+    note("congestion control \"" + tuning.congestion + "\" was refused (" + errno_text(error_number) + "): \"" +
+         in_use + "\" is used");
   }
   if (!tuning.bind_device.empty() && ::setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, tuning.bind_device.data(),
                                                   static_cast<socklen_t>(tuning.bind_device.size())) != 0) {

@@ -218,7 +218,8 @@ std::size_t TcpLane::finish_connect() {
 }
 
 std::size_t TcpLane::on_connect_timeout(Nanos limit) {
-  go_down(Status(CANARY_SYSTEM, "no answer to the connection request within " + std::to_string(limit.count / 1'000'000) + " ms"),
+  go_down(Status(CANARY_SYSTEM,
+                 "no answer to the connection request within " + std::to_string(limit.count / 1'000'000) + " ms"),
           false);
   return 1;
 }

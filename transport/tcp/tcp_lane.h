@@ -63,15 +63,15 @@ class TcpLane final : public Lane, private FrameHandler {
   Landing landing_for(const wire::Header& header) override;
   void on_frame(const wire::Header& header, const Arrival& arrival) override;
 
-  TcpLaneFactory* factory_;    // null once the factory is gone
+  TcpLaneFactory* factory_;  // null once the factory is gone
   Socket socket_;
   State state_;
-  bool refused_ = false;       // send() said no: on_writable is owed
-  bool pending_ = false;       // in the factory's pending list
+  bool refused_ = false;  // send() said no: on_writable is owed
+  bool pending_ = false;  // in the factory's pending list
   bool broken_hangup_ = false;
   std::uint32_t interest_ = 0;
   const int rail_;
-  std::uint64_t key_ = 0;      // the factory's name for this lane
+  std::uint64_t key_ = 0;  // the factory's name for this lane
   Nanos connect_deadline_ = Nanos::max();
   Status broken_reason_;
   FrameQueue queue_;

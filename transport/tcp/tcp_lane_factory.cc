@@ -321,8 +321,8 @@ void TcpLaneFactory::accept_some(Listener& listener, Nanos now) {
   for (int i = 0; i < kAcceptsPerPoll; ++i) {
     sockaddr_storage storage{};
     socklen_t length = sizeof storage;
-    const int fd = ::accept4(listener.socket.fd(), reinterpret_cast<sockaddr*>(&storage), &length,
-                             SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const int fd =
+        ::accept4(listener.socket.fd(), reinterpret_cast<sockaddr*>(&storage), &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
       if (errno == EMFILE || errno == ENFILE) {

@@ -20,15 +20,15 @@ namespace canarynet {
 class TcpLane;
 
 struct TcpOptions {
-  std::vector<Rail> rails;               // address.port 0: the system picks one
-  std::string congestion;                // "" = the system's default; an unknown name falls back to it, with a note
-  Bytes notsent_lowat{128 * 1024};       // 0 = the system's default
+  std::vector<Rail> rails;          // address.port 0: the system picks one
+  std::string congestion;           // "" = the system's default; an unknown name falls back to it, with a note
+  Bytes notsent_lowat{128 * 1024};  // 0 = the system's default
   Nanos connect_timeout = 3_s;
-  bool allow_non_loopback = false;       // CANARY_INSECURE=1
-  bool bind_device = true;               // SO_BINDTODEVICE on lanes that leave this host
+  bool allow_non_loopback = false;  // CANARY_INSECURE=1
+  bool bind_device = true;          // SO_BINDTODEVICE on lanes that leave this host
   std::size_t slot_bytes = wire::kPayloadMax;
-  std::uint32_t queue_frames = 512;      // per lane
-  std::uint32_t lanes_max = 8192;        // accepted connections beyond are closed at once
+  std::uint32_t queue_frames = 512;  // per lane
+  std::uint32_t lanes_max = 8192;    // accepted connections beyond are closed at once
 };
 
 class TcpLaneFactory final : public LaneFactory {

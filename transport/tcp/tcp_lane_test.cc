@@ -14,15 +14,15 @@ namespace canarynet {
 
 INSTANTIATE_TEST_SUITE_P(
     Tcp, LaneConformance,
-    ::testing::Values(
-        LaneKind{"ipv4", [] { return std::unique_ptr<LaneFixture>(new TcpFixture(loopback_options())); }},
-        LaneKind{"ipv6", [] { return std::unique_ptr<LaneFixture>(new TcpFixture(loopback_options(true))); }},
-        LaneKind{"system_defaults",
-                 [] {
-                   TcpOptions options = loopback_options();
-                   options.notsent_lowat = Bytes{0};
-                   return std::unique_ptr<LaneFixture>(new TcpFixture(options));
-                 }}),
+    ::testing::Values(LaneKind{"ipv4", [] { return std::unique_ptr<LaneFixture>(new TcpFixture(loopback_options())); }},
+                      LaneKind{"ipv6",
+                               [] { return std::unique_ptr<LaneFixture>(new TcpFixture(loopback_options(true))); }},
+                      LaneKind{"system_defaults",
+                               [] {
+                                 TcpOptions options = loopback_options();
+                                 options.notsent_lowat = Bytes{0};
+                                 return std::unique_ptr<LaneFixture>(new TcpFixture(options));
+                               }}),
     lane_kind_name);
 
 namespace {
@@ -77,12 +77,13 @@ class TcpLaneTest : public ::testing::Test {
   std::unique_ptr<TcpLaneFactory> factory_;
 };
 
-// --- strangers ------------------------------------------------------------------------------------------------------------
+// --- strangers ------------------------------------------------------------------------------------------
 
 TEST_F(TcpLaneTest, GarbageFromAStrangerBringsTheLaneDownWithTheReason) {
   start();
   Socket socket = accepted_stranger();
-  const std::string request = "GET / HTTP/1.1\r\nHost: example.org\r\nUser-Agent: something long enough for a header\r\n\r\n";
+  const std::string request =
+      "GET / HTTP/1.1\r\nHost: example.org\r\nUser-Agent: something long enough for a header\r\n\r\n";
   write_all(socket, request.data(), request.size());
   ASSERT_TRUE(run_until([&] { return sink_.downs == 1; }));
   EXPECT_NE(sink_.reason.find("magic"), std::string::npos) << sink_.reason;
@@ -218,7 +219,7 @@ TEST_F(TcpLaneTest, PeerThatNeverReadsStopsTheSenderNotTheEngine) {
   EXPECT_EQ(::poll(&entry, 1, 20), 0) << "a full socket must not spin";
 }
 
-// --- limits and refusals ----------------------------------------------------------------------------------------------------
+// --- limits and refusals -----------------------------------------------------------------------------------------
 
 TEST_F(TcpLaneTest, OutOfDescriptorsTheConnectionIsShedAndAcceptDoesNotSpin) {
   start();
@@ -369,7 +370,7 @@ TEST_F(TcpLaneTest, PayloadBeyondASmallSlotStopsTheLane) {
   EXPECT_NE(sink_.reason.find("slot"), std::string::npos) << sink_.reason;
 }
 
-// --- the factory itself -----------------------------------------------------------------------------------------------------
+// --- the factory itself ------------------------------------------------------------------------------------------
 
 TEST_F(TcpLaneTest, LaneOutlivesItsFactory) {
   start();
@@ -394,7 +395,8 @@ TEST_F(TcpLaneTest, LoudLaneDoesNotStarveAQuietOne) {
     const auto payload = pattern_bytes(1, 1u << 20);
     const wire::Header header = make_header(1, payload);
     while (!stop) {
-      for (auto [data, bytes] : {std::pair<const void*, std::size_t>{&header, sizeof header}, {payload.data(), payload.size()}}) {
+      for (auto [data, bytes] :
+           {std::pair<const void*, std::size_t>{&header, sizeof header}, {payload.data(), payload.size()}}) {
         for (std::size_t done = 0; done < bytes && !stop;) {
           const void* rest = static_cast<const char*>(data) + done;
           const ssize_t n = ::send(loud.fd(), rest, bytes - done, MSG_NOSIGNAL | MSG_DONTWAIT);
