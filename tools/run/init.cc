@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <sstream>
 
 #include "base/clock.h"
 #include "tools/run/control.h"
@@ -198,13 +199,28 @@ class Init {
     if (::getpid() == 1) {
       ::kill(-1, SIGKILL);  // grandchildren, holders, the relay
     } else {
-      ranks_.kill_all(SIGKILL);
+      end_descendants();
     }
     if (!orphaned_) ranks_.drain_output();
     if (bed_ && bed_->relay_losses() > 0 && !orphaned_) {
       tell("the delay relay lost " + std::to_string(bed_->relay_losses()) + " packets (too slow, or a NIC was down)");
     }
     paths_.remove();
+  }
+
+  // Without a PID namespace: the ranks' groups, then whoever falls to us, the subreaper, as its parent ends.
+  void end_descendants() {
+    ranks_.kill_all(SIGKILL);
+    for (int round = 0; round < 200; ++round) {
+      while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+      }
+      std::istringstream children(read_text("/proc/thread-self/children"));
+      pid_t pid = 0;
+      int found = 0;
+      for (; children >> pid; ++found) ::kill(pid, SIGKILL);
+      if (found == 0) return;
+      ::usleep(5000);
+    }
   }
 
   // A stalled reader of our output must not keep us from seeing that canary-run is gone or that the user has had enough.

@@ -114,7 +114,7 @@ int run(const RunOptions& options) {
     }
   }
   if (!init.namespaces && !options.quiet) {
-    ::fprintf(stderr, "canary-run: no PID namespace here: what ranks start may outlive a SIGKILL of canary-run\n");
+    ::fprintf(stderr, "canary-run: no PID namespace here: ranks' children may outlive canary-run in rare cases\n");
   }
   write_all(lifeline.value().write.get(), &kGo, 1);
   const StatePaths paths = read_report(report.value().read.get());

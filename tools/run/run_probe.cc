@@ -3,7 +3,8 @@
 //   run_probe sink PORT                     takes TCP connections, answers each at its end with the rate it saw
 //   run_probe blast ADDRESS PORT MS [DEV]   sends for MS ms; prints the rate the sink saw, in Mbit/s
 //   run_probe reach PORT DEV ADDRESS...     prints the addresses that accept a connection over DEV
-//   run_probe count PORT MS                 counts UDP datagrams until none came for MS ms after the first; prints the count
+//   run_probe count PORT MS READY           creates the file READY, counts UDP datagrams until none came for MS ms after the
+//                                           first; prints the count
 //   run_probe send ADDRESS PORT COUNT       sends UDP datagrams, 20 per ms
 #include <arpa/inet.h>
 #include <errno.h>
@@ -127,8 +128,9 @@ int reach(int port, const char* device, const std::vector<const char*>& addresse
   return 0;
 }
 
-int count(int port, int ms) {
+int count(int port, int ms, const char* ready) {
   const int fd = listen_on(SOCK_DGRAM, port);
+  ::close(::open(ready, O_WRONLY | O_CREAT, 0644));
   long received = 0;
   char byte[64];
   for (pollfd p{fd, POLLIN, 0}; ::poll(&p, 1, received == 0 ? 20'000 : ms) > 0;) {
@@ -164,7 +166,7 @@ int main(int argc, char** argv) {
   }
   if (verb == "blast" && argc >= 5) return blast(argv[2], atoi(argv[3]), atoi(argv[4]), argc > 5 ? argv[5] : nullptr);
   if (verb == "reach" && argc >= 5) return reach(atoi(argv[2]), argv[3], {argv + 4, argv + argc});
-  if (verb == "count" && argc == 4) return count(atoi(argv[2]), atoi(argv[3]));
+  if (verb == "count" && argc == 5) return count(atoi(argv[2]), atoi(argv[3]), argv[4]);
   if (verb == "send" && argc == 5) return send_datagrams(argv[2], atoi(argv[3]), atoi(argv[4]));
   fprintf(stderr, "run_probe: see the head of run_probe.cc\n");
   return 2;

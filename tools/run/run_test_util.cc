@@ -6,15 +6,16 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <regex>
 #include <sstream>
 
 namespace canarynet::run {
@@ -34,6 +35,11 @@ std::string slurp(const std::string& path) {
   std::ostringstream out;
   out << in.rdbuf();
   return out.str();
+}
+
+double number_after(const std::string& text, const std::string& key) {
+  const auto at = text.find(key);
+  return at == std::string::npos ? std::nan("") : std::atof(text.c_str() + at + key.size());
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -63,6 +69,7 @@ Job::Job(const std::vector<std::string>& argv, const Options& options) {
       ::_exit(99);
     }
   }
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that is killed takes its jobs along
   std::vector<char*> args;
   for (const auto& a : argv) args.push_back(const_cast<char*>(a.c_str()));
   args.push_back(nullptr);
@@ -137,9 +144,9 @@ std::vector<pid_t> pids_in(const std::string& state, const std::string& section)
   if (start == std::string::npos) return pids;
   const auto stop = state.find("\n  \"", start + 1);
   const std::string part = state.substr(start, stop - start);
-  const std::regex pid("[{,] ?\"pid\": ([0-9]+)|\"id\": \"host-[0-9]+\", \"pid\": ([0-9]+)");
-  for (std::sregex_iterator i(part.begin(), part.end(), pid), end; i != end; ++i) {
-    pids.push_back(static_cast<pid_t>(std::stol((*i)[1].matched ? (*i)[1] : (*i)[2])));
+  const std::string key = "\"pid\": ";
+  for (auto at = part.find(key); at != std::string::npos; at = part.find(key, at + 1)) {
+    pids.push_back(static_cast<pid_t>(number_after(part.substr(at), key)));
   }
   return pids;
 }
@@ -154,49 +161,56 @@ void each_process(Body body) {
   }
 }
 
-std::set<std::string> network_namespaces() {
-  std::set<std::string> found;
-  each_process([&](pid_t, const std::string& path) {
-    std::error_code error;
-    const auto link = fs::read_symlink(path + "/ns/net", error);
-    if (!error) found.insert(link.string());
-  });
-  return found;
+std::string network_of(const std::string& process) {
+  std::error_code error;
+  const auto link = fs::read_symlink(process + "/ns/net", error);
+  return error ? "" : link.string();
 }
 
-std::set<std::string> interfaces() {
+// The names that canary-run gives, where it should never have put them: nic0, ctl0, sw1_0, p0_0, r…, b…, c0.
+std::set<std::string> stray_interfaces() {
   std::set<std::string> found;
-  for (const auto& line : lines_of(slurp("/proc/net/dev"))) found.insert(line.substr(0, line.find(':')));
+  for (const auto& line : lines_of(slurp("/proc/net/dev"))) {
+    const auto start = line.find_first_not_of(' ');
+    const std::string name = line.substr(start, line.find(':') - start);
+    const std::string letters = name.substr(0, name.find_first_of("0123456789"));
+    if (letters == name) continue;
+    for (const char* ours : {"nic", "ctl", "sw", "p", "r", "b", "c"}) {
+      if (letters == ours) found.insert(name);
+    }
+  }
   return found;
 }
 
 }  // namespace
 
-Census::Census() : namespaces_(network_namespaces()), interfaces_(interfaces()) {
+Census::Census() {
   static int count = 0;
   mark_ = "RUN_TEST_MARK=" + std::to_string(::getpid()) + "_" + std::to_string(++count) + "_";
 }
 
-std::vector<pid_t> Census::processes() const {
+std::vector<pid_t> Census::processes() {
   std::vector<pid_t> found;
+  const std::string own = network_of("/proc/self");
   each_process([&](pid_t pid, const std::string& path) {
-    if (slurp(path + "/environ").find(mark_) != std::string::npos) found.push_back(pid);
+    if (slurp(path + "/environ").find(mark_) == std::string::npos) return;
+    found.push_back(pid);
+    const std::string network = network_of(path);
+    if (!network.empty() && network != own) namespaces_.insert(network);
   });
   return found;
 }
 
-std::string Census::leftovers() const {
+std::string Census::leftovers() {
   std::string text;
   eventually(
       [&] {
         text.clear();
         for (const pid_t pid : processes()) text += "process " + std::to_string(pid) + "\n";
-        for (const auto& n : network_namespaces()) {
-          if (namespaces_.count(n) == 0) text += n + "\n";
-        }
-        for (const auto& i : interfaces()) {
-          if (interfaces_.count(i) == 0) text += "interface " + i + "\n";
-        }
+        each_process([&](pid_t pid, const std::string& path) {
+          if (namespaces_.count(network_of(path)) > 0) text += "process " + std::to_string(pid) + " in a host\n";
+        });
+        for (const auto& i : stray_interfaces()) text += "interface " + i + "\n";
         return text.empty();
       },
       5);

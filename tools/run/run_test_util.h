@@ -49,27 +49,31 @@ Ended run(const std::vector<std::string>& argv);
 // canary-run with these arguments, split at spaces, and `sh -c script` as the ranks' command.
 std::vector<std::string> canary_run(const std::string& arguments, const std::string& script);
 
-// Numbers behind every `"key": ` in the state file's section that starts with `"section"`.
+// The pids of the state file's "hosts" or "ranks", in order.
 std::vector<pid_t> pids_in(const std::string& state, const std::string& section);
 std::string state_path_in(const std::string& folder);
 
-// Everything of a job that the machine can still show: processes with the mark in their environment, network namespaces and
-// interfaces that were not there before.
+// Everything of a job that the machine can still show: processes with the mark in their environment or in a network
+// namespace where such a process was seen, and interfaces of canary-run's names in the test's own namespace.
 class Census {
  public:
   Census();
   // "NAME=value" for the job's environment.
   const std::string& mark() const { return mark_; }
+  // Processes that carry the mark now; remembers their namespaces.
+  std::vector<pid_t> processes();
+  // Namespaces that processes() has met, besides the test's own.
+  std::size_t namespaces() const { return namespaces_.size(); }
   // "" when nothing is left; waits up to 5 s for the kernel's clean-up. Else what there still is.
-  std::string leftovers() const;
-  // Processes that carry the mark now.
-  std::vector<pid_t> processes() const;
+  std::string leftovers();
 
  private:
   std::string mark_;
-  std::set<std::string> namespaces_, interfaces_;
+  std::set<std::string> namespaces_;
 };
 
+// The number after the first `key` in `text`; NaN if there is none.
+double number_after(const std::string& text, const std::string& key);
 // Polls until `condition`, at most `seconds`.
 bool eventually(const std::function<bool()>& condition, double seconds = 10);
 std::vector<std::string> lines_of(const std::string& text);
