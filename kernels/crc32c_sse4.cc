@@ -1,5 +1,5 @@
-// CRC32C with the CRC32 instruction. It takes 3 cycles but one can start every cycle, so three neighbouring blocks run side by
-// side; then the first two CRCs are moved over the blocks that follow them with a carry-less multiplication.
+// CRC32C with the CRC32 instruction. It takes 3 cycles but one can start every cycle, so three neighbouring blocks run
+// side by side; then the first two CRCs are moved over the blocks that follow them with a carry-less multiplication.
 #include <immintrin.h>
 
 #include "kernels/crc32c_fold.h"
@@ -24,8 +24,8 @@ inline uint64_t multiply(uint64_t crc, uint64_t constant) {
   return static_cast<uint64_t>(_mm_cvtsi128_si64(product));
 }
 
-// Takes all groups of three blocks off the front.
-template <size_t kBlock>
+// Takes all groups of three blocks off the front. kOverOne, kOverTwo: crc32c_skip() of one block and of two.
+template <size_t kBlock, uint64_t kOverOne, uint64_t kOverTwo>
 inline uint64_t take_triples(uint64_t crc, const unsigned char** at, size_t* bytes) {
   const unsigned char* first = *at;
   size_t left = *bytes;
@@ -37,8 +37,6 @@ inline uint64_t take_triples(uint64_t crc, const unsigned char** at, size_t* byt
       second_crc = _mm_crc32_u64(second_crc, word_at(first + kBlock + i));
       third_crc = _mm_crc32_u64(third_crc, word_at(first + 2 * kBlock + i));
     }
-    constexpr uint64_t kOverOne = crc32c_skip(kBlock);
-    constexpr uint64_t kOverTwo = crc32c_skip(2 * kBlock);
     crc = third_crc ^ _mm_crc32_u64(0, multiply(crc, kOverTwo) ^ multiply(second_crc, kOverOne));
   }
   *at = first;
@@ -51,8 +49,8 @@ inline uint64_t take_triples(uint64_t crc, const unsigned char** at, size_t* byt
 uint32_t crc32c(uint32_t crc_so_far, const void* data, size_t bytes) {
   const unsigned char* at = static_cast<const unsigned char*>(data);
   uint64_t crc = ~crc_so_far;
-  crc = take_triples<kLargeBlock>(crc, &at, &bytes);
-  crc = take_triples<kSmallBlock>(crc, &at, &bytes);
+  crc = take_triples<kLargeBlock, crc32c_skip(kLargeBlock), crc32c_skip(2 * kLargeBlock)>(crc, &at, &bytes);
+  crc = take_triples<kSmallBlock, crc32c_skip(kSmallBlock), crc32c_skip(2 * kSmallBlock)>(crc, &at, &bytes);
   for (; bytes >= 8; bytes -= 8, at += 8) crc = _mm_crc32_u64(crc, word_at(at));
   uint32_t crc32 = static_cast<uint32_t>(crc);
   for (; bytes > 0; --bytes, ++at) crc32 = _mm_crc32_u8(crc32, *at);

@@ -47,8 +47,8 @@ TEST_P(Crc32c, KnownVectors) {
   EXPECT_EQ(0x46DD794EU, of(rising));
   EXPECT_EQ(0x113FDB5CU, of(falling));
   EXPECT_EQ(0xD9963A56U,
-            of({0x01, 0xC0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x14, 0, 0, 0, 0, 0, 0x04, 0,
-                0,    0,    0, 0x14, 0, 0, 0, 0x18, 0x28, 0, 0, 0, 0, 0, 0, 0, 0x02, 0, 0, 0, 0, 0, 0, 0}));
+            of({0x01, 0xC0, 0, 0,    0, 0, 0, 0,    0,    0, 0, 0, 0, 0, 0, 0, 0x14, 0, 0, 0, 0, 0, 0x04, 0,
+                0,    0,    0, 0x14, 0, 0, 0, 0x18, 0x28, 0, 0, 0, 0, 0, 0, 0, 0x02, 0, 0, 0, 0, 0, 0,    0}));
 }
 
 TEST_P(Crc32c, MatchesTheBitwiseDefinitionForEveryLengthAndAlignment) {

@@ -1,4 +1,5 @@
-// kernels/dispatch.h -- the choice of a variant as a function of what was asked for; internal to kernels/ and its tests.
+// kernels/dispatch.h -- the choice of a variant as a function of what was asked for; internal to kernels/ and its
+// tests.
 #pragma once
 
 #include "base/status.h"

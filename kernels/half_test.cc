@@ -22,7 +22,8 @@ class Format {
     const int exponent_bits = 15 - fraction_bits_;
     const int bias = (1 << (exponent_bits - 1)) - 1;
     infinity_ = static_cast<std::uint16_t>(((1 << exponent_bits) - 1) << fraction_bits_);
-    for (int code = 0; code <= infinity_; ++code) {  // the code of infinity counts as the next power of two, for rounding
+    for (int code = 0; code <= infinity_;
+         ++code) {  // the code of infinity counts as the next power of two, for rounding
       const int exponent = code >> fraction_bits_;
       const int fraction = code & ((1 << fraction_bits_) - 1);
       const int significand = exponent == 0 ? fraction : fraction + (1 << fraction_bits_);
@@ -95,7 +96,8 @@ TEST_P(HalfReduce, AllValuesCombineToTheNearestValueInEveryVariant) {
         case 0: partner[i] = 0x8000; break;
         case 1: partner[i] = format.nearest(1.0); break;
         case 2: {
-          const double gap = format.value(static_cast<std::uint16_t>((code & 0x7FFF) + 1)) - format.value(code & 0x7FFF);
+          const double gap =
+              format.value(static_cast<std::uint16_t>((code & 0x7FFF) + 1)) - format.value(code & 0x7FFF);
           partner[i] = std::isfinite(gap) ? format.nearest(gap / 2) : code;
           break;
         }

@@ -1,7 +1,7 @@
 // canary-kernels-bench: how fast one core reduces and checks, beside what the machine can do at all.
 //
-// bytes/s counts the bytes of the result (a reduction also reads two operands, memcpy one). The yardsticks: memcpy of the same
-// bytes, and `a += b` as the compiler vectorises it for the baseline CPU. The table at the end has the ratios.
+// bytes/s counts the bytes of the result (a reduction also reads two operands, memcpy one). The yardsticks: memcpy of
+// the same bytes, and `a += b` as the compiler vectorises it for the baseline CPU. The table at the end has the ratios.
 #include <benchmark/benchmark.h>
 
 #include <cstdio>
@@ -16,7 +16,7 @@
 namespace canarynet {
 namespace {
 
-constexpr std::size_t kLarge = std::size_t{64} << 20;   // far beyond L2
+constexpr std::size_t kLarge = std::size_t{64} << 20;    // far beyond L2
 constexpr std::size_t kCached = std::size_t{256} << 10;  // two operands fit into L2
 constexpr std::size_t kPiece = std::size_t{128} << 10;
 
@@ -104,16 +104,16 @@ int run(int argc, char** argv) {
   const KernelVariant* variants = kernel_variants(&count);
   for (const auto& [label, bytes] : sizes) {
     const std::size_t size = bytes;
-    benchmark::RegisterBenchmark(("memcpy/" + label).c_str(), [size](benchmark::State& state) { bench_memcpy(state, size); });
+    benchmark::RegisterBenchmark(("memcpy/" + label).c_str(),
+                                 [size](benchmark::State& state) { bench_memcpy(state, size); });
     benchmark::RegisterBenchmark(("plain_f32_sum/" + label).c_str(),
                                  [size](benchmark::State& state) { bench_plain(state, size); });
     for (std::size_t v = 0; v < count; ++v) {
       for (DataType type : {CANARY_F32, CANARY_F16, CANARY_BF16}) {
         const ReduceFn kernel = variants[v].reduce(type, CANARY_SUM);
         const std::string name = std::string(variants[v].name) + "_" + std::string(name_of(type)) + "_sum/" + label;
-        benchmark::RegisterBenchmark(name.c_str(), [kernel, type, size](benchmark::State& state) {
-          bench_reduce(state, kernel, type, size);
-        });
+        benchmark::RegisterBenchmark(
+            name.c_str(), [kernel, type, size](benchmark::State& state) { bench_reduce(state, kernel, type, size); });
       }
     }
   }
@@ -133,7 +133,8 @@ int run(int argc, char** argv) {
   for (const auto& size : sizes) {
     const std::string label = "/" + size.first;
     reporter.print_ratio(name + "_f32_sum" + label, "plain_f32_sum" + label);
-    for (const char* what : {"_f32_sum", "_f16_sum", "_bf16_sum"}) reporter.print_ratio(name + what + label, "memcpy" + label);
+    for (const char* what : {"_f32_sum", "_f16_sum", "_bf16_sum"})
+      reporter.print_ratio(name + what + label, "memcpy" + label);
   }
   reporter.print_ratio(name + "_crc32c/128KiB", "scalar_crc32c/128KiB");
   reporter.print_ratio(name + "_crc32c/128KiB", "memcpy/256KiB");

@@ -42,7 +42,7 @@ std::uint32_t shift_to_nearest_even(std::uint32_t value, std::uint32_t shift) {
 
 void narrow(float value, Brain* out) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7FFFFFFFU) > kF32Infinity) {  // rounding could carry a NaN into infinity: truncate and set the quiet bit
+  if ((bits & 0x7FFFFFFFU) > kF32Infinity) {  // rounding might carry a NaN into infinity: truncate, set the quiet bit
     out->bits = static_cast<std::uint16_t>((bits >> 16) | 0x40U);
     return;
   }
@@ -143,7 +143,8 @@ template <typename T>
 void divide_all(void* data, std::size_t elements, std::uint32_t divisor) {
   for (std::size_t i = 0; i < elements; ++i) {
     if constexpr (std::is_integral_v<T>) {  // i64 holds every value of the narrower types and of the divisor
-      store<T>(data, i, static_cast<T>(static_cast<std::int64_t>(load<T>(data, i)) / static_cast<std::int64_t>(divisor)));
+      store<T>(data, i,
+               static_cast<T>(static_cast<std::int64_t>(load<T>(data, i)) / static_cast<std::int64_t>(divisor)));
     } else if constexpr (std::is_floating_point_v<T>) {
       store<T>(data, i, load<T>(data, i) / static_cast<T>(divisor));
     } else {

@@ -1,9 +1,9 @@
-// kernels/reduce.h -- dst = a (+) b for every type and reduction, written once, compiled per CPU, chosen once at run time.
+// kernels/reduce.h -- dst = a (+) b for every type and reduction; compiled per CPU, chosen once at run time.
 //
-// Scalar is the specification; every variant gives the same bits (but for NaN payloads). Integers wrap. f16/bf16: both operands
-// are widened to f32, combined there and rounded to nearest even. MIN/MAX: NaN when either operand is NaN; min(-0,+0) = -0,
-// max(-0,+0) = +0. No FMA across operands. Floating-point environment: round to nearest, no flush to zero (the caller's MXCSR
-// is saved, set and restored by DenormalGuard, once per poll, not per call).
+// Scalar is the specification; every variant gives the same bits (but for NaN payloads). Integers wrap. f16/bf16: both
+// operands are widened to f32, combined there and rounded to nearest even. MIN/MAX: NaN when either operand is NaN;
+// min(-0,+0) = -0, max(-0,+0) = +0. No FMA across operands. Floating-point environment: round to nearest, no flush to
+// zero (the caller's MXCSR is saved, set and restored by DenormalGuard, once per poll, not per call).
 // Memory: dst may equal a or b exactly; partial overlap is not allowed. Any alignment down to one element. Thread-safe.
 // CANARY_KERNELS=scalar|sse4|avx2|avx512 overrides the choice (an unsupported one is an error from kernels_status()).
 #pragma once
@@ -20,8 +20,8 @@ namespace canarynet {
 using ReduceFn = void (*)(void* dst, const void* a, const void* b, std::size_t elements);
 ReduceFn reduce_kernel(DataType type, ReduceOp op);
 
-// data[i] = data[i] / divisor: the end of AVG. Floats divide (f16/bf16 through f32, rounded once), integers truncate toward zero.
-// divisor > 0.
+// data[i] = data[i] / divisor: the end of AVG. Floats divide (f16/bf16 through f32, rounded once), integers truncate
+// toward zero. divisor > 0.
 using DivideFn = void (*)(void* data, std::size_t elements, std::uint32_t divisor);
 void divide(DataType type, void* data, std::size_t elements, std::uint32_t divisor);
 
@@ -35,7 +35,7 @@ struct KernelVariant {
   DivideFn (*divide)(DataType type);  // nullptr for types divided by the scalar variant
 };
 const KernelVariant* kernel_variants(std::size_t* count);
-// OK, or CANARY_INVALID_SETTING when CANARY_KERNELS names a variant that does not exist here (the best one is used then).
+// OK, or CANARY_INVALID_SETTING when CANARY_KERNELS names a variant that does not exist here (then the best one is used).
 Status kernels_status();
 
 // Sets MXCSR to its default (round to nearest, denormals kept) for its lifetime.

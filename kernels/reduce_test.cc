@@ -16,7 +16,8 @@
 namespace canarynet {
 namespace {
 
-constexpr DataType kTypes[] = {CANARY_F32, CANARY_F64, CANARY_F16, CANARY_BF16, CANARY_I8, CANARY_U8, CANARY_I32, CANARY_I64};
+constexpr DataType kTypes[] = {CANARY_F32, CANARY_F64, CANARY_F16, CANARY_BF16,
+                               CANARY_I8,  CANARY_U8,  CANARY_I32, CANARY_I64};
 constexpr ReduceOp kOps[] = {CANARY_SUM, CANARY_AVG, CANARY_MIN, CANARY_MAX, CANARY_PROD};
 
 // Layout of the floating-point types; fraction_bits 0 for integers.
@@ -52,7 +53,8 @@ bool is_nan(DataType type, std::uint64_t bits) {
 }
 bool is_quiet(DataType type, std::uint64_t bits) { return (bits >> (layout_of(type).fraction_bits - 1) & 1) != 0; }
 
-// Bits that go wrong first: zeros, subnormals, ones, extremes, infinities, NaNs quiet and signalling; all with both signs.
+// Bits that go wrong first: zeros, subnormals, ones, extremes, infinities, NaNs quiet and signalling; all with both
+// signs.
 std::vector<std::uint64_t> special_values(DataType type) {
   const Layout layout = layout_of(type);
   const std::uint64_t sign = std::uint64_t{1} << (layout.bits - 1);
@@ -95,7 +97,8 @@ std::vector<char> make_operand(DataType type, std::size_t elements, std::uint64_
   return operand;
 }
 
-void expect_same(DataType type, const char* expected, const char* actual, std::size_t elements, const std::string& what) {
+void expect_same(DataType type, const char* expected, const char* actual, std::size_t elements,
+                 const std::string& what) {
   const std::size_t size = size_of(type);
   if (std::memcmp(expected, actual, elements * size) == 0) return;
   for (std::size_t i = 0; i < elements; ++i) {
@@ -109,13 +112,13 @@ void expect_same(DataType type, const char* expected, const char* actual, std::s
 enum class Target { kSeparate, kFirst, kSecond };
 
 // Runs both kernels on copies placed `shift` elements off a 64-byte boundary and compares result and surroundings.
-void compare(const KernelVariant& variant, DataType type, ReduceOp op, std::size_t elements, std::size_t shift, Target target,
-             const std::vector<char>& a, const std::vector<char>& b) {
+void compare(const KernelVariant& variant, DataType type, ReduceOp op, std::size_t elements, std::size_t shift,
+             Target target, const std::vector<char>& a, const std::vector<char>& b) {
   const std::size_t size = size_of(type);
   const std::size_t bytes = elements * size;
-  const std::string what = std::string(variant.name) + " " + std::string(name_of(type)) + " " + std::string(name_of(op)) +
-                           " count " + std::to_string(elements) + " shift " + std::to_string(shift) + " target " +
-                           std::to_string(static_cast<int>(target));
+  const std::string what = std::string(variant.name) + " " + std::string(name_of(type)) + " " +
+                           std::string(name_of(op)) + " count " + std::to_string(elements) + " shift " +
+                           std::to_string(shift) + " target " + std::to_string(static_cast<int>(target));
   std::vector<char> expected(bytes + 1);
   kernels_scalar::reduce(type, op)(expected.data(), a.data(), b.data(), elements);
 

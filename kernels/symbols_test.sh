@@ -1,7 +1,7 @@
 #!/bin/sh
-# symbols_test.sh NM ARCHIVE -- the files of an instruction set must define only functions of their own namespace. Anything
-# weak there (an inline function, a template) could be the copy the linker keeps for the whole program, and it would hold
-# instructions that older CPUs lack.
+# symbols_test.sh NM ARCHIVE -- the files of an instruction set must define only functions of their own namespace.
+# Anything weak there (an inline function, a template) could be the copy the linker keeps for the whole program, and it
+# would hold instructions that older CPUs lack.
 set -eu
 nm=$1
 archive=$2
@@ -10,7 +10,7 @@ for isa in sse4 avx2 avx512; do
   for object in $("$nm" -A --defined-only "$archive" | sed -n "s/^.*:\([a-z0-9]*_$isa\.cc\.o\):.*/\1/p" | sort -u); do
     checked=$((checked + 1))
     # Lower case t, r, d, b: local symbols, which no other object can see.
-    strangers=$("$nm" -A --defined-only --demangle "$archive" | sed -n "s/^.*:$object:[0-9a-f]* //p" |
+    strangers=$("$nm" -A --defined-only --demangle "$archive" | sed -n "s/^.*:$object: *[0-9a-f]* //p" |
       grep -v '^[trdbn] ' | grep -v "^T canarynet::kernels_$isa::" || true)
     if [ -n "$strangers" ]; then
       echo "$object defines more than canarynet::kernels_$isa:"
