@@ -1,0 +1,109 @@
+// The C++ header in a job of one rank: types, lengths, operations in flight, errors.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "canarynet/canarynet.hpp"
+
+namespace {
+
+using canarynet::Context;
+using canarynet::Operation;
+
+// What must not compile: elements without a wire type, outputs that can't be written.
+static_assert(canarynet::OutputBuffer<std::vector<float>>);
+static_assert(canarynet::OutputBuffer<std::span<std::int8_t>>);
+static_assert(canarynet::InputBuffer<std::span<const canarynet::bf16>>);
+static_assert(!canarynet::OutputBuffer<std::span<const float>>);
+static_assert(!canarynet::OutputBuffer<const std::vector<float>>);
+static_assert(!canarynet::InputBuffer<std::vector<bool>>);
+static_assert(!canarynet::InputBuffer<std::vector<char16_t>>);
+static_assert(!canarynet::InputBuffer<std::vector<std::string>>);
+static_assert(canarynet::type_of<canarynet::f16> == CANARY_F16 && canarynet::type_of<std::int64_t> == CANARY_I64);
+static_assert(sizeof(canarynet::f16) == 2 && sizeof(canarynet::bf16) == 2);
+
+class CppApi : public testing::Test {
+ protected:
+  Context context_{canarynet::JoinOptions{.rank = 0, .world_size = 1}};
+};
+
+TEST_F(CppApi, CollectivesOfOneRankCopy) {
+  auto& world = context_.world();
+  EXPECT_EQ(context_.rank(), 0);
+  EXPECT_EQ(world.size(), 1);
+  const std::vector<float> input = {1, 2, 3};
+  std::array<float, 3> output{};
+  world.all_reduce(input, output);
+  EXPECT_EQ(output[2], 3);
+  std::vector<float> gathered(3);
+  world.all_gather(std::span(input), std::span(gathered));
+  EXPECT_EQ(gathered, input);
+  std::vector<std::int64_t> numbers = {7, 8};
+  world.all_reduce(numbers, CANARY_MAX);
+  world.broadcast(numbers, 0);
+  EXPECT_EQ(numbers, (std::vector<std::int64_t>{7, 8}));
+  std::vector<double> in = {1.5, 2.5}, out(2);
+  world.reduce_scatter(in, out, CANARY_AVG);
+  EXPECT_EQ(out, in);
+  world.barrier();
+}
+
+TEST_F(CppApi, OperationsCompleteOnceAndMove) {
+  std::vector<canarynet::bf16> data(5, canarynet::bf16{0x3f80});
+  Operation first = context_.world().all_reduce_async(data);
+  EXPECT_TRUE(first.pending());
+  Operation second = std::move(first);
+  EXPECT_FALSE(first.pending());
+  first.wait();  // nothing to do
+  second.set_deadline(std::chrono::seconds(10));
+  while (!second.test()) {
+  }
+  EXPECT_FALSE(second.pending());
+  EXPECT_TRUE(second.test());
+  EXPECT_EQ(data[4].bits, 0x3f80);
+  { const Operation dropped = context_.world().barrier_async(); }  // the destructor waits
+}
+
+TEST_F(CppApi, LengthsThatDoNotFitAreRefused) {
+  std::vector<float> three(3), two(2);
+  auto& world = context_.world();
+  EXPECT_THROW(world.all_reduce(three, two), canarynet::Error);
+  EXPECT_THROW(world.reduce_scatter(three, two), canarynet::Error);
+  EXPECT_THROW(world.all_gather(three, two), canarynet::Error);
+}
+
+TEST_F(CppApi, ErrorsCarryTheCodeAndASentence) {
+  std::vector<float> data(2);
+  try {
+    context_.world().broadcast(data, 5);
+    FAIL() << "a root that is no rank was taken";
+  } catch (const canarynet::Error& error) {
+    EXPECT_EQ(error.code(), CANARY_INVALID_ARGUMENT);
+    EXPECT_STRNE(error.what(), "");
+  }
+}
+
+TEST_F(CppApi, GroupsMoveAndEnd) {
+  const std::array<int, 1> ranks = {0};
+  auto group = context_.create_group(ranks);
+  auto moved = std::move(group);
+  EXPECT_EQ(moved.size(), 1);
+  EXPECT_EQ(moved.rank(), 0);
+  std::vector<float> data = {4};
+  moved.all_reduce(data);
+  EXPECT_EQ(data[0], 4);
+}
+
+TEST(CppContext, RefusesAWrongSetting) {
+  try {
+    const Context context({.rank = 0, .world_size = 1, .settings = {"no_such_setting=1"}});
+    FAIL() << "an unknown setting was taken";
+  } catch (const canarynet::Error& error) {
+    EXPECT_EQ(error.code(), CANARY_INVALID_SETTING);
+    EXPECT_NE(std::string(error.what()).find("no_such_setting"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
