@@ -209,7 +209,7 @@ struct Half {
 
 constexpr size_t kUnroll = 4;  // vectors in flight per turn; enough to hide the latency of the conversions
 
-// Converting takes so many instructions that few loads are in flight at a time: from memory the 16-bit floats then run
+// Converting takes so many instructions that few loads are in flight at a time: beyond L2 the 16-bit floats then run
 // at half the speed of f32. Asking for the lines ahead brings them near it (measured: 512 bytes ahead are too few, 2048
 // no better).
 constexpr size_t kPrefetchBytes = 1024;

@@ -35,7 +35,7 @@ struct KernelVariant {
   DivideFn (*divide)(DataType type);  // nullptr for types divided by the scalar variant
 };
 const KernelVariant* kernel_variants(std::size_t* count);
-// OK, or CANARY_INVALID_SETTING when CANARY_KERNELS names a variant that does not exist here (then the best one is used).
+// OK, or CANARY_INVALID_SETTING when CANARY_KERNELS names a variant this machine lacks (the best one is used then).
 Status kernels_status();
 
 // Sets MXCSR to its default (round to nearest, denormals kept) for its lifetime.
