@@ -4,7 +4,7 @@
 //   INSTANTIATE_TEST_SUITE_P(Tcp, LaneConformance, ::testing::Values(LaneKind{"ipv4", [] { return …; }}), lane_kind_name);
 //
 // A LaneFixture is two hosts, 0 and 1, with a rail each (rail 0 of both meet). step() lets a little time pass, real or virtual, and
-// polls both factories with now(). A side may have been dropped; its factory is then null and step() polls the other alone.
+// polls both factories with now().
 #pragma once
 
 #include <gtest/gtest.h>
@@ -89,8 +89,11 @@ class Recorder : public LaneSink {
     EXPECT_EQ(downs, 0) << "a frame arrived after on_down";
     ++frames;
     if (keep) {
-      received.push_back(
-          {header, {arrival.payload.begin(), arrival.payload.end()}, arrival.cookie, arrival.intact, arrival.discarded});
+      received.push_back({header,
+                          {arrival.payload.begin(), arrival.payload.end()},
+                          arrival.cookie,
+                          arrival.intact,
+                          arrival.discarded});
     }
     if (frame_hook) frame_hook(lane, header, arrival);
   }
@@ -182,7 +185,7 @@ class LaneConformance : public ::testing::TestWithParam<LaneKind> {
 };
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LaneConformance);
 
-// --- coming up ----------------------------------------------------------------------------------------------------------
+// --- coming up ------------------------------------------------------------------------------------------
 
 TEST_P(LaneConformance, DialComesUpOnBothSides) {
   connect();
@@ -251,12 +254,13 @@ TEST_P(LaneConformance, ManyLanesBetweenTheSameRails) {
   for (const auto& got : far_sink_.received) EXPECT_EQ(got.payload, lane_test::pattern_bytes(got.header.piece, 900));
 }
 
-// --- frames -------------------------------------------------------------------------------------------------------------
+// --- frames ------------------------------------------------------------------------------------------
 
 TEST_P(LaneConformance, FramesOfAllSizesArriveIntactAndInOrder) {
   connect();
-  const std::size_t sizes[] = {0, 1, 2, 47, 48, 49, 1023, 1024, 1025, 4096, 16335, 16336, 16337, 16384, 65536, 131071, 131072,
-                               1u << 20, 0, 0, 7, (1u << 20) - 1, 3};
+  const std::size_t sizes[] = {0,     1,     2,     47,    48,     49,     1023,     1024, 1025, 4096, 16335,
+                               16336, 16337, 16384, 65536, 131071, 131072, 1u << 20, 0,    0,    7,    (1u << 20) - 1,
+                               3};
   std::vector<std::vector<std::byte>> payloads;
   for (std::size_t i = 0; i < std::size(sizes); ++i) payloads.push_back(lane_test::pattern_bytes(i, sizes[i]));
   std::size_t sent = 0;
@@ -348,7 +352,8 @@ TEST_P(LaneConformance, FullQueueRefusesThenTellsWhenThereIsRoom) {
 
 TEST_P(LaneConformance, NoWritableWithoutARefusal) {
   connect();
-  ASSERT_TRUE(send(near(), 0, lane_test::pattern_bytes(1, 5000)));
+  const auto payload = lane_test::pattern_bytes(1, 5000);
+  ASSERT_TRUE(send(near(), 0, payload));
   near().flush(fixture_->now());
   ASSERT_TRUE(run_until([&] { return far_sink_.frames == 1; }));
   run_for(10_ms);
@@ -372,7 +377,7 @@ TEST_P(LaneConformance, CorruptedPayloadIsFlagged) {
   EXPECT_TRUE(far().up()) << "a broken payload is the channel's to judge";
 }
 
-// --- landings -----------------------------------------------------------------------------------------------------------
+// --- landings ------------------------------------------------------------------------------------------
 
 TEST_P(LaneConformance, SpanLandingIsWrittenInPlaceAndNowhereElse) {
   connect();
@@ -441,7 +446,8 @@ TEST_P(LaneConformance, RedirectLeavesTheLandingAlone) {
   ASSERT_TRUE(send(near(), 2, small));
   near().flush(fixture_->now());
   ASSERT_TRUE(run_until([&] { return far_sink_.landings == 1; }));
-  if (far_sink_.frames != 0) GTEST_SKIP() << "this kind of lane delivers whole frames at once: nothing is ever in progress";
+  if (far_sink_.frames != 0)
+    GTEST_SKIP() << "this kind of lane delivers whole frames at once: nothing is ever in progress";
   far().redirect(12345);  // some other landing: no effect
   far().redirect(1);
   std::fill(memory.begin(), memory.end(), std::byte{0x77});
@@ -457,7 +463,7 @@ TEST_P(LaneConformance, RedirectLeavesTheLandingAlone) {
   EXPECT_TRUE(far_sink_.received[1].payload == small);
 }
 
-// --- cancel -------------------------------------------------------------------------------------------------------------
+// --- cancel ------------------------------------------------------------------------------------------
 
 TEST_P(LaneConformance, CancelDropsWhatHasNotBegun) {
   connect();
@@ -525,7 +531,7 @@ TEST_P(LaneConformance, CancelMakesRoomAndTells) {
   ASSERT_TRUE(run_until([&] { return near_sink_.writables == 1; }));
 }
 
-// --- going down ---------------------------------------------------------------------------------------------------------
+// --- going down ------------------------------------------------------------------------------------------
 
 TEST_P(LaneConformance, PeersDestructionIsAHangupAndWhatItSentFirstArrives) {
   connect();
@@ -587,11 +593,12 @@ TEST_P(LaneConformance, LaneMayBeDestroyedWhileItConnects) {
 }
 
 TEST_P(LaneConformance, APlaceThatWasFreedIsUsedAgain) {
+  const auto payload = lane_test::pattern_bytes(1, 2000);
   for (int round = 0; round < 50; ++round) {
     near_sink_ = Recorder();
     far_sink_ = Recorder();
     connect();
-    ASSERT_TRUE(send(near(), 1, lane_test::pattern_bytes(1, 2000)));
+    ASSERT_TRUE(send(near(), 1, payload));
     near().flush(fixture_->now());
     ASSERT_TRUE(run_until([&] { return far_sink_.frames == 1; }));
     if (round % 2 == 0) {
@@ -606,7 +613,7 @@ TEST_P(LaneConformance, APlaceThatWasFreedIsUsedAgain) {
   }
 }
 
-// --- the rest -----------------------------------------------------------------------------------------------------------
+// --- the rest ------------------------------------------------------------------------------------------
 
 TEST_P(LaneConformance, CountersAgreeOnBothSides) {
   connect();
