@@ -236,6 +236,9 @@ class Swarm {
   // After an error, every later operation gives the same verdict, on all.
   void check_dead() {
     if (crashed_at_ == Nanos::max()) return;
+    options_.faults = false;  // a frozen engine could not answer
+    for (const Heal& h : heals_) undo(h);
+    heals_.clear();
     advance(kGrace);
     OpTicket tickets[64];
     float value = 1;

@@ -1,0 +1,105 @@
+// Every operation x planner x type x reduction x ranks x size, through engines, channels and lanes, compared bit by bit.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "collectives/schedule.h"
+#include "sim/cluster_test_util.h"
+
+namespace canarynet {
+namespace {
+
+struct Case {
+  PlannerId planner;
+  int ranks;
+  int per_host;
+};
+
+class Matrix : public testing::TestWithParam<Case> {};
+
+TEST_P(Matrix, EveryTypeAndReductionIsExact) {
+  const auto [planner_id, ranks, per_host] = GetParam();
+  ClusterOptions options;
+  options.hosts = ranks / per_host;
+  options.ranks_per_host = per_host;
+  options.wiring = planner_id == PlannerId::kBCube && ranks == 4 && per_host == 1   ? Wiring::bcube(2, 2)
+                   : planner_id == PlannerId::kBCube && ranks == 8 && per_host == 1 ? Wiring::bcube(2, 3)
+                   : planner_id == PlannerId::kBCube && ranks == 9 && per_host == 1 ? Wiring::bcube(3, 2)
+                                                                                    : Wiring::flat(options.hosts, 2);
+  options.settings.algo = std::string(name_of(planner_id));
+  // Small pieces make many cells of few bytes; the large size keeps its own number of pieces bounded.
+  options.settings.piece_bytes = Bytes{16384};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.join()) << cluster.engine(0).join_status().to_string();
+
+  const bool quick = std::getenv("CANARY_TEST_QUICK") != nullptr;
+  const std::uint64_t sizes[] = {0, 1, 1001, (1 << 18) + 3};
+  int ran = 0;
+  for (int c = 0; c < kCollectiveCount; ++c) {
+    const auto collective = static_cast<Collective>(c);
+    if (!planner(planner_id).defines(collective, ranks)) continue;
+    for (int t = 0; t < kDataTypeCount; ++t) {
+      for (int o = 0; o < kReduceOpCount; ++o) {
+        const bool reduces = collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
+        if (!reduces && o != 0) continue;
+        if (collective == Collective::kBarrier && t != 0) continue;
+        for (const std::uint64_t size : sizes) {
+          // The large size: every type and every reduction once, not their product (that is the small sizes' work).
+          if (size > 2000 && (quick || (t != 0 && o != (t % kReduceOpCount)))) continue;
+          oracle::Shape shape;
+          shape.collective = collective;
+          shape.ranks = ranks;
+          // Blocks of reduce-scatter and all-gather: the size is that of the whole.
+          const bool blocks = collective == Collective::kReduceScatter || collective == Collective::kAllGather;
+          shape.count = collective == Collective::kBarrier ? 0 : blocks && size > 2000 ? size / static_cast<std::uint64_t>(ranks) : size;
+          shape.type = static_cast<DataType>(t);
+          shape.redop = static_cast<ReduceOp>(o);
+          shape.root = ranks - 1;
+          shape.salt = static_cast<std::uint64_t>(c * 1000 + t * 10 + o);
+          AllRanks op(cluster, shape, (t + o) % 2 == 1);
+          op.submit_all();
+          op.expect_exact();
+          if (HasFatalFailure()) return;
+          ++ran;
+        }
+      }
+    }
+  }
+  EXPECT_GT(ran, 0);
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> out;
+  for (const PlannerId id : {PlannerId::kRing, PlannerId::kMesh, PlannerId::kHalvingDoubling}) {
+    for (const int n : {1, 2, 3, 4, 5, 7, 8, 9}) out.push_back({id, n, 1});
+    out.push_back({id, 8, 4});
+  }
+  for (const int n : {4, 8, 9}) out.push_back({PlannerId::kBCube, n, 1});
+  out.push_back({PlannerId::kBCube, 4, 4});
+  return out;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Matrix, testing::ValuesIn(cases()), [](const auto& param_info) {
+  return std::string(name_of(param_info.param.planner)) + "_n" + std::to_string(param_info.param.ranks) + "_k" + std::to_string(param_info.param.per_host);
+});
+
+TEST(HugeBuffers, TwoToThe26AndThreeBytesOfI8OnceEach) {
+  if (std::getenv("CANARY_TEST_QUICK") != nullptr) GTEST_SKIP() << "CANARY_TEST_QUICK is set";
+  Cluster cluster(flat_cluster(3));
+  ASSERT_TRUE(cluster.join());
+  for (int c = 0; c < kCollectiveCount - 1; ++c) {
+    oracle::Shape shape;
+    shape.collective = static_cast<Collective>(c);
+    shape.ranks = 3;
+    shape.type = CANARY_I8;
+    const std::uint64_t total = (1 << 26) + 3;
+    const bool blocks = shape.collective == Collective::kReduceScatter || shape.collective == Collective::kAllGather;
+    shape.count = blocks ? total / 3 : total;
+    AllRanks op(cluster, shape);
+    op.submit_all();
+    op.expect_exact(60_s);
+  }
+}
+
+}  // namespace
+}  // namespace canarynet
