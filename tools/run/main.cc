@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -149,13 +150,18 @@ int link_command(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   using namespace canarynet::run;
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (!arguments.empty() && arguments[0] == "link") return link_command(arguments);
-  const auto parsed = parse_run_options(arguments);
-  if (!parsed.ok()) return fail(kWrongArguments, parsed.status().text());
-  if (parsed.value().print_help) {
-    ::fputs(parsed.value().help.c_str(), stdout);
-    return 0;
+  try {
+    const std::vector<std::string> arguments(argv + 1, argv + argc);
+    if (!arguments.empty() && arguments[0] == "link") return link_command(arguments);
+    const auto parsed = parse_run_options(arguments);
+    if (!parsed.ok()) return fail(kWrongArguments, parsed.status().text());
+    if (parsed.value().print_help) {
+      ::fputs(parsed.value().help.c_str(), stdout);
+      return 0;
+    }
+    return run(parsed.value().options);
+  } catch (const std::exception& e) {  // memory ran out
+    ::fprintf(stderr, "canary-run: %s\n", e.what());
+    return kNoTestbed;
   }
-  return run(parsed.value().options);
 }

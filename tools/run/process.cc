@@ -145,6 +145,7 @@ Status run_program(int network_fd, const std::vector<std::string>& argv, const s
       const char* path = ::getenv("PATH");
       ::setenv("PATH", (std::string(path ? path : "/usr/bin:/bin") + ":/usr/sbin:/sbin").c_str(), 1);
       std::vector<char*> args;
+      args.reserve(argv.size() + 1);
       for (const auto& a : argv) args.push_back(const_cast<char*>(a.c_str()));
       args.push_back(nullptr);
       ::execvp(args[0], args.data());

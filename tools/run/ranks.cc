@@ -41,6 +41,7 @@ void Ranks::become_rank(int rank, const std::string& join, const std::string& st
   set_env("CANARY_RUN_STATE", state_path);
   ::setenv("CANARY_SOCKET_IFNAME", bed_ != nullptr ? "^ctl0,lo" : "=lo", 0);
   std::vector<char*> args;
+  args.reserve(options_.command.size() + 1);
   for (const auto& a : options_.command) args.push_back(const_cast<char*>(a.c_str()));
   args.push_back(nullptr);
   ::execvp(args[0], args.data());

@@ -108,7 +108,7 @@ int reach(int port, const char* device, const std::vector<const char*>& addresse
     const int fd = open_socket(SOCK_STREAM, device);
     ::fcntl(fd, F_SETFL, O_NONBLOCK);
     const sockaddr_in to = address_of(address, port);
-    ::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+    static_cast<void>(::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to));  // poll tells
     open.push_back({fd, POLLOUT, 0});
   }
   std::vector<bool> done(open.size(), false);

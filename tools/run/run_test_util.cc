@@ -71,6 +71,7 @@ Job::Job(const std::vector<std::string>& argv, const Options& options) {
   }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that is killed takes its jobs along
   std::vector<char*> args;
+  args.reserve(argv.size() + 1);
   for (const auto& a : argv) args.push_back(const_cast<char*>(a.c_str()));
   args.push_back(nullptr);
   ::execvp(args[0], args.data());

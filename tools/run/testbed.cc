@@ -22,6 +22,12 @@
 namespace canarynet::run {
 namespace {
 
+// Appends the parts: batches of ip and tc are long.
+template <typename... Parts>
+void add(std::string* out, const Parts&... parts) {
+  (out->append(parts), ...);
+}
+
 // Room is made for this rate where none is set.
 constexpr std::int64_t kUnshapedGuess = 2'000'000'000;
 
@@ -36,7 +42,9 @@ std::string drop_some(std::uint32_t ppm) {
 // Sysctls of a network namespace's IPv4 and IPv6, for it and for devices to come.
 void set_for_all(const std::string& family, const std::string& name, const std::string& value) {
   for (const char* scope : {"all", "default"}) {
-    static_cast<void>(write_file("/proc/sys/net/" + family + "/conf/" + scope + "/" + name, value));  // IPv6 may be absent
+    std::string path = "/proc/sys/net/";
+    add(&path, family, "/conf/", scope, "/", name);
+    static_cast<void>(write_file(path, value));  // IPv6 may be absent
   }
 }
 
@@ -71,8 +79,9 @@ void set_tcp_buffers(const RunOptions& options) {
     std::int64_t least = 4096, first = 131072, most = 4 << 20;
     now >> least >> first >> most;
     if (name == "tcp_rmem") first = std::max(first, wanted);  // a sender's buffer grows with its window by itself
-    static_cast<void>(write_file(
-        path, std::to_string(least) + " " + std::to_string(first) + " " + std::to_string(std::max(most, wanted))));
+    std::string text;
+    add(&text, std::to_string(least), " ", std::to_string(first), " ", std::to_string(std::max(most, wanted)));
+    static_cast<void>(write_file(path, text));
   }
 }
 
@@ -161,7 +170,7 @@ Status Testbed::enter(int host) const {
   if (::mount("tmpfs", scratch_.c_str(), "tmpfs", 0, "size=64k,mode=755") == 0) {
     std::string names = "127.0.0.1 localhost\n";
     for (int h = 0; h < options_.hosts; ++h) {
-      names += (options_.ctl ? control_address(h) : wiring_.port(h, 0).address) + " host-" + std::to_string(h) + "\n";
+      add(&names, options_.ctl ? control_address(h) : wiring_.port(h, 0).address, " host-", std::to_string(h), "\n");
     }
     const std::string file = scratch_ + "/hosts";
     if (write_file(file, names).ok()) ::mount(file.c_str(), "/etc/hosts", nullptr, MS_BIND, nullptr);
@@ -174,34 +183,34 @@ Status Testbed::make_links() {
   const std::string mtu = " mtu " + std::to_string(options_.mtu) + " ";
   std::string fabric;
   const auto add_switch = [&](const std::string& name, const std::string& size) {
-    fabric += "link add " + name + size + "type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set " + name + " up\n";
+    add(&fabric, "link add ", name, size, "type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set ", name, " up\n");
   };
   for (const auto& name : wiring_.switches) add_switch(name, mtu);
   if (options_.ctl) add_switch("ctl", " ");
   for (const auto& p : wiring_.ports) {
     const auto& network = hosts_[static_cast<std::size_t>(p.host)];
     const auto& sw = wiring_.switches[static_cast<std::size_t>(p.switch_index)];
-    fabric += "link add " + p.uplink + mtu + "type veth peer name " + p.device + mtu + "netns " + std::to_string(network.pid) + "\n";
+    add(&fabric, "link add ", p.uplink, mtu, "type veth peer name ", p.device, mtu, "netns ", std::to_string(network.pid), "\n");
     if (options_.relay) {
       const std::string r = relay_end('r', p), b = relay_end('b', p);
-      fabric += "link add " + r + mtu + "type veth peer name " + b + mtu + "\nlink set " + p.uplink + " up\nlink set " + r +
-                " up\nlink set " + b + " master " + sw + " up\n";
+      add(&fabric, "link add ", r, mtu, "type veth peer name ", b, mtu, "\nlink set ", p.uplink, " up\nlink set ", r,
+          " up\nlink set ", b, " master ", sw, " up\n");
     } else {
-      fabric += "link set " + p.uplink + " master " + sw + " up\n";
+      add(&fabric, "link set ", p.uplink, " master ", sw, " up\n");
     }
   }
   for (int h = 0; options_.ctl && h < options_.hosts; ++h) {
     const std::string c = "c" + std::to_string(h);
-    fabric += "link add " + c + " type veth peer name ctl0 netns " +
-              std::to_string(hosts_[static_cast<std::size_t>(h)].pid) + "\nlink set " + c + " master ctl up\n";
+    add(&fabric, "link add ", c, " type veth peer name ctl0 netns ", std::to_string(hosts_[static_cast<std::size_t>(h)].pid),
+        "\nlink set ", c, " master ctl up\n");
   }
   if (auto s = run_program(fabric_.get(), {"ip", "-batch", "-"}, fabric); !s.ok()) return s.wrap("switches");
   for (int h = 0; h < options_.hosts; ++h) {
     std::string batch = "link set lo up\n";
-    if (options_.ctl) batch += "addr add " + control_address(h) + "/24 dev ctl0\nlink set ctl0 up\n";
+    if (options_.ctl) add(&batch, "addr add ", control_address(h), "/24 dev ctl0\nlink set ctl0 up\n");
     for (int k = 0; k < wiring_.nics; ++k) {
       const Port& p = wiring_.port(h, k);
-      batch += "addr add " + p.address + "/24 dev " + p.device + "\nlink set " + p.device + " up\n";
+      add(&batch, "addr add ", p.address, "/24 dev ", p.device, "\nlink set ", p.device, " up\n");
     }
     if (auto s = run_program(hosts_[static_cast<std::size_t>(h)].network.get(), {"ip", "-batch", "-"}, batch); !s.ok()) {
       return s.wrap("host-" + std::to_string(h));
@@ -227,7 +236,7 @@ Status Testbed::shape_all() {
     for (int k = 0; k < wiring_.nics; ++k) {
       const Port& p = wiring_.port(h, k);
       host += shaper(p.device, nic(h, k).rate);
-      fabric += shaper(switch_device(p), nic(h, k).rate) + "qdisc add dev " + switch_device(p) + " clsact\n";
+      add(&fabric, shaper(switch_device(p), nic(h, k).rate), "qdisc add dev ", switch_device(p), " clsact\n");
     }
     if (host.empty()) continue;
     if (auto s = run_program(hosts_[static_cast<std::size_t>(h)].network.get(), {"tc", "-batch", "-"}, host); !s.ok()) {
@@ -249,8 +258,8 @@ Status Testbed::set_filters(const Port& port) {
   for (const char* side : {"ingress", "egress"}) {
     // Removing a filter that is not there is an error: replace it by one that lets all pass first.
     const std::string code = nic.blackhole ? kDropAll : drop_some(nic.loss_ppm);
-    batch += "filter replace dev " + device + " " + side + " pref 1 handle 1 protocol all bpf bytecode \"" + code + "\" da\n";
-    if (!nic.blackhole && nic.loss_ppm == 0) batch += "filter del dev " + device + " " + side + " pref 1\n";
+    add(&batch, "filter replace dev ", device, " ", side, " pref 1 handle 1 protocol all bpf bytecode \"", code, "\" da\n");
+    if (!nic.blackhole && nic.loss_ppm == 0) add(&batch, "filter del dev ", device, " ", side, " pref 1\n");
   }
   return run_program(fabric_.get(), {"tc", "-batch", "-"}, batch);
 }
@@ -260,7 +269,7 @@ Status Testbed::segmentation_off() {
   if (!segmentation_) return {};
   segmentation_ = false;
   for (const auto& host : hosts_) {
-    const Status s = run_in_network(host.network.get(), [&]() -> std::string {
+    Status s = run_in_network(host.network.get(), [&]() -> std::string {
       const Fd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
       for (int k = 0; k < wiring_.nics; ++k) {
         for (const std::uint32_t command : {ETHTOOL_STSO, ETHTOOL_SGSO}) {
@@ -297,8 +306,8 @@ Status Testbed::start_relay() {
     const auto slots = std::clamp<std::int64_t>(2 * under_way.count / options_.mtu, 2048, 16384);
     links.push_back({p.uplink, relay_end('r', p), options_.mtu, static_cast<int>(slots), &knobs_[i]});
     // Towards the host there is no delay, so those packets cross inside the kernel.
-    back += "qdisc add dev " + relay_end('r', p) + " clsact\nfilter add dev " + relay_end('r', p) +
-            " ingress pref 1 protocol all u32 match u32 0 0 action mirred egress redirect dev " + p.uplink + "\n";
+    add(&back, "qdisc add dev ", relay_end('r', p), " clsact\nfilter add dev ", relay_end('r', p),
+        " ingress pref 1 protocol all u32 match u32 0 0 action mirred egress redirect dev ", p.uplink, "\n");
   }
   if (auto s = run_program(fabric_.get(), {"tc", "-batch", "-"}, back); !s.ok()) return s;
 
