@@ -217,8 +217,8 @@ void Engine::check_silence(Nanos now) {
       kill_groups_of(e, CANARY_PEER_SILENT, "silent" + via + " and over control, last heard " + milliseconds(now - heard) + " ago");
       continue;
     }
-    if (!p.channel || now - lanes <= limit || now - joined_at_ <= limit) continue;
-    // Alive, but no lane reaches it: only an operation that needs it is lost.
+    if (!p.channel || now - lanes <= limit || now - joined_at_ <= limit || now - control > limit / 2) continue;
+    // Alive by control, and lately, but no lane reaches it: only an operation that needs it is lost.
     for (auto& g : groups_) {
       if (g->dead) continue;
       for (auto& m : g->local) {
