@@ -1,0 +1,82 @@
+// control/control_link.h -- one control lane with what waits to be sent on it.
+//
+// What: sends control messages whole and in order, whatever the lane's queue takes at a time; hands decoded ones to its owner.
+// Memory: a message too large for the lane to copy is kept here until the lane has handed it over. Shared between links when it goes to
+// many. Thread: the engine's owner.
+// Failures: on_link_down, once, from within the factory's poll(). A message that does not decode or is not intact makes the link `broken`:
+// it is not read any further and not closed either, since its end would look like a death; its owner goes on without it.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "control/messages.h"
+#include "transport/lane.h"
+
+namespace canarynet::control {
+
+class ControlLink;
+
+using Bytestring = std::shared_ptr<const std::vector<std::byte>>;
+inline Bytestring share(const Message& message) { return std::make_shared<const std::vector<std::byte>>(encode(message)); }
+
+class LinkOwner {
+ public:
+  virtual ~LinkOwner() = default;
+  virtual void on_link_up(ControlLink& link) = 0;
+  virtual void on_link_hello(ControlLink& link, const wire::HelloPayload& hello) = 0;
+  virtual void on_link_message(ControlLink& link, Message& message) = 0;
+  virtual void on_link_down(ControlLink& link, const Status& reason, bool hangup) = 0;
+  virtual void on_link_broken(ControlLink& link, const Status& reason) = 0;
+};
+
+class ControlLink final : public LaneSink {
+ public:
+  // Takes over an accepted lane, or awaits the one that dial() makes.
+  // `now`: the owner's clock, read when something is sent.
+  ControlLink(LinkOwner& owner, const Nanos& now) : owner_(&owner), now_(now) {}
+  void adopt(std::unique_ptr<Lane> lane);
+  Status dial(LaneFactory& factory, const Address& to);
+
+  void send_hello(const wire::HelloPayload& hello);
+  void send(Bytestring message);
+  void send(const Message& message) { send(share(message)); }
+  // No callback comes any more. The lane stays open until the link is destroyed, outside of callbacks.
+  void retire() { owner_ = nullptr; }
+
+  bool up() const { return lane_ != nullptr && lane_->up(); }
+  bool idle() const { return waiting_.empty(); }
+  std::string description() const { return lane_ ? lane_->description() : "no lane"; }
+  const Address& address() const { return address_; }  // dialled
+
+  bool heard = false;           // since the owner last looked
+  int entry = -1;               // the owner's
+  std::uint32_t attempt = 0;    // the owner's
+
+  void on_up(Lane& lane) override;
+  Landing landing_for(Lane& lane, const wire::Header& header) override;
+  void on_frame(Lane& lane, const wire::Header& header, const Arrival& arrival) override;
+  void on_writable(Lane& lane) override;
+  void on_down(Lane& lane, const Status& reason, bool hangup) override;
+
+ private:
+  struct Waiting {
+    wire::Header header;
+    Bytestring bytes;
+  };
+  void push();
+  void break_off(const Status& reason);
+
+  LinkOwner* owner_;
+  const Nanos& now_;
+  Address address_;
+  std::deque<Waiting> waiting_;        // not yet taken by the lane
+  std::deque<Bytestring> borrowed_;    // taken, not surely handed over
+  bool broken_ = false;
+  std::unique_ptr<Lane> lane_;         // ends before the bytes it may have borrowed
+};
+
+}  // namespace canarynet::control

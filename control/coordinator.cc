@@ -1,0 +1,474 @@
+#include "control/coordinator.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "control/text.h"
+
+namespace canarynet::control {
+
+namespace {
+
+constexpr std::size_t kNewcomersMax = 8192;
+constexpr Nanos kNewcomerLimit = 10_s;
+
+std::string version_text(const wire::HelloPayload& hello) {
+  return std::to_string(hello.version_min) + ".." + std::to_string(hello.version_max);
+}
+
+// "algo" and "ring" of "algo=ring".
+std::string name_part(const std::string& setting) { return setting.substr(0, setting.find('=')); }
+std::string value_part(const std::string& setting) {
+  const std::size_t at = setting.find('=');
+  return at == std::string::npos ? std::string() : setting.substr(at + 1);
+}
+
+}  // namespace
+
+Coordinator::Coordinator(MembershipOptions options, LaneFactory& factory, MembershipListener& listener)
+    : options_(std::move(options)), factory_(factory), listener_(listener), desk_(options_.world_size, options_.entry_limit) {}
+
+Status Coordinator::start(Nanos now) {
+  now_ = now;
+  claimed_by_.assign(static_cast<std::size_t>(options_.world_size), -1);
+  peers_.emplace_back();
+  EngineInfo& me = peers_[0].info;
+  me.ranks = options_.local_ranks;
+  me.host_id = options_.host_id;
+  me.host_name = options_.host_name;
+  me.pid = options_.pid;
+  me.rails.assign(factory_.rails().begin(), factory_.rails().end());
+  for (const int rank : me.ranks) claimed_by_[static_cast<std::size_t>(rank)] = 0;
+  ranks_there_ = static_cast<int>(me.ranks.size());
+  phase_ = Phase::kGathering;
+  if (ranks_there_ == options_.world_size) {
+    complete();
+    return {};
+  }
+  if (!options_.coordinator.valid() || options_.coordinator.port == 0) {
+    return Status(CANARY_INVALID_SETTING, "the coordinator's address \"" + options_.coordinator.to_string() + "\" needs host and port");
+  }
+  // On every address of the host, so that a rank whose way to one of them is dead comes back over another.
+  Address at = options_.coordinator;
+  if (!at.loopback()) at.bytes = {};
+  Result<Address> bound = factory_.listen_control(at);
+  if (!bound.ok()) return bound.status().wrap("rank 0 cannot listen for the others");
+  join_deadline_ = now + options_.join_timeout;
+  return {};
+}
+
+Nanos Coordinator::grace() const { return std::max(options_.heartbeat_interval * 5, 500_ms); }
+
+Message Coordinator::to_message(const Status& why) { return to_refuse(why); }
+
+// --- joining ------------------------------------------------------------------------------------------------------------
+
+void Coordinator::adopt(std::unique_ptr<Lane> lane, const wire::Header&, const wire::HelloPayload& hello) {
+  auto link = std::make_unique<ControlLink>(*this, now_);
+  link->adopt(std::move(lane));
+  if (newcomers_.size() >= kNewcomersMax || leaving_) return bury(std::move(link));
+  link->send_hello({.engine = 0, .target = hello.engine, .rail = 0xffff, .peer_rail = 0xffff, .purpose = wire::kHelloControl});
+  ControlLink& l = *link;
+  newcomers_.push_back({std::move(link), now_});
+  if (hello.version_min <= wire::kVersion && wire::kVersion <= hello.version_max) return;
+  const Status why = failure(CANARY_VERSION, "a rank (" + l.description() + ") speaks protocol version " + version_text(hello) +
+                                                 ", rank 0 " + std::to_string(wire::kVersion));
+  if (phase_ == Phase::kGathering) {
+    fail(why);  // the job can't become complete without it
+  } else {
+    refuse(l, why);
+  }
+}
+
+Status Coordinator::check(const Join& join) const {
+  const EngineInfo& their = join.engine;
+  const EngineInfo& mine = peers_[0].info;
+  const auto culprit = [&](canary_status code, const std::string& text) {
+    return failure(code, text, their.ranks.front(), their.host_name);
+  };
+  if (join.world_size != static_cast<std::uint32_t>(options_.world_size)) {
+    return culprit(CANARY_JOIN, "the world sizes differ: " + std::to_string(options_.world_size) + " on " + engine_text(mine) + ", " +
+                                    std::to_string(join.world_size) + " on " + engine_text(their));
+  }
+  if (their.ranks.back() >= options_.world_size) {
+    return culprit(CANARY_JOIN, engine_text(their) + " does not exist in a job of " + std::to_string(options_.world_size));
+  }
+  for (const int rank : their.ranks) {
+    const int other = claimed_by_[static_cast<std::size_t>(rank)];
+    if (other < 0) continue;
+    const EngineInfo& first = peers_[static_cast<std::size_t>(other)].info;
+    return culprit(CANARY_JOIN, "rank " + std::to_string(rank) + " joined twice: from host " + first.host_name + ", pid " +
+                                    std::to_string(first.pid) + " and from host " + their.host_name + ", pid " +
+                                    std::to_string(their.pid));
+  }
+  const auto value_of = [](const std::vector<std::string>& settings, const std::string& name) {
+    for (const std::string& s : settings) {
+      if (name_part(s) == name) return "\"" + value_part(s) + "\"";
+    }
+    return std::string("unknown");
+  };
+  for (const auto* settings : {&options_.must_agree, &join.must_agree}) {
+    for (const std::string& s : *settings) {
+      const std::string name = name_part(s);
+      const std::string here = value_of(options_.must_agree, name), there = value_of(join.must_agree, name);
+      if (here == there) continue;
+      return culprit(CANARY_MISMATCH,
+                     "setting " + name + " differs: " + here + " on " + engine_text(mine) + ", " + there + " on " + engine_text(their));
+    }
+  }
+  return {};
+}
+
+std::unique_ptr<ControlLink> Coordinator::take_newcomer(ControlLink& link) {
+  const auto found = std::find_if(newcomers_.begin(), newcomers_.end(), [&](const Newcomer& n) { return n.link.get() == &link; });
+  if (found == newcomers_.end()) return nullptr;
+  auto taken = std::move(found->link);
+  newcomers_.erase(found);
+  return taken;
+}
+
+void Coordinator::admit(ControlLink& link, Join& join) {
+  if (phase_ == Phase::kFailed) return refuse(link, failure_);
+  if (phase_ == Phase::kJoined) {
+    return refuse(link, failure(CANARY_JOIN, engine_text(join.engine) + " came after the job had started"));
+  }
+  // The same process again: its first connection failed on its own side.
+  for (std::size_t e = 1; e < peers_.size(); ++e) {
+    Peer& peer = peers_[e];
+    if (peer.info.pid != join.engine.pid || peer.info.host_id != join.engine.host_id || peer.info.ranks != join.engine.ranks) continue;
+    link.entry = static_cast<int>(e);
+    bury(std::move(peer.link));
+    peer.link = take_newcomer(link);
+    peer.ended = false;
+    return;
+  }
+  if (const Status wrong = check(join); !wrong.ok()) return fail(wrong);  // to this one as well: it is among the newcomers
+  const auto number = static_cast<int>(peers_.size());
+  for (const int rank : join.engine.ranks) claimed_by_[static_cast<std::size_t>(rank)] = number;
+  ranks_there_ += static_cast<int>(join.engine.ranks.size());
+  link.entry = number;
+  Peer& peer = peers_.emplace_back();
+  peer.info = std::move(join.engine);
+  peer.link = take_newcomer(link);
+  peer.last_heard = now_;
+  if (ranks_there_ == options_.world_size) complete();
+}
+
+void Coordinator::complete() {
+  std::sort(peers_.begin(), peers_.end(), [](const Peer& a, const Peer& b) { return a.info.ranks.front() < b.info.ranks.front(); });
+  Random random(options_.job_seed ^ 0x6a6f622d746f6b65ull);
+  do roster_.job = random.next();
+  while (roster_.job == 0);
+  roster_.world_size = options_.world_size;
+  roster_.engine_of.assign(static_cast<std::size_t>(options_.world_size), 0);
+  roster_.piece_bytes = options_.piece_bytes;
+  for (std::size_t e = 0; e < peers_.size(); ++e) {
+    peers_[e].info.engine = static_cast<std::uint32_t>(e);
+    if (peers_[e].link) peers_[e].link->entry = static_cast<int>(e);
+    peers_[e].last_heard = Nanos::max();  // now: before the join nobody had to speak
+    for (const int rank : peers_[e].info.ranks) roster_.engine_of[static_cast<std::size_t>(rank)] = static_cast<int>(e);
+    roster_.engines.push_back(peers_[e].info);
+  }
+  phase_ = Phase::kJoined;
+  join_deadline_ = Nanos::max();
+  next_beat_ = now_ + options_.heartbeat_interval;
+  notices_.joined();
+
+  Welcome part;
+  part.job = roster_.job;
+  part.world_size = static_cast<std::uint32_t>(roster_.world_size);
+  part.engines = static_cast<std::uint32_t>(roster_.engines.size());
+  part.piece_bytes = roster_.piece_bytes.count;
+  for (std::size_t e = 0; e < roster_.engines.size() && peers_.size() > 1;) {
+    part.first = static_cast<std::uint32_t>(e);
+    part.part.clear();
+    for (std::size_t bytes = 0; e < roster_.engines.size() && bytes < kWelcomeBytes; ++e) {
+      part.part.push_back(roster_.engines[e]);
+      bytes += welcome_bytes(roster_.engines[e]);
+    }
+    tell_all(part, 0);
+  }
+}
+
+void Coordinator::fail(const Status& why) {
+  phase_ = Phase::kFailed;
+  failure_ = why;
+  join_deadline_ = Nanos::max();
+  for (const Peer& peer : peers_) {
+    if (peer.link) refuse(*peer.link, why);
+  }
+  for (const Newcomer& newcomer : newcomers_) refuse(*newcomer.link, why);
+  notices_.join_failed(why);
+}
+
+// --- links --------------------------------------------------------------------------------------------------------------
+
+void Coordinator::on_link_message(ControlLink& link, Message& message) {
+  if (link.entry < 0) {
+    if (auto* join = std::get_if<Join>(&message)) return admit(link, *join);
+    if (auto* rejoin = std::get_if<Rejoin>(&message)) return readmit(link, *rejoin);
+    return on_link_broken(link, Status(CANARY_SYSTEM, "a control connection begins with join"));
+  }
+  const auto from = static_cast<std::uint32_t>(link.entry);
+  Peer& peer = peers_[from];
+  if (phase_ != Phase::kJoined || peer.dead) return;
+  if (auto* request = std::get_if<GroupRequest>(&message)) {
+    if (request->request <= peer.last_request) {
+      // Asked again after a rejoin. If the answer is known it was lost; else it will come.
+      for (const GroupAnswer& a : peer.answers) {
+        if (a.request == request->request) send_answer(a);
+      }
+      return;
+    }
+    peer.last_request = request->request;
+    const int rank = static_cast<int>(request->rank);
+    std::vector<GroupAnswer> answers;
+    if (std::find(peer.info.ranks.begin(), peer.info.ranks.end(), rank) == peer.info.ranks.end()) {
+      answers.push_back({from, request->request, rank, 0, Status(CANARY_INVALID_ARGUMENT, "asked for another engine's rank")});
+    } else {
+      desk_.ask(now_, from, request->request, rank, request->members, &answers);
+    }
+    answer(answers);
+  } else if (auto* note = std::get_if<VerdictNote>(&message)) {
+    if (!verdicts_.add(note->verdict)) return;
+    spread(note->verdict, from);
+    if (!leaving_) notices_.verdict(note->verdict);
+  } else if (std::holds_alternative<Leave>(message)) {
+    if (peer.left) return;
+    peer.left = true;
+    tell_all(Left{from}, from);
+    if (!leaving_) notices_.left(from);
+    std::vector<GroupAnswer> answers;
+    desk_.ranks_gone(peer.info.ranks, failure(CANARY_CLOSED, engine_text(peer.info) + " has left the job", peer.info.ranks.front(),
+                                              peer.info.host_name, "entry"), &answers);
+    answer(answers);
+  }
+}
+
+void Coordinator::on_link_down(ControlLink& link, const Status& reason, bool hangup) {
+  if (link.entry < 0) return bury(take_newcomer(link));
+  Peer& peer = peers_[static_cast<std::size_t>(link.entry)];
+  const bool was_heard = link.heard;
+  bury(std::move(peer.link));
+  switch (phase_) {
+    case Phase::kGathering:
+      if (hangup) {
+        return fail(failure(CANARY_PEER_DIED, engine_text(peer.info) + " ended while the job was joining: " + reason.text(),
+                            peer.info.ranks.front(), peer.info.host_name));
+      }
+      return;  // it dials again, and is known by its process
+    case Phase::kJoined:
+      if (peer.left || peer.dead) return;
+      peer.ended = hangup;
+      peer.heard_since_beat |= was_heard;
+      if (was_heard) peer.last_heard = Nanos::max();  // just now: poll() knows the time
+      return;
+    case Phase::kIdle:
+    case Phase::kFailed: return;
+  }
+}
+
+void Coordinator::on_link_broken(ControlLink& link, const Status& reason) {
+  // A newcomer is told; a member notices the silence and comes back over a new connection.
+  if (link.entry < 0) refuse(link, reason);
+}
+
+void Coordinator::readmit(ControlLink& link, const Rejoin& rejoin) {
+  if (phase_ != Phase::kJoined || rejoin.job != roster_.job || rejoin.engine == 0 || rejoin.engine >= peers_.size()) {
+    return refuse(link, failure(CANARY_JOIN, "rank 0 coordinates another job"));
+  }
+  Peer& peer = peers_[rejoin.engine];
+  if (peer.dead) {
+    return refuse(link, failure(CANARY_PEER_DIED, engine_text(peer.info) + " was declared dead: " + peer.why_dead,
+                                peer.info.ranks.front(), peer.info.host_name, "exchange"));
+  }
+  if (peer.left || rejoin.attempt <= peer.last_attempt) return;  // overtaken by a later attempt
+  peer.last_attempt = rejoin.attempt;
+  peer.ended = false;
+  peer.suspect_until = Nanos::max();
+  bury(std::move(peer.link));  // its end is no death
+  link.entry = static_cast<int>(rejoin.engine);
+  peer.link = take_newcomer(link);
+  peer.link->send(Rejoined{rejoin.attempt});
+  // Whatever the old connection may have lost. All of it may be repeated.
+  for (std::uint32_t e = 0; e < peers_.size(); ++e) {
+    if (e == rejoin.engine) continue;
+    if (peers_[e].dead) peer.link->send(Death{e, peers_[e].why_dead});
+    if (peers_[e].left || (e == 0 && leaving_)) peer.link->send(Left{e});
+  }
+  for (const Verdict& v : verdicts_.all()) peer.link->send(VerdictNote{v});
+}
+
+void Coordinator::bury(std::unique_ptr<ControlLink> link) {
+  if (link == nullptr) return;
+  link->retire();
+  graveyard_.push_back(std::move(link));
+}
+
+void Coordinator::tell_all(const Message& message, std::uint32_t except) {
+  const Bytestring bytes = share(message);
+  for (std::uint32_t e = 1; e < peers_.size(); ++e) {
+    if (e != except && peers_[e].link != nullptr && !peers_[e].left) peers_[e].link->send(bytes);
+  }
+}
+
+// --- deaths, verdicts, groups -------------------------------------------------------------------------------------------
+
+void Coordinator::judge_ended(Nanos now) {
+  for (std::uint32_t e = 1; e < peers_.size(); ++e) {
+    Peer& peer = peers_[e];
+    if (peer.ended) {
+      peer.ended = false;
+      if (now - peer.last_heard <= options_.heartbeat_interval * 3) {
+        declare_dead(e, "control connection closed");
+      } else if (peer.suspect_until == Nanos::max()) {
+        peer.suspect_until = now + grace();
+      }
+    } else if (now >= peer.suspect_until) {
+      declare_dead(e, "control connection closed after a silence");
+    }
+  }
+}
+
+void Coordinator::declare_dead(std::uint32_t engine, const std::string& why) {
+  Peer& peer = peers_[engine];
+  peer.dead = true;
+  peer.why_dead = why;
+  peer.suspect_until = Nanos::max();
+  bury(std::move(peer.link));
+  tell_all(Death{engine, why}, engine);
+  if (!leaving_) notices_.died(engine, why);
+  std::vector<GroupAnswer> answers;
+  desk_.ranks_gone(peer.info.ranks, failure(CANARY_PEER_DIED, engine_text(peer.info) + " died: " + why, peer.info.ranks.front(),
+                                            peer.info.host_name, "entry"), &answers);
+  answer(answers);
+}
+
+void Coordinator::spread(const Verdict& verdict, std::uint32_t from) { tell_all(VerdictNote{verdict}, from); }
+
+void Coordinator::flood(const Verdict& verdict) {
+  if (phase_ == Phase::kJoined && verdicts_.add(verdict)) spread(verdict, 0);
+}
+
+void Coordinator::request_group(Nanos now, int local_rank, std::vector<int> members, std::uint64_t cookie) {
+  now_ = now;
+  if (phase_ != Phase::kJoined || leaving_) {
+    return notices_.group_failed(local_rank, cookie, Status(CANARY_CLOSED, leaving_ ? "this rank has left the job" : "not joined"));
+  }
+  const std::uint32_t request = ++peers_[0].last_request;
+  own_requests_.push_back({request, cookie});
+  std::vector<GroupAnswer> answers;
+  desk_.ask(now, 0, request, local_rank, members, &answers);
+  answer(answers);
+}
+
+void Coordinator::answer(std::vector<GroupAnswer>& answers) {
+  for (GroupAnswer& a : answers) {
+    if (a.engine != 0) {
+      send_answer(a);
+      peers_[a.engine].answers.push_back(std::move(a));
+      continue;
+    }
+    const auto own = std::find_if(own_requests_.begin(), own_requests_.end(), [&](const OwnRequest& r) { return r.request == a.request; });
+    if (own == own_requests_.end()) continue;
+    if (a.flow != 0) {
+      notices_.group(a.rank, own->cookie, a.flow);
+    } else {
+      notices_.group_failed(a.rank, own->cookie, a.why);
+    }
+    own_requests_.erase(own);
+  }
+}
+
+void Coordinator::send_answer(const GroupAnswer& a) {
+  ControlLink* link = peers_[a.engine].link.get();
+  if (link == nullptr) return;
+  if (a.flow != 0) return link->send(GroupCreated{a.request, a.flow});
+  link->send(GroupFailed{a.request, a.why.code(), a.why.detail().rank, a.why.detail().host, a.why.text()});
+}
+
+// --- time ---------------------------------------------------------------------------------------------------------------
+
+void Coordinator::beat(Nanos now) {
+  next_beat_ = now + options_.heartbeat_interval;
+  Heartbeat heartbeat;
+  heartbeat.heard.resize((peers_.size() + 63) / 64);
+  heartbeat.heard[0] = 1;
+  for (std::size_t e = 1; e < peers_.size(); ++e) {
+    if (peers_[e].heard_since_beat) heartbeat.heard[e / 64] |= std::uint64_t{1} << (e % 64);
+    peers_[e].heard_since_beat = false;
+  }
+  const Bytestring bytes = share(heartbeat);
+  for (Peer& peer : peers_) {
+    if (peer.link != nullptr && !peer.left && peer.link->idle()) peer.link->send(bytes);
+  }
+}
+
+std::size_t Coordinator::poll(Nanos now) {
+  const Nanos pause = now - now_;
+  now_ = now;
+  graveyard_.clear();
+  for (Peer& peer : peers_) {
+    if (peer.last_heard == Nanos::max()) peer.last_heard = now;
+    // Not having looked for a while is not their silence.
+    if (pause > options_.heartbeat_interval * 2) peer.last_heard = std::max(peer.last_heard, now - options_.heartbeat_interval * 2);
+    if (peer.link == nullptr || !peer.link->heard) continue;
+    peer.link->heard = false;
+    peer.last_heard = now;
+    peer.heard_since_beat = true;
+  }
+  for (std::size_t i = 0; i < newcomers_.size();) {
+    if (now - newcomers_[i].since > kNewcomerLimit && phase_ != Phase::kGathering) {
+      bury(std::move(newcomers_[i].link));
+      newcomers_.erase(newcomers_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  if (phase_ == Phase::kGathering && now >= join_deadline_) {
+    std::vector<int> missing;
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      if (claimed_by_[static_cast<std::size_t>(rank)] < 0) missing.push_back(rank);
+    }
+    fail(failure(CANARY_JOIN, ranks_text(missing) + " did not join within " + duration_text(options_.join_timeout) + " (" +
+                                  std::to_string(ranks_there_) + " of " + std::to_string(options_.world_size) + " are there)",
+                 missing.front()));
+  }
+  if (phase_ == Phase::kJoined) {
+    judge_ended(now);
+    if (now >= next_beat_) beat(now);
+    if (now >= desk_.next_deadline()) {
+      std::vector<GroupAnswer> answers;
+      desk_.poll(now, &answers);
+      answer(answers);
+    }
+  }
+  return notices_.tell(listener_, roster_);
+}
+
+Nanos Coordinator::next_deadline() const {
+  if (!notices_.empty()) return now_;
+  Nanos next = std::min({join_deadline_, next_beat_, desk_.next_deadline()});
+  for (const Peer& peer : peers_) next = std::min(next, peer.suspect_until);
+  return next;
+}
+
+Nanos Coordinator::last_heard(std::uint32_t engine) const {
+  if (phase_ != Phase::kJoined || engine >= peers_.size()) return {};
+  if (engine == 0) return now_;
+  return peers_[engine].last_heard == Nanos::max() ? now_ : peers_[engine].last_heard;
+}
+
+void Coordinator::leave(Nanos now) {
+  now_ = now;
+  if (leaving_) return;
+  leaving_ = true;
+  if (phase_ == Phase::kJoined) tell_all(Left{0}, 0);
+  std::vector<GroupAnswer> answers;
+  desk_.ranks_gone(peers_[0].info.ranks, failure(CANARY_CLOSED, engine_text(peers_[0].info) + " has left the job", 0,
+                                                 options_.host_name, "entry"), &answers);
+  answer(answers);
+}
+
+}  // namespace canarynet::control

@@ -1,0 +1,102 @@
+// control/coordinator.h -- the membership of the engine that serves world rank 0: gathers the others, then keeps everybody told.
+//
+// See control/membership.h for the contract. An engine's control connection that ends without LEAVE is a death, at once if it was in use,
+// after a grace if it had been silent (its engine may be on its way back over another). Thread: the engine's owner.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "control/control_link.h"
+#include "control/group_desk.h"
+#include "control/membership.h"
+#include "control/notices.h"
+
+namespace canarynet::control {
+
+class Coordinator final : public Membership, public LinkOwner {
+ public:
+  Coordinator(MembershipOptions options, LaneFactory& factory, MembershipListener& listener);
+
+  Status start(Nanos now) override;
+  std::size_t poll(Nanos now) override;
+  Nanos next_deadline() const override;
+  Nanos last_heard(std::uint32_t engine) const override;
+  bool joined() const override { return phase_ == Phase::kJoined; }
+  void request_group(Nanos now, int local_rank, std::vector<int> members, std::uint64_t cookie) override;
+  void flood(const Verdict& verdict) override;
+  void leave(Nanos now) override;
+  void adopt(std::unique_ptr<Lane> lane, const wire::Header& header, const wire::HelloPayload& hello) override;
+
+ private:
+  enum class Phase { kIdle, kGathering, kJoined, kFailed };
+  struct Peer {                          // entry 0 is this engine itself, without a link
+    EngineInfo info;
+    std::unique_ptr<ControlLink> link;
+    Nanos last_heard;
+    bool heard_since_beat = false;
+    bool left = false;
+    bool dead = false;
+    bool ended = false;                  // its link hung up; judged in poll(), when the time is known
+    Nanos suspect_until = Nanos::max();  // ended after a silence: dead unless it is back by then
+    std::string why_dead;
+    std::uint32_t last_request = 0;
+    std::uint32_t last_attempt = 0;
+    std::vector<GroupAnswer> answers;    // all of them: one lost with a connection is given again
+  };
+  struct OwnRequest {
+    std::uint32_t request;
+    std::uint64_t cookie;
+  };
+  struct Newcomer {
+    std::unique_ptr<ControlLink> link;
+    Nanos since;
+  };
+
+  void on_link_up(ControlLink&) override {}
+  void on_link_hello(ControlLink&, const wire::HelloPayload&) override {}
+  void on_link_message(ControlLink& link, Message& message) override;
+  void on_link_down(ControlLink& link, const Status& reason, bool hangup) override;
+  void on_link_broken(ControlLink& link, const Status& reason) override;
+
+  void admit(ControlLink& link, Join& join);
+  Status check(const Join& join) const;
+  void readmit(ControlLink& link, const Rejoin& rejoin);
+  std::unique_ptr<ControlLink> take_newcomer(ControlLink& link);
+  void complete();
+  void fail(const Status& why);
+  void refuse(ControlLink& link, const Status& why) { link.send(to_message(why)); }
+  static Message to_message(const Status& why);
+  void judge_ended(Nanos now);
+  void declare_dead(std::uint32_t engine, const std::string& why);
+  void tell_all(const Message& message, std::uint32_t except);
+  void spread(const Verdict& verdict, std::uint32_t from);
+  void answer(std::vector<GroupAnswer>& answers);
+  void send_answer(const GroupAnswer& a);
+  void beat(Nanos now);
+  void bury(std::unique_ptr<ControlLink> link);
+  Nanos grace() const;
+
+  MembershipOptions options_;
+  LaneFactory& factory_;
+  MembershipListener& listener_;
+  Phase phase_ = Phase::kIdle;
+  Nanos now_;
+  Nanos join_deadline_ = Nanos::max();
+  Nanos next_beat_ = Nanos::max();
+  Status failure_;
+  Roster roster_;
+  std::vector<Peer> peers_;               // in order of arrival, after the join in the roster's
+  std::vector<Newcomer> newcomers_;       // said hello, not yet who they are
+  std::vector<std::unique_ptr<ControlLink>> graveyard_;  // destroyed outside of callbacks
+  int ranks_there_ = 0;
+  std::vector<int> claimed_by_;           // [rank] → peer, -1: nobody yet
+  GroupDesk desk_;
+  std::vector<OwnRequest> own_requests_;
+  VerdictLog verdicts_;
+  Notices notices_;
+  bool leaving_ = false;
+};
+
+}  // namespace canarynet::control

@@ -1,0 +1,123 @@
+#include "control/group_desk.h"
+
+#include <algorithm>
+
+#include "control/text.h"
+
+namespace canarynet::control {
+
+void GroupDesk::ask(Nanos now, std::uint32_t engine, std::uint32_t request, int rank, const std::vector<int>& members,
+                    std::vector<GroupAnswer>* answers) {
+  GroupAnswer answer{engine, request, rank, 0, {}};
+  const auto refuse = [&](canary_status code, const std::string& text) {
+    answer.why = Status(code, text);
+    answers->push_back(answer);
+  };
+  std::vector<int> sorted = members;
+  std::sort(sorted.begin(), sorted.end());
+  if (sorted.empty()) return refuse(CANARY_INVALID_ARGUMENT, "a group needs members");
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    return refuse(CANARY_INVALID_ARGUMENT, "a rank is listed twice in the group");
+  }
+  if (sorted.front() < 0 || static_cast<std::size_t>(sorted.back()) >= gone_.size()) {
+    return refuse(CANARY_INVALID_ARGUMENT, "the group names a rank outside the job's " + std::to_string(gone_.size()));
+  }
+  const auto place = std::find(members.begin(), members.end(), rank);
+  if (place == members.end()) return refuse(CANARY_INVALID_ARGUMENT, "rank " + std::to_string(rank) + " is no member of the group");
+
+  auto list = std::find_if(lists_.begin(), lists_.end(), [&](const List& l) { return l.members == members; });
+  if (list == lists_.end()) {
+    lists_.push_back({members, std::vector<std::uint32_t>(members.size()), {}, 0});
+    list = lists_.end() - 1;
+  }
+  const auto member = static_cast<std::size_t>(place - members.begin());
+  const std::size_t index = list->requests[member]++ - list->done;
+  if (index == list->waiting.size()) {
+    list->waiting.push_back({{}, std::vector<bool>(members.size()), now + entry_limit_, {}});
+    for (const int m : members) {
+      if (!gone_[static_cast<std::size_t>(m)].ok()) list->waiting.back().failed = gone_[static_cast<std::size_t>(m)];
+    }
+  }
+  Instance& instance = list->waiting[index];
+  instance.has_asked[member] = true;
+  if (!instance.failed.ok()) {
+    answer.why = instance.failed;
+    answers->push_back(answer);
+    return drop_finished(*list);
+  }
+  instance.asked.push_back(answer);
+  if (instance.asked.size() != members.size()) return;
+  const std::uint32_t flow = next_flow_++;
+  for (GroupAnswer& a : instance.asked) {
+    a.flow = flow;
+    answers->push_back(a);
+  }
+  instance.asked.clear();
+  drop_finished(*list);
+}
+
+void GroupDesk::drop_finished(List& list) {
+  const auto everybody = [](const Instance& i) { return std::find(i.has_asked.begin(), i.has_asked.end(), false) == i.has_asked.end(); };
+  while (!list.waiting.empty() && everybody(list.waiting.front())) {
+    list.waiting.erase(list.waiting.begin());
+    ++list.done;
+  }
+}
+
+void GroupDesk::fail(Instance& instance, const Status& why, std::vector<GroupAnswer>* answers) {
+  instance.failed = why;
+  for (GroupAnswer& a : instance.asked) {
+    a.why = why;
+    answers->push_back(a);
+  }
+  instance.asked.clear();
+}
+
+void GroupDesk::ranks_gone(const std::vector<int>& ranks, const Status& why, std::vector<GroupAnswer>* answers) {
+  for (const int rank : ranks) gone_[static_cast<std::size_t>(rank)] = why;
+  for (List& list : lists_) {
+    const bool touched = std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
+      return std::find(list.members.begin(), list.members.end(), rank) != list.members.end();
+    });
+    if (!touched) continue;
+    for (Instance& instance : list.waiting) {
+      // One that everybody asked for is formed already.
+      if (instance.failed.ok() && !instance.asked.empty()) fail(instance, why, answers);
+    }
+  }
+}
+
+void GroupDesk::poll(Nanos now, std::vector<GroupAnswer>* answers) {
+  for (List& list : lists_) {
+    for (Instance& instance : list.waiting) {
+      if (instance.asked.empty() || now < instance.deadline) continue;
+      std::vector<int> missing;
+      for (std::size_t m = 0; m < list.members.size(); ++m) {
+        if (!instance.has_asked[m]) missing.push_back(list.members[m]);
+      }
+      std::sort(missing.begin(), missing.end());
+      std::vector<int> sorted = list.members;
+      std::sort(sorted.begin(), sorted.end());
+      ErrorDetail detail;
+      detail.rank = missing.front();
+      detail.phase = "entry";
+      detail.elapsed = entry_limit_;
+      fail(instance,
+           Status(CANARY_ENTRY_TIMEOUT, ranks_text(missing) + " did not ask for the group of " + ranks_text(sorted) + " within " +
+                                            duration_text(entry_limit_), detail),
+           answers);
+    }
+  }
+}
+
+Nanos GroupDesk::next_deadline() const {
+  Nanos next = Nanos::max();
+  for (const List& list : lists_) {
+    for (const Instance& instance : list.waiting) {
+      if (!instance.asked.empty()) next = std::min(next, instance.deadline);
+    }
+  }
+  return next;
+}
+
+}  // namespace canarynet::control

@@ -1,0 +1,447 @@
+#include "control/member.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "control/text.h"
+
+namespace canarynet::control {
+
+namespace {
+
+constexpr Nanos kBackoffMin = 20_ms;
+constexpr Nanos kBackoffMax = 500_ms;
+constexpr Nanos kAnswerSlack = 2_s;          // for what the coordinator has to say when its own time-out passes
+constexpr std::size_t kAttemptsMax = 16;     // unanswered connections kept open
+
+}  // namespace
+
+Member::Member(MembershipOptions options, LaneFactory& factory, MembershipListener& listener)
+    : options_(std::move(options)), factory_(factory), listener_(listener) {}
+
+Status Member::start(Nanos now) {
+  now_ = started_ = now;
+  if (!options_.coordinator.valid() || options_.coordinator.port == 0) {
+    return Status(CANARY_INVALID_SETTING, "the coordinator's address \"" + options_.coordinator.to_string() + "\" needs host and port");
+  }
+  phase_ = Phase::kJoining;
+  backoff_ = kBackoffMin;
+  join_deadline_ = now + options_.join_timeout;
+  dial_to_join(now);
+  return {};
+}
+
+// --- joining ------------------------------------------------------------------------------------------------------------
+
+void Member::dial_to_join(Nanos now) {
+  answered_ = false;
+  next_dial_ = Nanos::max();
+  link_ = std::make_unique<ControlLink>(*this, now_);
+  const Status status = link_->dial(factory_, options_.coordinator);
+  if (status.ok()) return;
+  link_.reset();  // never had a lane
+  last_error_ = status.text();
+  next_dial_ = now + backoff_;
+  backoff_ = std::min(backoff_ * 2, kBackoffMax);
+}
+
+void Member::on_link_up(ControlLink& link) {
+  wire::HelloPayload hello{.engine = 0xffffffff, .target = 0, .rail = 0xffff, .peer_rail = 0xffff, .purpose = wire::kHelloControl};
+  if (phase_ == Phase::kJoining) {
+    link.send_hello(hello);
+    Join join;
+    join.engine.ranks = options_.local_ranks;
+    join.engine.host_id = options_.host_id;
+    join.engine.host_name = options_.host_name;
+    join.engine.pid = options_.pid;
+    join.engine.rails.assign(factory_.rails().begin(), factory_.rails().end());
+    join.world_size = static_cast<std::uint32_t>(options_.world_size);
+    join.must_agree = options_.must_agree;
+    link.send(join);
+    return;
+  }
+  // The first connection of the round that stands carries the REJOIN; the others are not needed.
+  const auto found = std::find_if(dialling_.begin(), dialling_.end(), [&](const auto& l) { return l.get() == &link; });
+  if (found == dialling_.end()) return;
+  auto standing = std::move(*found);
+  dialling_.erase(found);
+  bury_all(&dialling_);
+  hello.engine = me_;
+  hello.job = roster_.job;
+  link.send_hello(hello);
+  link.attempt = ++attempt_;
+  link.send(Rejoin{roster_.job, me_, attempt_});
+  attempts_.push_back(std::move(standing));
+}
+
+void Member::on_link_hello(ControlLink& link, const wire::HelloPayload& hello) {
+  if (phase_ != Phase::kJoining || &link != link_.get()) return;
+  answered_ = true;
+  // It knows of us and will speak when its own time-out passes.
+  join_deadline_ = now_ + options_.join_timeout + kAnswerSlack;
+  if (hello.version_min <= wire::kVersion && wire::kVersion <= hello.version_max) return;
+  fail(failure(CANARY_VERSION, "rank 0 (" + link.description() + ") speaks protocol version " + std::to_string(hello.version_min) +
+                                   ".." + std::to_string(hello.version_max) + ", this rank " + std::to_string(wire::kVersion), 0));
+}
+
+void Member::welcome(Welcome& part) {
+  const auto wrong = [&](const char* what) { fail(failure(CANARY_JOIN, std::string("rank 0 sent a roster with ") + what, 0)); };
+  if (part.first != roster_.engines.size()) return wrong("a part missing");
+  if (part.first == 0) {
+    if (part.world_size != static_cast<std::uint32_t>(options_.world_size)) return wrong("another world size");
+    roster_.job = part.job;
+    roster_.world_size = static_cast<int>(part.world_size);
+    roster_.piece_bytes = Bytes{part.piece_bytes};
+    roster_.engine_of.assign(part.world_size, -1);
+  } else if (part.job != roster_.job || part.world_size != static_cast<std::uint32_t>(roster_.world_size)) {
+    return wrong("parts of two jobs");
+  }
+  for (EngineInfo& engine : part.part) {
+    for (const int rank : engine.ranks) {
+      int& slot = roster_.engine_of[static_cast<std::size_t>(rank)];
+      if (slot >= 0) return wrong("a rank twice");
+      slot = static_cast<int>(engine.engine);
+    }
+    roster_.engines.push_back(std::move(engine));
+  }
+  if (roster_.engines.size() < part.engines) return;
+  for (const int engine : roster_.engine_of) {
+    if (engine < 0) return wrong("a rank missing");
+  }
+  me_ = static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(options_.local_ranks.front())]);
+  if (me_ == 0 || roster_.engines[me_].ranks != options_.local_ranks) return wrong("other ranks for this engine");
+  phase_ = Phase::kJoined;
+  join_deadline_ = Nanos::max();
+  just_heard_ = true;
+  next_beat_ = now_;
+  heard_.assign(roster_.engines.size(), now_);
+  known_dead_.assign(roster_.engines.size(), false);
+  known_left_.assign(roster_.engines.size(), false);
+  notices_.joined();
+}
+
+void Member::fail(const Status& why) {
+  phase_ = Phase::kFailed;
+  join_deadline_ = next_dial_ = Nanos::max();
+  bury(std::move(link_));
+  notices_.join_failed(why);
+}
+
+// --- links --------------------------------------------------------------------------------------------------------------
+
+void Member::on_link_message(ControlLink& link, Message& message) {
+  if (phase_ == Phase::kJoining) {
+    if (&link != link_.get()) return;
+    if (auto* part = std::get_if<Welcome>(&message)) return welcome(*part);
+    if (auto* refusal = std::get_if<Refuse>(&message)) fail(to_status(*refusal));
+    return;
+  }
+  if (phase_ != Phase::kJoined || leaving_) return;
+  if (auto* rejoined = std::get_if<Rejoined>(&message)) {
+    if (&link != link_.get()) settle(link, rejoined->attempt);
+  } else if (auto* refusal = std::get_if<Refuse>(&message)) {
+    on_refuse(*refusal);
+  } else if (auto* created = std::get_if<GroupCreated>(&message)) {
+    answer(created->request, created->flow, {});
+  } else if (auto* failed = std::get_if<GroupFailed>(&message)) {
+    answer(failed->request, 0, failure(failed->code, failed->text, failed->rank, failed->host, "entry"));
+  } else if (auto* note = std::get_if<VerdictNote>(&message)) {
+    if (verdicts_.add(note->verdict)) notices_.verdict(note->verdict);
+  } else if (auto* death = std::get_if<Death>(&message)) {
+    if (death->engine >= known_dead_.size() || death->engine == me_ || known_dead_[death->engine]) return;
+    known_dead_[death->engine] = true;
+    notices_.died(death->engine, death->why);
+  } else if (auto* left = std::get_if<Left>(&message)) {
+    if (left->engine >= known_left_.size() || left->engine == me_ || known_left_[left->engine]) return;
+    known_left_[left->engine] = true;
+    notices_.left(left->engine);
+  } else if (auto* heartbeat = std::get_if<Heartbeat>(&message)) {
+    heard_bits_ = std::move(heartbeat->heard);
+  }
+}
+
+void Member::on_link_down(ControlLink& link, const Status& reason, bool hangup) {
+  if (phase_ == Phase::kJoining) {
+    const bool died = hangup && answered_;
+    bury(std::move(link_));
+    if (died) return fail(failure(CANARY_COORDINATOR_LOST, "rank 0's process ended while the job was joining: " + reason.text(), 0));
+    last_error_ = reason.text();
+    next_dial_ = now_ + backoff_;
+    backoff_ = std::min(backoff_ * 2, kBackoffMax);
+    return;
+  }
+  if (&link == link_.get()) {
+    just_heard_ |= link.heard;
+    bury(std::move(link_));
+    // Proof of a death only on the connection that the coordinator holds for ours: not when we are on the way to another.
+    ended_ = hangup && attempts_.empty() && link.attempt == attempt_;
+    lose_way();
+    return;
+  }
+  for (auto* list : {&dialling_, &attempts_}) {
+    const auto found = std::find_if(list->begin(), list->end(), [&](const auto& l) { return l.get() == &link; });
+    if (found == list->end()) continue;
+    const bool refused = hangup && list == &dialling_ && link.address() == options_.coordinator;
+    bury(std::move(*found));
+    list->erase(found);
+    // Its machine answers, and nobody listens there any more.
+    if (refused && !gone()) end_way(Way::kDied, Status(CANARY_COORDINATOR_LOST, "control connection refused after a silence"));
+    return;
+  }
+}
+
+void Member::on_link_broken(ControlLink& link, const Status& reason) {
+  if (phase_ == Phase::kJoining) return fail(failure(CANARY_JOIN, "rank 0 answers with something else: " + reason.text(), 0));
+  if (&link == link_.get()) lose_way();  // stays open, unread
+}
+
+void Member::bury(std::unique_ptr<ControlLink> link) {
+  if (link == nullptr) return;
+  link->retire();
+  graveyard_.push_back(std::move(link));
+}
+
+void Member::bury_all(std::vector<std::unique_ptr<ControlLink>>* links) {
+  for (auto& link : *links) bury(std::move(link));
+  links->clear();
+}
+
+// --- the way to the coordinator -----------------------------------------------------------------------------------------
+
+std::vector<Address> Member::ways_to_coordinator() const {
+  std::vector<Address> ways{options_.coordinator};
+  if (options_.coordinator.loopback()) return ways;
+  for (const Rail& rail : roster_.engines[0].rails) {
+    Address a = rail.address;
+    a.port = options_.coordinator.port;
+    a.prefix_bits = 0;
+    const auto same = [&](const Address& b) { return b.family == a.family && b.bytes == a.bytes; };
+    if (a.valid() && std::find_if(ways.begin(), ways.end(), same) == ways.end()) ways.push_back(a);
+  }
+  return ways;
+}
+
+// The connection is silent or gone; poll() dials again, at once.
+void Member::lose_way() {
+  if (phase_ != Phase::kJoined || leaving_ || gone()) return;
+  if (known_left_[0]) return;
+  if (way_ == Way::kOpen) {
+    way_ = Way::kLost;
+    round_ends_ = now_;
+  }
+}
+
+void Member::dial_again(Nanos now) {
+  bury_all(&dialling_);
+  if (attempts_.size() >= kAttemptsMax) {
+    bury(std::move(attempts_.front()));
+    attempts_.erase(attempts_.begin());
+  }
+  round_ends_ = now + std::clamp(options_.heartbeat_interval * 3, 200_ms, 2_s);
+  for (const Address& way : ways_to_coordinator()) {
+    auto link = std::make_unique<ControlLink>(*this, now_);
+    if (link->dial(factory_, way).ok()) dialling_.push_back(std::move(link));
+  }
+}
+
+// The coordinator took up this connection: it is the one from now on.
+void Member::settle(ControlLink& link, std::uint32_t attempt) {
+  if (link.attempt != attempt || gone()) return;
+  const auto found = std::find_if(attempts_.begin(), attempts_.end(), [&](const auto& l) { return l.get() == &link; });
+  if (found == attempts_.end()) return;
+  auto taken = std::move(*found);
+  attempts_.erase(found);
+  // Later attempts may still reach it: they stay open, as this one would be replaced by them.
+  for (auto it = attempts_.begin(); it != attempts_.end();) {
+    if ((*it)->attempt < attempt) {
+      bury(std::move(*it));
+      it = attempts_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  bury_all(&dialling_);
+  bury(std::move(link_));
+  link_ = std::move(taken);
+  way_ = Way::kOpen;
+  ended_ = false;
+  round_ends_ = Nanos::max();
+  for (const Pending& p : pending_) link_->send(GroupRequest{p.request, static_cast<std::uint32_t>(p.rank), p.members});
+  for (const Verdict& v : own_verdicts_) link_->send(VerdictNote{v});
+}
+
+// No coordinator any more: nobody answers requests, nobody tells of deaths.
+void Member::end_way(Way way, const Status& why) {
+  way_ = way;
+  round_ends_ = next_beat_ = Nanos::max();
+  bury(std::move(link_));
+  bury_all(&dialling_);
+  bury_all(&attempts_);
+  if (way == Way::kDied && !known_dead_[0]) {
+    known_dead_[0] = true;
+    notices_.died(0, why.text());
+  }
+  for (const Pending& p : pending_) {
+    notices_.group_failed(p.rank, p.cookie, failure(CANARY_COORDINATOR_LOST, "rank 0 is gone: " + why.text(), 0,
+                                                    roster_.engines[0].host_name, "entry"));
+  }
+  pending_.clear();
+}
+
+// After the join: the others go on without this engine.
+void Member::on_refuse(const Refuse& refuse) {
+  if (gone()) return;
+  const Status why = to_status(refuse);
+  end_way(Way::kEvicted, why);
+  for (const int rank : options_.local_ranks) {
+    Verdict v;
+    v.code = refuse.code;
+    v.rank = rank;
+    v.reporter = 0;
+    v.text = refuse.text;
+    if (verdicts_.add(v)) notices_.verdict(v);
+  }
+}
+
+// --- groups and verdicts ------------------------------------------------------------------------------------------------
+
+void Member::request_group(Nanos now, int local_rank, std::vector<int> members, std::uint64_t cookie) {
+  now_ = now;
+  if (phase_ != Phase::kJoined || leaving_) {
+    return notices_.group_failed(local_rank, cookie, Status(CANARY_CLOSED, leaving_ ? "this rank has left the job" : "not joined"));
+  }
+  if (gone()) {
+    return notices_.group_failed(local_rank, cookie, failure(CANARY_COORDINATOR_LOST, "rank 0, which hands out groups, is gone", 0,
+                                                             roster_.engines[0].host_name, "entry"));
+  }
+  // Longer than the coordinator's own limit: it names the ranks that did not ask.
+  const Nanos deadline = now + options_.entry_limit + std::max(options_.heartbeat_interval * 10, kAnswerSlack);
+  pending_.push_back({++last_request_, local_rank, cookie, std::move(members), deadline});
+  const Pending& p = pending_.back();
+  if (link_ != nullptr) link_->send(GroupRequest{p.request, static_cast<std::uint32_t>(local_rank), p.members});
+}
+
+void Member::answer(std::uint32_t request, std::uint32_t flow, const Status& why) {
+  const auto found = std::find_if(pending_.begin(), pending_.end(), [&](const Pending& p) { return p.request == request; });
+  if (found == pending_.end()) return;
+  if (flow != 0) {
+    notices_.group(found->rank, found->cookie, flow);
+  } else {
+    notices_.group_failed(found->rank, found->cookie, why);
+  }
+  pending_.erase(found);
+}
+
+void Member::flood(const Verdict& verdict) {
+  if (phase_ != Phase::kJoined || !verdicts_.add(verdict)) return;
+  own_verdicts_.push_back(verdict);
+  if (link_ != nullptr && !leaving_) link_->send(VerdictNote{verdict});
+}
+
+void Member::leave(Nanos now) {
+  now_ = now;
+  if (leaving_) return;
+  leaving_ = true;
+  next_beat_ = round_ends_ = join_deadline_ = next_dial_ = Nanos::max();
+  if (phase_ == Phase::kJoined && link_ != nullptr) link_->send(Leave{});
+  // On attempts as well: whichever the coordinator holds for ours, it must not take the end for a death.
+  for (const auto& link : attempts_) link->send(Leave{});
+}
+
+void Member::adopt(std::unique_ptr<Lane> lane, const wire::Header&, const wire::HelloPayload&) {
+  // Somebody takes this engine for the coordinator. Closed in poll(): it is inside the lane's callback here.
+  auto link = std::make_unique<ControlLink>(*this, now_);
+  link->adopt(std::move(lane));
+  bury(std::move(link));
+}
+
+// --- time ---------------------------------------------------------------------------------------------------------------
+
+std::size_t Member::poll(Nanos now) {
+  const Nanos pause = now - now_;
+  now_ = now;
+  graveyard_.clear();
+  if (phase_ == Phase::kJoining) {
+    if (now >= join_deadline_) {
+      fail(answered_ ? failure(CANARY_JOIN, "rank 0 at " + options_.coordinator.to_string() + " did not complete the join within " +
+                                                duration_text(now - started_), 0)
+                     : failure(CANARY_JOIN, "no connection to rank 0 at " + options_.coordinator.to_string() + " within " +
+                                                duration_text(options_.join_timeout) +
+                                                (last_error_.empty() ? "" : ", last error: " + last_error_), 0));
+    } else if (now >= next_dial_) {
+      dial_to_join(now);
+    }
+  }
+  if (phase_ == Phase::kJoined && !leaving_) {
+    if (link_ != nullptr && link_->heard) {
+      link_->heard = false;
+      just_heard_ = true;
+    }
+    const Nanos patience = options_.heartbeat_interval * 3;
+    if (just_heard_) {
+      just_heard_ = false;
+      last_heard_ = now;
+      heard_[0] = now;
+      // It speaks again before any REJOIN was sent: nothing was lost.
+      if (way_ == Way::kLost && link_ != nullptr && link_->up() && attempts_.empty()) {
+        way_ = Way::kOpen;
+        round_ends_ = Nanos::max();
+        bury_all(&dialling_);
+      }
+    } else if (pause > options_.heartbeat_interval * 2) {
+      last_heard_ = std::max(last_heard_, now - options_.heartbeat_interval * 2);  // we were not looking
+    }
+    for (std::size_t e = 0; e < heard_.size() && e / 64 < heard_bits_.size(); ++e) {
+      if ((heard_bits_[e / 64] >> (e % 64) & 1) != 0) heard_[e] = now;
+    }
+    heard_bits_.clear();
+    if (ended_) {
+      ended_ = false;
+      if (known_left_[0]) {
+        end_way(Way::kLeft, Status(CANARY_CLOSED, "it has left the job"));
+      } else if (now - last_heard_ <= patience) {
+        end_way(Way::kDied, Status(CANARY_COORDINATOR_LOST, "control connection closed"));
+      }
+    } else if (known_left_[0] && !gone() && (link_ == nullptr || now - last_heard_ > patience)) {
+      end_way(Way::kLeft, Status(CANARY_CLOSED, "it has left the job"));
+    }
+    if (way_ == Way::kOpen && now - last_heard_ > patience) lose_way();
+    if (way_ == Way::kLost && now >= round_ends_) dial_again(now);
+    if (now >= next_beat_) {
+      next_beat_ = now + options_.heartbeat_interval;
+      if (link_ != nullptr && link_->idle()) link_->send(Heartbeat{});
+    }
+    for (std::size_t i = 0; i < pending_.size();) {
+      if (now < pending_[i].deadline) {
+        ++i;
+        continue;
+      }
+      const Pending late = std::move(pending_[i]);
+      pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
+      notices_.group_failed(late.rank, late.cookie,
+                            failure(CANARY_ENTRY_TIMEOUT, "rank 0, which hands out groups, gave no answer within " +
+                                                              duration_text(options_.entry_limit), 0,
+                                    roster_.engines[0].host_name, "entry"));
+    }
+  }
+  return notices_.tell(listener_, roster_);
+}
+
+Nanos Member::next_deadline() const {
+  if (!notices_.empty()) return now_;
+  Nanos next = std::min({next_dial_, join_deadline_, next_beat_, round_ends_});
+  if (phase_ == Phase::kJoined && way_ == Way::kOpen && !leaving_) {
+    next = std::min(next, last_heard_ + options_.heartbeat_interval * 3 + 1_ns);
+  }
+  for (const Pending& p : pending_) next = std::min(next, p.deadline);
+  return leaving_ ? Nanos::max() : next;
+}
+
+Nanos Member::last_heard(std::uint32_t engine) const {
+  if (phase_ != Phase::kJoined || engine >= heard_.size()) return {};
+  // Without a coordinator nobody can tell: what lanes say decides.
+  if (engine == me_ || gone()) return now_;
+  return engine == 0 ? last_heard_ : heard_[engine];
+}
+
+}  // namespace canarynet::control

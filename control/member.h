@@ -1,0 +1,104 @@
+// control/member.h -- the membership of an engine that does not serve rank 0: joins through the coordinator and keeps the way to it open.
+//
+// See control/membership.h for the contract. Joining: dials until the coordinator answers or the join time-out passed. After it: when
+// nothing was heard for three heartbeat intervals, all addresses of the coordinator are dialled at once and the first that stands carries
+// a REJOIN. The old connection, and those of attempts that were not answered, stay open until one was: closing one that the
+// coordinator holds for ours would look like our death. Thread: the engine's owner.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "control/control_link.h"
+#include "control/membership.h"
+#include "control/notices.h"
+
+namespace canarynet::control {
+
+class Member final : public Membership, public LinkOwner {
+ public:
+  Member(MembershipOptions options, LaneFactory& factory, MembershipListener& listener);
+
+  Status start(Nanos now) override;
+  std::size_t poll(Nanos now) override;
+  Nanos next_deadline() const override;
+  Nanos last_heard(std::uint32_t engine) const override;
+  bool joined() const override { return phase_ == Phase::kJoined; }
+  void request_group(Nanos now, int local_rank, std::vector<int> members, std::uint64_t cookie) override;
+  void flood(const Verdict& verdict) override;
+  void leave(Nanos now) override;
+  void adopt(std::unique_ptr<Lane> lane, const wire::Header& header, const wire::HelloPayload& hello) override;
+
+ private:
+  enum class Phase { kIdle, kJoining, kJoined, kFailed };
+  // The coordinator, after the join.
+  enum class Way { kOpen, kLost, kLeft, kDied, kEvicted };  // kLost: being dialled again
+  struct Pending {
+    std::uint32_t request;
+    int rank;
+    std::uint64_t cookie;
+    std::vector<int> members;
+    Nanos deadline;
+  };
+
+  void on_link_up(ControlLink& link) override;
+  void on_link_hello(ControlLink& link, const wire::HelloPayload& hello) override;
+  void on_link_message(ControlLink& link, Message& message) override;
+  void on_link_down(ControlLink& link, const Status& reason, bool hangup) override;
+  void on_link_broken(ControlLink& link, const Status& reason) override;
+
+  void dial_to_join(Nanos now);
+  void welcome(Welcome& part);
+  void fail(const Status& why);
+  void lose_way();
+  void dial_again(Nanos now);
+  void settle(ControlLink& link, std::uint32_t attempt);
+  void end_way(Way way, const Status& why);
+  void on_refuse(const Refuse& refuse);
+  void answer(std::uint32_t request, std::uint32_t flow, const Status& why);
+  void bury(std::unique_ptr<ControlLink> link);
+  void bury_all(std::vector<std::unique_ptr<ControlLink>>* links);
+  std::vector<Address> ways_to_coordinator() const;
+  bool gone() const { return way_ == Way::kLeft || way_ == Way::kDied || way_ == Way::kEvicted; }
+
+  MembershipOptions options_;
+  LaneFactory& factory_;
+  MembershipListener& listener_;
+  Phase phase_ = Phase::kIdle;
+  Way way_ = Way::kOpen;
+  Nanos now_;
+
+  // joining
+  Nanos started_;
+  Nanos next_dial_ = Nanos::max();
+  Nanos backoff_;
+  Nanos join_deadline_ = Nanos::max();
+  bool answered_ = false;         // the coordinator said hello on this connection
+  std::string last_error_;
+
+  // joined
+  Roster roster_;
+  std::uint32_t me_ = 0;
+  std::unique_ptr<ControlLink> link_;                    // the coordinator's and ours
+  std::vector<std::unique_ptr<ControlLink>> dialling_;   // of this round
+  std::vector<std::unique_ptr<ControlLink>> attempts_;   // sent REJOIN, not answered yet; the last is the current one
+  std::vector<std::unique_ptr<ControlLink>> graveyard_;  // destroyed outside of callbacks
+  std::uint32_t attempt_ = 0;     // last REJOIN sent
+  Nanos round_ends_ = Nanos::max();
+  bool just_heard_ = false;
+  bool ended_ = false;            // link_ hung up; judged in poll(), when the time is known
+  Nanos last_heard_;              // the coordinator
+  std::vector<Nanos> heard_;      // [engine]: by the coordinator
+  std::vector<std::uint64_t> heard_bits_;
+  Nanos next_beat_ = Nanos::max();
+  std::vector<bool> known_dead_, known_left_;
+  std::vector<Pending> pending_;
+  std::uint32_t last_request_ = 0;
+  VerdictLog verdicts_;
+  std::vector<Verdict> own_verdicts_;  // said again after a rejoin
+  Notices notices_;
+  bool leaving_ = false;
+};
+
+}  // namespace canarynet::control

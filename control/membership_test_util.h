@@ -1,0 +1,182 @@
+// control/membership_test_util.h -- for tests: whole jobs of memberships on the simulated network, with what each engine was told.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "control/membership.h"
+#include "sim/sim_fabric.h"
+
+namespace canarynet {
+
+// What an engine does for its membership: takes lanes, reads their Hello, hands them over; and remembers what it was told.
+class Party final : public MembershipListener, public LaneAcceptor, public LaneSink {
+ public:
+  Party(SimFabric& fabric, int host, MembershipOptions options) : fabric_(fabric), host_(host) {
+    fabric.factory(host).set_acceptor(this);
+    membership = make_membership(std::move(options), fabric.factory(host), *this);
+    started = membership->start(fabric.now());
+  }
+  ~Party() override { fabric_.factory(host_).set_acceptor(nullptr); }
+
+  void poll() {
+    fabric_.factory(host_).poll(fabric_.now());
+    std::erase_if(waiting_, [](const auto& lane) { return lane == nullptr; });
+    membership->poll(fabric_.now());
+  }
+
+  void on_joined(const Roster& r) override { roster = r; }
+  void on_join_failed(const Status& why) override {
+    EXPECT_TRUE(join_status.ok()) << "told twice";
+    join_status = why;
+  }
+  void on_group(int rank, std::uint64_t cookie, std::uint32_t flow) override { flows[{rank, cookie}] = flow; }
+  void on_group_failed(int rank, std::uint64_t cookie, const Status& why) override { group_errors[{rank, cookie}] = why; }
+  void on_engine_died(std::uint32_t engine, const std::string& why) override {
+    EXPECT_EQ(died.count(engine), 0u) << "told twice";
+    died[engine] = why;
+    died_at = fabric_.now();
+  }
+  void on_engine_left(std::uint32_t engine) override { left.push_back(engine); }
+  void on_verdict(const Verdict& verdict) override {
+    verdicts.push_back(verdict);
+    membership->flood(verdict);  // as the engine does: it must not go round for ever
+  }
+
+  void on_accept(std::unique_ptr<Lane> lane) override {
+    lane->set_sink(this);
+    waiting_.push_back(std::move(lane));
+  }
+  void on_up(Lane&) override {}
+  Landing landing_for(Lane&, const wire::Header&) override { return {Landing::Kind::kSlot, nullptr, 0}; }
+  void on_frame(Lane& lane, const wire::Header& header, const Arrival& arrival) override {
+    wire::HelloPayload hello;
+    ASSERT_EQ(header.kind, wire::Kind::kHello);
+    ASSERT_EQ(arrival.payload.size(), sizeof hello);
+    std::memcpy(&hello, arrival.payload.data(), sizeof hello);
+    for (auto& w : waiting_) {
+      if (w.get() == &lane) return membership->adopt(std::move(w), header, hello);
+    }
+  }
+  void on_writable(Lane&) override {}
+  void on_down(Lane&, const Status&, bool) override {}
+
+  std::unique_ptr<Membership> membership;
+  Status started;
+  std::optional<Roster> roster;
+  Status join_status;
+  std::map<std::pair<int, std::uint64_t>, std::uint32_t> flows;
+  std::map<std::pair<int, std::uint64_t>, Status> group_errors;
+  std::map<std::uint32_t, std::string> died;
+  Nanos died_at;
+  std::vector<std::uint32_t> left;
+  std::vector<Verdict> verdicts;
+
+ private:
+  SimFabric& fabric_;
+  int host_;
+  std::vector<std::unique_ptr<Lane>> waiting_;
+};
+
+struct JobOptions {
+  int engines = 4;
+  int ranks_each = 1;
+  int rails = 2;
+  FabricOptions fabric;
+  Nanos join_timeout = 10_s;
+  Nanos entry_limit = 5_s;
+  std::function<void(int, MembershipOptions*)> amend;
+};
+
+class Job {
+ public:
+  explicit Job(JobOptions o) : options(std::move(o)), fabric(options.fabric, Wiring::flat(options.engines, options.rails)) {
+    parties.resize(static_cast<std::size_t>(options.engines));
+  }
+  MembershipOptions options_of(int host) const {
+    MembershipOptions m;
+    m.coordinator = fabric.control_address(0);
+    m.coordinator.port = 4000;
+    m.world_size = options.engines * options.ranks_each;
+    for (int k = 0; k < options.ranks_each; ++k) m.local_ranks.push_back(host * options.ranks_each + k);
+    m.host_id = "id-" + std::to_string(host);
+    m.host_name = "host-" + std::to_string(host);
+    m.pid = 1000 + host;
+    m.join_timeout = options.join_timeout;
+    m.heartbeat_interval = 200_ms;
+    m.entry_limit = options.entry_limit;
+    m.piece_bytes = Bytes{131072 + host};  // the first rank's counts
+    m.must_agree = {"algo=ring", "piece_bytes=131072"};
+    m.job_seed = 42;
+    if (options.amend) options.amend(host, &m);
+    return m;
+  }
+  void start(int host) { parties[static_cast<std::size_t>(host)] = std::make_unique<Party>(fabric, host, options_of(host)); }
+  void start_all() {
+    for (int h = 0; h < options.engines; ++h) start(h);
+  }
+  Party& operator[](int host) { return *parties[static_cast<std::size_t>(host)]; }
+  bool alive(int host) const { return parties[static_cast<std::size_t>(host)] != nullptr; }
+
+  void run_until(Nanos end) {
+    std::vector<int> ready;
+    while (true) {
+      for (int h = 0; h < options.engines; ++h) {
+        if (alive(h) && !fabric.frozen(h) && (*this)[h].membership->next_deadline() <= fabric.now()) (*this)[h].poll();
+      }
+      Nanos next = fabric.next_event();
+      for (int h = 0; h < options.engines; ++h) {
+        if (alive(h) && !fabric.frozen(h)) next = std::min(next, std::max((*this)[h].membership->next_deadline(), fabric.now()));
+      }
+      if (next > end) break;
+      // A deadline that poll() does not move would stop the world.
+      stuck_ = next == fabric.now() ? stuck_ + 1 : 0;
+      ASSERT_LT(stuck_, 20000) << "time stands still";
+      fabric.advance_to(next);
+      fabric.take_ready_hosts(&ready);
+      for (const int h : ready) {
+        if (alive(h)) (*this)[h].poll();
+      }
+    }
+    fabric.advance_to(end);
+  }
+  void run_for(Nanos t) { run_until(fabric.now() + t); }
+
+  // The process ends.
+  void kill(int host, CrashKind kind = CrashKind::kHangup) {
+    fabric.crash(host, kind);
+    parties[static_cast<std::size_t>(host)].reset();
+  }
+  // A clean end: LEAVE, then gone.
+  void finish(int host) {
+    (*this)[host].membership->leave(fabric.now());
+    (*this)[host].poll();
+    fabric.crash(host, CrashKind::kHangup);
+    parties[static_cast<std::size_t>(host)].reset();
+  }
+  bool all_joined() {
+    return std::all_of(parties.begin(), parties.end(), [](const auto& p) { return p && p->roster.has_value(); });
+  }
+  void join() {
+    start_all();
+    run_for(1_s);
+    ASSERT_TRUE(all_joined());
+  }
+
+  JobOptions options;
+  SimFabric fabric;
+  std::vector<std::unique_ptr<Party>> parties;
+
+ private:
+  int stuck_ = 0;
+};
+
+}  // namespace canarynet

@@ -1,0 +1,362 @@
+#include "control/messages.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+namespace canarynet::control {
+namespace {
+
+class Writer {
+ public:
+  template <typename T>
+  void number(T value) {
+    static_assert(std::is_integral_v<T>);
+    const auto bits = static_cast<std::make_unsigned_t<T>>(value);
+    for (std::size_t i = 0; i < sizeof(T); ++i) bytes.push_back(static_cast<std::byte>(bits >> (8 * i) & 0xff));
+  }
+  void text(const std::string& value, std::size_t limit) {
+    const std::size_t size = std::min(value.size(), limit);
+    number(static_cast<std::uint16_t>(size));
+    const auto* data = reinterpret_cast<const std::byte*>(value.data());
+    bytes.insert(bytes.end(), data, data + size);
+  }
+  std::vector<std::byte> bytes;
+};
+
+// Reads while all is well; after the first failure every value is zero and `wrong` names the field.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}
+
+  template <typename T>
+  T number(const char* field) {
+    static_assert(std::is_integral_v<T>);
+    if (rest_.size() < sizeof(T)) return fail(field), T{};
+    std::make_unsigned_t<T> bits = 0;
+    for (std::size_t i = 0; i < sizeof(T); ++i) {
+      bits = static_cast<std::make_unsigned_t<T>>(bits | static_cast<std::make_unsigned_t<T>>(rest_[i]) << (8 * i));
+    }
+    rest_ = rest_.subspan(sizeof(T));
+    return static_cast<T>(bits);
+  }
+  std::string text(const char* field, std::size_t limit) {
+    const auto size = number<std::uint16_t>(field);
+    if (size > limit || size > rest_.size()) return fail(field), std::string();
+    std::string value(reinterpret_cast<const char*>(rest_.data()), size);
+    rest_ = rest_.subspan(size);
+    return value;
+  }
+  // The number of entries of a list whose entries take at least `entry_bytes` each: no more than can follow.
+  std::size_t count(const char* field, std::size_t limit, std::size_t entry_bytes) {
+    const auto entries = number<std::uint32_t>(field);
+    if (entries > limit || entries > rest_.size() / entry_bytes) return fail(field), 0;
+    return entries;
+  }
+  void check(bool condition, const char* field) {
+    if (!condition) fail(field);
+  }
+  void fail(const char* field) {
+    if (wrong_ == nullptr) wrong_ = field;
+    rest_ = {};
+  }
+  const char* finish() {
+    if (wrong_ == nullptr && !rest_.empty()) wrong_ = "bytes left over";
+    return wrong_;
+  }
+  bool ok() const { return wrong_ == nullptr; }
+
+ private:
+  std::span<const std::byte> rest_;
+  const char* wrong_ = nullptr;
+};
+
+// --- common parts -------------------------------------------------------------------------------------------------------
+
+std::size_t address_bytes(Address::Family family) {
+  return family == Address::Family::kIPv4 ? 4 : family == Address::Family::kIPv6 ? 16 : 0;
+}
+
+void put(Writer& w, const Address& address) {
+  w.number(static_cast<std::uint8_t>(address.family));
+  w.number(address.prefix_bits);
+  w.number(address.port);
+  for (std::size_t i = 0; i < address_bytes(address.family); ++i) w.number(address.bytes[i]);
+}
+
+Address get_address(Reader& r) {
+  Address address;
+  const auto family = r.number<std::uint8_t>("address family");
+  r.check(family == 0 || family == 4 || family == 6, "address family");
+  if (!r.ok()) return {};
+  address.family = static_cast<Address::Family>(family);
+  address.prefix_bits = r.number<std::uint8_t>("address prefix");
+  address.port = r.number<std::uint16_t>("address port");
+  const std::size_t bytes = address_bytes(address.family);
+  r.check(address.prefix_bits <= 8 * bytes, "address prefix");
+  for (std::size_t i = 0; i < bytes; ++i) address.bytes[i] = r.number<std::uint8_t>("address");
+  return address;
+}
+
+void put(Writer& w, const std::vector<int>& ranks) {
+  w.number(static_cast<std::uint32_t>(ranks.size()));
+  for (const int rank : ranks) w.number(static_cast<std::uint32_t>(rank));
+}
+
+std::vector<int> get_ranks(Reader& r, const char* field) {
+  std::vector<int> ranks(r.count(field, kWorldMax, sizeof(std::uint32_t)));
+  for (int& rank : ranks) {
+    const auto value = r.number<std::uint32_t>(field);
+    r.check(value < kWorldMax, field);
+    rank = static_cast<int>(value);
+  }
+  return ranks;
+}
+
+void put(Writer& w, const EngineInfo& engine) {
+  w.number(engine.engine);
+  put(w, engine.ranks);
+  w.text(engine.host_id, kNameMax);
+  w.text(engine.host_name, kNameMax);
+  w.number(engine.pid);
+  w.number(static_cast<std::uint32_t>(engine.rails.size()));
+  for (const Rail& rail : engine.rails) {
+    w.text(rail.device, kNameMax);
+    put(w, rail.address);
+    w.number(rail.nominal.count);
+  }
+}
+
+EngineInfo get_engine(Reader& r) {
+  EngineInfo engine;
+  engine.engine = r.number<std::uint32_t>("engine");
+  engine.ranks = get_ranks(r, "ranks");
+  r.check(!engine.ranks.empty(), "ranks");
+  for (std::size_t i = 1; i < engine.ranks.size(); ++i) r.check(engine.ranks[i - 1] < engine.ranks[i], "ranks");
+  engine.host_id = r.text("host id", kNameMax);
+  engine.host_name = r.text("host name", kNameMax);
+  engine.pid = r.number<std::int64_t>("pid");
+  engine.rails.resize(r.count("rails", kRailsMax, 14));
+  for (Rail& rail : engine.rails) {
+    rail.device = r.text("device", kNameMax);
+    rail.address = get_address(r);
+    rail.nominal.count = r.number<std::int64_t>("nominal rate");
+    r.check(rail.nominal.count >= 0, "nominal rate");
+  }
+  return engine;
+}
+
+canary_status get_status(Reader& r) {
+  const auto code = r.number<std::uint32_t>("status");
+  // A failure says so: OK and WOULD_BLOCK are none.
+  r.check(code > CANARY_WOULD_BLOCK && code <= CANARY_INTERNAL, "status");
+  return r.ok() ? static_cast<canary_status>(code) : CANARY_INTERNAL;
+}
+
+std::int32_t get_culprit(Reader& r) {
+  const auto rank = r.number<std::int32_t>("rank");
+  r.check(rank >= -1 && rank < static_cast<std::int32_t>(kWorldMax), "rank");
+  return rank;
+}
+
+// --- one pair per message -----------------------------------------------------------------------------------------------
+
+void put(Writer& w, const Join& m) {
+  put(w, m.engine);
+  w.number(m.world_size);
+  w.number(static_cast<std::uint32_t>(m.must_agree.size()));
+  for (const std::string& setting : m.must_agree) w.text(setting, kSettingMax);
+}
+void get(Reader& r, Join* m) {
+  m->engine = get_engine(r);
+  m->world_size = r.number<std::uint32_t>("world size");
+  r.check(m->world_size >= 1 && m->world_size <= kWorldMax, "world size");
+  m->must_agree.resize(r.count("settings", 256, sizeof(std::uint16_t)));
+  for (std::string& setting : m->must_agree) setting = r.text("setting", kSettingMax);
+}
+
+void put(Writer& w, const Welcome& m) {
+  w.number(m.job);
+  w.number(m.world_size);
+  w.number(m.engines);
+  w.number(m.first);
+  w.number(m.piece_bytes);
+  w.number(static_cast<std::uint32_t>(m.part.size()));
+  for (const EngineInfo& engine : m.part) put(w, engine);
+}
+void get(Reader& r, Welcome* m) {
+  m->job = r.number<std::uint64_t>("job");
+  m->world_size = r.number<std::uint32_t>("world size");
+  m->engines = r.number<std::uint32_t>("engines");
+  m->first = r.number<std::uint32_t>("first engine");
+  m->piece_bytes = r.number<std::int64_t>("piece size");
+  r.check(m->world_size >= 1 && m->world_size <= kWorldMax, "world size");
+  r.check(m->engines >= 1 && m->engines <= m->world_size && m->first < m->engines, "engines");
+  r.check(m->piece_bytes >= 0, "piece size");
+  const std::size_t count = r.count("engines in part", kEnginesMax, 28);
+  r.check(count >= 1 && count <= m->engines - m->first, "engines in part");
+  if (!r.ok()) return;
+  m->part.reserve(count);
+  for (std::size_t i = 0; i < count && r.ok(); ++i) {
+    m->part.push_back(get_engine(r));
+    r.check(m->part.back().engine == m->first + i, "engine");
+    for (const int rank : m->part.back().ranks) r.check(static_cast<std::uint32_t>(rank) < m->world_size, "ranks");
+  }
+}
+
+void put(Writer& w, const Refuse& m) {
+  w.number(static_cast<std::uint32_t>(m.code));
+  w.number(m.rank);
+  w.text(m.host, kNameMax);
+  w.text(m.text, kTextMax);
+}
+void get(Reader& r, Refuse* m) {
+  m->code = get_status(r);
+  m->rank = get_culprit(r);
+  m->host = r.text("host name", kNameMax);
+  m->text = r.text("text", kTextMax);
+}
+
+void put(Writer& w, const GroupRequest& m) {
+  w.number(m.request);
+  w.number(m.rank);
+  put(w, m.members);
+}
+void get(Reader& r, GroupRequest* m) {
+  m->request = r.number<std::uint32_t>("request");
+  m->rank = r.number<std::uint32_t>("rank");
+  r.check(m->request != 0, "request");
+  r.check(m->rank < kWorldMax, "rank");
+  m->members = get_ranks(r, "members");
+}
+
+void put(Writer& w, const GroupCreated& m) {
+  w.number(m.request);
+  w.number(m.flow);
+}
+void get(Reader& r, GroupCreated* m) {
+  m->request = r.number<std::uint32_t>("request");
+  m->flow = r.number<std::uint32_t>("flow");
+  r.check(m->flow != 0, "flow");
+}
+
+void put(Writer& w, const GroupFailed& m) {
+  w.number(m.request);
+  put(w, Refuse{m.code, m.rank, m.host, m.text});
+}
+void get(Reader& r, GroupFailed* m) {
+  m->request = r.number<std::uint32_t>("request");
+  Refuse reason;
+  get(r, &reason);
+  m->code = reason.code;
+  m->rank = reason.rank;
+  m->host = std::move(reason.host);
+  m->text = std::move(reason.text);
+}
+
+void put(Writer& w, const VerdictNote& m) {
+  const Verdict& v = m.verdict;
+  w.number(static_cast<std::uint32_t>(v.code));
+  w.number(static_cast<std::int32_t>(v.rank));
+  w.number(v.op);
+  w.number(v.flow);
+  w.number(v.epoch);
+  w.number(v.reporter);
+  w.number(v.elapsed.count);
+  w.text(v.text, kTextMax);
+}
+void get(Reader& r, VerdictNote* m) {
+  Verdict& v = m->verdict;
+  v.code = get_status(r);
+  v.rank = get_culprit(r);
+  v.op = r.number<std::int64_t>("operation");
+  v.flow = r.number<std::uint32_t>("flow");
+  v.epoch = r.number<std::uint32_t>("epoch");
+  v.reporter = r.number<std::uint32_t>("reporter");
+  v.elapsed.count = r.number<std::int64_t>("elapsed");
+  v.text = r.text("text", kTextMax);
+}
+
+void put(Writer& w, const Death& m) {
+  w.number(m.engine);
+  w.text(m.why, kTextMax);
+}
+void get(Reader& r, Death* m) {
+  m->engine = r.number<std::uint32_t>("engine");
+  m->why = r.text("text", kTextMax);
+}
+
+void put(Writer&, const Leave&) {}
+void get(Reader&, Leave*) {}
+
+void put(Writer& w, const Left& m) { w.number(m.engine); }
+void get(Reader& r, Left* m) { m->engine = r.number<std::uint32_t>("engine"); }
+
+void put(Writer& w, const Heartbeat& m) {
+  w.number(static_cast<std::uint32_t>(m.heard.size()));
+  for (const std::uint64_t word : m.heard) w.number(word);
+}
+void get(Reader& r, Heartbeat* m) {
+  m->heard.resize(r.count("heard engines", kEnginesMax / 64 + 1, sizeof(std::uint64_t)));
+  for (std::uint64_t& word : m->heard) word = r.number<std::uint64_t>("heard engines");
+}
+
+void put(Writer& w, const Rejoin& m) {
+  w.number(m.job);
+  w.number(m.engine);
+  w.number(m.attempt);
+}
+void get(Reader& r, Rejoin* m) {
+  m->job = r.number<std::uint64_t>("job");
+  m->engine = r.number<std::uint32_t>("engine");
+  m->attempt = r.number<std::uint32_t>("attempt");
+}
+
+void put(Writer& w, const Rejoined& m) { w.number(m.attempt); }
+void get(Reader& r, Rejoined* m) { m->attempt = r.number<std::uint32_t>("attempt"); }
+
+// Alternative `kind` of the variant: the kind on the wire is its index plus one, so that zeroed bytes are no message.
+template <std::size_t kind = 0>
+Message get_kind(Reader& r, std::size_t wanted) {
+  if constexpr (kind < std::variant_size_v<Message>) {
+    if (wanted != kind) return get_kind<kind + 1>(r, wanted);
+    std::variant_alternative_t<kind, Message> message;
+    get(r, &message);
+    return message;
+  } else {
+    r.fail("kind");
+    return Leave{};
+  }
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const Message& message) {
+  Writer w;
+  w.number(static_cast<std::uint8_t>(message.index() + 1));
+  w.number(kFormat);
+  std::visit([&w](const auto& m) { put(w, m); }, message);
+  return std::move(w.bytes);
+}
+
+Result<Message> decode(std::span<const std::byte> bytes) {
+  Reader r(bytes);
+  const auto kind = r.number<std::uint8_t>("kind");
+  const auto format = r.number<std::uint8_t>("format");
+  r.check(format == kFormat, "format");
+  r.check(kind != 0, "kind");
+  if (const char* wrong = r.ok() ? nullptr : r.finish()) {
+    return Status(CANARY_SYSTEM, std::string("control message refused: ") + wrong);
+  }
+  Message message = get_kind(r, std::size_t{kind} - 1);
+  if (const char* wrong = r.finish()) return Status(CANARY_SYSTEM, std::string("control message refused: ") + wrong);
+  return message;
+}
+
+std::size_t welcome_bytes(const EngineInfo& engine) {
+  Writer w;
+  put(w, engine);
+  return w.bytes.size();
+}
+
+}  // namespace canarynet::control

@@ -1,0 +1,104 @@
+// control/messages.h -- what engines say to the coordinator and back: the payloads of kControl frames.
+//
+// What: one struct per message, encode() to bytes and a decoder that believes nothing. First byte: kind; second: format; then the fields,
+// little-endian, strings and lists with their lengths in front.
+// Memory: values; decoding allocates no more than about the message's own size. Any thread.
+// Failures: decode() gives CANARY_SYSTEM with the field that is wrong. Bytes left over are an error.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/status.h"
+#include "control/membership.h"
+
+namespace canarynet::control {
+
+inline constexpr std::uint8_t kFormat = 1;
+inline constexpr std::size_t kNameMax = 255;       // host names, host ids, devices: longer ones are cut
+inline constexpr std::size_t kTextMax = 4096;      // reasons: longer ones are cut
+inline constexpr std::size_t kSettingMax = 1024;   // "name=value"
+inline constexpr std::uint32_t kWorldMax = 65535;  // ranks (wire headers have 16 bits for one)
+inline constexpr std::uint32_t kEnginesMax = 65535;
+inline constexpr std::size_t kWelcomeBytes = 256 * 1024;  // a roster travels in parts of about this size
+
+// To the coordinator, once: who is there.
+struct Join {
+  EngineInfo engine;  // its number is not known yet
+  std::uint32_t world_size = 0;
+  std::vector<std::string> must_agree;
+};
+// To every engine when all are there: part of the roster, in order. The same bytes for all: each finds itself by its ranks.
+struct Welcome {
+  std::uint64_t job = 0;
+  std::uint32_t world_size = 0;
+  std::uint32_t engines = 0;       // in all
+  std::uint32_t first = 0;         // number of the first one in this part
+  std::int64_t piece_bytes = 0;
+  std::vector<EngineInfo> part;
+};
+// The join failed, or this engine is not wanted any more.
+struct Refuse {
+  canary_status code = CANARY_JOIN;
+  std::int32_t rank = -1;          // culprit
+  std::string host;
+  std::string text;
+};
+struct GroupRequest {
+  std::uint32_t request = 0;       // numbered per engine, from 1
+  std::uint32_t rank = 0;          // who asks
+  std::vector<int> members;        // world ranks
+};
+struct GroupCreated {
+  std::uint32_t request = 0;
+  std::uint32_t flow = 0;
+};
+struct GroupFailed {
+  std::uint32_t request = 0;
+  canary_status code = CANARY_ENTRY_TIMEOUT;
+  std::int32_t rank = -1;
+  std::string host;
+  std::string text;
+};
+struct VerdictNote {
+  Verdict verdict;
+};
+// From the coordinator: that engine's process ended.
+struct Death {
+  std::uint32_t engine = 0;
+  std::string why;
+};
+// To the coordinator: what follows is no death.
+struct Leave {};
+// From the coordinator: that engine left (0: the coordinator itself).
+struct Left {
+  std::uint32_t engine = 0;
+};
+// Both ways. From the coordinator: one bit per engine that it heard since the last one.
+struct Heartbeat {
+  std::vector<std::uint64_t> heard;
+};
+// To the coordinator, on a new connection that takes the place of a silent one.
+struct Rejoin {
+  std::uint64_t job = 0;
+  std::uint32_t engine = 0;
+  std::uint32_t attempt = 0;       // counts up: an older one that comes late is ignored
+};
+struct Rejoined {
+  std::uint32_t attempt = 0;
+};
+
+using Message = std::variant<Join, Welcome, Refuse, GroupRequest, GroupCreated, GroupFailed, VerdictNote, Death, Leave, Left, Heartbeat,
+                             Rejoin, Rejoined>;
+
+std::vector<std::byte> encode(const Message& message);
+Result<Message> decode(std::span<const std::byte> bytes);
+
+// Bytes that one engine takes in a Welcome.
+std::size_t welcome_bytes(const EngineInfo& engine);
+
+}  // namespace canarynet::control

@@ -1,0 +1,138 @@
+#include "control/messages.h"
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+
+namespace canarynet::control {
+namespace {
+
+EngineInfo some_engine(std::uint32_t number) {
+  EngineInfo e;
+  e.engine = number;
+  e.ranks = {static_cast<int>(2 * number), static_cast<int>(2 * number + 1)};
+  e.host_id = "8f2c-" + std::to_string(number);
+  e.host_name = "node";
+  e.pid = 123456789;
+  e.rails.push_back({"eth0", Address::ipv4(10, 0, 0, 7, 24, 4001), BytesPerSec::from_mbit(10'000)});
+  Address v6;
+  v6.family = Address::Family::kIPv6;
+  v6.bytes = {0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8};
+  v6.prefix_bits = 64;
+  v6.port = 4002;
+  e.rails.push_back({"eth1", v6, {}});
+  return e;
+}
+
+std::vector<Message> one_of_each() {
+  Join join;
+  join.engine = some_engine(1);
+  join.world_size = 8;
+  join.must_agree = {"algo=ring", "piece_bytes=131072", "empty="};
+  Welcome welcome;
+  welcome.job = 0x1234567890abcdef;
+  welcome.world_size = 8;
+  welcome.engines = 4;
+  welcome.first = 1;
+  welcome.piece_bytes = 131072;
+  welcome.part = {some_engine(1), some_engine(2)};
+  VerdictNote note;
+  note.verdict = {.code = CANARY_PEER_DIED, .rank = 3, .op = 812, .flow = 2, .epoch = 1, .reporter = 7, .elapsed = 5_ms, .text = "x"};
+  return {join, welcome, Refuse{CANARY_MISMATCH, 2, "host", "text"}, GroupRequest{5, 3, {3, 1, 2}}, GroupCreated{5, 17},
+          GroupFailed{6, CANARY_ENTRY_TIMEOUT, -1, "", "why"}, note, Death{3, "closed"}, Leave{}, Left{2}, Heartbeat{{1, 0xff00}},
+          Rejoin{99, 3, 2}, Rejoined{2}};
+}
+
+TEST(ControlMessages, EveryKindSurvivesItsEncoding) {
+  const auto messages = one_of_each();
+  ASSERT_EQ(messages.size(), std::variant_size_v<Message>);
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    ASSERT_EQ(messages[i].index(), i);
+    const auto bytes = encode(messages[i]);
+    const auto back = decode(bytes);
+    ASSERT_TRUE(back.ok()) << i << " " << back.status().text();
+    EXPECT_EQ(back.value().index(), i);
+    EXPECT_EQ(encode(back.value()), bytes);
+  }
+  const auto join = std::get<Join>(decode(encode(messages[0])).value());
+  EXPECT_EQ(join.engine.rails[1].address, some_engine(1).rails[1].address);
+  EXPECT_EQ(join.engine.rails[0].nominal, BytesPerSec::from_mbit(10'000));
+  EXPECT_EQ(join.engine.ranks, (std::vector<int>{2, 3}));
+  EXPECT_EQ(join.must_agree[2], "empty=");
+}
+
+TEST(ControlMessages, EveryTruncationIsRefused) {
+  for (const Message& message : one_of_each()) {
+    const auto bytes = encode(message);
+    for (std::size_t size = 0; size < bytes.size(); ++size) {
+      EXPECT_FALSE(decode({bytes.data(), size}).ok()) << message.index() << " cut to " << size;
+    }
+    auto longer = bytes;
+    longer.push_back(std::byte{0});
+    EXPECT_FALSE(decode(longer).ok());
+  }
+}
+
+TEST(ControlMessages, WrongFieldIsNamed) {
+  auto bytes = encode(GroupCreated{5, 17});
+  bytes[6] = std::byte{0};
+  EXPECT_NE(decode(bytes).status().text().find("flow"), std::string::npos);
+  bytes[1] = std::byte{9};
+  EXPECT_NE(decode(bytes).status().text().find("format"), std::string::npos);
+  bytes = encode(Leave{});
+  bytes[0] = std::byte{200};
+  EXPECT_NE(decode(bytes).status().text().find("kind"), std::string::npos);
+}
+
+// A length that promises more than there is must not reach an allocator.
+TEST(ControlMessages, HugeCountsAreRefused) {
+  for (const Message& message : one_of_each()) {
+    const auto bytes = encode(message);
+    for (std::size_t at = 2; at + 4 <= bytes.size(); ++at) {
+      auto bad = bytes;
+      for (std::size_t i = 0; i < 4; ++i) bad[at + i] = std::byte{0xff};
+      const auto result = decode(bad);
+      if (result.ok()) EXPECT_LE(encode(result.value()).size(), bad.size());
+    }
+  }
+}
+
+TEST(ControlMessages, RandomAndMutatedBytesNeverCrash) {
+  Random random(1);
+  const auto messages = one_of_each();
+  std::size_t taken = 0;
+  for (int round = 0; round < 200'000; ++round) {
+    std::vector<std::byte> bytes;
+    if (round % 2 == 0) {
+      bytes.resize(random.below(64));
+      for (auto& b : bytes) b = static_cast<std::byte>(random.next());
+      if (bytes.size() > 2) {
+        bytes[0] = static_cast<std::byte>(1 + random.below(14));
+        bytes[1] = std::byte{kFormat};
+      }
+    } else {
+      bytes = encode(messages[random.below(messages.size())]);
+      for (std::uint64_t flips = 1 + random.below(4); flips > 0; --flips) {
+        bytes[random.below(bytes.size())] = static_cast<std::byte>(random.next());
+      }
+    }
+    const auto result = decode(bytes);
+    if (!result.ok()) {
+      EXPECT_FALSE(result.status().text().empty());
+      continue;
+    }
+    ++taken;
+    EXPECT_EQ(encode(result.value()), bytes);  // one encoding per message
+  }
+  EXPECT_GT(taken, 100u);
+}
+
+TEST(ControlMessages, LongTextsAreCut) {
+  const auto bytes = encode(Death{1, std::string(100'000, 'x')});
+  const auto back = decode(bytes);
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(std::get<Death>(back.value()).why.size(), kTextMax);
+}
+
+}  // namespace
+}  // namespace canarynet::control

@@ -1,0 +1,87 @@
+// control/notices.h -- what the listener is to hear, collected where it happened (perhaps inside a lane's callback), told from poll().
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "control/membership.h"
+
+namespace canarynet::control {
+
+class Notices {
+ public:
+  void joined() { list_.push_back({Kind::kJoined}); }
+  void join_failed(const Status& why) { add(Kind::kJoinFailed).status = why; }
+  void group(int rank, std::uint64_t cookie, std::uint32_t flow) {
+    Notice& n = add(Kind::kGroup);
+    n.rank = rank;
+    n.cookie = cookie;
+    n.number = flow;
+  }
+  void group_failed(int rank, std::uint64_t cookie, const Status& why) {
+    Notice& n = add(Kind::kGroupFailed);
+    n.rank = rank;
+    n.cookie = cookie;
+    n.status = why;
+  }
+  void died(std::uint32_t engine, const std::string& why) {
+    Notice& n = add(Kind::kDied);
+    n.number = engine;
+    n.text = why;
+  }
+  void left(std::uint32_t engine) { add(Kind::kLeft).number = engine; }
+  void verdict(const Verdict& verdict) { add(Kind::kVerdict).verdict = verdict; }
+
+  bool empty() const { return list_.empty(); }
+  // The listener may cause new notices: they wait for the next call.
+  std::size_t tell(MembershipListener& listener, const Roster& roster) {
+    std::vector<Notice> now;
+    now.swap(list_);
+    for (const Notice& n : now) {
+      switch (n.kind) {
+        case Kind::kJoined: listener.on_joined(roster); break;
+        case Kind::kJoinFailed: listener.on_join_failed(n.status); break;
+        case Kind::kGroup: listener.on_group(n.rank, n.cookie, n.number); break;
+        case Kind::kGroupFailed: listener.on_group_failed(n.rank, n.cookie, n.status); break;
+        case Kind::kDied: listener.on_engine_died(n.number, n.text); break;
+        case Kind::kLeft: listener.on_engine_left(n.number); break;
+        case Kind::kVerdict: listener.on_verdict(n.verdict); break;
+      }
+    }
+    return now.size();
+  }
+
+ private:
+  enum class Kind { kJoined, kJoinFailed, kGroup, kGroupFailed, kDied, kLeft, kVerdict };
+  struct Notice {
+    Kind kind;
+    int rank = 0;
+    std::uint64_t cookie = 0;
+    std::uint32_t number = 0;
+    Status status = {};
+    std::string text = {};
+    Verdict verdict = {};
+  };
+  Notice& add(Kind kind) { return list_.emplace_back(Notice{kind}); }
+  std::vector<Notice> list_;
+};
+
+// Verdicts already seen: the same one may come over control and over lanes, from several survivors, and again after a rejoin.
+class VerdictLog {
+ public:
+  // False when it is known.
+  bool add(const Verdict& v) {
+    for (const Verdict& known : all_) {
+      if (known.flow == v.flow && known.epoch == v.epoch && known.code == v.code && known.rank == v.rank) return false;
+    }
+    all_.push_back(v);
+    return true;
+  }
+  const std::vector<Verdict>& all() const { return all_; }
+
+ private:
+  std::vector<Verdict> all_;
+};
+
+}  // namespace canarynet::control
