@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 
-#include "sim/sim_test_host.h"
+#include "sim/sim_test_util.h"
 
 namespace canarynet {
 namespace {
