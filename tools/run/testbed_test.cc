@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <sstream>
 
 #include "tools/run/run_test_util.h"
 
@@ -175,7 +176,18 @@ TEST_F(Hosts, ARateChangesUnderAFlow) {
 
 TEST_F(Hosts, ABlackHoleDropsSilentlyBothWays) {
   start_sinks("-n 2 --hosts 2 --nics 2");
+  ASSERT_EQ(reached(1, "nic0", {"10.1.0.1"}).size(), 1u);  // from here on both know each other's hardware address
   link("host=0,nic=0,blackhole=on");
+  const auto received = [&] {  // packets, by nic0 of host 0
+    const auto line = in_host(0, {"grep", "nic0", "/proc/net/dev"}).out;
+    std::istringstream numbers(line.substr(line.find(':') + 1));
+    long bytes = 0, packets = -1;
+    numbers >> bytes >> packets;
+    return packets;
+  };
+  const long before = received();
+  EXPECT_EQ(in_host(1, {RUN_PROBE, "send", "10.1.0.1", "5001", "100"}).code, 0);
+  EXPECT_LT(received() - before, 50) << "packets towards the host were to be dropped";
   EXPECT_EQ(reached(0, "nic0", {"10.1.0.2"}).size(), 0u);
   EXPECT_EQ(reached(1, "nic0", {"10.1.0.1"}).size(), 0u);
   EXPECT_EQ(reached(0, "nic1", {"10.2.0.2"}).size(), 1u) << "only nic0 was to be cut";
