@@ -90,10 +90,10 @@ struct JobOptions {
   int engines = 4;
   int ranks_each = 1;
   int rails = 2;
-  FabricOptions fabric;
+  FabricOptions fabric = {};
   Nanos join_timeout = 10_s;
   Nanos entry_limit = 5_s;
-  std::function<void(int, MembershipOptions*)> amend;
+  std::function<void(int, MembershipOptions*)> amend = {};
 };
 
 class Job {
