@@ -1,4 +1,4 @@
-// bench/sim_rate.cc -- how many all-reduces a second the simulator runs: 8 ranks, 2 rails, 64 pieces of 1 KiB sent per rank, real CRC
+// sim/sim_rate_bench.cc -- how many all-reduces a second the simulator runs: 8 ranks, 2 rails, 64 pieces of 1 KiB sent per rank, real CRC
 // and reduction, faults on (loss, duplicates, reordering, corruption). Prints the rate per core and a checksum of the results.
 //
 //   canary-sim-rate [SECONDS] [MIN_PER_SECOND]     exits 1 below the minimum
