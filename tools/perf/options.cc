@@ -117,6 +117,7 @@ Start it on every rank, with the same arguments:  canary-run -n 4 -- canary-perf
 Only rank 0 prints. Sizes, algbw and busbw are those of nccl-tests (busbw = algbw x 2(n-1)/n for all_reduce).
   time   blocking: the median over rank 0's operations; --async: elapsed / operations (they overlap)
   p50/p99  over rank 0's operations, each from its call to its completion
+         broadcast: those of the rank where they are largest, since the root is done when its bytes have left
   cpu s/GB CPU seconds of all ranks (user + system, all threads, timed loop) per 1e9 bytes of buffer and operation
   #wrong elements that differ from the exact result, all ranks; what is to come out equal everywhere is also compared
          bit by bit between the ranks by its hash
