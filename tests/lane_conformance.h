@@ -340,7 +340,8 @@ TEST_P(LaneConformance, FullQueueRefusesThenTellsWhenThereIsRoom) {
   const auto push = [&](Lane& lane) {
     while (sent < total && send(lane, sent, payload)) ++sent;
   };
-  near_sink_.writable_hook = push;  // nothing else sends: a forgotten on_writable stalls the test
+  near_sink_.writable_hook = push;  // nothing else sends or flushes: a forgotten on_writable stalls the test
+  run_for(5_ms);                    // the lane has gone idle: it has to start moving by itself
   push(near());
   ASSERT_LT(sent, total) << "the queue has no bound";
   EXPECT_GT(near().queued_bytes(), 0u);
@@ -638,15 +639,17 @@ TEST_P(LaneConformance, CountersAgreeOnBothSides) {
   EXPECT_EQ(far().counters().header_errors + far().counters().payload_errors, 0u);
 }
 
-TEST_P(LaneConformance, PollDescriptorTellsOfWork) {
+TEST_P(LaneConformance, PollDescriptorTellsOfWorkAndOfNothingElse) {
   const int fd = fixture_->factory(1)->poll_fd();
   if (fd < 0) GTEST_SKIP() << "no descriptors in virtual time";
-  const auto readable = [fd](int wait_ms) {
-    pollfd entry{fd, POLLIN, 0};
+  const auto readable_fd = [](int which, int wait_ms) {
+    pollfd entry{which, POLLIN, 0};
     return ::poll(&entry, 1, wait_ms) == 1;
   };
+  const auto readable = [&](int wait_ms) { return readable_fd(fd, wait_ms); };
   connect();
-  ASSERT_TRUE(run_until([&] { return !readable(0); })) << "the descriptor stays readable with nothing to do";
+  ASSERT_TRUE(run_until([&] { return !readable(0) && !readable_fd(fixture_->factory(0)->poll_fd(), 0); }, 2_s))
+      << "a descriptor stays readable with nothing to do";
   ASSERT_TRUE(send(near(), 1, lane_test::pattern_bytes(1, 100)));
   near().flush(fixture_->now());
   EXPECT_TRUE(readable(5000));

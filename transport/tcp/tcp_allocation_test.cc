@@ -19,12 +19,13 @@
 namespace {
 thread_local bool counting = false;
 thread_local long allocations = 0;
-void count() {
-  if (counting) ++allocations;
-}
 }  // namespace
 
 #if CANARYNET_COUNTS_MALLOC
+static void count() {
+  if (counting) ++allocations;
+}
+
 extern "C" {
 void* __libc_malloc(std::size_t bytes);
 void* __libc_calloc(std::size_t count, std::size_t bytes);

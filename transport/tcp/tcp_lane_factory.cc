@@ -66,7 +66,7 @@ Status TcpLaneFactory::start() {
   reserve_ = Socket(open_reserve());
   for (std::size_t i = 0; i < options_.rails.size(); ++i) {
     Address bound;
-    status = add_listener(options_.rails[i].address, static_cast<int>(i), &bound);
+    status = add_rail_listeners(static_cast<int>(i), &bound);
     if (!status.ok()) return status.wrap("rail " + std::to_string(i) + " (" + options_.rails[i].device + ")");
     options_.rails[i].address.port = bound.port;
   }
@@ -91,14 +91,33 @@ Status TcpLaneFactory::check_allowed(const Address& address, const char* what) c
                     "configure a key, or set CANARY_INSECURE=1 to accept that");
 }
 
-Status TcpLaneFactory::add_listener(const Address& at, int rail, Address* bound) {
-  auto made = listen_on(at, device_of(rail), kBacklog);
+Status TcpLaneFactory::add_rail_listeners(int rail, Address* bound) {
+  const Address& at = options_.rails[static_cast<std::size_t>(rail)].address;
+  const std::string device = device_of(rail);
+  if (!options_.bind_device || device.empty() || at.loopback()) return add_listener(at, rail, "", bound);
+  // Bound to its device, a listener answers by it even where two devices share a subnet (the SYN-ACK would else leave by whichever
+  // comes first in the routing table). Peers on this very host come in through lo, so that gets a listener on the same port.
+  Status status = add_listener(at, rail, device, bound);
+  if (!status.ok()) {
+    const Status unbound = add_listener(at, rail, "", bound);
+    if (unbound.ok()) note(status.text() + ": routing by address decides");
+    return unbound;
+  }
+  Address same = at;
+  same.port = bound->port;
+  status = add_listener(same, rail, "lo", bound);
+  if (!status.ok()) note(status.text() + ": peers on this host cannot dial rail " + std::to_string(rail));
+  bound->port = same.port;
+  return {};
+}
+
+Status TcpLaneFactory::add_listener(const Address& at, int rail, const std::string& only_device, Address* bound) {
+  auto made = listen_on(at, device_of(rail), kBacklog, only_device);
   if (!made.ok()) return made.status();
   auto listener = std::make_unique<Listener>();
   listener->socket = made.take();
   listener->rail = rail;
-  // Accepted connections inherit these, the window scale among them. The device is bound per connection: a peer on this very host
-  // comes in through lo.
+  // Accepted connections inherit these, and the device.
   note(tune(listener->socket.fd(), {options_.congestion, options_.notsent_lowat, ""}));
   Status status = add_to_epoll(epoll_.fd(), listener->socket.fd(), EPOLLIN, listeners_.size());
   if (!status.ok()) return status;
@@ -112,7 +131,7 @@ Result<Address> TcpLaneFactory::listen_control(const Address& at) {
   Status status = check_allowed(at, "control");
   if (!status.ok()) return status;
   Address bound;
-  status = add_listener(at, kControlRail, &bound);
+  status = add_listener(at, kControlRail, "", &bound);
   if (!status.ok()) return status;
   Address result = at;
   result.port = bound.port;
@@ -131,7 +150,10 @@ Result<std::unique_ptr<Lane>> TcpLaneFactory::dial(int rail, const Address& to, 
   auto made = make_stream_socket(to.family);
   if (!made.ok()) return made.status();
   Socket socket = made.take();
-  note(tune(socket.fd(), tuning_for(rail, to)));
+  SocketTuning tuning{options_.congestion, options_.notsent_lowat, ""};
+  // A peer on this host is reached through lo, whatever device carries the address: a bound lane would never get an answer.
+  if (options_.bind_device && rail != kControlRail && !is_own_address(to)) tuning.bind_device = device_of(rail);
+  note(tune(socket.fd(), tuning));
   if (rail != kControlRail) {
     Address from = options_.rails[static_cast<std::size_t>(rail)].address;
     if (from.family != to.family) {
@@ -168,13 +190,6 @@ Result<std::unique_ptr<Lane>> TcpLaneFactory::dial(int rail, const Address& to, 
 
 std::string TcpLaneFactory::device_of(int rail) const {
   return rail == kControlRail ? std::string() : options_.rails[static_cast<std::size_t>(rail)].device;
-}
-
-SocketTuning TcpLaneFactory::tuning_for(int rail, const Address& peer) const {
-  SocketTuning tuning{options_.congestion, options_.notsent_lowat, ""};
-  // A peer on this host is reached through lo, whatever device carries the address: a bound lane would never get an answer.
-  if (options_.bind_device && rail != kControlRail && !is_own_address(peer)) tuning.bind_device = device_of(rail);
-  return tuning;
 }
 
 void TcpLaneFactory::note(const std::string& text) {
@@ -338,9 +353,7 @@ void TcpLaneFactory::accept_some(Listener& listener, Nanos now) {
       ++accepts_refused_;
       continue;
     }
-    const Address peer = to_address(storage);
-    note(tune(fd, tuning_for(listener.rail, peer)));
-    auto adopted = adopt(std::move(socket), /*connecting=*/false, listener.rail, peer);
+    auto adopted = adopt(std::move(socket), /*connecting=*/false, listener.rail, to_address(storage));
     if (!adopted.ok()) {
       ++accepts_refused_;
       continue;

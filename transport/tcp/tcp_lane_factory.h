@@ -69,7 +69,8 @@ class TcpLaneFactory final : public LaneFactory {
   explicit TcpLaneFactory(TcpOptions options);
   Status start();
   Status check_allowed(const Address& address, const char* what) const;
-  Status add_listener(const Address& at, int rail, Address* bound);
+  Status add_rail_listeners(int rail, Address* bound);
+  Status add_listener(const Address& at, int rail, const std::string& only_device, Address* bound);
   void accept_some(Listener& listener, Nanos now);
   bool shed_one(int listener_fd);
   void pause(Listener& listener, Nanos now);
@@ -79,7 +80,6 @@ class TcpLaneFactory final : public LaneFactory {
   void visit(std::uint64_t key, Work work);
   Result<std::unique_ptr<TcpLane>> adopt(Socket socket, bool connecting, int rail, const Address& peer);
   std::string device_of(int rail) const;
-  SocketTuning tuning_for(int rail, const Address& peer) const;
   void note(const std::string& text);
 
   // For lanes.

@@ -57,6 +57,8 @@ class TcpLaneTest : public ::testing::Test {
   Socket stranger() {
     const Address to = factory_->rails()[0].address;
     Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const timeval patience{10, 0};
+    ::setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     const SocketAddress native = to_socket_address(to, "");
     EXPECT_EQ(::connect(socket.fd(), native.get(), native.length), 0);
     return socket;
@@ -217,6 +219,35 @@ TEST_F(TcpLaneTest, PeerThatNeverReadsStopsTheSenderNotTheEngine) {
   }
   pollfd entry{factory_->poll_fd(), POLLIN, 0};
   EXPECT_EQ(::poll(&entry, 1, 20), 0) << "a full socket must not spin";
+
+  // Room by cancelling: the socket, still full, will not wake anybody.
+  EXPECT_TRUE(lane.cancel(1));
+  EXPECT_EQ(::poll(&entry, 1, 0), 1) << "somebody has to wake up for on_writable";
+  EXPECT_EQ(sink_.writables, 0);
+  factory_->poll(clock_.now());
+  EXPECT_EQ(sink_.writables, 1);
+}
+
+// Linux answers a close with unread bytes by a reset and forgets what it had still to send.
+TEST_F(TcpLaneTest, WhatWasFlushedArrivesAlthoughTheLaneNeverReadItsMail) {
+  start();
+  Socket socket = accepted_stranger();
+  Lane& lane = *doorman_.lanes[0];
+  const auto payload = pattern_bytes(1, 1u << 20);
+  while (lane.send(make_header(1, payload), payload.data(), 1)) {
+  }
+  lane.flush(clock_.now());
+  const wire::Header mail = make_header(7, {});
+  write_all(socket, &mail, sizeof mail);
+  const std::uint64_t flushed = lane.counters().bytes_sent;
+  ASSERT_GT(flushed, 100'000u);
+  doorman_.lanes.clear();
+  std::uint64_t arrived = 0;
+  std::vector<std::byte> buffer(1u << 16);
+  for (ssize_t n = 1; n > 0; arrived += static_cast<std::uint64_t>(std::max<ssize_t>(n, 0))) {
+    n = ::recv(socket.fd(), buffer.data(), buffer.size(), 0);
+  }
+  EXPECT_EQ(arrived, flushed);
 }
 
 // --- limits and refusals -----------------------------------------------------------------------------------------
@@ -330,7 +361,7 @@ TEST_F(TcpLaneTest, RailPortInUseIsAnErrorThatNamesIt) {
 TEST_F(TcpLaneTest, DialTimesOutByTheClockItIsGiven) {
   // A listener whose backlog is full answers nobody: the only silence to be had on loopback.
   Address at = Address::parse("127.0.0.1").value();
-  Socket deaf = listen_on(at, "lo", 0).take();
+  Socket deaf = listen_on(at, "lo", 0, "").take();
   at = local_address(deaf.fd());
   std::vector<Socket> fillers;
   for (int i = 0; i < 3; ++i) {
