@@ -234,6 +234,8 @@ void Coordinator::on_link_message(ControlLink& link, Message& message) {
     if (!verdicts_.add(note->verdict)) return;
     spread(note->verdict, from);
     if (!leaving_) notices_.verdict(note->verdict);
+  } else if (std::holds_alternative<Retract>(message)) {
+    bury(std::move(peer.link));  // another attempt is on its way
   } else if (std::holds_alternative<Leave>(message)) {
     if (peer.left) return;
     peer.left = true;

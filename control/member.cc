@@ -234,6 +234,7 @@ void Member::lose_way() {
 void Member::dial_again(Nanos now) {
   bury_all(&dialling_);
   if (attempts_.size() >= kAttemptsMax) {
+    attempts_.front()->send(Retract{});
     bury(std::move(attempts_.front()));
     attempts_.erase(attempts_.begin());
   }
@@ -382,12 +383,6 @@ std::size_t Member::poll(Nanos now) {
       just_heard_ = false;
       last_heard_ = now;
       heard_[0] = now;
-      // It speaks again before any REJOIN was sent: nothing was lost.
-      if (way_ == Way::kLost && link_ != nullptr && link_->up() && attempts_.empty()) {
-        way_ = Way::kOpen;
-        round_ends_ = Nanos::max();
-        bury_all(&dialling_);
-      }
     } else if (pause > options_.heartbeat_interval * 2) {
       last_heard_ = std::max(last_heard_, now - options_.heartbeat_interval * 2);  // we were not looking
     }

@@ -2,8 +2,9 @@
 //
 // See control/membership.h for the contract. Joining: dials until the coordinator answers or the join time-out passed. After it: when
 // nothing was heard for three heartbeat intervals, all addresses of the coordinator are dialled at once and the first that stands carries
-// a REJOIN. The old connection, and those of attempts that were not answered, stay open until one was: closing one that the
-// coordinator holds for ours would look like our death. Thread: the engine's owner.
+// a REJOIN, also when the old connection speaks again meanwhile: what it lost is said again. The old connection, and those of attempts that
+// were not answered, stay open until one was: closing one that the coordinator holds for ours would look like our death.
+// Thread: the engine's owner.
 #pragma once
 
 #include <memory>

@@ -289,6 +289,9 @@ void get(Reader& r, Death* m) {
 void put(Writer&, const Leave&) {}
 void get(Reader&, Leave*) {}
 
+void put(Writer&, const Retract&) {}
+void get(Reader&, Retract*) {}
+
 void put(Writer& w, const Left& m) { w.number(m.engine); }
 void get(Reader& r, Left* m) { m->engine = r.number<std::uint32_t>("engine"); }
 

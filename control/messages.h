@@ -91,9 +91,11 @@ struct Rejoin {
 struct Rejoined {
   std::uint32_t attempt = 0;
 };
+// To the coordinator: this connection, which was never answered, is given up. Its end is no death.
+struct Retract {};
 
 using Message = std::variant<Join, Welcome, Refuse, GroupRequest, GroupCreated, GroupFailed, VerdictNote, Death, Leave, Left, Heartbeat,
-                             Rejoin, Rejoined>;
+                             Rejoin, Rejoined, Retract>;
 
 std::vector<std::byte> encode(const Message& message);
 Result<Message> decode(std::span<const std::byte> bytes);

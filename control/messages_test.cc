@@ -40,7 +40,7 @@ std::vector<Message> one_of_each() {
   note.verdict = {.code = CANARY_PEER_DIED, .rank = 3, .op = 812, .flow = 2, .epoch = 1, .reporter = 7, .elapsed = 5_ms, .text = "x"};
   return {join, welcome, Refuse{CANARY_MISMATCH, 2, "host", "text"}, GroupRequest{5, 3, {3, 1, 2}}, GroupCreated{5, 17},
           GroupFailed{6, CANARY_ENTRY_TIMEOUT, -1, "", "why"}, note, Death{3, "closed"}, Leave{}, Left{2}, Heartbeat{{1, 0xff00}},
-          Rejoin{99, 3, 2}, Rejoined{2}};
+          Rejoin{99, 3, 2}, Rejoined{2}, Retract{}};
 }
 
 TEST(ControlMessages, EveryKindSurvivesItsEncoding) {
@@ -109,7 +109,7 @@ TEST(ControlMessages, RandomAndMutatedBytesNeverCrash) {
       bytes.resize(random.below(64));
       for (auto& b : bytes) b = static_cast<std::byte>(random.next());
       if (bytes.size() > 2) {
-        bytes[0] = static_cast<std::byte>(1 + random.below(14));
+        bytes[0] = static_cast<std::byte>(1 + random.below(15));
         bytes[1] = std::byte{kFormat};
       }
     } else {
