@@ -75,7 +75,7 @@ class Work {
     if (options_.in_place) {
       perf::fill(tables_[static_cast<std::size_t>(pattern)].input, 0, in_place_input(slot), input_count());
     } else if (options_.check == Check::kEvery) {
-      std::memset(slots_[slot].data(), 0xa5, slots_[slot].size());
+      std::fill(slots_[slot].begin(), slots_[slot].end(), std::byte{0xa5});
     }
   }
   // handle nullptr: blocks.
