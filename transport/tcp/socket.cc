@@ -121,24 +121,26 @@ Result<Socket> make_stream_socket(Address::Family family) {
   return Socket(fd);
 }
 
-Result<Socket> listen_on(const Address& address, const std::string& device, int backlog,
-                         const std::string& only_device) {
+Result<Socket> listen_on(const Address& address, const ListenOptions& options) {
   auto made = make_stream_socket(address.family);
   if (!made.ok()) return made.status();
   Socket socket = made.take();
   set_int(socket.fd(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (!only_device.empty() && ::setsockopt(socket.fd(), SOL_SOCKET, SO_BINDTODEVICE, only_device.data(),
-                                           static_cast<socklen_t>(only_device.size())) != 0) {
-    return system_error("tcp: cannot bind to device " + only_device, errno);
+  const std::string& device = options.only_device;
+  if (!device.empty() && ::setsockopt(socket.fd(), SOL_SOCKET, SO_BINDTODEVICE, device.data(),
+                                      static_cast<socklen_t>(device.size())) != 0) {
+    return system_error("tcp: cannot bind to device " + device, errno);
   }
   if (address.family == Address::Family::kIPv6) {
     set_int(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, is_wildcard(address) ? 0 : 1);
   }
-  const SocketAddress at = to_socket_address(address, device);
+  const SocketAddress at = to_socket_address(address, options.scope_device);
   if (::bind(socket.fd(), at.get(), at.length) != 0) {
     return system_error("tcp: cannot bind to " + address.to_string(), errno);
   }
-  if (::listen(socket.fd(), backlog) != 0) return system_error("tcp: cannot listen on " + address.to_string(), errno);
+  if (::listen(socket.fd(), options.backlog) != 0) {
+    return system_error("tcp: cannot listen on " + address.to_string(), errno);
+  }
   return socket;
 }
 

@@ -55,10 +55,15 @@ bool is_own_address(const Address& address);
 
 // Non-blocking, close-on-exec, of the address's family.
 Result<Socket> make_stream_socket(Address::Family family);
-// Bound and listening; port 0 picks one. A wildcard IPv6 address takes IPv4 as well. Not empty `only_device`: takes only what comes
-// in by it, and answers by it.
-Result<Socket> listen_on(const Address& address, const std::string& device, int backlog,
-                         const std::string& only_device);
+// Bound and listening; port 0 picks one. A wildcard IPv6 address takes IPv4 as well.
+struct ListenOptions {
+  std::string scope_device = {};  // for a link-local address
+  int backlog = 0;
+  std::string only_device = {};  // not empty: takes only what comes in by it, and answers by it
+  const Socket* beside =
+      nullptr;  // a listener on the same address and port with an only_device: this one takes the rest
+};
+Result<Socket> listen_on(const Address& address, const ListenOptions& options);
 
 // What every lane's socket gets. Returns a sentence for each thing that the system refused and that the lane can live without.
 struct SocketTuning {

@@ -66,7 +66,7 @@ Status TcpLaneFactory::start() {
   reserve_ = Socket(open_reserve());
   for (std::size_t i = 0; i < options_.rails.size(); ++i) {
     Address bound;
-    status = add_rail_listeners(static_cast<int>(i), &bound);
+    status = add_rail_listener(static_cast<int>(i), &bound);
     if (!status.ok()) return status.wrap("rail " + std::to_string(i) + " (" + options_.rails[i].device + ")");
     options_.rails[i].address.port = bound.port;
   }
@@ -91,28 +91,23 @@ Status TcpLaneFactory::check_allowed(const Address& address, const char* what) c
                     "configure a key, or set CANARY_INSECURE=1 to accept that");
 }
 
-Status TcpLaneFactory::add_rail_listeners(int rail, Address* bound) {
+Status TcpLaneFactory::add_rail_listener(int rail, Address* bound) {
   const Address& at = options_.rails[static_cast<std::size_t>(rail)].address;
   const std::string device = device_of(rail);
-  if (!options_.bind_device || device.empty() || at.loopback()) return add_listener(at, rail, "", bound);
-  // Bound to its device, a listener answers by it even where two devices share a subnet (the SYN-ACK would else leave by whichever
-  // comes first in the routing table). Peers on this very host come in through lo, so that gets a listener on the same port.
-  Status status = add_listener(at, rail, device, bound);
-  if (!status.ok()) {
-    const Status unbound = add_listener(at, rail, "", bound);
-    if (unbound.ok()) note(status.text() + ": routing by address decides");
-    return unbound;
-  }
-  Address same = at;
-  same.port = bound->port;
-  status = add_listener(same, rail, "lo", bound);
-  if (!status.ok()) note(status.text() + ": peers on this host cannot dial rail " + std::to_string(rail));
-  bound->port = same.port;
-  return {};
+  if (!options_.bind_device || device.empty() || at.loopback()) return add_listener(at, rail, {}, bound);
+  // Bound to its device, a listener answers by it even where two share a subnet; the SYN-ACK would else leave by whichever comes
+  // first in the routing table, and a dialler bound to its own device would never see it.
+  Status status = add_listener(at, rail, {.only_device = device}, bound);
+  if (status.ok()) return status;
+  Status unbound = add_listener(at, rail, {}, bound);
+  if (unbound.ok()) note(status.text() + ": routing by address decides");
+  return unbound;
 }
 
-Status TcpLaneFactory::add_listener(const Address& at, int rail, const std::string& only_device, Address* bound) {
-  auto made = listen_on(at, device_of(rail), kBacklog, only_device);
+Status TcpLaneFactory::add_listener(const Address& at, int rail, ListenOptions how, Address* bound) {
+  how.scope_device = device_of(rail);
+  how.backlog = kBacklog;
+  auto made = listen_on(at, how);
   if (!made.ok()) return made.status();
   auto listener = std::make_unique<Listener>();
   listener->socket = made.take();
@@ -131,7 +126,7 @@ Result<Address> TcpLaneFactory::listen_control(const Address& at) {
   Status status = check_allowed(at, "control");
   if (!status.ok()) return status;
   Address bound;
-  status = add_listener(at, kControlRail, "", &bound);
+  status = add_listener(at, kControlRail, {}, &bound);
   if (!status.ok()) return status;
   Address result = at;
   result.port = bound.port;
@@ -150,9 +145,12 @@ Result<std::unique_ptr<Lane>> TcpLaneFactory::dial(int rail, const Address& to, 
   auto made = make_stream_socket(to.family);
   if (!made.ok()) return made.status();
   Socket socket = made.take();
+  // A peer on this host is reached through lo, whatever device carries its address. Linux takes such a packet for one that came in
+  // by the device of the address, so that the peer's listener hears it; but the answer finds back only to an address of that device,
+  // and to a socket that is bound to none.
+  const bool own_host = rail != kControlRail && !to.loopback() && is_own_address(to);
   SocketTuning tuning{options_.congestion, options_.notsent_lowat, ""};
-  // A peer on this host is reached through lo, whatever device carries the address: a bound lane would never get an answer.
-  if (options_.bind_device && rail != kControlRail && !is_own_address(to)) tuning.bind_device = device_of(rail);
+  if (options_.bind_device && rail != kControlRail && !own_host && !to.loopback()) tuning.bind_device = device_of(rail);
   note(tune(socket.fd(), tuning));
   if (rail != kControlRail) {
     Address from = options_.rails[static_cast<std::size_t>(rail)].address;
@@ -160,6 +158,7 @@ Result<std::unique_ptr<Lane>> TcpLaneFactory::dial(int rail, const Address& to, 
       return Status(CANARY_INVALID_ARGUMENT, "tcp: rail address " + from.to_string() + " and peer address " +
                                                  to.to_string() + " are of different families");
     }
+    if (own_host) from = to;
     from.port = 0;
     // The port is then chosen at connect(), per destination: many lanes don't use up the ephemeral range.
     const int on = 1;

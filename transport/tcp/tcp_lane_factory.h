@@ -69,8 +69,8 @@ class TcpLaneFactory final : public LaneFactory {
   explicit TcpLaneFactory(TcpOptions options);
   Status start();
   Status check_allowed(const Address& address, const char* what) const;
-  Status add_rail_listeners(int rail, Address* bound);
-  Status add_listener(const Address& at, int rail, const std::string& only_device, Address* bound);
+  Status add_rail_listener(int rail, Address* bound);
+  Status add_listener(const Address& at, int rail, ListenOptions how, Address* bound);
   void accept_some(Listener& listener, Nanos now);
   bool shed_one(int listener_fd);
   void pause(Listener& listener, Nanos now);

@@ -361,7 +361,7 @@ TEST_F(TcpLaneTest, RailPortInUseIsAnErrorThatNamesIt) {
 TEST_F(TcpLaneTest, DialTimesOutByTheClockItIsGiven) {
   // A listener whose backlog is full answers nobody: the only silence to be had on loopback.
   Address at = Address::parse("127.0.0.1").value();
-  Socket deaf = listen_on(at, "lo", 0, "").take();
+  Socket deaf = listen_on(at, {}).take();
   at = local_address(deaf.fd());
   std::vector<Socket> fillers;
   for (int i = 0; i < 3; ++i) {

@@ -131,14 +131,28 @@ TEST_F(TcpNamespaceTest, EachLaneStaysOnItsOwnDeviceInBothDirections) {
   }
 }
 
-TEST_F(TcpNamespaceTest, PeerOnTheSameHostIsReachedByTheRailsAddress) {
+TEST_F(TcpNamespaceTest, PeerOnTheSameHostIsReachedFromAnyRail) {
   enter(1);
-  factories_[1]->set_acceptor(&doorman_);
-  auto lane = factories_[1]->dial(0, factories_[1]->rails()[1].address, near_sink_);
-  ASSERT_TRUE(lane.ok());
-  ASSERT_TRUE(run_until([&] { return near_sink_.ups == 1 && doorman_.lanes.size() == 1; })) << near_sink_.reason;
-  EXPECT_EQ(doorman_.lanes[0]->rail(), 1);
-  lane.value().reset();
+  for (std::size_t to : {0u, 1u}) {
+    near_sink_ = Recorder();
+    doorman_.lanes.clear();
+    auto lane = factories_[1]->dial(0, factories_[1]->rails()[to].address, near_sink_);
+    ASSERT_TRUE(lane.ok());
+    ASSERT_TRUE(run_until([&] { return near_sink_.ups == 1 && doorman_.lanes.size() == 1; }, 5_s)) << near_sink_.reason;
+    EXPECT_EQ(doorman_.lanes[0]->rail(), static_cast<int>(to));
+    EXPECT_TRUE(factories_[1]->notes().empty());
+    lane.value().reset();
+  }
+}
+
+TEST_F(TcpNamespaceTest, TwoEnginesCannotListenOnOnePort) {
+  enter(1);
+  TcpOptions options;
+  options.allow_non_loopback = true;
+  options.rails = {factories_[1]->rails()[0]};
+  auto second = TcpLaneFactory::create(options);
+  ASSERT_FALSE(second.ok()) << "connections would be shared out between two engines";
+  EXPECT_NE(second.status().text().find("10.77.0.20"), std::string::npos) << second.status().text();
 }
 
 TEST_F(TcpNamespaceTest, DeadDeviceIsSilenceNotAHangup) {
