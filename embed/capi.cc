@@ -108,6 +108,7 @@ Status read_config(const canary_config* config, ContextOptions* out) {
   if (!settings.ok()) return settings.status();
   out->settings = settings.take();
   if (c.join != nullptr) out->settings.join = c.join;
+  if (c.settings == nullptr && c.settings_count != 0) return Status(CANARY_INVALID_ARGUMENT, "canary_config.settings is NULL, settings_count is not 0");
   for (std::size_t i = 0; i < c.settings_count; ++i) {
     const std::string line = c.settings[i] != nullptr ? c.settings[i] : "";
     const auto equals = line.find('=');

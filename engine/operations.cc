@@ -155,7 +155,12 @@ void Engine::enter(GroupMember& m, const OpRequest& request, OpTicket* ticket) {
   const std::uint32_t number = ++m.entered;
   ticket->number = number;
   if (g.dead) {
-    ticket->finish(g.verdict.wrap(std::string(name_of(request.collective)) + " #" + std::to_string(number)));
+    ErrorDetail d = g.verdict.detail();
+    d.op = number;
+    d.op_name = std::string(name_of(request.collective));
+    d.phase = "entry";
+    d.elapsed = {};
+    ticket->finish(Status(g.verdict.code(), d.op_name + " #" + std::to_string(number) + ": " + g.verdict.text(), d));
     return;
   }
   auto entry = program_for(m, request);

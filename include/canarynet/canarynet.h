@@ -92,7 +92,7 @@ typedef struct canary_error {
   const char* message;     /* the whole sentence */
   const char* op;          /* "all_reduce" or "" */
   int64_t op_number;       /* in its group, from 1; -1: none */
-  uint32_t group;          /* flow number of the group; 0: the world, or none */
+  uint32_t group;          /* flow number of the group; 1: the world, 0: none */
   uint32_t epoch;
   int rank;                /* culprit's world rank; -1: unknown */
   const char* host;        /* culprit's host, or "" */
