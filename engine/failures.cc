@@ -163,27 +163,36 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
       op.remaining_seen = remaining;
       op.last_progress = now;
     }
-    std::vector<int> missing, departed;
+    std::size_t missing = 0, departed = 0;
     for (std::size_t r = 0; r < g.members.size(); ++r) {
-      if (g.entered[r] >= op.number) continue;
-      (g.left[r] ? departed : missing).push_back(g.members[r]);
+      if (g.entered[r] < op.number) ++(g.left[r] ? departed : missing);
     }
+    // Lists are for verdicts only: while all is well nothing is allocated here.
+    const auto not_entered = [&](bool left) {
+      std::vector<int> out;
+      for (std::size_t r = 0; r < g.members.size(); ++r) {
+        if (g.entered[r] < op.number && (g.left[r] != 0) == left) out.push_back(g.members[r]);
+      }
+      return out;
+    };
     Verdict v;
     v.op = op.number;
     v.elapsed = now - op.entered;
     if (now >= op.deadline) {
       v.code = CANARY_DEADLINE;
       v.text = "the caller's deadline passed after " + milliseconds(v.elapsed);
-      if (!missing.empty()) v.text += "; not entered by " + list(missing);
-    } else if (!departed.empty() && now - op.last_progress > set.silence_limit) {
+      if (missing != 0) v.text += "; not entered by " + list(not_entered(false));
+    } else if (departed != 0 && now - op.last_progress > set.silence_limit) {
       v.code = CANARY_PEER_DIED;
-      v.rank = departed.front();
-      v.text = list(departed) + " left the job (finalize) without calling operation #" + std::to_string(op.number);
-    } else if (!missing.empty()) {
+      const std::vector<int> ranks = not_entered(true);
+      v.rank = ranks.front();
+      v.text = list(ranks) + " left the job (finalize) without calling operation #" + std::to_string(op.number);
+    } else if (missing != 0) {
       if (now - op.entered <= set.entry_limit) continue;
       v.code = CANARY_ENTRY_TIMEOUT;
-      v.rank = missing.front();
-      v.text = list(missing) + " did not call operation #" + std::to_string(op.number) + " within " + milliseconds(set.entry_limit);
+      const std::vector<int> ranks = not_entered(false);
+      v.rank = ranks.front();
+      v.text = list(ranks) + " did not call operation #" + std::to_string(op.number) + " within " + milliseconds(set.entry_limit);
     } else {
       if (now - op.last_progress <= set.exchange_limit) continue;
       std::vector<int> slow;

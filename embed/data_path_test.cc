@@ -1,0 +1,240 @@
+// What the data path must not do: touch the heap, and burn a core while nothing happens.
+//
+// The allocator is counted for the whole process (all ranks are threads of it, their progress threads included) between warm-up and end
+// of a loop. Sanitizers bring an allocator of their own and skip that part.
+#include <execinfo.h>
+#include <sys/resource.h>
+
+#include <barrier>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+
+#include "embed/job_test_util.h"
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define CANARYNET_COUNTS_MALLOC 1
+#else
+#define CANARYNET_COUNTS_MALLOC 0
+#endif
+
+namespace {
+std::atomic<bool> armed{false};
+std::atomic<long> allocations{0};
+std::atomic<int> frames{0};  // of the first one
+void* first[32];
+}  // namespace
+
+#if CANARYNET_COUNTS_MALLOC
+static void count() {
+  if (!armed.load(std::memory_order_relaxed)) return;
+  // Who is first shows where; its backtrace may allocate and must not count.
+  if (allocations.fetch_add(1) == 0) {
+    armed = false;
+    frames = backtrace(first, 32);
+    armed = true;
+  }
+}
+
+// Seen by the shared library as well, so they must be exported although this program hides its symbols.
+#pragma GCC visibility push(default)
+extern "C" {
+void* __libc_malloc(std::size_t bytes);
+void* __libc_calloc(std::size_t number, std::size_t bytes);
+void* __libc_realloc(void* old, std::size_t bytes);
+void* __libc_memalign(std::size_t alignment, std::size_t bytes);
+
+void* malloc(std::size_t bytes) { return count(), __libc_malloc(bytes); }
+void* calloc(std::size_t number, std::size_t bytes) { return count(), __libc_calloc(number, bytes); }
+void* realloc(void* old, std::size_t bytes) { return count(), __libc_realloc(old, bytes); }
+void* aligned_alloc(std::size_t alignment, std::size_t bytes) { return count(), __libc_memalign(alignment, bytes); }
+void* memalign(std::size_t alignment, std::size_t bytes) { return count(), __libc_memalign(alignment, bytes); }
+int posix_memalign(void** out, std::size_t alignment, std::size_t bytes) {
+  count();
+  *out = __libc_memalign(alignment, bytes);
+  return *out == nullptr ? ENOMEM : 0;
+}
+}
+#pragma GCC visibility pop
+#endif
+
+namespace canarynet {
+namespace {
+
+using test::Job;
+using test::last_error;
+
+void arm() {
+  allocations = 0;
+  frames = 0;
+  armed = true;
+}
+long disarm() {
+  armed = false;
+  if (allocations > 0) {
+    std::fprintf(stderr, "first of %ld allocations:\n", allocations.load());
+    backtrace_symbols_fd(first, frames, STDERR_FILENO);
+  }
+  return allocations;
+}
+
+class NoAllocation : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (!CANARYNET_COUNTS_MALLOC) GTEST_SKIP() << "the allocator can't be counted in this build";
+    void* frame[4];
+    backtrace(frame, 4);  // its first call loads a library
+  }
+};
+
+TEST_F(NoAllocation, TheCounterSeesTheLibrarysAllocations) {
+  arm();
+  canary_context* context = nullptr;
+  EXPECT_EQ(test::init("", 0, 1, {}, &context), CANARY_OK);
+  EXPECT_EQ(canary_finalize(context), CANARY_OK);
+  armed = false;
+  EXPECT_GT(allocations, 20);
+  EXPECT_GT(frames, 0);
+}
+
+// One rank's part of the loops; everything it needs was made before.
+class Worker {
+ public:
+  static constexpr int kDepth = 4;
+
+  explicit Worker(canary_group* group) : group_(group) {
+    for (auto& m : memory_) m.resize(kLarge);
+  }
+  // `rounds` all-reduces of 1 MiB and of 4 B, each of them waited for.
+  bool synchronous(int rounds) {
+    for (int i = 0; i < rounds; ++i) {
+      if (!reduce(0, kLarge, nullptr) || !reduce(0, 1, nullptr)) return false;
+    }
+    return true;
+  }
+  // The same, several in flight, half of them polled for.
+  bool asynchronous(int rounds) {
+    for (const std::size_t n : {kLarge, std::size_t{1}}) {
+      for (int i = 0; i < rounds; i += kDepth) {
+        canary_op* ops[kDepth] = {};
+        for (std::size_t k = 0; k < kDepth; ++k) {
+          if (!reduce(k, n, &ops[k])) return false;
+        }
+        for (int k = 0; k < kDepth; ++k) {
+          canary_status status = CANARY_WOULD_BLOCK;
+          while (k % 2 == 0 && (status = canary_op_test(ops[k])) == CANARY_WOULD_BLOCK) std::this_thread::yield();
+          if (k % 2 != 0) status = canary_op_wait(ops[k]);
+          if (status != CANARY_OK) return false;
+        }
+      }
+    }
+    return true;
+  }
+  // Has kDepth of each shape pending at once on each rank in turn: what a shape needs is made when it is first needed.
+  bool go_deep(int ranks, std::barrier<>& everybody) {
+    bool ok = true;
+    for (const std::size_t n : {kLarge, std::size_t{1}}) {
+      for (int turn = 0; turn < ranks; ++turn) {
+        canary_op* ops[kDepth] = {};
+        const bool early = turn == canary_group_rank(group_);
+        if (!early) everybody.arrive_and_wait();
+        for (std::size_t k = 0; k < kDepth; ++k) ok = ok && reduce(k, n, &ops[k]);
+        if (early) everybody.arrive_and_wait();
+        for (canary_op* op : ops) ok = ok && canary_op_wait(op) == CANARY_OK;
+      }
+    }
+    return ok;
+  }
+  // The other operations, which share the path.
+  bool others(int rounds) {
+    for (int i = 0; i < rounds; ++i) {
+      float* m = memory_[0].data();
+      const std::size_t block = 10'000, own = static_cast<std::size_t>(canary_group_rank(group_)) * block;
+      if (canary_broadcast(group_, m, m, kLarge, CANARY_F32, 1, nullptr) != CANARY_OK ||
+          canary_reduce_scatter(group_, m, m + own, block, CANARY_F32, CANARY_MAX, nullptr) != CANARY_OK ||
+          canary_all_gather(group_, m + own, m, block, CANARY_F32, nullptr) != CANARY_OK || canary_barrier(group_, nullptr) != CANARY_OK) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  static constexpr std::size_t kLarge = 1 << 18;  // 1 MiB
+  bool reduce(std::size_t which, std::size_t count, canary_op** op) {
+    float* m = memory_[which].data();
+    return canary_all_reduce(group_, m, m, count, CANARY_F32, CANARY_MAX, op) == CANARY_OK;
+  }
+  canary_group* group_;
+  std::vector<float> memory_[kDepth];
+};
+
+TEST_P(NoAllocation, OnTheDataPathOfAnyRank) {
+  const int ranks = GetParam();
+  // Control's heartbeats allocate, a few small blocks an interval; they are no part of the data path.
+  Job job(ranks, {"heartbeat_interval=60s", "silence_limit=600s"});
+  ASSERT_TRUE(job.joined());
+  struct {
+    const char* name;
+    bool (Worker::*loop)(int);
+  } const kinds[] = {{"sync", &Worker::synchronous}, {"async", &Worker::asynchronous}, {"others", &Worker::others}};
+  for (const auto& kind : kinds) {
+    std::barrier warm(ranks, []() noexcept { arm(); });
+    long counted = -1;
+    std::barrier ended(ranks, [&]() noexcept { counted = disarm(); });
+    std::barrier<> turns(ranks);
+    std::atomic<int> good = 0;
+    job.each([&](int r) {
+      Worker worker(job.world(r));
+      bool ok = worker.go_deep(ranks, turns) && (worker.*kind.loop)(12);
+      warm.arrive_and_wait();
+      ok = ok && (worker.*kind.loop)(50);
+      ended.arrive_and_wait();
+      good += ok;
+    });
+    EXPECT_EQ(good, ranks) << kind.name;
+    EXPECT_EQ(counted, 0) << kind.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, NoAllocation, testing::Values(2, 3, 4), [](const auto& param_info) { return std::to_string(param_info.param); });
+
+// --- idle ----------------------------------------------------------------------------------------------------------------
+
+double cpu_seconds() {
+  rusage u{};
+  getrusage(RUSAGE_SELF, &u);
+  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+  return seconds(u.ru_utime) + seconds(u.ru_stime);
+}
+
+TEST(Idle, AJoinedJobTakesLessThanAHundredthOfACore) {
+  const int seconds = std::getenv("CANARY_TEST_QUICK") != nullptr ? 3 : 10;
+  const std::string join = test::join_url(test::free_port());
+  std::vector<test::Process> ranks;
+  for (int r = 0; r < 2; ++r) {
+    ranks.emplace_back([&, r]() -> std::string {
+      canary_context* context = nullptr;
+      if (test::init(join, r, 2, {}, &context) != CANARY_OK) return "-1";
+      std::vector<float> v(1 << 20);
+      for (int i = 0; i < 5; ++i) canary_all_reduce(canary_world(context), v.data(), v.data(), v.size(), CANARY_F32, CANARY_MAX, nullptr);
+      const double before = cpu_seconds();
+      std::this_thread::sleep_for(std::chrono::seconds(seconds));
+      const double used = cpu_seconds() - before;
+      const bool alive = canary_barrier(canary_world(context), nullptr) == CANARY_OK;
+      canary_finalize(context);
+      return alive ? std::to_string(used / seconds) : "-2";
+    });
+  }
+  for (test::Process& p : ranks) {
+    const std::string text = p.report();
+    ASSERT_FALSE(text.empty());
+    const double share = std::stod(text);
+    EXPECT_GE(share, 0);
+    EXPECT_LT(share, 0.01);
+    std::printf("idle: %.2f %% of a core\n", share * 100);
+  }
+}
+
+}  // namespace
+}  // namespace canarynet
