@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "control/membership.h"
+#include "control/messages.h"
 #include "sim/sim_fabric.h"
 
 namespace canarynet {
@@ -178,5 +179,67 @@ class Job {
  private:
   int stuck_ = 0;
 };
+
+// A peer that speaks by hand.
+class Stranger final : public LaneSink {
+ public:
+  Stranger(Job& job, int host) : job_(job) {
+    Address to = job.fabric.control_address(0);
+    to.port = 4000;
+    auto dialled = job.fabric.factory(host).dial(kControlRail, to, *this);
+    EXPECT_TRUE(dialled.ok());
+    lane = dialled.take();
+    step(host, 10_ms);
+    EXPECT_TRUE(lane->up());
+  }
+  // Parties and the stranger's own host.
+  void step(int host, Nanos time) {
+    const Nanos end = job_.fabric.now() + time;
+    while (job_.fabric.now() < end) {
+      job_.run_for(1_ms);
+      job_.fabric.factory(host).poll(job_.fabric.now());
+    }
+  }
+  void say(wire::Kind kind, const void* data, std::size_t bytes) {
+    wire::Header header;
+    header.kind = kind;
+    header.payload_bytes = static_cast<std::uint32_t>(bytes);
+    header.payload_crc32 = wire::payload_crc(data, bytes);
+    wire::seal(header);
+    EXPECT_TRUE(lane->send(header, static_cast<const std::byte*>(data), 0));
+    lane->flush(job_.fabric.now());
+  }
+  void hello(std::uint16_t version_min, std::uint16_t version_max) {
+    const wire::HelloPayload hello{.engine = 0xffffffff, .rail = 0xffff, .version_min = version_min, .version_max = version_max,
+                                   .purpose = wire::kHelloControl};
+    say(wire::Kind::kHello, &hello, sizeof hello);
+  }
+  void on_up(Lane&) override {}
+  Landing landing_for(Lane&, const wire::Header&) override { return {Landing::Kind::kSlot, nullptr, 0}; }
+  void on_frame(Lane&, const wire::Header& header, const Arrival& arrival) override {
+    if (header.kind == wire::Kind::kHello) ++hellos;
+    if (header.kind != wire::Kind::kControl) return;
+    auto message = control::decode(arrival.payload);
+    ASSERT_TRUE(message.ok());
+    messages.push_back(std::move(message.value()));
+  }
+  void on_writable(Lane&) override {}
+  void on_down(Lane&, const Status&, bool) override { down = true; }
+
+  std::unique_ptr<Lane> lane;
+  std::vector<control::Message> messages;
+  int hellos = 0;
+  bool down = false;
+
+ private:
+  Job& job_;
+};
+
+inline ::testing::AssertionResult contains(const std::string& text, std::initializer_list<const char*> parts) {
+  for (const char* part : parts) {
+    if (text.find(part) == std::string::npos) return ::testing::AssertionFailure() << "\"" << part << "\" is not in: " << text;
+  }
+  return ::testing::AssertionSuccess();
+}
 
 }  // namespace canarynet

@@ -1,0 +1,208 @@
+// Joins that fail, and who is told what.
+#include <gtest/gtest.h>
+
+#include "control/messages.h"
+#include "control/membership_test_util.h"
+
+namespace canarynet {
+namespace {
+
+TEST(MembershipJoin, DuplicateRankIsNamedOnEveryRank) {
+  Job job({.engines = 4, .amend = [](int host, MembershipOptions* m) {
+             if (host == 3) m->local_ranks = {2};
+           }});
+  job.start(0);
+  job.start(1);
+  job.start(2);
+  job.run_for(100_ms);
+  job.start(3);
+  job.run_for(500_ms);
+  for (int h = 0; h < 4; ++h) {
+    EXPECT_EQ(job[h].join_status.code(), CANARY_JOIN) << h;
+    EXPECT_TRUE(contains(job[h].join_status.text(), {"rank 2", "host-2", "1002", "host-3", "1003"}));
+    EXPECT_EQ(job[h].join_status.detail().rank, 2);
+  }
+}
+
+TEST(MembershipJoin, SomebodyElseClaimingRankZeroIsNamed) {
+  Job job({.engines = 3, .amend = [](int host, MembershipOptions* m) {
+             if (host == 2) m->local_ranks = {0};
+           }});
+  job.start_all();
+  job.run_for(11_s);
+  // Host 2 believes to be the coordinator: it hears nobody and says who is missing, and so does rank 0.
+  EXPECT_TRUE(contains(job[2].join_status.text(), {"ranks 1, 2", "did not join"}));
+  EXPECT_TRUE(contains(job[0].join_status.text(), {"rank 2", "did not join"}));
+}
+
+TEST(MembershipJoin, DifferentWorldSizesAreNamed) {
+  Job job({.engines = 3, .amend = [](int host, MembershipOptions* m) {
+             if (host == 1) m->world_size = 5;
+           }});
+  job.start_all();
+  job.run_for(500_ms);
+  for (int h = 0; h < 3; ++h) {
+    EXPECT_EQ(job[h].join_status.code(), CANARY_JOIN);
+    EXPECT_TRUE(contains(job[h].join_status.text(), {"3 on rank 0", "host-0", "5 on rank 1", "host-1"}));
+  }
+}
+
+TEST(MembershipJoin, SettingsThatDifferAreNamedWithBothValues) {
+  Job job({.engines = 4, .amend = [](int host, MembershipOptions* m) {
+             if (host == 2) m->must_agree[0] = "algo=mesh";
+           }});
+  job.start_all();
+  job.run_for(500_ms);
+  for (int h = 0; h < 4; ++h) {
+    EXPECT_EQ(job[h].join_status.code(), CANARY_MISMATCH);
+    EXPECT_TRUE(contains(job[h].join_status.text(), {"algo", "\"ring\" on rank 0", "\"mesh\" on rank 2", "host-2"}));
+  }
+}
+
+TEST(MembershipJoin, SettingThatOneSideLacksIsNamed) {
+  for (const bool extra_at_zero : {false, true}) {
+    Job job({.engines = 2, .amend = [&](int host, MembershipOptions* m) {
+               if ((host == 0) == extra_at_zero) m->must_agree.push_back("codec=topk");
+             }});
+    job.start_all();
+    job.run_for(500_ms);
+    for (int h = 0; h < 2; ++h) EXPECT_TRUE(contains(job[h].join_status.text(), {"codec", "\"topk\"", "unknown"}));
+  }
+}
+
+TEST(MembershipJoin, MissingRanksAreNamedToThoseWhoCame) {
+  Job job({.engines = 8});
+  for (const int h : {0, 1, 6}) job.start(h);
+  job.run_for(9900_ms);
+  EXPECT_TRUE(job[1].join_status.ok());
+  job.run_for(300_ms);
+  for (const int h : {0, 1, 6}) {
+    EXPECT_EQ(job[h].join_status.code(), CANARY_JOIN);
+    EXPECT_TRUE(contains(job[h].join_status.text(), {"ranks 2-5, 7 did not join within 10 s", "3 of 8"}));
+  }
+  // One that comes late gets the same answer, quickly.
+  job.start(3);
+  job.run_for(100_ms);
+  EXPECT_EQ(job[3].join_status.text(), job[0].join_status.text());
+}
+
+TEST(MembershipJoin, UnreachableCoordinatorEndsInAClearError) {
+  Job job({.engines = 2});
+  job.start(1);
+  job.run_for(9900_ms);
+  EXPECT_TRUE(job[1].join_status.ok());
+  job.run_for(200_ms);
+  EXPECT_EQ(job[1].join_status.code(), CANARY_JOIN);
+  EXPECT_TRUE(contains(job[1].join_status.text(), {"no connection to rank 0", "172.16.0.1:4000", "10 s", "connection refused"}));
+}
+
+TEST(MembershipJoin, CoordinatorThatNeverAnswersEndsInAClearError) {
+  Job job({.engines = 2});
+  job.start(0);
+  job.fabric.block(0, 1);
+  job.start(1);
+  job.run_for(13_s);
+  EXPECT_TRUE(contains(job[1].join_status.text(), {"no connection to rank 0"}));
+  EXPECT_TRUE(contains(job[0].join_status.text(), {"rank 1 did not join"}));
+}
+
+TEST(MembershipJoin, CoordinatorThatFreezesAfterItsHelloDoesNotHangTheOthers) {
+  Job job({.engines = 3});
+  job.start(0);
+  job.start(1);
+  job.run_for(100_ms);
+  job.fabric.freeze(0);
+  job.run_for(30_s);
+  EXPECT_EQ(job[1].join_status.code(), CANARY_JOIN);
+}
+
+TEST(MembershipJoin, ProcessThatEndsWhileJoiningIsNamedQuickly) {
+  Job job({.engines = 4});
+  for (const int h : {0, 1, 2}) job.start(h);
+  job.run_for(500_ms);
+  job.kill(2);
+  job.run_for(50_ms);
+  for (const int h : {0, 1}) {
+    EXPECT_EQ(job[h].join_status.code(), CANARY_PEER_DIED);
+    EXPECT_TRUE(contains(job[h].join_status.text(), {"rank 2", "host-2", "1002", "ended while"}));
+  }
+}
+
+TEST(MembershipJoin, CoordinatorThatEndsWhileJoiningIsNamedQuickly) {
+  Job job({.engines = 3});
+  for (const int h : {0, 1}) job.start(h);
+  job.run_for(500_ms);
+  job.kill(0);
+  job.run_for(50_ms);
+  EXPECT_EQ(job[1].join_status.code(), CANARY_COORDINATOR_LOST);
+  EXPECT_EQ(job[1].join_status.detail().rank, 0);
+}
+
+TEST(MembershipJoin, LaneThatBreaksLocallyWhileJoiningIsDialledAgain) {
+  Job job({.engines = 3});
+  for (const int h : {0, 1}) job.start(h);
+  job.run_for(500_ms);
+  std::vector<Lane*> lanes;
+  job.fabric.lanes_between(1, 0, &lanes);
+  ASSERT_EQ(lanes.size(), 1u);
+  job.fabric.kill_lane(*lanes[0], true, false);
+  job.run_for(500_ms);
+  job.start(2);
+  job.run_for(500_ms);
+  EXPECT_TRUE(job.all_joined());
+}
+
+TEST(MembershipJoin, RankThatComesAfterTheStartIsTurnedAwayAlone) {
+  JobOptions options{.engines = 3};
+  options.amend = [](int host, MembershipOptions* m) {
+    m->world_size = 2;
+    if (host == 2) m->local_ranks = {1};
+  };
+  Job job(options);
+  job.start(0);
+  job.start(1);
+  job.run_for(500_ms);
+  job.start(2);
+  job.run_for(500_ms);
+  EXPECT_TRUE(contains(job[2].join_status.text(), {"after the job had started"}));
+  EXPECT_TRUE(job[0].membership->joined() && job[1].membership->joined());
+  EXPECT_TRUE(job[0].died.empty() && job[1].died.empty());
+}
+
+TEST(MembershipJoin, OtherProtocolVersionIsNamedOnEveryRank) {
+  Job job({.engines = 3});
+  job.start(0);
+  job.start(1);
+  job.run_for(100_ms);
+  Stranger stranger(job, 2);
+  stranger.hello(7, 9);
+  stranger.step(2, 50_ms);
+  ASSERT_EQ(stranger.messages.size(), 1u);
+  const auto* refuse = std::get_if<control::Refuse>(&stranger.messages[0]);
+  ASSERT_NE(refuse, nullptr);
+  EXPECT_EQ(refuse->code, CANARY_VERSION);
+  EXPECT_TRUE(contains(refuse->text, {"7..9", "rank 0 1"}));
+  for (const int h : {0, 1}) EXPECT_EQ(job[h].join_status.code(), CANARY_VERSION);
+  EXPECT_EQ(stranger.hellos, 1);
+}
+
+TEST(MembershipJoin, GarbageFromAStrangerHarmsNobody) {
+  Job job({.engines = 3});
+  job.start(0);
+  job.start(1);
+  Random random(7);
+  for (int i = 0; i < 50; ++i) {
+    Stranger stranger(job, 2);
+    stranger.hello(1, 1);
+    std::vector<std::uint8_t> bytes(1 + random.below(200));
+    for (auto& b : bytes) b = static_cast<std::uint8_t>(random.next());
+    stranger.say(wire::Kind::kControl, bytes.data(), bytes.size());
+    stranger.step(2, 5_ms);
+  }
+  job.start(2);
+  job.run_for(500_ms);
+  EXPECT_TRUE(job.all_joined());
+}
+
+}  // namespace
+}  // namespace canarynet

@@ -1,0 +1,372 @@
+// Control that falls silent, and the way back.
+#include <gtest/gtest.h>
+
+#include "control/messages.h"
+#include "control/membership_test_util.h"
+
+namespace canarynet {
+namespace {
+
+TEST(MembershipRejoin, SilentControlIsDialledAgainOverARail) {
+  Job job({.engines = 4});
+  job.join();
+  job.run_for(1_s);
+  job.fabric.block(0, 2, kBlockControl);
+  // Both requests and answers get lost on the way.
+  job[2].membership->request_group(job.fabric.now(), 2, {2, 3}, 1);
+  job[3].membership->request_group(job.fabric.now(), 3, {2, 3}, 1);
+  Verdict v;
+  v.code = CANARY_ABORTED;
+  v.rank = 3;
+  v.flow = 5;
+  job[3].membership->flood(v);
+  Verdict own = v;
+  own.flow = 6;
+  job[2].membership->flood(own);
+  job.run_for(900_ms);
+  for (int h = 0; h < 4; ++h) EXPECT_TRUE(job[h].died.empty());
+  EXPECT_LT(job.fabric.now() - job[0].membership->last_heard(2), 500_ms);
+  EXPECT_LT(job.fabric.now() - job[2].membership->last_heard(0), 500_ms);
+  EXPECT_NE((job[2].flows[{2, 1}]), 0u);
+  EXPECT_EQ((job[2].flows[{2, 1}]), (job[3].flows[{3, 1}]));
+  ASSERT_EQ(job[2].verdicts.size(), 1u);
+  EXPECT_EQ(job[2].verdicts[0].flow, 5u);
+  EXPECT_EQ(job[1].verdicts.size(), 2u);
+  // The new connection counts: its end is a death.
+  job.run_for(5_s);
+  job.kill(2);
+  job.run_for(50_ms);
+  EXPECT_EQ(job[0].died.count(2), 1u);
+  EXPECT_EQ(job[3].died.count(2), 1u);
+}
+
+class MembershipOverEither : public ::testing::TestWithParam<bool> {
+ protected:
+  JobOptions options(int engines) const {
+    JobOptions o{.engines = engines};
+    o.fabric.stream = GetParam();
+    return o;
+  }
+};
+// Streams bring what was lost later, packets never.
+INSTANTIATE_TEST_SUITE_P(Membership, MembershipOverEither, ::testing::Values(true, false),
+                         [](const auto& which) { return which.param ? "streams" : "packets"; });
+
+TEST_P(MembershipOverEither, DeathsAndLeavesThatWereMissedAreToldAfterTheReturn) {
+  Job job(options(5));
+  job.join();
+  job.fabric.block(0, 1);  // everything: there is no way back for now
+  job.run_for(2_s);
+  job.kill(2);
+  job.finish(3);
+  job.run_for(3_s);
+  EXPECT_TRUE(job[1].died.empty());
+  EXPECT_TRUE(job[1].left.empty());
+  EXPECT_GT(job.fabric.now() - job[1].membership->last_heard(0), 4_s);
+  EXPECT_GT(job.fabric.now() - job[0].membership->last_heard(1), 4_s);
+  job.fabric.unblock(0, 1);
+  job.run_for(3_s);
+  EXPECT_EQ(job[1].died.size(), 1u);
+  EXPECT_EQ(job[1].died.count(2), 1u);
+  EXPECT_EQ(job[1].left, std::vector<std::uint32_t>{3});
+  for (const int h : {0, 4}) EXPECT_EQ(job[h].died.count(1), 0u);
+  EXPECT_LT(job.fabric.now() - job[1].membership->last_heard(0), 500_ms);
+}
+
+TEST(MembershipRejoin, LocallyBrokenLaneIsReplacedAndNobodyDied) {
+  Job job({.engines = 3});
+  job.join();
+  for (int round = 0; round < 20; ++round) {
+    std::vector<Lane*> lanes;
+    job.fabric.lanes_between(1 + round % 2, 0, &lanes);
+    ASSERT_GE(lanes.size(), 1u);
+    job.fabric.kill_lane(*lanes.back(), true, false);
+    job.run_for(300_ms);
+  }
+  for (int h = 0; h < 3; ++h) {
+    EXPECT_TRUE(job[h].died.empty());
+    EXPECT_LT(job.fabric.now() - job[h].membership->last_heard(h == 0 ? 1 : 0), 500_ms);
+  }
+}
+
+TEST(MembershipRejoin, SilentLaneIsReplacedAndItsEndIsNoDeath) {
+  Job job({.engines = 3});
+  job.join();
+  for (int round = 0; round < 10; ++round) {
+    std::vector<Lane*> lanes;
+    job.fabric.lanes_between(1, 0, &lanes);
+    ASSERT_GE(lanes.size(), 1u);
+    for (Lane* lane : lanes) job.fabric.kill_lane(*lane, false);
+    job.run_for(2_s);
+    // The old ones are closed by both sides, long before this.
+    job.fabric.lanes_between(1, 0, &lanes);
+    EXPECT_EQ(lanes.size(), 1u);
+  }
+  for (int h = 0; h < 3; ++h) EXPECT_TRUE(job[h].died.empty());
+}
+
+TEST(MembershipRejoin, OneWaySilenceIsHealedAsWell) {
+  for (const bool from_coordinator : {false, true}) {
+    Job job({.engines = 3});
+    job.join();
+    from_coordinator ? job.fabric.block(0, 1, kBlockControl, false) : job.fabric.block(1, 0, kBlockControl, false);
+    job.run_for(3_s);
+    job.fabric.unblock(0, 1);
+    job.run_for(3_s);
+    for (int h = 0; h < 3; ++h) EXPECT_TRUE(job[h].died.empty());
+    for (int h = 1; h < 3; ++h) {
+      EXPECT_LT(job.fabric.now() - job[h].membership->last_heard(0), 500_ms);
+      EXPECT_LT(job.fabric.now() - job[0].membership->last_heard(static_cast<std::uint32_t>(h)), 500_ms);
+    }
+  }
+}
+
+TEST(MembershipRejoin, ControlThatComesAndGoesKillsNobody) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    JobOptions options{.engines = 4};
+    options.fabric.seed = seed;
+    options.fabric.stream = seed % 2 == 0;
+    options.fabric.nic = NicOptions::link(seed % 3 == 0 ? 40_ms : 20_us);  // the way back may be far slower than control
+    options.fabric.control_latency = seed % 5 == 0 ? 60_ms : 50_us;
+    Job job(options);
+    job.join();
+    Random random(seed);
+    for (int round = 0; round < 120; ++round) {
+      const int host = 1 + static_cast<int>(random.below(3));
+      const auto what = static_cast<std::uint8_t>(1 + random.below(3));
+      if (random.below(2) == 0) {
+        random.below(2) == 0 ? job.fabric.block(0, host, what, false) : job.fabric.block(host, 0, what, false);
+      } else {
+        job.fabric.unblock(0, host);
+      }
+      job.run_for(Nanos{static_cast<std::int64_t>(random.below(random.below(2) == 0 ? 700'000'000 : 100'000'000))});
+    }
+    job.fabric.heal();
+    job.run_for(10_s);
+    for (int h = 0; h < 4; ++h) {
+      EXPECT_TRUE(job[h].died.empty()) << "seed " << seed << " host " << h;
+      EXPECT_LT(job.fabric.now() - job[0].membership->last_heard(static_cast<std::uint32_t>(h)), 500_ms) << "seed " << seed;
+    }
+    // All still hear each other's verdicts.
+    Verdict v;
+    v.flow = 1;
+    job[1].membership->flood(v);
+    job.run_for(200_ms);
+    for (const int h : {0, 2, 3}) EXPECT_EQ(job[h].verdicts.size(), 1u) << "seed " << seed;
+  }
+}
+
+TEST(MembershipRejoin, ResetAfterASilenceIsNoProofWhileTheEngineMayComeBack) {
+  Job job({.engines = 3});
+  job.join();
+  job.fabric.block(0, 1);
+  job.run_for(2_s);
+  std::vector<Lane*> lanes;
+  job.fabric.lanes_between(0, 1, &lanes);
+  ASSERT_FALSE(lanes.empty());
+  for (Lane* lane : lanes) job.fabric.kill_lane(*lane, true, true);
+  job.run_for(100_ms);
+  job.fabric.unblock(0, 1);
+  job.run_for(5_s);
+  for (int h = 0; h < 3; ++h) {
+    EXPECT_TRUE(job[h].died.empty()) << h;
+    EXPECT_LT(job.fabric.now() - job[h].membership->last_heard(h == 0 ? 1 : 0), 500_ms);
+  }
+}
+
+TEST(MembershipRejoin, AttemptThatArrivesLateDoesNotReplaceANewerOne) {
+  Job job({.engines = 2});
+  job.join();
+  job.run_for(1_s);
+  job.fabric.block(0, 1, kBlockControl);
+  // As soon as the way over a rail stands, and its REJOIN has left, that rail dies.
+  std::vector<Lane*> lanes;
+  for (int step = 0; step < 200'000 && lanes.size() < 2; ++step) {
+    job.run_for(5_us);
+    job.fabric.lanes_between(1, 0, &lanes);
+  }
+  ASSERT_GE(lanes.size(), 2u);
+  const bool first_rail = lanes[1]->description().find(job.fabric.factory(0).rails()[0].address.to_string()) != std::string::npos;
+  job.fabric.nic_down(0, first_rail ? 0 : 1, NicDeath::kSilent);
+  job.run_for(2_s);
+  EXPECT_LT(job.fabric.now() - job[0].membership->last_heard(1), 500_ms) << "the other rail was not tried";
+  job.fabric.heal();  // the first attempt arrives now
+  job.run_for(3_s);
+  EXPECT_TRUE(job[0].died.empty());
+  EXPECT_TRUE(job[1].died.empty());
+}
+
+TEST(MembershipRejoin, RetractedAttemptIsNoDeathOthersAre) {
+  for (const bool retract : {true, false}) {
+    Job job({.engines = 2});
+    job.start(0);
+    const auto say = [](Stranger& s, const control::Message& m) {
+      const auto bytes = control::encode(m);
+      s.say(wire::Kind::kControl, bytes.data(), bytes.size());
+    };
+    Stranger first(job, 1);
+    first.hello(1, 1);
+    control::Join join;
+    join.engine.ranks = {1};
+    join.world_size = 2;
+    join.must_agree = job.options_of(0).must_agree;
+    say(first, join);
+    first.step(1, 50_ms);
+    ASSERT_TRUE(job[0].membership->joined());
+    const std::uint64_t token = job[0].roster->job;
+    {
+      Stranger second(job, 1);
+      second.hello(1, 1);
+      say(second, control::Rejoin{token, 1, 1});
+      if (retract) say(second, control::Retract{});
+    }  // its end
+    first.step(1, 50_ms);
+    EXPECT_EQ(job[0].died.count(1), retract ? 0u : 1u);
+    Stranger third(job, 1);
+    third.hello(1, 1);
+    say(third, control::Rejoin{token, 1, 2});
+    third.step(1, 50_ms);
+    ASSERT_FALSE(third.messages.empty());
+    EXPECT_EQ(std::holds_alternative<control::Rejoined>(third.messages[0]), retract);
+    EXPECT_EQ(std::holds_alternative<control::Refuse>(third.messages[0]), !retract);
+  }
+}
+
+TEST(MembershipRejoin, RequestSaidAgainCountsOnce) {
+  Job job({.engines = 3});
+  job.join();
+  const std::vector<int> list{1, 2};
+  job[1].membership->request_group(job.fabric.now(), 1, list, 1);
+  job.run_for(100_ms);  // it is there; the answer has to wait for rank 2
+  job.fabric.block(0, 1, kBlockControl);
+  job.run_for(3_s);
+  for (const std::uint64_t cookie : {1, 2}) {
+    if (cookie == 2) job[1].membership->request_group(job.fabric.now(), 1, list, cookie);
+    job[2].membership->request_group(job.fabric.now(), 2, list, cookie);
+    job.run_for(100_ms);
+    EXPECT_NE((job[1].flows[{1, cookie}]), 0u);
+    EXPECT_EQ((job[1].flows[{1, cookie}]), (job[2].flows[{2, cookie}]));
+  }
+}
+
+TEST(MembershipRejoin, NotHavingLookedIsNotThePeersSilence) {
+  Job job({.engines = 3});
+  job.join();
+  job.run_for(1_s);
+  for (const int sleeper : {0, 1}) {
+    const int other = 1 - sleeper;
+    job.fabric.freeze(sleeper);
+    job.fabric.block(0, 1, kBlockAll);  // nothing lies at the door when it wakes up
+    job.run_for(5_s);
+    job.fabric.thaw(sleeper);
+    job[sleeper].membership->poll(job.fabric.now());
+    EXPECT_LT(job.fabric.now() - job[sleeper].membership->last_heard(static_cast<std::uint32_t>(other)), 600_ms) << sleeper;
+    job.fabric.unblock(0, 1);
+    job.run_for(5_s);
+  }
+  for (int h = 0; h < 3; ++h) EXPECT_TRUE(job[h].died.empty());
+}
+
+TEST(MembershipRejoin, DeathRightAfterALongJoinIsToldAtOnce) {
+  Job job({.engines = 3});
+  job.start(0);
+  job.start(1);
+  for (int i = 0; i < 100; ++i) {  // silent all that time: before the join nobody has to speak
+    job.run_for(80_ms);
+    job[0].poll();
+  }
+  job.fabric.freeze(1);
+  job.start(2);
+  job.run_for(10_ms);
+  ASSERT_TRUE(job[0].membership->joined() && job[2].membership->joined());
+  job.kill(1);
+  job.run_for(50_ms);
+  EXPECT_EQ(job[0].died.count(1), 1u);
+  EXPECT_EQ(job[2].died.count(1), 1u);
+}
+
+TEST(MembershipRejoin, FrozenEngineComesBackUnlessItWasDeclaredDead) {
+  Job job({.engines = 3});
+  job.join();
+  job.fabric.freeze(1);
+  job.run_for(5_s);
+  EXPECT_TRUE(job[0].died.empty());
+  EXPECT_GT(job.fabric.now() - job[0].membership->last_heard(1), 4_s);
+  job.fabric.thaw(1);
+  job.run_for(2_s);
+  for (int h = 0; h < 3; ++h) EXPECT_TRUE(job[h].died.empty());
+  EXPECT_LT(job.fabric.now() - job[0].membership->last_heard(1), 500_ms);
+}
+
+TEST(MembershipRejoin, FrozenCoordinatorKillsNobodyWhenItResumes) {
+  Job job({.engines = 4});
+  job.join();
+  job.fabric.freeze(0);
+  job.run_for(30_s);  // far more attempts to come back than are kept open
+  for (int h = 1; h < 4; ++h) EXPECT_TRUE(job[h].died.empty());
+  job.fabric.thaw(0);
+  job.run_for(5_s);
+  for (int h = 0; h < 4; ++h) {
+    EXPECT_TRUE(job[h].died.empty());
+    EXPECT_LT(job.fabric.now() - job[0].membership->last_heard(static_cast<std::uint32_t>(h)), 500_ms);
+  }
+}
+
+TEST(MembershipRejoin, DeathOfAnEngineThatHadBeenSilentIsToldAfterTheGrace) {
+  Job job({.engines = 3});
+  job.join();
+  job.fabric.block(1, 0, kBlockAll);
+  job.run_for(3_s);
+  job.kill(1);
+  job.fabric.unblock(0, 1);
+  job.run_for(3_s);
+  EXPECT_EQ(job[0].died.count(1), 1u);
+  EXPECT_EQ(job[2].died.count(1), 1u);
+}
+
+TEST_P(MembershipOverEither, CoordinatorThatDiedDuringASilenceIsFound) {
+  Job job(options(3));
+  job.join();
+  job.fabric.block(0, 1, kBlockAll);
+  job.run_for(2_s);
+  job.kill(0);
+  job.run_for(1_s);
+  EXPECT_EQ(job[2].died.count(0), 1u);
+  EXPECT_TRUE(job[1].died.empty());
+  job.fabric.unblock(0, 1);
+  job.run_for(3_s);
+  EXPECT_EQ(job[1].died.count(0), 1u);
+}
+
+TEST(MembershipRejoin, DeadMachineProvesNothingByItself) {
+  Job job({.engines = 3});
+  job.join();
+  job.kill(2, CrashKind::kSilent);
+  job.run_for(10_s);
+  for (const int h : {0, 1}) {
+    EXPECT_TRUE(job[h].died.empty());
+    EXPECT_GT(job.fabric.now() - job[h].membership->last_heard(2), 9_s);  // whoever looks can tell
+    EXPECT_LT(job.fabric.now() - job[h].membership->last_heard(1 - h), 500_ms);
+  }
+}
+
+TEST(MembershipRejoin, EngineDeclaredDeadLearnsItWhenItReturns) {
+  Job job({.engines = 3});
+  job.join();
+  std::vector<Lane*> lanes;
+  job.fabric.lanes_between(0, 1, &lanes);
+  ASSERT_EQ(lanes.size(), 1u);
+  job.fabric.freeze(1);
+  job.run_for(100_ms);
+  job.fabric.kill_lane(*lanes[0], true, true);  // a middle box resets the connection: to rank 0 this is proof
+  job.run_for(1_s);
+  EXPECT_EQ(job[0].died.count(1), 1u);
+  EXPECT_EQ(job[2].died.count(1), 1u);
+  job.fabric.thaw(1);
+  job.run_for(2_s);
+  // It takes the reset for rank 0's death, or asks to come back and is told: either way it does not go on.
+  EXPECT_TRUE(job[1].died.count(0) == 1 || !job[1].verdicts.empty());
+}
+
+}  // namespace
+}  // namespace canarynet
