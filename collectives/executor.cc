@@ -127,6 +127,11 @@ Executor::Place Executor::place_for(int source, std::uint16_t tag, std::uint32_t
   return {PlaceKind::kSlot, nullptr, unit};
 }
 
+bool Executor::fits(int source, std::uint16_t tag, std::uint32_t piece, std::uint32_t bytes) const {
+  const ProgramStep* s = find(source, tag, piece);
+  return s != nullptr && program_.cell_bytes(s->cell_begin + piece) == bytes;
+}
+
 void Executor::landing_lost(int source, std::uint16_t tag, std::uint32_t piece) {
   const ProgramStep* s = find(source, tag, piece);
   if (s != nullptr) flags_[s->unit_begin + piece] &= static_cast<std::uint8_t>(~kLanding);

@@ -58,6 +58,8 @@ class Executor {
   };
   // kSpan marks the unit as landing: a second lane that brings it gets kSlot meanwhile.
   Place place_for(int source, std::uint16_t tag, std::uint32_t piece, std::uint32_t bytes);
+  // Whether the plan receives this piece, with this length. What did not come by place_for() is asked about before arrived().
+  bool fits(int source, std::uint16_t tag, std::uint32_t piece, std::uint32_t bytes) const;
   // The landing of a unit will not finish.
   void landing_lost(int source, std::uint16_t tag, std::uint32_t piece);
   // A whole and valid piece. False when it was a duplicate (nothing is done). `*other_landing` tells that another lane is still

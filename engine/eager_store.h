@@ -32,7 +32,6 @@ class EagerStore {
     entries_.resize(blocks_);
   }
   std::byte* data(const Entry& e) { return memory_.get() + std::size_t{e.first_block} * kBlock; }
-  bool owns(const std::byte* p) const { return p >= memory_.get() && p < memory_.get() + std::size_t{blocks_} * kBlock; }
   bool empty() const { return used_ == 0; }
 
   Entry* find(const wire::Header& h) {

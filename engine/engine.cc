@@ -247,7 +247,7 @@ void Engine::on_group(int local_rank, std::uint64_t cookie, std::uint32_t flow_h
       continue;
     }
     strays_.erase(strays_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (stray.source < g->entered.size()) {
+    if (stray.source < g->entered.size() && g->engine_of[stray.source] == stray.engine) {
       g->entered[stray.source] = std::max(g->entered[stray.source], stray.op);
       admit_signature(*m, stray.source, stray.op, stray.payload);
     }

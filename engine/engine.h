@@ -99,7 +99,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   void on_done(Channel& channel, std::uint64_t cookie) override;
   Landing landing_for(Channel& channel, const wire::Header& header) override;
   bool on_arrival(Channel& channel, const wire::Header& header, const Arrival& arrival) override;
-  void on_landing_lost(Channel& channel, const wire::Header& header) override;
+  void on_landing_lost(Channel& channel, const wire::Header& header, std::uint64_t cookie) override;
   void on_heartbeat(Channel& channel, const wire::Header& header) override;
   void fill_heartbeat(Channel& channel, wire::Header* header) override;
   void on_abort(Channel& channel, const wire::Header& header, std::span<const std::byte> payload) override;
@@ -133,6 +133,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
     std::uint32_t flow = 0;
     std::uint16_t source = 0;
     std::uint16_t destination = 0;
+    std::uint32_t engine = 0;  // that said it
     std::uint32_t op = 0;
     wire::SignaturePayload payload;
   };

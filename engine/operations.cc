@@ -12,12 +12,16 @@ namespace {
 constexpr std::uint64_t kAckDiscarded = 0;  // a duplicate, or of a dead epoch: acked and forgotten
 constexpr std::uint64_t kNoPlace = 1;       // not acked: it comes again
 constexpr std::uint64_t kLanded = 2;
+constexpr std::uint64_t kParked = 3;        // in the channel's eager store
 
 constexpr std::size_t kProgramsMax = 128;  // cached shapes per member
 constexpr std::size_t kStraysMax = 1024;
 constexpr std::size_t kEarlyMax = 4096;    // signatures ahead of their operation
 
 constexpr std::uint64_t cookie_of(const Run& run, std::uint32_t unit) { return std::uint64_t{run.index} << 32 | unit; }
+
+// A peer speaks for its own ranks only: a piece or signature in another's name, ours even, is dropped.
+bool served_by(const Group& g, std::uint32_t rank, std::uint32_t engine) { return rank < g.engine_of.size() && g.engine_of[rank] == engine; }
 
 wire::Header piece_header(const GroupMember& m, const Operation& op, wire::Kind kind, int destination) {
   wire::Header h;
@@ -249,7 +253,10 @@ void Engine::drain_eager(GroupMember& m, Operation& op) {
       const wire::Header& h = e.header;
       if (!e.complete || h.flow != flow || h.epoch != epoch || h.op != op.number || h.destination != m.rank) return;
       bool other_landing = false;
-      if (h.signature == op.hash) op.run->executor.arrived(h.source, h.step, h.piece, store.data(e), &other_landing);
+      // Lengths are the sender's word here: nothing was known of the operation when it came.
+      if (h.signature == op.hash && op.run->executor.fits(h.source, h.step, h.piece, h.payload_bytes)) {
+        op.run->executor.arrived(h.source, h.step, h.piece, store.data(e), &other_landing);
+      }
       store.release(&e);
     });
   }
@@ -415,7 +422,7 @@ Landing Engine::landing_for(Channel& channel, const wire::Header& h) {
   const Landing forget{Landing::Kind::kDiscard, nullptr, kAckDiscarded};
   Group* g = find_group(h.flow);
   GroupMember* m = g != nullptr ? g->member(h.destination) : nullptr;
-  if (g != nullptr && (g->dead || g->epoch != h.epoch || m == nullptr)) return forget;
+  if (g != nullptr && (g->dead || g->epoch != h.epoch || m == nullptr || !served_by(*g, h.source, channel.peer()))) return forget;
   if (m != nullptr && h.op <= m->entered) {
     Operation* op = m->find(h.op);
     // Completed: it has arrived before. Another signature: theirs, on its way, ends the group.
@@ -435,7 +442,7 @@ Landing Engine::landing_for(Channel& channel, const wire::Header& h) {
   }
   EagerStore::Entry* e = store.take(h);
   if (e == nullptr) return {Landing::Kind::kDiscard, nullptr, kNoPlace};
-  return {Landing::Kind::kSpan, store.data(*e), kLanded};
+  return {Landing::Kind::kSpan, store.data(*e), kParked};
 }
 
 bool Engine::on_arrival(Channel& channel, const wire::Header& h, const Arrival& arrival) {
@@ -446,28 +453,30 @@ bool Engine::on_arrival(Channel& channel, const wire::Header& h, const Arrival& 
     Group* g = find_group(h.flow);
     if (g == nullptr) {  // its creation is on the way to us
       if (strays_.size() >= kStraysMax) return false;
-      strays_.push_back({h.flow, h.source, h.destination, h.op, theirs});
+      strays_.push_back({h.flow, h.source, h.destination, channel.peer(), h.op, theirs});
       return true;
     }
-    if (g->dead || g->epoch != h.epoch || h.source >= g->members.size()) return true;
+    if (g->dead || g->epoch != h.epoch || !served_by(*g, h.source, channel.peer())) return true;
     auto& entered = g->entered[h.source];
     entered = std::max(entered, h.op);
     GroupMember* m = g->member(h.destination);
     return m == nullptr || admit_signature(*m, h.source, h.op, theirs);
   }
   if (arrival.discarded) return arrival.cookie != kNoPlace;
+  EagerStore& store = *peers_[channel.peer()].eager;
+  EagerStore::Entry* parked = arrival.cookie == kParked ? store.find(h) : nullptr;
   Group* g = find_group(h.flow);
   GroupMember* m = g != nullptr ? g->member(h.destination) : nullptr;
-  Operation* op = m != nullptr && !g->dead && h.epoch == g->epoch ? m->find(h.op) : nullptr;
-  EagerStore& store = *peers_[channel.peer()].eager;
-  EagerStore::Entry* eager = store.owns(arrival.payload.data()) ? store.find(h) : nullptr;
-  if (eager != nullptr && op == nullptr) {
-    eager->complete = true;
+  const bool theirs = g != nullptr && !g->dead && h.epoch == g->epoch && served_by(*g, h.source, channel.peer());
+  Operation* op = m != nullptr && theirs ? m->find(h.op) : nullptr;
+  if (parked != nullptr && op == nullptr) {
+    parked->complete = true;
     // Entered and even completed meanwhile (over another lane), or dead: nobody will drain it.
-    if (g != nullptr && (g->dead || (m != nullptr && h.op <= m->entered))) store.release(eager);
+    if (g != nullptr && (!theirs || m == nullptr || h.op <= m->entered)) store.release(parked);
     return true;
   }
-  if (op != nullptr) {
+  // What was parked when its operation was entered has not been compared with it yet.
+  if (op != nullptr && h.signature == op->hash && op->run->executor.fits(h.source, h.step, h.piece, h.payload_bytes)) {
     bool other_landing = false;
     if (op->run->executor.arrived(h.source, h.step, h.piece, arrival.payload.data(), &other_landing)) {
       op->last_progress = now_;
@@ -477,13 +486,17 @@ bool Engine::on_arrival(Channel& channel, const wire::Header& h, const Arrival& 
       if (other_landing) channel.redirect_landing(h);
     }
   }
-  if (eager != nullptr) store.release(eager);
+  if (parked != nullptr) store.release(parked);
   return true;
 }
 
-void Engine::on_landing_lost(Channel& channel, const wire::Header& h) {
-  EagerStore& store = *peers_[channel.peer()].eager;
-  if (EagerStore::Entry* e = store.find(h); e != nullptr && !e->complete) store.release(e);
+void Engine::on_landing_lost(Channel& channel, const wire::Header& h, std::uint64_t cookie) {
+  // By its cookie: a piece may be landing in the store over one lane and, its operation entered since, in place over another.
+  if (cookie == kParked) {
+    EagerStore& store = *peers_[channel.peer()].eager;
+    if (EagerStore::Entry* e = store.find(h); e != nullptr && !e->complete) store.release(e);
+    return;
+  }
   Group* g = find_group(h.flow);
   GroupMember* m = g != nullptr ? g->member(h.destination) : nullptr;
   if (m == nullptr) return;

@@ -1,6 +1,8 @@
 // The engine's behaviour in scripted scenarios on virtual time.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "sim/cluster_test_util.h"
 
 namespace canarynet {
@@ -376,6 +378,83 @@ TEST(Engine, ASmallEagerBudgetOnlyDelays) {
   c.run_for(50_ms);
   EXPECT_FALSE(op.done(1));
   op.submit(0);
+  op.expect_exact();
+}
+
+// What a peer's bytes may say: a channel from "engine 1" that no lane stands behind, and the frames it would bring.
+struct Forger {
+  explicit Forger(Cluster& cluster) : engine(cluster.engine(0)), channel(options(), cluster.fabric().factory(0), engine) {}
+  static ChannelOptions options() {
+    ChannelOptions o;
+    o.peer_engine = 1;
+    return o;
+  }
+  void send(const wire::Header& h, const void* payload) {
+    const Landing landing = engine.landing_for(channel, h);
+    Arrival arrival;
+    arrival.cookie = landing.cookie;
+    arrival.discarded = landing.kind == Landing::Kind::kDiscard;
+    arrival.intact = !arrival.discarded;
+    if (arrival.intact) arrival.payload = {static_cast<const std::byte*>(payload), h.payload_bytes};
+    if (landing.kind == Landing::Kind::kSpan) {
+      std::memcpy(landing.data, payload, h.payload_bytes);
+      arrival.payload = {landing.data, h.payload_bytes};
+    }
+    engine.on_arrival(channel, h, arrival);
+  }
+  Engine& engine;
+  Channel channel;
+};
+
+TEST(Engine, AForgedLengthIsNotBelieved) {
+  Cluster c(flat_cluster(2));
+  ASSERT_TRUE(c.join());
+  AllRanks first(c, sum(2, 1000));
+  first.submit_all();
+  first.expect_exact();
+  wire::Header h;
+  h.flow = c.world(0)->group->flow;
+  h.epoch = 1;
+  h.op = 2;
+  h.signature = signature_hash(c.world(0)->history[1]);  // the arguments the next call will have, too
+  h.source = 1;
+  h.payload_bytes = 16;
+  const std::byte garbage[16] = {std::byte{0x42}};
+  Forger forger(c);
+  for (h.step = 0; h.step < 8; ++h.step) forger.send(h, garbage);  // parked: operation 2 is not entered yet
+  AllRanks op(c, sum(2, 1000));
+  op.submit_all();
+  op.expect_exact();
+}
+
+TEST(Engine, APeerSpeaksForItsOwnRanksOnly) {
+  Cluster c(flat_cluster(2, 2, 2));
+  ASSERT_TRUE(c.join());
+  AllRanks first(c, sum(4, 1000));
+  first.submit_all();
+  first.expect_exact();
+  AllRanks op(c, sum(4, 1000));
+  op.submit(0);
+  Forger forger(c);
+  wire::Header h;
+  h.kind = wire::Kind::kSignature;
+  h.flow = c.world(0)->group->flow;
+  h.epoch = 1;
+  h.op = 2;
+  h.source = 1;  // engine 0's other rank, which has not called yet
+  wire::SignaturePayload signature = c.world(0)->history[2];
+  signature.world_rank = 1;
+  h.payload_bytes = sizeof signature;
+  forger.send(h, &signature);
+  h.kind = wire::Kind::kPiece;
+  h.signature = signature_hash(signature);
+  const std::vector<std::byte> garbage(4096, std::byte{0x42});
+  for (const std::uint32_t bytes : {1000u, 1024u, 4000u}) {
+    h.payload_bytes = bytes;
+    for (h.step = 0; h.step < 8; ++h.step) forger.send(h, garbage.data());
+  }
+  c.run_for(1_ms);
+  for (const int r : {1, 2, 3}) op.submit(r);
   op.expect_exact();
 }
 

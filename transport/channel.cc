@@ -404,7 +404,7 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
       const bool landed = path.landing;
       path.landing = false;
       if (!arrival.intact && !arrival.discarded) {
-        if (landed) client_.on_landing_lost(*this, header);
+        if (landed) client_.on_landing_lost(*this, header, arrival.cookie);
         path.ack_now = path.ack_pending_frames != 0;
         return;
       }
@@ -503,6 +503,7 @@ void Channel::redirect_landing(const wire::Header& piece) {
     if (!path.landing || !path.lane || !same_piece(path.landing_header, piece)) continue;
     path.lane->redirect(path.landing_cookie);
     path.landing = false;
+    client_.on_landing_lost(*this, path.landing_header, path.landing_cookie);  // nothing writes there any more
   }
 }
 

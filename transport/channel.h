@@ -44,8 +44,9 @@ class ChannelClient {
   // A piece or signature arrived whole and valid (or was discarded on the client's own word). True: acknowledge it (also when it
   // is a duplicate). False: there was no place for it; the peer sends it again.
   virtual bool on_arrival(Channel& channel, const wire::Header& header, const Arrival& arrival) = 0;
-  // A landing began and will not finish (lane down, or CRC wrong): its place is free again.
-  virtual void on_landing_lost(Channel& channel, const wire::Header& header) = 0;
+  // A landing in a span, which was given this cookie, began and will not finish (lane down, CRC wrong, or redirect_landing()): its
+  // place is free again.
+  virtual void on_landing_lost(Channel& channel, const wire::Header& header, std::uint64_t cookie) = 0;
   virtual void on_heartbeat(Channel& channel, const wire::Header& header) = 0;
   // Fills group fields (flow, epoch, op, source) of an outgoing heartbeat.
   virtual void fill_heartbeat(Channel& channel, wire::Header* header) = 0;

@@ -132,7 +132,7 @@ void Channel::fail_path(Path& path, const std::string& why) {
   const bool was_up = path.state == Path::State::kUp || path.state == Path::State::kProbation;
   if (path.landing) {
     path.landing = false;
-    client_.on_landing_lost(*this, path.landing_header);
+    client_.on_landing_lost(*this, path.landing_header, path.landing_cookie);
   }
   bury(path);
   for (std::uint32_t s = path.first_unacked; s != path.next_sequence; ++s) {
