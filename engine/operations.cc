@@ -316,6 +316,7 @@ bool Engine::admit_signature(GroupMember& m, int source, std::uint32_t number, c
 bool Engine::next_piece(Channel& channel, OutPiece* out) {
   const std::uint32_t engine = channel.peer();
   Peer& peer = peers_[engine];
+  const bool departed = peer.left || channel.peer_left();
   for (GroupMember* m : active_) {
     for (Operation& op : m->operations) {
       Run& run = *op.run;
@@ -325,6 +326,7 @@ bool Engine::next_piece(Channel& channel, OutPiece* out) {
         if (!run.signature_sent[s]) {
           run.signature_sent[s] = 1;
           if (--run.signatures_left == 0) local_dirty_ = true;  // it may be all that was left to do
+          if (departed) continue;  // nobody reads it; frames that no lane takes would keep later operations' from being counted
           out->header = piece_header(*m, op, wire::Kind::kSignature, program.peers[s].rank);
           out->header.payload_bytes = sizeof op.signature;
           out->payload = reinterpret_cast<const std::byte*>(&op.signature);
@@ -332,7 +334,7 @@ bool Engine::next_piece(Channel& channel, OutPiece* out) {
           out->rail = -1;
           return true;
         }
-        if (!run.executor.has_send(s)) continue;
+        if (departed || !run.executor.has_send(s)) continue;
         const Executor::SendCell cell = run.executor.peek_send(s);
         if (!run.peer_ready[s]) {
           const std::uint32_t charge = EagerStore::charge(cell.bytes);

@@ -458,5 +458,27 @@ TEST(Engine, APeerSpeaksForItsOwnRanksOnly) {
   op.expect_exact();
 }
 
+TEST(Engine, OperationsAgainstARankThatHasLeftStillEnd) {
+  // A root's small broadcasts are done once they are sent: it may leave long before the others call.
+  Cluster c(flat_cluster(2));
+  ASSERT_TRUE(c.join());
+  std::vector<std::unique_ptr<AllRanks>> ops;
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    oracle::Shape s = sum(2, 100, i);
+    s.collective = Collective::kBroadcast;
+    s.root = 1;
+    ops.push_back(std::make_unique<AllRanks>(c, s));
+    ops.back()->submit(1);
+  }
+  ASSERT_TRUE(c.run_until([&] { return ops.back()->done(1); }, 1_s));
+  c.engine(1).leave(c.now());
+  ASSERT_TRUE(c.run_until([&] { return c.engine(1).left(); }, 2_s));
+  c.run_for(5_ms);
+  c.kill(1, CrashKind::kHangup);
+  c.run_for(100_ms);
+  for (auto& op : ops) op->submit(0);
+  for (auto& op : ops) op->expect_exact(2_s);
+}
+
 }  // namespace
 }  // namespace canarynet

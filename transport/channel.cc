@@ -496,6 +496,7 @@ void Channel::peer_departed() {
     r.placements = 0;
     finish_record(i);
   }
+  awake_ = true;  // the client may count as sent what it kept back
 }
 
 void Channel::redirect_landing(const wire::Header& piece) {
