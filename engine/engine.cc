@@ -303,6 +303,25 @@ void Engine::fill_heartbeat(Channel& channel, wire::Header* h) {
   }
 }
 
+// The last word on what the ranks served here have entered: later beats won't come, and who has left without calling is an error.
+void Engine::tell_entered(Channel& channel, Nanos now) {
+  wire::HeartbeatPayload beat;
+  beat.sent_ns = static_cast<std::uint64_t>(now.count);
+  wire::Header h;
+  h.kind = wire::Kind::kHeartbeat;
+  h.payload_bytes = sizeof beat;
+  for (const auto& g : groups_) {
+    if (g->dead || g->members.size() == 1) continue;
+    for (const auto& m : g->local) {
+      h.flow = g->flow;
+      h.epoch = g->epoch;
+      h.source = static_cast<std::uint16_t>(m->rank);
+      h.op = m->entered;
+      channel.broadcast(h, &beat, now);
+    }
+  }
+}
+
 void Engine::on_heartbeat(Channel&, const wire::Header& h) {
   Group* g = find_group(h.flow);
   if (g == nullptr || g->epoch != h.epoch || h.source >= g->members.size()) return;
@@ -348,6 +367,7 @@ std::size_t Engine::poll(Nanos now) {
       farewell_said_ = true;
       for (Peer& p : peers_) {
         if (!p.channel || p.gone) continue;
+        tell_entered(*p.channel, now);
         p.channel->goodbye(now);
         p.channel->pump(now);
       }

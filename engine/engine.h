@@ -149,6 +149,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   std::unique_ptr<Run> take_run(ProgramEntry* entry, const Group& group);
   void return_run(Operation& op);
   void wake_slots(Operation& op);
+  void tell_entered(Channel& channel, Nanos now);
   std::size_t settle_local();
   bool pump_local();
   bool finish_completed(GroupMember& member);

@@ -480,5 +480,30 @@ TEST(Engine, OperationsAgainstARankThatHasLeftStillEnd) {
   for (auto& op : ops) op->expect_exact(2_s);
 }
 
+TEST(Engine, WhatARankHadEnteredIsKnownAfterItLeft) {
+  // Rank 2 has nothing to do with the root of a ring's broadcast, and beats have yet to tell that it called: it must not be held to have
+  // left without, while rank 9 takes its time.
+  ClusterOptions o = flat_cluster(12, 1);
+  o.settings.algo = "ring";
+  o.settings.heartbeat_interval = 300_ms;
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  oracle::Shape s = sum(12, 100);
+  s.collective = Collective::kBroadcast;
+  s.root = 6;
+  AllRanks op(c, s);
+  for (int r = 0; r < 12; ++r) {
+    if (r != 9) op.submit(r);
+  }
+  ASSERT_TRUE(c.run_until([&] { return op.done(6); }, 1_s));
+  c.engine(6).leave(c.now());
+  ASSERT_TRUE(c.run_until([&] { return c.engine(6).left(); }, 2_s));
+  c.run_for(5_ms);
+  c.kill(6, CrashKind::kHangup);
+  c.run_for(3_s);
+  op.submit(9);
+  op.expect_exact(2_s);
+}
+
 }  // namespace
 }  // namespace canarynet
