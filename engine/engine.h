@@ -120,11 +120,21 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
  private:
   class Greeter;  // reads the Hello of accepted lanes
 
+  // Bytes parked at a peer for an operation that is done here (small pieces are copied, so a root runs ahead): they stay charged until
+  // the peer's rank enters it.
+  struct EagerDebt {
+    std::uint32_t flow = 0;
+    std::uint32_t op = 0;
+    std::uint16_t from = 0;  // ranks in the group
+    std::uint16_t to = 0;
+    std::uint32_t bytes = 0;
+  };
   // What the engine knows of one peer engine.
   struct Peer {
     std::unique_ptr<Channel> channel;  // null: no rail in common
     std::unique_ptr<EagerStore> eager;
     std::uint64_t eager_used = 0;      // charged for what we sent it and it was not ready for
+    std::vector<EagerDebt> debts;      // the part of it whose operation is done here; bounded by the budget, never grows
     bool gone = false;                 // died
     bool left = false;                 // finalized
     std::uint32_t beat_turn = 0;       // whose turn it is in the heartbeat's group fields
@@ -154,6 +164,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   bool pump_local();
   bool finish_completed(GroupMember& member);
   void finish(GroupMember& member, Operation& op, Status status);
+  void settle_debt(Peer& peer, const wire::Header& signature);
   void mark_ready(GroupMember& member, Operation& op, std::uint32_t slot);
   void drain_eager(GroupMember& member, Operation& op);
   bool admit_signature(GroupMember& member, int source, std::uint32_t number, const wire::SignaturePayload& theirs);

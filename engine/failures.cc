@@ -57,6 +57,11 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
         if (e.header.flow == g.flow) p.eager->release(&e);
       });
     }
+    std::erase_if(p.debts, [&](const EagerDebt& d) {
+      if (d.flow == g.flow) p.eager_used -= d.bytes;
+      return d.flow == g.flow;
+    });
+    if (p.channel) p.channel->wake();  // other groups may have waited for that room
   }
   for (auto& m : g.local) {
     m->early.clear();

@@ -104,8 +104,16 @@ std::unique_ptr<Run> Engine::take_run(ProgramEntry* entry, const Group& group) {
 
 void Engine::return_run(Operation& op) {
   if (!op.run) return;
+  const GroupMember& m = *op.run->member;
   for (std::size_t s = 0; s < op.run->eager_bytes.size(); ++s) {
-    if (op.run->eager_bytes[s] != 0) peers_[op.run->peer_engine[s]].eager_used -= op.run->eager_bytes[s];
+    if (op.run->eager_bytes[s] == 0) continue;
+    Peer& peer = peers_[op.run->peer_engine[s]];
+    if (m.group->dead) {
+      peer.eager_used -= op.run->eager_bytes[s];  // the verdict empties its store, too
+    } else {
+      peer.debts.push_back({m.group->flow, op.number, static_cast<std::uint16_t>(m.rank),
+                            static_cast<std::uint16_t>(op.entry->program.peers[s].rank), op.run->eager_bytes[s]});
+    }
   }
   op.run->member = nullptr;
   --op.entry->busy;
@@ -277,6 +285,17 @@ bool Engine::compare(GroupMember& m, std::uint32_t number, const wire::Signature
            std::to_string(a.world_rank) + " called " + describe(a) + "; rank " + std::to_string(b.world_rank) + " called " + describe(b);
   kill(*m.group, v, true);
   return false;
+}
+
+void Engine::settle_debt(Peer& peer, const wire::Header& signature) {
+  const auto debt = std::find_if(peer.debts.begin(), peer.debts.end(), [&](const EagerDebt& d) {
+    return d.flow == signature.flow && d.op == signature.op && d.to == signature.source && d.from == signature.destination;
+  });
+  if (debt == peer.debts.end()) return;
+  peer.eager_used -= debt->bytes;
+  *debt = peer.debts.back();
+  peer.debts.pop_back();
+  peer.channel->wake();
 }
 
 void Engine::mark_ready(GroupMember& m, Operation& op, std::uint32_t slot) {
@@ -459,6 +478,7 @@ bool Engine::on_arrival(Channel& channel, const wire::Header& h, const Arrival& 
       return true;
     }
     if (g->dead || g->epoch != h.epoch || !served_by(*g, h.source, channel.peer())) return true;
+    settle_debt(peers_[channel.peer()], h);
     auto& entered = g->entered[h.source];
     entered = std::max(entered, h.op);
     GroupMember* m = g->member(h.destination);

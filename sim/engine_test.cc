@@ -505,5 +505,24 @@ TEST(Engine, WhatARankHadEnteredIsKnownAfterItLeft) {
   op.expect_exact(2_s);
 }
 
+TEST(Engine, ARootThatRunsAheadKeepsToTheEagerBudget) {
+  // What the receiver has parked stays charged after the root's operations are done: nothing is sent only to be refused.
+  Cluster c(flat_cluster(2));
+  ASSERT_TRUE(c.join());
+  std::vector<std::unique_ptr<AllRanks>> ops;
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    oracle::Shape s = sum(2, 1000, i);
+    s.collective = Collective::kBroadcast;
+    ops.push_back(std::make_unique<AllRanks>(c, s));
+    ops.back()->submit(0);
+  }
+  c.run_for(2_s);
+  EXPECT_FALSE(ops.back()->done(0));
+  RailStats sent = c.engine(0).rail_stats(0);
+  EXPECT_EQ(sent.retransmits + c.engine(0).rail_stats(1).retransmits, 0u);
+  for (auto& op : ops) op->submit(1);
+  for (auto& op : ops) op->expect_exact(2_s);
+}
+
 }  // namespace
 }  // namespace canarynet
