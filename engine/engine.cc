@@ -15,6 +15,7 @@ constexpr std::size_t kGreetedMax = 1024;      // accepted lanes that have not s
 constexpr Nanos kGreetingLimit = 5_s;
 constexpr Nanos kFarewellLimit = 1_s;
 constexpr std::size_t kSubmissions = 1024;
+constexpr std::size_t kAborts = 16;
 
 }  // namespace
 
@@ -83,7 +84,7 @@ class Engine::Greeter final : public LaneSink {
 };
 
 Engine::Engine(EngineOptions options, LaneFactory& factory)
-    : options_(std::move(options)), factory_(factory), greeter_(std::make_unique<Greeter>(*this)), submissions_(kSubmissions) {
+    : options_(std::move(options)), factory_(factory), greeter_(std::make_unique<Greeter>(*this)), submissions_(kSubmissions), aborts_(kAborts) {
   factory_.set_acceptor(this);
 }
 
@@ -276,7 +277,11 @@ void Engine::forget(GroupMember* member) {
   for (auto& e : member->programs) {
     for (auto& run : e->idle) runs_[run->index] = nullptr;
   }
-  std::erase_if(g->local, [&](const auto& m) { return m.get() == member; });
+  member->programs.clear();
+  const auto at = std::find_if(g->local.begin(), g->local.end(), [&](const auto& m) { return m.get() == member; });
+  if (at == g->local.end()) return;
+  g->forgotten.push_back(std::move(*at));
+  g->local.erase(at);
   // The group stays known while its peers may still send: late duplicates are recognised as such.
 }
 

@@ -77,8 +77,11 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   GroupMember* world(int local_rank);
 
   // False: the ring is full; poll (or let the engine poll) and try again.
-  bool submit(Submission submission) { return submissions_.push(std::move(submission)); }
-  // Frees a local member's group handle (no operation pending).
+  // An abort overtakes what was submitted before it: operations that wait for a slot could keep it for ever.
+  bool submit(Submission submission) {
+    return submission.kind == Submission::Kind::kAbort ? aborts_.push(std::move(submission)) : submissions_.push(std::move(submission));
+  }
+  // Ends a local member's part in its group (no operation pending). What is still on its way to it through the rings is refused.
   void forget(GroupMember* member);
 
   // Says farewell: everything sent is acked, lanes and control say goodbye. Poll until left() (bounded by the caller).
@@ -201,6 +204,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   std::vector<PendingGroup> pending_groups_;
   std::vector<StraySignature> strays_;          // of groups whose creation has not reached us yet; bounded
   MpscRing<Submission> submissions_;
+  MpscRing<Submission> aborts_;
   std::optional<Submission> held_back_;         // waits for an operation slot
 
   Nanos now_;

@@ -103,6 +103,7 @@ struct Group {
   std::vector<int> members;            // world ranks; index = rank in the group
   std::vector<std::uint32_t> engine_of;  // by group rank
   std::vector<std::unique_ptr<GroupMember>> local;
+  std::vector<std::unique_ptr<GroupMember>> forgotten;  // handles given back; submissions may still name them
   Reachability reach;
   BCubeShape bcube;
   std::vector<std::uint32_t> entered;  // by group rank: last operation known to be entered

@@ -123,6 +123,13 @@ void Engine::return_run(Operation& op) {
 // --- entering ------------------------------------------------------------------------------------------------------------
 
 void Engine::drain_submissions() {
+  for (Submission s; aborts_.pop(&s);) {
+    Verdict v;
+    v.code = CANARY_ABORTED;
+    v.rank = s.member->world_rank;
+    v.text = "aborted by " + rank_name(s.member->world_rank) + ": " + *s.text;
+    kill(*s.member->group, v, true);
+  }
   for (int budget = 64; budget > 0; --budget) {
     Submission s;
     if (held_back_) {
@@ -150,14 +157,7 @@ void Engine::drain_submissions() {
           if (op.ticket == s.ticket) op.deadline = now_ + s.time_limit;
         }
         break;
-      case Submission::Kind::kAbort: {
-        Verdict v;
-        v.code = CANARY_ABORTED;
-        v.rank = s.member->world_rank;
-        v.text = "aborted by " + rank_name(s.member->world_rank) + ": " + *s.text;
-        kill(*s.member->group, v, true);
-        break;
-      }
+      case Submission::Kind::kAbort: break;  // has its own ring
     }
   }
 }
@@ -166,6 +166,10 @@ void Engine::enter(GroupMember& m, const OpRequest& request, OpTicket* ticket) {
   Group& g = *m.group;
   const std::uint32_t number = ++m.entered;
   ticket->number = number;
+  if (g.member(m.rank) != &m) {
+    ticket->finish(Status(CANARY_INVALID_ARGUMENT, std::string(name_of(request.collective)) + ": the group has been destroyed"));
+    return;
+  }
   if (g.dead) {
     ErrorDetail d = g.verdict.detail();
     d.op = number;

@@ -524,5 +524,24 @@ TEST(Engine, ARootThatRunsAheadKeepsToTheEagerBudget) {
   for (auto& op : ops) op->expect_exact(2_s);
 }
 
+TEST(Engine, AnAbortPassesOperationsThatWaitForASlot) {
+  ClusterOptions o = flat_cluster(2);
+  o.settings.ops_in_flight = 2;
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  std::vector<std::unique_ptr<AllRanks>> ops;
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    ops.push_back(std::make_unique<AllRanks>(c, sum(2, 1000, i)));
+    ops.back()->submit(0);
+  }
+  Submission s;
+  s.kind = Submission::Kind::kAbort;
+  s.member = c.world(0);
+  s.text = std::make_shared<std::string>("enough");
+  c.submit(0, std::move(s));
+  ASSERT_TRUE(c.run_until([&] { return ops.back()->done(0); }, 500_ms));
+  for (auto& op : ops) EXPECT_EQ(op->ticket(0).code, CANARY_ABORTED);
+}
+
 }  // namespace
 }  // namespace canarynet
