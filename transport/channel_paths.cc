@@ -118,6 +118,7 @@ void Channel::come_up(Path& path) {
   path.state = Path::State::kProbation;
   path.probation_until = now_ + path.probation_backoff;
   earlier(path.probation_until);
+  awake_ = true;  // where every lane was down, it carries what waits
 }
 
 void Channel::bury(Path& path) {
