@@ -96,16 +96,18 @@ class AckState {
  public:
   static constexpr std::uint32_t kWindow = 64 * wire::kAckWordsMax;
   // False for a sequence outside the window (a confused or hostile sender).
+  // By distance, not by size: a fast lane counts through 32 bits within hours.
   bool mark(std::uint32_t sequence) {
-    if (sequence <= cumulative_) return true;
-    if (sequence > cumulative_ + kWindow) return false;
-    highest_ = std::max(highest_, sequence);
+    const std::uint32_t ahead = sequence - cumulative_;
+    if (ahead == 0 || ahead > kPast) return true;
+    if (ahead > kWindow) return false;
+    if (ahead > highest_ - cumulative_) highest_ = sequence;
     if (sequence != cumulative_ + 1) {
       set(sequence);
       return true;
     }
     ++cumulative_;
-    while (cumulative_ < highest_ && test(cumulative_ + 1)) {
+    while (cumulative_ != highest_ && test(cumulative_ + 1)) {
       clear(cumulative_ + 1);
       ++cumulative_;
     }
@@ -115,7 +117,7 @@ class AckState {
   std::uint32_t encode(wire::AckPayload* out) const {
     out->cumulative = cumulative_;
     out->words = 0;
-    const std::uint32_t beyond = highest_ > cumulative_ ? highest_ - cumulative_ : 0;
+    const std::uint32_t beyond = highest_ - cumulative_;
     for (std::uint32_t base = 0; base < beyond; base += 64) {
       std::uint64_t word = 0;
       for (std::uint32_t b = 0; b < 64 && base + b < beyond; ++b) {
@@ -125,9 +127,14 @@ class AckState {
     }
     return 8 + 8 * out->words;
   }
-  void reset() { *this = AckState{}; }
+  // As if everything up to `cumulative` had arrived.
+  void reset(std::uint32_t cumulative = 0) {
+    *this = AckState{};
+    cumulative_ = highest_ = cumulative;
+  }
 
  private:
+  static constexpr std::uint32_t kPast = 0x80000000;  // distances beyond are behind us
   bool test(std::uint32_t s) const { return (bits_[(s % kWindow) / 64] >> (s % 64)) & 1; }
   void set(std::uint32_t s) { bits_[(s % kWindow) / 64] |= std::uint64_t{1} << (s % 64); }
   void clear(std::uint32_t s) { bits_[(s % kWindow) / 64] &= ~(std::uint64_t{1} << (s % 64)); }
