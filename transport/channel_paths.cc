@@ -206,6 +206,11 @@ bool Channel::check_stall(Path& path, Nanos now) {
     other_usable |= !p.stalled;
     other_progress = std::max(other_progress, p.last_heard);
   }
+  if (path.stalled && !other_usable) {
+    // What it was to be spared for has gone: it is the only one left, and must be tried again like any.
+    path.stalled = false;
+    path.last_progress = std::max(path.last_progress, now - stall_after(path));
+  }
   const Nanos quiet_since = path.last_progress;
   if (!path.stalled && now - quiet_since >= stall_after(path)) {
     path.stall_began = now;
