@@ -131,8 +131,14 @@ void Channel::bury(Path& path) {
 void Channel::fail_path(Path& path, const std::string& why) {
   CANARY_CHECK(path.lane != nullptr, "a path without a lane can't fail");
   const bool was_up = path.state == Path::State::kUp || path.state == Path::State::kProbation;
+  // Buried, it may still be driven until the factory's poll() is over: it must not touch anybody's memory any more.
+  for (std::uint32_t s = path.first_unacked; path.lane->up() && s != path.next_sequence; ++s) {
+    const Path::InFlight& e = path.entry(s);
+    if (e.bytes != 0 && e.record != kNone) path.lane->cancel(e.record);
+  }
   if (path.landing) {
     path.landing = false;
+    path.lane->redirect(path.landing_cookie);
     client_.on_landing_lost(*this, path.landing_header, path.landing_cookie);
   }
   bury(path);
