@@ -107,11 +107,17 @@ Status Context::join() {
   return {};
 }
 
-bool Context::drive_once() { return engine_->poll(clock_.now()) != 0; }
+bool Context::drive_once() {
+  // Only who holds the engine answers the doorbell, before it looks: a thread that merely woke up by it could silence it while the holder
+  // sleeps on.
+  if (rung_.exchange(false, std::memory_order_acq_rel)) drain_doorbell();
+  return engine_->poll(clock_.now()) != 0;
+}
 
 void Context::ring_doorbell() {
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t n = write(doorbell_, &one, sizeof one);  // full means it rings already
+  rung_.store(true, std::memory_order_release);  // second: a ring that is seen has been written, or nobody would ever read it
 }
 
 void Context::drain_doorbell() {
@@ -125,7 +131,7 @@ void Context::sleep_until(Nanos deadline) {
   const Nanos span = std::min(deadline - now, 10_s);
   const timespec t{static_cast<time_t>(span.count / 1'000'000'000), static_cast<long>(span.count % 1'000'000'000)};
   pollfd fds[2] = {{factory_->poll_fd(), POLLIN, 0}, {doorbell_, POLLIN, 0}};
-  if (::ppoll(fds, 2, &t, nullptr) > 0 && (fds[1].revents & POLLIN) != 0) drain_doorbell();
+  ::ppoll(fds, 2, &t, nullptr);
 }
 
 void Context::progress_loop() {

@@ -76,6 +76,7 @@ class Context {
   GroupMember* world_ = nullptr;
   Baton baton_;
   int doorbell_ = -1;
+  std::atomic<bool> rung_{false};  // since it was last drained
   std::atomic<bool> stop_{false};
   std::atomic<std::int64_t> thread_wakes_at_{0};  // when the progress thread will look by itself
   std::thread progress_;
