@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <random>
 
@@ -137,7 +138,7 @@ void Context::sleep_until(Nanos deadline) {
 void Context::progress_loop() {
   while (!stop_.load(std::memory_order_acquire)) {
     if (!baton_.try_take()) {
-      baton_.wait(kNap, [this] { return stop_.load(std::memory_order_acquire); });
+      baton_.nap(kNap, [this] { return stop_.load(std::memory_order_acquire); });
       continue;
     }
     for (int rounds = 0; rounds < 256 && drive_once(); ++rounds) {
@@ -170,6 +171,7 @@ void Context::nudge() {
 
 void Context::wait(const OpTicket& ticket) {
   while (!ticket.done()) {
+    if (baton_.wanted()) std::this_thread::sleep_for(std::chrono::microseconds(20));  // theirs first
     if (!baton_.try_take()) {
       baton_.wait(50_ms, [&] { return ticket.done(); });
       continue;
@@ -177,8 +179,8 @@ void Context::wait(const OpTicket& ticket) {
     Nanos last_work = clock_.now();
     while (!ticket.done()) {
       const bool worked = drive_once();
-      if (baton_.has_sleepers() && worked) baton_.notify();
-      if (ticket.done()) break;
+      if (baton_.has_waiters() && worked) baton_.notify();
+      if (ticket.done() || baton_.wanted()) break;
       if (worked) {
         if (options_.settings.spin_budget.count != 0) last_work = clock_.now();
         continue;

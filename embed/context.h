@@ -45,10 +45,12 @@ class Context {
   // Runs `fn` while holding the engine.
   template <typename Fn>
   auto with_engine(Fn fn) {
+    baton_.want(+1);  // a caller inside wait() keeps it while it sleeps
     while (!baton_.try_take()) {
       ring_doorbell();
-      baton_.wait(1_ms, [] { return false; });
+      baton_.nap(1_ms, [] { return false; });
     }
+    baton_.want(-1);
     struct Giver {
       Baton& b;
       ~Giver() { b.give(); }
