@@ -224,6 +224,9 @@ void Engine::check_silence(Nanos now) {
     const Nanos control = std::max(membership_->last_heard(e), joined_at_);
     const Nanos lanes = p.channel ? p.channel->last_heard() : Nanos{};
     if (p.channel && p.channel->peer_left()) continue;
+    // Who shares no rail with us is known by the coordinator's word alone: its silence says nothing of them, and comes to its own limit.
+    const bool hearsay = !p.channel && e != 0 && my_engine_ != 0;
+    if (hearsay && now - membership_->last_heard(0) > limit / 2) continue;
     const Nanos heard = std::max(control, lanes);
     if (now - heard > limit) {
       p.gone = true;

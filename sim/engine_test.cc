@@ -543,5 +543,29 @@ TEST(Engine, AnAbortPassesOperationsThatWaitForASlot) {
   for (auto& op : ops) EXPECT_EQ(op->ticket(0).code, CANARY_ABORTED);
 }
 
+TEST(Engine, TheCoordinatorsSilenceIsNotTakenForThatOfRanksKnownByItAlone) {
+  // Ranks 1 and 3 of BCube(3, 2) share no rail; each knows of the other by rank 0's beats, which are a little older than rank 0's own lanes.
+  for (int phase = 0; phase < 10; ++phase) {
+    ClusterOptions o;
+    o.hosts = 9;
+    o.wiring = Wiring::bcube(3, 2);
+    o.fabric.nic = NicOptions::link(20_us, BytesPerSec::from_mbit(10'000));
+    Cluster c(o);
+    ASSERT_TRUE(c.join());
+    c.run_for(1_s + 20_ms * phase);
+    AllRanks op(c, sum(9, 1000));
+    for (int r = 0; r < 8; ++r) op.submit(r);
+    c.run_for(1_ms);  // its lanes were heard just now
+    c.kill(0, CrashKind::kSilent);
+    ASSERT_TRUE(c.run_until([&] {
+      for (int r = 1; r < 8; ++r) {
+        if (!op.done(r)) return false;
+      }
+      return true;
+    }, 2_s));
+    for (int r = 1; r < 8; ++r) EXPECT_EQ(op.ticket(r).status.detail().rank, 0) << phase << ": " << op.ticket(r).status.to_string();
+  }
+}
+
 }  // namespace
 }  // namespace canarynet
