@@ -123,13 +123,16 @@ void Engine::return_run(Operation& op) {
 // --- entering ------------------------------------------------------------------------------------------------------------
 
 void Engine::drain_submissions() {
-  for (Submission s; aborts_.pop(&s);) {
-    Verdict v;
-    v.code = CANARY_ABORTED;
-    v.rank = s.member->world_rank;
-    v.text = "aborted by " + rank_name(s.member->world_rank) + ": " + *s.text;
-    kill(*s.member->group, v, true);
-  }
+  const auto take_aborts = [this] {
+    for (Submission s; aborts_.pop(&s);) {
+      Verdict v;
+      v.code = CANARY_ABORTED;
+      v.rank = s.member->world_rank;
+      v.text = "aborted by " + rank_name(s.member->world_rank) + ": " + *s.text;
+      kill(*s.member->group, v, true);
+    }
+  };
+  take_aborts();
   for (int budget = 64; budget > 0; --budget) {
     Submission s;
     if (held_back_) {
@@ -138,6 +141,7 @@ void Engine::drain_submissions() {
     } else if (!submissions_.pop(&s)) {
       return;
     }
+    take_aborts();  // again: whoever aborts and then calls must not get a result
     switch (s.kind) {
       case Submission::Kind::kOperation:
         if (s.member->operations.size() >= static_cast<std::size_t>(options_.settings.ops_in_flight)) {
