@@ -80,8 +80,10 @@ struct GroupMember {
   int world_rank = 0;
 
   std::uint32_t entered = 0;           // number of the last operation entered
-  std::vector<Operation> operations;   // in flight, ascending numbers; reserved for the limit, so it never grows
   std::vector<std::unique_ptr<ProgramEntry>> programs;
+  // In flight, ascending numbers; reserved for the limit, so it never grows. Behind the programs: an engine may end with some in flight,
+  // and what runs a program must end before it.
+  std::vector<Operation> operations;
   std::uint64_t uses = 0;
   std::atomic<const char*> last_algorithm{""};  // planner of the last completed operation; a constant string
 
