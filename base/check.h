@@ -9,5 +9,7 @@ namespace canarynet {
 
 }  // namespace canarynet
 
-#define CANARY_CHECK(expression, why) \
-  (__builtin_expect(static_cast<bool>(expression), 1) ? void(0) : ::canarynet::check_failed(#expression, __FILE__, __LINE__, why))
+#define CANARY_CHECK(expression, why)                 \
+  (__builtin_expect(static_cast<bool>(expression), 1) \
+       ? void(0)                                      \
+       : ::canarynet::check_failed(#expression, __FILE__, __LINE__, why))

@@ -14,7 +14,8 @@ constexpr std::int64_t kMs = 1'000'000;
 constexpr std::int64_t kSec = 1'000'000'000;
 constexpr std::int64_t kMiB = 1 << 20;
 
-using Field = std::variant<std::string Settings::*, bool Settings::*, std::int64_t Settings::*, Bytes Settings::*, Nanos Settings::*>;
+using Field = std::variant<std::string Settings::*, bool Settings::*, std::int64_t Settings::*, Bytes Settings::*,
+                           Nanos Settings::*>;
 
 struct Row {
   SettingInfo info;
@@ -50,7 +51,8 @@ const Row kRows[] = {
       "bytes a socket may hold that TCP has not sent yet; small values make rate changes felt at once"},
      &Settings::tcp_notsent_lowat},
     {{"algo", "CANARY_ALGO", SettingKind::kText, "", 0, 0, true,
-      "planner for all collectives it defines: ring, mesh, bcube, halving_doubling; empty: chosen by size and topology"},
+      "planner for all collectives it defines: ring, mesh, bcube, halving_doubling; empty: chosen by size and "
+      "topology"},
      &Settings::algo},
     {{"piece_bytes", "CANARY_PIECE_BYTES", SettingKind::kBytes, "128KiB", 1024, kMiB, true,
       "largest piece: unit of schedule, striping and retransmission; a multiple of 128"},
@@ -107,13 +109,16 @@ bool scale(std::string_view unit, std::initializer_list<Unit> units, std::int64_
 Status check_range(const SettingInfo& info, std::string_view text, std::int64_t value) {
   if (value >= info.min && value <= info.max) return {};
   const char* unit = info.kind == SettingKind::kDuration ? " ns" : info.kind == SettingKind::kBytes ? " bytes" : "";
-  return invalid(info, text, "must lie between " + std::to_string(info.min) + " and " + std::to_string(info.max) + unit);
+  return invalid(info, text,
+                 "must lie between " + std::to_string(info.min) + " and " + std::to_string(info.max) + unit);
 }
 
 Status assign(Settings* s, const Row& row, std::string_view text) {
   const SettingInfo& info = row.info;
   switch (info.kind) {
-    case SettingKind::kText: s->*std::get<std::string Settings::*>(row.field) = std::string(text); return {};
+    case SettingKind::kText:
+      s->*std::get<std::string Settings::*>(row.field) = std::string(text);
+      return {};
     case SettingKind::kBool: {
       if (text != "0" && text != "1") return invalid(info, text, "takes 0 or 1");
       s->*std::get<bool Settings::*>(row.field) = text == "1";
@@ -164,7 +169,13 @@ Result<Bytes> parse_bytes(std::string_view text) {
   std::string_view unit;
   if (parse_number(text, &value, &unit) && value >= 0 &&
       scale(unit,
-            {{"", 1}, {"B", 1}, {"K", 1 << 10}, {"KiB", 1 << 10}, {"M", 1 << 20}, {"MiB", 1 << 20}, {"G", 1 << 30},
+            {{"", 1},
+             {"B", 1},
+             {"K", 1 << 10},
+             {"KiB", 1 << 10},
+             {"M", 1 << 20},
+             {"MiB", 1 << 20},
+             {"G", 1 << 30},
              {"GiB", 1 << 30}},
             &value)) {
     return Bytes{value};
@@ -176,7 +187,8 @@ Result<Nanos> parse_duration(std::string_view text) {
   std::int64_t value = 0;
   std::string_view unit;
   if (parse_number(text, &value, &unit) && value >= 0 &&
-      scale(unit, {{"ns", 1}, {"us", 1000}, {"ms", kMs}, {"s", kSec}, {"min", 60 * kSec}, {"h", 3600 * kSec}}, &value)) {
+      scale(unit, {{"ns", 1}, {"us", 1000}, {"ms", kMs}, {"s", kSec}, {"min", 60 * kSec}, {"h", 3600 * kSec}},
+            &value)) {
     return Nanos{value};
   }
   return Status(CANARY_INVALID_ARGUMENT, "takes a time with its unit: 500us, 250ms, 10s, 10min");
@@ -205,7 +217,8 @@ Status Settings::set(std::string_view name, std::string_view text) {
   for (const Row& row : kRows) {
     if (name == row.info.name || name == row.info.environment) return assign(this, row, text);
   }
-  return Status(CANARY_INVALID_SETTING, "no setting is called \"" + std::string(name) + "\" (docs/settings.md lists them)");
+  return Status(CANARY_INVALID_SETTING,
+                "no setting is called \"" + std::string(name) + "\" (docs/settings.md lists them)");
 }
 
 std::vector<std::string> Settings::must_agree() const {

@@ -17,13 +17,13 @@ namespace canarynet {
 enum class SettingKind : std::uint8_t { kText, kBool, kInteger, kBytes, kDuration };
 
 struct SettingInfo {
-  const char* name;           // "piece_bytes"
-  const char* environment;    // "CANARY_PIECE_BYTES"
+  const char* name;         // "piece_bytes"
+  const char* environment;  // "CANARY_PIECE_BYTES"
   SettingKind kind;
   const char* default_value;  // as a user would write it
   std::int64_t min;           // kInteger, kBytes, kDuration (ns)
   std::int64_t max;
-  bool must_agree;            // compared between ranks at join
+  bool must_agree;  // compared between ranks at join
   const char* sentence;
 };
 std::span<const SettingInfo> setting_table();
@@ -31,18 +31,18 @@ std::span<const SettingInfo> setting_table();
 // One value of every setting. Durations in nanoseconds.
 struct Settings {
   // joining
-  std::string join;              // CANARY_JOIN: tcp://host:port
+  std::string join;  // CANARY_JOIN: tcp://host:port
   Nanos join_timeout;
   bool insecure = false;
   std::string host_id;
   // rails and lanes
-  std::string socket_ifname;     // NCCL's grammar: prefix list, ^ exclude, = exact
-  std::string rails;             // CANARY_RAILS: devices or addresses, in order
+  std::string socket_ifname;  // NCCL's grammar: prefix list, ^ exclude, = exact
+  std::string rails;          // CANARY_RAILS: devices or addresses, in order
   std::int64_t lanes_per_rail = 1;
   std::string tcp_congestion;
   Bytes tcp_notsent_lowat;
   // data path
-  std::string algo;              // CANARY_ALGO
+  std::string algo;  // CANARY_ALGO
   Bytes piece_bytes;
   Bytes eager_bytes;
   std::int64_t ops_in_flight = 64;

@@ -1,8 +1,8 @@
+#include "base/settings.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-
-#include "base/settings.h"
 
 namespace canarynet {
 namespace {

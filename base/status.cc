@@ -6,28 +6,50 @@ namespace canarynet {
 
 const char* name_of(canary_status code) {
   switch (code) {
-    case CANARY_OK: return "OK";
-    case CANARY_WOULD_BLOCK: return "WOULD_BLOCK";
-    case CANARY_INVALID_ARGUMENT: return "INVALID_ARGUMENT";
-    case CANARY_INVALID_SETTING: return "INVALID_SETTING";
-    case CANARY_INSECURE: return "INSECURE";
-    case CANARY_SYSTEM: return "SYSTEM";
-    case CANARY_LIMIT: return "LIMIT";
-    case CANARY_VERSION: return "VERSION";
-    case CANARY_JOIN: return "JOIN";
-    case CANARY_MISMATCH: return "MISMATCH";
-    case CANARY_UNREACHABLE: return "UNREACHABLE";
-    case CANARY_NO_PATH: return "NO_PATH";
-    case CANARY_PEER_DIED: return "PEER_DIED";
-    case CANARY_PEER_SILENT: return "PEER_SILENT";
-    case CANARY_COORDINATOR_LOST: return "COORDINATOR_LOST";
-    case CANARY_PARTITIONED: return "PARTITIONED";
-    case CANARY_ENTRY_TIMEOUT: return "ENTRY_TIMEOUT";
-    case CANARY_EXCHANGE_TIMEOUT: return "EXCHANGE_TIMEOUT";
-    case CANARY_DEADLINE: return "DEADLINE";
-    case CANARY_ABORTED: return "ABORTED";
-    case CANARY_CLOSED: return "CLOSED";
-    case CANARY_INTERNAL: return "INTERNAL";
+    case CANARY_OK:
+      return "OK";
+    case CANARY_WOULD_BLOCK:
+      return "WOULD_BLOCK";
+    case CANARY_INVALID_ARGUMENT:
+      return "INVALID_ARGUMENT";
+    case CANARY_INVALID_SETTING:
+      return "INVALID_SETTING";
+    case CANARY_INSECURE:
+      return "INSECURE";
+    case CANARY_SYSTEM:
+      return "SYSTEM";
+    case CANARY_LIMIT:
+      return "LIMIT";
+    case CANARY_VERSION:
+      return "VERSION";
+    case CANARY_JOIN:
+      return "JOIN";
+    case CANARY_MISMATCH:
+      return "MISMATCH";
+    case CANARY_UNREACHABLE:
+      return "UNREACHABLE";
+    case CANARY_NO_PATH:
+      return "NO_PATH";
+    case CANARY_PEER_DIED:
+      return "PEER_DIED";
+    case CANARY_PEER_SILENT:
+      return "PEER_SILENT";
+    case CANARY_COORDINATOR_LOST:
+      return "COORDINATOR_LOST";
+    case CANARY_PARTITIONED:
+      return "PARTITIONED";
+    case CANARY_ENTRY_TIMEOUT:
+      return "ENTRY_TIMEOUT";
+    case CANARY_EXCHANGE_TIMEOUT:
+      return "EXCHANGE_TIMEOUT";
+    case CANARY_DEADLINE:
+      return "DEADLINE";
+    case CANARY_ABORTED:
+      return "ABORTED";
+    case CANARY_CLOSED:
+      return "CLOSED";
+    case CANARY_INTERNAL:
+      return "INTERNAL";
   }
   return "UNKNOWN";
 }

@@ -18,15 +18,15 @@ namespace canarynet {
 
 // Where a failure happened; -1, 0 and "" mean unknown or not applicable.
 struct ErrorDetail {
-  int rank = -1;              // the culprit's rank in the world (never the reporter's)
-  std::string host;           // the culprit's host name
-  std::string device;         // NIC or NICs concerned, both ends where known: "nic0>nic0"
-  std::uint32_t group = 0;    // flow number of the group
+  int rank = -1;            // the culprit's rank in the world (never the reporter's)
+  std::string host;         // the culprit's host name
+  std::string device;       // NIC or NICs concerned, both ends where known: "nic0>nic0"
+  std::uint32_t group = 0;  // flow number of the group
   std::uint32_t epoch = 0;
-  std::int64_t op = -1;       // number of the operation in its group
-  std::string op_name;        // "all_reduce"
-  std::string phase;          // "join", "entry", "exchange"
-  Nanos elapsed;              // since the operation (or the wait) began
+  std::int64_t op = -1;  // number of the operation in its group
+  std::string op_name;   // "all_reduce"
+  std::string phase;     // "join", "entry", "exchange"
+  Nanos elapsed;         // since the operation (or the wait) began
 };
 
 class [[nodiscard]] Status {

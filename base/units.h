@@ -10,7 +10,7 @@
 
 namespace canarynet {
 
-__extension__ typedef __int128 Int128;             // GNU types, spelled so that -Wpedantic agrees
+__extension__ typedef __int128 Int128;  // GNU types, spelled so that -Wpedantic agrees
 __extension__ typedef unsigned __int128 Uint128;
 
 struct Nanos {

@@ -55,8 +55,10 @@ void Executor::bind(const void* input, void* output, DataType type, ReduceOp op)
   const auto shifted = [](const void* p, std::uint64_t by) {
     return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(p) - by);
   };
-  base_[static_cast<std::size_t>(Buffer::kInput)] = shifted(input, program_.collective == Collective::kAllGather ? block : 0);
-  base_[static_cast<std::size_t>(Buffer::kOutput)] = shifted(output, program_.collective == Collective::kReduceScatter ? block : 0);
+  base_[static_cast<std::size_t>(Buffer::kInput)] =
+      shifted(input, program_.collective == Collective::kAllGather ? block : 0);
+  base_[static_cast<std::size_t>(Buffer::kOutput)] =
+      shifted(output, program_.collective == Collective::kReduceScatter ? block : 0);
   base_[static_cast<std::size_t>(Buffer::kScratch)] = scratch_;
   type_ = type;
   average_ = op == CANARY_AVG;
@@ -137,7 +139,8 @@ void Executor::landing_lost(int source, std::uint16_t tag, std::uint32_t piece) 
   if (s != nullptr) flags_[s->unit_begin + piece] &= static_cast<std::uint8_t>(~kLanding);
 }
 
-bool Executor::arrived(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload, bool* other_landing) {
+bool Executor::arrived(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload,
+                       bool* other_landing) {
   *other_landing = false;
   const ProgramStep* s = find(source, tag, piece);
   if (s == nullptr) return false;

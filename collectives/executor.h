@@ -96,12 +96,12 @@ class Executor {
   bool average_ = false;
   std::vector<std::uint16_t> pending_;
   std::vector<std::uint8_t> flags_;
-  std::vector<std::uint64_t> ready_;            // (step << 32 | cell), per slot a part that fills once
+  std::vector<std::uint64_t> ready_;  // (step << 32 | cell), per slot a part that fills once
   std::vector<std::uint32_t> ready_head_, ready_tail_;
   std::vector<std::uint32_t> missing_, unacked_;
   std::vector<std::uint32_t> step_of_unit_;
-  std::vector<std::uint64_t> work_;             // units done whose dependents are not looked at yet
-  std::vector<std::uint32_t> woken_;            // slots
+  std::vector<std::uint64_t> work_;   // units done whose dependents are not looked at yet
+  std::vector<std::uint32_t> woken_;  // slots
   std::vector<std::uint8_t> woken_flag_;
   std::uint32_t remaining_ = 0;
   std::byte* staging_ = nullptr;

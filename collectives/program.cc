@@ -10,8 +10,8 @@ namespace {
 constexpr std::uint32_t kGridAlign = 128;
 
 // cell_of_leaf[i] = first cell of leaf i.
-std::vector<std::uint32_t> cut_cells(const std::vector<std::uint64_t>& leaves, std::uint32_t element_bytes, std::uint32_t piece_bytes,
-                                     std::vector<std::uint64_t>* cell_offset) {
+std::vector<std::uint32_t> cut_cells(const std::vector<std::uint64_t>& leaves, std::uint32_t element_bytes,
+                                     std::uint32_t piece_bytes, std::vector<std::uint64_t>* cell_offset) {
   const std::uint64_t cell = std::max<std::uint64_t>(piece_bytes / kGridAlign * kGridAlign, kGridAlign);
   std::vector<std::uint32_t> first(leaves.size());
   cell_offset->assign(1, 0);
@@ -38,7 +38,8 @@ const ProgramStep* Program::receive_step(int source, std::uint16_t tag) const {
 }
 
 int Program::slot_of(int peer) const {
-  const auto at = std::lower_bound(peers.begin(), peers.end(), peer, [](const ProgramPeer& p, int r) { return p.rank < r; });
+  const auto at =
+      std::lower_bound(peers.begin(), peers.end(), peer, [](const ProgramPeer& p, int r) { return p.rank < r; });
   return at != peers.end() && at->rank == peer ? static_cast<int>(at - peers.begin()) : -1;
 }
 
@@ -65,7 +66,8 @@ Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_
     if (s.peer >= 0) p.peers.push_back(ProgramPeer{.rank = s.peer});
   }
   std::sort(p.peers.begin(), p.peers.end(), [](const ProgramPeer& a, const ProgramPeer& b) { return a.rank < b.rank; });
-  p.peers.erase(std::unique(p.peers.begin(), p.peers.end(), [](const ProgramPeer& a, const ProgramPeer& b) { return a.rank == b.rank; }),
+  p.peers.erase(std::unique(p.peers.begin(), p.peers.end(),
+                            [](const ProgramPeer& a, const ProgramPeer& b) { return a.rank == b.rank; }),
                 p.peers.end());
   p.scratch_bytes = scratch ? p.cell_offset.back() : 0;
 
@@ -73,7 +75,8 @@ Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_
   p.steps.reserve(plan.steps.size());
   for (std::uint32_t i = 0; i < plan.steps.size(); ++i) {
     const Step& s = plan.steps[i];
-    ProgramStep c{.kind = s.kind, .src = s.src, .dst = s.dst, .finish = s.finish, .rail = s.rail, .tag = s.tag, .peer = s.peer};
+    ProgramStep c{
+        .kind = s.kind, .src = s.src, .dst = s.dst, .finish = s.finish, .rail = s.rail, .tag = s.tag, .peer = s.peer};
     c.cell_begin = cell_of_leaf[s.leaf_begin];
     c.cell_end = cell_of_leaf[s.leaf_end];
     c.unit_begin = p.units;
@@ -95,7 +98,8 @@ Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_
     for (const std::uint32_t d : plan.deps_of(s)) {
       CANARY_CHECK(d < i, "a step may only depend on earlier ones");
       const ProgramStep& before = p.steps[d];
-      const std::uint32_t begin = std::max(before.cell_begin, c.cell_begin), end = std::min(before.cell_end, c.cell_end);
+      const std::uint32_t begin = std::max(before.cell_begin, c.cell_begin),
+                          end = std::min(before.cell_end, c.cell_end);
       if (begin >= end) continue;
       dependents[d].push_back(i);
       for (std::uint32_t cell = begin; cell < end; ++cell) ++p.pending[c.unit_begin + cell - c.cell_begin];

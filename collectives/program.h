@@ -21,20 +21,20 @@ struct ProgramStep {
   bool finish = false;
   std::int16_t rail = -1;
   std::uint16_t tag = 0;
-  std::int32_t peer = -1;          // rank in the group
-  std::uint32_t peer_slot = 0;     // index into Program::peers
+  std::int32_t peer = -1;       // rank in the group
+  std::uint32_t peer_slot = 0;  // index into Program::peers
   std::uint32_t cell_begin = 0;
   std::uint32_t cell_end = 0;
-  std::uint32_t unit_begin = 0;    // unit of its first cell
+  std::uint32_t unit_begin = 0;  // unit of its first cell
   std::uint32_t dependents_begin = 0;
   std::uint32_t dependents_end = 0;
-  std::uint64_t staging = 0;       // receives: offset of the first cell in the operation's staging memory
+  std::uint64_t staging = 0;  // receives: offset of the first cell in the operation's staging memory
 };
 
 struct ProgramPeer {
-  std::int32_t rank = -1;          // in the group
-  std::uint32_t send_units = 0;    // cells sent to it
-  std::uint32_t ready_begin = 0;   // its part of the executor's ready queues
+  std::int32_t rank = -1;         // in the group
+  std::uint32_t send_units = 0;   // cells sent to it
+  std::uint32_t ready_begin = 0;  // its part of the executor's ready queues
   std::uint32_t receive_units = 0;
 };
 
@@ -48,12 +48,12 @@ struct Program {
   int root = 0;
   std::uint32_t piece_bytes = 0;
 
-  std::vector<std::uint64_t> cell_offset;      // cells + 1
+  std::vector<std::uint64_t> cell_offset;  // cells + 1
   std::vector<ProgramStep> steps;
-  std::vector<std::uint32_t> dependents;       // steps that wait for a step, concatenated
-  std::vector<std::uint16_t> pending;          // per unit: dependencies to wait for
-  std::vector<std::uint32_t> receives;         // receiving steps, sorted by (peer, tag)
-  std::vector<ProgramPeer> peers;              // ranks exchanged with, ascending
+  std::vector<std::uint32_t> dependents;  // steps that wait for a step, concatenated
+  std::vector<std::uint16_t> pending;     // per unit: dependencies to wait for
+  std::vector<std::uint32_t> receives;    // receiving steps, sorted by (peer, tag)
+  std::vector<ProgramPeer> peers;         // ranks exchanged with, ascending
   std::uint32_t units = 0;
   std::uint64_t staging_bytes = 0;
   std::uint64_t scratch_bytes = 0;

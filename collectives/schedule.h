@@ -32,7 +32,7 @@ enum class StepKind : std::uint8_t {
   kSend,           // src[range] to peer; done when acked
   kReceive,        // peer's bytes to dst[range]
   kReceiveReduce,  // dst[range] = src[range] (+) peer's bytes; dst may equal src
-  kCopy,           // dst[range] = src[range]; where both are one memory (in place) nothing is moved, `finish` still divides
+  kCopy,  // dst[range] = src[range]; where both are one memory (in place) nothing is moved, `finish` still divides
 };
 std::string_view name_of(StepKind kind);
 
@@ -43,20 +43,22 @@ struct Step {
   StepKind kind = StepKind::kSend;
   Buffer src = Buffer::kInput;
   Buffer dst = Buffer::kOutput;
-  bool finish = false;          // this write completes the reduction of the range: the owner divides here for AVG (kReceiveReduce, kCopy)
-  std::int16_t rail = -1;       // preferred rail of the sender; -1: any
-  std::uint16_t tag = 0;        // step number on the wire; unique per (source, destination); equal at both ends
-  std::uint16_t round = 0;      // depth, for printing and cost
-  std::int32_t peer = -1;       // rank in the group; -1 for kCopy
+  bool finish =
+      false;  // this write completes the reduction of the range: the owner divides here for AVG (kReceiveReduce, kCopy)
+  std::int16_t rail = -1;   // preferred rail of the sender; -1: any
+  std::uint16_t tag = 0;    // step number on the wire; unique per (source, destination); equal at both ends
+  std::uint16_t round = 0;  // depth, for printing and cost
+  std::int32_t peer = -1;   // rank in the group; -1 for kCopy
   std::uint32_t leaf_begin = 0;
-  std::uint32_t leaf_end = 0;   // one past
-  std::uint32_t deps_begin = 0; // into Plan::deps: steps of this rank that must be done (per cell) before this one begins.
-  std::uint32_t deps_end = 0;   // A dependency on a kSend means "acked" (source reuse).
+  std::uint32_t leaf_end = 0;  // one past
+  std::uint32_t deps_begin =
+      0;  // into Plan::deps: steps of this rank that must be done (per cell) before this one begins.
+  std::uint32_t deps_end = 0;  // A dependency on a kSend means "acked" (source reuse).
 };
 
 // One rank's part of a schedule.
 struct Plan {
-  std::vector<Step> steps;            // any order that respects deps (each dep index is smaller than its step's)
+  std::vector<Step> steps;  // any order that respects deps (each dep index is smaller than its step's)
   std::vector<std::uint32_t> deps;
 
   // Appends a step with its dependencies; returns its index.
@@ -75,18 +77,21 @@ bool parse(std::string_view name, PlannerId* id);
 struct PlanRequest {
   Collective collective = Collective::kAllReduce;
   int ranks = 1;
-  std::uint64_t count = 0;            // as the caller counts: elements per rank's block for reduce-scatter and all-gather
+  std::uint64_t count = 0;  // as the caller counts: elements per rank's block for reduce-scatter and all-gather
   std::uint32_t element_bytes = 4;
-  int root = 0;                       // broadcast only
+  int root = 0;                         // broadcast only
   const Reachability* reach = nullptr;  // of the group; never null
-  BCubeShape bcube = {};              // levels 0: none known; rank digits in base r, digit 0 least significant
+  BCubeShape bcube = {};                // levels 0: none known; rank digits in base r, digit 0 least significant
 
   std::uint64_t total() const {
     switch (collective) {
       case Collective::kReduceScatter:
-      case Collective::kAllGather: return count * static_cast<std::uint64_t>(ranks);
-      case Collective::kBarrier: return 1;
-      default: return count;
+      case Collective::kAllGather:
+        return count * static_cast<std::uint64_t>(ranks);
+      case Collective::kBarrier:
+        return 1;
+      default:
+        return count;
     }
   }
 };

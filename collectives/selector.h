@@ -9,7 +9,7 @@
 namespace canarynet {
 
 struct SelectorOptions {
-  bool forced = false;      // CANARY_ALGO
+  bool forced = false;  // CANARY_ALGO
   PlannerId planner = PlannerId::kRing;
 };
 

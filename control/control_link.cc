@@ -7,7 +7,8 @@
 namespace canarynet::control {
 
 namespace {
-constexpr std::size_t kWaitingMax = 8192;  // messages on a link that takes none: verdicts and deaths, one each, never get there
+constexpr std::size_t kWaitingMax =
+    8192;  // messages on a link that takes none: verdicts and deaths, one each, never get there
 }
 
 void ControlLink::adopt(std::unique_ptr<Lane> lane) {
@@ -66,8 +67,8 @@ void ControlLink::on_up(Lane&) {
 }
 
 Landing ControlLink::landing_for(Lane&, const wire::Header& header) {
-  const bool wanted = owner_ != nullptr && !broken_ &&
-                      (header.kind == wire::Kind::kControl || header.kind == wire::Kind::kHello);
+  const bool wanted =
+      owner_ != nullptr && !broken_ && (header.kind == wire::Kind::kControl || header.kind == wire::Kind::kHello);
   return {wanted ? Landing::Kind::kSlot : Landing::Kind::kDiscard, nullptr, 0};
 }
 

@@ -21,7 +21,9 @@ namespace canarynet::control {
 class ControlLink;
 
 using Bytestring = std::shared_ptr<const std::vector<std::byte>>;
-inline Bytestring share(const Message& message) { return std::make_shared<const std::vector<std::byte>>(encode(message)); }
+inline Bytestring share(const Message& message) {
+  return std::make_shared<const std::vector<std::byte>>(encode(message));
+}
 
 class LinkOwner {
  public:
@@ -52,9 +54,9 @@ class ControlLink final : public LaneSink {
   std::string description() const { return lane_ ? lane_->description() : "no lane"; }
   const Address& address() const { return address_; }  // dialled
 
-  bool heard = false;           // since the owner last looked
-  int entry = -1;               // the owner's
-  std::uint32_t attempt = 0;    // the owner's
+  bool heard = false;         // since the owner last looked
+  int entry = -1;             // the owner's
+  std::uint32_t attempt = 0;  // the owner's
 
   void on_up(Lane& lane) override;
   Landing landing_for(Lane& lane, const wire::Header& header) override;
@@ -73,10 +75,10 @@ class ControlLink final : public LaneSink {
   LinkOwner* owner_;
   const Nanos& now_;
   Address address_;
-  std::deque<Waiting> waiting_;        // not yet taken by the lane
-  std::deque<Bytestring> borrowed_;    // taken, not surely handed over
+  std::deque<Waiting> waiting_;      // not yet taken by the lane
+  std::deque<Bytestring> borrowed_;  // taken, not surely handed over
   bool broken_ = false;
-  std::unique_ptr<Lane> lane_;         // ends before the bytes it may have borrowed
+  std::unique_ptr<Lane> lane_;  // ends before the bytes it may have borrowed
 };
 
 }  // namespace canarynet::control

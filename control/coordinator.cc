@@ -27,7 +27,10 @@ std::string value_part(const std::string& setting) {
 }  // namespace
 
 Coordinator::Coordinator(MembershipOptions options, LaneFactory& factory, MembershipListener& listener)
-    : options_(std::move(options)), factory_(factory), listener_(listener), desk_(options_.world_size, options_.entry_limit) {}
+    : options_(std::move(options)),
+      factory_(factory),
+      listener_(listener),
+      desk_(options_.world_size, options_.entry_limit) {}
 
 Status Coordinator::start(Nanos now) {
   now_ = now;
@@ -47,7 +50,8 @@ Status Coordinator::start(Nanos now) {
     return {};
   }
   if (!options_.coordinator.valid() || options_.coordinator.port == 0) {
-    return Status(CANARY_INVALID_SETTING, "the coordinator's address \"" + options_.coordinator.to_string() + "\" needs host and port");
+    return Status(CANARY_INVALID_SETTING,
+                  "the coordinator's address \"" + options_.coordinator.to_string() + "\" needs host and port");
   }
   // On every address of the host, so that a rank whose way to one of them is dead comes back over another.
   Address at = options_.coordinator;
@@ -68,12 +72,13 @@ void Coordinator::adopt(std::unique_ptr<Lane> lane, const wire::Header&, const w
   auto link = std::make_unique<ControlLink>(*this, now_);
   link->adopt(std::move(lane));
   if (newcomers_.size() >= kNewcomersMax || leaving_) return bury(std::move(link));
-  link->send_hello({.engine = 0, .target = hello.engine, .rail = 0xffff, .peer_rail = 0xffff, .purpose = wire::kHelloControl});
+  link->send_hello(
+      {.engine = 0, .target = hello.engine, .rail = 0xffff, .peer_rail = 0xffff, .purpose = wire::kHelloControl});
   ControlLink& l = *link;
   newcomers_.push_back({std::move(link), now_});
   if (hello.version_min <= wire::kVersion && wire::kVersion <= hello.version_max) return;
-  const Status why = failure(CANARY_VERSION, "a rank (" + l.description() + ") speaks protocol version " + version_text(hello) +
-                                                 ", rank 0 " + std::to_string(wire::kVersion));
+  const Status why = failure(CANARY_VERSION, "a rank (" + l.description() + ") speaks protocol version " +
+                                                 version_text(hello) + ", rank 0 " + std::to_string(wire::kVersion));
   if (phase_ == Phase::kGathering) {
     fail(why);  // the job can't become complete without it
   } else {
@@ -88,19 +93,21 @@ Status Coordinator::check(const Join& join) const {
     return failure(code, text, their.ranks.front(), their.host_name);
   };
   if (join.world_size != static_cast<std::uint32_t>(options_.world_size)) {
-    return culprit(CANARY_JOIN, "the world sizes differ: " + std::to_string(options_.world_size) + " on " + engine_text(mine) + ", " +
-                                    std::to_string(join.world_size) + " on " + engine_text(their));
+    return culprit(CANARY_JOIN, "the world sizes differ: " + std::to_string(options_.world_size) + " on " +
+                                    engine_text(mine) + ", " + std::to_string(join.world_size) + " on " +
+                                    engine_text(their));
   }
   if (their.ranks.back() >= options_.world_size) {
-    return culprit(CANARY_JOIN, engine_text(their) + " does not exist in a job of " + std::to_string(options_.world_size));
+    return culprit(CANARY_JOIN,
+                   engine_text(their) + " does not exist in a job of " + std::to_string(options_.world_size));
   }
   for (const int rank : their.ranks) {
     const int other = claimed_by_[static_cast<std::size_t>(rank)];
     if (other < 0) continue;
     const EngineInfo& first = peers_[static_cast<std::size_t>(other)].info;
-    return culprit(CANARY_JOIN, "rank " + std::to_string(rank) + " joined twice: from host " + first.host_name + ", pid " +
-                                    std::to_string(first.pid) + " and from host " + their.host_name + ", pid " +
-                                    std::to_string(their.pid));
+    return culprit(CANARY_JOIN, "rank " + std::to_string(rank) + " joined twice: from host " + first.host_name +
+                                    ", pid " + std::to_string(first.pid) + " and from host " + their.host_name +
+                                    ", pid " + std::to_string(their.pid));
   }
   const auto value_of = [](const std::vector<std::string>& settings, const std::string& name) {
     for (const std::string& s : settings) {
@@ -113,15 +120,16 @@ Status Coordinator::check(const Join& join) const {
       const std::string name = name_part(s);
       const std::string here = value_of(options_.must_agree, name), there = value_of(join.must_agree, name);
       if (here == there) continue;
-      return culprit(CANARY_MISMATCH,
-                     "setting " + name + " differs: " + here + " on " + engine_text(mine) + ", " + there + " on " + engine_text(their));
+      return culprit(CANARY_MISMATCH, "setting " + name + " differs: " + here + " on " + engine_text(mine) + ", " +
+                                          there + " on " + engine_text(their));
     }
   }
   return {};
 }
 
 std::unique_ptr<ControlLink> Coordinator::take_newcomer(ControlLink& link) {
-  const auto found = std::find_if(newcomers_.begin(), newcomers_.end(), [&](const Newcomer& n) { return n.link.get() == &link; });
+  const auto found =
+      std::find_if(newcomers_.begin(), newcomers_.end(), [&](const Newcomer& n) { return n.link.get() == &link; });
   if (found == newcomers_.end()) return nullptr;
   auto taken = std::move(found->link);
   newcomers_.erase(found);
@@ -136,14 +144,17 @@ void Coordinator::admit(ControlLink& link, Join& join) {
   // The same process again: its first connection failed on its own side.
   for (std::size_t e = 1; e < peers_.size(); ++e) {
     Peer& peer = peers_[e];
-    if (peer.info.pid != join.engine.pid || peer.info.host_id != join.engine.host_id || peer.info.ranks != join.engine.ranks) continue;
+    if (peer.info.pid != join.engine.pid || peer.info.host_id != join.engine.host_id ||
+        peer.info.ranks != join.engine.ranks)
+      continue;
     link.entry = static_cast<int>(e);
     bury(std::move(peer.link));
     peer.link = take_newcomer(link);
     peer.ended = false;
     return;
   }
-  if (const Status wrong = check(join); !wrong.ok()) return fail(wrong);  // to this one as well: it is among the newcomers
+  if (const Status wrong = check(join); !wrong.ok())
+    return fail(wrong);  // to this one as well: it is among the newcomers
   const auto number = static_cast<int>(peers_.size());
   for (const int rank : join.engine.ranks) claimed_by_[static_cast<std::size_t>(rank)] = number;
   ranks_there_ += static_cast<int>(join.engine.ranks.size());
@@ -156,7 +167,8 @@ void Coordinator::admit(ControlLink& link, Join& join) {
 }
 
 void Coordinator::complete() {
-  std::sort(peers_.begin(), peers_.end(), [](const Peer& a, const Peer& b) { return a.info.ranks.front() < b.info.ranks.front(); });
+  std::sort(peers_.begin(), peers_.end(),
+            [](const Peer& a, const Peer& b) { return a.info.ranks.front() < b.info.ranks.front(); });
   Random random(options_.job_seed ^ 0x6a6f622d746f6b65ull);
   do roster_.job = random.next();
   while (roster_.job == 0);
@@ -225,7 +237,8 @@ void Coordinator::on_link_message(ControlLink& link, Message& message) {
     const int rank = static_cast<int>(request->rank);
     std::vector<GroupAnswer> answers;
     if (std::find(peer.info.ranks.begin(), peer.info.ranks.end(), rank) == peer.info.ranks.end()) {
-      answers.push_back({from, request->request, rank, 0, Status(CANARY_INVALID_ARGUMENT, "asked for another engine's rank")});
+      answers.push_back(
+          {from, request->request, rank, 0, Status(CANARY_INVALID_ARGUMENT, "asked for another engine's rank")});
     } else {
       desk_.ask(now_, from, request->request, rank, request->members, &answers);
     }
@@ -242,8 +255,10 @@ void Coordinator::on_link_message(ControlLink& link, Message& message) {
     tell_all(Left{from}, from);
     if (!leaving_) notices_.left(from);
     std::vector<GroupAnswer> answers;
-    desk_.ranks_gone(peer.info.ranks, failure(CANARY_CLOSED, engine_text(peer.info) + " has left the job", peer.info.ranks.front(),
-                                              peer.info.host_name, "entry"), &answers);
+    desk_.ranks_gone(peer.info.ranks,
+                     failure(CANARY_CLOSED, engine_text(peer.info) + " has left the job", peer.info.ranks.front(),
+                             peer.info.host_name, "entry"),
+                     &answers);
     answer(answers);
   }
 }
@@ -256,7 +271,8 @@ void Coordinator::on_link_down(ControlLink& link, const Status& reason, bool han
   switch (phase_) {
     case Phase::kGathering:
       if (hangup) {
-        return fail(failure(CANARY_PEER_DIED, engine_text(peer.info) + " ended while the job was joining: " + reason.text(),
+        return fail(failure(CANARY_PEER_DIED,
+                            engine_text(peer.info) + " ended while the job was joining: " + reason.text(),
                             peer.info.ranks.front(), peer.info.host_name));
       }
       return;  // it dials again, and is known by its process
@@ -267,7 +283,8 @@ void Coordinator::on_link_down(ControlLink& link, const Status& reason, bool han
       if (was_heard) peer.last_heard = Nanos::max();  // just now: poll() knows the time
       return;
     case Phase::kIdle:
-    case Phase::kFailed: return;
+    case Phase::kFailed:
+      return;
   }
 }
 
@@ -342,8 +359,10 @@ void Coordinator::declare_dead(std::uint32_t engine, const std::string& why) {
   tell_all(Death{engine, why}, engine);
   if (!leaving_) notices_.died(engine, why);
   std::vector<GroupAnswer> answers;
-  desk_.ranks_gone(peer.info.ranks, failure(CANARY_PEER_DIED, engine_text(peer.info) + " died: " + why, peer.info.ranks.front(),
-                                            peer.info.host_name, "entry"), &answers);
+  desk_.ranks_gone(peer.info.ranks,
+                   failure(CANARY_PEER_DIED, engine_text(peer.info) + " died: " + why, peer.info.ranks.front(),
+                           peer.info.host_name, "entry"),
+                   &answers);
   answer(answers);
 }
 
@@ -356,7 +375,8 @@ void Coordinator::flood(const Verdict& verdict) {
 void Coordinator::request_group(Nanos now, int local_rank, std::vector<int> members, std::uint64_t cookie) {
   now_ = now;
   if (phase_ != Phase::kJoined || leaving_) {
-    return notices_.group_failed(local_rank, cookie, Status(CANARY_CLOSED, leaving_ ? "this rank has left the job" : "not joined"));
+    return notices_.group_failed(local_rank, cookie,
+                                 Status(CANARY_CLOSED, leaving_ ? "this rank has left the job" : "not joined"));
   }
   const std::uint32_t request = ++peers_[0].last_request;
   own_requests_.push_back({request, cookie});
@@ -372,7 +392,8 @@ void Coordinator::answer(std::vector<GroupAnswer>& answers) {
       peers_[a.engine].answers.push_back(std::move(a));
       continue;
     }
-    const auto own = std::find_if(own_requests_.begin(), own_requests_.end(), [&](const OwnRequest& r) { return r.request == a.request; });
+    const auto own = std::find_if(own_requests_.begin(), own_requests_.end(),
+                                  [&](const OwnRequest& r) { return r.request == a.request; });
     if (own == own_requests_.end()) continue;
     if (a.flow != 0) {
       notices_.group(a.rank, own->cookie, a.flow);
@@ -414,7 +435,8 @@ std::size_t Coordinator::poll(Nanos now) {
   for (Peer& peer : peers_) {
     if (peer.last_heard == Nanos::max()) peer.last_heard = now;
     // Not having looked for a while is not their silence.
-    if (pause > options_.heartbeat_interval * 2) peer.last_heard = std::max(peer.last_heard, now - options_.heartbeat_interval * 2);
+    if (pause > options_.heartbeat_interval * 2)
+      peer.last_heard = std::max(peer.last_heard, now - options_.heartbeat_interval * 2);
     if (peer.link == nullptr || !peer.link->heard) continue;
     peer.link->heard = false;
     peer.last_heard = now;
@@ -433,8 +455,9 @@ std::size_t Coordinator::poll(Nanos now) {
     for (int rank = 0; rank < options_.world_size; ++rank) {
       if (claimed_by_[static_cast<std::size_t>(rank)] < 0) missing.push_back(rank);
     }
-    fail(failure(CANARY_JOIN, ranks_text(missing) + " did not join within " + duration_text(options_.join_timeout) + " (" +
-                                  std::to_string(ranks_there_) + " of " + std::to_string(options_.world_size) + " are there)",
+    fail(failure(CANARY_JOIN,
+                 ranks_text(missing) + " did not join within " + duration_text(options_.join_timeout) + " (" +
+                     std::to_string(ranks_there_) + " of " + std::to_string(options_.world_size) + " are there)",
                  missing.front()));
   }
   if (phase_ == Phase::kJoined) {
@@ -468,8 +491,10 @@ void Coordinator::leave(Nanos now) {
   leaving_ = true;
   if (phase_ == Phase::kJoined) tell_all(Left{0}, 0);
   std::vector<GroupAnswer> answers;
-  desk_.ranks_gone(peers_[0].info.ranks, failure(CANARY_CLOSED, engine_text(peers_[0].info) + " has left the job", 0,
-                                                 options_.host_name, "entry"), &answers);
+  desk_.ranks_gone(
+      peers_[0].info.ranks,
+      failure(CANARY_CLOSED, engine_text(peers_[0].info) + " has left the job", 0, options_.host_name, "entry"),
+      &answers);
   answer(answers);
 }
 

@@ -31,7 +31,7 @@ class Coordinator final : public Membership, public LinkOwner {
 
  private:
   enum class Phase { kIdle, kGathering, kJoined, kFailed };
-  struct Peer {                          // entry 0 is this engine itself, without a link
+  struct Peer {  // entry 0 is this engine itself, without a link
     EngineInfo info;
     std::unique_ptr<ControlLink> link;
     Nanos last_heard;
@@ -43,7 +43,7 @@ class Coordinator final : public Membership, public LinkOwner {
     std::string why_dead;
     std::uint32_t last_request = 0;
     std::uint32_t last_attempt = 0;
-    std::vector<GroupAnswer> answers;    // all of them: one lost with a connection is given again
+    std::vector<GroupAnswer> answers;  // all of them: one lost with a connection is given again
   };
   struct OwnRequest {
     std::uint32_t request;
@@ -87,11 +87,11 @@ class Coordinator final : public Membership, public LinkOwner {
   Nanos next_beat_ = Nanos::max();
   Status failure_;
   Roster roster_;
-  std::vector<Peer> peers_;               // in order of arrival, after the join in the roster's
-  std::vector<Newcomer> newcomers_;       // said hello, not yet who they are
+  std::vector<Peer> peers_;                              // in order of arrival, after the join in the roster's
+  std::vector<Newcomer> newcomers_;                      // said hello, not yet who they are
   std::vector<std::unique_ptr<ControlLink>> graveyard_;  // destroyed outside of callbacks
   int ranks_there_ = 0;
-  std::vector<int> claimed_by_;           // [rank] → peer, -1: nobody yet
+  std::vector<int> claimed_by_;  // [rank] → peer, -1: nobody yet
   GroupDesk desk_;
   std::vector<OwnRequest> own_requests_;
   VerdictLog verdicts_;

@@ -23,7 +23,8 @@ void GroupDesk::ask(Nanos now, std::uint32_t engine, std::uint32_t request, int 
     return refuse(CANARY_INVALID_ARGUMENT, "the group names a rank outside the job's " + std::to_string(gone_.size()));
   }
   const auto place = std::find(members.begin(), members.end(), rank);
-  if (place == members.end()) return refuse(CANARY_INVALID_ARGUMENT, "rank " + std::to_string(rank) + " is no member of the group");
+  if (place == members.end())
+    return refuse(CANARY_INVALID_ARGUMENT, "rank " + std::to_string(rank) + " is no member of the group");
 
   auto list = std::find_if(lists_.begin(), lists_.end(), [&](const List& l) { return l.members == members; });
   if (list == lists_.end()) {
@@ -57,7 +58,9 @@ void GroupDesk::ask(Nanos now, std::uint32_t engine, std::uint32_t request, int 
 }
 
 void GroupDesk::drop_finished(List& list) {
-  const auto everybody = [](const Instance& i) { return std::find(i.has_asked.begin(), i.has_asked.end(), false) == i.has_asked.end(); };
+  const auto everybody = [](const Instance& i) {
+    return std::find(i.has_asked.begin(), i.has_asked.end(), false) == i.has_asked.end();
+  };
   while (!list.waiting.empty() && everybody(list.waiting.front())) {
     list.waiting.erase(list.waiting.begin());
     ++list.done;
@@ -103,8 +106,10 @@ void GroupDesk::poll(Nanos now, std::vector<GroupAnswer>* answers) {
       detail.phase = "entry";
       detail.elapsed = entry_limit_;
       fail(instance,
-           Status(CANARY_ENTRY_TIMEOUT, ranks_text(missing) + " did not ask for the group of " + ranks_text(sorted) + " within " +
-                                            duration_text(entry_limit_), detail),
+           Status(CANARY_ENTRY_TIMEOUT,
+                  ranks_text(missing) + " did not ask for the group of " + ranks_text(sorted) + " within " +
+                      duration_text(entry_limit_),
+                  detail),
            answers);
     }
   }

@@ -19,13 +19,14 @@ struct GroupAnswer {
   std::uint32_t engine = 0;   // who asked
   std::uint32_t request = 0;  // its number there
   int rank = 0;
-  std::uint32_t flow = 0;     // 0: failed
+  std::uint32_t flow = 0;  // 0: failed
   Status why;
 };
 
 class GroupDesk {
  public:
-  GroupDesk(int world_size, Nanos entry_limit) : entry_limit_(entry_limit), gone_(static_cast<std::size_t>(world_size)) {}
+  GroupDesk(int world_size, Nanos entry_limit)
+      : entry_limit_(entry_limit), gone_(static_cast<std::size_t>(world_size)) {}
 
   // Answers that follow are appended to *answers.
   void ask(Nanos now, std::uint32_t engine, std::uint32_t request, int rank, const std::vector<int>& members,
@@ -39,10 +40,10 @@ class GroupDesk {
  private:
   // One group-to-be: the k-th of its list.
   struct Instance {
-    std::vector<GroupAnswer> asked;    // answers to give
-    std::vector<bool> has_asked;       // per member
+    std::vector<GroupAnswer> asked;  // answers to give
+    std::vector<bool> has_asked;     // per member
     Nanos deadline;
-    Status failed;                     // those who ask later get it as well
+    Status failed;  // those who ask later get it as well
   };
   struct List {
     std::vector<int> members;

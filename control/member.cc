@@ -11,8 +11,8 @@ namespace {
 
 constexpr Nanos kBackoffMin = 20_ms;
 constexpr Nanos kBackoffMax = 500_ms;
-constexpr Nanos kAnswerSlack = 2_s;          // for what the coordinator has to say when its own time-out passes
-constexpr std::size_t kAttemptsMax = 16;     // unanswered connections kept open
+constexpr Nanos kAnswerSlack = 2_s;       // for what the coordinator has to say when its own time-out passes
+constexpr std::size_t kAttemptsMax = 16;  // unanswered connections kept open
 
 }  // namespace
 
@@ -22,7 +22,8 @@ Member::Member(MembershipOptions options, LaneFactory& factory, MembershipListen
 Status Member::start(Nanos now) {
   now_ = started_ = now;
   if (!options_.coordinator.valid() || options_.coordinator.port == 0) {
-    return Status(CANARY_INVALID_SETTING, "the coordinator's address \"" + options_.coordinator.to_string() + "\" needs host and port");
+    return Status(CANARY_INVALID_SETTING,
+                  "the coordinator's address \"" + options_.coordinator.to_string() + "\" needs host and port");
   }
   phase_ = Phase::kJoining;
   backoff_ = kBackoffMin;
@@ -46,7 +47,8 @@ void Member::dial_to_join(Nanos now) {
 }
 
 void Member::on_link_up(ControlLink& link) {
-  wire::HelloPayload hello{.engine = 0xffffffff, .target = 0, .rail = 0xffff, .peer_rail = 0xffff, .purpose = wire::kHelloControl};
+  wire::HelloPayload hello{
+      .engine = 0xffffffff, .target = 0, .rail = 0xffff, .peer_rail = 0xffff, .purpose = wire::kHelloControl};
   if (phase_ == Phase::kJoining) {
     link.send_hello(hello);
     Join join;
@@ -80,12 +82,16 @@ void Member::on_link_hello(ControlLink& link, const wire::HelloPayload& hello) {
   // It knows of us and will speak when its own time-out passes.
   join_deadline_ = now_ + options_.join_timeout + kAnswerSlack;
   if (hello.version_min <= wire::kVersion && wire::kVersion <= hello.version_max) return;
-  fail(failure(CANARY_VERSION, "rank 0 (" + link.description() + ") speaks protocol version " + std::to_string(hello.version_min) +
-                                   ".." + std::to_string(hello.version_max) + ", this rank " + std::to_string(wire::kVersion), 0));
+  fail(failure(CANARY_VERSION,
+               "rank 0 (" + link.description() + ") speaks protocol version " + std::to_string(hello.version_min) +
+                   ".." + std::to_string(hello.version_max) + ", this rank " + std::to_string(wire::kVersion),
+               0));
 }
 
 void Member::welcome(Welcome& part) {
-  const auto wrong = [&](const char* what) { fail(failure(CANARY_JOIN, std::string("rank 0 sent a roster with ") + what, 0)); };
+  const auto wrong = [&](const char* what) {
+    fail(failure(CANARY_JOIN, std::string("rank 0 sent a roster with ") + what, 0));
+  };
   if (part.first != roster_.engines.size()) return wrong("a part missing");
   if (part.first == 0) {
     if (part.world_size != static_cast<std::uint32_t>(options_.world_size)) return wrong("another world size");
@@ -164,7 +170,9 @@ void Member::on_link_down(ControlLink& link, const Status& reason, bool hangup) 
   if (phase_ == Phase::kJoining) {
     const bool died = hangup && answered_;
     bury(std::move(link_));
-    if (died) return fail(failure(CANARY_COORDINATOR_LOST, "rank 0's process ended while the job was joining: " + reason.text(), 0));
+    if (died)
+      return fail(
+          failure(CANARY_COORDINATOR_LOST, "rank 0's process ended while the job was joining: " + reason.text(), 0));
     last_error_ = reason.text();
     next_dial_ = now_ + backoff_;
     backoff_ = std::min(backoff_ * 2, kBackoffMax);
@@ -185,13 +193,15 @@ void Member::on_link_down(ControlLink& link, const Status& reason, bool hangup) 
     bury(std::move(*found));
     list->erase(found);
     // Its machine answers, and nobody listens there any more.
-    if (refused && !gone()) end_way(Way::kDied, Status(CANARY_COORDINATOR_LOST, "control connection refused after a silence"));
+    if (refused && !gone())
+      end_way(Way::kDied, Status(CANARY_COORDINATOR_LOST, "control connection refused after a silence"));
     return;
   }
 }
 
 void Member::on_link_broken(ControlLink& link, const Status& reason) {
-  if (phase_ == Phase::kJoining) return fail(failure(CANARY_JOIN, "rank 0 answers with something else: " + reason.text(), 0));
+  if (phase_ == Phase::kJoining)
+    return fail(failure(CANARY_JOIN, "rank 0 answers with something else: " + reason.text(), 0));
   if (&link == link_.get()) lose_way();  // stays open, unread
 }
 
@@ -283,8 +293,9 @@ void Member::end_way(Way way, const Status& why) {
     notices_.died(0, why.text());
   }
   for (const Pending& p : pending_) {
-    notices_.group_failed(p.rank, p.cookie, failure(CANARY_COORDINATOR_LOST, "rank 0 is gone: " + why.text(), 0,
-                                                    roster_.engines[0].host_name, "entry"));
+    notices_.group_failed(
+        p.rank, p.cookie,
+        failure(CANARY_COORDINATOR_LOST, "rank 0 is gone: " + why.text(), 0, roster_.engines[0].host_name, "entry"));
   }
   pending_.clear();
 }
@@ -309,11 +320,13 @@ void Member::on_refuse(const Refuse& refuse) {
 void Member::request_group(Nanos now, int local_rank, std::vector<int> members, std::uint64_t cookie) {
   now_ = now;
   if (phase_ != Phase::kJoined || leaving_) {
-    return notices_.group_failed(local_rank, cookie, Status(CANARY_CLOSED, leaving_ ? "this rank has left the job" : "not joined"));
+    return notices_.group_failed(local_rank, cookie,
+                                 Status(CANARY_CLOSED, leaving_ ? "this rank has left the job" : "not joined"));
   }
   if (gone()) {
-    return notices_.group_failed(local_rank, cookie, failure(CANARY_COORDINATOR_LOST, "rank 0, which hands out groups, is gone", 0,
-                                                             roster_.engines[0].host_name, "entry"));
+    return notices_.group_failed(local_rank, cookie,
+                                 failure(CANARY_COORDINATOR_LOST, "rank 0, which hands out groups, is gone", 0,
+                                         roster_.engines[0].host_name, "entry"));
   }
   // Longer than the coordinator's own limit: it names the ranks that did not ask.
   const Nanos deadline = now + options_.entry_limit + std::max(options_.heartbeat_interval * 10, kAnswerSlack);
@@ -323,7 +336,8 @@ void Member::request_group(Nanos now, int local_rank, std::vector<int> members, 
 }
 
 void Member::answer(std::uint32_t request, std::uint32_t flow, const Status& why) {
-  const auto found = std::find_if(pending_.begin(), pending_.end(), [&](const Pending& p) { return p.request == request; });
+  const auto found =
+      std::find_if(pending_.begin(), pending_.end(), [&](const Pending& p) { return p.request == request; });
   if (found == pending_.end()) return;
   if (flow != 0) {
     notices_.group(found->rank, found->cookie, flow);
@@ -364,11 +378,15 @@ std::size_t Member::poll(Nanos now) {
   graveyard_.clear();
   if (phase_ == Phase::kJoining) {
     if (now >= join_deadline_) {
-      fail(answered_ ? failure(CANARY_JOIN, "rank 0 at " + options_.coordinator.to_string() + " did not complete the join within " +
-                                                duration_text(now - started_), 0)
-                     : failure(CANARY_JOIN, "no connection to rank 0 at " + options_.coordinator.to_string() + " within " +
-                                                duration_text(options_.join_timeout) +
-                                                (last_error_.empty() ? "" : ", last error: " + last_error_), 0));
+      fail(answered_ ? failure(CANARY_JOIN,
+                               "rank 0 at " + options_.coordinator.to_string() + " did not complete the join within " +
+                                   duration_text(now - started_),
+                               0)
+                     : failure(CANARY_JOIN,
+                               "no connection to rank 0 at " + options_.coordinator.to_string() + " within " +
+                                   duration_text(options_.join_timeout) +
+                                   (last_error_.empty() ? "" : ", last error: " + last_error_),
+                               0));
     } else if (now >= next_dial_) {
       dial_to_join(now);
     }
@@ -413,10 +431,11 @@ std::size_t Member::poll(Nanos now) {
       }
       const Pending late = std::move(pending_[i]);
       pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
-      notices_.group_failed(late.rank, late.cookie,
-                            failure(CANARY_ENTRY_TIMEOUT, "rank 0, which hands out groups, gave no answer within " +
-                                                              duration_text(options_.entry_limit), 0,
-                                    roster_.engines[0].host_name, "entry"));
+      notices_.group_failed(
+          late.rank, late.cookie,
+          failure(CANARY_ENTRY_TIMEOUT,
+                  "rank 0, which hands out groups, gave no answer within " + duration_text(options_.entry_limit), 0,
+                  roster_.engines[0].host_name, "entry"));
     }
   }
   return notices_.tell(listener_, roster_);

@@ -75,7 +75,7 @@ class Member final : public Membership, public LinkOwner {
   Nanos next_dial_ = Nanos::max();
   Nanos backoff_;
   Nanos join_deadline_ = Nanos::max();
-  bool answered_ = false;         // the coordinator said hello on this connection
+  bool answered_ = false;  // the coordinator said hello on this connection
   std::string last_error_;
 
   // joined
@@ -85,12 +85,12 @@ class Member final : public Membership, public LinkOwner {
   std::vector<std::unique_ptr<ControlLink>> dialling_;   // of this round
   std::vector<std::unique_ptr<ControlLink>> attempts_;   // sent REJOIN, not answered yet; the last is the current one
   std::vector<std::unique_ptr<ControlLink>> graveyard_;  // destroyed outside of callbacks
-  std::uint32_t attempt_ = 0;     // last REJOIN sent
+  std::uint32_t attempt_ = 0;                            // last REJOIN sent
   Nanos round_ends_ = Nanos::max();
   bool just_heard_ = false;
-  bool ended_ = false;            // link_ hung up; judged in poll(), when the time is known
-  Nanos last_heard_;              // the coordinator
-  std::vector<Nanos> heard_;      // [engine]: by the coordinator
+  bool ended_ = false;        // link_ hung up; judged in poll(), when the time is known
+  Nanos last_heard_;          // the coordinator
+  std::vector<Nanos> heard_;  // [engine]: by the coordinator
   std::vector<std::uint64_t> heard_bits_;
   Nanos next_beat_ = Nanos::max();
   std::vector<bool> known_dead_, known_left_;

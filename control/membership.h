@@ -24,30 +24,30 @@ namespace canarynet {
 
 // One engine of the job as everybody knows it after the join.
 struct EngineInfo {
-  std::uint32_t engine = 0;       // = position in the roster: ascending order of the lowest rank served
-  std::vector<int> ranks;         // world ranks it serves, ascending
-  std::string host_id;            // boot id + network namespace, or CANARY_HOST_ID
-  std::string host_name;          // for messages
+  std::uint32_t engine = 0;  // = position in the roster: ascending order of the lowest rank served
+  std::vector<int> ranks;    // world ranks it serves, ascending
+  std::string host_id;       // boot id + network namespace, or CANARY_HOST_ID
+  std::string host_name;     // for messages
   std::int64_t pid = 0;
-  std::vector<Rail> rails;        // with listening ports
+  std::vector<Rail> rails;  // with listening ports
 };
 
 struct Roster {
-  std::uint64_t job = 0;          // random token: lanes of other jobs are turned away
+  std::uint64_t job = 0;  // random token: lanes of other jobs are turned away
   int world_size = 0;
   std::vector<EngineInfo> engines;
-  std::vector<int> engine_of;     // [rank] → engine
-  Bytes piece_bytes;              // the first rank's setting, used by all
+  std::vector<int> engine_of;  // [rank] → engine
+  Bytes piece_bytes;           // the first rank's setting, used by all
 };
 
 // The verdict that ends a group's epoch, as it floods.
 struct Verdict {
   canary_status code = CANARY_ABORTED;
-  int rank = -1;                  // culprit, world rank; -1 unknown
+  int rank = -1;  // culprit, world rank; -1 unknown
   std::int64_t op = -1;
-  std::uint32_t flow = 0;         // 0: every group that has the rank
+  std::uint32_t flow = 0;  // 0: every group that has the rank
   std::uint32_t epoch = 0;
-  std::uint32_t reporter = 0;     // engine that saw it first
+  std::uint32_t reporter = 0;  // engine that saw it first
   Nanos elapsed;
   std::string text;
 };
@@ -69,18 +69,18 @@ class MembershipListener {
 };
 
 struct MembershipOptions {
-  Address coordinator;            // where world rank 0's engine listens (its own listening address if it serves rank 0)
+  Address coordinator;  // where world rank 0's engine listens (its own listening address if it serves rank 0)
   int world_size = 1;
-  std::vector<int> local_ranks;   // served by this engine, ascending
+  std::vector<int> local_ranks;  // served by this engine, ascending
   std::string host_id;
   std::string host_name;
   std::int64_t pid = 0;
   Nanos join_timeout;
   Nanos heartbeat_interval;
-  Nanos entry_limit;              // for groups whose other members never ask
+  Nanos entry_limit;  // for groups whose other members never ask
   Bytes piece_bytes;
   std::vector<std::string> must_agree;  // Settings::must_agree()
-  std::uint64_t job_seed = 0;     // randomness handed in, for the token
+  std::uint64_t job_seed = 0;           // randomness handed in, for the token
 };
 
 class Membership {
@@ -107,6 +107,7 @@ class Membership {
   virtual void adopt(std::unique_ptr<Lane> lane, const wire::Header& header, const wire::HelloPayload& hello) = 0;
 };
 
-std::unique_ptr<Membership> make_membership(MembershipOptions options, LaneFactory& factory, MembershipListener& listener);
+std::unique_ptr<Membership> make_membership(MembershipOptions options, LaneFactory& factory,
+                                            MembershipListener& listener);
 
 }  // namespace canarynet

@@ -1,8 +1,8 @@
 // Joins that fail, and who is told what.
 #include <gtest/gtest.h>
 
-#include "control/messages.h"
 #include "control/membership_test_util.h"
+#include "control/messages.h"
 
 namespace canarynet {
 namespace {
@@ -93,7 +93,8 @@ TEST(MembershipJoin, UnreachableCoordinatorEndsInAClearError) {
   EXPECT_TRUE(job[1].join_status.ok());
   job.run_for(200_ms);
   EXPECT_EQ(job[1].join_status.code(), CANARY_JOIN);
-  EXPECT_TRUE(contains(job[1].join_status.text(), {"no connection to rank 0", "172.16.0.1:4000", "10 s", "connection refused"}));
+  EXPECT_TRUE(contains(job[1].join_status.text(),
+                       {"no connection to rank 0", "172.16.0.1:4000", "10 s", "connection refused"}));
 }
 
 TEST(MembershipJoin, CoordinatorThatNeverAnswersEndsInAClearError) {

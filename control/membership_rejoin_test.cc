@@ -1,8 +1,8 @@
 // Control that falls silent, and the way back.
 #include <gtest/gtest.h>
 
-#include "control/messages.h"
 #include "control/membership_test_util.h"
+#include "control/messages.h"
 
 namespace canarynet {
 namespace {
@@ -126,7 +126,8 @@ TEST(MembershipRejoin, ControlThatComesAndGoesKillsNobody) {
     JobOptions options{.engines = 4};
     options.fabric.seed = seed;
     options.fabric.stream = seed % 2 == 0;
-    options.fabric.nic = NicOptions::link(seed % 3 == 0 ? 40_ms : 20_us);  // the way back may be far slower than control
+    options.fabric.nic =
+        NicOptions::link(seed % 3 == 0 ? 40_ms : 20_us);  // the way back may be far slower than control
     options.fabric.control_latency = seed % 5 == 0 ? 60_ms : 50_us;
     Job job(options);
     job.join();
@@ -145,7 +146,8 @@ TEST(MembershipRejoin, ControlThatComesAndGoesKillsNobody) {
     job.run_for(10_s);
     for (int h = 0; h < 4; ++h) {
       EXPECT_TRUE(job[h].died.empty()) << "seed " << seed << " host " << h;
-      EXPECT_LT(job.fabric.now() - job[0].membership->last_heard(static_cast<std::uint32_t>(h)), 500_ms) << "seed " << seed;
+      EXPECT_LT(job.fabric.now() - job[0].membership->last_heard(static_cast<std::uint32_t>(h)), 500_ms)
+          << "seed " << seed;
     }
     // All still hear each other's verdicts.
     Verdict v;
@@ -186,7 +188,8 @@ TEST(MembershipRejoin, AttemptThatArrivesLateDoesNotReplaceANewerOne) {
     job.fabric.lanes_between(1, 0, &lanes);
   }
   ASSERT_GE(lanes.size(), 2u);
-  const bool first_rail = lanes[1]->description().find(job.fabric.factory(0).rails()[0].address.to_string()) != std::string::npos;
+  const bool first_rail =
+      lanes[1]->description().find(job.fabric.factory(0).rails()[0].address.to_string()) != std::string::npos;
   job.fabric.nic_down(0, first_rail ? 0 : 1, NicDeath::kSilent);
   job.run_for(2_s);
   EXPECT_LT(job.fabric.now() - job[0].membership->last_heard(1), 500_ms) << "the other rail was not tried";
@@ -260,7 +263,8 @@ TEST(MembershipRejoin, NotHavingLookedIsNotThePeersSilence) {
     job.run_for(5_s);
     job.fabric.thaw(sleeper);
     job[sleeper].membership->poll(job.fabric.now());
-    EXPECT_LT(job.fabric.now() - job[sleeper].membership->last_heard(static_cast<std::uint32_t>(other)), 600_ms) << sleeper;
+    EXPECT_LT(job.fabric.now() - job[sleeper].membership->last_heard(static_cast<std::uint32_t>(other)), 600_ms)
+        << sleeper;
     job.fabric.unblock(0, 1);
     job.run_for(5_s);
   }

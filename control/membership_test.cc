@@ -20,8 +20,8 @@ class JobOfShape : public ::testing::TestWithParam<Shape> {
   JobOptions options() const { return {.engines = GetParam().engines, .ranks_each = GetParam().ranks_each}; }
 };
 INSTANTIATE_TEST_SUITE_P(Membership, JobOfShape,
-                         ::testing::Values(Shape{1, 1}, Shape{1, 4}, Shape{2, 1}, Shape{2, 4}, Shape{4, 1}, Shape{4, 4}, Shape{8, 1},
-                                           Shape{8, 4}),
+                         ::testing::Values(Shape{1, 1}, Shape{1, 4}, Shape{2, 1}, Shape{2, 4}, Shape{4, 1}, Shape{4, 4},
+                                           Shape{8, 1}, Shape{8, 4}),
                          shape_name);
 
 TEST_P(JobOfShape, EveryEngineGetsTheSameRoster) {
@@ -283,7 +283,8 @@ TEST(MembershipGroups, WrongListsAreRefused) {
     const std::vector<std::vector<int>> lists{{}, {h, h}, {h, 7}, {1 - h}};
     for (std::size_t i = 0; i < lists.size(); ++i) job[h].membership->request_group(job.fabric.now(), h, lists[i], i);
     job.run_for(100_ms);
-    for (std::size_t i = 0; i < lists.size(); ++i) EXPECT_EQ((job[h].group_errors[{h, i}].code()), CANARY_INVALID_ARGUMENT) << h << i;
+    for (std::size_t i = 0; i < lists.size(); ++i)
+      EXPECT_EQ((job[h].group_errors[{h, i}].code()), CANARY_INVALID_ARGUMENT) << h << i;
   }
 }
 

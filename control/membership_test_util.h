@@ -40,7 +40,9 @@ class Party final : public MembershipListener, public LaneAcceptor, public LaneS
     join_status = why;
   }
   void on_group(int rank, std::uint64_t cookie, std::uint32_t flow) override { flows[{rank, cookie}] = flow; }
-  void on_group_failed(int rank, std::uint64_t cookie, const Status& why) override { group_errors[{rank, cookie}] = why; }
+  void on_group_failed(int rank, std::uint64_t cookie, const Status& why) override {
+    group_errors[{rank, cookie}] = why;
+  }
   void on_engine_died(std::uint32_t engine, const std::string& why) override {
     EXPECT_EQ(died.count(engine), 0u) << "told twice";
     died[engine] = why;
@@ -99,7 +101,8 @@ struct JobOptions {
 
 class Job {
  public:
-  explicit Job(JobOptions o) : options(std::move(o)), fabric(options.fabric, Wiring::flat(options.engines, options.rails)) {
+  explicit Job(JobOptions o)
+      : options(std::move(o)), fabric(options.fabric, Wiring::flat(options.engines, options.rails)) {
     parties.resize(static_cast<std::size_t>(options.engines));
   }
   MembershipOptions options_of(int host) const {
@@ -120,7 +123,9 @@ class Job {
     if (options.amend) options.amend(host, &m);
     return m;
   }
-  void start(int host) { parties[static_cast<std::size_t>(host)] = std::make_unique<Party>(fabric, host, options_of(host)); }
+  void start(int host) {
+    parties[static_cast<std::size_t>(host)] = std::make_unique<Party>(fabric, host, options_of(host));
+  }
   void start_all() {
     for (int h = 0; h < options.engines; ++h) start(h);
   }
@@ -135,7 +140,8 @@ class Job {
       }
       Nanos next = fabric.next_event();
       for (int h = 0; h < options.engines; ++h) {
-        if (alive(h) && !fabric.frozen(h)) next = std::min(next, std::max((*this)[h].membership->next_deadline(), fabric.now()));
+        if (alive(h) && !fabric.frozen(h))
+          next = std::min(next, std::max((*this)[h].membership->next_deadline(), fabric.now()));
       }
       if (next > end) break;
       // A deadline that poll() does not move would stop the world.
@@ -210,7 +216,10 @@ class Stranger final : public LaneSink {
     lane->flush(job_.fabric.now());
   }
   void hello(std::uint16_t version_min, std::uint16_t version_max) {
-    const wire::HelloPayload hello{.engine = 0xffffffff, .rail = 0xffff, .version_min = version_min, .version_max = version_max,
+    const wire::HelloPayload hello{.engine = 0xffffffff,
+                                   .rail = 0xffff,
+                                   .version_min = version_min,
+                                   .version_max = version_max,
                                    .purpose = wire::kHelloControl};
     say(wire::Kind::kHello, &hello, sizeof hello);
   }
@@ -237,7 +246,8 @@ class Stranger final : public LaneSink {
 
 inline ::testing::AssertionResult contains(const std::string& text, std::initializer_list<const char*> parts) {
   for (const char* part : parts) {
-    if (text.find(part) == std::string::npos) return ::testing::AssertionFailure() << "\"" << part << "\" is not in: " << text;
+    if (text.find(part) == std::string::npos)
+      return ::testing::AssertionFailure() << "\"" << part << "\" is not in: " << text;
   }
   return ::testing::AssertionSuccess();
 }

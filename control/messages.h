@@ -36,22 +36,22 @@ struct Join {
 struct Welcome {
   std::uint64_t job = 0;
   std::uint32_t world_size = 0;
-  std::uint32_t engines = 0;       // in all
-  std::uint32_t first = 0;         // number of the first one in this part
+  std::uint32_t engines = 0;  // in all
+  std::uint32_t first = 0;    // number of the first one in this part
   std::int64_t piece_bytes = 0;
   std::vector<EngineInfo> part;
 };
 // The join failed, or this engine is not wanted any more.
 struct Refuse {
   canary_status code = CANARY_JOIN;
-  std::int32_t rank = -1;          // culprit
+  std::int32_t rank = -1;  // culprit
   std::string host;
   std::string text;
 };
 struct GroupRequest {
-  std::uint32_t request = 0;       // numbered per engine, from 1
-  std::uint32_t rank = 0;          // who asks
-  std::vector<int> members;        // world ranks
+  std::uint32_t request = 0;  // numbered per engine, from 1
+  std::uint32_t rank = 0;     // who asks
+  std::vector<int> members;   // world ranks
 };
 struct GroupCreated {
   std::uint32_t request = 0;
@@ -86,7 +86,7 @@ struct Heartbeat {
 struct Rejoin {
   std::uint64_t job = 0;
   std::uint32_t engine = 0;
-  std::uint32_t attempt = 0;       // counts up: an older one that comes late is ignored
+  std::uint32_t attempt = 0;  // counts up: an older one that comes late is ignored
 };
 struct Rejoined {
   std::uint32_t attempt = 0;
@@ -94,8 +94,8 @@ struct Rejoined {
 // To the coordinator: this connection, which was never answered, is given up. Its end is no death.
 struct Retract {};
 
-using Message = std::variant<Join, Welcome, Refuse, GroupRequest, GroupCreated, GroupFailed, VerdictNote, Death, Leave, Left, Heartbeat,
-                             Rejoin, Rejoined, Retract>;
+using Message = std::variant<Join, Welcome, Refuse, GroupRequest, GroupCreated, GroupFailed, VerdictNote, Death, Leave,
+                             Left, Heartbeat, Rejoin, Rejoined, Retract>;
 
 std::vector<std::byte> encode(const Message& message);
 Result<Message> decode(std::span<const std::byte> bytes);

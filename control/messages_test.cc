@@ -37,10 +37,28 @@ std::vector<Message> one_of_each() {
   welcome.piece_bytes = 131072;
   welcome.part = {some_engine(1), some_engine(2)};
   VerdictNote note;
-  note.verdict = {.code = CANARY_PEER_DIED, .rank = 3, .op = 812, .flow = 2, .epoch = 1, .reporter = 7, .elapsed = 5_ms, .text = "x"};
-  return {join, welcome, Refuse{CANARY_MISMATCH, 2, "host", "text"}, GroupRequest{5, 3, {3, 1, 2}}, GroupCreated{5, 17},
-          GroupFailed{6, CANARY_ENTRY_TIMEOUT, -1, "", "why"}, note, Death{3, "closed"}, Leave{}, Left{2}, Heartbeat{{1, 0xff00}},
-          Rejoin{99, 3, 2}, Rejoined{2}, Retract{}};
+  note.verdict = {.code = CANARY_PEER_DIED,
+                  .rank = 3,
+                  .op = 812,
+                  .flow = 2,
+                  .epoch = 1,
+                  .reporter = 7,
+                  .elapsed = 5_ms,
+                  .text = "x"};
+  return {join,
+          welcome,
+          Refuse{CANARY_MISMATCH, 2, "host", "text"},
+          GroupRequest{5, 3, {3, 1, 2}},
+          GroupCreated{5, 17},
+          GroupFailed{6, CANARY_ENTRY_TIMEOUT, -1, "", "why"},
+          note,
+          Death{3, "closed"},
+          Leave{},
+          Left{2},
+          Heartbeat{{1, 0xff00}},
+          Rejoin{99, 3, 2},
+          Rejoined{2},
+          Retract{}};
 }
 
 TEST(ControlMessages, EveryKindSurvivesItsEncoding) {

@@ -40,13 +40,27 @@ class Notices {
     now.swap(list_);
     for (const Notice& n : now) {
       switch (n.kind) {
-        case Kind::kJoined: listener.on_joined(roster); break;
-        case Kind::kJoinFailed: listener.on_join_failed(n.status); break;
-        case Kind::kGroup: listener.on_group(n.rank, n.cookie, n.number); break;
-        case Kind::kGroupFailed: listener.on_group_failed(n.rank, n.cookie, n.status); break;
-        case Kind::kDied: listener.on_engine_died(n.number, n.text); break;
-        case Kind::kLeft: listener.on_engine_left(n.number); break;
-        case Kind::kVerdict: listener.on_verdict(n.verdict); break;
+        case Kind::kJoined:
+          listener.on_joined(roster);
+          break;
+        case Kind::kJoinFailed:
+          listener.on_join_failed(n.status);
+          break;
+        case Kind::kGroup:
+          listener.on_group(n.rank, n.cookie, n.number);
+          break;
+        case Kind::kGroupFailed:
+          listener.on_group_failed(n.rank, n.cookie, n.status);
+          break;
+        case Kind::kDied:
+          listener.on_engine_died(n.number, n.text);
+          break;
+        case Kind::kLeft:
+          listener.on_engine_left(n.number);
+          break;
+        case Kind::kVerdict:
+          listener.on_verdict(n.verdict);
+          break;
       }
     }
     return now.size();

@@ -16,7 +16,8 @@ std::string engine_text(const EngineInfo& engine);
 std::string duration_text(Nanos t);
 
 // A failure with a culprit (rank, host) in the join phase.
-Status failure(canary_status code, std::string text, int rank = -1, const std::string& host = {}, const char* phase = "join");
+Status failure(canary_status code, std::string text, int rank = -1, const std::string& host = {},
+               const char* phase = "join");
 Refuse to_refuse(const Status& status);
 Status to_status(const Refuse& refuse);
 

@@ -25,14 +25,17 @@ Address address_of(const ifaddrs& i) {
   if (i.ifa_addr->sa_family == AF_INET) {
     a.family = Address::Family::kIPv4;
     std::memcpy(a.bytes.data(), &reinterpret_cast<const sockaddr_in*>(i.ifa_addr)->sin_addr, 4);
-    if (i.ifa_netmask) a.prefix_bits = static_cast<std::uint8_t>(prefix_of(&reinterpret_cast<const sockaddr_in*>(i.ifa_netmask)->sin_addr, 4));
+    if (i.ifa_netmask)
+      a.prefix_bits =
+          static_cast<std::uint8_t>(prefix_of(&reinterpret_cast<const sockaddr_in*>(i.ifa_netmask)->sin_addr, 4));
   } else if (i.ifa_addr->sa_family == AF_INET6) {
     const auto& in6 = reinterpret_cast<const sockaddr_in6*>(i.ifa_addr)->sin6_addr;
     if (IN6_IS_ADDR_LINKLOCAL(&in6)) return a;
     a.family = Address::Family::kIPv6;
     std::memcpy(a.bytes.data(), &in6, 16);
     if (i.ifa_netmask) {
-      a.prefix_bits = static_cast<std::uint8_t>(prefix_of(&reinterpret_cast<const sockaddr_in6*>(i.ifa_netmask)->sin6_addr, 16));
+      a.prefix_bits =
+          static_cast<std::uint8_t>(prefix_of(&reinterpret_cast<const sockaddr_in6*>(i.ifa_netmask)->sin6_addr, 16));
     }
   }
   return a;
@@ -91,7 +94,8 @@ bool matches_ifname(std::string_view pattern, std::string_view name) {
   return found != exclude;
 }
 
-Result<std::vector<Rail>> choose_rails(const Settings& settings, const std::vector<Interface>& available, bool join_is_loopback) {
+Result<std::vector<Rail>> choose_rails(const Settings& settings, const std::vector<Interface>& available,
+                                       bool join_is_loopback) {
   std::vector<Rail> out;
   if (!settings.rails.empty()) {
     for (const auto wanted : split(settings.rails)) {
@@ -99,17 +103,17 @@ Result<std::vector<Rail>> choose_rails(const Settings& settings, const std::vect
         return i.name == wanted || i.address.to_string() == wanted;
       });
       if (at == available.end()) {
-        return Status(CANARY_INVALID_SETTING, "CANARY_RAILS=\"" + settings.rails + "\": no interface is called or has the address " +
+        return Status(CANARY_INVALID_SETTING, "CANARY_RAILS=\"" + settings.rails +
+                                                  "\": no interface is called or has the address " +
                                                   std::string(wanted) + "; up are " + names_of(available));
       }
       out.push_back(to_rail(*at));
     }
   } else {
     for (const Interface& i : available) {
-      const bool wanted = !settings.socket_ifname.empty()
-                              ? matches_ifname(settings.socket_ifname, i.name)
-                              : join_is_loopback ? i.address.loopback()
-                                                 : !i.address.loopback() && matches_ifname("^docker,virbr", i.name);
+      const bool wanted = !settings.socket_ifname.empty() ? matches_ifname(settings.socket_ifname, i.name)
+                          : join_is_loopback              ? i.address.loopback()
+                                             : !i.address.loopback() && matches_ifname("^docker,virbr", i.name);
       if (wanted) out.push_back(to_rail(i));
     }
     if (out.empty() && settings.socket_ifname.empty()) {
@@ -119,8 +123,8 @@ Result<std::vector<Rail>> choose_rails(const Settings& settings, const std::vect
     }
   }
   if (out.empty()) {
-    return Status(CANARY_INVALID_SETTING,
-                  "CANARY_SOCKET_IFNAME=\"" + settings.socket_ifname + "\": no interface matches; up are " + names_of(available));
+    return Status(CANARY_INVALID_SETTING, "CANARY_SOCKET_IFNAME=\"" + settings.socket_ifname +
+                                              "\": no interface matches; up are " + names_of(available));
   }
   if (out.size() > static_cast<std::size_t>(kRailsMax)) {
     return Status(CANARY_LIMIT, std::to_string(out.size()) + " NICs match, at most " + std::to_string(kRailsMax) +

@@ -27,6 +27,7 @@ bool matches_ifname(std::string_view pattern, std::string_view name);
 // The rails of `settings` out of `available`: CANARY_RAILS (exact names or addresses, in that order), else CANARY_SOCKET_IFNAME, else all
 // but loopback, docker* and virbr*; with a loopback join address, or when nothing else is there, loopback itself.
 // Errors (CANARY_INVALID_SETTING) name the setting, its value and what there is.
-Result<std::vector<Rail>> choose_rails(const Settings& settings, const std::vector<Interface>& available, bool join_is_loopback);
+Result<std::vector<Rail>> choose_rails(const Settings& settings, const std::vector<Interface>& available,
+                                       bool join_is_loopback);
 
 }  // namespace canarynet

@@ -64,7 +64,8 @@ TEST(ListInterfaces, KnowsLoopback) {
 TEST(ResolveJoin, SaysWhatIsWrong) {
   EXPECT_EQ(resolve_join("tcp://127.0.0.1:4000").value().to_string(), "127.0.0.1:4000");
   EXPECT_EQ(resolve_join("tcp://[::1]:4000").value().to_string(), "[::1]:4000");
-  for (const char* bad : {"udp://x:1", "tcp://127.0.0.1", "tcp://127.0.0.1:0", "tcp://127.0.0.1:70000", "tcp://:4000", ""}) {
+  for (const char* bad :
+       {"udp://x:1", "tcp://127.0.0.1", "tcp://127.0.0.1:0", "tcp://127.0.0.1:70000", "tcp://:4000", ""}) {
     const auto r = resolve_join(bad);
     ASSERT_FALSE(r.ok()) << bad;
     EXPECT_NE(r.status().text().find("tcp://host:port"), std::string::npos) << r.status().text();

@@ -45,7 +45,8 @@ class Baton {
     std::unique_lock lock(mutex_);
     sleepers_.fetch_add(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (held_.load(std::memory_order_relaxed) && !done()) changed_.wait_for(lock, std::chrono::nanoseconds(limit.count));
+    if (held_.load(std::memory_order_relaxed) && !done())
+      changed_.wait_for(lock, std::chrono::nanoseconds(limit.count));
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
   }
 

@@ -28,7 +28,7 @@ struct canary_op {
 struct canary_context {
   std::unique_ptr<Context> impl;
   canary_group world;
-  std::mutex mutex;                                 // handles only; never held while driving
+  std::mutex mutex;  // handles only; never held while driving
   std::vector<std::unique_ptr<canary_group>> groups;
   std::vector<std::unique_ptr<canary_op>> ops;
   canary_op* free_ops = nullptr;
@@ -87,7 +87,8 @@ canary_status guarded(Fn fn) {
 
 Status environment_int(const char* name, int* value) {
   const char* text = std::getenv(name);
-  if (text == nullptr) return Status(CANARY_INVALID_SETTING, std::string(name) + " is not set, and canary_config does not say it either");
+  if (text == nullptr)
+    return Status(CANARY_INVALID_SETTING, std::string(name) + " is not set, and canary_config does not say it either");
   char* end = nullptr;
   const long v = std::strtol(text, &end, 10);
   if (end == text || *end != '\0' || v < 0 || v > 65535) {
@@ -101,18 +102,21 @@ Status read_config(const canary_config* config, ContextOptions* out) {
   static const canary_config kEmpty = CANARY_CONFIG_INIT;
   const canary_config& c = config != nullptr ? *config : kEmpty;
   if (c.struct_size != sizeof(canary_config)) {
-    return Status(CANARY_INVALID_ARGUMENT, "canary_config.struct_size is " + std::to_string(c.struct_size) + ", expected " +
-                                               std::to_string(sizeof(canary_config)) + " (use CANARY_CONFIG_INIT)");
+    return Status(CANARY_INVALID_ARGUMENT, "canary_config.struct_size is " + std::to_string(c.struct_size) +
+                                               ", expected " + std::to_string(sizeof(canary_config)) +
+                                               " (use CANARY_CONFIG_INIT)");
   }
   auto settings = Settings::from_environment();
   if (!settings.ok()) return settings.status();
   out->settings = settings.take();
   if (c.join != nullptr) out->settings.join = c.join;
-  if (c.settings == nullptr && c.settings_count != 0) return Status(CANARY_INVALID_ARGUMENT, "canary_config.settings is NULL, settings_count is not 0");
+  if (c.settings == nullptr && c.settings_count != 0)
+    return Status(CANARY_INVALID_ARGUMENT, "canary_config.settings is NULL, settings_count is not 0");
   for (std::size_t i = 0; i < c.settings_count; ++i) {
     const std::string line = c.settings[i] != nullptr ? c.settings[i] : "";
     const auto equals = line.find('=');
-    if (equals == std::string::npos) return Status(CANARY_INVALID_ARGUMENT, "canary_config.settings: \"" + line + "\" is not name=value");
+    if (equals == std::string::npos)
+      return Status(CANARY_INVALID_ARGUMENT, "canary_config.settings: \"" + line + "\" is not name=value");
     if (Status s = out->settings.set(line.substr(0, equals), line.substr(equals + 1)); !s.ok()) return s;
   }
   out->rank = c.rank;
@@ -124,7 +128,8 @@ Status read_config(const canary_config* config, ContextOptions* out) {
     if (Status s = environment_int("CANARY_RANK", &out->rank); !s.ok()) return s;
   }
   if (out->world_size < 1 || out->world_size > 65535) {
-    return Status(CANARY_INVALID_ARGUMENT, "a world of " + std::to_string(out->world_size) + " ranks: takes 1 to 65535");
+    return Status(CANARY_INVALID_ARGUMENT,
+                  "a world of " + std::to_string(out->world_size) + " ranks: takes 1 to 65535");
   }
   return {};
 }
@@ -141,15 +146,19 @@ canary_status run(canary_group* group, const OpRequest& request, canary_op** out
   const bool known_type = static_cast<unsigned>(request.type) < static_cast<unsigned>(kDataTypeCount);
   const bool known_op = static_cast<unsigned>(request.redop) < static_cast<unsigned>(kReduceOpCount);
   const std::string name(name_of(request.collective));
-  if (!known_type) return invalid(name + ": type " + std::to_string(static_cast<int>(request.type)) + " is not a canary_type");
-  if (!known_op) return invalid(name + ": redop " + std::to_string(static_cast<int>(request.redop)) + " is not a canary_redop");
+  if (!known_type)
+    return invalid(name + ": type " + std::to_string(static_cast<int>(request.type)) + " is not a canary_type");
+  if (!known_op)
+    return invalid(name + ": redop " + std::to_string(static_cast<int>(request.redop)) + " is not a canary_redop");
   const auto size = group->member->group->members.size();
   std::uint64_t total = 0;
   if (__builtin_mul_overflow(request.count, size_of(request.type) * size, &total) || total > (std::uint64_t{1} << 46)) {
     return invalid(name + ": count " + std::to_string(request.count) + " is too large");
   }
-  if (request.collective == Collective::kBroadcast && (request.root < 0 || static_cast<std::size_t>(request.root) >= size)) {
-    return invalid(name + ": root " + std::to_string(request.root) + " is outside of a group of " + std::to_string(size));
+  if (request.collective == Collective::kBroadcast &&
+      (request.root < 0 || static_cast<std::size_t>(request.root) >= size)) {
+    return invalid(name + ": root " + std::to_string(request.root) + " is outside of a group of " +
+                   std::to_string(size));
   }
   const bool reads = request.collective != Collective::kBroadcast || request.root == group->member->rank;
   if (request.collective != Collective::kBarrier && request.count != 0) {
@@ -202,24 +211,33 @@ CANARY_API canary_status canary_finalize(canary_context* context) {
 }
 
 CANARY_API int canary_rank(const canary_context* context) { return context != nullptr ? context->impl->rank() : -1; }
-CANARY_API int canary_world_size(const canary_context* context) { return context != nullptr ? context->impl->world_size() : -1; }
-CANARY_API canary_group* canary_world(canary_context* context) { return context != nullptr ? &context->world : nullptr; }
+CANARY_API int canary_world_size(const canary_context* context) {
+  return context != nullptr ? context->impl->world_size() : -1;
+}
+CANARY_API canary_group* canary_world(canary_context* context) {
+  return context != nullptr ? &context->world : nullptr;
+}
 
-CANARY_API canary_status canary_group_create(canary_context* context, const int* ranks, int count, canary_group** group) {
+CANARY_API canary_status canary_group_create(canary_context* context, const int* ranks, int count,
+                                             canary_group** group) {
   return guarded([&]() -> canary_status {
-    if (context == nullptr || ranks == nullptr || group == nullptr) return invalid("canary_group_create: a NULL argument");
+    if (context == nullptr || ranks == nullptr || group == nullptr)
+      return invalid("canary_group_create: a NULL argument");
     const int world = context->impl->world_size();
     if (count < 1 || count > world) {
       return invalid("canary_group_create: count " + std::to_string(count) + " in a world of " + std::to_string(world));
     }
     std::vector<bool> seen(static_cast<std::size_t>(world));
     for (int i = 0; i < count; ++i) {
-      if (ranks[i] < 0 || ranks[i] >= world) return invalid("canary_group_create: rank " + std::to_string(ranks[i]) + " does not exist");
-      if (seen[static_cast<std::size_t>(ranks[i])]) return invalid("canary_group_create: rank " + std::to_string(ranks[i]) + " is listed twice");
+      if (ranks[i] < 0 || ranks[i] >= world)
+        return invalid("canary_group_create: rank " + std::to_string(ranks[i]) + " does not exist");
+      if (seen[static_cast<std::size_t>(ranks[i])])
+        return invalid("canary_group_create: rank " + std::to_string(ranks[i]) + " is listed twice");
       seen[static_cast<std::size_t>(ranks[i])] = true;
     }
     if (!seen[static_cast<std::size_t>(context->impl->rank())]) {
-      return invalid("canary_group_create: only members call it, and rank " + std::to_string(context->impl->rank()) + " is not listed");
+      return invalid("canary_group_create: only members call it, and rank " + std::to_string(context->impl->rank()) +
+                     " is not listed");
     }
     OpTicket ticket;
     Submission s;
@@ -271,32 +289,54 @@ CANARY_API int canary_group_size(const canary_group* group) {
   return group != nullptr ? static_cast<int>(group->member->group->members.size()) : -1;
 }
 
-CANARY_API canary_status canary_all_reduce(canary_group* group, const void* input, void* output, size_t count, canary_type type,
-                                           canary_redop redop, canary_op** op) {
+CANARY_API canary_status canary_all_reduce(canary_group* group, const void* input, void* output, size_t count,
+                                           canary_type type, canary_redop redop, canary_op** op) {
   return guarded([&] {
-    return run(group, {.collective = Collective::kAllReduce, .input = input, .output = output, .count = count, .type = type, .redop = redop}, op);
-  });
-}
-
-CANARY_API canary_status canary_reduce_scatter(canary_group* group, const void* input, void* output, size_t count, canary_type type,
-                                               canary_redop redop, canary_op** op) {
-  return guarded([&] {
-    return run(group, {.collective = Collective::kReduceScatter, .input = input, .output = output, .count = count, .type = type, .redop = redop},
+    return run(group,
+               {.collective = Collective::kAllReduce,
+                .input = input,
+                .output = output,
+                .count = count,
+                .type = type,
+                .redop = redop},
                op);
   });
 }
 
-CANARY_API canary_status canary_all_gather(canary_group* group, const void* input, void* output, size_t count, canary_type type,
-                                           canary_op** op) {
+CANARY_API canary_status canary_reduce_scatter(canary_group* group, const void* input, void* output, size_t count,
+                                               canary_type type, canary_redop redop, canary_op** op) {
   return guarded([&] {
-    return run(group, {.collective = Collective::kAllGather, .input = input, .output = output, .count = count, .type = type}, op);
+    return run(group,
+               {.collective = Collective::kReduceScatter,
+                .input = input,
+                .output = output,
+                .count = count,
+                .type = type,
+                .redop = redop},
+               op);
   });
 }
 
-CANARY_API canary_status canary_broadcast(canary_group* group, const void* input, void* output, size_t count, canary_type type, int root,
-                                          canary_op** op) {
+CANARY_API canary_status canary_all_gather(canary_group* group, const void* input, void* output, size_t count,
+                                           canary_type type, canary_op** op) {
   return guarded([&] {
-    return run(group, {.collective = Collective::kBroadcast, .input = input, .output = output, .count = count, .type = type, .root = root}, op);
+    return run(group,
+               {.collective = Collective::kAllGather, .input = input, .output = output, .count = count, .type = type},
+               op);
+  });
+}
+
+CANARY_API canary_status canary_broadcast(canary_group* group, const void* input, void* output, size_t count,
+                                          canary_type type, int root, canary_op** op) {
+  return guarded([&] {
+    return run(group,
+               {.collective = Collective::kBroadcast,
+                .input = input,
+                .output = output,
+                .count = count,
+                .type = type,
+                .root = root},
+               op);
   });
 }
 
@@ -347,7 +387,8 @@ CANARY_API canary_status canary_last_error(canary_error* error) {
 CANARY_API const char* canary_status_name(canary_status status) { return name_of(status); }
 
 CANARY_API canary_status canary_stats(canary_context* context, canary_nic_stats* nics, size_t capacity, size_t* count) {
-  if (context == nullptr || count == nullptr || (nics == nullptr && capacity != 0)) return invalid("canary_stats: a NULL argument");
+  if (context == nullptr || count == nullptr || (nics == nullptr && capacity != 0))
+    return invalid("canary_stats: a NULL argument");
   context->impl->with_engine([&](Engine& e) {
     const auto rails = e.rails();
     *count = rails.size();
@@ -377,9 +418,11 @@ CANARY_API const char* canary_group_algorithm(const canary_group* group) {
 CANARY_API void canary_set_log(canary_log_fn fn, void* user, int level) {
   static canary_log_fn g_fn;
   g_fn = fn;
-  set_log_sink(fn == nullptr ? nullptr
-                             : +[](void* context, LogLevel l, std::string_view line) { g_fn(context, static_cast<int>(l), line.data(), line.size()); },
-               user, static_cast<LogLevel>(level));
+  set_log_sink(
+      fn == nullptr ? nullptr
+                    : +[](void* context, LogLevel l,
+                          std::string_view line) { g_fn(context, static_cast<int>(l), line.data(), line.size()); },
+      user, static_cast<LogLevel>(level));
 }
 
 CANARY_API const char* canary_version(void) { return "0.1.0"; }

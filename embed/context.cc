@@ -46,7 +46,8 @@ Status Context::start() {
   const Settings& s = options_.settings;
   if (options_.rank < 0 || options_.rank >= options_.world_size) {
     return Status(CANARY_INVALID_ARGUMENT, "rank " + std::to_string(options_.rank) + " is outside of a world of " +
-                                               std::to_string(options_.world_size) + " (CANARY_RANK, CANARY_WORLD_SIZE)");
+                                               std::to_string(options_.world_size) +
+                                               " (CANARY_RANK, CANARY_WORLD_SIZE)");
   }
   doorbell_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (doorbell_ < 0) return system_error("eventfd", errno);
@@ -67,7 +68,8 @@ Status Context::start() {
   t.allow_non_loopback = s.insecure;
   if (options_.world_size > 1) {
     if (s.join.empty()) {
-      return Status(CANARY_INVALID_SETTING, "CANARY_JOIN is not set: where do the ranks meet? It takes tcp://host:port of rank 0");
+      return Status(CANARY_INVALID_SETTING,
+                    "CANARY_JOIN is not set: where do the ranks meet? It takes tcp://host:port of rank 0");
     }
     auto join = resolve_join(s.join);
     if (!join.ok()) return join.status();
@@ -78,7 +80,8 @@ Status Context::start() {
     if (!rails.ok()) return rails.status();
     t.rails = rails.take();
     if (!e.coordinator.loopback() && !s.insecure) {
-      return Status(CANARY_INSECURE, "CANARY_JOIN=" + s.join + " is not a loopback address and there is no key: traffic would be neither "
+      return Status(CANARY_INSECURE, "CANARY_JOIN=" + s.join +
+                                         " is not a loopback address and there is no key: traffic would be neither "
                                          "authenticated nor encrypted. Set CANARY_INSECURE=1 to accept that");
     }
   }
@@ -118,7 +121,8 @@ bool Context::drive_once() {
 void Context::ring_doorbell() {
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t n = write(doorbell_, &one, sizeof one);  // full means it rings already
-  rung_.store(true, std::memory_order_release);  // second: a ring that is seen has been written, or nobody would ever read it
+  rung_.store(true,
+              std::memory_order_release);  // second: a ring that is seen has been written, or nobody would ever read it
 }
 
 void Context::drain_doorbell() {
@@ -185,7 +189,8 @@ void Context::wait(const OpTicket& ticket) {
         if (options_.settings.spin_budget.count != 0) last_work = clock_.now();
         continue;
       }
-      if (options_.settings.spin_budget.count != 0 && clock_.now() - last_work < options_.settings.spin_budget) continue;
+      if (options_.settings.spin_budget.count != 0 && clock_.now() - last_work < options_.settings.spin_budget)
+        continue;
       sleep_until(engine_->next_deadline());
     }
     engine_->flush_acks(clock_.now());

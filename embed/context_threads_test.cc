@@ -64,7 +64,8 @@ TEST_P(ContextThreads, CallTheirOwnGroupsAndWaitOrPoll) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Driven, ContextThreads, testing::Values("progress_thread=1", "progress_thread=0", "spin_budget=50us"),
+INSTANTIATE_TEST_SUITE_P(Driven, ContextThreads,
+                         testing::Values("progress_thread=1", "progress_thread=0", "spin_budget=50us"),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
                            name[name.find('=')] = '_';
@@ -80,7 +81,8 @@ TEST(ContextThreads, WaitForWhatAnotherThreadSubmitted) {
     job.each([&](int r) {
       for (int t = 0; t < kThreads; ++t) {
         memory[r][t].assign(20'000, static_cast<float>(t + 1));
-        ASSERT_EQ(canary_all_reduce(job.world(r), memory[r][t].data(), memory[r][t].data(), 20'000, CANARY_F32, CANARY_SUM, &ops[r][t]),
+        ASSERT_EQ(canary_all_reduce(job.world(r), memory[r][t].data(), memory[r][t].data(), 20'000, CANARY_F32,
+                                    CANARY_SUM, &ops[r][t]),
                   CANARY_OK);
       }
     });

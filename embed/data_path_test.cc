@@ -152,7 +152,8 @@ class Worker {
       const std::size_t block = 10'000, own = static_cast<std::size_t>(canary_group_rank(group_)) * block;
       if (canary_broadcast(group_, m, m, kLarge, CANARY_F32, 1, nullptr) != CANARY_OK ||
           canary_reduce_scatter(group_, m, m + own, block, CANARY_F32, CANARY_MAX, nullptr) != CANARY_OK ||
-          canary_all_gather(group_, m + own, m, block, CANARY_F32, nullptr) != CANARY_OK || canary_barrier(group_, nullptr) != CANARY_OK) {
+          canary_all_gather(group_, m + own, m, block, CANARY_F32, nullptr) != CANARY_OK ||
+          canary_barrier(group_, nullptr) != CANARY_OK) {
         return false;
       }
     }
@@ -197,14 +198,17 @@ TEST_P(NoAllocation, OnTheDataPathOfAnyRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, NoAllocation, testing::Values(2, 3, 4), [](const auto& param_info) { return std::to_string(param_info.param); });
+INSTANTIATE_TEST_SUITE_P(Ranks, NoAllocation, testing::Values(2, 3, 4),
+                         [](const auto& param_info) { return std::to_string(param_info.param); });
 
 // --- idle ----------------------------------------------------------------------------------------------------------------
 
 double cpu_seconds() {
   rusage u{};
   getrusage(RUSAGE_SELF, &u);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
   return seconds(u.ru_utime) + seconds(u.ru_stime);
 }
 
@@ -217,7 +221,8 @@ TEST(Idle, AJoinedJobTakesLessThanAHundredthOfACore) {
       canary_context* context = nullptr;
       if (test::init(join, r, 2, {}, &context) != CANARY_OK) return "-1";
       std::vector<float> v(1 << 20);
-      for (int i = 0; i < 5; ++i) canary_all_reduce(canary_world(context), v.data(), v.data(), v.size(), CANARY_F32, CANARY_MAX, nullptr);
+      for (int i = 0; i < 5; ++i)
+        canary_all_reduce(canary_world(context), v.data(), v.data(), v.size(), CANARY_F32, CANARY_MAX, nullptr);
       const double before = cpu_seconds();
       std::this_thread::sleep_for(std::chrono::seconds(seconds));
       const double used = cpu_seconds() - before;

@@ -33,16 +33,41 @@ struct Odd {
   const char* says;  // of the odd one's arguments
 };
 
-canary_status usual(canary_group* g, void* m, canary_op** op) { return canary_all_reduce(g, m, m, 1000, CANARY_F32, CANARY_SUM, op); }
+canary_status usual(canary_group* g, void* m, canary_op** op) {
+  return canary_all_reduce(g, m, m, 1000, CANARY_F32, CANARY_SUM, op);
+}
 
 const Odd kOdds[] = {
-    {"count", [](canary_group* g, void* m, canary_op** op) { return canary_all_reduce(g, m, m, 999, CANARY_F32, CANARY_SUM, op); }, "999"},
-    {"large", [](canary_group* g, void* m, canary_op** op) { return canary_all_reduce(g, m, m, 100'000, CANARY_F32, CANARY_SUM, op); }, "100000"},
-    {"empty", [](canary_group* g, void* m, canary_op** op) { return canary_all_reduce(g, m, m, 0, CANARY_F32, CANARY_SUM, op); }, "n=0"},
-    {"type", [](canary_group* g, void* m, canary_op** op) { return canary_all_reduce(g, m, m, 1000, CANARY_I32, CANARY_SUM, op); }, "i32"},
-    {"redop", [](canary_group* g, void* m, canary_op** op) { return canary_all_reduce(g, m, m, 1000, CANARY_F32, CANARY_MAX, op); }, "max"},
-    {"collective", [](canary_group* g, void* m, canary_op** op) { return canary_broadcast(g, m, m, 1000, CANARY_F32, 0, op); }, "broadcast"},
-    {"scatter", [](canary_group* g, void* m, canary_op** op) { return canary_reduce_scatter(g, m, m, 1000, CANARY_F32, CANARY_SUM, op); },
+    {"count",
+     [](canary_group* g, void* m, canary_op** op) {
+       return canary_all_reduce(g, m, m, 999, CANARY_F32, CANARY_SUM, op);
+     },
+     "999"},
+    {"large",
+     [](canary_group* g, void* m, canary_op** op) {
+       return canary_all_reduce(g, m, m, 100'000, CANARY_F32, CANARY_SUM, op);
+     },
+     "100000"},
+    {"empty",
+     [](canary_group* g, void* m, canary_op** op) { return canary_all_reduce(g, m, m, 0, CANARY_F32, CANARY_SUM, op); },
+     "n=0"},
+    {"type",
+     [](canary_group* g, void* m, canary_op** op) {
+       return canary_all_reduce(g, m, m, 1000, CANARY_I32, CANARY_SUM, op);
+     },
+     "i32"},
+    {"redop",
+     [](canary_group* g, void* m, canary_op** op) {
+       return canary_all_reduce(g, m, m, 1000, CANARY_F32, CANARY_MAX, op);
+     },
+     "max"},
+    {"collective",
+     [](canary_group* g, void* m, canary_op** op) { return canary_broadcast(g, m, m, 1000, CANARY_F32, 0, op); },
+     "broadcast"},
+    {"scatter",
+     [](canary_group* g, void* m, canary_op** op) {
+       return canary_reduce_scatter(g, m, m, 1000, CANARY_F32, CANARY_SUM, op);
+     },
      "reduce_scatter"},
     {"barrier", [](canary_group* g, void*, canary_op** op) { return canary_barrier(g, op); }, "barrier"},
 };
@@ -90,7 +115,8 @@ TEST_P(Mismatch, IsToldToEveryRankSoonAfterTheLastOneCame) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Mismatch, testing::ValuesIn(kOdds), [](const auto& param_info) { return std::string(param_info.param.name); });
+INSTANTIATE_TEST_SUITE_P(All, Mismatch, testing::ValuesIn(kOdds),
+                         [](const auto& param_info) { return std::string(param_info.param.name); });
 
 TEST(Mismatch, OrderAndRootAreCompared) {
   for (const bool order : {false, true}) {
@@ -105,11 +131,14 @@ TEST(Mismatch, OrderAndRootAreCompared) {
         usleep(30'000);
         entered = now();
       }
-      const auto call_cast = [&] { return canary_broadcast(job.world(r), b.data(), b.data(), b.size(), CANARY_F32, root, &cast); };
+      const auto call_cast = [&] {
+        return canary_broadcast(job.world(r), b.data(), b.data(), b.size(), CANARY_F32, root, &cast);
+      };
       if (order && r == 2) {
         ASSERT_EQ(call_cast(), CANARY_OK);
       }
-      ASSERT_EQ(canary_all_reduce(job.world(r), a.data(), a.data(), a.size(), CANARY_F32, CANARY_SUM, &reduce), CANARY_OK);
+      ASSERT_EQ(canary_all_reduce(job.world(r), a.data(), a.data(), a.size(), CANARY_F32, CANARY_SUM, &reduce),
+                CANARY_OK);
       if (cast == nullptr) {
         ASSERT_EQ(call_cast(), CANARY_OK);
       }
@@ -141,7 +170,8 @@ struct Board {
 
 class SharedBoard {
  public:
-  SharedBoard() : board_(new (mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Board{}) {}
+  SharedBoard()
+      : board_(new (mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Board{}) {}
   ~SharedBoard() { munmap(board_, sizeof(Board)); }
   SharedBoard(const SharedBoard&) = delete;
   SharedBoard& operator=(const SharedBoard&) = delete;
@@ -189,14 +219,16 @@ Ending from_report(const std::string& text) {
 }
 
 // Exchanges until that fails; reports how.
-std::string exchange_until_error(const std::string& join, int rank, int ranks, const SharedBoard& board, std::size_t count, bool async) {
+std::string exchange_until_error(const std::string& join, int rank, int ranks, const SharedBoard& board,
+                                 std::size_t count, bool async) {
   canary_context* context = nullptr;
   canary_status status = test::init(join, rank, ranks, {}, &context);
   if (status != CANARY_OK) return to_report(status);
   std::vector<float> memory(count);
   while (status == CANARY_OK && !board->stop) {
     canary_op* op = nullptr;
-    status = canary_all_reduce(canary_world(context), memory.data(), memory.data(), count, CANARY_F32, CANARY_MAX, async ? &op : nullptr);
+    status = canary_all_reduce(canary_world(context), memory.data(), memory.data(), count, CANARY_F32, CANARY_MAX,
+                               async ? &op : nullptr);
     if (op != nullptr) {
       while ((status = canary_op_test(op)) == CANARY_WOULD_BLOCK) usleep(200);
     }
@@ -216,7 +248,8 @@ TEST_P(Death, OfAKilledRankIsToldToEverySurvivorWithItsName) {
   const std::string join = test::join_url(test::free_port());
   std::vector<Process> ranks;
   for (int r = 0; r < kRanks; ++r) {
-    ranks.emplace_back([&, r, size = count, polls = async] { return exchange_until_error(join, r, kRanks, board, size, polls); });
+    ranks.emplace_back(
+        [&, r, size = count, polls = async] { return exchange_until_error(join, r, kRanks, board, size, polls); });
   }
   ASSERT_TRUE(board.wait(kRanks, 3));
   const pid_t pid = ranks[static_cast<std::size_t>(victim)].pid();
@@ -238,10 +271,12 @@ TEST_P(Death, OfAKilledRankIsToldToEverySurvivorWithItsName) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Death,
-                         testing::Combine(testing::Values(0, 2), testing::Values(std::size_t{1}, std::size_t{1} << 21), testing::Bool()),
+                         testing::Combine(testing::Values(0, 2), testing::Values(std::size_t{1}, std::size_t{1} << 21),
+                                          testing::Bool()),
                          [](const auto& param_info) {
                            return "rank" + std::to_string(std::get<0>(param_info.param)) + "_count" +
-                                  std::to_string(std::get<1>(param_info.param)) + (std::get<2>(param_info.param) ? "_polled" : "_waited");
+                                  std::to_string(std::get<1>(param_info.param)) +
+                                  (std::get<2>(param_info.param) ? "_polled" : "_waited");
                          });
 
 TEST(Death, OfAnIdleJobsRankIsToldByTheNextCall) {
@@ -297,7 +332,8 @@ TEST(Death, AStoppedRankIsSilentAndFindsItselfCutOffWhenItResumes) {
   const Ending e = from_report(ranks[1].report());
   EXPECT_GT(e.code, CANARY_WOULD_BLOCK);
   EXPECT_LT(e.at - resumed, 5);
-  std::printf("silent: %.0f ms; the resumed rank after %.0f ms: %s\n", (last - stopped) * 1e3, (e.at - resumed) * 1e3, e.message.c_str());
+  std::printf("silent: %.0f ms; the resumed rank after %.0f ms: %s\n", (last - stopped) * 1e3, (e.at - resumed) * 1e3,
+              e.message.c_str());
 }
 
 // --- leaving -------------------------------------------------------------------------------------------------------------
@@ -325,7 +361,8 @@ TEST(Leaving, IsNoDeathForThoseWhoGoOn) {
       std::vector<float> memory(10'000, 1);
       const double began = now();
       for (float go_on = 1; go_on == 1;) {
-        ASSERT_EQ(canary_all_reduce(g, memory.data(), memory.data(), memory.size(), CANARY_F32, CANARY_AVG, nullptr), CANARY_OK)
+        ASSERT_EQ(canary_all_reduce(g, memory.data(), memory.data(), memory.size(), CANARY_F32, CANARY_AVG, nullptr),
+                  CANARY_OK)
             << last_error().message;
         ASSERT_EQ(memory[777], 1);
         ++rounds;
@@ -350,7 +387,9 @@ TEST(Leaving, RightAfterTheLastOperationLosesNobodysResult) {
     ASSERT_TRUE(job.joined());
     job.each([&](int r) {
       std::vector<float> memory(50'000, static_cast<float>(r));
-      EXPECT_EQ(canary_all_reduce(job.world(r), memory.data(), memory.data(), memory.size(), CANARY_F32, CANARY_SUM, nullptr), CANARY_OK)
+      EXPECT_EQ(
+          canary_all_reduce(job.world(r), memory.data(), memory.data(), memory.size(), CANARY_F32, CANARY_SUM, nullptr),
+          CANARY_OK)
           << last_error().message;
       EXPECT_EQ(memory[49'999], 6);
       job.leave(r);
@@ -394,7 +433,8 @@ TEST(Abort, EndsPendingAndLaterOperationsOfTheGroupEverywhereAndNoOtherGroup) {
       EXPECT_NE(last_error().message.find("the loss is NaN"), std::string::npos) << last_error().message;
     }
     float v = 1;
-    EXPECT_EQ(canary_all_reduce(job.world(r), &v, &v, 1, CANARY_F32, CANARY_SUM, nullptr), CANARY_OK) << last_error().message;
+    EXPECT_EQ(canary_all_reduce(job.world(r), &v, &v, 1, CANARY_F32, CANARY_SUM, nullptr), CANARY_OK)
+        << last_error().message;
     EXPECT_EQ(v, 3);
     if (g != nullptr) {
       EXPECT_EQ(canary_group_destroy(g), CANARY_OK) << last_error().message;
@@ -433,7 +473,8 @@ TEST(Deadline, EndsAnOperationThatAnotherRankDoesNotCall) {
       both.arrive_and_wait();
       // The group has ended for this rank as well.
       usleep(100'000);
-      EXPECT_EQ(canary_all_reduce(job.world(r), v.data(), v.data(), v.size(), CANARY_F32, CANARY_SUM, nullptr), CANARY_DEADLINE);
+      EXPECT_EQ(canary_all_reduce(job.world(r), v.data(), v.data(), v.size(), CANARY_F32, CANARY_SUM, nullptr),
+                CANARY_DEADLINE);
     }
   });
 }
@@ -463,7 +504,8 @@ TEST(Polling, ARankThatOnlyTestsIsAsGoodAsOneThatWaits) {
       for (int round = 0; round < 20; ++round) {
         std::fill(v.begin(), v.end(), static_cast<float>(r + round));
         canary_op* op = nullptr;
-        ASSERT_EQ(canary_all_reduce(job.world(r), v.data(), v.data(), v.size(), CANARY_F32, CANARY_SUM, &op), CANARY_OK);
+        ASSERT_EQ(canary_all_reduce(job.world(r), v.data(), v.data(), v.size(), CANARY_F32, CANARY_SUM, &op),
+                  CANARY_OK);
         canary_status status = CANARY_WOULD_BLOCK;
         if (r == 2) {
           status = canary_op_wait(op);

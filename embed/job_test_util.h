@@ -58,7 +58,8 @@ inline Strings operator+(Strings a, const Strings& b) {
   return a;
 }
 
-inline canary_status init(const std::string& join, int rank, int world_size, const Strings& settings, canary_context** out) {
+inline canary_status init(const std::string& join, int rank, int world_size, const Strings& settings,
+                          canary_context** out) {
   std::vector<const char*> pointers;
   for (const std::string& s : settings) pointers.push_back(s.c_str());
   canary_config c = CANARY_CONFIG_INIT;
@@ -99,7 +100,8 @@ class Job {
   explicit Job(int ranks, const Strings& settings = {}) : contexts_(static_cast<std::size_t>(ranks)) {
     const std::string join = join_url(free_port());
     on_threads(ranks, [&](int r) {
-      EXPECT_EQ(init(join, r, ranks, settings, &contexts_[static_cast<std::size_t>(r)]), CANARY_OK) << last_error().message;
+      EXPECT_EQ(init(join, r, ranks, settings, &contexts_[static_cast<std::size_t>(r)]), CANARY_OK)
+          << last_error().message;
     });
   }
   Job(const Job&) = delete;

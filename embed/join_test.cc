@@ -43,7 +43,8 @@ void expect_refused(const canary_config* config, canary_status code, const Strin
   const test::Error e = last_error();
   EXPECT_EQ(e.code, code);
   EXPECT_EQ(e.message.rfind(canary_status_name(code), 0), 0u) << e.message;
-  for (const std::string& part : parts) EXPECT_NE(e.message.find(part), std::string::npos) << "\"" << part << "\" is not in: " << e.message;
+  for (const std::string& part : parts)
+    EXPECT_NE(e.message.find(part), std::string::npos) << "\"" << part << "\" is not in: " << e.message;
 }
 
 canary_config config_of(const char* join, int rank, int world_size) {
@@ -60,8 +61,8 @@ TEST(Join, AMissingOrMalformedAddressIsNamed) {
   const Environment unset("CANARY_JOIN", std::nullopt);
   canary_config c = config_of(nullptr, 0, 2);
   expect_refused(&c, CANARY_INVALID_SETTING, {"CANARY_JOIN", "tcp://host:port"});
-  for (const char* url : {"127.0.0.1:5", "tcp://", "tcp://127.0.0.1", "tcp://:80", "tcp://127.0.0.1:0", "tcp://127.0.0.1:99999",
-                          "tcp://127.0.0.1:1x", "udp://127.0.0.1:80"}) {
+  for (const char* url : {"127.0.0.1:5", "tcp://", "tcp://127.0.0.1", "tcp://:80", "tcp://127.0.0.1:0",
+                          "tcp://127.0.0.1:99999", "tcp://127.0.0.1:1x", "udp://127.0.0.1:80"}) {
     c = config_of(url, 1, 2);
     expect_refused(&c, CANARY_INVALID_SETTING, {"CANARY_JOIN", std::string("\"") + url + "\"", "tcp://host:port"});
   }
@@ -213,7 +214,8 @@ void expect_all(const std::vector<Refusal>& refusals, canary_status code, const 
   for (std::size_t i = 0; i < refusals.size(); ++i) {
     EXPECT_EQ(refusals[i].code, code) << "joiner " << i << ": " << refusals[i].message;
     for (const std::string& part : parts) {
-      EXPECT_NE(refusals[i].message.find(part), std::string::npos) << "joiner " << i << ": \"" << part << "\" is not in: " << refusals[i].message;
+      EXPECT_NE(refusals[i].message.find(part), std::string::npos)
+          << "joiner " << i << ": \"" << part << "\" is not in: " << refusals[i].message;
     }
   }
 }
@@ -224,8 +226,10 @@ TEST(Join, WorldSizesThatDifferAreNamedOnBothSides) {
 
 TEST(Join, SettingsThatMustAgreeAreNamedOnEveryRank) {
   const Strings no = {};
-  expect_all(join_all({{0, 2, {"piece_bytes=64KiB"}}, {1, 2, no}}), CANARY_MISMATCH, {"piece_bytes", "65536", "131072", "rank 1"});
-  expect_all(join_all({{0, 2, {"algo=ring"}}, {1, 2, {"algo=mesh"}}}), CANARY_MISMATCH, {"algo", "\"ring\" on rank 0", "\"mesh\" on rank 1"});
+  expect_all(join_all({{0, 2, {"piece_bytes=64KiB"}}, {1, 2, no}}), CANARY_MISMATCH,
+             {"piece_bytes", "65536", "131072", "rank 1"});
+  expect_all(join_all({{0, 2, {"algo=ring"}}, {1, 2, {"algo=mesh"}}}), CANARY_MISMATCH,
+             {"algo", "\"ring\" on rank 0", "\"mesh\" on rank 1"});
   expect_all(join_all({{0, 2, no}, {1, 2, {"eager_bytes=64KiB"}}}), CANARY_MISMATCH, {"eager_bytes", "65536"});
   expect_all(join_all({{0, 2, no}, {1, 2, {"lanes_per_rail=2"}}}), CANARY_MISMATCH, {"lanes_per_rail"});
 }
@@ -255,7 +259,8 @@ TEST(Join, ARankThatJoinsTwiceIsNamedOnEveryRank) {
 TEST(Join, AStrangerAtTheDoorDoesNoHarm) {
   const int port = test::free_port();
   canary_context* contexts[2] = {};
-  std::thread zero([&] { EXPECT_EQ(test::init(test::join_url(port), 0, 2, {}, &contexts[0]), CANARY_OK) << last_error().message; });
+  std::thread zero(
+      [&] { EXPECT_EQ(test::init(test::join_url(port), 0, 2, {}, &contexts[0]), CANARY_OK) << last_error().message; });
   int fd = -1;
   sockaddr_in a{};
   a.sin_family = AF_INET;
@@ -289,7 +294,8 @@ TEST(Join, AStrangerAtTheDoorDoesNoHarm) {
 void expect_invalid(canary_status status, const Strings& parts) {
   EXPECT_EQ(status, CANARY_INVALID_ARGUMENT) << parts.front();
   const test::Error e = last_error();
-  for (const std::string& part : parts) EXPECT_NE(e.message.find(part), std::string::npos) << "\"" << part << "\" is not in: " << e.message;
+  for (const std::string& part : parts)
+    EXPECT_NE(e.message.find(part), std::string::npos) << "\"" << part << "\" is not in: " << e.message;
 }
 
 TEST(Arguments, WrongOnesAreRefusedBeforeAnythingHappens) {
@@ -306,13 +312,17 @@ TEST(Arguments, WrongOnesAreRefusedBeforeAnythingHappens) {
 
     expect_invalid(canary_all_reduce(nullptr, in, out, 4, CANARY_F32, CANARY_SUM, nullptr), {"group is NULL"});
     expect_invalid(canary_all_reduce(g, nullptr, out, 4, CANARY_F32, CANARY_SUM, &op), {"all_reduce", "input is NULL"});
-    expect_invalid(canary_all_reduce(g, in, nullptr, 4, CANARY_F32, CANARY_SUM, nullptr), {"all_reduce", "output is NULL"});
+    expect_invalid(canary_all_reduce(g, in, nullptr, 4, CANARY_F32, CANARY_SUM, nullptr),
+                   {"all_reduce", "output is NULL"});
     expect_invalid(canary_all_reduce(g, in, out, 4, type(8), CANARY_SUM, nullptr), {"all_reduce", "type 8"});
     expect_invalid(canary_all_reduce(g, in, out, 4, type(-1), CANARY_SUM, nullptr), {"type -1"});
     expect_invalid(canary_all_reduce(g, in, out, 4, CANARY_F32, redop(5), nullptr), {"redop 5"});
-    expect_invalid(canary_all_reduce(g, in, out, huge, CANARY_F32, CANARY_SUM, nullptr), {"count " + std::to_string(huge)});
-    expect_invalid(canary_reduce_scatter(g, in, out, std::size_t{1} << 46, CANARY_F32, CANARY_SUM, nullptr), {"reduce_scatter", "too large"});
-    expect_invalid(canary_reduce_scatter(g, nullptr, out, 1, CANARY_F32, CANARY_SUM, nullptr), {"reduce_scatter", "input is NULL"});
+    expect_invalid(canary_all_reduce(g, in, out, huge, CANARY_F32, CANARY_SUM, nullptr),
+                   {"count " + std::to_string(huge)});
+    expect_invalid(canary_reduce_scatter(g, in, out, std::size_t{1} << 46, CANARY_F32, CANARY_SUM, nullptr),
+                   {"reduce_scatter", "too large"});
+    expect_invalid(canary_reduce_scatter(g, nullptr, out, 1, CANARY_F32, CANARY_SUM, nullptr),
+                   {"reduce_scatter", "input is NULL"});
     expect_invalid(canary_all_gather(g, in, nullptr, 1, CANARY_F32, nullptr), {"all_gather", "output is NULL"});
     expect_invalid(canary_all_gather(g, in, out, SIZE_MAX, CANARY_I8, nullptr), {"all_gather", "too large"});
     expect_invalid(canary_broadcast(g, in, out, 1, CANARY_F32, 2, nullptr), {"broadcast", "root 2", "group of 2"});
@@ -349,7 +359,8 @@ TEST(Arguments, WrongOnesAreRefusedBeforeAnythingHappens) {
     EXPECT_EQ(made, nullptr);
 
     // No operation was counted: the ranks are still in step. Empty operations need no buffers.
-    EXPECT_EQ(canary_all_reduce(g, nullptr, nullptr, 0, CANARY_F32, CANARY_SUM, nullptr), CANARY_OK) << last_error().message;
+    EXPECT_EQ(canary_all_reduce(g, nullptr, nullptr, 0, CANARY_F32, CANARY_SUM, nullptr), CANARY_OK)
+        << last_error().message;
     EXPECT_EQ(canary_all_reduce(g, in, out, 4, CANARY_F32, CANARY_SUM, nullptr), CANARY_OK) << last_error().message;
     EXPECT_EQ(out[3], 8);
   });
@@ -364,7 +375,8 @@ TEST(Arguments, GroupListsThatDifferTimeOutAndNameWhoDidNotAsk) {
     EXPECT_EQ(canary_group_create(job.context(r), r == 0 ? up : down, 2, &g), CANARY_ENTRY_TIMEOUT);
     const test::Error e = last_error();
     EXPECT_EQ(e.rank, 1 - r) << e.message;
-    EXPECT_NE(e.message.find("rank " + std::to_string(1 - r) + " did not ask for the group"), std::string::npos) << e.message;
+    EXPECT_NE(e.message.find("rank " + std::to_string(1 - r) + " did not ask for the group"), std::string::npos)
+        << e.message;
     EXPECT_EQ(g, nullptr);
   });
 }
@@ -385,7 +397,8 @@ TEST(LastError, HasItsFieldsAndBelongsToTheThread) {
     // Operation 2: counts that differ.
     const int n = r + 1;
     float two[2] = {1, 2};
-    EXPECT_EQ(canary_all_reduce(job.world(r), two, two, static_cast<std::size_t>(n), CANARY_F32, CANARY_SUM, nullptr), CANARY_MISMATCH);
+    EXPECT_EQ(canary_all_reduce(job.world(r), two, two, static_cast<std::size_t>(n), CANARY_F32, CANARY_SUM, nullptr),
+              CANARY_MISMATCH);
     const test::Error e = last_error();
     EXPECT_EQ(e.code, CANARY_MISMATCH);
     EXPECT_EQ(e.op, "all_reduce");

@@ -24,7 +24,8 @@ std::vector<Row> all_pairs(const std::vector<int>& sizes) {
   int left = 0;
   for (std::size_t a = 0; a < d; ++a) {
     for (std::size_t b = 0; b < d; ++b) {
-      missing[a][b].assign(static_cast<std::size_t>(sizes[a]), std::vector<char>(static_cast<std::size_t>(sizes[b]), a != b));
+      missing[a][b].assign(static_cast<std::size_t>(sizes[a]),
+                           std::vector<char>(static_cast<std::size_t>(sizes[b]), a != b));
       if (a < b) left += sizes[a] * sizes[b];
     }
   }
@@ -50,7 +51,8 @@ std::vector<Row> all_pairs(const std::vector<int>& sizes) {
         const int x = (k + static_cast<int>(rows.size())) % sizes[i];  // ties go round
         int gain = 0;
         for (std::size_t j = 0; j < d; ++j) {
-          if (row[j] >= 0 && j != i) gain += missing[i][j][static_cast<std::size_t>(x)][static_cast<std::size_t>(row[j])];
+          if (row[j] >= 0 && j != i)
+            gain += missing[i][j][static_cast<std::size_t>(x)][static_cast<std::size_t>(row[j])];
         }
         if (gain > best) best = gain, row[i] = x;
       }
@@ -73,7 +75,8 @@ TEST(AllPairs, MeetInFewRows) {
   EXPECT_LE(rows.size(), 60u);
   for (int x = 0; x < 8; ++x) {
     for (int y = 0; y < 5; ++y) {
-      EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [&](const Row& r) { return r[1] == x && r[2] == y; })) << x << " " << y;
+      EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [&](const Row& r) { return r[1] == x && r[2] == y; }))
+          << x << " " << y;
     }
   }
 }
@@ -98,8 +101,10 @@ std::vector<Case> cases_for(int ranks) {
     c.shape.redop = static_cast<ReduceOp>(row[2]);
     c.shape.count = elements[row[3]];
     // The larger one of the two buffers has about so many elements.
-    const bool blocks = c.shape.collective == Collective::kReduceScatter || c.shape.collective == Collective::kAllGather;
-    if (blocks) c.shape.count = (c.shape.count + static_cast<std::uint64_t>(ranks) - 1) / static_cast<std::uint64_t>(ranks);
+    const bool blocks =
+        c.shape.collective == Collective::kReduceScatter || c.shape.collective == Collective::kAllGather;
+    if (blocks)
+      c.shape.count = (c.shape.count + static_cast<std::uint64_t>(ranks) - 1) / static_cast<std::uint64_t>(ranks);
     c.shape.root = static_cast<int>(out.size()) % ranks;
     c.shape.salt = out.size() + 1;
     c.in_place = row[4] == 1;
@@ -116,7 +121,8 @@ class Buffers {
     const std::size_t in = oracle::input_bytes(c.shape), out = oracle::output_bytes(c.shape);
     memory_.assign(c.in_place ? std::max(in, out) : in + out, std::byte{0xEE});
     const auto block = static_cast<std::size_t>(rank) * c.shape.count * size_of(c.shape.type);
-    const bool scatters = c.shape.collective == Collective::kReduceScatter, gathers = c.shape.collective == Collective::kAllGather;
+    const bool scatters = c.shape.collective == Collective::kReduceScatter,
+               gathers = c.shape.collective == Collective::kAllGather;
     input_ = memory_.data() + (c.in_place && gathers ? block : 0);
     output_ = c.in_place ? memory_.data() + (scatters ? block : 0) : memory_.data() + in;
     oracle::fill_input(c.shape, rank, input_);
@@ -125,15 +131,19 @@ class Buffers {
   canary_status call(canary_group* group, canary_op** op) {
     const oracle::Shape& s = case_.shape;
     switch (s.collective) {
-      case Collective::kAllReduce: return canary_all_reduce(group, input_, output_, s.count, s.type, s.redop, op);
-      case Collective::kReduceScatter: return canary_reduce_scatter(group, input_, output_, s.count, s.type, s.redop, op);
-      case Collective::kAllGather: return canary_all_gather(group, input_, output_, s.count, s.type, op);
+      case Collective::kAllReduce:
+        return canary_all_reduce(group, input_, output_, s.count, s.type, s.redop, op);
+      case Collective::kReduceScatter:
+        return canary_reduce_scatter(group, input_, output_, s.count, s.type, s.redop, op);
+      case Collective::kAllGather:
+        return canary_all_gather(group, input_, output_, s.count, s.type, op);
       case Collective::kBroadcast: {
         // Others than the root need no input.
         const bool reads = rank_ == s.root || case_.in_place;
         return canary_broadcast(group, reads ? input_ : nullptr, output_, s.count, s.type, s.root, op);
       }
-      case Collective::kBarrier: return canary_barrier(group, op);
+      case Collective::kBarrier:
+        return canary_barrier(group, op);
     }
     return CANARY_INTERNAL;
   }

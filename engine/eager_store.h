@@ -17,7 +17,9 @@ class EagerStore {
  public:
   static constexpr std::uint32_t kBlock = 1024;
   // What a piece of `bytes` costs: at least one block.
-  static constexpr std::uint32_t charge(std::uint32_t bytes) { return bytes == 0 ? kBlock : (bytes + kBlock - 1) / kBlock * kBlock; }
+  static constexpr std::uint32_t charge(std::uint32_t bytes) {
+    return bytes == 0 ? kBlock : (bytes + kBlock - 1) / kBlock * kBlock;
+  }
 
   struct Entry {
     wire::Header header;
@@ -28,7 +30,9 @@ class EagerStore {
   };
 
   explicit EagerStore(std::uint64_t bytes)
-      : blocks_(static_cast<std::uint32_t>(bytes / kBlock)), memory_(std::make_unique_for_overwrite<std::byte[]>(bytes)), taken_(blocks_) {
+      : blocks_(static_cast<std::uint32_t>(bytes / kBlock)),
+        memory_(std::make_unique_for_overwrite<std::byte[]>(bytes)),
+        taken_(blocks_) {
     entries_.resize(blocks_);
   }
   std::byte* data(const Entry& e) { return memory_.get() + std::size_t{e.first_block} * kBlock; }

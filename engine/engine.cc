@@ -10,8 +10,8 @@
 namespace canarynet {
 namespace {
 
-constexpr std::uint32_t kWorldFlow = 1;        // flows handed out by the coordinator come behind it
-constexpr std::size_t kGreetedMax = 1024;      // accepted lanes that have not said hello
+constexpr std::uint32_t kWorldFlow = 1;    // flows handed out by the coordinator come behind it
+constexpr std::size_t kGreetedMax = 1024;  // accepted lanes that have not said hello
 constexpr Nanos kGreetingLimit = 5_s;
 constexpr Nanos kFarewellLimit = 1_s;
 constexpr std::size_t kSubmissions = 1024;
@@ -37,7 +37,8 @@ class Engine::Greeter final : public LaneSink {
 
   void on_up(Lane&) override {}
   Landing landing_for(Lane&, const wire::Header& h) override {
-    return {h.kind == wire::Kind::kHello && h.payload_bytes == sizeof(wire::HelloPayload) ? Landing::Kind::kSlot : Landing::Kind::kDiscard,
+    return {h.kind == wire::Kind::kHello && h.payload_bytes == sizeof(wire::HelloPayload) ? Landing::Kind::kSlot
+                                                                                          : Landing::Kind::kDiscard,
             nullptr, 0};
   }
   void on_frame(Lane& lane, const wire::Header& h, const Arrival& arrival) override {
@@ -58,7 +59,8 @@ class Engine::Greeter final : public LaneSink {
                       hello.target == engine_.my_engine_ && hello.engine < engine_.peers_.size();
     Channel* channel = ours ? engine_.channel_to(hello.engine) : nullptr;
     // Before our own roster has come the dialling side simply tries again.
-    if (channel == nullptr || engine_.peers_[hello.engine].gone || !channel->adopt(std::move(w->lane), hello, engine_.now_)) {
+    if (channel == nullptr || engine_.peers_[hello.engine].gone ||
+        !channel->adopt(std::move(w->lane), hello, engine_.now_)) {
       if (w->lane) w->finished = true;
     }
   }
@@ -84,7 +86,11 @@ class Engine::Greeter final : public LaneSink {
 };
 
 Engine::Engine(EngineOptions options, LaneFactory& factory)
-    : options_(std::move(options)), factory_(factory), greeter_(std::make_unique<Greeter>(*this)), submissions_(kSubmissions), aborts_(kAborts) {
+    : options_(std::move(options)),
+      factory_(factory),
+      greeter_(std::make_unique<Greeter>(*this)),
+      submissions_(kSubmissions),
+      aborts_(kAborts) {
   factory_.set_acceptor(this);
 }
 
@@ -197,7 +203,8 @@ void Engine::check_ready() {
 Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
   auto g = std::make_unique<Group>();
   g->flow = flow;
-  for (const int r : members) g->engine_of.push_back(static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(r)]));
+  for (const int r : members)
+    g->engine_of.push_back(static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(r)]));
   g->reach = reach_.subset(members);
   g->bcube = find_bcube(g->reach, kRailsMax);
   g->entered.resize(members.size());
@@ -236,7 +243,8 @@ GroupMember* Engine::world(int local_rank) {
 }
 
 void Engine::on_group(int local_rank, std::uint64_t cookie, std::uint32_t flow_handed_out) {
-  const auto pending = std::find_if(pending_groups_.begin(), pending_groups_.end(), [&](const PendingGroup& p) { return p.cookie == cookie; });
+  const auto pending = std::find_if(pending_groups_.begin(), pending_groups_.end(),
+                                    [&](const PendingGroup& p) { return p.cookie == cookie; });
   if (pending == pending_groups_.end()) return;
   const std::uint32_t flow = kWorldFlow + flow_handed_out;
   Group* g = find_group(flow);
@@ -265,7 +273,8 @@ void Engine::on_group(int local_rank, std::uint64_t cookie, std::uint32_t flow_h
 }
 
 void Engine::on_group_failed(int, std::uint64_t cookie, const Status& why) {
-  const auto pending = std::find_if(pending_groups_.begin(), pending_groups_.end(), [&](const PendingGroup& p) { return p.cookie == cookie; });
+  const auto pending = std::find_if(pending_groups_.begin(), pending_groups_.end(),
+                                    [&](const PendingGroup& p) { return p.cookie == cookie; });
   if (pending == pending_groups_.end()) return;
   OpTicket* ticket = pending->ticket;
   pending_groups_.erase(pending);

@@ -35,18 +35,18 @@ struct EngineOptions {
   std::string host_id;
   std::string host_name;
   std::int64_t pid = 0;
-  std::uint64_t seed = 0;           // for the job's token
+  std::uint64_t seed = 0;  // for the job's token
   std::uint32_t channel_records = 2048;
   std::uint32_t channel_copies = 256;
 };
 
 struct Submission {
   enum class Kind : std::uint8_t { kOperation, kGroup, kAbort, kDeadline } kind = Kind::kOperation;
-  GroupMember* member = nullptr;     // kOperation, kAbort
-  OpRequest request;                 // kOperation
-  OpTicket* ticket = nullptr;        // not for kAbort; kDeadline: of the operation meant
-  Nanos time_limit{};                // kDeadline: from now
-  int local_rank = -1;               // kGroup: world rank that asks
+  GroupMember* member = nullptr;              // kOperation, kAbort
+  OpRequest request;                          // kOperation
+  OpTicket* ticket = nullptr;                 // not for kAbort; kDeadline: of the operation meant
+  Nanos time_limit{};                         // kDeadline: from now
+  int local_rank = -1;                        // kGroup: world rank that asks
   std::shared_ptr<std::vector<int>> members;  // kGroup
   std::shared_ptr<std::string> text;          // kAbort
 };
@@ -79,7 +79,8 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   // False: the ring is full; poll (or let the engine poll) and try again.
   // An abort overtakes what was submitted before it: operations that wait for a slot could keep it for ever.
   bool submit(Submission submission) {
-    return submission.kind == Submission::Kind::kAbort ? aborts_.push(std::move(submission)) : submissions_.push(std::move(submission));
+    return submission.kind == Submission::Kind::kAbort ? aborts_.push(std::move(submission))
+                                                       : submissions_.push(std::move(submission));
   }
   // Ends a local member's part in its group (no operation pending). What is still on its way to it through the rings is refused.
   void forget(GroupMember* member);
@@ -136,11 +137,11 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   struct Peer {
     std::unique_ptr<Channel> channel;  // null: no rail in common
     std::unique_ptr<EagerStore> eager;
-    std::uint64_t eager_used = 0;      // charged for what we sent it and it was not ready for
-    std::vector<EagerDebt> debts;      // the part of it whose operation is done here; bounded by the budget, never grows
-    bool gone = false;                 // died
-    bool left = false;                 // finalized
-    std::uint32_t beat_turn = 0;       // whose turn it is in the heartbeat's group fields
+    std::uint64_t eager_used = 0;  // charged for what we sent it and it was not ready for
+    std::vector<EagerDebt> debts;  // the part of it whose operation is done here; bounded by the budget, never grows
+    bool gone = false;             // died
+    bool left = false;             // finalized
+    std::uint32_t beat_turn = 0;   // whose turn it is in the heartbeat's group fields
   };
   struct StraySignature {
     std::uint32_t flow = 0;
@@ -171,7 +172,8 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   void mark_ready(GroupMember& member, Operation& op, std::uint32_t slot);
   void drain_eager(GroupMember& member, Operation& op);
   bool admit_signature(GroupMember& member, int source, std::uint32_t number, const wire::SignaturePayload& theirs);
-  bool compare(GroupMember& member, std::uint32_t number, const wire::SignaturePayload& mine, const wire::SignaturePayload& theirs);
+  bool compare(GroupMember& member, std::uint32_t number, const wire::SignaturePayload& mine,
+               const wire::SignaturePayload& theirs);
   GroupMember* add_member(Group& group, int world_rank);
   Group& add_group(std::uint32_t flow, std::vector<int> members);
   Group* find_group(std::uint32_t flow);
@@ -202,10 +204,10 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   std::vector<GroupMember*> active_;            // members with operations in flight, in order of becoming active
   std::vector<Run*> runs_;                      // by Run::index
   std::vector<PendingGroup> pending_groups_;
-  std::vector<StraySignature> strays_;          // of groups whose creation has not reached us yet; bounded
+  std::vector<StraySignature> strays_;  // of groups whose creation has not reached us yet; bounded
   MpscRing<Submission> submissions_;
   MpscRing<Submission> aborts_;
-  std::optional<Submission> held_back_;         // waits for an operation slot
+  std::optional<Submission> held_back_;  // waits for an operation slot
 
   Nanos now_;
   Nanos next_housekeeping_;

@@ -21,7 +21,8 @@ std::string list(const std::vector<int>& ranks) {
 std::string Engine::rank_name(int world_rank) const {
   std::string out = "rank " + std::to_string(world_rank);
   if (world_rank < 0 || static_cast<std::size_t>(world_rank) >= roster_.engine_of.size()) return out;
-  const EngineInfo& e = roster_.engines[static_cast<std::size_t>(roster_.engine_of[static_cast<std::size_t>(world_rank)])];
+  const EngineInfo& e =
+      roster_.engines[static_cast<std::size_t>(roster_.engine_of[static_cast<std::size_t>(world_rank)])];
   return out + " (host " + e.host_name + ", pid " + std::to_string(e.pid) + ")";
 }
 
@@ -37,7 +38,8 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
   ErrorDetail detail;
   detail.rank = verdict.rank;
   if (verdict.rank >= 0 && static_cast<std::size_t>(verdict.rank) < roster_.engine_of.size()) {
-    detail.host = roster_.engines[static_cast<std::size_t>(roster_.engine_of[static_cast<std::size_t>(verdict.rank)])].host_name;
+    detail.host =
+        roster_.engines[static_cast<std::size_t>(roster_.engine_of[static_cast<std::size_t>(verdict.rank)])].host_name;
     const auto engine = static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(verdict.rank)]);
     if (const Channel* c = channel_to(engine)) detail.device = c->describe_paths();
   }
@@ -110,7 +112,8 @@ void Engine::on_abort(Channel&, const wire::Header& h, std::span<const std::byte
   std::memcpy(&fixed, payload.data(), sizeof fixed);
   if (fixed.text_bytes != payload.size() - sizeof fixed || fixed.text_bytes > wire::kAbortTextMax) return;
   Verdict v;
-  v.code = fixed.code > CANARY_WOULD_BLOCK && fixed.code <= CANARY_INTERNAL ? static_cast<canary_status>(fixed.code) : CANARY_ABORTED;
+  v.code = fixed.code > CANARY_WOULD_BLOCK && fixed.code <= CANARY_INTERNAL ? static_cast<canary_status>(fixed.code)
+                                                                            : CANARY_ABORTED;
   v.rank = fixed.rank;
   v.op = fixed.op;
   v.flow = h.flow;
@@ -125,7 +128,8 @@ void Engine::on_verdict(const Verdict& verdict) {
   for (auto& g : groups_) {
     if (verdict.flow != 0 && g->flow != verdict.flow) continue;
     if (verdict.flow != 0 && g->epoch != verdict.epoch) continue;
-    if (verdict.flow == 0 && std::find(g->members.begin(), g->members.end(), verdict.rank) == g->members.end()) continue;
+    if (verdict.flow == 0 && std::find(g->members.begin(), g->members.end(), verdict.rank) == g->members.end())
+      continue;
     kill(*g, verdict, true);  // passed on: some members may only be reachable through us
   }
 }
@@ -197,7 +201,8 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
       v.code = CANARY_ENTRY_TIMEOUT;
       const std::vector<int> ranks = not_entered(false);
       v.rank = ranks.front();
-      v.text = list(ranks) + " did not call operation #" + std::to_string(op.number) + " within " + milliseconds(set.entry_limit);
+      v.text = list(ranks) + " did not call operation #" + std::to_string(op.number) + " within " +
+               milliseconds(set.entry_limit);
     } else {
       if (now - op.last_progress <= set.exchange_limit) continue;
       std::vector<int> slow;
@@ -209,7 +214,8 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
       }
       v.code = CANARY_EXCHANGE_TIMEOUT;
       v.rank = slow.empty() ? -1 : slow.front();
-      v.text = "no progress for " + milliseconds(now - op.last_progress) + ", waiting for " + (slow.empty() ? "nobody" : list(slow));
+      v.text = "no progress for " + milliseconds(now - op.last_progress) + ", waiting for " +
+               (slow.empty() ? "nobody" : list(slow));
     }
     kill(g, v, true);
     return;
@@ -231,7 +237,8 @@ void Engine::check_silence(Nanos now) {
     if (now - heard > limit) {
       p.gone = true;
       const std::string via = p.channel ? " via " + p.channel->describe_paths() : "";
-      kill_groups_of(e, CANARY_PEER_SILENT, "silent" + via + " and over control, last heard " + milliseconds(now - heard) + " ago");
+      kill_groups_of(e, CANARY_PEER_SILENT,
+                     "silent" + via + " and over control, last heard " + milliseconds(now - heard) + " ago");
       continue;
     }
     if (!p.channel || now - lanes <= limit || now - joined_at_ <= limit || now - control > limit / 2) continue;
@@ -246,8 +253,8 @@ void Engine::check_silence(Nanos now) {
         Verdict v;
         v.code = CANARY_NO_PATH;
         v.rank = roster_.engines[e].ranks.front();
-        v.text = "no lane to " + ranks_text(e) + " works: " + p.channel->describe_paths() + " silent for " + milliseconds(now - lanes) +
-                 " while control is alive";
+        v.text = "no lane to " + ranks_text(e) + " works: " + p.channel->describe_paths() + " silent for " +
+                 milliseconds(now - lanes) + " while control is alive";
         kill(*g, v, true);
         break;
       }

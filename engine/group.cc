@@ -25,7 +25,8 @@ std::string describe(const wire::SignaturePayload& s) {
     out += " " + std::string(name_of(static_cast<ReduceOp>(s.redop)));
   }
   if (s.root >= 0) out += " root=" + std::to_string(s.root);
-  return out + " " + std::string(name_of(static_cast<PlannerId>(s.planner))) + " piece=" + std::to_string(s.piece_bytes);
+  return out + " " + std::string(name_of(static_cast<PlannerId>(s.planner))) +
+         " piece=" + std::to_string(s.piece_bytes);
 }
 
 }  // namespace canarynet

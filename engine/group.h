@@ -43,13 +43,13 @@ struct Run {
     eager_bytes.resize(n);
   }
   Executor executor;
-  std::vector<std::uint32_t> peer_engine;    // per slot
-  std::vector<std::uint8_t> peer_ready;      // its signature is here: it has a place for everything
+  std::vector<std::uint32_t> peer_engine;  // per slot
+  std::vector<std::uint8_t> peer_ready;    // its signature is here: it has a place for everything
   std::vector<std::uint8_t> signature_sent;
-  std::vector<std::uint32_t> eager_bytes;    // charged against the channel's budget until it is ready
+  std::vector<std::uint32_t> eager_bytes;  // charged against the channel's budget until it is ready
   std::uint32_t signatures_left = 0;
-  std::uint32_t index = 0;                   // in Engine::runs_, for cookies
-  GroupMember* member = nullptr;             // whose operation `number` it runs now
+  std::uint32_t index = 0;        // in Engine::runs_, for cookies
+  GroupMember* member = nullptr;  // whose operation `number` it runs now
   std::uint32_t number = 0;
 };
 
@@ -76,10 +76,10 @@ struct Operation {
 
 struct GroupMember {
   Group* group = nullptr;
-  int rank = 0;                        // in the group
+  int rank = 0;  // in the group
   int world_rank = 0;
 
-  std::uint32_t entered = 0;           // number of the last operation entered
+  std::uint32_t entered = 0;  // number of the last operation entered
   std::vector<std::unique_ptr<ProgramEntry>> programs;
   // In flight, ascending numbers; reserved for the limit, so it never grows. Behind the programs: an engine may end with some in flight,
   // and what runs a program must end before it.
@@ -92,7 +92,7 @@ struct GroupMember {
     std::uint32_t op = 0;
     wire::SignaturePayload payload;
   };
-  std::vector<EarlySignature> early;   // of operations not entered yet; bounded
+  std::vector<EarlySignature> early;  // of operations not entered yet; bounded
   static constexpr std::uint32_t kHistory = 64;
   wire::SignaturePayload history[kHistory] = {};  // of operations entered, by number
 
@@ -102,7 +102,7 @@ struct GroupMember {
 struct Group {
   std::uint32_t flow = 0;
   std::uint32_t epoch = 1;
-  std::vector<int> members;            // world ranks; index = rank in the group
+  std::vector<int> members;              // world ranks; index = rank in the group
   std::vector<std::uint32_t> engine_of;  // by group rank
   std::vector<std::unique_ptr<GroupMember>> local;
   std::vector<std::unique_ptr<GroupMember>> forgotten;  // handles given back; submissions may still name them

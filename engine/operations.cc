@@ -12,16 +12,18 @@ namespace {
 constexpr std::uint64_t kAckDiscarded = 0;  // a duplicate, or of a dead epoch: acked and forgotten
 constexpr std::uint64_t kNoPlace = 1;       // not acked: it comes again
 constexpr std::uint64_t kLanded = 2;
-constexpr std::uint64_t kParked = 3;        // in the channel's eager store
+constexpr std::uint64_t kParked = 3;  // in the channel's eager store
 
 constexpr std::size_t kProgramsMax = 128;  // cached shapes per member
 constexpr std::size_t kStraysMax = 1024;
-constexpr std::size_t kEarlyMax = 4096;    // signatures ahead of their operation
+constexpr std::size_t kEarlyMax = 4096;  // signatures ahead of their operation
 
 constexpr std::uint64_t cookie_of(const Run& run, std::uint32_t unit) { return std::uint64_t{run.index} << 32 | unit; }
 
 // A peer speaks for its own ranks only: a piece or signature in another's name, ours even, is dropped.
-bool served_by(const Group& g, std::uint32_t rank, std::uint32_t engine) { return rank < g.engine_of.size() && g.engine_of[rank] == engine; }
+bool served_by(const Group& g, std::uint32_t rank, std::uint32_t engine) {
+  return rank < g.engine_of.size() && g.engine_of[rank] == engine;
+}
 
 wire::Header piece_header(const GroupMember& m, const Operation& op, wire::Kind kind, int destination) {
   wire::Header h;
@@ -161,7 +163,8 @@ void Engine::drain_submissions() {
           if (op.ticket == s.ticket) op.deadline = now_ + s.time_limit;
         }
         break;
-      case Submission::Kind::kAbort: break;  // has its own ring
+      case Submission::Kind::kAbort:
+        break;  // has its own ring
     }
   }
 }
@@ -171,7 +174,8 @@ void Engine::enter(GroupMember& m, const OpRequest& request, OpTicket* ticket) {
   const std::uint32_t number = ++m.entered;
   ticket->number = number;
   if (g.member(m.rank) != &m) {
-    ticket->finish(Status(CANARY_INVALID_ARGUMENT, std::string(name_of(request.collective)) + ": the group has been destroyed"));
+    ticket->finish(
+        Status(CANARY_INVALID_ARGUMENT, std::string(name_of(request.collective)) + ": the group has been destroyed"));
     return;
   }
   if (g.dead) {
@@ -191,7 +195,8 @@ void Engine::enter(GroupMember& m, const OpRequest& request, OpTicket* ticket) {
     d.op_name = std::string(name_of(request.collective));
     d.group = g.flow;
     d.phase = "entry";
-    ticket->finish(Status(entry.status().code(), d.op_name + " #" + std::to_string(number) + ": " + entry.status().text(), d));
+    ticket->finish(
+        Status(entry.status().code(), d.op_name + " #" + std::to_string(number) + ": " + entry.status().text(), d));
     return;
   }
   if (m.operations.empty()) active_.push_back(&m);
@@ -279,7 +284,8 @@ void Engine::drain_eager(GroupMember& m, Operation& op) {
 }
 
 // False when the arguments differ: the group has been ended then.
-bool Engine::compare(GroupMember& m, std::uint32_t number, const wire::SignaturePayload& mine, const wire::SignaturePayload& theirs) {
+bool Engine::compare(GroupMember& m, std::uint32_t number, const wire::SignaturePayload& mine,
+                     const wire::SignaturePayload& theirs) {
   if (signature_hash(mine) == signature_hash(theirs)) return true;
   // The lower rank first, so that every rank that finds the same pair says the same sentence.
   const bool mine_first = mine.world_rank < theirs.world_rank;
@@ -290,14 +296,16 @@ bool Engine::compare(GroupMember& m, std::uint32_t number, const wire::Signature
   v.rank = static_cast<int>(theirs.world_rank);
   v.op = number;
   v.text = "operation #" + std::to_string(number) + " of group " + std::to_string(m.group->flow) + ": rank " +
-           std::to_string(a.world_rank) + " called " + describe(a) + "; rank " + std::to_string(b.world_rank) + " called " + describe(b);
+           std::to_string(a.world_rank) + " called " + describe(a) + "; rank " + std::to_string(b.world_rank) +
+           " called " + describe(b);
   kill(*m.group, v, true);
   return false;
 }
 
 void Engine::settle_debt(Peer& peer, const wire::Header& signature) {
   const auto debt = std::find_if(peer.debts.begin(), peer.debts.end(), [&](const EagerDebt& d) {
-    return d.flow == signature.flow && d.op == signature.op && d.to == signature.source && d.from == signature.destination;
+    return d.flow == signature.flow && d.op == signature.op && d.to == signature.source &&
+           d.from == signature.destination;
   });
   if (debt == peer.debts.end()) return;
   peer.eager_used -= debt->bytes;
@@ -353,7 +361,8 @@ bool Engine::next_piece(Channel& channel, OutPiece* out) {
         if (!run.signature_sent[s]) {
           run.signature_sent[s] = 1;
           if (--run.signatures_left == 0) local_dirty_ = true;  // it may be all that was left to do
-          if (departed) continue;  // nobody reads it; frames that no lane takes would keep later operations' from being counted
+          if (departed)
+            continue;  // nobody reads it; frames that no lane takes would keep later operations' from being counted
           out->header = piece_header(*m, op, wire::Kind::kSignature, program.peers[s].rank);
           out->header.payload_bytes = sizeof op.signature;
           out->payload = reinterpret_cast<const std::byte*>(&op.signature);
@@ -425,7 +434,8 @@ bool Engine::pump_local() {
           const std::uint32_t piece = cell.cell - cell.step->cell_begin;
           Executor& to = theirs->run->executor;
           const auto place = to.place_for(m->rank, cell.step->tag, piece, cell.bytes);
-          CANARY_CHECK(place.kind == Executor::PlaceKind::kSpan || place.kind == Executor::PlaceKind::kSlot, "local plans disagree");
+          CANARY_CHECK(place.kind == Executor::PlaceKind::kSpan || place.kind == Executor::PlaceKind::kSlot,
+                       "local plans disagree");
           const std::byte* payload = cell.data;
           if (place.kind == Executor::PlaceKind::kSpan) {
             if (cell.bytes != 0) std::memcpy(place.data, cell.data, cell.bytes);
@@ -451,17 +461,21 @@ Landing Engine::landing_for(Channel& channel, const wire::Header& h) {
   const Landing forget{Landing::Kind::kDiscard, nullptr, kAckDiscarded};
   Group* g = find_group(h.flow);
   GroupMember* m = g != nullptr ? g->member(h.destination) : nullptr;
-  if (g != nullptr && (g->dead || g->epoch != h.epoch || m == nullptr || !served_by(*g, h.source, channel.peer()))) return forget;
+  if (g != nullptr && (g->dead || g->epoch != h.epoch || m == nullptr || !served_by(*g, h.source, channel.peer())))
+    return forget;
   if (m != nullptr && h.op <= m->entered) {
     Operation* op = m->find(h.op);
     // Completed: it has arrived before. Another signature: theirs, on its way, ends the group.
     if (op == nullptr || h.signature != op->hash) return forget;
     const auto place = op->run->executor.place_for(h.source, h.step, h.piece, h.payload_bytes);
     switch (place.kind) {
-      case Executor::PlaceKind::kSpan: return {Landing::Kind::kSpan, place.data, kLanded};
-      case Executor::PlaceKind::kSlot: return {Landing::Kind::kSlot, nullptr, kLanded};
+      case Executor::PlaceKind::kSpan:
+        return {Landing::Kind::kSpan, place.data, kLanded};
+      case Executor::PlaceKind::kSlot:
+        return {Landing::Kind::kSlot, nullptr, kLanded};
       case Executor::PlaceKind::kDuplicate:
-      case Executor::PlaceKind::kUnknown: return forget;
+      case Executor::PlaceKind::kUnknown:
+        return forget;
     }
   }
   // Not entered yet (or the group is not known here yet): eager.

@@ -13,9 +13,9 @@ namespace canarynet {
 
 struct OpTicket {
   std::atomic<int> code{CANARY_WOULD_BLOCK};
-  Status status;               // valid once done() and the code is not CANARY_OK
-  void* group = nullptr;       // group creation: the caller's GroupMember
-  std::uint32_t number = 0;    // the operation's number in its group
+  Status status;             // valid once done() and the code is not CANARY_OK
+  void* group = nullptr;     // group creation: the caller's GroupMember
+  std::uint32_t number = 0;  // the operation's number in its group
 
   bool done() const { return code.load(std::memory_order_acquire) != CANARY_WOULD_BLOCK; }
   void finish(Status s) {

@@ -67,8 +67,10 @@ class Format {
 double combined(ReduceOp op, double a, double b) {
   switch (op) {
     case CANARY_SUM:
-    case CANARY_AVG: return static_cast<float>(a + b);
-    case CANARY_PROD: return static_cast<float>(a * b);
+    case CANARY_AVG:
+      return static_cast<float>(a + b);
+    case CANARY_PROD:
+      return static_cast<float>(a * b);
     case CANARY_MIN:
       if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<double>::quiet_NaN();
       return a == b ? (std::signbit(a) ? a : b) : std::min(a, b);
@@ -93,16 +95,24 @@ TEST_P(HalfReduce, AllValuesCombineToTheNearestValueInEveryVariant) {
     for (std::size_t i = 0; i < kAll; ++i) {
       const auto code = static_cast<std::uint16_t>(i);
       switch (round) {
-        case 0: partner[i] = 0x8000; break;
-        case 1: partner[i] = format.nearest(1.0); break;
+        case 0:
+          partner[i] = 0x8000;
+          break;
+        case 1:
+          partner[i] = format.nearest(1.0);
+          break;
         case 2: {
           const double gap =
               format.value(static_cast<std::uint16_t>((code & 0x7FFF) + 1)) - format.value(code & 0x7FFF);
           partner[i] = std::isfinite(gap) ? format.nearest(gap / 2) : code;
           break;
         }
-        case 3: partner[i] = code; break;
-        default: partner[i] = static_cast<std::uint16_t>(random.next() >> 20); break;
+        case 3:
+          partner[i] = code;
+          break;
+        default:
+          partner[i] = static_cast<std::uint16_t>(random.next() >> 20);
+          break;
       }
     }
     for (ReduceOp op : {CANARY_SUM, CANARY_MIN, CANARY_MAX, CANARY_PROD}) {

@@ -286,10 +286,14 @@ template <class Format>
 VariantReduceFn reduce_for(canary_redop op) {
   switch (op) {
     case CANARY_SUM:
-    case CANARY_AVG: return reduce_all<Format, Sum>;
-    case CANARY_MIN: return reduce_all<Format, Min>;
-    case CANARY_MAX: return reduce_all<Format, Max>;
-    case CANARY_PROD: return reduce_all<Format, Prod>;
+    case CANARY_AVG:
+      return reduce_all<Format, Sum>;
+    case CANARY_MIN:
+      return reduce_all<Format, Min>;
+    case CANARY_MAX:
+      return reduce_all<Format, Max>;
+    case CANARY_PROD:
+      return reduce_all<Format, Prod>;
   }
   return nullptr;
 }
@@ -298,28 +302,41 @@ VariantReduceFn reduce_for(canary_redop op) {
 
 VariantReduceFn reduce(canary_type type, canary_redop op) {
   switch (type) {
-    case CANARY_F32: return reduce_for<Native<float>>(op);
-    case CANARY_F64: return reduce_for<Native<double>>(op);
-    case CANARY_F16: return reduce_for<Half>(op);
-    case CANARY_BF16: return reduce_for<Brain>(op);
-    case CANARY_I8: return reduce_for<Native<int8_t>>(op);
-    case CANARY_U8: return reduce_for<Native<uint8_t>>(op);
-    case CANARY_I32: return reduce_for<Native<int32_t>>(op);
-    case CANARY_I64: return reduce_for<Native<int64_t>>(op);
+    case CANARY_F32:
+      return reduce_for<Native<float>>(op);
+    case CANARY_F64:
+      return reduce_for<Native<double>>(op);
+    case CANARY_F16:
+      return reduce_for<Half>(op);
+    case CANARY_BF16:
+      return reduce_for<Brain>(op);
+    case CANARY_I8:
+      return reduce_for<Native<int8_t>>(op);
+    case CANARY_U8:
+      return reduce_for<Native<uint8_t>>(op);
+    case CANARY_I32:
+      return reduce_for<Native<int32_t>>(op);
+    case CANARY_I64:
+      return reduce_for<Native<int64_t>>(op);
   }
   return nullptr;
 }
 
 VariantDivideFn divide(canary_type type) {
   switch (type) {
-    case CANARY_F32: return divide_all<Native<float>>;
-    case CANARY_F64: return divide_all<Native<double>>;
-    case CANARY_F16: return divide_all<Half>;
-    case CANARY_BF16: return divide_all<Brain>;
+    case CANARY_F32:
+      return divide_all<Native<float>>;
+    case CANARY_F64:
+      return divide_all<Native<double>>;
+    case CANARY_F16:
+      return divide_all<Half>;
+    case CANARY_BF16:
+      return divide_all<Brain>;
     case CANARY_I8:
     case CANARY_U8:
     case CANARY_I32:
-    case CANARY_I64: return nullptr;  // no vector division of integers exists
+    case CANARY_I64:
+      return nullptr;  // no vector division of integers exists
   }
   return nullptr;
 }

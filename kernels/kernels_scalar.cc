@@ -159,10 +159,14 @@ template <typename T>
 VariantReduceFn reduce_for(canary_redop op) {
   switch (op) {
     case CANARY_SUM:
-    case CANARY_AVG: return reduce_all<T, Sum>;
-    case CANARY_MIN: return reduce_all<T, Min>;
-    case CANARY_MAX: return reduce_all<T, Max>;
-    case CANARY_PROD: return reduce_all<T, Prod>;
+    case CANARY_AVG:
+      return reduce_all<T, Sum>;
+    case CANARY_MIN:
+      return reduce_all<T, Min>;
+    case CANARY_MAX:
+      return reduce_all<T, Max>;
+    case CANARY_PROD:
+      return reduce_all<T, Prod>;
   }
   return nullptr;
 }
@@ -171,28 +175,44 @@ VariantReduceFn reduce_for(canary_redop op) {
 
 VariantReduceFn reduce(canary_type type, canary_redop op) {
   switch (type) {
-    case CANARY_F32: return reduce_for<float>(op);
-    case CANARY_F64: return reduce_for<double>(op);
-    case CANARY_F16: return reduce_for<Half>(op);
-    case CANARY_BF16: return reduce_for<Brain>(op);
-    case CANARY_I8: return reduce_for<std::int8_t>(op);
-    case CANARY_U8: return reduce_for<std::uint8_t>(op);
-    case CANARY_I32: return reduce_for<std::int32_t>(op);
-    case CANARY_I64: return reduce_for<std::int64_t>(op);
+    case CANARY_F32:
+      return reduce_for<float>(op);
+    case CANARY_F64:
+      return reduce_for<double>(op);
+    case CANARY_F16:
+      return reduce_for<Half>(op);
+    case CANARY_BF16:
+      return reduce_for<Brain>(op);
+    case CANARY_I8:
+      return reduce_for<std::int8_t>(op);
+    case CANARY_U8:
+      return reduce_for<std::uint8_t>(op);
+    case CANARY_I32:
+      return reduce_for<std::int32_t>(op);
+    case CANARY_I64:
+      return reduce_for<std::int64_t>(op);
   }
   return nullptr;
 }
 
 VariantDivideFn divide(canary_type type) {
   switch (type) {
-    case CANARY_F32: return divide_all<float>;
-    case CANARY_F64: return divide_all<double>;
-    case CANARY_F16: return divide_all<Half>;
-    case CANARY_BF16: return divide_all<Brain>;
-    case CANARY_I8: return divide_all<std::int8_t>;
-    case CANARY_U8: return divide_all<std::uint8_t>;
-    case CANARY_I32: return divide_all<std::int32_t>;
-    case CANARY_I64: return divide_all<std::int64_t>;
+    case CANARY_F32:
+      return divide_all<float>;
+    case CANARY_F64:
+      return divide_all<double>;
+    case CANARY_F16:
+      return divide_all<Half>;
+    case CANARY_BF16:
+      return divide_all<Brain>;
+    case CANARY_I8:
+      return divide_all<std::int8_t>;
+    case CANARY_U8:
+      return divide_all<std::uint8_t>;
+    case CANARY_I32:
+      return divide_all<std::int32_t>;
+    case CANARY_I64:
+      return divide_all<std::int64_t>;
   }
   return nullptr;
 }

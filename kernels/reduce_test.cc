@@ -27,11 +27,16 @@ struct Layout {
 };
 Layout layout_of(DataType type) {
   switch (type) {
-    case CANARY_F32: return {32, 23};
-    case CANARY_F64: return {64, 52};
-    case CANARY_F16: return {16, 10};
-    case CANARY_BF16: return {16, 7};
-    default: return {static_cast<unsigned>(size_of(type) * 8), 0};
+    case CANARY_F32:
+      return {32, 23};
+    case CANARY_F64:
+      return {64, 52};
+    case CANARY_F16:
+      return {16, 10};
+    case CANARY_BF16:
+      return {16, 7};
+    default:
+      return {static_cast<unsigned>(size_of(type) * 8), 0};
   }
 }
 

@@ -1,5 +1,7 @@
 // Channels alone, opened by address between two ends that know nothing of engines or groups: over simulated lanes with their faults, and
 // over TCP on loopback.
+#include "transport/channel.h"
+
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -15,7 +17,6 @@
 
 #include "base/clock.h"
 #include "sim/sim_fabric.h"
-#include "transport/channel.h"
 #include "transport/tcp/socket.h"
 #include "transport/tcp/tcp_lane_factory.h"
 
@@ -210,7 +211,8 @@ class Pair {
   virtual void step(Nanos limit) = 0;
 
   void open(int rails) {
-    for (int side = 0; side < 2; ++side) end_[side] = std::make_unique<End>(factory(side), static_cast<std::uint32_t>(side));
+    for (int side = 0; side < 2; ++side)
+      end_[side] = std::make_unique<End>(factory(side), static_cast<std::uint32_t>(side));
     for (int side = 1; side >= 0; --side) end(side).open(factory(1 - side).rails(), now(), rails);
     ASSERT_TRUE(until([&] { return a().channel->paths_up() == rails && b().channel->paths_up() == rails; }, 5_s));
   }
@@ -231,7 +233,8 @@ class Pair {
   // Everything sent was done and arrived, once.
   void expect_all(Nanos span) {
     ASSERT_TRUE(until([&] { return a().done() == a().sent.size() && b().arrived == a().sent.size(); }, span))
-        << a().done() << " done and " << b().arrived << " arrived of " << a().sent.size() << "\n" << a().events << b().events;
+        << a().done() << " done and " << b().arrived << " arrived of " << a().sent.size() << "\n"
+        << a().events << b().events;
     EXPECT_TRUE(until([&] { return a().channel->drained(); }, span)) << "records are left";
   }
   void close() {
@@ -366,7 +369,8 @@ TEST_P(ChannelOver, ACancelledFlowLeavesNoReference) {
   }
   const std::size_t over = pair->b().arrived, done = pair->a().done();
   for (std::uint32_t i = 0; i < 40; ++i) pair->a().send(kFlow + 1, i, kSizes[i % std::size(kSizes)]);
-  ASSERT_TRUE(pair->until([&] { return pair->b().arrived == over + 40; }, 10_s)) << pair->b().arrived << " after " << over;
+  ASSERT_TRUE(pair->until([&] { return pair->b().arrived == over + 40; }, 10_s))
+      << pair->b().arrived << " after " << over;
   ASSERT_TRUE(pair->until([&] { return pair->a().channel->drained(); }, 5_s));
   EXPECT_GE(pair->a().done(), done + 40);
 }
@@ -397,10 +401,11 @@ TEST_P(ChannelOver, APeerThatComesBackGetsWhatItHadNotAcked) {
   pair->expect_all(20_s);
 }
 
-INSTANTIATE_TEST_SUITE_P(Lanes, ChannelOver,
-                         ::testing::Values(Kind{"sim", [](int rails) -> std::unique_ptr<Pair> { return std::make_unique<SimPair>(rails); }},
-                                           Kind{"tcp", [](int rails) -> std::unique_ptr<Pair> { return std::make_unique<TcpPair>(rails); }}),
-                         [](const auto& kind) { return std::string(kind.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Lanes, ChannelOver,
+    ::testing::Values(Kind{"sim", [](int rails) -> std::unique_ptr<Pair> { return std::make_unique<SimPair>(rails); }},
+                      Kind{"tcp", [](int rails) -> std::unique_ptr<Pair> { return std::make_unique<TcpPair>(rails); }}),
+    [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST(ChannelOverTcp, AResetLanesPiecesGoToTheOther) {
   TcpPair pair(2);
@@ -410,7 +415,8 @@ TEST(ChannelOverTcp, AResetLanesPiecesGoToTheOther) {
   ASSERT_LT(pair.b().arrived, 60u);
   ASSERT_TRUE(TcpPair::cut(*pair.a().channel->paths()[1].lane));
   pair.expect_all(10_s);
-  ASSERT_TRUE(pair.until([&] { return pair.a().events.find("rail1>rail1 up again") != std::string::npos; }, 5_s)) << pair.a().events;
+  ASSERT_TRUE(pair.until([&] { return pair.a().events.find("rail1>rail1 up again") != std::string::npos; }, 5_s))
+      << pair.a().events;
   EXPECT_EQ(pair.a().channel->paths()[1].failovers, 1u);
 }
 
@@ -454,7 +460,8 @@ TEST(ChannelFaults, ADeadRailCostsAStallAndIsUsedAgainAfterProbation) {
     ASSERT_EQ(pair.a().channel->paths_up(), 1) << pair.a().events;
     EXPECT_EQ(pair.a().channel->paths()[0].failovers, 1u);
     pair.fabric.nic_up(1, 0);
-    ASSERT_TRUE(pair.until([&] { return pair.a().channel->paths_up() == 2 && pair.b().channel->paths_up() == 2; }, 2_s)) << pair.a().events;
+    ASSERT_TRUE(pair.until([&] { return pair.a().channel->paths_up() == 2 && pair.b().channel->paths_up() == 2; }, 2_s))
+        << pair.a().events;
     const auto before = pair.fabric.nic_counters(0, 0).tx_bytes;
     for (std::uint32_t i = 200; i < 400; ++i) pair.a().send(kFlow, i, 131'072);
     pair.expect_all(1_s);

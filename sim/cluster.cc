@@ -43,7 +43,8 @@ bool Cluster::join(Nanos limit) {
     poll(h);
   }
   const auto settled = [this] {
-    return std::all_of(engines_.begin(), engines_.end(), [](const auto& e) { return !e || e->ready() || !e->join_status().ok(); });
+    return std::all_of(engines_.begin(), engines_.end(),
+                       [](const auto& e) { return !e || e->ready() || !e->join_status().ok(); });
   };
   run_until(settled, limit);
   return std::all_of(engines_.begin(), engines_.end(), [](const auto& e) { return e && e->ready(); });
@@ -57,10 +58,16 @@ void Cluster::submit(int rank, Submission submission) {
   poll(h);
 }
 
-void Cluster::all_reduce(int rank, const void* input, void* output, std::uint64_t count, DataType type, ReduceOp op, OpTicket* ticket) {
+void Cluster::all_reduce(int rank, const void* input, void* output, std::uint64_t count, DataType type, ReduceOp op,
+                         OpTicket* ticket) {
   Submission s;
   s.member = world(rank);
-  s.request = {.collective = Collective::kAllReduce, .input = input, .output = output, .count = count, .type = type, .redop = op};
+  s.request = {.collective = Collective::kAllReduce,
+               .input = input,
+               .output = output,
+               .count = count,
+               .type = type,
+               .redop = op};
   s.ticket = ticket;
   submit(rank, std::move(s));
 }

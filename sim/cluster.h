@@ -41,7 +41,8 @@ class Cluster {
 
   // Hands over an operation and polls that engine.
   void submit(int rank, Submission submission);
-  void all_reduce(int rank, const void* input, void* output, std::uint64_t count, DataType type, ReduceOp op, OpTicket* ticket);
+  void all_reduce(int rank, const void* input, void* output, std::uint64_t count, DataType type, ReduceOp op,
+                  OpTicket* ticket);
 
   // The next event or deadline: time moves there, engines with something to do are polled. False when nothing will ever happen again.
   bool step(Nanos not_beyond = Nanos::max());

@@ -24,7 +24,8 @@ inline ClusterOptions flat_cluster(int hosts, int rails = 2, int ranks_per_host 
 // Buffers and tickets of one collective on all ranks of a group. Must outlive the cluster's use of them.
 class AllRanks {
  public:
-  AllRanks(Cluster& cluster, const oracle::Shape& shape, bool in_place = false) : cluster_(cluster), shape_(shape), in_place_(in_place) {
+  AllRanks(Cluster& cluster, const oracle::Shape& shape, bool in_place = false)
+      : cluster_(cluster), shape_(shape), in_place_(in_place) {
     for (int r = 0; r < shape.ranks; ++r) {
       const std::size_t in = oracle::input_bytes(shape), out = oracle::output_bytes(shape);
       const bool shared = in_place && shape.collective != Collective::kBarrier;
@@ -38,8 +39,13 @@ class AllRanks {
     Submission s;
     s.member = member != nullptr ? member : cluster_.world(rank);
     s.ticket = tickets_[at(rank)].get();
-    s.request = {.collective = shape_.collective, .input = input_of(rank), .output = output_of(rank), .count = shape_.count,
-                 .type = shape_.type, .redop = shape_.redop, .root = shape_.root};
+    s.request = {.collective = shape_.collective,
+                 .input = input_of(rank),
+                 .output = output_of(rank),
+                 .count = shape_.count,
+                 .type = shape_.type,
+                 .redop = shape_.redop,
+                 .root = shape_.root};
     cluster_.submit(member != nullptr ? member->world_rank : rank, std::move(s));
   }
   void submit_all() {
@@ -55,7 +61,8 @@ class AllRanks {
   OpTicket& ticket(int rank) { return *tickets_[at(rank)]; }
   // Runs until every rank is done; then each must have succeeded with the exact result.
   void expect_exact(Nanos limit = 10_s) {
-    ASSERT_TRUE(cluster_.run_until([this] { return all_done(); }, limit)) << oracle::to_string(shape_) << " did not end";
+    ASSERT_TRUE(cluster_.run_until([this] { return all_done(); }, limit))
+        << oracle::to_string(shape_) << " did not end";
     for (int r = 0; r < shape_.ranks; ++r) {
       ASSERT_EQ(ticket(r).code, CANARY_OK) << ticket(r).status.to_string();
       const std::string wrong = oracle::compare(shape_, r, output_of(r));
@@ -72,7 +79,8 @@ class AllRanks {
   }
   std::byte* output_of(int r) {
     if (!in_place_) return output_[at(r)].data();
-    return input_[at(r)].data() + (shape_.collective == Collective::kReduceScatter ? at(r) * oracle::output_bytes(shape_) : 0);
+    return input_[at(r)].data() +
+           (shape_.collective == Collective::kReduceScatter ? at(r) * oracle::output_bytes(shape_) : 0);
   }
   Cluster& cluster_;
   oracle::Shape shape_;

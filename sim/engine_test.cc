@@ -159,7 +159,12 @@ TEST(Engine, MismatchesAreNamedOnEveryRank) {
         Submission s;
         s.member = c.world(odd);
         s.ticket = &ticket;
-        s.request = {.collective = Collective::kAllReduce, .input = in.data(), .output = out.data(), .count = count, .type = CANARY_F32, .redop = CANARY_SUM};
+        s.request = {.collective = Collective::kAllReduce,
+                     .input = in.data(),
+                     .output = out.data(),
+                     .count = count,
+                     .type = CANARY_F32,
+                     .redop = CANARY_SUM};
         change.apply(&s.request);
         c.submit(odd, std::move(s));
         const auto all = [&] {
@@ -220,7 +225,13 @@ TEST(Engine, TheCallersDeadlineEndsTheOperation) {
   Submission s;
   s.member = c.world(0);
   s.ticket = &t;
-  s.request = {.collective = Collective::kAllReduce, .input = &v, .output = &v, .count = 1, .type = CANARY_F32, .redop = CANARY_SUM, .time_limit = 100_ms};
+  s.request = {.collective = Collective::kAllReduce,
+               .input = &v,
+               .output = &v,
+               .count = 1,
+               .type = CANARY_F32,
+               .redop = CANARY_SUM,
+               .time_limit = 100_ms};
   c.submit(0, std::move(s));
   ASSERT_TRUE(c.run_until([&] { return t.done(); }, 300_ms));
   EXPECT_EQ(t.code, CANARY_DEADLINE);
@@ -297,7 +308,8 @@ TEST(Engine, GroupsOfAnySubsetRunBesideTheWorld) {
       s.members = std::make_shared<std::vector<int>>(list);
       c.submit(rank, std::move(s));
     }
-    ASSERT_TRUE(c.run_until([&] { return std::all_of(tickets.begin(), tickets.end(), [](auto& t) { return t->done(); }); }, 5_s));
+    ASSERT_TRUE(c.run_until(
+        [&] { return std::all_of(tickets.begin(), tickets.end(), [](auto& t) { return t->done(); }); }, 5_s));
     groups.emplace_back();
     for (auto& t : tickets) {
       ASSERT_EQ(t->code, CANARY_OK) << t->status.to_string();
@@ -383,7 +395,8 @@ TEST(Engine, ASmallEagerBudgetOnlyDelays) {
 
 // What a peer's bytes may say: a channel from "engine 1" that no lane stands behind, and the frames it would bring.
 struct Forger {
-  explicit Forger(Cluster& cluster) : engine(cluster.engine(0)), channel(options(), cluster.fabric().factory(0), engine) {}
+  explicit Forger(Cluster& cluster)
+      : engine(cluster.engine(0)), channel(options(), cluster.fabric().factory(0), engine) {}
   static ChannelOptions options() {
     ChannelOptions o;
     o.peer_engine = 1;
@@ -557,13 +570,16 @@ TEST(Engine, TheCoordinatorsSilenceIsNotTakenForThatOfRanksKnownByItAlone) {
     for (int r = 0; r < 8; ++r) op.submit(r);
     c.run_for(1_ms);  // its lanes were heard just now
     c.kill(0, CrashKind::kSilent);
-    ASSERT_TRUE(c.run_until([&] {
-      for (int r = 1; r < 8; ++r) {
-        if (!op.done(r)) return false;
-      }
-      return true;
-    }, 2_s));
-    for (int r = 1; r < 8; ++r) EXPECT_EQ(op.ticket(r).status.detail().rank, 0) << phase << ": " << op.ticket(r).status.to_string();
+    ASSERT_TRUE(c.run_until(
+        [&] {
+          for (int r = 1; r < 8; ++r) {
+            if (!op.done(r)) return false;
+          }
+          return true;
+        },
+        2_s));
+    for (int r = 1; r < 8; ++r)
+      EXPECT_EQ(op.ticket(r).status.detail().rank, 0) << phase << ": " << op.ticket(r).status.to_string();
   }
 }
 

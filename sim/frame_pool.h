@@ -27,20 +27,20 @@ struct SlotRef {
 struct Frame {
   enum Kind : std::uint8_t { kData, kFin, kReset };
   // flags
-  static constexpr std::uint8_t kLost = 1;        // vanishes, or comes after a retransmission
-  static constexpr std::uint8_t kUnordered = 2;   // overtakes and is overtaken
-  static constexpr std::uint8_t kCopy = 4;        // a duplicate: not counted as in flight
-  static constexpr std::uint8_t kEarlyHead = 8;   // its header is shown before its payload is whole
-  static constexpr std::uint8_t kArrived = 16;    // through the receiving NIC: only poll() is missing
+  static constexpr std::uint8_t kLost = 1;       // vanishes, or comes after a retransmission
+  static constexpr std::uint8_t kUnordered = 2;  // overtakes and is overtaken
+  static constexpr std::uint8_t kCopy = 4;       // a duplicate: not counted as in flight
+  static constexpr std::uint8_t kEarlyHead = 8;  // its header is shown before its payload is whole
+  static constexpr std::uint8_t kArrived = 16;   // through the receiving NIC: only poll() is missing
 
   wire::Header header;
   std::byte* payload = nullptr;         // pooled
   const std::byte* borrowed = nullptr;  // the sender's memory, until the frame begins
   std::uint64_t cookie = 0;
-  std::uint32_t payload_bytes = 0;      // the true number, whatever a corrupted header says
-  Nanos serialise;                      // time on the sending NIC
+  std::uint32_t payload_bytes = 0;  // the true number, whatever a corrupted header says
+  Nanos serialise;                  // time on the sending NIC
   SlotRef from, to;
-  std::uint32_t next = kNoSlot;           // in the list it waits in
+  std::uint32_t next = kNoSlot;                        // in the list it waits in
   std::uint32_t from_nic = kNoSlot, to_nic = kNoSlot;  // kNoSlot: the control network
   std::uint16_t from_host = 0, to_host = 0;
   Kind kind = kData;
@@ -114,7 +114,7 @@ class FramePool {
 
  private:
   static constexpr std::uint32_t kChunk = 1024;
-  static constexpr std::array<std::size_t, 9> kClassBytes{256,        1024,       4096,       16384,    65536,
+  static constexpr std::array<std::size_t, 9> kClassBytes{256,        1024,       4096,       16384,   65536,
                                                           128 * 1024, 256 * 1024, 512 * 1024, 1u << 20};
   static_assert(kClassBytes.back() == wire::kPayloadMax);
 

@@ -51,7 +51,9 @@ TEST_P(Matrix, EveryTypeAndReductionIsExact) {
           shape.ranks = ranks;
           // Blocks of reduce-scatter and all-gather: the size is that of the whole.
           const bool blocks = collective == Collective::kReduceScatter || collective == Collective::kAllGather;
-          shape.count = collective == Collective::kBarrier ? 0 : blocks && size > 2000 ? size / static_cast<std::uint64_t>(ranks) : size;
+          shape.count = collective == Collective::kBarrier ? 0
+                        : blocks && size > 2000            ? size / static_cast<std::uint64_t>(ranks)
+                                                           : size;
           shape.type = static_cast<DataType>(t);
           shape.redop = static_cast<ReduceOp>(o);
           shape.root = ranks - 1;
@@ -80,7 +82,8 @@ std::vector<Case> cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Matrix, testing::ValuesIn(cases()), [](const auto& param_info) {
-  return std::string(name_of(param_info.param.planner)) + "_n" + std::to_string(param_info.param.ranks) + "_k" + std::to_string(param_info.param.per_host);
+  return std::string(name_of(param_info.param.planner)) + "_n" + std::to_string(param_info.param.ranks) + "_k" +
+         std::to_string(param_info.param.per_host);
 });
 
 TEST(HugeBuffers, TwoToThe26AndThreeBytesOfI8OnceEach) {

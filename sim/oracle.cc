@@ -33,14 +33,22 @@ std::uint16_t half_of(std::int64_t v) {
 void put(DataType type, void* at, std::uint64_t i, std::int64_t v) {
   const auto store = [&](auto x) { std::memcpy(static_cast<std::byte*>(at) + i * sizeof x, &x, sizeof x); };
   switch (type) {
-    case CANARY_F32: return store(static_cast<float>(v));
-    case CANARY_F64: return store(static_cast<double>(v));
-    case CANARY_F16: return store(half_of(v));
-    case CANARY_BF16: return store(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(v)) >> 16));
-    case CANARY_I8: return store(static_cast<std::int8_t>(v));
-    case CANARY_U8: return store(static_cast<std::uint8_t>(v));
-    case CANARY_I32: return store(static_cast<std::int32_t>(v));
-    case CANARY_I64: return store(v);
+    case CANARY_F32:
+      return store(static_cast<float>(v));
+    case CANARY_F64:
+      return store(static_cast<double>(v));
+    case CANARY_F16:
+      return store(half_of(v));
+    case CANARY_BF16:
+      return store(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(v)) >> 16));
+    case CANARY_I8:
+      return store(static_cast<std::int8_t>(v));
+    case CANARY_U8:
+      return store(static_cast<std::uint8_t>(v));
+    case CANARY_I32:
+      return store(static_cast<std::int32_t>(v));
+    case CANARY_I64:
+      return store(v);
   }
 }
 
@@ -50,10 +58,18 @@ std::int64_t reduced(const Shape& s, std::uint64_t i) {
     const std::int64_t v = element(s, r, i);
     switch (s.redop) {
       case CANARY_SUM:
-      case CANARY_AVG: out += v; break;
-      case CANARY_MIN: out = std::min(out, v); break;
-      case CANARY_MAX: out = std::max(out, v); break;
-      case CANARY_PROD: out *= v; break;
+      case CANARY_AVG:
+        out += v;
+        break;
+      case CANARY_MIN:
+        out = std::min(out, v);
+        break;
+      case CANARY_MAX:
+        out = std::max(out, v);
+        break;
+      case CANARY_PROD:
+        out *= v;
+        break;
     }
   }
   return out;
@@ -84,17 +100,20 @@ void expected_output(const Shape& s, int rank, void* output) {
       for (std::uint64_t i = 0; i < s.count; ++i) put(s.type, output, i, reduced(s, i));
       break;
     case Collective::kReduceScatter:
-      for (std::uint64_t i = 0; i < s.count; ++i) put(s.type, output, i, reduced(s, i + s.count * static_cast<std::uint64_t>(rank)));
+      for (std::uint64_t i = 0; i < s.count; ++i)
+        put(s.type, output, i, reduced(s, i + s.count * static_cast<std::uint64_t>(rank)));
       break;
     case Collective::kAllGather:
       for (int r = 0; r < s.ranks; ++r) {
-        for (std::uint64_t i = 0; i < s.count; ++i) put(s.type, output, i + s.count * static_cast<std::uint64_t>(r), element(s, r, i));
+        for (std::uint64_t i = 0; i < s.count; ++i)
+          put(s.type, output, i + s.count * static_cast<std::uint64_t>(r), element(s, r, i));
       }
       return;
     case Collective::kBroadcast:
       for (std::uint64_t i = 0; i < s.count; ++i) put(s.type, output, i, element(s, s.root, i));
       return;
-    case Collective::kBarrier: return;
+    case Collective::kBarrier:
+      return;
   }
   if (s.redop == CANARY_AVG) divide(s.type, output, s.count, static_cast<std::uint32_t>(s.ranks));
 }
@@ -109,8 +128,8 @@ std::string compare(const Shape& s, int rank, const void* output) {
     if (std::memcmp(expected.data() + i, static_cast<const std::byte*>(output) + i, element) == 0) continue;
     if (wrong++ == 0) first = i / element;
   }
-  return to_string(s) + ": rank " + std::to_string(rank) + " has " + std::to_string(wrong) + " wrong elements, the first is " +
-         std::to_string(first);
+  return to_string(s) + ": rank " + std::to_string(rank) + " has " + std::to_string(wrong) +
+         " wrong elements, the first is " + std::to_string(first);
 }
 
 std::string to_string(const Shape& s) {

@@ -98,14 +98,20 @@ void SimFabric::advance_to(Nanos t) {
         nics_[event.index].busy = false;
         serve(event.index);
         break;
-      case kHead: on_head(event.index); break;
-      case kBody: on_body(event.index); break;
-      case kConnect: on_connect(ref); break;
+      case kHead:
+        on_head(event.index);
+        break;
+      case kBody:
+        on_body(event.index);
+        break;
+      case kConnect:
+        on_connect(ref);
+        break;
       case kConnected: {
         SimLane* lane = resolve(ref);
         if (lane == nullptr || lane->dead_ || lane->up_) break;
-        if (blocked(static_cast<std::uint16_t>(lane->peer_host_), static_cast<std::uint16_t>(lane->host_), lane->peer_nic_,
-                    lane->nic_)) {
+        if (blocked(static_cast<std::uint16_t>(lane->peer_host_), static_cast<std::uint16_t>(lane->host_),
+                    lane->peer_nic_, lane->nic_)) {
           events_.push(now_ + options_.retransmit_delay, kConnected, event.index, event.generation);
           break;
         }
@@ -121,8 +127,11 @@ void SimFabric::advance_to(Nanos t) {
           down(*lane, Status(CANARY_UNREACHABLE, "no answer to the connection request"), false);
         }
         break;
-      case kRetry: retry(ref); break;
-      default: CANARY_CHECK(false, "unknown event");
+      case kRetry:
+        retry(ref);
+        break;
+      default:
+        CANARY_CHECK(false, "unknown event");
     }
   }
   now_ = t;
@@ -144,8 +153,7 @@ void SimFabric::on_connect(SlotRef dialler) {
     events_.push(back, kRefused, dialler.slot, dialler.generation);
     return;
   }
-  auto* accepted =
-      new SimLane(*this, lane->peer_host_, lane->host_, lane->listener_rail_, lane->peer_nic_, lane->nic_);
+  auto* accepted = new SimLane(*this, lane->peer_host_, lane->host_, lane->listener_rail_, lane->peer_nic_, lane->nic_);
   accepted->fabric_owned_ = true;
   accepted->up_ = true;
   accepted->peer_ = dialler;
@@ -186,7 +194,8 @@ void SimFabric::down(SimLane& lane, Status why, bool hangup) {
 // This end closes: what its "kernel" has (flushed and copied frames, up to the first borrowed one) still goes out, then FIN.
 void SimFabric::close(SimLane& lane) {
   if (!lane.dead_ && lane.peer_.slot != kNoSlot) {
-    while (lane.queued_frames_ > lane.unflushed_ && frames_[lane.queue_.head].borrowed == nullptr) begin_frame(lane, true);
+    while (lane.queued_frames_ > lane.unflushed_ && frames_[lane.queue_.head].borrowed == nullptr)
+      begin_frame(lane, true);
     send_fin(lane);
   }
   lane.dead_ = true;
@@ -234,7 +243,8 @@ void SimFabric::leave_nic(SimLane& lane) {
   Nic& nic = nics_[lane.nic_];
   lane.waiting_ = false;
   std::uint32_t previous = kNoSlot;
-  for (std::uint32_t slot = nic.waiting_head; slot != lane.self_.slot; slot = lanes_[slot].lane->next_waiting_) previous = slot;
+  for (std::uint32_t slot = nic.waiting_head; slot != lane.self_.slot; slot = lanes_[slot].lane->next_waiting_)
+    previous = slot;
   (previous == kNoSlot ? nic.waiting_head : lanes_[previous].lane->next_waiting_) = lane.next_waiting_;
   if (nic.waiting_tail == lane.self_.slot) nic.waiting_tail = previous;
 }
@@ -296,7 +306,8 @@ void SimFabric::begin_frame(SimLane& lane, bool at_once) {
     nic.counters.tx_bytes += static_cast<std::uint64_t>(bytes);
     ++nic.counters.tx_frames;
     for (const DirectionOptions* d : {&out, &in}) {
-      if (d->jitter.count > 0) delay.count += static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(d->jitter.count) + 1));
+      if (d->jitter.count > 0)
+        delay.count += static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(d->jitter.count) + 1));
       if (random_.chance_ppm(d->loss_ppm)) frame.flags |= Frame::kLost;
       if (random_.chance_ppm(d->corrupt_ppm)) corrupt(frame);
       if (random_.chance_ppm(d->reorder_ppm)) {
@@ -305,7 +316,8 @@ void SimFabric::begin_frame(SimLane& lane, bool at_once) {
         ++counters_.reordered;
       }
       if (random_.chance_ppm(d->duplicate_ppm)) {
-        copy_delay.count = 1 + static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(d->reorder_delay.count)));
+        copy_delay.count =
+            1 + static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(d->reorder_delay.count)));
       }
     }
     if (options_.early_headers && options_.stream && (frame.flags & Frame::kUnordered) == 0 &&
@@ -316,7 +328,8 @@ void SimFabric::begin_frame(SimLane& lane, bool at_once) {
   const std::int64_t slowness = hosts_[frame.to_host].slowness;
   Nanos head = now_ + delay * slowness + frame.serialise * (slowness - 1);
   // Nothing is to be seen before the last bit: one event is enough. (The receiving NIC's own rate needs the first bit's time.)
-  if ((frame.flags & Frame::kEarlyHead) == 0 && (lane.peer_nic_ == kNoSlot || nics_[lane.peer_nic_].options.in.rate.count == 0)) {
+  if ((frame.flags & Frame::kEarlyHead) == 0 &&
+      (lane.peer_nic_ == kNoSlot || nics_[lane.peer_nic_].options.in.rate.count == 0)) {
     head += frame.serialise;
     frame.serialise = {};
   }
@@ -451,7 +464,8 @@ void SimFabric::on_head(std::uint32_t index) {
     frame.flags &= static_cast<std::uint8_t>(~Frame::kLost);
     ++counters_.lost;
     if (options_.stream && !copy) {
-      hold(*lane, index, now_ + latency(frame.from_nic, frame.to_nic) * 2);  // noticed and sent again a round trip later
+      hold(*lane, index,
+           now_ + latency(frame.from_nic, frame.to_nic) * 2);  // noticed and sent again a round trip later
     } else {
       discard(index);
     }
@@ -548,7 +562,8 @@ void SimFabric::retry(SlotRef ref) {
   while (!lane->held_.empty()) {
     const std::uint32_t index = frames_.pop(&lane->held_);
     Frame& frame = frames_[index];
-    if ((frame.flags & Frame::kLost) != 0) {  // lost on its own account as well: a round trip more for it and all behind it
+    if ((frame.flags & Frame::kLost) !=
+        0) {  // lost on its own account as well: a round trip more for it and all behind it
       frame.flags &= static_cast<std::uint8_t>(~Frame::kLost);
       ++counters_.lost;
       frames_[index].next = lane->held_.head;

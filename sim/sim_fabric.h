@@ -35,13 +35,13 @@ class SimLaneFactory;
 // One direction of a NIC. Faults of the sender's `out` and of the receiver's `in` both apply.
 struct DirectionOptions {
   Nanos latency{10'000};
-  Nanos jitter;                      // uniform in [0, jitter]; frames of a lane keep their order
-  BytesPerSec rate;                  // 0: unlimited
-  std::uint32_t loss_ppm = 0;        // per frame
-  std::uint32_t duplicate_ppm = 0;   // the copy comes up to reorder_delay later, also on stream lanes
-  std::uint32_t reorder_ppm = 0;     // held up by up to reorder_delay while later frames pass, also on stream lanes
+  Nanos jitter;                     // uniform in [0, jitter]; frames of a lane keep their order
+  BytesPerSec rate;                 // 0: unlimited
+  std::uint32_t loss_ppm = 0;       // per frame
+  std::uint32_t duplicate_ppm = 0;  // the copy comes up to reorder_delay later, also on stream lanes
+  std::uint32_t reorder_ppm = 0;    // held up by up to reorder_delay while later frames pass, also on stream lanes
   Nanos reorder_delay{1'000'000};
-  std::uint32_t corrupt_ppm = 0;     // one to three bits flipped anywhere in header and payload
+  std::uint32_t corrupt_ppm = 0;  // one to three bits flipped anywhere in header and payload
 };
 
 struct NicOptions {
@@ -65,27 +65,27 @@ struct Wiring {
 
 struct FabricOptions {
   std::uint64_t seed = 1;
-  NicOptions nic;                        // every NIC, until set_nic()
+  NicOptions nic;  // every NIC, until set_nic()
   Nanos control_latency{50'000};
-  bool control_over_rails = false;       // no control network: the control address of a host is that of its rail 0
-  bool stream = true;                    // see above
-  bool bad_header_resets = true;         // a header that validate() refuses takes the lane down; false: the frame is dropped
-  bool early_headers = true;             // stream lanes at a finite rate ask for the landing when the header is there
-  Nanos retransmit_delay{200'000'000};   // of stream lanes: after a loss, and between tries on a dead wire
+  bool control_over_rails = false;  // no control network: the control address of a host is that of its rail 0
+  bool stream = true;               // see above
+  bool bad_header_resets = true;    // a header that validate() refuses takes the lane down; false: the frame is dropped
+  bool early_headers = true;        // stream lanes at a finite rate ask for the landing when the header is there
+  Nanos retransmit_delay{200'000'000};  // of stream lanes: after a loss, and between tries on a dead wire
   Nanos connect_timeout{3'000'000'000};
-  std::uint32_t queue_frames = 256;      // per lane, not begun
-  std::int64_t window_bytes = 1 << 20;   // per lane: begun and not yet taken by the receiver's poll()
-  std::uint32_t poll_budget = 256;       // events per LaneFactory::poll()
+  std::uint32_t queue_frames = 256;     // per lane, not begun
+  std::int64_t window_bytes = 1 << 20;  // per lane: begun and not yet taken by the receiver's poll()
+  std::uint32_t poll_budget = 256;      // events per LaneFactory::poll()
 };
 
 enum class NicDeath : std::uint8_t {
-  kSilent,     // frames stop arriving, nobody is told
-  kLocal,      // the lanes of the host itself go down (not a hang-up); peers hear nothing
-  kBothEnds,   // the peers' lanes go down as well
+  kSilent,    // frames stop arriving, nobody is told
+  kLocal,     // the lanes of the host itself go down (not a hang-up); peers hear nothing
+  kBothEnds,  // the peers' lanes go down as well
 };
 enum class CrashKind : std::uint8_t {
-  kHangup,     // the process ends: its kernel closes every connection, and refuses new ones
-  kSilent,     // the machine ends: nothing answers any more
+  kHangup,  // the process ends: its kernel closes every connection, and refuses new ones
+  kSilent,  // the machine ends: nothing answers any more
 };
 // What a block() covers.
 inline constexpr std::uint8_t kBlockRails = 1;
@@ -100,8 +100,8 @@ struct NicCounters {
 };
 struct FabricCounters {
   std::uint64_t events = 0;
-  std::uint64_t delivered = 0;   // frames shown to sinks
-  std::uint64_t lost = 0;        // frames that loss, dead wires and blocks took (streams: delayed)
+  std::uint64_t delivered = 0;  // frames shown to sinks
+  std::uint64_t lost = 0;       // frames that loss, dead wires and blocks took (streams: delayed)
   std::uint64_t duplicated = 0;
   std::uint64_t reordered = 0;
   std::uint64_t corrupted = 0;
@@ -131,7 +131,7 @@ class SimFabric {
   void take_ready_hosts(std::vector<int>* hosts);
 
   // --- faults ---
-  NicOptions& nic(int host, int rail);   // changes apply to frames that begin from now on
+  NicOptions& nic(int host, int rail);  // changes apply to frames that begin from now on
   void nic_down(int host, int rail, NicDeath death);
   void nic_up(int host, int rail);
   bool nic_is_up(int host, int rail) const;
@@ -191,8 +191,8 @@ class SimFabric {
     std::uint32_t network = 0;
     NicOptions options;
     bool up = true;
-    bool announced_down = false;                // down, and the host itself knows
-    bool busy = false;                          // a frame is being sent
+    bool announced_down = false;  // down, and the host itself knows
+    bool busy = false;            // a frame is being sent
     Nanos rx_free_at;
     std::uint32_t waiting_head = kNoSlot, waiting_tail = kNoSlot;  // lanes with something to send, taking turns
     NicCounters counters;
@@ -202,10 +202,10 @@ class SimFabric {
     std::uint32_t first_nic = 0;
     std::vector<Rail> rails;
     Inbox inbox;
-    bool ready = false;      // in ready_
+    bool ready = false;  // in ready_
     bool frozen = false;
     bool crashed = false;
-    bool silent = false;     // crashed without a word
+    bool silent = false;  // crashed without a word
     std::int64_t slowness = 1;
     std::uint16_t control_port = 0;  // 0: does not listen
   };
@@ -254,7 +254,9 @@ class SimFabric {
   void on_connect(SlotRef dialler);
   void down(SimLane& lane, Status why, bool hangup);
   void set_block(int a, int b, std::uint8_t what, bool on);
-  Nic& nic_at(int host, int rail) { return nics_[hosts_[static_cast<std::size_t>(host)].first_nic + static_cast<std::uint32_t>(rail)]; }
+  Nic& nic_at(int host, int rail) {
+    return nics_[hosts_[static_cast<std::size_t>(host)].first_nic + static_cast<std::uint32_t>(rail)];
+  }
   const Nic& nic_at(int host, int rail) const {
     return nics_[hosts_[static_cast<std::size_t>(host)].first_nic + static_cast<std::uint32_t>(rail)];
   }
@@ -274,7 +276,7 @@ class SimFabric {
   struct Located {
     Address address;  // without port and prefix
     int host;
-    int rail;         // kControlRail: the control address
+    int rail;  // kControlRail: the control address
   };
   std::vector<Located> located_;      // sorted by address
   std::vector<std::uint8_t> blocks_;  // [from * hosts + to]; empty until the first block

@@ -28,7 +28,8 @@ struct Net {
     }
   }
   Lane& connect(int from, int to, int rail = 0) {
-    Lane& lane = hosts[static_cast<std::size_t>(from)]->dial(rail, fabric.factory(to).rails()[static_cast<std::size_t>(rail)].address);
+    Lane& lane = hosts[static_cast<std::size_t>(from)]->dial(
+        rail, fabric.factory(to).rails()[static_cast<std::size_t>(rail)].address);
     run_for(10_ms);
     EXPECT_TRUE(lane.up());
     return lane;
@@ -155,7 +156,8 @@ TEST(SimFabric, DuplicatesComeTwiceAndReorderedFramesOvertake) {
   EXPECT_EQ(net[1].got.size(), 2000 + net.fabric.counters().duplicated);
   EXPECT_NEAR(static_cast<double>(net.fabric.counters().duplicated), 200.0, 60.0);
   int inversions = 0;
-  for (std::size_t i = 1; i < 200; ++i) inversions += net[1].got[i].header.piece < net[1].got[i - 1].header.piece ? 1 : 0;
+  for (std::size_t i = 1; i < 200; ++i)
+    inversions += net[1].got[i].header.piece < net[1].got[i - 1].header.piece ? 1 : 0;
   EXPECT_GT(inversions, 0);
 }
 
@@ -402,14 +404,20 @@ std::uint64_t stormy_run(std::uint64_t seed, std::uint64_t* delivered) {
   FabricOptions options = link_options(50_us, BytesPerSec::from_mbit(1000));
   options.seed = seed;
   options.stream = seed % 2 == 0;
-  options.nic.out = {.latency = 20_us, .jitter = 100_us, .rate = BytesPerSec::from_mbit(1000), .loss_ppm = 20'000,
-                     .duplicate_ppm = 20'000, .reorder_ppm = 20'000, .corrupt_ppm = 1000};
+  options.nic.out = {.latency = 20_us,
+                     .jitter = 100_us,
+                     .rate = BytesPerSec::from_mbit(1000),
+                     .loss_ppm = 20'000,
+                     .duplicate_ppm = 20'000,
+                     .reorder_ppm = 20'000,
+                     .corrupt_ppm = 1000};
   options.bad_header_resets = false;
   Net net(options, 4, 2);
   std::vector<Lane*> lanes;
   for (int a = 0; a < 4; ++a) {
     for (int b = 0; b < 4; ++b) {
-      if (a != b) lanes.push_back(&net[a].dial(a % 2, net.fabric.factory(b).rails()[static_cast<std::size_t>(a % 2)].address));
+      if (a != b)
+        lanes.push_back(&net[a].dial(a % 2, net.fabric.factory(b).rails()[static_cast<std::size_t>(a % 2)].address));
     }
   }
   const wire::Header header = piece_header(1, net.payload.data(), 9000);

@@ -89,12 +89,14 @@ SimFabric::SimFabric(FabricOptions options, const Wiring& wiring) : options_(opt
       nic.network = network;
       nic.options = options_.nic;
       nics_.push_back(nic);
-      const Address address = large ? Address::ipv4(10, byte(network), byte(place / 250), byte(place % 250 + 1), 16, kRailPort)
-                                    : Address::ipv4(10, byte(network >> 8), byte(network), byte(place + 1), 24, kRailPort);
+      const Address address =
+          large ? Address::ipv4(10, byte(network), byte(place / 250), byte(place % 250 + 1), 16, kRailPort)
+                : Address::ipv4(10, byte(network >> 8), byte(network), byte(place + 1), 24, kRailPort);
       host.rails.push_back({"nic" + std::to_string(rail), address, options_.nic.out.rate});
       located_.push_back({without_port(address), h, rail});
     }
-    if (!options_.control_over_rails || host.rails.empty()) located_.push_back({without_port(control_address(h)), h, kControlRail});
+    if (!options_.control_over_rails || host.rails.empty())
+      located_.push_back({without_port(control_address(h)), h, kControlRail});
   }
   std::sort(located_.begin(), located_.end(), [](const Located& a, const Located& b) { return a.address < b.address; });
 }

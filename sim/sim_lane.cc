@@ -80,14 +80,16 @@ bool SimLane::cancel(std::uint64_t cookie) {
 }
 
 void SimLane::redirect(std::uint64_t cookie) {
-  if (landed_.frame == kNoSlot || landed_.landing.kind != Landing::Kind::kSpan || landed_.landing.cookie != cookie) return;
+  if (landed_.frame == kNoSlot || landed_.landing.kind != Landing::Kind::kSpan || landed_.landing.cookie != cookie)
+    return;
   landed_.landing.kind = Landing::Kind::kDiscard;
 }
 
 std::string SimLane::description() const {
   const auto name = [this](int host, std::uint32_t nic) {
     if (fabric_ == nullptr || nic == kNoSlot) return "host" + std::to_string(host);
-    return fabric_->hosts_[static_cast<std::size_t>(host)].rails[static_cast<std::size_t>(fabric_->nics_[nic].rail)]
+    return fabric_->hosts_[static_cast<std::size_t>(host)]
+        .rails[static_cast<std::size_t>(fabric_->nics_[nic].rail)]
         .address.to_string();
   };
   std::string text = "sim " + name(host_, nic_) + ">" + name(peer_host_, peer_nic_);
@@ -109,7 +111,8 @@ Result<Address> SimLaneFactory::listen_control(const Address& at) {
     wildcard = std::all_of(at.bytes.begin(), at.bytes.begin() + 4, [](std::uint8_t b) { return b == 0; });
   }
   if (!wildcard) {
-    if (fabric_.host_of(at) != host_) return Status(CANARY_SYSTEM, "listen on " + at.to_string() + ": no address of this host");
+    if (fabric_.host_of(at) != host_)
+      return Status(CANARY_SYSTEM, "listen on " + at.to_string() + ": no address of this host");
     bound = at;
   }
   if (host.control_port != 0) {
@@ -135,7 +138,8 @@ Result<std::unique_ptr<Lane>> SimLaneFactory::dial(int rail, const Address& to, 
   const SlotRef self = lane->self_;
   fabric_.events_.push(fabric_.now_ + fabric_.latency(route.from_nic, route.to_nic), SimFabric::kConnect, self.slot,
                        self.generation);
-  fabric_.events_.push(fabric_.now_ + fabric_.options_.connect_timeout, SimFabric::kConnectTimeout, self.slot, self.generation);
+  fabric_.events_.push(fabric_.now_ + fabric_.options_.connect_timeout, SimFabric::kConnectTimeout, self.slot,
+                       self.generation);
   return std::unique_ptr<Lane>(std::move(lane));
 }
 
@@ -162,7 +166,8 @@ void SimLaneFactory::show(const SimFabric::InboxEntry& entry) {
   SimLane* lane = fabric_.resolve(entry.lane);
   if (lane == nullptr) return;
   switch (entry.kind) {
-    case Entry::kFrame: break;
+    case Entry::kFrame:
+      break;
     case Entry::kHead:
       if (!lane->dead_) show_frame(entry.frame, true);
       break;
@@ -172,7 +177,8 @@ void SimLaneFactory::show(const SimFabric::InboxEntry& entry) {
       if (lane->dead_ || acceptor_ == nullptr) break;  // gone before it was seen
       fabric_.note(fabric_.now_, host_, lane->number_, entry.kind, nullptr);
       acceptor_->on_accept(std::move(owned));
-      CANARY_CHECK(fabric_.resolve(entry.lane) == nullptr || lane->sink_ != nullptr, "an accepted lane was left without a sink");
+      CANARY_CHECK(fabric_.resolve(entry.lane) == nullptr || lane->sink_ != nullptr,
+                   "an accepted lane was left without a sink");
       break;
     }
     case Entry::kUp:
@@ -212,7 +218,8 @@ void SimLaneFactory::show_frame(std::uint32_t index, bool head_only) {
     return;
   }
   if (frame.kind != Frame::kData) {
-    fabric_.down(*lane, Status(CANARY_SYSTEM, frame.kind == Frame::kFin ? "closed by peer" : "connection reset by peer"), true);
+    fabric_.down(
+        *lane, Status(CANARY_SYSTEM, frame.kind == Frame::kFin ? "closed by peer" : "connection reset by peer"), true);
     return fabric_.discard(index);
   }
   SimLane::Landed& landed = lane->landed_;
@@ -225,8 +232,9 @@ void SimLaneFactory::show_frame(std::uint32_t index, bool head_only) {
     landed.landing = lane->sink_->landing_for(*lane, frame.header);
     landed.frame = index;
     landed.written = 0;
-    CANARY_CHECK(landed.landing.kind != Landing::Kind::kSpan || landed.landing.data != nullptr || frame.payload_bytes == 0,
-                 "a kSpan landing needs memory");
+    CANARY_CHECK(
+        landed.landing.kind != Landing::Kind::kSpan || landed.landing.data != nullptr || frame.payload_bytes == 0,
+        "a kSpan landing needs memory");
     if (head_only) {
       // Half of it is there: whoever looks at the place too early, or gives it to another lane as well, finds out.
       landed.written = frame.payload_bytes / 2;
@@ -243,7 +251,8 @@ void SimLaneFactory::show_frame(std::uint32_t index, bool head_only) {
     const std::byte* data = frame.payload;
     if (landed.landing.kind == Landing::Kind::kSpan) {
       if (frame.payload_bytes > landed.written) {
-        std::memcpy(landed.landing.data + landed.written, frame.payload + landed.written, frame.payload_bytes - landed.written);
+        std::memcpy(landed.landing.data + landed.written, frame.payload + landed.written,
+                    frame.payload_bytes - landed.written);
       }
       data = landed.landing.data;
     }

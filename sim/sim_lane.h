@@ -29,14 +29,14 @@ class SimLane final : public Lane {
   struct Landed {
     Landing landing;
     std::uint32_t frame = kNoSlot;  // header shown, payload still coming
-    std::size_t written = 0;      // bytes of it already in the span
+    std::size_t written = 0;        // bytes of it already in the span
   };
 
   SimFabric* fabric_;
   SlotRef self_, peer_;
   std::uint64_t number_ = 0;  // in order of creation, for the hash
   int host_, peer_host_, rail_;
-  int listener_rail_ = 0;             // dialled: which of the peer's listeners
+  int listener_rail_ = 0;  // dialled: which of the peer's listeners
   std::uint16_t listener_port_ = 0;
   std::uint32_t nic_, peer_nic_;
   bool up_ = false;
@@ -45,7 +45,7 @@ class SimLane final : public Lane {
   bool fabric_owned_ = false;  // accepted, waiting for the acceptor
   bool reset_sent_ = false;
   bool wants_room_ = false;
-  bool waiting_ = false;       // in its NIC's list
+  bool waiting_ = false;         // in its NIC's list
   std::uint32_t unflushed_ = 0;  // frames at the queue's end that no flush() has seen
   bool retry_set_ = false;
   std::uint32_t next_waiting_ = kNoSlot;
@@ -55,14 +55,14 @@ class SimLane final : public Lane {
   std::size_t queued_bytes_ = 0;
   std::int64_t in_flight_bytes_ = 0;
   std::int64_t in_flight_frames_ = 0;
-  Nanos last_arrival_;         // of what this end sent
-  Nanos fin_arrival_;          // when the peer's FIN comes, once it closed
-  std::uint32_t incoming_ = 0; // ordered frames for this end whose last bits are still to come
-  Nanos last_whole_;           // when the last of them will be there
+  Nanos last_arrival_;          // of what this end sent
+  Nanos fin_arrival_;           // when the peer's FIN comes, once it closed
+  std::uint32_t incoming_ = 0;  // ordered frames for this end whose last bits are still to come
+  Nanos last_whole_;            // when the last of them will be there
 
-  FrameList held_;             // stream: stopped by a dead wire, lost, or behind such a frame
-  FrameList held_whole_;       // the same after their first bit was here: they precede all of held_
-  FrameList deferred_;         // came while a landing was open
+  FrameList held_;        // stream: stopped by a dead wire, lost, or behind such a frame
+  FrameList held_whole_;  // the same after their first bit was here: they precede all of held_
+  FrameList deferred_;    // came while a landing was open
   Landed landed_;
   Status down_reason_;
   bool down_hangup_ = false;
@@ -93,8 +93,8 @@ class SimLaneFactory final : public LaneFactory {
   SimFabric& fabric_;
   int host_;
   LaneAcceptor* acceptor_ = nullptr;
-  std::vector<SlotRef> unflushed_;      // lanes with frames that no flush() has seen; may hold stale ones
-  std::uint32_t unflushed_count_ = 0;   // lanes that are rightly in it
+  std::vector<SlotRef> unflushed_;     // lanes with frames that no flush() has seen; may hold stale ones
+  std::uint32_t unflushed_count_ = 0;  // lanes that are rightly in it
 };
 
 }  // namespace canarynet

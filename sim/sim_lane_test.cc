@@ -1,5 +1,6 @@
-#include <algorithm>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include "sim/sim_fabric.h"
 #include "tests/lane_conformance.h"
@@ -58,7 +59,8 @@ std::unique_ptr<LaneFixture> make_packets() {
 INSTANTIATE_TEST_SUITE_P(Sim, LaneConformance,
                          ::testing::Values(LaneKind{"unlimited", make_unlimited}, LaneKind{"gigabit", make_gigabit},
                                            LaneKind{"fast_with_jitter", make_fast_with_jitter},
-                                           LaneKind{"lossy_stream", make_lossy_stream}, LaneKind{"packets", make_packets}),
+                                           LaneKind{"lossy_stream", make_lossy_stream},
+                                           LaneKind{"packets", make_packets}),
                          lane_kind_name);
 
 }  // namespace

@@ -74,14 +74,17 @@ int main(int argc, char** argv) {
         },
         10_s);
     if (!ended) return std::puts("an all-reduce did not end"), 1;
-    for (int r = 0; r < kRanks; ++r) wrong += tickets[r].code != CANARY_OK || out[static_cast<std::size_t>(r)] != expected;
+    for (int r = 0; r < kRanks; ++r)
+      wrong += tickets[r].code != CANARY_OK || out[static_cast<std::size_t>(r)] != expected;
     checksum = crc32c(checksum, out[0].data(), out[0].size());
     ++done;
   }
   const double used = cpu_seconds() - began;
   const double rate = static_cast<double>(done) / used;
   const auto per = [&](std::uint64_t n) { return static_cast<double>(n) / static_cast<double>(done); };
-  std::printf("%.0f all-reduces per second and core, %lu wrong, %.0f engine polls and %.0f frames each, checksum %08x\n", rate,
-              static_cast<unsigned long>(wrong), per(cluster.polls() - polls), per(cluster.fabric().counters().delivered - delivered), checksum);
+  std::printf(
+      "%.0f all-reduces per second and core, %lu wrong, %.0f engine polls and %.0f frames each, checksum %08x\n", rate,
+      static_cast<unsigned long>(wrong), per(cluster.polls() - polls),
+      per(cluster.fabric().counters().delivered - delivered), checksum);
   return wrong != 0 || rate < minimum ? 1 : 0;
 }

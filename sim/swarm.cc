@@ -11,8 +11,8 @@
 namespace canarynet {
 namespace {
 
-constexpr Nanos kGrace = 3_s;        // after a crash every survivor must have heard (limit 2 s, and a retry)
-constexpr Nanos kPatience = 120_s;   // no operation may take longer in virtual time, whatever the faults
+constexpr Nanos kGrace = 3_s;       // after a crash every survivor must have heard (limit 2 s, and a retry)
+constexpr Nanos kPatience = 120_s;  // no operation may take longer in virtual time, whatever the faults
 
 struct Life {
   ClusterOptions cluster;
@@ -52,8 +52,9 @@ Life draw(Random& r) {
   f.seed = r.next();
   f.stream = r.below(3) != 0;
   f.bad_header_resets = f.stream;
-  f.nic = NicOptions::link(Nanos{static_cast<std::int64_t>(r.below(500'000))},
-                           r.below(3) == 0 ? BytesPerSec{} : BytesPerSec::from_mbit(static_cast<std::int64_t>(100 + r.below(10'000))));
+  f.nic = NicOptions::link(
+      Nanos{static_cast<std::int64_t>(r.below(500'000))},
+      r.below(3) == 0 ? BytesPerSec{} : BytesPerSec::from_mbit(static_cast<std::int64_t>(100 + r.below(10'000))));
   f.retransmit_delay = 50_ms;
   const auto some = [&](std::uint32_t most) { return r.below(3) == 0 ? static_cast<std::uint32_t>(r.below(most)) : 0; };
   f.nic.out.loss_ppm = some(f.stream ? 5'000 : 30'000);
@@ -64,16 +65,18 @@ Life draw(Random& r) {
   const char* const algorithms[] = {"", "", "", "ring", "mesh", "bcube", "halving_doubling"};
   // A forced planner whose ranks can't meet is refused; that has its own tests.
   c.settings.algo = wires == "flat" || wires == "mesh" ? algorithms[r.below(7)] : "";
-  if (c.settings.algo == "bcube" && (wires != "flat" || (c.hosts * c.ranks_per_host != 4 && c.hosts * c.ranks_per_host != 8))) {
+  if (c.settings.algo == "bcube" &&
+      (wires != "flat" || (c.hosts * c.ranks_per_host != 4 && c.hosts * c.ranks_per_host != 8))) {
     c.settings.algo = "ring";
   }
   c.settings.piece_bytes = Bytes{static_cast<std::int64_t>(1024 << r.below(8))};
   if (r.below(4) == 0) c.settings.eager_bytes = Bytes{16384};
   if (r.below(4) == 0) c.settings.lanes_per_rail = 2;
-  life.shape = wires + " " + std::to_string(c.hosts) + "x" + std::to_string(c.ranks_per_host) + " ranks, " + std::to_string(life.rails) +
-               " rails, " + (f.stream ? "streams" : "packets") + ", loss " + std::to_string(f.nic.out.loss_ppm) + " dup " +
-               std::to_string(f.nic.out.duplicate_ppm) + " reorder " + std::to_string(f.nic.out.reorder_ppm) + " corrupt " +
-               std::to_string(f.nic.out.corrupt_ppm) + " ppm, piece " + std::to_string(c.settings.piece_bytes.count) + ", algo " +
+  life.shape = wires + " " + std::to_string(c.hosts) + "x" + std::to_string(c.ranks_per_host) + " ranks, " +
+               std::to_string(life.rails) + " rails, " + (f.stream ? "streams" : "packets") + ", loss " +
+               std::to_string(f.nic.out.loss_ppm) + " dup " + std::to_string(f.nic.out.duplicate_ppm) + " reorder " +
+               std::to_string(f.nic.out.reorder_ppm) + " corrupt " + std::to_string(f.nic.out.corrupt_ppm) +
+               " ppm, piece " + std::to_string(c.settings.piece_bytes.count) + ", algo " +
                (c.settings.algo.empty() ? "auto" : c.settings.algo);
   return life;
 }
@@ -115,7 +118,8 @@ class Swarm {
     if (!cluster_->join()) {
       std::string why = "join did not succeed";
       for (int h = 0; h < cluster_->hosts(); ++h) {
-        if (!cluster_->engine(h).join_status().ok()) why += "; host " + std::to_string(h) + ": " + cluster_->engine(h).join_status().to_string();
+        if (!cluster_->engine(h).join_status().ok())
+          why += "; host " + std::to_string(h) + ": " + cluster_->engine(h).join_status().to_string();
       }
       fail(why);
       return finish();
@@ -135,7 +139,8 @@ class Swarm {
     while (report_.ok && live_.size() >= 4) wait_first();
     auto round = std::make_unique<Round>();
     round->shape = draw_shape(random_, cluster_->ranks());
-    round->in_place = random_.below(2) == 0 && (round->shape.collective == Collective::kAllReduce || round->shape.collective == Collective::kBroadcast);
+    round->in_place = random_.below(2) == 0 && (round->shape.collective == Collective::kAllReduce ||
+                                                round->shape.collective == Collective::kBroadcast);
     for (int r = 0; r < cluster_->ranks(); ++r) {
       round->input.emplace_back(oracle::input_bytes(round->shape));
       round->output.emplace_back(oracle::output_bytes(round->shape));
@@ -163,8 +168,13 @@ class Swarm {
     s.ticket = round.tickets[i].get();
     std::byte* in = round.input[i].data();
     std::byte* out = round.in_place ? in : round.output[i].data();
-    s.request = {.collective = round.shape.collective, .input = in, .output = out, .count = round.shape.count, .type = round.shape.type,
-                 .redop = round.shape.redop, .root = round.shape.root};
+    s.request = {.collective = round.shape.collective,
+                 .input = in,
+                 .output = out,
+                 .count = round.shape.count,
+                 .type = round.shape.type,
+                 .redop = round.shape.redop,
+                 .root = round.shape.root};
     cluster_->submit(rank, std::move(s));
   }
 
@@ -195,9 +205,11 @@ class Swarm {
       if (cluster_->now() > limit || (crashed_at_ != Nanos::max() && cluster_->now() > crashed_at_ + kGrace)) {
         std::string who;
         for (int r = 0; r < cluster_->ranks(); ++r) {
-          if (cluster_->alive(cluster_->host_of(r)) && !round.tickets[static_cast<std::size_t>(r)]->done()) who += " " + std::to_string(r);
+          if (cluster_->alive(cluster_->host_of(r)) && !round.tickets[static_cast<std::size_t>(r)]->done())
+            who += " " + std::to_string(r);
         }
-        fail("hang: " + oracle::to_string(round.shape) + " #" + std::to_string(round.tickets[0]->number) + " never ended on ranks" + who);
+        fail("hang: " + oracle::to_string(round.shape) + " #" + std::to_string(round.tickets[0]->number) +
+             " never ended on ranks" + who);
         return;
       }
       inject();
@@ -246,7 +258,8 @@ class Swarm {
       if (!cluster_->alive(cluster_->host_of(r))) continue;
       cluster_->all_reduce(r, &value, &value, 1, CANARY_F32, CANARY_SUM, &tickets[r]);
       if (!tickets[r].done() || tickets[r].code == CANARY_OK) {
-        fail("rank " + std::to_string(r) + " still accepts operations " + std::to_string(kGrace.count / 1'000'000'000) + " s after a member's death");
+        fail("rank " + std::to_string(r) + " still accepts operations " + std::to_string(kGrace.count / 1'000'000'000) +
+             " s after a member's death");
       }
     }
   }
@@ -286,7 +299,8 @@ class Swarm {
         const int peer = static_cast<int>(random_.below(static_cast<std::uint64_t>(cluster_->hosts())));
         if (peer == host) return;
         f.lanes_between(host, peer, &lanes);
-        std::erase_if(lanes, [&](const Lane* l) { return l->rail() == kControlRail || (life_.safe_rail && l->rail() == 0); });
+        std::erase_if(lanes,
+                      [&](const Lane* l) { return l->rail() == kControlRail || (life_.safe_rail && l->rail() == 0); });
         if (lanes.empty()) return;
         // A lane that dies silently is noticed within the silence limit only if another one speaks.
         f.kill_lane(*lanes[random_.below(lanes.size())], !life_.safe_rail || random_.below(2) == 0);
@@ -295,7 +309,8 @@ class Swarm {
       case 3:
         if (f.frozen(host) || f.crashed(host)) return;
         f.freeze(host);
-        later({cluster_->now() + Nanos{static_cast<std::int64_t>(random_.below(300'000'000))}, Heal::Kind::kThaw, host, 0});
+        later({cluster_->now() + Nanos{static_cast<std::int64_t>(random_.below(300'000'000))}, Heal::Kind::kThaw, host,
+               0});
         return;
       case 4:
         f.slow(host, static_cast<std::int64_t>(1 + random_.below(10)));
@@ -311,7 +326,8 @@ class Swarm {
     int host, rail;
   };
   void later(Heal h) {
-    heals_.insert(std::upper_bound(heals_.begin(), heals_.end(), h, [](const Heal& a, const Heal& b) { return a.at < b.at; }), h);
+    heals_.insert(
+        std::upper_bound(heals_.begin(), heals_.end(), h, [](const Heal& a, const Heal& b) { return a.at < b.at; }), h);
   }
   void undo(const Heal& h) {
     SimFabric& f = cluster_->fabric();

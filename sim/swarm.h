@@ -20,9 +20,9 @@ struct SwarmOptions {
 
 struct SwarmReport {
   bool ok = true;
-  std::string failure;   // what broke the verdict
-  std::string shape;     // the cluster and its options, for people
-  std::uint64_t hash = 0;  // of all events: equal on every replay
+  std::string failure;            // what broke the verdict
+  std::string shape;              // the cluster and its options, for people
+  std::uint64_t hash = 0;         // of all events: equal on every replay
   std::uint64_t collectives = 0;  // group-wide operations
   std::uint64_t errors = 0;       // rank-wise error results
   std::uint64_t faults = 0;       // injected

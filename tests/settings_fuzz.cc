@@ -11,7 +11,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   auto settings = canarynet::Settings::defaults();
   const canarynet::Status status = settings.set(info.name, text);
   if (!status.ok() && status.text().empty()) std::abort();
-  if (const auto parsed = canarynet::parse_bytes(text); parsed.ok() && parsed.value() < canarynet::Bytes{}) std::abort();
-  if (const auto parsed = canarynet::parse_duration(text); parsed.ok() && parsed.value() < canarynet::Nanos{}) std::abort();
+  if (const auto parsed = canarynet::parse_bytes(text); parsed.ok() && parsed.value() < canarynet::Bytes{})
+    std::abort();
+  if (const auto parsed = canarynet::parse_duration(text); parsed.ok() && parsed.value() < canarynet::Nanos{})
+    std::abort();
   return 0;
 }

@@ -16,8 +16,8 @@ namespace canarynet {
 struct Address {
   enum class Family : std::uint8_t { kNone = 0, kIPv4 = 4, kIPv6 = 6 };
   Family family = Family::kNone;
-  std::uint8_t prefix_bits = 0;  // of the subnet; 0 = unknown
-  std::uint16_t port = 0;        // host byte order; 0 = not yet known
+  std::uint8_t prefix_bits = 0;          // of the subnet; 0 = unknown
+  std::uint16_t port = 0;                // host byte order; 0 = not yet known
   std::array<std::uint8_t, 16> bytes{};  // network byte order; IPv4 in the first four
 
   auto operator<=>(const Address&) const = default;

@@ -130,7 +130,10 @@ Path* Channel::choose_path(std::uint32_t bytes, int rail) {
   Nanos best_eta = Nanos::max();
   for (Path& p : paths_) {
     if (p.state != wanted || p.stalled) continue;
-    const BytesPerSec rate = p.estimator.rate().count != 0 ? p.estimator.rate() : best_known;
+    BytesPerSec rate = p.estimator.rate().count != 0 ? p.estimator.rate() : best_known;
+    // An estimate that nothing has confirmed for long gets a chance to be wrong.
+    if (p.unacked_bytes == 0 && now_ - p.estimator.sampled_at() > limits::kEstimateStale)
+      rate = std::max(rate, best_known);
     Nanos eta = rate.time_for(Bytes{static_cast<std::int64_t>(p.unacked_bytes + bytes)}) + p.estimator.rtt_min() / 2;
     if (rail == p.spec.local_rail) eta = eta - eta / 16;  // a preference, not an order
     if (eta < best_eta) {
@@ -169,7 +172,8 @@ bool Channel::place(std::uint32_t index, Path& path, bool last_for_now) {
   Path::InFlight& e = path.entry(path.next_sequence);
   e.record = index;
   e.bytes = h.payload_bytes + static_cast<std::uint32_t>(sizeof(wire::Header));
-  e.departure = path.estimator.depart(now_, idle);
+  e.departure =
+      path.estimator.depart(now_, idle, path.unacked_bytes < static_cast<std::uint64_t>(options_.piece_bytes.count));
   ++path.next_sequence;
   path.unacked_bytes += e.bytes;
   r.state = Record::State::kInFlight;
@@ -275,7 +279,8 @@ void Channel::flush_acks(Nanos now) {
 // Pieces stranded on a slow lane go to an idle one as well, when that one would deliver them much earlier.
 void Channel::hedge(Nanos now) {
   for (Path& idle : paths_) {
-    if (idle.state != Path::State::kUp || idle.stalled || idle.unacked_bytes != 0 || idle.estimator.rate().count == 0) continue;
+    if (idle.state != Path::State::kUp || idle.stalled || idle.unacked_bytes != 0 || idle.estimator.rate().count == 0)
+      continue;
     for (Path& busy : paths_) {
       if (&busy == &idle || busy.unacked_bytes == 0 || !busy.lane || busy.estimator.rate().count == 0) continue;
       const Nanos wait = busy.estimator.rate().time_for(Bytes{static_cast<std::int64_t>(busy.unacked_bytes)});
@@ -411,7 +416,8 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
       if (!client_.on_arrival(*this, header, arrival)) return;
       break;
     }
-    case wire::Kind::kVoid: break;
+    case wire::Kind::kVoid:
+      break;
     case wire::Kind::kAck: {
       wire::AckPayload ack;
       if (!arrival.intact || arrival.payload.size() < 8 || arrival.payload.size() > sizeof ack) return;
@@ -428,7 +434,8 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
       path.peer_heard_at = now_;
       if (beat.echo_ns != 0) {
         path.echo_seen = true;
-        const auto rtt = static_cast<std::int64_t>(static_cast<std::uint64_t>(now_.count) - beat.echo_ns - beat.echo_held_ns);
+        const auto rtt =
+            static_cast<std::int64_t>(static_cast<std::uint64_t>(now_.count) - beat.echo_ns - beat.echo_held_ns);
         if (rtt >= 0 && rtt < (60_s).count) path.estimator.sample_rtt(now_, Nanos{rtt});
       }
       client_.on_heartbeat(*this, header);
@@ -437,9 +444,12 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
     case wire::Kind::kAbort:
       if (arrival.intact) client_.on_abort(*this, header, arrival.payload);
       return;
-    case wire::Kind::kGoodbye: peer_departed(); return;
+    case wire::Kind::kGoodbye:
+      peer_departed();
+      return;
     case wire::Kind::kHello:
-    case wire::Kind::kControl: return;
+    case wire::Kind::kControl:
+      return;
   }
   if ((header.flags & wire::kSequenced) == 0) return;
   if (!path.received.mark(header.lane_sequence)) return;

@@ -59,13 +59,13 @@ struct ChannelOptions {
   std::uint64_t job = 0;
   std::uint32_t my_engine = 0;
   std::uint32_t peer_engine = 0;
-  bool dialer = false;             // this side dials (the lower engine number)
+  bool dialer = false;  // this side dials (the lower engine number)
   std::vector<PathSpec> paths;
   Bytes piece_bytes;
   Nanos heartbeat_interval;
   Nanos silence_limit;
-  std::uint32_t records = 2048;    // sequenced frames in flight over all lanes
-  std::uint32_t copies = 256;      // of kCopiedPieceBytes
+  std::uint32_t records = 2048;  // sequenced frames in flight over all lanes
+  std::uint32_t copies = 256;    // of kCopiedPieceBytes
 };
 
 // Whether two headers name the same piece.
@@ -123,7 +123,6 @@ class Channel final : public LaneSink {
   std::string describe_paths() const;
   void set_rail_names(std::vector<std::string> local, std::vector<std::string> remote);
 
-
   // LaneSink
   void on_up(Lane& lane) override;
   Landing landing_for(Lane& lane, const wire::Header& header) override;
@@ -135,9 +134,9 @@ class Channel final : public LaneSink {
   struct Record {
     enum class State : std::uint8_t {
       kFree,
-      kWaiting,   // in the queue of frames that wait for a lane
+      kWaiting,  // in the queue of frames that wait for a lane
       kInFlight,
-      kZombie,    // done while it waited: freed when it is popped
+      kZombie,  // done while it waited: freed when it is popped
     };
     OutPiece piece;
     State state = State::kFree;

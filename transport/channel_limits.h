@@ -10,13 +10,15 @@ namespace canarynet::limits {
 // Unacknowledged bytes are kept to (minimum RTT + this) at the measured rate: enough to bridge a late wake-up of either end, little
 // enough that a rate change is felt soon.
 inline constexpr Nanos kQueueTarget = 20_ms;
+// A lane that was not chosen for so long is tried again.
+inline constexpr Nanos kEstimateStale = 500_ms;
 // Before anything is measured.
 inline constexpr BytesPerSec kAssumedRate = BytesPerSec::from_mbit(1000);
 
 inline constexpr Nanos kAckDelay = 1_ms;
 inline constexpr std::uint64_t kAckBytes = 64 * 1024;  // large pieces are acked one by one: they feed the rate estimate
 inline constexpr std::uint32_t kAckFrames = 16;
-inline constexpr std::uint32_t kReorderFrames = 3;     // TCP's old rule: three later ones arrived, so it is lost
+inline constexpr std::uint32_t kReorderFrames = 3;  // TCP's old rule: three later ones arrived, so it is lost
 
 // Timers run up to 76 ms late on a loaded two-core machine. A stall only moves pieces to another lane (a duplicate at worst), so it may
 // be suspected early; giving a lane up needs evidence from another lane and more time.

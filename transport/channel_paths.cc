@@ -87,7 +87,9 @@ void Channel::on_up(Lane& lane) {
 bool Channel::adopt(std::unique_ptr<Lane> lane, const wire::HelloPayload& hello, Nanos now) {
   now_ = now;
   for (Path& path : paths_) {
-    if (path.spec.local_rail != hello.peer_rail || path.spec.remote_rail != hello.rail || path.spec.lane_index != hello.lane) continue;
+    if (path.spec.local_rail != hello.peer_rail || path.spec.remote_rail != hello.rail ||
+        path.spec.lane_index != hello.lane)
+      continue;
     // The dialling side knows better: it would not dial again if the lane we have still worked for it.
     if (path.lane) fail_path(path, "replaced by a new connection");
     path.lane = std::move(lane);
@@ -172,8 +174,9 @@ void Channel::fail_path(Path& path, const std::string& why) {
   if (!was_up || peer_left_ || leaving_) return;
   // Flapping is answered by a longer probation; ten clean seconds are forgiven.
   const bool clean = now_ - path.up_since >= limits::kCleanAfter;
-  path.probation_backoff =
-      clean || path.probation_backoff.count == 0 ? limits::kProbationFirst : std::min(path.probation_backoff * 2, limits::kProbationMax);
+  path.probation_backoff = clean || path.probation_backoff.count == 0
+                               ? limits::kProbationFirst
+                               : std::min(path.probation_backoff * 2, limits::kProbationMax);
   ++path.failovers;
   client_.on_path_event(*this, path, path_name(path) + " down: " + why);
 }
@@ -195,7 +198,8 @@ Nanos Channel::stall_after(const Path& path) const {
   const auto rate = path.estimator.rate();
   Nanos expected = limits::kStallMax / 4;
   if (rate.count != 0) {
-    expected = path.estimator.rtt_min() + path.estimator.rttvar() * 4 + rate.time_for(Bytes{2 * options_.piece_bytes.count});
+    expected =
+        path.estimator.rtt_min() + path.estimator.rttvar() * 4 + rate.time_for(Bytes{2 * options_.piece_bytes.count});
   }
   Nanos t = std::clamp(expected * 2, limits::kStallMin, limits::kStallMax);
   for (std::uint32_t i = 0; i < path.stalls && t < limits::kStallMax; ++i) t = std::min(t * 2, limits::kStallMax);
@@ -239,7 +243,8 @@ bool Channel::check_stall(Path& path, Nanos now) {
     }
     awake_ = true;
   }
-  if (path.stalled && now - path.stall_began >= limits::kDeadAfterStall && other_progress > quiet_since + stall_after(path)) {
+  if (path.stalled && now - path.stall_began >= limits::kDeadAfterStall &&
+      other_progress > quiet_since + stall_after(path)) {
     fail_path(path, "no acknowledgement for " + std::to_string((now - quiet_since).count / 1'000'000) + " ms");
     return true;
   }

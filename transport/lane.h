@@ -64,7 +64,7 @@ class LaneSink {
 };
 
 struct LaneCounters {
-  std::uint64_t bytes_sent = 0;      // headers and payloads handed to the kernel (or wire)
+  std::uint64_t bytes_sent = 0;  // headers and payloads handed to the kernel (or wire)
   std::uint64_t bytes_received = 0;
   std::uint64_t frames_sent = 0;
   std::uint64_t frames_received = 0;

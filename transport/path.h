@@ -27,19 +27,22 @@ struct PathSpec {
 // Delivery rate and round trips of one path, from acknowledgements alone.
 //
 // Rate: a sample is (bytes acked since the piece left) / (time since the last ack at its departure), as BBR defines it (Cardwell et al.
-// 2016); samples taken while the path was not kept busy may only raise the estimate.
+// 2016). Samples taken while little was in flight say what was sent, not what the link can do: they may only raise the estimate, and
+// small ones don't make the first (the frames of a join would give a lane a rate so low that it is never chosen again).
 class PathEstimator {
  public:
   struct Departure {
     Nanos sent;
-    Nanos delivered_at;          // when `delivered` last changed before this departure
+    Nanos delivered_at;  // when `delivered` last changed before this departure
     std::uint64_t delivered = 0;
-    bool idle = false;           // the path had nothing else in flight: the sample says little about the link
+    bool limited = false;  // less than a piece was in flight: the sample says little about the link
   };
 
-  Departure depart(Nanos now, bool idle) {
+  static constexpr std::int64_t kFirstSampleBytes = 32 * 1024;
+
+  Departure depart(Nanos now, bool idle, bool limited) {
     if (idle) delivered_at_ = now;
-    return {now, delivered_at_, delivered_, idle};
+    return {now, delivered_at_, delivered_, limited};
   }
   // `bytes` were acked; `last` is the youngest departure among them.
   void on_acked(Nanos now, std::uint64_t bytes, const Departure& last) {
@@ -48,12 +51,17 @@ class PathEstimator {
     sample_rtt(now, now - last.sent);
     const Nanos span = now - last.delivered_at;
     if (span.count <= 0) return;
-    const auto sample = BytesPerSec::of(Bytes{static_cast<std::int64_t>(delivered_ - last.delivered)}, span);
+    const Bytes moved{static_cast<std::int64_t>(delivered_ - last.delivered)};
+    const auto sample = BytesPerSec::of(moved, span);
     if (rate_.count == 0) {
+      if (last.limited && moved.count < kFirstSampleBytes) return;
       rate_ = sample;
-    } else if (sample > rate_ || !last.idle) {
+    } else if (sample > rate_ || !last.limited) {
       rate_.count += (sample.count - rate_.count) / 4;
+    } else {
+      return;
     }
+    sampled_at_ = now;
   }
   void sample_rtt(Nanos now, Nanos rtt) {
     if (rtt.count < 0) return;
@@ -74,7 +82,8 @@ class PathEstimator {
       srtt_.count += (rtt.count - srtt_.count) / 8;
     }
   }
-  BytesPerSec rate() const { return rate_; }  // 0: not measured yet
+  BytesPerSec rate() const { return rate_; }        // 0: not measured yet
+  Nanos sampled_at() const { return sampled_at_; }  // when the rate was last confirmed or changed
   Nanos srtt() const { return srtt_; }
   Nanos rttvar() const { return rttvar_; }
   Nanos rtt_min() const {
@@ -84,6 +93,7 @@ class PathEstimator {
 
  private:
   BytesPerSec rate_;
+  Nanos sampled_at_;
   Nanos srtt_, rttvar_;
   std::array<Nanos, 2> rtt_min_{Nanos::max(), Nanos::max()};
   Nanos bucket_start_{-(5_s).count};
@@ -163,14 +173,14 @@ struct Path {
 
   // sending
   std::uint32_t next_sequence = 1;
-  std::uint32_t first_unacked = 1;     // == next_sequence: nothing in flight
+  std::uint32_t first_unacked = 1;  // == next_sequence: nothing in flight
   std::uint64_t unacked_bytes = 0;
-  std::vector<InFlight> in_flight;     // AckState::kWindow entries, by sequence
-  Nanos last_progress;                 // last ack of something, or when the path went from empty to busy
+  std::vector<InFlight> in_flight;  // AckState::kWindow entries, by sequence
+  Nanos last_progress;              // last ack of something, or when the path went from empty to busy
   Nanos stall_began;
-  std::uint32_t stalls = 0;            // time-outs in a row with nowhere else to go
-  bool stalled = false;                // in flight without acks for too long: gets no new pieces
-  bool blocked = false;                // send() refused; on_writable clears it
+  std::uint32_t stalls = 0;  // time-outs in a row with nowhere else to go
+  bool stalled = false;      // in flight without acks for too long: gets no new pieces
+  bool blocked = false;      // send() refused; on_writable clears it
   bool needs_flush = false;
 
   // receiving
@@ -179,7 +189,7 @@ struct Path {
   std::uint64_t ack_pending_bytes = 0;
   bool ack_now = false;
   Nanos ack_due = Nanos::max();
-  bool landing = false;                // a kSpan landing is in progress
+  bool landing = false;  // a kSpan landing is in progress
   wire::Header landing_header;
   std::uint64_t landing_cookie = 0;
 
@@ -187,12 +197,12 @@ struct Path {
   Nanos last_heard;
   Nanos last_sent;
   Nanos state_since;
-  Nanos next_dial;                     // kIdle
+  Nanos next_dial;  // kIdle
   Nanos probation_until;
-  Nanos probation_backoff;             // doubles with each return that fails
+  Nanos probation_backoff;  // doubles with each return that fails
   Nanos up_since;
-  bool echo_seen = false;              // since the lane came up
-  std::uint64_t peer_sent_ns = 0;      // to echo
+  bool echo_seen = false;          // since the lane came up
+  std::uint64_t peer_sent_ns = 0;  // to echo
   Nanos peer_heard_at;
 
   // counters over all lanes of the path

@@ -31,12 +31,14 @@ enum class Kind : std::uint8_t {
   kAbort = 6,      // a group's epoch is dead: the verdict (AbortPayload, text behind it)
   kGoodbye = 7,    // the peer closes on purpose: what follows is not a death
   kControl = 8,    // membership messages (control/messages.h), on control lanes only
-  kVoid = 9,       // the frame with this lane_sequence was taken back before it left: nothing to deliver, the sequence counts
+  kVoid =
+      9,  // the frame with this lane_sequence was taken back before it left: nothing to deliver, the sequence counts
 };
 
 // flags
-inline constexpr std::uint8_t kSequenced = 1;  // lane_sequence counts; acked and resent (pieces, signatures, aborts on lanes)
-inline constexpr std::uint8_t kAckNow = 2;     // the sender has nothing behind it: don't wait for more before acking
+inline constexpr std::uint8_t kSequenced =
+    1;  // lane_sequence counts; acked and resent (pieces, signatures, aborts on lanes)
+inline constexpr std::uint8_t kAckNow = 2;  // the sender has nothing behind it: don't wait for more before acking
 
 struct Header {
   std::uint16_t magic = kMagic;
@@ -80,15 +82,16 @@ std::uint32_t payload_crc(const void* data, std::size_t bytes);
 
 // Hello: the dialling side sends it first; the accepting side answers with its own before anything else.
 struct HelloPayload {
-  std::uint64_t job = 0;       // token made by the coordinator at join: strangers and old runs are turned away; 0 on control lanes
-  std::uint32_t engine = 0;    // the sender's engine number; 0xffffffff: not known yet (control lanes before the join)
-  std::uint32_t target = 0;    // the engine the sender believes to reach
-  std::uint16_t rail = 0;      // the sender's rail number; 0xffff on a control lane
-  std::uint16_t peer_rail = 0; // the receiver's rail number as the sender sees it
-  std::uint16_t lane = 0;      // index among the lanes of this rail pair
+  std::uint64_t job =
+      0;  // token made by the coordinator at join: strangers and old runs are turned away; 0 on control lanes
+  std::uint32_t engine = 0;     // the sender's engine number; 0xffffffff: not known yet (control lanes before the join)
+  std::uint32_t target = 0;     // the engine the sender believes to reach
+  std::uint16_t rail = 0;       // the sender's rail number; 0xffff on a control lane
+  std::uint16_t peer_rail = 0;  // the receiver's rail number as the sender sees it
+  std::uint16_t lane = 0;       // index among the lanes of this rail pair
   std::uint16_t version_min = kVersion;
   std::uint16_t version_max = kVersion;
-  std::uint16_t purpose = 0;   // HelloPurpose
+  std::uint16_t purpose = 0;  // HelloPurpose
   std::uint32_t reserved = 0;
 };
 static_assert(sizeof(HelloPayload) == 32 && std::has_unique_object_representations_v<HelloPayload>);
@@ -122,16 +125,16 @@ static_assert(sizeof(SignaturePayload) == 40 && std::has_unique_object_represent
 // rank entered in it. Times are the sender's own clock, echoed back unread.
 struct HeartbeatPayload {
   std::uint64_t sent_ns = 0;
-  std::uint64_t echo_ns = 0;        // sent_ns of the last heartbeat heard; 0 = none
-  std::uint64_t echo_held_ns = 0;   // how long it was held here
+  std::uint64_t echo_ns = 0;       // sent_ns of the last heartbeat heard; 0 = none
+  std::uint64_t echo_held_ns = 0;  // how long it was held here
 };
 static_assert(sizeof(HeartbeatPayload) == 24 && std::has_unique_object_representations_v<HeartbeatPayload>);
 
 // Abort: header.flow/epoch name the group (flow 0: every group with that rank in it); text_bytes of UTF-8 follow.
 inline constexpr std::uint32_t kAbortTextMax = 960;
 struct AbortPayload {
-  std::uint32_t code = 0;      // canary_status
-  std::int32_t rank = -1;      // culprit, world rank
+  std::uint32_t code = 0;  // canary_status
+  std::int32_t rank = -1;  // culprit, world rank
   std::int64_t op = -1;
   std::uint64_t elapsed_ns = 0;
   std::uint32_t reporter = 0;  // engine that saw it first

@@ -30,14 +30,15 @@ typedef struct canary_op canary_op;           /* an operation in flight */
 
 /* How to join. Zero-initialise, set struct_size, fill what differs from the environment. */
 typedef struct canary_config {
-  size_t struct_size;  /* sizeof(canary_config) */
-  const char* join;    /* "tcp://host:port" where rank 0 listens; NULL: $CANARY_JOIN. Needless when world_size is 1. */
-  int rank;            /* -1: $CANARY_RANK */
-  int world_size;      /* 0: $CANARY_WORLD_SIZE */
+  size_t struct_size; /* sizeof(canary_config) */
+  const char* join;   /* "tcp://host:port" where rank 0 listens; NULL: $CANARY_JOIN. Needless when world_size is 1. */
+  int rank;           /* -1: $CANARY_RANK */
+  int world_size;     /* 0: $CANARY_WORLD_SIZE */
   const char* const* settings; /* "name=value" strings (docs/settings.md), over the environment; may be NULL */
   size_t settings_count;
 } canary_config;
-#define CANARY_CONFIG_INIT {sizeof(canary_config), NULL, -1, 0, NULL, 0}
+#define CANARY_CONFIG_INIT \
+  { sizeof(canary_config), NULL, -1, 0, NULL, 0 }
 
 /* Joins: blocks until all ranks are there or the join time-out passed. `config` may be NULL (everything from the environment). */
 CANARY_API enum canary_status canary_init(const canary_config* config, canary_context** context);
@@ -51,7 +52,8 @@ CANARY_API int canary_world_size(const canary_context* context);
 CANARY_API canary_group* canary_world(canary_context* context);
 /* Forms a group of `count` distinct world ranks in the given order (the index is the rank in the group). Only members call, all with the same
  * list. Blocks until all have. */
-CANARY_API enum canary_status canary_group_create(canary_context* context, const int* ranks, int count, canary_group** group);
+CANARY_API enum canary_status canary_group_create(canary_context* context, const int* ranks, int count,
+                                                  canary_group** group);
 /* Ends the group for all members: pending and later operations give CANARY_ABORTED with this text on every rank. */
 CANARY_API enum canary_status canary_group_abort(canary_group* group, const char* reason);
 /* Frees the handle; no operation of it may be pending. Local. */
@@ -87,17 +89,17 @@ CANARY_API enum canary_status canary_op_set_deadline(canary_op* op, uint64_t nan
 
 /* What went wrong last in this thread. Strings live until the thread's next failing call. */
 typedef struct canary_error {
-  size_t struct_size;      /* set to sizeof(canary_error) by the caller */
+  size_t struct_size; /* set to sizeof(canary_error) by the caller */
   enum canary_status code;
-  const char* message;     /* the whole sentence */
-  const char* op;          /* "all_reduce" or "" */
-  int64_t op_number;       /* in its group, from 1; -1: none */
-  uint32_t group;          /* flow number of the group; 1: the world, 0: none */
+  const char* message; /* the whole sentence */
+  const char* op;      /* "all_reduce" or "" */
+  int64_t op_number;   /* in its group, from 1; -1: none */
+  uint32_t group;      /* flow number of the group; 1: the world, 0: none */
   uint32_t epoch;
-  int rank;                /* culprit's world rank; -1: unknown */
-  const char* host;        /* culprit's host, or "" */
-  const char* device;      /* NICs concerned, or "" */
-  const char* phase;       /* "join", "entry", "exchange" or "" */
+  int rank;           /* culprit's world rank; -1: unknown */
+  const char* host;   /* culprit's host, or "" */
+  const char* device; /* NICs concerned, or "" */
+  const char* phase;  /* "join", "entry", "exchange" or "" */
   uint64_t elapsed_ns;
 } canary_error;
 CANARY_API enum canary_status canary_last_error(canary_error* error);
@@ -107,18 +109,19 @@ CANARY_API const char* canary_status_name(enum canary_status status);
 /* Counters of one NIC since canary_init. */
 typedef struct canary_nic_stats {
   char device[32];
-  uint64_t transmit_bytes;         /* handed to the NIC by Canary, headers included */
+  uint64_t transmit_bytes; /* handed to the NIC by Canary, headers included */
   uint64_t receive_bytes;
-  uint64_t piece_retransmits;      /* pieces sent again, for any reason */
+  uint64_t piece_retransmits; /* pieces sent again, for any reason */
   uint64_t piece_crc_errors;
-  uint64_t failovers;              /* times a lane on this NIC was given up */
-  uint64_t kernel_transmit_bytes;  /* the kernel's own counter of the device, since boot */
-  uint64_t rate_bytes_per_second;  /* measured delivery rate, sum over lanes; 0 = not measured yet */
+  uint64_t failovers;             /* times a lane on this NIC was given up */
+  uint64_t kernel_transmit_bytes; /* the kernel's own counter of the device, since boot */
+  uint64_t rate_bytes_per_second; /* measured delivery rate, sum over lanes; 0 = not measured yet */
   uint32_t lanes_up;
   uint32_t reserved;
 } canary_nic_stats;
 /* Fills at most `capacity` entries, sets *count to the number of NICs. */
-CANARY_API enum canary_status canary_stats(canary_context* context, canary_nic_stats* nics, size_t capacity, size_t* count);
+CANARY_API enum canary_status canary_stats(canary_context* context, canary_nic_stats* nics, size_t capacity,
+                                           size_t* count);
 /* Name of the algorithm that the last completed operation of the group ran ("ring"); "" before the first. */
 CANARY_API const char* canary_group_algorithm(const canary_group* group);
 

@@ -64,7 +64,8 @@ Status request_changes(const std::string& state_path, const std::vector<std::str
     request += change + "\n";
   }
   if (request.empty() || request.size() > kMaxRequest) {
-    return {CANARY_INVALID_ARGUMENT, "link takes the state file and at least one change such as host=1,nic=0,rate=125mbit"};
+    return {CANARY_INVALID_ARGUMENT,
+            "link takes the state file and at least one change such as host=1,nic=0,rate=125mbit"};
   }
   const auto path = control_path(state_path);
   if (!path.ok()) return path.status();

@@ -73,7 +73,8 @@ std::vector<std::int64_t> probe(int fd, int count, Nanos patience) {
 
 }  // namespace
 
-Result<RoundTrip> measure_round_trip(int from_network_fd, int to_network_fd, const std::string& address, Nanos expected) {
+Result<RoundTrip> measure_round_trip(int from_network_fd, int to_network_fd, const std::string& address,
+                                     Nanos expected) {
   auto ready = make_pipe();
   if (!ready.ok()) return ready.status();
   const pid_t reflector = ::fork();

@@ -15,6 +15,7 @@ struct RoundTrip {
 
 // Ten datagrams from one namespace to `address` in the other, after one to warm up (address resolution). `expected` bounds
 // the wait for lost ones.
-Result<RoundTrip> measure_round_trip(int from_network_fd, int to_network_fd, const std::string& address, Nanos expected);
+Result<RoundTrip> measure_round_trip(int from_network_fd, int to_network_fd, const std::string& address,
+                                     Nanos expected);
 
 }  // namespace canarynet::run

@@ -57,7 +57,8 @@ std::string milliseconds(Nanos t) {
 class Init {
  public:
   explicit Init(InitArguments a)
-      : arguments_(std::move(a)), options_(*arguments_.options),
+      : arguments_(std::move(a)),
+        options_(*arguments_.options),
         ranks_(options_, [this](int fd, const std::string& text) { return put(fd, text); }) {}
 
   int run() {
@@ -103,7 +104,8 @@ class Init {
     if (!paths.ok()) return paths.status();
     paths_ = paths.take();
     const std::string report = paths_.folder + '\0' + paths_.state + '\0';
-    if (!write_all(arguments_.report.get(), report.data(), report.size())) return {CANARY_SYSTEM, "canary-run went away"};
+    if (!write_all(arguments_.report.get(), report.data(), report.size()))
+      return {CANARY_SYSTEM, "canary-run went away"};
     arguments_.report.reset();
     return start();
   }
@@ -119,8 +121,8 @@ class Init {
       bed_ = bed.take();
       state_.bed = bed_.get();
       for (const auto& note : notes) tell(note);
-      tell(std::to_string(options_.hosts) + " hosts with " + std::to_string(options_.nics) + " NICs (" + options_.topology_text +
-           ") up in " + milliseconds(clock_.now() - begin));
+      tell(std::to_string(options_.hosts) + " hosts with " + std::to_string(options_.nics) + " NICs (" +
+           options_.topology_text + ") up in " + milliseconds(clock_.now() - begin));
       if (options_.relay) measure();
     }
     const int port = options_.port > 0 ? options_.port : bed_ ? kJoinPort : free_port();
@@ -141,8 +143,8 @@ class Init {
     }
     state_.round_trip = rtt.value();
     const Nanos asked = RunOptions::per_nic(options_.delays, 0, Nanos{}) * 2;
-    tell("RTT over nic0: " + milliseconds(rtt.value().min) + " least, " + milliseconds(rtt.value().median) + " median; " +
-         milliseconds(asked) + " asked for");
+    tell("RTT over nic0: " + milliseconds(rtt.value().min) + " least, " + milliseconds(rtt.value().median) +
+         " median; " + milliseconds(asked) + " asked for");
   }
 
   void serve() {
@@ -154,7 +156,8 @@ class Init {
       ranks_.add_polled(&polled);
       const Nanos next = std::min(ranks_.next_tick(), timed_out ? Nanos::max() : limit);
       int wait = -1;
-      if (next != Nanos::max()) wait = static_cast<int>(std::clamp<std::int64_t>((next - clock_.now()).count / 1'000'000 + 1, 0, 60'000));
+      if (next != Nanos::max())
+        wait = static_cast<int>(std::clamp<std::int64_t>((next - clock_.now()).count / 1'000'000 + 1, 0, 60'000));
       if (::poll(polled.data(), polled.size(), wait) < 0 && errno != EINTR) break;
       if (polled[0].revents != 0) on_lifeline();
       for (std::size_t i = 3; i < polled.size(); ++i) {

@@ -92,7 +92,8 @@ int run(const RunOptions& options) {
   const Started init = start_init(options.hosts > 0);
   if (init.pid < 0) {
     return fail(kNoTestbed, std::string("--hosts needs root or user namespaces (kernel.unprivileged_userns_clone, "
-                                        "user.max_user_namespaces): ") + strerror(errno));
+                                        "user.max_user_namespaces): ") +
+                                strerror(errno));
   }
   if (init.pid == 0) {
     lifeline.value().write.reset();

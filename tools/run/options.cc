@@ -1,7 +1,7 @@
 #include "tools/run/options.h"
 
-#include <CLI/CLI.hpp>
 #include <charconv>
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <functional>
 
@@ -94,13 +94,15 @@ Status fit_topology(const std::string& nics_text, RunOptions* o) {
   if (o->topology == Topology::kMesh) {
     if (o->hosts < 2) return wrong("--hosts", std::to_string(o->hosts), "a mesh takes at least 2 hosts");
     needed = o->hosts - 1;
-    reason = "a mesh of " + std::to_string(o->hosts) + " hosts takes " + std::to_string(needed) + " (one NIC per other host)";
+    reason = "a mesh of " + std::to_string(o->hosts) + " hosts takes " + std::to_string(needed) +
+             " (one NIC per other host)";
   } else if (o->topology == Topology::kBcube) {
     std::int64_t hosts = 1;
     for (int i = 0; i < o->levels && hosts <= kMaxHosts; ++i) hosts *= o->radix;
     if (hosts != o->hosts) {
       return wrong("--hosts", std::to_string(o->hosts),
-                   o->topology_text + " takes r^L = " + (hosts > kMaxHosts ? "more than 250" : std::to_string(hosts)) + " hosts");
+                   o->topology_text + " takes r^L = " + (hosts > kMaxHosts ? "more than 250" : std::to_string(hosts)) +
+                       " hosts");
     }
     needed = o->levels;
     reason = o->topology_text + " takes " + std::to_string(needed) + " (one NIC per level)";
@@ -122,7 +124,8 @@ Status check_plain(const CLI::App& app) {
   for (const char* option : {"--nics", "--topology", "--rate", "--delay", "--jitter", "--loss", "--mtu", "--no-ctl",
                              "--congestion", "--burst", "--queue"}) {
     if (app.count(option) > 0) {
-      return {CANARY_INVALID_ARGUMENT, std::string(option) + " needs --hosts: plain processes share the machine's loopback"};
+      return {CANARY_INVALID_ARGUMENT,
+              std::string(option) + " needs --hosts: plain processes share the machine's loopback"};
     }
   }
   return {};
@@ -151,7 +154,8 @@ Status fill(const Texts& t, const CLI::App& app, RunOptions* o) {
   if (!number.ok()) return number.status();
   o->hosts = number.value();
   if (o->ranks % o->hosts != 0) {
-    return wrong("-n", t.ranks, "--hosts " + t.hosts + " takes a multiple of " + t.hosts + " (equal blocks of ranks per host)");
+    return wrong("-n", t.ranks,
+                 "--hosts " + t.hosts + " takes a multiple of " + t.hosts + " (equal blocks of ranks per host)");
   }
   if (auto s = parse_topology(t.topology.empty() ? "flat" : t.topology, o); !s.ok()) return s;
   if (auto s = fit_topology(t.nics, o); !s.ok()) return s;
@@ -301,16 +305,19 @@ Result<ParsedOptions> parse_run_options(const std::vector<std::string>& argument
   }
 
   Texts t;
-  CLI::App app("canary-run -n RANKS [OPTIONS] -- CMD...\n"
-               "Starts the ranks of a job on this machine: plain processes, or on hosts made of network namespaces.",
-               "canary-run");
+  CLI::App app(
+      "canary-run -n RANKS [OPTIONS] -- CMD...\n"
+      "Starts the ranks of a job on this machine: plain processes, or on hosts made of network namespaces.",
+      "canary-run");
   app.footer(kFooter);
   bool no_ctl = false, no_prefix = false;
   app.add_option("-n,--ranks", t.ranks, "ranks to start, in equal blocks per host")->type_name("RANKS");
-  app.add_option("--hosts", t.hosts, "make H hosts, one network namespace each (default: plain processes)")->type_name("H");
+  app.add_option("--hosts", t.hosts, "make H hosts, one network namespace each (default: plain processes)")
+      ->type_name("H");
   app.add_option("--nics", t.nics, "NICs per host, nic0 ... (default: what the topology takes)")->type_name("K");
-  app.add_option("--topology", t.topology,
-                 "flat: NIC k on switch k (default); mesh: one link per pair of hosts; bcube:r,L: r^L hosts with L NICs")
+  app.add_option(
+         "--topology", t.topology,
+         "flat: NIC k on switch k (default); mesh: one link per pair of hosts; bcube:r,L: r^L hosts with L NICs")
       ->type_name("T");
   app.add_option("--rate", t.rate, "rate of a NIC, each direction: 500mbit, or one per NIC index: 500mbit,125mbit")
       ->type_name("R[,R...]");
@@ -322,12 +329,15 @@ Result<ParsedOptions> parse_run_options(const std::vector<std::string>& argument
   app.add_option("--burst", t.burst, "bucket of the shaper (default from the rate)")->type_name("SIZE");
   app.add_option("--queue", t.queue, "queue of a NIC and of a switch port (default from the rate)")->type_name("SIZE");
   app.add_flag("--no-ctl", no_ctl, "no ctl0, the unshaped control NIC: ranks join over nic0");
-  app.add_option("--congestion", o.congestion, "TCP congestion control in the hosts, where the kernel allows")->type_name("NAME");
+  app.add_option("--congestion", o.congestion, "TCP congestion control in the hosts, where the kernel allows")
+      ->type_name("NAME");
   app.add_option("--port", t.port, "port in CANARY_JOIN (default 29400 with hosts, else a free one)")->type_name("P");
-  app.add_option("--grace", t.grace, "what the others get after a rank failed, before SIGTERM (default 5s)")->type_name("T");
+  app.add_option("--grace", t.grace, "what the others get after a rank failed, before SIGTERM (default 5s)")
+      ->type_name("T");
   app.add_flag("--keep-going", o.keep_going, "leave the others alone when a rank fails");
   app.add_option("--timeout", t.timeout, "stop all ranks after this time (exit status 124)")->type_name("T");
-  app.add_option("--state", o.state_path, "write the state file here (default: in a temporary folder)")->type_name("PATH");
+  app.add_option("--state", o.state_path, "write the state file here (default: in a temporary folder)")
+      ->type_name("PATH");
   app.add_flag("--no-prefix", no_prefix, "do not put [rank] before each line of output");
   app.add_flag("-q,--quiet", o.quiet, "say nothing but errors");
   try {
@@ -345,7 +355,8 @@ Result<ParsedOptions> parse_run_options(const std::vector<std::string>& argument
   o.ctl = !no_ctl;
   o.prefix = !no_prefix;
   if (auto s = fill(t, app, &o); !s.ok()) return s;
-  if (o.command.empty()) return Status(CANARY_INVALID_ARGUMENT, "the command is missing: canary-run -n RANKS ... -- CMD...");
+  if (o.command.empty())
+    return Status(CANARY_INVALID_ARGUMENT, "the command is missing: canary-run -n RANKS ... -- CMD...");
   return parsed;
 }
 

@@ -25,9 +25,9 @@ struct RunOptions {
   int levels = 0;  // bcube:r,L
   std::string topology_text = "flat";
   std::vector<std::int64_t> rates;
-  bool relay = false;  // --delay or --jitter given, even as 0: packets pass the relay
-  std::vector<Nanos> delays;   // one way, added where a packet leaves its host
-  std::vector<Nanos> jitters;  // ± around the delay
+  bool relay = false;                   // --delay or --jitter given, even as 0: packets pass the relay
+  std::vector<Nanos> delays;            // one way, added where a packet leaves its host
+  std::vector<Nanos> jitters;           // ± around the delay
   std::vector<std::uint32_t> loss_ppm;  // between two hosts, each way; half of it happens at either end
   int mtu = 1500;
   bool ctl = true;

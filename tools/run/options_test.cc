@@ -36,8 +36,10 @@ std::string error_of(const std::string& text) {
 
 TEST(RunOptionsText, TakesEverything) {
   const auto o = parsed(
-      "-n 8 --hosts 4 --topology bcube:2,2 --rate 500mbit,2.5gbit --delay 1ms --jitter 100us --loss 0.1%,0% --mtu 9000 --no-ctl "
-      "--port 5 --congestion cubic --grace 1s --timeout 10s --keep-going --no-prefix -q --burst 64KiB -- cmd --hosts -- x");
+      "-n 8 --hosts 4 --topology bcube:2,2 --rate 500mbit,2.5gbit --delay 1ms --jitter 100us --loss 0.1%,0% --mtu 9000 "
+      "--no-ctl "
+      "--port 5 --congestion cubic --grace 1s --timeout 10s --keep-going --no-prefix -q --burst 64KiB -- cmd --hosts "
+      "-- x");
   EXPECT_EQ(o.ranks, 8);
   EXPECT_EQ(o.hosts, 4);
   EXPECT_EQ(o.nics, 2);
@@ -110,8 +112,9 @@ TEST(LinkChangeText, TakesOneActionOnOneOrAllNics) {
   EXPECT_EQ(change.value().host, -1);
   EXPECT_EQ(change.value().action, LinkChange::Action::kBlackhole);
   EXPECT_TRUE(change.value().on);
-  for (const char* wrong : {"", "host=1,nic=0", "host=1,down", "nic=1,down", "host=1,nic=0,up,down", "host=1,nic=0,blackhole",
-                            "host=-1,nic=0,up", "host=1,nic=0,rate=5", "host=1,nic=0,colour=red"}) {
+  for (const char* wrong :
+       {"", "host=1,nic=0", "host=1,down", "nic=1,down", "host=1,nic=0,up,down", "host=1,nic=0,blackhole",
+        "host=-1,nic=0,up", "host=1,nic=0,rate=5", "host=1,nic=0,colour=red"}) {
     EXPECT_FALSE(parse_link_change(wrong).ok()) << wrong;
   }
 }
@@ -172,7 +175,8 @@ TEST(WiringPlan, AddressesAreUniqueAndSwitchesAreSubnets) {
     std::set<std::string> addresses, subnets;
     for (const auto& p : w.ports) {
       EXPECT_TRUE(addresses.insert(p.address).second) << p.address;
-      subnets.insert(p.address.substr(0, p.address.rfind('.')) + " " + w.switches[static_cast<std::size_t>(p.switch_index)]);
+      subnets.insert(p.address.substr(0, p.address.rfind('.')) + " " +
+                     w.switches[static_cast<std::size_t>(p.switch_index)]);
       EXPECT_NE(p.address.substr(0, 5), "10.0.") << "belongs to ctl0";
     }
     EXPECT_EQ(subnets.size(), w.switches.size()) << text;

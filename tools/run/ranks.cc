@@ -81,14 +81,16 @@ Status Ranks::spawn(const OuterPids& pids, const std::string& join, const std::s
       char byte = 0;
       go_.write.reset();
       // No go-ahead: canary-run gave up or died.
-      if (!write_all(ready.value().write.get(), &outer, sizeof outer) || !read_all(go_.read.get(), &byte, 1)) ::_exit(125);
+      if (!write_all(ready.value().write.get(), &outer, sizeof outer) || !read_all(go_.read.get(), &byte, 1))
+        ::_exit(125);
       become_rank(r, join, state_path);
     }
     ::setpgid(rank.pid, rank.pid);  // in both, so that neither has to wait for the other
     rank.alive = true;
     ++alive_;
     // One at a time: the pipe is shared.
-    if (!read_all(ready.value().read.get(), &rank.outer_pid, sizeof(pid_t))) return {CANARY_SYSTEM, "a rank died at its start"};
+    if (!read_all(ready.value().read.get(), &rank.outer_pid, sizeof(pid_t)))
+      return {CANARY_SYSTEM, "a rank died at its start"};
   }
   return {};
 }

@@ -63,8 +63,10 @@ class Link {
     ring.tp_block_nr = blocks;
     ring.tp_frame_size = frame_size_;
     ring.tp_frame_nr = frames_;
-    if (::setsockopt(rx_.get(), SOL_PACKET, PACKET_RX_RING, &ring, sizeof ring) != 0) return system_error("PACKET_RX_RING", errno);
-    void* memory = ::mmap(nullptr, static_cast<std::size_t>(block) * blocks, PROT_READ | PROT_WRITE, MAP_SHARED, rx_.get(), 0);
+    if (::setsockopt(rx_.get(), SOL_PACKET, PACKET_RX_RING, &ring, sizeof ring) != 0)
+      return system_error("PACKET_RX_RING", errno);
+    void* memory =
+        ::mmap(nullptr, static_cast<std::size_t>(block) * blocks, PROT_READ | PROT_WRITE, MAP_SHARED, rx_.get(), 0);
     if (memory == MAP_FAILED) return system_error("mmap of the packet ring", errno);
     ring_ = static_cast<char*>(memory);
 
@@ -73,7 +75,8 @@ class Link {
     from.sll_protocol = htons(ETH_P_ALL);
     from.sll_ifindex = static_cast<int>(::if_nametoindex(spec_.from.c_str()));
     to_.sll_ifindex = static_cast<int>(::if_nametoindex(spec_.to.c_str()));
-    if (from.sll_ifindex == 0 || to_.sll_ifindex == 0 || ::bind(rx_.get(), reinterpret_cast<sockaddr*>(&from), sizeof from) != 0) {
+    if (from.sll_ifindex == 0 || to_.sll_ifindex == 0 ||
+        ::bind(rx_.get(), reinterpret_cast<sockaddr*>(&from), sizeof from) != 0) {
       return system_error("relay from " + spec_.from + " to " + spec_.to, errno);
     }
     return {};
@@ -96,7 +99,8 @@ class Link {
           next = due_[at];
           break;
         }
-        iov_[batch] = {reinterpret_cast<char*>(header) + header->tp_mac - kVnetHeader, header->tp_snaplen + kVnetHeader};
+        iov_[batch] = {reinterpret_cast<char*>(header) + header->tp_mac - kVnetHeader,
+                       header->tp_snaplen + kVnetHeader};
         cut_[batch] = header->tp_snaplen < header->tp_len;
         messages_[batch].msg_hdr = {};
         messages_[batch].msg_hdr.msg_name = &to_;

@@ -50,8 +50,10 @@ int listen_on(int type, int port) {
   const int fd = open_socket(type, nullptr), on = 1, big = 32 << 20;
   const sockaddr_in a = address_of("0.0.0.0", port);
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (type == SOCK_DGRAM && ::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &big, sizeof big) != 0) perror("SO_RCVBUFFORCE");
-  if (::bind(fd, reinterpret_cast<const sockaddr*>(&a), sizeof a) != 0 || (type == SOCK_STREAM && ::listen(fd, 64) != 0)) {
+  if (type == SOCK_DGRAM && ::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &big, sizeof big) != 0)
+    perror("SO_RCVBUFFORCE");
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&a), sizeof a) != 0 ||
+      (type == SOCK_STREAM && ::listen(fd, 64) != 0)) {
     perror("bind");
     ::exit(1);
   }
@@ -144,7 +146,8 @@ int send_datagrams(const char* address, int port, int number) {
   const int fd = open_socket(SOCK_DGRAM, nullptr);
   const sockaddr_in to = address_of(address, port);
   for (int i = 0; i < number; ++i) {
-    if (::sendto(fd, "0123456789abcdef", 16, 0, reinterpret_cast<const sockaddr*>(&to), sizeof to) < 0) return perror("sendto"), 1;
+    if (::sendto(fd, "0123456789abcdef", 16, 0, reinterpret_cast<const sockaddr*>(&to), sizeof to) < 0)
+      return perror("sendto"), 1;
     if (i % 20 == 19) ::usleep(1000);
   }
   return 0;

@@ -1,6 +1,4 @@
 // canary-run with plain processes: environment, output, ends, signals, and that nothing is left behind. Needs no privilege.
-#include "tools/run/run_test_util.h"
-
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -9,6 +7,8 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+
+#include "tools/run/run_test_util.h"
 
 namespace canarynet::run {
 namespace {
@@ -28,8 +28,9 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 TEST(PlainRanks, GetTheirEnvironment) {
-  const auto e = run(canary_run("-n 3", "echo $CANARY_RANK/$CANARY_WORLD_SIZE $CANARY_LOCAL_RANK/$CANARY_LOCAL_SIZE "
-                                        "$CANARY_SOCKET_IFNAME ${CANARY_HOST_ID-none} ${CANARY_INSECURE-none}"));
+  const auto e = run(canary_run("-n 3",
+                                "echo $CANARY_RANK/$CANARY_WORLD_SIZE $CANARY_LOCAL_RANK/$CANARY_LOCAL_SIZE "
+                                "$CANARY_SOCKET_IFNAME ${CANARY_HOST_ID-none} ${CANARY_INSECURE-none}"));
   EXPECT_EQ(e.code, 0) << e.err;
   EXPECT_EQ(sorted_lines(e.out), (std::vector<std::string>{"[0] 0/3 0/3 =lo none none", "[1] 1/3 1/3 =lo none none",
                                                            "[2] 2/3 2/3 =lo none none"}));
@@ -51,8 +52,10 @@ TEST(PlainRanks, KeepWhatTheUserSet) {
 }
 
 TEST(Output, ComesInWholeLinesWithTheRankInFront) {
-  const auto e = run(canary_run("-n 4", "i=0; while [ $i -lt 200 ]; do printf %s start-; echo $CANARY_RANK-$i; i=$((i+1)); done; "
-                                        "printf last"));
+  const auto e =
+      run(canary_run("-n 4",
+                     "i=0; while [ $i -lt 200 ]; do printf %s start-; echo $CANARY_RANK-$i; i=$((i+1)); done; "
+                     "printf last"));
   EXPECT_EQ(e.code, 0);
   int next[4] = {};
   int last = 0;
@@ -83,7 +86,8 @@ TEST(Output, IsCompleteWhenARankDiesRightAfterWriting) {
 }
 
 TEST(Ends, ExitStatusIsThatOfTheFirstRankThatFailed) {
-  const auto e = run(canary_run("-n 3 --grace 10s", "[ $CANARY_RANK = 1 ] && exit 7; [ $CANARY_RANK = 2 ] && sleep 0.3 && exit 9; exit 0"));
+  const auto e = run(canary_run("-n 3 --grace 10s",
+                                "[ $CANARY_RANK = 1 ] && exit 7; [ $CANARY_RANK = 2 ] && sleep 0.3 && exit 9; exit 0"));
   EXPECT_EQ(e.code, 7);
   EXPECT_TRUE(has(e.err, "rank 1 exited with status 7")) << e.err;
   EXPECT_TRUE(has(e.err, "rank 2 exited with status 9")) << e.err;
@@ -97,7 +101,8 @@ TEST(Ends, ASignalCountsAs128AndItsNumber) {
 
 TEST(Ends, TheOthersAreStoppedAfterTheGracePeriod) {
   const auto start = std::chrono::steady_clock::now();
-  const auto e = run(canary_run("-n 3 --grace 300ms", "[ $CANARY_RANK = 1 ] && exit 3; trap 'echo asked; exit 0' TERM; sleep 60 & wait"));
+  const auto e = run(canary_run("-n 3 --grace 300ms",
+                                "[ $CANARY_RANK = 1 ] && exit 3; trap 'echo asked; exit 0' TERM; sleep 60 & wait"));
   EXPECT_EQ(e.code, 3);
   EXPECT_GE(seconds_since(start), 0.3);
   EXPECT_LT(seconds_since(start), 20);
@@ -105,12 +110,14 @@ TEST(Ends, TheOthersAreStoppedAfterTheGracePeriod) {
 }
 
 TEST(Ends, RanksThatIgnoreSigtermAreKilled) {
-  const auto e = run(canary_run("-n 2 --grace 0s", "[ $CANARY_RANK = 1 ] && exit 3; trap '' TERM; while :; do sleep 0.1; done"));
+  const auto e =
+      run(canary_run("-n 2 --grace 0s", "[ $CANARY_RANK = 1 ] && exit 3; trap '' TERM; while :; do sleep 0.1; done"));
   EXPECT_EQ(e.code, 3);
 }
 
 TEST(Ends, KeepGoingLeavesTheOthersAlone) {
-  const auto e = run(canary_run("-n 2 --keep-going --grace 0s", "[ $CANARY_RANK = 1 ] && exit 3; sleep 0.5; echo finished"));
+  const auto e =
+      run(canary_run("-n 2 --keep-going --grace 0s", "[ $CANARY_RANK = 1 ] && exit 3; sleep 0.5; echo finished"));
   EXPECT_EQ(e.code, 3);
   EXPECT_EQ(e.out, "[0] finished\n");
 }
@@ -189,7 +196,8 @@ TEST(StateFile, GoesWhereItIsAskedToAndDisappears) {
 }
 
 // Grandchildren in sessions of their own are the hardest to find again.
-constexpr const char* kStubborn = "trap '' TERM INT HUP; setsid sh -c 'trap \"\" TERM; sleep 300' & echo ready; sleep 300";
+constexpr const char* kStubborn =
+    "trap '' TERM INT HUP; setsid sh -c 'trap \"\" TERM; sleep 300' & echo ready; sleep 300";
 
 class NothingIsLeft : public Test {
  protected:
@@ -259,7 +267,8 @@ TEST_F(NothingIsLeft, AfterSigkillWhileNobodyReadsTheOutput) {
 TEST_F(NothingIsLeft, AfterSigkillOfTheInitProcess) {
   start("-n 2", kStubborn);
   ASSERT_TRUE(ready(2));
-  const auto children = slurp("/proc/" + std::to_string(job_->pid()) + "/task/" + std::to_string(job_->pid()) + "/children");
+  const auto children =
+      slurp("/proc/" + std::to_string(job_->pid()) + "/task/" + std::to_string(job_->pid()) + "/children");
   if (children.empty()) GTEST_SKIP() << "this kernel does not list children";
   ::kill(std::stoi(children), SIGKILL);
   EXPECT_EQ(job_->wait().code, 128 + SIGKILL);
@@ -278,8 +287,10 @@ TEST_F(NothingIsLeft, WithoutPidNamespaces) {
   EXPECT_TRUE(has(e.err, "no PID namespace")) << e.err;
   EXPECT_EQ(run({"unshare", "-U", "-r", "sh", "-c", limit + CANARY_RUN " -n 1 --hosts 1 -- true"}).code, 125);
 
-  job_ = std::make_unique<Job>(std::vector<std::string>{"unshare", "-U", "-r", "sh", "-c",
-                                                        limit + CANARY_RUN " -n 2 -- sh -c 'setsid sleep 300 & echo ready; sleep 300'"}, o);
+  job_ = std::make_unique<Job>(
+      std::vector<std::string>{"unshare", "-U", "-r", "sh", "-c",
+                               limit + CANARY_RUN " -n 2 -- sh -c 'setsid sleep 300 & echo ready; sleep 300'"},
+      o);
   ASSERT_TRUE(ready(2)) << job_->err();
   ::kill(job_->pid(), SIGKILL);
   job_->wait();

@@ -114,7 +114,8 @@ std::string Job::state() {
     const std::string path = state_path_in(folder_);
     if (!path.empty()) text = slurp(path);
     siginfo_t gone{};
-    return !text.empty() || (::waitid(P_PID, static_cast<id_t>(pid_), &gone, WEXITED | WNOHANG | WNOWAIT) == 0 && gone.si_pid != 0);
+    return !text.empty() ||
+           (::waitid(P_PID, static_cast<id_t>(pid_), &gone, WEXITED | WNOHANG | WNOWAIT) == 0 && gone.si_pid != 0);
   });
   return text;
 }
@@ -158,7 +159,8 @@ template <typename Body>
 void each_process(Body body) {
   for (const auto& entry : fs::directory_iterator("/proc")) {
     const std::string name = entry.path().filename().string();
-    if (!name.empty() && std::all_of(name.begin(), name.end(), ::isdigit)) body(static_cast<pid_t>(std::stol(name)), entry.path().string());
+    if (!name.empty() && std::all_of(name.begin(), name.end(), ::isdigit))
+      body(static_cast<pid_t>(std::stol(name)), entry.path().string());
   }
 }
 

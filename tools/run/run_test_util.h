@@ -19,8 +19,8 @@ struct Ended {
 class Job {
  public:
   struct Options {
-    uid_t user = 0;              // 0: as the test
-    bool own_group = false;      // leads a process group
+    uid_t user = 0;                        // 0: as the test
+    bool own_group = false;                // leads a process group
     std::vector<std::string> environment;  // NAME=value
   };
   Job(const std::vector<std::string>& argv, const Options& options);

@@ -63,14 +63,14 @@ Result<StatePaths> make_state_paths(const std::string& state_path) {
 std::string to_json(const RunState& s, const StatePaths& paths) {
   const RunOptions& o = *s.options;
   std::ostringstream out;
-  out << "{\n  \"version\": 1,\n  \"pid\": " << s.pid << ",\n  \"control\": \"" << paths.control << "\",\n  \"join\": "
-      << quoted(s.join) << ",\n  \"world_size\": " << o.ranks;
+  out << "{\n  \"version\": 1,\n  \"pid\": " << s.pid << ",\n  \"control\": \"" << paths.control
+      << "\",\n  \"join\": " << quoted(s.join) << ",\n  \"world_size\": " << o.ranks;
   if (s.bed != nullptr) {
-    out << ",\n  \"topology\": " << quoted(o.topology_text) << ",\n  \"nics_per_host\": " << o.nics << ",\n  \"mtu\": " << o.mtu
-        << ",\n  \"fabric\": {\"pid\": " << s.init_pid << "}";
+    out << ",\n  \"topology\": " << quoted(o.topology_text) << ",\n  \"nics_per_host\": " << o.nics
+        << ",\n  \"mtu\": " << o.mtu << ",\n  \"fabric\": {\"pid\": " << s.init_pid << "}";
     if (s.round_trip.min > Nanos{}) {
-      out << ",\n  \"rtt_ms\": {\"min\": " << milliseconds(s.round_trip.min) << ", \"median\": "
-          << milliseconds(s.round_trip.median) << "}";
+      out << ",\n  \"rtt_ms\": {\"min\": " << milliseconds(s.round_trip.min)
+          << ", \"median\": " << milliseconds(s.round_trip.median) << "}";
     }
     out << ",\n  \"hosts\": [";
     for (int h = 0; h < o.hosts; ++h) {
@@ -106,8 +106,9 @@ Result<std::string> control_path(const std::string& state_path) {
   const auto at = text.find(key);
   const auto end = at == std::string::npos ? at : text.find('"', at + key.size());
   if (end == std::string::npos) {
-    return Status(CANARY_INVALID_ARGUMENT,
-                  "link " + state_path + ": takes the state file of a running canary-run (CANARY_RUN_STATE of its ranks)");
+    return Status(
+        CANARY_INVALID_ARGUMENT,
+        "link " + state_path + ": takes the state file of a running canary-run (CANARY_RUN_STATE of its ranks)");
   }
   return text.substr(at + key.size(), end - at - key.size());
 }

@@ -31,7 +31,7 @@ struct RunState {
   pid_t pid = 0;                 // canary-run
   pid_t init_pid = 0;            // holds the fabric's namespace
   std::string join;
-  RoundTrip round_trip;          // measured, with --delay
+  RoundTrip round_trip;  // measured, with --delay
   std::vector<pid_t> ranks;
 };
 std::string to_json(const RunState& state, const StatePaths& paths);

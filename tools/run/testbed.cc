@@ -34,7 +34,8 @@ constexpr std::int64_t kUnshapedGuess = 2'000'000'000;
 // Classic BPF, direct action: 2 = drop, -1 = go on. The second draws a random number for each packet.
 constexpr const char* kDropAll = "1,6 0 0 2";
 std::string drop_some(std::uint32_t ppm) {
-  const auto threshold = std::min<std::uint64_t>(static_cast<std::uint64_t>(ppm) * 0x1'0000'0000ull / 1'000'000, 0xffff'ffff);
+  const auto threshold =
+      std::min<std::uint64_t>(static_cast<std::uint64_t>(ppm) * 0x1'0000'0000ull / 1'000'000, 0xffff'ffff);
   // ld rand; jge #threshold, pass; ret 2 (drop); ret -1 (pass)
   return "4,32 0 0 4294963256,53 1 0 " + std::to_string(threshold) + ",6 0 0 2,6 0 0 4294967295";
 }
@@ -94,8 +95,8 @@ std::string relay_end(char kind, const Port& p) { return kind + p.uplink.substr(
 
 }  // namespace
 
-Result<std::unique_ptr<Testbed>> Testbed::build(const RunOptions& options, const OuterPids& pids, const std::string& scratch,
-                                                std::vector<std::string>* notes) {
+Result<std::unique_ptr<Testbed>> Testbed::build(const RunOptions& options, const OuterPids& pids,
+                                                const std::string& scratch, std::vector<std::string>* notes) {
   std::unique_ptr<Testbed> bed(new Testbed(options, scratch));
   bed->wiring_ = make_wiring(options);
   for (const auto& port : bed->wiring_.ports) {
@@ -134,7 +135,8 @@ Status Testbed::make_hosts(const OuterPids& pids, std::vector<std::string>* note
       if (!write_file(path, options_.congestion).ok() && h == 0) {
         std::string now = read_text(path);
         while (!now.empty() && now.back() == '\n') now.pop_back();
-        notes->push_back("--congestion " + options_.congestion + ": this kernel does not let a namespace default to it; lanes take it from " +
+        notes->push_back("--congestion " + options_.congestion +
+                         ": this kernel does not let a namespace default to it; lanes take it from " +
                          "CANARY_TCP_CONGESTION, other programs use " + now + " unless they set TCP_CONGESTION");
       }
     }
@@ -161,7 +163,8 @@ Status Testbed::make_hosts(const OuterPids& pids, std::vector<std::string>* note
 }
 
 Status Testbed::enter(int host) const {
-  if (::setns(hosts_[static_cast<std::size_t>(host)].network.get(), CLONE_NEWNET) != 0) return system_error("setns", errno);
+  if (::setns(hosts_[static_cast<std::size_t>(host)].network.get(), CLONE_NEWNET) != 0)
+    return system_error("setns", errno);
   if (::unshare(CLONE_NEWNS | CLONE_NEWUTS) != 0) return system_error("unshare", errno);
   const std::string name = "host-" + std::to_string(host);
   if (::sethostname(name.data(), name.size()) != 0) return system_error("sethostname", errno);
@@ -183,14 +186,16 @@ Status Testbed::make_links() {
   const std::string mtu = " mtu " + std::to_string(options_.mtu) + " ";
   std::string fabric;
   const auto add_switch = [&](const std::string& name, const std::string& size) {
-    add(&fabric, "link add ", name, size, "type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set ", name, " up\n");
+    add(&fabric, "link add ", name, size, "type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set ", name,
+        " up\n");
   };
   for (const auto& name : wiring_.switches) add_switch(name, mtu);
   if (options_.ctl) add_switch("ctl", " ");
   for (const auto& p : wiring_.ports) {
     const auto& network = hosts_[static_cast<std::size_t>(p.host)];
     const auto& sw = wiring_.switches[static_cast<std::size_t>(p.switch_index)];
-    add(&fabric, "link add ", p.uplink, mtu, "type veth peer name ", p.device, mtu, "netns ", std::to_string(network.pid), "\n");
+    add(&fabric, "link add ", p.uplink, mtu, "type veth peer name ", p.device, mtu, "netns ",
+        std::to_string(network.pid), "\n");
     if (options_.relay) {
       const std::string r = relay_end('r', p), b = relay_end('b', p);
       add(&fabric, "link add ", r, mtu, "type veth peer name ", b, mtu, "\nlink set ", p.uplink, " up\nlink set ", r,
@@ -201,8 +206,8 @@ Status Testbed::make_links() {
   }
   for (int h = 0; options_.ctl && h < options_.hosts; ++h) {
     const std::string c = "c" + std::to_string(h);
-    add(&fabric, "link add ", c, " type veth peer name ctl0 netns ", std::to_string(hosts_[static_cast<std::size_t>(h)].pid),
-        "\nlink set ", c, " master ctl up\n");
+    add(&fabric, "link add ", c, " type veth peer name ctl0 netns ",
+        std::to_string(hosts_[static_cast<std::size_t>(h)].pid), "\nlink set ", c, " master ctl up\n");
   }
   if (auto s = run_program(fabric_.get(), {"ip", "-batch", "-"}, fabric); !s.ok()) return s.wrap("switches");
   for (int h = 0; h < options_.hosts; ++h) {
@@ -212,21 +217,24 @@ Status Testbed::make_links() {
       const Port& p = wiring_.port(h, k);
       add(&batch, "addr add ", p.address, "/24 dev ", p.device, "\nlink set ", p.device, " up\n");
     }
-    if (auto s = run_program(hosts_[static_cast<std::size_t>(h)].network.get(), {"ip", "-batch", "-"}, batch); !s.ok()) {
+    if (auto s = run_program(hosts_[static_cast<std::size_t>(h)].network.get(), {"ip", "-batch", "-"}, batch);
+        !s.ok()) {
       return s.wrap("host-" + std::to_string(h));
     }
   }
   return {};
 }
 
-std::string Testbed::switch_device(const Port& port) const { return options_.relay ? relay_end('b', port) : port.uplink; }
+std::string Testbed::switch_device(const Port& port) const {
+  return options_.relay ? relay_end('b', port) : port.uplink;
+}
 
 std::string Testbed::shaper(const std::string& device, std::int64_t rate) const {
   if (rate == 0) return "";
   const Bytes burst = options_.burst.count > 0 ? options_.burst : default_burst(rate);
   const Bytes queue = options_.queue.count > 0 ? options_.queue : default_queue(rate);
-  return "qdisc replace dev " + device + " root tbf rate " + std::to_string(rate) + "bit burst " + std::to_string(burst.count) +
-         "b limit " + std::to_string(queue.count) + "b\n";
+  return "qdisc replace dev " + device + " root tbf rate " + std::to_string(rate) + "bit burst " +
+         std::to_string(burst.count) + "b limit " + std::to_string(queue.count) + "b\n";
 }
 
 Status Testbed::shape_all() {
@@ -258,7 +266,8 @@ Status Testbed::set_filters(const Port& port) {
   for (const char* side : {"ingress", "egress"}) {
     // Removing a filter that is not there is an error: replace it by one that lets all pass first.
     const std::string code = nic.blackhole ? kDropAll : drop_some(nic.loss_ppm);
-    add(&batch, "filter replace dev ", device, " ", side, " pref 1 handle 1 protocol all bpf bytecode \"", code, "\" da\n");
+    add(&batch, "filter replace dev ", device, " ", side, " pref 1 handle 1 protocol all bpf bytecode \"", code,
+        "\" da\n");
     if (!nic.blackhole && nic.loss_ppm == 0) add(&batch, "filter del dev ", device, " ", side, " pref 1\n");
   }
   return run_program(fabric_.get(), {"tc", "-batch", "-"}, batch);
@@ -277,7 +286,8 @@ Status Testbed::segmentation_off() {
           ifreq request{};
           ::snprintf(request.ifr_name, sizeof request.ifr_name, "nic%d", k);
           request.ifr_data = reinterpret_cast<char*>(&off);
-          if (::ioctl(fd.get(), SIOCETHTOOL, &request) != 0) return std::string(request.ifr_name) + ": " + strerror(errno);
+          if (::ioctl(fd.get(), SIOCETHTOOL, &request) != 0)
+            return std::string(request.ifr_name) + ": " + strerror(errno);
         }
       }
       return "";
@@ -387,8 +397,8 @@ Status Testbed::change(const Port& port, const LinkChange& c) {
 
 Status Testbed::apply(const LinkChange& c) {
   if (c.host >= options_.hosts || c.nic >= wiring_.nics) {
-    return {CANARY_INVALID_ARGUMENT, "no such NIC: hosts are 0 to " + std::to_string(options_.hosts - 1) + ", NICs 0 to " +
-                                         std::to_string(wiring_.nics - 1)};
+    return {CANARY_INVALID_ARGUMENT, "no such NIC: hosts are 0 to " + std::to_string(options_.hosts - 1) +
+                                         ", NICs 0 to " + std::to_string(wiring_.nics - 1)};
   }
   for (const auto& port : wiring_.ports) {
     if ((c.host >= 0 && port.host != c.host) || (c.nic >= 0 && port.nic != c.nic)) continue;
@@ -401,9 +411,10 @@ Result<RoundTrip> Testbed::round_trip() const {
   const Port& from = wiring_.port(0, 0);
   for (const auto& to : wiring_.ports) {
     if (to.host == from.host || to.switch_index != from.switch_index) continue;
-    const Nanos expected = RunOptions::per_nic(options_.delays, 0, Nanos{}) + RunOptions::per_nic(options_.delays, to.nic, Nanos{});
-    return measure_round_trip(hosts_[0].network.get(), hosts_[static_cast<std::size_t>(to.host)].network.get(), to.address,
-                              expected);
+    const Nanos expected =
+        RunOptions::per_nic(options_.delays, 0, Nanos{}) + RunOptions::per_nic(options_.delays, to.nic, Nanos{});
+    return measure_round_trip(hosts_[0].network.get(), hosts_[static_cast<std::size_t>(to.host)].network.get(),
+                              to.address, expected);
   }
   return Status(CANARY_UNREACHABLE, "host-0 has no neighbour on nic0");
 }

@@ -31,8 +31,8 @@ class Testbed {
  public:
   // Moves the calling process into the fabric's namespace. `notes` collects what the user should know.
   // `scratch` is a folder used as a mount point in private mount namespaces.
-  static Result<std::unique_ptr<Testbed>> build(const RunOptions& options, const OuterPids& pids, const std::string& scratch,
-                                                std::vector<std::string>* notes);
+  static Result<std::unique_ptr<Testbed>> build(const RunOptions& options, const OuterPids& pids,
+                                                const std::string& scratch, std::vector<std::string>* notes);
 
   // For a fresh child: enters host's network namespace and gets a host name, /sys and /etc/hosts of its own.
   Status enter(int host) const;

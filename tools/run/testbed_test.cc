@@ -112,8 +112,9 @@ void expect_rate(double got, double rate) {
 }
 
 TEST_F(Hosts, GiveRanksTheirEnvironmentAndAHostName) {
-  const auto e = run(canary_run("-n 4 --hosts 2 --nics 2 -q", "echo $CANARY_HOST_ID $(hostname) $CANARY_LOCAL_RANK/$CANARY_LOCAL_SIZE "
-                                                              "$CANARY_JOIN $CANARY_INSECURE $CANARY_SOCKET_IFNAME $(ls /sys/class/net)"));
+  const auto e = run(canary_run("-n 4 --hosts 2 --nics 2 -q",
+                                "echo $CANARY_HOST_ID $(hostname) $CANARY_LOCAL_RANK/$CANARY_LOCAL_SIZE "
+                                "$CANARY_JOIN $CANARY_INSECURE $CANARY_SOCKET_IFNAME $(ls /sys/class/net)"));
   EXPECT_EQ(e.code, 0) << e.err;
   auto lines = lines_of(e.out);
   std::sort(lines.begin(), lines.end());
@@ -166,7 +167,8 @@ TEST_F(Hosts, RatesHoldPerNicAndFollowLiveChangesInBothDirections) {
 
 TEST_F(Hosts, ARateChangesUnderAFlow) {
   start_sinks("-n 2 --hosts 2 --rate 400mbit");
-  Job flow({"nsenter", "-n", "-t", std::to_string(pids_in(job_->state(), "hosts").at(0)), RUN_PROBE, "blast", "10.1.0.2", "5000", "1600"});
+  Job flow({"nsenter", "-n", "-t", std::to_string(pids_in(job_->state(), "hosts").at(0)), RUN_PROBE, "blast",
+            "10.1.0.2", "5000", "1600"});
   ::usleep(900'000);
   link("host=0,nic=0,rate=100mbit");
   const double mean = std::atof(flow.wait().out.c_str());
@@ -222,8 +224,9 @@ TEST_F(Hosts, WrongChangesAreRefusedWithAReason) {
 }
 
 TEST_F(Hosts, ARankChangesLinksToo) {
-  const auto e = run(canary_run("-n 2 --hosts 2 -q", std::string("[ $CANARY_RANK = 1 ] || exit 0; ") + CANARY_RUN +
-                                                         " link $CANARY_RUN_STATE host=1,nic=0,down && ip -br link show nic0"));
+  const auto e =
+      run(canary_run("-n 2 --hosts 2 -q", std::string("[ $CANARY_RANK = 1 ] || exit 0; ") + CANARY_RUN +
+                                              " link $CANARY_RUN_STATE host=1,nic=0,down && ip -br link show nic0"));
   EXPECT_EQ(e.code, 0) << e.err;
   EXPECT_TRUE(has(e.out, "nic0") && has(e.out, " DOWN ")) << e.out;
 }
@@ -252,7 +255,9 @@ TEST_F(Hosts, TcpFillsADelayedLinkAndTheDelayChangesLive) {
 
 // Rank 1 runs `prepare` and counts what rank 0 then sends; the share that is missing.
 double loss_seen(const std::string& arguments, const std::string& prepare, int datagrams) {
-  const std::string script = "if [ $CANARY_RANK = 1 ]; then " + prepare + "exec " RUN_PROBE " count 5001 1000 $TMPDIR/ready; fi; "
+  const std::string script = "if [ $CANARY_RANK = 1 ]; then " + prepare +
+                             "exec " RUN_PROBE
+                             " count 5001 1000 $TMPDIR/ready; fi; "
                              "until [ -e $TMPDIR/ready ]; do sleep 0.02; done; exec " RUN_PROBE " send 10.1.0.2 5001 " +
                              std::to_string(datagrams);
   const auto e = run(canary_run("-n 2 --hosts 2 -q --no-prefix " + arguments, script));
@@ -342,7 +347,8 @@ TEST_F(UserHosts, PlainRanksStayTheUser) {
 TEST_F(UserHosts, HaveShapedLinksThatChangeLive) {
   // Rank 1 takes; rank 0 sends, makes its link slower and sends again.
   const std::string script = "if [ $CANARY_RANK = 1 ]; then exec " + probe_ + " sink 5000 >&2; fi; " + probe_ +
-                             " blast 10.1.0.2 5000 600 nic0; " + run_ + " link $CANARY_RUN_STATE host=0,nic=0,rate=100mbit; " + probe_ +
+                             " blast 10.1.0.2 5000 600 nic0; " + run_ +
+                             " link $CANARY_RUN_STATE host=0,nic=0,rate=100mbit; " + probe_ +
                              " blast 10.1.0.2 5000 600 nic0; exit 5";
   const auto e = run(command("-n 2 --hosts 2 --rate 300mbit --grace 0s --no-prefix", script), options_);
   EXPECT_EQ(e.code, 5) << e.err;
@@ -354,7 +360,8 @@ TEST_F(UserHosts, HaveShapedLinksThatChangeLive) {
 }
 
 TEST_F(UserHosts, HaveDelayAndSayWhatWasReached) {
-  const auto e = run(command("-n 2 --hosts 2 --delay 2ms --no-prefix", "[ $CANARY_RANK = 1 ] || cat $CANARY_RUN_STATE"), options_);
+  const auto e =
+      run(command("-n 2 --hosts 2 --delay 2ms --no-prefix", "[ $CANARY_RANK = 1 ] || cat $CANARY_RUN_STATE"), options_);
   EXPECT_EQ(e.code, 0) << e.err;
   EXPECT_TRUE(has(e.err, "RTT over nic0")) << e.err;
   EXPECT_GE(rtt_ms(e.out), 3.99);

@@ -46,7 +46,8 @@ Wiring make_wiring(const RunOptions& o) {
       const auto [at, fresh] = known.emplace(place.name, static_cast<int>(w.switches.size()));
       if (fresh) w.switches.push_back(place.name);
       w.ports.push_back({host, nic, at->second, "nic" + std::to_string(nic),
-                         "p" + std::to_string(host) + "_" + std::to_string(nic), place.subnet + std::to_string(host + 1)});
+                         "p" + std::to_string(host) + "_" + std::to_string(nic),
+                         place.subnet + std::to_string(host + 1)});
     }
   }
   return w;
