@@ -172,7 +172,7 @@ canary_status run(canary_group* group, const OpRequest& request, canary_op** out
   s.member = group->member;
   s.request = request;
   s.ticket = &op->ticket;
-  if (Status st = context->impl->submit(std::move(s)); !st.ok()) {
+  if (Status st = context->impl->submit(s); !st.ok()) {
     context->give_op(op);
     return report(st);
   }
@@ -245,7 +245,7 @@ CANARY_API canary_status canary_group_create(canary_context* context, const int*
     s.ticket = &ticket;
     s.local_rank = context->impl->rank();
     s.members = std::make_shared<std::vector<int>>(ranks, ranks + count);
-    if (Status st = context->impl->submit(std::move(s)); !st.ok()) return report(st);
+    if (Status st = context->impl->submit(s); !st.ok()) return report(st);
     context->impl->wait(ticket);
     if (ticket.code.load() != CANARY_OK) return report(ticket.status);
     auto g = std::make_unique<canary_group>();
@@ -265,7 +265,7 @@ CANARY_API canary_status canary_group_abort(canary_group* group, const char* rea
     s.kind = Submission::Kind::kAbort;
     s.member = group->member;
     s.text = std::make_shared<std::string>(reason != nullptr ? reason : "no reason given");
-    return report(group->context->impl->submit(std::move(s)));
+    return report(group->context->impl->submit(s));
   });
 }
 
@@ -364,7 +364,7 @@ CANARY_API canary_status canary_op_set_deadline(canary_op* op, uint64_t nanoseco
   s.member = op->member;
   s.ticket = &op->ticket;
   s.time_limit = Nanos{static_cast<std::int64_t>(std::min<std::uint64_t>(nanoseconds, INT64_MAX / 2))};
-  return report(op->context->impl->submit(std::move(s)));
+  return report(op->context->impl->submit(s));
 }
 
 CANARY_API canary_status canary_last_error(canary_error* error) {

@@ -154,7 +154,7 @@ void Context::progress_loop() {
   }
 }
 
-Status Context::submit(Submission submission) {
+Status Context::submit(const Submission& submission) {
   // The ring is drained by whoever drives; when it is full that is us.
   while (!engine_->submit(submission)) nudge();
   nudge();

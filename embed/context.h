@@ -36,7 +36,7 @@ class Context {
   GroupMember* world() { return world_; }
 
   // Hands work to the engine and, when nobody else drives, gives it a first push from this thread.
-  Status submit(Submission submission);
+  Status submit(const Submission& submission);
   // Drives, or sleeps while another thread does, until the ticket is done.
   void wait(const OpTicket& ticket);
   // Lets things happen once, without waiting.
