@@ -148,7 +148,7 @@ class Buffers {
     return CANARY_INTERNAL;
   }
   std::string wrong() const {
-    if (!case_.in_place && std::memcmp(before_.data(), input_, before_.size()) != 0) {
+    if (!before_.empty() && std::memcmp(before_.data(), input_, before_.size()) != 0) {
       return oracle::to_string(case_.shape) + ": the input of rank " + std::to_string(rank_) + " was written";
     }
     return oracle::compare(case_.shape, rank_, output_);

@@ -18,9 +18,7 @@ constexpr int kReadsPerPoll = 16;
 constexpr std::size_t kReadBytesPerPoll = std::size_t{1} << 20;
 constexpr std::size_t kWriteBytesPerFlush = std::size_t{4} << 20;
 constexpr std::size_t kWriteIovMax = 64;
-// Unread bytes thrown away before a close (see ~TcpLane).
-constexpr int kDrainReads = 8;
-constexpr std::size_t kDrainBytes = std::size_t{1} << 20;
+constexpr std::size_t kDrainBytes = std::size_t{8} << 20;  // unread ones thrown away before a close (see ~TcpLane)
 
 bool is_hangup(int error_number) {
   return error_number == ECONNRESET || error_number == EPIPE || error_number == ECONNREFUSED;
@@ -47,10 +45,13 @@ TcpLane::TcpLane(TcpLaneFactory& factory, Setup setup)
 
 TcpLane::~TcpLane() {
   // A close with unread bytes makes Linux throw away what was written but not yet sent (a goodbye, for example) and send a
-  // reset instead of a FIN. MSG_TRUNC drops them without a copy.
-  if (state_ == State::kUp) {
-    for (int i = 0; i < kDrainReads; ++i) {
-      if (::recv(socket_.fd(), nullptr, kDrainBytes, MSG_DONTWAIT | MSG_TRUNC) <= 0) break;
+  // reset instead of a FIN. They are copied: sanitizers take MSG_TRUNC without a buffer for writes at address 0.
+  if (state_ == State::kUp && factory_ != nullptr) {
+    const std::span<std::byte> scrap = factory_->discard();
+    for (std::size_t drained = 0; drained < kDrainBytes;) {
+      const ssize_t n = ::recv(socket_.fd(), scrap.data(), scrap.size(), MSG_DONTWAIT);
+      if (n <= 0) break;
+      drained += static_cast<std::size_t>(n);
     }
   }
   if (factory_ != nullptr) factory_->forget(*this);
