@@ -480,11 +480,11 @@ TEST(Deadline, EndsAnOperationThatAnotherRankDoesNotCall) {
 }
 
 TEST(EntryLimit, NamesTheRankThatDoesNotCall) {
-  Job job(3, {"entry_limit=300ms"});
+  Job job(3, {"entry_limit=1s"});
   ASSERT_TRUE(job.joined());
   job.each([&](int r) {
     if (r == 1) {
-      usleep(1'000'000);
+      usleep(2'500'000);
       return;
     }
     EXPECT_EQ(canary_barrier(job.world(r), nullptr), CANARY_ENTRY_TIMEOUT);
