@@ -1,5 +1,5 @@
-// Many application threads on one context: each has a group of its own to call in, all of them wait, poll, form and end groups, read
-// counters and errors at the same time. Also run under ThreadSanitizer.
+// Many application threads on one context: each has a group of its own to call in, all of them wait, poll, form and end
+// groups, read counters and errors at the same time. Also run under ThreadSanitizer.
 #include <barrier>
 #include <numeric>
 

@@ -1,7 +1,7 @@
 // What the data path must not do: touch the heap, and burn a core while nothing happens.
 //
-// The allocator is counted for the whole process (all ranks are threads of it, their progress threads included) between warm-up and end
-// of a loop. Sanitizers bring an allocator of their own and skip that part.
+// The allocator is counted for the whole process (all ranks are threads of it, their progress threads included) between
+// warm-up and end of a loop. Sanitizers bring an allocator of their own and skip that part.
 #include <execinfo.h>
 #include <sys/resource.h>
 
@@ -201,7 +201,7 @@ TEST_P(NoAllocation, OnTheDataPathOfAnyRank) {
 INSTANTIATE_TEST_SUITE_P(Ranks, NoAllocation, testing::Values(2, 3, 4),
                          [](const auto& param_info) { return std::to_string(param_info.param); });
 
-// --- idle ----------------------------------------------------------------------------------------------------------------
+// --- idle ------------------------------------------------------------------------------------------------------------
 
 double cpu_seconds() {
   rusage u{};

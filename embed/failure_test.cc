@@ -1,7 +1,7 @@
 // Ranks that disagree, die, stop, leave or abort, over real sockets: who hears what, how soon.
 //
-// Bounds are five times what is promised (docs: 250 ms for a mismatch): the machines that run this are small and shared. The measured
-// time is printed.
+// Bounds are five times what is promised (docs: 250 ms for a mismatch): the machines that run this are small and
+// shared. The measured time is printed.
 #include <sys/mman.h>
 
 #include <barrier>
@@ -24,7 +24,7 @@ constexpr double kDeathBound = 2;
 
 double now() { return std::chrono::duration<double>(steady_clock::now().time_since_epoch()).count(); }
 
-// --- calls that differ ---------------------------------------------------------------------------------------------------
+// --- calls that differ -----------------------------------------------------------------------------------------------
 
 // A call of rank `odd` where all others call all_reduce(1000, f32, sum).
 struct Odd {
@@ -160,7 +160,7 @@ TEST(Mismatch, OrderAndRootAreCompared) {
   }
 }
 
-// --- deaths --------------------------------------------------------------------------------------------------------------
+// --- deaths ----------------------------------------------------------------------------------------------------------
 
 // What forked ranks tell their parent while they run.
 struct Board {
@@ -336,7 +336,7 @@ TEST(Death, AStoppedRankIsSilentAndFindsItselfCutOffWhenItResumes) {
               e.message.c_str());
 }
 
-// --- leaving -------------------------------------------------------------------------------------------------------------
+// --- leaving ---------------------------------------------------------------------------------------------------------
 
 TEST(Leaving, IsNoDeathForThoseWhoGoOn) {
   for (const int leaver : {0, 2}) {
@@ -397,7 +397,7 @@ TEST(Leaving, RightAfterTheLastOperationLosesNobodysResult) {
   }
 }
 
-// --- what the caller ends ------------------------------------------------------------------------------------------------
+// --- what the caller ends --------------------------------------------------------------------------------------------
 
 TEST(Abort, EndsPendingAndLaterOperationsOfTheGroupEverywhereAndNoOtherGroup) {
   Job job(3);
@@ -493,7 +493,7 @@ TEST(EntryLimit, NamesTheRankThatDoesNotCall) {
   });
 }
 
-// --- polling -------------------------------------------------------------------------------------------------------------
+// --- polling ---------------------------------------------------------------------------------------------------------
 
 TEST(Polling, ARankThatOnlyTestsIsAsGoodAsOneThatWaits) {
   for (const char* setting : {"progress_thread=1", "progress_thread=0"}) {

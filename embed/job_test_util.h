@@ -1,8 +1,9 @@
-// embed/job_test_util.h -- for tests: jobs over real TCP on loopback through the C ABI, ranks as threads or as forked processes.
+// embed/job_test_util.h -- for tests: jobs over real TCP on loopback through the C ABI, ranks as threads or as forked
+// processes.
 //
 // Job: n ranks of one process, each with a context of its own, driven from one thread per rank in each().
-// in_processes(): n forked ranks, each of which reports one line; call it while the process has no other thread.
-// Ports are taken below the kernel's ephemeral range, so that no outgoing connection sits on them.
+// Process: one forked rank, whose last word is report(); make them while the process has no other thread. Ports
+// are taken below the kernel's ephemeral range, so that no outgoing connection sits on them.
 #pragma once
 
 #include <arpa/inet.h>

@@ -1,4 +1,5 @@
-// Wrong and missing values at the door: each call gives the right code and a sentence that names what and where, on every rank concerned.
+// Wrong and missing values at the door: each call gives the right code and a sentence that names what and where, on
+// every rank concerned.
 #include <cstdlib>
 #include <optional>
 
@@ -55,7 +56,7 @@ canary_config config_of(const char* join, int rank, int world_size) {
   return c;
 }
 
-// --- one rank's own values -----------------------------------------------------------------------------------------------
+// --- one rank's own values -------------------------------------------------------------------------------------------
 
 TEST(Join, AMissingOrMalformedAddressIsNamed) {
   const Environment unset("CANARY_JOIN", std::nullopt);
@@ -172,7 +173,7 @@ TEST(Join, APortThatIsTakenIsNamed) {
   close(fd);
 }
 
-// --- ranks that do not fit together --------------------------------------------------------------------------------------
+// --- ranks that do not fit together ----------------------------------------------------------------------------------
 
 struct Joiner {
   int rank;
@@ -289,7 +290,7 @@ TEST(Join, AStrangerAtTheDoorDoesNoHarm) {
   });
 }
 
-// --- arguments of a job that runs ----------------------------------------------------------------------------------------
+// --- arguments of a job that runs ------------------------------------------------------------------------------------
 
 void expect_invalid(canary_status status, const Strings& parts) {
   EXPECT_EQ(status, CANARY_INVALID_ARGUMENT) << parts.front();

@@ -1,5 +1,6 @@
-// Every planner and every number of ranks over real sockets; operations, types, reductions, sizes and ways of calling in such a choice
-// that each pair of values of any two of them meets (for each planner and number of ranks). Results are compared with the oracle's.
+// Every planner and every number of ranks over real sockets; operations, types, reductions, sizes and ways of calling
+// in such a choice that each pair of values of any two of them meets (for each planner and number of ranks). Results
+// are compared with the oracle's.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -12,7 +13,7 @@ namespace {
 
 using test::Job;
 
-// --- pairs ---------------------------------------------------------------------------------------------------------------
+// --- pairs -----------------------------------------------------------------------------------------------------------
 
 using Row = std::vector<int>;
 
@@ -81,7 +82,7 @@ TEST(AllPairs, MeetInFewRows) {
   }
 }
 
-// --- operations ----------------------------------------------------------------------------------------------------------
+// --- operations ------------------------------------------------------------------------------------------------------
 
 struct Case {
   oracle::Shape shape;
