@@ -103,6 +103,13 @@ class FramePool {
     }
     list->tail = index;
   }
+  // Behind `after`, or first where that is kNoSlot.
+  void insert(FrameList* list, std::uint32_t after, std::uint32_t index) {
+    std::uint32_t& link = after == kNoSlot ? list->head : (*this)[after].next;
+    (*this)[index].next = link;
+    link = index;
+    if (list->tail == after) list->tail = index;
+  }
   std::uint32_t pop(FrameList* list) {
     const std::uint32_t index = list->head;
     list->head = (*this)[index].next;

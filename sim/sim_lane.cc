@@ -35,7 +35,13 @@ bool SimLane::send(const wire::Header& header, const std::byte* payload, std::ui
     frames.take_payload(frame, header.payload_bytes);
     std::memcpy(frame.payload, payload, header.payload_bytes);
   }
-  frames.append(&queue_, index);
+  if (wire::overtakes(header.kind)) {
+    std::uint32_t last = kNoSlot;
+    for (std::uint32_t i = queue_.head; i != kNoSlot && wire::overtakes(frames[i].header.kind); i = frames[i].next) last = i;
+    frames.insert(&queue_, last, index);
+  } else {
+    frames.append(&queue_, index);
+  }
   ++queued_frames_;
   queued_bytes_ += sizeof(wire::Header) + header.payload_bytes;
   if (unflushed_++ == 0) {

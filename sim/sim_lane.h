@@ -46,7 +46,7 @@ class SimLane final : public Lane {
   bool reset_sent_ = false;
   bool wants_room_ = false;
   bool waiting_ = false;         // in its NIC's list
-  std::uint32_t unflushed_ = 0;  // frames at the queue's end that no flush() has seen
+  std::uint32_t unflushed_ = 0;  // frames in the queue that no flush() has seen
   bool retry_set_ = false;
   std::uint32_t next_waiting_ = kNoSlot;
 

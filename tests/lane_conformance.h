@@ -521,6 +521,42 @@ TEST_P(LaneConformance, CancelledMemoryIsNeverReadAgainAndTheStreamStaysInFrame)
   }
 }
 
+TEST_P(LaneConformance, AcksOvertakeQueuedPiecesAndKeepTheirOrder) {
+  connect();
+  const std::vector<std::byte> memory(1u << 20, std::byte{0x11});
+  constexpr std::uint32_t kPieces = 32;
+  for (std::uint32_t i = 0; i < kPieces; ++i) ASSERT_TRUE(send(near(), i, memory));
+  near().flush(fixture_->now());
+  ASSERT_GT(near().queued_bytes(), (kPieces / 2) << 20) << "the path took too much: nothing is tested";
+  const auto small = lane_test::pattern_bytes(2, 16);
+  const auto say = [&](wire::Kind kind, std::uint32_t piece) {
+    wire::Header h = lane_test::make_header(piece, small);
+    h.kind = kind;
+    wire::seal(h);
+    ASSERT_TRUE(near().send(h, small.data(), 0));
+  };
+  say(wire::Kind::kVoid, 1000);  // sequenced: stays where it is
+  say(wire::Kind::kAck, 1001);
+  say(wire::Kind::kHeartbeat, 1002);
+  say(wire::Kind::kAck, 1003);
+  far_sink_.keep = false;
+  std::vector<std::uint32_t> order;
+  far_sink_.frame_hook = [&](Lane&, const wire::Header& header, const Arrival& arrival) {
+    EXPECT_TRUE(arrival.intact);
+    order.push_back(header.piece);
+  };
+  ASSERT_TRUE(run_until([&] {
+    near().flush(fixture_->now());
+    return order.size() == kPieces + 4;
+  }));
+  const auto place = [&](std::uint32_t piece) { return std::find(order.begin(), order.end(), piece) - order.begin(); };
+  EXPECT_LT(place(1001), place(kPieces / 2)) << "an ack waited behind data that had not begun";
+  EXPECT_EQ(place(1002), place(1001) + 1);
+  EXPECT_EQ(place(1003), place(1001) + 2);
+  EXPECT_EQ(order.back(), 1000u);
+  for (std::uint32_t i = 1; i < kPieces; ++i) EXPECT_GT(place(i), place(i - 1));
+}
+
 TEST_P(LaneConformance, CancelMakesRoomAndTells) {
   connect();
   const auto payload = lane_test::pattern_bytes(1, 100);

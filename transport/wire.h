@@ -40,6 +40,12 @@ inline constexpr std::uint8_t kSequenced =
     1;  // lane_sequence counts; acked and resent (pieces, signatures, aborts on lanes)
 inline constexpr std::uint8_t kAckNow = 2;  // the sender has nothing behind it: don't wait for more before acking
 
+// Frames that speak about a lane rather than travel on it overtake the queued ones: an acknowledgement that waits behind our own data
+// doubles the peer's round trip. Sequenced frames keep their order, or the receiver would see holes.
+constexpr bool overtakes(Kind kind) {
+  return kind == Kind::kHello || kind == Kind::kAck || kind == Kind::kHeartbeat || kind == Kind::kAbort;
+}
+
 struct Header {
   std::uint16_t magic = kMagic;
   std::uint8_t version = kVersion;

@@ -1,6 +1,6 @@
 // transport/tcp/frame_queue.h -- the frames a stream lane still has to write, as a ring of fixed capacity.
 //
-// What: push() at the tail; gather() describes the head as iovecs (header and small payload lie together, large payloads stay where
+// What: push() at the tail, or behind the last of the overtaking ones (wire::overtakes); gather() describes the head as iovecs (header and small payload lie together, large payloads stay where
 // the caller has them); advance() forgets what was written; cancel() takes frames back.
 // Memory: see Lane::send(). After cancel() no borrowed memory of that cookie is referenced.
 // Thread: one owner. Nothing allocates after construction.
@@ -46,6 +46,7 @@ class FrameQueue {
     std::uint32_t payload_bytes = 0;
     std::uint32_t store = 0;  // its place in store_; stays with the entry, whichever frame that holds
     bool zeroes = false;      // cancelled when half written: the rest comes from a zero page
+    bool overtakes = false;
   };
 
   std::byte* store_of(const Frame& frame) const { return store_.get() + frame.store * kStoreBytes; }
