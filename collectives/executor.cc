@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/crc32c.h"
 
 namespace canarynet {
 namespace {
@@ -24,6 +25,7 @@ constexpr std::uint64_t pack(std::uint32_t step, std::uint32_t cell) { return st
 Executor::Executor(const Program& program) : program_(program) {
   pending_.resize(program.units);
   flags_.resize(program.units);
+  output_crc_.resize(program.cell_offset.size() - 1);
   std::uint32_t sends = 0;
   for (const ProgramPeer& peer : program.peers) sends += peer.send_units;
   ready_.resize(sends);
@@ -65,6 +67,7 @@ void Executor::bind(const void* input, void* output, DataType type, ReduceOp op)
   reduce_ = reduce_kernel(type, average_ ? CANARY_SUM : op);
   std::copy(program_.pending.begin(), program_.pending.end(), pending_.begin());
   std::fill(flags_.begin(), flags_.end(), std::uint8_t{0});
+  std::fill(output_crc_.begin(), output_crc_.end(), std::nullopt);
   for (std::size_t s = 0; s < program_.peers.size(); ++s) {
     ready_head_[s] = ready_tail_[s] = program_.peers[s].ready_begin;
     missing_[s] = program_.peers[s].receive_units;
@@ -90,6 +93,14 @@ Executor::SendCell Executor::peek_send(std::uint32_t slot) const {
   const ProgramStep& s = program_.steps[packed >> 32];
   const auto cell = static_cast<std::uint32_t>(packed);
   return {&s, cell, at(s.src, cell), program_.cell_bytes(cell), s.unit_begin + cell - s.cell_begin};
+}
+
+std::uint32_t Executor::crc_of(const SendCell& send) {
+  // Only what the operation itself wrote is remembered: the input may be the same memory as the output.
+  if (send.step->src != Buffer::kOutput) return crc32c(0, send.data, send.bytes);
+  std::optional<std::uint32_t>& known = output_crc_[send.cell];
+  if (!known) known = crc32c(0, send.data, send.bytes);
+  return *known;
 }
 
 void Executor::sent(std::uint32_t unit) {
@@ -140,7 +151,7 @@ void Executor::landing_lost(int source, std::uint16_t tag, std::uint32_t piece) 
 }
 
 bool Executor::arrived(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload,
-                       bool* other_landing) {
+                       bool* other_landing, std::optional<std::uint32_t> crc) {
   *other_landing = false;
   const ProgramStep* s = find(source, tag, piece);
   if (s == nullptr) return false;
@@ -156,13 +167,14 @@ bool Executor::arrived(int source, std::uint16_t tag, std::uint32_t piece, const
     flags_[unit] |= kStaged;
     return true;
   }
-  apply(*s, cell, payload);
+  apply(*s, cell, payload, crc);
   finish_unit(step_of_unit_[unit], cell);
   drain();
   return true;
 }
 
-void Executor::apply(const ProgramStep& step, std::uint32_t cell, const std::byte* payload) {
+void Executor::apply(const ProgramStep& step, std::uint32_t cell, const std::byte* payload,
+                     std::optional<std::uint32_t> crc) {
   const std::uint32_t bytes = program_.cell_bytes(cell);
   const std::uint32_t elements = bytes / program_.element_bytes;
   std::byte* dst = at(step.dst, cell);
@@ -171,7 +183,11 @@ void Executor::apply(const ProgramStep& step, std::uint32_t cell, const std::byt
   } else if (dst != payload) {
     std::memcpy(dst, payload, bytes);
   }
-  if (step.finish && average_) divide(type_, dst, elements, static_cast<std::uint32_t>(program_.ranks));
+  const bool divides = step.finish && average_;
+  if (divides) divide(type_, dst, elements, static_cast<std::uint32_t>(program_.ranks));
+  if (step.dst == Buffer::kOutput) {
+    output_crc_[cell] = step.kind == StepKind::kReceiveReduce || divides ? std::nullopt : crc;
+  }
 }
 
 // All dependencies of (step, cell) are done.
@@ -186,13 +202,13 @@ void Executor::activate(std::uint32_t step, std::uint32_t cell) {
       }
       break;
     case StepKind::kCopy:
-      apply(s, cell, at(s.src, cell));
+      apply(s, cell, at(s.src, cell), std::nullopt);
       finish_unit(step, cell);
       break;
     case StepKind::kReceive:
     case StepKind::kReceiveReduce:
       if (flags_[s.unit_begin + cell - s.cell_begin] & kStaged) {
-        apply(s, cell, staging_at(s, cell));
+        apply(s, cell, staging_at(s, cell), std::nullopt);
         finish_unit(step, cell);
       }
       break;

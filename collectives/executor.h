@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/types.h"
@@ -41,6 +42,8 @@ class Executor {
   // The front of the slot's queue; pop_send() takes it.
   SendCell peek_send(std::uint32_t slot) const;
   void pop_send(std::uint32_t slot) { ++ready_head_[slot]; }
+  // CRC32C of its bytes: kept from their arrival or from the last send of this cell where nothing has written there since.
+  std::uint32_t crc_of(const SendCell& send);
   // The unit's bytes were acknowledged (or copied): its source may be overwritten.
   void sent(std::uint32_t unit);
 
@@ -63,8 +66,9 @@ class Executor {
   // The landing of a unit will not finish.
   void landing_lost(int source, std::uint16_t tag, std::uint32_t piece);
   // A whole and valid piece. False when it was a duplicate (nothing is done). `*other_landing` tells that another lane is still
-  // writing the same piece into its span and must be redirected.
-  bool arrived(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload, bool* other_landing);
+  // writing the same piece into its span and must be redirected. `crc`: the payload's, where the caller has it.
+  bool arrived(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload, bool* other_landing,
+               std::optional<std::uint32_t> crc = {});
 
   bool complete() const { return remaining_ == 0; }
   // Units not done yet, and done ones so far: progress for the exchange limit.
@@ -85,7 +89,7 @@ class Executor {
   std::byte* staging_at(const ProgramStep& step, std::uint32_t cell) const;
   const ProgramStep* find(int source, std::uint16_t tag, std::uint32_t piece) const;
   void activate(std::uint32_t step, std::uint32_t cell);
-  void apply(const ProgramStep& step, std::uint32_t cell, const std::byte* payload);
+  void apply(const ProgramStep& step, std::uint32_t cell, const std::byte* payload, std::optional<std::uint32_t> crc);
   void finish_unit(std::uint32_t step, std::uint32_t cell);
   void drain();
 
@@ -96,7 +100,8 @@ class Executor {
   bool average_ = false;
   std::vector<std::uint16_t> pending_;
   std::vector<std::uint8_t> flags_;
-  std::vector<std::uint64_t> ready_;  // (step << 32 | cell), per slot a part that fills once
+  std::vector<std::optional<std::uint32_t>> output_crc_;  // per cell, of what the output buffer holds
+  std::vector<std::uint64_t> ready_;                      // (step << 32 | cell), per slot a part that fills once
   std::vector<std::uint32_t> ready_head_, ready_tail_;
   std::vector<std::uint32_t> missing_, unacked_;
   std::vector<std::uint32_t> step_of_unit_;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdlib>
 #include <map>
 #include <tuple>
 
@@ -163,7 +164,9 @@ constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduceScatte
                                Collective::kBroadcast, Collective::kBarrier};
 
 TEST(PlanRun, AnyOrderOfArrivalsGivesTheSum) {
+  const bool quick = std::getenv("CANARY_TEST_QUICK") != nullptr;  // a step costs the square of the plan's length
   for (const int n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16}) {
+    if (quick && n > 9) break;
     for (const Collective collective : kAll) {
       for (const Planner& one : planners()) {
         for (const int root : {0, n - 1}) {

@@ -24,6 +24,13 @@ std::string value_part(const std::string& setting) {
   return at == std::string::npos ? std::string() : setting.substr(at + 1);
 }
 
+// Two engines of one process differ in the ports of their listeners.
+bool same_engine(const EngineInfo& a, const EngineInfo& b) {
+  return a.pid == b.pid && a.host_id == b.host_id && a.ranks == b.ranks &&
+         std::equal(a.rails.begin(), a.rails.end(), b.rails.begin(), b.rails.end(),
+                    [](const Rail& x, const Rail& y) { return x.address == y.address; });
+}
+
 }  // namespace
 
 Coordinator::Coordinator(MembershipOptions options, LaneFactory& factory, MembershipListener& listener)
@@ -141,12 +148,10 @@ void Coordinator::admit(ControlLink& link, Join& join) {
   if (phase_ == Phase::kJoined) {
     return refuse(link, failure(CANARY_JOIN, engine_text(join.engine) + " came after the job had started"));
   }
-  // The same process again: its first connection failed on its own side.
+  // The same engine again: its first connection failed on its own side.
   for (std::size_t e = 1; e < peers_.size(); ++e) {
     Peer& peer = peers_[e];
-    if (peer.info.pid != join.engine.pid || peer.info.host_id != join.engine.host_id ||
-        peer.info.ranks != join.engine.ranks)
-      continue;
+    if (!same_engine(peer.info, join.engine)) continue;
     link.entry = static_cast<int>(e);
     bury(std::move(peer.link));
     peer.link = take_newcomer(link);

@@ -24,6 +24,22 @@ TEST(MembershipJoin, DuplicateRankIsNamedOnEveryRank) {
   }
 }
 
+TEST(MembershipJoin, DuplicateRankWithinOneProcessIsNoRedial) {
+  Job job({.engines = 4, .amend = [](int host, MembershipOptions* m) {
+             if (host != 3) return;
+             m->local_ranks = {2};
+             m->pid = 1002;
+             m->host_id = "id-2";
+             m->host_name = "host-2";
+           }});
+  job.start_all();
+  job.run_for(500_ms);
+  for (int h = 0; h < 4; ++h) {
+    EXPECT_EQ(job[h].join_status.code(), CANARY_JOIN) << h;
+    EXPECT_TRUE(contains(job[h].join_status.text(), {"rank 2 joined twice", "host-2", "1002"}));
+  }
+}
+
 TEST(MembershipJoin, SomebodyElseClaimingRankZeroIsNamed) {
   Job job({.engines = 3, .amend = [](int host, MembershipOptions* m) {
              if (host == 2) m->local_ranks = {0};

@@ -145,8 +145,7 @@ void Context::progress_loop() {
       baton_.nap(kNap, [this] { return stop_.load(std::memory_order_acquire); });
       continue;
     }
-    for (int rounds = 0; rounds < 256 && drive_once(); ++rounds) {
-    }
+    drive_once();
     const Nanos deadline = engine_->next_deadline();
     thread_wakes_at_.store(deadline.count, std::memory_order_release);
     baton_.give();
@@ -185,12 +184,12 @@ void Context::wait(const OpTicket& ticket) {
       const bool worked = drive_once();
       if (baton_.has_waiters() && worked) baton_.notify();
       if (ticket.done() || baton_.wanted()) break;
-      if (worked) {
-        if (options_.settings.spin_budget.count != 0) last_work = clock_.now();
-        continue;
+      if (options_.settings.spin_budget.count != 0) {
+        const Nanos now = clock_.now();
+        if (worked) last_work = now;
+        if (now - last_work < options_.settings.spin_budget) continue;
       }
-      if (options_.settings.spin_budget.count != 0 && clock_.now() - last_work < options_.settings.spin_budget)
-        continue;
+      // Also after work: what is left has a deadline of 0, and a descriptor with more to read ends the sleep at once.
       sleep_until(engine_->next_deadline());
     }
     engine_->flush_acks(clock_.now());

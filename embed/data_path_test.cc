@@ -2,61 +2,14 @@
 //
 // The allocator is counted for the whole process (all ranks are threads of it, their progress threads included) between
 // warm-up and end of a loop. Sanitizers bring an allocator of their own and skip that part.
-#include <execinfo.h>
 #include <sys/resource.h>
 
 #include <barrier>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 
 #include "embed/job_test_util.h"
-
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define CANARYNET_COUNTS_MALLOC 1
-#else
-#define CANARYNET_COUNTS_MALLOC 0
-#endif
-
-namespace {
-std::atomic<bool> armed{false};
-std::atomic<long> allocations{0};
-std::atomic<int> frames{0};  // of the first one
-void* first[32];
-}  // namespace
-
-#if CANARYNET_COUNTS_MALLOC
-static void count() {
-  if (!armed.load(std::memory_order_relaxed)) return;
-  // Who is first shows where; its backtrace may allocate and must not count.
-  if (allocations.fetch_add(1) == 0) {
-    armed = false;
-    frames = backtrace(first, 32);
-    armed = true;
-  }
-}
-
-// Seen by the shared library as well, so they must be exported although this program hides its symbols.
-#pragma GCC visibility push(default)
-extern "C" {
-void* __libc_malloc(std::size_t bytes);
-void* __libc_calloc(std::size_t number, std::size_t bytes);
-void* __libc_realloc(void* old, std::size_t bytes);
-void* __libc_memalign(std::size_t alignment, std::size_t bytes);
-
-void* malloc(std::size_t bytes) { return count(), __libc_malloc(bytes); }
-void* calloc(std::size_t number, std::size_t bytes) { return count(), __libc_calloc(number, bytes); }
-void* realloc(void* old, std::size_t bytes) { return count(), __libc_realloc(old, bytes); }
-void* aligned_alloc(std::size_t alignment, std::size_t bytes) { return count(), __libc_memalign(alignment, bytes); }
-void* memalign(std::size_t alignment, std::size_t bytes) { return count(), __libc_memalign(alignment, bytes); }
-int posix_memalign(void** out, std::size_t alignment, std::size_t bytes) {
-  count();
-  *out = __libc_memalign(alignment, bytes);
-  return *out == nullptr ? ENOMEM : 0;
-}
-}
-#pragma GCC visibility pop
-#endif
+#include "tests/allocation_counter.h"
 
 namespace canarynet {
 namespace {
@@ -64,26 +17,13 @@ namespace {
 using test::Job;
 using test::last_error;
 
-void arm() {
-  allocations = 0;
-  frames = 0;
-  armed = true;
-}
-long disarm() {
-  armed = false;
-  if (allocations > 0) {
-    std::fprintf(stderr, "first of %ld allocations:\n", allocations.load());
-    backtrace_symbols_fd(first, frames, STDERR_FILENO);
-  }
-  return allocations;
-}
+using allocation_counter::arm;
+using allocation_counter::disarm;
 
 class NoAllocation : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     if (!CANARYNET_COUNTS_MALLOC) GTEST_SKIP() << "the allocator can't be counted in this build";
-    void* frame[4];
-    backtrace(frame, 4);  // its first call loads a library
   }
 };
 
@@ -92,9 +32,8 @@ TEST_F(NoAllocation, TheCounterSeesTheLibrarysAllocations) {
   canary_context* context = nullptr;
   EXPECT_EQ(test::init("", 0, 1, {}, &context), CANARY_OK);
   EXPECT_EQ(canary_finalize(context), CANARY_OK);
-  armed = false;
-  EXPECT_GT(allocations, 20);
-  EXPECT_GT(frames, 0);
+  EXPECT_GT(disarm(), 20);
+  EXPECT_GT(allocation_counter::frames, 0) << "it can't say where the first one came from";
 }
 
 // One rank's part of the loops; everything it needs was made before.

@@ -169,7 +169,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   bool finish_completed(GroupMember& member);
   void finish(GroupMember& member, Operation& op, Status status);
   void settle_debt(Peer& peer, const wire::Header& signature);
-  void mark_ready(GroupMember& member, Operation& op, std::uint32_t slot);
+  void mark_ready(Operation& op, std::uint32_t slot);
   void drain_eager(GroupMember& member, Operation& op);
   bool admit_signature(GroupMember& member, int source, std::uint32_t number, const wire::SignaturePayload& theirs);
   bool compare(GroupMember& member, std::uint32_t number, const wire::SignaturePayload& mine,

@@ -276,7 +276,7 @@ void Engine::drain_eager(GroupMember& m, Operation& op) {
       bool other_landing = false;
       // Lengths are the sender's word here: nothing was known of the operation when it came.
       if (h.signature == op.hash && op.run->executor.fits(h.source, h.step, h.piece, h.payload_bytes)) {
-        op.run->executor.arrived(h.source, h.step, h.piece, store.data(e), &other_landing);
+        op.run->executor.arrived(h.source, h.step, h.piece, store.data(e), &other_landing, h.payload_crc32);
       }
       store.release(&e);
     });
@@ -314,7 +314,7 @@ void Engine::settle_debt(Peer& peer, const wire::Header& signature) {
   peer.channel->wake();
 }
 
-void Engine::mark_ready(GroupMember& m, Operation& op, std::uint32_t slot) {
+void Engine::mark_ready(Operation& op, std::uint32_t slot) {
   Run& run = *op.run;
   if (run.peer_ready[slot]) return;
   run.peer_ready[slot] = 1;
@@ -324,7 +324,6 @@ void Engine::mark_ready(GroupMember& m, Operation& op, std::uint32_t slot) {
   run.eager_bytes[slot] = 0;
   if (peer.channel && (budget_freed || run.executor.has_send(slot))) peer.channel->wake();
   op.last_progress = now_;
-  (void)m;
 }
 
 bool Engine::admit_signature(GroupMember& m, int source, std::uint32_t number, const wire::SignaturePayload& theirs) {
@@ -339,7 +338,7 @@ bool Engine::admit_signature(GroupMember& m, int source, std::uint32_t number, c
   if (Operation* op = m.find(number)) {
     if (!compare(m, number, op->signature, theirs)) return true;
     const int slot = op->entry->program.slot_of(source);
-    if (slot >= 0) mark_ready(m, *op, static_cast<std::uint32_t>(slot));
+    if (slot >= 0) mark_ready(*op, static_cast<std::uint32_t>(slot));
   } else if (m.entered - number < GroupMember::kHistory) {
     compare(m, number, m.history[number % GroupMember::kHistory], theirs);
   }
@@ -380,6 +379,8 @@ bool Engine::next_piece(Channel& channel, OutPiece* out) {
         }
         run.executor.pop_send(s);
         out->header = piece_header(*m, op, wire::Kind::kPiece, program.peers[s].rank);
+        out->header.payload_crc32 = run.executor.crc_of(cell);
+        out->has_payload_crc = true;
         out->header.step = cell.step->tag;
         out->header.piece = cell.cell - cell.step->cell_begin;
         out->header.payload_bytes = cell.bytes;
@@ -522,7 +523,7 @@ bool Engine::on_arrival(Channel& channel, const wire::Header& h, const Arrival& 
   // What was parked when its operation was entered has not been compared with it yet.
   if (op != nullptr && h.signature == op->hash && op->run->executor.fits(h.source, h.step, h.piece, h.payload_bytes)) {
     bool other_landing = false;
-    if (op->run->executor.arrived(h.source, h.step, h.piece, arrival.payload.data(), &other_landing)) {
+    if (op->run->executor.arrived(h.source, h.step, h.piece, arrival.payload.data(), &other_landing, h.payload_crc32)) {
       op->last_progress = now_;
       m->group->entered[h.source] = std::max(m->group->entered[h.source], h.op);
       wake_slots(*op);

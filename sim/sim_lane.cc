@@ -37,7 +37,8 @@ bool SimLane::send(const wire::Header& header, const std::byte* payload, std::ui
   }
   if (wire::overtakes(header.kind)) {
     std::uint32_t last = kNoSlot;
-    for (std::uint32_t i = queue_.head; i != kNoSlot && wire::overtakes(frames[i].header.kind); i = frames[i].next) last = i;
+    for (std::uint32_t i = queue_.head; i != kNoSlot && wire::overtakes(frames[i].header.kind); i = frames[i].next)
+      last = i;
     frames.insert(&queue_, last, index);
   } else {
     frames.append(&queue_, index);

@@ -198,7 +198,7 @@ bool Channel::pull() {
   }
   const std::uint32_t bytes = r.piece.header.payload_bytes;
   CANARY_CHECK(bytes <= wire::kPayloadMax, "piece larger than a frame may be");
-  r.piece.header.payload_crc32 = wire::payload_crc(r.piece.payload, bytes);
+  if (!r.piece.has_payload_crc) r.piece.header.payload_crc32 = wire::payload_crc(r.piece.payload, bytes);
   const std::uint64_t cookie = r.piece.cookie;
   if (bytes <= kCopiedPieceBytes) {
     if (bytes != 0) {

@@ -27,7 +27,8 @@ inline constexpr std::uint32_t kCopiedPieceBytes = 8192;
 inline constexpr std::uint64_t kNoCookie = ~std::uint64_t{0};
 
 struct OutPiece {
-  wire::Header header;  // identity and payload_bytes; the channel fills flags, lane_sequence and CRCs
+  wire::Header header;           // identity and payload_bytes; the channel fills flags, lane_sequence and CRCs
+  bool has_payload_crc = false;  // header.payload_crc32 is right already
   const std::byte* payload = nullptr;
   std::uint64_t cookie = kNoCookie;  // for on_done; kNoCookie: nobody wants to know
   int rail = -1;                     // preferred local rail

@@ -1,49 +1,7 @@
 // Once lanes are up, sending, receiving, cancelling and accepting nothing must not touch the heap. malloc itself is counted, so that
 // operator new, the C library and everything else is seen; the sanitizers bring a malloc of their own and skip this.
-#include <cerrno>
-#include <cstdlib>
-
+#include "tests/allocation_counter.h"
 #include "transport/tcp/tcp_fixture.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define CANARYNET_COUNTS_MALLOC 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define CANARYNET_COUNTS_MALLOC 0
-#endif
-#endif
-#if !defined(CANARYNET_COUNTS_MALLOC) && defined(__GLIBC__)
-#define CANARYNET_COUNTS_MALLOC 1
-#endif
-
-namespace {
-thread_local bool counting = false;
-thread_local long allocations = 0;
-}  // namespace
-
-#if CANARYNET_COUNTS_MALLOC
-static void count() {
-  if (counting) ++allocations;
-}
-
-extern "C" {
-void* __libc_malloc(std::size_t bytes);
-void* __libc_calloc(std::size_t count, std::size_t bytes);
-void* __libc_realloc(void* old, std::size_t bytes);
-void* __libc_memalign(std::size_t alignment, std::size_t bytes);
-
-void* malloc(std::size_t bytes) { return count(), __libc_malloc(bytes); }
-void* calloc(std::size_t number, std::size_t bytes) { return count(), __libc_calloc(number, bytes); }
-void* realloc(void* old, std::size_t bytes) { return count(), __libc_realloc(old, bytes); }
-void* aligned_alloc(std::size_t alignment, std::size_t bytes) { return count(), __libc_memalign(alignment, bytes); }
-void* memalign(std::size_t alignment, std::size_t bytes) { return count(), __libc_memalign(alignment, bytes); }
-int posix_memalign(void** out, std::size_t alignment, std::size_t bytes) {
-  count();
-  *out = __libc_memalign(alignment, bytes);
-  return *out == nullptr ? ENOMEM : 0;
-}
-}
-#endif
 
 namespace canarynet {
 namespace {
@@ -81,17 +39,6 @@ class OneLane final : public LaneAcceptor {
   LaneSink& sink_;
 };
 
-TEST(TcpAllocation, TheCounterCounts) {
-  if (!CANARYNET_COUNTS_MALLOC) GTEST_SKIP() << "a sanitizer owns malloc";
-  counting = true;
-  std::vector<int> grown(100);
-  auto one = std::make_unique<std::string>(100, 'x');
-  counting = false;
-  EXPECT_GE(allocations, 3);
-  EXPECT_EQ(grown.size() + one->size(), 200u);
-  allocations = 0;
-}
-
 TEST(TcpAllocation, NothingIsAllocatedOnceLanesAreUp) {
   if (!CANARYNET_COUNTS_MALLOC) GTEST_SKIP() << "a sanitizer owns malloc";
   CountingSink near_sink, far_sink;
@@ -107,8 +54,7 @@ TEST(TcpAllocation, NothingIsAllocatedOnceLanesAreUp) {
   std::vector<wire::Header> headers;
   for (std::uint32_t i = 0; i < 3000; ++i) headers.push_back(lane_test::make_header(i, payloads[i % payloads.size()]));
 
-  allocations = 0;
-  counting = true;
+  allocation_counter::arm();
   int sent = 0, dropped = 0;
   const Nanos end = fixture.now() + 30_s;
   for (std::uint32_t i = 0; i < headers.size() && near_sink.downs == 0 && fixture.now() < end;) {
@@ -119,8 +65,7 @@ TEST(TcpAllocation, NothingIsAllocatedOnceLanesAreUp) {
     for (int k = 0; k < 20; ++k) fixture.step();
   }
   while (near->queued_bytes() > 0 && fixture.now() < end) fixture.step();
-  counting = false;
-  EXPECT_EQ(allocations, 0);
+  EXPECT_EQ(allocation_counter::disarm(), 0);
   EXPECT_EQ(sent, 3000);
   EXPECT_GT(dropped, 0);
   EXPECT_GT(near_sink.writables, 0);

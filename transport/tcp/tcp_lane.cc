@@ -18,6 +18,8 @@ constexpr int kReadsPerPoll = 16;
 constexpr std::size_t kReadBytesPerPoll = std::size_t{1} << 20;
 constexpr std::size_t kWriteBytesPerFlush = std::size_t{4} << 20;
 constexpr std::size_t kWriteIovMax = 64;
+constexpr std::size_t kReceiveLowatMin = std::size_t{8} << 10;
+constexpr std::size_t kReceiveLowatMax = std::size_t{128} << 10;
 constexpr std::size_t kDrainBytes = std::size_t{8} << 20;  // unread ones thrown away before a close (see ~TcpLane)
 
 bool is_hangup(int error_number) {
@@ -74,7 +76,7 @@ bool TcpLane::send(const wire::Header& header, const std::byte* payload, std::ui
 
 void TcpLane::flush(Nanos) {
   if (state_ != State::kUp) return;
-  write_queue();
+  if (!full_) write_queue();
   if (refused_ && state_ == State::kUp && queue_.size() < queue_.capacity()) factory_->schedule(*this);
 }
 
@@ -99,6 +101,7 @@ void TcpLane::write_queue() {
     if (n < 0) {
       if (errno == EINTR) continue;
       if (would_block(errno)) {
+        full_ = true;
         set_interest(EPOLLIN | EPOLLOUT);
       } else {
         break_down(system_error("write failed", errno), is_hangup(errno));
@@ -109,7 +112,8 @@ void TcpLane::write_queue() {
     written += taken;
     counters_.bytes_sent += taken;
     counters_.frames_sent += queue_.advance(taken);
-    if (taken < offered) {  // the socket is full: asking again would only be told so
+    if (taken < offered) {
+      full_ = true;
       set_interest(EPOLLIN | EPOLLOUT);
       return;
     }
@@ -123,6 +127,7 @@ std::size_t TcpLane::on_ready(std::uint32_t epoll_events) {
   std::size_t handled = 0;
   if ((epoll_events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) handled += receive();
   if ((epoll_events & EPOLLOUT) != 0 && state_ == State::kUp) {
+    full_ = false;
     if (queue_.empty() && !refused_) {
       set_interest(EPOLLIN);
     } else {
@@ -168,7 +173,7 @@ std::size_t TcpLane::receive() {
       } else if (!would_block(errno)) {
         go_down(system_error("read failed", errno), is_hangup(errno));
       } else {
-        return handled;
+        break;
       }
       return handled + 1;
     }
@@ -193,9 +198,20 @@ std::size_t TcpLane::receive() {
               false);
       return handled;
     }
-    if (got < wanted && state_ == State::kUp) return handled;  // drained; epoll tells of more
+    if (got < wanted && state_ == State::kUp) break;  // drained; epoll tells of more
   }
+  if (state_ == State::kUp) set_receive_lowat();
   return handled;
+}
+
+// Nothing can be done with a part of a payload: the socket wakes us when the rest is there, instead of with every packet.
+void TcpLane::set_receive_lowat() {
+  const std::size_t rest = std::min(reader_.rest_of_payload(), kReceiveLowatMax);
+  const std::size_t wanted = rest >= kReceiveLowatMin ? rest : 1;
+  if (wanted == receive_lowat_) return;
+  const int value = static_cast<int>(wanted);
+  // Refused, it would only cost wake-ups.
+  if (::setsockopt(socket_.fd(), SOL_SOCKET, SO_RCVLOWAT, &value, sizeof value) == 0) receive_lowat_ = wanted;
 }
 
 std::size_t TcpLane::finish_connect() {

@@ -53,6 +53,7 @@ class TcpLane final : public Lane, private FrameHandler {
 
   std::size_t finish_connect();
   std::size_t receive();
+  void set_receive_lowat();
   std::size_t tell_writable();
   void write_queue();
   void break_down(Status reason, bool hangup);
@@ -67,9 +68,11 @@ class TcpLane final : public Lane, private FrameHandler {
   Socket socket_;
   State state_;
   bool refused_ = false;  // send() said no: on_writable is owed
+  bool full_ = false;     // the kernel took less than was offered: EPOLLOUT is awaited, asking before costs a call
   bool pending_ = false;  // in the factory's pending list
   bool broken_hangup_ = false;
   std::uint32_t interest_ = 0;
+  std::size_t receive_lowat_ = 1;
   const int rail_;
   std::uint64_t key_ = 0;  // the factory's name for this lane
   Nanos connect_deadline_ = Nanos::max();

@@ -1,0 +1,184 @@
+// Executors of all ranks against each other without a network: any order of arrival, duplicates, acks that come late.
+#include "collectives/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+#include <memory>
+
+#include "base/random.h"
+#include "collectives/schedule.h"
+#include "kernels/crc32c.h"
+
+namespace canarynet {
+namespace {
+
+constexpr std::uint32_t kPieceBytes = 1024;
+constexpr std::uint64_t kCount = 1500;  // of floats: cells of a full and of a broken length
+
+struct Message {
+  int from = 0, to = 0;
+  Executor::SendCell cell;
+  std::vector<std::byte> bytes;
+  std::uint32_t crc = 0;
+};
+
+class Ranks {
+ public:
+  Ranks(PlannerId id, Collective collective, int ranks, ReduceOp op, std::uint64_t seed)
+      : collective_(collective), op_(op), random_(seed), reach_(Reachability::full(ranks, 2)) {
+    const PlanRequest request{.collective = collective,
+                              .ranks = ranks,
+                              .count = kCount,
+                              .root = ranks - 1,
+                              .reach = &reach_,
+                              .bcube = find_bcube(reach_, 2)};
+    EXPECT_TRUE(planner(id).check(request).ok());
+    for (int r = 0; r < ranks; ++r) {
+      programs_.push_back(std::make_unique<Program>(compile(id, request, r, kPieceBytes)));
+      executors_.push_back(std::make_unique<Executor>(*programs_.back()));
+      const std::size_t n = static_cast<std::size_t>(ranks);
+      inputs_.emplace_back(collective == Collective::kReduceScatter ? kCount * n : kCount);
+      outputs_.emplace_back(collective == Collective::kAllGather ? kCount * n : kCount, -1.0F);
+    }
+    for (int r = 0; r < ranks; ++r) {
+      for (std::size_t i = 0; i < inputs_[r].size(); ++i) inputs_[r][i] = value(r, i);
+      executors_[r]->bind(inputs_[r].data(), outputs_[r].data(), CANARY_F32, op);
+    }
+  }
+
+  // Runs to the end in random order. `forged`: added to every CRC that is told with a piece, to see which are used again.
+  void run(std::uint32_t forged = 0) {
+    std::deque<Message> flying;
+    for (int steps = 0; steps < 100'000; ++steps) {
+      std::vector<std::pair<std::size_t, std::uint32_t>> sendable;
+      for (std::size_t r = 0; r < executors_.size(); ++r) {
+        for (std::uint32_t s = 0; s < programs_[r]->peers.size(); ++s) {
+          if (executors_[r]->has_send(s)) sendable.push_back({r, s});
+        }
+      }
+      if (sendable.empty() && flying.empty()) return;
+      if (!sendable.empty() && (flying.empty() || random_.below(2) == 0)) {
+        const auto [r, slot] = sendable[random_.below(sendable.size())];
+        flying.push_back(send(static_cast<int>(r), slot));
+        continue;
+      }
+      const std::size_t pick = random_.below(flying.size());
+      const Message m = flying[pick];
+      flying.erase(flying.begin() + static_cast<std::ptrdiff_t>(pick));
+      deliver(m, m.crc + forged);
+      if (random_.below(4) == 0) deliver(m, m.crc + forged);  // once more: nothing may change
+      EXPECT_EQ(std::memcmp(m.cell.data, m.bytes.data(), m.bytes.size()), 0) << "overwritten before the ack";
+      executors_[m.from]->sent(m.cell.unit);
+    }
+    FAIL() << "no end";
+  }
+
+  void expect_right() {
+    const int n = static_cast<int>(executors_.size());
+    for (int r = 0; r < n; ++r) {
+      ASSERT_TRUE(executors_[r]->complete()) << "rank " << r << " has " << executors_[r]->remaining() << " units left";
+      for (std::size_t i = 0; i < outputs_[r].size(); ++i) ASSERT_EQ(outputs_[r][i], wanted(r, i)) << r << " " << i;
+    }
+  }
+
+  int sends = 0;
+  int forged_sends = 0;  // pieces whose CRC did not fit their bytes
+
+ private:
+  static float value(int rank, std::size_t i) {
+    return static_cast<float>((i % 97) * 8 + 4 * static_cast<unsigned>(rank));
+  }
+  float wanted(int rank, std::size_t i) const {
+    const int n = static_cast<int>(executors_.size());
+    if (collective_ == Collective::kBroadcast) return value(n - 1, i);
+    if (collective_ == Collective::kAllGather) return value(static_cast<int>(i / kCount), i % kCount);
+    float sum = 0;
+    const std::size_t at = collective_ == Collective::kReduceScatter ? i + kCount * static_cast<std::size_t>(rank) : i;
+    for (int r = 0; r < n; ++r) sum += value(r, at);
+    return op_ == CANARY_AVG ? sum / static_cast<float>(n) : sum;
+  }
+
+  Message send(int from, std::uint32_t slot) {
+    Executor& e = *executors_[from];
+    Message m{from, programs_[from]->peers[slot].rank, e.peek_send(slot), {}, 0};
+    e.pop_send(slot);
+    m.bytes.assign(m.cell.data, m.cell.data + m.cell.bytes);
+    m.crc = e.crc_of(m.cell);
+    ++sends;
+    forged_sends += m.crc != crc32c(0, m.bytes.data(), m.bytes.size());
+    return m;
+  }
+
+  void deliver(const Message& m, std::uint32_t crc) {
+    Executor& e = *executors_[m.to];
+    const std::uint32_t piece = m.cell.cell - m.cell.step->cell_begin;
+    const auto place = e.place_for(m.from, m.cell.step->tag, piece, m.cell.bytes);
+    if (place.kind == Executor::PlaceKind::kDuplicate) return;
+    ASSERT_NE(place.kind, Executor::PlaceKind::kUnknown);
+    const std::byte* payload = m.bytes.data();
+    if (place.kind == Executor::PlaceKind::kSpan) {
+      if (random_.below(8) == 0) {  // that landing breaks off; the piece comes again
+        e.landing_lost(m.from, m.cell.step->tag, piece);
+        return deliver(m, crc);
+      }
+      std::memcpy(place.data, m.bytes.data(), m.bytes.size());
+      payload = place.data;
+    }
+    bool other_landing = false;
+    EXPECT_TRUE(e.arrived(m.from, m.cell.step->tag, piece, payload, &other_landing, crc));
+    EXPECT_FALSE(other_landing);
+  }
+
+  const Collective collective_;
+  const ReduceOp op_;
+  Random random_;
+  const Reachability reach_;
+  std::vector<std::unique_ptr<Program>> programs_;
+  std::vector<std::unique_ptr<Executor>> executors_;
+  std::vector<std::vector<float>> inputs_, outputs_;
+};
+
+constexpr Collective kMoving[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+                                  Collective::kBroadcast};
+
+TEST(Executor, AnyOrderOfArrivalsGivesTheSumAndEveryPieceItsCrc) {
+  for (const Planner& one : planners()) {
+    for (const Collective collective : kMoving) {
+      if (!one.defines(collective, 4)) continue;
+      for (const ReduceOp op : {CANARY_SUM, CANARY_AVG}) {
+        for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+          SCOPED_TRACE(std::string(name_of(one.id)) + " " + std::string(name_of(collective)) + " seed " +
+                       std::to_string(seed));
+          Ranks ranks(one.id, collective, 4, op, seed);
+          ranks.run();
+          ASSERT_NO_FATAL_FAILURE(ranks.expect_right());
+          EXPECT_GT(ranks.sends, 0);
+          EXPECT_EQ(ranks.forged_sends, 0) << "a CRC outlived the bytes it was of";
+        }
+      }
+    }
+  }
+}
+
+// A ring hands every block on n - 2 times: those pieces go out with the CRC they came with, so the sums travel with the data and are
+// not computed again.
+TEST(Executor, ForwardedPiecesKeepTheCrcTheyCameWith) {
+  Ranks gather(PlannerId::kRing, Collective::kAllGather, 4, CANARY_SUM, 1);
+  gather.run(1);
+  ASSERT_NO_FATAL_FAILURE(gather.expect_right());
+  // Of 3 sends of a block the first is of the rank's own input. Early arrivals wait in staging and lose theirs.
+  EXPECT_GT(gather.forged_sends, gather.sends / 3);
+  EXPECT_LE(gather.forged_sends, gather.sends * 2 / 3);
+}
+
+TEST(Executor, SumsGetACrcOfTheirOwn) {
+  Ranks scatter(PlannerId::kRing, Collective::kReduceScatter, 4, CANARY_SUM, 1);
+  scatter.run(1);
+  ASSERT_NO_FATAL_FAILURE(scatter.expect_right());
+  EXPECT_EQ(scatter.forged_sends, 0);
+}
+
+}  // namespace
+}  // namespace canarynet
