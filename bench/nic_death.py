@@ -4,7 +4,7 @@
 Four hosts, two NICs each, flat wiring, 64 MiB f32. A random NIC of a random host dies at a random moment: `down` by
 `ip link set down`, `silent` by dropping its packets both ways with the carrier up. Two operations are in flight and every result is
 compared element by element. Each way runs with ctl0 (a control NIC of its own) and without (control shares the NICs). Shown: the
-longest gap in the bytes that a host received around each death, and when the NIC that came back carries its share again.
+longest gap in delivered bytes around each death, and when the NIC that came back carries its share again.
 """
 import json
 import os
@@ -22,18 +22,33 @@ BACK_LIMIT_S = 2.0  # in which it must carry its share
 WAYS = {"down": ("down", "up"), "silent": ("blackhole=on", "blackhole=off")}
 
 
-def longest_gap(samples, start, end):
-    """The longest time, over all hosts, in which a host received less than 5 % of one NIC's rate, between start and end."""
-    worst = 0.0
-    for host in range(RANKS):
-        since = None
-        for a, b, got in harness.deltas([s for s in samples if start <= s[0] <= end], lambda c, h=host: harness.received(c, h)):
-            if got < 0.05 * RATE * (b - a):
-                since = a if since is None else since
-                worst = max(worst, b - since)
-            else:
-                since = None
-    return worst
+def gaps_of(samples, start, end, value):
+    """[(begin, seconds)] of the times in which `value` (of the counters) grew by less than 5 % of a NIC's rate."""
+    gaps, since = [], None
+    for a, b, got in harness.deltas([s for s in samples if start <= s[0] <= end], value):
+        if got < 0.05 * RATE * (b - a):
+            since = a if since is None else since
+            if gaps and gaps[-1][0] == since:
+                gaps.pop()
+            gaps.append((since, b - since))
+        else:
+            since = None
+    return gaps
+
+
+def longest(gaps):
+    return max((seconds for _, seconds in gaps), default=0.0)
+
+
+def gaps_around(samples, host, died, back):
+    """Longest gaps around one death: of the host that lost the NIC (in what it receives and in what it sends: every piece of a ring
+    passes it, on half its rate, so time it loses is time the job loses), of any host if it began within 0.3 s of the death, and of any
+    host while the NIC was dead (the others also wait for the one that has become slower)."""
+    start = died - 0.05
+    own = longest(gaps_of(samples, start, back, lambda c: harness.received(c, host)) +
+                  gaps_of(samples, start, back, lambda c: sum(nic[1] for nic in c[host])))
+    anywhere = [g for h in range(RANKS) for g in gaps_of(samples, start, back, lambda c, k=h: harness.received(c, k))]
+    return own, longest([g for g in anywhere if g[0] <= died + 0.3]), longest(anywhere)
 
 
 def share_back(samples, host, nic, start, end):
@@ -87,8 +102,8 @@ def campaign(options, figures, way, ctl, deaths, size):
         shutil.rmtree(folder, ignore_errors=True)
     gaps, quiet_gaps, returns = [], [], []
     for host, nic, quiet, died, back in events:
-        gaps.append(longest_gap(samples, died - 0.05, back))
-        quiet_gaps.append(longest_gap(samples, quiet - 0.2, quiet))
+        gaps.append(gaps_around(samples, host, died, back))
+        quiet_gaps.append(gaps_around(samples, host, quiet - 0.2, quiet)[2])
         returns.append(share_back(samples, host, nic, back, back + BACK_LIMIT_S + 0.2))
     figures.note("%s: %d deaths, %d operations checked, wrong elements: %s" % (name, len(events), row["checked"], row["wrong"]))
     if failure:
@@ -97,9 +112,12 @@ def campaign(options, figures, way, ctl, deaths, size):
                 len(events) if row["wrong"] == 0 and row["checked"] > 0 and not failure else 0, "of %d" % deaths, at_least=deaths)
     if gaps:
         to_ms = lambda values, share: None if not values else 1e3 * harness.percentile(values, share)
-        figures.add("  longest gap p50", to_ms(gaps, 0.5), "ms", aim=150.0)
-        figures.add("  longest gap p99", to_ms(gaps, 0.99), "ms", aim=500.0,
-                    note="without a death: p99 %.0f ms" % to_ms(quiet_gaps, 0.99))
+        for which, label, most in ((0, "longest gap of the host itself", 500.0), (1, "of any host, begun within 0.3 s", 500.0),
+                                   (2, "of any host, while the NIC is dead", None)):
+            values = [g[which] for g in gaps]
+            figures.add("  %s p50" % label, to_ms(values, 0.5), "ms", aim=150.0 if most else None)
+            figures.add("  %s p99" % label, to_ms(values, 0.99), "ms", at_most=most,
+                        note="" if most else "without a death, in 0.2 s: %.0f ms" % to_ms(quiet_gaps, 0.99))
         known = [r for r in returns if r is not None]
         figures.add("  carries 80 % of its share again within 2 s", sum(r <= BACK_LIMIT_S for r in known), "of %d" % len(returns),
                     at_least=len(returns), note="p50 %s ms, max %s ms" % tuple(
@@ -123,7 +141,8 @@ def body():
             if any(part[0] == way and part[1:] in ([], ["ctl" if ctl else "no-ctl"]) for part in wanted):
                 gaps += campaign(options, figures, way, ctl, options.repeat, options.size << 20)
     if gaps:
-        figures.add("all deaths: longest gap p50 / p99", "%.0f / %.0f" % tuple(1e3 * harness.percentile(gaps, p) for p in (0.5, 0.99)), "ms")
+        figures.add("all deaths: longest gap of the host itself p50 / p99",
+                    "%.0f / %.0f" % tuple(1e3 * harness.percentile([g[0] for g in gaps], p) for p in (0.5, 0.99)), "ms")
     return figures.finish()
 
 
