@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/quantity.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "base/types.h"
@@ -38,6 +39,18 @@ TEST(Random, BelowStaysBelowAndReachesAll) {
   }
   EXPECT_EQ(seen.size(), 7u);
   EXPECT_EQ(r.below(0), 0u);
+}
+
+TEST(Quantity, NumbersComeWithTheirUnits) {
+  EXPECT_DOUBLE_EQ(bits_per_second("2.5gbit").value(), 2.5e9);
+  EXPECT_DOUBLE_EQ(bits_per_second("100kbit").value(), 1e5);
+  EXPECT_DOUBLE_EQ(seconds_of("1.5ms").value(), 1.5e-3);
+  EXPECT_DOUBLE_EQ(seconds_of("20ns").value(), 2e-8);
+  EXPECT_DOUBLE_EQ(seconds_of("2e-10").value(), 2e-10);
+  EXPECT_DOUBLE_EQ(seconds_of("0").value(), 0);
+  for (const char* bad : {"", "gbit", "1e3mbit", "-1mbit", "inf", "5", "5 mbit", "5Mbit"})
+    EXPECT_FALSE(bits_per_second(bad)) << bad;
+  for (const char* bad : {"", "ms", "-1ms", "inf", "nan", "1 ms", "1e3ms", "1h"}) EXPECT_FALSE(seconds_of(bad)) << bad;
 }
 
 TEST(Status, CarriesCodeTextAndDetailThroughWrap) {

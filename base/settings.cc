@@ -51,9 +51,12 @@ const Row kRows[] = {
       "bytes a socket may hold that TCP has not sent yet; small values make rate changes felt at once"},
      &Settings::tcp_notsent_lowat},
     {{"algo", "CANARY_ALGO", SettingKind::kText, "", 0, 0, true,
-      "planner for all collectives it defines: ring, mesh, bcube, halving_doubling; empty: chosen by size and "
-      "topology"},
+      "planner for all collectives it defines: ring, mesh, bcube, halving_doubling, tree, dbtree, parameter_server, "
+      "ring_per_rail; empty: chosen by size and topology"},
      &Settings::algo},
+    {{"ps_servers", "CANARY_PS_SERVERS", SettingKind::kInteger, "1", 1, 8192, true,
+      "ranks that own a part each, from rank 0, where parameter_server runs"},
+     &Settings::ps_servers},
     {{"piece_bytes", "CANARY_PIECE_BYTES", SettingKind::kBytes, "128KiB", 1024, kMiB, true,
       "largest piece: unit of schedule, striping and retransmission; a multiple of 128"},
      &Settings::piece_bytes},
@@ -76,7 +79,8 @@ const Row kRows[] = {
       "how long an operation that all have entered may go without progress"},
      &Settings::exchange_limit},
     {{"progress_thread", "CANARY_PROGRESS_THREAD", SettingKind::kBool, "1", 0, 1, false,
-      "0: the engine runs only inside calls (no heartbeats in between; deadlines and hang-ups only)"},
+      "0: the engine runs only inside calls; between them peers hear nothing and do not mind, its death shows by "
+      "hang-ups and limits only"},
      &Settings::progress_thread},
     {{"spin_budget", "CANARY_SPIN", SettingKind::kDuration, "0us", 0, 10 * kSec, false,
       "how long a waiting thread polls before it sleeps; 0 where cores are few"},

@@ -43,6 +43,7 @@ struct Settings {
   Bytes tcp_notsent_lowat;
   // data path
   std::string algo;  // CANARY_ALGO
+  std::int64_t ps_servers = 1;
   Bytes piece_bytes;
   Bytes eager_bytes;
   std::int64_t ops_in_flight = 64;

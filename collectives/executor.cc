@@ -25,6 +25,7 @@ constexpr std::uint64_t pack(std::uint32_t step, std::uint32_t cell) { return st
 Executor::Executor(const Program& program) : program_(program) {
   pending_.resize(program.units);
   flags_.resize(program.units);
+  input_crc_.resize(program.cell_offset.size() - 1);
   output_crc_.resize(program.cell_offset.size() - 1);
   std::uint32_t sends = 0;
   for (const ProgramPeer& peer : program.peers) sends += peer.send_units;
@@ -67,6 +68,7 @@ void Executor::bind(const void* input, void* output, DataType type, ReduceOp op)
   reduce_ = reduce_kernel(type, average_ ? CANARY_SUM : op);
   std::copy(program_.pending.begin(), program_.pending.end(), pending_.begin());
   std::fill(flags_.begin(), flags_.end(), std::uint8_t{0});
+  std::fill(input_crc_.begin(), input_crc_.end(), std::nullopt);
   std::fill(output_crc_.begin(), output_crc_.end(), std::nullopt);
   for (std::size_t s = 0; s < program_.peers.size(); ++s) {
     ready_head_[s] = ready_tail_[s] = program_.peers[s].ready_begin;
@@ -96,9 +98,8 @@ Executor::SendCell Executor::peek_send(std::uint32_t slot) const {
 }
 
 std::uint32_t Executor::crc_of(const SendCell& send) {
-  // Only what the operation itself wrote is remembered: the input may be the same memory as the output.
-  if (send.step->src != Buffer::kOutput) return crc32c(0, send.data, send.bytes);
-  std::optional<std::uint32_t>& known = output_crc_[send.cell];
+  if (send.step->src == Buffer::kScratch) return crc32c(0, send.data, send.bytes);
+  std::optional<std::uint32_t>& known = (send.step->src == Buffer::kInput ? input_crc_ : output_crc_)[send.cell];
   if (!known) known = crc32c(0, send.data, send.bytes);
   return *known;
 }
@@ -186,6 +187,7 @@ void Executor::apply(const ProgramStep& step, std::uint32_t cell, const std::byt
   const bool divides = step.finish && average_;
   if (divides) divide(type_, dst, elements, static_cast<std::uint32_t>(program_.ranks));
   if (step.dst == Buffer::kOutput) {
+    input_crc_[cell].reset();  // it may be the same memory
     output_crc_[cell] = step.kind == StepKind::kReceiveReduce || divides ? std::nullopt : crc;
   }
 }

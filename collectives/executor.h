@@ -100,8 +100,8 @@ class Executor {
   bool average_ = false;
   std::vector<std::uint16_t> pending_;
   std::vector<std::uint8_t> flags_;
-  std::vector<std::optional<std::uint32_t>> output_crc_;  // per cell, of what the output buffer holds
-  std::vector<std::uint64_t> ready_;                      // (step << 32 | cell), per slot a part that fills once
+  std::vector<std::optional<std::uint32_t>> input_crc_, output_crc_;  // per cell, of what the buffers hold
+  std::vector<std::uint64_t> ready_;  // (step << 32 | cell), per slot a part that fills once
   std::vector<std::uint32_t> ready_head_, ready_tail_;
   std::vector<std::uint32_t> missing_, unacked_;
   std::vector<std::uint32_t> step_of_unit_;

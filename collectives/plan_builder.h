@@ -76,11 +76,16 @@ Status need_edge(PlannerId id, const Reachability& reach, int a, int b);
 
 // Tags and ranks have 16 bits; BCube(2, 13) sends 53,248 tagged blocks between two mates, BCube(2, 14) would not fit.
 inline constexpr int kPlanRanksMax = 8192;
+inline constexpr int kTagsMax = 65536;  // per peer and direction
 
 // The planners, one file each.
 extern const Planner kRingPlanner;
 extern const Planner kMeshPlanner;
 extern const Planner kBCubePlanner;
 extern const Planner kHalvingDoublingPlanner;
+extern const Planner kTreePlanner;
+extern const Planner kDoubleTreePlanner;
+extern const Planner kParameterServerPlanner;
+extern const Planner kRingPerRailPlanner;
 
 }  // namespace canarynet

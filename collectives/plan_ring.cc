@@ -2,6 +2,11 @@
 // Segment s starts at rank s+1 and is reduced along the ring, ((x_(s+1) + x_(s+2)) + … + x_s), so rank s finishes it:
 // the order is fixed. All-gather carries it on from s. Pieces of a segment travel independently: hop k of one overlaps
 // hop k+1 of another.
+//
+// ring_per_rail: as many rings as rails that all neighbours share, each with an equal part and a rail of its own. For rails that are
+// disjoint networks of like speed; elsewhere one ring whose pieces the channel stripes by measured rate does better.
+#include <bit>
+
 #include "collectives/plan_builder.h"
 
 namespace canarynet {
@@ -9,46 +14,97 @@ namespace {
 
 bool defines(Collective, int) { return true; }
 
-Status check(const PlanRequest& request) {
-  if (Status status = check_request(kRingPlanner, request); !status.ok()) return status;
-  const int n = request.ranks;
-  for (int a = 0; n > 1 && a < n; ++a) {
-    // Broadcast is a chain that ends before the root and a barrier one that ends at rank n-1: the edge that closes the
-    // ring is not used.
-    if (request.collective == Collective::kBroadcast && (a + 1) % n == request.root) continue;
-    if (request.collective == Collective::kBarrier && a == n - 1) continue;
-    if (Status status = need_edge(PlannerId::kRing, *request.reach, a, (a + 1) % n); !status.ok()) return status;
+// Broadcast is a chain that ends before the root and a barrier one that ends at rank n-1: the edge that closes the ring is not used.
+bool uses_edge_from(const PlanRequest& request, int a) {
+  if (request.ranks == 1) return false;
+  if (request.collective == Collective::kBroadcast) return (a + 1) % request.ranks != request.root;
+  return request.collective != Collective::kBarrier || a != request.ranks - 1;
+}
+
+Status check_edges(PlannerId id, const PlanRequest& request) {
+  for (int a = 0; a < request.ranks; ++a) {
+    if (!uses_edge_from(request, a)) continue;
+    if (Status status = need_edge(id, *request.reach, a, (a + 1) % request.ranks); !status.ok()) return status;
   }
   return {};
 }
 
-void leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) {
+Status check(const PlanRequest& request) {
+  if (Status status = check_request(kRingPlanner, request); !status.ok()) return status;
+  return check_edges(PlannerId::kRing, request);
+}
+
+// Bit per rail over which every neighbour is reached. 0: none; ranks of one engine need none.
+std::uint32_t shared_rails(const PlanRequest& request) {
+  std::uint32_t shared = ~std::uint32_t{0};
+  for (int a = 0; a < request.ranks; ++a) {
+    const std::uint32_t rails = request.reach->rails(a, (a + 1) % request.ranks);
+    if (uses_edge_from(request, a) && (rails & Reachability::kLocalBit) == 0) shared &= rails;
+  }
+  return shared == ~std::uint32_t{0} ? 1 : shared;
+}
+
+Status check_per_rail(const PlanRequest& request) {
+  if (Status status = check_request(kRingPerRailPlanner, request); !status.ok()) return status;
+  if (Status status = check_edges(PlannerId::kRingPerRail, request); !status.ok()) return status;
+  const auto messages = static_cast<std::int64_t>(std::popcount(shared_rails(request))) * 2 * (request.ranks - 1);
+  if (messages > kTagsMax) {
+    return {CANARY_LIMIT, "ring_per_rail sends " + std::to_string(messages) +
+                              " messages to a neighbour here; the limit is " + std::to_string(kTagsMax)};
+  }
+  if (shared_rails(request) != 0) return {};
+  return {CANARY_UNREACHABLE,
+          "ring_per_rail needs a rail that joins every rank with the next one; these ranks share none"};
+}
+
+int rings_of(const PlanRequest& request) {
+  return request.collective == Collective::kBarrier ? 1 : std::popcount(shared_rails(request));
+}
+
+// Leaf s * rings + k: the part of segment s that travels on ring k.
+void cut(const PlanRequest& request, int rings, std::vector<std::uint64_t>* out) {
   out->clear();
   switch (request.collective) {
     case Collective::kReduceScatter:
     case Collective::kAllGather:
-      return cut_blocks(request, out);
-    case Collective::kAllReduce:
-      cut_evenly(0, request.total(), request.ranks, request.element_bytes, out);
+      for (int i = 0; i < request.ranks; ++i)
+        cut_evenly(request.count * static_cast<std::uint64_t>(i), request.count, rings, request.element_bytes, out);
       break;
-    case Collective::kBroadcast:  // one leaf: its cells pipeline down the chain
+    case Collective::kAllReduce:
+      cut_evenly(0, request.total(), request.ranks * rings, request.element_bytes, out);
+      break;
+    case Collective::kBroadcast:  // one segment: its cells pipeline down the chain
     case Collective::kBarrier:
-      out->push_back(0);
+      cut_evenly(0, request.total(), rings, request.element_bytes, out);
       break;
   }
   out->push_back(request.total());
 }
 
+void leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) { cut(request, 1, out); }
+void leaves_per_rail(const PlanRequest& request, std::vector<std::uint64_t>* out) {
+  cut(request, rings_of(request), out);
+}
+
+// Ring `ring` of `rings`, sending over `rail` (-1: any).
 class Ring {
  public:
-  Ring(const PlanRequest& request, int rank, std::uint32_t leaf_count, Plan* out)
-      : n_(request.ranks), rank_(rank), next_(at(rank + 1)), previous_(at(rank - 1)), build_(out, n_, leaf_count) {}
+  Ring(PlanBuilder& build, int n, int rank, int ring, int rings, int rail)
+      : n_(n),
+        rank_(rank),
+        ring_(ring),
+        rings_(rings),
+        rail_(rail),
+        next_(at(rank + 1)),
+        previous_(at(rank - 1)),
+        build_(build) {}
 
   // n-1 rounds; partial sums live in `partial`, the own segment ends in kOutput.
   void reduce_scatter(Buffer partial) {
     for (int k = 0; k < n_ - 1; ++k) {
       const bool last = k == n_ - 2;
-      build_.send({.peer = next_, .round = k, .run = segment(rank_ - 1 - k)}, k == 0 ? Buffer::kInput : partial);
+      build_.send({.peer = next_, .round = k, .run = segment(rank_ - 1 - k), .rail = rail_},
+                  k == 0 ? Buffer::kInput : partial);
       build_.receive_reduce({.peer = previous_, .round = k, .run = segment(rank_ - 2 - k)}, Buffer::kInput,
                             last ? Buffer::kOutput : partial, last);
     }
@@ -57,7 +113,8 @@ class Ring {
   // `own`: where the own segment is read from.
   void all_gather(int first_round, Buffer own) {
     for (int k = 0; k < n_ - 1; ++k) {
-      build_.send({.peer = next_, .round = first_round + k, .run = segment(rank_ - k)}, k == 0 ? own : Buffer::kOutput);
+      build_.send({.peer = next_, .round = first_round + k, .run = segment(rank_ - k), .rail = rail_},
+                  k == 0 ? own : Buffer::kOutput);
       build_.receive({.peer = previous_, .round = first_round + k, .run = segment(rank_ - 1 - k)}, Buffer::kOutput);
     }
   }
@@ -67,12 +124,14 @@ class Ring {
   void broadcast(int root) {
     const int distance = at(rank_ - root);
     if (distance == 0) {
-      build_.copy({0, 1}, Buffer::kInput, Buffer::kOutput, false);
+      build_.copy(segment(0), Buffer::kInput, Buffer::kOutput, false);
     } else {
-      build_.receive({.peer = previous_, .round = distance - 1, .run = {0, 1}}, Buffer::kOutput);
+      build_.receive({.peer = previous_, .round = distance - 1, .run = segment(0)}, Buffer::kOutput);
     }
-    if (distance < n_ - 1)
-      build_.send({.peer = next_, .round = distance, .run = {0, 1}}, distance == 0 ? Buffer::kInput : Buffer::kOutput);
+    if (distance < n_ - 1) {
+      build_.send({.peer = next_, .round = distance, .run = segment(0), .rail = rail_},
+                  distance == 0 ? Buffer::kInput : Buffer::kOutput);
+    }
   }
 
   // Up the chain 0 … n-1 and back down: nothing turns round at n-1 before all have entered.
@@ -90,24 +149,19 @@ class Ring {
  private:
   int at(int i) const { return ((i % n_) + n_) % n_; }
   Run segment(int i) const {
-    const auto s = static_cast<std::uint32_t>(at(i));
-    return {s, s + 1};
+    const auto leaf = static_cast<std::uint32_t>(at(i) * rings_ + ring_);
+    return {leaf, leaf + 1};
   }
 
-  int n_, rank_, next_, previous_;
-  PlanBuilder build_;
+  const int n_, rank_, ring_, rings_, rail_, next_, previous_;
+  PlanBuilder& build_;
 };
 
-void plan(const PlanRequest& request, int rank, Plan* out) {
-  const int n = request.ranks;
-  const bool whole = request.collective == Collective::kBroadcast || request.collective == Collective::kBarrier;
-  const std::uint32_t leaf_count = whole ? 1 : static_cast<std::uint32_t>(n);
-  if (n == 1) return plan_alone(request, leaf_count, out);
-  Ring ring(request, rank, leaf_count, out);
+void run(const PlanRequest& request, Ring ring) {
   switch (request.collective) {
     case Collective::kAllReduce:
       ring.reduce_scatter(Buffer::kOutput);
-      ring.all_gather(n - 1, Buffer::kOutput);
+      ring.all_gather(request.ranks - 1, Buffer::kOutput);
       break;
     case Collective::kReduceScatter:
       ring.reduce_scatter(Buffer::kScratch);
@@ -125,11 +179,44 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
   }
 }
 
+std::uint32_t leaf_count_of(const PlanRequest& request, int rings) {
+  const bool whole = request.collective == Collective::kBroadcast || request.collective == Collective::kBarrier;
+  return static_cast<std::uint32_t>(whole ? rings : request.ranks * rings);
+}
+
+void plan(const PlanRequest& request, int rank, Plan* out) {
+  const std::uint32_t leaf_count = leaf_count_of(request, 1);
+  if (request.ranks == 1) return plan_alone(request, leaf_count, out);
+  PlanBuilder build(out, request.ranks, leaf_count);
+  run(request, Ring(build, request.ranks, rank, 0, 1, -1));
+}
+
+void plan_per_rail(const PlanRequest& request, int rank, Plan* out) {
+  const int rings = rings_of(request);
+  const std::uint32_t leaf_count = leaf_count_of(request, rings);
+  if (request.ranks == 1) return plan_alone(request, leaf_count, out);
+  PlanBuilder build(out, request.ranks, leaf_count);
+  std::uint32_t rails = shared_rails(request);
+  for (int k = 0; k < rings; ++k, rails &= rails - 1) {
+    // Who is served by the same engine needs no rail.
+    const bool local = (request.reach->rails(rank, (rank + 1) % request.ranks) & Reachability::kLocalBit) != 0;
+    run(request, Ring(build, request.ranks, rank, k, rings, local ? -1 : std::countr_zero(rails)));
+  }
+}
+
 }  // namespace
 
 constinit const Planner kRingPlanner = {
     PlannerId::kRing, "segments travel around the ring in rank order: 2(n-1) rounds, one flow per NIC and direction",
     defines,          check,
     leaves,           plan};
+
+constinit const Planner kRingPerRailPlanner = {
+    PlannerId::kRingPerRail,
+    "a ring on each rail with an equal part: for rails that are disjoint networks of like speed",
+    defines,
+    check_per_rail,
+    leaves_per_rail,
+    plan_per_rail};
 
 }  // namespace canarynet

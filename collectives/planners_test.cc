@@ -11,7 +11,9 @@ namespace {
 
 constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
                                Collective::kBroadcast, Collective::kBarrier};
-constexpr PlannerId kFlat[] = {PlannerId::kRing, PlannerId::kMesh, PlannerId::kHalvingDoubling};
+constexpr PlannerId kFlat[] = {PlannerId::kRing,       PlannerId::kMesh,       PlannerId::kHalvingDoubling,
+                               PlannerId::kTree,       PlannerId::kDoubleTree, PlannerId::kParameterServer,
+                               PlannerId::kRingPerRail};
 
 Plan plan_of(PlannerId id, const PlanRequest& request, int rank) {
   Plan plan;
@@ -60,6 +62,15 @@ TEST(Planners, FlatPlansAreProvenForUpTo64Ranks) {
           ASSERT_NO_FATAL_FAILURE(prove(id, {.collective = collective, .ranks = n, .root = root, .reach = &reach}));
         }
       }
+    }
+  }
+}
+
+TEST(Planners, ParameterServersAreProvenForAnyNumberOfServers) {
+  for (const int n : {1, 2, 3, 8, 13}) {
+    const auto reach = Reachability::full(n, 1);
+    for (const int servers : {2, n / 2, n, n + 5}) {
+      ASSERT_NO_FATAL_FAILURE(prove(PlannerId::kParameterServer, {.ranks = n, .reach = &reach, .servers = servers}));
     }
   }
 }
@@ -161,6 +172,45 @@ TEST(Planners, FlatAllReduceMovesTwiceTheBufferLessOneShare) {
   }
 }
 
+TEST(Planners, ADoubleTreeLoadsNoRankWithMoreThanTwiceTheBuffer) {
+  for (const int n : {2, 3, 4, 7, 8, 15, 16, 33, 64}) {
+    const auto reach = Reachability::full(n, 1);
+    const PlanRequest request{.ranks = n, .count = 32 * 1024, .reach = &reach};
+    const auto leaves = leaves_of(PlannerId::kDoubleTree, request);
+    for (int rank = 0; rank < n; ++rank) {
+      EXPECT_LE(sent(plan_of(PlannerId::kDoubleTree, request, rank), leaves, 1)[-1], 2 * request.count)
+          << n << " " << rank;
+    }
+  }
+}
+
+TEST(Planners, RingPerRailGivesEveryRailAnEqualShare) {
+  const auto reach = Reachability::full(4, 3);
+  const PlanRequest request{.ranks = 4, .count = 32 * 12, .reach = &reach};
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto bytes =
+        sent(plan_of(PlannerId::kRingPerRail, request, rank), leaves_of(PlannerId::kRingPerRail, request), 1);
+    ASSERT_EQ(bytes.size(), 3u);
+    for (const auto& [rail, b] : bytes) EXPECT_EQ(b, request.count * 6 / 4 / 3) << "rail " << rail;
+  }
+}
+
+TEST(Planners, RingPerRailTakesTheRailsThatAllNeighboursShare) {
+  auto reach = Reachability::full(4, 3);
+  reach.set(1, 2, 0b110, 0b110);
+  PlanRequest request{.ranks = 4, .count = 1000, .reach = &reach};
+  std::map<int, std::uint64_t> bytes =
+      sent(plan_of(PlannerId::kRingPerRail, request, 0), leaves_of(PlannerId::kRingPerRail, request), 1);
+  EXPECT_EQ(bytes.size(), 2u);
+  EXPECT_EQ(bytes.count(0), 0u);
+  const auto large = Reachability::full(2100, 16);
+  EXPECT_EQ(planner(PlannerId::kRingPerRail).check({.ranks = 2100, .count = 1000, .reach = &large}).code(),
+            CANARY_LIMIT)
+      << "tags have 16 bits";
+  reach.set(2, 3, 0b001, 0b001);
+  EXPECT_EQ(planner(PlannerId::kRingPerRail).check(request).code(), CANARY_UNREACHABLE);
+}
+
 int rounds_of(PlannerId id, const PlanRequest& request) {
   int last = -1;
   for (int rank = 0; rank < request.ranks; ++rank) {
@@ -177,12 +227,15 @@ TEST(Planners, RoundsAreTheDocumentedMessageTimes) {
     EXPECT_EQ(rounds_of(PlannerId::kBCube, request), 12);
     // Round 0 is the fold's: 63 ranks take the 5 + 5 rounds of 32 and two for the fold.
     EXPECT_EQ(rounds_of(PlannerId::kHalvingDoubling, request), 1 + 12);
+    EXPECT_EQ(rounds_of(PlannerId::kTree, request), 12);
+    EXPECT_EQ(rounds_of(PlannerId::kParameterServer, request), 2);
     request.ranks = 63;
     EXPECT_EQ(rounds_of(PlannerId::kHalvingDoubling, request), 12);
   }
   PlanRequest request{.collective = Collective::kBroadcast, .ranks = 64, .root = 9, .reach = &reach, .bcube = {2, 6}};
   EXPECT_EQ(rounds_of(PlannerId::kRing, request), 63);
   EXPECT_EQ(rounds_of(PlannerId::kBCube, request), 12);
+  EXPECT_EQ(rounds_of(PlannerId::kTree, request), 6);
 }
 
 TEST(Planners, BroadcastRootsSendNoMoreThanTheyMust) {
@@ -259,8 +312,8 @@ TEST(Planners, ChecksAskForNoEdgeThatThePlanDoesNotUse) {
         }
       }
       request.reach = &used;
-      const bool tight =
-          one.id == PlannerId::kRing || (one.id == PlannerId::kMesh && collective == Collective::kBarrier);
+      const bool tight = one.id != PlannerId::kBCube && one.id != PlannerId::kHalvingDoubling &&
+                         (one.id != PlannerId::kMesh || collective == Collective::kBarrier);
       if (tight) {
         EXPECT_TRUE(check_planner(one.id, request).ok()) << check_planner(one.id, request).to_string();
       }
@@ -299,6 +352,7 @@ TEST(Planners, PlansOf2048RanksStaySmall) {
         const bool in_blocks = collective == Collective::kReduceScatter || collective == Collective::kAllGather;
         const std::size_t limit = one.id == PlannerId::kHalvingDoubling ? 64
                                   : one.id == PlannerId::kBCube         ? (in_blocks ? 2 * 11 * 2048 : 4 * 11 * 11)
+                                  : one.id == PlannerId::kRingPerRail   ? 4 * 2048 * 11
                                                                         : 4 * 2048;
         EXPECT_LE(steps, limit) << name_of(one.id) << " " << name_of(collective);
         EXPECT_GT(steps, 0u);

@@ -42,6 +42,14 @@ std::string_view name_of(PlannerId id) {
       return "bcube";
     case PlannerId::kHalvingDoubling:
       return "halving_doubling";
+    case PlannerId::kTree:
+      return "tree";
+    case PlannerId::kDoubleTree:
+      return "dbtree";
+    case PlannerId::kParameterServer:
+      return "parameter_server";
+    case PlannerId::kRingPerRail:
+      return "ring_per_rail";
   }
   return "?";
 }
@@ -65,8 +73,9 @@ std::uint32_t Plan::add(Step step, std::span<const std::uint32_t> depends_on) {
 
 std::span<const Planner> planners() {
   // Made on first use: the planners' own constants are constant-initialised, so no order of initialisation matters.
-  static const std::array<Planner, kPlannerCount> all = {kRingPlanner, kMeshPlanner, kBCubePlanner,
-                                                         kHalvingDoublingPlanner};
+  static const std::array<Planner, kPlannerCount> all = {
+      kRingPlanner, kMeshPlanner,       kBCubePlanner,           kHalvingDoublingPlanner,
+      kTreePlanner, kDoubleTreePlanner, kParameterServerPlanner, kRingPerRailPlanner};
   return all;
 }
 

@@ -68,9 +68,18 @@ struct Plan {
   }
 };
 
-enum class PlannerId : std::uint8_t { kRing = 0, kMesh = 1, kBCube = 2, kHalvingDoubling = 3 };
-inline constexpr int kPlannerCount = 4;
-std::string_view name_of(PlannerId id);  // "ring", "mesh", "bcube", "halving_doubling"
+enum class PlannerId : std::uint8_t {
+  kRing = 0,
+  kMesh = 1,
+  kBCube = 2,
+  kHalvingDoubling = 3,
+  kTree = 4,
+  kDoubleTree = 5,
+  kParameterServer = 6,
+  kRingPerRail = 7,
+};
+inline constexpr int kPlannerCount = 8;
+std::string_view name_of(PlannerId id);  // "ring", "mesh", "bcube", "halving_doubling", "tree", "dbtree", …
 bool parse(std::string_view name, PlannerId* id);
 
 // Everything a planner may look at. Equal on all ranks of the group but for `rank`.
@@ -82,6 +91,7 @@ struct PlanRequest {
   int root = 0;                         // broadcast only
   const Reachability* reach = nullptr;  // of the group; never null
   BCubeShape bcube = {};                // levels 0: none known; rank digits in base r, digit 0 least significant
+  int servers = 1;                      // parameter_server only; more than ranks count as all of them
 
   std::uint64_t total() const {
     switch (collective) {

@@ -1,6 +1,8 @@
 #include "collectives/selector.h"
 
+#include <algorithm>
 #include <array>
+#include <initializer_list>
 
 namespace canarynet {
 namespace {
@@ -25,7 +27,22 @@ bool everybody_meets(const Reachability& reach) {
   return true;
 }
 
-// Best first. Every planner is in each order: which of them can run at all is check()'s to say.
+// `best` first, then the others: which of them can run at all is check()'s to say. The star and the ring for disjoint rails come last:
+// nobody who knows no better should get them.
+Order order(std::initializer_list<PlannerId> best) {
+  using enum PlannerId;
+  Order all{};
+  std::size_t count = 0;
+  const auto add = [&](PlannerId id) {
+    if (std::find(all.begin(), all.begin() + count, id) == all.begin() + count) all[count++] = id;
+  };
+  for (const PlannerId id : best) add(id);
+  for (const PlannerId id :
+       {kRing, kMesh, kBCube, kHalvingDoubling, kTree, kDoubleTree, kRingPerRail, kParameterServer})
+    add(id);
+  return all;
+}
+
 Order preference(const PlanRequest& request) {
   using enum PlannerId;
   const auto n = static_cast<std::uint64_t>(request.ranks);
@@ -34,16 +51,16 @@ Order preference(const PlanRequest& request) {
   if (!everybody_meets(*request.reach)) {
     // Only BCube wiring is known here. Halving fits it when r = 2: as many rounds as bcube with fewer messages, but one
     // rail at a time.
-    return small ? Order{kHalvingDoubling, kBCube, kMesh, kRing} : Order{kBCube, kRing, kHalvingDoubling, kMesh};
+    return small ? order({kHalvingDoubling, kBCube, kTree, kMesh}) : order({kBCube, kRing, kHalvingDoubling, kMesh});
   }
   // Flat wiring. All planners but bcube stripe each flow over the NICs by measured rate, so NICs of unequal speed add
   // up; bcube's fixed parts would wait for the slowest one. Mesh, ring and halving move the same 2(1-1/n)M per rank;
   // the ring gives each NIC one smooth flow in and one out, which kernel TCP and shallow switch buffers like best, so
   // it takes what is large enough to pipeline.
-  if (!small && bytes >= n * kRingSegmentBytes) return {kRing, kMesh, kHalvingDoubling, kBCube};
-  if (request.collective == Collective::kBroadcast && !small) return {kRing, kMesh, kBCube, kHalvingDoubling};
-  return request.ranks <= kMeshRanksMax ? Order{kMesh, kHalvingDoubling, kBCube, kRing}
-                                        : Order{kHalvingDoubling, kBCube, kMesh, kRing};
+  if (!small && bytes >= n * kRingSegmentBytes) return order({kRing, kMesh, kHalvingDoubling});
+  if (request.collective == Collective::kBroadcast && !small) return order({kRing, kMesh});
+  return request.ranks <= kMeshRanksMax ? order({kMesh, kHalvingDoubling})
+                                        : order({kHalvingDoubling, kTree, kBCube, kMesh});
 }
 
 }  // namespace

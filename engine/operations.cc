@@ -60,6 +60,7 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   request.root = root;
   request.reach = &m.group->reach;
   request.bcube = m.group->bcube;
+  request.servers = static_cast<int>(options_.settings.ps_servers);
   const auto chosen = select_planner(request, selector_);
   if (!chosen.ok()) return chosen.status();
   auto entry = std::make_unique<ProgramEntry>();
@@ -135,6 +136,7 @@ void Engine::drain_submissions() {
     }
   };
   take_aborts();
+  submissions_left_ = false;
   for (int budget = 64; budget > 0; --budget) {
     Submission s;
     if (held_back_) {
@@ -167,6 +169,7 @@ void Engine::drain_submissions() {
         break;  // has its own ring
     }
   }
+  submissions_left_ = true;
 }
 
 void Engine::enter(GroupMember& m, const OpRequest& request, OpTicket* ticket) {

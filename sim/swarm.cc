@@ -62,13 +62,15 @@ Life draw(Random& r) {
   f.nic.out.reorder_ppm = some(200'000);
   f.nic.out.corrupt_ppm = some(f.stream ? 2'000 : 20'000);
   f.nic.out.jitter = Nanos{static_cast<std::int64_t>(r.below(200'000))};
-  const char* const algorithms[] = {"", "", "", "ring", "mesh", "bcube", "halving_doubling"};
+  const char* const algorithms[] = {
+      "", "", "", "ring", "mesh", "bcube", "halving_doubling", "tree", "dbtree", "parameter_server", "ring_per_rail"};
   // A forced planner whose ranks can't meet is refused; that has its own tests.
-  c.settings.algo = wires == "flat" || wires == "mesh" ? algorithms[r.below(7)] : "";
+  c.settings.algo = wires == "flat" || wires == "mesh" ? algorithms[r.below(std::size(algorithms))] : "";
   if (c.settings.algo == "bcube" &&
       (wires != "flat" || (c.hosts * c.ranks_per_host != 4 && c.hosts * c.ranks_per_host != 8))) {
     c.settings.algo = "ring";
   }
+  if (c.settings.algo == "ring_per_rail" && wires != "flat") c.settings.algo = "tree";
   c.settings.piece_bytes = Bytes{static_cast<std::int64_t>(1024 << r.below(8))};
   if (r.below(4) == 0) c.settings.eager_bytes = Bytes{16384};
   if (r.below(4) == 0) c.settings.lanes_per_rail = 2;

@@ -36,9 +36,8 @@ enum class Kind : std::uint8_t {
 };
 
 // flags
-inline constexpr std::uint8_t kSequenced =
-    1;  // lane_sequence counts; acked and resent (pieces, signatures, aborts on lanes)
-inline constexpr std::uint8_t kAckNow = 2;  // the sender has nothing behind it: don't wait for more before acking
+inline constexpr std::uint8_t kSequenced = 1;  // lane_sequence counts; acked and resent (pieces, signatures)
+inline constexpr std::uint8_t kAckNow = 2;     // the sender has nothing behind it: don't wait for more before acking
 
 // Frames that speak about a lane rather than travel on it overtake the queued ones: an acknowledgement that waits behind our own data
 // doubles the peer's round trip. Sequenced frames keep their order, or the receiver would see holes.

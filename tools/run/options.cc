@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 
+#include "base/quantity.h"
 #include "base/settings.h"
 
 namespace canarynet::run {
@@ -31,16 +32,6 @@ std::vector<std::string> split(std::string_view text, char by) {
     if (end == std::string_view::npos) return parts;
     start = end + 1;
   }
-}
-
-// A non-negative decimal number followed by a unit, no exponent. from_chars for double is fine but takes "inf" and "1e3".
-bool split_number(std::string_view text, double* number, std::string_view* unit) {
-  const auto digits = text.find_first_not_of("0123456789.");
-  const auto length = digits == std::string_view::npos ? text.size() : digits;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + length, *number);
-  if (length == 0 || error != std::errc() || end != text.data() + length) return false;
-  *unit = text.substr(length);
-  return true;
 }
 
 Result<Nanos> parse_time(std::string_view option, std::string_view text) {
@@ -208,20 +199,11 @@ Signals INT, TERM, HUP, USR1 and USR2 go to all ranks. Nothing is left behind, a
 
 Result<std::int64_t> parse_rate(std::string_view option, std::string_view text) {
   if (text == "none") return std::int64_t{0};
-  double number = 0;
-  std::string_view unit;
-  double scale = 0;
-  if (split_number(text, &number, &unit)) {
-    if (unit == "bit") scale = 1;
-    if (unit == "kbit") scale = 1e3;
-    if (unit == "mbit") scale = 1e6;
-    if (unit == "gbit") scale = 1e9;
-  }
-  const double bits = number * scale;
-  if (scale == 0 || bits < 1e5 || bits > 4e11) {
+  const auto bits = bits_per_second(text);
+  if (!bits || *bits < 1e5 || *bits > 4e11) {
     return wrong(option, text, "takes a rate from 100kbit to 400gbit such as 500mbit or 2.5gbit, or none");
   }
-  return static_cast<std::int64_t>(std::llround(bits));
+  return static_cast<std::int64_t>(std::llround(*bits));
 }
 
 Result<std::uint32_t> parse_loss(std::string_view option, std::string_view text) {

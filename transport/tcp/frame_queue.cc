@@ -25,6 +25,8 @@ FrameQueue::FrameQueue(std::uint32_t capacity)
 
 bool FrameQueue::push(const wire::Header& header, const std::byte* payload, std::uint64_t cookie) {
   CANARY_CHECK(header.payload_bytes <= wire::kPayloadMax, "a frame's payload is larger than kPayloadMax");
+  CANARY_CHECK(!wire::overtakes(header.kind) || (header.flags & wire::kSequenced) == 0,
+               "a sequenced frame keeps its place");
   CANARY_CHECK(header.payload_bytes == 0 || payload != nullptr, "a frame with a payload needs its memory");
   if (count_ == capacity_) return false;
   Frame& frame = at(count_);

@@ -39,6 +39,14 @@ class OneLane final : public LaneAcceptor {
   LaneSink& sink_;
 };
 
+TEST(TcpAllocation, TheCounterCounts) {
+  if (!CANARYNET_COUNTS_MALLOC) GTEST_SKIP() << "a sanitizer owns malloc";
+  allocation_counter::arm();
+  const auto one = std::make_unique<std::string>(100, 'x');
+  EXPECT_GE(allocation_counter::disarm(), 2);
+  EXPECT_EQ(one->size(), 100u);
+}
+
 TEST(TcpAllocation, NothingIsAllocatedOnceLanesAreUp) {
   if (!CANARYNET_COUNTS_MALLOC) GTEST_SKIP() << "a sanitizer owns malloc";
   CountingSink near_sink, far_sink;

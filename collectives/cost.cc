@@ -1,0 +1,316 @@
+#include "collectives/cost.h"
+
+#include <algorithm>
+#include <bit>
+#include <queue>
+#include <vector>
+
+#include "base/check.h"
+
+namespace canarynet {
+namespace {
+
+// One plan as units: a step, or one piece of a step.
+class Walk {
+ public:
+  Walk(PlannerId id, const PlanRequest& request, int rails, const CostModel& model)
+      : request_(request), model_(model), rails_(std::max(rails, 1)) {
+    planner(id).leaves(request, &leaves_);
+    cut_cells();
+    const auto n = static_cast<std::size_t>(request.ranks);
+    ranks_.resize(n);
+    for (std::size_t r = 0; r < n; ++r) prepare(id, static_cast<int>(r));
+  }
+
+  double run() {
+    struct Unit {
+      std::uint32_t rank, step, unit;
+    };
+    std::vector<Unit>
+        first;  // collected before any runs: a copy is done at once and would make others ready in this very loop
+    for (std::uint32_t r = 0; r < ranks_.size(); ++r) {
+      const Rank& rank = ranks_[r];
+      for (std::uint32_t s = 0; s < rank.plan.steps.size(); ++s) {
+        for (std::uint32_t u = rank.first_unit[s]; u < rank.first_unit[s + 1]; ++u) {
+          if (rank.pending[u] == 0) first.push_back({r, s, u});
+        }
+      }
+    }
+    for (const Unit& u : first) ready(u.rank, u.step, u.unit, 0);
+    while (!events_.empty()) {
+      const Event e = events_.top();
+      events_.pop();
+      if (e.arrives) {
+        arrive(e);
+      } else {
+        start(e);
+      }
+    }
+    CANARY_CHECK(units_done_ == units_, "a proven plan ends");
+    return end_;
+  }
+
+ private:
+  struct Rank {
+    Plan plan;
+    std::vector<std::uint32_t> first_unit;  // per step, and the end
+    std::vector<std::vector<std::uint32_t>> dependents;
+    std::vector<std::uint32_t> pending;  // per unit
+    std::vector<double> here;            // per unit of a receive: when its bytes came; < 0: not yet
+    std::vector<int> came_over;          // and over which rail; -1: all together
+    std::vector<std::uint32_t> step_of_tag;
+    std::vector<double> send_free, receive_free;  // per rail
+  };
+  struct Event {
+    double at;
+    std::uint64_t order;  // ties: first come
+    bool arrives;
+    std::uint32_t rank, step, unit;  // of the send
+    bool operator>(const Event& o) const { return at != o.at ? at > o.at : order > o.order; }
+  };
+
+  // Cells of each leaf: pieces, or (whole messages) one cell for everything.
+  void cut_cells() {
+    cell_begin_.push_back(0);
+    for (std::size_t leaf = 0; leaf + 1 < leaves_.size(); ++leaf) {
+      const std::uint64_t bytes = (leaves_[leaf + 1] - leaves_[leaf]) * request_.element_bytes;
+      const std::uint64_t piece = model_.piece_bytes;
+      const std::uint64_t cells = piece == 0 ? 1 : (bytes + piece - 1) / piece;
+      for (std::uint64_t c = 0; c < cells; ++c)
+        cell_bytes_.push_back(piece == 0 ? bytes : std::min(piece, bytes - c * piece));
+      cell_begin_.push_back(static_cast<std::uint32_t>(cell_bytes_.size()));
+    }
+  }
+  // Cells that a step covers, as numbers that dependent steps share.
+  std::pair<std::uint32_t, std::uint32_t> cells_of(const Step& step) const {
+    return {cell_begin_[step.leaf_begin], cell_begin_[step.leaf_end]};
+  }
+  bool whole() const { return model_.piece_bytes == 0; }
+
+  std::uint64_t bytes_of(const Rank& rank, std::uint32_t step, std::uint32_t unit) const {
+    const auto [begin, end] = cells_of(rank.plan.steps[step]);
+    if (!whole()) return cell_bytes_[begin + unit - rank.first_unit[step]];
+    std::uint64_t bytes = 0;
+    for (std::uint32_t c = begin; c < end; ++c) bytes += cell_bytes_[c];
+    return bytes;
+  }
+
+  void prepare(PlannerId id, int r) {
+    Rank& rank = ranks_[static_cast<std::size_t>(r)];
+    planner(id).plan(request_, r, &rank.plan);
+    const std::vector<Step>& steps = rank.plan.steps;
+    rank.first_unit.push_back(0);
+    for (const Step& s : steps) {
+      const auto [begin, end] = cells_of(s);
+      rank.first_unit.push_back(rank.first_unit.back() + (whole() ? 1 : end - begin));
+    }
+    rank.pending.resize(rank.first_unit.back());
+    rank.here.assign(rank.first_unit.back(), -1);
+    rank.came_over.assign(rank.first_unit.back(), -1);
+    rank.dependents.resize(steps.size());
+    for (std::uint32_t s = 0; s < steps.size(); ++s) {
+      for (const std::uint32_t before : rank.plan.deps_of(steps[s])) {
+        rank.dependents[before].push_back(s);
+        each_shared(rank, before, s, [&](std::uint32_t, std::uint32_t unit) { ++rank.pending[unit]; });
+      }
+      const bool receives = steps[s].kind == StepKind::kReceive || steps[s].kind == StepKind::kReceiveReduce;
+      if (receives) receives_.emplace_back(key(steps[s].peer, r, steps[s].tag), s);
+    }
+    units_ += rank.first_unit.back();
+    rank.send_free.assign(static_cast<std::size_t>(rails_), 0);
+    rank.receive_free.assign(static_cast<std::size_t>(rails_), 0);
+    if (r + 1 == request_.ranks) std::sort(receives_.begin(), receives_.end());
+  }
+
+  // (unit of `a`, unit of `b`) for the cells that both cover.
+  template <typename Visit>
+  void each_shared(const Rank& rank, std::uint32_t a, std::uint32_t b, Visit visit) const {
+    if (whole()) return visit(rank.first_unit[a], rank.first_unit[b]);
+    const auto [a_begin, a_end] = cells_of(rank.plan.steps[a]);
+    const auto [b_begin, b_end] = cells_of(rank.plan.steps[b]);
+    for (std::uint32_t c = std::max(a_begin, b_begin); c < std::min(a_end, b_end); ++c)
+      visit(rank.first_unit[a] + c - a_begin, rank.first_unit[b] + c - b_begin);
+  }
+
+  static std::uint64_t key(int from, int to, std::uint16_t tag) {
+    return static_cast<std::uint64_t>(from) << 40 | static_cast<std::uint64_t>(to) << 16 | tag;
+  }
+  std::uint32_t receive_of(std::uint32_t from, const Step& send) const {
+    const std::uint64_t wanted = key(static_cast<int>(from), send.peer, send.tag);
+    const auto found = std::lower_bound(receives_.begin(), receives_.end(), std::pair{wanted, std::uint32_t{0}});
+    CANARY_CHECK(found != receives_.end() && found->first == wanted, "a send nobody receives");
+    return found->second;
+  }
+
+  // When the ports that the message uses are free, and how fast they are together.
+  double& free_at(std::vector<double>& ports, int rail, double* share) {
+    if (rail >= 0 && rail < rails_) {
+      *share = 1;
+      return ports[static_cast<std::size_t>(rail)];
+    }
+    *share = rails_;
+    for (double& p : ports) p = *std::max_element(ports.begin(), ports.end());
+    return ports[0];
+  }
+  void occupy(std::vector<double>& ports, int rail, double until) {
+    if (rail >= 0 && rail < rails_) {
+      ports[static_cast<std::size_t>(rail)] = until;
+    } else {
+      std::fill(ports.begin(), ports.end(), until);
+    }
+  }
+
+  void ready(std::uint32_t r, std::uint32_t step, std::uint32_t unit, double at) {
+    Rank& rank = ranks_[r];
+    switch (rank.plan.steps[step].kind) {
+      case StepKind::kSend:
+        events_.push({at, order_++, false, r, step, unit});
+        break;
+      case StepKind::kCopy:
+        done(r, step, unit, at);
+        break;
+      case StepKind::kReceive:
+      case StepKind::kReceiveReduce:
+        if (rank.here[unit] >= 0) take(r, step, unit, std::max(at, rank.here[unit]));
+        break;
+    }
+  }
+
+  void start(const Event& e) {
+    Rank& rank = ranks_[e.rank];
+    const Step& send = rank.plan.steps[e.step];
+    double share = 1;
+    const double begin = std::max(e.at, free_at(rank.send_free, send.rail, &share));
+    const double busy = static_cast<double>(bytes_of(rank, e.step, e.unit)) * model_.beta / share;
+    occupy(rank.send_free, send.rail, begin + busy + model_.post);
+    events_.push({begin + model_.alpha, order_++, true, e.rank, e.step, e.unit});
+  }
+
+  void arrive(const Event& e) {
+    const Rank& from = ranks_[e.rank];
+    const Step& send = from.plan.steps[e.step];
+    const auto to = static_cast<std::uint32_t>(send.peer);
+    Rank& rank = ranks_[to];
+    double share = 1;
+    const double begin = std::max(e.at, free_at(rank.receive_free, send.rail, &share));
+    const double end = begin + static_cast<double>(bytes_of(from, e.step, e.unit)) * model_.beta / share;
+    occupy(rank.receive_free, send.rail, end);
+    const std::uint32_t step = receive_of(e.rank, send);
+    const std::uint32_t unit = rank.first_unit[step] + e.unit - from.first_unit[e.step];
+    rank.here[unit] = end;
+    rank.came_over[unit] = send.rail;
+    done(e.rank, e.step, e.unit, end);
+    if (rank.pending[unit] == 0) take(to, step, unit, end);
+  }
+
+  // The bytes are here and it is their turn.
+  void take(std::uint32_t r, std::uint32_t step, std::uint32_t unit, double at) {
+    Rank& rank = ranks_[r];
+    const Step& s = rank.plan.steps[step];
+    if (s.kind == StepKind::kReceiveReduce && model_.gamma > 0) {
+      // Rails add side by side, each what came over it.
+      at += static_cast<double>(bytes_of(rank, step, unit)) * model_.gamma;
+      double share = 1;
+      occupy(rank.receive_free, rank.came_over[unit],
+             std::max(at, free_at(rank.receive_free, rank.came_over[unit], &share)));
+    }
+    done(r, step, unit, at);
+  }
+
+  void done(std::uint32_t r, std::uint32_t step, std::uint32_t unit, double at) {
+    end_ = std::max(end_, at);
+    ++units_done_;
+    Rank& rank = ranks_[r];
+    for (const std::uint32_t next : rank.dependents[step]) {
+      const std::uint32_t cell = whole() ? 0 : cells_of(rank.plan.steps[step]).first + unit - rank.first_unit[step];
+      const auto [begin, end] = cells_of(rank.plan.steps[next]);
+      if (!whole() && (cell < begin || cell >= end)) continue;
+      const std::uint32_t waiting = rank.first_unit[next] + (whole() ? 0 : cell - begin);
+      if (--rank.pending[waiting] == 0) ready(r, next, waiting, at);
+    }
+  }
+
+  const PlanRequest& request_;
+  const CostModel& model_;
+  const int rails_;
+  std::vector<std::uint64_t> leaves_;
+  std::vector<std::uint32_t> cell_begin_;  // per leaf, and the end
+  std::vector<std::uint64_t> cell_bytes_;
+  std::vector<Rank> ranks_;
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> receives_;  // (from, to, tag) → step
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::uint64_t order_ = 0;
+  std::uint64_t units_ = 0, units_done_ = 0;
+  double end_ = 0;
+};
+
+}  // namespace
+
+double walk_cost(PlannerId id, const PlanRequest& request, int rails, const CostModel& model) {
+  return Walk(id, request, rails, model).run();
+}
+
+Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, const CostModel& model) {
+  const double n = request.ranks;
+  const double alpha = model.alpha, beta = model.beta, gamma = model.gamma, post = model.post;
+  const double all = std::max(rails, 1);  // rails that carry a step without a preference together
+  const double bytes = static_cast<double>(request.total() * request.element_bytes);
+  const double share = (n - 1) / n * bytes;
+  const bool power = std::has_single_bit(static_cast<unsigned>(request.ranks));
+  const double lg = std::bit_width(static_cast<unsigned>(request.ranks)) - 1;
+  const bool all_reduce = request.collective == Collective::kAllReduce;
+  const bool broadcast = request.collective == Collective::kBroadcast;
+  const bool gathers = request.collective == Collective::kAllGather;
+  const bool scatters = request.collective == Collective::kReduceScatter;
+  const auto none = [&] {
+    return Status(CANARY_INVALID_ARGUMENT, std::string(name_of(id)) + " has no closed form for " +
+                                               std::string(name_of(request.collective)) + " among " +
+                                               std::to_string(request.ranks) + " ranks");
+  };
+  if (request.ranks == 1) return 0.0;
+  // Pieces overlap what the forms add up; only the pipelined trees have one for them.
+  if (model.piece_bytes != 0 && id != PlannerId::kDoubleTree) return none();
+  const double adders = id == PlannerId::kRingPerRail ? all : 1;
+  const double half =
+      gathers ? share * beta / all : share * (beta / all + gamma / adders);  // one half of an all-reduce
+  switch (id) {
+    case PlannerId::kRing:
+    case PlannerId::kRingPerRail:
+      if (all_reduce) return 2 * (n - 1) * alpha + share * (2 * beta / all + gamma / adders);
+      if (gathers || scatters) return (n - 1) * alpha + half;
+      if (broadcast) return (n - 1) * (alpha + bytes * beta / all);
+      return none();
+    case PlannerId::kMesh:
+      if (all_reduce) return 2 * (alpha + (n - 2) * post) + share * (2 * beta / all + gamma);
+      if (gathers || scatters) return alpha + (n - 2) * post + half;
+      return none();
+    case PlannerId::kBCube: {
+      const double L = request.bcube.levels, r = request.bcube.r;
+      if (all_reduce && rails >= request.bcube.levels)
+        return 2 * L * (alpha + (r - 2) * post) + share * (2 * beta + gamma) / L;
+      return none();
+    }
+    case PlannerId::kHalvingDoubling:
+      if (!power) return none();
+      if (all_reduce) return 2 * lg * alpha + share * (2 * beta / all + gamma);
+      if (gathers || scatters) return lg * alpha + half;
+      return none();
+    case PlannerId::kTree:
+      if (!power) return none();
+      if (all_reduce) return 2 * lg * alpha + lg * bytes * (2 * beta / all + gamma);
+      if (broadcast) return lg * (alpha + bytes * beta / all);
+      return none();
+    case PlannerId::kDoubleTree:
+      if (power && all_reduce && model.piece_bytes != 0 && post == 0)
+        return 2 * lg * alpha + bytes * (2 * beta / all + gamma);
+      return none();
+    case PlannerId::kParameterServer:
+      if (all_reduce && request.servers == 1)
+        return 2 * alpha + (n - 2) * post + (n - 1) * bytes * (2 * beta / all + gamma);
+      if (broadcast) return alpha + (n - 2) * post + (n - 1) * bytes * beta / all;
+      return none();
+  }
+  return none();
+}
+
+}  // namespace canarynet

@@ -1,0 +1,32 @@
+// collectives/cost.h -- how long a schedule takes by the α-β model: a walk over its steps, and the closed forms it must agree with.
+//
+// Model: a message starts when its dependencies are done and its sender's port is free. It occupies the sender's port for bytes·β (+ `post`
+// before the next one may start), reaches the receiver α after its start, occupies the receiver's port for bytes·β, and for bytes·γ more
+// where it is added. A rank has one port each way per rail; a step that names a rail uses that one, any other all of them together. An
+// ack costs nothing: what would be overwritten is staged meanwhile.
+// Units: seconds, bytes. Pure; allocates; off the data path. Source of the closed forms: docs/collectives.md.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "collectives/schedule.h"
+
+namespace canarynet {
+
+struct CostModel {
+  double alpha = 0;               // start-up of one message on a link
+  double beta = 0;                // per byte on one rail
+  double gamma = 0;               // per byte added
+  double post = 0;                // to post one more message ("o")
+  std::uint64_t piece_bytes = 0;  // messages are pieces of this size, which pipeline; 0: a step's bytes are one message
+};
+
+// Seconds until the last rank is done. The request has passed the planner's check. Walks all ranks' plans: O(steps · log steps).
+double walk_cost(PlannerId id, const PlanRequest& request, int rails, const CostModel& model);
+
+// The closed form of the planner on a homogeneous network, or an error where there is none ("dbtree has no closed form for broadcast").
+// Trees and halving: exact for powers of two only, and refused otherwise.
+Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, const CostModel& model);
+
+}  // namespace canarynet

@@ -1,0 +1,133 @@
+// The walk against the closed forms of docs/collectives.md, and where it must differ from them.
+#include "collectives/cost.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+
+namespace canarynet {
+namespace {
+
+constexpr double kAlpha = 1e-3, kBeta = 8e-10, kGamma = 2e-10;  // 10 Gbit/s
+
+struct Case {
+  PlannerId planner;
+  Collective collective;
+  int ranks;
+  BCubeShape shape = {};
+};
+
+const Case kCases[] = {
+    {PlannerId::kRing, Collective::kAllReduce, 8},
+    {PlannerId::kRing, Collective::kAllReduce, 5},
+    {PlannerId::kRing, Collective::kReduceScatter, 8},
+    {PlannerId::kRing, Collective::kAllGather, 7},
+    {PlannerId::kRing, Collective::kBroadcast, 6},
+    {PlannerId::kMesh, Collective::kAllReduce, 8},
+    {PlannerId::kMesh, Collective::kAllReduce, 5},
+    {PlannerId::kMesh, Collective::kReduceScatter, 8},
+    {PlannerId::kMesh, Collective::kAllGather, 8},
+    {PlannerId::kBCube, Collective::kAllReduce, 4, {2, 2}},
+    {PlannerId::kBCube, Collective::kAllReduce, 9, {3, 2}},
+    {PlannerId::kBCube, Collective::kAllReduce, 8, {2, 3}},
+    {PlannerId::kBCube, Collective::kAllReduce, 16, {4, 2}},
+    {PlannerId::kHalvingDoubling, Collective::kAllReduce, 8},
+    {PlannerId::kHalvingDoubling, Collective::kAllReduce, 64},
+    {PlannerId::kHalvingDoubling, Collective::kReduceScatter, 16},
+    {PlannerId::kHalvingDoubling, Collective::kAllGather, 16},
+    {PlannerId::kTree, Collective::kAllReduce, 8},
+    {PlannerId::kTree, Collective::kBroadcast, 16},
+    {PlannerId::kParameterServer, Collective::kAllReduce, 8},
+    {PlannerId::kParameterServer, Collective::kBroadcast, 5},
+    {PlannerId::kRingPerRail, Collective::kAllReduce, 8},
+    {PlannerId::kRingPerRail, Collective::kReduceScatter, 8},
+    {PlannerId::kRingPerRail, Collective::kAllGather, 8},
+};
+
+// Whole cuts for every planner here: cells of equal size.
+PlanRequest request_of(const Case& c, const Reachability& reach) {
+  const bool blocks = c.collective == Collective::kReduceScatter || c.collective == Collective::kAllGather;
+  const std::uint64_t count = std::uint64_t{32} * 5040 * 64;
+  return {.collective = c.collective,
+          .ranks = c.ranks,
+          .count = blocks ? count / 16 : count,
+          .reach = &reach,
+          .bcube = c.shape};
+}
+
+TEST(Cost, TheWalkAgreesWithTheClosedForms) {
+  for (const Case& c : kCases) {
+    const int rails = c.planner == PlannerId::kBCube ? c.shape.levels : c.planner == PlannerId::kRingPerRail ? 2 : 1;
+    const auto reach = c.planner == PlannerId::kBCube ? Reachability::bcube(c.shape.r, c.shape.levels)
+                                                      : Reachability::full(c.ranks, rails);
+    const PlanRequest request = request_of(c, reach);
+    ASSERT_TRUE(planner(c.planner).check(request).ok());
+    SCOPED_TRACE(std::string(name_of(c.planner)) + " " + std::string(name_of(c.collective)) + " n " +
+                 std::to_string(c.ranks));
+    const auto both = [&](const CostModel& model) {
+      const auto form = closed_form(c.planner, request, rails, model);
+      EXPECT_TRUE(form.ok()) << form.status().text();
+      return std::pair{walk_cost(c.planner, request, rails, model), form.ok() ? form.value() : 0};
+    };
+    const auto [latency, latency_form] = both({.alpha = kAlpha});
+    EXPECT_NEAR(latency, latency_form, 1e-9) << "the α term is exact";
+    const auto [bytes, bytes_form] = both({.beta = kBeta});
+    EXPECT_NEAR(bytes / bytes_form, 1, 0.01) << "β term";
+    const auto [all, all_form] = both({.alpha = kAlpha, .beta = kBeta, .gamma = kGamma});
+    EXPECT_NEAR(all / all_form, 1, 0.01) << "with γ";
+  }
+}
+
+TEST(Cost, PostingCountsWhereOneRankSendsToMany) {
+  const auto reach = Reachability::full(8, 1);
+  const PlanRequest request{.ranks = 8, .count = 5040 * 64, .reach = &reach};
+  for (const PlannerId id : {PlannerId::kMesh, PlannerId::kRing, PlannerId::kParameterServer}) {
+    const CostModel model{.alpha = kAlpha, .beta = kBeta, .post = 1e-5};
+    EXPECT_NEAR(walk_cost(id, request, 1, model), closed_form(id, request, 1, model).value(), 1e-6) << name_of(id);
+  }
+  const auto cube = Reachability::bcube(4, 2);
+  const PlanRequest cubic{.ranks = 16, .count = 5040 * 64, .reach = &cube, .bcube = {4, 2}};
+  const CostModel model{.alpha = kAlpha, .beta = kBeta, .post = 1e-5};
+  EXPECT_NEAR(walk_cost(PlannerId::kBCube, cubic, 2, model), closed_form(PlannerId::kBCube, cubic, 2, model).value(),
+              1e-5);
+}
+
+TEST(Cost, ADoubleTreeOfFourRanksPipelinesWithinItsFill) {
+  for (const int n : {4, 8, 16, 64}) {
+    // First come, first served at a receiver: sums that run ahead hold the results back, by a quarter in the deeper trees.
+    const double queueing = n == 4 ? 1.01 : 1.26;
+    const auto reach = Reachability::full(n, 1);
+    const std::uint64_t piece = 128 * 1024;
+    const PlanRequest request{.ranks = n, .count = piece * 2000 / 4, .reach = &reach};
+    const CostModel model{.alpha = 1e-5, .beta = kBeta, .piece_bytes = piece};
+    const double form = closed_form(PlannerId::kDoubleTree, request, 1, model).value();
+    const double walk = walk_cost(PlannerId::kDoubleTree, request, 1, model);
+    EXPECT_GT(walk, form * 0.99) << n;
+    // The fill: every level holds back a few pieces.
+    const double fill =
+        2.0 * std::bit_width(static_cast<unsigned>(n)) * (model.alpha + 3 * static_cast<double>(piece) * kBeta);
+    EXPECT_LT(walk, form * queueing + fill) << n;
+  }
+}
+
+TEST(Cost, RailsShareWhatNamesNone) {
+  const auto reach = Reachability::full(4, 2);
+  const PlanRequest request{.ranks = 4, .count = 5040 * 64, .reach = &reach};
+  const CostModel model{.beta = kBeta};
+  EXPECT_NEAR(walk_cost(PlannerId::kRing, request, 2, model) * 2, walk_cost(PlannerId::kRing, request, 1, model), 1e-9);
+}
+
+TEST(Cost, FormsAreRefusedWhereTheyDoNotHold) {
+  const auto reach = Reachability::full(6, 1);
+  const PlanRequest request{.ranks = 6, .count = 100, .reach = &reach};
+  for (const PlannerId id : {PlannerId::kTree, PlannerId::kHalvingDoubling, PlannerId::kDoubleTree}) {
+    EXPECT_FALSE(closed_form(id, request, 1, {}).ok());
+    EXPECT_GT(walk_cost(id, request, 1, {.alpha = kAlpha}), 0) << "the walk knows any n";
+  }
+  for (const PlannerId id : {PlannerId::kRing, PlannerId::kMesh, PlannerId::kParameterServer}) {
+    EXPECT_FALSE(closed_form(id, request, 1, {.piece_bytes = 64}).ok()) << "pieces overlap what the forms add up";
+  }
+}
+
+}  // namespace
+}  // namespace canarynet

@@ -1,0 +1,249 @@
+// Binomial tree, for small operations: lg n message times up and lg n down. Double binary tree, for large ones: every rank is a leaf of one
+// tree and an inner node of the other (but one rank where n is odd), each tree carries half of the buffer, and cells pipeline through
+// both, so that a NIC sends and receives M bytes each way whatever n is (Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth
+// broadcast, reduction and scan", 2009).
+//
+// Children are added in the order in which they can be ready, own contribution first: the order is fixed.
+#include <algorithm>
+
+#include "collectives/plan_builder.h"
+
+namespace canarynet {
+namespace {
+
+// --- shapes -------------------------------------------------------------------------------------------------------------
+
+// Positions 0 … n-1; the root has parent -1.
+using Parents = std::vector<int>;
+
+Parents binomial(int n) {
+  Parents parents(n, -1);
+  for (int v = 1; v < n; ++v) parents[v] = v & (v - 1);
+  return parents;
+}
+
+// A binary tree in which odd positions are leaves: position 0 hangs above the highest power of two.
+int binary_parent(int n, int v) {
+  if (v == 0) return -1;
+  const int bit = v & -v;
+  const int up = (v ^ bit) | (bit << 1);
+  return up < n ? up : v ^ bit;
+}
+
+// `second`: positions mirrored (n even) or moved by one (n odd), which makes inner nodes of the first tree's leaves.
+Parents binary(int n, bool second) {
+  const auto there = [n](int v) { return n % 2 == 0 ? n - 1 - v : (v + n - 1) % n; };
+  const auto back = [n](int v) { return n % 2 == 0 ? n - 1 - v : (v + 1) % n; };
+  Parents parents(n);
+  for (int v = 0; v < n; ++v) {
+    const int parent = binary_parent(n, second ? there(v) : v);
+    parents[v] = second && parent >= 0 ? back(parent) : parent;
+  }
+  return parents;
+}
+
+// A tree with the message times of its edges, one message at a time per rank and direction.
+struct Tree {
+  explicit Tree(Parents given) : parent(std::move(given)), children(parent.size()), ready(parent.size()) {
+    const int n = static_cast<int>(parent.size());
+    for (int v = 0; v < n; ++v) {
+      if (parent[v] < 0) {
+        root = v;
+      } else {
+        children[parent[v]].push_back(v);
+      }
+    }
+    std::vector<int> order = {root};  // parents before children
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      order.insert(order.end(), children[order[i]].begin(), children[order[i]].end());
+    }
+    up_round.resize(parent.size());
+    for (auto at = order.rbegin(); at != order.rend(); ++at) {
+      std::sort(children[*at].begin(), children[*at].end(),
+                [&](int a, int b) { return ready[a] != ready[b] ? ready[a] < ready[b] : a < b; });
+      for (const int child : children[*at]) {
+        up_round[child] = std::max(ready[*at], ready[child]);
+        ready[*at] = up_round[child] + 1;
+      }
+    }
+    down_round.resize(parent.size(), -1);
+    for (const int v : order) {
+      int round = down_round[v];
+      for (auto child = children[v].rbegin(); child != children[v].rend(); ++child) down_round[*child] = ++round;
+    }
+  }
+
+  int root = 0;
+  Parents parent;
+  std::vector<std::vector<int>>
+      children;                 // first ready first; broadcast serves them last first: the deepest has most to do
+  std::vector<int> up_round;    // of the message to the parent
+  std::vector<int> down_round;  // of the message from it, from 0
+  std::vector<int> ready;       // when a subtree's sum is complete: rounds
+};
+
+// What rank `first + position` (mod n) of a group does in a tree.
+class Walk {
+ public:
+  Walk(PlanBuilder& build, Tree tree, int n, int first, int rank)
+      : build_(build), tree_(std::move(tree)), n_(n), first_(first), me_((rank - first + n) % n) {}
+
+  bool is_root() const { return me_ == tree_.root; }
+  int rank_of_root() const { return rank_of(tree_.root); }
+  int rounds_up() const { return tree_.ready[tree_.root]; }
+
+  // `partial`: where sums live; the root's ends there. `finish`: the root's last sum is the result.
+  void reduce(Run run, Buffer own, Buffer partial, bool finish) {
+    Buffer held = own;
+    const std::vector<int>& children = tree_.children[me_];
+    for (std::size_t i = 0; i < children.size(); ++i) {
+      const bool last = is_root() && i + 1 == children.size();
+      build_.receive_reduce({.peer = rank_of(children[i]), .round = tree_.up_round[children[i]], .run = run}, held,
+                            partial, finish && last);
+      held = partial;
+    }
+    if (!is_root()) build_.send({.peer = rank_of(tree_.parent[me_]), .round = tree_.up_round[me_], .run = run}, held);
+  }
+
+  // `source`: what the root sends.
+  void broadcast(Run run, Buffer source, Buffer result, int first_round) {
+    if (!is_root()) {
+      build_.receive({.peer = rank_of(tree_.parent[me_]), .round = first_round + tree_.down_round[me_], .run = run},
+                     result);
+    }
+    const std::vector<int>& children = tree_.children[me_];
+    for (auto child = children.rbegin(); child != children.rend(); ++child) {
+      build_.send({.peer = rank_of(*child), .round = first_round + tree_.down_round[*child], .run = run},
+                  is_root() ? source : result);
+    }
+  }
+
+ private:
+  int rank_of(int position) const { return (position + first_) % n_; }
+
+  PlanBuilder& build_;
+  const Tree tree_;
+  const int n_, first_, me_;
+};
+
+// --- binomial -----------------------------------------------------------------------------------------------------------
+
+bool tree_defines(Collective collective, int) {
+  return collective == Collective::kAllReduce || collective == Collective::kBroadcast ||
+         collective == Collective::kBarrier;
+}
+
+Status need_edges(PlannerId id, const PlanRequest& request, const Parents& parents, int first) {
+  for (int v = 0; v < static_cast<int>(parents.size()); ++v) {
+    if (parents[v] < 0) continue;
+    const int a = (v + first) % request.ranks, b = (parents[v] + first) % request.ranks;
+    if (Status status = need_edge(id, *request.reach, a, b); !status.ok()) return status;
+  }
+  return {};
+}
+
+int first_of(const PlanRequest& request) { return request.collective == Collective::kBroadcast ? request.root : 0; }
+
+Status check_tree(const PlanRequest& request) {
+  if (Status status = check_request(kTreePlanner, request); !status.ok()) return status;
+  return need_edges(PlannerId::kTree, request, binomial(request.ranks), first_of(request));
+}
+
+// One leaf: cells pipeline through the tree.
+void tree_leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) { *out = {0, request.total()}; }
+
+void plan_tree(const PlanRequest& request, int rank, Plan* out) {
+  const int n = request.ranks;
+  if (n == 1) return plan_alone(request, 1, out);
+  PlanBuilder build(out, n, 1);
+  Walk walk(build, Tree(binomial(n)), n, first_of(request), rank);
+  const Run all = {0, 1};
+  switch (request.collective) {
+    case Collective::kBroadcast:
+      if (walk.is_root()) build.copy(all, Buffer::kInput, Buffer::kOutput, false);
+      walk.broadcast(all, Buffer::kInput, Buffer::kOutput, 0);
+      break;
+    case Collective::kBarrier:
+      walk.reduce(all, Buffer::kScratch, Buffer::kScratch, false);
+      walk.broadcast(all, Buffer::kScratch, Buffer::kScratch, walk.rounds_up());
+      break;
+    default:
+      walk.reduce(all, Buffer::kInput, Buffer::kOutput, true);
+      walk.broadcast(all, Buffer::kOutput, Buffer::kOutput, walk.rounds_up());
+      break;
+  }
+}
+
+// --- double binary tree -------------------------------------------------------------------------------------------------
+
+bool double_tree_defines(Collective collective, int) {
+  return collective == Collective::kAllReduce || collective == Collective::kBroadcast;
+}
+
+// A broadcast's root stands beside both trees and deals each its half: m = n - 1 positions from root + 1 on.
+int positions_of(const PlanRequest& request) {
+  return request.collective == Collective::kBroadcast ? request.ranks - 1 : request.ranks;
+}
+int offset_of(const PlanRequest& request) {
+  return request.collective == Collective::kBroadcast ? request.root + 1 : 0;
+}
+
+Status check_double_tree(const PlanRequest& request) {
+  if (Status status = check_request(kDoubleTreePlanner, request); !status.ok()) return status;
+  if (request.ranks == 1) return {};
+  for (const bool second : {false, true}) {
+    const Parents parents = binary(positions_of(request), second);
+    if (Status status = need_edges(PlannerId::kDoubleTree, request, parents, offset_of(request)); !status.ok())
+      return status;
+    if (request.collective != Collective::kBroadcast) continue;
+    const auto root = std::find(parents.begin(), parents.end(), -1) - parents.begin();
+    const int below = (static_cast<int>(root) + offset_of(request)) % request.ranks;
+    if (Status status = need_edge(PlannerId::kDoubleTree, *request.reach, request.root, below); !status.ok())
+      return status;
+  }
+  return {};
+}
+
+void double_tree_leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) {
+  out->clear();
+  cut_evenly(0, request.total(), 2, request.element_bytes, out);
+  out->push_back(request.total());
+}
+
+void plan_double_tree(const PlanRequest& request, int rank, Plan* out) {
+  const int n = request.ranks;
+  if (n == 1) return plan_alone(request, 2, out);
+  PlanBuilder build(out, n, 2);
+  const bool broadcast = request.collective == Collective::kBroadcast;
+  if (broadcast && rank == request.root) build.copy({0, 2}, Buffer::kInput, Buffer::kOutput, false);
+  for (const bool second : {false, true}) {
+    const Run half = {second ? 1u : 0u, second ? 2u : 1u};
+    Walk walk(build, Tree(binary(positions_of(request), second)), n, offset_of(request), rank);
+    if (!broadcast) {
+      walk.reduce(half, Buffer::kInput, Buffer::kOutput, true);
+      walk.broadcast(half, Buffer::kOutput, Buffer::kOutput, walk.rounds_up());
+    } else if (rank == request.root) {
+      build.send({.peer = walk.rank_of_root(), .round = 0, .run = half}, Buffer::kInput);
+    } else {
+      if (walk.is_root()) build.receive({.peer = request.root, .round = 0, .run = half}, Buffer::kOutput);
+      walk.broadcast(half, Buffer::kOutput, Buffer::kOutput, 1);
+    }
+  }
+}
+
+}  // namespace
+
+constinit const Planner kTreePlanner = {
+    PlannerId::kTree, "binomial tree: up to a root and back, 2 lg n message times; every edge carries the whole buffer",
+    tree_defines,     check_tree,
+    tree_leaves,      plan_tree};
+
+constinit const Planner kDoubleTreePlanner = {
+    PlannerId::kDoubleTree,
+    "double binary tree: two trees of half the buffer each, leaf of one is inner node of the other; pipelined",
+    double_tree_defines,
+    check_double_tree,
+    double_tree_leaves,
+    plan_double_tree};
+
+}  // namespace canarynet

@@ -1,0 +1,153 @@
+// canary-plan: shows, proves and costs schedules.
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "collectives/checker.h"
+#include "tools/plan/draw.h"
+#include "tools/plan/options.h"
+
+namespace canarynet::plan {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr std::uint64_t kDoubleTreePiece = 128 * 1024;
+
+std::string text_of(const PlanOptions& o, PlannerId id, int ranks) {
+  return std::string(name_of(id)) + " " + std::string(name_of(o.collective)) + ", " + std::to_string(ranks) + " ranks";
+}
+
+// Those asked for, or all that define the collective.
+std::vector<PlannerId> planners_of(const PlanOptions& o) {
+  if (!o.planners.empty()) return o.planners;
+  std::vector<PlannerId> all;
+  for (const Planner& p : planners()) {
+    if (p.defines(o.collective, o.ranks_max)) all.push_back(p.id);
+  }
+  return all;
+}
+
+// False: refused. What was asked for by name must be possible; of "all" the others are passed over, with the reason.
+bool possible(const PlanOptions& o, PlannerId id, const PlanRequest& request, bool* failed) {
+  const Status status = planner(id).check(request);
+  if (status.ok()) return true;
+  *failed |= !o.planners.empty();
+  std::fprintf(stderr, "canary-plan: %s: %s\n", text_of(o, id, request.ranks).c_str(), status.text().c_str());
+  return false;
+}
+
+bool write(const std::string& path, const std::string& text) {
+  if (path == "-") return std::fputs(text.c_str(), stdout) >= 0;
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  if (!file) std::fprintf(stderr, "canary-plan: %s: can't be written\n", path.c_str());
+  return static_cast<bool>(file);
+}
+
+int show(const PlanOptions& o) {
+  const int n = o.ranks_max;
+  const Reachability reach = reach_of(o, n);
+  const PlanRequest request = request_of(o, n, reach);
+  bool failed = false;
+  std::string drawings;
+  for (const PlannerId id : planners_of(o)) {
+    if (!possible(o, id, request, &failed)) continue;
+    std::vector<std::uint64_t> leaves;
+    planner(id).leaves(request, &leaves);
+    std::vector<Plan> plans(static_cast<std::size_t>(n));
+    for (int r = 0; r < n; ++r) planner(id).plan(request, r, &plans[static_cast<std::size_t>(r)]);
+    const std::string title = text_of(o, id, n);
+    if (o.svg_path != "-") {
+      std::printf("%s: %s\n%zu leaves:", title.c_str(), planner(id).sentence, leaves.size() - 1);
+      for (std::size_t i = 0; i + 1 < leaves.size() && i < 16; ++i)
+        std::printf(" [%llu,%llu)", static_cast<unsigned long long>(leaves[i]),
+                    static_cast<unsigned long long>(leaves[i + 1]));
+      std::printf("%s elements of %u bytes\n%s", leaves.size() > 17 ? " ..." : "", request.element_bytes,
+                  draw_text(plans, o.rank).c_str());
+      for (int r = 0; o.steps && r < n; ++r) {
+        if (o.rank < 0 || r == o.rank) std::fputs(to_string(plans[static_cast<std::size_t>(r)], r).c_str(), stdout);
+      }
+      std::puts("");
+    }
+    if (drawings.empty()) drawings = draw_svg(plans, title);
+  }
+  if (!o.svg_path.empty() && !drawings.empty()) failed |= !write(o.svg_path, drawings);
+  return failed ? kFailed : 0;
+}
+
+int check(const PlanOptions& o) {
+  bool failed = false;
+  for (const PlannerId id : planners_of(o)) {
+    int proven = 0;
+    for (int n = o.ranks_min; n <= o.ranks_max; ++n) {
+      const Reachability reach = reach_of(o, n);
+      const PlanRequest request = request_of(o, n, reach);
+      if (!possible(o, id, request, &failed)) continue;
+      if (const Status status = check_planner(id, request); !status.ok()) {
+        std::fprintf(stderr, "canary-plan: %s: WRONG: %s\n", text_of(o, id, n).c_str(), status.text().c_str());
+        failed = true;
+        continue;
+      }
+      ++proven;
+    }
+    std::printf("%-18s %s: proven for %d of %d sizes\n", std::string(name_of(id)).c_str(),
+                std::string(name_of(o.collective)).c_str(), proven, o.ranks_max - o.ranks_min + 1);
+  }
+  return failed ? kFailed : 0;
+}
+
+int cost(const PlanOptions& o) {
+  const int n = o.ranks_max;
+  const Reachability reach = reach_of(o, n);
+  const PlanRequest request = request_of(o, n, reach);
+  const bool table = o.json_path != "-";
+  nlohmann::json json = {{"op", name_of(o.collective)},
+                         {"ranks", n},
+                         {"bytes", o.bytes},
+                         {"rails", o.rails},
+                         {"alpha_s", o.model.alpha},
+                         {"beta_s_per_byte", o.model.beta},
+                         {"gamma_s_per_byte", o.model.gamma},
+                         {"post_s", o.model.post},
+                         {"costs_seconds", nlohmann::json::object()},
+                         {"closed_forms_seconds", nlohmann::json::object()}};
+  bool failed = false;
+  if (table) std::printf("%-18s %14s %14s\n", "algorithm", "walk (s)", "closed form");
+  for (const PlannerId id : planners_of(o)) {
+    if (!possible(o, id, request, &failed)) continue;
+    CostModel model = o.model;
+    if (id == PlannerId::kDoubleTree && !o.piece_given) model.piece_bytes = kDoubleTreePiece;
+    const double walk = walk_cost(id, request, o.rails, model);
+    const auto form = closed_form(id, request, o.rails, model);
+    const std::string name(name_of(id));
+    json["costs_seconds"][name] = walk;
+    if (form.ok()) json["closed_forms_seconds"][name] = form.value();
+    if (table)
+      std::printf("%-18s %14.6g %14s\n", name.c_str(), walk, form.ok() ? std::to_string(form.value()).c_str() : "-");
+  }
+  if (!o.json_path.empty()) failed |= !write(o.json_path, json.dump(1) + "\n");
+  return failed ? kFailed : 0;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  const ParsedOptions parsed = parse_plan_options(arguments);
+  if (parsed.exit_status >= 0) {
+    std::fputs(parsed.text.c_str(), parsed.exit_status == 0 ? stdout : stderr);
+    return parsed.exit_status;
+  }
+  switch (parsed.options.command) {
+    case Command::kShow:
+      return show(parsed.options);
+    case Command::kCheck:
+      return check(parsed.options);
+    case Command::kCost:
+      return cost(parsed.options);
+  }
+  return kFailed;
+}
+
+}  // namespace
+}  // namespace canarynet::plan
+
+int main(int argc, char** argv) { return canarynet::plan::run({argv + 1, argv + argc}); }

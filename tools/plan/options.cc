@@ -1,0 +1,209 @@
+#include "tools/plan/options.h"
+
+#include <charconv>
+#include <CLI/CLI.hpp>
+#include <optional>
+
+#include "base/quantity.h"
+#include "base/settings.h"
+#include "topology/rails.h"
+
+namespace canarynet::plan {
+namespace {
+
+constexpr int kRanksMax = 1024;  // all ranks' plans are in memory at once
+
+struct Wrong {
+  std::string text;
+};
+[[noreturn]] void wrong(std::string_view option, std::string_view value, const std::string& takes) {
+  throw Wrong{std::string(option) + " " + std::string(value) + ": takes " + takes};
+}
+
+std::optional<int> whole(std::string_view text, int min, int max) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < min || value > max) return {};
+  return value;
+}
+int number(std::string_view option, std::string_view text, int min, int max) {
+  const auto value = whole(text, min, max);
+  if (!value) wrong(option, text, "a whole number from " + std::to_string(min) + " to " + std::to_string(max));
+  return *value;
+}
+double seconds(std::string_view option, std::string_view text) {
+  const auto value = seconds_of(text);
+  if (!value) wrong(option, text, "a time such as 1ms or 20us, or seconds such as 2e-10");
+  return *value;
+}
+std::uint64_t bytes(std::string_view option, std::string_view text) {
+  const auto value = parse_bytes(text);
+  if (!value.ok() || value.value() > Bytes{std::int64_t{1} << 40})
+    wrong(option, text, "a size such as 4096, 128KiB or 64MiB");
+  return static_cast<std::uint64_t>(value.value().count);
+}
+
+std::vector<std::string_view> split(std::string_view text) {
+  std::vector<std::string_view> parts;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    parts.push_back(text.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return parts;
+}
+
+std::string planner_names() {
+  std::string names;
+  for (const Planner& p : planners()) names += (names.empty() ? "" : ", ") + std::string(name_of(p.id));
+  return names;
+}
+std::string collective_names() {
+  std::string names;
+  for (int c = 0; c < kCollectiveCount; ++c)
+    names += (c == 0 ? "" : ", ") + std::string(name_of(static_cast<Collective>(c)));
+  return names;
+}
+
+struct Texts {
+  std::string op, algo, ranks, rails, wiring, root, servers, size, rank, alpha, bandwidth, gamma, post, piece;
+};
+
+void fill(const Texts& t, PlanOptions* o) {
+  if (!t.op.empty() && !parse(t.op, &o->collective)) wrong("--op", t.op, collective_names());
+  if (!t.algo.empty() && t.algo != "all") {
+    for (const std::string_view name : split(t.algo)) {
+      PlannerId id{};
+      if (!parse(name, &id)) wrong("--algo", t.algo, "a list of " + planner_names() + ", or all");
+      o->planners.push_back(id);
+    }
+  }
+  if (!t.rails.empty()) o->rails = number("--rails", t.rails, 1, kRailsMax);
+  if (!t.wiring.empty() && t.wiring != "flat") {
+    const auto comma = t.wiring.find(',');
+    const bool named = t.wiring.starts_with("bcube:") && comma != std::string::npos;
+    const auto r = named ? whole(std::string_view(t.wiring).substr(6, comma - 6), 2, 64) : std::nullopt;
+    const auto levels = named ? whole(std::string_view(t.wiring).substr(comma + 1), 1, 11) : std::nullopt;
+    int n = 1;
+    for (int l = 0; r && levels && l < *levels && n <= kRanksMax; ++l) n *= *r;
+    if (!r || !levels || n > kRanksMax)
+      wrong("--wiring", t.wiring, "flat or bcube:R,L with at most " + std::to_string(kRanksMax) + " ranks");
+    o->bcube = {*r, *levels};
+    o->rails = *levels;
+    o->ranks_min = o->ranks_max = n;
+  }
+  if (!t.ranks.empty()) {
+    const auto dash = t.ranks.find('-');
+    const bool range = dash != std::string::npos;
+    const auto first = whole(std::string_view(t.ranks).substr(0, dash), 1, kRanksMax);
+    const auto last = range ? whole(std::string_view(t.ranks).substr(dash + 1), 1, kRanksMax) : first;
+    if (!first || !last || *first > *last || (range && o->command != Command::kCheck)) {
+      wrong("--ranks", t.ranks,
+            "a number from 1 to " + std::to_string(kRanksMax) +
+                (o->command == Command::kCheck ? ", or two such as 2-16" : ""));
+    }
+    if (o->bcube.levels != 0 && (*first != o->ranks_min || *last != o->ranks_min))
+      wrong("--ranks", t.ranks, std::to_string(o->ranks_min) + " with --wiring " + t.wiring);
+    o->ranks_min = *first;
+    o->ranks_max = *last;
+  }
+  if (o->command == Command::kCheck && o->ranks_max > 64)
+    wrong("--ranks", t.ranks.empty() ? std::to_string(o->ranks_max) : t.ranks, "at most 64: the proof is symbolic");
+  if (!t.root.empty()) o->root = number("--root", t.root, 0, o->ranks_min - 1);
+  if (!t.servers.empty()) o->servers = number("--servers", t.servers, 1, kRanksMax);
+  if (!t.size.empty()) o->bytes = bytes("--bytes", t.size);
+  if (!o->svg_path.empty() && o->planners.size() != 1) wrong("--svg", o->svg_path, "one schedule: name it with --algo");
+  if (!t.rank.empty()) o->rank = number("--rank", t.rank, 0, o->ranks_max - 1);
+  if (o->command != Command::kCost) return;
+  o->model.alpha = seconds("--alpha", t.alpha);
+  const auto rate = bits_per_second(t.bandwidth);
+  if (!rate || *rate <= 0) wrong("--bandwidth", t.bandwidth, "a rate such as 10gbit or 500mbit");
+  o->model.beta = 8 / *rate;
+  if (!t.gamma.empty()) o->model.gamma = seconds("--gamma", t.gamma);
+  if (!t.post.empty()) o->model.post = seconds("--post", t.post);
+  o->piece_given = !t.piece.empty();
+  if (o->piece_given) o->model.piece_bytes = bytes("--piece", t.piece);
+}
+
+constexpr const char* kFooter = R"(
+  canary-plan show --algo ring --ranks 4 --svg ring.svg
+  canary-plan check --algo all --ranks 1-64
+  canary-plan cost --op all_reduce --algo ring,tree --ranks 8 --bytes 100MiB --alpha 1ms --bandwidth 10gbit --json
+
+The cost is a walk over the plan by the alpha-beta model; docs/collectives.md has the model and the closed forms beside it.
+Exit status: 0; 1 a plan that can't be made or proven; 2 wrong arguments.)";
+
+}  // namespace
+
+ParsedOptions parse_plan_options(const std::vector<std::string>& arguments) {
+  ParsedOptions parsed;
+  PlanOptions& o = parsed.options;
+  Texts t;
+  CLI::App app{"Shows, proves and costs schedules.", "canary-plan"};
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  auto* show = app.add_subcommand("show", "draws who sends what to whom, round by round");
+  auto* check = app.add_subcommand("check", "proves schedules symbolically, up to 64 ranks");
+  auto* cost = app.add_subcommand("cost", "how long they take");
+  for (auto* command : {show, check, cost}) {
+    command->add_option("--op", t.op, collective_names() + " [all_reduce]");
+    command->add_option("--algo", t.algo, "list of " + planner_names() + "; or all [all]");
+    command->add_option("--ranks", t.ranks, "number of ranks; check also takes a range, 2-16 [4]");
+    command->add_option("--wiring", t.wiring, "flat, or bcube:R,L (ranks R^L, rails L) [flat]");
+    command->add_option("--rails", t.rails, "rails of each rank on flat wiring [1]");
+    command->add_option("--root", t.root, "root of broadcast [0]");
+    command->add_option("--servers", t.servers, "of parameter_server [1]");
+    command->add_option("--bytes", t.size, "the whole buffer [1MiB]");
+  }
+  show->add_option("--rank", t.rank, "one rank's part only");
+  show->add_flag("--steps", o.steps, "every step with its dependencies");
+  show->add_option("--svg", o.svg_path, "draws into a file as well; - writes the drawing only");
+  cost->add_option("--alpha", t.alpha, "start-up time of a message on a link")->required();
+  cost->add_option("--bandwidth", t.bandwidth, "of one rail")->required();
+  cost->add_option("--gamma", t.gamma, "seconds to add a byte [0]");
+  cost->add_option("--post", t.post, "time to post one more message [0]");
+  cost->add_option("--piece", t.piece, "messages are pieces of this size, which pipeline [whole steps; dbtree 128KiB]");
+  cost->add_flag("--json{-}", o.json_path, "results as JSON instead of the table; --json=FILE: beside it");
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
+    app.parse(reversed);
+    o.command = show->parsed() ? Command::kShow : check->parsed() ? Command::kCheck : Command::kCost;
+    fill(t, &o);
+  } catch (const CLI::CallForHelp&) {
+    for (auto* command : {show, check, cost}) {
+      if (command->parsed()) parsed.text = command->help();
+    }
+    if (parsed.text.empty()) parsed.text = app.help();
+    parsed.exit_status = 0;
+  } catch (const CLI::Error& e) {
+    parsed.text = std::string("canary-plan: ") + e.what() + " (--help lists what it takes)\n";
+    parsed.exit_status = 2;
+  } catch (const Wrong& e) {
+    parsed.text = "canary-plan: " + e.text + "\n";
+    parsed.exit_status = 2;
+  }
+  return parsed;
+}
+
+Reachability reach_of(const PlanOptions& options, int ranks) {
+  return options.bcube.levels != 0 ? Reachability::bcube(options.bcube.r, options.bcube.levels)
+                                   : Reachability::full(ranks, options.rails);
+}
+
+PlanRequest request_of(const PlanOptions& options, int ranks, const Reachability& reach) {
+  const bool blocks = options.collective == Collective::kReduceScatter || options.collective == Collective::kAllGather;
+  const bool floats = options.bytes % 4 == 0 && options.collective != Collective::kBarrier;
+  const std::uint64_t elements = options.bytes / (floats ? 4 : 1);
+  return {.collective = options.collective,
+          .ranks = ranks,
+          .count = options.collective == Collective::kBarrier ? 0
+                   : blocks                                   ? elements / static_cast<std::uint64_t>(ranks)
+                                                              : elements,
+          .element_bytes = floats ? 4u : 1u,
+          .root = options.collective == Collective::kBroadcast ? options.root : 0,
+          .reach = &reach,
+          .bcube = options.bcube.levels != 0 ? options.bcube : find_bcube(reach, options.rails),
+          .servers = options.servers};
+}
+
+}  // namespace canarynet::plan

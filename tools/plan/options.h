@@ -1,0 +1,47 @@
+// tools/plan/options.h -- canary-plan's command line. Pure: nothing is opened, nothing printed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "collectives/cost.h"
+#include "collectives/schedule.h"
+
+namespace canarynet::plan {
+
+enum class Command : std::uint8_t { kShow, kCheck, kCost };
+
+struct PlanOptions {
+  Command command = Command::kShow;
+  Collective collective = Collective::kAllReduce;
+  std::vector<PlannerId> planners;  // empty: every one that can
+  int ranks_min = 4, ranks_max = 4;
+  int rails = 1;
+  BCubeShape bcube;  // levels 0: flat wiring
+  int root = 0;
+  int servers = 1;
+  std::uint64_t bytes = std::uint64_t{1} << 20;  // of the collective's whole space, as canary-perf counts
+  // show
+  int rank = -1;  // -1: all
+  bool steps = false;
+  std::string svg_path;
+  // cost
+  CostModel model;
+  bool piece_given = false;
+  std::string json_path;  // "-": standard output
+};
+
+struct ParsedOptions {
+  PlanOptions options;
+  std::string text;      // help or error, to be printed
+  int exit_status = -1;  // -1: go on
+};
+ParsedOptions parse_plan_options(const std::vector<std::string>& arguments);
+
+// A request for `ranks` of them; `reach` must outlive it.
+PlanRequest request_of(const PlanOptions& options, int ranks, const Reachability& reach);
+Reachability reach_of(const PlanOptions& options, int ranks);
+
+}  // namespace canarynet::plan
