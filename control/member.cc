@@ -56,6 +56,7 @@ void Member::on_link_up(ControlLink& link) {
     join.engine.host_id = options_.host_id;
     join.engine.host_name = options_.host_name;
     join.engine.pid = options_.pid;
+    join.engine.caller_driven = options_.caller_driven;
     join.engine.rails.assign(factory_.rails().begin(), factory_.rails().end());
     join.world_size = static_cast<std::uint32_t>(options_.world_size);
     join.must_agree = options_.must_agree;
@@ -418,7 +419,8 @@ std::size_t Member::poll(Nanos now) {
     } else if (known_left_[0] && !gone() && (link_ == nullptr || now - last_heard_ > patience)) {
       end_way(Way::kLeft, Status(CANARY_CLOSED, "it has left the job"));
     }
-    if (way_ == Way::kOpen && now - last_heard_ > patience) lose_way();
+    // A coordinator that runs only inside its caller's calls is not lost for being silent.
+    if (way_ == Way::kOpen && now - last_heard_ > patience && !roster_.engines[0].caller_driven) lose_way();
     if (way_ == Way::kLost && now >= round_ends_) dial_again(now);
     if (now >= next_beat_) {
       next_beat_ = now + options_.heartbeat_interval;

@@ -29,7 +29,8 @@ struct EngineInfo {
   std::string host_id;       // boot id + network namespace, or CANARY_HOST_ID
   std::string host_name;     // for messages
   std::int64_t pid = 0;
-  std::vector<Rail> rails;  // with listening ports
+  bool caller_driven = false;  // no thread of its own: it is silent while its process does not call
+  std::vector<Rail> rails;     // with listening ports
 };
 
 struct Roster {
@@ -75,6 +76,7 @@ struct MembershipOptions {
   std::string host_id;
   std::string host_name;
   std::int64_t pid = 0;
+  bool caller_driven = false;
   Nanos join_timeout;
   Nanos heartbeat_interval;
   Nanos entry_limit;  // for groups whose other members never ask

@@ -119,6 +119,7 @@ void put(Writer& w, const EngineInfo& engine) {
   w.text(engine.host_id, kNameMax);
   w.text(engine.host_name, kNameMax);
   w.number(engine.pid);
+  w.number(static_cast<std::uint8_t>(engine.caller_driven));
   w.number(static_cast<std::uint32_t>(engine.rails.size()));
   for (const Rail& rail : engine.rails) {
     w.text(rail.device, kNameMax);
@@ -136,6 +137,9 @@ EngineInfo get_engine(Reader& r) {
   engine.host_id = r.text("host id", kNameMax);
   engine.host_name = r.text("host name", kNameMax);
   engine.pid = r.number<std::int64_t>("pid");
+  const auto caller_driven = r.number<std::uint8_t>("caller driven");
+  r.check(caller_driven <= 1, "caller driven");
+  engine.caller_driven = caller_driven == 1;
   engine.rails.resize(r.count("rails", kRailsMax, 14));
   for (Rail& rail : engine.rails) {
     rail.device = r.text("device", kNameMax);

@@ -493,6 +493,29 @@ TEST(EntryLimit, NamesTheRankThatDoesNotCall) {
   });
 }
 
+// --- silence -----------------------------------------------------------------------------------------------------------
+
+TEST(Silence, ARankThatRunsOnlyInsideCallsMayComputeBetweenThem) {
+  const test::Strings threaded = {"silence_limit=300ms", "heartbeat_interval=50ms"};
+  test::Strings driven = threaded;
+  driven.push_back("progress_thread=0");
+  for (const int slow : {0, 2}) {
+    std::vector<test::Strings> settings(3, threaded);
+    settings[static_cast<std::size_t>(slow)] = driven;
+    Job job(settings);
+    ASSERT_TRUE(job.joined());
+    job.each([&](int r) {
+      for (int round = 0; round < 2; ++round) {
+        if (r == slow) std::this_thread::sleep_for(std::chrono::milliseconds(900));
+        float value = 1;
+        ASSERT_EQ(canary_all_reduce(job.world(r), &value, &value, 1, CANARY_F32, CANARY_SUM, nullptr), CANARY_OK)
+            << last_error().message;
+        ASSERT_EQ(value, 3);
+      }
+    });
+  }
+}
+
 // --- polling ---------------------------------------------------------------------------------------------------------
 
 TEST(Polling, ARankThatOnlyTestsIsAsGoodAsOneThatWaits) {

@@ -98,11 +98,14 @@ inline void on_threads(int ranks, const std::function<void(int)>& body) {
 
 class Job {
  public:
-  explicit Job(int ranks, const Strings& settings = {}) : contexts_(static_cast<std::size_t>(ranks)) {
+  explicit Job(int ranks, const Strings& settings = {})
+      : Job(std::vector<Strings>(static_cast<std::size_t>(ranks), settings)) {}
+  // Settings of each rank.
+  explicit Job(const std::vector<Strings>& settings) : contexts_(settings.size()) {
     const std::string join = join_url(free_port());
-    on_threads(ranks, [&](int r) {
-      EXPECT_EQ(init(join, r, ranks, settings, &contexts_[static_cast<std::size_t>(r)]), CANARY_OK)
-          << last_error().message;
+    on_threads(ranks(), [&](int r) {
+      const auto i = static_cast<std::size_t>(r);
+      EXPECT_EQ(init(join, r, ranks(), settings[i], &contexts_[i]), CANARY_OK) << last_error().message;
     });
   }
   Job(const Job&) = delete;

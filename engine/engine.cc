@@ -115,6 +115,7 @@ Status Engine::start(Nanos now) {
   m.host_id = options_.host_id;
   m.host_name = options_.host_name;
   m.pid = options_.pid;
+  m.caller_driven = !s.progress_thread;
   m.join_timeout = s.join_timeout;
   m.heartbeat_interval = s.heartbeat_interval;
   m.entry_limit = s.entry_limit;
@@ -365,7 +366,8 @@ std::size_t Engine::poll(Nanos now) {
     if (now >= p.channel->next_deadline()) p.channel->on_timer(now);
     if (p.channel->active()) work += p.channel->pump(now);
   }
-  work += settle_local();  // what pumping completed
+  work += settle_local();                         // what pumping completed
+  if (held_back_ && ready_) drain_submissions();  // it may have made room
   if (now >= next_housekeeping_) {
     housekeeping(now);
     const Nanos beat = options_.settings.heartbeat_interval;
@@ -422,6 +424,7 @@ Nanos Engine::next_deadline() const {
     // Work that on_timer or this cycle's last step left behind is due at once.
     t = std::min(t, p.channel->active() ? Nanos{} : p.channel->next_deadline());
   }
+  if (submissions_left_) return {};
   return local_dirty_ || held_back_ ? std::min(t, now_ + 1_ms) : t;
 }
 

@@ -207,6 +207,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   std::vector<StraySignature> strays_;  // of groups whose creation has not reached us yet; bounded
   MpscRing<Submission> submissions_;
   MpscRing<Submission> aborts_;
+  bool submissions_left_ = false;        // the cycle's share was drained, not all
   std::optional<Submission> held_back_;  // waits for an operation slot
 
   Nanos now_;

@@ -227,6 +227,8 @@ void Engine::check_silence(Nanos now) {
   for (std::uint32_t e = 0; e < peers_.size(); ++e) {
     Peer& p = peers_[e];
     if (e == my_engine_ || p.gone || p.left) continue;
+    // One that runs only inside calls may compute for as long as it likes: what an operation waits for has its own limits.
+    if (roster_.engines[e].caller_driven) continue;
     const Nanos control = std::max(membership_->last_heard(e), joined_at_);
     const Nanos lanes = p.channel ? p.channel->last_heard() : Nanos{};
     if (p.channel && p.channel->peer_left()) continue;
