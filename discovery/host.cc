@@ -25,9 +25,9 @@ std::string host_name() {
   return name;
 }
 
-Result<Address> resolve_join(const std::string& url) {
+Result<Address> resolve_join(const std::string& url, const std::string& source) {
   const auto bad = [&](const std::string& why) {
-    return Status(CANARY_INVALID_SETTING, "CANARY_JOIN=\"" + url + "\": " + why + "; takes tcp://host:port");
+    return Status(CANARY_INVALID_SETTING, source + "=\"" + url + "\": " + why + "; takes tcp://host:port");
   };
   constexpr std::string_view kScheme = "tcp://";
   if (!url.starts_with(kScheme)) return bad("does not begin with tcp://");

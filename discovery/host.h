@@ -11,7 +11,7 @@ namespace canarynet {
 // Boot id + network namespace: equal for processes that see the same NICs and memory.
 std::string default_host_id();
 std::string host_name();
-// "tcp://host:port" → address. Errors say which part is wrong.
-Result<Address> resolve_join(const std::string& url);
+// "tcp://host:port" → address. Errors say which part is wrong, and that it came from `source`.
+Result<Address> resolve_join(const std::string& url, const std::string& source = "CANARY_JOIN");
 
 }  // namespace canarynet

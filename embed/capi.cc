@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "canarynet/canarynet.h"
+#include "discovery/launcher.h"
 #include "embed/context.h"
 
 using namespace canarynet;
@@ -85,10 +86,15 @@ canary_status guarded(Fn fn) {
   }
 }
 
+Status not_told(const char* name) {
+  return Status(
+      CANARY_INVALID_SETTING,
+      std::string(name) + " is not set, and neither canary_config nor a launcher (torchrun, Open MPI, SLURM) says it");
+}
+
 Status environment_int(const char* name, int* value) {
   const char* text = std::getenv(name);
-  if (text == nullptr)
-    return Status(CANARY_INVALID_SETTING, std::string(name) + " is not set, and canary_config does not say it either");
+  if (text == nullptr) return not_told(name);
   char* end = nullptr;
   const long v = std::strtol(text, &end, 10);
   if (end == text || *end != '\0' || v < 0 || v > 65535) {
@@ -121,11 +127,31 @@ Status read_config(const canary_config* config, ContextOptions* out) {
   }
   out->rank = c.rank;
   out->world_size = c.world_size;
-  if (c.world_size == 0) {
+  // Canary's own variables before any launcher's, whose may even be unreadable where nobody needs them.
+  const bool own_size = c.world_size != 0 || std::getenv("CANARY_WORLD_SIZE") != nullptr;
+  const bool own_rank = c.rank >= 0 || std::getenv("CANARY_RANK") != nullptr;
+  if (c.world_size == 0 && own_size) {
     if (Status s = environment_int("CANARY_WORLD_SIZE", &out->world_size); !s.ok()) return s;
   }
-  if (c.rank < 0) {
+  if (c.rank < 0 && own_rank) {
     if (Status s = environment_int("CANARY_RANK", &out->rank); !s.ok()) return s;
+  }
+  auto found = read_launch([](const char* name) { return std::getenv(name); });
+  if (!found.ok() && (!own_size || !own_rank)) return found.status();
+  const Launch launch = found.ok() ? found.take() : Launch{};
+  if (!own_size) {
+    if (launch.world_size == 0) return not_told("CANARY_WORLD_SIZE");
+    out->world_size = launch.world_size;
+  }
+  if (!own_rank) {
+    if (launch.rank < 0) return not_told("CANARY_RANK");
+    out->rank = launch.rank;
+  }
+  if (out->settings.join.empty()) {
+    out->settings.join = launch.join;
+    out->join_source = launch.join_source;
+    if (launch.join.empty() && out->world_size > 1 && !launch.no_join.empty())
+      return Status(CANARY_INVALID_SETTING, launch.no_join);
   }
   if (out->world_size < 1 || out->world_size > 65535) {
     return Status(CANARY_INVALID_ARGUMENT,

@@ -71,7 +71,7 @@ Status Context::start() {
       return Status(CANARY_INVALID_SETTING,
                     "CANARY_JOIN is not set: where do the ranks meet? It takes tcp://host:port of rank 0");
     }
-    auto join = resolve_join(s.join);
+    auto join = resolve_join(s.join, options_.join_source.empty() ? "CANARY_JOIN" : options_.join_source);
     if (!join.ok()) return join.status();
     e.coordinator = join.value();
     auto interfaces = list_interfaces();

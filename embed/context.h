@@ -23,6 +23,7 @@ struct ContextOptions {
   Settings settings;
   int rank = 0;
   int world_size = 1;
+  std::string join_source;  // where settings.join comes from when it is not CANARY_JOIN, for messages
 };
 
 class Context {

@@ -103,6 +103,26 @@ TEST(Join, RankAndWorldSizeComeFromTheEnvironmentAndAreChecked) {
   EXPECT_EQ(canary_finalize(context), CANARY_OK);
 }
 
+TEST(Join, ALaunchersVariablesAreReadWhereCanarysOwnAreMissing) {
+  const Environment none("CANARY_RANK", std::nullopt), nothing("CANARY_WORLD_SIZE", std::nullopt),
+      join("CANARY_JOIN", std::nullopt);
+  {
+    const Environment rank("RANK", "1"), world("WORLD_SIZE", "2"), address("MASTER_ADDR", "no such host"),
+        port("MASTER_PORT", "1");
+    expect_refused(nullptr, CANARY_INVALID_SETTING, {"MASTER_ADDR:MASTER_PORT+1", "no such host"});
+  }
+  {
+    const Environment rank("OMPI_COMM_WORLD_RANK", "1"), world("OMPI_COMM_WORLD_SIZE", "2");
+    expect_refused(nullptr, CANARY_INVALID_SETTING, {"CANARY_RENDEZVOUS=host:port"});
+  }
+  // What nobody needs may be as wrong as it likes.
+  const Environment rank("RANK", "foo"), world("WORLD_SIZE", "");
+  canary_context* context = nullptr;
+  const canary_config c = config_of(nullptr, 0, 1);
+  ASSERT_EQ(canary_init(&c, &context), CANARY_OK) << last_error().message;
+  EXPECT_EQ(canary_finalize(context), CANARY_OK);
+}
+
 TEST(Join, BeyondLoopbackNeedsTheWord) {
   const Environment insecure("CANARY_INSECURE", std::nullopt);
   for (const char* url : {"tcp://203.0.113.77:4711", "tcp://[2001:db8::1]:4711", "tcp://0.0.0.0:4711"}) {
@@ -126,7 +146,10 @@ TEST(Join, SettingsThatMakeNoSenseAreNamed) {
       {"join_timeout=-1s", CANARY_INVALID_SETTING, {"CANARY_JOIN_TIMEOUT"}},
       {"join_timeout=5", CANARY_INVALID_SETTING, {"CANARY_JOIN_TIMEOUT"}},
       {"insecure=yes", CANARY_INVALID_SETTING, {"CANARY_INSECURE", "0 or 1"}},
-      {"algo=rign", CANARY_INVALID_SETTING, {"CANARY_ALGO", "rign", "ring", "mesh", "bcube", "halving_doubling"}},
+      {"algo=rign",
+       CANARY_INVALID_SETTING,
+       {"CANARY_ALGO", "rign", "ring", "mesh", "bcube", "halving_doubling", "tree", "dbtree", "parameter_server",
+        "ring_per_rail"}},
       {"rails=nosuch0", CANARY_INVALID_SETTING, {"CANARY_RAILS", "nosuch0", "lo (127.0.0.1"}},
       {"socket_ifname==nosuch0", CANARY_INVALID_SETTING, {"CANARY_SOCKET_IFNAME", "=nosuch0"}},
   };

@@ -31,9 +31,10 @@ typedef struct canary_op canary_op;           /* an operation in flight */
 /* How to join. Zero-initialise, set struct_size, fill what differs from the environment. */
 typedef struct canary_config {
   size_t struct_size; /* sizeof(canary_config) */
-  const char* join;   /* "tcp://host:port" where rank 0 listens; NULL: $CANARY_JOIN. Needless when world_size is 1. */
-  int rank;           /* -1: $CANARY_RANK */
-  int world_size;     /* 0: $CANARY_WORLD_SIZE */
+  const char*
+      join; /* "tcp://host:port" where rank 0 listens; NULL: $CANARY_JOIN, or the launcher's. Needless when world_size is 1. */
+  int rank;                    /* -1: $CANARY_RANK, or the launcher's (torchrun, Open MPI, SLURM) */
+  int world_size;              /* 0: $CANARY_WORLD_SIZE, or the launcher's */
   const char* const* settings; /* "name=value" strings (docs/settings.md), over the environment; may be NULL */
   size_t settings_count;
 } canary_config;

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Installs into a prefix and builds what a user would: a C99 program by CMake, a C++20 one by pkg-config; runs both.
+
+  package_test.py SOURCE BUILD
+
+Then moves the prefix, which must not matter; and looks at the symbols: canary_* and nothing else is exported.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+C_SOURCE = r"""
+#include <canarynet/canarynet.h>
+#include <stdio.h>
+
+int main(void) {
+  canary_config config = CANARY_CONFIG_INIT;
+  canary_context* context = NULL;
+  float x[3] = {1, 2, 3};
+  config.rank = 0;
+  config.world_size = 1;
+  if (canary_init(&config, &context) != CANARY_OK) return 1;
+  if (canary_all_reduce(canary_world(context), x, x, 3, CANARY_F32, CANARY_SUM, NULL) != CANARY_OK) return 2;
+  printf("%s %g\n", canary_version(), x[2]);
+  return canary_finalize(context) != CANARY_OK;
+}
+"""
+CPP_SOURCE = C_SOURCE.replace("#include <canarynet/canarynet.h>", "#include <canarynet/canarynet.hpp>").replace("(void)", "()")
+CMAKE_LISTS = """
+cmake_minimum_required(VERSION 3.20)
+project(consumer C)
+find_package(canarynet REQUIRED)
+add_executable(consumer consumer.c)
+set_target_properties(consumer PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
+target_compile_options(consumer PRIVATE -Wall -Wextra -Wpedantic -Werror)
+target_link_libraries(consumer canarynet::canarynet)
+"""
+
+
+def run(*command, **more):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
+    if done.returncode != 0:
+        raise SystemExit("%s\n%s: exit status %d" % (done.stdout, " ".join(command), done.returncode))
+    return done.stdout
+
+
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def library_folder(prefix):
+    for folder, _, files in os.walk(prefix):
+        if "libcanarynet.so" in files:
+            return folder
+    raise SystemExit("no libcanarynet.so was installed")
+
+
+def by_cmake(folder, prefix):
+    source = os.path.join(folder, "c99")
+    os.makedirs(source)
+    write(os.path.join(source, "consumer.c"), C_SOURCE)
+    write(os.path.join(source, "CMakeLists.txt"), CMAKE_LISTS)
+    run("cmake", "-S", source, "-B", source + "/build", "-G", "Ninja", "-DCMAKE_PREFIX_PATH=" + prefix)
+    run("cmake", "--build", source + "/build")
+    print("ok   C99 by CMake:", run(source + "/build/consumer").strip())
+
+
+def by_pkg_config(folder, prefix):
+    libraries = library_folder(prefix)
+    environment = {**os.environ, "PKG_CONFIG_PATH": os.path.join(libraries, "pkgconfig")}
+    flags = run("pkg-config", "--cflags", "--libs", "canarynet", env=environment).split()
+    write(os.path.join(folder, "consumer.cc"), CPP_SOURCE)
+    program = os.path.join(folder, "consumer")
+    run("c++", "-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o", program, os.path.join(folder, "consumer.cc"), *flags)
+    print("ok   C++20 by pkg-config:", run(program, env={**os.environ, "LD_LIBRARY_PATH": libraries}).strip())
+
+
+def symbols(prefix, source):
+    listed = run("nm", "-D", "--defined-only", os.path.join(library_folder(prefix), "libcanarynet.so"))
+    exported = {line.split()[-1].split("@")[0] for line in listed.splitlines() if line.split()[-2] not in "A"}
+    foreign = sorted(name for name in exported if not name.startswith("canary_"))
+    assert not foreign, "exported beside canary_*: %s" % foreign
+    with open(os.path.join(source, "include/canarynet/canarynet.h")) as file:
+        declared = set(re.findall(r"CANARY_API[^;]*?\b(canary_\w+)\(", file.read()))
+    assert exported == declared, "only in the library: %s; only in the header: %s" % (exported - declared, declared - exported)
+    print("ok   %d symbols, all canary_* and all declared" % len(exported))
+
+
+def main():
+    source, build = sys.argv[1:]
+    missing = [tool for tool in ("cmake", "ninja", "nm", "pkg-config") if shutil.which(tool) is None]
+    if missing:
+        print("skip: not installed: " + ", ".join(missing))
+        sys.exit(77)
+    with tempfile.TemporaryDirectory(prefix="canary-package.") as folder:
+        first = os.path.join(folder, "first")
+        run("cmake", "--install", build, "--prefix", first)
+        by_cmake(folder, first)
+        moved = os.path.join(folder, "moved")
+        shutil.move(first, moved)
+        by_pkg_config(folder, moved)
+        symbols(moved, source)
+
+
+if __name__ == "__main__":
+    main()
