@@ -487,6 +487,23 @@ TEST(ChannelFaults, ALaneOnProbationCarriesDataWhenThereIsNoOther) {
   pair.expect_all(100_ms);
 }
 
+// The one lane that is up dies silently while the other serves a long probation: nobody waits for the probation's end.
+TEST(ChannelFaults, ALaneOnProbationTakesOverFromTheLastOneThatFallsSilent) {
+  SimPair pair(2);
+  pair.open(2);
+  for (int flap = 0; flap < 5; ++flap) {
+    pair.fabric.nic_down(1, 0, NicDeath::kBothEnds);
+    pair.pass(150_ms);
+    pair.fabric.nic_up(1, 0);
+    ASSERT_TRUE(pair.until([&] { return pair.a().channel->paths()[0].state == Path::State::kProbation; }, 2_s));
+  }
+  ASSERT_GT(pair.a().channel->paths()[0].probation_until, pair.now() + 1_s);
+  for (std::uint32_t i = 0; i < 60; ++i) pair.a().send(kFlow, i, 131'072);
+  pair.pass(10_ms);
+  pair.fabric.nic_down(1, 1, NicDeath::kSilent);
+  pair.expect_all(400_ms);
+}
+
 TEST(ChannelFaults, AStalledLaneIsTriedAgainWhenItIsTheOnlyOneLeft) {
   FabricOptions o = SimPair::quick();
   o.stream = false;  // what a dead wire takes is gone, a void as well

@@ -1,6 +1,7 @@
 // The sending half: records, lane choice, acknowledgements, loss. Lanes' births and deaths are in channel_paths.cc.
 #include "transport/channel.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -125,7 +126,9 @@ Path* Channel::choose_path(std::uint32_t bytes, int rail) {
   }
   if (best_known.count == 0) best_known = limits::kAssumedRate;
   // A lane on probation carries data only when there is no other.
-  const auto wanted = paths_up() > 0 ? Path::State::kUp : Path::State::kProbation;
+  const bool any_up = std::any_of(paths_.begin(), paths_.end(),
+                                  [](const Path& p) { return p.state == Path::State::kUp && !p.stalled; });
+  const auto wanted = any_up ? Path::State::kUp : Path::State::kProbation;
   Path* best = nullptr;
   Nanos best_eta = Nanos::max();
   for (Path& p : paths_) {

@@ -212,8 +212,8 @@ bool Channel::check_stall(Path& path, Nanos now) {
   bool other_usable = false;
   Nanos other_progress{};
   for (const Path& p : paths_) {
-    if (&p == &path || p.state != Path::State::kUp) continue;
-    other_usable |= !p.stalled;
+    if (&p == &path || (p.state != Path::State::kUp && p.state != Path::State::kProbation)) continue;
+    other_usable |= !p.stalled;  // on probation as well: choose_path() takes it where no other is left
     other_progress = std::max(other_progress, p.last_heard);
   }
   if (path.stalled && !other_usable) {
