@@ -26,8 +26,8 @@ class Walk {
     struct Unit {
       std::uint32_t rank, step, unit;
     };
-    std::vector<Unit>
-        first;  // collected before any runs: a copy is done at once and would make others ready in this very loop
+    // Collected before any runs: a copy is done at once and would make others ready in this very loop.
+    std::vector<Unit> first;
     for (std::uint32_t r = 0; r < ranks_.size(); ++r) {
       const Rank& rank = ranks_[r];
       for (std::uint32_t s = 0; s < rank.plan.steps.size(); ++s) {
@@ -55,10 +55,9 @@ class Walk {
     Plan plan;
     std::vector<std::uint32_t> first_unit;  // per step, and the end
     std::vector<std::vector<std::uint32_t>> dependents;
-    std::vector<std::uint32_t> pending;  // per unit
-    std::vector<double> here;            // per unit of a receive: when its bytes came; < 0: not yet
-    std::vector<int> came_over;          // and over which rail; -1: all together
-    std::vector<std::uint32_t> step_of_tag;
+    std::vector<std::uint32_t> pending;           // per unit
+    std::vector<double> here;                     // per unit of a receive: when its bytes came; < 0: not yet
+    std::vector<int> came_over;                   // and over which rail; -1: all together
     std::vector<double> send_free, receive_free;  // per rail
   };
   struct Event {

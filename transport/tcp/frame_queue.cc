@@ -45,8 +45,8 @@ bool FrameQueue::push(const wire::Header& header, const std::byte* payload, std:
   ++count_;
   bytes_ += size_of(frame);
   if (frame.overtakes) {
-    const std::uint32_t first =
-        begun_ > 0 ? 1 : 0;  // the peer counts on the rest of a frame it has seen the beginning of
+    // The peer counts on the rest of a frame it has seen the beginning of.
+    const std::uint32_t first = begun_ > 0 ? 1 : 0;
     for (std::uint32_t i = count_ - 1; i > first && !at(i - 1).overtakes; --i) std::swap(at(i - 1), at(i));
   }
   return true;

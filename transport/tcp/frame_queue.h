@@ -1,7 +1,8 @@
 // transport/tcp/frame_queue.h -- the frames a stream lane still has to write, as a ring of fixed capacity.
 //
-// What: push() at the tail (kinds that wire::overtakes(): before the others that have not begun); gather() describes the head as iovecs (header and small payload lie together, large payloads stay where
-// the caller has them); advance() forgets what was written; cancel() takes frames back.
+// What: push() at the tail (kinds that wire::overtakes(): before the others that have not begun); gather() describes the head as iovecs
+// (header and small payload lie together, large payloads stay where the caller has them); advance() forgets what was written; cancel()
+// takes frames back.
 // Memory: see Lane::send(). After cancel() no borrowed memory of that cookie is referenced.
 // Thread: one owner. Nothing allocates after construction.
 #pragma once
