@@ -43,6 +43,9 @@ class MpscRing {
     }
   }
 
+  // Consumer: pop() would give something.
+  bool ready() const { return cells_[head_ & mask_].sequence.load(std::memory_order_acquire) == head_ + 1; }
+
   bool pop(T* out) {
     Cell& cell = cells_[head_ & mask_];
     if (cell.sequence.load(std::memory_order_acquire) != head_ + 1) return false;

@@ -126,6 +126,8 @@ void Engine::return_run(Operation& op) {
 // --- entering ------------------------------------------------------------------------------------------------------------
 
 void Engine::drain_submissions() {
+  submissions_left_ = false;
+  if (!held_back_ && !submissions_.ready() && !aborts_.ready()) return;
   const auto take_aborts = [this] {
     for (Submission s; aborts_.pop(&s);) {
       Verdict v;
@@ -136,7 +138,6 @@ void Engine::drain_submissions() {
     }
   };
   take_aborts();
-  submissions_left_ = false;
   for (int budget = 64; budget > 0; --budget) {
     Submission s;
     if (held_back_) {

@@ -16,6 +16,7 @@ namespace canarynet {
 struct ClusterOptions {
   int hosts = 2;
   int ranks_per_host = 1;
+  Nanos poll_time;  // a poll takes that long: what arrives meanwhile waits for the next one (0: an engine is infinitely fast)
   Wiring wiring;
   FabricOptions fabric;
   Settings settings = Settings::defaults();
@@ -60,7 +61,8 @@ class Cluster {
   ClusterOptions options_;
   SimFabric fabric_;
   std::vector<std::unique_ptr<Engine>> engines_;
-  std::vector<Nanos> deadlines_;
+  std::vector<Nanos> deadlines_;   // per host: when it is to be polled, whatever arrives
+  std::vector<Nanos> busy_until_;  // per host: until when its last poll lasts
   std::vector<int> ready_hosts_;
   std::uint64_t polls_ = 0;
 };

@@ -23,9 +23,13 @@ Event EventQueue::pop() {
   if (size == 0) return top;
   // The hole sinks to a leaf along the smaller children, then `last` rises: fewer comparisons than sinking `last` itself, which came
   // from the bottom and mostly belongs there.
-  std::size_t hole = 0;
-  for (std::size_t child = 1; child < size; child = 2 * hole + 1) {
-    if (child + 1 < size && before(heap_[child + 1], heap_[child])) ++child;
+  std::size_t hole = 0, child = 1;
+  for (; child + 1 < size; child = 2 * hole + 1) {
+    child += before(heap_[child + 1], heap_[child]);
+    heap_[hole] = heap_[child];
+    hole = child;
+  }
+  if (child < size) {
     heap_[hole] = heap_[child];
     hole = child;
   }

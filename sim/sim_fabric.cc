@@ -95,7 +95,7 @@ void SimFabric::advance_to(Nanos t) {
     const SlotRef ref{event.index, event.generation};
     switch (event.kind) {
       case kTxDone:
-        nics_[event.index].busy = false;
+        nics_[event.index].tx_event = false;
         serve(event.index);
         break;
       case kHead:
@@ -217,13 +217,13 @@ bool SimFabric::window_open(const SimLane& lane) {
 
 void SimFabric::kick(SimLane& lane) {
   if (lane.waiting_ || lane.queue_.empty() || !window_open(lane)) return;
-  if (lane.nic_ == kNoSlot || (nics_[lane.nic_].options.out.rate.count == 0 && !nics_[lane.nic_].busy)) {
+  if (lane.nic_ == kNoSlot || (nics_[lane.nic_].options.out.rate.count == 0 && now_ >= nics_[lane.nic_].tx_free_at)) {
     do begin_frame(lane, false);
     while (!lane.queue_.empty() && window_open(lane));
     return;
   }
   wait_for_nic(lane);
-  if (!nics_[lane.nic_].busy) serve(lane.nic_);
+  serve(lane.nic_);
 }
 
 void SimFabric::wait_for_nic(SimLane& lane) {
@@ -249,10 +249,15 @@ void SimFabric::leave_nic(SimLane& lane) {
   if (nic.waiting_tail == lane.self_.slot) nic.waiting_tail = previous;
 }
 
-// The NIC is idle: gives it the next frame of the lane whose turn it is.
+// Gives an idle NIC the next frame of the lane whose turn it is; a busy one is asked again when it will be idle.
 void SimFabric::serve(std::uint32_t index) {
   Nic& nic = nics_[index];
-  while (!nic.busy && nic.waiting_head != kNoSlot) {
+  while (nic.waiting_head != kNoSlot) {
+    if (now_ < nic.tx_free_at) {
+      if (!nic.tx_event) events_.push(nic.tx_free_at, kTxDone, index);
+      nic.tx_event = true;
+      return;
+    }
     SimLane& lane = *lanes_[nic.waiting_head].lane;
     nic.waiting_head = lane.next_waiting_;
     if (nic.waiting_head == kNoSlot) nic.waiting_tail = kNoSlot;
@@ -298,10 +303,7 @@ void SimFabric::begin_frame(SimLane& lane, bool at_once) {
     const DirectionOptions& in = nics_[lane.peer_nic_].options.in;
     if (!at_once) {
       frame.serialise = time_on(out.rate, bytes);
-      if (frame.serialise.count > 0) {
-        nic.busy = true;
-        events_.push(now_ + frame.serialise, kTxDone, lane.nic_);
-      }
+      if (frame.serialise.count > 0) nic.tx_free_at = now_ + frame.serialise;
     }
     nic.counters.tx_bytes += static_cast<std::uint64_t>(bytes);
     ++nic.counters.tx_frames;

@@ -192,7 +192,8 @@ class SimFabric {
     NicOptions options;
     bool up = true;
     bool announced_down = false;  // down, and the host itself knows
-    bool busy = false;            // a frame is being sent
+    Nanos tx_free_at;             // a frame is being sent until then
+    bool tx_event = false;        // kTxDone is set: some lane waits for that moment
     Nanos rx_free_at;
     std::uint32_t waiting_head = kNoSlot, waiting_tail = kNoSlot;  // lanes with something to send, taking turns
     NicCounters counters;

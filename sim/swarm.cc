@@ -74,11 +74,14 @@ Life draw(Random& r) {
   c.settings.piece_bytes = Bytes{static_cast<std::int64_t>(1024 << r.below(8))};
   if (r.below(4) == 0) c.settings.eager_bytes = Bytes{16384};
   if (r.below(4) == 0) c.settings.lanes_per_rail = 2;
+  const std::int64_t poll_times[] = {0, 0, 5'000, 100'000};
+  c.poll_time = Nanos{poll_times[r.below(std::size(poll_times))]};
   life.shape = wires + " " + std::to_string(c.hosts) + "x" + std::to_string(c.ranks_per_host) + " ranks, " +
                std::to_string(life.rails) + " rails, " + (f.stream ? "streams" : "packets") + ", loss " +
                std::to_string(f.nic.out.loss_ppm) + " dup " + std::to_string(f.nic.out.duplicate_ppm) + " reorder " +
                std::to_string(f.nic.out.reorder_ppm) + " corrupt " + std::to_string(f.nic.out.corrupt_ppm) +
-               " ppm, piece " + std::to_string(c.settings.piece_bytes.count) + ", algo " +
+               " ppm, piece " + std::to_string(c.settings.piece_bytes.count) + ", poll " +
+               std::to_string(c.poll_time.count / 1000) + " us, algo " +
                (c.settings.algo.empty() ? "auto" : c.settings.algo);
   return life;
 }
