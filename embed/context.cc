@@ -187,7 +187,10 @@ void Context::wait(const OpTicket& ticket) {
       if (options_.settings.spin_budget.count != 0) {
         const Nanos now = clock_.now();
         if (worked) last_work = now;
-        if (now - last_work < options_.settings.spin_budget) continue;
+        if (now - last_work < options_.settings.spin_budget) {
+          if (!worked) std::this_thread::yield();  // with more ranks than cores the one waited for needs this one
+          continue;
+        }
       }
       // Also after work: what is left has a deadline of 0, and a descriptor with more to read ends the sleep at once.
       sleep_until(engine_->next_deadline());
