@@ -24,7 +24,7 @@ struct Row {
 
 const Row kRows[] = {
     {{"join", "CANARY_JOIN", SettingKind::kText, "", 0, 0, false,
-      "where the ranks meet: tcp://host:port, an address of rank 0's host"},
+      "where the ranks meet: tcp://host:port, an address of rank 0's host; or id:HEX, the 256 digits of a unique id"},
      &Settings::join},
     {{"join_timeout", "CANARY_JOIN_TIMEOUT", SettingKind::kDuration, "120s", 10 * kMs, 86400 * kSec, false,
       "how long canary_init waits for all ranks"},

@@ -57,6 +57,7 @@ class ControlLink final : public LaneSink {
   bool heard = false;         // since the owner last looked
   int entry = -1;             // the owner's
   std::uint32_t attempt = 0;  // the owner's
+  std::uint64_t token = 0;    // the owner's
 
   void on_up(Lane& lane) override;
   Landing landing_for(Lane& lane, const wire::Header& header) override;

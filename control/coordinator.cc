@@ -83,6 +83,7 @@ void Coordinator::adopt(std::unique_ptr<Lane> lane, const wire::Header&, const w
   link->send_hello(
       {.engine = 0, .target = hello.engine, .rail = 0xffff, .peer_rail = 0xffff, .purpose = wire::kHelloControl});
   ControlLink& l = *link;
+  l.token = hello.job;
   newcomers_.push_back({std::move(link), now_});
   if (hello.version_min <= wire::kVersion && wire::kVersion <= hello.version_max) return;
   const Status why = failure(CANARY_VERSION, "a rank (" + l.description() + ") speaks protocol version " +
@@ -145,6 +146,17 @@ std::unique_ptr<ControlLink> Coordinator::take_newcomer(ControlLink& link) {
 }
 
 void Coordinator::admit(ControlLink& link, Join& join) {
+  if (link.token != options_.join_token) {
+    // Somebody of another job: it is told, and this job does not mind.
+    const Status why = failure(CANARY_JOIN,
+                               engine_text(join.engine) + " was turned away: " +
+                                   (link.token == 0            ? "this job is joined by a unique id, it came by address"
+                                    : options_.join_token == 0 ? "it brought a unique id, this job is joined by address"
+                                                               : "it brought the unique id of another job"),
+                               join.engine.ranks.front(), join.engine.host_name);
+    log(LogLevel::kWarn, "%s", why.text().c_str());
+    return refuse(link, why);
+  }
   if (phase_ == Phase::kFailed) return refuse(link, failure_);
   if (phase_ == Phase::kJoined) {
     return refuse(link, failure(CANARY_JOIN, engine_text(join.engine) + " came after the job had started"));

@@ -42,14 +42,24 @@ void Member::dial_to_join(Nanos now) {
   if (status.ok()) return;
   link_.reset();  // never had a lane
   last_error_ = status.text();
+  take_next_address();
   next_dial_ = now + backoff_;
   backoff_ = std::min(backoff_ * 2, kBackoffMax);
+}
+
+// A unique id names several addresses of one coordinator: the one that did not answer goes to the end.
+void Member::take_next_address() {
+  std::vector<Address>& others = options_.coordinator_others;
+  if (others.empty()) return;
+  std::swap(options_.coordinator, others.front());
+  std::rotate(others.begin(), others.begin() + 1, others.end());
 }
 
 void Member::on_link_up(ControlLink& link) {
   wire::HelloPayload hello{
       .engine = 0xffffffff, .target = 0, .rail = 0xffff, .peer_rail = 0xffff, .purpose = wire::kHelloControl};
   if (phase_ == Phase::kJoining) {
+    hello.job = options_.join_token;
     link.send_hello(hello);
     Join join;
     join.engine.ranks = options_.local_ranks;
@@ -175,6 +185,7 @@ void Member::on_link_down(ControlLink& link, const Status& reason, bool hangup) 
       return fail(
           failure(CANARY_COORDINATOR_LOST, "rank 0's process ended while the job was joining: " + reason.text(), 0));
     last_error_ = reason.text();
+    take_next_address();
     next_dial_ = now_ + backoff_;
     backoff_ = std::min(backoff_ * 2, kBackoffMax);
     return;

@@ -50,6 +50,7 @@ class Member final : public Membership, public LinkOwner {
   void on_link_broken(ControlLink& link, const Status& reason) override;
 
   void dial_to_join(Nanos now);
+  void take_next_address();
   void welcome(Welcome& part);
   void fail(const Status& why);
   void lose_way();

@@ -71,6 +71,8 @@ class MembershipListener {
 
 struct MembershipOptions {
   Address coordinator;  // where world rank 0's engine listens (its own listening address if it serves rank 0)
+  std::vector<Address> coordinator_others;  // more addresses of it, tried in turn until one answers
+  std::uint64_t join_token = 0;             // of the unique id that brought the ranks together; 0: they came by address
   int world_size = 1;
   std::vector<int> local_ranks;  // served by this engine, ascending
   std::string host_id;

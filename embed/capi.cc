@@ -1,6 +1,8 @@
 // The C ABI over embed/context.h: checks arguments, keeps handles, turns Status into codes and canary_last_error.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -9,10 +11,14 @@
 
 #include "base/log.h"
 #include "canarynet/canarynet.h"
+#include "control/unique_id.h"
 #include "discovery/launcher.h"
 #include "embed/context.h"
+#include "embed/meeting.h"
 
 using namespace canarynet;
+
+static_assert(sizeof(canary_unique_id) == control::kUniqueIdBytes);
 
 struct canary_group {
   canary_context* context = nullptr;
@@ -104,18 +110,29 @@ Status environment_int(const char* name, int* value) {
   return {};
 }
 
+// What canary_config has measured, oldest first: a caller built with an older header fills the front, the rest keeps its default.
+constexpr std::size_t kConfigSizes[] = {offsetof(canary_config, unique_id), sizeof(canary_config)};
+
 Status read_config(const canary_config* config, ContextOptions* out) {
-  static const canary_config kEmpty = CANARY_CONFIG_INIT;
-  const canary_config& c = config != nullptr ? *config : kEmpty;
-  if (c.struct_size != sizeof(canary_config)) {
-    return Status(CANARY_INVALID_ARGUMENT, "canary_config.struct_size is " + std::to_string(c.struct_size) +
-                                               ", expected " + std::to_string(sizeof(canary_config)) +
-                                               " (use CANARY_CONFIG_INIT)");
+  canary_config c = CANARY_CONFIG_INIT;
+  if (config != nullptr) {
+    const std::size_t size = config->struct_size;
+    if (std::find(std::begin(kConfigSizes), std::end(kConfigSizes), size) == std::end(kConfigSizes)) {
+      return Status(CANARY_INVALID_ARGUMENT, "canary_config.struct_size is " + std::to_string(size) + ", expected " +
+                                                 std::to_string(sizeof(canary_config)) + " (use CANARY_CONFIG_INIT)");
+    }
+    std::memcpy(&c, config, size);
   }
   auto settings = Settings::from_environment();
   if (!settings.ok()) return settings.status();
   out->settings = settings.take();
   if (c.join != nullptr) out->settings.join = c.join;
+  if (c.unique_id != nullptr) {
+    if (c.join != nullptr)
+      return Status(CANARY_INVALID_ARGUMENT, "canary_config has both join and unique_id: one of them");
+    out->settings.join = control::unique_id_text(c.unique_id->bytes);
+    out->join_source = "canary_config.unique_id";
+  }
   if (c.settings == nullptr && c.settings_count != 0)
     return Status(CANARY_INVALID_ARGUMENT, "canary_config.settings is NULL, settings_count is not 0");
   for (std::size_t i = 0; i < c.settings_count; ++i) {
@@ -213,6 +230,13 @@ canary_status run(canary_group* group, const OpRequest& request, canary_op** out
 }  // namespace
 
 extern "C" {
+
+CANARY_API canary_status canary_get_unique_id(canary_unique_id* id) {
+  return guarded([&]() -> canary_status {
+    if (id == nullptr) return invalid("canary_get_unique_id: id is NULL");
+    return report(make_unique_id(id->bytes));
+  });
+}
 
 CANARY_API canary_status canary_init(const canary_config* config, canary_context** context) {
   return guarded([&]() -> canary_status {

@@ -11,8 +11,10 @@
 #include <random>
 
 #include "base/log.h"
+#include "control/unique_id.h"
 #include "discovery/host.h"
 #include "discovery/interfaces.h"
+#include "embed/meeting.h"
 
 namespace canarynet {
 namespace {
@@ -62,6 +64,7 @@ Status Context::start() {
   std::random_device entropy;
   e.seed = std::uint64_t{entropy()} << 32 | entropy();
 
+  Socket listener;  // of a unique id that this process made
   TcpOptions t;
   t.congestion = s.tcp_congestion;
   t.notsent_lowat = s.tcp_notsent_lowat;
@@ -69,25 +72,26 @@ Status Context::start() {
   if (options_.world_size > 1) {
     if (s.join.empty()) {
       return Status(CANARY_INVALID_SETTING,
-                    "CANARY_JOIN is not set: where do the ranks meet? It takes tcp://host:port of rank 0");
+                    "CANARY_JOIN is not set: where do the ranks meet? It takes tcp://host:port of rank 0, or id:HEX");
     }
-    auto join = resolve_join(s.join, options_.join_source.empty() ? "CANARY_JOIN" : options_.join_source);
-    if (!join.ok()) return join.status();
-    e.coordinator = join.value();
     auto interfaces = list_interfaces();
     if (!interfaces.ok()) return interfaces.status();
+    auto join = meeting_point(options_, interfaces.value());
+    if (!join.ok()) return join.status();
+    e.coordinator = join.value().addresses.front();
+    e.coordinator_others.assign(join.value().addresses.begin() + 1, join.value().addresses.end());
+    e.join_token = join.value().token;
+    listener = std::move(join.value().listener);
     auto rails = choose_rails(s, interfaces.value(), e.coordinator.loopback());
     if (!rails.ok()) return rails.status();
     t.rails = rails.take();
-    if (!e.coordinator.loopback() && !s.insecure) {
-      return Status(CANARY_INSECURE, "CANARY_JOIN=" + s.join +
-                                         " is not a loopback address and there is no key: traffic would be neither "
-                                         "authenticated nor encrypted. Set CANARY_INSECURE=1 to accept that");
-    }
+  } else if (s.join.starts_with(control::kUniqueIdScheme)) {
+    (void)meeting_point(options_, {});  // closes the listener of an id made for nobody else
   }
   auto factory = TcpLaneFactory::create(std::move(t));
   if (!factory.ok()) return factory.status();
   factory_ = factory.take();
+  if (listener.open()) factory_->lend_control(std::move(listener));
   for (const auto& note : factory_->notes()) log(LogLevel::kInfo, "%s", note.c_str());
   engine_ = std::make_unique<Engine>(std::move(e), *factory_);
   return engine_->start(clock_.now());

@@ -110,6 +110,8 @@ Status Engine::start(Nanos now) {
   if (Status st = kernels_status(); !st.ok()) return st;
   MembershipOptions m;
   m.coordinator = options_.coordinator;
+  m.coordinator_others = options_.coordinator_others;
+  m.join_token = options_.join_token;
   m.world_size = options_.world_size;
   m.local_ranks = options_.local_ranks;
   m.host_id = options_.host_id;

@@ -30,8 +30,10 @@ namespace canarynet {
 struct EngineOptions {
   Settings settings;
   int world_size = 1;
-  std::vector<int> local_ranks{0};  // ascending
-  Address coordinator;              // of world rank 0's engine
+  std::vector<int> local_ranks{0};          // ascending
+  Address coordinator;                      // of world rank 0's engine
+  std::vector<Address> coordinator_others;  // more addresses of it
+  std::uint64_t join_token = 0;             // of the unique id, if there is one
   std::string host_id;
   std::string host_name;
   std::int64_t pid = 0;

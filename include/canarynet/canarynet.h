@@ -28,6 +28,12 @@ typedef struct canary_context canary_context; /* one rank of a job */
 typedef struct canary_group canary_group;     /* ordered set of ranks with its own sequence of operations */
 typedef struct canary_op canary_op;           /* an operation in flight */
 
+/* By which the ranks of a job find each other: plain bytes, carried by whatever the application has (a file, MPI, a store). */
+#define CANARY_UNIQUE_ID_BYTES 128
+typedef struct canary_unique_id {
+  uint8_t bytes[CANARY_UNIQUE_ID_BYTES];
+} canary_unique_id;
+
 /* How to join. Zero-initialise, set struct_size, fill what differs from the environment. */
 typedef struct canary_config {
   size_t struct_size; /* sizeof(canary_config) */
@@ -37,9 +43,15 @@ typedef struct canary_config {
   int world_size;              /* 0: $CANARY_WORLD_SIZE, or the launcher's */
   const char* const* settings; /* "name=value" strings (docs/settings.md), over the environment; may be NULL */
   size_t settings_count;
+  const canary_unique_id* unique_id; /* of canary_get_unique_id, instead of `join`; NULL: none. Read within the call. */
 } canary_config;
 #define CANARY_CONFIG_INIT \
-  { sizeof(canary_config), NULL, -1, 0, NULL, 0 }
+  { sizeof(canary_config), NULL, -1, 0, NULL, 0, NULL }
+
+/* Makes an id for one job and starts to listen for its ranks at once, on this host's NICs (CANARY_RAILS or CANARY_SOCKET_IFNAME choose the
+ * first ones), or on loopback alone unless CANARY_INSECURE=1. To be called by the process that will be rank 0, before its canary_init;
+ * all ranks then pass the same bytes in canary_config, or as CANARY_JOIN=id:HEX. Ranks with another id are turned away. */
+CANARY_API enum canary_status canary_get_unique_id(canary_unique_id* id);
 
 /* Joins: blocks until all ranks are there or the join time-out passed. `config` may be NULL (everything from the environment). */
 CANARY_API enum canary_status canary_init(const canary_config* config, canary_context** context);

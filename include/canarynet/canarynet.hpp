@@ -334,8 +334,16 @@ struct JoinOptions {
   std::string join = {};  // "tcp://host:port" where rank 0 listens
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
-  std::vector<std::string> settings = {};  // "name=value" (docs/settings.md), over the environment
+  std::vector<std::string> settings = {};          // "name=value" (docs/settings.md), over the environment
+  std::optional<canary_unique_id> unique_id = {};  // of get_unique_id(), instead of `join`
 };
+
+// Called by the process that will be rank 0; the others get the bytes by the application's own means. See canarynet.h.
+inline canary_unique_id get_unique_id() {
+  canary_unique_id id;
+  check(canary_get_unique_id(&id));
+  return id;
+}
 
 // One rank of a job. Neither copies nor moves: groups point at it.
 class Context {
@@ -385,6 +393,7 @@ class Context {
     if (options.world_size) config.world_size = *options.world_size;
     config.settings = settings.data();
     config.settings_count = settings.size();
+    if (options.unique_id) config.unique_id = &*options.unique_id;
     canary_context* context = nullptr;
     check(canary_init(&config, &context));
     return context;

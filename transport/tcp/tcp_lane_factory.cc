@@ -109,8 +109,12 @@ Status TcpLaneFactory::add_listener(const Address& at, int rail, ListenOptions h
   how.backlog = kBacklog;
   auto made = listen_on(at, how);
   if (!made.ok()) return made.status();
+  return add_listener(made.take(), rail, bound);
+}
+
+Status TcpLaneFactory::add_listener(Socket socket, int rail, Address* bound) {
   auto listener = std::make_unique<Listener>();
-  listener->socket = made.take();
+  listener->socket = std::move(socket);
   listener->rail = rail;
   // Accepted connections inherit these, and the device.
   note(tune(listener->socket.fd(), {options_.congestion, options_.notsent_lowat, ""}));
@@ -126,7 +130,8 @@ Result<Address> TcpLaneFactory::listen_control(const Address& at) {
   Status status = check_allowed(at, "control");
   if (!status.ok()) return status;
   Address bound;
-  status = add_listener(at, kControlRail, {}, &bound);
+  status = lent_control_.open() ? add_listener(std::move(lent_control_), kControlRail, &bound)
+                                : add_listener(at, kControlRail, {}, &bound);
   if (!status.ok()) return status;
   Address result = at;
   result.port = bound.port;

@@ -39,6 +39,8 @@ class TcpLaneFactory final : public LaneFactory {
   std::span<const Rail> rails() const override { return options_.rails; }
   Result<std::unique_ptr<Lane>> dial(int rail, const Address& to, LaneSink& sink) override;
   Result<Address> listen_control(const Address& at) override;
+  // The next listen_control() takes this socket, which listens already, instead of opening one: peers may be waiting in its queue.
+  void lend_control(Socket listener) { lent_control_ = std::move(listener); }
   void set_acceptor(LaneAcceptor* acceptor) override { acceptor_ = acceptor; }
   std::size_t poll(Nanos now) override;
   Nanos next_deadline() const override;
@@ -71,6 +73,7 @@ class TcpLaneFactory final : public LaneFactory {
   Status check_allowed(const Address& address, const char* what) const;
   Status add_rail_listener(int rail, Address* bound);
   Status add_listener(const Address& at, int rail, ListenOptions how, Address* bound);
+  Status add_listener(Socket socket, int rail, Address* bound);
   void accept_some(Listener& listener, Nanos now);
   bool shed_one(int listener_fd);
   void pause(Listener& listener, Nanos now);
@@ -91,6 +94,7 @@ class TcpLaneFactory final : public LaneFactory {
 
   TcpOptions options_;
   LaneAcceptor* acceptor_ = nullptr;
+  Socket lent_control_;
   Socket epoll_;
   Socket doorbell_;  // eventfd: makes poll_fd() readable when a lane waits for poll() and no socket says so
   Socket reserve_;   // given up for a moment to accept and close a connection when descriptors ran out

@@ -523,6 +523,22 @@ TEST_F(TcpLaneTest, SocketOptionsAreSetOnBothEnds) {
   lane.value().reset();
 }
 
+// The system picked the port and connections wait before the factory knows of them.
+TEST_F(TcpLaneTest, ALentListenerServesControl) {
+  Socket listener = listen_on(Address::ipv4(127, 0, 0, 1), {.backlog = 16}).take();
+  const Address at = local_address(listener.fd());
+  Socket early(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const SocketAddress native = to_socket_address(at, "");
+  ASSERT_EQ(::connect(early.fd(), native.get(), native.length), 0);
+  start();
+  factory_->lend_control(std::move(listener));
+  const auto bound = factory_->listen_control(at);
+  ASSERT_TRUE(bound.ok()) << bound.status().text();
+  EXPECT_EQ(bound.value().port, at.port);
+  ASSERT_TRUE(run_until([&] { return doorman_.lanes.size() == 1; }));
+  EXPECT_FALSE(factory_->listen_control(at).ok()) << "lent once: the port is taken now";
+}
+
 TEST_F(TcpLaneTest, RefusedDeviceIsNotedAndLivedWith) {
   Socket socket = make_stream_socket(Address::Family::kIPv4).take();
   const std::string notes = tune(socket.fd(), {"", Bytes{0}, "no_such_nic"});
