@@ -8,6 +8,7 @@
 #include "base/quantity.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "base/types.h"
 #include "base/units.h"
 
@@ -19,6 +20,14 @@ TEST(Units, RateTimesTimeIsBytesAndSaturates) {
   EXPECT_EQ(BytesPerSec{1'000'000}.time_for(Bytes{1000}), 1_ms);
   EXPECT_EQ(BytesPerSec{0}.time_for(Bytes{1}), Nanos::max());
   EXPECT_EQ(BytesPerSec{1}.time_for(Bytes{std::numeric_limits<std::int64_t>::max()}), Nanos::max());
+}
+
+TEST(Split, KeepsEmptyParts) {
+  using Parts = std::vector<std::string_view>;
+  EXPECT_EQ(split("a,b,,c"), (Parts{"a", "b", "", "c"}));
+  EXPECT_EQ(split(",a,"), (Parts{"", "a", ""}));
+  EXPECT_EQ(split(""), Parts{""});
+  EXPECT_EQ(split("a,b c", ' '), (Parts{"a,b", "c"}));
 }
 
 TEST(Random, SameSeedSameSequenceOnEveryCompiler) {

@@ -11,6 +11,9 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/quantity.h"
+#include "base/text.h"
+
 namespace canarynet {
 namespace {
 
@@ -48,16 +51,6 @@ BytesPerSec nominal_speed(const std::string& name) {
   return f >> mbit && mbit > 0 ? BytesPerSec::from_mbit(mbit) : BytesPerSec{};
 }
 
-std::vector<std::string_view> split(std::string_view text) {
-  std::vector<std::string_view> out;
-  while (!text.empty()) {
-    const auto comma = std::min(text.find(','), text.size());
-    if (comma > 0) out.push_back(text.substr(0, comma));
-    text.remove_prefix(std::min(comma + 1, text.size()));
-  }
-  return out;
-}
-
 std::string names_of(const std::vector<Interface>& interfaces) {
   std::string out;
   for (const Interface& i : interfaces) out += (out.empty() ? "" : ", ") + i.name + " (" + i.address.to_string() + ")";
@@ -90,7 +83,9 @@ bool matches_ifname(std::string_view pattern, std::string_view name) {
   const bool exact = pattern.starts_with('=');
   if (exact) pattern.remove_prefix(1);
   bool found = false;
-  for (const auto part : split(pattern)) found |= exact ? name == part : name.starts_with(part);
+  for (const auto part : split(pattern)) {
+    if (!part.empty()) found |= exact ? name == part : name.starts_with(part);
+  }
   return found != exclude;
 }
 
@@ -99,6 +94,7 @@ Result<std::vector<Rail>> choose_rails(const Settings& settings, const std::vect
   std::vector<Rail> out;
   if (!settings.rails.empty()) {
     for (const auto wanted : split(settings.rails)) {
+      if (wanted.empty()) continue;
       const auto at = std::find_if(available.begin(), available.end(), [&](const Interface& i) {
         return i.name == wanted || i.address.to_string() == wanted;
       });

@@ -19,25 +19,11 @@ constexpr Launcher kLaunchers[] = {
 
 constexpr int kSlurmPortFirst = 20'000, kSlurmPorts = 10'000, kStepsPerJob = 16;
 
-Status not_a_number(const char* name, const std::string& text) {
-  return {CANARY_INVALID_SETTING, std::string(name) + "=\"" + text + "\" is not a whole number"};
-}
-
-Status read_int(const Environment& environment, const char* name, long long* value, bool* set) {
-  const char* text = environment(name);
-  *set = text != nullptr;
-  if (!*set) return {};
-  const std::string_view view(text);
-  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), *value);
-  if (error != std::errc() || end != view.data() + view.size() || *value < 0) return not_a_number(name, text);
-  return {};
-}
-
 Status meet_by_torchrun(const Environment& environment, std::string* join) {
   const char* address = environment("MASTER_ADDR");
   long long port = 0;
   bool set = false;
-  if (Status s = read_int(environment, "MASTER_PORT", &port, &set); !s.ok()) return s;
+  if (Status s = read_number(environment, "MASTER_PORT", &port, &set); !s.ok()) return s;
   if (address == nullptr || *address == '\0' || !set) return {};
   if (port >= 65535)
     return {CANARY_INVALID_SETTING,
@@ -53,8 +39,8 @@ Status meet_by_slurm(const Environment& environment, std::string* join) {
   if (list == nullptr) list = environment("SLURM_JOB_NODELIST");
   long long job = 0, step = 0;
   bool has_job = false, has_step = false;
-  if (Status s = read_int(environment, "SLURM_JOB_ID", &job, &has_job); !s.ok()) return s;
-  if (Status s = read_int(environment, "SLURM_STEP_ID", &step, &has_step); !s.ok()) return s;
+  if (Status s = read_number(environment, "SLURM_JOB_ID", &job, &has_job); !s.ok()) return s;
+  if (Status s = read_number(environment, "SLURM_STEP_ID", &step, &has_step); !s.ok()) return s;
   if (list == nullptr || !has_job) return {};
   const std::string host = first_host_of(list);
   if (host.empty()) {
@@ -82,14 +68,25 @@ std::string first_host_of(const std::string& list) {
   return list.substr(0, bracket) + list.substr(digits, digits_end - digits) + suffix;
 }
 
+Status read_number(const Environment& environment, const char* name, long long* value, bool* set, long long max) {
+  const char* text = environment(name);
+  *set = text != nullptr;
+  if (!*set) return {};
+  const std::string_view view(text);
+  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), *value);
+  if (error == std::errc() && end == view.data() + view.size() && *value >= 0 && *value <= max) return {};
+  const std::string range = max == kAnyNumber ? "" : " from 0 to " + std::to_string(max);
+  return {CANARY_INVALID_SETTING, std::string(name) + "=\"" + text + "\": takes a whole number" + range};
+}
+
 Result<Launch> read_launch(const Environment& environment) {
   Launch launch;
   const Launcher* found = nullptr;
   for (const Launcher& l : kLaunchers) {
     long long rank = 0, size = 0;
     bool has_rank = false, has_size = false;
-    if (Status s = read_int(environment, l.rank, &rank, &has_rank); !s.ok()) return s;
-    if (Status s = read_int(environment, l.size, &size, &has_size); !s.ok()) return s;
+    if (Status s = read_number(environment, l.rank, &rank, &has_rank); !s.ok()) return s;
+    if (Status s = read_number(environment, l.size, &size, &has_size); !s.ok()) return s;
     if (!has_rank || !has_size) continue;
     if (size < 1 || size > 65535 || rank >= size) {
       return Status(CANARY_INVALID_SETTING, std::string(l.rank) + "=" + std::to_string(rank) + " and " + l.size + "=" +

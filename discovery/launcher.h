@@ -2,12 +2,13 @@
 //
 // In this order: torchrun (RANK, WORLD_SIZE), Open MPI (OMPI_COMM_WORLD_RANK, _SIZE), SLURM (SLURM_PROCID, SLURM_NTASKS): the innermost
 // launcher first, since torchrun and mpirun also run within SLURM. Canary's own variables come before all of them and are not read here.
-// Where they meet: CANARY_RENDEZVOUS where set; else torchrun's MASTER_ADDR and MASTER_PORT + 1 (torchrun itself listens on MASTER_PORT), or
-// the first host of SLURM's list and a port made from job and step number. Open MPI tells nobody an address.
+// Where they meet: CANARY_RENDEZVOUS where set; else torchrun's MASTER_ADDR and MASTER_PORT + 1 (torchrun itself listens on MASTER_PORT),
+// or the first host of SLURM's list and a port made from job and step number. Open MPI tells nobody an address.
 // Pure but for the environment, which is handed in.
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "base/status.h"
@@ -25,6 +26,11 @@ struct Launch {
 
 // nullptr where a variable is not set.
 using Environment = std::function<const char*(const char* name)>;
+
+// A variable as a whole number from 0 to `max`; *set says whether it is there. One that is wrong is an error naming it and its value.
+inline constexpr long long kAnyNumber = std::numeric_limits<long long>::max();
+Status read_number(const Environment& environment, const char* name, long long* value, bool* set,
+                   long long max = kAnyNumber);
 
 // A variable that is there but wrong is an error naming it; none at all gives an empty Launch.
 Result<Launch> read_launch(const Environment& environment);

@@ -98,15 +98,14 @@ Status not_told(const char* name) {
       std::string(name) + " is not set, and neither canary_config nor a launcher (torchrun, Open MPI, SLURM) says it");
 }
 
+const char* environment(const char* name) { return std::getenv(name); }
+
+// One that is known to be set.
 Status environment_int(const char* name, int* value) {
-  const char* text = std::getenv(name);
-  if (text == nullptr) return not_told(name);
-  char* end = nullptr;
-  const long v = std::strtol(text, &end, 10);
-  if (end == text || *end != '\0' || v < 0 || v > 65535) {
-    return Status(CANARY_INVALID_SETTING, std::string(name) + "=\"" + text + "\": takes a number from 0 to 65535");
-  }
-  *value = static_cast<int>(v);
+  long long number = 0;
+  bool set = false;
+  if (Status s = read_number(environment, name, &number, &set, 65535); !s.ok()) return s;
+  *value = static_cast<int>(number);
   return {};
 }
 
@@ -153,7 +152,7 @@ Status read_config(const canary_config* config, ContextOptions* out) {
   if (c.rank < 0 && own_rank) {
     if (Status s = environment_int("CANARY_RANK", &out->rank); !s.ok()) return s;
   }
-  auto found = read_launch([](const char* name) { return std::getenv(name); });
+  auto found = read_launch(environment);
   if (!found.ok() && (!own_size || !own_rank)) return found.status();
   const Launch launch = found.ok() ? found.take() : Launch{};
   if (!own_size) {

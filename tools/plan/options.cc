@@ -6,6 +6,7 @@
 
 #include "base/quantity.h"
 #include "base/settings.h"
+#include "base/text.h"
 #include "topology/rails.h"
 
 namespace canarynet::plan {
@@ -41,16 +42,6 @@ std::uint64_t bytes(std::string_view option, std::string_view text) {
   if (!value.ok() || value.value() > Bytes{std::int64_t{1} << 40})
     wrong(option, text, "a size such as 4096, 128KiB or 64MiB");
   return static_cast<std::uint64_t>(value.value().count);
-}
-
-std::vector<std::string_view> split(std::string_view text) {
-  std::vector<std::string_view> parts;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t comma = std::min(text.find(',', at), text.size());
-    parts.push_back(text.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return parts;
 }
 
 std::string planner_names() {

@@ -7,6 +7,7 @@
 
 #include "base/quantity.h"
 #include "base/settings.h"
+#include "base/text.h"
 
 namespace canarynet::run {
 namespace {
@@ -24,16 +25,6 @@ Result<int> parse_int(std::string_view option, std::string_view text, int min, i
   return value;
 }
 
-std::vector<std::string> split(std::string_view text, char by) {
-  std::vector<std::string> parts;
-  for (std::size_t start = 0;;) {
-    const auto end = text.find(by, start);
-    parts.emplace_back(text.substr(start, end - start));
-    if (end == std::string_view::npos) return parts;
-    start = end + 1;
-  }
-}
-
 Result<Nanos> parse_time(std::string_view option, std::string_view text) {
   auto parsed = parse_duration(text);
   if (!parsed.ok() || parsed.value() < Nanos{}) return wrong(option, text, "takes a time such as 1ms, 200us or 0s");
@@ -44,7 +35,7 @@ template <typename T>
 Status parse_list(const std::string& option, const std::string& text, int nics,
                   const std::function<Result<T>(std::string_view, std::string_view)>& parse, std::vector<T>* out) {
   out->clear();
-  for (const auto& part : split(text, ',')) {
+  for (const auto& part : split(text)) {
     auto value = parse(option, part);
     if (!value.ok()) return value.status();
     out->push_back(value.take());
@@ -69,7 +60,7 @@ Status parse_topology(const std::string& text, RunOptions* o) {
   }
   if (text.rfind("bcube:", 0) != 0) return wrong("--topology", text, kTopologyTakes);
   o->topology = Topology::kBcube;
-  const auto numbers = split(std::string_view(text).substr(6), ',');
+  const auto numbers = split(std::string_view(text).substr(6));
   if (numbers.size() != 2) return wrong("--topology", text, kTopologyTakes);
   const auto r = parse_int("--topology", numbers[0], 2, kMaxHosts), l = parse_int("--topology", numbers[1], 1, 8);
   if (!r.ok() || !l.ok()) return wrong("--topology", text, kTopologyTakes);
@@ -233,9 +224,10 @@ Result<LinkChange> parse_link_change(std::string_view text) {
     change.action = action;
     return first;
   };
-  for (const auto& part : split(text, ',')) {
+  for (const auto& part : split(text)) {
     const auto equals = part.find('=');
-    const std::string key = part.substr(0, equals), value = equals == std::string::npos ? "" : part.substr(equals + 1);
+    const std::string key(part.substr(0, equals)),
+        value(equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1));
     bool good = true;
     if (key == "host" || key == "nic") {
       (key == "host" ? host : nic) = true;

@@ -1,0 +1,12 @@
+// base/text.h -- text as users write it in lists.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+namespace canarynet {
+
+// "a,b,,c" → "a", "b", "", "c"; "" → "". Views into `text`.
+std::vector<std::string_view> split(std::string_view text, char by = ',');
+
+}  // namespace canarynet
