@@ -40,10 +40,27 @@ class Walk {
     while (!events_.empty()) {
       const Event e = events_.top();
       events_.pop();
-      if (e.arrives) {
-        arrive(e);
-      } else {
-        start(e);
+      Rank& rank = ranks_[e.rank];
+      switch (e.kind) {
+        case Event::kSend:
+          enqueue(rank.out, e, rank.plan.steps[e.step].rail);
+          serve_out(e.rank, e.at);
+          break;
+        case Event::kArrival: {
+          const Step& send = rank.plan.steps[e.step];
+          const auto to = static_cast<std::uint32_t>(send.peer);
+          enqueue(ranks_[to].in, e, send.rail);
+          serve_in(to, e.at);
+          break;
+        }
+        case Event::kOutFree:
+          rank.out.wakes_at = -1;
+          serve_out(e.rank, e.at);
+          break;
+        case Event::kInFree:
+          rank.in.wakes_at = -1;
+          serve_in(e.rank, e.at);
+          break;
       }
     }
     CANARY_CHECK(units_done_ == units_, "a proven plan ends");
@@ -51,23 +68,40 @@ class Walk {
   }
 
  private:
+  struct Event {
+    // At one moment ports choose after everything has come that comes then.
+    enum Kind : std::uint8_t { kSend, kArrival, kOutFree, kInFree };
+    double at;
+    Kind kind;
+    std::uint64_t order;             // ties: first come
+    std::uint32_t rank, step, unit;  // of the send
+    std::uint32_t piece;
+    bool operator>(const Event& o) const {
+      const bool later = kind >= kOutFree, others = o.kind >= kOutFree;
+      return at != o.at ? at > o.at : later != others ? later : order > o.order;
+    }
+  };
+  struct Behind {
+    bool operator()(const Event& a, const Event& b) const {
+      return a.piece != b.piece ? a.piece > b.piece : a.at != b.at ? a.at > b.at : a.order > b.order;
+    }
+  };
+  // One direction of a rank.
+  struct Ports {
+    std::vector<double> free;  // per rail
+    std::vector<std::priority_queue<Event, std::vector<Event>, Behind>>
+        waiting;           // per rail, and for all of them together
+    double wakes_at = -1;  // when it looks again; < 0: not planned
+  };
   struct Rank {
     Plan plan;
     std::vector<std::uint32_t> first_unit;  // per step, and the end
     std::vector<std::vector<std::uint32_t>> dependents;
-    std::vector<std::uint32_t> pending;           // per unit
-    std::vector<double> here;                     // per unit of a receive: when its bytes came; < 0: not yet
-    std::vector<int> came_over;                   // and over which rail; -1: all together
-    std::vector<double> send_free, receive_free;  // per rail
+    std::vector<std::uint32_t> pending;  // per unit
+    std::vector<double> here;            // per unit of a receive: when its bytes came; < 0: not yet
+    std::vector<int> came_over;          // and over which rail; -1: all together
+    Ports out, in;
   };
-  struct Event {
-    double at;
-    std::uint64_t order;  // ties: first come
-    bool arrives;
-    std::uint32_t rank, step, unit;  // of the send
-    bool operator>(const Event& o) const { return at != o.at ? at > o.at : order > o.order; }
-  };
-
   // Cells of each leaf: pieces, or (whole messages) one cell for everything.
   void cut_cells() {
     cell_begin_.push_back(0);
@@ -116,8 +150,10 @@ class Walk {
       if (receives) receives_.emplace_back(key(steps[s].peer, r, steps[s].tag), s);
     }
     units_ += rank.first_unit.back();
-    rank.send_free.assign(static_cast<std::size_t>(rails_), 0);
-    rank.receive_free.assign(static_cast<std::size_t>(rails_), 0);
+    for (Ports* ports : {&rank.out, &rank.in}) {
+      ports->free.assign(static_cast<std::size_t>(rails_), 0);
+      ports->waiting.resize(static_cast<std::size_t>(rails_) + 1);
+    }
     if (r + 1 == request_.ranks) std::sort(receives_.begin(), receives_.end());
   }
 
@@ -141,21 +177,47 @@ class Walk {
     return found->second;
   }
 
-  // When the ports that the message uses are free, and how fast they are together.
-  double& free_at(std::vector<double>& ports, int rail, double* share) {
-    if (rail >= 0 && rail < rails_) {
-      *share = 1;
-      return ports[static_cast<std::size_t>(rail)];
-    }
-    *share = rails_;
-    for (double& p : ports) p = *std::max_element(ports.begin(), ports.end());
-    return ports[0];
+  // The queue of a step's messages: its rail's, or the last one, which uses all rails together.
+  std::size_t queue_of(int rail) const { return static_cast<std::size_t>(rail >= 0 && rail < rails_ ? rail : rails_); }
+  double share_of(std::size_t queue) const { return queue == static_cast<std::size_t>(rails_) ? rails_ : 1; }
+  double free_at(const Ports& ports, std::size_t queue) const {
+    return queue < ports.free.size() ? ports.free[queue] : *std::max_element(ports.free.begin(), ports.free.end());
   }
-  void occupy(std::vector<double>& ports, int rail, double until) {
-    if (rail >= 0 && rail < rails_) {
-      ports[static_cast<std::size_t>(rail)] = until;
+  void occupy(Ports& ports, std::size_t queue, double until) {
+    if (queue < ports.free.size()) {
+      ports.free[queue] = until;
     } else {
-      std::fill(ports.begin(), ports.end(), until);
+      std::fill(ports.free.begin(), ports.free.end(), until);
+    }
+  }
+  void enqueue(Ports& ports, const Event& e, int rail) { ports.waiting[queue_of(rail)].push(e); }
+
+  // Starts what can start now, best first; plans another look for when the next port is free.
+  template <typename Start>
+  void serve(Ports& ports, std::uint32_t r, double now, Event::Kind wake, Start start) {
+    for (;;) {
+      std::size_t best = ports.waiting.size();
+      double next = -1;
+      for (std::size_t q = 0; q < ports.waiting.size(); ++q) {
+        if (ports.waiting[q].empty()) continue;
+        const double free = free_at(ports, q);
+        if (free > now) {
+          next = next < 0 ? free : std::min(next, free);
+        } else if (best == ports.waiting.size() || Behind{}(ports.waiting[best].top(), ports.waiting[q].top())) {
+          best = q;
+        }
+      }
+      if (best != ports.waiting.size()) {
+        const Event e = ports.waiting[best].top();
+        ports.waiting[best].pop();
+        start(e, best);
+        continue;
+      }
+      if (next >= 0 && (ports.wakes_at < 0 || next < ports.wakes_at)) {
+        ports.wakes_at = next;
+        events_.push({next, wake, order_++, r, 0, 0, 0});
+      }
+      return;
     }
   }
 
@@ -163,7 +225,7 @@ class Walk {
     Rank& rank = ranks_[r];
     switch (rank.plan.steps[step].kind) {
       case StepKind::kSend:
-        events_.push({at, order_++, false, r, step, unit});
+        events_.push({at, Event::kSend, order_++, r, step, unit, piece_of(rank, step, unit)});
         break;
       case StepKind::kCopy:
         done(r, step, unit, at);
@@ -175,31 +237,36 @@ class Walk {
     }
   }
 
-  void start(const Event& e) {
-    Rank& rank = ranks_[e.rank];
-    const Step& send = rank.plan.steps[e.step];
-    double share = 1;
-    const double begin = std::max(e.at, free_at(rank.send_free, send.rail, &share));
-    const double busy = static_cast<double>(bytes_of(rank, e.step, e.unit)) * model_.beta / share;
-    occupy(rank.send_free, send.rail, begin + busy + model_.post);
-    events_.push({begin + model_.alpha, order_++, true, e.rank, e.step, e.unit});
+  // Within its leaf, so that the trees of a double tree are served alike.
+  std::uint32_t piece_of(const Rank& rank, std::uint32_t step, std::uint32_t unit) const {
+    if (whole()) return 0;
+    const std::uint32_t cell = cells_of(rank.plan.steps[step]).first + unit - rank.first_unit[step];
+    return cell - *(std::upper_bound(cell_begin_.begin(), cell_begin_.end(), cell) - 1);
   }
 
-  void arrive(const Event& e) {
-    const Rank& from = ranks_[e.rank];
-    const Step& send = from.plan.steps[e.step];
-    const auto to = static_cast<std::uint32_t>(send.peer);
-    Rank& rank = ranks_[to];
-    double share = 1;
-    const double begin = std::max(e.at, free_at(rank.receive_free, send.rail, &share));
-    const double end = begin + static_cast<double>(bytes_of(from, e.step, e.unit)) * model_.beta / share;
-    occupy(rank.receive_free, send.rail, end);
-    const std::uint32_t step = receive_of(e.rank, send);
-    const std::uint32_t unit = rank.first_unit[step] + e.unit - from.first_unit[e.step];
-    rank.here[unit] = end;
-    rank.came_over[unit] = send.rail;
-    done(e.rank, e.step, e.unit, end);
-    if (rank.pending[unit] == 0) take(to, step, unit, end);
+  void serve_out(std::uint32_t r, double now) {
+    Rank& rank = ranks_[r];
+    serve(rank.out, r, now, Event::kOutFree, [&](const Event& e, std::size_t queue) {
+      const double busy = static_cast<double>(bytes_of(rank, e.step, e.unit)) * model_.beta / share_of(queue);
+      occupy(rank.out, queue, now + busy + model_.post);
+      events_.push({now + model_.alpha, Event::kArrival, order_++, r, e.step, e.unit, e.piece});
+    });
+  }
+
+  void serve_in(std::uint32_t r, double now) {
+    Rank& rank = ranks_[r];
+    serve(rank.in, r, now, Event::kInFree, [&](const Event& e, std::size_t queue) {
+      const Rank& from = ranks_[e.rank];
+      const Step& send = from.plan.steps[e.step];
+      const double end = now + static_cast<double>(bytes_of(from, e.step, e.unit)) * model_.beta / share_of(queue);
+      occupy(rank.in, queue, end);
+      const std::uint32_t step = receive_of(e.rank, send);
+      const std::uint32_t unit = rank.first_unit[step] + e.unit - from.first_unit[e.step];
+      rank.here[unit] = end;
+      rank.came_over[unit] = send.rail;
+      done(e.rank, e.step, e.unit, end);
+      if (rank.pending[unit] == 0) take(r, step, unit, end);
+    });
   }
 
   // The bytes are here and it is their turn.
@@ -209,9 +276,8 @@ class Walk {
     if (s.kind == StepKind::kReceiveReduce && model_.gamma > 0) {
       // Rails add side by side, each what came over it.
       at += static_cast<double>(bytes_of(rank, step, unit)) * model_.gamma;
-      double share = 1;
-      occupy(rank.receive_free, rank.came_over[unit],
-             std::max(at, free_at(rank.receive_free, rank.came_over[unit], &share)));
+      const std::size_t queue = queue_of(rank.came_over[unit]);
+      occupy(rank.in, queue, std::max(at, free_at(rank.in, queue)));
     }
     done(r, step, unit, at);
   }

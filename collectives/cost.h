@@ -1,9 +1,11 @@
 // collectives/cost.h -- how long a schedule takes by the α-β model: a walk over its steps, and the closed forms it must agree with.
 //
-// Model: a message starts when its dependencies are done and its sender's port is free. It occupies the sender's port for bytes·β (+ `post`
-// before the next one may start), reaches the receiver α after its start, occupies the receiver's port for bytes·β, and for bytes·γ more
-// where it is added. A rank has one port each way per rail; a step that names a rail uses that one, any other all of them together. An
-// ack costs nothing: what would be overwritten is staged meanwhile.
+// Model: a message starts when its dependencies are done and its sender's port is free. It occupies the sender's port for bytes·β
+// (+ `post` before the next one may start), reaches the receiver α after its start, occupies the receiver's port for bytes·β, and for
+// bytes·γ more where it is added. Of messages that wait for a port the lowest piece goes first, then the one that has waited longest: first
+// come, first served would let the sums of a pipelined tree run ahead and hold its results back. A rank has one port each way per rail;
+// a step that names a rail uses that one, any other all of them together. An ack costs nothing: what would be overwritten is staged
+// meanwhile.
 // Units: seconds, bytes. Pure; allocates; off the data path. Source of the closed forms: docs/collectives.md.
 #pragma once
 

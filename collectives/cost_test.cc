@@ -92,21 +92,30 @@ TEST(Cost, PostingCountsWhereOneRankSendsToMany) {
               1e-5);
 }
 
-TEST(Cost, ADoubleTreeOfFourRanksPipelinesWithinItsFill) {
-  for (const int n : {4, 8, 16, 64}) {
-    // First come, first served at a receiver: sums that run ahead hold the results back, by a quarter in the deeper trees.
-    const double queueing = n == 4 ? 1.01 : 1.26;
-    const auto reach = Reachability::full(n, 1);
-    const std::uint64_t piece = 128 * 1024;
-    const PlanRequest request{.ranks = n, .count = piece * 2000 / 4, .reach = &reach};
-    const CostModel model{.alpha = 1e-5, .beta = kBeta, .piece_bytes = piece};
-    const double form = closed_form(PlannerId::kDoubleTree, request, 1, model).value();
-    const double walk = walk_cost(PlannerId::kDoubleTree, request, 1, model);
-    EXPECT_GT(walk, form * 0.99) << n;
-    // The fill: every level holds back a few pieces.
-    const double fill =
-        2.0 * std::bit_width(static_cast<unsigned>(n)) * (model.alpha + 3 * static_cast<double>(piece) * kBeta);
-    EXPECT_LT(walk, form * queueing + fill) << n;
+TEST(Cost, ADoubleTreePipelinesWithinItsFill) {
+  const std::uint64_t piece = 128 * 1024;
+  const double piece_time = static_cast<double>(piece) * kBeta;
+  for (const double gamma : {0.0, kGamma}) {
+    for (const int n : {4, 8, 16, 64}) {
+      SCOPED_TRACE("n " + std::to_string(n) + ", gamma " + std::to_string(gamma));
+      const auto reach = Reachability::full(n, 1);
+      const CostModel model{.alpha = 1e-5, .beta = kBeta, .gamma = gamma, .piece_bytes = piece};
+      const auto both = [&](std::uint64_t pieces) {
+        const PlanRequest request{.ranks = n, .count = piece * pieces / 4, .reach = &reach};
+        return std::pair{walk_cost(PlannerId::kDoubleTree, request, 1, model),
+                         closed_form(PlannerId::kDoubleTree, request, 1, model).value()};
+      };
+      const auto [walk, form] = both(1000);
+      const auto [longer, longer_form] = both(2000);
+      EXPECT_NEAR((longer - walk) / (longer_form - form), 1, 0.01) << "what a byte costs once the pipeline is full";
+      // The fill: up and down again, every level holds back a few pieces.
+      const double levels = 2.0 * (std::bit_width(static_cast<unsigned>(n)) - 1);
+      EXPECT_GT(walk, form * 0.999);
+      EXPECT_LT(walk - form, 2.5 * levels * piece_time);
+      if (n <= 16) {
+        EXPECT_NEAR(walk / form, 1, 0.01) << "a thousand pieces hide it";
+      }
+    }
   }
 }
 
