@@ -45,9 +45,36 @@ enum class Collective : std::uint8_t {
   kReduceScatter = 1,
   kAllGather = 2,
   kBroadcast = 3,
-  kBarrier = 4
+  kBarrier = 4,
+  kReduce = 5,
+  kGather = 6,
+  kScatter = 7
 };
-inline constexpr int kCollectiveCount = 5;
+inline constexpr int kCollectiveCount = 8;
+// Contributions are added up: the reduction counts.
+constexpr bool reduces(Collective c) {
+  return c == Collective::kAllReduce || c == Collective::kReduceScatter || c == Collective::kReduce;
+}
+// One rank gives or gets what the others do not: the root counts.
+constexpr bool has_root(Collective c) {
+  return c == Collective::kBroadcast || c == Collective::kReduce || c == Collective::kGather ||
+         c == Collective::kScatter;
+}
+// The larger of a rank's two buffers is one block per rank, and the caller counts the elements of one.
+constexpr bool in_blocks(Collective c) {
+  return c == Collective::kReduceScatter || c == Collective::kAllGather || c == Collective::kGather ||
+         c == Collective::kScatter;
+}
+// Whether a rank's input is read, its output written.
+constexpr bool reads_input(Collective c, bool is_root) {
+  return is_root || (c != Collective::kBroadcast && c != Collective::kScatter);
+}
+constexpr bool writes_output(Collective c, bool is_root) {
+  return is_root || (c != Collective::kReduce && c != Collective::kGather);
+}
+// Whether the input, or the output, has the blocks of all ranks.
+constexpr bool input_in_blocks(Collective c) { return c == Collective::kReduceScatter || c == Collective::kScatter; }
+constexpr bool output_in_blocks(Collective c) { return c == Collective::kAllGather || c == Collective::kGather; }
 std::string_view name_of(Collective op);
 bool parse(std::string_view name, Collective* op);
 

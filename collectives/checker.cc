@@ -87,21 +87,14 @@ class Proof {
         !std::is_sorted(leaves.begin(), leaves.end())) {
       return broken("the leaves do not cut [0, total) in ascending order");
     }
-    if (!in_blocks()) return {};
+    if (!in_blocks(request_.collective)) return {};
     for (std::uint32_t leaf = 0; leaf < leaf_count_; ++leaf) {
       const std::uint64_t begin = leaves[leaf], end = leaves[leaf + 1];
-      if (begin != end && begin / request_.count != (end - 1) / request_.count) {
+      if (begin != end && request_.owner_of(begin) != request_.owner_of(end - 1)) {
         return broken("leaf " + std::to_string(leaf) + " crosses the border of two ranks' blocks");
       }
     }
     return {};
-  }
-
-  bool in_blocks() const {
-    return request_.collective == Collective::kReduceScatter || request_.collective == Collective::kAllGather;
-  }
-  bool reduces() const {
-    return request_.collective == Collective::kAllReduce || request_.collective == Collective::kReduceScatter;
   }
 
   // A step by itself.
@@ -113,7 +106,8 @@ class Proof {
     if (writes(step) && step.dst == Buffer::kInput) return broken(site, "writes the caller's input");
     if (step.finish && step.kind != StepKind::kReceiveReduce && step.kind != StepKind::kCopy)
       return broken(site, "has finish but reduces nothing");
-    if (step.finish && !reduces()) return broken(site, "has finish in a collective without reduction");
+    if (step.finish && !reduces(request_.collective))
+      return broken(site, "has finish in a collective without reduction");
     if (step.deps_begin > step.deps_end || step.deps_end > plan.deps.size())
       return broken(site, "has dependencies outside of the list");
     for (const std::uint32_t dep : plan.deps_of(step)) {
@@ -298,15 +292,31 @@ class Proof {
     return {};
   }
 
-  int owner_of(std::uint32_t leaf) const { return static_cast<int>(schedule_.leaves[leaf] / request_.count); }
+  int owner_of(std::uint32_t leaf) const { return request_.owner_of(schedule_.leaves[leaf]); }
 
   // Whether the caller's (or, at a barrier, the operation's) memory holds rank r's contribution at the start.
   bool has_input(int rank, std::uint32_t leaf) const {
-    if (request_.collective == Collective::kBroadcast) return rank == request_.root;
-    return request_.collective != Collective::kAllGather || rank == owner_of(leaf);
+    const Collective c = request_.collective;
+    if (!reads_input(c, rank == request_.root)) return false;
+    return !in_blocks(c) || input_in_blocks(c) || rank == owner_of(leaf);
   }
   bool has_output(int rank, std::uint32_t leaf) const {
-    return request_.collective != Collective::kReduceScatter || rank == owner_of(leaf);
+    const Collective c = request_.collective;
+    if (!writes_output(c, rank == request_.root)) return false;
+    return !in_blocks(c) || output_in_blocks(c) || rank == owner_of(leaf);
+  }
+  // Whose contributions a result is made of.
+  std::uint64_t wanted(std::uint32_t leaf, std::uint64_t everybody) const {
+    switch (request_.collective) {
+      case Collective::kBroadcast:
+      case Collective::kScatter:
+        return 1ull << request_.root;
+      case Collective::kAllGather:
+      case Collective::kGather:
+        return 1ull << owner_of(leaf);
+      default:
+        return everybody;
+    }
   }
 
   Status check_values(std::uint32_t leaf, const char* call) {
@@ -367,9 +377,7 @@ class Proof {
       if (!has_output(r, leaf)) continue;
       const Value& end = values_[static_cast<std::size_t>(r * 3 + memory_of(Buffer::kOutput))];
       const std::string where = "rank " + std::to_string(r) + " leaf " + std::to_string(leaf) + " ends ";
-      std::uint64_t wanted = everybody;
-      if (request_.collective == Collective::kBroadcast) wanted = 1ull << request_.root;
-      if (request_.collective == Collective::kAllGather) wanted = 1ull << owner_of(leaf);
+      const std::uint64_t wanted = this->wanted(leaf, everybody);
       if (!end.written) return broken(where + "unwritten" + call);
       if (const std::uint64_t missing = wanted & ~end.contributions; missing != 0) {
         return broken(where + "without the contribution of rank " + std::to_string(std::countr_zero(missing)) + call);
@@ -377,7 +385,8 @@ class Proof {
       if (const std::uint64_t extra = end.contributions & ~wanted; extra != 0) {
         return broken(where + "with the contribution of rank " + std::to_string(std::countr_zero(extra)) + call);
       }
-      if (reduces() && !end.finished) return broken(where + "with a sum that no step finished" + call);
+      if (reduces(request_.collective) && !end.finished)
+        return broken(where + "with a sum that no step finished" + call);
     }
     return {};
   }

@@ -13,7 +13,7 @@ namespace canarynet {
 //  - sends and receives match: same pair, tag and leaves, tags unique per pair;
 //  - every edge is one that the reachability matrix has; a preferred rail is one that reaches the peer;
 //  - each destination ends with every contribution of every element exactly once (as the collective defines it), and `finish` is
-//    set on exactly the write that completes a reduction (all-reduce, reduce-scatter);
+//    set on exactly the write that completes a reduction;
 //  - no step reads a range before it is written, no two unordered steps write one range or read and write it;
 //  - a range is overwritten only after the sends from it are acked, and kInput is never written;
 //  - happens-before (dependencies, message delivery, acks) has no cycle: no deadlock under any order of arrivals.

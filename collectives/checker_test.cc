@@ -7,7 +7,8 @@ namespace canarynet {
 namespace {
 
 constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                               Collective::kBroadcast, Collective::kBarrier};
+                               Collective::kBroadcast, Collective::kBarrier,       Collective::kReduce,
+                               Collective::kGather,    Collective::kScatter};
 
 // A proven set of plans to spoil.
 struct Bench {
@@ -58,7 +59,8 @@ constexpr Setup kSetups[] = {{PlannerId::kRing, 4, {}},
                              {PlannerId::kHalvingDoubling, 8, {}},
                              {PlannerId::kHalvingDoubling, 7, {}},
                              {PlannerId::kHalvingDoubling, 3, {}},
-                             {PlannerId::kMesh, 5, {}}};
+                             {PlannerId::kMesh, 5, {}},
+                             {PlannerId::kTree, 7, {}}};
 
 template <typename Visit>
 void each_bench(Visit visit) {
@@ -214,6 +216,23 @@ TEST(Checker, FindsWritesToTheInputAndOutsideOfTheOutput) {
   Bench blocks(PlannerId::kRing, Collective::kReduceScatter, 3);
   blocks.step(0, blocks.find(0, StepKind::kReceiveReduce)).dst = Buffer::kOutput;
   EXPECT_FALSE(blocks.check().ok());
+}
+
+TEST(Checker, FindsAResultAtAnotherRankThanTheRoot) {
+  for (const Collective collective : {Collective::kReduce, Collective::kGather}) {
+    Bench bench(PlannerId::kRing, collective, 4, {}, 1);
+    ASSERT_TRUE(bench.check().ok());
+    bench.step(3, bench.find(3, StepKind::kSend, collective == Collective::kReduce ? 0 : 1)).src = Buffer::kOutput;
+    const std::size_t arrival =
+        bench.find(3, collective == Collective::kReduce ? StepKind::kReceiveReduce : StepKind::kReceive);
+    bench.step(3, arrival).dst = Buffer::kOutput;
+    expect_found(bench.check(), "writes outside of the output");
+    bench.schedule.request.root = 2;
+    EXPECT_FALSE(bench.check().ok());
+  }
+  Bench scatter(PlannerId::kMesh, Collective::kScatter, 4, {}, 1);
+  scatter.schedule.request.root = 2;
+  expect_found(scatter.check(), "reads input before it is written");
 }
 
 TEST(Checker, FindsFinishWithoutAReduction) {

@@ -327,6 +327,9 @@ Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, 
   const bool broadcast = request.collective == Collective::kBroadcast;
   const bool gathers = request.collective == Collective::kAllGather;
   const bool scatters = request.collective == Collective::kReduceScatter;
+  const bool to_root = request.collective == Collective::kReduce;
+  const bool collects = request.collective == Collective::kGather;
+  const bool deals = request.collective == Collective::kScatter;
   const auto none = [&] {
     return Status(CANARY_INVALID_ARGUMENT, std::string(name_of(id)) + " has no closed form for " +
                                                std::string(name_of(request.collective)) + " among " +
@@ -336,18 +339,22 @@ Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, 
   // Pieces overlap what the forms add up; only the pipelined trees have one for them.
   if (model.piece_bytes != 0 && id != PlannerId::kDoubleTree) return none();
   const double adders = id == PlannerId::kRingPerRail ? all : 1;
-  const double half =
-      gathers ? share * beta / all : share * (beta / all + gamma / adders);  // one half of an all-reduce
+  const double half = !reduces(request.collective)
+                          ? share * beta / all
+                          : share * (beta / all + gamma / adders);  // one half of an all-reduce
   switch (id) {
     case PlannerId::kRing:
     case PlannerId::kRingPerRail:
       if (all_reduce) return 2 * (n - 1) * alpha + share * (2 * beta / all + gamma / adders);
       if (gathers || scatters) return (n - 1) * alpha + half;
       if (broadcast) return (n - 1) * (alpha + bytes * beta / all);
+      if (to_root) return (n - 1) * (alpha + bytes * (beta / all + gamma / adders));
       return none();
     case PlannerId::kMesh:
       if (all_reduce) return 2 * (alpha + (n - 2) * post) + share * (2 * beta / all + gamma);
-      if (gathers || scatters) return alpha + (n - 2) * post + half;
+      if (gathers || scatters || deals) return alpha + (n - 2) * post + half;
+      if (collects) return alpha + half;
+      if (to_root) return 2 * alpha + (n - 2) * post + share * (2 * beta / all + gamma);
       return none();
     case PlannerId::kBCube: {
       const double L = request.bcube.levels, r = request.bcube.r;
@@ -359,11 +366,13 @@ Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, 
       if (!power) return none();
       if (all_reduce) return 2 * lg * alpha + share * (2 * beta / all + gamma);
       if (gathers || scatters) return lg * alpha + half;
+      if (to_root) return 2 * lg * alpha + share * (2 * beta / all + gamma);
       return none();
     case PlannerId::kTree:
       if (!power) return none();
       if (all_reduce) return 2 * lg * alpha + lg * bytes * (2 * beta / all + gamma);
       if (broadcast) return lg * (alpha + bytes * beta / all);
+      if (to_root) return lg * (alpha + bytes * (beta / all + gamma));
       return none();
     case PlannerId::kDoubleTree:
       if (power && all_reduce && model.piece_bytes != 0 && post == 0)
@@ -373,6 +382,7 @@ Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, 
       if (all_reduce && request.servers == 1)
         return 2 * alpha + (n - 2) * post + (n - 1) * bytes * (2 * beta / all + gamma);
       if (broadcast) return alpha + (n - 2) * post + (n - 1) * bytes * beta / all;
+      if (to_root) return alpha + (n - 1) * bytes * (beta / all + gamma);
       return none();
   }
   return none();

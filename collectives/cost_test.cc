@@ -39,6 +39,14 @@ const Case kCases[] = {
     {PlannerId::kTree, Collective::kBroadcast, 16},
     {PlannerId::kParameterServer, Collective::kAllReduce, 8},
     {PlannerId::kParameterServer, Collective::kBroadcast, 5},
+    {PlannerId::kRing, Collective::kReduce, 6},
+    {PlannerId::kMesh, Collective::kReduce, 8},
+    {PlannerId::kHalvingDoubling, Collective::kReduce, 16},
+    {PlannerId::kTree, Collective::kReduce, 8},
+    {PlannerId::kParameterServer, Collective::kReduce, 5},
+    {PlannerId::kMesh, Collective::kGather, 7},
+    {PlannerId::kMesh, Collective::kScatter, 8},
+    {PlannerId::kRingPerRail, Collective::kReduce, 8},
     {PlannerId::kRingPerRail, Collective::kAllReduce, 8},
     {PlannerId::kRingPerRail, Collective::kReduceScatter, 8},
     {PlannerId::kRingPerRail, Collective::kAllGather, 8},
@@ -46,11 +54,10 @@ const Case kCases[] = {
 
 // Whole cuts for every planner here: cells of equal size.
 PlanRequest request_of(const Case& c, const Reachability& reach) {
-  const bool blocks = c.collective == Collective::kReduceScatter || c.collective == Collective::kAllGather;
   const std::uint64_t count = std::uint64_t{32} * 5040 * 64;
   return {.collective = c.collective,
           .ranks = c.ranks,
-          .count = blocks ? count / 16 : count,
+          .count = in_blocks(c.collective) ? count / 16 : count,
           .reach = &reach,
           .bcube = c.shape};
 }

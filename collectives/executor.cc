@@ -52,16 +52,8 @@ Executor::~Executor() {
 }
 
 void Executor::bind(const void* input, void* output, DataType type, ReduceOp op) {
-  const std::uint64_t block = program_.count * program_.element_bytes * static_cast<std::uint64_t>(program_.rank);
-  // Only all-gather's input and reduce-scatter's output are one block of the space; their bases are moved back so that every cell of
-  // the space has its address by one addition. The address is formed as an integer: it may lie outside the caller's array.
-  const auto shifted = [](const void* p, std::uint64_t by) {
-    return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(p) - by);
-  };
-  base_[static_cast<std::size_t>(Buffer::kInput)] =
-      shifted(input, program_.collective == Collective::kAllGather ? block : 0);
-  base_[static_cast<std::size_t>(Buffer::kOutput)] =
-      shifted(output, program_.collective == Collective::kReduceScatter ? block : 0);
+  base_[static_cast<std::size_t>(Buffer::kInput)] = static_cast<std::byte*>(const_cast<void*>(input));  // only read
+  base_[static_cast<std::size_t>(Buffer::kOutput)] = static_cast<std::byte*>(output);
   base_[static_cast<std::size_t>(Buffer::kScratch)] = scratch_;
   type_ = type;
   average_ = op == CANARY_AVG;

@@ -84,7 +84,8 @@ class Executor {
   enum Flag : std::uint8_t { kArrived = 1, kLanding = 2, kStaged = 4, kDone = 8 };
 
   std::byte* at(Buffer buffer, std::uint32_t cell) const {
-    return base_[static_cast<std::size_t>(buffer)] + program_.cell_offset[cell];
+    const auto b = static_cast<std::size_t>(buffer);
+    return base_[b] + program_.place[b][cell];
   }
   std::byte* staging_at(const ProgramStep& step, std::uint32_t cell) const;
   const ProgramStep* find(int source, std::uint16_t tag, std::uint32_t piece) const;

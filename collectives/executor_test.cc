@@ -39,8 +39,11 @@ class Ranks {
       programs_.push_back(std::make_unique<Program>(compile(id, request, r, kPieceBytes)));
       executors_.push_back(std::make_unique<Executor>(*programs_.back()));
       const std::size_t n = static_cast<std::size_t>(ranks);
-      inputs_.emplace_back(collective == Collective::kReduceScatter ? kCount * n : kCount);
-      outputs_.emplace_back(collective == Collective::kAllGather ? kCount * n : kCount, -1.0F);
+      const bool is_root = r == request.root;
+      const std::size_t in = input_in_blocks(collective) ? kCount * n : kCount;
+      const std::size_t out = output_in_blocks(collective) ? kCount * n : kCount;
+      inputs_.emplace_back(reads_input(collective, is_root) ? in : 0);
+      outputs_.emplace_back(writes_output(collective, is_root) ? out : 0, -1.0F);
     }
     for (int r = 0; r < ranks; ++r) {
       for (std::size_t i = 0; i < inputs_[r].size(); ++i) inputs_[r][i] = value(r, i);
@@ -93,9 +96,10 @@ class Ranks {
   float wanted(int rank, std::size_t i) const {
     const int n = static_cast<int>(executors_.size());
     if (collective_ == Collective::kBroadcast) return value(n - 1, i);
-    if (collective_ == Collective::kAllGather) return value(static_cast<int>(i / kCount), i % kCount);
+    if (output_in_blocks(collective_)) return value(static_cast<int>(i / kCount), i % kCount);
     float sum = 0;
-    const std::size_t at = collective_ == Collective::kReduceScatter ? i + kCount * static_cast<std::size_t>(rank) : i;
+    const std::size_t at = input_in_blocks(collective_) ? i + kCount * static_cast<std::size_t>(rank) : i;
+    if (collective_ == Collective::kScatter) return value(n - 1, at);
     for (int r = 0; r < n; ++r) sum += value(r, at);
     return op_ == CANARY_AVG ? sum / static_cast<float>(n) : sum;
   }
@@ -141,7 +145,8 @@ class Ranks {
 };
 
 constexpr Collective kMoving[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                                  Collective::kBroadcast};
+                                  Collective::kBroadcast, Collective::kReduce,        Collective::kGather,
+                                  Collective::kScatter};
 
 TEST(Executor, AnyOrderOfArrivalsGivesTheSumAndEveryPieceItsCrc) {
   for (const Planner& one : planners()) {
@@ -171,6 +176,20 @@ TEST(Executor, ForwardedPiecesKeepTheCrcTheyCameWith) {
   // Of 3 sends of a block the first is of the rank's own input. Early arrivals wait in staging and lose theirs.
   EXPECT_GT(gather.forged_sends, gather.sends / 3);
   EXPECT_LE(gather.forged_sends, gather.sends * 2 / 3);
+}
+
+// A rank that only hands on needs no memory for what passes others.
+TEST(Executor, AProgramHasCellsForTheLeavesOfItsOwnStepsOnly) {
+  const auto reach = Reachability::full(8, 1);
+  const PlanRequest request{
+      .collective = Collective::kGather, .ranks = 8, .count = 256, .element_bytes = 4, .root = 2, .reach = &reach};
+  const Program leaf = compile(PlannerId::kMesh, request, 5, kPieceBytes);
+  EXPECT_EQ(leaf.cell_offset, (std::vector<std::uint64_t>{0, 1024}));
+  EXPECT_EQ(leaf.place[0], (std::vector<std::uint64_t>{0})) << "its input is its own block";
+  EXPECT_EQ(leaf.scratch_bytes, 0u);
+  const Program root = compile(PlannerId::kMesh, request, 2, kPieceBytes);
+  EXPECT_EQ(root.cell_offset.size(), 9u);
+  EXPECT_EQ(root.place[1][7], 7u * 1024);
 }
 
 TEST(Executor, SumsGetACrcOfTheirOwn) {

@@ -13,8 +13,7 @@
 namespace canarynet {
 namespace {
 
-// Reduce-scatter and all-gather: the parts are slices of each rank's block, so a segment is many short runs.
-bool in_blocks(Collective c) { return c == Collective::kReduceScatter || c == Collective::kAllGather; }
+// In blocks the parts are slices of each rank's block, so a segment is many short runs.
 
 bool defines(Collective, int) { return true; }
 
@@ -71,10 +70,7 @@ void leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) {
   if (n == 1 || request.collective == Collective::kBarrier) {
     out->push_back(0);
   } else if (in_blocks(request.collective)) {
-    for (int b = 0; b < n; ++b) {
-      cut_evenly(request.count * static_cast<std::uint64_t>(b), request.count, request.bcube.levels,
-                 request.element_bytes, out);
-    }
+    return cut_blocks(request, out, request.bcube.levels);
   } else {
     std::vector<std::uint64_t> parts;
     cut_evenly(0, request.total(), request.bcube.levels, request.element_bytes, &parts);
@@ -94,7 +90,8 @@ class BCube {
         blocks_(in_blocks(request.collective)),
         build_(out, request.ranks, leaf_count) {}
 
-  void reduce_scatter(Buffer partial) {
+  // `result`: where the own segment ends.
+  void reduce_scatter(Buffer partial, Buffer result) {
     for (int j = 0; j < cube_.levels; ++j) {
       const bool last = j == cube_.levels - 1;
       for (int e = 0; e < cube_.levels; ++e) {
@@ -106,7 +103,7 @@ class BCube {
         }
         for (int by = 1; by < cube_.r; ++by) {
           const int from = cube_.mate(rank_, level, by);
-          const Buffer dst = last ? Buffer::kOutput : partial;
+          const Buffer dst = last ? result : partial;
           const Buffer src = by > 1 ? dst : j == 0 ? Buffer::kInput : partial;
           for (const Run run : segment(e, j + 1, rank_)) {
             build_.receive_reduce(hop(from, j, run, level), src, dst, last && by == cube_.r - 1);
@@ -147,13 +144,10 @@ class BCube {
     build_.copy({first, first + static_cast<std::uint32_t>(cube_.levels)}, Buffer::kInput, Buffer::kOutput, false);
   }
 
-  // Scatter along the levels, then all-gather back, skipping what a rank holds from the scatter: (2/L)(1-1/n)M on the
-  // root's rails, where forwarding whole parts from mate to mate would put (r-1)M on each.
-  void broadcast(int root) {
-    const Buffer src = rank_ == root ? Buffer::kInput : Buffer::kOutput;
-    const auto n = static_cast<std::uint32_t>(cube_.n);
-    if (rank_ == root)
-      build_.copy({0, n * static_cast<std::uint32_t>(cube_.levels)}, Buffer::kInput, Buffer::kOutput, false);
+  // From the root along the levels: step by step those that have a segment send each mate of the level its share. `place`: where a run
+  // is held.
+  template <typename Place>
+  void deal(int root, Place place) {
     for (int j = 0; j < cube_.levels; ++j) {
       for (int e = 0; e < cube_.levels; ++e) {
         const int level = level_of(e, j);
@@ -161,14 +155,62 @@ class BCube {
         if (reached < j) {
           for (int by = 1; by < cube_.r; ++by) {
             const int to = cube_.mate(rank_, level, -by);
-            for (const Run run : segment(e, j + 1, to)) build_.send(hop(to, j, run, level), src);
+            for (const Run run : segment(e, j + 1, to)) build_.send(hop(to, j, run, level), place(run));
           }
         } else if (reached == j) {
           const int from = cube_.mate(rank_, level, cube_.digit(root, level) - cube_.digit(rank_, level));
-          for (const Run run : segment(e, j + 1, rank_)) build_.receive(hop(from, j, run, level), Buffer::kOutput);
+          for (const Run run : segment(e, j + 1, rank_)) build_.receive(hop(from, j, run, level), place(run));
         }
       }
     }
+  }
+  // The way back.
+  template <typename Place>
+  void collect(int root, int first_round, Place place) {
+    for (int j = cube_.levels - 1; j >= 0; --j) {
+      const int round = first_round + cube_.levels - 1 - j;
+      for (int e = 0; e < cube_.levels; ++e) {
+        const int level = level_of(e, j);
+        const int reached = reached_at(rank_, root, e);
+        if (reached < j) {
+          for (int by = 1; by < cube_.r; ++by) {
+            const int from = cube_.mate(rank_, level, by);
+            for (const Run run : segment(e, j + 1, from)) build_.receive(hop(from, round, run, level), place(run));
+          }
+        } else if (reached == j) {
+          const int to = cube_.mate(rank_, level, cube_.digit(root, level) - cube_.digit(rank_, level));
+          for (const Run run : segment(e, j + 1, rank_)) build_.send(hop(to, round, run, level), place(run));
+        }
+      }
+    }
+  }
+
+  void reduce(int root) {
+    const Buffer sums = rank_ == root ? Buffer::kOutput : Buffer::kScratch;
+    reduce_scatter(sums, sums);
+    collect(root, cube_.levels, [sums](Run) { return sums; });
+  }
+  void gather(int root) {
+    if (rank_ == root) copy_own_block();
+    collect(root, 0, [&](Run run) {
+      return rank_ == root ? Buffer::kOutput : is_own(run) ? Buffer::kInput : Buffer::kScratch;
+    });
+  }
+  void scatter(int root) {
+    if (rank_ == root) copy_own_block();
+    deal(root, [&](Run run) {
+      return rank_ == root ? Buffer::kInput : is_own(run) ? Buffer::kOutput : Buffer::kScratch;
+    });
+  }
+
+  // Scatter along the levels, then all-gather back, skipping what a rank holds from the scatter: (2/L)(1-1/n)M on the
+  // root's rails, where forwarding whole parts from mate to mate would put (r-1)M on each.
+  void broadcast(int root) {
+    const Buffer src = rank_ == root ? Buffer::kInput : Buffer::kOutput;
+    const auto n = static_cast<std::uint32_t>(cube_.n);
+    if (rank_ == root)
+      build_.copy({0, n * static_cast<std::uint32_t>(cube_.levels)}, Buffer::kInput, Buffer::kOutput, false);
+    deal(root, [src](Run) { return src; });
     all_gather(
         cube_.levels, [this, root](int rank, int e) { return reached_at(rank, root, e); }, src);
   }
@@ -196,6 +238,10 @@ class BCube {
   }
 
  private:
+  // In blocks: a run is a slice of one block.
+  bool is_own(Run run) const {
+    return run.begin / static_cast<std::uint32_t>(cube_.levels) == static_cast<std::uint32_t>(rank_);
+  }
   int level_of(int part, int step) const { return (part + step) % cube_.levels; }
 
   // The step at which a broadcast from `root` first reaches the rank with part e: the last one at whose level their
@@ -267,11 +313,11 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
   BCube bcube(request, rank, static_cast<std::uint32_t>(leaf_count), out);
   switch (request.collective) {
     case Collective::kAllReduce:
-      bcube.reduce_scatter(Buffer::kOutput);
+      bcube.reduce_scatter(Buffer::kOutput, Buffer::kOutput);
       bcube.all_gather(levels);
       break;
     case Collective::kReduceScatter:
-      bcube.reduce_scatter(Buffer::kScratch);
+      bcube.reduce_scatter(Buffer::kScratch, Buffer::kOutput);
       break;
     case Collective::kAllGather:
       bcube.copy_own_block();
@@ -282,6 +328,15 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
       break;
     case Collective::kBarrier:
       bcube.barrier();
+      break;
+    case Collective::kReduce:
+      bcube.reduce(request.root);
+      break;
+    case Collective::kGather:
+      bcube.gather(request.root);
+      break;
+    case Collective::kScatter:
+      bcube.scatter(request.root);
       break;
   }
 }

@@ -116,15 +116,17 @@ void cut_evenly(std::uint64_t begin, std::uint64_t elements, int parts, std::uin
   }
 }
 
-void cut_blocks(const PlanRequest& request, std::vector<std::uint64_t>* out) {
+void cut_blocks(const PlanRequest& request, std::vector<std::uint64_t>* out, int parts) {
   out->clear();
-  for (int i = 0; i <= request.ranks; ++i) out->push_back(request.count * static_cast<std::uint64_t>(i));
+  std::uint64_t begin = 0;
+  for (int i = 0; i < request.ranks; begin += request.block(i++))
+    cut_evenly(begin, request.block(i), parts, request.element_bytes, out);
+  out->push_back(begin);
 }
 
 void plan_alone(const PlanRequest& request, std::uint32_t leaf_count, Plan* out) {
   if (request.collective == Collective::kBarrier) return;
-  const bool reduces = request.collective == Collective::kAllReduce || request.collective == Collective::kReduceScatter;
-  PlanBuilder(out, 1, leaf_count).copy({0, leaf_count}, Buffer::kInput, Buffer::kOutput, reduces);
+  PlanBuilder(out, 1, leaf_count).copy({0, leaf_count}, Buffer::kInput, Buffer::kOutput, reduces(request.collective));
 }
 
 Status check_request(const Planner& planner, const PlanRequest& request) {
@@ -138,7 +140,7 @@ Status check_request(const Planner& planner, const PlanRequest& request) {
   if (request.reach == nullptr || request.reach->ranks() != request.ranks) {
     return refuse(CANARY_INVALID_ARGUMENT, "the reachability matrix is not of this group");
   }
-  if (request.collective == Collective::kBroadcast && (request.root < 0 || request.root >= request.ranks)) {
+  if (has_root(request.collective) && (request.root < 0 || request.root >= request.ranks)) {
     return refuse(CANARY_INVALID_ARGUMENT,
                   "root " + std::to_string(request.root) + " is no rank of " + std::to_string(request.ranks));
   }

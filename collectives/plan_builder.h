@@ -63,8 +63,8 @@ class PlanBuilder {
 // The end is the caller's to append.
 void cut_evenly(std::uint64_t begin, std::uint64_t elements, int parts, std::uint32_t element_bytes,
                 std::vector<std::uint64_t>* out);
-// One leaf per rank: the blocks [i * count, (i + 1) * count), with the end.
-void cut_blocks(const PlanRequest& request, std::vector<std::uint64_t>* out);
+// One leaf per rank's block, with the end; or `parts` of each block.
+void cut_blocks(const PlanRequest& request, std::vector<std::uint64_t>* out, int parts = 1);
 
 // n = 1: all that is to do is to copy (nothing for a barrier).
 void plan_alone(const PlanRequest& request, std::uint32_t leaf_count, Plan* out);

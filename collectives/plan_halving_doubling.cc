@@ -4,7 +4,8 @@
 // distance p/2, p/4, … 1.
 //
 // In blocks (reduce-scatter, all-gather) core rank i stands for its own block and for that of p+i, so a segment of core
-// ranks [lo, hi) is up to two runs of leaves. No broadcast: mesh and bcube do that with as few bytes.
+// ranks [lo, hi) is up to two runs of leaves. Reduce: halving, then a binomial gather of the segments. No broadcast: mesh and bcube do
+// that with as few bytes; no gather or scatter: the tree's are the same.
 #include <algorithm>
 #include <bit>
 
@@ -13,9 +14,7 @@
 namespace canarynet {
 namespace {
 
-bool in_blocks(Collective c) { return c == Collective::kReduceScatter || c == Collective::kAllGather; }
-
-bool defines(Collective collective, int) { return collective != Collective::kBroadcast; }
+bool defines(Collective collective, int) { return !has_root(collective) || collective == Collective::kReduce; }
 
 int core_of(int ranks) { return static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks))); }
 
@@ -68,7 +67,8 @@ class HalvingDoubling {
     return partial;
   }
 
-  void reduce_scatter(Buffer partial) {
+  // `result`: where the own segment ends.
+  void reduce_scatter(Buffer partial, Buffer result) {
     const Buffer begin = fold(partial);
     if (folded()) return;
     Buffer src = begin;
@@ -79,8 +79,7 @@ class HalvingDoubling {
         const bool last = distance == 1;
         // In blocks the partner's block is finished here and sent from scratch: kOutput is the own block only.
         const bool own = !blocks_ || run.begin == static_cast<std::uint32_t>(rank_);
-        build_.receive_reduce({.peer = mate, .round = round, .run = run}, src, last && own ? Buffer::kOutput : partial,
-                              last);
+        build_.receive_reduce({.peer = mate, .round = round, .run = run}, src, last && own ? result : partial, last);
       }
       src = partial;
     }
@@ -94,6 +93,19 @@ class HalvingDoubling {
         build_.send({.peer = mate, .round = round, .run = run}, Buffer::kOutput);
       for (const Run run : segment(mate, distance))
         build_.receive({.peer = mate, .round = round, .run = run}, Buffer::kOutput);
+    }
+  }
+
+  // All segments of `sums` to the core rank that is the root or stands for it.
+  void gather(int root, Buffer sums) {
+    const int head = root % core_;
+    for (int distance = 1, round = rounds() + 1; !folded() && distance < core_; distance *= 2, ++round) {
+      const int mate = rank_ ^ distance;
+      if (((rank_ ^ head) & distance) != 0) {
+        for (const Run run : segment(rank_, distance)) build_.send({.peer = mate, .round = round, .run = run}, sums);
+        return;  // handed over
+      }
+      for (const Run run : segment(mate, distance)) build_.receive({.peer = mate, .round = round, .run = run}, sums);
     }
   }
 
@@ -172,12 +184,12 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
   HalvingDoubling hd(request, rank, out);
   switch (request.collective) {
     case Collective::kAllReduce:
-      hd.reduce_scatter(Buffer::kOutput);
+      hd.reduce_scatter(Buffer::kOutput, Buffer::kOutput);
       hd.all_gather(hd.rounds() + 1);
       hd.unfold(2 * hd.rounds() + 1, hd.all(), Buffer::kOutput);
       break;
     case Collective::kReduceScatter:
-      hd.reduce_scatter(Buffer::kScratch);
+      hd.reduce_scatter(Buffer::kScratch, Buffer::kOutput);
       if (hd.folded() || hd.carries()) hd.unfold(hd.rounds() + 1, hd.folded_block(), Buffer::kScratch);
       break;
     case Collective::kAllGather:
@@ -186,8 +198,18 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
     case Collective::kBarrier:
       hd.barrier();
       break;
+    case Collective::kReduce: {
+      const Buffer sums = rank == request.root ? Buffer::kOutput : Buffer::kScratch;
+      hd.reduce_scatter(sums, sums);
+      hd.gather(request.root, sums);
+      const bool hands_out = hd.folded() ? rank == request.root : hd.partner() == request.root;
+      if (hands_out) hd.unfold(2 * hd.rounds() + 1, hd.all(), sums);
+      break;
+    }
     case Collective::kBroadcast:
-      break;  // check() refuses it
+    case Collective::kGather:
+    case Collective::kScatter:
+      break;  // check() refuses them
   }
 }
 

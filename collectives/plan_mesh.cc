@@ -8,11 +8,24 @@ namespace {
 
 bool defines(Collective, int) { return true; }
 
+// Where the mesh is a star: its centre; else -1.
+int centre_of(const PlanRequest& request) {
+  switch (request.collective) {
+    case Collective::kBarrier:
+      return 0;
+    case Collective::kGather:
+    case Collective::kScatter:
+      return request.root;
+    default:
+      return -1;
+  }
+}
+
 Status check(const PlanRequest& request) {
   if (Status status = check_request(kMeshPlanner, request); !status.ok()) return status;
   for (int a = 0; a < request.ranks; ++a) {
     for (int b = a + 1; b < request.ranks; ++b) {
-      if (request.collective == Collective::kBarrier && a != 0) continue;  // a star around rank 0
+      if (const int centre = centre_of(request); centre >= 0 && a != centre && b != centre) continue;
       if (Status status = need_edge(PlannerId::kMesh, *request.reach, a, b); !status.ok()) return status;
     }
   }
@@ -27,8 +40,7 @@ std::uint32_t leaf_count_of(const PlanRequest& request) {
 
 void leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) {
   out->clear();
-  if (request.collective == Collective::kReduceScatter || request.collective == Collective::kAllGather)
-    return cut_blocks(request, out);
+  if (in_blocks(request.collective)) return cut_blocks(request, out);
   cut_evenly(0, request.total(), static_cast<int>(leaf_count_of(request)), request.element_bytes, out);
   out->push_back(request.total());
 }
@@ -38,13 +50,13 @@ class Mesh {
   Mesh(const PlanRequest& request, int rank, Plan* out)
       : n_(request.ranks), rank_(rank), build_(out, n_, leaf_count_of(request)) {}
 
-  // The owner's partial sums can live in kOutput at once: nobody else writes there.
-  void reduce_scatter() {
+  // `sums`: kOutput where the owner has one; nobody else writes there, so partial sums can live in it at once.
+  void reduce_scatter(Buffer sums) {
     for (int j = 1; j < n_; ++j)
       build_.send({.peer = at(rank_ - j), .round = j - 1, .run = leaf(at(rank_ - j))}, Buffer::kInput);
     for (int j = 1; j < n_; ++j) {
-      build_.receive_reduce({.peer = at(rank_ + j), .round = j - 1, .run = leaf(rank_)},
-                            j == 1 ? Buffer::kInput : Buffer::kOutput, Buffer::kOutput, j == n_ - 1);
+      build_.receive_reduce({.peer = at(rank_ + j), .round = j - 1, .run = leaf(rank_)}, j == 1 ? Buffer::kInput : sums,
+                            sums, j == n_ - 1);
     }
   }
 
@@ -81,6 +93,31 @@ class Mesh {
     }
   }
 
+  // Owners add as in all-reduce and send their sums to the root, which so receives 2(1-1/n)M where a star would bring it (n-1)M.
+  void reduce(int root) {
+    const Buffer sums = rank_ == root ? Buffer::kOutput : Buffer::kScratch;
+    reduce_scatter(sums);
+    gather(root, n_ - 1, sums);
+  }
+
+  // `own`: where the own leaf is read from. The root has its own in place already.
+  void gather(int root, int first_round, Buffer own) {
+    if (rank_ != root) {
+      build_.send({.peer = root, .round = first_round + at(rank_ - root) - 1, .run = leaf(rank_)}, own);
+      return;
+    }
+    for (int j = 1; j < n_; ++j)
+      build_.receive({.peer = at(root + j), .round = first_round + j - 1, .run = leaf(at(root + j))}, Buffer::kOutput);
+  }
+
+  void scatter(int root) {
+    if (rank_ != root)
+      return build_.receive({.peer = root, .round = at(rank_ - root) - 1, .run = leaf(rank_)}, Buffer::kOutput);
+    copy_own();
+    for (int j = 1; j < n_; ++j)
+      build_.send({.peer = at(root + j), .round = j - 1, .run = leaf(at(root + j))}, Buffer::kInput);
+  }
+
   // A star around rank 0: 2(n-1) messages, where telling everybody directly takes n(n-1).
   void barrier() {
     if (rank_ != 0) {
@@ -107,11 +144,11 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
   Mesh mesh(request, rank, out);
   switch (request.collective) {
     case Collective::kAllReduce:
-      mesh.reduce_scatter();
+      mesh.reduce_scatter(Buffer::kOutput);
       mesh.all_gather(n - 1, Buffer::kOutput);
       break;
     case Collective::kReduceScatter:
-      mesh.reduce_scatter();
+      mesh.reduce_scatter(Buffer::kOutput);
       break;
     case Collective::kAllGather:
       mesh.copy_own();
@@ -122,6 +159,16 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
       break;
     case Collective::kBarrier:
       mesh.barrier();
+      break;
+    case Collective::kReduce:
+      mesh.reduce(request.root);
+      break;
+    case Collective::kGather:
+      if (rank == request.root) mesh.copy_own();
+      mesh.gather(request.root, 0, Buffer::kInput);
+      break;
+    case Collective::kScatter:
+      mesh.scatter(request.root);
       break;
   }
 }

@@ -10,16 +10,14 @@ namespace {
 
 bool defines(Collective collective, int) {
   return collective == Collective::kAllReduce || collective == Collective::kBroadcast ||
-         collective == Collective::kBarrier;
+         collective == Collective::kBarrier || collective == Collective::kReduce;
 }
 
-// A broadcast's only server is its root, a barrier's rank 0.
+// The only server of an operation with a root is the root, a barrier's rank 0.
 int servers_of(const PlanRequest& request) {
   return request.collective == Collective::kAllReduce ? std::clamp(request.servers, 1, request.ranks) : 1;
 }
-int first_server_of(const PlanRequest& request) {
-  return request.collective == Collective::kBroadcast ? request.root : 0;
-}
+int first_server_of(const PlanRequest& request) { return has_root(request.collective) ? request.root : 0; }
 
 Status check(const PlanRequest& request) {
   if (Status status = check_request(kParameterServerPlanner, request); !status.ok()) return status;
@@ -72,6 +70,13 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
         return build.receive({.peer = request.root, .round = 0, .run = leaf(0)}, Buffer::kOutput);
       build.copy(leaf(0), Buffer::kInput, Buffer::kOutput, false);
       for (int j = 1; j < n; ++j) build.send({.peer = (rank + j) % n, .round = 0, .run = leaf(0)}, Buffer::kInput);
+      break;
+    case Collective::kReduce:
+      if (rank != request.root) return build.send({.peer = request.root, .round = 0, .run = leaf(0)}, Buffer::kInput);
+      for (int j = 1; j < n; ++j) {
+        build.receive_reduce({.peer = (rank + j) % n, .round = 0, .run = leaf(0)},
+                             j == 1 ? Buffer::kInput : Buffer::kOutput, Buffer::kOutput, j == n - 1);
+      }
       break;
     case Collective::kBarrier:
       plan_sums(request, rank, Buffer::kScratch, Buffer::kScratch, false, build);

@@ -1,10 +1,11 @@
 // Ring: every rank sends to the next one only, so each NIC carries one flow in and one out whatever n is (no incast).
 // Segment s starts at rank s+1 and is reduced along the ring, ((x_(s+1) + x_(s+2)) + … + x_s), so rank s finishes it:
 // the order is fixed. All-gather carries it on from s. Pieces of a segment travel independently: hop k of one overlaps
-// hop k+1 of another.
+// hop k+1 of another. Operations with a root use it as a chain that begins or ends there.
 //
 // ring_per_rail: as many rings as rails that all neighbours share, each with an equal part and a rail of its own. For rails that are
 // disjoint networks of like speed; elsewhere one ring whose pieces the channel stripes by measured rate does better.
+#include <algorithm>
 #include <bit>
 
 #include "collectives/plan_builder.h"
@@ -14,11 +15,22 @@ namespace {
 
 bool defines(Collective, int) { return true; }
 
-// Broadcast is a chain that ends before the root and a barrier one that ends at rank n-1: the edge that closes the ring is not used.
+// A chain does not use the edge that closes the ring: from its end (the root of a reduce or gather, rank n-1 of a barrier) to its begin
+// (the root of a broadcast or scatter).
 bool uses_edge_from(const PlanRequest& request, int a) {
   if (request.ranks == 1) return false;
-  if (request.collective == Collective::kBroadcast) return (a + 1) % request.ranks != request.root;
-  return request.collective != Collective::kBarrier || a != request.ranks - 1;
+  switch (request.collective) {
+    case Collective::kBroadcast:
+    case Collective::kScatter:
+      return (a + 1) % request.ranks != request.root;
+    case Collective::kReduce:
+    case Collective::kGather:
+      return a != request.root;
+    case Collective::kBarrier:
+      return a != request.ranks - 1;
+    default:
+      return true;
+  }
 }
 
 Status check_edges(PlannerId id, const PlanRequest& request) {
@@ -64,20 +76,10 @@ int rings_of(const PlanRequest& request) {
 // Leaf s * rings + k: the part of segment s that travels on ring k.
 void cut(const PlanRequest& request, int rings, std::vector<std::uint64_t>* out) {
   out->clear();
-  switch (request.collective) {
-    case Collective::kReduceScatter:
-    case Collective::kAllGather:
-      for (int i = 0; i < request.ranks; ++i)
-        cut_evenly(request.count * static_cast<std::uint64_t>(i), request.count, rings, request.element_bytes, out);
-      break;
-    case Collective::kAllReduce:
-      cut_evenly(0, request.total(), request.ranks * rings, request.element_bytes, out);
-      break;
-    case Collective::kBroadcast:  // one segment: its cells pipeline down the chain
-    case Collective::kBarrier:
-      cut_evenly(0, request.total(), rings, request.element_bytes, out);
-      break;
-  }
+  if (in_blocks(request.collective)) return cut_blocks(request, out, rings);
+  // Other chains than of blocks have one segment: its cells pipeline from hop to hop.
+  const int segments = request.collective == Collective::kAllReduce ? request.ranks : 1;
+  cut_evenly(0, request.total(), segments * rings, request.element_bytes, out);
   out->push_back(request.total());
 }
 
@@ -134,6 +136,47 @@ class Ring {
     }
   }
 
+  // root + 1 begins; every rank adds what comes to its own, the root last.
+  void reduce(int root) {
+    const int position = at(rank_ - root - 1);
+    Buffer held = Buffer::kInput;
+    if (position > 0) {
+      const bool last = position == n_ - 1;
+      held = last ? Buffer::kOutput : Buffer::kScratch;
+      build_.receive_reduce({.peer = previous_, .round = position - 1, .run = segment(0)}, Buffer::kInput, held, last);
+    }
+    if (position < n_ - 1) build_.send({.peer = next_, .round = position, .run = segment(0), .rail = rail_}, held);
+  }
+
+  // Every rank sends its own block towards the root, then those of the ranks before it, nearest first.
+  void gather(int root) {
+    const int position = at(rank_ - root - 1);
+    const bool ends = position == n_ - 1;
+    if (ends) {
+      copy_own();
+    } else {
+      build_.send({.peer = next_, .round = 0, .run = segment(rank_), .rail = rail_}, Buffer::kInput);
+    }
+    for (int k = 1; k <= position; ++k) {
+      const Buffer held = ends ? Buffer::kOutput : Buffer::kScratch;
+      build_.receive({.peer = previous_, .round = k - 1, .run = segment(rank_ - k)}, held);
+      if (!ends) build_.send({.peer = next_, .round = k, .run = segment(rank_ - k), .rail = rail_}, held);
+    }
+  }
+
+  // The block with the longest way leaves first.
+  void scatter(int root) {
+    const int position = at(rank_ - root);
+    if (position == 0) copy_own();
+    for (int to = n_ - 1; to >= std::max(position, 1); --to) {
+      const Run block = segment(root + to);
+      const int round = n_ - 1 - to + position;
+      const Buffer held = position == 0 ? Buffer::kInput : to == position ? Buffer::kOutput : Buffer::kScratch;
+      if (position > 0) build_.receive({.peer = previous_, .round = round - 1, .run = block}, held);
+      if (to > position) build_.send({.peer = next_, .round = round, .run = block, .rail = rail_}, held);
+    }
+  }
+
   // Up the chain 0 … n-1 and back down: nothing turns round at n-1 before all have entered.
   void barrier() {
     const Run all = {0, 1};
@@ -176,12 +219,21 @@ void run(const PlanRequest& request, Ring ring) {
     case Collective::kBarrier:
       ring.barrier();
       break;
+    case Collective::kReduce:
+      ring.reduce(request.root);
+      break;
+    case Collective::kGather:
+      ring.gather(request.root);
+      break;
+    case Collective::kScatter:
+      ring.scatter(request.root);
+      break;
   }
 }
 
 std::uint32_t leaf_count_of(const PlanRequest& request, int rings) {
-  const bool whole = request.collective == Collective::kBroadcast || request.collective == Collective::kBarrier;
-  return static_cast<std::uint32_t>(whole ? rings : request.ranks * rings);
+  const bool all = in_blocks(request.collective) || request.collective == Collective::kAllReduce;
+  return static_cast<std::uint32_t>(all ? request.ranks * rings : rings);
 }
 
 void plan(const PlanRequest& request, int rank, Plan* out) {

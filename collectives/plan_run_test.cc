@@ -61,10 +61,12 @@ class Run {
     if (!sources_kept_) return false;
     for (int r = 0; r < request_.ranks; ++r) {
       for (std::size_t leaf = 0; leaf < leaves_; ++leaf) {
-        if (request_.collective == Collective::kReduceScatter && block_of(leaf) != r) continue;
+        const Collective c = request_.collective;
+        if ((c == Collective::kReduceScatter || c == Collective::kScatter) && block_of(leaf) != r) continue;
+        if ((c == Collective::kReduce || c == Collective::kGather) && request_.root != r) continue;
         std::uint64_t wanted = 0;
-        if (request_.collective == Collective::kAllGather) wanted = input(block_of(leaf));
-        if (request_.collective == Collective::kBroadcast) wanted = input(request_.root);
+        if (c == Collective::kAllGather || c == Collective::kGather) wanted = input(block_of(leaf));
+        if (c == Collective::kBroadcast || c == Collective::kScatter) wanted = input(request_.root);
         if (wanted == 0) {
           for (int q = 0; q < request_.ranks; ++q) wanted += input(q);
         }
@@ -82,8 +84,9 @@ class Run {
   static std::uint64_t input(int rank) { return 1ull << (2 * rank); }
   int block_of(std::size_t leaf) const { return static_cast<int>(leaf_of_[leaf] / request_.count); }
   bool has_input(int r, std::size_t leaf) const {
-    if (request_.collective == Collective::kBroadcast) return r == request_.root;
-    return request_.collective != Collective::kAllGather || block_of(leaf) == r;
+    const Collective c = request_.collective;
+    if (c == Collective::kBroadcast || c == Collective::kScatter) return r == request_.root;
+    return (c != Collective::kAllGather && c != Collective::kGather) || block_of(leaf) == r;
   }
   std::uint64_t& at(int r, Buffer b, std::size_t leaf) {
     if (request_.collective == Collective::kBarrier) b = Buffer::kScratch;
@@ -161,7 +164,8 @@ void expect_right(PlannerId id, const PlanRequest& request) {
 }
 
 constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                               Collective::kBroadcast, Collective::kBarrier};
+                               Collective::kBroadcast, Collective::kBarrier,       Collective::kReduce,
+                               Collective::kGather,    Collective::kScatter};
 
 TEST(PlanRun, AnyOrderOfArrivalsGivesTheSum) {
   const bool quick = std::getenv("CANARY_TEST_QUICK") != nullptr;  // a step costs the square of the plan's length
@@ -170,7 +174,7 @@ TEST(PlanRun, AnyOrderOfArrivalsGivesTheSum) {
     for (const Collective collective : kAll) {
       for (const Planner& one : planners()) {
         for (const int root : {0, n - 1}) {
-          if (root != 0 && collective != Collective::kBroadcast) continue;
+          if (root != 0 && !has_root(collective)) continue;
           const auto reach = Reachability::full(n, 4);
           const PlanRequest request{.collective = collective,
                                     .ranks = n,

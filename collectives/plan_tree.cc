@@ -1,7 +1,7 @@
 // Binomial tree, for small operations: lg n message times up and lg n down. Double binary tree, for large ones: every rank is a leaf of one
 // tree and an inner node of the other (but one rank where n is odd), each tree carries half of the buffer, and cells pipeline through
 // both, so that a NIC sends and receives M bytes each way whatever n is (Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth
-// broadcast, reduction and scan", 2009).
+// broadcast, reduction and scan", 2009). Gather and scatter: the binomial tree from the root, each edge with the blocks of the subtree below.
 //
 // Children are added in the order in which they can be ready, own contribution first: the order is fixed.
 #include <algorithm>
@@ -105,6 +105,42 @@ class Walk {
     if (!is_root()) build_.send({.peer = rank_of(tree_.parent[me_]), .round = tree_.up_round[me_], .run = run}, held);
   }
 
+  // Blocks: leaf i is rank i's. The own one goes up at once, those of the subtree as they come.
+  void gather() {
+    if (is_root()) build_.copy(block(me_), Buffer::kInput, Buffer::kOutput, false);
+    const Buffer held = is_root() ? Buffer::kOutput : Buffer::kScratch;
+    const int parent = is_root() ? -1 : rank_of(tree_.parent[me_]);
+    if (parent >= 0) build_.send({.peer = parent, .round = tree_.up_round[me_], .run = block(me_)}, Buffer::kInput);
+    for (const int child : tree_.children[me_]) {
+      const Hop hop = {.peer = rank_of(child), .round = tree_.up_round[child], .run = block(child)};
+      build_.receive(hop, held);
+      each_run(child + 1, child + size_of(child),
+               [&](Run run) { build_.receive({.peer = hop.peer, .round = hop.round, .run = run}, held); });
+    }
+    if (parent < 0) return;
+    each_run(me_ + 1, me_ + size_of(me_),
+             [&](Run run) { build_.send({.peer = parent, .round = tree_.up_round[me_], .run = run}, held); });
+  }
+
+  void scatter() {
+    const Buffer held = is_root() ? Buffer::kInput : Buffer::kScratch;
+    if (is_root()) {
+      build_.copy(block(me_), Buffer::kInput, Buffer::kOutput, false);
+    } else {
+      const Hop hop = {.peer = rank_of(tree_.parent[me_]), .round = tree_.down_round[me_], .run = block(me_)};
+      each_run(me_ + 1, me_ + size_of(me_),
+               [&](Run run) { build_.receive({.peer = hop.peer, .round = hop.round, .run = run}, held); });
+      build_.receive(hop, Buffer::kOutput);
+    }
+    const std::vector<int>& children = tree_.children[me_];
+    for (auto child = children.rbegin(); child != children.rend(); ++child) {
+      const Hop hop = {.peer = rank_of(*child), .round = tree_.down_round[*child], .run = block(*child)};
+      each_run(*child + 1, *child + size_of(*child),
+               [&](Run run) { build_.send({.peer = hop.peer, .round = hop.round, .run = run}, held); });
+      build_.send(hop, held);
+    }
+  }
+
   // `source`: what the root sends.
   void broadcast(Run run, Buffer source, Buffer result, int first_round) {
     if (!is_root()) {
@@ -120,6 +156,22 @@ class Walk {
 
  private:
   int rank_of(int position) const { return (position + first_) % n_; }
+  // Positions of a binomial subtree are in a row.
+  int size_of(int position) const { return std::min(position & -position, n_ - position); }
+  Run block(int position) const {
+    const auto leaf = static_cast<std::uint32_t>(rank_of(position));
+    return {leaf, leaf + 1};
+  }
+  // The blocks of the positions [begin, end) as runs of leaves: two where the ranks wrap around.
+  template <typename Visit>
+  void each_run(int begin, int end, Visit visit) const {
+    const int wrap = std::clamp(n_ - first_, begin, end);
+    const auto run = [this](int from, int to) {
+      return Run{static_cast<std::uint32_t>(rank_of(from)), static_cast<std::uint32_t>(rank_of(to - 1)) + 1};
+    };
+    if (begin < wrap) visit(run(begin, wrap));
+    if (wrap < end) visit(run(wrap, end));
+  }
 
   PlanBuilder& build_;
   const Tree tree_;
@@ -129,8 +181,7 @@ class Walk {
 // --- binomial -----------------------------------------------------------------------------------------------------------
 
 bool tree_defines(Collective collective, int) {
-  return collective == Collective::kAllReduce || collective == Collective::kBroadcast ||
-         collective == Collective::kBarrier;
+  return has_root(collective) || collective == Collective::kAllReduce || collective == Collective::kBarrier;
 }
 
 Status need_edges(PlannerId id, const PlanRequest& request, const Parents& parents, int first) {
@@ -142,20 +193,24 @@ Status need_edges(PlannerId id, const PlanRequest& request, const Parents& paren
   return {};
 }
 
-int first_of(const PlanRequest& request) { return request.collective == Collective::kBroadcast ? request.root : 0; }
+int first_of(const PlanRequest& request) { return has_root(request.collective) ? request.root : 0; }
 
 Status check_tree(const PlanRequest& request) {
   if (Status status = check_request(kTreePlanner, request); !status.ok()) return status;
   return need_edges(PlannerId::kTree, request, binomial(request.ranks), first_of(request));
 }
 
-// One leaf: cells pipeline through the tree.
-void tree_leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) { *out = {0, request.total()}; }
+// One leaf, or one per block: cells pipeline through the tree.
+void tree_leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) {
+  if (in_blocks(request.collective)) return cut_blocks(request, out);
+  *out = {0, request.total()};
+}
 
 void plan_tree(const PlanRequest& request, int rank, Plan* out) {
   const int n = request.ranks;
+  const auto leaf_count = static_cast<std::uint32_t>(in_blocks(request.collective) ? n : 1);
   if (n == 1) return plan_alone(request, 1, out);
-  PlanBuilder build(out, n, 1);
+  PlanBuilder build(out, n, leaf_count);
   Walk walk(build, Tree(binomial(n)), n, first_of(request), rank);
   const Run all = {0, 1};
   switch (request.collective) {
@@ -167,6 +222,15 @@ void plan_tree(const PlanRequest& request, int rank, Plan* out) {
       walk.reduce(all, Buffer::kScratch, Buffer::kScratch, false);
       walk.broadcast(all, Buffer::kScratch, Buffer::kScratch, walk.rounds_up());
       break;
+    case Collective::kReduce:
+      walk.reduce(all, Buffer::kInput, walk.is_root() ? Buffer::kOutput : Buffer::kScratch, true);
+      break;
+    case Collective::kGather:
+      walk.gather();
+      break;
+    case Collective::kScatter:
+      walk.scatter();
+      break;
     default:
       walk.reduce(all, Buffer::kInput, Buffer::kOutput, true);
       walk.broadcast(all, Buffer::kOutput, Buffer::kOutput, walk.rounds_up());
@@ -177,16 +241,15 @@ void plan_tree(const PlanRequest& request, int rank, Plan* out) {
 // --- double binary tree -------------------------------------------------------------------------------------------------
 
 bool double_tree_defines(Collective collective, int) {
-  return collective == Collective::kAllReduce || collective == Collective::kBroadcast;
+  return collective == Collective::kAllReduce || collective == Collective::kBroadcast ||
+         collective == Collective::kReduce;
 }
 
-// A broadcast's root stands beside both trees and deals each its half: m = n - 1 positions from root + 1 on.
+// A root stands beside both trees and deals each its half, or takes it: m = n - 1 positions from root + 1 on.
 int positions_of(const PlanRequest& request) {
-  return request.collective == Collective::kBroadcast ? request.ranks - 1 : request.ranks;
+  return has_root(request.collective) ? request.ranks - 1 : request.ranks;
 }
-int offset_of(const PlanRequest& request) {
-  return request.collective == Collective::kBroadcast ? request.root + 1 : 0;
-}
+int offset_of(const PlanRequest& request) { return has_root(request.collective) ? request.root + 1 : 0; }
 
 Status check_double_tree(const PlanRequest& request) {
   if (Status status = check_request(kDoubleTreePlanner, request); !status.ok()) return status;
@@ -195,7 +258,7 @@ Status check_double_tree(const PlanRequest& request) {
     const Parents parents = binary(positions_of(request), second);
     if (Status status = need_edges(PlannerId::kDoubleTree, request, parents, offset_of(request)); !status.ok())
       return status;
-    if (request.collective != Collective::kBroadcast) continue;
+    if (!has_root(request.collective)) continue;
     const auto root = std::find(parents.begin(), parents.end(), -1) - parents.begin();
     const int below = (static_cast<int>(root) + offset_of(request)) % request.ranks;
     if (Status status = need_edge(PlannerId::kDoubleTree, *request.reach, request.root, below); !status.ok())
@@ -215,11 +278,22 @@ void plan_double_tree(const PlanRequest& request, int rank, Plan* out) {
   if (n == 1) return plan_alone(request, 2, out);
   PlanBuilder build(out, n, 2);
   const bool broadcast = request.collective == Collective::kBroadcast;
+  const bool reduce = request.collective == Collective::kReduce;
   if (broadcast && rank == request.root) build.copy({0, 2}, Buffer::kInput, Buffer::kOutput, false);
   for (const bool second : {false, true}) {
     const Run half = {second ? 1u : 0u, second ? 2u : 1u};
     Walk walk(build, Tree(binary(positions_of(request), second)), n, offset_of(request), rank);
-    if (!broadcast) {
+    if (reduce && rank == request.root) {
+      build.receive_reduce({.peer = walk.rank_of_root(), .round = walk.rounds_up(), .run = half}, Buffer::kInput,
+                           Buffer::kOutput, true);
+    } else if (reduce) {
+      walk.reduce(half, Buffer::kInput, Buffer::kScratch, false);
+      if (walk.is_root()) {
+        // n = 2: a tree of one rank has nothing to add.
+        const Buffer sums = n == 2 ? Buffer::kInput : Buffer::kScratch;
+        build.send({.peer = request.root, .round = walk.rounds_up(), .run = half}, sums);
+      }
+    } else if (!broadcast) {
       walk.reduce(half, Buffer::kInput, Buffer::kOutput, true);
       walk.broadcast(half, Buffer::kOutput, Buffer::kOutput, walk.rounds_up());
     } else if (rank == request.root) {

@@ -11,7 +11,8 @@ namespace canarynet {
 namespace {
 
 constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                               Collective::kBroadcast, Collective::kBarrier};
+                               Collective::kBroadcast, Collective::kBarrier,       Collective::kReduce,
+                               Collective::kGather,    Collective::kScatter};
 constexpr PlannerId kFlat[] = {PlannerId::kRing,       PlannerId::kMesh,       PlannerId::kHalvingDoubling,
                                PlannerId::kTree,       PlannerId::kDoubleTree, PlannerId::kParameterServer,
                                PlannerId::kRingPerRail};
@@ -63,7 +64,7 @@ TEST(Planners, FlatPlansAreProvenForUpTo64Ranks) {
       for (const PlannerId id : kFlat) {
         if (!planner(id).defines(collective, n)) continue;
         for (const int root : {0, n / 2, n - 1}) {
-          if (root != 0 && collective != Collective::kBroadcast) continue;
+          if (root != 0 && !has_root(collective)) continue;
           ASSERT_NO_FATAL_FAILURE(prove(id, {.collective = collective, .ranks = n, .root = root, .reach = &reach}));
         }
       }
@@ -86,7 +87,7 @@ TEST(Planners, BCubePlansAreProvenOnPureBCubeWiringForUpTo64Ranks) {
       const auto reach = Reachability::bcube(shape.r, shape.levels);
       for (const Collective collective : kAll) {
         for (const int root : {0, n / 2, n - 1}) {
-          if (root != 0 && collective != Collective::kBroadcast) continue;
+          if (root != 0 && !has_root(collective)) continue;
           ASSERT_NO_FATAL_FAILURE(
               prove(PlannerId::kBCube,
                     {.collective = collective, .ranks = n, .root = root, .reach = &reach, .bcube = shape}));
@@ -110,7 +111,7 @@ TEST(Planners, OneRankCopiesAndFinishesWhereThereIsAReduction) {
       }
       ASSERT_EQ(plan.steps.size(), 1u);
       EXPECT_EQ(plan.steps[0].kind, StepKind::kCopy);
-      EXPECT_EQ(plan.steps[0].finish, collective == Collective::kAllReduce || collective == Collective::kReduceScatter);
+      EXPECT_EQ(plan.steps[0].finish, reduces(collective));
     }
   }
 }
@@ -241,6 +242,12 @@ TEST(Planners, RoundsAreTheDocumentedMessageTimes) {
   EXPECT_EQ(rounds_of(PlannerId::kRing, request), 63);
   EXPECT_EQ(rounds_of(PlannerId::kBCube, request), 12);
   EXPECT_EQ(rounds_of(PlannerId::kTree, request), 6);
+  for (const Collective collective : {Collective::kReduce, Collective::kGather, Collective::kScatter}) {
+    request.collective = collective;
+    EXPECT_EQ(rounds_of(PlannerId::kRing, request), 63);
+    EXPECT_EQ(rounds_of(PlannerId::kTree, request), 6);
+    EXPECT_EQ(rounds_of(PlannerId::kBCube, request), collective == Collective::kReduce ? 12 : 6);
+  }
 }
 
 TEST(Planners, BroadcastRootsSendNoMoreThanTheyMust) {
@@ -253,6 +260,57 @@ TEST(Planners, BroadcastRootsSendNoMoreThanTheyMust) {
   const auto flat = Reachability::full(9, 1);
   const PlanRequest mesh{.collective = Collective::kBroadcast, .ranks = 9, .count = 32 * 8, .root = 5, .reach = &flat};
   EXPECT_EQ(sent(plan_of(PlannerId::kMesh, mesh, 5), leaves_of(PlannerId::kMesh, mesh), 1)[-1], mesh.count);
+}
+
+// Bytes a rank receives.
+std::uint64_t received(PlannerId id, const PlanRequest& request, int rank) {
+  const auto leaves = leaves_of(id, request);
+  std::uint64_t bytes = 0;
+  for (const Step& step : plan_of(id, request, rank).steps) {
+    if (step.kind == StepKind::kReceive || step.kind == StepKind::kReceiveReduce)
+      bytes += (leaves[step.leaf_end] - leaves[step.leaf_begin]) * request.element_bytes;
+  }
+  return bytes;
+}
+
+TEST(Planners, RootsOfReduceReceiveTwoBuffersAtMostButForTheStar) {
+  const auto reach = Reachability::full(8, 3);
+  const PlanRequest request{.collective = Collective::kReduce,
+                            .ranks = 8,
+                            .count = 32 * 8 * 3,
+                            .element_bytes = 4,
+                            .root = 3,
+                            .reach = &reach,
+                            .bcube = {2, 3}};
+  const std::uint64_t whole = request.count * 4;
+  EXPECT_EQ(received(PlannerId::kRing, request, 3), whole);
+  EXPECT_EQ(received(PlannerId::kRingPerRail, request, 3), whole);
+  EXPECT_EQ(received(PlannerId::kDoubleTree, request, 3), whole);
+  EXPECT_EQ(received(PlannerId::kMesh, request, 3), whole * 2 * 7 / 8);
+  EXPECT_EQ(received(PlannerId::kHalvingDoubling, request, 3), whole * 2 * 7 / 8);
+  EXPECT_EQ(received(PlannerId::kBCube, request, 3), whole * 2 * 7 / 8);
+  EXPECT_EQ(received(PlannerId::kTree, request, 3), whole * 3);
+  EXPECT_EQ(received(PlannerId::kParameterServer, request, 3), whole * 7);
+}
+
+TEST(Planners, GatherAndScatterCarryNoBlockIntoOrOutOfTheRootTwice) {
+  const auto reach = Reachability::full(8, 3);
+  for (const PlannerId id :
+       {PlannerId::kRing, PlannerId::kMesh, PlannerId::kTree, PlannerId::kBCube, PlannerId::kRingPerRail}) {
+    PlanRequest request{.collective = Collective::kGather,
+                        .ranks = 8,
+                        .count = 96,
+                        .element_bytes = 4,
+                        .root = 5,
+                        .reach = &reach,
+                        .bcube = {2, 3}};
+    EXPECT_EQ(received(id, request, 5), request.count * 4 * 7) << name_of(id);
+    request.collective = Collective::kScatter;
+    std::uint64_t bytes = 0;
+    for (const auto& [rail, b] : sent(plan_of(id, request, 5), leaves_of(id, request), 4)) bytes += b;
+    EXPECT_EQ(bytes, request.count * 4 * 7) << name_of(id);
+    EXPECT_EQ(received(id, request, 5), 0u) << name_of(id);
+  }
 }
 
 TEST(Planners, MeshRoundsPairEveryRankWithOneOther) {
@@ -317,8 +375,10 @@ TEST(Planners, ChecksAskForNoEdgeThatThePlanDoesNotUse) {
         }
       }
       request.reach = &used;
-      const bool tight = one.id != PlannerId::kBCube && one.id != PlannerId::kHalvingDoubling &&
-                         (one.id != PlannerId::kMesh || collective == Collective::kBarrier);
+      const bool star =
+          collective == Collective::kBarrier || collective == Collective::kGather || collective == Collective::kScatter;
+      const bool tight =
+          one.id != PlannerId::kBCube && one.id != PlannerId::kHalvingDoubling && (one.id != PlannerId::kMesh || star);
       if (tight) {
         EXPECT_TRUE(check_planner(one.id, request).ok()) << check_planner(one.id, request).to_string();
       }
@@ -332,6 +392,9 @@ TEST(Planners, UndefinedAndUnknownIsRefusedWithItsReason) {
   const auto reach = Reachability::full(6, 1);
   PlanRequest request{.collective = Collective::kBroadcast, .ranks = 6, .count = 1, .reach = &reach};
   EXPECT_EQ(planner(PlannerId::kHalvingDoubling).check(request).text(), "halving_doubling does not define broadcast");
+  request.collective = Collective::kGather;
+  EXPECT_EQ(planner(PlannerId::kParameterServer).check(request).text(), "parameter_server does not define gather");
+  request.collective = Collective::kBroadcast;
   const Status shape = planner(PlannerId::kBCube).check(request);
   EXPECT_EQ(shape.code(), CANARY_INVALID_ARGUMENT);
   EXPECT_NE(shape.text().find("n = 6"), std::string::npos);
@@ -354,11 +417,10 @@ TEST(Planners, PlansOf2048RanksStaySmall) {
       ASSERT_TRUE(one.check(request).ok());
       for (const int rank : {0, 1023}) {
         const std::size_t steps = plan_of(one.id, request, rank).steps.size();
-        const bool in_blocks = collective == Collective::kReduceScatter || collective == Collective::kAllGather;
         const std::size_t limit = one.id == PlannerId::kHalvingDoubling ? 64
-                                  : one.id == PlannerId::kBCube         ? (in_blocks ? 2 * 11 * 2048 : 4 * 11 * 11)
-                                  : one.id == PlannerId::kRingPerRail   ? 4 * 2048 * 11
-                                                                        : 4 * 2048;
+                                  : one.id == PlannerId::kBCube ? (in_blocks(collective) ? 2 * 11 * 2048 : 4 * 11 * 11)
+                                  : one.id == PlannerId::kRingPerRail ? 4 * 2048 * 11
+                                                                      : 4 * 2048;
         EXPECT_LE(steps, limit) << name_of(one.id) << " " << name_of(collective);
         EXPECT_GT(steps, 0u);
       }

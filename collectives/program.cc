@@ -3,29 +3,48 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "collectives/layout.h"
 
 namespace canarynet {
 namespace {
 
 constexpr std::uint32_t kGridAlign = 128;
 
-// cell_of_leaf[i] = first cell of leaf i.
-std::vector<std::uint32_t> cut_cells(const std::vector<std::uint64_t>& leaves, std::uint32_t element_bytes,
-                                     std::uint32_t piece_bytes, std::vector<std::uint64_t>* cell_offset) {
-  const std::uint64_t cell = std::max<std::uint64_t>(piece_bytes / kGridAlign * kGridAlign, kGridAlign);
-  std::vector<std::uint32_t> first(leaves.size());
-  cell_offset->assign(1, 0);
-  for (std::size_t i = 0; i + 1 < leaves.size(); ++i) {
-    first[i] = static_cast<std::uint32_t>(cell_offset->size() - 1);
-    const std::uint64_t end = leaves[i + 1] * element_bytes;
-    for (std::uint64_t at = leaves[i] * element_bytes; at < end;) {
-      at = std::min(end, at + cell);
-      cell_offset->push_back(at);
+// The leaves that a plan covers, ascending, with the first cell of each.
+class Grid {
+ public:
+  Grid(const Plan& plan, const Layout& layout, Program* p) {
+    for (const Step& s : plan.steps) {
+      for (std::uint32_t leaf = s.leaf_begin; leaf < s.leaf_end; ++leaf) leaves_.push_back(leaf);
     }
+    std::sort(leaves_.begin(), leaves_.end());
+    leaves_.erase(std::unique(leaves_.begin(), leaves_.end()), leaves_.end());
+    const std::uint64_t cell = std::max<std::uint64_t>(p->piece_bytes / kGridAlign * kGridAlign, kGridAlign);
+    std::vector<std::uint64_t>& offsets = p->cell_offset;
+    offsets.assign(1, 0);
+    for (const std::uint32_t leaf : leaves_) {
+      first_.push_back(static_cast<std::uint32_t>(offsets.size() - 1));
+      const Layout::Place at = layout.of(leaf);
+      const std::uint64_t bytes = at.elements * p->element_bytes, begin = offsets.back();
+      for (std::uint64_t done = 0; done < bytes; done = std::min(bytes, done + cell)) {
+        p->place[static_cast<std::size_t>(Buffer::kInput)].push_back(at.input * p->element_bytes + done);
+        p->place[static_cast<std::size_t>(Buffer::kOutput)].push_back(at.output * p->element_bytes + done);
+        p->place[static_cast<std::size_t>(Buffer::kScratch)].push_back(begin + done);
+        offsets.push_back(begin + std::min(bytes, done + cell));
+      }
+    }
+    first_.push_back(static_cast<std::uint32_t>(offsets.size() - 1));
   }
-  if (!leaves.empty()) first.back() = static_cast<std::uint32_t>(cell_offset->size() - 1);
-  return first;
-}
+  std::uint32_t begin_of(const Step& s) const { return first_[index_of(s.leaf_begin)]; }
+  std::uint32_t end_of(const Step& s) const { return first_[index_of(s.leaf_end - 1) + 1]; }
+
+ private:
+  std::size_t index_of(std::uint32_t leaf) const {
+    return static_cast<std::size_t>(std::lower_bound(leaves_.begin(), leaves_.end(), leaf) - leaves_.begin());
+  }
+  std::vector<std::uint32_t> leaves_;
+  std::vector<std::uint32_t> first_;  // and the end
+};
 
 }  // namespace
 
@@ -54,11 +73,9 @@ Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_
   p.root = request.root;
   p.piece_bytes = piece_bytes;
 
-  std::vector<std::uint64_t> leaves;
-  planner(id).leaves(request, &leaves);
-  const auto cell_of_leaf = cut_cells(leaves, request.element_bytes, piece_bytes, &p.cell_offset);
   Plan plan;
   planner(id).plan(request, rank, &plan);
+  const Grid grid(plan, Layout(id, request, rank), &p);
 
   bool scratch = false;
   for (const Step& s : plan.steps) {
@@ -77,8 +94,8 @@ Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_
     const Step& s = plan.steps[i];
     ProgramStep c{
         .kind = s.kind, .src = s.src, .dst = s.dst, .finish = s.finish, .rail = s.rail, .tag = s.tag, .peer = s.peer};
-    c.cell_begin = cell_of_leaf[s.leaf_begin];
-    c.cell_end = cell_of_leaf[s.leaf_end];
+    c.cell_begin = grid.begin_of(s);
+    c.cell_end = grid.end_of(s);
     c.unit_begin = p.units;
     const std::uint32_t cells = c.cell_end - c.cell_begin;
     p.units += cells;

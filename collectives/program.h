@@ -1,10 +1,12 @@
 // collectives/program.h -- one rank's plan compiled onto the piece grid: what the executor runs. Immutable; cached by its group.
 //
-// Cells: every leaf of the schedule is cut in cells of piece_bytes (the last one shorter); cell c covers the bytes
-// [cell_offset[c], cell_offset[c+1]) of the schedule's space. A step covers cells [cell_begin, cell_end); piece number on the wire =
+// Cells: every leaf that the rank's steps cover is cut in cells of piece_bytes (the last one shorter). Cell c takes the bytes
+// [cell_offset[c], cell_offset[c+1]) of the covered leaves laid end to end, which is its place in scratch; its places in the caller's
+// buffers are in place[]. A step covers cells [cell_begin, cell_end); piece number on the wire =
 // cell - cell_begin. "Unit" = one (step, cell); units of all steps are numbered flat, so per-operation state is plain arrays.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -48,7 +50,8 @@ struct Program {
   int root = 0;
   std::uint32_t piece_bytes = 0;
 
-  std::vector<std::uint64_t> cell_offset;  // cells + 1
+  std::vector<std::uint64_t> cell_offset;           // cells + 1
+  std::array<std::vector<std::uint64_t>, 3> place;  // [Buffer][cell]: bytes from the buffer's begin
   std::vector<ProgramStep> steps;
   std::vector<std::uint32_t> dependents;  // steps that wait for a step, concatenated
   std::vector<std::uint16_t> pending;     // per unit: dependencies to wait for

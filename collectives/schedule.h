@@ -1,8 +1,9 @@
 // collectives/schedule.h -- a collective as data: per rank a list of steps, made by a pure planner, run by the one executor.
 //
-// Coordinates. Every schedule lives in one space of elements [0, total): total = count for all-reduce, broadcast and barrier;
-// ranks * count for reduce-scatter and all-gather (rank i's block is [i*count, (i+1)*count)). The space is cut in *leaves*:
-// ranges that no step ever splits; a step covers a run of whole leaves. Each leaf is cut in *cells* (the pieces) of at most
+// Coordinates. Every schedule lives in one space of elements [0, total): total = count for all-reduce, reduce, broadcast and barrier;
+// ranks * count for reduce-scatter, all-gather, gather and scatter (rank i's block is [i*count, (i+1)*count)). The space is cut in
+// *leaves*: ranges that no step ever splits; a step covers a run of whole leaves. Where a leaf lies in a rank's buffers is said by
+// collectives/layout.h; a rank has memory only for the leaves that its own steps cover. Each leaf is cut in *cells* (the pieces) of at most
 // piece_bytes when the plan is compiled, so dependencies between pieces are one to one: cell c of a step waits for cell c of
 // the steps it depends on (where both cover c).
 //
@@ -11,6 +12,9 @@
 //   all-reduce, broadcast  input and output cover the whole space (broadcast: input is read at the root only)
 //   reduce-scatter         input covers the space, output only the own block; partial sums of other blocks live in scratch
 //   all-gather             input covers only the own block, output the whole space
+//   reduce                 as all-reduce, but the output is written at the root only: partial sums elsewhere live in scratch
+//   gather                 as all-gather, but the output is written at the root only: what others pass on lives in scratch
+//   scatter                input covers the space and is read at the root only, output covers only the own block
 //   barrier                total = 1 element of u8 in scratch (input and output are scratch too)
 //
 // What a Plan promises (collectives/checker.h proves it): exactly-once contributions, no read before the write, no two writes
@@ -86,24 +90,21 @@ bool parse(std::string_view name, PlannerId* id);
 struct PlanRequest {
   Collective collective = Collective::kAllReduce;
   int ranks = 1;
-  std::uint64_t count = 0;  // as the caller counts: elements per rank's block for reduce-scatter and all-gather
+  std::uint64_t count = 0;  // as the caller counts: elements per rank's block where there are blocks
   std::uint32_t element_bytes = 4;
-  int root = 0;                         // broadcast only
+  int root = 0;                         // broadcast, reduce, gather, scatter
   const Reachability* reach = nullptr;  // of the group; never null
   BCubeShape bcube = {};                // levels 0: none known; rank digits in base r, digit 0 least significant
   int servers = 1;                      // parameter_server only; more than ranks count as all of them
 
   std::uint64_t total() const {
-    switch (collective) {
-      case Collective::kReduceScatter:
-      case Collective::kAllGather:
-        return count * static_cast<std::uint64_t>(ranks);
-      case Collective::kBarrier:
-        return 1;
-      default:
-        return count;
-    }
+    if (collective == Collective::kBarrier) return 1;
+    return in_blocks(collective) ? count * static_cast<std::uint64_t>(ranks) : count;
   }
+  // Elements of rank i's block, for collectives in blocks.
+  std::uint64_t block(int) const { return count; }
+  // The rank whose block has the element.
+  int owner_of(std::uint64_t element) const { return static_cast<int>(element / count); }
 };
 
 // The shared part: leaf i is the elements [leaves[i], leaves[i+1]); empty leaves are allowed (count < ranks).

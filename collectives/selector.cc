@@ -53,12 +53,17 @@ Order preference(const PlanRequest& request) {
     // rail at a time.
     return small ? order({kHalvingDoubling, kBCube, kTree, kMesh}) : order({kBCube, kRing, kHalvingDoubling, kMesh});
   }
+  // The bytes go into or out of the root's NICs once in any case: straight, or by a tree where posting n - 1 small messages takes longer.
+  if (request.collective == Collective::kGather || request.collective == Collective::kScatter)
+    return small && request.ranks > kMeshRanksMax ? order({kTree, kMesh}) : order({kMesh, kTree});
   // Flat wiring. All planners but bcube stripe each flow over the NICs by measured rate, so NICs of unequal speed add
   // up; bcube's fixed parts would wait for the slowest one. Mesh, ring and halving move the same 2(1-1/n)M per rank;
   // the ring gives each NIC one smooth flow in and one out, which kernel TCP and shallow switch buffers like best, so
   // it takes what is large enough to pipeline.
   if (!small && bytes >= n * kRingSegmentBytes) return order({kRing, kMesh, kHalvingDoubling});
   if (request.collective == Collective::kBroadcast && !small) return order({kRing, kMesh});
+  if (request.collective == Collective::kReduce && request.ranks > kMeshRanksMax)
+    return order({kTree, kHalvingDoubling});
   return request.ranks <= kMeshRanksMax ? order({kMesh, kHalvingDoubling})
                                         : order({kHalvingDoubling, kTree, kBCube, kMesh});
 }

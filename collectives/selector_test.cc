@@ -6,7 +6,8 @@ namespace canarynet {
 namespace {
 
 constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                               Collective::kBroadcast, Collective::kBarrier};
+                               Collective::kBroadcast, Collective::kBarrier,       Collective::kReduce,
+                               Collective::kGather,    Collective::kScatter};
 
 PlannerId chosen(const PlanRequest& request, const SelectorOptions& options = {}) {
   const auto result = select_planner(request, options);

@@ -183,47 +183,52 @@ canary_status finish_wait(canary_op* op) {
   return code;
 }
 
-canary_status run(canary_group* group, const OpRequest& request, canary_op** out) {
-  if (group == nullptr || group->member == nullptr) return invalid("group is NULL");
-  const bool known_type = static_cast<unsigned>(request.type) < static_cast<unsigned>(kDataTypeCount);
-  const bool known_op = static_cast<unsigned>(request.redop) < static_cast<unsigned>(kReduceOpCount);
-  const std::string name(name_of(request.collective));
-  if (!known_type)
-    return invalid(name + ": type " + std::to_string(static_cast<int>(request.type)) + " is not a canary_type");
-  if (!known_op)
-    return invalid(name + ": redop " + std::to_string(static_cast<int>(request.redop)) + " is not a canary_redop");
-  const auto size = group->member->group->members.size();
+// OK, or what is wrong with a caller's arguments.
+Status check_arguments(const GroupMember& member, const OpRequest& request) {
+  const auto wrong = [&](const std::string& what) {
+    return Status(CANARY_INVALID_ARGUMENT, std::string(name_of(request.collective)) + ": " + what);
+  };
+  if (static_cast<unsigned>(request.type) >= static_cast<unsigned>(kDataTypeCount))
+    return wrong("type " + std::to_string(static_cast<int>(request.type)) + " is not a canary_type");
+  if (static_cast<unsigned>(request.redop) >= static_cast<unsigned>(kReduceOpCount))
+    return wrong("redop " + std::to_string(static_cast<int>(request.redop)) + " is not a canary_redop");
+  const auto size = member.group->members.size();
   std::uint64_t total = 0;
-  if (__builtin_mul_overflow(request.count, size_of(request.type) * size, &total) || total > (std::uint64_t{1} << 46)) {
-    return invalid(name + ": count " + std::to_string(request.count) + " is too large");
+  if (__builtin_mul_overflow(request.count, size_of(request.type) * size, &total) || total > (std::uint64_t{1} << 46))
+    return wrong("count " + std::to_string(request.count) + " is too large");
+  if (has_root(request.collective) && (request.root < 0 || static_cast<std::size_t>(request.root) >= size)) {
+    return wrong("root " + std::to_string(request.root) + " is outside of a group of " + std::to_string(size));
   }
-  if (request.collective == Collective::kBroadcast &&
-      (request.root < 0 || static_cast<std::size_t>(request.root) >= size)) {
-    return invalid(name + ": root " + std::to_string(request.root) + " is outside of a group of " +
-                   std::to_string(size));
-  }
-  const bool reads = request.collective != Collective::kBroadcast || request.root == group->member->rank;
-  if (request.collective != Collective::kBarrier && request.count != 0) {
-    if (reads && request.input == nullptr) return invalid(name + ": input is NULL");
-    if (request.output == nullptr) return invalid(name + ": output is NULL");
-  }
-  canary_context* context = group->context;
-  canary_op* op = context->take_op(group->member);
-  Submission s;
-  s.kind = Submission::Kind::kOperation;
-  s.member = group->member;
-  s.request = request;
-  s.ticket = &op->ticket;
-  if (Status st = context->impl->submit(s); !st.ok()) {
-    context->give_op(op);
-    return report(st);
-  }
-  if (out != nullptr) {
-    *out = op;
-    return CANARY_OK;
-  }
-  context->impl->wait(op->ticket);
-  return finish_wait(op);
+  if (request.count == 0) return {};
+  const bool is_root = request.root == member.rank;
+  if (reads_input(request.collective, is_root) && request.input == nullptr) return wrong("input is NULL");
+  if (writes_output(request.collective, is_root) && request.output == nullptr) return wrong("output is NULL");
+  return {};
+}
+
+// All collectives: submits, and waits where no handle is asked for.
+canary_status run(canary_group* group, const OpRequest& request, canary_op** out) {
+  return guarded([&]() -> canary_status {
+    if (group == nullptr || group->member == nullptr) return invalid("group is NULL");
+    if (Status wrong = check_arguments(*group->member, request); !wrong.ok()) return report(wrong);
+    canary_context* context = group->context;
+    canary_op* op = context->take_op(group->member);
+    Submission s;
+    s.kind = Submission::Kind::kOperation;
+    s.member = group->member;
+    s.request = request;
+    s.ticket = &op->ticket;
+    if (Status st = context->impl->submit(s); !st.ok()) {
+      context->give_op(op);
+      return report(st);
+    }
+    if (out != nullptr) {
+      *out = op;
+      return CANARY_OK;
+    }
+    context->impl->wait(op->ticket);
+    return finish_wait(op);
+  });
 }
 
 }  // namespace
@@ -340,57 +345,41 @@ CANARY_API int canary_group_size(const canary_group* group) {
 
 CANARY_API canary_status canary_all_reduce(canary_group* group, const void* input, void* output, size_t count,
                                            canary_type type, canary_redop redop, canary_op** op) {
-  return guarded([&] {
-    return run(group,
-               {.collective = Collective::kAllReduce,
-                .input = input,
-                .output = output,
-                .count = count,
-                .type = type,
-                .redop = redop},
-               op);
-  });
+  return run(group, {Collective::kAllReduce, input, output, count, type, redop}, op);
 }
 
 CANARY_API canary_status canary_reduce_scatter(canary_group* group, const void* input, void* output, size_t count,
                                                canary_type type, canary_redop redop, canary_op** op) {
-  return guarded([&] {
-    return run(group,
-               {.collective = Collective::kReduceScatter,
-                .input = input,
-                .output = output,
-                .count = count,
-                .type = type,
-                .redop = redop},
-               op);
-  });
+  return run(group, {Collective::kReduceScatter, input, output, count, type, redop}, op);
 }
 
 CANARY_API canary_status canary_all_gather(canary_group* group, const void* input, void* output, size_t count,
                                            canary_type type, canary_op** op) {
-  return guarded([&] {
-    return run(group,
-               {.collective = Collective::kAllGather, .input = input, .output = output, .count = count, .type = type},
-               op);
-  });
+  return run(group, {Collective::kAllGather, input, output, count, type}, op);
 }
 
 CANARY_API canary_status canary_broadcast(canary_group* group, const void* input, void* output, size_t count,
                                           canary_type type, int root, canary_op** op) {
-  return guarded([&] {
-    return run(group,
-               {.collective = Collective::kBroadcast,
-                .input = input,
-                .output = output,
-                .count = count,
-                .type = type,
-                .root = root},
-               op);
-  });
+  return run(group, {Collective::kBroadcast, input, output, count, type, CANARY_SUM, root}, op);
+}
+
+CANARY_API canary_status canary_reduce(canary_group* group, const void* input, void* output, size_t count,
+                                       canary_type type, canary_redop redop, int root, canary_op** op) {
+  return run(group, {Collective::kReduce, input, output, count, type, redop, root}, op);
+}
+
+CANARY_API canary_status canary_gather(canary_group* group, const void* input, void* output, size_t count,
+                                       canary_type type, int root, canary_op** op) {
+  return run(group, {Collective::kGather, input, output, count, type, CANARY_SUM, root}, op);
+}
+
+CANARY_API canary_status canary_scatter(canary_group* group, const void* input, void* output, size_t count,
+                                        canary_type type, int root, canary_op** op) {
+  return run(group, {Collective::kScatter, input, output, count, type, CANARY_SUM, root}, op);
 }
 
 CANARY_API canary_status canary_barrier(canary_group* group, canary_op** op) {
-  return guarded([&] { return run(group, {.collective = Collective::kBarrier, .count = 0, .type = CANARY_U8}, op); });
+  return run(group, {Collective::kBarrier, nullptr, nullptr, 0, CANARY_U8}, op);
 }
 
 CANARY_API canary_status canary_op_test(canary_op* op) {

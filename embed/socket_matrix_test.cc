@@ -102,9 +102,7 @@ std::vector<Case> cases_for(int ranks) {
     c.shape.redop = static_cast<ReduceOp>(row[2]);
     c.shape.count = elements[row[3]];
     // The larger one of the two buffers has about so many elements.
-    const bool blocks =
-        c.shape.collective == Collective::kReduceScatter || c.shape.collective == Collective::kAllGather;
-    if (blocks)
+    if (in_blocks(c.shape.collective))
       c.shape.count = (c.shape.count + static_cast<std::uint64_t>(ranks) - 1) / static_cast<std::uint64_t>(ranks);
     c.shape.root = static_cast<int>(out.size()) % ranks;
     c.shape.salt = out.size() + 1;
@@ -119,13 +117,10 @@ std::vector<Case> cases_for(int ranks) {
 class Buffers {
  public:
   Buffers(const Case& c, int rank) : case_(c), rank_(rank) {
-    const std::size_t in = oracle::input_bytes(c.shape), out = oracle::output_bytes(c.shape);
+    const std::size_t in = oracle::input_bytes(c.shape, rank), out = oracle::output_bytes(c.shape, rank);
     memory_.assign(c.in_place ? std::max(in, out) : in + out, std::byte{0xEE});
-    const auto block = static_cast<std::size_t>(rank) * c.shape.count * size_of(c.shape.type);
-    const bool scatters = c.shape.collective == Collective::kReduceScatter,
-               gathers = c.shape.collective == Collective::kAllGather;
-    input_ = memory_.data() + (c.in_place && gathers ? block : 0);
-    output_ = c.in_place ? memory_.data() + (scatters ? block : 0) : memory_.data() + in;
+    input_ = memory_.data() + (c.in_place ? oracle::in_place_input(c.shape, rank) : 0);
+    output_ = memory_.data() + (c.in_place ? oracle::in_place_output(c.shape, rank) : in);
     oracle::fill_input(c.shape, rank, input_);
     if (!c.in_place) before_.assign(memory_.begin(), memory_.begin() + static_cast<std::ptrdiff_t>(in));
   }
@@ -145,6 +140,12 @@ class Buffers {
       }
       case Collective::kBarrier:
         return canary_barrier(group, op);
+      case Collective::kReduce:  // others than the root need no output
+        return canary_reduce(group, input_, rank_ == s.root ? output_ : nullptr, s.count, s.type, s.redop, s.root, op);
+      case Collective::kGather:
+        return canary_gather(group, input_, rank_ == s.root ? output_ : nullptr, s.count, s.type, s.root, op);
+      case Collective::kScatter:
+        return canary_scatter(group, rank_ == s.root ? input_ : nullptr, output_, s.count, s.type, s.root, op);
     }
     return CANARY_INTERNAL;
   }

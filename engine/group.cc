@@ -21,9 +21,7 @@ std::string describe(const wire::SignaturePayload& s) {
   std::string out(name_of(op));
   if (op == Collective::kBarrier) return out;
   out += " " + std::string(name_of(static_cast<DataType>(s.type))) + " n=" + std::to_string(s.count);
-  if (op == Collective::kAllReduce || op == Collective::kReduceScatter) {
-    out += " " + std::string(name_of(static_cast<ReduceOp>(s.redop)));
-  }
+  if (reduces(op)) out += " " + std::string(name_of(static_cast<ReduceOp>(s.redop)));
   if (s.root >= 0) out += " root=" + std::to_string(s.root);
   return out + " " + std::string(name_of(static_cast<PlannerId>(s.planner))) +
          " piece=" + std::to_string(s.piece_bytes);

@@ -43,7 +43,7 @@ wire::Header piece_header(const GroupMember& m, const Operation& op, wire::Kind 
 
 Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   const auto element = static_cast<std::uint32_t>(size_of(r.type));
-  const int root = r.collective == Collective::kBroadcast ? r.root : 0;
+  const int root = has_root(r.collective) ? r.root : 0;
   ++m.uses;
   for (auto& e : m.programs) {
     const Program& p = e->program;
@@ -223,7 +223,7 @@ void Engine::enter(GroupMember& m, const OpRequest& request, OpTicket* ticket) {
   sig.collective = static_cast<std::uint32_t>(request.collective);
   sig.type = request.type;
   sig.redop = request.redop;
-  sig.root = request.collective == Collective::kBroadcast ? request.root : -1;
+  sig.root = has_root(request.collective) ? request.root : -1;
   sig.planner = static_cast<std::uint32_t>(program.planner);
   sig.piece_bytes = program.piece_bytes;
   sig.members = static_cast<std::uint32_t>(g.members.size());

@@ -47,6 +47,12 @@ TEST_F(CppApi, CollectivesOfOneRankCopy) {
   std::vector<double> in = {1.5, 2.5}, out(2);
   world.reduce_scatter(in, out, CANARY_AVG);
   EXPECT_EQ(out, in);
+  world.reduce(in, out, 0, CANARY_MAX);
+  EXPECT_EQ(out, in);
+  world.gather(input, gathered, 0);
+  EXPECT_EQ(gathered, input);
+  world.scatter_async(input, output, 0).wait();
+  EXPECT_EQ(output[1], 2);
   world.barrier();
 }
 
@@ -72,6 +78,9 @@ TEST_F(CppApi, LengthsThatDoNotFitAreRefused) {
   EXPECT_THROW(world.all_reduce(three, two), canarynet::Error);
   EXPECT_THROW(world.reduce_scatter(three, two), canarynet::Error);
   EXPECT_THROW(world.all_gather(three, two), canarynet::Error);
+  EXPECT_THROW(world.reduce(three, two, 0), canarynet::Error);
+  EXPECT_THROW(world.gather(three, two, 0), canarynet::Error);
+  EXPECT_THROW(world.scatter(three, two, 0), canarynet::Error);
 }
 
 TEST_F(CppApi, ErrorsCarryTheCodeAndASentence) {

@@ -27,7 +27,7 @@ class AllRanks {
   AllRanks(Cluster& cluster, const oracle::Shape& shape, bool in_place = false)
       : cluster_(cluster), shape_(shape), in_place_(in_place) {
     for (int r = 0; r < shape.ranks; ++r) {
-      const std::size_t in = oracle::input_bytes(shape), out = oracle::output_bytes(shape);
+      const std::size_t in = oracle::input_bytes(shape, r), out = oracle::output_bytes(shape, r);
       const bool shared = in_place && shape.collective != Collective::kBarrier;
       input_.emplace_back(shared ? std::max(in, out) : in);
       output_.emplace_back(shared ? 0 : out, std::byte{0xEE});
@@ -72,15 +72,14 @@ class AllRanks {
 
  private:
   static std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
-  // In place: reduce-scatter's output is its block of the input, all-gather's input its block of the output.
+  // nullptr where a rank has none.
   std::byte* input_of(int r) {
-    const bool gathers = in_place_ && shape_.collective == Collective::kAllGather;
-    return input_[at(r)].data() + (gathers ? at(r) * oracle::input_bytes(shape_) : 0);
+    if (oracle::input_bytes(shape_, r) == 0) return nullptr;
+    return input_[at(r)].data() + (in_place_ ? oracle::in_place_input(shape_, r) : 0);
   }
   std::byte* output_of(int r) {
-    if (!in_place_) return output_[at(r)].data();
-    return input_[at(r)].data() +
-           (shape_.collective == Collective::kReduceScatter ? at(r) * oracle::output_bytes(shape_) : 0);
+    if (oracle::output_bytes(shape_, r) == 0) return nullptr;
+    return in_place_ ? input_[at(r)].data() + oracle::in_place_output(shape_, r) : output_[at(r)].data();
   }
   Cluster& cluster_;
   oracle::Shape shape_;

@@ -79,24 +79,36 @@ std::uint64_t ranks_of(const Shape& s) { return static_cast<std::uint64_t>(s.ran
 
 }  // namespace
 
-std::size_t input_bytes(const Shape& s) {
-  if (s.collective == Collective::kBarrier) return 0;
-  return s.count * size_of(s.type) * (s.collective == Collective::kReduceScatter ? ranks_of(s) : 1);
+std::size_t input_bytes(const Shape& s, int rank) {
+  if (s.collective == Collective::kBarrier || !reads_input(s.collective, rank == s.root)) return 0;
+  return s.count * size_of(s.type) * (input_in_blocks(s.collective) ? ranks_of(s) : 1);
 }
 
-std::size_t output_bytes(const Shape& s) {
-  if (s.collective == Collective::kBarrier) return 0;
-  return s.count * size_of(s.type) * (s.collective == Collective::kAllGather ? ranks_of(s) : 1);
+std::size_t output_bytes(const Shape& s, int rank) {
+  if (s.collective == Collective::kBarrier || !writes_output(s.collective, rank == s.root)) return 0;
+  return s.count * size_of(s.type) * (output_in_blocks(s.collective) ? ranks_of(s) : 1);
+}
+
+// The own block of the larger buffer, where the rank has that.
+std::size_t in_place_input(const Shape& s, int rank) {
+  const bool inside = output_in_blocks(s.collective) && output_bytes(s, rank) != 0;
+  return inside ? static_cast<std::size_t>(rank) * s.count * size_of(s.type) : 0;
+}
+std::size_t in_place_output(const Shape& s, int rank) {
+  const bool inside = input_in_blocks(s.collective) && input_bytes(s, rank) != 0;
+  return inside ? static_cast<std::size_t>(rank) * s.count * size_of(s.type) : 0;
 }
 
 void fill_input(const Shape& s, int rank, void* input) {
-  const std::uint64_t n = input_bytes(s) / size_of(s.type);
+  const std::uint64_t n = input_bytes(s, rank) / size_of(s.type);
   for (std::uint64_t i = 0; i < n; ++i) put(s.type, input, i, element(s, rank, i));
 }
 
 void expected_output(const Shape& s, int rank, void* output) {
+  if (output_bytes(s, rank) == 0) return;
   switch (s.collective) {
     case Collective::kAllReduce:
+    case Collective::kReduce:
       for (std::uint64_t i = 0; i < s.count; ++i) put(s.type, output, i, reduced(s, i));
       break;
     case Collective::kReduceScatter:
@@ -104,6 +116,7 @@ void expected_output(const Shape& s, int rank, void* output) {
         put(s.type, output, i, reduced(s, i + s.count * static_cast<std::uint64_t>(rank)));
       break;
     case Collective::kAllGather:
+    case Collective::kGather:
       for (int r = 0; r < s.ranks; ++r) {
         for (std::uint64_t i = 0; i < s.count; ++i)
           put(s.type, output, i + s.count * static_cast<std::uint64_t>(r), element(s, r, i));
@@ -112,6 +125,10 @@ void expected_output(const Shape& s, int rank, void* output) {
     case Collective::kBroadcast:
       for (std::uint64_t i = 0; i < s.count; ++i) put(s.type, output, i, element(s, s.root, i));
       return;
+    case Collective::kScatter:
+      for (std::uint64_t i = 0; i < s.count; ++i)
+        put(s.type, output, i, element(s, s.root, i + s.count * static_cast<std::uint64_t>(rank)));
+      return;
     case Collective::kBarrier:
       return;
   }
@@ -119,7 +136,7 @@ void expected_output(const Shape& s, int rank, void* output) {
 }
 
 std::string compare(const Shape& s, int rank, const void* output) {
-  std::vector<std::byte> expected(output_bytes(s));
+  std::vector<std::byte> expected(output_bytes(s, rank));
   expected_output(s, rank, expected.data());
   if (expected.empty() || std::memcmp(expected.data(), output, expected.size()) == 0) return "";
   const std::size_t element = size_of(s.type);

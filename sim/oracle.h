@@ -24,9 +24,13 @@ struct Shape {
   std::uint64_t salt = 0;
 };
 
-std::size_t input_bytes(const Shape& shape);
-std::size_t output_bytes(const Shape& shape);
-// Input of one rank (group rank), input_bytes() long.
+// Of one rank (group rank); 0 where the operation reads or writes nothing.
+std::size_t input_bytes(const Shape& shape, int rank);
+std::size_t output_bytes(const Shape& shape, int rank);
+// In place: how far into the shared memory a rank's input and output begin. The memory is as long as the larger of them.
+std::size_t in_place_input(const Shape& shape, int rank);
+std::size_t in_place_output(const Shape& shape, int rank);
+// Input of one rank, input_bytes() long.
 void fill_input(const Shape& shape, int rank, void* input);
 // The one right output of a rank, output_bytes() long.
 void expected_output(const Shape& shape, int rank, void* output);

@@ -57,10 +57,10 @@ Rate run(Nanos poll_time, double seconds) {
   shape.ranks = kRanks;
   shape.count = 40 * 1024 / 4;
   std::vector<std::vector<std::byte>> in(kRanks), out(kRanks);
-  std::vector<std::byte> expected(oracle::output_bytes(shape));
+  std::vector<std::byte> expected(oracle::output_bytes(shape, 0));
   for (int r = 0; r < kRanks; ++r) {
-    in[static_cast<std::size_t>(r)].resize(oracle::input_bytes(shape));
-    out[static_cast<std::size_t>(r)].resize(oracle::output_bytes(shape));
+    in[static_cast<std::size_t>(r)].resize(oracle::input_bytes(shape, 0));
+    out[static_cast<std::size_t>(r)].resize(oracle::output_bytes(shape, 0));
     oracle::fill_input(shape, r, in[static_cast<std::size_t>(r)].data());
   }
   oracle::expected_output(shape, 0, expected.data());

@@ -89,7 +89,7 @@ Life draw(Random& r) {
 oracle::Shape draw_shape(Random& r, int ranks) {
   oracle::Shape s;
   const auto kind = r.below(10);
-  s.collective = kind < 6 ? Collective::kAllReduce : static_cast<Collective>(kind - 5);
+  s.collective = kind < 3 ? Collective::kAllReduce : static_cast<Collective>(r.below(kCollectiveCount));
   s.ranks = ranks;
   s.type = static_cast<DataType>(r.below(kDataTypeCount));
   s.redop = static_cast<ReduceOp>(r.below(kReduceOpCount));
@@ -104,8 +104,16 @@ oracle::Shape draw_shape(Random& r, int ranks) {
 struct Round {
   oracle::Shape shape;
   bool in_place = false;
-  std::vector<std::vector<std::byte>> input, output;
+  std::vector<std::vector<std::byte>> input, output;  // in place: both in `input`
   std::vector<std::unique_ptr<OpTicket>> tickets;
+
+  std::byte* input_of(int rank) {
+    return input[static_cast<std::size_t>(rank)].data() + (in_place ? oracle::in_place_input(shape, rank) : 0);
+  }
+  std::byte* output_of(int rank) {
+    const auto i = static_cast<std::size_t>(rank);
+    return in_place ? input[i].data() + oracle::in_place_output(shape, rank) : output[i].data();
+  }
 };
 
 class Swarm {
@@ -144,13 +152,13 @@ class Swarm {
     while (report_.ok && live_.size() >= 4) wait_first();
     auto round = std::make_unique<Round>();
     round->shape = draw_shape(random_, cluster_->ranks());
-    round->in_place = random_.below(2) == 0 && (round->shape.collective == Collective::kAllReduce ||
-                                                round->shape.collective == Collective::kBroadcast);
+    round->in_place = random_.below(2) == 0;
     for (int r = 0; r < cluster_->ranks(); ++r) {
-      round->input.emplace_back(oracle::input_bytes(round->shape));
-      round->output.emplace_back(oracle::output_bytes(round->shape));
+      const std::size_t in = oracle::input_bytes(round->shape, r), out = oracle::output_bytes(round->shape, r);
+      round->input.emplace_back(round->in_place ? std::max(in, out) : in);
+      round->output.emplace_back(round->in_place ? 0 : out);
       round->tickets.push_back(std::make_unique<OpTicket>());
-      oracle::fill_input(round->shape, r, round->input.back().data());
+      oracle::fill_input(round->shape, r, round->input_of(r));
     }
     // Ranks enter in a random order, some late.
     std::vector<int> order(static_cast<std::size_t>(cluster_->ranks()));
@@ -171,11 +179,9 @@ class Swarm {
     Submission s;
     s.member = cluster_->world(rank);
     s.ticket = round.tickets[i].get();
-    std::byte* in = round.input[i].data();
-    std::byte* out = round.in_place ? in : round.output[i].data();
     s.request = {.collective = round.shape.collective,
-                 .input = in,
-                 .output = out,
+                 .input = round.input_of(rank),
+                 .output = round.output_of(rank),
                  .count = round.shape.count,
                  .type = round.shape.type,
                  .redop = round.shape.redop,
@@ -229,14 +235,13 @@ class Swarm {
     while (report_.ok && !live_.empty()) wait_first();
   }
 
-  void judge(const Round& round) {
+  void judge(Round& round) {
     for (int r = 0; r < cluster_->ranks() && report_.ok; ++r) {
       if (!cluster_->alive(cluster_->host_of(r))) continue;
       const auto i = static_cast<std::size_t>(r);
       const OpTicket& t = *round.tickets[i];
       if (t.code == CANARY_OK) {
-        const std::byte* out = round.in_place ? round.input[i].data() : round.output[i].data();
-        const std::string wrong = oracle::compare(round.shape, r, out);
+        const std::string wrong = oracle::compare(round.shape, r, round.output_of(r));
         if (!wrong.empty()) fail("wrong result: " + wrong);
         continue;
       }

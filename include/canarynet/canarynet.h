@@ -75,8 +75,9 @@ CANARY_API int canary_group_rank(const canary_group* group);
 CANARY_API int canary_group_size(const canary_group* group);
 
 /* Collectives. With `op` NULL the call blocks until completion; else it returns at once with a handle for test/wait.
- * input == output is allowed (in place); for reduce_scatter in place is output == input + rank * count elements, for all_gather
- * input == output + rank * count elements. Other overlaps are not allowed. */
+ * input == output is allowed (in place); for reduce_scatter and scatter in place is output == input + rank * count elements (scatter: at the
+ * root only), for all_gather and gather input == output + rank * count elements (gather: at the root only). Other overlaps are not
+ * allowed. A root is a rank in the group. */
 
 /* output[i] = reduction over ranks of input[i], i < count. Bit-identical on all ranks. */
 CANARY_API enum canary_status canary_all_reduce(canary_group* group, const void* input, void* output, size_t count,
@@ -90,6 +91,15 @@ CANARY_API enum canary_status canary_all_gather(canary_group* group, const void*
 /* output[i] on every rank = input[i] of `root` (rank in the group); input is read at the root only. */
 CANARY_API enum canary_status canary_broadcast(canary_group* group, const void* input, void* output, size_t count,
                                                enum canary_type type, int root, canary_op** op);
+/* output[i] at `root` = reduction over ranks of input[i], i < count; elsewhere output is not touched and may be NULL. */
+CANARY_API enum canary_status canary_reduce(canary_group* group, const void* input, void* output, size_t count,
+                                            enum canary_type type, enum canary_redop redop, int root, canary_op** op);
+/* input: count elements; output at `root`: size * count elements, block i from rank i; elsewhere not touched, may be NULL. */
+CANARY_API enum canary_status canary_gather(canary_group* group, const void* input, void* output, size_t count,
+                                            enum canary_type type, int root, canary_op** op);
+/* input at `root`: size * count elements, elsewhere not read, may be NULL; output: count elements, the root's block `rank`. */
+CANARY_API enum canary_status canary_scatter(canary_group* group, const void* input, void* output, size_t count,
+                                             enum canary_type type, int root, canary_op** op);
 /* Completes on a rank after every rank has called it. */
 CANARY_API enum canary_status canary_barrier(canary_group* group, canary_op** op);
 

@@ -276,6 +276,42 @@ class Group {
     return Operation(op);
   }
 
+  // At `root` output[i] = reduction over the ranks of input[i]; elsewhere output may be empty and is not touched.
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out>
+  void reduce(const In& input, Out&& output, int root, canary_redop redop = CANARY_SUM) {
+    start_reduce(input, output, root, redop, nullptr);
+  }
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out> Operation reduce_async(const In& input, Out&& output, int root,
+                                                       canary_redop redop = CANARY_SUM) {
+    canary_op* op = nullptr;
+    start_reduce(input, output, root, redop, &op);
+    return Operation(op);
+  }
+
+  // At `root` output: size() blocks as long as input, block i from rank i; elsewhere it may be empty and is not touched.
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out>
+  void gather(const In& input, Out&& output, int root) { start_gather(input, output, root, nullptr); }
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out> Operation gather_async(const In& input, Out&& output, int root) {
+    canary_op* op = nullptr;
+    start_gather(input, output, root, &op);
+    return Operation(op);
+  }
+
+  // At `root` input: size() blocks as long as output, elsewhere it may be empty and is not read; output: the block rank().
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out>
+  void scatter(const In& input, Out&& output, int root) { start_scatter(input, output, root, nullptr); }
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out> Operation scatter_async(const In& input, Out&& output, int root) {
+    canary_op* op = nullptr;
+    start_scatter(input, output, root, &op);
+    return Operation(op);
+  }
+
   // Returns after every rank has called it.
   void barrier() { check(canary_barrier(handle_, nullptr)); }
   Operation barrier_async() {
@@ -319,6 +355,27 @@ class Group {
   void start_broadcast(Data& data, int root, canary_op** op) {
     check(canary_broadcast(handle_, std::ranges::data(data), std::ranges::data(data), std::ranges::size(data),
                            wire_type<Data>(), root, op));
+  }
+  template <typename In, typename Out>
+  void start_reduce(In& input, Out& output, int root, canary_redop redop, canary_op** op) {
+    require(rank() != root || std::ranges::size(input) == std::ranges::size(output),
+            "reduce: input and the root's output differ in length");
+    check(canary_reduce(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(input),
+                        wire_type<Out>(), redop, root, op));
+  }
+  template <typename In, typename Out>
+  void start_gather(In& input, Out& output, int root, canary_op** op) {
+    require(rank() != root || std::ranges::size(output) == std::ranges::size(input) * static_cast<std::size_t>(size()),
+            "gather: the root's output must be size() times as long as input");
+    check(canary_gather(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(input),
+                        wire_type<Out>(), root, op));
+  }
+  template <typename In, typename Out>
+  void start_scatter(In& input, Out& output, int root, canary_op** op) {
+    require(rank() != root || std::ranges::size(input) == std::ranges::size(output) * static_cast<std::size_t>(size()),
+            "scatter: the root's input must be size() times as long as output");
+    check(canary_scatter(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(output),
+                         wire_type<Out>(), root, op));
   }
   void destroy() noexcept {
     if (owned_ && handle_ != nullptr) (void)canary_group_destroy(handle_);

@@ -40,11 +40,11 @@ class Work {
       : group_(context.world().handle()),
         op_(op),
         options_(options),
+        is_root_(context.rank() == options.root),
         rank_(static_cast<std::size_t>(context.rank())),
         ranks_(static_cast<std::size_t>(context.world_size())),
         element_(element_bytes(options.type)) {
-    const bool blocks = op == Op::kReduceScatter || op == Op::kAllGather;
-    count_ = op == Op::kBarrier ? 0 : bytes / element_ / (blocks ? ranks_ : 1);
+    count_ = op == Op::kBarrier ? 0 : bytes / element_ / (in_blocks(op) ? ranks_ : 1);
     if (op == Op::kBarrier) return;
     const auto redop = reduces(op) ? options.redop : CANARY_MAX;
     const int n = context.world_size();
@@ -52,8 +52,9 @@ class Work {
       auto& t = tables_[static_cast<std::size_t>(pattern)];
       t.input = input_table(options.type, redop, n, context.rank(), pattern);
       if (reduces(op)) t.expected.push_back(reduced_table(options.type, redop, n, pattern));
-      if (op == Op::kBroadcast) t.expected.push_back(input_table(options.type, redop, n, options.root, pattern));
-      for (int rank = 0; op == Op::kAllGather && rank < n; ++rank) {
+      if (op == Op::kBroadcast || op == Op::kScatter)
+        t.expected.push_back(input_table(options.type, redop, n, options.root, pattern));
+      for (int rank = 0; (op == Op::kAllGather || op == Op::kGather) && rank < n; ++rank) {
         t.expected.push_back(input_table(options.type, redop, n, rank, pattern));
       }
       if (!options.in_place) {
@@ -66,8 +67,8 @@ class Work {
   }
 
   std::uint64_t count() const { return count_; }
-  std::uint64_t bytes() const { return std::max(input_count(), output_count()) * element_; }
-  bool same_everywhere() const { return op_ != Op::kReduceScatter && op_ != Op::kBarrier; }
+  std::uint64_t bytes() const { return count_ * (in_blocks(op_) ? ranks_ : 1) * element_; }
+  bool same_everywhere() const { return op_ == Op::kAllReduce || op_ == Op::kAllGather || op_ == Op::kBroadcast; }
   bool checks() const { return op_ != Op::kBarrier && options_.check != Check::kNone; }
 
   void prepare(std::size_t slot, int pattern) {
@@ -84,8 +85,9 @@ class Work {
     std::byte* out = slots_[slot].data();
     const std::byte* in =
         options_.in_place ? in_place_input(slot) : tables_[static_cast<std::size_t>(pattern)].data.data();
-    if (options_.in_place && op_ == Op::kReduceScatter) out += rank_ * count_ * element_;
+    if (options_.in_place) out += output_shift();
     const auto type = options_.type;
+    const int root = options_.root;
     switch (op_) {
       case Op::kAllReduce:
         return canarynet::check(canary_all_reduce(group_, in, out, count_, type, options_.redop, handle));
@@ -94,7 +96,13 @@ class Work {
       case Op::kAllGather:
         return canarynet::check(canary_all_gather(group_, in, out, count_, type, handle));
       case Op::kBroadcast:
-        return canarynet::check(canary_broadcast(group_, in, out, count_, type, options_.root, handle));
+        return canarynet::check(canary_broadcast(group_, in, out, count_, type, root, handle));
+      case Op::kReduce:
+        return canarynet::check(canary_reduce(group_, in, out, count_, type, options_.redop, root, handle));
+      case Op::kGather:
+        return canarynet::check(canary_gather(group_, in, out, count_, type, root, handle));
+      case Op::kScatter:
+        return canarynet::check(canary_scatter(group_, in, out, count_, type, root, handle));
       case Op::kBarrier:
         return;
     }
@@ -105,12 +113,13 @@ class Work {
     const auto& expected = tables_[static_cast<std::size_t>(pattern)].expected;
     const std::byte* out = slots_[slot].data();
     ++checked;
-    if (op_ == Op::kReduceScatter) {
-      if (options_.in_place) out += rank_ * count_ * element_;
+    if (options_.in_place) out += output_shift();
+    if (op_ == Op::kReduceScatter || op_ == Op::kScatter) {
       wrong += static_cast<std::int64_t>(count_wrong(expected[0], rank_ * count_, out, count_));
       return;
     }
-    const auto blocks = op_ == Op::kAllGather ? ranks_ : 1;
+    if (output_count() == 0) return;
+    const auto blocks = op_ == Op::kAllGather || op_ == Op::kGather ? ranks_ : 1;
     for (std::size_t block = 0; block < blocks; ++block) {
       wrong += static_cast<std::int64_t>(count_wrong(expected[block], 0, out + block * count_ * element_, count_));
     }
@@ -127,15 +136,30 @@ class Work {
     std::vector<Table> expected;  // one, or one per rank's block
     std::vector<std::byte> data;  // the input; empty in place
   };
-  std::size_t input_count() const { return count_ * (op_ == Op::kReduceScatter ? ranks_ : 1); }
-  std::size_t output_count() const { return count_ * (op_ == Op::kAllGather ? ranks_ : 1); }
+  // Elements that this rank puts in, and gets out.
+  std::size_t input_count() const {
+    if (op_ == Op::kScatter) return is_root_ ? count_ * ranks_ : 0;
+    return count_ * (op_ == Op::kReduceScatter ? ranks_ : 1);
+  }
+  std::size_t output_count() const {
+    if (op_ == Op::kGather) return is_root_ ? count_ * ranks_ : 0;
+    if (op_ == Op::kReduce && !is_root_) return 0;
+    return count_ * (op_ == Op::kAllGather ? ranks_ : 1);
+  }
+  // In place the smaller buffer is the own block of the larger one.
   std::byte* in_place_input(std::size_t slot) {
-    return slots_[slot].data() + (op_ == Op::kAllGather ? rank_ * count_ * element_ : 0);
+    const bool inside = output_count() > input_count() && input_count() != 0;
+    return slots_[slot].data() + (inside ? rank_ * count_ * element_ : 0);
+  }
+  std::size_t output_shift() const {
+    const bool inside = input_count() > output_count() && output_count() != 0;
+    return inside ? rank_ * count_ * element_ : 0;
   }
 
   canary_group* group_;
   Op op_;
   const PerfOptions& options_;
+  bool is_root_;
   std::size_t rank_, ranks_, element_;
   std::size_t count_ = 0;
   std::array<Pattern, kPatterns> tables_;
@@ -369,8 +393,8 @@ Row measure(Context& context, const PerfOptions& options, Op op, std::uint64_t b
   row.p50_us = median(loop.samples_us);
   row.p99_us = percentile(loop.samples_us, 0.99);
   row.max_us = percentile(loop.samples_us, 1);
-  if (op == Op::kBroadcast) {
-    // The root is done when its bytes have left; the last one to have them counts.
+  if (has_root(op)) {
+    // Who sends is done when its bytes have left; the last one to have them counts.
     double figures[] = {row.mean_us, row.p50_us, row.p99_us, row.max_us};
     context.world().all_reduce(std::span(figures), CANARY_MAX);
     std::tie(row.mean_us, row.p50_us, row.p99_us, row.max_us) =

@@ -45,7 +45,8 @@ class OneRank : public testing::Test {
 };
 
 TEST_F(OneRank, MeasuresAndChecksEveryOperationInEveryManner) {
-  for (const Op op : {Op::kAllReduce, Op::kReduceScatter, Op::kAllGather, Op::kBroadcast, Op::kBarrier}) {
+  for (const Op op : {Op::kAllReduce, Op::kReduceScatter, Op::kAllGather, Op::kBroadcast, Op::kBarrier, Op::kReduce,
+                      Op::kGather, Op::kScatter}) {
     for (const bool in_place : {false, true}) {
       for (const int in_flight : {1, 3}) {
         for (const Check check : {Check::kNone, Check::kEnds, Check::kEvery}) {

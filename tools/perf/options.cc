@@ -21,11 +21,10 @@ const Names<canary_type> kTypes = {
     {"bfloat16", CANARY_BF16}, {"uint8", CANARY_U8},   {"int32", CANARY_I32}, {"int64", CANARY_I64}};
 const Names<canary_redop> kRedops = {
     {"sum", CANARY_SUM}, {"avg", CANARY_AVG}, {"min", CANARY_MIN}, {"max", CANARY_MAX}, {"prod", CANARY_PROD}};
-const Names<Op> kOps = {{"all_reduce", Op::kAllReduce},
-                        {"reduce_scatter", Op::kReduceScatter},
-                        {"all_gather", Op::kAllGather},
-                        {"broadcast", Op::kBroadcast},
-                        {"barrier", Op::kBarrier}};
+const Names<Op> kOps = {{"all_reduce", Op::kAllReduce}, {"reduce_scatter", Op::kReduceScatter},
+                        {"all_gather", Op::kAllGather}, {"broadcast", Op::kBroadcast},
+                        {"barrier", Op::kBarrier},      {"reduce", Op::kReduce},
+                        {"gather", Op::kGather},        {"scatter", Op::kScatter}};
 
 template <typename T>
 std::string_view first_name(const Names<T>& names, T value) {
@@ -117,7 +116,7 @@ Start it on every rank, with the same arguments:  canary-run -n 4 -- canary-perf
 Only rank 0 prints. Sizes, algbw and busbw are those of nccl-tests (busbw = algbw x 2(n-1)/n for all_reduce).
   time   blocking: the median over rank 0's operations; --async: elapsed / operations (they overlap)
   p50/p99  over rank 0's operations, each from its call to its completion
-         broadcast: those of the rank where they are largest, since the root is done when its bytes have left
+         with a root: those of the rank where they are largest, since who sends is done when its bytes have left
   cpu s/GB CPU seconds of all ranks (user + system, all threads, timed loop) per 1e9 bytes of buffer and operation
   #wrong elements that differ from the exact result, all ranks; what is to come out equal everywhere is also compared
          bit by bit between the ranks by its hash
@@ -159,7 +158,7 @@ ParsedOptions parse_perf_options(const std::vector<std::string>& arguments) {
   app.add_option("-w,--warmup_iters", t.warmup, "operations before them [5]");
   app.add_option("-d,--datatype", t.type, list(kTypes, 8) + " [f32]");
   app.add_option("-o,--redop", t.redop, list(kRedops, kRedops.size()) + " [sum]");
-  app.add_option("--root", t.root, "root of broadcast [0]");
+  app.add_option("--root", t.root, "root of broadcast, reduce, gather and scatter [0]");
   app.add_option("--algo", o.algo, "force an algorithm (CANARY_ALGO)");
   app.add_option("--set", o.settings, "name=value: a setting of the library; may be repeated")->expected(1)->take_all();
   app.add_flag("--json{-}", o.json_path, "results as JSON instead of the table; --json=FILE: beside it");
@@ -204,7 +203,11 @@ std::vector<std::uint64_t> sizes_of(const PerfOptions& options) {
 std::string_view name_of(Op op) { return first_name(kOps, op); }
 std::string_view name_of(canary_type type) { return first_name(kTypes, type); }
 std::string_view name_of(canary_redop redop) { return first_name(kRedops, redop); }
-bool reduces(Op op) { return op == Op::kAllReduce || op == Op::kReduceScatter; }
+bool reduces(Op op) { return op == Op::kAllReduce || op == Op::kReduceScatter || op == Op::kReduce; }
+bool has_root(Op op) { return op == Op::kBroadcast || op == Op::kReduce || op == Op::kGather || op == Op::kScatter; }
+bool in_blocks(Op op) {
+  return op == Op::kReduceScatter || op == Op::kAllGather || op == Op::kGather || op == Op::kScatter;
+}
 
 std::size_t element_bytes(canary_type type) {
   switch (type) {

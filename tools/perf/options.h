@@ -13,7 +13,7 @@
 
 namespace canarynet::perf {
 
-enum class Op { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kBarrier };
+enum class Op { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kBarrier, kReduce, kGather, kScatter };
 
 enum class Check { kNone, kEnds, kEvery };  // kEnds: warm-up operations and the last of each slot
 
@@ -55,6 +55,9 @@ std::string_view name_of(Op op);
 std::string_view name_of(canary_type type);
 std::string_view name_of(canary_redop redop);
 bool reduces(Op op);
+bool has_root(Op op);
+// The larger of a rank's two buffers is one block per rank.
+bool in_blocks(Op op);
 std::size_t element_bytes(canary_type type);
 
 }  // namespace canarynet::perf

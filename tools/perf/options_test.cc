@@ -60,7 +60,7 @@ TEST(Options, MinimumAloneIsTheOnlySize) {
   EXPECT_EQ(sizes_of(good({"all_reduce", "-b", "3M"})), (std::vector<std::uint64_t>{3 << 20}));
 }
 
-TEST(Options, AllMeansEveryOperation) { EXPECT_EQ(good({"all"}).ops.size(), 5u); }
+TEST(Options, AllMeansEveryOperation) { EXPECT_EQ(good({"all"}).ops.size(), 8u); }
 
 TEST(Options, JsonTakesAFileOnlyBehindAnEqualsSign) {
   EXPECT_EQ(good({"--json", "broadcast"}).json_path, "-");
@@ -91,7 +91,7 @@ TEST(Options, DurationAndFlightsAndSettings) {
 
 TEST(Options, ErrorsNameTheOptionAndWhatItTakes) {
   EXPECT_NE(bad({}).find("OP"), std::string::npos);
-  EXPECT_NE(bad({"all_to_all"}).find("reduce_scatter"), std::string::npos);
+  EXPECT_NE(bad({"all_to_one"}).find("reduce_scatter"), std::string::npos);
   EXPECT_NE(bad({"all_reduce", "-b", "4Q"}).find("-b 4Q"), std::string::npos);
   EXPECT_NE(bad({"all_reduce", "-d", "f8"}).find("bf16"), std::string::npos);
   EXPECT_NE(bad({"all_reduce", "-o", "xor"}).find("prod"), std::string::npos);

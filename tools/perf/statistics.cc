@@ -26,8 +26,11 @@ double bus_factor(Op op, int ranks) {
       return 2 * (n - 1) / n;
     case Op::kReduceScatter:
     case Op::kAllGather:
+    case Op::kGather:
+    case Op::kScatter:
       return (n - 1) / n;
     case Op::kBroadcast:
+    case Op::kReduce:
       return 1;
     case Op::kBarrier:
       return 0;
@@ -43,7 +46,11 @@ std::uint64_t least_traffic(Op op, std::uint64_t bytes, int ranks) {
     case Op::kReduceScatter:
     case Op::kAllGather:
     case Op::kBroadcast:
+    case Op::kReduce:
       return others * bytes;
+    case Op::kGather:
+    case Op::kScatter:
+      return others * (bytes / static_cast<std::uint64_t>(ranks));
     case Op::kBarrier:
       return 0;
   }

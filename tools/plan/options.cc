@@ -142,7 +142,7 @@ ParsedOptions parse_plan_options(const std::vector<std::string>& arguments) {
     command->add_option("--ranks", t.ranks, "number of ranks; check also takes a range, 2-16 [4]");
     command->add_option("--wiring", t.wiring, "flat, or bcube:R,L (ranks R^L, rails L) [flat]");
     command->add_option("--rails", t.rails, "rails of each rank on flat wiring [1]");
-    command->add_option("--root", t.root, "root of broadcast [0]");
+    command->add_option("--root", t.root, "root of broadcast, reduce, gather and scatter [0]");
     command->add_option("--servers", t.servers, "of parameter_server [1]");
     command->add_option("--bytes", t.size, "the whole buffer [1MiB]");
   }
@@ -182,16 +182,15 @@ Reachability reach_of(const PlanOptions& options, int ranks) {
 }
 
 PlanRequest request_of(const PlanOptions& options, int ranks, const Reachability& reach) {
-  const bool blocks = options.collective == Collective::kReduceScatter || options.collective == Collective::kAllGather;
   const bool floats = options.bytes % 4 == 0 && options.collective != Collective::kBarrier;
   const std::uint64_t elements = options.bytes / (floats ? 4 : 1);
   return {.collective = options.collective,
           .ranks = ranks,
           .count = options.collective == Collective::kBarrier ? 0
-                   : blocks                                   ? elements / static_cast<std::uint64_t>(ranks)
+                   : in_blocks(options.collective)            ? elements / static_cast<std::uint64_t>(ranks)
                                                               : elements,
           .element_bytes = floats ? 4u : 1u,
-          .root = options.collective == Collective::kBroadcast ? options.root : 0,
+          .root = has_root(options.collective) ? options.root : 0,
           .reach = &reach,
           .bcube = options.bcube.levels != 0 ? options.bcube : find_bcube(reach, options.rails),
           .servers = options.servers};
