@@ -8,7 +8,8 @@ namespace {
 constexpr std::array<std::string_view, kDataTypeCount> kTypes = {"f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64"};
 constexpr std::array<std::string_view, kReduceOpCount> kOps = {"sum", "avg", "min", "max", "prod"};
 constexpr std::array<std::string_view, kCollectiveCount> kCollectives = {
-    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "reduce", "gather", "scatter"};
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast",    "barrier",     "reduce",
+    "gather",     "scatter",        "all_to_all", "all_gather_v", "all_to_all_v"};
 
 template <typename T, std::size_t N>
 bool find(const std::array<std::string_view, N>& names, std::string_view name, T* out) {

@@ -48,9 +48,12 @@ enum class Collective : std::uint8_t {
   kBarrier = 4,
   kReduce = 5,
   kGather = 6,
-  kScatter = 7
+  kScatter = 7,
+  kAllToAll = 8,
+  kAllGatherV = 9,
+  kAllToAllV = 10
 };
-inline constexpr int kCollectiveCount = 8;
+inline constexpr int kCollectiveCount = 11;
 // Contributions are added up: the reduction counts.
 constexpr bool reduces(Collective c) {
   return c == Collective::kAllReduce || c == Collective::kReduceScatter || c == Collective::kReduce;
@@ -60,10 +63,14 @@ constexpr bool has_root(Collective c) {
   return c == Collective::kBroadcast || c == Collective::kReduce || c == Collective::kGather ||
          c == Collective::kScatter;
 }
+// Every pair of ranks has a block of its own in each direction.
+constexpr bool is_pairwise(Collective c) { return c == Collective::kAllToAll || c == Collective::kAllToAllV; }
+// The caller says how long each block is.
+constexpr bool has_counts(Collective c) { return c == Collective::kAllGatherV || c == Collective::kAllToAllV; }
 // The larger of a rank's two buffers is one block per rank, and the caller counts the elements of one.
 constexpr bool in_blocks(Collective c) {
   return c == Collective::kReduceScatter || c == Collective::kAllGather || c == Collective::kGather ||
-         c == Collective::kScatter;
+         c == Collective::kScatter || c == Collective::kAllGatherV || is_pairwise(c);
 }
 // Whether a rank's input is read, its output written.
 constexpr bool reads_input(Collective c, bool is_root) {
@@ -73,8 +80,12 @@ constexpr bool writes_output(Collective c, bool is_root) {
   return is_root || (c != Collective::kReduce && c != Collective::kGather);
 }
 // Whether the input, or the output, has the blocks of all ranks.
-constexpr bool input_in_blocks(Collective c) { return c == Collective::kReduceScatter || c == Collective::kScatter; }
-constexpr bool output_in_blocks(Collective c) { return c == Collective::kAllGather || c == Collective::kGather; }
+constexpr bool input_in_blocks(Collective c) {
+  return c == Collective::kReduceScatter || c == Collective::kScatter || is_pairwise(c);
+}
+constexpr bool output_in_blocks(Collective c) {
+  return c == Collective::kAllGather || c == Collective::kGather || c == Collective::kAllGatherV || is_pairwise(c);
+}
 std::string_view name_of(Collective op);
 bool parse(std::string_view name, Collective* op);
 

@@ -88,13 +88,20 @@ class Proof {
       return broken("the leaves do not cut [0, total) in ascending order");
     }
     if (!in_blocks(request_.collective)) return {};
+    if (!request_.counts.empty() && is_pairwise(request_.collective))
+      return broken("counts of one rank; the proof takes blocks of `count`");
     for (std::uint32_t leaf = 0; leaf < leaf_count_; ++leaf) {
       const std::uint64_t begin = leaves[leaf], end = leaves[leaf + 1];
-      if (begin != end && request_.owner_of(begin) != request_.owner_of(end - 1)) {
+      if (begin != end && block_of(begin) != block_of(end - 1)) {
         return broken("leaf " + std::to_string(leaf) + " crosses the border of two ranks' blocks");
       }
     }
     return {};
+  }
+
+  std::uint64_t block_of(std::uint64_t element) const {
+    return is_pairwise(request_.collective) ? element / request_.count
+                                            : static_cast<std::uint64_t>(request_.owner_of(element));
   }
 
   // A step by itself.
@@ -183,7 +190,7 @@ class Proof {
     find_done_before(leaf);
     const bool barrier = request_.collective == Collective::kBarrier;
     for (const bool in_place : {false, true}) {
-      if (barrier && in_place) break;  // one memory anyway
+      if (in_place && (barrier || is_pairwise(request_.collective))) break;  // one memory anyway, or not offered
       memory_ = barrier    ? std::array<int, 3>{2, 2, 2}
                 : in_place ? std::array<int, 3>{1, 1, 2}
                            : std::array<int, 3>{0, 1, 2};
@@ -298,11 +305,12 @@ class Proof {
   bool has_input(int rank, std::uint32_t leaf) const {
     const Collective c = request_.collective;
     if (!reads_input(c, rank == request_.root)) return false;
-    return !in_blocks(c) || input_in_blocks(c) || rank == owner_of(leaf);
+    return !in_blocks(c) || (input_in_blocks(c) && !is_pairwise(c)) || rank == owner_of(leaf);
   }
   bool has_output(int rank, std::uint32_t leaf) const {
     const Collective c = request_.collective;
     if (!writes_output(c, rank == request_.root)) return false;
+    if (is_pairwise(c)) return rank == request_.target_of(schedule_.leaves[leaf]);
     return !in_blocks(c) || output_in_blocks(c) || rank == owner_of(leaf);
   }
   // Whose contributions a result is made of.
@@ -313,6 +321,9 @@ class Proof {
         return 1ull << request_.root;
       case Collective::kAllGather:
       case Collective::kGather:
+      case Collective::kAllGatherV:
+      case Collective::kAllToAll:
+      case Collective::kAllToAllV:
         return 1ull << owner_of(leaf);
       default:
         return everybody;

@@ -6,9 +6,10 @@
 namespace canarynet {
 namespace {
 
-constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                               Collective::kBroadcast, Collective::kBarrier,       Collective::kReduce,
-                               Collective::kGather,    Collective::kScatter};
+constexpr Collective kAll[] = {Collective::kAllReduce,  Collective::kReduceScatter, Collective::kAllGather,
+                               Collective::kBroadcast,  Collective::kBarrier,       Collective::kReduce,
+                               Collective::kGather,     Collective::kScatter,       Collective::kAllToAll,
+                               Collective::kAllGatherV, Collective::kAllToAllV};
 
 // A proven set of plans to spoil.
 struct Bench {

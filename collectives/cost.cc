@@ -319,13 +319,16 @@ Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, 
   const double n = request.ranks;
   const double alpha = model.alpha, beta = model.beta, gamma = model.gamma, post = model.post;
   const double all = std::max(rails, 1);  // rails that carry a step without a preference together
-  const double bytes = static_cast<double>(request.total() * request.element_bytes);
+  // Of one rank's larger buffer.
+  const double bytes =
+      static_cast<double>(request.total() * request.element_bytes) / (is_pairwise(request.collective) ? n : 1);
   const double share = (n - 1) / n * bytes;
   const bool power = std::has_single_bit(static_cast<unsigned>(request.ranks));
   const double lg = std::bit_width(static_cast<unsigned>(request.ranks)) - 1;
   const bool all_reduce = request.collective == Collective::kAllReduce;
   const bool broadcast = request.collective == Collective::kBroadcast;
-  const bool gathers = request.collective == Collective::kAllGather;
+  const bool gathers = request.collective == Collective::kAllGather || request.collective == Collective::kAllGatherV;
+  const bool pairwise = is_pairwise(request.collective);
   const bool scatters = request.collective == Collective::kReduceScatter;
   const bool to_root = request.collective == Collective::kReduce;
   const bool collects = request.collective == Collective::kGather;
@@ -352,7 +355,7 @@ Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, 
       return none();
     case PlannerId::kMesh:
       if (all_reduce) return 2 * (alpha + (n - 2) * post) + share * (2 * beta / all + gamma);
-      if (gathers || scatters || deals) return alpha + (n - 2) * post + half;
+      if (gathers || scatters || deals || pairwise) return alpha + (n - 2) * post + half;
       if (collects) return alpha + half;
       if (to_root) return 2 * alpha + (n - 2) * post + share * (2 * beta / all + gamma);
       return none();

@@ -96,6 +96,8 @@ class Ranks {
   float wanted(int rank, std::size_t i) const {
     const int n = static_cast<int>(executors_.size());
     if (collective_ == Collective::kBroadcast) return value(n - 1, i);
+    if (is_pairwise(collective_))
+      return value(static_cast<int>(i / kCount), i % kCount + kCount * static_cast<std::size_t>(rank));
     if (output_in_blocks(collective_)) return value(static_cast<int>(i / kCount), i % kCount);
     float sum = 0;
     const std::size_t at = input_in_blocks(collective_) ? i + kCount * static_cast<std::size_t>(rank) : i;
@@ -146,7 +148,7 @@ class Ranks {
 
 constexpr Collective kMoving[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
                                   Collective::kBroadcast, Collective::kReduce,        Collective::kGather,
-                                  Collective::kScatter};
+                                  Collective::kScatter,   Collective::kAllToAll,      Collective::kAllGatherV};
 
 TEST(Executor, AnyOrderOfArrivalsGivesTheSumAndEveryPieceItsCrc) {
   for (const Planner& one : planners()) {
@@ -190,6 +192,24 @@ TEST(Executor, AProgramHasCellsForTheLeavesOfItsOwnStepsOnly) {
   const Program root = compile(PlannerId::kMesh, request, 2, kPieceBytes);
   EXPECT_EQ(root.cell_offset.size(), 9u);
   EXPECT_EQ(root.place[1][7], 7u * 1024);
+}
+
+// The row and the column of one rank are all that it knows and has memory for.
+TEST(Executor, AllToAllHasCellsForTheOwnRowAndColumn) {
+  const auto reach = Reachability::full(3, 1);
+  // To 0, 1, 2; from element 0, 40, 10; from 0, 1, 2; to element 5, 0, 3000.
+  const std::vector<std::uint64_t> counts = {10, 0, 600, 0, 40, 10, 1, 0, 600, 5, 0, 3000};
+  const PlanRequest request{
+      .collective = Collective::kAllToAllV, .ranks = 3, .element_bytes = 4, .counts = counts, .reach = &reach};
+  const Program p = compile(PlannerId::kMesh, request, 2, kPieceBytes);
+  EXPECT_EQ(p.counts, counts);
+  // Leaves 0>2, 1>2 (empty), 2>0, 2>1 (empty), 2>2: the last in three cells.
+  EXPECT_EQ(p.cell_offset, (std::vector<std::uint64_t>{0, 4, 44, 1068, 2092, 2444}));
+  EXPECT_EQ(p.place[1][0], 5u * 4) << "from 0";
+  EXPECT_EQ(p.place[0][1], 0u) << "to 0";
+  EXPECT_EQ(p.place[0][2], 10u * 4) << "to itself";
+  EXPECT_EQ(p.place[1][4], 3000u * 4 + 2048);
+  EXPECT_EQ(p.peers.size(), 2u) << "also who gets nothing hears of the call";
 }
 
 TEST(Executor, SumsGetACrcOfTheirOwn) {

@@ -24,7 +24,10 @@ class Layout {
   Place of(std::uint32_t leaf) const;
 
  private:
+  Place of_pair(int source, int target) const;
+
   const PlanRequest& request_;
+  const int rank_;
   std::uint64_t own_begin_ = 0;  // of the own block in the space
   std::vector<std::uint64_t> leaves_;
 };

@@ -15,7 +15,7 @@ namespace {
 
 // In blocks the parts are slices of each rank's block, so a segment is many short runs.
 
-bool defines(Collective, int) { return true; }
+bool defines(Collective collective, int) { return !is_pairwise(collective); }
 
 // Digits of the group, and who is whose mate.
 struct Cube {
@@ -320,6 +320,7 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
       bcube.reduce_scatter(Buffer::kScratch, Buffer::kOutput);
       break;
     case Collective::kAllGather:
+    case Collective::kAllGatherV:
       bcube.copy_own_block();
       bcube.all_gather(0);
       break;
@@ -338,6 +339,9 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
     case Collective::kScatter:
       bcube.scatter(request.root);
       break;
+    case Collective::kAllToAll:
+    case Collective::kAllToAllV:
+      break;  // check() refuses them
   }
 }
 

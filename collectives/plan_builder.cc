@@ -144,6 +144,15 @@ Status check_request(const Planner& planner, const PlanRequest& request) {
     return refuse(CANARY_INVALID_ARGUMENT,
                   "root " + std::to_string(request.root) + " is no rank of " + std::to_string(request.ranks));
   }
+  const std::size_t n = static_cast<std::size_t>(request.ranks);
+  const std::size_t counts = request.collective == Collective::kAllGatherV  ? n
+                             : request.collective == Collective::kAllToAllV ? 4 * n
+                                                                            : 0;
+  if (!request.counts.empty() && request.counts.size() != counts) {
+    return refuse(CANARY_INVALID_ARGUMENT, std::to_string(request.counts.size()) + " counts where " +
+                                               std::string(name_of(request.collective)) + " takes " +
+                                               std::to_string(counts));
+  }
   if (!planner.defines(request.collective, request.ranks)) {
     return refuse(CANARY_INVALID_ARGUMENT,
                   std::string(name_of(planner.id)) + " does not define " + std::string(name_of(request.collective)));

@@ -14,7 +14,9 @@
 namespace canarynet {
 namespace {
 
-bool defines(Collective collective, int) { return !has_root(collective) || collective == Collective::kReduce; }
+bool defines(Collective collective, int) {
+  return (!has_root(collective) && !is_pairwise(collective)) || collective == Collective::kReduce;
+}
 
 int core_of(int ranks) { return static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks))); }
 
@@ -193,6 +195,7 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
       if (hd.folded() || hd.carries()) hd.unfold(hd.rounds() + 1, hd.folded_block(), Buffer::kScratch);
       break;
     case Collective::kAllGather:
+    case Collective::kAllGatherV:
       hd.gather_blocks();
       break;
     case Collective::kBarrier:
@@ -209,6 +212,8 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
     case Collective::kBroadcast:
     case Collective::kGather:
     case Collective::kScatter:
+    case Collective::kAllToAll:
+    case Collective::kAllToAllV:
       break;  // check() refuses them
   }
 }

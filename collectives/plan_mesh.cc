@@ -40,6 +40,11 @@ std::uint32_t leaf_count_of(const PlanRequest& request) {
 
 void leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) {
   out->clear();
+  if (is_pairwise(request.collective)) {
+    const auto n = static_cast<std::uint64_t>(request.ranks);
+    for (std::uint64_t pair = 0; pair <= n * n; ++pair) out->push_back(pair * request.count);
+    return;
+  }
   if (in_blocks(request.collective)) return cut_blocks(request, out);
   cut_evenly(0, request.total(), static_cast<int>(leaf_count_of(request)), request.element_bytes, out);
   out->push_back(request.total());
@@ -138,8 +143,28 @@ class Mesh {
   PlanBuilder build_;
 };
 
+// Every block straight to its target; in each round every rank has one to send to and one to hear from. Nothing is read that is written,
+// so there is nothing to wait for. The leaves are those of all pairs: no table of them is made.
+void plan_pairs(int n, int rank, Plan* out) {
+  const auto message = [&](StepKind kind, int source, int target, int round) {
+    Step step{.kind = kind, .src = Buffer::kInput, .dst = Buffer::kOutput};
+    step.round = static_cast<std::uint16_t>(round);
+    step.peer = kind == StepKind::kCopy ? -1 : kind == StepKind::kSend ? target : source;
+    step.leaf_begin =
+        static_cast<std::uint32_t>(source) * static_cast<std::uint32_t>(n) + static_cast<std::uint32_t>(target);
+    step.leaf_end = step.leaf_begin + 1;
+    out->add(step);
+  };
+  message(StepKind::kCopy, rank, rank, 0);
+  for (int j = 1; j < n; ++j) {
+    message(StepKind::kSend, rank, (rank + j) % n, j - 1);
+    message(StepKind::kReceive, (rank + n - j) % n, rank, j - 1);
+  }
+}
+
 void plan(const PlanRequest& request, int rank, Plan* out) {
   const int n = request.ranks;
+  if (is_pairwise(request.collective)) return plan_pairs(n, rank, out);
   if (n == 1) return plan_alone(request, leaf_count_of(request), out);
   Mesh mesh(request, rank, out);
   switch (request.collective) {
@@ -151,6 +176,7 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
       mesh.reduce_scatter(Buffer::kOutput);
       break;
     case Collective::kAllGather:
+    case Collective::kAllGatherV:
       mesh.copy_own();
       mesh.all_gather(0, Buffer::kInput);
       break;
@@ -170,6 +196,9 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
     case Collective::kScatter:
       mesh.scatter(request.root);
       break;
+    case Collective::kAllToAll:
+    case Collective::kAllToAllV:
+      break;  // above
   }
 }
 

@@ -13,7 +13,7 @@
 namespace canarynet {
 namespace {
 
-bool defines(Collective, int) { return true; }
+bool defines(Collective collective, int) { return !is_pairwise(collective); }
 
 // A chain does not use the edge that closes the ring: from its end (the root of a reduce or gather, rank n-1 of a barrier) to its begin
 // (the root of a broadcast or scatter).
@@ -210,6 +210,7 @@ void run(const PlanRequest& request, Ring ring) {
       ring.reduce_scatter(Buffer::kScratch);
       break;
     case Collective::kAllGather:
+    case Collective::kAllGatherV:
       ring.copy_own();
       ring.all_gather(0, Buffer::kInput);
       break;
@@ -228,6 +229,9 @@ void run(const PlanRequest& request, Ring ring) {
     case Collective::kScatter:
       ring.scatter(request.root);
       break;
+    case Collective::kAllToAll:
+    case Collective::kAllToAllV:
+      break;  // check() refuses them
   }
 }
 

@@ -63,9 +63,12 @@ class Run {
       for (std::size_t leaf = 0; leaf < leaves_; ++leaf) {
         const Collective c = request_.collective;
         if ((c == Collective::kReduceScatter || c == Collective::kScatter) && block_of(leaf) != r) continue;
+        if (is_pairwise(c) && block_of(leaf) % request_.ranks != r) continue;
         if ((c == Collective::kReduce || c == Collective::kGather) && request_.root != r) continue;
         std::uint64_t wanted = 0;
-        if (c == Collective::kAllGather || c == Collective::kGather) wanted = input(block_of(leaf));
+        if (c == Collective::kAllGather || c == Collective::kGather || c == Collective::kAllGatherV)
+          wanted = input(block_of(leaf));
+        if (is_pairwise(c)) wanted = input(block_of(leaf) / request_.ranks);
         if (c == Collective::kBroadcast || c == Collective::kScatter) wanted = input(request_.root);
         if (wanted == 0) {
           for (int q = 0; q < request_.ranks; ++q) wanted += input(q);
@@ -86,7 +89,9 @@ class Run {
   bool has_input(int r, std::size_t leaf) const {
     const Collective c = request_.collective;
     if (c == Collective::kBroadcast || c == Collective::kScatter) return r == request_.root;
-    return (c != Collective::kAllGather && c != Collective::kGather) || block_of(leaf) == r;
+    if (is_pairwise(c)) return block_of(leaf) / request_.ranks == r;
+    return (c != Collective::kAllGather && c != Collective::kGather && c != Collective::kAllGatherV) ||
+           block_of(leaf) == r;
   }
   std::uint64_t& at(int r, Buffer b, std::size_t leaf) {
     if (request_.collective == Collective::kBarrier) b = Buffer::kScratch;
@@ -153,6 +158,7 @@ class Run {
 
 void expect_right(PlannerId id, const PlanRequest& request) {
   for (const bool in_place : {false, true}) {
+    if (in_place && is_pairwise(request.collective)) break;  // not offered
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {
       Run run(id, request, in_place, seed);
       const std::string what = std::string(name_of(id)) + " " + std::string(name_of(request.collective)) + " n " +
@@ -163,9 +169,10 @@ void expect_right(PlannerId id, const PlanRequest& request) {
   }
 }
 
-constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                               Collective::kBroadcast, Collective::kBarrier,       Collective::kReduce,
-                               Collective::kGather,    Collective::kScatter};
+constexpr Collective kAll[] = {Collective::kAllReduce,  Collective::kReduceScatter, Collective::kAllGather,
+                               Collective::kBroadcast,  Collective::kBarrier,       Collective::kReduce,
+                               Collective::kGather,     Collective::kScatter,       Collective::kAllToAll,
+                               Collective::kAllGatherV, Collective::kAllToAllV};
 
 TEST(PlanRun, AnyOrderOfArrivalsGivesTheSum) {
   const bool quick = std::getenv("CANARY_TEST_QUICK") != nullptr;  // a step costs the square of the plan's length

@@ -10,9 +10,10 @@
 namespace canarynet {
 namespace {
 
-constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                               Collective::kBroadcast, Collective::kBarrier,       Collective::kReduce,
-                               Collective::kGather,    Collective::kScatter};
+constexpr Collective kAll[] = {Collective::kAllReduce,  Collective::kReduceScatter, Collective::kAllGather,
+                               Collective::kBroadcast,  Collective::kBarrier,       Collective::kReduce,
+                               Collective::kGather,     Collective::kScatter,       Collective::kAllToAll,
+                               Collective::kAllGatherV, Collective::kAllToAllV};
 constexpr PlannerId kFlat[] = {PlannerId::kRing,       PlannerId::kMesh,       PlannerId::kHalvingDoubling,
                                PlannerId::kTree,       PlannerId::kDoubleTree, PlannerId::kParameterServer,
                                PlannerId::kRingPerRail};
@@ -86,6 +87,7 @@ TEST(Planners, BCubePlansAreProvenOnPureBCubeWiringForUpTo64Ranks) {
     for (const BCubeShape shape : shapes_of(n)) {
       const auto reach = Reachability::bcube(shape.r, shape.levels);
       for (const Collective collective : kAll) {
+        if (is_pairwise(collective)) continue;
         for (const int root : {0, n / 2, n - 1}) {
           if (root != 0 && !has_root(collective)) continue;
           ASSERT_NO_FATAL_FAILURE(
@@ -310,6 +312,46 @@ TEST(Planners, GatherAndScatterCarryNoBlockIntoOrOutOfTheRootTwice) {
     for (const auto& [rail, b] : sent(plan_of(id, request, 5), leaves_of(id, request), 4)) bytes += b;
     EXPECT_EQ(bytes, request.count * 4 * 7) << name_of(id);
     EXPECT_EQ(received(id, request, 5), 0u) << name_of(id);
+  }
+}
+
+TEST(Planners, BlocksOfAnyLengthAreGathered) {
+  for (const int n : {2, 3, 4, 8, 9, 16}) {
+    const auto reach = Reachability::full(n, 4);
+    std::vector<std::uint64_t> counts;
+    for (int i = 0; i < n; ++i) counts.push_back(i % 3 == 1 ? 0 : static_cast<std::uint64_t>(1000 * i + 7));
+    const PlanRequest request{.collective = Collective::kAllGatherV,
+                              .ranks = n,
+                              .counts = counts,
+                              .reach = &reach,
+                              .bcube = find_bcube(reach, 4)};
+    for (const Planner& one : planners()) {
+      if (!one.defines(request.collective, n)) continue;
+      const Status status = check_planner(one.id, request);
+      EXPECT_TRUE(status.ok()) << status.to_string();
+      EXPECT_EQ(leaves_of(one.id, request).back(), request.total());
+      std::vector<std::uint64_t> other = counts;
+      other.pop_back();
+      PlanRequest wrong = request;
+      wrong.counts = other;
+      EXPECT_EQ(one.check(wrong).code(), CANARY_INVALID_ARGUMENT);
+    }
+  }
+}
+
+TEST(Planners, AllToAllHasOnePartnerEachWayInEveryRound) {
+  const auto reach = Reachability::full(7, 1);
+  const PlanRequest request{.collective = Collective::kAllToAll, .ranks = 7, .count = 32, .reach = &reach};
+  std::map<int, std::vector<int>> targets;  // round → peers sent to
+  for (int rank = 0; rank < 7; ++rank) {
+    for (const Step& s : plan_of(PlannerId::kMesh, request, rank).steps) {
+      if (s.kind == StepKind::kSend) targets[s.round].push_back(s.peer);
+    }
+  }
+  ASSERT_EQ(targets.size(), 6u);
+  for (auto& [round, peers] : targets) {
+    std::sort(peers.begin(), peers.end());
+    EXPECT_EQ(peers, (std::vector<int>{0, 1, 2, 3, 4, 5, 6})) << "round " << round;
   }
 }
 

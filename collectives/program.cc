@@ -69,6 +69,7 @@ Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_
   p.rank = rank;
   p.ranks = request.ranks;
   p.count = request.count;
+  p.counts.assign(request.counts.begin(), request.counts.end());
   p.element_bytes = request.element_bytes;
   p.root = request.root;
   p.piece_bytes = piece_bytes;

@@ -46,6 +46,7 @@ struct Program {
   int rank = 0;
   int ranks = 1;
   std::uint64_t count = 0;
+  std::vector<std::uint64_t> counts;  // as PlanRequest::counts
   std::uint32_t element_bytes = 1;
   int root = 0;
   std::uint32_t piece_bytes = 0;
@@ -64,6 +65,8 @@ struct Program {
   std::uint32_t cell_bytes(std::uint32_t cell) const {
     return static_cast<std::uint32_t>(cell_offset[cell + 1] - cell_offset[cell]);
   }
+  // What passes between two ranks is known to them alone: done only once each peer's arguments have been compared with the own ones.
+  bool waits_for_signatures() const { return collective == Collective::kAllToAllV; }
   // The step that receives (source, tag); nullptr when the plan has none.
   const ProgramStep* receive_step(int source, std::uint16_t tag) const;
   // Slot of a peer, or -1.

@@ -15,6 +15,12 @@
 //   reduce                 as all-reduce, but the output is written at the root only: partial sums elsewhere live in scratch
 //   gather                 as all-gather, but the output is written at the root only: what others pass on lives in scratch
 //   scatter                input covers the space and is read at the root only, output covers only the own block
+//   all-gather-v           as all-gather, but each rank's block has a length of its own; the blocks lie one behind the other
+//   all-to-all             rank i's block for rank j is the leaf i * ranks + j, at [leaf * count, (leaf + 1) * count) of a space of
+//                          ranks^2 blocks. A rank's input covers its row of them, its output its column, which lies in its memory as
+//                          one piece. Not in place: block j of the input and block j of the output are two leaves
+//   all-to-all-v           the same leaves; lengths and places of a row and a column are known to their rank alone, so there is
+//                          no common space, and only plans in which every block goes straight from its source to its target
 //   barrier                total = 1 element of u8 in scratch (input and output are scratch too)
 //
 // What a Plan promises (collectives/checker.h proves it): exactly-once contributions, no read before the write, no two writes
@@ -92,6 +98,9 @@ struct PlanRequest {
   int ranks = 1;
   std::uint64_t count = 0;  // as the caller counts: elements per rank's block where there are blocks
   std::uint32_t element_bytes = 4;
+  // all-gather-v: elements of each rank's block. all-to-all-v, of one rank: elements for each rank, where they begin in its input,
+  // elements from each rank, where they begin in its output (4 * ranks numbers). Empty: `count` in every block. Borrowed.
+  std::span<const std::uint64_t> counts = {};
   int root = 0;                         // broadcast, reduce, gather, scatter
   const Reachability* reach = nullptr;  // of the group; never null
   BCubeShape bcube = {};                // levels 0: none known; rank digits in base r, digit 0 least significant
@@ -99,12 +108,27 @@ struct PlanRequest {
 
   std::uint64_t total() const {
     if (collective == Collective::kBarrier) return 1;
-    return in_blocks(collective) ? count * static_cast<std::uint64_t>(ranks) : count;
+    if (!in_blocks(collective)) return count;
+    const auto n = static_cast<std::uint64_t>(ranks);
+    if (is_pairwise(collective)) return count * n * n;
+    if (counts.empty()) return count * n;
+    std::uint64_t sum = 0;
+    for (const std::uint64_t c : counts) sum += c;
+    return sum;
   }
-  // Elements of rank i's block, for collectives in blocks.
-  std::uint64_t block(int) const { return count; }
-  // The rank whose block has the element.
-  int owner_of(std::uint64_t element) const { return static_cast<int>(element / count); }
+  // Elements of rank i's block; not for pairwise collectives.
+  std::uint64_t block(int i) const { return counts.empty() ? count : counts[static_cast<std::size_t>(i)]; }
+  // The rank whose block has the element; pairwise: that it comes from.
+  int owner_of(std::uint64_t element) const {
+    if (is_pairwise(collective)) return static_cast<int>(element / count / static_cast<std::uint64_t>(ranks));
+    int i = 0;
+    for (; i + 1 < ranks && element >= block(i); ++i) element -= block(i);
+    return i;
+  }
+  // Pairwise collectives: the rank that an element goes to.
+  int target_of(std::uint64_t element) const {
+    return static_cast<int>(element / count % static_cast<std::uint64_t>(ranks));
+  }
 };
 
 // The shared part: leaf i is the elements [leaves[i], leaves[i+1]); empty leaves are allowed (count < ranks).

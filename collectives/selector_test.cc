@@ -5,9 +5,10 @@
 namespace canarynet {
 namespace {
 
-constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                               Collective::kBroadcast, Collective::kBarrier,       Collective::kReduce,
-                               Collective::kGather,    Collective::kScatter};
+constexpr Collective kAll[] = {Collective::kAllReduce,  Collective::kReduceScatter, Collective::kAllGather,
+                               Collective::kBroadcast,  Collective::kBarrier,       Collective::kReduce,
+                               Collective::kGather,     Collective::kScatter,       Collective::kAllToAll,
+                               Collective::kAllGatherV, Collective::kAllToAllV};
 
 PlannerId chosen(const PlanRequest& request, const SelectorOptions& options = {}) {
   const auto result = select_planner(request, options);
@@ -50,6 +51,7 @@ TEST(Selector, FlatWiringTakesFewMessagesWhenSmallAndTheRingWhenLarge) {
 TEST(Selector, BCubeWiringTakesBCube) {
   const auto reach = Reachability::bcube(3, 2);
   for (const Collective collective : kAll) {
+    if (is_pairwise(collective)) continue;
     for (const std::uint64_t count : {1, 100'000'000}) {
       const PlanRequest request{.collective = collective, .ranks = 9, .count = count, .reach = &reach, .bcube = {3, 2}};
       EXPECT_EQ(chosen(request), PlannerId::kBCube);
@@ -61,11 +63,34 @@ TEST(Selector, ARingOfRailsTakesTheRing) {
   Reachability reach(5);
   for (int a = 0; a < 5; ++a) reach.set(a, (a + 1) % 5, 1, 1);
   for (const Collective collective : kAll) {
+    if (is_pairwise(collective)) continue;
     for (const std::uint64_t count : {1, 100'000'000}) {
       const PlanRequest request{.collective = collective, .ranks = 5, .count = count, .reach = &reach};
       EXPECT_EQ(chosen(request), PlannerId::kRing);
     }
   }
+}
+
+TEST(Selector, AllToAllIsRefusedByNameWhereSomePairCannotMeet) {
+  const auto cube = Reachability::bcube(2, 2);
+  for (const Collective collective : {Collective::kAllToAll, Collective::kAllToAllV}) {
+    const auto result =
+        select_planner({.collective = collective, .ranks = 4, .count = 10, .reach = &cube, .bcube = {2, 2}}, {});
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.status().code(), CANARY_UNREACHABLE);
+    EXPECT_NE(result.status().text().find("ranks 0 and 3"), std::string::npos) << result.status().text();
+  }
+}
+
+// What passes between two ranks is known to them alone, so the choice must not look at it.
+TEST(Selector, TheCountsOfOneRankDoNotDecide) {
+  const auto reach = Reachability::full(3, 1);
+  PlanRequest request{.collective = Collective::kAllToAllV, .ranks = 3, .reach = &reach};
+  const std::vector<std::uint64_t> few(12, 1), many(12, 1'000'000'000);
+  request.counts = few;
+  const PlannerId picked = chosen(request);
+  request.counts = many;
+  EXPECT_EQ(chosen(request), picked);
 }
 
 TEST(Selector, AForcedPlannerIsTakenRefusedOrReplaced) {

@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <iterator>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,7 @@ struct canary_op {
   OpTicket ticket;
   canary_context* context = nullptr;
   GroupMember* member = nullptr;
+  std::vector<std::uint64_t> counts;  // of the operations that have them; keeps its memory for the next one
   canary_op* next_free = nullptr;
 };
 
@@ -183,6 +186,48 @@ canary_status finish_wait(canary_op* op) {
   return code;
 }
 
+constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 46;
+
+// Elements from the begin of a buffer to the end of the last block in it; without regard to the root.
+std::uint64_t extent(const GroupMember& member, const OpRequest& request, bool in_blocks, std::size_t list) {
+  const auto size = member.group->members.size();
+  if (!has_counts(request.collective)) return in_blocks ? request.count * size : request.count;
+  if (request.collective == Collective::kAllGatherV)
+    return in_blocks ? request.count : request.counts[static_cast<std::size_t>(member.rank)];
+  std::uint64_t end = 0;
+  for (std::size_t i = 0; i < size; ++i) {
+    const std::uint64_t count = request.counts[list * size + i];
+    if (count != 0) end = std::max(end, request.counts[(list + 1) * size + i] + count);
+  }
+  return end;
+}
+std::uint64_t input_extent(const GroupMember& member, const OpRequest& request) {
+  return extent(member, request, input_in_blocks(request.collective), 0);
+}
+std::uint64_t output_extent(const GroupMember& member, const OpRequest& request) {
+  return extent(member, request, output_in_blocks(request.collective), 2);
+}
+
+// The lists of the operations that have them; messages without the operation's name.
+Status check_counts(const GroupMember& member, const OpRequest& request) {
+  const auto size = member.group->members.size();
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < request.counts.size(); ++i) {
+    const std::uint64_t most = kElementsMax / size_of(request.type);
+    sum += std::min(request.counts[i], most + 1);  // displacements as well: no sum of them wraps
+    if (request.counts[i] > most || (sum > most && request.collective == Collective::kAllGatherV)) {
+      return Status(CANARY_INVALID_ARGUMENT, "count " + std::to_string(request.counts[i]) + " of rank " +
+                                                 std::to_string(i % size) + " is too large");
+    }
+  }
+  if (request.collective != Collective::kAllToAllV) return {};
+  const auto self = static_cast<std::size_t>(member.rank);
+  const std::uint64_t sends = request.counts[self], receives = request.counts[2 * size + self];
+  if (sends == receives) return {};
+  return Status(CANARY_INVALID_ARGUMENT, "rank " + std::to_string(self) + " sends " + std::to_string(sends) +
+                                             " elements to itself and receives " + std::to_string(receives));
+}
+
 // OK, or what is wrong with a caller's arguments.
 Status check_arguments(const GroupMember& member, const OpRequest& request) {
   const auto wrong = [&](const std::string& what) {
@@ -193,35 +238,79 @@ Status check_arguments(const GroupMember& member, const OpRequest& request) {
   if (static_cast<unsigned>(request.redop) >= static_cast<unsigned>(kReduceOpCount))
     return wrong("redop " + std::to_string(static_cast<int>(request.redop)) + " is not a canary_redop");
   const auto size = member.group->members.size();
+  if (Status counts = check_counts(member, request); !counts.ok()) return wrong(counts.text());
   std::uint64_t total = 0;
-  if (__builtin_mul_overflow(request.count, size_of(request.type) * size, &total) || total > (std::uint64_t{1} << 46))
+  const bool too_large =
+      __builtin_mul_overflow(request.count, size_of(request.type) * size, &total) || total > kElementsMax;
+  if (!has_counts(request.collective) && too_large)
     return wrong("count " + std::to_string(request.count) + " is too large");
   if (has_root(request.collective) && (request.root < 0 || static_cast<std::size_t>(request.root) >= size)) {
     return wrong("root " + std::to_string(request.root) + " is outside of a group of " + std::to_string(size));
   }
-  if (request.count == 0) return {};
   const bool is_root = request.root == member.rank;
-  if (reads_input(request.collective, is_root) && request.input == nullptr) return wrong("input is NULL");
-  if (writes_output(request.collective, is_root) && request.output == nullptr) return wrong("output is NULL");
+  const std::uint64_t in = reads_input(request.collective, is_root) ? input_extent(member, request) : 0;
+  const std::uint64_t out = writes_output(request.collective, is_root) ? output_extent(member, request) : 0;
+  if (in != 0 && request.input == nullptr) return wrong("input is NULL");
+  if (out != 0 && request.output == nullptr) return wrong("output is NULL");
+  if (is_pairwise(request.collective) && in != 0 && out != 0) {
+    const auto from = reinterpret_cast<std::uintptr_t>(request.input),
+               to = reinterpret_cast<std::uintptr_t>(request.output);
+    const std::size_t element = size_of(request.type);
+    if (from < to + out * element && to < from + in * element) return wrong("input and output overlap");
+  }
   return {};
 }
 
-// All collectives: submits, and waits where no handle is asked for.
-canary_status run(canary_group* group, const OpRequest& request, canary_op** out) {
+// A list of the caller's, one number per rank. NULL displacements: one block behind the other.
+struct List {
+  const size_t* numbers = nullptr;
+  bool displacements = false;
+};
+
+// Copies the lists: the caller's are borrowed for the call only.
+void keep(std::initializer_list<List> lists, std::size_t size, std::vector<std::uint64_t>* out) {
+  out->clear();
+  for (const List& list : lists) {
+    const std::size_t before = out->size() - (list.displacements ? size : 0);  // the counts that they belong to
+    std::uint64_t at = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      out->push_back(list.numbers != nullptr ? list.numbers[i] : at);
+      if (list.displacements) at += (*out)[before + i];
+    }
+  }
+}
+
+// All collectives: checks, submits, and waits where no handle is asked for.
+canary_status run(canary_group* group, OpRequest request, canary_op** out, std::initializer_list<List> lists = {}) {
   return guarded([&]() -> canary_status {
     if (group == nullptr || group->member == nullptr) return invalid("group is NULL");
-    if (Status wrong = check_arguments(*group->member, request); !wrong.ok()) return report(wrong);
+    for (const List& list : lists) {
+      if (list.numbers == nullptr && !list.displacements)
+        return invalid(std::string(name_of(request.collective)) + ": counts are NULL");
+    }
     canary_context* context = group->context;
     canary_op* op = context->take_op(group->member);
+    const auto refuse = [&](const Status& why) {
+      context->give_op(op);
+      return report(why);
+    };
+    if (lists.size() != 0) {
+      try {
+        keep(lists, group->member->group->members.size(), &op->counts);
+      } catch (const std::bad_alloc&) {
+        return refuse(Status(CANARY_LIMIT, "out of memory"));
+      }
+      request.counts = op->counts;
+      if (request.collective == Collective::kAllGatherV)
+        request.count = std::accumulate(op->counts.begin(), op->counts.end(), std::uint64_t{0});
+    }
+    if (Status wrong = check_arguments(*group->member, request); !wrong.ok()) return refuse(wrong);
     Submission s;
     s.kind = Submission::Kind::kOperation;
     s.member = group->member;
     s.request = request;
     s.ticket = &op->ticket;
-    if (Status st = context->impl->submit(s); !st.ok()) {
-      context->give_op(op);
-      return report(st);
-    }
+    if (Status st = context->impl->submit(s); !st.ok()) return refuse(st);
     if (out != nullptr) {
       *out = op;
       return CANARY_OK;
@@ -376,6 +465,24 @@ CANARY_API canary_status canary_gather(canary_group* group, const void* input, v
 CANARY_API canary_status canary_scatter(canary_group* group, const void* input, void* output, size_t count,
                                         canary_type type, int root, canary_op** op) {
   return run(group, {Collective::kScatter, input, output, count, type, CANARY_SUM, root}, op);
+}
+
+CANARY_API canary_status canary_all_gather_v(canary_group* group, const void* input, void* output, const size_t* counts,
+                                             canary_type type, canary_op** op) {
+  return run(group, {Collective::kAllGatherV, input, output, 0, type}, op, {{counts}});
+}
+
+CANARY_API canary_status canary_all_to_all(canary_group* group, const void* input, void* output, size_t count,
+                                           canary_type type, canary_op** op) {
+  return run(group, {Collective::kAllToAll, input, output, count, type}, op);
+}
+
+CANARY_API canary_status canary_all_to_all_v(canary_group* group, const void* input, const size_t* send_counts,
+                                             const size_t* send_displacements, void* output,
+                                             const size_t* receive_counts, const size_t* receive_displacements,
+                                             canary_type type, canary_op** op) {
+  return run(group, {Collective::kAllToAllV, input, output, 0, type}, op,
+             {{send_counts}, {send_displacements, true}, {receive_counts}, {receive_displacements, true}});
 }
 
 CANARY_API canary_status canary_barrier(canary_group* group, canary_op** op) {

@@ -106,7 +106,8 @@ std::vector<Case> cases_for(int ranks) {
       c.shape.count = (c.shape.count + static_cast<std::uint64_t>(ranks) - 1) / static_cast<std::uint64_t>(ranks);
     c.shape.root = static_cast<int>(out.size()) % ranks;
     c.shape.salt = out.size() + 1;
-    c.in_place = row[4] == 1;
+    c.in_place = row[4] == 1 && oracle::can_be_in_place(c.shape);
+    oracle::draw_counts(&c.shape, c.shape.count);
     c.async = row[5] == 1;
     out.push_back(c);
   }
@@ -121,6 +122,8 @@ class Buffers {
     memory_.assign(c.in_place ? std::max(in, out) : in + out, std::byte{0xEE});
     input_ = memory_.data() + (c.in_place ? oracle::in_place_input(c.shape, rank) : 0);
     output_ = memory_.data() + (c.in_place ? oracle::in_place_output(c.shape, rank) : in);
+    const auto counts = oracle::counts_of(c.shape, rank);
+    counts_.assign(counts.begin(), counts.end());
     oracle::fill_input(c.shape, rank, input_);
     if (!c.in_place) before_.assign(memory_.begin(), memory_.begin() + static_cast<std::ptrdiff_t>(in));
   }
@@ -140,6 +143,17 @@ class Buffers {
       }
       case Collective::kBarrier:
         return canary_barrier(group, op);
+      case Collective::kAllToAll:
+        return canary_all_to_all(group, input_, output_, s.count, s.type, op);
+      case Collective::kAllGatherV:
+        return canary_all_gather_v(group, input_, output_, counts_.data(), s.type, op);
+      case Collective::kAllToAllV: {
+        const std::size_t n = static_cast<std::size_t>(s.ranks);
+        const bool packed = s.salt % 2 == 0;  // both ways to say it
+        const std::size_t* c = counts_.data();
+        return canary_all_to_all_v(group, input_, c, packed ? nullptr : c + n, output_, c + 2 * n,
+                                   packed ? nullptr : c + 3 * n, s.type, op);
+      }
       case Collective::kReduce:  // others than the root need no output
         return canary_reduce(group, input_, rank_ == s.root ? output_ : nullptr, s.count, s.type, s.redop, s.root, op);
       case Collective::kGather:
@@ -160,6 +174,7 @@ class Buffers {
   const Case& case_;
   int rank_;
   std::vector<std::byte> memory_, before_;
+  std::vector<std::size_t> counts_;
   std::byte* input_ = nullptr;
   std::byte* output_ = nullptr;
 };

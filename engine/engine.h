@@ -174,6 +174,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   void mark_ready(Operation& op, std::uint32_t slot);
   void drain_eager(GroupMember& member, Operation& op);
   bool admit_signature(GroupMember& member, int source, std::uint32_t number, const wire::SignaturePayload& theirs);
+  bool agrees(GroupMember& member, const Operation& op, int source, const wire::SignaturePayload& theirs);
   bool compare(GroupMember& member, std::uint32_t number, const wire::SignaturePayload& mine,
                const wire::SignaturePayload& theirs);
   GroupMember* add_member(Group& group, int world_rank);
@@ -218,6 +219,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   Status join_status_;
   std::uint64_t next_cookie_ = 1;
   std::uint32_t operations_in_flight_ = 0;
+  wire::SignaturePayload outgoing_signature_;  // lent to a channel while it copies it
   bool joined_ = false;
   bool ready_ = false;
   bool leaving_ = false;

@@ -1,5 +1,8 @@
 #include "engine/group.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "kernels/crc32c.h"
 
 namespace canarynet {
@@ -11,8 +14,41 @@ Operation* GroupMember::find(std::uint32_t number) {
   return nullptr;
 }
 
+wire::SignaturePayload make_signature(const GroupMember& m, const OpRequest& request, const Program& program) {
+  wire::SignaturePayload s;
+  s.count = request.count;
+  s.collective = static_cast<std::uint32_t>(request.collective);
+  s.type = request.type;
+  s.redop = request.redop;
+  s.root = has_root(request.collective) ? request.root : -1;
+  s.planner = static_cast<std::uint32_t>(program.planner);
+  s.piece_bytes = program.piece_bytes;
+  s.members = static_cast<std::uint32_t>(m.group->members.size());
+  s.world_rank = static_cast<std::uint32_t>(m.world_rank);
+  if (request.collective == Collective::kAllGatherV) {
+    s.counts_crc = crc32c(0, request.counts.data(), request.counts.size_bytes());
+    for (std::size_t i = 0; i < request.counts.size(); ++i) {
+      s.counts_moment += (i + 1) * request.counts[i];
+      if (i < wire::kSignatureCounts) s.counts[i] = request.counts[i];
+    }
+  }
+  return s;
+}
+
+wire::SignaturePayload addressed(const wire::SignaturePayload& signature, const OpRequest& request, std::size_t to) {
+  wire::SignaturePayload s = signature;
+  if (request.collective == Collective::kAllToAllV) {
+    s.counts[0] = request.counts[to];
+    s.counts[1] = request.counts[2 * std::size_t{s.members} + to];
+  }
+  return s;
+}
+
 std::uint32_t signature_hash(wire::SignaturePayload signature) {
-  signature.world_rank = 0;  // the only field that may differ
+  signature.world_rank = 0;
+  // What passes between two ranks differs from pair to pair.
+  if (signature.collective == static_cast<std::uint32_t>(Collective::kAllToAllV))
+    std::fill(std::begin(signature.counts), std::end(signature.counts), 0);
   return crc32c(0, &signature, sizeof signature);
 }
 
@@ -20,11 +56,44 @@ std::string describe(const wire::SignaturePayload& s) {
   const auto op = static_cast<Collective>(s.collective);
   std::string out(name_of(op));
   if (op == Collective::kBarrier) return out;
-  out += " " + std::string(name_of(static_cast<DataType>(s.type))) + " n=" + std::to_string(s.count);
+  out += " " + std::string(name_of(static_cast<DataType>(s.type)));
+  if (op != Collective::kAllToAllV) out += " n=" + std::to_string(s.count);
+  if (op == Collective::kAllGatherV) {
+    const std::size_t shown = std::min<std::size_t>(s.members, wire::kSignatureCounts);
+    for (std::size_t i = 0; i < shown; ++i) out += (i == 0 ? " counts=[" : ",") + std::to_string(s.counts[i]);
+    out += shown < s.members ? ",...]" : "]";
+  }
   if (reduces(op)) out += " " + std::string(name_of(static_cast<ReduceOp>(s.redop)));
   if (s.root >= 0) out += " root=" + std::to_string(s.root);
   return out + " " + std::string(name_of(static_cast<PlannerId>(s.planner))) +
          " piece=" + std::to_string(s.piece_bytes);
+}
+
+std::string disagreement(const wire::SignaturePayload& a, const wire::SignaturePayload& b) {
+  const auto rank = [](const wire::SignaturePayload& s) { return "rank " + std::to_string(s.world_rank); };
+  const auto called = [&](const wire::SignaturePayload& s) { return rank(s) + " called " + describe(s); };
+  const bool v = a.collective == b.collective && has_counts(static_cast<Collective>(a.collective));
+  if (signature_hash(a) != signature_hash(b)) {
+    std::string text = called(a) + "; " + called(b);
+    // Two lists that differ in one place: by `apart` there, and by that times the place in the moments.
+    const std::uint64_t apart = b.count - a.count, moment = b.counts_moment - a.counts_moment;
+    if (v && a.members == b.members) {
+      for (std::size_t i = wire::kSignatureCounts; apart != 0 && i < a.members; ++i) {
+        if (apart * (i + 1) == moment && std::equal(std::begin(a.counts), std::end(a.counts), std::begin(b.counts)))
+          text += "; only counts[" + std::to_string(i) + "] differs, by " +
+                  std::to_string(static_cast<std::int64_t>(apart)) + " at " + rank(b);
+      }
+    }
+    return text;
+  }
+  if (!v || a.collective != static_cast<std::uint32_t>(Collective::kAllToAllV)) return "";
+  const auto sends = [&](const wire::SignaturePayload& from, const wire::SignaturePayload& to) {
+    if (from.counts[0] == to.counts[1]) return std::string();
+    return called(from) + " with " + std::to_string(from.counts[0]) + " elements for " + rank(to) + "; " + called(to) +
+           " with " + std::to_string(to.counts[1]) + " elements from " + rank(from);
+  };
+  const std::string there = sends(a, b);
+  return there.empty() ? sends(b, a) : there;
 }
 
 }  // namespace canarynet

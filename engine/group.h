@@ -4,9 +4,11 @@
 // its owner thread only, but for the constant fields (group, rank, members), which callers may read.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,7 +32,8 @@ struct OpRequest {
   DataType type = CANARY_U8;
   ReduceOp redop = CANARY_SUM;
   int root = -1;
-  Nanos time_limit{};  // 0: none; else from submission
+  Nanos time_limit{};                          // 0: none; else from submission
+  std::span<const std::uint64_t> counts = {};  // as PlanRequest::counts; borrowed like the buffers
 };
 
 // A program being run: executor and per-peer bookkeeping. Recycled by its ProgramEntry.
@@ -48,6 +51,9 @@ struct Run {
   std::vector<std::uint8_t> signature_sent;
   std::vector<std::uint32_t> eager_bytes;  // charged against the channel's budget until it is ready
   std::uint32_t signatures_left = 0;
+  bool heard_of_all() const {
+    return std::all_of(peer_ready.begin(), peer_ready.end(), [](std::uint8_t r) { return r != 0; });
+  }
   std::uint32_t index = 0;        // in Engine::runs_, for cookies
   GroupMember* member = nullptr;  // whose operation `number` it runs now
   std::uint32_t number = 0;
@@ -122,8 +128,16 @@ struct Group {
   }
 };
 
+// What a rank that enters `request` tells its neighbours.
+wire::SignaturePayload make_signature(const GroupMember& member, const OpRequest& request, const Program& program);
+// The same as rank `to` of the group gets it: with what passes between the two.
+wire::SignaturePayload addressed(const wire::SignaturePayload& signature, const OpRequest& request, std::size_t to);
+// Of the fields that are equal on all ranks.
 std::uint32_t signature_hash(wire::SignaturePayload signature);
 // "all_reduce f32 n=1024 sum ring"
 std::string describe(const wire::SignaturePayload& signature);
+// How two signatures differ: a sentence that names both ranks and both values; "" where they agree. `a` as rank `b_rank` gets it and the
+// other way round.
+std::string disagreement(const wire::SignaturePayload& a, const wire::SignaturePayload& b);
 
 }  // namespace canarynet

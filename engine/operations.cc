@@ -47,7 +47,8 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   ++m.uses;
   for (auto& e : m.programs) {
     const Program& p = e->program;
-    if (p.collective == r.collective && p.count == r.count && p.element_bytes == element && p.root == root) {
+    if (p.collective == r.collective && p.count == r.count && p.element_bytes == element && p.root == root &&
+        std::equal(p.counts.begin(), p.counts.end(), r.counts.begin(), r.counts.end())) {
       e->last_used = m.uses;
       return e.get();
     }
@@ -56,6 +57,7 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   request.collective = r.collective;
   request.ranks = static_cast<int>(m.group->members.size());
   request.count = r.count;
+  request.counts = r.counts;
   request.element_bytes = element;
   request.root = root;
   request.reach = &m.group->reach;
@@ -218,18 +220,9 @@ void Engine::enter(GroupMember& m, const OpRequest& request, OpTicket* ticket) {
   op.run->number = number;
 
   const Program& program = op.entry->program;
-  wire::SignaturePayload& sig = op.signature;
-  sig.count = request.count;
-  sig.collective = static_cast<std::uint32_t>(request.collective);
-  sig.type = request.type;
-  sig.redop = request.redop;
-  sig.root = has_root(request.collective) ? request.root : -1;
-  sig.planner = static_cast<std::uint32_t>(program.planner);
-  sig.piece_bytes = program.piece_bytes;
-  sig.members = static_cast<std::uint32_t>(g.members.size());
-  sig.world_rank = static_cast<std::uint32_t>(m.world_rank);
-  op.hash = signature_hash(sig);
-  m.history[number % GroupMember::kHistory] = sig;
+  op.signature = make_signature(m, request, program);
+  op.hash = signature_hash(op.signature);
+  m.history[number % GroupMember::kHistory] = op.signature;
   g.entered[static_cast<std::size_t>(m.rank)] = number;
 
   op.run->executor.bind(request.input, request.output, request.type, request.redop);
@@ -244,7 +237,7 @@ void Engine::enter(GroupMember& m, const OpRequest& request, OpTicket* ticket) {
     const auto early = m.early[i];
     m.early[i] = m.early.back();
     m.early.pop_back();
-    if (!compare(m, number, sig, early.payload)) return;  // the group is dead, and this operation with it
+    if (!agrees(m, op, early.source, early.payload)) return;  // the group is dead, and this operation with it
     const int slot = program.slot_of(early.source);
     if (slot >= 0) op.run->peer_ready[static_cast<std::size_t>(slot)] = 1;
   }
@@ -256,9 +249,12 @@ void Engine::enter(GroupMember& m, const OpRequest& request, OpTicket* ticket) {
     // A neighbour in this very engine.
     GroupMember* other = g.member(program.peers[s].rank);
     if (other == nullptr || other->entered < number) continue;
-    if (!compare(m, number, sig, other->history[number % GroupMember::kHistory])) return;
+    Operation* theirs = other->find(number);
+    wire::SignaturePayload told = other->history[number % GroupMember::kHistory];
+    if (theirs != nullptr) told = addressed(told, theirs->request, static_cast<std::size_t>(m.rank));
+    if (!agrees(m, op, other->rank, told)) return;
     op.run->peer_ready[s] = 1;
-    if (Operation* theirs = other->find(number)) {
+    if (theirs != nullptr) {
       const int slot = theirs->entry->program.slot_of(m.rank);
       if (slot >= 0) theirs->run->peer_ready[static_cast<std::size_t>(slot)] = 1;
     }
@@ -287,21 +283,23 @@ void Engine::drain_eager(GroupMember& m, Operation& op) {
   }
 }
 
+// What rank `source` called, against the own operation.
+bool Engine::agrees(GroupMember& m, const Operation& op, int source, const wire::SignaturePayload& theirs) {
+  return compare(m, op.number, addressed(op.signature, op.request, static_cast<std::size_t>(source)), theirs);
+}
+
 // False when the arguments differ: the group has been ended then.
 bool Engine::compare(GroupMember& m, std::uint32_t number, const wire::SignaturePayload& mine,
                      const wire::SignaturePayload& theirs) {
-  if (signature_hash(mine) == signature_hash(theirs)) return true;
   // The lower rank first, so that every rank that finds the same pair says the same sentence.
   const bool mine_first = mine.world_rank < theirs.world_rank;
-  const auto& a = mine_first ? mine : theirs;
-  const auto& b = mine_first ? theirs : mine;
+  const std::string difference = disagreement(mine_first ? mine : theirs, mine_first ? theirs : mine);
+  if (difference.empty()) return true;
   Verdict v;
   v.code = CANARY_MISMATCH;
   v.rank = static_cast<int>(theirs.world_rank);
   v.op = number;
-  v.text = "operation #" + std::to_string(number) + " of group " + std::to_string(m.group->flow) + ": rank " +
-           std::to_string(a.world_rank) + " called " + describe(a) + "; rank " + std::to_string(b.world_rank) +
-           " called " + describe(b);
+  v.text = "operation #" + std::to_string(number) + " of group " + std::to_string(m.group->flow) + ": " + difference;
   kill(*m.group, v, true);
   return false;
 }
@@ -327,6 +325,7 @@ void Engine::mark_ready(Operation& op, std::uint32_t slot) {
   peer.eager_used -= run.eager_bytes[slot];
   run.eager_bytes[slot] = 0;
   if (peer.channel && (budget_freed || run.executor.has_send(slot))) peer.channel->wake();
+  if (run.executor.complete()) local_dirty_ = true;  // it may be all that was left to hear
   op.last_progress = now_;
 }
 
@@ -340,11 +339,17 @@ bool Engine::admit_signature(GroupMember& m, int source, std::uint32_t number, c
     return true;
   }
   if (Operation* op = m.find(number)) {
-    if (!compare(m, number, op->signature, theirs)) return true;
+    if (!agrees(m, *op, source, theirs)) return true;
     const int slot = op->entry->program.slot_of(source);
     if (slot >= 0) mark_ready(*op, static_cast<std::uint32_t>(slot));
   } else if (m.entered - number < GroupMember::kHistory) {
-    compare(m, number, m.history[number % GroupMember::kHistory], theirs);
+    // What passed between the two was compared while the operation ran: it does not end before.
+    wire::SignaturePayload mine = m.history[number % GroupMember::kHistory];
+    if (mine.collective == static_cast<std::uint32_t>(Collective::kAllToAllV)) {
+      mine.counts[0] = theirs.counts[1];
+      mine.counts[1] = theirs.counts[0];
+    }
+    compare(m, number, mine, theirs);
   }
   return true;
 }
@@ -367,8 +372,9 @@ bool Engine::next_piece(Channel& channel, OutPiece* out) {
           if (departed)
             continue;  // nobody reads it; frames that no lane takes would keep later operations' from being counted
           out->header = piece_header(*m, op, wire::Kind::kSignature, program.peers[s].rank);
-          out->header.payload_bytes = sizeof op.signature;
-          out->payload = reinterpret_cast<const std::byte*>(&op.signature);
+          outgoing_signature_ = addressed(op.signature, op.request, static_cast<std::size_t>(program.peers[s].rank));
+          out->header.payload_bytes = sizeof outgoing_signature_;
+          out->payload = reinterpret_cast<const std::byte*>(&outgoing_signature_);  // small enough to be copied at once
           out->cookie = kNoCookie;
           out->rail = -1;
           return true;
@@ -558,7 +564,8 @@ bool Engine::finish_completed(GroupMember& m) {
   bool any = false;
   for (std::size_t i = 0; i < m.operations.size();) {
     Operation& op = m.operations[i];
-    if (!op.run->executor.complete() || op.run->signatures_left != 0) {
+    const bool heard = !op.entry->program.waits_for_signatures() || op.run->heard_of_all();
+    if (!op.run->executor.complete() || op.run->signatures_left != 0 || !heard) {
       ++i;
       continue;
     }

@@ -25,12 +25,13 @@ inline ClusterOptions flat_cluster(int hosts, int rails = 2, int ranks_per_host 
 class AllRanks {
  public:
   AllRanks(Cluster& cluster, const oracle::Shape& shape, bool in_place = false)
-      : cluster_(cluster), shape_(shape), in_place_(in_place) {
+      : cluster_(cluster), shape_(shape), in_place_(in_place && oracle::can_be_in_place(shape)) {
     for (int r = 0; r < shape.ranks; ++r) {
       const std::size_t in = oracle::input_bytes(shape, r), out = oracle::output_bytes(shape, r);
-      const bool shared = in_place && shape.collective != Collective::kBarrier;
+      const bool shared = in_place_ && shape.collective != Collective::kBarrier;
       input_.emplace_back(shared ? std::max(in, out) : in);
       output_.emplace_back(shared ? 0 : out, std::byte{0xEE});
+      counts_.push_back(oracle::counts_of(shape, r));
       tickets_.push_back(std::make_unique<OpTicket>());
       oracle::fill_input(shape, r, input_of(r));
     }
@@ -45,7 +46,8 @@ class AllRanks {
                  .count = shape_.count,
                  .type = shape_.type,
                  .redop = shape_.redop,
-                 .root = shape_.root};
+                 .root = shape_.root,
+                 .counts = counts_[at(rank)]};
     cluster_.submit(member != nullptr ? member->world_rank : rank, std::move(s));
   }
   void submit_all() {
@@ -85,6 +87,7 @@ class AllRanks {
   oracle::Shape shape_;
   bool in_place_;
   std::vector<std::vector<std::byte>> input_, output_;
+  std::vector<std::vector<std::uint64_t>> counts_;
   std::vector<std::unique_ptr<OpTicket>> tickets_;
 };
 

@@ -56,6 +56,9 @@ TEST_P(Matrix, EveryTypeAndReductionIsExact) {
           shape.redop = static_cast<ReduceOp>(o);
           shape.root = (ranks - 1 + t) % ranks;
           shape.salt = static_cast<std::uint64_t>(c * 1000 + t * 10 + o);
+          oracle::draw_counts(&shape,
+                              is_pairwise(collective) ? shape.count / static_cast<std::uint64_t>(ranks) : shape.count);
+          if (has_counts(collective)) shape.count = 0;
           AllRanks op(cluster, shape, (t + o) % 2 == 1);
           op.submit_all();
           op.expect_exact();
@@ -98,6 +101,12 @@ TEST(HugeBuffers, TwoToThe26AndThreeBytesOfI8OnceEach) {
     shape.type = CANARY_I8;
     const std::uint64_t total = (1 << 26) + 3;
     shape.count = in_blocks(shape.collective) ? total / 3 : total;
+    if (shape.collective == Collective::kAllGatherV) {
+      shape.counts = {total / 2, 0, total - total / 2};
+    } else if (shape.collective == Collective::kAllToAllV) {
+      shape.counts = {total / 3, total / 3 + 1, total - total / 3 * 2 - 1, 0, 5, total - 5, total - 7, 7, 0};
+    }
+    if (has_counts(shape.collective)) shape.count = 0;
     AllRanks op(cluster, shape);
     op.submit_all();
     op.expect_exact(60_s);

@@ -77,26 +77,69 @@ std::int64_t reduced(const Shape& s, std::uint64_t i) {
 
 std::uint64_t ranks_of(const Shape& s) { return static_cast<std::uint64_t>(s.ranks); }
 
+// Elements of the block from `source` to `target`, where they differ.
+std::uint64_t block(const Shape& s, int source, int target) {
+  if (s.collective == Collective::kAllGatherV) return s.counts[static_cast<std::size_t>(source)];
+  if (s.collective == Collective::kAllToAllV)
+    return s.counts[static_cast<std::size_t>(source) * ranks_of(s) + static_cast<std::size_t>(target)];
+  return s.count;
+}
+
+// Elements in the blocks before `end`: of rank's output by source, or of its input by target.
+std::uint64_t received_before(const Shape& s, int rank, int end) {
+  std::uint64_t sum = 0;
+  for (int i = 0; i < end; ++i) sum += block(s, i, rank);
+  return sum;
+}
+std::uint64_t sent_before(const Shape& s, int rank, int end) {
+  std::uint64_t sum = 0;
+  for (int i = 0; i < end; ++i) sum += block(s, rank, i);
+  return sum;
+}
+
 }  // namespace
+
+void draw_counts(Shape* s, std::uint64_t mean) {
+  if (!has_counts(s->collective)) return;
+  const auto n = ranks_of(*s);
+  s->counts.resize(is_pairwise(s->collective) ? n * n : n);
+  for (std::size_t i = 0; i < s->counts.size(); ++i) {
+    const std::uint64_t h = mix(s->salt, 77, i);
+    s->counts[i] = h % 5 == 0 ? 0 : (h >> 8) % (2 * mean + 1);
+  }
+}
+
+std::vector<std::uint64_t> counts_of(const Shape& s, int rank) {
+  if (s.collective == Collective::kAllGatherV) return s.counts;
+  if (s.collective != Collective::kAllToAllV) return {};
+  std::vector<std::uint64_t> out;
+  for (int i = 0; i < s.ranks; ++i) out.push_back(block(s, rank, i));
+  for (int i = 0; i < s.ranks; ++i) out.push_back(sent_before(s, rank, i));
+  for (int i = 0; i < s.ranks; ++i) out.push_back(block(s, i, rank));
+  for (int i = 0; i < s.ranks; ++i) out.push_back(received_before(s, rank, i));
+  return out;
+}
+
+bool can_be_in_place(const Shape& s) { return !is_pairwise(s.collective); }
 
 std::size_t input_bytes(const Shape& s, int rank) {
   if (s.collective == Collective::kBarrier || !reads_input(s.collective, rank == s.root)) return 0;
-  return s.count * size_of(s.type) * (input_in_blocks(s.collective) ? ranks_of(s) : 1);
+  return size_of(s.type) * (input_in_blocks(s.collective) ? sent_before(s, rank, s.ranks) : block(s, rank, rank));
 }
 
 std::size_t output_bytes(const Shape& s, int rank) {
   if (s.collective == Collective::kBarrier || !writes_output(s.collective, rank == s.root)) return 0;
-  return s.count * size_of(s.type) * (output_in_blocks(s.collective) ? ranks_of(s) : 1);
+  return size_of(s.type) * (output_in_blocks(s.collective) ? received_before(s, rank, s.ranks) : block(s, rank, rank));
 }
 
 // The own block of the larger buffer, where the rank has that.
 std::size_t in_place_input(const Shape& s, int rank) {
   const bool inside = output_in_blocks(s.collective) && output_bytes(s, rank) != 0;
-  return inside ? static_cast<std::size_t>(rank) * s.count * size_of(s.type) : 0;
+  return inside ? received_before(s, rank, rank) * size_of(s.type) : 0;
 }
 std::size_t in_place_output(const Shape& s, int rank) {
   const bool inside = input_in_blocks(s.collective) && input_bytes(s, rank) != 0;
-  return inside ? static_cast<std::size_t>(rank) * s.count * size_of(s.type) : 0;
+  return inside ? sent_before(s, rank, rank) * size_of(s.type) : 0;
 }
 
 void fill_input(const Shape& s, int rank, void* input) {
@@ -117,11 +160,16 @@ void expected_output(const Shape& s, int rank, void* output) {
       break;
     case Collective::kAllGather:
     case Collective::kGather:
+    case Collective::kAllGatherV:
+    case Collective::kAllToAll:
+    case Collective::kAllToAllV: {
+      std::uint64_t at = 0;
       for (int r = 0; r < s.ranks; ++r) {
-        for (std::uint64_t i = 0; i < s.count; ++i)
-          put(s.type, output, i + s.count * static_cast<std::uint64_t>(r), element(s, r, i));
+        const std::uint64_t first = is_pairwise(s.collective) ? sent_before(s, r, rank) : 0;
+        for (std::uint64_t i = 0; i < block(s, r, rank); ++i) put(s.type, output, at++, element(s, r, first + i));
       }
       return;
+    }
     case Collective::kBroadcast:
       for (std::uint64_t i = 0; i < s.count; ++i) put(s.type, output, i, element(s, s.root, i));
       return;
@@ -151,7 +199,8 @@ std::string compare(const Shape& s, int rank, const void* output) {
 
 std::string to_string(const Shape& s) {
   return std::string(name_of(s.collective)) + " " + std::string(name_of(s.type)) + " " + std::string(name_of(s.redop)) +
-         " n=" + std::to_string(s.ranks) + " count=" + std::to_string(s.count) + " root=" + std::to_string(s.root);
+         " n=" + std::to_string(s.ranks) + " count=" + std::to_string(s.counts.empty() ? s.count : s.counts[0]) +
+         " root=" + std::to_string(s.root);
 }
 
 }  // namespace canarynet::oracle

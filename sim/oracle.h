@@ -22,7 +22,16 @@ struct Shape {
   ReduceOp redop = CANARY_SUM;
   int root = 0;
   std::uint64_t salt = 0;
+  // all_gather_v: of each rank's block. all_to_all_v: [source * ranks + target].
+  std::vector<std::uint64_t> counts = {};
 };
+
+// Uneven counts for the collectives that have them, some of them 0, about `mean` each; from the salt.
+void draw_counts(Shape* shape, std::uint64_t mean);
+// What rank passes as OpRequest::counts (all_to_all_v: places behind one another). Empty for collectives without.
+std::vector<std::uint64_t> counts_of(const Shape& shape, int rank);
+// Whether the collective may be called in place.
+bool can_be_in_place(const Shape& shape);
 
 // Of one rank (group rank); 0 where the operation reads or writes nothing.
 std::size_t input_bytes(const Shape& shape, int rank);

@@ -19,6 +19,7 @@ struct Life {
   std::string shape;
   bool safe_rail = false;  // rail 0 never fails: longer outages are allowed on the others
   int rails = 1;
+  bool pairs = true;  // everybody meets everybody
 };
 
 Life draw(Random& r) {
@@ -41,6 +42,7 @@ Life draw(Random& r) {
     c.ranks_per_host = 1;
     life.rails = levels;
     c.wiring = Wiring::bcube(r_digit, levels);
+    life.pairs = false;
     wires = "bcube(" + std::to_string(r_digit) + "," + std::to_string(levels) + ")";
   } else {
     c.hosts = static_cast<int>(2 + r.below(4));
@@ -86,10 +88,12 @@ Life draw(Random& r) {
   return life;
 }
 
-oracle::Shape draw_shape(Random& r, int ranks) {
+// `pairs`: everybody meets everybody.
+oracle::Shape draw_shape(Random& r, int ranks, bool pairs) {
   oracle::Shape s;
   const auto kind = r.below(10);
   s.collective = kind < 3 ? Collective::kAllReduce : static_cast<Collective>(r.below(kCollectiveCount));
+  if (is_pairwise(s.collective) && !pairs) s.collective = Collective::kAllReduce;
   s.ranks = ranks;
   s.type = static_cast<DataType>(r.below(kDataTypeCount));
   s.redop = static_cast<ReduceOp>(r.below(kReduceOpCount));
@@ -97,6 +101,8 @@ oracle::Shape draw_shape(Random& r, int ranks) {
   s.salt = r.next();
   const std::uint64_t sizes[] = {0, 1, 7, 1001, 4096, 20'000};
   s.count = sizes[r.below(6)];
+  oracle::draw_counts(&s, s.count);
+  if (has_counts(s.collective)) s.count = 0;
   return s;
 }
 
@@ -105,6 +111,7 @@ struct Round {
   oracle::Shape shape;
   bool in_place = false;
   std::vector<std::vector<std::byte>> input, output;  // in place: both in `input`
+  std::vector<std::vector<std::uint64_t>> counts;
   std::vector<std::unique_ptr<OpTicket>> tickets;
 
   std::byte* input_of(int rank) {
@@ -151,12 +158,13 @@ class Swarm {
     // At most four in flight.
     while (report_.ok && live_.size() >= 4) wait_first();
     auto round = std::make_unique<Round>();
-    round->shape = draw_shape(random_, cluster_->ranks());
-    round->in_place = random_.below(2) == 0;
+    round->shape = draw_shape(random_, cluster_->ranks(), life_.pairs);
+    round->in_place = random_.below(2) == 0 && oracle::can_be_in_place(round->shape);
     for (int r = 0; r < cluster_->ranks(); ++r) {
       const std::size_t in = oracle::input_bytes(round->shape, r), out = oracle::output_bytes(round->shape, r);
       round->input.emplace_back(round->in_place ? std::max(in, out) : in);
       round->output.emplace_back(round->in_place ? 0 : out);
+      round->counts.push_back(oracle::counts_of(round->shape, r));
       round->tickets.push_back(std::make_unique<OpTicket>());
       oracle::fill_input(round->shape, r, round->input_of(r));
     }
@@ -185,7 +193,8 @@ class Swarm {
                  .count = round.shape.count,
                  .type = round.shape.type,
                  .redop = round.shape.redop,
-                 .root = round.shape.root};
+                 .root = round.shape.root,
+                 .counts = round.counts[i]};
     cluster_->submit(rank, std::move(s));
   }
 

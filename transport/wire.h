@@ -112,9 +112,11 @@ struct AckPayload {
 };
 static_assert(sizeof(AckPayload) == 8 + 8 * kAckWordsMax && std::has_unique_object_representations_v<AckPayload>);
 
-// Signature: the full arguments of one rank's call, compared field by field on every neighbour.
+// Signature: the full arguments of one rank's call, compared field by field on every neighbour. Lists of counts are as long as the group,
+// so they travel as sums that tell where two lists differ in one place, a checksum, and their first entries.
+inline constexpr std::size_t kSignatureCounts = 8;
 struct SignaturePayload {
-  std::uint64_t count = 0;        // elements, as the caller counts them
+  std::uint64_t count = 0;        // elements, as the caller counts them; all-gather-v: of all blocks
   std::uint32_t collective = 0;   // Collective
   std::uint32_t type = 0;         // DataType
   std::uint32_t redop = 0;        // ReduceOp; 0 where there is none
@@ -123,8 +125,14 @@ struct SignaturePayload {
   std::uint32_t piece_bytes = 0;  // grid
   std::uint32_t members = 0;      // ranks in the group
   std::uint32_t world_rank = 0;   // of the caller, for the message
+  std::uint32_t counts_crc = 0;   // all-gather-v: CRC32C of the counts
+  std::uint32_t reserved = 0;
+  std::uint64_t counts_moment = 0;  // all-gather-v: sum of (i + 1) * count i, modulo 2^64
+  std::uint64_t counts[kSignatureCounts] =
+      {};  // all-gather-v: the first ones; all-to-all-v: elements to the receiver of this
+           // signature, elements from it
 };
-static_assert(sizeof(SignaturePayload) == 40 && std::has_unique_object_representations_v<SignaturePayload>);
+static_assert(sizeof(SignaturePayload) == 120 && std::has_unique_object_representations_v<SignaturePayload>);
 
 // Heartbeat: one frame per lane and interval. header.flow/epoch/op/source = a group (they take turns), the last operation that
 // rank entered in it. Times are the sender's own clock, echoed back unread.

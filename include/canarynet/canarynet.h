@@ -77,7 +77,8 @@ CANARY_API int canary_group_size(const canary_group* group);
 /* Collectives. With `op` NULL the call blocks until completion; else it returns at once with a handle for test/wait.
  * input == output is allowed (in place); for reduce_scatter and scatter in place is output == input + rank * count elements (scatter: at the
  * root only), for all_gather and gather input == output + rank * count elements (gather: at the root only). Other overlaps are not
- * allowed. A root is a rank in the group. */
+ * allowed, and none at all for all_to_all and all_to_all_v. A root is a rank in the group. Lists of counts and displacements have one
+ * number per rank of the group, are elements, and are borrowed for the call only. */
 
 /* output[i] = reduction over ranks of input[i], i < count. Bit-identical on all ranks. */
 CANARY_API enum canary_status canary_all_reduce(canary_group* group, const void* input, void* output, size_t count,
@@ -88,6 +89,20 @@ CANARY_API enum canary_status canary_reduce_scatter(canary_group* group, const v
 /* input: count elements; output: size * count elements, block i from rank i. */
 CANARY_API enum canary_status canary_all_gather(canary_group* group, const void* input, void* output, size_t count,
                                                 enum canary_type type, canary_op** op);
+/* As all_gather, with counts[i] elements from rank i; they must be equal on all ranks. input: counts[rank] elements; output: all blocks,
+ * one behind the other: block i begins at counts[0] + ... + counts[i-1]. In place: input == output + that of the own rank. */
+CANARY_API enum canary_status canary_all_gather_v(canary_group* group, const void* input, void* output,
+                                                  const size_t* counts, enum canary_type type, canary_op** op);
+/* input and output: size * count elements; block j of the input goes to rank j, block i of the output comes from rank i. */
+CANARY_API enum canary_status canary_all_to_all(canary_group* group, const void* input, void* output, size_t count,
+                                                enum canary_type type, canary_op** op);
+/* send_counts[j] elements from input + send_displacements[j] go to rank j; receive_counts[i] from rank i go to output +
+ * receive_displacements[i], and must be what rank i sends here: else CANARY_MISMATCH on all ranks. Displacements may be NULL: one
+ * block behind the other. What is received must not overlap. Completes when the arguments of all ranks have been compared. */
+CANARY_API enum canary_status canary_all_to_all_v(canary_group* group, const void* input, const size_t* send_counts,
+                                                  const size_t* send_displacements, void* output,
+                                                  const size_t* receive_counts, const size_t* receive_displacements,
+                                                  enum canary_type type, canary_op** op);
 /* output[i] on every rank = input[i] of `root` (rank in the group); input is read at the root only. */
 CANARY_API enum canary_status canary_broadcast(canary_group* group, const void* input, void* output, size_t count,
                                                enum canary_type type, int root, canary_op** op);
