@@ -50,6 +50,10 @@ const Row kRows[] = {
     {{"tcp_notsent_lowat", "CANARY_TCP_NOTSENT_LOWAT", SettingKind::kBytes, "128KiB", 4096, 64 * kMiB, false,
       "bytes a socket may hold that TCP has not sent yet; small values make rate changes felt at once"},
      &Settings::tcp_notsent_lowat},
+    {{"pacing_rate", "CANARY_PACING_RATE", SettingKind::kText, "", 0, 0, false,
+      "the most that one connection sends, paced by TCP: 500mbit, or one per rail, 500mbit,none; for addresses that "
+      "stand in for NICs"},
+     &Settings::pacing_rate},
     {{"algo", "CANARY_ALGO", SettingKind::kText, "", 0, 0, true,
       "planner for all collectives it defines: ring, mesh, bcube, halving_doubling, tree, dbtree, parameter_server, "
       "ring_per_rail; empty: chosen by size and topology"},

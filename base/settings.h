@@ -41,6 +41,7 @@ struct Settings {
   std::int64_t lanes_per_rail = 1;
   std::string tcp_congestion;
   Bytes tcp_notsent_lowat;
+  std::string pacing_rate;  // CANARY_PACING_RATE: one rate, or one per rail
   // data path
   std::string algo;  // CANARY_ALGO
   std::int64_t ps_servers = 1;

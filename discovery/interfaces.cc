@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 
@@ -59,6 +60,20 @@ std::string names_of(const std::vector<Interface>& interfaces) {
 
 Rail to_rail(const Interface& i) { return {i.name, i.address, i.nominal}; }
 
+// An address of the loopback network as a rail of its own; false where `wanted` is none, or there is no loopback.
+bool loopback_alias(std::string_view wanted, const std::vector<Interface>& available, std::size_t number, Rail* out) {
+  const auto parsed = Address::parse(wanted);
+  if (!parsed.ok()) return false;
+  Address a = parsed.value();
+  const auto lo = std::find_if(available.begin(), available.end(), [&](const Interface& i) {
+    return i.address.family == a.family && i.address.loopback();
+  });
+  if (a.family != Address::Family::kIPv4 || !a.loopback() || a.port != 0 || lo == available.end()) return false;
+  if (a.prefix_bits == 0) a.prefix_bits = lo->address.prefix_bits;
+  *out = {"lo:" + std::to_string(number), a, {}};
+  return true;
+}
+
 }  // namespace
 
 Result<std::vector<Interface>> list_interfaces() {
@@ -89,6 +104,23 @@ bool matches_ifname(std::string_view pattern, std::string_view name) {
   return found != exclude;
 }
 
+Result<std::vector<BytesPerSec>> pacing_of(const Settings& settings, std::size_t rails) {
+  std::vector<BytesPerSec> out;
+  if (settings.pacing_rate.empty()) return out;
+  const auto wrong = [&](const std::string& why) {
+    return Status(CANARY_INVALID_SETTING, "CANARY_PACING_RATE=\"" + settings.pacing_rate + "\": " + why);
+  };
+  for (const auto part : split(settings.pacing_rate)) {
+    const auto bits = part == "none" ? std::optional<double>(0) : bits_per_second(part);
+    if (!bits || (part != "none" && *bits < 1e5) || *bits > 4e11)
+      return wrong("takes rates from 100kbit to 400gbit such as 500mbit, or none");
+    out.push_back(BytesPerSec{std::llround(*bits / 8)});
+  }
+  if (out.size() == 1) out.resize(rails, out[0]);
+  if (out.size() != rails) return wrong("takes one rate, or one for each of the " + std::to_string(rails) + " rails");
+  return out;
+}
+
 Result<std::vector<Rail>> choose_rails(const Settings& settings, const std::vector<Interface>& available,
                                        bool join_is_loopback) {
   std::vector<Rail> out;
@@ -98,6 +130,10 @@ Result<std::vector<Rail>> choose_rails(const Settings& settings, const std::vect
       const auto at = std::find_if(available.begin(), available.end(), [&](const Interface& i) {
         return i.name == wanted || i.address.to_string() == wanted;
       });
+      if (Rail alias; at == available.end() && loopback_alias(wanted, available, out.size(), &alias)) {
+        out.push_back(alias);
+        continue;
+      }
       if (at == available.end()) {
         return Status(CANARY_INVALID_SETTING, "CANARY_RAILS=\"" + settings.rails +
                                                   "\": no interface is called or has the address " +

@@ -47,6 +47,40 @@ TEST(ChooseRails, RailsSettingGivesTheOrder) {
   EXPECT_NE(error.find("eth0 (10.0.0.1)"), std::string::npos) << error;
 }
 
+TEST(ChooseRails, AddressesOfTheLoopbackNetworkStandInForNics) {
+  Settings s = Settings::defaults();
+  s.rails = "127.1.0.2/24,127.2.0.2/24,127.0.0.1";
+  const auto rails = choose_rails(s, sample(), true);
+  ASSERT_TRUE(rails.ok()) << rails.status().text();
+  ASSERT_EQ(rails.value().size(), 3u);
+  EXPECT_EQ(rails.value()[0].device, "lo:0");
+  EXPECT_EQ(rails.value()[0].address, Address::ipv4(127, 1, 0, 2, 24));
+  EXPECT_EQ(rails.value()[1].device, "lo:1");
+  EXPECT_EQ(rails.value()[2].device, "lo") << "the interface itself";
+  s.rails = "127.1.0.2";
+  EXPECT_EQ(choose_rails(s, sample(), true).value()[0].address.prefix_bits, 8) << "as the interface's";
+  for (const char* none : {"10.9.9.9", "127.1.0.2:80", "127.1.0", "127.1.0.2/33"}) {
+    s.rails = none;
+    EXPECT_NE(chosen(s, true).find(none), std::string::npos) << none;
+  }
+}
+
+TEST(PacingOf, TakesOneRateOrOnePerRail) {
+  Settings s = Settings::defaults();
+  EXPECT_TRUE(pacing_of(s, 2).value().empty());
+  s.pacing_rate = "80mbit";
+  EXPECT_EQ(pacing_of(s, 2).value(), (std::vector<BytesPerSec>{BytesPerSec{10'000'000}, BytesPerSec{10'000'000}}));
+  s.pacing_rate = "none,1gbit";
+  EXPECT_EQ(pacing_of(s, 2).value(), (std::vector<BytesPerSec>{BytesPerSec{0}, BytesPerSec{125'000'000}}));
+  EXPECT_NE(pacing_of(s, 3).status().text().find("each of the 3 rails"), std::string::npos);
+  for (const char* wrong : {"fast", "1mbit,", "1bit", "500gbit", "10"}) {
+    s.pacing_rate = wrong;
+    const auto r = pacing_of(s, 2);
+    ASSERT_FALSE(r.ok()) << wrong;
+    EXPECT_NE(r.status().text().find(std::string("CANARY_PACING_RATE=\"") + wrong), std::string::npos);
+  }
+}
+
 TEST(ChooseRails, NamesWhatIsThereWhenNothingMatches) {
   Settings s = Settings::defaults();
   s.socket_ifname = "ib";

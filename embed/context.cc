@@ -85,6 +85,12 @@ Status Context::start() {
     auto rails = choose_rails(s, interfaces.value(), e.coordinator.loopback());
     if (!rails.ok()) return rails.status();
     t.rails = rails.take();
+    auto pacing = pacing_of(s, t.rails.size());
+    if (!pacing.ok()) return pacing.status();
+    t.pacing = pacing.take();
+    for (std::size_t i = 0; i < t.pacing.size(); ++i) {
+      if (t.pacing[i].count != 0) t.rails[i].nominal = t.pacing[i];
+    }
   } else if (s.join.starts_with(control::kUniqueIdScheme)) {
     (void)meeting_point(options_, {});  // closes the listener of an id made for nobody else
   }

@@ -113,7 +113,13 @@ class Init {
   Status start() {
     state_.options = &options_;
     state_.pid = arguments_.caller;
-    if (options_.hosts > 0) {
+    if (options_.aliases()) {
+      tell(std::to_string(options_.hosts) + " hosts with " + std::to_string(options_.nics) + " NICs (" +
+           options_.topology_text + ") EMULATED by loopback addresses: " +
+           (options_.rates.empty() ? "not paced" : "every connection paced to its NIC's " + rates_text(options_)) +
+           "; no NIC is shared, delayed or lossy");
+    }
+    if (options_.namespaces()) {
       std::vector<std::string> notes;
       const Nanos begin = clock_.now();
       auto bed = Testbed::build(options_, pids_, paths_.folder, &notes);
@@ -193,6 +199,8 @@ class Init {
   }
 
   Status change_link(const LinkChange& change) {
+    if (options_.aliases())
+      return {CANARY_INVALID_ARGUMENT, "NICs emulated by loopback addresses can't be changed while the ranks run"};
     if (!bed_) return {CANARY_INVALID_ARGUMENT, "these ranks are plain processes: start with --hosts to have links"};
     if (auto s = bed_->apply(change); !s.ok()) return s;
     return write_state(state_, paths_);

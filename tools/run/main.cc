@@ -89,7 +89,7 @@ int run(const RunOptions& options) {
   if (!lifeline.ok()) return fail(kNoTestbed, lifeline.status().text());
   if (!report.ok()) return fail(kNoTestbed, report.status().text());
 
-  const Started init = start_init(options.hosts > 0);
+  const Started init = start_init(options.namespaces());
   if (init.pid < 0) {
     return fail(kNoTestbed, std::string("--hosts needs root or user namespaces (kernel.unprivileged_userns_clone, "
                                         "user.max_user_namespaces): ") +
@@ -109,7 +109,7 @@ int run(const RunOptions& options) {
   lifeline.value().read.reset();
   report.value().write.reset();
   if (init.user_namespace) {
-    if (const Status s = map_user(init.pid, options.hosts > 0); !s.ok()) {
+    if (const Status s = map_user(init.pid, options.namespaces()); !s.ok()) {
       lifeline.value().write.reset();
       ::waitpid(init.pid, nullptr, 0);
       return fail(kNoTestbed, "this user's namespaces: " + s.text());

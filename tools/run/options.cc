@@ -99,15 +99,25 @@ Status fit_topology(const std::string& nics_text, RunOptions* o) {
 }
 
 struct Texts {
-  std::string ranks, hosts, nics, topology, rate, delay, jitter, loss, mtu, port, burst, queue, grace, timeout;
+  std::string ranks, hosts, fabric, nics, topology, rate, delay, jitter, loss, mtu, port, burst, queue, grace, timeout;
 };
 
 Status check_plain(const CLI::App& app) {
-  for (const char* option : {"--nics", "--topology", "--rate", "--delay", "--jitter", "--loss", "--mtu", "--no-ctl",
-                             "--congestion", "--burst", "--queue"}) {
+  for (const char* option : {"--fabric", "--nics", "--topology", "--rate", "--delay", "--jitter", "--loss", "--mtu",
+                             "--no-ctl", "--congestion", "--burst", "--queue"}) {
     if (app.count(option) > 0) {
       return {CANARY_INVALID_ARGUMENT,
               std::string(option) + " needs --hosts: plain processes share the machine's loopback"};
+    }
+  }
+  return {};
+}
+
+Status check_aliases(const CLI::App& app) {
+  for (const char* option : {"--delay", "--jitter", "--loss", "--mtu", "--no-ctl", "--burst", "--queue"}) {
+    if (app.count(option) > 0) {
+      return {CANARY_INVALID_ARGUMENT,
+              std::string(option) + " needs --fabric namespaces: loopback addresses can only be paced (--rate)"};
     }
   }
   return {};
@@ -138,6 +148,11 @@ Status fill(const Texts& t, const CLI::App& app, RunOptions* o) {
   if (o->ranks % o->hosts != 0) {
     return wrong("-n", t.ranks,
                  "--hosts " + t.hosts + " takes a multiple of " + t.hosts + " (equal blocks of ranks per host)");
+  }
+  if (!t.fabric.empty() && t.fabric != "namespaces") {
+    if (t.fabric != "alias") return wrong("--fabric", t.fabric, "takes namespaces or alias");
+    o->fabric = Fabric::kAlias;
+    if (auto s = check_aliases(app); !s.ok()) return s;
   }
   if (auto s = parse_topology(t.topology.empty() ? "flat" : t.topology, o); !s.ok()) return s;
   if (auto s = fit_topology(t.nics, o); !s.ok()) return s;
@@ -182,7 +197,8 @@ While it runs:
              H and K may be * for all
 
 Environment of a rank: CANARY_RANK, CANARY_WORLD_SIZE, CANARY_LOCAL_RANK, CANARY_LOCAL_SIZE, CANARY_JOIN,
-  CANARY_SOCKET_IFNAME (unless set), CANARY_RUN_STATE; with --hosts also CANARY_HOST_ID, CANARY_INSECURE=1.
+  CANARY_SOCKET_IFNAME (unless set), CANARY_RUN_STATE; with --hosts also CANARY_HOST_ID, CANARY_INSECURE=1;
+  with --fabric alias CANARY_HOST_ID, CANARY_RAILS and, with --rate, CANARY_PACING_RATE.
 Exit status: that of the first rank that failed, 128 + N for signal N; 2 wrong arguments; 124 --timeout; 125 no test bed.
 Signals INT, TERM, HUP, USR1 and USR2 go to all ranks. Nothing is left behind, also after SIGKILL.)";
 
@@ -212,6 +228,13 @@ std::string rate_text(std::int64_t bits) {
   if (bits % 1'000'000 == 0) return std::to_string(bits / 1'000'000) + "mbit";
   if (bits % 1'000 == 0) return std::to_string(bits / 1'000) + "kbit";
   return std::to_string(bits) + "bit";
+}
+
+std::string rates_text(const RunOptions& o) {
+  std::string text;
+  for (int k = 0; k < o.nics && !o.rates.empty(); ++k)
+    text += (k > 0 ? "," : "") + rate_text(RunOptions::per_nic(o.rates, k, std::int64_t{0}));
+  return text;
 }
 
 Result<LinkChange> parse_link_change(std::string_view text) {
@@ -288,6 +311,10 @@ Result<ParsedOptions> parse_run_options(const std::vector<std::string>& argument
   app.add_option("-n,--ranks", t.ranks, "ranks to start, in equal blocks per host")->type_name("RANKS");
   app.add_option("--hosts", t.hosts, "make H hosts, one network namespace each (default: plain processes)")
       ->type_name("H");
+  app.add_option("--fabric", t.fabric,
+                 "of what hosts are made: namespaces (default), or alias: loopback addresses as NICs, each connection "
+                 "paced to --rate; needs no privileges, emulated")
+      ->type_name("F");
   app.add_option("--nics", t.nics, "NICs per host, nic0 ... (default: what the topology takes)")->type_name("K");
   app.add_option(
          "--topology", t.topology,

@@ -15,10 +15,13 @@
 namespace canarynet::run {
 
 enum class Topology { kFlat, kMesh, kBcube };
+// What hosts and NICs are made of. kAlias: addresses of the loopback network, paced by TCP, without privileges; an emulation.
+enum class Fabric { kNamespaces, kAlias };
 
 struct RunOptions {
   int ranks = 0;
   int hosts = 0;  // 0: plain processes on loopback
+  Fabric fabric = Fabric::kNamespaces;
   int nics = 0;
   Topology topology = Topology::kFlat;
   int radix = 0;   // bcube:r,L
@@ -43,6 +46,8 @@ struct RunOptions {
   std::string state_path;
   std::vector<std::string> command;
 
+  bool namespaces() const { return hosts > 0 && fabric == Fabric::kNamespaces; }
+  bool aliases() const { return hosts > 0 && fabric == Fabric::kAlias; }
   int ranks_per_host() const { return hosts > 0 ? ranks / hosts : ranks; }
   int host_of(int rank) const { return hosts > 0 ? rank / ranks_per_host() : 0; }
   // The entry of a per-NIC list for NIC `nic`: a list of one serves all.
@@ -82,5 +87,7 @@ Result<std::int64_t> parse_rate(std::string_view option, std::string_view text);
 Result<std::uint32_t> parse_loss(std::string_view option, std::string_view text);
 // As tc prints it: "500mbit"; "none" for 0.
 std::string rate_text(std::int64_t bits_per_second);
+// "500mbit,125mbit": the rates of a host's NICs; "" where none was asked for.
+std::string rates_text(const RunOptions& options);
 
 }  // namespace canarynet::run

@@ -92,6 +92,11 @@ TEST(RunOptionsText, EveryErrorNamesOptionValueAndWhatItTakes) {
       {"-n 2 --port 70000 -- x", {"--port 70000", "65535"}},
       {"-n 2 --rate 1gbit -- x", {"--rate", "--hosts"}},
       {"-n 2 --no-ctl -- x", {"--no-ctl", "--hosts"}},
+      {"-n 2 --fabric alias -- x", {"--fabric", "--hosts"}},
+      {"-n 2 --hosts 2 --fabric cloth -- x", {"--fabric cloth", "namespaces or alias"}},
+      {"-n 2 --hosts 2 --fabric alias --delay 1ms -- x", {"--delay", "--fabric namespaces"}},
+      {"-n 2 --hosts 2 --fabric alias --loss 1% -- x", {"--loss", "--fabric namespaces"}},
+      {"-n 2 --hosts 2 --fabric alias --no-ctl -- x", {"--no-ctl", "--fabric namespaces"}},
       {"-n 2 --grace soon -- x", {"--grace soon", "time"}},
   };
   for (const auto& c : cases) {
@@ -166,6 +171,18 @@ TEST(WiringPlan, MeshGivesEachPairALinkAndFlatEachNicASwitch) {
   const auto flat = make_wiring(parsed("-n 3 --hosts 3 --nics 2 -- x"));
   EXPECT_EQ(flat.switches.size(), 2u);
   EXPECT_EQ(neighbours(flat, 0, 1), (std::set<int>{1, 2}));
+}
+
+TEST(WiringPlan, AliasesAreTheSameNumbersInTheLoopbackNetwork) {
+  const auto o = parsed("-n 4 --hosts 4 --fabric alias --topology bcube:2,2 --rate 500mbit,none -- x");
+  EXPECT_TRUE(o.aliases());
+  EXPECT_FALSE(o.namespaces());
+  EXPECT_EQ(rates_text(o), "500mbit,none");
+  const auto w = make_wiring(o);
+  EXPECT_EQ(alias_rails(w, 0), "127.1.0.1/24,127.2.0.1/24");
+  EXPECT_EQ(alias_rails(w, 3), "127.1.1.4/24,127.2.1.4/24");
+  EXPECT_EQ(rates_text(parsed("-n 2 --hosts 2 --nics 2 --rate 1gbit -- x")), "1gbit,1gbit");
+  EXPECT_EQ(rates_text(parsed("-n 2 --hosts 2 -- x")), "");
 }
 
 TEST(WiringPlan, AddressesAreUniqueAndSwitchesAreSubnets) {

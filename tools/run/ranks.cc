@@ -10,6 +10,8 @@
 
 #include <algorithm>
 
+#include "tools/run/wiring.h"
+
 namespace canarynet::run {
 namespace {
 
@@ -31,6 +33,12 @@ void Ranks::become_rank(int rank, const std::string& join, const std::string& st
     }
     set_env("CANARY_HOST_ID", "host-" + std::to_string(host));
     set_env("CANARY_INSECURE", "1");
+    if (!options_.congestion.empty()) set_env("CANARY_TCP_CONGESTION", options_.congestion);
+  }
+  if (options_.aliases()) {
+    set_env("CANARY_HOST_ID", "host-" + std::to_string(host));
+    set_env("CANARY_RAILS", alias_rails(make_wiring(options_), host));
+    if (!options_.rates.empty()) set_env("CANARY_PACING_RATE", rates_text(options_));
     if (!options_.congestion.empty()) set_env("CANARY_TCP_CONGESTION", options_.congestion);
   }
   set_env("CANARY_RANK", std::to_string(rank));
@@ -180,7 +188,7 @@ void Ranks::ended(pid_t pid, int status, Nanos now) {
   if (exit_code_ == 0) exit_code_ = code;
   if (by_us) return;
   std::string text = "rank " + std::to_string(number);
-  if (bed_ != nullptr) text += " (host-" + std::to_string(options_.host_of(number)) + ")";
+  if (options_.hosts > 0) text += " (host-" + std::to_string(options_.host_of(number)) + ")";
   if (WIFSIGNALED(status)) {
     const char* name = ::sigabbrev_np(WTERMSIG(status));
     text += " was killed by SIG" + std::string(name != nullptr ? name : std::to_string(WTERMSIG(status)).c_str());

@@ -51,6 +51,36 @@ TEST(PlainRanks, KeepWhatTheUserSet) {
   EXPECT_EQ(run(canary_run("-n 1", "echo $CANARY_SOCKET_IFNAME $CANARY_HOST_ID"), o).out, "[0] eth mine\n");
 }
 
+TEST(AliasRanks, GetLoopbackAddressesAsTheirNics) {
+  const auto e = run(canary_run("-n 4 --hosts 2 --fabric alias --nics 2 --rate 400mbit,100mbit",
+                                "echo $CANARY_RAILS $CANARY_PACING_RATE $CANARY_HOST_ID ${CANARY_INSECURE-none} "
+                                "$CANARY_LOCAL_RANK/$CANARY_LOCAL_SIZE; cat $CANARY_RUN_STATE >&2"));
+  EXPECT_EQ(e.code, 0) << e.err;
+  const std::string first = "127.1.0.1/24,127.2.0.1/24 400mbit,100mbit host-0 none ",
+                    second = "127.1.0.2/24,127.2.0.2/24 400mbit,100mbit host-1 none ";
+  EXPECT_EQ(sorted_lines(e.out), (std::vector<std::string>{"[0] " + first + "0/2", "[1] " + first + "1/2",
+                                                           "[2] " + second + "0/2", "[3] " + second + "1/2"}));
+  EXPECT_TRUE(has(e.err, "EMULATED by loopback addresses: every connection paced to its NIC's 400mbit,100mbit"))
+      << e.err;
+  EXPECT_TRUE(has(e.err, R"("fabric": {"kind": "alias", "emulated": true})")) << e.err;
+  EXPECT_TRUE(has(e.err, R"("address": "127.2.0.2", "switch": "sw1", "rate": "100mbit")")) << e.err;
+}
+
+TEST(AliasRanks, NeedNoPrivilegesAndTheirNicsCannotBeChanged) {
+  const std::string limit = "echo 0 > /proc/sys/user/max_pid_namespaces && exec ";
+  if (run({"unshare", "-U", "-r", "sh", "-c", limit + "true"}).code == 0) {
+    const auto e = run({"unshare", "-U", "-r", "sh", "-c",
+                        limit + CANARY_RUN " -n 2 --hosts 2 --fabric alias -q -- sh -c 'echo $CANARY_HOST_ID "
+                                           "${CANARY_PACING_RATE-none}'"});
+    EXPECT_EQ(e.code, 0) << e.err;
+    EXPECT_EQ(sorted_lines(e.out), (std::vector<std::string>{"[0] host-0 none", "[1] host-1 none"}));
+  }
+  const auto refused = run(canary_run("-n 1 --hosts 1 --fabric alias -q",
+                                      std::string(CANARY_RUN) + " link $CANARY_RUN_STATE host=0,nic=0,rate=1mbit"));
+  EXPECT_NE(refused.code, 0);
+  EXPECT_TRUE(has(refused.err, "emulated by loopback addresses can't be changed")) << refused.err;
+}
+
 TEST(Output, ComesInWholeLinesWithTheRankInFront) {
   const auto e =
       run(canary_run("-n 4",

@@ -36,6 +36,52 @@ void write_nic(std::ostringstream& out, const RunState& s, const Port& p) {
       << ", \"loss_ppm\": " << nic.loss_ppm << "}";
 }
 
+void write_topology(std::ostringstream& out, const RunOptions& o) {
+  out << ",\n  \"topology\": " << quoted(o.topology_text) << ",\n  \"nics_per_host\": " << o.nics;
+}
+
+void write_bed(std::ostringstream& out, const RunState& s) {
+  const RunOptions& o = *s.options;
+  write_topology(out, o);
+  out << ",\n  \"mtu\": " << o.mtu << ",\n  \"fabric\": {\"kind\": \"namespaces\", \"pid\": " << s.init_pid << "}";
+  if (s.round_trip.min > Nanos{}) {
+    out << ",\n  \"rtt_ms\": {\"min\": " << milliseconds(s.round_trip.min)
+        << ", \"median\": " << milliseconds(s.round_trip.median) << "}";
+  }
+  out << ",\n  \"hosts\": [";
+  for (int h = 0; h < o.hosts; ++h) {
+    out << (h > 0 ? "," : "") << "\n    {\"id\": \"host-" << h << "\", \"pid\": " << s.bed->holder(h);
+    if (o.ctl) out << ", \"control_address\": \"" << control_address(h) << "\"";
+    out << ", \"nics\": [";
+    for (int k = 0; k < o.nics; ++k) {
+      out << (k > 0 ? "," : "") << "\n      ";
+      write_nic(out, s, s.bed->wiring().port(h, k));
+    }
+    out << "]}";
+  }
+  out << "]";
+}
+
+// Hosts without processes of their own, NICs without devices: only what they stand in for.
+void write_aliases(std::ostringstream& out, const RunOptions& o) {
+  const Wiring wiring = make_wiring(o);
+  write_topology(out, o);
+  out << ",\n  \"fabric\": {\"kind\": \"alias\", \"emulated\": true},\n  \"hosts\": [";
+  for (int h = 0; h < o.hosts; ++h) {
+    out << (h > 0 ? "," : "") << "\n    {\"id\": \"host-" << h << "\", \"nics\": [";
+    for (int k = 0; k < o.nics; ++k) {
+      const Port& p = wiring.port(h, k);
+      const std::int64_t rate = RunOptions::per_nic(o.rates, k, std::int64_t{0});
+      out << (k > 0 ? "," : "") << "\n      {\"device\": \"lo:" << k << "\", \"address\": " << quoted(alias_of(p))
+          << ", \"switch\": " << quoted(wiring.switches[static_cast<std::size_t>(p.switch_index)])
+          << ", \"rate\": " << quoted(rate_text(rate)) << ", \"rate_bits_per_second\": " << rate
+          << ", \"emulated\": true}";
+    }
+    out << "]}";
+  }
+  out << "]";
+}
+
 }  // namespace
 
 void StatePaths::remove() const {
@@ -65,26 +111,8 @@ std::string to_json(const RunState& s, const StatePaths& paths) {
   std::ostringstream out;
   out << "{\n  \"version\": 1,\n  \"pid\": " << s.pid << ",\n  \"control\": \"" << paths.control
       << "\",\n  \"join\": " << quoted(s.join) << ",\n  \"world_size\": " << o.ranks;
-  if (s.bed != nullptr) {
-    out << ",\n  \"topology\": " << quoted(o.topology_text) << ",\n  \"nics_per_host\": " << o.nics
-        << ",\n  \"mtu\": " << o.mtu << ",\n  \"fabric\": {\"pid\": " << s.init_pid << "}";
-    if (s.round_trip.min > Nanos{}) {
-      out << ",\n  \"rtt_ms\": {\"min\": " << milliseconds(s.round_trip.min)
-          << ", \"median\": " << milliseconds(s.round_trip.median) << "}";
-    }
-    out << ",\n  \"hosts\": [";
-    for (int h = 0; h < o.hosts; ++h) {
-      out << (h > 0 ? "," : "") << "\n    {\"id\": \"host-" << h << "\", \"pid\": " << s.bed->holder(h);
-      if (o.ctl) out << ", \"control_address\": \"" << control_address(h) << "\"";
-      out << ", \"nics\": [";
-      for (int k = 0; k < o.nics; ++k) {
-        out << (k > 0 ? "," : "") << "\n      ";
-        write_nic(out, s, s.bed->wiring().port(h, k));
-      }
-      out << "]}";
-    }
-    out << "]";
-  }
+  if (s.bed != nullptr) write_bed(out, s);
+  if (o.aliases()) write_aliases(out, o);
   out << ",\n  \"ranks\": [";
   for (std::size_t r = 0; r < s.ranks.size(); ++r) {
     out << (r > 0 ? "," : "") << "\n    {\"rank\": " << r << ", \"host\": " << o.host_of(static_cast<int>(r))

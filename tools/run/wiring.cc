@@ -36,6 +36,14 @@ Place place_of(const RunOptions& o, int host, int nic) {
 
 std::string control_address(int host) { return "10.0.0." + std::to_string(host + 1); }
 
+std::string alias_of(const Port& port) { return "127" + port.address.substr(port.address.find('.')); }
+
+std::string alias_rails(const Wiring& wiring, int host) {
+  std::string rails;
+  for (int k = 0; k < wiring.nics; ++k) rails += (k > 0 ? "," : "") + alias_of(wiring.port(host, k)) + "/24";
+  return rails;
+}
+
 Wiring make_wiring(const RunOptions& o) {
   Wiring w;
   w.nics = o.nics;

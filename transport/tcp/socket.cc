@@ -144,6 +144,12 @@ Result<Socket> listen_on(const Address& address, const ListenOptions& options) {
   return socket;
 }
 
+std::string pace(int fd, BytesPerSec rate) {
+  const auto value = static_cast<unsigned long>(rate.count);
+  if (::setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &value, sizeof value) == 0) return {};
+  return "SO_MAX_PACING_RATE was refused (" + errno_text(errno) + "): lanes are not paced";
+}
+
 std::string tune(int fd, const SocketTuning& tuning) {
   std::string notes;
   const auto note = [&notes](const std::string& text) { notes += (notes.empty() ? "" : "; ") + text; };

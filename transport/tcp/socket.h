@@ -72,5 +72,7 @@ struct SocketTuning {
   std::string bind_device;  // "" = none
 };
 std::string tune(int fd, const SocketTuning& tuning);
+// TCP sends no faster than this, by its own timers: no queueing discipline is needed, and it works on loopback. A sentence if refused.
+std::string pace(int fd, BytesPerSec rate);
 
 }  // namespace canarynet

@@ -203,6 +203,9 @@ void TcpLaneFactory::note(const std::string& text) {
 
 Result<std::unique_ptr<TcpLane>> TcpLaneFactory::adopt(Socket socket, bool connecting, int rail, const Address& peer) {
   const int fd = socket.fd();
+  if (const auto r = static_cast<std::size_t>(rail);
+      rail >= 0 && r < options_.pacing.size() && options_.pacing[r].count > 0)
+    note(pace(fd, options_.pacing[r]));
   auto lane = std::make_unique<TcpLane>(
       *this, TcpLane::Setup{.socket = std::move(socket),
                             .state = connecting ? TcpLane::State::kConnecting : TcpLane::State::kUp,

@@ -23,6 +23,7 @@ struct TcpOptions {
   std::vector<Rail> rails;          // address.port 0: the system picks one
   std::string congestion;           // "" = the system's default; an unknown name falls back to it, with a note
   Bytes notsent_lowat{128 * 1024};  // 0 = the system's default
+  std::vector<BytesPerSec> pacing;  // per rail: the most that one of its lanes sends; 0 or missing: no limit
   Nanos connect_timeout = 3_s;
   bool allow_non_loopback = false;  // CANARY_INSECURE=1
   bool bind_device = true;          // SO_BINDTODEVICE on lanes that leave this host

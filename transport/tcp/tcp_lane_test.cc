@@ -523,6 +523,46 @@ TEST_F(TcpLaneTest, SocketOptionsAreSetOnBothEnds) {
   lane.value().reset();
 }
 
+// What each connection on our listener's port, or towards it, may send: 0 where it is not paced.
+std::vector<std::uint64_t> pacing_of_connections(std::uint16_t port) {
+  std::vector<std::uint64_t> rates;
+  for (int fd = 3; fd < 200; ++fd) {
+    const Address peer = peer_address(fd);
+    if (!peer.valid() || (peer.port != port && local_address(fd).port != port)) continue;
+    std::uint64_t rate = 0;
+    socklen_t length = sizeof rate;
+    EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &length), 0);
+    rates.push_back(rate == ~std::uint64_t{0} ? 0 : rate);
+  }
+  return rates;
+}
+
+TEST_F(TcpLaneTest, LanesOfAPacedRailArePacedAtBothEndsOthersNot) {
+  TcpOptions options = loopback_options();
+  options.rails.push_back(options.rails[0]);
+  options.pacing = {BytesPerSec{12'345'678}, BytesPerSec{0}};
+  start(options);
+  EXPECT_TRUE(factory_->notes().empty());
+  for (const int rail : {0, 1}) {
+    Recorder near_sink;
+    const Address to = factory_->rails()[static_cast<std::size_t>(rail)].address;
+    auto lane = factory_->dial(rail, to, near_sink);
+    ASSERT_TRUE(lane.ok());
+    ASSERT_TRUE(run_until([&] { return near_sink.ups == 1 && !doorman_.lanes.empty(); }));
+    const std::uint64_t rate = rail == 0 ? 12'345'678 : 0;
+    EXPECT_EQ(pacing_of_connections(to.port), (std::vector<std::uint64_t>{rate, rate})) << "rail " << rail;
+    lane.value().reset();
+    doorman_.lanes.clear();
+  }
+  const auto control = factory_->listen_control(Address::ipv4(127, 0, 0, 1));
+  ASSERT_TRUE(control.ok());
+  Recorder near_sink;
+  auto lane = factory_->dial(kControlRail, control.value(), near_sink);
+  ASSERT_TRUE(lane.ok());
+  ASSERT_TRUE(run_until([&] { return near_sink.ups == 1 && !doorman_.lanes.empty(); }));
+  EXPECT_EQ(pacing_of_connections(control.value().port), (std::vector<std::uint64_t>{0, 0}));
+}
+
 // The system picked the port and connections wait before the factory knows of them.
 TEST_F(TcpLaneTest, ALentListenerServesControl) {
   Socket listener = listen_on(Address::ipv4(127, 0, 0, 1), {.backlog = 16}).take();
