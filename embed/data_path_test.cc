@@ -4,6 +4,7 @@
 // warm-up and end of a loop. Sanitizers bring an allocator of their own and skip that part.
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <barrier>
 #include <cstdio>
 #include <cstdlib>
@@ -43,6 +44,7 @@ class Worker {
 
   explicit Worker(canary_group* group) : group_(group) {
     for (auto& m : memory_) m.resize(kLarge);
+    std::fill(std::begin(sends_), std::end(sends_), counts_[canary_group_rank(group)]);
   }
   // `rounds` all-reduces of 1 MiB and of 4 B, each of them waited for.
   bool synchronous(int rounds) {
@@ -92,6 +94,13 @@ class Worker {
       if (canary_broadcast(group_, m, m, kLarge, CANARY_F32, 1, nullptr) != CANARY_OK ||
           canary_reduce_scatter(group_, m, m + own, block, CANARY_F32, CANARY_MAX, nullptr) != CANARY_OK ||
           canary_all_gather(group_, m + own, m, block, CANARY_F32, nullptr) != CANARY_OK ||
+          canary_reduce(group_, m, m, kLarge, CANARY_F32, CANARY_MAX, 0, nullptr) != CANARY_OK ||
+          canary_gather(group_, m + own, m, block, CANARY_F32, 1, nullptr) != CANARY_OK ||
+          canary_scatter(group_, m, m + own, block, CANARY_F32, 0, nullptr) != CANARY_OK ||
+          canary_all_to_all(group_, m, memory_[1].data(), block, CANARY_F32, nullptr) != CANARY_OK ||
+          canary_all_gather_v(group_, memory_[1].data(), m, counts_, CANARY_F32, nullptr) != CANARY_OK ||
+          canary_all_to_all_v(group_, m, sends_, nullptr, memory_[1].data(), counts_, nullptr, CANARY_F32, nullptr) !=
+              CANARY_OK ||
           canary_barrier(group_, nullptr) != CANARY_OK) {
         return false;
       }
@@ -107,6 +116,8 @@ class Worker {
   }
   canary_group* group_;
   std::vector<float> memory_[kDepth];
+  const std::size_t counts_[4] = {1000, 2000, 3000, 4000};  // from each rank
+  std::size_t sends_[4];                                    // what everybody gets from this one
 };
 
 TEST_P(NoAllocation, OnTheDataPathOfAnyRank) {

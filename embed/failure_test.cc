@@ -6,6 +6,7 @@
 
 #include <barrier>
 #include <cstdio>
+#include <cstring>
 #include <sstream>
 
 #include "embed/job_test_util.h"
@@ -159,6 +160,117 @@ TEST(Mismatch, OrderAndRootAreCompared) {
     std::printf("%s: all knew after %.1f ms\n", order ? "order" : "root", (told - entered) * 1e3);
   }
 }
+
+// A call in which rank 2 differs, what its own arguments are called and what those of the others.
+struct Rooted {
+  const char* name;
+  canary_status (*call)(canary_group*, float* memory, int rank, bool odd, canary_op**);
+  const char* odd;
+  const char* usual;
+  int partner = -1;  // all_to_all_v: whose counts differ from rank 2's
+};
+
+const Rooted kRooted[] = {
+    {"reduce_root",
+     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
+       return canary_reduce(g, m, m + 3000, 1000, CANARY_F32, CANARY_SUM, odd ? 1 : 0, op);
+     },
+     "reduce f32 n=1000 sum root=1", "reduce f32 n=1000 sum root=0"},
+    {"reduce_redop",
+     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
+       return canary_reduce(g, m, m + 3000, 1000, CANARY_F32, odd ? CANARY_MIN : CANARY_SUM, 0, op);
+     },
+     "reduce f32 n=1000 min", "reduce f32 n=1000 sum"},
+    {"gather_count",
+     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
+       return canary_gather(g, m, m + 3000, odd ? 999 : 1000, CANARY_F32, 1, op);
+     },
+     "gather f32 n=999 root=1", "gather f32 n=1000 root=1"},
+    {"gather_own_root",
+     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
+       return canary_gather(g, m, m + 3000, 1000, CANARY_F32, odd ? 2 : 1, op);
+     },
+     "gather f32 n=1000 root=2", "gather f32 n=1000 root=1"},
+    {"scatter_type",
+     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
+       return canary_scatter(g, m, m + 3000, 1000, odd ? CANARY_I32 : CANARY_F32, 1, op);
+     },
+     "scatter i32 n=1000 root=1", "scatter f32 n=1000 root=1"},
+    {"all_to_all_count",
+     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
+       return canary_all_to_all(g, m, m + 3000, odd ? 0 : 1000, CANARY_F32, op);
+     },
+     "all_to_all f32 n=0", "all_to_all f32 n=1000"},
+    {"all_gather_v_counts",
+     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
+       const std::size_t counts[] = {10, 20, 30}, others[] = {10, 25, 30};
+       return canary_all_gather_v(g, m, m + 3000, odd ? others : counts, CANARY_F32, op);
+     },
+     "all_gather_v f32 n=65 counts=[10,25,30]", "all_gather_v f32 n=60 counts=[10,20,30]"},
+    {"all_gather_v_order",
+     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
+       const std::size_t counts[] = {10, 20, 30}, others[] = {20, 10, 30};
+       return canary_all_gather_v(g, m, m + 3000, odd ? others : counts, CANARY_F32, op);
+     },
+     "counts=[20,10,30]", "counts=[10,20,30]"},
+    {"all_to_all_v_sends_more",
+     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
+       const std::size_t ten[] = {10, 10, 10}, send[] = {10, odd ? 11u : 10u, 10};
+       return canary_all_to_all_v(g, m, send, nullptr, m + 3000, ten, nullptr, CANARY_F32, op);
+     },
+     "with 11 elements for rank 1", "rank 1 called all_to_all_v f32 mesh piece=131072 with 10 elements from rank 2", 1},
+    {"all_to_all_v_sends_unasked",
+     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
+       // Only rank 2 has something to send, and rank 0 does not know of it.
+       const std::size_t none[] = {0, 0, 0}, send[] = {odd ? 100'000u : 0u, 0, 0};
+       return canary_all_to_all_v(g, m, send, nullptr, m + 200'000, none, nullptr, CANARY_F32, op);
+     },
+     "with 100000 elements for rank 0", "with 0 elements from rank 2", 0},
+    {"all_to_all_v_waits_for_nothing",
+     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
+       const std::size_t none[] = {0, 0, 0}, receive[] = {odd ? 5u : 0u, 0, 0};
+       return canary_all_to_all_v(g, m, none, nullptr, m + 3000, receive, nullptr, CANARY_F32, op);
+     },
+     "with 5 elements from rank 0", "with 0 elements for rank 2", 0},
+};
+
+class OddArguments : public testing::TestWithParam<Rooted> {};
+
+TEST_P(OddArguments, AreNamedOnEveryRank) {
+  const Rooted& c = GetParam();
+  for (const bool async : {false, true}) {
+    Job job(3);
+    ASSERT_TRUE(job.joined());
+    std::atomic<double> entered = 0, told = 0;
+    job.each([&](int r) {
+      std::vector<float> memory(400'000);
+      canary_op* op = nullptr;
+      if (r == 2) {
+        usleep(30'000);  // comes last
+        entered = now();
+      }
+      canary_status status = c.call(job.world(r), memory.data(), r, r == 2, async ? &op : nullptr);
+      if (op != nullptr) status = canary_op_wait(op);
+      // Who needs nothing from a disagreeing rank may be through before it comes; of two whose counts differ, neither is.
+      if (r == c.partner || (c.partner >= 0 && r == 2)) {
+        EXPECT_EQ(status, CANARY_MISMATCH) << "rank " << r;
+      }
+      if (status == CANARY_OK) status = usual(job.world(r), memory.data(), nullptr);
+      for (double seen = told, at = now(); seen < at && !told.compare_exchange_weak(seen, at);) {
+      }
+      ASSERT_EQ(status, CANARY_MISMATCH) << "rank " << r << ": " << last_error().message;
+      const test::Error e = last_error();
+      EXPECT_NE(e.message.find("rank 2 called "), std::string::npos) << e.message;
+      EXPECT_NE(e.message.find(c.odd), std::string::npos) << e.message;
+      EXPECT_NE(e.message.find(c.usual), std::string::npos) << e.message;
+    });
+    EXPECT_LT(told - entered, kMismatchBound);
+    std::printf("%s%s: all knew after %.1f ms\n", c.name, async ? ", async" : "", (told - entered) * 1e3);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OddArguments, testing::ValuesIn(kRooted),
+                         [](const auto& param_info) { return std::string(param_info.param.name); });
 
 // --- deaths ----------------------------------------------------------------------------------------------------------
 

@@ -352,6 +352,32 @@ TEST(Arguments, WrongOnesAreRefusedBeforeAnythingHappens) {
     expect_invalid(canary_broadcast(g, in, out, 1, CANARY_F32, 2, nullptr), {"broadcast", "root 2", "group of 2"});
     expect_invalid(canary_broadcast(g, in, out, 1, CANARY_F32, -1, nullptr), {"root -1"});
     expect_invalid(canary_broadcast(g, nullptr, out, 1, CANARY_F32, r, nullptr), {"broadcast", "input is NULL"});
+    expect_invalid(canary_reduce(g, in, nullptr, 1, CANARY_F32, CANARY_SUM, r, nullptr), {"reduce", "output is NULL"});
+    expect_invalid(canary_reduce(g, in, out, 1, CANARY_F32, CANARY_SUM, 2, nullptr), {"reduce", "root 2"});
+    expect_invalid(canary_gather(g, nullptr, out, 1, CANARY_F32, 0, nullptr), {"gather", "input is NULL"});
+    expect_invalid(canary_gather(g, in, nullptr, 1, CANARY_F32, r, nullptr), {"gather", "output is NULL"});
+    expect_invalid(canary_scatter(g, nullptr, out, 1, CANARY_F32, r, nullptr), {"scatter", "input is NULL"});
+    expect_invalid(canary_scatter(g, in, nullptr, 1, CANARY_F32, 0, nullptr), {"scatter", "output is NULL"});
+    expect_invalid(canary_scatter(g, in, out, std::size_t{1} << 46, CANARY_F32, 0, nullptr), {"scatter", "too large"});
+    expect_invalid(canary_all_to_all(g, in, nullptr, 1, CANARY_F32, nullptr), {"all_to_all", "output is NULL"});
+    expect_invalid(canary_all_to_all(g, out, out, 1, CANARY_F32, nullptr), {"all_to_all", "overlap"});
+    expect_invalid(canary_all_to_all(g, out, out + 3, 2, CANARY_F32, nullptr), {"all_to_all", "overlap"});
+    const std::size_t ones[] = {1, 1}, far[] = {0, 3}, big[] = {std::size_t{1} << 60, 1}, none[] = {0, 0};
+    const std::size_t uneven[] = {std::size_t(2 - r), std::size_t(1 + r)};
+    expect_invalid(canary_all_gather_v(g, in, out, nullptr, CANARY_F32, nullptr), {"all_gather_v", "counts are NULL"});
+    expect_invalid(canary_all_gather_v(g, in, nullptr, ones, CANARY_F32, nullptr), {"all_gather_v", "output is NULL"});
+    expect_invalid(canary_all_gather_v(g, in, out, big, CANARY_F32, nullptr), {"all_gather_v", "rank 0", "too large"});
+    expect_invalid(canary_all_to_all_v(g, in, nullptr, nullptr, out, ones, nullptr, CANARY_F32, nullptr),
+                   {"all_to_all_v", "counts are NULL"});
+    expect_invalid(canary_all_to_all_v(g, in, ones, nullptr, out, nullptr, nullptr, CANARY_F32, nullptr),
+                   {"all_to_all_v", "counts are NULL"});
+    expect_invalid(canary_all_to_all_v(g, nullptr, ones, nullptr, out, ones, nullptr, CANARY_F32, nullptr),
+                   {"all_to_all_v", "input is NULL"});
+    expect_invalid(canary_all_to_all_v(g, in, ones, big, out, ones, nullptr, CANARY_F32, nullptr), {"too large"});
+    expect_invalid(canary_all_to_all_v(g, out + 3, ones, nullptr, out, ones, far, CANARY_F32, nullptr),
+                   {"all_to_all_v", "overlap"});
+    expect_invalid(canary_all_to_all_v(g, in, uneven, nullptr, out, ones, nullptr, CANARY_F32, nullptr),
+                   {"all_to_all_v", "rank " + std::to_string(r) + " sends 2 elements to itself and receives 1"});
     expect_invalid(canary_barrier(nullptr, nullptr), {"group is NULL"});
     EXPECT_EQ(op, nullptr);
     expect_invalid(canary_op_test(nullptr), {"op is NULL"});
@@ -384,6 +410,10 @@ TEST(Arguments, WrongOnesAreRefusedBeforeAnythingHappens) {
 
     // No operation was counted: the ranks are still in step. Empty operations need no buffers.
     EXPECT_EQ(canary_all_reduce(g, nullptr, nullptr, 0, CANARY_F32, CANARY_SUM, nullptr), CANARY_OK)
+        << last_error().message;
+    EXPECT_EQ(canary_all_to_all(g, nullptr, nullptr, 0, CANARY_F32, nullptr), CANARY_OK) << last_error().message;
+    EXPECT_EQ(canary_all_gather_v(g, nullptr, nullptr, none, CANARY_F32, nullptr), CANARY_OK) << last_error().message;
+    EXPECT_EQ(canary_all_to_all_v(g, nullptr, none, nullptr, nullptr, none, nullptr, CANARY_F32, nullptr), CANARY_OK)
         << last_error().message;
     EXPECT_EQ(canary_all_reduce(g, in, out, 4, CANARY_F32, CANARY_SUM, nullptr), CANARY_OK) << last_error().message;
     EXPECT_EQ(out[3], 8);

@@ -53,6 +53,15 @@ TEST_F(CppApi, CollectivesOfOneRankCopy) {
   EXPECT_EQ(gathered, input);
   world.scatter_async(input, output, 0).wait();
   EXPECT_EQ(output[1], 2);
+  world.all_to_all(in, out);
+  EXPECT_EQ(out, in);
+  const std::array<std::size_t, 1> three = {3}, two = {2};
+  std::vector<float> other(3);
+  world.all_gather_v(input, other, three);
+  EXPECT_EQ(other, input);
+  out = {0, 0};
+  world.all_to_all_v_async(in, two, out, two).wait();
+  EXPECT_EQ(out, in);
   world.barrier();
 }
 
@@ -79,6 +88,11 @@ TEST_F(CppApi, LengthsThatDoNotFitAreRefused) {
   EXPECT_THROW(world.reduce_scatter(three, two), canarynet::Error);
   EXPECT_THROW(world.all_gather(three, two), canarynet::Error);
   EXPECT_THROW(world.reduce(three, two, 0), canarynet::Error);
+  EXPECT_THROW(world.all_to_all(three, two), canarynet::Error);
+  const std::array<std::size_t, 1> counts = {2};
+  EXPECT_THROW(world.all_gather_v(three, two, counts), canarynet::Error);
+  EXPECT_THROW(world.all_gather_v(two, two, std::span<const std::size_t>()), canarynet::Error);
+  EXPECT_THROW(world.all_to_all_v(three, counts, two, counts), canarynet::Error);
   EXPECT_THROW(world.gather(three, two, 0), canarynet::Error);
   EXPECT_THROW(world.scatter(three, two, 0), canarynet::Error);
 }

@@ -1,6 +1,7 @@
 // The engine's behaviour in scripted scenarios on virtual time.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "sim/cluster_test_util.h"
@@ -193,6 +194,95 @@ TEST(Engine, MismatchesAreNamedOnEveryRank) {
       }
     }
   }
+}
+
+// Counts that only two ranks know of, and lists longer than what a signature shows of them; ranks of one engine and of several.
+TEST(Engine, CountsThatDifferAreNamedOnEveryRank) {
+  for (const int per_host : {1, 4}) {
+    constexpr int n = 12;
+    for (const bool pairs : {true, false}) {
+      for (const auto& [odd, place] : {std::pair{5, 6}, std::pair{0, 11}, std::pair{11, 1}}) {
+        Cluster c(flat_cluster(n / per_host, 2, per_host));
+        ASSERT_TRUE(c.join());
+        std::vector<std::vector<std::uint64_t>> counts(n);
+        std::vector<std::vector<float>> in(n, std::vector<float>(1000)), out(n, std::vector<float>(1000));
+        std::vector<std::unique_ptr<OpTicket>> tickets;
+        for (int r = 0; r < n; ++r) {
+          for (int i = 0; i < n; ++i) counts[r].push_back(7);
+          if (r == odd) counts[r][place] = 9;
+          if (pairs) {
+            for (int i = 0; i < n; ++i) counts[r].push_back(10 * i);
+            for (int i = 0; i < n; ++i) counts[r].push_back(7);
+            for (int i = 0; i < n; ++i) counts[r].push_back(10 * i);
+          }
+          tickets.push_back(std::make_unique<OpTicket>());
+        }
+        for (int r = 0; r < n; ++r) {
+          std::uint64_t total = 0;
+          for (const std::uint64_t one : counts[r]) total += pairs ? 0 : one;
+          Submission s;
+          s.member = c.world(r);
+          s.ticket = tickets[r].get();
+          s.request = {.collective = pairs ? Collective::kAllToAllV : Collective::kAllGatherV,
+                       .input = in[r].data(),
+                       .output = out[r].data(),
+                       .count = total,
+                       .type = CANARY_F32,
+                       .counts = counts[r]};
+          c.submit(r, std::move(s));
+        }
+        const auto all = [&] { return std::all_of(tickets.begin(), tickets.end(), [](auto& t) { return t->done(); }); };
+        ASSERT_TRUE(c.run_until(all, 250_ms)) << per_host << " " << pairs << " " << odd;
+        const std::string a = "rank " + std::to_string(odd), b = "rank " + std::to_string(place);
+        for (int r = 0; r < n; ++r) {
+          // Two ranks whose counts differ are not through before they know; another hears of it with its next call at the latest.
+          if (tickets[r]->code == CANARY_OK) {
+            EXPECT_TRUE(pairs && r != odd && r != place) << "rank " << r;
+            float one = 1;
+            tickets[r]->reset();
+            c.all_reduce(r, &one, &one, 1, CANARY_F32, CANARY_SUM, tickets[r].get());
+            ASSERT_TRUE(c.run_until([&] { return tickets[r]->done(); }, 250_ms));
+          }
+          const std::string text = tickets[r]->status.text();
+          EXPECT_EQ(tickets[r]->code, CANARY_MISMATCH) << "rank " << r;
+          EXPECT_NE(text.find(a + " called"), std::string::npos) << text;
+          if (pairs) {
+            EXPECT_NE(text.find("with 9 elements for " + b), std::string::npos) << text;
+            EXPECT_NE(text.find(b + " called"), std::string::npos) << text;
+            EXPECT_NE(text.find("with 7 elements from " + a), std::string::npos) << text;
+          } else if (place < 8) {
+            EXPECT_NE(text.find(place == 6 ? "[7,7,7,7,7,7,9,7,...]" : "[7,9,7,7,7,7,7,7,...]"), std::string::npos)
+                << text;
+            EXPECT_NE(text.find("[7,7,7,7,7,7,7,7,...]"), std::string::npos) << text;
+          } else {
+            EXPECT_NE(text.find("only counts[11] differs, by "), std::string::npos) << text;
+          }
+        }
+      }
+    }
+  }
+}
+
+// An engine may not hear of a rank for long; then it is named, as for every other collective.
+TEST(Engine, AllToAllVWithNothingToMoveStillWaitsForTheRankThatDoesNotCall) {
+  ClusterOptions o = flat_cluster(3);
+  o.settings.entry_limit = 2_s;
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  const std::vector<std::uint64_t> none(12, 0);
+  OpTicket tickets[2];
+  for (int r = 0; r < 2; ++r) {
+    Submission s;
+    s.member = c.world(r);
+    s.ticket = &tickets[r];
+    s.request = {.collective = Collective::kAllToAllV, .counts = none};
+    c.submit(r, std::move(s));
+  }
+  c.run_for(1_s);
+  EXPECT_FALSE(tickets[0].done() || tickets[1].done());
+  ASSERT_TRUE(c.run_until([&] { return tickets[0].done() && tickets[1].done(); }, 2_s));
+  EXPECT_EQ(tickets[0].code, CANARY_ENTRY_TIMEOUT);
+  EXPECT_EQ(tickets[1].status.detail().rank, 2);
 }
 
 TEST(Engine, ALateRankIsWaitedForAndOneThatNeverCallsIsNamed) {

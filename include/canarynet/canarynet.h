@@ -97,8 +97,9 @@ CANARY_API enum canary_status canary_all_gather_v(canary_group* group, const voi
 CANARY_API enum canary_status canary_all_to_all(canary_group* group, const void* input, void* output, size_t count,
                                                 enum canary_type type, canary_op** op);
 /* send_counts[j] elements from input + send_displacements[j] go to rank j; receive_counts[i] from rank i go to output +
- * receive_displacements[i], and must be what rank i sends here: else CANARY_MISMATCH on all ranks. Displacements may be NULL: one
- * block behind the other. What is received must not overlap. Completes when the arguments of all ranks have been compared. */
+ * receive_displacements[i], and must be what rank i sends here: else CANARY_MISMATCH at both, and at all others at the latest with
+ * their next call. Displacements may be NULL: one block behind the other. What is received must not overlap. Completes when the
+ * arguments of all ranks have been compared with the own ones. */
 CANARY_API enum canary_status canary_all_to_all_v(canary_group* group, const void* input, const size_t* send_counts,
                                                   const size_t* send_displacements, void* output,
                                                   const size_t* receive_counts, const size_t* receive_displacements,

@@ -312,6 +312,48 @@ class Group {
     return Operation(op);
   }
 
+  // input and output: size() blocks of one length; block j goes to rank j, block i comes from rank i. They must not overlap.
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out>
+  void all_to_all(const In& input, Out&& output) { start_all_to_all(input, output, nullptr); }
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out> Operation all_to_all_async(const In& input, Out&& output) {
+    canary_op* op = nullptr;
+    start_all_to_all(input, output, &op);
+    return Operation(op);
+  }
+
+  // output: counts[i] elements from rank i, one block behind the other; counts are equal on all ranks.
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out>
+  void all_gather_v(const In& input, Out&& output, std::span<const std::size_t> counts) {
+    start_all_gather_v(input, output, counts, nullptr);
+  }
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out> Operation all_gather_v_async(const In& input, Out&& output,
+                                                             std::span<const std::size_t> counts) {
+    canary_op* op = nullptr;
+    start_all_gather_v(input, output, counts, &op);
+    return Operation(op);
+  }
+
+  // send_counts[j] elements go to rank j, receive_counts[i] come from rank i; blocks lie one behind the other (elsewhere:
+  // canary_all_to_all_v with displacements). What one sends is what the other receives, or all are told.
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out>
+  void all_to_all_v(const In& input, std::span<const std::size_t> send_counts, Out&& output,
+                    std::span<const std::size_t> receive_counts) {
+    start_all_to_all_v(input, send_counts, output, receive_counts, nullptr);
+  }
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out> Operation all_to_all_v_async(const In& input, std::span<const std::size_t> send_counts,
+                                                             Out&& output,
+                                                             std::span<const std::size_t> receive_counts) {
+    canary_op* op = nullptr;
+    start_all_to_all_v(input, send_counts, output, receive_counts, &op);
+    return Operation(op);
+  }
+
   // Returns after every rank has called it.
   void barrier() { check(canary_barrier(handle_, nullptr)); }
   Operation barrier_async() {
@@ -376,6 +418,38 @@ class Group {
             "scatter: the root's input must be size() times as long as output");
     check(canary_scatter(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(output),
                          wire_type<Out>(), root, op));
+  }
+  template <typename In, typename Out>
+  void start_all_to_all(In& input, Out& output, canary_op** op) {
+    const auto ranks = static_cast<std::size_t>(size());
+    require(std::ranges::size(input) == std::ranges::size(output) && std::ranges::size(input) % ranks == 0,
+            "all_to_all: input and output must be equally long, a multiple of size()");
+    check(canary_all_to_all(handle_, std::ranges::data(input), std::ranges::data(output),
+                            std::ranges::size(input) / ranks, wire_type<Out>(), op));
+  }
+  // One count per rank, and `have` elements for them.
+  void require_counts(std::span<const std::size_t> counts, std::size_t have, const char* what) const {
+    std::size_t sum = 0;
+    for (const std::size_t count : counts) sum += count;
+    require(counts.size() == static_cast<std::size_t>(size()) && have == sum, what);
+  }
+  template <typename In, typename Out>
+  void start_all_gather_v(In& input, Out& output, std::span<const std::size_t> counts, canary_op** op) {
+    require_counts(counts, std::ranges::size(output), "all_gather_v: output must be as long as the size() counts say");
+    require(std::ranges::size(input) == counts[static_cast<std::size_t>(rank())],
+            "all_gather_v: input must be as long as the own count says");
+    check(canary_all_gather_v(handle_, std::ranges::data(input), std::ranges::data(output), counts.data(),
+                              wire_type<Out>(), op));
+  }
+  template <typename In, typename Out>
+  void start_all_to_all_v(In& input, std::span<const std::size_t> send_counts, Out& output,
+                          std::span<const std::size_t> receive_counts, canary_op** op) {
+    require_counts(send_counts, std::ranges::size(input),
+                   "all_to_all_v: input must be as long as the size() counts say");
+    require_counts(receive_counts, std::ranges::size(output),
+                   "all_to_all_v: output must be as long as the size() counts say");
+    check(canary_all_to_all_v(handle_, std::ranges::data(input), send_counts.data(), nullptr, std::ranges::data(output),
+                              receive_counts.data(), nullptr, wire_type<Out>(), op));
   }
   void destroy() noexcept {
     if (owned_ && handle_ != nullptr) (void)canary_group_destroy(handle_);

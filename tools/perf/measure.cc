@@ -48,13 +48,17 @@ class Work {
     if (op == Op::kBarrier) return;
     const auto redop = reduces(op) ? options.redop : CANARY_MAX;
     const int n = context.world_size();
+    for (std::size_t i = 0; i < ranks_; ++i) {
+      sends_.push_back(block(rank_, i));
+      receives_.push_back(block(i, rank_));
+    }
     for (int pattern = 0; pattern < kPatterns; ++pattern) {
       auto& t = tables_[static_cast<std::size_t>(pattern)];
       t.input = input_table(options.type, redop, n, context.rank(), pattern);
       if (reduces(op)) t.expected.push_back(reduced_table(options.type, redop, n, pattern));
       if (op == Op::kBroadcast || op == Op::kScatter)
         t.expected.push_back(input_table(options.type, redop, n, options.root, pattern));
-      for (int rank = 0; (op == Op::kAllGather || op == Op::kGather) && rank < n; ++rank) {
+      for (int rank = 0; gathers() && rank < n; ++rank) {
         t.expected.push_back(input_table(options.type, redop, n, rank, pattern));
       }
       if (!options.in_place) {
@@ -68,7 +72,9 @@ class Work {
 
   std::uint64_t count() const { return count_; }
   std::uint64_t bytes() const { return count_ * (in_blocks(op_) ? ranks_ : 1) * element_; }
-  bool same_everywhere() const { return op_ == Op::kAllReduce || op_ == Op::kAllGather || op_ == Op::kBroadcast; }
+  bool same_everywhere() const {
+    return op_ == Op::kAllReduce || op_ == Op::kAllGather || op_ == Op::kAllGatherV || op_ == Op::kBroadcast;
+  }
   bool checks() const { return op_ != Op::kBarrier && options_.check != Check::kNone; }
 
   void prepare(std::size_t slot, int pattern) {
@@ -103,6 +109,13 @@ class Work {
         return canarynet::check(canary_gather(group_, in, out, count_, type, root, handle));
       case Op::kScatter:
         return canarynet::check(canary_scatter(group_, in, out, count_, type, root, handle));
+      case Op::kAllToAll:
+        return canarynet::check(canary_all_to_all(group_, in, out, count_, type, handle));
+      case Op::kAllGatherV:
+        return canarynet::check(canary_all_gather_v(group_, in, out, receives_.data(), type, handle));
+      case Op::kAllToAllV:
+        return canarynet::check(
+            canary_all_to_all_v(group_, in, sends_.data(), nullptr, out, receives_.data(), nullptr, type, handle));
       case Op::kBarrier:
         return;
     }
@@ -119,9 +132,13 @@ class Work {
       return;
     }
     if (output_count() == 0) return;
-    const auto blocks = op_ == Op::kAllGather || op_ == Op::kGather ? ranks_ : 1;
-    for (std::size_t block = 0; block < blocks; ++block) {
-      wrong += static_cast<std::int64_t>(count_wrong(expected[block], 0, out + block * count_ * element_, count_));
+    if (!gathers()) {
+      wrong += static_cast<std::int64_t>(count_wrong(expected[0], 0, out, count_));
+    }
+    for (std::size_t source = 0, at = 0; gathers() && source < ranks_; at += receives_[source++]) {
+      std::size_t first = 0;  // of the block in its source's input
+      for (std::size_t target = 0; is_pairwise(op_) && target < rank_; ++target) first += block(source, target);
+      wrong += static_cast<std::int64_t>(count_wrong(expected[source], first, out + at * element_, receives_[source]));
     }
     hash = hash * 0x9e3779b97f4a7c15ull + hash_of(out, output_count() * element_);
   }
@@ -136,20 +153,36 @@ class Work {
     std::vector<Table> expected;  // one, or one per rank's block
     std::vector<std::byte> data;  // the input; empty in place
   };
+  // The output has a block from every rank.
+  bool gathers() const {
+    return op_ == Op::kAllGather || op_ == Op::kGather || op_ == Op::kAllGatherV || is_pairwise(op_);
+  }
+  // Elements that `source` has for `target`. Where they differ, short and long ones take turns (an odd number of ranks leaves one of the
+  // mean), so that whole buffers are as long as with blocks of one length, and what stays at its rank is not above the mean.
+  std::size_t block(std::size_t source, std::size_t target) const {
+    const bool differ = op_ == Op::kAllGatherV || op_ == Op::kAllToAllV;
+    const std::size_t turn = op_ == Op::kAllGatherV ? source : source + target;
+    const std::size_t last = op_ == Op::kAllGatherV ? source : std::max(source, target);
+    if (!differ || (ranks_ % 2 == 1 && last == ranks_ - 1)) return count_;
+    return turn % 2 == 0 ? count_ / 2 : 2 * count_ - count_ / 2;
+  }
   // Elements that this rank puts in, and gets out.
   std::size_t input_count() const {
     if (op_ == Op::kScatter) return is_root_ ? count_ * ranks_ : 0;
-    return count_ * (op_ == Op::kReduceScatter ? ranks_ : 1);
+    if (op_ == Op::kAllGatherV) return sends_[rank_];
+    return count_ * (op_ == Op::kReduceScatter || is_pairwise(op_) ? ranks_ : 1);
   }
   std::size_t output_count() const {
     if (op_ == Op::kGather) return is_root_ ? count_ * ranks_ : 0;
     if (op_ == Op::kReduce && !is_root_) return 0;
-    return count_ * (op_ == Op::kAllGather ? ranks_ : 1);
+    return count_ * (gathers() ? ranks_ : 1);
   }
   // In place the smaller buffer is the own block of the larger one.
   std::byte* in_place_input(std::size_t slot) {
     const bool inside = output_count() > input_count() && input_count() != 0;
-    return slots_[slot].data() + (inside ? rank_ * count_ * element_ : 0);
+    std::size_t before = 0;
+    for (std::size_t i = 0; inside && i < rank_; ++i) before += receives_[i];
+    return slots_[slot].data() + before * element_;
   }
   std::size_t output_shift() const {
     const bool inside = input_count() > output_count() && output_count() != 0;
@@ -162,6 +195,7 @@ class Work {
   bool is_root_;
   std::size_t rank_, ranks_, element_;
   std::size_t count_ = 0;
+  std::vector<std::size_t> sends_, receives_;  // elements of this rank's blocks
   std::array<Pattern, kPatterns> tables_;
   std::vector<std::vector<std::byte>> slots_;
 };

@@ -46,8 +46,9 @@ class OneRank : public testing::Test {
 
 TEST_F(OneRank, MeasuresAndChecksEveryOperationInEveryManner) {
   for (const Op op : {Op::kAllReduce, Op::kReduceScatter, Op::kAllGather, Op::kBroadcast, Op::kBarrier, Op::kReduce,
-                      Op::kGather, Op::kScatter}) {
+                      Op::kGather, Op::kScatter, Op::kAllToAll, Op::kAllGatherV, Op::kAllToAllV}) {
     for (const bool in_place : {false, true}) {
+      if (in_place && is_pairwise(op)) continue;
       for (const int in_flight : {1, 3}) {
         for (const Check check : {Check::kNone, Check::kEnds, Check::kEvery}) {
           PerfOptions o = options();

@@ -21,10 +21,12 @@ const Names<canary_type> kTypes = {
     {"bfloat16", CANARY_BF16}, {"uint8", CANARY_U8},   {"int32", CANARY_I32}, {"int64", CANARY_I64}};
 const Names<canary_redop> kRedops = {
     {"sum", CANARY_SUM}, {"avg", CANARY_AVG}, {"min", CANARY_MIN}, {"max", CANARY_MAX}, {"prod", CANARY_PROD}};
-const Names<Op> kOps = {{"all_reduce", Op::kAllReduce}, {"reduce_scatter", Op::kReduceScatter},
-                        {"all_gather", Op::kAllGather}, {"broadcast", Op::kBroadcast},
-                        {"barrier", Op::kBarrier},      {"reduce", Op::kReduce},
-                        {"gather", Op::kGather},        {"scatter", Op::kScatter}};
+const Names<Op> kOps = {{"all_reduce", Op::kAllReduce},  {"reduce_scatter", Op::kReduceScatter},
+                        {"all_gather", Op::kAllGather},  {"broadcast", Op::kBroadcast},
+                        {"barrier", Op::kBarrier},       {"reduce", Op::kReduce},
+                        {"gather", Op::kGather},         {"scatter", Op::kScatter},
+                        {"all_to_all", Op::kAllToAll},   {"all_gather_v", Op::kAllGatherV},
+                        {"all_to_all_v", Op::kAllToAllV}};
 
 template <typename T>
 std::string_view first_name(const Names<T>& names, T value) {
@@ -90,11 +92,14 @@ struct Texts {
 void fill(const Texts& t, PerfOptions* o) {
   if (t.op == "all") {
     for (const auto& [name, op] : kOps) o->ops.push_back(op);
-  } else if (Op op; find(kOps, t.op, &op)) {
+  } else if (Op op; find(kOps, t.op == "alltoall" ? "all_to_all" : t.op, &op)) {  // as nccl-tests spells it
     o->ops = {op};
   } else {
     wrong("OP", t.op, list(kOps, kOps.size()) + " or all");
   }
+  if (o->in_place && t.op == "all") std::erase_if(o->ops, is_pairwise);
+  if (o->in_place && is_pairwise(o->ops[0]))
+    wrong("--in-place", t.op, "any other operation: these buffers must not overlap");
   o->bytes_min = t.min.empty() ? 4096 : size("-b", t.min);
   o->bytes_max = !t.max.empty() ? size("-e", t.max) : !t.min.empty() ? o->bytes_min : std::uint64_t{16} << 20;
   if (o->bytes_min > o->bytes_max) wrong("-b", t.min.empty() ? "4K" : t.min, "a size not above -e " + t.max);
@@ -118,6 +123,7 @@ Only rank 0 prints. Sizes, algbw and busbw are those of nccl-tests (busbw = algb
   p50/p99  over rank 0's operations, each from its call to its completion
          with a root: those of the rank where they are largest, since who sends is done when its bytes have left
   cpu s/GB CPU seconds of all ranks (user + system, all threads, timed loop) per 1e9 bytes of buffer and operation
+  all_gather_v, all_to_all_v: short and long blocks take turns (half of the mean, and one and a half of it)
   #wrong elements that differ from the exact result, all ranks; what is to come out equal everywhere is also compared
          bit by bit between the ranks by its hash
 A row fails when a device's kernel counter moved by less than 0.9 x what Canary says it sent there, or when less than the
@@ -205,8 +211,10 @@ std::string_view name_of(canary_type type) { return first_name(kTypes, type); }
 std::string_view name_of(canary_redop redop) { return first_name(kRedops, redop); }
 bool reduces(Op op) { return op == Op::kAllReduce || op == Op::kReduceScatter || op == Op::kReduce; }
 bool has_root(Op op) { return op == Op::kBroadcast || op == Op::kReduce || op == Op::kGather || op == Op::kScatter; }
+bool is_pairwise(Op op) { return op == Op::kAllToAll || op == Op::kAllToAllV; }
 bool in_blocks(Op op) {
-  return op == Op::kReduceScatter || op == Op::kAllGather || op == Op::kGather || op == Op::kScatter;
+  return op == Op::kReduceScatter || op == Op::kAllGather || op == Op::kGather || op == Op::kScatter ||
+         op == Op::kAllGatherV || is_pairwise(op);
 }
 
 std::size_t element_bytes(canary_type type) {

@@ -13,7 +13,19 @@
 
 namespace canarynet::perf {
 
-enum class Op { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kBarrier, kReduce, kGather, kScatter };
+enum class Op {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kBarrier,
+  kReduce,
+  kGather,
+  kScatter,
+  kAllToAll,
+  kAllGatherV,
+  kAllToAllV
+};
 
 enum class Check { kNone, kEnds, kEvery };  // kEnds: warm-up operations and the last of each slot
 
@@ -56,6 +68,8 @@ std::string_view name_of(canary_type type);
 std::string_view name_of(canary_redop redop);
 bool reduces(Op op);
 bool has_root(Op op);
+// Every pair of ranks has a block of its own in each direction.
+bool is_pairwise(Op op);
 // The larger of a rank's two buffers is one block per rank.
 bool in_blocks(Op op);
 std::size_t element_bytes(canary_type type);

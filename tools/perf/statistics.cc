@@ -28,6 +28,9 @@ double bus_factor(Op op, int ranks) {
     case Op::kAllGather:
     case Op::kGather:
     case Op::kScatter:
+    case Op::kAllToAll:
+    case Op::kAllGatherV:
+    case Op::kAllToAllV:
       return (n - 1) / n;
     case Op::kBroadcast:
     case Op::kReduce:
@@ -47,6 +50,9 @@ std::uint64_t least_traffic(Op op, std::uint64_t bytes, int ranks) {
     case Op::kAllGather:
     case Op::kBroadcast:
     case Op::kReduce:
+    case Op::kAllToAll:
+    case Op::kAllGatherV:
+    case Op::kAllToAllV:  // measure.cc: the blocks that stay are no longer than the mean
       return others * bytes;
     case Op::kGather:
     case Op::kScatter:

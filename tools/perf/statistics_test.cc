@@ -33,6 +33,7 @@ TEST(BusFactor, IsThatOfNcclTests) {
   EXPECT_DOUBLE_EQ(bus_factor(Op::kReduce, 4), 1);
   EXPECT_DOUBLE_EQ(bus_factor(Op::kGather, 4), 0.75);
   EXPECT_DOUBLE_EQ(bus_factor(Op::kScatter, 8), 0.875);
+  EXPECT_DOUBLE_EQ(bus_factor(Op::kAllToAll, 8), 0.875);
 }
 
 TEST(LeastTraffic, IsWhatARingSends) {
@@ -40,7 +41,8 @@ TEST(LeastTraffic, IsWhatARingSends) {
   EXPECT_EQ(least_traffic(Op::kReduceScatter, 1000, 4), 3000u);
   EXPECT_EQ(least_traffic(Op::kAllReduce, 1000, 1), 0u);
   EXPECT_EQ(least_traffic(Op::kReduce, 1000, 4), 3000u);
-  EXPECT_EQ(least_traffic(Op::kGather, 1000, 4), 750u);  // 3 blocks
+  EXPECT_EQ(least_traffic(Op::kAllToAll, 1000, 4), 3000u);  // 4 ranks x 3/4
+  EXPECT_EQ(least_traffic(Op::kGather, 1000, 4), 750u);     // 3 blocks
 }
 
 }  // namespace

@@ -59,6 +59,21 @@ TEST(PlanOptions, WhatIsWrongIsNamedWithItsValue) {
   EXPECT_NE(refusal({"show", "--root", "4", "--op", "broadcast"}).find("--root 4"), std::string::npos);
 }
 
+TEST(PlanOptions, BytesAreThoseOfARanksLargerBuffer) {
+  const auto request = [](const char* op) {
+    const PlanOptions o = good({"show", "--op", op, "--ranks", "8", "--bytes", "4096", "--root", "5"});
+    static const Reachability reach = Reachability::full(8, 1);
+    return request_of(o, 8, reach);
+  };
+  EXPECT_EQ(request("reduce").count, 1024u);
+  EXPECT_EQ(request("reduce").root, 5);
+  EXPECT_EQ(request("gather").count, 128u);
+  EXPECT_EQ(request("scatter").root, 5);
+  EXPECT_EQ(request("all_to_all").count, 128u);
+  EXPECT_EQ(request("all_to_all").total(), 128u * 64);
+  EXPECT_EQ(request("all_gather_v").root, 0);
+}
+
 std::vector<Plan> ring_of_three() {
   const auto reach = Reachability::full(3, 1);
   const PlanRequest request{.collective = Collective::kAllGather, .ranks = 3, .count = 10, .reach = &reach};
