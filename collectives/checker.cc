@@ -128,7 +128,7 @@ class Proof {
     if (step.peer < 0 || step.peer >= n_ || step.peer == site.rank) return broken(site, "has no peer");
     if (!reach_.meets(site.rank, step.peer))
       return broken(site, "needs rank " + std::to_string(step.peer) + ", but they share no rail");
-    if (step.rail >= 0 && (step.rail >= kRailsMax || (reach_.rails(site.rank, step.peer) >> step.rail & 1u) == 0)) {
+    if (step.rail >= 0 && (step.rail > kRailsMax || (reach_.rails(site.rank, step.peer) >> step.rail & 1u) == 0)) {
       return broken(site, "prefers rail " + std::to_string(step.rail) + ", which does not reach rank " +
                               std::to_string(step.peer));
     }

@@ -292,7 +292,7 @@ class BCube {
 
   // The level's own rail where it reaches the peer. Several other rails: the channel's choice.
   int rail_to(int peer, int level) const {
-    const std::uint32_t rails = reach_.rails(rank_, peer) & ~Reachability::kLocalBit;
+    const std::uint32_t rails = reach_.rails(rank_, peer) & ~(Reachability::kLocalBit | Reachability::kHostBit);
     if ((rails >> level & 1u) != 0) return level;
     return std::has_single_bit(rails) ? std::countr_zero(rails) : -1;
   }

@@ -46,12 +46,15 @@ Status check(const PlanRequest& request) {
   return check_edges(PlannerId::kRing, request);
 }
 
-// Bit per rail over which every neighbour is reached. 0: none; ranks of one engine need none.
+// Whoever meets in one engine or through shared memory needs no rail of its own for each ring.
+constexpr std::uint32_t kOneHost = Reachability::kLocalBit | Reachability::kHostBit;
+
+// Bit per rail over which every neighbour is reached. 0: none; ranks of one host need none.
 std::uint32_t shared_rails(const PlanRequest& request) {
   std::uint32_t shared = ~std::uint32_t{0};
   for (int a = 0; a < request.ranks; ++a) {
     const std::uint32_t rails = request.reach->rails(a, (a + 1) % request.ranks);
-    if (uses_edge_from(request, a) && (rails & Reachability::kLocalBit) == 0) shared &= rails;
+    if (uses_edge_from(request, a) && (rails & kOneHost) == 0) shared &= rails;
   }
   return shared == ~std::uint32_t{0} ? 1 : shared;
 }
@@ -255,7 +258,7 @@ void plan_per_rail(const PlanRequest& request, int rank, Plan* out) {
   std::uint32_t rails = shared_rails(request);
   for (int k = 0; k < rings; ++k, rails &= rails - 1) {
     // Who is served by the same engine needs no rail.
-    const bool local = (request.reach->rails(rank, (rank + 1) % request.ranks) & Reachability::kLocalBit) != 0;
+    const bool local = (request.reach->rails(rank, (rank + 1) % request.ranks) & kOneHost) != 0;
     run(request, Ring(build, request.ranks, rank, k, rings, local ? -1 : std::countr_zero(rails)));
   }
 }

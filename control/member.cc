@@ -234,6 +234,7 @@ std::vector<Address> Member::ways_to_coordinator() const {
   std::vector<Address> ways{options_.coordinator};
   if (options_.coordinator.loopback()) return ways;
   for (const Rail& rail : roster_.engines[0].rails) {
+    if (rail.address.family == Address::Family::kSharedMemory) continue;  // control goes over IP
     Address a = rail.address;
     a.port = options_.coordinator.port;
     a.prefix_bits = 0;

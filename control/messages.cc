@@ -74,7 +74,7 @@ class Reader {
 // --- common parts -------------------------------------------------------------------------------------------------------
 
 std::size_t address_bytes(Address::Family family) {
-  return family == Address::Family::kIPv4 ? 4 : family == Address::Family::kIPv6 ? 16 : 0;
+  return family == Address::Family::kIPv4 ? 4 : family == Address::Family::kNone ? 0 : 16;
 }
 
 void put(Writer& w, const Address& address) {
@@ -87,7 +87,7 @@ void put(Writer& w, const Address& address) {
 Address get_address(Reader& r) {
   Address address;
   const auto family = r.number<std::uint8_t>("address family");
-  r.check(family == 0 || family == 4 || family == 6, "address family");
+  r.check(family == 0 || family == 1 || family == 4 || family == 6, "address family");
   if (!r.ok()) return {};
   address.family = static_cast<Address::Family>(family);
   address.prefix_bits = r.number<std::uint8_t>("address prefix");
@@ -140,7 +140,7 @@ EngineInfo get_engine(Reader& r) {
   const auto caller_driven = r.number<std::uint8_t>("caller driven");
   r.check(caller_driven <= 1, "caller driven");
   engine.caller_driven = caller_driven == 1;
-  engine.rails.resize(r.count("rails", kRailsMax, 14));
+  engine.rails.resize(r.count("rails", kRailsMax + 1, 14));
   for (Rail& rail : engine.rails) {
     rail.device = r.text("device", kNameMax);
     rail.address = get_address(r);

@@ -22,6 +22,12 @@ EngineInfo some_engine(std::uint32_t number) {
   v6.prefix_bits = 64;
   v6.port = 4002;
   e.rails.push_back({"eth1", v6, {}});
+  Address memory;
+  memory.family = Address::Family::kSharedMemory;
+  memory.prefix_bits = 64;
+  memory.port = 1;
+  memory.bytes[15] = 9;
+  e.rails.push_back({"shm", memory, {}});
   return e;
 }
 
@@ -75,6 +81,7 @@ TEST(ControlMessages, EveryKindSurvivesItsEncoding) {
   }
   const auto join = std::get<Join>(decode(encode(messages[0])).value());
   EXPECT_EQ(join.engine.rails[1].address, some_engine(1).rails[1].address);
+  EXPECT_EQ(join.engine.rails[2].address, some_engine(1).rails[2].address);
   EXPECT_EQ(join.engine.rails[0].nominal, BytesPerSec::from_mbit(10'000));
   EXPECT_EQ(join.engine.ranks, (std::vector<int>{2, 3}));
   EXPECT_EQ(join.must_agree[2], "empty=");

@@ -46,6 +46,14 @@ bool Address::same_subnet(const Address& other) const {
 
 std::string Address::to_string() const {
   if (!valid()) return "none";
+  if (family == Family::kSharedMemory) {
+    std::string name = "shm:";
+    for (std::size_t i = bytes.size() / 2; i < bytes.size(); ++i) {
+      name += "0123456789abcdef"[bytes[i] >> 4];
+      name += "0123456789abcdef"[bytes[i] & 15];
+    }
+    return name;
+  }
   char text[INET6_ADDRSTRLEN] = "";
   inet_ntop(family == Family::kIPv4 ? AF_INET : AF_INET6, bytes.data(), text, sizeof text);
   if (port == 0) return text;

@@ -38,6 +38,11 @@ TEST(Address, TextSurvivesARoundTrip) {
     EXPECT_EQ(must_parse(text).to_string(), text);
   }
   EXPECT_EQ(Address{}.to_string(), "none");
+  Address memory;
+  memory.family = Address::Family::kSharedMemory;
+  memory.bytes = {1, 2, 3, 4, 5, 6, 7, 8, 0xde, 0xad, 0, 0, 0, 0, 0, 0x0f};
+  EXPECT_EQ(memory.to_string(), "shm:dead00000000000f");
+  EXPECT_FALSE(memory.loopback());
 }
 
 TEST(Address, SubnetsCompareUnderTheShorterKnownPrefix) {

@@ -38,7 +38,8 @@ Fit fit_of(const Reachability& reach, int r, int levels) {
       const std::uint32_t rails = reach.rails(a, b);
       const int level = level_between(a, b, r, levels);
       const std::uint32_t wanted = level < 0 ? 0 : 1u << level;
-      if (wanted != 0 && (rails & (wanted | Reachability::kLocalBit)) == 0) return Fit::kNone;
+      const std::uint32_t anyway = Reachability::kLocalBit | Reachability::kHostBit;
+      if (wanted != 0 && (rails & (wanted | anyway)) == 0) return Fit::kNone;
       exact = exact && rails == wanted;
     }
   }
@@ -78,6 +79,12 @@ std::vector<RailPair> pair_rails(std::span<const Rail> local, std::span<const Ra
     // Two known subnets that differ are different networks (BCube wiring looks like that): never joined by their index.
     const bool unknown = here.prefix_bits == 0 || there.prefix_bits == 0;
     if (!local_matched[i] && !remote_matched[i] && unknown && here.family == there.family) pairs.push_back({i, i});
+  }
+  const auto shared_memory = [&](const RailPair& p) {
+    return local[p.local].address.family == Address::Family::kSharedMemory;
+  };
+  if (std::any_of(pairs.begin(), pairs.end(), shared_memory)) {
+    std::erase_if(pairs, [&](const RailPair& p) { return !shared_memory(p); });
   }
   std::sort(pairs.begin(), pairs.end());
   return pairs;
@@ -127,6 +134,10 @@ Reachability Reachability::from_rails(std::span<const std::vector<Rail>> hosts, 
       for (const RailPair& pair : pair_rails(hosts[a], hosts[b])) {
         of_a |= 1u << pair.local;
         of_b |= 1u << pair.remote;
+        if (hosts[a][static_cast<std::size_t>(pair.local)].address.family == Address::Family::kSharedMemory) {
+          of_a |= kHostBit;
+          of_b |= kHostBit;
+        }
       }
       reach.set(a, b, of_a, of_b);
     }

@@ -11,9 +11,9 @@
 
 namespace canarynet {
 
-inline constexpr int kRailsMax = 16;  // per host
+inline constexpr int kRailsMax = 16;  // NICs per host; shared memory comes behind them
 
-// One NIC of a host. Index = position in the host's list = the rail's number.
+// One NIC of a host, or its shared memory. Index = position in the host's list = the rail's number.
 struct Rail {
   std::string device;   // "eth0"
   Address address;      // with prefix and the port its lanes are accepted on
@@ -22,6 +22,7 @@ struct Rail {
 
 // Pairs of rails over which two hosts meet, ascending: by subnet (several NICs of both hosts on one subnet: k-th with k-th); rails
 // without a match on either side by index, but only where a subnet is unknown: two known subnets that differ are two networks.
+// Where two engines meet through shared memory they meet over nothing else.
 struct RailPair {
   int local = -1;
   int remote = -1;
@@ -34,6 +35,7 @@ std::vector<RailPair> pair_rails(std::span<const Rail> local, std::span<const Ra
 class Reachability {
  public:
   static constexpr std::uint32_t kLocalBit = 1u << 31;  // same engine: no rail needed
+  static constexpr std::uint32_t kHostBit = 1u << 30;   // same host: the one rail that is set beside it is its shared memory
 
   Reachability() = default;
   // Everybody meets everybody over `rails` rails.

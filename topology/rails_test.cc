@@ -13,6 +13,18 @@ Rail rail_on(int subnet, int host, int prefix_bits = 24) {
   return rail;
 }
 
+// The shared memory of process `process` on host `host`.
+Rail memory_of(int host, int process) {
+  Rail rail;
+  rail.device = "shm";
+  rail.address.family = Address::Family::kSharedMemory;
+  rail.address.prefix_bits = 64;
+  rail.address.port = 1;
+  rail.address.bytes[0] = static_cast<std::uint8_t>(host);
+  rail.address.bytes[15] = static_cast<std::uint8_t>(process);
+  return rail;
+}
+
 std::vector<RailPair> pairs(std::vector<Rail> a, std::vector<Rail> b) { return pair_rails(a, b); }
 
 TEST(PairRails, JoinsRailsOfOneSubnetWhateverTheirIndex) {
@@ -38,6 +50,41 @@ TEST(PairRails, SpreadsSeveralRailsOfOneSubnet) {
   EXPECT_EQ(pairs({rail_on(1, 1), rail_on(1, 2), rail_on(1, 5)}, {rail_on(1, 3), rail_on(1, 4)}),
             (std::vector<RailPair>{{0, 0}, {1, 1}, {2, 0}}));
   EXPECT_EQ(pairs({rail_on(1, 3)}, {rail_on(1, 1), rail_on(1, 2)}), (std::vector<RailPair>{{0, 0}, {0, 1}}));
+}
+
+TEST(PairRails, ProcessesOfOneHostMeetInItsMemoryAndNowhereElse) {
+  EXPECT_EQ(pairs({rail_on(1, 1), memory_of(1, 1)}, {rail_on(1, 1), rail_on(2, 1), memory_of(1, 2)}),
+            (std::vector<RailPair>{{1, 2}}));
+  EXPECT_EQ(pairs({rail_on(1, 1), memory_of(1, 1)}, {rail_on(1, 2), memory_of(2, 1)}),
+            (std::vector<RailPair>{{0, 0}}));
+  EXPECT_EQ(pairs({rail_on(1, 1), memory_of(1, 1)}, {rail_on(1, 1)}), (std::vector<RailPair>{{0, 0}}));
+  EXPECT_TRUE(pairs({memory_of(1, 1)}, {memory_of(2, 1)}).empty());
+}
+
+TEST(Reachability, ProcessesOfOneHostHaveTheirBit) {
+  std::vector<std::vector<Rail>> hosts;
+  std::vector<int> engines;
+  for (int i = 0; i < 4; ++i) {
+    hosts.push_back({rail_on(1, i / 2 + 1), memory_of(i / 2, i)});
+    engines.push_back(i);
+  }
+  const auto reach = Reachability::from_rails(hosts, engines);
+  EXPECT_EQ(reach.rails(0, 1), Reachability::kHostBit | 2u);
+  EXPECT_EQ(reach.rails(3, 2), Reachability::kHostBit | 2u);
+  EXPECT_EQ(reach.rails(0, 2), 1u);
+  EXPECT_EQ(reach.rails(3, 0), 1u);
+}
+
+TEST(Reachability, RanksOfOneHostFormAnyBCube) {
+  std::vector<std::vector<Rail>> hosts;
+  std::vector<int> engines;
+  for (int i = 0; i < 8; ++i) {
+    hosts.push_back({rail_on(1, 1), memory_of(1, i)});
+    engines.push_back(i);
+  }
+  const BCubeShape shape = find_bcube(Reachability::from_rails(hosts, engines), kRailsMax);
+  EXPECT_EQ(shape.r, 2);
+  EXPECT_EQ(shape.levels, 3);
 }
 
 TEST(Reachability, BCubeJoinsRanksThatDifferInOneDigit) {

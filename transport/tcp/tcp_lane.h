@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <string>
 
+#include "transport/frame_queue.h"
 #include "transport/lane.h"
-#include "transport/tcp/frame_queue.h"
 #include "transport/tcp/frame_reader.h"
 #include "transport/tcp/socket.h"
 

@@ -8,7 +8,7 @@
 
 #include "base/random.h"
 #include "tests/lane_conformance.h"
-#include "transport/tcp/frame_queue.h"
+#include "transport/frame_queue.h"
 #include "transport/tcp/frame_reader.h"
 
 namespace canarynet {

@@ -1,4 +1,4 @@
-#include "transport/tcp/frame_queue.h"
+#include "transport/frame_queue.h"
 
 #include <algorithm>
 #include <cstring>
@@ -82,6 +82,15 @@ std::size_t FrameQueue::gather(iovec* iov, std::size_t max, std::size_t* bytes) 
     skip = 0;
   }
   return used;
+}
+
+FrameQueue::Front FrameQueue::front() const {
+  const Frame& frame = at(0);
+  const std::byte* store = store_of(frame);
+  const std::byte* payload = frame.zeroes                ? nullptr
+                             : frame.borrowed != nullptr ? frame.borrowed
+                                                         : store + sizeof(wire::Header);
+  return {store, payload, frame.payload_bytes, frame.borrowed != nullptr, frame.cookie, begun_};
 }
 
 std::size_t FrameQueue::advance(std::size_t bytes) {

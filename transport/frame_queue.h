@@ -1,8 +1,8 @@
-// transport/tcp/frame_queue.h -- the frames a stream lane still has to write, as a ring of fixed capacity.
+// transport/frame_queue.h -- the frames a stream lane still has to write, as a ring of fixed capacity.
 //
 // What: push() at the tail (kinds that wire::overtakes(): before the others that have not begun); gather() describes the head as iovecs
-// (header and small payload lie together, large payloads stay where the caller has them); advance() forgets what was written; cancel()
-// takes frames back.
+// (header and small payload lie together, large payloads stay where the caller has them), front() the one frame at the head; advance()
+// forgets what was written; cancel() takes frames back.
 // Memory: see Lane::send(). After cancel() no borrowed memory of that cookie is referenced.
 // Thread: one owner. Nothing allocates after construction.
 #pragma once
@@ -27,6 +27,16 @@ class FrameQueue {
   bool push(const wire::Header& header, const std::byte* payload, std::uint64_t cookie);
   // Describes the first bytes of the queue in at most `max` entries; returns how many. `*bytes`: their sum.
   std::size_t gather(iovec* iov, std::size_t max, std::size_t* bytes) const;
+  // The frame at the head; the queue is not empty. Valid until the next call that changes the queue.
+  struct Front {
+    const std::byte* header;   // sizeof(wire::Header) bytes, sealed
+    const std::byte* payload;  // null: zeroes, or none
+    std::uint32_t payload_bytes;
+    bool borrowed;  // `payload` is the caller's memory
+    std::uint64_t cookie;
+    std::size_t begun;  // bytes of header and payload that advance() was told of
+  };
+  Front front() const;
   // The first `bytes` bytes are written. Returns how many frames that finished.
   std::size_t advance(std::size_t bytes);
   // See Lane::cancel().

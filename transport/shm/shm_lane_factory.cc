@@ -1,0 +1,317 @@
+#include "transport/shm/shm_lane_factory.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/check.h"
+#include "transport/shm/shm_lane.h"
+
+namespace canarynet {
+namespace {
+
+constexpr int kEventsPerPoll = 64;
+constexpr int kAcceptsPerPoll = 16;  // per listener
+constexpr Nanos kAcceptPause = 100_ms;
+constexpr std::uint16_t kRailPort = 1;
+// Keys below 2^32: listeners by index, and the doorbell; above: lanes, the highest bit telling bell from socket.
+constexpr std::uint64_t kDoorbellKey = 0xffffffff;
+constexpr std::uint64_t kBellBit = std::uint64_t{1} << 63;
+constexpr std::uint32_t kGenerations = 0x7fffffff;
+
+Status add_to_epoll(int epoll, int fd, std::uint32_t events, std::uint64_t key) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = key;
+  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) return system_error("shm: epoll_ctl", errno);
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ShmLaneFactory>> ShmLaneFactory::create(ShmOptions options) {
+  std::unique_ptr<ShmLaneFactory> factory(new ShmLaneFactory(std::move(options)));
+  if (Status status = factory->start(); !status.ok()) return status;
+  return factory;
+}
+
+ShmLaneFactory::ShmLaneFactory(ShmOptions options) : options_(std::move(options)) {}
+
+Status ShmLaneFactory::start() {
+  if (options_.name.family != Address::Family::kSharedMemory) {
+    return Status(CANARY_INVALID_ARGUMENT, "shm: \"" + options_.name.to_string() + "\" is no name for shared memory");
+  }
+  epoll_ = shm::Descriptor(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_.open()) return system_error("shm: epoll_create1", errno);
+  auto doorbell = shm::make_bell();
+  if (!doorbell.ok()) return doorbell.status();
+  doorbell_ = doorbell.take();
+  // Edge-triggered, as all bells: each ring is reported once and nobody needs to read the counter back.
+  if (Status status = add_to_epoll(epoll_.fd(), doorbell_.fd(), EPOLLIN | EPOLLET, kDoorbellKey); !status.ok())
+    return status;
+  // Where memory can't be had it is better known now, while there is another way to every peer.
+  shm::Descriptor memory;
+  auto trial = shm::Segment::create(options_.ring_bytes, &memory);
+  if (!trial.ok()) return trial.status();
+  auto bound = add_listener(kRailPort, options_.rail);
+  if (!bound.ok()) return bound.status();
+  rail_.device = kDevice;
+  rail_.address = bound.value();
+  return {};
+}
+
+ShmLaneFactory::~ShmLaneFactory() {
+  greeting_.clear();
+  for (Slot& slot : slots_) {
+    if (slot.lane == nullptr) continue;
+    if (slot.lane->writer_) slot.lane->writer_->revoke_all();
+    slot.lane->factory_ = nullptr;
+    slot.lane->state_ = ShmLane::State::kDown;
+    slot.lane->queue_.clear();
+    slot.lane->socket_.close();
+    slot.lane->bell_.close();
+  }
+}
+
+Result<Address> ShmLaneFactory::add_listener(std::uint16_t port, int rail) {
+  Address at = options_.name;
+  at.port = port;
+  auto made = shm::listen_at(at);
+  if (!made.ok()) return made.status();
+  auto listener = std::make_unique<Listener>();
+  listener->socket = made.take();
+  listener->rail = rail;
+  if (Status status = add_to_epoll(epoll_.fd(), listener->socket.fd(), EPOLLIN, listeners_.size()); !status.ok())
+    return status;
+  listeners_.push_back(std::move(listener));
+  return at;
+}
+
+Result<Address> ShmLaneFactory::listen_control(const Address& at) {
+  return add_listener(at.port != 0 ? at.port : next_control_port_++, kControlRail);
+}
+
+Result<std::unique_ptr<Lane>> ShmLaneFactory::dial(int rail, const Address& to, LaneSink& sink) {
+  if (rail != kControlRail && rail != options_.rail) {
+    return Status(CANARY_INVALID_ARGUMENT, "shm: there is no rail " + std::to_string(rail));
+  }
+  if (to.family != Address::Family::kSharedMemory || to.port == 0) {
+    return Status(CANARY_INVALID_ARGUMENT,
+                  "shm: cannot dial \"" + to.to_string() + "\": it names no process of this host");
+  }
+  bool refused = false;
+  auto connected = shm::connect_to(to, &refused);
+  if (!connected.ok()) return connected.status();
+  shm::Descriptor socket = connected.take();
+  int pid = 0;
+  if (!refused) {
+    if (Status status = shm::check_peer(socket.fd(), &pid); !status.ok()) return status;
+  }
+  auto adopted = adopt(std::move(socket), refused ? Origin::kRefused : Origin::kDialled, rail, pid);
+  if (!adopted.ok()) return adopted.status();
+  std::unique_ptr<ShmLane> lane = adopted.take();
+  lane->set_sink(&sink);
+  if (refused) {
+    lane->break_down(system_error("cannot connect to " + to.to_string(), ECONNREFUSED), true);
+  } else {
+    if (Status status = lane->offer(options_.ring_bytes); !status.ok()) return status;
+    waiting_.push_back(lane->key_);
+  }
+  return std::unique_ptr<Lane>(std::move(lane));
+}
+
+Result<std::unique_ptr<ShmLane>> ShmLaneFactory::adopt(shm::Descriptor socket, Origin origin, int rail, int peer_pid) {
+  auto bell = shm::make_bell();
+  if (!bell.ok()) return bell.status();
+  const int socket_fd = socket.fd(), bell_fd = bell.value().fd();
+  auto lane = std::make_unique<ShmLane>(
+      *this, ShmLane::Setup{.socket = std::move(socket),
+                            .bell = bell.take(),
+                            .state = origin == Origin::kAccepted ? ShmLane::State::kGreeting : ShmLane::State::kOffered,
+                            .rail = rail,
+                            .peer_pid = peer_pid,
+                            .queue_frames = options_.queue_frames,
+                            .slot_bytes = options_.slot_bytes});
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<std::uint32_t>(slots_.size()));
+    slots_.emplace_back();
+    // So that schedule() never allocates.
+    pending_.reserve(slots_.capacity());
+    pending_now_.reserve(slots_.capacity());
+    free_slots_.reserve(slots_.capacity());
+  }
+  const std::uint32_t index = free_slots_.back();
+  free_slots_.pop_back();
+  Slot& slot = slots_[index];
+  slot.generation = slot.generation % kGenerations + 1;
+  slot.lane = lane.get();
+  lane->key_ = (static_cast<std::uint64_t>(slot.generation) << 32) | index;
+  ++lane_count_;
+  // A socket that is not connected is readable for ever: it says nothing of interest.
+  if (origin != Origin::kRefused) {
+    if (Status status = add_to_epoll(epoll_.fd(), socket_fd, EPOLLIN | EPOLLRDHUP, lane->key_); !status.ok())
+      return status;
+  }
+  if (Status status = add_to_epoll(epoll_.fd(), bell_fd, EPOLLIN | EPOLLET, lane->key_ | kBellBit); !status.ok())
+    return status;
+  return lane;
+}
+
+ShmLane* ShmLaneFactory::find(std::uint64_t key) const {
+  const Slot& slot = slots_[key & 0xffffffff];
+  return slot.generation == key >> 32 ? slot.lane : nullptr;
+}
+
+void ShmLaneFactory::forget(ShmLane& lane) {
+  CANARY_CHECK(in_callback_ != &lane, "a lane was destroyed inside its own callback");
+  const auto index = static_cast<std::uint32_t>(lane.key_ & 0xffffffff);
+  slots_[index].lane = nullptr;
+  free_slots_.push_back(index);
+  --lane_count_;
+}
+
+void ShmLaneFactory::schedule(ShmLane& lane) {
+  if (lane.pending_) return;
+  lane.pending_ = true;
+  if (pending_.size() == pending_.capacity()) {
+    // Names of lanes that are gone: drop them instead of growing.
+    std::erase_if(pending_, [this](std::uint64_t key) { return find(key) == nullptr; });
+  }
+  pending_.push_back(lane.key_);
+  if (!in_poll_) shm::ring(doorbell_.fd());
+}
+
+void ShmLaneFactory::arena_is_gone(std::uint32_t id) {
+  for (Slot& slot : slots_) {
+    if (slot.lane != nullptr) slot.lane->arena_is_gone(id);
+  }
+}
+
+std::size_t ShmLaneFactory::poll(Nanos now) {
+  CANARY_CHECK(!in_poll_, "poll() was called from within poll()");
+  in_poll_ = true;
+  handled_ = 0;
+  resume_listeners(now);
+  epoll_event events[kEventsPerPoll];
+  const int count = ::epoll_wait(epoll_.fd(), events, kEventsPerPoll, 0);
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t key = events[i].data.u64;
+    if (key == kDoorbellKey) continue;
+    if (key < kDoorbellKey) {
+      accept_some(*listeners_[key], now);
+    } else if ((key & kBellBit) != 0) {
+      visit(key & ~kBellBit, [](ShmLane& lane) { return lane.on_bell(); });
+    } else {
+      ShmLane* lane = find(key);
+      const bool greeting = lane != nullptr && lane->state_ == ShmLane::State::kGreeting;
+      visit(key, [](ShmLane& ready) { return ready.on_socket(); });
+      if (greeting && lane->state_ != ShmLane::State::kGreeting) hand_over(*lane);
+    }
+  }
+  if (!pending_.empty()) {
+    pending_now_.swap(pending_);
+    for (std::size_t i = 0; i < pending_now_.size(); ++i) {  // by index: a callback may dial, which reserves more
+      visit(pending_now_[i], [](ShmLane& lane) {
+        lane.pending_ = false;
+        return lane.on_pending();
+      });
+    }
+    pending_now_.clear();
+  }
+  if (!waiting_.empty()) check_waiting(now);
+  in_poll_ = false;
+  if (!pending_.empty()) shm::ring(doorbell_.fd());
+  return handled_;
+}
+
+template <typename Work>
+void ShmLaneFactory::visit(std::uint64_t key, Work work) {
+  ShmLane* lane = find(key);
+  if (lane == nullptr) return;
+  in_callback_ = lane;
+  handled_ += work(*lane);
+  in_callback_ = nullptr;
+}
+
+// An accepted lane has got its offer, or ended before.
+void ShmLaneFactory::hand_over(ShmLane& lane) {
+  const auto found = std::find_if(greeting_.begin(), greeting_.end(), [&](const auto& g) { return g.get() == &lane; });
+  CANARY_CHECK(found != greeting_.end(), "an accepted lane without an owner");
+  std::unique_ptr<ShmLane> owned = std::move(*found);
+  *found = std::move(greeting_.back());
+  greeting_.pop_back();
+  if (owned->state_ == ShmLane::State::kUp && acceptor_ != nullptr) acceptor_->on_accept(std::move(owned));
+}
+
+void ShmLaneFactory::check_waiting(Nanos now) {
+  // By index: a callback may dial and so append.
+  for (std::size_t i = 0; i < waiting_.size();) {
+    const std::uint64_t key = waiting_[i];
+    ShmLane* lane = find(key);
+    const bool greeting = lane != nullptr && lane->state_ == ShmLane::State::kGreeting;
+    if (greeting || (lane != nullptr && lane->state_ == ShmLane::State::kOffered)) {
+      // dial() is not told the time: the limit runs from the first poll() after it.
+      if (lane->deadline_ == Nanos::max()) lane->deadline_ = now + options_.connect_timeout;
+      if (now < lane->deadline_) {
+        ++i;
+        continue;
+      }
+      visit(key, [this](ShmLane& late) { return late.on_time_out(options_.connect_timeout); });
+      if (greeting) hand_over(*lane);
+    }
+    waiting_[i] = waiting_.back();
+    waiting_.pop_back();
+  }
+}
+
+Nanos ShmLaneFactory::next_deadline() const {
+  Nanos next = Nanos::max();
+  for (std::uint64_t key : waiting_) {
+    const ShmLane* lane = find(key);
+    if (lane == nullptr || (lane->state_ != ShmLane::State::kOffered && lane->state_ != ShmLane::State::kGreeting))
+      continue;
+    if (lane->deadline_ == Nanos::max()) return {};  // at once: its limit has to be set
+    next = std::min(next, lane->deadline_);
+  }
+  for (const auto& listener : listeners_) {
+    if (listener->paused_until.count != 0) next = std::min(next, listener->paused_until);
+  }
+  return next;
+}
+
+void ShmLaneFactory::accept_some(Listener& listener, Nanos now) {
+  for (int i = 0; i < kAcceptsPerPoll; ++i) {
+    shm::Descriptor socket(::accept4(listener.socket.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket.open()) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) return pause(listener, now);
+      continue;  // EINTR, or an error of the one connection that was next
+    }
+    ++handled_;
+    int pid = 0;
+    if (acceptor_ == nullptr || lane_count_ >= options_.lanes_max || !shm::check_peer(socket.fd(), &pid).ok()) continue;
+    auto adopted = adopt(std::move(socket), Origin::kAccepted, listener.rail, pid);
+    if (!adopted.ok()) continue;
+    greeting_.push_back(adopted.take());
+    waiting_.push_back(greeting_.back()->key_);
+  }
+}
+
+void ShmLaneFactory::pause(Listener& listener, Nanos now) {
+  listener.paused_until = now + kAcceptPause;
+  ::epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, listener.socket.fd(), nullptr);
+}
+
+void ShmLaneFactory::resume_listeners(Nanos now) {
+  for (std::size_t i = 0; i < listeners_.size(); ++i) {
+    Listener& listener = *listeners_[i];
+    if (listener.paused_until.count == 0 || now < listener.paused_until) continue;
+    const bool back = add_to_epoll(epoll_.fd(), listener.socket.fd(), EPOLLIN, i).ok();
+    listener.paused_until = back ? Nanos{} : now + kAcceptPause;
+  }
+}
+
+}  // namespace canarynet

@@ -1,0 +1,107 @@
+// transport/shm/shm_lane_factory.h -- dials, accepts and drives the shared-memory lanes of an engine on one epoll descriptor.
+//
+// What: LaneFactory between processes of one host and user: one rail, whose address is a name that the kernel knows (no file, no port).
+// Dialling side: makes a lane's memory and offers it over the UNIX socket; the socket stays open, and its end is the peer's death.
+// Memory: lanes belong to whoever got them; they may be destroyed at any time outside their own callbacks, also after the factory.
+// Nothing outlives the processes: names, memory and bells go with their last descriptor, however a process ends.
+// Thread: one owner; poll() does bounded work per lane and never waits. Failure: create() and dial() return a Status.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "transport/lane.h"
+#include "transport/shm/arena.h"
+#include "transport/shm/ipc.h"
+
+namespace canarynet {
+
+class ShmLane;
+
+struct ShmOptions {
+  Address
+      name;  // Family::kSharedMemory: the first half says which processes meet (prefix 64), the second is this one's own
+  int rail = 0;                                   // what lanes call their rail; a dial names it
+  std::size_t ring_bytes = std::size_t{1} << 20;  // per direction of a lane; a power of two
+  Nanos connect_timeout = 3_s;
+  std::size_t slot_bytes = wire::kPayloadMax;
+  std::uint32_t queue_frames = 512;   // per lane
+  std::uint32_t lanes_max = 8192;     // accepted connections beyond are closed at once
+  shm::ArenaStore* arenas = nullptr;  // outlives the factory; null: everything is copied
+};
+
+class ShmLaneFactory final : public LaneFactory {
+ public:
+  static constexpr const char* kDevice = "shm";
+
+  static Result<std::unique_ptr<ShmLaneFactory>> create(ShmOptions options);
+  ~ShmLaneFactory() override;
+
+  std::span<const Rail> rails() const override { return {&rail_, 1}; }
+  Result<std::unique_ptr<Lane>> dial(int rail, const Address& to, LaneSink& sink) override;
+  // On names of this process: `at` says nothing but the port.
+  Result<Address> listen_control(const Address& at) override;
+  void set_acceptor(LaneAcceptor* acceptor) override { acceptor_ = acceptor; }
+  std::size_t poll(Nanos now) override;
+  Nanos next_deadline() const override;
+  int poll_fd() const override { return epoll_.fd(); }
+  const char* name() const override { return "shm"; }
+  std::uint64_t kernel_tx_bytes(int) const override { return 0; }
+
+  // Tells the peers that an arena has been released.
+  void arena_is_gone(std::uint32_t id);
+
+ private:
+  friend class ShmLane;
+
+  struct Listener {
+    shm::Descriptor socket;
+    int rail = kControlRail;
+    Nanos paused_until;  // accept() failed for want of something; count 0: not paused
+  };
+  struct Slot {
+    ShmLane* lane = nullptr;
+    std::uint32_t generation = 0;
+  };
+
+  explicit ShmLaneFactory(ShmOptions options);
+  Status start();
+  Result<Address> add_listener(std::uint16_t port, int rail);
+  void accept_some(Listener& listener, Nanos now);
+  void pause(Listener& listener, Nanos now);
+  void resume_listeners(Nanos now);
+  enum class Origin : std::uint8_t { kDialled, kRefused, kAccepted };
+  Result<std::unique_ptr<ShmLane>> adopt(shm::Descriptor socket, Origin origin, int rail, int peer_pid);
+  void hand_over(ShmLane& lane);
+  void check_waiting(Nanos now);
+  template <typename Work>
+  void visit(std::uint64_t key, Work work);
+
+  // For lanes.
+  shm::ArenaStore* arenas() const { return options_.arenas; }
+  void forget(ShmLane& lane);
+  void schedule(ShmLane& lane);
+  ShmLane* find(std::uint64_t key) const;
+
+  ShmOptions options_;
+  Rail rail_;
+  LaneAcceptor* acceptor_ = nullptr;
+  shm::Descriptor epoll_;
+  shm::Descriptor doorbell_;  // makes poll_fd() readable when a lane waits for poll() and nothing else says so
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::vector<Slot> slots_;
+  std::vector<std::uint32_t> free_slots_;
+  std::vector<std::uint64_t> pending_;
+  std::vector<std::uint64_t> pending_now_;
+  std::vector<std::uint64_t> waiting_;              // lanes that await the other side's first word
+  std::vector<std::unique_ptr<ShmLane>> greeting_;  // accepted ones among them
+  std::uint16_t next_control_port_ = 2;
+  std::uint32_t lane_count_ = 0;
+  std::size_t handled_ = 0;
+  const ShmLane* in_callback_ = nullptr;
+  bool in_poll_ = false;
+};
+
+}  // namespace canarynet
