@@ -41,6 +41,10 @@ const Row kRows[] = {
     {{"rails", "CANARY_RAILS", SettingKind::kText, "", 0, 0, false,
       "NICs in rail order, by exact name or address, comma-separated; overrides socket_ifname"},
      &Settings::rails},
+    {{"transports", "CANARY_TRANSPORTS", SettingKind::kText, "tcp,shm", 0, 0, false,
+      "kinds of lanes, comma-separated: tcp over NICs, shm between processes of one host and user, which then meet over "
+      "nothing else"},
+     &Settings::transports},
     {{"lanes_per_rail", "CANARY_LANES_PER_RAIL", SettingKind::kInteger, "1", 1, 16, true,
       "connections per rail and peer; more help where a network caps single flows"},
      &Settings::lanes_per_rail},
@@ -121,10 +125,29 @@ Status check_range(const SettingInfo& info, std::string_view text, std::int64_t 
                  "must lie between " + std::to_string(info.min) + " and " + std::to_string(info.max) + unit);
 }
 
+// The next part of a comma-separated list, taken off its front.
+std::string_view next_part(std::string_view* list) {
+  const std::size_t comma = std::min(list->find(','), list->size());
+  const std::string_view part = list->substr(0, comma);
+  list->remove_prefix(std::min(comma + 1, list->size()));
+  return part;
+}
+
+bool known_transports(std::string_view list) {
+  if (list.empty() || list.back() == ',') return false;
+  while (!list.empty()) {
+    const std::string_view part = next_part(&list);
+    if (part != "tcp" && part != "shm") return false;
+  }
+  return true;
+}
+
 Status assign(Settings* s, const Row& row, std::string_view text) {
   const SettingInfo& info = row.info;
   switch (info.kind) {
     case SettingKind::kText:
+      if (std::string_view(info.name) == "transports" && !known_transports(text))
+        return invalid(info, text, "takes a comma-separated list of tcp and shm");
       s->*std::get<std::string Settings::*>(row.field) = std::string(text);
       return {};
     case SettingKind::kBool: {
@@ -219,6 +242,13 @@ Result<Settings> Settings::from_environment() {
     if (Status st = assign(&s, row, text); !st.ok()) return st;
   }
   return s;
+}
+
+bool Settings::uses(std::string_view transport) const {
+  for (std::string_view rest = transports; !rest.empty();) {
+    if (next_part(&rest) == transport) return true;
+  }
+  return false;
 }
 
 Status Settings::set(std::string_view name, std::string_view text) {

@@ -38,6 +38,7 @@ struct Settings {
   // rails and lanes
   std::string socket_ifname;  // NCCL's grammar: prefix list, ^ exclude, = exact
   std::string rails;          // CANARY_RAILS: devices or addresses, in order
+  std::string transports;  // "tcp,shm"; uses() reads it
   std::int64_t lanes_per_rail = 1;
   std::string tcp_congestion;
   Bytes tcp_notsent_lowat;
@@ -61,6 +62,8 @@ struct Settings {
   static Settings defaults();
   // Environment over defaults; the error names the variable, its value and what it takes.
   static Result<Settings> from_environment();
+  // Whether CANARY_TRANSPORTS lists this kind of lane.
+  bool uses(std::string_view transport) const;
   // Sets one by name ("piece_bytes") or environment name from text.
   Status set(std::string_view name, std::string_view text);
   // "name=value" of every must_agree setting, in table order: what is compared at join.

@@ -35,6 +35,23 @@ TEST(Settings, RefusesValuesOutOfRangeAndOddPieces) {
   EXPECT_EQ(s.piece_bytes, Bytes{65536});
 }
 
+TEST(Settings, TransportsAreAListOfThoseThatExist) {
+  Settings s = Settings::defaults();
+  EXPECT_TRUE(s.uses("tcp"));
+  EXPECT_TRUE(s.uses("shm"));
+  for (const char* text : {"tcp", "shm", "shm,tcp", "tcp,tcp"}) {
+    EXPECT_TRUE(s.set("transports", text).ok()) << text;
+  }
+  ASSERT_TRUE(s.set("transports", "shm").ok());
+  EXPECT_FALSE(s.uses("tcp"));
+  EXPECT_TRUE(s.uses("shm"));
+  for (const char* text : {"", ",", "tcp,", ",tcp", "udp", "tcp, shm", "tcp;shm"}) {
+    const Status status = s.set("transports", text);
+    EXPECT_EQ(status.code(), CANARY_INVALID_SETTING) << text;
+    EXPECT_NE(status.text().find("tcp and shm"), std::string::npos) << status.text();
+  }
+}
+
 TEST(Settings, EnvironmentOverridesDefaults) {
   setenv("CANARY_EXCHANGE_LIMIT", "5s", 1);
   auto s = Settings::from_environment();

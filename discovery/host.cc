@@ -19,6 +19,23 @@ std::string default_host_id() {
   return boot + "/" + std::string(net, n > 0 ? static_cast<std::size_t>(n) : 0);
 }
 
+Address shared_memory_name(const std::string& host_id, std::uint64_t own) {
+  char user[128];
+  const ssize_t n = readlink("/proc/self/ns/user", user, sizeof user);
+  const std::string who = host_id + "|" + default_host_id() + "|" +
+                          std::string(user, n > 0 ? static_cast<std::size_t>(n) : 0) + "|" + std::to_string(geteuid());
+  std::uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a
+  for (const char c : who) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  Address a;
+  a.family = Address::Family::kSharedMemory;
+  a.prefix_bits = 64;
+  for (std::size_t i = 0; i < 8; ++i) {
+    a.bytes[i] = static_cast<std::uint8_t>(hash >> (8 * i));
+    a.bytes[8 + i] = static_cast<std::uint8_t>(own >> (8 * i));
+  }
+  return a;
+}
+
 std::string host_name() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);

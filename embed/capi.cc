@@ -443,10 +443,14 @@ CANARY_API canary_status canary_stats(canary_context* context, canary_nic_stats*
     return invalid("canary_stats: a NULL argument");
   context->impl->with_engine([&](Engine& e) {
     const auto rails = e.rails();
-    *count = rails.size();
-    for (std::size_t i = 0; i < rails.size() && i < capacity; ++i) {
+    *count = 0;
+    for (std::size_t i = 0; i < rails.size(); ++i) {
       const RailStats r = e.rail_stats(static_cast<int>(i));
-      canary_nic_stats& n = nics[i];
+      // Shared memory is no NIC: it is listed where it stands in for one.
+      const bool no_nic = rails[i].address.family == Address::Family::kSharedMemory;
+      if (no_nic && r.lanes_up == 0 && r.lanes.bytes_sent == 0) continue;
+      if (++*count > capacity) continue;
+      canary_nic_stats& n = nics[*count - 1];
       std::memset(&n, 0, sizeof n);
       std::strncpy(n.device, rails[i].device.c_str(), sizeof n.device - 1);
       n.transmit_bytes = r.lanes.bytes_sent;

@@ -40,6 +40,7 @@ Result<std::unique_ptr<Context>> Context::create(ContextOptions options) {
 Context::~Context() {
   leave();
   engine_.reset();
+  lanes_.reset();
   factory_.reset();
   if (doorbell_ >= 0) close(doorbell_);
 }
@@ -84,12 +85,14 @@ Status Context::start() {
     listener = std::move(join.value().listener);
     auto rails = choose_rails(s, interfaces.value(), e.coordinator.loopback());
     if (!rails.ok()) return rails.status();
-    t.rails = rails.take();
-    auto pacing = pacing_of(s, t.rails.size());
-    if (!pacing.ok()) return pacing.status();
-    t.pacing = pacing.take();
-    for (std::size_t i = 0; i < t.pacing.size(); ++i) {
-      if (t.pacing[i].count != 0) t.rails[i].nominal = t.pacing[i];
+    if (s.uses("tcp")) {
+      t.rails = rails.take();
+      auto pacing = pacing_of(s, t.rails.size());
+      if (!pacing.ok()) return pacing.status();
+      t.pacing = pacing.take();
+      for (std::size_t i = 0; i < t.pacing.size(); ++i) {
+        if (t.pacing[i].count != 0) t.rails[i].nominal = t.pacing[i];
+      }
     }
   } else if (s.join.starts_with(control::kUniqueIdScheme)) {
     (void)meeting_point(options_, {});  // closes the listener of an id made for nobody else
@@ -99,7 +102,10 @@ Status Context::start() {
   factory_ = factory.take();
   if (listener.open()) factory_->lend_control(std::move(listener));
   for (const auto& note : factory_->notes()) log(LogLevel::kInfo, "%s", note.c_str());
-  engine_ = std::make_unique<Engine>(std::move(e), *factory_);
+  auto lanes = HostLanes::create(s, options_.world_size > 1, e.host_id, e.seed, *factory_);
+  if (!lanes.ok()) return lanes.status();
+  lanes_ = lanes.take();
+  engine_ = std::make_unique<Engine>(std::move(e), *lanes_);
   return engine_->start(clock_.now());
 }
 
@@ -145,7 +151,7 @@ void Context::sleep_until(Nanos deadline) {
   if (deadline <= now) return;
   const Nanos span = std::min(deadline - now, 10_s);
   const timespec t{static_cast<time_t>(span.count / 1'000'000'000), static_cast<long>(span.count % 1'000'000'000)};
-  pollfd fds[2] = {{factory_->poll_fd(), POLLIN, 0}, {doorbell_, POLLIN, 0}};
+  pollfd fds[2] = {{lanes_->poll_fd(), POLLIN, 0}, {doorbell_, POLLIN, 0}};
   ::ppoll(fds, 2, &t, nullptr);
 }
 

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "embed/baton.h"
+#include "embed/host_lanes.h"
 #include "engine/engine.h"
 #include "transport/tcp/tcp_lane_factory.h"
 
@@ -75,6 +76,7 @@ class Context {
   ContextOptions options_;
   SystemClock clock_;
   std::unique_ptr<TcpLaneFactory> factory_;
+  std::unique_ptr<HostLanes> lanes_;  // over it, and through shared memory
   std::unique_ptr<Engine> engine_;
   GroupMember* world_ = nullptr;
   Baton baton_;

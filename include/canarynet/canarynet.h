@@ -145,7 +145,8 @@ CANARY_API enum canary_status canary_last_error(canary_error* error);
 /* "MISMATCH" for CANARY_MISMATCH. */
 CANARY_API const char* canary_status_name(enum canary_status status);
 
-/* Counters of one NIC since canary_init. */
+/* Counters of one NIC since canary_init. Peers on this host are met through shared memory (docs/settings.md, CANARY_TRANSPORTS): it is
+ * listed behind the NICs as device "shm", whose bytes cross none and are counted by no kernel. */
 typedef struct canary_nic_stats {
   char device[32];
   uint64_t transmit_bytes; /* handed to the NIC by Canary, headers included */

@@ -303,7 +303,7 @@ std::int64_t batch_size(Context& context, Work& work, const PerfOptions& options
   return batch;
 }
 
-constexpr std::size_t kMaxNics = 16;
+constexpr std::size_t kMaxNics = 17;  // and shared memory
 struct NicRecord {
   char device[32];
   std::uint64_t tx, rx, kernel_tx, retransmits, failovers, rate;
@@ -380,8 +380,8 @@ void agree(Context& context, const Work& work, double cpu_s, Row* row) {
 }  // namespace
 
 std::string judge_nic(const NicRow& nic) {
-  // Addresses of the loopback network count as NICs of their own here (lo:0), the kernel counts lo alone.
-  if (nic.device == "lo" || nic.device.starts_with("lo:")) return {};
+  // Addresses of the loopback network count as NICs of their own here (lo:0), the kernel counts lo alone; shared memory is none of its.
+  if (nic.device == "lo" || nic.device.starts_with("lo:") || nic.device == "shm") return {};
   if (static_cast<double>(nic.kernel_tx_bytes + kKernelSlack) >= kKernelShare * static_cast<double>(nic.tx_bytes))
     return {};
   return nic.device + ": Canary counted " + std::to_string(nic.tx_bytes) + " bytes sent, the kernel only " +

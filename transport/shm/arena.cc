@@ -31,11 +31,11 @@ Result<void*> ArenaStore::allocate(std::size_t bytes) {
     return Status(CANARY_LIMIT, "there are " + std::to_string(kArenasMax) + " blocks already: take few large ones");
   }
   const std::size_t size = whole_pages(bytes);
-  auto made = make_sealed_memory("canary-arena", size);
-  if (!made.ok()) return made.status();
   Arena arena;
-  arena.memory = made.take();
-  void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, arena.memory.fd(), 0);
+  if (auto made = make_sealed_memory("canary-arena", size); made.ok()) arena.memory = made.take();
+  arena.detached = !arena.memory.open();  // ordinary memory then
+  const int how = arena.detached ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, how, arena.memory.fd(), 0);
   if (base == MAP_FAILED) return system_error("shm: mmap of " + std::to_string(size) + " bytes", errno);
   arena.base = static_cast<std::byte*>(base);
   arena.bytes = size;

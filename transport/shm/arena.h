@@ -35,7 +35,7 @@ class ArenaStore {
   ArenaStore& operator=(const ArenaStore&) = delete;
   ~ArenaStore();
 
-  // Zeroed, page-aligned.
+  // Zeroed, page-aligned. Where the system refuses to share memory it is ordinary memory.
   Result<void*> allocate(std::size_t bytes);
   // *id: of the arena that is gone. An error when `memory` is none of ours.
   Status release(void* memory, std::uint32_t* id);

@@ -1,0 +1,77 @@
+#include "embed/host_lanes.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/log.h"
+#include "discovery/host.h"
+
+namespace canarynet {
+
+Result<std::unique_ptr<HostLanes>> HostLanes::create(const Settings& settings, bool has_peers,
+                                                     const std::string& host_id, std::uint64_t seed,
+                                                     TcpLaneFactory& tcp) {
+  std::unique_ptr<HostLanes> lanes(new HostLanes(tcp));
+  if (!has_peers || !settings.uses("shm")) return lanes;
+  ShmOptions options;
+  options.name = shared_memory_name(host_id, seed);
+  options.rail = static_cast<int>(lanes->rails_.size());
+  options.arenas = &lanes->arenas_;
+  Status status = lanes->add_shared_memory(std::move(options));
+  if (status.ok()) return lanes;
+  if (!settings.uses("tcp")) return status.wrap("CANARY_TRANSPORTS=" + settings.transports);
+  log(LogLevel::kWarn, "no shared memory between processes of this host, TCP instead: %s", status.text().c_str());
+  return lanes;
+}
+
+Status HostLanes::add_shared_memory(ShmOptions options) {
+  auto made = ShmLaneFactory::create(std::move(options));
+  if (!made.ok()) return made.status();
+  shm::Descriptor epoll(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.open()) return system_error("epoll_create1", errno);
+  for (const int half : {tcp_.poll_fd(), made.value()->poll_fd()}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (::epoll_ctl(epoll.fd(), EPOLL_CTL_ADD, half, &event) != 0) return system_error("epoll_ctl", errno);
+  }
+  shm_ = made.take();
+  epoll_ = std::move(epoll);
+  rails_.push_back(shm_->rails()[0]);
+  return {};
+}
+
+Status HostLanes::release(void* memory) {
+  std::uint32_t id = 0;
+  if (Status status = arenas_.release(memory, &id); !status.ok()) return status;
+  if (shm_) shm_->arena_is_gone(id);
+  return {};
+}
+
+Result<std::unique_ptr<Lane>> HostLanes::dial(int rail, const Address& to, LaneSink& sink) {
+  if (to.family != Address::Family::kSharedMemory) return tcp_.dial(rail, to, sink);
+  if (shm_) return shm_->dial(rail, to, sink);
+  return Status(CANARY_INVALID_ARGUMENT, "shared memory is not among CANARY_TRANSPORTS: cannot dial " + to.to_string());
+}
+
+void HostLanes::set_acceptor(LaneAcceptor* acceptor) {
+  tcp_.set_acceptor(acceptor);
+  if (shm_) shm_->set_acceptor(acceptor);
+}
+
+std::size_t HostLanes::poll(Nanos now) {
+  const std::size_t handled = shm_ ? shm_->poll(now) : 0;
+  return handled + tcp_.poll(now);
+}
+
+Nanos HostLanes::next_deadline() const {
+  const Nanos tcp = tcp_.next_deadline();
+  return shm_ ? std::min(tcp, shm_->next_deadline()) : tcp;
+}
+
+std::uint64_t HostLanes::kernel_tx_bytes(int rail) const {
+  return static_cast<std::size_t>(rail) < tcp_.rails().size() ? tcp_.kernel_tx_bytes(rail) : 0;
+}
+
+}  // namespace canarynet

@@ -1,0 +1,51 @@
+// embed/host_lanes.h -- all lanes of an embedded engine as one factory: TCP over the NICs, and shared memory between the host's processes.
+//
+// What: rails() are the NICs' and behind them the shared memory's; a dial goes where its address belongs. Whom the engine meets over
+// which is pair_rails()'s to say. Where the system refuses shared memory, a note is logged and everybody is met over TCP.
+// Memory: owns the shared-memory half and the arenas; the TCP half is the caller's and outlives this.
+// Thread: the engine's owner. Failures: as LaneFactory's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/settings.h"
+#include "transport/shm/shm_lane_factory.h"
+#include "transport/tcp/tcp_lane_factory.h"
+
+namespace canarynet {
+
+class HostLanes final : public LaneFactory {
+ public:
+  // `has_peers`: false leaves out what only they need. `seed`: random.
+  static Result<std::unique_ptr<HostLanes>> create(const Settings& settings, bool has_peers, const std::string& host_id,
+                                                   std::uint64_t seed, TcpLaneFactory& tcp);
+
+  // Memory that peers of this host read without a copy; ordinary memory where there are none.
+  Result<void*> allocate(std::size_t bytes) { return arenas_.allocate(bytes); }
+  Status release(void* memory);
+
+  std::span<const Rail> rails() const override { return rails_; }
+  Result<std::unique_ptr<Lane>> dial(int rail, const Address& to, LaneSink& sink) override;
+  Result<Address> listen_control(const Address& at) override { return tcp_.listen_control(at); }
+  void set_acceptor(LaneAcceptor* acceptor) override;
+  std::size_t poll(Nanos now) override;
+  Nanos next_deadline() const override;
+  int poll_fd() const override { return epoll_.open() ? epoll_.fd() : tcp_.poll_fd(); }
+  const char* name() const override { return shm_ ? "tcp and shm" : "tcp"; }
+  std::uint64_t kernel_tx_bytes(int rail) const override;
+
+ private:
+  explicit HostLanes(TcpLaneFactory& tcp) : tcp_(tcp), rails_(tcp.rails().begin(), tcp.rails().end()) {}
+  Status add_shared_memory(ShmOptions options);
+
+  TcpLaneFactory& tcp_;
+  shm::ArenaStore arenas_;
+  std::unique_ptr<ShmLaneFactory> shm_;  // null: TCP only
+  shm::Descriptor epoll_;                // over both halves' own; closed where there is one
+  std::vector<Rail> rails_;
+};
+
+}  // namespace canarynet
