@@ -6,7 +6,9 @@
 // After reduce-scatter step j a rank holds, of part e, the leaves whose digits at the first j+1 visited levels are its
 // own: its *segment* (e, j+1). A step cuts the segment (e, j) in r, one for each mate of that level. All-gather walks
 // back. Order of reduction within a level: own, then the mates upward (mod r).
+#include <algorithm>
 #include <bit>
+#include <map>
 
 #include "collectives/plan_builder.h"
 
@@ -15,7 +17,8 @@ namespace {
 
 // In blocks the parts are slices of each rank's block, so a segment is many short runs.
 
-bool defines(Collective collective, int) { return !is_pairwise(collective); }
+// Who forwards a block must know its length: not so in all-to-all-v.
+bool defines(Collective collective, int) { return collective != Collective::kAllToAllV; }
 
 // Digits of the group, and who is whose mate.
 struct Cube {
@@ -36,6 +39,13 @@ struct Cube {
     return rank + (to - from) * stride[level];
   }
 };
+
+// The level's own rail where it reaches the peer. Several other rails: the channel's choice.
+int rail_between(const Reachability& reach, int rank, int peer, int level) {
+  const std::uint32_t rails = reach.rails(rank, peer) & ~(Reachability::kLocalBit | Reachability::kHostBit);
+  if ((rails >> level & 1u) != 0) return level;
+  return std::has_single_bit(rails) ? std::countr_zero(rails) : -1;
+}
 
 Status check(const PlanRequest& request) {
   if (Status status = check_request(kBCubePlanner, request); !status.ok()) return status;
@@ -67,7 +77,9 @@ Status check(const PlanRequest& request) {
 void leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) {
   out->clear();
   const int n = request.ranks;
-  if (n == 1 || request.collective == Collective::kBarrier) {
+  if (is_pairwise(request.collective)) {
+    return cut_pairs(request, out);
+  } else if (n == 1 || request.collective == Collective::kBarrier) {
     out->push_back(0);
   } else if (in_blocks(request.collective)) {
     return cut_blocks(request, out, request.bcube.levels);
@@ -290,12 +302,7 @@ class BCube {
     return {.peer = peer, .round = round, .run = run, .rail = rail_to(peer, level)};
   }
 
-  // The level's own rail where it reaches the peer. Several other rails: the channel's choice.
-  int rail_to(int peer, int level) const {
-    const std::uint32_t rails = reach_.rails(rank_, peer) & ~(Reachability::kLocalBit | Reachability::kHostBit);
-    if ((rails >> level & 1u) != 0) return level;
-    return std::has_single_bit(rails) ? std::countr_zero(rails) : -1;
-  }
+  int rail_to(int peer, int level) const { return rail_between(reach_, rank_, peer, level); }
 
   const Cube cube_;
   const Reachability& reach_;
@@ -306,8 +313,86 @@ class BCube {
   std::vector<int> segment_blocks_, next_blocks_;
 };
 
+// All-to-all: a block takes a hop at each level at which its source's and its target's digit differ. Which level comes first depends on the
+// difference alone, so all ranks do the same at any time, and each rail of each rank carries (1-1/r)M in all.
+class Exchange {
+ public:
+  Exchange(const PlanRequest& request, int rank, Plan* out)
+      : cube_(request.bcube), reach_(*request.reach), rank_(rank), plan_(out) {}
+
+  void run() {
+    for (int difference = 0; difference < cube_.n; ++difference) find_hops(difference);
+    // Both ends of a message see it in this order among those between the two.
+    std::sort(hops_.begin(), hops_.end(), [](const Visit& a, const Visit& b) {
+      return a.round != b.round ? a.round < b.round : a.leaf != b.leaf ? a.leaf < b.leaf : a.arrives > b.arrives;
+    });
+    const auto own = static_cast<std::uint32_t>(rank_ * cube_.n + rank_);
+    plan_->add({.kind = StepKind::kCopy, .leaf_begin = own, .leaf_end = own + 1});
+    std::vector<std::uint16_t> send_tag(static_cast<std::size_t>(cube_.n)), receive_tag(send_tag);
+    std::map<std::uint32_t, std::uint32_t> arrival;  // leaf → step
+    for (const Visit& v : hops_) {
+      Step step{.kind = v.arrives ? StepKind::kReceive : StepKind::kSend};
+      step.dst = v.ends ? Buffer::kOutput : Buffer::kScratch;
+      step.src = v.ends ? Buffer::kInput : Buffer::kScratch;
+      step.peer = v.peer;
+      step.tag = (v.arrives ? receive_tag : send_tag)[static_cast<std::size_t>(v.peer)]++;
+      step.round = static_cast<std::uint16_t>(v.round);
+      step.rail = static_cast<std::int16_t>(rail_between(reach_, rank_, v.peer, v.level));
+      step.leaf_begin = v.leaf;
+      step.leaf_end = v.leaf + 1;
+      if (v.arrives) {
+        arrival[v.leaf] = plan_->add(step);
+      } else if (v.ends) {
+        plan_->add(step);
+      } else {
+        const std::uint32_t before = arrival.at(v.leaf);
+        plan_->add(step, std::span(&before, 1));
+      }
+    }
+  }
+
+ private:
+  struct Visit {
+    int round, level, peer;
+    std::uint32_t leaf;
+    bool arrives;  // else leaves
+    bool ends;     // at its target, or begins at its source
+  };
+
+  // The hops into and out of this rank of the blocks whose target's digits are their source's plus those of `difference`.
+  void find_hops(int difference) {
+    int digits = 0;
+    for (int l = 0; l < cube_.levels; ++l) digits += cube_.digit(difference, l);
+    const int first = digits % cube_.levels;
+    int source = rank_;  // of the block that is here before the hop of round j
+    for (int j = 0; j < cube_.levels; ++j) {
+      const int level = (first + j) % cube_.levels, by = cube_.digit(difference, level);
+      if (by == 0) continue;
+      add({j, level, cube_.mate(rank_, level, by), leaf_of(source, difference), false, source == rank_});
+      source = cube_.mate(source, level, -by);
+      const std::uint32_t leaf = leaf_of(source, difference);
+      const bool ends = leaf % static_cast<std::uint32_t>(cube_.n) == static_cast<std::uint32_t>(rank_);
+      add({j, level, cube_.mate(rank_, level, -by), leaf, true, ends});
+    }
+  }
+  void add(const Visit& visit) { hops_.push_back(visit); }
+  std::uint32_t leaf_of(int source, int difference) const {
+    int target = source;
+    for (int l = 0; l < cube_.levels; ++l) target = cube_.mate(target, l, cube_.digit(difference, l));
+    return static_cast<std::uint32_t>(source) * static_cast<std::uint32_t>(cube_.n) +
+           static_cast<std::uint32_t>(target);
+  }
+
+  const Cube cube_;
+  const Reachability& reach_;
+  const int rank_;
+  Plan* plan_;
+  std::vector<Visit> hops_;
+};
+
 void plan(const PlanRequest& request, int rank, Plan* out) {
   if (request.ranks == 1) return plan_alone(request, 1, out);
+  if (is_pairwise(request.collective)) return Exchange(request, rank, out).run();
   const int levels = request.bcube.levels;
   const int leaf_count = request.collective == Collective::kBarrier ? 1 : request.ranks * levels;
   BCube bcube(request, rank, static_cast<std::uint32_t>(leaf_count), out);
@@ -341,7 +426,7 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
       break;
     case Collective::kAllToAll:
     case Collective::kAllToAllV:
-      break;  // check() refuses them
+      break;  // above, and refused
   }
 }
 

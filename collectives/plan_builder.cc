@@ -124,6 +124,12 @@ void cut_blocks(const PlanRequest& request, std::vector<std::uint64_t>* out, int
   out->push_back(begin);
 }
 
+void cut_pairs(const PlanRequest& request, std::vector<std::uint64_t>* out) {
+  out->clear();
+  const auto n = static_cast<std::uint64_t>(request.ranks);
+  for (std::uint64_t pair = 0; pair <= n * n; ++pair) out->push_back(pair * request.count);
+}
+
 void plan_alone(const PlanRequest& request, std::uint32_t leaf_count, Plan* out) {
   if (request.collective == Collective::kBarrier) return;
   PlanBuilder(out, 1, leaf_count).copy({0, leaf_count}, Buffer::kInput, Buffer::kOutput, reduces(request.collective));

@@ -66,6 +66,9 @@ void cut_evenly(std::uint64_t begin, std::uint64_t elements, int parts, std::uin
 // One leaf per rank's block, with the end; or `parts` of each block.
 void cut_blocks(const PlanRequest& request, std::vector<std::uint64_t>* out, int parts = 1);
 
+// Pairwise collectives: leaf source * ranks + target, with the end.
+void cut_pairs(const PlanRequest& request, std::vector<std::uint64_t>* out);
+
 // n = 1: all that is to do is to copy (nothing for a barrier).
 void plan_alone(const PlanRequest& request, std::uint32_t leaf_count, Plan* out);
 

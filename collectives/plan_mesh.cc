@@ -40,11 +40,7 @@ std::uint32_t leaf_count_of(const PlanRequest& request) {
 
 void leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) {
   out->clear();
-  if (is_pairwise(request.collective)) {
-    const auto n = static_cast<std::uint64_t>(request.ranks);
-    for (std::uint64_t pair = 0; pair <= n * n; ++pair) out->push_back(pair * request.count);
-    return;
-  }
+  if (is_pairwise(request.collective)) return cut_pairs(request, out);
   if (in_blocks(request.collective)) return cut_blocks(request, out);
   cut_evenly(0, request.total(), static_cast<int>(leaf_count_of(request)), request.element_bytes, out);
   out->push_back(request.total());

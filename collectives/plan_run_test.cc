@@ -179,6 +179,7 @@ TEST(PlanRun, AnyOrderOfArrivalsGivesTheSum) {
   for (const int n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16}) {
     if (quick && n > 9) break;
     for (const Collective collective : kAll) {
+      if (collective == Collective::kAllToAllV && n > 5) continue;  // the plan of all-to-all
       for (const Planner& one : planners()) {
         for (const int root : {0, n - 1}) {
           if (root != 0 && !has_root(collective)) continue;

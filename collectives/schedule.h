@@ -18,7 +18,8 @@
 //   all-gather-v           as all-gather, but each rank's block has a length of its own; the blocks lie one behind the other
 //   all-to-all             rank i's block for rank j is the leaf i * ranks + j, at [leaf * count, (leaf + 1) * count) of a space of
 //                          ranks^2 blocks. A rank's input covers its row of them, its output its column, which lies in its memory as
-//                          one piece. Not in place: block j of the input and block j of the output are two leaves
+//                          one piece; what passes through a rank lives in scratch. Not in place: block j of the input and block j
+//                          of the output are two leaves
 //   all-to-all-v           the same leaves; lengths and places of a row and a column are known to their rank alone, so there is
 //                          no common space, and only plans in which every block goes straight from its source to its target
 //   barrier                total = 1 element of u8 in scratch (input and output are scratch too)

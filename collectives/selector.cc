@@ -46,7 +46,7 @@ Order order(std::initializer_list<PlannerId> best) {
 Order preference(const PlanRequest& request) {
   using enum PlannerId;
   // By the ranks alone: how much passes between two ranks need not be known to a third.
-  if (is_pairwise(request.collective)) return order({kMesh});
+  if (is_pairwise(request.collective)) return order({kMesh, kBCube});
   const auto n = static_cast<std::uint64_t>(request.ranks);
   const std::uint64_t bytes = request.total() * request.element_bytes;
   const bool small = bytes <= kSmallBytes;

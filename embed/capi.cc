@@ -1,4 +1,5 @@
 // The C ABI over embed/context.h: checks arguments, keeps handles, turns Status into codes and canary_last_error.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>

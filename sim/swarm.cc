@@ -93,7 +93,7 @@ oracle::Shape draw_shape(Random& r, int ranks, bool pairs) {
   oracle::Shape s;
   const auto kind = r.below(10);
   s.collective = kind < 3 ? Collective::kAllReduce : static_cast<Collective>(r.below(kCollectiveCount));
-  if (is_pairwise(s.collective) && !pairs) s.collective = Collective::kAllReduce;
+  if (s.collective == Collective::kAllToAllV && !pairs) s.collective = Collective::kAllReduce;
   s.ranks = ranks;
   s.type = static_cast<DataType>(r.below(kDataTypeCount));
   s.redop = static_cast<ReduceOp>(r.below(kReduceOpCount));
