@@ -467,6 +467,24 @@ CANARY_API canary_status canary_stats(canary_context* context, canary_nic_stats*
   return CANARY_OK;
 }
 
+CANARY_API canary_status canary_mem_alloc(canary_context* context, size_t bytes, void** memory) {
+  return guarded([&]() -> canary_status {
+    if (context == nullptr || memory == nullptr) return invalid("canary_mem_alloc: a NULL argument");
+    auto made = context->impl->allocate(bytes);
+    if (!made.ok()) return report(made.status().wrap("canary_mem_alloc"));
+    *memory = made.value();
+    return CANARY_OK;
+  });
+}
+
+CANARY_API canary_status canary_mem_free(canary_context* context, void* memory) {
+  return guarded([&]() -> canary_status {
+    if (context == nullptr) return invalid("canary_mem_free: context is NULL");
+    if (memory == nullptr) return CANARY_OK;
+    return report(context->impl->release(memory).wrap("canary_mem_free"));
+  });
+}
+
 CANARY_API const char* canary_group_algorithm(const canary_group* group) {
   // The names are constants of the library; the engine only switches between them.
   return group != nullptr ? group->member->last_algorithm.load(std::memory_order_acquire) : "";

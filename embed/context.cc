@@ -176,6 +176,14 @@ Status Context::submit(const Submission& submission) {
   return {};
 }
 
+Result<void*> Context::allocate(std::size_t bytes) {
+  return with_engine([&](Engine&) { return lanes_->allocate(bytes); });
+}
+
+Status Context::release(void* memory) {
+  return with_engine([&](Engine&) { return lanes_->release(memory); });
+}
+
 void Context::nudge() {
   if (!baton_.try_take()) {
     ring_doorbell();

@@ -44,6 +44,10 @@ class Context {
   // Lets things happen once, without waiting.
   void nudge();
 
+  // Memory that ranks of this host read where it lies (canary_mem_alloc); it ends with release() or the context.
+  Result<void*> allocate(std::size_t bytes);
+  Status release(void* memory);
+
   // Runs `fn` while holding the engine.
   template <typename Fn>
   auto with_engine(Fn fn) {

@@ -21,7 +21,13 @@ using test::last_error;
 using allocation_counter::arm;
 using allocation_counter::disarm;
 
-class NoAllocation : public testing::TestWithParam<int> {
+struct How {
+  int ranks;
+  const char* transports;
+  bool shared;  // buffers from canary_mem_alloc
+};
+
+class NoAllocation : public testing::TestWithParam<How> {
  protected:
   void SetUp() override {
     if (!CANARYNET_COUNTS_MALLOC) GTEST_SKIP() << "the allocator can't be counted in this build";
@@ -42,10 +48,29 @@ class Worker {
  public:
   static constexpr int kDepth = 4;
 
-  explicit Worker(canary_group* group) : group_(group) {
-    for (auto& m : memory_) m.resize(kLarge);
+  // `context`: that of the group, when its memory is wanted; or null.
+  Worker(canary_group* group, canary_context* context) : group_(group), context_(context) {
+    for (std::size_t i = 0; i < kDepth; ++i) {
+      if (context_ == nullptr) {
+        own_[i].resize(kLarge);
+        memory_[i] = own_[i].data();
+      } else {
+        void* m = nullptr;
+        EXPECT_EQ(canary_mem_alloc(context_, kLarge * sizeof(float), &m), CANARY_OK) << last_error().message;
+        memory_[i] = static_cast<float*>(m);
+      }
+    }
     std::fill(std::begin(sends_), std::end(sends_), counts_[canary_group_rank(group)]);
   }
+  ~Worker() {
+    for (float* m : memory_) {
+      if (context_ != nullptr) {
+        EXPECT_EQ(canary_mem_free(context_, m), CANARY_OK) << last_error().message;
+      }
+    }
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
   // `rounds` all-reduces of 1 MiB and of 4 B, each of them waited for.
   bool synchronous(int rounds) {
     for (int i = 0; i < rounds; ++i) {
@@ -89,7 +114,7 @@ class Worker {
   // The other operations, which share the path.
   bool others(int rounds) {
     for (int i = 0; i < rounds; ++i) {
-      float* m = memory_[0].data();
+      float* m = memory_[0];
       const std::size_t block = 10'000, own = static_cast<std::size_t>(canary_group_rank(group_)) * block;
       if (canary_broadcast(group_, m, m, kLarge, CANARY_F32, 1, nullptr) != CANARY_OK ||
           canary_reduce_scatter(group_, m, m + own, block, CANARY_F32, CANARY_MAX, nullptr) != CANARY_OK ||
@@ -111,19 +136,21 @@ class Worker {
  private:
   static constexpr std::size_t kLarge = 1 << 18;  // 1 MiB
   bool reduce(std::size_t which, std::size_t count, canary_op** op) {
-    float* m = memory_[which].data();
+    float* m = memory_[which];
     return canary_all_reduce(group_, m, m, count, CANARY_F32, CANARY_MAX, op) == CANARY_OK;
   }
   canary_group* group_;
-  std::vector<float> memory_[kDepth];
+  canary_context* context_;
+  std::vector<float> own_[kDepth];
+  float* memory_[kDepth] = {};
   const std::size_t counts_[4] = {1000, 2000, 3000, 4000};  // from each rank
   std::size_t sends_[4];                                    // what everybody gets from this one
 };
 
 TEST_P(NoAllocation, OnTheDataPathOfAnyRank) {
-  const int ranks = GetParam();
+  const auto [ranks, transports, shared] = GetParam();
   // Control's heartbeats allocate, a few small blocks an interval; they are no part of the data path.
-  Job job(ranks, {"heartbeat_interval=60s", "silence_limit=600s"});
+  Job job(ranks, {"heartbeat_interval=60s", "silence_limit=600s", std::string("transports=") + transports});
   ASSERT_TRUE(job.joined());
   struct {
     const char* name;
@@ -135,9 +162,9 @@ TEST_P(NoAllocation, OnTheDataPathOfAnyRank) {
     std::barrier ended(ranks, [&]() noexcept { counted = disarm(); });
     std::barrier<> turns(ranks);
     std::atomic<int> good = 0;
-    job.each([&](int r) {
-      Worker worker(job.world(r));
-      bool ok = worker.go_deep(ranks, turns) && (worker.*kind.loop)(12);
+    job.each([&, from_arena = shared, n = ranks](int r) {
+      Worker worker(job.world(r), from_arena ? job.context(r) : nullptr);
+      bool ok = worker.go_deep(n, turns) && (worker.*kind.loop)(12);
       warm.arrive_and_wait();
       ok = ok && (worker.*kind.loop)(50);
       ended.arrive_and_wait();
@@ -148,8 +175,16 @@ TEST_P(NoAllocation, OnTheDataPathOfAnyRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, NoAllocation, testing::Values(2, 3, 4),
-                         [](const auto& param_info) { return std::to_string(param_info.param); });
+INSTANTIATE_TEST_SUITE_P(Ranks, NoAllocation,
+                         testing::Values(How{2, "tcp", false}, How{3, "tcp", false}, How{4, "tcp", false},
+                                         How{2, "shm", false}, How{4, "shm", false}, How{2, "tcp,shm", true},
+                                         How{3, "shm", true}),
+                         [](const auto& param_info) {
+                           std::string name =
+                               std::to_string(param_info.param.ranks) + "_" + param_info.param.transports;
+                           std::replace(name.begin(), name.end(), ',', '_');
+                           return name + (param_info.param.shared ? "_shared" : "");
+                         });
 
 // --- idle ------------------------------------------------------------------------------------------------------------
 
@@ -162,14 +197,17 @@ double cpu_seconds() {
   return seconds(u.ru_utime) + seconds(u.ru_stime);
 }
 
-TEST(Idle, AJoinedJobTakesLessThanAHundredthOfACore) {
+class Idle : public testing::TestWithParam<const char*> {};
+
+TEST_P(Idle, AJoinedJobTakesLessThanAHundredthOfACore) {
+  const test::Strings settings = {std::string("transports=") + GetParam()};
   const int seconds = std::getenv("CANARY_TEST_QUICK") != nullptr ? 3 : 10;
   const std::string join = test::join_url(test::free_port());
   std::vector<test::Process> ranks;
   for (int r = 0; r < 2; ++r) {
     ranks.emplace_back([&, r]() -> std::string {
       canary_context* context = nullptr;
-      if (test::init(join, r, 2, {}, &context) != CANARY_OK) return "-1";
+      if (test::init(join, r, 2, settings, &context) != CANARY_OK) return "-1";
       std::vector<float> v(1 << 20);
       for (int i = 0; i < 5; ++i)
         canary_all_reduce(canary_world(context), v.data(), v.data(), v.size(), CANARY_F32, CANARY_MAX, nullptr);
@@ -190,6 +228,9 @@ TEST(Idle, AJoinedJobTakesLessThanAHundredthOfACore) {
     std::printf("idle: %.2f %% of a core\n", share * 100);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Over, Idle, testing::Values("tcp", "shm"),
+                         [](const auto& param_info) { return param_info.param; });
 
 }  // namespace
 }  // namespace canarynet

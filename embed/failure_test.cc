@@ -332,9 +332,9 @@ Ending from_report(const std::string& text) {
 
 // Exchanges until that fails; reports how.
 std::string exchange_until_error(const std::string& join, int rank, int ranks, const SharedBoard& board,
-                                 std::size_t count, bool async) {
+                                 std::size_t count, bool async, const Strings& settings = {}) {
   canary_context* context = nullptr;
-  canary_status status = test::init(join, rank, ranks, {}, &context);
+  canary_status status = test::init(join, rank, ranks, settings, &context);
   if (status != CANARY_OK) return to_report(status);
   std::vector<float> memory(count);
   while (status == CANARY_OK && !board->stop) {
@@ -351,17 +351,19 @@ std::string exchange_until_error(const std::string& join, int rank, int ranks, c
   return text;
 }
 
-class Death : public testing::TestWithParam<std::tuple<int, std::size_t, bool>> {};
+class Death : public testing::TestWithParam<std::tuple<int, std::size_t, bool, const char*>> {};
 
 TEST_P(Death, OfAKilledRankIsToldToEverySurvivorWithItsName) {
-  const auto [victim, count, async] = GetParam();
+  const auto [victim, count, async, transports] = GetParam();
+  const Strings settings = {std::string("transports=") + transports};
   constexpr int kRanks = 4;
   const SharedBoard board;
   const std::string join = test::join_url(test::free_port());
   std::vector<Process> ranks;
   for (int r = 0; r < kRanks; ++r) {
-    ranks.emplace_back(
-        [&, r, size = count, polls = async] { return exchange_until_error(join, r, kRanks, board, size, polls); });
+    ranks.emplace_back([&, r, size = count, polls = async] {
+      return exchange_until_error(join, r, kRanks, board, size, polls, settings);
+    });
   }
   ASSERT_TRUE(board.wait(kRanks, 3));
   const pid_t pid = ranks[static_cast<std::size_t>(victim)].pid();
@@ -384,11 +386,12 @@ TEST_P(Death, OfAKilledRankIsToldToEverySurvivorWithItsName) {
 
 INSTANTIATE_TEST_SUITE_P(All, Death,
                          testing::Combine(testing::Values(0, 2), testing::Values(std::size_t{1}, std::size_t{1} << 21),
-                                          testing::Bool()),
+                                          testing::Bool(), testing::Values("tcp", "shm")),
                          [](const auto& param_info) {
                            return "rank" + std::to_string(std::get<0>(param_info.param)) + "_count" +
                                   std::to_string(std::get<1>(param_info.param)) +
-                                  (std::get<2>(param_info.param) ? "_polled" : "_waited");
+                                  (std::get<2>(param_info.param) ? "_polled_" : "_waited_") +
+                                  std::get<3>(param_info.param);
                          });
 
 TEST(Death, OfAnIdleJobsRankIsToldByTheNextCall) {

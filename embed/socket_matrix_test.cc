@@ -1,6 +1,6 @@
-// Every planner and every number of ranks over real sockets; operations, types, reductions, sizes and ways of calling
-// in such a choice that each pair of values of any two of them meets (for each planner and number of ranks). Results
-// are compared with the oracle's.
+// Every planner and every number of ranks over real sockets, some through shared memory; operations, types, reductions, sizes and
+// ways of calling in such a choice that each pair of values of any two of them meets (for each planner and number of ranks).
+// Results are compared with the oracle's.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -224,14 +224,15 @@ void run_rank(canary_group* group, int rank, const std::vector<Case>& cases) {
 struct Param {
   const char* planner;
   int ranks;
+  const char* transports = "tcp";
 };
 
 class SocketMatrix : public testing::TestWithParam<Param> {};
 
 TEST_P(SocketMatrix, EveryPairIsExact) {
-  const auto [planner, ranks] = GetParam();
+  const auto [planner, ranks, transports] = GetParam();
   const std::vector<Case> cases = cases_for(ranks);
-  test::Strings settings = {std::string("algo=") + planner};
+  test::Strings settings = {std::string("algo=") + planner, std::string("transports=") + transports};
   // Several pieces in a segment also in the smaller sizes of sanitized builds.
   if (ranks == 3 || test::sanitized()) settings.push_back("piece_bytes=8KiB");
   Job job(ranks, settings);
@@ -256,12 +257,17 @@ std::vector<Param> params() {
        {"ring", "mesh", "halving_doubling", "bcube", "tree", "dbtree", "parameter_server", "ring_per_rail", ""}) {
     for (const int n : {1, 2, 3, 4, 5, 8}) out.push_back({planner, n});
   }
+  // The same through shared memory, where every shape is the same wiring.
+  for (const char* planner : {"ring", "bcube", "halving_doubling", "ring_per_rail", ""}) {
+    for (const int n : {2, 4, 5}) out.push_back({planner, n, "shm"});
+  }
   return out;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SocketMatrix, testing::ValuesIn(params()), [](const auto& param_info) {
   const std::string name = param_info.param.planner;
-  return (name.empty() ? "automatic" : name) + "_n" + std::to_string(param_info.param.ranks);
+  return (name.empty() ? "automatic" : name) + "_n" + std::to_string(param_info.param.ranks) +
+         (std::string(param_info.param.transports) == "tcp" ? "" : "_shm");
 });
 
 }  // namespace

@@ -126,6 +126,13 @@ CANARY_API enum canary_status canary_op_wait(canary_op* op);
 /* Sets an absolute limit for an operation, counted from now; past it the operation fails with CANARY_DEADLINE. */
 CANARY_API enum canary_status canary_op_set_deadline(canary_op* op, uint64_t nanoseconds);
 
+/* Memory for buffers: zeroed, page-aligned, `bytes` rounded up to whole pages. What ranks on this host are sent from it goes by reference
+ * instead of being copied; it may be used like any other memory, also for operations with ranks elsewhere. For few large blocks (at most
+ * 256 at a time). A forked child shares it with its parent. Ends with canary_mem_free (no operation that uses it may be pending) or
+ * canary_finalize. */
+CANARY_API enum canary_status canary_mem_alloc(canary_context* context, size_t bytes, void** memory);
+CANARY_API enum canary_status canary_mem_free(canary_context* context, void* memory);
+
 /* What went wrong last in this thread. Strings live until the thread's next failing call. */
 typedef struct canary_error {
   size_t struct_size; /* set to sizeof(canary_error) by the caller */
