@@ -122,9 +122,9 @@ class Worker {
           canary_reduce(group_, m, m, kLarge, CANARY_F32, CANARY_MAX, 0, nullptr) != CANARY_OK ||
           canary_gather(group_, m + own, m, block, CANARY_F32, 1, nullptr) != CANARY_OK ||
           canary_scatter(group_, m, m + own, block, CANARY_F32, 0, nullptr) != CANARY_OK ||
-          canary_all_to_all(group_, m, memory_[1].data(), block, CANARY_F32, nullptr) != CANARY_OK ||
-          canary_all_gather_v(group_, memory_[1].data(), m, counts_, CANARY_F32, nullptr) != CANARY_OK ||
-          canary_all_to_all_v(group_, m, sends_, nullptr, memory_[1].data(), counts_, nullptr, CANARY_F32, nullptr) !=
+          canary_all_to_all(group_, m, memory_[1], block, CANARY_F32, nullptr) != CANARY_OK ||
+          canary_all_gather_v(group_, memory_[1], m, counts_, CANARY_F32, nullptr) != CANARY_OK ||
+          canary_all_to_all_v(group_, m, sends_, nullptr, memory_[1], counts_, nullptr, CANARY_F32, nullptr) !=
               CANARY_OK ||
           canary_barrier(group_, nullptr) != CANARY_OK) {
         return false;
