@@ -17,6 +17,7 @@
 #include "discovery/launcher.h"
 #include "embed/collective_call.h"
 #include "embed/context.h"
+#include "embed/last_error.h"
 #include "embed/meeting.h"
 
 using namespace canarynet;
@@ -30,6 +31,7 @@ struct canary_group {
 
 struct canary_op {
   OpTicket ticket;
+  MessageRequest message;  // of a send or receive
   canary_context* context = nullptr;
   GroupMember* member = nullptr;
   std::vector<std::uint64_t> counts;  // of the operations that have them; keeps its memory for the next one
@@ -76,7 +78,23 @@ struct LastError {
 };
 thread_local LastError t_error;
 
-canary_status report(const Status& status) {
+// What canary_config has measured, oldest first: a caller built with an older header fills the front, the rest keeps its default.
+constexpr std::size_t kConfigSizes[] = {offsetof(canary_config, unique_id), sizeof(canary_config)};
+
+Status copy_config(const canary_config* config, canary_config* out) {
+  if (config == nullptr) return {};
+  const std::size_t size = config->struct_size;
+  if (std::find(std::begin(kConfigSizes), std::end(kConfigSizes), size) == std::end(kConfigSizes)) {
+    return Status(CANARY_INVALID_ARGUMENT, "canary_config.struct_size is " + std::to_string(size) + ", expected " +
+                                               std::to_string(sizeof(canary_config)) + " (use CANARY_CONFIG_INIT)");
+  }
+  std::memcpy(out, config, size);
+  return {};
+}
+
+}  // namespace
+
+canary_status canarynet::report(const Status& status) {
   if (status.ok()) return CANARY_OK;
   t_error.code = status.code();
   t_error.message = status.to_string();
@@ -84,17 +102,26 @@ canary_status report(const Status& status) {
   return status.code();
 }
 
-canary_status invalid(const std::string& what) { return report(Status(CANARY_INVALID_ARGUMENT, what)); }
-
-// No exception crosses the C ABI: only out-of-memory can come from below.
-template <typename Fn>
-canary_status guarded(Fn fn) {
-  try {
-    return fn();
-  } catch (const std::bad_alloc&) {
-    return report(Status(CANARY_LIMIT, "out of memory"));
+Status canarynet::read_settings(const canary_config* config, Settings* out) {
+  canary_config c = CANARY_CONFIG_INIT;
+  if (Status s = copy_config(config, &c); !s.ok()) return s;
+  auto settings = Settings::from_environment();
+  if (!settings.ok()) return settings.status();
+  *out = settings.take();
+  if (c.join != nullptr) out->join = c.join;
+  if (c.settings == nullptr && c.settings_count != 0)
+    return Status(CANARY_INVALID_ARGUMENT, "canary_config.settings is NULL, settings_count is not 0");
+  for (std::size_t i = 0; i < c.settings_count; ++i) {
+    const std::string line = c.settings[i] != nullptr ? c.settings[i] : "";
+    const auto equals = line.find('=');
+    if (equals == std::string::npos)
+      return Status(CANARY_INVALID_ARGUMENT, "canary_config.settings: \"" + line + "\" is not name=value");
+    if (Status s = out->set(line.substr(0, equals), line.substr(equals + 1)); !s.ok()) return s;
   }
+  return {};
 }
+
+namespace {
 
 Status not_told(const char* name) {
   return Status(
@@ -113,37 +140,15 @@ Status environment_int(const char* name, int* value) {
   return {};
 }
 
-// What canary_config has measured, oldest first: a caller built with an older header fills the front, the rest keeps its default.
-constexpr std::size_t kConfigSizes[] = {offsetof(canary_config, unique_id), sizeof(canary_config)};
-
 Status read_config(const canary_config* config, ContextOptions* out) {
   canary_config c = CANARY_CONFIG_INIT;
-  if (config != nullptr) {
-    const std::size_t size = config->struct_size;
-    if (std::find(std::begin(kConfigSizes), std::end(kConfigSizes), size) == std::end(kConfigSizes)) {
-      return Status(CANARY_INVALID_ARGUMENT, "canary_config.struct_size is " + std::to_string(size) + ", expected " +
-                                                 std::to_string(sizeof(canary_config)) + " (use CANARY_CONFIG_INIT)");
-    }
-    std::memcpy(&c, config, size);
-  }
-  auto settings = Settings::from_environment();
-  if (!settings.ok()) return settings.status();
-  out->settings = settings.take();
-  if (c.join != nullptr) out->settings.join = c.join;
+  if (Status s = copy_config(config, &c); !s.ok()) return s;
+  if (Status s = read_settings(config, &out->settings); !s.ok()) return s;
   if (c.unique_id != nullptr) {
     if (c.join != nullptr)
       return Status(CANARY_INVALID_ARGUMENT, "canary_config has both join and unique_id: one of them");
     out->settings.join = control::unique_id_text(c.unique_id->bytes);
     out->join_source = "canary_config.unique_id";
-  }
-  if (c.settings == nullptr && c.settings_count != 0)
-    return Status(CANARY_INVALID_ARGUMENT, "canary_config.settings is NULL, settings_count is not 0");
-  for (std::size_t i = 0; i < c.settings_count; ++i) {
-    const std::string line = c.settings[i] != nullptr ? c.settings[i] : "";
-    const auto equals = line.find('=');
-    if (equals == std::string::npos)
-      return Status(CANARY_INVALID_ARGUMENT, "canary_config.settings: \"" + line + "\" is not name=value");
-    if (Status s = out->settings.set(line.substr(0, equals), line.substr(equals + 1)); !s.ok()) return s;
   }
   out->rank = c.rank;
   out->world_size = c.world_size;
@@ -226,6 +231,38 @@ canary_status run(canary_group* group, OpRequest request, canary_op** out,
     context->impl->wait(op->ticket);
     return finish_wait(op);
   });
+}
+
+canary_status run_message(canary_group* group, bool sends, void* buffer, std::size_t count, canary_type type, int peer,
+                          canary_op** out) {
+  const std::string name = sends ? "send" : "recv";
+  if (group == nullptr || group->member == nullptr) return invalid(name + ": group is NULL");
+  if (static_cast<unsigned>(type) >= static_cast<unsigned>(kDataTypeCount))
+    return invalid(name + ": type " + std::to_string(static_cast<int>(type)) + " is not a canary_type");
+  const auto size = group->member->group->members.size();
+  if (peer < 0 || static_cast<std::size_t>(peer) >= size)
+    return invalid(name + ": peer " + std::to_string(peer) + " is outside of a group of " + std::to_string(size));
+  std::uint64_t bytes = 0;
+  if (__builtin_mul_overflow(std::uint64_t{count}, size_of(type), &bytes) || bytes > wire::kMessageBytesMax)
+    return invalid(name + ": count " + std::to_string(count) + " is too large");
+  if (buffer == nullptr && count != 0) return invalid(name + ": buffer is NULL");
+  canary_context* context = group->context;
+  canary_op* op = context->take_op(group->member);
+  MessageRequest& m = op->message;
+  m.data = static_cast<std::byte*>(buffer);
+  m.bytes = bytes;
+  m.type = static_cast<std::uint8_t>(type);
+  m.sends = sends;
+  m.member = group->member;
+  m.partner = peer;
+  m.ticket = &op->ticket;
+  context->impl->submit(&m);
+  if (out != nullptr) {
+    *out = op;
+    return CANARY_OK;
+  }
+  context->impl->wait(op->ticket);
+  return finish_wait(op);
 }
 
 }  // namespace
@@ -325,7 +362,7 @@ CANARY_API canary_status canary_group_destroy(canary_group* group) {
   canary_context* context = group->context;
   if (group == &context->world) return invalid("canary_group_destroy: the world lives as long as its context");
   const bool pending = context->impl->with_engine([&](Engine& e) {
-    if (!group->member->operations.empty()) return true;
+    if (group->member->pending()) return true;
     e.forget(group->member);
     return false;
   });
@@ -395,6 +432,17 @@ CANARY_API canary_status canary_all_to_all_v(canary_group* group, const void* in
 
 CANARY_API canary_status canary_barrier(canary_group* group, canary_op** op) {
   return run(group, {Collective::kBarrier, nullptr, nullptr, 0, CANARY_U8}, op);
+}
+
+CANARY_API canary_status canary_send(canary_group* group, const void* buffer, size_t count, canary_type type, int peer,
+                                     canary_op** op) {
+  // The engine only reads a send's buffer.
+  return guarded([&] { return run_message(group, true, const_cast<void*>(buffer), count, type, peer, op); });
+}
+
+CANARY_API canary_status canary_recv(canary_group* group, void* buffer, size_t count, canary_type type, int peer,
+                                     canary_op** op) {
+  return guarded([&] { return run_message(group, false, buffer, count, type, peer, op); });
 }
 
 CANARY_API canary_status canary_op_test(canary_op* op) {

@@ -184,6 +184,11 @@ Status Context::release(void* memory) {
   return with_engine([&](Engine&) { return lanes_->release(memory); });
 }
 
+void Context::submit(MessageRequest* message) {
+  while (!engine_->submit(message)) nudge();
+  nudge();
+}
+
 void Context::nudge() {
   if (!baton_.try_take()) {
     ring_doorbell();

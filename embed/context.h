@@ -39,6 +39,8 @@ class Context {
 
   // Hands work to the engine and, when nobody else drives, gives it a first push from this thread.
   Status submit(const Submission& submission);
+  // A send or receive in a group.
+  void submit(MessageRequest* message);
   // Drives, or sleeps while another thread does, until the ticket is done.
   void wait(const OpTicket& ticket);
   // Lets things happen once, without waiting.

@@ -90,7 +90,9 @@ Engine::Engine(EngineOptions options, LaneFactory& factory)
       factory_(factory),
       greeter_(std::make_unique<Greeter>(*this)),
       submissions_(kSubmissions),
-      aborts_(kAborts) {
+      aborts_(kAborts),
+      message_submissions_(kSubmissions),
+      messages_(*this) {
   factory_.set_acceptor(this);
 }
 
@@ -174,6 +176,7 @@ void Engine::on_joined(const Roster& roster) {
     peers_[e].channel = std::make_unique<Channel>(std::move(c), factory_, *this);
     peers_[e].channel->set_rail_names(names(mine), names(theirs));
     peers_[e].eager = std::make_unique<EagerStore>(static_cast<std::uint64_t>(s.eager_bytes.count));
+    peers_[e].messages = std::make_unique<MessagePeer>(peers_[e].channel.get(), static_cast<std::uint64_t>(s.eager_bytes.count));
     peers_[e].debts.reserve(static_cast<std::size_t>(s.eager_bytes.count) / EagerStore::kBlock);
     peers_[e].channel->start(now_);
   }
@@ -290,6 +293,7 @@ void Engine::forget(GroupMember* member) {
     for (auto& run : e->idle) runs_[run->index] = nullptr;
   }
   member->programs.clear();
+  retire_messages(*member);
   const auto at = std::find_if(g->local.begin(), g->local.end(), [&](const auto& m) { return m.get() == member; });
   if (at == g->local.end()) return;
   g->forgotten.push_back(std::move(*at));
@@ -362,6 +366,7 @@ std::size_t Engine::poll(Nanos now) {
   if (!greeter_->empty()) greeter_->sweep(now);
   work += membership_->poll(now);
   if (ready_ && (held_back_ || !leaving_)) drain_submissions();
+  if (ready_) drain_messages();
   work += settle_local();
   for (Peer& p : peers_) {
     if (!p.channel) continue;
@@ -426,7 +431,7 @@ Nanos Engine::next_deadline() const {
     // Work that on_timer or this cycle's last step left behind is due at once.
     t = std::min(t, p.channel->active() ? Nanos{} : p.channel->next_deadline());
   }
-  if (submissions_left_) return {};
+  if (submissions_left_ || messages_left_) return {};
   return local_dirty_ || held_back_ ? std::min(t, now_ + 1_ms) : t;
 }
 

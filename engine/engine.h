@@ -22,6 +22,7 @@
 #include "control/membership.h"
 #include "engine/eager_store.h"
 #include "engine/group.h"
+#include "engine/messages.h"
 #include "transport/channel.h"
 #include "transport/lane.h"
 
@@ -62,7 +63,7 @@ struct RailStats {
   std::uint32_t lanes_up = 0;
 };
 
-class Engine final : public ChannelClient, public MembershipListener, public LaneAcceptor {
+class Engine final : public ChannelClient, public MembershipListener, public LaneAcceptor, private MessageHost {
  public:
   Engine(EngineOptions options, LaneFactory& factory);
   ~Engine() override;
@@ -84,6 +85,8 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
     return submission.kind == Submission::Kind::kAbort ? aborts_.push(std::move(submission))
                                                        : submissions_.push(std::move(submission));
   }
+  // A send or receive in a group: member, partner and the caller's fields are set. False: the ring is full.
+  bool submit(MessageRequest* message) { return message_submissions_.push(message); }
   // Ends a local member's part in its group (no operation pending). What is still on its way to it through the rings is refused.
   void forget(GroupMember* member);
 
@@ -95,7 +98,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   void flush_acks(Nanos now);
 
   // Operations in flight.
-  bool busy() const { return operations_in_flight_ != 0; }
+  bool busy() const { return operations_in_flight_ != 0 || messages_.pending() != 0; }
   RailStats rail_stats(int rail) const;
   std::span<const Rail> rails() const { return factory_.rails(); }
   std::uint64_t kernel_tx_bytes(int rail) const { return factory_.kernel_tx_bytes(rail); }
@@ -139,6 +142,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   struct Peer {
     std::unique_ptr<Channel> channel;  // null: no rail in common
     std::unique_ptr<EagerStore> eager;
+    std::unique_ptr<MessagePeer> messages;
     std::uint64_t eager_used = 0;  // charged for what we sent it and it was not ready for
     std::vector<EagerDebt> debts;  // the part of it whose operation is done here; bounded by the budget, never grows
     bool gone = false;             // died
@@ -160,6 +164,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   };
 
   // operations (operations.cc)
+  bool next_operation_piece(Channel& channel, OutPiece* out);
   void enter(GroupMember& member, const OpRequest& request, OpTicket* ticket);
   Result<ProgramEntry*> program_for(GroupMember& member, const OpRequest& request);
   std::unique_ptr<Run> take_run(ProgramEntry* entry, const Group& group);
@@ -181,6 +186,18 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   Group& add_group(std::uint32_t flow, std::vector<int> members);
   Group* find_group(std::uint32_t flow);
   void drain_submissions();
+
+  // messages (group_messages.cc)
+  void drain_messages();
+  void post_message(MessageRequest* message);
+  MessageFlow& message_flow(GroupMember& member, int partner);
+  Messages::Where where_is(const Channel& channel, const wire::Header& header);
+  void on_mismatch(MessageFlow& flow, const Status& why, bool told) override;
+  Status failure_of(const MessageRequest& request, const Status& why, Nanos now) override;
+  void end_messages(Group& group);
+  void retire_messages(GroupMember& member);
+  void check_messages(Group& group, GroupMember& member, Nanos now);
+  static void set_deadline(GroupMember& member, const OpTicket* ticket, Nanos deadline);
 
   // failures (failures.cc)
   void housekeeping(Nanos now);
@@ -210,7 +227,10 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   std::vector<StraySignature> strays_;  // of groups whose creation has not reached us yet; bounded
   MpscRing<Submission> submissions_;
   MpscRing<Submission> aborts_;
+  MpscRing<MessageRequest*> message_submissions_;
+  Messages messages_;
   bool submissions_left_ = false;        // the cycle's share was drained, not all
+  bool messages_left_ = false;           // likewise
   std::optional<Submission> held_back_;  // waits for an operation slot
 
   Nanos now_;

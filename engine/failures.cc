@@ -65,6 +65,7 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
     });
     if (p.channel) p.channel->wake();  // other groups may have waited for that room
   }
+  end_messages(g);
   for (auto& m : g.local) {
     m->early.clear();
     while (!m->operations.empty()) {
@@ -251,7 +252,10 @@ void Engine::check_silence(Nanos now) {
         const bool needs = std::any_of(m->operations.begin(), m->operations.end(), [&](const Operation& op) {
           return std::find(op.run->peer_engine.begin(), op.run->peer_engine.end(), e) != op.run->peer_engine.end();
         });
-        if (!needs) continue;
+        const bool messages = std::any_of(m->messages.begin(), m->messages.end(), [&](const auto& flow) {
+          return flow && flow->peer == p.messages.get() && !flow->idle();
+        });
+        if (!needs && !messages) continue;
         Verdict v;
         v.code = CANARY_NO_PATH;
         v.rank = roster_.engines[e].ranks.front();
@@ -272,6 +276,7 @@ void Engine::housekeeping(Nanos now) {
     if (g->dead) continue;
     for (auto& m : g->local) {
       if (!m->operations.empty()) check_limits(*g, *m, now);
+      if (!g->dead && !m->messages.empty()) check_messages(*g, *m, now);
       if (g->dead) break;
     }
   }

@@ -44,6 +44,14 @@ wire::SignaturePayload addressed(const wire::SignaturePayload& signature, const 
   return s;
 }
 
+bool GroupMember::pending() const {
+  if (!operations.empty()) return true;
+  for (const auto& flow : messages) {
+    if (flow && !flow->idle()) return true;
+  }
+  return false;
+}
+
 std::uint32_t signature_hash(wire::SignaturePayload signature) {
   signature.world_rank = 0;
   // What passes between two ranks differs from pair to pair.

@@ -16,6 +16,7 @@
 #include "base/units.h"
 #include "collectives/executor.h"
 #include "collectives/selector.h"
+#include "engine/message_flow.h"
 #include "engine/ticket.h"
 #include "transport/wire.h"
 
@@ -102,7 +103,11 @@ struct GroupMember {
   static constexpr std::uint32_t kHistory = 64;
   wire::SignaturePayload history[kHistory] = {};  // of operations entered, by number
 
+  std::vector<std::unique_ptr<MessageFlow>> messages;  // by the other's rank; empty before the first message
+
   Operation* find(std::uint32_t number);
+  // Operations or messages are not done.
+  bool pending() const;
 };
 
 struct Group {

@@ -167,6 +167,7 @@ void Engine::drain_submissions() {
         for (Operation& op : s.member->operations) {
           if (op.ticket == s.ticket) op.deadline = now_ + s.time_limit;
         }
+        set_deadline(*s.member, s.ticket, now_ + s.time_limit);
         break;
       case Submission::Kind::kAbort:
         break;  // has its own ring
@@ -357,6 +358,15 @@ bool Engine::admit_signature(GroupMember& m, int source, std::uint32_t number, c
 // --- sending -------------------------------------------------------------------------------------------------------------
 
 bool Engine::next_piece(Channel& channel, OutPiece* out) {
+  // Operations and messages take turns: neither waits for the other's stream to end.
+  Peer& peer = peers_[channel.peer()];
+  const auto messages = [&] { return !peer.left && !channel.peer_left() && messages_.next_piece(*peer.messages, out); };
+  peer.messages->turn = !peer.messages->turn;
+  if (peer.messages->turn && messages()) return true;
+  return next_operation_piece(channel, out) || (!peer.messages->turn && messages());
+}
+
+bool Engine::next_operation_piece(Channel& channel, OutPiece* out) {
   const std::uint32_t engine = channel.peer();
   Peer& peer = peers_[engine];
   const bool departed = peer.left || channel.peer_left();
@@ -417,6 +427,7 @@ void Engine::wake_slots(Operation& op) {
 }
 
 void Engine::on_done(Channel&, std::uint64_t cookie) {
+  if (Messages::is_message(cookie)) return messages_.on_done(cookie, now_);
   const auto index = static_cast<std::size_t>(cookie >> 32);
   Run* run = index < runs_.size() ? runs_[index] : nullptr;
   if (run == nullptr || run->member == nullptr) return;
@@ -468,6 +479,7 @@ bool Engine::pump_local() {
 // --- arriving ------------------------------------------------------------------------------------------------------------
 
 Landing Engine::landing_for(Channel& channel, const wire::Header& h) {
+  if (Messages::is_message(h)) return messages_.landing_for(*peers_[channel.peer()].messages, where_is(channel, h), h);
   if (h.kind == wire::Kind::kSignature) return {Landing::Kind::kSlot, nullptr, kLanded};
   const Landing forget{Landing::Kind::kDiscard, nullptr, kAckDiscarded};
   Group* g = find_group(h.flow);
@@ -500,6 +512,8 @@ Landing Engine::landing_for(Channel& channel, const wire::Header& h) {
 }
 
 bool Engine::on_arrival(Channel& channel, const wire::Header& h, const Arrival& arrival) {
+  if (Messages::is_message(h))
+    return messages_.on_arrival(*peers_[channel.peer()].messages, where_is(channel, h), h, arrival, now_);
   if (h.kind == wire::Kind::kSignature) {
     wire::SignaturePayload theirs;
     if (arrival.payload.size() != sizeof theirs) return true;
@@ -546,6 +560,8 @@ bool Engine::on_arrival(Channel& channel, const wire::Header& h, const Arrival& 
 }
 
 void Engine::on_landing_lost(Channel& channel, const wire::Header& h, std::uint64_t cookie) {
+  if (Messages::is_message(h))
+    return messages_.on_landing_lost(*peers_[channel.peer()].messages, where_is(channel, h), h, cookie);
   // By its cookie: a piece may be landing in the store over one lane and, its operation entered since, in place over another.
   if (cookie == kParked) {
     EagerStore& store = *peers_[channel.peer()].eager;

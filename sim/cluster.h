@@ -42,6 +42,7 @@ class Cluster {
 
   // Hands over an operation and polls that engine.
   void submit(int rank, Submission submission);
+  void submit(int rank, MessageRequest* message);
   void all_reduce(int rank, const void* input, void* output, std::uint64_t count, DataType type, ReduceOp op,
                   OpTicket* ticket);
 

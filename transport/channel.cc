@@ -203,7 +203,7 @@ bool Channel::pull() {
   CANARY_CHECK(bytes <= wire::kPayloadMax, "piece larger than a frame may be");
   if (!r.piece.has_payload_crc) r.piece.header.payload_crc32 = wire::payload_crc(r.piece.payload, bytes);
   const std::uint64_t cookie = r.piece.cookie;
-  if (bytes <= kCopiedPieceBytes) {
+  if (bytes <= kCopiedPieceBytes && !r.piece.borrow) {
     if (bytes != 0) {
       r.copy = free_copies_.back();
       free_copies_.pop_back();

@@ -4,7 +4,7 @@
 // or silent lane held over the others, and retries dead lanes in the background. Knows nothing of gradients: step and codec numbers
 // pass through unread.
 // Memory: a piece's payload is borrowed from next_piece() until on_done() or cancel_flow(); up to kCopiedPieceBytes are copied and
-// done at once. Pools are fixed at construction.
+// done at once (unless OutPiece::borrow). Pools are fixed at construction.
 // Thread: the engine's owner; no call blocks or, after construction, allocates (dialling a lane does).
 // Failures: a dead lane is the channel's own business; whether the *peer* is dead is the engine's (last_heard(), paths_up()).
 #pragma once
@@ -32,6 +32,7 @@ struct OutPiece {
   const std::byte* payload = nullptr;
   std::uint64_t cookie = kNoCookie;  // for on_done; kNoCookie: nobody wants to know
   int rail = -1;                     // preferred local rail
+  bool borrow = false;               // never copied: on_done comes with the acknowledgement, however small it is
 };
 
 class ChannelClient {
@@ -61,6 +62,7 @@ struct ChannelOptions {
   std::uint32_t my_engine = 0;
   std::uint32_t peer_engine = 0;
   bool dialer = false;  // this side dials (the lower engine number)
+  std::uint16_t purpose = wire::kHelloChannel;  // of its hellos
   std::vector<PathSpec> paths;
   Bytes piece_bytes;
   Nanos heartbeat_interval;
@@ -96,8 +98,9 @@ class Channel final : public LaneSink {
   void on_timer(Nanos now);
   Nanos next_deadline() const { return next_timer_; }
 
-  // An accepted lane whose Hello named this engine. False: it names no path of ours (the lane is dropped).
-  bool adopt(std::unique_ptr<Lane> lane, const wire::HelloPayload& hello, Nanos now);
+  // An accepted lane whose Hello named this engine. False: it names no path of ours, and the lane stays the caller's. Paths whose rails are
+  // not known (local_rail -1) take the first hello that names none of the others.
+  bool adopt(std::unique_ptr<Lane>&& lane, const wire::HelloPayload& hello, Nanos now);
 
   // Takes back everything queued or unacked of a flow (its epoch is dead): no memory of it is referenced afterwards, neither as a
   // source nor as a landing.

@@ -1,4 +1,5 @@
 // The channel's lanes: dialling, hello, probation, heartbeats, stalls and deaths. The sending half is in channel.cc.
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -28,7 +29,7 @@ std::string Channel::path_name(const Path& path) const {
 std::string Channel::describe_paths() const {
   std::string out;
   for (const Path& path : paths_) {
-    if (path.spec.lane_index != 0) continue;
+    if (path.spec.lane_index != 0 || path.spec.local_rail < 0) continue;
     out += (out.empty() ? "" : ", ") + path_name(path);
   }
   return out;
@@ -73,7 +74,8 @@ void Channel::send_hello(Path& path) {
   hello.rail = static_cast<std::uint16_t>(path.spec.local_rail);
   hello.peer_rail = static_cast<std::uint16_t>(path.spec.remote_rail);
   hello.lane = static_cast<std::uint16_t>(path.spec.lane_index);
-  hello.purpose = wire::kHelloChannel;
+  hello.purpose = options_.purpose;
+  if (options_.purpose == wire::kHelloEndpoint) hello.paths = static_cast<std::uint32_t>(paths_.size());
   wire::Header h;
   h.kind = wire::Kind::kHello;
   h.payload_bytes = sizeof hello;
@@ -84,12 +86,18 @@ void Channel::on_up(Lane& lane) {
   if (lane.owner != nullptr) send_hello(path_of(lane));
 }
 
-bool Channel::adopt(std::unique_ptr<Lane> lane, const wire::HelloPayload& hello, Nanos now) {
+bool Channel::adopt(std::unique_ptr<Lane>&& lane, const wire::HelloPayload& hello, Nanos now) {
   now_ = now;
+  const auto named = [&](const Path& path) {
+    return path.spec.local_rail == hello.peer_rail && path.spec.remote_rail == hello.rail &&
+           path.spec.lane_index == hello.lane;
+  };
+  if (std::none_of(paths_.begin(), paths_.end(), named)) {
+    const auto unknown = std::find_if(paths_.begin(), paths_.end(), [](const Path& p) { return p.spec.local_rail < 0; });
+    if (unknown != paths_.end()) unknown->spec = {hello.peer_rail, hello.rail, hello.lane, {}};
+  }
   for (Path& path : paths_) {
-    if (path.spec.local_rail != hello.peer_rail || path.spec.remote_rail != hello.rail ||
-        path.spec.lane_index != hello.lane)
-      continue;
+    if (!named(path)) continue;
     // The dialling side knows better: it would not dial again if the lane we have still worked for it.
     if (path.lane) fail_path(path, "replaced by a new connection");
     path.lane = std::move(lane);

@@ -50,7 +50,7 @@ struct Header {
   std::uint8_t version = kVersion;
   Kind kind = Kind::kPiece;
   std::uint32_t payload_bytes = 0;  // excludes this header; at most kPayloadMax
-  std::uint32_t flow = 0;           // numbered sequence between engines: a group's collectives
+  std::uint32_t flow = 0;           // numbered sequence between engines: a group's collectives; messages: message_wire.h
   std::uint32_t epoch = 0;          // generation of the group's membership
   std::uint32_t op = 0;             // number of the operation in its flow, from 1
   std::uint32_t signature = 0;      // hash of the operation's arguments
@@ -97,10 +97,12 @@ struct HelloPayload {
   std::uint16_t version_min = kVersion;
   std::uint16_t version_max = kVersion;
   std::uint16_t purpose = 0;  // HelloPurpose
-  std::uint32_t reserved = 0;
+  std::uint32_t paths = 0;    // kHelloEndpoint: how many paths the dialling side opens in all; else 0
 };
 static_assert(sizeof(HelloPayload) == 32 && std::has_unique_object_representations_v<HelloPayload>);
-enum HelloPurpose : std::uint16_t { kHelloChannel = 1, kHelloControl = 2 };
+// kHelloEndpoint: no job; `job` is the token of the endpoint that is dialled (from its handle), engine and target are the low and the high
+// half of a random name of the dialling side's channel.
+enum HelloPurpose : std::uint16_t { kHelloChannel = 1, kHelloControl = 2, kHelloEndpoint = 3 };
 
 // Ack: `cumulative` = highest sequence such that it and all before it arrived; word i, bit b of the bitmap = sequence
 // cumulative + 1 + 64 i + b arrived. Only as many words as needed follow (payload_bytes = 8 + 8 * words).

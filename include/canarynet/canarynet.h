@@ -119,6 +119,15 @@ CANARY_API enum canary_status canary_scatter(canary_group* group, const void* in
 /* Completes on a rank after every rank has called it. */
 CANARY_API enum canary_status canary_barrier(canary_group* group, canary_op** op);
 
+/* Messages between two ranks of a group. The k-th send of one rank to another meets the k-th receive of that other from it, whatever
+ * collectives run beside; count and type must be equal on both sides. A send is done when the peer's engine has the bytes: a small one may
+ * be before the peer has called canary_recv, a larger one not. With `op` NULL the call blocks: two ranks that both send first need handles.
+ * `peer` may be the caller's own rank. */
+CANARY_API enum canary_status canary_send(canary_group* group, const void* buffer, size_t count, enum canary_type type,
+                                          int peer, canary_op** op);
+CANARY_API enum canary_status canary_recv(canary_group* group, void* buffer, size_t count, enum canary_type type,
+                                          int peer, canary_op** op);
+
 /* CANARY_WOULD_BLOCK: not finished. Anything else is the operation's result and frees the handle. */
 CANARY_API enum canary_status canary_op_test(canary_op* op);
 /* Waits for the result and frees the handle. */
@@ -132,6 +141,58 @@ CANARY_API enum canary_status canary_op_set_deadline(canary_op* op, uint64_t nan
  * canary_finalize. */
 CANARY_API enum canary_status canary_mem_alloc(canary_context* context, size_t bytes, void** memory);
 CANARY_API enum canary_status canary_mem_free(canary_context* context, void* memory);
+/* --- Connections without a group ------------------------------------------------------------------------------------------
+ * An endpoint is an engine of its own beside any job: one per process is enough, for all its threads and devices. Two processes meet by a
+ * handle of 128 bytes that one of them makes and gives the other by its own means. A connection is ordered messages both ways, spread over
+ * every pair of NICs that meet; it survives the loss of any NIC but the last. docs/messages.md tells the protocol.
+ * Threads: any thread may call; one listener, and one connection, is used by one thread at a time. All I/O is done by the endpoint's own
+ *   thread, none inside these calls; only the create, destroy, close and deregister calls may wait, for at most some milliseconds.
+ * Failures: a peer that dies ends its connections within CANARY_SILENCE_LIMIT: every request then tells who, over which links, how many
+ *   bytes were outstanding and since when it was silent. */
+typedef struct canary_endpoint canary_endpoint;
+typedef struct canary_listener canary_listener;
+typedef struct canary_connection canary_connection;
+typedef struct canary_registration canary_registration; /* memory that messages will use */
+typedef struct canary_request canary_request;           /* a message in flight */
+#define CANARY_HANDLE_BYTES 128
+#define CANARY_RECEIVES_MAX 8 /* in one grouped receive */
+
+/* Listens on every NIC and starts a thread. Of `config` only the settings count; NULL: from the environment. */
+CANARY_API enum canary_status canary_endpoint_create(const canary_config* config, canary_endpoint** endpoint);
+/* Closes and frees whatever was made from it. No other thread may be in a call meanwhile. */
+CANARY_API enum canary_status canary_endpoint_destroy(canary_endpoint* endpoint);
+
+/* Fills CANARY_HANDLE_BYTES at `handle`, which other processes may give to canary_connect, any number of times. */
+CANARY_API enum canary_status canary_listen(canary_endpoint* endpoint, void* handle, canary_listener** listener);
+/* Connections that were accepted live on; others that were made to it end. */
+CANARY_API enum canary_status canary_close_listener(canary_listener* listener);
+/* Call with *connection NULL, then again with the same until it is no more CANARY_WOULD_BLOCK. CANARY_OK does not wait for the peer's
+ * canary_accept. After a failure *connection is NULL again. Bytes that are no handle, or another version's, are refused at once. */
+CANARY_API enum canary_status canary_connect(canary_endpoint* endpoint, const void* handle, canary_connection** connection);
+/* CANARY_WOULD_BLOCK: nobody has connected yet. */
+CANARY_API enum canary_status canary_accept(canary_listener* listener, canary_connection** connection);
+/* What was done stays done: the peer has every message whose canary_test said so. Requests in flight are freed, their buffers are the
+ * caller's again; the peer's get CANARY_CLOSED. */
+CANARY_API enum canary_status canary_close(canary_connection* connection);
+
+/* Announces memory. Messages may use any memory; naming a registration has its bounds checked (and spares work on transports that pin). */
+CANARY_API enum canary_status canary_register(canary_endpoint* endpoint, void* data, size_t bytes,
+                                              canary_registration** registration);
+CANARY_API enum canary_status canary_deregister(canary_registration* registration);
+
+/* The k-th message sent meets the k-th receive of the other end. CANARY_WOULD_BLOCK, *request NULL: no room for it now, try again. Done
+ * when the peer has acknowledged every byte. `registration` may be NULL. */
+CANARY_API enum canary_status canary_isend(canary_connection* connection, const void* data, size_t bytes, uint32_t tag,
+                                           canary_registration* registration, canary_request** request);
+/* `count` (1 to CANARY_RECEIVES_MAX) receives as one request; `bytes` are upper bounds. With several, the next `count` messages fill the
+ * entries of their tags (equal tags: in order); with one, tags don't matter. A message longer than its entry ends the connection with
+ * CANARY_MISMATCH on both sides. `tags` and `registrations` may be NULL. */
+CANARY_API enum canary_status canary_irecv(canary_connection* connection, int count, void* const* data, const size_t* bytes,
+                                           const uint32_t* tags, canary_registration* const* registrations,
+                                           canary_request** request);
+/* CANARY_WOULD_BLOCK, or the result, which frees the request. `bytes` (may be NULL) then has the message's length, or one for each
+ * entry of a grouped receive. One load while it is not done. */
+CANARY_API enum canary_status canary_test(canary_request* request, size_t* bytes);
 
 /* What went wrong last in this thread. Strings live until the thread's next failing call. */
 typedef struct canary_error {

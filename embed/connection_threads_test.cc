@@ -1,0 +1,71 @@
+// Many threads on one endpoint, each with connections of its own: all connect, accept, send, test and close at once. Also run under
+// ThreadSanitizer.
+#include <atomic>
+
+#include "embed/connections_test_util.h"
+
+namespace canarynet {
+namespace {
+
+using test::Handle;
+using test::TestEndpoint;
+
+TEST(ConnectionThreads, EachUsesItsOwnConnectionsOfOneEndpoint) {
+  constexpr int kThreads = 4, kRounds = 6;
+  TestEndpoint one, two;
+  std::atomic<int> good = 0;
+  test::on_threads(kThreads, [&](int t) {
+    bool ok = true;
+    for (int round = 0; round < kRounds && ok; ++round) {
+      TestEndpoint& from = (t + round) % 2 == 0 ? one : two;
+      TestEndpoint& to = (t + round) % 2 == 0 ? two : one;
+      const test::Ends e = test::join_ends(from, to);
+      if (e.a == nullptr || e.b == nullptr) return;
+      for (const std::size_t size : {std::size_t{0}, std::size_t{5'000}, std::size_t{300'000}}) {
+        const auto out = test::bytes_of(static_cast<std::uint64_t>(t * 100 + round), size);
+        std::vector<std::uint8_t> in[4];
+        canary_request *s[4], *r[4];
+        for (int k = 0; k < 4; ++k) {
+          in[k].resize(size + 1);
+          s[k] = test::send(e.a, out.data(), size);
+          r[k] = test::receive(e.b, in[k].data(), in[k].size());
+        }
+        for (int k = 0; k < 4; ++k) {
+          std::size_t length = 0;
+          ok = ok && test::wait(r[k], &length) == CANARY_OK && test::wait(s[k]) == CANARY_OK && length == size &&
+               std::equal(out.begin(), out.end(), in[k].begin());
+        }
+      }
+      if (round % 2 == 0) test::receive(e.b, nullptr, 0);  // closed with a request in flight
+      ok = canary_close(e.a) == CANARY_OK && canary_close(e.b) == CANARY_OK && ok;
+    }
+    good += ok;
+  });
+  EXPECT_EQ(good, kThreads);
+}
+
+TEST(ConnectionThreads, OneSendsAndAnotherReceivesInTwoContexts) {
+  TestEndpoint one, two;
+  const test::Ends e = test::join_ends(one, two);
+  constexpr int kMessages = 200;
+  std::atomic<int> good = 0;
+  test::on_threads(2, [&](int side) {
+    for (int i = 0; i < kMessages; ++i) {
+      const std::size_t size = static_cast<std::size_t>(i * 997 % 70'000);
+      auto data = test::bytes_of(static_cast<std::uint64_t>(i), size);
+      if (side == 0) {
+        if (test::wait(test::send(e.a, data.data(), size)) != CANARY_OK) return;
+        continue;
+      }
+      std::vector<std::uint8_t> in(70'000);
+      std::size_t length = 0;
+      if (test::wait(test::receive(e.b, in.data(), in.size()), &length) != CANARY_OK || length != size) return;
+      if (!std::equal(data.begin(), data.end(), in.begin())) return;
+    }
+    ++good;
+  });
+  EXPECT_EQ(good, 2);
+}
+
+}  // namespace
+}  // namespace canarynet

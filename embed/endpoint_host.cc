@@ -1,0 +1,118 @@
+#include "embed/endpoint_host.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <random>
+
+#include "base/log.h"
+#include "discovery/host.h"
+#include "discovery/interfaces.h"
+
+namespace canarynet {
+
+Result<std::unique_ptr<EndpointHost>> EndpointHost::create(Settings settings) {
+  std::unique_ptr<EndpointHost> host(new EndpointHost());
+  if (Status s = host->start(std::move(settings)); !s.ok()) return s;
+  return host;
+}
+
+Status EndpointHost::start(Settings s) {
+  auto interfaces = list_interfaces();
+  if (!interfaces.ok()) return interfaces.status();
+  auto rails = choose_rails(s, interfaces.value(), /*join_is_loopback=*/false);
+  if (!rails.ok()) return rails.status();
+  TcpOptions t;
+  t.rails = rails.take();
+  t.congestion = s.tcp_congestion;
+  t.notsent_lowat = s.tcp_notsent_lowat;
+  t.allow_non_loopback = s.insecure;
+  auto factory = TcpLaneFactory::create(std::move(t));
+  if (!factory.ok()) return factory.status();
+  factory_ = factory.take();
+  for (const auto& note : factory_->notes()) log(LogLevel::kInfo, "%s", note.c_str());
+  doorbell_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (doorbell_ < 0) return system_error("eventfd", errno);
+  spin_budget_ = s.spin_budget;
+  EndpointOptions e;
+  e.host_name = s.host_id.empty() ? host_name() : s.host_id;
+  e.settings = std::move(s);
+  e.pid = getpid();
+  std::random_device entropy;
+  e.seed = std::uint64_t{entropy()} << 32 | entropy();
+  endpoint_ = std::make_unique<Endpoint>(std::move(e), *factory_);
+  // The library's thread takes no signals: those are the application's.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(thread_.native_handle(), "canary-endpoint");
+  return {};
+}
+
+EndpointHost::~EndpointHost() {
+  stop();
+  endpoint_.reset();
+  factory_.reset();
+  if (doorbell_ >= 0) close(doorbell_);
+}
+
+void EndpointHost::run() {
+  Nanos last_work = clock_.now();
+  while (!stop_.load(std::memory_order_acquire)) {
+    const Nanos now = clock_.now();
+    if (endpoint_->poll(now) != 0) last_work = now;
+    if (now - last_work < spin_budget_) continue;
+    const Nanos deadline = endpoint_->next_deadline();
+    if (deadline <= now) continue;
+    // An exchange on either side: whoever submits sees the sleeper, or the sleeper what was submitted.
+    asleep_.exchange(true);
+    if (!endpoint_->has_commands() && !stop_.load(std::memory_order_acquire)) sleep_until(deadline);
+    asleep_.exchange(false);
+  }
+  endpoint_->leave(clock_.now());
+  // What the farewell left in the sockets' queues.
+  for (int i = 0; i < 16 && endpoint_->poll(clock_.now()) != 0; ++i) {
+  }
+}
+
+void EndpointHost::sleep_until(Nanos deadline) {
+  const Nanos span = std::clamp(deadline - clock_.now(), Nanos{}, 10_s);
+  const timespec t{static_cast<time_t>(span.count / 1'000'000'000), static_cast<long>(span.count % 1'000'000'000)};
+  pollfd fds[2] = {{factory_->poll_fd(), POLLIN, 0}, {doorbell_, POLLIN, 0}};
+  if (::ppoll(fds, 2, &t, nullptr) <= 0 || (fds[1].revents & POLLIN) == 0) return;
+  std::uint64_t rings = 0;
+  [[maybe_unused]] const ssize_t n = read(doorbell_, &rings, sizeof rings);
+}
+
+void EndpointHost::wake() {
+  if (!asleep_.exchange(false)) return;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = write(doorbell_, &one, sizeof one);
+}
+
+bool EndpointHost::try_submit(const EndpointCommand& command) {
+  if (!endpoint_->submit(command)) return false;
+  wake();
+  return true;
+}
+
+void EndpointHost::submit(const EndpointCommand& command) {
+  while (!try_submit(command)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
+void EndpointHost::stop() {
+  if (!thread_.joinable()) return;
+  stop_.store(true, std::memory_order_release);
+  wake();
+  thread_.join();
+}
+
+}  // namespace canarynet

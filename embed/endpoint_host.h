@@ -1,0 +1,49 @@
+// embed/endpoint_host.h -- an endpoint with the real clock, TCP lanes and a thread of its own that does all I/O.
+//
+// Threads: submit() and stop() from any; the endpoint is driven by its thread alone, so nobody else ever waits for the network. It sleeps
+// while nothing happens; a submission wakes it by one system call if it sleeps, by none if it does not.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/settings.h"
+#include "engine/endpoint.h"
+#include "transport/tcp/tcp_lane_factory.h"
+
+namespace canarynet {
+
+class EndpointHost {
+ public:
+  // Discovers NICs, listens on them, starts the thread.
+  static Result<std::unique_ptr<EndpointHost>> create(Settings settings);
+  ~EndpointHost();
+
+  Endpoint& endpoint() { return *endpoint_; }
+  // False: too much is waiting already; try again.
+  bool try_submit(const EndpointCommand& command);
+  // Waits for room; the thread makes some at every turn.
+  void submit(const EndpointCommand& command);
+  // Says farewell and ends the thread; bounded to some tens of milliseconds.
+  void stop();
+
+ private:
+  EndpointHost() = default;
+  Status start(Settings settings);
+  void run();
+  void sleep_until(Nanos deadline);
+  void wake();
+
+  SystemClock clock_;
+  Nanos spin_budget_;
+  std::unique_ptr<TcpLaneFactory> factory_;
+  std::unique_ptr<Endpoint> endpoint_;
+  int doorbell_ = -1;
+  std::atomic<bool> asleep_{false};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace canarynet

@@ -1,0 +1,31 @@
+// embed/last_error.h -- what the families of C calls share: the thread's last error, and settings out of a canary_config.
+#pragma once
+
+#include <new>
+#include <string>
+
+#include "base/settings.h"
+#include "base/status.h"
+#include "canarynet/canarynet.h"
+
+namespace canarynet {
+
+// Keeps a failure for canary_last_error() of this thread; returns its code.
+canary_status report(const Status& status);
+
+inline canary_status invalid(const std::string& what) { return report(Status(CANARY_INVALID_ARGUMENT, what)); }
+
+// No exception crosses the C ABI: only out-of-memory can come from below.
+template <typename Fn>
+canary_status guarded(Fn fn) {
+  try {
+    return fn();
+  } catch (const std::bad_alloc&) {
+    return report(Status(CANARY_LIMIT, "out of memory"));
+  }
+}
+
+// Environment, then the config's own; `config` may be NULL.
+Status read_settings(const canary_config* config, Settings* settings);
+
+}  // namespace canarynet

@@ -1,0 +1,451 @@
+#include "engine/endpoint.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/endpoint_link.h"
+
+namespace canarynet {
+namespace {
+
+constexpr std::size_t kCommands = 4096;
+constexpr int kCommandsPerCycle = 1024;
+constexpr std::size_t kGreetedMax = 1024;
+constexpr std::size_t kPathsMax = kRailsMax * 16;  // per link: rail pairs times lanes
+constexpr std::size_t kPastMax = 1024;
+constexpr Nanos kGreetingLimit = 5_s;
+constexpr Nanos kCheckInterval = 50_ms;
+constexpr Nanos kLinger = 5_s;  // a link without connections is kept so long: the next one finds it warm
+
+std::string milliseconds(Nanos t) { return std::to_string(t.count / 1'000'000) + " ms"; }
+
+void put_text(char (&out)[wire::kHostTextBytes], const std::string& text) {
+  std::memset(out, 0, sizeof out);
+  std::memcpy(out, text.data(), std::min(text.size(), sizeof out - 1));
+}
+
+}  // namespace
+
+// Holds accepted lanes until their Hello tells whose they are.
+class Endpoint::Greeter final : public LaneSink {
+ public:
+  explicit Greeter(Endpoint& endpoint) : endpoint_(endpoint) {}
+
+  void take(std::unique_ptr<Lane> lane) {
+    if (waiting_.size() >= kGreetedMax) return;  // the lane closes
+    lane->set_sink(this);
+    waiting_.push_back({std::move(lane), endpoint_.now_, false});
+  }
+  // Outside of callbacks.
+  void sweep(Nanos now) {
+    std::erase_if(waiting_, [&](const Waiting& w) { return w.finished || !w.lane || now - w.since > kGreetingLimit; });
+  }
+  bool empty() const { return waiting_.empty(); }
+
+  void on_up(Lane&) override {}
+  Landing landing_for(Lane&, const wire::Header& h) override {
+    const bool hello = h.kind == wire::Kind::kHello && h.payload_bytes == sizeof(wire::HelloPayload);
+    return {hello ? Landing::Kind::kSlot : Landing::Kind::kDiscard, nullptr, 0};
+  }
+  void on_frame(Lane& lane, const wire::Header& h, const Arrival& arrival) override {
+    Waiting* w = find(lane);
+    if (w == nullptr || w->finished) return;
+    wire::HelloPayload hello;
+    bool ours = h.kind == wire::Kind::kHello && arrival.intact && arrival.payload.size() == sizeof hello;
+    if (ours) {
+      std::memcpy(&hello, arrival.payload.data(), sizeof hello);
+      ours = hello.purpose == wire::kHelloEndpoint && hello.job == endpoint_.token_;
+    }
+    if (!ours) log(LogLevel::kWarn, "%s: a stranger was turned away", lane.description().c_str());
+    if (!ours || !endpoint_.adopt(w->lane, hello)) w->finished = true;
+  }
+  void on_writable(Lane&) override {}
+  void on_down(Lane& lane, const Status&, bool) override {
+    if (Waiting* w = find(lane)) w->finished = true;
+  }
+
+ private:
+  struct Waiting {
+    std::unique_ptr<Lane> lane;
+    Nanos since;
+    bool finished = false;
+  };
+  Waiting* find(const Lane& lane) {
+    for (Waiting& w : waiting_) {
+      if (w.lane.get() == &lane) return &w;
+    }
+    return nullptr;
+  }
+  Endpoint& endpoint_;
+  std::vector<Waiting> waiting_;
+};
+
+Endpoint::Endpoint(EndpointOptions options, LaneFactory& factory)
+    : options_(std::move(options)),
+      factory_(factory),
+      random_(options_.seed),
+      token_(random_.next()),
+      commands_(kCommands),
+      messages_(*this),
+      greeter_(std::make_unique<Greeter>(*this)) {
+  past_.reserve(kPastMax);
+  factory_.set_acceptor(this);
+}
+
+Endpoint::~Endpoint() { factory_.set_acceptor(nullptr); }
+
+void Endpoint::make_handle(Listener* listener, std::span<std::byte, kHandleBytes> out) {
+  listener->number = next_listener_.fetch_add(1, std::memory_order_relaxed);
+  EndpointHandle h;
+  h.token = token_;
+  h.listener = listener->number;
+  for (const Rail& rail : factory_.rails()) h.rails.push_back(rail.address);
+  const std::size_t told = encode(h, out);
+  if (told < h.rails.size()) {
+    log(LogLevel::kWarn, "a handle has room for %zu of %zu rails: peers will not use the others", told, h.rails.size());
+  }
+}
+
+// --- commands ------------------------------------------------------------------------------------------------------------
+
+void Endpoint::drain_commands() {
+  commands_left_ = false;
+  EndpointCommand c;
+  for (int i = 0; i < kCommandsPerCycle; ++i) {
+    if (!commands_.pop(&c)) return;
+    switch (c.kind) {
+      case EndpointCommand::Kind::kPost:
+        messages_.post(c.message, now_);
+        break;
+      case EndpointCommand::Kind::kListen:
+        listeners_.push_back(c.listener);
+        break;
+      case EndpointCommand::Kind::kCloseListener:
+        close_listener(*c.listener);
+        break;
+      case EndpointCommand::Kind::kConnect:
+        connect(*c.connection);
+        break;
+      case EndpointCommand::Kind::kClose:
+        close(*c.connection);
+        break;
+    }
+  }
+  commands_left_ = true;
+}
+
+void Endpoint::close_listener(Listener& listener) {
+  std::erase(listeners_, &listener);
+  // Those that nobody has accepted, and nobody will.
+  for (Connection* c = nullptr; listener.accepted.pop(&c);) {
+    close(*c);
+    delete c;
+  }
+  listener.closed.store(true, std::memory_order_release);
+}
+
+EndpointLink* Endpoint::dialled_link(const EndpointHandle& remote, Status* why) {
+  for (auto& link : links_) {
+    if (link->dialled && !link->ended && link->remote_token == remote.token && !link->channel->peer_left())
+      return link.get();
+  }
+  std::vector<Rail> theirs;
+  for (const Address& a : remote.rails) theirs.push_back({"", a, {}});
+  const auto mine = factory_.rails();
+  std::vector<PathSpec> paths;
+  for (const RailPair& pair : pair_rails(mine, theirs)) {
+    for (int lane = 0; lane < options_.settings.lanes_per_rail; ++lane) {
+      paths.push_back({pair.local, pair.remote, lane, theirs[static_cast<std::size_t>(pair.remote)].address});
+    }
+  }
+  if (paths.empty()) {
+    std::string here;
+    for (const Rail& r : mine) here += (here.empty() ? "" : ", ") + r.device + " " + r.address.to_string();
+    *why = Status(CANARY_UNREACHABLE,
+                  "no NIC of this host (" + here + ") is on a network of the peer's (" + remote.text() + ")");
+    return nullptr;
+  }
+  std::vector<std::string> local_names, remote_names;
+  for (const Rail& r : mine) local_names.push_back(r.device);
+  for (const Rail& r : theirs) remote_names.push_back(r.address.to_string());
+  auto link = std::make_unique<EndpointLink>(*this, random_.next(), true);
+  link->remote_token = remote.token;
+  link->remote_text = remote.text();
+  links_.push_back(std::move(link));
+  links_.back()->start(std::move(paths), remote.token, std::move(local_names), std::move(remote_names), now_);
+  return links_.back().get();
+}
+
+void Endpoint::connect(Connection& c) {
+  c.began = now_;
+  Status why;
+  EndpointLink* link = leaving_ ? nullptr : dialled_link(c.remote, &why);
+  if (leaving_) why = Status(CANARY_CLOSED, "the endpoint has ended");
+  if (link != nullptr && !link->add(c)) {
+    why = Status(CANARY_LIMIT, link->describe() + " has " + std::to_string(wire::kConnectionSlots) +
+                                   " connections from here already");
+    link = nullptr;
+  }
+  if (link == nullptr) {
+    c.failure = why;
+    c.state.store(Connection::State::kFailed, std::memory_order_release);
+    return;
+  }
+  c.link = link;
+  c.flow.tagged = true;
+  c.flow.me = 0;
+  c.flow.other = 1;
+  c.flow.owner = &c;
+  c.flow.peer = link->peer.get();
+  c.flow.received.reset(1);
+  wire::OpenPayload open;
+  open.listener = c.remote.listener;
+  open.piece_bytes = static_cast<std::uint32_t>(options_.settings.piece_bytes.count);
+  open.eager_bytes = static_cast<std::uint32_t>(options_.settings.eager_bytes.count);
+  open.pid = options_.pid;
+  put_text(open.host, options_.host_name);
+  link->say(wire::MessageFrame::kOpen, c.flow.flow, &open, sizeof open);
+}
+
+// Nothing of its user's is touched afterwards.
+void Endpoint::close(Connection& c) {
+  if (EndpointLink* link = c.link) {
+    fail(c, Status(CANARY_CLOSED, "the connection was closed here"));
+    messages_.drop_parked(*link->peer, c.flow.flow);
+    messages_.forget(c.flow);
+    link->say(wire::MessageFrame::kClose, c.flow.flow, nullptr, 0,
+              static_cast<std::uint32_t>(c.flow.received.base() - 1));
+    link->remove(c);
+    c.link = nullptr;
+  }
+  c.closed.store(true, std::memory_order_release);  // last: its user may free it now
+}
+
+// Every request ends; what is parked whole can still be received.
+void Endpoint::fail(Connection& c, const Status& why) {
+  if (!c.flow.failure.ok()) return;
+  if (c.link != nullptr) {
+    MessagePeer& peer = *c.link->peer;
+    if (peer.channel != nullptr) peer.channel->cancel_flow(c.flow.flow);
+    peer.parked.for_each([&](EagerStore::Entry& e) {
+      if (e.header.flow == c.flow.flow && !e.complete) peer.parked.release(&e);
+    });
+  }
+  messages_.fail(c.flow, why, now_);
+  if (c.state.load(std::memory_order_relaxed) != Connection::State::kOpening) return;
+  c.failure = why;
+  c.state.store(Connection::State::kFailed, std::memory_order_release);
+}
+
+void Endpoint::on_mismatch(MessageFlow& flow, const Status& why, bool) {
+  Connection& c = *static_cast<Connection*>(flow.owner);
+  fail(c, c.link != nullptr ? Status(why.code(), why.text() + " (connection with " + c.link->describe() + ")") : why);
+}
+
+// --- accepting -----------------------------------------------------------------------------------------------------------
+
+void Endpoint::on_accept(std::unique_ptr<Lane> lane) { greeter_->take(std::move(lane)); }
+
+bool Endpoint::adopt(std::unique_ptr<Lane>& lane, const wire::HelloPayload& hello) {
+  const std::uint64_t name = std::uint64_t{hello.target} << 32 | hello.engine;
+  EndpointLink* link = nullptr;
+  for (auto& l : links_) {
+    if (!l->dialled && l->name == name) link = l.get();
+  }
+  // What this side has given up is not taken up again: its connections have failed here.
+  if (link == nullptr && std::find(past_.begin(), past_.end(), name) != past_.end()) return false;
+  if (leaving_ || (link != nullptr && link->ended) || hello.paths == 0 || hello.paths > kPathsMax) return false;
+  const std::string from = lane->description();
+  if (link == nullptr) {
+    links_.push_back(std::make_unique<EndpointLink>(*this, name, false));
+    link = links_.back().get();
+    std::vector<std::string> local_names;
+    for (const Rail& r : factory_.rails()) local_names.push_back(r.device);
+    link->start(std::vector<PathSpec>(hello.paths, PathSpec{-1, -1, 0, {}}), token_, std::move(local_names), {}, now_);
+  }
+  if (!link->channel->adopt(std::move(lane), hello, now_)) return false;
+  if (link->remote_text.find(from) == std::string::npos) {
+    link->remote_text += (link->remote_text.empty() ? "" : ", ") + from;
+  }
+  return true;
+}
+
+void Endpoint::on_open(EndpointLink& link, std::uint32_t flow, const wire::OpenPayload& open) {
+  link.learn_peer(open.pid, open.host);
+  opens_.push_back({&link, flow, open});
+}
+
+// After the commands that were submitted before the request came: its listener may be among them.
+void Endpoint::answer_opens() {
+  for (const Open& open : opens_) {
+    if (open.link->ended) continue;
+    wire::OpenedPayload answer;
+    answer.pid = options_.pid;
+    put_text(answer.host, options_.host_name);
+    const auto at = std::find_if(listeners_.begin(), listeners_.end(),
+                                 [&](const Listener* l) { return l->number == open.payload.listener; });
+    auto c = std::make_unique<Connection>();
+    c->flow.tagged = true;
+    c->flow.me = 1;
+    c->flow.other = 0;
+    c->flow.owner = c.get();
+    c->flow.peer = open.link->peer.get();
+    c->began = now_;
+    if (!open.link->add(*c, open.flow)) continue;  // heard twice
+    c->link = open.link;
+    const auto& s = options_.settings;
+    answer.piece_bytes = std::min(open.payload.piece_bytes, static_cast<std::uint32_t>(s.piece_bytes.count));
+    answer.eager_bytes = std::min(open.payload.eager_bytes, static_cast<std::uint32_t>(s.eager_bytes.count));
+    const bool sane = answer.piece_bytes >= 1024 && answer.piece_bytes % 128 == 0;
+    if (sane) {
+      open.link->peer->eager_budget = std::min<std::uint64_t>(open.link->peer->eager_budget, answer.eager_bytes);
+      messages_.open(c->flow, answer.piece_bytes);
+      c->state.store(Connection::State::kUp, std::memory_order_relaxed);
+    }
+    if (sane && at != listeners_.end() && (*at)->accepted.push(c.get())) {
+      answer.accepted = 1;
+      c.release();  // the accepting side's
+    } else {
+      open.link->remove(*c);
+    }
+    open.link->say(wire::MessageFrame::kOpened, open.flow, &answer, sizeof answer);
+  }
+  opens_.clear();
+}
+
+// --- life and death of links ---------------------------------------------------------------------------------------------
+
+void Endpoint::end_link(EndpointLink& link, canary_status code, const std::string& why) {
+  if (link.ended) return;
+  std::uint64_t messages = 0, bytes = 0;
+  link.for_each([&](const Connection& c) {
+    for (const MessageList* list : {&c.flow.sends, &c.flow.receives}) {
+      for (const MessageRequest* r = list->head; r != nullptr; r = r->next) {
+        ++messages;
+        bytes += (r->sends ? r->length : r->bytes) -
+                 std::min(r->cells_done * c.flow.piece_bytes, r->sends ? r->length : r->bytes);
+      }
+    }
+  });
+  const std::string links = link.channel->describe_paths();
+  ErrorDetail d;
+  d.device = links;
+  d.phase = "exchange";
+  d.elapsed = now_ - link.channel->last_heard();
+  const Status status(code,
+                      link.describe() + " " + why + "; links " + links + ", last heard " + milliseconds(d.elapsed) +
+                          " ago, " + std::to_string(messages) + " messages with " + std::to_string(bytes) +
+                          " bytes outstanding",
+                      d);
+  if (link.connections() != 0) log(LogLevel::kWarn, "%s", status.text().c_str());
+  link.for_each([&](Connection& c) { fail(c, status); });
+  link.ended = true;
+}
+
+void Endpoint::check_links(Nanos now) {
+  const Settings& s = options_.settings;
+  for (auto& owned : links_) {
+    EndpointLink& link = *owned;
+    if (link.ended) continue;
+    Channel& channel = *link.channel;
+    if (channel.peer_left()) {
+      end_link(link, CANARY_CLOSED, "has ended (farewell)");
+      continue;
+    }
+    if (!channel.ever_up()) {
+      if (now - link.began > s.join_timeout)
+        end_link(link, CANARY_NO_PATH, "could not be reached within " + milliseconds(s.join_timeout));
+      continue;
+    }
+    if (!channel.hung_up()) link.hung_up_since = Nanos::max();
+    if (channel.hung_up() && link.hung_up_since == Nanos::max()) link.hung_up_since = now;
+    // A reset on the way is answered by a new connection within that time; a process that is gone answers nothing.
+    if (link.hung_up_since != Nanos::max() && now - link.hung_up_since > std::min(s.silence_limit / 2, 300_ms)) {
+      end_link(link, CANARY_PEER_DIED, "died: it closed every connection");
+      continue;
+    }
+    if (now - channel.last_heard() > s.silence_limit) {
+      end_link(link, CANARY_PEER_SILENT, "is silent on every link");
+      continue;
+    }
+    if (link.connections() == 0 && link.dialled && now - link.idle_since > kLinger) {
+      channel.goodbye(now);
+      channel.pump(now);
+      link.ended = true;
+    }
+  }
+}
+
+// The lanes of links that have ended, which tells the peer if it lives; and the links, once their connections were closed: until then
+// what is parked can be received.
+void Endpoint::bury_links() {
+  for (auto& link : links_) {
+    if (!link->ended || !link->channel) continue;
+    link->for_each([&](Connection& c) { messages_.forget(c.flow); });
+    link->peer->channel = nullptr;
+    link->channel.reset();
+    if (link->dialled) continue;
+    if (past_.size() < kPastMax) {
+      past_.push_back(link->name);
+    } else {
+      past_[next_past_++ % kPastMax] = link->name;
+    }
+  }
+  std::erase_if(links_, [](const auto& link) { return link->ended && link->connections() == 0; });
+}
+
+void Endpoint::leave(Nanos now) {
+  leaving_ = true;
+  now_ = now;
+  for (auto& link : links_) {
+    if (link->ended) continue;
+    link->channel->flush_acks(now);
+    link->channel->goodbye(now);
+    link->channel->pump(now);
+    end_link(*link, CANARY_CLOSED, "is left: the endpoint ends");
+  }
+}
+
+// --- the loop ------------------------------------------------------------------------------------------------------------
+
+std::size_t Endpoint::poll(Nanos now) {
+  now_ = now;
+  for (auto& link : links_) {
+    if (link->channel) link->channel->begin_cycle(now);
+  }
+  std::size_t work = factory_.poll(now);
+  if (!greeter_->empty()) greeter_->sweep(now);
+  if (commands_.ready()) {
+    drain_commands();
+    ++work;
+  }
+  if (!opens_.empty() && !commands_left_) answer_opens();
+  // By index: answers and commands above may have added links, nothing below does.
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    EndpointLink& link = *links_[i];
+    if (link.ended) continue;
+    Channel& channel = *link.channel;
+    if (now >= channel.next_deadline()) channel.on_timer(now);
+    if (channel.active()) work += channel.pump(now);
+  }
+  if (now >= next_check_) {
+    next_check_ = now + kCheckInterval;
+    check_links(now);
+    if (!leaving_) bury_links();
+  }
+  return work;
+}
+
+Nanos Endpoint::next_deadline() const {
+  if (commands_left_) return {};
+  Nanos t = factory_.next_deadline();
+  if (!links_.empty() || !greeter_->empty()) t = std::min(t, next_check_);
+  for (const auto& link : links_) {
+    if (!link->ended) t = std::min(t, link->channel->active() ? Nanos{} : link->channel->next_deadline());
+  }
+  return t;
+}
+
+}  // namespace canarynet

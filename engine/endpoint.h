@@ -1,0 +1,138 @@
+// engine/endpoint.h -- an engine that stands alone: connections by 128-byte handles, without a job or a group. A state machine driven by
+// poll().
+//
+// What: listeners, connections (ordered messages both ways, engine/messages.h), and per peer endpoint a channel over every pair of NICs
+// that meet, shared by all connections that were made in one direction. The end that connects dials.
+// There is no control connection: heartbeats on the lanes and hang-ups tell whether a peer lives.
+// Threads: submit(), make_handle() and what is atomic from any; everything else from the one thread that drives it.
+// Memory: connections and listeners belong to their user; the endpoint uses them from their first command until `closed` is set.
+// Failures: a lost lane is the channel's business. A dead peer ends its connections: every request of theirs hears who, over which links,
+// how many bytes were outstanding and since when it was silent.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mpsc_ring.h"
+#include "base/random.h"
+#include "base/settings.h"
+#include "engine/endpoint_handle.h"
+#include "engine/messages.h"
+#include "transport/channel.h"
+
+namespace canarynet {
+
+class EndpointLink;
+
+struct EndpointOptions {
+  Settings settings;
+  std::string host_name;
+  std::int64_t pid = 0;
+  std::uint64_t seed = 0;  // of its token and its channels' names
+  std::uint32_t channel_records = 2048;
+  std::uint32_t channel_copies = 64;  // control frames only: messages are borrowed
+};
+
+struct Connection {
+  enum class State : int { kOpening, kUp, kFailed };
+  EndpointHandle remote;  // of the listener, on the side that connects
+
+  std::atomic<State> state{State::kOpening};
+  std::atomic<bool> closed{false};  // the endpoint has forgotten it
+  Status failure;                   // valid once kFailed
+
+  // The endpoint's.
+  MessageFlow flow;
+  EndpointLink* link = nullptr;  // null once the link is gone
+  Nanos began;
+  Connection* next_closed = nullptr;
+};
+
+struct Listener {
+  static constexpr std::size_t kBacklog = 64;
+  Listener() : accepted(kBacklog) {}
+  std::uint32_t number = 0;
+  // Pushed by the endpoint, popped by whoever accepts (one thread at a time): each then belongs to that.
+  MpscRing<Connection*> accepted;
+  std::atomic<bool> closed{false};
+};
+
+struct EndpointCommand {
+  enum class Kind : std::uint8_t { kListen, kCloseListener, kConnect, kClose, kPost } kind = Kind::kPost;
+  Listener* listener = nullptr;
+  Connection* connection = nullptr;
+  MessageRequest* message = nullptr;
+};
+
+class Endpoint final : public LaneAcceptor, private MessageHost {
+ public:
+  Endpoint(EndpointOptions options, LaneFactory& factory);
+  ~Endpoint() override;
+
+  std::size_t poll(Nanos now);
+  Nanos next_deadline() const;
+  // Something was submitted that poll() has not seen.
+  bool has_commands() const { return commands_.ready(); }
+
+  // Gives the listener its number and the handle by which it is reached; submit(kListen) before the handle is given away.
+  void make_handle(Listener* listener, std::span<std::byte, kHandleBytes> handle);
+  // False: the ring is full; let the endpoint poll and try again.
+  bool submit(const EndpointCommand& command) { return commands_.push(command); }
+
+  // Says farewell on every channel; connections end. Poll a few times more, so that it leaves the sockets.
+  void leave(Nanos now);
+  std::span<const Rail> rails() const { return factory_.rails(); }
+  // Channels to other endpoints, and lanes that have not said who they are.
+  std::size_t links() const { return links_.size(); }
+
+  // LaneAcceptor
+  void on_accept(std::unique_ptr<Lane> lane) override;
+
+ private:
+  friend class EndpointLink;
+  class Greeter;  // reads the Hello of accepted lanes
+
+  void drain_commands();
+  void connect(Connection& connection);
+  void close(Connection& connection);
+  void fail(Connection& connection, const Status& why);
+  void close_listener(Listener& listener);
+  bool adopt(std::unique_ptr<Lane>& lane, const wire::HelloPayload& hello);
+  EndpointLink* dialled_link(const EndpointHandle& remote, Status* why);
+  void on_open(EndpointLink& link, std::uint32_t flow, const wire::OpenPayload& open);
+  void answer_opens();
+  void check_links(Nanos now);
+  void end_link(EndpointLink& link, canary_status code, const std::string& why);
+  void bury_links();
+
+  void on_mismatch(MessageFlow& flow, const Status& why, bool told) override;
+  Status failure_of(const MessageRequest&, const Status& why, Nanos) override { return why; }
+
+  EndpointOptions options_;
+  LaneFactory& factory_;
+  Random random_;
+  std::uint64_t token_ = 0;
+  std::atomic<std::uint32_t> next_listener_{1};
+  MpscRing<EndpointCommand> commands_;
+  bool commands_left_ = false;
+  Messages messages_;
+  std::unique_ptr<Greeter> greeter_;
+  std::vector<std::unique_ptr<EndpointLink>> links_;
+  std::vector<Listener*> listeners_;
+  struct Open {
+    EndpointLink* link;
+    std::uint32_t flow;
+    wire::OpenPayload payload;
+  };
+  std::vector<Open> opens_;          // heard in this cycle
+  std::vector<std::uint64_t> past_;  // names of accepted channels that have ended: they must not come to life again
+  std::size_t next_past_ = 0;
+  Nanos now_;
+  Nanos next_check_;
+  bool leaving_ = false;
+};
+
+}  // namespace canarynet

@@ -1,0 +1,36 @@
+// engine/endpoint_handle.h -- the 128 bytes by which a listener is reached: made by one process, carried by anybody, read as foreign bytes.
+//
+//   0        2     3     4              8                             16
+//   | magic  | ver | n   | listener     | token of the endpoint       | n rails ... zeroes up to 128
+//   rail: | code | port 2 | address 4 or 16 |   code: prefix of an IPv4 subnet (0 to 32), or 64 + that of an IPv6 one
+//
+// Little-endian; addresses in network order. 16 rails with IPv4 fit, 5 with IPv6; further ones are left out. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "topology/rails.h"
+
+namespace canarynet {
+
+inline constexpr std::size_t kHandleBytes = 128;
+
+struct EndpointHandle {
+  std::uint64_t token = 0;     // random, of the endpoint: who has it may connect
+  std::uint32_t listener = 0;  // number of the listener there
+  std::vector<Address> rails;  // where its lanes are accepted, in rail order
+
+  // "10.0.0.1:4000, 10.0.1.1:4000": for messages.
+  std::string text() const;
+};
+
+// Returns how many of the rails fit in.
+std::size_t encode(const EndpointHandle& handle, std::span<std::byte, kHandleBytes> out);
+// CANARY_INVALID_ARGUMENT or CANARY_VERSION, with what is wrong.
+Result<EndpointHandle> decode_handle(std::span<const std::byte, kHandleBytes> bytes);
+
+}  // namespace canarynet

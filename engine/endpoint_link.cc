@@ -1,0 +1,206 @@
+#include "engine/endpoint_link.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+
+namespace canarynet {
+namespace {
+
+constexpr std::uint32_t kGenerationShift = 14;
+static_assert(wire::kConnectionSlots == 1u << kGenerationShift);
+
+std::uint32_t slot_of(std::uint32_t flow) { return flow & (wire::kConnectionSlots - 1); }
+std::uint16_t generation_of(std::uint32_t flow) {
+  return static_cast<std::uint16_t>((flow & ~wire::kConnectionFlow) >> kGenerationShift);
+}
+
+}  // namespace
+
+EndpointLink::EndpointLink(Endpoint& endpoint, std::uint64_t its_name, bool dials)
+    : name(its_name), dialled(dials), endpoint_(endpoint) {}
+
+void EndpointLink::start(std::vector<PathSpec> paths, std::uint64_t token, std::vector<std::string> local_names,
+                         std::vector<std::string> remote_names, Nanos now) {
+  const Settings& s = endpoint_.options_.settings;
+  ChannelOptions c;
+  c.job = token;
+  c.my_engine = static_cast<std::uint32_t>(name);
+  c.peer_engine = static_cast<std::uint32_t>(name >> 32);
+  c.dialer = dialled;
+  c.purpose = wire::kHelloEndpoint;
+  c.paths = std::move(paths);
+  c.piece_bytes = s.piece_bytes;
+  c.heartbeat_interval = s.heartbeat_interval;
+  c.silence_limit = s.silence_limit;
+  c.records = endpoint_.options_.channel_records;
+  c.copies = endpoint_.options_.channel_copies;
+  channel = std::make_unique<Channel>(std::move(c), endpoint_.factory_, *this);
+  channel->set_rail_names(std::move(local_names), std::move(remote_names));
+  peer = std::make_unique<MessagePeer>(channel.get(), static_cast<std::uint64_t>(s.eager_bytes.count));
+  began = idle_since = now;
+  channel->start(now);
+}
+
+bool EndpointLink::add(Connection& connection) {
+  if (free_.empty()) {
+    if (slots_.size() == wire::kConnectionSlots) return false;
+    free_.push_back(static_cast<std::uint32_t>(slots_.size()));
+    slots_.emplace_back();
+  }
+  const std::uint32_t slot = free_.back();
+  free_.pop_back();
+  slots_[slot].connection = &connection;
+  ++slots_[slot].generation;
+  ++used_;
+  connection.flow.flow =
+      wire::kConnectionFlow | static_cast<std::uint32_t>(slots_[slot].generation) << kGenerationShift | slot;
+  return true;
+}
+
+bool EndpointLink::add(Connection& connection, std::uint32_t flow) {
+  const std::uint32_t index = slot_of(flow);
+  if (index >= slots_.size()) slots_.resize(index + 1);
+  Slot& slot = slots_[index];
+  // Generations of a slot only grow (modulo 2^16): whatever is not ahead has been opened before.
+  if (static_cast<std::int16_t>(generation_of(flow) - slot.generation) <= 0) return false;
+  if (slot.connection != nullptr) {  // the word of its end is still on its way
+    Connection& old = *slot.connection;
+    endpoint_.fail(old, Status(CANARY_CLOSED, describe() + " has closed the connection"));
+    remove(old);
+  }
+  slot.generation = generation_of(flow);
+  slot.connection = &connection;
+  ++used_;
+  connection.flow.flow = flow;
+  return true;
+}
+
+void EndpointLink::remove(Connection& connection) {
+  const std::uint32_t index = slot_of(connection.flow.flow);
+  if (index >= slots_.size() || slots_[index].connection != &connection) return;
+  slots_[index].connection = nullptr;
+  if (dialled) free_.push_back(index);
+  if (--used_ == 0) idle_since = endpoint_.now_;
+}
+
+Connection* EndpointLink::find(std::uint32_t flow) const {
+  const std::uint32_t index = slot_of(flow);
+  if (index >= slots_.size()) return nullptr;
+  Connection* c = slots_[index].connection;
+  return c != nullptr && c->flow.flow == flow ? c : nullptr;
+}
+
+void EndpointLink::say(wire::MessageFrame frame, std::uint32_t flow, const void* payload, std::uint32_t bytes,
+                       std::uint32_t op) {
+  if (ended || !channel) return;
+  Control c{frame, flow, op, bytes, {}};
+  if (bytes != 0) std::memcpy(c.payload, payload, bytes);
+  controls_.push_back(c);
+  channel->wake();
+}
+
+void EndpointLink::learn_peer(std::int64_t pid, const char* host) {
+  pid_ = pid;
+  host_.assign(host, strnlen(host, wire::kHostTextBytes));
+}
+
+std::string EndpointLink::describe() const {
+  std::string out = "the peer";
+  if (!host_.empty()) out += " on host " + host_ + " (pid " + std::to_string(pid_) + ")";
+  if (!remote_text.empty()) out += " at " + remote_text;
+  return out;
+}
+
+// --- ChannelClient -------------------------------------------------------------------------------------------------------
+
+bool EndpointLink::next_piece(Channel&, OutPiece* out) {
+  if (ended) return false;
+  if (next_control_ != controls_.size()) {
+    const Control& c = controls_[next_control_++];
+    out->header = wire::Header{};
+    out->header.kind = wire::Kind::kSignature;
+    out->header.flow = c.flow;
+    out->header.op = c.op;
+    out->header.step = static_cast<std::uint16_t>(c.frame);
+    out->header.source = dialled ? 0 : 1;
+    out->header.destination = dialled ? 1 : 0;
+    out->header.payload_bytes = c.bytes;
+    out->payload = c.payload;  // small: copied before the next call
+    out->cookie = kNoCookie;
+    out->rail = -1;
+    return true;
+  }
+  controls_.clear();
+  next_control_ = 0;
+  return endpoint_.messages_.next_piece(*peer, out);
+}
+
+void EndpointLink::on_done(Channel& its_channel, std::uint64_t cookie) {
+  // With the peer's farewell the channel counts as done what nobody has acknowledged: nobody knows, so it is not.
+  if (!its_channel.peer_left()) endpoint_.messages_.on_done(cookie, endpoint_.now_);
+}
+
+Messages::Where EndpointLink::where_is(const wire::Header& h) const {
+  Connection* c = find(h.flow);
+  if (c == nullptr || ended || h.source != c->flow.other || h.destination != c->flow.me) return {nullptr, true};
+  // What overtakes the answer to our request is kept: credits as they are, small messages parked.
+  const bool opening = c->flow.piece_bytes == 0;
+  if (opening && h.kind == wire::Kind::kPiece) return {nullptr, false};
+  return {&c->flow, false};
+}
+
+Landing EndpointLink::landing_for(Channel&, const wire::Header& h) {
+  return endpoint_.messages_.landing_for(*peer, where_is(h), h);
+}
+
+bool EndpointLink::on_arrival(Channel&, const wire::Header& h, const Arrival& arrival) {
+  if (ended) return true;
+  if (h.kind == wire::Kind::kSignature) {
+    const auto frame = static_cast<wire::MessageFrame>(h.step);
+    if (frame == wire::MessageFrame::kOpen) {
+      wire::OpenPayload open;
+      const bool ours = (h.flow & wire::kConnectionFlow) == wire::kConnectionFlow;
+      if (dialled || !ours || arrival.payload.size() != sizeof open) return true;
+      std::memcpy(&open, arrival.payload.data(), sizeof open);
+      endpoint_.on_open(*this, h.flow, open);
+      return true;
+    }
+    if (frame == wire::MessageFrame::kOpened) {
+      wire::OpenedPayload opened;
+      Connection* c = find(h.flow);
+      if (!dialled || c == nullptr || c->flow.piece_bytes != 0 || arrival.payload.size() != sizeof opened) return true;
+      std::memcpy(&opened, arrival.payload.data(), sizeof opened);
+      learn_peer(opened.pid, opened.host);
+      const auto mine = static_cast<std::uint32_t>(endpoint_.options_.settings.piece_bytes.count);
+      if (opened.accepted == 0 || opened.piece_bytes < 1024 || opened.piece_bytes > mine) {
+        endpoint_.fail(*c, Status(CANARY_CLOSED, describe() + " does not listen under this handle any more"));
+        return true;
+      }
+      peer->eager_budget = std::min<std::uint64_t>(peer->eager_budget, opened.eager_bytes);
+      endpoint_.messages_.open(c->flow, opened.piece_bytes);
+      c->state.store(Connection::State::kUp, std::memory_order_release);
+      return true;
+    }
+    if (frame == wire::MessageFrame::kClose) {
+      Connection* c = find(h.flow);
+      if (c == nullptr || !c->flow.failure.ok()) return true;
+      channel->cancel_flow(h.flow);
+      endpoint_.messages_.settle_sends(c->flow, h.op, endpoint_.now_);
+      endpoint_.fail(*c, Status(CANARY_CLOSED, describe() + " has closed the connection"));
+      return true;
+    }
+  }
+  return endpoint_.messages_.on_arrival(*peer, where_is(h), h, arrival, endpoint_.now_);
+}
+
+void EndpointLink::on_landing_lost(Channel&, const wire::Header& h, std::uint64_t cookie) {
+  endpoint_.messages_.on_landing_lost(*peer, where_is(h), h, cookie);
+}
+
+void EndpointLink::on_path_event(Channel&, const Path&, const std::string& what) {
+  log(LogLevel::kInfo, "path to %s: %s", describe().c_str(), what.c_str());
+}
+
+}  // namespace canarynet

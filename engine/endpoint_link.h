@@ -1,0 +1,88 @@
+// engine/endpoint_link.h -- one channel of an endpoint to another, with the connections that use it.
+//
+// Thread: the endpoint's. Memory: the link belongs to the endpoint; connections to their users. A link ends once; until it is buried its
+// channel stays (callbacks may be under way).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/endpoint.h"
+
+namespace canarynet {
+
+class EndpointLink final : public ChannelClient {
+ public:
+  EndpointLink(Endpoint& endpoint, std::uint64_t its_name, bool dials);
+
+  // Makes the channel; `paths` as ChannelOptions wants them.
+  void start(std::vector<PathSpec> paths, std::uint64_t token, std::vector<std::string> local_names,
+             std::vector<std::string> remote_names, Nanos now);
+  // A number for a new connection; false: all are taken.
+  bool add(Connection& connection);
+  // Under the number the dialling side has given. False: it was seen before, or makes no sense.
+  bool add(Connection& connection, std::uint32_t flow);
+  void remove(Connection& connection);
+  Connection* find(std::uint32_t flow) const;
+  void say(wire::MessageFrame frame, std::uint32_t flow, const void* payload, std::uint32_t bytes,
+           std::uint32_t op = 0);
+  // "host a (pid 12) at 10.0.0.1:4000, 10.0.1.1:4000"
+  std::string describe() const;
+  void learn_peer(std::int64_t pid, const char* host);
+  std::size_t connections() const { return used_; }
+  template <typename Fn>
+  void for_each(Fn fn) {
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      if (slots_[i].connection != nullptr) fn(*slots_[i].connection);
+    }
+  }
+
+  // ChannelClient
+  bool next_piece(Channel& channel, OutPiece* out) override;
+  void on_done(Channel& channel, std::uint64_t cookie) override;
+  Landing landing_for(Channel& channel, const wire::Header& header) override;
+  bool on_arrival(Channel& channel, const wire::Header& header, const Arrival& arrival) override;
+  void on_landing_lost(Channel& channel, const wire::Header& header, std::uint64_t cookie) override;
+  void on_heartbeat(Channel&, const wire::Header&) override {}
+  void fill_heartbeat(Channel&, wire::Header*) override {}
+  void on_abort(Channel&, const wire::Header&, std::span<const std::byte>) override {}
+  void on_path_event(Channel& channel, const Path& path, const std::string& what) override;
+
+  const std::uint64_t name;
+  const bool dialled;
+  std::uint64_t remote_token = 0;  // dialled
+  std::string remote_text;         // its addresses, or where its lanes came from
+  std::unique_ptr<Channel> channel;
+  std::unique_ptr<MessagePeer> peer;
+  Nanos began;
+  Nanos idle_since;
+  Nanos hung_up_since = Nanos::max();
+  bool ended = false;
+
+ private:
+  struct Slot {
+    Connection* connection = nullptr;
+    std::uint16_t generation = 0;
+  };
+  struct Control {
+    wire::MessageFrame frame;
+    std::uint32_t flow;
+    std::uint32_t op;
+    std::uint32_t bytes;
+    std::byte payload[sizeof(wire::OpenPayload)];
+  };
+  Messages::Where where_is(const wire::Header& header) const;
+
+  Endpoint& endpoint_;
+  std::vector<Slot> slots_;
+  std::vector<std::uint32_t> free_;
+  std::size_t used_ = 0;
+  std::vector<Control> controls_;  // to be said, oldest first from next_control_
+  std::size_t next_control_ = 0;
+  std::string host_;
+  std::int64_t pid_ = 0;
+};
+
+}  // namespace canarynet

@@ -1,0 +1,173 @@
+// engine/message_flow.h -- the state of ordered messages between two ends: requests, and per pair of ends what was sent and received.
+//
+// A message is cut in cells of the flow's piece size, which travel over whatever lane is best and land in the receiver's buffer. The k-th
+// send of one end meets the k-th receive of the other (within a group of receives: by tag).
+// Units: bytes; message numbers count from 1 and never wrap (64 bits here, the low 32 on the wire).
+// Memory: requests belong to the caller until their ticket is done; their buffers are borrowed as long. Nothing here allocates after a flow
+// was made. Thread: the engine's owner, but for MessageRequest::ticket. engine/messages.h drives all of it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/units.h"
+#include "engine/eager_store.h"
+#include "engine/ticket.h"
+#include "transport/channel.h"
+#include "transport/message_wire.h"
+
+namespace canarynet {
+
+struct MessageFlow;
+
+// Which ones of a row of things are through: all before base(), and single ones among the next 1024.
+class ThroughWindow {
+ public:
+  static constexpr std::uint64_t kReach = 1024;
+
+  void reset(std::uint64_t base) {
+    base_ = base;
+    bits_.fill(0);
+  }
+  std::uint64_t base() const { return base_; }
+  bool in_reach(std::uint64_t i) const { return i < base_ + kReach; }
+  bool through(std::uint64_t i) const { return i < base_ || (in_reach(i) && bit(i)); }
+  // Of one in reach. False when it was through already.
+  bool mark(std::uint64_t i) {
+    if (through(i)) return false;
+    bits_[i % kReach / 64] |= std::uint64_t{1} << (i % 64);
+    while (bit(base_)) {
+      bits_[base_ % kReach / 64] &= ~(std::uint64_t{1} << (base_ % 64));
+      ++base_;
+    }
+    return true;
+  }
+
+ private:
+  bool bit(std::uint64_t i) const { return (bits_[i % kReach / 64] >> (i % 64)) & 1; }
+  std::uint64_t base_ = 0;
+  std::array<std::uint64_t, kReach / 64> bits_{};
+};
+
+// One send or one receive. The caller sets the first part and keeps the request until the ticket is done.
+struct MessageRequest {
+  std::byte* data = nullptr;  // a send only reads it
+  std::uint64_t bytes = 0;    // a send's length; a receive's room
+  std::uint32_t tag = 0;      // connections only
+  std::uint8_t type = CANARY_U8;
+  bool sends = false;
+  Nanos time_limit{};  // 0: none; else from submission
+  MessageFlow* flow = nullptr;
+  void* member = nullptr;          // groups: the GroupMember that calls; the engine finds the flow
+  int partner = -1;                // groups: the other's rank
+  MessageRequest* also = nullptr;  // receives: the rest of a group that is posted with this one
+  OpTicket* ticket = nullptr;
+
+  // Of a receive that is done: what has come.
+  std::uint64_t received_bytes = 0;
+
+  // The engine's.
+  std::uint64_t number = 0;       // of the message; a grouped receive gets it when the first cell comes
+  std::uint64_t group_first = 0;  // a receive's number is one of [group_first, group_first + group_size)
+  std::uint32_t group_size = 1;
+  std::uint32_t slot = 0xffffffff;  // in Messages' table, once a cell was sent
+  std::uint64_t length = 0;         // of the message
+  std::uint64_t cells = 0;          // 0: not known yet (receives)
+  std::uint64_t next_cell = 0;      // sends
+  std::uint64_t cells_done = 0;
+  bool eager = false;                                               // a send that did not wait for its credit
+  ThroughWindow through;                                            // sends: acknowledged cells; receives: arrived ones
+  std::array<std::uint64_t, ThroughWindow::kReach / 64> landing{};  // receives: cells that are being written in place
+  Nanos entered;
+  Nanos last_progress;
+  Nanos deadline = Nanos::max();
+  MessageRequest* previous = nullptr;
+  MessageRequest* next = nullptr;
+
+  bool is_landing(std::uint64_t cell) const { return (landing[cell % ThroughWindow::kReach / 64] >> (cell % 64)) & 1; }
+  void set_landing(std::uint64_t cell, bool on) {
+    const std::uint64_t mask = std::uint64_t{1} << (cell % 64);
+    std::uint64_t& word = landing[cell % ThroughWindow::kReach / 64];
+    word = on ? word | mask : word & ~mask;
+  }
+};
+
+// Requests in the order in which they were made.
+struct MessageList {
+  MessageRequest* head = nullptr;
+  MessageRequest* tail = nullptr;
+  void push(MessageRequest* r) {
+    r->previous = tail;
+    r->next = nullptr;
+    (tail != nullptr ? tail->next : head) = r;
+    tail = r;
+  }
+  void remove(MessageRequest* r) {
+    (r->previous != nullptr ? r->previous->next : head) = r->next;
+    (r->next != nullptr ? r->next->previous : tail) = r->previous;
+  }
+};
+
+// What all flows over one channel share.
+struct MessagePeer {
+  explicit MessagePeer(Channel* its_channel, std::uint64_t eager_bytes)
+      : channel(its_channel), parked(eager_bytes), eager_budget(eager_bytes) {}
+  Channel* channel;   // null once it has ended; what is parked can still be received
+  EagerStore parked;  // small messages that came before their receive
+  std::uint64_t eager_budget;
+  std::uint64_t eager_used = 0;  // charged for what we sent without a credit and the peer has not given one for since
+  MessageFlow* ready_head = nullptr;
+  MessageFlow* ready_tail = nullptr;
+  bool turn = false;  // the engine's: whether messages come before operations next time
+};
+
+// One end of a pair. Sends and receives are numbered apart.
+struct MessageFlow {
+  std::uint32_t flow = 0;   // on the wire
+  std::uint32_t epoch = 0;  // groups
+  std::uint16_t me = 0;
+  std::uint16_t other = 0;
+  bool tagged = false;          // a connection: the header carries tags instead of the epoch
+  bool exact = false;           // a group: both sides must name the same length and type
+  MessagePeer* peer = nullptr;  // null: both ends are in this engine, or nothing connects them
+  MessageFlow* twin = nullptr;  // the other end, if it is in this engine
+  std::uint32_t piece_bytes = 0;
+  std::uint64_t eager_max = 0;  // longest message that may go before its credit: one cell
+  void* owner = nullptr;
+
+  // sending
+  MessageList sends;
+  MessageRequest* cursor = nullptr;  // first with cells that were not handed to the channel
+  std::uint64_t sent = 0;            // number of the last send
+  std::uint64_t credited = 0;        // the peer has a place for everything up to this number
+  struct Debt {
+    std::uint64_t number = 0;
+    std::uint32_t bytes = 0;
+  };
+  static constexpr std::uint32_t kDebts = 256;
+  std::unique_ptr<Debt[]> debts;  // eager messages the peer may still have parked, oldest first: a ring of kDebts
+  std::uint32_t debts_first = 0;
+  std::uint32_t debts_count = 0;
+
+  // receiving
+  MessageList receives;
+  std::uint64_t posted = 0;       // number of the last receive
+  std::uint64_t credit_sent = 0;  // the peer was told of receives up to this number
+  ThroughWindow received;         // messages that are complete
+
+  bool refusal_due = false;
+  std::uint64_t refused = 0;  // its message's number
+  wire::RefusePayload refusal;
+  Status failure;  // not OK: the flow has ended
+
+  bool ready = false;  // in its peer's list of flows with something to send
+  MessageFlow* next_ready = nullptr;
+
+  Nanos last_progress;  // of any message in either direction
+
+  bool idle() const { return sends.head == nullptr && receives.head == nullptr; }
+};
+
+}  // namespace canarynet

@@ -1,0 +1,525 @@
+#include "engine/messages.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "base/check.h"
+#include "base/types.h"
+
+namespace canarynet {
+namespace {
+
+// Landing cookies: what on_arrival must remember of a landing's decision.
+constexpr std::uint64_t kAckDiscarded = 0;  // a duplicate, or of a flow that has ended
+constexpr std::uint64_t kNoPlace = 1;       // not acked: it comes again
+constexpr std::uint64_t kLanded = 2;
+constexpr std::uint64_t kParked = 3;
+constexpr std::uint64_t kMisfit = 4;  // the message fits no receive: on_arrival says so
+
+constexpr std::uint32_t kNone = 0xffffffff;
+constexpr Landing kForget{Landing::Kind::kDiscard, nullptr, kAckDiscarded};
+constexpr Landing kComeAgain{Landing::Kind::kDiscard, nullptr, kNoPlace};
+
+// The 64-bit number whose low half is `low`, nearest to `near`.
+std::uint64_t unwrap(std::uint32_t low, std::uint64_t near) {
+  const auto distance = static_cast<std::int32_t>(low - static_cast<std::uint32_t>(near));
+  return near + static_cast<std::uint64_t>(static_cast<std::int64_t>(distance));
+}
+
+std::uint64_t cells_of(std::uint64_t bytes, std::uint32_t piece_bytes) {
+  return bytes == 0 ? 1 : (bytes + piece_bytes - 1) / piece_bytes;
+}
+std::uint32_t cell_bytes(std::uint64_t length, std::uint32_t piece_bytes, std::uint64_t cell) {
+  const std::uint64_t at = cell * piece_bytes;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(length - at, piece_bytes));
+}
+std::byte* place_of(const MessageFlow& flow, const MessageRequest& r, std::uint64_t cell) {
+  return r.data + cell * flow.piece_bytes;
+}
+std::uint32_t tag_of(const MessageFlow& flow, const wire::Header& h) { return flow.tagged ? h.epoch : 0; }
+
+}  // namespace
+
+// --- making and ending ---------------------------------------------------------------------------------------------------
+
+void Messages::open(MessageFlow& flow, std::uint32_t piece_bytes) {
+  flow.piece_bytes = piece_bytes;
+  flow.received.reset(1);
+  if (flow.peer == nullptr) return;
+  // A cell's charge must leave room for those of other flows.
+  flow.eager_max = std::min<std::uint64_t>(piece_bytes, flow.peer->eager_budget / 4);
+  flow.debts = std::make_unique<MessageFlow::Debt[]>(MessageFlow::kDebts);
+}
+
+void Messages::post(MessageRequest* request, Nanos now) {
+  MessageFlow& f = *request->flow;
+  std::uint32_t group = 0;
+  for (const MessageRequest* r = request; r != nullptr; r = r->also) ++group;
+  const std::uint64_t first = (request->sends ? f.sent : f.posted) + 1;
+  (request->sends ? f.sent : f.posted) += group;
+  MessageRequest* following = nullptr;
+  for (MessageRequest* r = request; r != nullptr; r = following) {
+    following = r->also;
+    r->group_first = first;
+    r->group_size = group;
+    r->number = group == 1 ? first : 0;
+    r->slot = kNone;
+    r->length = r->sends ? r->bytes : 0;
+    r->cells = r->sends ? cells_of(r->bytes, f.piece_bytes) : 0;
+    r->next_cell = r->cells_done = r->received_bytes = 0;
+    r->eager = false;
+    r->through.reset(0);
+    r->landing.fill(0);
+    r->entered = r->last_progress = now;
+    r->deadline = r->time_limit.count > 0 ? now + r->time_limit : Nanos::max();
+    ++pending_;
+    MessageList& list = r->sends ? f.sends : f.receives;
+    list.push(r);
+    if (r->sends && f.cursor == nullptr) f.cursor = r;
+  }
+  if (!request->sends && f.peer != nullptr) claim_parked(f, now);
+  if (!f.failure.ok()) {
+    const Status why = f.failure;
+    fail(f, why, now);
+  } else if (f.twin != nullptr) {
+    match_local(request->sends ? f : *f.twin, now);
+  } else if (f.peer != nullptr) {
+    make_ready(f);
+  }
+}
+
+void Messages::fail(MessageFlow& flow, const Status& why, Nanos now) {
+  if (flow.failure.ok()) flow.failure = why;
+  flow.cursor = nullptr;
+  for (MessageList* list : {&flow.sends, &flow.receives}) {
+    while (MessageRequest* r = list->head) {
+      list->remove(r);
+      finish(*r, host_.failure_of(*r, why, now));
+    }
+  }
+  if (flow.peer != nullptr) give_back_debts(flow, flow.sent);
+}
+
+void Messages::finish(MessageRequest& r, Status status) {
+  release_slot(r);
+  --pending_;
+  r.ticket->finish(std::move(status));
+}
+
+void Messages::release_slot(MessageRequest& r) {
+  if (r.slot == kNone) return;
+  slots_[r.slot] = nullptr;
+  free_slots_.push_back(r.slot);
+  r.slot = kNone;
+}
+
+void Messages::drop_parked(MessagePeer& peer, std::uint32_t flow) {
+  peer.parked.for_each([&](EagerStore::Entry& e) {
+    if (e.header.flow == flow) peer.parked.release(&e);
+  });
+}
+
+void Messages::make_ready(MessageFlow& flow) {
+  MessagePeer& peer = *flow.peer;
+  if (peer.channel == nullptr) return;
+  peer.channel->wake();
+  if (flow.ready) return;
+  flow.ready = true;
+  flow.next_ready = nullptr;
+  (peer.ready_tail != nullptr ? peer.ready_tail->next_ready : peer.ready_head) = &flow;
+  peer.ready_tail = &flow;
+}
+
+void Messages::forget(MessageFlow& flow) {
+  if (!flow.ready) return;
+  MessagePeer& peer = *flow.peer;
+  MessageFlow* before = nullptr;
+  for (MessageFlow* f = peer.ready_head; f != &flow; f = f->next_ready) before = f;
+  (before != nullptr ? before->next_ready : peer.ready_head) = flow.next_ready;
+  if (peer.ready_tail == &flow) peer.ready_tail = before;
+  flow.ready = false;
+}
+
+// --- sending -------------------------------------------------------------------------------------------------------------
+
+bool Messages::next_piece(MessagePeer& peer, OutPiece* out) {
+  while (MessageFlow* f = peer.ready_head) {
+    // Flows take turns, frame by frame; one with nothing to send leaves the list.
+    peer.ready_head = f->next_ready;
+    if (peer.ready_head == nullptr) peer.ready_tail = nullptr;
+    f->ready = false;
+    if (!fill(*f, out)) continue;
+    make_ready(*f);
+    return true;
+  }
+  return false;
+}
+
+// Whether its first cell may leave now.
+bool Messages::may_go(MessageFlow& f, MessageRequest& r) {
+  if (r.number <= f.credited || r.eager) return true;
+  if (r.length > f.eager_max || f.debts_count == MessageFlow::kDebts) return false;
+  const std::uint32_t charge = EagerStore::charge(static_cast<std::uint32_t>(r.length));
+  if (f.peer->eager_used + charge > f.peer->eager_budget) return false;
+  f.peer->eager_used += charge;
+  f.debts[(f.debts_first + f.debts_count++) % MessageFlow::kDebts] = {r.number, charge};
+  return r.eager = true;
+}
+
+bool Messages::fill(MessageFlow& f, OutPiece* out) {
+  wire::Header& h = out->header;
+  h = wire::Header{};
+  h.flow = f.flow;
+  h.epoch = f.epoch;
+  h.source = f.me;
+  h.destination = f.other;
+  out->payload = nullptr;
+  out->has_payload_crc = false;
+  out->cookie = kNoCookie;
+  out->rail = -1;
+  if (f.refusal_due) {
+    f.refusal_due = false;
+    h.kind = wire::Kind::kSignature;
+    h.step = static_cast<std::uint16_t>(wire::MessageFrame::kRefuse);
+    h.op = static_cast<std::uint32_t>(f.refused);
+    h.payload_bytes = sizeof f.refusal;
+    out->payload = reinterpret_cast<const std::byte*>(&f.refusal);
+    return true;
+  }
+  if (!f.failure.ok()) return false;
+  if (f.credit_sent < f.posted) {
+    f.credit_sent = f.posted;
+    h.kind = wire::Kind::kSignature;
+    h.step = static_cast<std::uint16_t>(wire::MessageFrame::kCredit);
+    h.op = static_cast<std::uint32_t>(f.posted);
+    return true;
+  }
+  MessageRequest* r = f.cursor;
+  if (r == nullptr || !may_go(f, *r) || !r->through.in_reach(r->next_cell)) return false;
+  if (r->slot == kNone) {
+    if (free_slots_.empty()) {
+      free_slots_.push_back(static_cast<std::uint32_t>(slots_.size()));
+      slots_.push_back(nullptr);
+      free_slots_.reserve(slots_.capacity());
+    }
+    r->slot = free_slots_.back();
+    free_slots_.pop_back();
+    slots_[r->slot] = r;
+  }
+  const std::uint64_t cell = r->next_cell++;
+  h.kind = wire::Kind::kPiece;
+  h.op = static_cast<std::uint32_t>(r->number);
+  if (f.tagged) h.epoch = r->tag;
+  wire::set_message_length(&h, r->length, r->type);
+  h.piece = static_cast<std::uint32_t>(cell);
+  h.payload_bytes = cell_bytes(r->length, f.piece_bytes, cell);
+  out->payload = place_of(f, *r, cell);
+  out->borrow = true;
+  out->cookie = kCookieBit | std::uint64_t{r->slot} << 32 | static_cast<std::uint32_t>(cell);
+  if (r->next_cell == r->cells) f.cursor = r->next;
+  return true;
+}
+
+void Messages::on_done(std::uint64_t cookie, Nanos now) {
+  const auto slot = static_cast<std::size_t>((cookie & ~kCookieBit) >> 32);
+  MessageRequest* r = slot < slots_.size() ? slots_[slot] : nullptr;
+  if (r == nullptr || !r->through.mark(static_cast<std::uint32_t>(cookie))) return;
+  r->last_progress = r->flow->last_progress = now;
+  if (++r->cells_done == r->cells) {
+    complete_send(*r);
+  } else if (r->flow->cursor == r) {
+    make_ready(*r->flow);  // it may have waited for the window
+  }
+}
+
+void Messages::complete_send(MessageRequest& r) {
+  r.flow->sends.remove(&r);
+  finish(r, Status());
+}
+
+void Messages::settle_sends(MessageFlow& f, std::uint32_t op, Nanos now) {
+  const std::uint64_t number = unwrap(op, f.credited);
+  while (f.sends.head != nullptr && f.sends.head->number <= number) {
+    if (f.cursor == f.sends.head) f.cursor = f.cursor->next;
+    f.last_progress = now;
+    complete_send(*f.sends.head);
+  }
+}
+
+void Messages::give_back_debts(MessageFlow& f, std::uint64_t up_to) {
+  while (f.debts_count != 0 && f.debts[f.debts_first].number <= up_to) {
+    f.peer->eager_used -= f.debts[f.debts_first].bytes;
+    f.debts_first = (f.debts_first + 1) % MessageFlow::kDebts;
+    --f.debts_count;
+  }
+}
+
+void Messages::on_credit(MessageFlow& f, std::uint32_t op, Nanos now) {
+  const std::uint64_t number = unwrap(op, f.credited);
+  if (number <= f.credited || !f.failure.ok()) return;
+  f.credited = number;
+  give_back_debts(f, number);
+  f.last_progress = now;
+  for (MessageRequest* r = f.sends.head; r != nullptr && r->number <= number; r = r->next) r->last_progress = now;
+  make_ready(f);
+}
+
+// --- local ---------------------------------------------------------------------------------------------------------------
+
+// Both ends are in this engine: memory to memory.
+void Messages::match_local(MessageFlow& sender, Nanos now) {
+  MessageFlow& receiver = *sender.twin;
+  for (MessageRequest* s = sender.sends.head; s != nullptr && s->number <= receiver.posted;) {
+    wire::Header h;
+    h.epoch = s->tag;
+    wire::set_message_length(&h, s->length, s->type);
+    MessageRequest* r = nullptr;
+    if (find_receive(receiver, s->number, s->tag, &r) != Match::kFound || !accepts(receiver, *r, s->number, h)) {
+      mismatch(receiver, s->number, h, r);
+      return;  // both have failed
+    }
+    if (s->length != 0) std::memcpy(r->data, s->data, s->length);
+    sender.last_progress = receiver.last_progress = now;
+    if (sender.cursor == s) sender.cursor = s->next;
+    MessageRequest* const following = s->next;
+    complete_send(*s);
+    complete_receive(receiver, *r);
+    s = following;
+  }
+}
+
+// --- arriving ------------------------------------------------------------------------------------------------------------
+
+std::uint64_t Messages::number_of(const MessageFlow& flow, const wire::Header& h) {
+  return unwrap(h.op, flow.received.base());
+}
+
+Messages::Match Messages::find_receive(MessageFlow& f, std::uint64_t number, std::uint32_t tag, MessageRequest** out) {
+  if (number > f.posted) return Match::kNotPosted;
+  MessageRequest* open = nullptr;  // the first of its group that has the tag and no message yet
+  std::uint32_t same_tag = 0;
+  std::uint64_t bound_before = 0, group_first = 0;
+  for (MessageRequest* r = f.receives.head; r != nullptr; r = r->next) {
+    if (r->number == number) {
+      *out = r;
+      return Match::kFound;
+    }
+    if (number < r->group_first || number >= r->group_first + r->group_size) continue;
+    group_first = r->group_first;
+    if (r->number != 0 && r->number < number) ++bound_before;
+    if (r->number != 0 || r->tag != tag) continue;
+    ++same_tag;
+    if (open == nullptr) open = r;
+  }
+  if (open == nullptr) return Match::kUnknownTag;
+  if (same_tag > 1) {
+    // Equal tags are filled in the order of the sends: all messages of the group before this one must have their places.
+    for (std::uint64_t n = group_first; n < number; ++n) bound_before += f.received.through(n) ? 1 : 0;
+    if (bound_before != number - group_first) return Match::kAmbiguous;
+  }
+  open->number = number;
+  *out = open;
+  return Match::kFound;
+}
+
+bool Messages::accepts(MessageFlow& f, MessageRequest& r, std::uint64_t number, const wire::Header& h) {
+  const std::uint64_t length = wire::message_length(h);
+  if (r.cells != 0) return length == r.length && number == r.number;
+  const bool fits = f.exact ? length == r.bytes && wire::message_type(h) == r.type : length <= r.bytes;
+  if (!fits) return false;
+  r.length = length;
+  r.cells = cells_of(length, f.piece_bytes);
+  return true;
+}
+
+bool Messages::well_formed(const MessageFlow& f, const MessageRequest& r, const wire::Header& h) {
+  return h.piece < r.cells && h.payload_bytes == cell_bytes(r.length, f.piece_bytes, h.piece);
+}
+
+Landing Messages::landing_for(MessagePeer& peer, const Where& where, const wire::Header& h) {
+  if (h.kind == wire::Kind::kSignature) return {Landing::Kind::kSlot, nullptr, kLanded};
+  if (where.over) return kForget;
+  if (MessageFlow* f = where.flow) {
+    const std::uint64_t number = number_of(*f, h);
+    if (f->received.through(number)) return kForget;
+    if (!f->received.in_reach(number)) return kComeAgain;
+    MessageRequest* r = nullptr;
+    switch (find_receive(*f, number, tag_of(*f, h), &r)) {
+      case Match::kFound: {
+        const bool first = r->cells == 0;
+        if (!accepts(*f, *r, number, h)) return first ? Landing{Landing::Kind::kDiscard, nullptr, kMisfit} : kForget;
+        if (!well_formed(*f, *r, h) || r->through.through(h.piece)) return kForget;
+        if (!r->through.in_reach(h.piece)) return kComeAgain;
+        if (r->is_landing(h.piece)) return {Landing::Kind::kSlot, nullptr, kLanded};
+        if (h.payload_bytes == 0) return {Landing::Kind::kSlot, nullptr, kLanded};
+        r->set_landing(h.piece, true);
+        return {Landing::Kind::kSpan, place_of(*f, *r, h.piece), kLanded};
+      }
+      case Match::kUnknownTag:
+        return {Landing::Kind::kDiscard, nullptr, kMisfit};
+      case Match::kAmbiguous:
+      case Match::kNotPosted:
+        break;
+    }
+    if (!f->failure.ok()) return kForget;
+  }
+  // Only a message of one cell may come before its receive.
+  if (h.piece != 0 || wire::message_length(h) != h.payload_bytes) return kComeAgain;
+  if (EagerStore::Entry* known = peer.parked.find(h)) return known->complete ? kForget : kComeAgain;
+  EagerStore::Entry* e = peer.parked.take(h);
+  if (e == nullptr) return kComeAgain;
+  return {Landing::Kind::kSpan, peer.parked.data(*e), kParked};
+}
+
+bool Messages::on_arrival(MessagePeer& peer, const Where& where, const wire::Header& h, const Arrival& arrival,
+                          Nanos now) {
+  if (h.kind == wire::Kind::kSignature) {
+    if (where.over) return true;
+    if (where.flow == nullptr) return false;
+    if (h.step == static_cast<std::uint16_t>(wire::MessageFrame::kCredit)) on_credit(*where.flow, h.op, now);
+    wire::RefusePayload refusal;
+    if (h.step == static_cast<std::uint16_t>(wire::MessageFrame::kRefuse) && arrival.payload.size() == sizeof refusal) {
+      std::memcpy(&refusal, arrival.payload.data(), sizeof refusal);
+      on_refusal(*where.flow, h, refusal);
+    }
+    return true;
+  }
+  if (arrival.discarded && arrival.cookie != kMisfit) return arrival.cookie != kNoPlace;
+  EagerStore::Entry* parked = arrival.cookie == kParked ? peer.parked.find(h) : nullptr;
+  MessageFlow* f = where.over ? nullptr : where.flow;
+  if (f == nullptr) {
+    if (parked != nullptr) parked->complete = true;
+    if (parked != nullptr && where.over) peer.parked.release(parked);
+    return true;
+  }
+  const std::uint64_t number = number_of(*f, h);
+  const bool known = f->received.through(number) || (!f->failure.ok() && number <= f->posted);
+  MessageRequest* r = nullptr;
+  const Match match = known ? Match::kNotPosted : find_receive(*f, number, tag_of(*f, h), &r);
+  if (match == Match::kFound) {
+    const bool first = r->cells == 0;
+    if (!accepts(*f, *r, number, h)) {
+      if (parked != nullptr) peer.parked.release(parked);
+      if (first) mismatch(*f, number, h, r);
+      return true;
+    }
+    if (!arrival.discarded && well_formed(*f, *r, h)) arrived(*f, *r, h, arrival.payload.data(), now);
+  } else if (match == Match::kUnknownTag) {
+    mismatch(*f, number, h, nullptr);
+  } else if (parked != nullptr && !known) {
+    parked->complete = true;
+    return true;
+  }
+  if (parked != nullptr) peer.parked.release(parked);
+  return true;
+}
+
+void Messages::arrived(MessageFlow& f, MessageRequest& r, const wire::Header& h, const std::byte* payload, Nanos now) {
+  if (!r.through.in_reach(h.piece) || !r.through.mark(h.piece)) return;
+  std::byte* const place = place_of(f, r, h.piece);
+  const bool other_landing = r.is_landing(h.piece) && payload != place;
+  r.set_landing(h.piece, false);
+  r.last_progress = f.last_progress = now;
+  if (payload != place && h.payload_bytes != 0) std::memcpy(place, payload, h.payload_bytes);
+  const bool grouped = r.group_size > 1;
+  const bool complete = ++r.cells_done == r.cells;
+  if (other_landing) f.peer->channel->redirect_landing(h);  // before anybody may take the memory back
+  if (complete) complete_receive(f, r);
+  if (grouped) claim_parked(f, now);  // one that waited for this message's binding
+}
+
+void Messages::complete_receive(MessageFlow& f, MessageRequest& r) {
+  f.received.mark(r.number);
+  f.receives.remove(&r);
+  r.received_bytes = r.length;
+  finish(r, Status());
+}
+
+// Messages that came before their receive.
+void Messages::claim_parked(MessageFlow& f, Nanos now) {
+  EagerStore& store = f.peer->parked;
+  for (bool again = true; again && !store.empty() && f.receives.head != nullptr;) {
+    again = false;
+    store.for_each([&](EagerStore::Entry& e) {
+      const wire::Header& h = e.header;
+      if (f.receives.head == nullptr) return;  // ended by one that did not fit
+      if (!e.complete || h.flow != f.flow || h.source != f.other || h.destination != f.me) return;
+      if (!f.tagged && h.epoch != f.epoch) return;
+      const std::uint64_t number = number_of(f, h);
+      if (f.received.through(number)) return store.release(&e);
+      if (!f.received.in_reach(number)) return;
+      MessageRequest* r = nullptr;
+      const Match match = find_receive(f, number, tag_of(f, h), &r);
+      if (match == Match::kNotPosted || match == Match::kAmbiguous) return;
+      const wire::Header header = h;
+      if (match == Match::kUnknownTag || !accepts(f, *r, number, header)) {
+        store.release(&e);
+        mismatch(f, number, header, r);
+        return;
+      }
+      if (well_formed(f, *r, header) && r->through.mark(header.piece)) {
+        if (header.payload_bytes != 0) std::memcpy(place_of(f, *r, header.piece), store.data(e), header.payload_bytes);
+        r->last_progress = f.last_progress = now;
+        again = r->group_size > 1;
+        if (++r->cells_done == r->cells) complete_receive(f, *r);
+      }
+      store.release(&e);
+    });
+  }
+}
+
+void Messages::on_landing_lost(MessagePeer& peer, const Where& where, const wire::Header& h, std::uint64_t cookie) {
+  if (cookie == kParked) {
+    if (EagerStore::Entry* e = peer.parked.find(h); e != nullptr && !e->complete) peer.parked.release(e);
+    return;
+  }
+  if (where.over || where.flow == nullptr) return;
+  const std::uint64_t number = number_of(*where.flow, h);
+  for (MessageRequest* r = where.flow->receives.head; r != nullptr; r = r->next) {
+    if (r->number == number && !r->through.through(h.piece)) r->set_landing(h.piece, false);
+  }
+}
+
+// --- what does not fit ---------------------------------------------------------------------------------------------------
+
+void Messages::mismatch(MessageFlow& f, std::uint64_t number, const wire::Header& h, const MessageRequest* r) {
+  const std::uint64_t length = wire::message_length(h);
+  std::string text = "message #" + std::to_string(number) + ": ";
+  if (r == nullptr) {
+    text += "it has tag " + std::to_string(tag_of(f, h)) + ", and no receive of its group has that";
+  } else if (f.exact) {
+    const auto words = [](std::uint64_t bytes, std::uint8_t type) {
+      const bool known = type < kDataTypeCount;
+      const std::string name =
+          known ? std::string(name_of(static_cast<DataType>(type))) : "type " + std::to_string(type);
+      return name + " n=" + std::to_string(known ? bytes / size_of(static_cast<DataType>(type)) : bytes);
+    };
+    text += "rank " + std::to_string(f.other) + " of the group sends " + words(length, wire::message_type(h)) +
+            ", rank " + std::to_string(f.me) + " receives " + words(r->bytes, r->type);
+  } else {
+    text += std::to_string(length) + " bytes were sent, the receive has room for " + std::to_string(r->bytes);
+  }
+  f.refusal = {};
+  f.refusal.message_bytes = length;
+  f.refusal.room_bytes = r != nullptr ? r->bytes : 0;
+  f.refusal.tag = tag_of(f, h);
+  f.refusal.unknown_tag = r == nullptr ? 1 : 0;
+  f.refused = number;
+  f.refusal_due = f.peer != nullptr && !f.exact;  // a group's verdict tells everybody
+  if (f.refusal_due) make_ready(f);
+  host_.on_mismatch(f, Status(CANARY_MISMATCH, text), false);
+}
+
+void Messages::on_refusal(MessageFlow& f, const wire::Header& h, const wire::RefusePayload& refusal) {
+  std::string text = "message #" + std::to_string(unwrap(h.op, f.credited)) + ": ";
+  if (refusal.unknown_tag != 0) {
+    text += "it has tag " + std::to_string(refusal.tag) + ", and no receive of its group has that";
+  } else {
+    text += std::to_string(refusal.message_bytes) + " bytes were sent, the receive has room for " +
+            std::to_string(refusal.room_bytes);
+  }
+  host_.on_mismatch(f, Status(CANARY_MISMATCH, text), true);
+}
+
+}  // namespace canarynet
