@@ -43,7 +43,8 @@ class Work {
         is_root_(context.rank() == options.root),
         rank_(static_cast<std::size_t>(context.rank())),
         ranks_(static_cast<std::size_t>(context.world_size())),
-        element_(element_bytes(options.type)) {
+        element_(element_bytes(options.type)),
+        in_place_(options.in_place && op != Op::kSendRecv) {
     count_ = op == Op::kBarrier ? 0 : bytes / element_ / (in_blocks(op) ? ranks_ : 1);
     if (op == Op::kBarrier) return;
     const auto redop = reduces(op) ? options.redop : CANARY_MAX;
@@ -58,16 +59,19 @@ class Work {
       if (reduces(op)) t.expected.push_back(reduced_table(options.type, redop, n, pattern));
       if (op == Op::kBroadcast || op == Op::kScatter)
         t.expected.push_back(input_table(options.type, redop, n, options.root, pattern));
+      if (op == Op::kSendRecv)
+        t.expected.push_back(input_table(options.type, redop, n, (context.rank() + n - 1) % n, pattern));
       for (int rank = 0; gathers() && rank < n; ++rank) {
         t.expected.push_back(input_table(options.type, redop, n, rank, pattern));
       }
-      if (!options.in_place) {
+      if (!in_place_) {
         t.data.resize(input_count() * element_);
         perf::fill(t.input, 0, t.data.data(), input_count());
       }
     }
     slots_.resize(static_cast<std::size_t>(options.in_flight));
-    for (auto& slot : slots_) slot.resize(std::max(output_count(), options.in_place ? input_count() : 0) * element_);
+    sent_.resize(slots_.size());
+    for (auto& slot : slots_) slot.resize(std::max(output_count(), in_place_ ? input_count() : 0) * element_);
   }
 
   std::uint64_t count() const { return count_; }
@@ -79,7 +83,7 @@ class Work {
 
   void prepare(std::size_t slot, int pattern) {
     if (op_ == Op::kBarrier) return;
-    if (options_.in_place) {
+    if (in_place_) {
       perf::fill(tables_[static_cast<std::size_t>(pattern)].input, 0, in_place_input(slot), input_count());
     } else if (options_.check == Check::kEvery) {
       std::fill(slots_[slot].begin(), slots_[slot].end(), std::byte{0xa5});
@@ -89,9 +93,8 @@ class Work {
   void start(std::size_t slot, int pattern, canary_op** handle) {
     if (op_ == Op::kBarrier) return canarynet::check(canary_barrier(group_, handle));
     std::byte* out = slots_[slot].data();
-    const std::byte* in =
-        options_.in_place ? in_place_input(slot) : tables_[static_cast<std::size_t>(pattern)].data.data();
-    if (options_.in_place) out += output_shift();
+    const std::byte* in = in_place_ ? in_place_input(slot) : tables_[static_cast<std::size_t>(pattern)].data.data();
+    if (in_place_) out += output_shift();
     const auto type = options_.type;
     const int root = options_.root;
     switch (op_) {
@@ -116,9 +119,24 @@ class Work {
       case Op::kAllToAllV:
         return canarynet::check(
             canary_all_to_all_v(group_, in, sends_.data(), nullptr, out, receives_.data(), nullptr, type, handle));
+      case Op::kSendRecv: {
+        canary_op *receive = nullptr, *send = nullptr;
+        const auto to = static_cast<int>((rank_ + 1) % ranks_), from = static_cast<int>((rank_ + ranks_ - 1) % ranks_);
+        canarynet::check(canary_recv(group_, out, count_, type, from, &receive));
+        Operation received(receive);
+        canarynet::check(canary_send(group_, in, count_, type, to, &send));
+        sent_[slot] = Operation(send);
+        if (handle != nullptr) return void(*handle = received.release());
+        received.wait();
+        return finish(slot);
+      }
       case Op::kBarrier:
         return;
     }
+  }
+  // What belongs to the slot's operation beside its handle.
+  void finish(std::size_t slot) {
+    if (op_ == Op::kSendRecv) sent_[slot].wait();
   }
   // Compares the slot's output with the exact result.
   void verify(std::size_t slot, int pattern) {
@@ -126,7 +144,7 @@ class Work {
     const auto& expected = tables_[static_cast<std::size_t>(pattern)].expected;
     const std::byte* out = slots_[slot].data();
     ++checked;
-    if (options_.in_place) out += output_shift();
+    if (in_place_) out += output_shift();
     if (op_ == Op::kReduceScatter || op_ == Op::kScatter) {
       wrong += static_cast<std::int64_t>(count_wrong(expected[0], rank_ * count_, out, count_));
       return;
@@ -194,10 +212,12 @@ class Work {
   const PerfOptions& options_;
   bool is_root_;
   std::size_t rank_, ranks_, element_;
+  bool in_place_;
   std::size_t count_ = 0;
   std::vector<std::size_t> sends_, receives_;  // elements of this rank's blocks
   std::array<Pattern, kPatterns> tables_;
   std::vector<std::vector<std::byte>> slots_;
+  std::vector<Operation> sent_;  // sendrecv: by slot
 };
 
 // Operations one after the other, or `in_flight` of them at a time; samples their times.
@@ -256,6 +276,7 @@ class Loop {
   void land(std::size_t slot) {
     if (!flights_[slot].busy) return;
     flights_[slot].operation.wait();
+    work_.finish(slot);
     landed(slot);
   }
   void landed(std::size_t slot) {
@@ -420,7 +441,7 @@ Row measure(Context& context, const PerfOptions& options, Op op, std::uint64_t b
   row.op = op;
   row.bytes = work.bytes();
   row.count = work.count();
-  row.algorithm = context.world().algorithm();
+  row.algorithm = op == Op::kSendRecv ? "direct" : context.world().algorithm();
   row.iterations = loop.operations();
   const bool blocking = options.in_flight == 1;
   const auto operations = static_cast<double>(std::max<std::uint64_t>(row.iterations, 1));

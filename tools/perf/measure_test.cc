@@ -46,7 +46,7 @@ class OneRank : public testing::Test {
 
 TEST_F(OneRank, MeasuresAndChecksEveryOperationInEveryManner) {
   for (const Op op : {Op::kAllReduce, Op::kReduceScatter, Op::kAllGather, Op::kBroadcast, Op::kBarrier, Op::kReduce,
-                      Op::kGather, Op::kScatter, Op::kAllToAll, Op::kAllGatherV, Op::kAllToAllV}) {
+                      Op::kGather, Op::kScatter, Op::kAllToAll, Op::kAllGatherV, Op::kAllToAllV, Op::kSendRecv}) {
     for (const bool in_place : {false, true}) {
       if (in_place && is_pairwise(op)) continue;
       for (const int in_flight : {1, 3}) {

@@ -21,12 +21,12 @@ const Names<canary_type> kTypes = {
     {"bfloat16", CANARY_BF16}, {"uint8", CANARY_U8},   {"int32", CANARY_I32}, {"int64", CANARY_I64}};
 const Names<canary_redop> kRedops = {
     {"sum", CANARY_SUM}, {"avg", CANARY_AVG}, {"min", CANARY_MIN}, {"max", CANARY_MAX}, {"prod", CANARY_PROD}};
-const Names<Op> kOps = {{"all_reduce", Op::kAllReduce},  {"reduce_scatter", Op::kReduceScatter},
-                        {"all_gather", Op::kAllGather},  {"broadcast", Op::kBroadcast},
-                        {"barrier", Op::kBarrier},       {"reduce", Op::kReduce},
-                        {"gather", Op::kGather},         {"scatter", Op::kScatter},
-                        {"all_to_all", Op::kAllToAll},   {"all_gather_v", Op::kAllGatherV},
-                        {"all_to_all_v", Op::kAllToAllV}};
+const Names<Op> kOps = {{"all_reduce", Op::kAllReduce},   {"reduce_scatter", Op::kReduceScatter},
+                        {"all_gather", Op::kAllGather},   {"broadcast", Op::kBroadcast},
+                        {"barrier", Op::kBarrier},        {"reduce", Op::kReduce},
+                        {"gather", Op::kGather},          {"scatter", Op::kScatter},
+                        {"all_to_all", Op::kAllToAll},    {"all_gather_v", Op::kAllGatherV},
+                        {"all_to_all_v", Op::kAllToAllV}, {"sendrecv", Op::kSendRecv}};
 
 template <typename T>
 std::string_view first_name(const Names<T>& names, T value) {

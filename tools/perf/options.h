@@ -24,7 +24,8 @@ enum class Op {
   kScatter,
   kAllToAll,
   kAllGatherV,
-  kAllToAllV
+  kAllToAllV,
+  kSendRecv
 };
 
 enum class Check { kNone, kEnds, kEvery };  // kEnds: warm-up operations and the last of each slot

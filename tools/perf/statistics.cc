@@ -34,6 +34,7 @@ double bus_factor(Op op, int ranks) {
       return (n - 1) / n;
     case Op::kBroadcast:
     case Op::kReduce:
+    case Op::kSendRecv:
       return 1;
     case Op::kBarrier:
       return 0;
@@ -57,6 +58,8 @@ std::uint64_t least_traffic(Op op, std::uint64_t bytes, int ranks) {
     case Op::kGather:
     case Op::kScatter:
       return others * (bytes / static_cast<std::uint64_t>(ranks));
+    case Op::kSendRecv:
+      return ranks == 1 ? 0 : static_cast<std::uint64_t>(ranks) * bytes;
     case Op::kBarrier:
       return 0;
   }

@@ -29,6 +29,7 @@ TEST(BusFactor, IsThatOfNcclTests) {
   EXPECT_DOUBLE_EQ(bus_factor(Op::kReduceScatter, 4), 0.75);
   EXPECT_DOUBLE_EQ(bus_factor(Op::kAllGather, 8), 0.875);
   EXPECT_DOUBLE_EQ(bus_factor(Op::kBroadcast, 4), 1);
+  EXPECT_DOUBLE_EQ(bus_factor(Op::kSendRecv, 4), 1);
   EXPECT_DOUBLE_EQ(bus_factor(Op::kAllReduce, 1), 0);
   EXPECT_DOUBLE_EQ(bus_factor(Op::kReduce, 4), 1);
   EXPECT_DOUBLE_EQ(bus_factor(Op::kGather, 4), 0.75);
