@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -63,6 +64,42 @@ TEST_F(CppApi, CollectivesOfOneRankCopy) {
   world.all_to_all_v_async(in, two, out, two).wait();
   EXPECT_EQ(out, in);
   world.barrier();
+}
+
+TEST_F(CppApi, MessagesToOneselfMeetTheirReceives) {
+  auto& world = context_.world();
+  std::vector<float> got(3);
+  Operation receive = world.receive_async(got, 0);
+  world.send(std::vector<float>{1, 2, 3}, 0);
+  receive.wait();
+  EXPECT_EQ(got, (std::vector<float>{1, 2, 3}));
+  Operation send = world.send_async(std::vector<float>{4, 5, 6}, 0);
+  world.receive(std::span(got), 0);
+  send.wait();
+  EXPECT_EQ(got[2], 6);
+}
+
+TEST(CppEndpoint, ConnectionsCarryMessagesAndCloseThemselves) {
+  canarynet::Endpoint endpoint({"rails=lo"});
+  auto listener = endpoint.listen();
+  auto connecting = endpoint.connect(listener.address);
+  std::optional<canarynet::Connection> a, b;
+  while (!a) a = connecting.test();
+  while (!b) b = listener.accept();
+  const std::vector<std::int32_t> out = {1, 2, 3};
+  std::vector<std::int32_t> in(10);
+  auto receive = b->receive(in);
+  auto send = a->send(out);
+  ASSERT_TRUE(receive && send);
+  std::optional<std::size_t> length;
+  while (!(length = receive->test())) continue;
+  EXPECT_EQ(*length, sizeof(std::int32_t) * out.size());
+  EXPECT_EQ(in[2], 3);
+  while (!send->test()) continue;
+  auto never = b->receive(in);
+  a.reset();
+  EXPECT_THROW(while (!never->test()) continue, canarynet::Error);
+  EXPECT_THROW((void)endpoint.connect({}).test(), canarynet::Error);
 }
 
 TEST_F(CppApi, OperationsCompleteOnceAndMove) {

@@ -124,6 +124,7 @@ Only rank 0 prints. Sizes, algbw and busbw are those of nccl-tests (busbw = algb
          with a root: those of the rank where they are largest, since who sends is done when its bytes have left
   cpu s/GB CPU seconds of all ranks (user + system, all threads, timed loop) per 1e9 bytes of buffer and operation
   all_gather_v, all_to_all_v: short and long blocks take turns (half of the mean, and one and a half of it)
+  sendrecv: every rank sends its buffer to the next one and receives that of the one before (--in-place: as without)
   #wrong elements that differ from the exact result, all ranks; what is to come out equal everywhere is also compared
          bit by bit between the ranks by its hash
 A row fails when a device's kernel counter moved by less than 0.9 x what Canary says it sent there, or when less than the
