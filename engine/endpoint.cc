@@ -212,12 +212,17 @@ void Endpoint::connect(Connection& c) {
 // Nothing of its user's is touched afterwards.
 void Endpoint::close(Connection& c) {
   if (EndpointLink* link = c.link) {
+    const bool unanswered = c.flow.piece_bytes == 0 && c.flow.failure.ok();
     fail(c, Status(CANARY_CLOSED, "the connection was closed here"));
     messages_.drop_parked(*link->peer, c.flow.flow);
     messages_.forget(c.flow);
-    link->say(wire::MessageFrame::kClose, c.flow.flow, nullptr, 0,
-              static_cast<std::uint32_t>(c.flow.received.base() - 1));
-    link->remove(c);
+    if (unanswered && !link->ended) {
+      link->abandon(c);  // the request may still be overtaken by whatever is said now
+    } else {
+      const std::uint64_t received = c.flow.received.base() - 1;
+      link->say(wire::MessageFrame::kClose, c.flow.flow, nullptr, 0, static_cast<std::uint32_t>(received));
+      link->remove(c);
+    }
     c.link = nullptr;
   }
   c.closed.store(true, std::memory_order_release);  // last: its user may free it now
@@ -341,6 +346,7 @@ void Endpoint::end_link(EndpointLink& link, canary_status code, const std::strin
                       d);
   if (link.connections() != 0) log(LogLevel::kWarn, "%s", status.text().c_str());
   link.for_each([&](Connection& c) { fail(c, status); });
+  link.forget_abandoned();
   link.ended = true;
 }
 

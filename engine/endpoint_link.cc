@@ -80,8 +80,25 @@ bool EndpointLink::add(Connection& connection, std::uint32_t flow) {
 void EndpointLink::remove(Connection& connection) {
   const std::uint32_t index = slot_of(connection.flow.flow);
   if (index >= slots_.size() || slots_[index].connection != &connection) return;
+  release(index);
+}
+
+void EndpointLink::abandon(Connection& connection) {
+  const std::uint32_t index = slot_of(connection.flow.flow);
   slots_[index].connection = nullptr;
-  if (dialled) free_.push_back(index);
+  slots_[index].abandoned = true;
+}
+
+void EndpointLink::forget_abandoned() {
+  for (std::uint32_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].abandoned) release(i);
+  }
+}
+
+void EndpointLink::release(std::uint32_t slot) {
+  slots_[slot].connection = nullptr;
+  slots_[slot].abandoned = false;
+  if (dialled) free_.push_back(slot);
   if (--used_ == 0) idle_since = endpoint_.now_;
 }
 
@@ -169,8 +186,15 @@ bool EndpointLink::on_arrival(Channel&, const wire::Header& h, const Arrival& ar
     }
     if (frame == wire::MessageFrame::kOpened) {
       wire::OpenedPayload opened;
+      if (!dialled || arrival.payload.size() != sizeof opened) return true;
+      if (const std::uint32_t slot = slot_of(h.flow);
+          slot < slots_.size() && slots_[slot].abandoned && slots_[slot].generation == generation_of(h.flow)) {
+        say(wire::MessageFrame::kClose, h.flow, nullptr, 0);
+        release(slot);
+        return true;
+      }
       Connection* c = find(h.flow);
-      if (!dialled || c == nullptr || c->flow.piece_bytes != 0 || arrival.payload.size() != sizeof opened) return true;
+      if (c == nullptr || c->flow.piece_bytes != 0 || !c->flow.failure.ok()) return true;
       std::memcpy(&opened, arrival.payload.data(), sizeof opened);
       learn_peer(opened.pid, opened.host);
       const auto mine = static_cast<std::uint32_t>(endpoint_.options_.settings.piece_bytes.count);

@@ -25,6 +25,10 @@ class EndpointLink final : public ChannelClient {
   // Under the number the dialling side has given. False: it was seen before, or makes no sense.
   bool add(Connection& connection, std::uint32_t flow);
   void remove(Connection& connection);
+  // As remove(), of a connection whose request was not answered yet: the answer is answered by a close, then the number is free.
+  void abandon(Connection& connection);
+  // No answer will come any more.
+  void forget_abandoned();
   Connection* find(std::uint32_t flow) const;
   void say(wire::MessageFrame frame, std::uint32_t flow, const void* payload, std::uint32_t bytes,
            std::uint32_t op = 0);
@@ -65,7 +69,9 @@ class EndpointLink final : public ChannelClient {
   struct Slot {
     Connection* connection = nullptr;
     std::uint16_t generation = 0;
+    bool abandoned = false;
   };
+  void release(std::uint32_t slot);
   struct Control {
     wire::MessageFrame frame;
     std::uint32_t flow;

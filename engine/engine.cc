@@ -365,8 +365,8 @@ std::size_t Engine::poll(Nanos now) {
   std::size_t work = factory_.poll(now);
   if (!greeter_->empty()) greeter_->sweep(now);
   work += membership_->poll(now);
+  if (ready_) drain_messages();  // first: a deadline among the submissions may be one of theirs
   if (ready_ && (held_back_ || !leaving_)) drain_submissions();
-  if (ready_) drain_messages();
   work += settle_local();
   for (Peer& p : peers_) {
     if (!p.channel) continue;

@@ -131,6 +131,12 @@ class Pair {
         },
         2_s));
   }
+  Connection* accept() {
+    Connection* got = nullptr;
+    if (!listener_.accepted.pop(&got)) return nullptr;
+    accepted.emplace_back(got);
+    return got;
+  }
   void close_listener() {
     EndpointCommand c;
     c.kind = EndpointCommand::Kind::kCloseListener;
@@ -285,6 +291,27 @@ TEST(Endpoint, ConnectionsShareALinkAndAreOpenedAndClosedByTheHundreds) {
   p.send(*p.connecting[0], 100);
   p.receive(*p.accepted[0], 100);
   p.expect_all(1_s);
+}
+
+TEST(Endpoint, AConnectionClosedBeforeItWasAnsweredLeavesNothingAtThePeer) {
+  for (const Nanos wait : {Nanos{}, 60_us, 150_us, 250_us, 350_us}) {
+    Net net(2, 2);
+    Pair p(net);
+    Connection& c = p.connect();
+    net.pass(wait);
+    ASSERT_NO_FATAL_FAILURE(p.close(0, c));
+    p.connecting.clear();
+    net.pass(50_ms);
+    while (Connection* got = p.accept()) {
+      Half& h = p.receive(*got, 10);
+      ASSERT_TRUE(net.until([&] { return h.ticket.done(); }, 10_ms));
+      EXPECT_EQ(h.ticket.code, CANARY_CLOSED) << "after " << wait.count << " ns";
+      ASSERT_NO_FATAL_FAILURE(p.close(1, *got));
+    }
+    p.accepted.clear();
+    net.pass(6_s);
+    EXPECT_EQ(net.at(0).links() + net.at(1).links(), 0u);
+  }
 }
 
 TEST(Endpoint, BothEndsMayConnectToEachOtherAndToThemselves) {
