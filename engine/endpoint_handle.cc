@@ -27,7 +27,8 @@ std::size_t encode(const EndpointHandle& handle, std::span<std::byte, kHandleByt
   std::uint8_t count = 0;
   for (const Address& a : handle.rails) {
     const std::size_t bytes = address_bytes(a);
-    if (!a.valid() || at + 3 + bytes > kHandleBytes || count == kRailsMax) break;
+    const bool internet = a.family == Address::Family::kIPv4 || a.family == Address::Family::kIPv6;
+    if (!internet || at + 3 + bytes > kHandleBytes || count == kRailsMax) break;
     const auto base = a.family == Address::Family::kIPv4 ? 0 : kIPv6Code;
     out[at] = static_cast<std::byte>(base + a.prefix_bits);
     std::memcpy(&out[at + 1], &a.port, 2);
