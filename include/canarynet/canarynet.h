@@ -141,6 +141,7 @@ CANARY_API enum canary_status canary_op_set_deadline(canary_op* op, uint64_t nan
  * canary_finalize. */
 CANARY_API enum canary_status canary_mem_alloc(canary_context* context, size_t bytes, void** memory);
 CANARY_API enum canary_status canary_mem_free(canary_context* context, void* memory);
+
 /* --- Connections without a group ------------------------------------------------------------------------------------------
  * An endpoint is an engine of its own beside any job: one per process is enough, for all its threads and devices. Two processes meet by a
  * handle of 128 bytes that one of them makes and gives the other by its own means. A connection is ordered messages both ways, spread over
