@@ -60,12 +60,12 @@ TEST(Options, MinimumAloneIsTheOnlySize) {
   EXPECT_EQ(sizes_of(good({"all_reduce", "-b", "3M"})), (std::vector<std::uint64_t>{3 << 20}));
 }
 
-TEST(Options, AllMeansEveryOperation) { EXPECT_EQ(good({"all"}).ops.size(), 11u); }
+TEST(Options, AllMeansEveryOperation) { EXPECT_EQ(good({"all"}).ops.size(), 12u); }
 
 TEST(Options, AllToAllHasNcclTestsNameAsWellAndIsNeverInPlace) {
   EXPECT_EQ(good({"alltoall"}).ops, std::vector{Op::kAllToAll});
   EXPECT_NE(bad({"all_to_all", "--in-place"}).find("--in-place all_to_all"), std::string::npos);
-  EXPECT_EQ(good({"all", "--in-place"}).ops.size(), 9u);
+  EXPECT_EQ(good({"all", "--in-place"}).ops.size(), 10u);
 }
 
 TEST(Options, JsonTakesAFileOnlyBehindAnEqualsSign) {
