@@ -73,7 +73,8 @@ TEST_F(CppApi, MessagesToOneselfMeetTheirReceives) {
   world.send(std::vector<float>{1, 2, 3}, 0);
   receive.wait();
   EXPECT_EQ(got, (std::vector<float>{1, 2, 3}));
-  Operation send = world.send_async(std::vector<float>{4, 5, 6}, 0);
+  const std::vector<float> more = {4, 5, 6};
+  Operation send = world.send_async(more, 0);
   world.receive(std::span(got), 0);
   send.wait();
   EXPECT_EQ(got[2], 6);

@@ -606,7 +606,8 @@ class Connection {
   std::optional<Request> send(const Data& data, std::uint32_t tag = 0) {
     canary_request* request = nullptr;
     const std::size_t bytes = std::ranges::size(data) * sizeof(detail::ElementOf<Data>);
-    return made(canary_isend(handle_, std::ranges::data(data), bytes, tag, nullptr, &request), request);
+    const canary_status status = canary_isend(handle_, std::ranges::data(data), bytes, tag, nullptr, &request);
+    return made(status, request);
   }
   // The message may be shorter than the buffer.
   template <OutputBuffer Data>
@@ -614,7 +615,8 @@ class Connection {
     canary_request* request = nullptr;
     void* const at = std::ranges::data(data);
     const std::size_t bytes = std::ranges::size(data) * sizeof(detail::ElementOf<Data>);
-    return made(canary_irecv(handle_, 1, &at, &bytes, nullptr, nullptr, &request), request);
+    const canary_status status = canary_irecv(handle_, 1, &at, &bytes, nullptr, nullptr, &request);
+    return made(status, request);
   }
 
  private:
