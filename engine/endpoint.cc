@@ -214,7 +214,10 @@ void Endpoint::close(Connection& c) {
   if (EndpointLink* link = c.link) {
     const bool unanswered = c.flow.piece_bytes == 0 && c.flow.failure.ok();
     fail(c, Status(CANARY_CLOSED, "the connection was closed here"));
-    messages_.drop_parked(*link->peer, c.flow.flow);
+    // Of an unanswered one the channel still holds the request, which must go; what lands now is forgotten when it is there.
+    link->peer->parked.for_each([&](EagerStore::Entry& e) {
+      if (e.header.flow == c.flow.flow && e.complete) link->peer->parked.release(&e);
+    });
     messages_.forget(c.flow);
     if (unanswered && !link->ended) {
       link->abandon(c);  // the request may still be overtaken by whatever is said now
@@ -231,7 +234,7 @@ void Endpoint::close(Connection& c) {
 // Every request ends; what is parked whole can still be received.
 void Endpoint::fail(Connection& c, const Status& why) {
   if (!c.flow.failure.ok()) return;
-  if (c.link != nullptr) {
+  if (c.link != nullptr && c.flow.piece_bytes != 0) {
     MessagePeer& peer = *c.link->peer;
     if (peer.channel != nullptr) peer.channel->cancel_flow(c.flow.flow);
     peer.parked.for_each([&](EagerStore::Entry& e) {

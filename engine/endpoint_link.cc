@@ -89,6 +89,11 @@ void EndpointLink::abandon(Connection& connection) {
   slots_[index].abandoned = true;
 }
 
+bool EndpointLink::is_abandoned(std::uint32_t flow) const {
+  const std::uint32_t slot = slot_of(flow);
+  return slot < slots_.size() && slots_[slot].abandoned && slots_[slot].generation == generation_of(flow);
+}
+
 void EndpointLink::forget_abandoned() {
   for (std::uint32_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].abandoned) release(i);
@@ -187,10 +192,9 @@ bool EndpointLink::on_arrival(Channel&, const wire::Header& h, const Arrival& ar
     if (frame == wire::MessageFrame::kOpened) {
       wire::OpenedPayload opened;
       if (!dialled || arrival.payload.size() != sizeof opened) return true;
-      if (const std::uint32_t slot = slot_of(h.flow);
-          slot < slots_.size() && slots_[slot].abandoned && slots_[slot].generation == generation_of(h.flow)) {
+      if (is_abandoned(h.flow)) {
         say(wire::MessageFrame::kClose, h.flow, nullptr, 0);
-        release(slot);
+        release(slot_of(h.flow));
         return true;
       }
       Connection* c = find(h.flow);
@@ -208,6 +212,7 @@ bool EndpointLink::on_arrival(Channel&, const wire::Header& h, const Arrival& ar
       return true;
     }
     if (frame == wire::MessageFrame::kClose) {
+      if (is_abandoned(h.flow)) release(slot_of(h.flow));
       Connection* c = find(h.flow);
       if (c == nullptr || !c->flow.failure.ok()) return true;
       channel->cancel_flow(h.flow);

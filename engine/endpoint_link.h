@@ -71,6 +71,7 @@ class EndpointLink final : public ChannelClient {
     std::uint16_t generation = 0;
     bool abandoned = false;
   };
+  bool is_abandoned(std::uint32_t flow) const;
   void release(std::uint32_t slot);
   struct Control {
     wire::MessageFrame frame;
