@@ -433,6 +433,8 @@ Status check_planner(PlannerId id, const PlanRequest& request) {
   const Planner& made_by = planner(id);
   if (Status status = made_by.check(request); !status.ok()) return status;
   Schedule schedule{.planner = id, .request = request, .leaves = {}};
+  schedule.request.reach = nullptr;
+  schedule.request.host_of = {};
   made_by.leaves(request, &schedule.leaves);
   std::vector<Plan> plans(static_cast<std::size_t>(request.ranks));
   for (int r = 0; r < request.ranks; ++r) made_by.plan(request, r, &plans[r]);

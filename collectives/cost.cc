@@ -19,6 +19,8 @@ class Walk {
     cut_cells();
     const auto n = static_cast<std::size_t>(request.ranks);
     ranks_.resize(n);
+    out_.resize(2 * n);
+    in_.resize(2 * n);
     for (std::size_t r = 0; r < n; ++r) prepare(id, static_cast<int>(r));
   }
 
@@ -40,25 +42,27 @@ class Walk {
     while (!events_.empty()) {
       const Event e = events_.top();
       events_.pop();
-      Rank& rank = ranks_[e.rank];
       switch (e.kind) {
-        case Event::kSend:
-          enqueue(rank.out, e, rank.plan.steps[e.step].rail);
-          serve_out(e.rank, e.at);
+        case Event::kSend: {
+          const Step& send = ranks_[e.rank].plan.steps[e.step];
+          const std::uint32_t port = port_of(e.rank, send.peer);
+          out_[port].waiting[queue_of(rail_of(port, send))].push(e);
+          serve_out(port, e.at);
           break;
+        }
         case Event::kArrival: {
-          const Step& send = rank.plan.steps[e.step];
-          const auto to = static_cast<std::uint32_t>(send.peer);
-          enqueue(ranks_[to].in, e, send.rail);
-          serve_in(to, e.at);
+          const Step& send = ranks_[e.rank].plan.steps[e.step];
+          const std::uint32_t port = port_of(static_cast<std::uint32_t>(send.peer), static_cast<int>(e.rank));
+          in_[port].waiting[queue_of(rail_of(port, send))].push(e);
+          serve_in(port, e.at);
           break;
         }
         case Event::kOutFree:
-          rank.out.wakes_at = -1;
+          out_[e.rank].wakes_at = -1;
           serve_out(e.rank, e.at);
           break;
         case Event::kInFree:
-          rank.in.wakes_at = -1;
+          in_[e.rank].wakes_at = -1;
           serve_in(e.rank, e.at);
           break;
       }
@@ -74,7 +78,7 @@ class Walk {
     double at;
     Kind kind;
     std::uint64_t order;             // ties: first come
-    std::uint32_t rank, step, unit;  // of the send
+    std::uint32_t rank, step, unit;  // of the send; kOutFree, kInFree: whose ports, as port_of() has them
     std::uint32_t piece;
     bool operator>(const Event& o) const {
       const bool later = kind >= kOutFree, others = o.kind >= kOutFree;
@@ -86,7 +90,7 @@ class Walk {
       return a.piece != b.piece ? a.piece > b.piece : a.at != b.at ? a.at > b.at : a.order > b.order;
     }
   };
-  // One direction of a rank.
+  // One direction of a host, or of a rank towards its neighbours on the host.
   struct Ports {
     std::vector<double> free;  // per rail
     std::vector<std::priority_queue<Event, std::vector<Event>, Behind>>
@@ -95,12 +99,12 @@ class Walk {
   };
   struct Rank {
     Plan plan;
+    std::uint32_t host = 0;                 // its first rank
     std::vector<std::uint32_t> first_unit;  // per step, and the end
     std::vector<std::vector<std::uint32_t>> dependents;
     std::vector<std::uint32_t> pending;  // per unit
     std::vector<double> here;            // per unit of a receive: when its bytes came; < 0: not yet
     std::vector<int> came_over;          // and over which rail; -1: all together
-    Ports out, in;
   };
   // Cells of each leaf: pieces, or (whole messages) one cell for everything.
   void cut_cells() {
@@ -131,6 +135,10 @@ class Walk {
   void prepare(PlannerId id, int r) {
     Rank& rank = ranks_[static_cast<std::size_t>(r)];
     planner(id).plan(request_, r, &rank.plan);
+    const auto& hosts = request_.host_of;
+    const int host =
+        hosts.empty() ? r : static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts[r]) - hosts.begin());
+    rank.host = static_cast<std::uint32_t>(host);
     const std::vector<Step>& steps = rank.plan.steps;
     rank.first_unit.push_back(0);
     for (const Step& s : steps) {
@@ -150,7 +158,8 @@ class Walk {
       if (receives) receives_.emplace_back(key(steps[s].peer, r, steps[s].tag), s);
     }
     units_ += rank.first_unit.back();
-    for (Ports* ports : {&rank.out, &rank.in}) {
+    const std::size_t port = static_cast<std::size_t>(r), local = port + static_cast<std::size_t>(request_.ranks);
+    for (Ports* ports : {&out_[port], &in_[port], &out_[local], &in_[local]}) {
       ports->free.assign(static_cast<std::size_t>(rails_), 0);
       ports->waiting.resize(static_cast<std::size_t>(rails_) + 1);
     }
@@ -177,6 +186,18 @@ class Walk {
     return found->second;
   }
 
+  // Which ports rank r uses towards a peer: its host's, under the number of the host's first rank, or its own behind all of those.
+  std::uint32_t port_of(std::uint32_t r, int peer) const {
+    const std::uint32_t host = ranks_[r].host;
+    return host == ranks_[static_cast<std::size_t>(peer)].host ? r + static_cast<std::uint32_t>(request_.ranks) : host;
+  }
+  bool is_local(std::uint32_t port) const { return port >= ranks_.size(); }
+  int rail_of(std::uint32_t port, const Step& send) const { return is_local(port) ? -1 : send.rail; }
+  double seconds_of(std::uint32_t port, std::uint64_t bytes, std::size_t queue) const {
+    const double each = is_local(port) ? model_.local_beta : model_.beta / share_of(queue);
+    return static_cast<double>(bytes) * each;
+  }
+
   // The queue of a step's messages: its rail's, or the last one, which uses all rails together.
   std::size_t queue_of(int rail) const { return static_cast<std::size_t>(rail >= 0 && rail < rails_ ? rail : rails_); }
   double share_of(std::size_t queue) const { return queue == static_cast<std::size_t>(rails_) ? rails_ : 1; }
@@ -190,11 +211,10 @@ class Walk {
       std::fill(ports.free.begin(), ports.free.end(), until);
     }
   }
-  void enqueue(Ports& ports, const Event& e, int rail) { ports.waiting[queue_of(rail)].push(e); }
 
   // Starts what can start now, best first; plans another look for when the next port is free.
   template <typename Start>
-  void serve(Ports& ports, std::uint32_t r, double now, Event::Kind wake, Start start) {
+  void serve(Ports& ports, std::uint32_t port, double now, Event::Kind wake, Start start) {
     for (;;) {
       std::size_t best = ports.waiting.size();
       double next = -1;
@@ -215,7 +235,7 @@ class Walk {
       }
       if (next >= 0 && (ports.wakes_at < 0 || next < ports.wakes_at)) {
         ports.wakes_at = next;
-        events_.push({next, wake, order_++, r, 0, 0, 0});
+        events_.push({next, wake, order_++, port, 0, 0, 0});
       }
       return;
     }
@@ -244,28 +264,29 @@ class Walk {
     return cell - *(std::upper_bound(cell_begin_.begin(), cell_begin_.end(), cell) - 1);
   }
 
-  void serve_out(std::uint32_t r, double now) {
-    Rank& rank = ranks_[r];
-    serve(rank.out, r, now, Event::kOutFree, [&](const Event& e, std::size_t queue) {
-      const double busy = static_cast<double>(bytes_of(rank, e.step, e.unit)) * model_.beta / share_of(queue);
-      occupy(rank.out, queue, now + busy + model_.post);
-      events_.push({now + model_.alpha, Event::kArrival, order_++, r, e.step, e.unit, e.piece});
+  void serve_out(std::uint32_t port, double now) {
+    serve(out_[port], port, now, Event::kOutFree, [&](const Event& e, std::size_t queue) {
+      const double busy = seconds_of(port, bytes_of(ranks_[e.rank], e.step, e.unit), queue);
+      occupy(out_[port], queue, now + busy + (is_local(port) ? 0 : model_.post));
+      const double alpha = is_local(port) ? model_.local_alpha : model_.alpha;
+      events_.push({now + alpha, Event::kArrival, order_++, e.rank, e.step, e.unit, e.piece});
     });
   }
 
-  void serve_in(std::uint32_t r, double now) {
-    Rank& rank = ranks_[r];
-    serve(rank.in, r, now, Event::kInFree, [&](const Event& e, std::size_t queue) {
+  void serve_in(std::uint32_t port, double now) {
+    serve(in_[port], port, now, Event::kInFree, [&](const Event& e, std::size_t queue) {
       const Rank& from = ranks_[e.rank];
       const Step& send = from.plan.steps[e.step];
-      const double end = now + static_cast<double>(bytes_of(from, e.step, e.unit)) * model_.beta / share_of(queue);
-      occupy(rank.in, queue, end);
+      const auto to = static_cast<std::uint32_t>(send.peer);
+      Rank& rank = ranks_[to];
+      const double end = now + seconds_of(port, bytes_of(from, e.step, e.unit), queue);
+      occupy(in_[port], queue, end);
       const std::uint32_t step = receive_of(e.rank, send);
       const std::uint32_t unit = rank.first_unit[step] + e.unit - from.first_unit[e.step];
       rank.here[unit] = end;
-      rank.came_over[unit] = send.rail;
+      rank.came_over[unit] = rail_of(port, send);
       done(e.rank, e.step, e.unit, end);
-      if (rank.pending[unit] == 0) take(r, step, unit, end);
+      if (rank.pending[unit] == 0) take(to, step, unit, end);
     });
   }
 
@@ -277,7 +298,8 @@ class Walk {
       // Rails add side by side, each what came over it.
       at += static_cast<double>(bytes_of(rank, step, unit)) * model_.gamma;
       const std::size_t queue = queue_of(rank.came_over[unit]);
-      occupy(rank.in, queue, std::max(at, free_at(rank.in, queue)));
+      Ports& ports = in_[port_of(r, s.peer)];
+      occupy(ports, queue, std::max(at, free_at(ports, queue)));
     }
     done(r, step, unit, at);
   }
@@ -302,12 +324,23 @@ class Walk {
   std::vector<std::uint32_t> cell_begin_;  // per leaf, and the end
   std::vector<std::uint64_t> cell_bytes_;
   std::vector<Rank> ranks_;
+  std::vector<Ports> out_, in_;                                    // as port_of() has them
   std::vector<std::pair<std::uint64_t, std::uint32_t>> receives_;  // (from, to, tag) → step
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::uint64_t order_ = 0;
   std::uint64_t units_ = 0, units_done_ = 0;
   double end_ = 0;
 };
+
+// 0: not the same number on every host.
+double ranks_per_host(const PlanRequest& request) {
+  if (request.host_of.empty()) return 1;
+  const auto ranks_of = [&](int host) { return std::count(request.host_of.begin(), request.host_of.end(), host); };
+  const auto k = ranks_of(request.host_of.front());
+  const bool equal =
+      std::all_of(request.host_of.begin(), request.host_of.end(), [&](int host) { return ranks_of(host) == k; });
+  return equal ? static_cast<double>(k) : 0;
+}
 
 }  // namespace
 
@@ -381,6 +414,18 @@ Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, 
       if (power && all_reduce && model.piece_bytes != 0 && post == 0)
         return 2 * lg * alpha + bytes * (2 * beta / all + gamma);
       return none();
+    case PlannerId::kHierarchical: {
+      // As many ranks on every host, whose NICs serve them all. Its parts overlap: α terms of one hide behind β terms of another, so this is
+      // exact for either and a bound for both; what the hosts do by themselves hides behind the exchange as well.
+      const double k = ranks_per_host(request);
+      if (k == 0 || !all_reduce || post != 0 || gamma != 0 || model.local_beta != 0) return none();
+      const double hosts = n / k, wire = (hosts - 1) / hosts * bytes;
+      const double local = k > 1 ? 2 * model.local_alpha : 0;
+      if (hosts == 1) return local;
+      // Straight to the home and back where a ring would not pipeline.
+      const double steps = hosts > 2 && bytes < hosts * 128 * 1024 ? 1 : hosts - 1;
+      return 2 * (steps * alpha + wire * beta / all) + local;
+    }
     case PlannerId::kParameterServer:
       if (all_reduce && request.servers == 1)
         return 2 * alpha + (n - 2) * post + (n - 1) * bytes * (2 * beta / all + gamma);

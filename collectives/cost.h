@@ -3,9 +3,10 @@
 // Model: a message starts when its dependencies are done and its sender's port is free. It occupies the sender's port for bytes·β
 // (+ `post` before the next one may start), reaches the receiver α after its start, occupies the receiver's port for bytes·β, and for
 // bytes·γ more where it is added. Of messages that wait for a port the lowest piece goes first, then the one that has waited longest: first
-// come, first served would let the sums of a pipelined tree run ahead and hold its results back. A rank has one port each way per rail;
-// a step that names a rail uses that one, any other all of them together. An ack costs nothing: what would be overwritten is staged
-// meanwhile.
+// come, first served would let the sums of a pipelined tree run ahead and hold its results back. A host has one port each way per
+// rail (request.host_of; unless told, every rank is a host); a step that names a rail uses that one, any other all of them together. A
+// message between ranks of one host uses no rail: it takes `local_alpha`, and each of the two ranks for bytes·local_beta. An ack costs
+// nothing: what would be overwritten is staged meanwhile.
 // Units: seconds, bytes. Pure; allocates; off the data path. Source of the closed forms: docs/collectives.md.
 #pragma once
 
@@ -17,10 +18,12 @@
 namespace canarynet {
 
 struct CostModel {
-  double alpha = 0;               // start-up of one message on a link
-  double beta = 0;                // per byte on one rail
-  double gamma = 0;               // per byte added
-  double post = 0;                // to post one more message ("o")
+  double alpha = 0;        // start-up of one message on a link
+  double beta = 0;         // per byte on one rail
+  double gamma = 0;        // per byte added
+  double post = 0;         // to post one more message ("o")
+  double local_alpha = 0;  // between ranks of one host
+  double local_beta = 0;
   std::uint64_t piece_bytes = 0;  // messages are pieces of this size, which pipeline; 0: a step's bytes are one message
 };
 

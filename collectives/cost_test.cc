@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 
 namespace canarynet {
@@ -134,6 +135,48 @@ TEST(Cost, RailsShareWhatNamesNone) {
   const PlanRequest request{.ranks = 4, .count = 5040 * 64, .reach = &reach};
   const CostModel model{.beta = kBeta};
   EXPECT_NEAR(walk_cost(PlannerId::kRing, request, 2, model) * 2, walk_cost(PlannerId::kRing, request, 1, model), 1e-9);
+}
+
+TEST(Cost, HierarchicalPaysForTheNetworkOncePerHost) {
+  for (const auto& [hosts, each] : {std::pair{2, 8}, {4, 4}, {3, 1}, {1, 4}, {5, 2}}) {
+    const int n = hosts * each;
+    std::vector<int> host_of(static_cast<std::size_t>(n));
+    for (int r = 0; r < n; ++r) host_of[static_cast<std::size_t>(r)] = r / each;
+    const auto reach = Reachability::full(n, 1);
+    for (const std::uint64_t count : {std::uint64_t{32} * 240, std::uint64_t{32} * 240 * 1024}) {  // straight, around the ring
+      const PlanRequest request{.ranks = n, .count = count, .reach = &reach, .host_of = host_of};
+      SCOPED_TRACE(std::to_string(hosts) + " x " + std::to_string(each) + " count " + std::to_string(count));
+      const auto both = [&](const CostModel& model) {
+        return std::pair{walk_cost(PlannerId::kHierarchical, request, 1, model),
+                         closed_form(PlannerId::kHierarchical, request, 1, model).value()};
+      };
+      const auto [latency, latency_form] = both({.alpha = kAlpha, .local_alpha = kAlpha / 100});
+      EXPECT_NEAR(latency, latency_form, 1e-9);
+      const auto [bytes, bytes_form] = both({.beta = kBeta});
+      EXPECT_NEAR(bytes, bytes_form, 0.01 * bytes_form) << "β term";
+      const auto [all, all_form] = both({.alpha = kAlpha, .beta = kBeta, .local_alpha = kAlpha / 100});
+      EXPECT_LE(all, all_form * 1.001) << "parts overlap";
+      EXPECT_GE(all, std::max(latency, bytes) * 0.999);
+      // The hosts' own part overlaps with the exchange, but not all of it.
+      const double own = 2 * (each - 1) / static_cast<double>(each) * static_cast<double>(count * 4) * kBeta / 10;
+      const double slower = walk_cost(PlannerId::kHierarchical, request, 1, {.beta = kBeta, .local_beta = kBeta / 10});
+      EXPECT_GE(slower, std::max(bytes, own) * 0.999);
+      EXPECT_LE(slower, (bytes + own) * 1.001);
+    }
+  }
+  const std::vector<int> uneven = {0, 0, 1};
+  const auto reach = Reachability::full(3, 1);
+  EXPECT_FALSE(closed_form(PlannerId::kHierarchical, {.ranks = 3, .reach = &reach, .host_of = uneven}, 1, {}).ok());
+}
+
+TEST(Cost, RanksOfOneHostShareItsRails) {
+  const std::vector<int> host_of = {0, 0, 1, 1};
+  const auto reach = Reachability::full(4, 1);
+  // Both ranks of host 0 send everything to host 1 through one port.
+  const PlanRequest mesh{.collective = Collective::kAllGather, .ranks = 4, .count = 1 << 20, .reach = &reach, .host_of = host_of};
+  const double block = double{1 << 22} * kBeta;
+  EXPECT_NEAR(walk_cost(PlannerId::kMesh, mesh, 1, {.beta = kBeta}), 4 * block, block * 0.01);
+  EXPECT_NEAR(walk_cost(PlannerId::kHierarchical, mesh, 1, {.beta = kBeta}), 2 * block, block * 0.01);
 }
 
 TEST(Cost, FormsAreRefusedWhereTheyDoNotHold) {

@@ -70,6 +70,7 @@ void Executor::bind(const void* input, void* output, DataType type, ReduceOp op)
   }
   woken_.clear();
   work_.clear();
+  taken_.clear();
   remaining_ = program_.units;
   for (std::uint32_t i = 0; i < program_.steps.size(); ++i) {
     const ProgramStep& s = program_.steps[i];
@@ -166,6 +167,37 @@ bool Executor::arrived(int source, std::uint16_t tag, std::uint32_t piece, const
   return true;
 }
 
+void Executor::expect_neighbours() {
+  offers_.resize(program_.units);
+  taken_.reserve(program_.units);
+}
+
+bool Executor::take(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload, std::uint32_t bytes,
+                    Taken sent_as) {
+  const ProgramStep* s = find(source, tag, piece);
+  CANARY_CHECK(s != nullptr && program_.cell_bytes(s->cell_begin + piece) == bytes, "local plans disagree");
+  const std::uint32_t cell = s->cell_begin + piece, unit = s->unit_begin + piece;
+  CANARY_CHECK((flags_[unit] & kArrived) == 0, "a neighbour's cell came twice");
+  flags_[unit] |= kArrived;
+  --missing_[s->peer_slot];
+  if (pending_[unit] != 0) {
+    flags_[unit] |= kOffered;
+    offers_[unit] = {payload, sent_as};
+    return false;
+  }
+  apply(*s, cell, payload, std::nullopt);
+  finish_unit(step_of_unit_[unit], cell);
+  drain();
+  return true;
+}
+
+bool Executor::next_taken(Taken* taken) {
+  if (taken_.empty()) return false;
+  *taken = taken_.back();
+  taken_.pop_back();
+  return true;
+}
+
 void Executor::apply(const ProgramStep& step, std::uint32_t cell, const std::byte* payload,
                      std::optional<std::uint32_t> crc) {
   const std::uint32_t bytes = program_.cell_bytes(cell);
@@ -201,8 +233,12 @@ void Executor::activate(std::uint32_t step, std::uint32_t cell) {
       break;
     case StepKind::kReceive:
     case StepKind::kReceiveReduce:
-      if (flags_[s.unit_begin + cell - s.cell_begin] & kStaged) {
+      if (const std::uint32_t unit = s.unit_begin + cell - s.cell_begin; (flags_[unit] & kStaged) != 0) {
         apply(s, cell, staging_at(s, cell), std::nullopt);
+        finish_unit(step, cell);
+      } else if ((flags_[unit] & kOffered) != 0) {
+        apply(s, cell, offers_[unit].data, std::nullopt);
+        taken_.push_back(offers_[unit].sent_as);
         finish_unit(step, cell);
       }
       break;

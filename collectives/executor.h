@@ -70,6 +70,19 @@ class Executor {
   bool arrived(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload, bool* other_landing,
                std::optional<std::uint32_t> crc = {});
 
+  // --- from executors of the same engine: memory to memory, nothing is staged
+  struct Taken {
+    Executor* from = nullptr;
+    std::uint32_t unit = 0;  // for from->sent()
+  };
+  // Before the first bind(): some peers are such executors.
+  void expect_neighbours();
+  // A cell that lies at `payload`, sent as `sent_as`. True: applied. False: it is not its turn yet; it is applied from where it lies when
+  // the turn has come, which next_taken() tells. Its sender is not done with it before.
+  bool take(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload, std::uint32_t bytes, Taken sent_as);
+  bool has_taken() const { return !taken_.empty(); }
+  bool next_taken(Taken* taken);
+
   bool complete() const { return remaining_ == 0; }
   // Units not done yet, and done ones so far: progress for the exchange limit.
   std::uint32_t remaining() const { return remaining_; }
@@ -81,7 +94,11 @@ class Executor {
   bool take_ready_slot(std::uint32_t* slot);
 
  private:
-  enum Flag : std::uint8_t { kArrived = 1, kLanding = 2, kStaged = 4, kDone = 8 };
+  enum Flag : std::uint8_t { kArrived = 1, kLanding = 2, kStaged = 4, kDone = 8, kOffered = 16 };
+  struct Offer {
+    const std::byte* data = nullptr;
+    Taken sent_as;
+  };
 
   std::byte* at(Buffer buffer, std::uint32_t cell) const {
     const auto b = static_cast<std::size_t>(buffer);
@@ -107,6 +124,8 @@ class Executor {
   std::vector<std::uint32_t> missing_, unacked_;
   std::vector<std::uint32_t> step_of_unit_;
   std::vector<std::uint64_t> work_;   // units done whose dependents are not looked at yet
+  std::vector<Offer> offers_;         // per unit, of neighbours' cells that wait for their turn
+  std::vector<Taken> taken_;          // applied since
   std::vector<std::uint32_t> woken_;  // slots
   std::vector<std::uint8_t> woken_flag_;
   std::uint32_t remaining_ = 0;

@@ -90,5 +90,6 @@ extern const Planner kTreePlanner;
 extern const Planner kDoubleTreePlanner;
 extern const Planner kParameterServerPlanner;
 extern const Planner kRingPerRailPlanner;
+extern const Planner kHierarchicalPlanner;
 
 }  // namespace canarynet

@@ -199,5 +199,24 @@ TEST(PlanRun, AnyOrderOfArrivalsGivesTheSum) {
   }
 }
 
+TEST(PlanRun, HierarchicalPlansGiveTheSumWhateverTheHosts) {
+  const bool quick = std::getenv("CANARY_TEST_QUICK") != nullptr;
+  const std::vector<std::vector<int>> shapes = {{0, 0},          {0, 0, 0, 0},       {0, 0, 1, 1},       {0, 1, 0, 1, 0},
+                                                {0, 1, 1, 1, 2}, {2, 2, 1, 1, 0, 0}, {0, 0, 0, 1, 2, 2}, {0, 0, 0, 0, 1, 1, 1, 1},
+                                                {0, 1, 2, 3, 0, 1, 2, 3, 0, 1}};
+  for (const std::vector<int>& host_of : shapes) {
+    const int n = static_cast<int>(host_of.size());
+    if (quick && n > 6) break;
+    const auto reach = Reachability::full(n, 1);
+    for (const Collective collective : kAll) {
+      for (const std::uint64_t count : {std::uint64_t{1000}, std::uint64_t{1'000'000}}) {  // straight, around the ring
+        const PlanRequest request{
+            .collective = collective, .ranks = n, .count = count, .root = n / 2, .reach = &reach, .host_of = host_of};
+        ASSERT_NO_FATAL_FAILURE(expect_right(PlannerId::kHierarchical, request));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace canarynet

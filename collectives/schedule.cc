@@ -50,6 +50,8 @@ std::string_view name_of(PlannerId id) {
       return "parameter_server";
     case PlannerId::kRingPerRail:
       return "ring_per_rail";
+    case PlannerId::kHierarchical:
+      return "hierarchical";
   }
   return "?";
 }
@@ -75,7 +77,8 @@ std::span<const Planner> planners() {
   // Made on first use: the planners' own constants are constant-initialised, so no order of initialisation matters.
   static const std::array<Planner, kPlannerCount> all = {
       kRingPlanner, kMeshPlanner,       kBCubePlanner,           kHalvingDoublingPlanner,
-      kTreePlanner, kDoubleTreePlanner, kParameterServerPlanner, kRingPerRailPlanner};
+      kTreePlanner, kDoubleTreePlanner, kParameterServerPlanner, kRingPerRailPlanner,
+      kHierarchicalPlanner};
   return all;
 }
 

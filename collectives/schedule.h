@@ -88,8 +88,9 @@ enum class PlannerId : std::uint8_t {
   kDoubleTree = 5,
   kParameterServer = 6,
   kRingPerRail = 7,
+  kHierarchical = 8,
 };
-inline constexpr int kPlannerCount = 8;
+inline constexpr int kPlannerCount = 9;
 std::string_view name_of(PlannerId id);  // "ring", "mesh", "bcube", "halving_doubling", "tree", "dbtree", …
 bool parse(std::string_view name, PlannerId* id);
 
@@ -106,6 +107,7 @@ struct PlanRequest {
   const Reachability* reach = nullptr;  // of the group; never null
   BCubeShape bcube = {};                // levels 0: none known; rank digits in base r, digit 0 least significant
   int servers = 1;                      // parameter_server only; more than ranks count as all of them
+  std::span<const int> host_of = {};    // [rank]: equal numbers are one host; empty: every rank is a host of its own
 
   std::uint64_t total() const {
     if (collective == Collective::kBarrier) return 1;
@@ -135,7 +137,7 @@ struct PlanRequest {
 // The shared part: leaf i is the elements [leaves[i], leaves[i+1]); empty leaves are allowed (count < ranks).
 struct Schedule {
   PlannerId planner = PlannerId::kRing;
-  PlanRequest request;                // reach is not kept
+  PlanRequest request;                // reach and host_of are not kept
   std::vector<std::uint64_t> leaves;  // ascending, first 0, last total()
 };
 

@@ -38,12 +38,30 @@ Order order(std::initializer_list<PlannerId> best) {
   };
   for (const PlannerId id : best) add(id);
   for (const PlannerId id :
-       {kRing, kMesh, kBCube, kHalvingDoubling, kTree, kDoubleTree, kRingPerRail, kParameterServer})
+       {kRing, kMesh, kBCube, kHalvingDoubling, kTree, kDoubleTree, kRingPerRail, kHierarchical, kParameterServer})
     add(id);
   return all;
 }
 
-Order preference(const PlanRequest& request) {
+// Several hosts, one of them with several ranks, and ranks of one host meet without a NIC: only then do a hierarchical plan's first and
+// last leg cost the network nothing.
+bool hosts_share_memory(const PlanRequest& request) {
+  if (request.host_of.size() != static_cast<std::size_t>(request.ranks)) return false;
+  bool several_hosts = false, neighbours = false;
+  for (int a = 0; a < request.ranks; ++a) {
+    for (int b = a + 1; b < request.ranks; ++b) {
+      if (request.host_of[a] != request.host_of[b]) {
+        several_hosts = true;
+        continue;
+      }
+      neighbours = true;
+      if ((request.reach->rails(a, b) & Reachability::kLocalBit) == 0) return false;
+    }
+  }
+  return several_hosts && neighbours;
+}
+
+Order flat_preference(const PlanRequest& request) {
   using enum PlannerId;
   // By the ranks alone: how much passes between two ranks need not be known to a third.
   if (is_pairwise(request.collective)) return order({kMesh, kBCube});
@@ -68,6 +86,15 @@ Order preference(const PlanRequest& request) {
     return order({kTree, kHalvingDoubling});
   return request.ranks <= kMeshRanksMax ? order({kMesh, kHalvingDoubling})
                                         : order({kHalvingDoubling, kTree, kBCube, kMesh});
+}
+
+// What a host sends in a hierarchical plan does not grow with its ranks: it comes before all others.
+Order preference(const PlanRequest& request) {
+  Order flat = flat_preference(request);
+  if (!hosts_share_memory(request)) return flat;
+  const auto hierarchical = std::find(flat.begin(), flat.end(), PlannerId::kHierarchical);
+  std::rotate(flat.begin(), hierarchical, hierarchical + 1);
+  return flat;
 }
 
 }  // namespace

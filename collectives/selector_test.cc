@@ -59,6 +59,35 @@ TEST(Selector, BCubeWiringTakesBCube) {
   }
 }
 
+TEST(Selector, HostsWhoseRanksShareAnEngineTakeHierarchical) {
+  const std::vector<int> host_of = {0, 0, 0, 3, 3};
+  auto reach = Reachability::full(5, 1);
+  PlanRequest request{.ranks = 5, .reach = &reach, .host_of = host_of};
+  EXPECT_EQ(chosen(request), PlannerId::kMesh) << "ranks of one host that meet over NICs only gain nothing";
+  for (int a = 0; a < 5; ++a) {
+    for (int b = 0; b < 5; ++b) {
+      if (a != b && host_of[a] == host_of[b]) reach.set(a, b, Reachability::kLocalBit, Reachability::kLocalBit);
+    }
+  }
+  for (const Collective collective : kAll) {
+    for (const std::uint64_t count : {1, 1'000, 100'000'000}) {
+      request.collective = collective;
+      request.count = count;
+      EXPECT_EQ(chosen(request), PlannerId::kHierarchical) << name_of(collective);
+    }
+  }
+  EXPECT_EQ(chosen(request, {.forced = true, .planner = PlannerId::kRing}), PlannerId::kRing);
+  const std::vector<int> one_host(5, 2);
+  request.host_of = one_host;
+  EXPECT_NE(chosen(request), PlannerId::kHierarchical);
+  request.host_of = {};
+  EXPECT_NE(chosen(request), PlannerId::kHierarchical);
+  // Where hosts can't meet as it needs them to, the others have their turn.
+  request.host_of = host_of;
+  reach.set(0, 3, 0, 0);
+  EXPECT_NE(chosen(request), PlannerId::kHierarchical);
+}
+
 TEST(Selector, ARingOfRailsTakesTheRing) {
   Reachability reach(5);
   for (int a = 0; a < 5; ++a) reach.set(a, (a + 1) % 5, 1, 1);

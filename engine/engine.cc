@@ -16,6 +16,8 @@ constexpr Nanos kGreetingLimit = 5_s;
 constexpr Nanos kFarewellLimit = 1_s;
 constexpr std::size_t kSubmissions = 1024;
 constexpr std::size_t kAborts = 16;
+// Memory to memory between local ranks before lanes are looked at again: some 200 us.
+constexpr std::uint64_t kLocalBytesPerCycle = 1 << 20;
 
 }  // namespace
 
@@ -146,6 +148,12 @@ void Engine::on_joined(const Roster& roster) {
   std::vector<std::vector<Rail>> rails_of_rank;
   for (const int e : roster_.engine_of) rails_of_rank.push_back(roster_.engines[static_cast<std::size_t>(e)].rails);
   reach_ = Reachability::from_rails(rails_of_rank, roster_.engine_of);
+  for (const int e : roster_.engine_of) {
+    const std::string& id = roster_.engines[static_cast<std::size_t>(e)].host_id;
+    const auto first = std::find_if(roster_.engines.begin(), roster_.engines.end(),
+                                    [&](const EngineInfo& other) { return other.host_id == id; });
+    host_of_.push_back(static_cast<int>(first - roster_.engines.begin()));
+  }
 
   const auto names = [](const std::vector<Rail>& rails) {
     std::vector<std::string> out;
@@ -211,6 +219,7 @@ Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
   g->flow = flow;
   for (const int r : members)
     g->engine_of.push_back(static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(r)]));
+  for (const int r : members) g->host_of.push_back(host_of_[static_cast<std::size_t>(r)]);
   g->reach = reach_.subset(members);
   g->bcube = find_bcube(g->reach, kRailsMax);
   g->entered.resize(members.size());
@@ -299,6 +308,14 @@ void Engine::forget(GroupMember* member) {
   g->forgotten.push_back(std::move(*at));
   g->local.erase(at);
   // The group stays known while its peers may still send: late duplicates are recognised as such.
+}
+
+void Engine::retire(int local_rank) {
+  for (auto& g : groups_) {
+    for (std::size_t r = 0; r < g->members.size(); ++r) {
+      if (g->members[r] == local_rank) g->left[r] = 1;
+    }
+  }
 }
 
 void Engine::on_accept(std::unique_ptr<Lane> lane) { greeter_->take(std::move(lane)); }
@@ -403,12 +420,14 @@ std::size_t Engine::poll(Nanos now) {
   return work;
 }
 
-// Steps between local ranks, and operations that are complete.
+// Steps between local ranks, and operations that are complete. Bounded, since lanes wait meanwhile: what is left over is due at once.
 std::size_t Engine::settle_local() {
   std::size_t work = 0;
-  while (local_dirty_) {
+  std::uint64_t budget = kLocalBytesPerCycle;
+  while (local_dirty_ && budget != 0) {
     local_dirty_ = false;
-    while (pump_local()) ++work;
+    while (pump_local(&budget)) ++work;
+    local_dirty_ |= budget == 0;
     for (std::size_t i = 0; i < active_.size();) {
       GroupMember* m = active_[i];
       work += finish_completed(*m);
@@ -431,8 +450,8 @@ Nanos Engine::next_deadline() const {
     // Work that on_timer or this cycle's last step left behind is due at once.
     t = std::min(t, p.channel->active() ? Nanos{} : p.channel->next_deadline());
   }
-  if (submissions_left_ || messages_left_) return {};
-  return local_dirty_ || held_back_ ? std::min(t, now_ + 1_ms) : t;
+  if (submissions_left_ || messages_left_ || local_dirty_) return {};
+  return held_back_ ? std::min(t, now_ + 1_ms) : t;
 }
 
 void Engine::leave(Nanos now) {

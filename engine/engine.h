@@ -90,6 +90,9 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   // Ends a local member's part in its group (no operation pending). What is still on its way to it through the rings is refused.
   void forget(GroupMember* member);
 
+  // A local rank calls no more while others stay: groups that have it wait for it no longer than for an engine that left.
+  void retire(int local_rank);
+
   // Says farewell: everything sent is acked, lanes and control say goodbye. Poll until left() (bounded by the caller).
   void leave(Nanos now);
   bool left() const { return left_; }
@@ -172,7 +175,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   void wake_slots(Operation& op);
   void tell_entered(Channel& channel, Nanos now);
   std::size_t settle_local();
-  bool pump_local();
+  bool pump_local(std::uint64_t* budget);
   bool finish_completed(GroupMember& member);
   void finish(GroupMember& member, Operation& op, Status status);
   void settle_debt(Peer& peer, const wire::Header& signature);
@@ -219,6 +222,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   Roster roster_;
   std::uint32_t my_engine_ = 0;
   Reachability reach_;
+  std::vector<int> host_of_;                    // by world rank: the first engine with its host id
   std::vector<Peer> peers_;                     // by engine number
   std::vector<std::unique_ptr<Group>> groups_;  // ascending creation
   std::vector<GroupMember*> active_;            // members with operations in flight, in order of becoming active
@@ -247,6 +251,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   Nanos leave_began_;
   bool farewell_said_ = false;
   bool local_dirty_ = false;
+  std::size_t local_turn_ = 0;  // whose turn it is to pass cells to its neighbours
 };
 
 }  // namespace canarynet

@@ -63,6 +63,7 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   request.reach = &m.group->reach;
   request.bcube = m.group->bcube;
   request.servers = static_cast<int>(options_.settings.ps_servers);
+  request.host_of = m.group->host_of;
   const auto chosen = select_planner(request, selector_);
   if (!chosen.ok()) return chosen.status();
   auto entry = std::make_unique<ProgramEntry>();
@@ -91,7 +92,9 @@ std::unique_ptr<Run> Engine::take_run(ProgramEntry* entry, const Group& group) {
     run = std::make_unique<Run>(entry->program);
     for (std::size_t s = 0; s < entry->program.peers.size(); ++s) {
       run->peer_engine[s] = group.engine_of[static_cast<std::size_t>(entry->program.peers[s].rank)];
+      run->neighbours += run->peer_engine[s] == my_engine_;
     }
+    if (run->neighbours != 0) run->executor.expect_neighbours();
     const auto hole = std::find(runs_.begin(), runs_.end(), nullptr);
     run->index = static_cast<std::uint32_t>(hole - runs_.begin());
     if (hole == runs_.end()) runs_.push_back(nullptr);
@@ -424,6 +427,7 @@ void Engine::wake_slots(Operation& op) {
       c->wake();
     }
   }
+  if (op.run->executor.has_taken()) local_dirty_ = true;
 }
 
 void Engine::on_done(Channel&, std::uint64_t cookie) {
@@ -438,36 +442,31 @@ void Engine::on_done(Channel&, std::uint64_t cookie) {
   if (run->executor.complete()) local_dirty_ = true;
 }
 
-// Steps between ranks of this engine: memory to memory, no lane.
-bool Engine::pump_local() {
+// Steps between ranks of this engine: memory to memory, no lane. One rank after the other passes a cell to each of its neighbours, so that
+// the sums of all grow side by side and a cell leaves for the network while the next one is added. False: there is nothing to pass.
+bool Engine::pump_local(std::uint64_t* budget) {
+  constexpr std::uint64_t kCellCost = 512;  // bytes; so that empty cells end, too
   bool moved = false;
-  for (std::size_t a = 0; a < active_.size(); ++a) {
-    GroupMember* m = active_[a];
+  const std::size_t members = active_.size();
+  for (std::size_t i = 0; i < members && *budget != 0; ++i) {
+    GroupMember* m = active_[local_turn_++ % members];
     for (Operation& op : m->operations) {
       Run& run = *op.run;
+      if (run.neighbours == 0) continue;
+      for (Executor::Taken taken; run.executor.next_taken(&taken); moved = true) taken.from->sent(taken.unit);
       for (std::uint32_t s = 0; s < run.peer_engine.size(); ++s) {
         if (run.peer_engine[s] != my_engine_ || !run.peer_ready[s] || !run.executor.has_send(s)) continue;
         GroupMember* other = m->group->member(op.entry->program.peers[s].rank);
         Operation* theirs = other != nullptr ? other->find(op.number) : nullptr;
         CANARY_CHECK(theirs != nullptr, "a ready neighbour has completed without our pieces");
-        while (run.executor.has_send(s)) {
-          const Executor::SendCell cell = run.executor.peek_send(s);
-          run.executor.pop_send(s);
-          const std::uint32_t piece = cell.cell - cell.step->cell_begin;
-          Executor& to = theirs->run->executor;
-          const auto place = to.place_for(m->rank, cell.step->tag, piece, cell.bytes);
-          CANARY_CHECK(place.kind == Executor::PlaceKind::kSpan || place.kind == Executor::PlaceKind::kSlot,
-                       "local plans disagree");
-          const std::byte* payload = cell.data;
-          if (place.kind == Executor::PlaceKind::kSpan) {
-            if (cell.bytes != 0) std::memcpy(place.data, cell.data, cell.bytes);
-            payload = place.data;
-          }
-          bool other_landing = false;
-          to.arrived(m->rank, cell.step->tag, piece, payload, &other_landing);
+        const Executor::SendCell cell = run.executor.peek_send(s);
+        run.executor.pop_send(s);
+        if (theirs->run->executor.take(m->rank, cell.step->tag, cell.cell - cell.step->cell_begin, cell.data, cell.bytes,
+                                       {&run.executor, cell.unit})) {
           run.executor.sent(cell.unit);
-          moved = true;
         }
+        moved = true;
+        *budget -= std::min(*budget, cell.bytes + kCellCost);
         wake_slots(*theirs);
       }
       wake_slots(op);

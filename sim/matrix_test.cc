@@ -79,6 +79,8 @@ std::vector<Case> cases() {
     for (const int n : {1, 2, 3, 4, 5, 7, 8, 9}) out.push_back({id, n, 1});
     out.push_back({id, 8, 4});
   }
+  for (const auto& [n, per_host] : {std::pair{4, 4}, {4, 2}, {6, 3}, {6, 2}, {12, 4}})
+    out.push_back({PlannerId::kHierarchical, n, per_host});
   for (const int n : {4, 8, 9}) out.push_back({PlannerId::kBCube, n, 1});
   out.push_back({PlannerId::kBCube, 4, 4});
   return out;

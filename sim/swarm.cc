@@ -25,11 +25,11 @@ struct Life {
 Life draw(Random& r) {
   Life life;
   ClusterOptions& c = life.cluster;
-  c.ranks_per_host = r.below(4) == 0 ? 4 : 1;
+  c.ranks_per_host = r.below(4) == 0 ? static_cast<int>(2 + r.below(3)) : 1;
   const auto wiring = r.below(10);
   std::string wires;
   if (wiring < 6) {
-    c.hosts = static_cast<int>(c.ranks_per_host == 4 ? 2 + r.below(2) : 2 + r.below(7));
+    c.hosts = static_cast<int>(c.ranks_per_host > 1 ? 2 + r.below(3) : 2 + r.below(7));
     life.rails = static_cast<int>(1 + r.below(4));
     c.wiring = Wiring::flat(c.hosts, life.rails);
     life.safe_rail = life.rails > 1;
@@ -64,8 +64,8 @@ Life draw(Random& r) {
   f.nic.out.reorder_ppm = some(200'000);
   f.nic.out.corrupt_ppm = some(f.stream ? 2'000 : 20'000);
   f.nic.out.jitter = Nanos{static_cast<std::int64_t>(r.below(200'000))};
-  const char* const algorithms[] = {
-      "", "", "", "ring", "mesh", "bcube", "halving_doubling", "tree", "dbtree", "parameter_server", "ring_per_rail"};
+  const char* const algorithms[] = {"",       "",     "",       "ring",             "mesh",          "bcube",
+                                    "halving_doubling", "tree", "dbtree", "parameter_server", "ring_per_rail", "hierarchical"};
   // A forced planner whose ranks can't meet is refused; that has its own tests.
   c.settings.algo = wires == "flat" || wires == "mesh" ? algorithms[r.below(std::size(algorithms))] : "";
   if (c.settings.algo == "bcube" &&

@@ -48,7 +48,8 @@ bool write(const std::string& path, const std::string& text) {
 int show(const PlanOptions& o) {
   const int n = o.ranks_max;
   const Reachability reach = reach_of(o, n);
-  const PlanRequest request = request_of(o, n, reach);
+  const std::vector<int> host_of = hosts_of(o, n);
+  const PlanRequest request = request_of(o, n, reach, host_of);
   bool failed = false;
   std::string drawings;
   for (const PlannerId id : planners_of(o)) {
@@ -82,7 +83,8 @@ int check(const PlanOptions& o) {
     int proven = 0;
     for (int n = o.ranks_min; n <= o.ranks_max; ++n) {
       const Reachability reach = reach_of(o, n);
-      const PlanRequest request = request_of(o, n, reach);
+      const std::vector<int> host_of = hosts_of(o, n);
+  const PlanRequest request = request_of(o, n, reach, host_of);
       if (!possible(o, id, request, &failed)) continue;
       if (const Status status = check_planner(id, request); !status.ok()) {
         std::fprintf(stderr, "canary-plan: %s: WRONG: %s\n", text_of(o, id, n).c_str(), status.text().c_str());
@@ -100,12 +102,14 @@ int check(const PlanOptions& o) {
 int cost(const PlanOptions& o) {
   const int n = o.ranks_max;
   const Reachability reach = reach_of(o, n);
-  const PlanRequest request = request_of(o, n, reach);
+  const std::vector<int> host_of = hosts_of(o, n);
+  const PlanRequest request = request_of(o, n, reach, host_of);
   const bool table = o.json_path != "-";
   nlohmann::json json = {{"op", name_of(o.collective)},
                          {"ranks", n},
                          {"bytes", o.bytes},
                          {"rails", o.rails},
+                         {"ranks_per_host", o.ranks_per_host},
                          {"alpha_s", o.model.alpha},
                          {"beta_s_per_byte", o.model.beta},
                          {"gamma_s_per_byte", o.model.gamma},

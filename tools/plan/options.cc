@@ -57,7 +57,8 @@ std::string collective_names() {
 }
 
 struct Texts {
-  std::string op, algo, ranks, rails, wiring, root, servers, size, rank, alpha, bandwidth, gamma, post, piece;
+  std::string op, algo, ranks, rails, wiring, root, servers, per_host, size, rank, alpha, bandwidth, gamma, post, piece;
+  std::string local_alpha, local_bandwidth;
 };
 
 void fill(const Texts& t, PlanOptions* o) {
@@ -102,6 +103,7 @@ void fill(const Texts& t, PlanOptions* o) {
     wrong("--ranks", t.ranks.empty() ? std::to_string(o->ranks_max) : t.ranks, "at most 64: the proof is symbolic");
   if (!t.root.empty()) o->root = number("--root", t.root, 0, o->ranks_min - 1);
   if (!t.servers.empty()) o->servers = number("--servers", t.servers, 1, kRanksMax);
+  if (!t.per_host.empty()) o->ranks_per_host = number("--ranks-per-host", t.per_host, 1, kRanksMax);
   if (!t.size.empty()) o->bytes = bytes("--bytes", t.size);
   if (!o->svg_path.empty() && o->planners.size() != 1) wrong("--svg", o->svg_path, "one schedule: name it with --algo");
   if (!t.rank.empty()) o->rank = number("--rank", t.rank, 0, o->ranks_max - 1);
@@ -112,6 +114,12 @@ void fill(const Texts& t, PlanOptions* o) {
   o->model.beta = 8 / *rate;
   if (!t.gamma.empty()) o->model.gamma = seconds("--gamma", t.gamma);
   if (!t.post.empty()) o->model.post = seconds("--post", t.post);
+  if (!t.local_alpha.empty()) o->model.local_alpha = seconds("--local-alpha", t.local_alpha);
+  if (!t.local_bandwidth.empty()) {
+    const auto local = bits_per_second(t.local_bandwidth);
+    if (!local || *local <= 0) wrong("--local-bandwidth", t.local_bandwidth, "a rate such as 80gbit");
+    o->model.local_beta = 8 / *local;
+  }
   o->piece_given = !t.piece.empty();
   if (o->piece_given) o->model.piece_bytes = bytes("--piece", t.piece);
 }
@@ -144,6 +152,7 @@ ParsedOptions parse_plan_options(const std::vector<std::string>& arguments) {
     command->add_option("--rails", t.rails, "rails of each rank on flat wiring [1]");
     command->add_option("--root", t.root, "root of broadcast, reduce, gather and scatter [0]");
     command->add_option("--servers", t.servers, "of parameter_server [1]");
+    command->add_option("--ranks-per-host", t.per_host, "ranks that share a host and its rails [1]");
     command->add_option("--bytes", t.size, "the whole buffer [1MiB]");
   }
   show->add_option("--rank", t.rank, "one rank's part only");
@@ -153,6 +162,8 @@ ParsedOptions parse_plan_options(const std::vector<std::string>& arguments) {
   cost->add_option("--bandwidth", t.bandwidth, "of one rail")->required();
   cost->add_option("--gamma", t.gamma, "seconds to add a byte [0]");
   cost->add_option("--post", t.post, "time to post one more message [0]");
+  cost->add_option("--local-alpha", t.local_alpha, "start-up time of a message between ranks of one host [0]");
+  cost->add_option("--local-bandwidth", t.local_bandwidth, "between ranks of one host [free]");
   cost->add_option("--piece", t.piece, "messages are pieces of this size, which pipeline [whole steps; dbtree 128KiB]");
   cost->add_flag("--json{-}", o.json_path, "results as JSON instead of the table; --json=FILE: beside it");
   try {
@@ -181,7 +192,14 @@ Reachability reach_of(const PlanOptions& options, int ranks) {
                                    : Reachability::full(ranks, options.rails);
 }
 
-PlanRequest request_of(const PlanOptions& options, int ranks, const Reachability& reach) {
+std::vector<int> hosts_of(const PlanOptions& options, int ranks) {
+  std::vector<int> host_of(static_cast<std::size_t>(ranks));
+  for (int r = 0; r < ranks; ++r) host_of[static_cast<std::size_t>(r)] = r / options.ranks_per_host;
+  return host_of;
+}
+
+PlanRequest request_of(const PlanOptions& options, int ranks, const Reachability& reach,
+                       const std::vector<int>& host_of) {
   const bool floats = options.bytes % 4 == 0 && options.collective != Collective::kBarrier;
   const std::uint64_t elements = options.bytes / (floats ? 4 : 1);
   return {.collective = options.collective,
@@ -193,7 +211,8 @@ PlanRequest request_of(const PlanOptions& options, int ranks, const Reachability
           .root = has_root(options.collective) ? options.root : 0,
           .reach = &reach,
           .bcube = options.bcube.levels != 0 ? options.bcube : find_bcube(reach, options.rails),
-          .servers = options.servers};
+          .servers = options.servers,
+          .host_of = host_of};
 }
 
 }  // namespace canarynet::plan

@@ -22,6 +22,7 @@ struct PlanOptions {
   BCubeShape bcube;  // levels 0: flat wiring
   int root = 0;
   int servers = 1;
+  int ranks_per_host = 1;
   std::uint64_t bytes = std::uint64_t{1} << 20;  // of the collective's whole space, as canary-perf counts
   // show
   int rank = -1;  // -1: all
@@ -40,8 +41,10 @@ struct ParsedOptions {
 };
 ParsedOptions parse_plan_options(const std::vector<std::string>& arguments);
 
-// A request for `ranks` of them; `reach` must outlive it.
-PlanRequest request_of(const PlanOptions& options, int ranks, const Reachability& reach);
+// A request for `ranks` of them; `reach` and `host_of` must outlive it.
+PlanRequest request_of(const PlanOptions& options, int ranks, const Reachability& reach, const std::vector<int>& host_of);
+// [rank]: its host; one after the other is filled.
+std::vector<int> hosts_of(const PlanOptions& options, int ranks);
 Reachability reach_of(const PlanOptions& options, int ranks);
 
 }  // namespace canarynet::plan

@@ -21,7 +21,8 @@ TEST(PlanOptions, AllOfThemAreRead) {
   const PlanOptions o =
       good({"cost",  "--op",    "broadcast", "--algo",      "ring,tree", "--ranks", "8",      "--bytes",
             "64MiB", "--alpha", "1.5ms",     "--bandwidth", "2.5gbit",   "--gamma", "2e-10",  "--post",
-            "10us",  "--rails", "2",         "--root",      "3",         "--piece", "128KiB", "--json=out.json"});
+            "10us",  "--rails", "2",         "--root",      "3",         "--piece", "128KiB", "--json=out.json",
+            "--ranks-per-host", "4",         "--local-alpha", "2us",     "--local-bandwidth", "80gbit"});
   EXPECT_EQ(o.command, Command::kCost);
   EXPECT_EQ(o.collective, Collective::kBroadcast);
   EXPECT_EQ(o.planners, (std::vector{PlannerId::kRing, PlannerId::kTree}));
@@ -35,6 +36,9 @@ TEST(PlanOptions, AllOfThemAreRead) {
   EXPECT_EQ(o.rails, 2);
   EXPECT_EQ(o.root, 3);
   EXPECT_EQ(o.json_path, "out.json");
+  EXPECT_EQ(hosts_of(o, 6), (std::vector<int>{0, 0, 0, 0, 1, 1}));
+  EXPECT_DOUBLE_EQ(o.model.local_alpha, 2e-6);
+  EXPECT_DOUBLE_EQ(o.model.local_beta, 1e-10);
 }
 
 TEST(PlanOptions, WiringSetsRanksAndRails) {
@@ -55,6 +59,7 @@ TEST(PlanOptions, WhatIsWrongIsNamedWithItsValue) {
   EXPECT_NE(refusal({"cost", "--alpha", "-1ms", "--bandwidth", "1gbit"}).find("--alpha"), std::string::npos);
   EXPECT_NE(refusal({"cost", "--alpha", "1ms"}).find("--bandwidth"), std::string::npos);
   EXPECT_NE(refusal({"show", "--svg", "x.svg"}).find("--svg x.svg: takes one schedule"), std::string::npos);
+  EXPECT_NE(refusal({"show", "--ranks-per-host", "0"}).find("--ranks-per-host 0"), std::string::npos);
   EXPECT_NE(refusal({}).find("subcommand"), std::string::npos);
   EXPECT_NE(refusal({"show", "--root", "4", "--op", "broadcast"}).find("--root 4"), std::string::npos);
 }
