@@ -35,6 +35,9 @@ const Row kRows[] = {
     {{"host_id", "CANARY_HOST_ID", SettingKind::kText, "", 0, 0, false,
       "names this host; default: boot id and network namespace"},
      &Settings::host_id},
+    {{"local_ranks", "CANARY_LOCAL_RANKS", SettingKind::kInteger, "1", 1, 1024, false,
+      "threads of this process that each join as a rank; they share one engine"},
+     &Settings::local_ranks},
     {{"socket_ifname", "CANARY_SOCKET_IFNAME", SettingKind::kText, "", 0, 0, false,
       "NICs to use: comma-separated name prefixes; ^ in front excludes them, = in front takes exact names"},
      &Settings::socket_ifname},
@@ -60,7 +63,7 @@ const Row kRows[] = {
      &Settings::pacing_rate},
     {{"algo", "CANARY_ALGO", SettingKind::kText, "", 0, 0, true,
       "planner for all collectives it defines: ring, mesh, bcube, halving_doubling, tree, dbtree, parameter_server, "
-      "ring_per_rail; empty: chosen by size and topology"},
+      "ring_per_rail, hierarchical; empty: chosen by size and topology"},
      &Settings::algo},
     {{"ps_servers", "CANARY_PS_SERVERS", SettingKind::kInteger, "1", 1, 8192, true,
       "ranks that own a part each, from rank 0, where parameter_server runs"},
@@ -184,6 +187,22 @@ Status assign(Settings* s, const Row& row, std::string_view text) {
   return Status(CANARY_INTERNAL, "setting of unknown kind");
 }
 
+std::string text_of(const Settings& settings, const Row& row) {
+  return std::visit(
+      [&](auto field) -> std::string {
+        const auto& v = settings.*field;
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, std::string>) {
+          return v;
+        } else if constexpr (std::is_same_v<T, Bytes> || std::is_same_v<T, Nanos>) {
+          return std::to_string(v.count);
+        } else {
+          return std::to_string(v);
+        }
+      },
+      row.field);
+}
+
 }  // namespace
 
 std::span<const SettingInfo> setting_table() {
@@ -259,24 +278,18 @@ Status Settings::set(std::string_view name, std::string_view text) {
                 "no setting is called \"" + std::string(name) + "\" (docs/settings.md lists them)");
 }
 
+std::optional<Settings::Difference> Settings::first_difference(const Settings& other) const {
+  for (const Row& row : kRows) {
+    std::string mine = text_of(*this, row), theirs = text_of(other, row);
+    if (mine != theirs) return Difference{row.info.name, std::move(mine), std::move(theirs)};
+  }
+  return {};
+}
+
 std::vector<std::string> Settings::must_agree() const {
   std::vector<std::string> out;
   for (const Row& row : kRows) {
-    if (!row.info.must_agree) continue;
-    std::string value = std::visit(
-        [&](auto field) -> std::string {
-          const auto& v = this->*field;
-          using T = std::decay_t<decltype(v)>;
-          if constexpr (std::is_same_v<T, std::string>) {
-            return v;
-          } else if constexpr (std::is_same_v<T, Bytes> || std::is_same_v<T, Nanos>) {
-            return std::to_string(v.count);
-          } else {
-            return std::to_string(v);
-          }
-        },
-        row.field);
-    out.push_back(std::string(row.info.name) + "=" + value);
+    if (row.info.must_agree) out.push_back(std::string(row.info.name) + "=" + text_of(*this, row));
   }
   return out;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,6 +36,7 @@ struct Settings {
   Nanos join_timeout;
   bool insecure = false;
   std::string host_id;
+  std::int64_t local_ranks = 1;
   // rails and lanes
   std::string socket_ifname;  // NCCL's grammar: prefix list, ^ exclude, = exact
   std::string rails;          // CANARY_RAILS: devices or addresses, in order
@@ -66,6 +68,11 @@ struct Settings {
   bool uses(std::string_view transport) const;
   // Sets one by name ("piece_bytes") or environment name from text.
   Status set(std::string_view name, std::string_view text);
+  // The first setting whose value is another one in `other`.
+  struct Difference {
+    std::string name, mine, theirs;
+  };
+  std::optional<Difference> first_difference(const Settings& other) const;
   // "name=value" of every must_agree setting, in table order: what is compared at join.
   std::vector<std::string> must_agree() const;
 };

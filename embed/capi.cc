@@ -16,8 +16,8 @@
 #include "control/unique_id.h"
 #include "discovery/launcher.h"
 #include "embed/collective_call.h"
-#include "embed/context.h"
 #include "embed/last_error.h"
+#include "embed/local_ranks.h"
 #include "embed/meeting.h"
 
 using namespace canarynet;
@@ -36,10 +36,12 @@ struct canary_op {
   GroupMember* member = nullptr;
   std::vector<std::uint64_t> counts;  // of the operations that have them; keeps its memory for the next one
   canary_op* next_free = nullptr;
+  bool taken = false;
 };
 
 struct canary_context {
-  std::unique_ptr<Context> impl;
+  std::shared_ptr<Context> impl;  // with the other ranks of this process that joined with this one
+  int rank = 0;
   canary_group world;
   std::mutex mutex;  // handles only; never held while driving
   std::vector<std::unique_ptr<canary_group>> groups;
@@ -60,12 +62,14 @@ struct canary_context {
     free_ops = op->next_free;
     op->ticket.reset();
     op->member = member;
+    op->taken = true;
     return op;
   }
   void give_op(canary_op* op) {
     const std::lock_guard lock(mutex);
     op->next_free = free_ops;
     free_ops = op;
+    op->taken = false;
   }
 };
 
@@ -79,7 +83,8 @@ struct LastError {
 thread_local LastError t_error;
 
 // What canary_config has measured, oldest first: a caller built with an older header fills the front, the rest keeps its default.
-constexpr std::size_t kConfigSizes[] = {offsetof(canary_config, unique_id), sizeof(canary_config)};
+constexpr std::size_t kConfigSizes[] = {offsetof(canary_config, unique_id), offsetof(canary_config, local_ranks),
+                                       sizeof(canary_config)};
 
 Status copy_config(const canary_config* config, canary_config* out) {
   if (config == nullptr) return {};
@@ -150,7 +155,12 @@ Status read_config(const canary_config* config, ContextOptions* out) {
     out->settings.join = control::unique_id_text(c.unique_id->bytes);
     out->join_source = "canary_config.unique_id";
   }
-  out->rank = c.rank;
+  if (c.local_ranks != 0) {
+    if (Status s = out->settings.set("local_ranks", std::to_string(c.local_ranks)); !s.ok())
+      return s.wrap("canary_config.local_ranks");
+  }
+  int& rank = out->ranks.front();
+  rank = c.rank;
   out->world_size = c.world_size;
   // Canary's own variables before any launcher's, whose may even be unreadable where nobody needs them.
   const bool own_size = c.world_size != 0 || std::getenv("CANARY_WORLD_SIZE") != nullptr;
@@ -159,7 +169,7 @@ Status read_config(const canary_config* config, ContextOptions* out) {
     if (Status s = environment_int("CANARY_WORLD_SIZE", &out->world_size); !s.ok()) return s;
   }
   if (c.rank < 0 && own_rank) {
-    if (Status s = environment_int("CANARY_RANK", &out->rank); !s.ok()) return s;
+    if (Status s = environment_int("CANARY_RANK", &rank); !s.ok()) return s;
   }
   auto found = read_launch(environment);
   if (!found.ok() && (!own_size || !own_rank)) return found.status();
@@ -170,7 +180,7 @@ Status read_config(const canary_config* config, ContextOptions* out) {
   }
   if (!own_rank) {
     if (launch.rank < 0) return not_told("CANARY_RANK");
-    out->rank = launch.rank;
+    rank = launch.rank;
   }
   if (out->settings.join.empty()) {
     out->settings.join = launch.join;
@@ -190,6 +200,22 @@ canary_status finish_wait(canary_op* op) {
   if (code != CANARY_OK) report(op->ticket.status);
   op->context->give_op(op);
   return code;
+}
+
+// The engine goes on for the process's other ranks: operations that this one leaves behind end now, since their handles and buffers do.
+void end_pending(canary_context& context) {
+  if (context.impl->ranks().size() == 1) return;  // the engine ends with them
+  for (const auto& op : context.ops) {
+    if (!op->taken || op->ticket.done()) continue;
+    Submission s;
+    s.kind = Submission::Kind::kAbort;
+    s.member = op->member;
+    s.text = std::make_shared<std::string>("it was finalized with an operation pending");
+    if (context.impl->submit(s).ok()) context.impl->wait(op->ticket);
+  }
+  for (const auto& group : context.groups) {
+    context.impl->with_engine([&](Engine& e) { e.forget(group->member); });
+  }
 }
 
 // All collectives: checks, submits, and waits where no handle is asked for.
@@ -281,11 +307,12 @@ CANARY_API canary_status canary_init(const canary_config* config, canary_context
     if (context == nullptr) return invalid("canary_init: context is NULL");
     ContextOptions options;
     if (Status s = read_config(config, &options); !s.ok()) return report(s);
-    auto impl = Context::create(std::move(options));
-    if (!impl.ok()) return report(impl.status());
     auto c = std::make_unique<canary_context>();
+    c->rank = options.ranks.front();
+    auto impl = join_job(std::move(options));
+    if (!impl.ok()) return report(impl.status());
     c->impl = impl.take();
-    c->world = {c.get(), c->impl->world()};
+    c->world = {c.get(), c->impl->world(c->rank)};
     *context = c.release();
     return CANARY_OK;
   });
@@ -293,12 +320,13 @@ CANARY_API canary_status canary_init(const canary_config* config, canary_context
 
 CANARY_API canary_status canary_finalize(canary_context* context) {
   if (context == nullptr) return invalid("canary_finalize: context is NULL");
-  context->impl->leave();
+  end_pending(*context);
+  context->impl->leave(context->rank);
   delete context;
   return CANARY_OK;
 }
 
-CANARY_API int canary_rank(const canary_context* context) { return context != nullptr ? context->impl->rank() : -1; }
+CANARY_API int canary_rank(const canary_context* context) { return context != nullptr ? context->rank : -1; }
 CANARY_API int canary_world_size(const canary_context* context) {
   return context != nullptr ? context->impl->world_size() : -1;
 }
@@ -323,15 +351,15 @@ CANARY_API canary_status canary_group_create(canary_context* context, const int*
         return invalid("canary_group_create: rank " + std::to_string(ranks[i]) + " is listed twice");
       seen[static_cast<std::size_t>(ranks[i])] = true;
     }
-    if (!seen[static_cast<std::size_t>(context->impl->rank())]) {
-      return invalid("canary_group_create: only members call it, and rank " + std::to_string(context->impl->rank()) +
+    if (!seen[static_cast<std::size_t>(context->rank)]) {
+      return invalid("canary_group_create: only members call it, and rank " + std::to_string(context->rank) +
                      " is not listed");
     }
     OpTicket ticket;
     Submission s;
     s.kind = Submission::Kind::kGroup;
     s.ticket = &ticket;
-    s.local_rank = context->impl->rank();
+    s.local_rank = context->rank;
     s.members = std::make_shared<std::vector<int>>(ranks, ranks + count);
     if (Status st = context->impl->submit(s); !st.ok()) return report(st);
     context->impl->wait(ticket);

@@ -25,7 +25,8 @@ constexpr Nanos kLeaveLimit = 1500_ms;
 
 }  // namespace
 
-Context::Context(ContextOptions options) : options_(std::move(options)) {}
+Context::Context(ContextOptions options)
+    : options_(std::move(options)), staying_(static_cast<int>(options_.ranks.size())) {}
 
 Result<std::unique_ptr<Context>> Context::create(ContextOptions options) {
   std::unique_ptr<Context> c(new Context(std::move(options)));
@@ -47,8 +48,9 @@ Context::~Context() {
 
 Status Context::start() {
   const Settings& s = options_.settings;
-  if (options_.rank < 0 || options_.rank >= options_.world_size) {
-    return Status(CANARY_INVALID_ARGUMENT, "rank " + std::to_string(options_.rank) + " is outside of a world of " +
+  for (const int rank : options_.ranks) {
+    if (rank >= 0 && rank < options_.world_size) continue;
+    return Status(CANARY_INVALID_ARGUMENT, "rank " + std::to_string(rank) + " is outside of a world of " +
                                                std::to_string(options_.world_size) +
                                                " (CANARY_RANK, CANARY_WORLD_SIZE)");
   }
@@ -58,7 +60,7 @@ Status Context::start() {
   EngineOptions e;
   e.settings = s;
   e.world_size = options_.world_size;
-  e.local_ranks = {options_.rank};
+  e.local_ranks = options_.ranks;
   e.host_id = s.host_id.empty() ? default_host_id() : s.host_id;
   e.host_name = s.host_id.empty() ? host_name() : s.host_id;
   e.pid = getpid();
@@ -114,7 +116,6 @@ Status Context::join() {
     if (!drive_once()) sleep_until(engine_->next_deadline());
     if (!engine_->join_status().ok()) return engine_->join_status();
   }
-  world_ = engine_->world(options_.rank);
   if (options_.settings.progress_thread && options_.world_size > 1) {
     // The library's thread takes no signals: those are the application's.
     sigset_t all, before;
@@ -211,7 +212,7 @@ void Context::wait(const OpTicket& ticket) {
     Nanos last_work = clock_.now();
     while (!ticket.done()) {
       const bool worked = drive_once();
-      if (baton_.has_waiters() && worked) baton_.notify();
+      if (worked) baton_.notify_done();
       if (ticket.done() || baton_.wanted()) break;
       if (options_.settings.spin_budget.count != 0) {
         const Nanos now = clock_.now();
@@ -231,11 +232,23 @@ void Context::wait(const OpTicket& ticket) {
   }
 }
 
+GroupMember* Context::world(int rank) {
+  return with_engine([rank](Engine& e) { return e.world(rank); });
+}
+
+void Context::leave(int rank) {
+  // Told before it stops counting: whoever is last finds nobody else in the engine.
+  if (options_.ranks.size() > 1) {
+    with_engine([rank](Engine& e) { e.retire(rank); });
+  }
+  if (staying_.fetch_sub(1, std::memory_order_acq_rel) == 1) leave();
+}
+
 void Context::leave() {
   if (!engine_) return;
   stop_.store(true, std::memory_order_release);
   ring_doorbell();
-  baton_.notify();
+  baton_.notify_all();
   if (progress_.joinable()) progress_.join();
   if (engine_->left() || !engine_->ready()) return;
   const Nanos began = clock_.now();

@@ -1,5 +1,6 @@
 // embed/context.h -- the engine embedded in a process: real clock, TCP lanes, a progress thread, callers that drive while they wait.
 //
+// One Context serves one rank, or several whose threads share it (embed/local_ranks.h).
 // Threads: any number of callers; the engine itself is used by whoever holds the baton. The progress thread serves it while nobody
 // waits; a caller inside wait() takes over and the progress thread naps.
 #pragma once
@@ -22,7 +23,7 @@ namespace canarynet {
 
 struct ContextOptions {
   Settings settings;
-  int rank = 0;
+  std::vector<int> ranks = {0};  // served here, ascending
   int world_size = 1;
   std::string join_source;  // where settings.join comes from when it is not CANARY_JOIN, for messages
 };
@@ -33,9 +34,10 @@ class Context {
   static Result<std::unique_ptr<Context>> create(ContextOptions options);
   ~Context();
 
-  int rank() const { return options_.rank; }
+  const std::vector<int>& ranks() const { return options_.ranks; }
   int world_size() const { return options_.world_size; }
-  GroupMember* world() { return world_; }
+  // The group of all ranks, as one of ours sees it.
+  GroupMember* world(int rank);
 
   // Hands work to the engine and, when nobody else drives, gives it a first push from this thread.
   Status submit(const Submission& submission);
@@ -56,7 +58,7 @@ class Context {
     baton_.want(+1);  // a caller inside wait() keeps it while it sleeps
     while (!baton_.try_take()) {
       ring_doorbell();
-      baton_.nap(1_ms, [] { return false; });
+      baton_.wait_for_engine(1_ms);
     }
     baton_.want(-1);
     struct Giver {
@@ -67,6 +69,8 @@ class Context {
   }
   // Leaves the job; bounded. The progress thread has ended afterwards.
   void leave();
+  // One of our ranks leaves: the last one to do so leaves the job. Its operations are done.
+  void leave(int rank);
 
  private:
   explicit Context(ContextOptions options);
@@ -84,7 +88,7 @@ class Context {
   std::unique_ptr<TcpLaneFactory> factory_;
   std::unique_ptr<HostLanes> lanes_;  // over it, and through shared memory
   std::unique_ptr<Engine> engine_;
-  GroupMember* world_ = nullptr;
+  std::atomic<int> staying_{0};  // ranks that have not left
   Baton baton_;
   int doorbell_ = -1;
   std::atomic<bool> rung_{false};  // since it was last drained

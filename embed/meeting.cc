@@ -78,7 +78,7 @@ Result<Meeting> meet_by_id(const ContextOptions& options, const std::vector<Inte
   if (Status s = check_allowed(m.addresses, options.settings, "the unique id's " + m.addresses.front().to_string());
       !s.ok())
     return s;
-  if (options.rank == 0) {
+  if (options.ranks.front() == 0) {
     auto listener = take_listener(m.token);
     if (!listener.ok()) return listener.status();
     m.listener = listener.take();

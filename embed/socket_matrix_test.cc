@@ -253,8 +253,8 @@ TEST_P(SocketMatrix, EveryPairIsExact) {
 
 std::vector<Param> params() {
   std::vector<Param> out;
-  for (const char* planner :
-       {"ring", "mesh", "halving_doubling", "bcube", "tree", "dbtree", "parameter_server", "ring_per_rail", ""}) {
+  for (const char* planner : {"ring", "mesh", "halving_doubling", "bcube", "tree", "dbtree", "parameter_server",
+                              "ring_per_rail", "hierarchical", ""}) {
     for (const int n : {1, 2, 3, 4, 5, 8}) out.push_back({planner, n});
   }
   // The same through shared memory, where every shape is the same wiring.

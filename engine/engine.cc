@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -220,6 +221,9 @@ Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
   for (const int r : members)
     g->engine_of.push_back(static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(r)]));
   for (const int r : members) g->host_of.push_back(host_of_[static_cast<std::size_t>(r)]);
+  // Within one host its engines are what memory is shared in.
+  if (std::adjacent_find(g->host_of.begin(), g->host_of.end(), std::not_equal_to<>()) == g->host_of.end())
+    g->host_of.assign(g->engine_of.begin(), g->engine_of.end());
   g->reach = reach_.subset(members);
   g->bcube = find_bcube(g->reach, kRailsMax);
   g->entered.resize(members.size());

@@ -51,7 +51,7 @@ struct Run {
   std::vector<std::uint8_t> peer_ready;    // its signature is here: it has a place for everything
   std::vector<std::uint8_t> signature_sent;
   std::vector<std::uint32_t> eager_bytes;  // charged against the channel's budget until it is ready
-  std::uint32_t neighbours = 0;  // peers in this very engine
+  std::uint32_t neighbours = 0;            // peers in this very engine
   std::uint32_t signatures_left = 0;
   bool heard_of_all() const {
     return std::all_of(peer_ready.begin(), peer_ready.end(), [](std::uint8_t r) { return r != 0; });
@@ -116,7 +116,7 @@ struct Group {
   std::uint32_t epoch = 1;
   std::vector<int> members;              // world ranks; index = rank in the group
   std::vector<std::uint32_t> engine_of;  // by group rank
-  std::vector<int> host_of;              // by group rank: equal numbers are one host
+  std::vector<int> host_of;  // by group rank: equal numbers are one host (in a group of one host: one engine)
   std::vector<std::unique_ptr<GroupMember>> local;
   std::vector<std::unique_ptr<GroupMember>> forgotten;  // handles given back; submissions may still name them
   Reachability reach;

@@ -461,8 +461,8 @@ bool Engine::pump_local(std::uint64_t* budget) {
         CANARY_CHECK(theirs != nullptr, "a ready neighbour has completed without our pieces");
         const Executor::SendCell cell = run.executor.peek_send(s);
         run.executor.pop_send(s);
-        if (theirs->run->executor.take(m->rank, cell.step->tag, cell.cell - cell.step->cell_begin, cell.data, cell.bytes,
-                                       {&run.executor, cell.unit})) {
+        if (theirs->run->executor.take(m->rank, cell.step->tag, cell.cell - cell.step->cell_begin, cell.data,
+                                       cell.bytes, {&run.executor, cell.unit})) {
           run.executor.sent(cell.unit);
         }
         moved = true;

@@ -1,6 +1,6 @@
 /* canarynet/canarynet.h -- the C ABI of libcanarynet. C99. It declares only what works.
  *
- * What: a process joins a job as one rank (canary_init), forms groups of ranks and runs collectives over all NICs at once.
+ * What: a process joins a job as one rank (canary_init), or as several by a thread each, forms groups of ranks and runs collectives over all NICs at once.
  * Shapes and units: counts are elements of the given type; buffers are contiguous; times are nanoseconds.
  * Ownership: buffers handed to an operation are borrowed until it completed (canary_op_wait, or canary_op_test saying so): do not
  *   write them, do not read the output. Handles belong to the library and end with their destroy call or canary_finalize.
@@ -44,9 +44,12 @@ typedef struct canary_config {
   const char* const* settings; /* "name=value" strings (docs/settings.md), over the environment; may be NULL */
   size_t settings_count;
   const canary_unique_id* unique_id; /* of canary_get_unique_id, instead of `join`; NULL: none. Read within the call. */
+  /* How many threads of this process join as a rank each, all with equal settings; 0: $CANARY_LOCAL_RANKS, or 1. They share one engine: what
+   * they reduce among themselves crosses no NIC. canary_init blocks until all of them have called it. */
+  int local_ranks;
 } canary_config;
 #define CANARY_CONFIG_INIT \
-  { sizeof(canary_config), NULL, -1, 0, NULL, 0, NULL }
+  { sizeof(canary_config), NULL, -1, 0, NULL, 0, NULL, 0 }
 
 /* Makes an id for one job and starts to listen for its ranks at once, on this host's NICs (CANARY_RAILS or CANARY_SOCKET_IFNAME choose the
  * first ones), or on loopback alone unless CANARY_INSECURE=1. To be called by the process that will be rank 0, before its canary_init;
@@ -55,7 +58,8 @@ CANARY_API enum canary_status canary_get_unique_id(canary_unique_id* id);
 
 /* Joins: blocks until all ranks are there or the join time-out passed. `config` may be NULL (everything from the environment). */
 CANARY_API enum canary_status canary_init(const canary_config* config, canary_context** context);
-/* Leaves and frees the context, its groups and operations. Peers see a farewell, not a death. Blocks at most about a second. */
+/* Leaves and frees the context, its groups and operations. Peers see a farewell, not a death. Blocks at most about a second.
+ * Of several local ranks the last one to call it leaves the job; an operation that an earlier one leaves pending ends its group. */
 CANARY_API enum canary_status canary_finalize(canary_context* context);
 
 CANARY_API int canary_rank(const canary_context* context);
@@ -214,7 +218,7 @@ CANARY_API enum canary_status canary_last_error(canary_error* error);
 /* "MISMATCH" for CANARY_MISMATCH. */
 CANARY_API const char* canary_status_name(enum canary_status status);
 
-/* Counters of one NIC since canary_init. Peers on this host are met through shared memory (docs/settings.md, CANARY_TRANSPORTS): it is
+/* Counters of one NIC since canary_init; several local ranks see the same ones, those of their engine. Peers on this host are met through shared memory (docs/settings.md, CANARY_TRANSPORTS): it is
  * listed behind the NICs as device "shm", whose bytes cross none and are counted by no kernel. */
 typedef struct canary_nic_stats {
   char device[32];

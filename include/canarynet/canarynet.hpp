@@ -492,6 +492,7 @@ struct JoinOptions {
   std::optional<int> world_size = {};
   std::vector<std::string> settings = {};          // "name=value" (docs/settings.md), over the environment
   std::optional<canary_unique_id> unique_id = {};  // of get_unique_id(), instead of `join`
+  int local_ranks = 0;  // threads of this process that each make a Context; 0: the environment's, or 1
 };
 
 // Called by the process that will be rank 0; the others get the bytes by the application's own means. See canarynet.h.
@@ -547,6 +548,7 @@ class Context {
     if (!options.join.empty()) config.join = options.join.c_str();
     if (options.rank) config.rank = *options.rank;
     if (options.world_size) config.world_size = *options.world_size;
+    config.local_ranks = options.local_ranks;
     config.settings = settings.data();
     config.settings_count = settings.size();
     if (options.unique_id) config.unique_id = &*options.unique_id;
