@@ -143,7 +143,8 @@ TEST(Cost, HierarchicalPaysForTheNetworkOncePerHost) {
     std::vector<int> host_of(static_cast<std::size_t>(n));
     for (int r = 0; r < n; ++r) host_of[static_cast<std::size_t>(r)] = r / each;
     const auto reach = Reachability::full(n, 1);
-    for (const std::uint64_t count : {std::uint64_t{32} * 240, std::uint64_t{32} * 240 * 1024}) {  // straight, around the ring
+    for (const std::uint64_t count :
+         {std::uint64_t{32} * 240, std::uint64_t{32} * 240 * 1024}) {  // straight, around the ring
       const PlanRequest request{.ranks = n, .count = count, .reach = &reach, .host_of = host_of};
       SCOPED_TRACE(std::to_string(hosts) + " x " + std::to_string(each) + " count " + std::to_string(count));
       const auto both = [&](const CostModel& model) {
@@ -173,7 +174,8 @@ TEST(Cost, RanksOfOneHostShareItsRails) {
   const std::vector<int> host_of = {0, 0, 1, 1};
   const auto reach = Reachability::full(4, 1);
   // Both ranks of host 0 send everything to host 1 through one port.
-  const PlanRequest mesh{.collective = Collective::kAllGather, .ranks = 4, .count = 1 << 20, .reach = &reach, .host_of = host_of};
+  const PlanRequest mesh{
+      .collective = Collective::kAllGather, .ranks = 4, .count = 1 << 20, .reach = &reach, .host_of = host_of};
   const double block = double{1 << 22} * kBeta;
   EXPECT_NEAR(walk_cost(PlannerId::kMesh, mesh, 1, {.beta = kBeta}), 4 * block, block * 0.01);
   EXPECT_NEAR(walk_cost(PlannerId::kHierarchical, mesh, 1, {.beta = kBeta}), 2 * block, block * 0.01);

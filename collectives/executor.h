@@ -79,7 +79,8 @@ class Executor {
   void expect_neighbours();
   // A cell that lies at `payload`, sent as `sent_as`. True: applied. False: it is not its turn yet; it is applied from where it lies when
   // the turn has come, which next_taken() tells. Its sender is not done with it before.
-  bool take(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload, std::uint32_t bytes, Taken sent_as);
+  bool take(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload, std::uint32_t bytes,
+            Taken sent_as);
   bool has_taken() const { return !taken_.empty(); }
   bool next_taken(Taken* taken);
 

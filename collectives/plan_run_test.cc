@@ -201,8 +201,14 @@ TEST(PlanRun, AnyOrderOfArrivalsGivesTheSum) {
 
 TEST(PlanRun, HierarchicalPlansGiveTheSumWhateverTheHosts) {
   const bool quick = std::getenv("CANARY_TEST_QUICK") != nullptr;
-  const std::vector<std::vector<int>> shapes = {{0, 0},          {0, 0, 0, 0},       {0, 0, 1, 1},       {0, 1, 0, 1, 0},
-                                                {0, 1, 1, 1, 2}, {2, 2, 1, 1, 0, 0}, {0, 0, 0, 1, 2, 2}, {0, 0, 0, 0, 1, 1, 1, 1},
+  const std::vector<std::vector<int>> shapes = {{0, 0},
+                                                {0, 0, 0, 0},
+                                                {0, 0, 1, 1},
+                                                {0, 1, 0, 1, 0},
+                                                {0, 1, 1, 1, 2},
+                                                {2, 2, 1, 1, 0, 0},
+                                                {0, 0, 0, 1, 2, 2},
+                                                {0, 0, 0, 0, 1, 1, 1, 1},
                                                 {0, 1, 2, 3, 0, 1, 2, 3, 0, 1}};
   for (const std::vector<int>& host_of : shapes) {
     const int n = static_cast<int>(host_of.size());

@@ -14,8 +14,8 @@ constexpr Collective kAll[] = {Collective::kAllReduce,  Collective::kReduceScatt
                                Collective::kBroadcast,  Collective::kBarrier,       Collective::kReduce,
                                Collective::kGather,     Collective::kScatter,       Collective::kAllToAll,
                                Collective::kAllGatherV, Collective::kAllToAllV};
-constexpr PlannerId kFlat[] = {PlannerId::kRing,       PlannerId::kMesh,       PlannerId::kHalvingDoubling,
-                               PlannerId::kTree,       PlannerId::kDoubleTree, PlannerId::kParameterServer,
+constexpr PlannerId kFlat[] = {PlannerId::kRing,        PlannerId::kMesh,        PlannerId::kHalvingDoubling,
+                               PlannerId::kTree,        PlannerId::kDoubleTree,  PlannerId::kParameterServer,
                                PlannerId::kRingPerRail, PlannerId::kHierarchical};
 
 Plan plan_of(PlannerId id, const PlanRequest& request, int rank) {
@@ -145,10 +145,24 @@ TEST(Planners, HierarchicalPlansAreProvenForAnyHostsOfEqualSizeUpTo64Ranks) {
 }
 
 TEST(Planners, HierarchicalPlansAreProvenForHostsOfUnequalSizeAndAnyOrderOfRanks) {
-  const std::vector<std::vector<int>> shapes = {{1, 2},          {2, 1},       {1, 8},          {3, 2, 1},    {4, 1, 4},
-                                                {8, 3},          {5, 7, 2, 1}, {1, 1, 1, 6},    {2, 3, 5, 7}, {16, 1},
-                                                {9, 8, 7, 6, 5}, {31, 33},     {1, 62, 1},      {3, 3, 3, 2}, {4, 4, 4, 4},
-                                                {10, 20, 30, 4}, {1, 2, 3, 4, 5, 6, 7, 8, 9}, {6, 1, 1, 1, 1, 1}};
+  const std::vector<std::vector<int>> shapes = {{1, 2},
+                                                {2, 1},
+                                                {1, 8},
+                                                {3, 2, 1},
+                                                {4, 1, 4},
+                                                {8, 3},
+                                                {5, 7, 2, 1},
+                                                {1, 1, 1, 6},
+                                                {2, 3, 5, 7},
+                                                {16, 1},
+                                                {9, 8, 7, 6, 5},
+                                                {31, 33},
+                                                {1, 62, 1},
+                                                {3, 3, 3, 2},
+                                                {4, 4, 4, 4},
+                                                {10, 20, 30, 4},
+                                                {1, 2, 3, 4, 5, 6, 7, 8, 9},
+                                                {6, 1, 1, 1, 1, 1}};
   for (const std::vector<int>& shape : shapes) {
     for (const bool dealt : {false, true}) {
       const std::vector<int> host_of = hosts_with(shape, dealt);
@@ -165,7 +179,8 @@ struct HostTraffic {
 };
 HostTraffic traffic_of(const PlanRequest& request) {
   const auto hosts = *std::max_element(request.host_of.begin(), request.host_of.end()) + 1;
-  HostTraffic t{std::vector<std::uint64_t>(hosts), std::vector<std::uint64_t>(hosts), std::vector<std::uint64_t>(hosts)};
+  HostTraffic t{std::vector<std::uint64_t>(hosts), std::vector<std::uint64_t>(hosts),
+                std::vector<std::uint64_t>(hosts)};
   std::vector<std::uint64_t> leaves;
   planner(PlannerId::kHierarchical).leaves(request, &leaves);
   for (int r = 0; r < request.ranks; ++r) {
@@ -209,7 +224,8 @@ TEST(Planners, HierarchicalGathersAndBroadcastsSendEveryHostWhatItLacksOnce) {
   const int n = static_cast<int>(host_of.size());
   const auto reach = Reachability::full(n, 1);
   for (const std::uint64_t count : {std::uint64_t{64}, std::uint64_t{1} << 20}) {
-    PlanRequest request{.collective = Collective::kAllGather, .ranks = n, .count = count, .reach = &reach, .host_of = host_of};
+    PlanRequest request{
+        .collective = Collective::kAllGather, .ranks = n, .count = count, .reach = &reach, .host_of = host_of};
     HostTraffic t = traffic_of(request);
     EXPECT_EQ(t.in, (std::vector<std::uint64_t>{5 * count * 4, 7 * count * 4, 6 * count * 4}));
     request.collective = Collective::kReduceScatter;

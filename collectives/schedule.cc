@@ -76,8 +76,8 @@ std::uint32_t Plan::add(Step step, std::span<const std::uint32_t> depends_on) {
 std::span<const Planner> planners() {
   // Made on first use: the planners' own constants are constant-initialised, so no order of initialisation matters.
   static const std::array<Planner, kPlannerCount> all = {
-      kRingPlanner, kMeshPlanner,       kBCubePlanner,           kHalvingDoublingPlanner,
-      kTreePlanner, kDoubleTreePlanner, kParameterServerPlanner, kRingPerRailPlanner,
+      kRingPlanner,        kMeshPlanner,       kBCubePlanner,           kHalvingDoublingPlanner,
+      kTreePlanner,        kDoubleTreePlanner, kParameterServerPlanner, kRingPerRailPlanner,
       kHierarchicalPlanner};
   return all;
 }

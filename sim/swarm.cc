@@ -64,8 +64,18 @@ Life draw(Random& r) {
   f.nic.out.reorder_ppm = some(200'000);
   f.nic.out.corrupt_ppm = some(f.stream ? 2'000 : 20'000);
   f.nic.out.jitter = Nanos{static_cast<std::int64_t>(r.below(200'000))};
-  const char* const algorithms[] = {"",       "",     "",       "ring",             "mesh",          "bcube",
-                                    "halving_doubling", "tree", "dbtree", "parameter_server", "ring_per_rail", "hierarchical"};
+  const char* const algorithms[] = {"",
+                                    "",
+                                    "",
+                                    "ring",
+                                    "mesh",
+                                    "bcube",
+                                    "halving_doubling",
+                                    "tree",
+                                    "dbtree",
+                                    "parameter_server",
+                                    "ring_per_rail",
+                                    "hierarchical"};
   // A forced planner whose ranks can't meet is refused; that has its own tests.
   c.settings.algo = wires == "flat" || wires == "mesh" ? algorithms[r.below(std::size(algorithms))] : "";
   if (c.settings.algo == "bcube" &&

@@ -1,8 +1,14 @@
 // canary-perf: measures and checks collectives. The columns and sizes are those of nccl-tests.
+#include <algorithm>
+#include <charconv>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <fstream>
 #include <memory>
+#include <optional>
+#include <thread>
 
 #include "tools/perf/measure.h"
 #include "tools/perf/options.h"
@@ -15,6 +21,7 @@ namespace {
 constexpr int kFailed = 1, kBadArguments = 2;
 
 std::unique_ptr<Series> open_series(const PerfOptions& options, int rank) {
+  if (rank % options.threads != 0) return nullptr;  // the NICs are the process's
   std::string path = options.series_path;
   const auto mark = path.find("%r");
   if (path.empty() || (mark == std::string::npos && rank != 0)) return nullptr;
@@ -96,20 +103,21 @@ int run(Context& context, const PerfOptions& options) {
   return output.finish() ? status : kFailed;
 }
 
-int main_with(const std::vector<std::string>& arguments) {
-  const ParsedOptions parsed = parse_perf_options(arguments);
-  if (parsed.exit_status >= 0) {
-    std::fprintf(parsed.exit_status == 0 ? stdout : stderr, "%s\n", parsed.text.c_str());
-    return parsed.exit_status;
-  }
-  JoinOptions join;
-  join.settings = parsed.options.settings;
-  if (!parsed.options.algo.empty()) join.settings.push_back("algo=" + parsed.options.algo);
-  const char* env_rank = std::getenv("CANARY_RANK");
-  const std::string name = std::string("rank ") + (env_rank != nullptr ? env_rank : "?");
+// A number that canary-run, or whoever starts the processes, must have told.
+std::optional<int> told(const char* name) {
+  const char* text = std::getenv(name);
+  int value = 0;
+  if (text == nullptr) return {};
+  const auto [end, error] = std::from_chars(text, text + std::strlen(text), value);
+  if (error != std::errc() || *end != '\0' || value < 0 || value > 65535) return {};
+  return value;
+}
+
+// One rank's life; its exit status.
+int live(const PerfOptions& options, const JoinOptions& join, const std::string& name) {
   try {
     Context context(join);
-    const int status = run(context, parsed.options);
+    const int status = run(context, options);
     if (status == 0) context.finalize();
     return status;
   } catch (const Error& error) {
@@ -119,6 +127,44 @@ int main_with(const std::vector<std::string>& arguments) {
     std::fprintf(stderr, "canary-perf: %s: %s\n", name.c_str(), error.what());
     return kFailed;
   }
+}
+
+// Process p of P is the ranks p * threads … of P * threads.
+int live_on_threads(const PerfOptions& options, JoinOptions join) {
+  const auto process = told("CANARY_RANK"), processes = told("CANARY_WORLD_SIZE");
+  if (!process || !processes) {
+    std::fprintf(stderr,
+                 "canary-perf: -t %d: CANARY_RANK and CANARY_WORLD_SIZE must say which process of how many this is\n",
+                 options.threads);
+    return kBadArguments;
+  }
+  join.local_ranks = options.threads;
+  join.world_size = *processes * options.threads;
+  std::vector<int> status(static_cast<std::size_t>(options.threads));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < options.threads; ++t) {
+    JoinOptions mine = join;
+    mine.rank = *process * options.threads + t;
+    threads.emplace_back([&options, &status, mine, t] {
+      status[static_cast<std::size_t>(t)] = live(options, mine, "rank " + std::to_string(*mine.rank));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return *std::max_element(status.begin(), status.end());
+}
+
+int main_with(const std::vector<std::string>& arguments) {
+  const ParsedOptions parsed = parse_perf_options(arguments);
+  if (parsed.exit_status >= 0) {
+    std::fprintf(parsed.exit_status == 0 ? stdout : stderr, "%s\n", parsed.text.c_str());
+    return parsed.exit_status;
+  }
+  JoinOptions join;
+  join.settings = parsed.options.settings;
+  if (!parsed.options.algo.empty()) join.settings.push_back("algo=" + parsed.options.algo);
+  if (parsed.options.threads > 1) return live_on_threads(parsed.options, join);
+  const char* env_rank = std::getenv("CANARY_RANK");
+  return live(parsed.options, join, std::string("rank ") + (env_rank != nullptr ? env_rank : "?"));
 }
 
 }  // namespace

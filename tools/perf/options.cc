@@ -86,7 +86,7 @@ std::uint64_t size(std::string_view option, std::string_view text) {
 }
 
 struct Texts {
-  std::string op, min, max, factor, iterations, warmup, type, redop, root, async, duration;
+  std::string op, min, max, factor, iterations, warmup, type, redop, root, async, duration, threads;
 };
 
 void fill(const Texts& t, PerfOptions* o) {
@@ -110,6 +110,7 @@ void fill(const Texts& t, PerfOptions* o) {
   if (!t.redop.empty() && !find(kRedops, t.redop, &o->redop)) wrong("-o", t.redop, list(kRedops, kRedops.size()));
   if (!t.root.empty()) o->root = number("--root", t.root, 0, 1 << 20);
   if (!t.async.empty()) o->in_flight = number("--async", t.async, 1, 1024);
+  if (!t.threads.empty()) o->threads = number("-t", t.threads, 1, 1024);
   if (!t.duration.empty()) o->duration_s = seconds("--duration", t.duration);
   for (const auto& setting : o->settings) {
     if (setting.find('=') == std::string::npos) wrong("--set", setting, "name=value, a setting of the library");
@@ -118,6 +119,7 @@ void fill(const Texts& t, PerfOptions* o) {
 
 constexpr const char* kFooter = R"(
 Start it on every rank, with the same arguments:  canary-run -n 4 -- canary-perf all_reduce -b 4K -e 64M
+With -t K every process is K ranks: canary-run -n 2 -- canary-perf all_reduce -t 8 has 16, process p those from p x K on.
 Only rank 0 prints. Sizes, algbw and busbw are those of nccl-tests (busbw = algbw x 2(n-1)/n for all_reduce).
   time   blocking: the median over rank 0's operations; --async: elapsed / operations (they overlap)
   p50/p99  over rank 0's operations, each from its call to its completion
@@ -163,6 +165,7 @@ ParsedOptions parse_perf_options(const std::vector<std::string>& arguments) {
   app.add_option("-f,--stepfactor", t.factor, "factor between sizes [4]");
   app.add_option("-n,--iters", t.iterations, "timed operations per size [20]");
   app.add_option("-w,--warmup_iters", t.warmup, "operations before them [5]");
+  app.add_option("-t,--nthreads", t.threads, "ranks per process: a thread each, which share one engine [1]");
   app.add_option("-d,--datatype", t.type, list(kTypes, 8) + " [f32]");
   app.add_option("-o,--redop", t.redop, list(kRedops, kRedops.size()) + " [sum]");
   app.add_option("--root", t.root, "root of broadcast, reduce, gather and scatter [0]");

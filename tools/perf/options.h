@@ -45,6 +45,7 @@ struct PerfOptions {
   Check check = Check::kEnds;
   bool in_place = false;
   int in_flight = 1;
+  int threads = 1;          // ranks per process
   double duration_s = 0;    // > 0: instead of `iterations`
   std::string json_path;    // "": no JSON; "-": standard output, instead of the table
   std::string series_path;  // "": none; "%r" stands for the rank

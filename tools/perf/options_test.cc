@@ -56,6 +56,13 @@ TEST(Options, TakeThoseOfNcclTests) {
   EXPECT_EQ(sizes_of(o), (std::vector<std::uint64_t>{1 << 20, 2 << 20, 4 << 20, 8 << 20}));
 }
 
+TEST(Options, ThreadsAreRanksOfOneProcess) {
+  EXPECT_EQ(good({"all_reduce"}).threads, 1);
+  EXPECT_EQ(good({"all_reduce", "-t", "8"}).threads, 8);
+  EXPECT_EQ(good({"all_reduce", "--nthreads", "2"}).threads, 2);
+  EXPECT_NE(bad({"all_reduce", "-t", "0"}).find("-t 0: takes a whole number from 1"), std::string::npos);
+}
+
 TEST(Options, MinimumAloneIsTheOnlySize) {
   EXPECT_EQ(sizes_of(good({"all_reduce", "-b", "3M"})), (std::vector<std::uint64_t>{3 << 20}));
 }

@@ -84,7 +84,7 @@ int check(const PlanOptions& o) {
     for (int n = o.ranks_min; n <= o.ranks_max; ++n) {
       const Reachability reach = reach_of(o, n);
       const std::vector<int> host_of = hosts_of(o, n);
-  const PlanRequest request = request_of(o, n, reach, host_of);
+      const PlanRequest request = request_of(o, n, reach, host_of);
       if (!possible(o, id, request, &failed)) continue;
       if (const Status status = check_planner(id, request); !status.ok()) {
         std::fprintf(stderr, "canary-plan: %s: WRONG: %s\n", text_of(o, id, n).c_str(), status.text().c_str());

@@ -42,7 +42,8 @@ struct ParsedOptions {
 ParsedOptions parse_plan_options(const std::vector<std::string>& arguments);
 
 // A request for `ranks` of them; `reach` and `host_of` must outlive it.
-PlanRequest request_of(const PlanOptions& options, int ranks, const Reachability& reach, const std::vector<int>& host_of);
+PlanRequest request_of(const PlanOptions& options, int ranks, const Reachability& reach,
+                       const std::vector<int>& host_of);
 // [rank]: its host; one after the other is filled.
 std::vector<int> hosts_of(const PlanOptions& options, int ranks);
 Reachability reach_of(const PlanOptions& options, int ranks);

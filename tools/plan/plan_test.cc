@@ -18,11 +18,36 @@ std::string refusal(const std::vector<std::string>& arguments) {
 }
 
 TEST(PlanOptions, AllOfThemAreRead) {
-  const PlanOptions o =
-      good({"cost",  "--op",    "broadcast", "--algo",      "ring,tree", "--ranks", "8",      "--bytes",
-            "64MiB", "--alpha", "1.5ms",     "--bandwidth", "2.5gbit",   "--gamma", "2e-10",  "--post",
-            "10us",  "--rails", "2",         "--root",      "3",         "--piece", "128KiB", "--json=out.json",
-            "--ranks-per-host", "4",         "--local-alpha", "2us",     "--local-bandwidth", "80gbit"});
+  const PlanOptions o = good({"cost",
+                              "--op",
+                              "broadcast",
+                              "--algo",
+                              "ring,tree",
+                              "--ranks",
+                              "8",
+                              "--bytes",
+                              "64MiB",
+                              "--alpha",
+                              "1.5ms",
+                              "--bandwidth",
+                              "2.5gbit",
+                              "--gamma",
+                              "2e-10",
+                              "--post",
+                              "10us",
+                              "--rails",
+                              "2",
+                              "--root",
+                              "3",
+                              "--piece",
+                              "128KiB",
+                              "--json=out.json",
+                              "--ranks-per-host",
+                              "4",
+                              "--local-alpha",
+                              "2us",
+                              "--local-bandwidth",
+                              "80gbit"});
   EXPECT_EQ(o.command, Command::kCost);
   EXPECT_EQ(o.collective, Collective::kBroadcast);
   EXPECT_EQ(o.planners, (std::vector{PlannerId::kRing, PlannerId::kTree}));
