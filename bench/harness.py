@@ -244,6 +244,17 @@ class Sampler:
             self._cache.append((at, counters))
         return self._cache
 
+    def sent_at_last(self):
+        """[[(bytes, packets) per NIC] per host] that they had sent when they were last seen."""
+        for _, texts in reversed(self._raw):
+            hosts = []
+            for text, devices in zip(texts, self.devices):
+                rows = dict((row.partition(":")[0].strip(), row.partition(":")[2].split()) for row in text.decode().splitlines()[2:])
+                hosts.append([(int(rows[device][8]), int(rows[device][9])) for device in devices if device in rows])
+            if all(len(nics) == len(devices) for nics, devices in zip(hosts, self.devices)):
+                return hosts  # later ones saw the hosts being taken down
+        raise BenchError("the hosts' counters were never read")
+
     def between(self, start, end):
         return [s for s in self.samples() if start <= s[0] <= end]
 
