@@ -17,15 +17,19 @@ struct Bench {
   Schedule schedule;
   std::vector<Plan> plans;
 
-  Bench(PlannerId id, Collective collective, int n, BCubeShape shape = {}, int root = 0)
+  Bench(PlannerId id, Collective collective, int n, BCubeShape shape = {}, int root = 0, int per_host = 1)
       : reach(shape.levels > 0 ? Reachability::bcube(shape.r, shape.levels) : Reachability::full(n, 2)) {
     PlanRequest request{
         .collective = collective, .ranks = n, .count = 100'000, .root = root, .reach = &reach, .bcube = shape};
     schedule.planner = id;
+    std::vector<int> host_of;
+    for (int r = 0; r < n; ++r) host_of.push_back(r / per_host);
+    request.host_of = host_of;
     planner(id).leaves(request, &schedule.leaves);
     for (int r = 0; r < n; ++r) planner(id).plan(request, r, &plans.emplace_back());
     schedule.request = request;
     schedule.request.reach = nullptr;
+    schedule.request.host_of = {};
   }
   Bench(const Bench&) = delete;
 
@@ -51,6 +55,7 @@ struct Setup {
   PlannerId id;
   int n;
   BCubeShape shape;
+  int per_host = 1;
 };
 constexpr Setup kSetups[] = {{PlannerId::kRing, 4, {}},
                              {PlannerId::kMesh, 4, {}},
@@ -61,14 +66,17 @@ constexpr Setup kSetups[] = {{PlannerId::kRing, 4, {}},
                              {PlannerId::kHalvingDoubling, 7, {}},
                              {PlannerId::kHalvingDoubling, 3, {}},
                              {PlannerId::kMesh, 5, {}},
-                             {PlannerId::kTree, 7, {}}};
+                             {PlannerId::kTree, 7, {}},
+                             {PlannerId::kHierarchical, 6, {}, 2},   // around the ring of hosts
+                             {PlannerId::kHierarchical, 5, {}, 3},   // uneven
+                             {PlannerId::kHierarchical, 8, {}, 2}};  // straight between hosts
 
 template <typename Visit>
 void each_bench(Visit visit) {
   for (const Setup& setup : kSetups) {
     for (const Collective collective : kAll) {
       if (!planner(setup.id).defines(collective, setup.n)) continue;
-      Bench bench(setup.id, collective, setup.n, setup.shape, 1);
+      Bench bench(setup.id, collective, setup.n, setup.shape, 1, setup.per_host);
       ASSERT_TRUE(bench.check().ok()) << bench.check().to_string();
       visit(bench);
     }

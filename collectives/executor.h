@@ -75,7 +75,7 @@ class Executor {
     Executor* from = nullptr;
     std::uint32_t unit = 0;  // for from->sent()
   };
-  // Before the first bind(): some peers are such executors.
+  // Before the first take(): makes room for cells that wait.
   void expect_neighbours();
   // A cell that lies at `payload`, sent as `sent_as`. True: applied. False: it is not its turn yet; it is applied from where it lies when
   // the turn has come, which next_taken() tells. Its sender is not done with it before.

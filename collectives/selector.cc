@@ -43,6 +43,16 @@ Order order(std::initializer_list<PlannerId> best) {
   return all;
 }
 
+// Ranks of one engine: memory to memory, where a message costs next to nothing and every pass over the bytes counts.
+bool all_local(const Reachability& reach) {
+  for (int a = 0; a < reach.ranks(); ++a) {
+    for (int b = a + 1; b < reach.ranks(); ++b) {
+      if ((reach.rails(a, b) & Reachability::kLocalBit) == 0) return false;
+    }
+  }
+  return reach.ranks() > 1;
+}
+
 // Several hosts, one of them with several ranks, and ranks of one host meet without a NIC: only then do a hierarchical plan's first and
 // last leg cost the network nothing.
 bool hosts_share_memory(const PlanRequest& request) {
@@ -73,6 +83,7 @@ Order flat_preference(const PlanRequest& request) {
     // rail at a time.
     return small ? order({kHalvingDoubling, kBCube, kTree, kMesh}) : order({kBCube, kRing, kHalvingDoubling, kMesh});
   }
+  if (all_local(*request.reach)) return order({kMesh});
   // The bytes go into or out of the root's NICs once in any case: straight, or by a tree where posting n - 1 small messages takes longer.
   if (request.collective == Collective::kGather || request.collective == Collective::kScatter)
     return small && request.ranks > kMeshRanksMax ? order({kTree, kMesh}) : order({kMesh, kTree});

@@ -88,6 +88,19 @@ TEST(Selector, HostsWhoseRanksShareAnEngineTakeHierarchical) {
   EXPECT_NE(chosen(request), PlannerId::kHierarchical);
 }
 
+TEST(Selector, RanksOfOneEngineTakeTheMesh) {
+  Reachability reach(6);
+  for (int a = 0; a < 6; ++a) {
+    for (int b = a + 1; b < 6; ++b) reach.set(a, b, Reachability::kLocalBit, Reachability::kLocalBit);
+  }
+  for (const Collective collective : kAll) {
+    for (const std::uint64_t count : {1, 100'000'000}) {
+      const PlanRequest request{.collective = collective, .ranks = 6, .count = count, .reach = &reach};
+      EXPECT_EQ(chosen(request), PlannerId::kMesh);
+    }
+  }
+}
+
 TEST(Selector, ARingOfRailsTakesTheRing) {
   Reachability reach(5);
   for (int a = 0; a < 5; ++a) reach.set(a, (a + 1) % 5, 1, 1);
