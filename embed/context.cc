@@ -212,7 +212,7 @@ void Context::wait(const OpTicket& ticket) {
     Nanos last_work = clock_.now();
     while (!ticket.done()) {
       const bool worked = drive_once();
-      if (worked) baton_.notify_done();
+      baton_.notify_done();  // also without work: a limit that has passed ends operations as well
       if (ticket.done() || baton_.wanted()) break;
       if (options_.settings.spin_budget.count != 0) {
         const Nanos now = clock_.now();
