@@ -120,6 +120,7 @@ void prove_hierarchical(const std::vector<int>& host_of) {
   const int n = static_cast<int>(host_of.size());
   const auto reach = Reachability::full(n, 2);
   for (const Collective collective : kAll) {
+    if (!planner(PlannerId::kHierarchical).defines(collective, n)) continue;
     for (const int root : {0, n / 2, n - 1}) {
       if (root != 0 && collective != Collective::kBroadcast) continue;
       const PlanRequest request{

@@ -65,7 +65,7 @@ bool hosts_share_memory(const PlanRequest& request) {
         continue;
       }
       neighbours = true;
-      if ((request.reach->rails(a, b) & Reachability::kLocalBit) == 0) return false;
+      if ((request.reach->rails(a, b) & (Reachability::kLocalBit | Reachability::kHostBit)) == 0) return false;
     }
   }
   return several_hosts && neighbours;

@@ -70,6 +70,7 @@ TEST(Selector, HostsWhoseRanksShareAnEngineTakeHierarchical) {
     }
   }
   for (const Collective collective : kAll) {
+    if (!planner(PlannerId::kHierarchical).defines(collective, 5)) continue;
     for (const std::uint64_t count : {1, 1'000, 100'000'000}) {
       request.collective = collective;
       request.count = count;
@@ -77,6 +78,9 @@ TEST(Selector, HostsWhoseRanksShareAnEngineTakeHierarchical) {
     }
   }
   EXPECT_EQ(chosen(request, {.forced = true, .planner = PlannerId::kRing}), PlannerId::kRing);
+  // Processes that share memory do as well.
+  reach.set(0, 1, Reachability::kHostBit, Reachability::kHostBit);
+  EXPECT_EQ(chosen(request), PlannerId::kHierarchical);
   const std::vector<int> one_host(5, 2);
   request.host_of = one_host;
   EXPECT_NE(chosen(request), PlannerId::kHierarchical);
