@@ -84,7 +84,7 @@ thread_local LastError t_error;
 
 // What canary_config has measured, oldest first: a caller built with an older header fills the front, the rest keeps its default.
 constexpr std::size_t kConfigSizes[] = {offsetof(canary_config, unique_id), offsetof(canary_config, local_ranks),
-                                       sizeof(canary_config)};
+                                        sizeof(canary_config)};
 
 Status copy_config(const canary_config* config, canary_config* out) {
   if (config == nullptr) return {};
