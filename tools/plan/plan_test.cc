@@ -93,7 +93,8 @@ TEST(PlanOptions, BytesAreThoseOfARanksLargerBuffer) {
   const auto request = [](const char* op) {
     const PlanOptions o = good({"show", "--op", op, "--ranks", "8", "--bytes", "4096", "--root", "5"});
     static const Reachability reach = Reachability::full(8, 1);
-    return request_of(o, 8, reach);
+    static const std::vector<int> host_of = hosts_of(o, 8);
+    return request_of(o, 8, reach, host_of);
   };
   EXPECT_EQ(request("reduce").count, 1024u);
   EXPECT_EQ(request("reduce").root, 5);
