@@ -425,6 +425,8 @@ Row measure(Context& context, const PerfOptions& options, Op op, std::uint64_t b
   context.world().barrier();
   const auto before = context.nics();
   const double cpu = process_cpu_s();
+  // NICs and processor time are the process's: its other ranks must not have begun before, nor go on after.
+  if (options.threads > 1) context.world().barrier();
   if (series != nullptr) series->start(context, std::string(name_of(op)), work.bytes());
   const double start = now_s();
   if (options.duration_s > 0) {
@@ -435,6 +437,7 @@ Row measure(Context& context, const PerfOptions& options, Op op, std::uint64_t b
   loop.drain();
   const double elapsed = now_s() - start;
   if (series != nullptr) series->stop();
+  if (options.threads > 1) context.world().barrier();
   // The process's time and its NICs' counters are told once, by its first rank.
   const bool first = context.rank() % options.threads == 0;
   const double cpu_s = (first ? process_cpu_s() - cpu : 0) - loop.own_cpu_s;
