@@ -45,7 +45,8 @@ const Row kRows[] = {
       "NICs in rail order, by exact name or address, comma-separated; overrides socket_ifname"},
      &Settings::rails},
     {{"transports", "CANARY_TRANSPORTS", SettingKind::kText, "tcp,shm", 0, 0, false,
-      "kinds of lanes, comma-separated: tcp over NICs, shm between processes of one host and user, which then meet over "
+      "kinds of lanes, comma-separated: tcp over NICs, shm between processes of one host and user, which then meet "
+      "over "
       "nothing else"},
      &Settings::transports},
     {{"lanes_per_rail", "CANARY_LANES_PER_RAIL", SettingKind::kInteger, "1", 1, 16, true,

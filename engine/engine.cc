@@ -185,7 +185,8 @@ void Engine::on_joined(const Roster& roster) {
     peers_[e].channel = std::make_unique<Channel>(std::move(c), factory_, *this);
     peers_[e].channel->set_rail_names(names(mine), names(theirs));
     peers_[e].eager = std::make_unique<EagerStore>(static_cast<std::uint64_t>(s.eager_bytes.count));
-    peers_[e].messages = std::make_unique<MessagePeer>(peers_[e].channel.get(), static_cast<std::uint64_t>(s.eager_bytes.count));
+    peers_[e].messages =
+        std::make_unique<MessagePeer>(peers_[e].channel.get(), static_cast<std::uint64_t>(s.eager_bytes.count));
     peers_[e].debts.reserve(static_cast<std::size_t>(s.eager_bytes.count) / EagerStore::kBlock);
     peers_[e].channel->start(now_);
   }

@@ -103,6 +103,18 @@ TEST(CppEndpoint, ConnectionsCarryMessagesAndCloseThemselves) {
   EXPECT_THROW((void)endpoint.connect({}).test(), canarynet::Error);
 }
 
+TEST_F(CppApi, MemoryOfTheLibraryIsZeroedAndEndsOnce) {
+  const std::span<float> memory = context_.allocate<float>(1000);
+  EXPECT_EQ(memory.size(), 1000u);
+  EXPECT_EQ(memory[999], 0);
+  memory[0] = 3;
+  context_.world().all_reduce(memory);
+  EXPECT_EQ(memory[0], 3);
+  context_.free(memory);
+  EXPECT_THROW(context_.free(memory), canarynet::Error);
+  EXPECT_THROW(context_.allocate<double>(SIZE_MAX / 4), canarynet::Error);
+}
+
 TEST_F(CppApi, OperationsCompleteOnceAndMove) {
   std::vector<canarynet::bf16> data(5, canarynet::bf16{0x3f80});
   Operation first = context_.world().all_reduce_async(data);

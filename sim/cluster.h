@@ -16,7 +16,8 @@ namespace canarynet {
 struct ClusterOptions {
   int hosts = 2;
   int ranks_per_host = 1;
-  Nanos poll_time;  // a poll takes that long: what arrives meanwhile waits for the next one (0: an engine is infinitely fast)
+  Nanos
+      poll_time;  // a poll takes that long: what arrives meanwhile waits for the next one (0: an engine is infinitely fast)
   Wiring wiring;
   FabricOptions fabric;
   Settings settings = Settings::defaults();

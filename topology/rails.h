@@ -35,7 +35,8 @@ std::vector<RailPair> pair_rails(std::span<const Rail> local, std::span<const Ra
 class Reachability {
  public:
   static constexpr std::uint32_t kLocalBit = 1u << 31;  // same engine: no rail needed
-  static constexpr std::uint32_t kHostBit = 1u << 30;   // same host: the one rail that is set beside it is its shared memory
+  static constexpr std::uint32_t kHostBit =
+      1u << 30;  // same host: the one rail that is set beside it is its shared memory
 
   Reachability() = default;
   // Everybody meets everybody over `rails` rails.

@@ -55,8 +55,7 @@ TEST(PairRails, SpreadsSeveralRailsOfOneSubnet) {
 TEST(PairRails, ProcessesOfOneHostMeetInItsMemoryAndNowhereElse) {
   EXPECT_EQ(pairs({rail_on(1, 1), memory_of(1, 1)}, {rail_on(1, 1), rail_on(2, 1), memory_of(1, 2)}),
             (std::vector<RailPair>{{1, 2}}));
-  EXPECT_EQ(pairs({rail_on(1, 1), memory_of(1, 1)}, {rail_on(1, 2), memory_of(2, 1)}),
-            (std::vector<RailPair>{{0, 0}}));
+  EXPECT_EQ(pairs({rail_on(1, 1), memory_of(1, 1)}, {rail_on(1, 2), memory_of(2, 1)}), (std::vector<RailPair>{{0, 0}}));
   EXPECT_EQ(pairs({rail_on(1, 1), memory_of(1, 1)}, {rail_on(1, 1)}), (std::vector<RailPair>{{0, 0}}));
   EXPECT_TRUE(pairs({memory_of(1, 1)}, {memory_of(2, 1)}).empty());
 }

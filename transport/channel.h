@@ -61,7 +61,7 @@ struct ChannelOptions {
   std::uint64_t job = 0;
   std::uint32_t my_engine = 0;
   std::uint32_t peer_engine = 0;
-  bool dialer = false;  // this side dials (the lower engine number)
+  bool dialer = false;                          // this side dials (the lower engine number)
   std::uint16_t purpose = wire::kHelloChannel;  // of its hellos
   std::vector<PathSpec> paths;
   Bytes piece_bytes;

@@ -93,7 +93,8 @@ bool Channel::adopt(std::unique_ptr<Lane>&& lane, const wire::HelloPayload& hell
            path.spec.lane_index == hello.lane;
   };
   if (std::none_of(paths_.begin(), paths_.end(), named)) {
-    const auto unknown = std::find_if(paths_.begin(), paths_.end(), [](const Path& p) { return p.spec.local_rail < 0; });
+    const auto unknown =
+        std::find_if(paths_.begin(), paths_.end(), [](const Path& p) { return p.spec.local_rail < 0; });
     if (unknown != paths_.end()) unknown->spec = {hello.peer_rail, hello.rail, hello.lane, {}};
   }
   for (Path& path : paths_) {

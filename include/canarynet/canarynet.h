@@ -173,7 +173,8 @@ CANARY_API enum canary_status canary_listen(canary_endpoint* endpoint, void* han
 CANARY_API enum canary_status canary_close_listener(canary_listener* listener);
 /* Call with *connection NULL, then again with the same until it is no more CANARY_WOULD_BLOCK. CANARY_OK does not wait for the peer's
  * canary_accept. After a failure *connection is NULL again. Bytes that are no handle, or another version's, are refused at once. */
-CANARY_API enum canary_status canary_connect(canary_endpoint* endpoint, const void* handle, canary_connection** connection);
+CANARY_API enum canary_status canary_connect(canary_endpoint* endpoint, const void* handle,
+                                             canary_connection** connection);
 /* CANARY_WOULD_BLOCK: nobody has connected yet. */
 CANARY_API enum canary_status canary_accept(canary_listener* listener, canary_connection** connection);
 /* What was done stays done: the peer has every message whose canary_test said so. Requests in flight are freed, their buffers are the
@@ -192,9 +193,9 @@ CANARY_API enum canary_status canary_isend(canary_connection* connection, const 
 /* `count` (1 to CANARY_RECEIVES_MAX) receives as one request; `bytes` are upper bounds. With several, the next `count` messages fill the
  * entries of their tags (equal tags: in order); with one, tags don't matter. A message longer than its entry ends the connection with
  * CANARY_MISMATCH on both sides. `tags` and `registrations` may be NULL. */
-CANARY_API enum canary_status canary_irecv(canary_connection* connection, int count, void* const* data, const size_t* bytes,
-                                           const uint32_t* tags, canary_registration* const* registrations,
-                                           canary_request** request);
+CANARY_API enum canary_status canary_irecv(canary_connection* connection, int count, void* const* data,
+                                           const size_t* bytes, const uint32_t* tags,
+                                           canary_registration* const* registrations, canary_request** request);
 /* CANARY_WOULD_BLOCK, or the result, which frees the request. `bytes` (may be NULL) then has the message's length, or one for each
  * entry of a grouped receive. One load while it is not done. */
 CANARY_API enum canary_status canary_test(canary_request* request, size_t* bytes);

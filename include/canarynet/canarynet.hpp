@@ -527,6 +527,17 @@ class Context {
     check(canary_group_create(handle_, ranks.data(), static_cast<int>(ranks.size()), &group));
     return Group(group, true);
   }
+  // Zeroed memory of canary_mem_alloc(): ranks on this host are sent references into it instead of copies. Ends with free() or the context.
+  template <typename T>
+  std::span<T> allocate(std::size_t count) {
+    void* memory = nullptr;
+    check(canary_mem_alloc(handle_, count > SIZE_MAX / sizeof(T) ? SIZE_MAX : count * sizeof(T), &memory));
+    return {static_cast<T*>(memory), count};
+  }
+  template <typename T>
+  void free(std::span<T> memory) {
+    check(canary_mem_free(handle_, memory.data()));
+  }
   // Counters of every NIC since the start.
   std::vector<canary_nic_stats> nics() const {
     std::size_t count = 0;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "transport/shm/shm_lane_factory.h"
 
 namespace canarynet {
@@ -19,10 +20,8 @@ using shm::MessageKind;
 constexpr std::size_t kReadBytesPerPoll = std::size_t{1} << 20;
 constexpr std::size_t kWriteBytesPerFlush = std::size_t{4} << 20;
 constexpr int kMessagesPerPoll = 64;
-// A reader that has a reference in its hands: yields to it, then short sleeps; one that takes longer than about 10 ms has been stopped.
-constexpr std::uint32_t kYields = 2000;
-constexpr std::uint32_t kNaps = 100;
-constexpr unsigned kNapMicroseconds = 50;
+// One that has a reference in its hands for longer has been stopped. By the clock: how long a yield takes is the other processes' affair.
+constexpr Nanos kReaderLimit = 10_ms;
 
 Status unexpected() { return Status(CANARY_SYSTEM, "shm: the peer sent a message that has no place here"); }
 Status gone(bool mid_frame) {
@@ -178,11 +177,9 @@ bool ShmLane::give_up_on_reader(const Place& place, std::uint32_t tries) {
     pollfd end{socket_.fd(), 0, 0};
     if (::poll(&end, 1, 0) == 1) return true;  // hung up: a process closes its descriptors after its memory is gone
   }
-  if (tries < kYields) return false;
-  if (tries < kYields + kNaps) {
-    ::usleep(kNapMicroseconds);
-    return false;
-  }
+  const Nanos now = SystemClock().now();
+  if (tries == 0) wait_began_ = now;
+  if (now - wait_began_ < kReaderLimit) return false;
   factory_->arenas()->detach(place.arena);
   return true;
 }
