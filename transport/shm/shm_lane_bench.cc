@@ -23,7 +23,7 @@ namespace canarynet {
 namespace {
 
 constexpr std::size_t kSourceBytes = std::size_t{64} << 20;
-constexpr int kRounds = 2000;
+constexpr int kRounds = 200;
 
 double thread_cpu_seconds() {
   rusage usage{};
