@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "embed/connections_test_util.h"
@@ -98,7 +99,8 @@ TEST(Connections, AreTestedOldestFirstEightDeepAsNcclDoes) {
       if (r.done < r.posted && canary_test(r.requests[r.done % kDepth], &length) == CANARY_OK) {
         const auto expected = test::bytes_of(static_cast<std::uint64_t>(c * 1000 + r.done), size_of_message(c, r.done));
         EXPECT_EQ(length, expected.size());
-        EXPECT_EQ(std::memcmp(expected.data(), r.buffers[static_cast<std::size_t>(r.done % kDepth)].data(), length), 0);
+        EXPECT_TRUE(
+            std::equal(expected.begin(), expected.end(), r.buffers[static_cast<std::size_t>(r.done % kDepth)].begin()));
         ++r.done;
       }
       all = all && s.done == kMessages && r.done == kMessages;
