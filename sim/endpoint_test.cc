@@ -110,6 +110,9 @@ class Pair {
     c.listener = &listener_;
     net.submit(to, c);
   }
+  ~Pair() {
+    while (accept() != nullptr) continue;  // those that nobody has accepted are the listener's user's
+  }
   Connection& connect() {
     auto& c = connecting.emplace_back(std::make_unique<Connection>());
     c->remote = decode_handle(handle).value();
