@@ -16,6 +16,11 @@
 #include "discovery/interfaces.h"
 
 namespace canarynet {
+namespace {
+
+constexpr Nanos kDrainLimit = 500_ms;
+
+}  // namespace
 
 Result<std::unique_ptr<EndpointHost>> EndpointHost::create(Settings settings) {
   std::unique_ptr<EndpointHost> host(new EndpointHost());
@@ -76,6 +81,10 @@ void EndpointHost::run() {
     asleep_.exchange(true);
     if (!endpoint_->has_commands() && !stop_.load(std::memory_order_acquire)) sleep_until(deadline);
     asleep_.exchange(false);
+  }
+  // Peers are to hear that connections were closed, not that a process has gone.
+  for (const Nanos limit = clock_.now() + kDrainLimit; !endpoint_->drained() && clock_.now() < limit;) {
+    if (endpoint_->poll(clock_.now()) == 0) sleep_until(std::min(endpoint_->next_deadline(), clock_.now() + 5_ms));
   }
   endpoint_->leave(clock_.now());
   // What the farewell left in the sockets' queues.

@@ -26,7 +26,7 @@ class EndpointHost {
   bool try_submit(const EndpointCommand& command);
   // Waits for room; the thread makes some at every turn.
   void submit(const EndpointCommand& command);
-  // Says farewell and ends the thread; bounded to some tens of milliseconds.
+  // Says farewell and ends the thread; bounded to about half a second.
   void stop();
 
  private:

@@ -405,6 +405,10 @@ void Endpoint::bury_links() {
   std::erase_if(links_, [](const auto& link) { return link->ended && link->connections() == 0; });
 }
 
+bool Endpoint::drained() const {
+  return std::all_of(links_.begin(), links_.end(), [](const auto& link) { return link->ended || link->drained(); });
+}
+
 void Endpoint::leave(Nanos now) {
   leaving_ = true;
   now_ = now;

@@ -82,6 +82,8 @@ class Endpoint final : public LaneAcceptor, private MessageHost {
   // False: the ring is full; let the endpoint poll and try again.
   bool submit(const EndpointCommand& command) { return commands_.push(command); }
 
+  // Everything said on any channel was acknowledged: the closes of connections, above all.
+  bool drained() const;
   // Says farewell on every channel; connections end. Poll a few times more, so that it leaves the sockets.
   void leave(Nanos now);
   std::span<const Rail> rails() const { return factory_.rails(); }

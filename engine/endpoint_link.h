@@ -32,6 +32,8 @@ class EndpointLink final : public ChannelClient {
   Connection* find(std::uint32_t flow) const;
   void say(wire::MessageFrame frame, std::uint32_t flow, const void* payload, std::uint32_t bytes,
            std::uint32_t op = 0);
+  // Nothing waits to be said, and all that was said is acknowledged.
+  bool drained() const { return next_control_ == controls_.size() && channel->drained(); }
   // "host a (pid 12) at 10.0.0.1:4000, 10.0.1.1:4000"
   std::string describe() const;
   void learn_peer(std::int64_t pid, const char* host);

@@ -151,7 +151,8 @@ CANARY_API enum canary_status canary_mem_free(canary_context* context, void* mem
  * handle of 128 bytes that one of them makes and gives the other by its own means. A connection is ordered messages both ways, spread over
  * every pair of NICs that meet; it survives the loss of any NIC but the last. docs/messages.md tells the protocol.
  * Threads: any thread may call; one listener, and one connection, is used by one thread at a time. All I/O is done by the endpoint's own
- *   thread, none inside these calls; only the create, destroy, close and deregister calls may wait, for at most some milliseconds.
+ *   thread, none inside these calls; only create, close and deregister calls may wait, for some milliseconds, and destroy, for at most
+ *   about half a second: until peers have heard that connections were closed.
  * Failures: a peer that dies ends its connections within CANARY_SILENCE_LIMIT: every request then tells who, over which links, how many
  *   bytes were outstanding and since when it was silent. */
 typedef struct canary_endpoint canary_endpoint;
