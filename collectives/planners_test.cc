@@ -56,8 +56,8 @@ void prove(PlannerId id, const PlanRequest& request) {
   }
 }
 
-// CANARY_TEST_QUICK: the proof costs the square of n, and the sanitizers see the same code at 20.
-bool left_out(int n) { return std::getenv("CANARY_TEST_QUICK") != nullptr && n > 20 && n % 16 > 1; }
+// CANARY_TEST_QUICK: the proof costs the square of n, and the sanitizers see the same code at 20. The release build goes to 64.
+bool left_out(int n) { return std::getenv("CANARY_TEST_QUICK") != nullptr && n > 20 && n != 32 && n != 33; }
 
 TEST(Planners, FlatPlansAreProvenForUpTo64Ranks) {
   for (int n = 1; n <= 64; ++n) {
