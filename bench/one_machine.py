@@ -93,6 +93,7 @@ def body():
     if not any(peer.startswith("canary") for peer, *_ in results.rows):
         raise BenchError("no result of ours: is bench_canary built in %s?" % options.peers_build)
     spin, asleep, any_policy = ("spin",), ("asleep",), ("asleep", "spin")
+    arena = ("asleep-arena", "spin-arena")
     for n, size, aim in ((2, 4, 1.3), (4, KIB, 1.3)):
         compare(figures, results, "tcp", ("openmpi-tcp", "openmpi-ucx-tcp"), n, size, spin, aim, True)
     absolute(figures, results, "tcp", "asleep", 2, 4, "median_us", 90.0, "median")
@@ -106,6 +107,8 @@ def body():
     for n, size, aim in ((2, 4, 1.5), (4, 4, 1.5)):
         compare(figures, results, "shm", SHM_PEERS, n, size, spin, aim, True)
     absolute(figures, results, "shm", "asleep", 2, 4, "median_us", 80.0, "median")
+    for n in (2, 4, 8):
+        compare(figures, results, "shm", SHM_PEERS, n, 64 * MIB, arena, 2.0, False)
     for n, size, aim in ((2, 64 * KIB, 1.0), (2, MIB, 1.2), (2, 64 * MIB, 1.3), (4, MIB, 1.3), (4, 64 * MIB, 1.3), (8, 64 * MIB, 1.3)):
         compare(figures, results, "shm", SHM_PEERS, n, size, any_policy, aim, False)
     for transport, peers in (("tcp", TCP_PEERS), ("shm", SHM_PEERS)):

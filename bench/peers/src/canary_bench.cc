@@ -1,6 +1,6 @@
 // Benchmark of libcanarynet, by the same core as its peers: --spawn N processes on this machine, or one rank of a job that
 // something else started (canary-run; CANARY_JOIN, CANARY_RANK and CANARY_WORLD_SIZE say which). Settings come from CANARY_*;
-// --algo only labels the output.
+// --algo only labels the output; --arena takes buffers from canary_mem_alloc.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -23,7 +23,8 @@ void must(canary_status status, const char* what) {
 
 class CanaryPeer : public peers::Peer {
  public:
-  explicit CanaryPeer(std::string algo) : algo_(std::move(algo)) {
+  // `arena`: buffers come from canary_mem_alloc.
+  CanaryPeer(std::string algo, bool arena) : algo_(std::move(algo)), arena_(arena) {
     must(canary_init(nullptr, &context_), "canary_init");
     world_ = canary_world(context_);
   }
@@ -50,6 +51,14 @@ class CanaryPeer : public peers::Peer {
     else
       throw std::runtime_error("unknown op " + op_);
   }
+  peers::View buffer(int which, size_t count) override {
+    if (!arena_) return Peer::buffer(which, count);
+    if (memory_[which] != nullptr) must(canary_mem_free(context_, memory_[which]), "canary_mem_free");
+    memory_[which] = nullptr;
+    if (count == 0) return {};
+    must(canary_mem_alloc(context_, count * sizeof(float), &memory_[which]), "canary_mem_alloc");
+    return {static_cast<float*>(memory_[which]), count};
+  }
   void barrier() override { must(canary_barrier(world_, nullptr), "barrier"); }
   void maxAll(double* v, size_t n) override { reduce(v, n, CANARY_MAX); }
   void sumAll(double* v, size_t n) override { reduce(v, n, CANARY_SUM); }
@@ -59,6 +68,8 @@ class CanaryPeer : public peers::Peer {
     must(canary_all_reduce(world_, v, v, n, CANARY_F64, op, nullptr), "all_reduce");
   }
   std::string algo_, op_;
+  bool arena_;
+  void* memory_[2] = {};
   canary_context* context_ = nullptr;
   canary_group* world_ = nullptr;
   size_t count_ = 0;
@@ -86,10 +97,12 @@ int main(int argc, char** argv) {
     peers::Options o;
     std::string algo = "default";
     int spawn = 0;
+    bool arena = false;
     auto rest = peers::parseCommon(argc, argv, o);
     for (size_t i = 0; i < rest.size(); ++i) {
       if (rest[i] == "--algo" && i + 1 < rest.size()) algo = rest[++i];
       else if (rest[i] == "--spawn" && i + 1 < rest.size()) spawn = std::stoi(rest[++i]);
+      else if (rest[i] == "--arena") arena = true;
       else throw std::runtime_error("unknown option " + rest[i]);
     }
     if (spawn > 0) {
@@ -100,7 +113,7 @@ int main(int argc, char** argv) {
       if (rank < 0) return rc;
       setenv("CANARY_RANK", std::to_string(rank).c_str(), 1);
     }
-    CanaryPeer p(algo);
+    CanaryPeer p(algo, arena);
     return peers::runSuite(p, o) ? 0 : 2;
   } catch (const std::exception& e) {
     std::cerr << "canary_bench: " << e.what() << "\n";
