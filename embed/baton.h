@@ -17,7 +17,9 @@ namespace canarynet {
 class Baton {
  public:
   bool try_take() { return !held_.exchange(true, std::memory_order_acquire); }
-  void give() {
+  // `to_progress`: the engine has something to do while nobody waits, so the progress thread is woken if no one else takes it. Without, it
+  // looks by itself when its nap ends.
+  void give(bool to_progress = true) {
     held_.store(false, std::memory_order_release);
     // The fence pairs with the one in sleep(): either the sleeper sees the baton free, or we see the sleeper.
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -25,7 +27,7 @@ class Baton {
     const std::lock_guard lock(mutex_);
     wake_done();
     // Whoever only wants the engine for a moment, then those that wait for a result, then the progress thread.
-    if (!wake_first(Kind::kUser) && !wake_first(Kind::kWaiter)) wake_first(Kind::kProgress);
+    if (!wake_first(Kind::kUser) && !wake_first(Kind::kWaiter) && to_progress) wake_first(Kind::kProgress);
   }
   // The holder, after work: wakes those whose result is there.
   void notify_done() {

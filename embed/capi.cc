@@ -249,13 +249,13 @@ canary_status run(canary_group* group, OpRequest request, canary_op** out,
     s.member = group->member;
     s.request = request;
     s.ticket = &op->ticket;
-    if (Status st = context->impl->submit(s); !st.ok()) return refuse(st);
-    if (out != nullptr) {
-      *out = op;
-      return CANARY_OK;
+    if (out == nullptr) {
+      context->impl->run(s, op->ticket);
+      return finish_wait(op);
     }
-    context->impl->wait(op->ticket);
-    return finish_wait(op);
+    if (Status st = context->impl->submit(s); !st.ok()) return refuse(st);
+    *out = op;
+    return CANARY_OK;
   });
 }
 
@@ -282,13 +282,13 @@ canary_status run_message(canary_group* group, bool sends, void* buffer, std::si
   m.member = group->member;
   m.partner = peer;
   m.ticket = &op->ticket;
-  context->impl->submit(&m);
-  if (out != nullptr) {
-    *out = op;
-    return CANARY_OK;
+  if (out == nullptr) {
+    context->impl->run(&m, op->ticket);
+    return finish_wait(op);
   }
-  context->impl->wait(op->ticket);
-  return finish_wait(op);
+  context->impl->submit(&m);
+  *out = op;
+  return CANARY_OK;
 }
 
 }  // namespace

@@ -202,13 +202,27 @@ void Context::nudge() {
   if (deadline.count < thread_wakes_at_.load(std::memory_order_acquire)) ring_doorbell();
 }
 
-void Context::wait(const OpTicket& ticket) {
+void Context::run(const Submission& submission, const OpTicket& ticket) {
+  while (!engine_->submit(submission)) nudge();
+  wait(ticket, true);
+}
+
+void Context::run(MessageRequest* message, const OpTicket& ticket) {
+  while (!engine_->submit(message)) nudge();
+  wait(ticket, true);
+}
+
+// `submitted`: what is waited for was handed over without telling anybody, so whoever drives instead of this thread has to be told.
+void Context::wait(const OpTicket& ticket, bool submitted) {
   while (!ticket.done()) {
     if (baton_.wanted()) std::this_thread::sleep_for(std::chrono::microseconds(20));  // theirs first
     if (!baton_.try_take()) {
+      if (submitted) ring_doorbell();
+      submitted = false;
       baton_.wait(50_ms, [&] { return ticket.done(); });
       continue;
     }
+    submitted = false;
     Nanos last_work = clock_.now();
     while (!ticket.done()) {
       const bool worked = drive_once();
@@ -226,8 +240,9 @@ void Context::wait(const OpTicket& ticket) {
       sleep_until(engine_->next_deadline());
     }
     engine_->flush_acks(clock_.now());
+    // A caller that exchanges again and again wakes nobody in between.
     const bool busy = engine_->busy();
-    baton_.give();
+    baton_.give(busy);
     if (busy) ring_doorbell();
   }
 }

@@ -44,7 +44,10 @@ class Context {
   // A send or receive in a group.
   void submit(MessageRequest* message);
   // Drives, or sleeps while another thread does, until the ticket is done.
-  void wait(const OpTicket& ticket);
+  void wait(const OpTicket& ticket) { wait(ticket, false); }
+  // Both at once, for a call that blocks: the caller drives its submission itself, and nobody else is woken for it.
+  void run(const Submission& submission, const OpTicket& ticket);
+  void run(MessageRequest* message, const OpTicket& ticket);
   // Lets things happen once, without waiting.
   void nudge();
 
@@ -76,6 +79,7 @@ class Context {
   explicit Context(ContextOptions options);
   Status start();
   Status join();
+  void wait(const OpTicket& ticket, bool submitted);
   void progress_loop();
   // One round of polling; true when there was work.
   bool drive_once();
