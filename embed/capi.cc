@@ -211,7 +211,7 @@ void end_pending(canary_context& context) {
     s.kind = Submission::Kind::kAbort;
     s.member = op->member;
     s.text = std::make_shared<std::string>("it was finalized with an operation pending");
-    if (context.impl->submit(s).ok()) context.impl->wait(op->ticket);
+    context.impl->run(s, op->ticket);
   }
   for (const auto& group : context.groups) {
     context.impl->with_engine([&](Engine& e) { e.forget(group->member); });
@@ -253,7 +253,7 @@ canary_status run(canary_group* group, OpRequest request, canary_op** out,
       context->impl->run(s, op->ticket);
       return finish_wait(op);
     }
-    if (Status st = context->impl->submit(s); !st.ok()) return refuse(st);
+    context->impl->submit(s);
     *out = op;
     return CANARY_OK;
   });
@@ -361,8 +361,7 @@ CANARY_API canary_status canary_group_create(canary_context* context, const int*
     s.ticket = &ticket;
     s.local_rank = context->rank;
     s.members = std::make_shared<std::vector<int>>(ranks, ranks + count);
-    if (Status st = context->impl->submit(s); !st.ok()) return report(st);
-    context->impl->wait(ticket);
+    context->impl->run(s, ticket);
     if (ticket.code.load() != CANARY_OK) return report(ticket.status);
     auto g = std::make_unique<canary_group>();
     g->context = context;
@@ -381,7 +380,8 @@ CANARY_API canary_status canary_group_abort(canary_group* group, const char* rea
     s.kind = Submission::Kind::kAbort;
     s.member = group->member;
     s.text = std::make_shared<std::string>(reason != nullptr ? reason : "no reason given");
-    return report(group->context->impl->submit(s));
+    group->context->impl->submit(s);
+    return CANARY_OK;
   });
 }
 
@@ -493,7 +493,8 @@ CANARY_API canary_status canary_op_set_deadline(canary_op* op, uint64_t nanoseco
   s.member = op->member;
   s.ticket = &op->ticket;
   s.time_limit = Nanos{static_cast<std::int64_t>(std::min<std::uint64_t>(nanoseconds, INT64_MAX / 2))};
-  return report(op->context->impl->submit(s));
+  op->context->impl->submit(s);
+  return CANARY_OK;
 }
 
 CANARY_API canary_status canary_last_error(canary_error* error) {

@@ -170,11 +170,10 @@ void Context::progress_loop() {
   }
 }
 
-Status Context::submit(const Submission& submission) {
+void Context::submit(const Submission& submission) {
   // The ring is drained by whoever drives; when it is full that is us.
   while (!engine_->submit(submission)) nudge();
   nudge();
-  return {};
 }
 
 Result<void*> Context::allocate(std::size_t bytes) {

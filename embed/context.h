@@ -1,4 +1,4 @@
-// embed/context.h -- the engine embedded in a process: real clock, TCP lanes, a progress thread, callers that drive while they wait.
+// embed/context.h -- the engine embedded in a process: real clock and lanes, a progress thread, callers that drive while they wait.
 //
 // One Context serves one rank, or several whose threads share it (embed/local_ranks.h).
 // Threads: any number of callers; the engine itself is used by whoever holds the baton. The progress thread serves it while nobody
@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -40,7 +39,7 @@ class Context {
   GroupMember* world(int rank);
 
   // Hands work to the engine and, when nobody else drives, gives it a first push from this thread.
-  Status submit(const Submission& submission);
+  void submit(const Submission& submission);
   // A send or receive in a group.
   void submit(MessageRequest* message);
   // Drives, or sleeps while another thread does, until the ticket is done.

@@ -12,10 +12,8 @@ namespace {
 
 constexpr std::size_t kCommands = 4096;
 constexpr int kCommandsPerCycle = 1024;
-constexpr std::size_t kGreetedMax = 1024;
 constexpr std::size_t kPathsMax = kRailsMax * 16;  // per link: rail pairs times lanes
 constexpr std::size_t kPastMax = 1024;
-constexpr Nanos kGreetingLimit = 5_s;
 constexpr Nanos kCheckInterval = 50_ms;
 constexpr Nanos kLinger = 5_s;  // a link without connections is kept so long: the next one finds it warm
 
@@ -28,60 +26,6 @@ void put_text(char (&out)[wire::kHostTextBytes], const std::string& text) {
 
 }  // namespace
 
-// Holds accepted lanes until their Hello tells whose they are.
-class Endpoint::Greeter final : public LaneSink {
- public:
-  explicit Greeter(Endpoint& endpoint) : endpoint_(endpoint) {}
-
-  void take(std::unique_ptr<Lane> lane) {
-    if (waiting_.size() >= kGreetedMax) return;  // the lane closes
-    lane->set_sink(this);
-    waiting_.push_back({std::move(lane), endpoint_.now_, false});
-  }
-  // Outside of callbacks.
-  void sweep(Nanos now) {
-    std::erase_if(waiting_, [&](const Waiting& w) { return w.finished || !w.lane || now - w.since > kGreetingLimit; });
-  }
-  bool empty() const { return waiting_.empty(); }
-
-  void on_up(Lane&) override {}
-  Landing landing_for(Lane&, const wire::Header& h) override {
-    const bool hello = h.kind == wire::Kind::kHello && h.payload_bytes == sizeof(wire::HelloPayload);
-    return {hello ? Landing::Kind::kSlot : Landing::Kind::kDiscard, nullptr, 0};
-  }
-  void on_frame(Lane& lane, const wire::Header& h, const Arrival& arrival) override {
-    Waiting* w = find(lane);
-    if (w == nullptr || w->finished) return;
-    wire::HelloPayload hello;
-    bool ours = h.kind == wire::Kind::kHello && arrival.intact && arrival.payload.size() == sizeof hello;
-    if (ours) {
-      std::memcpy(&hello, arrival.payload.data(), sizeof hello);
-      ours = hello.purpose == wire::kHelloEndpoint && hello.job == endpoint_.token_;
-    }
-    if (!ours) log(LogLevel::kWarn, "%s: a stranger was turned away", lane.description().c_str());
-    if (!ours || !endpoint_.adopt(w->lane, hello)) w->finished = true;
-  }
-  void on_writable(Lane&) override {}
-  void on_down(Lane& lane, const Status&, bool) override {
-    if (Waiting* w = find(lane)) w->finished = true;
-  }
-
- private:
-  struct Waiting {
-    std::unique_ptr<Lane> lane;
-    Nanos since;
-    bool finished = false;
-  };
-  Waiting* find(const Lane& lane) {
-    for (Waiting& w : waiting_) {
-      if (w.lane.get() == &lane) return &w;
-    }
-    return nullptr;
-  }
-  Endpoint& endpoint_;
-  std::vector<Waiting> waiting_;
-};
-
 Endpoint::Endpoint(EndpointOptions options, LaneFactory& factory)
     : options_(std::move(options)),
       factory_(factory),
@@ -89,7 +33,7 @@ Endpoint::Endpoint(EndpointOptions options, LaneFactory& factory)
       token_(random_.next()),
       commands_(kCommands),
       messages_(*this),
-      greeter_(std::make_unique<Greeter>(*this)) {
+      greeter_(*this) {
   past_.reserve(kPastMax);
   factory_.set_acceptor(this);
 }
@@ -254,17 +198,21 @@ void Endpoint::on_mismatch(MessageFlow& flow, const Status& why, bool) {
 
 // --- accepting -----------------------------------------------------------------------------------------------------------
 
-void Endpoint::on_accept(std::unique_ptr<Lane> lane) { greeter_->take(std::move(lane)); }
+void Endpoint::on_accept(std::unique_ptr<Lane> lane) { greeter_.take(std::move(lane), now_); }
 
-bool Endpoint::adopt(std::unique_ptr<Lane>& lane, const wire::HelloPayload& hello) {
+void Endpoint::on_hello(std::unique_ptr<Lane>& lane, const wire::Header&, const wire::HelloPayload& hello) {
+  if (hello.purpose != wire::kHelloEndpoint || hello.job != token_) {
+    log(LogLevel::kWarn, "%s: a stranger was turned away", lane->description().c_str());
+    return;
+  }
   const std::uint64_t name = std::uint64_t{hello.target} << 32 | hello.engine;
   EndpointLink* link = nullptr;
   for (auto& l : links_) {
     if (!l->dialled && l->name == name) link = l.get();
   }
   // What this side has given up is not taken up again: its connections have failed here.
-  if (link == nullptr && std::find(past_.begin(), past_.end(), name) != past_.end()) return false;
-  if (leaving_ || (link != nullptr && link->ended) || hello.paths == 0 || hello.paths > kPathsMax) return false;
+  if (link == nullptr && std::find(past_.begin(), past_.end(), name) != past_.end()) return;
+  if (leaving_ || (link != nullptr && link->ended) || hello.paths == 0 || hello.paths > kPathsMax) return;
   const std::string from = lane->description();
   if (link == nullptr) {
     links_.push_back(std::make_unique<EndpointLink>(*this, name, false));
@@ -273,11 +221,10 @@ bool Endpoint::adopt(std::unique_ptr<Lane>& lane, const wire::HelloPayload& hell
     for (const Rail& r : factory_.rails()) local_names.push_back(r.device);
     link->start(std::vector<PathSpec>(hello.paths, PathSpec{-1, -1, 0, {}}), token_, std::move(local_names), {}, now_);
   }
-  if (!link->channel->adopt(std::move(lane), hello, now_)) return false;
+  if (!link->channel->adopt(std::move(lane), hello, now_)) return;
   if (link->remote_text.find(from) == std::string::npos) {
     link->remote_text += (link->remote_text.empty() ? "" : ", ") + from;
   }
-  return true;
 }
 
 void Endpoint::on_open(EndpointLink& link, std::uint32_t flow, const wire::OpenPayload& open) {
@@ -429,7 +376,7 @@ std::size_t Endpoint::poll(Nanos now) {
     if (link->channel) link->channel->begin_cycle(now);
   }
   std::size_t work = factory_.poll(now);
-  if (!greeter_->empty()) greeter_->sweep(now);
+  if (!greeter_.empty()) greeter_.sweep(now);
   if (commands_.ready()) {
     drain_commands();
     ++work;
@@ -454,7 +401,7 @@ std::size_t Endpoint::poll(Nanos now) {
 Nanos Endpoint::next_deadline() const {
   if (commands_left_) return {};
   Nanos t = factory_.next_deadline();
-  if (!links_.empty() || !greeter_->empty()) t = std::min(t, next_check_);
+  if (!links_.empty() || !greeter_.empty()) t = std::min(t, next_check_);
   for (const auto& link : links_) {
     if (!link->ended) t = std::min(t, link->channel->active() ? Nanos{} : link->channel->next_deadline());
   }

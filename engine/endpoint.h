@@ -20,6 +20,7 @@
 #include "base/random.h"
 #include "base/settings.h"
 #include "engine/endpoint_handle.h"
+#include "engine/greeter.h"
 #include "engine/messages.h"
 #include "transport/channel.h"
 
@@ -67,7 +68,7 @@ struct EndpointCommand {
   MessageRequest* message = nullptr;
 };
 
-class Endpoint final : public LaneAcceptor, private MessageHost {
+class Endpoint final : public LaneAcceptor, private MessageHost, private GreeterHost {
  public:
   Endpoint(EndpointOptions options, LaneFactory& factory);
   ~Endpoint() override;
@@ -95,14 +96,13 @@ class Endpoint final : public LaneAcceptor, private MessageHost {
 
  private:
   friend class EndpointLink;
-  class Greeter;  // reads the Hello of accepted lanes
 
   void drain_commands();
   void connect(Connection& connection);
   void close(Connection& connection);
   void fail(Connection& connection, const Status& why);
   void close_listener(Listener& listener);
-  bool adopt(std::unique_ptr<Lane>& lane, const wire::HelloPayload& hello);
+  void on_hello(std::unique_ptr<Lane>& lane, const wire::Header& header, const wire::HelloPayload& hello) override;
   EndpointLink* dialled_link(const EndpointHandle& remote, Status* why);
   void on_open(EndpointLink& link, std::uint32_t flow, const wire::OpenPayload& open);
   void answer_opens();
@@ -121,7 +121,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost {
   MpscRing<EndpointCommand> commands_;
   bool commands_left_ = false;
   Messages messages_;
-  std::unique_ptr<Greeter> greeter_;
+  Greeter greeter_;
   std::vector<std::unique_ptr<EndpointLink>> links_;
   std::vector<Listener*> listeners_;
   struct Open {

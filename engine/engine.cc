@@ -11,9 +11,7 @@
 namespace canarynet {
 namespace {
 
-constexpr std::uint32_t kWorldFlow = 1;    // flows handed out by the coordinator come behind it
-constexpr std::size_t kGreetedMax = 1024;  // accepted lanes that have not said hello
-constexpr Nanos kGreetingLimit = 5_s;
+constexpr std::uint32_t kWorldFlow = 1;  // flows handed out by the coordinator come behind it
 constexpr Nanos kFarewellLimit = 1_s;
 constexpr std::size_t kSubmissions = 1024;
 constexpr std::size_t kAborts = 16;
@@ -22,76 +20,10 @@ constexpr std::uint64_t kLocalBytesPerCycle = 1 << 20;
 
 }  // namespace
 
-// Holds accepted lanes until their Hello tells whose they are.
-class Engine::Greeter final : public LaneSink {
- public:
-  explicit Greeter(Engine& engine) : engine_(engine) { waiting_.reserve(kGreetedMax); }
-
-  void take(std::unique_ptr<Lane> lane) {
-    if (waiting_.size() >= kGreetedMax) return;  // the lane closes
-    lane->set_sink(this);
-    waiting_.push_back({std::move(lane), engine_.now_, false});
-  }
-  // Outside of callbacks.
-  void sweep(Nanos now) {
-    std::erase_if(waiting_, [&](const Waiting& w) { return w.finished || !w.lane || now - w.since > kGreetingLimit; });
-  }
-  bool empty() const { return waiting_.empty(); }
-
-  void on_up(Lane&) override {}
-  Landing landing_for(Lane&, const wire::Header& h) override {
-    return {h.kind == wire::Kind::kHello && h.payload_bytes == sizeof(wire::HelloPayload) ? Landing::Kind::kSlot
-                                                                                          : Landing::Kind::kDiscard,
-            nullptr, 0};
-  }
-  void on_frame(Lane& lane, const wire::Header& h, const Arrival& arrival) override {
-    Waiting* w = find(lane);
-    if (w == nullptr || w->finished) return;
-    wire::HelloPayload hello;
-    if (h.kind != wire::Kind::kHello || !arrival.intact || arrival.payload.size() != sizeof hello) {
-      log(LogLevel::kWarn, "%s: a stranger (no hello) was turned away", lane.description().c_str());
-      w->finished = true;
-      return;
-    }
-    std::memcpy(&hello, arrival.payload.data(), sizeof hello);
-    if (hello.purpose == wire::kHelloControl) {
-      engine_.membership_->adopt(std::move(w->lane), h, hello);
-      return;
-    }
-    const bool ours = hello.purpose == wire::kHelloChannel && engine_.joined_ && hello.job == engine_.roster_.job &&
-                      hello.target == engine_.my_engine_ && hello.engine < engine_.peers_.size();
-    Channel* channel = ours ? engine_.channel_to(hello.engine) : nullptr;
-    // Before our own roster has come the dialling side simply tries again.
-    if (channel == nullptr || engine_.peers_[hello.engine].gone ||
-        !channel->adopt(std::move(w->lane), hello, engine_.now_)) {
-      if (w->lane) w->finished = true;
-    }
-  }
-  void on_writable(Lane&) override {}
-  void on_down(Lane& lane, const Status&, bool) override {
-    if (Waiting* w = find(lane)) w->finished = true;
-  }
-
- private:
-  struct Waiting {
-    std::unique_ptr<Lane> lane;
-    Nanos since;
-    bool finished = false;
-  };
-  Waiting* find(const Lane& lane) {
-    for (Waiting& w : waiting_) {
-      if (w.lane.get() == &lane) return &w;
-    }
-    return nullptr;
-  }
-  Engine& engine_;
-  std::vector<Waiting> waiting_;
-};
-
 Engine::Engine(EngineOptions options, LaneFactory& factory)
     : options_(std::move(options)),
       factory_(factory),
-      greeter_(std::make_unique<Greeter>(*this)),
+      greeter_(*this),
       submissions_(kSubmissions),
       aborts_(kAborts),
       message_submissions_(kSubmissions),
@@ -323,7 +255,19 @@ void Engine::retire(int local_rank) {
   }
 }
 
-void Engine::on_accept(std::unique_ptr<Lane> lane) { greeter_->take(std::move(lane)); }
+void Engine::on_accept(std::unique_ptr<Lane> lane) { greeter_.take(std::move(lane), now_); }
+
+void Engine::on_hello(std::unique_ptr<Lane>& lane, const wire::Header& h, const wire::HelloPayload& hello) {
+  if (hello.purpose == wire::kHelloControl) {
+    membership_->adopt(std::move(lane), h, hello);
+    return;
+  }
+  const bool ours = hello.purpose == wire::kHelloChannel && joined_ && hello.job == roster_.job &&
+                    hello.target == my_engine_ && hello.engine < peers_.size();
+  Channel* channel = ours ? channel_to(hello.engine) : nullptr;
+  // Before our own roster has come the dialling side simply tries again.
+  if (channel != nullptr && !peers_[hello.engine].gone) channel->adopt(std::move(lane), hello, now_);
+}
 
 // --- heartbeats ----------------------------------------------------------------------------------------------------------
 
@@ -385,7 +329,7 @@ std::size_t Engine::poll(Nanos now) {
     if (p.channel) p.channel->begin_cycle(now);
   }
   std::size_t work = factory_.poll(now);
-  if (!greeter_->empty()) greeter_->sweep(now);
+  if (!greeter_.empty()) greeter_.sweep(now);
   work += membership_->poll(now);
   if (ready_) drain_messages();  // first: a deadline among the submissions may be one of theirs
   if (ready_ && (held_back_ || !leaving_)) drain_submissions();

@@ -21,6 +21,7 @@
 #include "base/status.h"
 #include "control/membership.h"
 #include "engine/eager_store.h"
+#include "engine/greeter.h"
 #include "engine/group.h"
 #include "engine/messages.h"
 #include "transport/channel.h"
@@ -63,7 +64,11 @@ struct RailStats {
   std::uint32_t lanes_up = 0;
 };
 
-class Engine final : public ChannelClient, public MembershipListener, public LaneAcceptor, private MessageHost {
+class Engine final : public ChannelClient,
+                     public MembershipListener,
+                     public LaneAcceptor,
+                     private MessageHost,
+                     private GreeterHost {
  public:
   Engine(EngineOptions options, LaneFactory& factory);
   ~Engine() override;
@@ -130,7 +135,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   void on_accept(std::unique_ptr<Lane> lane) override;
 
  private:
-  class Greeter;  // reads the Hello of accepted lanes
+  void on_hello(std::unique_ptr<Lane>& lane, const wire::Header& header, const wire::HelloPayload& hello) override;
 
   // Bytes parked at a peer for an operation that is done here (small pieces are copied, so a root runs ahead): they stay charged until
   // the peer's rank enters it.
@@ -217,7 +222,7 @@ class Engine final : public ChannelClient, public MembershipListener, public Lan
   EngineOptions options_;
   LaneFactory& factory_;
   SelectorOptions selector_;
-  std::unique_ptr<Greeter> greeter_;
+  Greeter greeter_;
   std::unique_ptr<Membership> membership_;
   Roster roster_;
   std::uint32_t my_engine_ = 0;

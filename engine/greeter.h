@@ -1,0 +1,51 @@
+// engine/greeter.h -- holds accepted lanes until their Hello tells whose they are.
+//
+// What: the one place for strangers, bounded in number and time; its host takes the lanes it knows. Used by the engine of a job and by the
+// endpoint of connections.
+// Memory: owns a lane until the host took it; what was turned away is destroyed by sweep(), outside of callbacks. Thread: the owner's.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "base/units.h"
+#include "transport/lane.h"
+#include "transport/wire.h"
+
+namespace canarynet {
+
+class GreeterHost {
+ public:
+  // A whole and intact Hello. Takes `lane`, or leaves it: then it is turned away.
+  virtual void on_hello(std::unique_ptr<Lane>& lane, const wire::Header& header, const wire::HelloPayload& hello) = 0;
+
+ protected:
+  ~GreeterHost() = default;
+};
+
+class Greeter final : public LaneSink {
+ public:
+  explicit Greeter(GreeterHost& host);
+  void take(std::unique_ptr<Lane> lane, Nanos now);
+  void sweep(Nanos now);
+  bool empty() const { return waiting_.empty(); }
+
+  void on_up(Lane&) override {}
+  Landing landing_for(Lane& lane, const wire::Header& header) override;
+  void on_frame(Lane& lane, const wire::Header& header, const Arrival& arrival) override;
+  void on_writable(Lane&) override {}
+  void on_down(Lane& lane, const Status& reason, bool hangup) override;
+
+ private:
+  struct Waiting {
+    std::unique_ptr<Lane> lane;
+    Nanos since;
+    bool finished = false;
+  };
+  Waiting* find(const Lane& lane);
+  GreeterHost& host_;
+  std::vector<Waiting> waiting_;
+};
+
+}  // namespace canarynet
