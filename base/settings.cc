@@ -72,6 +72,9 @@ const Row kRows[] = {
     {{"piece_bytes", "CANARY_PIECE_BYTES", SettingKind::kBytes, "128KiB", 1024, kMiB, true,
       "largest piece: unit of schedule, striping and retransmission; a multiple of 128"},
      &Settings::piece_bytes},
+    {{"shm_crc", "CANARY_SHM_CRC", SettingKind::kBool, "0", 0, 1, true,
+      "1: payloads carry a CRC32C also through this host's own memory, and are checked; on NICs they always do"},
+     &Settings::shm_crc},
     {{"eager_bytes", "CANARY_EAGER_BYTES", SettingKind::kBytes, "256KiB", 16384, 64 * kMiB, true,
       "per peer: what may be sent for operations that it has not entered yet"},
      &Settings::eager_bytes},
@@ -90,6 +93,9 @@ const Row kRows[] = {
     {{"exchange_limit", "CANARY_EXCHANGE_LIMIT", SettingKind::kDuration, "30s", 10 * kMs, 86400 * kSec, false,
       "how long an operation that all have entered may go without progress"},
      &Settings::exchange_limit},
+    {{"stall_warning", "CANARY_STALL_WARNING", SettingKind::kDuration, "10s", 0, 86400 * kSec, false,
+      "how long a message on a connection may make no progress before a warning says what it waits for; 0: for ever"},
+     &Settings::stall_warning},
     {{"progress_thread", "CANARY_PROGRESS_THREAD", SettingKind::kBool, "1", 0, 1, false,
       "0: the engine runs only inside calls; between them peers hear nothing and do not mind, its death shows by "
       "hang-ups and limits only"},
@@ -97,6 +103,18 @@ const Row kRows[] = {
     {{"spin_budget", "CANARY_SPIN", SettingKind::kDuration, "0us", 0, 10 * kSec, false,
       "how long a waiting thread polls before it sleeps; 0 where cores are few"},
      &Settings::spin_budget},
+    {{"abort_on_error", "CANARY_ABORT_ON_ERROR", SettingKind::kBool, "0", 0, 1, false,
+      "NCCL plugin: 1 aborts the process when a connection fails, instead of leaving its GPU kernels spinning until "
+      "somebody aborts the communicator"},
+     &Settings::abort_on_error},
+    {{"nccl_alpha", "CANARY_NCCL_ALPHA", SettingKind::kText, "", 0, 0, false,
+      "NCCL plugin: start-up time of a message between hosts, such as 25us; with nccl_bandwidth the tuner's cost "
+      "model, "
+      "equal on all ranks"},
+     &Settings::nccl_alpha},
+    {{"nccl_bandwidth", "CANARY_NCCL_BANDWIDTH", SettingKind::kText, "", 0, 0, false,
+      "NCCL plugin: what all NICs of a host carry together in one direction, such as 2.5gbit"},
+     &Settings::nccl_bandwidth},
 };
 
 Status invalid(const SettingInfo& info, std::string_view text, const std::string& takes) {
@@ -274,6 +292,19 @@ bool Settings::uses(std::string_view transport) const {
 Status Settings::set(std::string_view name, std::string_view text) {
   for (const Row& row : kRows) {
     if (name == row.info.name || name == row.info.environment) return assign(this, row, text);
+  }
+  return Status(CANARY_INVALID_SETTING,
+                "no setting is called \"" + std::string(name) + "\" (docs/settings.md lists them)");
+}
+
+Result<std::int64_t> Settings::number(std::string_view name) const {
+  for (const Row& row : kRows) {
+    if (name != row.info.name && name != row.info.environment) continue;
+    if (const auto* b = std::get_if<bool Settings::*>(&row.field)) return std::int64_t{this->**b};
+    if (const auto* i = std::get_if<std::int64_t Settings::*>(&row.field)) return this->**i;
+    if (const auto* n = std::get_if<Bytes Settings::*>(&row.field)) return (this->**n).count;
+    if (const auto* t = std::get_if<Nanos Settings::*>(&row.field)) return (this->**t).count;
+    return Status(CANARY_INVALID_ARGUMENT, "setting \"" + std::string(name) + "\" is a text");
   }
   return Status(CANARY_INVALID_SETTING,
                 "no setting is called \"" + std::string(name) + "\" (docs/settings.md lists them)");

@@ -49,6 +49,7 @@ struct Settings {
   std::string algo;  // CANARY_ALGO
   std::int64_t ps_servers = 1;
   Bytes piece_bytes;
+  bool shm_crc = false;
   Bytes eager_bytes;
   std::int64_t ops_in_flight = 64;
   // time limits
@@ -56,9 +57,14 @@ struct Settings {
   Nanos silence_limit;
   Nanos entry_limit;
   Nanos exchange_limit;
+  Nanos stall_warning;  // of connections; 0: never
   // threads
   bool progress_thread = true;
   Nanos spin_budget;
+  // the NCCL plugin's, which reads them itself
+  bool abort_on_error = false;
+  std::string nccl_alpha;
+  std::string nccl_bandwidth;
 
   // Defaults of the table.
   static Settings defaults();
@@ -68,6 +74,8 @@ struct Settings {
   bool uses(std::string_view transport) const;
   // Sets one by name ("piece_bytes") or environment name from text.
   Status set(std::string_view name, std::string_view text);
+  // The value of a setting that is no text: nanoseconds, bytes, a number, 0 or 1.
+  Result<std::int64_t> number(std::string_view name) const;
   // The first setting whose value is another one in `other`.
   struct Difference {
     std::string name, mine, theirs;

@@ -59,7 +59,7 @@ def parse(parser):
 
 
 def program(build, name):
-    for folder in ("tools/" + name.replace("canary-", ""), "tools", "bin", ""):
+    for folder in ("tools/" + name.replace("canary-", ""), "tools", "bench", "bin", ""):
         path = os.path.join(build, folder, name)
         if os.access(path, os.X_OK) and os.path.isfile(path):
             return os.path.abspath(path)

@@ -1,5 +1,7 @@
 #include "control/text.h"
 
+#include "base/duration_text.h"
+
 namespace canarynet::control {
 
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -24,7 +26,7 @@ std::string engine_text(const EngineInfo& engine) {
 
 std::string duration_text(Nanos t) {
   if (t.count % 1'000'000'000 == 0) return std::to_string(t.count / 1'000'000'000) + " s";
-  return std::to_string(t.count / 1'000'000) + " ms";
+  return milliseconds(t);
 }
 
 Status failure(canary_status code, std::string text, int rank, const std::string& host, const char* phase) {

@@ -41,6 +41,13 @@ class Baton {
     const std::lock_guard lock(mutex_);
     for (Sleeper* s = first_; s != nullptr; s = s->next) s->wake();
   }
+  // Ends the progress thread's rest; what its `done` looks at was set before.
+  void call_progress() {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_relaxed) == 0) return;
+    const std::lock_guard lock(mutex_);
+    wake_first(Kind::kProgress);
+  }
   // Announces (+1), and takes back (-1), that the holder should give it away soon.
   void want(int change) { wanted_.fetch_add(change, std::memory_order_relaxed); }
   bool wanted() const { return wanted_.load(std::memory_order_relaxed) > 0; }
@@ -62,6 +69,11 @@ class Baton {
   void nap(Nanos limit, const Done& done) {
     sleep(Kind::kProgress, limit, done);
   }
+  // The progress thread again, but it sleeps on while the baton is free, until it is given `to_progress`; `done` tells so, too.
+  template <typename Done>
+  void rest(Nanos limit, const Done& done) {
+    sleep(Kind::kProgress, limit, done, /*also_while_free=*/true);
+  }
 
  private:
   enum class Kind { kUser, kWaiter, kProgress };
@@ -80,7 +92,7 @@ class Baton {
   };
 
   template <typename Done>
-  void sleep(Kind kind, Nanos limit, const Done& done) {
+  void sleep(Kind kind, Nanos limit, const Done& done, bool also_while_free = false) {
     Sleeper self{kind, [](const void* d) -> bool { return (*static_cast<const Done*>(d))(); }, &done};
     std::unique_lock lock(mutex_);
     Sleeper** end = &first_;
@@ -88,7 +100,7 @@ class Baton {
     *end = &self;
     sleepers_.fetch_add(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (held_.load(std::memory_order_relaxed) && !done()) {
+    if ((also_while_free || held_.load(std::memory_order_relaxed)) && !done()) {
       self.changed.wait_for(lock, std::chrono::nanoseconds(limit.count), [&] { return self.woken; });
     }
     sleepers_.fetch_sub(1, std::memory_order_relaxed);

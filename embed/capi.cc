@@ -3,15 +3,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
-#include <iterator>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "base/log.h"
 #include "canarynet/canarynet.h"
 #include "control/unique_id.h"
 #include "discovery/launcher.h"
@@ -19,6 +16,7 @@
 #include "embed/last_error.h"
 #include "embed/local_ranks.h"
 #include "embed/meeting.h"
+#include "embed/nic_stats.h"
 
 using namespace canarynet;
 
@@ -72,59 +70,6 @@ struct canary_context {
     op->taken = false;
   }
 };
-
-namespace {
-
-struct LastError {
-  canary_status code = CANARY_OK;
-  std::string message;
-  ErrorDetail detail;
-};
-thread_local LastError t_error;
-
-// What canary_config has measured, oldest first: a caller built with an older header fills the front, the rest keeps its default.
-constexpr std::size_t kConfigSizes[] = {offsetof(canary_config, unique_id), offsetof(canary_config, local_ranks),
-                                        sizeof(canary_config)};
-
-Status copy_config(const canary_config* config, canary_config* out) {
-  if (config == nullptr) return {};
-  const std::size_t size = config->struct_size;
-  if (std::find(std::begin(kConfigSizes), std::end(kConfigSizes), size) == std::end(kConfigSizes)) {
-    return Status(CANARY_INVALID_ARGUMENT, "canary_config.struct_size is " + std::to_string(size) + ", expected " +
-                                               std::to_string(sizeof(canary_config)) + " (use CANARY_CONFIG_INIT)");
-  }
-  std::memcpy(out, config, size);
-  return {};
-}
-
-}  // namespace
-
-canary_status canarynet::report(const Status& status) {
-  if (status.ok()) return CANARY_OK;
-  t_error.code = status.code();
-  t_error.message = status.to_string();
-  t_error.detail = status.detail();
-  return status.code();
-}
-
-Status canarynet::read_settings(const canary_config* config, Settings* out) {
-  canary_config c = CANARY_CONFIG_INIT;
-  if (Status s = copy_config(config, &c); !s.ok()) return s;
-  auto settings = Settings::from_environment();
-  if (!settings.ok()) return settings.status();
-  *out = settings.take();
-  if (c.join != nullptr) out->join = c.join;
-  if (c.settings == nullptr && c.settings_count != 0)
-    return Status(CANARY_INVALID_ARGUMENT, "canary_config.settings is NULL, settings_count is not 0");
-  for (std::size_t i = 0; i < c.settings_count; ++i) {
-    const std::string line = c.settings[i] != nullptr ? c.settings[i] : "";
-    const auto equals = line.find('=');
-    if (equals == std::string::npos)
-      return Status(CANARY_INVALID_ARGUMENT, "canary_config.settings: \"" + line + "\" is not name=value");
-    if (Status s = out->set(line.substr(0, equals), line.substr(equals + 1)); !s.ok()) return s;
-  }
-  return {};
-}
 
 namespace {
 
@@ -497,25 +442,6 @@ CANARY_API canary_status canary_op_set_deadline(canary_op* op, uint64_t nanoseco
   return CANARY_OK;
 }
 
-CANARY_API canary_status canary_last_error(canary_error* error) {
-  if (error == nullptr || error->struct_size != sizeof(canary_error)) return CANARY_INVALID_ARGUMENT;
-  const ErrorDetail& d = t_error.detail;
-  error->code = t_error.code;
-  error->message = t_error.message.c_str();
-  error->op = d.op_name.c_str();
-  error->op_number = d.op;
-  error->group = d.group;
-  error->epoch = d.epoch;
-  error->rank = d.rank;
-  error->host = d.host.c_str();
-  error->device = d.device.c_str();
-  error->phase = d.phase.c_str();
-  error->elapsed_ns = static_cast<uint64_t>(d.elapsed.count);
-  return CANARY_OK;
-}
-
-CANARY_API const char* canary_status_name(canary_status status) { return name_of(status); }
-
 CANARY_API canary_status canary_stats(canary_context* context, canary_nic_stats* nics, size_t capacity, size_t* count) {
   if (context == nullptr || count == nullptr || (nics == nullptr && capacity != 0))
     return invalid("canary_stats: a NULL argument");
@@ -528,17 +454,7 @@ CANARY_API canary_status canary_stats(canary_context* context, canary_nic_stats*
       const bool no_nic = rails[i].address.family == Address::Family::kSharedMemory;
       if (no_nic && r.lanes_up == 0 && r.lanes.bytes_sent == 0) continue;
       if (++*count > capacity) continue;
-      canary_nic_stats& n = nics[*count - 1];
-      std::memset(&n, 0, sizeof n);
-      std::strncpy(n.device, rails[i].device.c_str(), sizeof n.device - 1);
-      n.transmit_bytes = r.lanes.bytes_sent;
-      n.receive_bytes = r.lanes.bytes_received;
-      n.piece_retransmits = r.retransmits;
-      n.piece_crc_errors = r.lanes.payload_errors;
-      n.failovers = r.failovers;
-      n.kernel_transmit_bytes = e.kernel_tx_bytes(static_cast<int>(i));
-      n.rate_bytes_per_second = static_cast<uint64_t>(r.rate.count);
-      n.lanes_up = r.lanes_up;
+      nics[*count - 1] = nic_stats(rails[i], r, e.kernel_tx_bytes(static_cast<int>(i)));
     }
   });
   return CANARY_OK;
@@ -566,17 +482,5 @@ CANARY_API const char* canary_group_algorithm(const canary_group* group) {
   // The names are constants of the library; the engine only switches between them.
   return group != nullptr ? group->member->last_algorithm.load(std::memory_order_acquire) : "";
 }
-
-CANARY_API void canary_set_log(canary_log_fn fn, void* user, int level) {
-  static canary_log_fn g_fn;
-  g_fn = fn;
-  set_log_sink(
-      fn == nullptr ? nullptr
-                    : +[](void* context, LogLevel l,
-                          std::string_view line) { g_fn(context, static_cast<int>(l), line.data(), line.size()); },
-      user, static_cast<LogLevel>(level));
-}
-
-CANARY_API const char* canary_version(void) { return "0.1.0"; }
 
 }  // extern "C"

@@ -273,6 +273,45 @@ TEST(Connections, BeyondLoopbackNeedASetting) {
   EXPECT_NE(last_error().message.find("no-such-nic"), std::string::npos) << last_error().message;
 }
 
+TEST(Connections, TheirNicsAndSettingsAreKnownBeforeThereIsAnEndpoint) {
+  const char* settings[] = {"rails=127.0.0.1,127.0.0.2", "piece_bytes=64KiB"};
+  canary_config c = CANARY_CONFIG_INIT;
+  c.settings = settings;
+  c.settings_count = 2;
+  canary_rail nics[1];
+  std::size_t count = 0;
+  ASSERT_EQ(canary_list_nics(&c, nics, 1, &count), CANARY_OK) << last_error().message;
+  EXPECT_EQ(count, 2u) << "all are counted, as many as there is room for are told";
+  EXPECT_STREQ(nics[0].address, "127.0.0.1");
+  settings[0] = "rails=10.254.254.254";
+  EXPECT_EQ(canary_list_nics(&c, nics, 1, &count), CANARY_INVALID_SETTING);
+  std::int64_t value = 0;
+  ASSERT_EQ(canary_get_setting(&c, "CANARY_PIECE_BYTES", &value), CANARY_OK) << last_error().message;
+  EXPECT_EQ(value, 65536);
+  ASSERT_EQ(canary_get_setting(&c, "heartbeat_interval", &value), CANARY_OK) << last_error().message;
+  EXPECT_EQ(value, 200'000'000);
+  ASSERT_EQ(canary_get_setting(&c, "lanes_per_rail", &value), CANARY_OK) << last_error().message;
+  EXPECT_EQ(value, 1);
+  ASSERT_EQ(canary_get_setting(&c, "progress_thread", &value), CANARY_OK) << last_error().message;
+  EXPECT_EQ(value, 1);
+  EXPECT_EQ(canary_get_setting(&c, "algo", &value), CANARY_INVALID_ARGUMENT) << "a text";
+  EXPECT_EQ(canary_get_setting(&c, "no_such_one", &value), CANARY_INVALID_SETTING);
+}
+
+TEST(Connections, AHandleMayBeShortAndCarrySomebodyElsesWords) {
+  TestEndpoint one, two;
+  Handle handle;
+  handle.fill(std::byte{0xEE});
+  canary_listener* l = nullptr;
+  EXPECT_EQ(canary_listen_short(two.raw, handle.data(), CANARY_HANDLE_BYTES_MIN - 1, &l), CANARY_INVALID_ARGUMENT);
+  EXPECT_EQ(canary_listen_short(two.raw, handle.data(), CANARY_HANDLE_BYTES + 1, &l), CANARY_INVALID_ARGUMENT);
+  ASSERT_EQ(canary_listen_short(two.raw, handle.data(), CANARY_HANDLE_BYTES_MIN, &l), CANARY_OK);
+  EXPECT_EQ(handle[CANARY_HANDLE_BYTES_MIN], std::byte{0xEE}) << "what lies behind it is the caller's";
+  std::fill(handle.begin() + CANARY_HANDLE_BYTES_MIN, handle.end(), std::byte{0});
+  EXPECT_NE(test::connect(one, handle), nullptr);
+  EXPECT_NE(test::accept(l), nullptr);
+}
+
 TEST(Connections, DoNotTouchTheHeapOnceWarm) {
   if (!CANARYNET_COUNTS_MALLOC) GTEST_SKIP() << "the allocator can't be counted in this build";
   TestEndpoint one, two;

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <random>
+#include <utility>
 
 #include "base/log.h"
 #include "control/unique_id.h"
@@ -19,9 +21,15 @@
 namespace canarynet {
 namespace {
 
-// While a caller drives, the progress thread looks this often whether it still does.
+// While callers drive, the progress thread looks this often whether they still do.
 constexpr Nanos kNap = 5_ms;
 constexpr Nanos kLeaveLimit = 1500_ms;
+constexpr int kPollsBeforeYield = 8;  // few: the one that is waited for may be on this core all the same
+
+int usable_cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
 
 }  // namespace
 
@@ -108,6 +116,7 @@ Status Context::start() {
   if (!lanes.ok()) return lanes.status();
   lanes_ = lanes.take();
   engine_ = std::make_unique<Engine>(std::move(e), *lanes_);
+  counters_ = std::make_unique<EngineCounters>(*engine_, options_.ranks, options_.world_size, clock_.now());
   return engine_->start(clock_.now());
 }
 
@@ -116,6 +125,8 @@ Status Context::join() {
     if (!drive_once()) sleep_until(engine_->next_deadline());
     if (!engine_->join_status().ok()) return engine_->join_status();
   }
+  // With more ranks than cores the one that is waited for needs this one.
+  if (engine_->ranks_on_this_host() <= usable_cores()) polls_before_yield_ = kPollsBeforeYield;
   if (options_.settings.progress_thread && options_.world_size > 1) {
     // The library's thread takes no signals: those are the application's.
     sigset_t all, before;
@@ -132,7 +143,11 @@ bool Context::drive_once() {
   // Only who holds the engine answers the doorbell, before it looks: a thread that merely woke up by it could silence it while the holder
   // sleeps on.
   if (rung_.exchange(false, std::memory_order_acq_rel)) drain_doorbell();
-  return engine_->poll(clock_.now()) != 0;
+  const Nanos now = clock_.now();
+  const bool worked = engine_->poll(now) != 0;
+  // No wake-up of its own: heartbeats come often enough.
+  if (counters_->due(now)) counters_->publish(*engine_, now);
+  return worked;
 }
 
 void Context::ring_doorbell() {
@@ -148,6 +163,11 @@ void Context::drain_doorbell() {
 }
 
 void Context::sleep_until(Nanos deadline) {
+  if (deadline > clock_.now() && lanes_->prepare_to_sleep()) wait_for_lanes(deadline);
+}
+
+// After lanes_->prepare_to_sleep().
+void Context::wait_for_lanes(Nanos deadline) {
   const Nanos now = clock_.now();
   if (deadline <= now) return;
   const Nanos span = std::min(deadline - now, 10_s);
@@ -157,17 +177,52 @@ void Context::sleep_until(Nanos deadline) {
 }
 
 void Context::progress_loop() {
-  while (!stop_.load(std::memory_order_acquire)) {
+  const auto stopped = [this] { return stop_.load(std::memory_order_acquire); };
+  std::uint32_t turns_seen = 0;
+  while (!stopped()) {
+    // As long as callers come again and again it stays out of their way: lanes that had to wake it would cost every one of them.
+    const std::uint32_t turns = turns_.load(std::memory_order_relaxed);
+    if (turns != std::exchange(turns_seen, turns) && !unattended_.load(std::memory_order_acquire)) {
+      baton_.rest(kNap, [&] { return stopped() || unattended_.load(std::memory_order_acquire); });
+      continue;
+    }
     if (!baton_.try_take()) {
-      baton_.nap(kNap, [this] { return stop_.load(std::memory_order_acquire); });
+      baton_.nap(kNap, stopped);
       continue;
     }
     drive_once();
     const Nanos deadline = engine_->next_deadline();
     thread_wakes_at_.store(deadline.count, std::memory_order_release);
+    const bool sleeps = lanes_->prepare_to_sleep();
+    thread_sleeps_.store(sleeps, std::memory_order_relaxed);  // read by holders of the baton
     baton_.give();
-    sleep_until(deadline);
+    if (!sleeps || stopped()) continue;
+    wait_for_lanes(deadline);
+    thread_sleeps_.store(false, std::memory_order_relaxed);
   }
+}
+
+bool Context::try_take() {
+  if (!baton_.try_take()) return false;
+  turns_.fetch_add(1, std::memory_order_relaxed);
+  unattended_.store(false, std::memory_order_relaxed);
+  return true;
+}
+
+void Context::hand_back(bool busy) {
+  // What was polled here may have been what the sleeping thread was to be woken for; nobody else would ask for the next of it.
+  const bool missed = thread_sleeps_.load(std::memory_order_relaxed) && !lanes_->prepare_to_sleep();
+  const bool told = busy || thread_sleeps_.load(std::memory_order_relaxed);  // else it looks soon by itself
+  const Nanos deadline = told ? engine_->next_deadline() : Nanos::max();
+  unattended_.store(busy || missed, std::memory_order_relaxed);
+  baton_.give(busy || missed);
+  // Whoever rang while this thread was leaving has found the engine taken; if its ring comes later, it finds it free (see nudge()).
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (rung_.load(std::memory_order_relaxed)) {
+    unattended_.store(true, std::memory_order_relaxed);
+    baton_.call_progress();
+  }
+  if (missed || deadline.count < thread_wakes_at_.load(std::memory_order_acquire)) ring_doorbell();
 }
 
 void Context::submit(const Submission& submission) {
@@ -190,15 +245,13 @@ void Context::submit(MessageRequest* message) {
 }
 
 void Context::nudge() {
-  if (!baton_.try_take()) {
+  if (!try_take()) {
     ring_doorbell();
-    return;
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (!try_take()) return;
   }
   drive_once();
-  const Nanos deadline = engine_->next_deadline();
-  baton_.give();
-  // The progress thread sleeps until it was told; tell it when that is too late now.
-  if (deadline.count < thread_wakes_at_.load(std::memory_order_acquire)) ring_doorbell();
+  hand_back(true);
 }
 
 void Context::run(const Submission& submission, const OpTicket& ticket) {
@@ -215,14 +268,15 @@ void Context::run(MessageRequest* message, const OpTicket& ticket) {
 void Context::wait(const OpTicket& ticket, bool submitted) {
   while (!ticket.done()) {
     if (baton_.wanted()) std::this_thread::sleep_for(std::chrono::microseconds(20));  // theirs first
-    if (!baton_.try_take()) {
+    if (!try_take()) {
       if (submitted) ring_doorbell();
       submitted = false;
       baton_.wait(50_ms, [&] { return ticket.done(); });
       continue;
     }
-    submitted = false;
+    if (std::exchange(submitted, false)) engine_->hurry(clock_.now());
     Nanos last_work = clock_.now();
+    int idle_polls = 0;
     while (!ticket.done()) {
       const bool worked = drive_once();
       baton_.notify_done();  // also without work: a limit that has passed ends operations as well
@@ -230,19 +284,18 @@ void Context::wait(const OpTicket& ticket, bool submitted) {
       if (options_.settings.spin_budget.count != 0) {
         const Nanos now = clock_.now();
         if (worked) last_work = now;
+        idle_polls = worked ? 0 : idle_polls + 1;
         if (now - last_work < options_.settings.spin_budget) {
-          if (!worked) std::this_thread::yield();  // with more ranks than cores the one waited for needs this one
+          if (idle_polls > polls_before_yield_) std::this_thread::yield();
           continue;
         }
       }
       // Also after work: what is left has a deadline of 0, and a descriptor with more to read ends the sleep at once.
       sleep_until(engine_->next_deadline());
     }
-    engine_->flush_acks(clock_.now());
-    // A caller that exchanges again and again wakes nobody in between.
-    const bool busy = engine_->busy();
-    baton_.give(busy);
-    if (busy) ring_doorbell();
+    engine_->flush_acks(clock_.now(), !progress_.joinable());
+    // A caller that exchanges again and again wakes nobody in between, unless it leaves something that is due.
+    hand_back(engine_->busy() || engine_->next_deadline().count == 0);
   }
 }
 

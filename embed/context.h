@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "embed/baton.h"
+#include "embed/counters.h"
 #include "embed/host_lanes.h"
 #include "engine/engine.h"
 #include "transport/tcp/tcp_lane_factory.h"
@@ -83,6 +84,10 @@ class Context {
   // One round of polling; true when there was work.
   bool drive_once();
   void sleep_until(Nanos deadline);
+  bool try_take();
+  // Gives the engine back after drive_once(). `busy`: it has something to do for which nobody waits.
+  void hand_back(bool busy);
+  void wait_for_lanes(Nanos deadline);
   void ring_doorbell();
   void drain_doorbell();
 
@@ -91,12 +96,20 @@ class Context {
   std::unique_ptr<TcpLaneFactory> factory_;
   std::unique_ptr<HostLanes> lanes_;  // over it, and through shared memory
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<EngineCounters> counters_;
   std::atomic<int> staying_{0};  // ranks that have not left
   Baton baton_;
   int doorbell_ = -1;
+  int polls_before_yield_ = 0;     // of a spinning caller, without work
   std::atomic<bool> rung_{false};  // since it was last drained
   std::atomic<bool> stop_{false};
   std::atomic<std::int64_t> thread_wakes_at_{0};  // when the progress thread will look by itself
+  // The progress thread stays away while callers come again and again: it rests for some milliseconds at a time, until it finds no turn taken
+  // since its last look, or the engine left unattended. Then it drives, and sleeps on the lanes. Who polls while it sleeps there may take
+  // what it would have been woken for, and therefore prepares its sleep anew (hand_back()).
+  std::atomic<bool> thread_sleeps_{false};  // on the lanes
+  std::atomic<std::uint32_t> turns_{0};     // of callers at the engine
+  std::atomic<bool> unattended_{false};     // the last of them left something to do for which nobody waits
   std::thread progress_;
 };
 

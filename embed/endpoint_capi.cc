@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "canarynet/canarynet.h"
 #include "embed/endpoint_host.h"
 #include "embed/last_error.h"
+#include "embed/nic_stats.h"
 
 using namespace canarynet;
 
@@ -37,19 +39,22 @@ struct canary_connection {
   std::unique_ptr<Connection> core;
   std::unique_ptr<canary_request[]> requests;  // of one thread at a time: no lock
   canary_request* free_requests = nullptr;
+  std::size_t in_flight = 0;
   bool told = false;  // canary_connect has given its result
 
   void make_requests() {
     requests = std::make_unique<canary_request[]>(kRequests);
     for (std::size_t i = kRequests; i-- > 0;) {
       requests[i].connection = this;
-      give(&requests[i]);
+      requests[i].next_free = free_requests;
+      free_requests = &requests[i];
     }
   }
   canary_request* take() {
     canary_request* r = free_requests;
     if (r == nullptr) return nullptr;
     free_requests = r->next_free;
+    ++in_flight;
     r->ticket.reset();
     r->also = nullptr;
     return r;
@@ -57,6 +62,7 @@ struct canary_connection {
   void give(canary_request* r) {
     r->next_free = free_requests;
     free_requests = r;
+    --in_flight;
   }
 };
 
@@ -71,6 +77,9 @@ struct canary_endpoint {
   std::vector<std::unique_ptr<canary_listener>> listeners;
   std::vector<std::unique_ptr<canary_connection>> connections;
   std::vector<std::unique_ptr<canary_registration>> registrations;
+  // Closed by their users, until the endpoint's thread has forgotten them too: closing waits for nobody.
+  std::vector<std::unique_ptr<canary_listener>> closing_listeners;
+  std::vector<std::unique_ptr<canary_connection>> closing_connections;
 
   canary_connection* keep(std::unique_ptr<canary_connection> c) {
     c->endpoint = this;
@@ -97,20 +106,48 @@ void await(const std::atomic<bool>& flag) {
   while (!flag.load(std::memory_order_acquire)) std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
-void close_core(EndpointHost& host, canary_connection& c) {
+void start_close(EndpointHost& host, canary_connection& c) {
   EndpointCommand command;
   command.kind = EndpointCommand::Kind::kClose;
   command.connection = c.core.get();
   host.submit(command);
-  await(c.core->closed);
 }
 
-void close_core(EndpointHost& host, canary_listener& l) {
+void start_close(EndpointHost& host, canary_listener& l) {
   EndpointCommand command;
   command.kind = EndpointCommand::Kind::kCloseListener;
   command.listener = &l.core;
   host.submit(command);
-  await(l.core.closed);
+}
+
+const std::atomic<bool>& closed_flag(const canary_connection& c) { return c.core->closed; }
+const std::atomic<bool>& closed_flag(const canary_listener& l) { return l.core.closed; }
+
+// Says that it is closed and leaves it to be freed when the endpoint's thread has heard.
+template <typename T>
+void retire(canary_endpoint& e, T* which, std::vector<std::unique_ptr<T>>& list,
+            std::vector<std::unique_ptr<T>>& closing) {
+  start_close(*e.host, *which);
+  const std::lock_guard lock(e.mutex);
+  std::erase_if(closing, [](const auto& p) { return closed_flag(*p).load(std::memory_order_acquire); });
+  const auto at = std::find_if(list.begin(), list.end(), [&](const auto& p) { return p.get() == which; });
+  if (at == list.end()) return;
+  closing.push_back(std::move(*at));
+  std::swap(*at, list.back());
+  list.pop_back();
+}
+
+void list(std::span<const Rail> from, canary_rail* rails, std::size_t capacity, std::size_t* count) {
+  *count = from.size();
+  for (std::size_t i = 0; i < std::min(capacity, from.size()); ++i) {
+    canary_rail& r = rails[i];
+    std::memset(&r, 0, sizeof r);
+    Address address = from[i].address;
+    address.port = 0;
+    std::strncpy(r.device, from[i].device.c_str(), sizeof r.device - 1);
+    std::strncpy(r.address, address.to_string().c_str(), sizeof r.address - 1);
+    r.speed_mbit = static_cast<std::uint64_t>(from[i].nominal.count / BytesPerSec::from_mbit(1).count);
+  }
 }
 
 bool covers(const canary_registration& r, const void* data, std::size_t bytes) {
@@ -176,22 +213,92 @@ CANARY_API canary_status canary_endpoint_create(const canary_config* config, can
 CANARY_API canary_status canary_endpoint_destroy(canary_endpoint* endpoint) {
   if (endpoint == nullptr) return invalid("canary_endpoint_destroy: endpoint is NULL");
   // First those that nobody has accepted, then what is left.
-  for (auto& l : endpoint->listeners) close_core(*endpoint->host, *l);
-  for (auto& c : endpoint->connections) close_core(*endpoint->host, *c);
+  for (auto& l : endpoint->listeners) start_close(*endpoint->host, *l);
+  for (auto& c : endpoint->connections) start_close(*endpoint->host, *c);
+  for (auto* list : {&endpoint->listeners, &endpoint->closing_listeners}) {
+    for (auto& l : *list) await(closed_flag(*l));
+  }
+  for (auto* list : {&endpoint->connections, &endpoint->closing_connections}) {
+    for (auto& c : *list) await(closed_flag(*c));
+  }
   endpoint->host->stop();
   delete endpoint;
   return CANARY_OK;
 }
 
+CANARY_API canary_status canary_endpoint_rails(canary_endpoint* endpoint, canary_rail* rails, size_t capacity,
+                                               size_t* count) {
+  return guarded([&]() -> canary_status {
+    if (endpoint == nullptr || count == nullptr || (rails == nullptr && capacity != 0))
+      return invalid("canary_endpoint_rails: a NULL argument");
+    list(endpoint->host->endpoint().rails(), rails, capacity, count);
+    return CANARY_OK;
+  });
+}
+
+CANARY_API canary_status canary_endpoint_stats(canary_endpoint* endpoint, canary_nic_stats* nics, size_t capacity,
+                                               size_t* count) {
+  return guarded([&]() -> canary_status {
+    if (endpoint == nullptr || count == nullptr || (nics == nullptr && capacity != 0))
+      return invalid("canary_endpoint_stats: a NULL argument");
+    EndpointHost& host = *endpoint->host;
+    const auto rails = host.endpoint().rails();
+    *count = rails.size();
+    if (capacity == 0) return CANARY_OK;
+    EndpointStats stats;
+    stats.rails.resize(rails.size());
+    EndpointCommand command;
+    command.kind = EndpointCommand::Kind::kStats;
+    command.stats = &stats;
+    host.submit(command);
+    await(stats.filled);
+    for (std::size_t i = 0; i < std::min(capacity, rails.size()); ++i)
+      nics[i] = nic_stats(rails[i], stats.rails[i], host.kernel_tx_bytes(static_cast<int>(i)));
+    return CANARY_OK;
+  });
+}
+
+CANARY_API canary_status canary_list_nics(const canary_config* config, canary_rail* rails, size_t capacity,
+                                          size_t* count) {
+  return guarded([&]() -> canary_status {
+    if (count == nullptr || (rails == nullptr && capacity != 0)) return invalid("canary_list_nics: a NULL argument");
+    Settings settings;
+    if (Status s = read_settings(config, &settings); !s.ok()) return report(s);
+    const auto chosen = EndpointHost::choose(settings);
+    if (!chosen.ok()) return report(chosen.status());
+    list(chosen.value(), rails, capacity, count);
+    return CANARY_OK;
+  });
+}
+
+CANARY_API canary_status canary_get_setting(const canary_config* config, const char* name, int64_t* value) {
+  return guarded([&]() -> canary_status {
+    if (name == nullptr || value == nullptr) return invalid("canary_get_setting: a NULL argument");
+    Settings settings;
+    if (Status s = read_settings(config, &settings); !s.ok()) return report(s);
+    const auto number = settings.number(name);
+    if (!number.ok()) return report(number.status());
+    *value = number.value();
+    return CANARY_OK;
+  });
+}
+
 CANARY_API canary_status canary_listen(canary_endpoint* endpoint, void* handle, canary_listener** listener) {
+  return canary_listen_short(endpoint, handle, CANARY_HANDLE_BYTES, listener);
+}
+
+CANARY_API canary_status canary_listen_short(canary_endpoint* endpoint, void* handle, size_t handle_bytes,
+                                             canary_listener** listener) {
   return guarded([&]() -> canary_status {
     if (endpoint == nullptr || handle == nullptr || listener == nullptr)
       return invalid("canary_listen: a NULL argument");
+    if (handle_bytes < CANARY_HANDLE_BYTES_MIN || handle_bytes > CANARY_HANDLE_BYTES)
+      return invalid("canary_listen_short: handle_bytes " + std::to_string(handle_bytes) + ": takes " +
+                     std::to_string(CANARY_HANDLE_BYTES_MIN) + " to " + std::to_string(CANARY_HANDLE_BYTES));
     auto made = std::make_unique<canary_listener>();
     made->endpoint = endpoint;
     EndpointHost& host = *endpoint->host;
-    host.endpoint().make_handle(&made->core,
-                                std::span<std::byte, kHandleBytes>(static_cast<std::byte*>(handle), kHandleBytes));
+    host.endpoint().make_handle(&made->core, {static_cast<std::byte*>(handle), handle_bytes});
     EndpointCommand command;
     command.kind = EndpointCommand::Kind::kListen;
     command.listener = &made->core;
@@ -209,9 +316,10 @@ CANARY_API canary_status canary_listen(canary_endpoint* endpoint, void* handle, 
 CANARY_API canary_status canary_close_listener(canary_listener* listener) {
   if (listener == nullptr) return invalid("canary_close_listener: listener is NULL");
   canary_endpoint& e = *listener->endpoint;
-  close_core(*e.host, *listener);
-  drop(e, e.listeners, listener);
-  return CANARY_OK;
+  return guarded([&]() -> canary_status {
+    retire(e, listener, e.listeners, e.closing_listeners);
+    return CANARY_OK;
+  });
 }
 
 CANARY_API canary_status canary_connect(canary_endpoint* endpoint, const void* handle, canary_connection** connection) {
@@ -244,8 +352,7 @@ CANARY_API canary_status canary_connect(canary_endpoint* endpoint, const void* h
         break;
     }
     const Status why = c.core->failure.wrap("canary_connect");
-    close_core(*endpoint->host, c);
-    drop(*endpoint, endpoint->connections, &c);
+    retire(*endpoint, &c, endpoint->connections, endpoint->closing_connections);
     *connection = nullptr;
     return report(why);
   });
@@ -268,9 +375,32 @@ CANARY_API canary_status canary_accept(canary_listener* listener, canary_connect
 CANARY_API canary_status canary_close(canary_connection* connection) {
   if (connection == nullptr) return invalid("canary_close: connection is NULL");
   canary_endpoint& e = *connection->endpoint;
-  close_core(*e.host, *connection);
-  drop(e, e.connections, connection);
-  return CANARY_OK;
+  return guarded([&]() -> canary_status {
+    if (connection->in_flight != 0) {
+      // Their buffers are the caller's when this returns, so nothing may touch them any more.
+      start_close(*e.host, *connection);
+      await(connection->core->closed);
+      drop(e, e.connections, connection);
+    } else {
+      retire(e, connection, e.connections, e.closing_connections);
+    }
+    return CANARY_OK;
+  });
+}
+
+CANARY_API canary_status canary_abort_connection(canary_connection* connection, const char* why) {
+  if (connection == nullptr || why == nullptr) return invalid("canary_abort_connection: a NULL argument");
+  return guarded([&]() -> canary_status {
+    Connection& core = *connection->core;
+    std::string text = why;
+    if (core.aborted.exchange(true, std::memory_order_relaxed)) return CANARY_OK;
+    core.why_aborted = std::move(text);
+    EndpointCommand command;
+    command.kind = EndpointCommand::Kind::kAbort;
+    command.connection = &core;
+    connection->endpoint->host->submit(command);
+    return CANARY_OK;
+  });
 }
 
 CANARY_API canary_status canary_register(canary_endpoint* endpoint, void* data, size_t bytes,

@@ -2,14 +2,16 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <random>
 
 #include "base/log.h"
 #include "discovery/host.h"
@@ -20,6 +22,29 @@ namespace {
 
 constexpr Nanos kDrainLimit = 500_ms;
 
+// Not std::random_device: linked into a plugin it would ask for a newer C library than anything else here.
+Status random_seed(std::uint64_t* seed) {
+  if (getrandom(seed, sizeof *seed, 0) == static_cast<ssize_t>(sizeof *seed)) return {};
+  return system_error("getrandom", errno);
+}
+
+// Callers may spin on every core while they wait for this thread (NCCL's do). A short slice lets it run as soon as it wakes instead of when
+// theirs end; Linux before 6.12 ignores it.
+void ask_for_short_slices() {
+  struct {
+    std::uint32_t size, policy;
+    std::uint64_t flags;
+    std::int32_t nice;
+    std::uint32_t priority;
+    std::uint64_t runtime_ns, deadline_ns, period_ns;
+  } attributes{};
+  attributes.size = sizeof attributes;
+  if (::syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0 || attributes.policy != SCHED_OTHER)
+    return;
+  attributes.runtime_ns = 100'000;
+  ::syscall(SYS_sched_setattr, 0, &attributes, 0);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<EndpointHost>> EndpointHost::create(Settings settings) {
@@ -28,13 +53,28 @@ Result<std::unique_ptr<EndpointHost>> EndpointHost::create(Settings settings) {
   return host;
 }
 
-Status EndpointHost::start(Settings s) {
+Result<std::vector<Rail>> EndpointHost::choose(const Settings& settings) {
   auto interfaces = list_interfaces();
   if (!interfaces.ok()) return interfaces.status();
-  auto rails = choose_rails(s, interfaces.value(), /*join_is_loopback=*/false);
+  auto rails = choose_rails(settings, interfaces.value(), /*join_is_loopback=*/false);
+  if (!rails.ok()) return rails;
+  for (const Rail& rail : rails.value()) {
+    if (Status s = tcp_address_allowed(rail.address, rail.device.c_str(), settings.insecure); !s.ok()) return s;
+  }
+  return rails;
+}
+
+Status EndpointHost::start(Settings s) {
+  auto rails = choose(s);
   if (!rails.ok()) return rails.status();
   TcpOptions t;
   t.rails = rails.take();
+  auto pacing = pacing_of(s, t.rails.size());
+  if (!pacing.ok()) return pacing.status();
+  t.pacing = pacing.take();
+  for (std::size_t i = 0; i < t.pacing.size(); ++i) {
+    if (t.pacing[i].count != 0) t.rails[i].nominal = t.pacing[i];
+  }
   t.congestion = s.tcp_congestion;
   t.notsent_lowat = s.tcp_notsent_lowat;
   t.allow_non_loopback = s.insecure;
@@ -49,9 +89,9 @@ Status EndpointHost::start(Settings s) {
   e.host_name = s.host_id.empty() ? host_name() : s.host_id;
   e.settings = std::move(s);
   e.pid = getpid();
-  std::random_device entropy;
-  e.seed = std::uint64_t{entropy()} << 32 | entropy();
+  if (Status status = random_seed(&e.seed); !status.ok()) return status;
   endpoint_ = std::make_unique<Endpoint>(std::move(e), *factory_);
+  counters_ = std::make_unique<EngineCounters>(*endpoint_, clock_.now());
   // The library's thread takes no signals: those are the application's.
   sigset_t all, before;
   sigfillset(&all);
@@ -70,12 +110,21 @@ EndpointHost::~EndpointHost() {
 }
 
 void EndpointHost::run() {
+  ask_for_short_slices();
   Nanos last_work = clock_.now();
+  bool counted = true;  // nothing has happened since the counters were published
   while (!stop_.load(std::memory_order_acquire)) {
     const Nanos now = clock_.now();
-    if (endpoint_->poll(now) != 0) last_work = now;
+    if (endpoint_->poll(now) != 0) {
+      last_work = now;
+      counted = false;
+    }
+    if (counters_->due(now)) {
+      counters_->publish(*endpoint_, now);
+      counted = true;
+    }
     if (now - last_work < spin_budget_) continue;
-    const Nanos deadline = endpoint_->next_deadline();
+    const Nanos deadline = std::min(endpoint_->next_deadline(), counted ? Nanos::max() : counters_->next());
     if (deadline <= now) continue;
     // An exchange on either side: whoever submits sees the sleeper, or the sleeper what was submitted.
     asleep_.exchange(true);
@@ -95,6 +144,7 @@ void EndpointHost::run() {
 void EndpointHost::sleep_until(Nanos deadline) {
   const Nanos span = std::clamp(deadline - clock_.now(), Nanos{}, 10_s);
   const timespec t{static_cast<time_t>(span.count / 1'000'000'000), static_cast<long>(span.count % 1'000'000'000)};
+  if (!factory_->prepare_to_sleep()) return;
   pollfd fds[2] = {{factory_->poll_fd(), POLLIN, 0}, {doorbell_, POLLIN, 0}};
   if (::ppoll(fds, 2, &t, nullptr) <= 0 || (fds[1].revents & POLLIN) == 0) return;
   std::uint64_t rings = 0;

@@ -7,9 +7,11 @@
 #include <atomic>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/settings.h"
+#include "embed/counters.h"
 #include "engine/endpoint.h"
 #include "transport/tcp/tcp_lane_factory.h"
 
@@ -17,11 +19,15 @@ namespace canarynet {
 
 class EndpointHost {
  public:
+  // The NICs that it will use, or why it may not.
+  static Result<std::vector<Rail>> choose(const Settings& settings);
   // Discovers NICs, listens on them, starts the thread.
   static Result<std::unique_ptr<EndpointHost>> create(Settings settings);
   ~EndpointHost();
 
   Endpoint& endpoint() { return *endpoint_; }
+  // The kernel's own counter of a rail's device. Any thread; reads a file.
+  std::uint64_t kernel_tx_bytes(int rail) const { return factory_->kernel_tx_bytes(rail); }
   // False: too much is waiting already; try again.
   bool try_submit(const EndpointCommand& command);
   // Waits for room; the thread makes some at every turn.
@@ -40,6 +46,7 @@ class EndpointHost {
   Nanos spin_budget_;
   std::unique_ptr<TcpLaneFactory> factory_;
   std::unique_ptr<Endpoint> endpoint_;
+  std::unique_ptr<EngineCounters> counters_;
   int doorbell_ = -1;
   std::atomic<bool> asleep_{false};
   std::atomic<bool> stop_{false};

@@ -9,6 +9,12 @@
 #include "discovery/host.h"
 
 namespace canarynet {
+namespace {
+
+constexpr Nanos kTcpStaysBusy = 1_ms;
+constexpr Nanos kTcpPollInterval = 20_us;
+
+}  // namespace
 
 Result<std::unique_ptr<HostLanes>> HostLanes::create(const Settings& settings, bool has_peers,
                                                      const std::string& host_id, std::uint64_t seed,
@@ -61,8 +67,20 @@ void HostLanes::set_acceptor(LaneAcceptor* acceptor) {
 }
 
 std::size_t HostLanes::poll(Nanos now) {
-  const std::size_t handled = shm_ ? shm_->poll(now) : 0;
-  return handled + tcp_.poll(now);
+  if (!shm_) return tcp_.poll(now);
+  const std::size_t by_memory = shm_->poll(now);
+  if (!asleep_ && now >= tcp_busy_until_ && now < next_tcp_poll_) return by_memory;
+  asleep_ = false;
+  const std::size_t by_tcp = tcp_.poll(now);
+  if (by_tcp != 0) tcp_busy_until_ = now + kTcpStaysBusy;
+  next_tcp_poll_ = now + kTcpPollInterval;
+  return by_memory + by_tcp;
+}
+
+bool HostLanes::prepare_to_sleep() {
+  asleep_ = true;
+  const bool nothing_by_tcp = tcp_.prepare_to_sleep();
+  return (!shm_ || shm_->prepare_to_sleep()) && nothing_by_tcp;
 }
 
 Nanos HostLanes::next_deadline() const {

@@ -34,6 +34,7 @@ class HostLanes final : public LaneFactory {
   std::size_t poll(Nanos now) override;
   Nanos next_deadline() const override;
   int poll_fd() const override { return epoll_.open() ? epoll_.fd() : tcp_.poll_fd(); }
+  bool prepare_to_sleep() override;
   const char* name() const override { return shm_ ? "tcp and shm" : "tcp"; }
   std::uint64_t kernel_tx_bytes(int rail) const override;
 
@@ -46,6 +47,10 @@ class HostLanes final : public LaneFactory {
   std::unique_ptr<ShmLaneFactory> shm_;  // null: TCP only
   shm::Descriptor epoll_;                // over both halves' own; closed where there is one
   std::vector<Rail> rails_;
+  // While memory delivers and TCP does not, TCP is asked seldom: it takes a system call.
+  Nanos tcp_busy_until_;
+  Nanos next_tcp_poll_;
+  bool asleep_ = true;  // or may be: since prepare_to_sleep()
 };
 
 }  // namespace canarynet

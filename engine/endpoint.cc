@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/duration_text.h"
 #include "base/log.h"
 #include "engine/endpoint_link.h"
 
@@ -17,7 +18,19 @@ constexpr std::size_t kPastMax = 1024;
 constexpr Nanos kCheckInterval = 50_ms;
 constexpr Nanos kLinger = 5_s;  // a link without connections is kept so long: the next one finds it warm
 
-std::string milliseconds(Nanos t) { return std::to_string(t.count / 1'000'000) + " ms"; }
+// What has been handed in and is not done, of one connection or all of a link.
+struct Outstanding {
+  std::uint64_t messages = 0, bytes = 0;
+  void add(const Connection& c) {
+    for (const MessageList* list : {&c.flow.sends, &c.flow.receives}) {
+      for (const MessageRequest* r = list->head; r != nullptr; r = r->next) {
+        ++messages;
+        bytes += r->whole() - r->moved(c.flow.piece_bytes);
+      }
+    }
+  }
+  std::string text() const { return std::to_string(messages) + " messages with " + std::to_string(bytes) + " bytes"; }
+};
 
 void put_text(char (&out)[wire::kHostTextBytes], const std::string& text) {
   std::memset(out, 0, sizeof out);
@@ -35,12 +48,13 @@ Endpoint::Endpoint(EndpointOptions options, LaneFactory& factory)
       messages_(*this),
       greeter_(*this) {
   past_.reserve(kPastMax);
+  ended_.resize(factory_.rails().size());
   factory_.set_acceptor(this);
 }
 
 Endpoint::~Endpoint() { factory_.set_acceptor(nullptr); }
 
-void Endpoint::make_handle(Listener* listener, std::span<std::byte, kHandleBytes> out) {
+void Endpoint::make_handle(Listener* listener, std::span<std::byte> out) {
   listener->number = next_listener_.fetch_add(1, std::memory_order_relaxed);
   EndpointHandle h;
   h.token = token_;
@@ -74,6 +88,17 @@ void Endpoint::drain_commands() {
         break;
       case EndpointCommand::Kind::kClose:
         close(*c.connection);
+        break;
+      case EndpointCommand::Kind::kAbort:
+        if (EndpointLink* link = c.connection->link) {
+          const std::string& why = c.connection->why_aborted;
+          give_up(*c.connection,
+                  Status(CANARY_ABORTED, why + " (so the connection with " + link->describe() + " was given up here)"));
+        }
+        break;
+      case EndpointCommand::Kind::kStats:
+        for (int rail = 0; RailStats & r : c.stats->rails) r = rail_stats(rail++);
+        c.stats->filled.store(true, std::memory_order_release);
         break;
     }
   }
@@ -156,7 +181,7 @@ void Endpoint::connect(Connection& c) {
 // Nothing of its user's is touched afterwards.
 void Endpoint::close(Connection& c) {
   if (EndpointLink* link = c.link) {
-    const bool unanswered = c.flow.piece_bytes == 0 && c.flow.failure.ok();
+    const bool unanswered = !c.answered;
     fail(c, Status(CANARY_CLOSED, "the connection was closed here"));
     // Of an unanswered one the channel still holds the request, which must go; what lands now is forgotten when it is there.
     link->peer->parked.for_each([&](EagerStore::Entry& e) {
@@ -165,6 +190,8 @@ void Endpoint::close(Connection& c) {
     messages_.forget(c.flow);
     if (unanswered && !link->ended) {
       link->abandon(c);  // the request may still be overtaken by whatever is said now
+    } else if (c.told_of_abort) {
+      link->remove(c);  // the peer knows, and must not hear of an ordinary end first
     } else {
       const std::uint64_t received = c.flow.received.base() - 1;
       link->say(wire::MessageFrame::kClose, c.flow.flow, nullptr, 0, static_cast<std::uint32_t>(received));
@@ -173,6 +200,22 @@ void Endpoint::close(Connection& c) {
     c.link = nullptr;
   }
   c.closed.store(true, std::memory_order_release);  // last: its user may free it now
+}
+
+// Fails it at both ends.
+void Endpoint::give_up(Connection& c, const Status& why) {
+  if (!c.flow.failure.ok() || c.link == nullptr) return;
+  if (c.answered) {
+    std::string_view text(why.text());
+    if (text.size() > wire::kAbortTextBytes) {
+      std::size_t end = wire::kAbortTextBytes;
+      while (end != 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // not inside a character
+      text = text.substr(0, end);
+    }
+    c.link->say(wire::MessageFrame::kAbort, c.flow.flow, text.data(), static_cast<std::uint32_t>(text.size()));
+    c.told_of_abort = true;
+  }
+  fail(c, why);
 }
 
 // Every request ends; what is parked whole can still be received.
@@ -248,6 +291,7 @@ void Endpoint::answer_opens() {
     c->flow.owner = c.get();
     c->flow.peer = open.link->peer.get();
     c->began = now_;
+    c->answered = true;
     if (!open.link->add(*c, open.flow)) continue;  // heard twice
     c->link = open.link;
     const auto& s = options_.settings;
@@ -274,27 +318,19 @@ void Endpoint::answer_opens() {
 
 void Endpoint::end_link(EndpointLink& link, canary_status code, const std::string& why) {
   if (link.ended) return;
-  std::uint64_t messages = 0, bytes = 0;
-  link.for_each([&](const Connection& c) {
-    for (const MessageList* list : {&c.flow.sends, &c.flow.receives}) {
-      for (const MessageRequest* r = list->head; r != nullptr; r = r->next) {
-        ++messages;
-        bytes += (r->sends ? r->length : r->bytes) -
-                 std::min(r->cells_done * c.flow.piece_bytes, r->sends ? r->length : r->bytes);
-      }
-    }
-  });
+  Outstanding left;
+  link.for_each([&](const Connection& c) { left.add(c); });
   const std::string links = link.channel->describe_paths();
   ErrorDetail d;
   d.device = links;
   d.phase = "exchange";
-  d.elapsed = now_ - link.channel->last_heard();
-  const Status status(code,
-                      link.describe() + " " + why + "; links " + links + ", last heard " + milliseconds(d.elapsed) +
-                          " ago, " + std::to_string(messages) + " messages with " + std::to_string(bytes) +
-                          " bytes outstanding",
-                      d);
-  if (link.connections() != 0) log(LogLevel::kWarn, "%s", status.text().c_str());
+  const bool heard = link.channel->ever_up();
+  d.elapsed = now_ - (heard ? link.channel->last_heard() : link.began);
+  const std::string age = heard ? "last heard " + milliseconds(d.elapsed) + " ago" : "never heard";
+  const Status status(
+      code, link.describe() + " " + why + "; links " + links + ", " + age + ", " + left.text() + " outstanding", d);
+  // Who is done and leaves first is no trouble.
+  if (link.connections() != 0) log(left.messages != 0 ? LogLevel::kWarn : LogLevel::kInfo, "%s", status.text().c_str());
   link.for_each([&](Connection& c) { fail(c, status); });
   link.forget_abandoned();
   link.ended = true;
@@ -302,6 +338,9 @@ void Endpoint::end_link(EndpointLink& link, canary_status code, const std::strin
 
 void Endpoint::check_links(Nanos now) {
   const Settings& s = options_.settings;
+  // Due every 50 ms: whoever comes much later was stopped or starved, and has not looked at its sockets meanwhile.
+  if (now - last_check_ > kCheckInterval * 5) awake_since_ = now;
+  last_check_ = now;
   for (auto& owned : links_) {
     EndpointLink& link = *owned;
     if (link.ended) continue;
@@ -311,6 +350,11 @@ void Endpoint::check_links(Nanos now) {
       continue;
     }
     if (!channel.ever_up()) {
+      const Nanos refused = channel.refused_since();
+      if (refused != Nanos::max() && now - refused > std::min(s.silence_limit, 1_s)) {
+        end_link(link, CANARY_PEER_DIED, "has ended: it refuses every connection");
+        continue;
+      }
       if (now - link.began > s.join_timeout)
         end_link(link, CANARY_NO_PATH, "could not be reached within " + milliseconds(s.join_timeout));
       continue;
@@ -322,16 +366,49 @@ void Endpoint::check_links(Nanos now) {
       end_link(link, CANARY_PEER_DIED, "died: it closed every connection");
       continue;
     }
-    if (now - channel.last_heard() > s.silence_limit) {
+    if (now - std::max(channel.last_heard(), awake_since_) > s.silence_limit) {
       end_link(link, CANARY_PEER_SILENT, "is silent on every link");
       continue;
     }
+    const std::string stall = link.stalls.check(link, now, s.stall_warning);
+    if (!stall.empty()) log(LogLevel::kWarn, "%s", stall.c_str());
     if (link.connections() == 0 && link.dialled && now - link.idle_since > kLinger) {
       channel.goodbye(now);
       channel.pump(now);
       link.ended = true;
+      continue;
     }
+    check_connections(link, now);
   }
+}
+
+// What heartbeats don't tell: the peer answers, and still a message does not move, or a connection is not made.
+void Endpoint::check_connections(EndpointLink& link, Nanos now) {
+  const Settings& s = options_.settings;
+  link.for_each([&](Connection& c) {
+    if (!c.flow.failure.ok()) return;
+    if (!c.answered) {
+      if (now - c.began > s.join_timeout)
+        fail(c, Status(CANARY_NO_PATH, link.describe() + " answers, but not to this connection: nothing for " +
+                                           milliseconds(s.join_timeout)));
+      return;
+    }
+    const Nanos since = Messages::stuck_since(c.flow);
+    // Connections share a link: while others move on it, a turn may be long in coming.
+    const Nanos limit = now - link.peer->last_progress > s.exchange_limit ? s.exchange_limit : s.exchange_limit * 4;
+    if (since == Nanos::max() || now - since <= limit) return;
+    Outstanding left;
+    left.add(c);
+    const std::string links = link.channel->describe_paths();
+    const std::string text = link.describe() + " answers, but a message has not moved for " +
+                             milliseconds(now - since) + "; " + left.text() + " outstanding, links " + links;
+    ErrorDetail d;
+    d.device = links;
+    d.phase = "exchange";
+    d.elapsed = now - since;
+    give_up(c, Status(CANARY_EXCHANGE_TIMEOUT, text + " (CANARY_EXCHANGE_LIMIT " + milliseconds(s.exchange_limit) + ")",
+                      d));
+  });
 }
 
 // The lanes of links that have ended, which tells the peer if it lives; and the links, once their connections were closed: until then
@@ -341,6 +418,10 @@ void Endpoint::bury_links() {
     if (!link->ended || !link->channel) continue;
     link->for_each([&](Connection& c) { messages_.forget(c.flow); });
     link->peer->channel = nullptr;
+    for (std::size_t i = 0; i < ended_.size(); ++i) {
+      ended_[i].add(*link->channel, static_cast<int>(i));
+      ended_[i].close();
+    }
     link->channel.reset();
     if (link->dialled) continue;
     if (past_.size() < kPastMax) {
@@ -352,6 +433,23 @@ void Endpoint::bury_links() {
   std::erase_if(links_, [](const auto& link) { return link->ended && link->connections() == 0; });
 }
 
+RailStats Endpoint::rail_stats(int rail) const {
+  RailStats out = ended_[static_cast<std::size_t>(rail)];
+  for (const auto& link : links_) {
+    if (link->channel) out.add(*link->channel, rail);
+  }
+  return out;
+}
+
+Endpoint::Counters Endpoint::counters() const {
+  Counters out;
+  for (const auto& link : links_) {
+    out.peers += !link->ended;
+    out.connections += link->connections();
+  }
+  return out;
+}
+
 bool Endpoint::drained() const {
   return std::all_of(links_.begin(), links_.end(), [](const auto& link) { return link->ended || link->drained(); });
 }
@@ -361,7 +459,7 @@ void Endpoint::leave(Nanos now) {
   now_ = now;
   for (auto& link : links_) {
     if (link->ended) continue;
-    link->channel->flush_acks(now);
+    link->channel->flush_acks(now, true);
     link->channel->goodbye(now);
     link->channel->pump(now);
     end_link(*link, CANARY_CLOSED, "is left: the endpoint ends");

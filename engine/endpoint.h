@@ -23,6 +23,7 @@
 #include "engine/greeter.h"
 #include "engine/messages.h"
 #include "transport/channel.h"
+#include "transport/rail_stats.h"
 
 namespace canarynet {
 
@@ -42,13 +43,17 @@ struct Connection {
   EndpointHandle remote;  // of the listener, on the side that connects
 
   std::atomic<State> state{State::kOpening};
-  std::atomic<bool> closed{false};  // the endpoint has forgotten it
-  Status failure;                   // valid once kFailed
+  std::atomic<bool> closed{false};   // the endpoint has forgotten it
+  Status failure;                    // valid once kFailed
+  std::atomic<bool> aborted{false};  // by its user
+  std::string why_aborted;           // published by the command
 
   // The endpoint's.
   MessageFlow flow;
   EndpointLink* link = nullptr;  // null once the link is gone
   Nanos began;
+  bool answered = false;       // the peer has said yes or no
+  bool told_of_abort = false;  // we have given up, and said why
   Connection* next_closed = nullptr;
 };
 
@@ -61,11 +66,26 @@ struct Listener {
   std::atomic<bool> closed{false};
 };
 
+// Counters since the endpoint began, for a thread that is not the endpoint's.
+struct EndpointStats {
+  std::vector<RailStats> rails;  // whoever asks makes it as long as Endpoint::rails()
+  std::atomic<bool> filled{false};
+};
+
 struct EndpointCommand {
-  enum class Kind : std::uint8_t { kListen, kCloseListener, kConnect, kClose, kPost } kind = Kind::kPost;
+  enum class Kind : std::uint8_t {
+    kListen,
+    kCloseListener,
+    kConnect,
+    kClose,
+    kAbort,
+    kPost,
+    kStats
+  } kind = Kind::kPost;
   Listener* listener = nullptr;
   Connection* connection = nullptr;
   MessageRequest* message = nullptr;
+  EndpointStats* stats = nullptr;
 };
 
 class Endpoint final : public LaneAcceptor, private MessageHost, private GreeterHost {
@@ -79,7 +99,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
   bool has_commands() const { return commands_.ready(); }
 
   // Gives the listener its number and the handle by which it is reached; submit(kListen) before the handle is given away.
-  void make_handle(Listener* listener, std::span<std::byte, kHandleBytes> handle);
+  void make_handle(Listener* listener, std::span<std::byte> handle);
   // False: the ring is full; let the endpoint poll and try again.
   bool submit(const EndpointCommand& command) { return commands_.push(command); }
 
@@ -88,6 +108,21 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
   // Says farewell on every channel; connections end. Poll a few times more, so that it leaves the sockets.
   void leave(Nanos now);
   std::span<const Rail> rails() const { return factory_.rails(); }
+  // Since the endpoint began, links that have ended included.
+  RailStats rail_stats(int rail) const;
+  // What the links did on a rail that are no more.
+  const RailStats& ended_stats(std::size_t rail) const { return ended_[rail]; }
+  const std::string& host_name() const { return options_.host_name; }
+  // Every path of every link, as LinkView.
+  template <typename Fn>
+  void for_each_link(Fn fn) const;
+  struct Counters {
+    std::uint64_t peers = 0;  // links that have not ended; two to an endpoint that connects here and is connected to
+    std::uint64_t connections = 0;
+  };
+  Counters counters() const;
+  const MessageCounters& message_counters() const { return messages_.counters(); }
+  std::uint64_t messages_in_flight() const { return messages_.pending(); }
   // Channels to other endpoints, and lanes that have not said who they are.
   std::size_t links() const { return links_.size(); }
 
@@ -100,6 +135,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
   void drain_commands();
   void connect(Connection& connection);
   void close(Connection& connection);
+  void give_up(Connection& connection, const Status& why);
   void fail(Connection& connection, const Status& why);
   void close_listener(Listener& listener);
   void on_hello(std::unique_ptr<Lane>& lane, const wire::Header& header, const wire::HelloPayload& hello) override;
@@ -107,6 +143,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
   void on_open(EndpointLink& link, std::uint32_t flow, const wire::OpenPayload& open);
   void answer_opens();
   void check_links(Nanos now);
+  void check_connections(EndpointLink& link, Nanos now);
   void end_link(EndpointLink& link, canary_status code, const std::string& why);
   void bury_links();
 
@@ -132,8 +169,11 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
   std::vector<Open> opens_;          // heard in this cycle
   std::vector<std::uint64_t> past_;  // names of accepted channels that have ended: they must not come to life again
   std::size_t next_past_ = 0;
+  std::vector<RailStats> ended_;  // by rail: what the channels did that are no more
   Nanos now_;
   Nanos next_check_;
+  Nanos last_check_;
+  Nanos awake_since_;  // before, this process stood still: what it did not hear then is nobody's silence
   bool leaving_ = false;
 };
 

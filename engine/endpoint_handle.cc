@@ -21,14 +21,14 @@ std::string EndpointHandle::text() const {
   return out;
 }
 
-std::size_t encode(const EndpointHandle& handle, std::span<std::byte, kHandleBytes> out) {
+std::size_t encode(const EndpointHandle& handle, std::span<std::byte> out) {
   std::memset(out.data(), 0, out.size());
   std::size_t at = kFixed;
   std::uint8_t count = 0;
   for (const Address& a : handle.rails) {
     const std::size_t bytes = address_bytes(a);
     const bool internet = a.family == Address::Family::kIPv4 || a.family == Address::Family::kIPv6;
-    if (!internet || at + 3 + bytes > kHandleBytes || count == kRailsMax) break;
+    if (!internet || at + 3 + bytes > out.size() || count == kRailsMax) break;
     const auto base = a.family == Address::Family::kIPv4 ? 0 : kIPv6Code;
     out[at] = static_cast<std::byte>(base + a.prefix_bits);
     std::memcpy(&out[at + 1], &a.port, 2);

@@ -28,8 +28,8 @@ struct EndpointHandle {
   std::string text() const;
 };
 
-// Returns how many of the rails fit in.
-std::size_t encode(const EndpointHandle& handle, std::span<std::byte, kHandleBytes> out);
+// Fills `out`, of up to kHandleBytes; returns how many of the rails fit in.
+std::size_t encode(const EndpointHandle& handle, std::span<std::byte> out);
 // CANARY_INVALID_ARGUMENT or CANARY_VERSION, with what is wrong.
 Result<EndpointHandle> decode_handle(std::span<const std::byte, kHandleBytes> bytes);
 

@@ -68,7 +68,7 @@ bool EndpointLink::add(Connection& connection, std::uint32_t flow) {
   if (slot.connection != nullptr) {  // the word of its end is still on its way
     Connection& old = *slot.connection;
     endpoint_.fail(old, Status(CANARY_CLOSED, describe() + " has closed the connection"));
-    remove(old);
+    displaced_.push_back(&old);
   }
   slot.generation = generation_of(flow);
   slot.connection = &connection;
@@ -79,8 +79,11 @@ bool EndpointLink::add(Connection& connection, std::uint32_t flow) {
 
 void EndpointLink::remove(Connection& connection) {
   const std::uint32_t index = slot_of(connection.flow.flow);
-  if (index >= slots_.size() || slots_[index].connection != &connection) return;
-  release(index);
+  if (index < slots_.size() && slots_[index].connection == &connection) {
+    release(index);
+  } else if (std::erase(displaced_, &connection) != 0 && --used_ == 0) {
+    idle_since = endpoint_.now_;
+  }
 }
 
 void EndpointLink::abandon(Connection& connection) {
@@ -126,6 +129,7 @@ void EndpointLink::say(wire::MessageFrame frame, std::uint32_t flow, const void*
 void EndpointLink::learn_peer(std::int64_t pid, const char* host) {
   pid_ = pid;
   host_.assign(host, strnlen(host, wire::kHostTextBytes));
+  label_ = host_ + ":" + std::to_string(pid_);
 }
 
 std::string EndpointLink::describe() const {
@@ -198,6 +202,7 @@ bool EndpointLink::on_arrival(Channel&, const wire::Header& h, const Arrival& ar
         return true;
       }
       Connection* c = find(h.flow);
+      if (c != nullptr) c->answered = true;
       if (c == nullptr || c->flow.piece_bytes != 0 || !c->flow.failure.ok()) return true;
       std::memcpy(&opened, arrival.payload.data(), sizeof opened);
       learn_peer(opened.pid, opened.host);
@@ -218,6 +223,17 @@ bool EndpointLink::on_arrival(Channel&, const wire::Header& h, const Arrival& ar
       channel->cancel_flow(h.flow);
       endpoint_.messages_.settle_sends(c->flow, h.op, endpoint_.now_);
       endpoint_.fail(*c, Status(CANARY_CLOSED, describe() + " has closed the connection"));
+      return true;
+    }
+    if (frame == wire::MessageFrame::kAbort) {
+      if (arrival.payload.size() > wire::kAbortTextBytes) return true;
+      Connection* c = find(h.flow);
+      if (c == nullptr || !c->flow.failure.ok()) return true;
+      std::string why(reinterpret_cast<const char*>(arrival.payload.data()), arrival.payload.size());
+      std::replace_if(
+          why.begin(), why.end(), [](unsigned char b) { return b < 0x20 || b == 0x7f; }, '?');  // it goes to logs
+      // The cause first: it may be passed on from peer to peer, and is cut at the end.
+      endpoint_.fail(*c, Status(CANARY_ABORTED, why + "; told by " + describe() + ", which gave the connection up"));
       return true;
     }
   }

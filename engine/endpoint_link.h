@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/endpoint.h"
+#include "engine/stall_watch.h"
 
 namespace canarynet {
 
@@ -39,10 +40,11 @@ class EndpointLink final : public ChannelClient {
   void learn_peer(std::int64_t pid, const char* host);
   std::size_t connections() const { return used_; }
   template <typename Fn>
-  void for_each(Fn fn) {
+  void for_each(Fn fn) const {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       if (slots_[i].connection != nullptr) fn(*slots_[i].connection);
     }
+    for (Connection* c : displaced_) fn(*c);
   }
 
   // ChannelClient
@@ -56,6 +58,9 @@ class EndpointLink final : public ChannelClient {
   void on_abort(Channel&, const wire::Header&, std::span<const std::byte>) override {}
   void on_path_event(Channel& channel, const Path& path, const std::string& what) override;
 
+  // "hosta:1234", once it is known; else where it is reached. For counters.
+  const std::string& label() const { return label_.empty() ? remote_text : label_; }
+
   const std::uint64_t name;
   const bool dialled;
   std::uint64_t remote_token = 0;  // dialled
@@ -66,6 +71,7 @@ class EndpointLink final : public ChannelClient {
   Nanos idle_since;
   Nanos hung_up_since = Nanos::max();
   bool ended = false;
+  StallWatch stalls;
 
  private:
   struct Slot {
@@ -80,18 +86,29 @@ class EndpointLink final : public ChannelClient {
     std::uint32_t flow;
     std::uint32_t op;
     std::uint32_t bytes;
-    std::byte payload[sizeof(wire::OpenPayload)];
+    std::byte payload[wire::kAbortTextBytes];
   };
   Messages::Where where_is(const wire::Header& header) const;
 
   Endpoint& endpoint_;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_;
+  std::vector<Connection*> displaced_;  // ended by a newer one under their number, and not closed by their user yet
   std::size_t used_ = 0;
   std::vector<Control> controls_;  // to be said, oldest first from next_control_
   std::size_t next_control_ = 0;
   std::string host_;
   std::int64_t pid_ = 0;
+  std::string label_;
 };
+
+template <typename Fn>
+void Endpoint::for_each_link(Fn fn) const {
+  for (const auto& link : links_) {
+    if (!link->channel) continue;
+    for (const Path& path : link->channel->paths())
+      fn(LinkView{path, link->label(), link->channel->remote_name(path), link->ended, link->channel->ever_up()});
+  }
+}
 
 }  // namespace canarynet

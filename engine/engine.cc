@@ -114,8 +114,12 @@ void Engine::on_joined(const Roster& roster) {
     c.silence_limit = s.silence_limit;
     c.records = options_.channel_records;
     c.copies = options_.channel_copies;
+    c.check_memory = s.shm_crc;
     peers_[e].channel = std::make_unique<Channel>(std::move(c), factory_, *this);
     peers_[e].channel->set_rail_names(names(mine), names(theirs));
+    const auto& ranks = roster_.engines[e].ranks;
+    peers_[e].label = "rank " + std::to_string(ranks.front());
+    if (ranks.size() > 1) peers_[e].label += "-" + std::to_string(ranks.back());
     peers_[e].eager = std::make_unique<EagerStore>(static_cast<std::uint64_t>(s.eager_bytes.count));
     peers_[e].messages =
         std::make_unique<MessagePeer>(peers_[e].channel.get(), static_cast<std::uint64_t>(s.eager_bytes.count));
@@ -184,6 +188,12 @@ Group* Engine::find_group(std::uint32_t flow) {
     if (g->flow == flow) return g.get();
   }
   return nullptr;
+}
+
+int Engine::ranks_on_this_host() const {
+  if (host_of_.empty()) return static_cast<int>(options_.local_ranks.size());
+  const int host = host_of_[static_cast<std::size_t>(options_.local_ranks.front())];
+  return static_cast<int>(std::count(host_of_.begin(), host_of_.end(), host));
 }
 
 GroupMember* Engine::world(int local_rank) {
@@ -331,16 +341,10 @@ std::size_t Engine::poll(Nanos now) {
   std::size_t work = factory_.poll(now);
   if (!greeter_.empty()) greeter_.sweep(now);
   work += membership_->poll(now);
-  if (ready_) drain_messages();  // first: a deadline among the submissions may be one of theirs
-  if (ready_ && (held_back_ || !leaving_)) drain_submissions();
-  work += settle_local();
   for (Peer& p : peers_) {
-    if (!p.channel) continue;
-    if (now >= p.channel->next_deadline()) p.channel->on_timer(now);
-    if (p.channel->active()) work += p.channel->pump(now);
+    if (p.channel && now >= p.channel->next_deadline()) p.channel->on_timer(now);
   }
-  work += settle_local();                         // what pumping completed
-  if (held_back_ && ready_) drain_submissions();  // it may have made room
+  work += send(now);
   if (now >= next_housekeeping_) {
     housekeeping(now);
     const Nanos beat = options_.settings.heartbeat_interval;
@@ -369,6 +373,28 @@ std::size_t Engine::poll(Nanos now) {
   return work;
 }
 
+void Engine::hurry(Nanos now) {
+  now_ = now;
+  const DenormalGuard guard;
+  for (Peer& p : peers_) {
+    if (p.channel) p.channel->begin_cycle(now);
+  }
+  send(now);
+}
+
+// What was submitted, and what that, arrivals and timers made ready.
+std::size_t Engine::send(Nanos now) {
+  if (ready_) drain_messages();  // first: a deadline among the submissions may be one of theirs
+  if (ready_ && (held_back_ || !leaving_)) drain_submissions();
+  std::size_t work = settle_local();
+  for (Peer& p : peers_) {
+    if (p.channel && p.channel->active()) work += p.channel->pump(now);
+  }
+  work += settle_local();                         // what pumping completed
+  if (held_back_ && ready_) drain_submissions();  // it may have made room
+  return work;
+}
+
 // Steps between local ranks, and operations that are complete. Bounded, since lanes wait meanwhile: what is left over is due at once.
 std::size_t Engine::settle_local() {
   std::size_t work = 0;
@@ -386,9 +412,9 @@ std::size_t Engine::settle_local() {
   return work;
 }
 
-void Engine::flush_acks(Nanos now) {
+void Engine::flush_acks(Nanos now, bool all) {
   for (Peer& p : peers_) {
-    if (p.channel) p.channel->flush_acks(now);
+    if (p.channel) p.channel->flush_acks(now, all);
   }
 }
 
@@ -408,18 +434,19 @@ void Engine::leave(Nanos now) {
   leave_began_ = now;
 }
 
+Engine::Counters Engine::counters() const {
+  Counters out;
+  for (const Peer& p : peers_) out.peers += p.channel && !p.gone && !p.left;
+  out.operations_in_flight = operations_in_flight_;
+  out.operations = operations_ended_;
+  out.operation_failures = operations_failed_;
+  return out;
+}
+
 RailStats Engine::rail_stats(int rail) const {
   RailStats out;
   for (const Peer& p : peers_) {
-    if (!p.channel) continue;
-    for (const Path& path : p.channel->paths()) {
-      if (path.spec.local_rail != rail) continue;
-      Path::add(&out.lanes, path.counters());
-      out.retransmits += path.retransmits;
-      out.failovers += path.failovers;
-      out.rate.count += path.estimator.rate().count;
-      out.lanes_up += path.state == Path::State::kUp;
-    }
+    if (p.channel) out.add(*p.channel, rail);
   }
   return out;
 }

@@ -26,6 +26,7 @@
 #include "engine/messages.h"
 #include "transport/channel.h"
 #include "transport/lane.h"
+#include "transport/rail_stats.h"
 
 namespace canarynet {
 
@@ -53,15 +54,6 @@ struct Submission {
   int local_rank = -1;                        // kGroup: world rank that asks
   std::shared_ptr<std::vector<int>> members;  // kGroup
   std::shared_ptr<std::string> text;          // kAbort
-};
-
-// One rail's counters, summed over peers and lanes.
-struct RailStats {
-  LaneCounters lanes;
-  std::uint64_t retransmits = 0;
-  std::uint64_t failovers = 0;
-  BytesPerSec rate;
-  std::uint32_t lanes_up = 0;
 };
 
 class Engine final : public ChannelClient,
@@ -102,13 +94,36 @@ class Engine final : public ChannelClient,
   void leave(Nanos now);
   bool left() const { return left_; }
 
-  // Acks that wait for company go out now: the driving thread is about to stop driving.
-  void flush_acks(Nanos now);
+  // Acks that wait for company go out now: the driving thread is about to stop driving. See Channel::flush_acks().
+  void flush_acks(Nanos now, bool all);
+  // Before a poll(): sends what was submitted at once, instead of after a look for arrivals.
+  void hurry(Nanos now);
 
+  // Of the whole job, after it has formed.
+  int ranks_on_this_host() const;
   // Operations in flight.
   bool busy() const { return operations_in_flight_ != 0 || messages_.pending() != 0; }
   RailStats rail_stats(int rail) const;
   std::span<const Rail> rails() const { return factory_.rails(); }
+  const std::string& host_name() const { return options_.host_name; }
+  // Every path to a peer, as LinkView.
+  template <typename Fn>
+  void for_each_link(Fn fn) const {
+    for (const Peer& p : peers_) {
+      if (!p.channel) continue;
+      for (const Path& path : p.channel->paths())
+        fn(LinkView{path, p.label, p.channel->remote_name(path), p.gone || p.left, p.channel->ever_up()});
+    }
+  }
+  struct Counters {
+    std::uint64_t peers = 0;  // engines that this one has links to
+    std::uint64_t operations_in_flight = 0;
+    std::uint64_t operations = 0;  // that ended, failed ones included
+    std::uint64_t operation_failures = 0;
+  };
+  Counters counters() const;
+  const MessageCounters& message_counters() const { return messages_.counters(); }
+  std::uint64_t messages_in_flight() const { return messages_.pending(); }
   std::uint64_t kernel_tx_bytes(int rail) const { return factory_.kernel_tx_bytes(rail); }
 
   // ChannelClient
@@ -153,6 +168,7 @@ class Engine final : public ChannelClient,
     std::unique_ptr<MessagePeer> messages;
     std::uint64_t eager_used = 0;  // charged for what we sent it and it was not ready for
     std::vector<EagerDebt> debts;  // the part of it whose operation is done here; bounded by the budget, never grows
+    std::string label;             // for counters: "rank 3"
     bool gone = false;             // died
     bool left = false;             // finalized
     std::uint32_t beat_turn = 0;   // whose turn it is in the heartbeat's group fields
@@ -179,6 +195,7 @@ class Engine final : public ChannelClient,
   void return_run(Operation& op);
   void wake_slots(Operation& op);
   void tell_entered(Channel& channel, Nanos now);
+  std::size_t send(Nanos now);
   std::size_t settle_local();
   bool pump_local(std::uint64_t* budget);
   bool finish_completed(GroupMember& member);
@@ -248,6 +265,8 @@ class Engine final : public ChannelClient,
   Status join_status_;
   std::uint64_t next_cookie_ = 1;
   std::uint32_t operations_in_flight_ = 0;
+  std::uint64_t operations_ended_ = 0;
+  std::uint64_t operations_failed_ = 0;
   wire::SignaturePayload outgoing_signature_;  // lent to a channel while it copies it
   bool joined_ = false;
   bool ready_ = false;

@@ -2,13 +2,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/duration_text.h"
 #include "base/log.h"
 #include "engine/engine.h"
 
 namespace canarynet {
 namespace {
-
-std::string milliseconds(Nanos t) { return std::to_string(t.count / 1'000'000) + " ms"; }
 
 std::string list(const std::vector<int>& ranks) {
   std::string out = ranks.size() == 1 ? "rank " : "ranks ";

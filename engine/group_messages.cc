@@ -2,14 +2,13 @@
 // have theirs.
 #include <algorithm>
 
+#include "base/duration_text.h"
 #include "engine/engine.h"
 
 namespace canarynet {
 namespace {
 
 constexpr int kMessagesPerCycle = 1024;  // all that their ring holds
-
-std::string milliseconds(Nanos t) { return std::to_string(t.count / 1'000'000) + " ms"; }
 
 const char* verb(const MessageRequest& r) { return r.sends ? "send" : "recv"; }
 

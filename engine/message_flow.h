@@ -7,6 +7,7 @@
 // was made. Thread: the engine's owner, but for MessageRequest::ticket. engine/messages.h drives all of it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -86,6 +87,10 @@ struct MessageRequest {
   MessageRequest* previous = nullptr;
   MessageRequest* next = nullptr;
 
+  // Of the message; before a receive knows that, its room.
+  std::uint64_t whole() const { return sends || cells != 0 ? length : bytes; }
+  std::uint64_t moved(std::uint64_t piece_bytes) const { return std::min(whole(), cells_done * piece_bytes); }
+
   bool is_landing(std::uint64_t cell) const { return (landing[cell % ThroughWindow::kReach / 64] >> (cell % 64)) & 1; }
   void set_landing(std::uint64_t cell, bool on) {
     const std::uint64_t mask = std::uint64_t{1} << (cell % 64);
@@ -120,7 +125,8 @@ struct MessagePeer {
   std::uint64_t eager_used = 0;  // charged for what we sent without a credit and the peer has not given one for since
   MessageFlow* ready_head = nullptr;
   MessageFlow* ready_tail = nullptr;
-  bool turn = false;  // the engine's: whether messages come before operations next time
+  Nanos last_progress;  // of any message over this channel
+  bool turn = false;    // the engine's: whether messages come before operations next time
 };
 
 // One end of a pair. Sends and receives are numbered apart.
@@ -140,6 +146,7 @@ struct MessageFlow {
   // sending
   MessageList sends;
   MessageRequest* cursor = nullptr;  // first with cells that were not handed to the channel
+  Nanos sends_progress;              // a cell was acknowledged, or a credit came
   std::uint64_t sent = 0;            // number of the last send
   std::uint64_t credited = 0;        // the peer has a place for everything up to this number
   struct Debt {
@@ -155,6 +162,7 @@ struct MessageFlow {
   MessageList receives;
   std::uint64_t posted = 0;       // number of the last receive
   std::uint64_t credit_sent = 0;  // the peer was told of receives up to this number
+  Nanos receives_progress;        // a cell came
   ThroughWindow received;         // messages that are complete
 
   bool refusal_due = false;
@@ -167,6 +175,10 @@ struct MessageFlow {
 
   Nanos last_progress;  // of any message in either direction
 
+  void moved(Nanos now, bool outward) {
+    last_progress = (outward ? sends_progress : receives_progress) = now;
+    if (peer != nullptr) peer->last_progress = now;
+  }
   bool idle() const { return sends.head == nullptr && receives.head == nullptr; }
 };
 

@@ -74,6 +74,7 @@ void Messages::post(MessageRequest* request, Nanos now) {
     r->entered = r->last_progress = now;
     r->deadline = r->time_limit.count > 0 ? now + r->time_limit : Nanos::max();
     ++pending_;
+    counters_.sending_bytes += r->length;
     MessageList& list = r->sends ? f.sends : f.receives;
     list.push(r);
     if (r->sends && f.cursor == nullptr) f.cursor = r;
@@ -104,6 +105,7 @@ void Messages::fail(MessageFlow& flow, const Status& why, Nanos now) {
 void Messages::finish(MessageRequest& r, Status status) {
   release_slot(r);
   --pending_;
+  if (r.sends) counters_.sending_bytes -= r.length;
   r.ticket->finish(std::move(status));
 }
 
@@ -225,7 +227,8 @@ void Messages::on_done(std::uint64_t cookie, Nanos now) {
   const auto slot = static_cast<std::size_t>((cookie & ~kCookieBit) >> 32);
   MessageRequest* r = slot < slots_.size() ? slots_[slot] : nullptr;
   if (r == nullptr || !r->through.mark(static_cast<std::uint32_t>(cookie))) return;
-  r->last_progress = r->flow->last_progress = now;
+  r->last_progress = now;
+  r->flow->moved(now, true);
   if (++r->cells_done == r->cells) {
     complete_send(*r);
   } else if (r->flow->cursor == r) {
@@ -235,6 +238,8 @@ void Messages::on_done(std::uint64_t cookie, Nanos now) {
 
 void Messages::complete_send(MessageRequest& r) {
   r.flow->sends.remove(&r);
+  ++counters_.sent;
+  counters_.sent_bytes += r.length;
   finish(r, Status());
 }
 
@@ -245,6 +250,17 @@ void Messages::settle_sends(MessageFlow& f, std::uint32_t op, Nanos now) {
     f.last_progress = now;
     complete_send(*f.sends.head);
   }
+}
+
+Nanos Messages::stuck_since(const MessageFlow& f) {
+  Nanos since = Nanos::max();
+  if (const MessageRequest* r = f.sends.head; r != nullptr && r->number <= f.credited) {
+    since = std::max(r->last_progress, f.sends_progress);
+  }
+  for (const MessageRequest* r = f.receives.head; r != nullptr; r = r->next) {
+    if (r->cells_done != 0) return std::min(since, f.receives_progress);
+  }
+  return since;
 }
 
 void Messages::give_back_debts(MessageFlow& f, std::uint64_t up_to) {
@@ -260,7 +276,7 @@ void Messages::on_credit(MessageFlow& f, std::uint32_t op, Nanos now) {
   if (number <= f.credited || !f.failure.ok()) return;
   f.credited = number;
   give_back_debts(f, number);
-  f.last_progress = now;
+  f.moved(now, true);
   for (MessageRequest* r = f.sends.head; r != nullptr && r->number <= number; r = r->next) r->last_progress = now;
   make_ready(f);
 }
@@ -420,7 +436,8 @@ void Messages::arrived(MessageFlow& f, MessageRequest& r, const wire::Header& h,
   std::byte* const place = place_of(f, r, h.piece);
   const bool other_landing = r.is_landing(h.piece) && payload != place;
   r.set_landing(h.piece, false);
-  r.last_progress = f.last_progress = now;
+  r.last_progress = now;
+  f.moved(now, false);
   if (payload != place && h.payload_bytes != 0) std::memcpy(place, payload, h.payload_bytes);
   const bool grouped = r.group_size > 1;
   const bool complete = ++r.cells_done == r.cells;
@@ -433,6 +450,8 @@ void Messages::complete_receive(MessageFlow& f, MessageRequest& r) {
   f.received.mark(r.number);
   f.receives.remove(&r);
   r.received_bytes = r.length;
+  ++counters_.received;
+  counters_.received_bytes += r.length;
   finish(r, Status());
 }
 
@@ -460,7 +479,8 @@ void Messages::claim_parked(MessageFlow& f, Nanos now) {
       }
       if (well_formed(f, *r, header) && r->through.mark(header.piece)) {
         if (header.payload_bytes != 0) std::memcpy(place_of(f, *r, header.piece), store.data(e), header.payload_bytes);
-        r->last_progress = f.last_progress = now;
+        r->last_progress = now;
+        f.moved(now, false);
         again = r->group_size > 1;
         if (++r->cells_done == r->cells) complete_receive(f, *r);
       }

@@ -23,6 +23,14 @@ class MessageHost {
   virtual Status failure_of(const MessageRequest& request, const Status& why, Nanos now) = 0;
 };
 
+struct MessageCounters {
+  std::uint64_t sent = 0;  // and acknowledged
+  std::uint64_t sent_bytes = 0;
+  std::uint64_t received = 0;
+  std::uint64_t received_bytes = 0;
+  std::uint64_t sending_bytes = 0;  // of the sends that are not done
+};
+
 class Messages {
  public:
   explicit Messages(MessageHost& host) : host_(host) {}
@@ -43,12 +51,16 @@ class Messages {
   // The other end has closed and says that everything up to this number is with its user: those sends are done. The channel's references
   // must have been cancelled.
   void settle_sends(MessageFlow& flow, std::uint32_t op, Nanos now);
+  // When something last moved of what is under way in this flow: the first send, if the peer has a place for it, or receives that have
+  // begun. Nanos::max(): nothing is.
+  static Nanos stuck_since(const MessageFlow& flow);
   // Messages up to this number are no longer charged to the peer's eager budget.
   static void give_back_debts(MessageFlow& flow, std::uint64_t up_to);
   // Forgets what is parked of a flow number.
   void drop_parked(MessagePeer& peer, std::uint32_t flow);
   // Requests that are not done.
   std::uint64_t pending() const { return pending_; }
+  const MessageCounters& counters() const { return counters_; }
   // There is something to send: the flow takes its turn.
   void make_ready(MessageFlow& flow);
   // It will not be used again: takes it out of its peer's list.
@@ -95,6 +107,7 @@ class Messages {
   std::vector<MessageRequest*> slots_;
   std::vector<std::uint32_t> free_slots_;
   std::uint64_t pending_ = 0;
+  MessageCounters counters_;
 };
 
 }  // namespace canarynet

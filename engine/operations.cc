@@ -1,6 +1,7 @@
 // Operations of the engine: entering, sending, landing, completing.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/check.h"
 #include "engine/engine.h"
@@ -23,6 +24,11 @@ constexpr std::uint64_t cookie_of(const Run& run, std::uint32_t unit) { return s
 // A peer speaks for its own ranks only: a piece or signature in another's name, ours even, is dropped.
 bool served_by(const Group& g, std::uint32_t rank, std::uint32_t engine) {
   return rank < g.engine_of.size() && g.engine_of[rank] == engine;
+}
+
+std::optional<std::uint32_t> crc_in(const wire::Header& h) {
+  if ((h.flags & wire::kUnchecked) != 0) return std::nullopt;
+  return h.payload_crc32;
 }
 
 wire::Header piece_header(const GroupMember& m, const Operation& op, wire::Kind kind, int destination) {
@@ -280,7 +286,7 @@ void Engine::drain_eager(GroupMember& m, Operation& op) {
       bool other_landing = false;
       // Lengths are the sender's word here: nothing was known of the operation when it came.
       if (h.signature == op.hash && op.run->executor.fits(h.source, h.step, h.piece, h.payload_bytes)) {
-        op.run->executor.arrived(h.source, h.step, h.piece, store.data(e), &other_landing, h.payload_crc32);
+        op.run->executor.arrived(h.source, h.step, h.piece, store.data(e), &other_landing, crc_in(h));
       }
       store.release(&e);
     });
@@ -402,8 +408,8 @@ bool Engine::next_operation_piece(Channel& channel, OutPiece* out) {
         }
         run.executor.pop_send(s);
         out->header = piece_header(*m, op, wire::Kind::kPiece, program.peers[s].rank);
-        out->header.payload_crc32 = run.executor.crc_of(cell);
-        out->has_payload_crc = true;
+        if (channel.checked()) out->header.payload_crc32 = run.executor.crc_of(cell);
+        out->has_payload_crc = channel.checked();
         out->header.step = cell.step->tag;
         out->header.piece = cell.cell - cell.step->cell_begin;
         out->header.payload_bytes = cell.bytes;
@@ -546,7 +552,7 @@ bool Engine::on_arrival(Channel& channel, const wire::Header& h, const Arrival& 
   // What was parked when its operation was entered has not been compared with it yet.
   if (op != nullptr && h.signature == op->hash && op->run->executor.fits(h.source, h.step, h.piece, h.payload_bytes)) {
     bool other_landing = false;
-    if (op->run->executor.arrived(h.source, h.step, h.piece, arrival.payload.data(), &other_landing, h.payload_crc32)) {
+    if (op->run->executor.arrived(h.source, h.step, h.piece, arrival.payload.data(), &other_landing, crc_in(h))) {
       op->last_progress = now_;
       m->group->entered[h.source] = std::max(m->group->entered[h.source], h.op);
       wake_slots(*op);
@@ -597,6 +603,8 @@ void Engine::finish(GroupMember& m, Operation& op, Status status) {
   return_run(op);
   m.operations.erase(m.operations.begin() + (&op - m.operations.data()));
   --operations_in_flight_;
+  ++operations_ended_;
+  operations_failed_ += !status.ok();
   if (m.operations.empty()) active_.erase(std::find(active_.begin(), active_.end(), &m));
   ticket->finish(std::move(status));
 }

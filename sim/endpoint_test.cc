@@ -1,15 +1,6 @@
 // Connections without a group, in virtual time: endpoints that meet by handles only, messages of every size, faults, deaths, misuse.
-#include "engine/endpoint.h"
-
-#include <gtest/gtest.h>
-
-#include <deque>
-#include <functional>
-#include <map>
-#include <tuple>
-
-#include "base/random.h"
-#include "sim/sim_fabric.h"
+#include "base/log.h"
+#include "sim/endpoint_test_util.h"
 #include "sim/sim_test_util.h"
 
 namespace canarynet {
@@ -18,210 +9,6 @@ namespace {
 using State = Connection::State;
 
 constexpr std::uint64_t kSizes[] = {0, 1, 100, 8192, 64 * 1024, 600 * 1024, (1 << 20) + 3};
-
-void fill(std::vector<std::byte>* data, std::uint64_t seed) {
-  Random r(seed);
-  std::uint64_t word = 0;
-  for (std::size_t i = 0; i < data->size(); ++i) {
-    if (i % 8 == 0) word = r.next();
-    (*data)[i] = static_cast<std::byte>(word >> (i % 8 * 8));
-  }
-}
-
-// Endpoints on a simulated network, polled when they have something to do.
-class Net {
- public:
-  explicit Net(int hosts, int rails, FabricOptions options = quick(), Settings settings = Settings::defaults())
-      : fabric(options, Wiring::flat(hosts, rails)) {
-    for (int h = 0; h < hosts; ++h) {
-      EndpointOptions e;
-      e.settings = settings;
-      e.host_name = "host-" + std::to_string(h);
-      e.pid = 1000 + h;
-      e.seed = options.seed * 100 + static_cast<std::uint64_t>(h);
-      e.channel_records = 512;
-      endpoints.push_back(std::make_unique<Endpoint>(std::move(e), fabric.factory(h)));
-    }
-  }
-  static FabricOptions quick() {
-    FabricOptions o;
-    o.nic = NicOptions::link(50_us, BytesPerSec::from_mbit(1000));
-    return o;
-  }
-  Endpoint& at(int host) { return *endpoints[static_cast<std::size_t>(host)]; }
-  void submit(int host, const EndpointCommand& c) { ASSERT_TRUE(at(host).submit(c)); }
-
-  void step(Nanos limit) {
-    Nanos t = std::min(fabric.next_event(), limit);
-    for (std::size_t h = 0; h < endpoints.size(); ++h) {
-      if (!endpoints[h] || fabric.frozen(static_cast<int>(h))) continue;
-      t = std::min(t, endpoints[h]->has_commands() ? fabric.now() : endpoints[h]->next_deadline());
-    }
-    t = std::max(t, fabric.now());
-    fabric.advance_to(t);
-    fabric.take_ready_hosts(&ready_);
-    std::size_t work = 0;
-    for (std::size_t h = 0; h < endpoints.size(); ++h) {
-      if (endpoints[h] && !fabric.frozen(static_cast<int>(h))) work += endpoints[h]->poll(fabric.now());
-    }
-    idle_ = work == 0 && t <= last_ ? idle_ + 1 : 0;  // a deadline that is always now would stop the clock
-    ASSERT_LT(idle_, 1000) << "an endpoint is never satisfied";
-    last_ = t;
-  }
-  bool until(const std::function<bool()>& condition, Nanos span) {
-    const Nanos limit = fabric.now() + span;
-    while (!condition()) {
-      if (fabric.now() >= limit || testing::Test::HasFatalFailure()) return condition();
-      step(limit);
-    }
-    return true;
-  }
-  void pass(Nanos span) {
-    until([] { return false; }, span);
-  }
-  void kill(int host, CrashKind kind) {
-    fabric.crash(host, kind);
-    endpoints[static_cast<std::size_t>(host)].reset();
-  }
-
-  SimFabric fabric;
-  std::vector<std::unique_ptr<Endpoint>> endpoints;
-
- private:
-  std::vector<int> ready_;
-  Nanos last_;
-  int idle_ = 0;
-};
-
-struct Half {
-  std::vector<std::byte> data;
-  std::uint64_t seed = 0;
-  OpTicket ticket;
-  MessageRequest request;
-};
-
-// A listener on host 1 and connections of host 0 to it. Declared behind the Net: it goes first.
-class Pair {
- public:
-  explicit Pair(Net& net, int from = 0, int to = 1) : net_(net), from_(from), to_(to) {
-    net.at(to).make_handle(&listener_, handle);
-    EndpointCommand c;
-    c.kind = EndpointCommand::Kind::kListen;
-    c.listener = &listener_;
-    net.submit(to, c);
-  }
-  ~Pair() {
-    while (accept() != nullptr) continue;  // those that nobody has accepted are the listener's user's
-  }
-  Connection& connect() {
-    auto& c = connecting.emplace_back(std::make_unique<Connection>());
-    c->remote = decode_handle(handle).value();
-    EndpointCommand command;
-    command.kind = EndpointCommand::Kind::kConnect;
-    command.connection = c.get();
-    net_.submit(from_, command);
-    return *c;
-  }
-  void open(int connections = 1) {
-    for (int i = 0; i < connections; ++i) connect();
-    ASSERT_TRUE(net_.until(
-        [&] {
-          Connection* got = nullptr;
-          while (listener_.accepted.pop(&got)) accepted.emplace_back(got);
-          const bool up =
-              std::all_of(connecting.begin(), connecting.end(), [](const auto& c) { return c->state == State::kUp; });
-          return up && accepted.size() == connecting.size();
-        },
-        2_s));
-  }
-  Connection* accept() {
-    Connection* got = nullptr;
-    if (!listener_.accepted.pop(&got)) return nullptr;
-    accepted.emplace_back(got);
-    return got;
-  }
-  void close_listener() {
-    EndpointCommand c;
-    c.kind = EndpointCommand::Kind::kCloseListener;
-    c.listener = &listener_;
-    net_.submit(to_, c);
-    ASSERT_TRUE(net_.until([&] { return listener_.closed.load(); }, 10_ms));
-  }
-  void close(int host, Connection& connection) {
-    EndpointCommand c;
-    c.kind = EndpointCommand::Kind::kClose;
-    c.connection = &connection;
-    net_.submit(host, c);
-    ASSERT_TRUE(net_.until([&] { return connection.closed.load(); }, 10_ms)) << "close must not wait";
-  }
-  // The k-th message of a direction on a connection has the bytes of its seed on both sides.
-  Half& send(Connection& c, std::uint64_t bytes, std::uint32_t tag = 0, std::uint64_t seed = 0) {
-    Half& h = add(c, bytes, true, tag, seed);
-    fill(&h.data, h.seed);
-    post(host_of(c), h);
-    return h;
-  }
-  Half& receive(Connection& c, std::uint64_t room) {
-    Half& h = add(c, room, false, 0, 0);
-    post(host_of(c), h);
-    return h;
-  }
-  std::vector<Half*> receive_group(Connection& c, const std::vector<std::pair<std::uint64_t, std::uint32_t>>& entries) {
-    std::vector<Half*> group;
-    for (const auto& [room, tag] : entries) group.push_back(&add(c, room, false, tag, 0));
-    for (std::size_t i = 0; i + 1 < group.size(); ++i) group[i]->request.also = &group[i + 1]->request;
-    post(host_of(c), *group.front());
-    return group;
-  }
-  void expect_all(Nanos span) {
-    ASSERT_TRUE(net_.until(
-        [&] { return std::all_of(halves.begin(), halves.end(), [](const Half& h) { return h.ticket.done(); }); }, span))
-        << "messages did not end";
-    for (const Half& h : halves) ASSERT_EQ(h.ticket.code, CANARY_OK) << h.ticket.status.to_string();
-    ASSERT_NO_FATAL_FAILURE(expect_bytes());
-  }
-  void expect_bytes() {
-    for (const Half& h : halves) {
-      if (h.request.sends || h.ticket.code != CANARY_OK) continue;
-      std::vector<std::byte> expected(h.request.received_bytes);
-      fill(&expected, h.seed);
-      ASSERT_TRUE(std::equal(expected.begin(), expected.end(), h.data.begin())) << "message of " << expected.size();
-      for (std::size_t i = expected.size(); i < h.data.size(); ++i)
-        ASSERT_EQ(h.data[i], std::byte{0xEE}) << "behind its end";
-    }
-  }
-
-  std::array<std::byte, kHandleBytes> handle{};
-  std::vector<std::unique_ptr<Connection>> connecting, accepted;
-  std::deque<Half> halves;
-
- private:
-  int host_of(const Connection& c) const { return c.flow.me == 0 ? from_ : to_; }
-  Half& add(Connection& c, std::uint64_t bytes, bool sends, std::uint32_t tag, std::uint64_t seed) {
-    Half& h = halves.emplace_back();
-    const bool from_dialler = (c.flow.me == 0) == sends;
-    const std::uint64_t k = ++count_[{c.flow.flow, from_dialler, sends}];
-    h.seed = seed != 0 ? seed : std::uint64_t{c.flow.flow} << 20 | k << 1 | (from_dialler ? 1 : 0);
-    h.data.resize(bytes, std::byte{0xEE});
-    h.request.data = h.data.data();
-    h.request.bytes = bytes;
-    h.request.tag = tag;
-    h.request.sends = sends;
-    h.request.flow = &c.flow;
-    h.request.ticket = &h.ticket;
-    return h;
-  }
-  void post(int host, Half& h) {
-    EndpointCommand c;
-    c.kind = EndpointCommand::Kind::kPost;
-    c.message = &h.request;
-    net_.submit(host, c);
-  }
-  Net& net_;
-  int from_, to_;
-  Listener listener_;
-  std::map<std::tuple<std::uint32_t, bool, bool>, std::uint64_t> count_;
-};
 
 TEST(Endpoint, MessagesOfEverySizeArriveInBothDirectionsWhoeverCallsFirst) {
   for (const bool receive_first : {true, false}) {
@@ -612,6 +399,60 @@ TEST(Endpoint, APeerThatDoesNotAnswerEndsTheConnectInTime) {
   ASSERT_TRUE(net.until([&] { return c.state == State::kFailed; }, 2500_ms));
   EXPECT_EQ(c.failure.code(), CANARY_NO_PATH);
   EXPECT_NE(c.failure.text().find(decode_handle(p.handle).value().text()), std::string::npos) << c.failure.text();
+}
+
+TEST(Endpoint, AConnectToAProcessThatHasEndedFailsWithinItsSilence) {
+  Net net(2, 2);
+  Pair p(net);
+  net.kill(1, CrashKind::kHangup);
+  Connection& c = p.connect();
+  ASSERT_TRUE(net.until([&] { return c.state == State::kFailed; }, 1500_ms));
+  EXPECT_EQ(c.failure.code(), CANARY_PEER_DIED);
+  EXPECT_NE(c.failure.text().find("refuses every connection"), std::string::npos) << c.failure.text();
+  EXPECT_NE(c.failure.text().find("never heard"), std::string::npos) << c.failure.text();
+}
+
+// Warnings while it lives.
+class Warnings {
+ public:
+  Warnings() {
+    set_log_sink([](void* self, LogLevel, std::string_view l) { static_cast<Warnings*>(self)->lines.emplace_back(l); },
+                 this, LogLevel::kWarn);
+  }
+  ~Warnings() { set_log_sink(nullptr, nullptr, LogLevel::kError); }
+  std::vector<std::string> lines;
+};
+
+TEST(Endpoint, AStallIsToldWithWhatItWaitsForAndSeldomer) {
+  Settings s = Settings::defaults();
+  s.stall_warning = 2_s;
+  Net net(2, 1, Net::quick(), s);
+  Pair p(net);
+  ASSERT_NO_FATAL_FAILURE(p.open(3));
+  const Warnings warnings;
+  for (int c = 0; c < 2; ++c) p.send(*p.connecting[static_cast<std::size_t>(c)], 1 << 20);
+  net.pass(1900_ms);
+  EXPECT_TRUE(warnings.lines.empty()) << warnings.lines[0];
+  net.pass(3_s);  // at 2 s and at 4 s; the next one at 8 s
+  ASSERT_EQ(warnings.lines.size(), 2u);
+  const std::string text = warnings.lines[0];
+  for (const char* part : {"send #1 of 1048576 bytes (0 done)", "the peer has not posted its receive",
+                           "host-1 (pid 1001)", "links ", "1 more connections"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
+  }
+  for (int c = 0; c < 2; ++c) {
+    for (const auto& a : p.accepted) {
+      if (a->flow.flow == p.connecting[static_cast<std::size_t>(c)]->flow.flow) p.receive(*a, 1 << 20);
+    }
+  }
+  p.expect_all(5_s);
+  net.pass(10_s);
+  EXPECT_EQ(warnings.lines.size(), 2u) << "an idle connection is nothing unusual";
+  p.receive(*p.accepted[0], 10);
+  net.pass(2100_ms);
+  ASSERT_EQ(warnings.lines.size(), 3u);
+  EXPECT_NE(warnings.lines[2].find("receive #"), std::string::npos) << warnings.lines[2];
+  EXPECT_NE(warnings.lines[2].find("the peer has not sent it"), std::string::npos) << warnings.lines[2];
 }
 
 TEST(Endpoint, NoNetworkInCommonIsTold) {

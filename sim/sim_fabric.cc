@@ -311,6 +311,7 @@ void SimFabric::begin_frame(SimLane& lane, bool at_once) {
       if (d->jitter.count > 0)
         delay.count += static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(d->jitter.count) + 1));
       if (random_.chance_ppm(d->loss_ppm)) frame.flags |= Frame::kLost;
+      if (d->frame_bytes_max != 0 && bytes > d->frame_bytes_max) frame.flags |= Frame::kLost;
       if (random_.chance_ppm(d->corrupt_ppm)) corrupt(frame);
       if (random_.chance_ppm(d->reorder_ppm)) {
         frame.flags |= Frame::kUnordered;

@@ -35,9 +35,11 @@ class SimLaneFactory;
 // One direction of a NIC. Faults of the sender's `out` and of the receiver's `in` both apply.
 struct DirectionOptions {
   Nanos latency{10'000};
-  Nanos jitter;                     // uniform in [0, jitter]; frames of a lane keep their order
-  BytesPerSec rate;                 // 0: unlimited
-  std::uint32_t loss_ppm = 0;       // per frame
+  Nanos jitter;                // uniform in [0, jitter]; frames of a lane keep their order
+  BytesPerSec rate;            // 0: unlimited
+  std::uint32_t loss_ppm = 0;  // per frame
+  std::int64_t frame_bytes_max =
+      0;  // longer frames are lost, as where a path's MTU is smaller than its ends'; 0: none is
   std::uint32_t duplicate_ppm = 0;  // the copy comes up to reorder_delay later, also on stream lanes
   std::uint32_t reorder_ppm = 0;    // held up by up to reorder_delay while later frames pass, also on stream lanes
   Nanos reorder_delay{1'000'000};

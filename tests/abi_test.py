@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The library's ABI against the one on record; before that, scripts/check-abi against headers that it must not let pass.
+"""The library's ABI against those on record, now and earlier; before that, scripts/check-abi against headers, and commits, that it must not
+let pass.
 
   abi_test.py SOURCE BUILD
 """
@@ -57,6 +58,63 @@ def edit(folder, old, new):
     raise SystemExit("abi_test: the headers do not hold any more: " + old)
 
 
+def commit(repository, what):
+    git = ["git", "-C", repository, "-c", "user.name=abi_test", "-c", "user.email=abi_test@localhost", "-c", "commit.gpgsign=false"]
+    subprocess.run(git + ["add", "-A"], check=True)
+    subprocess.run(git + ["commit", "--quiet", "--allow-empty", "-m", what], check=True)
+
+
+def check_history(script, headers, library, folder):
+    """A break whose record is changed in the same commit, in a repository of its own."""
+    repository = os.path.join(folder, "repository")
+    record, breaks = os.path.join(repository, "abi/canarynet.abi"), os.path.join(repository, "abi/breaks")
+    os.makedirs(os.path.dirname(record))
+    arguments = ["--headers", headers, "--library", library, "--record", record]
+
+    def expect(status, *parts, more=()):
+        code, said = check(script, *arguments, *more)
+        assert code == status, "exit status %d instead of %d\n%s" % (code, status, said)
+        for part in parts:
+            assert part in said, "\"%s\" is not in:\n%s" % (part, said)
+
+    subprocess.run(["git", "init", "--quiet", repository], check=True)
+    expect(SAME, more=["--update"])
+    with open(record) as file:
+        now = file.read()
+    promised = "function canary_of_yesterday: int (void)"
+    with open(record, "w") as file:
+        file.write(now + promised + "\n")
+    commit(repository, "The function is there")
+    with open(record, "w") as file:
+        file.write(now)
+    gone = "canary_of_yesterday is gone"
+    expect(BROKEN, "BROKEN  since ", gone, "abi/breaks")
+    expect(BROKEN, gone, more=["--update"])
+    commit(repository, "The function goes, and the record with it")
+    expect(BROKEN, gone)
+    commit(repository, "Something else")
+    expect(BROKEN, gone)
+    print("ok   a function that is gone from library and record: refused before the commit, after it, and later")
+
+    clone = os.path.join(folder, "shallow")
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", "file://" + repository, clone], check=True)
+    arguments[-1] = os.path.join(clone, "abi/canarynet.abi")
+    expect(SAME, "shallow")
+    shutil.rmtree(os.path.join(clone, ".git"))
+    expect(SAME, "no history here")
+    print("ok   clones without that history: passed, and told")
+
+    arguments[-1] = record
+    expect(2, "takes the reason", more=["--accept-breaking", " "])
+    expect(SAME, "1 promises are taken back", more=["--accept-breaking", "nobody could call it"])
+    with open(breaks) as file:
+        assert promised + " -- nobody could call it\n" in file.read()
+    expect(SAME, "compared with the 2 versions")
+    commit(repository, "The break is said")
+    expect(SAME, "compared with the 2 versions")
+    print("ok   a break with its reason: passed")
+
+
 def main():
     source, build = sys.argv[1:]
     script = os.path.join(source, "scripts/check-abi")
@@ -93,6 +151,11 @@ def main():
         code, said = check(script, "--headers", headers, "--library", empty, "--record", os.path.join(source, "abi/canarynet.abi"))
         assert code == BROKEN and "symbol canary_init is gone" in said, said
         print("ok   a library without the symbols: refused")
+
+        if shutil.which("git"):
+            check_history(script, headers, library, folder)
+        else:
+            print("     earlier records: not tried, git is not installed")
 
     code, said = check(script, "--headers", headers, "--library", library)
     print(said.strip())

@@ -29,7 +29,7 @@ ALLOWED = {
     "control": BELOW_ENGINE,
     "sync": BELOW_ENGINE,
     "engine": ENGINE,
-    "embed": ENGINE | {"engine", "discovery", "daemon/client"},
+    "embed": ENGINE | {"engine", "discovery", "daemon/client", "daemon/ipc"},
     "sim": ENGINE | {"engine"},
     "daemon/ipc": {"base"},
     "daemon/client": {"base", "daemon/ipc"},
@@ -39,6 +39,7 @@ ALLOWED = {
     "tools": {"daemon/ipc"},
     "tools/run": {"base"},  # starts ranks and is none: it shares the words (Status, units, settings table), never the engine
     "tools/plan": {"base", "topology", "collectives"},
+    "tools/ctl": {"base", "kernels", "topology", "discovery", "daemon/ipc"},  # info tells what the library would find
     "tools/sim": ENGINE | {"engine", "sim"},
     "examples": set(),
     "bench": set(),

@@ -500,13 +500,14 @@ TEST_P(LaneConformance, CountersAgreeOnBothSides) {
 TEST_P(LaneConformance, PollDescriptorTellsOfWorkAndOfNothingElse) {
   const int fd = fixture_->factory(1)->poll_fd();
   if (fd < 0) GTEST_SKIP() << "no descriptors in virtual time";
-  const auto readable_fd = [](int which, int wait_ms) {
-    pollfd entry{which, POLLIN, 0};
+  const auto works = [&](int side, int wait_ms) {
+    if (!fixture_->factory(side)->prepare_to_sleep()) return true;
+    pollfd entry{fixture_->factory(side)->poll_fd(), POLLIN, 0};
     return ::poll(&entry, 1, wait_ms) == 1;
   };
-  const auto readable = [&](int wait_ms) { return readable_fd(fd, wait_ms); };
+  const auto readable = [&](int wait_ms) { return works(1, wait_ms); };
   connect();
-  ASSERT_TRUE(run_until([&] { return !readable(0) && !readable_fd(fixture_->factory(0)->poll_fd(), 0); }, 2_s))
+  ASSERT_TRUE(run_until([&] { return !readable(0) && !works(0, 0); }, 2_s))
       << "a descriptor stays readable with nothing to do";
   ASSERT_TRUE(send(near(), 1, lane_test::pattern_bytes(1, 100)));
   near().flush(fixture_->now());

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Installs into a prefix and builds what a user would: a C99 program by CMake, a C++20 one by pkg-config; runs both.
+"""Installs into a prefix and builds what a user would: a C99 program by CMake, a C++20 one by pkg-config; runs both, and canaryctl.
 
   package_test.py SOURCE BUILD
 
-Then moves the prefix, which must not matter; and looks at the symbols: canary_* and nothing else is exported.
+Then moves the prefix, which must not matter; and looks at the symbols: canary_* and nothing else is exported. The NCCL plugin is there
+and loads.
 """
 import os
 import re
@@ -79,6 +80,12 @@ def by_pkg_config(folder, prefix):
     print("ok   C++20 by pkg-config:", run(program, env={**os.environ, "LD_LIBRARY_PATH": libraries}).strip())
 
 
+def tools(prefix):
+    told = run(os.path.join(prefix, "bin", "canaryctl"), "info", env={**os.environ, "CANARY_RAILS": "lo"})
+    assert "rail 0" in told, told
+    print("ok   canaryctl:", told.split()[2])
+
+
 def symbols(prefix, source):
     listed = run("nm", "-D", "--defined-only", os.path.join(library_folder(prefix), "libcanarynet.so"))
     exported = {line.split()[-1].split("@")[0] for line in listed.splitlines() if line.split()[-2] not in "A"}
@@ -88,6 +95,11 @@ def symbols(prefix, source):
         declared = set(re.findall(r"CANARY_API[^;]*?\b(canary_\w+)\(", file.read()))
     assert exported == declared, "only in the library: %s; only in the header: %s" % (exported - declared, declared - exported)
     print("ok   %d symbols, all canary_* and all declared" % len(exported))
+
+
+def plugin(prefix, source):
+    path = os.path.join(library_folder(prefix), "libnccl-net-canary.so")
+    print(run(sys.executable, os.path.join(source, "plugins/nccl/loading_test.py"), path).strip())
 
 
 def main():
@@ -104,6 +116,10 @@ def main():
         shutil.move(first, moved)
         by_pkg_config(folder, moved)
         symbols(moved, source)
+        if os.path.exists(os.path.join(build, "tools/ctl/canaryctl")):
+            tools(moved)
+        if os.path.exists(os.path.join(build, "plugins/nccl/libnccl-net-canary.so")):
+            plugin(moved, source)
 
 
 if __name__ == "__main__":

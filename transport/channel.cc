@@ -23,6 +23,9 @@ Channel::Channel(ChannelOptions options, LaneFactory& factory, ChannelClient& cl
     paths_[i].spec = options_.paths[i];
     paths_[i].in_flight.resize(AckState::kWindow);
   }
+  checked_ = options_.check_memory || std::any_of(options_.paths.begin(), options_.paths.end(), [](const PathSpec& p) {
+               return p.remote.family != Address::Family::kSharedMemory;
+             });
   records_.resize(options_.records);
   for (std::uint32_t i = options_.records; i-- > 0;) {
     records_[i].next = free_records_;
@@ -167,7 +170,14 @@ bool Channel::send_frame(Path& path, wire::Header header, const void* payload, s
 bool Channel::place(std::uint32_t index, Path& path, bool last_for_now) {
   Record& r = records_[index];
   wire::Header h = r.piece.header;
-  h.flags = static_cast<std::uint8_t>(wire::kSequenced | (last_for_now ? wire::kAckNow : 0));
+  // Of small pieces, which were copied, nobody waits for the ack: it comes with the next frame this way.
+  const bool awaited = r.piece.cookie != kNoCookie;
+  const bool small = h.payload_bytes <= kCopiedPieceBytes;
+  const bool due = path.ack_wanted || awaited || now_ - path.ack_asked >= limits::kAskInterval;
+  const bool ask = (last_for_now && due) || (awaited && small);
+  path.ack_wanted = !ask && (path.ack_wanted || awaited);
+  if (ask) path.ack_asked = now_;
+  h.flags = static_cast<std::uint8_t>(wire::kSequenced | (ask ? wire::kAckNow : 0) | (checked_ ? 0 : wire::kUnchecked));
   h.lane_sequence = path.next_sequence;
   if (!send_frame(path, h, r.piece.payload, index)) return false;
   const bool idle = path.first_unacked == path.next_sequence;
@@ -176,14 +186,15 @@ bool Channel::place(std::uint32_t index, Path& path, bool last_for_now) {
   e.record = index;
   e.bytes = h.payload_bytes + static_cast<std::uint32_t>(sizeof(wire::Header));
   e.departure =
-      path.estimator.depart(now_, idle, path.unacked_bytes < static_cast<std::uint64_t>(options_.piece_bytes.count));
+      path.estimator.depart(now_, idle, path.unacked_bytes < static_cast<std::uint64_t>(options_.piece_bytes.count),
+                            ask || h.payload_bytes >= limits::kAckBytes);
   ++path.next_sequence;
   path.unacked_bytes += e.bytes;
   r.state = Record::State::kInFlight;
   ++r.placements;
-  if (r.resent) {
-    r.resent = false;
-    ++path.retransmits;
+  if (r.resent != Resend::kNone) {
+    ++path.resends[static_cast<std::size_t>(r.resent) - 1];
+    r.resent = Resend::kNone;
   }
   earlier(path.last_progress + stall_after(path));
   return true;
@@ -201,7 +212,7 @@ bool Channel::pull() {
   }
   const std::uint32_t bytes = r.piece.header.payload_bytes;
   CANARY_CHECK(bytes <= wire::kPayloadMax, "piece larger than a frame may be");
-  if (!r.piece.has_payload_crc) r.piece.header.payload_crc32 = wire::payload_crc(r.piece.payload, bytes);
+  if (checked_ && !r.piece.has_payload_crc) r.piece.header.payload_crc32 = wire::payload_crc(r.piece.payload, bytes);
   const std::uint64_t cookie = r.piece.cookie;
   if (bytes <= kCopiedPieceBytes && !r.piece.borrow) {
     if (bytes != 0) {
@@ -268,10 +279,10 @@ std::size_t Channel::pump(Nanos now) {
   return work;
 }
 
-void Channel::flush_acks(Nanos now) {
+void Channel::flush_acks(Nanos now, bool all) {
   bool any = false;
   for (Path& path : paths_) {
-    if (path.ack_pending_frames == 0) continue;
+    if (all ? path.ack_pending_frames == 0 : path.ack_pending_bytes <= kCopiedPieceBytes) continue;
     path.ack_now = any = true;
   }
   if (!any) return;
@@ -296,8 +307,8 @@ void Channel::hedge(Nanos now) {
       const Nanos there = idle.estimator.rate().time_for(Bytes{e.bytes}) + idle.estimator.rtt_min();
       if (wait - spent <= there * 2 + limits::kHedgeMargin) continue;
       r.hedged = true;
-      r.resent = true;
-      if (!place(e.record, idle, true)) r.resent = false;
+      r.resent = Resend::kHedged;
+      if (!place(e.record, idle, true)) r.resent = Resend::kNone;
       break;
     }
   }
@@ -372,7 +383,7 @@ void Channel::declare_lost(Path& path, std::uint32_t sequence) {
   if (record == kNone) return;
   Record& r = records_[record];
   --r.placements;
-  r.resent = true;
+  r.resent = Resend::kLost;
   if (r.placements == 0 && r.state == Record::State::kInFlight) requeue(record);
 }
 

@@ -69,6 +69,7 @@ struct ChannelOptions {
   Nanos silence_limit;
   std::uint32_t records = 2048;  // sequenced frames in flight over all lanes
   std::uint32_t copies = 256;    // of kCopiedPieceBytes
+  bool check_memory = true;      // payloads have their CRC also where every path is shared memory
 };
 
 // Whether two headers name the same piece.
@@ -83,6 +84,8 @@ class Channel final : public LaneSink {
   ~Channel() override;
 
   std::uint32_t peer() const { return options_.peer_engine; }
+  // Pieces travel with the CRC of their payloads.
+  bool checked() const { return checked_; }
   void start(Nanos now);
   // Sets the time that callbacks of this cycle see. Before LaneFactory::poll().
   void begin_cycle(Nanos now) { now_ = now; }
@@ -92,8 +95,8 @@ class Channel final : public LaneSink {
   bool active() const { return awake_ || acks_waiting_ || flush_waiting_ || !graveyard_.empty(); }
   // Places pieces on lanes, sends acks that are due, flushes. Bounded by lanes' room.
   std::size_t pump(Nanos now);
-  // Sends every ack that waits for company.
-  void flush_acks(Nanos now);
+  // Sends the acks that wait for company; without `all` not those of copies, which nobody waits for: they go when they are due.
+  void flush_acks(Nanos now, bool all);
   // Timers: heartbeats, stalls, redials, delayed acks. Call when now >= next_deadline().
   void on_timer(Nanos now);
   Nanos next_deadline() const { return next_timer_; }
@@ -121,11 +124,15 @@ class Channel final : public LaneSink {
   bool peer_left() const { return peer_left_; }
   // Every lane's end was closed by the peer at least once since a lane was last up: hint of a death.
   bool hung_up() const { return hung_up_; }
+  // Since when every dial of every path has been refused or hung up on: nobody is there. Nanos::max(): that is not so.
+  Nanos refused_since() const;
   Nanos last_heard() const { return last_heard_; }
   std::span<const Path> paths() const { return paths_; }
   // "nic0>nic0, nic1>nic1": for messages.
   std::string describe_paths() const;
   void set_rail_names(std::vector<std::string> local, std::vector<std::string> remote);
+  // The peer's name of the rail that a path leads to; "" where it was not told.
+  const std::string& remote_name(const Path& path) const;
 
   // LaneSink
   void on_up(Lane& lane) override;
@@ -145,7 +152,7 @@ class Channel final : public LaneSink {
     OutPiece piece;
     State state = State::kFree;
     bool hedged = false;
-    bool resent = false;
+    Resend resent = Resend::kNone;    // it goes again, and why
     std::uint32_t copy = 0xffffffff;  // slot of the copy pool
     std::uint32_t next = 0xffffffff;  // free list or resend queue
     std::uint8_t placements = 0;      // lanes that still hold it
@@ -180,6 +187,7 @@ class Channel final : public LaneSink {
   std::string path_name(const Path& path) const;
 
   ChannelOptions options_;
+  bool checked_ = true;
   LaneFactory& factory_;
   ChannelClient& client_;
   std::vector<Path> paths_;

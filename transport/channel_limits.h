@@ -14,8 +14,11 @@ inline constexpr Nanos kQueueTarget = 20_ms;
 inline constexpr Nanos kEstimateStale = 500_ms;
 // Before anything is measured.
 inline constexpr BytesPerSec kAssumedRate = BytesPerSec::from_mbit(1000);
+// And the slowest that it may turn out to have, where patience is the question.
+inline constexpr BytesPerSec kSlowestRate = BytesPerSec::from_mbit(10);
 
 inline constexpr Nanos kAckDelay = 1_ms;
+inline constexpr Nanos kAskInterval = 1_ms;  // an ack that nobody waits for is asked for so often, for the round trip
 inline constexpr std::uint64_t kAckBytes = 64 * 1024;  // large pieces are acked one by one: they feed the rate estimate
 inline constexpr std::uint32_t kAckFrames = 16;
 inline constexpr std::uint32_t kReorderFrames = 3;  // TCP's old rule: three later ones arrived, so it is lost

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/duration_text.h"
 #include "transport/channel.h"
 #include "transport/channel_limits.h"
 
@@ -16,6 +17,12 @@ constexpr std::uint32_t kNone = 0xffffffff;
 void Channel::set_rail_names(std::vector<std::string> local, std::vector<std::string> remote) {
   local_names_ = std::move(local);
   remote_names_ = std::move(remote);
+}
+
+const std::string& Channel::remote_name(const Path& path) const {
+  static const std::string none;
+  const auto i = static_cast<std::size_t>(path.spec.remote_rail);
+  return path.spec.remote_rail >= 0 && i < remote_names_.size() ? remote_names_[i] : none;
 }
 
 std::string Channel::path_name(const Path& path) const {
@@ -119,6 +126,7 @@ void Channel::come_up(Path& path) {
   path.last_progress = now_;
   ever_up_ = true;
   hung_up_ = false;
+  path.refused_since = Nanos::max();
   if (path.up_since.count == 0) {
     path.state = Path::State::kUp;
     path.up_since = now_;
@@ -161,7 +169,7 @@ void Channel::fail_path(Path& path, const std::string& why) {
     if (!held) continue;
     Record& r = records_[index];
     if (--r.placements == 0 && r.state == Record::State::kInFlight) {
-      r.resent = true;
+      r.resent = Resend::kFailover;
       requeue(index);
     }
   }
@@ -174,6 +182,7 @@ void Channel::fail_path(Path& path, const std::string& why) {
   path.ack_pending_bytes = 0;
   path.ack_due = Nanos::max();
   path.peer_sent_ns = 0;
+  path.refused_since = Nanos::max();
   path.estimator = PathEstimator{};
   path.state = Path::State::kIdle;
   path.state_since = now_;
@@ -194,11 +203,19 @@ void Channel::on_down(Lane& lane, const Status& reason, bool hangup) {
   if (lane.owner == nullptr) return;
   Path& path = path_of(lane);
   const bool counted = path.state != Path::State::kDialing;
+  const Nanos refused_since = path.refused_since;
   fail_path(path, reason.text());
+  if (hangup && !counted) path.refused_since = std::min(refused_since, now_);
   if (!hangup || !counted) return;
   bool any = false;
   for (const Path& p : paths_) any |= p.lane != nullptr;
   hung_up_ = !any;
+}
+
+Nanos Channel::refused_since() const {
+  Nanos latest{};
+  for (const Path& p : paths_) latest = std::max(latest, p.refused_since);
+  return paths_.empty() ? Nanos::max() : latest;
 }
 
 // --- timers --------------------------------------------------------------------------------------------------------------
@@ -209,6 +226,10 @@ Nanos Channel::stall_after(const Path& path) const {
   if (rate.count != 0) {
     expected =
         path.estimator.rtt_min() + path.estimator.rttvar() * 4 + rate.time_for(Bytes{2 * options_.piece_bytes.count});
+  } else if (path.estimator.srtt().count != 0) {
+    // A lane that carries small frames only (credits, for which a whole connection may wait) never gets a rate.
+    expected = path.estimator.srtt() + path.estimator.rttvar() * 4 +
+               limits::kSlowestRate.time_for(Bytes{static_cast<std::int64_t>(path.unacked_bytes)});
   }
   Nanos t = std::clamp(expected * 2, limits::kStallMin, limits::kStallMax);
   for (std::uint32_t i = 0; i < path.stalls && t < limits::kStallMax; ++i) t = std::min(t * 2, limits::kStallMax);
@@ -240,7 +261,7 @@ bool Channel::check_stall(Path& path, Nanos now) {
         if (e.bytes == 0 || e.record == kNone) continue;
         Record& r = records_[e.record];
         if (r.state != Record::State::kInFlight || r.placements > 1) continue;
-        r.resent = true;
+        r.resent = Resend::kStalled;
         requeue(e.record);
       }
       declare_lost(path, path.first_unacked);  // its void asks for an ack, should the lane still live
@@ -254,7 +275,7 @@ bool Channel::check_stall(Path& path, Nanos now) {
   }
   if (path.stalled && now - path.stall_began >= limits::kDeadAfterStall &&
       other_progress > quiet_since + stall_after(path)) {
-    fail_path(path, "no acknowledgement for " + std::to_string((now - quiet_since).count / 1'000'000) + " ms");
+    fail_path(path, "no acknowledgement for " + milliseconds(now - quiet_since));
     return true;
   }
   earlier(path.stalled ? now + limits::kDeadAfterStall / 4 : path.last_progress + stall_after(path));
@@ -309,7 +330,7 @@ void Channel::on_timer(Nanos now) {
         // A lane that says nothing while its peer is heard elsewhere is dead, even if we have nothing in flight on it.
         const Nanos silence = std::min(interval * 4, options_.silence_limit);
         if (now - path.last_heard >= silence && last_heard_ - path.last_heard >= interval * 2) {
-          fail_path(path, "silent for " + std::to_string((now - path.last_heard).count / 1'000'000) + " ms");
+          fail_path(path, "silent for " + milliseconds(now - path.last_heard));
           break;
         }
         if (now - path.last_sent >= interval) {

@@ -133,8 +133,12 @@ class LaneFactory {
   virtual std::size_t poll(Nanos now) = 0;
   // When poll() wants to be called even if poll_fd() stays silent (connect time-outs); Nanos::max() for never, 0 for at once.
   virtual Nanos next_deadline() const = 0;
-  // One epoll descriptor that becomes readable when poll() has something to do; -1 in the simulator.
+  // One epoll descriptor that becomes readable when poll() has something to do and prepare_to_sleep() was called since the last poll();
+  // -1 in the simulator.
   virtual int poll_fd() const = 0;
+  // Before every wait for poll_fd(): peers that need no kernel to bring their bytes are asked to wake it. False: there is work already, don't
+  // wait. Who polls without waiting in between does not pay for being woken.
+  virtual bool prepare_to_sleep() { return true; }
   // "tcp", "sim".
   virtual const char* name() const = 0;
   // The kernel's own tx_bytes of a rail's device, or 0 where there is no kernel NIC. May cost a system call: not for the data path.

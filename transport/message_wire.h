@@ -26,6 +26,7 @@ enum class MessageFrame : std::uint16_t {
   kOpen = 3,    // the dialling end wants a connection (OpenPayload)
   kOpened = 4,  // answer (OpenedPayload)
   kClose = 5,   // this end has closed the connection; op: what it was sent up to this number had been received
+  kAbort = 6,   // this end has given the connection up; payload: why, at most kAbortTextBytes of UTF-8
 };
 
 struct RefusePayload {
@@ -36,6 +37,7 @@ struct RefusePayload {
 };
 static_assert(sizeof(RefusePayload) == 24 && std::has_unique_object_representations_v<RefusePayload>);
 
+inline constexpr std::size_t kAbortTextBytes = 512;
 inline constexpr std::size_t kHostTextBytes = 64;  // zero-padded UTF-8, at most 63 bytes of text
 struct OpenPayload {
   std::uint64_t listener = 0;     // from the handle

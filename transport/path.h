@@ -36,19 +36,20 @@ class PathEstimator {
     Nanos delivered_at;  // when `delivered` last changed before this departure
     std::uint64_t delivered = 0;
     bool limited = false;  // less than a piece was in flight: the sample says little about the link
+    bool prompt = true;    // the ack is not held back for company: it tells the round trip
   };
 
   static constexpr std::int64_t kFirstSampleBytes = 32 * 1024;
 
-  Departure depart(Nanos now, bool idle, bool limited) {
+  Departure depart(Nanos now, bool idle, bool limited, bool prompt) {
     if (idle) delivered_at_ = now;
-    return {now, delivered_at_, delivered_, limited};
+    return {now, delivered_at_, delivered_, limited, prompt};
   }
   // `bytes` were acked; `last` is the youngest departure among them.
   void on_acked(Nanos now, std::uint64_t bytes, const Departure& last) {
     delivered_ += bytes;
     delivered_at_ = now;
-    sample_rtt(now, now - last.sent);
+    if (last.prompt) sample_rtt(now, now - last.sent);
     const Nanos span = now - last.delivered_at;
     if (span.count <= 0) return;
     const Bytes moved{static_cast<std::int64_t>(delivered_ - last.delivered)};
@@ -153,6 +154,16 @@ class AckState {
   std::array<std::uint64_t, wire::kAckWordsMax> bits_{};
 };
 
+// Why a piece goes over a lane again. Counted where it goes.
+enum class Resend : std::uint8_t {
+  kNone,
+  kLost,      // its frame, or the ack of it, did not arrive
+  kStalled,   // its lane gives no acks while another one is there
+  kFailover,  // its lane was given up
+  kHedged,    // an idle lane will be much faster
+};
+using ResendCounts = std::array<std::uint64_t, 4>;  // by reason, from kLost
+
 struct Path {
   enum class State : std::uint8_t {
     kIdle,       // no lane; the dialling side dials at `next_dial`
@@ -181,6 +192,8 @@ struct Path {
   std::uint32_t stalls = 0;  // time-outs in a row with nowhere else to go
   bool stalled = false;      // in flight without acks for too long: gets no new pieces
   bool blocked = false;      // send() refused; on_writable clears it
+  Nanos ack_asked;           // when an ack was last asked for at once
+  bool ack_wanted = false;   // for an awaited frame that was not the last then
   bool needs_flush = false;
 
   // receiving
@@ -197,7 +210,8 @@ struct Path {
   Nanos last_heard;
   Nanos last_sent;
   Nanos state_since;
-  Nanos next_dial;  // kIdle
+  Nanos next_dial;                     // kIdle
+  Nanos refused_since = Nanos::max();  // every dial since then was refused or hung up on
   Nanos probation_until;
   Nanos probation_backoff;  // doubles with each return that fails
   Nanos up_since;
@@ -208,7 +222,7 @@ struct Path {
   // counters over all lanes of the path
   LaneCounters closed_lanes;
   std::uint64_t failovers = 0;
-  std::uint64_t retransmits = 0;
+  ResendCounts resends{};
 
   InFlight& entry(std::uint32_t sequence) { return in_flight[sequence % AckState::kWindow]; }
   bool window_open() const { return next_sequence - first_unacked < AckState::kWindow; }

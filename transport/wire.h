@@ -37,7 +37,8 @@ enum class Kind : std::uint8_t {
 
 // flags
 inline constexpr std::uint8_t kSequenced = 1;  // lane_sequence counts; acked and resent (pieces, signatures)
-inline constexpr std::uint8_t kAckNow = 2;     // the sender has nothing behind it: don't wait for more before acking
+inline constexpr std::uint8_t kAckNow = 2;     // the sender waits for the ack: don't wait for more
+inline constexpr std::uint8_t kUnchecked = 4;  // payload_crc32 says nothing; in shared memory only (CANARY_SHM_CRC)
 
 // Frames that speak about a lane rather than travel on it overtake the queued ones: an acknowledgement that waits behind our own data
 // doubles the peer's round trip. Sequenced frames keep their order, or the receiver would see holes.
@@ -61,7 +62,7 @@ struct Header {
   std::uint8_t codec = 0;         // 0: plain elements
   std::uint8_t flags = 0;
   std::uint32_t lane_sequence = 0;  // per lane and direction, from 1; 0 on frames that are not sequenced
-  std::uint32_t payload_crc32 = 0;  // CRC32C of the payload; 0 for an empty one
+  std::uint32_t payload_crc32 = 0;  // CRC32C of the payload; 0 for an empty one, and with kUnchecked
   std::uint32_t header_crc32 = 0;   // CRC32C of the 44 bytes before
 };
 static_assert(sizeof(Header) == 48);

@@ -151,8 +151,7 @@ CANARY_API enum canary_status canary_mem_free(canary_context* context, void* mem
  * handle of 128 bytes that one of them makes and gives the other by its own means. A connection is ordered messages both ways, spread over
  * every pair of NICs that meet; it survives the loss of any NIC but the last. docs/messages.md tells the protocol.
  * Threads: any thread may call; one listener, and one connection, is used by one thread at a time. All I/O is done by the endpoint's own
- *   thread, none inside these calls; only create, close and deregister calls may wait, for some milliseconds, and destroy, for at most
- *   about half a second: until peers have heard that connections were closed.
+ *   thread, none inside these calls; only create, and closing what has requests in flight, may wait, for some milliseconds, and destroy, for at most about half a second: until peers have heard that connections were closed.
  * Failures: a peer that dies ends its connections within CANARY_SILENCE_LIMIT: every request then tells who, over which links, how many
  *   bytes were outstanding and since when it was silent. */
 typedef struct canary_endpoint canary_endpoint;
@@ -163,13 +162,40 @@ typedef struct canary_request canary_request;           /* a message in flight *
 #define CANARY_HANDLE_BYTES 128
 #define CANARY_RECEIVES_MAX 8 /* in one grouped receive */
 
+/* A NIC as an endpoint uses it. */
+typedef struct canary_rail {
+  char device[32];
+  char address[64];    /* "10.0.0.1" */
+  uint64_t speed_mbit; /* of its link, as its driver or CANARY_PACING_RATE says; 0: unknown */
+} canary_rail;
+/* The NICs that an endpoint made now with `config` would use; fails where making it would be refused (settings, addresses beyond
+ * loopback), and opens nothing. Fills at most `capacity` entries, sets *count to the number of NICs. */
+CANARY_API enum canary_status canary_list_nics(const canary_config* config, canary_rail* rails, size_t capacity,
+                                               size_t* count);
+/* What a setting (docs/settings.md, by either name) is worth with `config`: nanoseconds, bytes, a number, or 0 and 1. Not of texts. */
+CANARY_API enum canary_status canary_get_setting(const canary_config* config, const char* name, int64_t* value);
+
 /* Listens on every NIC and starts a thread. Of `config` only the settings count; NULL: from the environment. */
 CANARY_API enum canary_status canary_endpoint_create(const canary_config* config, canary_endpoint** endpoint);
 /* Closes and frees whatever was made from it. No other thread may be in a call meanwhile. */
 CANARY_API enum canary_status canary_endpoint_destroy(canary_endpoint* endpoint);
 
+/* Fills at most `capacity` entries, sets *count to the number of NICs. They stay the same for the endpoint's life. */
+CANARY_API enum canary_status canary_endpoint_rails(canary_endpoint* endpoint, canary_rail* rails, size_t capacity,
+                                                    size_t* count);
+struct canary_nic_stats;
+/* As canary_stats, in the order of canary_endpoint_rails: counters since canary_endpoint_create, connections that have ended included.
+ * Waits for a turn of the endpoint's thread: not for the data path. */
+CANARY_API enum canary_status canary_endpoint_stats(canary_endpoint* endpoint, struct canary_nic_stats* nics,
+                                                    size_t capacity, size_t* count);
+
 /* Fills CANARY_HANDLE_BYTES at `handle`, which other processes may give to canary_connect, any number of times. */
 CANARY_API enum canary_status canary_listen(canary_endpoint* endpoint, void* handle, canary_listener** listener);
+/* The same with a shorter handle, of CANARY_HANDLE_BYTES_MIN or more, which leaves room for words of the caller's own. NICs that do not fit
+ * in are left out, 7 bytes each (19 with IPv6). canary_connect is given it with zeroes up to CANARY_HANDLE_BYTES. */
+#define CANARY_HANDLE_BYTES_MIN 64
+CANARY_API enum canary_status canary_listen_short(canary_endpoint* endpoint, void* handle, size_t handle_bytes,
+                                                  canary_listener** listener);
 /* Connections that were accepted live on; others that were made to it end. */
 CANARY_API enum canary_status canary_close_listener(canary_listener* listener);
 /* Call with *connection NULL, then again with the same until it is no more CANARY_WOULD_BLOCK. CANARY_OK does not wait for the peer's
@@ -181,6 +207,9 @@ CANARY_API enum canary_status canary_accept(canary_listener* listener, canary_co
 /* What was done stays done: the peer has every message whose canary_test said so. Requests in flight are freed, their buffers are the
  * caller's again; the peer's get CANARY_CLOSED. */
 CANARY_API enum canary_status canary_close(canary_connection* connection);
+/* Gives a connection up: its requests, here and at the peer, and all later ones end with CANARY_ABORTED and `why` (at most 512 bytes of UTF-8
+ * reach the peer). From any thread, also beside other calls of the connection but canary_close; does not wait. The first reason counts. */
+CANARY_API enum canary_status canary_abort_connection(canary_connection* connection, const char* why);
 
 /* Announces memory. Messages may use any memory; naming a registration has its bounds checked (and spares work on transports that pin). */
 CANARY_API enum canary_status canary_register(canary_endpoint* endpoint, void* data, size_t bytes,

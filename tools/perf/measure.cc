@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
 #include <tuple>
+#include <utility>
 
 #include "tools/perf/data.h"
 #include "tools/perf/series.h"
@@ -33,6 +35,35 @@ double process_cpu_s() {
   return s(usage.ru_utime) + s(usage.ru_stime);
 }
 
+// The buffers of one operation at one size. Ordinary ones are a block each; the library's, of which few are to be made, share one.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() {
+    if (context_ != nullptr) canary_mem_free(context_->handle(), block_.data());
+  }
+  static std::size_t pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+  // To be taken from the library: the sum of what will be, in pages each.
+  void reserve(Context& context, std::size_t bytes) {
+    block_ = context.allocate<std::byte>(bytes);
+    context_ = &context;
+  }
+  std::span<std::byte> take(std::size_t bytes) {
+    if (context_ == nullptr) return blocks_.emplace_back(bytes);
+    const std::size_t at = std::exchange(taken_, taken_ + pages(bytes));
+    return block_.subspan(at, bytes);
+  }
+
+ private:
+  static constexpr std::size_t kPage = 4096;
+  Context* context_ = nullptr;
+  std::span<std::byte> block_;
+  std::size_t taken_ = 0;
+  std::vector<std::vector<std::byte>> blocks_;
+};
+
 // Inputs, outputs and expectations of one operation at one size.
 class Work {
  public:
@@ -53,6 +84,11 @@ class Work {
       sends_.push_back(block(rank_, i));
       receives_.push_back(block(i, rank_));
     }
+    const std::size_t in_bytes = in_place_ ? 0 : input_count() * element_;
+    const std::size_t slot_bytes = std::max(output_count(), in_place_ ? input_count() : 0) * element_;
+    const auto slots = static_cast<std::size_t>(options.in_flight);
+    if (options.arena)
+      memory_.reserve(context, kPatterns * Memory::pages(in_bytes) + slots * Memory::pages(slot_bytes));
     for (int pattern = 0; pattern < kPatterns; ++pattern) {
       auto& t = tables_[static_cast<std::size_t>(pattern)];
       t.input = input_table(options.type, redop, n, context.rank(), pattern);
@@ -65,13 +101,12 @@ class Work {
         t.expected.push_back(input_table(options.type, redop, n, rank, pattern));
       }
       if (!in_place_) {
-        t.data.resize(input_count() * element_);
+        t.data = memory_.take(in_bytes);
         perf::fill(t.input, 0, t.data.data(), input_count());
       }
     }
-    slots_.resize(static_cast<std::size_t>(options.in_flight));
-    sent_.resize(slots_.size());
-    for (auto& slot : slots_) slot.resize(std::max(output_count(), in_place_ ? input_count() : 0) * element_);
+    sent_.resize(slots);
+    for (std::size_t i = 0; i < slots; ++i) slots_.push_back(memory_.take(slot_bytes));
   }
 
   std::uint64_t count() const { return count_; }
@@ -169,7 +204,7 @@ class Work {
   struct Pattern {
     Table input;
     std::vector<Table> expected;  // one, or one per rank's block
-    std::vector<std::byte> data;  // the input; empty in place
+    std::span<std::byte> data;    // the input; empty in place
   };
   // The output has a block from every rank.
   bool gathers() const {
@@ -216,7 +251,8 @@ class Work {
   std::size_t count_ = 0;
   std::vector<std::size_t> sends_, receives_;  // elements of this rank's blocks
   std::array<Pattern, kPatterns> tables_;
-  std::vector<std::vector<std::byte>> slots_;
+  Memory memory_;
+  std::vector<std::span<std::byte>> slots_;
   std::vector<Operation> sent_;  // sendrecv: by slot
 };
 

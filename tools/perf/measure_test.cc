@@ -53,6 +53,7 @@ TEST_F(OneRank, MeasuresAndChecksEveryOperationInEveryManner) {
         for (const Check check : {Check::kNone, Check::kEnds, Check::kEvery}) {
           PerfOptions o = options();
           o.in_place = in_place;
+          o.arena = in_flight == 3;
           o.in_flight = in_flight;
           o.check = check;
           o.type = CANARY_F16;

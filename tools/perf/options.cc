@@ -177,6 +177,8 @@ ParsedOptions parse_perf_options(const std::vector<std::string>& arguments) {
   auto* ends = app.add_flag("--check", check, "check the warm-up operations and the last of each slot [default]");
   app.add_flag("--no-check", no_check, "check nothing")->excludes(every)->excludes(ends);
   app.add_flag("--in-place", o.in_place, "input and output share a buffer, refilled before each operation");
+  app.add_flag("--arena", o.arena,
+               "buffers from canary_mem_alloc: ranks of one host are sent references into them instead of copies");
   auto* async = app.add_option("--async", t.async, "operations kept in flight");
   app.add_flag("--blocking", blocking, "one at a time [default]")->excludes(async);
   app.add_option("--duration", t.duration, "back to back for so many seconds per size, instead of -n");

@@ -44,6 +44,7 @@ struct PerfOptions {
   std::vector<std::string> settings;  // "name=value" for the library
   Check check = Check::kEnds;
   bool in_place = false;
+  bool arena = false;  // buffers are the library's memory
   int in_flight = 1;
   int threads = 1;          // ranks per process
   double duration_s = 0;    // > 0: instead of `iterations`

@@ -91,12 +91,14 @@ TEST(Options, ChecksAreChosen) {
 TEST(Options, DurationAndFlightsAndSettings) {
   const auto o =
       good({"all_reduce", "--duration", "2.5s", "--async", "4", "--algo", "ring", "--set", "lanes_per_rail=2", "--set",
-            "piece_bytes=64K", "--in-place", "--series", "s%r.csv", "--root", "3"});
+            "piece_bytes=64K", "--in-place", "--arena", "--series", "s%r.csv", "--root", "3"});
   EXPECT_DOUBLE_EQ(o.duration_s, 2.5);
   EXPECT_EQ(o.in_flight, 4);
   EXPECT_EQ(o.algo, "ring");
   EXPECT_EQ(o.settings, (std::vector<std::string>{"lanes_per_rail=2", "piece_bytes=64K"}));
   EXPECT_TRUE(o.in_place);
+  EXPECT_TRUE(o.arena);
+  EXPECT_FALSE(good({"all_reduce"}).arena);
   EXPECT_EQ(o.series_path, "s%r.csv");
   EXPECT_EQ(o.root, 3);
   bad({"all_reduce", "--async", "4", "--blocking"});

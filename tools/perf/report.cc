@@ -47,10 +47,10 @@ nlohmann::json json_nic(const NicRow& nic) {
 
 std::string table_head(const PerfOptions& options, int ranks) {
   const std::string threads = options.threads > 1 ? " (" + std::to_string(options.threads) + " per process)" : "";
-  return format("# canary-perf %s: %d ranks%s, %s, %s, check: %s\n", canary_version(), ranks, threads.c_str(),
-                options.in_place ? "in place" : "out of place",
+  return format("# canary-perf %s: %d ranks%s, %s, %s, %s memory, check: %s\n", canary_version(), ranks,
+                threads.c_str(), options.in_place ? "in place" : "out of place",
                 options.in_flight > 1 ? (std::to_string(options.in_flight) + " in flight").c_str() : "blocking",
-                check_text(options.check)) +
+                options.arena ? "the library's" : "ordinary", check_text(options.check)) +
          (options.in_flight > 1 ? "# time: elapsed / operations" : "# time: median of rank 0's operations") +
          "; kernel: the device's own tx_bytes beside Canary's count\n";
 }
@@ -105,9 +105,9 @@ nlohmann::json json_row(const Row& row, const PerfOptions& options) {
 }
 
 nlohmann::json json_run(const PerfOptions& options, int ranks) {
-  return {{"results", nlohmann::json::array()},  {"version", canary_version()},  {"ranks", ranks},
-          {"in_flight", options.in_flight},      {"in_place", options.in_place}, {"check", check_text(options.check)},
-          {"ranks_per_process", options.threads}};
+  return {{"results", nlohmann::json::array()},   {"version", canary_version()},  {"ranks", ranks},
+          {"in_flight", options.in_flight},       {"in_place", options.in_place}, {"check", check_text(options.check)},
+          {"ranks_per_process", options.threads}, {"arena", options.arena}};
 }
 
 }  // namespace canarynet::perf

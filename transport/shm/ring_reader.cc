@@ -65,13 +65,18 @@ const char* RingReader::read(std::size_t budget, RingHandler& handler, LaneCount
   return reason == nullptr && broken_ ? kBrokenCounters : reason;
 }
 
+// How many more bytes are worth a look.
+std::uint64_t RingReader::wanted() const {
+  if (!in_payload_) return kRecordBytes;
+  const std::uint64_t rest = padded(header_.payload_bytes - landed_);
+  return in_place_ ? rest : std::min(rest, kWakeBytes);
+}
+
+// A head that moved back is worth a look, too: the lane ends.
+bool RingReader::ready() const { return ring_.control->head.load(std::memory_order_acquire) - tail_ >= wanted(); }
+
 bool RingReader::sleep() {
-  std::uint64_t wanted = kRecordBytes;
-  if (in_payload_) {
-    wanted = padded(header_.payload_bytes - landed_);
-    if (!in_place_) wanted = std::min(wanted, kWakeBytes);
-  }
-  return sleep_until(ring_.control->reader_wants, tail_ + wanted, ring_.control->head);
+  return sleep_until(ring_.control->reader_wants, tail_ + wanted(), ring_.control->head) && !ready();
 }
 
 const char* RingReader::start_frame(RingHandler& handler, LaneCounters& counters) {
@@ -115,7 +120,7 @@ bool RingReader::read_payload(RingHandler& handler, LaneCounters& counters) {
   if (in_place_) {
     if (!available(padded(left))) return false;
     const std::byte* payload = ring_.at(tail_);
-    crc_ = crc32c(0, payload, left);
+    if (checked()) crc_ = crc32c(0, payload, left);
     landed_ = left;
     counters.bytes_received += left;
     finish_frame(payload, handler, counters);
@@ -130,7 +135,7 @@ bool RingReader::read_payload(RingHandler& handler, LaneCounters& counters) {
   if (n == 0) return false;
   if (target_ != nullptr) {
     std::memcpy(target_ + landed_, ring_.at(tail_), n);
-    crc_ = crc32c(crc_, target_ + landed_, n);
+    if (checked()) crc_ = crc32c(crc_, target_ + landed_, n);
   }
   landed_ += n;
   counters.bytes_received += n;
@@ -146,7 +151,7 @@ void RingReader::finish_frame(const std::byte* payload, RingHandler& handler, La
   arrival.discarded = landing_.kind == Landing::Kind::kDiscard;
   if (!arrival.discarded) {
     arrival.payload = {payload, landed_};
-    arrival.intact = crc_ == header_.payload_crc32;
+    arrival.intact = !checked() || crc_ == header_.payload_crc32;
     if (!arrival.intact) ++counters.payload_errors;
   }
   ++counters.frames_received;
@@ -174,11 +179,11 @@ const char* RingReader::read_reference(const FrameRecord& record, RingHandler& h
       for (std::size_t done = 0; done < landed_;) {
         const std::size_t step = std::min(landed_ - done, kStepBytes);
         std::memcpy(landing_.data + done, payload + done, step);
-        crc_ = crc32c(crc_, landing_.data + done, step);
+        if (checked()) crc_ = crc32c(crc_, landing_.data + done, step);
         done += step;
       }
       payload = landing_.data;
-    } else {
+    } else if (checked()) {
       crc_ = crc32c(0, payload, landed_);
     }
   }

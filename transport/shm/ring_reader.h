@@ -37,7 +37,9 @@ class RingReader {
 
   // Digests about `budget` bytes, or what there is; *taken: how many, records included. Null, or why the ring is finished.
   const char* read(std::size_t budget, RingHandler& handler, LaneCounters& counters, std::size_t* taken);
-  // Asks for the bell when there is more to do. False: there is already.
+  // There is more to do.
+  bool ready() const;
+  // Asks for the bell when there is. False: there is already.
   bool sleep();
   // See Lane::redirect(). Returns whether such a landing was in progress.
   bool redirect(std::uint64_t cookie);
@@ -49,6 +51,12 @@ class RingReader {
     void operator()(std::byte* p) const { std::free(p); }
   };
   bool available(std::uint64_t bytes);
+  std::uint64_t wanted() const;
+  // Only what is sent again when it is lost may go unchecked: pieces and signatures.
+  bool checked() const {
+    constexpr auto kMayBe = static_cast<std::uint8_t>(wire::kUnchecked | wire::kSequenced);
+    return (header_.flags & kMayBe) != kMayBe;
+  }
   const char* start_frame(RingHandler& handler, LaneCounters& counters);
   const char* read_reference(const FrameRecord& record, RingHandler& handler, LaneCounters& counters);
   bool read_payload(RingHandler& handler, LaneCounters& counters);

@@ -118,10 +118,7 @@ const char* RingWriter::write(FrameQueue& queue, std::size_t budget, LaneCounter
   return broken_ ? kBrokenCounters : nullptr;
 }
 
-bool RingWriter::sleep() {
-  const std::uint64_t wanted = head_ - ring_.size / 2;  // full: more than half of it is in use
-  return sleep_until(ring_.control->writer_wants, wanted, ring_.control->tail);
-}
+bool RingWriter::sleep() { return sleep_until(ring_.control->writer_wants, wanted(), ring_.control->tail); }
 
 // False: the reader had it, or has it for good.
 bool RingWriter::take_back(Outstanding& reference) {

@@ -41,7 +41,9 @@ class RingWriter {
 
   // At most about `budget` bytes are copied. *full: it stopped for want of room.
   const char* write(FrameQueue& queue, std::size_t budget, LaneCounters& counters, bool* full);
-  // After write() said full: asks for the bell when half of the ring is free. False: there is room already.
+  // After write() said full: half of the ring is free again.
+  bool ready() const { return ring_.control->tail.load(std::memory_order_acquire) >= wanted(); }
+  // Asks for the bell when it is. False: it is already.
   bool sleep();
   // Takes the references sent under `cookie` back; waits for a reader that is in the middle of one. Returns whether any was unread.
   bool revoke(std::uint64_t cookie, LaneCounters& counters);
@@ -57,6 +59,7 @@ class RingWriter {
   };
   static constexpr std::uint32_t kOutstandingMax = 1024;
 
+  std::uint64_t wanted() const { return head_ - ring_.size / 2; }  // full: more than half of it is in use
   bool room(std::uint64_t bytes);
   bool reload_tail();
   void publish();

@@ -48,6 +48,7 @@ class ShmFixture final : public LaneFixture {
     std::size_t handled = 0;
     for (auto& factory : factories_) handled += factory->poll(now());
     if (handled != 0) return;
+    if (!factories_[0]->prepare_to_sleep() || !factories_[1]->prepare_to_sleep()) return;
     pollfd entries[2] = {{factories_[0]->poll_fd(), POLLIN, 0}, {factories_[1]->poll_fd(), POLLIN, 0}};
     ::poll(entries, 2, 1);
   }

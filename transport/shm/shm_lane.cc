@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/duration_text.h"
 #include "transport/shm/shm_lane_factory.h"
 
 namespace canarynet {
@@ -125,10 +126,7 @@ void ShmLane::redirect(std::uint64_t cookie) {
 }
 
 void ShmLane::write_queue() {
-  const char* reason = nullptr;
-  do {
-    reason = writer_->write(queue_, kWriteBytesPerFlush, counters_, &full_);
-  } while (reason == nullptr && full_ && !writer_->sleep());
+  const char* reason = writer_->write(queue_, kWriteBytesPerFlush, counters_, &full_);
   if (reason != nullptr) return break_down(Status(CANARY_SYSTEM, reason), false);
   if (!full_ && !queue_.empty()) factory_->schedule(*this);  // more than one turn's share
 }
@@ -186,9 +184,18 @@ bool ShmLane::give_up_on_reader(const Place& place, std::uint32_t tries) {
 
 // --- receiving ----------------------------------------------------------------------------------------------------------
 
-std::size_t ShmLane::on_bell() {
+bool ShmLane::ready() const { return state_ == State::kUp && (reader_->ready() || (full_ && writer_->ready())); }
+
+bool ShmLane::sleep() {
+  if (state_ != State::kUp) return true;
+  const bool nothing_to_read = reader_->sleep();
+  return (!full_ || writer_->sleep()) && nothing_to_read;
+}
+
+std::size_t ShmLane::on_rings() {
   if (state_ != State::kUp) return 0;
   std::size_t handled = receive();
+  if (state_ == State::kUp && full_ && !writer_->ready()) return handled + tell_writable();
   if (state_ == State::kUp && !queue_.empty()) {
     const std::size_t before = queue_.bytes();
     write_queue();
@@ -207,7 +214,7 @@ std::size_t ShmLane::on_pending() {
     return 1;
   }
   if (state_ == State::kEnding) return receive();
-  return on_bell();
+  return on_rings();
 }
 
 std::size_t ShmLane::receive() {
@@ -232,7 +239,7 @@ std::size_t ShmLane::receive() {
       go_down(gone(reader_->mid_frame()), true);
       return handled + 1;
     }
-    if (state_ != State::kUp || reader_->sleep()) return handled;
+    if (state_ != State::kUp || !reader_->ready()) return handled;
   }
   return handled;
 }
@@ -314,9 +321,7 @@ void ShmLane::on_frame(const wire::Header& header, const Arrival& arrival) {
 // --- going down ---------------------------------------------------------------------------------------------------------
 
 std::size_t ShmLane::on_time_out(Nanos limit) {
-  go_down(Status(CANARY_SYSTEM,
-                 "no answer through shared memory within " + std::to_string(limit.count / 1'000'000) + " ms"),
-          false);
+  go_down(Status(CANARY_SYSTEM, "no answer through shared memory within " + milliseconds(limit)), false);
   return 1;
 }
 

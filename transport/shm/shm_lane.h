@@ -54,8 +54,12 @@ class ShmLane final : public Lane, private shm::RingHandler, private shm::Refere
 
   // For the factory, from within its poll(). Each returns the number of events it handled.
   std::size_t on_socket();
-  std::size_t on_bell();
+  std::size_t on_rings();
   std::size_t on_pending();
+  // The peer has moved a counter that we wait for. Looks at memory only.
+  bool ready() const;
+  // Asks for the bell when it does. False: it has.
+  bool sleep();
   std::size_t on_time_out(Nanos limit);
 
   // Dialling side: makes the memory and offers it.
@@ -84,7 +88,7 @@ class ShmLane final : public Lane, private shm::RingHandler, private shm::Refere
   shm::Segment segment_;
   State state_;
   bool refused_ = false;  // send() said no: on_writable is owed
-  bool full_ = false;     // the ring had no room: the bell is awaited
+  bool full_ = false;     // the ring had no room: half of it is awaited
   bool pending_ = false;  // in the factory's pending list
   bool broken_hangup_ = false;
   const int rail_;

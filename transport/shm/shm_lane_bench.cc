@@ -54,7 +54,7 @@ ShmOptions options(std::uint8_t number, const Job& job, shm::ArenaStore* arenas)
 }
 
 void poll_or_sleep(LaneFactory& factory, Nanos now) {
-  if (factory.poll(now) != 0) return;
+  if (factory.poll(now) != 0 || !factory.prepare_to_sleep()) return;
   pollfd entry{factory.poll_fd(), POLLIN, 0};
   ::poll(&entry, 1, 100);
 }

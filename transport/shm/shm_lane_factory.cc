@@ -19,6 +19,8 @@ constexpr Nanos kAcceptPause = 100_ms;
 constexpr std::uint16_t kRailPort = 1;
 // Keys below 2^32: listeners by index, and the doorbell; above: lanes, the highest bit telling bell from socket.
 constexpr std::uint64_t kDoorbellKey = 0xffffffff;
+// While nobody sleeps only dials and hang-ups come through the kernel: it is asked seldom.
+constexpr Nanos kQuestionInterval = 50_us;
 constexpr std::uint64_t kBellBit = std::uint64_t{1} << 63;
 constexpr std::uint32_t kGenerations = 0x7fffffff;
 
@@ -181,7 +183,7 @@ void ShmLaneFactory::schedule(ShmLane& lane) {
     std::erase_if(pending_, [this](std::uint64_t key) { return find(key) == nullptr; });
   }
   pending_.push_back(lane.key_);
-  if (!in_poll_) shm::ring(doorbell_.fd());
+  if (asleep_ && !in_poll_) shm::ring(doorbell_.fd());
 }
 
 void ShmLaneFactory::arena_is_gone(std::uint32_t id) {
@@ -194,23 +196,9 @@ std::size_t ShmLaneFactory::poll(Nanos now) {
   CANARY_CHECK(!in_poll_, "poll() was called from within poll()");
   in_poll_ = true;
   handled_ = 0;
-  resume_listeners(now);
-  epoll_event events[kEventsPerPoll];
-  const int count = ::epoll_wait(epoll_.fd(), events, kEventsPerPoll, 0);
-  for (int i = 0; i < count; ++i) {
-    const std::uint64_t key = events[i].data.u64;
-    if (key == kDoorbellKey) continue;
-    if (key < kDoorbellKey) {
-      accept_some(*listeners_[key], now);
-    } else if ((key & kBellBit) != 0) {
-      visit(key & ~kBellBit, [](ShmLane& lane) { return lane.on_bell(); });
-    } else {
-      ShmLane* lane = find(key);
-      const bool greeting = lane != nullptr && lane->state_ == ShmLane::State::kGreeting;
-      visit(key, [](ShmLane& ready) { return ready.on_socket(); });
-      if (greeting && lane->state_ != ShmLane::State::kGreeting) hand_over(*lane);
-    }
-  }
+  if (asleep_ || now >= next_question_) ask_kernel(now);
+  asleep_ = false;
+  look_at_rings();
   if (!pending_.empty()) {
     pending_now_.swap(pending_);
     for (std::size_t i = 0; i < pending_now_.size(); ++i) {  // by index: a callback may dial, which reserves more
@@ -223,8 +211,43 @@ std::size_t ShmLaneFactory::poll(Nanos now) {
   }
   if (!waiting_.empty()) check_waiting(now);
   in_poll_ = false;
-  if (!pending_.empty()) shm::ring(doorbell_.fd());
   return handled_;
+}
+
+bool ShmLaneFactory::prepare_to_sleep() {
+  asleep_ = true;
+  bool nothing = pending_.empty();
+  for (const Slot& slot : slots_) {
+    if (slot.lane != nullptr && !slot.lane->sleep()) nothing = false;
+  }
+  return nothing;
+}
+
+// Dials, first words, hang-ups, arenas. A bell or the doorbell says only that there is something in memory.
+void ShmLaneFactory::ask_kernel(Nanos now) {
+  next_question_ = now + kQuestionInterval;
+  resume_listeners(now);
+  epoll_event events[kEventsPerPoll];
+  const int count = ::epoll_wait(epoll_.fd(), events, kEventsPerPoll, 0);
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t key = events[i].data.u64;
+    if (key == kDoorbellKey || (key & kBellBit) != 0) continue;
+    if (key < kDoorbellKey) {
+      accept_some(*listeners_[key], now);
+    } else {
+      ShmLane* lane = find(key);
+      const bool greeting = lane != nullptr && lane->state_ == ShmLane::State::kGreeting;
+      visit(key, [](ShmLane& ready) { return ready.on_socket(); });
+      if (greeting && lane->state_ != ShmLane::State::kGreeting) hand_over(*lane);
+    }
+  }
+}
+
+void ShmLaneFactory::look_at_rings() {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {  // by index: a callback may dial, which adds one
+    ShmLane* lane = slots_[i].lane;
+    if (lane != nullptr && lane->ready()) visit(lane->key_, [](ShmLane& ready) { return ready.on_rings(); });
+  }
 }
 
 template <typename Work>

@@ -47,6 +47,7 @@ class ShmLaneFactory final : public LaneFactory {
   std::size_t poll(Nanos now) override;
   Nanos next_deadline() const override;
   int poll_fd() const override { return epoll_.fd(); }
+  bool prepare_to_sleep() override;
   const char* name() const override { return "shm"; }
   std::uint64_t kernel_tx_bytes(int) const override { return 0; }
 
@@ -75,6 +76,8 @@ class ShmLaneFactory final : public LaneFactory {
   enum class Origin : std::uint8_t { kDialled, kRefused, kAccepted };
   Result<std::unique_ptr<ShmLane>> adopt(shm::Descriptor socket, Origin origin, int rail, int peer_pid);
   void hand_over(ShmLane& lane);
+  void ask_kernel(Nanos now);
+  void look_at_rings();
   void check_waiting(Nanos now);
   template <typename Work>
   void visit(std::uint64_t key, Work work);
@@ -89,7 +92,7 @@ class ShmLaneFactory final : public LaneFactory {
   Rail rail_;
   LaneAcceptor* acceptor_ = nullptr;
   shm::Descriptor epoll_;
-  shm::Descriptor doorbell_;  // makes poll_fd() readable when a lane waits for poll() and nothing else says so
+  shm::Descriptor doorbell_;  // wakes a sleeper when a lane waits for poll() and nothing else says so
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_slots_;
@@ -99,6 +102,8 @@ class ShmLaneFactory final : public LaneFactory {
   std::vector<std::unique_ptr<ShmLane>> greeting_;  // accepted ones among them
   std::uint16_t next_control_port_ = 2;
   std::uint32_t lane_count_ = 0;
+  Nanos next_question_;  // to the kernel; a sleep ends with one
+  bool asleep_ = true;   // or may be: since prepare_to_sleep()
   std::size_t handled_ = 0;
   const ShmLane* in_callback_ = nullptr;
   bool in_poll_ = false;

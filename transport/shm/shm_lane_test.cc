@@ -111,6 +111,35 @@ TEST_F(ShmPair, AReferenceLandsInItsSpan) {
   EXPECT_EQ(place.back(), std::byte{0x5a});
 }
 
+// In every form that a payload can take: in the slot, in the ring, into a span, by reference.
+TEST_F(ShmPair, APayloadWithoutItsChecksumIsTakenAsItIs) {
+  constexpr std::size_t kSizes[] = {100, 3000, 200'000, 800'000};
+  std::vector<std::byte> place(800'000);
+  std::byte* memory = arena(0, 800'000);
+  for (const bool span : {false, true}) {
+    far_sink_.landing_hook = [&](const wire::Header&) {
+      return Landing{.kind = span ? Landing::Kind::kSpan : Landing::Kind::kSlot, .data = place.data()};
+    };
+    for (const bool reference : {false, true}) {
+      for (const std::size_t size : kSizes) {
+        const auto want = pattern_bytes(static_cast<std::uint32_t>(size), size);
+        if (reference) std::copy(want.begin(), want.end(), memory);
+        wire::Header header = make_header(1, want);
+        header.flags |= wire::kUnchecked | wire::kSequenced;
+        header.payload_crc32 = 0;
+        wire::seal(header);
+        const int before = far_sink_.frames;
+        ASSERT_TRUE(near_->send(header, reference ? memory : want.data(), 0));
+        near_->flush(fixture_.now());
+        ASSERT_TRUE(run_until([&] { return far_sink_.frames == before + 1; }));
+        EXPECT_TRUE(far_sink_.received.back().intact) << size;
+        EXPECT_EQ(far_sink_.received.back().payload, want) << size;
+      }
+    }
+  }
+  EXPECT_EQ(far().counters().payload_errors, 0u);
+}
+
 TEST_F(ShmPair, ACancelledReferenceIsNotReadAndLeavesNoFrame) {
   std::byte* memory = arena(0, 1 << 20);
   std::fill_n(memory, 1 << 20, std::byte{0x11});

@@ -71,7 +71,7 @@ class ShmProcess : public ::testing::Test {
       lane.flush(clock.now());
     }
     void step() const {
-      if (factory.poll(clock.now()) != 0) return;
+      if (factory.poll(clock.now()) != 0 || !factory.prepare_to_sleep()) return;
       pollfd entry{factory.poll_fd(), POLLIN, 0};
       ::poll(&entry, 1, 1);
     }
@@ -126,7 +126,7 @@ class ShmProcess : public ::testing::Test {
     const Nanos end = clock_.now() + limit;
     while (!done()) {
       if (clock_.now() >= end) return false;
-      if (factory_->poll(clock_.now()) != 0) continue;
+      if (factory_->poll(clock_.now()) != 0 || !factory_->prepare_to_sleep()) continue;
       pollfd entry{factory_->poll_fd(), POLLIN, 0};
       ::poll(&entry, 1, 1);
     }

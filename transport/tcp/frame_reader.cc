@@ -87,6 +87,10 @@ const char* FrameReader::start_frame(FrameHandler& handler, LaneCounters& counte
     ++counters.header_errors;
     return reason;
   }
+  if ((header_.flags & wire::kUnchecked) != 0) {
+    ++counters.header_errors;
+    return "no payload crc";
+  }
   landing_ = handler.landing_for(header_);
   switch (landing_.kind) {
     case Landing::Kind::kSpan:

@@ -39,6 +39,7 @@ std::vector<Expected> parse(std::span<const std::uint8_t> stream, const char** r
     Expected frame;
     std::memcpy(&frame.header, stream.data() + at, sizeof frame.header);
     *reason = wire::validate(frame.header);
+    if (*reason == nullptr && (frame.header.flags & wire::kUnchecked) != 0) *reason = "no payload crc";
     if (*reason != nullptr) break;
     at += sizeof frame.header;
     if (stream.size() - at < frame.header.payload_bytes) break;

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/duration_text.h"
 #include "transport/tcp/tcp_lane_factory.h"
 
 namespace canarynet {
@@ -235,9 +236,7 @@ std::size_t TcpLane::finish_connect() {
 }
 
 std::size_t TcpLane::on_connect_timeout(Nanos limit) {
-  go_down(Status(CANARY_SYSTEM,
-                 "no answer to the connection request within " + std::to_string(limit.count / 1'000'000) + " ms"),
-          false);
+  go_down(Status(CANARY_SYSTEM, "no answer to the connection request within " + milliseconds(limit)), false);
   return 1;
 }
 

@@ -84,7 +84,11 @@ TcpLaneFactory::~TcpLaneFactory() {
 }
 
 Status TcpLaneFactory::check_allowed(const Address& address, const char* what) const {
-  if (options_.allow_non_loopback || address.loopback()) return {};
+  return tcp_address_allowed(address, what, options_.allow_non_loopback);
+}
+
+Status tcp_address_allowed(const Address& address, const char* what, bool allow_non_loopback) {
+  if (allow_non_loopback || address.loopback()) return {};
   return Status(CANARY_INSECURE,
                 std::string("tcp: ") + what + " address " + address.to_string() +
                     " is not a loopback address; without a cluster key anybody there could read and forge gradients: "

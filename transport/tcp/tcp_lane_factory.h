@@ -32,6 +32,9 @@ struct TcpOptions {
   std::uint32_t lanes_max = 8192;    // accepted connections beyond are closed at once
 };
 
+// CANARY_INSECURE, naming `what`, where the address is not loopback's and that is not allowed.
+Status tcp_address_allowed(const Address& address, const char* what, bool allow_non_loopback);
+
 class TcpLaneFactory final : public LaneFactory {
  public:
   static Result<std::unique_ptr<TcpLaneFactory>> create(TcpOptions options);

@@ -263,6 +263,24 @@ TEST(FrameReader, RedirectStopsWritingAtOnce) {
   EXPECT_EQ(counters.payload_errors, 0u);
 }
 
+TEST(FrameReader, APayloadWithoutItsChecksumIsRefused) {
+  std::vector<std::byte> discard(32 * 1024);
+  Bytestream stream;
+  const auto payload = lane_test::pattern_bytes(1, 3000);
+  wire::Header unchecked = make_header(1, payload);
+  unchecked.flags |= wire::kUnchecked;
+  wire::seal(unchecked);
+  append_frame(&stream, unchecked, payload);
+  FrameReader reader(wire::kPayloadMax, discard);
+  Collector collector;
+  LaneCounters counters;
+  const char* reason = nullptr;
+  feed(reader, stream, stream.size(), collector, counters, &reason);
+  EXPECT_STREQ(reason, "no payload crc");
+  EXPECT_EQ(counters.header_errors, 1u);
+  EXPECT_EQ(counters.frames_received, 0u);
+}
+
 TEST(FrameReader, NothingAfterABadHeaderIsBelieved) {
   std::vector<std::byte> discard(32 * 1024);
   Bytestream stream;

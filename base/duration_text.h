@@ -1,0 +1,13 @@
+// base/duration_text.h -- how long something took or may take, as messages to users say it.
+#pragma once
+
+#include <string>
+
+#include "base/units.h"
+
+namespace canarynet {
+
+// "250 ms"; rounded down.
+inline std::string milliseconds(Nanos t) { return std::to_string(t.count / 1'000'000) + " ms"; }
+
+}  // namespace canarynet

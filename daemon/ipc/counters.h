@@ -1,0 +1,162 @@
+// daemon/ipc/counters.h -- an engine's counters as they lie in shared memory: one table per engine, in a memfd of its process.
+//
+//   0        8         12            16          24         32 ...
+//   | magic  | version | table bytes | sequence  | updated  | who: pid, role, rank, names | process values | NIC rows | link rows |
+//
+// Found through /proc/PID/fd, where it is called "/memfd:canary-counters (deleted)": nothing is in the file system, and nothing outlives
+// the process. One writer, any number of readers: `sequence` is odd while the table is written; a reader copies the table and takes it when
+// the sequence was even and the same before and after (counters_reader.h).
+// Units: bytes, frames, nanoseconds, bytes per second; instants are of CLOCK_MONOTONIC. Counters begin with the engine and only grow;
+// the table is as old as `updated_ns` says (the writer publishes at a bounded rate, and not while nothing happens).
+// A reader believes nothing: validate() says what is wrong with a copy. Native byte order: it never leaves the host.
+// New metrics take the next free value, which is 0 in older tables; anything else is a new version.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace canarynet::ipc {
+
+inline constexpr const char* kCountersName = "canary-counters";
+inline constexpr std::uint64_t kCountersMagic = 0x3153'5243'594e'4143;  // "CANYCRS1"
+inline constexpr std::uint32_t kCountersVersion = 1;
+
+// What is counted. The table of the same order is below; an exporter's names, units and help texts come from it alone.
+enum class NicMetric : std::uint32_t {
+  kTransmitBytes,
+  kReceiveBytes,
+  kTransmitFrames,
+  kReceiveFrames,
+  kUp,
+  kLanesUp,
+  kNominalRate,
+  kMeasuredRate,
+  kFailovers,
+  kResentLost,
+  kResentStalled,
+  kResentFailover,
+  kResentHedged,
+  kCrcErrors,
+  kHeaderErrors,
+  kCount
+};
+enum class LinkMetric : std::uint32_t {
+  kTransmitBytes,
+  kReceiveBytes,
+  kUp,
+  kSmoothedRtt,
+  kMinimumRtt,
+  kRate,
+  kUnackedBytes,
+  kFailovers,
+  kCount
+};
+enum class ProcessMetric : std::uint32_t {
+  kPeers,
+  kConnections,
+  kOperationsInFlight,
+  kOperations,
+  kOperationFailures,
+  kMessagesInFlight,
+  kMessageBytesInFlight,
+  kMessagesSent,
+  kMessageBytesSent,
+  kMessagesReceived,
+  kMessageBytesReceived,
+  kLinksLeftOut,
+  kCount
+};
+
+enum class MetricKind : std::uint8_t { kCounter, kGauge };
+// Of the stored value; an exporter shows seconds for nanoseconds, as Prometheus wants its base units.
+enum class MetricUnit : std::uint8_t { kNumber, kBytes, kNanos, kBytesPerSecond };
+
+struct MetricInfo {
+  const char* name;   // canary_nic_transmit_bytes_total
+  const char* label;  // beside those of its row: reason="lost"; "" for none
+  MetricKind kind;
+  MetricUnit unit;
+  const char* help;
+};
+// Rows are labelled {device,transport}, links {device,peer}; both also by process.
+std::span<const MetricInfo> nic_metrics();
+std::span<const MetricInfo> link_metrics();
+std::span<const MetricInfo> process_metrics();
+
+enum class Role : std::uint32_t {
+  kRank = 1,      // of a job (canary_init)
+  kEndpoint = 2,  // connections without a job (canary_endpoint_create)
+};
+
+inline constexpr std::size_t kValues = 24;  // per row; those beyond the metrics there are stay 0
+inline constexpr std::size_t kNicsMax = 32;
+inline constexpr std::size_t kLinksMax = 512;  // more are left out, and counted
+
+struct NicRow {
+  char device[32];
+  char transport[16];
+  std::array<std::uint64_t, kValues> values;
+
+  std::uint64_t& at(NicMetric m) { return values[static_cast<std::size_t>(m)]; }
+  std::uint64_t at(NicMetric m) const { return values[static_cast<std::size_t>(m)]; }
+};
+struct LinkRow {
+  std::uint32_t nic;  // row of the local one
+  std::uint32_t lane;
+  char peer[56];    // "rank 3", "hosta:1234"
+  char remote[48];  // NIC or address at the other end
+  std::array<std::uint64_t, kValues> values;
+
+  std::uint64_t& at(LinkMetric m) { return values[static_cast<std::size_t>(m)]; }
+  std::uint64_t at(LinkMetric m) const { return values[static_cast<std::size_t>(m)]; }
+};
+
+struct CountersTable {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t table_bytes;
+  std::uint64_t sequence;    // the writer's
+  std::uint64_t updated_ns;  // when this was published
+  std::uint64_t started_ns;  // when the engine was made
+  std::uint64_t number;      // of the engine in its process, from 1
+  std::int64_t pid;          // as the process sees itself
+  Role role;
+  std::int32_t rank;  // first one served here; -1: no job
+  std::int32_t local_ranks;
+  std::int32_t world_size;
+  std::uint32_t nics;   // rows in use
+  std::uint32_t links;  // rows in use
+  char process[32];     // the program's name
+  char host[64];
+  char build[32];  // "0.1.0"
+  std::array<std::uint64_t, kValues> values;
+  std::array<NicRow, kNicsMax> nic;
+  std::array<LinkRow, kLinksMax> link;
+
+  std::uint64_t& at(ProcessMetric m) { return values[static_cast<std::size_t>(m)]; }
+  std::uint64_t at(ProcessMetric m) const { return values[static_cast<std::size_t>(m)]; }
+  // Whatever is in use, from the front.
+  std::size_t used_bytes() const { return offsetof(CountersTable, link) + links * sizeof(LinkRow); }
+};
+static_assert(std::is_trivially_copyable_v<CountersTable> && std::has_unique_object_representations_v<CountersTable>);
+static_assert(sizeof(NicRow) == 240 && sizeof(LinkRow) == 304);
+static_assert(offsetof(CountersTable, sequence) == 16 && offsetof(CountersTable, process) == 80);
+static_assert(offsetof(CountersTable, nic) == 400 && offsetof(CountersTable, link) % 8 == 0);
+static_assert(sizeof(CountersTable) == 400 + 240 * kNicsMax + 304 * kLinksMax && sizeof(CountersTable) % 8 == 0);
+static_assert(static_cast<std::size_t>(NicMetric::kCount) <= kValues &&
+              static_cast<std::size_t>(LinkMetric::kCount) <= kValues &&
+              static_cast<std::size_t>(ProcessMetric::kCount) <= kValues);
+
+// "" or what makes a copy of `bytes` bytes no table of ours: foreign or cut memory, another version, rows beyond the table, labels that
+// are no text. The values themselves may be anything.
+std::string validate(const CountersTable& copy, std::size_t bytes);
+
+// Copies text, cut to what fits, always terminated, the rest zero; what is no printable ASCII becomes '?'.
+void put_label(std::span<char> label, std::string_view text);
+
+}  // namespace canarynet::ipc

@@ -1,0 +1,61 @@
+// daemon/ipc/counters_fuzz.cc -- any memory as a table of counters: refused with a reason, or a table whose every row and name can be read.
+//
+// First byte: bit 0: the bytes are the whole memory, else the front of one of the right size; bit 1: it is not sealed.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "daemon/ipc/counters_reader.h"
+
+namespace {
+
+void demand(bool holds) {
+  if (!holds) std::abort();
+}
+
+template <std::size_t n>
+void read_label(const char (&label)[n]) {
+  demand(strnlen(label, n) < n);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace canarynet::ipc;
+  if (size == 0) return 0;
+  const bool whole = (data[0] & 1) != 0, sealed = (data[0] & 2) == 0;
+  const int memory = memfd_create(kCountersName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  demand(memory >= 0);
+  const std::size_t bytes = std::min(size - 1, 2 * sizeof(CountersTable));
+  demand(pwrite(memory, data + 1, bytes, 0) == static_cast<ssize_t>(bytes));
+  if (!whole) demand(ftruncate(memory, sizeof(CountersTable)) == 0);
+  if (sealed) demand(fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+  const auto table = std::make_unique<CountersTable>();
+  const auto status = read_counters(memory, table.get());
+  close(memory);
+  if (!status.ok()) {
+    demand(!status.text().empty());
+    return 0;
+  }
+  const CountersTable& t = *table;
+  demand(sealed && t.used_bytes() <= sizeof t && t.nics <= kNicsMax);
+  read_label(t.process);
+  read_label(t.host);
+  read_label(t.build);
+  for (std::uint32_t i = 0; i < t.nics; ++i) {
+    read_label(t.nic[i].device);
+    read_label(t.nic[i].transport);
+  }
+  for (std::uint32_t i = 0; i < t.links; ++i) {
+    demand(t.link[i].nic < t.nics);
+    read_label(t.link[i].peer);
+    read_label(t.link[i].remote);
+  }
+  return 0;
+}

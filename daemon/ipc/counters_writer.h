@@ -1,0 +1,40 @@
+// daemon/ipc/counters_writer.h -- the writing end of a table of counters: a memfd of this process, written by one thread at a time.
+//
+// Memory: the table that is filled is private; publish() copies what is in use to the shared one. The memfd is sealed: it never shrinks
+// under a reader, and (where the kernel can) nobody else writes it. It goes with the writer or its process, whichever ends first.
+// Threads: one at a time. Failures: where the system gives no memory to share, nobody reads the table and everything else goes on.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "base/units.h"
+#include "daemon/ipc/counters.h"
+
+namespace canarynet::ipc {
+
+class CountersWriter {
+ public:
+  // Fills in who this process is; the rest is the caller's.
+  explicit CountersWriter(Role role, Nanos now);
+  CountersWriter(const CountersWriter&) = delete;
+  CountersWriter& operator=(const CountersWriter&) = delete;
+  ~CountersWriter();
+
+  CountersTable& table() { return *table_; }
+  // No system call, no allocation.
+  void publish(Nanos now);
+  // Why nobody can read it; "" where all is well.
+  const std::string& refused() const { return refused_; }
+
+ private:
+  void share();
+
+  std::unique_ptr<CountersTable> table_;
+  std::atomic<std::uint64_t>* words_ = nullptr;  // the shared table
+  int memory_ = -1;
+  std::string refused_;
+};
+
+}  // namespace canarynet::ipc

@@ -1,0 +1,152 @@
+#include "embed/counters.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/log.h"
+
+namespace canarynet {
+namespace {
+
+using ipc::LinkMetric;
+using ipc::NicMetric;
+using ipc::ProcessMetric;
+
+std::uint64_t of(std::int64_t n) { return static_cast<std::uint64_t>(std::max<std::int64_t>(n, 0)); }
+
+}  // namespace
+
+EngineCounters::EngineCounters(const Engine& engine, std::span<const int> ranks, int world_size, Nanos now)
+    : writer_(ipc::Role::kRank, now) {
+  ipc::CountersTable& t = writer_.table();
+  t.rank = ranks.front();
+  t.local_ranks = static_cast<std::int32_t>(ranks.size());
+  t.world_size = world_size;
+  begin(engine.rails(), engine.host_name());
+  publish(engine, now);
+}
+
+EngineCounters::EngineCounters(const Endpoint& endpoint, Nanos now) : writer_(ipc::Role::kEndpoint, now) {
+  begin(endpoint.rails(), endpoint.host_name());
+  publish(endpoint, now);
+}
+
+void EngineCounters::begin(std::span<const Rail> rails, const std::string& host) {
+  if (!writer_.refused().empty()) {
+    log(LogLevel::kInfo, "no counters for canaryctl: %s", writer_.refused().c_str());
+  }
+  ipc::CountersTable& t = writer_.table();
+  ipc::put_label(t.host, host);
+  ipc::put_label(t.build, CANARYNET_VERSION);
+  rails_.resize(std::min(rails.size(), ipc::kNicsMax));
+  t.nics = static_cast<std::uint32_t>(rails_.size());
+  for (std::size_t i = 0; i < rails_.size(); ++i) {
+    ipc::put_label(t.nic[i].device, rails[i].device);
+    ipc::put_label(t.nic[i].transport, rails[i].address.family == Address::Family::kSharedMemory ? "shm" : "tcp");
+    t.nic[i].at(NicMetric::kNominalRate) = of(rails[i].nominal.count);
+  }
+}
+
+// One pass over the paths: each makes a row, and adds to its NIC's.
+template <typename Source>
+void EngineCounters::fill_links(const Source& source) {
+  ipc::CountersTable& t = writer_.table();
+  std::uint64_t left_out = 0;
+  t.links = 0;
+  source.for_each_link([&](const LinkView& link) {
+    const Path& path = link.path;
+    const auto rail = static_cast<std::size_t>(path.spec.local_rail);
+    if (path.spec.local_rail < 0 || rail >= rails_.size()) return;
+    RailStats& sum = rails_[rail];
+    const RailStats before = sum;
+    sum.add(path);
+    if (link.ended || !link.wanted) {
+      sum.rate = before.rate;
+      sum.lanes_up = before.lanes_up;
+      sum.lanes_wanted = before.lanes_wanted;
+    }
+    if (link.ended) return;
+    if (t.links == ipc::kLinksMax) {
+      ++left_out;
+      return;
+    }
+    ipc::LinkRow& row = t.link[t.links++];
+    row.nic = static_cast<std::uint32_t>(rail);
+    row.lane = static_cast<std::uint32_t>(path.spec.lane_index);
+    ipc::put_label(row.peer, link.peer);
+    ipc::put_label(row.remote, link.remote);
+    if (link.remote.empty()) std::snprintf(row.remote, sizeof row.remote, "rail%d", path.spec.remote_rail);
+    const LaneCounters lanes = path.counters();
+    row.at(LinkMetric::kTransmitBytes) = lanes.bytes_sent;
+    row.at(LinkMetric::kReceiveBytes) = lanes.bytes_received;
+    row.at(LinkMetric::kUp) = path.state == Path::State::kUp;
+    row.at(LinkMetric::kSmoothedRtt) = of(path.estimator.srtt().count);
+    row.at(LinkMetric::kMinimumRtt) = of(path.estimator.rtt_min().count);
+    row.at(LinkMetric::kRate) = of(path.estimator.rate().count);
+    row.at(LinkMetric::kUnackedBytes) = path.unacked_bytes;
+    row.at(LinkMetric::kFailovers) = path.failovers;
+  });
+  t.at(ProcessMetric::kLinksLeftOut) = left_out;
+  for (std::size_t i = 0; i < rails_.size(); ++i) {
+    const RailStats& r = rails_[i];
+    ipc::NicRow& row = t.nic[i];
+    row.at(NicMetric::kTransmitBytes) = r.lanes.bytes_sent;
+    row.at(NicMetric::kReceiveBytes) = r.lanes.bytes_received;
+    row.at(NicMetric::kTransmitFrames) = r.lanes.frames_sent;
+    row.at(NicMetric::kReceiveFrames) = r.lanes.frames_received;
+    row.at(NicMetric::kUp) = r.lanes_wanted == 0 || r.lanes_up != 0;
+    row.at(NicMetric::kLanesUp) = r.lanes_up;
+    row.at(NicMetric::kMeasuredRate) = of(r.rate.count);
+    row.at(NicMetric::kFailovers) = r.failovers;
+    const auto reason = [&](Resend why) { return r.resends[static_cast<std::size_t>(why) - 1]; };
+    row.at(NicMetric::kResentLost) = reason(Resend::kLost);
+    row.at(NicMetric::kResentStalled) = reason(Resend::kStalled);
+    row.at(NicMetric::kResentFailover) = reason(Resend::kFailover);
+    row.at(NicMetric::kResentHedged) = reason(Resend::kHedged);
+    row.at(NicMetric::kCrcErrors) = r.lanes.payload_errors;
+    row.at(NicMetric::kHeaderErrors) = r.lanes.header_errors;
+  }
+}
+
+template <typename Source>
+void EngineCounters::fill_messages(const Source& source) {
+  ipc::CountersTable& t = writer_.table();
+  const MessageCounters& m = source.message_counters();
+  t.at(ProcessMetric::kMessagesInFlight) = source.messages_in_flight();
+  t.at(ProcessMetric::kMessageBytesInFlight) = m.sending_bytes;
+  t.at(ProcessMetric::kMessagesSent) = m.sent;
+  t.at(ProcessMetric::kMessageBytesSent) = m.sent_bytes;
+  t.at(ProcessMetric::kMessagesReceived) = m.received;
+  t.at(ProcessMetric::kMessageBytesReceived) = m.received_bytes;
+}
+
+void EngineCounters::finish(Nanos now) {
+  writer_.publish(now);
+  next_ = now + kInterval;
+}
+
+void EngineCounters::publish(const Engine& engine, Nanos now) {
+  std::fill(rails_.begin(), rails_.end(), RailStats{});
+  fill_links(engine);
+  fill_messages(engine);
+  const Engine::Counters c = engine.counters();
+  ipc::CountersTable& t = writer_.table();
+  t.at(ProcessMetric::kPeers) = c.peers;
+  t.at(ProcessMetric::kOperationsInFlight) = c.operations_in_flight;
+  t.at(ProcessMetric::kOperations) = c.operations;
+  t.at(ProcessMetric::kOperationFailures) = c.operation_failures;
+  finish(now);
+}
+
+void EngineCounters::publish(const Endpoint& endpoint, Nanos now) {
+  for (std::size_t i = 0; i < rails_.size(); ++i) rails_[i] = endpoint.ended_stats(i);
+  fill_links(endpoint);
+  fill_messages(endpoint);
+  const Endpoint::Counters c = endpoint.counters();
+  ipc::CountersTable& t = writer_.table();
+  t.at(ProcessMetric::kPeers) = c.peers;
+  t.at(ProcessMetric::kConnections) = c.connections;
+  finish(now);
+}
+
+}  // namespace canarynet

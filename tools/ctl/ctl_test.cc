@@ -1,0 +1,218 @@
+// canaryctl's parts: rates out of two looks, what text and JSON say of them, the command line, the facts of this host.
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "tools/ctl/info.h"
+#include "tools/ctl/options.h"
+#include "tools/ctl/view.h"
+
+namespace canarynet::ctl {
+namespace {
+
+using ipc::CountersTable;
+using ipc::LinkMetric;
+using ipc::NicMetric;
+using ipc::ProcessMetric;
+
+// A rank with two NICs and a link, `mb` megabytes into its life.
+std::unique_ptr<CountersTable> table(std::uint64_t updated_ms, std::uint64_t mb) {
+  auto t = std::make_unique<CountersTable>();
+  t->role = ipc::Role::kRank;
+  t->rank = 2;
+  t->local_ranks = 1;
+  t->world_size = 4;
+  t->number = 1;
+  t->started_ns = 5;
+  t->updated_ns = updated_ms * 1'000'000;
+  ipc::put_label(t->process, "train");
+  ipc::put_label(t->host, "host-b");
+  t->nics = 2;
+  ipc::put_label(t->nic[0].device, "nic0");
+  ipc::put_label(t->nic[0].transport, "tcp");
+  t->nic[0].at(NicMetric::kUp) = 1;
+  t->nic[0].at(NicMetric::kLanesUp) = 3;
+  t->nic[0].at(NicMetric::kTransmitBytes) = mb * 1'000'000;
+  t->nic[0].at(NicMetric::kReceiveBytes) = mb * 500'000;
+  t->nic[0].at(NicMetric::kNominalRate) = 1'250'000'000;
+  t->nic[0].at(NicMetric::kMeasuredRate) = 62'500'000;
+  ipc::put_label(t->nic[1].device, "nic1");
+  t->nic[1].at(NicMetric::kFailovers) = 2;
+  t->nic[1].at(NicMetric::kResentFailover) = 7;
+  t->nic[1].at(NicMetric::kResentLost) = 1;
+  t->links = 1;
+  ipc::put_label(t->link[0].peer, "rank 3");
+  ipc::put_label(t->link[0].remote, "nic0");
+  t->link[0].at(LinkMetric::kUp) = 1;
+  t->link[0].at(LinkMetric::kSmoothedRtt) = 310'000;
+  t->link[0].at(LinkMetric::kRate) = 62'500'000;
+  t->link[0].at(LinkMetric::kTransmitBytes) = mb * 1'000'000;
+  return t;
+}
+
+Look look_at(std::int64_t taken_ms, std::unique_ptr<CountersTable> t, int pid = 1234) {
+  Look look;
+  look.taken = Nanos{taken_ms * 1'000'000};
+  if (t) look.scan.tables.push_back({pid, std::move(t)});
+  return look;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(CtlView, RatesAreOfTheWritersTimeBetweenTheLooks) {
+  const Look before = look_at(1050, table(1000, 10)), after = look_at(2050, table(2000, 60));
+  const auto engines = compare(before, after);
+  ASSERT_EQ(engines.size(), 1u);
+  // Written at 1000 ms, read at 1050: what came since was moved from 1050 on.
+  EXPECT_NEAR(*engines[0].rate(0, NicMetric::kTransmitBytes), 50e6 / 0.95, 1);
+  EXPECT_NEAR(*engines[0].rate(0, NicMetric::kReceiveBytes), 25e6 / 0.95, 1);
+  EXPECT_NEAR(*engines[0].utilisation(0), 50e6 / 0.95 / 62.5e6, 1e-6)
+      << "of what was measured, not of what its driver says";
+  EXPECT_FALSE(engines[0].utilisation(1).has_value()) << "nothing is known of it";
+  EXPECT_EQ(engines[0].rate(1, NicMetric::kTransmitBytes), 0.0);
+}
+
+TEST(CtlView, WhatWasNotWrittenSinceMovesNothing) {
+  const Look before = look_at(5000, table(1000, 10)), after = look_at(6000, table(1000, 10));
+  EXPECT_EQ(compare(before, after)[0].rate(0, NicMetric::kTransmitBytes), 0.0);
+}
+
+TEST(CtlView, AnIdleTimeBeforeTheFirstLookDoesNotThinTheRate) {
+  const Look before = look_at(60'000, table(1000, 10)), after = look_at(61'000, table(61'000, 110));
+  EXPECT_NEAR(*compare(before, after)[0].rate(0, NicMetric::kTransmitBytes), 100e6, 1);
+}
+
+TEST(CtlView, ANewProcessAndOneThatTookItsPidHaveNoRatesYet) {
+  const Look nothing = look_at(1000, nullptr), after = look_at(2000, table(2000, 60));
+  EXPECT_FALSE(compare(nothing, after)[0].rate(0, NicMetric::kTransmitBytes).has_value());
+  auto other = table(900, 10);
+  other->started_ns = 4;
+  const Look before = look_at(1000, std::move(other));
+  EXPECT_FALSE(compare(before, after)[0].rate(0, NicMetric::kTransmitBytes).has_value());
+  EXPECT_EQ(compare(after, nothing).size(), 0u) << "one that has gone is not listed";
+}
+
+TEST(CtlView, CountersThatFallAndValuesOfAnySizeAreShownWithoutHarm) {
+  auto mad = table(2000, 60);
+  for (auto& n : mad->nic) n.values.fill(std::numeric_limits<std::uint64_t>::max());
+  for (auto& l : mad->link) l.values.fill(std::numeric_limits<std::uint64_t>::max());
+  mad->values.fill(std::numeric_limits<std::uint64_t>::max());
+  mad->rank = std::numeric_limits<std::int32_t>::min();
+  mad->local_ranks = std::numeric_limits<std::int32_t>::max();
+  const Look before = look_at(1000, table(900, 10)), after = look_at(2000, std::move(mad));
+  EXPECT_TRUE(has(top_text(before, after, 8), "nic0"));
+  EXPECT_FALSE(nlohmann::json::parse(top_json(before, after)).empty());
+  EXPECT_EQ(compare(after, before)[0].rate(0, NicMetric::kTransmitBytes), 0.0);
+  auto endless = table(std::numeric_limits<std::uint64_t>::max() / 1'000'000, 60);
+  EXPECT_TRUE(compare(before, look_at(2000, std::move(endless)))[0].rate(0, NicMetric::kTransmitBytes).has_value());
+}
+
+TEST(CtlView, TheTableHasARowPerNicAndTellsWhatIsDown) {
+  Look before = look_at(1000, table(1000, 10)), after = look_at(2000, table(2000, 60));
+  after.scan.notes.push_back("pid 77, descriptor 5: counters: it has version 9");
+  after.scan.hidden = 2;
+  const std::string text = top_text(before, after, 8);
+  EXPECT_TRUE(has(text, "1 engine, over 1.0 s")) << text;
+  EXPECT_TRUE(has(text,
+                  "   1234 train           rank 2 of 4    host-b       nic0       tcp  up      50.0 MB   25.0 MB   80% "
+                  "    3       0         0"))
+      << text;
+  EXPECT_TRUE(has(text, "nic1            DOWN        0 B       0 B     -     0       8         2")) << text;
+  EXPECT_TRUE(has(text, "nic0 > rank 3 nic0: up, rtt 310 us, gives 62.5 MB/s")) << text;
+  EXPECT_TRUE(has(text, "passed over: pid 77, descriptor 5: counters: it has version 9\n")) << text;
+  EXPECT_TRUE(has(text, "2 processes of other users can't be looked into")) << text;
+  EXPECT_FALSE(has(top_text(before, after, 0), "rank 3")) << "no links asked for";
+  EXPECT_TRUE(has(top_text(look_at(0, nullptr), look_at(1000, nullptr), 8), "no process here has counters of Canary"));
+}
+
+TEST(CtlView, JsonHasEveryMetricUnderItsExportedName) {
+  const auto json = nlohmann::json::parse(top_json(look_at(1000, table(1000, 10)), look_at(2000, table(2000, 60))));
+  EXPECT_EQ(json["interval_seconds"], 1.0);
+  const auto& e = json["engines"][0];
+  EXPECT_EQ(e["pid"], 1234);
+  EXPECT_EQ(e["role"], "rank");
+  EXPECT_EQ(e["rank"], 2);
+  const auto& nic = e["nics"][0];
+  EXPECT_EQ(nic["device"], "nic0");
+  EXPECT_EQ(nic["transmit_bytes_per_second"], 50e6);
+  EXPECT_EQ(nic["utilisation_ratio"], 0.8);
+  EXPECT_EQ(nic["metrics"]["canary_nic_transmit_bytes_total"], 60'000'000);
+  EXPECT_EQ(e["nics"][1]["metrics"]["canary_piece_retransmits_total{reason=\"failover\"}"], 7);
+  EXPECT_TRUE(e["nics"][1]["utilisation_ratio"].is_null());
+  EXPECT_EQ(e["links"][0]["metrics"]["canary_link_smoothed_rtt_seconds"], 310'000 * 1e-9);
+  EXPECT_EQ(e["links"][0]["transmit_bytes_per_second"], 50e6);
+  for (const auto& m : ipc::nic_metrics()) {
+    const std::string key = *m.label == '\0' ? m.name : std::string(m.name) + "{" + m.label + "}";
+    EXPECT_TRUE(nic["metrics"].contains(key)) << key;
+  }
+  EXPECT_EQ(
+      nlohmann::json::parse(top_json(
+          look_at(0, nullptr), look_at(1000, table(900, 1))))["engines"][0]["nics"][0]["transmit_bytes_per_second"],
+      nullptr);
+}
+
+TEST(CtlView, BytesAreWrittenShort) {
+  EXPECT_EQ(bytes_text(0), "0 B");
+  EXPECT_EQ(bytes_text(999), "999 B");
+  EXPECT_EQ(bytes_text(1000), "1.0 kB");
+  EXPECT_EQ(bytes_text(62'500'000), "62.5 MB");
+  EXPECT_EQ(bytes_text(999'700'000), "1.0 GB");
+  EXPECT_EQ(bytes_text(1.8e19), "18.0 EB");
+}
+
+TEST(CtlOptions, AreReadAndWrongOnesNamed) {
+  const auto o = parse_ctl_options({"top", "--once", "--json", "--interval", "250ms", "--pid", "12", "--links", "3"});
+  ASSERT_EQ(o.exit_status, -1) << o.text;
+  EXPECT_TRUE(o.options.once && o.options.json);
+  EXPECT_EQ(o.options.interval, 250_ms);
+  EXPECT_EQ(o.options.pid, 12);
+  EXPECT_EQ(o.options.links, 3);
+  EXPECT_EQ(parse_ctl_options({"info"}).options.command, Command::kInfo);
+  const auto wrong = [](const std::vector<std::string>& arguments, const std::string& says) {
+    const auto p = parse_ctl_options(arguments);
+    EXPECT_EQ(p.exit_status, 2) << says;
+    EXPECT_TRUE(has(p.text, says)) << p.text;
+  };
+  wrong({"top", "--interval", "10ms"}, "--interval 10ms: takes a time from 100ms to 1h");
+  wrong({"top", "--interval", "soon"}, "--interval soon: takes");
+  wrong({"top", "--pid", "0"}, "--pid 0: takes a whole number from 1");
+  wrong({"top", "--links", "-1"}, "--links -1: takes");
+  wrong({"tip"}, "--help");
+  wrong({}, "subcommand");
+  const auto help = parse_ctl_options({"--help"});
+  EXPECT_EQ(help.exit_status, 0);
+  EXPECT_TRUE(has(help.text, "canaryctl top --once --json")) << help.text;
+}
+
+TEST(CtlInfo, ListsDependenciesKernelAndNics) {
+  auto facts = build_facts("zlib=found (1.2)|benchmark=not found: no bench");
+  ASSERT_EQ(facts.size(), 4u);
+  EXPECT_EQ(facts[2].name, "zlib");
+  EXPECT_EQ(facts[3].value, "not found: no bench");
+  const auto kernel = kernel_facts();
+  const auto value = [&](const std::string& name) {
+    for (const Fact& f : kernel) {
+      if (f.name == name) return f.value;
+    }
+    return std::string("missing");
+  };
+  EXPECT_TRUE(has(value("release"), "Linux")) << value("release");
+  EXPECT_TRUE(has(value("reductions"), "scalar")) << value("reductions");
+  EXPECT_NE(value("sealed shared memory"), "missing");
+  EXPECT_NE(value("network namespaces"), "missing");
+  setenv("CANARY_RAILS", "lo,127.9.0.1/24", 1);
+  bool ok = false;
+  std::string text = info_text(nic_facts(&ok));
+  EXPECT_TRUE(ok) << text;
+  EXPECT_TRUE(has(text, "127.0.0.1/8, speed unknown, rail 0")) << text;
+  EXPECT_TRUE(has(text, "lo:1")) << text;
+  setenv("CANARY_RAILS", "nosuchnic", 1);
+  text = info_text(nic_facts(&ok));
+  EXPECT_FALSE(ok);
+  EXPECT_TRUE(has(text, "CANARY_RAILS=\"nosuchnic\"")) << text;
+  unsetenv("CANARY_RAILS");
+}
+
+}  // namespace
+}  // namespace canarynet::ctl

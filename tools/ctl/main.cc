@@ -1,0 +1,90 @@
+// canaryctl: looks into running processes. `canaryctl --help` and docs/canaryctl.md say how to use it.
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "base/clock.h"
+#include "tools/ctl/info.h"
+#include "tools/ctl/options.h"
+#include "tools/ctl/view.h"
+
+namespace canarynet::ctl {
+namespace {
+
+constexpr int kNotThere = 1;
+
+int fail(const std::string& text) {
+  std::fprintf(stderr, "canaryctl: %s\n", text.c_str());
+  return kNotThere;
+}
+
+void sleep_for(Nanos t) {
+  timespec left{static_cast<time_t>(t.count / 1'000'000'000), static_cast<long>(t.count % 1'000'000'000)};
+  while (nanosleep(&left, &left) != 0) continue;
+}
+
+Result<Look> look(const CtlOptions& options) {
+  const SystemClock clock;
+  auto scan = ipc::scan_counters(options.pid);
+  if (!scan.ok()) return scan.status();
+  return Look{scan.take(), clock.now()};
+}
+
+int top(const CtlOptions& options) {
+  auto first = look(options);
+  if (!first.ok()) return fail(first.status().text());
+  Look before = first.take();
+  const std::string who = "pid " + std::to_string(options.pid);
+  if (options.pid != 0 && before.scan.tables.empty()) {
+    if (!before.scan.notes.empty()) return fail(before.scan.notes.front());
+    return fail(who + (before.scan.hidden != 0 ? " belongs to another user: its counters can't be read"
+                                               : " has no counters: it has ended, or does not use libcanarynet"));
+  }
+  const bool clears = isatty(STDOUT_FILENO) != 0 && !options.once && !options.json;
+  for (;;) {
+    sleep_for(options.interval);
+    auto next = look(options);
+    if (!next.ok()) return fail(next.status().text());
+    Look after = next.take();
+    if (options.pid != 0 && after.scan.tables.empty()) {
+      std::fprintf(stderr, "canaryctl: %s has ended\n", who.c_str());
+      return 0;
+    }
+    if (clears) std::fputs("\x1b[H\x1b[2J", stdout);
+    std::fputs((options.json ? top_json(before, after) : top_text(before, after, options.links)).c_str(), stdout);
+    if (!options.once && !options.json && !clears) std::fputs("\n", stdout);
+    if (std::fflush(stdout) != 0) return fail("can't write to standard output");
+    if (options.once) return 0;
+    before = std::move(after);
+  }
+}
+
+int info() {
+  auto facts = build_facts(CANARYNET_DEPENDENCIES);
+  const auto kernel = kernel_facts();
+  bool ok = false;
+  const auto nics = nic_facts(&ok);
+  facts.insert(facts.end(), kernel.begin(), kernel.end());
+  facts.insert(facts.end(), nics.begin(), nics.end());
+  std::fputs(info_text(facts).c_str(), stdout);
+  return ok ? 0 : kNotThere;
+}
+
+}  // namespace
+}  // namespace canarynet::ctl
+
+int main(int argc, char** argv) {
+  using namespace canarynet::ctl;
+  try {
+    const ParsedOptions parsed = parse_ctl_options({argv + 1, argv + argc});
+    if (parsed.exit_status >= 0) {
+      std::fputs(parsed.text.c_str(), parsed.exit_status == 0 ? stdout : stderr);
+      return parsed.exit_status;
+    }
+    return parsed.options.command == Command::kInfo ? info() : top(parsed.options);
+  } catch (const std::exception& e) {  // memory ran out
+    return fail(e.what());
+  }
+}

@@ -1,0 +1,88 @@
+#include "tools/ctl/options.h"
+
+#include <charconv>
+#include <CLI/CLI.hpp>
+#include <string_view>
+
+#include "base/quantity.h"
+
+namespace canarynet::ctl {
+namespace {
+
+struct Wrong {
+  std::string text;
+};
+[[noreturn]] void wrong(std::string_view option, std::string_view value, const std::string& takes) {
+  throw Wrong{std::string(option) + " " + std::string(value) + ": takes " + takes};
+}
+
+int number(std::string_view option, std::string_view text, int min, int max) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < min || value > max)
+    wrong(option, text, "a whole number from " + std::to_string(min) + " to " + std::to_string(max));
+  return value;
+}
+
+struct Texts {
+  std::string interval, pid, links;
+};
+
+void fill(const Texts& t, CtlOptions* o) {
+  if (!t.interval.empty()) {
+    const auto seconds = seconds_of(t.interval);
+    if (!seconds || *seconds < 0.1 || *seconds > 3600)
+      wrong("--interval", t.interval, "a time from 100ms to 1h such as 2s");
+    o->interval = Nanos::from_seconds(*seconds);
+  }
+  if (!t.pid.empty()) o->pid = number("--pid", t.pid, 1, 1 << 22);
+  if (!t.links.empty()) o->links = number("--links", t.links, 0, 100'000);
+}
+
+constexpr const char* kFooter = R"(
+  canaryctl top                         every process that has counters, live
+  canaryctl top --once --json           one look, for programs
+  canaryctl top --pid 1234 --interval 5s
+  canaryctl info                        what was built, what this kernel offers, which NICs there are
+
+Processes of other users are seen by root only.
+Exit status: 0; 1 what was asked for is not there; 2 wrong arguments.)";
+
+}  // namespace
+
+ParsedOptions parse_ctl_options(const std::vector<std::string>& arguments) {
+  ParsedOptions parsed;
+  CtlOptions& o = parsed.options;
+  Texts t;
+  CLI::App app{"Looks into running processes of Canary, and at what this host offers them.", "canaryctl"};
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  auto* top = app.add_subcommand("top", "bytes per second, state and round trips of every NIC and link");
+  auto* info = app.add_subcommand("info", "versions, dependencies, kernel, NICs");
+  top->add_flag("--once", o.once, "one table, of one interval, then end");
+  top->add_flag("--json", o.json, "a JSON object per table, on a line of its own");
+  top->add_option("--interval", t.interval, "between two tables, 100ms at least [1s]");
+  top->add_option("--pid", t.pid, "one process only; ends with it");
+  top->add_option("--links", t.links, "links shown of each process [8]; JSON has all");
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
+    app.parse(reversed);
+    o.command = info->parsed() ? Command::kInfo : Command::kTop;
+    fill(t, &o);
+  } catch (const CLI::CallForHelp&) {
+    for (auto* command : {top, info}) {
+      if (command->parsed()) parsed.text = command->help();
+    }
+    if (parsed.text.empty()) parsed.text = app.help();
+    parsed.exit_status = 0;
+  } catch (const CLI::Error& e) {
+    parsed.text = std::string("canaryctl: ") + e.what() + " (--help lists what it takes)\n";
+    parsed.exit_status = 2;
+  } catch (const Wrong& e) {
+    parsed.text = "canaryctl: " + e.text + "\n";
+    parsed.exit_status = 2;
+  }
+  return parsed;
+}
+
+}  // namespace canarynet::ctl

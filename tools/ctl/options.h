@@ -1,0 +1,30 @@
+// tools/ctl/options.h -- canaryctl's command line. Pure: nothing is opened, nothing printed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+
+namespace canarynet::ctl {
+
+enum class Command { kTop, kInfo };
+
+struct CtlOptions {
+  Command command = Command::kTop;
+  // top
+  bool once = false;
+  bool json = false;
+  Nanos interval = 1_s;
+  int pid = 0;    // 0: all
+  int links = 8;  // shown per process; JSON has all
+};
+
+struct ParsedOptions {
+  CtlOptions options;
+  std::string text;      // help or error, to be printed
+  int exit_status = -1;  // -1: go on
+};
+ParsedOptions parse_ctl_options(const std::vector<std::string>& arguments);
+
+}  // namespace canarynet::ctl

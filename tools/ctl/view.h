@@ -1,0 +1,43 @@
+// tools/ctl/view.h -- two looks at the counters of this host's processes → rates, as text and as JSON. Pure.
+//
+// Rates are bytes per second between the looks, by the writers' own clocks. A process that was not there at the first look has none.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "daemon/ipc/counters_reader.h"
+
+namespace canarynet::ctl {
+
+struct Look {
+  ipc::CountersScan scan;
+  Nanos taken;
+};
+
+// One engine at the second look; points into both.
+struct EngineView {
+  int pid = 0;
+  const ipc::CountersTable* now = nullptr;
+  const ipc::CountersTable* before = nullptr;  // null: it was not there
+  double seconds = 0;                          // between what the two say; 0: nothing was written since
+
+  const ipc::LinkRow* before_of(const ipc::LinkRow& link) const;  // null: it was not there
+  // What a counter grew by per second.
+  std::optional<double> rate(std::uint64_t value, std::uint64_t value_before) const;
+  std::optional<double> rate(std::uint32_t nic, ipc::NicMetric metric) const;
+  // The busier direction's share of what the NIC is known to give: the measured or the nominal rate, whichever is less.
+  std::optional<double> utilisation(std::uint32_t nic) const;
+};
+
+std::vector<EngineView> compare(const Look& before, const Look& after);
+
+// "1.5 MB", "12 B".
+std::string bytes_text(double bytes);
+std::string top_text(const Look& before, const Look& after, int links_max);
+// One line.
+std::string top_json(const Look& before, const Look& after);
+
+}  // namespace canarynet::ctl
