@@ -1,0 +1,294 @@
+// The plugin's life in a process: threads, reloads, settings, failures that concern no single message. What needs an environment of its
+// own runs in a process of its own.
+#include <dirent.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+
+#include "plugins/nccl/plugin_test_util.h"
+
+namespace canarynet::nccl::test {
+namespace {
+
+using canarynet::test::Process;
+using Environment = std::vector<std::pair<const char*, const char*>>;
+
+int library_threads() {
+  int found = 0;
+  DIR* tasks = opendir("/proc/self/task");
+  for (const dirent* d = nullptr; (d = readdir(tasks)) != nullptr;) {
+    std::ifstream comm("/proc/self/task/" + std::string(d->d_name) + "/comm");
+    std::string name;
+    found += std::getline(comm, name) && name.starts_with("canary");
+  }
+  closedir(tasks);
+  return found;
+}
+
+std::size_t open_files() {
+  std::size_t n = 0;
+  DIR* d = opendir("/proc/self/fd");
+  while (readdir(d) != nullptr) ++n;
+  closedir(d);
+  return n;
+}
+
+bool exchange(const Net& net, const Ends& e) {
+  const auto out = bytes_of(7, 300'000);
+  std::vector<std::uint8_t> in(out.size());
+  void* r = receive(net, e.receive, in.data(), in.size());
+  void* s = send(net, e.send, out.data(), out.size());
+  return wait(net, s) == Result::kSuccess && wait(net, r) == Result::kSuccess && in == out;
+}
+
+void close(const Net& net, const Ends& e) {
+  EXPECT_EQ(net.close_send(e.send), Result::kSuccess);
+  EXPECT_EQ(net.close_receive(e.receive), Result::kSuccess);
+}
+
+// Runs `body` in a process with these variables; "" is its wish.
+std::string in_process(const Environment& environment, const std::function<std::string()>& body) {
+  Process p([&]() -> std::string {
+    for (const auto& [name, value] : environment) {
+      if (value != nullptr) setenv(name, value, 1);
+      if (value == nullptr) unsetenv(name);
+    }
+    const std::string said = body();
+    return said.empty() ? "fine" : said + "\nwarnings: " + Log::text();
+  });
+  return p.report();
+}
+
+TEST(Life, ThreadsAndSocketsBeginWithTheFirstListenAndEndWithTheLastContext) {
+  const auto net = net_of(11);
+  const std::size_t files = open_files();
+  void *one = nullptr, *two = nullptr;
+  ASSERT_EQ(net->init(&one), Result::kSuccess) << Log::text();
+  ASSERT_EQ(net->init(&two), Result::kSuccess) << Log::text();
+  EXPECT_NE(one, two);
+  EXPECT_EQ(library_threads(), 0);
+  EXPECT_EQ(open_files(), files);
+  const Ends there = join(*net, one, two), back = join(*net, two, one);
+  EXPECT_EQ(library_threads(), 1) << "one for all communicators";
+  EXPECT_TRUE(exchange(*net, there));
+  EXPECT_TRUE(exchange(*net, back));
+  close(*net, there);
+  EXPECT_EQ(net->finalize(one), Result::kSuccess);
+  EXPECT_TRUE(exchange(*net, back));
+  EXPECT_EQ(net->finalize(two), Result::kSuccess);
+  EXPECT_EQ(library_threads(), 1) << "a comm is still open";
+  close(*net, back);
+  EXPECT_EQ(library_threads(), 0);
+  EXPECT_EQ(open_files(), files);
+}
+
+TEST(Life, CanBeLoadedFinalizedAndLoadedAgain) {
+  const std::size_t files = open_files();
+  for (int round = 0; round < 4; ++round) {
+    for (const int version : {8, 10, 12}) {
+      void* const again = dlopen(CANARY_NCCL_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+      ASSERT_NE(again, nullptr) << dlerror();
+      const auto net = net_of(version);
+      void* context = nullptr;
+      ASSERT_EQ(net->init(&context), Result::kSuccess);
+      const Ends e = join(*net, context, context);
+      EXPECT_TRUE(exchange(*net, e));
+      close(*net, e);
+      EXPECT_EQ(net->finalize(context), Result::kSuccess);
+      EXPECT_EQ(library_threads(), 0);
+      dlclose(again);
+    }
+  }
+  EXPECT_EQ(open_files(), files);
+}
+
+TEST(Life, FinalizeFreesWhatNcclLeavesBehindWhenItAborts) {
+  const auto net = net_of(11);
+  const std::size_t files = open_files();
+  void* context = nullptr;
+  ASSERT_EQ(net->init(&context), Result::kSuccess);
+  Handle handles[5];
+  for (Handle& handle : handles) {
+    void* listener = nullptr;
+    ASSERT_EQ(net->listen(context, handle.data(), &listener), Result::kSuccess);
+  }
+  void* comm = nullptr;  // asked for once, never again
+  ASSERT_EQ(net->connect(context, handles[0].data(), &comm), Result::kSuccess);
+  EXPECT_EQ(net->finalize(context), Result::kSuccess);
+  EXPECT_EQ(net->finalize(nullptr), Result::kSuccess) << "of a context whose init has failed";
+  EXPECT_EQ(library_threads(), 0);
+  EXPECT_EQ(open_files(), files);
+}
+
+TEST(Life, ManyConnectionsCloseAtOnce) {
+  const auto net = net_of(11);
+  void* context = nullptr;
+  ASSERT_EQ(net->init(&context), Result::kSuccess);
+  std::vector<Ends> ends;
+  for (int i = 0; i < 64; ++i) ends.push_back(join(*net, context, context));
+  for (const Ends& e : ends) EXPECT_TRUE(exchange(*net, e));
+  const auto began = std::chrono::steady_clock::now();
+  for (const Ends& e : ends) close(*net, e);
+  EXPECT_LT(seconds_since(began), sanitized() ? 1.0 : 0.2);
+  EXPECT_EQ(net->finalize(context), Result::kSuccess);
+}
+
+TEST(Settings, AddressesBeyondLoopbackNeedAWord) {
+  std::string device;
+  ifaddrs* all = nullptr;
+  ASSERT_EQ(getifaddrs(&all), 0);
+  for (const ifaddrs* i = all; i != nullptr && device.empty(); i = i->ifa_next) {
+    const bool usable = i->ifa_addr != nullptr && i->ifa_addr->sa_family == AF_INET && (i->ifa_flags & IFF_UP) != 0;
+    if (usable && (i->ifa_flags & IFF_LOOPBACK) == 0) device = i->ifa_name;
+  }
+  freeifaddrs(all);
+  if (device.empty()) GTEST_SKIP() << "this machine has no address beyond loopback";
+  const std::string name = "=" + device;
+  const auto init = [] {
+    void* context = nullptr;
+    return net_of(11)->init(&context);
+  };
+  EXPECT_EQ(in_process({{"NCCL_SOCKET_IFNAME", name.c_str()}},
+                       [&]() -> std::string {
+                         if (init() != Result::kInvalidUsage) return "init was not refused";
+                         for (const char* part : {"CANARY_INSECURE=1", device.c_str(), "not a loopback address"}) {
+                           if (!has(Log::text(), part)) return std::string(part) + " is not told";
+                         }
+                         return "";
+                       }),
+            "fine");
+  EXPECT_EQ(in_process({{"NCCL_SOCKET_IFNAME", name.c_str()}, {"CANARY_INSECURE", "1"}},
+                       [&]() -> std::string {
+                         if (init() != Result::kSuccess) return "init";
+                         return has(Log::text(abi::LogLevel::kInfo), device) ? "" : "the NIC is not told";
+                       }),
+            "fine");
+}
+
+TEST(Settings, CanarysOwnChoiceOfNicsComesBeforeNccls) {
+  EXPECT_EQ(in_process({{"NCCL_SOCKET_IFNAME", "lo"}, {"CANARY_SOCKET_IFNAME", "no-such-nic"}},
+                       []() -> std::string {
+                         void* context = nullptr;
+                         if (net_of(11)->init(&context) != Result::kInvalidUsage) return "init was not refused";
+                         return has(Log::text(), "no-such-nic") ? "" : "its name is not told";
+                       }),
+            "fine");
+  EXPECT_EQ(in_process({{"NCCL_SOCKET_IFNAME", "no-such-nic"}, {"CANARY_RAILS", "127.0.0.1,127.0.0.2"}},
+                       []() -> std::string {
+                         void* context = nullptr;
+                         const auto net = net_of(12);
+                         if (net->init(&context) != Result::kSuccess) return "init";
+                         Speed s;
+                         if (net->properties(0, &s) != Result::kSuccess || s.mbit != 20'000) return "speed";
+                         return has(Log::text(abi::LogLevel::kInfo), "2 NICs") ? "" : "they are not told";
+                       }),
+            "fine");
+}
+
+TEST(Settings, AWrongOneIsNamed) {
+  EXPECT_EQ(in_process({{"CANARY_PIECE_BYTES", "banana"}},
+                       []() -> std::string {
+                         void* context = nullptr;
+                         if (net_of(9)->init(&context) != Result::kInvalidUsage) return "init was not refused";
+                         return has(Log::text(), "CANARY_PIECE_BYTES=\"banana\"") ? "" : "it is not told";
+                       }),
+            "fine");
+}
+
+TEST(Failures, AConnectToAProcessThatHasEndedFailsWithinTwoSeconds) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  Process gone([&]() -> std::string {
+    const auto net = net_of(11);
+    void *context = nullptr, *listener = nullptr;
+    Handle handle;
+    if (net->init(&context) != Result::kSuccess) return "init";
+    if (net->listen(context, handle.data(), &listener) != Result::kSuccess) return "listen";
+    return write(ends[1], handle.data(), handle.size()) == static_cast<ssize_t>(handle.size()) ? "fine" : "write";
+  });
+  EXPECT_EQ(gone.report(), "fine");
+  Handle handle;
+  ASSERT_EQ(read(ends[0], handle.data(), handle.size()), static_cast<ssize_t>(handle.size()));
+  ::close(ends[0]);
+  ::close(ends[1]);
+  EXPECT_EQ(in_process({},
+                       [&]() -> std::string {
+                         const auto net = net_of(11);
+                         void *context = nullptr, *comm = nullptr;
+                         if (net->init(&context) != Result::kSuccess) return "init";
+                         const auto began = std::chrono::steady_clock::now();
+                         Result result = Result::kSuccess;
+                         poll_until([&] {
+                           result = net->connect(context, handle.data(), &comm);
+                           return comm != nullptr || result != Result::kSuccess;
+                         });
+                         if (result != Result::kRemoteError) return "it was not refused";
+                         if (seconds_since(began) > 2) return "after " + std::to_string(seconds_since(began)) + " s";
+                         if (!has(Log::text(), "127.0.0.1:")) return "its address is not told";
+                         return has(Log::text(), "refuses every connection") ? "" : "the reason is not told";
+                       }),
+            "fine");
+}
+
+TEST(Failures, AnAcceptThatNobodyMeetsEnds) {
+  EXPECT_EQ(in_process({{"CANARY_JOIN_TIMEOUT", "200ms"}},
+                       []() -> std::string {
+                         const auto net = net_of(11);
+                         void *context = nullptr, *listener = nullptr, *comm = nullptr;
+                         Handle handle;
+                         if (net->init(&context) != Result::kSuccess) return "init";
+                         if (net->listen(context, handle.data(), &listener) != Result::kSuccess) return "listen";
+                         Result result = Result::kSuccess;
+                         poll_until([&] { return (result = net->accept(listener, &comm)) != Result::kSuccess; });
+                         if (result != Result::kRemoteError) return "it went on";
+                         return has(Log::text(), "CANARY_JOIN_TIMEOUT") ? "" : "the reason is not told";
+                       }),
+            "fine");
+}
+
+TEST(Failures, AStallIsToldWithWhatItWaitsFor) {
+  EXPECT_EQ(in_process({{"CANARY_STALL_WARNING", "200ms"}},
+                       []() -> std::string {
+                         const auto net = net_of(11);
+                         void* context = nullptr;
+                         if (net->init(&context) != Result::kSuccess) return "init";
+                         const Ends e = join(*net, context, context);
+                         std::vector<std::uint8_t> out(1 << 20);
+                         send(*net, e.send, out.data(), out.size());
+                         if (!poll_until([&] { return !Log::text().empty(); }, 10)) return "nothing is told";
+                         for (const char* part : {"send #1 of 1048576 bytes", "the peer has not posted its receive",
+                                                  "links lo", "last heard"}) {
+                           if (!has(Log::text(), part)) return std::string(part) + " is not told";
+                         }
+                         close(*net, e);
+                         return net->finalize(context) == Result::kSuccess ? "" : "finalize";
+                       }),
+            "fine");
+}
+
+TEST(Failures, AbortTheProcessWhereThatIsAskedFor) {
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGABRT, SIG_DFL);
+    setenv("CANARY_ABORT_ON_ERROR", "1", 1);
+    const auto net = net_of(11);
+    void* context = nullptr;
+    net->init(&context);
+    const Ends e = join(*net, context, context);
+    std::vector<std::uint8_t> out(1 << 20), in(10);
+    void* r = receive(*net, e.receive, in.data(), in.size());
+    send(*net, e.send, out.data(), out.size());
+    wait(*net, r);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT) << status;
+}
+
+}  // namespace
+}  // namespace canarynet::nccl::test

@@ -1,0 +1,57 @@
+// plugins/nccl/process_endpoint.h -- the one endpoint of this process, shared by all communicators, devices and plugin versions.
+//
+// What: made by the first listen or connect (never at load, so that a process may fork before), stopped when the last context has ended and
+// the last comm was closed. Without contexts (plugin versions before v11, which know no finalize) the comms alone decide.
+// Threads: any; making and stopping it wait, everybody else's calls do not. Memory: lives as long as the process; has no destructor.
+// Fork: a child has none of its parent's threads. It starts anew; what it inherited is stale (see `generation`) and only forgotten.
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "canarynet/canarynet.h"
+
+namespace canarynet::nccl {
+
+class ProcessEndpoint {
+ public:
+  static ProcessEndpoint& get();
+
+  void add_context();
+  // Stops the endpoint if it was the last user: waits up to half a second until peers have heard.
+  void remove_context();
+
+  // Where an endpoint came from: what was made by another generation must not be used.
+  struct Use {
+    canary_endpoint* endpoint = nullptr;
+    std::uint64_t generation = 0;
+  };
+  // One more user; makes the endpoint if there is none.
+  canary_status acquire(Use* use);
+  // One user less; of a stale generation: nothing. Stops the endpoint as remove_context() does.
+  void release(std::uint64_t generation);
+  bool current(std::uint64_t generation) const { return generation == generation_.load(std::memory_order_relaxed); }
+
+  // Settings and NICs as an endpoint made now would have them; `nics` may be null.
+  static canary_status list_nics(canary_rail* nics, std::size_t capacity, std::size_t* count);
+  static canary_status setting(const char* name, std::int64_t* value);
+
+ private:
+  ProcessEndpoint();
+  canary_status make();
+  void stop_if_unused(std::unique_lock<std::mutex>& lock);
+
+  std::mutex mutex_;
+  canary_endpoint* endpoint_ = nullptr;
+  int contexts_ = 0;
+  int users_ = 0;
+  std::atomic<std::uint64_t> generation_{1};
+  // Of the thread that first loaded us: the endpoint's thread is not to inherit the pinning of NCCL's helpers.
+  cpu_set_t affinity_;
+  bool affinity_known_ = false;
+};
+
+}  // namespace canarynet::nccl

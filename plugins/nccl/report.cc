@@ -1,0 +1,90 @@
+#include "plugins/nccl/report.h"
+
+#include <atomic>
+#include <cstdarg>
+#include <cstdio>
+
+namespace canarynet::nccl {
+namespace {
+
+constexpr const char* kSource = "libnccl-net-canary.so";
+constexpr std::size_t kLineBytes = 2048;
+
+std::atomic<abi::Logger> g_logger{nullptr};
+
+void say(abi::LogLevel level, unsigned long flags, const char* line) {
+  if (const abi::Logger logger = g_logger.load(std::memory_order_acquire))
+    logger(level, flags, kSource, 0, "NET/Canary : %s", line);
+}
+
+void library_line(void*, int level, const char* line, std::size_t length) {
+  char text[kLineBytes];
+  std::snprintf(text, sizeof text, "%.*s", static_cast<int>(length), line);
+  say(level <= 2 ? abi::LogLevel::kWarn : abi::LogLevel::kInfo, abi::kLogNet, text);
+}
+
+}  // namespace
+
+void set_logger(abi::Logger logger) {
+  const abi::Logger before = g_logger.exchange(logger, std::memory_order_acq_rel);
+  if (before == nullptr && logger != nullptr) canary_set_log(library_line, nullptr, 3);
+}
+
+void warn(const char* format, ...) {
+  char line[kLineBytes];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  say(abi::LogLevel::kWarn, abi::kLogNet, line);
+}
+
+void info(unsigned long flags, const char* format, ...) {
+  char line[kLineBytes];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  say(abi::LogLevel::kInfo, flags, line);
+}
+
+abi::Result fail(abi::Result result, const char* format, ...) {
+  char line[kLineBytes];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  say(abi::LogLevel::kWarn, abi::kLogNet, line);
+  return result;
+}
+
+abi::Result fail(const char* what, canary_status status) {
+  canary_error error{};
+  error.struct_size = sizeof error;
+  const bool known = canary_last_error(&error) == CANARY_OK && error.code == status;
+  return fail(result_of(status), "%s: %s", what, known ? error.message : canary_status_name(status));
+}
+
+abi::Result result_of(canary_status status) {
+  switch (status) {
+    case CANARY_OK:
+      return abi::Result::kSuccess;
+    case CANARY_INVALID_ARGUMENT:
+      return abi::Result::kInvalidArgument;
+    case CANARY_INVALID_SETTING:
+    case CANARY_INSECURE:
+    case CANARY_VERSION:
+    case CANARY_MISMATCH:
+      return abi::Result::kInvalidUsage;
+    case CANARY_SYSTEM:
+    case CANARY_LIMIT:
+      return abi::Result::kSystemError;
+    case CANARY_WOULD_BLOCK:
+    case CANARY_INTERNAL:
+      return abi::Result::kInternalError;
+    default:
+      return abi::Result::kRemoteError;  // a peer or the way to it: dead, silent, closed, not to be reached
+  }
+}
+
+}  // namespace canarynet::nccl

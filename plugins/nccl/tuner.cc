@@ -1,0 +1,78 @@
+// The objects that NCCL looks for: ncclTunerPlugin_v4 to _v6. Costs stay NCCL's own unless the user has given a cost model; then those of
+// algorithms that the model knows are replaced, so that NCCL takes the cheapest by it.
+//
+// Threads: one context per communicator. Failures: none; NCCL would pass them on to the application.
+#include <new>
+
+#include "plugins/nccl/cost_model.h"
+#include "plugins/nccl/net.h"
+#include "plugins/nccl/report.h"
+
+namespace canarynet::nccl {
+namespace {
+
+using namespace abi;
+
+struct Tuner {
+  CostModel model;
+  std::size_t ranks;
+  std::size_t nodes;
+};
+
+Result start(void** context, std::size_t ranks, std::size_t nodes, Logger logger) {
+  set_logger(logger);
+  *context = new (std::nothrow) Tuner{read_model(), ranks, nodes};
+  if (const auto* t = static_cast<const Tuner*>(*context); t != nullptr && t->model.set()) {
+    info(kLogInit | kLogTuning, "tuner: %zu ranks on %zu hosts, start-up %u ns, %llu bytes/s per host", ranks, nodes,
+         static_cast<unsigned>(t->model.alpha_ns), static_cast<unsigned long long>(t->model.bytes_per_second));
+  }
+  return Result::kSuccess;
+}
+
+Result init_v4(std::size_t ranks, std::size_t nodes, Logger logger, void** context) {
+  return start(context, ranks, nodes, logger);
+}
+
+Result init(void** context, std::uint64_t, std::size_t ranks, std::size_t nodes, Logger logger, NvlDomains*,
+            TunerConstants*) {
+  return start(context, ranks, nodes, logger);
+}
+
+// Called for every collective. Where the model knows one algorithm of a collective and NCCL offers another that it does not know (those
+// that need special hardware), their costs would not compare: then all stay as they are.
+Result get_collective(void* context, int function, std::size_t bytes, int, float** costs, int algorithms, int protocols,
+                      int, int*) {
+  const auto* t = static_cast<const Tuner*>(context);
+  if (t == nullptr || costs == nullptr || !t->model.set()) return Result::kSuccess;
+  float* const table = reinterpret_cast<float*>(costs);
+  for (const bool edit : {false, true}) {
+    for (int a = 0; a < algorithms; ++a) {
+      for (int p = 0; p < protocols; ++p) {
+        float& cost = table[a * protocols + p];
+        if (cost < 0) continue;
+        const auto ours = cost_us(t->model, static_cast<Function>(function), bytes, t->ranks, t->nodes, a, p);
+        if (!ours) return Result::kSuccess;
+        if (edit) cost = *ours;
+      }
+    }
+  }
+  return Result::kSuccess;
+}
+
+Result finish(void* context) {
+  delete static_cast<Tuner*>(context);
+  return Result::kSuccess;
+}
+
+}  // namespace
+}  // namespace canarynet::nccl
+
+#define CANARY_NCCL_EXPORT extern "C" __attribute__((visibility("default")))
+namespace nccl = canarynet::nccl;
+CANARY_NCCL_EXPORT const nccl::abi::TunerV4 ncclTunerPlugin_v4;
+CANARY_NCCL_EXPORT const nccl::abi::TunerV5 ncclTunerPlugin_v5;
+CANARY_NCCL_EXPORT const nccl::abi::TunerV6 ncclTunerPlugin_v6;
+
+const nccl::abi::TunerV4 ncclTunerPlugin_v4 = {nccl::kName, nccl::init_v4, nccl::get_collective, nccl::finish};
+const nccl::abi::TunerV5 ncclTunerPlugin_v5 = {nccl::kName, nccl::init, nccl::get_collective, nccl::finish};
+const nccl::abi::TunerV6 ncclTunerPlugin_v6 = {nccl::kName, nccl::init, nccl::get_collective, nccl::finish, nullptr};

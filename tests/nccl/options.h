@@ -1,0 +1,55 @@
+// tests/nccl/options.h -- the command line of canary-nccl-harness, checked before anything is loaded.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/nccl/endpoint.h"
+#include "tests/nccl/log.h"
+
+namespace nccltest {
+
+struct Options {
+  std::string mode;
+  std::vector<std::string> plugins;  // one for all ranks, or one per rank
+  int version = 0;                   // 0: the newest exported
+  int ranks = 2;
+  int rank = -1;     // -1: this process forks all ranks
+  std::string meet;  // folder of the bootstrap's sockets
+  int channels = 2;  // connections per neighbour and direction
+  std::string pattern = "ring";
+  int contexts = 1;       // communicators per process
+  int reloads = 1;        // times that the plugin is loaded, used and unloaded
+  std::string dev = "0";  // a device, or "spread"
+  Traffic traffic;
+  std::string size = "mix";
+  std::uint64_t messages = 400;  // per connection, where a mode counts them
+  double seconds = 3;
+  double warmup = 0.5;
+  int depth = kSteps;
+  int group = 1;
+  Check check = Check::kFull;
+  long idle_sleep_us = 0;  // between passes that moved nothing; 0: sched_yield, as NCCL; -1: not even that
+  bool pauses = false;     // the progress thread now and then does nothing for a while, as when the GPU is late
+  std::uint64_t seed = 1;
+  double connect_limit = 20;
+  double stall_limit = 15;
+  double error_limit = 2;  // in which survivors must have an error
+  int repeat = 10;
+  int victim = 1;
+  bool hold = true;  // kill: nobody closes before everybody has heard, as applications that call ncclCommAbort late
+  std::vector<std::string> warn_must;  // regular expressions that the WARN text of a survivor has to match
+  double gap_ms = 0;
+  std::string end_file;  // goodput ends when it is there, --seconds at the latest
+  std::string variant;
+  LogLevel log_level = kLogWarn;
+
+  const std::string& plugin_of(int r) const { return plugins[plugins.size() == 1 ? 0 : static_cast<std::size_t>(r)]; }
+};
+
+// False with `error`; `help` is set where it was asked for.
+bool parse_options(const std::vector<std::string>& arguments, Options* out, std::string* error);
+std::string help_text();
+
+}  // namespace nccltest
