@@ -19,7 +19,7 @@ def perf(canary_run, program, wiring, ranks, *arguments):
     with tempfile.TemporaryDirectory(prefix="canary-alias.") as folder:
         out = os.path.join(folder, "perf.json")
         done = subprocess.run([canary_run, "-n", str(ranks), "--fabric", "alias", *wiring, "--", program, "all_reduce", "-b", str(BYTES),
-                               "-e", str(BYTES), "-n", "8", "-w", "2", "--json=" + out, *arguments],
+                               "-e", str(BYTES), "-n", "24", "-w", "4", "--json=" + out, *arguments],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, env=environment)
         assert done.returncode == 0, done.stdout
         assert ("EMULATED" in done.stdout), done.stdout
@@ -41,7 +41,7 @@ def main():
     assert share > 0.25, "%.2f of the paced rate" % share
     sent = {d: sum(nic["tx_bytes"] for nic in row["nics"] if nic["device"] == d) for d in devices}
     fast = sent["lo:0"] / sum(sent.values())
-    assert 0.65 < fast < 0.95, "lo:0 carried %.0f %%, 80 %% would fit the rates" % (100 * fast)
+    assert 0.6 < fast < 0.97, "lo:0 carried %.0f %%, 80 %% would fit the rates: %s" % (100 * fast, row)
     print("ok   2 hosts x 400 and 100 Mbit/s: %.0f %% of the sum, %.0f %% over the fast one" % (100 * share, 100 * fast))
 
     row = perf(canary_run, program, ["--hosts", "4", "--topology", "bcube:2,2"], 4)

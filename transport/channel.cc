@@ -140,7 +140,7 @@ Path* Channel::choose_path(std::uint32_t bytes, int rail) {
     // An estimate that nothing has confirmed for long gets a chance to be wrong.
     if (p.unacked_bytes == 0 && now_ - p.estimator.sampled_at() > limits::kEstimateStale)
       rate = std::max(rate, best_known);
-    Nanos eta = rate.time_for(Bytes{static_cast<std::int64_t>(p.unacked_bytes + bytes)}) + p.estimator.rtt_min() / 2;
+    Nanos eta = rate.time_for(Bytes{static_cast<std::int64_t>(p.unacked_bytes + bytes)}) + p.estimator.latency() / 2;
     if (rail == p.spec.local_rail) eta = eta - eta / 16;  // a preference, not an order
     if (eta < best_eta) {
       best_eta = eta;
@@ -185,11 +185,11 @@ bool Channel::place(std::uint32_t index, Path& path, bool last_for_now) {
   Path::InFlight& e = path.entry(path.next_sequence);
   e.record = index;
   e.bytes = h.payload_bytes + static_cast<std::uint32_t>(sizeof(wire::Header));
-  e.departure =
-      path.estimator.depart(now_, idle, path.unacked_bytes < static_cast<std::uint64_t>(options_.piece_bytes.count),
-                            ask || h.payload_bytes >= limits::kAckBytes);
-  ++path.next_sequence;
+  const bool limited = path.unacked_bytes < static_cast<std::uint64_t>(options_.piece_bytes.count);
   path.unacked_bytes += e.bytes;
+  e.departure = path.estimator.depart(now_, idle, limited, ask || h.payload_bytes >= limits::kAckBytes,
+                                      Bytes{static_cast<std::int64_t>(path.unacked_bytes)});
+  ++path.next_sequence;
   r.state = Record::State::kInFlight;
   ++r.placements;
   if (r.resent != Resend::kNone) {
@@ -304,7 +304,7 @@ void Channel::hedge(Nanos now) {
       Record& r = records_[e.record];
       if (r.hedged || r.state != Record::State::kInFlight) continue;
       const Nanos spent = now - e.departure.sent;
-      const Nanos there = idle.estimator.rate().time_for(Bytes{e.bytes}) + idle.estimator.rtt_min();
+      const Nanos there = idle.estimator.rate().time_for(Bytes{e.bytes}) + idle.estimator.latency();
       if (wait - spent <= there * 2 + limits::kHedgeMargin) continue;
       r.hedged = true;
       r.resent = Resend::kHedged;
@@ -344,7 +344,8 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
   // A cumulative number we never sent, or beyond the window: a confused peer. Ignoring it leaves everything unacked, which is safe.
   if (later(ack.cumulative, path.next_sequence - 1) || ack.words > wire::kAckWordsMax) return;
   std::uint64_t bytes = 0;
-  PathEstimator::Departure last{Nanos{-1}, {}, 0, false};
+  PathEstimator::Departure last;
+  last.sent = Nanos{-1};
   for (std::uint32_t s = path.first_unacked; !later(s, ack.cumulative) && s != path.next_sequence; ++s) {
     entry_acked(path, s, &bytes, &last);
   }

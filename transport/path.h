@@ -32,24 +32,25 @@ struct PathSpec {
 class PathEstimator {
  public:
   struct Departure {
-    Nanos sent;
-    Nanos delivered_at;  // when `delivered` last changed before this departure
+    Nanos sent{};
+    Nanos delivered_at{};  // when `delivered` last changed before this departure
     std::uint64_t delivered = 0;
     bool limited = false;  // less than a piece was in flight: the sample says little about the link
     bool prompt = true;    // the ack is not held back for company: it tells the round trip
+    Bytes unacked{};       // with this piece: what the link must carry before its ack can come
   };
 
   static constexpr std::int64_t kFirstSampleBytes = 32 * 1024;
 
-  Departure depart(Nanos now, bool idle, bool limited, bool prompt) {
+  Departure depart(Nanos now, bool idle, bool limited, bool prompt, Bytes unacked) {
     if (idle) delivered_at_ = now;
-    return {now, delivered_at_, delivered_, limited, prompt};
+    return {now, delivered_at_, delivered_, limited, prompt, unacked};
   }
   // `bytes` were acked; `last` is the youngest departure among them.
   void on_acked(Nanos now, std::uint64_t bytes, const Departure& last) {
     delivered_ += bytes;
     delivered_at_ = now;
-    if (last.prompt) sample_rtt(now, now - last.sent);
+    if (last.prompt) sample_rtt(now, now - last.sent, last.unacked);
     const Nanos span = now - last.delivered_at;
     if (span.count <= 0) return;
     const Bytes moved{static_cast<std::int64_t>(delivered_ - last.delivered)};
@@ -58,21 +59,22 @@ class PathEstimator {
       if (last.limited && moved.count < kFirstSampleBytes) return;
       rate_ = sample;
     } else if (sample > rate_ || !last.limited) {
-      rate_.count += (sample.count - rate_.count) / 4;
+      rate_.count += (sample.count - rate_.count) / (last.limited ? 2 : 4);  // a lane that is little used gets few samples
     } else {
       return;
     }
     sampled_at_ = now;
   }
-  void sample_rtt(Nanos now, Nanos rtt) {
+  // `unacked`: the bytes that the link carried meanwhile.
+  void sample_rtt(Nanos now, Nanos rtt, Bytes unacked = {}) {
     if (rtt.count < 0) return;
     // A windowed minimum: two buckets of 5 s each.
     if (now - bucket_start_ > 5_s) {
-      rtt_min_[1] = rtt_min_[0];
-      rtt_min_[0] = rtt;
+      fastest_[1] = fastest_[0];
+      fastest_[0] = {rtt, unacked};
       bucket_start_ = now;
-    } else {
-      rtt_min_[0] = std::min(rtt_min_[0], rtt);
+    } else if (rtt < fastest_[0].rtt) {
+      fastest_[0] = {rtt, unacked};
     }
     const Nanos error{std::abs(rtt.count - srtt_.count)};
     if (srtt_.count == 0) {
@@ -88,15 +90,28 @@ class PathEstimator {
   Nanos srtt() const { return srtt_; }
   Nanos rttvar() const { return rttvar_; }
   Nanos rtt_min() const {
-    const Nanos m = std::min(rtt_min_[0], rtt_min_[1]);
+    const Nanos m = fastest().rtt;
     return m == Nanos::max() ? Nanos{} : m;
+  }
+  // The round trip without the time that its bytes took. A lane that carries pieces only never sees a bare round trip: counted whole, it
+  // makes each piece look twice as slow as it is, and a slow lane is not chosen again.
+  Nanos latency() const {
+    const RoundTrip& f = fastest();
+    if (f.rtt == Nanos::max()) return {};
+    return rate_.count == 0 ? f.rtt : std::max(Nanos{}, f.rtt - rate_.time_for(f.unacked));
   }
 
  private:
+  struct RoundTrip {
+    Nanos rtt = Nanos::max();
+    Bytes unacked;
+  };
+  const RoundTrip& fastest() const { return fastest_[0].rtt < fastest_[1].rtt ? fastest_[0] : fastest_[1]; }
+
   BytesPerSec rate_;
   Nanos sampled_at_;
   Nanos srtt_, rttvar_;
-  std::array<Nanos, 2> rtt_min_{Nanos::max(), Nanos::max()};
+  std::array<RoundTrip, 2> fastest_;
   Nanos bucket_start_{-(5_s).count};
   std::uint64_t delivered_ = 0;
   Nanos delivered_at_;
