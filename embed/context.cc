@@ -1,14 +1,12 @@
 #include "embed/context.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <random>
 #include <utility>
 
@@ -16,6 +14,7 @@
 #include "control/unique_id.h"
 #include "discovery/host.h"
 #include "discovery/interfaces.h"
+#include "embed/library_thread.h"
 #include "embed/meeting.h"
 
 namespace canarynet {
@@ -128,13 +127,8 @@ Status Context::join() {
   // With more ranks than cores the one that is waited for needs this one.
   if (engine_->ranks_on_this_host() <= usable_cores()) polls_before_yield_ = kPollsBeforeYield;
   if (options_.settings.progress_thread && options_.world_size > 1) {
-    // The library's thread takes no signals: those are the application's.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    progress_ = std::thread([this] { progress_loop(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    pthread_setname_np(progress_.native_handle(), "canary");
+    return start_library_thread(
+        "canary", [this] { progress_loop(); }, &progress_);
   }
   return {};
 }

@@ -1,7 +1,6 @@
 #include "embed/endpoint_host.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -11,11 +10,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 
 #include "base/log.h"
 #include "discovery/host.h"
 #include "discovery/interfaces.h"
+#include "embed/library_thread.h"
 
 namespace canarynet {
 namespace {
@@ -92,14 +91,8 @@ Status EndpointHost::start(Settings s) {
   if (Status status = random_seed(&e.seed); !status.ok()) return status;
   endpoint_ = std::make_unique<Endpoint>(std::move(e), *factory_);
   counters_ = std::make_unique<EngineCounters>(*endpoint_, clock_.now());
-  // The library's thread takes no signals: those are the application's.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(thread_.native_handle(), "canary-endpoint");
-  return {};
+  return start_library_thread(
+      "canary-endpoint", [this] { run(); }, &thread_);
 }
 
 EndpointHost::~EndpointHost() {

@@ -245,7 +245,7 @@ void Endpoint::on_accept(std::unique_ptr<Lane> lane) { greeter_.take(std::move(l
 
 void Endpoint::on_hello(std::unique_ptr<Lane>& lane, const wire::Header&, const wire::HelloPayload& hello) {
   if (hello.purpose != wire::kHelloEndpoint || hello.job != token_) {
-    log(LogLevel::kWarn, "%s: a stranger was turned away", lane->description().c_str());
+    greeter_.turn_away(*lane, "another process was meant");
     return;
   }
   const std::uint64_t name = std::uint64_t{hello.target} << 32 | hello.engine;
@@ -256,7 +256,7 @@ void Endpoint::on_hello(std::unique_ptr<Lane>& lane, const wire::Header&, const 
   // What this side has given up is not taken up again: its connections have failed here.
   if (link == nullptr && std::find(past_.begin(), past_.end(), name) != past_.end()) return;
   if (leaving_ || (link != nullptr && link->ended) || hello.paths == 0 || hello.paths > kPathsMax) return;
-  const std::string from = lane->description();
+  std::string from = lane->description();
   if (link == nullptr) {
     links_.push_back(std::make_unique<EndpointLink>(*this, name, false));
     link = links_.back().get();
@@ -264,10 +264,7 @@ void Endpoint::on_hello(std::unique_ptr<Lane>& lane, const wire::Header&, const 
     for (const Rail& r : factory_.rails()) local_names.push_back(r.device);
     link->start(std::vector<PathSpec>(hello.paths, PathSpec{-1, -1, 0, {}}), token_, std::move(local_names), {}, now_);
   }
-  if (!link->channel->adopt(std::move(lane), hello, now_)) return;
-  if (link->remote_text.find(from) == std::string::npos) {
-    link->remote_text += (link->remote_text.empty() ? "" : ", ") + from;
-  }
+  if (link->channel->adopt(std::move(lane), hello, now_)) link->came_from(hello.rail, std::move(from));
 }
 
 void Endpoint::on_open(EndpointLink& link, std::uint32_t flow, const wire::OpenPayload& open) {
@@ -328,7 +325,8 @@ void Endpoint::end_link(EndpointLink& link, canary_status code, const std::strin
   d.elapsed = now_ - (heard ? link.channel->last_heard() : link.began);
   const std::string age = heard ? "last heard " + milliseconds(d.elapsed) + " ago" : "never heard";
   const Status status(
-      code, link.describe() + " " + why + "; links " + links + ", " + age + ", " + left.text() + " outstanding", d);
+      code, link.who() + " " + why + "; " + age + ", " + left.text() + " outstanding, links " + links + link.where(),
+      d);
   // Who is done and leaves first is no trouble.
   if (link.connections() != 0) log(left.messages != 0 ? LogLevel::kWarn : LogLevel::kInfo, "%s", status.text().c_str());
   link.for_each([&](Connection& c) { fail(c, status); });
@@ -400,14 +398,14 @@ void Endpoint::check_connections(EndpointLink& link, Nanos now) {
     Outstanding left;
     left.add(c);
     const std::string links = link.channel->describe_paths();
-    const std::string text = link.describe() + " answers, but a message has not moved for " +
-                             milliseconds(now - since) + "; " + left.text() + " outstanding, links " + links;
+    const std::string limits = " (CANARY_EXCHANGE_LIMIT " + milliseconds(s.exchange_limit) + ")";
+    const std::string text = link.who() + " answers, but a message has not moved for " + milliseconds(now - since) +
+                             limits + "; " + left.text() + " outstanding, links " + links + link.where();
     ErrorDetail d;
     d.device = links;
     d.phase = "exchange";
     d.elapsed = now - since;
-    give_up(c, Status(CANARY_EXCHANGE_TIMEOUT, text + " (CANARY_EXCHANGE_LIMIT " + milliseconds(s.exchange_limit) + ")",
-                      d));
+    give_up(c, Status(CANARY_EXCHANGE_TIMEOUT, text, d));
   });
 }
 

@@ -132,12 +132,24 @@ void EndpointLink::learn_peer(std::int64_t pid, const char* host) {
   label_ = host_ + ":" + std::to_string(pid_);
 }
 
-std::string EndpointLink::describe() const {
-  std::string out = "the peer";
-  if (!host_.empty()) out += " on host " + host_ + " (pid " + std::to_string(pid_) + ")";
-  if (!remote_text.empty()) out += " at " + remote_text;
-  return out;
+void EndpointLink::came_from(std::uint16_t remote_rail, std::string where) {
+  if (remote_rail >= kRailsMax) return;
+  if (remote_rail >= origins_.size()) origins_.resize(remote_rail + 1);
+  origins_[remote_rail] = std::move(where);
+  remote_text.clear();
+  for (const std::string& origin : origins_) {
+    if (!origin.empty()) remote_text += (remote_text.empty() ? "" : ", ") + origin;
+  }
 }
+
+std::string EndpointLink::who() const {
+  if (!host_.empty()) return "the peer on host " + host_ + " (pid " + std::to_string(pid_) + ")";
+  return remote_text.empty() ? "the peer" : "the peer at " + remote_text;
+}
+
+std::string EndpointLink::describe() const { return host_.empty() ? who() : who() + " at " + remote_text; }
+
+std::string EndpointLink::where() const { return host_.empty() ? "" : "; at " + remote_text; }
 
 // --- ChannelClient -------------------------------------------------------------------------------------------------------
 
@@ -233,7 +245,7 @@ bool EndpointLink::on_arrival(Channel&, const wire::Header& h, const Arrival& ar
       std::replace_if(
           why.begin(), why.end(), [](unsigned char b) { return b < 0x20 || b == 0x7f; }, '?');  // it goes to logs
       // The cause first: it may be passed on from peer to peer, and is cut at the end.
-      endpoint_.fail(*c, Status(CANARY_ABORTED, why + "; told by " + describe() + ", which gave the connection up"));
+      endpoint_.fail(*c, Status(CANARY_ABORTED, why + "; told by " + who() + ", which gave the connection up"));
       return true;
     }
   }
@@ -245,7 +257,7 @@ void EndpointLink::on_landing_lost(Channel&, const wire::Header& h, std::uint64_
 }
 
 void EndpointLink::on_path_event(Channel&, const Path&, const std::string& what) {
-  log(LogLevel::kInfo, "path to %s: %s", describe().c_str(), what.c_str());
+  log(LogLevel::kInfo, "path to %s: %s", who().c_str(), what.c_str());
 }
 
 }  // namespace canarynet

@@ -35,9 +35,15 @@ class EndpointLink final : public ChannelClient {
            std::uint32_t op = 0);
   // Nothing waits to be said, and all that was said is acknowledged.
   bool drained() const { return next_control_ == controls_.size() && channel->drained(); }
-  // "host a (pid 12) at 10.0.0.1:4000, 10.0.1.1:4000"
+  // "the peer on host a (pid 12)"; before it is known, by its addresses.
+  std::string who() const;
+  // With the addresses too: "the peer on host a (pid 12) at 10.0.0.1:4000, 10.0.1.1:4000".
   std::string describe() const;
+  // "; at 10.0.0.1:4000, …", for the end of a text that began with who(): of many NICs they are long, and texts may be cut.
+  std::string where() const;
   void learn_peer(std::int64_t pid, const char* host);
+  // A lane of the peer's rail came from there. The latest of each rail is kept.
+  void came_from(std::uint16_t remote_rail, std::string where);
   std::size_t connections() const { return used_; }
   template <typename Fn>
   void for_each(Fn fn) const {
@@ -98,6 +104,7 @@ class EndpointLink final : public ChannelClient {
   std::vector<Control> controls_;  // to be said, oldest first from next_control_
   std::size_t next_control_ = 0;
   std::string host_;
+  std::vector<std::string> origins_;  // by remote rail; accepted links only
   std::int64_t pid_ = 0;
   std::string label_;
 };

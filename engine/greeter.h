@@ -1,7 +1,7 @@
 // engine/greeter.h -- holds accepted lanes until their Hello tells whose they are.
 //
 // What: the one place for strangers, bounded in number and time; its host takes the lanes it knows. Used by the engine of a job and by the
-// endpoint of connections.
+// endpoint of connections. Strangers are warned of, once in ten seconds: some knock ten times a second.
 // Memory: owns a lane until the host took it; what was turned away is destroyed by sweep(), outside of callbacks. Thread: the owner's.
 #pragma once
 
@@ -30,6 +30,8 @@ class Greeter final : public LaneSink {
   void take(std::unique_ptr<Lane> lane, Nanos now);
   void sweep(Nanos now);
   bool empty() const { return waiting_.empty(); }
+  // `why` ends the sentence "a stranger (...)".
+  void turn_away(const Lane& lane, const char* why);
 
   void on_up(Lane&) override {}
   Landing landing_for(Lane& lane, const wire::Header& header) override;
@@ -46,6 +48,9 @@ class Greeter final : public LaneSink {
   Waiting* find(const Lane& lane);
   GreeterHost& host_;
   std::vector<Waiting> waiting_;
+  Nanos now_;
+  Nanos quiet_until_;
+  std::uint64_t untold_ = 0;  // turned away since the last warning
 };
 
 }  // namespace canarynet

@@ -114,7 +114,7 @@ TEST(EndpointStall, AMessageThatDoesNotMoveThoughItsPeerAnswersEndsItsConnection
     EXPECT_LT(took, 4500_ms);
     const std::string text = send.ticket.status.to_string();
     EXPECT_EQ(send.ticket.code, CANARY_EXCHANGE_TIMEOUT) << text;
-    EXPECT_TRUE(has(text, "host-1 (pid 1001) at ")) << text;
+    EXPECT_TRUE(has(text, "host-1 (pid 1001) answers")) << text;
     EXPECT_TRUE(has(text, "1 messages with 100000 bytes outstanding, links nic0>")) << text;
     EXPECT_TRUE(has(text, "has not moved for 40")) << text;
     // Nothing has begun there, but the other end says that it has given up, and why.

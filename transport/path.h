@@ -59,7 +59,8 @@ class PathEstimator {
       if (last.limited && moved.count < kFirstSampleBytes) return;
       rate_ = sample;
     } else if (sample > rate_ || !last.limited) {
-      rate_.count += (sample.count - rate_.count) / (last.limited ? 2 : 4);  // a lane that is little used gets few samples
+      rate_.count +=
+          (sample.count - rate_.count) / (last.limited ? 2 : 4);  // a lane that is little used gets few samples
     } else {
       return;
     }

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -135,6 +136,38 @@ TEST(Life, ManyConnectionsCloseAtOnce) {
   for (const Ends& e : ends) close(*net, e);
   EXPECT_LT(seconds_since(began), sanitized() ? 1.0 : 0.2);
   EXPECT_EQ(net->finalize(context), Result::kSuccess);
+}
+
+// NCCL asks one plugin after another with the same place for a context, and finalizes what lies there.
+TEST(Life, AnInitThatFailsLeavesNothingToFinalize) {
+  EXPECT_EQ(in_process({{"CANARY_SOCKET_IFNAME", "no-such-nic"}},
+                       []() -> std::string {
+                         int anothers = 0;
+                         void* context = &anothers;
+                         const auto net = net_of(12);
+                         if (net->init(&context) == Result::kSuccess) return "init was not refused";
+                         if (context != nullptr) return "another plugin's context was left there";
+                         return net->finalize(context) == Result::kSuccess ? "" : "finalize";
+                       }),
+            "fine");
+}
+
+TEST(Life, NoThreadToBeHadIsAnErrorInWords) {
+  EXPECT_EQ(in_process({},
+                       []() -> std::string {
+                         void* context = nullptr;
+                         const auto net = net_of(12);
+                         if (net->init(&context) != Result::kSuccess) return "init";
+                         const rlimit none{0, 0};  // of processes, threads included; root is above it
+                         if (setrlimit(RLIMIT_NPROC, &none) != 0 || (geteuid() == 0 && setuid(65534) != 0))
+                           return "the limit could not be set";
+                         Handle handle;
+                         void* listener = nullptr;
+                         if (net->listen(context, handle.data(), &listener) != Result::kSystemError) return "listen";
+                         if (!has(Log::text(), "a thread of the library")) return "it is not told";
+                         return net->finalize(context) == Result::kSuccess ? "" : "finalize";
+                       }),
+            "fine");
 }
 
 TEST(Settings, AddressesBeyondLoopbackNeedAWord) {

@@ -125,25 +125,43 @@ Result check_device(const char* call, int device) {
 
 // The communicator is lost with the connection, and its other ranks wait for this one on theirs, maybe for ever: NCCL neither closes nor
 // tells anything before its application aborts. Interfaces without contexts don't say what belongs together: there it is everything.
-void give_up_others(const Comm& failed) {
+void give_up_all(const Context& context, const std::string& why) {
+  for (const Comm* c : context.comms) {
+    if (ProcessEndpoint::get().current(c->use.generation)) canary_abort_connection(c->connection, why.c_str());
+  }
+}
+
+std::string last_error() {
   canary_error error{};
   error.struct_size = sizeof error;
-  const std::string why = canary_last_error(&error) == CANARY_OK ? error.message : "a connection has failed";
-  const std::lock_guard lock(plugin().mutex);
-  if (failed.context == nullptr) return;
-  for (const Comm* c : failed.context->comms) {
-    if (ProcessEndpoint::get().current(c->use.generation)) canary_abort_connection(c->connection, why.c_str());
+  return canary_last_error(&error) == CANARY_OK ? error.message : "a connection has failed";
+}
+
+void abort_if_asked() {
+  if (plugin().abort_on_error.load(std::memory_order_relaxed)) {
+    warn("CANARY_ABORT_ON_ERROR=1: the process is aborted after that failure");
+    std::abort();
   }
 }
 
 // NCCL can't repeat or repair what has failed on a connection, and its kernels spin until somebody aborts the communicator.
 Result fatal(Comm& comm, Result result) {
   comm.failed = result;
-  give_up_others(comm);
-  if (plugin().abort_on_error.load(std::memory_order_relaxed)) {
-    warn("CANARY_ABORT_ON_ERROR=1: the process is aborted after that failure");
-    std::abort();
+  {
+    const std::lock_guard lock(plugin().mutex);
+    if (comm.context != nullptr) give_up_all(*comm.context, last_error());
   }
+  abort_if_asked();
+  return result;
+}
+
+// The same of a connection that was not made.
+Result fatal(const Context& context, Result result, const std::string& why) {
+  {
+    const std::lock_guard lock(plugin().mutex);
+    give_up_all(context, why);
+  }
+  abort_if_asked();
   return result;
 }
 
@@ -198,6 +216,8 @@ std::string describe(const CostModel& m) {
 // --- life --------------------------------------------------------------------------------------------------------------------
 
 Result net_init(void** context, std::uint64_t comm, abi::Logger logger) {
+  // NCCL finalizes what lies there, whether init succeeds or not, and one plugin after another is asked with the same place.
+  if (context != nullptr) *context = nullptr;
   return guarded([&] {
     set_logger(logger);
     ProcessEndpoint::get();  // notes where this thread may run
@@ -347,8 +367,9 @@ Result net_connect(void* context, int device, const void* handle, void** send_co
     if (s != CANARY_OK) {
       const Result r = s == CANARY_INVALID_ARGUMENT ? Result::kInvalidUsage : result_of(s);
       fail("connect", s);
+      const std::string why = last_error();
       ProcessEndpoint::get().release(pending->use.generation);
-      return r;
+      return r == Result::kInvalidUsage ? r : fatal(*pending->context, r, why);
     }
     return keep(pending->connection, pending->use, pending->context, true, send_comm);
   });
@@ -369,13 +390,16 @@ Result net_accept(void* listen_comm, void** receive_comm) {
       if (l.waits_since == Clock::time_point{}) l.waits_since = now;
       const std::chrono::nanoseconds limit(plugin().accept_limit_ns.load(std::memory_order_relaxed));
       if (now - l.waits_since <= limit) return Result::kSuccess;
-      return fail(Result::kRemoteError,
-                  "accept: nobody has connected within %lld s (CANARY_JOIN_TIMEOUT): has the peer loaded this plugin, "
-                  "and can it "
-                  "reach this host's NICs?",
-                  static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(limit).count()));
+      fail(Result::kRemoteError,
+           "accept: nobody has connected within %lld s (CANARY_JOIN_TIMEOUT): has the peer loaded this plugin, and can "
+           "it reach this host's NICs?",
+           static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(limit).count()));
+      return fatal(*l.context, Result::kRemoteError, "a connection of the communicator was not made in time");
     }
-    if (s != CANARY_OK) return fail("accept", s);
+    if (s != CANARY_OK) {
+      const Result r = fail("accept", s);
+      return fatal(*l.context, r, last_error());
+    }
     l.waits_since = {};
     if (const auto a = ProcessEndpoint::get().acquire(&use); a != CANARY_OK) return fail("accept", a);
     return keep(connection, use, l.context, false, receive_comm);
