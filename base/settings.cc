@@ -103,6 +103,10 @@ const Row kRows[] = {
     {{"spin_budget", "CANARY_SPIN", SettingKind::kDuration, "0us", 0, 10 * kSec, false,
       "how long a waiting thread polls before it sleeps; 0 where cores are few"},
      &Settings::spin_budget},
+    {{"halt_poll", "CANARY_HALT_POLL", SettingKind::kDuration, "200us", 0, 10 * kMs, false,
+      "endpoints and the NCCL plugin: how long their thread polls before it sleeps while replies come that soon; 0: "
+      "never"},
+     &Settings::halt_poll},
     {{"abort_on_error", "CANARY_ABORT_ON_ERROR", SettingKind::kBool, "0", 0, 1, false,
       "NCCL plugin: 1 aborts the process when a connection fails, instead of leaving its GPU kernels spinning until "
       "somebody aborts the communicator"},

@@ -61,6 +61,7 @@ struct Settings {
   // threads
   bool progress_thread = true;
   Nanos spin_budget;
+  Nanos halt_poll;
   // the NCCL plugin's, which reads them itself
   bool abort_on_error = false;
   std::string nccl_alpha;

@@ -84,6 +84,7 @@ Status EndpointHost::start(Settings s) {
   doorbell_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (doorbell_ < 0) return system_error("eventfd", errno);
   spin_budget_ = s.spin_budget;
+  halt_poll_ = HaltPoll(s.halt_poll);
   EndpointOptions e;
   e.host_name = s.host_id.empty() ? host_name() : s.host_id;
   e.settings = std::move(s);
@@ -109,6 +110,8 @@ void EndpointHost::run() {
   while (!stop_.load(std::memory_order_acquire)) {
     const Nanos now = clock_.now();
     if (endpoint_->poll(now) != 0) {
+      halt_poll_.found(now, now - last_work);
+      halt_poll_.stop();
       last_work = now;
       counted = false;
     }
@@ -117,6 +120,11 @@ void EndpointHost::run() {
       counted = true;
     }
     if (now - last_work < spin_budget_) continue;
+    if (!endpoint_->moves_bulk() && halt_poll_.goes_on(now, now - last_work)) {
+      sched_yield();  // whose message it waits for may want this core
+      continue;
+    }
+    halt_poll_.stop();
     const Nanos deadline = std::min(endpoint_->next_deadline(), counted ? Nanos::max() : counters_->next());
     if (deadline <= now) continue;
     // An exchange on either side: whoever submits sees the sleeper, or the sleeper what was submitted.

@@ -1,7 +1,8 @@
 // embed/endpoint_host.h -- an endpoint with the real clock, TCP lanes and a thread of its own that does all I/O.
 //
 // Threads: submit() and stop() from any; the endpoint is driven by its thread alone, so nobody else ever waits for the network. It sleeps
-// while nothing happens; a submission wakes it by one system call if it sleeps, by none if it does not.
+// while nothing happens, after polling a little where replies come soon (embed/halt_poll.h); a submission wakes it by one system call if it
+// sleeps, by none if it does not.
 #pragma once
 
 #include <atomic>
@@ -12,6 +13,7 @@
 #include "base/clock.h"
 #include "base/settings.h"
 #include "embed/counters.h"
+#include "embed/halt_poll.h"
 #include "engine/endpoint.h"
 #include "transport/tcp/tcp_lane_factory.h"
 
@@ -44,6 +46,7 @@ class EndpointHost {
 
   SystemClock clock_;
   Nanos spin_budget_;
+  HaltPoll halt_poll_;
   std::unique_ptr<TcpLaneFactory> factory_;
   std::unique_ptr<Endpoint> endpoint_;
   std::unique_ptr<EngineCounters> counters_;

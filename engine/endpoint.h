@@ -123,6 +123,11 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
   Counters counters() const;
   const MessageCounters& message_counters() const { return messages_.counters(); }
   std::uint64_t messages_in_flight() const { return messages_.pending(); }
+  // More is under way than a request and its reply: what comes next is a matter of the NICs' rates, not of this thread's haste.
+  bool moves_bulk() const {
+    const MessageCounters& c = messages_.counters();
+    return c.sending_bytes + c.receiving_bytes > kBulkBytes;
+  }
   // Channels to other endpoints, and lanes that have not said who they are.
   std::size_t links() const { return links_.size(); }
 
@@ -131,6 +136,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
 
  private:
   friend class EndpointLink;
+  static constexpr std::uint64_t kBulkBytes = 128 * 1024;
 
   void drain_commands();
   void connect(Connection& connection);

@@ -105,7 +105,11 @@ void Messages::fail(MessageFlow& flow, const Status& why, Nanos now) {
 void Messages::finish(MessageRequest& r, Status status) {
   release_slot(r);
   --pending_;
-  if (r.sends) counters_.sending_bytes -= r.length;
+  if (r.sends) {
+    counters_.sending_bytes -= r.length;
+  } else if (r.cells != 0) {
+    counters_.receiving_bytes -= r.length;
+  }
   r.ticket->finish(std::move(status));
 }
 
@@ -346,6 +350,7 @@ bool Messages::accepts(MessageFlow& f, MessageRequest& r, std::uint64_t number, 
   if (!fits) return false;
   r.length = length;
   r.cells = cells_of(length, f.piece_bytes);
+  counters_.receiving_bytes += length;
   return true;
 }
 

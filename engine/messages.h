@@ -28,7 +28,8 @@ struct MessageCounters {
   std::uint64_t sent_bytes = 0;
   std::uint64_t received = 0;
   std::uint64_t received_bytes = 0;
-  std::uint64_t sending_bytes = 0;  // of the sends that are not done
+  std::uint64_t sending_bytes = 0;    // of the sends that are not done
+  std::uint64_t receiving_bytes = 0;  // of the receives that have begun and are not done
 };
 
 class Messages {
