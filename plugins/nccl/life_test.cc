@@ -134,7 +134,7 @@ TEST(Life, ManyConnectionsCloseAtOnce) {
   for (const Ends& e : ends) EXPECT_TRUE(exchange(*net, e));
   const auto began = std::chrono::steady_clock::now();
   for (const Ends& e : ends) close(*net, e);
-  EXPECT_LT(seconds_since(began), sanitized() ? 1.0 : 0.2);
+  EXPECT_LT(seconds_since(began), 1.0) << "a close that waits for its peer would take longer";
   EXPECT_EQ(net->finalize(context), Result::kSuccess);
 }
 
