@@ -2,8 +2,8 @@
 // processes.
 //
 // Job: n ranks of one process, each with a context of its own, driven from one thread per rank in each().
-// Process: one forked rank, whose last word is report(); make them while the process has no other thread. Ports
-// are taken below the kernel's ephemeral range, so that no outgoing connection sits on them.
+// Process: one forked rank, whose last word is report() and whose failed checks fail the test; make them while the process has no other
+// thread. Ports are taken below the kernel's ephemeral range, so that no outgoing connection sits on them.
 #pragma once
 
 #include <arpa/inet.h>
@@ -135,19 +135,21 @@ class Job {
   std::vector<canary_context*> contexts_;
 };
 
-// A rank in a process of its own. Its body's return value arrives as report().
+// A rank in a process of its own. Its body's return value arrives as report(). Checks that fail in it are printed there and fail this test
+// too, at the latest when the object goes, and so does every end but the body's and SIGKILL.
 class Process {
  public:
   explicit Process(const std::function<std::string()>& body) {
     int ends[2];
     if (pipe(ends) != 0) abort();
+    const bool failed_before = testing::Test::HasFailure();  // which the child inherits
     pid_ = fork();
     if (pid_ == 0) {
       close(ends[0]);
       alarm(100);  // never outlives a stuck test by much
       const std::string text = body();
       [[maybe_unused]] const ssize_t n = write(ends[1], text.data(), text.size());
-      _exit(0);
+      _exit(testing::Test::HasFailure() && !failed_before ? kFailedChecks : 0);
     }
     close(ends[1]);
     from_ = ends[0];
@@ -173,8 +175,18 @@ class Process {
   }
 
  private:
+  static constexpr int kFailedChecks = 3;
   void reap() {
-    if (pid_ > 0) waitpid(pid_, nullptr, 0);
+    int status = 0;
+    if (pid_ > 0 && waitpid(pid_, &status, 0) == pid_) {
+      if (WIFEXITED(status) && WEXITSTATUS(status) != 0) {
+        ADD_FAILURE() << "process " << pid_ << " ended with status " << WEXITSTATUS(status)
+                      << (WEXITSTATUS(status) == kFailedChecks ? ": checks failed in it, printed above" : "");
+      }
+      if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL) {
+        ADD_FAILURE() << "process " << pid_ << " ended by signal " << WTERMSIG(status);
+      }
+    }
     pid_ = -1;
   }
   pid_t pid_ = -1;

@@ -1,6 +1,9 @@
 // Wrong and missing values at the door: each call gives the right code and a sentence that names what and where, on
 // every rank concerned.
+#include <gtest/gtest-spi.h>
+
 #include <cstdlib>
+#include <memory>
 #include <optional>
 
 #include "embed/job_test_util.h"
@@ -475,6 +478,27 @@ TEST(LastError, HasItsFieldsAndBelongsToTheThread) {
     EXPECT_EQ(last_error().op_number, 3);
     EXPECT_EQ(last_error().phase, "entry");
   });
+}
+
+// What the tests of several processes rest on.
+TEST(Processes, FailWithTheirChecksAlsoWhenNobodyAsks) {
+  const auto with_failed_check = []() -> std::string {
+    if (freopen("/dev/null", "w", stdout) == nullptr) return "freopen";
+    EXPECT_EQ(1, 2);
+    return "fine";
+  };
+  Process asked(with_failed_check);
+  EXPECT_NONFATAL_FAILURE(EXPECT_EQ(asked.report(), "fine"), "checks failed in it");
+  auto forgotten = std::make_unique<Process>(with_failed_check);
+  siginfo_t ended{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(forgotten->pid()), &ended, WEXITED | WNOWAIT), 0);
+  EXPECT_NONFATAL_FAILURE(forgotten.reset(), "checks failed in it");
+  Process crashed([]() -> std::string {
+    signal(SIGTERM, SIG_DFL);
+    raise(SIGTERM);
+    return "fine";
+  });
+  EXPECT_NONFATAL_FAILURE(EXPECT_EQ(crashed.report(), ""), "ended by signal 15");
 }
 
 }  // namespace
