@@ -1,5 +1,5 @@
 // The tuner that a file exports, asked as NCCL asks it: it may lower or raise costs, it must never make the impossible possible, never
-// fail, and say the same for the same question.
+// fail, and say the same for the same question. With --offer plain it has to know what every network can run, and change its costs.
 #include <cmath>
 #include <cstring>
 
@@ -13,15 +13,22 @@ struct Table {
   float costs[kAlgorithms][kProtocols];
 };
 
+// What NCCL can run of a collective without NVSwitch or SHARP.
+bool plain(int function, int algorithm) {
+  if (algorithm == kTree) return function == kAllReduce;
+  if (algorithm == kPat) return function == kAllGather || function == kReduceScatter;
+  return algorithm == kRing;
+}
+
 // Costs such as NCCL computes; every third combination not possible.
-Table costs_of(int function, std::size_t bytes, std::uint64_t shape) {
+Table costs_of(bool all, int function, std::size_t bytes, std::uint64_t shape) {
   Table table;
   for (int a = 0; a < kAlgorithms; ++a) {
     for (int p = 0; p < kProtocols; ++p) {
       const std::uint64_t h = mix64(shape + static_cast<std::uint64_t>(a * 8 + p));
-      table.costs[a][p] =
-          h % 3 == 0 ? -1.0f
-                     : static_cast<float>(20 + h % 400 + bytes / 1000) * (1.0f + 0.1f * static_cast<float>(function));
+      const bool possible = h % 3 != 0 && (all || plain(function, a));
+      const auto us = static_cast<float>(20 + h % 400 + bytes / 1000) * (1.0f + 0.1f * static_cast<float>(function));
+      table.costs[a][p] = possible ? us : -1.0f;
     }
   }
   return table;
@@ -34,14 +41,15 @@ TunerConstants constants_of() {
   return constants;
 }
 
-// Asks everything twice; counts the answers that changed a cost.
+// Asks everything twice; counts the costs that were changed.
 template <typename GetCollInfo>
-int ask(const char* version, void* context, GetCollInfo get_coll_info) {
+int ask(const char* version, void* context, GetCollInfo get_coll_info, bool all) {
   int changed = 0;
   for (int function = 0; function < kFunctions; ++function) {
+    const int changed_before = changed;
     for (std::size_t bytes = 8; bytes <= (std::size_t{1} << 30); bytes *= 16) {
       for (std::uint64_t shape = 0; shape < 4; ++shape) {
-        const Table before = costs_of(function, bytes, shape);
+        const Table before = costs_of(all, function, bytes, shape);
         Table answers[2] = {before, before};
         int channels[2] = {0, 0};
         for (int turn = 0; turn < 2; ++turn) {
@@ -66,12 +74,13 @@ int ask(const char* version, void* context, GetCollInfo get_coll_info) {
         if (channels[0] < 0 || channels[0] > 64) fail("tuner %s: %d channels", version, channels[0]);
       }
     }
+    if (!all && changed == changed_before) fail("tuner %s: no cost of function %d was changed", version, function);
   }
   return changed;
 }
 
 template <typename Tuner>
-void drive(const char* version, const Tuner& tuner, Json& json) {
+void drive(const char* version, const Tuner& tuner, bool all, Json& json) {
   if (!tuner.name || !tuner.init || !tuner.get_coll_info) return fail("tuner %s: a member is NULL", version);
   void* context = nullptr;
   TunerConstants constants = constants_of();
@@ -85,7 +94,7 @@ void drive(const char* version, const Tuner& tuner, Json& json) {
   }
   if (result != kSuccess) return fail("tuner %s: init gave %s", version, result_name(result));
   const bool edited = std::memcmp(&constants, &before, sizeof before) != 0;
-  const int changed = ask(version, context, tuner.get_coll_info);
+  const int changed = ask(version, context, tuner.get_coll_info, all);
   json.add(std::string(version) + "_costs_changed", changed)
       .add(std::string(version) + "_constants_edited", edited ? 1 : 0);
   if constexpr (requires { tuner.get_chunk_size; }) {
@@ -113,13 +122,14 @@ int tuner_mode(const Options& options) {
     fail("dlopen: %s", error.c_str());
     return finish_mode(options, json);
   }
+  const bool all = options.offer == "all";
   int found = 0;
   if (void* symbol = file->symbol("ncclTunerPlugin_v6"))
-    ++found, drive("v6", *static_cast<const TunerV6*>(symbol), json);
+    ++found, drive("v6", *static_cast<const TunerV6*>(symbol), all, json);
   if (void* symbol = file->symbol("ncclTunerPlugin_v5"))
-    ++found, drive("v5", *static_cast<const TunerV5*>(symbol), json);
+    ++found, drive("v5", *static_cast<const TunerV5*>(symbol), all, json);
   if (void* symbol = file->symbol("ncclTunerPlugin_v4"))
-    ++found, drive("v4", *static_cast<const TunerV4*>(symbol), json);
+    ++found, drive("v4", *static_cast<const TunerV4*>(symbol), all, json);
   json.add("tuners", found);
   if (found == 0) fail("exports no ncclTunerPlugin_v4 to _v6");
   return finish_mode(options, json);

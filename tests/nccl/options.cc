@@ -166,6 +166,12 @@ Settings settings_of(Options* o) {
         [=](const std::string& t) {
           return one_of(t, {"one", "both"}, &o->variant);
         }}},
+      {"offer",
+       {"all|plain",
+        "tuner: any algorithm; those without special hardware, and of each collective a cost must change [all]",
+        [=](const std::string& t) {
+          return one_of(t, {"all", "plain"}, &o->offer);
+        }}},
       {"hold",
        {"0|1", "kill: survivors close nothing before all have their error [1]",
         [=](const std::string& t) {

@@ -43,6 +43,7 @@ struct Options {
   double gap_ms = 0;
   std::string end_file;  // goodput ends when it is there, --seconds at the latest
   std::string variant;
+  std::string offer = "all";  // tuner: algorithms that NCCL could run
   LogLevel log_level = kLogWarn;
 
   const std::string& plugin_of(int r) const { return plugins[plugins.size() == 1 ? 0 : static_cast<std::size_t>(r)]; }

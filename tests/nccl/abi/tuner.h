@@ -7,8 +7,10 @@ namespace nccltest {
 
 inline constexpr int kAlgorithms = 7;  // TREE RING COLLNET_DIRECT COLLNET_CHAIN NVLS NVLS_TREE PAT
 inline constexpr int kProtocols = 3;   // LL LL128 SIMPLE
+inline constexpr int kTree = 0, kRing = 1, kPat = 6;
 inline constexpr int kFunctions =
     5;  // Broadcast Reduce AllGather ReduceScatter AllReduce: the tuner is asked about these
+inline constexpr int kAllGather = 2, kReduceScatter = 3, kAllReduce = 4;
 
 struct NvlDomainInfo {
   int domains;
