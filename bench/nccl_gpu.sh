@@ -74,6 +74,7 @@ torch=$("$python" -c 'import torch; print(torch.__version__ if torch.cuda.is_ava
 
 port=$((20000 + $$ % 10000))
 # ranks NAME LIMIT_S "VAR=VALUE..." COMMAND...: both ranks to their end; logs in $out/NAME.{0,1}. Status: both were fine.
+# They meet by NCCL_COMM_ID or, without it, by MASTER_PORT: rank 0 can't listen there for both.
 ranks() {
   local name=$1 limit=$2 variables=$3 rank pids=() status=0
   shift 3
@@ -124,7 +125,7 @@ if [ $have_gpu = 1 ]; then
     for algorithm in default Ring Tree; do
       [ $quick = 1 ] && [ "$protocol-$algorithm" != default-default ] && [ "$protocol-$algorithm" != LL-Tree ] && continue
       [ -n "$program" ] && case_of c++ $protocol $algorithm "$program" check
-      [ -n "$torch" ] && case_of torch $protocol $algorithm "$python" "$root/bench/nccl_gpu/torch_ranks.py"
+      [ -n "$torch" ] && case_of torch $protocol $algorithm env -u NCCL_COMM_ID "$python" "$root/bench/nccl_gpu/torch_ranks.py"
     done
   done
 fi
