@@ -1,19 +1,20 @@
 // bench/nccl_gpu/program.cc -- one rank of a small NCCL job whose results are compared with the CPU's. Built and run by bench/nccl_gpu.sh.
 //
-//   nccl_gpu_program check BYTES...     every collective at these sizes
+//   nccl_gpu_program check BYTES...     every collective at these sizes, of floats, or of bytes where that is no whole number of floats
 //   nccl_gpu_program loop SECONDS       all-reduces of 16 MiB, each checked; prints the longest one
 //
 // RANK and WORLD_SIZE say who this is; NCCL_COMM_ID=host:port brings the ranks together. All ranks use GPU 0. Values are small integers, so
-// that sums are exact in any order.
+// that sums are exact in any order; those of bytes wrap.
 #include <cuda_runtime.h>
 #include <nccl.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -41,8 +42,9 @@ int environment(const char* name) {
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
 // What rank `r` puts at element `i` of a run.
-float value(int r, std::size_t i, int run) {
-  return static_cast<float>((static_cast<int>(i % 251) + 7 * r + run) % 97);
+template <typename T>
+T value(int r, std::size_t i, int run) {
+  return static_cast<T>((static_cast<int>(i % 251) + 7 * r + run) % 97);
 }
 
 class Job {
@@ -79,96 +81,82 @@ class Job {
     }
   }
 
-  // Every collective with `count` floats per rank; the number of wrong elements.
+  // Every collective with `count` elements per rank; the number of wrong ones. T is float or std::uint8_t.
+  template <typename T>
   std::size_t check(std::size_t count, int run) {
+    constexpr ncclDataType_t kType = std::is_same_v<T, float> ? ncclFloat : ncclUint8;
     const std::size_t n = static_cast<std::size_t>(ranks_);
-    Buffer in(n * count), out(n * count);
-    std::vector<float> host(n * count);
+    Buffer<T> in(n * count), out(n * count);
+    std::vector<T> host(n * count);
     std::size_t wrong = 0;
     const auto fill = [&](std::size_t elements) {
-      host.assign(n * count, -1);
-      for (std::size_t i = 0; i < elements; ++i) host[i] = value(rank_, i, run);
-      must(cudaMemcpy(in.data, host.data(), n * count * 4, cudaMemcpyHostToDevice), "cudaMemcpy");
-      must(cudaMemset(out.data, 0xFF, n * count * 4), "cudaMemset");
+      host.assign(n * count, static_cast<T>(-1));
+      for (std::size_t i = 0; i < elements; ++i) host[i] = value<T>(rank_, i, run);
+      must(cudaMemcpy(in.data, host.data(), n * count * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");
+      must(cudaMemset(out.data, 0xFF, n * count * sizeof(T)), "cudaMemset");
       must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     };
     const auto compare = [&](const char* what, std::size_t elements, auto expected) {
       wait(what);
-      must(cudaMemcpy(host.data(), out.data, n * count * 4, cudaMemcpyDeviceToHost), "cudaMemcpy");
+      must(cudaMemcpy(host.data(), out.data, n * count * sizeof(T), cudaMemcpyDeviceToHost), "cudaMemcpy");
       std::size_t bad = 0;
       for (std::size_t i = 0; i < elements; ++i) bad += host[i] != expected(i);
-      if (bad != 0) std::printf("WRONG %s of %zu floats: %zu elements\n", what, count, bad);
+      if (bad != 0)
+        std::printf("WRONG %s of %zu %s: %zu elements\n", what, count, kType == ncclFloat ? "floats" : "bytes", bad);
       wrong += bad;
     };
     const auto sum = [&](std::size_t i) {
-      float s = 0;
-      for (int r = 0; r < ranks_; ++r) s += value(r, i, run);
+      T s = 0;
+      for (int r = 0; r < ranks_; ++r) s = static_cast<T>(s + value<T>(r, i, run));
       return s;
     };
     const auto me = static_cast<std::size_t>(rank_);
 
     fill(count);
-    must(ncclAllReduce(in.data, out.data, count, ncclFloat, ncclSum, comm_, stream_), "all_reduce");
+    must(ncclAllReduce(in.data, out.data, count, kType, ncclSum, comm_, stream_), "all_reduce");
     compare("all_reduce", count, sum);
     fill(count);
-    must(ncclAllGather(in.data, out.data, count, ncclFloat, comm_, stream_), "all_gather");
-    compare("all_gather", n * count, [&](std::size_t i) { return value(static_cast<int>(i / count), i % count, run); });
+    must(ncclAllGather(in.data, out.data, count, kType, comm_, stream_), "all_gather");
+    compare("all_gather", n * count,
+            [&](std::size_t i) { return value<T>(static_cast<int>(i / count), i % count, run); });
     fill(n * count);
-    must(ncclReduceScatter(in.data, out.data, count, ncclFloat, ncclSum, comm_, stream_), "reduce_scatter");
+    must(ncclReduceScatter(in.data, out.data, count, kType, ncclSum, comm_, stream_), "reduce_scatter");
     compare("reduce_scatter", count, [&](std::size_t i) { return sum(me * count + i); });
     for (int root = 0; root < ranks_; ++root) {
       fill(count);
-      must(ncclBroadcast(in.data, out.data, count, ncclFloat, root, comm_, stream_), "broadcast");
-      compare("broadcast", count, [&](std::size_t i) { return value(root, i, run); });
+      must(ncclBroadcast(in.data, out.data, count, kType, root, comm_, stream_), "broadcast");
+      compare("broadcast", count, [&](std::size_t i) { return value<T>(root, i, run); });
     }
     // To the next rank, from the one before; then everybody to everybody.
     const int next = (rank_ + 1) % ranks_, before = (rank_ + ranks_ - 1) % ranks_;
     fill(count);
     must(ncclGroupStart(), "group");
-    must(ncclSend(in.data, count, ncclFloat, next, comm_, stream_), "send");
-    must(ncclRecv(out.data, count, ncclFloat, before, comm_, stream_), "recv");
+    must(ncclSend(in.data, count, kType, next, comm_, stream_), "send");
+    must(ncclRecv(out.data, count, kType, before, comm_, stream_), "recv");
     must(ncclGroupEnd(), "send/recv");
-    compare("send/recv", count, [&](std::size_t i) { return value(before, i, run); });
+    compare("send/recv", count, [&](std::size_t i) { return value<T>(before, i, run); });
     fill(n * count);
     must(ncclGroupStart(), "group");
     for (int r = 0; r < ranks_; ++r) {
-      must(ncclSend(in.data + static_cast<std::size_t>(r) * count, count, ncclFloat, r, comm_, stream_), "send");
-      must(ncclRecv(out.data + static_cast<std::size_t>(r) * count, count, ncclFloat, r, comm_, stream_), "recv");
+      must(ncclSend(in.data + static_cast<std::size_t>(r) * count, count, kType, r, comm_, stream_), "send");
+      must(ncclRecv(out.data + static_cast<std::size_t>(r) * count, count, kType, r, comm_, stream_), "recv");
     }
     must(ncclGroupEnd(), "all_to_all");
     compare("all_to_all", n * count,
-            [&](std::size_t i) { return value(static_cast<int>(i / count), me * count + i % count, run); });
+            [&](std::size_t i) { return value<T>(static_cast<int>(i / count), me * count + i % count, run); });
     return wrong;
-  }
-
-  // One byte and other sizes that are no whole float: bytes wrap, so a sum of them is exact as well.
-  std::size_t check_bytes(std::size_t bytes) {
-    Buffer in(bytes / 4 + 1), out(bytes / 4 + 1);
-    std::vector<std::uint8_t> host(bytes), expected(bytes);
-    for (std::size_t i = 0; i < bytes; ++i) {
-      host[i] = static_cast<std::uint8_t>(i * 31 + static_cast<std::size_t>(rank_));
-      for (int r = 0; r < ranks_; ++r)
-        expected[i] = static_cast<std::uint8_t>(expected[i] + i * 31 + static_cast<std::size_t>(r));
-    }
-    must(cudaMemcpy(in.data, host.data(), bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
-    must(ncclAllReduce(in.data, out.data, bytes, ncclUint8, ncclSum, comm_, stream_), "all_reduce");
-    wait("all_reduce of bytes");
-    must(cudaMemcpy(host.data(), out.data, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
-    const bool same = host == expected;
-    if (!same) std::printf("WRONG all_reduce of %zu bytes\n", bytes);
-    return same ? 0 : 1;
   }
 
   // The same number of rounds on all ranks: the first one's clock decides, by what it adds to the sum.
   int loop(double seconds) {
     constexpr std::size_t kCount = 4 << 20;
-    Buffer data(kCount);
+    Buffer<float> data(kCount);
     std::vector<float> host(kCount), result(kCount);
     const auto began = Clock::now();
     double longest = 0;
     int rounds = 0;
     for (bool more = true; more; ++rounds) {
-      for (std::size_t i = 0; i < kCount; ++i) host[i] = value(rank_, i, rounds);
+      for (std::size_t i = 0; i < kCount; ++i) host[i] = value<float>(rank_, i, rounds);
       host[0] = rank_ == 0 && seconds_since(began) >= seconds ? 1.0f : 0.0f;
       must(cudaMemcpy(data.data, host.data(), kCount * 4, cudaMemcpyHostToDevice), "cudaMemcpy");
       const auto start = Clock::now();
@@ -178,7 +166,7 @@ class Job {
       must(cudaMemcpy(result.data(), data.data, kCount * 4, cudaMemcpyDeviceToHost), "cudaMemcpy");
       for (std::size_t i = 1; i < kCount; ++i) {
         float expected = 0;
-        for (int r = 0; r < ranks_; ++r) expected += value(r, i, rounds);
+        for (int r = 0; r < ranks_; ++r) expected += value<float>(r, i, rounds);
         if (result[i] == expected) continue;
         std::printf("WRONG all_reduce %d: element %zu\n", rounds, i);
         return 1;
@@ -192,7 +180,7 @@ class Job {
 
   // GB/s of the bytes that a ring moves through each rank, the best of five.
   double speed(std::size_t bytes) {
-    Buffer data(bytes / 4);
+    Buffer<float> data(bytes / 4);
     double best = 0;
     for (int i = 0; i < 5; ++i) {
       const auto start = Clock::now();
@@ -204,11 +192,14 @@ class Job {
   }
 
  private:
+  template <typename T>
   struct Buffer {
-    explicit Buffer(std::size_t floats) { must(cudaMalloc(&data, std::max<std::size_t>(floats, 1) * 4), "cudaMalloc"); }
+    explicit Buffer(std::size_t count) {
+      must(cudaMalloc(&data, std::max<std::size_t>(count, 1) * sizeof(T)), "cudaMalloc");
+    }
     Buffer(const Buffer&) = delete;
     ~Buffer() { cudaFree(data); }
-    float* data = nullptr;
+    T* data = nullptr;
   };
   int rank_, ranks_;
   cudaStream_t stream_ = nullptr;
@@ -230,7 +221,7 @@ int main(int count, char** arguments) {
   std::size_t wrong = 0, sizes = 0;
   for (int i = 2; i < count; ++i, ++sizes) {
     const std::size_t bytes = std::strtoull(arguments[i], nullptr, 10);
-    wrong += bytes % 4 == 0 ? job.check(bytes / 4, i) : job.check_bytes(bytes);
+    wrong += bytes % 4 == 0 ? job.check<float>(bytes / 4, i) : job.check<std::uint8_t>(bytes, i);
   }
   const double gbs = job.speed(std::size_t{64} << 20);
   std::printf("CHECK nccl %d sizes %zu wrong %zu all_reduce_64M_GBps %.3f\n", version, sizes, wrong, gbs);
