@@ -215,8 +215,8 @@ TEST(Settings, CanarysOwnChoiceOfNicsComesBeforeNccls) {
                          void* context = nullptr;
                          const auto net = net_of(12);
                          if (net->init(&context) != Result::kSuccess) return "init";
-                         Speed s;
-                         if (net->properties(0, &s) != Result::kSuccess || s.mbit != 20'000) return "speed";
+                         Properties p;
+                         if (net->properties(0, &p) != Result::kSuccess || p.speed_mbit != 20'000) return "speed";
                          return has(Log::text(abi::LogLevel::kInfo), "2 NICs") ? "" : "they are not told";
                        }),
             "fine");

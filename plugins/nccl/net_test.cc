@@ -38,13 +38,13 @@ TEST_P(EveryVersion, ShowsOneDeviceThatTakesHostMemory) {
   int count = 77;
   ASSERT_EQ(net->devices(&count), Result::kSuccess);
   EXPECT_EQ(count, 1);
-  Speed s;
-  ASSERT_EQ(net->properties(0, &s), Result::kSuccess);
-  EXPECT_EQ(s.name, "Canary");
-  EXPECT_GE(s.mbit, 10'000) << "loopback does not tell: what NCCL assumes of such NICs";
-  EXPECT_EQ(s.receives_max, 1);
-  EXPECT_EQ(s.pointer_support, abi::kPointerHost);
-  EXPECT_NE(net->properties(1, &s), Result::kSuccess);
+  Properties p;
+  ASSERT_EQ(net->properties(0, &p), Result::kSuccess);
+  EXPECT_EQ(p.name, "Canary");
+  EXPECT_GE(p.speed_mbit, 10'000) << "loopback does not tell: what NCCL assumes of such NICs";
+  EXPECT_EQ(p.receives_max, 1);
+  EXPECT_EQ(p.pointer_support, abi::kPointerHost);
+  EXPECT_NE(net->properties(1, &p), Result::kSuccess);
   EXPECT_TRUE(has(Log::text(), "there is no device 1")) << Log::text();
 }
 

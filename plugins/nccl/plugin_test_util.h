@@ -91,9 +91,10 @@ const Object& exported(const char* name) {
   return *object;
 }
 
-struct Speed {
+// Of a device: what NCCL reads and all versions have.
+struct Properties {
   std::string name;
-  int mbit = 0;
+  int speed_mbit = 0;
   int receives_max = 0;
   int pointer_support = 0;
 };
@@ -104,7 +105,7 @@ class Net {
   virtual int version() const = 0;
   virtual Result init(void** context) const = 0;
   virtual Result finalize(void* context) const = 0;  // nothing before v11
-  virtual Result properties(int device, Speed* out) const = 0;
+  virtual Result properties(int device, Properties* out) const = 0;
   virtual Result devices(int* count) const = 0;
   virtual Result listen(void* context, void* handle, void** comm) const = 0;
   virtual Result connect(void* context, void* handle, void** comm) const = 0;
@@ -121,7 +122,7 @@ class Net {
   virtual Result close_listen(void* comm) const = 0;
 };
 
-template <typename Object, typename Properties, int Version>
+template <typename Object, typename AbiProperties, int Version>
 class NetOf final : public Net {
  public:
   NetOf() : o_(exported<Object>(("ncclNetPlugin_v" + std::to_string(Version)).c_str())) {}
@@ -141,8 +142,8 @@ class NetOf final : public Net {
     if constexpr (Version >= 11) return o_.finalize(context);
     return context == nullptr ? Result::kSuccess : Result::kInternalError;
   }
-  Result properties(int device, Speed* out) const override {
-    Properties p;
+  Result properties(int device, Properties* out) const override {
+    AbiProperties p;
     std::memset(&p, 0xEE, sizeof p);
     const Result r = o_.get_properties(device, &p);
     if (r != Result::kSuccess) return r;

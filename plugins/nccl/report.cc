@@ -17,6 +17,13 @@ void say(abi::LogLevel level, unsigned long flags, const char* line) {
     logger(level, flags, kSource, 0, "NET/Canary : %s", line);
 }
 
+__attribute__((format(printf, 3, 0))) void say_formatted(abi::LogLevel level, unsigned long flags, const char* format,
+                                                         va_list arguments) {
+  char line[kLineBytes];
+  std::vsnprintf(line, sizeof line, format, arguments);
+  say(level, flags, line);
+}
+
 void library_line(void*, int level, const char* line, std::size_t length) {
   char text[kLineBytes];
   std::snprintf(text, sizeof text, "%.*s", static_cast<int>(length), line);
@@ -31,30 +38,24 @@ void set_logger(abi::Logger logger) {
 }
 
 void warn(const char* format, ...) {
-  char line[kLineBytes];
   va_list arguments;
   va_start(arguments, format);
-  std::vsnprintf(line, sizeof line, format, arguments);
+  say_formatted(abi::LogLevel::kWarn, abi::kLogNet, format, arguments);
   va_end(arguments);
-  say(abi::LogLevel::kWarn, abi::kLogNet, line);
 }
 
 void info(unsigned long flags, const char* format, ...) {
-  char line[kLineBytes];
   va_list arguments;
   va_start(arguments, format);
-  std::vsnprintf(line, sizeof line, format, arguments);
+  say_formatted(abi::LogLevel::kInfo, flags, format, arguments);
   va_end(arguments);
-  say(abi::LogLevel::kInfo, flags, line);
 }
 
 abi::Result fail(abi::Result result, const char* format, ...) {
-  char line[kLineBytes];
   va_list arguments;
   va_start(arguments, format);
-  std::vsnprintf(line, sizeof line, format, arguments);
+  say_formatted(abi::LogLevel::kWarn, abi::kLogNet, format, arguments);
   va_end(arguments);
-  say(abi::LogLevel::kWarn, abi::kLogNet, line);
   return result;
 }
 
