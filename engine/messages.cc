@@ -446,7 +446,8 @@ void Messages::arrived(MessageFlow& f, MessageRequest& r, const wire::Header& h,
   if (payload != place && h.payload_bytes != 0) std::memcpy(place, payload, h.payload_bytes);
   const bool grouped = r.group_size > 1;
   const bool complete = ++r.cells_done == r.cells;
-  if (other_landing) f.peer->channel->redirect_landing(h);  // before anybody may take the memory back
+  // Before anybody may take the memory back. By its place: only the number was compared, the tag and the type of that landing may be others.
+  if (other_landing) f.peer->channel->redirect_landing(place);
   if (complete) complete_receive(f, r);
   if (grouped) claim_parked(f, now);  // one that waited for this message's binding
 }

@@ -397,6 +397,7 @@ Landing Channel::landing_for(Lane& lane, const wire::Header& header) {
     const Landing landing = client_.landing_for(*this, header);
     path.landing = landing.kind == Landing::Kind::kSpan;
     if (!path.landing) return landing;
+    path.landing_place = landing.data;
     path.landing_header = header;
     path.landing_cookie = landing.cookie;
     return landing;
@@ -526,11 +527,20 @@ void Channel::peer_departed() {
 
 void Channel::redirect_landing(const wire::Header& piece) {
   for (Path& path : paths_) {
-    if (!path.landing || !path.lane || !same_piece(path.landing_header, piece)) continue;
-    path.lane->redirect(path.landing_cookie);
-    path.landing = false;
-    client_.on_landing_lost(*this, path.landing_header, path.landing_cookie);  // nothing writes there any more
+    if (path.landing && path.lane && same_piece(path.landing_header, piece)) redirect_landing(path);
   }
+}
+
+void Channel::redirect_landing(const std::byte* place) {
+  for (Path& path : paths_) {
+    if (path.landing && path.lane && path.landing_place == place) redirect_landing(path);
+  }
+}
+
+void Channel::redirect_landing(Path& path) {
+  path.lane->redirect(path.landing_cookie);
+  path.landing = false;
+  client_.on_landing_lost(*this, path.landing_header, path.landing_cookie);  // nothing writes there any more
 }
 
 }  // namespace canarynet

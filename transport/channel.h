@@ -110,6 +110,8 @@ class Channel final : public LaneSink {
   void cancel_flow(std::uint32_t flow);
   // Another lane completed this piece: the landing in progress on whatever lane goes to the discard buffer.
   void redirect_landing(const wire::Header& piece);
+  // Likewise by where it lands: for pieces of which two that go to one place may differ in what names them.
+  void redirect_landing(const std::byte* place);
   // The peer left on purpose (its Goodbye, or word of it over control): everything sent to it is done.
   void peer_departed();
   // Sends a best-effort frame on every lane that is up.
@@ -158,6 +160,7 @@ class Channel final : public LaneSink {
     std::uint8_t placements = 0;      // lanes that still hold it
   };
 
+  void redirect_landing(Path& path);
   Path& path_of(Lane& lane) { return *static_cast<Path*>(lane.owner); }
   void earlier(Nanos t) { next_timer_ = std::min(next_timer_, t); }
   void dial(Path& path, Nanos now);

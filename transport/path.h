@@ -219,6 +219,7 @@ struct Path {
   bool ack_now = false;
   Nanos ack_due = Nanos::max();
   bool landing = false;  // a kSpan landing is in progress
+  const std::byte* landing_place = nullptr;
   wire::Header landing_header;
   std::uint64_t landing_cookie = 0;
 
