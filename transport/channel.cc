@@ -342,7 +342,9 @@ void Channel::entry_acked(Path& path, std::uint32_t sequence, std::uint64_t* byt
 
 void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
   // A cumulative number we never sent, or beyond the window: a confused peer. Ignoring it leaves everything unacked, which is safe.
-  if (later(ack.cumulative, path.next_sequence - 1) || ack.words > wire::kAckWordsMax) return;
+  // One at half the circle is neither before nor behind: it is refused as well, or the search for losses goes all the way to it.
+  constexpr std::uint32_t kHalf = 0x80000000;
+  if (path.next_sequence - 1 - ack.cumulative >= kHalf || ack.words > wire::kAckWordsMax) return;
   std::uint64_t bytes = 0;
   PathEstimator::Departure last;
   last.sent = Nanos{-1};
