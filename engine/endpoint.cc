@@ -428,6 +428,8 @@ void Endpoint::bury_links() {
       past_[next_past_++ % kPastMax] = link->name;
     }
   }
+  // A request that came with its link's end may still wait for this endpoint's commands: nobody is there to hear the answer.
+  std::erase_if(opens_, [](const Open& open) { return open.link->ended; });
   std::erase_if(links_, [](const auto& link) { return link->ended && link->connections() == 0; });
 }
 
