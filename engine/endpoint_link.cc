@@ -16,6 +16,12 @@ std::uint16_t generation_of(std::uint32_t flow) {
   return static_cast<std::uint16_t>((flow & ~wire::kConnectionFlow) >> kGenerationShift);
 }
 
+// The peer's words go to logs and counters.
+void make_printable(std::string* text) {
+  std::replace_if(
+      text->begin(), text->end(), [](unsigned char b) { return b < 0x20 || b == 0x7f; }, '?');
+}
+
 }  // namespace
 
 EndpointLink::EndpointLink(Endpoint& endpoint, std::uint64_t its_name, bool dials)
@@ -129,6 +135,7 @@ void EndpointLink::say(wire::MessageFrame frame, std::uint32_t flow, const void*
 void EndpointLink::learn_peer(std::int64_t pid, const char* host) {
   pid_ = pid;
   host_.assign(host, strnlen(host, wire::kHostTextBytes));
+  make_printable(&host_);
   label_ = host_ + ":" + std::to_string(pid_);
 }
 
@@ -242,8 +249,7 @@ bool EndpointLink::on_arrival(Channel&, const wire::Header& h, const Arrival& ar
       Connection* c = find(h.flow);
       if (c == nullptr || !c->flow.failure.ok()) return true;
       std::string why(reinterpret_cast<const char*>(arrival.payload.data()), arrival.payload.size());
-      std::replace_if(
-          why.begin(), why.end(), [](unsigned char b) { return b < 0x20 || b == 0x7f; }, '?');  // it goes to logs
+      make_printable(&why);
       // The cause first: it may be passed on from peer to peer, and is cut at the end.
       endpoint_.fail(*c, Status(CANARY_ABORTED, why + "; told by " + who() + ", which gave the connection up"));
       return true;
