@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::uint32_t kGenerationShift = 14;
 static_assert(wire::kConnectionSlots == 1u << kGenerationShift);
+constexpr std::size_t kAnswersMax = 4096;  // that wait to be said, when another request is heard
 
 std::uint32_t slot_of(std::uint32_t flow) { return flow & (wire::kConnectionSlots - 1); }
 std::uint16_t generation_of(std::uint32_t flow) {
@@ -208,6 +209,8 @@ bool EndpointLink::on_arrival(Channel&, const wire::Header& h, const Arrival& ar
       wire::OpenPayload open;
       const bool ours = (h.flow & wire::kConnectionFlow) == wire::kConnectionFlow;
       if (dialled || !ours || arrival.payload.size() != sizeof open) return true;
+      // Who asks and does not read the answers is not heard before it has: not acknowledged, the request comes again.
+      if (controls_.size() + endpoint_.opens_.size() >= kAnswersMax) return false;
       std::memcpy(&open, arrival.payload.data(), sizeof open);
       endpoint_.on_open(*this, h.flow, open);
       return true;
