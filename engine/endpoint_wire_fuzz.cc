@@ -401,7 +401,7 @@ class Fuzzer {
     for (std::size_t i = 1; i < words.size(); ++i) words[i] = input_.u16() * (i % 2 == 0 ? 1u : 0x10001u);
     wire::Header h;
     const wire::Header first = h;
-    std::memcpy(&h, words.data(), sizeof h);
+    std::memcpy(static_cast<void*>(&h), words.data(), sizeof h);  // not from bytes: g++ asks
     h.magic = first.magic;
     h.version = first.version;
     h.kind = static_cast<wire::Kind>(input_.u8());
