@@ -19,7 +19,14 @@ class HaltPoll {
 
   // There was something to do, `waited` after the last time.
   void found(Nanos now, Nanos waited) {
-    if (waited <= window_) in_vain_ = 0;
+    if (looking_ && now - last_look_ > kDescheduled) {
+      lose_core(now);
+      return;
+    }
+    if (waited <= window_) {
+      in_vain_ = 0;
+      lost_for_ = std::max(kClosed, lost_for_ - lost_for_ / 64);
+    }
     if (waited <= longest_ * 4) {  // asleep, a wait is longer than it would have been
       long_waits_ = 0;
       if (now >= closed_until_) window_ = longest_;
@@ -33,11 +40,11 @@ class HaltPoll {
     const Nanos pause = now - last_look_;
     last_look_ = now;
     if (looking_ && pause > kDescheduled) {
-      close(now);
+      lose_core(now);
       return false;
     }
     looking_ = waited < window_;
-    if (!looking_ && ++in_vain_ == kInVain) close(now);
+    if (!looking_ && ++in_vain_ == kInVain) close(now, kClosed);
     return looking_;
   }
   // The thread does something else now: sleeps, or works.
@@ -47,19 +54,26 @@ class HaltPoll {
  private:
   static constexpr int kInVain = 4;
   static constexpr Nanos kClosed = 10_ms;
+  static constexpr Nanos kClosedLongest = 2_s;
   static constexpr Nanos kDescheduled = 150_us;  // between two looks: somebody else has the core
 
-  void close(Nanos now) {
+  void close(Nanos now, Nanos how_long) {
     window_ = {};
     in_vain_ = 0;
     looking_ = false;
-    closed_until_ = now + kClosed;
+    closed_until_ = now + how_long;
+  }
+  // Whoever has it (a caller that polls itself) keeps it for milliseconds: trying again soon would cost more than all that polling saves.
+  void lose_core(Nanos now) {
+    close(now, lost_for_);
+    lost_for_ = std::min(lost_for_ * 2, kClosedLongest);
   }
 
   Nanos longest_;
   Nanos window_;
   Nanos closed_until_;
   Nanos last_look_;
+  Nanos lost_for_ = kClosed;  // how long it does not poll after it has lost its core
   bool looking_ = false;
   int in_vain_ = 0;
   int long_waits_ = 0;

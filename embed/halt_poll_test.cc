@@ -81,6 +81,36 @@ TEST(HaltPoll, WhoLosesItsCoreWhilePollingSleeps) {
   EXPECT_GT(wait(&poll, &now, now + 50_us), Nanos{});
 }
 
+TEST(HaltPoll, ALostCoreIsNoticedThoughThereWasWorkAfterIt) {
+  HaltPoll poll(kLongest);
+  Nanos now = 1_s;
+  wait(&poll, &now, now + 50_us);
+  ASSERT_TRUE(poll.goes_on(now, Nanos{}));
+  now = now + 3_ms;
+  poll.found(now, 3_ms);
+  poll.stop();
+  EXPECT_EQ(wait(&poll, &now, now + 50_us), Nanos{});
+}
+
+TEST(HaltPoll, WhoNeverHasACoreOfItsOwnTriesEverMoreRarely) {
+  HaltPoll poll(kLongest);
+  Nanos now = 1_s;
+  int tries = 0;
+  for (const Nanos end = now + 60_s; now < end;) {
+    wait(&poll, &now, now + 50_us);
+    if (!poll.goes_on(now, Nanos{})) {
+      poll.stop();
+      continue;
+    }
+    ++tries;
+    now = now + 3_ms;
+    poll.found(now, 3_ms);
+    poll.stop();
+  }
+  EXPECT_GT(tries, 30);
+  EXPECT_LT(tries, 60);
+}
+
 TEST(HaltPoll, OfNoLengthNeverPolls) {
   HaltPoll poll;
   Nanos now = 1_s;
