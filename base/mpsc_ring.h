@@ -46,6 +46,11 @@ class MpscRing {
   // Consumer: pop() would give something.
   bool ready() const { return cells_[head_ & mask_].sequence.load(std::memory_order_acquire) == head_ + 1; }
 
+  // Positions claimed by producers so far; they may still be filling theirs, and what lies behind them waits. Any thread.
+  std::size_t claimed() const { return tail_.load(std::memory_order_acquire); }
+  // Consumer: positions taken so far.
+  std::size_t taken() const { return head_; }
+
   bool pop(T* out) {
     Cell& cell = cells_[head_ & mask_];
     if (cell.sequence.load(std::memory_order_acquire) != head_ + 1) return false;

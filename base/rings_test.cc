@@ -20,6 +20,19 @@ TEST(MpscRing, RefusesWhenFullAndKeepsOrder) {
   }
 }
 
+TEST(MpscRing, TellsHowManyWereClaimedAndTakenAlsoPastItsEnd) {
+  MpscRing<int> ring(4);
+  int value = 0;
+  for (std::size_t i = 0; i < 10; ++i) {
+    EXPECT_EQ(ring.claimed(), i);
+    ASSERT_TRUE(ring.push(1));
+    EXPECT_EQ(ring.claimed(), i + 1);
+    EXPECT_EQ(ring.taken(), i);
+    ASSERT_TRUE(ring.pop(&value));
+    EXPECT_EQ(ring.taken(), i + 1);
+  }
+}
+
 TEST(MpscRing, PopsNothingFromEmpty) {
   MpscRing<int> ring(2);
   int v = 7;

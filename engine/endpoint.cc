@@ -269,13 +269,14 @@ void Endpoint::on_hello(std::unique_ptr<Lane>& lane, const wire::Header&, const 
 
 void Endpoint::on_open(EndpointLink& link, std::uint32_t flow, const wire::OpenPayload& open) {
   link.learn_peer(open.pid, open.host);
-  opens_.push_back({&link, flow, open});
+  opens_.push_back({&link, flow, open, commands_.claimed()});
 }
 
-// After the commands that were submitted before the request came: its listener may be among them.
+// After the commands that were submitted before the request came. One of them may wait behind another thread's, which has claimed its place
+// in the ring and not filled it yet.
 void Endpoint::answer_opens() {
   for (const Open& open : opens_) {
-    if (open.link->ended) continue;
+    if (open.link->ended || waits(open)) continue;
     wire::OpenedPayload answer;
     answer.pid = options_.pid;
     put_text(answer.host, options_.host_name);
@@ -308,7 +309,7 @@ void Endpoint::answer_opens() {
     }
     open.link->say(wire::MessageFrame::kOpened, open.flow, &answer, sizeof answer);
   }
-  opens_.clear();
+  std::erase_if(opens_, [this](const Open& open) { return !waits(open); });
 }
 
 // --- life and death of links ---------------------------------------------------------------------------------------------
@@ -479,7 +480,7 @@ std::size_t Endpoint::poll(Nanos now) {
     drain_commands();
     ++work;
   }
-  if (!opens_.empty() && !commands_left_) answer_opens();
+  if (!opens_.empty()) answer_opens();
   // By index: answers and commands above may have added links, nothing below does.
   for (std::size_t i = 0; i < links_.size(); ++i) {
     EndpointLink& link = *links_[i];

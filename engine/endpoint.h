@@ -171,7 +171,9 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
     EndpointLink* link;
     std::uint32_t flow;
     wire::OpenPayload payload;
+    std::size_t commands = 0;  // that were on their way when it came: its listener may be among them
   };
+  bool waits(const Open& open) const { return commands_.taken() < open.commands; }
   std::vector<Open> opens_;          // heard in this cycle
   std::vector<std::uint64_t> past_;  // names of accepted channels that have ended: they must not come to life again
   std::size_t next_past_ = 0;
