@@ -112,9 +112,8 @@ const Row kRows[] = {
       "somebody aborts the communicator"},
      &Settings::abort_on_error},
     {{"nccl_alpha", "CANARY_NCCL_ALPHA", SettingKind::kText, "", 0, 0, false,
-      "NCCL plugin: start-up time of a message between hosts, such as 25us; with nccl_bandwidth the tuner's cost "
-      "model, "
-      "equal on all ranks"},
+      "NCCL plugin: start-up time of a message between hosts, such as 25us; with nccl_bandwidth the tuner's "
+      "cost model, equal on all ranks"},
      &Settings::nccl_alpha},
     {{"nccl_bandwidth", "CANARY_NCCL_BANDWIDTH", SettingKind::kText, "", 0, 0, false,
       "NCCL plugin: what all NICs of a host carry together in one direction, such as 2.5gbit"},

@@ -111,7 +111,6 @@ void EndpointHost::run() {
     const Nanos now = clock_.now();
     if (endpoint_->poll(now) != 0) {
       halt_poll_.found(now, now - last_work);
-      halt_poll_.stop();
       last_work = now;
       counted = false;
     }

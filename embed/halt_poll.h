@@ -33,6 +33,7 @@ class HaltPoll {
     } else if (++long_waits_ == kInVain) {
       window_ = {};
     }
+    looking_ = false;
   }
   // Nothing to do at `now`, for so long already. True: look again at once.
   bool goes_on(Nanos now, Nanos waited) {
@@ -47,9 +48,8 @@ class HaltPoll {
     if (!looking_ && ++in_vain_ == kInVain) close(now, kClosed);
     return looking_;
   }
-  // The thread does something else now: sleeps, or works.
+  // The thread does something else now.
   void stop() { looking_ = false; }
-  Nanos window() const { return window_; }
 
  private:
   static constexpr int kInVain = 4;

@@ -88,7 +88,6 @@ TEST(HaltPoll, ALostCoreIsNoticedThoughThereWasWorkAfterIt) {
   ASSERT_TRUE(poll.goes_on(now, Nanos{}));
   now = now + 3_ms;
   poll.found(now, 3_ms);
-  poll.stop();
   EXPECT_EQ(wait(&poll, &now, now + 50_us), Nanos{});
 }
 
@@ -105,7 +104,6 @@ TEST(HaltPoll, WhoNeverHasACoreOfItsOwnTriesEverMoreRarely) {
     ++tries;
     now = now + 3_ms;
     poll.found(now, 3_ms);
-    poll.stop();
   }
   EXPECT_GT(tries, 30);
   EXPECT_LT(tries, 60);

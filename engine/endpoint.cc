@@ -69,7 +69,6 @@ void Endpoint::make_handle(Listener* listener, std::span<std::byte> out) {
 // --- commands ------------------------------------------------------------------------------------------------------------
 
 void Endpoint::drain_commands() {
-  commands_left_ = false;
   EndpointCommand c;
   for (int i = 0; i < kCommandsPerCycle; ++i) {
     if (!commands_.pop(&c)) return;
@@ -102,7 +101,6 @@ void Endpoint::drain_commands() {
         break;
     }
   }
-  commands_left_ = true;
 }
 
 void Endpoint::close_listener(Listener& listener) {
@@ -498,7 +496,7 @@ std::size_t Endpoint::poll(Nanos now) {
 }
 
 Nanos Endpoint::next_deadline() const {
-  if (commands_left_) return {};
+  if (commands_.ready()) return {};
   Nanos t = factory_.next_deadline();
   if (!links_.empty() || !greeter_.empty()) t = std::min(t, next_check_);
   for (const auto& link : links_) {

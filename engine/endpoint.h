@@ -162,7 +162,6 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
   std::uint64_t token_ = 0;
   std::atomic<std::uint32_t> next_listener_{1};
   MpscRing<EndpointCommand> commands_;
-  bool commands_left_ = false;
   Messages messages_;
   Greeter greeter_;
   std::vector<std::unique_ptr<EndpointLink>> links_;
@@ -174,7 +173,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
     std::size_t commands = 0;  // that were on their way when it came: its listener may be among them
   };
   bool waits(const Open& open) const { return commands_.taken() < open.commands; }
-  std::vector<Open> opens_;          // heard in this cycle
+  std::vector<Open> opens_;          // heard and not answered yet
   std::vector<std::uint64_t> past_;  // names of accepted channels that have ended: they must not come to life again
   std::size_t next_past_ = 0;
   std::vector<RailStats> ended_;  // by rail: what the channels did that are no more

@@ -30,7 +30,7 @@ class Greeter final : public LaneSink {
   void take(std::unique_ptr<Lane> lane, Nanos now);
   void sweep(Nanos now);
   bool empty() const { return waiting_.empty(); }
-  // `why` ends the sentence "a stranger (...)".
+  // Says that the lane was a stranger's; `why` in a few words, it stands in parentheses. Who calls drops the lane.
   void turn_away(const Lane& lane, const char* why);
 
   void on_up(Lane&) override {}
