@@ -73,6 +73,7 @@ TEST(Settings, MustAgreeListsValuesInTableOrder) {
 TEST(ParseDuration, TakesUnitsAndNothingElse) {
   EXPECT_EQ(parse_duration("250ms").value(), 250_ms);
   EXPECT_EQ(parse_duration("10min").value(), 600_s);
+  EXPECT_EQ(parse_duration("0").value(), Nanos{}) << "as the settings' descriptions have it";
   EXPECT_FALSE(parse_duration("10").ok());
   EXPECT_FALSE(parse_duration("-1s").ok());
   EXPECT_FALSE(parse_duration("99999999999h").ok());
