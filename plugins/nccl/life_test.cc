@@ -1,6 +1,5 @@
 // The plugin's life in a process: threads, reloads, settings, failures that concern no single message. What needs an environment of its
 // own runs in a process of its own.
-#include <dirent.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <sys/resource.h>
@@ -8,61 +7,11 @@
 
 #include <csignal>
 #include <cstdlib>
-#include <fstream>
 
 #include "plugins/nccl/plugin_test_util.h"
 
 namespace canarynet::nccl::test {
 namespace {
-
-using canarynet::test::Process;
-using Environment = std::vector<std::pair<const char*, const char*>>;
-
-int library_threads() {
-  int found = 0;
-  DIR* tasks = opendir("/proc/self/task");
-  for (const dirent* d = nullptr; (d = readdir(tasks)) != nullptr;) {
-    std::ifstream comm("/proc/self/task/" + std::string(d->d_name) + "/comm");
-    std::string name;
-    found += std::getline(comm, name) && name.starts_with("canary");
-  }
-  closedir(tasks);
-  return found;
-}
-
-std::size_t open_files() {
-  std::size_t n = 0;
-  DIR* d = opendir("/proc/self/fd");
-  while (readdir(d) != nullptr) ++n;
-  closedir(d);
-  return n;
-}
-
-bool exchange(const Net& net, const Ends& e) {
-  const auto out = bytes_of(7, 300'000);
-  std::vector<std::uint8_t> in(out.size());
-  void* r = receive(net, e.receive, in.data(), in.size());
-  void* s = send(net, e.send, out.data(), out.size());
-  return wait(net, s) == Result::kSuccess && wait(net, r) == Result::kSuccess && in == out;
-}
-
-void close(const Net& net, const Ends& e) {
-  EXPECT_EQ(net.close_send(e.send), Result::kSuccess);
-  EXPECT_EQ(net.close_receive(e.receive), Result::kSuccess);
-}
-
-// Runs `body` in a process with these variables; "" is its wish.
-std::string in_process(const Environment& environment, const std::function<std::string()>& body) {
-  Process p([&]() -> std::string {
-    for (const auto& [name, value] : environment) {
-      if (value != nullptr) setenv(name, value, 1);
-      if (value == nullptr) unsetenv(name);
-    }
-    const std::string said = body();
-    return said.empty() ? "fine" : said + "\nwarnings: " + Log::text();
-  });
-  return p.report();
-}
 
 TEST(Life, ThreadsAndSocketsBeginWithTheFirstListenAndEndWithTheLastContext) {
   const auto net = net_of(11);

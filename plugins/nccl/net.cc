@@ -4,98 +4,33 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <string>
-#include <vector>
+#include <utility>
 
-#include "plugins/nccl/handle.h"
-#include "plugins/nccl/process_endpoint.h"
+#include "plugins/nccl/contexts.h"
 #include "plugins/nccl/report.h"
 
 namespace canarynet::nccl {
 namespace {
 
 using abi::Result;
-using Clock = std::chrono::steady_clock;
 
 constexpr int kUnknownSpeedMbit = 10'000;  // what NCCL's own sockets assume of a NIC that does not tell
 constexpr std::size_t kNicsMax = 16;
 
-struct Context;
-
-struct ListenComm {
-  Context* context;
-  canary_listener* listener;
-  std::uint64_t generation;
-  Clock::time_point waits_since{};  // of the first accept
-};
-
-// A connect that NCCL will ask for again, with the same handle.
-struct Pending {
-  HandleBytes handle;
-  Context* context;
-  ProcessEndpoint::Use use;
-  canary_connection* connection;
-};
-
-struct Comm;
-
-struct Request {
-  canary_request* inner = nullptr;
-  Comm* comm = nullptr;
-  int count = 1;  // of lengths that test() tells
-  Request* next = nullptr;
-};
-
-struct Comm {
-  canary_connection* connection = nullptr;
-  ProcessEndpoint::Use use;
-  Context* context = nullptr;  // whose fate it shares; null: that has ended
-  bool sends = false;
-  Result failed = Result::kSuccess;
-  Request* free = nullptr;
-  Request requests[abi::kRequestsMax];
-
-  Comm(canary_connection* its_connection, const ProcessEndpoint::Use& its_use, Context* its_context, bool it_sends)
-      : connection(its_connection), use(its_use), context(its_context), sends(it_sends) {
-    for (int i = abi::kRequestsMax; i-- > 0;) {
-      requests[i].comm = this;
-      give(&requests[i]);
-    }
-  }
-  Request* take() {
-    Request* r = free;
-    if (r != nullptr) free = r->next;
-    return r;
-  }
-  void give(Request* r) {
-    r->inner = nullptr;
-    r->next = free;
-    free = r;
-  }
-};
-
-struct Context {
-  std::uint64_t comm = 0;
-  std::vector<ListenComm*> listeners;  // some are never closed by NCCL
-  std::vector<Comm*> comms;
-};
-
-// What the process knows beside the endpoint.
+// What the process knows beside its contexts and the endpoint.
 struct Plugin {
   Plugin();
-  std::mutex mutex;  // everything below but the atomics
-  Context without_context;
-  std::vector<std::unique_ptr<Pending>> pending;
-  CostModel model;
+  std::mutex mutex;
+  CostModel model;  // under the mutex
   std::atomic<int> speed_mbit{kUnknownSpeedMbit};
   std::atomic<bool> abort_on_error{false};
-  std::atomic<std::int64_t> accept_limit_ns{120'000'000'000};
 };
 
 Plugin& plugin() {
@@ -103,19 +38,17 @@ Plugin& plugin() {
   return one;
 }
 
-// Registered behind the endpoint's: its mutex is taken before that one.
 Plugin::Plugin() {
-  ProcessEndpoint::get();
   pthread_atfork([] { plugin().mutex.lock(); }, [] { plugin().mutex.unlock(); }, [] { plugin().mutex.unlock(); });
 }
 
-template <typename Fn>
-Result guarded(Fn fn) {
-  try {
-    return fn();
-  } catch (const std::bad_alloc&) {
-    return fail(Result::kSystemError, "out of memory");
-  }
+CostModel cost_model() {
+  const std::lock_guard lock(plugin().mutex);
+  return plugin().model;
+}
+
+Context* context_of(void* context) {
+  return context != nullptr ? static_cast<Context*>(context) : Contexts::get().shared();
 }
 
 Result check_device(const char* call, int device) {
@@ -123,15 +56,13 @@ Result check_device(const char* call, int device) {
   return fail(Result::kInvalidArgument, "%s: there is no device %d, all NICs are device 0", call, device);
 }
 
-// The communicator is lost with the connection, and its other ranks wait for this one on theirs, maybe for ever: NCCL neither closes nor
-// tells anything before its application aborts. Interfaces without contexts don't say what belongs together: there it is everything.
-void give_up_all(const Context& context, const std::string& why) {
-  for (const Comm* c : context.comms) {
-    if (ProcessEndpoint::get().current(c->use.generation)) canary_abort_connection(c->connection, why.c_str());
-  }
+Result inherited(const char* call, const char* what) {
+  return fail(Result::kInvalidUsage, "%s: the %s belongs to the parent process: it can't be used after fork()", call,
+              what);
 }
 
-std::string last_error() {
+// Of the call that has just failed; until the next one that fails.
+const char* last_error() {
   canary_error error{};
   error.struct_size = sizeof error;
   return canary_last_error(&error) == CANARY_OK ? error.message : "a connection has failed";
@@ -145,31 +76,42 @@ void abort_if_asked() {
 }
 
 // NCCL can't repeat or repair what has failed on a connection, and its kernels spin until somebody aborts the communicator.
-Result fatal(Comm& comm, Result result) {
-  comm.failed = result;
-  {
-    const std::lock_guard lock(plugin().mutex);
-    if (comm.context != nullptr) give_up_all(*comm.context, last_error());
-  }
+Result fatal(Comm& comm, Result result, const char* why) {
+  if (comm.failed == Result::kSuccess) comm.failed = result;
+  Contexts::get().fail(comm, result, why);
   abort_if_asked();
   return result;
 }
 
 // The same of a connection that was not made.
-Result fatal(const Context& context, Result result, const std::string& why) {
-  {
-    const std::lock_guard lock(plugin().mutex);
-    give_up_all(context, why);
-  }
+Result fatal(Context& context, Result result, const char* why) {
+  Contexts::get().fail(context, result, why);
   abort_if_asked();
   return result;
 }
 
+template <typename Fn>
+Result guarded(Fn fn) {
+  try {
+    return fn();
+  } catch (const std::bad_alloc&) {
+    return fail(Result::kSystemError, "out of memory");
+  }
+}
+
+// The same where a connection depends on it.
+template <typename Owner, typename Fn>
+Result guarded(Owner& owner, Fn fn) {
+  try {
+    return fn();
+  } catch (const std::bad_alloc&) {
+    return fatal(owner, fail(Result::kSystemError, "out of memory"), "out of memory");
+  }
+}
+
 Result usable(const char* call, const Comm& comm) {
   if (comm.failed != Result::kSuccess) return fail(comm.failed, "%s: the connection has failed before", call);
-  if (!ProcessEndpoint::get().current(comm.use.generation))
-    return fail(Result::kInvalidUsage,
-                "%s: the connection belongs to the parent process: it can't be used after fork()", call);
+  if (!ProcessEndpoint::get().current(comm.use.generation)) return inherited(call, "connection");
   return Result::kSuccess;
 }
 
@@ -179,31 +121,30 @@ Result post(Comm& comm, Request* r, canary_status status, const char* call, void
     return Result::kSuccess;
   }
   comm.give(r);
-  return status == CANARY_WOULD_BLOCK ? Result::kSuccess : fatal(comm, fail(call, status));
+  return status == CANARY_WOULD_BLOCK ? Result::kSuccess : fatal(comm, fail(call, status), last_error());
 }
 
-// A connection that is made becomes a comm.
-Result keep(canary_connection* connection, const ProcessEndpoint::Use& use, Context* context, bool sends, void** comm) {
-  if (auto* const made = new (std::nothrow) Comm(connection, use, context, sends)) {
-    const std::lock_guard lock(plugin().mutex);
-    context->comms.push_back(made);
-    *comm = made;
-    return Result::kSuccess;
+// A connection that is made becomes a comm, unless its communicator has failed meanwhile.
+Result keep(const char* call, canary_connection* connection, const ProcessEndpoint::Use& use, Context& context,
+            bool sends, void** comm) {
+  const auto give_up = [&](const char* why) {
+    canary_abort_connection(connection, why);
+    canary_close(connection);
+    ProcessEndpoint::get().release(use.generation);
+  };
+  try {
+    auto made = std::make_unique<Comm>(connection, use, &context, sends);
+    if (Contexts::get().add(made.get())) {
+      *comm = made.release();
+      return Result::kSuccess;
+    }
+  } catch (const std::bad_alloc&) {
+    give_up("out of memory");
+    throw;
   }
-  canary_close(connection);
-  ProcessEndpoint::get().release(use.generation);
-  return fail(Result::kSystemError, "out of memory");
-}
-
-void drop(Pending& p) {
-  if (ProcessEndpoint::get().current(p.use.generation)) canary_close(p.connection);
-  ProcessEndpoint::get().release(p.use.generation);
-}
-
-void close_listener(ListenComm* l) {
-  if (ProcessEndpoint::get().current(l->generation)) canary_close_listener(l->listener);
-  ProcessEndpoint::get().release(l->generation);
-  delete l;
+  const Result r = Contexts::get().check(call, context);
+  give_up(context.why);
+  return r;
 }
 
 std::string describe(const CostModel& m) {
@@ -211,11 +152,26 @@ std::string describe(const CostModel& m) {
   return std::to_string(m.alpha_ns) + " ns and " + std::to_string(m.bytes_per_second) + " bytes/s";
 }
 
+struct Nics {
+  std::uint64_t speed_mbit = 0;
+  std::string names;
+};
+
+// What the NICs give together.
+Nics describe(const canary_rail* nics, std::size_t count) {
+  Nics out;
+  for (std::size_t i = 0; i < count; ++i) {
+    out.speed_mbit += nics[i].speed_mbit != 0 ? nics[i].speed_mbit : kUnknownSpeedMbit;
+    out.names += (i != 0 ? ", " : "") + std::string(nics[i].device) + " " + nics[i].address;
+  }
+  return out;
+}
+
 }  // namespace
 
 // --- life --------------------------------------------------------------------------------------------------------------------
 
-Result net_init(void** context, std::uint64_t comm, abi::Logger logger) {
+Result net_init(void** context, abi::Logger logger) {
   // NCCL finalizes what lies there, whether init succeeds or not, and one plugin after another is asked with the same place.
   if (context != nullptr) *context = nullptr;
   return guarded([&] {
@@ -225,32 +181,24 @@ Result net_init(void** context, std::uint64_t comm, abi::Logger logger) {
     canary_rail nics[kNicsMax];
     std::size_t count = 0;
     if (const auto s = ProcessEndpoint::list_nics(nics, kNicsMax, &count); s != CANARY_OK) return fail("init", s);
+    count = std::min(count, kNicsMax);  // it is the number of NICs, however many have room
     std::int64_t abort_on_error = 0, limit = 0;
     if (const auto s = ProcessEndpoint::setting("abort_on_error", &abort_on_error); s != CANARY_OK)
       return fail("init", s);
     if (const auto s = ProcessEndpoint::setting("join_timeout", &limit); s != CANARY_OK) return fail("init", s);
     p.abort_on_error.store(abort_on_error != 0, std::memory_order_relaxed);
-    p.accept_limit_ns.store(limit, std::memory_order_relaxed);
-    std::uint64_t speed = 0;
-    std::string names;
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::uint64_t mbit = nics[i].speed_mbit;
-      speed += mbit != 0 ? mbit : kUnknownSpeedMbit;
-      names += (i != 0 ? ", " : "") + std::string(nics[i].device) + " " + nics[i].address;
-    }
-    p.speed_mbit.store(static_cast<int>(std::min<std::uint64_t>(speed, INT_MAX)), std::memory_order_relaxed);
+    Contexts::get().set_join_timeout(std::chrono::nanoseconds(limit));
+    Contexts::get().sweep();
+    const Nics found = describe(nics, count);
+    p.speed_mbit.store(static_cast<int>(std::min<std::uint64_t>(found.speed_mbit, INT_MAX)), std::memory_order_relaxed);
     const CostModel model = read_model();
     {
       const std::lock_guard lock(p.mutex);
       p.model = model;
     }
     info(abi::kLogInit | abi::kLogNet, "%s: one device over %zu NIC%s: %s; %llu Mbit/s nominal", canary_version(),
-         count, count == 1 ? "" : "s", names.c_str(), static_cast<unsigned long long>(speed));
-    if (context == nullptr) return Result::kSuccess;
-    auto made = std::make_unique<Context>();
-    made->comm = comm;
-    ProcessEndpoint::get().add_context();
-    *context = made.release();
+         count, count == 1 ? "" : "s", found.names.c_str(), static_cast<unsigned long long>(found.speed_mbit));
+    if (context != nullptr) *context = Contexts::get().open();
     return Result::kSuccess;
   });
 }
@@ -258,23 +206,7 @@ Result net_init(void** context, std::uint64_t comm, abi::Logger logger) {
 Result net_finalize(void* context) {
   if (context == nullptr) return Result::kSuccess;  // its init has failed
   return guarded([&] {
-    Context* const c = static_cast<Context*>(context);
-    Plugin& p = plugin();
-    std::vector<std::unique_ptr<Pending>> abandoned;
-    std::vector<ListenComm*> listeners;
-    {
-      const std::lock_guard lock(p.mutex);
-      listeners.swap(c->listeners);
-      for (Comm* comm : c->comms) comm->context = nullptr;
-      for (auto& pending : p.pending) {
-        if (pending->context == c) abandoned.push_back(std::move(pending));
-      }
-      std::erase(p.pending, nullptr);
-    }
-    for (auto& pending : abandoned) drop(*pending);
-    for (ListenComm* l : listeners) close_listener(l);
-    delete c;
-    ProcessEndpoint::get().remove_context();
+    Contexts::get().close(static_cast<Context*>(context));
     return Result::kSuccess;
   });
 }
@@ -294,24 +226,27 @@ Result net_speed_mbit(int device, int* speed) {
 Result net_listen(void* context, int device, void* handle, void** listen_comm) {
   *listen_comm = nullptr;
   if (const Result r = check_device("listen", device); r != Result::kSuccess) return r;
-  return guarded([&] {
-    Plugin& p = plugin();
-    Context* const c = context != nullptr ? static_cast<Context*>(context) : &p.without_context;
+  Context& c = *context_of(context);
+  return guarded(c, [&] {
+    Contexts& contexts = Contexts::get();
+    contexts.sweep();
+    if (const Result r = contexts.check("listen", c); r != Result::kSuccess) return r;
     auto made = std::make_unique<ListenComm>();
     ProcessEndpoint::Use use;
-    if (const auto s = ProcessEndpoint::get().acquire(&use); s != CANARY_OK) return fail("listen", s);
+    if (const auto s = ProcessEndpoint::get().acquire(&use); s != CANARY_OK)
+      return fatal(c, fail("listen", s), last_error());
     const std::span<std::byte, abi::kHandleBytes> bytes(static_cast<std::byte*>(handle), abi::kHandleBytes);
     if (const auto s = canary_listen_short(use.endpoint, bytes.data(), kEndpointBytes, &made->listener);
         s != CANARY_OK) {
-      const Result r = fail("listen", s);
+      const Result r = fatal(c, fail("listen", s), last_error());
       ProcessEndpoint::get().release(use.generation);
       return r;
     }
-    made->context = c;
+    made->context = &c;
     made->generation = use.generation;
-    const std::lock_guard lock(p.mutex);
-    write_trailer(p.model, bytes);
-    c->listeners.push_back(made.get());
+    made->asked = Clock::now();
+    write_trailer(cost_model(), bytes);
+    if (!contexts.add(made.get())) return contexts.check("listen", c);
     *listen_comm = made.release();
     return Result::kSuccess;
   });
@@ -322,25 +257,16 @@ Result net_listen(void* context, int device, void* handle, void** listen_comm) {
 Result net_connect(void* context, int device, const void* handle, void** send_comm) {
   *send_comm = nullptr;
   if (const Result r = check_device("connect", device); r != Result::kSuccess) return r;
-  return guarded([&]() -> Result {
-    Plugin& p = plugin();
+  Context& c = *context_of(context);
+  return guarded(c, [&]() -> Result {
+    Contexts& contexts = Contexts::get();
     HandleBytes bytes;
     std::memcpy(bytes.data(), handle, bytes.size());
-    std::unique_ptr<Pending> pending;
-    CostModel mine;
-    {
-      const std::lock_guard lock(p.mutex);
-      mine = p.model;
-      const auto at = std::find_if(p.pending.begin(), p.pending.end(), [&](const auto& o) {
-        return o->handle == bytes && (context == nullptr || o->context == context) &&
-               ProcessEndpoint::get().current(o->use.generation);
-      });
-      if (at != p.pending.end()) {
-        pending = std::move(*at);
-        p.pending.erase(at);
-      }
-    }
+    std::unique_ptr<Pending> pending = contexts.take(bytes, &c);
+    contexts.sweep();
+    if (const Result r = contexts.check("connect", c); r != Result::kSuccess) return r;
     if (pending == nullptr) {
+      const CostModel mine = cost_model();
       CostModel theirs;
       if (const std::string wrong = read_trailer(bytes, &theirs); !wrong.empty())
         return fail(Result::kInvalidUsage, "connect: %s", wrong.c_str());
@@ -353,68 +279,72 @@ Result net_connect(void* context, int device, const void* handle, void** send_co
       }
       pending = std::make_unique<Pending>();
       pending->handle = bytes;
-      pending->context = context != nullptr ? static_cast<Context*>(context) : &p.without_context;
-      pending->connection = nullptr;
-      if (const auto s = ProcessEndpoint::get().acquire(&pending->use); s != CANARY_OK) return fail("connect", s);
+      pending->context = &c;
+      if (const auto s = ProcessEndpoint::get().acquire(&pending->use); s != CANARY_OK)
+        return fatal(c, fail("connect", s), last_error());
     }
     const HandleBytes its_part = endpoint_part(bytes);
     const auto s = canary_connect(pending->use.endpoint, its_part.data(), &pending->connection);
     if (s == CANARY_WOULD_BLOCK) {
-      const std::lock_guard lock(p.mutex);
-      p.pending.push_back(std::move(pending));
-      return Result::kSuccess;
+      if (contexts.add(pending)) return Result::kSuccess;
+      canary_abort_connection(pending->connection, c.why);
+      return contexts.check("connect", c);
     }
     if (s != CANARY_OK) {
+      // What is wrong with the handle or the settings leaves the other connections as they are.
       const Result r = s == CANARY_INVALID_ARGUMENT ? Result::kInvalidUsage : result_of(s);
       fail("connect", s);
-      const std::string why = last_error();
-      ProcessEndpoint::get().release(pending->use.generation);
-      return r == Result::kInvalidUsage ? r : fatal(*pending->context, r, why);
+      return r == Result::kInvalidUsage ? r : fatal(c, r, last_error());
     }
-    return keep(pending->connection, pending->use, pending->context, true, send_comm);
+    return keep("connect", std::exchange(pending->connection, nullptr), std::exchange(pending->use, {}), c, true,
+                send_comm);
   });
 }
 
 Result net_accept(void* listen_comm, void** receive_comm) {
   *receive_comm = nullptr;
-  return guarded([&]() -> Result {
-    ListenComm& l = *static_cast<ListenComm*>(listen_comm);
-    ProcessEndpoint::Use use;
-    if (!ProcessEndpoint::get().current(l.generation))
-      return fail(Result::kInvalidUsage,
-                  "accept: the listener belongs to the parent process: it can't be used after fork()");
+  ListenComm& l = *static_cast<ListenComm*>(listen_comm);
+  Context& c = *l.context;
+  return guarded(c, [&]() -> Result {
+    Contexts& contexts = Contexts::get();
+    if (!ProcessEndpoint::get().current(l.generation)) return inherited("accept", "listener");
+    if (const Result r = contexts.check("accept", c); r != Result::kSuccess) return r;
     canary_connection* connection = nullptr;
-    const auto s = canary_accept(l.listener, &connection);
+    const auto s = contexts.accept(l, &connection);
     if (s == CANARY_WOULD_BLOCK) {
       const auto now = Clock::now();
       if (l.waits_since == Clock::time_point{}) l.waits_since = now;
-      const std::chrono::nanoseconds limit(plugin().accept_limit_ns.load(std::memory_order_relaxed));
+      const auto limit = contexts.join_timeout();
       if (now - l.waits_since <= limit) return Result::kSuccess;
       fail(Result::kRemoteError,
            "accept: nobody has connected within %lld s (CANARY_JOIN_TIMEOUT): has the peer loaded this plugin, and can "
            "it reach this host's NICs?",
            static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(limit).count()));
-      return fatal(*l.context, Result::kRemoteError, "a connection of the communicator was not made in time");
+      return fatal(c, Result::kRemoteError, "a connection of the communicator was not made in time");
     }
-    if (s != CANARY_OK) {
-      const Result r = fail("accept", s);
-      return fatal(*l.context, r, last_error());
+    if (s == CANARY_CLOSED) {  // by its communicator's end a moment ago, or for want of calls
+      if (const Result r = contexts.check("accept", c); r != Result::kSuccess) return r;
+      return fail(Result::kRemoteError,
+                  "accept: nobody has called it for twice CANARY_JOIN_TIMEOUT, and the last connection has been closed "
+                  "meanwhile: the listener was taken for abandoned");
     }
+    if (s != CANARY_OK) return fatal(c, fail("accept", s), last_error());
     l.waits_since = {};
-    if (const auto a = ProcessEndpoint::get().acquire(&use); a != CANARY_OK) return fail("accept", a);
-    return keep(connection, use, l.context, false, receive_comm);
+    ProcessEndpoint::Use use;
+    if (const auto a = ProcessEndpoint::get().acquire(&use); a != CANARY_OK) {
+      const Result r = fatal(c, fail("accept", a), last_error());
+      canary_close(connection);
+      return r;
+    }
+    return keep("accept", connection, use, c, false, receive_comm);
   });
 }
 
 Result net_close_listen(void* listen_comm) {
   if (listen_comm == nullptr) return Result::kSuccess;
   return guarded([&] {
-    ListenComm* const l = static_cast<ListenComm*>(listen_comm);
-    {
-      const std::lock_guard lock(plugin().mutex);
-      std::erase(l->context->listeners, l);
-    }
-    close_listener(l);
+    const std::unique_ptr<ListenComm> l(static_cast<ListenComm*>(listen_comm));
+    Contexts::get().remove(l.get());
     return Result::kSuccess;
   });
 }
@@ -423,14 +353,17 @@ Result net_close(void* comm) {
   if (comm == nullptr) return Result::kSuccess;
   return guarded([&] {
     const std::unique_ptr<Comm> c(static_cast<Comm*>(comm));
-    {
-      const std::lock_guard lock(plugin().mutex);
-      if (c->context != nullptr) std::erase(c->context->comms, c.get());
-    }
+    Contexts::get().sweep();
+    Contexts::get().remove(c.get());
     if (ProcessEndpoint::get().current(c->use.generation)) canary_close(c->connection);
     ProcessEndpoint::get().release(c->use.generation);
     return Result::kSuccess;
   });
+}
+
+Result net_end(void* comm, Result result, const char* why) {
+  Comm& c = *static_cast<Comm*>(comm);
+  return ProcessEndpoint::get().current(c.use.generation) ? fatal(c, result, why) : result;
 }
 
 // --- memory ------------------------------------------------------------------------------------------------------------------
@@ -441,6 +374,7 @@ Result net_register(void* comm, void* data, std::size_t bytes, int type, void** 
     return fail(Result::kInvalidArgument, "regMr: memory of type %d: only host memory (1) is taken", type);
   return guarded([&] {
     const Comm& c = *static_cast<Comm*>(comm);
+    if (!ProcessEndpoint::get().current(c.use.generation)) return inherited("regMr", "connection");
     canary_registration* made = nullptr;
     if (const auto s = canary_register(c.use.endpoint, data, bytes, &made); s != CANARY_OK) return fail("regMr", s);
     *registration = made;
@@ -461,7 +395,10 @@ Result net_isend(void* send_comm, void* data, std::size_t bytes, int tag, void* 
   *request = nullptr;
   Comm& c = *static_cast<Comm*>(send_comm);
   if (const Result r = usable("isend", c); r != Result::kSuccess) return r;
-  if (!c.sends) return fail(Result::kInternalError, "isend: the connection was made to receive");
+  if (!c.sends) {
+    return fatal(c, fail(Result::kInternalError, "isend: the connection was made to receive"),
+                 "a send was posted on a connection that was made to receive");
+  }
   Request* const r = c.take();
   if (r == nullptr) return Result::kSuccess;
   const auto s = canary_isend(c.connection, data, bytes, static_cast<std::uint32_t>(tag),
@@ -474,9 +411,15 @@ Result net_irecv(void* receive_comm, int count, void** data, const std::size_t* 
   *request = nullptr;  // NCCL may have left a hint (1) there: what is not taken must not stay
   Comm& c = *static_cast<Comm*>(receive_comm);
   if (const Result r = usable("irecv", c); r != Result::kSuccess) return r;
-  if (c.sends) return fail(Result::kInternalError, "irecv: the connection was made to send");
-  if (count < 1 || count > kReceivesMax)
-    return fail(Result::kInvalidArgument, "irecv: %d receives in one request: 1 to %d are taken", count, kReceivesMax);
+  if (c.sends) {
+    return fatal(c, fail(Result::kInternalError, "irecv: the connection was made to send"),
+                 "a receive was posted on a connection that was made to send");
+  }
+  if (count < 1 || count > kReceivesMax) {
+    return fatal(
+        c, fail(Result::kInvalidArgument, "irecv: %d receives in one request: 1 to %d are taken", count, kReceivesMax),
+        "too many receives were posted in one request");
+  }
   Request* const r = c.take();
   if (r == nullptr) return Result::kSuccess;
   r->count = count;
@@ -499,14 +442,18 @@ Result net_test(void* request, int* done, int* bytes) {
   *done = 0;
   Request* const r = static_cast<Request*>(request);
   Comm& c = *r->comm;
-  if (r->inner == nullptr) return fail(Result::kInternalError, "test: the request is not in flight");
+  if (r->inner == nullptr) {  // not in flight, or in a child of fork(), which finds all of them so
+    if (const Result u = usable("test", c); u != Result::kSuccess) return u;
+    return fatal(c, fail(Result::kInternalError, "test: the request is not in flight"),
+                 "a request was tested that was not in flight");
+  }
   std::size_t lengths[kReceivesMax] = {};
   const auto s = canary_test(r->inner, lengths);
   if (s == CANARY_WOULD_BLOCK) return Result::kSuccess;
   const int count = r->count;
   c.give(r);
   *done = 1;
-  if (s != CANARY_OK) return fatal(c, fail(c.sends ? "send" : "receive", s));
+  if (s != CANARY_OK) return fatal(c, fail(c.sends ? "send" : "receive", s), last_error());
   for (int i = 0; bytes != nullptr && i < count; ++i)
     bytes[i] = static_cast<int>(std::min<std::size_t>(lengths[i], INT_MAX));
   return Result::kSuccess;

@@ -42,10 +42,10 @@ Result get_properties(int device, Properties* p) {
 
 // --- life and connections ----------------------------------------------------------------------------------------------------
 
-Result init_plain(Logger logger) { return net_init(nullptr, 0, logger); }
-Result init_profiled(Logger logger, ProfilerCallback) { return net_init(nullptr, 0, logger); }
-Result init(void** context, std::uint64_t comm, CommConfig*, Logger logger, ProfilerCallback) {
-  return net_init(context, comm, logger);
+Result init_plain(Logger logger) { return net_init(nullptr, logger); }
+Result init_profiled(Logger logger, ProfilerCallback) { return net_init(nullptr, logger); }
+Result init(void** context, std::uint64_t, CommConfig*, Logger logger, ProfilerCallback) {
+  return net_init(context, logger);
 }
 
 Result listen_plain(int device, void* handle, void** comm) { return net_listen(nullptr, device, handle, comm); }
@@ -72,7 +72,8 @@ Result isend_plain(void* comm, void* data, Size bytes, int tag, void* registrati
   if constexpr (std::is_signed_v<Size>) {
     if (bytes < 0) {
       *request = nullptr;
-      return fail(Result::kInvalidArgument, "isend: %d bytes", static_cast<int>(bytes));
+      return net_end(comm, fail(Result::kInvalidArgument, "isend: %d bytes", static_cast<int>(bytes)),
+                     "a send of a negative length was posted");
     }
   }
   return net_isend(comm, data, static_cast<std::size_t>(bytes), tag, registration, request);
@@ -90,7 +91,8 @@ Result irecv_plain(void* comm, int count, void** data, Size* bytes, int* tags, v
     for (int i = 0; i < count && i < kReceivesMax; ++i) {
       if (bytes[i] < 0) {
         *request = nullptr;
-        return fail(Result::kInvalidArgument, "irecv: room for %d bytes", static_cast<int>(bytes[i]));
+        return net_end(comm, fail(Result::kInvalidArgument, "irecv: room for %d bytes", static_cast<int>(bytes[i])),
+                       "a receive with room for a negative length was posted");
       }
       room[i] = static_cast<std::size_t>(bytes[i]);
     }

@@ -1,15 +1,20 @@
 // plugins/nccl/plugin_test_util.h -- for tests: the plugin file as NCCL sees it (dlopen, exported objects), one face for all versions.
 //
-// Net: a version's object with the differences between versions taken off. Log lines are kept by Log.
+// Net: a version's object with the differences between versions taken off. Log lines are kept by Log. Processes with an environment of
+// their own, or as peers, are forked: make them while the plugin has no thread in this one.
 #pragma once
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
 #include <cstdarg>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -25,9 +30,11 @@
 namespace canarynet::nccl::test {
 
 using abi::Result;
+using canarynet::test::Process;
 using canarynet::test::sanitized;
 using canarynet::test::seconds_since;
 using Handle = std::array<std::byte, abi::kHandleBytes>;
+using Environment = std::vector<std::pair<const char*, const char*>>;
 
 class Log {
  public:
@@ -315,5 +322,108 @@ inline std::vector<std::uint8_t> bytes_of(std::uint64_t seed, std::size_t size) 
   }
   return out;
 }
+
+// --- this process ------------------------------------------------------------------------------------------------------------
+
+// Those of the plugin.
+inline int library_threads() {
+  int found = 0;
+  DIR* tasks = opendir("/proc/self/task");
+  for (const dirent* d = nullptr; (d = readdir(tasks)) != nullptr;) {
+    std::ifstream comm("/proc/self/task/" + std::string(d->d_name) + "/comm");
+    std::string name;
+    found += std::getline(comm, name) && name.starts_with("canary");
+  }
+  closedir(tasks);
+  return found;
+}
+
+// The kernel removes a thread's entry a moment after it was joined.
+inline bool no_library_threads() {
+  return poll_until([] { return library_threads() == 0; });
+}
+
+inline std::size_t open_files() {
+  std::size_t n = 0;
+  DIR* d = opendir("/proc/self/fd");
+  while (readdir(d) != nullptr) ++n;
+  closedir(d);
+  return n;
+}
+
+inline bool exchange(const Net& net, const Ends& e) {
+  const auto out = bytes_of(7, 300'000);
+  std::vector<std::uint8_t> in(out.size());
+  void* r = receive(net, e.receive, in.data(), in.size());
+  void* s = send(net, e.send, out.data(), out.size());
+  return wait(net, s) == Result::kSuccess && wait(net, r) == Result::kSuccess && in == out;
+}
+
+inline void close(const Net& net, const Ends& e) {
+  EXPECT_EQ(net.close_send(e.send), Result::kSuccess);
+  EXPECT_EQ(net.close_receive(e.receive), Result::kSuccess);
+}
+
+// Runs `body` in a process with these variables; "" is its wish.
+inline std::string in_process(const Environment& environment, const std::function<std::string()>& body) {
+  Process p([&]() -> std::string {
+    for (const auto& [name, value] : environment) {
+      if (value != nullptr) setenv(name, value, 1);
+      if (value == nullptr) unsetenv(name);
+    }
+    const std::string said = body();
+    return said.empty() ? "fine" : said + "\nwarnings: " + Log::text();
+  });
+  return p.report();
+}
+
+// --- other processes ---------------------------------------------------------------------------------------------------------
+
+inline void write_all(int fd, const void* data, std::size_t bytes) {
+  ASSERT_EQ(::write(fd, data, bytes), static_cast<ssize_t>(bytes));
+}
+inline void read_all(int fd, void* data, std::size_t bytes) {
+  for (std::size_t got = 0; got < bytes;) {
+    const ssize_t n = ::read(fd, static_cast<char*>(data) + got, bytes - got);
+    ASSERT_GT(n, 0);
+    got += static_cast<std::size_t>(n);
+  }
+}
+
+// Both directions between two processes, as NCCL makes them: each listens, gives its handle away, and connects.
+struct Pair {
+  void* send = nullptr;
+  void* receive = nullptr;
+};
+inline Pair meet(const Net& net, void* context, int from_other, int to_other) {
+  Handle mine{}, theirs{};
+  void* listener = nullptr;
+  EXPECT_EQ(net.listen(context, mine.data(), &listener), Result::kSuccess) << Log::text();
+  write_all(to_other, mine.data(), mine.size());
+  read_all(from_other, theirs.data(), theirs.size());
+  Pair p;
+  EXPECT_TRUE(poll_until([&] {
+    if (p.send == nullptr) {
+      EXPECT_EQ(net.connect(context, theirs.data(), &p.send), Result::kSuccess) << Log::text();
+    }
+    if (p.receive == nullptr) {
+      EXPECT_EQ(net.accept(listener, &p.receive), Result::kSuccess) << Log::text();
+    }
+    return (p.send != nullptr && p.receive != nullptr) || testing::Test::HasFailure();
+  }));
+  EXPECT_EQ(net.close_listen(listener), Result::kSuccess);
+  return p;
+}
+
+struct Pipes {
+  int down[2], up[2];  // to the child, from the child
+  Pipes() {
+    EXPECT_EQ(pipe(down), 0);
+    EXPECT_EQ(pipe(up), 0);
+  }
+  ~Pipes() {
+    for (const int fd : {down[0], down[1], up[0], up[1]}) ::close(fd);
+  }
+};
 
 }  // namespace canarynet::nccl::test

@@ -50,14 +50,16 @@ ProcessEndpoint::ProcessEndpoint() {
                  });
 }
 
-void ProcessEndpoint::add_context() {
+std::uint64_t ProcessEndpoint::add_context() {
   const std::lock_guard lock(mutex_);
   ++contexts_;
+  return generation_.load(std::memory_order_relaxed);
 }
 
-void ProcessEndpoint::remove_context() {
+void ProcessEndpoint::remove_context(std::uint64_t generation) {
   std::unique_lock lock(mutex_);
-  if (contexts_ > 0) --contexts_;
+  if (!current(generation) || contexts_ == 0) return;
+  --contexts_;
   stop_if_unused(lock);
 }
 

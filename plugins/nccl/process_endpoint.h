@@ -20,9 +20,10 @@ class ProcessEndpoint {
  public:
   static ProcessEndpoint& get();
 
-  void add_context();
-  // Stops the endpoint if it was the last user: waits up to half a second until peers have heard.
-  void remove_context();
+  // One more; returns the generation that it counts in.
+  std::uint64_t add_context();
+  // One less; of a stale generation: nothing. Stops the endpoint if it was the last user: waits up to half a second until peers have heard.
+  void remove_context(std::uint64_t generation);
 
   // Where an endpoint came from: what was made by another generation must not be used.
   struct Use {

@@ -240,7 +240,12 @@ int foreign_mode(const Options& options) {
           fail("a foreign handle (%zu) was %s", h, send_comm ? "connected" : "never refused");
         if (result != kSuccess && last_warning().empty()) fail("a foreign handle (%zu) was refused without a WARN", h);
       }
-      // Own handles with a byte changed: whatever becomes of them, within bounds, and finalize cleans up.
+      // Own handles with a byte changed: whatever becomes of them, within bounds, and finalize cleans up. Each in a communicator of its own:
+      // NCCL makes nothing more in one whose connect has failed.
+      std::vector<void*> contexts(kHandleBytes, reinterpret_cast<void*>(std::uintptr_t{0xDEAD0}));
+      for (void*& context : contexts) {
+        if (net.init(&context, 0xA51DE, plugin_logger()) != kSuccess) fail("init of another communicator");
+      }
       unsigned char real[kHandleBytes] = {};
       void* listener = nullptr;
       int refused = 0, connected = 0, pending = 0;
@@ -254,7 +259,7 @@ int foreign_mode(const Options& options) {
           void* send_comm = nullptr;
           const std::uint64_t begin = now_ns();
           while (result == kSuccess && !send_comm && seconds_between(begin, now_ns()) < 0.02) {
-            result = net.connect(comm.ctx(), 0, handle, &send_comm);
+            result = net.connect(contexts[at], 0, handle, &send_comm);
             sched_yield();
           }
           if (const double took = seconds_between(begin, now_ns()); took > 1.0)
@@ -283,6 +288,9 @@ int foreign_mode(const Options& options) {
         comm.close();
       }
       comm.finalize();
+      for (void* context : contexts) {
+        if (net.finalize(context) != kSuccess) fail("finalize of another communicator");
+      }
     }
   }
   for (int fd : open) close(fd);

@@ -1,0 +1,53 @@
+// plugins/nccl/comm.h -- a connection as NCCL uses it: one direction, 32 requests that are handed out again and again.
+//
+// Threads: requests are taken, tested and given back by one thread; `context` belongs to plugins/nccl/contexts.h.
+#pragma once
+
+#include "canarynet/canarynet.h"
+#include "plugins/nccl/abi/types.h"
+#include "plugins/nccl/process_endpoint.h"
+
+namespace canarynet::nccl {
+
+struct Comm;
+struct Context;
+
+struct Request {
+  canary_request* inner = nullptr;  // null: not in flight, or the parent process's
+  Comm* comm = nullptr;
+  int count = 1;  // of lengths that test() tells
+  Request* next = nullptr;
+};
+
+struct Comm {
+  canary_connection* connection = nullptr;
+  ProcessEndpoint::Use use;
+  Context* context = nullptr;  // whose fate it shares; null: that has ended
+  bool sends = false;
+  abi::Result failed = abi::Result::kSuccess;
+  Request* free = nullptr;
+  Request requests[abi::kRequestsMax];
+
+  Comm(canary_connection* its_connection, const ProcessEndpoint::Use& its_use, Context* its_context, bool it_sends)
+      : connection(its_connection), use(its_use), context(its_context), sends(it_sends) {
+    for (int i = abi::kRequestsMax; i-- > 0;) {
+      requests[i].comm = this;
+      give(&requests[i]);
+    }
+  }
+  Comm(const Comm&) = delete;
+  Comm& operator=(const Comm&) = delete;
+  // Null: all are in flight.
+  Request* take() {
+    Request* r = free;
+    if (r != nullptr) free = r->next;
+    return r;
+  }
+  void give(Request* r) {
+    r->inner = nullptr;
+    r->next = free;
+    free = r;
+  }
+};
+
+}  // namespace canarynet::nccl

@@ -1,0 +1,390 @@
+// What becomes of a communicator when a part of it fails: of its other connections, of those that are being made, of its peers.
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstdlib>
+
+#include "plugins/nccl/plugin_test_util.h"
+
+namespace canarynet::nccl::test {
+namespace {
+
+// Of a send that is longer than its receive: what ends a connection without anybody's death.
+constexpr const char* kReason = "1048576 bytes were sent, the receive has room for 1000";
+
+// On a connection within one communicator. Nothing is closed.
+void break_it(const Net& net, void* context) {
+  const Ends e = join(net, context, context);
+  std::vector<std::uint8_t> out(1 << 20), in(1000);
+  void* r = receive(net, e.receive, in.data(), in.size());
+  send(net, e.send, out.data(), out.size());
+  EXPECT_EQ(wait(net, r), Result::kInvalidUsage);
+  close(net, e);
+}
+
+class AFailedCommunicator : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    Log::clear();
+    net = net_of(GetParam());
+    ASSERT_EQ(net->init(&context), Result::kSuccess) << Log::text();
+    ASSERT_EQ(net->init(&peer), Result::kSuccess) << Log::text();
+  }
+  void TearDown() override {
+    EXPECT_EQ(net->finalize(context), Result::kSuccess);
+    EXPECT_EQ(net->finalize(peer), Result::kSuccess);
+    EXPECT_TRUE(no_library_threads());
+  }
+  void* listen(void* in, Handle* handle) {
+    void* listener = nullptr;
+    EXPECT_EQ(net->listen(in, handle->data(), &listener), Result::kSuccess) << Log::text();
+    return listener;
+  }
+  void* connect(void* from, Handle* handle) {
+    void* comm = nullptr;
+    EXPECT_TRUE(poll_until([&] {
+      EXPECT_EQ(net->connect(from, handle->data(), &comm), Result::kSuccess) << Log::text();
+      return comm != nullptr || HasFailure();
+    }));
+    return comm;
+  }
+  void* accept(void* listener) {
+    void* comm = nullptr;
+    EXPECT_TRUE(poll_until([&] {
+      EXPECT_EQ(net->accept(listener, &comm), Result::kSuccess) << Log::text();
+      return comm != nullptr || HasFailure();
+    }));
+    return comm;
+  }
+  std::unique_ptr<Net> net;
+  void* context = nullptr;  // which fails
+  void* peer = nullptr;     // another rank's
+};
+INSTANTIATE_TEST_SUITE_P(Versions, AFailedCommunicator, testing::Values(11, 12),
+                         [](const auto& version) { return "v" + std::to_string(version.param); });
+
+TEST_P(AFailedCommunicator, AcceptsConnectsAndListensNoMore) {
+  Handle mine, theirs;
+  void* const waiting = listen(context, &mine);
+  void* const other = listen(peer, &theirs);
+  void* comm = nullptr;
+  ASSERT_EQ(net->accept(waiting, &comm), Result::kSuccess);
+  break_it(*net, context);
+  Log::clear();
+  EXPECT_EQ(net->accept(waiting, &comm), Result::kInvalidUsage);
+  EXPECT_TRUE(has(Log::text(), "accept: the communicator has failed before")) << Log::text();
+  EXPECT_TRUE(has(Log::text(), kReason)) << Log::text();
+  EXPECT_EQ(net->connect(context, theirs.data(), &comm), Result::kInvalidUsage);
+  EXPECT_TRUE(has(Log::text(), "connect: the communicator has failed before")) << Log::text();
+  void* listener = nullptr;
+  EXPECT_EQ(net->listen(context, mine.data(), &listener), Result::kInvalidUsage);
+  EXPECT_EQ(comm, nullptr);
+  EXPECT_EQ(listener, nullptr);
+  EXPECT_EQ(net->close_listen(waiting), Result::kSuccess);
+  EXPECT_EQ(net->close_listen(other), Result::kSuccess);
+}
+
+TEST_P(AFailedCommunicator, TellsThoseThatItHasNotAcceptedYet) {
+  Handle handle;
+  void* const listener = listen(context, &handle);
+  void* const comm = connect(peer, &handle);
+  ASSERT_NE(comm, nullptr);
+  std::vector<std::uint8_t> out(1 << 20);
+  void* const s = send(*net, comm, out.data(), out.size());
+  break_it(*net, context);
+  Log::clear();
+  EXPECT_EQ(wait(*net, s), Result::kRemoteError);
+  EXPECT_TRUE(has(Log::text(), kReason)) << Log::text();
+  // Who comes now is refused.
+  Result late = Result::kSuccess;
+  void* none = nullptr;
+  EXPECT_TRUE(poll_until([&] { return (late = net->connect(peer, handle.data(), &none)) != Result::kSuccess; }));
+  EXPECT_EQ(none, nullptr);
+  EXPECT_EQ(net->close_send(comm), Result::kSuccess);
+  EXPECT_EQ(net->close_listen(listener), Result::kSuccess);
+}
+
+TEST_P(AFailedCommunicator, GivesUpWhatItIsConnecting) {
+  Handle handle;
+  void* const listener = listen(peer, &handle);
+  void* comm = nullptr;  // asked for once: up, and not told yet
+  ASSERT_EQ(net->connect(context, handle.data(), &comm), Result::kSuccess);
+  ASSERT_EQ(comm, nullptr);
+  void* const accepted = accept(listener);
+  ASSERT_NE(accepted, nullptr);
+  std::uint8_t in = 0;
+  void* const r = receive(*net, accepted, &in, 1);
+  break_it(*net, context);
+  EXPECT_EQ(wait(*net, r), Result::kRemoteError);
+  EXPECT_EQ(net->connect(context, handle.data(), &comm), Result::kInvalidUsage);
+  EXPECT_EQ(comm, nullptr);
+  EXPECT_EQ(net->close_receive(accepted), Result::kSuccess);
+  EXPECT_EQ(net->close_listen(listener), Result::kSuccess);
+}
+
+TEST_P(AFailedCommunicator, LeavesOthersOfTheProcessAlone) {
+  void* third = nullptr;
+  ASSERT_EQ(net->init(&third), Result::kSuccess);
+  const Ends before = join(*net, third, peer);
+  break_it(*net, context);
+  EXPECT_TRUE(exchange(*net, before));
+  const Ends after = join(*net, third, peer);
+  EXPECT_TRUE(exchange(*net, after));
+  close(*net, before);
+  close(*net, after);
+  EXPECT_EQ(net->finalize(third), Result::kSuccess);
+}
+
+// NCCL's thread that moves messages ends at any error, also at one that no peer could have seen.
+TEST_P(AFailedCommunicator, TellsItsPeersOfItsOwnMistakesToo) {
+  struct Mistake {
+    const char* name;
+    const char* heard;
+    std::function<Result(const Ends& own)> make;
+  };
+  char data[10] = {};
+  void* request = nullptr;
+  const Mistake mistakes[] = {
+      {"a send to receive from", "made to send",
+       [&](const Ends& own) { return net->irecv(own.send, {data}, {1}, {0}, &request); }},
+      {"a receive to send by", "made to receive",
+       [&](const Ends& own) { return net->isend(own.receive, data, 1, 0, nullptr, &request); }},
+      {"nine receives", "too many receives",
+       [&](const Ends& own) {
+         return net->irecv(own.receive, std::vector<void*>(9, data), std::vector<std::size_t>(9, 1),
+                           std::vector<int>(9), &request);
+       }},
+      {"a request that is done", "not in flight",
+       [&](const Ends& own) {
+         void* r = receive(*net, own.receive, data, 1);
+         EXPECT_EQ(wait(*net, send(*net, own.send, "x", 1)), Result::kSuccess);
+         EXPECT_EQ(wait(*net, r), Result::kSuccess);
+         int done = 0;
+         return net->test(r, &done, nullptr);
+       }},
+  };
+  for (const Mistake& mistake : mistakes) {
+    void* makes_it = nullptr;
+    ASSERT_EQ(net->init(&makes_it), Result::kSuccess);
+    const Ends own = join(*net, makes_it, makes_it);
+    const Ends e = join(*net, makes_it, peer);
+    // The peer's fails with it: a new one for each.
+    std::uint8_t in = 0;
+    void* const r = receive(*net, e.receive, &in, 1);
+    Log::clear();
+    EXPECT_NE(mistake.make(own), Result::kSuccess) << mistake.name;
+    EXPECT_EQ(wait(*net, r), Result::kRemoteError) << mistake.name;
+    EXPECT_TRUE(has(Log::text(), mistake.heard)) << mistake.name << ": " << Log::text();
+    close(*net, own);
+    close(*net, e);
+    EXPECT_EQ(net->finalize(makes_it), Result::kSuccess);
+    EXPECT_EQ(net->finalize(peer), Result::kSuccess);
+    ASSERT_EQ(net->init(&peer), Result::kSuccess);
+  }
+}
+
+TEST(WithoutContexts, ANegativeLengthIsToldToThePeer) {
+  for (const bool sends : {true, false}) {
+    Log::clear();
+    const auto net = net_of(8);
+    void* context = nullptr;
+    ASSERT_EQ(net->init(&context), Result::kSuccess);
+    const Ends e = join(*net, context, context);
+    const std::size_t negative = 0xFFFF'FFFF;  // an int of v8
+    std::vector<std::uint8_t> data(1 << 20);
+    void *request = nullptr, *waits = nullptr;
+    if (sends) {
+      waits = receive(*net, e.receive, data.data(), 1);
+      EXPECT_EQ(net->isend(e.send, data.data(), negative, 0, nullptr, &request), Result::kInvalidArgument);
+    } else {
+      waits = send(*net, e.send, data.data(), data.size());
+      EXPECT_EQ(net->irecv(e.receive, {data.data()}, {negative}, {0}, &request), Result::kInvalidArgument);
+    }
+    EXPECT_EQ(wait(*net, waits), Result::kRemoteError);
+    EXPECT_TRUE(has(Log::text(), "negative length")) << Log::text();
+    close(*net, e);
+  }
+}
+
+// They don't tell communicators apart: what is made after a failure is another one's.
+TEST(WithoutContexts, AFailureIsNotHeldAgainstWhatIsMadeLater) {
+  for (const int version : {8, 9, 10}) {
+    Log::clear();
+    const auto net = net_of(version);
+    void* context = nullptr;
+    ASSERT_EQ(net->init(&context), Result::kSuccess);
+    Handle handle;
+    void* listener = nullptr;
+    ASSERT_EQ(net->listen(context, handle.data(), &listener), Result::kSuccess);
+    break_it(*net, context);
+    Ends e;
+    EXPECT_TRUE(poll_until([&] {
+      if (e.send == nullptr) {
+        EXPECT_EQ(net->connect(context, handle.data(), &e.send), Result::kSuccess) << Log::text();
+      }
+      if (e.receive == nullptr) {
+        EXPECT_EQ(net->accept(listener, &e.receive), Result::kSuccess) << Log::text();
+      }
+      return (e.send != nullptr && e.receive != nullptr) || HasFailure();
+    }));
+    EXPECT_EQ(net->close_listen(listener), Result::kSuccess);
+    EXPECT_TRUE(exchange(*net, e));
+    close(*net, e);
+    EXPECT_TRUE(no_library_threads());
+  }
+}
+
+const Environment kShortJoin = {{"CANARY_JOIN_TIMEOUT", "500ms"}};
+constexpr std::chrono::milliseconds kAbandoned{1200};  // more than twice that
+
+TEST(WithoutContexts, AConnectThatIsNotAskedForAgainLetsTheEndpointEnd) {
+  for (const int version : {8, 9, 10}) {
+    EXPECT_EQ(in_process(kShortJoin,
+                         [&]() -> std::string {
+                           const auto net = net_of(version);
+                           void *context = nullptr, *listener = nullptr, *comm = nullptr;
+                           Handle handle;
+                           if (net->init(&context) != Result::kSuccess) return "init";
+                           if (net->listen(context, handle.data(), &listener) != Result::kSuccess) return "listen";
+                           if (net->connect(context, handle.data(), &comm) != Result::kSuccess) return "connect";
+                           if (net->close_listen(listener) != Result::kSuccess) return "closeListen";
+                           if (net->init(&context) != Result::kSuccess) return "init";
+                           if (library_threads() != 1) return "it may still be asked for";
+                           std::this_thread::sleep_for(kAbandoned);
+                           if (net->init(&context) != Result::kSuccess) return "init";
+                           return no_library_threads() ? "" : "the endpoint goes on";
+                         }),
+              "fine");
+  }
+}
+
+TEST(WithoutContexts, AListenerThatNobodyAsksAnyMoreEndsWithTheLastConnection) {
+  for (const int version : {8, 9, 10}) {
+    EXPECT_EQ(in_process(kShortJoin,
+                         [&]() -> std::string {
+                           const auto net = net_of(version);
+                           void *context = nullptr, *left = nullptr, *asked = nullptr, *comm = nullptr;
+                           Handle handle;
+                           if (net->init(&context) != Result::kSuccess) return "init";
+                           if (net->listen(context, handle.data(), &left) != Result::kSuccess) return "listen";
+                           if (net->listen(context, handle.data(), &asked) != Result::kSuccess) return "listen";
+                           const Ends first = join(*net, context, context), last = join(*net, context, context);
+                           std::this_thread::sleep_for(kAbandoned);
+                           close(*net, first);
+                           if (net->accept(left, &comm) != Result::kSuccess) return "closed beside a live connection";
+                           std::this_thread::sleep_for(kAbandoned);
+                           if (net->accept(asked, &comm) != Result::kSuccess) return "accept";
+                           close(*net, last);
+                           if (library_threads() != 1) return "the endpoint has ended under a listener";
+                           if (net->close_listen(asked) != Result::kSuccess) return "closeListen";
+                           if (!no_library_threads()) return "the endpoint goes on";
+                           if (net->accept(left, &comm) != Result::kRemoteError) return "it was not closed";
+                           if (!has(Log::text(), "taken for abandoned")) return "it is not told";
+                           return net->close_listen(left) == Result::kSuccess ? "" : "closeListen";
+                         }),
+              "fine");
+  }
+}
+
+// --- processes ---------------------------------------------------------------------------------------------------------------
+
+int status_of_aborting(const std::function<void()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGABRT, SIG_DFL);
+    alarm(60);
+    setenv("CANARY_ABORT_ON_ERROR", "1", 1);
+    body();
+    _exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
+
+TEST(Failures, AMistakeAbortsTheProcessWhereThatIsAskedFor) {
+  const int status = status_of_aborting([] {
+    const auto net = net_of(11);
+    void *context = nullptr, *request = nullptr;
+    net->init(&context);
+    const Ends e = join(*net, context, context);
+    net->isend(e.receive, "x", 1, 0, nullptr, &request);
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT) << status;
+}
+
+TEST(Failures, NoEndpointToBeHadAbortsTheProcessWhereThatIsAskedFor) {
+  Handle handle;
+  const auto net = net_of(11);
+  void *context = nullptr, *listener = nullptr;
+  ASSERT_EQ(net->init(&context), Result::kSuccess);
+  ASSERT_EQ(net->listen(context, handle.data(), &listener), Result::kSuccess);
+  for (const bool connects : {true, false}) {
+    const int status = status_of_aborting([&] {
+      void *own = nullptr, *comm = nullptr;
+      if (net->init(&own) != Result::kSuccess) return;
+      const rlimit none{3, 3};  // of open files
+      setrlimit(RLIMIT_NOFILE, &none);
+      if (connects) {
+        net->connect(own, handle.data(), &comm);
+      } else {
+        net->listen(own, handle.data(), &comm);
+      }
+    });
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT) << status << (connects ? " connect" : " listen");
+  }
+  EXPECT_EQ(net->close_listen(listener), Result::kSuccess);
+  EXPECT_EQ(net->finalize(context), Result::kSuccess);
+}
+
+// A peer that stands still answers nothing: whatever waits for it takes until CANARY_SILENCE_LIMIT.
+TEST(Failures, ClosingAndFinalizingDoNotWaitForAPeerThatStandsStill) {
+  EXPECT_EQ(in_process({{"CANARY_SILENCE_LIMIT", "40s"}},
+                       []() -> std::string {
+                         constexpr int kPairs = 8;
+                         Pipes pipes;
+                         const auto net = net_of(12);
+                         Process peer([&]() -> std::string {
+                           void* context = nullptr;
+                           if (net->init(&context) != Result::kSuccess) return "init";
+                           for (int i = 0; i < kPairs; ++i) meet(*net, context, pipes.down[0], pipes.up[1]);
+                           write_all(pipes.up[1], "!", 1);
+                           std::this_thread::sleep_for(std::chrono::seconds(60));
+                           return "";
+                         });
+                         void* context = nullptr;
+                         if (net->init(&context) != Result::kSuccess) return "init";
+                         std::vector<Pair> pairs;
+                         for (int i = 0; i < kPairs; ++i)
+                           pairs.push_back(meet(*net, context, pipes.up[0], pipes.down[1]));
+                         char word = 0;
+                         read_all(pipes.up[0], &word, 1);
+                         kill(peer.pid(), SIGSTOP);
+                         int status = 0;
+                         if (waitpid(peer.pid(), &status, WUNTRACED) != peer.pid() || !WIFSTOPPED(status))
+                           return "stop";
+                         std::vector<std::uint8_t> out(8 << 20), in(8 << 20);
+                         for (std::size_t i = 0; i < pairs.size(); i += 2) {  // half of them with requests in flight
+                           send(*net, pairs[i].send, out.data(), out.size());
+                           receive(*net, pairs[i].receive, in.data(), in.size());
+                         }
+                         const double limit = sanitized() ? 5.0 : 1.0;
+                         auto began = std::chrono::steady_clock::now();
+                         for (const Pair& p : pairs) {
+                           if (net->close_send(p.send) != Result::kSuccess) return "closeSend";
+                           if (net->close_receive(p.receive) != Result::kSuccess) return "closeReceive";
+                         }
+                         if (seconds_since(began) > limit)
+                           return "closing took " + std::to_string(seconds_since(began)) + " s";
+                         began = std::chrono::steady_clock::now();
+                         if (net->finalize(context) != Result::kSuccess) return "finalize";
+                         if (seconds_since(began) > limit + 0.5)
+                           return "finalize took " + std::to_string(seconds_since(began)) + " s";
+                         return no_library_threads() ? "" : "the endpoint goes on";
+                       }),
+            "fine");
+}
+
+}  // namespace
+}  // namespace canarynet::nccl::test
