@@ -2,6 +2,7 @@
 // own runs in a process of its own.
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -169,6 +170,41 @@ TEST(Settings, CanarysOwnChoiceOfNicsComesBeforeNccls) {
                          return has(Log::text(abi::LogLevel::kInfo), "2 NICs") ? "" : "they are not told";
                        }),
             "fine");
+}
+
+// In a namespace with two virtual cables, of which one's other end is down.
+TEST(Settings, ANicWithoutACarrierStaysARailAndAddsNothingToTheSpeed) {
+  const auto run = [](const char* names, int expected) {
+    return in_process(
+        {{"CANARY_SOCKET_IFNAME", names}, {"CANARY_RAILS", nullptr}, {"CANARY_INSECURE", "1"}}, [&]() -> std::string {
+          if (unshare(CLONE_NEWNET) != 0) return "skip: no network namespace can be made";
+          for (const char* line : {"link set lo up", "link add canaryt0 type veth peer name canaryt1",
+                                   "link add canaryt2 type veth peer name canaryt3",
+                                   "addr add 10.77.0.1/24 dev canaryt0", "addr add 10.77.1.1/24 dev canaryt2",
+                                   "link set canaryt0 up", "link set canaryt1 up", "link set canaryt2 up"}) {
+            if (std::system(("ip " + std::string(line) + " 2>/dev/null").c_str()) != 0)
+              return "skip: no virtual cable can be made (ip " + std::string(line) + ")";
+          }
+          const auto net = net_of(12);
+          Properties p;
+          // The kernel notices a carrier a moment later.
+          poll_until(
+              [&] {
+                void* context = nullptr;
+                EXPECT_EQ(net->init(&context), Result::kSuccess) << Log::text();
+                EXPECT_EQ(net->finalize(context), Result::kSuccess);
+                EXPECT_EQ(net->properties(0, &p), Result::kSuccess);
+                return p.speed_mbit == expected || testing::Test::HasFailure();
+              },
+              10);
+          if (p.speed_mbit != expected) return std::to_string(p.speed_mbit) + " Mbit/s";
+          return has(Log::text(abi::LogLevel::kInfo), "canaryt2 10.77.1.1 (no carrier)") ? "" : "it is not told";
+        });
+  };
+  const std::string both = run("=canaryt0,canaryt2", 10'000);
+  if (both.starts_with("skip: ")) GTEST_SKIP() << both.substr(6, both.find('\n') - 6);
+  EXPECT_EQ(both, "fine");
+  EXPECT_EQ(run("=canaryt2", 10'000), "fine") << "where none has a carrier, all count";
 }
 
 TEST(Settings, AWrongOneIsNamed) {

@@ -1,6 +1,10 @@
 #include "plugins/nccl/net.h"
 
+#include <net/if.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -152,18 +156,36 @@ std::string describe(const CostModel& m) {
   return std::to_string(m.alpha_ns) + " ns and " + std::to_string(m.bytes_per_second) + " bytes/s";
 }
 
+// Up, and nothing at the other end of its cable. False where nobody tells, as of the loopback's aliases.
+bool without_carrier(const char* device) {
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  ifreq request{};
+  std::strncpy(request.ifr_name, device, sizeof request.ifr_name - 1);
+  const bool known = ioctl(fd, SIOCGIFFLAGS, &request) == 0;
+  close(fd);
+  return known && (request.ifr_flags & IFF_UP) != 0 && (request.ifr_flags & IFF_RUNNING) == 0;
+}
+
 struct Nics {
   std::uint64_t speed_mbit = 0;
   std::string names;
 };
 
-// What the NICs give together.
+// What the NICs give together. One without a carrier stays a rail, as its cable may come back, and adds nothing; where all lack it they
+// count as if they had one: there is nothing better to go by.
 Nics describe(const canary_rail* nics, std::size_t count) {
   Nics out;
+  std::uint64_t whole = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    out.speed_mbit += nics[i].speed_mbit != 0 ? nics[i].speed_mbit : kUnknownSpeedMbit;
+    const std::uint64_t mbit = nics[i].speed_mbit != 0 ? nics[i].speed_mbit : kUnknownSpeedMbit;
+    const bool idle = without_carrier(nics[i].device);
+    whole += mbit;
+    if (!idle) out.speed_mbit += mbit;
     out.names += (i != 0 ? ", " : "") + std::string(nics[i].device) + " " + nics[i].address;
+    if (idle) out.names += " (no carrier)";
   }
+  if (out.speed_mbit == 0) out.speed_mbit = whole;
   return out;
 }
 
