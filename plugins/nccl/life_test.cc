@@ -2,10 +2,12 @@
 // own runs in a process of its own.
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 
@@ -33,7 +35,7 @@ TEST(Life, ThreadsAndSocketsBeginWithTheFirstListenAndEndWithTheLastContext) {
   EXPECT_EQ(net->finalize(two), Result::kSuccess);
   EXPECT_EQ(library_threads(), 1) << "a comm is still open";
   close(*net, back);
-  EXPECT_EQ(library_threads(), 0);
+  EXPECT_TRUE(no_library_threads());
   EXPECT_EQ(open_files(), files);
 }
 
@@ -50,7 +52,7 @@ TEST(Life, CanBeLoadedFinalizedAndLoadedAgain) {
       EXPECT_TRUE(exchange(*net, e));
       close(*net, e);
       EXPECT_EQ(net->finalize(context), Result::kSuccess);
-      EXPECT_EQ(library_threads(), 0);
+      EXPECT_TRUE(no_library_threads());
       dlclose(again);
     }
   }
@@ -71,7 +73,7 @@ TEST(Life, FinalizeFreesWhatNcclLeavesBehindWhenItAborts) {
   ASSERT_EQ(net->connect(context, handles[0].data(), &comm), Result::kSuccess);
   EXPECT_EQ(net->finalize(context), Result::kSuccess);
   EXPECT_EQ(net->finalize(nullptr), Result::kSuccess) << "of a context whose init has failed";
-  EXPECT_EQ(library_threads(), 0);
+  EXPECT_TRUE(no_library_threads());
   EXPECT_EQ(open_files(), files);
 }
 
@@ -84,7 +86,7 @@ TEST(Life, ManyConnectionsCloseAtOnce) {
   for (const Ends& e : ends) EXPECT_TRUE(exchange(*net, e));
   const auto began = std::chrono::steady_clock::now();
   for (const Ends& e : ends) close(*net, e);
-  EXPECT_LT(seconds_since(began), 1.0) << "a close that waits for its peer would take longer";
+  EXPECT_LT(seconds_since(began), sanitized() ? 5.0 : 1.0) << "a close that waits for its peer would take longer";
   EXPECT_EQ(net->finalize(context), Result::kSuccess);
 }
 
@@ -103,27 +105,33 @@ TEST(Life, AnInitThatFailsLeavesNothingToFinalize) {
 }
 
 TEST(Life, NoThreadToBeHadIsAnErrorInWords) {
-  EXPECT_EQ(in_process({},
-                       []() -> std::string {
-                         void* context = nullptr;
-                         const auto net = net_of(12);
-                         if (net->init(&context) != Result::kSuccess) return "init";
-                         const rlimit none{0, 0};  // of processes, threads included; root is above it
-                         if (setrlimit(RLIMIT_NPROC, &none) != 0 || (geteuid() == 0 && setuid(65534) != 0))
-                           return "the limit could not be set";
-                         Handle handle;
-                         void* listener = nullptr;
-                         if (net->listen(context, handle.data(), &listener) != Result::kSystemError) return "listen";
-                         if (!has(Log::text(), "a thread of the library")) return "it is not told";
-                         return net->finalize(context) == Result::kSuccess ? "" : "finalize";
-                       }),
-            "fine");
+  const std::string said = in_process({}, []() -> std::string {
+    void* context = nullptr;
+    const auto net = net_of(12);
+    if (net->init(&context) != Result::kSuccess) return "init";
+    const rlimit none{0, 0};  // of processes, threads included; root is above it
+    if (setrlimit(RLIMIT_NPROC, &none) != 0) return "skip: RLIMIT_NPROC can't be set";
+    if (geteuid() == 0 && setuid(65534) != 0) return "skip: root that may not become somebody else (no CAP_SETUID)";
+    pthread_t thread;
+    if (pthread_create(
+            &thread, nullptr, [](void* nothing) { return nothing; }, nullptr) == 0) {
+      pthread_join(thread, nullptr);
+      return "skip: RLIMIT_NPROC does not bind this process";
+    }
+    Handle handle;
+    void* listener = nullptr;
+    if (net->listen(context, handle.data(), &listener) != Result::kSystemError) return "listen";
+    if (!has(Log::text(), "a thread of the library")) return "it is not told";
+    return net->finalize(context) == Result::kSuccess ? "" : "finalize";
+  });
+  if (said.starts_with("skip: ")) GTEST_SKIP() << said.substr(6, said.find('\n') - 6);
+  EXPECT_EQ(said, "fine");
 }
 
 TEST(Settings, AddressesBeyondLoopbackNeedAWord) {
   std::string device;
   ifaddrs* all = nullptr;
-  ASSERT_EQ(getifaddrs(&all), 0);
+  if (getifaddrs(&all) != 0) GTEST_SKIP() << "this machine does not list its interfaces: " << std::strerror(errno);
   for (const ifaddrs* i = all; i != nullptr && device.empty(); i = i->ifa_next) {
     const bool usable = i->ifa_addr != nullptr && i->ifa_addr->sa_family == AF_INET && (i->ifa_flags & IFF_UP) != 0;
     if (usable && (i->ifa_flags & IFF_LOOPBACK) == 0) device = i->ifa_name;
@@ -135,7 +143,11 @@ TEST(Settings, AddressesBeyondLoopbackNeedAWord) {
     void* context = nullptr;
     return net_of(11)->init(&context);
   };
-  EXPECT_EQ(in_process({{"NCCL_SOCKET_IFNAME", name.c_str()}},
+  const Environment chosen = {{"NCCL_SOCKET_IFNAME", name.c_str()},
+                              {"CANARY_SOCKET_IFNAME", nullptr},
+                              {"CANARY_RAILS", nullptr},
+                              {"CANARY_INSECURE", nullptr}};
+  EXPECT_EQ(in_process(chosen,
                        [&]() -> std::string {
                          if (init() != Result::kInvalidUsage) return "init was not refused";
                          for (const char* part : {"CANARY_INSECURE=1", device.c_str(), "not a loopback address"}) {
@@ -144,8 +156,9 @@ TEST(Settings, AddressesBeyondLoopbackNeedAWord) {
                          return "";
                        }),
             "fine");
-  EXPECT_EQ(in_process({{"NCCL_SOCKET_IFNAME", name.c_str()}, {"CANARY_INSECURE", "1"}},
+  EXPECT_EQ(in_process(chosen,
                        [&]() -> std::string {
+                         setenv("CANARY_INSECURE", "1", 1);
                          if (init() != Result::kSuccess) return "init";
                          return has(Log::text(abi::LogLevel::kInfo), device) ? "" : "the NIC is not told";
                        }),
@@ -245,7 +258,8 @@ TEST(Failures, AConnectToAProcessThatHasEndedFailsWithinTwoSeconds) {
                            return comm != nullptr || result != Result::kSuccess;
                          });
                          if (result != Result::kRemoteError) return "it was not refused";
-                         if (seconds_since(began) > 2) return "after " + std::to_string(seconds_since(began)) + " s";
+                         if (seconds_since(began) > (sanitized() ? 10 : 2))
+                           return "after " + std::to_string(seconds_since(began)) + " s";
                          if (!has(Log::text(), "127.0.0.1:")) return "its address is not told";
                          return has(Log::text(), "refuses every connection") ? "" : "the reason is not told";
                        }),

@@ -33,8 +33,12 @@ std::size_t cheapest(const Table& t) {
 
 class EveryTuner : public testing::TestWithParam<int> {
  protected:
-  void SetUp() override { Log::clear(); }
-  void TearDown() override {
+  void SetUp() override {
+    Log::clear();
+    forget();  // whatever the tests are run with
+  }
+  void TearDown() override { forget(); }
+  static void forget() {
     unsetenv("CANARY_NCCL_ALPHA");
     unsetenv("CANARY_NCCL_BANDWIDTH");
   }
@@ -89,7 +93,7 @@ TEST_P(EveryTuner, WrongValuesAreToldAndIgnored) {
       {"25us", nullptr}, {nullptr, "10gbit"}, {"25", "10gbit"},     {"25us", "10"},      {"-1us", "10gbit"},
       {"5s", "10gbit"},  {"25us", "0gbit"},   {"25us", "10Gbit/s"}, {"nanus", "10gbit"}, {"25us", "infgbit"}};
   for (const auto& [alpha, bandwidth] : wrong) {
-    TearDown();
+    forget();
     Log::clear();
     set(alpha, bandwidth);
     EXPECT_EQ(tune(abi::Function::kAllReduce, 1 << 20, 16, 4, offered()), offered());
