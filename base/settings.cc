@@ -27,7 +27,8 @@ const Row kRows[] = {
       "where the ranks meet: tcp://host:port, an address of rank 0's host; or id:HEX, the 256 digits of a unique id"},
      &Settings::join},
     {{"join_timeout", "CANARY_JOIN_TIMEOUT", SettingKind::kDuration, "120s", 10 * kMs, 86400 * kSec, false,
-      "how long canary_init waits for all ranks"},
+      "how long canary_init waits for all ranks, and a connection for its peer (connect; in the NCCL plugin also "
+      "accept)"},
      &Settings::join_timeout},
     {{"insecure", "CANARY_INSECURE", SettingKind::kBool, "0", 0, 1, false,
       "1 allows addresses beyond loopback without keys: traffic is neither encrypted nor authenticated"},
