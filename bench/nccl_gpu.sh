@@ -7,8 +7,8 @@
 # broadcast, send/recv, all_to_all; 1 B to 64 MiB, of floats or of odd numbers of bytes; protocols Simple, LL and LL128, algorithms Ring
 # and Tree; then all-reduces while one of two lanes is killed every half second. Two loopback addresses stand in for NICs. Kernels of two
 # processes take turns on one GPU, so the speeds say nothing of the transport: this is about loading, results and failover.
-# What is missing (GPU, libnccl, torch, a way to kill a lane) is said, and the rest is run. Exit status: 0 all right, 1 something failed,
-# 77 nothing could be run.
+# What is missing (GPU, libnccl, torch, a way to kill a lane) is named below the table, and the rest is run. Exit status: 0 all right,
+# 1 something failed, 77 nothing could be run.
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$root/build/release plugin='' python=python3 quick=0 out=''
@@ -65,6 +65,7 @@ else
     failed=1
     echo "FAILED: the C++ program does not compile: $out/compile.log"
     tail -5 "$out/compile.log"
+    missing+=("the C++ program: it does not compile: $out/compile.log")
   fi
 fi
 torch=$("$python" -c 'import torch; print(torch.__version__ if torch.cuda.is_available() else "")' 2>/dev/null)
@@ -99,7 +100,9 @@ proven() {
   done
   echo yes
 }
-row() { rows+=("$(printf '%-10s %-7s %-5s %-7s %-12s %s' "$@")"); printf '%-10s %-7s %-5s %-7s %-12s %s\n' "$@"; }
+columns() { printf '%-10s %-7s %-7s %-7s %-12s %s\n' "$@"; }
+heading() { columns program proto algo result "plugin used" figures; }
+row() { rows+=("$(columns "$@")"); columns "$@"; }
 
 sizes="1 2 3 5 4 64 1000 4100 65536 262148 1048576 4194308 16777216 67108864"
 [ $quick = 1 ] && sizes="1 3 4 4100 1048576"
@@ -120,7 +123,7 @@ case_of() { # KIND PROTOCOL ALGORITHM COMMAND...
 }
 
 if [ $have_gpu = 1 ]; then
-  echo; row program proto algo result "plugin used" figures
+  echo; heading
   for protocol in default Simple LL LL128; do
     for algorithm in default Ring Tree; do
       [ $quick = 1 ] && [ "$protocol-$algorithm" != default-default ] && [ "$protocol-$algorithm" != LL-Tree ] && continue
@@ -157,7 +160,14 @@ if [ $have_gpu = 1 ] && [ -n "$program" ]; then
   [ $kills -gt 0 ] || note "lanes killed under load: 'ss -K' had no effect here (it needs root and CONFIG_INET_DIAG_DESTROY)"
 fi
 
+# --- what came of it --------------------------------------------------------------------------------------------------------
+
 echo
+if [ ${#rows[@]} -gt 0 ]; then
+  echo "results:"
+  heading
+  printf '%s\n' "${rows[@]}"
+fi
 if [ ${#missing[@]} -gt 0 ]; then
   echo "not run here:"
   printf '  %s\n' "${missing[@]}"
