@@ -83,7 +83,7 @@ abi::Result Contexts::check(const char* call, const Context& context) {
     failed = context.failed;
   }
   if (failed == abi::Result::kSuccess) return failed;
-  return nccl::fail(failed, "%s: the communicator has failed before: %s", call, context.why);
+  return nccl::fail(here(), failed, "%s: the communicator has failed before: %s", call, context.why);
 }
 
 bool Contexts::add(ListenComm* listener) {

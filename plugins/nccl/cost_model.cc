@@ -60,15 +60,17 @@ CostModel read_model() {
   const bool has_alpha = alpha != nullptr && *alpha != '\0', has_bandwidth = bandwidth != nullptr && *bandwidth != '\0';
   if (!has_alpha && !has_bandwidth) return {};
   if (has_alpha != has_bandwidth) {
-    warn("CANARY_NCCL_ALPHA and CANARY_NCCL_BANDWIDTH make a cost model together, only %s is set: ignored",
+    warn(here(), "CANARY_NCCL_ALPHA and CANARY_NCCL_BANDWIDTH make a cost model together, only %s is set: ignored",
          has_alpha ? "CANARY_NCCL_ALPHA" : "CANARY_NCCL_BANDWIDTH");
     return {};
   }
   const auto a = parse_alpha(alpha);
-  if (!a) warn("CANARY_NCCL_ALPHA=\"%s\": takes a time up to 4s such as 25us or 1.5ms: no cost model is used", alpha);
+  if (!a)
+    warn(here(), "CANARY_NCCL_ALPHA=\"%s\": takes a time up to 4s such as 25us or 1.5ms: no cost model is used", alpha);
   const auto b = parse_bandwidth(bandwidth);
   if (!b) {
-    warn("CANARY_NCCL_BANDWIDTH=\"%s\": takes a rate from 100kbit to 100000gbit such as 2.5gbit: no cost model is used",
+    warn(here(),
+         "CANARY_NCCL_BANDWIDTH=\"%s\": takes a rate from 100kbit to 100000gbit such as 2.5gbit: no cost model is used",
          bandwidth);
   }
   if (!a || !b) return {};

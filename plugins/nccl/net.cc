@@ -57,12 +57,12 @@ Context* context_of(void* context) {
 
 Result check_device(const char* call, int device) {
   if (device == 0) return Result::kSuccess;
-  return fail(Result::kInvalidArgument, "%s: there is no device %d, all NICs are device 0", call, device);
+  return fail(here(), Result::kInvalidArgument, "%s: there is no device %d, all NICs are device 0", call, device);
 }
 
 Result inherited(const char* call, const char* what) {
-  return fail(Result::kInvalidUsage, "%s: the %s belongs to the parent process: it can't be used after fork()", call,
-              what);
+  return fail(here(), Result::kInvalidUsage, "%s: the %s belongs to the parent process: it can't be used after fork()",
+              call, what);
 }
 
 // Of the call that has just failed; until the next one that fails.
@@ -74,7 +74,7 @@ const char* last_error() {
 
 void abort_if_asked() {
   if (plugin().abort_on_error.load(std::memory_order_relaxed)) {
-    warn("CANARY_ABORT_ON_ERROR=1: the process is aborted after that failure");
+    warn(here(), "CANARY_ABORT_ON_ERROR=1: the process is aborted after that failure");
     std::abort();
   }
 }
@@ -99,7 +99,7 @@ Result guarded(Fn fn) {
   try {
     return fn();
   } catch (const std::bad_alloc&) {
-    return fail(Result::kSystemError, "out of memory");
+    return fail(here(), Result::kSystemError, "out of memory");
   }
 }
 
@@ -109,12 +109,12 @@ Result guarded(Owner& owner, Fn fn) {
   try {
     return fn();
   } catch (const std::bad_alloc&) {
-    return fatal(owner, fail(Result::kSystemError, "out of memory"), "out of memory");
+    return fatal(owner, fail(here(), Result::kSystemError, "out of memory"), "out of memory");
   }
 }
 
 Result usable(const char* call, const Comm& comm) {
-  if (comm.failed != Result::kSuccess) return fail(comm.failed, "%s: the connection has failed before", call);
+  if (comm.failed != Result::kSuccess) return fail(here(), comm.failed, "%s: the connection has failed before", call);
   if (!ProcessEndpoint::get().current(comm.use.generation)) return inherited(call, "connection");
   return Result::kSuccess;
 }
@@ -218,8 +218,9 @@ Result net_init(void** context, abi::Logger logger) {
       const std::lock_guard lock(p.mutex);
       p.model = model;
     }
-    info(abi::kLogInit | abi::kLogNet, "%s: one device over %zu NIC%s: %s; %llu Mbit/s nominal", canary_version(),
-         count, count == 1 ? "" : "s", found.names.c_str(), static_cast<unsigned long long>(found.speed_mbit));
+    info(here(), abi::kLogInit | abi::kLogNet, "%s: one device over %zu NIC%s: %s; %llu Mbit/s nominal",
+         canary_version(), count, count == 1 ? "" : "s", found.names.c_str(),
+         static_cast<unsigned long long>(found.speed_mbit));
     if (context != nullptr) *context = Contexts::get().open();
     return Result::kSuccess;
   });
@@ -291,10 +292,10 @@ Result net_connect(void* context, int device, const void* handle, void** send_co
       const CostModel mine = cost_model();
       CostModel theirs;
       if (const std::string wrong = read_trailer(bytes, &theirs); !wrong.empty())
-        return fail(Result::kInvalidUsage, "connect: %s", wrong.c_str());
+        return fail(here(), Result::kInvalidUsage, "connect: %s", wrong.c_str());
       if (!(theirs == mine)) {
         return fail(
-            Result::kInvalidUsage,
+            here(), Result::kInvalidUsage,
             "connect: CANARY_NCCL_ALPHA and CANARY_NCCL_BANDWIDTH must be equal on all ranks, or each would choose "
             "other algorithms: here %s, at the peer %s",
             describe(mine).c_str(), describe(theirs).c_str());
@@ -338,7 +339,7 @@ Result net_accept(void* listen_comm, void** receive_comm) {
       if (l.waits_since == Clock::time_point{}) l.waits_since = now;
       const auto limit = contexts.join_timeout();
       if (now - l.waits_since <= limit) return Result::kSuccess;
-      fail(Result::kRemoteError,
+      fail(here(), Result::kRemoteError,
            "accept: nobody has connected within %lld s (CANARY_JOIN_TIMEOUT): has the peer loaded this plugin, and can "
            "it reach this host's NICs?",
            static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(limit).count()));
@@ -346,7 +347,7 @@ Result net_accept(void* listen_comm, void** receive_comm) {
     }
     if (s == CANARY_CLOSED) {  // by its communicator's end a moment ago, or for want of calls
       if (const Result r = contexts.check("accept", c); r != Result::kSuccess) return r;
-      return fail(Result::kRemoteError,
+      return fail(here(), Result::kRemoteError,
                   "accept: nobody has called it for twice CANARY_JOIN_TIMEOUT, and the last connection has been closed "
                   "meanwhile: the listener was taken for abandoned");
     }
@@ -393,7 +394,7 @@ Result net_end(void* comm, Result result, const char* why) {
 Result net_register(void* comm, void* data, std::size_t bytes, int type, void** registration) {
   *registration = nullptr;
   if (type != abi::kPointerHost)
-    return fail(Result::kInvalidArgument, "regMr: memory of type %d: only host memory (1) is taken", type);
+    return fail(here(), Result::kInvalidArgument, "regMr: memory of type %d: only host memory (1) is taken", type);
   return guarded([&] {
     const Comm& c = *static_cast<Comm*>(comm);
     if (!ProcessEndpoint::get().current(c.use.generation)) return inherited("regMr", "connection");
@@ -418,7 +419,7 @@ Result net_isend(void* send_comm, void* data, std::size_t bytes, int tag, void* 
   Comm& c = *static_cast<Comm*>(send_comm);
   if (const Result r = usable("isend", c); r != Result::kSuccess) return r;
   if (!c.sends) {
-    return fatal(c, fail(Result::kInternalError, "isend: the connection was made to receive"),
+    return fatal(c, fail(here(), Result::kInternalError, "isend: the connection was made to receive"),
                  "a send was posted on a connection that was made to receive");
   }
   Request* const r = c.take();
@@ -434,13 +435,14 @@ Result net_irecv(void* receive_comm, int count, void** data, const std::size_t* 
   Comm& c = *static_cast<Comm*>(receive_comm);
   if (const Result r = usable("irecv", c); r != Result::kSuccess) return r;
   if (c.sends) {
-    return fatal(c, fail(Result::kInternalError, "irecv: the connection was made to send"),
+    return fatal(c, fail(here(), Result::kInternalError, "irecv: the connection was made to send"),
                  "a receive was posted on a connection that was made to send");
   }
   if (count < 1 || count > kReceivesMax) {
-    return fatal(
-        c, fail(Result::kInvalidArgument, "irecv: %d receives in one request: 1 to %d are taken", count, kReceivesMax),
-        "too many receives were posted in one request");
+    return fatal(c,
+                 fail(here(), Result::kInvalidArgument, "irecv: %d receives in one request: 1 to %d are taken", count,
+                      kReceivesMax),
+                 "too many receives were posted in one request");
   }
   Request* const r = c.take();
   if (r == nullptr) return Result::kSuccess;
@@ -466,7 +468,7 @@ Result net_test(void* request, int* done, int* bytes) {
   Comm& c = *r->comm;
   if (r->inner == nullptr) {  // not in flight, or in a child of fork(), which finds all of them so
     if (const Result u = usable("test", c); u != Result::kSuccess) return u;
-    return fatal(c, fail(Result::kInternalError, "test: the request is not in flight"),
+    return fatal(c, fail(here(), Result::kInternalError, "test: the request is not in flight"),
                  "a request was tested that was not in flight");
   }
   std::size_t lengths[kReceivesMax] = {};

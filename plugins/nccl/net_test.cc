@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 
 #include "plugins/nccl/handle.h"
 #include "plugins/nccl/plugin_test_util.h"
@@ -247,6 +248,31 @@ TEST_P(EveryVersion, RefusesForeignHandlesInWords) {
   const char* const why =
       context != nullptr ? "does not listen under this handle any more" : "refuses every connection";
   EXPECT_TRUE(has(Log::text(), why)) << Log::text();
+}
+
+// The source line that a warning with this part in it names.
+std::string source_of(const std::string& part) {
+  const Log::Place place = Log::place_of(part);
+  std::ifstream source(std::string(CANARY_SOURCE_ROOT "/") + place.file);
+  std::string text;
+  for (int i = 0; i < place.line; ++i) std::getline(source, text);
+  return place.file + ": " + text;
+}
+
+TEST_P(EveryVersion, WarningsNameTheSourceLineThatGivesThem) {
+  Properties p;
+  EXPECT_NE(net->properties(1, &p), Result::kSuccess);
+  EXPECT_TRUE(source_of("there is no device 1").starts_with("plugins/nccl/net.cc:   return fail("))
+      << source_of("there is no device 1");
+  const Ends e = join(*net, context, context);
+  void* none = nullptr;
+  EXPECT_NE(net->register_memory(e.send, &p, sizeof p, abi::kPointerCuda, &none), Result::kSuccess);
+  EXPECT_TRUE(has(source_of("only host memory"), "only host memory")) << source_of("only host memory");
+  // The library's errors: the line that has called it.
+  EXPECT_NE(net->register_memory(e.send, nullptr, 100, abi::kPointerHost, &none), Result::kSuccess);
+  EXPECT_TRUE(has(source_of("NULL argument"), "fail(\"regMr\", s)")) << source_of("NULL argument") << "\n"
+                                                                     << Log::text();
+  close(e);
 }
 
 // --- processes ---------------------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ Result isend_plain(void* comm, void* data, Size bytes, int tag, void* registrati
   if constexpr (std::is_signed_v<Size>) {
     if (bytes < 0) {
       *request = nullptr;
-      return net_end(comm, fail(Result::kInvalidArgument, "isend: %d bytes", static_cast<int>(bytes)),
+      return net_end(comm, fail(here(), Result::kInvalidArgument, "isend: %d bytes", static_cast<int>(bytes)),
                      "a send of a negative length was posted");
     }
   }
@@ -91,7 +91,8 @@ Result irecv_plain(void* comm, int count, void** data, Size* bytes, int* tags, v
     for (int i = 0; i < count && i < kReceivesMax; ++i) {
       if (bytes[i] < 0) {
         *request = nullptr;
-        return net_end(comm, fail(Result::kInvalidArgument, "irecv: room for %d bytes", static_cast<int>(bytes[i])),
+        return net_end(comm,
+                       fail(here(), Result::kInvalidArgument, "irecv: room for %d bytes", static_cast<int>(bytes[i])),
                        "a receive with room for a negative length was posted");
       }
       room[i] = static_cast<std::size_t>(bytes[i]);

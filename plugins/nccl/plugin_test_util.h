@@ -38,7 +38,7 @@ using Environment = std::vector<std::pair<const char*, const char*>>;
 
 class Log {
  public:
-  static void line(abi::LogLevel level, unsigned long, const char*, int, const char* format, ...)
+  static void line(abi::LogLevel level, unsigned long, const char* file, int number, const char* format, ...)
       __attribute__((format(printf, 5, 6))) {
     char text[4096];
     va_list arguments;
@@ -46,7 +46,7 @@ class Log {
     std::vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     const std::lock_guard lock(mutex());
-    lines().push_back({level, text});
+    lines().push_back({level, file, number, text});
   }
   static void clear() {
     const std::lock_guard lock(mutex());
@@ -61,10 +61,24 @@ class Log {
     }
     return out;
   }
+  struct Place {
+    std::string file;
+    int line;
+  };
+  // Where the first line with this part says it comes from.
+  static Place place_of(const std::string& part) {
+    const std::lock_guard lock(mutex());
+    for (const auto& l : lines()) {
+      if (l.text.find(part) != std::string::npos) return {l.file, l.number};
+    }
+    return {"no line has it", -1};
+  }
 
  private:
   struct Line {
     abi::LogLevel level;
+    std::string file;
+    int number;
     std::string text;
   };
   static std::mutex& mutex() {

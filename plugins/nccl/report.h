@@ -9,15 +9,23 @@
 
 namespace canarynet::nccl {
 
-// Of the latest init. The library's own lines (lost NICs, stalls) go there too.
+// Where a line comes from; NCCL prints it with warnings. An argument of its own: a default one cannot follow `...`, and without that the
+// compiler checks no format.
+struct Place {
+  const char* file;  // as the compiler names it
+  int line;
+};
+constexpr Place here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+
+// Of the latest init. The library's own lines (lost NICs, stalls) go there too, under the library's name and line 0.
 void set_logger(abi::Logger logger);
-void warn(const char* format, ...) __attribute__((format(printf, 1, 2)));
-void info(unsigned long flags, const char* format, ...) __attribute__((format(printf, 2, 3)));
+void warn(Place at, const char* format, ...) __attribute__((format(printf, 2, 3)));
+void info(Place at, unsigned long flags, const char* format, ...) __attribute__((format(printf, 3, 4)));
 
 // Warns and returns `result`.
-abi::Result fail(abi::Result result, const char* format, ...) __attribute__((format(printf, 2, 3)));
+abi::Result fail(Place at, abi::Result result, const char* format, ...) __attribute__((format(printf, 3, 4)));
 // The same for a call of the library that has just failed in this thread: who, where, how much and since when are in its text.
-abi::Result fail(const char* what, canary_status status);
+abi::Result fail(const char* what, canary_status status, Place at = here());
 abi::Result result_of(canary_status status);
 
 }  // namespace canarynet::nccl

@@ -23,8 +23,8 @@ Result start(void** context, std::size_t ranks, std::size_t nodes, Logger logger
   set_logger(logger);
   *context = new (std::nothrow) Tuner{read_model(), ranks, nodes};
   if (const auto* t = static_cast<const Tuner*>(*context); t != nullptr && t->model.set()) {
-    info(kLogInit | kLogTuning, "tuner: %zu ranks on %zu hosts, start-up %u ns, %llu bytes/s per host", ranks, nodes,
-         static_cast<unsigned>(t->model.alpha_ns), static_cast<unsigned long long>(t->model.bytes_per_second));
+    info(here(), kLogInit | kLogTuning, "tuner: %zu ranks on %zu hosts, start-up %u ns, %llu bytes/s per host", ranks,
+         nodes, static_cast<unsigned>(t->model.alpha_ns), static_cast<unsigned long long>(t->model.bytes_per_second));
   }
   return Result::kSuccess;
 }
