@@ -1,28 +1,14 @@
 #include "tools/ctl/options.h"
 
-#include <charconv>
 #include <CLI/CLI.hpp>
-#include <string_view>
 
 #include "base/quantity.h"
 
 namespace canarynet::ctl {
 namespace {
 
-struct Wrong {
-  std::string text;
-};
-[[noreturn]] void wrong(std::string_view option, std::string_view value, const std::string& takes) {
-  throw Wrong{std::string(option) + " " + std::string(value) + ": takes " + takes};
-}
-
-int number(std::string_view option, std::string_view text, int min, int max) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < min || value > max)
-    wrong(option, text, "a whole number from " + std::to_string(min) + " to " + std::to_string(max));
-  return value;
-}
+using tools::number;
+using tools::wrong;
 
 struct Texts {
   std::string interval, pid, links;
@@ -64,24 +50,11 @@ ParsedOptions parse_ctl_options(const std::vector<std::string>& arguments) {
   top->add_option("--interval", t.interval, "between two tables, 100ms at least [1s]");
   top->add_option("--pid", t.pid, "one process only; ends with it");
   top->add_option("--links", t.links, "links shown of each process [8]; JSON has all");
-  try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
-    app.parse(reversed);
+  const auto take = [&] {
     o.command = info->parsed() ? Command::kInfo : Command::kTop;
     fill(t, &o);
-  } catch (const CLI::CallForHelp&) {
-    for (auto* command : {top, info}) {
-      if (command->parsed()) parsed.text = command->help();
-    }
-    if (parsed.text.empty()) parsed.text = app.help();
-    parsed.exit_status = 0;
-  } catch (const CLI::Error& e) {
-    parsed.text = std::string("canaryctl: ") + e.what() + " (--help lists what it takes)\n";
-    parsed.exit_status = 2;
-  } catch (const Wrong& e) {
-    parsed.text = "canaryctl: " + e.text + "\n";
-    parsed.exit_status = 2;
-  }
+  };
+  tools::parse(app, arguments, take, &parsed);
   return parsed;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "tools/arguments.h"
 
 namespace canarynet::ctl {
 
@@ -20,10 +21,8 @@ struct CtlOptions {
   int links = 8;  // shown per process; JSON has all
 };
 
-struct ParsedOptions {
+struct ParsedOptions : tools::Outcome {
   CtlOptions options;
-  std::string text;      // help or error, to be printed
-  int exit_status = -1;  // -1: go on
 };
 ParsedOptions parse_ctl_options(const std::vector<std::string>& arguments);
 

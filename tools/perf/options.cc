@@ -8,6 +8,9 @@
 namespace canarynet::perf {
 namespace {
 
+using tools::number;
+using tools::wrong;
+
 constexpr std::uint64_t kBytesLimit = std::uint64_t{1} << 40;
 
 template <typename T>
@@ -49,24 +52,6 @@ std::string list(const Names<T>& names, std::size_t count) {
   std::string text;
   for (std::size_t i = 0; i < count; ++i) text += (i == 0 ? "" : ", ") + std::string(names[i].first);
   return text;
-}
-
-struct Wrong {
-  std::string text;
-};
-
-[[noreturn]] void wrong(std::string_view option, std::string_view value, const std::string& takes) {
-  throw Wrong{std::string(option) + " " + std::string(value) + ": takes " + takes};
-}
-
-template <typename T>
-T number(std::string_view option, std::string_view text, T min, T max) {
-  T value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < min || value > max) {
-    wrong(option, text, "a whole number from " + std::to_string(min) + " to " + std::to_string(max));
-  }
-  return value;
 }
 
 double seconds(std::string_view option, std::string_view text) {
@@ -196,7 +181,7 @@ ParsedOptions parse_perf_options(const std::vector<std::string>& arguments) {
   } catch (const CLI::Error& error) {
     parsed.exit_status = 2;
     parsed.text = std::string("canary-perf: ") + error.what() + " (see --help)";
-  } catch (const Wrong& error) {
+  } catch (const tools::Wrong& error) {
     parsed.exit_status = 2;
     parsed.text = "canary-perf: " + error.text;
   }

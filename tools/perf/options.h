@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "canarynet/types.h"
+#include "tools/arguments.h"
 
 namespace canarynet::perf {
 
@@ -52,9 +53,7 @@ struct PerfOptions {
   std::string series_path;  // "": none; "%r" stands for the rank
 };
 
-struct ParsedOptions {
-  int exit_status = -1;  // -1: go on; else print `text` (errors to stderr) and leave
-  std::string text;
+struct ParsedOptions : tools::Outcome {
   PerfOptions options;
 };
 // Arguments without the program's name.

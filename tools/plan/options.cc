@@ -1,6 +1,5 @@
 #include "tools/plan/options.h"
 
-#include <charconv>
 #include <CLI/CLI.hpp>
 #include <optional>
 
@@ -14,24 +13,10 @@ namespace {
 
 constexpr int kRanksMax = 1024;  // all ranks' plans are in memory at once
 
-struct Wrong {
-  std::string text;
-};
-[[noreturn]] void wrong(std::string_view option, std::string_view value, const std::string& takes) {
-  throw Wrong{std::string(option) + " " + std::string(value) + ": takes " + takes};
-}
+using tools::number;
+using tools::whole;
+using tools::wrong;
 
-std::optional<int> whole(std::string_view text, int min, int max) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < min || value > max) return {};
-  return value;
-}
-int number(std::string_view option, std::string_view text, int min, int max) {
-  const auto value = whole(text, min, max);
-  if (!value) wrong(option, text, "a whole number from " + std::to_string(min) + " to " + std::to_string(max));
-  return *value;
-}
 double seconds(std::string_view option, std::string_view text) {
   const auto value = seconds_of(text);
   if (!value) wrong(option, text, "a time such as 1ms or 20us, or seconds such as 2e-10");
@@ -166,24 +151,11 @@ ParsedOptions parse_plan_options(const std::vector<std::string>& arguments) {
   cost->add_option("--local-bandwidth", t.local_bandwidth, "between ranks of one host [free]");
   cost->add_option("--piece", t.piece, "messages are pieces of this size, which pipeline [whole steps; dbtree 128KiB]");
   cost->add_flag("--json{-}", o.json_path, "results as JSON instead of the table; --json=FILE: beside it");
-  try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
-    app.parse(reversed);
+  const auto take = [&] {
     o.command = show->parsed() ? Command::kShow : check->parsed() ? Command::kCheck : Command::kCost;
     fill(t, &o);
-  } catch (const CLI::CallForHelp&) {
-    for (auto* command : {show, check, cost}) {
-      if (command->parsed()) parsed.text = command->help();
-    }
-    if (parsed.text.empty()) parsed.text = app.help();
-    parsed.exit_status = 0;
-  } catch (const CLI::Error& e) {
-    parsed.text = std::string("canary-plan: ") + e.what() + " (--help lists what it takes)\n";
-    parsed.exit_status = 2;
-  } catch (const Wrong& e) {
-    parsed.text = "canary-plan: " + e.text + "\n";
-    parsed.exit_status = 2;
-  }
+  };
+  tools::parse(app, arguments, take, &parsed);
   return parsed;
 }
 

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "collectives/cost.h"
 #include "collectives/schedule.h"
+#include "tools/arguments.h"
 
 namespace canarynet::plan {
 
@@ -34,10 +35,8 @@ struct PlanOptions {
   std::string json_path;  // "-": standard output
 };
 
-struct ParsedOptions {
+struct ParsedOptions : tools::Outcome {
   PlanOptions options;
-  std::string text;      // help or error, to be printed
-  int exit_status = -1;  // -1: go on
 };
 ParsedOptions parse_plan_options(const std::vector<std::string>& arguments);
 

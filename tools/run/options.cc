@@ -1,6 +1,5 @@
 #include "tools/run/options.h"
 
-#include <charconv>
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <functional>
@@ -8,6 +7,7 @@
 #include "base/quantity.h"
 #include "base/settings.h"
 #include "base/text.h"
+#include "tools/arguments.h"
 
 namespace canarynet::run {
 namespace {
@@ -17,12 +17,10 @@ Status wrong(std::string_view option, std::string_view value, const std::string&
 }
 
 Result<int> parse_int(std::string_view option, std::string_view text, int min, int max) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size() || value < min || value > max) {
+  const auto value = tools::whole(text, min, max);
+  if (!value)
     return wrong(option, text, "takes a whole number from " + std::to_string(min) + " to " + std::to_string(max));
-  }
-  return value;
+  return *value;
 }
 
 Result<Nanos> parse_time(std::string_view option, std::string_view text) {
