@@ -11,38 +11,10 @@ namespace {
 // What NCCL hands over while no profiler is loaded.
 Result no_profiler(void**, int, void*, std::int64_t, void*) { return kSuccess; }
 
-template <int V>
-struct Shape;
-template <>
-struct Shape<8> {
-  using Net = NetV8;
-  using Properties = PropertiesV8;
-};
-template <>
-struct Shape<9> {
-  using Net = NetV9;
-  using Properties = PropertiesV9;
-};
-template <>
-struct Shape<10> {
-  using Net = NetV10;
-  using Properties = PropertiesV9;
-};
-template <>
-struct Shape<11> {
-  using Net = NetV11;
-  using Properties = PropertiesV11;
-};
-template <>
-struct Shape<12> {
-  using Net = NetV12;
-  using Properties = PropertiesV12;
-};
-
-template <int V>
+// `Table` is the object of version V, `TableProperties` what its get_properties() fills.
+template <int V, typename Table, typename TableProperties>
 class Adapter final : public Net {
  public:
-  using Table = typename Shape<V>::Net;
   explicit Adapter(const Table* table) : table_(*table) {}
 
   int version() const override { return V; }
@@ -73,7 +45,7 @@ class Adapter final : public Net {
   }
   Result devices(int* count) override { return table_.devices(count); }
   Result properties(int dev, Properties* out) override {
-    typename Shape<V>::Properties p;
+    TableProperties p;
     // NCCL hands over uninitialised memory: what a plugin leaves out is seen as nonsense rather than as a lucky zero.
     std::fill_n(reinterpret_cast<unsigned char*>(&p), sizeof p, static_cast<unsigned char>(0xA5));
     const Result result = table_.get_properties(dev, &p);
@@ -207,9 +179,9 @@ class Adapter final : public Net {
   int users_ = 0;
 };
 
-template <int V>
+template <int V, typename Table, typename TableProperties>
 std::unique_ptr<Net> adapter(void* symbol) {
-  return std::make_unique<Adapter<V>>(static_cast<const typename Shape<V>::Net*>(symbol));
+  return std::make_unique<Adapter<V, Table, TableProperties>>(static_cast<const Table*>(symbol));
 }
 
 }  // namespace
@@ -242,15 +214,15 @@ std::unique_ptr<Net> PluginFile::net(int version, std::string* error) const {
   if (table) {
     switch (version) {
       case 8:
-        return adapter<8>(table);
+        return adapter<8, NetV8, PropertiesV8>(table);
       case 9:
-        return adapter<9>(table);
+        return adapter<9, NetV9, PropertiesV9>(table);
       case 10:
-        return adapter<10>(table);
+        return adapter<10, NetV10, PropertiesV9>(table);
       case 11:
-        return adapter<11>(table);
+        return adapter<11, NetV11, PropertiesV11>(table);
       case 12:
-        return adapter<12>(table);
+        return adapter<12, NetV12, PropertiesV12>(table);
       default:
         break;
     }
