@@ -13,7 +13,10 @@ namespace {
 
 constexpr std::size_t kCommands = 4096;
 constexpr int kCommandsPerCycle = 1024;
-constexpr std::size_t kPathsMax = kRailsMax * 16;  // per link: rail pairs times lanes
+constexpr std::uint16_t kLanesMax = 16;  // of a pair of rails, as CANARY_LANES_PER_RAIL
+// Per link: pairs of rails times lanes. A link that was accepted costs 0.2 MB of records, up to 0.5 MB of copies as they are used, and 0.6 KB
+// per path, 48 KB more once that has had a lane: 13 MB at most, of who keeps 256 sockets open for it.
+constexpr std::size_t kPathsMax = std::size_t{kRailsMax} * kLanesMax;
 constexpr std::size_t kPastMax = 1024;
 constexpr Nanos kCheckInterval = 50_ms;
 constexpr Nanos kLinger = 5_s;  // a link without connections is kept so long: the next one finds it warm
@@ -246,16 +249,27 @@ void Endpoint::on_hello(std::unique_ptr<Lane>& lane, const wire::Header&, const 
     greeter_.turn_away(*lane, "another process was meant");
     return;
   }
+  if (hello.peer_rail >= factory_.rails().size() || hello.rail >= kRailsMax || hello.lane >= kLanesMax) {
+    greeter_.turn_away(*lane, "its hello names a lane that cannot be");
+    return;
+  }
   const std::uint64_t name = std::uint64_t{hello.target} << 32 | hello.engine;
   EndpointLink* link = nullptr;
+  std::size_t accepted = 0;
   for (auto& l : links_) {
-    if (!l->dialled && l->name == name) link = l.get();
+    if (l->dialled) continue;
+    if (l->name == name) link = l.get();
+    accepted += l->channel != nullptr;
   }
   // What this side has given up is not taken up again: its connections have failed here.
   if (link == nullptr && std::find(past_.begin(), past_.end(), name) != past_.end()) return;
   if (leaving_ || (link != nullptr && link->ended) || hello.paths == 0 || hello.paths > kPathsMax) return;
   std::string from = lane->description();
   if (link == nullptr) {
+    if (accepted >= options_.accepted_links_max) {
+      greeter_.turn_away(*lane, (std::to_string(accepted) + " peers have a link to this endpoint already").c_str());
+      return;
+    }
     links_.push_back(std::make_unique<EndpointLink>(*this, name, false));
     link = links_.back().get();
     std::vector<std::string> local_names;

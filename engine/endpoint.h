@@ -36,6 +36,9 @@ struct EndpointOptions {
   std::uint64_t seed = 0;  // of its token and its channels' names
   std::uint32_t channel_records = 2048;
   std::uint32_t channel_copies = 64;  // control frames only: messages are borrowed
+  // Who knows a handle can make links here, each with memory of its own (engine/endpoint.cc says how much). Links beyond are turned away;
+  // one that has ended makes room.
+  std::size_t accepted_links_max = 4096;
 };
 
 struct Connection {

@@ -1,5 +1,6 @@
 // Connections without a group, in virtual time: endpoints that meet by handles only, messages of every size, faults, deaths, misuse.
 #include "base/log.h"
+#include "engine/endpoint_link.h"
 #include "sim/endpoint_test_util.h"
 #include "sim/sim_test_util.h"
 
@@ -529,11 +530,80 @@ TEST(Endpoint, AStrangerIsTurnedAwayAndDisturbsNobody) {
   hello.purpose = wire::kHelloEndpoint;
   hello.paths = 1'000'000;
   ASSERT_NO_FATAL_FAILURE(say(hello));
+  for (std::uint16_t wire::HelloPayload::*number :
+       {&wire::HelloPayload::peer_rail, &wire::HelloPayload::rail, &wire::HelloPayload::lane}) {
+    hello = {};
+    hello.purpose = wire::kHelloEndpoint;
+    hello.job = decode_handle(p.handle).value().token;
+    hello.paths = 1;
+    hello.*number = 16;
+    ASSERT_NO_FATAL_FAILURE(say(hello));
+  }
   EXPECT_EQ(net.at(1).links(), 1u);
   EXPECT_EQ(warnings.lines.size(), 1u) << "one in ten seconds: " << warnings.lines.back();
   p.send(*p.connecting[0], 100'000);
   p.receive(*p.accepted[0], 100'000);
   p.expect_all(1_s);
+}
+
+TEST(Endpoint, PathsThatNeverComeCostNoWindow) {
+  Net net(3, 1);
+  Pair p(net);
+  net.endpoints[2].reset();
+  TestHost stranger(net.fabric, 2);
+  const EndpointHandle handle = decode_handle(p.handle).value();
+  Lane& lane = stranger.dial(0, handle.rails[0]);
+  const auto poll_until = [&](const std::function<bool()>& condition) {
+    return net.until([&] { return stranger.poll(), condition(); }, 100_ms);
+  };
+  ASSERT_TRUE(poll_until([&] { return lane.up(); }));
+  wire::HelloPayload hello;
+  hello.purpose = wire::kHelloEndpoint;
+  hello.job = handle.token;
+  hello.paths = 256;
+  wire::Header h;
+  h.kind = wire::Kind::kHello;
+  h.payload_bytes = sizeof hello;
+  h.payload_crc32 = wire::payload_crc(&hello, sizeof hello);
+  wire::seal(h);
+  ASSERT_TRUE(lane.send(h, reinterpret_cast<const std::byte*>(&hello), 0));
+  lane.flush(net.fabric.now());
+  ASSERT_TRUE(poll_until([&] { return net.at(1).links() == 1; }));
+  int paths = 0, windows = 0;
+  net.at(1).for_each_link([&](const LinkView& link) {
+    ++paths;
+    windows += !link.path.in_flight.empty();
+  });
+  EXPECT_EQ(paths, 256);
+  EXPECT_EQ(windows, 1);
+}
+
+TEST(Endpoint, LinksBeyondTheLimitAreTurnedAwayUntilOneEnds) {
+  const Warnings warnings;
+  Net net(4, 2, Net::quick(), Settings::defaults(), 2);
+  Pair a(net, 0), b(net, 2), c(net, 3);
+  ASSERT_NO_FATAL_FAILURE(a.open(3));  // many connections, one link
+  ASSERT_NO_FATAL_FAILURE(b.open());
+  Connection& refused = c.connect();
+  ASSERT_TRUE(net.until([&] { return refused.state == State::kFailed; }, 20_s));
+  EXPECT_EQ(net.at(1).links(), 2u);
+  const auto told = [](const std::string& line) {
+    return line.find("a stranger (2 peers have a link to this endpoint already) was turned away") != std::string::npos;
+  };
+  EXPECT_EQ(std::count_if(warnings.lines.begin(), warnings.lines.end(), told), 1) << "once in ten seconds";
+  for (Pair* p : {&a, &b}) {
+    p->send(*p->connecting[0], 100'000);
+    p->receive(*p->accepted[0], 100'000);
+    p->expect_all(1_s);
+  }
+  net.kill(2, CrashKind::kHangup);
+  ASSERT_TRUE(net.until([&] { return !b.accepted[0]->flow.failure.ok(); }, 5_s));
+  ASSERT_NO_FATAL_FAILURE(c.close(3, refused));
+  c.connecting.clear();
+  ASSERT_NO_FATAL_FAILURE(c.open());
+  c.send(*c.connecting[0], 100'000);
+  c.receive(*c.accepted[0], 100'000);
+  c.expect_all(1_s);
 }
 
 TEST(Endpoint, AFrozenPeerThatComesBackFindsItsConnectionsEnded) {

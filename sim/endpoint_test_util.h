@@ -32,7 +32,8 @@ inline void fill(std::vector<std::byte>* data, std::uint64_t seed) {
 // Endpoints on a simulated network, polled when they have something to do.
 class Net {
  public:
-  explicit Net(int hosts, int rails, FabricOptions options = quick(), Settings settings = Settings::defaults())
+  explicit Net(int hosts, int rails, FabricOptions options = quick(), Settings settings = Settings::defaults(),
+               std::size_t accepted_links_max = EndpointOptions{}.accepted_links_max)
       : fabric(options, Wiring::flat(hosts, rails)) {
     for (int h = 0; h < hosts; ++h) {
       EndpointOptions e;
@@ -41,6 +42,7 @@ class Net {
       e.pid = 1000 + h;
       e.seed = options.seed * 100 + static_cast<std::uint64_t>(h);
       e.channel_records = 512;
+      e.accepted_links_max = accepted_links_max;
       endpoints.push_back(std::make_unique<Endpoint>(std::move(e), fabric.factory(h)));
     }
   }

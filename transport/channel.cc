@@ -21,7 +21,8 @@ Channel::Channel(ChannelOptions options, LaneFactory& factory, ChannelClient& cl
   paths_.resize(options_.paths.size());
   for (std::size_t i = 0; i < paths_.size(); ++i) {
     paths_[i].spec = options_.paths[i];
-    paths_[i].in_flight.resize(AckState::kWindow);
+    // Of paths that only the peer knows, those that never come cost nothing: adopt() gives the others theirs.
+    if (paths_[i].spec.local_rail >= 0) paths_[i].in_flight.resize(AckState::kWindow);
   }
   checked_ = options_.check_memory || std::any_of(options_.paths.begin(), options_.paths.end(), [](const PathSpec& p) {
                return p.remote.family != Address::Family::kSharedMemory;

@@ -5,7 +5,8 @@
 // pass through unread.
 // Memory: a piece's payload is borrowed from next_piece() until on_done() or cancel_flow(); up to kCopiedPieceBytes are copied and
 // done at once (unless OutPiece::borrow). Pools are fixed at construction.
-// Thread: the engine's owner; no call blocks or, after construction, allocates (dialling a lane does).
+// Thread: the engine's owner; no call blocks or, after construction, allocates (dialling a lane does, and the first lane of a path that
+// only the peer knew).
 // Failures: a dead lane is the channel's own business; whether the *peer* is dead is the engine's (last_heard(), paths_up()).
 #pragma once
 

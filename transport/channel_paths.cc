@@ -102,7 +102,10 @@ bool Channel::adopt(std::unique_ptr<Lane>&& lane, const wire::HelloPayload& hell
   if (std::none_of(paths_.begin(), paths_.end(), named)) {
     const auto unknown =
         std::find_if(paths_.begin(), paths_.end(), [](const Path& p) { return p.spec.local_rail < 0; });
-    if (unknown != paths_.end()) unknown->spec = {hello.peer_rail, hello.rail, hello.lane, {}};
+    if (unknown != paths_.end()) {
+      unknown->spec = {hello.peer_rail, hello.rail, hello.lane, {}};
+      unknown->in_flight.resize(AckState::kWindow);
+    }
   }
   for (Path& path : paths_) {
     if (!named(path)) continue;

@@ -1,7 +1,7 @@
 // transport/path.h -- one lane's place in a channel: its connection state, what is unacknowledged on it, and what was measured.
 //
 // A path outlives its lanes: when a lane dies the path dials (or awaits) the next one. Plain state; transport/channel.cc drives it.
-// Units: ns, bytes. One owner thread. Nothing here allocates after construction.
+// Units: ns, bytes. One owner thread. Nothing here allocates.
 #pragma once
 
 #include <algorithm>
@@ -202,7 +202,7 @@ struct Path {
   std::uint32_t next_sequence = 1;
   std::uint32_t first_unacked = 1;  // == next_sequence: nothing in flight
   std::uint64_t unacked_bytes = 0;
-  std::vector<InFlight> in_flight;  // AckState::kWindow entries, by sequence
+  std::vector<InFlight> in_flight;  // AckState::kWindow entries, by sequence; none before its rails are known
   Nanos last_progress;              // last ack of something, or when the path went from empty to busy
   Nanos stall_began;
   std::uint32_t stalls = 0;  // time-outs in a row with nowhere else to go
