@@ -73,15 +73,18 @@ int number_of(const char* text) {
   return value;
 }
 
-// How the process calls itself: its pid in the innermost namespace that it is in. 0: it is gone.
+// How the process calls itself: its pid in the innermost namespace that it is in; where the kernel has no pid namespaces and so no NSpid,
+// as it is called here. 0: it is gone.
 long own_pid(const std::string& process) {
   std::ifstream status(process + "/status");
+  long here = 0;
   for (std::string line; std::getline(status, line);) {
-    if (line.rfind("NSpid:", 0) != 0) continue;
     const std::size_t last = line.find_last_of(" \t");
-    return last == std::string::npos ? 0 : number_of(line.c_str() + last + 1);
+    const long number = last == std::string::npos ? 0 : number_of(line.c_str() + last + 1);
+    if (line.rfind("Pid:", 0) == 0) here = number;
+    if (line.rfind("NSpid:", 0) == 0) return number;
   }
-  return 0;
+  return here;
 }
 
 bool is_called_counters(std::string_view link) {

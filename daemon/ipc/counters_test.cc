@@ -11,6 +11,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <set>
 #include <thread>
@@ -256,6 +258,28 @@ TEST(Counters, ProcessesOfOtherUsersAreCountedAsHidden) {
   waitpid(pid, &status, 0);
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// Without pid namespaces /proc/PID/status has no NSpid.
+TEST(Counters, AProcessIsFoundWhereTheKernelHasNoPidNamespaces) {
+  CountersWriter writer(Role::kRank, 1_ns);
+  writer.publish(2_ns);
+  const std::string pid = std::to_string(getpid());
+  const auto tables_with = [&](const std::string& status) {
+    char proc[] = "/tmp/canary-proc.XXXXXX";
+    EXPECT_NE(mkdtemp(proc), nullptr);
+    const std::filesystem::path process = std::filesystem::path(proc) / pid;
+    std::filesystem::create_directory(process);
+    std::filesystem::create_symlink("/proc/" + pid + "/fd", process / "fd");
+    std::ofstream(process / "status") << status;
+    const auto scan = scan_counters(0, proc);
+    std::filesystem::remove_all(proc);
+    return scan.ok() ? scan.value().tables.size() : 99;
+  };
+  EXPECT_EQ(tables_with("Name:\tx\nPid:\t" + pid + "\nPPid:\t1\nTracerPid:\t0\n"), 1u);
+  EXPECT_EQ(tables_with("Name:\tx\nPid:\t1\nNSpid:\t1\t" + pid + "\n"), 1u) << "the innermost namespace's counts";
+  EXPECT_EQ(tables_with("Name:\tx\nPid:\t" + pid + "\nNSpid:\t" + pid + "\t1\n"), 0u) << "one's parent's, inherited";
+  EXPECT_EQ(tables_with(""), 0u) << "gone";
 }
 
 TEST(Counters, MetricsAreNamedAsPrometheusWantsThem) {
