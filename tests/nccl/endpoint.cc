@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tests/nccl/call_timer.h"
 #include "tests/nccl/log.h"
 
 namespace nccltest {
@@ -57,7 +58,8 @@ Endpoint::~Endpoint() {
 
 Result Endpoint::register_buffers() {
   for (Area& area : areas_) {
-    const Result result = net_.reg_mr(comm_, area.data, area.mapped, kPtrHost, &area.mhandle);
+    const Result result = timed(CallOf::kService, "regMr",
+                                [&] { return net_.reg_mr(comm_, area.data, area.mapped, kPtrHost, &area.mhandle); });
     if (result != kSuccess) return result;
     area.registered = true;
   }
@@ -69,7 +71,7 @@ Result Endpoint::deregister_buffers() {
   for (Area& area : areas_) {
     if (!area.registered) continue;
     area.registered = false;
-    const Result result = net_.dereg_mr(comm_, area.mhandle);
+    const Result result = timed(CallOf::kService, "deregMr", [&] { return net_.dereg_mr(comm_, area.mhandle); });
     if (first == kSuccess) first = result;
   }
   return first;
@@ -159,8 +161,10 @@ bool Endpoint::post_send(Slot& s, std::uint64_t sequence) {
   // The slot still holds the request that it had eight messages ago; now and then something that is none at all.
   void* const before = sequence % 2 || !s.request[member] ? kBadRequest : s.request[member];
   void* request = before;
-  const Result result = net_.isend(comm_, s.data[member], message.size, tag_of(sent_sequence(sequence)),
-                                   areas_[static_cast<int>(message.protocol)].mhandle, &request);
+  const Result result = timed(CallOf::kProgress, "isend", [&] {
+    return net_.isend(comm_, s.data[member], message.size, tag_of(sent_sequence(sequence)),
+                      areas_[static_cast<int>(message.protocol)].mhandle, &request);
+  });
   if (result != kSuccess) return stop("isend", result);
   if (request == kBadRequest) {
     fail("connection %llx: isend of message %llu left *request untouched",
@@ -187,7 +191,8 @@ bool Endpoint::post_receive(Slot& s, std::uint64_t sequence) {
   s.hinted = group() == 1 && s.message[0].protocol != Protocol::kSimple;
   void* const before = s.hinted ? kHint : sequence % 2 || !s.request[0] ? kBadRequest : s.request[0];
   void* request = before;
-  const Result result = net_.irecv(comm_, options_.group, data, sizes, tags, mhandles, &request);
+  const Result result = timed(CallOf::kProgress, "irecv",
+                              [&] { return net_.irecv(comm_, options_.group, data, sizes, tags, mhandles, &request); });
   if (result != kSuccess) return stop("irecv", result);
   if (request == kBadRequest || request == kHint) {
     fail("connection %llx: irecv of message %llu left *request at %p",
@@ -206,7 +211,9 @@ bool Endpoint::test_oldest(std::uint64_t now) {
   Slot& s = slot(tested_);
   int done = kNotWritten;
   int sizes[kSizesBytes] = {};
-  const Result result = net_.test(s.request[options_.sends ? tested_ % group() : 0], &done, sizes);
+  const Result result = timed(CallOf::kProgress, "test", [&] {
+    return net_.test(s.request[options_.sends ? tested_ % group() : 0], &done, sizes);
+  });
   if (result != kSuccess) return stop("test", result);
   const auto where = static_cast<unsigned long long>(options_.connection);
   if (done != 0 && done != 1) {

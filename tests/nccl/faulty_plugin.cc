@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -29,8 +30,17 @@ std::mutex g_mutex;
 std::map<void*, Receive> g_receives;  // by request
 unsigned char* g_closed = nullptr;    // a buffer that must not be written any more
 int g_number = 0;
+std::atomic<int> g_slow{0};
+Logger g_log = nullptr;
+int g_no_listener;
+
+// Sleeps in the first `times` calls, if that is the fault.
+void slow(const char* name, int milliseconds, int times) {
+  if (fault(name) && g_slow++ < times) usleep(static_cast<useconds_t>(milliseconds) * 1000);
+}
 
 Result init(void** ctx, std::uint64_t comm, CommConfig* config, Logger log, ProfilerCallback profiler) {
+  g_log = log;
   return inner.init(ctx, comm, config, log, profiler);
 }
 
@@ -43,7 +53,36 @@ Result get_properties(int dev, PropertiesV12* p) {
 Result listen(void* ctx, int dev, void* handle, void** comm) {
   const Result result = inner.listen(ctx, dev, handle, comm);
   if (fault("long_handle")) static_cast<unsigned char*>(handle)[kHandleBytes] = 0;
+  if (result == kSuccess && fault("unheard")) {
+    inner.close_listen(*comm);
+    *comm = &g_no_listener;
+  }
   return result;
+}
+
+Result accept(void* listen_comm, void** comm, DeviceHandle** device) {
+  *comm = nullptr;
+  return listen_comm == &g_no_listener ? kSuccess : inner.accept(listen_comm, comm, device);
+}
+
+Result close_listen(void* listen_comm) {
+  slow("slow_close_listen", 3000, 1);
+  return listen_comm == &g_no_listener ? kSuccess : inner.close_listen(listen_comm);
+}
+
+Result reg_mr(void* comm, void* data, std::size_t size, int type, void** mhandle) {
+  slow("slow_register", 3000, 1);
+  return inner.reg_mr(comm, data, size, type, mhandle);
+}
+
+Result dereg_mr(void* comm, void* mhandle) {
+  slow("slow_deregister", 3000, 1);
+  return inner.dereg_mr(comm, mhandle);
+}
+
+Result close_recv(void* comm) {
+  slow("slow_close", 4000, 1);
+  return inner.close_recv(comm);
 }
 
 Result connect(void* ctx, int dev, void* handle, void** comm, DeviceHandle** device) {
@@ -53,6 +92,7 @@ Result connect(void* ctx, int dev, void* handle, void** comm, DeviceHandle** dev
 }
 
 Result isend(void* comm, void* data, std::size_t size, int tag, void* mhandle, void* phandle, void** request) {
+  slow("slow_isend", 800, 2);
   void* own = nullptr;
   const Result result = inner.isend(comm, data, size, tag, mhandle, phandle, &own);
   if (!fault("untouched")) *request = own;
@@ -61,6 +101,7 @@ Result isend(void* comm, void* data, std::size_t size, int tag, void* mhandle, v
 
 Result irecv(void* comm, int n, void** data, std::size_t* sizes, int* tags, void** mhandles, void** phandles,
              void** request) {
+  slow("slow_irecv", 800, 2);
   void* own = nullptr;
   const Result result = inner.irecv(comm, n, data, sizes, tags, mhandles, phandles, &own);
   const bool hinted = *request == reinterpret_cast<void*>(kOptionalRecvCompletion);
@@ -74,9 +115,14 @@ Result irecv(void* comm, int n, void** data, std::size_t* sizes, int* tags, void
 }
 
 Result test(void* request, int* done, int* sizes) {
+  slow("slow_test", 800, 2);
+  slow("slow_test_once", 800, 1);
   int own_done = 0;
   const Result result = inner.test(request, &own_done, sizes);
-  if (result != kSuccess) return result;
+  if (result != kSuccess) {
+    if (fault("scattered")) g_log(kLogWarn, kLogNet, __FILE__, __LINE__, "%d bytes outstanding", 1);
+    return result;
+  }
   if (own_done || !fault("done")) *done = own_done;
   const std::lock_guard lock(g_mutex);
   const auto found = g_receives.find(request);
@@ -122,6 +168,11 @@ void load() {
   ncclNetPlugin_v12.get_properties = get_properties;
   ncclNetPlugin_v12.listen = listen;
   ncclNetPlugin_v12.connect = connect;
+  ncclNetPlugin_v12.accept = accept;
+  ncclNetPlugin_v12.reg_mr = reg_mr;
+  ncclNetPlugin_v12.dereg_mr = dereg_mr;
+  ncclNetPlugin_v12.close_recv = close_recv;
+  ncclNetPlugin_v12.close_listen = close_listen;
   ncclNetPlugin_v12.isend = isend;
   ncclNetPlugin_v12.irecv = irecv;
   ncclNetPlugin_v12.test = test;

@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -13,6 +14,7 @@
 #include <regex>
 #include <set>
 #include <sstream>
+#include <string_view>
 
 #include "tests/nccl/modes.h"
 
@@ -44,13 +46,18 @@ double random_seconds(std::uint64_t* state, double most) {
 
 void sleep_seconds(double seconds) { sleep_us(static_cast<long>(seconds * 1e6)); }
 
-struct Listening {
+struct Place {
   in_addr address;
   int port;
 };
 
-// The IPv4 TCP sockets on which this process listens: what a port scanner would find of the plugin.
-std::vector<Listening> listening_sockets() {
+struct OwnSocket {
+  Place local, remote;
+  bool listens;
+};
+
+// The IPv4 TCP sockets of this process.
+std::vector<OwnSocket> own_sockets() {
   std::set<std::string> own;
   if (DIR* folder = opendir("/proc/self/fd")) {
     while (const dirent* entry = readdir(folder)) {
@@ -63,7 +70,11 @@ std::vector<Listening> listening_sockets() {
     }
     closedir(folder);
   }
-  std::vector<Listening> found;
+  const auto place = [](const std::string& text) {  // "0100007F:A1B2"
+    return Place{{static_cast<in_addr_t>(std::stoul(text.substr(0, 8), nullptr, 16))},
+                 static_cast<int>(std::stoul(text.substr(9), nullptr, 16))};
+  };
+  std::vector<OwnSocket> found;
   std::ifstream table("/proc/self/net/tcp");
   std::string line;
   while (std::getline(table, line)) {
@@ -72,24 +83,82 @@ std::vector<Listening> listening_sockets() {
     fields >> number >> local >> remote >> state;
     for (int i = 0; i < 5; ++i) fields >> skipped;
     fields >> inode;
-    if (state != "0A" || own.count(inode) == 0 || local.size() != 13) continue;
-    Listening listening{};
-    listening.address.s_addr = static_cast<in_addr_t>(std::stoul(local.substr(0, 8), nullptr, 16));
-    listening.port = static_cast<int>(std::stoul(local.substr(9), nullptr, 16));
-    found.push_back(listening);
+    if (own.count(inode) == 0 || local.size() != 13 || remote.size() != 13) continue;
+    found.push_back({place(local), place(remote), state == "0A"});
   }
   return found;
 }
 
+// What a port scanner would find of the plugin.
+std::vector<Place> listening_sockets() {
+  std::vector<Place> found;
+  for (const OwnSocket& socket : own_sockets()) {
+    if (socket.listens) found.push_back(socket.local);
+  }
+  return found;
+}
+
+// The networks of this process's interfaces: what may be dialled.
+class OwnNetworks {
+ public:
+  OwnNetworks() {
+    ifaddrs* all = nullptr;
+    if (getifaddrs(&all) != 0) return;
+    for (const ifaddrs* entry = all; entry; entry = entry->ifa_next) {
+      if (!entry->ifa_addr || !entry->ifa_netmask) continue;
+      const auto bytes = [](const sockaddr* a) {
+        std::string text;
+        if (a->sa_family == AF_INET)
+          text.assign(reinterpret_cast<const char*>(&reinterpret_cast<const sockaddr_in*>(a)->sin_addr), 4);
+        if (a->sa_family == AF_INET6)
+          text.assign(reinterpret_cast<const char*>(&reinterpret_cast<const sockaddr_in6*>(a)->sin6_addr), 16);
+        return text;
+      };
+      const std::string address = bytes(entry->ifa_addr), mask = bytes(entry->ifa_netmask);
+      if (!address.empty() && mask.size() == address.size()) networks_.push_back({address, mask});
+    }
+    freeifaddrs(all);
+  }
+
+  bool has(in_addr address) const {
+    const std::string text(reinterpret_cast<const char*>(&address), 4);
+    return std::any_of(networks_.begin(), networks_.end(), [&](const Network& n) {
+      bool same = n.address.size() == text.size();
+      for (std::size_t i = 0; i < text.size() && same; ++i) same = ((text[i] ^ n.address[i]) & n.mask[i]) == 0;
+      return same;
+    });
+  }
+
+  // Byte `at` of a handle, changed; but where it is part of an own address, only in bits that leave the network the same: a handle that
+  // is dialled must lead nowhere else.
+  unsigned char changed(const unsigned char* handle, std::size_t at) const {
+    unsigned change = 0x11;
+    for (const Network& n : networks_) {
+      for (std::size_t i = 0; i < n.address.size(); ++i) {
+        if (at < i || at - i + n.address.size() > kHandleBytes) continue;
+        if (std::memcmp(handle + at - i, n.address.data(), n.address.size()) == 0)
+          change &= ~static_cast<unsigned>(static_cast<unsigned char>(n.mask[i]));
+      }
+    }
+    return static_cast<unsigned char>(handle[at] ^ change);
+  }
+
+ private:
+  struct Network {
+    std::string address, mask;  // in network byte order
+  };
+  std::vector<Network> networks_;
+};
+
 // Descriptors that stay open: silent clients must not hold up anybody either.
-std::vector<int> bother(const std::vector<Listening>& targets) {
+std::vector<int> bother(const std::vector<Place>& targets) {
   std::vector<std::string> garbage = {"", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", std::string(1, '\0'),
                                       std::string(4096, '\xff'), std::string(64, '\0')};
   std::string noise;
   for (std::uint64_t i = 0; i < 8192; ++i) noise += static_cast<char>(mix64(i));
   garbage.push_back(noise);
   std::vector<int> open;
-  for (const Listening& target : targets) {
+  for (const Place& target : targets) {
     for (std::size_t i = 0; i < garbage.size() * 2; ++i) {
       const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
       sockaddr_in address{};
@@ -113,6 +182,27 @@ std::vector<int> bother(const std::vector<Listening>& targets) {
     }
   }
   return open;
+}
+
+// One line has to tell it all: who reads a log has the others' lines between a plugin's.
+void check_warnings(const std::vector<std::string>& patterns, const std::string& victim_pid) {
+  const std::vector<std::string> texts = warnings();
+  if (texts.empty()) return fail("the error came without a WARN");
+  std::vector<std::regex> musts;
+  std::string wanted;
+  for (std::string pattern : patterns) {
+    constexpr std::string_view kPid = "{pid}";
+    for (std::size_t at = 0; (at = pattern.find(kPid, at)) != std::string::npos; at += victim_pid.size())
+      pattern.replace(at, kPid.size(), victim_pid);
+    musts.emplace_back(pattern);
+    wanted += (wanted.empty() ? "\"" : ", \"") + pattern + "\"";
+  }
+  const bool told = std::any_of(texts.begin(), texts.end(), [&](const std::string& line) {
+    return std::all_of(musts.begin(), musts.end(),
+                       [&](const std::regex& must) { return std::regex_search(line, must); });
+  });
+  if (!told)
+    fail("no WARN line has all of %s; the last of %zu: %s", wanted.c_str(), texts.size(), texts.back().c_str());
 }
 
 }  // namespace
@@ -249,12 +339,14 @@ int foreign_mode(const Options& options) {
       unsigned char real[kHandleBytes] = {};
       void* listener = nullptr;
       int refused = 0, connected = 0, pending = 0;
+      const OwnNetworks networks;
       comm.service().run([&] {
         if (net.listen(comm.ctx(), 0, real, &listener) != kSuccess) return fail("listen");
         for (std::size_t at = 0; at < kHandleBytes; ++at) {
           unsigned char handle[kHandleBytes];
           std::memcpy(handle, real, kHandleBytes);
-          handle[at] = static_cast<unsigned char>(handle[at] ^ 0x11);
+          handle[at] = networks.changed(real, at);
+          if (handle[at] == real[at]) continue;
           Result result = kSuccess;
           void* send_comm = nullptr;
           const std::uint64_t begin = now_ns();
@@ -264,6 +356,12 @@ int foreign_mode(const Options& options) {
           }
           if (const double took = seconds_between(begin, now_ns()); took > 1.0)
             fail("connect with byte %zu changed blocked for %.1f s", at, took);
+          for (const OwnSocket& own : own_sockets()) {
+            char text[INET_ADDRSTRLEN];
+            if (!own.listens && !networks.has(own.remote.address))
+              fail("connect with byte %zu changed dials %s, on no network of this host", at,
+                   inet_ntop(AF_INET, &own.remote.address, text, sizeof text));
+          }
           ++(result != kSuccess ? refused : send_comm ? connected : pending);
           if (send_comm && net.close_send(send_comm) != kSuccess) fail("closeSend");
         }
@@ -273,11 +371,15 @@ int foreign_mode(const Options& options) {
       clear_warnings();
       std::size_t listeners = 0;
       const ConnectOutcome outcome = comm.connect(false, [&] {
-        const std::vector<Listening> targets = listening_sockets();
+        const std::vector<Place> targets = listening_sockets();
         listeners = targets.size();
         open = bother(targets);
+        if (listeners == 0) {
+          fail("no TCP listener of this process was found: no stranger could come");
+        } else if (open.empty()) {
+          fail("no stranger got through to any of %zu TCP listeners", listeners);
+        }
       });
-      if (listeners == 0) say("no TCP listener of this process was found: nothing was sent to it");
       json.add("listeners", static_cast<int>(listeners)).add("strangers", static_cast<int>(open.size()));
       json.add("connect_seconds", outcome.seconds);
       if (outcome.connected) {
@@ -334,9 +436,9 @@ int kill_mode(const Options& options) {
   if (options.rank == options.victim) {
     std::uint64_t random = mix64(options.seed);
     sleep_seconds(0.3 + random_seconds(&random, 0.5));
-    const std::string at = std::to_string(now_ns());
+    const std::string last_word = std::to_string(now_ns()) + " " + std::to_string(getpid());
     for (int peer = 0; peer < options.ranks; ++peer) {
-      if (peer != options.rank) comm.bootstrap().send(peer, at);
+      if (peer != options.rank) comm.bootstrap().send(peer, last_word);
     }
     kill(getpid(), SIGKILL);
   }
@@ -346,27 +448,20 @@ int kill_mode(const Options& options) {
     return finish_mode(options, json);
   }
   const std::uint64_t killed = std::stoull(text);
+  const std::string victim_pid = text.substr(text.find(' ') + 1);
   // Past the limit too: how late is worth knowing.
   const bool told = comm.wait_for_error(3 * options.error_limit);
   const ProgressError error = comm.error();
   const double after = told ? seconds_between(killed, error.at_ns) : -1;
   json.add("error_after_seconds", after).add("result", std::string(result_name(error.result))).add("call", error.call);
-  json.add("peer", error.peer).add("warn", last_warning());
+  json.add("peer", error.peer).add("killed_pid", victim_pid).add("warn", last_warning());
   if (!told) {
     fail("no error within %.1f s of the kill", 3 * options.error_limit);
   } else {
     if (error.result != kRemoteError)
       fail("%s gave %s, not ncclRemoteError", error.call.c_str(), result_name(error.result));
     if (after > options.error_limit) fail("the error came %.2f s after the kill", after);
-    const std::vector<std::string> texts = warnings();
-    if (texts.empty()) fail("the error came without a WARN");
-    for (const std::string& must : options.warn_must) {
-      const std::regex pattern(must);
-      if (std::none_of(texts.begin(), texts.end(),
-                       [&](const std::string& t) { return std::regex_search(t, pattern); })) {
-        fail("no WARN matches \"%s\"; the last: %s", must.c_str(), last_warning().c_str());
-      }
-    }
+    check_warnings(options.warn_must, victim_pid);
   }
   comm.stop();
   if (options.hold) {
@@ -400,7 +495,7 @@ int stop_mode(const Options& options) {
       if (own.rank == own.victim) {
         const pid_t waker = fork();
         if (waker == 0) {
-          sleep_us(1'000'000);
+          sleep_seconds(own.stop_seconds);
           kill(getppid(), SIGCONT);
           _exit(0);
         }
@@ -414,7 +509,8 @@ int stop_mode(const Options& options) {
       for (const auto& endpoint : comm.endpoints()) {
         for (const Gap& gap : endpoint->gaps()) longest = std::max(longest, seconds_between(gap.begin_ns, gap.end_ns));
       }
-      if (longest < 0.8) fail("the longest pause was %.2f s: nobody was stopped for 1 s", longest);
+      if (longest < 0.8 * own.stop_seconds)
+        fail("the longest pause was %.2f s: nobody was stopped for %.1f s", longest, own.stop_seconds);
       json.add("longest_pause_seconds", longest).add("bytes", comm.received_bytes());
       comm.close();
       comm.finalize();

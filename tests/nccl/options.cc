@@ -122,7 +122,9 @@ Settings settings_of(Options* o) {
           return t == "none" || t == "sample" || t == "full";
         }}},
       {"idle",
-       {"yield|spin|US", "the progress thread between passes that moved nothing: sched_yield, nothing, sleep [yield]",
+       {"yield|spin|US",
+        "the progress thread between passes that moved nothing: sched_yield, nothing, sleep once 50 us of them have "
+        "passed [yield]",
         [=](const std::string& t) {
           int us;
           if (t == "yield" || t == "spin") {
@@ -152,6 +154,7 @@ Settings settings_of(Options* o) {
       {"error-limit", {"S", "until a survivor must have its error [2]", seconds(&o->error_limit)}},
       {"repeat", {"N", "rounds of abort, churn and kill [10]", integer(&o->repeat, 1, 1'000'000)}},
       {"victim", {"R", "of kill and stop; the one that closes in abort [1]", integer(&o->victim, 0, 15)}},
+      {"stop-seconds", {"S", "that the victim of stop stands still [1]", seconds(&o->stop_seconds)}},
       {"gap-ms",
        {"MS", "goodput: print pauses between receptions longer than this [0: none]",
         [=](const std::string& t) { return to_seconds(t, &o->gap_ms); }}},
@@ -179,7 +182,7 @@ Settings settings_of(Options* o) {
           return t == "0" || t == "1";
         }}},
       {"warn-must",
-       {"REGEX", "a survivor's WARN has to match; may be repeated",
+       {"REGEX", "kill: one WARN line of each survivor has to match all of these; {pid}: the killed process",
         [=](const std::string& t) {
           o->warn_must.push_back(t);
           return true;
@@ -202,7 +205,7 @@ constexpr const char* kModes[][2] = {
     {"foreign", "foreign bytes at the listening port and as handles; the real connections must still come up"},
     {"mixed", "ranks whose plugins differ: connect must be refused with a WARN"},
     {"kill", "SIGKILL of a rank under load: ncclRemoteError and a WARN on all others"},
-    {"stop", "SIGSTOP of a rank for 1 s under load: nothing may come of it"},
+    {"stop", "SIGSTOP of a rank under load, for --stop-seconds: nothing may come of it"},
     {"tuner", "the tuner that the file exports: what it may and may not touch"},
     {"list", "the versions that the file exports, and its devices"},
 };

@@ -30,16 +30,19 @@ struct Options {
   int depth = kSteps;
   int group = 1;
   Check check = Check::kFull;
-  long idle_sleep_us = 0;  // between passes that moved nothing; 0: sched_yield, as NCCL; -1: not even that
-  bool pauses = false;     // the progress thread now and then does nothing for a while, as when the GPU is late
+  // Between passes that moved nothing; 0: sched_yield, as NCCL; -1: not even that. Sleeps begin after 50 us of such passes.
+  long idle_sleep_us = 0;
+  bool pauses = false;  // the progress thread now and then does nothing for a while, as when the GPU is late
   std::uint64_t seed = 1;
   double connect_limit = 20;
   double stall_limit = 15;
   double error_limit = 2;  // in which survivors must have an error
   int repeat = 10;
   int victim = 1;
+  double stop_seconds = 1;  // how long the victim of `stop` stands still
   bool hold = true;  // kill: nobody closes before everybody has heard, as applications that call ncclCommAbort late
-  std::vector<std::string> warn_must;  // regular expressions that the WARN text of a survivor has to match
+  // Regular expressions; one WARN line of each survivor has to match all of them. {pid} in them is the killed process.
+  std::vector<std::string> warn_must;
   double gap_ms = 0;
   std::string end_file;  // goodput ends when it is there, --seconds at the latest
   std::string variant;
@@ -49,7 +52,7 @@ struct Options {
   const std::string& plugin_of(int r) const { return plugins[plugins.size() == 1 ? 0 : static_cast<std::size_t>(r)]; }
 };
 
-// False with `error`; `help` is set where it was asked for.
+// False with `error`.
 bool parse_options(const std::vector<std::string>& arguments, Options* out, std::string* error);
 std::string help_text();
 
