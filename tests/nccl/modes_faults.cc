@@ -9,12 +9,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <fstream>
 #include <regex>
 #include <set>
 #include <sstream>
-#include <string_view>
 
 #include "tests/nccl/modes.h"
 
@@ -184,18 +184,26 @@ std::vector<int> bother(const std::vector<Place>& targets) {
   return open;
 }
 
+struct Victim {
+  std::string pid, host;  // as it calls itself
+};
+
+std::string with(std::string pattern, const std::string& name, const std::string& value) {
+  for (std::size_t at = 0; (at = pattern.find(name, at)) != std::string::npos; at += value.size())
+    pattern.replace(at, name.size(), value);
+  return pattern;
+}
+
 // One line has to tell it all: who reads a log has the others' lines between a plugin's.
-void check_warnings(const std::vector<std::string>& patterns, const std::string& victim_pid) {
+void check_warnings(const std::vector<std::string>& patterns, const Victim& victim) {
   const std::vector<std::string> texts = warnings();
   if (texts.empty()) return fail("the error came without a WARN");
   std::vector<std::regex> musts;
   std::string wanted;
-  for (std::string pattern : patterns) {
-    constexpr std::string_view kPid = "{pid}";
-    for (std::size_t at = 0; (at = pattern.find(kPid, at)) != std::string::npos; at += victim_pid.size())
-      pattern.replace(at, kPid.size(), victim_pid);
-    musts.emplace_back(pattern);
-    wanted += (wanted.empty() ? "\"" : ", \"") + pattern + "\"";
+  for (const std::string& pattern : patterns) {
+    const std::string must = with(with(pattern, "{pid}", victim.pid), "{host}", victim.host);
+    musts.emplace_back(must);
+    wanted += (wanted.empty() ? "\"" : ", \"") + must + "\"";
   }
   const bool told = std::any_of(texts.begin(), texts.end(), [&](const std::string& line) {
     return std::all_of(musts.begin(), musts.end(),
@@ -436,7 +444,9 @@ int kill_mode(const Options& options) {
   if (options.rank == options.victim) {
     std::uint64_t random = mix64(options.seed);
     sleep_seconds(0.3 + random_seconds(&random, 0.5));
-    const std::string last_word = std::to_string(now_ns()) + " " + std::to_string(getpid());
+    char host[HOST_NAME_MAX + 1] = {};
+    gethostname(host, sizeof host - 1);
+    const std::string last_word = std::to_string(now_ns()) + " " + std::to_string(getpid()) + " " + host;
     for (int peer = 0; peer < options.ranks; ++peer) {
       if (peer != options.rank) comm.bootstrap().send(peer, last_word);
     }
@@ -447,21 +457,23 @@ int kill_mode(const Options& options) {
     fail("rank %d was not killed", options.victim);
     return finish_mode(options, json);
   }
-  const std::uint64_t killed = std::stoull(text);
-  const std::string victim_pid = text.substr(text.find(' ') + 1);
+  std::istringstream last_word(text);
+  std::uint64_t killed = 0;
+  Victim victim;
+  last_word >> killed >> victim.pid >> victim.host;
   // Past the limit too: how late is worth knowing.
   const bool told = comm.wait_for_error(3 * options.error_limit);
   const ProgressError error = comm.error();
   const double after = told ? seconds_between(killed, error.at_ns) : -1;
   json.add("error_after_seconds", after).add("result", std::string(result_name(error.result))).add("call", error.call);
-  json.add("peer", error.peer).add("killed_pid", victim_pid).add("warn", last_warning());
+  json.add("peer", error.peer).add("killed_pid", victim.pid).add("warn", last_warning());
   if (!told) {
     fail("no error within %.1f s of the kill", 3 * options.error_limit);
   } else {
     if (error.result != kRemoteError)
       fail("%s gave %s, not ncclRemoteError", error.call.c_str(), result_name(error.result));
     if (after > options.error_limit) fail("the error came %.2f s after the kill", after);
-    check_warnings(options.warn_must, victim_pid);
+    check_warnings(options.warn_must, victim);
   }
   comm.stop();
   if (options.hold) {

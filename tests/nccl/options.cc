@@ -182,7 +182,7 @@ Settings settings_of(Options* o) {
           return t == "0" || t == "1";
         }}},
       {"warn-must",
-       {"REGEX", "kill: one WARN line of each survivor has to match all of these; {pid}: the killed process",
+       {"REGEX", "kill: one WARN line of each survivor has to match all of these; {pid}, {host}: of the killed process",
         [=](const std::string& t) {
           o->warn_must.push_back(t);
           return true;
