@@ -45,7 +45,7 @@ ShmLane::ShmLane(ShmLaneFactory& factory, Setup setup)
 
 ShmLane::~ShmLane() {
   if (writer_) writer_->revoke_all();
-  if (factory_ != nullptr) factory_->forget(*this);
+  if (factory_ != nullptr) factory_->lanes_.remove(*this);
 }
 
 // --- handshake ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@
 
 #include "transport/frame_queue.h"
 #include "transport/lane.h"
+#include "transport/lane_table.h"
 #include "transport/shm/arena.h"
 #include "transport/shm/ipc.h"
 #include "transport/shm/ring_reader.h"
@@ -51,6 +52,7 @@ class ShmLane final : public Lane, private shm::RingHandler, private shm::Refere
 
  private:
   friend class ShmLaneFactory;
+  friend class LaneTable<ShmLane>;
 
   // For the factory, from within its poll(). Each returns the number of events it handled.
   std::size_t on_socket();
@@ -89,7 +91,7 @@ class ShmLane final : public Lane, private shm::RingHandler, private shm::Refere
   State state_;
   bool refused_ = false;  // send() said no: on_writable is owed
   bool full_ = false;     // the ring had no room: half of it is awaited
-  bool pending_ = false;  // in the factory's pending list
+  bool pending_ = false;  // has asked the factory for a turn
   bool broken_hangup_ = false;
   const int rail_;
   const int peer_pid_;

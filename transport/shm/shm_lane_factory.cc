@@ -17,12 +17,11 @@ constexpr int kEventsPerPoll = 64;
 constexpr int kAcceptsPerPoll = 16;  // per listener
 constexpr Nanos kAcceptPause = 100_ms;
 constexpr std::uint16_t kRailPort = 1;
-// Keys below 2^32: listeners by index, and the doorbell; above: lanes, the highest bit telling bell from socket.
-constexpr std::uint64_t kDoorbellKey = 0xffffffff;
+// Keys below those of lanes: listeners by index, and the doorbell. Of a lane's two, one tells its bell from its socket.
+constexpr std::uint64_t kDoorbellKey = LaneTable<ShmLane>::kFirstKey - 1;
+constexpr std::uint64_t kBellBit = LaneTable<ShmLane>::kFactoryBit;
 // While nobody sleeps only dials and hang-ups come through the kernel: it is asked seldom.
 constexpr Nanos kQuestionInterval = 50_us;
-constexpr std::uint64_t kBellBit = std::uint64_t{1} << 63;
-constexpr std::uint32_t kGenerations = 0x7fffffff;
 
 Status add_to_epoll(int epoll, int fd, std::uint32_t events, std::uint64_t key) {
   epoll_event event{};
@@ -67,15 +66,14 @@ Status ShmLaneFactory::start() {
 
 ShmLaneFactory::~ShmLaneFactory() {
   greeting_.clear();
-  for (Slot& slot : slots_) {
-    if (slot.lane == nullptr) continue;
-    if (slot.lane->writer_) slot.lane->writer_->revoke_all();
-    slot.lane->factory_ = nullptr;
-    slot.lane->state_ = ShmLane::State::kDown;
-    slot.lane->queue_.clear();
-    slot.lane->socket_.close();
-    slot.lane->bell_.close();
-  }
+  lanes_.for_each([](ShmLane& lane) {
+    if (lane.writer_) lane.writer_->revoke_all();
+    lane.factory_ = nullptr;
+    lane.state_ = ShmLane::State::kDown;
+    lane.queue_.clear();
+    lane.socket_.close();
+    lane.bell_.close();
+  });
 }
 
 Result<Address> ShmLaneFactory::add_listener(std::uint16_t port, int rail) {
@@ -137,21 +135,7 @@ Result<std::unique_ptr<ShmLane>> ShmLaneFactory::adopt(shm::Descriptor socket, O
                             .peer_pid = peer_pid,
                             .queue_frames = options_.queue_frames,
                             .slot_bytes = options_.slot_bytes});
-  if (free_slots_.empty()) {
-    free_slots_.push_back(static_cast<std::uint32_t>(slots_.size()));
-    slots_.emplace_back();
-    // So that schedule() never allocates.
-    pending_.reserve(slots_.capacity());
-    pending_now_.reserve(slots_.capacity());
-    free_slots_.reserve(slots_.capacity());
-  }
-  const std::uint32_t index = free_slots_.back();
-  free_slots_.pop_back();
-  Slot& slot = slots_[index];
-  slot.generation = slot.generation % kGenerations + 1;
-  slot.lane = lane.get();
-  lane->key_ = (static_cast<std::uint64_t>(slot.generation) << 32) | index;
-  ++lane_count_;
+  lanes_.add(*lane);
   // A socket that is not connected is readable for ever: it says nothing of interest.
   if (origin != Origin::kRefused) {
     if (Status status = add_to_epoll(epoll_.fd(), socket_fd, EPOLLIN | EPOLLRDHUP, lane->key_); !status.ok())
@@ -162,34 +146,12 @@ Result<std::unique_ptr<ShmLane>> ShmLaneFactory::adopt(shm::Descriptor socket, O
   return lane;
 }
 
-ShmLane* ShmLaneFactory::find(std::uint64_t key) const {
-  const Slot& slot = slots_[key & 0xffffffff];
-  return slot.generation == key >> 32 ? slot.lane : nullptr;
-}
-
-void ShmLaneFactory::forget(ShmLane& lane) {
-  CANARY_CHECK(in_callback_ != &lane, "a lane was destroyed inside its own callback");
-  const auto index = static_cast<std::uint32_t>(lane.key_ & 0xffffffff);
-  slots_[index].lane = nullptr;
-  free_slots_.push_back(index);
-  --lane_count_;
-}
-
 void ShmLaneFactory::schedule(ShmLane& lane) {
-  if (lane.pending_) return;
-  lane.pending_ = true;
-  if (pending_.size() == pending_.capacity()) {
-    // Names of lanes that are gone: drop them instead of growing.
-    std::erase_if(pending_, [this](std::uint64_t key) { return find(key) == nullptr; });
-  }
-  pending_.push_back(lane.key_);
-  if (asleep_ && !in_poll_) shm::ring(doorbell_.fd());
+  if (lanes_.schedule(lane) && asleep_ && !in_poll_) shm::ring(doorbell_.fd());
 }
 
 void ShmLaneFactory::arena_is_gone(std::uint32_t id) {
-  for (Slot& slot : slots_) {
-    if (slot.lane != nullptr) slot.lane->arena_is_gone(id);
-  }
+  lanes_.for_each([id](ShmLane& lane) { lane.arena_is_gone(id); });
 }
 
 std::size_t ShmLaneFactory::poll(Nanos now) {
@@ -199,16 +161,7 @@ std::size_t ShmLaneFactory::poll(Nanos now) {
   if (asleep_ || now >= next_question_) ask_kernel(now);
   asleep_ = false;
   look_at_rings();
-  if (!pending_.empty()) {
-    pending_now_.swap(pending_);
-    for (std::size_t i = 0; i < pending_now_.size(); ++i) {  // by index: a callback may dial, which reserves more
-      visit(pending_now_[i], [](ShmLane& lane) {
-        lane.pending_ = false;
-        return lane.on_pending();
-      });
-    }
-    pending_now_.clear();
-  }
+  handled_ += lanes_.run_pending();
   if (!waiting_.empty()) check_waiting(now);
   in_poll_ = false;
   return handled_;
@@ -216,10 +169,10 @@ std::size_t ShmLaneFactory::poll(Nanos now) {
 
 bool ShmLaneFactory::prepare_to_sleep() {
   asleep_ = true;
-  bool nothing = pending_.empty();
-  for (const Slot& slot : slots_) {
-    if (slot.lane != nullptr && !slot.lane->sleep()) nothing = false;
-  }
+  bool nothing = !lanes_.pending();
+  lanes_.for_each([&](ShmLane& lane) {
+    if (!lane.sleep()) nothing = false;
+  });
   return nothing;
 }
 
@@ -235,28 +188,18 @@ void ShmLaneFactory::ask_kernel(Nanos now) {
     if (key < kDoorbellKey) {
       accept_some(*listeners_[key], now);
     } else {
-      ShmLane* lane = find(key);
+      ShmLane* lane = lanes_.find(key);
       const bool greeting = lane != nullptr && lane->state_ == ShmLane::State::kGreeting;
-      visit(key, [](ShmLane& ready) { return ready.on_socket(); });
+      handled_ += lanes_.visit(key, [](ShmLane& ready) { return ready.on_socket(); });
       if (greeting && lane->state_ != ShmLane::State::kGreeting) hand_over(*lane);
     }
   }
 }
 
 void ShmLaneFactory::look_at_rings() {
-  for (std::size_t i = 0; i < slots_.size(); ++i) {  // by index: a callback may dial, which adds one
-    ShmLane* lane = slots_[i].lane;
-    if (lane != nullptr && lane->ready()) visit(lane->key_, [](ShmLane& ready) { return ready.on_rings(); });
-  }
-}
-
-template <typename Work>
-void ShmLaneFactory::visit(std::uint64_t key, Work work) {
-  ShmLane* lane = find(key);
-  if (lane == nullptr) return;
-  in_callback_ = lane;
-  handled_ += work(*lane);
-  in_callback_ = nullptr;
+  lanes_.for_each([this](ShmLane& lane) {
+    if (lane.ready()) handled_ += lanes_.visit(lane.key_, [](ShmLane& ready) { return ready.on_rings(); });
+  });
 }
 
 // An accepted lane has got its offer, or ended before.
@@ -273,7 +216,7 @@ void ShmLaneFactory::check_waiting(Nanos now) {
   // By index: a callback may dial and so append.
   for (std::size_t i = 0; i < waiting_.size();) {
     const std::uint64_t key = waiting_[i];
-    ShmLane* lane = find(key);
+    ShmLane* lane = lanes_.find(key);
     const bool greeting = lane != nullptr && lane->state_ == ShmLane::State::kGreeting;
     if (greeting || (lane != nullptr && lane->state_ == ShmLane::State::kOffered)) {
       // dial() is not told the time: the limit runs from the first poll() after it.
@@ -282,7 +225,7 @@ void ShmLaneFactory::check_waiting(Nanos now) {
         ++i;
         continue;
       }
-      visit(key, [this](ShmLane& late) { return late.on_time_out(options_.connect_timeout); });
+      handled_ += lanes_.visit(key, [this](ShmLane& late) { return late.on_time_out(options_.connect_timeout); });
       if (greeting) hand_over(*lane);
     }
     waiting_[i] = waiting_.back();
@@ -293,7 +236,7 @@ void ShmLaneFactory::check_waiting(Nanos now) {
 Nanos ShmLaneFactory::next_deadline() const {
   Nanos next = Nanos::max();
   for (std::uint64_t key : waiting_) {
-    const ShmLane* lane = find(key);
+    const ShmLane* lane = lanes_.find(key);
     if (lane == nullptr || (lane->state_ != ShmLane::State::kOffered && lane->state_ != ShmLane::State::kGreeting))
       continue;
     if (lane->deadline_ == Nanos::max()) return {};  // at once: its limit has to be set
@@ -315,7 +258,8 @@ void ShmLaneFactory::accept_some(Listener& listener, Nanos now) {
     }
     ++handled_;
     int pid = 0;
-    if (acceptor_ == nullptr || lane_count_ >= options_.lanes_max || !shm::check_peer(socket.fd(), &pid).ok()) continue;
+    if (acceptor_ == nullptr || lanes_.size() >= options_.lanes_max || !shm::check_peer(socket.fd(), &pid).ok())
+      continue;
     auto adopted = adopt(std::move(socket), Origin::kAccepted, listener.rail, pid);
     if (!adopted.ok()) continue;
     greeting_.push_back(adopted.take());

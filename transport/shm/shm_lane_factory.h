@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "transport/lane.h"
+#include "transport/lane_table.h"
 #include "transport/shm/arena.h"
 #include "transport/shm/ipc.h"
 
@@ -62,10 +63,6 @@ class ShmLaneFactory final : public LaneFactory {
     int rail = kControlRail;
     Nanos paused_until;  // accept() failed for want of something; count 0: not paused
   };
-  struct Slot {
-    ShmLane* lane = nullptr;
-    std::uint32_t generation = 0;
-  };
 
   explicit ShmLaneFactory(ShmOptions options);
   Status start();
@@ -79,14 +76,10 @@ class ShmLaneFactory final : public LaneFactory {
   void ask_kernel(Nanos now);
   void look_at_rings();
   void check_waiting(Nanos now);
-  template <typename Work>
-  void visit(std::uint64_t key, Work work);
 
   // For lanes.
   shm::ArenaStore* arenas() const { return options_.arenas; }
-  void forget(ShmLane& lane);
   void schedule(ShmLane& lane);
-  ShmLane* find(std::uint64_t key) const;
 
   ShmOptions options_;
   Rail rail_;
@@ -94,18 +87,13 @@ class ShmLaneFactory final : public LaneFactory {
   shm::Descriptor epoll_;
   shm::Descriptor doorbell_;  // wakes a sleeper when a lane waits for poll() and nothing else says so
   std::vector<std::unique_ptr<Listener>> listeners_;
-  std::vector<Slot> slots_;
-  std::vector<std::uint32_t> free_slots_;
-  std::vector<std::uint64_t> pending_;
-  std::vector<std::uint64_t> pending_now_;
+  LaneTable<ShmLane> lanes_;
   std::vector<std::uint64_t> waiting_;              // lanes that await the other side's first word
   std::vector<std::unique_ptr<ShmLane>> greeting_;  // accepted ones among them
   std::uint16_t next_control_port_ = 2;
-  std::uint32_t lane_count_ = 0;
   Nanos next_question_;  // to the kernel; a sleep ends with one
   bool asleep_ = true;   // or may be: since prepare_to_sleep()
   std::size_t handled_ = 0;
-  const ShmLane* in_callback_ = nullptr;
   bool in_poll_ = false;
 };
 

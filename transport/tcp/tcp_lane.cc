@@ -57,7 +57,7 @@ TcpLane::~TcpLane() {
       drained += static_cast<std::size_t>(n);
     }
   }
-  if (factory_ != nullptr) factory_->forget(*this);
+  if (factory_ != nullptr) factory_->lanes_.remove(*this);
 }
 
 void TcpLane::describe() {

@@ -10,6 +10,7 @@
 
 #include "transport/frame_queue.h"
 #include "transport/lane.h"
+#include "transport/lane_table.h"
 #include "transport/tcp/frame_reader.h"
 #include "transport/tcp/socket.h"
 
@@ -45,6 +46,7 @@ class TcpLane final : public Lane, private FrameHandler {
 
  private:
   friend class TcpLaneFactory;
+  friend class LaneTable<TcpLane>;
 
   // For the factory, from within its poll(). Each returns the number of events it handled.
   std::size_t on_ready(std::uint32_t epoll_events);
@@ -69,7 +71,7 @@ class TcpLane final : public Lane, private FrameHandler {
   State state_;
   bool refused_ = false;  // send() said no: on_writable is owed
   bool full_ = false;     // the kernel took less than was offered: EPOLLOUT is awaited, asking before costs a call
-  bool pending_ = false;  // in the factory's pending list
+  bool pending_ = false;  // has asked the factory for a turn
   bool broken_hangup_ = false;
   std::uint32_t interest_ = 0;
   std::size_t receive_lowat_ = 1;

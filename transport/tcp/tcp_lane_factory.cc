@@ -19,7 +19,8 @@ constexpr int kEventsPerPoll = 64;
 constexpr int kAcceptsPerPoll = 16;  // per listener
 constexpr int kBacklog = 1024;
 constexpr Nanos kAcceptPause = 100_ms;
-constexpr std::uint64_t kDoorbellKey = 0xffffffff;  // keys below 2^32: listeners by index, and this; above: lanes
+// Keys below those of lanes: listeners by index, and the doorbell.
+constexpr std::uint64_t kDoorbellKey = LaneTable<TcpLane>::kFirstKey - 1;
 
 int open_reserve() { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
@@ -74,13 +75,12 @@ Status TcpLaneFactory::start() {
 }
 
 TcpLaneFactory::~TcpLaneFactory() {
-  for (Slot& slot : slots_) {
-    if (slot.lane == nullptr) continue;
-    slot.lane->factory_ = nullptr;
-    slot.lane->state_ = TcpLane::State::kDown;
-    slot.lane->queue_.clear();
-    slot.lane->socket_.close();
-  }
+  lanes_.for_each([](TcpLane& lane) {
+    lane.factory_ = nullptr;
+    lane.state_ = TcpLane::State::kDown;
+    lane.queue_.clear();
+    lane.socket_.close();
+  });
 }
 
 Status TcpLaneFactory::check_allowed(const Address& address, const char* what) const {
@@ -218,49 +218,15 @@ Result<std::unique_ptr<TcpLane>> TcpLaneFactory::adopt(Socket socket, bool conne
                             .peer = peer,
                             .queue_frames = options_.queue_frames,
                             .slot_bytes = options_.slot_bytes});
-  if (free_slots_.empty()) {
-    free_slots_.push_back(static_cast<std::uint32_t>(slots_.size()));
-    slots_.emplace_back();
-    // So that schedule() never allocates.
-    pending_.reserve(slots_.capacity());
-    pending_now_.reserve(slots_.capacity());
-    free_slots_.reserve(slots_.capacity());
-  }
-  const std::uint32_t index = free_slots_.back();
-  free_slots_.pop_back();
-  Slot& slot = slots_[index];
-  if (++slot.generation == 0) slot.generation = 1;
-  slot.lane = lane.get();
-  lane->key_ = (static_cast<std::uint64_t>(slot.generation) << 32) | index;
+  lanes_.add(*lane);
   lane->interest_ = connecting ? EPOLLIN | EPOLLOUT : EPOLLIN;
-  ++lane_count_;
   Status status = add_to_epoll(epoll_.fd(), fd, lane->interest_, lane->key_);
   if (!status.ok()) return status;
   return lane;
 }
 
-TcpLane* TcpLaneFactory::find(std::uint64_t key) const {
-  const Slot& slot = slots_[key & 0xffffffff];
-  return slot.generation == key >> 32 ? slot.lane : nullptr;
-}
-
-void TcpLaneFactory::forget(TcpLane& lane) {
-  CANARY_CHECK(in_callback_ != &lane, "a lane was destroyed inside its own callback");
-  const auto index = static_cast<std::uint32_t>(lane.key_ & 0xffffffff);
-  slots_[index].lane = nullptr;
-  free_slots_.push_back(index);
-  --lane_count_;
-}
-
 void TcpLaneFactory::schedule(TcpLane& lane) {
-  if (lane.pending_) return;
-  lane.pending_ = true;
-  if (pending_.size() == pending_.capacity()) {
-    // Names of lanes that are gone: drop them instead of growing.
-    std::erase_if(pending_, [this](std::uint64_t key) { return find(key) == nullptr; });
-  }
-  pending_.push_back(lane.key_);
-  if (!in_poll_) ring();
+  if (lanes_.schedule(lane) && !in_poll_) ring();
 }
 
 void TcpLaneFactory::ring() {
@@ -283,38 +249,20 @@ std::size_t TcpLaneFactory::poll(Nanos now) {
       continue;
     }
     const std::uint32_t ready = events[i].events;
-    visit(key, [ready](TcpLane& lane) { return lane.on_ready(ready); });
+    handled_ += lanes_.visit(key, [ready](TcpLane& lane) { return lane.on_ready(ready); });
   }
-  if (!pending_.empty()) {
-    pending_now_.swap(pending_);
-    for (std::size_t i = 0; i < pending_now_.size(); ++i) {  // by index: a callback may dial, which reserves more
-      visit(pending_now_[i], [](TcpLane& lane) {
-        lane.pending_ = false;
-        return lane.on_pending();
-      });
-    }
-    pending_now_.clear();
-  }
+  handled_ += lanes_.run_pending();
   if (!connecting_.empty()) check_connecting(now);
   in_poll_ = false;
-  if (!pending_.empty()) ring();
+  if (lanes_.pending()) ring();
   return handled_;
-}
-
-template <typename Work>
-void TcpLaneFactory::visit(std::uint64_t key, Work work) {
-  TcpLane* lane = find(key);
-  if (lane == nullptr) return;
-  in_callback_ = lane;
-  handled_ += work(*lane);
-  in_callback_ = nullptr;
 }
 
 void TcpLaneFactory::check_connecting(Nanos now) {
   // By index: a callback may dial and so append.
   for (std::size_t i = 0; i < connecting_.size();) {
     const std::uint64_t key = connecting_[i];
-    TcpLane* lane = find(key);
+    TcpLane* lane = lanes_.find(key);
     if (lane != nullptr && lane->state_ == TcpLane::State::kConnecting) {
       // dial() is not told the time: the limit runs from the first poll() after it.
       if (lane->connect_deadline_ == Nanos::max()) lane->connect_deadline_ = now + options_.connect_timeout;
@@ -322,7 +270,8 @@ void TcpLaneFactory::check_connecting(Nanos now) {
         ++i;
         continue;
       }
-      visit(key, [this](TcpLane& late) { return late.on_connect_timeout(options_.connect_timeout); });
+      handled_ +=
+          lanes_.visit(key, [this](TcpLane& late) { return late.on_connect_timeout(options_.connect_timeout); });
     }
     connecting_[i] = connecting_.back();
     connecting_.pop_back();
@@ -332,7 +281,7 @@ void TcpLaneFactory::check_connecting(Nanos now) {
 Nanos TcpLaneFactory::next_deadline() const {
   Nanos next = Nanos::max();
   for (std::uint64_t key : connecting_) {
-    const TcpLane* lane = find(key);
+    const TcpLane* lane = lanes_.find(key);
     if (lane == nullptr || lane->state_ != TcpLane::State::kConnecting) continue;
     if (lane->connect_deadline_ == Nanos::max()) return {};  // at once: its limit has to be set
     next = std::min(next, lane->connect_deadline_);
@@ -360,7 +309,7 @@ void TcpLaneFactory::accept_some(Listener& listener, Nanos now) {
     }
     Socket socket(fd);
     ++handled_;
-    if (acceptor_ == nullptr || lane_count_ >= options_.lanes_max) {
+    if (acceptor_ == nullptr || lanes_.size() >= options_.lanes_max) {
       ++accepts_refused_;
       continue;
     }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "transport/lane.h"
+#include "transport/lane_table.h"
 #include "transport/tcp/socket.h"
 
 namespace canarynet {
@@ -67,10 +68,6 @@ class TcpLaneFactory final : public LaneFactory {
     int rail = kControlRail;
     Nanos paused_until;  // accept() failed for want of something; count 0: not paused
   };
-  struct Slot {
-    TcpLane* lane = nullptr;
-    std::uint32_t generation = 0;
-  };
 
   explicit TcpLaneFactory(TcpOptions options);
   Status start();
@@ -83,18 +80,14 @@ class TcpLaneFactory final : public LaneFactory {
   void pause(Listener& listener, Nanos now);
   void resume_listeners(Nanos now);
   void check_connecting(Nanos now);
-  template <typename Work>
-  void visit(std::uint64_t key, Work work);
   Result<std::unique_ptr<TcpLane>> adopt(Socket socket, bool connecting, int rail, const Address& peer);
   std::string device_of(int rail) const;
   void note(const std::string& text);
 
   // For lanes.
   std::span<std::byte> discard() const { return {discard_.get(), kDiscardBytes}; }
-  void forget(TcpLane& lane);
   void schedule(TcpLane& lane);
   void ring();
-  TcpLane* find(std::uint64_t key) const;
 
   TcpOptions options_;
   LaneAcceptor* acceptor_ = nullptr;
@@ -103,17 +96,12 @@ class TcpLaneFactory final : public LaneFactory {
   Socket doorbell_;  // eventfd: makes poll_fd() readable when a lane waits for poll() and no socket says so
   Socket reserve_;   // given up for a moment to accept and close a connection when descriptors ran out
   std::vector<std::unique_ptr<Listener>> listeners_;
-  std::vector<Slot> slots_;
-  std::vector<std::uint32_t> free_slots_;
-  std::vector<std::uint64_t> pending_;
-  std::vector<std::uint64_t> pending_now_;
+  LaneTable<TcpLane> lanes_;
   std::vector<std::uint64_t> connecting_;
   std::unique_ptr<std::byte[]> discard_;
   std::vector<std::string> notes_;
   std::uint64_t accepts_refused_ = 0;
-  std::uint32_t lane_count_ = 0;
   std::size_t handled_ = 0;
-  const TcpLane* in_callback_ = nullptr;
   bool in_poll_ = false;
 };
 
