@@ -38,11 +38,6 @@ Result<Descriptor> make_socket() {
 
 }  // namespace
 
-void Descriptor::close() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
-
 const char* check(const void* data, std::size_t bytes, std::size_t descriptors, Message* message) {
   if (bytes != sizeof *message) return "length";
   std::memcpy(message, data, sizeof *message);

@@ -10,33 +10,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 
+#include "base/descriptor.h"
 #include "base/status.h"
 #include "topology/address.h"
 
 namespace canarynet::shm {
 
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    if (this != &other) {
-      close();
-      fd_ = std::exchange(other.fd_, -1);
-    }
-    return *this;
-  }
-  ~Descriptor() { close(); }
-  int fd() const { return fd_; }
-  bool open() const { return fd_ >= 0; }
-  void close();
-
- private:
-  int fd_ = -1;
-};
+using canarynet::Descriptor;
 
 // --- messages -----------------------------------------------------------------------------------------------------------
 

@@ -23,10 +23,6 @@ bool set_int(int fd, int level, int option, int value) {
 
 }  // namespace
 
-void Socket::close() {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-}
-
 SocketAddress to_socket_address(const Address& address, const std::string& device) {
   SocketAddress out;
   if (address.family == Address::Family::kIPv4) {

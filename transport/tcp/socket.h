@@ -8,34 +8,15 @@
 #include <sys/socket.h>
 
 #include <string>
-#include <utility>
 
+#include "base/descriptor.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "topology/address.h"
 
 namespace canarynet {
 
-class Socket {
- public:
-  Socket() = default;
-  explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    if (this != &other) {
-      close();
-      fd_ = std::exchange(other.fd_, -1);
-    }
-    return *this;
-  }
-  ~Socket() { close(); }
-  int fd() const { return fd_; }
-  bool open() const { return fd_ >= 0; }
-  void close();
-
- private:
-  int fd_ = -1;
-};
+using Socket = Descriptor;
 
 struct SocketAddress {
   sockaddr_storage storage{};
