@@ -123,6 +123,46 @@ TEST_P(AFailedCommunicator, GivesUpWhatItIsConnecting) {
   EXPECT_EQ(net->close_listen(listener), Result::kSuccess);
 }
 
+// NCCL's service thread makes connections while its progress thread meets the failure.
+TEST_P(AFailedCommunicator, GivesUpWhatIsMadeAtThatMoment) {
+  struct Made {
+    void *send = nullptr, *receive = nullptr, *request = nullptr;
+  };
+  for (int round = 0; round < 10; ++round) {
+    void *failing = nullptr, *other = nullptr;
+    ASSERT_EQ(net->init(&failing), Result::kSuccess);
+    ASSERT_EQ(net->init(&other), Result::kSuccess);
+    std::vector<Made> made;
+    std::uint8_t in = 0;
+    std::thread service([&] {
+      for (Result result = Result::kSuccess; result == Result::kSuccess;) {
+        Handle handle;
+        void* const listener = listen(other, &handle);
+        Made m;
+        while (m.send == nullptr && result == Result::kSuccess) result = net->connect(failing, handle.data(), &m.send);
+        // One that was refused here may be up at the other end.
+        poll_until([&] { return net->accept(listener, &m.receive) != Result::kSuccess || m.receive != nullptr; },
+                   result == Result::kSuccess ? 20 : 0.05);
+        if (m.receive != nullptr) m.request = receive(*net, m.receive, &in, 1);
+        made.push_back(m);
+        EXPECT_EQ(net->close_listen(listener), Result::kSuccess);
+      }
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(round));
+    break_it(*net, failing);
+    service.join();
+    for (const Made& m : made) {
+      if (m.request != nullptr) {
+        EXPECT_EQ(wait(*net, m.request), Result::kRemoteError);
+      }
+      EXPECT_EQ(net->close_send(m.send), Result::kSuccess);
+      EXPECT_EQ(net->close_receive(m.receive), Result::kSuccess);
+    }
+    EXPECT_EQ(net->finalize(failing), Result::kSuccess);
+    EXPECT_EQ(net->finalize(other), Result::kSuccess);
+  }
+}
+
 TEST_P(AFailedCommunicator, LeavesOthersOfTheProcessAlone) {
   void* third = nullptr;
   ASSERT_EQ(net->init(&third), Result::kSuccess);
