@@ -77,6 +77,10 @@ Status EndpointHost::start(Settings s) {
   t.congestion = s.tcp_congestion;
   t.notsent_lowat = s.tcp_notsent_lowat;
   t.allow_non_loopback = s.insecure;
+  EndpointOptions e;
+  // Those of all links that it accepts, and as many that it dials.
+  t.lanes_max = static_cast<std::uint32_t>(2 * e.accepted_links_max * t.rails.size() *
+                                           static_cast<std::size_t>(s.lanes_per_rail));
   auto factory = TcpLaneFactory::create(std::move(t));
   if (!factory.ok()) return factory.status();
   factory_ = factory.take();
@@ -85,7 +89,6 @@ Status EndpointHost::start(Settings s) {
   if (doorbell_ < 0) return system_error("eventfd", errno);
   spin_budget_ = s.spin_budget;
   halt_poll_ = HaltPoll(s.halt_poll);
-  EndpointOptions e;
   e.host_name = s.host_id.empty() ? host_name() : s.host_id;
   e.settings = std::move(s);
   e.pid = getpid();

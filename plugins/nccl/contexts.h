@@ -1,6 +1,7 @@
 // plugins/nccl/contexts.h -- what this process has made for its communicators, and the end of all that belongs to one when a part fails.
 //
-// What: NCCL's contexts (v11 and newer), one for each communicator, and one that stands for all communicators of interfaces without any.
+// What: NCCL's contexts (v11 and newer), one for each communicator and for those that ncclCommSplit makes to share its resources, and one that
+// stands for all communicators of interfaces without any.
 // When a connection fails, or can't be made, its communicator is lost, and the other ranks wait for this one on their connections, maybe
 // for ever: NCCL neither closes nor tells anything before its application aborts. fail() therefore tells all of them, and a context
 // stays failed. Without contexts nobody knows what belongs together: there every connection of the process that is up is given up, and

@@ -287,7 +287,10 @@ Result net_connect(void* context, int device, const void* handle, void** send_co
     std::memcpy(bytes.data(), handle, bytes.size());
     std::unique_ptr<Pending> pending = contexts.take(bytes, &c);
     contexts.sweep();
-    if (const Result r = contexts.check("connect", c); r != Result::kSuccess) return r;
+    if (const Result r = contexts.check("connect", c); r != Result::kSuccess) {
+      if (pending != nullptr) canary_abort_connection(pending->connection, c.why);
+      return r;
+    }
     if (pending == nullptr) {
       const CostModel mine = cost_model();
       CostModel theirs;
