@@ -1,9 +1,11 @@
 // Connections without a group through the C ABI, over real TCP on loopback.
 #include <dirent.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 
 #include "embed/connections_test_util.h"
 #include "tests/allocation_counter.h"
@@ -355,6 +357,31 @@ TEST(Connections, TakeLessThanAHundredthOfACoreWhenIdle) {
   const double share = (cpu() - before) / 4;
   EXPECT_LT(share, test::sanitized() ? 0.1 : 0.01) << "both ends together";
   std::printf("idle: %.2f %% of a core\n", share * 100);
+}
+
+// The nice value of this process's thread of that name; 100: there is none.
+int nice_of_thread(const std::string& wanted) {
+  int nice = 100;
+  DIR* tasks = opendir("/proc/self/task");
+  while (const dirent* d = readdir(tasks)) {
+    std::ifstream file("/proc/self/task/" + std::string(d->d_name) + "/comm");
+    std::string name;
+    if (std::getline(file, name) && name == wanted)
+      nice = getpriority(PRIO_PROCESS, static_cast<id_t>(std::stol(d->d_name)));
+  }
+  closedir(tasks);
+  return nice;
+}
+
+TEST(Connections, AreServedByAThreadThatGoesBeforeItsCallersWhereThatIsAllowed) {
+  const int ours = getpriority(PRIO_PROCESS, 0);
+  bool allowed = false;
+  std::thread([&] { allowed = setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), ours - 5) == 0; }).join();
+  const TestEndpoint e;
+  const int wanted = allowed ? std::max(-20, ours - 5) : ours;
+  EXPECT_TRUE(test::poll_until([&] { return nice_of_thread("canary-endpoint") == wanted; }))
+      << nice_of_thread("canary-endpoint") << " beside " << ours;
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), ours) << "the callers' own is left alone";
 }
 
 }  // namespace
