@@ -3,12 +3,13 @@
 //   run_probe sink PORT                     takes TCP connections, answers each at its end with the rate it saw
 //   run_probe blast ADDRESS PORT MS [DEV]   sends for MS ms; prints the rate the sink saw, in Mbit/s
 //   run_probe reach PORT DEV ADDRESS...     prints the addresses that accept a connection over DEV
-//   run_probe count PORT MS READY           creates the file READY, counts UDP datagrams until none came for MS ms after the
-//                                           first; prints the count
+//   run_probe count PORT MS READY SENT      creates the file READY, counts UDP datagrams until the file SENT is there and none came
+//                                           for MS ms; prints the count
 //   run_probe send ADDRESS PORT COUNT       sends UDP datagrams, 20 per ms
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sock_diag.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
@@ -131,31 +132,21 @@ int reach(int port, const char* device, const std::vector<const char*>& addresse
 }
 
 // What came over the network: also the datagrams for which the socket had no room, because this process did not get a core in time.
-int count(int port, int ms, const char* ready) {
+int count(int port, int ms, const char* ready, const char* sent) {
   const int fd = listen_on(SOCK_DGRAM, port);
-  const int on = 1;
-  ::setsockopt(fd, SOL_SOCKET, SO_RXQ_OVFL, &on, sizeof on);
   ::close(::open(ready, O_WRONLY | O_CREAT, 0644));
   long received = 0;
-  uint32_t dropped = 0;
   char data[64];
-  alignas(cmsghdr) char control[64];
-  for (pollfd p{fd, POLLIN, 0}; ::poll(&p, 1, received == 0 ? 20'000 : ms) > 0;) {
-    for (;; ++received) {
-      iovec to{data, sizeof data};
-      msghdr m{};
-      m.msg_iov = &to;
-      m.msg_iovlen = 1;
-      m.msg_control = control;
-      m.msg_controllen = sizeof control;
-      if (::recvmsg(fd, &m, MSG_DONTWAIT) <= 0) break;
-      for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c)) {
-        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_RXQ_OVFL)
-          ::memcpy(&dropped, CMSG_DATA(c), sizeof dropped);
-      }
-    }
+  const double limit = seconds() + 60;
+  for (pollfd p{fd, POLLIN, 0}; seconds() < limit;) {
+    const bool all_sent = ::access(sent, F_OK) == 0;  // asked before the silence that ends it
+    if (::poll(&p, 1, ms) == 0 && all_sent) break;
+    while (::recv(fd, data, sizeof data, MSG_DONTWAIT) > 0) ++received;
   }
-  printf("%ld\n", received + static_cast<long>(dropped));
+  uint32_t memory[SK_MEMINFO_VARS] = {};
+  socklen_t length = sizeof memory;
+  if (::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &length) != 0) return perror("SO_MEMINFO"), 1;
+  printf("%ld\n", received + static_cast<long>(memory[SK_MEMINFO_DROPS]));
   return 0;
 }
 
@@ -186,7 +177,7 @@ int main(int argc, char** argv) {
   }
   if (verb == "blast" && argc >= 5) return blast(argv[2], atoi(argv[3]), atoi(argv[4]), argc > 5 ? argv[5] : nullptr);
   if (verb == "reach" && argc >= 5) return reach(atoi(argv[2]), argv[3], {argv + 4, argv + argc});
-  if (verb == "count" && argc == 5) return count(atoi(argv[2]), atoi(argv[3]), argv[4]);
+  if (verb == "count" && argc == 6) return count(atoi(argv[2]), atoi(argv[3]), argv[4], argv[5]);
   if (verb == "send" && argc == 5) return send_datagrams(argv[2], atoi(argv[3]), atoi(argv[4]));
   fprintf(stderr, "run_probe: see the head of run_probe.cc\n");
   return 2;

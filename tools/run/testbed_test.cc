@@ -257,9 +257,9 @@ TEST_F(Hosts, TcpFillsADelayedLinkAndTheDelayChangesLive) {
 double loss_seen(const std::string& arguments, const std::string& prepare, int datagrams) {
   const std::string script = "if [ $CANARY_RANK = 1 ]; then " + prepare +
                              "exec " RUN_PROBE
-                             " count 5001 1000 $TMPDIR/ready; fi; "
-                             "until [ -e $TMPDIR/ready ]; do sleep 0.02; done; exec " RUN_PROBE " send 10.1.0.2 5001 " +
-                             std::to_string(datagrams);
+                             " count 5001 300 $TMPDIR/ready $TMPDIR/sent; fi; "
+                             "until [ -e $TMPDIR/ready ]; do sleep 0.02; done; " RUN_PROBE " send 10.1.0.2 5001 " +
+                             std::to_string(datagrams) + " && touch $TMPDIR/sent";
   const auto e = run(canary_run("-n 2 --hosts 2 -q --no-prefix " + arguments, script));
   EXPECT_EQ(e.code, 0) << e.err;
   return 1 - std::atof(e.out.c_str()) / datagrams;
