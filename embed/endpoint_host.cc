@@ -83,9 +83,9 @@ Status EndpointHost::start(Settings s) {
   t.notsent_lowat = s.tcp_notsent_lowat;
   t.allow_non_loopback = s.insecure;
   EndpointOptions e;
-  // Those of all links that it accepts, and as many that it dials.
-  t.lanes_max = static_cast<std::uint32_t>(2 * e.accepted_links_max * t.rails.size() *
-                                           static_cast<std::size_t>(s.lanes_per_rail));
+  // Those of all links that it accepts, and as many that it dials; a peer may have more rails than this host.
+  t.lanes_max =
+      static_cast<std::uint32_t>(2 * e.accepted_links_max * kRailsMax * static_cast<std::size_t>(s.lanes_per_rail));
   auto factory = TcpLaneFactory::create(std::move(t));
   if (!factory.ok()) return factory.status();
   factory_ = factory.take();

@@ -487,6 +487,17 @@ TEST(Endpoint, NoNetworkInCommonIsTold) {
   EXPECT_NE(c.failure.text().find("192.168.7.1"), std::string::npos) << c.failure.text();
 }
 
+bool say_hello(Lane& lane, const wire::HelloPayload& hello, Nanos now) {
+  wire::Header h;
+  h.kind = wire::Kind::kHello;
+  h.payload_bytes = sizeof hello;
+  h.payload_crc32 = wire::payload_crc(&hello, sizeof hello);
+  wire::seal(h);
+  if (!lane.send(h, reinterpret_cast<const std::byte*>(&hello), 0)) return false;
+  lane.flush(now);
+  return true;
+}
+
 TEST(Endpoint, AStrangerIsTurnedAwayAndDisturbsNobody) {
   const Warnings warnings;
   Net net(3, 1);
@@ -504,13 +515,7 @@ TEST(Endpoint, AStrangerIsTurnedAwayAndDisturbsNobody) {
           return lane.up();
         },
         100_ms);
-    wire::Header h;
-    h.kind = wire::Kind::kHello;
-    h.payload_bytes = sizeof hello;
-    h.payload_crc32 = wire::payload_crc(&hello, sizeof hello);
-    wire::seal(h);
-    ASSERT_TRUE(lane.send(h, reinterpret_cast<const std::byte*>(&hello), 0));
-    lane.flush(net.fabric.now());
+    ASSERT_TRUE(say_hello(lane, hello, net.fabric.now()));
     ASSERT_TRUE(net.until(
         [&] {
           stranger.poll();
@@ -561,13 +566,7 @@ TEST(Endpoint, PathsThatNeverComeCostNoWindow) {
   hello.purpose = wire::kHelloEndpoint;
   hello.job = handle.token;
   hello.paths = 256;
-  wire::Header h;
-  h.kind = wire::Kind::kHello;
-  h.payload_bytes = sizeof hello;
-  h.payload_crc32 = wire::payload_crc(&hello, sizeof hello);
-  wire::seal(h);
-  ASSERT_TRUE(lane.send(h, reinterpret_cast<const std::byte*>(&hello), 0));
-  lane.flush(net.fabric.now());
+  ASSERT_TRUE(say_hello(lane, hello, net.fabric.now()));
   ASSERT_TRUE(poll_until([&] { return net.at(1).links() == 1; }));
   int paths = 0, windows = 0;
   net.at(1).for_each_link([&](const LinkView& link) {

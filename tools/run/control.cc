@@ -35,26 +35,26 @@ Status perform(const std::string& request, const std::function<Status(const Link
 
 Status ControlServer::listen(const std::string& path) {
   const sockaddr_un a = address_of(path);
-  listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener_.valid() || ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&a), sizeof a) != 0 ||
-      ::listen(listener_.get(), 16) != 0) {
+  listener_ = Descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener_.open() || ::bind(listener_.fd(), reinterpret_cast<const sockaddr*>(&a), sizeof a) != 0 ||
+      ::listen(listener_.fd(), 16) != 0) {
     return system_error(path, errno);
   }
   return {};
 }
 
 void ControlServer::serve(const std::function<Status(const LinkChange&)>& apply) {
-  const Fd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (!client.valid()) return;
+  const Descriptor client(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!client.open()) return;
   const timeval patience{0, 500'000};
-  ::setsockopt(client.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  ::setsockopt(client.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   std::string request(kMaxRequest, '\0');
-  const ssize_t n = ::recv(client.get(), request.data(), request.size(), 0);
+  const ssize_t n = ::recv(client.fd(), request.data(), request.size(), 0);
   if (n <= 0) return;
   request.resize(static_cast<std::size_t>(n));
   const Status s = perform(request, apply);
   const std::string answer = s.ok() ? "ok" : s.text();
-  ::send(client.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
+  ::send(client.fd(), answer.data(), answer.size(), MSG_NOSIGNAL);
 }
 
 Status request_changes(const std::string& state_path, const std::vector<std::string>& changes) {
@@ -70,13 +70,13 @@ Status request_changes(const std::string& state_path, const std::vector<std::str
   const auto path = control_path(state_path);
   if (!path.ok()) return path.status();
   const sockaddr_un a = address_of(path.value());
-  const Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const Descriptor fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   char answer[4096];
-  if (!fd.valid() || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&a), sizeof a) != 0 ||
-      ::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) {
+  if (!fd.open() || ::connect(fd.fd(), reinterpret_cast<const sockaddr*>(&a), sizeof a) != 0 ||
+      ::send(fd.fd(), request.data(), request.size(), MSG_NOSIGNAL) < 0) {
     return system_error(path.value(), errno);
   }
-  const ssize_t n = ::recv(fd.get(), answer, sizeof answer, 0);
+  const ssize_t n = ::recv(fd.fd(), answer, sizeof answer, 0);
   if (n <= 0) return {CANARY_SYSTEM, "canary-run ended before it answered"};
   const std::string text(answer, static_cast<std::size_t>(n));
   return text == "ok" ? Status() : Status(CANARY_SYSTEM, text);

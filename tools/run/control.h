@@ -15,12 +15,12 @@ namespace canarynet::run {
 class ControlServer {
  public:
   Status listen(const std::string& path);
-  int fd() const { return listener_.get(); }
+  int fd() const { return listener_.fd(); }
   // Takes one connection and answers it; waits for a silent client at most half a second.
   void serve(const std::function<Status(const LinkChange&)>& apply);
 
  private:
-  Fd listener_;
+  Descriptor listener_;
 };
 
 // Has the running canary-run make the changes, in order; the first that fails ends it.

@@ -34,15 +34,15 @@ sockaddr_in address_of(const std::string& text) {
 // Child: sends back what comes, until killed.
 [[noreturn]] void reflect(int network_fd, const std::string& address, int ready_fd) {
   const sockaddr_in own = address_of(address);
-  const Fd fd(::setns(network_fd, CLONE_NEWNET) == 0 ? ::socket(AF_INET, SOCK_DGRAM, 0) : -1);
-  if (!fd.valid() || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own) != 0) ::_exit(1);
+  const Descriptor fd(::setns(network_fd, CLONE_NEWNET) == 0 ? ::socket(AF_INET, SOCK_DGRAM, 0) : -1);
+  if (!fd.open() || ::bind(fd.fd(), reinterpret_cast<const sockaddr*>(&own), sizeof own) != 0) ::_exit(1);
   write_all(ready_fd, "r", 1);
   for (;;) {
     std::int64_t stamp = 0;
     sockaddr_in peer{};
     socklen_t length = sizeof peer;
-    if (::recvfrom(fd.get(), &stamp, sizeof stamp, 0, reinterpret_cast<sockaddr*>(&peer), &length) == sizeof stamp) {
-      ::sendto(fd.get(), &stamp, sizeof stamp, 0, reinterpret_cast<sockaddr*>(&peer), length);
+    if (::recvfrom(fd.fd(), &stamp, sizeof stamp, 0, reinterpret_cast<sockaddr*>(&peer), &length) == sizeof stamp) {
+      ::sendto(fd.fd(), &stamp, sizeof stamp, 0, reinterpret_cast<sockaddr*>(&peer), length);
     }
   }
 }
@@ -81,28 +81,28 @@ Result<RoundTrip> measure_round_trip(int from_network_fd, int to_network_fd, con
   if (reflector < 0) return system_error("fork", errno);
   if (reflector == 0) {
     become_child();
-    reflect(to_network_fd, address, ready.value().write.get());
+    reflect(to_network_fd, address, ready.value().write.fd());
   }
-  ready.value().write.reset();
+  ready.value().write.close();
   char byte = 0;
   RoundTrip result;
   Status status(CANARY_SYSTEM, "the echo could not start");
-  if (read_all(ready.value().read.get(), &byte, 1)) {
+  if (read_all(ready.value().read.fd(), &byte, 1)) {
     auto results = make_pipe();
     status = !results.ok() ? results.status() : run_in_network(from_network_fd, [&]() -> std::string {
-      const Fd fd(::socket(AF_INET, SOCK_DGRAM, 0));
+      const Descriptor fd(::socket(AF_INET, SOCK_DGRAM, 0));
       const sockaddr_in to = address_of(address);
-      if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) return strerror(errno);
+      if (::connect(fd.fd(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) return strerror(errno);
       const Nanos patience = expected * 2 + 500_ms;
-      for (int attempt = 0; attempt < 5 && probe(fd.get(), 1, patience).empty(); ++attempt) {
+      for (int attempt = 0; attempt < 5 && probe(fd.fd(), 1, patience).empty(); ++attempt) {
       }
-      auto times = probe(fd.get(), kProbes, patience);
+      auto times = probe(fd.fd(), kProbes, patience);
       if (times.empty()) return "no echo came back";
       std::sort(times.begin(), times.end());
       const RoundTrip r{{times.front()}, {times[times.size() / 2]}};
-      return write_all(results.value().write.get(), &r, sizeof r) ? "" : "pipe";
+      return write_all(results.value().write.fd(), &r, sizeof r) ? "" : "pipe";
     });
-    if (status.ok()) read_all(results.value().read.get(), &result, sizeof result);
+    if (status.ok()) read_all(results.value().read.fd(), &result, sizeof result);
   }
   ::kill(reflector, SIGKILL);
   ::waitpid(reflector, nullptr, 0);

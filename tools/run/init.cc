@@ -42,8 +42,8 @@ int free_port() {
     a.sin_family = AF_INET;
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     a.sin_port = htons(static_cast<std::uint16_t>(port));
-    const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&a), sizeof a) == 0) return port;
+    const Descriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (::bind(fd.fd(), reinterpret_cast<const sockaddr*>(&a), sizeof a) == 0) return port;
   }
   return kJoinPort;
 }
@@ -83,9 +83,9 @@ class Init {
     sigaddset(&child, SIGCHLD);
     // All others stay blocked as inherited; from outside only SIGKILL ends init.
     ::sigprocmask(SIG_BLOCK, &child, nullptr);
-    children_.reset(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
+    children_ = Descriptor(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
     unsigned char byte = 0;
-    if (!read_all(arguments_.lifeline.get(), &byte, 1) || byte != kGo) {
+    if (!read_all(arguments_.lifeline.fd(), &byte, 1) || byte != kGo) {
       orphaned_ = true;
       return {CANARY_SYSTEM, "canary-run went away"};
     }
@@ -104,9 +104,9 @@ class Init {
     if (!paths.ok()) return paths.status();
     paths_ = paths.take();
     const std::string report = paths_.folder + '\0' + paths_.state + '\0';
-    if (!write_all(arguments_.report.get(), report.data(), report.size()))
+    if (!write_all(arguments_.report.fd(), report.data(), report.size()))
       return {CANARY_SYSTEM, "canary-run went away"};
-    arguments_.report.reset();
+    arguments_.report.close();
     return start();
   }
 
@@ -158,7 +158,7 @@ class Init {
     bool timed_out = false;
     std::vector<pollfd> polled;
     while (ranks_.any_alive() && !orphaned_) {
-      polled.assign({{arguments_.lifeline.get(), POLLIN, 0}, {children_.get(), POLLIN, 0}, {control_.fd(), POLLIN, 0}});
+      polled.assign({{arguments_.lifeline.fd(), POLLIN, 0}, {children_.fd(), POLLIN, 0}, {control_.fd(), POLLIN, 0}});
       ranks_.add_polled(&polled);
       const Nanos next = std::min(ranks_.next_tick(), timed_out ? Nanos::max() : limit);
       int wait = -1;
@@ -182,7 +182,7 @@ class Init {
 
   void on_lifeline() {
     unsigned char byte = 0;
-    if (read_all(arguments_.lifeline.get(), &byte, 1)) {
+    if (read_all(arguments_.lifeline.fd(), &byte, 1)) {
       if (byte == SIGINT || byte == SIGTERM) impatient_ = ++stop_requests_ > 1;
       ranks_.pass_on(byte, clock_.now());
     } else {
@@ -192,7 +192,7 @@ class Init {
 
   void reap() {
     signalfd_siginfo ignored;
-    while (::read(children_.get(), &ignored, sizeof ignored) > 0) {
+    while (::read(children_.fd(), &ignored, sizeof ignored) > 0) {
     }
     int status = 0;
     for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) ranks_.ended(pid, status, clock_.now());
@@ -238,7 +238,7 @@ class Init {
   bool put(int fd, const std::string& text) {
     std::size_t at = 0;
     while (at < text.size() && !orphaned_ && !impatient_) {
-      pollfd p[2] = {{fd, POLLOUT, 0}, {arguments_.lifeline.get(), POLLIN, 0}};
+      pollfd p[2] = {{fd, POLLOUT, 0}, {arguments_.lifeline.fd(), POLLIN, 0}};
       if (::poll(p, 2, -1) < 0) continue;
       if (p[1].revents != 0) on_lifeline();
       if (p[0].revents == 0) continue;
@@ -263,7 +263,7 @@ class Init {
   std::unique_ptr<Testbed> bed_;
   ControlServer control_;
   Ranks ranks_;
-  Fd children_;
+  Descriptor children_;
   bool orphaned_ = false;
   bool impatient_ = false;
   int stop_requests_ = 0;

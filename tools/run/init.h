@@ -15,8 +15,8 @@ inline constexpr unsigned char kGo = 255;
 struct InitArguments {
   const RunOptions* options = nullptr;
   pid_t caller = 0;  // canary-run itself
-  Fd lifeline;
-  Fd report;               // takes the state's paths, for canary-run to remove should init be killed
+  Descriptor lifeline;
+  Descriptor report;       // takes the state's paths, for canary-run to remove should init be killed
   bool namespaces = true;  // false: a plain child, where the kernel gives no PID namespace
 };
 

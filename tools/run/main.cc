@@ -84,7 +84,7 @@ int run(const RunOptions& options) {
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGCHLD, SIG_DFL);  // an inherited SIG_IGN would take init's status from us
   const pid_t self = ::getpid();
-  const Fd signals(::signalfd(-1, &passed, SFD_CLOEXEC));
+  const Descriptor signals(::signalfd(-1, &passed, SFD_CLOEXEC));
   auto lifeline = make_pipe(), report = make_pipe();
   if (!lifeline.ok()) return fail(kNoTestbed, lifeline.status().text());
   if (!report.ok()) return fail(kNoTestbed, report.status().text());
@@ -96,8 +96,8 @@ int run(const RunOptions& options) {
                                 strerror(errno));
   }
   if (init.pid == 0) {
-    lifeline.value().write.reset();
-    report.value().read.reset();
+    lifeline.value().write.close();
+    report.value().read.close();
     InitArguments arguments;
     arguments.options = &options;
     arguments.caller = self;
@@ -106,11 +106,11 @@ int run(const RunOptions& options) {
     arguments.namespaces = init.namespaces;
     ::_exit(run_init(std::move(arguments)));
   }
-  lifeline.value().read.reset();
-  report.value().write.reset();
+  lifeline.value().read.close();
+  report.value().write.close();
   if (init.user_namespace) {
     if (const Status s = map_user(init.pid, options.namespaces()); !s.ok()) {
-      lifeline.value().write.reset();
+      lifeline.value().write.close();
       ::waitpid(init.pid, nullptr, 0);
       return fail(kNoTestbed, "this user's namespaces: " + s.text());
     }
@@ -118,15 +118,15 @@ int run(const RunOptions& options) {
   if (!init.namespaces && !options.quiet) {
     ::fprintf(stderr, "canary-run: no PID namespace here: ranks' children may outlive canary-run in rare cases\n");
   }
-  write_all(lifeline.value().write.get(), &kGo, 1);
-  const StatePaths paths = read_report(report.value().read.get());
+  write_all(lifeline.value().write.fd(), &kGo, 1);
+  const StatePaths paths = read_report(report.value().read.fd());
 
   for (;;) {
     signalfd_siginfo info;
-    if (!read_all(signals.get(), &info, sizeof info)) continue;
+    if (!read_all(signals.fd(), &info, sizeof info)) continue;
     if (info.ssi_signo != SIGCHLD) {
       const auto number = static_cast<unsigned char>(info.ssi_signo);
-      write_all(lifeline.value().write.get(), &number, 1);
+      write_all(lifeline.value().write.fd(), &number, 1);
       continue;
     }
     int status = 0;

@@ -40,15 +40,10 @@ int wait_for(pid_t pid) {
 
 }  // namespace
 
-void Fd::reset(int fd) {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = fd;
-}
-
 Result<Pipe> make_pipe() {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) return system_error("pipe", errno);
-  return Pipe{Fd(fds[0]), Fd(fds[1])};
+  return Pipe{Descriptor(fds[0]), Descriptor(fds[1])};
 }
 
 bool write_all(int fd, const void* data, std::size_t size) {
@@ -76,28 +71,28 @@ bool read_all(int fd, void* data, std::size_t size) {
 }
 
 Status write_file(const std::string& path, const std::string& text) {
-  const Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!fd.valid() || !write_all(fd.get(), text.data(), text.size())) return system_error(path, errno);
+  const Descriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd.open() || !write_all(fd.fd(), text.data(), text.size())) return system_error(path, errno);
   return {};
 }
 
 std::string read_text(const std::string& path) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;
   char buffer[4096];
-  for (ssize_t n; fd.valid() && (n = ::read(fd.get(), buffer, sizeof buffer)) > 0;)
+  for (ssize_t n; fd.open() && (n = ::read(fd.fd(), buffer, sizeof buffer)) > 0;)
     text.append(buffer, static_cast<std::size_t>(n));
   return text;
 }
 
 Status OuterPids::open() {
-  proc_.reset(::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC));
-  return proc_.valid() ? Status() : system_error("/proc", errno);
+  proc_ = Descriptor(::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  return proc_.open() ? Status() : system_error("/proc", errno);
 }
 
 pid_t OuterPids::self() const {
   char text[32] = {};
-  if (::readlinkat(proc_.get(), "self", text, sizeof text - 1) > 0) return static_cast<pid_t>(std::atoi(text));
+  if (::readlinkat(proc_.fd(), "self", text, sizeof text - 1) > 0) return static_cast<pid_t>(std::atoi(text));
   return ::getpid();
 }
 
@@ -117,19 +112,19 @@ Status run_in_network(int network_fd, const std::function<std::string()>& body) 
   if (pid == 0) {
     become_child();
     const std::string error = ::setns(network_fd, CLONE_NEWNET) != 0 ? errno_text("setns") : body();
-    write_all(pipe.value().write.get(), error.data(), error.size());
+    write_all(pipe.value().write.fd(), error.data(), error.size());
     ::_exit(error.empty() ? 0 : 1);
   }
-  pipe.value().write.reset();
-  const std::string error = drain(pipe.value().read.get());
+  pipe.value().write.close();
+  const std::string error = drain(pipe.value().read.fd());
   const int status = wait_for(pid);
   if (status == 0) return {};
   return {CANARY_SYSTEM, error.empty() ? "a helper ended with status " + std::to_string(status) : error};
 }
 
 Status run_program(int network_fd, const std::vector<std::string>& argv, const std::string& input) {
-  const Fd in(::memfd_create("input", MFD_CLOEXEC));
-  if (!in.valid() || !write_all(in.get(), input.data(), input.size()) || ::lseek(in.get(), 0, SEEK_SET) != 0) {
+  const Descriptor in(::memfd_create("input", MFD_CLOEXEC));
+  if (!in.open() || !write_all(in.fd(), input.data(), input.size()) || ::lseek(in.fd(), 0, SEEK_SET) != 0) {
     return system_error("memfd_create", errno);
   }
   const Status status = run_in_network(network_fd, [&]() -> std::string {
@@ -139,9 +134,9 @@ Status run_program(int network_fd, const std::vector<std::string>& argv, const s
     if (pid < 0) return errno_text("fork");
     if (pid == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::dup2(in.get(), 0);
-      ::dup2(errors.value().write.get(), 1);
-      ::dup2(errors.value().write.get(), 2);
+      ::dup2(in.fd(), 0);
+      ::dup2(errors.value().write.fd(), 1);
+      ::dup2(errors.value().write.fd(), 2);
       // ip and tc lie in /usr/sbin, which a plain user's PATH may lack.
       const char* path = ::getenv("PATH");
       ::setenv("PATH", (std::string(path ? path : "/usr/bin:/bin") + ":/usr/sbin:/sbin").c_str(), 1);
@@ -154,8 +149,8 @@ Status run_program(int network_fd, const std::vector<std::string>& argv, const s
       write_all(2, error.data(), error.size());
       ::_exit(127);
     }
-    errors.value().write.reset();
-    std::string output = drain(errors.value().read.get());
+    errors.value().write.close();
+    std::string output = drain(errors.value().read.fd());
     const int code = wait_for(pid);
     if (code == 0) return {};
     return output.empty() ? "status " + std::to_string(code) : output;

@@ -1,4 +1,4 @@
-// tools/run/process.h -- small pieces for processes and namespaces: owned descriptors, pids as seen from outside, helpers
+// tools/run/process.h -- small pieces for processes and namespaces: pipes, pids as seen from outside, helpers
 // that run inside another network namespace.
 //
 // All of canary-run is single-threaded, so fork() without exec is safe. Children end with _exit.
@@ -8,33 +8,15 @@
 
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/status.h"
 
 namespace canarynet::run {
 
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& o) noexcept : fd_(std::exchange(o.fd_, -1)) {}
-  Fd& operator=(Fd&& o) noexcept {
-    if (this != &o) reset(std::exchange(o.fd_, -1));
-    return *this;
-  }
-  ~Fd() { reset(); }
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-  void reset(int fd = -1);
-
- private:
-  int fd_ = -1;
-};
-
 struct Pipe {
-  Fd read, write;
+  Descriptor read, write;
 };
 // Close-on-exec at both ends.
 Result<Pipe> make_pipe();
@@ -54,7 +36,7 @@ class OuterPids {
   pid_t self() const;
 
  private:
-  Fd proc_;
+  Descriptor proc_;
 };
 
 // Runs `body` in a forked child inside the network namespace and waits: the text it returns is the error ("" is success).

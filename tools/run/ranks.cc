@@ -67,13 +67,13 @@ Status Ranks::spawn(const OuterPids& pids, const std::string& join, const std::s
   ranks_.resize(static_cast<std::size_t>(options_.ranks));
   for (int r = 0; r < options_.ranks; ++r) {
     Rank& rank = ranks_[static_cast<std::size_t>(r)];
-    Fd ends[2];
+    Descriptor ends[2];
     for (int i = 0; i < 2; ++i) {
       auto pipe = make_pipe();
       if (!pipe.ok()) return pipe.status();
       rank.streams[i].fd = std::move(pipe.value().read);
       rank.streams[i].to = i + 1;
-      ::fcntl(rank.streams[i].fd.get(), F_SETFL, O_NONBLOCK);
+      ::fcntl(rank.streams[i].fd.fd(), F_SETFL, O_NONBLOCK);
       ends[i] = std::move(pipe.value().write);
     }
     rank.pid = ::fork();
@@ -81,15 +81,15 @@ Status Ranks::spawn(const OuterPids& pids, const std::string& join, const std::s
     if (rank.pid == 0) {
       become_child();
       ::setpgid(0, 0);
-      const Fd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-      ::dup2(nothing.get(), 0);
-      ::dup2(ends[0].get(), 1);
-      ::dup2(ends[1].get(), 2);
+      const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+      ::dup2(nothing.fd(), 0);
+      ::dup2(ends[0].fd(), 1);
+      ::dup2(ends[1].fd(), 2);
       const pid_t outer = pids.self();
       char byte = 0;
-      go_.write.reset();
+      go_.write.close();
       // No go-ahead: canary-run gave up or died.
-      if (!write_all(ready.value().write.get(), &outer, sizeof outer) || !read_all(go_.read.get(), &byte, 1))
+      if (!write_all(ready.value().write.fd(), &outer, sizeof outer) || !read_all(go_.read.fd(), &byte, 1))
         ::_exit(125);
       become_rank(r, join, state_path);
     }
@@ -97,7 +97,7 @@ Status Ranks::spawn(const OuterPids& pids, const std::string& join, const std::s
     rank.alive = true;
     ++alive_;
     // One at a time: the pipe is shared.
-    if (!read_all(ready.value().read.get(), &rank.outer_pid, sizeof(pid_t)))
+    if (!read_all(ready.value().read.fd(), &rank.outer_pid, sizeof(pid_t)))
       return {CANARY_SYSTEM, "a rank died at its start"};
   }
   return {};
@@ -111,7 +111,7 @@ std::vector<pid_t> Ranks::outer_pids() const {
 
 Status Ranks::release() {
   const std::string bytes(ranks_.size(), 'g');
-  const bool written = write_all(go_.write.get(), bytes.data(), bytes.size());
+  const bool written = write_all(go_.write.fd(), bytes.data(), bytes.size());
   go_ = {};
   return written ? Status() : system_error("starting the ranks", errno);
 }
@@ -119,7 +119,7 @@ Status Ranks::release() {
 void Ranks::add_polled(std::vector<pollfd>* out) const {
   for (const auto& rank : ranks_) {
     for (const auto& stream : rank.streams) {
-      if (stream.fd.valid()) out->push_back({stream.fd.get(), POLLIN, 0});
+      if (stream.fd.open()) out->push_back({stream.fd.fd(), POLLIN, 0});
     }
   }
 }
@@ -145,7 +145,7 @@ void Ranks::emit(int rank, Stream* stream, bool flush) {
 
 bool Ranks::read_once(int rank, Stream* stream) {
   char buffer[16 << 10];
-  const ssize_t n = ::read(stream->fd.get(), buffer, sizeof buffer);
+  const ssize_t n = ::read(stream->fd.fd(), buffer, sizeof buffer);
   if (n > 0) {
     stream->partial.append(buffer, static_cast<std::size_t>(n));
     emit(rank, stream, false);
@@ -153,14 +153,14 @@ bool Ranks::read_once(int rank, Stream* stream) {
   }
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   emit(rank, stream, true);
-  stream->fd.reset();
+  stream->fd.close();
   return false;
 }
 
 void Ranks::read_output(int fd) {
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     for (auto& stream : ranks_[r].streams) {
-      if (stream.fd.get() == fd) static_cast<void>(read_once(static_cast<int>(r), &stream));
+      if (stream.fd.fd() == fd) static_cast<void>(read_once(static_cast<int>(r), &stream));
     }
   }
 }
@@ -168,7 +168,7 @@ void Ranks::read_output(int fd) {
 void Ranks::drain_output() {
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     for (auto& stream : ranks_[r].streams) {
-      while (stream.fd.valid() && read_once(static_cast<int>(r), &stream)) {
+      while (stream.fd.open() && read_once(static_cast<int>(r), &stream)) {
       }
       emit(static_cast<int>(r), &stream, true);
     }

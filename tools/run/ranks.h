@@ -54,7 +54,7 @@ class Ranks {
 
  private:
   struct Stream {
-    Fd fd;
+    Descriptor fd;
     int to = 1;
     std::string partial;
   };

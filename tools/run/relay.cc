@@ -50,12 +50,12 @@ class Link {
     frames_ = blocks * (block / frame_size_);
     due_.resize(frames_);
 
-    rx_.reset(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0));
-    if (!rx_.valid()) return system_error("packet socket", errno);
+    rx_ = Descriptor(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0));
+    if (!rx_.open()) return system_error("packet socket", errno);
     const int on = 1, version = TPACKET_V2;
-    ::setsockopt(rx_.get(), SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof on);
-    if (::setsockopt(rx_.get(), SOL_PACKET, PACKET_VNET_HDR, &on, sizeof on) != 0 ||
-        ::setsockopt(rx_.get(), SOL_PACKET, PACKET_VERSION, &version, sizeof version) != 0) {
+    ::setsockopt(rx_.fd(), SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof on);
+    if (::setsockopt(rx_.fd(), SOL_PACKET, PACKET_VNET_HDR, &on, sizeof on) != 0 ||
+        ::setsockopt(rx_.fd(), SOL_PACKET, PACKET_VERSION, &version, sizeof version) != 0) {
       return system_error("packet socket", errno);
     }
     tpacket_req ring{};
@@ -63,10 +63,10 @@ class Link {
     ring.tp_block_nr = blocks;
     ring.tp_frame_size = frame_size_;
     ring.tp_frame_nr = frames_;
-    if (::setsockopt(rx_.get(), SOL_PACKET, PACKET_RX_RING, &ring, sizeof ring) != 0)
+    if (::setsockopt(rx_.fd(), SOL_PACKET, PACKET_RX_RING, &ring, sizeof ring) != 0)
       return system_error("PACKET_RX_RING", errno);
     void* memory =
-        ::mmap(nullptr, static_cast<std::size_t>(block) * blocks, PROT_READ | PROT_WRITE, MAP_SHARED, rx_.get(), 0);
+        ::mmap(nullptr, static_cast<std::size_t>(block) * blocks, PROT_READ | PROT_WRITE, MAP_SHARED, rx_.fd(), 0);
     if (memory == MAP_FAILED) return system_error("mmap of the packet ring", errno);
     ring_ = static_cast<char*>(memory);
 
@@ -76,13 +76,13 @@ class Link {
     from.sll_ifindex = static_cast<int>(::if_nametoindex(spec_.from.c_str()));
     to_.sll_ifindex = static_cast<int>(::if_nametoindex(spec_.to.c_str()));
     if (from.sll_ifindex == 0 || to_.sll_ifindex == 0 ||
-        ::bind(rx_.get(), reinterpret_cast<sockaddr*>(&from), sizeof from) != 0) {
+        ::bind(rx_.fd(), reinterpret_cast<sockaddr*>(&from), sizeof from) != 0) {
       return system_error("relay from " + spec_.from + " to " + spec_.to, errno);
     }
     return {};
   }
 
-  int fd() const { return rx_.get(); }
+  int fd() const { return rx_.fd(); }
 
   // Sends what is due; when the next one is, or kNever if the ring was found empty.
   std::int64_t serve(std::int64_t now) {
@@ -165,7 +165,7 @@ class Link {
 
   RelayLink spec_;
   Random random_;
-  Fd rx_;
+  Descriptor rx_;
   const int tx_;
   sockaddr_ll to_{};
   char* ring_ = nullptr;
@@ -179,16 +179,16 @@ class Link {
 };
 
 // One socket sends for all links: closing a packet socket takes a while (a grace period of the kernel each).
-Result<Fd> open_sender() {
-  Fd fd(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+Result<Descriptor> open_sender() {
+  Descriptor fd(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1, buffer = 64 << 20;
   // The virtio header carries the state of an unfinished checksum across; without it the receiver would drop the packet.
-  if (!fd.valid() || ::setsockopt(fd.get(), SOL_PACKET, PACKET_VNET_HDR, &on, sizeof on) != 0) {
+  if (!fd.open() || ::setsockopt(fd.fd(), SOL_PACKET, PACKET_VNET_HDR, &on, sizeof on) != 0) {
     return system_error("packet socket", errno);
   }
-  ::setsockopt(fd.get(), SOL_PACKET, PACKET_QDISC_BYPASS, &on, sizeof on);
-  if (::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUFFORCE, &buffer, sizeof buffer) != 0) {
-    ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
+  ::setsockopt(fd.fd(), SOL_PACKET, PACKET_QDISC_BYPASS, &on, sizeof on);
+  if (::setsockopt(fd.fd(), SOL_SOCKET, SO_SNDBUFFORCE, &buffer, sizeof buffer) != 0) {
+    ::setsockopt(fd.fd(), SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
   }
   return fd;
 }
@@ -201,7 +201,7 @@ void run_relay(const std::vector<RelayLink>& specs, int ready_fd) {
   std::vector<std::unique_ptr<Link>> links;
   for (const auto& spec : specs) {
     if (!status.ok()) break;
-    links.push_back(std::make_unique<Link>(spec, sender.value().get(), links.size() + 1));
+    links.push_back(std::make_unique<Link>(spec, sender.value().fd(), links.size() + 1));
     status = links.back()->open();
   }
   if (!status.ok()) {

@@ -122,8 +122,8 @@ Status Testbed::make_hosts(const OuterPids& pids, std::vector<std::string>* note
   // This process passes through each namespace in turn and ends in the fabric's: no /proc of another process is needed.
   for (int h = 0; h <= options_.hosts; ++h) {
     if (::unshare(CLONE_NEWNET) != 0) return system_error("a new network namespace", errno);
-    Fd network(::open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC));
-    if (!network.valid()) return system_error("/proc/self/ns/net", errno);
+    Descriptor network(::open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC));
+    if (!network.open()) return system_error("/proc/self/ns/net", errno);
     plain_network_defaults();
     if (h == options_.hosts) {
       fabric_ = std::move(network);
@@ -149,13 +149,13 @@ Status Testbed::make_hosts(const OuterPids& pids, std::vector<std::string>* note
       become_child();
       const pid_t outer = pids.self();
       ::prctl(PR_SET_NAME, "canary-host");
-      if (const Status s = enter(h); s.ok()) write_all(ready.value().write.get(), &outer, sizeof outer);
-      ready.value().write.reset();
+      if (const Status s = enter(h); s.ok()) write_all(ready.value().write.fd(), &outer, sizeof outer);
+      ready.value().write.close();
       for (;;) ::pause();
     }
-    ready.value().write.reset();
+    ready.value().write.close();
     hosts_.back().pid = pid;
-    if (!read_all(ready.value().read.get(), &hosts_.back().outer_pid, sizeof(pid_t))) {
+    if (!read_all(ready.value().read.fd(), &hosts_.back().outer_pid, sizeof(pid_t))) {
       return {CANARY_SYSTEM, "a host's private mounts were refused"};
     }
   }
@@ -163,7 +163,7 @@ Status Testbed::make_hosts(const OuterPids& pids, std::vector<std::string>* note
 }
 
 Status Testbed::enter(int host) const {
-  if (::setns(hosts_[static_cast<std::size_t>(host)].network.get(), CLONE_NEWNET) != 0)
+  if (::setns(hosts_[static_cast<std::size_t>(host)].network.fd(), CLONE_NEWNET) != 0)
     return system_error("setns", errno);
   if (::unshare(CLONE_NEWNS | CLONE_NEWUTS) != 0) return system_error("unshare", errno);
   const std::string name = "host-" + std::to_string(host);
@@ -209,7 +209,7 @@ Status Testbed::make_links() {
     add(&fabric, "link add ", c, " type veth peer name ctl0 netns ",
         std::to_string(hosts_[static_cast<std::size_t>(h)].pid), "\nlink set ", c, " master ctl up\n");
   }
-  if (auto s = run_program(fabric_.get(), {"ip", "-batch", "-"}, fabric); !s.ok()) return s.wrap("switches");
+  if (auto s = run_program(fabric_.fd(), {"ip", "-batch", "-"}, fabric); !s.ok()) return s.wrap("switches");
   for (int h = 0; h < options_.hosts; ++h) {
     std::string batch = "link set lo up\n";
     if (options_.ctl) add(&batch, "addr add ", control_address(h), "/24 dev ctl0\nlink set ctl0 up\n");
@@ -217,8 +217,7 @@ Status Testbed::make_links() {
       const Port& p = wiring_.port(h, k);
       add(&batch, "addr add ", p.address, "/24 dev ", p.device, "\nlink set ", p.device, " up\n");
     }
-    if (auto s = run_program(hosts_[static_cast<std::size_t>(h)].network.get(), {"ip", "-batch", "-"}, batch);
-        !s.ok()) {
+    if (auto s = run_program(hosts_[static_cast<std::size_t>(h)].network.fd(), {"ip", "-batch", "-"}, batch); !s.ok()) {
       return s.wrap("host-" + std::to_string(h));
     }
   }
@@ -247,11 +246,11 @@ Status Testbed::shape_all() {
       add(&fabric, shaper(switch_device(p), nic(h, k).rate), "qdisc add dev ", switch_device(p), " clsact\n");
     }
     if (host.empty()) continue;
-    if (auto s = run_program(hosts_[static_cast<std::size_t>(h)].network.get(), {"tc", "-batch", "-"}, host); !s.ok()) {
+    if (auto s = run_program(hosts_[static_cast<std::size_t>(h)].network.fd(), {"tc", "-batch", "-"}, host); !s.ok()) {
       return s.wrap("host-" + std::to_string(h));
     }
   }
-  if (auto s = run_program(fabric_.get(), {"tc", "-batch", "-"}, fabric); !s.ok()) return s.wrap("switches");
+  if (auto s = run_program(fabric_.fd(), {"tc", "-batch", "-"}, fabric); !s.ok()) return s.wrap("switches");
   for (const auto& p : wiring_.ports) {
     if (state_of(p).loss_ppm == 0) continue;
     if (auto s = set_filters(p); !s.ok()) return s;
@@ -270,7 +269,7 @@ Status Testbed::set_filters(const Port& port) {
         "\" da\n");
     if (!nic.blackhole && nic.loss_ppm == 0) add(&batch, "filter del dev ", device, " ", side, " pref 1\n");
   }
-  return run_program(fabric_.get(), {"tc", "-batch", "-"}, batch);
+  return run_program(fabric_.fd(), {"tc", "-batch", "-"}, batch);
 }
 
 Status Testbed::segmentation_off() {
@@ -278,15 +277,15 @@ Status Testbed::segmentation_off() {
   if (!segmentation_) return {};
   segmentation_ = false;
   for (const auto& host : hosts_) {
-    Status s = run_in_network(host.network.get(), [&]() -> std::string {
-      const Fd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    Status s = run_in_network(host.network.fd(), [&]() -> std::string {
+      const Descriptor fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
       for (int k = 0; k < wiring_.nics; ++k) {
         for (const std::uint32_t command : {ETHTOOL_STSO, ETHTOOL_SGSO}) {
           ethtool_value off{command, 0};
           ifreq request{};
           ::snprintf(request.ifr_name, sizeof request.ifr_name, "nic%d", k);
           request.ifr_data = reinterpret_cast<char*>(&off);
-          if (::ioctl(fd.get(), SIOCETHTOOL, &request) != 0)
+          if (::ioctl(fd.fd(), SIOCETHTOOL, &request) != 0)
             return std::string(request.ifr_name) + ": " + strerror(errno);
         }
       }
@@ -319,7 +318,7 @@ Status Testbed::start_relay() {
     add(&back, "qdisc add dev ", relay_end('r', p), " clsact\nfilter add dev ", relay_end('r', p),
         " ingress pref 1 protocol all u32 match u32 0 0 action mirred egress redirect dev ", p.uplink, "\n");
   }
-  if (auto s = run_program(fabric_.get(), {"tc", "-batch", "-"}, back); !s.ok()) return s;
+  if (auto s = run_program(fabric_.fd(), {"tc", "-batch", "-"}, back); !s.ok()) return s;
 
   auto ready = make_pipe();
   if (!ready.ok()) return ready.status();
@@ -331,14 +330,14 @@ Status Testbed::start_relay() {
     if (pid == 0) {
       become_child();
       ::prctl(PR_SET_NAME, "canary-relay");
-      ready.value().read.reset();
-      run_relay({first, first + per_host}, ready.value().write.get());
+      ready.value().read.close();
+      run_relay({first, first + per_host}, ready.value().write.fd());
       ::_exit(1);
     }
   }
-  ready.value().write.reset();
+  ready.value().write.close();
   char error[512];
-  const ssize_t n = ::read(ready.value().read.get(), error, sizeof error);
+  const ssize_t n = ::read(ready.value().read.fd(), error, sizeof error);
   if (n > 0) return {CANARY_SYSTEM, std::string(error, static_cast<std::size_t>(n))};
   return {};
 }
@@ -355,8 +354,8 @@ Status Testbed::set_rate(const Port& port, std::int64_t rate) {
     int network;
     std::string device;
   };
-  for (const End& end : {End{hosts_[static_cast<std::size_t>(port.host)].network.get(), port.device},
-                         End{fabric_.get(), switch_device(port)}}) {
+  for (const End& end : {End{hosts_[static_cast<std::size_t>(port.host)].network.fd(), port.device},
+                         End{fabric_.fd(), switch_device(port)}}) {
     if (rate > 0) {
       if (auto s = run_program(end.network, {"tc", "-batch", "-"}, shaper(end.device, rate)); !s.ok()) return s;
     } else {
@@ -375,7 +374,7 @@ Status Testbed::change(const Port& port, const LinkChange& c) {
     case LinkChange::Action::kUp:
     case LinkChange::Action::kDown: {
       nic.up = c.action == LinkChange::Action::kUp;
-      return run_program(hosts_[static_cast<std::size_t>(port.host)].network.get(),
+      return run_program(hosts_[static_cast<std::size_t>(port.host)].network.fd(),
                          {"ip", "link", "set", port.device, nic.up ? "up" : "down"}, "");
     }
     case LinkChange::Action::kBlackhole:
@@ -413,7 +412,7 @@ Result<RoundTrip> Testbed::round_trip() const {
     if (to.host == from.host || to.switch_index != from.switch_index) continue;
     const Nanos expected =
         RunOptions::per_nic(options_.delays, 0, Nanos{}) + RunOptions::per_nic(options_.delays, to.nic, Nanos{});
-    return measure_round_trip(hosts_[0].network.get(), hosts_[static_cast<std::size_t>(to.host)].network.get(),
+    return measure_round_trip(hosts_[0].network.fd(), hosts_[static_cast<std::size_t>(to.host)].network.fd(),
                               to.address, expected);
   }
   return Status(CANARY_UNREACHABLE, "host-0 has no neighbour on nic0");

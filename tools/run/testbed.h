@@ -51,7 +51,7 @@ class Testbed {
 
  private:
   struct Host {
-    Fd network;
+    Descriptor network;
     pid_t pid = -1;        // as init sees it
     pid_t outer_pid = -1;  // as the caller sees it
   };
@@ -74,7 +74,7 @@ class Testbed {
   Wiring wiring_;
   std::vector<Host> hosts_;
   std::vector<NicState> nics_;
-  Fd fabric_;
+  Descriptor fabric_;
   RelayKnobs* knobs_ = nullptr;  // one per port, shared with the relay
   bool segmentation_ = true;
 };
