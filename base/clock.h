@@ -1,5 +1,5 @@
-// base/clock.h -- where time comes from. Only composition roots (embed, daemon, tools) hold a SystemClock; everything else
-// is handed `now` or a Clock&, so that it runs under virtual time as well.
+// base/clock.h -- where time comes from. Only composition roots (embed, daemon, tools) hold a SystemClock; everything
+// else is handed `now` or a Clock&, so that it runs under virtual time as well.
 #pragma once
 
 #include "base/units.h"

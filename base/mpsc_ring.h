@@ -1,9 +1,10 @@
-// base/mpsc_ring.h -- bounded ring, many producers, one consumer at a time; the door through which threads hand work to an engine.
+// base/mpsc_ring.h -- bounded ring, many producers, one consumer at a time; the door through which threads hand work to
+// an engine.
 //
-// Each cell carries a sequence number (Vyukov's bounded queue): a producer claims a position by one compare-and-swap, fills the cell,
-// and publishes it with a release-store; the order of the claims is the order of consumption. Capacity: a power of two, fixed.
-// push() from any thread, never blocks: false when full. pop() by the consumer that holds the engine. T must be movable; no
-// allocation after construction.
+// Each cell carries a sequence number (Vyukov's bounded queue): a producer claims a position by one compare-and-swap,
+// fills the cell, and publishes it with a release-store; the order of the claims is the order of consumption. Capacity:
+// a power of two, fixed. push() from any thread, never blocks: false when full. pop() by the consumer that holds the
+// engine. T must be movable; no allocation after construction.
 #pragma once
 
 #include <atomic>
@@ -46,7 +47,8 @@ class MpscRing {
   // Consumer: pop() would give something.
   bool ready() const { return cells_[head_ & mask_].sequence.load(std::memory_order_acquire) == head_ + 1; }
 
-  // Positions claimed by producers so far; they may still be filling theirs, and what lies behind them waits. Any thread.
+  // Positions claimed by producers so far; they may still be filling theirs, and what lies behind them waits. Any
+  // thread.
   std::size_t claimed() const { return tail_.load(std::memory_order_acquire); }
   // Consumer: positions taken so far.
   std::size_t taken() const { return head_; }

@@ -1,7 +1,7 @@
 // base/random.h -- the only source of randomness: a seeded generator whose every output is the same on all compilers.
 //
-// xoshiro256** seeded by splitmix64 (Blackman, Vigna, 2018). No std distributions: their results differ between libraries.
-// One owner thread. Not for keys.
+// xoshiro256** seeded by splitmix64 (Blackman, Vigna, 2018). No std distributions: their results differ between
+// libraries. One owner thread. Not for keys.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <thread>
 #include <vector>
 
+#include "base/fifo.h"
 #include "base/mpsc_ring.h"
 
 namespace canarynet {
@@ -62,6 +64,26 @@ TEST(MpscRing, ManyProducersLoseNothingAndKeepEachOnesOrder) {
     EXPECT_EQ(v % kEach, next[static_cast<std::size_t>(v / kEach)]++);
   }
   for (auto& t : threads) t.join();
+}
+
+TEST(Fifo, KeepsOrderWhileItGrowsAndGoesRound) {
+  Fifo<int> queue;
+  int in = 0, out = 0;
+  for (int round = 0; round < 100; ++round) {
+    for (int i = 0; i < round % 7 + 1; ++i) queue.push(in++);
+    for (std::size_t i = 0; i < queue.size(); ++i) ASSERT_EQ(queue[i], out + static_cast<int>(i));
+    for (int i = 0; i < round % 5 + 1 && !queue.empty(); ++i) ASSERT_EQ(queue.pop(), out++);
+  }
+  while (!queue.empty()) ASSERT_EQ(queue.pop(), out++);
+  EXPECT_EQ(in, out);
+}
+
+TEST(Fifo, HoldsNothingOfWhatWasPopped) {
+  Fifo<std::shared_ptr<int>> queue;
+  const auto value = std::make_shared<int>(1);
+  queue.push(value);
+  (void)queue.pop();
+  EXPECT_EQ(value.use_count(), 1);
 }
 
 }  // namespace

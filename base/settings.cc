@@ -71,7 +71,8 @@ const Row kRows[] = {
       "ranks that own a part each, from rank 0, where parameter_server runs"},
      &Settings::ps_servers},
     {{"piece_bytes", "CANARY_PIECE_BYTES", SettingKind::kBytes, "128KiB", 1024, kMiB, true,
-      "largest piece: unit of schedule, striping and retransmission; a multiple of 128"},
+      "largest piece: unit of schedule, striping and retransmission; a multiple of 128; rings of shared memory hold "
+      "two, and 1 MiB at least"},
      &Settings::piece_bytes},
     {{"shm_crc", "CANARY_SHM_CRC", SettingKind::kBool, "0", 0, 1, true,
       "1: payloads carry a CRC32C also through this host's own memory, and are checked; on NICs they always do"},
@@ -137,18 +138,36 @@ struct Unit {
   std::int64_t factor;
 };
 
-bool scale(std::string_view unit, std::initializer_list<Unit> units, std::int64_t* value) {
+// Smallest first; of two names for one factor the second is how it is written.
+constexpr Unit kSizes[] = {{"", 1},        {"B", 1},         {"K", 1 << 10}, {"KiB", 1 << 10},
+                           {"M", 1 << 20}, {"MiB", 1 << 20}, {"G", 1 << 30}, {"GiB", 1 << 30}};
+constexpr Unit kTimes[] = {{"ns", 1}, {"us", 1000}, {"ms", kMs}, {"s", kSec}, {"min", 60 * kSec}, {"h", 3600 * kSec}};
+
+bool scale(std::string_view unit, std::span<const Unit> units, std::int64_t* value) {
   for (const Unit& u : units) {
     if (u.name == unit) return !__builtin_mul_overflow(*value, u.factor, value);
   }
   return false;
 }
 
+// In the largest unit of which it is a whole number.
+std::string written(std::int64_t value, std::span<const Unit> units) {
+  const Unit* best = units.data();
+  for (const Unit& u : units) {
+    if (value % u.factor == 0 && value >= u.factor) best = &u;
+  }
+  return std::to_string(value / best->factor) + std::string(best->name);
+}
+
+std::string written(std::int64_t value, SettingKind kind) {
+  if (kind == SettingKind::kDuration) return value == 0 ? "0" : written(value, kTimes);
+  return kind == SettingKind::kBytes ? written(value, kSizes) : std::to_string(value);
+}
+
 Status check_range(const SettingInfo& info, std::string_view text, std::int64_t value) {
   if (value >= info.min && value <= info.max) return {};
-  const char* unit = info.kind == SettingKind::kDuration ? " ns" : info.kind == SettingKind::kBytes ? " bytes" : "";
   return invalid(info, text,
-                 "must lie between " + std::to_string(info.min) + " and " + std::to_string(info.max) + unit);
+                 "must lie between " + written(info.min, info.kind) + " and " + written(info.max, info.kind));
 }
 
 // The next part of a comma-separated list, taken off its front.
@@ -218,7 +237,7 @@ std::string text_of(const Settings& settings, const Row& row) {
         if constexpr (std::is_same_v<T, std::string>) {
           return v;
         } else if constexpr (std::is_same_v<T, Bytes> || std::is_same_v<T, Nanos>) {
-          return std::to_string(v.count);
+          return written(v.count, row.info.kind);
         } else {
           return std::to_string(v);
         }
@@ -240,17 +259,7 @@ std::span<const SettingInfo> setting_table() {
 Result<Bytes> parse_bytes(std::string_view text) {
   std::int64_t value = 0;
   std::string_view unit;
-  if (parse_number(text, &value, &unit) && value >= 0 &&
-      scale(unit,
-            {{"", 1},
-             {"B", 1},
-             {"K", 1 << 10},
-             {"KiB", 1 << 10},
-             {"M", 1 << 20},
-             {"MiB", 1 << 20},
-             {"G", 1 << 30},
-             {"GiB", 1 << 30}},
-            &value)) {
+  if (parse_number(text, &value, &unit) && value >= 0 && scale(unit, kSizes, &value)) {
     return Bytes{value};
   }
   return Status(CANARY_INVALID_ARGUMENT, "takes bytes: 4096, 128KiB, 1MiB");
@@ -260,13 +269,14 @@ Result<Nanos> parse_duration(std::string_view text) {
   if (text == "0") return Nanos{};  // the only one that needs no unit
   std::int64_t value = 0;
   std::string_view unit;
-  if (parse_number(text, &value, &unit) && value >= 0 &&
-      scale(unit, {{"ns", 1}, {"us", 1000}, {"ms", kMs}, {"s", kSec}, {"min", 60 * kSec}, {"h", 3600 * kSec}},
-            &value)) {
+  if (parse_number(text, &value, &unit) && value >= 0 && scale(unit, kTimes, &value)) {
     return Nanos{value};
   }
   return Status(CANARY_INVALID_ARGUMENT, "takes a time with its unit: 500us, 250ms, 10s, 10min");
 }
+
+std::string as_written(Bytes bytes) { return written(bytes.count, SettingKind::kBytes); }
+std::string as_written(Nanos time) { return written(time.count, SettingKind::kDuration); }
 
 Settings Settings::defaults() {
   Settings s;
@@ -285,6 +295,26 @@ Result<Settings> Settings::from_environment() {
     if (Status st = assign(&s, row, text); !st.ok()) return st;
   }
   return s;
+}
+
+Status Settings::check() const {
+  const auto contradict = [](const char* name, Nanos value, const char* other, Nanos other_value,
+                             const std::string& why) {
+    return Status(CANARY_INVALID_SETTING, std::string(name) + "=" + as_written(value) + " contradicts " + other + "=" +
+                                              as_written(other_value) + ": " + why);
+  };
+  // Control takes a peer for lost after as many.
+  if (const Nanos beats = heartbeat_interval * 3; silence_limit < beats) {
+    return contradict("CANARY_SILENCE_LIMIT", silence_limit, "CANARY_HEARTBEAT_INTERVAL", heartbeat_interval,
+                      "peers that live would be taken for dead between two heartbeats; it takes three of them, " +
+                          as_written(beats) + ", or more");
+  }
+  if (entry_limit < heartbeat_interval) {
+    return contradict("CANARY_ENTRY_LIMIT", entry_limit, "CANARY_HEARTBEAT_INTERVAL", heartbeat_interval,
+                      "heartbeats say which operations a rank has entered; it takes one of them, " +
+                          as_written(heartbeat_interval) + ", or more");
+  }
+  return {};
 }
 
 bool Settings::uses(std::string_view transport) const {

@@ -75,6 +75,8 @@ struct Settings {
   bool uses(std::string_view transport) const;
   // Sets one by name ("piece_bytes") or environment name from text.
   Status set(std::string_view name, std::string_view text);
+  // Whether the values go together; asked when all are known. The error names both settings and their values.
+  Status check() const;
   // The value of a setting that is no text: nanoseconds, bytes, a number, 0 or 1.
   Result<std::int64_t> number(std::string_view name) const;
   // The first setting whose value is another one in `other`.
@@ -89,5 +91,8 @@ struct Settings {
 // "128KiB", "1MiB", "4096" → bytes; "250ms", "10s", "100us", "10min" → Nanos.
 Result<Bytes> parse_bytes(std::string_view text);
 Result<Nanos> parse_duration(std::string_view text);
+// The other way round, exact and as short as it gets: "128KiB", "1500ms".
+std::string as_written(Bytes bytes);
+std::string as_written(Nanos time);
 
 }  // namespace canarynet

@@ -1,5 +1,6 @@
 #include "base/status.h"
 
+#include <cerrno>
 #include <cstring>
 
 namespace canarynet {
@@ -76,7 +77,10 @@ std::string Status::to_string() const {
 
 Status system_error(const std::string& what, int error_number) {
   char buffer[128];
-  return Status(CANARY_SYSTEM, what + ": " + strerror_r(error_number, buffer, sizeof buffer));
+  const char* remedy = error_number == EMFILE   ? ": raise ulimit -n"
+                       : error_number == ENFILE ? ": raise fs.file-max"
+                                                : "";
+  return Status(CANARY_SYSTEM, what + ": " + strerror_r(error_number, buffer, sizeof buffer) + remedy);
 }
 
 }  // namespace canarynet

@@ -1,7 +1,8 @@
 // base/units.h -- integer units that travel with their values.
 //
-// Nanos (monotonic instants and durations), Bytes and BytesPerSec are 64-bit signed integers behind distinct types, so that
-// a rate is never added to a time by accident. Products go through 128 bits and saturate. Nothing here allocates or throws.
+// Nanos (monotonic instants and durations), Bytes and BytesPerSec are 64-bit signed integers behind distinct types, so
+// that a rate is never added to a time by accident. Products go through 128 bits and saturate. Nothing here allocates
+// or throws.
 #pragma once
 
 #include <compare>
@@ -43,6 +44,13 @@ struct Bytes {
 constexpr Bytes operator+(Bytes a, Bytes b) { return {a.count + b.count}; }
 constexpr Bytes operator-(Bytes a, Bytes b) { return {a.count - b.count}; }
 
+// a * b / c without overflow on the way. Asked several times per piece, and 128 bits, in which division is slow, are
+// hardly ever needed.
+constexpr Int128 mul_div(std::int64_t a, std::int64_t b, std::int64_t c) {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? static_cast<Int128>(a) * b / c : product / c;
+}
+
 struct BytesPerSec {
   std::int64_t count = 0;
 
@@ -52,18 +60,18 @@ struct BytesPerSec {
   // Time to move `bytes` at this rate; Nanos::max() at rate 0.
   constexpr Nanos time_for(Bytes bytes) const {
     if (count <= 0) return Nanos::max();
-    const auto ns = static_cast<Int128>(bytes.count) * 1'000'000'000 / count;
+    const auto ns = mul_div(bytes.count, 1'000'000'000, count);
     return ns > Nanos::max().count ? Nanos::max() : Nanos{static_cast<std::int64_t>(ns)};
   }
   // Bytes moved in `t` at this rate.
   constexpr Bytes bytes_in(Nanos t) const {
-    const auto b = static_cast<Int128>(count) * t.count / 1'000'000'000;
+    const auto b = mul_div(count, t.count, 1'000'000'000);
     const auto limit = std::numeric_limits<std::int64_t>::max();
     return {b > limit ? limit : static_cast<std::int64_t>(b)};
   }
   // Rate of `bytes` moved in `t` (> 0).
   static constexpr BytesPerSec of(Bytes bytes, Nanos t) {
-    return {static_cast<std::int64_t>(static_cast<Int128>(bytes.count) * 1'000'000'000 / (t.count > 0 ? t.count : 1))};
+    return {static_cast<std::int64_t>(mul_div(bytes.count, 1'000'000'000, t.count > 0 ? t.count : 1))};
   }
 };
 

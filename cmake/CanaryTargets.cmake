@@ -37,8 +37,9 @@ function(canarynet_program name)
   canarynet_own_flags(${name})
 endfunction()
 
-# Flags of test code: as our own, but in sanitized builds not optimised (checks are compiled in either way, and it takes half the time)
-# and with the test framework's headers precompiled. Ordinary builds go without, so that no source forgets an include.
+# Flags of test code: as our own, but in sanitized builds not optimised (checks are compiled in either way, and it takes
+# half the time) and with the test framework's headers precompiled. Ordinary builds go without, so that no source
+# forgets an include.
 function(canarynet_test_flags target)
   canarynet_own_flags(${target})
   if(NOT CANARYNET_SANITIZE)
@@ -51,7 +52,8 @@ function(canarynet_test_flags target)
       file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/test_headers.cc CONTENT "int main() {}\n")
       add_executable(canarynet_test_headers ${PROJECT_BINARY_DIR}/test_headers.cc)
       target_link_libraries(canarynet_test_headers PRIVATE GTest::gtest)
-      target_precompile_headers(canarynet_test_headers PRIVATE <gtest/gtest.h> <algorithm> <chrono> <cstring> <functional>
+      target_precompile_headers(canarynet_test_headers PRIVATE <gtest/gtest.h> <algorithm> <chrono> <cstring>
+        <functional>
         <map> <memory> <string> <thread> <vector>)
       canarynet_own_flags(canarynet_test_headers)
       target_compile_options(canarynet_test_headers PRIVATE -O0)
@@ -67,9 +69,9 @@ function(canarynet_cold_sources)
   endif()
 endfunction()
 
-# canarynet_test(NAME SOURCES a_test.cc … [LIBS canarynet::base …] [LABELS net …] [TIMEOUT seconds] [SERIAL])
-# One binary, one ctest entry. Labels (docs/testing.md): "net" (namespaces, needs root, runs alone), "sim" (long simulations),
-# "threads" (also runs under TSan; the target threads_tests builds just these).
+# canarynet_test(NAME SOURCES a_test.cc … [LIBS canarynet::base …] [LABELS net …] [TIMEOUT seconds] [SERIAL]) One
+# binary, one ctest entry. Labels (docs/testing.md): "net" (namespaces, needs root, runs alone), "sim" (long
+# simulations), "threads" (also runs under TSan; the target threads_tests builds just these).
 function(canarynet_test name)
   if(NOT CANARYNET_TESTS)
     return()
@@ -96,9 +98,9 @@ function(canarynet_test name)
 endfunction()
 
 # canarynet_fuzzer(NAME SOURCES a_fuzz.cc … [LIBS canarynet::transport …])
-# a_fuzz.cc defines LLVMFuzzerTestOneInput; tests/corpus/NAME/ holds inputs worth keeping (small ones, crashes above all).
-# With CANARYNET_FUZZERS (clang) it is a libFuzzer binary, run for CANARYNET_FUZZ_SECONDS by ctest, target `fuzzers`; otherwise a
-# plain test that replays the corpus, so that no compiler and no sanitizer forgets an old crash.
+# a_fuzz.cc defines LLVMFuzzerTestOneInput; tests/corpus/NAME/ holds inputs worth keeping (small ones, crashes above
+# all). With CANARYNET_FUZZERS (clang) it is a libFuzzer binary, run for CANARYNET_FUZZ_SECONDS by ctest, target
+# `fuzzers`; otherwise a plain test that replays the corpus, so that no compiler and no sanitizer forgets an old crash.
 set(CANARYNET_FUZZ_SECONDS 20 CACHE STRING "how long ctest runs each fuzz target")
 function(canarynet_fuzzer name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})

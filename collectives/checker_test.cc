@@ -164,6 +164,11 @@ TEST(Checker, FindsTheWrongLeaf) {
   send.leaf_begin = 4;
   send.leaf_end = 5;
   expect_found(bench.check(), "covers no leaves");
+  Bench longer(PlannerId::kRing, Collective::kAllReduce, 4);
+  Step& receive = longer.step(1, longer.find(1, StepKind::kReceive));
+  ASSERT_LT(receive.leaf_end, 4u);
+  ++receive.leaf_end;
+  expect_found(longer.check(), "receives other leaves");
 }
 
 TEST(Checker, FindsAContributionAddedTwice) {

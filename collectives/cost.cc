@@ -186,7 +186,8 @@ class Walk {
     return found->second;
   }
 
-  // Which ports rank r uses towards a peer: its host's, under the number of the host's first rank, or its own behind all of those.
+  // Which ports rank r uses towards a peer: its host's, under the number of the host's first rank, or its own behind
+  // all of those.
   std::uint32_t port_of(std::uint32_t r, int peer) const {
     const std::uint32_t host = ranks_[r].host;
     return host == ranks_[static_cast<std::size_t>(peer)].host ? r + static_cast<std::uint32_t>(request_.ranks) : host;
@@ -415,8 +416,9 @@ Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, 
         return 2 * lg * alpha + bytes * (2 * beta / all + gamma);
       return none();
     case PlannerId::kHierarchical: {
-      // As many ranks on every host, whose NICs serve them all. Its parts overlap: α terms of one hide behind β terms of another, so this is
-      // exact for either and a bound for both; what the hosts do by themselves hides behind the exchange as well.
+      // As many ranks on every host, whose NICs serve them all. Its parts overlap: α terms of one hide behind β terms
+      // of another, so this is exact for either and a bound for both; what the hosts do by themselves hides behind the
+      // exchange as well.
       const double k = ranks_per_host(request);
       if (k == 0 || !all_reduce || post != 0 || gamma != 0 || model.local_beta != 0) return none();
       const double hosts = n / k, wire = (hosts - 1) / hosts * bytes;

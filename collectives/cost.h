@@ -1,12 +1,14 @@
-// collectives/cost.h -- how long a schedule takes by the α-β model: a walk over its steps, and the closed forms it must agree with.
+// collectives/cost.h -- how long a schedule takes by the α-β model: a walk over its steps, and the closed forms it must
+// agree with.
 //
-// Model: a message starts when its dependencies are done and its sender's port is free. It occupies the sender's port for bytes·β
-// (+ `post` before the next one may start), reaches the receiver α after its start, occupies the receiver's port for bytes·β, and for
-// bytes·γ more where it is added. Of messages that wait for a port the lowest piece goes first, then the one that has waited longest: first
-// come, first served would let the sums of a pipelined tree run ahead and hold its results back. A host has one port each way per
-// rail (request.host_of; unless told, every rank is a host); a step that names a rail uses that one, any other all of them together. A
-// message between ranks of one host uses no rail: it takes `local_alpha`, and each of the two ranks for bytes·local_beta. An ack costs
-// nothing: what would be overwritten is staged meanwhile.
+// Model: a message starts when its dependencies are done and its sender's port is free. It occupies the sender's port
+// for bytes·β (+ `post` before the next one may start), reaches the receiver α after its start, occupies the receiver's
+// port for bytes·β, and for bytes·γ more where it is added. Of messages that wait for a port the lowest piece goes
+// first, then the one that has waited longest: first come, first served would let the sums of a pipelined tree run
+// ahead and hold its results back. A host has one port each way per rail (request.host_of; unless told, every rank is a
+// host); a step that names a rail uses that one, any other all of them together. A message between ranks of one host
+// uses no rail: it takes `local_alpha`, and each of the two ranks for bytes·local_beta. An ack costs nothing: what
+// would be overwritten is staged meanwhile.
 // Units: seconds, bytes. Pure; allocates; off the data path. Source of the closed forms: docs/collectives.md.
 #pragma once
 
@@ -27,10 +29,12 @@ struct CostModel {
   std::uint64_t piece_bytes = 0;  // messages are pieces of this size, which pipeline; 0: a step's bytes are one message
 };
 
-// Seconds until the last rank is done. The request has passed the planner's check. Walks all ranks' plans: O(steps · log steps).
+// Seconds until the last rank is done. The request has passed the planner's check. Walks all ranks' plans: O(steps ·
+// log steps).
 double walk_cost(PlannerId id, const PlanRequest& request, int rails, const CostModel& model);
 
-// The closed form of the planner on a homogeneous network, or an error where there is none ("dbtree has no closed form for broadcast").
+// The closed form of the planner on a homogeneous network, or an error where there is none ("dbtree has no closed form
+// for broadcast").
 // Trees and halving: exact for powers of two only, and refused otherwise.
 Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, const CostModel& model);
 

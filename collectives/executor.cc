@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <new>
 
 #include "base/check.h"
 #include "kernels/crc32c.h"
@@ -10,19 +11,24 @@
 namespace canarynet {
 namespace {
 
-// Address space only: pages come with the first early arrival, usually never.
-std::byte* reserve(std::uint64_t bytes) {
-  if (bytes == 0) return nullptr;
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  CANARY_CHECK(p != MAP_FAILED, "out of address space for an operation's staging memory");
-  return static_cast<std::byte*>(p);
-}
-
 constexpr std::uint64_t pack(std::uint32_t step, std::uint32_t cell) { return std::uint64_t{step} << 32 | cell; }
 
 }  // namespace
 
-Executor::Executor(const Program& program) : program_(program) {
+// Pages come with the first early arrival, usually never.
+Executor::Reserved::Reserved(std::uint64_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) throw std::bad_alloc();
+  begin_ = static_cast<std::byte*>(p);
+}
+
+Executor::Reserved::~Reserved() {
+  if (begin_ != nullptr) munmap(begin_, bytes_);
+}
+
+Executor::Executor(const Program& program)
+    : program_(program), staging_(program.staging_bytes), scratch_(program.scratch_bytes) {
   pending_.resize(program.units);
   flags_.resize(program.units);
   input_crc_.resize(program.cell_offset.size() - 1);
@@ -42,19 +48,12 @@ Executor::Executor(const Program& program) : program_(program) {
     for (std::uint32_t c = s.cell_begin; c < s.cell_end; ++c) step_of_unit_[s.unit_begin + c - s.cell_begin] = i;
   }
   work_.reserve(program.units);
-  staging_ = reserve(program.staging_bytes);
-  scratch_ = reserve(program.scratch_bytes);
-}
-
-Executor::~Executor() {
-  if (staging_ != nullptr) munmap(staging_, program_.staging_bytes);
-  if (scratch_ != nullptr) munmap(scratch_, program_.scratch_bytes);
 }
 
 void Executor::bind(const void* input, void* output, DataType type, ReduceOp op) {
   base_[static_cast<std::size_t>(Buffer::kInput)] = static_cast<std::byte*>(const_cast<void*>(input));  // only read
   base_[static_cast<std::size_t>(Buffer::kOutput)] = static_cast<std::byte*>(output);
-  base_[static_cast<std::size_t>(Buffer::kScratch)] = scratch_;
+  base_[static_cast<std::size_t>(Buffer::kScratch)] = scratch_.begin();
   type_ = type;
   average_ = op == CANARY_AVG;
   reduce_ = reduce_kernel(type, average_ ? CANARY_SUM : op);
@@ -107,7 +106,7 @@ void Executor::sent(std::uint32_t unit) {
 }
 
 std::byte* Executor::staging_at(const ProgramStep& step, std::uint32_t cell) const {
-  return staging_ + step.staging + (program_.cell_offset[cell] - program_.cell_offset[step.cell_begin]);
+  return staging_.begin() + step.staging + (program_.cell_offset[cell] - program_.cell_offset[step.cell_begin]);
 }
 
 const ProgramStep* Executor::find(int source, std::uint16_t tag, std::uint32_t piece) const {

@@ -1,9 +1,11 @@
-// collectives/executor.h -- runs one operation of one rank: a Program over the caller's buffers. The only executor there is.
+// collectives/executor.h -- runs one operation of one rank: a Program over the caller's buffers. The only executor
+// there is.
 //
-// What: tells which cells may be sent (next_send), where an arriving piece goes (place_for), applies it in the schedule's fixed order
-// (arrived), and knows when everything is done: results written, sends acknowledged.
-// Memory: input and output are borrowed until complete(). Staging (early arrivals that must wait their turn) and scratch are the
-// executor's own, sized by the program and reused; every piece of an entered operation has its place, so no arrival order can block.
+// What: tells which cells may be sent (next_send), where an arriving piece goes (place_for), applies it in the
+// schedule's fixed order (arrived), and knows when everything is done: results written, sends acknowledged.
+// Memory: input and output are borrowed until complete(). Staging (early arrivals that must wait their turn) and
+// scratch are the executor's own, sized by the program and reused; every piece of an entered operation has its place,
+// so no arrival order can block.
 // Thread: the engine's owner. After bind() nothing allocates.
 #pragma once
 
@@ -21,8 +23,8 @@ namespace canarynet {
 
 class Executor {
  public:
+  // Throws std::bad_alloc.
   explicit Executor(const Program& program);
-  ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -42,7 +44,8 @@ class Executor {
   // The front of the slot's queue; pop_send() takes it.
   SendCell peek_send(std::uint32_t slot) const;
   void pop_send(std::uint32_t slot) { ++ready_head_[slot]; }
-  // CRC32C of its bytes: kept from their arrival or from the last send of this cell where nothing has written there since.
+  // CRC32C of its bytes: kept from their arrival or from the last send of this cell where nothing has written there
+  // since.
   std::uint32_t crc_of(const SendCell& send);
   // The unit's bytes were acknowledged (or copied): its source may be overwritten.
   void sent(std::uint32_t unit);
@@ -61,12 +64,14 @@ class Executor {
   };
   // kSpan marks the unit as landing: a second lane that brings it gets kSlot meanwhile.
   Place place_for(int source, std::uint16_t tag, std::uint32_t piece, std::uint32_t bytes);
-  // Whether the plan receives this piece, with this length. What did not come by place_for() is asked about before arrived().
+  // Whether the plan receives this piece, with this length. What did not come by place_for() is asked about before
+  // arrived().
   bool fits(int source, std::uint16_t tag, std::uint32_t piece, std::uint32_t bytes) const;
   // The landing of a unit will not finish.
   void landing_lost(int source, std::uint16_t tag, std::uint32_t piece);
-  // A whole and valid piece. False when it was a duplicate (nothing is done). `*other_landing` tells that another lane is still
-  // writing the same piece into its span and must be redirected. `crc`: the payload's, where the caller has it.
+  // A whole and valid piece. False when it was a duplicate (nothing is done). `*other_landing` tells that another lane
+  // is still writing the same piece into its span and must be redirected. `crc`: the payload's, where the caller has
+  // it.
   bool arrived(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload, bool* other_landing,
                std::optional<std::uint32_t> crc = {});
 
@@ -77,8 +82,8 @@ class Executor {
   };
   // Before the first take(): makes room for cells that wait.
   void expect_neighbours();
-  // A cell that lies at `payload`, sent as `sent_as`. True: applied. False: it is not its turn yet; it is applied from where it lies when
-  // the turn has come, which next_taken() tells. Its sender is not done with it before.
+  // A cell that lies at `payload`, sent as `sent_as`. True: applied. False: it is not its turn yet; it is applied from
+  // where it lies when the turn has come, which next_taken() tells. Its sender is not done with it before.
   bool take(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload, std::uint32_t bytes,
             Taken sent_as);
   bool has_taken() const { return !taken_.empty(); }
@@ -130,8 +135,21 @@ class Executor {
   std::vector<std::uint32_t> woken_;  // slots
   std::vector<std::uint8_t> woken_flag_;
   std::uint32_t remaining_ = 0;
-  std::byte* staging_ = nullptr;
-  std::byte* scratch_ = nullptr;
+  // Address space, whose pages come when they are used. Throws std::bad_alloc when there is none left.
+  class Reserved {
+   public:
+    explicit Reserved(std::uint64_t bytes);
+    Reserved(const Reserved&) = delete;
+    Reserved& operator=(const Reserved&) = delete;
+    ~Reserved();
+    std::byte* begin() const { return begin_; }
+
+   private:
+    std::byte* begin_ = nullptr;
+    std::uint64_t bytes_ = 0;
+  };
+  Reserved staging_;
+  Reserved scratch_;
 };
 
 }  // namespace canarynet

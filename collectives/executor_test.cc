@@ -51,7 +51,8 @@ class Ranks {
     }
   }
 
-  // Runs to the end in random order. `forged`: added to every CRC that is told with a piece, to see which are used again.
+  // Runs to the end in random order. `forged`: added to every CRC that is told with a piece, to see which are used
+  // again.
   void run(std::uint32_t forged = 0) {
     std::deque<Message> flying;
     for (int steps = 0; steps < 100'000; ++steps) {
@@ -78,7 +79,8 @@ class Ranks {
     FAIL() << "no end";
   }
 
-  // The same with all executors in one engine: cells are read from where they lie. Counts those that had to wait for their turn.
+  // The same with all executors in one engine: cells are read from where they lie. Counts those that had to wait for
+  // their turn.
   int run_as_neighbours() {
     int waited = 0;
     for (auto& e : executors_) e->expect_neighbours();
@@ -161,11 +163,28 @@ class Ranks {
         e.landing_lost(m.from, m.cell.step->tag, piece);
         return deliver(m, crc);
       }
+      if (random_.below(8) == 0) return overtake(m, crc, place.data);
       std::memcpy(place.data, m.bytes.data(), m.bytes.size());
       payload = place.data;
     }
     bool other_landing = false;
     EXPECT_TRUE(e.arrived(m.from, m.cell.step->tag, piece, payload, &other_landing, crc));
+    EXPECT_FALSE(other_landing);
+    if (random_.below(8) == 0) {  // from another lane, which had asked for a place before it was there
+      EXPECT_FALSE(e.arrived(m.from, m.cell.step->tag, piece, m.bytes.data(), &other_landing, crc)) << "added twice";
+    }
+  }
+
+  // Another lane brings the piece whole while the first is still writing it to `landing`.
+  void overtake(const Message& m, std::uint32_t crc, const std::byte* landing) {
+    Executor& e = *executors_[m.to];
+    const std::uint16_t tag = m.cell.step->tag;
+    const std::uint32_t piece = m.cell.cell - m.cell.step->cell_begin;
+    EXPECT_EQ(e.place_for(m.from, tag, piece, m.cell.bytes).kind, Executor::PlaceKind::kSlot);
+    bool other_landing = false;
+    EXPECT_TRUE(e.arrived(m.from, tag, piece, m.bytes.data(), &other_landing, crc));
+    EXPECT_TRUE(other_landing) << "the first lane has to be turned away";
+    EXPECT_FALSE(e.arrived(m.from, tag, piece, landing, &other_landing, crc)) << "it was there already";
     EXPECT_FALSE(other_landing);
   }
 
@@ -218,8 +237,8 @@ TEST(Executor, NeighboursCellsAreAddedFromWhereTheyLieInTheFixedOrder) {
   EXPECT_GT(waited, 100) << "no cell had to wait: the order was not put to the test";
 }
 
-// A ring hands every block on n - 2 times: those pieces go out with the CRC they came with, so the sums travel with the data and are
-// not computed again.
+// A ring hands every block on n - 2 times: those pieces go out with the CRC they came with, so the sums travel with the
+// data and are not computed again.
 TEST(Executor, ForwardedPiecesKeepTheCrcTheyCameWith) {
   Ranks gather(PlannerId::kRing, Collective::kAllGather, 4, CANARY_SUM, 1);
   gather.run(1);

@@ -1,7 +1,7 @@
 // collectives/layout.h -- where the leaves of a schedule lie in one rank's buffers.
 //
-// Leaves have the same numbers on all ranks, their places differ: a buffer that holds only the own block begins with it. Elements.
-// Pure; made once per program, off the data path.
+// Leaves have the same numbers on all ranks, their places differ: a buffer that holds only the own block begins with
+// it. Elements. Pure; made once per program, off the data path.
 #pragma once
 
 #include <cstdint>

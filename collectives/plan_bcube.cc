@@ -156,8 +156,8 @@ class BCube {
     build_.copy({first, first + static_cast<std::uint32_t>(cube_.levels)}, Buffer::kInput, Buffer::kOutput, false);
   }
 
-  // From the root along the levels: step by step those that have a segment send each mate of the level its share. `place`: where a run
-  // is held.
+  // From the root along the levels: step by step those that have a segment send each mate of the level its share.
+  // `place`: where a run is held.
   template <typename Place>
   void deal(int root, Place place) {
     for (int j = 0; j < cube_.levels; ++j) {
@@ -313,8 +313,9 @@ class BCube {
   std::vector<int> segment_blocks_, next_blocks_;
 };
 
-// All-to-all: a block takes a hop at each level at which its source's and its target's digit differ. Which level comes first depends on the
-// difference alone, so all ranks do the same at any time, and each rail of each rank carries (1-1/r)M in all.
+// All-to-all: a block takes a hop at each level at which its source's and its target's digit differ. Which level comes
+// first depends on the difference alone, so all ranks do the same at any time, and each rail of each rank carries
+// (1-1/r)M in all.
 class Exchange {
  public:
   Exchange(const PlanRequest& request, int rank, Plan* out)
@@ -359,7 +360,8 @@ class Exchange {
     bool ends;     // at its target, or begins at its source
   };
 
-  // The hops into and out of this rank of the blocks whose target's digits are their source's plus those of `difference`.
+  // The hops into and out of this rank of the blocks whose target's digits are their source's plus those of
+  // `difference`.
   void find_hops(int difference) {
     int digits = 0;
     for (int l = 0; l < cube_.levels; ++l) digits += cube_.digit(difference, l);

@@ -4,8 +4,8 @@
 // distance p/2, p/4, … 1.
 //
 // In blocks (reduce-scatter, all-gather) core rank i stands for its own block and for that of p+i, so a segment of core
-// ranks [lo, hi) is up to two runs of leaves. Reduce: halving, then a binomial gather of the segments. No broadcast: mesh and bcube do
-// that with as few bytes; no gather or scatter: the tree's are the same.
+// ranks [lo, hi) is up to two runs of leaves. Reduce: halving, then a binomial gather of the segments. No broadcast:
+// mesh and bcube do that with as few bytes; no gather or scatter: the tree's are the same.
 #include <algorithm>
 #include <bit>
 

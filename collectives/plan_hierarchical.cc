@@ -1,16 +1,18 @@
-// Hierarchical: the ranks of one host reduce among themselves first, one exchange crosses the network per host, then the hosts' ranks hand
-// the result to each other. A host sends and receives 2(H-1)/H of the buffer in an all-reduce, however many ranks it has.
+// Hierarchical: the ranks of one host reduce among themselves first, one exchange crosses the network per host, then
+// the hosts' ranks hand the result to each other. A host sends and receives 2(H-1)/H of the buffer in an all-reduce,
+// however many ranks it has.
 //
-// Every leaf has a *home* host, where its reduction ends and its result starts, and on each host a *carrier*, the one rank that speaks
-// for the host in what concerns that leaf: it adds its neighbours' contributions, exchanges with the leaf's other carriers, and hands the
-// result out. All-reduce: the space is cut in as many parts as the largest host has ranks; the ranks of a host carry a run of parts each
-// (hosts with fewer ranks: several), and each part has a leaf per home. Reduce-scatter and all-gather: a rank's block lives at its host
-// and is carried by the rank itself there, elsewhere by the rank at the same position (mod the host's ranks). All of it is cells: a
-// cell crosses the network while its neighbours are still being added.
+// Every leaf has a *home* host, where its reduction ends and its result starts, and on each host a *carrier*, the one
+// rank that speaks for the host in what concerns that leaf: it adds its neighbours' contributions, exchanges with the
+// leaf's other carriers, and hands the result out. All-reduce: the space is cut in as many parts as the largest host
+// has ranks; the ranks of a host carry a run of parts each (hosts with fewer ranks: several), and each part has a leaf
+// per home. Reduce-scatter and all-gather: a rank's block lives at its host and is carried by the rank itself there,
+// elsewhere by the rank at the same position (mod the host's ranks). All of it is cells: a cell crosses the network
+// while its neighbours are still being added.
 //
 // Between hosts the carriers form a ring; messages too small to pipeline around it go straight to the home and back.
-// Order of sums: at each host own, then the neighbours upward (mod k); among hosts home + 1, home + 2, … (mod H), home last on the ring
-// and first otherwise.
+// Order of sums: at each host own, then the neighbours upward (mod k); among hosts home + 1, home + 2, … (mod H), home
+// last on the ring and first otherwise.
 #include <algorithm>
 
 #include "collectives/plan_builder.h"
@@ -230,7 +232,8 @@ class Hierarchical {
     }
   }
 
-  // `own`: where the home's carrier has the result of a leaf; all others get it in `result`. `first_round`: of the exchange between hosts.
+  // `own`: where the home's carrier has the result of a leaf; all others get it in `result`. `first_round`: of the
+  // exchange between hosts.
   void gather(Buffer own, Buffer result, int first_round) {
     const auto source = [&](int leaf) { return hosts_.home_of(leaf) == host_ ? own : result; };
     if (hosts_.direct()) {

@@ -1,6 +1,6 @@
 // Mesh (Canary, fig. 14): piece k of every rank goes straight to rank k, which reduces; rank k sends the result to all.
-// The owner r reduces own, then r+1, r+2, … (mod n); rank q therefore sends to q-1 first, then q-2, …: in each round every
-// rank has one partner to send to and one to hear from, and what an owner must add first is what was sent first.
+// The owner r reduces own, then r+1, r+2, … (mod n); rank q therefore sends to q-1 first, then q-2, …: in each round
+// every rank has one partner to send to and one to hear from, and what an owner must add first is what was sent first.
 #include "collectives/plan_builder.h"
 
 namespace canarynet {
@@ -94,7 +94,8 @@ class Mesh {
     }
   }
 
-  // Owners add as in all-reduce and send their sums to the root, which so receives 2(1-1/n)M where a star would bring it (n-1)M.
+  // Owners add as in all-reduce and send their sums to the root, which so receives 2(1-1/n)M where a star would bring
+  // it (n-1)M.
   void reduce(int root) {
     const Buffer sums = rank_ == root ? Buffer::kOutput : Buffer::kScratch;
     reduce_scatter(sums);
@@ -139,8 +140,8 @@ class Mesh {
   PlanBuilder build_;
 };
 
-// Every block straight to its target; in each round every rank has one to send to and one to hear from. Nothing is read that is written,
-// so there is nothing to wait for. The leaves are those of all pairs: no table of them is made.
+// Every block straight to its target; in each round every rank has one to send to and one to hear from. Nothing is read
+// that is written, so there is nothing to wait for. The leaves are those of all pairs: no table of them is made.
 void plan_pairs(int n, int rank, Plan* out) {
   const auto message = [&](StepKind kind, int source, int target, int round) {
     Step step{.kind = kind, .src = Buffer::kInput, .dst = Buffer::kOutput};

@@ -1,6 +1,7 @@
-// Parameter server: the star that the others are measured against. Ranks 0 … servers-1 own a part each; everybody sends them its
-// contributions and gets the sums back. One server carries 2(n-1)M through its NICs; with as many servers as ranks it is the mesh.
-// A server adds its own contribution, then those of the ranks after it (mod n): the order is fixed.
+// Parameter server: the star that the others are measured against. Ranks 0 … servers-1 own a part each; everybody sends
+// them its contributions and gets the sums back. One server carries 2(n-1)M through its NICs; with as many servers as
+// ranks it is the mesh. A server adds its own contribution, then those of the ranks after it (mod n): the order is
+// fixed.
 #include <algorithm>
 
 #include "collectives/plan_builder.h"

@@ -3,8 +3,9 @@
 // the order is fixed. All-gather carries it on from s. Pieces of a segment travel independently: hop k of one overlaps
 // hop k+1 of another. Operations with a root use it as a chain that begins or ends there.
 //
-// ring_per_rail: as many rings as rails that all neighbours share, each with an equal part and a rail of its own. For rails that are
-// disjoint networks of like speed; elsewhere one ring whose pieces the channel stripes by measured rate does better.
+// ring_per_rail: as many rings as rails that all neighbours share, each with an equal part and a rail of its own. For
+// rails that are disjoint networks of like speed; elsewhere one ring whose pieces the channel stripes by measured rate
+// does better.
 #include <algorithm>
 #include <bit>
 
@@ -15,8 +16,8 @@ namespace {
 
 bool defines(Collective collective, int) { return !is_pairwise(collective); }
 
-// A chain does not use the edge that closes the ring: from its end (the root of a reduce or gather, rank n-1 of a barrier) to its begin
-// (the root of a broadcast or scatter).
+// A chain does not use the edge that closes the ring: from its end (the root of a reduce or gather, rank n-1 of a
+// barrier) to its begin (the root of a broadcast or scatter).
 bool uses_edge_from(const PlanRequest& request, int a) {
   if (request.ranks == 1) return false;
   switch (request.collective) {

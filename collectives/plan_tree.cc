@@ -1,7 +1,8 @@
-// Binomial tree, for small operations: lg n message times up and lg n down. Double binary tree, for large ones: every rank is a leaf of one
-// tree and an inner node of the other (but one rank where n is odd), each tree carries half of the buffer, and cells pipeline through
-// both, so that a NIC sends and receives M bytes each way whatever n is (Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth
-// broadcast, reduction and scan", 2009). Gather and scatter: the binomial tree from the root, each edge with the blocks of the subtree below.
+// Binomial tree, for small operations: lg n message times up and lg n down. Double binary tree, for large ones: every
+// rank is a leaf of one tree and an inner node of the other (but one rank where n is odd), each tree carries half of
+// the buffer, and cells pipeline through both, so that a NIC sends and receives M bytes each way whatever n is
+// (Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009). Gather and
+// scatter: the binomial tree from the root, each edge with the blocks of the subtree below.
 //
 // Children are added in the order in which they can be ready, own contribution first: the order is fixed.
 #include <algorithm>
@@ -11,7 +12,7 @@
 namespace canarynet {
 namespace {
 
-// --- shapes -------------------------------------------------------------------------------------------------------------
+// --- shapes ----------------------------------------------------------------------------------------------------------
 
 // Positions 0 … n-1; the root has parent -1.
 using Parents = std::vector<int>;
@@ -178,7 +179,7 @@ class Walk {
   const int n_, first_, me_;
 };
 
-// --- binomial -----------------------------------------------------------------------------------------------------------
+// --- binomial --------------------------------------------------------------------------------------------------------
 
 bool tree_defines(Collective collective, int) {
   return has_root(collective) || collective == Collective::kAllReduce || collective == Collective::kBarrier;
@@ -238,7 +239,7 @@ void plan_tree(const PlanRequest& request, int rank, Plan* out) {
   }
 }
 
-// --- double binary tree -------------------------------------------------------------------------------------------------
+// --- double binary tree ----------------------------------------------------------------------------------------------
 
 bool double_tree_defines(Collective collective, int) {
   return collective == Collective::kAllReduce || collective == Collective::kBroadcast ||

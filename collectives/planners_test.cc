@@ -56,7 +56,8 @@ void prove(PlannerId id, const PlanRequest& request) {
   }
 }
 
-// CANARY_TEST_QUICK: the proof costs the square of n, and the sanitizers see the same code at 20. The release build goes to 64.
+// CANARY_TEST_QUICK: the proof costs the square of n, and the sanitizers see the same code at 20. The release build
+// goes to 64.
 bool left_out(int n) { return std::getenv("CANARY_TEST_QUICK") != nullptr && n > 20 && n != 32 && n != 33; }
 
 TEST(Planners, FlatPlansAreProvenForUpTo64Ranks) {
@@ -101,7 +102,8 @@ TEST(Planners, BCubePlansAreProvenOnPureBCubeWiringForUpTo64Ranks) {
   }
 }
 
-// [rank]: its host, for hosts with so many ranks each; `dealt`: rank 0 on host 0, rank 1 on host 1, … instead of host by host.
+// [rank]: its host, for hosts with so many ranks each; `dealt`: rank 0 on host 0, rank 1 on host 1, … instead of host
+// by host.
 std::vector<int> hosts_with(const std::vector<int>& ranks, bool dealt = false) {
   std::vector<int> host_of;
   const int most = *std::max_element(ranks.begin(), ranks.end());

@@ -1,9 +1,11 @@
-// collectives/program.h -- one rank's plan compiled onto the piece grid: what the executor runs. Immutable; cached by its group.
+// collectives/program.h -- one rank's plan compiled onto the piece grid: what the executor runs. Immutable; cached by
+// its group.
 //
-// Cells: every leaf that the rank's steps cover is cut in cells of piece_bytes (the last one shorter). Cell c takes the bytes
-// [cell_offset[c], cell_offset[c+1]) of the covered leaves laid end to end, which is its place in scratch; its places in the caller's
-// buffers are in place[]. A step covers cells [cell_begin, cell_end); piece number on the wire =
-// cell - cell_begin. "Unit" = one (step, cell); units of all steps are numbered flat, so per-operation state is plain arrays.
+// Cells: every leaf that the rank's steps cover is cut in cells of piece_bytes (the last one shorter). Cell c takes the
+// bytes [cell_offset[c], cell_offset[c+1]) of the covered leaves laid end to end, which is its place in scratch; its
+// places in the caller's buffers are in place[]. A step covers cells [cell_begin, cell_end); piece number on the wire =
+// cell - cell_begin. "Unit" = one (step, cell); units of all steps are numbered flat, so per-operation state is plain
+// arrays.
 #pragma once
 
 #include <array>
@@ -65,7 +67,8 @@ struct Program {
   std::uint32_t cell_bytes(std::uint32_t cell) const {
     return static_cast<std::uint32_t>(cell_offset[cell + 1] - cell_offset[cell]);
   }
-  // What passes between two ranks is known to them alone: done only once each peer's arguments have been compared with the own ones.
+  // What passes between two ranks is known to them alone: done only once each peer's arguments have been compared with
+  // the own ones.
   bool waits_for_signatures() const { return collective == Collective::kAllToAllV; }
   // The step that receives (source, tag); nullptr when the plan has none.
   const ProgramStep* receive_step(int source, std::uint16_t tag) const;

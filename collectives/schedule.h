@@ -1,31 +1,39 @@
-// collectives/schedule.h -- a collective as data: per rank a list of steps, made by a pure planner, run by the one executor.
+// collectives/schedule.h -- a collective as data: per rank a list of steps, made by a pure planner, run by the one
+// executor.
 //
-// Coordinates. Every schedule lives in one space of elements [0, total): total = count for all-reduce, reduce, broadcast and barrier;
-// ranks * count for reduce-scatter, all-gather, gather and scatter (rank i's block is [i*count, (i+1)*count)). The space is cut in
-// *leaves*: ranges that no step ever splits; a step covers a run of whole leaves. Where a leaf lies in a rank's buffers is said by
-// collectives/layout.h; a rank has memory only for the leaves that its own steps cover. Each leaf is cut in *cells* (the pieces) of at most
-// piece_bytes when the plan is compiled, so dependencies between pieces are one to one: cell c of a step waits for cell c of
-// the steps it depends on (where both cover c).
+// Coordinates. Every schedule lives in one space of elements [0, total): total = count for all-reduce, reduce,
+// broadcast and barrier; ranks * count for reduce-scatter, all-gather, gather and scatter (rank i's block is [i*count,
+// (i+1)*count)). The space is cut in *leaves*: ranges that no step ever splits; a step covers a run of whole leaves.
+// Where a leaf lies in a rank's buffers is said by collectives/layout.h; a rank has memory only for the leaves that its
+// own steps cover. Each leaf is cut in *cells* (the pieces) of at most piece_bytes when the plan is compiled, so
+// dependencies between pieces are one to one: cell c of a step waits for cell c of the steps it depends on (where both
+// cover c).
 //
-// Buffers. kInput is the caller's, never written. kOutput is the caller's result. kScratch is the operation's own. For the
-// in-place call kInput and kOutput are the same memory: a schedule must be right for both.
+// Buffers. kInput is the caller's, never written. kOutput is the caller's result. kScratch is the operation's own. For
+// the in-place call kInput and kOutput are the same memory: a schedule must be right for both.
 //   all-reduce, broadcast  input and output cover the whole space (broadcast: input is read at the root only)
-//   reduce-scatter         input covers the space, output only the own block; partial sums of other blocks live in scratch
+//   reduce-scatter         input covers the space, output only the own block; partial sums of other blocks live in
+//                          scratch
 //   all-gather             input covers only the own block, output the whole space
-//   reduce                 as all-reduce, but the output is written at the root only: partial sums elsewhere live in scratch
-//   gather                 as all-gather, but the output is written at the root only: what others pass on lives in scratch
+//   reduce                 as all-reduce, but the output is written at the root only: partial sums elsewhere live in
+//                          scratch
+//   gather                 as all-gather, but the output is written at the root only: what others pass on lives in
+//                          scratch
 //   scatter                input covers the space and is read at the root only, output covers only the own block
-//   all-gather-v           as all-gather, but each rank's block has a length of its own; the blocks lie one behind the other
-//   all-to-all             rank i's block for rank j is the leaf i * ranks + j, at [leaf * count, (leaf + 1) * count) of a space of
-//                          ranks^2 blocks. A rank's input covers its row of them, its output its column, which lies in its memory as
-//                          one piece; what passes through a rank lives in scratch. Not in place: block j of the input and block j
-//                          of the output are two leaves
-//   all-to-all-v           the same leaves; lengths and places of a row and a column are known to their rank alone, so there is
-//                          no common space, and only plans in which every block goes straight from its source to its target
+//   all-gather-v           as all-gather, but each rank's block has a length of its own; the blocks lie one behind the
+//                          other
+//   all-to-all             rank i's block for rank j is the leaf i * ranks + j, at [leaf * count, (leaf + 1) * count)
+//                          of a space of ranks^2 blocks. A rank's input covers its row of them, its output its column,
+//                          which lies in its memory as one piece; what passes through a rank lives in scratch. Not in
+//                          place: block j of the input and block j of the output are two leaves
+//   all-to-all-v           the same leaves; lengths and places of a row and a column are known to their rank alone, so
+//                          there is no common space, and only plans in which every block goes straight from its source
+//                          to its target
 //   barrier                total = 1 element of u8 in scratch (input and output are scratch too)
 //
-// What a Plan promises (collectives/checker.h proves it): exactly-once contributions, no read before the write, no two writes
-// of one range unordered, no overwrite of a range whose sends are not acked, no deadlock under any order of arrival.
+// What a Plan promises (collectives/checker.h proves it): exactly-once contributions, no read before the write, no two
+// writes of one range unordered, no overwrite of a range whose sends are not acked, no deadlock under any order of
+// arrival.
 #pragma once
 
 #include <cstdint>
@@ -100,8 +108,9 @@ struct PlanRequest {
   int ranks = 1;
   std::uint64_t count = 0;  // as the caller counts: elements per rank's block where there are blocks
   std::uint32_t element_bytes = 4;
-  // all-gather-v: elements of each rank's block. all-to-all-v, of one rank: elements for each rank, where they begin in its input,
-  // elements from each rank, where they begin in its output (4 * ranks numbers). Empty: `count` in every block. Borrowed.
+  // all-gather-v: elements of each rank's block. all-to-all-v, of one rank: elements for each rank, where they begin in
+  // its input, elements from each rank, where they begin in its output (4 * ranks numbers). Empty: `count` in every
+  // block. Borrowed.
   std::span<const std::uint64_t> counts = {};
   int root = 0;                         // broadcast, reduce, gather, scatter
   const Reachability* reach = nullptr;  // of the group; never null
@@ -141,9 +150,10 @@ struct Schedule {
   std::vector<std::uint64_t> leaves;  // ascending, first 0, last total()
 };
 
-// A planner: one file each (plan_ring.cc …). `leaves` and `plan` must come out the same for equal requests, on every machine.
-// Errors: CANARY_UNREACHABLE naming the ranks that cannot meet; CANARY_INVALID_ARGUMENT when the planner does not define the
-// collective ("halving_doubling does not define broadcast") or the shape.
+// A planner: one file each (plan_ring.cc …). `leaves` and `plan` must come out the same for equal requests, on every
+// machine.
+// Errors: CANARY_UNREACHABLE naming the ranks that cannot meet; CANARY_INVALID_ARGUMENT when the planner does not
+// define the collective ("halving_doubling does not define broadcast") or the shape.
 struct Planner {
   PlannerId id;
   const char* sentence;  // one line for help and docs

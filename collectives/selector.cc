@@ -27,8 +27,8 @@ bool everybody_meets(const Reachability& reach) {
   return true;
 }
 
-// `best` first, then the others: which of them can run at all is check()'s to say. The star and the ring for disjoint rails come last:
-// nobody who knows no better should get them.
+// `best` first, then the others: which of them can run at all is check()'s to say. The star and the ring for disjoint
+// rails come last: nobody who knows no better should get them.
 Order order(std::initializer_list<PlannerId> best) {
   using enum PlannerId;
   Order all{};
@@ -53,8 +53,8 @@ bool all_local(const Reachability& reach) {
   return reach.ranks() > 1;
 }
 
-// Several hosts, one of them with several ranks, and ranks of one host meet without a NIC: only then do a hierarchical plan's first and
-// last leg cost the network nothing.
+// Several hosts, one of them with several ranks, and ranks of one host meet without a NIC: only then do a hierarchical
+// plan's first and last leg cost the network nothing.
 bool hosts_share_memory(const PlanRequest& request) {
   if (request.host_of.size() != static_cast<std::size_t>(request.ranks)) return false;
   bool several_hosts = false, neighbours = false;
@@ -84,7 +84,8 @@ Order flat_preference(const PlanRequest& request) {
     return small ? order({kHalvingDoubling, kBCube, kTree, kMesh}) : order({kBCube, kRing, kHalvingDoubling, kMesh});
   }
   if (all_local(*request.reach)) return order({kMesh});
-  // The bytes go into or out of the root's NICs once in any case: straight, or by a tree where posting n - 1 small messages takes longer.
+  // The bytes go into or out of the root's NICs once in any case: straight, or by a tree where posting n - 1 small
+  // messages takes longer.
   if (request.collective == Collective::kGather || request.collective == Collective::kScatter)
     return small && request.ranks > kMeshRanksMax ? order({kTree, kMesh}) : order({kMesh, kTree});
   // Flat wiring. All planners but bcube stripe each flow over the NICs by measured rate, so NICs of unequal speed add

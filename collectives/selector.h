@@ -13,8 +13,9 @@ struct SelectorOptions {
   PlannerId planner = PlannerId::kRing;
 };
 
-// The planner for `request`. With a forced planner that does not define the collective: the static choice among the others
-// (a forced planner that defines it but whose ranks can't meet is an error, as it is when no planner can run at all; it names ranks).
+// The planner for `request`. With a forced planner that does not define the collective: the static choice among the
+// others (a forced planner that defines it but whose ranks can't meet is an error, as it is when no planner can run at
+// all; it names ranks).
 Result<PlannerId> select_planner(const PlanRequest& request, const SelectorOptions& options);
 
 }  // namespace canarynet

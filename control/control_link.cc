@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "transport/strangers.h"
 
 namespace canarynet::control {
 
@@ -50,7 +51,7 @@ void ControlLink::send(Bytestring message) {
 }
 
 void ControlLink::push() {
-  if (lane_ == nullptr || !lane_->up()) return;
+  if (lane_ == nullptr) return;
   // Handed over means copied: nobody reads these bytes again.
   if (!borrowed_.empty() && lane_->queued_bytes() == 0) borrowed_.clear();
   while (!waiting_.empty()) {
@@ -68,7 +69,8 @@ void ControlLink::on_up(Lane&) {
 
 Landing ControlLink::landing_for(Lane&, const wire::Header& header) {
   const bool wanted =
-      owner_ != nullptr && !broken_ && (header.kind == wire::Kind::kControl || header.kind == wire::Kind::kHello);
+      owner_ != nullptr && !broken_ &&
+      (header.kind == wire::Kind::kControl || header.kind == wire::Kind::kHello || header.kind == wire::Kind::kAbort);
   return {wanted ? Landing::Kind::kSlot : Landing::Kind::kDiscard, nullptr, 0};
 }
 
@@ -77,6 +79,10 @@ void ControlLink::on_frame(Lane&, const wire::Header& header, const Arrival& arr
   heard = true;
   if (arrival.discarded) return;
   if (!arrival.intact) return break_off(Status(CANARY_SYSTEM, "a control message came damaged"));
+  if (header.kind == wire::Kind::kAbort) {
+    refusal_ = refusal_text(arrival.payload);
+    return;
+  }
   if (header.kind == wire::Kind::kHello) {
     wire::HelloPayload hello;
     if (arrival.payload.size() != sizeof hello) return break_off(Status(CANARY_SYSTEM, "a hello of the wrong size"));
@@ -94,7 +100,8 @@ void ControlLink::on_down(Lane&, const Status& reason, bool hangup) {
   if (owner_ == nullptr) return;
   LinkOwner* owner = owner_;
   owner_ = nullptr;
-  owner->on_link_down(*this, reason, hangup);
+  const Status why = refusal_.empty() ? reason : Status(CANARY_LIMIT, description() + ": turned away: " + refusal_);
+  owner->on_link_down(*this, why, hangup);
 }
 
 void ControlLink::break_off(const Status& reason) {

@@ -1,10 +1,13 @@
 // control/control_link.h -- one control lane with what waits to be sent on it.
 //
-// What: sends control messages whole and in order, whatever the lane's queue takes at a time; hands decoded ones to its owner.
-// Memory: a message too large for the lane to copy is kept here until the lane has handed it over. Shared between links when it goes to
-// many. Thread: the engine's owner.
-// Failures: on_link_down, once, from within the factory's poll(). A message that does not decode or is not intact makes the link `broken`:
-// it is not read any further and not closed either, since its end would look like a death; its owner goes on without it.
+// What: sends control messages whole and in order, whatever the lane's queue takes at a time; hands decoded ones to its
+// owner.
+// Memory: a message too large for the lane to copy is kept here until the lane has handed it over. Shared between links
+// when it goes to many. Thread: the engine's owner.
+// Failures: on_link_down, once, from within the factory's poll(). A message that does not decode or is not intact makes
+// the link `broken`: it is not read any further and not closed either, since its end would look like a death; its owner
+// says so (Retract) and goes on without it. So with a deaf lane (transport/lane.h), which is on_link_down without a
+// hang-up.
 #pragma once
 
 #include <deque>
@@ -51,6 +54,7 @@ class ControlLink final : public LaneSink {
 
   bool up() const { return lane_ != nullptr && lane_->up(); }
   bool idle() const { return waiting_.empty(); }
+  Address remote() const { return lane_ ? lane_->remote() : Address{}; }
   std::string description() const { return lane_ ? lane_->description() : "no lane"; }
   const Address& address() const { return address_; }  // dialled
 
@@ -58,6 +62,7 @@ class ControlLink final : public LaneSink {
   int entry = -1;             // the owner's
   std::uint32_t attempt = 0;  // the owner's
   std::uint64_t token = 0;    // the owner's
+  bool retracted = false;     // the owner's: the other end has given it up
 
   void on_up(Lane& lane) override;
   Landing landing_for(Lane& lane, const wire::Header& header) override;
@@ -79,6 +84,7 @@ class ControlLink final : public LaneSink {
   std::deque<Waiting> waiting_;      // not yet taken by the lane
   std::deque<Bytestring> borrowed_;  // taken, not surely handed over
   bool broken_ = false;
+  std::string refusal_;         // what the other end said instead of a hello
   std::unique_ptr<Lane> lane_;  // ends before the bytes it may have borrowed
 };
 

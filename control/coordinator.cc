@@ -2,16 +2,18 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/log.h"
-#include "base/random.h"
 #include "control/text.h"
+#include "transport/strangers.h"
 
 namespace canarynet::control {
 
 namespace {
 
-constexpr std::size_t kNewcomersMax = 8192;
-constexpr Nanos kNewcomerLimit = 10_s;
+constexpr Nanos kNewcomerLimit = 10_s;    // a member says who it is in one breath with its hello
+constexpr std::size_t kRefusedKept = 16;  // reasons of those that were turned away, for the job's own failure
+constexpr std::size_t kRefusedTold = 4;   // of them, in its text
 
 std::string version_text(const wire::HelloPayload& hello) {
   return std::to_string(hello.version_min) + ".." + std::to_string(hello.version_max);
@@ -37,7 +39,10 @@ Coordinator::Coordinator(MembershipOptions options, LaneFactory& factory, Member
     : options_(std::move(options)),
       factory_(factory),
       listener_(listener),
-      desk_(options_.world_size, options_.entry_limit) {}
+      attention_(options_.heartbeat_interval),
+      desk_(options_.world_size, options_.entry_limit),
+      missing_(options_.heartbeat_interval / 2),
+      entries_(options_.heartbeat_interval * 3) {}
 
 Status Coordinator::start(Nanos now) {
   now_ = now;
@@ -74,25 +79,67 @@ Nanos Coordinator::grace() const { return std::max(options_.heartbeat_interval *
 
 Message Coordinator::to_message(const Status& why) { return to_refuse(why); }
 
-// --- joining ------------------------------------------------------------------------------------------------------------
+// --- joining ---------------------------------------------------------------------------------------------------------
 
 void Coordinator::adopt(std::unique_ptr<Lane> lane, const wire::Header&, const wire::HelloPayload& hello) {
   auto link = std::make_unique<ControlLink>(*this, now_);
   link->adopt(std::move(lane));
-  if (newcomers_.size() >= kNewcomersMax || leaving_) return bury(std::move(link));
+  if (leaving_) return bury(std::move(link));
   link->send_hello(
       {.engine = 0, .target = hello.engine, .rail = 0xffff, .peer_rail = 0xffff, .purpose = wire::kHelloControl});
   ControlLink& l = *link;
   l.token = hello.job;
+  while (newcomers_.size() >= options_.strangers_max) {
+    const std::size_t i = one_to_drop(newcomers_, [](const Newcomer& n) { return n.link->remote(); });
+    bury(std::move(newcomers_[i].link));
+    newcomers_.erase(newcomers_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
   newcomers_.push_back({std::move(link), now_});
   if (hello.version_min <= wire::kVersion && wire::kVersion <= hello.version_max) return;
-  const Status why = failure(CANARY_VERSION, "a rank (" + l.description() + ") speaks protocol version " +
-                                                 version_text(hello) + ", rank 0 " + std::to_string(wire::kVersion));
-  if (phase_ == Phase::kGathering) {
-    fail(why);  // the job can't become complete without it
+  turn_away(l, {},
+            failure(CANARY_VERSION, "a rank (" + l.description() + ") speaks protocol version " + version_text(hello) +
+                                        ", rank 0 " + std::to_string(wire::kVersion)));
+}
+
+// Whoever shows the unique id is a member of this job, and without it the job can't form: it fails, for all to hear. By
+// address anybody may come: that one alone is told, and remembered in case that its rank never comes.
+void Coordinator::turn_away(ControlLink& link, const std::vector<int>& ranks, const Status& why) {
+  const bool gathering = phase_ == Phase::kGathering;
+  if (gathering && options_.join_token != 0 && link.token == options_.join_token) return fail(why);
+  refuse(link, why);
+  const bool known =
+      std::any_of(refused_.begin(), refused_.end(), [&](const Refused& r) { return r.why.text() == why.text(); });
+  if (!gathering || known || refused_.size() >= kRefusedKept) {
+    refused_warning_.say(now_, "turned away: " + why.text());
   } else {
-    refuse(l, why);
+    log(LogLevel::kWarn, "turned away: %s", why.text().c_str());
   }
+  if (!gathering || known) return;
+  if (refused_.size() >= kRefusedKept) refused_.erase(refused_.begin());
+  refused_.push_back({ranks, why});
+}
+
+// The join limit has passed. What kept a missing rank out is the job's failure, where that is known.
+Status Coordinator::incomplete() const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    if (claimed_by_[static_cast<std::size_t>(rank)] < 0) missing.push_back(rank);
+  }
+  const auto is_missed = [&](const Refused& r) {
+    return std::any_of(r.ranks.begin(), r.ranks.end(),
+                       [&](int rank) { return std::find(missing.begin(), missing.end(), rank) != missing.end(); });
+  };
+  std::vector<Refused> refused = refused_;
+  const auto others = std::stable_partition(refused.begin(), refused.end(), is_missed);
+  const Status& cause = others != refused.begin() ? refused.front().why : Status();
+  std::string text = ranks_text(missing) + " did not join within " + duration_text(options_.join_timeout) + " (" +
+                     std::to_string(ranks_there_) + " of " + std::to_string(options_.world_size) + " are there)";
+  for (std::size_t i = 0; i < refused.size() && i < kRefusedTold; ++i)
+    text += (i == 0 ? "; turned away: " : "; ") + refused[i].why.text();
+  if (refused.size() > kRefusedTold) text += "; and " + std::to_string(refused.size() - kRefusedTold) + " more";
+  if (const std::string trouble = factory_.trouble(); !trouble.empty()) text += "; " + trouble;
+  return cause.ok() ? failure(CANARY_JOIN, text, missing.front())
+                    : failure(cause.code(), text, cause.detail().rank, cause.detail().host);
 }
 
 Status Coordinator::check(const Join& join) const {
@@ -129,8 +176,10 @@ Status Coordinator::check(const Join& join) const {
       const std::string name = name_part(s);
       const std::string here = value_of(options_.must_agree, name), there = value_of(join.must_agree, name);
       if (here == there) continue;
-      return culprit(CANARY_MISMATCH, "setting " + name + " differs: " + here + " on " + engine_text(mine) + ", " +
-                                          there + " on " + engine_text(their));
+      std::string text = "setting " + name;
+      text.append(" differs: ").append(here).append(" on ").append(engine_text(mine));
+      text.append(", ").append(there).append(" on ").append(engine_text(their));
+      return culprit(CANARY_MISMATCH, text);
     }
   }
   return {};
@@ -154,8 +203,7 @@ void Coordinator::admit(ControlLink& link, Join& join) {
                                     : options_.join_token == 0 ? "it brought a unique id, this job is joined by address"
                                                                : "it brought the unique id of another job"),
                                join.engine.ranks.front(), join.engine.host_name);
-    log(LogLevel::kWarn, "%s", why.text().c_str());
-    return refuse(link, why);
+    return turn_away(link, join.engine.ranks, why);
   }
   if (phase_ == Phase::kFailed) return refuse(link, failure_);
   if (phase_ == Phase::kJoined) {
@@ -171,8 +219,7 @@ void Coordinator::admit(ControlLink& link, Join& join) {
     peer.ended = false;
     return;
   }
-  if (const Status wrong = check(join); !wrong.ok())
-    return fail(wrong);  // to this one as well: it is among the newcomers
+  if (const Status wrong = check(join); !wrong.ok()) return turn_away(link, join.engine.ranks, wrong);
   const auto number = static_cast<int>(peers_.size());
   for (const int rank : join.engine.ranks) claimed_by_[static_cast<std::size_t>(rank)] = number;
   ranks_there_ += static_cast<int>(join.engine.ranks.size());
@@ -181,15 +228,17 @@ void Coordinator::admit(ControlLink& link, Join& join) {
   peer.info = std::move(join.engine);
   peer.link = take_newcomer(link);
   peer.last_heard = now_;
+  log(LogLevel::kDebug, "%s has joined: %d of %d ranks are there", engine_text(peer.info).c_str(), ranks_there_,
+      options_.world_size);
   if (ranks_there_ == options_.world_size) complete();
 }
 
 void Coordinator::complete() {
   std::sort(peers_.begin(), peers_.end(),
             [](const Peer& a, const Peer& b) { return a.info.ranks.front() < b.info.ranks.front(); });
-  Random random(options_.job_seed ^ 0x6a6f622d746f6b65ull);
-  do roster_.job = random.next();
-  while (roster_.job == 0);
+  CANARY_CHECK(options_.job_token != 0, "a job's token must be drawn");
+  roster_.job = options_.job_token;
+  roster_.epoch_seed = options_.epoch_seed;
   roster_.world_size = options_.world_size;
   roster_.engine_of.assign(static_cast<std::size_t>(options_.world_size), 0);
   roster_.piece_bytes = options_.piece_bytes;
@@ -200,6 +249,9 @@ void Coordinator::complete() {
     for (const int rank : peers_[e].info.ranks) roster_.engine_of[static_cast<std::size_t>(rank)] = static_cast<int>(e);
     roster_.engines.push_back(peers_[e].info);
   }
+  missing_.open(roster_);
+  entries_.open(roster_.engines.size());
+  log(LogLevel::kInfo, "all %d ranks are there, in %zu processes", options_.world_size, peers_.size());
   phase_ = Phase::kJoined;
   join_deadline_ = Nanos::max();
   next_beat_ = now_ + options_.heartbeat_interval;
@@ -207,6 +259,7 @@ void Coordinator::complete() {
 
   Welcome part;
   part.job = roster_.job;
+  part.epoch_seed = roster_.epoch_seed;
   part.world_size = static_cast<std::uint32_t>(roster_.world_size);
   part.engines = static_cast<std::uint32_t>(roster_.engines.size());
   part.piece_bytes = roster_.piece_bytes.count;
@@ -232,7 +285,7 @@ void Coordinator::fail(const Status& why) {
   notices_.join_failed(why);
 }
 
-// --- links --------------------------------------------------------------------------------------------------------------
+// --- links -----------------------------------------------------------------------------------------------------------
 
 void Coordinator::on_link_message(ControlLink& link, Message& message) {
   if (link.entry < 0) {
@@ -242,8 +295,13 @@ void Coordinator::on_link_message(ControlLink& link, Message& message) {
   }
   const auto from = static_cast<std::uint32_t>(link.entry);
   Peer& peer = peers_[from];
+  if (std::holds_alternative<Retract>(message)) {
+    link.retracted = true;  // another is on its way
+    return;
+  }
   if (phase_ != Phase::kJoined || peer.dead) return;
   if (auto* request = std::get_if<GroupRequest>(&message)) {
+    std::erase_if(peer.answers, [&](const GroupAnswer& a) { return a.request < request->settled; });
     if (request->request <= peer.last_request) {
       // Asked again after a rejoin. If the answer is known it was lost; else it will come.
       for (const GroupAnswer& a : peer.answers) {
@@ -265,11 +323,17 @@ void Coordinator::on_link_message(ControlLink& link, Message& message) {
     if (!verdicts_.add(note->verdict)) return;
     spread(note->verdict, from);
     if (!leaving_) notices_.verdict(note->verdict);
-  } else if (std::holds_alternative<Retract>(message)) {
-    bury(std::move(peer.link));  // another attempt is on its way
+  } else if (auto* report = std::get_if<MissReport>(&message)) {
+    missing_.report(now_, from, std::move(report->missed));
+  } else if (auto* question = std::get_if<EntryQuestion>(&message)) {
+    ask_entered(now_, question->group);
+  } else if (auto* state = std::get_if<EntryState>(&message)) {
+    entries_.answer(from, state->entered);
   } else if (std::holds_alternative<Leave>(message)) {
     if (peer.left) return;
     peer.left = true;
+    missing_.forget(from);
+    entries_.forget(from);
     tell_all(Left{from}, from);
     if (!leaving_) notices_.left(from);
     std::vector<GroupAnswer> answers;
@@ -282,21 +346,23 @@ void Coordinator::on_link_message(ControlLink& link, Message& message) {
 }
 
 void Coordinator::on_link_down(ControlLink& link, const Status& reason, bool hangup) {
-  if (link.entry < 0) return bury(take_newcomer(link));
+  if (link.entry < 0) {
+    if (!hangup) link.send(Retract{});
+    return bury(take_newcomer(link));
+  }
   Peer& peer = peers_[static_cast<std::size_t>(link.entry)];
+  if (!hangup && !peer.left) return on_link_broken(link, reason);
   const bool was_heard = link.heard;
   bury(std::move(peer.link));
   switch (phase_) {
     case Phase::kGathering:
-      if (hangup) {
-        return fail(failure(CANARY_PEER_DIED,
-                            engine_text(peer.info) + " ended while the job was joining: " + reason.text(),
-                            peer.info.ranks.front(), peer.info.host_name));
-      }
-      return;  // it dials again, and is known by its process
+      if (link.retracted) return;  // it dials again, and is known by its process
+      return fail(failure(CANARY_PEER_DIED,
+                          engine_text(peer.info) + " ended while the job was joining: " + reason.text(),
+                          peer.info.ranks.front(), peer.info.host_name));
     case Phase::kJoined:
       if (peer.left || peer.dead) return;
-      peer.ended = hangup;
+      peer.ended = !link.retracted;
       peer.heard_since_beat |= was_heard;
       if (was_heard) peer.last_heard = Nanos::max();  // just now: poll() knows the time
       return;
@@ -307,8 +373,8 @@ void Coordinator::on_link_down(ControlLink& link, const Status& reason, bool han
 }
 
 void Coordinator::on_link_broken(ControlLink& link, const Status& reason) {
-  // A newcomer is told; a member notices the silence and comes back over a new connection.
-  if (link.entry < 0) refuse(link, reason);
+  if (link.entry < 0) return refuse(link, reason);
+  link.send(Retract{});  // it comes back over a new connection; the end of this one would look like ours
 }
 
 void Coordinator::readmit(ControlLink& link, const Rejoin& rejoin) {
@@ -350,7 +416,7 @@ void Coordinator::tell_all(const Message& message, std::uint32_t except) {
   }
 }
 
-// --- deaths, verdicts, groups -------------------------------------------------------------------------------------------
+// --- deaths, verdicts, groups ----------------------------------------------------------------------------------------
 
 void Coordinator::judge_ended(Nanos now) {
   for (std::uint32_t e = 1; e < peers_.size(); ++e) {
@@ -372,6 +438,8 @@ void Coordinator::declare_dead(std::uint32_t engine, const std::string& why) {
   Peer& peer = peers_[engine];
   peer.dead = true;
   peer.why_dead = why;
+  missing_.forget(engine);
+  entries_.forget(engine);
   peer.suspect_until = Nanos::max();
   bury(std::move(peer.link));
   tell_all(Death{engine, why}, engine);
@@ -388,6 +456,23 @@ void Coordinator::spread(const Verdict& verdict, std::uint32_t from) { tell_all(
 
 void Coordinator::flood(const Verdict& verdict) {
   if (phase_ == Phase::kJoined && verdicts_.add(verdict)) spread(verdict, 0);
+}
+
+void Coordinator::report_missed(Nanos now, std::vector<Missed> missed) {
+  now_ = now;
+  if (phase_ == Phase::kJoined) missing_.report(now, 0, std::move(missed));
+}
+
+void Coordinator::ask_entered(Nanos now, GroupEpoch group) {
+  now_ = now;
+  if (phase_ != Phase::kJoined || leaving_ || !entries_.ask(now, group)) return;
+  tell_all(EntryQuestion{group}, 0);
+  notices_.entry_question(group);
+}
+
+void Coordinator::tell_entered(Nanos now, const Entered& entered) {
+  now_ = now;
+  if (phase_ == Phase::kJoined) entries_.answer(0, entered);
 }
 
 void Coordinator::request_group(Nanos now, int local_rank, std::vector<int> members, std::uint64_t cookie) {
@@ -429,7 +514,7 @@ void Coordinator::send_answer(const GroupAnswer& a) {
   link->send(GroupFailed{a.request, a.why.code(), a.why.detail().rank, a.why.detail().host, a.why.text()});
 }
 
-// --- time ---------------------------------------------------------------------------------------------------------------
+// --- time ------------------------------------------------------------------------------------------------------------
 
 void Coordinator::beat(Nanos now) {
   next_beat_ = now + options_.heartbeat_interval;
@@ -447,40 +532,42 @@ void Coordinator::beat(Nanos now) {
 }
 
 std::size_t Coordinator::poll(Nanos now) {
-  const Nanos pause = now - now_;
+  const Nanos missed = attention_.missed(now);
   now_ = now;
   graveyard_.clear();
   for (Peer& peer : peers_) {
-    if (peer.last_heard == Nanos::max()) peer.last_heard = now;
-    // Not having looked for a while is not their silence.
-    if (pause > options_.heartbeat_interval * 2)
-      peer.last_heard = std::max(peer.last_heard, now - options_.heartbeat_interval * 2);
+    peer.last_heard = peer.last_heard == Nanos::max() ? now : peer.last_heard + missed;
+    if (peer.suspect_until != Nanos::max()) peer.suspect_until += missed;
     if (peer.link == nullptr || !peer.link->heard) continue;
     peer.link->heard = false;
     peer.last_heard = now;
     peer.heard_since_beat = true;
   }
   for (std::size_t i = 0; i < newcomers_.size();) {
-    if (now - newcomers_[i].since > kNewcomerLimit && phase_ != Phase::kGathering) {
-      bury(std::move(newcomers_[i].link));
+    if (now - newcomers_[i].since > kNewcomerLimit) {
       newcomers_.erase(newcomers_.begin() + static_cast<std::ptrdiff_t>(i));
     } else {
       ++i;
     }
   }
   if (phase_ == Phase::kGathering && now >= join_deadline_) {
-    std::vector<int> missing;
-    for (int rank = 0; rank < options_.world_size; ++rank) {
-      if (claimed_by_[static_cast<std::size_t>(rank)] < 0) missing.push_back(rank);
-    }
-    fail(failure(CANARY_JOIN,
-                 ranks_text(missing) + " did not join within " + duration_text(options_.join_timeout) + " (" +
-                     std::to_string(ranks_there_) + " of " + std::to_string(options_.world_size) + " are there)",
-                 missing.front()));
+    fail(incomplete());
   }
   if (phase_ == Phase::kJoined) {
     judge_ended(now);
     if (now >= next_beat_) beat(now);
+    if (now >= missing_.next_deadline()) {
+      for (const Verdict& v : missing_.poll(now)) {
+        flood(v);
+        if (!leaving_) notices_.verdict(v);
+      }
+    }
+    if (now >= entries_.next_deadline()) {
+      for (Entered& entered : entries_.poll(now)) {
+        tell_all(EntryState{entered}, 0);
+        if (!leaving_) notices_.entered(std::move(entered));
+      }
+    }
     if (now >= desk_.next_deadline()) {
       std::vector<GroupAnswer> answers;
       desk_.poll(now, &answers);
@@ -492,8 +579,10 @@ std::size_t Coordinator::poll(Nanos now) {
 
 Nanos Coordinator::next_deadline() const {
   if (!notices_.empty()) return now_;
-  Nanos next = std::min({join_deadline_, next_beat_, desk_.next_deadline()});
+  Nanos next =
+      std::min({join_deadline_, next_beat_, desk_.next_deadline(), missing_.next_deadline(), entries_.next_deadline()});
   for (const Peer& peer : peers_) next = std::min(next, peer.suspect_until);
+  for (const Newcomer& n : newcomers_) next = std::min(next, n.since + kNewcomerLimit + 1_ns);
   return next;
 }
 

@@ -1,16 +1,22 @@
-// control/coordinator.h -- the membership of the engine that serves world rank 0: gathers the others, then keeps everybody told.
+// control/coordinator.h -- the membership of the engine that serves world rank 0: gathers the others, then keeps
+// everybody told.
 //
-// See control/membership.h for the contract. An engine's control connection that ends without LEAVE is a death, at once if it was in use,
-// after a grace if it had been silent (its engine may be on its way back over another). Thread: the engine's owner.
+// See control/membership.h for the contract. An engine's control connection that ends without LEAVE or RETRACT is a
+// death, at once if it was in use, after a grace if it had been silent (its engine may be on its way back over
+// another). Thread: the engine's owner.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/attention.h"
+#include "base/sparse_warning.h"
 #include "control/control_link.h"
+#include "control/entry_desk.h"
 #include "control/group_desk.h"
 #include "control/membership.h"
+#include "control/miss_desk.h"
 #include "control/notices.h"
 
 namespace canarynet::control {
@@ -23,9 +29,13 @@ class Coordinator final : public Membership, public LinkOwner {
   std::size_t poll(Nanos now) override;
   Nanos next_deadline() const override;
   Nanos last_heard(std::uint32_t engine) const override;
+  Nanos surely_heard(std::uint32_t engine) const override { return last_heard(engine); }
   bool joined() const override { return phase_ == Phase::kJoined; }
   void request_group(Nanos now, int local_rank, std::vector<int> members, std::uint64_t cookie) override;
   void flood(const Verdict& verdict) override;
+  void report_missed(Nanos now, std::vector<Missed> missed) override;
+  void ask_entered(Nanos now, GroupEpoch group) override;
+  void tell_entered(Nanos now, const Entered& entered) override;
   void leave(Nanos now) override;
   void adopt(std::unique_ptr<Lane> lane, const wire::Header& header, const wire::HelloPayload& hello) override;
 
@@ -43,7 +53,7 @@ class Coordinator final : public Membership, public LinkOwner {
     std::string why_dead;
     std::uint32_t last_request = 0;
     std::uint32_t last_attempt = 0;
-    std::vector<GroupAnswer> answers;  // all of them: one lost with a connection is given again
+    std::vector<GroupAnswer> answers;  // that may not have come: one lost with a connection is given again
   };
   struct OwnRequest {
     std::uint32_t request;
@@ -53,6 +63,10 @@ class Coordinator final : public Membership, public LinkOwner {
     std::unique_ptr<ControlLink> link;
     Nanos since;
   };
+  struct Refused {
+    std::vector<int> ranks;  // that it said it serves, where it came to that
+    Status why;
+  };
 
   void on_link_up(ControlLink&) override {}
   void on_link_hello(ControlLink&, const wire::HelloPayload&) override {}
@@ -61,6 +75,8 @@ class Coordinator final : public Membership, public LinkOwner {
   void on_link_broken(ControlLink& link, const Status& reason) override;
 
   void admit(ControlLink& link, Join& join);
+  void turn_away(ControlLink& link, const std::vector<int>& ranks, const Status& why);
+  Status incomplete() const;
   Status check(const Join& join) const;
   void readmit(ControlLink& link, const Rejoin& rejoin);
   std::unique_ptr<ControlLink> take_newcomer(ControlLink& link);
@@ -81,18 +97,23 @@ class Coordinator final : public Membership, public LinkOwner {
   MembershipOptions options_;
   LaneFactory& factory_;
   MembershipListener& listener_;
+  Attention attention_;
   Phase phase_ = Phase::kIdle;
   Nanos now_;
   Nanos join_deadline_ = Nanos::max();
   Nanos next_beat_ = Nanos::max();
   Status failure_;
   Roster roster_;
-  std::vector<Peer> peers_;                              // in order of arrival, after the join in the roster's
-  std::vector<Newcomer> newcomers_;                      // said hello, not yet who they are
+  std::vector<Peer> peers_;          // in order of arrival, after the join in the roster's
+  std::vector<Newcomer> newcomers_;  // said hello, not yet who they are
+  std::vector<Refused> refused_;     // while gathering, oldest first
+  SparseWarning refused_warning_;
   std::vector<std::unique_ptr<ControlLink>> graveyard_;  // destroyed outside of callbacks
   int ranks_there_ = 0;
   std::vector<int> claimed_by_;  // [rank] → peer, -1: nobody yet
   GroupDesk desk_;
+  MissDesk missing_;
+  EntryDesk entries_;
   std::vector<OwnRequest> own_requests_;
   VerdictLog verdicts_;
   Notices notices_;

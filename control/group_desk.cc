@@ -5,6 +5,18 @@
 #include "control/text.h"
 
 namespace canarynet::control {
+namespace {
+
+// "ranks 2, 0, 1", as listed; long lists are cut.
+std::string in_order(const std::vector<int>& ranks) {
+  constexpr std::size_t kShown = 32;
+  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < std::min(ranks.size(), kShown); ++i)
+    out += (i != 0 ? ", " : "") + std::to_string(ranks[i]);
+  return ranks.size() > kShown ? out + ", ..." : out;
+}
+
+}  // namespace
 
 void GroupDesk::ask(Nanos now, std::uint32_t engine, std::uint32_t request, int rank, const std::vector<int>& members,
                     std::vector<GroupAnswer>* answers) {
@@ -22,8 +34,7 @@ void GroupDesk::ask(Nanos now, std::uint32_t engine, std::uint32_t request, int 
   if (sorted.front() < 0 || static_cast<std::size_t>(sorted.back()) >= gone_.size()) {
     return refuse(CANARY_INVALID_ARGUMENT, "the group names a rank outside the job's " + std::to_string(gone_.size()));
   }
-  const auto place = std::find(members.begin(), members.end(), rank);
-  if (place == members.end())
+  if (!std::binary_search(sorted.begin(), sorted.end(), rank))
     return refuse(CANARY_INVALID_ARGUMENT, "rank " + std::to_string(rank) + " is no member of the group");
 
   auto list = std::find_if(lists_.begin(), lists_.end(), [&](const List& l) { return l.members == members; });
@@ -31,7 +42,7 @@ void GroupDesk::ask(Nanos now, std::uint32_t engine, std::uint32_t request, int 
     lists_.push_back({members, std::vector<std::uint32_t>(members.size()), {}, 0});
     list = lists_.end() - 1;
   }
-  const auto member = static_cast<std::size_t>(place - members.begin());
+  const auto member = static_cast<std::size_t>(std::find(members.begin(), members.end(), rank) - members.begin());
   const std::size_t index = list->requests[member]++ - list->done;
   if (index == list->waiting.size()) {
     list->waiting.push_back({{}, std::vector<bool>(members.size()), now + entry_limit_, {}});
@@ -48,6 +59,11 @@ void GroupDesk::ask(Nanos now, std::uint32_t engine, std::uint32_t request, int 
   }
   instance.asked.push_back(answer);
   if (instance.asked.size() != members.size()) return;
+  if (next_flow_ > kFlowsMax) {
+    fail(instance, Status(CANARY_LIMIT, "the job has made " + std::to_string(kFlowsMax) + " groups: there are no more"),
+         answers);
+    return drop_finished(*list);
+  }
   const std::uint32_t flow = next_flow_++;
   for (GroupAnswer& a : instance.asked) {
     a.flow = flow;
@@ -57,6 +73,7 @@ void GroupDesk::ask(Nanos now, std::uint32_t engine, std::uint32_t request, int 
   drop_finished(*list);
 }
 
+// The list itself goes with the last one that waits: all its ranks have asked equally often then.
 void GroupDesk::drop_finished(List& list) {
   const auto everybody = [](const Instance& i) {
     return std::find(i.has_asked.begin(), i.has_asked.end(), false) == i.has_asked.end();
@@ -65,6 +82,7 @@ void GroupDesk::drop_finished(List& list) {
     list.waiting.erase(list.waiting.begin());
     ++list.done;
   }
+  if (list.waiting.empty()) lists_.erase(lists_.begin() + (&list - lists_.data()));
 }
 
 void GroupDesk::fail(Instance& instance, const Status& why, std::vector<GroupAnswer>* answers) {
@@ -90,6 +108,27 @@ void GroupDesk::ranks_gone(const std::vector<int>& ranks, const Status& why, std
   }
 }
 
+// "; rank 1 asked for ranks 2, 1, all must list them in the same order, here ranks 1, 2": where a rank that is missed
+// waits for the same ranks in another order. Not said before the limit: other threads of both ranks may yet ask for
+// both.
+std::string GroupDesk::other_order(const List& list, const std::vector<int>& missing) const {
+  for (const List& other : lists_) {
+    if (&other == &list ||
+        !std::is_permutation(other.members.begin(), other.members.end(), list.members.begin(), list.members.end())) {
+      continue;
+    }
+    for (const Instance& instance : other.waiting) {
+      for (std::size_t m = 0; m < other.members.size(); ++m) {
+        const int rank = other.members[m];
+        if (!instance.has_asked[m] || std::find(missing.begin(), missing.end(), rank) == missing.end()) continue;
+        return "; rank " + std::to_string(rank) + " asked for " + in_order(other.members) +
+               ": all must list them in the same order, here " + in_order(list.members);
+      }
+    }
+  }
+  return "";
+}
+
 void GroupDesk::poll(Nanos now, std::vector<GroupAnswer>* answers) {
   for (List& list : lists_) {
     for (Instance& instance : list.waiting) {
@@ -108,7 +147,7 @@ void GroupDesk::poll(Nanos now, std::vector<GroupAnswer>* answers) {
       fail(instance,
            Status(CANARY_ENTRY_TIMEOUT,
                   ranks_text(missing) + " did not ask for the group of " + ranks_text(sorted) + " within " +
-                      duration_text(entry_limit_),
+                      duration_text(entry_limit_) + other_order(list, missing),
                   detail),
            answers);
     }

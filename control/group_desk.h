@@ -1,9 +1,11 @@
 // control/group_desk.h -- the coordinator's desk for groups: who asked for which list, and when all of a list have.
 //
-// What: the k-th request of a list on one rank meets the k-th of the same list on every other member; when all members have asked, the group
-// gets the next flow number. Pure bookkeeping: answers are returned, not sent.
-// Units: world ranks; Nanos handed in. Memory: grows with groups asked for; kept, so that an answer lost with a connection is given again.
-// Thread: the engine's owner. Failures: as answers, naming the ranks that did not ask, left or died.
+// What: the k-th request of a list of ranks on one of them meets the k-th of the same list on every other one; when all
+// have asked, the group gets the next flow number. Another order of the same ranks is another list. Pure bookkeeping:
+// answers are returned, not sent.
+// Units: world ranks; Nanos handed in. Memory: of groups that somebody has asked for and somebody else has not yet.
+// Thread: the engine's owner. Failures: as answers, naming the ranks that did not ask, left or died, and both orders
+// where one of them asked for the same ranks in another.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +27,9 @@ struct GroupAnswer {
 
 class GroupDesk {
  public:
+  // Numbers of flows are not used again, and above these they mean something else on the wire.
+  static constexpr std::uint32_t kFlowsMax = (1u << 30) - 2;
+
   GroupDesk(int world_size, Nanos entry_limit)
       : entry_limit_(entry_limit), gone_(static_cast<std::size_t>(world_size)) {}
 
@@ -36,6 +41,8 @@ class GroupDesk {
   // Fails what waited longer than the entry limit.
   void poll(Nanos now, std::vector<GroupAnswer>* answers);
   Nanos next_deadline() const;
+  // For tests: as if this were the next one to be handed out.
+  void skip_to_flow(std::uint32_t flow) { next_flow_ = flow; }
 
  private:
   // One group-to-be: the k-th of its list.
@@ -46,17 +53,18 @@ class GroupDesk {
     Status failed;  // those who ask later get it as well
   };
   struct List {
-    std::vector<int> members;
+    std::vector<int> members;             // in the order of the request
     std::vector<std::uint32_t> requests;  // how many each member has made
     std::vector<Instance> waiting;        // number `done` and those after it
     std::uint32_t done = 0;               // instances in front of `waiting`: every member has asked
   };
   void fail(Instance& instance, const Status& why, std::vector<GroupAnswer>* answers);
-  static void drop_finished(List& list);
+  void drop_finished(List& list);
+  std::string other_order(const List& list, const std::vector<int>& missing) const;
 
   Nanos entry_limit_;
   std::uint32_t next_flow_ = 1;
-  std::vector<List> lists_;
+  std::vector<List> lists_;   // with somebody waiting
   std::vector<Status> gone_;  // per world rank: why it is
 };
 

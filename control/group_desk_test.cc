@@ -24,18 +24,62 @@ TEST(GroupDesk, SecondRequestOfOneRankWaitsForTheSecondOfTheOther) {
   EXPECT_EQ(answers[1].flow, 2u);
 }
 
-TEST(GroupDesk, OrderOfTheListMatters) {
+TEST(GroupDesk, ARankThatAskedInAnotherOrderIsToldWithBoth) {
   GroupDesk desk(4, 10_s);
   std::vector<GroupAnswer> answers;
-  desk.ask(0_ns, 1, 1, 1, {1, 2}, &answers);
-  desk.ask(0_ns, 2, 1, 2, {2, 1}, &answers);
+  desk.ask(0_ns, 1, 1, 1, {1, 3, 2}, &answers);
+  desk.ask(0_ns, 2, 1, 2, {2, 1, 3}, &answers);
+  EXPECT_TRUE(answers.empty()) << "other threads of both may ask for the other list";
+  desk.poll(10_s, &answers);
+  ASSERT_EQ(answers.size(), 2u);
+  for (const GroupAnswer& a : answers) EXPECT_EQ(a.why.code(), CANARY_ENTRY_TIMEOUT);
+  EXPECT_NE(answers[0].why.text().find("rank 2 asked for ranks 2, 1, 3: all must list them in the same order, here "
+                                       "ranks 1, 3, 2"),
+            std::string::npos)
+      << answers[0].why.text();
+  EXPECT_NE(answers[1].why.text().find("rank 1 asked for ranks 1, 3, 2: all must list them in the same order, here "
+                                       "ranks 2, 1, 3"),
+            std::string::npos)
+      << answers[1].why.text();
+}
+
+TEST(GroupDesk, TwoListsOfTheSameRanksMayBeAskedForInAnyOrder) {
+  GroupDesk desk(2, 10_s);
+  std::vector<GroupAnswer> answers;
+  desk.ask(0_ns, 0, 1, 0, {0, 1}, &answers);
+  desk.ask(0_ns, 1, 1, 1, {1, 0}, &answers);
+  desk.ask(0_ns, 0, 2, 0, {1, 0}, &answers);
+  desk.ask(0_ns, 1, 2, 1, {0, 1}, &answers);
+  ASSERT_EQ(answers.size(), 4u);
+  EXPECT_EQ(answers[0].flow, answers[1].flow);
+  EXPECT_EQ(answers[2].flow, answers[3].flow);
+  EXPECT_NE(answers[0].flow, answers[2].flow);
+}
+
+TEST(GroupDesk, WhoDoesNotAskIsNamed) {
+  GroupDesk desk(4, 10_s);
+  std::vector<GroupAnswer> answers;
+  desk.ask(0_ns, 1, 1, 1, {3, 1}, &answers);
   EXPECT_TRUE(answers.empty());
   EXPECT_EQ(desk.next_deadline(), 10_s);
   desk.poll(10_s, &answers);
-  ASSERT_EQ(answers.size(), 2u);
-  EXPECT_NE(answers[0].why.text().find("rank 2 did not ask"), std::string::npos) << answers[0].why.text();
-  EXPECT_NE(answers[1].why.text().find("rank 1 did not ask"), std::string::npos);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_NE(answers[0].why.text().find("rank 3 did not ask for the group of ranks 1, 3"), std::string::npos)
+      << answers[0].why.text();
   EXPECT_EQ(desk.next_deadline(), Nanos::max());
+}
+
+TEST(GroupDesk, FlowNumbersEndInsteadOfBeginningAgain) {
+  GroupDesk desk(2, 10_s);
+  desk.skip_to_flow(GroupDesk::kFlowsMax);
+  std::vector<GroupAnswer> answers;
+  for (std::uint32_t request = 1; request <= 2; ++request) {
+    desk.ask(0_ns, 0, request, 0, {0, 1}, &answers);
+    desk.ask(0_ns, 1, request, 1, {0, 1}, &answers);
+  }
+  ASSERT_EQ(answers.size(), 4u);
+  EXPECT_EQ(answers[1].flow, GroupDesk::kFlowsMax);
+  for (std::size_t i = 2; i < 4; ++i) EXPECT_EQ(answers[i].why.code(), CANARY_LIMIT);
 }
 
 TEST(GroupDesk, FormedGroupIsNotFailedByALaterDeath) {

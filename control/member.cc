@@ -17,7 +17,7 @@ constexpr std::size_t kAttemptsMax = 16;  // unanswered connections kept open
 }  // namespace
 
 Member::Member(MembershipOptions options, LaneFactory& factory, MembershipListener& listener)
-    : options_(std::move(options)), factory_(factory), listener_(listener) {}
+    : options_(std::move(options)), factory_(factory), listener_(listener), attention_(options_.heartbeat_interval) {}
 
 Status Member::start(Nanos now) {
   now_ = started_ = now;
@@ -32,7 +32,7 @@ Status Member::start(Nanos now) {
   return {};
 }
 
-// --- joining ------------------------------------------------------------------------------------------------------------
+// --- joining ---------------------------------------------------------------------------------------------------------
 
 void Member::dial_to_join(Nanos now) {
   answered_ = false;
@@ -44,6 +44,14 @@ void Member::dial_to_join(Nanos now) {
   last_error_ = status.text();
   take_next_address();
   next_dial_ = now + backoff_;
+  backoff_ = std::min(backoff_ * 2, kBackoffMax);
+}
+
+void Member::join_again(const std::string& why) {
+  bury(std::move(link_));
+  last_error_ = why;
+  take_next_address();
+  next_dial_ = now_ + backoff_;
   backoff_ = std::min(backoff_ * 2, kBackoffMax);
 }
 
@@ -107,6 +115,7 @@ void Member::welcome(Welcome& part) {
   if (part.first == 0) {
     if (part.world_size != static_cast<std::uint32_t>(options_.world_size)) return wrong("another world size");
     roster_.job = part.job;
+    roster_.epoch_seed = part.epoch_seed;
     roster_.world_size = static_cast<int>(part.world_size);
     roster_.piece_bytes = Bytes{part.piece_bytes};
     roster_.engine_of.assign(part.world_size, -1);
@@ -132,6 +141,8 @@ void Member::welcome(Welcome& part) {
   just_heard_ = true;
   next_beat_ = now_;
   heard_.assign(roster_.engines.size(), now_);
+  surely_heard_ = heard_;
+  told_at_ = now_;
   known_dead_.assign(roster_.engines.size(), false);
   known_left_.assign(roster_.engines.size(), false);
   notices_.joined();
@@ -144,12 +155,13 @@ void Member::fail(const Status& why) {
   notices_.join_failed(why);
 }
 
-// --- links --------------------------------------------------------------------------------------------------------------
+// --- links -----------------------------------------------------------------------------------------------------------
 
 void Member::on_link_message(ControlLink& link, Message& message) {
   if (phase_ == Phase::kJoining) {
     if (&link != link_.get()) return;
     if (auto* part = std::get_if<Welcome>(&message)) return welcome(*part);
+    if (std::holds_alternative<Retract>(message)) return join_again("rank 0 could not read what came from here");
     if (auto* refusal = std::get_if<Refuse>(&message)) fail(to_status(*refusal));
     return;
   }
@@ -172,29 +184,37 @@ void Member::on_link_message(ControlLink& link, Message& message) {
     if (left->engine >= known_left_.size() || left->engine == me_ || known_left_[left->engine]) return;
     known_left_[left->engine] = true;
     notices_.left(left->engine);
+  } else if (auto* question = std::get_if<EntryQuestion>(&message)) {
+    notices_.entry_question(question->group);
+  } else if (auto* state = std::get_if<EntryState>(&message)) {
+    notices_.entered(std::move(state->entered));
   } else if (auto* heartbeat = std::get_if<Heartbeat>(&message)) {
     heard_bits_ = std::move(heartbeat->heard);
+  } else if (std::holds_alternative<Retract>(message)) {
+    if (&link == link_.get()) lose_way();  // stays open: its end would look like our death
   }
 }
 
 void Member::on_link_down(ControlLink& link, const Status& reason, bool hangup) {
   if (phase_ == Phase::kJoining) {
-    const bool died = hangup && answered_;
-    bury(std::move(link_));
-    if (died)
+    if (hangup && answered_) {
+      bury(std::move(link_));
       return fail(
           failure(CANARY_COORDINATOR_LOST, "rank 0's process ended while the job was joining: " + reason.text(), 0));
-    last_error_ = reason.text();
-    take_next_address();
-    next_dial_ = now_ + backoff_;
-    backoff_ = std::min(backoff_ * 2, kBackoffMax);
-    return;
+    }
+    // Behind a hello comes the roster: who lost that is not in the job.
+    if (!hangup && !answered_) link.send(Retract{});
+    return join_again(reason.text());
   }
+  const bool attempted =
+      std::any_of(attempts_.begin(), attempts_.end(), [&](const auto& l) { return l.get() == &link; });
+  if (!hangup && (&link == link_.get() || attempted)) return on_link_broken(link, reason);
   if (&link == link_.get()) {
     just_heard_ |= link.heard;
     bury(std::move(link_));
-    // Proof of a death only on the connection that the coordinator holds for ours: not when we are on the way to another.
-    ended_ = hangup && attempts_.empty() && link.attempt == attempt_;
+    // Proof of a death only on the connection that the coordinator holds for ours: not when we are on the way to
+    // another.
+    ended_ = attempts_.empty() && link.attempt == attempt_;
     lose_way();
     return;
   }
@@ -214,7 +234,9 @@ void Member::on_link_down(ControlLink& link, const Status& reason, bool hangup) 
 void Member::on_link_broken(ControlLink& link, const Status& reason) {
   if (phase_ == Phase::kJoining)
     return fail(failure(CANARY_JOIN, "rank 0 answers with something else: " + reason.text(), 0));
-  if (&link == link_.get()) lose_way();  // stays open, unread
+  // Stays open, unread, until another has taken its place: its end would look like our death.
+  link.send(Retract{});
+  if (&link == link_.get()) lose_way();
 }
 
 void Member::bury(std::unique_ptr<ControlLink> link) {
@@ -228,7 +250,7 @@ void Member::bury_all(std::vector<std::unique_ptr<ControlLink>>* links) {
   links->clear();
 }
 
-// --- the way to the coordinator -----------------------------------------------------------------------------------------
+// --- the way to the coordinator --------------------------------------------------------------------------------------
 
 std::vector<Address> Member::ways_to_coordinator() const {
   std::vector<Address> ways{options_.coordinator};
@@ -290,8 +312,9 @@ void Member::settle(ControlLink& link, std::uint32_t attempt) {
   way_ = Way::kOpen;
   ended_ = false;
   round_ends_ = Nanos::max();
-  for (const Pending& p : pending_) link_->send(GroupRequest{p.request, static_cast<std::uint32_t>(p.rank), p.members});
+  for (const Pending& p : pending_) send_request(p);
   for (const Verdict& v : own_verdicts_) link_->send(VerdictNote{v});
+  link_->send(MissReport{missed_});
 }
 
 // No coordinator any more: nobody answers requests, nobody tells of deaths.
@@ -328,7 +351,7 @@ void Member::on_refuse(const Refuse& refuse) {
   }
 }
 
-// --- groups and verdicts ------------------------------------------------------------------------------------------------
+// --- groups and verdicts ---------------------------------------------------------------------------------------------
 
 void Member::request_group(Nanos now, int local_rank, std::vector<int> members, std::uint64_t cookie) {
   now_ = now;
@@ -344,8 +367,11 @@ void Member::request_group(Nanos now, int local_rank, std::vector<int> members, 
   // Longer than the coordinator's own limit: it names the ranks that did not ask.
   const Nanos deadline = now + options_.entry_limit + std::max(options_.heartbeat_interval * 10, kAnswerSlack);
   pending_.push_back({++last_request_, local_rank, cookie, std::move(members), deadline});
-  const Pending& p = pending_.back();
-  if (link_ != nullptr) link_->send(GroupRequest{p.request, static_cast<std::uint32_t>(local_rank), p.members});
+  if (link_ != nullptr) send_request(pending_.back());
+}
+
+void Member::send_request(const Pending& p) {
+  link_->send(GroupRequest{p.request, pending_.front().request, static_cast<std::uint32_t>(p.rank), p.members});
 }
 
 void Member::answer(std::uint32_t request, std::uint32_t flow, const Status& why) {
@@ -366,6 +392,22 @@ void Member::flood(const Verdict& verdict) {
   if (link_ != nullptr && !leaving_) link_->send(VerdictNote{verdict});
 }
 
+void Member::report_missed(Nanos now, std::vector<Missed> missed) {
+  now_ = now;
+  missed_ = std::move(missed);
+  if (phase_ == Phase::kJoined && link_ != nullptr && !leaving_) link_->send(MissReport{missed_});
+}
+
+void Member::ask_entered(Nanos now, GroupEpoch group) {
+  now_ = now;
+  if (phase_ == Phase::kJoined && link_ != nullptr && !leaving_) link_->send(EntryQuestion{group});
+}
+
+void Member::tell_entered(Nanos now, const Entered& entered) {
+  now_ = now;
+  if (phase_ == Phase::kJoined && link_ != nullptr && !leaving_) link_->send(EntryState{entered});
+}
+
 void Member::leave(Nanos now) {
   now_ = now;
   if (leaving_) return;
@@ -383,10 +425,19 @@ void Member::adopt(std::unique_ptr<Lane> lane, const wire::Header&, const wire::
   bury(std::move(link));
 }
 
-// --- time ---------------------------------------------------------------------------------------------------------------
+// --- time ------------------------------------------------------------------------------------------------------------
+
+// Nobody looked for so long.
+void Member::move_clocks(Nanos missed) {
+  last_heard_ += missed;
+  told_at_ += missed;
+  for (auto* clocks : {&heard_, &surely_heard_}) {
+    for (Nanos& heard : *clocks) heard += missed;
+  }
+}
 
 std::size_t Member::poll(Nanos now) {
-  const Nanos pause = now - now_;
+  const Nanos missed = attention_.missed(now);
   now_ = now;
   graveyard_.clear();
   if (phase_ == Phase::kJoining) {
@@ -403,23 +454,24 @@ std::size_t Member::poll(Nanos now) {
     } else if (now >= next_dial_) {
       dial_to_join(now);
     }
-  }
-  if (phase_ == Phase::kJoined && !leaving_) {
+  } else if (phase_ == Phase::kJoined && !leaving_) {
     if (link_ != nullptr && link_->heard) {
       link_->heard = false;
       just_heard_ = true;
     }
     const Nanos patience = options_.heartbeat_interval * 3;
+    if (missed.count != 0) move_clocks(missed);
     if (just_heard_) {
       just_heard_ = false;
       last_heard_ = now;
       heard_[0] = now;
-    } else if (pause > options_.heartbeat_interval * 2) {
-      last_heard_ = std::max(last_heard_, now - options_.heartbeat_interval * 2);  // we were not looking
     }
     for (std::size_t e = 0; e < heard_.size() && e / 64 < heard_bits_.size(); ++e) {
-      if ((heard_bits_[e / 64] >> (e % 64) & 1) != 0) heard_[e] = now;
+      if ((heard_bits_[e / 64] >> (e % 64) & 1) == 0) continue;
+      heard_[e] = now;
+      surely_heard_[e] = told_at_;
     }
+    if (!heard_bits_.empty()) told_at_ = now;
     heard_bits_.clear();
     if (ended_) {
       ended_ = false;
@@ -470,6 +522,12 @@ Nanos Member::last_heard(std::uint32_t engine) const {
   // Without a coordinator nobody can tell: what lanes say decides.
   if (engine == me_ || gone()) return now_;
   return engine == 0 ? last_heard_ : heard_[engine];
+}
+
+Nanos Member::surely_heard(std::uint32_t engine) const {
+  if (phase_ != Phase::kJoined || engine >= heard_.size() || engine == me_ || engine == 0 || gone())
+    return last_heard(engine);
+  return surely_heard_[engine];
 }
 
 }  // namespace canarynet::control

@@ -1,9 +1,12 @@
-// control/member.h -- the membership of an engine that does not serve rank 0: joins through the coordinator and keeps the way to it open.
+// control/member.h -- the membership of an engine that does not serve rank 0: joins through the coordinator and keeps
+// the way to it open.
 //
-// See control/membership.h for the contract. Joining: dials until the coordinator answers or the join time-out passed. After it: when
-// nothing was heard for three heartbeat intervals, all addresses of the coordinator are dialled at once and the first that stands carries
-// a REJOIN, also when the old connection speaks again meanwhile: what it lost is said again. The old connection, and those of attempts that
-// were not answered, stay open until one was: closing one that the coordinator holds for ours would look like our death.
+// See control/membership.h for the contract. Joining: dials until the coordinator answers or the join time-out passed.
+// After it: when nothing was heard for three heartbeat intervals, all addresses of the coordinator are dialled at once
+// and the first that stands carries a REJOIN, also when the old connection speaks again meanwhile: what it lost is said
+// again. So at once when either end can't read the connection any more. The old connection, and those of attempts that
+// were not answered, stay open until one was: closing one that the coordinator holds for ours would look like our
+// death.
 // Thread: the engine's owner.
 #pragma once
 
@@ -11,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/attention.h"
 #include "control/control_link.h"
 #include "control/membership.h"
 #include "control/notices.h"
@@ -25,9 +29,13 @@ class Member final : public Membership, public LinkOwner {
   std::size_t poll(Nanos now) override;
   Nanos next_deadline() const override;
   Nanos last_heard(std::uint32_t engine) const override;
+  Nanos surely_heard(std::uint32_t engine) const override;
   bool joined() const override { return phase_ == Phase::kJoined; }
   void request_group(Nanos now, int local_rank, std::vector<int> members, std::uint64_t cookie) override;
   void flood(const Verdict& verdict) override;
+  void report_missed(Nanos now, std::vector<Missed> missed) override;
+  void ask_entered(Nanos now, GroupEpoch group) override;
+  void tell_entered(Nanos now, const Entered& entered) override;
   void leave(Nanos now) override;
   void adopt(std::unique_ptr<Lane> lane, const wire::Header& header, const wire::HelloPayload& hello) override;
 
@@ -50,6 +58,7 @@ class Member final : public Membership, public LinkOwner {
   void on_link_broken(ControlLink& link, const Status& reason) override;
 
   void dial_to_join(Nanos now);
+  void join_again(const std::string& why);
   void take_next_address();
   void welcome(Welcome& part);
   void fail(const Status& why);
@@ -58,8 +67,10 @@ class Member final : public Membership, public LinkOwner {
   void settle(ControlLink& link, std::uint32_t attempt);
   void end_way(Way way, const Status& why);
   void on_refuse(const Refuse& refuse);
+  void send_request(const Pending& pending);
   void answer(std::uint32_t request, std::uint32_t flow, const Status& why);
   void bury(std::unique_ptr<ControlLink> link);
+  void move_clocks(Nanos missed);
   void bury_all(std::vector<std::unique_ptr<ControlLink>>* links);
   std::vector<Address> ways_to_coordinator() const;
   bool gone() const { return way_ == Way::kLeft || way_ == Way::kDied || way_ == Way::kEvicted; }
@@ -67,6 +78,7 @@ class Member final : public Membership, public LinkOwner {
   MembershipOptions options_;
   LaneFactory& factory_;
   MembershipListener& listener_;
+  Attention attention_;
   Phase phase_ = Phase::kIdle;
   Way way_ = Way::kOpen;
   Nanos now_;
@@ -89,9 +101,11 @@ class Member final : public Membership, public LinkOwner {
   std::uint32_t attempt_ = 0;                            // last REJOIN sent
   Nanos round_ends_ = Nanos::max();
   bool just_heard_ = false;
-  bool ended_ = false;        // link_ hung up; judged in poll(), when the time is known
-  Nanos last_heard_;          // the coordinator
-  std::vector<Nanos> heard_;  // [engine]: by the coordinator
+  bool ended_ = false;               // link_ hung up; judged in poll(), when the time is known
+  Nanos last_heard_;                 // the coordinator
+  std::vector<Nanos> heard_;         // [engine]: by the coordinator, when it told so
+  std::vector<Nanos> surely_heard_;  // [engine]: when it had told the time before
+  Nanos told_at_;                    // its last word of whom it hears
   std::vector<std::uint64_t> heard_bits_;
   Nanos next_beat_ = Nanos::max();
   std::vector<bool> known_dead_, known_left_;
@@ -99,6 +113,7 @@ class Member final : public Membership, public LinkOwner {
   std::uint32_t last_request_ = 0;
   VerdictLog verdicts_;
   std::vector<Verdict> own_verdicts_;  // said again after a rejoin
+  std::vector<Missed> missed_;         // last reported, likewise
   Notices notices_;
   bool leaving_ = false;
 };

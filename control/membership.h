@@ -1,12 +1,16 @@
 // control/membership.h -- who is in the job: joining, groups' flow numbers, deaths and aborts, over control lanes.
 //
-// What: the engine of world rank 0 also is the *coordinator*: it listens, collects one JOIN per engine, checks that all ranks are there
-// exactly once and that must-agree settings are equal, and sends everybody the roster. The connection of every other engine to it
-// stays open: its end (FIN, RST) without a LEAVE proves that the process died; silence proves nothing: it is dialled again, over
-// any of the coordinator's addresses.
+// What: the engine of world rank 0 also is the *coordinator*: it listens, collects one JOIN per engine, checks that all
+// ranks are there exactly once and that must-agree settings are equal, and sends everybody the roster. The connection
+// of every other engine to it stays open: its end (FIN, RST) without a LEAVE proves that the process died; silence
+// proves nothing: it is dialled again, over any of the coordinator's addresses. So is one on which something came
+// damaged: whoever can't read it any more says RETRACT on it and keeps it open until another has taken its place.
 // Units: ranks are world ranks unless said otherwise. Memory: own; grows only while joining and creating groups.
 // Thread: the engine's owner. Runs by poll(); reads no clock, opens no socket (LaneFactory).
-// Failures: a refused join comes as on_join_failed with the same sentence on every rank that had connected.
+// Failures: a failed join comes as on_join_failed with the same sentence on every rank that had connected. Where the
+// ranks meet by a unique id, a member that does not fit (version, world size, settings, a rank twice) fails the join.
+// Where they meet by an address anybody may come: who does not fit is turned away with the reason and the others are
+// waited for; if they don't come, the failure tells that reason.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +38,8 @@ struct EngineInfo {
 };
 
 struct Roster {
-  std::uint64_t job = 0;  // random token: lanes of other jobs are turned away
+  std::uint64_t job = 0;         // random token: lanes of other jobs are turned away
+  std::uint64_t epoch_seed = 0;  // what groups' first epochs are drawn from; no secret
   int world_size = 0;
   std::vector<EngineInfo> engines;
   std::vector<int> engine_of;  // [rank] → engine
@@ -53,18 +58,46 @@ struct Verdict {
   std::string text;
 };
 
+// A group's epoch.
+struct GroupEpoch {
+  std::uint32_t flow = 0;
+  std::uint32_t epoch = 0;
+  bool operator==(const GroupEpoch&) const = default;
+};
+
+// What is known of who has entered which operation of a group.
+struct Entered {
+  GroupEpoch group;
+  // Number of the last operation, by rank in the group; empty: the group is not known.
+  std::vector<std::uint32_t> by_rank;
+  std::vector<std::uint32_t> heard;  // of everybody's answers together: the engines that gave one
+};
+
+// An engine that no lane has brought a word from for a while, and the groups whose operations can't go on without one.
+struct Missed {
+  std::uint32_t engine = 0;
+  std::vector<GroupEpoch> waiting;
+  bool operator==(const Missed&) const = default;
+};
+
 class MembershipListener {
  public:
   virtual ~MembershipListener() = default;
   virtual void on_joined(const Roster& roster) = 0;
   virtual void on_join_failed(const Status& why) = 0;
-  // Every member of `members` (world ranks, the caller's order) asked for it: `flow` is its number. `local_rank` asked under `cookie`.
+  // Every member of `members` (world ranks, the caller's order) asked for it: `flow` is its number. `local_rank` asked
+  // under `cookie`.
   virtual void on_group(int local_rank, std::uint64_t cookie, std::uint32_t flow) = 0;
   virtual void on_group_failed(int local_rank, std::uint64_t cookie, const Status& why) = 0;
-  // Proof: the engine's control connection ended without LEAVE (or the coordinator said so). `why` e.g. "control connection closed".
+  // Proof: the engine's control connection ended without LEAVE (or the coordinator said so). `why` e.g. "control
+  // connection closed".
   virtual void on_engine_died(std::uint32_t engine, const std::string& why) = 0;
   // The engine left on purpose (finalize).
   virtual void on_engine_left(std::uint32_t engine) = 0;
+  // Somebody wants to know what is known here of who has entered what: tell_entered() answers, at once.
+  virtual void on_entry_question(GroupEpoch group) = 0;
+  // What all engines know together: somebody, perhaps this engine, had asked.
+  virtual void on_entered(const Entered& entered) = 0;
   // An abort came over control.
   virtual void on_verdict(const Verdict& verdict) = 0;
 };
@@ -84,30 +117,44 @@ struct MembershipOptions {
   Nanos entry_limit;  // for groups whose other members never ask
   Bytes piece_bytes;
   std::vector<std::string> must_agree;  // Settings::must_agree()
-  std::uint64_t job_seed = 0;           // randomness handed in, for the token
+  std::size_t strangers_max = 1024;     // rank 0: connections that have not said who they are; the oldest make room
+  std::uint64_t epoch_seed =
+      0;  // rank 0's: of groups' epochs. Epochs stand in errors and logs: nothing secret may be told by them
+  std::uint64_t job_token = 0;  // rank 0's: a secret (base/secret.h), by which lanes of this job know each other
 };
 
 class Membership {
  public:
   virtual ~Membership() = default;
-  // Starts: dials or listens. on_joined / on_join_failed follow from poll(). world_size 1 joins at once, without a socket.
+  // Starts: dials or listens. on_joined / on_join_failed follow from poll(). world_size 1 joins at once, without a
+  // socket.
   virtual Status start(Nanos now) = 0;
   virtual std::size_t poll(Nanos now) = 0;
   virtual Nanos next_deadline() const = 0;
-  // When anything was last heard from that engine over control, directly (coordinator's view of all, others' of the coordinator) or
-  // by the coordinator's heartbeat, which carries the engines it hears. Nanos{0} = never.
+  // When anything was last heard from that engine over control, directly (coordinator's view of all, others' of the
+  // coordinator) or by the coordinator's heartbeat, which carries the engines it hears. Nanos{0} = never.
   virtual Nanos last_heard(std::uint32_t engine) const = 0;
+  // Likewise, but no later than it was: what a heartbeat of the coordinator tells may be as old as the one before.
+  virtual Nanos surely_heard(std::uint32_t engine) const = 0;
   virtual bool joined() const = 0;
-  // Collective among the members only. The same list in the same order on every member; the k-th request of a list on one
-  // rank meets the k-th on the others. A list that overlaps another pending one in a way that can't match fails by entry_limit,
-  // naming the ranks that did not ask.
+  // Collective among the members only. The same list in the same order on every member; the k-th request of a list on
+  // one rank meets the k-th on the others. A list that some of its ranks don't ask for fails by entry_limit, naming
+  // them, and the other order where one of them asked for the same ranks in another.
   virtual void request_group(Nanos now, int local_rank, std::vector<int> members, std::uint64_t cookie) = 0;
   // Spreads a verdict to all engines over control (through the coordinator). Idempotent.
   virtual void flood(const Verdict& verdict) = 0;
-  // Says LEAVE; nothing after it is a death. The coordinator keeps serving until poll() says `finished` or it is destroyed.
+  // Everybody that this engine misses now; takes the place of the report before. The coordinator, who knows whom the
+  // others miss, answers with a verdict (on_verdict) that names the engine at fault, if some group waits.
+  virtual void report_missed(Nanos now, std::vector<Missed> missed) = 0;
+  // Asks all engines what they know of the group; on_entered() follows, unless the coordinator is gone. And answers
+  // such a question.
+  virtual void ask_entered(Nanos now, GroupEpoch group) = 0;
+  virtual void tell_entered(Nanos now, const Entered& entered) = 0;
+  // Says LEAVE; nothing after it is a death. The coordinator keeps serving until poll() says `finished` or it is
+  // destroyed.
   virtual void leave(Nanos now) = 0;
-  // Frames of control lanes that a factory accepted or dialled are routed here by their Hello (purpose kHelloControl): the engine's acceptor
-  // hands over the lane with the Hello it read.
+  // Frames of control lanes that a factory accepted or dialled are routed here by their Hello (purpose kHelloControl):
+  // the engine's acceptor hands over the lane with the Hello it read.
   virtual void adopt(std::unique_ptr<Lane> lane, const wire::Header& header, const wire::HelloPayload& hello) = 0;
 };
 

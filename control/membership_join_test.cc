@@ -192,7 +192,7 @@ TEST(MembershipJoin, OtherProtocolVersionIsNamedOnEveryRank) {
   job.start(1);
   job.run_for(100_ms);
   Stranger stranger(job, 2);
-  stranger.hello(7, 9);
+  stranger.hello(7, 9, 77);
   stranger.step(2, 50_ms);
   ASSERT_EQ(stranger.messages.size(), 1u);
   const auto* refuse = std::get_if<control::Refuse>(&stranger.messages[0]);
@@ -201,6 +201,140 @@ TEST(MembershipJoin, OtherProtocolVersionIsNamedOnEveryRank) {
   EXPECT_TRUE(contains(refuse->text, {"7..9", "rank 0 1"}));
   for (const int h : {0, 1}) EXPECT_EQ(job[h].join_status.code(), CANARY_VERSION);
   EXPECT_EQ(stranger.hellos, 1);
+}
+
+// By address anybody may come: one that does not fit hears why at once, and the others are waited for.
+TEST(MembershipJoin, ByAddressWhoeverDoesNotFitIsTurnedAwayAlone) {
+  Job job({.engines = 4, .join_token = 0});
+  job.start(0);
+  job.start(1);
+  job.run_for(100_ms);
+  const struct {
+    int rank;
+    std::uint32_t world_size;
+    const char* why;
+  } misfits[] = {{2, 5, "the world sizes differ"}, {1, 4, "rank 1 joined twice"}, {7, 4, "does not exist"}};
+  for (const auto& misfit : misfits) {
+    Stranger stranger(job, 3);
+    stranger.hello(1, 1);
+    stranger.join(misfit.rank, misfit.world_size);
+    stranger.step(3, 20_ms);
+    ASSERT_EQ(stranger.messages.size(), 1u) << misfit.why;
+    const auto* refuse = std::get_if<control::Refuse>(&stranger.messages[0]);
+    ASSERT_NE(refuse, nullptr);
+    EXPECT_TRUE(contains(refuse->text, {misfit.why}));
+  }
+  Stranger newer(job, 3);
+  newer.hello(7, 9);
+  newer.step(3, 20_ms);
+  EXPECT_EQ(newer.messages.size(), 1u);
+  for (const int h : {0, 1}) EXPECT_TRUE(job[h].join_status.ok()) << job[h].join_status.text();
+  job.start(2);
+  job.start(3);
+  job.run_for(500_ms);
+  EXPECT_TRUE(job.all_joined());
+}
+
+TEST(MembershipJoin, ByAddressAJobThatDoesNotFormTellsWhomItTurnedAwayAndWhy) {
+  Job job({.engines = 4, .join_token = 0, .amend = [](int host, MembershipOptions* m) {
+             if (host == 2) m->must_agree[0] = "algo=mesh";
+             if (host == 3) m->local_ranks = {1};
+           }});
+  job.start_all();
+  job.run_for(100_ms);
+  EXPECT_EQ(job[2].join_status.code(), CANARY_MISMATCH) << "at once";
+  EXPECT_TRUE(contains(job[3].join_status.text(), {"rank 1 joined twice"})) << "at once";
+  job.run_for(9800_ms);
+  EXPECT_TRUE(job[0].join_status.ok());
+  job.run_for(200_ms);
+  for (const int h : {0, 1}) {
+    EXPECT_EQ(job[h].join_status.code(), CANARY_MISMATCH) << "what kept the missing rank out";
+    EXPECT_EQ(job[h].join_status.detail().rank, 2);
+    EXPECT_TRUE(contains(job[h].join_status.text(),
+                         {"ranks 2, 3 did not join within 10 s (2 of 4 are there); turned away: setting algo differs",
+                          "\"mesh\" on rank 2", "; rank 1 joined twice"}));
+  }
+}
+
+TEST(MembershipJoin, WithoutTheUniqueIdNobodyCanEndAJobThatForms) {
+  for (const std::uint64_t token : {0, 78}) {
+    Job job({.engines = 3});
+    job.start(0);
+    job.start(1);
+    job.run_for(100_ms);
+    Stranger newer(job, 2), other(job, 2);
+    newer.hello(7, 9, token);
+    other.hello(1, 1, token);
+    other.join(1, 5);
+    newer.step(2, 20_ms);
+    EXPECT_EQ(newer.messages.size(), 1u);
+    EXPECT_EQ(other.messages.size(), 1u);
+    job.start(2);
+    job.run_for(500_ms);
+    EXPECT_TRUE(job.all_joined());
+  }
+}
+
+TEST(MembershipJoin, NewcomersThatSayNoMoreThanHelloAreFewAndGoSoon) {
+  Job job({.engines = 2, .join_timeout = 60_s, .amend = [](int, MembershipOptions* m) { m->strangers_max = 4; }});
+  job.start(0);
+  std::vector<std::unique_ptr<Stranger>> strangers;
+  for (int i = 0; i < 6; ++i) {
+    strangers.push_back(std::make_unique<Stranger>(job, 1));
+    strangers.back()->hello(1, 1);
+    strangers.back()->step(1, 10_ms);
+  }
+  for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(strangers[i]->down, i < 2) << "the oldest made room";
+  strangers[5]->step(1, 10'100_ms);
+  for (const auto& s : strangers) EXPECT_TRUE(s->down);
+  strangers.clear();
+  job.start(1);
+  job.run_for(500_ms);
+  EXPECT_TRUE(job.all_joined());
+}
+
+TEST(MembershipJoin, ADamagedHeaderOnTheWayEndsNoJob) {
+  for (const bool to_member : {true, false}) {
+    Job job({.engines = 3});
+    job.start(0);
+    job.start(1);
+    // As soon as the connection stands: before the hello of its other end.
+    std::vector<Lane*> lanes;
+    const int from = to_member ? 0 : 1;
+    for (int step = 0; step < 1000 && lanes.empty(); ++step) {
+      job.run_for(1_us);
+      job.fabric.lanes_between(from, 1 - from, &lanes);
+    }
+    job.damage(from, 1 - from, Job::Damage::kHeader);
+    job.run_for(1_s);
+    job.start(2);
+    job.run_for(1_s);
+    EXPECT_TRUE(job.all_joined()) << to_member;
+    job.run_for(5_s);
+    for (int h = 0; h < 3; ++h) EXPECT_TRUE(job[h].died.empty()) << h;
+  }
+}
+
+TEST(MembershipJoin, ADamagedJoinIsSaidAgain) {
+  Job job({.engines = 2, .join_token = 0});
+  job.start(0);
+  {
+    Stranger first(job, 1);
+    first.hello(1, 1);
+    first.step(1, 10_ms);
+    ASSERT_EQ(first.hellos, 1);
+    wire::Header header;
+    header.kind = wire::Kind::kControl;
+    ASSERT_TRUE(first.lane->send(header, nullptr, 0));  // not sealed
+    first.lane->flush(job.fabric.now());
+    first.step(1, 10_ms);
+    ASSERT_EQ(first.messages.size(), 1u);
+    EXPECT_TRUE(std::holds_alternative<control::Retract>(first.messages[0]));
+    EXPECT_TRUE(first.down);
+  }
+  job.start(1);
+  job.run_for(1_s);
+  EXPECT_TRUE(job.all_joined());
 }
 
 TEST(MembershipJoin, GarbageFromAStrangerHarmsNobody) {

@@ -89,6 +89,106 @@ TEST(MembershipRejoin, LocallyBrokenLaneIsReplacedAndNobodyDied) {
   }
 }
 
+struct Garbled {
+  std::string name;
+  std::vector<std::pair<int, int>> ways;  // from, to
+  Job::Damage where;
+  bool caller_driven = false;  // rank 0's engine is: it may be silent, so that its silence tells nothing
+};
+void PrintTo(const Garbled& g, std::ostream* os) { *os << g.name; }
+class MembershipGarbled : public ::testing::TestWithParam<Garbled> {
+ protected:
+  JobOptions options() const {
+    const bool driven = GetParam().caller_driven;
+    return {.engines = 4,
+            .amend = [driven](int host, MembershipOptions* m) { m->caller_driven = driven && host == 0; }};
+  }
+  static void damage(Job& job) {
+    for (const auto& [from, to] : GetParam().ways) job.damage(from, to, GetParam().where);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Membership, MembershipGarbled,
+                         ::testing::Values(Garbled{"header_from_member", {{1, 0}}, Job::Damage::kHeader},
+                                           Garbled{"header_to_member", {{0, 1}}, Job::Damage::kHeader},
+                                           Garbled{"headers_both_ways", {{0, 1}, {1, 0}}, Job::Damage::kHeader},
+                                           Garbled{"header_to_one_who_calls", {{1, 0}}, Job::Damage::kHeader, true},
+                                           Garbled{"payload_from_member", {{1, 0}}, Job::Damage::kPayload},
+                                           Garbled{"payload_to_member", {{0, 1}}, Job::Damage::kPayload},
+                                           Garbled{"payloads_both_ways", {{0, 1}, {1, 0}}, Job::Damage::kPayload}),
+                         [](const auto& which) { return which.param.name; });
+
+TEST_P(MembershipGarbled, NamesNobodyAndTheWayIsBackAtOnce) {
+  Job job(options());
+  job.join();
+  for (int round = 0; round < 10; ++round) {
+    damage(job);
+    job.run_for(20_ms);
+    job.run_for(Nanos{round * 100'000'000});
+    for (int h = 0; h < 4; ++h) ASSERT_TRUE(job[h].died.empty()) << "round " << round << " host " << h;
+    // Over a connection of its own, which both ends read.
+    std::vector<Lane*> lanes;
+    job.fabric.lanes_between(1, 0, &lanes);
+    EXPECT_EQ(lanes.size(), 1u);
+    job.fabric.lanes_between(0, 1, &lanes);
+    EXPECT_EQ(lanes.size(), 1u);
+    Verdict v;
+    v.flow = static_cast<std::uint32_t>(round + 1);
+    job[1].membership->flood(v);
+    ++v.epoch;
+    job[2].membership->flood(v);
+    job.run_for(10_ms);
+    EXPECT_EQ(job[3].verdicts.size(), static_cast<std::size_t>(2 * round + 2));
+    EXPECT_EQ(job[1].verdicts.size(), static_cast<std::size_t>(round + 1));
+  }
+  job.run_for(10_s);
+  for (int h = 0; h < 4; ++h) EXPECT_TRUE(job[h].died.empty()) << h;
+  EXPECT_LT(job.fabric.now() - job[0].membership->last_heard(1), 500_ms);
+  EXPECT_LT(job.fabric.now() - job[1].membership->last_heard(0), 500_ms);
+}
+
+TEST_P(MembershipGarbled, DeathsAreStillToldAtOnce) {
+  for (const int victim : {0, 1}) {
+    Job job(options());
+    job.join();
+    damage(job);
+    job.run_for(1_s);
+    job.kill(victim);
+    const Nanos at = job.fabric.now();
+    job.run_for(1_s);
+    for (int h = 0; h < 4; ++h) {
+      if (h == victim) continue;
+      ASSERT_EQ(job[h].died.count(static_cast<std::uint32_t>(victim)), 1u) << h;
+      EXPECT_EQ(job[h].died.size(), 1u);
+      EXPECT_LT(job[h].died_at - at, 10_ms);
+    }
+  }
+}
+
+TEST_P(MembershipGarbled, ACoordinatorThatDiesMeanwhileIsFound) {
+  Job job(options());
+  job.join();
+  damage(job);
+  job.run_for(70_us);  // it has arrived; the answer has not
+  job.kill(0);
+  job.run_for(3_s);
+  for (int h = 1; h < 4; ++h) EXPECT_EQ(job[h].died.count(0), 1u) << h;
+}
+
+TEST_P(MembershipGarbled, LeavingIsNoDeathAfterIt) {
+  for (const int leaver : {0, 1}) {
+    Job job(options());
+    job.join();
+    damage(job);
+    job.run_for(20_ms);
+    job.finish(leaver);
+    job.run_for(5_s);
+    for (int h = 0; h < 4; ++h) {
+      if (h == leaver) continue;
+      EXPECT_TRUE(job[h].died.empty()) << h;
+    }
+  }
+}
+
 TEST(MembershipRejoin, SilentLaneIsReplacedAndItsEndIsNoDeath) {
   Job job({.engines = 3});
   job.join();
@@ -201,7 +301,7 @@ TEST(MembershipRejoin, AttemptThatArrivesLateDoesNotReplaceANewerOne) {
 
 TEST(MembershipRejoin, RetractedAttemptIsNoDeathOthersAre) {
   for (const bool retract : {true, false}) {
-    Job job({.engines = 2});
+    Job job({.engines = 2, .join_token = 0});
     job.start(0);
     const auto say = [](Stranger& s, const control::Message& m) {
       const auto bytes = control::encode(m);

@@ -193,7 +193,7 @@ TEST_P(JobOfShape, VerdictReachesEveryEngineOnce) {
   for (int h = 1; h < reporter; ++h) EXPECT_EQ(job[h].verdicts.size(), 2u);
 }
 
-// --- groups -------------------------------------------------------------------------------------------------------------
+// --- groups ----------------------------------------------------------------------------------------------------------
 
 TEST(MembershipGroups, KthRequestMeetsKthRequest) {
   Job job({.engines = 3});

@@ -1,4 +1,5 @@
-// control/membership_test_util.h -- for tests: whole jobs of memberships on the simulated network, with what each engine was told.
+// control/membership_test_util.h -- for tests: whole jobs of memberships on the simulated network, with what each
+// engine was told.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +19,8 @@
 
 namespace canarynet {
 
-// What an engine does for its membership: takes lanes, reads their Hello, hands them over; and remembers what it was told.
+// What an engine does for its membership: takes lanes, reads their Hello, hands them over; and remembers what it was
+// told.
 class Party final : public MembershipListener, public LaneAcceptor, public LaneSink {
  public:
   Party(SimFabric& fabric, int host, MembershipOptions options) : fabric_(fabric), host_(host) {
@@ -49,6 +51,10 @@ class Party final : public MembershipListener, public LaneAcceptor, public LaneS
     died_at = fabric_.now();
   }
   void on_engine_left(std::uint32_t engine) override { left.push_back(engine); }
+  void on_entry_question(GroupEpoch group) override {
+    membership->tell_entered(fabric_.now(), {group, {static_cast<std::uint32_t>(host_)}, {}});
+  }
+  void on_entered(const Entered& e) override { entered.push_back(e); }
   void on_verdict(const Verdict& verdict) override {
     verdicts.push_back(verdict);
     membership->flood(verdict);  // as the engine does: it must not go round for ever
@@ -82,6 +88,7 @@ class Party final : public MembershipListener, public LaneAcceptor, public LaneS
   Nanos died_at;
   std::vector<std::uint32_t> left;
   std::vector<Verdict> verdicts;
+  std::vector<Entered> entered;
 
  private:
   SimFabric& fabric_;
@@ -96,6 +103,7 @@ struct JobOptions {
   FabricOptions fabric = {};
   Nanos join_timeout = 10_s;
   Nanos entry_limit = 5_s;
+  std::uint64_t join_token = 77;  // of a unique id; 0: by address
   std::function<void(int, MembershipOptions*)> amend = {};
 };
 
@@ -119,7 +127,8 @@ class Job {
     m.entry_limit = options.entry_limit;
     m.piece_bytes = Bytes{131072 + host};  // the first rank's counts
     m.must_agree = {"algo=ring", "piece_bytes=131072"};
-    m.job_seed = 42;
+    m.job_token = 42;
+    m.join_token = options.join_token;
     if (options.amend) options.amend(host, &m);
     return m;
   }
@@ -177,6 +186,22 @@ class Job {
     run_for(1_s);
     ASSERT_TRUE(all_joined());
   }
+  // What host `from` says next to `to` over their latest lane comes with flipped bits, in its header or in its payload.
+  enum class Damage { kHeader, kPayload };
+  void damage(int from, int to, Damage where) {
+    std::vector<Lane*> lanes;
+    fabric.lanes_between(from, to, &lanes);
+    ASSERT_FALSE(lanes.empty());
+    const auto bytes = control::encode(control::Heartbeat{});
+    wire::Header header;
+    header.kind = wire::Kind::kControl;
+    header.payload_bytes = static_cast<std::uint32_t>(bytes.size());
+    header.payload_crc32 = wire::payload_crc(bytes.data(), bytes.size()) ^ (where == Damage::kPayload ? 1 : 0);
+    wire::seal(header);
+    if (where == Damage::kHeader) header.flow ^= 1;
+    ASSERT_TRUE(lanes.back()->send(header, bytes.data(), 0));
+    lanes.back()->flush(fabric.now());
+  }
 
   JobOptions options;
   SimFabric fabric;
@@ -215,13 +240,24 @@ class Stranger final : public LaneSink {
     EXPECT_TRUE(lane->send(header, static_cast<const std::byte*>(data), 0));
     lane->flush(job_.fabric.now());
   }
-  void hello(std::uint16_t version_min, std::uint16_t version_max) {
-    const wire::HelloPayload hello{.engine = 0xffffffff,
+  void hello(std::uint16_t version_min, std::uint16_t version_max, std::uint64_t token = 0) {
+    const wire::HelloPayload hello{.job = token,
+                                   .engine = 0xffffffff,
                                    .rail = 0xffff,
                                    .version_min = version_min,
                                    .version_max = version_max,
                                    .purpose = wire::kHelloControl};
     say(wire::Kind::kHello, &hello, sizeof hello);
+  }
+  void join(int rank, std::uint32_t world_size) {
+    control::Join j;
+    j.engine.ranks = {rank};
+    j.engine.host_id = j.engine.host_name = "host-x";
+    j.engine.pid = 4711;
+    j.world_size = world_size;
+    j.must_agree = {"algo=ring", "piece_bytes=131072"};
+    const auto bytes = control::encode(j);
+    say(wire::Kind::kControl, bytes.data(), bytes.size());
   }
   void on_up(Lane&) override {}
   Landing landing_for(Lane&, const wire::Header&) override { return {Landing::Kind::kSlot, nullptr, 0}; }

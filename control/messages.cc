@@ -71,7 +71,7 @@ class Reader {
   const char* wrong_ = nullptr;
 };
 
-// --- common parts -------------------------------------------------------------------------------------------------------
+// --- common parts ----------------------------------------------------------------------------------------------------
 
 std::size_t address_bytes(Address::Family family) {
   return family == Address::Family::kIPv4 ? 4 : family == Address::Family::kNone ? 0 : 16;
@@ -163,7 +163,7 @@ std::int32_t get_culprit(Reader& r) {
   return rank;
 }
 
-// --- one pair per message -----------------------------------------------------------------------------------------------
+// --- one pair per message --------------------------------------------------------------------------------------------
 
 void put(Writer& w, const Join& m) {
   put(w, m.engine);
@@ -185,6 +185,7 @@ void put(Writer& w, const Welcome& m) {
   w.number(m.engines);
   w.number(m.first);
   w.number(m.piece_bytes);
+  w.number(m.epoch_seed);
   w.number(static_cast<std::uint32_t>(m.part.size()));
   for (const EngineInfo& engine : m.part) put(w, engine);
 }
@@ -194,6 +195,7 @@ void get(Reader& r, Welcome* m) {
   m->engines = r.number<std::uint32_t>("engines");
   m->first = r.number<std::uint32_t>("first engine");
   m->piece_bytes = r.number<std::int64_t>("piece size");
+  m->epoch_seed = r.number<std::uint64_t>("epochs");
   r.check(m->world_size >= 1 && m->world_size <= kWorldMax, "world size");
   r.check(m->engines >= 1 && m->engines <= m->world_size && m->first < m->engines, "engines");
   r.check(m->piece_bytes >= 0, "piece size");
@@ -223,13 +225,15 @@ void get(Reader& r, Refuse* m) {
 
 void put(Writer& w, const GroupRequest& m) {
   w.number(m.request);
+  w.number(m.settled);
   w.number(m.rank);
   put(w, m.members);
 }
 void get(Reader& r, GroupRequest* m) {
   m->request = r.number<std::uint32_t>("request");
+  m->settled = r.number<std::uint32_t>("settled");
   m->rank = r.number<std::uint32_t>("rank");
-  r.check(m->request != 0, "request");
+  r.check(m->request != 0 && m->settled <= m->request, "request");
   r.check(m->rank < kWorldMax, "rank");
   m->members = get_ranks(r, "members");
 }
@@ -321,6 +325,55 @@ void get(Reader& r, Rejoin* m) {
 
 void put(Writer& w, const Rejoined& m) { w.number(m.attempt); }
 void get(Reader& r, Rejoined* m) { m->attempt = r.number<std::uint32_t>("attempt"); }
+
+void put(Writer& w, const MissReport& m) {
+  w.number(static_cast<std::uint32_t>(m.missed.size()));
+  for (const Missed& missed : m.missed) {
+    w.number(missed.engine);
+    w.number(static_cast<std::uint32_t>(missed.waiting.size()));
+    for (const GroupEpoch& group : missed.waiting) {
+      w.number(group.flow);
+      w.number(group.epoch);
+    }
+  }
+}
+void get(Reader& r, MissReport* m) {
+  m->missed.resize(r.count("missed engines", kEnginesMax, 2 * sizeof(std::uint32_t)));
+  for (Missed& missed : m->missed) {
+    missed.engine = r.number<std::uint32_t>("missed engine");
+    missed.waiting.resize(r.count("waiting groups", kWaitingGroupsMax, sizeof(GroupEpoch)));
+    for (GroupEpoch& group : missed.waiting) {
+      group.flow = r.number<std::uint32_t>("waiting group");
+      group.epoch = r.number<std::uint32_t>("waiting group");
+    }
+  }
+}
+
+void put(Writer& w, const EntryQuestion& m) {
+  w.number(m.group.flow);
+  w.number(m.group.epoch);
+}
+void get(Reader& r, EntryQuestion* m) {
+  m->group.flow = r.number<std::uint32_t>("group");
+  m->group.epoch = r.number<std::uint32_t>("group");
+}
+
+void put(Writer& w, const EntryState& m) {
+  put(w, EntryQuestion{m.entered.group});
+  for (const auto* list : {&m.entered.by_rank, &m.entered.heard}) {
+    w.number(static_cast<std::uint32_t>(list->size()));
+    for (const std::uint32_t n : *list) w.number(n);
+  }
+}
+void get(Reader& r, EntryState* m) {
+  EntryQuestion group;
+  get(r, &group);
+  m->entered.group = group.group;
+  m->entered.by_rank.resize(r.count("entered operations", kWorldMax, sizeof(std::uint32_t)));
+  for (std::uint32_t& n : m->entered.by_rank) n = r.number<std::uint32_t>("entered operations");
+  m->entered.heard.resize(r.count("engines heard", kEnginesMax, sizeof(std::uint32_t)));
+  for (std::uint32_t& n : m->entered.heard) n = r.number<std::uint32_t>("engines heard");
+}
 
 // Alternative `kind` of the variant: the kind on the wire is its index plus one, so that zeroed bytes are no message.
 template <std::size_t kind = 0>

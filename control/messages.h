@@ -1,7 +1,7 @@
 // control/messages.h -- what engines say to the coordinator and back: the payloads of kControl frames.
 //
-// What: one struct per message, encode() to bytes and a decoder that believes nothing. First byte: kind; second: format; then the fields,
-// little-endian, strings and lists with their lengths in front.
+// What: one struct per message, encode() to bytes and a decoder that believes nothing. First byte: kind; second:
+// format; then the fields, little-endian, strings and lists with their lengths in front.
 // Memory: values; decoding allocates no more than about the message's own size. Any thread.
 // Failures: decode() gives CANARY_SYSTEM with the field that is wrong. Bytes left over are an error.
 #pragma once
@@ -24,7 +24,8 @@ inline constexpr std::size_t kTextMax = 4096;      // reasons: longer ones are c
 inline constexpr std::size_t kSettingMax = 1024;   // "name=value"
 inline constexpr std::uint32_t kWorldMax = 65535;  // ranks (wire headers have 16 bits for one)
 inline constexpr std::uint32_t kEnginesMax = 65535;
-inline constexpr std::size_t kWelcomeBytes = 256 * 1024;  // a roster travels in parts of about this size
+inline constexpr std::uint32_t kWaitingGroupsMax = 65535;  // in a report of missed engines, per engine
+inline constexpr std::size_t kWelcomeBytes = 256 * 1024;   // a roster travels in parts of about this size
 
 // To the coordinator, once: who is there.
 struct Join {
@@ -32,13 +33,15 @@ struct Join {
   std::uint32_t world_size = 0;
   std::vector<std::string> must_agree;
 };
-// To every engine when all are there: part of the roster, in order. The same bytes for all: each finds itself by its ranks.
+// To every engine when all are there: part of the roster, in order. The same bytes for all: each finds itself by its
+// ranks.
 struct Welcome {
   std::uint64_t job = 0;
   std::uint32_t world_size = 0;
   std::uint32_t engines = 0;  // in all
   std::uint32_t first = 0;    // number of the first one in this part
   std::int64_t piece_bytes = 0;
+  std::uint64_t epoch_seed = 0;
   std::vector<EngineInfo> part;
 };
 // The join failed, or this engine is not wanted any more.
@@ -50,6 +53,7 @@ struct Refuse {
 };
 struct GroupRequest {
   std::uint32_t request = 0;  // numbered per engine, from 1
+  std::uint32_t settled = 0;  // the answers of all before this number have come
   std::uint32_t rank = 0;     // who asks
   std::vector<int> members;   // world ranks
 };
@@ -91,11 +95,24 @@ struct Rejoin {
 struct Rejoined {
   std::uint32_t attempt = 0;
 };
-// To the coordinator: this connection, which was never answered, is given up. Its end is no death.
+// Both ways: the sender gives this connection up, which was never answered, or which it can't read any more. To the
+// coordinator: its end is no death. From it: dial again.
 struct Retract {};
+// To the coordinator: all that the sender misses; takes the place of its report before.
+struct MissReport {
+  std::vector<Missed> missed;
+};
+// To the coordinator, and from it to everybody: who has entered what in the group?
+struct EntryQuestion {
+  GroupEpoch group;
+};
+// To the coordinator: what the sender knows. From it: what everybody knows.
+struct EntryState {
+  Entered entered;
+};
 
 using Message = std::variant<Join, Welcome, Refuse, GroupRequest, GroupCreated, GroupFailed, VerdictNote, Death, Leave,
-                             Left, Heartbeat, Rejoin, Rejoined, Retract>;
+                             Left, Heartbeat, Rejoin, Rejoined, Retract, MissReport, EntryQuestion, EntryState>;
 
 std::vector<std::byte> encode(const Message& message);
 Result<Message> decode(std::span<const std::byte> bytes);

@@ -1,4 +1,5 @@
-// control/messages_fuzz.cc -- any bytes as a control message: refused with a reason, or a message whose encoding is these bytes.
+// control/messages_fuzz.cc -- any bytes as a control message: refused with a reason, or a message whose encoding is
+// these bytes.
 #include <algorithm>
 #include <cstdlib>
 

@@ -38,6 +38,7 @@ std::vector<Message> one_of_each() {
   join.must_agree = {"algo=ring", "piece_bytes=131072", "empty="};
   Welcome welcome;
   welcome.job = 0x1234567890abcdef;
+  welcome.epoch_seed = 0xfedcba0987654321;
   welcome.world_size = 8;
   welcome.engines = 4;
   welcome.first = 1;
@@ -55,7 +56,7 @@ std::vector<Message> one_of_each() {
   return {join,
           welcome,
           Refuse{CANARY_MISMATCH, 2, "host", "text"},
-          GroupRequest{5, 3, {3, 1, 2}},
+          GroupRequest{5, 4, 3, {3, 1, 2}},
           GroupCreated{5, 17},
           GroupFailed{6, CANARY_ENTRY_TIMEOUT, -1, "", "why"},
           note,
@@ -65,7 +66,10 @@ std::vector<Message> one_of_each() {
           Heartbeat{{1, 0xff00}},
           Rejoin{99, 3, 2},
           Rejoined{2},
-          Retract{}};
+          Retract{},
+          MissReport{{{1, {}}, {3, {{1, 1}, {7, 2}}}}},
+          EntryQuestion{{7, 1}},
+          EntryState{{{7, 1}, {5, 0, 6}, {0, 2}}}};
 }
 
 TEST(ControlMessages, EveryKindSurvivesItsEncoding) {

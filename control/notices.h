@@ -1,4 +1,5 @@
-// control/notices.h -- what the listener is to hear, collected where it happened (perhaps inside a lane's callback), told from poll().
+// control/notices.h -- what the listener is to hear, collected where it happened (perhaps inside a lane's callback),
+// told from poll().
 #pragma once
 
 #include <string>
@@ -31,6 +32,8 @@ class Notices {
     n.text = why;
   }
   void left(std::uint32_t engine) { add(Kind::kLeft).number = engine; }
+  void entry_question(GroupEpoch group) { add(Kind::kEntryQuestion).entered.group = group; }
+  void entered(Entered entered) { add(Kind::kEntered).entered = std::move(entered); }
   void verdict(const Verdict& verdict) { add(Kind::kVerdict).verdict = verdict; }
 
   bool empty() const { return list_.empty(); }
@@ -58,6 +61,12 @@ class Notices {
         case Kind::kLeft:
           listener.on_engine_left(n.number);
           break;
+        case Kind::kEntryQuestion:
+          listener.on_entry_question(n.entered.group);
+          break;
+        case Kind::kEntered:
+          listener.on_entered(n.entered);
+          break;
         case Kind::kVerdict:
           listener.on_verdict(n.verdict);
           break;
@@ -67,7 +76,7 @@ class Notices {
   }
 
  private:
-  enum class Kind { kJoined, kJoinFailed, kGroup, kGroupFailed, kDied, kLeft, kVerdict };
+  enum class Kind { kJoined, kJoinFailed, kGroup, kGroupFailed, kDied, kLeft, kEntryQuestion, kEntered, kVerdict };
   struct Notice {
     Kind kind;
     int rank = 0;
@@ -76,12 +85,14 @@ class Notices {
     Status status = {};
     std::string text = {};
     Verdict verdict = {};
+    Entered entered = {};
   };
   Notice& add(Kind kind) { return list_.emplace_back(Notice{kind}); }
   std::vector<Notice> list_;
 };
 
-// Verdicts already seen: the same one may come over control and over lanes, from several survivors, and again after a rejoin.
+// Verdicts already seen: the same one may come over control and over lanes, from several survivors, and again after a
+// rejoin.
 class VerdictLog {
  public:
   // False when it is known.

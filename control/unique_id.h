@@ -1,9 +1,12 @@
-// control/unique_id.h -- the 128 bytes by which ranks find rank 0: what canary_get_unique_id writes and the others read.
+// control/unique_id.h -- the 128 bytes by which ranks find rank 0: what canary_get_unique_id writes and the others
+// read.
 //
-// What: where rank 0 listens (up to five addresses of its host, one port), a random token that tells this job from all others, and on
-// which host the id was made. The application carries the bytes, so they are read as foreign ones: magic, version, every field and a
-// checksum over all of it. The token is no secret to whoever can read the traffic: it protects from mistakes, not from attackers.
-// Memory: values. Any thread. Failures: CANARY_INVALID_ARGUMENT with a reason ("the checksum is wrong: a byte changed on the way").
+// What: where rank 0 listens (up to five addresses of its host, one port), a random token that tells this job from all
+// others, and on which host the id was made. The application carries the bytes, so they are read as foreign ones:
+// magic, version, every field and a checksum over all of it. The token is no secret to whoever can read the traffic: it
+// protects from mistakes, not from attackers.
+// Memory: values. Any thread. Failures: CANARY_INVALID_ARGUMENT with a reason ("the checksum is wrong: a byte changed
+// on the way").
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// control/unique_id_fuzz.cc -- any bytes as a unique id: refused with a reason, or one whose encoding is these bytes. The checksum would
-// keep the fuzzer out, so bytes of the right length are tried with a right one as well.
+// control/unique_id_fuzz.cc -- any bytes as a unique id: refused with a reason, or one whose encoding is these bytes.
+// The checksum would keep the fuzzer out, so bytes of the right length are tried with a right one as well.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

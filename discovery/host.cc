@@ -1,5 +1,6 @@
 #include "discovery/host.h"
 
+#include <dirent.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -8,6 +9,7 @@
 #include <charconv>
 #include <cstring>
 #include <fstream>
+#include <memory>
 
 namespace canarynet {
 
@@ -40,6 +42,26 @@ std::string host_name() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
   return name;
+}
+
+ProcessPulse pulse_of(std::int64_t pid) {
+  ProcessPulse pulse;
+  if (pid <= 0 || pid == getpid()) return pulse;  // the same number here is somebody else there: another PID namespace
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task/";
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(tasks.c_str()), closedir);
+  if (folder == nullptr) return pulse;
+  while (const dirent* entry = readdir(folder.get())) {
+    if (entry->d_name[0] == '.') continue;
+    std::uint64_t ran = 0;
+    std::ifstream(tasks + entry->d_name + "/schedstat") >> ran;
+    pulse.ran_ns += ran;
+    std::string stat;
+    std::getline(std::ifstream(tasks + entry->d_name + "/stat"), stat);
+    const std::size_t name_end = stat.rfind(')');  // "7 (name) R ...", and the name may hold anything
+    const char state = name_end != std::string::npos && name_end + 2 < stat.size() ? stat[name_end + 2] : '?';
+    pulse.wants_core |= state == 'R' || state == 'D';
+  }
+  return pulse;
 }
 
 Result<Address> resolve_join(const std::string& url, const std::string& source) {

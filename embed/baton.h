@@ -1,8 +1,10 @@
-// embed/baton.h -- who drives the engine: exactly one thread at a time, and a waiting caller rather than the progress thread.
+// embed/baton.h -- who drives the engine: exactly one thread at a time, and a waiting caller rather than the progress
+// thread.
 //
-// try_take() and give() around every use of the engine. A thread that found it taken can sleep until it is given back or `limit` passes.
-// A holder that keeps it while it sleeps gives way to those that want() it. Any number of callers may wait: each is woken when its own
-// result is there, and one of the others when the baton is free, so that sixteen waiting threads cost no more than one.
+// try_take() and give() around every use of the engine. A thread that found it taken can sleep until it is given back
+// or `limit` passes. A holder that keeps it while it sleeps gives way to those that want() it. Any number of callers
+// may wait: each is woken when its own result is there, and one of the others when the baton is free, so that sixteen
+// waiting threads cost no more than one.
 #pragma once
 
 #include <atomic>
@@ -17,8 +19,8 @@ namespace canarynet {
 class Baton {
  public:
   bool try_take() { return !held_.exchange(true, std::memory_order_acquire); }
-  // `to_progress`: the engine has something to do while nobody waits, so the progress thread is woken if no one else takes it. Without, it
-  // looks by itself when its nap ends.
+  // `to_progress`: the engine has something to do while nobody waits, so the progress thread is woken if no one else
+  // takes it. Without, it looks by itself when its nap ends.
   void give(bool to_progress = true) {
     held_.store(false, std::memory_order_release);
     // The fence pairs with the one in sleep(): either the sleeper sees the baton free, or we see the sleeper.
@@ -52,8 +54,8 @@ class Baton {
   void want(int change) { wanted_.fetch_add(change, std::memory_order_relaxed); }
   bool wanted() const { return wanted_.load(std::memory_order_relaxed) > 0; }
 
-  // Sleeps until the baton is free (and no other sleeper was chosen to take it), `done()` is true, or `limit` has passed. `done` is called by
-  // other threads, too.
+  // Sleeps until the baton is free (and no other sleeper was chosen to take it), `done()` is true, or `limit` has
+  // passed. `done` is called by other threads, too.
   template <typename Done>
   void wait(Nanos limit, const Done& done) {
     waiters_.fetch_add(1, std::memory_order_relaxed);
@@ -69,7 +71,8 @@ class Baton {
   void nap(Nanos limit, const Done& done) {
     sleep(Kind::kProgress, limit, done);
   }
-  // The progress thread again, but it sleeps on while the baton is free, until it is given `to_progress`; `done` tells so, too.
+  // The progress thread again, but it sleeps on while the baton is free, until it is given `to_progress`; `done` tells
+  // so, too.
   template <typename Done>
   void rest(Nanos limit, const Done& done) {
     sleep(Kind::kProgress, limit, done, /*also_while_free=*/true);

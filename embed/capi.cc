@@ -1,5 +1,7 @@
 // The C ABI over embed/context.h: checks arguments, keeps handles, turns Status into codes and canary_last_error.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
@@ -7,12 +9,15 @@
 #include <mutex>
 #include <numeric>
 #include <string>
+#include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "canarynet/canarynet.h"
 #include "control/unique_id.h"
 #include "discovery/launcher.h"
 #include "embed/collective_call.h"
+#include "embed/handles.h"
 #include "embed/last_error.h"
 #include "embed/local_ranks.h"
 #include "embed/meeting.h"
@@ -22,54 +27,83 @@ using namespace canarynet;
 
 static_assert(sizeof(canary_unique_id) == control::kUniqueIdBytes);
 
-struct canary_group {
-  canary_context* context = nullptr;
-  GroupMember* member = nullptr;
-};
+// A context counts who is inside of its calls: canary_finalize turns away whoever comes, and waits for those.
+struct canary_context : Handled {
+  static constexpr std::uint8_t kKind = 0xC1;
+  static constexpr const char* kName = "context";
+  static constexpr const char* kEnds = "it was finalized";
 
-struct canary_op {
-  OpTicket ticket;
-  MessageRequest message;  // of a send or receive
-  canary_context* context = nullptr;
-  GroupMember* member = nullptr;
-  std::vector<std::uint64_t> counts;  // of the operations that have them; keeps its memory for the next one
-  canary_op* next_free = nullptr;
-  bool taken = false;
-};
-
-struct canary_context {
+  std::atomic<int> inside{0};
+  std::atomic<bool> closing{false};
   std::shared_ptr<Context> impl;  // with the other ranks of this process that joined with this one
   int rank = 0;
-  canary_group world;
   std::mutex mutex;  // handles only; never held while driving
-  std::vector<std::unique_ptr<canary_group>> groups;
-  std::vector<std::unique_ptr<canary_op>> ops;
-  canary_op* free_ops = nullptr;
+  Kept<canary_group> world;
+  std::vector<Kept<canary_group>> groups;
+  std::vector<Kept<canary_op>> ops;
+  std::vector<canary_op*> free_ops;
 
-  canary_op* take_op(GroupMember* member) {
-    const std::lock_guard lock(mutex);
-    if (free_ops == nullptr) {
-      for (int i = 0; i < 64; ++i) {
-        ops.push_back(std::make_unique<canary_op>());
-        ops.back()->context = this;
-        ops.back()->next_free = free_ops;
-        free_ops = ops.back().get();
-      }
-    }
-    canary_op* op = free_ops;
-    free_ops = op->next_free;
-    op->ticket.reset();
-    op->member = member;
-    op->taken = true;
-    return op;
-  }
-  void give_op(canary_op* op) {
-    const std::lock_guard lock(mutex);
-    op->next_free = free_ops;
-    free_ops = op;
-    op->taken = false;
-  }
+  canary_op* take_op(GroupMember* member);
+  void give_op(canary_op* op);
+  void clear();
 };
+
+struct canary_group : Handled {
+  static constexpr std::uint8_t kKind = 0xC2;
+  static constexpr const char* kName = "group";
+  static constexpr const char* kEnds = "it was destroyed, or its context finalized";
+
+  std::atomic<canary_context*> context{nullptr};
+  GroupMember* member = nullptr;
+  std::atomic<std::uint32_t> inside{0};  // calls
+  void clear() { member = nullptr; }
+};
+
+struct canary_op : Handled {
+  static constexpr std::uint8_t kKind = 0xC3;
+  static constexpr const char* kName = "op";
+  static constexpr const char* kEnds = "its result was told, or its context finalized";
+
+  std::atomic<canary_context*> context{nullptr};
+  OpTicket ticket;
+  MessageRequest message;  // of a send or receive
+  GroupMember* member = nullptr;
+  std::vector<std::uint64_t> counts;  // of the operations that have them; keeps its memory for the next one
+  bool taken = false;
+  void clear() { taken = false; }
+};
+
+canary_op* canary_context::take_op(GroupMember* member) {
+  const std::lock_guard lock(mutex);
+  if (free_ops.empty()) {
+    for (int i = 0; i < 64; ++i) {
+      ops.emplace_back(HandlePool<canary_op>::take());
+      ops.back()->context = this;
+      free_ops.reserve(ops.capacity());  // so that giving back can't fail
+      free_ops.push_back(ops.back().get());
+    }
+  }
+  canary_op* op = free_ops.back();
+  free_ops.pop_back();
+  op->ticket.reset();
+  op->member = member;
+  op->taken = true;
+  return op;
+}
+
+void canary_context::give_op(canary_op* op) {
+  const std::lock_guard lock(mutex);
+  free_ops.push_back(op);
+  op->taken = false;
+}
+
+void canary_context::clear() {
+  free_ops.clear();
+  ops.clear();
+  groups.clear();
+  world.reset();
+  impl.reset();
+}
 
 namespace {
 
@@ -140,42 +174,105 @@ Status read_config(const canary_config* config, ContextOptions* out) {
   return {};
 }
 
-canary_status finish_wait(canary_op* op) {
-  const auto code = static_cast<canary_status>(op->ticket.code.load(std::memory_order_acquire));
-  if (code != CANARY_OK) report(op->ticket.status);
-  op->context->give_op(op);
+canary_context* context_of(canary_context& context) { return &context; }
+template <typename T>
+canary_context* context_of(T& of) {
+  return of.context.load(std::memory_order_relaxed);
+}
+
+// Where a handle leads, while somebody is inside: its context stays until the call has left. Nowhere for one that has
+// ended.
+template <typename T>
+class Inside {
+ public:
+  explicit Inside(const T* handle) {
+    T* const found = HandlePool<T>::find(handle);
+    if (found == nullptr) return;
+    context_ = context_of(*found);
+    context_->inside.fetch_add(1);  // seen by canary_finalize, or we see that it is closing
+    if constexpr (std::is_same_v<T, canary_group>) {
+      (group_ = found)->inside.fetch_add(1);  // likewise, by canary_group_destroy
+    }
+    if (!context_->closing.load() && HandlePool<T>::find(handle) != nullptr) object_ = found;
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  ~Inside() {
+    if (group_ != nullptr) group_->inside.fetch_sub(1, std::memory_order_release);
+    if (context_ != nullptr) context_->inside.fetch_sub(1, std::memory_order_release);
+  }
+  explicit operator bool() const { return object_ != nullptr; }
+  T* operator->() const { return object_; }
+  T& operator*() const { return *object_; }
+  canary_context& context() const { return *context_; }
+
+ private:
+  canary_context* context_ = nullptr;
+  canary_group* group_ = nullptr;
+  T* object_ = nullptr;
+};
+
+// Of one that is not done: its context has left the job, and nothing touches its buffers any more.
+canary_status tell(const Context& context, OpTicket& ticket) {
+  if (!ticket.done()) ticket.finish(context.why_over());
+  const auto code = static_cast<canary_status>(ticket.code.load(std::memory_order_acquire));
+  if (code != CANARY_OK) report(ticket.status);
   return code;
 }
 
-// The engine goes on for the process's other ranks: operations that this one leaves behind end now, since their handles and buffers do.
+canary_status finish(canary_context& context, canary_op* op) {
+  const canary_status code = tell(*context.impl, op->ticket);
+  context.give_op(op);
+  return code;
+}
+
+// Of an operation with a handle: whoever closes it tells the result.
+canary_status finish_handle(const char* call, canary_context& context, canary_op* op, canary_op* handle) {
+  if (!HandlePool<canary_op>::close(*op)) return HandlePool<canary_op>::refuse(call, handle);
+  return finish(context, op);
+}
+
+// The engine goes on for the process's other ranks: operations that this one leaves behind end now, since their handles
+// and buffers do.
 void end_pending(canary_context& context) {
   if (context.impl->ranks().size() == 1) return;  // the engine ends with them
-  for (const auto& op : context.ops) {
-    if (!op->taken || op->ticket.done()) continue;
+  std::vector<canary_op*> left;
+  {
+    const std::lock_guard lock(context.mutex);
+    for (const auto& op : context.ops) {
+      if (op->taken && !op->ticket.done()) left.push_back(op.get());
+    }
+  }
+  for (canary_op* op : left) {
     Submission s;
     s.kind = Submission::Kind::kAbort;
     s.member = op->member;
     s.text = std::make_shared<std::string>("it was finalized with an operation pending");
     context.impl->run(s, op->ticket);
   }
+}
+
+void forget_groups(canary_context& context) {
+  if (context.impl->ranks().size() == 1) return;
   for (const auto& group : context.groups) {
     context.impl->with_engine([&](Engine& e) { e.forget(group->member); });
   }
 }
 
 // All collectives: checks, submits, and waits where no handle is asked for.
-canary_status run(canary_group* group, OpRequest request, canary_op** out,
+canary_status run(canary_group* handle, OpRequest request, canary_op** out,
                   std::initializer_list<CountList> lists = {}) {
   return guarded([&]() -> canary_status {
-    if (group == nullptr || group->member == nullptr) return invalid("group is NULL");
+    const Inside<canary_group> group(handle);
+    if (!group) return HandlePool<canary_group>::refuse(std::string(name_of(request.collective)), handle);
     for (const CountList& list : lists) {
       if (list.numbers == nullptr && !list.displacements)
         return invalid(std::string(name_of(request.collective)) + ": counts are NULL");
     }
-    canary_context* context = group->context;
-    canary_op* op = context->take_op(group->member);
+    canary_context& context = group.context();
+    canary_op* op = context.take_op(group->member);
     const auto refuse = [&](const Status& why) {
-      context->give_op(op);
+      context.give_op(op);
       return report(why);
     };
     if (lists.size() != 0) {
@@ -195,19 +292,20 @@ canary_status run(canary_group* group, OpRequest request, canary_op** out,
     s.request = request;
     s.ticket = &op->ticket;
     if (out == nullptr) {
-      context->impl->run(s, op->ticket);
-      return finish_wait(op);
+      context.impl->run(s, op->ticket);
+      return finish(context, op);
     }
-    context->impl->submit(s);
-    *out = op;
+    context.impl->submit(s);
+    *out = HandlePool<canary_op>::open(*op);
     return CANARY_OK;
   });
 }
 
-canary_status run_message(canary_group* group, bool sends, void* buffer, std::size_t count, canary_type type, int peer,
+canary_status run_message(canary_group* handle, bool sends, void* buffer, std::size_t count, canary_type type, int peer,
                           canary_op** out) {
   const std::string name = sends ? "send" : "recv";
-  if (group == nullptr || group->member == nullptr) return invalid(name + ": group is NULL");
+  const Inside<canary_group> group(handle);
+  if (!group) return HandlePool<canary_group>::refuse(name, handle);
   if (static_cast<unsigned>(type) >= static_cast<unsigned>(kDataTypeCount))
     return invalid(name + ": type " + std::to_string(static_cast<int>(type)) + " is not a canary_type");
   const auto size = group->member->group->members.size();
@@ -217,8 +315,8 @@ canary_status run_message(canary_group* group, bool sends, void* buffer, std::si
   if (__builtin_mul_overflow(std::uint64_t{count}, size_of(type), &bytes) || bytes > wire::kMessageBytesMax)
     return invalid(name + ": count " + std::to_string(count) + " is too large");
   if (buffer == nullptr && count != 0) return invalid(name + ": buffer is NULL");
-  canary_context* context = group->context;
-  canary_op* op = context->take_op(group->member);
+  canary_context& context = group.context();
+  canary_op* op = context.take_op(group->member);
   MessageRequest& m = op->message;
   m.data = static_cast<std::byte*>(buffer);
   m.bytes = bytes;
@@ -228,13 +326,15 @@ canary_status run_message(canary_group* group, bool sends, void* buffer, std::si
   m.partner = peer;
   m.ticket = &op->ticket;
   if (out == nullptr) {
-    context->impl->run(&m, op->ticket);
-    return finish_wait(op);
+    context.impl->run(&m, op->ticket);
+    return finish(context, op);
   }
-  context->impl->submit(&m);
-  *out = op;
+  context.impl->submit(&m);
+  *out = HandlePool<canary_op>::open(*op);
   return CANARY_OK;
 }
+
+constexpr auto kTurn = std::chrono::microseconds(200);
 
 }  // namespace
 
@@ -252,38 +352,62 @@ CANARY_API canary_status canary_init(const canary_config* config, canary_context
     if (context == nullptr) return invalid("canary_init: context is NULL");
     ContextOptions options;
     if (Status s = read_config(config, &options); !s.ok()) return report(s);
-    auto c = std::make_unique<canary_context>();
+    Kept<canary_context> c(HandlePool<canary_context>::take());
     c->rank = options.ranks.front();
+    c->world.reset(HandlePool<canary_group>::take());
+    c->world->context = c.get();
     auto impl = join_job(std::move(options));
     if (!impl.ok()) return report(impl.status());
     c->impl = impl.take();
-    c->world = {c.get(), c->impl->world(c->rank)};
-    *context = c.release();
+    c->world->member = c->impl->world(c->rank);
+    c->closing = false;
+    HandlePool<canary_group>::open(*c->world);
+    *context = HandlePool<canary_context>::open(*c.release());
     return CANARY_OK;
   });
 }
 
-CANARY_API canary_status canary_finalize(canary_context* context) {
-  if (context == nullptr) return invalid("canary_finalize: context is NULL");
-  end_pending(*context);
-  context->impl->leave(context->rank);
-  delete context;
-  return CANARY_OK;
+CANARY_API canary_status canary_finalize(canary_context* handle) {
+  return guarded([&]() -> canary_status {
+    canary_context* context = nullptr;
+    {
+      const Inside<canary_context> inside(handle);
+      if (!inside || inside->closing.exchange(true))
+        return HandlePool<canary_context>::refuse("canary_finalize", handle);
+      context = &*inside;
+    }
+    const bool alone = context->impl->ranks().size() == 1;
+    if (alone) context->impl->leave(context->rank);  // whoever waits inside is told so
+    for (end_pending(*context); context->inside.load() != 0; end_pending(*context)) std::this_thread::sleep_for(kTurn);
+    if (!alone) {
+      forget_groups(*context);
+      context->impl->leave(context->rank);
+    }
+    HandlePool<canary_context>::give(context);
+    return CANARY_OK;
+  });
 }
 
-CANARY_API int canary_rank(const canary_context* context) { return context != nullptr ? context->rank : -1; }
-CANARY_API int canary_world_size(const canary_context* context) {
-  return context != nullptr ? context->impl->world_size() : -1;
+CANARY_API int canary_rank(const canary_context* handle) {
+  const Inside<canary_context> context(handle);
+  return context ? context->rank : -1;
 }
-CANARY_API canary_group* canary_world(canary_context* context) {
-  return context != nullptr ? &context->world : nullptr;
+CANARY_API int canary_world_size(const canary_context* handle) {
+  const Inside<canary_context> context(handle);
+  return context ? context->impl->world_size() : -1;
+}
+CANARY_API canary_group* canary_world(canary_context* handle) {
+  const Inside<canary_context> context(handle);
+  return context ? HandlePool<canary_group>::handle_of(*context->world) : nullptr;
 }
 
-CANARY_API canary_status canary_group_create(canary_context* context, const int* ranks, int count,
+CANARY_API canary_status canary_group_create(canary_context* handle, const int* ranks, int count,
                                              canary_group** group) {
   return guarded([&]() -> canary_status {
-    if (context == nullptr || ranks == nullptr || group == nullptr)
+    if (handle == nullptr || ranks == nullptr || group == nullptr)
       return invalid("canary_group_create: a NULL argument");
+    const Inside<canary_context> context(handle);
+    if (!context) return HandlePool<canary_context>::refuse("canary_group_create", handle);
     const int world = context->impl->world_size();
     if (count < 1 || count > world) {
       return invalid("canary_group_create: count " + std::to_string(count) + " in a world of " + std::to_string(world));
@@ -300,6 +424,8 @@ CANARY_API canary_status canary_group_create(canary_context* context, const int*
       return invalid("canary_group_create: only members call it, and rank " + std::to_string(context->rank) +
                      " is not listed");
     }
+    Kept<canary_group> g(HandlePool<canary_group>::take());
+    g->context = &*context;
     OpTicket ticket;
     Submission s;
     s.kind = Submission::Kind::kGroup;
@@ -307,47 +433,57 @@ CANARY_API canary_status canary_group_create(canary_context* context, const int*
     s.local_rank = context->rank;
     s.members = std::make_shared<std::vector<int>>(ranks, ranks + count);
     context->impl->run(s, ticket);
-    if (ticket.code.load() != CANARY_OK) return report(ticket.status);
-    auto g = std::make_unique<canary_group>();
-    g->context = context;
+    if (const canary_status code = tell(*context->impl, ticket); code != CANARY_OK) return code;
     g->member = static_cast<GroupMember*>(ticket.group);
     const std::lock_guard lock(context->mutex);
     context->groups.push_back(std::move(g));
-    *group = context->groups.back().get();
+    *group = HandlePool<canary_group>::open(*context->groups.back());
     return CANARY_OK;
   });
 }
 
-CANARY_API canary_status canary_group_abort(canary_group* group, const char* reason) {
+CANARY_API canary_status canary_group_abort(canary_group* handle, const char* reason) {
   return guarded([&]() -> canary_status {
-    if (group == nullptr) return invalid("canary_group_abort: group is NULL");
+    const Inside<canary_group> group(handle);
+    if (!group) return HandlePool<canary_group>::refuse("canary_group_abort", handle);
     Submission s;
     s.kind = Submission::Kind::kAbort;
     s.member = group->member;
     s.text = std::make_shared<std::string>(reason != nullptr ? reason : "no reason given");
-    group->context->impl->submit(s);
+    group.context().impl->submit(s);
     return CANARY_OK;
   });
 }
 
-CANARY_API canary_status canary_group_destroy(canary_group* group) {
-  if (group == nullptr) return invalid("canary_group_destroy: group is NULL");
-  canary_context* context = group->context;
-  if (group == &context->world) return invalid("canary_group_destroy: the world lives as long as its context");
-  const bool pending = context->impl->with_engine([&](Engine& e) {
-    if (group->member->pending()) return true;
-    e.forget(group->member);
-    return false;
+CANARY_API canary_status canary_group_destroy(canary_group* handle) {
+  return guarded([&]() -> canary_status {
+    const Inside<canary_group> group(handle);
+    if (!group) return HandlePool<canary_group>::refuse("canary_group_destroy", handle);
+    canary_context& context = group.context();
+    if (&*group == context.world.get()) return invalid("canary_group_destroy: the world lives as long as its context");
+    const char* const pending = "canary_group_destroy: operations are pending";
+    const char* wrong = context.impl->with_engine([&](Engine& e) -> const char* {
+      if (e.pending(*group->member)) return pending;
+      return HandlePool<canary_group>::close(*group) ? nullptr
+                                                     : "canary_group_destroy: another thread has destroyed the group";
+    });
+    if (wrong != nullptr) return invalid(wrong);
+    // Threads that came before the handle was closed may still look at the member.
+    while (group->inside.load() != 1) std::this_thread::sleep_for(kTurn);
+    if (!context.impl->with_engine([&](Engine& e) { return e.forget(group->member); })) return invalid(pending);
+    const std::lock_guard lock(context.mutex);
+    std::erase_if(context.groups, [&](const auto& g) { return g.get() == &*group; });
+    return CANARY_OK;
   });
-  if (pending) return invalid("canary_group_destroy: operations are pending");
-  const std::lock_guard lock(context->mutex);
-  std::erase_if(context->groups, [&](const auto& g) { return g.get() == group; });
-  return CANARY_OK;
 }
 
-CANARY_API int canary_group_rank(const canary_group* group) { return group != nullptr ? group->member->rank : -1; }
-CANARY_API int canary_group_size(const canary_group* group) {
-  return group != nullptr ? static_cast<int>(group->member->group->members.size()) : -1;
+CANARY_API int canary_group_rank(const canary_group* handle) {
+  const Inside<canary_group> group(handle);
+  return group ? group->member->rank : -1;
+}
+CANARY_API int canary_group_size(const canary_group* handle) {
+  const Inside<canary_group> group(handle);
+  return group ? static_cast<int>(group->member->group->members.size()) : -1;
 }
 
 CANARY_API canary_status canary_all_reduce(canary_group* group, const void* input, void* output, size_t count,
@@ -418,33 +554,46 @@ CANARY_API canary_status canary_recv(canary_group* group, void* buffer, size_t c
   return guarded([&] { return run_message(group, false, buffer, count, type, peer, op); });
 }
 
-CANARY_API canary_status canary_op_test(canary_op* op) {
-  if (op == nullptr) return invalid("canary_op_test: op is NULL");
-  if (!op->ticket.done()) op->context->impl->nudge();
-  if (!op->ticket.done()) return CANARY_WOULD_BLOCK;
-  return finish_wait(op);
+CANARY_API canary_status canary_op_test(canary_op* handle) {
+  return guarded([&]() -> canary_status {
+    const Inside<canary_op> op(handle);
+    if (!op) return HandlePool<canary_op>::refuse("canary_op_test", handle);
+    if (!op->ticket.done()) op.context().impl->nudge();
+    if (!op->ticket.done() && !op.context().impl->over()) return CANARY_WOULD_BLOCK;
+    return finish_handle("canary_op_test", op.context(), &*op, handle);
+  });
 }
 
-CANARY_API canary_status canary_op_wait(canary_op* op) {
-  if (op == nullptr) return invalid("canary_op_wait: op is NULL");
-  op->context->impl->wait(op->ticket);
-  return finish_wait(op);
+CANARY_API canary_status canary_op_wait(canary_op* handle) {
+  return guarded([&]() -> canary_status {
+    const Inside<canary_op> op(handle);
+    if (!op) return HandlePool<canary_op>::refuse("canary_op_wait", handle);
+    op.context().impl->wait(op->ticket);
+    return finish_handle("canary_op_wait", op.context(), &*op, handle);
+  });
 }
 
-CANARY_API canary_status canary_op_set_deadline(canary_op* op, uint64_t nanoseconds) {
-  if (op == nullptr) return invalid("canary_op_set_deadline: op is NULL");
-  Submission s;
-  s.kind = Submission::Kind::kDeadline;
-  s.member = op->member;
-  s.ticket = &op->ticket;
-  s.time_limit = Nanos{static_cast<std::int64_t>(std::min<std::uint64_t>(nanoseconds, INT64_MAX / 2))};
-  op->context->impl->submit(s);
-  return CANARY_OK;
+CANARY_API canary_status canary_op_set_deadline(canary_op* handle, uint64_t nanoseconds) {
+  return guarded([&]() -> canary_status {
+    const Inside<canary_op> op(handle);
+    if (!op) return HandlePool<canary_op>::refuse("canary_op_set_deadline", handle);
+    if (op->ticket.done()) return CANARY_OK;  // its group may have gone
+    Submission s;
+    s.kind = Submission::Kind::kDeadline;
+    s.member = op->member;
+    s.ticket = &op->ticket;
+    s.generation = op->ticket.generation;
+    s.time_limit = Nanos{static_cast<std::int64_t>(std::min<std::uint64_t>(nanoseconds, INT64_MAX / 2))};
+    op.context().impl->submit(s);
+    return CANARY_OK;
+  });
 }
 
-CANARY_API canary_status canary_stats(canary_context* context, canary_nic_stats* nics, size_t capacity, size_t* count) {
-  if (context == nullptr || count == nullptr || (nics == nullptr && capacity != 0))
+CANARY_API canary_status canary_stats(canary_context* handle, canary_nic_stats* nics, size_t capacity, size_t* count) {
+  if (handle == nullptr || count == nullptr || (nics == nullptr && capacity != 0))
     return invalid("canary_stats: a NULL argument");
+  const Inside<canary_context> context(handle);
+  if (!context) return HandlePool<canary_context>::refuse("canary_stats", handle);
   context->impl->with_engine([&](Engine& e) {
     const auto rails = e.rails();
     *count = 0;
@@ -460,9 +609,11 @@ CANARY_API canary_status canary_stats(canary_context* context, canary_nic_stats*
   return CANARY_OK;
 }
 
-CANARY_API canary_status canary_mem_alloc(canary_context* context, size_t bytes, void** memory) {
+CANARY_API canary_status canary_mem_alloc(canary_context* handle, size_t bytes, void** memory) {
   return guarded([&]() -> canary_status {
-    if (context == nullptr || memory == nullptr) return invalid("canary_mem_alloc: a NULL argument");
+    if (handle == nullptr || memory == nullptr) return invalid("canary_mem_alloc: a NULL argument");
+    const Inside<canary_context> context(handle);
+    if (!context) return HandlePool<canary_context>::refuse("canary_mem_alloc", handle);
     auto made = context->impl->allocate(bytes);
     if (!made.ok()) return report(made.status().wrap("canary_mem_alloc"));
     *memory = made.value();
@@ -470,17 +621,19 @@ CANARY_API canary_status canary_mem_alloc(canary_context* context, size_t bytes,
   });
 }
 
-CANARY_API canary_status canary_mem_free(canary_context* context, void* memory) {
+CANARY_API canary_status canary_mem_free(canary_context* handle, void* memory) {
   return guarded([&]() -> canary_status {
-    if (context == nullptr) return invalid("canary_mem_free: context is NULL");
+    const Inside<canary_context> context(handle);
+    if (!context) return HandlePool<canary_context>::refuse("canary_mem_free", handle);
     if (memory == nullptr) return CANARY_OK;
     return report(context->impl->release(memory).wrap("canary_mem_free"));
   });
 }
 
-CANARY_API const char* canary_group_algorithm(const canary_group* group) {
+CANARY_API const char* canary_group_algorithm(const canary_group* handle) {
+  const Inside<canary_group> group(handle);
   // The names are constants of the library; the engine only switches between them.
-  return group != nullptr ? group->member->last_algorithm.load(std::memory_order_acquire) : "";
+  return group ? group->member->last_algorithm.load(std::memory_order_acquire) : "";
 }
 
 }  // extern "C"

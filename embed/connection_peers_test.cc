@@ -1,5 +1,5 @@
-// Connections and their peers' lives, over real TCP on loopback: several endpoints in one process, peers that are stopped, that have ended,
-// that accept and say nothing.
+// Connections and their peers' lives, over real TCP on loopback: several endpoints in one process, peers that are
+// stopped, that have ended, that accept and say nothing.
 #include <sys/wait.h>
 
 #include <algorithm>

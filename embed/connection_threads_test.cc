@@ -1,5 +1,5 @@
-// Many threads on one endpoint, each with connections of its own: all connect, accept, send, test and close at once. Also run under
-// ThreadSanitizer.
+// Many threads on one endpoint, each with connections of its own: all connect, accept, send, test and close at once.
+// Also run under ThreadSanitizer.
 #include <atomic>
 
 #include "embed/connections_test_util.h"

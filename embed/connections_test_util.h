@@ -1,4 +1,5 @@
-// embed/connections_test_util.h -- for tests: endpoints on loopback, connections between them, messages with known bytes.
+// embed/connections_test_util.h -- for tests: endpoints on loopback, connections between them, messages with known
+// bytes.
 #pragma once
 
 #include <array>

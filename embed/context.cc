@@ -5,12 +5,14 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <random>
+#include <new>
 #include <utility>
 
 #include "base/log.h"
+#include "base/secret.h"
 #include "control/unique_id.h"
 #include "discovery/host.h"
 #include "discovery/interfaces.h"
@@ -36,6 +38,7 @@ Context::Context(ContextOptions options)
     : options_(std::move(options)), staying_(static_cast<int>(options_.ranks.size())) {}
 
 Result<std::unique_ptr<Context>> Context::create(ContextOptions options) {
+  close_descriptors_in_children();
   std::unique_ptr<Context> c(new Context(std::move(options)));
   if (Status s = c->start(); !s.ok()) return s;
   if (Status s = c->join(); !s.ok()) {
@@ -50,7 +53,6 @@ Context::~Context() {
   engine_.reset();
   lanes_.reset();
   factory_.reset();
-  if (doorbell_ >= 0) close(doorbell_);
 }
 
 Status Context::start() {
@@ -61,8 +63,10 @@ Status Context::start() {
                                                std::to_string(options_.world_size) +
                                                " (CANARY_RANK, CANARY_WORLD_SIZE)");
   }
-  doorbell_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (doorbell_ < 0) return system_error("eventfd", errno);
+  set_log_ranks(*std::min_element(options_.ranks.begin(), options_.ranks.end()),
+                *std::max_element(options_.ranks.begin(), options_.ranks.end()));
+  doorbell_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!doorbell_.open()) return system_error("eventfd", errno);
 
   EngineOptions e;
   e.settings = s;
@@ -71,8 +75,15 @@ Status Context::start() {
   e.host_id = s.host_id.empty() ? default_host_id() : s.host_id;
   e.host_name = s.host_id.empty() ? host_name() : s.host_id;
   e.pid = getpid();
-  std::random_device entropy;
-  e.seed = std::uint64_t{entropy()} << 32 | entropy();
+  e.pulse_of = pulse_of;
+  e.strangers_max = strangers_share();
+  // One each: a name can be read by every user of the machine, and must tell nothing of the token.
+  auto token = draw_secret(), name = draw_secret(), epochs = draw_secret();
+  if (!token.ok()) return token.status();
+  if (!name.ok()) return name.status();
+  if (!epochs.ok()) return epochs.status();
+  e.job_token = token.value();
+  e.epoch_seed = epochs.value();
 
   Socket listener;  // of a unique id that this process made
   TcpOptions t;
@@ -111,7 +122,7 @@ Status Context::start() {
   factory_ = factory.take();
   if (listener.open()) factory_->lend_control(std::move(listener));
   for (const auto& note : factory_->notes()) log(LogLevel::kInfo, "%s", note.c_str());
-  auto lanes = HostLanes::create(s, options_.world_size > 1, e.host_id, e.seed, *factory_);
+  auto lanes = HostLanes::create(s, options_.world_size > 1, e.host_id, name.value(), *factory_);
   if (!lanes.ok()) return lanes.status();
   lanes_ = lanes.take();
   engine_ = std::make_unique<Engine>(std::move(e), *lanes_);
@@ -123,6 +134,7 @@ Status Context::join() {
   while (!engine_->ready()) {
     if (!drive_once()) sleep_until(engine_->next_deadline());
     if (!engine_->join_status().ok()) return engine_->join_status();
+    if (over()) return why_over();
   }
   // With more ranks than cores the one that is waited for needs this one.
   if (engine_->ranks_on_this_host() <= usable_cores()) polls_before_yield_ = kPollsBeforeYield;
@@ -134,26 +146,51 @@ Status Context::join() {
 }
 
 bool Context::drive_once() {
-  // Only who holds the engine answers the doorbell, before it looks: a thread that merely woke up by it could silence it while the holder
-  // sleeps on.
+  if (over()) return false;  // what the engine still knows of buffers is their owners' affair
+  // Only who holds the engine answers the doorbell, before it looks: a thread that merely woke up by it could silence
+  // it while the holder sleeps on.
   if (rung_.exchange(false, std::memory_order_acq_rel)) drain_doorbell();
-  const Nanos now = clock_.now();
-  const bool worked = engine_->poll(now) != 0;
-  // No wake-up of its own: heartbeats come often enough.
-  if (counters_->due(now)) counters_->publish(*engine_, now);
+  bool worked = false;
+  drive([&] {
+    const Nanos now = clock_.now();
+    worked = engine_->poll(now) != 0;
+    // No wake-up of its own: heartbeats come often enough.
+    if (counters_->due(now)) counters_->publish(*engine_, now);
+  });
   return worked;
+}
+
+template <typename Fn>
+void Context::drive(Fn fn) {
+  try {
+    fn();
+  } catch (const std::bad_alloc&) {
+    give_up();
+  }
+}
+
+// Memory may run out anywhere in the engine, half way through anything. Then nobody drives it any more: what is pending
+// here ends, and the others hear no word from this rank.
+void Context::give_up() {
+  engine_->abandon();
+  log(LogLevel::kError, "rank %d leaves the job: out of memory", options_.ranks.front());
+  out_of_memory_.store(true, std::memory_order_release);
+  stop_.store(true, std::memory_order_release);
+  over_.store(true, std::memory_order_release);
+  ring_doorbell();
+  baton_.notify_all();
 }
 
 void Context::ring_doorbell() {
   const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = write(doorbell_, &one, sizeof one);  // full means it rings already
+  [[maybe_unused]] const ssize_t n = write(doorbell_.fd(), &one, sizeof one);  // full means it rings already
   rung_.store(true,
               std::memory_order_release);  // second: a ring that is seen has been written, or nobody would ever read it
 }
 
 void Context::drain_doorbell() {
   std::uint64_t count = 0;
-  [[maybe_unused]] const ssize_t n = read(doorbell_, &count, sizeof count);
+  [[maybe_unused]] const ssize_t n = read(doorbell_.fd(), &count, sizeof count);
 }
 
 void Context::sleep_until(Nanos deadline) {
@@ -166,7 +203,7 @@ void Context::wait_for_lanes(Nanos deadline) {
   if (deadline <= now) return;
   const Nanos span = std::min(deadline - now, 10_s);
   const timespec t{static_cast<time_t>(span.count / 1'000'000'000), static_cast<long>(span.count % 1'000'000'000)};
-  pollfd fds[2] = {{lanes_->poll_fd(), POLLIN, 0}, {doorbell_, POLLIN, 0}};
+  pollfd fds[2] = {{lanes_->poll_fd(), POLLIN, 0}, {doorbell_.fd(), POLLIN, 0}};
   ::ppoll(fds, 2, &t, nullptr);
 }
 
@@ -174,7 +211,8 @@ void Context::progress_loop() {
   const auto stopped = [this] { return stop_.load(std::memory_order_acquire); };
   std::uint32_t turns_seen = 0;
   while (!stopped()) {
-    // As long as callers come again and again it stays out of their way: lanes that had to wake it would cost every one of them.
+    // As long as callers come again and again it stays out of their way: lanes that had to wake it would cost every one
+    // of them.
     const std::uint32_t turns = turns_.load(std::memory_order_relaxed);
     if (turns != std::exchange(turns_seen, turns) && !unattended_.load(std::memory_order_acquire)) {
       baton_.rest(kNap, [&] { return stopped() || unattended_.load(std::memory_order_acquire); });
@@ -204,13 +242,15 @@ bool Context::try_take() {
 }
 
 void Context::hand_back(bool busy) {
-  // What was polled here may have been what the sleeping thread was to be woken for; nobody else would ask for the next of it.
+  // What was polled here may have been what the sleeping thread was to be woken for; nobody else would ask for the next
+  // of it.
   const bool missed = thread_sleeps_.load(std::memory_order_relaxed) && !lanes_->prepare_to_sleep();
   const bool told = busy || thread_sleeps_.load(std::memory_order_relaxed);  // else it looks soon by itself
   const Nanos deadline = told ? engine_->next_deadline() : Nanos::max();
   unattended_.store(busy || missed, std::memory_order_relaxed);
   baton_.give(busy || missed);
-  // Whoever rang while this thread was leaving has found the engine taken; if its ring comes later, it finds it free (see nudge()).
+  // Whoever rang while this thread was leaving has found the engine taken; if its ring comes later, it finds it free
+  // (see nudge()).
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (rung_.load(std::memory_order_relaxed)) {
     unattended_.store(true, std::memory_order_relaxed);
@@ -219,9 +259,58 @@ void Context::hand_back(bool busy) {
   if (missed || deadline.count < thread_wakes_at_.load(std::memory_order_acquire)) ring_doorbell();
 }
 
+// `submitted`: what is waited for was handed over without telling anybody, so whoever drives instead of this thread has
+// to be told.
+template <typename Done>
+void Context::drive_until(const Done& done, bool submitted) {
+  while (!done() && !over()) {
+    if (baton_.wanted()) std::this_thread::sleep_for(std::chrono::microseconds(20));  // theirs first
+    if (!try_take()) {
+      if (submitted) ring_doorbell();
+      submitted = false;
+      baton_.wait(50_ms, done);
+      continue;
+    }
+    if (std::exchange(submitted, false)) drive([this] { engine_->hurry(clock_.now()); });
+    Nanos last_work = clock_.now();
+    int idle_polls = 0;
+    while (!done() && !over()) {
+      const bool worked = drive_once();
+      baton_.notify_done();  // also without work: a limit that has passed ends operations as well
+      if (done() || baton_.wanted()) break;
+      if (options_.settings.spin_budget.count != 0) {
+        const Nanos now = clock_.now();
+        if (worked) last_work = now;
+        idle_polls = worked ? 0 : idle_polls + 1;
+        if (now - last_work < options_.settings.spin_budget) {
+          if (idle_polls > polls_before_yield_) std::this_thread::yield();
+          continue;
+        }
+      }
+      // Also after work: what is left has a deadline of 0, and a descriptor with more to read ends the sleep at once.
+      sleep_until(engine_->next_deadline());
+    }
+    if (!over()) drive([this] { engine_->flush_acks(clock_.now(), !progress_.joinable()); });
+    // A caller that exchanges again and again wakes nobody in between, unless it leaves something that is due.
+    hand_back(engine_->busy() || engine_->next_deadline().count == 0);
+  }
+}
+
+void Context::hand_over(const Submission& submission) {
+  while (!over() && !engine_->submit(submission)) {
+    // The ring is emptied by whoever drives; a member's queue by those it exchanges with.
+    nudge();
+    if (const GroupMember* m = submission.member; m != nullptr && submission.kind == Submission::Kind::kOperation)
+      drive_until([m] { return !m->full(); }, false);
+  }
+}
+
+void Context::hand_over(MessageRequest* message) {
+  while (!over() && !engine_->submit(message)) nudge();
+}
+
 void Context::submit(const Submission& submission) {
-  // The ring is drained by whoever drives; when it is full that is us.
-  while (!engine_->submit(submission)) nudge();
+  hand_over(submission);
   nudge();
 }
 
@@ -234,7 +323,7 @@ Status Context::release(void* memory) {
 }
 
 void Context::submit(MessageRequest* message) {
-  while (!engine_->submit(message)) nudge();
+  hand_over(message);
   nudge();
 }
 
@@ -249,48 +338,23 @@ void Context::nudge() {
 }
 
 void Context::run(const Submission& submission, const OpTicket& ticket) {
-  while (!engine_->submit(submission)) nudge();
-  wait(ticket, true);
+  hand_over(submission);
+  drive_until([&ticket] { return ticket.done(); }, true);
 }
 
 void Context::run(MessageRequest* message, const OpTicket& ticket) {
-  while (!engine_->submit(message)) nudge();
-  wait(ticket, true);
+  hand_over(message);
+  drive_until([&ticket] { return ticket.done(); }, true);
 }
 
-// `submitted`: what is waited for was handed over without telling anybody, so whoever drives instead of this thread has to be told.
-void Context::wait(const OpTicket& ticket, bool submitted) {
-  while (!ticket.done()) {
-    if (baton_.wanted()) std::this_thread::sleep_for(std::chrono::microseconds(20));  // theirs first
-    if (!try_take()) {
-      if (submitted) ring_doorbell();
-      submitted = false;
-      baton_.wait(50_ms, [&] { return ticket.done(); });
-      continue;
-    }
-    if (std::exchange(submitted, false)) engine_->hurry(clock_.now());
-    Nanos last_work = clock_.now();
-    int idle_polls = 0;
-    while (!ticket.done()) {
-      const bool worked = drive_once();
-      baton_.notify_done();  // also without work: a limit that has passed ends operations as well
-      if (ticket.done() || baton_.wanted()) break;
-      if (options_.settings.spin_budget.count != 0) {
-        const Nanos now = clock_.now();
-        if (worked) last_work = now;
-        idle_polls = worked ? 0 : idle_polls + 1;
-        if (now - last_work < options_.settings.spin_budget) {
-          if (idle_polls > polls_before_yield_) std::this_thread::yield();
-          continue;
-        }
-      }
-      // Also after work: what is left has a deadline of 0, and a descriptor with more to read ends the sleep at once.
-      sleep_until(engine_->next_deadline());
-    }
-    engine_->flush_acks(clock_.now(), !progress_.joinable());
-    // A caller that exchanges again and again wakes nobody in between, unless it leaves something that is due.
-    hand_back(engine_->busy() || engine_->next_deadline().count == 0);
-  }
+void Context::wait(const OpTicket& ticket) {
+  drive_until([&ticket] { return ticket.done(); }, false);
+}
+
+Status Context::why_over() const {
+  if (out_of_memory_.load(std::memory_order_acquire))
+    return Status(CANARY_LIMIT, "out of memory: this rank has left the job");
+  return Status(CANARY_CLOSED, "the context was finalized while the operation was pending");
 }
 
 GroupMember* Context::world(int rank) {
@@ -311,14 +375,22 @@ void Context::leave() {
   ring_doorbell();
   baton_.notify_all();
   if (progress_.joinable()) progress_.join();
-  if (engine_->left() || !engine_->ready()) return;
+  if (over()) return;
+  with_engine([this](Engine&) {
+    if (engine_->ready()) say_farewell();
+    over_.store(true, std::memory_order_release);
+  });
+  baton_.notify_all();
+}
+
+void Context::say_farewell() {
   const Nanos began = clock_.now();
   engine_->leave(began);
-  while (!engine_->left() && clock_.now() - began < kLeaveLimit) {
+  while (!engine_->left() && !over() && clock_.now() - began < kLeaveLimit) {
     if (!drive_once() && !engine_->left()) sleep_until(std::min(engine_->next_deadline(), clock_.now() + 5_ms));
   }
   // What the farewell left in the sockets' queues.
-  for (int i = 0; i < 8 && drive_once(); ++i) {
+  for (int i = 0; i < 8 && !over() && drive_once(); ++i) {
   }
 }
 

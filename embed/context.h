@@ -1,18 +1,21 @@
-// embed/context.h -- the engine embedded in a process: real clock and lanes, a progress thread, callers that drive while they wait.
+// embed/context.h -- the engine embedded in a process: real clock and lanes, a progress thread, callers that drive
+// while they wait.
 //
 // One Context serves one rank, or several whose threads share it (embed/local_ranks.h).
-// Threads: any number of callers; the engine itself is used by whoever holds the baton. The progress thread serves it while nobody
-// waits; a caller inside wait() takes over and the progress thread naps.
+// Threads: any number of callers; the engine itself is used by whoever holds the baton. The progress thread serves it
+// while nobody waits; a caller inside wait() takes over and the progress thread naps.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "embed/baton.h"
 #include "embed/counters.h"
 #include "embed/host_lanes.h"
@@ -39,12 +42,13 @@ class Context {
   // The group of all ranks, as one of ours sees it.
   GroupMember* world(int rank);
 
-  // Hands work to the engine and, when nobody else drives, gives it a first push from this thread.
+  // Hands work to the engine and, when nobody else drives, gives it a first push from this thread. Where too many of
+  // the member's operations wait for those before them, it waits as well.
   void submit(const Submission& submission);
   // A send or receive in a group.
   void submit(MessageRequest* message);
-  // Drives, or sleeps while another thread does, until the ticket is done.
-  void wait(const OpTicket& ticket) { wait(ticket, false); }
+  // Drives, or sleeps while another thread does, until the ticket is done or the job was left.
+  void wait(const OpTicket& ticket);
   // Both at once, for a call that blocks: the caller drives its submission itself, and nobody else is woken for it.
   void run(const Submission& submission, const OpTicket& ticket);
   void run(MessageRequest* message, const OpTicket& ticket);
@@ -68,21 +72,41 @@ class Context {
       Baton& b;
       ~Giver() { b.give(); }
     } giver{baton_};
-    return fn(*engine_);
+    try {
+      return fn(*engine_);
+    } catch (const std::bad_alloc&) {
+      give_up();
+      throw;
+    }
   }
-  // Leaves the job; bounded. The progress thread has ended afterwards.
+  // Leaves the job; bounded. The progress thread has ended afterwards, whoever waits has returned with its ticket not
+  // done, and nothing is read from or written to anybody's buffers.
   void leave();
   // One of our ranks leaves: the last one to do so leaves the job. Its operations are done.
   void leave(int rank);
 
+  // The job was left, or memory ran out: what is not done will not be.
+  bool over() const { return over_.load(std::memory_order_acquire); }
+  Status why_over() const;
+
  private:
   explicit Context(ContextOptions options);
+  void say_farewell();
   Status start();
   Status join();
-  void wait(const OpTicket& ticket, bool submitted);
+  void hand_over(const Submission& submission);
+  void hand_over(MessageRequest* message);
+  // wait() for anything that other threads may ask about.
+  template <typename Done>
+  void drive_until(const Done& done, bool submitted);
   void progress_loop();
   // One round of polling; true when there was work.
   bool drive_once();
+  // `fn` uses the engine; if memory runs out in it, the job is over for this process.
+  template <typename Fn>
+  void drive(Fn fn);
+  // Memory ran out while this thread held the engine.
+  void give_up();
   void sleep_until(Nanos deadline);
   bool try_take();
   // Gives the engine back after drive_once(). `busy`: it has something to do for which nobody waits.
@@ -99,14 +123,17 @@ class Context {
   std::unique_ptr<EngineCounters> counters_;
   std::atomic<int> staying_{0};  // ranks that have not left
   Baton baton_;
-  int doorbell_ = -1;
+  Descriptor doorbell_;
   int polls_before_yield_ = 0;     // of a spinning caller, without work
   std::atomic<bool> rung_{false};  // since it was last drained
   std::atomic<bool> stop_{false};
+  std::atomic<bool> out_of_memory_{false};
+  std::atomic<bool> over_{false};                 // the job was left: nobody drives any more
   std::atomic<std::int64_t> thread_wakes_at_{0};  // when the progress thread will look by itself
-  // The progress thread stays away while callers come again and again: it rests for some milliseconds at a time, until it finds no turn taken
-  // since its last look, or the engine left unattended. Then it drives, and sleeps on the lanes. Who polls while it sleeps there may take
-  // what it would have been woken for, and therefore prepares its sleep anew (hand_back()).
+  // The progress thread stays away while callers come again and again: it rests for some milliseconds at a time, until
+  // it finds no turn taken since its last look, or the engine left unattended. Then it drives, and sleeps on the lanes.
+  // Who polls while it sleeps there may take what it would have been woken for, and therefore prepares its sleep anew
+  // (hand_back()).
   std::atomic<bool> thread_sleeps_{false};  // on the lanes
   std::atomic<std::uint32_t> turns_{0};     // of callers at the engine
   std::atomic<bool> unattended_{false};     // the last of them left something to do for which nobody waits

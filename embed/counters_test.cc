@@ -1,4 +1,5 @@
-// Counters in shared memory, as other processes see them: what ranks and endpoints write there agrees with what they did.
+// Counters in shared memory, as other processes see them: what ranks and endpoints write there agrees with what they
+// did.
 #include <algorithm>
 #include <map>
 
@@ -56,7 +57,8 @@ TEST(SharedCounters, OfTwoEndpointsAgreeWithWhatTheySentAndWithTheirStatistics) 
   ASSERT_EQ(canary_endpoint_stats(one.raw, nics, 2, &count), CANARY_OK);
   const auto s = scan_until([&](const auto& t) {
     return t.size() == 2 && t[0].table->at(ProcessMetric::kMessagesSent) == 4 &&
-           t[0].table->nic[0].at(NicMetric::kTransmitBytes) >= nics[0].transmit_bytes;
+           t[0].table->nic[0].at(NicMetric::kTransmitBytes) >= nics[0].transmit_bytes &&
+           t[1].table->at(ProcessMetric::kMessagesReceived) == 4;
   });
   const CountersTable &a = *s.tables[0].table, &b = *s.tables[1].table;
   EXPECT_EQ(a.role, Role::kEndpoint);

@@ -1,4 +1,5 @@
-// The C ABI of connections without a group, over embed/endpoint_host.h: handles, requests, arguments. All I/O is the endpoint's thread's.
+// The C ABI of connections without a group, over embed/endpoint_host.h: handles, requests, arguments. All I/O is the
+// endpoint's thread's.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -11,6 +12,7 @@
 
 #include "canarynet/canarynet.h"
 #include "embed/endpoint_host.h"
+#include "embed/handles.h"
 #include "embed/last_error.h"
 #include "embed/nic_stats.h"
 
@@ -18,82 +20,122 @@ using namespace canarynet;
 
 static_assert(CANARY_HANDLE_BYTES == kHandleBytes);
 
-struct canary_registration {
+struct canary_registration : Handled {
+  static constexpr std::uint8_t kKind = 0xC4;
+  static constexpr const char* kName = "registration";
+  static constexpr const char* kEnds = "it was deregistered, or its endpoint destroyed";
   canary_endpoint* endpoint = nullptr;
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
+  void clear() {}
 };
 
-// One message. A grouped receive is a chain of them, the first one is the handle.
-struct canary_request {
+// One message. A grouped receive is a chain of them, the first one has the handle.
+struct canary_request : Handled {
+  static constexpr std::uint8_t kKind = 0xC5;
+  static constexpr const char* kName = "request";
+  static constexpr const char* kEnds = "its result was told, or its connection closed";
   canary_connection* connection = nullptr;
   OpTicket ticket;
   MessageRequest message;
   canary_request* also = nullptr;
-  canary_request* next_free = nullptr;
+  canary_request* next = nullptr;  // free, of its connection
+  void clear() {}
 };
 
-struct canary_connection {
+struct canary_connection : Handled {
+  static constexpr std::uint8_t kKind = 0xC6;
+  static constexpr const char* kName = "connection";
+  static constexpr const char* kEnds = "it was closed, or its endpoint destroyed";
   static constexpr std::size_t kRequests = 64;
   canary_endpoint* endpoint = nullptr;
   std::unique_ptr<Connection> core;
-  std::unique_ptr<canary_request[]> requests;  // of one thread at a time: no lock
+  std::vector<Kept<canary_request>> requests;  // of one thread at a time: no lock
   canary_request* free_requests = nullptr;
   std::size_t in_flight = 0;
   bool told = false;  // canary_connect has given its result
 
   void make_requests() {
-    requests = std::make_unique<canary_request[]>(kRequests);
-    for (std::size_t i = kRequests; i-- > 0;) {
-      requests[i].connection = this;
-      requests[i].next_free = free_requests;
-      free_requests = &requests[i];
+    requests.reserve(kRequests);
+    while (requests.size() < kRequests) {
+      requests.emplace_back(HandlePool<canary_request>::take());
+      requests.back()->connection = this;
+      requests.back()->next = free_requests;
+      free_requests = requests.back().get();
     }
   }
   canary_request* take() {
     canary_request* r = free_requests;
     if (r == nullptr) return nullptr;
-    free_requests = r->next_free;
+    free_requests = r->next;
     ++in_flight;
     r->ticket.reset();
     r->also = nullptr;
     return r;
   }
   void give(canary_request* r) {
-    r->next_free = free_requests;
+    r->next = free_requests;
     free_requests = r;
     --in_flight;
   }
+  // Its requests end with it.
+  void close() {
+    HandlePool<canary_connection>::close(*this);
+    for (const auto& r : requests) HandlePool<canary_request>::close(*r);
+  }
+  void clear() {
+    requests.clear();
+    core.reset();
+    free_requests = nullptr;
+    in_flight = 0;
+    told = false;
+  }
 };
 
-struct canary_listener {
+struct canary_listener : Handled {
+  static constexpr std::uint8_t kKind = 0xC7;
+  static constexpr const char* kName = "listener";
+  static constexpr const char* kEnds = "it was closed, or its endpoint destroyed";
   canary_endpoint* endpoint = nullptr;
-  Listener core;
+  std::unique_ptr<Listener> core;
+  void close() { HandlePool<canary_listener>::close(*this); }
+  void clear() { core.reset(); }
 };
 
-struct canary_endpoint {
+struct canary_endpoint : Handled {
+  static constexpr std::uint8_t kKind = 0xC8;
+  static constexpr const char* kName = "endpoint";
+  static constexpr const char* kEnds = "it was destroyed";
   std::unique_ptr<EndpointHost> host;
   std::mutex mutex;  // the lists only
-  std::vector<std::unique_ptr<canary_listener>> listeners;
-  std::vector<std::unique_ptr<canary_connection>> connections;
-  std::vector<std::unique_ptr<canary_registration>> registrations;
+  std::vector<Kept<canary_listener>> listeners;
+  std::vector<Kept<canary_connection>> connections;
+  std::vector<Kept<canary_registration>> registrations;
   // Closed by their users, until the endpoint's thread has forgotten them too: closing waits for nobody.
-  std::vector<std::unique_ptr<canary_listener>> closing_listeners;
-  std::vector<std::unique_ptr<canary_connection>> closing_connections;
+  std::vector<Kept<canary_listener>> closing_listeners;
+  std::vector<Kept<canary_connection>> closing_connections;
 
-  canary_connection* keep(std::unique_ptr<canary_connection> c) {
+  canary_connection* keep(Kept<canary_connection> c) {
     c->endpoint = this;
     c->make_requests();
     const std::lock_guard lock(mutex);
     connections.push_back(std::move(c));
-    return connections.back().get();
+    return HandlePool<canary_connection>::open(*connections.back());
+  }
+  void clear() {
+    closing_connections.clear();
+    closing_listeners.clear();
+    registrations.clear();
+    connections.clear();
+    listeners.clear();
+    host.reset();
   }
 };
 
 namespace {
 
 template <typename T>
-void drop(canary_endpoint& e, std::vector<std::unique_ptr<T>>& list, const T* which) {
+void drop(canary_endpoint& e, std::vector<Kept<T>>& list, const T* which) {
   const std::lock_guard lock(e.mutex);
   const auto at = std::find_if(list.begin(), list.end(), [&](const auto& p) { return p.get() == which; });
   if (at == list.end()) return;
@@ -116,17 +158,17 @@ void start_close(EndpointHost& host, canary_connection& c) {
 void start_close(EndpointHost& host, canary_listener& l) {
   EndpointCommand command;
   command.kind = EndpointCommand::Kind::kCloseListener;
-  command.listener = &l.core;
+  command.listener = l.core.get();
   host.submit(command);
 }
 
 const std::atomic<bool>& closed_flag(const canary_connection& c) { return c.core->closed; }
-const std::atomic<bool>& closed_flag(const canary_listener& l) { return l.core.closed; }
+const std::atomic<bool>& closed_flag(const canary_listener& l) { return l.core->closed; }
 
 // Says that it is closed and leaves it to be freed when the endpoint's thread has heard.
 template <typename T>
-void retire(canary_endpoint& e, T* which, std::vector<std::unique_ptr<T>>& list,
-            std::vector<std::unique_ptr<T>>& closing) {
+void retire(canary_endpoint& e, T* which, std::vector<Kept<T>>& list, std::vector<Kept<T>>& closing) {
+  which->close();
   start_close(*e.host, *which);
   const std::lock_guard lock(e.mutex);
   std::erase_if(closing, [](const auto& p) { return closed_flag(*p).load(std::memory_order_acquire); });
@@ -155,6 +197,11 @@ bool covers(const canary_registration& r, const void* data, std::size_t bytes) {
   return at >= begin && at - begin <= r.bytes && bytes <= r.bytes - (at - begin);
 }
 
+bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
+  const auto x = reinterpret_cast<std::uintptr_t>(a), y = reinterpret_cast<std::uintptr_t>(b);
+  return a_bytes != 0 && b_bytes != 0 && (x <= y ? y - x < a_bytes : x - y < b_bytes);
+}
+
 canary_status check_buffer(const char* call, const canary_connection& c, const void* data, std::size_t bytes,
                            const canary_registration* registration) {
   if (data == nullptr && bytes != 0) return invalid(std::string(call) + ": data is NULL");
@@ -168,10 +215,20 @@ canary_status check_buffer(const char* call, const canary_connection& c, const v
   return CANARY_OK;
 }
 
-canary_status usable(const char* call, const canary_connection* c, canary_request** request) {
+// A registration may be NULL; one that has ended is not.
+canary_status resolve(const char* call, const canary_registration* handle, const canary_registration** found) {
+  *found = HandlePool<canary_registration>::find(handle);
+  if (handle == nullptr || *found != nullptr) return CANARY_OK;
+  return HandlePool<canary_registration>::refuse(call, handle);
+}
+
+canary_status usable(const char* call, const canary_connection* handle, canary_connection** found,
+                     canary_request** request) {
   if (request != nullptr) *request = nullptr;
-  if (c == nullptr || request == nullptr) return invalid(std::string(call) + ": a NULL argument");
-  if (!c->told) return invalid(std::string(call) + ": the connection is not made yet");
+  if (handle == nullptr || request == nullptr) return invalid(std::string(call) + ": a NULL argument");
+  *found = HandlePool<canary_connection>::find(handle);
+  if (*found == nullptr) return HandlePool<canary_connection>::refuse(call, handle);
+  if (!(*found)->told) return invalid(std::string(call) + ": the connection is not made yet");
   return CANARY_OK;
 }
 
@@ -180,10 +237,12 @@ canary_status post(canary_connection& c, canary_request* first, canary_request**
   EndpointCommand command;
   command.kind = EndpointCommand::Kind::kPost;
   command.message = &first->message;
+  canary_request* const handle = HandlePool<canary_request>::open(*first);
   if (c.endpoint->host->try_submit(command)) {
-    *out = first;
+    *out = handle;
     return CANARY_OK;
   }
+  HandlePool<canary_request>::close(*first);
   while (first != nullptr) {
     canary_request* following = first->also;
     c.give(first);
@@ -203,44 +262,52 @@ CANARY_API canary_status canary_endpoint_create(const canary_config* config, can
     if (Status s = read_settings(config, &settings); !s.ok()) return report(s);
     auto host = EndpointHost::create(std::move(settings));
     if (!host.ok()) return report(host.status());
-    auto e = std::make_unique<canary_endpoint>();
+    Kept<canary_endpoint> e(HandlePool<canary_endpoint>::take());
     e->host = host.take();
-    *endpoint = e.release();
+    *endpoint = HandlePool<canary_endpoint>::open(*e.release());
     return CANARY_OK;
   });
 }
 
-CANARY_API canary_status canary_endpoint_destroy(canary_endpoint* endpoint) {
-  if (endpoint == nullptr) return invalid("canary_endpoint_destroy: endpoint is NULL");
-  // First those that nobody has accepted, then what is left.
-  for (auto& l : endpoint->listeners) start_close(*endpoint->host, *l);
-  for (auto& c : endpoint->connections) start_close(*endpoint->host, *c);
-  for (auto* list : {&endpoint->listeners, &endpoint->closing_listeners}) {
-    for (auto& l : *list) await(closed_flag(*l));
-  }
-  for (auto* list : {&endpoint->connections, &endpoint->closing_connections}) {
-    for (auto& c : *list) await(closed_flag(*c));
-  }
-  endpoint->host->stop();
-  delete endpoint;
-  return CANARY_OK;
+CANARY_API canary_status canary_endpoint_destroy(canary_endpoint* handle) {
+  return guarded([&]() -> canary_status {
+    canary_endpoint* endpoint = HandlePool<canary_endpoint>::find(handle);
+    if (endpoint == nullptr || !HandlePool<canary_endpoint>::close(*endpoint))
+      return HandlePool<canary_endpoint>::refuse("canary_endpoint_destroy", handle);
+    // First those that nobody has accepted, then what is left.
+    for (auto& l : endpoint->listeners) start_close(*endpoint->host, *l);
+    for (auto& c : endpoint->connections) start_close(*endpoint->host, *c);
+    for (auto* list : {&endpoint->listeners, &endpoint->closing_listeners}) {
+      for (auto& l : *list) await(closed_flag(*l));
+    }
+    for (auto* list : {&endpoint->connections, &endpoint->closing_connections}) {
+      for (auto& c : *list) await(closed_flag(*c));
+    }
+    endpoint->host->stop();
+    HandlePool<canary_endpoint>::give(endpoint);
+    return CANARY_OK;
+  });
 }
 
-CANARY_API canary_status canary_endpoint_rails(canary_endpoint* endpoint, canary_rail* rails, size_t capacity,
+CANARY_API canary_status canary_endpoint_rails(canary_endpoint* handle, canary_rail* rails, size_t capacity,
                                                size_t* count) {
   return guarded([&]() -> canary_status {
-    if (endpoint == nullptr || count == nullptr || (rails == nullptr && capacity != 0))
+    if (handle == nullptr || count == nullptr || (rails == nullptr && capacity != 0))
       return invalid("canary_endpoint_rails: a NULL argument");
+    canary_endpoint* const endpoint = HandlePool<canary_endpoint>::find(handle);
+    if (endpoint == nullptr) return HandlePool<canary_endpoint>::refuse("canary_endpoint_rails", handle);
     list(endpoint->host->endpoint().rails(), rails, capacity, count);
     return CANARY_OK;
   });
 }
 
-CANARY_API canary_status canary_endpoint_stats(canary_endpoint* endpoint, canary_nic_stats* nics, size_t capacity,
+CANARY_API canary_status canary_endpoint_stats(canary_endpoint* handle, canary_nic_stats* nics, size_t capacity,
                                                size_t* count) {
   return guarded([&]() -> canary_status {
-    if (endpoint == nullptr || count == nullptr || (nics == nullptr && capacity != 0))
+    if (handle == nullptr || count == nullptr || (nics == nullptr && capacity != 0))
       return invalid("canary_endpoint_stats: a NULL argument");
+    canary_endpoint* const endpoint = HandlePool<canary_endpoint>::find(handle);
+    if (endpoint == nullptr) return HandlePool<canary_endpoint>::refuse("canary_endpoint_stats", handle);
     EndpointHost& host = *endpoint->host;
     const auto rails = host.endpoint().rails();
     *count = rails.size();
@@ -287,22 +354,24 @@ CANARY_API canary_status canary_listen(canary_endpoint* endpoint, void* handle, 
   return canary_listen_short(endpoint, handle, CANARY_HANDLE_BYTES, listener);
 }
 
-CANARY_API canary_status canary_listen_short(canary_endpoint* endpoint, void* handle, size_t handle_bytes,
+CANARY_API canary_status canary_listen_short(canary_endpoint* at, void* handle, size_t handle_bytes,
                                              canary_listener** listener) {
   return guarded([&]() -> canary_status {
-    if (endpoint == nullptr || handle == nullptr || listener == nullptr)
-      return invalid("canary_listen: a NULL argument");
+    if (at == nullptr || handle == nullptr || listener == nullptr) return invalid("canary_listen: a NULL argument");
+    canary_endpoint* const endpoint = HandlePool<canary_endpoint>::find(at);
+    if (endpoint == nullptr) return HandlePool<canary_endpoint>::refuse("canary_listen", at);
     if (handle_bytes < CANARY_HANDLE_BYTES_MIN || handle_bytes > CANARY_HANDLE_BYTES)
       return invalid("canary_listen_short: handle_bytes " + std::to_string(handle_bytes) + ": takes " +
                      std::to_string(CANARY_HANDLE_BYTES_MIN) + " to " + std::to_string(CANARY_HANDLE_BYTES));
-    auto made = std::make_unique<canary_listener>();
+    Kept<canary_listener> made(HandlePool<canary_listener>::take());
     made->endpoint = endpoint;
+    made->core = std::make_unique<Listener>();
     EndpointHost& host = *endpoint->host;
-    host.endpoint().make_handle(&made->core, {static_cast<std::byte*>(handle), handle_bytes});
+    host.endpoint().make_handle(made->core.get(), {static_cast<std::byte*>(handle), handle_bytes});
     EndpointCommand command;
     command.kind = EndpointCommand::Kind::kListen;
-    command.listener = &made->core;
-    canary_listener* const out = made.get();
+    command.listener = made->core.get();
+    canary_listener* const out = HandlePool<canary_listener>::open(*made);
     {
       const std::lock_guard lock(endpoint->mutex);
       endpoint->listeners.push_back(std::move(made));
@@ -313,24 +382,27 @@ CANARY_API canary_status canary_listen_short(canary_endpoint* endpoint, void* ha
   });
 }
 
-CANARY_API canary_status canary_close_listener(canary_listener* listener) {
-  if (listener == nullptr) return invalid("canary_close_listener: listener is NULL");
-  canary_endpoint& e = *listener->endpoint;
+CANARY_API canary_status canary_close_listener(canary_listener* handle) {
   return guarded([&]() -> canary_status {
+    canary_listener* const listener = HandlePool<canary_listener>::find(handle);
+    if (listener == nullptr) return HandlePool<canary_listener>::refuse("canary_close_listener", handle);
+    canary_endpoint& e = *listener->endpoint;
     retire(e, listener, e.listeners, e.closing_listeners);
     return CANARY_OK;
   });
 }
 
-CANARY_API canary_status canary_connect(canary_endpoint* endpoint, const void* handle, canary_connection** connection) {
+CANARY_API canary_status canary_connect(canary_endpoint* from, const void* handle, canary_connection** connection) {
   return guarded([&]() -> canary_status {
-    if (endpoint == nullptr || connection == nullptr) return invalid("canary_connect: a NULL argument");
+    if (from == nullptr || connection == nullptr) return invalid("canary_connect: a NULL argument");
+    canary_endpoint* const endpoint = HandlePool<canary_endpoint>::find(from);
+    if (endpoint == nullptr) return HandlePool<canary_endpoint>::refuse("canary_connect", from);
     if (*connection == nullptr) {
       if (handle == nullptr) return invalid("canary_connect: handle is NULL");
       auto remote =
           decode_handle(std::span<const std::byte, kHandleBytes>(static_cast<const std::byte*>(handle), kHandleBytes));
       if (!remote.ok()) return report(remote.status().wrap("canary_connect"));
-      auto made = std::make_unique<canary_connection>();
+      Kept<canary_connection> made(HandlePool<canary_connection>::take());
       made->core = std::make_unique<Connection>();
       made->core->remote = remote.take();
       EndpointCommand command;
@@ -341,7 +413,9 @@ CANARY_API canary_status canary_connect(canary_endpoint* endpoint, const void* h
       *connection = kept;
       return CANARY_WOULD_BLOCK;
     }
-    canary_connection& c = **connection;
+    canary_connection* const found = HandlePool<canary_connection>::find(*connection);
+    if (found == nullptr) return HandlePool<canary_connection>::refuse("canary_connect", *connection);
+    canary_connection& c = *found;
     switch (c.core->state.load(std::memory_order_acquire)) {
       case Connection::State::kOpening:
         return CANARY_WOULD_BLOCK;
@@ -358,13 +432,15 @@ CANARY_API canary_status canary_connect(canary_endpoint* endpoint, const void* h
   });
 }
 
-CANARY_API canary_status canary_accept(canary_listener* listener, canary_connection** connection) {
+CANARY_API canary_status canary_accept(canary_listener* handle, canary_connection** connection) {
   return guarded([&]() -> canary_status {
-    if (listener == nullptr || connection == nullptr) return invalid("canary_accept: a NULL argument");
+    if (handle == nullptr || connection == nullptr) return invalid("canary_accept: a NULL argument");
     *connection = nullptr;
+    canary_listener* const listener = HandlePool<canary_listener>::find(handle);
+    if (listener == nullptr) return HandlePool<canary_listener>::refuse("canary_accept", handle);
+    Kept<canary_connection> made(HandlePool<canary_connection>::take());
     Connection* core = nullptr;
-    if (!listener->core.accepted.pop(&core)) return CANARY_WOULD_BLOCK;
-    auto made = std::make_unique<canary_connection>();
+    if (!listener->core->accepted.pop(&core)) return CANARY_WOULD_BLOCK;
     made->core.reset(core);
     made->told = true;
     *connection = listener->endpoint->keep(std::move(made));
@@ -372,11 +448,13 @@ CANARY_API canary_status canary_accept(canary_listener* listener, canary_connect
   });
 }
 
-CANARY_API canary_status canary_close(canary_connection* connection) {
-  if (connection == nullptr) return invalid("canary_close: connection is NULL");
-  canary_endpoint& e = *connection->endpoint;
+CANARY_API canary_status canary_close(canary_connection* handle) {
   return guarded([&]() -> canary_status {
+    canary_connection* const connection = HandlePool<canary_connection>::find(handle);
+    if (connection == nullptr) return HandlePool<canary_connection>::refuse("canary_close", handle);
+    canary_endpoint& e = *connection->endpoint;
     if (connection->in_flight != 0) {
+      connection->close();
       // Their buffers are the caller's when this returns, so nothing may touch them any more.
       start_close(*e.host, *connection);
       await(connection->core->closed);
@@ -388,9 +466,11 @@ CANARY_API canary_status canary_close(canary_connection* connection) {
   });
 }
 
-CANARY_API canary_status canary_abort_connection(canary_connection* connection, const char* why) {
-  if (connection == nullptr || why == nullptr) return invalid("canary_abort_connection: a NULL argument");
+CANARY_API canary_status canary_abort_connection(canary_connection* handle, const char* why) {
   return guarded([&]() -> canary_status {
+    if (handle == nullptr || why == nullptr) return invalid("canary_abort_connection: a NULL argument");
+    canary_connection* const connection = HandlePool<canary_connection>::find(handle);
+    if (connection == nullptr) return HandlePool<canary_connection>::refuse("canary_abort_connection", handle);
     Connection& core = *connection->core;
     std::string text = why;
     if (core.aborted.exchange(true, std::memory_order_relaxed)) return CANARY_OK;
@@ -403,31 +483,41 @@ CANARY_API canary_status canary_abort_connection(canary_connection* connection, 
   });
 }
 
-CANARY_API canary_status canary_register(canary_endpoint* endpoint, void* data, size_t bytes,
+CANARY_API canary_status canary_register(canary_endpoint* with, void* data, size_t bytes,
                                          canary_registration** registration) {
   return guarded([&]() -> canary_status {
-    if (endpoint == nullptr || registration == nullptr || (data == nullptr && bytes != 0))
+    if (with == nullptr || registration == nullptr || (data == nullptr && bytes != 0))
       return invalid("canary_register: a NULL argument");
-    auto r = std::make_unique<canary_registration>();
-    *r = {endpoint, static_cast<const std::byte*>(data), bytes};
+    canary_endpoint* const endpoint = HandlePool<canary_endpoint>::find(with);
+    if (endpoint == nullptr) return HandlePool<canary_endpoint>::refuse("canary_register", with);
+    Kept<canary_registration> r(HandlePool<canary_registration>::take());
+    r->endpoint = endpoint;
+    r->data = static_cast<const std::byte*>(data);
+    r->bytes = bytes;
     const std::lock_guard lock(endpoint->mutex);
     endpoint->registrations.push_back(std::move(r));
-    *registration = endpoint->registrations.back().get();
+    *registration = HandlePool<canary_registration>::open(*endpoint->registrations.back());
     return CANARY_OK;
   });
 }
 
-CANARY_API canary_status canary_deregister(canary_registration* registration) {
-  if (registration == nullptr) return invalid("canary_deregister: registration is NULL");
-  canary_endpoint& e = *registration->endpoint;
-  drop(e, e.registrations, registration);
-  return CANARY_OK;
+CANARY_API canary_status canary_deregister(canary_registration* handle) {
+  return guarded([&]() -> canary_status {
+    canary_registration* const registration = HandlePool<canary_registration>::find(handle);
+    if (registration == nullptr) return HandlePool<canary_registration>::refuse("canary_deregister", handle);
+    canary_endpoint& e = *registration->endpoint;
+    drop(e, e.registrations, registration);
+    return CANARY_OK;
+  });
 }
 
-CANARY_API canary_status canary_isend(canary_connection* connection, const void* data, size_t bytes, uint32_t tag,
-                                      canary_registration* registration, canary_request** request) {
+CANARY_API canary_status canary_isend(canary_connection* handle, const void* data, size_t bytes, uint32_t tag,
+                                      canary_registration* registered, canary_request** request) {
   return guarded([&]() -> canary_status {
-    if (const auto s = usable("canary_isend", connection, request); s != CANARY_OK) return s;
+    canary_connection* connection = nullptr;
+    if (const auto s = usable("canary_isend", handle, &connection, request); s != CANARY_OK) return s;
+    const canary_registration* registration = nullptr;
+    if (const auto s = resolve("canary_isend", registered, &registration); s != CANARY_OK) return s;
     if (const auto s = check_buffer("canary_isend", *connection, data, bytes, registration); s != CANARY_OK) return s;
     canary_request* r = connection->take();
     if (r == nullptr) return CANARY_WOULD_BLOCK;
@@ -444,19 +534,26 @@ CANARY_API canary_status canary_isend(canary_connection* connection, const void*
   });
 }
 
-CANARY_API canary_status canary_irecv(canary_connection* connection, int count, void* const* data, const size_t* bytes,
+CANARY_API canary_status canary_irecv(canary_connection* handle, int count, void* const* data, const size_t* bytes,
                                       const uint32_t* tags, canary_registration* const* registrations,
                                       canary_request** request) {
   return guarded([&]() -> canary_status {
-    if (const auto s = usable("canary_irecv", connection, request); s != CANARY_OK) return s;
+    canary_connection* connection = nullptr;
+    if (const auto s = usable("canary_irecv", handle, &connection, request); s != CANARY_OK) return s;
     if (count < 1 || count > CANARY_RECEIVES_MAX)
       return invalid("canary_irecv: count " + std::to_string(count) + ": takes 1 to " +
                      std::to_string(CANARY_RECEIVES_MAX));
     if (data == nullptr || bytes == nullptr) return invalid("canary_irecv: a NULL argument");
     for (int i = 0; i < count; ++i) {
-      const auto* registration = registrations != nullptr ? registrations[i] : nullptr;
+      const canary_registration* registration = nullptr;
+      const canary_registration* named = registrations != nullptr ? registrations[i] : nullptr;
+      if (const auto s = resolve("canary_irecv", named, &registration); s != CANARY_OK) return s;
       if (const auto s = check_buffer("canary_irecv", *connection, data[i], bytes[i], registration); s != CANARY_OK)
         return s;
+      for (int j = 0; j < i; ++j) {
+        if (overlap(data[i], bytes[i], data[j], bytes[j]))
+          return invalid("canary_irecv: entries " + std::to_string(j) + " and " + std::to_string(i) + " overlap");
+      }
     }
     canary_request* first = nullptr;
     for (int i = count; i-- > 0;) {
@@ -484,11 +581,13 @@ CANARY_API canary_status canary_irecv(canary_connection* connection, int count, 
   });
 }
 
-CANARY_API canary_status canary_test(canary_request* request, size_t* bytes) {
-  if (request == nullptr) return invalid("canary_test: request is NULL");
+CANARY_API canary_status canary_test(canary_request* handle, size_t* bytes) {
+  canary_request* const request = HandlePool<canary_request>::find(handle);
+  if (request == nullptr) return guarded([&] { return HandlePool<canary_request>::refuse("canary_test", handle); });
   for (const canary_request* r = request; r != nullptr; r = r->also) {
     if (!r->ticket.done()) return CANARY_WOULD_BLOCK;
   }
+  HandlePool<canary_request>::close(*request);
   canary_status result = CANARY_OK;
   for (canary_request* r = request; r != nullptr;) {
     const auto code = static_cast<canary_status>(r->ticket.code.load(std::memory_order_relaxed));

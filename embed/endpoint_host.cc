@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,8 +11,10 @@
 #include <chrono>
 
 #include "base/log.h"
+#include "base/secret.h"
 #include "discovery/host.h"
 #include "discovery/interfaces.h"
+#include "embed/host_lanes.h"
 #include "embed/library_thread.h"
 
 namespace canarynet {
@@ -21,15 +22,10 @@ namespace {
 
 constexpr Nanos kDrainLimit = 500_ms;
 
-// Not std::random_device: linked into a plugin it would ask for a newer C library than anything else here.
-Status random_seed(std::uint64_t* seed) {
-  if (getrandom(seed, sizeof *seed, 0) == static_cast<ssize_t>(sizeof *seed)) return {};
-  return system_error("getrandom", errno);
-}
-
-// Callers may spin on every core while they wait for this thread (NCCL's do). A short slice lets it run as soon as it wakes instead of when
-// theirs end (Linux before 6.12 ignores it). Where the process may, it weighs more than they do as well: else the scheduler finds nothing
-// wrong with two callers that yield to each other on one core while the threads that they wait for share another.
+// Callers may spin on every core while they wait for this thread (NCCL's do). A short slice lets it run as soon as it
+// wakes instead of when theirs end (Linux before 6.12 ignores it). Where the process may, it weighs more than they do
+// as well: else the scheduler finds nothing wrong with two callers that yield to each other on one core while the
+// threads that they wait for share another.
 void ask_for_precedence() {
   struct {
     std::uint32_t size, policy;
@@ -52,6 +48,7 @@ void ask_for_precedence() {
 }  // namespace
 
 Result<std::unique_ptr<EndpointHost>> EndpointHost::create(Settings settings) {
+  close_descriptors_in_children();
   std::unique_ptr<EndpointHost> host(new EndpointHost());
   if (Status s = host->start(std::move(settings)); !s.ok()) return s;
   return host;
@@ -90,14 +87,16 @@ Status EndpointHost::start(Settings s) {
   if (!factory.ok()) return factory.status();
   factory_ = factory.take();
   for (const auto& note : factory_->notes()) log(LogLevel::kInfo, "%s", note.c_str());
-  doorbell_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (doorbell_ < 0) return system_error("eventfd", errno);
+  doorbell_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!doorbell_.open()) return system_error("eventfd", errno);
   spin_budget_ = s.spin_budget;
   halt_poll_ = HaltPoll(s.halt_poll);
   e.host_name = s.host_id.empty() ? host_name() : s.host_id;
   e.settings = std::move(s);
   e.pid = getpid();
-  if (Status status = random_seed(&e.seed); !status.ok()) return status;
+  e.strangers_max = strangers_share();
+  if (auto first = draw_secret(); !first.ok()) return first.status();
+  e.secret = [] { return draw_secret().value(); };  // it works: the first one came
   endpoint_ = std::make_unique<Endpoint>(std::move(e), *factory_);
   counters_ = std::make_unique<EngineCounters>(*endpoint_, clock_.now());
   return start_library_thread(
@@ -108,7 +107,6 @@ EndpointHost::~EndpointHost() {
   stop();
   endpoint_.reset();
   factory_.reset();
-  if (doorbell_ >= 0) close(doorbell_);
 }
 
 void EndpointHost::run() {
@@ -153,16 +151,16 @@ void EndpointHost::sleep_until(Nanos deadline) {
   const Nanos span = std::clamp(deadline - clock_.now(), Nanos{}, 10_s);
   const timespec t{static_cast<time_t>(span.count / 1'000'000'000), static_cast<long>(span.count % 1'000'000'000)};
   if (!factory_->prepare_to_sleep()) return;
-  pollfd fds[2] = {{factory_->poll_fd(), POLLIN, 0}, {doorbell_, POLLIN, 0}};
+  pollfd fds[2] = {{factory_->poll_fd(), POLLIN, 0}, {doorbell_.fd(), POLLIN, 0}};
   if (::ppoll(fds, 2, &t, nullptr) <= 0 || (fds[1].revents & POLLIN) == 0) return;
   std::uint64_t rings = 0;
-  [[maybe_unused]] const ssize_t n = read(doorbell_, &rings, sizeof rings);
+  [[maybe_unused]] const ssize_t n = read(doorbell_.fd(), &rings, sizeof rings);
 }
 
 void EndpointHost::wake() {
   if (!asleep_.exchange(false)) return;
   const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = write(doorbell_, &one, sizeof one);
+  [[maybe_unused]] const ssize_t n = write(doorbell_.fd(), &one, sizeof one);
 }
 
 bool EndpointHost::try_submit(const EndpointCommand& command) {

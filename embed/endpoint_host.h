@@ -1,8 +1,8 @@
 // embed/endpoint_host.h -- an endpoint with the real clock, TCP lanes and a thread of its own that does all I/O.
 //
-// Threads: submit() and stop() from any; the endpoint is driven by its thread alone, so nobody else ever waits for the network. It sleeps
-// while nothing happens, after polling a little where replies come soon (embed/halt_poll.h); a submission wakes it by one system call if it
-// sleeps, by none if it does not.
+// Threads: submit() and stop() from any; the endpoint is driven by its thread alone, so nobody else ever waits for the
+// network. It sleeps while nothing happens, after polling a little where replies come soon (embed/halt_poll.h); a
+// submission wakes it by one system call if it sleeps, by none if it does not.
 #pragma once
 
 #include <atomic>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/settings.h"
 #include "embed/counters.h"
 #include "embed/halt_poll.h"
@@ -50,7 +51,7 @@ class EndpointHost {
   std::unique_ptr<TcpLaneFactory> factory_;
   std::unique_ptr<Endpoint> endpoint_;
   std::unique_ptr<EngineCounters> counters_;
-  int doorbell_ = -1;
+  Descriptor doorbell_;
   std::atomic<bool> asleep_{false};
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -1,12 +1,8 @@
-// Ranks that disagree, die, stop, leave or abort, over real sockets: who hears what, how soon.
-//
-// Bounds are five times what is promised (docs: 250 ms for a mismatch): the machines that run this are small and
-// shared. The measured time is printed.
+// Ranks that die, stop, leave or abort, over real sockets: who hears what, how soon. The measured time is printed.
 #include <sys/mman.h>
 
 #include <barrier>
 #include <cstdio>
-#include <cstring>
 #include <sstream>
 
 #include "embed/job_test_util.h"
@@ -14,263 +10,14 @@
 namespace canarynet {
 namespace {
 
-using std::chrono::steady_clock;
 using test::Job;
+using test::kToldBound;
 using test::last_error;
+using test::now;
 using test::Process;
 using test::Strings;
 
-constexpr double kMismatchBound = 1.25;
 constexpr double kDeathBound = 2;
-
-double now() { return std::chrono::duration<double>(steady_clock::now().time_since_epoch()).count(); }
-
-// --- calls that differ -----------------------------------------------------------------------------------------------
-
-// A call of rank `odd` where all others call all_reduce(1000, f32, sum).
-struct Odd {
-  const char* name;
-  canary_status (*call)(canary_group*, void* memory, canary_op**);
-  const char* says;  // of the odd one's arguments
-};
-
-canary_status usual(canary_group* g, void* m, canary_op** op) {
-  return canary_all_reduce(g, m, m, 1000, CANARY_F32, CANARY_SUM, op);
-}
-
-const Odd kOdds[] = {
-    {"count",
-     [](canary_group* g, void* m, canary_op** op) {
-       return canary_all_reduce(g, m, m, 999, CANARY_F32, CANARY_SUM, op);
-     },
-     "999"},
-    {"large",
-     [](canary_group* g, void* m, canary_op** op) {
-       return canary_all_reduce(g, m, m, 100'000, CANARY_F32, CANARY_SUM, op);
-     },
-     "100000"},
-    {"empty",
-     [](canary_group* g, void* m, canary_op** op) { return canary_all_reduce(g, m, m, 0, CANARY_F32, CANARY_SUM, op); },
-     "n=0"},
-    {"type",
-     [](canary_group* g, void* m, canary_op** op) {
-       return canary_all_reduce(g, m, m, 1000, CANARY_I32, CANARY_SUM, op);
-     },
-     "i32"},
-    {"redop",
-     [](canary_group* g, void* m, canary_op** op) {
-       return canary_all_reduce(g, m, m, 1000, CANARY_F32, CANARY_MAX, op);
-     },
-     "max"},
-    {"collective",
-     [](canary_group* g, void* m, canary_op** op) { return canary_broadcast(g, m, m, 1000, CANARY_F32, 0, op); },
-     "broadcast"},
-    {"scatter",
-     [](canary_group* g, void* m, canary_op** op) {
-       return canary_reduce_scatter(g, m, m, 1000, CANARY_F32, CANARY_SUM, op);
-     },
-     "reduce_scatter"},
-    {"barrier", [](canary_group* g, void*, canary_op** op) { return canary_barrier(g, op); }, "barrier"},
-};
-
-class Mismatch : public testing::TestWithParam<Odd> {};
-
-TEST_P(Mismatch, IsToldToEveryRankSoonAfterTheLastOneCame) {
-  const Odd& odd = GetParam();
-  for (const int who : {0, 2, 3}) {
-    for (const bool async : {false, true}) {
-      constexpr int kRanks = 4;
-      Job job(kRanks);
-      ASSERT_TRUE(job.joined());
-      std::barrier start(kRanks);
-      std::atomic<double> entered = 0, told = 0;
-      job.each([&](int r) {
-        std::vector<float> memory(400'000);
-        canary_op* op = nullptr;
-        start.arrive_and_wait();
-        if (r == who) {
-          usleep(30'000);  // comes last
-          entered = now();
-        }
-        canary_status status = (r == who ? odd.call : usual)(job.world(r), memory.data(), async ? &op : nullptr);
-        if (op != nullptr) status = canary_op_wait(op);
-        // An operation that needs nothing from a disagreeing rank may have completed there: the next call tells.
-        const int number = status == CANARY_OK ? 2 : 1;
-        if (status == CANARY_OK) status = usual(job.world(r), memory.data(), nullptr);
-        const double at = now();
-        for (double seen = told; seen < at && !told.compare_exchange_weak(seen, at);) {
-        }
-        ASSERT_EQ(status, CANARY_MISMATCH) << odd.name << " rank " << r;
-        const test::Error e = last_error();
-        EXPECT_EQ(e.op_number, number) << e.message;
-        EXPECT_NE(e.message.find("operation #1 of group 1: rank "), std::string::npos) << e.message;
-        EXPECT_NE(e.message.find("rank " + std::to_string(who) + " called "), std::string::npos) << e.message;
-        EXPECT_NE(e.message.find(odd.says), std::string::npos) << e.message;
-        EXPECT_NE(e.message.find("all_reduce f32 n=1000 sum"), std::string::npos) << e.message;
-        EXPECT_TRUE(e.rank >= 0 && e.rank < kRanks) << e.message;
-      });
-      const double took = told - entered;
-      EXPECT_LT(took, kMismatchBound);
-      std::printf("%s, rank %d%s: all knew after %.1f ms\n", odd.name, who, async ? ", async" : "", took * 1e3);
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(All, Mismatch, testing::ValuesIn(kOdds),
-                         [](const auto& param_info) { return std::string(param_info.param.name); });
-
-TEST(Mismatch, OrderAndRootAreCompared) {
-  for (const bool order : {false, true}) {
-    Job job(3);
-    ASSERT_TRUE(job.joined());
-    std::atomic<double> entered = 0, told = 0;
-    job.each([&](int r) {
-      std::vector<float> a(1000), b(1000);
-      const int root = !order && r == 2 ? 1 : 0;
-      canary_op *reduce = nullptr, *cast = nullptr;
-      if (r == 2) {
-        usleep(30'000);
-        entered = now();
-      }
-      const auto call_cast = [&] {
-        return canary_broadcast(job.world(r), b.data(), b.data(), b.size(), CANARY_F32, root, &cast);
-      };
-      if (order && r == 2) {
-        ASSERT_EQ(call_cast(), CANARY_OK);
-      }
-      ASSERT_EQ(canary_all_reduce(job.world(r), a.data(), a.data(), a.size(), CANARY_F32, CANARY_SUM, &reduce),
-                CANARY_OK);
-      if (cast == nullptr) {
-        ASSERT_EQ(call_cast(), CANARY_OK);
-      }
-      const canary_status first = canary_op_wait(reduce);
-      if (order) {
-        EXPECT_EQ(first, CANARY_MISMATCH) << r;
-      }
-      canary_status second = canary_op_wait(cast);
-      // The root of a broadcast may be through before the others come.
-      if (second == CANARY_OK) second = canary_barrier(job.world(r), nullptr);
-      EXPECT_EQ(second, CANARY_MISMATCH) << r;
-      told = std::max(told.load(), now());
-      const std::string text = last_error().message;
-      EXPECT_NE(text.find("rank 2 called broadcast"), std::string::npos) << text;
-      EXPECT_NE(text.find(order ? "called all_reduce" : "root=1"), std::string::npos) << text;
-    });
-    EXPECT_LT(told - entered, kMismatchBound);
-    std::printf("%s: all knew after %.1f ms\n", order ? "order" : "root", (told - entered) * 1e3);
-  }
-}
-
-// A call in which rank 2 differs, what its own arguments are called and what those of the others.
-struct Rooted {
-  const char* name;
-  canary_status (*call)(canary_group*, float* memory, int rank, bool odd, canary_op**);
-  const char* odd;
-  const char* usual;
-  int partner = -1;  // all_to_all_v: whose counts differ from rank 2's
-};
-
-const Rooted kRooted[] = {
-    {"reduce_root",
-     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
-       return canary_reduce(g, m, m + 3000, 1000, CANARY_F32, CANARY_SUM, odd ? 1 : 0, op);
-     },
-     "reduce f32 n=1000 sum root=1", "reduce f32 n=1000 sum root=0"},
-    {"reduce_redop",
-     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
-       return canary_reduce(g, m, m + 3000, 1000, CANARY_F32, odd ? CANARY_MIN : CANARY_SUM, 0, op);
-     },
-     "reduce f32 n=1000 min", "reduce f32 n=1000 sum"},
-    {"gather_count",
-     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
-       return canary_gather(g, m, m + 3000, odd ? 999 : 1000, CANARY_F32, 1, op);
-     },
-     "gather f32 n=999 root=1", "gather f32 n=1000 root=1"},
-    {"gather_own_root",
-     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
-       return canary_gather(g, m, m + 3000, 1000, CANARY_F32, odd ? 2 : 1, op);
-     },
-     "gather f32 n=1000 root=2", "gather f32 n=1000 root=1"},
-    {"scatter_type",
-     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
-       return canary_scatter(g, m, m + 3000, 1000, odd ? CANARY_I32 : CANARY_F32, 1, op);
-     },
-     "scatter i32 n=1000 root=1", "scatter f32 n=1000 root=1"},
-    {"all_to_all_count",
-     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
-       return canary_all_to_all(g, m, m + 3000, odd ? 0 : 1000, CANARY_F32, op);
-     },
-     "all_to_all f32 n=0", "all_to_all f32 n=1000"},
-    {"all_gather_v_counts",
-     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
-       const std::size_t counts[] = {10, 20, 30}, others[] = {10, 25, 30};
-       return canary_all_gather_v(g, m, m + 3000, odd ? others : counts, CANARY_F32, op);
-     },
-     "all_gather_v f32 n=65 counts=[10,25,30]", "all_gather_v f32 n=60 counts=[10,20,30]"},
-    {"all_gather_v_order",
-     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
-       const std::size_t counts[] = {10, 20, 30}, others[] = {20, 10, 30};
-       return canary_all_gather_v(g, m, m + 3000, odd ? others : counts, CANARY_F32, op);
-     },
-     "counts=[20,10,30]", "counts=[10,20,30]"},
-    {"all_to_all_v_sends_more",
-     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
-       const std::size_t ten[] = {10, 10, 10}, send[] = {10, odd ? 11u : 10u, 10};
-       return canary_all_to_all_v(g, m, send, nullptr, m + 3000, ten, nullptr, CANARY_F32, op);
-     },
-     "with 11 elements for rank 1", "rank 1 called all_to_all_v f32 mesh piece=131072 with 10 elements from rank 2", 1},
-    {"all_to_all_v_sends_unasked",
-     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
-       // Only rank 2 has something to send, and rank 0 does not know of it.
-       const std::size_t none[] = {0, 0, 0}, send[] = {odd ? 100'000u : 0u, 0, 0};
-       return canary_all_to_all_v(g, m, send, nullptr, m + 200'000, none, nullptr, CANARY_F32, op);
-     },
-     "with 100000 elements for rank 0", "with 0 elements from rank 2", 0},
-    {"all_to_all_v_waits_for_nothing",
-     [](canary_group* g, float* m, int, bool odd, canary_op** op) {
-       const std::size_t none[] = {0, 0, 0}, receive[] = {odd ? 5u : 0u, 0, 0};
-       return canary_all_to_all_v(g, m, none, nullptr, m + 3000, receive, nullptr, CANARY_F32, op);
-     },
-     "with 5 elements from rank 0", "with 0 elements for rank 2", 0},
-};
-
-class OddArguments : public testing::TestWithParam<Rooted> {};
-
-TEST_P(OddArguments, AreNamedOnEveryRank) {
-  const Rooted& c = GetParam();
-  for (const bool async : {false, true}) {
-    Job job(3);
-    ASSERT_TRUE(job.joined());
-    std::atomic<double> entered = 0, told = 0;
-    job.each([&](int r) {
-      std::vector<float> memory(400'000);
-      canary_op* op = nullptr;
-      if (r == 2) {
-        usleep(30'000);  // comes last
-        entered = now();
-      }
-      canary_status status = c.call(job.world(r), memory.data(), r, r == 2, async ? &op : nullptr);
-      if (op != nullptr) status = canary_op_wait(op);
-      // Who needs nothing from a disagreeing rank may be through before it comes; of two whose counts differ, neither is.
-      if (r == c.partner || (c.partner >= 0 && r == 2)) {
-        EXPECT_EQ(status, CANARY_MISMATCH) << "rank " << r;
-      }
-      if (status == CANARY_OK) status = usual(job.world(r), memory.data(), nullptr);
-      for (double seen = told, at = now(); seen < at && !told.compare_exchange_weak(seen, at);) {
-      }
-      ASSERT_EQ(status, CANARY_MISMATCH) << "rank " << r << ": " << last_error().message;
-      const test::Error e = last_error();
-      EXPECT_NE(e.message.find("rank 2 called "), std::string::npos) << e.message;
-      EXPECT_NE(e.message.find(c.odd), std::string::npos) << e.message;
-      EXPECT_NE(e.message.find(c.usual), std::string::npos) << e.message;
-    });
-    EXPECT_LT(told - entered, kMismatchBound);
-    std::printf("%s%s: all knew after %.1f ms\n", c.name, async ? ", async" : "", (told - entered) * 1e3);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(All, OddArguments, testing::ValuesIn(kRooted),
-                         [](const auto& param_info) { return std::string(param_info.param.name); });
 
 // --- deaths ----------------------------------------------------------------------------------------------------------
 
@@ -351,6 +98,16 @@ std::string exchange_until_error(const std::string& join, int rank, int ranks, c
   return text;
 }
 
+// Processes that do so, one per rank.
+std::vector<Process> exchanging(int ranks, const SharedBoard& board, std::size_t count, bool async,
+                                const Strings& settings = {}) {
+  const std::string join = test::join_url(test::free_port());
+  std::vector<Process> out;
+  for (int r = 0; r < ranks; ++r)
+    out.emplace_back([&, r] { return exchange_until_error(join, r, ranks, board, count, async, settings); });
+  return out;
+}
+
 class Death : public testing::TestWithParam<std::tuple<int, std::size_t, bool, const char*>> {};
 
 TEST_P(Death, OfAKilledRankIsToldToEverySurvivorWithItsName) {
@@ -358,13 +115,7 @@ TEST_P(Death, OfAKilledRankIsToldToEverySurvivorWithItsName) {
   const Strings settings = {std::string("transports=") + transports};
   constexpr int kRanks = 4;
   const SharedBoard board;
-  const std::string join = test::join_url(test::free_port());
-  std::vector<Process> ranks;
-  for (int r = 0; r < kRanks; ++r) {
-    ranks.emplace_back([&, r, size = count, polls = async] {
-      return exchange_until_error(join, r, kRanks, board, size, polls, settings);
-    });
-  }
+  std::vector<Process> ranks = exchanging(kRanks, board, count, async, settings);
   ASSERT_TRUE(board.wait(kRanks, 3));
   const pid_t pid = ranks[static_cast<std::size_t>(victim)].pid();
   const double killed = now();
@@ -425,11 +176,7 @@ TEST(Death, OfAnIdleJobsRankIsToldByTheNextCall) {
 TEST(Death, AStoppedRankIsSilentAndFindsItselfCutOffWhenItResumes) {
   constexpr int kRanks = 3;
   const SharedBoard board;
-  const std::string join = test::join_url(test::free_port());
-  std::vector<Process> ranks;
-  for (int r = 0; r < kRanks; ++r) {
-    ranks.emplace_back([&, r] { return exchange_until_error(join, r, kRanks, board, 1000, false); });
-  }
+  std::vector<Process> ranks = exchanging(kRanks, board, 1000, false);
   ASSERT_TRUE(board.wait(kRanks, 3));
   const double stopped = now();
   ASSERT_EQ(kill(ranks[1].pid(), SIGSTOP), 0);
@@ -449,6 +196,28 @@ TEST(Death, AStoppedRankIsSilentAndFindsItselfCutOffWhenItResumes) {
   EXPECT_LT(e.at - resumed, 5);
   std::printf("silent: %.0f ms; the resumed rank after %.0f ms: %s\n", (last - stopped) * 1e3, (e.at - resumed) * 1e3,
               e.message.c_str());
+}
+
+TEST(Silence, IsNobodysWhenAllWereStopped) {
+  constexpr int kRanks = 4;
+  const SharedBoard board;
+  std::vector<Process> ranks = exchanging(kRanks, board, 1000, false);
+  ASSERT_TRUE(board.wait(kRanks, 3));
+  for (const double seconds : {1.6, 1.6, 5.0}) {
+    for (const Process& p : ranks) ASSERT_EQ(kill(p.pid(), SIGSTOP), 0);
+    usleep(static_cast<useconds_t>(seconds * 1e6));
+    const int before = board->done[0];
+    for (const Process& p : ranks) ASSERT_EQ(kill(p.pid(), SIGCONT), 0);
+    usleep(500'000);
+    ASSERT_TRUE(board.wait(kRanks, before + 3)) << "after " << seconds << " s";
+  }
+  // Nobody has been named so far: the first to be is one that really dies.
+  ranks[3].kill();
+  for (const std::size_t r : {std::size_t{0}, std::size_t{1}, std::size_t{2}}) {
+    const Ending e = from_report(ranks[r].report());
+    EXPECT_EQ(e.code, CANARY_PEER_DIED) << e.message;
+    EXPECT_EQ(e.rank, 3) << e.message;
+  }
 }
 
 // --- leaving ---------------------------------------------------------------------------------------------------------
@@ -531,7 +300,7 @@ TEST(Abort, EndsPendingAndLaterOperationsOfTheGroupEverywhereAndNoOtherGroup) {
         both.arrive_and_wait();
         const double began = now();
         EXPECT_EQ(canary_op_wait(op), CANARY_ABORTED);
-        EXPECT_LT(now() - began, kMismatchBound);
+        EXPECT_LT(now() - began, kToldBound);
       } else {
         both.arrive_and_wait();
         EXPECT_EQ(canary_group_abort(g, "the loss is NaN"), CANARY_OK);
@@ -579,7 +348,7 @@ TEST(Deadline, EndsAnOperationThatAnotherRankDoesNotCall) {
       EXPECT_EQ(canary_op_set_deadline(op, 200'000'000), CANARY_OK);
       EXPECT_EQ(canary_op_wait(op), CANARY_DEADLINE);
       EXPECT_GE(now() - began, 0.19);
-      EXPECT_LT(now() - began, 0.2 + kMismatchBound);
+      EXPECT_LT(now() - began, 0.2 + kToldBound);
       EXPECT_NE(last_error().message.find("not entered by rank 1"), std::string::npos) << last_error().message;
       EXPECT_EQ(last_error().op_number, 2);
       EXPECT_GE(last_error().elapsed_ns, 190'000'000u);
@@ -605,71 +374,6 @@ TEST(EntryLimit, NamesTheRankThatDoesNotCall) {
     EXPECT_EQ(canary_barrier(job.world(r), nullptr), CANARY_ENTRY_TIMEOUT);
     EXPECT_EQ(last_error().rank, 1) << last_error().message;
     EXPECT_NE(last_error().message.find("rank 1 did not call operation #1"), std::string::npos) << last_error().message;
-  });
-}
-
-// --- silence -----------------------------------------------------------------------------------------------------------
-
-TEST(Silence, ARankThatRunsOnlyInsideCallsMayComputeBetweenThem) {
-  const test::Strings threaded = {"silence_limit=300ms", "heartbeat_interval=50ms"};
-  test::Strings driven = threaded;
-  driven.push_back("progress_thread=0");
-  for (const int slow : {0, 2}) {
-    std::vector<test::Strings> settings(3, threaded);
-    settings[static_cast<std::size_t>(slow)] = driven;
-    Job job(settings);
-    ASSERT_TRUE(job.joined());
-    job.each([&](int r) {
-      for (int round = 0; round < 2; ++round) {
-        if (r == slow) std::this_thread::sleep_for(std::chrono::milliseconds(900));
-        float value = 1;
-        ASSERT_EQ(canary_all_reduce(job.world(r), &value, &value, 1, CANARY_F32, CANARY_SUM, nullptr), CANARY_OK)
-            << last_error().message;
-        ASSERT_EQ(value, 3);
-      }
-    });
-  }
-}
-
-// --- polling ---------------------------------------------------------------------------------------------------------
-
-TEST(Polling, ARankThatOnlyTestsIsAsGoodAsOneThatWaits) {
-  for (const char* setting : {"progress_thread=1", "progress_thread=0"}) {
-    Job job(3, {setting});
-    ASSERT_TRUE(job.joined());
-    job.each([&](int r) {
-      std::vector<float> v(300'000);
-      for (int round = 0; round < 20; ++round) {
-        std::fill(v.begin(), v.end(), static_cast<float>(r + round));
-        canary_op* op = nullptr;
-        ASSERT_EQ(canary_all_reduce(job.world(r), v.data(), v.data(), v.size(), CANARY_F32, CANARY_SUM, &op),
-                  CANARY_OK);
-        canary_status status = CANARY_WOULD_BLOCK;
-        if (r == 2) {
-          status = canary_op_wait(op);
-        } else {
-          while ((status = canary_op_test(op)) == CANARY_WOULD_BLOCK) std::this_thread::yield();
-        }
-        ASSERT_EQ(status, CANARY_OK) << last_error().message;
-        ASSERT_EQ(v[299'999], static_cast<float>(3 + 3 * round));
-      }
-    });
-  }
-}
-
-TEST(Polling, TheProgressThreadCompletesWhatNobodyLooksAt) {
-  Job job(2);
-  ASSERT_TRUE(job.joined());
-  job.each([&](int r) {
-    std::vector<float> v(1 << 20, 1);
-    canary_op* op = nullptr;
-    ASSERT_EQ(canary_all_reduce(job.world(r), v.data(), v.data(), v.size(), CANARY_F32, CANARY_SUM, &op), CANARY_OK);
-    // Reading the buffer before the library gave it back is the caller's fault: look at a counter instead.
-    const double began = now();
-    while (std::string(canary_group_algorithm(job.world(r))).empty() && now() - began < 20) usleep(1000);
-    EXPECT_LT(now() - began, 20);
-    EXPECT_EQ(canary_op_test(op), CANARY_OK) << last_error().message;
-    EXPECT_EQ(v[12345], 2);
   });
 }
 

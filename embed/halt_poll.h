@@ -1,9 +1,9 @@
 // embed/halt_poll.h -- whether a thread that found nothing to do polls a little longer before it sleeps.
 //
-// Waking a sleeping thread takes longer than a message does, and on an idle virtual CPU many times as long. Polling pays where the next
-// thing comes soon (a reply), and is a wasted core where it does not. So, as KVM's halt polling does: a thread polls while its recent
-// waits were short, and for a while not at all after it polled in vain or had to share its core.
-// Times in ns. One thread. Nothing here reads a clock.
+// Waking a sleeping thread takes longer than a message does, and on an idle virtual CPU many times as long. Polling
+// pays where the next thing comes soon (a reply), and is a wasted core where it does not. So, as KVM's halt polling
+// does: a thread polls while its recent waits were short, and for a while not at all after it polled in vain or had to
+// share its core. Times in ns. One thread. Nothing here reads a clock.
 #pragma once
 
 #include <algorithm>
@@ -63,7 +63,8 @@ class HaltPoll {
     looking_ = false;
     closed_until_ = now + how_long;
   }
-  // Whoever has it (a caller that polls itself) keeps it for milliseconds: trying again soon would cost more than all that polling saves.
+  // Whoever has it (a caller that polls itself) keeps it for milliseconds: trying again soon would cost more than all
+  // that polling saves.
   void lose_core(Nanos now) {
     close(now, lost_for_);
     lost_for_ = std::min(lost_for_ * 2, kClosedLongest);

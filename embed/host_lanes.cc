@@ -1,6 +1,7 @@
 #include "embed/host_lanes.h"
 
 #include <sys/epoll.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,24 +17,32 @@ constexpr Nanos kTcpPollInterval = 20_us;
 
 }  // namespace
 
+std::size_t strangers_share() {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return 128;
+  return std::clamp<std::size_t>(files.rlim_cur / 8, 8, 1024);
+}
+
 Result<std::unique_ptr<HostLanes>> HostLanes::create(const Settings& settings, bool has_peers,
-                                                     const std::string& host_id, std::uint64_t seed,
+                                                     const std::string& host_id, std::uint64_t name,
                                                      TcpLaneFactory& tcp) {
   std::unique_ptr<HostLanes> lanes(new HostLanes(tcp));
   if (!has_peers || !settings.uses("shm")) return lanes;
   ShmOptions options;
-  options.name = shared_memory_name(host_id, seed);
+  options.name = shared_memory_name(host_id, name);
   options.rail = static_cast<int>(lanes->rails_.size());
   options.arenas = &lanes->arenas_;
-  Status status = lanes->add_shared_memory(std::move(options));
+  options.ring_bytes = ring_bytes_for(static_cast<std::size_t>(settings.piece_bytes.count));
+  options.strangers_max = strangers_share() / 2;  // each holds two descriptors
+  Status status = lanes->add_shared_memory(options);
   if (status.ok()) return lanes;
   if (!settings.uses("tcp")) return status.wrap("CANARY_TRANSPORTS=" + settings.transports);
   log(LogLevel::kWarn, "no shared memory between processes of this host, TCP instead: %s", status.text().c_str());
   return lanes;
 }
 
-Status HostLanes::add_shared_memory(ShmOptions options) {
-  auto made = ShmLaneFactory::create(std::move(options));
+Status HostLanes::add_shared_memory(const ShmOptions& options) {
+  auto made = ShmLaneFactory::create(options);
   if (!made.ok()) return made.status();
   shm::Descriptor epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.open()) return system_error("epoll_create1", errno);
@@ -86,6 +95,11 @@ bool HostLanes::prepare_to_sleep() {
 Nanos HostLanes::next_deadline() const {
   const Nanos tcp = tcp_.next_deadline();
   return shm_ ? std::min(tcp, shm_->next_deadline()) : tcp;
+}
+
+std::string HostLanes::trouble() const {
+  const std::string tcp = tcp_.trouble();
+  return tcp.empty() && shm_ ? shm_->trouble() : tcp;
 }
 
 std::uint64_t HostLanes::kernel_tx_bytes(int rail) const {

@@ -1,7 +1,9 @@
-// embed/host_lanes.h -- all lanes of an embedded engine as one factory: TCP over the NICs, and shared memory between the host's processes.
+// embed/host_lanes.h -- all lanes of an embedded engine as one factory: TCP over the NICs, and shared memory between
+// the host's processes.
 //
-// What: rails() are the NICs' and behind them the shared memory's; a dial goes where its address belongs. Whom the engine meets over
-// which is pair_rails()'s to say. Where the system refuses shared memory, a note is logged and everybody is met over TCP.
+// What: rails() are the NICs' and behind them the shared memory's; a dial goes where its address belongs. Whom the
+// engine meets over which is pair_rails()'s to say. Where the system refuses shared memory, a note is logged and
+// everybody is met over TCP.
 // Memory: owns the shared-memory half and the arenas; the TCP half is the caller's and outlives this.
 // Thread: the engine's owner. Failures: as LaneFactory's.
 #pragma once
@@ -17,11 +19,15 @@
 
 namespace canarynet {
 
+// How many connections of strangers a process may hold: an eighth of the descriptors that it may have open, now.
+std::size_t strangers_share();
+
 class HostLanes final : public LaneFactory {
  public:
-  // `has_peers`: false leaves out what only they need. `seed`: random.
+  // `has_peers`: false leaves out what only they need. `name`: this process's own in shared memory, random; everybody
+  // may read it.
   static Result<std::unique_ptr<HostLanes>> create(const Settings& settings, bool has_peers, const std::string& host_id,
-                                                   std::uint64_t seed, TcpLaneFactory& tcp);
+                                                   std::uint64_t name, TcpLaneFactory& tcp);
 
   // Memory that peers of this host read without a copy; ordinary memory where there are none.
   Result<void*> allocate(std::size_t bytes) { return arenas_.allocate(bytes); }
@@ -36,11 +42,12 @@ class HostLanes final : public LaneFactory {
   int poll_fd() const override { return epoll_.open() ? epoll_.fd() : tcp_.poll_fd(); }
   bool prepare_to_sleep() override;
   const char* name() const override { return shm_ ? "tcp and shm" : "tcp"; }
+  std::string trouble() const override;
   std::uint64_t kernel_tx_bytes(int rail) const override;
 
  private:
   explicit HostLanes(TcpLaneFactory& tcp) : tcp_(tcp), rails_(tcp.rails().begin(), tcp.rails().end()) {}
-  Status add_shared_memory(ShmOptions options);
+  Status add_shared_memory(const ShmOptions& options);
 
   TcpLaneFactory& tcp_;
   shm::ArenaStore arenas_;

@@ -2,8 +2,9 @@
 // processes.
 //
 // Job: n ranks of one process, each with a context of its own, driven from one thread per rank in each().
-// Process: one forked rank, whose last word is report() and whose failed checks fail the test; make them while the process has no other
-// thread. Ports are taken below the kernel's ephemeral range, so that no outgoing connection sits on them.
+// Process: one forked rank, whose last word is report() and whose failed checks fail the test; make them while the
+// process has no other thread. Ports are taken below the kernel's ephemeral range, so that no outgoing connection sits
+// on them.
 #pragma once
 
 #include <arpa/inet.h>
@@ -59,8 +60,9 @@ inline Strings operator+(Strings a, const Strings& b) {
   return a;
 }
 
+// `local_ranks`: canary_config's; 0 leaves it to the environment.
 inline canary_status init(const std::string& join, int rank, int world_size, const Strings& settings,
-                          canary_context** out) {
+                          canary_context** out, int local_ranks = 0) {
   std::vector<const char*> pointers;
   for (const std::string& s : settings) pointers.push_back(s.c_str());
   canary_config c = CANARY_CONFIG_INIT;
@@ -69,6 +71,7 @@ inline canary_status init(const std::string& join, int rank, int world_size, con
   c.world_size = world_size;
   c.settings = pointers.data();
   c.settings_count = pointers.size();
+  c.local_ranks = local_ranks;
   return canary_init(&c, out);
 }
 
@@ -135,8 +138,8 @@ class Job {
   std::vector<canary_context*> contexts_;
 };
 
-// A rank in a process of its own. Its body's return value arrives as report(). Checks that fail in it are printed there and fail this test
-// too, at the latest when the object goes, and so does every end but the body's and SIGKILL.
+// A rank in a process of its own. Its body's return value arrives as report(). Checks that fail in it are printed there
+// and fail this test too, at the latest when the object goes, and so does every end but the body's and SIGKILL.
 class Process {
  public:
   explicit Process(const std::function<std::string()>& body) {
@@ -192,6 +195,15 @@ class Process {
   pid_t pid_ = -1;
   int from_ = -1;
 };
+
+// Seconds on a clock that all processes of this machine share.
+inline double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// What all ranks are to be told, a mismatch or an abort, they know after 250 ms (docs). The machines that run this are
+// small and shared: five times that.
+inline constexpr double kToldBound = 1.25;
 
 inline double seconds_since(std::chrono::steady_clock::time_point t) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();

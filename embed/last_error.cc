@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstring>
 #include <iterator>
+#include <new>
 
+#include "base/environment.h"
 #include "base/log.h"
 
 using namespace canarynet;
@@ -19,7 +21,8 @@ struct LastError {
 };
 thread_local LastError t_error;
 
-// What canary_config has measured, oldest first: a caller built with an older header fills the front, the rest keeps its default.
+// What canary_config has measured, oldest first: a caller built with an older header fills the front, the rest keeps
+// its default.
 constexpr std::size_t kConfigSizes[] = {offsetof(canary_config, unique_id), offsetof(canary_config, local_ranks),
                                         sizeof(canary_config)};
 
@@ -39,12 +42,19 @@ Status canarynet::copy_config(const canary_config* config, canary_config* out) {
 canary_status canarynet::report(const Status& status) {
   if (status.ok()) return CANARY_OK;
   t_error.code = status.code();
-  t_error.message = status.to_string();
-  t_error.detail = status.detail();
+  try {
+    t_error.message = status.to_string();
+    t_error.detail = status.detail();
+  } catch (const std::bad_alloc&) {  // the code has to do
+    t_error.message.clear();
+    t_error.detail = ErrorDetail();
+  }
   return status.code();
 }
 
 Status canarynet::read_settings(const canary_config* config, Settings* out) {
+  if (Status s = write_log_as_environment_says(); !s.ok()) return s;
+  warn_of_strange_variables();
   canary_config c = CANARY_CONFIG_INIT;
   if (Status s = copy_config(config, &c); !s.ok()) return s;
   auto settings = Settings::from_environment();
@@ -60,7 +70,7 @@ Status canarynet::read_settings(const canary_config* config, Settings* out) {
       return Status(CANARY_INVALID_ARGUMENT, "canary_config.settings: \"" + line + "\" is not name=value");
     if (Status s = out->set(line.substr(0, equals), line.substr(equals + 1)); !s.ok()) return s;
   }
-  return {};
+  return out->check();
 }
 
 extern "C" {

@@ -1,4 +1,5 @@
-// embed/last_error.h -- what the families of C calls share: the thread's last error, and settings out of a canary_config.
+// embed/last_error.h -- what the families of C calls share: the thread's last error, and settings out of a
+// canary_config.
 #pragma once
 
 #include <new>

@@ -5,6 +5,8 @@
 #include <map>
 #include <mutex>
 
+#include "base/fork.h"
+
 namespace canarynet {
 namespace {
 
@@ -18,17 +20,13 @@ struct Gathering {
   std::condition_variable changed;
 };
 
+// Outlives threads that outlive main; a forked child has joined nothing.
 struct Registry {
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<Gathering>> open;  // by settings.join
   std::vector<std::pair<std::string, std::weak_ptr<Context>>>
       joined;  // for the sake of a clear answer to who comes again
 };
-
-Registry& registry() {
-  static auto* const one = new Registry;  // outlives threads that outlive main
-  return *one;
-}
 
 std::string list(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -108,7 +106,7 @@ Result<std::shared_ptr<Context>> join_job(ContextOptions options) {
                                                std::to_string(options.world_size) + " (CANARY_LOCAL_RANKS)");
   }
   const int rank = options.ranks.front();
-  Registry& r = registry();
+  Registry& r = process_wide<Registry>();
   std::unique_lock lock(r.mutex);
   for (const auto& [join, weak] : r.joined) {
     const auto context = weak.lock();

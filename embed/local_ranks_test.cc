@@ -1,6 +1,7 @@
-// Threads of one process that each join as a rank of one engine: meeting, working, leaving one by one, and what goes wrong. Also run under
-// ThreadSanitizer.
+// Threads of one process that each join as a rank of one engine: meeting, working, leaving one by one, and what goes
+// wrong. Also run under ThreadSanitizer.
 #include <chrono>
+#include <cstdio>
 #include <numeric>
 #include <optional>
 
@@ -13,8 +14,8 @@ using test::last_error;
 using test::seconds_since;
 using test::Strings;
 
-// Engines of one process, `each` ranks by threads on every one. Threads gather by the meeting point, so each engine has it in another
-// spelling.
+// Engines of one process, `each` ranks by threads on every one. Threads gather by the meeting point, so each engine has
+// it in another spelling.
 class Hosts {
  public:
   explicit Hosts(int hosts, int each, const Strings& settings = {})
@@ -22,7 +23,7 @@ class Hosts {
     const std::string port = std::to_string(test::free_port());
     test::on_threads(ranks(), [&](int r) {
       const std::string join = "tcp://127.0.0.1:" + std::string(static_cast<std::size_t>(r / each), '0') + port;
-      EXPECT_EQ(enter(join, r, ranks(), each, settings, &contexts_[static_cast<std::size_t>(r)]), CANARY_OK)
+      EXPECT_EQ(test::init(join, r, ranks(), settings, &contexts_[static_cast<std::size_t>(r)], each), CANARY_OK)
           << last_error().message;
     });
   }
@@ -30,20 +31,6 @@ class Hosts {
   Hosts& operator=(const Hosts&) = delete;
   ~Hosts() {
     test::on_threads(ranks(), [&](int r) { leave(r); });
-  }
-
-  static canary_status enter(const std::string& join, int rank, int world, int each, const Strings& settings,
-                             canary_context** context) {
-    std::vector<const char*> lines;
-    for (const std::string& s : settings) lines.push_back(s.c_str());
-    canary_config c = CANARY_CONFIG_INIT;
-    c.join = join.c_str();
-    c.rank = rank;
-    c.world_size = world;
-    c.settings = lines.data();
-    c.settings_count = lines.size();
-    c.local_ranks = each;
-    return canary_init(&c, context);
   }
 
   int ranks() const { return static_cast<int>(contexts_.size()); }
@@ -106,6 +93,105 @@ INSTANTIATE_TEST_SUITE_P(Driven, LocalRanks,
                            name[name.find('=')] = '_';
                            return name;
                          });
+
+// One rank calls far more than are in flight at once, in two groups and in another order than its neighbours, before
+// any of them begins.
+TEST(LocalRanks, ARankThatRunsAheadWaitsForItselfOnly) {
+  const Hosts job(2, 2, {"entry_limit=8s"});
+  ASSERT_TRUE(job.joined());
+  std::vector<canary_group*> pairs(4);
+  job.on_all([&](int r) {
+    const int members[2] = {r / 2 * 2, r / 2 * 2 + 1};
+    ASSERT_EQ(canary_group_create(job.context(r), members, 2, &pairs[static_cast<std::size_t>(r)]), CANARY_OK)
+        << last_error().message;
+  });
+  constexpr int kOperations = 1500;  // more than its queue holds as well: the call waits then
+  std::atomic<int> called{0};
+  const auto began = std::chrono::steady_clock::now();
+  job.on_all([&](int r) {
+    canary_group* const pair = pairs[static_cast<std::size_t>(r)];
+    // Odd ranks call their pair's operations first, and begin when the even ones have called some hundred of the
+    // world's.
+    while (r % 2 == 1 && called < 400) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::vector<std::vector<float>> values(2, std::vector<float>(kOperations, static_cast<float>(r)));
+    std::vector<canary_op*> ops;
+    for (int half = 0; half < 2; ++half) {
+      const bool world = (r + half) % 2 == 0;
+      for (int i = 0; i < (world ? kOperations : 100); ++i) {
+        canary_op* op = nullptr;
+        float* const value = &values[world ? 1 : 0][static_cast<std::size_t>(i)];
+        ASSERT_EQ(canary_all_reduce(world ? job.world(r) : pair, value, value, 1, CANARY_F32, CANARY_SUM, &op),
+                  CANARY_OK);
+        ops.push_back(op);
+        ++called;
+      }
+    }
+    if (r == 0) {
+      EXPECT_EQ(canary_op_set_deadline(ops.back(), 20'000'000'000), CANARY_OK);
+    }
+    for (canary_op* op : ops) ASSERT_EQ(canary_op_wait(op), CANARY_OK) << last_error().message;
+    for (const float v : values[1]) ASSERT_EQ(v, 6);
+    for (int i = 0; i < 100; ++i) ASSERT_EQ(values[0][static_cast<std::size_t>(i)], static_cast<float>(r / 2 * 4 + 1));
+  });
+  EXPECT_LT(seconds_since(began), 30);
+}
+
+TEST(LocalRanks, GroupsMadeAndDestroyedAgainAndAgainLeaveNothing) {
+  const Hosts job(2, 2);
+  ASSERT_TRUE(job.joined());
+  const int members[4] = {2, 0, 3, 1};
+  const auto rounds = [&](int count) {
+    job.on_all([&](int r) {
+      for (int i = 0; i < count; ++i) {
+        canary_group* group = nullptr;
+        ASSERT_EQ(canary_group_create(job.context(r), members, 4, &group), CANARY_OK) << last_error().message;
+        float v = 1;
+        ASSERT_EQ(canary_all_reduce(group, &v, &v, 1, CANARY_F32, CANARY_SUM, nullptr), CANARY_OK);
+        ASSERT_EQ(v, 4);
+        ASSERT_EQ(canary_group_destroy(group), CANARY_OK) << last_error().message;
+      }
+    });
+  };
+  const auto resident_kb = [] {
+    long pages = 0, resident = 0;
+    if (FILE* f = std::fopen("/proc/self/statm", "r")) {
+      EXPECT_EQ(std::fscanf(f, "%ld %ld", &pages, &resident), 2);
+      std::fclose(f);
+    }
+    return resident * 4;
+  };
+  rounds(400);
+  const long before = resident_kb();
+  rounds(800);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers keep freed memory: " << resident_kb() - before << " kB say nothing";
+#else
+  EXPECT_LT(resident_kb() - before, 800 * 6) << "kilobytes; a group took five times as much on these two engines";
+#endif
+}
+
+TEST(LocalRanks, AGroupWithOperationsThatWaitIsNotDestroyed) {
+  const Hosts job(1, 2, {"ops_in_flight=1"});
+  ASSERT_TRUE(job.joined());
+  std::vector<canary_group*> pairs(2);
+  job.on_all([&](int r) {
+    const int members[2] = {0, 1};
+    ASSERT_EQ(canary_group_create(job.context(r), members, 2, &pairs[static_cast<std::size_t>(r)]), CANARY_OK);
+  });
+  canary_op* ops[3] = {};
+  for (canary_op*& op : ops) ASSERT_EQ(canary_barrier(pairs[0], &op), CANARY_OK);
+  EXPECT_EQ(canary_group_destroy(pairs[0]), CANARY_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(last_error().message).find("operations are pending"), std::string::npos);
+  canary_op* const waiting = ops[2];
+  ASSERT_EQ(canary_op_set_deadline(waiting, 50'000'000), CANARY_OK);
+  const auto began = std::chrono::steady_clock::now();
+  for (canary_op* op : ops) {
+    EXPECT_EQ(canary_op_wait(op), CANARY_DEADLINE);
+    EXPECT_NE(std::string(last_error().message).find("operation #3"), std::string::npos) << last_error().message;
+  }
+  EXPECT_LT(seconds_since(began), 10);
+  EXPECT_EQ(canary_group_destroy(pairs[0]), CANARY_OK);
+}
 
 TEST(LocalRanks, FormGroupsAndEndThemBesideEachOther) {
   const Hosts job(2, 4);
@@ -236,7 +322,7 @@ void expect_refused(const std::vector<Thread>& threads, canary_status code, cons
   test::on_threads(static_cast<int>(threads.size()), [&](int i) {
     const Thread& t = threads[static_cast<std::size_t>(i)];
     canary_context* context = nullptr;
-    ASSERT_EQ(Hosts::enter(join, t.rank, t.world, t.each, t.settings, &context), code) << last_error().message;
+    ASSERT_EQ(test::init(join, t.rank, t.world, t.settings, &context, t.each), code) << last_error().message;
     EXPECT_EQ(context, nullptr);
     for (const std::string& part : parts)
       EXPECT_NE(last_error().message.find(part), std::string::npos)
@@ -255,7 +341,7 @@ TEST(LocalRanksDoor, ThreadsThatDisagreeHearItAtOnce) {
   expect_refused({{0, 4, 3, {}}, {1, 5, 3, {}}}, CANARY_JOIN,
                  {"disagree", "a world of ", "of 4 for rank 0", "of 5 for rank 1"}, 5);
   expect_refused({{0, 4, 3, {"piece_bytes=64KiB"}}, {1, 4, 3, {}}}, CANARY_JOIN,
-                 {"disagree", "piece_bytes", "65536", "131072"}, 5);
+                 {"disagree", "piece_bytes", "64KiB", "128KiB"}, 5);
   expect_refused({{0, 4, 3, {}}, {1, 4, 2, {}}}, CANARY_JOIN, {"disagree", "local_ranks", "3", "2"}, 5);
 }
 
@@ -270,14 +356,14 @@ TEST(LocalRanksDoor, ARankThatIsHereAlreadyIsToldSo) {
   const std::string join = test::join_url(test::free_port());
   canary_context* contexts[2] = {};
   test::on_threads(
-      2, [&](int r) { ASSERT_EQ(Hosts::enter(join, r, 2, 2, {}, &contexts[r]), CANARY_OK) << last_error().message; });
+      2, [&](int r) { ASSERT_EQ(test::init(join, r, 2, {}, &contexts[r], 2), CANARY_OK) << last_error().message; });
   canary_context* again = nullptr;
-  EXPECT_EQ(Hosts::enter(join, 1, 2, 2, {}, &again), CANARY_JOIN);
+  EXPECT_EQ(test::init(join, 1, 2, {}, &again, 2), CANARY_JOIN);
   EXPECT_NE(last_error().message.find("rank 1 has joined from this process already"), std::string::npos);
   for (canary_context* c : contexts) EXPECT_EQ(canary_finalize(c), CANARY_OK);
   // Once all have left, the place is free.
   test::on_threads(2, [&](int r) {
-    ASSERT_EQ(Hosts::enter(join, r, 2, 2, {}, &contexts[r]), CANARY_OK) << last_error().message;
+    ASSERT_EQ(test::init(join, r, 2, {}, &contexts[r], 2), CANARY_OK) << last_error().message;
     ASSERT_EQ(canary_barrier(canary_world(contexts[r]), nullptr), CANARY_OK);
     ASSERT_EQ(canary_finalize(contexts[r]), CANARY_OK);
   });

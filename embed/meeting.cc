@@ -1,11 +1,10 @@
 #include "embed/meeting.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <mutex>
-#include <random>
 
+#include "base/fork.h"
+#include "base/secret.h"
 #include "control/unique_id.h"
 #include "discovery/host.h"
 
@@ -20,17 +19,12 @@ constexpr std::size_t kOpenIdsMax = 64;
 // Ids made here that no job has taken yet.
 struct OpenId {
   std::uint64_t token;
-  pid_t pid;  // a forked child holds the socket too, and must not answer for its parent
   Socket listener;
 };
-struct OpenIds {
+struct OpenIds {  // a forked child has made none: it does not answer for its parent
   std::mutex mutex;
   std::vector<OpenId> list;
 };
-OpenIds& open_ids() {
-  static OpenIds ids;
-  return ids;
-}
 
 std::string source_of(const ContextOptions& options) {
   return options.join_source.empty() ? "CANARY_JOIN" : options.join_source;
@@ -47,10 +41,10 @@ Status check_allowed(const std::vector<Address>& addresses, const Settings& sett
 }
 
 Result<Socket> take_listener(std::uint64_t token) {
-  OpenIds& ids = open_ids();
+  OpenIds& ids = process_wide<OpenIds>();
   const std::lock_guard lock(ids.mutex);
-  const auto found = std::find_if(ids.list.begin(), ids.list.end(),
-                                  [&](const OpenId& id) { return id.token == token && id.pid == getpid(); });
+  const auto found =
+      std::find_if(ids.list.begin(), ids.list.end(), [&](const OpenId& id) { return id.token == token; });
   if (found == ids.list.end()) {
     return Status(CANARY_JOIN,
                   "rank 0 must be the process that called canary_get_unique_id: this one did not make the id it was "
@@ -146,11 +140,11 @@ Status make_unique_id(std::span<std::uint8_t> bytes) {
   if (!listener.ok()) return listener.status().wrap("canary_get_unique_id");
   id.port = local_address(listener.value().fd()).port;
   id.host = control::host_mark(default_host_id());
-  std::random_device entropy;
-  do id.token = std::uint64_t{entropy()} << 32 | entropy();
-  while (id.token == 0);
+  auto token = draw_secret();
+  if (!token.ok()) return token.status();
+  id.token = token.value();
 
-  OpenIds& ids = open_ids();
+  OpenIds& ids = process_wide<OpenIds>();
   const std::lock_guard lock(ids.mutex);
   if (ids.list.size() >= kOpenIdsMax) {
     return Status(CANARY_LIMIT, "canary_get_unique_id: " + std::to_string(kOpenIdsMax) +
@@ -158,7 +152,7 @@ Status make_unique_id(std::span<std::uint8_t> bytes) {
   }
   const auto encoded = control::encode(id);
   std::copy(encoded.begin(), encoded.end(), bytes.begin());
-  ids.list.push_back({id.token, getpid(), listener.take()});
+  ids.list.push_back({id.token, listener.take()});
   return {};
 }
 

@@ -1,4 +1,5 @@
-// Send and receive in a group through the C ABI over real TCP on loopback: sizes, orders, misuse, deaths, and no touch of the heap.
+// Send and receive in a group through the C ABI over real TCP on loopback: sizes, orders, misuse, deaths, and no touch
+// of the heap.
 #include <barrier>
 #include <cstring>
 

@@ -1,14 +1,15 @@
-// Ranks of one host over shared memory through the C ABI: who meets there, memory that is sent by reference, and what a killed rank leaves.
+// Ranks of one host over shared memory through the C ABI: who meets there, memory that is sent by reference, and what a
+// killed rank leaves.
 #include <sched.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
 
 #include "discovery/host.h"
 #include "embed/job_test_util.h"
+#include "transport/shm/leftovers_test_util.h"
 
 namespace canarynet {
 namespace {
@@ -37,7 +38,7 @@ void all_reduce_once(const Job& job, std::size_t count = 300'000) {
   });
 }
 
-// --- who meets where ---------------------------------------------------------------------------------------------------
+// --- who meets where -------------------------------------------------------------------------------------------------
 
 TEST(SharedMemory, CarriesEverythingBetweenRanksOfOneHostAndTheNicsNothing) {
   Job job(3);
@@ -90,7 +91,7 @@ TEST(SharedMemory, EndsAtTheNetworkNamespace) {
   EXPECT_NE(here, there);
 }
 
-// --- memory by reference -------------------------------------------------------------------------------------------------
+// --- memory by reference ---------------------------------------------------------------------------------------------
 
 TEST(SharedMemory, BuffersOfTheLibraryGiveTheSameResults) {
   Job job(4);
@@ -144,7 +145,77 @@ TEST(SharedMemory, MemoryIsHandedOutAndTakenBackWithClearErrors) {
   }
 }
 
-// --- death --------------------------------------------------------------------------------------------------------------
+// --- frames that stop half way ---------------------------------------------------------------------------------------
+
+// The bytes of a broadcast of that round; none is zero, which is what half a frame used to end with.
+std::vector<std::uint8_t> broadcast_bytes(std::size_t count, int round) {
+  std::vector<std::uint8_t> bytes(count);
+  for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::uint8_t>((i * 31 + i / 4096 + round) % 251 + 1);
+  return bytes;
+}
+
+TEST(SharedMemory, AReceiverThatReadsLateGetsTheRightBytes) {
+  // Caller-driven: nothing is read between the call and the wait, until the sender takes back what lies half written in
+  // the ring.
+  Job job(2, {"piece_bytes=1MiB", "progress_thread=0"});
+  ASSERT_TRUE(job.joined());
+  constexpr std::size_t kBytes = std::size_t{8} << 20;
+  // The first rounds tell the sender how fast its peer is: it takes back then what is unanswered for some 60 ms.
+  constexpr int kRounds = 12;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto want = broadcast_bytes(kBytes, round);
+    job.each([&](int r) {
+      std::vector<std::uint8_t> bytes(kBytes);
+      canary_op* op = nullptr;
+      ASSERT_EQ(canary_broadcast(job.world(r), want.data(), bytes.data(), kBytes, CANARY_U8, 0, &op), CANARY_OK);
+      if (r == 1 && round >= kRounds - 2) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      ASSERT_EQ(canary_op_wait(op), CANARY_OK) << last_error().message;
+      EXPECT_TRUE(bytes == want) << "rank " << r << ", round " << round;
+      // What was sent twice is acknowledged only by a rank that still drives.
+      ASSERT_EQ(canary_barrier(job.world(r), nullptr), CANARY_OK) << last_error().message;
+    });
+  }
+}
+
+TEST(SharedMemory, ABroadcastThatSucceedsBesideAnAbortHasTheRightBytes) {
+  Job job(3);
+  ASSERT_TRUE(job.joined());
+  constexpr std::size_t kBytes = 1'100'000;
+  const auto began = std::chrono::steady_clock::now();
+  std::atomic<int> succeeded{0}, aborted{0};
+  std::uint64_t random = 1;
+  for (int round = 0; round < 300 && test::seconds_since(began) < 5; ++round) {
+    const auto want = broadcast_bytes(kBytes, round);
+    const int root = round % 3;
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    const auto patience = std::chrono::microseconds(random >> 54);
+    job.each([&](int r) {
+      const int everybody[] = {0, 1, 2};
+      canary_group* group = nullptr;
+      ASSERT_EQ(canary_group_create(job.context(r), everybody, 3, &group), CANARY_OK) << last_error().message;
+      std::vector<std::uint8_t> bytes(kBytes);
+      canary_op* op = nullptr;
+      canary_status status = canary_broadcast(group, want.data(), bytes.data(), kBytes, CANARY_U8, root, &op);
+      if (r == root) {
+        std::this_thread::sleep_for(patience);
+        EXPECT_EQ(canary_group_abort(group, "enough"), CANARY_OK);
+      }
+      if (status == CANARY_OK) status = canary_op_wait(op);
+      if (status == CANARY_OK) {
+        EXPECT_TRUE(bytes == want) << "rank " << r << ", round " << round;
+        ++succeeded;
+      } else {
+        EXPECT_EQ(status, CANARY_ABORTED);
+        ++aborted;
+      }
+      EXPECT_EQ(canary_group_destroy(group), CANARY_OK);
+    });
+  }
+  EXPECT_GT(aborted, 0) << "every abort came too late";
+  std::printf("%d succeeded, %d aborted\n", succeeded.load(), aborted.load());
+}
+
+// --- death -----------------------------------------------------------------------------------------------------------
 
 // Names of sockets and memory of ours that this process can see.
 std::string leftovers() {
@@ -156,15 +227,7 @@ std::string leftovers() {
         out += line + "\n";
     }
   }
-  for (const char* folder : {"/proc/self/fd", "/dev/shm"}) {
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-      const auto target = std::filesystem::read_symlink(entry.path(), error);
-      const std::string text = entry.path().string() + " " + (error ? "" : target.string());
-      if (text.find("canary") != std::string::npos) out += text + "\n";
-    }
-  }
-  return out;
+  return out + test::descriptors_of_ours();
 }
 
 std::size_t lines(const std::string& text) {

@@ -1,6 +1,6 @@
-// Every planner and every number of ranks over real sockets, some through shared memory; operations, types, reductions, sizes and
-// ways of calling in such a choice that each pair of values of any two of them meets (for each planner and number of ranks).
-// Results are compared with the oracle's.
+// Every planner and every number of ranks over real sockets, some through shared memory; operations, types, reductions,
+// sizes and ways of calling in such a choice that each pair of values of any two of them meets (for each planner and
+// number of ranks). Results are compared with the oracle's.
 #include <algorithm>
 #include <cstring>
 #include <memory>

@@ -1,7 +1,8 @@
 // engine/eager_store.h -- where pieces wait whose operation this engine has not entered yet. One store per channel.
 //
-// The sender counts the same charge against the same budget (CANARY_EAGER_BYTES), so a well-behaved peer never finds it full but for
-// fragmentation; then the piece is not acked and comes again. Fixed memory; one owner thread; no allocation after construction.
+// The sender counts the same charge against the same budget (CANARY_EAGER_BYTES), so a well-behaved peer never finds it
+// full but for fragmentation; then the piece is not acked and comes again. Fixed memory; one owner thread; no
+// allocation after construction.
 #pragma once
 
 #include <cstddef>

@@ -14,8 +14,9 @@ namespace {
 constexpr std::size_t kCommands = 4096;
 constexpr int kCommandsPerCycle = 1024;
 constexpr std::uint16_t kLanesMax = 16;  // of a pair of rails, as CANARY_LANES_PER_RAIL
-// Per link: pairs of rails times lanes. A link that was accepted costs 0.2 MB of records, up to 0.5 MB of copies as they are used, and 0.6 KB
-// per path, 48 KB more once that has had a lane: 13 MB at most, of who keeps 256 sockets open for it.
+// Per link: pairs of rails times lanes. A link that was accepted costs 0.2 MB of records, up to 0.5 MB of copies as
+// they are used, and 0.6 KB per path, 48 KB more once that has had a lane: 13 MB at most, of who keeps 256 sockets open
+// for it.
 constexpr std::size_t kPathsMax = std::size_t{kRailsMax} * kLanesMax;
 constexpr std::size_t kPastMax = 1024;
 constexpr Nanos kCheckInterval = 50_ms;
@@ -45,11 +46,10 @@ void put_text(char (&out)[wire::kHostTextBytes], const std::string& text) {
 Endpoint::Endpoint(EndpointOptions options, LaneFactory& factory)
     : options_(std::move(options)),
       factory_(factory),
-      random_(options_.seed),
-      token_(random_.next()),
+      token_(options_.secret()),
       commands_(kCommands),
       messages_(*this),
-      greeter_(*this) {
+      greeter_(*this, options_.strangers_max) {
   past_.reserve(kPastMax);
   ended_.resize(factory_.rails().size());
   factory_.set_acceptor(this);
@@ -69,7 +69,7 @@ void Endpoint::make_handle(Listener* listener, std::span<std::byte> out) {
   }
 }
 
-// --- commands ------------------------------------------------------------------------------------------------------------
+// --- commands --------------------------------------------------------------------------------------------------------
 
 void Endpoint::drain_commands() {
   EndpointCommand c;
@@ -140,7 +140,7 @@ EndpointLink* Endpoint::dialled_link(const EndpointHandle& remote, Status* why) 
   std::vector<std::string> local_names, remote_names;
   for (const Rail& r : mine) local_names.push_back(r.device);
   for (const Rail& r : theirs) remote_names.push_back(r.address.to_string());
-  auto link = std::make_unique<EndpointLink>(*this, random_.next(), true);
+  auto link = std::make_unique<EndpointLink>(*this, options_.secret(), true);
   link->remote_token = remote.token;
   link->remote_text = remote.text();
   links_.push_back(std::move(link));
@@ -184,7 +184,8 @@ void Endpoint::close(Connection& c) {
   if (EndpointLink* link = c.link) {
     const bool unanswered = !c.answered;
     fail(c, Status(CANARY_CLOSED, "the connection was closed here"));
-    // Of an unanswered one the channel still holds the request, which must go; what lands now is forgotten when it is there.
+    // Of an unanswered one the channel still holds the request, which must go; what lands now is forgotten when it is
+    // there.
     link->peer->parked.for_each([&](EagerStore::Entry& e) {
       if (e.header.flow == c.flow.flow && e.complete) link->peer->parked.release(&e);
     });
@@ -240,7 +241,7 @@ void Endpoint::on_mismatch(MessageFlow& flow, const Status& why, bool) {
   fail(c, c.link != nullptr ? Status(why.code(), why.text() + " (connection with " + c.link->describe() + ")") : why);
 }
 
-// --- accepting -----------------------------------------------------------------------------------------------------------
+// --- accepting -------------------------------------------------------------------------------------------------------
 
 void Endpoint::on_accept(std::unique_ptr<Lane> lane) { greeter_.take(std::move(lane), now_); }
 
@@ -276,7 +277,8 @@ void Endpoint::on_hello(std::unique_ptr<Lane>& lane, const wire::Header&, const 
     for (const Rail& r : factory_.rails()) local_names.push_back(r.device);
     link->start(std::vector<PathSpec>(hello.paths, PathSpec{-1, -1, 0, {}}), token_, std::move(local_names), {}, now_);
   }
-  if (link->channel->adopt(std::move(lane), hello, now_)) link->came_from(hello.rail, std::move(from));
+  if (const char* why = link->channel->adopt(lane, hello, now_); why != nullptr) return greeter_.turn_away(*lane, why);
+  link->came_from(hello.rail, std::move(from));
 }
 
 void Endpoint::on_open(EndpointLink& link, std::uint32_t flow, const wire::OpenPayload& open) {
@@ -284,8 +286,8 @@ void Endpoint::on_open(EndpointLink& link, std::uint32_t flow, const wire::OpenP
   opens_.push_back({&link, flow, open, commands_.claimed()});
 }
 
-// After the commands that were submitted before the request came. One of them may wait behind another thread's, which has claimed its place
-// in the ring and not filled it yet.
+// After the commands that were submitted before the request came. One of them may wait behind another thread's, which
+// has claimed its place in the ring and not filled it yet.
 void Endpoint::answer_opens() {
   for (const Open& open : opens_) {
     if (open.link->ended || waits(open)) continue;
@@ -315,7 +317,7 @@ void Endpoint::answer_opens() {
     }
     if (sane && at != listeners_.end() && (*at)->accepted.push(c.get())) {
       answer.accepted = 1;
-      c.release();  // the accepting side's
+      static_cast<void>(c.release());  // the accepting side's: the queue holds it now
     } else {
       open.link->remove(*c);
     }
@@ -324,7 +326,7 @@ void Endpoint::answer_opens() {
   std::erase_if(opens_, [this](const Open& open) { return !waits(open); });
 }
 
-// --- life and death of links ---------------------------------------------------------------------------------------------
+// --- life and death of links -----------------------------------------------------------------------------------------
 
 void Endpoint::end_link(EndpointLink& link, canary_status code, const std::string& why) {
   if (link.ended) return;
@@ -363,11 +365,12 @@ void Endpoint::check_links(Nanos now) {
     if (!channel.ever_up()) {
       const Nanos refused = channel.refused_since();
       if (refused != Nanos::max() && now - refused > std::min(s.silence_limit, 1_s)) {
-        end_link(link, CANARY_PEER_DIED, "has ended: it refuses every connection");
+        end_link(link, CANARY_PEER_DIED, "has ended: it refuses every connection" + channel.describe_failures());
         continue;
       }
       if (now - link.began > s.join_timeout)
-        end_link(link, CANARY_NO_PATH, "could not be reached within " + milliseconds(s.join_timeout));
+        end_link(link, CANARY_NO_PATH,
+                 "could not be reached within " + milliseconds(s.join_timeout) + channel.describe_failures());
       continue;
     }
     if (!channel.hung_up()) link.hung_up_since = Nanos::max();
@@ -422,8 +425,8 @@ void Endpoint::check_connections(EndpointLink& link, Nanos now) {
   });
 }
 
-// The lanes of links that have ended, which tells the peer if it lives; and the links, once their connections were closed: until then
-// what is parked can be received.
+// The lanes of links that have ended, which tells the peer if it lives; and the links, once their connections were
+// closed: until then what is parked can be received.
 void Endpoint::bury_links() {
   for (auto& link : links_) {
     if (!link->ended || !link->channel) continue;
@@ -441,7 +444,8 @@ void Endpoint::bury_links() {
       past_[next_past_++ % kPastMax] = link->name;
     }
   }
-  // A request that came with its link's end may still wait for this endpoint's commands: nobody is there to hear the answer.
+  // A request that came with its link's end may still wait for this endpoint's commands: nobody is there to hear the
+  // answer.
   std::erase_if(opens_, [](const Open& open) { return open.link->ended; });
   std::erase_if(links_, [](const auto& link) { return link->ended && link->connections() == 0; });
 }
@@ -479,12 +483,15 @@ void Endpoint::leave(Nanos now) {
   }
 }
 
-// --- the loop ------------------------------------------------------------------------------------------------------------
+// --- the loop --------------------------------------------------------------------------------------------------------
 
 std::size_t Endpoint::poll(Nanos now) {
   now_ = now;
+  const Nanos missed = attention_.missed(now);
   for (auto& link : links_) {
-    if (link->channel) link->channel->begin_cycle(now);
+    if (!link->channel) continue;
+    link->channel->begin_cycle(now);
+    if (missed.count != 0) link->channel->move_clocks(missed);
   }
   std::size_t work = factory_.poll(now);
   if (!greeter_.empty()) greeter_.sweep(now);

@@ -1,13 +1,14 @@
-// engine/endpoint.h -- an engine that stands alone: connections by 128-byte handles, without a job or a group. A state machine driven by
-// poll().
+// engine/endpoint.h -- an engine that stands alone: connections by 128-byte handles, without a job or a group. A state
+// machine driven by poll().
 //
-// What: listeners, connections (ordered messages both ways, engine/messages.h), and per peer endpoint a channel over every pair of NICs
-// that meet, shared by all connections that were made in one direction. The end that connects dials.
+// What: listeners, connections (ordered messages both ways, engine/messages.h), and per peer endpoint a channel over
+// every pair of NICs that meet, shared by all connections that were made in one direction. The end that connects dials.
 // There is no control connection: heartbeats on the lanes and hang-ups tell whether a peer lives.
 // Threads: submit(), make_handle() and what is atomic from any; everything else from the one thread that drives it.
-// Memory: connections and listeners belong to their user; the endpoint uses them from their first command until `closed` is set.
-// Failures: a lost lane is the channel's business. A dead peer ends its connections: every request of theirs hears who, over which links,
-// how many bytes were outstanding and since when it was silent.
+// Memory: connections and listeners belong to their user; the endpoint uses them from their first command until
+// `closed` is set.
+// Failures: a lost lane is the channel's business. A dead peer ends its connections: every request of theirs hears who,
+// over which links, how many bytes were outstanding and since when it was silent.
 #pragma once
 
 #include <atomic>
@@ -16,8 +17,9 @@
 #include <string>
 #include <vector>
 
+#include "base/attention.h"
 #include "base/mpsc_ring.h"
-#include "base/random.h"
+#include "base/secret.h"
 #include "base/settings.h"
 #include "engine/endpoint_handle.h"
 #include "engine/greeter.h"
@@ -33,11 +35,12 @@ struct EndpointOptions {
   Settings settings;
   std::string host_name;
   std::int64_t pid = 0;
-  std::uint64_t seed = 0;  // of its token and its channels' names
+  std::size_t strangers_max = 1024;  // connections that have not said who they are
+  SecretSource secret;               // of its token and its channels' names
   std::uint32_t channel_records = 2048;
   std::uint32_t channel_copies = 64;  // control frames only: messages are borrowed
-  // Who knows a handle can make links here, each with memory of its own (engine/endpoint.cc says how much). Links beyond are turned away;
-  // one that has ended makes room.
+  // Who knows a handle can make links here, each with memory of its own (engine/endpoint.cc says how much). Links
+  // beyond are turned away; one that has ended makes room.
   std::size_t accepted_links_max = 4096;
 };
 
@@ -101,7 +104,8 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
   // Something was submitted that poll() has not seen.
   bool has_commands() const { return commands_.ready(); }
 
-  // Gives the listener its number and the handle by which it is reached; submit(kListen) before the handle is given away.
+  // Gives the listener its number and the handle by which it is reached; submit(kListen) before the handle is given
+  // away.
   void make_handle(Listener* listener, std::span<std::byte> handle);
   // False: the ring is full; let the endpoint poll and try again.
   bool submit(const EndpointCommand& command) { return commands_.push(command); }
@@ -126,7 +130,8 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
   Counters counters() const;
   const MessageCounters& message_counters() const { return messages_.counters(); }
   std::uint64_t messages_in_flight() const { return messages_.pending(); }
-  // More is under way than a request and its reply: what comes next is a matter of the NICs' rates, not of this thread's haste.
+  // More is under way than a request and its reply: what comes next is a matter of the NICs' rates, not of this
+  // thread's haste.
   bool moves_bulk() const {
     const MessageCounters& c = messages_.counters();
     return c.sending_bytes + c.receiving_bytes > kBulkBytes;
@@ -161,7 +166,6 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
 
   EndpointOptions options_;
   LaneFactory& factory_;
-  Random random_;
   std::uint64_t token_ = 0;
   std::atomic<std::uint32_t> next_listener_{1};
   MpscRing<EndpointCommand> commands_;
@@ -180,6 +184,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
   std::vector<std::uint64_t> past_;  // names of accepted channels that have ended: they must not come to life again
   std::size_t next_past_ = 0;
   std::vector<RailStats> ended_;  // by rail: what the channels did that are no more
+  Attention attention_{kLooksEvery * 2};
   Nanos now_;
   Nanos next_check_;
   Nanos last_check_;

@@ -1,4 +1,5 @@
-// engine/endpoint_handle.h -- the 128 bytes by which a listener is reached: made by one process, carried by anybody, read as foreign bytes.
+// engine/endpoint_handle.h -- the 128 bytes by which a listener is reached: made by one process, carried by anybody,
+// read as foreign bytes.
 //
 //   0        2     3     4              8                             16
 //   | magic  | ver | n   | listener     | token of the endpoint       | n rails ... zeroes up to 128

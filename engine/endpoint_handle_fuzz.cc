@@ -1,4 +1,5 @@
-// engine/endpoint_handle_fuzz.cc -- any bytes as a handle: refused with a reason, or a handle whose encoding is these bytes.
+// engine/endpoint_handle_fuzz.cc -- any bytes as a handle: refused with a reason, or a handle whose encoding is these
+// bytes.
 #include <algorithm>
 #include <array>
 #include <cstdlib>

@@ -159,7 +159,7 @@ std::string EndpointLink::describe() const { return host_.empty() ? who() : who(
 
 std::string EndpointLink::where() const { return host_.empty() ? "" : "; at " + remote_text; }
 
-// --- ChannelClient -------------------------------------------------------------------------------------------------------
+// --- ChannelClient ---------------------------------------------------------------------------------------------------
 
 bool EndpointLink::next_piece(Channel&, OutPiece* out) {
   if (ended) return false;

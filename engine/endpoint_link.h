@@ -1,7 +1,7 @@
 // engine/endpoint_link.h -- one channel of an endpoint to another, with the connections that use it.
 //
-// Thread: the endpoint's. Memory: the link belongs to the endpoint; connections to their users. A link ends once; until it is buried its
-// channel stays (callbacks may be under way).
+// Thread: the endpoint's. Memory: the link belongs to the endpoint; connections to their users. A link ends once; until
+// it is buried its channel stays (callbacks may be under way).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ class EndpointLink final : public ChannelClient {
   // Under the number the dialling side has given. False: it was seen before, or makes no sense.
   bool add(Connection& connection, std::uint32_t flow);
   void remove(Connection& connection);
-  // As remove(), of a connection whose request was not answered yet: the answer is answered by a close, then the number is free.
+  // As remove(), of a connection whose request was not answered yet: the answer is answered by a close, then the number
+  // is free.
   void abandon(Connection& connection);
   // No answer will come any more.
   void forget_abandoned();
@@ -39,7 +40,8 @@ class EndpointLink final : public ChannelClient {
   std::string who() const;
   // With the addresses too: "the peer on host a (pid 12) at 10.0.0.1:4000, 10.0.1.1:4000".
   std::string describe() const;
-  // "; at 10.0.0.1:4000, …", for the end of a text that began with who(): of many NICs they are long, and texts may be cut.
+  // "; at 10.0.0.1:4000, …", for the end of a text that began with who(): of many NICs they are long, and texts may be
+  // cut.
   std::string where() const;
   void learn_peer(std::int64_t pid, const char* host);
   // A lane of the peer's rail came from there. The latest of each rail is kept.

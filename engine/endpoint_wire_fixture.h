@@ -1,8 +1,8 @@
-// engine/endpoint_wire_fixture.h -- for tests: lanes whose other end is the test, byte by byte, and the buffers of a user that look at what
-// is done to them.
+// engine/endpoint_wire_fixture.h -- for tests: lanes whose other end is the test, byte by byte, and the buffers of a
+// user that look at what is done to them.
 //
-// Bytes reach the lane's sink through the frame reader of the TCP lane; what is sent goes through the frame queue of the product, where its
-// headers and checksums are looked at. One thread, no sockets, no clock.
+// Bytes reach the lane's sink through the frame reader of the TCP lane; what is sent goes through the frame queue of
+// the product, where its headers and checksums are looked at. One thread, no sockets, no clock.
 #pragma once
 
 #include <algorithm>

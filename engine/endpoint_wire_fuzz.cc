@@ -1,15 +1,16 @@
-// engine/endpoint_wire_fuzz.cc -- an Endpoint against foreign frames: any sequence of hellos, frames of connections and of channels, cuts,
-// lost lanes, commands of its user and steps of its clock.
+// engine/endpoint_wire_fuzz.cc -- an Endpoint against foreign frames: any sequence of hellos, frames of connections and
+// of channels, cuts, lost lanes, commands of its user and steps of its clock.
 //
-// The peer is the input. Its bytes reach the endpoint through the frame reader of the TCP lane, so landings, their limits and redirects are
-// those of the product; what the endpoint sends leaves through the product's frame queue and is looked at.
-// Checked, beyond what sanitizers see: no byte is written around a buffer, behind a message's end or after its ticket was done; what a done
-// receive holds has come whole; a ticket is done once; sends are read only while they are lent; text for users has no control characters;
-// once the peer is silent every request ends, and no link, connection or request is left.
+// The peer is the input. Its bytes reach the endpoint through the frame reader of the TCP lane, so landings, their
+// limits and redirects are those of the product; what the endpoint sends leaves through the product's frame queue and
+// is looked at. Checked, beyond what sanitizers see: no byte is written around a buffer, behind a message's end or
+// after its ticket was done; what a done receive holds has come whole; a ticket is done once; sends are read only while
+// they are lent; text for users has no control characters; once the peer is silent every request ends, and no link,
+// connection or request is left.
 //
-// Input: one byte of set-up (bit 0: a connection was accepted, 1: one was made, 2: both have requests, 3: nothing follows, and the peer asks
-// without reading), then operations: a byte (low five bits: which one, high bit: the endpoint is not polled after it) and its arguments, see
-// Fuzzer::operation(). Missing bytes are zeroes.
+// Input: one byte of set-up (bit 0: a connection was accepted, 1: one was made, 2: both have requests, 3: nothing
+// follows, and the peer asks without reading), then operations: a byte (low five bits: which one, high bit: the
+// endpoint is not polled after it) and its arguments, see Fuzzer::operation(). Missing bytes are zeroes.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -21,6 +22,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "engine/endpoint.h"
 #include "engine/endpoint_wire_fixture.h"
 
@@ -88,7 +90,7 @@ class Fuzzer {
     o.settings.stall_warning = 100_ms;
     o.host_name = "here";
     o.pid = 12;
-    o.seed = 1;
+    o.secret = [random = Random(1)]() mutable { return random.next(); };
     o.channel_records = 32;
     o.channel_copies = 8;
     return o;
@@ -197,8 +199,9 @@ class Fuzzer {
     return input_.u32();
   }
 
-  // Seals a frame and hands it to the lane: all of it, or, with bit 6 of `how`, cut after some bytes.
-  // how: 0 not sequenced, 1 its header is damaged, 2 its payload is, 3 an odd sequence, 4 no ack-now, 5 another length is told, 6 cut.
+  // Seals a frame and hands it to the lane: all of it, or, with bit 6 of `how`, cut after some bytes. how: 0 not
+  // sequenced, 1 its header is damaged, 2 its payload is, 3 an odd sequence, 4 no ack-now, 5 another length is told, 6
+  // cut.
   void put(WireLane* l, wire::Header h, const void* payload, std::uint8_t how) {
     if (l == nullptr) return;
     const std::size_t bytes = h.payload_bytes;
@@ -327,7 +330,8 @@ class Fuzzer {
     return std::find(factory_.lanes.begin(), factory_.lanes.end(), l) != factory_.lanes.end();
   }
 
-  // Asks for far more connections than it reads answers for, then reads: what was kept for it is bounded. It takes time: of one input only.
+  // Asks for far more connections than it reads answers for, then reads: what was kept for it is bounded. It takes
+  // time: of one input only.
   void ask_much() {
     WireLane* const l = lane(0);
     if (l == nullptr || l->dialled) return;
@@ -570,7 +574,9 @@ class Fuzzer {
   // The peer is silent from here on: everything must end.
   void end() {
     factory_.dials_hang = true;
-    for (int i = 0; i < 12; ++i) poll(240_ms);
+    // Silence begins anew with a lane that takes a silent one's place, and a step counts as far as nothing was due in
+    // it.
+    for (int i = 0; i < 20; ++i) poll(240_ms);
     for (const auto& p : posted_) CANARY_CHECK(p->done, "a request outlives its link");
     for (std::size_t i = 0; i < users_.size(); ++i) close(i);
     if (listening_) {

@@ -3,18 +3,16 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/serial.h"
 
 namespace canarynet {
 namespace {
 
-constexpr std::uint32_t kWorldFlow = 1;  // flows handed out by the coordinator come behind it
 constexpr Nanos kFarewellLimit = 1_s;
 constexpr std::size_t kSubmissions = 1024;
-constexpr std::size_t kAborts = 16;
 // Memory to memory between local ranks before lanes are looked at again: some 200 us.
 constexpr std::uint64_t kLocalBytesPerCycle = 1 << 20;
 
@@ -23,9 +21,8 @@ constexpr std::uint64_t kLocalBytesPerCycle = 1 << 20;
 Engine::Engine(EngineOptions options, LaneFactory& factory)
     : options_(std::move(options)),
       factory_(factory),
-      greeter_(*this),
+      greeter_(*this, options_.strangers_max),
       submissions_(kSubmissions),
-      aborts_(kAborts),
       message_submissions_(kSubmissions),
       messages_(*this) {
   factory_.set_acceptor(this);
@@ -60,12 +57,14 @@ Status Engine::start(Nanos now) {
   m.entry_limit = s.entry_limit;
   m.piece_bytes = s.piece_bytes;
   m.must_agree = s.must_agree();
-  m.job_seed = options_.seed;
+  m.strangers_max = options_.strangers_max;
+  m.job_token = options_.job_token;
+  m.epoch_seed = options_.epoch_seed;
   membership_ = make_membership(std::move(m), factory_, *this);
   return membership_->start(now);
 }
 
-// --- joining -------------------------------------------------------------------------------------------------------------
+// --- joining ---------------------------------------------------------------------------------------------------------
 
 void Engine::on_join_failed(const Status& why) {
   if (join_status_.ok()) join_status_ = why;
@@ -80,7 +79,7 @@ void Engine::on_joined(const Roster& roster) {
 
   std::vector<std::vector<Rail>> rails_of_rank;
   for (const int e : roster_.engine_of) rails_of_rank.push_back(roster_.engines[static_cast<std::size_t>(e)].rails);
-  reach_ = Reachability::from_rails(rails_of_rank, roster_.engine_of);
+  reach_ = std::make_shared<const Reachability>(Reachability::from_rails(rails_of_rank, roster_.engine_of));
   for (const int e : roster_.engine_of) {
     const std::string& id = roster_.engines[static_cast<std::size_t>(e)].host_id;
     const auto first = std::find_if(roster_.engines.begin(), roster_.engines.end(),
@@ -128,8 +127,7 @@ void Engine::on_joined(const Roster& roster) {
   }
   std::vector<int> everybody(static_cast<std::size_t>(roster_.world_size));
   for (int r = 0; r < roster_.world_size; ++r) everybody[static_cast<std::size_t>(r)] = r;
-  Group& world = add_group(kWorldFlow, std::move(everybody));
-  for (const int r : options_.local_ranks) add_member(world, r);
+  add_group(kWorldFlow, std::move(everybody));
   check_ready();
 }
 
@@ -145,49 +143,14 @@ void Engine::check_ready() {
       d.host = roster_.engines[e].host_name;
       d.device = p.channel->describe_paths();
       d.phase = "join";
-      join_status_ = Status(CANARY_NO_PATH, "no lane to " + ranks_text(e) + " could be opened over " + d.device, d);
+      std::string why = p.channel->describe_failures();
+      if (why.empty() && !factory_.trouble().empty()) why = ": " + factory_.trouble();
+      join_status_ =
+          Status(CANARY_NO_PATH, "no lane to " + ranks_text(e) + " could be opened over " + d.device + why, d);
     }
     return;
   }
   ready_ = true;
-}
-
-Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
-  auto g = std::make_unique<Group>();
-  g->flow = flow;
-  for (const int r : members)
-    g->engine_of.push_back(static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(r)]));
-  for (const int r : members) g->host_of.push_back(host_of_[static_cast<std::size_t>(r)]);
-  // Within one host its engines are what memory is shared in.
-  if (std::adjacent_find(g->host_of.begin(), g->host_of.end(), std::not_equal_to<>()) == g->host_of.end())
-    g->host_of.assign(g->engine_of.begin(), g->engine_of.end());
-  g->reach = reach_.subset(members);
-  g->bcube = find_bcube(g->reach, kRailsMax);
-  g->entered.resize(members.size());
-  g->left.resize(members.size());
-  for (std::size_t r = 0; r < members.size(); ++r) g->left[r] = peers_[g->engine_of[r]].left;
-  g->members = std::move(members);
-  groups_.push_back(std::move(g));
-  return *groups_.back();
-}
-
-GroupMember* Engine::add_member(Group& g, int world_rank) {
-  auto m = std::make_unique<GroupMember>();
-  m->group = &g;
-  m->world_rank = world_rank;
-  m->rank = static_cast<int>(std::find(g.members.begin(), g.members.end(), world_rank) - g.members.begin());
-  m->operations.reserve(static_cast<std::size_t>(options_.settings.ops_in_flight));
-  m->early.reserve(256);
-  g.local.push_back(std::move(m));
-  active_.reserve(active_.capacity() + 1);
-  return g.local.back().get();
-}
-
-Group* Engine::find_group(std::uint32_t flow) {
-  for (auto& g : groups_) {
-    if (g->flow == flow) return g.get();
-  }
-  return nullptr;
 }
 
 int Engine::ranks_on_this_host() const {
@@ -196,93 +159,28 @@ int Engine::ranks_on_this_host() const {
   return static_cast<int>(std::count(host_of_.begin(), host_of_.end(), host));
 }
 
-GroupMember* Engine::world(int local_rank) {
-  if (!ready_) return nullptr;
-  for (auto& m : groups_.front()->local) {
-    if (m->world_rank == local_rank) return m.get();
-  }
-  return nullptr;
-}
-
-void Engine::on_group(int local_rank, std::uint64_t cookie, std::uint32_t flow_handed_out) {
-  const auto pending = std::find_if(pending_groups_.begin(), pending_groups_.end(),
-                                    [&](const PendingGroup& p) { return p.cookie == cookie; });
-  if (pending == pending_groups_.end()) return;
-  const std::uint32_t flow = kWorldFlow + flow_handed_out;
-  Group* g = find_group(flow);
-  if (g == nullptr) g = &add_group(flow, pending->members);
-  GroupMember* m = add_member(*g, local_rank);
-  for (std::size_t i = 0; i < strays_.size();) {
-    const StraySignature stray = strays_[i];
-    if (stray.flow != flow || stray.destination != m->rank) {
-      ++i;
-      continue;
-    }
-    strays_.erase(strays_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (stray.source < g->entered.size() && g->engine_of[stray.source] == stray.engine) {
-      g->entered[stray.source] = std::max(g->entered[stray.source], stray.op);
-      admit_signature(*m, stray.source, stray.op, stray.payload);
-    }
-  }
-  OpTicket* ticket = pending->ticket;
-  pending_groups_.erase(pending);
-  for (std::uint32_t e = 0; e < peers_.size(); ++e) {
-    const bool in_group = std::find(g->engine_of.begin(), g->engine_of.end(), e) != g->engine_of.end();
-    if (peers_[e].gone && in_group) kill_groups_of(e, CANARY_PEER_DIED, "died before the group was formed");
-  }
-  ticket->group = m;
-  ticket->finish(Status());
-}
-
-void Engine::on_group_failed(int, std::uint64_t cookie, const Status& why) {
-  const auto pending = std::find_if(pending_groups_.begin(), pending_groups_.end(),
-                                    [&](const PendingGroup& p) { return p.cookie == cookie; });
-  if (pending == pending_groups_.end()) return;
-  OpTicket* ticket = pending->ticket;
-  pending_groups_.erase(pending);
-  ticket->finish(why);
-}
-
-void Engine::forget(GroupMember* member) {
-  Group* g = member->group;
-  for (auto& e : member->programs) {
-    for (auto& run : e->idle) runs_[run->index] = nullptr;
-  }
-  member->programs.clear();
-  retire_messages(*member);
-  const auto at = std::find_if(g->local.begin(), g->local.end(), [&](const auto& m) { return m.get() == member; });
-  if (at == g->local.end()) return;
-  g->forgotten.push_back(std::move(*at));
-  g->local.erase(at);
-  // The group stays known while its peers may still send: late duplicates are recognised as such.
-}
-
-void Engine::retire(int local_rank) {
-  for (auto& g : groups_) {
-    for (std::size_t r = 0; r < g->members.size(); ++r) {
-      if (g->members[r] == local_rank) g->left[r] = 1;
-    }
-  }
-}
-
 void Engine::on_accept(std::unique_ptr<Lane> lane) { greeter_.take(std::move(lane), now_); }
 
 void Engine::on_hello(std::unique_ptr<Lane>& lane, const wire::Header& h, const wire::HelloPayload& hello) {
   if (hello.purpose == wire::kHelloControl) {
+    if (lane->rail() != kControlRail) return greeter_.turn_away(*lane, "a member's hello, where lanes are taken");
     membership_->adopt(std::move(lane), h, hello);
     return;
   }
-  const bool ours = hello.purpose == wire::kHelloChannel && joined_ && hello.job == roster_.job &&
-                    hello.target == my_engine_ && hello.engine < peers_.size();
-  Channel* channel = ours ? channel_to(hello.engine) : nullptr;
-  // Before our own roster has come the dialling side simply tries again.
-  if (channel != nullptr && !peers_[hello.engine].gone) channel->adopt(std::move(lane), hello, now_);
+  if (!joined_) return;  // before our own roster has come the dialling side simply tries again
+  if (hello.purpose != wire::kHelloChannel || hello.job != roster_.job || hello.target != my_engine_ ||
+      hello.engine >= peers_.size())
+    return greeter_.turn_away(*lane, "of another job");
+  Channel* channel = channel_to(hello.engine);
+  if (channel == nullptr) return greeter_.turn_away(*lane, "no rail leads to the rank that it says it is");
+  if (peers_[hello.engine].gone) return;
+  if (const char* why = channel->adopt(lane, hello, now_); why != nullptr) greeter_.turn_away(*lane, why);
 }
 
-// --- heartbeats ----------------------------------------------------------------------------------------------------------
+// --- heartbeats ------------------------------------------------------------------------------------------------------
 
-// Beats take turns over (group, rank): what this engine knows of who entered which operation, its own ranks' and others'. Ranks that
-// share no rail learn of each other this way.
+// Beats take turns over (group, rank): what this engine knows of who entered which operation, its own ranks' and
+// others'. Ranks that share no rail learn of each other this way.
 void Engine::fill_heartbeat(Channel& channel, wire::Header* h) {
   std::uint32_t entries = 0;
   for (const auto& g : groups_) entries += static_cast<std::uint32_t>(g->members.size());
@@ -301,18 +199,18 @@ void Engine::fill_heartbeat(Channel& channel, wire::Header* h) {
   }
 }
 
-// The last word on what the ranks served here have entered: later beats won't come, and who has left without calling is an error.
-void Engine::tell_entered(Channel& channel, Nanos now) {
+// The last word on what the ranks served here have entered: later beats won't come, and who has left without calling is
+// an error.
+void Engine::tell_entered(Channel& channel, const Group& g, Nanos now) {
   wire::HeartbeatPayload beat;
   beat.sent_ns = static_cast<std::uint64_t>(now.count);
   wire::Header h;
   h.kind = wire::Kind::kHeartbeat;
   h.payload_bytes = sizeof beat;
-  for (const auto& g : groups_) {
-    if (g->dead || g->members.size() == 1) continue;
-    for (const auto& m : g->local) {
-      h.flow = g->flow;
-      h.epoch = g->epoch;
+  h.flow = g.flow;
+  h.epoch = g.epoch;
+  for (const auto* members : {&g.local, &g.forgotten}) {
+    for (const auto& m : *members) {
       h.source = static_cast<std::uint16_t>(m->rank);
       h.op = m->entered;
       channel.broadcast(h, &beat, now);
@@ -323,21 +221,27 @@ void Engine::tell_entered(Channel& channel, Nanos now) {
 void Engine::on_heartbeat(Channel&, const wire::Header& h) {
   Group* g = find_group(h.flow);
   if (g == nullptr || g->epoch != h.epoch || h.source >= g->members.size()) return;
-  g->entered[h.source] = std::max(g->entered[h.source], h.op);
+  g->entered[h.source] = later_of(g->entered[h.source], h.op);
 }
 
 void Engine::on_path_event(Channel& channel, const Path&, const std::string& what) {
   log(LogLevel::kInfo, "engine %u, path to %s: %s", my_engine_, ranks_text(channel.peer()).c_str(), what.c_str());
 }
 
-// --- the loop ------------------------------------------------------------------------------------------------------------
+// --- the loop --------------------------------------------------------------------------------------------------------
 
-std::size_t Engine::poll(Nanos now) {
+void Engine::begin_cycle(Nanos now) {
   now_ = now;
-  const DenormalGuard guard;
   for (Peer& p : peers_) {
     if (p.channel) p.channel->begin_cycle(now);
   }
+  if (const Nanos missed = attention_.missed(now); missed.count != 0) move_clocks(missed);
+}
+
+std::size_t Engine::poll(Nanos now) {
+  const DenormalGuard guard;
+  begin_cycle(now);
+  if (!closed_groups_.empty()) free_closed_groups();
   std::size_t work = factory_.poll(now);
   if (!greeter_.empty()) greeter_.sweep(now);
   work += membership_->poll(now);
@@ -348,7 +252,7 @@ std::size_t Engine::poll(Nanos now) {
   if (now >= next_housekeeping_) {
     housekeeping(now);
     const Nanos beat = options_.settings.heartbeat_interval;
-    next_housekeeping_ = now + (ready_ ? std::min(beat, 50_ms) : std::min(beat, 10_ms));
+    next_housekeeping_ = now + (ready_ ? std::min(beat, kLooksEvery) : std::min(beat, 10_ms));
   } else if (!ready_) {
     check_ready();
   }
@@ -361,7 +265,9 @@ std::size_t Engine::poll(Nanos now) {
       farewell_said_ = true;
       for (Peer& p : peers_) {
         if (!p.channel || p.gone) continue;
-        tell_entered(*p.channel, now);
+        for (const auto& g : groups_) {
+          if (!g->dead && g->members.size() != 1) tell_entered(*p.channel, *g, now);
+        }
         p.channel->goodbye(now);
         p.channel->pump(now);
       }
@@ -373,29 +279,33 @@ std::size_t Engine::poll(Nanos now) {
   return work;
 }
 
+void Engine::abandon() noexcept {
+  abandoned_ = true;
+  for (Peer& p : peers_) p.channel.reset();
+}
+
 void Engine::hurry(Nanos now) {
-  now_ = now;
   const DenormalGuard guard;
-  for (Peer& p : peers_) {
-    if (p.channel) p.channel->begin_cycle(now);
-  }
+  begin_cycle(now);
   send(now);
 }
 
 // What was submitted, and what that, arrivals and timers made ready.
 std::size_t Engine::send(Nanos now) {
   if (ready_) drain_messages();  // first: a deadline among the submissions may be one of theirs
-  if (ready_ && (held_back_ || !leaving_)) drain_submissions();
+  if (ready_ && !leaving_) take_submissions();
+  if (!waiting_.empty()) enter_waiting();
   std::size_t work = settle_local();
   for (Peer& p : peers_) {
     if (p.channel && p.channel->active()) work += p.channel->pump(now);
   }
-  work += settle_local();                         // what pumping completed
-  if (held_back_ && ready_) drain_submissions();  // it may have made room
+  work += settle_local();                  // what pumping completed
+  if (!waiting_.empty()) enter_waiting();  // it may have made room
   return work;
 }
 
-// Steps between local ranks, and operations that are complete. Bounded, since lanes wait meanwhile: what is left over is due at once.
+// Steps between local ranks, and operations that are complete. Bounded, since lanes wait meanwhile: what is left over
+// is due at once.
 std::size_t Engine::settle_local() {
   std::size_t work = 0;
   std::uint64_t budget = kLocalBytesPerCycle;
@@ -425,8 +335,9 @@ Nanos Engine::next_deadline() const {
     // Work that on_timer or this cycle's last step left behind is due at once.
     t = std::min(t, p.channel->active() ? Nanos{} : p.channel->next_deadline());
   }
-  if (submissions_left_ || messages_left_ || local_dirty_) return {};
-  return held_back_ ? std::min(t, now_ + 1_ms) : t;
+  const bool entering_left =
+      std::any_of(waiting_.begin(), waiting_.end(), [&](const GroupMember* m) { return has_slot(*m); });
+  return submissions_left_ || entering_left || messages_left_ || local_dirty_ ? Nanos{} : t;
 }
 
 void Engine::leave(Nanos now) {

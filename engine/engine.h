@@ -1,22 +1,26 @@
 // engine/engine.h -- Canary's one engine: a single-threaded state machine that serves k local ranks.
 //
-// What: joins the job (control/), keeps a channel to every peer engine (transport/), runs operations (collectives/), bounds every wait,
-// and turns failures into verdicts that reach all survivors.
-// Drive it: poll(now) does bounded work and returns how much (0: nothing was there); call it when LaneFactory::poll_fd() is readable, when
-// next_deadline() has come, and after submit(). It starts no thread, reads no clock, opens no socket, and makes no random choice of
-// its own: all of that is handed in, so the daemon, the embedded library and the simulator run this very code.
+// What: joins the job (control/), keeps a channel to every peer engine (transport/), runs operations (collectives/),
+// bounds every wait, and turns failures into verdicts that reach all survivors.
+// Drive it: poll(now) does bounded work and returns how much (0: nothing was there); call it when
+// LaneFactory::poll_fd() is readable, when next_deadline() has come, and after submit(). It starts no thread, reads no
+// clock, opens no socket, and makes no random choice of its own: all of that is handed in, so the daemon, the embedded
+// library and the simulator run this very code.
 // Threads: submit() from any; everything else from the one thread that holds the engine.
-// Memory: buffers of operations are borrowed until their ticket is done. Pools are fixed at start; programs are compiled at the first
-// use of a shape. Failures: as values, in tickets and join_status().
+// Memory: buffers of operations are borrowed until their ticket is done. Pools are fixed at start; programs are
+// compiled at the first use of a shape. Failures: as values, in tickets and join_status().
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/attention.h"
 #include "base/mpsc_ring.h"
+#include "base/process_pulse.h"
 #include "base/settings.h"
 #include "base/status.h"
 #include "control/membership.h"
@@ -40,9 +44,15 @@ struct EngineOptions {
   std::string host_id;
   std::string host_name;
   std::int64_t pid = 0;
-  std::uint64_t seed = 0;  // for the job's token
+  std::function<ProcessPulse(std::int64_t pid)> pulse_of;  // of another process of this host; may be empty
+  std::size_t strangers_max = 1024;                        // connections that have not said who they are
+  std::uint64_t epoch_seed = 0;  // of groups' epochs, no secret; rank 0's engine gives it to the others
+  std::uint64_t job_token = 0;   // a secret (base/secret.h); rank 0's engine gives it to the others
   std::uint32_t channel_records = 2048;
   std::uint32_t channel_copies = 256;
+  // Where counting begins, on all engines alike: for tests of what happens where 32 bits end.
+  std::uint32_t first_operation = 1;
+  std::uint64_t first_message = 1;
 };
 
 struct Submission {
@@ -50,6 +60,7 @@ struct Submission {
   GroupMember* member = nullptr;              // kOperation, kAbort
   OpRequest request;                          // kOperation
   OpTicket* ticket = nullptr;                 // not for kAbort; kDeadline: of the operation meant
+  std::uint32_t generation = 0;               // kDeadline: of the ticket's use that is meant
   Nanos time_limit{};                         // kDeadline: from now
   int local_rank = -1;                        // kGroup: world rank that asks
   std::shared_ptr<std::vector<int>> members;  // kGroup
@@ -76,23 +87,29 @@ class Engine final : public ChannelClient,
   // The group of all ranks, as a local rank sees it; nullptr before ready().
   GroupMember* world(int local_rank);
 
-  // False: the ring is full; poll (or let the engine poll) and try again.
-  // An abort overtakes what was submitted before it: operations that wait for a slot could keep it for ever.
-  bool submit(Submission submission) {
-    return submission.kind == Submission::Kind::kAbort ? aborts_.push(std::move(submission))
-                                                       : submissions_.push(std::move(submission));
-  }
+  // False: the ring is full, which every poll() ends, or too many of the member's operations wait for those before them
+  // (GroupMember::full()). Deadlines and aborts pass what waits.
+  bool submit(Submission submission);
   // A send or receive in a group: member, partner and the caller's fields are set. False: the ring is full.
-  bool submit(MessageRequest* message) { return message_submissions_.push(message); }
-  // Ends a local member's part in its group (no operation pending). What is still on its way to it through the rings is refused.
-  void forget(GroupMember* member);
+  bool submit(MessageRequest* message);
+  // Operations or messages of a member are not done, those included that lie in the rings.
+  bool pending(GroupMember& member);
+  // Ends a local member's part in its group; false: operations or messages are pending. The member may be freed at
+  // once, unless something that names it is still being submitted. When the last local member has gone, so has the
+  // group.
+  bool forget(GroupMember* member);
 
-  // A local rank calls no more while others stay: groups that have it wait for it no longer than for an engine that left.
+  // A local rank calls no more while others stay: groups that have it wait for it no longer than for an engine that
+  // left.
   void retire(int local_rank);
 
   // Says farewell: everything sent is acked, lanes and control say goodbye. Poll until left() (bounded by the caller).
   void leave(Nanos now);
   bool left() const { return left_; }
+  // Memory ran out in a call, which may have stopped anywhere: all channels end at once, and nothing is read from or
+  // written to anybody's buffers. Control connections end with the engine. Not to be driven afterwards; tickets stay as
+  // they are.
+  void abandon() noexcept;
 
   // Acks that wait for company go out now: the driving thread is about to stop driving. See Channel::flush_acks().
   void flush_acks(Nanos now, bool all);
@@ -144,6 +161,8 @@ class Engine final : public ChannelClient,
   void on_group_failed(int local_rank, std::uint64_t cookie, const Status& why) override;
   void on_engine_died(std::uint32_t engine, const std::string& why) override;
   void on_engine_left(std::uint32_t engine) override;
+  void on_entry_question(GroupEpoch group) override;
+  void on_entered(const Entered& entered) override;
   void on_verdict(const Verdict& verdict) override;
 
   // LaneAcceptor
@@ -152,15 +171,18 @@ class Engine final : public ChannelClient,
  private:
   void on_hello(std::unique_ptr<Lane>& lane, const wire::Header& header, const wire::HelloPayload& hello) override;
 
-  // Bytes parked at a peer for an operation that is done here (small pieces are copied, so a root runs ahead): they stay charged until
-  // the peer's rank enters it.
+  // Bytes parked at a peer for an operation that is done here (small pieces are copied, so a root runs ahead): they
+  // stay charged until the peer's rank enters it.
   struct EagerDebt {
     std::uint32_t flow = 0;
+    std::uint32_t epoch = 0;
     std::uint32_t op = 0;
     std::uint16_t from = 0;  // ranks in the group
     std::uint16_t to = 0;
     std::uint32_t bytes = 0;
   };
+  static constexpr std::uint32_t kWorldFlow = 1;  // flows handed out by the coordinator come behind it
+
   // What the engine knows of one peer engine.
   struct Peer {
     std::unique_ptr<Channel> channel;  // null: no rail in common
@@ -170,11 +192,19 @@ class Engine final : public ChannelClient,
     std::vector<EagerDebt> debts;  // the part of it whose operation is done here; bounded by the budget, never grows
     std::string label;             // for counters: "rank 3"
     bool gone = false;             // died
+    Status why_gone;               // what a group that needs it is told
     bool left = false;             // finalized
-    std::uint32_t beat_turn = 0;   // whose turn it is in the heartbeat's group fields
+    // Of a silent one on this host: whether it stands still.
+    ProcessPulse pulse;  // at the last look
+    Nanos looked_by;     // a moment after that look; max: not known yet
+    bool looked = false;
+    bool still = false;
+    Nanos complained_at = Nanos::max();  // since when some group has waited for a lane to it
+    std::uint32_t beat_turn = 0;         // whose turn it is in the heartbeat's group fields
   };
   struct StraySignature {
     std::uint32_t flow = 0;
+    std::uint32_t epoch = 0;
     std::uint16_t source = 0;
     std::uint16_t destination = 0;
     std::uint32_t engine = 0;  // that said it
@@ -185,16 +215,45 @@ class Engine final : public ChannelClient,
     std::uint64_t cookie = 0;
     OpTicket* ticket = nullptr;
     std::vector<int> members;
+    // An error: its caller has been told, and the others hear it when the coordinator forms the group all the same.
+    Status given_up = {};
   };
+
+  // groups (groups.cc)
+  Group& add_group(std::uint32_t flow, std::vector<int> members);
+  void add_member(Group& group, int rank);
+  // Where a group with that number is, or would go.
+  auto place_of(std::uint32_t flow) {
+    return std::lower_bound(groups_.begin(), groups_.end(), flow, [](const auto& g, auto f) { return g->flow < f; });
+  }
+  Group* find_group(std::uint32_t flow);
+  // An unknown group's number: nobody can be about to join it here.
+  bool over() const { return pending_groups_.empty(); }
+  void admit_strays(Group& group);
+  void drop_early(Group& group);
+  void drop_early_of_unknown_groups();
+  void close_group(Group& group);
+  void free_closed_groups();
+
+  // submissions (submissions.cc)
+  void take_submissions();
+  void take(Submission& submission);
+  void enter_waiting();
+  bool has_slot(const GroupMember& member) const;
+  void enter_next(GroupMember& member);
+  void end_waiting(GroupMember& member);
+  bool check_waiting(Group& group, GroupMember& member, Nanos now);
+  static void set_deadline(GroupMember& member, const OpTicket& ticket, std::uint32_t generation, Nanos deadline);
 
   // operations (operations.cc)
   bool next_operation_piece(Channel& channel, OutPiece* out);
-  void enter(GroupMember& member, const OpRequest& request, OpTicket* ticket);
+  void enter(GroupMember& member, const WaitingOperation& called);
   Result<ProgramEntry*> program_for(GroupMember& member, const OpRequest& request);
   std::unique_ptr<Run> take_run(ProgramEntry* entry, const Group& group);
   void return_run(Operation& op);
   void wake_slots(Operation& op);
-  void tell_entered(Channel& channel, Nanos now);
+  static void tell_entered(Channel& channel, const Group& group, Nanos now);
+  void begin_cycle(Nanos now);
   std::size_t send(Nanos now);
   std::size_t settle_local();
   bool pump_local(std::uint64_t* budget);
@@ -207,10 +266,6 @@ class Engine final : public ChannelClient,
   bool agrees(GroupMember& member, const Operation& op, int source, const wire::SignaturePayload& theirs);
   bool compare(GroupMember& member, std::uint32_t number, const wire::SignaturePayload& mine,
                const wire::SignaturePayload& theirs);
-  GroupMember* add_member(Group& group, int world_rank);
-  Group& add_group(std::uint32_t flow, std::vector<int> members);
-  Group* find_group(std::uint32_t flow);
-  void drain_submissions();
 
   // messages (group_messages.cc)
   void drain_messages();
@@ -222,16 +277,29 @@ class Engine final : public ChannelClient,
   void end_messages(Group& group);
   void retire_messages(GroupMember& member);
   void check_messages(Group& group, GroupMember& member, Nanos now);
-  static void set_deadline(GroupMember& member, const OpTicket* ticket, Nanos deadline);
 
   // failures (failures.cc)
   void housekeeping(Nanos now);
+  void move_clocks(Nanos missed);
   void check_limits(Group& group, GroupMember& member, Nanos now);
   void kill(Group& group, const Verdict& verdict, bool flood);
-  void kill_groups_of(std::uint32_t engine, canary_status code, const std::string& why);
+  void kill_groups_of(std::uint32_t engine, std::uint32_t culprit, canary_status code, const std::string& why,
+                      const std::vector<GroupEpoch>* only = nullptr);
+  bool merely_starved(std::uint32_t engine, Nanos now);
+  bool alone(Nanos now, bool by_lanes) const;
+  int host_of_engine(std::uint32_t engine) const {
+    return host_of_[static_cast<std::size_t>(roster_.engines[engine].ranks.front())];
+  }
+  bool inquired(Group& group, Nanos since);
+  std::vector<GroupEpoch> groups_waiting_for(std::uint32_t engine) const;
   std::string rank_name(int world_rank) const;
   std::string ranks_text(std::uint32_t engine) const;
   void check_silence(Nanos now);
+  void lose(std::uint32_t engine, const Status& why);
+  void give_up_groups(const Status& why = {});
+  Status loss(std::uint32_t engine, canary_status code, const std::string& text) const;
+  // Why a group of these ranks can't be formed any more; OK where it can.
+  Status group_hope(const std::vector<int>& members) const;
   void check_ready();
 
   Channel* channel_to(std::uint32_t engine) { return engine < peers_.size() ? peers_[engine].channel.get() : nullptr; }
@@ -243,22 +311,28 @@ class Engine final : public ChannelClient,
   std::unique_ptr<Membership> membership_;
   Roster roster_;
   std::uint32_t my_engine_ = 0;
-  Reachability reach_;
-  std::vector<int> host_of_;                    // by world rank: the first engine with its host id
-  std::vector<Peer> peers_;                     // by engine number
-  std::vector<std::unique_ptr<Group>> groups_;  // ascending creation
-  std::vector<GroupMember*> active_;            // members with operations in flight, in order of becoming active
-  std::vector<Run*> runs_;                      // by Run::index
+  std::shared_ptr<const Reachability> reach_;          // of the world
+  std::vector<int> host_of_;                           // by world rank: the first engine with its host id
+  std::vector<Peer> peers_;                            // by engine number
+  std::vector<Missed> missed_;                         // as last reported
+  std::vector<std::unique_ptr<Group>> groups_;         // ascending flows; the world first
+  std::vector<std::unique_ptr<Group>> closed_groups_;  // until nothing submitted names them
+  std::size_t members_ = 0;                            // of groups_
+  std::vector<GroupMember*> active_;                   // members with operations in flight, in order of becoming active
+  std::vector<Run*> runs_;                             // by Run::index
+  // What groups that were closed lately had entered: others may still ask.
+  std::vector<Entered> last_words_;
+  std::size_t next_last_word_ = 0;
   std::vector<PendingGroup> pending_groups_;
   std::vector<StraySignature> strays_;  // of groups whose creation has not reached us yet; bounded
   MpscRing<Submission> submissions_;
-  MpscRing<Submission> aborts_;
   MpscRing<MessageRequest*> message_submissions_;
   Messages messages_;
-  bool submissions_left_ = false;        // the cycle's share was drained, not all
-  bool messages_left_ = false;           // likewise
-  std::optional<Submission> held_back_;  // waits for an operation slot
+  std::vector<GroupMember*> waiting_;  // members with operations that wait for a slot
+  bool submissions_left_ = false;      // the cycle's share was taken, not all
+  bool messages_left_ = false;         // likewise
 
+  Attention attention_{kLooksEvery * 2};
   Nanos now_;
   Nanos next_housekeeping_;
   Nanos joined_at_;
@@ -272,6 +346,7 @@ class Engine final : public ChannelClient,
   bool ready_ = false;
   bool leaving_ = false;
   bool left_ = false;
+  bool abandoned_ = false;
   Nanos leave_began_;
   bool farewell_said_ = false;
   bool local_dirty_ = false;

@@ -4,6 +4,7 @@
 
 #include "base/duration_text.h"
 #include "base/log.h"
+#include "base/serial.h"
 #include "engine/engine.h"
 
 namespace canarynet {
@@ -68,13 +69,14 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
   for (auto& m : g.local) {
     m->early.clear();
     while (!m->operations.empty()) {
-      Operation& op = m->operations.back();
+      Operation& op = m->operations.front();
       ErrorDetail d = detail;
       d.op = op.number;
       d.op_name = std::string(name_of(op.request.collective));
       d.elapsed = now_ - op.entered;
       finish(*m, op, Status(verdict.code, d.op_name + " #" + std::to_string(d.op) + ": " + verdict.text, d));
     }
+    end_waiting(*m);
   }
   if (!flood) return;
   Verdict v = verdict;
@@ -132,23 +134,52 @@ void Engine::on_verdict(const Verdict& verdict) {
       continue;
     kill(*g, verdict, true);  // passed on: some members may only be reachable through us
   }
+  // The others go on without a rank served here: they won't form groups with it any more.
+  const std::vector<int>& mine = options_.local_ranks;
+  const bool lost = verdict.code == CANARY_PEER_SILENT || verdict.code == CANARY_PEER_DIED;
+  if (lost && std::find(mine.begin(), mine.end(), verdict.rank) != mine.end())
+    give_up_groups(loss(my_engine_, verdict.code, verdict.text));
 }
 
-void Engine::kill_groups_of(std::uint32_t engine, canary_status code, const std::string& why) {
+// Every group that has `engine`, or those of the list. `culprit`: whose fault it is; this engine where it can't reach
+// `engine` itself.
+void Engine::kill_groups_of(std::uint32_t engine, std::uint32_t culprit, canary_status code, const std::string& why,
+                            const std::vector<GroupEpoch>* only) {
   for (auto& g : groups_) {
     if (std::find(g->engine_of.begin(), g->engine_of.end(), engine) == g->engine_of.end()) continue;
+    if (only != nullptr && std::find(only->begin(), only->end(), GroupEpoch{g->flow, g->epoch}) == only->end())
+      continue;
     Verdict v;
     v.code = code;
-    v.rank = roster_.engines[engine].ranks.front();
-    v.text = ranks_text(engine) + " " + why;
+    v.rank = roster_.engines[culprit].ranks.front();
+    v.text = ranks_text(culprit) + " " + why;
     kill(*g, v, true);
   }
 }
 
+// For a group that was to be formed.
+Status Engine::loss(std::uint32_t engine, canary_status code, const std::string& text) const {
+  ErrorDetail d;
+  d.rank = roster_.engines[engine].ranks.front();
+  d.host = roster_.engines[engine].host_name;
+  d.phase = "entry";
+  return Status(code, text, d);
+}
+
+// Dead, or silent for too long. Groups that wait for one of its ranks to ask, or, if it hands out groups, for its
+// answer, wait in vain: of a silence the coordinator's desk does not hear.
+void Engine::lose(std::uint32_t engine, const Status& why) {
+  Peer& peer = peers_[engine];
+  peer.gone = true;
+  peer.why_gone = why;
+  if (peer.channel) peer.channel->peer_died();
+  give_up_groups();
+}
+
 void Engine::on_engine_died(std::uint32_t engine, const std::string& why) {
   if (engine >= peers_.size() || peers_[engine].gone || peers_[engine].left) return;
-  peers_[engine].gone = true;
-  kill_groups_of(engine, CANARY_PEER_DIED, "died: " + why);
+  lose(engine, loss(engine, CANARY_PEER_DIED, ranks_text(engine) + " died: " + why));
+  kill_groups_of(engine, engine, CANARY_PEER_DIED, "died: " + why);
 }
 
 void Engine::on_engine_left(std::uint32_t engine) {
@@ -162,7 +193,41 @@ void Engine::on_engine_left(std::uint32_t engine) {
   }
 }
 
-// --- limits --------------------------------------------------------------------------------------------------------------
+// --- limits ----------------------------------------------------------------------------------------------------------
+
+// Before ranks are named for not having called, everybody is asked. True: what is known of the group is no older than
+// `since`, or nobody answered in time.
+bool Engine::inquired(Group& g, Nanos since) {
+  if (g.answered_at >= since) return true;
+  if (g.asked_at < since) {
+    g.asked_at = now_;
+    g.answered.clear();
+    membership_->ask_entered(now_, {g.flow, g.epoch});
+    return false;
+  }
+  return now_ - g.asked_at > options_.settings.heartbeat_interval * 5;
+}
+
+void Engine::on_entry_question(GroupEpoch group) {
+  Entered entered;
+  entered.group = group;
+  const Group* g = find_group(group.flow);
+  if (g != nullptr && g->epoch == group.epoch) entered.by_rank = g->entered;
+  for (const Entered& last : last_words_) {
+    if (last.group == group) entered.by_rank = last.by_rank;
+  }
+  membership_->tell_entered(now_, entered);
+}
+
+void Engine::on_entered(const Entered& entered) {
+  Group* g = find_group(entered.group.flow);
+  if (g == nullptr || g->epoch != entered.group.epoch) return;
+  for (std::size_t r = 0; r < std::min(g->entered.size(), entered.by_rank.size()); ++r) {
+    g->entered[r] = later_of(g->entered[r], entered.by_rank[r]);
+  }
+  g->answered = entered.heard;
+  g->answered_at = now_;
+}
 
 void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
   const Settings& set = options_.settings;
@@ -174,13 +239,13 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
     }
     std::size_t missing = 0, departed = 0;
     for (std::size_t r = 0; r < g.members.size(); ++r) {
-      if (g.entered[r] < op.number) ++(g.left[r] ? departed : missing);
+      if (later(op.number, g.entered[r])) ++(g.left[r] ? departed : missing);
     }
     // Lists are for verdicts only: while all is well nothing is allocated here.
     const auto not_entered = [&](bool left) {
       std::vector<int> out;
       for (std::size_t r = 0; r < g.members.size(); ++r) {
-        if (g.entered[r] < op.number && (g.left[r] != 0) == left) out.push_back(g.members[r]);
+        if (later(op.number, g.entered[r]) && (g.left[r] != 0) == left) out.push_back(g.members[r]);
       }
       return out;
     };
@@ -192,23 +257,37 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
       v.text = "the caller's deadline passed after " + milliseconds(v.elapsed);
       if (missing != 0) v.text += "; not entered by " + list(not_entered(false));
     } else if (departed != 0 && now - op.last_progress > set.silence_limit) {
+      if (!inquired(g, op.last_progress + set.silence_limit)) continue;
       v.code = CANARY_PEER_DIED;
       const std::vector<int> ranks = not_entered(true);
       v.rank = ranks.front();
       v.text = list(ranks) + " left the job (finalize) without calling operation #" + std::to_string(op.number);
     } else if (missing != 0) {
-      if (now - op.entered <= set.entry_limit) continue;
+      if (now - op.entered <= set.entry_limit || !inquired(g, op.entered + set.entry_limit)) continue;
+      std::vector<int> named = not_entered(false), unknown;
+      // Who says so itself has not called. Of the others nothing is known, which is worth a word but no blame, if
+      // anybody else is to blame.
+      const auto silent = std::stable_partition(named.begin(), named.end(), [&](int rank) {
+        const auto engine = static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(rank)]);
+        return std::find(g.answered.begin(), g.answered.end(), engine) != g.answered.end();
+      });
+      if (silent != named.begin()) {
+        unknown.assign(silent, named.end());
+        named.erase(silent, named.end());
+      }
       v.code = CANARY_ENTRY_TIMEOUT;
-      const std::vector<int> ranks = not_entered(false);
-      v.rank = ranks.front();
-      v.text = list(ranks) + " did not call operation #" + std::to_string(op.number) + " within " +
+      v.rank = named.front();
+      v.text = list(named) + " did not call operation #" + std::to_string(op.number) + " within " +
                milliseconds(set.entry_limit);
+      if (!unknown.empty()) v.text += "; of " + list(unknown) + " nothing is known";
     } else {
       if (now - op.last_progress <= set.exchange_limit) continue;
       std::vector<int> slow;
       const Program& program = op.entry->program;
       for (std::uint32_t s = 0; s < program.peers.size(); ++s) {
-        if (op.run->executor.waits_for(s) || op.run->executor.unsent_to(s)) {
+        // Ranks served here get no signature.
+        const bool unsigned_yet = op.run->peer_engine[s] != my_engine_ && !op.run->signature_sent[s];
+        if (op.run->executor.waits_for(s) || op.run->executor.unsent_to(s) || unsigned_yet) {
           slow.push_back(g.members[static_cast<std::size_t>(program.peers[s].rank)]);
         }
       }
@@ -222,46 +301,163 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
   }
 }
 
+// Peers that are heard neither on lanes nor over control are dead. One that lives by control but that no lane brings a
+// word from is a matter for everybody: the coordinator is told early, and gives the verdict when some operation can't
+// go on. See MissDesk.
 void Engine::check_silence(Nanos now) {
-  const Nanos limit = options_.settings.silence_limit;
+  const Nanos limit = options_.settings.silence_limit, beat = options_.settings.heartbeat_interval;
+  std::vector<Missed> missed;
   for (std::uint32_t e = 0; e < peers_.size(); ++e) {
     Peer& p = peers_[e];
     if (e == my_engine_ || p.gone || p.left) continue;
-    // One that runs only inside calls may compute for as long as it likes: what an operation waits for has its own limits.
+    // One that runs only inside calls may compute for as long as it likes: what an operation waits for has its own
+    // limits.
     if (roster_.engines[e].caller_driven) continue;
     const Nanos control = std::max(membership_->last_heard(e), joined_at_);
     const Nanos lanes = p.channel ? p.channel->last_heard() : Nanos{};
     if (p.channel && p.channel->peer_left()) continue;
-    // Who shares no rail with us is known by the coordinator's word alone: its silence says nothing of them, and comes to its own limit.
+    // Who shares no rail with us is known by the coordinator's word alone: its silence says nothing of them, and comes
+    // to its own limit.
     const bool hearsay = !p.channel && e != 0 && my_engine_ != 0;
     if (hearsay && now - membership_->last_heard(0) > limit / 2) continue;
     const Nanos heard = std::max(control, lanes);
-    if (now - heard > limit) {
-      p.gone = true;
+    const bool neighbours = options_.pulse_of && host_of_engine(e) == host_of_engine(my_engine_);
+    const bool suspicious = now - heard > limit * 3 / 4;
+    const bool starved = suspicious && neighbours && merely_starved(e, now);
+    if (!suspicious) p.looked = false;
+    // Silent for as long as the limit: the beats that were due have not come. Hearsay is older by another beat.
+    if (now - heard > limit + beat * (hearsay ? 2 : 1)) {
+      if (starved) continue;
       const std::string via = p.channel ? " via " + p.channel->describe_paths() : "";
-      kill_groups_of(e, CANARY_PEER_SILENT,
-                     "silent" + via + " and over control, last heard " + milliseconds(now - heard) + " ago");
+      const std::string how = "silent" + via + " and over control, last heard " + milliseconds(now - heard) + " ago";
+      if (alone(now, /*by_lanes=*/false)) {
+        const std::string mine = "hears no rank of any other host: " + ranks_text(e) + " " + how;
+        lose(e, loss(my_engine_, CANARY_PEER_SILENT, ranks_text(my_engine_) + " " + mine));
+        kill_groups_of(e, my_engine_, CANARY_PEER_SILENT, mine);
+      } else {
+        lose(e, loss(e, CANARY_PEER_SILENT, ranks_text(e) + " " + how));
+        kill_groups_of(e, e, CANARY_PEER_SILENT, how);
+      }
       continue;
     }
-    if (!p.channel || now - lanes <= limit || now - joined_at_ <= limit || now - control > limit / 2) continue;
-    // Alive by control, and lately, but no lane reaches it: only an operation that needs it is lost.
-    for (auto& g : groups_) {
-      if (g->dead) continue;
-      for (auto& m : g->local) {
-        const bool needs = std::any_of(m->operations.begin(), m->operations.end(), [&](const Operation& op) {
-          return std::find(op.run->peer_engine.begin(), op.run->peer_engine.end(), e) != op.run->peer_engine.end();
-        });
-        const bool messages = std::any_of(m->messages.begin(), m->messages.end(), [&](const auto& flow) {
-          return flow && flow->peer == p.messages.get() && !flow->idle();
-        });
-        if (!needs && !messages) continue;
-        Verdict v;
-        v.code = CANARY_NO_PATH;
-        v.rank = roster_.engines[e].ranks.front();
-        v.text = "no lane to " + ranks_text(e) + " works: " + p.channel->describe_paths() + " silent for " +
-                 milliseconds(now - lanes) + " while control is alive";
-        kill(*g, v, true);
-        break;
+    // Nothing lies between two processes of one host that could be cut: one of them is slow.
+    if (!ready_ || !p.channel || neighbours || now - joined_at_ <= limit || now - lanes <= limit / 2) {
+      p.complained_at = Nanos::max();
+      continue;
+    }
+    Missed m{e, {}};
+    // Its word over control must be younger than a whole beat of the coordinator's: it had a turn, and every lane
+    // should have carried a beat.
+    const bool lives = now - std::max(membership_->surely_heard(e), joined_at_) <= limit / 2;
+    if (now - lanes > limit + beat && lives) m.waiting = groups_waiting_for(e);
+    p.complained_at = m.waiting.empty() ? Nanos::max() : std::min(p.complained_at, now);
+    missed.push_back(std::move(m));
+  }
+  if (missed != missed_) {
+    missed_ = std::move(missed);
+    membership_->report_missed(now, missed_);
+  }
+  // No word from the coordinator, who may be cut off or gone itself: then what is seen from here has to do.
+  for (const Missed& m : missed_) {
+    const Peer& p = peers_[m.engine];
+    if (p.complained_at == Nanos::max() || now - p.complained_at <= beat * 2) continue;
+    const std::string how = p.channel->describe_paths() + " silent for " + milliseconds(now - p.channel->last_heard()) +
+                            " while control is alive";
+    if (alone(now, /*by_lanes=*/true)) {
+      kill_groups_of(m.engine, my_engine_, CANARY_NO_PATH, "reaches no rank of any other host: " + how);
+    } else {
+      kill_groups_of(m.engine, m.engine, CANARY_NO_PATH, "can't be reached: no lane works, " + how, &m.waiting);
+    }
+  }
+}
+
+// A silent process of this host that gets no core, or few, has merely not had its turn to speak, and its end would show
+// as a hang-up. One that was stopped does not run and does not want to. Sleeping ones run every kLooksEvery: two looks
+// with more than that between them tell.
+bool Engine::merely_starved(std::uint32_t engine, Nanos now) {
+  Peer& p = peers_[engine];
+  const std::int64_t pid = roster_.engines[engine].pid;
+  if (!p.looked) {
+    p.pulse = options_.pulse_of(pid);
+    p.looked = true;
+    p.still = false;
+    p.looked_by = Nanos::max();
+    return true;
+  }
+  // This engine may have lost its core between the beginning of a cycle and the look in it: the next cycle's beginning
+  // is surely later.
+  if (p.looked_by == Nanos::max()) p.looked_by = now;
+  if (now - p.looked_by >= kLooksEvery * 2) {
+    const ProcessPulse pulse = options_.pulse_of(pid);
+    p.still = !pulse.wants_core && pulse.ran_ns == p.pulse.ran_ns;
+    p.pulse = pulse;
+    p.looked_by = Nanos::max();
+  }
+  return !p.still;
+}
+
+// Whether no engine of any other host was heard lately, of two or more hosts: then it is this one that is cut off, not
+// they.
+bool Engine::alone(Nanos now, bool by_lanes) const {
+  int first = -1;
+  bool several = false;
+  for (std::uint32_t e = 0; e < peers_.size(); ++e) {
+    const Peer& p = peers_[e];
+    if (host_of_engine(e) == host_of_engine(my_engine_) || p.left || roster_.engines[e].caller_driven ||
+        (by_lanes && !p.channel))
+      continue;
+    Nanos heard = p.channel ? p.channel->last_heard() : Nanos{};
+    if (!by_lanes) heard = std::max(heard, membership_->last_heard(e));
+    if (now - heard <= options_.settings.silence_limit - options_.settings.heartbeat_interval) return false;
+    several |= first != -1 && host_of_engine(e) != first;
+    first = host_of_engine(e);
+  }
+  return several;
+}
+
+// Groups whose operations or messages need a lane to that engine.
+// A group that has ended here may owe the other end what was copied and is done since: that is all that one waits for,
+// perhaps.
+std::vector<GroupEpoch> Engine::groups_waiting_for(std::uint32_t engine) const {
+  std::vector<GroupEpoch> out;
+  for (const auto& g : groups_) {
+    if (g->dead) continue;
+    const bool waits = std::any_of(g->local.begin(), g->local.end(), [&](const auto& m) {
+      return std::any_of(m->operations.begin(), m->operations.end(),
+                         [&](const Operation& op) {
+                           const auto& peers = op.run->peer_engine;
+                           return std::find(peers.begin(), peers.end(), engine) != peers.end();
+                         }) ||
+             std::any_of(m->messages.begin(), m->messages.end(), [&](const auto& flow) {
+               return flow && flow->peer == peers_[engine].messages.get() && !flow->idle();
+             });
+    });
+    if (waits) out.push_back({g->flow, g->epoch});
+  }
+  peers_[engine].channel->for_each_unacknowledged([&](const wire::Header& h) {
+    const GroupEpoch group{h.flow & ~wire::kMessageFlow, h.epoch};
+    if (std::find(out.begin(), out.end(), group) == out.end()) out.push_back(group);
+  });
+  return out;
+}
+
+// Nobody drove this engine for so long: it was stopped, or got no core, or its caller computed. What did not come
+// meanwhile is nobody's fault. The entry limit and the caller's deadlines go on: they are promises about time itself.
+void Engine::move_clocks(Nanos missed) {
+  joined_at_ += missed;
+  for (Peer& p : peers_) {
+    if (p.complained_at != Nanos::max()) p.complained_at += missed;
+    if (p.channel) p.channel->move_clocks(missed);
+  }
+  for (auto& g : groups_) {
+    for (auto& m : g->local) {
+      for (Operation& op : m->operations) op.last_progress += missed;
+      for (auto& flow : m->messages) {
+        if (!flow || flow->idle()) continue;
+        flow->last_progress += missed;
+        for (const MessageList* list : {&flow->sends, &flow->receives}) {
+          if (list->head != nullptr) list->head->last_progress += missed;
+        }
       }
     }
   }
@@ -275,6 +471,7 @@ void Engine::housekeeping(Nanos now) {
     if (g->dead) continue;
     for (auto& m : g->local) {
       if (!m->operations.empty()) check_limits(*g, *m, now);
+      if (!g->dead && !check_waiting(*g, *m, now)) break;
       if (!g->dead && !m->messages.empty()) check_messages(*g, *m, now);
       if (g->dead) break;
     }

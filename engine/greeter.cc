@@ -3,22 +3,31 @@
 #include <cstring>
 #include <string>
 
-#include "base/log.h"
+#include "base/check.h"
+#include "transport/strangers.h"
 
 namespace canarynet {
 namespace {
 
-constexpr std::size_t kGreetedMax = 1024;  // lanes that have not said hello
 constexpr Nanos kGreetingLimit = 5_s;
-constexpr Nanos kQuiet = 10_s;  // between warnings
 
 }  // namespace
 
-Greeter::Greeter(GreeterHost& host) : host_(host) { waiting_.reserve(kGreetedMax); }
+Greeter::Greeter(GreeterHost& host, std::size_t strangers_max) : host_(host), strangers_max_(strangers_max) {
+  CANARY_CHECK(strangers_max != 0, "members come as strangers, too");
+  waiting_.reserve(strangers_max);
+}
 
 void Greeter::take(std::unique_ptr<Lane> lane, Nanos now) {
   now_ = now;
-  if (waiting_.size() >= kGreetedMax) return;  // the lane closes
+  if (waiting_.size() >= strangers_max_) {
+    const auto gone = [](const Waiting& w) { return w.finished || !w.lane; };
+    if (std::erase_if(waiting_, gone) == 0) {
+      const std::size_t i = one_to_drop(waiting_, [](const Waiting& w) { return w.lane->remote(); });
+      turn_away(*waiting_[i].lane, "too many say nothing");
+      waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
   lane->set_sink(this);
   waiting_.push_back({std::move(lane), now, false});
 }
@@ -48,14 +57,7 @@ void Greeter::on_frame(Lane& lane, const wire::Header& h, const Arrival& arrival
 }
 
 void Greeter::turn_away(const Lane& lane, const char* why) {
-  if (now_ < quiet_until_) {
-    ++untold_;
-    return;
-  }
-  const std::string before = untold_ == 0 ? "" : ", as were " + std::to_string(untold_) + " before";
-  log(LogLevel::kWarn, "%s: a stranger (%s) was turned away%s", lane.description().c_str(), why, before.c_str());
-  quiet_until_ = now_ + kQuiet;
-  untold_ = 0;
+  warning_.say(now_, lane.description() + ": a stranger (" + why + ") was turned away");
 }
 
 void Greeter::on_down(Lane& lane, const Status&, bool) {

@@ -1,14 +1,17 @@
 // engine/greeter.h -- holds accepted lanes until their Hello tells whose they are.
 //
-// What: the one place for strangers, bounded in number and time; its host takes the lanes it knows. Used by the engine of a job and by the
+// What: the one place for strangers, bounded in time and in number, where the oldest of the source with the most makes
+// room for the next; its host takes the lanes it knows. Used by the engine of a job and by the
 // endpoint of connections. Strangers are warned of, once in ten seconds: some knock ten times a second.
-// Memory: owns a lane until the host took it; what was turned away is destroyed by sweep(), outside of callbacks. Thread: the owner's.
+// Memory: owns a lane until the host took it; what was turned away is destroyed by sweep(), outside of callbacks.
+// Thread: the owner's.
 #pragma once
 
 #include <cstddef>
 #include <memory>
 #include <vector>
 
+#include "base/sparse_warning.h"
 #include "base/units.h"
 #include "transport/lane.h"
 #include "transport/wire.h"
@@ -26,7 +29,7 @@ class GreeterHost {
 
 class Greeter final : public LaneSink {
  public:
-  explicit Greeter(GreeterHost& host);
+  Greeter(GreeterHost& host, std::size_t strangers_max);
   void take(std::unique_ptr<Lane> lane, Nanos now);
   void sweep(Nanos now);
   bool empty() const { return waiting_.empty(); }
@@ -47,10 +50,10 @@ class Greeter final : public LaneSink {
   };
   Waiting* find(const Lane& lane);
   GreeterHost& host_;
+  const std::size_t strangers_max_;
   std::vector<Waiting> waiting_;
   Nanos now_;
-  Nanos quiet_until_;
-  std::uint64_t untold_ = 0;  // turned away since the last warning
+  SparseWarning warning_;
 };
 
 }  // namespace canarynet

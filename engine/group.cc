@@ -45,7 +45,7 @@ wire::SignaturePayload addressed(const wire::SignaturePayload& signature, const 
 }
 
 bool GroupMember::pending() const {
-  if (!operations.empty()) return true;
+  if (!operations.empty() || !waiting.empty()) return true;
   for (const auto& flow : messages) {
     if (flow && !flow->idle()) return true;
   }

@@ -1,7 +1,9 @@
-// engine/group.h -- a group of ranks as one engine sees it: members, their operations in flight, cached programs, the verdict that ended it.
+// engine/group.h -- a group of ranks as one engine sees it: members, their operations in flight, cached programs, the
+// verdict that ended it.
 //
-// GroupMember = one local rank's membership: it numbers operations in the order of submission and runs them. Owned by the engine, used by
-// its owner thread only, but for the constant fields (group, rank, members), which callers may read.
+// GroupMember = one local rank's membership: it numbers operations in the order of submission and runs them. Owned by
+// the engine, used by its owner thread only, but for the constant fields (group, rank, members), which callers may
+// read.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fifo.h"
 #include "base/types.h"
 #include "base/units.h"
 #include "collectives/executor.h"
@@ -82,16 +85,30 @@ struct Operation {
   std::uint32_t remaining_seen = 0;  // executor().remaining() when progress was last noticed
 };
 
+// Called, and not in flight yet.
+struct WaitingOperation {
+  OpRequest request;
+  OpTicket* ticket = nullptr;
+  Nanos submitted;
+  Nanos deadline = Nanos::max();
+};
+
 struct GroupMember {
   Group* group = nullptr;
   int rank = 0;  // in the group
   int world_rank = 0;
 
-  std::uint32_t entered = 0;  // number of the last operation entered
+  std::uint32_t entered = 0;  // number of the last operation entered (numbers: base/serial.h)
   std::vector<std::unique_ptr<ProgramEntry>> programs;
-  // In flight, ascending numbers; reserved for the limit, so it never grows. Behind the programs: an engine may end with some in flight,
-  // and what runs a program must end before it.
+  // In flight, ascending numbers; reserved for the limit, so it never grows. Behind the programs: an engine may end
+  // with some in flight, and what runs a program must end before it.
   std::vector<Operation> operations;
+  Fifo<WaitingOperation> waiting;  // for one of their slots, in the order of the calls
+  // What names this member and is neither an operation in flight nor over: in the engine's rings, or waiting. Any
+  // thread.
+  std::atomic<std::uint32_t> submitted{0};
+  static constexpr std::uint32_t kSubmittedMax = 1024;  // then no operation more; deadlines, aborts and messages pass
+  bool full() const { return submitted.load(std::memory_order_acquire) >= kSubmittedMax; }
   std::uint64_t uses = 0;
   std::atomic<const char*> last_algorithm{""};  // planner of the last completed operation; a constant string
 
@@ -113,16 +130,20 @@ struct GroupMember {
 
 struct Group {
   std::uint32_t flow = 0;
-  std::uint32_t epoch = 1;
+  std::uint32_t epoch = 0;               // generation of the membership; the first one is drawn, never 0
   std::vector<int> members;              // world ranks; index = rank in the group
   std::vector<std::uint32_t> engine_of;  // by group rank
   std::vector<int> host_of;  // by group rank: equal numbers are one host (in a group of one host: one engine)
   std::vector<std::unique_ptr<GroupMember>> local;
-  std::vector<std::unique_ptr<GroupMember>> forgotten;  // handles given back; submissions may still name them
-  Reachability reach;
+  std::vector<std::unique_ptr<GroupMember>>
+      forgotten;                              // handles given back, while others stay or submissions name them
+  std::shared_ptr<const Reachability> reach;  // shared by groups of the same ranks
   BCubeShape bcube;
-  std::vector<std::uint32_t> entered;  // by group rank: last operation known to be entered
-  std::vector<std::uint8_t> left;      // by group rank: finalized
+  std::vector<std::uint32_t> entered;   // by group rank: last operation known to be entered
+  std::vector<std::uint8_t> left;       // by group rank: finalized
+  Nanos asked_at;                       // when everybody was last asked who has entered what
+  Nanos answered_at;                    // and when their answers came
+  std::vector<std::uint32_t> answered;  // the engines that gave one
   bool dead = false;
   Status verdict;
   std::uint64_t bytes_reduced = 0;
@@ -143,8 +164,8 @@ wire::SignaturePayload addressed(const wire::SignaturePayload& signature, const 
 std::uint32_t signature_hash(wire::SignaturePayload signature);
 // "all_reduce f32 n=1024 sum ring"
 std::string describe(const wire::SignaturePayload& signature);
-// How two signatures differ: a sentence that names both ranks and both values; "" where they agree. `a` as rank `b_rank` gets it and the
-// other way round.
+// How two signatures differ: a sentence that names both ranks and both values; "" where they agree. `a` as rank
+// `b_rank` gets it and the other way round.
 std::string disagreement(const wire::SignaturePayload& a, const wire::SignaturePayload& b);
 
 }  // namespace canarynet

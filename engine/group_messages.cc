@@ -1,5 +1,5 @@
-// Send and receive in a group: the engine's part around engine/messages.h. Every ordered pair of ranks has its own numbers; collectives
-// have theirs.
+// Send and receive in a group: the engine's part around engine/messages.h. Every ordered pair of ranks has its own
+// numbers; collectives have theirs.
 #include <algorithm>
 
 #include "base/duration_text.h"
@@ -26,6 +26,7 @@ void Engine::drain_messages() {
 
 void Engine::post_message(MessageRequest* message) {
   GroupMember& m = *static_cast<GroupMember*>(message->member);
+  m.submitted.fetch_sub(1, std::memory_order_acq_rel);
   Group& g = *m.group;
   ErrorDetail d;
   d.op_name = verb(*message);
@@ -75,22 +76,20 @@ MessageFlow& Engine::message_flow(GroupMember& m, int partner) {
       twin->twin = &f;
     }
   }
-  messages_.open(f, static_cast<std::uint32_t>(roster_.piece_bytes.count));
+  messages_.open(f, static_cast<std::uint32_t>(roster_.piece_bytes.count), options_.first_message);
   return f;
 }
 
 Messages::Where Engine::where_is(const Channel& channel, const wire::Header& h) {
   Group* g = find_group(h.flow & ~wire::kMessageFlow);
-  if (g == nullptr) return {nullptr, (h.flow & wire::kConnectionFlow) == wire::kConnectionFlow};
+  if (g == nullptr) return {nullptr, over() || (h.flow & wire::kConnectionFlow) == wire::kConnectionFlow};
   if (g->dead || g->epoch != h.epoch) return {nullptr, true};
   // A peer speaks for its own ranks only.
   if (h.source >= g->members.size() || g->engine_of[h.source] != channel.peer() || h.destination >= g->members.size())
     return {nullptr, true};
   GroupMember* m = g->member(h.destination);
-  if (m != nullptr) return {&message_flow(*m, h.source), false};
-  const bool forgotten = std::any_of(g->forgotten.begin(), g->forgotten.end(),
-                                     [&](const auto& old) { return old->rank == h.destination; });
-  return {nullptr, forgotten || g->engine_of[h.destination] != my_engine_};
+  if (m == nullptr) return {nullptr, true};
+  return {&message_flow(*m, h.source), false};
 }
 
 void Engine::on_mismatch(MessageFlow& flow, const Status& why, bool) {
@@ -140,17 +139,6 @@ void Engine::retire_messages(GroupMember& m) {
   }
   for (auto& flow : m.messages) {
     if (flow && flow->peer != nullptr) messages_.give_back_debts(*flow, flow->sent);
-  }
-}
-
-void Engine::set_deadline(GroupMember& m, const OpTicket* ticket, Nanos deadline) {
-  for (auto& flow : m.messages) {
-    if (!flow) continue;
-    for (const MessageList* list : {&flow->sends, &flow->receives}) {
-      for (MessageRequest* r = list->head; r != nullptr; r = r->next) {
-        if (r->ticket == ticket) r->deadline = deadline;
-      }
-    }
   }
 }
 

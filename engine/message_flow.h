@@ -1,10 +1,12 @@
-// engine/message_flow.h -- the state of ordered messages between two ends: requests, and per pair of ends what was sent and received.
+// engine/message_flow.h -- the state of ordered messages between two ends: requests, and per pair of ends what was sent
+// and received.
 //
-// A message is cut in cells of the flow's piece size, which travel over whatever lane is best and land in the receiver's buffer. The k-th
-// send of one end meets the k-th receive of the other (within a group of receives: by tag).
+// A message is cut in cells of the flow's piece size, which travel over whatever lane is best and land in the
+// receiver's buffer. The k-th send of one end meets the k-th receive of the other (within a group of receives: by tag).
 // Units: bytes; message numbers count from 1 and never wrap (64 bits here, the low 32 on the wire).
-// Memory: requests belong to the caller until their ticket is done; their buffers are borrowed as long. Nothing here allocates after a flow
-// was made. Thread: the engine's owner, but for MessageRequest::ticket. engine/messages.h drives all of it.
+// Memory: requests belong to the caller until their ticket is done; their buffers are borrowed as long. Nothing here
+// allocates after a flow was made. Thread: the engine's owner, but for MessageRequest::ticket. engine/messages.h drives
+// all of it.
 #pragma once
 
 #include <algorithm>

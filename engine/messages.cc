@@ -41,11 +41,12 @@ std::uint32_t tag_of(const MessageFlow& flow, const wire::Header& h) { return fl
 
 }  // namespace
 
-// --- making and ending ---------------------------------------------------------------------------------------------------
+// --- making and ending -----------------------------------------------------------------------------------------------
 
-void Messages::open(MessageFlow& flow, std::uint32_t piece_bytes) {
+void Messages::open(MessageFlow& flow, std::uint32_t piece_bytes, std::uint64_t first) {
   flow.piece_bytes = piece_bytes;
-  flow.received.reset(1);
+  flow.received.reset(first);
+  flow.sent = flow.credited = flow.posted = flow.credit_sent = first - 1;
   if (flow.peer == nullptr) return;
   // A cell's charge must leave room for those of other flows.
   flow.eager_max = std::min<std::uint64_t>(piece_bytes, flow.peer->eager_budget / 4);
@@ -147,7 +148,7 @@ void Messages::forget(MessageFlow& flow) {
   flow.ready = false;
 }
 
-// --- sending -------------------------------------------------------------------------------------------------------------
+// --- sending ---------------------------------------------------------------------------------------------------------
 
 bool Messages::next_piece(MessagePeer& peer, OutPiece* out) {
   while (MessageFlow* f = peer.ready_head) {
@@ -285,7 +286,7 @@ void Messages::on_credit(MessageFlow& f, std::uint32_t op, Nanos now) {
   make_ready(f);
 }
 
-// --- local ---------------------------------------------------------------------------------------------------------------
+// --- local -----------------------------------------------------------------------------------------------------------
 
 // Both ends are in this engine: memory to memory.
 void Messages::match_local(MessageFlow& sender, Nanos now) {
@@ -309,7 +310,7 @@ void Messages::match_local(MessageFlow& sender, Nanos now) {
   }
 }
 
-// --- arriving ------------------------------------------------------------------------------------------------------------
+// --- arriving --------------------------------------------------------------------------------------------------------
 
 std::uint64_t Messages::number_of(const MessageFlow& flow, const wire::Header& h) {
   return unwrap(h.op, flow.received.base());
@@ -334,7 +335,8 @@ Messages::Match Messages::find_receive(MessageFlow& f, std::uint64_t number, std
   }
   if (open == nullptr) return Match::kUnknownTag;
   if (same_tag > 1) {
-    // Equal tags are filled in the order of the sends: all messages of the group before this one must have their places.
+    // Equal tags are filled in the order of the sends: all messages of the group before this one must have their
+    // places.
     for (std::uint64_t n = group_first; n < number; ++n) bound_before += f.received.through(n) ? 1 : 0;
     if (bound_before != number - group_first) return Match::kAmbiguous;
   }
@@ -446,7 +448,8 @@ void Messages::arrived(MessageFlow& f, MessageRequest& r, const wire::Header& h,
   if (payload != place && h.payload_bytes != 0) std::memcpy(place, payload, h.payload_bytes);
   const bool grouped = r.group_size > 1;
   const bool complete = ++r.cells_done == r.cells;
-  // Before anybody may take the memory back. By its place: only the number was compared, the tag and the type of that landing may be others.
+  // Before anybody may take the memory back. By its place: only the number was compared, the tag and the type of that
+  // landing may be others.
   if (other_landing) f.peer->channel->redirect_landing(place);
   if (complete) complete_receive(f, r);
   if (grouped) claim_parked(f, now);  // one that waited for this message's binding
@@ -507,7 +510,7 @@ void Messages::on_landing_lost(MessagePeer& peer, const Where& where, const wire
   }
 }
 
-// --- what does not fit ---------------------------------------------------------------------------------------------------
+// --- what does not fit -----------------------------------------------------------------------------------------------
 
 void Messages::mismatch(MessageFlow& f, std::uint64_t number, const wire::Header& h, const MessageRequest* r) {
   const std::uint64_t length = wire::message_length(h);

@@ -1,10 +1,12 @@
 // engine/messages.h -- sends and receives all messages of an engine: credits, cells, parking, completion.
 //
-// Receiver-driven: a receive that is posted gives the sender a credit, and every cell of its message a place in the buffer. A message of
-// one cell may go before (the eager budget, per peer); it is parked at the receiver. A send is done when the peer acknowledged every
-// cell, a receive when every cell is in its place. Works for groups (engine/group_messages.cc) and connections (engine/endpoint.h) alike.
+// Receiver-driven: a receive that is posted gives the sender a credit, and every cell of its message a place in the
+// buffer. A message of one cell may go before (the eager budget, per peer); it is parked at the receiver. A send is
+// done when the peer acknowledged every cell, a receive when every cell is in its place. Works for groups
+// (engine/group_messages.cc) and connections (engine/endpoint.h) alike.
 // Memory: see engine/message_flow.h; the table of sends grows to its high-water mark.
-// Thread: the engine's owner. Failures: lengths or types that differ go to the host; everything else is the host's to notice (fail()).
+// Thread: the engine's owner. Failures: lengths or types that differ go to the host; everything else is the host's to
+// notice (fail()).
 #pragma once
 
 #include <cstdint>
@@ -42,18 +44,18 @@ class Messages {
     bool over = false;
   };
 
-  // Prepares a new flow (identity and peer are set) for traffic.
-  void open(MessageFlow& flow, std::uint32_t piece_bytes);
+  // Prepares a new flow (identity and peer are set) for traffic; its messages count from `first`.
+  void open(MessageFlow& flow, std::uint32_t piece_bytes, std::uint64_t first = 1);
   // `request->flow` is set. Its ticket may be done on return (a failed flow, a parked message, a local peer).
   void post(MessageRequest* request, Nanos now);
   // Ends a flow: every request fails, and whatever is posted later. The channels' references must have been cancelled.
   // Later receives still get what is parked already.
   void fail(MessageFlow& flow, const Status& why, Nanos now);
-  // The other end has closed and says that everything up to this number is with its user: those sends are done. The channel's references
-  // must have been cancelled.
+  // The other end has closed and says that everything up to this number is with its user: those sends are done. The
+  // channel's references must have been cancelled.
   void settle_sends(MessageFlow& flow, std::uint32_t op, Nanos now);
-  // When something last moved of what is under way in this flow: the first send, if the peer has a place for it, or receives that have
-  // begun. Nanos::max(): nothing is.
+  // When something last moved of what is under way in this flow: the first send, if the peer has a place for it, or
+  // receives that have begun. Nanos::max(): nothing is.
   static Nanos stuck_since(const MessageFlow& flow);
   // Messages up to this number are no longer charged to the peer's eager budget.
   static void give_back_debts(MessageFlow& flow, std::uint64_t up_to);

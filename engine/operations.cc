@@ -1,9 +1,12 @@
 // Operations of the engine: entering, sending, landing, completing.
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <optional>
 
 #include "base/check.h"
+#include "base/log.h"
+#include "base/serial.h"
 #include "engine/engine.h"
 
 namespace canarynet {
@@ -45,7 +48,7 @@ wire::Header piece_header(const GroupMember& m, const Operation& op, wire::Kind 
 
 }  // namespace
 
-// --- programs ------------------------------------------------------------------------------------------------------------
+// --- programs --------------------------------------------------------------------------------------------------------
 
 Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   const auto element = static_cast<std::uint32_t>(size_of(r.type));
@@ -66,7 +69,7 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   request.counts = r.counts;
   request.element_bytes = element;
   request.root = root;
-  request.reach = &m.group->reach;
+  request.reach = m.group->reach.get();
   request.bcube = m.group->bcube;
   request.servers = static_cast<int>(options_.settings.ps_servers);
   request.host_of = m.group->host_of;
@@ -85,6 +88,12 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
       m.programs.erase(oldest);
     }
   }
+  if (log_enabled(LogLevel::kDebug)) {
+    const auto bytes = static_cast<std::int64_t>(r.count * element);
+    log(LogLevel::kDebug, "group %u, rank %d: %s of %s among %d ranks by %s", m.group->flow, m.rank,
+        std::string(name_of(r.collective)).c_str(), as_written(Bytes{bytes}).c_str(), request.ranks,
+        std::string(name_of(chosen.value())).c_str());
+  }
   m.programs.push_back(std::move(entry));
   return m.programs.back().get();
 }
@@ -95,6 +104,7 @@ std::unique_ptr<Run> Engine::take_run(ProgramEntry* entry, const Group& group) {
     run = std::move(entry->idle.back());
     entry->idle.pop_back();
   } else {
+    entry->idle.reserve(entry->idle.capacity() + 1);
     run = std::make_unique<Run>(entry->program);
     for (std::size_t s = 0; s < entry->program.peers.size(); ++s) {
       run->peer_engine[s] = group.engine_of[static_cast<std::size_t>(entry->program.peers[s].rank)];
@@ -105,7 +115,6 @@ std::unique_ptr<Run> Engine::take_run(ProgramEntry* entry, const Group& group) {
     run->index = static_cast<std::uint32_t>(hole - runs_.begin());
     if (hole == runs_.end()) runs_.push_back(nullptr);
     runs_[run->index] = run.get();
-    entry->idle.reserve(entry->idle.capacity() + 1);
   }
   ++entry->busy;
   std::fill(run->peer_ready.begin(), run->peer_ready.end(), std::uint8_t{0});
@@ -125,7 +134,7 @@ void Engine::return_run(Operation& op) {
     if (m.group->dead) {
       peer.eager_used -= op.run->eager_bytes[s];  // the verdict empties its store, too
     } else {
-      peer.debts.push_back({m.group->flow, op.number, static_cast<std::uint16_t>(m.rank),
+      peer.debts.push_back({m.group->flow, m.group->epoch, op.number, static_cast<std::uint16_t>(m.rank),
                             static_cast<std::uint16_t>(op.entry->program.peers[s].rank), op.run->eager_bytes[s]});
     }
   }
@@ -134,58 +143,11 @@ void Engine::return_run(Operation& op) {
   op.entry->idle.push_back(std::move(op.run));
 }
 
-// --- entering ------------------------------------------------------------------------------------------------------------
+// --- entering --------------------------------------------------------------------------------------------------------
 
-void Engine::drain_submissions() {
-  submissions_left_ = false;
-  if (!held_back_ && !submissions_.ready() && !aborts_.ready()) return;
-  const auto take_aborts = [this] {
-    for (Submission s; aborts_.pop(&s);) {
-      Verdict v;
-      v.code = CANARY_ABORTED;
-      v.rank = s.member->world_rank;
-      v.text = "aborted by " + rank_name(s.member->world_rank) + ": " + *s.text;
-      kill(*s.member->group, v, true);
-    }
-  };
-  take_aborts();
-  for (int budget = 64; budget > 0; --budget) {
-    Submission s;
-    if (held_back_) {
-      s = std::move(*held_back_);
-      held_back_.reset();
-    } else if (!submissions_.pop(&s)) {
-      return;
-    }
-    take_aborts();  // again: whoever aborts and then calls must not get a result
-    switch (s.kind) {
-      case Submission::Kind::kOperation:
-        if (s.member->operations.size() >= static_cast<std::size_t>(options_.settings.ops_in_flight)) {
-          held_back_ = std::move(s);  // order is kept: nothing behind it is looked at
-          return;
-        }
-        enter(*s.member, s.request, s.ticket);
-        break;
-      case Submission::Kind::kGroup: {
-        const std::uint64_t cookie = next_cookie_++;
-        pending_groups_.push_back({cookie, s.ticket, *s.members});
-        membership_->request_group(now_, s.local_rank, *s.members, cookie);
-        break;
-      }
-      case Submission::Kind::kDeadline:
-        for (Operation& op : s.member->operations) {
-          if (op.ticket == s.ticket) op.deadline = now_ + s.time_limit;
-        }
-        set_deadline(*s.member, s.ticket, now_ + s.time_limit);
-        break;
-      case Submission::Kind::kAbort:
-        break;  // has its own ring
-    }
-  }
-  submissions_left_ = true;
-}
-
-void Engine::enter(GroupMember& m, const OpRequest& request, OpTicket* ticket) {
+void Engine::enter(GroupMember& m, const WaitingOperation& called) {
+  const OpRequest& request = called.request;
+  OpTicket* const ticket = called.ticket;
   Group& g = *m.group;
   const std::uint32_t number = ++m.entered;
   ticket->number = number;
@@ -199,11 +161,27 @@ void Engine::enter(GroupMember& m, const OpRequest& request, OpTicket* ticket) {
     d.op = number;
     d.op_name = std::string(name_of(request.collective));
     d.phase = "entry";
-    d.elapsed = {};
+    d.elapsed = now_ - called.submitted;
     ticket->finish(Status(g.verdict.code(), d.op_name + " #" + std::to_string(number) + ": " + g.verdict.text(), d));
     return;
   }
-  auto entry = program_for(m, request);
+  std::unique_ptr<Run> run;
+  auto entry = [&]() -> Result<ProgramEntry*> {
+    try {
+      auto found = program_for(m, request);
+      if (found.ok()) run = take_run(found.value(), g);
+      return found;
+    } catch (const std::bad_alloc&) {
+      // Only here: the others would wait for this rank.
+      Verdict v;
+      v.code = CANARY_LIMIT;
+      v.rank = m.world_rank;
+      v.op = number;
+      v.text = "rank " + std::to_string(m.world_rank) + " has no memory left for this operation";
+      kill(g, v, true);
+      return Status(v.code, v.text);
+    }
+  }();
   if (!entry.ok()) {
     // Equal arguments give the same answer on every rank, so the group stays in step.
     ErrorDetail d;
@@ -224,8 +202,8 @@ void Engine::enter(GroupMember& m, const OpRequest& request, OpTicket* ticket) {
   op.ticket = ticket;
   op.entry = entry.value();
   op.entered = op.last_progress = now_;
-  if (request.time_limit.count > 0) op.deadline = now_ + request.time_limit;
-  op.run = take_run(op.entry, g);
+  op.deadline = called.deadline;
+  op.run = std::move(run);
   op.run->member = &m;
   op.run->number = number;
 
@@ -258,7 +236,7 @@ void Engine::enter(GroupMember& m, const OpRequest& request, OpTicket* ticket) {
     }
     // A neighbour in this very engine.
     GroupMember* other = g.member(program.peers[s].rank);
-    if (other == nullptr || other->entered < number) continue;
+    if (other == nullptr || later(number, other->entered)) continue;
     Operation* theirs = other->find(number);
     wire::SignaturePayload told = other->history[number % GroupMember::kHistory];
     if (theirs != nullptr) told = addressed(told, theirs->request, static_cast<std::size_t>(m.rank));
@@ -316,7 +294,7 @@ bool Engine::compare(GroupMember& m, std::uint32_t number, const wire::Signature
 
 void Engine::settle_debt(Peer& peer, const wire::Header& signature) {
   const auto debt = std::find_if(peer.debts.begin(), peer.debts.end(), [&](const EagerDebt& d) {
-    return d.flow == signature.flow && d.op == signature.op && d.to == signature.source &&
+    return d.flow == signature.flow && d.epoch == signature.epoch && d.op == signature.op && d.to == signature.source &&
            d.from == signature.destination;
   });
   if (debt == peer.debts.end()) return;
@@ -340,7 +318,7 @@ void Engine::mark_ready(Operation& op, std::uint32_t slot) {
 }
 
 bool Engine::admit_signature(GroupMember& m, int source, std::uint32_t number, const wire::SignaturePayload& theirs) {
-  if (number > m.entered) {
+  if (later(number, m.entered)) {
     for (const auto& e : m.early) {
       if (e.op == number && e.source == source) return true;
     }
@@ -364,7 +342,7 @@ bool Engine::admit_signature(GroupMember& m, int source, std::uint32_t number, c
   return true;
 }
 
-// --- sending -------------------------------------------------------------------------------------------------------------
+// --- sending ---------------------------------------------------------------------------------------------------------
 
 bool Engine::next_piece(Channel& channel, OutPiece* out) {
   // Operations and messages take turns: neither waits for the other's stream to end.
@@ -448,8 +426,9 @@ void Engine::on_done(Channel&, std::uint64_t cookie) {
   if (run->executor.complete()) local_dirty_ = true;
 }
 
-// Steps between ranks of this engine: memory to memory, no lane. One rank after the other passes a cell to each of its neighbours, so that
-// the sums of all grow side by side and a cell leaves for the network while the next one is added. False: there is nothing to pass.
+// Steps between ranks of this engine: memory to memory, no lane. One rank after the other passes a cell to each of its
+// neighbours, so that the sums of all grow side by side and a cell leaves for the network while the next one is added.
+// False: there is nothing to pass.
 bool Engine::pump_local(std::uint64_t* budget) {
   constexpr std::uint64_t kCellCost = 512;  // bytes; so that empty cells end, too
   bool moved = false;
@@ -481,7 +460,7 @@ bool Engine::pump_local(std::uint64_t* budget) {
   return moved;
 }
 
-// --- arriving ------------------------------------------------------------------------------------------------------------
+// --- arriving --------------------------------------------------------------------------------------------------------
 
 Landing Engine::landing_for(Channel& channel, const wire::Header& h) {
   if (Messages::is_message(h)) return messages_.landing_for(*peers_[channel.peer()].messages, where_is(channel, h), h);
@@ -489,9 +468,10 @@ Landing Engine::landing_for(Channel& channel, const wire::Header& h) {
   const Landing forget{Landing::Kind::kDiscard, nullptr, kAckDiscarded};
   Group* g = find_group(h.flow);
   GroupMember* m = g != nullptr ? g->member(h.destination) : nullptr;
+  if (g == nullptr && over()) return forget;
   if (g != nullptr && (g->dead || g->epoch != h.epoch || m == nullptr || !served_by(*g, h.source, channel.peer())))
     return forget;
-  if (m != nullptr && h.op <= m->entered) {
+  if (m != nullptr && !later(h.op, m->entered)) {
     Operation* op = m->find(h.op);
     // Completed: it has arrived before. Another signature: theirs, on its way, ends the group.
     if (op == nullptr || h.signature != op->hash) return forget;
@@ -524,15 +504,18 @@ bool Engine::on_arrival(Channel& channel, const wire::Header& h, const Arrival& 
     if (arrival.payload.size() != sizeof theirs) return true;
     std::memcpy(&theirs, arrival.payload.data(), sizeof theirs);
     Group* g = find_group(h.flow);
-    if (g == nullptr) {  // its creation is on the way to us
+    if (g == nullptr) {
+      settle_debt(peers_[channel.peer()], h);  // of a rank that is done with the group
+      if (over()) return true;
+      // Its creation is on the way to us.
       if (strays_.size() >= kStraysMax) return false;
-      strays_.push_back({h.flow, h.source, h.destination, channel.peer(), h.op, theirs});
+      strays_.push_back({h.flow, h.epoch, h.source, h.destination, channel.peer(), h.op, theirs});
       return true;
     }
     if (g->dead || g->epoch != h.epoch || !served_by(*g, h.source, channel.peer())) return true;
     settle_debt(peers_[channel.peer()], h);
     auto& entered = g->entered[h.source];
-    entered = std::max(entered, h.op);
+    entered = later_of(entered, h.op);
     GroupMember* m = g->member(h.destination);
     return m == nullptr || admit_signature(*m, h.source, h.op, theirs);
   }
@@ -546,7 +529,7 @@ bool Engine::on_arrival(Channel& channel, const wire::Header& h, const Arrival& 
   if (parked != nullptr && op == nullptr) {
     parked->complete = true;
     // Entered and even completed meanwhile (over another lane), or dead: nobody will drain it.
-    if (g != nullptr && (!theirs || m == nullptr || h.op <= m->entered)) store.release(parked);
+    if (g == nullptr ? over() : !theirs || m == nullptr || !later(h.op, m->entered)) store.release(parked);
     return true;
   }
   // What was parked when its operation was entered has not been compared with it yet.
@@ -554,7 +537,7 @@ bool Engine::on_arrival(Channel& channel, const wire::Header& h, const Arrival& 
     bool other_landing = false;
     if (op->run->executor.arrived(h.source, h.step, h.piece, arrival.payload.data(), &other_landing, crc_in(h))) {
       op->last_progress = now_;
-      m->group->entered[h.source] = std::max(m->group->entered[h.source], h.op);
+      m->group->entered[h.source] = later_of(m->group->entered[h.source], h.op);
       wake_slots(*op);
       if (op->run->executor.complete()) local_dirty_ = true;
       if (other_landing) channel.redirect_landing(h);
@@ -567,7 +550,8 @@ bool Engine::on_arrival(Channel& channel, const wire::Header& h, const Arrival& 
 void Engine::on_landing_lost(Channel& channel, const wire::Header& h, std::uint64_t cookie) {
   if (Messages::is_message(h))
     return messages_.on_landing_lost(*peers_[channel.peer()].messages, where_is(channel, h), h, cookie);
-  // By its cookie: a piece may be landing in the store over one lane and, its operation entered since, in place over another.
+  // By its cookie: a piece may be landing in the store over one lane and, its operation entered since, in place over
+  // another.
   if (cookie == kParked) {
     EagerStore& store = *peers_[channel.peer()].eager;
     if (EagerStore::Entry* e = store.find(h); e != nullptr && !e->complete) store.release(e);
@@ -579,7 +563,7 @@ void Engine::on_landing_lost(Channel& channel, const wire::Header& h, std::uint6
   if (Operation* op = m->find(h.op)) op->run->executor.landing_lost(h.source, h.step, h.piece);
 }
 
-// --- completing ----------------------------------------------------------------------------------------------------------
+// --- completing ------------------------------------------------------------------------------------------------------
 
 bool Engine::finish_completed(GroupMember& m) {
   bool any = false;

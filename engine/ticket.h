@@ -1,7 +1,7 @@
 // engine/ticket.h -- how an operation's result travels from the engine to whoever asked for it.
 //
-// The caller owns the ticket and keeps it until done(). The engine writes the result, then releases it by one store; readers on other
-// threads load with acquire. Reusable after reset().
+// The caller owns the ticket and keeps it until done(). The engine writes the result, then releases it by one store;
+// readers on other threads load with acquire. Reusable after reset().
 #pragma once
 
 #include <atomic>
@@ -13,9 +13,10 @@ namespace canarynet {
 
 struct OpTicket {
   std::atomic<int> code{CANARY_WOULD_BLOCK};
-  Status status;             // valid once done() and the code is not CANARY_OK
-  void* group = nullptr;     // group creation: the caller's GroupMember
-  std::uint32_t number = 0;  // the operation's number in its group
+  Status status;                 // valid once done() and the code is not CANARY_OK
+  void* group = nullptr;         // group creation: the caller's GroupMember
+  std::uint32_t number = 0;      // the operation's number in its group
+  std::uint32_t generation = 0;  // of its use: who names the ticket of an operation that may be done names this, too
 
   bool done() const { return code.load(std::memory_order_acquire) != CANARY_WOULD_BLOCK; }
   void finish(Status s) {
@@ -27,6 +28,7 @@ struct OpTicket {
     status = Status();
     group = nullptr;
     number = 0;
+    ++generation;
     code.store(CANARY_WOULD_BLOCK, std::memory_order_relaxed);
   }
 };

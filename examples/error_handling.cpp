@@ -1,10 +1,12 @@
-// error_handling.cpp -- what a job sees when something goes wrong, and what it can do then: arguments that differ, a rank that does not
-// come in time, a rank that dies. Every failure is an answer on every rank, with a name in it; none is a hang or a wrong sum.
+// error_handling.cpp -- what a job sees when something goes wrong, and what it can do then: arguments that differ, a
+// rank that does not come in time, a rank that dies. Every failure is an answer on every rank, with a name in it; none
+// is a hang or a wrong sum.
 //
 //   canary-run -n 4 -- error_handling
 //
-// The rule behind it: an operation that fails ends its group. Pending and later operations of that group give the same verdict on all
-// its ranks; other groups and the world go on, unless a rank is dead, which ends every group that has it.
+// The rule behind it: an operation that fails ends its group. Pending and later operations of that group give the same
+// verdict on all its ranks; other groups and the world go on, unless a rank is dead, which ends every group that has
+// it.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -38,11 +40,12 @@ Group everybody(Context& context) {
 }
 
 void say(const Context& context, const char* what, const Error& error) {
-  if (context.rank() == 0) std::printf("%s\n  code   %s\n  text   %s\n", what, canary_status_name(error.code()), error.what());
+  if (context.rank() == 0)
+    std::printf("%s\n  code   %s\n  text   %s\n", what, canary_status_name(error.code()), error.what());
 }
 
-// A bug in the program: rank 1 reduces one element less. The arguments travel ahead of the data and are compared, so every rank hears
-// both sides' values, and no buffer was filled with half a sum.
+// A bug in the program: rank 1 reduces one element less. The arguments travel ahead of the data and are compared, so
+// every rank hears both sides' values, and no buffer was filled with half a sum.
 void arguments_that_differ(Context& context) {
   Group group = everybody(context);
   std::vector<float> gradient(context.rank() == 1 ? 999 : 1000, 1.0f);
@@ -62,8 +65,8 @@ void arguments_that_differ(Context& context) {
   context.world().barrier();  // another group: it knows nothing of it
 }
 
-// The last rank is late. Without a deadline the others would wait up to CANARY_ENTRY_LIMIT (10 minutes); rank 0 has less patience,
-// and its verdict is everybody's.
+// The last rank is late. Without a deadline the others would wait up to CANARY_ENTRY_LIMIT (10 minutes); rank 0 has
+// less patience, and its verdict is everybody's.
 void a_deadline(Context& context) {
   Group group = everybody(context);
   std::vector<float> gradient(1000, 1.0f);
@@ -81,8 +84,8 @@ void a_deadline(Context& context) {
   context.world().barrier();
 }
 
-// The last rank's process ends without a farewell. The others hear of it at once, by name; what they can save is their own state, which
-// no half-finished operation has touched: gradients are exchanged in buffers of their own.
+// The last rank's process ends without a farewell. The others hear of it at once, by name; what they can save is their
+// own state, which no half-finished operation has touched: gradients are exchanged in buffers of their own.
 void a_rank_that_dies(Context& context) {
   const int victim = context.world_size() - 1;
   std::vector<float> parameters(1000, 0.5f), gradient(1000);

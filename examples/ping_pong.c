@@ -18,7 +18,8 @@ static int failed(const char* call) {
   return 1;
 }
 
-/* Nothing here waits for the network, so whoever wants a result asks until it is there. A program would do other work meanwhile. */
+/* Nothing here waits for the network, so whoever wants a result asks until it is there. A program would do other work
+ * meanwhile. */
 static enum canary_status finish(canary_request* request, size_t* bytes) {
   enum canary_status status;
   while ((status = canary_test(request, bytes)) == CANARY_WOULD_BLOCK) continue;

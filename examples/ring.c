@@ -21,7 +21,8 @@ int main(void) {
   const int rank = canary_rank(context), ranks = canary_world_size(context);
   const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
 
-  /* The receive is posted first and waited for last: with blocking calls alone a world of one rank would wait for itself. */
+  /* The receive is posted first and waited for last: with blocking calls alone a world of one rank would wait for
+   * itself. */
   int32_t token = 0, got = 0;
   canary_op *receive = NULL, *send = NULL;
   if (canary_recv(world, &got, 1, CANARY_I32, before, &receive) != CANARY_OK) return failed("canary_recv");

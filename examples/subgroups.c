@@ -1,9 +1,11 @@
-/* subgroups.c -- groups of ranks: a grid of rows and columns, as where a model is cut in one direction and copied in the other. C99.
+/* subgroups.c -- groups of ranks: a grid of rows and columns, as where a model is cut in one direction and copied in
+ * the other. C99.
  *
  *   canary-run -n 6 -- subgroups 2      2 rows of 3 ranks
  *
- * Rank r stands in row r / columns and column r % columns. Every rank belongs to two groups beside the world: with its row it
- * gathers the parts of a layer, with its column it averages gradients. The two run at the same time, each in its own order.
+ * Rank r stands in row r / columns and column r % columns. Every rank belongs to two groups beside the world: with its
+ * row it gathers the parts of a layer, with its column it averages gradients. The two run at the same time, each in its
+ * own order.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,9 +50,11 @@ static int run(canary_context* context, int rows) {
     part[i] = (float)(column * kPart + i);
     gradient[i] = (float)row;
   }
-  /* A rank's number in a group is its place in the list: here its column within the row, and its row within the column. */
+  /* A rank's number in a group is its place in the list: here its column within the row, and its row within the
+   * column. */
   canary_op *gathering = NULL, *averaging = NULL;
-  if (canary_all_gather(my_row, part, layer, kPart, CANARY_F32, &gathering) != CANARY_OK) return failed("canary_all_gather");
+  if (canary_all_gather(my_row, part, layer, kPart, CANARY_F32, &gathering) != CANARY_OK)
+    return failed("canary_all_gather");
   if (canary_all_reduce(my_column, gradient, gradient, kPart, CANARY_F32, CANARY_AVG, &averaging) != CANARY_OK)
     return failed("canary_all_reduce");
   if (canary_op_wait(averaging) != CANARY_OK) return failed("averaging in the column");

@@ -1,9 +1,11 @@
-/* unique_id.c -- joining without an agreed address: rank 0 makes an id of 128 bytes, the others get it by the application's own means.
- * Here that is a file that all ranks see; with MPI it would be one MPI_Bcast, with torch.distributed one entry of its store. C99 and POSIX.
+/* unique_id.c -- joining without an agreed address: rank 0 makes an id of 128 bytes, the others get it by the
+ * application's own means. Here that is a file that all ranks see; with MPI it would be one MPI_Bcast, with
+ * torch.distributed one entry of its store. C99 and POSIX.
  *
  *   canary-run -n 3 -- unique_id /tmp/my_job.id      a path of this job alone: an id serves one job
  */
 #define _POSIX_C_SOURCE 200809L
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -21,11 +23,13 @@ static int failed(const char* call) {
   return 1;
 }
 
-/* Under another name first, so that nobody reads half of it. */
+/* For this user's eyes only: whoever reads the id can join. Under another name first, so that nobody reads half of
+ * it. */
 static int publish(const canary_unique_id* id, const char* path) {
   char fresh[4096];
   if (snprintf(fresh, sizeof fresh, "%s.new", path) >= (int)sizeof fresh) return 0;
-  FILE* file = fopen(fresh, "wb");
+  const int fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  FILE* file = fd < 0 ? NULL : fdopen(fd, "wb");
   if (file == NULL) return 0;
   const size_t written = fwrite(id->bytes, 1, sizeof id->bytes, file);
   return fclose(file) == 0 && written == sizeof id->bytes && rename(fresh, path) == 0;

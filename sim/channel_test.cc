@@ -1,5 +1,5 @@
-// Channels alone, opened by address between two ends that know nothing of engines or groups: over simulated lanes with their faults, and
-// over TCP on loopback.
+// Channels alone, opened by address between two ends that know nothing of engines or groups: over simulated lanes with
+// their faults, and over TCP on loopback.
 #include "transport/channel.h"
 
 #include <gtest/gtest.h>
@@ -168,7 +168,7 @@ class End final : public ChannelClient, public LaneAcceptor, public LaneSink {
     std::memcpy(&hello, arrival.payload.data(), sizeof hello);
     ASSERT_EQ(hello.job, kJob);
     for (auto& w : waiting_) {
-      if (w.get() == &lane && channel) channel->adopt(std::move(w), hello, now_);
+      if (w.get() == &lane && channel) channel->adopt(w, hello, now_);
     }
   }
   void on_writable(Lane&) override {}
@@ -210,10 +210,13 @@ class Pair {
   // Lets time pass, at most until `limit`.
   virtual void step(Nanos limit) = 0;
 
-  void open(int rails) {
+  // The dialling end so much later than the other.
+  void open(int rails, Nanos later = {}) {
     for (int side = 0; side < 2; ++side)
       end_[side] = std::make_unique<End>(factory(side), static_cast<std::uint32_t>(side));
-    for (int side = 1; side >= 0; --side) end(side).open(factory(1 - side).rails(), now(), rails);
+    b().open(factory(0).rails(), now(), rails);
+    pass(later);
+    a().open(factory(1).rails(), now(), rails);
     ASSERT_TRUE(until([&] { return a().channel->paths_up() == rails && b().channel->paths_up() == rails; }, 5_s));
   }
   End& end(int side) { return *end_[side]; }
@@ -247,7 +250,8 @@ class Pair {
 
 class SimPair final : public Pair {
  public:
-  explicit SimPair(int rails, FabricOptions options = quick()) : fabric(options, Wiring::flat(2, rails)) {}
+  explicit SimPair(int rails, FabricOptions options = quick(), int hosts = 2)
+      : fabric(options, Wiring::flat(hosts, rails)) {}
   ~SimPair() override { close(); }
   static FabricOptions quick() {
     FabricOptions o;
@@ -388,6 +392,15 @@ TEST_P(ChannelOver, AGoodbyeIsNoFailure) {
   EXPECT_TRUE(pair->b().channel->drained());
 }
 
+TEST_P(ChannelOver, ALaneThatCarriesNothingIsHeardAllTheSameHoweverLateItCame) {
+  pair = GetParam().make(1);
+  pair->open(1, 250_ms);
+  pair->pass(1_s);
+  for (End* end : {&pair->a(), &pair->b()}) {
+    EXPECT_LT(pair->now() - end->channel->last_heard(), 500_ms) << "its peer's heartbeats are 100 ms apart";
+  }
+}
+
 TEST_P(ChannelOver, APeerThatComesBackGetsWhatItHadNotAcked) {
   open(2);
   for (std::uint32_t i = 0; i < 40; ++i) pair->a().send(kFlow, i, 300'000);
@@ -420,7 +433,7 @@ TEST(ChannelOverTcp, AResetLanesPiecesGoToTheOther) {
   EXPECT_EQ(pair.a().channel->paths()[1].failovers, 1u);
 }
 
-// --- faults, in virtual time ---------------------------------------------------------------------------------------------
+// --- faults, in virtual time -----------------------------------------------------------------------------------------
 
 TEST(ChannelFaults, LossDuplicatesReorderingAndFlippedBitsCostTimeOnly) {
   for (const bool stream : {false, true}) {
@@ -531,6 +544,99 @@ TEST(ChannelFaults, ASlowLanesPiecesAreSentOnTheIdleOneToo) {
   const Nanos began = pair.now();
   pair.expect_all(2_s);
   EXPECT_LT(pair.now() - began, 300_ms) << "two pieces at 5 Mbit/s take 420 ms";
+}
+
+// --- who may take a lane's place -------------------------------------------------------------------------------------
+
+// Dials one end by hand and says the hello of a lane of the other's; the job's token is known to it.
+class Newcomer final : public LaneSink {
+ public:
+  Newcomer(SimPair& pair, int host, int rail, std::uint16_t claimed_rail) : claimed_(claimed_rail) {
+    lane = pair.fabric.factory(host)
+               .dial(rail, pair.fabric.factory(1).rails()[static_cast<std::size_t>(rail)].address, *this)
+               .take();
+  }
+  void on_up(Lane& l) override {
+    const wire::HelloPayload hello{
+        .job = kJob, .engine = 0, .target = 1, .rail = claimed_, .peer_rail = claimed_, .purpose = wire::kHelloChannel};
+    const auto* bytes = reinterpret_cast<const std::byte*>(&hello);
+    wire::Header h;
+    h.kind = wire::Kind::kHello;
+    h.payload_bytes = sizeof hello;
+    h.payload_crc32 = wire::payload_crc(bytes, sizeof hello);
+    wire::seal(h);
+    EXPECT_TRUE(l.send(h, bytes, kNoCookie));
+    l.flush({});
+    said = true;
+  }
+  Landing landing_for(Lane&, const wire::Header&) override { return {Landing::Kind::kSlot, nullptr, 0}; }
+  void on_frame(Lane&, const wire::Header&, const Arrival&) override { ++frames; }
+  void on_writable(Lane&) override {}
+  void on_down(Lane&, const Status&, bool) override { down = true; }
+
+  std::unique_ptr<Lane> lane;
+  int frames = 0;
+  bool said = false, down = false;
+
+ private:
+  std::uint16_t claimed_;
+};
+
+TEST(ChannelNewcomers, DoNotTakeThePlaceOfALaneThatSpeaks) {
+  SimPair pair(2);
+  pair.open(2);
+  Newcomer newcomer(pair, 0, 0, 0);
+  for (std::uint32_t i = 0; i < 20; ++i) pair.a().send(kFlow, i, 131'072);
+  ASSERT_TRUE(pair.until([&] { return newcomer.down; }, 1_s));
+  pair.expect_all(1_s);
+  pair.pass(2_s);
+  EXPECT_TRUE(newcomer.said);
+  EXPECT_EQ(newcomer.frames, 0);
+  for (int side = 0; side < 2; ++side) {
+    EXPECT_EQ(pair.end(side).channel->paths_up(), 2);
+    EXPECT_EQ(pair.end(side).channel->paths()[0].failovers, 0u) << pair.end(side).events;
+  }
+}
+
+TEST(ChannelNewcomers, TakeThePlaceOfALaneThatEndedAtThePeerAlone) {
+  SimPair pair(2);
+  pair.open(2);
+  pair.pass(1_s);
+  std::vector<Lane*> lanes;
+  pair.fabric.lanes_between(1, 0, &lanes);
+  ASSERT_EQ(lanes[0]->rail(), 0);
+  pair.fabric.kill_lane(*lanes[0], false);  // nothing comes any more, not even that it has ended
+  pair.fabric.nic_down(0, 0, NicDeath::kLocal);
+  pair.pass(10_ms);
+  ASSERT_EQ(pair.a().channel->paths_up(), 1);
+  ASSERT_EQ(pair.b().channel->paths_up(), 2) << "it has not heard of it";
+  pair.fabric.nic_up(0, 0);
+  const Nanos back = pair.now();
+  ASSERT_TRUE(pair.until([&] { return pair.b().events.find("rail0>rail0 down") != std::string::npos; }, 2_s));
+  EXPECT_GE(pair.now() - back, 150_ms) << "it is heard out: " << pair.b().events;
+  EXPECT_LE(pair.now() - back, 500_ms);
+  ASSERT_TRUE(pair.until([&] { return pair.a().channel->paths_up() == 2 && pair.b().channel->paths_up() == 2; }, 1_s));
+}
+
+TEST(ChannelNewcomers, AreTakenOnlyFromTheRailAndTheAddressThatTheirHelloNames) {
+  SimPair pair(2, SimPair::quick(), 3);
+  pair.open(2);
+  pair.fabric.nic_down(0, 0, NicDeath::kBothEnds);
+  pair.pass(10_ms);
+  ASSERT_EQ(pair.b().channel->paths()[0].lane, nullptr);
+  Newcomer other_rail(pair, 0, 1, 0), other_host(pair, 2, 0, 0);
+  pair.until(
+      [&] {
+        pair.fabric.factory(2).poll(pair.now());
+        return false;
+      },
+      1_s);
+  for (const Newcomer* n : {&other_rail, &other_host}) {
+    EXPECT_TRUE(n->said);
+    EXPECT_EQ(n->frames, 0);
+  }
+  EXPECT_EQ(pair.b().channel->paths()[0].lane, nullptr);
+  EXPECT_EQ(pair.b().channel->paths()[0].candidate, nullptr);
 }
 
 TEST(AckState, CountsAcrossTheEndOf32Bits) {

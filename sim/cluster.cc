@@ -21,7 +21,8 @@ Cluster::Cluster(ClusterOptions options) : options_(std::move(options)), fabric_
     e.coordinator.port = 4000;
     e.host_id = e.host_name = "host-" + std::to_string(h);
     e.pid = 1000 + h;
-    e.seed = options_.fabric.seed + 1;
+    e.job_token = options_.fabric.seed + 1;
+    e.epoch_seed = options_.fabric.seed + 2;
     e.channel_records = 512;
     e.channel_copies = 256;
     if (options_.amend) options_.amend(h, &e);
@@ -36,6 +37,7 @@ void Cluster::poll(int host) {
   engines_[h]->poll(fabric_.now());
   busy_until_[h] = fabric_.now() + options_.poll_time;
   deadlines_[h] = std::max(engines_[h]->next_deadline(), busy_until_[h]);
+  for (PollWatcher* watcher : watchers_) watcher->polled(host);
 }
 
 bool Cluster::join(Nanos limit) {
@@ -120,6 +122,7 @@ void Cluster::run_for(Nanos span) {
   const Nanos end = fabric_.now() + span;
   while (fabric_.now() < end && step(end)) {
   }
+  if (fabric_.now() < end) fabric_.advance_to(end);  // nothing happens any more, but time passes
 }
 
 void Cluster::kill(int host, CrashKind kind) {

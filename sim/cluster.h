@@ -1,7 +1,9 @@
-// sim/cluster.h -- engines on a simulated fabric: the product's own code in one process, on virtual time, from one seed.
+// sim/cluster.h -- engines on a simulated fabric: the product's own code in one process, on virtual time, from one
+// seed.
 //
-// What: one engine per host, `ranks_per_host` ranks each; the caller submits operations and steps the cluster until they are done.
-// Only engines with something to do are polled. Thread: one. Determinism: everything follows from the options.
+// What: one engine per host, `ranks_per_host` ranks each; the caller submits operations and steps the cluster until
+// they are done. Only engines with something to do are polled. Thread: one. Determinism: everything follows from the
+// options.
 #pragma once
 
 #include <functional>
@@ -16,13 +18,20 @@ namespace canarynet {
 struct ClusterOptions {
   int hosts = 2;
   int ranks_per_host = 1;
-  Nanos
-      poll_time;  // a poll takes that long: what arrives meanwhile waits for the next one (0: an engine is infinitely fast)
+  // A poll takes that long: what arrives meanwhile waits for the next one (0: an engine is infinitely fast).
+  Nanos poll_time;
   Wiring wiring;
   FabricOptions fabric;
   Settings settings = Settings::defaults();
   // World size and settings as host h claims them, for tests of disagreement; may be empty.
   std::function<void(int host, EngineOptions*)> amend;
+};
+
+// Looks on after every poll of an engine, before anything else happens: as soon as a caller could learn of it.
+class PollWatcher {
+ public:
+  virtual ~PollWatcher() = default;
+  virtual void polled(int host) = 0;
 };
 
 class Cluster {
@@ -47,7 +56,8 @@ class Cluster {
   void all_reduce(int rank, const void* input, void* output, std::uint64_t count, DataType type, ReduceOp op,
                   OpTicket* ticket);
 
-  // The next event or deadline: time moves there, engines with something to do are polled. False when nothing will ever happen again.
+  // The next event or deadline: time moves there, engines with something to do are polled. False when nothing will ever
+  // happen again.
   bool step(Nanos not_beyond = Nanos::max());
   // Steps until `done()`; false when `limit` (from now) passed first.
   bool run_until(const std::function<bool()>& done, Nanos limit);
@@ -56,6 +66,8 @@ class Cluster {
   // The process of `host` ends: its engine is destroyed.
   void kill(int host, CrashKind kind);
   std::uint64_t polls() const { return polls_; }
+  void add_watcher(PollWatcher* watcher) { watchers_.push_back(watcher); }
+  void remove_watcher(PollWatcher* watcher) { std::erase(watchers_, watcher); }
 
  private:
   void poll(int host);
@@ -66,6 +78,7 @@ class Cluster {
   std::vector<Nanos> deadlines_;   // per host: when it is to be polled, whatever arrives
   std::vector<Nanos> busy_until_;  // per host: until when its last poll lasts
   std::vector<int> ready_hosts_;
+  std::vector<PollWatcher*> watchers_;
   std::uint64_t polls_ = 0;
 };
 

@@ -1,4 +1,5 @@
-// Endpoints whose peers refuse, stop, or answer without anything moving: every wait is bounded, and its end says who and why. Virtual time.
+// Endpoints whose peers refuse, stop, or answer without anything moving: every wait is bounded, and its end says who
+// and why. Virtual time.
 #include "sim/endpoint_test_util.h"
 
 namespace canarynet {
@@ -68,7 +69,7 @@ TEST(EndpointStall, AnotherProcessAtTheSameAddressIsNotTakenForIt) {
   net.fabric.restart(1);
   EndpointOptions e;
   e.settings = Settings::defaults();
-  e.seed = 77;
+  e.secret = [random = Random(77)]() mutable { return random.next(); };
   net.endpoints[1] = std::make_unique<Endpoint>(std::move(e), net.fabric.factory(1));
   Connection& c = p.connect();
   ASSERT_TRUE(net.until([&] { return c.state == State::kFailed; }, 3_s));
@@ -174,7 +175,8 @@ TEST(EndpointStall, WhatWaitsForItsReceiveOrItsSendIsNoStall) {
   EXPECT_EQ(large.ticket.code, CANARY_OK) << large.ticket.status.to_string();
 }
 
-// The dialler closes one connection and makes the next, which gets its number; the other end's user has not closed the first yet.
+// The dialler closes one connection and makes the next, which gets its number; the other end's user has not closed the
+// first yet.
 TEST(EndpointStall, AConnectionThatANewerOneDisplacedMayBeClosedAfterEverythingElse) {
   Net net(2, 1);
   auto p = std::make_unique<Pair>(net);
@@ -230,7 +232,8 @@ TEST(EndpointStall, WhoGivesAConnectionUpTellsTheOtherEndWhy) {
   }
 }
 
-// The sender waits for credits, small frames on lanes that carry nothing else that way: they must not stay on the dead one for long.
+// The sender waits for credits, small frames on lanes that carry nothing else that way: they must not stay on the dead
+// one for long.
 TEST(EndpointStall, ADyingNicHoldsAStreamUpForLessThanATenthOfASecond) {
   for (const int host : {0, 1}) {
     for (const NicDeath kind : {NicDeath::kSilent, NicDeath::kLocal}) {

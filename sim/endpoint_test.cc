@@ -1,4 +1,5 @@
-// Connections without a group, in virtual time: endpoints that meet by handles only, messages of every size, faults, deaths, misuse.
+// Connections without a group, in virtual time: endpoints that meet by handles only, messages of every size, faults,
+// deaths, misuse.
 #include "base/log.h"
 #include "engine/endpoint_link.h"
 #include "sim/endpoint_test_util.h"

@@ -1,4 +1,5 @@
-// sim/endpoint_test_util.h -- for tests: endpoints on a simulated network, and connections between two of them with known bytes.
+// sim/endpoint_test_util.h -- for tests: endpoints on a simulated network, and connections between two of them with
+// known bytes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -40,7 +41,9 @@ class Net {
       e.settings = settings;
       e.host_name = "host-" + std::to_string(h);
       e.pid = 1000 + h;
-      e.seed = options.seed * 100 + static_cast<std::uint64_t>(h);
+      e.secret = [random = Random(options.seed * 100 + static_cast<std::uint64_t>(h))]() mutable {
+        return random.next();
+      };
       e.channel_records = 512;
       e.accepted_links_max = accepted_links_max;
       endpoints.push_back(std::make_unique<Endpoint>(std::move(e), fabric.factory(h)));

@@ -21,8 +21,8 @@ Event EventQueue::pop() {
   heap_.pop_back();
   const std::size_t size = heap_.size();
   if (size == 0) return top;
-  // The hole sinks to a leaf along the smaller children, then `last` rises: fewer comparisons than sinking `last` itself, which came
-  // from the bottom and mostly belongs there.
+  // The hole sinks to a leaf along the smaller children, then `last` rises: fewer comparisons than sinking `last`
+  // itself, which came from the bottom and mostly belongs there.
   std::size_t hole = 0, child = 1;
   for (; child + 1 < size; child = 2 * hole + 1) {
     child += before(heap_[child + 1], heap_[child]);

@@ -1,7 +1,9 @@
 // sim/event_queue.h -- what happens next in virtual time: a binary heap ordered by (time, order of scheduling).
 //
-// What: plain 32-byte events; two events of the same instant come out in the order they were pushed, so a seed replays bit for bit.
-// Units: Nanos of the virtual clock. Memory: one array that grows to the high-water mark and stays. One owner thread. Nothing fails.
+// What: plain 32-byte events; two events of the same instant come out in the order they were pushed, so a seed replays
+// bit for bit.
+// Units: Nanos of the virtual clock. Memory: one array that grows to the high-water mark and stays. One owner thread.
+// Nothing fails.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // sim/frame_pool.h -- frames in flight in the simulator and the bytes they carry, recycled: no allocation once warm.
 //
-// Memory: frames live in chunks and keep their address; payload buffers come in size classes (powers of four from 256 bytes, then the
-// piece sizes in use). Both grow to the high-water mark. One owner thread.
+// Memory: frames live in chunks and keep their address; payload buffers come in size classes (powers of four from 256
+// bytes, then the piece sizes in use). Both grow to the high-water mark. One owner thread.
 #pragma once
 
 #include <array>
@@ -32,20 +32,30 @@ struct Frame {
   static constexpr std::uint8_t kCopy = 4;       // a duplicate: not counted as in flight
   static constexpr std::uint8_t kEarlyHead = 8;  // its header is shown before its payload is whole
   static constexpr std::uint8_t kArrived = 16;   // through the receiving NIC: only poll() is missing
+  static constexpr std::uint8_t kGivenUp = 32;   // its sender took it back half written
+  static constexpr std::uint8_t kWaiting = 64;  // shared memory: the rest has no room before the reader takes something
+  static constexpr std::uint8_t kCut = 128;     // its sender ended half way: nothing of it or behind it comes any more
 
   wire::Header header;
   std::byte* payload = nullptr;         // pooled
-  const std::byte* borrowed = nullptr;  // the sender's memory, until the frame begins
+  const std::byte* borrowed = nullptr;  // the sender's memory: read when it is shown, or when its sender wants it back
   std::uint64_t cookie = 0;
   std::uint32_t payload_bytes = 0;  // the true number, whatever a corrupted header says
+  std::uint32_t limit = 0;          // payload bytes that have left for certain
+  std::uint32_t shown = 0;          // and so many were written where they land
   Nanos serialise;                  // time on the sending NIC
+  Nanos begun, left_at;             // when its payload began to leave, and when all of it has
   SlotRef from, to;
-  std::uint32_t next = kNoSlot;                        // in the list it waits in
-  std::uint32_t from_nic = kNoSlot, to_nic = kNoSlot;  // kNoSlot: the control network
+  std::uint32_t next = kNoSlot;                                // in the list it waits in
+  std::uint32_t live_next = kNoSlot, live_previous = kNoSlot;  // in its sender's list of those that read its memory
+  std::uint32_t from_nic = kNoSlot, to_nic = kNoSlot;          // kNoSlot: the control network
   std::uint16_t from_host = 0, to_host = 0;
   Kind kind = kData;
   std::uint8_t flags = 0;
   std::uint8_t size_class = 0;
+
+  // On the wire.
+  std::int64_t bytes() const { return static_cast<std::int64_t>(sizeof(wire::Header)) + payload_bytes; }
 };
 
 // First-in first-out list of frames by index.
@@ -67,6 +77,7 @@ class FramePool {
     frame.flags = 0;
     frame.payload = nullptr;
     frame.borrowed = nullptr;
+    frame.limit = frame.shown = 0;
     ++in_use_;
     return index;
   }
@@ -116,6 +127,10 @@ class FramePool {
     if (list->head == kNoSlot) list->tail = kNoSlot;
     (*this)[index].next = kNoSlot;
     return index;
+  }
+  // Its payload as it is now.
+  static const std::byte* payload_of(const Frame& frame) {
+    return frame.borrowed != nullptr ? frame.borrowed : frame.payload;
   }
   std::size_t in_use() const { return in_use_; }
 

@@ -1,4 +1,5 @@
-// Engines that serve several ranks each: what crosses the network per host, groups of uneven hosts, ranks that leave one by one.
+// Engines that serve several ranks each: what crosses the network per host, groups of uneven hosts, ranks that leave
+// one by one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,34 +45,12 @@ TEST(LocalRanks, AHostSendsTheSameBytesHoweverManyRanksItHas) {
   }
 }
 
-// A group of these world ranks, in this order.
-std::vector<GroupMember*> form(Cluster& c, const std::vector<int>& list) {
-  std::vector<std::unique_ptr<OpTicket>> tickets;
-  for (const int rank : list) {
-    tickets.push_back(std::make_unique<OpTicket>());
-    Submission s;
-    s.kind = Submission::Kind::kGroup;
-    s.ticket = tickets.back().get();
-    s.local_rank = rank;
-    s.members = std::make_shared<std::vector<int>>(list);
-    c.submit(rank, std::move(s));
-  }
-  const auto done = [&] { return std::all_of(tickets.begin(), tickets.end(), [](auto& t) { return t->done(); }); };
-  EXPECT_TRUE(c.run_until(done, 5_s));
-  std::vector<GroupMember*> members;
-  for (auto& t : tickets) {
-    EXPECT_EQ(t->code, CANARY_OK) << t->status.to_string();
-    members.push_back(static_cast<GroupMember*>(t->group));
-  }
-  return members;
-}
-
 TEST(LocalRanks, GroupsOfUnevenHostsAreExactInEveryCollective) {
   Cluster c(flat_cluster(3, 2, 4));
   ASSERT_TRUE(c.join());
   for (const std::vector<int>& list : std::vector<std::vector<int>>{
            {0, 1, 2, 3, 4}, {11, 0, 4, 1, 8, 5, 2}, {3, 7, 11}, {0, 4, 5, 6, 7, 8}, {0, 1, 2, 3}, {9, 2, 10}}) {
-    const auto members = form(c, list);
+    const auto members = form_group(c, list);
     const int n = static_cast<int>(list.size());
     for (int k = 0; k < kCollectiveCount; ++k) {
       const auto collective = static_cast<Collective>(k);
@@ -100,7 +79,7 @@ TEST(LocalRanks, ACycleMovesABoundedPartOfALargeOperation) {
 TEST(LocalRanks, ARankThatLeavesBreaksNothingUntilItIsNeeded) {
   Cluster c(flat_cluster(2, 1, 3));
   ASSERT_TRUE(c.join());
-  const auto others = form(c, {0, 2, 3, 5});
+  const auto others = form_group(c, {0, 2, 3, 5});
   {
     // Its own part is done while the others' is not.
     AllRanks op(c, shape_of(Collective::kBroadcast, 6, 200'000));

@@ -1,4 +1,5 @@
-// Send and receive in a group, in virtual time: every size, both orders of posting, faults, deaths, and what does not fit together.
+// Send and receive in a group, in virtual time: every size, both orders of posting, faults, deaths, and what does not
+// fit together.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -157,6 +158,57 @@ TEST(GroupMessages, UseAllRails) {
   EXPECT_LT(a + b, (16u << 20) * 102 / 100) << "sent more than once";
 }
 
+// What is sent ahead of its receive is charged until that is posted: nothing goes only to be refused, and the room
+// comes back every time.
+TEST(GroupMessages, SentAheadKeepToTheirBudgetAgainAndAgain) {
+  Cluster c(flat_cluster(2, 2));
+  ASSERT_TRUE(c.join());
+  Traffic t(c);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<Half*> ahead;
+    for (int i = 0; i < 8; ++i) ahead.push_back(&t.send(0, 1, 10'000));  // a third of the budget
+    const auto all_done = [&] {
+      return std::all_of(ahead.begin(), ahead.end(), [](Half* h) { return h->ticket.done(); });
+    };
+    ASSERT_TRUE(c.run_until(all_done, 50_ms)) << "no room is left in round " << round;
+    for (int i = 0; i < 8; ++i) t.receive(1, 0, 10'000);
+    t.expect_exact();
+  }
+  for (int i = 0; i < 100; ++i) t.send(0, 1, 10'000);
+  c.run_for(100_ms);
+  EXPECT_FALSE(t.all_done());
+  EXPECT_EQ(c.engine(0).rail_stats(0).retransmits + c.engine(0).rail_stats(1).retransmits, 0u)
+      << "refused and sent again";
+  for (int i = 0; i < 100; ++i) t.receive(1, 0, 10'000);
+  t.expect_exact();
+}
+
+// A rail turns so slow that what it carries is sent again over the other. The message is done; the rail crawls on.
+TEST(GroupMessages, NothingIsWrittenOnceAMessageIsDone) {
+  for (const int rate : {800, 600, 400, 300, 250, 200, 100}) {
+    ClusterOptions o = flat_cluster(2, 2);
+    o.fabric.nic = NicOptions::link(50_us, BytesPerSec::from_mbit(1000));
+    o.settings.piece_bytes = Bytes{64 << 10};
+    Cluster c(o);
+    ASSERT_TRUE(c.join());
+    Traffic t(c);
+    t.receive(1, 0, 1 << 20);
+    t.send(0, 1, 1 << 20);
+    t.expect_exact();
+    Half& received = t.receive(1, 0, 1 << 20);
+    t.send(0, 1, 1 << 20);
+    c.run_for(2_ms);
+    ASSERT_FALSE(received.ticket.done());
+    c.fabric().nic(0, 0).out.rate = BytesPerSec{rate * 1000};
+    t.expect_exact();
+    std::fill(received.data.begin(), received.data.end(), std::byte{0x33});
+    c.run_for(2_s);
+    const bool untouched =
+        std::all_of(received.data.begin(), received.data.end(), [](std::byte b) { return b == std::byte{0x33}; });
+    ASSERT_TRUE(untouched) << rate << " kB/s";
+  }
+}
+
 TEST(GroupMessages, LossDuplicatesReorderingAndFlippedBitsCostTimeOnly) {
   for (const bool stream : {false, true}) {
     for (std::uint64_t seed = 1; seed <= 10; ++seed) {
@@ -312,6 +364,7 @@ TEST(GroupMessages, ACallersDeadlineEndsTheWait) {
   s.kind = Submission::Kind::kDeadline;
   s.member = c.world(0);
   s.ticket = &waits.ticket;
+  s.generation = waits.ticket.generation;
   s.time_limit = 500_ms;
   c.submit(0, std::move(s));
   ASSERT_TRUE(c.run_until([&] { return waits.ticket.done(); }, 700_ms));

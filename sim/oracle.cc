@@ -1,6 +1,7 @@
 #include "sim/oracle.h"
 
-#include <bit>
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/reduce.h"
@@ -15,64 +16,167 @@ std::uint64_t mix(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
   return z ^ (z >> 32);
 }
 
-// Products stay powers of two that f16 can hold: at most eight ranks contribute a 2.
-std::int64_t element(const Shape& s, int rank, std::uint64_t i) {
-  const std::uint64_t h = mix(s.salt, static_cast<std::uint64_t>(rank), i);
-  if (s.redop == CANARY_PROD) return rank < 8 && (h & 1) != 0 ? 2 : 1;
-  return static_cast<std::int64_t>(h % 4);
+bool is_float(DataType type) {
+  return type == CANARY_F32 || type == CANARY_F64 || type == CANARY_F16 || type == CANARY_BF16;
 }
 
-// Non-negative integers below 2048, exact in f16 (bf16: below 256, and even numbers and powers of two beyond as they occur here).
-std::uint16_t half_of(std::int64_t v) {
-  if (v == 0) return 0;
-  const int e = 63 - std::countl_zero(static_cast<std::uint64_t>(v));
-  const auto fraction = static_cast<std::uint64_t>(v) << (52 - e) & ((std::uint64_t{1} << 52) - 1);
-  return static_cast<std::uint16_t>((e + 15) << 10 | static_cast<int>(fraction >> 42));
-}
-
-void put(DataType type, void* at, std::uint64_t i, std::int64_t v) {
-  const auto store = [&](auto x) { std::memcpy(static_cast<std::byte*>(at) + i * sizeof x, &x, sizeof x); };
+// IEEE 754: sign, exponent, fraction.
+struct FloatLayout {
+  int exponent_bits, fraction_bits;
+  int bias() const { return (1 << (exponent_bits - 1)) - 1; }
+};
+FloatLayout layout_of(DataType type) {
   switch (type) {
-    case CANARY_F32:
-      return store(static_cast<float>(v));
     case CANARY_F64:
-      return store(static_cast<double>(v));
+      return {11, 52};
     case CANARY_F16:
-      return store(half_of(v));
+      return {5, 10};
     case CANARY_BF16:
-      return store(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(v)) >> 16));
-    case CANARY_I8:
-      return store(static_cast<std::int8_t>(v));
-    case CANARY_U8:
-      return store(static_cast<std::uint8_t>(v));
-    case CANARY_I32:
-      return store(static_cast<std::int32_t>(v));
-    case CANARY_I64:
-      return store(v);
+      return {8, 7};
+    default:
+      return {8, 23};
   }
 }
 
-std::int64_t reduced(const Shape& s, std::uint64_t i) {
-  std::int64_t out = element(s, 0, i);
+std::uint64_t float_bits(FloatLayout f, bool negative, int exponent, std::uint64_t fraction) {
+  return (std::uint64_t{negative} << (f.exponent_bits + f.fraction_bits)) |
+         static_cast<std::uint64_t>(exponent + f.bias()) << f.fraction_bits | fraction;
+}
+
+// Of a value that the type holds exactly, as a normal number or zero.
+std::uint64_t encode(DataType type, double v) {
+  if (v == 0) return 0;
+  const FloatLayout f = layout_of(type);
+  int exponent = 0;
+  const double mantissa = std::frexp(std::fabs(v), &exponent) * 2 - 1;  // |v| = (1 + mantissa) * 2^(exponent - 1)
+  return float_bits(f, v < 0, exponent - 1, static_cast<std::uint64_t>(std::ldexp(mantissa, f.fraction_bits)));
+}
+
+double decode(DataType type, std::uint64_t bits) {
+  const FloatLayout f = layout_of(type);
+  const std::uint64_t fraction = bits & ((std::uint64_t{1} << f.fraction_bits) - 1);
+  const int exponent = static_cast<int>(bits >> f.fraction_bits & ((std::uint64_t{1} << f.exponent_bits) - 1));
+  const bool negative = (bits >> (f.exponent_bits + f.fraction_bits) & 1) != 0;
+  if (exponent == (1 << f.exponent_bits) - 1) return fraction != 0 ? std::nan("") : negative ? -HUGE_VAL : HUGE_VAL;
+  const double magnitude = exponent == 0
+                               ? std::ldexp(static_cast<double>(fraction), 1 - f.bias() - f.fraction_bits)
+                               : std::ldexp(static_cast<double>(fraction | std::uint64_t{1} << f.fraction_bits),
+                                            exponent - f.bias() - f.fraction_bits);
+  return negative ? -magnitude : magnitude;
+}
+
+// The widest integers whose sum over all ranks the type holds exactly, in whatever order they are added.
+double exact_limit(DataType type) { return std::ldexp(1.0, layout_of(type).fraction_bits + 1); }
+
+double exact_float(const Shape& s, int rank, std::uint64_t h) {
+  const double sign = (h & 1) != 0 ? -1 : 1;
+  if (s.redop == CANARY_PROD) {
+    // Powers of two of which f16 can hold every product: no factor but those of late ranks is one without effect.
+    return rank < 14 ? sign * ((h & 2) != 0 ? 2 : 0.5) : -1;
+  }
+  const bool adds = s.redop == CANARY_SUM || s.redop == CANARY_AVG;
+  const double most = std::max(1.0, std::floor(exact_limit(s.type) / (adds ? s.ranks : 1)));
+  const auto range = static_cast<std::uint64_t>(std::min(most, 0x1p50));
+  return sign * static_cast<double>(1 + (h >> 1) % range);
+}
+
+// All bits of the fraction are random. Of a size that no sum or product overflows or underflows with.
+std::uint64_t rounding_float(const Shape& s, std::uint64_t h) {
+  const FloatLayout f = layout_of(s.type);
+  std::uint64_t fraction = (h >> 8) & ((std::uint64_t{1} << f.fraction_bits) - 1);
+  const bool negative = (h & 1) != 0, above = (h & 2) != 0;
+  if (s.redop == CANARY_PROD) {  // in [7/8, 1) or [1, 9/8)
+    const std::uint64_t low = fraction >> (above ? 3 : 2);
+    fraction = above ? low : low | std::uint64_t{3} << (f.fraction_bits - 2);
+  }
+  return float_bits(f, negative, above ? 0 : -1, fraction);
+}
+
+// Element i of a rank's input, as the type's bits.
+std::uint64_t element(const Shape& s, int rank, std::uint64_t i) {
+  const std::uint64_t h = mix(s.salt, static_cast<std::uint64_t>(rank), i);
+  if (!reduces(s.collective)) return h;
+  if (is_float(s.type)) return s.rounds ? rounding_float(s, h) : encode(s.type, exact_float(s, rank, h));
+  return s.redop == CANARY_PROD ? h | 1 : h;  // an odd factor loses nothing of what was there
+}
+
+void put(DataType type, void* at, std::uint64_t i, std::uint64_t bits) {
+  std::memcpy(static_cast<std::byte*>(at) + i * size_of(type), &bits, size_of(type));
+}
+std::uint64_t get(DataType type, const void* at, std::uint64_t i) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, static_cast<const std::byte*>(at) + i * size_of(type), size_of(type));
+  return bits;
+}
+
+std::int64_t as_integer(DataType type, std::uint64_t bits) {
+  switch (type) {
+    case CANARY_I8:
+      return static_cast<std::int8_t>(bits);
+    case CANARY_U8:
+      return static_cast<std::uint8_t>(bits);
+    case CANARY_I32:
+      return static_cast<std::int32_t>(bits);
+    default:
+      return static_cast<std::int64_t>(bits);
+  }
+}
+
+// One step of a reduction; AVG adds.
+template <typename T>
+T combine(ReduceOp op, T a, T b) {
+  switch (op) {
+    case CANARY_SUM:
+    case CANARY_AVG:
+      return a + b;
+    case CANARY_MIN:
+      return std::min(a, b);
+    case CANARY_MAX:
+      return std::max(a, b);
+    case CANARY_PROD:
+      return a * b;
+  }
+  return a;
+}
+
+std::uint64_t reduced(const Shape& s, std::uint64_t i) {
+  std::uint64_t out = element(s, 0, i);
+  if (is_float(s.type)) {
+    double sum = decode(s.type, out);
+    for (int r = 1; r < s.ranks; ++r) sum = combine(s.redop, sum, decode(s.type, element(s, r, i)));
+    return encode(s.type, sum);
+  }
+  const bool ordered = s.redop == CANARY_MIN || s.redop == CANARY_MAX;
   for (int r = 1; r < s.ranks; ++r) {
-    const std::int64_t v = element(s, r, i);
-    switch (s.redop) {
-      case CANARY_SUM:
-      case CANARY_AVG:
-        out += v;
-        break;
-      case CANARY_MIN:
-        out = std::min(out, v);
-        break;
-      case CANARY_MAX:
-        out = std::max(out, v);
-        break;
-      case CANARY_PROD:
-        out *= v;
-        break;
-    }
+    const std::uint64_t v = element(s, r, i);
+    out = ordered ? static_cast<std::uint64_t>(combine(s.redop, as_integer(s.type, out), as_integer(s.type, v)))
+                  : combine(s.redop, out, v);
   }
   return out;
+}
+
+// How far `got` is off what the real numbers give, against the most that this many roundings may cost in any order
+// (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2). True when it is within.
+bool within_rounding(const Shape& s, std::uint64_t i, double got) {
+  const FloatLayout f = layout_of(s.type);
+  const double unit = std::ldexp(1.0, -f.fraction_bits - 1);
+  const double steps = s.ranks - 1 + (s.redop == CANARY_AVG ? 1 : 0);
+  const double gamma = steps * unit / (1 - steps * unit);
+  long double exact = s.redop == CANARY_PROD ? 1 : 0, magnitude = 0;
+  for (int r = 0; r < s.ranks; ++r) {
+    const long double v = decode(s.type, element(s, r, i));
+    exact = s.redop == CANARY_PROD ? exact * v : exact + v;
+    magnitude += std::fabs(v);
+  }
+  if (s.redop == CANARY_PROD) magnitude = std::fabs(exact);
+  if (s.redop == CANARY_AVG) {
+    exact /= s.ranks;
+    magnitude /= s.ranks;
+  }
+  const double smallest = std::ldexp(1.0, 1 - f.bias() - f.fraction_bits);  // a quotient may be subnormal
+  // The reference rounds, too: a few parts in 2^64 a step.
+  const long double own = magnitude * std::ldexp(1.0L, -60) * s.ranks;
+  return std::fabs(static_cast<long double>(got) - exact) <= gamma * magnitude + smallest + own;
 }
 
 std::uint64_t ranks_of(const Shape& s) { return static_cast<std::uint64_t>(s.ranks); }
@@ -183,24 +287,75 @@ void expected_output(const Shape& s, int rank, void* output) {
   if (s.redop == CANARY_AVG) divide(s.type, output, s.count, static_cast<std::uint32_t>(s.ranks));
 }
 
+bool rounds(const Shape& s) {
+  return s.rounds && reduces(s.collective) && is_float(s.type) && s.redop != CANARY_MIN && s.redop != CANARY_MAX;
+}
+
+bool same_on_all(Collective c) {
+  return c == Collective::kAllReduce || c == Collective::kAllGather || c == Collective::kAllGatherV ||
+         c == Collective::kBroadcast;
+}
+
 std::string compare(const Shape& s, int rank, const void* output) {
-  std::vector<std::byte> expected(output_bytes(s, rank));
-  expected_output(s, rank, expected.data());
-  if (expected.empty() || std::memcmp(expected.data(), output, expected.size()) == 0) return "";
-  const std::size_t element = size_of(s.type);
-  std::size_t wrong = 0, first = 0;
-  for (std::size_t i = 0; i < expected.size(); i += element) {
-    if (std::memcmp(expected.data() + i, static_cast<const std::byte*>(output) + i, element) == 0) continue;
-    if (wrong++ == 0) first = i / element;
+  const std::size_t bytes = output_bytes(s, rank), element_bytes = size_of(s.type);
+  const std::uint64_t n = bytes / element_bytes;
+  std::uint64_t wrong = 0, first = 0;
+  const auto count = [&](std::uint64_t i) {
+    if (wrong++ == 0) first = i;
+  };
+  if (rounds(s)) {
+    const std::uint64_t begin = input_in_blocks(s.collective) ? s.count * static_cast<std::uint64_t>(rank) : 0;
+    for (std::uint64_t i = 0; i < n; ++i) {
+      if (!within_rounding(s, begin + i, decode(s.type, get(s.type, output, i)))) count(i);
+    }
+  } else {
+    std::vector<std::byte> expected(bytes);
+    expected_output(s, rank, expected.data());
+    if (expected.empty() || std::memcmp(expected.data(), output, bytes) == 0) return "";
+    for (std::uint64_t i = 0; i < n; ++i) {
+      if (get(s.type, expected.data(), i) != get(s.type, output, i)) count(i);
+    }
   }
-  return to_string(s) + ": rank " + std::to_string(rank) + " has " + std::to_string(wrong) +
-         " wrong elements, the first is " + std::to_string(first);
+  if (wrong == 0) return "";
+  return to_string(s) + ": rank " + std::to_string(rank) + " has " + std::to_string(wrong) + " wrong elements of " +
+         std::to_string(n) + ", the first is " + std::to_string(first);
+}
+
+std::uint64_t digest(const void* data, std::size_t bytes) {
+  const auto* at = static_cast<const std::byte*>(data);
+  std::uint64_t h = bytes;
+  for (; bytes >= 8; at += 8, bytes -= 8) {
+    std::uint64_t word;
+    std::memcpy(&word, at, 8);
+    h = (h ^ word) * 0x9e3779b97f4a7c15ull;
+    h ^= h >> 29;
+  }
+  std::uint64_t tail = 0;
+  if (bytes != 0) std::memcpy(&tail, at, bytes);
+  return mix(h, tail, bytes);
+}
+
+std::string Judge::check(int rank, const void* output) {
+  const std::size_t bytes = output_bytes(shape_, rank);
+  if (bytes == 0) return "";
+  if (!same_on_all(shape_.collective) || first_rank_ < 0) {
+    if (std::string wrong = compare(shape_, rank, output); !wrong.empty()) return wrong;
+    if (!same_on_all(shape_.collective)) return "";
+    first_rank_ = rank;
+    const auto* at = static_cast<const std::byte*>(output);
+    first_.assign(at, at + bytes);
+    return "";
+  }
+  if (std::memcmp(first_.data(), output, bytes) == 0) return "";
+  if (std::string wrong = compare(shape_, rank, output); !wrong.empty()) return wrong;
+  return to_string(shape_) + ": ranks " + std::to_string(first_rank_) + " and " + std::to_string(rank) +
+         " have different bits";
 }
 
 std::string to_string(const Shape& s) {
   return std::string(name_of(s.collective)) + " " + std::string(name_of(s.type)) + " " + std::string(name_of(s.redop)) +
          " n=" + std::to_string(s.ranks) + " count=" + std::to_string(s.counts.empty() ? s.count : s.counts[0]) +
-         " root=" + std::to_string(s.root);
+         " root=" + std::to_string(s.root) + (rounds(s) ? " random" : "");
 }
 
 }  // namespace canarynet::oracle

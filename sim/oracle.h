@@ -1,8 +1,12 @@
-// sim/oracle.h -- what a collective must give: fills inputs with small integers whose result is exact in every type, and compares.
+// sim/oracle.h -- what a collective must give: fills inputs, knows the right outputs, and judges what has come.
 //
-// Element i of rank r is a small integer made from (salt, r, i); sums, averages, minima, maxima and products of it over up to 64 ranks
-// are exact in every type but for AVG and wrapped integers, whose expected value goes through the same final step (divide(), two's
-// complement). Results are compared bit by bit. Pure; allocates.
+// Inputs follow from (salt, rank, element). Where nothing is reduced they are random bits. Integers are random in their
+// whole range: sums and products wrap, which no order changes, and a contribution that is missing, doubled or another
+// element's shows. Floats are one of two kinds: whole numbers (products: powers of two) that are exact in every order,
+// compared bit by bit; or, with Shape::rounds, random fractions: the result depends on the order of reduction, must be
+// within the error that so many roundings allow, and must have the same bits on all ranks and on every run of the same
+// schedule.
+// The end of AVG is the library's own divide(). Pure; allocates.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +26,7 @@ struct Shape {
   ReduceOp redop = CANARY_SUM;
   int root = 0;
   std::uint64_t salt = 0;
+  bool rounds = false;  // floats are random fractions, not whole numbers
   // all_gather_v: of each rank's block. all_to_all_v: [source * ranks + target].
   std::vector<std::uint64_t> counts = {};
 };
@@ -36,15 +41,38 @@ bool can_be_in_place(const Shape& shape);
 // Of one rank (group rank); 0 where the operation reads or writes nothing.
 std::size_t input_bytes(const Shape& shape, int rank);
 std::size_t output_bytes(const Shape& shape, int rank);
-// In place: how far into the shared memory a rank's input and output begin. The memory is as long as the larger of them.
+// In place: how far into the shared memory a rank's input and output begin. The memory is as long as the larger of
+// them.
 std::size_t in_place_input(const Shape& shape, int rank);
 std::size_t in_place_output(const Shape& shape, int rank);
 // Input of one rank, input_bytes() long.
 void fill_input(const Shape& shape, int rank, void* input);
 // The one right output of a rank, output_bytes() long.
 void expected_output(const Shape& shape, int rank, void* output);
-// "" when equal, else which element differs and how.
+// Whether the bits of the result depend on the order of reduction: compare() then allows for rounding,
+// expected_output() does not apply.
+bool rounds(const Shape& shape);
+// Whether every rank gets the same output.
+bool same_on_all(Collective collective);
+// "" when right, else which element is wrong and how.
 std::string compare(const Shape& shape, int rank, const void* output);
+// Of bytes, to see whether they are those of another time or place.
+std::uint64_t digest(const void* data, std::size_t bytes);
+
+// All outputs of one operation, each shown once, in any order: right in themselves, and the same bits where all ranks
+// get the same.
+class Judge {
+ public:
+  explicit Judge(const Shape& shape) : shape_(shape) {}
+  // As compare().
+  std::string check(int rank, const void* output);
+
+ private:
+  Shape shape_;
+  int first_rank_ = -1;
+  std::vector<std::byte> first_;  // the first output, where all are to have the same
+};
+
 std::string to_string(const Shape& shape);
 
 }  // namespace canarynet::oracle

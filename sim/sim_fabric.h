@@ -1,15 +1,20 @@
 // sim/sim_fabric.h -- hosts, NICs and wires in virtual time: the simulator's implementation of transport/lane.h.
 //
-// What: SimFabric holds the clock, the events, every host's NICs and one LaneFactory per host. The product's code (channels, membership,
-// engines) runs on it unchanged. The caller steps it: next_event() says when something happens, advance_to() makes it happen,
-// take_ready_hosts() says which factories have something to poll.
-// Model: a NIC sends one frame at a time, its lanes taking turns, and receives at its own rate; a frame is seen when its last bit is
-// there. A lane is a reliable stream (FabricOptions::stream, like TCP: what is lost comes late, a dead wire stops the lane once its
-// window is full) or a string of packets (what is lost is lost). Control lanes have a network of their own, without limits.
-// Units: Nanos, bytes, parts per million. Memory: payloads are copied when a frame begins; pools grow to the high-water mark, then nothing
-// allocates but connection set-up. Lanes that outlive the fabric are dead objects.
-// Threads: one owner thread for the fabric and all that runs on it. Determinism: all randomness from one seed; hash() covers every event
-// that was shown to a sink, so that runs can be compared.
+// What: SimFabric holds the clock, the events, every host's NICs and one LaneFactory per host. The product's code
+// (channels, membership, engines) runs on it unchanged. The caller steps it: next_event() says when something happens,
+// advance_to() makes it happen, take_ready_hosts() says which factories have something to poll.
+// Model: a NIC sends one frame at a time, its lanes taking turns, and receives at its own rate; a frame is seen when
+// its last bit is there. A lane is a reliable stream (FabricOptions::stream, like TCP: what is lost comes late, a dead
+// wire stops the lane once its window is full) or a string of packets (what is lost is lost). Control lanes have a
+// network of their own, without limits. Hosts with one Wiring::machine number have, behind their NICs, one rail more:
+// shared memory. Its lanes need no payload CRC, and a ring bounds what its sender has begun: the rest of a frame that
+// does not fit waits until the reader has polled. A stream's or a ring's large payload is read from the sender's memory
+// as late as may be: half of it when its header is shown, the rest when it is whole. Whoever changes it before the
+// acknowledgement is found out. cancel() gives up what has not left by then, a lane's end cuts it.
+// Units: Nanos, bytes, parts per million. Memory: packets' payloads are copied when they begin; pools grow to the
+// high-water mark, then nothing allocates but connection set-up. Lanes that outlive the fabric are dead objects.
+// Threads: one owner thread for the fabric and all that runs on it. Determinism: all randomness from one seed; hash()
+// covers every event that was shown to a sink, so that runs can be compared.
 // Failures: only those asked for.
 #pragma once
 
@@ -38,12 +43,15 @@ struct DirectionOptions {
   Nanos jitter;                // uniform in [0, jitter]; frames of a lane keep their order
   BytesPerSec rate;            // 0: unlimited
   std::uint32_t loss_ppm = 0;  // per frame
-  std::int64_t frame_bytes_max =
-      0;  // longer frames are lost, as where a path's MTU is smaller than its ends'; 0: none is
+  // Longer frames are lost, as where a path's MTU is smaller than its ends'; 0: none is.
+  std::int64_t frame_bytes_max = 0;
   std::uint32_t duplicate_ppm = 0;  // the copy comes up to reorder_delay later, also on stream lanes
   std::uint32_t reorder_ppm = 0;    // held up by up to reorder_delay while later frames pass, also on stream lanes
   Nanos reorder_delay{1'000'000};
   std::uint32_t corrupt_ppm = 0;  // one to three bits flipped anywhere in header and payload
+
+  // Plain 64-bit arithmetic: frames are at most 1 MiB, and this runs once or twice per frame.
+  Nanos time_for(std::int64_t bytes) const;
 };
 
 struct NicOptions {
@@ -56,10 +64,13 @@ struct NicOptions {
 // Which NICs share a network: networks[host][rail]. NICs of one network meet; hosts meet over shared networks only.
 struct Wiring {
   std::vector<std::vector<std::uint32_t>> networks;
+  // machine[host]: hosts of equal numbers are processes that share memory; empty: none do.
+  std::vector<int> machine = {};
 
   // Rail r of every host on network r.
   static Wiring flat(int hosts, int rails);
-  // A wire between every two hosts (hosts - 1 NICs each, at most kRailsMax): rail of host a to host b is b's place among the others.
+  // A wire between every two hosts (hosts - 1 NICs each, at most kRailsMax): rail of host a to host b is b's place
+  // among the others.
   static Wiring mesh(int hosts);
   // BCube(r, levels): r^levels hosts; rail l joins hosts that differ in digit l (base r) only.
   static Wiring bcube(int r, int levels);
@@ -67,11 +78,13 @@ struct Wiring {
 
 struct FabricOptions {
   std::uint64_t seed = 1;
-  NicOptions nic;  // every NIC, until set_nic()
+  NicOptions nic;                                                                  // every NIC, until set_nic()
+  NicOptions memory = NicOptions::link(Nanos{2'000}, BytesPerSec{4'000'000'000});  // shared memory's rail
+  std::int64_t ring_bytes = 1 << 20;                                               // of its lanes, per direction
   Nanos control_latency{50'000};
   bool control_over_rails = false;  // no control network: the control address of a host is that of its rail 0
   bool stream = true;               // see above
-  bool bad_header_resets = true;    // a header that validate() refuses takes the lane down; false: the frame is dropped
+  bool bad_header_resets = true;    // a header that validate() refuses makes the lane deaf; false: the frame is dropped
   bool early_headers = true;        // stream lanes at a finite rate ask for the landing when the header is there
   Nanos retransmit_delay{200'000'000};  // of stream lanes: after a loss, and between tries on a dead wire
   Nanos connect_timeout{3'000'000'000};
@@ -107,6 +120,9 @@ struct FabricCounters {
   std::uint64_t duplicated = 0;
   std::uint64_t reordered = 0;
   std::uint64_t corrupted = 0;
+  // Frames whose borrowed payload was no longer what their CRC says when it was read: a broken promise.
+  std::uint64_t changed = 0;
+  std::uint64_t given_up = 0;  // taken back half written
 };
 
 class SimFabric {
@@ -128,8 +144,8 @@ class SimFabric {
   Nanos next_event() const;
   // Runs all events up to and including `t`; the clock then shows `t` (which must not be before now()).
   void advance_to(Nanos t);
-  // Hosts whose factory has something to poll (frozen and crashed ones excluded), in the order in which they got it. Moves the list out into
-  // *hosts. A host whose poll() leaves work behind gets ready again.
+  // Hosts whose factory has something to poll (frozen and crashed ones excluded), in the order in which they got it.
+  // Moves the list out into *hosts. A host whose poll() leaves work behind gets ready again.
   void take_ready_hosts(std::vector<int>* hosts);
 
   // --- faults ---
@@ -152,8 +168,8 @@ class SimFabric {
   bool frozen(int host) const;
   // Frames to `host` take `times` as long as they would (1: normal).
   void slow(int host, std::int64_t times);
-  // The engine of `host` ends. Its lanes are dead objects from now on: destroy it, and no callback comes. restart() lets a new one dial and
-  // listen on the same factory.
+  // The engine of `host` ends. Its lanes are dead objects from now on: destroy it, and no callback comes. restart()
+  // lets a new one dial and listen on the same factory.
   void crash(int host, CrashKind kind);
   void restart(int host);
   bool crashed(int host) const;
@@ -164,6 +180,8 @@ class SimFabric {
   std::uint64_t hash() const { return hash_; }
   Random& random() { return random_; }
   std::size_t frames_in_use() const { return frames_.in_use(); }
+  // Some frame lies in a ring that has no room for the rest of it.
+  bool half_written() const;
 
  private:
   friend class SimLane;
@@ -191,6 +209,7 @@ class SimFabric {
     int host = 0;
     int rail = 0;
     std::uint32_t network = 0;
+    bool shared = false;  // memory, not a NIC
     NicOptions options;
     bool up = true;
     bool announced_down = false;  // down, and the host itself knows
@@ -239,13 +258,22 @@ class SimFabric {
   void send_fin(SimLane& lane);
   void push_end(std::uint32_t index, Frame::Kind kind, Nanos at);
   void corrupt(Frame& frame);
-  void push_copy(const Frame& frame, Nanos at);
+  void push_copy(Frame& frame, Nanos at);
   void on_head(std::uint32_t index);
   void arrive(std::uint32_t index);
   void on_body(std::uint32_t index);
   void hold(SimLane& lane, std::uint32_t index, Nanos until);
   void retry(SlotRef ref);
   void discard(std::uint32_t index);
+  void give_back(std::uint32_t index);
+  void link_live(SimLane& lane, std::uint32_t index);
+  void unlink_live(Frame& frame);
+  void copy_payload(Frame& frame, std::uint32_t bytes);
+  void look_for_change(const Frame& frame, const std::byte* data);
+  std::uint32_t left_of(const Frame& frame) const;
+  bool take_back(SimLane& lane, std::uint64_t cookie);
+  void cut(SimLane& lane);
+  void make_room(SimLane& sender);
   void finish_flight(Frame& frame);
   void answer_reset(const Frame& frame);
   bool blocked(std::uint16_t from, std::uint16_t to, std::uint32_t from_nic, std::uint32_t to_nic) const;
@@ -256,6 +284,9 @@ class SimFabric {
   void close(SimLane& lane);
   void on_connect(SlotRef dialler);
   void down(SimLane& lane, Status why, bool hangup);
+  void deafen(SimLane& lane, Status why);
+  void tell_down(SimLane& lane, Status why, bool hangup);
+  void add_shared_memory(int host, int machine, std::uint32_t networks);
   void set_block(int a, int b, std::uint8_t what, bool on);
   Nic& nic_at(int host, int rail) {
     return nics_[hosts_[static_cast<std::size_t>(host)].first_nic + static_cast<std::uint32_t>(rail)];

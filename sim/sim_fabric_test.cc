@@ -179,16 +179,28 @@ TEST(SimFabric, FlippedBitsAreNeverDeliveredAsIntact) {
   EXPECT_EQ(bad, counters.payload_errors);
 }
 
-TEST(SimFabric, CorruptHeaderTakesAStreamLaneDownAtBothEnds) {
+TEST(SimFabric, ACorruptHeaderMakesAStreamLaneDeafUntilItsOwnerEndsIt) {
   Net net(link_options(10_us));
   Lane& lane = net.connect(0, 1);
+  std::vector<Lane*> far;
+  net.fabric.lanes_between(1, 0, &far);
+  ASSERT_EQ(far.size(), 1u);
   net.fabric.nic(1, 0).in.corrupt_ppm = 1'000'000;
   net.send(lane, 8, 0);
   net.run_for(10_ms);
   EXPECT_EQ(net[1].downs, 1);
   EXPECT_EQ(net[1].hangups, 0);
-  EXPECT_EQ(net[0].hangups, 1);
+  EXPECT_FALSE(far[0]->up());
+  EXPECT_EQ(net[0].downs, 0) << "its peer still hears it";
+  net.send(*far[0], 1, 0);
+  net.send(lane, 8, 0);
+  net.run_for(10_ms);
+  EXPECT_EQ(net[0].got.size(), 1u);
   EXPECT_TRUE(net[1].got.empty());
+  net[1].lanes.clear();
+  net.run_for(10_ms);
+  EXPECT_EQ(net[0].hangups, 1);
+  EXPECT_EQ(net[1].downs, 1) << "told twice";
 }
 
 TEST(SimFabric, AnnouncedLaneDeathIsSeenAtBothEndsASilentOneAtNone) {
@@ -368,10 +380,12 @@ TEST(SimFabric, CancelledFramesNeverLeaveAndTheirMemoryIsFree) {
   Net net(link_options(10_us, BytesPerSec::from_mbit(100)));
   Lane& lane = net.connect(0, 1);
   net.send(lane, 4);
-  EXPECT_FALSE(lane.cancel(0));  // begun
+  EXPECT_TRUE(lane.cancel(0));  // half written
   EXPECT_TRUE(lane.cancel(2));
   net.run_for(1_s);
   ASSERT_EQ(net[1].got.size(), 3u);
+  EXPECT_FALSE(net[1].got[0].intact);
+  EXPECT_TRUE(net[1].got[1].intact);
   EXPECT_EQ(net[1].got[2].header.piece, 3u);
   EXPECT_EQ(lane.queued_bytes(), 0u);
 }
@@ -458,7 +472,8 @@ TEST(SimFabric, FramesAndBuffersAreReturned) {
   EXPECT_EQ(net[1].hangups, 1);
 }
 
-// Header-only frames between hosts, the sink counting: prints the simulator's own speed (the product's cost comes on top).
+// Header-only frames between hosts, the sink counting: prints the simulator's own speed (the product's cost comes on
+// top).
 TEST(SimFabric, DeliversMillionsOfFramesPerSecond) {
   for (const std::int64_t mbit : {0, 10'000}) {
     Net net(link_options(10_us, BytesPerSec::from_mbit(mbit)), 4);
@@ -480,6 +495,26 @@ TEST(SimFabric, DeliversMillionsOfFramesPerSecond) {
     RecordProperty("frames_per_second", std::to_string(static_cast<std::int64_t>(800'000 / took.count())));
     std::printf("rate %lld Mbit/s: %.2f M frames/s\n", static_cast<long long>(mbit), 0.8 / took.count());
   }
+}
+
+TEST(SimFabric, AResetThatIsLostIsSaidAgainWhenTheNextFrameComes) {
+  FabricOptions options;
+  options.stream = false;
+  SimFabric fabric(options, Wiring::flat(2, 1));
+  TestHost a(fabric, 0), b(fabric, 1);
+  Lane& lane = a.dial(0, fabric.factory(1).rails()[0].address);
+  run(fabric, {&a, &b}, 1_ms);
+  fabric.block(1, 0, kBlockRails, false);
+  b.lanes.clear();
+  const auto payload = some_bytes(100);
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(a.downs, 0);
+    ASSERT_TRUE(lane.send(piece_header(i, payload.data(), 100), payload.data(), i));
+    lane.flush(fabric.now());
+    run(fabric, {&a, &b}, fabric.now() + 1_ms);
+    fabric.unblock(1, 0, kBlockRails, false);
+  }
+  EXPECT_EQ(a.downs, 1);
 }
 
 }  // namespace

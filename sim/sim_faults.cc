@@ -74,6 +74,8 @@ SimFabric::SimFabric(FabricOptions options, const Wiring& wiring) : options_(opt
   CANARY_CHECK(networks <= (large ? 250u : 65536u), "no addresses for so many networks of this size");
   std::fill(members.begin(), members.end(), 0u);
 
+  CANARY_CHECK(wiring.machine.empty() || wiring.machine.size() == wiring.networks.size(), "each host is on a machine");
+
   hosts_.resize(wiring.networks.size());
   for (int h = 0; h < hosts(); ++h) {
     Host& host = hosts_[at(h)];
@@ -97,8 +99,31 @@ SimFabric::SimFabric(FabricOptions options, const Wiring& wiring) : options_(opt
     }
     if (!options_.control_over_rails || host.rails.empty())
       located_.push_back({without_port(control_address(h)), h, kControlRail});
+    if (!wiring.machine.empty()) add_shared_memory(h, wiring.machine[at(h)], networks);
   }
   std::sort(located_.begin(), located_.end(), [](const Located& a, const Located& b) { return a.address < b.address; });
+}
+
+// Behind the NICs, as in a host's list of rails.
+void SimFabric::add_shared_memory(int h, int machine, std::uint32_t networks) {
+  Host& host = hosts_[at(h)];
+  Nic nic;
+  nic.host = h;
+  nic.rail = static_cast<int>(host.rails.size());
+  nic.network = networks + static_cast<std::uint32_t>(machine);
+  nic.shared = true;
+  nic.options = options_.memory;
+  nics_.push_back(nic);
+  Address name;
+  name.family = Address::Family::kSharedMemory;
+  name.prefix_bits = 64;
+  name.port = kRailPort;
+  name.bytes[0] = static_cast<std::uint8_t>(machine >> 8);
+  name.bytes[1] = static_cast<std::uint8_t>(machine);
+  name.bytes[14] = static_cast<std::uint8_t>(h >> 8);
+  name.bytes[15] = static_cast<std::uint8_t>(h);
+  host.rails.push_back({"shm", name, options_.memory.out.rate});
+  located_.push_back({without_port(name), h, nic.rail});
 }
 
 SimFabric::~SimFabric() {
@@ -156,11 +181,12 @@ Result<SimFabric::Route> SimFabric::route(int host, int rail, const Address& to)
   return Status(CANARY_UNREACHABLE, "no route: not on one network");
 }
 
-// --- faults -------------------------------------------------------------------------------------------------------------
+// --- faults ----------------------------------------------------------------------------------------------------------
 
 bool SimFabric::blocked(std::uint16_t from, std::uint16_t to, std::uint32_t from_nic, std::uint32_t to_nic) const {
   if (hosts_[to].silent) return true;
   if (from_nic != kNoSlot && (!nics_[from_nic].up || !nics_[to_nic].up)) return true;
+  if (from_nic != kNoSlot && nics_[from_nic].shared) return false;  // no network divides it
   if (blocks_.empty()) return false;
   return (blocks_[std::size_t{from} * hosts_.size() + to] & (from_nic == kNoSlot ? kBlockControl : kBlockRails)) != 0;
 }
@@ -193,7 +219,7 @@ void SimFabric::lanes_between(int host, int peer, std::vector<Lane*>* lanes) con
   std::vector<SimLane*> found;
   for (const LaneSlot& slot : lanes_) {
     SimLane* lane = slot.lane;
-    if (lane != nullptr && lane->host_ == host && lane->peer_host_ == peer && lane->up_) found.push_back(lane);
+    if (lane != nullptr && lane->host_ == host && lane->peer_host_ == peer && lane->up()) found.push_back(lane);
   }
   std::sort(found.begin(), found.end(), [](const SimLane* a, const SimLane* b) { return a->number_ < b->number_; });
   lanes->assign(found.begin(), found.end());

@@ -8,12 +8,21 @@ namespace canarynet {
 SimLane::SimLane(SimFabric& fabric, int host, int peer_host, int rail, std::uint32_t nic, std::uint32_t peer_nic)
     : fabric_(&fabric), host_(host), peer_host_(peer_host), rail_(rail), nic_(nic), peer_nic_(peer_nic) {
   self_ = fabric.add_lane(this);
+  shared_ = nic_ != kNoSlot && fabric.nics_[nic_].shared;
 }
 
 SimLane::~SimLane() {
   if (fabric_ == nullptr) return;
   fabric_->close(*this);
   fabric_->remove_lane(self_);
+}
+
+Address SimLane::remote() const {
+  if (fabric_ == nullptr) return {};
+  if (peer_nic_ == kNoSlot) return fabric_->control_address(peer_host_);
+  return fabric_->hosts_[static_cast<std::size_t>(peer_host_)]
+      .rails[static_cast<std::size_t>(fabric_->nics_[peer_nic_].rail)]
+      .address;
 }
 
 bool SimLane::send(const wire::Header& header, const std::byte* payload, std::uint64_t cookie) {
@@ -61,10 +70,11 @@ void SimLane::flush(Nanos) {
 }
 
 bool SimLane::cancel(std::uint64_t cookie) {
-  if (queue_.empty()) return false;
+  if (fabric_ == nullptr) return false;
+  bool dropped = fabric_->take_back(*this, cookie);
+  if (queue_.empty()) return dropped;
   FramePool& frames = fabric_->frames_;
   FrameList kept;
-  bool dropped = false;
   while (!queue_.empty()) {
     const std::uint32_t index = frames.pop(&queue_);
     if (frames[index].cookie != cookie) {
@@ -104,7 +114,7 @@ std::string SimLane::description() const {
   return text + " on nic" + std::to_string(rail_);
 }
 
-// --- the factory --------------------------------------------------------------------------------------------------------
+// --- the factory -----------------------------------------------------------------------------------------------------
 
 std::span<const Rail> SimLaneFactory::rails() const { return fabric_.hosts_[static_cast<std::size_t>(host_)].rails; }
 
@@ -198,7 +208,7 @@ void SimLaneFactory::show(const SimFabric::InboxEntry& entry) {
       lane->sink_->on_down(*lane, lane->down_reason_, lane->down_hangup_);
       break;
     case Entry::kWritable:
-      if (lane->up_) lane->sink_->on_writable(*lane);
+      if (lane->up()) lane->sink_->on_writable(*lane);
       break;
   }
 }
@@ -206,8 +216,7 @@ void SimLaneFactory::show(const SimFabric::InboxEntry& entry) {
 void SimLaneFactory::bad_header(SimLane& lane, const char* why) {
   ++lane.counters_.header_errors;
   if (!fabric_.options_.bad_header_resets) return;
-  fabric_.send_fin(lane);
-  fabric_.down(lane, Status(CANARY_SYSTEM, std::string("frame refused: ") + why), false);
+  fabric_.deafen(lane, Status(CANARY_SYSTEM, std::string("frame refused: ") + why));
 }
 
 // `head_only`: the header is there, the payload is on its way.
@@ -219,10 +228,19 @@ void SimLaneFactory::show_frame(std::uint32_t index, bool head_only) {
     fabric_.answer_reset(frame);
     return fabric_.discard(index);
   }
-  if (lane->landed_.frame != kNoSlot && lane->landed_.frame != index) {
+  if (lane->deaf_) {
+    if (!head_only) fabric_.discard(index);
+    return;
+  }
+  const bool ends_a_cut = lane->landed_.frame == SimLane::kCutFrame && frame.kind != Frame::kData;
+  if (lane->landed_.frame != kNoSlot && lane->landed_.frame != index && !ends_a_cut) {
     // One landing at a time, as on any stream: what overtook it waits until it is whole.
     if (!head_only) frames.append(&lane->deferred_, index);
     return;
+  }
+  if (!head_only && (frame.flags & Frame::kCut) != 0) {
+    lane->landed_.frame = SimLane::kCutFrame;
+    return fabric_.discard(index);
   }
   if (frame.kind != Frame::kData) {
     fabric_.down(
@@ -231,21 +249,26 @@ void SimLaneFactory::show_frame(std::uint32_t index, bool head_only) {
   }
   SimLane::Landed& landed = lane->landed_;
   if (landed.frame == kNoSlot) {
-    if (const char* why = wire::validate(frame.header)) {
+    const char* why = wire::validate(frame.header);
+    if (why == nullptr && (frame.header.flags & wire::kUnchecked) != 0 && !lane->shared_) why = "no payload crc";
+    if (why != nullptr) {
       if (head_only) return;  // said again, and acted upon, when the frame is whole
       bad_header(*lane, why);
       return fabric_.discard(index);
     }
     landed.landing = lane->sink_->landing_for(*lane, frame.header);
     landed.frame = index;
-    landed.written = 0;
     CANARY_CHECK(
         landed.landing.kind != Landing::Kind::kSpan || landed.landing.data != nullptr || frame.payload_bytes == 0,
         "a kSpan landing needs memory");
     if (head_only) {
       // Half of it is there: whoever looks at the place too early, or gives it to another lane as well, finds out.
-      landed.written = frame.payload_bytes / 2;
-      if (landed.landing.kind == Landing::Kind::kSpan) std::memcpy(landed.landing.data, frame.payload, landed.written);
+      frame.shown = frame.payload_bytes / 2;
+      if (landed.landing.kind == Landing::Kind::kSpan) {
+        std::memcpy(landed.landing.data, FramePool::payload_of(frame), frame.shown);
+      }
+      SimLane* sender = fabric_.resolve(frame.from);
+      if (sender != nullptr && sender->waiting_frame_ != kNoSlot) fabric_.make_room(*sender);
       return;
     }
   } else if (head_only) {
@@ -255,17 +278,24 @@ void SimLaneFactory::show_frame(std::uint32_t index, bool head_only) {
   arrival.cookie = landed.landing.cookie;
   arrival.discarded = landed.landing.kind == Landing::Kind::kDiscard;
   if (!arrival.discarded) {
-    const std::byte* data = frame.payload;
+    const std::byte* data = FramePool::payload_of(frame);
     if (landed.landing.kind == Landing::Kind::kSpan) {
-      if (frame.payload_bytes > landed.written) {
-        std::memcpy(landed.landing.data + landed.written, frame.payload + landed.written,
-                    frame.payload_bytes - landed.written);
+      if (frame.payload_bytes > frame.shown) {
+        std::memcpy(landed.landing.data + frame.shown, data + frame.shown, frame.payload_bytes - frame.shown);
       }
       data = landed.landing.data;
     }
     arrival.payload = {data, frame.payload_bytes};
-    arrival.intact = wire::payload_crc(data, frame.payload_bytes) == frame.header.payload_crc32;
-    if (!arrival.intact) ++lane->counters_.payload_errors;
+    // In shared memory the sender says that it gave a frame up; of a stream only the CRC can tell.
+    constexpr auto kNeedsNone = static_cast<std::uint8_t>(wire::kUnchecked | wire::kSequenced);
+    const bool given_up = lane->shared_ && (frame.flags & Frame::kGivenUp) != 0;
+    const bool unchecked = (frame.header.flags & kNeedsNone) == kNeedsNone;
+    const bool right = unchecked || wire::payload_crc(data, frame.payload_bytes) == frame.header.payload_crc32;
+    arrival.intact = right && !given_up;
+    if (!right) ++lane->counters_.payload_errors;
+    if (!right && frame.borrowed != nullptr) ++fabric_.counters_.changed;
+  } else if (frame.borrowed != nullptr) {
+    fabric_.look_for_change(frame, frame.borrowed);
   }
   landed = {};  // first: a redirect() from within on_frame() must not find it
   lane->counters_.bytes_received += sizeof(wire::Header) + frame.payload_bytes;

@@ -1,4 +1,5 @@
-// sim/sim_lane.h -- one end of a simulated connection, and a host's factory of them. Private to sim/sim_fabric.*; see there.
+// sim/sim_lane.h -- one end of a simulated connection, and a host's factory of them. Private to sim/sim_fabric.*; see
+// there.
 #pragma once
 
 #include <memory>
@@ -18,18 +19,19 @@ class SimLane final : public Lane {
   bool cancel(std::uint64_t cookie) override;
   void redirect(std::uint64_t cookie) override;
   std::size_t queued_bytes() const override { return queued_bytes_; }
-  bool up() const override { return up_; }
+  bool up() const override { return up_ && !deaf_; }
   const LaneCounters& counters() const override { return counters_; }
   std::string description() const override;
   int rail() const override { return rail_; }
+  Address remote() const override;
 
  private:
   friend class SimFabric;
   friend class SimLaneFactory;
+  static constexpr std::uint32_t kCutFrame = kNoSlot - 1;
   struct Landed {
     Landing landing;
-    std::uint32_t frame = kNoSlot;  // header shown, payload still coming
-    std::size_t written = 0;        // bytes of it already in the span
+    std::uint32_t frame = kNoSlot;  // header shown, payload still coming; kCutFrame: it never will
   };
 
   SimFabric* fabric_;
@@ -39,8 +41,10 @@ class SimLane final : public Lane {
   int listener_rail_ = 0;  // dialled: which of the peer's listeners
   std::uint16_t listener_port_ = 0;
   std::uint32_t nic_, peer_nic_;
+  bool shared_ = false;  // through shared memory: no CRC is needed, and a ring bounds what has begun
   bool up_ = false;
   bool dead_ = false;          // broken, closed or crashed: nothing goes in or out
+  bool deaf_ = false;          // told down, for a header: nothing goes in
   bool silent_ = false;        // swallows all that arrives
   bool fabric_owned_ = false;  // accepted, waiting for the acceptor
   bool reset_sent_ = false;
@@ -55,10 +59,12 @@ class SimLane final : public Lane {
   std::size_t queued_bytes_ = 0;
   std::int64_t in_flight_bytes_ = 0;
   std::int64_t in_flight_frames_ = 0;
-  Nanos last_arrival_;          // of what this end sent
-  Nanos fin_arrival_;           // when the peer's FIN comes, once it closed
-  std::uint32_t incoming_ = 0;  // ordered frames for this end whose last bits are still to come
-  Nanos last_whole_;            // when the last of them will be there
+  std::uint32_t live_ = kNoSlot;           // frames on their way whose payload still lies in the sender's memory
+  std::uint32_t waiting_frame_ = kNoSlot;  // the one with Frame::kWaiting
+  Nanos last_arrival_;                     // of what this end sent
+  Nanos fin_arrival_;                      // when the peer's FIN comes, once it closed
+  std::uint32_t incoming_ = 0;             // ordered frames for this end whose last bits are still to come
+  Nanos last_whole_;                       // when the last of them will be there
 
   FrameList held_;        // stream: stopped by a dead wire, lost, or behind such a frame
   FrameList held_whole_;  // the same after their first bit was here: they precede all of held_

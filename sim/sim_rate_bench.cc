@@ -1,8 +1,9 @@
-// sim/sim_rate_bench.cc -- how many all-reduces a second the simulator runs: 8 ranks, 2 rails, 64 pieces of 1 KiB sent per rank, real CRC
-// and reduction, faults on (loss, duplicates, reordering, corruption). Prints the rate per core and a checksum of the results.
+// sim/sim_rate_bench.cc -- how many all-reduces a second the simulator runs: 8 ranks, 2 rails, 64 pieces of 1 KiB sent
+// per rank, real CRC and reduction, faults on (loss, duplicates, reordering, corruption). Prints the rate per core and
+// a checksum of the results.
 //
-// Twice: with engines whose poll takes 5 us (about what system calls cost a real one: what arrives meanwhile is handled together), and
-// with infinitely fast ones.
+// Twice: with engines whose poll takes 5 us (about what system calls cost a real one: what arrives meanwhile is handled
+// together), and with infinitely fast ones.
 //
 //   canary-sim-rate [SECONDS] [MIN_PER_SECOND]     exits 1 on a wrong result, and below the minimum (judged with 5 us)
 #include <algorithm>
@@ -52,7 +53,8 @@ Rate run(Nanos poll_time, double seconds) {
   Cluster cluster(o);
   Rate rate;
   if (!cluster.join()) return std::puts("the cluster did not join"), rate;
-  // A ring sends 2 (n - 1) / n of the buffer: 64 pieces of 1 KiB per rank are a buffer of 64 * 8 / 14 KiB, rounded up to whole pieces.
+  // A ring sends 2 (n - 1) / n of the buffer: 64 pieces of 1 KiB per rank are a buffer of 64 * 8 / 14 KiB, rounded up
+  // to whole pieces.
   oracle::Shape shape;
   shape.ranks = kRanks;
   shape.count = 40 * 1024 / 4;

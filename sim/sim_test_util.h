@@ -1,4 +1,5 @@
-// sim/sim_test_util.h -- for tests: one host's acceptor and sink that records what it is shown, and a step function for several of them.
+// sim/sim_test_util.h -- for tests: one host's acceptor and sink that records what it is shown, and a step function for
+// several of them.
 #pragma once
 
 #include <memory>

@@ -1,147 +1,34 @@
 #include "sim/swarm.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
-#include <vector>
 
 #include "sim/cluster.h"
-#include "sim/oracle.h"
+#include "sim/swarm_blame.h"
+#include "sim/swarm_faults.h"
+#include "sim/swarm_life.h"
+#include "sim/swarm_traffic.h"
 
 namespace canarynet {
 namespace {
 
-constexpr Nanos kGrace = 3_s;       // after a crash every survivor must have heard (limit 2 s, and a retry)
-constexpr Nanos kPatience = 120_s;  // no operation may take longer in virtual time, whatever the faults
-
-struct Life {
-  ClusterOptions cluster;
-  std::string shape;
-  bool safe_rail = false;  // rail 0 never fails: longer outages are allowed on the others
-  int rails = 1;
-  bool pairs = true;  // everybody meets everybody
-};
-
-Life draw(Random& r) {
-  Life life;
-  ClusterOptions& c = life.cluster;
-  c.ranks_per_host = r.below(4) == 0 ? static_cast<int>(2 + r.below(3)) : 1;
-  const auto wiring = r.below(10);
-  std::string wires;
-  if (wiring < 6) {
-    c.hosts = static_cast<int>(c.ranks_per_host > 1 ? 2 + r.below(3) : 2 + r.below(7));
-    life.rails = static_cast<int>(1 + r.below(4));
-    c.wiring = Wiring::flat(c.hosts, life.rails);
-    life.safe_rail = life.rails > 1;
-    wires = "flat";
-  } else if (wiring < 9) {
-    const int r_digit = r.below(3) == 0 ? 3 : 2;
-    const int levels = r_digit == 2 && c.ranks_per_host == 1 && r.below(3) == 0 ? 3 : 2;
-    c.hosts = 1;
-    for (int l = 0; l < levels; ++l) c.hosts *= r_digit;
-    c.ranks_per_host = 1;
-    life.rails = levels;
-    c.wiring = Wiring::bcube(r_digit, levels);
-    life.pairs = false;
-    wires = "bcube(" + std::to_string(r_digit) + "," + std::to_string(levels) + ")";
-  } else {
-    c.hosts = static_cast<int>(2 + r.below(4));
-    life.rails = c.hosts - 1;
-    c.wiring = Wiring::mesh(c.hosts);
-    wires = "mesh";
-  }
-  FabricOptions& f = c.fabric;
-  f.seed = r.next();
-  f.stream = r.below(3) != 0;
-  f.bad_header_resets = f.stream;
-  f.nic = NicOptions::link(
-      Nanos{static_cast<std::int64_t>(r.below(500'000))},
-      r.below(3) == 0 ? BytesPerSec{} : BytesPerSec::from_mbit(static_cast<std::int64_t>(100 + r.below(10'000))));
-  f.retransmit_delay = 50_ms;
-  const auto some = [&](std::uint32_t most) { return r.below(3) == 0 ? static_cast<std::uint32_t>(r.below(most)) : 0; };
-  f.nic.out.loss_ppm = some(f.stream ? 5'000 : 30'000);
-  f.nic.out.duplicate_ppm = some(200'000);
-  f.nic.out.reorder_ppm = some(200'000);
-  f.nic.out.corrupt_ppm = some(f.stream ? 2'000 : 20'000);
-  f.nic.out.jitter = Nanos{static_cast<std::int64_t>(r.below(200'000))};
-  const char* const algorithms[] = {"",
-                                    "",
-                                    "",
-                                    "ring",
-                                    "mesh",
-                                    "bcube",
-                                    "halving_doubling",
-                                    "tree",
-                                    "dbtree",
-                                    "parameter_server",
-                                    "ring_per_rail",
-                                    "hierarchical"};
-  // A forced planner whose ranks can't meet is refused; that has its own tests.
-  c.settings.algo = wires == "flat" || wires == "mesh" ? algorithms[r.below(std::size(algorithms))] : "";
-  if (c.settings.algo == "bcube" &&
-      (wires != "flat" || (c.hosts * c.ranks_per_host != 4 && c.hosts * c.ranks_per_host != 8))) {
-    c.settings.algo = "ring";
-  }
-  if (c.settings.algo == "ring_per_rail" && wires != "flat") c.settings.algo = "tree";
-  c.settings.piece_bytes = Bytes{static_cast<std::int64_t>(1024 << r.below(8))};
-  if (r.below(4) == 0) c.settings.eager_bytes = Bytes{16384};
-  if (r.below(4) == 0) c.settings.lanes_per_rail = 2;
-  const std::int64_t poll_times[] = {0, 0, 5'000, 100'000};
-  c.poll_time = Nanos{poll_times[r.below(std::size(poll_times))]};
-  life.shape = wires + " " + std::to_string(c.hosts) + "x" + std::to_string(c.ranks_per_host) + " ranks, " +
-               std::to_string(life.rails) + " rails, " + (f.stream ? "streams" : "packets") + ", loss " +
-               std::to_string(f.nic.out.loss_ppm) + " dup " + std::to_string(f.nic.out.duplicate_ppm) + " reorder " +
-               std::to_string(f.nic.out.reorder_ppm) + " corrupt " + std::to_string(f.nic.out.corrupt_ppm) +
-               " ppm, piece " + std::to_string(c.settings.piece_bytes.count) + ", poll " +
-               std::to_string(c.poll_time.count / 1000) + " us, algo " +
-               (c.settings.algo.empty() ? "auto" : c.settings.algo);
-  return life;
-}
-
-// `pairs`: everybody meets everybody.
-oracle::Shape draw_shape(Random& r, int ranks, bool pairs) {
-  oracle::Shape s;
-  const auto kind = r.below(10);
-  s.collective = kind < 3 ? Collective::kAllReduce : static_cast<Collective>(r.below(kCollectiveCount));
-  if (s.collective == Collective::kAllToAllV && !pairs) s.collective = Collective::kAllReduce;
-  s.ranks = ranks;
-  s.type = static_cast<DataType>(r.below(kDataTypeCount));
-  s.redop = static_cast<ReduceOp>(r.below(kReduceOpCount));
-  s.root = static_cast<int>(r.below(static_cast<std::uint64_t>(ranks)));
-  s.salt = r.next();
-  const std::uint64_t sizes[] = {0, 1, 7, 1001, 4096, 20'000};
-  s.count = sizes[r.below(6)];
-  oracle::draw_counts(&s, s.count);
-  if (has_counts(s.collective)) s.count = 0;
-  return s;
-}
-
-// One operation on all ranks.
-struct Round {
-  oracle::Shape shape;
-  bool in_place = false;
-  std::vector<std::vector<std::byte>> input, output;  // in place: both in `input`
-  std::vector<std::vector<std::uint64_t>> counts;
-  std::vector<std::unique_ptr<OpTicket>> tickets;
-
-  std::byte* input_of(int rank) {
-    return input[static_cast<std::size_t>(rank)].data() + (in_place ? oracle::in_place_input(shape, rank) : 0);
-  }
-  std::byte* output_of(int rank) {
-    const auto i = static_cast<std::size_t>(rank);
-    return in_place ? input[i].data() + oracle::in_place_output(shape, rank) : output[i].data();
-  }
-};
+constexpr Nanos kGrace = 3_s;       // beyond the silence limit: by then every survivor must have heard
+constexpr Nanos kPatience = 120_s;  // no call may take longer in virtual time, whatever the faults
 
 class Swarm {
  public:
-  explicit Swarm(const SwarmOptions& options) : options_(options), random_(options.seed), life_(draw(random_)) {
-    if (!options_.faults) {
-      auto& out = life_.cluster.fabric.nic.out;
-      out.loss_ppm = out.duplicate_ppm = out.reorder_ppm = out.corrupt_ppm = 0;
-    }
+  explicit Swarm(const SwarmOptions& options)
+      : options_(options),
+        random_(options.seed),
+        life_(draw_life(random_, options)),
+        traffic_(life_, random_,
+                 [this](const SwarmGroup& g, int rank, const Status& status) {
+                   deed_.alone = faults_.count() == 0;
+                   return blame(*cluster_, life_, deed_, g, rank, status);
+                 }),
+        cluster_(std::make_unique<Cluster>(with_pulses(life_.cluster))),
+        faults_(life_, random_) {
     report_.shape = life_.shape;
-    cluster_ = std::make_unique<Cluster>(life_.cluster);
   }
 
   SwarmReport run() {
@@ -154,215 +41,231 @@ class Swarm {
       fail(why);
       return finish();
     }
-    const std::uint64_t rounds = 2 + random_.below(6);
-    if (options_.lethal) crash_at_ = cluster_->now() + Nanos{static_cast<std::int64_t>(random_.below(60'000'000))};
-    next_fault_ = cluster_->now() + Nanos{static_cast<std::int64_t>(random_.below(30'000'000))};
-    for (std::uint64_t i = 0; i < rounds && report_.ok; ++i) start_round();
-    wait_all();
-    if (options_.lethal && report_.ok) check_dead();
+    traffic_.begin(cluster_.get());
+    if (options_.faults) faults_.begin(cluster_.get());
+    plan_stop();
+    if (life_.ending != Ending::kNone) end_at_ = cluster_->now() + below(60_ms);
+    for (int turns = 0; report_.ok && !traffic_.finished(); ++turns) {
+      if (turns == 10'000'000) fail("no end" + traffic_.pending());
+      if (life_.slow_readers) stop_a_reader();
+      if (random_.below(3) == 0) advance(random_.below(16) == 0 ? below(50_ms) : below(3_ms));
+      if (!traffic_.act()) wait();
+      if (!traffic_.failure().empty()) fail(traffic_.failure());
+    }
+    if (report_.ok && ended_at_ != Nanos::max()) check_dead();
     return finish();
   }
 
  private:
-  void start_round() {
-    // At most four in flight.
-    while (report_.ok && live_.size() >= 4) wait_first();
-    auto round = std::make_unique<Round>();
-    round->shape = draw_shape(random_, cluster_->ranks(), life_.pairs);
-    round->in_place = random_.below(2) == 0 && oracle::can_be_in_place(round->shape);
-    for (int r = 0; r < cluster_->ranks(); ++r) {
-      const std::size_t in = oracle::input_bytes(round->shape, r), out = oracle::output_bytes(round->shape, r);
-      round->input.emplace_back(round->in_place ? std::max(in, out) : in);
-      round->output.emplace_back(round->in_place ? 0 : out);
-      round->counts.push_back(oracle::counts_of(round->shape, r));
-      round->tickets.push_back(std::make_unique<OpTicket>());
-      oracle::fill_input(round->shape, r, round->input_of(r));
-    }
-    // Ranks enter in a random order, some late.
-    std::vector<int> order(static_cast<std::size_t>(cluster_->ranks()));
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
-    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_.below(i)]);
-    Round& r = *round;
-    live_.push_back(std::move(round));
-    for (const int rank : order) {
-      if (random_.below(3) == 0) advance(Nanos{static_cast<std::int64_t>(random_.below(3'000'000))});
-      submit(r, rank);
-    }
-    ++report_.collectives;
+  Nanos below(Nanos most) {
+    return Nanos{static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(most.count)))};
   }
+  int any_host() { return static_cast<int>(random_.below(static_cast<std::uint64_t>(cluster_->hosts()))); }
 
-  void submit(Round& round, int rank) {
-    if (!cluster_->alive(cluster_->host_of(rank))) return;
-    const auto i = static_cast<std::size_t>(rank);
-    Submission s;
-    s.member = cluster_->world(rank);
-    s.ticket = round.tickets[i].get();
-    s.request = {.collective = round.shape.collective,
-                 .input = round.input_of(rank),
-                 .output = round.output_of(rank),
-                 .count = round.shape.count,
-                 .type = round.shape.type,
-                 .redop = round.shape.redop,
-                 .root = round.shape.root,
-                 .counts = round.counts[i]};
-    cluster_->submit(rank, std::move(s));
-  }
-
-  bool round_done(const Round& round) const {
-    for (int r = 0; r < cluster_->ranks(); ++r) {
-      if (cluster_->alive(cluster_->host_of(r)) && !round.tickets[static_cast<std::size_t>(r)]->done()) return false;
+  Nanos next_event() const { return std::min({faults_.next(), end_at_, thaw_at_, reads_at_, stop_at_}); }
+  void run_events() {
+    if (options_.faults) faults_.run();
+    if (thaw_at_ <= cluster_->now()) {
+      thaw_at_ = Nanos::max();
+      cluster_->fabric().thaw(deed_.victim);
+      quiet_since_ = cluster_->now();
     }
-    return true;
+    if (reads_at_ <= cluster_->now()) go_on_reading();
+    if (stop_at_ <= cluster_->now()) stand_still();
+    if (end_at_ <= cluster_->now()) end();
   }
 
   // Time passes, faults come and go.
   void advance(Nanos span) {
     const Nanos end = cluster_->now() + span;
     while (cluster_->now() < end) {
-      inject();
-      Nanos stop = end;
-      if (options_.faults) stop = std::min(stop, next_fault_);
-      if (!heals_.empty()) stop = std::min(stop, heals_.front().at);
-      if (crash_at_ != Nanos::max()) stop = std::min(stop, crash_at_);
-      cluster_->run_for(std::max(stop - cluster_->now(), 1_us));
+      run_events();
+      cluster_->run_for(std::max(std::min(end, next_event()) - cluster_->now(), 1_us));
     }
   }
 
-  void wait_first() {
-    Round& round = *live_.front();
-    const Nanos limit = cluster_->now() + kPatience;
-    while (!round_done(round)) {
-      if (cluster_->now() > limit || (crashed_at_ != Nanos::max() && cluster_->now() > crashed_at_ + kGrace)) {
-        std::string who;
-        for (int r = 0; r < cluster_->ranks(); ++r) {
-          if (cluster_->alive(cluster_->host_of(r)) && !round.tickets[static_cast<std::size_t>(r)]->done())
-            who += " " + std::to_string(r);
-        }
-        fail("hang: " + oracle::to_string(round.shape) + " #" + std::to_string(round.tickets[0]->number) +
-             " never ended on ranks" + who);
+  // Nothing can be called before something happens.
+  void wait() {
+    run_events();
+    const Nanos until = std::min(cluster_->now() + 100_ms, std::max(next_event(), cluster_->now() + 1_us));
+    if (!cluster_->step(until)) cluster_->fabric().advance_to(until);
+    Nanos patience = kPatience;
+    if (ended_at_ != Nanos::max() && life_.ending != Ending::kAbort && life_.ending != Ending::kDeadline &&
+        !life_.large)
+      patience = kGrace + life_.cluster.settings.silence_limit;
+    if (cluster_->now() > std::max(traffic_.last_event(), quiet_since_) + patience) fail("hang" + traffic_.pending());
+  }
+
+  // --- pauses (SwarmOptions::near) ---
+
+  // What engines see of one another within a machine: one that was stopped neither runs nor wants to.
+  ClusterOptions with_pulses(ClusterOptions options) {
+    if (!life_.near) return options;
+    options.amend = [this, before = options.amend](int host, EngineOptions* e) {
+      before(host, e);
+      e->pulse_of = [this](std::int64_t pid) {
+        const auto h = static_cast<int>(pid - 1000);
+        if (!cluster_->alive(h) || cluster_->fabric().frozen(h)) return ProcessPulse{};
+        return ProcessPulse{static_cast<std::uint64_t>(cluster_->now().count), false};
+      };
+    };
+    return options;
+  }
+
+  // Somebody reads no more, soon after something was called: what is written to it stays half written where a ring is
+  // full.
+  void stop_a_reader() {
+    const int host = static_cast<int>(near_.below(static_cast<std::uint64_t>(cluster_->hosts())));
+    if (reads_at_ != Nanos::max() || near_.below(3) != 0 || !shares_machine(host)) return;
+    advance(Nanos{static_cast<std::int64_t>(near_.below(400'000))});
+    if (reads_at_ != Nanos::max() || !cluster_->alive(host) || cluster_->fabric().frozen(host)) return;
+    reader_ = host;
+    cluster_->fabric().freeze(host);
+    reads_at_ = cluster_->now() + Nanos{static_cast<std::int64_t>(near_.below(
+                                      static_cast<std::uint64_t>(life_.cluster.settings.silence_limit.count / 10)))};
+  }
+  void go_on_reading() {
+    reads_at_ = Nanos::max();
+    const bool stopped_for_good =
+        deed_.ending == Ending::kFreeze && deed_.victim == reader_ && thaw_at_ != Nanos::max();
+    if (cluster_->fabric().frozen(reader_) && !stopped_for_good) cluster_->fabric().thaw(reader_);
+  }
+
+  void plan_stop() {
+    stop_at_ =
+        life_.stops == 0 ? Nanos::max() : cluster_->now() + Nanos{static_cast<std::int64_t>(near_.below(40'000'000))};
+  }
+  // All hosts at once, for longer than the silence limit, some for longer than the exchange limit; they go on one after
+  // the other. Nobody was silent for one that saw.
+  void stand_still() {
+    const Nanos limit = life_.cluster.settings.silence_limit;
+    if (thaw_at_ != Nanos::max()) {  // the one that stops alone must do so for long enough
+      stop_at_ = thaw_at_ + limit;
+      return;
+    }
+    std::vector<int> stopped;
+    for (int h = 0; h < cluster_->hosts(); ++h) {
+      if (!cluster_->alive(h) || cluster_->fabric().frozen(h)) continue;
+      cluster_->fabric().freeze(h);
+      stopped.insert(stopped.begin() + static_cast<std::ptrdiff_t>(near_.below(stopped.size() + 1)), h);
+    }
+    const auto beyond = static_cast<std::uint64_t>(limit.count) * 3;
+    cluster_->run_for(limit + Nanos{static_cast<std::int64_t>(near_.below(beyond))} +
+                      (near_.below(8) == 0 ? 40_s : 0_s));
+    for (const int h : stopped) {
+      cluster_->fabric().thaw(h);
+      cluster_->run_for(Nanos{static_cast<std::int64_t>(near_.below(5'000'000))});
+    }
+    quiet_since_ = cluster_->now();
+    ++report_.stops;
+    --life_.stops;
+    plan_stop();
+  }
+
+  // --- the end of groups ---
+
+  void end() {
+    const SwarmGroup* group = nullptr;
+    GroupMember* member = nullptr;
+    int rank = -1;
+    if (life_.slow_readers && life_.ending != Ending::kCut && !cluster_->fabric().half_written() &&
+        near_.below(1000) != 0) {
+      end_at_ = cluster_->now() + 500_us;  // rather while a frame is half written
+      return;
+    }
+    end_at_ = Nanos::max();
+    const bool host_fails = life_.ending != Ending::kAbort && life_.ending != Ending::kDeadline;
+    if (host_fails) traffic_.form_no_more();
+    switch (life_.ending) {
+      case Ending::kNone:
         return;
+      case Ending::kCrash:
+        happen(any_host());
+        traffic_.bury(deed_.victim);
+        // Of a machine that goes on one process ends.
+        deed_.hangup = random_.below(2) == 0 || shares_machine(deed_.victim);
+        return cluster_->kill(deed_.victim, deed_.hangup ? CrashKind::kHangup : CrashKind::kSilent);
+      case Ending::kFreeze: {
+        const Nanos limit = life_.cluster.settings.silence_limit;
+        happen(any_host());
+        thaw_at_ = cluster_->now() + limit + 600_ms + below(3_s);
+        quiet_since_ = thaw_at_;
+        return cluster_->fabric().freeze(deed_.victim);
       }
-      inject();
-      cluster_->step(std::min({cluster_->now() + 100_ms, options_.faults ? next_fault_ : Nanos::max(), crash_at_,
-                               heals_.empty() ? Nanos::max() : heals_.front().at}));
-    }
-    judge(round);
-    live_.erase(live_.begin());
-  }
-
-  void wait_all() {
-    while (report_.ok && !live_.empty()) wait_first();
-  }
-
-  void judge(Round& round) {
-    for (int r = 0; r < cluster_->ranks() && report_.ok; ++r) {
-      if (!cluster_->alive(cluster_->host_of(r))) continue;
-      const auto i = static_cast<std::size_t>(r);
-      const OpTicket& t = *round.tickets[i];
-      if (t.code == CANARY_OK) {
-        const std::string wrong = oracle::compare(round.shape, r, round.output_of(r));
-        if (!wrong.empty()) fail("wrong result: " + wrong);
-        continue;
+      case Ending::kCut:
+        return cut();
+      case Ending::kAbort: {
+        if (!traffic_.pick_member(&group, &rank, &member)) break;
+        happen(-1);
+        deed_.group = group;
+        deed_.rank = rank;
+        Submission s;
+        s.kind = Submission::Kind::kAbort;
+        s.member = member;
+        s.text = std::make_shared<std::string>(kAbortReason);
+        return cluster_->submit(rank, std::move(s));
       }
-      ++report_.errors;
-      any_error_ = true;
-      if (crashed_at_ == Nanos::max()) {
-        fail("rank " + std::to_string(r) + ": " + t.status.to_string());
-      } else if (t.status.detail().rank < 0 || cluster_->host_of(t.status.detail().rank) != crashed_host_) {
-        fail("rank " + std::to_string(r) + " blames the wrong rank: " + t.status.to_string());
-      }
-    }
-  }
-
-  // After an error, every later operation gives the same verdict, on all.
-  void check_dead() {
-    if (crashed_at_ == Nanos::max()) return;
-    options_.faults = false;  // a frozen engine could not answer
-    for (const Heal& h : heals_) undo(h);
-    heals_.clear();
-    advance(kGrace);
-    OpTicket tickets[64];
-    float value = 1;
-    for (int r = 0; r < cluster_->ranks(); ++r) {
-      if (!cluster_->alive(cluster_->host_of(r))) continue;
-      cluster_->all_reduce(r, &value, &value, 1, CANARY_F32, CANARY_SUM, &tickets[r]);
-      if (!tickets[r].done() || tickets[r].code == CANARY_OK) {
-        fail("rank " + std::to_string(r) + " still accepts operations " + std::to_string(kGrace.count / 1'000'000'000) +
-             " s after a member's death");
+      case Ending::kDeadline: {
+        OpTicket* ticket = nullptr;
+        if (!traffic_.pick_pending(&group, &rank, &member, &ticket)) break;
+        happen(-1);
+        deed_.group = group;
+        Submission s;
+        s.kind = Submission::Kind::kDeadline;
+        s.member = member;
+        s.ticket = ticket;
+        s.time_limit = below(5_ms) + 1_ns;
+        return cluster_->submit(rank, std::move(s));
       }
     }
+    if (!traffic_.finished()) end_at_ = cluster_->now() + below(5_ms) + 1_us;  // another moment suits better
   }
 
-  void inject() {
-    while (!heals_.empty() && heals_.front().at <= cluster_->now()) {
-      undo(heals_.front());
-      heals_.erase(heals_.begin());
-    }
-    if (crash_at_ <= cluster_->now()) {
-      crash_at_ = Nanos::max();
-      crashed_host_ = static_cast<int>(random_.below(static_cast<std::uint64_t>(cluster_->hosts())));
-      crashed_at_ = cluster_->now();
-      ++report_.faults;
-      cluster_->kill(crashed_host_, random_.below(2) == 0 ? CrashKind::kHangup : CrashKind::kSilent);
-    }
-    if (!options_.faults || next_fault_ > cluster_->now()) return;
-    // Without a rail that always works, outages must not add up to the silence limit: that is a failure then, and rightly so.
-    const Nanos breath = life_.safe_rail ? 1_ms : 2_s;
-    next_fault_ = cluster_->now() + breath + Nanos{static_cast<std::int64_t>(random_.below(200'000'000))};
-    SimFabric& f = cluster_->fabric();
-    const int host = static_cast<int>(random_.below(static_cast<std::uint64_t>(cluster_->hosts())));
-    // Every pair keeps a path, or gets it back before it counts as lost.
-    const int rail = life_.safe_rail ? 1 + static_cast<int>(random_.below(static_cast<std::uint64_t>(life_.rails - 1)))
-                                     : static_cast<int>(random_.below(static_cast<std::uint64_t>(life_.rails)));
-    const Nanos outage{static_cast<std::int64_t>(random_.below(life_.safe_rail ? 3'000'000'000 : 250'000'000))};
+  void happen(int victim) {
+    ended_at_ = quiet_since_ = cluster_->now();
+    deed_.ending = life_.ending;
+    deed_.victim = victim;
+    if (victim >= 0) faults_.spare(victim, life_.ending == Ending::kFreeze);
     ++report_.faults;
-    switch (random_.below(5)) {
-      case 0:
-      case 1:
-        if (!f.nic_is_up(host, rail)) return;
-        f.nic_down(host, rail, static_cast<NicDeath>(random_.below(3)));
-        later({cluster_->now() + outage, Heal::Kind::kNic, host, rail});
-        return;
-      case 2: {
-        std::vector<Lane*> lanes;
-        const int peer = static_cast<int>(random_.below(static_cast<std::uint64_t>(cluster_->hosts())));
-        if (peer == host) return;
-        f.lanes_between(host, peer, &lanes);
-        std::erase_if(lanes,
-                      [&](const Lane* l) { return l->rail() == kControlRail || (life_.safe_rail && l->rail() == 0); });
-        if (lanes.empty()) return;
-        // A lane that dies silently is noticed within the silence limit only if another one speaks.
-        f.kill_lane(*lanes[random_.below(lanes.size())], !life_.safe_rail || random_.below(2) == 0);
-        return;
-      }
-      case 3:
-        if (f.frozen(host) || f.crashed(host)) return;
-        f.freeze(host);
-        later({cluster_->now() + Nanos{static_cast<std::int64_t>(random_.below(300'000'000))}, Heal::Kind::kThaw, host,
-               0});
-        return;
-      case 4:
-        f.slow(host, static_cast<std::int64_t>(1 + random_.below(10)));
-        later({cluster_->now() + outage, Heal::Kind::kSpeed, host, 0});
-        return;
+  }
+  bool shares_machine(int host) const {
+    for (int h = 0; h < cluster_->hosts(); ++h) {
+      if (h != host && life_.share_memory(h, host)) return true;
+    }
+    return false;
+  }
+
+  // A network is cut, not a machine's memory.
+  void cut() {
+    happen(any_host());
+    const auto kind = random_.below(3);
+    const bool both_ways = random_.below(2) == 0;
+    const int other = any_host();
+    const int victim = deed_.victim;
+    const bool pair = kind == 0 && other != victim && life_.meet(victim, other);
+    deed_.control_cut = !pair && kind == 2 && !shares_machine(victim);  // its neighbours would lack only half of it
+    if (!both_ways && !deed_.control_cut)
+      deed_.cut = life_.near && near_.below(2) == 0 ? Deed::Cut::kDeaf : Deed::Cut::kUnheard;
+    for (int h = 0; h < cluster_->hosts(); ++h) {
+      if (h == victim || (pair && h != other) || life_.share_memory(victim, h)) continue;
+      if (!deed_.control_cut && !life_.share_network(victim, h)) continue;
+      deed_.cut_from.push_back(h);
+      const std::uint8_t what = deed_.control_cut ? kBlockAll : kBlockRails;
+      if (deed_.cut != Deed::Cut::kDeaf) cluster_->fabric().block(victim, h, what, false);
+      if (deed_.cut != Deed::Cut::kUnheard) cluster_->fabric().block(h, victim, what, false);
     }
   }
 
-  struct Heal {
-    enum class Kind { kNic, kThaw, kSpeed };
-    Nanos at;
-    Kind kind;
-    int host, rail;
-  };
-  void later(Heal h) {
-    heals_.insert(
-        std::upper_bound(heals_.begin(), heals_.end(), h, [](const Heal& a, const Heal& b) { return a.at < b.at; }), h);
-  }
-  void undo(const Heal& h) {
-    SimFabric& f = cluster_->fabric();
-    if (h.kind == Heal::Kind::kNic) f.nic_up(h.host, h.rail);
-    if (h.kind == Heal::Kind::kThaw && f.frozen(h.host)) f.thaw(h.host);
-    if (h.kind == Heal::Kind::kSpeed) f.slow(h.host, 1);
+  // After an error, every later operation of the group gives the same verdict, on all.
+  void check_dead() {
+    if (options_.faults) faults_.end();  // a frozen engine could not answer
+    if (reads_at_ != Nanos::max()) go_on_reading();
+    stop_at_ = Nanos::max();
+    advance(kGrace + life_.cluster.settings.silence_limit);
+    if (thaw_at_ != Nanos::max()) advance(thaw_at_ - cluster_->now() + 1_s);
+    if (life_.ending == Ending::kCut) return;  // not everybody can be told
+    traffic_.expect_dead();
+    if (!traffic_.failure().empty()) fail(traffic_.failure());
   }
 
   void fail(const std::string& why) {
@@ -370,9 +273,25 @@ class Swarm {
     report_.ok = false;
     report_.failure = why;
   }
+
   SwarmReport finish() {
-    report_.hash = cluster_->fabric().hash();
+    report_.hash = cluster_->fabric().hash() ^ traffic_.hash();
     report_.virtual_time = cluster_->now();
+    report_.collectives = traffic_.collectives();
+    report_.messages = traffic_.messages();
+    report_.errors = traffic_.errors();
+    report_.faults += faults_.count();
+    report_.given_up = cluster_->fabric().counters().given_up;
+    for (int h = 0; life_.near && h < cluster_->hosts(); ++h) {
+      const auto memory = static_cast<int>(life_.cluster.wiring.networks[static_cast<std::size_t>(h)].size());
+      report_.through_memory += cluster_->fabric().nic_counters(h, memory).tx_bytes;
+    }
+    if (cluster_->fabric().counters().changed != 0)
+      fail(std::to_string(cluster_->fabric().counters().changed) +
+           " frames left from memory that had been overwritten");
+    cluster_.reset();
+    traffic_.close();
+    if (!traffic_.failure().empty()) fail(traffic_.failure());
     return report_;
   }
 
@@ -380,14 +299,17 @@ class Swarm {
   Random random_;
   Life life_;
   SwarmReport report_;
-  std::vector<std::unique_ptr<Round>> live_;  // outlives the cluster: engines borrow its buffers
+  SwarmTraffic traffic_;  // outlives the cluster: engines borrow its buffers
   std::unique_ptr<Cluster> cluster_;
-  std::vector<Heal> heals_;
-  Nanos next_fault_;
-  Nanos crash_at_ = Nanos::max();
-  Nanos crashed_at_ = Nanos::max();
-  int crashed_host_ = -1;
-  bool any_error_ = false;
+  SwarmFaults faults_;
+
+  Nanos end_at_ = Nanos::max(), ended_at_ = Nanos::max();
+  Nanos thaw_at_ = Nanos::max();
+  Nanos quiet_since_;  // calls that wait are given time from here on
+  Deed deed_;
+  Random near_{options_.seed ^ 0x6e656172};  // for SwarmOptions::near
+  int reader_ = -1;                          // host that does not read
+  Nanos reads_at_ = Nanos::max(), stop_at_ = Nanos::max();
 };
 
 }  // namespace

@@ -1,8 +1,12 @@
-// sim/swarm.h -- one seed, one random cluster life: shape, settings, operations and faults; judged by reliability's verdict.
+// sim/swarm.h -- one seed, one random cluster life: shape, settings, calls and faults; judged by reliability's verdict.
 //
-// The verdict: every operation ends on every surviving rank, in bounded time, with the exact result or with an error; after an error the
-// group is dead on all; without a lethal fault every operation must succeed. All else follows from the seed, so a failure replays
-// bit for bit: run_swarm() with the seed it reports.
+// The verdict: every call ends on every surviving rank, in bounded time, with the exact result or with an error; after
+// an error the group is dead on all of its ranks, with a verdict that names what was really done to it, and other
+// groups live on; without a lethal event every call must succeed. No frame leaves from memory that was given back, and
+// nothing is written there. All else follows from the seed, so a failure replays bit for bit: run_swarm() with the
+// options it reports.
+// Parts: swarm_life (what is drawn), swarm_traffic (calls and their judgement), swarm_faults (what costs time only),
+// swarm_blame (who may be named for what).
 #pragma once
 
 #include <cstdint>
@@ -14,18 +18,27 @@ namespace canarynet {
 
 struct SwarmOptions {
   std::uint64_t seed = 1;
-  bool lethal = false;  // hosts crash
+  bool lethal =
+      false;  // something ends groups: a host crashes, stops or is cut off; a caller aborts, or has a deadline
   bool faults = true;
+  // Hosts share machines and meet over shared memory, in rings hardly larger than a piece; some stop reading while
+  // frames are half written, and now and then all stop at once, for longer than the silence limit. All of it is drawn
+  // beside the rest, from a stream of its own.
+  bool near = false;
 };
 
 struct SwarmReport {
   bool ok = true;
   std::string failure;            // what broke the verdict
   std::string shape;              // the cluster and its options, for people
-  std::uint64_t hash = 0;         // of all events: equal on every replay
+  std::uint64_t hash = 0;         // of all events and results: equal on every replay
   std::uint64_t collectives = 0;  // group-wide operations
-  std::uint64_t errors = 0;       // rank-wise error results
-  std::uint64_t faults = 0;       // injected
+  std::uint64_t messages = 0;
+  std::uint64_t errors = 0;          // rank-wise error results
+  std::uint64_t faults = 0;          // injected
+  std::uint64_t stops = 0;           // of all hosts at once
+  std::uint64_t given_up = 0;        // frames taken back half written
+  std::uint64_t through_memory = 0;  // bytes that left over shared memory
   Nanos virtual_time;
 };
 

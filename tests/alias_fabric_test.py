@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A job on hosts and NICs emulated by loopback addresses: exact results, and each NIC as fast as it was paced, no faster.
+"""A job on hosts and NICs emulated by loopback addresses: exact results, and each NIC as fast as it was paced, no
+faster.
 
   alias_fabric_test.py CANARY_RUN CANARY_PERF
 """
@@ -18,9 +19,10 @@ def perf(canary_run, program, wiring, ranks, *arguments):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("CANARY_")}
     with tempfile.TemporaryDirectory(prefix="canary-alias.") as folder:
         out = os.path.join(folder, "perf.json")
-        done = subprocess.run([canary_run, "-n", str(ranks), "--fabric", "alias", *wiring, "--", program, "all_reduce", "-b", str(BYTES),
-                               "-e", str(BYTES), "-n", "24", "-w", "4", "--json=" + out, *arguments],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, env=environment)
+        done = subprocess.run([canary_run, "-n", str(ranks), "--fabric", "alias", *wiring, "--", program, "all_reduce",
+                               "-b", str(BYTES), "-e", str(BYTES), "-n", "24", "-w", "4", "--json=" + out, *arguments],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S,
+                              env=environment)
         assert done.returncode == 0, done.stdout
         assert ("EMULATED" in done.stdout), done.stdout
         with open(out) as file:
@@ -35,14 +37,16 @@ def main():
     row = perf(canary_run, program, ["--hosts", "2", "--nics", "2", "--rate", "400mbit,100mbit"], 2)
     devices = sorted({nic["device"] for nic in row["nics"]})
     assert devices == ["lo:0", "lo:1"], devices
-    # 2(n-1)/n of the bytes leave each host. How close it gets depends on how busy the machine is; faster than paced it must never be.
+    # 2(n-1)/n of the bytes leave each host. How close it gets depends on how busy the machine is; faster than paced it
+    # must never be.
     share = row["busbw_GBps"] * 8e9 / sum(RATES)
     assert share < 1.1, "%.2f of the paced rate: it was not paced" % share
     assert share > 0.25, "%.2f of the paced rate" % share
     sent = {d: sum(nic["tx_bytes"] for nic in row["nics"] if nic["device"] == d) for d in devices}
     fast = sent["lo:0"] / sum(sent.values())
     assert 0.6 < fast < 0.97, "lo:0 carried %.0f %%, 80 %% would fit the rates: %s" % (100 * fast, row)
-    print("ok   2 hosts x 400 and 100 Mbit/s: %.0f %% of the sum, %.0f %% over the fast one" % (100 * share, 100 * fast))
+    print("ok   2 hosts x 400 and 100 Mbit/s: %.0f %% of the sum, %.0f %% over the fast one" %
+          (100 * share, 100 * fast))
 
     row = perf(canary_run, program, ["--hosts", "4", "--topology", "bcube:2,2"], 4)
     assert all(nic["tx_bytes"] > BYTES for nic in row["nics"]) and len(row["nics"]) == 2, row["nics"]

@@ -1,7 +1,8 @@
-// tests/allocation_counter.h -- counts every heap allocation of the process. Include it in one source file of a test program.
+// tests/allocation_counter.h -- counts every heap allocation of the process. Include it in one source file of a test
+// program.
 //
-// What: replaces malloc and its relatives (operator new and the C library end there as well, those of shared libraries too);
-// arm() starts to count, disarm() stops and prints where the first allocation came from. All threads are counted.
+// What: replaces malloc and its relatives (operator new and the C library end there as well, those of shared libraries
+// too); arm() starts to count, disarm() stops and prints where the first allocation came from. All threads are counted.
 // Sanitizers bring an allocator of their own: CANARYNET_COUNTS_MALLOC is 0 there and nothing is counted.
 #pragma once
 

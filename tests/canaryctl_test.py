@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A running job on two hosts seen from outside: canaryctl's figures beside the kernel's, a NIC that dies and returns, ranks that end.
+"""A running job on two hosts seen from outside: canaryctl's figures beside the kernel's, a NIC that dies and returns,
+ranks that end.
 
   canaryctl_test.py CANARYCTL CANARY_RUN CANARY_PERF
 
@@ -23,8 +24,9 @@ class Job:
     def __init__(self, run, perf, folder):
         self.run, self.state_path = run, os.path.join(folder, "state.json")
         self.process = subprocess.Popen(
-            [run, "-n", "2", "--hosts", "2", "--nics", "2", "--rate", "100mbit", "--state", self.state_path, "--keep-going", "--", perf,
-             "all_reduce", "-b", "2M", "-e", "2M", "--duration", "120"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            [run, "-n", "2", "--hosts", "2", "--nics", "2", "--rate", "100mbit", "--state", self.state_path,
+             "--keep-going", "--", perf, "all_reduce", "-b", "2M", "-e", "2M", "--duration", "120"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         wait("the job's state file", lambda: os.path.exists(self.state_path) or self.process.poll() is not None)
         if self.process.poll() == 125:
             print("skip: " + self.process.stderr.read().strip())
@@ -36,7 +38,8 @@ class Job:
         subprocess.run([self.run, "link", self.state_path, change], check=True)
 
     def kernel_tx(self, host, device):
-        listed = subprocess.run(["nsenter", "-n", "-t", str(self.state["hosts"][host]["pid"]), "ip", "-s", "-j", "link", "show", device],
+        listed = subprocess.run(["nsenter", "-n", "-t", str(self.state["hosts"][host]["pid"]), "ip", "-s", "-j", "link",
+                                 "show", device],
                                 stdout=subprocess.PIPE, text=True, check=True).stdout
         return json.loads(listed)[0]["stats64"]["tx"]["bytes"]
 
@@ -56,8 +59,8 @@ def wait(what, done, limit_s=LIMIT_S):
 
 
 def look(ctl, *arguments):
-    done = subprocess.run([ctl, "top", "--once", "--json", "--interval", "500ms", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, timeout=LIMIT_S)
+    done = subprocess.run([ctl, "top", "--once", "--json", "--interval", "500ms", *arguments], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -77,7 +80,9 @@ def main():
 
 def watch(ctl, job):
     def engine(rank):
-        return next((e for e in look(ctl, "--pid", str(job.ranks[rank]))["engines"]), None) if alive(job.ranks[rank]) else None
+        if not alive(job.ranks[rank]):
+            return None
+        return next((e for e in look(ctl, "--pid", str(job.ranks[rank]))["engines"]), None)
 
     def nic(rank, device):
         return next(n for n in engine(rank)["nics"] if n["device"] == device)
@@ -93,7 +98,8 @@ def watch(ctl, job):
         for n in e["nics"]:
             assert n["metrics"]["canary_nic_up"] == 1 and (n["utilisation_ratio"] or 0) < 2, n
         link = e["links"][0]
-        assert link["peer"] == "rank %d" % (1 - e["rank"]) and 0 < link["metrics"]["canary_link_smoothed_rtt_seconds"] < 5, link
+        assert link["peer"] == "rank %d" % (1 - e["rank"]), link
+        assert 0 < link["metrics"]["canary_link_smoothed_rtt_seconds"] < 5, link
     print("ok   two ranks, each on two NICs")
 
     # The kernel counts Ethernet, IP and TCP headers and acks as well: some 5 % on full frames.
@@ -117,20 +123,22 @@ def watch(ctl, job):
     wait("nic0 goes on", lambda: nic(0, "nic0")["transmit_bytes_per_second"] > RATE / 5)
     print("ok   a NIC that is down is shown, the other goes on")
     job.link("host=0,nic=1,up")
-    wait("nic1 up again and busy", lambda: (lambda n: n["metrics"]["canary_nic_up"] == 1 and n["transmit_bytes_per_second"] > RATE / 5)(
+    wait("nic1 up again and busy",
+         lambda: (lambda n: n["metrics"]["canary_nic_up"] == 1 and n["transmit_bytes_per_second"] > RATE / 5)(
         nic(0, "nic1")))
     print("ok   it returns")
 
     # A stopped one is still read; a killed one leaves nothing, and one that is watched ends the watching.
     os.kill(job.ranks[1], signal.SIGSTOP)
     assert look(ctl, "--pid", str(job.ranks[1]))["engines"][0]["rank"] == 1
-    watcher = subprocess.Popen([ctl, "top", "--pid", str(job.ranks[1]), "--interval", "200ms"], stdout=subprocess.DEVNULL,
-                               stderr=subprocess.PIPE, text=True)
+    watcher = subprocess.Popen([ctl, "top", "--pid", str(job.ranks[1]), "--interval", "200ms"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     time.sleep(0.5)
     os.kill(job.ranks[1], signal.SIGKILL)
     assert watcher.wait(timeout=LIMIT_S) == 0 and "has ended" in watcher.stderr.read()
     wait("the killed rank gone", lambda: job.ranks[1] not in [e["pid"] for e in look(ctl)["engines"]])
-    gone = subprocess.run([ctl, "top", "--once", "--pid", str(job.ranks[1])], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    gone = subprocess.run([ctl, "top", "--once", "--pid", str(job.ranks[1])], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True)
     assert gone.returncode == 1 and "has no counters" in gone.stderr, gone.stderr
     print("ok   a killed rank leaves nothing")
 

@@ -1,5 +1,6 @@
-// tests/fuzz_replay.cc -- main() of a fuzz target in builds without libFuzzer: gives it every file of a corpus folder, the empty input,
-// and every file cut short at each length up to 4 KiB. One thread; a crash or a sanitizer report is the failure.
+// tests/fuzz_replay.cc -- main() of a fuzz target in builds without libFuzzer: gives it every file of a corpus folder,
+// the empty input, and every file cut short at each length up to 4 KiB. One thread; a crash or a sanitizer report is
+// the failure.
 //
 //   x_fuzz FOLDER [FILE...]      the folder may be missing: the empty input always runs
 #include <algorithm>

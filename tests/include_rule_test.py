@@ -3,15 +3,16 @@
 
   include_rule_test.py [ROOT]
 
-Prints each breach as file:line with the rule it breaks; exit status 1 if there is any. First it feeds itself sources that must fail,
-so that a checker that has gone blind fails as well. Tests (x_test.cc, x_test_util.h, x_fixture.h, x_fuzz.cc, x_bench.cc, anything in
-tests/) may see everything; nothing else may see them.
+Prints each breach as file:line with the rule it breaks; exit status 1 if there is any. First it feeds itself sources
+that must fail, so that a checker that has gone blind fails as well. Tests (x_test.cc, x_test_util.h, x_fixture.h,
+x_fuzz.cc, x_bench.cc, anything in tests/) may see everything; nothing else may see them.
 """
 import os
 import re
 import sys
 
-# A folder may include itself, `base`-ward folders named here, and nothing else of ours. The longest matching prefix of a path counts.
+# A folder may include itself, `base`-ward folders named here, and nothing else of ours. The longest matching prefix of
+# a path counts.
 ENGINE_BASE = {"base"}
 TRANSPORT = {"base", "kernels", "topology", "compress", "security"}
 BELOW_ENGINE = {"base", "kernels", "topology", "compress", "security", "transport"}
@@ -36,8 +37,10 @@ ALLOWED = {
     "daemon/server": ENGINE | {"engine", "discovery", "daemon/ipc"},
     # Outside the library: its public headers, like any user of it.
     "plugins": {"daemon/ipc"},
-    "tools": {"daemon/ipc"},
-    "tools/run": {"base"},  # starts ranks and is none: it shares the words (Status, units, settings table), never the engine
+    "tools": {"base", "daemon/ipc"},  # what tools share: command lines, words about the environment
+    "tools/perf": {"daemon/ipc"},  # measures what a user gets: by the public headers
+    # Starts ranks and is none: it shares the words (Status, units, settings table), never the engine.
+    "tools/run": {"base"},
     "tools/plan": {"base", "topology", "collectives"},
     "tools/ctl": {"base", "kernels", "topology", "discovery", "daemon/ipc"},  # info tells what the library would find
     "tools/sim": ENGINE | {"engine", "sim"},
@@ -45,24 +48,27 @@ ALLOWED = {
     "bench": set(),
 }
 # These make libcanarynet: it must load anywhere, so nothing but the C++ library and the kernel's headers.
-NO_THIRD_PARTY = {"include", "base", "kernels", "topology", "discovery", "compress", "security", "transport", "collectives",
-                  "control", "sync", "engine", "embed", "daemon/ipc", "daemon/client"}
+NO_THIRD_PARTY = {"include", "base", "kernels", "topology", "discovery", "compress", "security", "transport",
+                  "collectives", "control", "sync", "engine", "embed", "daemon/ipc", "daemon/client"}
 THIRD_PARTY_BUT = {"kernels": ("hwy/",), "security": ("openssl/",), "transport/verbs": ("infiniband/", "rdma/"),
                    "transport/dpdk": ("rte_",)}
 # Below embed the public face is the vocabulary only (codes, types), not the calls.
 PUBLIC_BELOW_EMBED = {"canarynet/types.h"}
-SEES_PUBLIC_CALLS = {"include", "embed", "sim", "daemon/client", "daemon/server", "plugins", "tools", "examples", "bench"}
+SEES_PUBLIC_CALLS = {"include", "embed", "sim", "daemon/client", "daemon/server", "plugins", "tools", "examples",
+                     "bench"}
 
 SYSTEM_FOLDERS = ("sys/", "net/", "netinet/", "arpa/", "linux/", "asm/", "bits/")
 SYSTEM_HEADERS = set("""
-aio.h assert.h cpuid.h ctype.h dirent.h dlfcn.h elf.h endian.h byteswap.h err.h errno.h execinfo.h fcntl.h float.h getopt.h
-grp.h ifaddrs.h immintrin.h inttypes.h limits.h malloc.h math.h nmmintrin.h netdb.h poll.h pthread.h pwd.h sched.h semaphore.h signal.h
-stdalign.h stdarg.h stdatomic.h stdbool.h stddef.h stdint.h stdio.h stdlib.h string.h strings.h syscall.h syslog.h termios.h
-time.h unistd.h wchar.h xmmintrin.h emmintrin.h arm_acle.h arm_neon.h""".split())
+aio.h assert.h cpuid.h ctype.h dirent.h dlfcn.h elf.h endian.h byteswap.h err.h errno.h execinfo.h fcntl.h float.h
+getopt.h grp.h ifaddrs.h immintrin.h inttypes.h limits.h malloc.h math.h nmmintrin.h netdb.h poll.h pthread.h pwd.h
+sched.h semaphore.h signal.h stdalign.h stdarg.h stdatomic.h stdbool.h stddef.h stdint.h stdio.h stdlib.h string.h
+strings.h syscall.h syslog.h termios.h time.h unistd.h wchar.h xmmintrin.h emmintrin.h arm_acle.h arm_neon.h
+""".split())
 
 SOURCE = re.compile(r"\.(h|hpp|cc|cpp|c|inc)$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
-TEST = re.compile(r"(^tests/|_(test|test_util|fuzz|bench|conformance|fixture)\.(h|cc)$|^[^/]+/(testing|fuzz)/|^[^/]+/[^/]+/(testing|fuzz)/)")
+TEST = re.compile(r"(^tests/|_(test|test_util|fuzz|bench|conformance|fixture)\.(h|cc)$"
+                  r"|^[^/]+/(testing|fuzz)/|^[^/]+/[^/]+/(testing|fuzz)/)")
 SKIPPED_FOLDERS = {"build", "out", ".git", "__pycache__"}
 
 
@@ -81,7 +87,7 @@ def is_system(header):
 
 
 def check_include(path, header, quoted, exists):
-    """None, or why the file at `path` may not include `header`. `exists(path)`: whether the repository has that file."""
+    """None, or why the file at `path` may not include `header`. `exists(path)`: whether the repository has it."""
     folder = longest_prefix(os.path.dirname(path), ALLOWED)
     if folder is None:
         return None if TEST.search(path) else "%s is in no folder of the table" % path
@@ -212,12 +218,15 @@ def check_itself():
         ("elsewhere/a.cc", '#include "base/status.h"', True),
     ]
     known = {"transport/wire.h", "include/canarynet/canarynet.h", "include/canarynet/types.h", "discovery/netlink.h",
-             "topology/rails.h", "transport/lane.h", "collectives/schedule.h", "control/membership.h", "engine/a_test.h",
+             "topology/rails.h", "transport/lane.h", "collectives/schedule.h", "control/membership.h",
+             "engine/a_test.h",
              "sim/cluster.h", "embed/context.h", "engine/engine.h", "base/status.h", "tools/run/options.h"}
     wrong = ["%s %s: %s" % (path, line, "went through" if refused else "was refused") for path, line, refused in cases
              if bool(list(breaches_of(path, "// first\n" + line + "\n", known.__contains__))) != refused]
-    upward = link_breaches_of("base/CMakeLists.txt", "canarynet_library(base SOURCES a.cc\n DEPS engine)", {"engine": "engine"})
-    downward = link_breaches_of("engine/CMakeLists.txt", "canarynet_library(engine SOURCES a.cc DEPS base)", {"base": "base"})
+    upward = link_breaches_of("base/CMakeLists.txt", "canarynet_library(base SOURCES a.cc\n DEPS engine)",
+                              {"engine": "engine"})
+    downward = link_breaches_of("engine/CMakeLists.txt", "canarynet_library(engine SOURCES a.cc DEPS base)",
+                                {"base": "base"})
     tools = {"arguments": "tools", "run": "tools/run"}
     shared = link_breaches_of("tools/plan/CMakeLists.txt", "canarynet_library(plan SOURCES a.cc DEPS arguments)", tools)
     sideways = link_breaches_of("tools/plan/CMakeLists.txt", "canarynet_library(plan SOURCES a.cc DEPS run)", tools)

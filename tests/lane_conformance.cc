@@ -1,9 +1,13 @@
+// What every kind of lane must do: come up, carry frames in order, tell of room, go down. Where frames land, and what
+// becomes of those that are taken back or stop half way, is in lane_conformance_landings.cc.
 #include "tests/lane_conformance.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 
 namespace canarynet {
 
@@ -200,149 +204,6 @@ TEST_P(LaneConformance, CorruptedPayloadIsFlagged) {
   EXPECT_TRUE(far().up()) << "a broken payload is the channel's to judge";
 }
 
-// --- landings ------------------------------------------------------------------------------------------
-
-TEST_P(LaneConformance, SpanLandingIsWrittenInPlaceAndNowhereElse) {
-  connect();
-  for (const std::size_t size : {std::size_t{100}, std::size_t{20'000}, std::size_t{400'000}}) {
-    std::vector<std::byte> memory(size + 64, std::byte{0x5a});
-    const auto payload = lane_test::pattern_bytes(size, size);
-    far_sink_.received.clear();
-    far_sink_.frames = 0;
-    far_sink_.landing_hook = [&](const wire::Header&) {
-      return Landing{.kind = Landing::Kind::kSpan, .data = memory.data() + 32, .cookie = 99};
-    };
-    const std::byte* seen = nullptr;
-    far_sink_.frame_hook = [&](Lane&, const wire::Header&, const Arrival& arrival) { seen = arrival.payload.data(); };
-    ASSERT_TRUE(send(near(), 1, payload));
-    near().flush(fixture_->now());
-    ASSERT_TRUE(run_until([&] { return far_sink_.frames == 1; }));
-    EXPECT_EQ(seen, memory.data() + 32);
-    EXPECT_EQ(far_sink_.received[0].cookie, 99u);
-    EXPECT_TRUE(far_sink_.received[0].intact);
-    EXPECT_TRUE(std::equal(payload.begin(), payload.end(), memory.begin() + 32));
-    for (std::size_t i = 0; i < 32; ++i) {
-      ASSERT_EQ(memory[i], std::byte{0x5a});
-      ASSERT_EQ(memory[size + 32 + i], std::byte{0x5a});
-    }
-  }
-}
-
-TEST_P(LaneConformance, DiscardedFrameIsReportedAndTheNextOneArrives) {
-  connect();
-  far_sink_.landing_hook = [](const wire::Header& header) {
-    return Landing{.kind = header.piece % 2 == 0 ? Landing::Kind::kDiscard : Landing::Kind::kSlot, .cookie = 7};
-  };
-  const std::size_t sizes[] = {1u << 20, 100, 60, 70'000, 33'000, 1u << 20};
-  std::vector<std::vector<std::byte>> payloads;
-  for (std::size_t size : sizes) payloads.push_back(lane_test::pattern_bytes(size, size));
-  std::uint32_t sent = 0;
-  ASSERT_TRUE(run_until([&] {
-    while (sent < payloads.size() && send(near(), sent, payloads[sent])) ++sent;
-    near().flush(fixture_->now());
-    return far_sink_.frames == static_cast<int>(payloads.size());
-  }));
-  for (std::uint32_t i = 0; i < payloads.size(); ++i) {
-    const lane_test::Received& got = far_sink_.received[i];
-    EXPECT_EQ(got.header.piece, i);
-    EXPECT_EQ(got.cookie, 7u);
-    EXPECT_EQ(got.discarded, i % 2 == 0);
-    if (i % 2 == 0) {
-      EXPECT_TRUE(got.payload.empty());
-    } else {
-      EXPECT_TRUE(got.intact);
-      EXPECT_TRUE(got.payload == payloads[i]);
-    }
-  }
-}
-
-TEST_P(LaneConformance, RedirectLeavesTheLandingAlone) {
-  connect();
-  std::vector<std::byte> memory(1u << 20, std::byte{0});
-  far_sink_.landing_hook = [&](const wire::Header& header) {
-    return header.piece == 1 ? Landing{.kind = Landing::Kind::kSpan, .data = memory.data(), .cookie = 1}
-                             : Landing{.kind = Landing::Kind::kSlot, .cookie = header.piece};
-  };
-  const auto large = lane_test::pattern_bytes(1, 1u << 20);
-  const auto small = lane_test::pattern_bytes(2, 500);
-  ASSERT_TRUE(send(near(), 1, large));
-  ASSERT_TRUE(send(near(), 2, small));
-  near().flush(fixture_->now());
-  ASSERT_TRUE(run_until([&] { return far_sink_.landings == 1; }));
-  if (far_sink_.frames != 0)
-    GTEST_SKIP() << "this kind of lane delivers whole frames at once: nothing is ever in progress";
-  far().redirect(12345);  // some other landing: no effect
-  far().redirect(1);
-  std::fill(memory.begin(), memory.end(), std::byte{0x77});
-  ASSERT_TRUE(run_until([&] {
-    near().flush(fixture_->now());
-    return far_sink_.frames == 2;
-  }));
-  EXPECT_TRUE(far_sink_.received[0].discarded);
-  EXPECT_TRUE(far_sink_.received[0].payload.empty());
-  EXPECT_EQ(far_sink_.received[0].cookie, 1u);
-  EXPECT_TRUE(std::all_of(memory.begin(), memory.end(), [](std::byte b) { return b == std::byte{0x77}; }));
-  EXPECT_TRUE(far_sink_.received[1].intact);
-  EXPECT_TRUE(far_sink_.received[1].payload == small);
-}
-
-// --- cancel ------------------------------------------------------------------------------------------
-
-TEST_P(LaneConformance, CancelDropsWhatHasNotBegun) {
-  connect();
-  const auto payload = lane_test::pattern_bytes(1, 10'000);
-  const auto small = lane_test::pattern_bytes(2, 10);
-  ASSERT_TRUE(send(near(), 0, payload, 100));
-  ASSERT_TRUE(send(near(), 1, payload, 200));
-  ASSERT_TRUE(send(near(), 2, small, 200));
-  ASSERT_TRUE(send(near(), 3, payload, 300));
-  const std::size_t before = near().queued_bytes();
-  EXPECT_TRUE(near().cancel(200));
-  EXPECT_FALSE(near().cancel(200)) << "nothing of it is left";
-  EXPECT_FALSE(near().cancel(999));
-  EXPECT_EQ(near().queued_bytes(), before - 10'000 - 10 - 2 * sizeof(wire::Header));
-  ASSERT_TRUE(send(near(), 4, small, 400));
-  near().flush(fixture_->now());
-  ASSERT_TRUE(run_until([&] { return far_sink_.frames == 3; }));
-  run_for(5_ms);
-  ASSERT_EQ(far_sink_.received.size(), 3u);
-  EXPECT_EQ(far_sink_.received[0].header.piece, 0u);
-  EXPECT_EQ(far_sink_.received[1].header.piece, 3u);
-  EXPECT_EQ(far_sink_.received[2].header.piece, 4u);
-  for (const auto& got : far_sink_.received) EXPECT_TRUE(got.intact);
-  EXPECT_EQ(near().counters().frames_sent, 3u);
-}
-
-TEST_P(LaneConformance, CancelledMemoryIsNeverReadAgainAndTheStreamStaysInFrame) {
-  connect();
-  // More than the path holds, so that some frame is half written; all cancelled, then the memory is overwritten.
-  std::vector<std::byte> memory(1u << 20, std::byte{0x11});
-  std::uint32_t queued = 0;
-  while (queued < 64 && send(near(), queued, memory, 1000 + queued)) ++queued;
-  ASSERT_GT(queued, 1u);
-  near().flush(fixture_->now());
-  EXPECT_GT(near().queued_bytes(), 0u) << "the path took it all: nothing is tested";
-  bool dropped = false;
-  for (std::uint32_t i = 0; i < queued; ++i) dropped |= near().cancel(1000 + i);
-  EXPECT_TRUE(dropped);
-  EXPECT_LT(near().queued_bytes(), (1u << 20) + sizeof(wire::Header)) << "only the rest of one frame may remain";
-  std::fill(memory.begin(), memory.end(), std::byte{0xee});
-  const auto last = lane_test::pattern_bytes(7, 40'000);
-  ASSERT_TRUE(send(near(), 5000, last));
-  ASSERT_TRUE(run_until([&] {
-    near().flush(fixture_->now());
-    return !far_sink_.received.empty() && far_sink_.received.back().header.piece == 5000;
-  }));
-  EXPECT_TRUE(far_sink_.received.back().intact);
-  EXPECT_TRUE(far_sink_.received.back().payload == last);
-  EXPECT_EQ(far_sink_.downs, 0) << far_sink_.reason;
-  for (std::size_t i = 0; i + 1 < far_sink_.received.size(); ++i) {
-    const lane_test::Received& got = far_sink_.received[i];
-    EXPECT_TRUE(std::none_of(got.payload.begin(), got.payload.end(), [](std::byte b) { return b == std::byte{0xee}; }))
-        << "frame " << i << " shows memory that had been given back";
-  }
-}
-
 TEST_P(LaneConformance, AcksOvertakeQueuedPiecesAndKeepTheirOrder) {
   connect();
   const std::vector<std::byte> memory(1u << 20, std::byte{0x11});
@@ -377,17 +238,6 @@ TEST_P(LaneConformance, AcksOvertakeQueuedPiecesAndKeepTheirOrder) {
   EXPECT_EQ(place(1003), place(1001) + 2);
   EXPECT_EQ(order.back(), 1000u);
   for (std::uint32_t i = 1; i < kPieces; ++i) EXPECT_GT(place(i), place(i - 1));
-}
-
-TEST_P(LaneConformance, CancelMakesRoomAndTells) {
-  connect();
-  const auto payload = lane_test::pattern_bytes(1, 100);
-  std::uint32_t sent = 0;
-  while (sent < 200'000 && send(near(), sent, payload, sent % 2)) ++sent;
-  ASSERT_LT(sent, 200'000u);
-  EXPECT_TRUE(near().cancel(1));
-  EXPECT_TRUE(send(near(), sent, payload, 0)) << "cancelled frames must not hold their places";
-  ASSERT_TRUE(run_until([&] { return near_sink_.writables == 1; }));
 }
 
 // --- going down ------------------------------------------------------------------------------------------
@@ -517,6 +367,30 @@ TEST_P(LaneConformance, PollDescriptorTellsOfWorkAndOfNothingElse) {
   ASSERT_TRUE(run_until([&] { return !readable(0); }));
   near_.reset();
   EXPECT_TRUE(readable(5000)) << "a hang-up is work, too";
+}
+
+// A forked child's copies keep the kernel's side of a connection alive after the parent has closed its own.
+TEST_P(LaneConformance, AnEndedLaneIsSilentWhileAForkedChildHoldsItsDescriptors) {
+  if (fixture_->factory(0)->poll_fd() < 0) GTEST_SKIP() << "these lanes have no descriptors";
+  constexpr int kMost = 256;
+  std::vector<bool> before(kMost);
+  for (int fd = 0; fd < kMost; ++fd) before[static_cast<std::size_t>(fd)] = ::fcntl(fd, F_GETFD) >= 0;
+  connect();
+  std::vector<int> copies;
+  for (int fd = 0; fd < kMost; ++fd) {
+    if (before[static_cast<std::size_t>(fd)] || ::fcntl(fd, F_GETFD) < 0) continue;
+    copies.push_back(::fcntl(fd, F_DUPFD_CLOEXEC, kMost));
+  }
+  EXPECT_GE(copies.size(), 2u);
+  for (const int copy : copies) ::shutdown(copy, SHUT_RDWR);  // both ends hang up
+  EXPECT_TRUE(run_until([&] { return near_sink_.downs == 1 && far_sink_.downs == 1; }));
+  run_for(5_ms);
+  for (int side = 0; side < 2; ++side) {
+    EXPECT_TRUE(fixture_->factory(side)->prepare_to_sleep());
+    pollfd entry{fixture_->factory(side)->poll_fd(), POLLIN, 0};
+    EXPECT_EQ(::poll(&entry, 1, 0), 0) << "host " << side << " would not sleep any more";
+  }
+  for (const int copy : copies) ::close(copy);
 }
 
 }  // namespace canarynet

@@ -1,10 +1,13 @@
-// tests/lane_conformance.h -- the fixture of what every kind of lane must do. The tests are in lane_conformance.cc (CMake target
-// canarynet_lane_conformance); one test file per kind links them and names its fixtures:
+// tests/lane_conformance.h -- the fixture of what every kind of lane must do. The tests are in lane_conformance.cc and
+// lane_conformance_landings.cc (CMake target canarynet_lane_conformance); one test file per kind links them and names
+// its fixtures:
 //
-//   INSTANTIATE_TEST_SUITE_P(Tcp, LaneConformance, ::testing::Values(LaneKind{"ipv4", [] { return …; }}), lane_kind_name);
+//   INSTANTIATE_TEST_SUITE_P(Tcp, LaneConformance, ::testing::Values(LaneKind{"ipv4", [] { return …; }}),
+//   lane_kind_name);
 //
-// A LaneFixture is two hosts, 0 and 1, with a rail each (rail 0 of both meet). step() lets a little time pass, real or virtual, and
-// polls both factories with now().
+// A LaneFixture is two hosts, 0 and 1, with a rail each (rail 0 of both meet). step() lets a little time pass, real or
+// virtual, and polls both factories with now(). step_far() polls host 1 alone: what host 0 has begun to write stays
+// half written.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,6 +29,9 @@ class LaneFixture {
   virtual LaneFactory* factory(int side) = 0;
   virtual Nanos now() const = 0;
   virtual void step() = 0;
+  virtual void step_far() = 0;
+  // Frames may come without the CRC of their payloads (wire::kUnchecked).
+  virtual bool takes_unchecked() const { return false; }
   // An address where nobody listens and a dial from host 0 is refused.
   virtual Address nobody() = 0;
 };
@@ -56,6 +62,16 @@ inline wire::Header make_header(std::uint32_t piece, std::span<const std::byte> 
   header.piece = piece;
   header.payload_bytes = static_cast<std::uint32_t>(payload.size());
   header.payload_crc32 = wire::payload_crc(payload.data(), payload.size());
+  wire::seal(header);
+  return header;
+}
+
+// Without the CRC of its payload: what the lane can't tell by itself is told by nobody.
+inline wire::Header make_unchecked_header(std::uint32_t piece, std::span<const std::byte> payload) {
+  wire::Header header = make_header(piece, payload);
+  header.flags = wire::kSequenced | wire::kUnchecked;
+  header.lane_sequence = piece + 1;
+  header.payload_crc32 = 0;
   wire::seal(header);
   return header;
 }
@@ -174,8 +190,24 @@ class LaneConformance : public ::testing::TestWithParam<LaneKind> {
     return lane.send(lane_test::make_header(piece, payload), payload.data(), cookie);
   }
 
+  // A lane on which a frame is in the middle: host 1 has its beginning, host 0 the rest and does not get to write it.
+  // Pieces from 0 on of 1 MiB each, all out of memory_ (kSent), land as told; piece i goes under cookie 1000 + i.
+  // False: this kind of lane has no middle.
+  static constexpr std::byte kSent{0x11};
+  static constexpr std::byte kUntouched{0x5a};
+  static constexpr std::uint32_t kLast = 5000;
+  bool half_write(Landing::Kind kind, bool unchecked);
+  void take_everything_back();
+  // Piece kLast, sent now, arrives whole behind whatever came before, and the lane lives.
+  void expect_a_last_frame_arrives();
+  bool all(const std::vector<std::byte>& bytes, std::byte value) const;
+
   Recorder near_sink_;
   Recorder far_sink_;
+  std::vector<std::byte> memory_, span_;
+  std::uint32_t queued_ = 0;
+  std::uint32_t in_the_middle_ = 0;  // the piece
+  bool given_up_ = false;            // take_everything_back() found it half written
   lane_test::Doorman doorman_{&far_sink_};
   std::unique_ptr<LaneFixture> fixture_;
   std::unique_ptr<Lane> near_;

@@ -14,7 +14,8 @@ import sys
 import tempfile
 
 LIMIT_S = 60
-OURS = ("CANARY_RANK", "CANARY_WORLD_SIZE", "CANARY_JOIN", "CANARY_RENDEZVOUS", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+OURS = ("CANARY_RANK", "CANARY_WORLD_SIZE", "CANARY_JOIN", "CANARY_RENDEZVOUS", "RANK", "WORLD_SIZE", "MASTER_ADDR",
+        "MASTER_PORT")
 
 
 def clean_environment():
@@ -52,7 +53,8 @@ def judge(name, out, ranks):
 def by_variables(name, program, ranks, variables):
     with tempfile.TemporaryDirectory(prefix="canary-launch.") as folder:
         out = os.path.join(folder, "perf.json")
-        jobs = [subprocess.Popen(perf(program, out), env={**clean_environment(), **variables(r)}, stdout=subprocess.DEVNULL)
+        jobs = [subprocess.Popen(perf(program, out), env={**clean_environment(), **variables(r)},
+                                 stdout=subprocess.DEVNULL)
                 for r in range(ranks)]
         try:
             codes = [job.wait(LIMIT_S) for job in jobs]
@@ -69,7 +71,8 @@ def torchrun(program):
         agent.bind(("127.0.0.1", port))
         agent.listen()
         by_variables("torchrun's variables", program, 3, lambda r: {
-            "RANK": str(r), "WORLD_SIZE": "3", "LOCAL_RANK": str(r), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
+            "RANK": str(r), "WORLD_SIZE": "3", "LOCAL_RANK": str(r), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port)})
 
 
 def slurm(program):
@@ -95,8 +98,8 @@ def mpirun(program):
         subprocess.run(start + ["-x", "CANARY_RENDEZVOUS=127.0.0.1:%d" % free_port()] + perf(program, out), check=True,
                        env=clean_environment(), timeout=LIMIT_S, stdout=subprocess.DEVNULL)
         judge("mpirun", out, 3)
-        refused = subprocess.run(start + perf(program, out), env=clean_environment(), timeout=LIMIT_S, stdout=subprocess.PIPE,
-                                 stderr=subprocess.STDOUT, text=True)
+        refused = subprocess.run(start + perf(program, out), env=clean_environment(), timeout=LIMIT_S,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert refused.returncode != 0 and "CANARY_RENDEZVOUS" in refused.stdout, refused.stdout
         print("ok   mpirun without an address is told to set CANARY_RENDEZVOUS")
 

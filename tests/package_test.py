@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Installs into a prefix and builds what a user would: a C99 program by CMake, a C++20 one by pkg-config; runs both, and canaryctl.
+"""Installs into a prefix and builds what a user would: a C99 program by CMake, a C++20 one by pkg-config; runs both,
+and the tools. So it does with what README.md and docs/using.md tell a user to build: their programs and commands are
+taken from the pages as they stand.
 
   package_test.py SOURCE BUILD
 
-Then moves the prefix, which must not matter; and looks at the symbols: canary_* and nothing else is exported. The NCCL plugin is there
-and loads.
+Then moves the prefix, which must not matter; and looks at the symbols: canary_* and nothing else is exported. The NCCL
+plugin is there and loads.
 """
 import os
 import re
@@ -29,7 +31,8 @@ int main(void) {
   return canary_finalize(context) != CANARY_OK;
 }
 """
-CPP_SOURCE = C_SOURCE.replace("#include <canarynet/canarynet.h>", "#include <canarynet/canarynet.hpp>").replace("(void)", "()")
+CPP_SOURCE = C_SOURCE.replace("#include <canarynet/canarynet.h>",
+                              "#include <canarynet/canarynet.hpp>").replace("(void)", "()")
 CMAKE_LISTS = """
 cmake_minimum_required(VERSION 3.20)
 project(consumer C)
@@ -76,11 +79,59 @@ def by_pkg_config(folder, prefix):
     flags = run("pkg-config", "--cflags", "--libs", "canarynet", env=environment).split()
     write(os.path.join(folder, "consumer.cc"), CPP_SOURCE)
     program = os.path.join(folder, "consumer")
-    run("c++", "-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o", program, os.path.join(folder, "consumer.cc"), *flags)
+    run("c++", "-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o", program,
+        os.path.join(folder, "consumer.cc"), *flags)
     print("ok   C++20 by pkg-config:", run(program, env={**os.environ, "LD_LIBRARY_PATH": libraries}).strip())
 
 
-def tools(prefix):
+# The fenced blocks of a page in a language, in their order.
+def blocks(page, language):
+    with open(page) as file:
+        return re.findall(r"^```%s\n(.*?)^```$" % language, file.read(), re.M | re.S)
+
+
+def pages(folder, prefix, source):
+    using, readme = os.path.join(source, "docs/using.md"), os.path.join(source, "README.md")
+    here = os.path.join(folder, "pages")
+    os.makedirs(here)
+    write(os.path.join(here, "average.c"), blocks(using, "c")[0])
+    write(os.path.join(here, "CMakeLists.txt"), blocks(using, "cmake")[0])
+    # The page says lib; this system's CMake may say lib64 or lib/TRIPLET.
+    inner = os.path.relpath(library_folder(prefix), prefix)
+    with_cmake, with_pkg_config = blocks(using, "sh")
+    for commands in (with_cmake, with_pkg_config):
+        said = run("sh", "-ec", commands.replace("$PREFIX/lib", "$PREFIX/" + inner), cwd=here,
+                   env={**os.environ, "PREFIX": prefix})
+        assert said.endswith("rank 0 of 1: 3\n"), said
+    environment = {**os.environ, "PKG_CONFIG_PATH": os.path.join(library_folder(prefix), "pkgconfig")}
+    flags = run("pkg-config", "--cflags", "--libs", "canarynet", env=environment).split()
+    alone = {**os.environ, "LD_LIBRARY_PATH": library_folder(prefix), "CANARY_RANK": "0", "CANARY_WORLD_SIZE": "1"}
+    strict = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
+    programs = [("cc", "-std=c99", ".c", readme, text) for text in blocks(readme, "c")]
+    programs += [("c++", "-std=c++20", ".cc", using, text) for text in blocks(using, "cpp")]
+    assert len(programs) == 2, "a page has lost its program"
+    for compiler, standard, suffix, page, text in programs:
+        write(os.path.join(here, "program" + suffix), text)
+        run(compiler, standard, *strict, "-o", here + "/program", here + "/program" + suffix, *flags)
+        run(here + "/program", env=alone)
+        # Its errors are told: nobody says who it is.
+        nobody = {k: v for k, v in alone.items() if k not in ("CANARY_RANK", "CANARY_WORLD_SIZE")}
+        lost = subprocess.run([here + "/program"], stderr=subprocess.PIPE, text=True, env=nobody)
+        assert lost.returncode == 1 and "CANARY_WORLD_SIZE" in lost.stderr, (page, lost.returncode, lost.stderr)
+    print("ok   the programs and commands of README.md and docs/using.md")
+
+
+def tools(prefix, build):
+    for name, folder in (("canary-run", "run"), ("canary-perf", "perf"), ("canary-plan", "plan"), ("canaryctl", "ctl")):
+        if not os.path.exists(os.path.join(build, "tools", folder, name)):
+            continue
+        # Without help for the loader: the tool finds the library of its own prefix.
+        said = run(os.path.join(prefix, "bin", name), "--version",
+                   env={k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"})
+        assert re.fullmatch(name + r" \d+\.\d+\.\d+\n", said), said
+        linked = run("ldd", os.path.join(prefix, "bin", name))
+        assert "not found" not in linked and build not in linked, linked
+        print("ok   installed:", said.strip())
     told = run(os.path.join(prefix, "bin", "canaryctl"), "info", env={**os.environ, "CANARY_RAILS": "lo"})
     assert "rail 0" in told, told
     print("ok   canaryctl:", told.split()[2])
@@ -93,7 +144,8 @@ def symbols(prefix, source):
     assert not foreign, "exported beside canary_*: %s" % foreign
     with open(os.path.join(source, "include/canarynet/canarynet.h")) as file:
         declared = set(re.findall(r"CANARY_API[^;]*?\b(canary_\w+)\(", file.read()))
-    assert exported == declared, "only in the library: %s; only in the header: %s" % (exported - declared, declared - exported)
+    assert exported == declared, "only in the library: %s; only in the header: %s" % (exported - declared,
+                                                                                      declared - exported)
     print("ok   %d symbols, all canary_* and all declared" % len(exported))
 
 
@@ -115,9 +167,10 @@ def main():
         moved = os.path.join(folder, "moved")
         shutil.move(first, moved)
         by_pkg_config(folder, moved)
+        pages(folder, moved, source)
         symbols(moved, source)
         if os.path.exists(os.path.join(build, "tools/ctl/canaryctl")):
-            tools(moved)
+            tools(moved, build)
         if os.path.exists(os.path.join(build, "plugins/nccl/libnccl-net-canary.so")):
             plugin(moved, source)
 

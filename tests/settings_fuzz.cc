@@ -1,4 +1,5 @@
-// tests/settings_fuzz.cc -- any text as any setting: a value is either taken, within its limits, or refused with a reason.
+// tests/settings_fuzz.cc -- any text as any setting: a value is either taken, within its limits, or refused with a
+// reason.
 #include <cstdlib>
 
 #include "base/settings.h"

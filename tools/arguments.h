@@ -1,4 +1,5 @@
-// tools/arguments.h -- what the tools' command lines share: the values of options, the words for wrong ones, and how parsing ends.
+// tools/arguments.h -- what the tools' command lines share: the values of options, the words for wrong ones, and how
+// parsing ends.
 //
 // Pure: nothing is opened, nothing printed.
 #pragma once
@@ -39,12 +40,17 @@ T number(std::string_view option, std::string_view text, T min, T max) {
   return *value;
 }
 
+// "canary-perf 0.1.0"
+std::string version_text(const std::string& tool);
+
 // Of a command line.
 struct Outcome {
   std::string text;      // help or error, to be printed
   int exit_status = -1;  // -1: go on
 };
-// Parses for the tool that `app` is named after, then calls `fill`, which may throw Wrong. Help is that of the subcommand it was asked of.
+// Parses for the tool that `app` is named after, then calls `fill`, which may throw Wrong. Help is that of the
+// subcommand it was asked of; --version every tool has. A word in place of a subcommand is named, with those that there
+// are.
 void parse(CLI::App& app, const std::vector<std::string>& arguments, const std::function<void()>& fill,
            Outcome* outcome);
 

@@ -1,5 +1,5 @@
-// topology/address.h -- where a lane can be dialled: an IP address with its port and subnet, or a process's name in the shared memory of
-// its host. A plain value; no I/O.
+// topology/address.h -- where a lane can be dialled: an IP address with its port and subnet, or a process's name in the
+// shared memory of its host. A plain value; no I/O.
 //
 // The simulator uses the same type (10.x.y.z), so that pairing rails by subnet runs the same code everywhere.
 #pragma once
@@ -27,13 +27,14 @@ struct Address {
   bool loopback() const;
   // Equal family and equal subnet under the shorter known prefix; false when either prefix is unknown.
   bool same_subnet(const Address& other) const;
-  // "10.0.0.1:4000", "[fe80::1]:4000"; without the port when it is 0. Of a name in shared memory "shm:" and its own half;
-  // parse() takes none of those.
+  // "10.0.0.1:4000", "[fe80::1]:4000"; without the port when it is 0. Of a name in shared memory "shm:" and its own
+  // half; parse() takes none of those.
   std::string to_string() const;
 
   static Address ipv4(std::uint8_t a, std::uint8_t b, std::uint8_t c, std::uint8_t d, std::uint8_t prefix_bits = 0,
                       std::uint16_t port = 0);
-  // "10.0.0.1", "10.0.0.1:4000", "10.0.0.1/24", "10.0.0.1/24:4000", "[::1]:4000", "::1". Numeric only: names are resolved in discovery/.
+  // "10.0.0.1", "10.0.0.1:4000", "10.0.0.1/24", "10.0.0.1/24:4000", "[::1]:4000", "::1". Numeric only: names are
+  // resolved in discovery/.
   static Result<Address> parse(std::string_view text);
 };
 

@@ -20,9 +20,9 @@ struct Rail {
   BytesPerSec nominal;  // a first guess only (a veth says 10 Gbit/s whatever it is shaped to); 0 = unknown
 };
 
-// Pairs of rails over which two hosts meet, ascending: by subnet (several NICs of both hosts on one subnet: k-th with k-th); rails
-// without a match on either side by index, but only where a subnet is unknown: two known subnets that differ are two networks.
-// Where two engines meet through shared memory they meet over nothing else.
+// Pairs of rails over which two hosts meet, ascending: by subnet (several NICs of both hosts on one subnet: k-th with
+// k-th); rails without a match on either side by index, but only where a subnet is unknown: two known subnets that
+// differ are two networks. Where two engines meet through shared memory they meet over nothing else.
 struct RailPair {
   int local = -1;
   int remote = -1;
@@ -30,8 +30,8 @@ struct RailPair {
 };
 std::vector<RailPair> pair_rails(std::span<const Rail> local, std::span<const Rail> remote);
 
-// Which of n ranks can meet directly, and over which rails of the first one. Symmetric in `meets`; rails are the row's own numbers.
-// Ranks of one engine always meet (local_rail bit). Value type, n^2 * 4 bytes.
+// Which of n ranks can meet directly, and over which rails of the first one. Symmetric in `meets`; rails are the row's
+// own numbers. Ranks of one engine always meet (local_rail bit). Value type, n^2 * 4 bytes.
 class Reachability {
  public:
   static constexpr std::uint32_t kLocalBit = 1u << 31;  // same engine: no rail needed
@@ -61,7 +61,8 @@ class Reachability {
 };
 
 // Finds (r, levels) with n = r^levels such that the matrix contains every edge of BCube(r, levels), rail l on level l.
-// levels = 0 when there is none; else the one with the most levels not above `levels_max`. Prefers exact wiring of all rails.
+// levels = 0 when there is none; else the one with the most levels not above `levels_max`. Prefers exact wiring of all
+// rails.
 struct BCubeShape {
   int r = 0;
   int levels = 0;

@@ -5,14 +5,14 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/serial.h"
 #include "transport/channel_limits.h"
+#include "transport/strangers.h"
 
 namespace canarynet {
 namespace {
 
 constexpr std::uint32_t kNone = 0xffffffff;
-
-bool later(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b) > 0; }
 
 }  // namespace
 
@@ -38,9 +38,13 @@ Channel::Channel(ChannelOptions options, LaneFactory& factory, ChannelClient& cl
   graveyard_.reserve(64);
 }
 
-Channel::~Channel() = default;
+// Lanes first: until they have ended they may read the pieces that were copied here.
+Channel::~Channel() {
+  graveyard_.clear();
+  paths_.clear();
+}
 
-// --- records -------------------------------------------------------------------------------------------------------------
+// --- records ---------------------------------------------------------------------------------------------------------
 
 std::uint32_t Channel::take_record() {
   const std::uint32_t index = free_records_;
@@ -75,7 +79,8 @@ void Channel::requeue(std::uint32_t index) {
   awake_ = true;
 }
 
-// Takes the frames of `index` off every lane. Rare: only records that were placed twice have any left when they are done.
+// Takes the frames of `index` off every lane. Rare: only records that were placed twice have any left when they are
+// done.
 void Channel::take_back(std::uint32_t index) {
   for (Path& path : paths_) {
     if (!path.lane) continue;
@@ -112,7 +117,7 @@ void Channel::finish_record(std::uint32_t index) {
   if (cookie != kNoCookie) client_.on_done(*this, cookie);
 }
 
-// --- placing -------------------------------------------------------------------------------------------------------------
+// --- placing ---------------------------------------------------------------------------------------------------------
 
 std::uint64_t Channel::cap_bytes(const Path& path) const {
   const auto two_pieces = static_cast<std::uint64_t>(2 * (options_.piece_bytes.count + 48));
@@ -315,7 +320,7 @@ void Channel::hedge(Nanos now) {
   }
 }
 
-// --- acknowledgements ----------------------------------------------------------------------------------------------------
+// --- acknowledgements ------------------------------------------------------------------------------------------------
 
 void Channel::send_ack(Path& path) {
   wire::AckPayload ack;
@@ -342,16 +347,16 @@ void Channel::entry_acked(Path& path, std::uint32_t sequence, std::uint64_t* byt
 }
 
 void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
-  // A cumulative number we never sent, or beyond the window: a confused peer. Ignoring it leaves everything unacked, which is safe.
-  // One at half the circle is neither before nor behind: it is refused as well, or the search for losses goes all the way to it.
-  constexpr std::uint32_t kHalf = 0x80000000;
-  if (path.next_sequence - 1 - ack.cumulative >= kHalf || ack.words > wire::kAckWordsMax) return;
+  // It acknowledges from none to all of what is in flight. Any other number is older than an ack that was heard
+  // already, or was never sent: ignoring it leaves everything unacked, which is safe, and no loop here runs further
+  // than the window.
+  const std::uint32_t acked = ack.cumulative + 1 - path.first_unacked;
+  if (acked > path.next_sequence - path.first_unacked || ack.words > wire::kAckWordsMax) return;
   std::uint64_t bytes = 0;
   PathEstimator::Departure last;
   last.sent = Nanos{-1};
-  for (std::uint32_t s = path.first_unacked; !later(s, ack.cumulative) && s != path.next_sequence; ++s) {
-    entry_acked(path, s, &bytes, &last);
-  }
+  const std::uint32_t behind = ack.cumulative + 1;
+  for (std::uint32_t s = path.first_unacked; s != behind; ++s) entry_acked(path, s, &bytes, &last);
   std::uint32_t highest = ack.cumulative;
   for (std::uint32_t w = 0; w < ack.words; ++w) {
     for (std::uint64_t bits = ack.bitmap[w]; bits != 0; bits &= bits - 1) {
@@ -391,7 +396,7 @@ void Channel::declare_lost(Path& path, std::uint32_t sequence) {
   if (r.placements == 0 && r.state == Record::State::kInFlight) requeue(record);
 }
 
-// --- arrivals ------------------------------------------------------------------------------------------------------------
+// --- arrivals --------------------------------------------------------------------------------------------------------
 
 Landing Channel::landing_for(Lane& lane, const wire::Header& header) {
   if (lane.owner == nullptr) return {};  // given up, awaiting its burial
@@ -413,12 +418,19 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
   Path& path = path_of(lane);
   path.last_heard = now_;
   last_heard_ = now_;
+  if (path.challenged != Nanos::max()) {
+    // It speaks: whoever said that this lane has ended was wrong, or lied.
+    if (path.candidate)
+      client_.on_path_event(*this, path, path_name(path) + " still works: a connection in its place is turned away");
+    drop_candidate(path);
+  }
   if (path.state == Path::State::kDialing) {
     // The dialled side answers our Hello before anything else.
     if (header.kind == wire::Kind::kHello && arrival.intact) {
       come_up(path);
     } else {
-      fail_path(path, "expected a hello");
+      const std::string why = header.kind == wire::Kind::kAbort ? refusal_text(arrival.payload) : "";
+      fail_path(path, why.empty() ? "expected a hello" : "turned away by the peer: " + why);
     }
     return;
   }
@@ -491,7 +503,7 @@ void Channel::on_writable(Lane& lane) {
   acks_waiting_ = true;
 }
 
-// --- taking back ---------------------------------------------------------------------------------------------------------
+// --- taking back -----------------------------------------------------------------------------------------------------
 
 void Channel::cancel_flow(std::uint32_t flow) {
   for (Path& path : paths_) {
@@ -512,6 +524,12 @@ void Channel::cancel_flow(std::uint32_t flow) {
     }
   }
   awake_ = true;
+}
+
+void Channel::for_each_unacknowledged(const std::function<void(const wire::Header&)>& visit) const {
+  for (const Record& r : records_) {
+    if (r.state != Record::State::kFree && r.state != Record::State::kZombie) visit(r.piece.header);
+  }
 }
 
 // The peer left on purpose, so all it had to get has arrived: what is unacked lacks only the ack.

@@ -1,16 +1,18 @@
 // transport/channel.h -- all lanes to one peer engine: identity, acks, lane choice per piece, failover, heartbeats.
 //
-// What: pulls pieces from its client when a lane has room, puts each on the lane expected to deliver it first, resends what a dead
-// or silent lane held over the others, and retries dead lanes in the background. Knows nothing of gradients: step and codec numbers
-// pass through unread.
-// Memory: a piece's payload is borrowed from next_piece() until on_done() or cancel_flow(); up to kCopiedPieceBytes are copied and
-// done at once (unless OutPiece::borrow). Pools are fixed at construction.
-// Thread: the engine's owner; no call blocks or, after construction, allocates (dialling a lane does, and the first lane of a path that
-// only the peer knew).
-// Failures: a dead lane is the channel's own business; whether the *peer* is dead is the engine's (last_heard(), paths_up()).
+// What: pulls pieces from its client when a lane has room, puts each on the lane expected to deliver it first, resends
+// what a dead or silent lane held over the others, and retries dead lanes in the background. Knows nothing of
+// gradients: step and codec numbers pass through unread.
+// Memory: a piece's payload is borrowed from next_piece() until on_done() or cancel_flow(); up to kCopiedPieceBytes are
+// copied and done at once (unless OutPiece::borrow). Pools are fixed at construction.
+// Thread: the engine's owner; no call blocks or, after construction, allocates (dialling a lane does, and the first
+// lane of a path that only the peer knew).
+// Failures: a dead lane is the channel's own business; whether the *peer* is dead is the engine's (last_heard(),
+// paths_up()).
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,6 +20,7 @@
 
 #include "base/units.h"
 #include "transport/lane.h"
+#include "transport/lane_shares.h"
 #include "transport/path.h"
 
 namespace canarynet {
@@ -25,6 +28,8 @@ namespace canarynet {
 class Channel;
 
 inline constexpr std::uint32_t kCopiedPieceBytes = 8192;
+// Whoever drives channels begins a cycle at least so often, also when there is nothing to do.
+inline constexpr Nanos kLooksEvery = 50_ms;
 inline constexpr std::uint64_t kNoCookie = ~std::uint64_t{0};
 
 struct OutPiece {
@@ -39,16 +44,17 @@ struct OutPiece {
 class ChannelClient {
  public:
   virtual ~ChannelClient() = default;
-  // The next frame for this peer, in the client's order of urgency; false: nothing is ready (call Channel::wake() when it is).
+  // The next frame for this peer, in the client's order of urgency; false: nothing is ready (call Channel::wake() when
+  // it is).
   virtual bool next_piece(Channel& channel, OutPiece* out) = 0;
   // A sequenced frame's payload was acknowledged or copied: the memory is the client's again.
   virtual void on_done(Channel& channel, std::uint64_t cookie) = 0;
   virtual Landing landing_for(Channel& channel, const wire::Header& header) = 0;
-  // A piece or signature arrived whole and valid (or was discarded on the client's own word). True: acknowledge it (also when it
-  // is a duplicate). False: there was no place for it; the peer sends it again.
+  // A piece or signature arrived whole and valid (or was discarded on the client's own word). True: acknowledge it
+  // (also when it is a duplicate). False: there was no place for it; the peer sends it again.
   virtual bool on_arrival(Channel& channel, const wire::Header& header, const Arrival& arrival) = 0;
-  // A landing in a span, which was given this cookie, began and will not finish (lane down, CRC wrong, or redirect_landing()): its
-  // place is free again.
+  // A landing in a span, which was given this cookie, began and will not finish (lane down, CRC wrong, or
+  // redirect_landing()): its place is free again.
   virtual void on_landing_lost(Channel& channel, const wire::Header& header, std::uint64_t cookie) = 0;
   virtual void on_heartbeat(Channel& channel, const wire::Header& header) = 0;
   // Fills group fields (flow, epoch, op, source) of an outgoing heartbeat.
@@ -90,24 +96,31 @@ class Channel final : public LaneSink {
   void start(Nanos now);
   // Sets the time that callbacks of this cycle see. Before LaneFactory::poll().
   void begin_cycle(Nanos now) { now_ = now; }
+  // Nobody looked for so long (base/attention.h), and what came meanwhile is read by the poll that follows: no lane and
+  // no peer was silent.
+  void move_clocks(Nanos missed);
   // There may be something to send.
   void wake() { awake_ = true; }
   // Something to do before the deadline: call pump().
   bool active() const { return awake_ || acks_waiting_ || flush_waiting_ || !graveyard_.empty(); }
   // Places pieces on lanes, sends acks that are due, flushes. Bounded by lanes' room.
   std::size_t pump(Nanos now);
-  // Sends the acks that wait for company; without `all` not those of copies, which nobody waits for: they go when they are due.
+  // Sends the acks that wait for company; without `all` not those of copies, which nobody waits for: they go when they
+  // are due.
   void flush_acks(Nanos now, bool all);
   // Timers: heartbeats, stalls, redials, delayed acks. Call when now >= next_deadline().
   void on_timer(Nanos now);
   Nanos next_deadline() const { return next_timer_; }
 
-  // An accepted lane whose Hello named this engine. False: it names no path of ours, and the lane stays the caller's. Paths whose rails are
-  // not known (local_rail -1) take the first hello that names none of the others.
-  bool adopt(std::unique_ptr<Lane>&& lane, const wire::HelloPayload& hello, Nanos now);
+  // An accepted lane whose Hello named this engine. A reason in a few words: it is not one of ours, and stays the
+  // caller's. Its rail, and the address it comes from where the path's rails share a subnet, must be those of the path
+  // that the hello names. Paths whose rails are not known (local_rail -1) take the first hello that names none of the
+  // others. A lane that works is not given up for it: the peer dials again when its own end is gone, and then the old
+  // lane falls silent or hangs up; until it does, the newcomer waits.
+  const char* adopt(std::unique_ptr<Lane>& lane, const wire::HelloPayload& hello, Nanos now);
 
-  // Takes back everything queued or unacked of a flow (its epoch is dead): no memory of it is referenced afterwards, neither as a
-  // source nor as a landing.
+  // Takes back everything queued or unacked of a flow (its epoch is dead): no memory of it is referenced afterwards,
+  // neither as a source nor as a landing.
   void cancel_flow(std::uint32_t flow);
   // Another lane completed this piece: the landing in progress on whatever lane goes to the discard buffer.
   void redirect_landing(const wire::Header& piece);
@@ -115,6 +128,9 @@ class Channel final : public LaneSink {
   void redirect_landing(const std::byte* place);
   // The peer left on purpose (its Goodbye, or word of it over control): everything sent to it is done.
   void peer_departed();
+  // The peer is dead: it is not dialled any more, and a connection under way says nothing. Whoever has its port now
+  // would hear the job's token.
+  void peer_died() { peer_died_ = true; }
   // Sends a best-effort frame on every lane that is up.
   void broadcast(const wire::Header& header, const void* payload, Nanos now);
   // Says goodbye on every lane: what follows is not a failure.
@@ -124,6 +140,8 @@ class Channel final : public LaneSink {
   bool ever_up() const { return ever_up_; }
   // Records in flight or waiting for a lane.
   bool drained() const { return records_used_ == 0; }
+  // Their headers. Looks at every record.
+  void for_each_unacknowledged(const std::function<void(const wire::Header&)>& visit) const;
   bool peer_left() const { return peer_left_; }
   // Every lane's end was closed by the peer at least once since a lane was last up: hint of a death.
   bool hung_up() const { return hung_up_; }
@@ -133,6 +151,8 @@ class Channel final : public LaneSink {
   std::span<const Path> paths() const { return paths_; }
   // "nic0>nic0, nic1>nic1": for messages.
   std::string describe_paths() const;
+  // Why the last tries to get lanes failed, each reason once: ": no answer", or "" where there is nothing to tell.
+  std::string describe_failures() const;
   void set_rail_names(std::vector<std::string> local, std::vector<std::string> remote);
   // The peer's name of the rail that a path leads to; "" where it was not told.
   const std::string& remote_name(const Path& path) const;
@@ -169,6 +189,10 @@ class Channel final : public LaneSink {
   void come_up(Path& path);
   void fail_path(Path& path, const std::string& why);
   void bury(Path& path);
+  bool belongs(const Path& path, const Lane& lane) const;
+  void take(Path& path, std::unique_ptr<Lane> lane);
+  void settle_candidate(Path& path, Nanos now);
+  void drop_candidate(Path& path);
   bool send_frame(Path& path, wire::Header header, const void* payload, std::uint64_t cookie);
   void send_ack(Path& path);
   void send_heartbeat(Path& path);
@@ -189,6 +213,9 @@ class Channel final : public LaneSink {
   Nanos stall_after(const Path& path) const;
   std::uint64_t cap_bytes(const Path& path) const;
   std::string path_name(const Path& path) const;
+  // To the log, for who wants to know why a lane carries what it does.
+  void tell(const Path& path, const std::string& what) const;
+  void tell_shares();
 
   ChannelOptions options_;
   bool checked_ = true;
@@ -202,6 +229,7 @@ class Channel final : public LaneSink {
   std::uint32_t resend_head_ = 0xffffffff, resend_tail_ = 0xffffffff;
   std::unique_ptr<std::byte[]> copies_;  // touched only where used
   std::vector<std::uint32_t> free_copies_;
+  LaneShares shares_;                             // as told to the log
   std::vector<std::unique_ptr<Lane>> graveyard_;  // lanes that may be inside a callback
 
   Nanos now_;
@@ -212,6 +240,7 @@ class Channel final : public LaneSink {
   bool flush_waiting_ = false;
   bool ever_up_ = false;
   bool peer_left_ = false;
+  bool peer_died_ = false;
   bool leaving_ = false;
   bool hung_up_ = false;
 };

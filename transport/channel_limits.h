@@ -7,8 +7,8 @@
 
 namespace canarynet::limits {
 
-// Unacknowledged bytes are kept to (minimum RTT + this) at the measured rate: enough to bridge a late wake-up of either end, little
-// enough that a rate change is felt soon.
+// Unacknowledged bytes are kept to (minimum RTT + this) at the measured rate: enough to bridge a late wake-up of either
+// end, little enough that a rate change is felt soon.
 inline constexpr Nanos kQueueTarget = 20_ms;
 // A lane that was not chosen for so long is tried again.
 inline constexpr Nanos kEstimateStale = 500_ms;
@@ -23,15 +23,18 @@ inline constexpr std::uint64_t kAckBytes = 64 * 1024;  // large pieces are acked
 inline constexpr std::uint32_t kAckFrames = 16;
 inline constexpr std::uint32_t kReorderFrames = 3;  // TCP's old rule: three later ones arrived, so it is lost
 
-// Timers run up to 76 ms late on a loaded two-core machine. A stall only moves pieces to another lane (a duplicate at worst), so it may
-// be suspected early; giving a lane up needs evidence from another lane and more time.
+// Timers run up to 76 ms late on a loaded two-core machine. A stall only moves pieces to another lane (a duplicate at
+// worst), so it may be suspected early; giving a lane up needs evidence from another lane and more time.
 inline constexpr Nanos kStallMin = 60_ms;
 inline constexpr Nanos kStallMax = 1_s;
 inline constexpr Nanos kDeadAfterStall = 200_ms;
 inline constexpr Nanos kHedgeMargin = 2_ms;
 
 inline constexpr Nanos kDialTimeout = 500_ms;
+inline constexpr Nanos kAnswerPatienceMax = 8_s;
 inline constexpr Nanos kDialRetry = 100_ms;
+// An accepted lane that said nothing for so many heartbeat intervals makes room for one that was dialled in its place.
+inline constexpr int kReplaceAfterBeats = 3;
 inline constexpr Nanos kProbationFirst = 100_ms;
 inline constexpr Nanos kProbationMax = 60_s;
 inline constexpr Nanos kCleanAfter = 10_s;

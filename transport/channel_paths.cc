@@ -1,9 +1,11 @@
 // The channel's lanes: dialling, hello, probation, heartbeats, stalls and deaths. The sending half is in channel.cc.
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "base/check.h"
 #include "base/duration_text.h"
+#include "base/log.h"
 #include "transport/channel.h"
 #include "transport/channel_limits.h"
 
@@ -42,6 +44,35 @@ std::string Channel::describe_paths() const {
   return out;
 }
 
+void Channel::tell(const Path& path, const std::string& what) const {
+  log(LogLevel::kDebug, "path %s to engine %u %s", path_name(path).c_str(), options_.peer_engine, what.c_str());
+}
+
+void Channel::tell_shares() {
+  std::vector<std::uint64_t> sent;
+  for (const Path& path : paths_) sent.push_back(path.counters().bytes_sent);
+  if (!shares_.changed(now_, sent)) return;
+  std::string text;
+  for (std::size_t i = 0; i < paths_.size(); ++i) {
+    char part[64];
+    const auto rate = static_cast<double>(paths_[i].estimator.rate().count) * 1e-6;
+    std::snprintf(part, sizeof part, " %d %%", shares_.share(i));
+    text += (i == 0 ? "" : ", ") + path_name(paths_[i]) + part;
+    std::snprintf(part, sizeof part, " (measured: %.1f MB/s)", rate);
+    if (rate > 0) text += part;
+  }
+  log(LogLevel::kDebug, "what goes to engine %u is spread over its paths: %s", options_.peer_engine, text.c_str());
+}
+
+std::string Channel::describe_failures() const {
+  std::string out;
+  for (const Path& path : paths_) {
+    if (path.no_lane.empty() || out.find(path.no_lane) != std::string::npos) continue;
+    out += (out.empty() ? ": " : "; ") + path.no_lane;
+  }
+  return out;
+}
+
 int Channel::paths_up() const {
   int up = 0;
   for (const Path& path : paths_) up += path.state == Path::State::kUp;
@@ -63,6 +94,8 @@ void Channel::dial(Path& path, Nanos now) {
   path.state_since = now;
   auto lane = factory_.dial(path.spec.local_rail, path.spec.remote, *this);
   if (!lane.ok()) {
+    tell(path, "can't be dialled: " + lane.status().text());
+    path.no_lane = lane.status().text();
     path.next_dial = now + limits::kDialRetry;
     earlier(path.next_dial);
     return;
@@ -90,46 +123,99 @@ void Channel::send_hello(Path& path) {
 }
 
 void Channel::on_up(Lane& lane) {
-  if (lane.owner != nullptr) send_hello(path_of(lane));
+  if (lane.owner != nullptr && !peer_died_) send_hello(path_of(lane));
 }
 
-bool Channel::adopt(std::unique_ptr<Lane>&& lane, const wire::HelloPayload& hello, Nanos now) {
+// What a hello says of a lane is anybody's word; where it came in is known here, and where it comes from where nothing
+// on the way translates addresses. A peer on this host comes from the address that it dialled (TcpLaneFactory::dial).
+bool Channel::belongs(const Path& path, const Lane& lane) const {
+  if (lane.rail() != path.spec.local_rail) return false;
+  const auto rails = factory_.rails();
+  const auto rail = static_cast<std::size_t>(path.spec.local_rail);
+  const Address from = lane.remote(), &named = path.spec.remote;
+  if (rail >= rails.size() || !from.valid() || !named.valid()) return true;
+  if (from.family != named.family) return false;
+  if (named.family == Address::Family::kSharedMemory || !named.same_subnet(rails[rail].address)) return true;
+  return from.bytes == named.bytes || from.bytes == rails[rail].address.bytes;
+}
+
+const char* Channel::adopt(std::unique_ptr<Lane>& lane, const wire::HelloPayload& hello, Nanos now) {
   now_ = now;
+  if (options_.dialer) return "the lanes to that peer are dialled from here";
   const auto named = [&](const Path& path) {
     return path.spec.local_rail == hello.peer_rail && path.spec.remote_rail == hello.rail &&
            path.spec.lane_index == hello.lane;
   };
-  if (std::none_of(paths_.begin(), paths_.end(), named)) {
-    const auto unknown =
-        std::find_if(paths_.begin(), paths_.end(), [](const Path& p) { return p.spec.local_rail < 0; });
-    if (unknown != paths_.end()) {
-      unknown->spec = {hello.peer_rail, hello.rail, hello.lane, {}};
-      unknown->in_flight.resize(AckState::kWindow);
-    }
+  auto at = std::find_if(paths_.begin(), paths_.end(), named);
+  if (at == paths_.end()) {
+    at = std::find_if(paths_.begin(), paths_.end(), [](const Path& p) { return p.spec.local_rail < 0; });
+    if (at == paths_.end()) return "its hello names no lane of ours";
+    if (lane->rail() != hello.peer_rail) return "it came in by another NIC than its hello says";
+    at->spec = {hello.peer_rail, hello.rail, hello.lane, {}};
+    at->in_flight.resize(AckState::kWindow);
   }
-  for (Path& path : paths_) {
-    if (!named(path)) continue;
-    // The dialling side knows better: it would not dial again if the lane we have still worked for it.
-    if (path.lane) fail_path(path, "replaced by a new connection");
-    path.lane = std::move(lane);
-    path.lane->owner = &path;
-    path.lane->set_sink(this);
-    path.last_heard = now;
-    last_heard_ = now;
-    send_hello(path);
-    come_up(path);
-    return true;
+  Path& path = *at;
+  if (!belongs(path, *lane)) return "it does not come from where its hello says";
+  if (path.lane == nullptr) {
+    take(path, std::move(lane));
+    return nullptr;
   }
-  return false;
+  // The latest one counts: the dialling side has given up those before it.
+  if (path.candidate) graveyard_.push_back(std::move(path.candidate));
+  path.candidate = std::move(lane);
+  path.candidate->owner = nullptr;  // what it says before it is taken is not heard
+  path.candidate->set_sink(this);
+  if (path.challenged == Nanos::max()) {
+    path.challenged = now;
+    send_heartbeat(path);  // answered by a reset where the peer's end is gone
+  }
+  settle_candidate(path, now);
+  return nullptr;
+}
+
+void Channel::take(Path& path, std::unique_ptr<Lane> lane) {
+  path.lane = std::move(lane);
+  path.lane->owner = &path;
+  path.lane->set_sink(this);
+  last_heard_ = now_;
+  send_hello(path);
+  come_up(path);
+}
+
+void Channel::drop_candidate(Path& path) {
+  path.challenged = Nanos::max();
+  if (path.candidate) graveyard_.push_back(std::move(path.candidate));
+}
+
+void Channel::settle_candidate(Path& path, Nanos now) {
+  if (!path.candidate) return;
+  if (path.lane != nullptr && path.lane->up()) {
+    // Also a process that stood still has then read what the old lane brought meanwhile.
+    const Nanos heard_out = path.challenged + std::min(options_.heartbeat_interval, limits::kDialTimeout / 2);
+    const Nanos silent = path.last_heard + options_.heartbeat_interval * limits::kReplaceAfterBeats;
+    if (now < heard_out || now < silent) return earlier(std::max(heard_out, silent));
+  }
+  auto candidate = std::move(path.candidate);
+  if (path.lane != nullptr)
+    fail_path(path, "silent for " + milliseconds(now - path.last_heard) + ", and replaced by a new connection");
+  path.challenged = Nanos::max();
+  if (candidate->up()) {
+    take(path, std::move(candidate));
+  } else {
+    graveyard_.push_back(std::move(candidate));
+  }
 }
 
 void Channel::come_up(Path& path) {
   path.state_since = now_;
   path.last_heard = now_;
   path.last_progress = now_;
+  path.no_lane.clear();
   ever_up_ = true;
   hung_up_ = false;
   path.refused_since = Nanos::max();
+  path.answer_patience = {};
+  earlier(now_ + options_.heartbeat_interval);
   if (path.up_since.count == 0) {
     path.state = Path::State::kUp;
     path.up_since = now_;
@@ -140,6 +226,7 @@ void Channel::come_up(Path& path) {
   path.state = Path::State::kProbation;
   path.probation_until = now_ + path.probation_backoff;
   earlier(path.probation_until);
+  tell(path, "is connected again, on probation for " + milliseconds(path.probation_backoff));
   awake_ = true;  // where every lane was down, it carries what waits
 }
 
@@ -190,8 +277,10 @@ void Channel::fail_path(Path& path, const std::string& why) {
   path.state = Path::State::kIdle;
   path.state_since = now_;
   path.next_dial = now_ + limits::kDialRetry;
-  earlier(path.next_dial);
+  earlier(path.candidate ? now_ : path.next_dial);
   awake_ = true;
+  if (!was_up) tell(path, "did not come up: " + why);
+  path.no_lane = why;
   if (!was_up || peer_left_ || leaving_) return;
   // Flapping is answered by a longer probation; ten clean seconds are forgiven.
   const bool clean = now_ - path.up_since >= limits::kCleanAfter;
@@ -221,7 +310,14 @@ Nanos Channel::refused_since() const {
   return paths_.empty() ? Nanos::max() : latest;
 }
 
-// --- timers --------------------------------------------------------------------------------------------------------------
+void Channel::move_clocks(Nanos missed) {
+  last_heard_ += missed;
+  for (Path& path : paths_) {
+    for (Nanos* clock : {&path.last_heard, &path.last_progress, &path.stall_began, &path.state_since}) *clock += missed;
+  }
+}
+
+// --- timers ----------------------------------------------------------------------------------------------------------
 
 Nanos Channel::stall_after(const Path& path) const {
   const auto rate = path.estimator.rate();
@@ -258,6 +354,8 @@ bool Channel::check_stall(Path& path, Nanos now) {
   if (!path.stalled && now - quiet_since >= stall_after(path)) {
     path.stall_began = now;
     if (other_usable) {
+      tell(path,
+           "has stalled: nothing was acknowledged for " + milliseconds(now - quiet_since) + "; other paths take over");
       path.stalled = true;
       for (std::uint32_t s = path.first_unacked; s != path.next_sequence; ++s) {
         Path::InFlight& e = path.entry(s);
@@ -271,6 +369,8 @@ bool Channel::check_stall(Path& path, Nanos now) {
     } else {
       // Nowhere else to go: try again here, ever more rarely.
       ++path.stalls;
+      tell(path,
+           "has stalled: nothing was acknowledged for " + milliseconds(now - quiet_since) + "; there is no other path");
       path.last_progress = now;
       declare_lost(path, path.first_unacked);
     }
@@ -300,24 +400,32 @@ void Channel::send_heartbeat(Path& path) {
 void Channel::on_timer(Nanos now) {
   now_ = now;
   next_timer_ = Nanos::max();
+  if (log_enabled(LogLevel::kDebug)) tell_shares();
   const Nanos interval = options_.heartbeat_interval;
   for (Path& path : paths_) {
+    settle_candidate(path, now);
     switch (path.state) {
       case Path::State::kIdle:
-        if (!options_.dialer || peer_left_ || leaving_) break;
+        if (!options_.dialer || peer_left_ || peer_died_ || leaving_) break;
         if (now >= path.next_dial) {
           dial(path, now);
         } else {
           earlier(path.next_dial);
         }
         break;
-      case Path::State::kDialing:
-        if (now - path.state_since >= limits::kDialTimeout) {
+      case Path::State::kDialing: {
+        // Connected, the peer's kernel is there, and its process has merely not answered yet: dialling again would only
+        // give it more to do.
+        const bool connected = path.lane->up();
+        const Nanos patience = connected ? std::max(path.answer_patience, limits::kDialTimeout) : limits::kDialTimeout;
+        if (now - path.state_since >= patience) {
+          if (connected) path.answer_patience = std::min(patience * 2, limits::kAnswerPatienceMax);
           fail_path(path, "no answer");
         } else {
-          earlier(path.state_since + limits::kDialTimeout);
+          earlier(path.state_since + patience);
         }
         break;
+      }
       case Path::State::kProbation:
         if (now >= path.probation_until) {
           path.state = Path::State::kUp;
@@ -356,7 +464,7 @@ void Channel::on_timer(Nanos now) {
   }
 }
 
-// --- farewell ------------------------------------------------------------------------------------------------------------
+// --- farewell --------------------------------------------------------------------------------------------------------
 
 void Channel::broadcast(const wire::Header& header, const void* payload, Nanos now) {
   now_ = now;

@@ -9,7 +9,7 @@
 namespace canarynet {
 namespace {
 
-// What a cancelled, half-written frame is finished from; read only, so all lanes of all threads share it.
+// What gather() finishes a frame from that was given up; read only, so all lanes of all threads share it.
 constexpr std::size_t kZeroBytes = 64 * 1024;
 alignas(4096) const std::byte kZeroes[kZeroBytes] = {};
 
@@ -34,7 +34,7 @@ bool FrameQueue::push(const wire::Header& header, const std::byte* payload, std:
   std::memcpy(store, &header, sizeof header);
   frame.cookie = cookie;
   frame.payload_bytes = header.payload_bytes;
-  frame.zeroes = false;
+  frame.given_up = false;
   frame.overtakes = wire::overtakes(header.kind);
   if (header.payload_bytes <= kInlinePayloadBytes) {
     if (header.payload_bytes != 0) std::memcpy(store + sizeof header, payload, header.payload_bytes);
@@ -62,7 +62,7 @@ std::size_t FrameQueue::gather(iovec* iov, std::size_t max, std::size_t* bytes) 
   std::size_t skip = begun_;
   for (std::uint32_t i = 0; i < count_ && used < max; ++i) {
     const Frame& frame = at(i);
-    const bool together = frame.borrowed == nullptr && !frame.zeroes;
+    const bool together = frame.borrowed == nullptr && !frame.given_up;
     const std::size_t stored = sizeof(wire::Header) + (together ? frame.payload_bytes : 0);
     if (skip < stored) {
       add(store_of(frame) + skip, stored - skip);
@@ -72,7 +72,7 @@ std::size_t FrameQueue::gather(iovec* iov, std::size_t max, std::size_t* bytes) 
     }
     if (!together) {
       std::size_t left = frame.payload_bytes - skip;
-      if (frame.zeroes) {
+      if (frame.given_up) {
         for (; left > 0 && used < max; left -= iov[used - 1].iov_len) add(kZeroes, std::min(left, kZeroBytes));
         if (left > 0) break;
       } else if (used < max) {
@@ -87,10 +87,10 @@ std::size_t FrameQueue::gather(iovec* iov, std::size_t max, std::size_t* bytes) 
 FrameQueue::Front FrameQueue::front() const {
   const Frame& frame = at(0);
   const std::byte* store = store_of(frame);
-  const std::byte* payload = frame.zeroes                ? nullptr
+  const std::byte* payload = frame.given_up              ? nullptr
                              : frame.borrowed != nullptr ? frame.borrowed
                                                          : store + sizeof(wire::Header);
-  return {store, payload, frame.payload_bytes, frame.borrowed != nullptr, frame.cookie, begun_};
+  return {store, payload, frame.payload_bytes, frame.borrowed != nullptr, frame.given_up, frame.cookie, begun_};
 }
 
 std::size_t FrameQueue::advance(std::size_t bytes) {
@@ -109,6 +109,7 @@ std::size_t FrameQueue::advance(std::size_t bytes) {
 
 bool FrameQueue::cancel(std::uint64_t cookie) {
   std::uint32_t kept = 0;
+  bool given_up = false;
   for (std::uint32_t i = 0; i < count_; ++i) {
     Frame& frame = at(i);
     if (frame.cookie == cookie) {
@@ -119,7 +120,7 @@ bool FrameQueue::cancel(std::uint64_t cookie) {
       // The peer has seen the beginning and counts on the announced length.
       if (frame.borrowed != nullptr) {
         frame.borrowed = nullptr;
-        frame.zeroes = true;
+        frame.given_up = given_up = true;
       }
     }
     if (kept != i) std::swap(at(kept), frame);
@@ -127,7 +128,7 @@ bool FrameQueue::cancel(std::uint64_t cookie) {
   }
   const bool dropped = kept != count_;
   count_ = kept;
-  return dropped;
+  return dropped || given_up;
 }
 
 void FrameQueue::clear() {

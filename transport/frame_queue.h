@@ -1,8 +1,10 @@
 // transport/frame_queue.h -- the frames a stream lane still has to write, as a ring of fixed capacity.
 //
-// What: push() at the tail (kinds that wire::overtakes(): before the others that have not begun); gather() describes the head as iovecs
-// (header and small payload lie together, large payloads stay where the caller has them), front() the one frame at the head; advance()
-// forgets what was written; cancel() takes frames back.
+// What: push() at the tail (kinds that wire::overtakes(): before the others that have not begun); gather() describes
+// the head as iovecs (header and small payload lie together, large payloads stay where the caller has them), front()
+// the one frame at the head; advance() forgets what was written; cancel() takes frames back. One that is half written
+// keeps its place and length and is given up: who writes from front() tells the reader so, gather() fills up with
+// zeroes, which the payload's CRC refuses.
 // Memory: see Lane::send(). After cancel() no borrowed memory of that cookie is referenced.
 // Thread: one owner. Nothing allocates after construction.
 #pragma once
@@ -30,9 +32,10 @@ class FrameQueue {
   // The frame at the head; the queue is not empty. Valid until the next call that changes the queue.
   struct Front {
     const std::byte* header;   // sizeof(wire::Header) bytes, sealed
-    const std::byte* payload;  // null: zeroes, or none
+    const std::byte* payload;  // null: given up, or none
     std::uint32_t payload_bytes;
     bool borrowed;  // `payload` is the caller's memory
+    bool given_up;  // cancelled when half written: the rest only keeps its announced length
     std::uint64_t cookie;
     std::size_t begun;  // bytes of header and payload that advance() was told of
   };
@@ -52,11 +55,11 @@ class FrameQueue {
   static constexpr std::size_t kStoreBytes = sizeof(wire::Header) + kInlinePayloadBytes;
 
   struct Frame {
-    const std::byte* borrowed = nullptr;  // null: the payload follows the header in the store, or is zeroes
+    const std::byte* borrowed = nullptr;  // null: the payload follows the header in the store, or was given up
     std::uint64_t cookie = 0;
     std::uint32_t payload_bytes = 0;
     std::uint32_t store = 0;  // its place in store_; stays with the entry, whichever frame that holds
-    bool zeroes = false;      // cancelled when half written: the rest comes from a zero page
+    bool given_up = false;    // cancelled when half written
     bool overtakes = false;
   };
 

@@ -1,12 +1,16 @@
 // transport/lane.h -- a lane moves frames to one peer over one rail and never loses one silently while it is up.
 //
-// What: Lane (one connection), LaneSink (who hears of its frames), LaneFactory (dials, accepts, drives all lanes of an engine).
+// What: Lane (one connection), LaneSink (who hears of its frames), LaneFactory (dials, accepts, drives all lanes of an
+// engine).
 // Units: bytes; times are monotonic Nanos handed in.
 // Memory: see send() and landing_for().
-// Threads: a factory, its lanes and their sink belong to one thread at a time (the engine's owner). No call sleeps, starts a thread
-// or, after set-up, allocates.
-// Failure: a lane goes down once, with a reason (on_down); it is then only good for destruction. A dead NIC usually gives no
-// error at all: the channel decides from missing acks.
+// Threads: a factory, its lanes and their sink belong to one thread at a time (the engine's owner). No call sleeps,
+// starts a thread or, after set-up, allocates.
+// Failure: a lane goes down once, with a reason (on_down); it is then only good for destruction. A dead NIC usually
+// gives no error at all: the channel decides from missing acks. One that is down because it can't believe its peer's
+// stream is deaf: nothing is read any more, but its connection stands until it is destroyed, and what send() and
+// flush() take still goes, so that its owner can tell the peer before the end does. (Not in shared memory, which
+// carries no control: there the end comes at once.)
 #pragma once
 
 #include <cstddef>
@@ -28,8 +32,8 @@ class Lane;
 inline constexpr std::size_t kInlinePayloadBytes = 1024;  // payloads up to this are copied by send()
 
 // Where the payload of an announced frame goes. The header has been validated (its CRC too).
-//   kSpan     the lane writes payload_bytes there, directly; the memory stays valid until on_frame() or redirect() of this frame
-//             or the lane's end.
+//   kSpan     the lane writes payload_bytes there, directly; the memory stays valid until on_frame() or redirect() of
+//             this frame or the lane's end.
 //   kSlot     the lane keeps the payload in its own slot (kPayloadMax bytes) and shows it to on_frame().
 //   kDiscard  the lane reads past it; on_frame() follows with an empty payload and Arrival::discarded set.
 struct Landing {
@@ -42,12 +46,12 @@ struct Landing {
 struct Arrival {
   std::span<const std::byte> payload;  // valid during on_frame() only (kSlot), or the landing's own span
   std::uint64_t cookie = 0;            // of the Landing
-  bool intact = false;                 // payload CRC is right
+  bool intact = false;                 // payload CRC is right, and the sender has not given the frame up
   bool discarded = false;              // landed nowhere, no CRC was checked
 };
 
-// Implemented by the channel layer. Calls come from within LaneFactory::poll() only. A sink must not destroy a lane inside a
-// callback of that lane (nor of another lane of the factory): it collects and destroys after poll().
+// Implemented by the channel layer. Calls come from within LaneFactory::poll() only. A sink must not destroy a lane
+// inside a callback of that lane (nor of another lane of the factory): it collects and destroys after poll().
 class LaneSink {
  public:
   virtual ~LaneSink() = default;
@@ -58,8 +62,8 @@ class LaneSink {
   virtual void on_frame(Lane& lane, const wire::Header& header, const Arrival& arrival) = 0;
   // After send() refused: there is room again.
   virtual void on_writable(Lane& lane) = 0;
-  // The lane is down. `hangup`: the peer's end was closed, reset or refused the dial (evidence of a death), not a local failure, a
-  // time-out or a stream that can't be believed.
+  // The lane is down. `hangup`: the peer's end was closed, reset or refused the dial (evidence of a death), not a local
+  // failure, a time-out or a stream that can't be believed.
   virtual void on_down(Lane& lane, const Status& reason, bool hangup) = 0;
 };
 
@@ -77,16 +81,19 @@ class Lane {
   // Destruction closes the connection at once; nothing is delivered after it.
   virtual ~Lane() = default;
 
-  // Queues one frame. `header` is complete and sealed; header.payload_bytes bytes at `payload` follow it.
-  // Up to kInlinePayloadBytes are copied. More is borrowed: it must stay unchanged until the peer acked the frame or
-  // cancel(cookie) returned. False when the queue is full (on_writable follows) or the lane is down: nothing was taken.
-  // Frames leave in the order of send(), except that those of a kind that wire::overtakes() go before all others not yet begun.
+  // Queues one frame. `header` is complete and sealed; header.payload_bytes bytes at `payload` follow it. Up to
+  // kInlinePayloadBytes are copied. More is borrowed: it must stay unchanged until the peer acked the frame or
+  // cancel(cookie) returned. False when the queue is full (on_writable follows) or the lane is down, not just deaf:
+  // nothing was taken. Frames leave in the order of send(), except that those of a kind that wire::overtakes() go
+  // before all others not yet begun.
   virtual bool send(const wire::Header& header, const std::byte* payload, std::uint64_t cookie) = 0;
-  // Writes as much of the queue as goes without waiting. The factory's poll() does so as well when the lane becomes writable.
+  // Writes as much of the queue as goes without waiting. The factory's poll() does so as well when the lane becomes
+  // writable.
   virtual void flush(Nanos now) = 0;
-  // Gives back every borrowed payload queued under `cookie`: frames not begun are dropped; one half written is finished from a
-  // zero page (the peer has the piece from another lane and discards these bytes). Returns whether anything was dropped unsent.
-  // Header-only and inline frames under that cookie are dropped too, unless begun.
+  // Gives back every borrowed payload queued under `cookie`: frames not begun are dropped; one half written is given
+  // up: it keeps its place and its length in the stream, and the peer learns that it is not what its header announced
+  // (`intact` is false there). Header-only and inline frames under that cookie are dropped too, unless begun. Returns
+  // whether there was any frame that the peer does not get because of this.
   virtual bool cancel(std::uint64_t cookie) = 0;
   // The rest of a kSpan landing with this cookie, if one is in progress here, goes to the discard buffer.
   virtual void redirect(std::uint64_t cookie) = 0;
@@ -99,6 +106,8 @@ class Lane {
   virtual std::string description() const = 0;
   // Local rail number; -1 for a control lane.
   virtual int rail() const = 0;
+  // Where the other end is, as the kernel says: the port of a dialling end is of no interest. Family kNone: not known.
+  virtual Address remote() const { return {}; }
   // Set by the sink's owner, unread by the lane.
   void* owner = nullptr;
 
@@ -123,25 +132,30 @@ class LaneFactory {
   virtual ~LaneFactory() = default;
   // This host's rails, with the ports their listeners got.
   virtual std::span<const Rail> rails() const = 0;
-  // Starts to connect from local rail `rail` (source address and device bound; kControlRail: as the system routes) to `to`.
-  // on_up or on_down of `sink` follows from poll(). An error means nothing was started.
+  // Starts to connect from local rail `rail` (source address and device bound; kControlRail: as the system routes) to
+  // `to`. on_up or on_down of `sink` follows from poll(). An error means nothing was started.
   virtual Result<std::unique_ptr<Lane>> dial(int rail, const Address& to, LaneSink& sink) = 0;
-  // Accepts control lanes on `at` (any address of this host when it is a wildcard); port 0 picks one. Returns the bound address.
+  // Accepts control lanes on `at` (any address of this host when it is a wildcard); port 0 picks one. Returns the bound
+  // address.
   virtual Result<Address> listen_control(const Address& at) = 0;
   virtual void set_acceptor(LaneAcceptor* acceptor) = 0;
   // Moves bytes, calls sinks. Returns the number of events handled (0: nothing was there). Bounded work.
   virtual std::size_t poll(Nanos now) = 0;
-  // When poll() wants to be called even if poll_fd() stays silent (connect time-outs); Nanos::max() for never, 0 for at once.
+  // When poll() wants to be called even if poll_fd() stays silent (connect time-outs); Nanos::max() for never, 0 for at
+  // once.
   virtual Nanos next_deadline() const = 0;
-  // One epoll descriptor that becomes readable when poll() has something to do and prepare_to_sleep() was called since the last poll();
-  // -1 in the simulator.
+  // One epoll descriptor that becomes readable when poll() has something to do and prepare_to_sleep() was called since
+  // the last poll(); -1 in the simulator.
   virtual int poll_fd() const = 0;
-  // Before every wait for poll_fd(): peers that need no kernel to bring their bytes are asked to wake it. False: there is work already, don't
-  // wait. Who polls without waiting in between does not pay for being woken.
+  // Before every wait for poll_fd(): peers that need no kernel to bring their bytes are asked to wake it. False: there
+  // is work already, don't wait. Who polls without waiting in between does not pay for being woken.
   virtual bool prepare_to_sleep() { return true; }
   // "tcp", "sim".
   virtual const char* name() const = 0;
-  // The kernel's own tx_bytes of a rail's device, or 0 where there is no kernel NIC. May cost a system call: not for the data path.
+  // What kept it from accepting the last connection that came, for messages; "" when that went well.
+  virtual std::string trouble() const { return {}; }
+  // The kernel's own tx_bytes of a rail's device, or 0 where there is no kernel NIC. May cost a system call: not for
+  // the data path.
   virtual std::uint64_t kernel_tx_bytes(int rail) const = 0;
 };
 

@@ -1,7 +1,8 @@
 // transport/lane_table.h -- the lanes of one factory: the keys by which events find them, and who has asked for a turn.
 //
-// What: a key names one lane and, once that has gone, nobody: what comes late for it (an event, a time-out, a turn) is dropped.
-// `LaneOfFactory` lets the table at its key_ and pending_. Memory: lanes belong to whoever got them; each is removed when it goes.
+// What: a key names one lane and, once that has gone, nobody: what comes late for it (an event, a time-out, a turn) is
+// dropped. `LaneOfFactory` lets the table at its key_ and pending_. Memory: lanes belong to whoever got them; each is
+// removed when it goes.
 // Thread: the factory's. Only add() allocates.
 #pragma once
 
@@ -15,15 +16,16 @@ namespace canarynet {
 template <typename LaneOfFactory>
 class LaneTable {
  public:
-  // A lane's key is its place and, from bit 32 to 62, which lane of that place it is, from 1: keys below 2^32 and the highest bit are the
-  // factory's.
+  // A lane's key is its place and, from bit 32 to 62, which lane of that place it is, from 1: keys below 2^32 and the
+  // highest bit are the factory's.
   static constexpr std::uint64_t kFirstKey = std::uint64_t{1} << 32;
   static constexpr std::uint64_t kFactoryBit = std::uint64_t{1} << 63;
 
   void add(LaneOfFactory& lane) {
     if (free_.empty()) {
-      free_.push_back(static_cast<std::uint32_t>(slots_.size()));
+      free_.reserve(slots_.size() + 1);
       slots_.emplace_back();
+      free_.push_back(static_cast<std::uint32_t>(slots_.size() - 1));
       // So that nothing else allocates.
       pending_.reserve(slots_.capacity());
       pending_now_.reserve(slots_.capacity());
@@ -40,6 +42,7 @@ class LaneTable {
 
   void remove(LaneOfFactory& lane) {
     CANARY_CHECK(in_callback_ != &lane, "a lane was destroyed inside its own callback");
+    if (lane.key_ < kFirstKey) return;  // memory ran out in add()
     const auto index = static_cast<std::uint32_t>(lane.key_ & 0xffffffff);
     slots_[index].lane = nullptr;
     free_.push_back(index);
@@ -58,9 +61,11 @@ class LaneTable {
     LaneOfFactory* lane = find(key);
     if (lane == nullptr) return 0;
     in_callback_ = lane;
-    const std::size_t handled = work(*lane);
-    in_callback_ = nullptr;
-    return handled;
+    struct Over {  // also where memory ran out
+      const LaneOfFactory*& mark;
+      ~Over() { mark = nullptr; }
+    } over{in_callback_};
+    return work(*lane);
   }
 
   // Lanes that `fn` adds may be among those it gets.

@@ -1,8 +1,10 @@
-// transport/message_wire.h -- how messages (send/recv in a group, connections without one) use the frames of wire.h. Little-endian.
+// transport/message_wire.h -- how messages (send/recv in a group, connections without one) use the frames of wire.h.
+// Little-endian.
 //
 // Messages travel on flows with the high bit set. There, of a header:
-//   kPiece      op: number of the message in its direction, from 1 (low 32 bits); piece: cell, from 0; epoch: the group's, on connections
-//               the message's tag; signature and the low byte of step: length of the whole message, 40 bits; high byte of step: type.
+//   kPiece      op: number of the message in its direction, from 1 (low 32 bits); piece: cell, from 0; epoch: the
+//               group's, on connections the message's tag; signature and the low byte of step: length of the whole
+//               message, 40 bits; high byte of step: type.
 //   kSignature  step: MessageFrame; op, payload: see there.
 // source and destination: ranks in the group; on connections 0 is the end that connected, 1 the one that accepted.
 #pragma once

@@ -1,6 +1,8 @@
-// transport/path.h -- one lane's place in a channel: its connection state, what is unacknowledged on it, and what was measured.
+// transport/path.h -- one lane's place in a channel: its connection state, what is unacknowledged on it, and what was
+// measured.
 //
-// A path outlives its lanes: when a lane dies the path dials (or awaits) the next one. Plain state; transport/channel.cc drives it.
+// A path outlives its lanes: when a lane dies the path dials (or awaits) the next one. Plain state;
+// transport/channel.cc drives it.
 // Units: ns, bytes. One owner thread. Nothing here allocates.
 #pragma once
 
@@ -8,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/units.h"
@@ -26,9 +29,10 @@ struct PathSpec {
 
 // Delivery rate and round trips of one path, from acknowledgements alone.
 //
-// Rate: a sample is (bytes acked since the piece left) / (time since the last ack at its departure), as BBR defines it (Cardwell et al.
-// 2016). Samples taken while little was in flight say what was sent, not what the link can do: they may only raise the estimate, and
-// small ones don't make the first (the frames of a join would give a lane a rate so low that it is never chosen again).
+// Rate: a sample is (bytes acked since the piece left) / (time since the last ack at its departure), as BBR defines it
+// (Cardwell et al. 2016). Samples taken while little was in flight say what was sent, not what the link can do: they
+// may only raise the estimate, and small ones don't make the first (the frames of a join would give a lane a rate so
+// low that it is never chosen again).
 class PathEstimator {
  public:
   struct Departure {
@@ -94,8 +98,8 @@ class PathEstimator {
     const Nanos m = fastest().rtt;
     return m == Nanos::max() ? Nanos{} : m;
   }
-  // The round trip without the time that its bytes took. A lane that carries pieces only never sees a bare round trip: counted whole, it
-  // makes each piece look twice as slow as it is, and a slow lane is not chosen again.
+  // The round trip without the time that its bytes took. A lane that carries pieces only never sees a bare round trip:
+  // counted whole, it makes each piece look twice as slow as it is, and a slow lane is not chosen again.
   Nanos latency() const {
     const RoundTrip& f = fastest();
     if (f.rtt == Nanos::max()) return {};
@@ -196,6 +200,11 @@ struct Path {
   PathSpec spec;
   State state = State::kIdle;
   std::unique_ptr<Lane> lane;
+  // Says that it takes this lane's place; held until that one has spoken, ended, or been silent for too long
+  // (Channel::settle_candidate).
+  std::unique_ptr<Lane> candidate;
+  Nanos challenged = Nanos::max();  // when the first candidate came since the lane was last heard
+  std::string no_lane;              // why the last try to get a lane failed; "" once there is one
   PathEstimator estimator;
 
   // sending
@@ -228,6 +237,7 @@ struct Path {
   Nanos last_sent;
   Nanos state_since;
   Nanos next_dial;                     // kIdle
+  Nanos answer_patience;               // kDialing, connected: how long the peer may take to say hello; grows
   Nanos refused_since = Nanos::max();  // every dial since then was refused or hung up on
   Nanos probation_until;
   Nanos probation_backoff;  // doubles with each return that fails

@@ -1,5 +1,5 @@
-// transport/rail_stats.h -- what went over one rail, summed over channels and lanes, and one link as counters see it. Plain data; whoever
-// drives the channels fills it.
+// transport/rail_stats.h -- what went over one rail, summed over channels and lanes, and one link as counters see it.
+// Plain data; whoever drives the channels fills it.
 #pragma once
 
 #include <cstdint>

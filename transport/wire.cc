@@ -19,7 +19,8 @@ std::uint32_t header_crc(const Header& header) { return crc32c(0, &header, offse
 void seal(Header& header) { header.header_crc32 = header_crc(header); }
 
 const char* validate(const Header& header) {
-  // Magic and version come before the CRC although it covers them: a stranger or an older peer deserves the better reason.
+  // Magic and version come before the CRC although it covers them: a stranger or an older peer deserves the better
+  // reason.
   if (header.magic != kMagic) return "magic";
   if (header.version != kVersion) return "version";
   if (header.header_crc32 != header_crc(header)) return "header crc";

@@ -7,9 +7,10 @@
 //   32      34    35    36             40             44             48
 //   | dest  |codec|flags| lane_sequence| payload_crc32| header_crc32 |
 //
-// Identity of a piece: {flow, epoch, op, step, source, destination, piece}. source and destination are ranks within the flow's group
-// (k local ranks: two ranks of one engine may get the same piece).
-// header_crc32: CRC32C of the first 44 bytes, checked before anything else is believed. payload_crc32: CRC32C of the plaintext.
+// Identity of a piece: {flow, epoch, op, step, source, destination, piece}. source and destination are ranks within the
+// flow's group (k local ranks: two ranks of one engine may get the same piece).
+// header_crc32: CRC32C of the first 44 bytes, checked before anything else is believed. payload_crc32: CRC32C of the
+// plaintext.
 #pragma once
 
 #include <cstddef>
@@ -40,8 +41,9 @@ inline constexpr std::uint8_t kSequenced = 1;  // lane_sequence counts; acked an
 inline constexpr std::uint8_t kAckNow = 2;     // the sender waits for the ack: don't wait for more
 inline constexpr std::uint8_t kUnchecked = 4;  // payload_crc32 says nothing; in shared memory only (CANARY_SHM_CRC)
 
-// Frames that speak about a lane rather than travel on it overtake the queued ones: an acknowledgement that waits behind our own data
-// doubles the peer's round trip. Sequenced frames keep their order, or the receiver would see holes.
+// Frames that speak about a lane rather than travel on it overtake the queued ones: an acknowledgement that waits
+// behind our own data doubles the peer's round trip. Sequenced frames keep their order, or the receiver would see
+// holes.
 constexpr bool overtakes(Kind kind) {
   return kind == Kind::kHello || kind == Kind::kAck || kind == Kind::kHeartbeat || kind == Kind::kAbort;
 }
@@ -77,14 +79,15 @@ static_assert(std::is_trivially_copyable_v<Header>);
 // Sets header_crc32. Call last, after every other field (lane_sequence included) is set.
 void seal(Header& header);
 
-// nullptr when the header can be believed, else the reason it can't ("magic", "version", "header crc", "kind", "payload too large").
+// nullptr when the header can be believed, else the reason it can't ("magic", "version", "header crc", "kind", "payload
+// too large").
 // Checks fixed fields only: whether flow, op or ranks exist is the receiver's to know.
 const char* validate(const Header& header);
 
 // CRC32C over a payload as it goes into payload_crc32 (0 for an empty one).
 std::uint32_t payload_crc(const void* data, std::size_t bytes);
 
-// --- payloads -----------------------------------------------------------------------------------------------------------
+// --- payloads --------------------------------------------------------------------------------------------------------
 
 // Hello: the dialling side sends it first; the accepting side answers with its own before anything else.
 struct HelloPayload {
@@ -101,8 +104,8 @@ struct HelloPayload {
   std::uint32_t paths = 0;    // kHelloEndpoint: how many paths the dialling side opens in all; else 0
 };
 static_assert(sizeof(HelloPayload) == 32 && std::has_unique_object_representations_v<HelloPayload>);
-// kHelloEndpoint: no job; `job` is the token of the endpoint that is dialled (from its handle), engine and target are the low and the high
-// half of a random name of the dialling side's channel.
+// kHelloEndpoint: no job; `job` is the token of the endpoint that is dialled (from its handle), engine and target are
+// the low and the high half of a random name of the dialling side's channel.
 enum HelloPurpose : std::uint16_t { kHelloChannel = 1, kHelloControl = 2, kHelloEndpoint = 3 };
 
 // Ack: `cumulative` = highest sequence such that it and all before it arrived; word i, bit b of the bitmap = sequence
@@ -115,8 +118,9 @@ struct AckPayload {
 };
 static_assert(sizeof(AckPayload) == 8 + 8 * kAckWordsMax && std::has_unique_object_representations_v<AckPayload>);
 
-// Signature: the full arguments of one rank's call, compared field by field on every neighbour. Lists of counts are as long as the group,
-// so they travel as sums that tell where two lists differ in one place, a checksum, and their first entries.
+// Signature: the full arguments of one rank's call, compared field by field on every neighbour. Lists of counts are as
+// long as the group, so they travel as sums that tell where two lists differ in one place, a checksum, and their first
+// entries.
 inline constexpr std::size_t kSignatureCounts = 8;
 struct SignaturePayload {
   std::uint64_t count = 0;        // elements, as the caller counts them; all-gather-v: of all blocks
@@ -137,8 +141,8 @@ struct SignaturePayload {
 };
 static_assert(sizeof(SignaturePayload) == 120 && std::has_unique_object_representations_v<SignaturePayload>);
 
-// Heartbeat: one frame per lane and interval. header.flow/epoch/op/source = a group (they take turns), the last operation that
-// rank entered in it. Times are the sender's own clock, echoed back unread.
+// Heartbeat: one frame per lane and interval. header.flow/epoch/op/source = a group (they take turns), the last
+// operation that rank entered in it. Times are the sender's own clock, echoed back unread.
 struct HeartbeatPayload {
   std::uint64_t sent_ns = 0;
   std::uint64_t echo_ns = 0;       // sent_ns of the last heartbeat heard; 0 = none

@@ -1,13 +1,16 @@
-// daemon/ipc/counters.h -- an engine's counters as they lie in shared memory: one table per engine, in a memfd of its process.
+// daemon/ipc/counters.h -- an engine's counters as they lie in shared memory: one table per engine, in a memfd of its
+// process.
 //
 //   0        8         12            16          24         32 ...
-//   | magic  | version | table bytes | sequence  | updated  | who: pid, role, rank, names | process values | NIC rows | link rows |
+//   | magic  | version | table bytes | sequence  | updated  | who: pid, role, rank, names | process values |
+//   | NIC rows | link rows |
 //
-// Found through /proc/PID/fd, where it is called "/memfd:canary-counters (deleted)": nothing is in the file system, and nothing outlives
-// the process. One writer, any number of readers: `sequence` is odd while the table is written; a reader copies the table and takes it when
-// the sequence was even and the same before and after (counters_reader.h).
-// Units: bytes, frames, nanoseconds, bytes per second; instants are of CLOCK_MONOTONIC. Counters begin with the engine and only grow;
-// the table is as old as `updated_ns` says (the writer publishes at a bounded rate, and not while nothing happens).
+// Found through /proc/PID/fd, where it is called "/memfd:canary-counters (deleted)": nothing is in the file system, and
+// nothing outlives the process. One writer, any number of readers: `sequence` is odd while the table is written; a
+// reader copies the table and takes it when the sequence was even and the same before and after (counters_reader.h).
+// Units: bytes, frames, nanoseconds, bytes per second; instants are of CLOCK_MONOTONIC. Counters begin with the engine
+// and only grow; the table is as old as `updated_ns` says (the writer publishes at a bounded rate, and not while
+// nothing happens).
 // A reader believes nothing: validate() says what is wrong with a copy. Native byte order: it never leaves the host.
 // New metrics take the next free value, which is 0 in older tables; anything else is a new version.
 #pragma once
@@ -152,8 +155,8 @@ static_assert(static_cast<std::size_t>(NicMetric::kCount) <= kValues &&
               static_cast<std::size_t>(LinkMetric::kCount) <= kValues &&
               static_cast<std::size_t>(ProcessMetric::kCount) <= kValues);
 
-// "" or what makes a copy of `bytes` bytes no table of ours: foreign or cut memory, another version, rows beyond the table, labels that
-// are no text. The values themselves may be anything.
+// "" or what makes a copy of `bytes` bytes no table of ours: foreign or cut memory, another version, rows beyond the
+// table, labels that are no text. The values themselves may be anything.
 std::string validate(const CountersTable& copy, std::size_t bytes);
 
 // Copies text, cut to what fits, always terminated, the rest zero; what is no printable ASCII becomes '?'.

@@ -1,4 +1,5 @@
-// daemon/ipc/counters_fuzz.cc -- any memory as a table of counters: refused with a reason, or a table whose every row and name can be read.
+// daemon/ipc/counters_fuzz.cc -- any memory as a table of counters: refused with a reason, or a table whose every row
+// and name can be read.
 //
 // First byte: bit 0: the bytes are the whole memory, else the front of one of the right size; bit 1: it is not sealed.
 #include <fcntl.h>

@@ -73,8 +73,8 @@ int number_of(const char* text) {
   return value;
 }
 
-// How the process calls itself: its pid in the innermost namespace that it is in; where the kernel has no pid namespaces and so no NSpid,
-// as it is called here. 0: it is gone.
+// How the process calls itself: its pid in the innermost namespace that it is in; where the kernel has no pid
+// namespaces and so no NSpid, as it is called here. 0: it is gone.
 long own_pid(const std::string& process) {
   std::ifstream status(process + "/status");
   long here = 0;

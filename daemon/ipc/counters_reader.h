@@ -1,8 +1,10 @@
 // daemon/ipc/counters_reader.h -- finds and reads the counters of this host's processes. Every byte of them is foreign.
 //
-// What: looks through /proc/*/fd for memory called canary-counters, copies each table whole and consistent, validates the copy.
+// What: looks through /proc/*/fd for memory called canary-counters, copies each table whole and consistent, validates
+// the copy.
 // Memory: tables are copies. Nothing is kept between calls: a process that has died is simply not found again.
-// Threads: any; blocks for as long as the kernel takes to list descriptors. Failures: what can't be read is named in `notes`, never fatal.
+// Threads: any; blocks for as long as the kernel takes to list descriptors. Failures: what can't be read is named in
+// `notes`, never fatal.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// Counters in shared memory: what is written is found and read whole; what is foreign, torn or another's is named or passed over.
+// Counters in shared memory: what is written is found and read whole; what is foreign, torn or another's is named or
+// passed over.
 #include "daemon/ipc/counters.h"
 
 #include <fcntl.h>

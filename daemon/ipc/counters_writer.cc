@@ -39,20 +39,20 @@ CountersWriter::CountersWriter(Role role, Nanos now) : table_(std::make_unique<C
 
 void CountersWriter::share() {
   const auto refuse = [&](const char* what) { refused_ = system_error(what, errno).text(); };
-  memory_ = memfd_create(kCountersName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (memory_ < 0) return refuse("memfd_create");
-  if (ftruncate(memory_, sizeof(CountersTable)) != 0) return refuse("ftruncate");
-  void* at = mmap(nullptr, sizeof(CountersTable), PROT_READ | PROT_WRITE, MAP_SHARED, memory_, 0);
+  memory_ = Descriptor(memfd_create(kCountersName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory_.open()) return refuse("memfd_create");
+  if (ftruncate(memory_.fd(), sizeof(CountersTable)) != 0) return refuse("ftruncate");
+  void* at = mmap(nullptr, sizeof(CountersTable), PROT_READ | PROT_WRITE, MAP_SHARED, memory_.fd(), 0);
   if (at == MAP_FAILED) return refuse("mmap");
+  madvise(at, sizeof(CountersTable), MADV_DONTFORK);  // a child counts nothing here
   words_ = static_cast<std::atomic<std::uint64_t>*>(at);
-  if (fcntl(memory_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return refuse("F_ADD_SEALS");
-  fcntl(memory_, F_ADD_SEALS, kSealFutureWrite);  // since Linux 5.1
-  fcntl(memory_, F_ADD_SEALS, F_SEAL_SEAL);
+  if (fcntl(memory_.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return refuse("F_ADD_SEALS");
+  fcntl(memory_.fd(), F_ADD_SEALS, kSealFutureWrite);  // since Linux 5.1
+  fcntl(memory_.fd(), F_ADD_SEALS, F_SEAL_SEAL);
 }
 
 CountersWriter::~CountersWriter() {
   if (words_ != nullptr) munmap(words_, sizeof(CountersTable));
-  if (memory_ >= 0) close(memory_);
 }
 
 void CountersWriter::publish(Nanos now) {

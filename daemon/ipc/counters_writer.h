@@ -1,14 +1,18 @@
-// daemon/ipc/counters_writer.h -- the writing end of a table of counters: a memfd of this process, written by one thread at a time.
+// daemon/ipc/counters_writer.h -- the writing end of a table of counters: a memfd of this process, written by one
+// thread at a time.
 //
-// Memory: the table that is filled is private; publish() copies what is in use to the shared one. The memfd is sealed: it never shrinks
-// under a reader, and (where the kernel can) nobody else writes it. It goes with the writer or its process, whichever ends first.
-// Threads: one at a time. Failures: where the system gives no memory to share, nobody reads the table and everything else goes on.
+// Memory: the table that is filled is private; publish() copies what is in use to the shared one. The memfd is sealed:
+// it never shrinks under a reader, and (where the kernel can) nobody else writes it. It goes with the writer or its
+// process, whichever ends first.
+// Threads: one at a time. Failures: where the system gives no memory to share, nobody reads the table and everything
+// else goes on.
 #pragma once
 
 #include <atomic>
 #include <memory>
 #include <string>
 
+#include "base/descriptor.h"
 #include "base/units.h"
 #include "daemon/ipc/counters.h"
 
@@ -33,7 +37,7 @@ class CountersWriter {
 
   std::unique_ptr<CountersTable> table_;
   std::atomic<std::uint64_t>* words_ = nullptr;  // the shared table
-  int memory_ = -1;
+  Descriptor memory_;
   std::string refused_;
 };
 

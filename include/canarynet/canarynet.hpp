@@ -1,18 +1,18 @@
 // canarynet/canarynet.hpp -- C++20 over the C ABI: handles that clean up, spans instead of pointers, exceptions instead
 // of codes.
 //
-// What: Context (one rank of a job), Group (ranks and their sequence of operations), Operation (one in flight); connections.hpp, which this
-//   includes, has messages without a job. Header only; every call goes straight to canarynet.h, so it adds no ABI of its own.
+// What: Context (one rank of a job), Group (ranks and their sequence of operations), Operation (one in flight);
+//   connections.hpp, which this includes, has messages without a job. Header only; every call goes straight to
+//   canarynet.h, so it adds no ABI of its own.
 // Shapes and units: buffers are contiguous ranges (vector, array, span) of float, double, f16, bf16, int8_t, uint8_t,
-// int32_t or
-//   int64_t; the element type chooses the wire type. Times are std::chrono durations.
+//   int32_t or int64_t; the element type chooses the wire type. Times are std::chrono durations.
 // Ownership: buffers of an *_async call are borrowed until its Operation completed; the destructor of an Operation
-// therefore waits.
-//   Groups must not outlive their Context, nor Operations their Group.
+//   therefore waits. An object whose Context or Endpoint has ended, or that was moved from, may be used and destroyed:
+//   it throws Error (CANARY_INVALID_ARGUMENT), and its destructor does nothing. That ends an operation whose buffers
+//   are borrowed as well.
 // Threads: as canarynet.h: any thread; operations of one group are numbered in the order of the calls.
 // Failures: a failing call throws Error, made from canary_last_error(). Destructors do not throw and drop the failure:
-// call
-//   wait() and finalize() where you want to hear of it.
+//   call wait() and finalize() where you want to hear of it.
 //
 //   canarynet::Context context;  // from the environment that canary-run sets
 //   std::vector<float> gradient(1000, 1.0f);
@@ -306,7 +306,8 @@ class Group {
     return Operation(op);
   }
 
-  // At `root` output: size() blocks as long as input, block i from rank i; elsewhere it may be empty and is not touched.
+  // At `root` output: size() blocks as long as input, block i from rank i; elsewhere it may be empty and is not
+  // touched.
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
   void gather(const In& input, Out&& output, int root) { start_gather(input, output, root, nullptr); }
@@ -317,7 +318,8 @@ class Group {
     return Operation(op);
   }
 
-  // At `root` input: size() blocks as long as output, elsewhere it may be empty and is not read; output: the block rank().
+  // At `root` input: size() blocks as long as output, elsewhere it may be empty and is not read; output: the block
+  // rank().
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
   void scatter(const In& input, Out&& output, int root) { start_scatter(input, output, root, nullptr); }
@@ -328,7 +330,8 @@ class Group {
     return Operation(op);
   }
 
-  // input and output: size() blocks of one length; block j goes to rank j, block i comes from rank i. They must not overlap.
+  // input and output: size() blocks of one length; block j goes to rank j, block i comes from rank i. They must not
+  // overlap.
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
   void all_to_all(const In& input, Out&& output) { start_all_to_all(input, output, nullptr); }
@@ -353,8 +356,8 @@ class Group {
     return Operation(op);
   }
 
-  // send_counts[j] elements go to rank j, receive_counts[i] come from rank i; blocks lie one behind the other (elsewhere:
-  // canary_all_to_all_v with displacements). What one sends is what the other receives, or all are told.
+  // send_counts[j] elements go to rank j, receive_counts[i] come from rank i; blocks lie one behind the other
+  // (elsewhere: canary_all_to_all_v with displacements). What one sends is what the other receives, or all are told.
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
   void all_to_all_v(const In& input, std::span<const std::size_t> send_counts, Out&& output,
@@ -370,7 +373,8 @@ class Group {
     return Operation(op);
   }
 
-  // To, and from, rank `peer` of this group: the k-th send meets the k-th receive. Both sides name the same length and type.
+  // To, and from, rank `peer` of this group: the k-th send meets the k-th receive. Both sides name the same length and
+  // type.
   template <InputBuffer Data>
   void send(const Data& data, int peer) {
     check(canary_send(handle_, std::ranges::data(data), std::ranges::size(data), wire_type<Data>(), peer, nullptr));
@@ -411,6 +415,12 @@ class Group {
   static void require(bool holds, const char* what) {
     if (!holds) throw Error(CANARY_INVALID_ARGUMENT, what);
   }
+  // size(), of a group that has not ended.
+  std::size_t ranks() const {
+    const int count = size();
+    require(count > 0, "this group has ended: it was moved from, or its context finalized");
+    return static_cast<std::size_t>(count);
+  }
   template <typename In, typename Out>
   void start_all_reduce(In& input, Out& output, canary_redop redop, canary_op** op) {
     require(std::ranges::size(input) == std::ranges::size(output), "all_reduce: input and output differ in length");
@@ -419,14 +429,14 @@ class Group {
   }
   template <typename In, typename Out>
   void start_reduce_scatter(In& input, Out& output, canary_redop redop, canary_op** op) {
-    require(std::ranges::size(input) == std::ranges::size(output) * static_cast<std::size_t>(size()),
+    require(std::ranges::size(input) == std::ranges::size(output) * ranks(),
             "reduce_scatter: input must be size() times as long as output");
     check(canary_reduce_scatter(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(output),
                                 wire_type<Out>(), redop, op));
   }
   template <typename In, typename Out>
   void start_all_gather(In& input, Out& output, canary_op** op) {
-    require(std::ranges::size(output) == std::ranges::size(input) * static_cast<std::size_t>(size()),
+    require(std::ranges::size(output) == std::ranges::size(input) * ranks(),
             "all_gather: output must be size() times as long as input");
     check(canary_all_gather(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(input),
                             wire_type<Out>(), op));
@@ -445,31 +455,30 @@ class Group {
   }
   template <typename In, typename Out>
   void start_gather(In& input, Out& output, int root, canary_op** op) {
-    require(rank() != root || std::ranges::size(output) == std::ranges::size(input) * static_cast<std::size_t>(size()),
+    require(rank() != root || std::ranges::size(output) == std::ranges::size(input) * ranks(),
             "gather: the root's output must be size() times as long as input");
     check(canary_gather(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(input),
                         wire_type<Out>(), root, op));
   }
   template <typename In, typename Out>
   void start_scatter(In& input, Out& output, int root, canary_op** op) {
-    require(rank() != root || std::ranges::size(input) == std::ranges::size(output) * static_cast<std::size_t>(size()),
+    require(rank() != root || std::ranges::size(input) == std::ranges::size(output) * ranks(),
             "scatter: the root's input must be size() times as long as output");
     check(canary_scatter(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(output),
                          wire_type<Out>(), root, op));
   }
   template <typename In, typename Out>
   void start_all_to_all(In& input, Out& output, canary_op** op) {
-    const auto ranks = static_cast<std::size_t>(size());
-    require(std::ranges::size(input) == std::ranges::size(output) && std::ranges::size(input) % ranks == 0,
+    require(std::ranges::size(input) == std::ranges::size(output) && std::ranges::size(input) % ranks() == 0,
             "all_to_all: input and output must be equally long, a multiple of size()");
     check(canary_all_to_all(handle_, std::ranges::data(input), std::ranges::data(output),
-                            std::ranges::size(input) / ranks, wire_type<Out>(), op));
+                            std::ranges::size(input) / ranks(), wire_type<Out>(), op));
   }
   // One count per rank, and `have` elements for them.
   void require_counts(std::span<const std::size_t> counts, std::size_t have, const char* what) const {
     std::size_t sum = 0;
     for (const std::size_t count : counts) sum += count;
-    require(counts.size() == static_cast<std::size_t>(size()) && have == sum, what);
+    require(counts.size() == ranks() && have == sum, what);
   }
   template <typename In, typename Out>
   void start_all_gather_v(In& input, Out& output, std::span<const std::size_t> counts, canary_op** op) {
@@ -515,7 +524,7 @@ inline canary_unique_id get_unique_id() {
   return id;
 }
 
-// One rank of a job. Neither copies nor moves: groups point at it.
+// One rank of a job. Neither copies nor moves.
 class Context {
  public:
   // Blocks until all ranks are there; throws when they are not within the join time-out.
@@ -540,7 +549,8 @@ class Context {
     check(canary_group_create(handle_, ranks.data(), static_cast<int>(ranks.size()), &group));
     return Group(group, true);
   }
-  // Zeroed memory of canary_mem_alloc(): ranks on this host are sent references into it instead of copies. Ends with free() or the context.
+  // Zeroed memory of canary_mem_alloc(): ranks on this host are sent references into it instead of copies. Ends with
+  // free() or the context.
   template <typename T>
   std::span<T> allocate(std::size_t count) {
     void* memory = nullptr;

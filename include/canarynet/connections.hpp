@@ -1,6 +1,8 @@
-// canarynet/connections.hpp -- C++20 over the connections of the C ABI: Endpoint, Connection and Request, messages without a job.
+// canarynet/connections.hpp -- C++20 over the connections of the C ABI: Endpoint, Connection and Request, messages
+// without a job.
 //
-// Comes with canarynet.hpp, whose rules hold: handles clean up, failures throw Error. Threads: as canarynet.h says of each call.
+// Comes with canarynet.hpp, whose rules hold: handles clean up, failures throw Error. Threads: as canarynet.h says of
+// each call.
 #pragma once
 
 #include "canarynet/canarynet.hpp"
@@ -8,8 +10,8 @@
 namespace canarynet {
 inline namespace v0 {
 
-// A message in flight. Moves. Whoever drops one that is not done loses only its result: the buffer stays borrowed until the message is
-// done or its Connection ends.
+// A message in flight. Moves. Whoever drops one that is not done loses only its result: the buffer stays borrowed until
+// the message is done or its Connection ends.
 class [[nodiscard]] Request {
  public:
   Request() = default;
@@ -35,7 +37,8 @@ class [[nodiscard]] Request {
   canary_request* handle_ = nullptr;
 };
 
-// Ordered messages both ways. One thread at a time. Closed by its destructor, which frees the buffers of all its requests.
+// Ordered messages both ways. One thread at a time. Closed by its destructor, which frees the buffers of all its
+// requests.
 class Connection {
  public:
   explicit Connection(canary_connection* handle) : handle_(handle) {}
@@ -79,7 +82,7 @@ class Connection {
 
 using ConnectionHandle = std::array<std::byte, CANARY_HANDLE_BYTES>;
 
-// An engine of its own beside any job; outlives whatever was made from it.
+// An engine of its own beside any job. What was made from it ends with it.
 class Endpoint {
  public:
   class Listener {

@@ -1,13 +1,15 @@
-// plugins/nccl/contexts.h -- what this process has made for its communicators, and the end of all that belongs to one when a part fails.
+// plugins/nccl/contexts.h -- what this process has made for its communicators, and the end of all that belongs to one
+// when a part fails.
 //
-// What: NCCL's contexts (v11 and newer), one for each communicator and for those that ncclCommSplit makes to share its resources, and one that
-// stands for all communicators of interfaces without any.
-// When a connection fails, or can't be made, its communicator is lost, and the other ranks wait for this one on their connections, maybe
-// for ever: NCCL neither closes nor tells anything before its application aborts. fail() therefore tells all of them, and a context
-// stays failed. Without contexts nobody knows what belongs together: there every connection of the process that is up is given up, and
-// nothing is remembered, so that what is being made, and later communicators, go on.
-// Threads: any. Memory: contexts, listeners and comms are NCCL's until it closes them; their records here are bounded by those, and
-// connects that nobody asks for any more are dropped (sweep()).
+// What: NCCL's contexts (v11 and newer), one for each communicator and for those that ncclCommSplit makes to share its
+// resources, and one that stands for all communicators of interfaces without any.
+// When a connection fails, or can't be made, its communicator is lost, and the other ranks wait for this one on their
+// connections, maybe for ever: NCCL neither closes nor tells anything before its application aborts. fail() therefore
+// tells all of them, and a context stays failed. Without contexts nobody knows what belongs together: there every
+// connection of the process that is up is given up, and nothing is remembered, so that what is being made, and later
+// communicators, go on.
+// Threads: any. Memory: contexts, listeners and comms are NCCL's until it closes them; their records here are bounded
+// by those, and connects that nobody asks for any more are dropped (sweep()).
 // Fork: a child forgets; requests that it has inherited are not in flight any more.
 #pragma once
 
@@ -65,7 +67,8 @@ class Contexts {
   static Contexts& get();
 
   Context* open();  // may throw std::bad_alloc
-  // Frees the listeners and connects that NCCL has left behind; comms live on. Waits as ProcessEndpoint::remove_context() does.
+  // Frees the listeners and connects that NCCL has left behind; comms live on. Waits as
+  // ProcessEndpoint::remove_context() does.
   void close(Context* context);
   // Of interfaces that have none.
   Context* shared() { return &shared_; }
@@ -73,7 +76,8 @@ class Contexts {
   // kSuccess, or what the communicator has failed with, after a warning that says why.
   abi::Result check(const char* call, const Context& context);
 
-  // From here on they are the communicator's, and fail with it. False: that has failed before; the caller's, as they were.
+  // From here on they are the communicator's, and fail with it. False: that has failed before; the caller's, as they
+  // were.
   bool add(ListenComm* listener);
   bool add(Comm* comm);
   bool add(std::unique_ptr<Pending>& pending);
@@ -89,7 +93,8 @@ class Contexts {
   void fail(Context& context, abi::Result result, const char* why);
   // The comm's communicator; where that has ended, the comm alone.
   void fail(const Comm& comm, abi::Result result, const char* why);
-  // Connects that were not asked for since twice CANARY_JOIN_TIMEOUT: their communicator was aborted, and nobody says so.
+  // Connects that were not asked for since twice CANARY_JOIN_TIMEOUT: their communicator was aborted, and nobody says
+  // so.
   void sweep();
   void set_join_timeout(std::chrono::nanoseconds limit);
   std::chrono::nanoseconds join_timeout();

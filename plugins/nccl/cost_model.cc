@@ -27,8 +27,9 @@ std::optional<double> parse(std::string_view text, const Unit (&units)[N]) {
   return {};
 }
 
-// What NCCL's protocols make of the network: LL sends 4 bytes of flags with every 4 of data, LL128 8 with every 120. Simple waits for
-// memory fences on both sides of a hop; NCCL's own model adds a network's latency twice for it, and LL128's lies between.
+// What NCCL's protocols make of the network: LL sends 4 bytes of flags with every 4 of data, LL128 8 with every 120.
+// Simple waits for memory fences on both sides of a hop; NCCL's own model adds a network's latency twice for it, and
+// LL128's lies between.
 struct Protocol {
   double bytes_factor;
   double alpha_factor;
@@ -84,8 +85,8 @@ std::optional<float> cost_us(const CostModel& model, abi::Function function, std
   const double n = static_cast<double>(nodes), r = static_cast<double>(ranks);
   double lg = 0;
   for (std::size_t reach = 1; reach < nodes; reach *= 2) ++lg;
-  // Messages between hosts one after the other, and bytes through a host's NICs in one direction as a share of `bytes`. A chain of ranks
-  // enters and leaves a host once, so what its ranks pass among themselves costs neither.
+  // Messages between hosts one after the other, and bytes through a host's NICs in one direction as a share of `bytes`.
+  // A chain of ranks enters and leaves a host once, so what its ranks pass among themselves costs neither.
   double starts = 0, share = 0;
   switch (function) {
     case abi::Function::kAllReduce:

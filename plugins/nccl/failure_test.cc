@@ -1,4 +1,5 @@
-// What becomes of a communicator when a part of it fails: of its other connections, of those that are being made, of its peers.
+// What becomes of a communicator when a part of it fails: of its other connections, of those that are being made, of
+// its peers.
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -330,7 +331,7 @@ TEST(WithoutContexts, AListenerThatNobodyAsksAnyMoreEndsWithTheLastConnection) {
             "fine");
 }
 
-// --- processes ---------------------------------------------------------------------------------------------------------------
+// --- processes -------------------------------------------------------------------------------------------------------
 
 int status_of_aborting(const std::function<void()>& body) {
   const pid_t child = fork();

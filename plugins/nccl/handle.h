@@ -1,9 +1,11 @@
-// plugins/nccl/handle.h -- the 128 bytes that NCCL carries from a listener to whoever connects to it; read as foreign bytes.
+// plugins/nccl/handle.h -- the 128 bytes that NCCL carries from a listener to whoever connects to it; read as foreign
+// bytes.
 //
 //   0                              112     114   115    116          120
 //   | handle of the endpoint       | magic | ver | zero | alpha ns   | bytes per second |
 //
-// Little-endian. The endpoint's part is engine/endpoint_handle.h's, shortened to 112 bytes: 13 NICs with IPv4, 5 with IPv6. Pure.
+// Little-endian. The endpoint's part is engine/endpoint_handle.h's, shortened to 112 bytes: 13 NICs with IPv4, 5 with
+// IPv6. Pure.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
-// plugins/nccl/handle_fuzz.cc -- any bytes as what NCCL brings to connect: refused in words, or a trailer that is written back the same.
+// plugins/nccl/handle_fuzz.cc -- any bytes as what NCCL brings to connect: refused in words, or a trailer that is
+// written back the same.
 #include <algorithm>
 #include <cstdlib>
 

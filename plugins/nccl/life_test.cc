@@ -1,5 +1,5 @@
-// The plugin's life in a process: threads, reloads, settings, failures that concern no single message. What needs an environment of its
-// own runs in a process of its own.
+// The plugin's life in a process: threads, reloads, settings, failures that concern no single message. What needs an
+// environment of its own runs in a process of its own.
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <pthread.h>

@@ -79,7 +79,8 @@ void abort_if_asked() {
   }
 }
 
-// NCCL can't repeat or repair what has failed on a connection, and its kernels spin until somebody aborts the communicator.
+// NCCL can't repeat or repair what has failed on a connection, and its kernels spin until somebody aborts the
+// communicator.
 Result fatal(Comm& comm, Result result, const char* why) {
   if (comm.failed == Result::kSuccess) comm.failed = result;
   Contexts::get().fail(comm, result, why);
@@ -172,8 +173,8 @@ struct Nics {
   std::string names;
 };
 
-// What the NICs give together. One without a carrier stays a rail, as its cable may come back, and adds nothing; where all lack it they
-// count as if they had one: there is nothing better to go by.
+// What the NICs give together. One without a carrier stays a rail, as its cable may come back, and adds nothing; where
+// all lack it they count as if they had one: there is nothing better to go by.
 Nics describe(const canary_rail* nics, std::size_t count) {
   Nics out;
   std::uint64_t whole = 0;
@@ -191,10 +192,11 @@ Nics describe(const canary_rail* nics, std::size_t count) {
 
 }  // namespace
 
-// --- life --------------------------------------------------------------------------------------------------------------------
+// --- life ------------------------------------------------------------------------------------------------------------
 
 Result net_init(void** context, abi::Logger logger) {
-  // NCCL finalizes what lies there, whether init succeeds or not, and one plugin after another is asked with the same place.
+  // NCCL finalizes what lies there, whether init succeeds or not, and one plugin after another is asked with the same
+  // place.
   if (context != nullptr) *context = nullptr;
   return guarded([&] {
     set_logger(logger);
@@ -244,7 +246,7 @@ Result net_speed_mbit(int device, int* speed) {
   return check_device("getProperties", device);
 }
 
-// --- connections -------------------------------------------------------------------------------------------------------------
+// --- connections -----------------------------------------------------------------------------------------------------
 
 Result net_listen(void* context, int device, void* handle, void** listen_comm) {
   *listen_comm = nullptr;
@@ -275,8 +277,8 @@ Result net_listen(void* context, int device, void* handle, void** listen_comm) {
   });
 }
 
-// NCCL repeats the call with the same bytes until there is a comm. They name the listener, so they are what a pending one is found by: no
-// word of ours in the handle could be a stranger's.
+// NCCL repeats the call with the same bytes until there is a comm. They name the listener, so they are what a pending
+// one is found by: no word of ours in the handle could be a stranger's.
 Result net_connect(void* context, int device, const void* handle, void** send_comm) {
   *send_comm = nullptr;
   if (const Result r = check_device("connect", device); r != Result::kSuccess) return r;
@@ -392,7 +394,7 @@ Result net_end(void* comm, Result result, const char* why) {
   return ProcessEndpoint::get().current(c.use.generation) ? fatal(c, result, why) : result;
 }
 
-// --- memory ------------------------------------------------------------------------------------------------------------------
+// --- memory ----------------------------------------------------------------------------------------------------------
 
 Result net_register(void* comm, void* data, std::size_t bytes, int type, void** registration) {
   *registration = nullptr;
@@ -415,7 +417,7 @@ Result net_deregister(void* comm, void* registration) {
   return s == CANARY_OK ? Result::kSuccess : fail("deregMr", s);
 }
 
-// --- messages ----------------------------------------------------------------------------------------------------------------
+// --- messages --------------------------------------------------------------------------------------------------------
 
 Result net_isend(void* send_comm, void* data, std::size_t bytes, int tag, void* registration, void** request) {
   *request = nullptr;

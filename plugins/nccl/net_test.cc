@@ -275,7 +275,7 @@ TEST_P(EveryVersion, WarningsNameTheSourceLineThatGivesThem) {
   close(e);
 }
 
-// --- processes ---------------------------------------------------------------------------------------------------------------
+// --- processes -------------------------------------------------------------------------------------------------------
 
 TEST(Processes, ExchangeBothWaysAndHearOfADeathWithinTwoSeconds) {
   Log::clear();

@@ -1,4 +1,5 @@
-// The objects that NCCL looks for: ncclNetPlugin_v8 to _v12, over plugins/nccl/net.h. What differs between versions is here and nowhere else.
+// The objects that NCCL looks for: ncclNetPlugin_v8 to _v12, over plugins/nccl/net.h. What differs between versions is
+// here and nowhere else.
 #include <cstring>
 #include <type_traits>
 
@@ -14,7 +15,7 @@ using namespace abi;
 constexpr int kCommsMax = 65536;
 constexpr std::uint64_t kGuid = 0xCA9A7;  // one device: nothing shares its bandwidth
 
-// --- properties --------------------------------------------------------------------------------------------------------------
+// --- properties ------------------------------------------------------------------------------------------------------
 
 template <typename Properties>
 Result get_properties(int device, Properties* p) {
@@ -40,7 +41,7 @@ Result get_properties(int device, Properties* p) {
   return Result::kSuccess;
 }
 
-// --- life and connections ----------------------------------------------------------------------------------------------------
+// --- life and connections --------------------------------------------------------------------------------------------
 
 Result init_plain(Logger logger) { return net_init(nullptr, logger); }
 Result init_profiled(Logger logger, ProfilerCallback) { return net_init(nullptr, logger); }
@@ -65,7 +66,7 @@ Result connect(void* context, int device, void* handle, void** comm, DeviceHandl
 }
 Result accept(void* listen_comm, void** comm, DeviceHandle**) { return net_accept(listen_comm, comm); }
 
-// --- messages ----------------------------------------------------------------------------------------------------------------
+// --- messages --------------------------------------------------------------------------------------------------------
 
 template <typename Size>
 Result isend_plain(void* comm, void* data, Size bytes, int tag, void* registration, void** request) {
@@ -106,7 +107,7 @@ Result irecv(void* comm, int count, void** data, std::size_t* bytes, int* tags, 
 }
 Result iflush(void*, int, void**, int*, void**, void** request) { return net_iflush(request); }
 
-// --- the objects -------------------------------------------------------------------------------------------------------------
+// --- the objects -----------------------------------------------------------------------------------------------------
 
 // What all versions have in common.
 template <typename Net, typename Properties>

@@ -1,7 +1,8 @@
-// plugins/nccl/plugin_test_util.h -- for tests: the plugin file as NCCL sees it (dlopen, exported objects), one face for all versions.
+// plugins/nccl/plugin_test_util.h -- for tests: the plugin file as NCCL sees it (dlopen, exported objects), one face
+// for all versions.
 //
-// Net: a version's object with the differences between versions taken off. Log lines are kept by Log. Processes with an environment of
-// their own, or as peers, are forked: make them while the plugin has no thread in this one.
+// Net: a version's object with the differences between versions taken off. Log lines are kept by Log. Processes with an
+// environment of their own, or as peers, are forked: make them while the plugin has no thread in this one.
 #pragma once
 
 #include <dirent.h>
@@ -337,7 +338,7 @@ inline std::vector<std::uint8_t> bytes_of(std::uint64_t seed, std::size_t size) 
   return out;
 }
 
-// --- this process ------------------------------------------------------------------------------------------------------------
+// --- this process ----------------------------------------------------------------------------------------------------
 
 // Those of the plugin.
 inline int library_threads() {
@@ -391,7 +392,7 @@ inline std::string in_process(const Environment& environment, const std::functio
   return p.report();
 }
 
-// --- other processes ---------------------------------------------------------------------------------------------------------
+// --- other processes -------------------------------------------------------------------------------------------------
 
 inline void write_all(int fd, const void* data, std::size_t bytes) {
   ASSERT_EQ(::write(fd, data, bytes), static_cast<ssize_t>(bytes));

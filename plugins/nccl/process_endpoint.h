@@ -1,9 +1,13 @@
-// plugins/nccl/process_endpoint.h -- the one endpoint of this process, shared by all communicators, devices and plugin versions.
+// plugins/nccl/process_endpoint.h -- the one endpoint of this process, shared by all communicators, devices and plugin
+// versions.
 //
-// What: made by the first listen or connect (never at load, so that a process may fork before), stopped when the last context has ended and
-// the last comm was closed. Without contexts (plugin versions before v11, which know no finalize) the comms alone decide.
-// Threads: any; making and stopping it wait, everybody else's calls do not. Memory: lives as long as the process; has no destructor.
-// Fork: a child has none of its parent's threads. It starts anew; what it inherited is stale (see `generation`) and only forgotten.
+// What: made by the first listen or connect (never at load, so that a process may fork before), stopped when the last
+// context has ended and the last comm was closed. Without contexts (plugin versions before v11, which know no finalize)
+// the comms alone decide.
+// Threads: any; making and stopping it wait, everybody else's calls do not. Memory: lives as long as the process; has
+// no destructor.
+// Fork: a child has none of its parent's threads. It starts anew; what it inherited is stale (see `generation`) and
+// only forgotten.
 #pragma once
 
 #include <sched.h>
@@ -22,7 +26,8 @@ class ProcessEndpoint {
 
   // One more; returns the generation that it counts in.
   std::uint64_t add_context();
-  // One less; of a stale generation: nothing. Stops the endpoint if it was the last user: waits up to half a second until peers have heard.
+  // One less; of a stale generation: nothing. Stops the endpoint if it was the last user: waits up to half a second
+  // until peers have heard.
   void remove_context(std::uint64_t generation);
 
   // Where an endpoint came from: what was made by another generation must not be used.

@@ -9,8 +9,8 @@
 
 namespace canarynet::nccl {
 
-// Where a line comes from; NCCL prints it with warnings. An argument of its own: a default one cannot follow `...`, and without that the
-// compiler checks no format.
+// Where a line comes from; NCCL prints it with warnings. An argument of its own: a default one cannot follow `...`, and
+// without that the compiler checks no format.
 struct Place {
   const char* file;  // as the compiler names it
   int line;
@@ -24,7 +24,8 @@ void info(Place at, unsigned long flags, const char* format, ...) __attribute__(
 
 // Warns and returns `result`.
 abi::Result fail(Place at, abi::Result result, const char* format, ...) __attribute__((format(printf, 3, 4)));
-// The same for a call of the library that has just failed in this thread: who, where, how much and since when are in its text.
+// The same for a call of the library that has just failed in this thread: who, where, how much and since when are in
+// its text.
 abi::Result fail(const char* what, canary_status status, Place at = here());
 abi::Result result_of(canary_status status);
 

@@ -1,5 +1,5 @@
-// The objects that NCCL looks for: ncclTunerPlugin_v4 to _v6. Costs stay NCCL's own unless the user has given a cost model; then those of
-// algorithms that the model knows are replaced, so that NCCL takes the cheapest by it.
+// The objects that NCCL looks for: ncclTunerPlugin_v4 to _v6. Costs stay NCCL's own unless the user has given a cost
+// model; then those of algorithms that the model knows are replaced, so that NCCL takes the cheapest by it.
 //
 // Threads: one context per communicator. Failures: none; NCCL would pass them on to the application.
 #include <new>
@@ -38,8 +38,8 @@ Result init(void** context, std::uint64_t, std::size_t ranks, std::size_t nodes,
   return start(context, ranks, nodes, logger);
 }
 
-// Called for every collective. Where the model knows one algorithm of a collective and NCCL offers another that it does not know (those
-// that need special hardware), their costs would not compare: then all stay as they are.
+// Called for every collective. Where the model knows one algorithm of a collective and NCCL offers another that it does
+// not know (those that need special hardware), their costs would not compare: then all stay as they are.
 Result get_collective(void* context, int function, std::size_t bytes, int, float** costs, int algorithms, int protocols,
                       int, int*) {
   const auto* t = static_cast<const Tuner*>(context);

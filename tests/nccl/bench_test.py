@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What bench/nccl_harness.py takes from its runs: the same for plugin and baselines, and nothing from runs that failed. No run is made.
+"""What bench/nccl_harness.py takes from its runs: the same for plugin and baselines, and nothing from runs that failed.
+No run is made.
 
   bench_test.py BENCH_FOLDER
 """
@@ -16,12 +17,13 @@ import nccl_harness as bench  # noqa: E402
 
 
 def options(**more):
-    return types.SimpleNamespace(**{"plugin": "ours", "baseline": "theirs", "quick": True, "rounds": 1, "random": random.Random(1),
-                                    "harness": "harness", **more})
+    return types.SimpleNamespace(**{"plugin": "ours", "baseline": "theirs", "quick": True, "rounds": 1,
+                                    "random": random.Random(1), "harness": "harness", **more})
 
 
 def result(rate, cpu=1.0, sent=((1 << 40,), (1 << 40,)), status=0):
-    ranks = [{"rank": r, "received_bytes": 10 ** 9, "bytes_per_second": rate, "cpu_seconds": cpu, "seconds": 1.0, "failed": []} for r in (0, 1)]
+    ranks = [{"rank": r, "received_bytes": 10 ** 9, "bytes_per_second": rate, "cpu_seconds": cpu, "seconds": 1.0,
+              "failed": []} for r in (0, 1)]
     return bench.Run(ranks, status, "", [list(host) for host in sent])
 
 
@@ -33,7 +35,8 @@ class Rules(unittest.TestCase):
 
     def run_of(self, _, mode, plugin, more, **rest):
         """Answers in turn what the test has for that plugin; the last one again and again."""
-        who = plugin if plugin == "ours" else "spread" if "spread" in more else "split" if (rest.get("env") or {}).get("BASELINE_ALL_NICS") else "one"
+        all_nics = (rest.get("env") or {}).get("BASELINE_ALL_NICS")
+        who = plugin if plugin == "ours" else "spread" if "spread" in more else "split" if all_nics else "one"
         self.calls.append(who)
         answers = self.answers[who]
         return answers.pop(0) if len(answers) > 1 else answers[0]
@@ -106,7 +109,8 @@ class Rules(unittest.TestCase):
         self.answers = {"ours": [answer]}
         figures = harness.Figures(options())
         with contextlib.redirect_stdout(io.StringIO()):
-            bench.cuts(options(), figures, "down", limits.get("count", 0), limits.get("seconds", 0), "128K", 2, judged=False)
+            bench.cuts(options(), figures, "down", limits.get("count", 0), limits.get("seconds", 0), "128K", 2,
+                       judged=False)
         return figures.missed
 
     def test_a_job_that_fails_before_its_first_cut_is_missed(self):

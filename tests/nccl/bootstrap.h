@@ -1,8 +1,9 @@
-// tests/nccl/bootstrap.h -- NCCL's bootstrap for the harness: ranks exchange handles and counts over Unix sockets, never over a NIC.
+// tests/nccl/bootstrap.h -- NCCL's bootstrap for the harness: ranks exchange handles and counts over Unix sockets,
+// never over a NIC.
 //
-// A full mesh of SOCK_SEQPACKET sockets whose paths lie in a folder that all ranks see (also from different network namespaces), so
-// that killing any rank leaves the others connected. Calls block, each with a limit; one thread at a time. Messages are at most
-// 64 KiB, in order per pair of ranks.
+// A full mesh of SOCK_SEQPACKET sockets whose paths lie in a folder that all ranks see (also from different network
+// namespaces), so that killing any rank leaves the others connected. Calls block, each with a limit; one thread at a
+// time. Messages are at most 64 KiB, in order per pair of ranks.
 #pragma once
 
 #include <chrono>

@@ -36,7 +36,8 @@ std::uint64_t waited_for_a_core_ns() {
 
 std::uint64_t begin_call() {
   const std::uint64_t now = now_ns();
-  // Not at each call, of which there are millions: what was waited for just before a slow one counts as waited for in it.
+  // Not at each call, of which there are millions: what was waited for just before a slow one counts as waited for in
+  // it.
   if (now - account.sampled_at_ns > kSampleNs) {
     account.sampled_at_ns = now;
     account.waited_ns = waited_for_a_core_ns();

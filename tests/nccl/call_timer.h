@@ -1,9 +1,9 @@
-// tests/nccl/call_timer.h -- how long the plugin's calls keep the thread that makes them, without the time in which it was ready and had no
-// core (as the kernel accounts it per thread).
+// tests/nccl/call_timer.h -- how long the plugin's calls keep the thread that makes them, without the time in which it
+// was ready and had no core (as the kernel accounts it per thread).
 //
-// Any thread; each has an account of its own. A service thread's call that takes over two seconds is a failure. So is the second call of a
-// progress thread that takes over half a second; one is none: a process may be stopped, or a machine stand still, in the middle of any.
-// Longer under sanitizers.
+// Any thread; each has an account of its own. A service thread's call that takes over two seconds is a failure. So is
+// the second call of a progress thread that takes over half a second; one is none: a process may be stopped, or a
+// machine stand still, in the middle of any. Longer under sanitizers.
 #pragma once
 
 #include <cstdint>

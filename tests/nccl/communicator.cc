@@ -15,8 +15,8 @@ namespace nccltest {
 namespace {
 
 constexpr std::size_t kHandleGuardBytes = 64;
-// How long passes have to be fruitless before the progress thread sleeps (Options::idle_sleep_us). A plugin whose I/O is in test() moves
-// bytes in passes that look fruitless from here.
+// How long passes have to be fruitless before the progress thread sleeps (Options::idle_sleep_us). A plugin whose I/O
+// is in test() moves bytes in passes that look fruitless from here.
 constexpr std::uint64_t kYieldNs = 50'000;
 
 Millis millis(double seconds) { return Millis(static_cast<long>(seconds * 1e3)); }
@@ -50,7 +50,7 @@ double seconds_between(std::uint64_t begin_ns, std::uint64_t end_ns) {
   return (static_cast<double>(end_ns) - static_cast<double>(begin_ns)) / 1e9;
 }
 
-// --- service thread ----------------------------------------------------------------------------------------------------------
+// --- service thread --------------------------------------------------------------------------------------------------
 
 ServiceThread::ServiceThread() : thread_([this] { loop(); }) {}
 
@@ -84,7 +84,7 @@ void ServiceThread::loop() {
   }
 }
 
-// --- set-up ------------------------------------------------------------------------------------------------------------------
+// --- set-up ----------------------------------------------------------------------------------------------------------
 
 Communicator::Communicator(Net& net, const Options& options, int index, int generation)
     : net_(net), options_(options), rank_(options.rank), index_(index), generation_(generation) {}
@@ -156,8 +156,8 @@ int Communicator::dev_of(int channel) const {
   return std::min(std::stoi(options_.dev), devices_ - 1);
 }
 
-// ring: every rank sends to the next and receives from the one before, per channel. both: to and from both neighbours, as rings and
-// trees together. forward: rank 0 sends to rank 1, nothing else.
+// ring: every rank sends to the next and receives from the one before, per channel. both: to and from both neighbours,
+// as rings and trees together. forward: rank 0 sends to rank 1, nothing else.
 void Communicator::make_endpoints() {
   const auto add = [&](bool sends, int peer, int channel, int lap) {
     const int sender = sends ? rank_ : peer, receiver = sends ? peer : rank_;
@@ -302,7 +302,7 @@ ConnectOutcome Communicator::connect(bool may_fail, const std::function<void()>&
   return outcome;
 }
 
-// --- traffic -----------------------------------------------------------------------------------------------------------------
+// --- traffic ---------------------------------------------------------------------------------------------------------
 
 void Communicator::start(std::uint64_t messages_per_connection) {
   stop();
@@ -428,7 +428,7 @@ bool Communicator::wait_for_error(double seconds) {
   return failed();
 }
 
-// --- teardown ----------------------------------------------------------------------------------------------------------------
+// --- teardown --------------------------------------------------------------------------------------------------------
 
 void Communicator::close(double seconds_max) {
   service_.run([&] {

@@ -1,6 +1,8 @@
-// tests/nccl/communicator.h -- one NCCL communicator of this rank: its service thread, its progress thread, its connections.
+// tests/nccl/communicator.h -- one NCCL communicator of this rank: its service thread, its progress thread, its
+// connections.
 //
-// The owner (NCCL's user thread) calls the members below, one after another. What fails is recorded by fail(), and told by the result.
+// The owner (NCCL's user thread) calls the members below, one after another. What fails is recorded by fail(), and told
+// by the result.
 #pragma once
 
 #include <condition_variable>
@@ -55,13 +57,14 @@ class Communicator {
 
   // init, and the devices as NCCL looks at them.
   bool init();
-  // Listens, exchanges handles, connects and accepts in a tight loop, registers. Errors of the plugin are in the outcome and, unless
-  // `may_fail`, recorded as failures.
+  // Listens, exchanges handles, connects and accepts in a tight loop, registers. Errors of the plugin are in the
+  // outcome and, unless `may_fail`, recorded as failures.
   ConnectOutcome connect(bool may_fail = false, const std::function<void()>& after_listen = {});
   bool meet();  // joins the ranks' bootstrap; connect() does it where it has not been done
 
   void start(std::uint64_t messages_per_connection);  // ~0: until stop or finish
-  // Waits until all connections have consumed their messages, or the progress thread ended with an error or without progress.
+  // Waits until all connections have consumed their messages, or the progress thread ended with an error or without
+  // progress.
   bool wait(double seconds_max);
   // Ends unlimited traffic cleanly: posting stops on both sides, which then agree on a last message and finish it.
   bool finish(double seconds_max);

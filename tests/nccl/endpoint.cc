@@ -274,7 +274,8 @@ bool Endpoint::arrived(Slot& s, std::uint64_t sequence, bool report) {
   return right;
 }
 
-// Done is not landed for receives whose completion was said to be optional: those the GPU waits for by looking at the data.
+// Done is not landed for receives whose completion was said to be optional: those the GPU waits for by looking at the
+// data.
 bool Endpoint::land(std::uint64_t now) {
   const std::uint64_t sequence = consumed(), members = options_.sends ? 1 : group();
   Slot& s = slot(sequence);

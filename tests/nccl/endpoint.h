@@ -1,7 +1,7 @@
 // tests/nccl/endpoint.h -- one connection's end as NCCL's proxy sees it: eight slots, the oldest request tested first.
 //
-// connect, registration and close are called by the service thread; step() by the progress thread alone; the counters may be read by
-// anyone. Buffers are the endpoint's; they outlive close, so that bytes written after it are seen.
+// connect, registration and close are called by the service thread; step() by the progress thread alone; the counters
+// may be read by anyone. Buffers are the endpoint's; they outlive close, so that bytes written after it are seen.
 #pragma once
 
 #include <atomic>
@@ -53,8 +53,8 @@ class Endpoint {
   // Whether nothing wrote to a receive buffer since close() poisoned it.
   bool untouched_since_close() const;
 
-  // Posts at most one message and tests at most one request. True when anything moved. After an error (kept below) it must not be
-  // called again.
+  // Posts at most one message and tests at most one request. True when anything moved. After an error (kept below) it
+  // must not be called again.
   bool step(std::uint64_t now_ns, bool may_post);
   Result error() const { return error_; }
   const std::string& error_call() const { return error_call_; }

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the harness, which has to fail: with exit status 1 and a line "FAILED ..." in which the regular expression TEXT is found.
+"""Runs the harness, which has to fail: with exit status 1 and a line "FAILED ..." in which the regular expression TEXT
+is found.
 
   expect_failure.py TEXT COMMAND...
 
@@ -12,7 +13,8 @@ import sys
 
 def main():
     text, command = sys.argv[1], sys.argv[2:]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, errors="replace")
     sys.stdout.write(done.stdout)
     if done.returncode != 1:
         sys.exit("expect_failure: the exit status is %d, not 1" % done.returncode)

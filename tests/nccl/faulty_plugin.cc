@@ -1,4 +1,5 @@
-// libnccl-net-faulty.so: the plugin FAULTY_INNER (v12) with the mistake that FAULTY names, so that the harness is seen to find it.
+// libnccl-net-faulty.so: the plugin FAULTY_INNER (v12) with the mistake that FAULTY names, so that the harness is seen
+// to find it.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,4 +1,5 @@
-// tests/nccl/modes.h -- what the harness does with a plugin, for one rank. Each returns the exit status and prints a line of JSON.
+// tests/nccl/modes.h -- what the harness does with a plugin, for one rank. Each returns the exit status and prints a
+// line of JSON.
 #pragma once
 
 #include <map>

@@ -129,8 +129,8 @@ class OwnNetworks {
     });
   }
 
-  // Byte `at` of a handle, changed; but where it is part of an own address, only in bits that leave the network the same: a handle that
-  // is dialled must lead nowhere else.
+  // Byte `at` of a handle, changed; but where it is part of an own address, only in bits that leave the network the
+  // same: a handle that is dialled must lead nowhere else.
   unsigned char changed(const unsigned char* handle, std::size_t at) const {
     unsigned change = 0x11;
     for (const Network& n : networks_) {
@@ -338,8 +338,8 @@ int foreign_mode(const Options& options) {
           fail("a foreign handle (%zu) was %s", h, send_comm ? "connected" : "never refused");
         if (result != kSuccess && last_warning().empty()) fail("a foreign handle (%zu) was refused without a WARN", h);
       }
-      // Own handles with a byte changed: whatever becomes of them, within bounds, and finalize cleans up. Each in a communicator of its own:
-      // NCCL makes nothing more in one whose connect has failed.
+      // Own handles with a byte changed: whatever becomes of them, within bounds, and finalize cleans up. Each in a
+      // communicator of its own: NCCL makes nothing more in one whose connect has failed.
       std::vector<void*> contexts(kHandleBytes, reinterpret_cast<void*>(std::uintptr_t{0xDEAD0}));
       for (void*& context : contexts) {
         if (net.init(&context, 0xA51DE, plugin_logger()) != kSuccess) fail("init of another communicator");

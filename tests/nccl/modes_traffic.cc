@@ -164,7 +164,8 @@ int latency_mode(const Options& options) {
       const std::uint64_t warmup = std::min<std::uint64_t>(own.messages / 10, 200);
       comm.bootstrap().barrier(kBarrierLimit);
       bool moving = true;
-      // The progress thread's rules, on one connection each way: what may be posted is, then the oldest is tested, then idle.
+      // The progress thread's rules, on one connection each way: what may be posted is, then the oldest is tested, then
+      // idle.
       const auto until = [&](const Endpoint& awaited, std::uint64_t count) {
         const std::uint64_t limit = now_ns() + static_cast<std::uint64_t>(own.stall_limit * 1e9);
         while (moving && awaited.consumed() < count) {

@@ -1,5 +1,6 @@
-// The tuner that a file exports, asked as NCCL asks it: it may lower or raise costs, it must never make the impossible possible, never
-// fail, and say the same for the same question. With --offer plain it has to know what every network can run, and change its costs.
+// The tuner that a file exports, asked as NCCL asks it: it may lower or raise costs, it must never make the impossible
+// possible, never fail, and say the same for the same question. With --offer plain it has to know what every network
+// can run, and change its costs.
 #include <cmath>
 #include <cstring>
 

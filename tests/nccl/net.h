@@ -1,8 +1,8 @@
 // tests/nccl/net.h -- a net plugin file, loaded as NCCL loads it, behind one interface for all versions.
 //
-// Each version has an adapter that does what NCCL's shim for that version does (v8 to v10: init once per process, the config goes to
-// v10's connect; v8: sizes are int, the completion hint is taken away). Calls may come from several threads, as the plugin's contract
-// says; the interface itself adds no lock but around init and finalize.
+// Each version has an adapter that does what NCCL's shim for that version does (v8 to v10: init once per process, the
+// config goes to v10's connect; v8: sizes are int, the completion hint is taken away). Calls may come from several
+// threads, as the plugin's contract says; the interface itself adds no lock but around init and finalize.
 #pragma once
 
 #include <memory>

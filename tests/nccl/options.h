@@ -30,7 +30,8 @@ struct Options {
   int depth = kSteps;
   int group = 1;
   Check check = Check::kFull;
-  // Between passes that moved nothing; 0: sched_yield, as NCCL; -1: not even that. Sleeps begin after 50 us of such passes; in latency mode at once.
+  // Between passes that moved nothing; 0: sched_yield, as NCCL; -1: not even that. Sleeps begin after 50 us of such
+  // passes; in latency mode at once.
   long idle_sleep_us = 0;
   bool pauses = false;  // the progress thread now and then does nothing for a while, as when the GPU is late
   std::uint64_t seed = 1;
@@ -41,7 +42,8 @@ struct Options {
   int victim = 1;
   double stop_seconds = 1;  // how long the victim of `stop` stands still
   bool hold = true;  // kill: nobody closes before everybody has heard, as applications that call ncclCommAbort late
-  // Regular expressions; one WARN line of each survivor has to match all of them. {pid} and {host} in them are the killed process's.
+  // Regular expressions; one WARN line of each survivor has to match all of them. {pid} and {host} in them are the
+  // killed process's.
   std::vector<std::string> warn_must;
   double gap_ms = 0;
   std::string end_file;  // goodput ends when it is there, --seconds at the latest

@@ -1,7 +1,7 @@
 // tests/nccl/traffic.h -- which messages go over a connection, and which bytes are in them.
 //
-// Both are functions of (seed, connection, sequence number) alone, so that sender and receiver agree without speaking, and so that a
-// message that arrives in the wrong place, order or connection can't look right.
+// Both are functions of (seed, connection, sequence number) alone, so that sender and receiver agree without speaking,
+// and so that a message that arrives in the wrong place, order or connection can't look right.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ std::uint64_t mix64(std::uint64_t x);
 
 class Traffic {
  public:
-  // "mix": 1 MiB, 600 KiB (LL128), 512 KiB, 128 KiB, 64 KiB (LL) and empty ones, a third of them shorter than posted, odd lengths too.
-  // A number of bytes, with K or M: that size always. False with `error` for anything else.
+  // "mix": 1 MiB, 600 KiB (LL128), 512 KiB, 128 KiB, 64 KiB (LL) and empty ones, a third of them shorter than posted,
+  // odd lengths too. A number of bytes, with K or M: that size always. False with `error` for anything else.
   static bool parse(const std::string& text, std::uint64_t seed, Traffic* out, std::string* error);
   Message at(std::uint64_t connection, std::uint64_t sequence) const;
   std::size_t largest(Protocol protocol) const;

@@ -185,8 +185,10 @@ TEST(CtlOptions, AreReadAndWrongOnesNamed) {
   wrong({"top", "--interval", "soon"}, "--interval soon: takes");
   wrong({"top", "--pid", "0"}, "--pid 0: takes a whole number from 1");
   wrong({"top", "--links", "-1"}, "--links -1: takes");
-  wrong({"tip"}, "--help");
-  wrong({}, "subcommand");
+  wrong({"tip"}, "canaryctl: tip: no such command: takes top or info");
+  wrong({}, "takes a command: top or info");
+  wrong({"--tip"}, "--tip: takes a command first: top or info");
+  EXPECT_EQ(parse_ctl_options({"--version"}).exit_status, 0);
   const auto help = parse_ctl_options({"--help"});
   EXPECT_EQ(help.exit_status, 0);
   EXPECT_TRUE(has(help.text, "canaryctl top --once --json")) << help.text;

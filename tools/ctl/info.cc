@@ -113,6 +113,8 @@ std::vector<Fact> nic_facts(bool* ok) {
   std::string refused;
   if (auto settings = Settings::from_environment(); !settings.ok()) {
     refused = settings.status().text();
+  } else if (const Status together = settings.value().check(); !together.ok()) {
+    refused = together.text();
   } else {
     auto chosen = choose_rails(settings.value(), found.value(), false);
     if (chosen.ok()) {

@@ -9,6 +9,7 @@
 #include "tools/ctl/info.h"
 #include "tools/ctl/options.h"
 #include "tools/ctl/view.h"
+#include "tools/environment.h"
 
 namespace canarynet::ctl {
 namespace {
@@ -83,6 +84,7 @@ int main(int argc, char** argv) {
       std::fputs(parsed.text.c_str(), parsed.exit_status == 0 ? stdout : stderr);
       return parsed.exit_status;
     }
+    canarynet::tools::warn_of_environment("canaryctl");
     return parsed.options.command == Command::kInfo ? info() : top(parsed.options);
   } catch (const std::exception& e) {  // memory ran out
     return fail(e.what());

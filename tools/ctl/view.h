@@ -1,7 +1,7 @@
 // tools/ctl/view.h -- two looks at the counters of this host's processes → rates, as text and as JSON. Pure.
 //
-// Rates are bytes per second by the writers' own clocks: from writing to writing; for who was idle, from the first look on.
-// A process that was not there at the first look has none.
+// Rates are bytes per second by the writers' own clocks: from writing to writing; for who was idle, from the first look
+// on. A process that was not there at the first look has none.
 #pragma once
 
 #include <optional>

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "tools/environment.h"
 #include "tools/perf/measure.h"
 #include "tools/perf/options.h"
 #include "tools/perf/report.h"
@@ -156,12 +157,15 @@ int live_on_threads(const PerfOptions& options, JoinOptions join) {
 int main_with(const std::vector<std::string>& arguments) {
   const ParsedOptions parsed = parse_perf_options(arguments);
   if (parsed.exit_status >= 0) {
-    std::fprintf(parsed.exit_status == 0 ? stdout : stderr, "%s\n", parsed.text.c_str());
+    std::fprintf(parsed.exit_status == 0 ? stdout : stderr, "%s", parsed.text.c_str());
     return parsed.exit_status;
   }
   JoinOptions join;
   join.settings = parsed.options.settings;
   if (!parsed.options.algo.empty()) join.settings.push_back("algo=" + parsed.options.algo);
+  // One process is enough to tell of the job's environment, and canary-run has told.
+  if (std::getenv("CANARY_RUN_STATE") == nullptr && told("CANARY_RANK").value_or(0) == 0)
+    tools::warn_of_environment("canary-perf");
   if (parsed.options.threads > 1) return live_on_threads(parsed.options, join);
   const char* env_rank = std::getenv("CANARY_RANK");
   return live(parsed.options, join, std::string("rank ") + (env_rank != nullptr ? env_rank : "?"));

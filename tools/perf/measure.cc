@@ -35,7 +35,8 @@ double process_cpu_s() {
   return s(usage.ru_utime) + s(usage.ru_stime);
 }
 
-// The buffers of one operation at one size. Ordinary ones are a block each; the library's, of which few are to be made, share one.
+// The buffers of one operation at one size. Ordinary ones are a block each; the library's, of which few are to be made,
+// share one.
 class Memory {
  public:
   Memory() = default;
@@ -210,8 +211,9 @@ class Work {
   bool gathers() const {
     return op_ == Op::kAllGather || op_ == Op::kGather || op_ == Op::kAllGatherV || is_pairwise(op_);
   }
-  // Elements that `source` has for `target`. Where they differ, short and long ones take turns (an odd number of ranks leaves one of the
-  // mean), so that whole buffers are as long as with blocks of one length, and what stays at its rank is not above the mean.
+  // Elements that `source` has for `target`. Where they differ, short and long ones take turns (an odd number of ranks
+  // leaves one of the mean), so that whole buffers are as long as with blocks of one length, and what stays at its rank
+  // is not above the mean.
   std::size_t block(std::size_t source, std::size_t target) const {
     const bool differ = op_ == Op::kAllGatherV || op_ == Op::kAllToAllV;
     const std::size_t turn = op_ == Op::kAllGatherV ? source : source + target;
@@ -438,7 +440,8 @@ void agree(Context& context, const PerfOptions& options, const Work& work, doubl
 }  // namespace
 
 std::string judge_nic(const NicRow& nic) {
-  // Addresses of the loopback network count as NICs of their own here (lo:0), the kernel counts lo alone; shared memory is none of its.
+  // Addresses of the loopback network count as NICs of their own here (lo:0), the kernel counts lo alone; shared memory
+  // is none of its.
   if (nic.device == "lo" || nic.device.starts_with("lo:") || nic.device == "shm") return {};
   if (static_cast<double>(nic.kernel_tx_bytes + kKernelSlack) >= kKernelShare * static_cast<double>(nic.tx_bytes))
     return {};

@@ -104,7 +104,8 @@ void fill(const Texts& t, PerfOptions* o) {
 
 constexpr const char* kFooter = R"(
 Start it on every rank, with the same arguments:  canary-run -n 4 -- canary-perf all_reduce -b 4K -e 64M
-With -t K every process is K ranks: canary-run -n 2 -- canary-perf all_reduce -t 8 has 16, process p those from p x K on.
+With -t K every process is K ranks: canary-run -n 2 -- canary-perf all_reduce -t 8 has 16, process p those from p x K
+on.
 Only rank 0 prints. Sizes, algbw and busbw are those of nccl-tests (busbw = algbw x 2(n-1)/n for all_reduce).
   time   blocking: the median over rank 0's operations; --async: elapsed / operations (they overlap)
   p50/p99  over rank 0's operations, each from its call to its completion
@@ -114,9 +115,10 @@ Only rank 0 prints. Sizes, algbw and busbw are those of nccl-tests (busbw = algb
   sendrecv: every rank sends its buffer to the next one and receives that of the one before (--in-place: as without)
   #wrong elements that differ from the exact result, all ranks; what is to come out equal everywhere is also compared
          bit by bit between the ranks by its hash
-A row fails when a device's kernel counter moved by less than 0.9 x what Canary says it sent there, or when less than the
-buffers' size was sent in all.
-Exit status: 0 all right; 1 wrong results, bytes that did not cross a NIC, or a failure of the library; 2 wrong arguments.)";
+A row fails when a device's kernel counter moved by less than 0.9 x what Canary says it sent there, or when less than
+the buffers' size was sent in all.
+Exit status: 0 all right; 1 wrong results, bytes that did not cross a NIC, or a failure of the library; 2 wrong
+arguments.)";
 
 }  // namespace
 
@@ -169,22 +171,12 @@ ParsedOptions parse_perf_options(const std::vector<std::string>& arguments) {
   app.add_option("--duration", t.duration, "back to back for so many seconds per size, instead of -n");
   app.add_option("--series", o.series_path,
                  "write rank 0's bytes per NIC in bins of 10 ms as CSV; every rank's where FILE contains %r");
-  try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
-    app.parse(reversed);
+  const auto take = [&] {
     if (check_every) o.check = Check::kEvery;
     if (no_check) o.check = Check::kNone;
     fill(t, &o);
-  } catch (const CLI::CallForHelp&) {
-    parsed.exit_status = 0;
-    parsed.text = app.help();
-  } catch (const CLI::Error& error) {
-    parsed.exit_status = 2;
-    parsed.text = std::string("canary-perf: ") + error.what() + " (see --help)";
-  } catch (const tools::Wrong& error) {
-    parsed.exit_status = 2;
-    parsed.text = "canary-perf: " + error.text;
-  }
+  };
+  tools::parse(app, arguments, take, &parsed);
   return parsed;
 }
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "collectives/checker.h"
+#include "tools/environment.h"
 #include "tools/plan/draw.h"
 #include "tools/plan/options.h"
 
@@ -140,6 +141,7 @@ int run(const std::vector<std::string>& arguments) {
     std::fputs(parsed.text.c_str(), parsed.exit_status == 0 ? stdout : stderr);
     return parsed.exit_status;
   }
+  tools::warn_of_environment("canary-plan");
   switch (parsed.options.command) {
     case Command::kShow:
       return show(parsed.options);

@@ -114,7 +114,7 @@ constexpr const char* kFooter = R"(
   canary-plan check --algo all --ranks 1-64
   canary-plan cost --op all_reduce --algo ring,tree --ranks 8 --bytes 100MiB --alpha 1ms --bandwidth 10gbit --json
 
-The cost is a walk over the plan by the alpha-beta model; docs/collectives.md has the model and the closed forms beside it.
+The cost is a walk over the plan by the alpha-beta model; docs/collectives.md has the model and the closed forms.
 Exit status: 0; 1 a plan that can't be made or proven; 2 wrong arguments.)";
 
 }  // namespace

@@ -13,8 +13,8 @@ struct RoundTrip {
   Nanos median;
 };
 
-// Ten datagrams from one namespace to `address` in the other, after one to warm up (address resolution). `expected` bounds
-// the wait for lost ones.
+// Ten datagrams from one namespace to `address` in the other, after one to warm up (address resolution). `expected`
+// bounds the wait for lost ones.
 Result<RoundTrip> measure_round_trip(int from_network_fd, int to_network_fd, const std::string& address,
                                      Nanos expected);
 

@@ -31,8 +31,8 @@ namespace {
 constexpr int kNoTestbed = 125;
 constexpr int kTimedOut = 124;
 
-// A port of 127.0.0.1 that is free now. Below the range the kernel picks from, so that no outgoing connection takes it before
-// rank 0 listens.
+// A port of 127.0.0.1 that is free now. Below the range the kernel picks from, so that no outgoing connection takes it
+// before rank 0 listens.
 int free_port() {
   for (int attempt = 0; attempt < 200; ++attempt) {
     std::uint16_t random = 0;
@@ -234,7 +234,8 @@ class Init {
     }
   }
 
-  // A stalled reader of our output must not keep us from seeing that canary-run is gone or that the user has had enough.
+  // A stalled reader of our output must not keep us from seeing that canary-run is gone or that the user has had
+  // enough.
   bool put(int fd, const std::string& text) {
     std::size_t at = 0;
     while (at < text.size() && !orphaned_ && !impatient_) {

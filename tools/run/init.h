@@ -1,5 +1,5 @@
-// tools/run/init.h -- the first process of the job's PID namespace: builds the test bed, starts the ranks, serves until they
-// have ended, and removes what lies in the file system. When it ends, the kernel ends every process below it.
+// tools/run/init.h -- the first process of the job's PID namespace: builds the test bed, starts the ranks, serves until
+// they have ended, and removes what lies in the file system. When it ends, the kernel ends every process below it.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace canarynet::run {
 
-// Bytes on the lifeline from canary-run: kGo first, then numbers of signals to pass on. Its end means that canary-run is gone.
+// Bytes on the lifeline from canary-run: kGo first, then numbers of signals to pass on. Its end means that canary-run
+// is gone.
 inline constexpr unsigned char kGo = 255;
 
 struct InitArguments {

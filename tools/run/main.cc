@@ -1,5 +1,5 @@
-// canary-run: starts the ranks of a job on this machine. This process only starts init, passes signals on and waits; see
-// init.h for the rest. `canary-run --help` and docs/canary-run.md say how to use it.
+// canary-run: starts the ranks of a job on this machine. This process only starts init, passes signals on and waits;
+// see init.h for the rest. `canary-run --help` and docs/canary-run.md say how to use it.
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/environment.h"
 #include "tools/run/control.h"
 #include "tools/run/init.h"
 #include "tools/run/options.h"
@@ -160,6 +161,7 @@ int main(int argc, char** argv) {
       ::fputs(parsed.value().help.c_str(), stdout);
       return 0;
     }
+    canarynet::tools::warn_of_environment("canary-run");
     return run(parsed.value().options);
   } catch (const std::exception& e) {  // memory ran out
     ::fprintf(stderr, "canary-run: %s\n", e.what());

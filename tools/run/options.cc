@@ -197,7 +197,8 @@ While it runs:
 Environment of a rank: CANARY_RANK, CANARY_WORLD_SIZE, CANARY_LOCAL_RANK, CANARY_LOCAL_SIZE, CANARY_JOIN,
   CANARY_SOCKET_IFNAME (unless set), CANARY_RUN_STATE; with --hosts also CANARY_HOST_ID, CANARY_INSECURE=1;
   with --fabric alias CANARY_HOST_ID, CANARY_RAILS and, with --rate, CANARY_PACING_RATE.
-Exit status: that of the first rank that failed, 128 + N for signal N; 2 wrong arguments; 124 --timeout; 125 no test bed.
+Exit status: that of the first rank that failed, 128 + N for signal N; 2 wrong arguments; 124 --timeout; 125 no test
+bed.
 Signals INT, TERM, HUP, USR1 and USR2 go to all ranks. Nothing is left behind, also after SIGKILL.)";
 
 }  // namespace
@@ -339,12 +340,17 @@ Result<ParsedOptions> parse_run_options(const std::vector<std::string>& argument
       ->type_name("PATH");
   app.add_flag("--no-prefix", no_prefix, "do not put [rank] before each line of output");
   app.add_flag("-q,--quiet", o.quiet, "say nothing but errors");
+  app.set_version_flag("--version", "canary-run " CANARYNET_VERSION);
   try {
     std::vector<std::string> reversed(own.rbegin(), own.rend());
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
     parsed.print_help = true;
     parsed.help = app.help();
+    return parsed;
+  } catch (const CLI::CallForVersion& e) {
+    parsed.print_help = true;
+    parsed.help = std::string(e.what()) + "\n";
     return parsed;
   } catch (const CLI::ExtrasError& e) {
     return Status(CANARY_INVALID_ARGUMENT, std::string(e.what()) + " (the command goes after --)");

@@ -1,7 +1,7 @@
 // tools/run/options.h -- what the user asked canary-run for, checked before anything is created.
 //
-// Rates are bits per second (0: unshaped), losses parts per million. Lists have one entry per NIC index. Every error names the
-// option, its value and what it takes. No side effects.
+// Rates are bits per second (0: unshaped), losses parts per million. Lists have one entry per NIC index. Every error
+// names the option, its value and what it takes. No side effects.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@
 namespace canarynet::run {
 
 enum class Topology { kFlat, kMesh, kBcube };
-// What hosts and NICs are made of. kAlias: addresses of the loopback network, paced by TCP, without privileges; an emulation.
+// What hosts and NICs are made of. kAlias: addresses of the loopback network, paced by TCP, without privileges; an
+// emulation.
 enum class Fabric { kNamespaces, kAlias };
 
 struct RunOptions {

@@ -39,7 +39,8 @@ class OuterPids {
   Descriptor proc_;
 };
 
-// Runs `body` in a forked child inside the network namespace and waits: the text it returns is the error ("" is success).
+// Runs `body` in a forked child inside the network namespace and waits: the text it returns is the error ("" is
+// success).
 Status run_in_network(int network_fd, const std::function<std::string()>& body);
 // Runs a program there with `input` as its standard input; a failure carries what it wrote to stderr.
 Status run_program(int network_fd, const std::vector<std::string>& argv, const std::string& input);

@@ -18,6 +18,12 @@ namespace {
 constexpr std::size_t kLongestLine = 64 << 10;
 // Between SIGTERM and SIGKILL when canary-run stops the others.
 constexpr Nanos kKillAfter = 2_s;
+// A rank that is killed closes its connections before it has ended: others may hear of its death, fail and be gone
+// while it is still being taken down. So a blow counts before a failure that was seen up to so long earlier.
+constexpr Nanos kSameCause = 2_s;
+
+// Ended by a signal from outside or by a fault. Aborting is a decision of its own, like exiting.
+bool struck(int status) { return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT; }
 
 void set_env(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); }
 
@@ -185,7 +191,14 @@ void Ranks::ended(pid_t pid, int status, Nanos now) {
   const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   // Once they are being stopped, how each one ends is no news.
   const bool by_us = phase_ == Phase::kTerminated || phase_ == Phase::kKilled;
-  if (exit_code_ == 0) exit_code_ = code;
+  if (exit_code_ == 0) {
+    failed_at_ = now;
+    cause_struck_ = struck(status);
+    exit_code_ = code;
+  } else if (!by_us && struck(status) && !cause_struck_ && now - failed_at_ <= kSameCause) {
+    cause_struck_ = true;
+    exit_code_ = code;
+  }
   if (by_us) return;
   std::string text = "rank " + std::to_string(number);
   if (options_.hosts > 0) text += " (host-" + std::to_string(options_.host_of(number)) + ")";

@@ -1,6 +1,7 @@
 // tools/run/ranks.h -- the ranks' processes: environment, output by lines, ends, and when the others are stopped.
 //
-// Single-threaded, driven by the init process: poll the descriptors, hand events in. Ranks lead process groups of their own.
+// Single-threaded, driven by the init process: poll the descriptors, hand events in. Ranks lead process groups of their
+// own.
 #pragma once
 
 #include <poll.h>
@@ -32,7 +33,8 @@ class Ranks {
   Status release();
 
   bool any_alive() const { return alive_ > 0; }
-  // The first failure's: 0 while all is well.
+  // The first failure's, or that of a rank struck by a signal which the first one may have come from; 0 while all is
+  // well.
   int exit_code() const { return exit_code_; }
 
   void add_polled(std::vector<pollfd>* out) const;
@@ -79,6 +81,8 @@ class Ranks {
   Pipe go_;
   int alive_ = 0;
   int exit_code_ = 0;
+  Nanos failed_at_;            // when it was first set
+  bool cause_struck_ = false;  // by a signal
   Phase phase_ = Phase::kRunning;
   bool stopped_by_user_ = false;
   Nanos deadline_ = Nanos::max();

@@ -182,7 +182,8 @@ class Link {
 Result<Descriptor> open_sender() {
   Descriptor fd(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1, buffer = 64 << 20;
-  // The virtio header carries the state of an unfinished checksum across; without it the receiver would drop the packet.
+  // The virtio header carries the state of an unfinished checksum across; without it the receiver would drop the
+  // packet.
   if (!fd.open() || ::setsockopt(fd.fd(), SOL_PACKET, PACKET_VNET_HDR, &on, sizeof on) != 0) {
     return system_error("packet socket", errno);
   }

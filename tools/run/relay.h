@@ -1,8 +1,8 @@
 // tools/run/relay.h -- delay for kernels without netem: packets of one interface leave another one later.
 //
-// A process serves several links, each in one direction: read on `from` through a packet ring, written on `to`. The ring is the
-// delay line: a frame stays in its slot until it is due, and order is kept. Packets that find the ring full are lost, as in a
-// switch. Segmentation offload must be off at the sender: a frame larger than a slot is lost.
+// A process serves several links, each in one direction: read on `from` through a packet ring, written on `to`. The
+// ring is the delay line: a frame stays in its slot until it is due, and order is kept. Packets that find the ring full
+// are lost, as in a switch. Segmentation offload must be off at the sender: a frame larger than a slot is lost.
 // Accuracy: some 50 us late on an idle machine, more without real-time priority.
 #pragma once
 
@@ -31,8 +31,8 @@ struct RelayLink {
   RelayKnobs* knobs = nullptr;
 };
 
-// Serves until killed, in the network namespace of the caller. `ready_fd` gets "" + close when all links are open, else the
-// error's text. Returns only on failure.
+// Serves until killed, in the network namespace of the caller. `ready_fd` gets "" + close when all links are open, else
+// the error's text. Returns only on failure.
 void run_relay(const std::vector<RelayLink>& links, int ready_fd);
 
 }  // namespace canarynet::run

@@ -3,8 +3,8 @@
 //   run_probe sink PORT                     takes TCP connections, answers each at its end with the rate it saw
 //   run_probe blast ADDRESS PORT MS [DEV]   sends for MS ms; prints the rate the sink saw, in Mbit/s
 //   run_probe reach PORT DEV ADDRESS...     prints the addresses that accept a connection over DEV
-//   run_probe count PORT MS READY SENT      creates the file READY, counts UDP datagrams until the file SENT is there and none came
-//                                           for MS ms; prints the count
+//   run_probe count PORT MS READY SENT      creates the file READY, counts UDP datagrams until the file SENT is there
+//                                           and none came for MS ms; prints the count
 //   run_probe send ADDRESS PORT COUNT       sends UDP datagrams, 20 per ms
 #include <arpa/inet.h>
 #include <errno.h>
@@ -131,7 +131,8 @@ int reach(int port, const char* device, const std::vector<const char*>& addresse
   return 0;
 }
 
-// What came over the network: also the datagrams for which the socket had no room, because this process did not get a core in time.
+// What came over the network: also the datagrams for which the socket had no room, because this process did not get a
+// core in time.
 int count(int port, int ms, const char* ready, const char* sent) {
   const int fd = listen_on(SOCK_DGRAM, port);
   ::close(::open(ready, O_WRONLY | O_CREAT, 0644));

@@ -1,4 +1,5 @@
-// canary-run with plain processes: environment, output, ends, signals, and that nothing is left behind. Needs no privilege.
+// canary-run with plain processes: environment, output, ends, signals, and that nothing is left behind. Needs no
+// privilege.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>

@@ -15,7 +15,8 @@ struct Ended {
   std::string out, err;
 };
 
-// A program in the background, with its output in files of its own folder, which is also its TMPDIR. Removed with the job.
+// A program in the background, with its output in files of its own folder, which is also its TMPDIR. Removed with the
+// job.
 class Job {
  public:
   struct Options {

@@ -1,7 +1,8 @@
-// tools/run/state.h -- what others may know of a running canary-run: a folder with the control socket and the state file.
+// tools/run/state.h -- what others may know of a running canary-run: a folder with the control socket and the state
+// file.
 //
-// The init process owns both and removes them, also when canary-run is killed; canary-run removes them when init is killed.
-// The JSON is documented in docs/canary-run.md. Pids are those that canary-run's caller sees.
+// The init process owns both and removes them, also when canary-run is killed; canary-run removes them when init is
+// killed. The JSON is documented in docs/canary-run.md. Pids are those that canary-run's caller sees.
 #pragma once
 
 #include <sys/types.h>

@@ -63,8 +63,8 @@ Bytes default_burst(std::int64_t rate) { return {std::max<std::int64_t>(72 << 10
 // 16 ms of the rate: TCP fills the link, and a rate that drops is felt soon.
 Bytes default_queue(std::int64_t rate) { return {std::max<std::int64_t>(256 << 10, rate / 8 * 16 / 1000)}; }
 
-// Receive buffers that hold twice what is under way on the longest path. The kernel's own tuning starts at 64 KiB and needs
-// seconds to get there on a busy machine, with the link idle meanwhile.
+// Receive buffers that hold twice what is under way on the longest path. The kernel's own tuning starts at 64 KiB and
+// needs seconds to get there on a busy machine, with the link idle meanwhile.
 void set_tcp_buffers(const RunOptions& options) {
   std::int64_t under_way = 0;
   for (int k = 0; k < options.nics; ++k) {
@@ -168,7 +168,8 @@ Status Testbed::enter(int host) const {
   if (::unshare(CLONE_NEWNS | CLONE_NEWUTS) != 0) return system_error("unshare", errno);
   const std::string name = "host-" + std::to_string(host);
   if (::sethostname(name.data(), name.size()) != 0) return system_error("sethostname", errno);
-  // /sys shows the network devices of the namespace that mounts it. Some containers refuse: then /sys stays the machine's.
+  // /sys shows the network devices of the namespace that mounts it. Some containers refuse: then /sys stays the
+  // machine's.
   ::mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr);
   if (::mount("tmpfs", scratch_.c_str(), "tmpfs", 0, "size=64k,mode=755") == 0) {
     std::string names = "127.0.0.1 localhost\n";

@@ -1,7 +1,8 @@
 // tools/run/testbed.h -- the hosts: network namespaces, veth NICs, switches (bridges), shaping, and changing them live.
 //
-// Lives in canary-run's init process, which stands in the fabric's network namespace (the switches' own). Each host is held by
-// a sleeping process; all of it disappears with the PID namespace. Single-threaded, blocking (milliseconds per change).
+// Lives in canary-run's init process, which stands in the fabric's network namespace (the switches' own). Each host is
+// held by a sleeping process; all of it disappears with the PID namespace. Single-threaded, blocking (milliseconds per
+// change).
 #pragma once
 
 #include <sys/types.h>

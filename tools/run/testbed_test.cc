@@ -1,4 +1,5 @@
-// canary-run's hosts: who reaches whom over which NIC, shaping, live changes, delay, loss, and that nothing is left behind.
+// canary-run's hosts: who reaches whom over which NIC, shaping, live changes, delay, loss, and that nothing is left
+// behind.
 #include <gtest/gtest.h>
 #include <net/if.h>
 #include <sched.h>
@@ -82,7 +83,8 @@ class Hosts : public ::testing::Test {
     }
     return found;
   }
-  // Each host over each NIC reaches just the hosts for which `joined(host, nic, other)` and only on their NIC of that switch.
+  // Each host over each NIC reaches just the hosts for which `joined(host, nic, other)` and only on their NIC of that
+  // switch.
   void expect_wiring(int hosts, int nics, const std::function<int(int, int, int)>& nic_of_other) {
     const auto all = addresses();
     ASSERT_EQ(all.size(), static_cast<std::size_t>(hosts * nics));

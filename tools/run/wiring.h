@@ -28,7 +28,8 @@ struct Wiring {
 };
 
 Wiring make_wiring(const RunOptions& options);
-// The port's address in the loopback network, "127.1.0.1" for "10.1.0.1", and those of a host's NICs as CANARY_RAILS takes them.
+// The port's address in the loopback network, "127.1.0.1" for "10.1.0.1", and those of a host's NICs as CANARY_RAILS
+// takes them.
 std::string alias_of(const Port& port);
 std::string alias_rails(const Wiring& wiring, int host);
 // 10.0.0.(host + 1), of ctl0.

@@ -32,8 +32,11 @@ Result<void*> ArenaStore::allocate(std::size_t bytes) {
   }
   const std::size_t size = whole_pages(bytes);
   Arena arena;
-  if (auto made = make_sealed_memory("canary-arena", size); made.ok()) arena.memory = made.take();
-  arena.detached = !arena.memory.open();  // ordinary memory then
+  // Without it, ordinary memory.
+  if (auto made = make_sealed_memory("canary-arena", size); made.ok()) {
+    if (reserve(made.value().fd(), size).ok()) arena.memory = made.take();
+  }
+  arena.detached = !arena.memory.open();
   const int how = arena.detached ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
   void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, how, arena.memory.fd(), 0);
   if (base == MAP_FAILED) return system_error("shm: mmap of " + std::to_string(size) + " bytes", errno);

@@ -1,9 +1,13 @@
-// transport/shm/arena.h -- memory that peers of this host can read where it lies: what is sent from it goes by reference.
+// transport/shm/arena.h -- memory that peers of this host can read where it lies: what is sent from it goes by
+// reference.
 //
-// What: ArenaStore makes and finds this process's arenas (canary_mem_alloc); PeerArenas maps those of one peer, read only.
-// Memory: an arena is a sealed memfd, mapped here for reading and writing; it ends with release() or the store, the peers' mappings with
-// their lanes or the word that it is gone. A killed process leaves nothing: the kernel frees a memfd with its last mapping.
-// Thread: one at a time (the engine's owner). Failures: a Status; an arena of a peer that makes no sense is refused with its reason.
+// What: ArenaStore makes and finds this process's arenas (canary_mem_alloc); PeerArenas maps those of one peer, read
+// only.
+// Memory: an arena is a sealed memfd, mapped here for reading and writing; it ends with release() or the store, the
+// peers' mappings with their lanes or the word that it is gone. A killed process leaves nothing: the kernel frees a
+// memfd with its last mapping.
+// Thread: one at a time (the engine's owner). Failures: a Status; an arena of a peer that makes no sense is refused
+// with its reason.
 #pragma once
 
 #include <array>
@@ -41,8 +45,8 @@ class ArenaStore {
   Status release(void* memory, std::uint32_t* id);
   // The arena that holds all of these bytes, unless it is detached; else null. Until the next allocate() or release().
   const Arena* find(const std::byte* data, std::size_t bytes) const;
-  // A peer may be reading from it and can't be waited for: from now on it keeps the bytes as they are, this process goes on with private
-  // pages over them.
+  // A peer may be reading from it and can't be waited for: from now on it keeps the bytes as they are, this process
+  // goes on with private pages over them.
   void detach(std::uint32_t id);
 
  private:

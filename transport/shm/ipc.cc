@@ -119,7 +119,7 @@ Io receive_message(int socket, Received* out, std::string* why) {
   }
   if (n == 0 && out->count == 0) return Io::kClosed;
   if ((header.msg_flags & MSG_CTRUNC) != 0) {
-    *why = "the peer's descriptors could not be taken (is the limit of open files reached?)";
+    *why = "shm: the peer's descriptors could not be taken: too many open files here: raise ulimit -n";
     return Io::kFailed;
   }
   const char* wrong = check(data, static_cast<std::size_t>(n), out->count, &out->message);

@@ -1,9 +1,10 @@
-// transport/shm/ipc.h -- what two processes of one host say to each other besides frames: abstract UNIX sockets, descriptors, doorbells.
+// transport/shm/ipc.h -- what two processes of one host say to each other besides frames: abstract UNIX sockets,
+// descriptors, doorbells.
 //
-// What: a listener's name (nothing in the file system: the kernel forgets it with its process), messages of fixed size that carry
-// descriptors, and who the other end is. A lane's frames never go this way (segment.h).
-// Memory: Descriptor owns. Threads: none of its own. Failures: a Status with errno's text; received messages are foreign bytes, check()
-// says what is wrong with them.
+// What: a listener's name (nothing in the file system: the kernel forgets it with its process), messages of fixed size
+// that carry descriptors, and who the other end is. A lane's frames never go this way (segment.h).
+// Memory: Descriptor owns. Threads: none of its own. Failures: a Status with errno's text; received messages are
+// foreign bytes, check() says what is wrong with them.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@ namespace canarynet::shm {
 
 using canarynet::Descriptor;
 
-// --- messages -----------------------------------------------------------------------------------------------------------
+// --- messages --------------------------------------------------------------------------------------------------------
 
 enum class MessageKind : std::uint16_t {
   kOffer = 1,      // dialling side, first: descriptors are the segment and the bell to ring for it; bytes: of one ring
@@ -37,7 +38,7 @@ struct Message {
   std::uint64_t bytes = 0;
 
   static constexpr std::uint32_t kMagic = 0xCA9A5113;
-  static constexpr std::uint16_t kVersion = 1;
+  static constexpr std::uint16_t kVersion = 2;  // of these messages and of what lies in a ring
 };
 static_assert(sizeof(Message) == 24 && std::has_unique_object_representations_v<Message>);
 
@@ -49,7 +50,8 @@ struct Received {
   std::size_t count = 0;  // of descriptors
 };
 
-// nullptr when `bytes` bytes at `data`, which came with `descriptors` descriptors, are a message that a peer may send; else what is wrong.
+// nullptr when `bytes` bytes at `data`, which came with `descriptors` descriptors, are a message that a peer may send;
+// else what is wrong.
 const char* check(const void* data, std::size_t bytes, std::size_t descriptors, Message* message);
 
 enum class Io : std::uint8_t { kDone, kAgain, kClosed, kFailed };
@@ -57,7 +59,7 @@ enum class Io : std::uint8_t { kDone, kAgain, kClosed, kFailed };
 Io send_message(int socket, const Message& message, const int* descriptors, std::size_t count);
 Io receive_message(int socket, Received* out, std::string* why);
 
-// --- sockets and bells --------------------------------------------------------------------------------------------------
+// --- sockets and bells -----------------------------------------------------------------------------------------------
 
 // Non-blocking, close-on-exec, keeps message boundaries.
 Result<Descriptor> listen_at(const Address& address);

@@ -52,7 +52,9 @@ const char* RingReader::read(std::size_t budget, RingHandler& handler, LaneCount
   referenced_ = 0;
   while (reason == nullptr && tail_ - began + referenced_ < budget) {
     if (in_payload_) {
-      if (!read_payload(handler, counters)) break;
+      bool waits = false;
+      reason = read_payload(handler, counters, &waits);
+      if (waits) break;
     } else if (available(kRecordBytes)) {
       reason = start_frame(handler, counters);
     } else {
@@ -68,8 +70,7 @@ const char* RingReader::read(std::size_t budget, RingHandler& handler, LaneCount
 // How many more bytes are worth a look.
 std::uint64_t RingReader::wanted() const {
   if (!in_payload_) return kRecordBytes;
-  const std::uint64_t rest = padded(header_.payload_bytes - landed_);
-  return in_place_ ? rest : std::min(rest, kWakeBytes);
+  return in_place_ ? rest() : std::min(rest(), kWakeBytes);
 }
 
 // A head that moved back is worth a look, too: the lane ends.
@@ -100,7 +101,8 @@ const char* RingReader::start_frame(RingHandler& handler, LaneCounters& counters
       break;
     case Landing::Kind::kSlot:
       if (header_.payload_bytes > slot_bytes_) return "payload larger than the lane's slot";
-      // Half a ring, so that the writer, who sleeps until half of it is free, always wakes up to bring the rest.
+      // Half a ring and the trailer, so that the writer, who sleeps until half of it is free, always wakes up to bring
+      // the rest.
       in_place_ = header_.payload_bytes >= kInPlaceMin && header_.payload_bytes <= ring_.size / 2;
       if (!in_place_) target_ = slot_.get();
       break;
@@ -110,55 +112,67 @@ const char* RingReader::start_frame(RingHandler& handler, LaneCounters& counters
   landed_ = 0;
   crc_ = 0;
   in_payload_ = true;
-  if (header_.payload_bytes == 0) finish_frame(target_, handler, counters);
+  if (header_.payload_bytes == 0) finish_frame(target_, false, handler, counters);
   return nullptr;
 }
 
-// False: nothing more to do before the writer brings more.
-bool RingReader::read_payload(RingHandler& handler, LaneCounters& counters) {
-  const std::size_t left = header_.payload_bytes - landed_;
+const char* RingReader::read_payload(RingHandler& handler, LaneCounters& counters, bool* waits) {
+  const std::byte* payload = target_;
+  std::uint64_t passed = 0;  // in the ring, and not to be overwritten before on_frame()
   if (in_place_) {
-    if (!available(padded(left))) return false;
-    const std::byte* payload = ring_.at(tail_);
-    if (checked()) crc_ = crc32c(0, payload, left);
-    landed_ = left;
-    counters.bytes_received += left;
-    finish_frame(payload, handler, counters);
-    tail_ += padded(left);
-    return true;
+    if (*waits = !available(rest()); *waits) return nullptr;
+    payload = ring_.at(tail_);
+    landed_ = header_.payload_bytes;
+    counters.bytes_received += landed_;
+    passed = padded(landed_);
+  } else if (const std::size_t left = header_.payload_bytes - landed_; left != 0) {
+    const std::size_t step = std::min(left, kStepBytes);
+    *waits = !available(padded(step)) && broken_;
+    // What there is of it, in whole lines: only a payload's last one may be incomplete.
+    const std::uint64_t there = (head_ - tail_) & ~std::uint64_t{kRecordBytes - 1};
+    const std::size_t n = std::min(step, static_cast<std::size_t>(there));
+    *waits = *waits || n == 0;
+    if (*waits) return nullptr;
+    if (target_ != nullptr) {
+      std::memcpy(target_ + landed_, ring_.at(tail_), n);
+      if (checked()) crc_ = crc32c(crc_, target_ + landed_, n);
+    }
+    landed_ += n;
+    counters.bytes_received += n;
+    tail_ += padded(n);
+    if (landed_ != header_.payload_bytes) return nullptr;
   }
-  const std::size_t step = std::min(left, kStepBytes);
-  if (!available(padded(step)) && broken_) return false;
-  // What there is of it, in whole lines: only a payload's last one may be incomplete.
-  const std::uint64_t there = (head_ - tail_) & ~std::uint64_t{kRecordBytes - 1};
-  const std::size_t n = std::min(step, static_cast<std::size_t>(there));
-  if (n == 0) return false;
-  if (target_ != nullptr) {
-    std::memcpy(target_ + landed_, ring_.at(tail_), n);
-    if (checked()) crc_ = crc32c(crc_, target_ + landed_, n);
+  bool given_up = false;
+  if (has_trailer(header_.payload_bytes)) {
+    if (*waits = !available(passed + kRecordBytes); *waits) return nullptr;
+    Trailer trailer;
+    std::memcpy(&trailer, ring_.at(tail_ + passed), sizeof trailer);
+    if (trailer.ending != kWhole && trailer.ending != kGivenUp) return "trailer";
+    given_up = trailer.ending == kGivenUp;
+    passed += sizeof trailer;
   }
-  landed_ += n;
-  counters.bytes_received += n;
-  tail_ += padded(n);
-  if (landed_ == header_.payload_bytes) finish_frame(target_, handler, counters);
-  return true;
+  if (in_place_ && !given_up && checked()) crc_ = crc32c(0, payload, landed_);
+  finish_frame(payload, given_up, handler, counters);
+  tail_ += passed;
+  return nullptr;
 }
 
-void RingReader::finish_frame(const std::byte* payload, RingHandler& handler, LaneCounters& counters) {
+void RingReader::finish_frame(const std::byte* payload, bool given_up, RingHandler& handler, LaneCounters& counters) {
   in_payload_ = false;  // first: a redirect() from within on_frame() must not find this frame
   Arrival arrival;
   arrival.cookie = landing_.cookie;
   arrival.discarded = landing_.kind == Landing::Kind::kDiscard;
   if (!arrival.discarded) {
     arrival.payload = {payload, landed_};
-    arrival.intact = !checked() || crc_ == header_.payload_crc32;
-    if (!arrival.intact) ++counters.payload_errors;
+    arrival.intact = !given_up && (!checked() || crc_ == header_.payload_crc32);
+    if (!arrival.intact && !given_up) ++counters.payload_errors;
   }
   ++counters.frames_received;
   handler.on_frame(header_, arrival);
 }
 
-// The record stays in the ring until its payload has been dealt with: the sender looks there whether it may take it back.
+// The record stays in the ring until its payload has been dealt with: the sender looks there whether it may take it
+// back.
 const char* RingReader::read_reference(const FrameRecord& record, RingHandler& handler, LaneCounters& counters) {
   if (record.form != kReference && record.form != kRevoked) return "form";
   if (header_.payload_bytes <= kInlinePayloadBytes) return "a reference to a small payload";
@@ -189,7 +203,7 @@ const char* RingReader::read_reference(const FrameRecord& record, RingHandler& h
   }
   counters.bytes_received += sizeof(wire::Header) + landed_;
   referenced_ += landed_;
-  finish_frame(payload, handler, counters);
+  finish_frame(payload, false, handler, counters);
   tail_ += kRecordBytes;
   release();
   return nullptr;

@@ -1,12 +1,15 @@
 // transport/shm/ring_reader.h -- the consuming end of a ring: cuts it into frames and puts payloads where they belong.
 //
-// What: read() digests what the producer has shown so far. A payload for a slot is shown where it lies (in the ring, once it is
-// there whole, or in the sender's arena), without a copy; one for a span is copied there once, while the sender still copies in
-// behind it.
-// Memory: the view's, which outlives this; the slot is its own, for what is too large for the ring or too small for a look in place.
-// Foreign bytes: records are copied out and validated before anything is believed. A payload is read where the peer can still write it; it
-// can forge its own frames as well as it likes anyway.
-// Thread: one owner. Nothing allocates after construction. Failures: a reason when the ring can't be believed; the reader is then finished.
+// What: read() digests what the producer has shown so far. A payload for a slot is shown where it lies (in the ring,
+// once it is there whole, or in the sender's arena), without a copy; one for a span is copied there once, while the
+// sender still copies in behind it. Nothing is shown before its trailer says that it is whole; a payload that its
+// sender gave up is not intact.
+// Memory: the view's, which outlives this; the slot is its own, for what is too large for the ring or too small for a
+// look in place.
+// Foreign bytes: records are copied out and validated before anything is believed. A payload is read where the peer can
+// still write it; it can forge its own frames as well as it likes anyway.
+// Thread: one owner. Nothing allocates after construction. Failures: a reason when the ring can't be believed; the
+// reader is then finished.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +26,8 @@ class RingHandler {
  public:
   virtual Landing landing_for(const wire::Header& header) = 0;
   virtual void on_frame(const wire::Header& header, const Arrival& arrival) = 0;
-  // `bytes` bytes at `offset` of one of the peer's arenas, readable until the arena is announced gone; null: there is no such place.
+  // `bytes` bytes at `offset` of one of the peer's arenas, readable until the arena is announced gone; null: there is
+  // no such place.
   virtual const std::byte* arena_at(std::uint32_t arena, std::uint64_t offset, std::uint32_t bytes) = 0;
 
  protected:
@@ -35,7 +39,8 @@ class RingReader {
   // `bell`: the writer's. `slot_bytes`: largest payload taken by a kSlot landing.
   RingReader(RingView ring, int bell, std::size_t slot_bytes);
 
-  // Digests about `budget` bytes, or what there is; *taken: how many, records included. Null, or why the ring is finished.
+  // Digests about `budget` bytes, or what there is; *taken: how many, records included. Null, or why the ring is
+  // finished.
   const char* read(std::size_t budget, RingHandler& handler, LaneCounters& counters, std::size_t* taken);
   // There is more to do.
   bool ready() const;
@@ -59,8 +64,13 @@ class RingReader {
   }
   const char* start_frame(RingHandler& handler, LaneCounters& counters);
   const char* read_reference(const FrameRecord& record, RingHandler& handler, LaneCounters& counters);
-  bool read_payload(RingHandler& handler, LaneCounters& counters);
-  void finish_frame(const std::byte* payload, RingHandler& handler, LaneCounters& counters);
+  // *waits: nothing more to do before the writer brings more. Null, or why the ring is finished.
+  const char* read_payload(RingHandler& handler, LaneCounters& counters, bool* waits);
+  void finish_frame(const std::byte* payload, bool given_up, RingHandler& handler, LaneCounters& counters);
+  // Of the frame in progress, as far as it has not been taken.
+  std::uint64_t rest() const {
+    return padded(header_.payload_bytes - landed_) + (has_trailer(header_.payload_bytes) ? kRecordBytes : 0);
+  }
   void release();
 
   const RingView ring_;

@@ -8,11 +8,14 @@
 namespace canarynet::shm {
 namespace {
 
-// Shown to the reader piece by piece: small enough that it starts early and finds the bytes in a cache, large enough that the
-// counters don't matter.
+// Shown to the reader piece by piece: small enough that it starts early and finds the bytes in a cache, large enough
+// that the counters don't matter.
 constexpr std::size_t kChunkBytes = std::size_t{32} << 10;
 // A reader in the middle of a reference: so many looks at it before the processor is offered to others between them.
 constexpr std::uint32_t kSpins = 2000;
+// One step of write() needs less; so much of the ring gets its memory at once.
+constexpr std::size_t kBackBytes = std::size_t{64} << 10;
+constexpr const char* kNoMemory = "there is no memory for all of the ring";
 constexpr const char* kBrokenCounters = "the ring's counters can't be believed";
 
 }  // namespace
@@ -33,6 +36,15 @@ bool RingWriter::reload_tail() {
 bool RingWriter::room(std::uint64_t bytes) {
   if (ring_.size - (head_ - tail_) >= bytes) return true;
   return reload_tail() && ring_.size - (head_ - tail_) >= bytes;
+}
+
+// False: there is no memory for the ring up to `end`. Better known here than by a SIGBUS in the middle of a copy.
+bool RingWriter::back(std::uint64_t end) {
+  while (backed_ < std::min<std::uint64_t>(end, ring_.size)) {
+    if (!make_present(ring_.at(backed_), kBackBytes)) return false;
+    backed_ += kBackBytes;
+  }
+  return true;
 }
 
 void RingWriter::publish() {
@@ -73,6 +85,10 @@ const char* RingWriter::write(FrameQueue& queue, std::size_t budget, LaneCounter
   *full = false;
   std::size_t written = 0;
   while (!queue.empty() && written < budget) {
+    if (backed_ < ring_.size && !back(head_ + kBackBytes)) {
+      publish();
+      return kNoMemory;
+    }
     const FrameQueue::Front front = queue.front();
     std::size_t advanced = 0;
     if (front.begun == 0) {
@@ -94,19 +110,21 @@ const char* RingWriter::write(FrameQueue& queue, std::size_t budget, LaneCounter
     } else {
       const std::size_t done = front.begun - sizeof(wire::Header);
       const std::size_t left = front.payload_bytes - done;
-      if (!room(kRecordBytes)) {
+      if (!room(2 * kRecordBytes)) {
         *full = true;
         break;
       }
-      // Pieces of a multiple of 64 bytes but for the last one, so that the filling is always at the end.
-      const std::uint64_t free = (ring_.size - (head_ - tail_)) & ~std::uint64_t{kRecordBytes - 1};
+      // Pieces of a multiple of 64 bytes but for the last one, so that the filling is always at the end. The trailer
+      // goes with that one.
+      const std::uint64_t free = (ring_.size - (head_ - tail_) - kRecordBytes) & ~std::uint64_t{kRecordBytes - 1};
       const std::size_t chunk = std::min({left, kChunkBytes, static_cast<std::size_t>(free)});
-      if (front.payload != nullptr) {
-        std::memcpy(ring_.at(head_), front.payload + done, chunk);
-      } else {
-        std::memset(ring_.at(head_), 0, chunk);
+      if (!front.given_up) std::memcpy(ring_.at(head_), front.payload + done, chunk);
+      head_ += padded(chunk);
+      if (chunk == left) {
+        const Trailer trailer{front.given_up ? kGivenUp : kWhole};
+        std::memcpy(ring_.at(head_), &trailer, sizeof trailer);
+        head_ += sizeof trailer;
       }
-      head_ += chunk == left ? padded(chunk) : chunk;
       advanced = chunk;
       written += chunk;
       publish();

@@ -1,11 +1,13 @@
-// transport/shm/ring_writer.h -- the producing end of a ring: frames of a FrameQueue into shared memory, copied or by reference.
+// transport/shm/ring_writer.h -- the producing end of a ring: frames of a FrameQueue into shared memory, copied or by
+// reference.
 //
-// What: write() moves as much of the queue as there is room for; a payload that lies in an arena goes as a reference, any other is copied
-// in chunks, each shown to the reader at once, so that its copy out runs beside ours. revoke() takes references back.
-// Memory: the view's, which outlives this. A copied payload is not looked at again once the queue has advanced past it; a referenced one
-// is read by the peer until revoke() returned for it or the reader's tail passed it.
-// Thread: one owner. Nothing allocates after construction. Failures: a reason when the peer's counters make no sense: the ring is
-// finished then.
+// What: write() moves as much of the queue as there is room for; a payload that lies in an arena goes as a reference,
+// any other is copied in chunks, each shown to the reader at once, so that its copy out runs beside ours, and ends with
+// a trailer that says whether it is whole. revoke() takes references back.
+// Memory: the view's, which outlives this. A copied payload is not looked at again once the queue has advanced past it;
+// a referenced one is read by the peer until revoke() returned for it or the reader's tail passed it.
+// Thread: one owner. Nothing allocates after construction, but the ring gets its memory as the first lap reaches it.
+// Failures: a reason when there is none, or when the peer's counters make no sense: the ring is finished then.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +29,8 @@ class ReferenceSource {
   };
   // False: these bytes have to be copied.
   virtual bool locate(const std::byte* data, std::uint32_t bytes, Place* place) = 0;
-  // The reader has not finished with `place` for long. True: it never will, or the memory is kept from it: don't wait any more.
+  // The reader has not finished with `place` for long. True: it never will, or the memory is kept from it: don't wait
+  // any more.
   virtual bool give_up_on_reader(const Place& place, std::uint32_t tries) = 0;
 
  protected:
@@ -41,11 +44,13 @@ class RingWriter {
 
   // At most about `budget` bytes are copied. *full: it stopped for want of room.
   const char* write(FrameQueue& queue, std::size_t budget, LaneCounters& counters, bool* full);
+  std::size_t ring_bytes() const { return ring_.size; }
   // After write() said full: half of the ring is free again.
   bool ready() const { return ring_.control->tail.load(std::memory_order_acquire) >= wanted(); }
   // Asks for the bell when it is. False: it is already.
   bool sleep();
-  // Takes the references sent under `cookie` back; waits for a reader that is in the middle of one. Returns whether any was unread.
+  // Takes the references sent under `cookie` back; waits for a reader that is in the middle of one. Returns whether any
+  // was unread.
   bool revoke(std::uint64_t cookie, LaneCounters& counters);
   // All of them.
   void revoke_all();
@@ -63,6 +68,7 @@ class RingWriter {
   bool room(std::uint64_t bytes);
   bool reload_tail();
   void publish();
+  bool back(std::uint64_t end);
   bool begin_frame(const FrameQueue::Front& front);
   bool take_back(Outstanding& reference);
   Outstanding& outstanding(std::uint32_t i) { return outstanding_[(first_ + i) % kOutstandingMax]; }
@@ -73,7 +79,8 @@ class RingWriter {
   ReferenceSource* const source_;
   std::uint64_t head_ = 0;
   std::uint64_t published_ = 0;
-  std::uint64_t tail_ = 0;  // as last read
+  std::uint64_t backed_ = 0;  // so much of the ring is known to have memory; its size after the first lap
+  std::uint64_t tail_ = 0;    // as last read
   bool broken_ = false;
   std::unique_ptr<Outstanding[]> outstanding_;  // in the order of their records
   std::uint32_t first_ = 0;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <new>
@@ -14,6 +15,10 @@ namespace canarynet::shm {
 namespace {
 
 constexpr std::size_t kControlBytes = 4096;
+constexpr std::size_t kReserveBytes = std::size_t{4} << 20;
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 static_assert(2 * sizeof(RingControl) <= kControlBytes);
 
@@ -29,6 +34,36 @@ Result<Descriptor> make_sealed_memory(const char* name, std::size_t bytes) {
   }
   if (::fcntl(memory.fd(), F_ADD_SEALS, kSeals) != 0) return system_error("shm: F_ADD_SEALS", errno);
   return memory;
+}
+
+Status reserve(int memory, std::size_t bytes) {
+  // More than there is at all is not tried: the system would look for it in other processes first.
+  if (const auto all =
+          static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+      bytes > all) {
+    return Status(CANARY_SYSTEM, "shm: " + std::to_string(bytes) + " bytes of shared memory, and this host has " +
+                                     std::to_string(all));
+  }
+  // Step by step: a signal makes the kernel begin the step again.
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t step = std::min(bytes - done, kReserveBytes);
+    if (::fallocate(memory, 0, static_cast<off_t>(done), static_cast<off_t>(step)) == 0) {
+      done += step;
+    } else if (errno != EINTR) {
+      return system_error("shm: no more than " + std::to_string(done) + " of " + std::to_string(bytes) +
+                              " bytes of shared memory are to be had",
+                          errno);
+    }
+  }
+  return {};
+}
+
+bool make_present(std::byte* begin, std::size_t bytes) {
+  while (::madvise(begin, bytes, MADV_POPULATE_WRITE) != 0) {
+    if (errno == EINVAL) return true;
+    if (errno != EINTR && errno != EAGAIN) return false;
+  }
+  return true;
 }
 
 Status check_sealed_memory(int memory, std::uint64_t bytes) {
@@ -50,6 +85,7 @@ Result<Segment> Segment::create(std::size_t ring_bytes, Descriptor* memory) {
   *memory = made.take();
   auto mapped = map(memory->fd(), ring_bytes);
   if (!mapped.ok()) return mapped;
+  if (!make_present(mapped.value().base_, kControlBytes)) return system_error("shm: memory for a lane's rings", errno);
   for (int which = 0; which < 2; ++which) {
     RingControl* control = ::new (mapped.value().ring(which).control) RingControl;
     control->head = control->tail = 0;

@@ -3,12 +3,13 @@
 //   page 0        counters of ring 0 (dialler to accepter) and ring 1 (back), each counter on cache lines of its own
 //   ring 0, ring 1   `ring_bytes` each (a power of two), mapped twice in a row: what lies across the end is contiguous
 //
-// A ring holds records: a FrameRecord of 64 bytes, then, in the form kInline, the payload, filled up to 64 bytes. Positions count the bytes
-// since the beginning and never wrap. One producer (moves `head`), one consumer (moves `tail`). Who waits writes down for which position
-// ("wants") and sleeps; who moves a counter past it takes that note away and rings the other's bell, so a busy lane costs no system call.
+// A ring holds records: a FrameRecord of 64 bytes, then, in the form kInline, the payload, filled up to 64 bytes.
+// Positions count the bytes since the beginning and never wrap. One producer (moves `head`), one consumer (moves
+// `tail`). Who waits writes down for which position ("wants") and sleeps; who moves a counter past it takes that note
+// away and rings the other's bell, so a busy lane costs no system call.
 //
-// Everything in here may be written by the peer at any time: counters are believed as far as they make sense, headers are copied
-// out before they are looked at.
+// Everything in here may be written by the peer at any time: counters are believed as far as they make sense, headers
+// are copied out before they are looked at.
 // Memory: a sealed memfd (it can't shrink under a reader's feet); gone with the last process that has it mapped.
 #pragma once
 
@@ -18,6 +19,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "transport/lane.h"
 #include "transport/shm/ipc.h"
 #include "transport/wire.h"
 
@@ -45,8 +47,23 @@ struct FrameRecord {
 };
 static_assert(sizeof(FrameRecord) == kRecordBytes && std::has_unique_object_representations_v<FrameRecord>);
 
+// Behind a payload that is copied in in several steps: what became of it. Without a CRC nothing else tells half a
+// payload from a whole one.
+struct Trailer {
+  std::uint32_t ending = 0;  // Ending
+  std::uint32_t reserved[15] = {};
+};
+static_assert(sizeof(Trailer) == kRecordBytes && std::has_unique_object_representations_v<Trailer>);
+
+enum Ending : std::uint32_t {
+  kWhole = 0x600d0e4d,
+  kGivenUp = 0x0bad0e4d,  // its sender took it back half written: the rest is whatever lay there
+};
+
+constexpr bool has_trailer(std::uint32_t payload_bytes) { return payload_bytes > kInlinePayloadBytes; }
+
 enum Form : std::uint32_t {
-  kInline = 1,     // the payload follows
+  kInline = 1,     // the payload follows, and a Trailer where has_trailer()
   kReference = 2,  // the payload lies in one of the sender's arenas
   kTaken = 3,      // a reference that the receiver is reading from
   kRevoked = 4,    // a reference that the sender took back before it was read
@@ -68,8 +85,8 @@ struct RingView {
   }
 };
 
-// Moves `counter` to `position` and rings `bell` when the other side sleeps until there. Sequentially consistent, as sleep_until()
-// is: either the sleeper sees the new position, or we see the sleeper.
+// Moves `counter` to `position` and rings `bell` when the other side sleeps until there. Sequentially consistent, as
+// sleep_until() is: either the sleeper sees the new position, or we see the sleeper.
 inline void move_to(std::atomic<std::uint64_t>& counter, std::uint64_t position, std::atomic<std::uint64_t>& wants,
                     int bell) {
   counter.store(position, std::memory_order_seq_cst);
@@ -106,8 +123,13 @@ class Segment {
   std::size_t ring_bytes_ = 0;
 };
 
-// A memfd of `bytes` that can't change its size any more.
+// A memfd of `bytes` that can't change its size any more. Its pages may not exist yet: touched, one that can't be had
+// is a SIGBUS. Either reserve() them at once, or make_present() them before each first write.
 Result<Descriptor> make_sealed_memory(const char* name, std::size_t bytes);
+Status reserve(int memory, std::size_t bytes);
+// `begin` and `bytes` in whole pages. False: the memory is not to be had. (Kernels before 5.14 can't tell, and it is
+// true.)
+bool make_present(std::byte* begin, std::size_t bytes);
 // Whether a foreign descriptor is one of those.
 Status check_sealed_memory(int memory, std::uint64_t bytes);
 

@@ -52,6 +52,8 @@ class ShmFixture final : public LaneFixture {
     pollfd entries[2] = {{factories_[0]->poll_fd(), POLLIN, 0}, {factories_[1]->poll_fd(), POLLIN, 0}};
     ::poll(entries, 2, 1);
   }
+  void step_far() override { factories_[1]->poll(now()); }
+  bool takes_unchecked() const override { return true; }
   Address nobody() override {
     Address address = factories_[1]->rails()[0].address;
     address.port = 999;

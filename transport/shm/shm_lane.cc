@@ -21,7 +21,8 @@ using shm::MessageKind;
 constexpr std::size_t kReadBytesPerPoll = std::size_t{1} << 20;
 constexpr std::size_t kWriteBytesPerFlush = std::size_t{4} << 20;
 constexpr int kMessagesPerPoll = 64;
-// One that has a reference in its hands for longer has been stopped. By the clock: how long a yield takes is the other processes' affair.
+// One that has a reference in its hands for longer has been stopped. By the clock: how long a yield takes is the other
+// processes' affair.
 constexpr Nanos kReaderLimit = 10_ms;
 
 Status unexpected() { return Status(CANARY_SYSTEM, "shm: the peer sent a message that has no place here"); }
@@ -45,10 +46,13 @@ ShmLane::ShmLane(ShmLaneFactory& factory, Setup setup)
 
 ShmLane::~ShmLane() {
   if (writer_) writer_->revoke_all();
-  if (factory_ != nullptr) factory_->lanes_.remove(*this);
+  if (factory_ == nullptr) return;
+  factory_->leave_epoll(socket_);
+  factory_->leave_epoll(bell_);
+  factory_->lanes_.remove(*this);
 }
 
-// --- handshake ----------------------------------------------------------------------------------------------------------
+// --- handshake -------------------------------------------------------------------------------------------------------
 
 void ShmLane::open_rings(int send_ring) {
   peer_arenas_ = std::make_unique<shm::PeerArenas>();
@@ -97,7 +101,7 @@ Status ShmLane::take_answer(shm::Received& received) {
   return {};
 }
 
-// --- sending ------------------------------------------------------------------------------------------------------------
+// --- sending ---------------------------------------------------------------------------------------------------------
 
 bool ShmLane::send(const wire::Header& header, const std::byte* payload, std::uint64_t cookie) {
   if (state_ != State::kUp) return false;
@@ -127,7 +131,10 @@ void ShmLane::redirect(std::uint64_t cookie) {
 
 void ShmLane::write_queue() {
   const char* reason = writer_->write(queue_, kWriteBytesPerFlush, counters_, &full_);
-  if (reason != nullptr) return break_down(Status(CANARY_SYSTEM, reason), false);
+  if (reason != nullptr) {
+    return break_down(
+        Status(CANARY_SYSTEM, std::string(reason) + " (" + std::to_string(writer_->ring_bytes()) + " bytes)"), false);
+  }
   if (!full_ && !queue_.empty()) factory_->schedule(*this);  // more than one turn's share
 }
 
@@ -182,7 +189,7 @@ bool ShmLane::give_up_on_reader(const Place& place, std::uint32_t tries) {
   return true;
 }
 
-// --- receiving ----------------------------------------------------------------------------------------------------------
+// --- receiving -------------------------------------------------------------------------------------------------------
 
 bool ShmLane::ready() const { return state_ == State::kUp && (reader_->ready() || (full_ && writer_->ready())); }
 
@@ -318,7 +325,7 @@ void ShmLane::on_frame(const wire::Header& header, const Arrival& arrival) {
   if (sink_ != nullptr) sink_->on_frame(*this, header, arrival);
 }
 
-// --- going down ---------------------------------------------------------------------------------------------------------
+// --- going down ------------------------------------------------------------------------------------------------------
 
 std::size_t ShmLane::on_time_out(Nanos limit) {
   go_down(Status(CANARY_SYSTEM, "no answer through shared memory within " + milliseconds(limit)), false);
@@ -340,9 +347,13 @@ void ShmLane::go_down(const Status& reason, bool hangup) {
   state_ = State::kDown;
   refused_ = false;
   queue_.clear();
+  factory_->leave_epoll(socket_);
+  factory_->leave_epoll(bell_);
   socket_.close();
   bell_.close();
-  if (sink_ != nullptr) sink_->on_down(*this, reason.wrap(description_), hangup);
+  if (sink_ != nullptr) return sink_->on_down(*this, reason.wrap(description_), hangup);
+  broken_reason_ = reason;  // nobody's yet: the factory's to know
+  broken_hangup_ = hangup;
 }
 
 }  // namespace canarynet

@@ -1,9 +1,11 @@
-// transport/shm/shm_lane.h -- one connection through shared memory as a Lane. Made by ShmLaneFactory; the contract is transport/lane.h.
+// transport/shm/shm_lane.h -- one connection through shared memory as a Lane. Made by ShmLaneFactory; the contract is
+// transport/lane.h.
 //
-// States: greeting (accepted; the offer is awaited) or offered (dialled; the answer is awaited) -> up -> ending (the peer is gone;
-// what it had written is still read) -> down. Broken: an end that was found outside of poll(), which reports it.
-// Thread: the factory's. Nothing allocates between on_up and on_down but the text of the latter, and nothing enters the kernel but the bell
-// for a peer that sleeps and, once per arena and peer, the message that hands it over.
+// States: greeting (accepted; the offer is awaited) or offered (dialled; the answer is awaited) -> up -> ending (the
+// peer is gone; what it had written is still read) -> down. Broken: an end that was found outside of poll(), which
+// reports it.
+// Thread: the factory's. Nothing allocates between on_up and on_down but the text of the latter, and nothing enters the
+// kernel but the bell for a peer that sleeps and, once per arena and peer, the message that hands it over.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +51,7 @@ class ShmLane final : public Lane, private shm::RingHandler, private shm::Refere
   const LaneCounters& counters() const override { return counters_; }
   std::string description() const override { return description_; }
   int rail() const override { return rail_; }
+  Address remote() const override { return {.family = Address::Family::kSharedMemory}; }  // some process of this user
 
  private:
   friend class ShmLaneFactory;

@@ -1,9 +1,10 @@
-// transport/shm/shm_lane_bench.cc -- bytes per second and CPU time of one shared-memory lane between two threads, copied or by reference.
+// transport/shm/shm_lane_bench.cc -- bytes per second and CPU time of one shared-memory lane between two threads,
+// copied or by reference.
 //
 //   shm_lane_bench [FRAMES] [FRAME_BYTES] [copy|reference] [span|slot] [RING_KIB]
 //
-// The sender walks through 64 MiB, as an operation does, so its bytes come from memory and not from a cache. Prints rate, CPU seconds
-// per GiB of both threads, a checksum of what arrived, and the time of an empty frame there and back.
+// The sender walks through 64 MiB, as an operation does, so its bytes come from memory and not from a cache. Prints
+// rate, CPU seconds per GiB of both threads, a checksum of what arrived, and the time of an empty frame there and back.
 #include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <string>
 #include <thread>
@@ -173,5 +175,10 @@ int main(int argc, char** argv) {
   if (job.frames == 0 || job.frame_bytes <= canarynet::kInlinePayloadBytes ||
       job.frame_bytes > canarynet::wire::kPayloadMax)
     return 2;
-  return canarynet::run(job);
+  try {
+    return canarynet::run(job);
+  } catch (const std::exception& error) {  // memory ran out
+    std::fprintf(stderr, "shm_lane_bench: %s\n", error.what());
+    return 1;
+  }
 }

@@ -33,13 +33,13 @@ Status add_to_epoll(int epoll, int fd, std::uint32_t events, std::uint64_t key) 
 
 }  // namespace
 
-Result<std::unique_ptr<ShmLaneFactory>> ShmLaneFactory::create(ShmOptions options) {
-  std::unique_ptr<ShmLaneFactory> factory(new ShmLaneFactory(std::move(options)));
+Result<std::unique_ptr<ShmLaneFactory>> ShmLaneFactory::create(const ShmOptions& options) {
+  std::unique_ptr<ShmLaneFactory> factory(new ShmLaneFactory(options));
   if (Status status = factory->start(); !status.ok()) return status;
   return factory;
 }
 
-ShmLaneFactory::ShmLaneFactory(ShmOptions options) : options_(std::move(options)) {}
+ShmLaneFactory::ShmLaneFactory(const ShmOptions& options) : options_(options) {}
 
 Status ShmLaneFactory::start() {
   if (options_.name.family != Address::Family::kSharedMemory) {
@@ -191,7 +191,7 @@ void ShmLaneFactory::ask_kernel(Nanos now) {
       ShmLane* lane = lanes_.find(key);
       const bool greeting = lane != nullptr && lane->state_ == ShmLane::State::kGreeting;
       handled_ += lanes_.visit(key, [](ShmLane& ready) { return ready.on_socket(); });
-      if (greeting && lane->state_ != ShmLane::State::kGreeting) hand_over(*lane);
+      if (greeting && lane->state_ != ShmLane::State::kGreeting) hand_over(*lane, now);
     }
   }
 }
@@ -203,13 +203,17 @@ void ShmLaneFactory::look_at_rings() {
 }
 
 // An accepted lane has got its offer, or ended before.
-void ShmLaneFactory::hand_over(ShmLane& lane) {
+void ShmLaneFactory::hand_over(ShmLane& lane, Nanos now) {
   const auto found = std::find_if(greeting_.begin(), greeting_.end(), [&](const auto& g) { return g.get() == &lane; });
   CANARY_CHECK(found != greeting_.end(), "an accepted lane without an owner");
   std::unique_ptr<ShmLane> owned = std::move(*found);
-  *found = std::move(greeting_.back());
-  greeting_.pop_back();
-  if (owned->state_ == ShmLane::State::kUp && acceptor_ != nullptr) acceptor_->on_accept(std::move(owned));
+  greeting_.erase(found);  // the order stays: the oldest one is first
+  if (owned->state_ != ShmLane::State::kUp) {
+    if (!owned->broken_hangup_) note_trouble(owned->broken_reason_, now);
+    return;
+  }
+  trouble_.clear();
+  if (acceptor_ != nullptr) acceptor_->on_accept(std::move(owned));
 }
 
 void ShmLaneFactory::check_waiting(Nanos now) {
@@ -226,7 +230,7 @@ void ShmLaneFactory::check_waiting(Nanos now) {
         continue;
       }
       handled_ += lanes_.visit(key, [this](ShmLane& late) { return late.on_time_out(options_.connect_timeout); });
-      if (greeting) hand_over(*lane);
+      if (greeting) hand_over(*lane, now);
     }
     waiting_[i] = waiting_.back();
     waiting_.pop_back();
@@ -253,23 +257,45 @@ void ShmLaneFactory::accept_some(Listener& listener, Nanos now) {
     shm::Descriptor socket(::accept4(listener.socket.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.open()) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) return pause(listener, now);
+      const int error_number = errno;
+      if (error_number == EMFILE || error_number == ENFILE || error_number == ENOBUFS || error_number == ENOMEM) {
+        note_trouble(system_error("shm: connections can't be accepted", error_number), now);
+        return pause(listener, now);
+      }
       continue;  // EINTR, or an error of the one connection that was next
     }
     ++handled_;
     int pid = 0;
-    if (acceptor_ == nullptr || lanes_.size() >= options_.lanes_max || !shm::check_peer(socket.fd(), &pid).ok())
+    if (acceptor_ == nullptr || lanes_.size() >= options_.lanes_max) continue;
+    if (Status other_user = shm::check_peer(socket.fd(), &pid); !other_user.ok()) {
+      stranger_warning_.say(now, other_user.text() + ": its connection was turned away");
       continue;
+    }
     auto adopted = adopt(std::move(socket), Origin::kAccepted, listener.rail, pid);
-    if (!adopted.ok()) continue;
+    if (!adopted.ok()) {
+      note_trouble(adopted.status(), now);
+      continue;
+    }
+    if (greeting_.size() >= options_.strangers_max) greeting_.erase(greeting_.begin());
     greeting_.push_back(adopted.take());
     waiting_.push_back(greeting_.back()->key_);
   }
 }
 
+// Before a close, too: while somebody else holds a copy of the descriptor (a forked child, of the bell also the peer),
+// the kernel goes on to report what happens to it, for a lane that is gone.
+void ShmLaneFactory::leave_epoll(const shm::Descriptor& descriptor) {
+  if (descriptor.open()) ::epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, descriptor.fd(), nullptr);
+}
+
+void ShmLaneFactory::note_trouble(const Status& why, Nanos now) {
+  trouble_ = why.text();
+  trouble_warning_.say(now, trouble_);
+}
+
 void ShmLaneFactory::pause(Listener& listener, Nanos now) {
   listener.paused_until = now + kAcceptPause;
-  ::epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, listener.socket.fd(), nullptr);
+  leave_epoll(listener.socket);
 }
 
 void ShmLaneFactory::resume_listeners(Nanos now) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -68,7 +69,7 @@ class ShmPair : public ::testing::Test {
   std::unique_ptr<Lane> near_;
 };
 
-// --- references ---------------------------------------------------------------------------------------------------------
+// --- references ------------------------------------------------------------------------------------------------------
 
 TEST_F(ShmPair, WhatLiesInAnArenaIsShownWhereItLies) {
   constexpr std::size_t kBytes = 1 << 20;
@@ -203,7 +204,83 @@ TEST_F(ShmPair, ADetachedArenaIsCopiedAndPeersKeepWhatTheySaw) {
   EXPECT_TRUE(far_sink_.received[1].payload == second);
 }
 
-// --- strangers ----------------------------------------------------------------------------------------------------------
+// --- what is given up ------------------------------------------------------------------------------------------------
+
+TEST_F(ShmPair, APayloadThatWouldBeShownInTheRingIsNotShownWhenItWasGivenUp) {
+  const std::vector<std::byte> memory(400'000, std::byte{0x11});  // less than half a ring, and a third one does not fit
+  std::size_t shown = 0;
+  far_sink_.frame_hook = [&](Lane&, const wire::Header&, const Arrival& arrival) { shown += arrival.intact ? 1 : 0; };
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(near_->send(lane_test::make_unchecked_header(i, memory), memory.data(), 100 + i));
+  }
+  near_->flush(fixture_.now());
+  ASSERT_GT(near_->queued_bytes(), 0u);
+  EXPECT_TRUE(near_->cancel(102));
+  EXPECT_FALSE(near_->cancel(101)) << "it is in the ring whole";
+  ASSERT_TRUE(run_until([&] { return far_sink_.frames == 3; }));
+  EXPECT_EQ(shown, 2u);
+  EXPECT_FALSE(far_sink_.received[2].intact);
+  EXPECT_EQ(far().counters().payload_errors, 0u) << "nothing was damaged";
+}
+
+TEST(ShmRing, HoldsTwoOfTheLargestPieces) {
+  EXPECT_EQ(ring_bytes_for(0), std::size_t{1} << 20);
+  EXPECT_EQ(ring_bytes_for(512 << 10), std::size_t{1} << 20);
+  EXPECT_EQ(ring_bytes_for((512 << 10) + 128), std::size_t{2} << 20);
+  EXPECT_EQ(ring_bytes_for(wire::kPayloadMax), 2 * std::size_t{wire::kPayloadMax});
+  EXPECT_LE(ring_bytes_for(wire::kPayloadMax), shm::kRingBytesMax);
+}
+
+// --- memory that is not there ----------------------------------------------------------------------------------------
+
+TEST(ShmRing, WithoutMemoryIsAReasonAndNoSignal) {
+  shm::Descriptor memory;
+  auto segment = shm::Segment::create(shm::kRingBytesMin, &memory);
+  ASSERT_TRUE(segment.ok());
+  // Pages behind the end of a file can't be had, as those of a host whose memory is used up.
+  shm::Descriptor empty(::memfd_create("test", MFD_CLOEXEC));
+  void* nothing = ::mmap(nullptr, 2 * shm::kRingBytesMin, PROT_READ | PROT_WRITE, MAP_SHARED, empty.fd(), 0);
+  ASSERT_NE(nothing, MAP_FAILED);
+  shm::RingView ring = segment.value().ring(0);
+  ring.bytes = static_cast<std::byte*>(nothing);
+  if (shm::make_present(ring.bytes, shm::kRingBytesMin)) GTEST_SKIP() << "this kernel can't tell";
+  shm::RingWriter writer(ring, -1, nullptr);
+  FrameQueue queue(4);
+  const auto payload = pattern_bytes(1, 100);
+  ASSERT_TRUE(queue.push(make_header(1, payload), payload.data(), 0));
+  LaneCounters counters;
+  bool full = false;
+  const char* reason = writer.write(queue, 1 << 20, counters, &full);
+  ASSERT_NE(reason, nullptr);
+  EXPECT_NE(std::string(reason).find("memory"), std::string::npos) << reason;
+  EXPECT_EQ(ring.control->head.load(), 0u) << "nothing of it is shown";
+  ::munmap(nothing, 2 * shm::kRingBytesMin);
+}
+
+TEST(ShmArena, HasItsMemoryBeforeItIsHandedOut) {
+  shm::ArenaStore arenas;
+  constexpr std::size_t kBytes = std::size_t{9} << 20;
+  auto made = arenas.allocate(kBytes);
+  ASSERT_TRUE(made.ok());
+  const shm::ArenaStore::Arena* arena = arenas.find(static_cast<const std::byte*>(made.value()), kBytes);
+  ASSERT_NE(arena, nullptr);
+  struct stat about {};
+  ASSERT_EQ(::fstat(arena->memory.fd(), &about), 0);
+  EXPECT_GE(static_cast<std::size_t>(about.st_blocks) * 512, kBytes)
+      << "its pages come, or don't, when they are touched";
+}
+
+TEST(ShmArena, ThatCantBeHadIsToldWithItsSizes) {
+  shm::Descriptor memory(::memfd_create("test", MFD_CLOEXEC));
+  const Status too_much = shm::reserve(memory.fd(), std::size_t{1} << 62);
+  ASSERT_FALSE(too_much.ok());
+  EXPECT_NE(too_much.text().find("4611686018427387904 bytes"), std::string::npos) << too_much.text();
+  const Status refused = shm::reserve(-1, 8192);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.text().find("0 of 8192 bytes"), std::string::npos) << refused.text();
+}
+
+// --- strangers -------------------------------------------------------------------------------------------------------
 
 // A peer that speaks the handshake by itself and then does as it likes.
 class Stranger {
@@ -294,6 +371,29 @@ TEST_F(ShmStranger, WithAHeaderThatCannotBeBelievedIsCutOff) {
   header.payload_bytes = 77;
   stranger_->put(header, shm::kInline, 0, 0);
   expect_down("header crc");
+}
+
+TEST_F(ShmStranger, ThatDoesNotSayWhetherAPayloadIsWholeIsCutOff) {
+  connect();
+  stranger_->put(make_header(1, std::vector<std::byte>(2048)), shm::kInline, 0, 0);
+  stranger_->show(2048 + shm::kRecordBytes);
+  expect_down("trailer");
+  EXPECT_EQ(far_sink_.frames, 0);
+}
+
+TEST_F(ShmStranger, ThatEndsBeforeItSaysWhetherAPayloadIsWholeDeliversNothing) {
+  connect();
+  std::vector<std::byte> place(2048);
+  far_sink_.landing_hook = [&](const wire::Header&) {
+    return Landing{.kind = Landing::Kind::kSpan, .data = place.data(), .cookie = 1};
+  };
+  stranger_->put(lane_test::make_unchecked_header(1, place), shm::kInline, 0, 0);
+  stranger_->show(2048);
+  ASSERT_TRUE(run_until([&] { return far_sink_.landings == 1; }));
+  stranger_->socket_.close();
+  ASSERT_TRUE(run_until([&] { return far_sink_.downs == 1; }));
+  EXPECT_NE(far_sink_.reason.find("in the middle of a frame"), std::string::npos) << far_sink_.reason;
+  EXPECT_EQ(far_sink_.frames, 0);
 }
 
 TEST_F(ShmStranger, WithAFormThatDoesNotExistIsCutOff) {

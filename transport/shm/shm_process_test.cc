@@ -1,14 +1,15 @@
-// Shared-memory lanes between two real processes, one of which dies or stops: what the other one sees, and what is left behind.
+// Shared-memory lanes between two real processes, one of which dies or stops: what the other one sees, and what is left
+// behind.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <csignal>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
 
+#include "transport/shm/leftovers_test_util.h"
 #include "transport/shm/shm_fixture.h"
 
 namespace canarynet {
@@ -25,7 +26,8 @@ std::string read_all(const char* path) {
   return out.str();
 }
 
-// Names of this host's abstract sockets, mappings and descriptors of this process, files in shared memory: by what is ours in them.
+// Names of this host's abstract sockets, mappings and descriptors of this process, files in shared memory: by what is
+// ours in them.
 std::string leftovers(const std::string& name) {
   std::string out;
   const auto lines_with = [&](const char* path, const std::string& what) {
@@ -36,15 +38,7 @@ std::string leftovers(const std::string& name) {
   };
   lines_with("/proc/net/unix", name);
   lines_with("/proc/self/maps", "canary-");
-  for (const char* folder : {"/proc/self/fd", "/dev/shm"}) {
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-      const auto target = std::filesystem::read_symlink(entry.path(), error);
-      const std::string text = entry.path().string() + " " + (error ? "" : target.string());
-      if (text.find("canary") != std::string::npos) out += text + "\n";
-    }
-  }
-  return out;
+  return out + test::descriptors_of_ours();
 }
 
 std::string hexadecimal(const Address& name) {

@@ -1,5 +1,6 @@
-// Any bytes in a ring, shown in any steps, with any landings and redirects: RingReader must agree with a parser that reads them in one go
-// and write nothing but its landings. Counters that lie end the ring and nothing else. The socket's messages are parsed as well.
+// Any bytes in a ring, shown in any steps, with any landings and redirects: RingReader must agree with a parser that
+// reads them in one go and write nothing but its landings. Counters that lie end the ring and nothing else. The
+// socket's messages are parsed as well.
 //
 // Input: one byte seeds the steps, one the landings, the rest is what the producer writes (and, as a whole, a message).
 #include <algorithm>
@@ -67,10 +68,10 @@ class Checker final : public shm::RingHandler {
       CANARY_CHECK(header.payload_bytes == 0 || std::memcmp(arrival.payload.data(), want, header.payload_bytes) == 0,
                    "the payload was changed");
       const bool unchecked = (header.flags & wire::kUnchecked) != 0 && (header.flags & wire::kSequenced) != 0;
-      CANARY_CHECK(
-          arrival.intact == (unchecked || header.payload_crc32 == wire::payload_crc(want, header.payload_bytes)),
-          "the payload's CRC was judged wrong");
+      const bool right = unchecked || header.payload_crc32 == wire::payload_crc(want, header.payload_bytes);
+      CANARY_CHECK(arrival.intact == (right && ending() == shm::kWhole), "the payload was judged wrong");
     }
+    CANARY_CHECK(ending() == shm::kWhole || ending() == shm::kGivenUp, "a payload was shown without its trailer");
     next();
   }
   const std::byte* arena_at(std::uint32_t id, std::uint64_t offset, std::uint32_t bytes) override {
@@ -87,8 +88,17 @@ class Checker final : public shm::RingHandler {
     static const std::unique_ptr<std::byte[]> memory(new std::byte[kArenaBytes]());
     return memory.get();
   }
+  bool has_trailer() const { return record_.form == shm::kInline && shm::has_trailer(record_.header.payload_bytes); }
+  std::uint32_t ending() const {
+    if (!has_trailer()) return shm::kWhole;
+    shm::Trailer trailer;
+    std::memcpy(&trailer, stream_.data() + at_ + shm::kRecordBytes + shm::padded(record_.header.payload_bytes),
+                sizeof trailer);
+    return trailer.ending;
+  }
   void next() {
-    at_ += shm::kRecordBytes + (record_.form == shm::kInline ? shm::padded(record_.header.payload_bytes) : 0);
+    at_ += shm::kRecordBytes + (record_.form == shm::kInline ? shm::padded(record_.header.payload_bytes) : 0) +
+           (has_trailer() ? shm::kRecordBytes : 0);
     if (at_ + shm::kRecordBytes <= stream_.size()) std::memcpy(&record_, stream_.data() + at_, sizeof record_);
   }
   std::span<const std::uint8_t> stream_;
@@ -151,7 +161,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   return 0;
 }
 
-// Chance never finds a CRC: after libFuzzer's own mutation, headers are sealed again most of the time, and forms made to exist.
+// Chance never finds a CRC: after libFuzzer's own mutation, headers are sealed again most of the time, and forms made
+// to exist.
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t bytes, std::size_t bytes_max,
                                                unsigned seed) {
   using namespace canarynet;
@@ -179,6 +190,11 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t b
     wire::seal(record.header);
     std::memcpy(data + at, &record, sizeof record);
     at += sizeof record + (record.form == shm::kInline ? shm::padded(record.header.payload_bytes) : 0);
+    if (record.form != shm::kInline || !shm::has_trailer(record.header.payload_bytes)) continue;
+    if (at + shm::kRecordBytes > bytes) break;
+    const shm::Trailer trailer{random.below(4) != 0 ? shm::kWhole : shm::kGivenUp};
+    if (random.below(16) != 0) std::memcpy(data + at, &trailer, sizeof trailer);
+    at += shm::kRecordBytes;
   }
   return bytes;
 }

@@ -1,13 +1,14 @@
-// transport/tcp/frame_reader.h -- cuts a byte stream into frames and puts payloads where they belong, without knowing sockets.
+// transport/tcp/frame_reader.h -- cuts a byte stream into frames and puts payloads where they belong, without knowing
+// sockets.
 //
-// What: prepare() says where the next bytes of the stream go (the rest of the current landing, then a small read-ahead buffer), the
-// caller puts them there (recvmsg, or memcpy in a test), consume() digests them. So the bulk of a large payload is written once, by
-// the kernel, at its destination.
-// Memory: the slot (for kSlot landings) and the read-ahead are its own, allocated at construction; `discard` is the caller's, may be
-// shared by readers of one thread and is written only.
+// What: prepare() says where the next bytes of the stream go (the rest of the current landing, then a small read-ahead
+// buffer), the caller puts them there (recvmsg, or memcpy in a test), consume() digests them. So the bulk of a large
+// payload is written once, by the kernel, at its destination.
+// Memory: the slot (for kSlot landings) and the read-ahead are its own, allocated at construction; `discard` is the
+// caller's, may be shared by readers of one thread and is written only.
 // Thread: one owner. Nothing allocates after construction.
-// Failure: consume() returns a reason when the stream can't be believed; the reader is then finished. Headers are validated before
-// the handler hears of them.
+// Failure: consume() returns a reason when the stream can't be believed; the reader is then finished. Headers are
+// validated before the handler hears of them.
 #pragma once
 
 #include <sys/uio.h>
@@ -35,7 +36,8 @@ class FrameHandler {
 class FrameReader {
  public:
   static constexpr std::size_t kReadAheadBytes = 16 * 1024;
-  // While a large payload is landing, less is read ahead: what lands in the buffer of the *next* payload has to be copied.
+  // While a large payload is landing, less is read ahead: what lands in the buffer of the *next* payload has to be
+  // copied.
   static constexpr std::size_t kReadAheadBulkBytes = 4 * 1024;
   static constexpr std::size_t kBulkBytes = 32 * 1024;
   static constexpr std::size_t kIovMax = 40;

@@ -1,5 +1,5 @@
-// Any bytes, in any cut, with any landings and redirects: FrameReader must agree with a parser that reads the stream in one go, and
-// write nothing but its landings (each in a block of exactly its size, for the address sanitizer to watch).
+// Any bytes, in any cut, with any landings and redirects: FrameReader must agree with a parser that reads the stream in
+// one go, and write nothing but its landings (each in a block of exactly its size, for the address sanitizer to watch).
 //
 // Input: one byte seeds the cuts, one the landings and redirects, the rest is the stream.
 #include <algorithm>
@@ -142,7 +142,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   return 0;
 }
 
-// Chance never finds a CRC: after libFuzzer's own mutation, headers are sealed again most of the time (and payload CRCs, sometimes).
+// Chance never finds a CRC: after libFuzzer's own mutation, headers are sealed again most of the time (and payload
+// CRCs, sometimes).
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t bytes, std::size_t bytes_max,
                                                unsigned seed) {
   using namespace canarynet;

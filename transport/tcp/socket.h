@@ -1,7 +1,7 @@
 // transport/tcp/socket.h -- the system calls a TCP lane needs, as small functions over an owned descriptor.
 //
-// Memory: Socket owns its descriptor. Threads: none of its own; any. Failure: a Status with errno's text. Set-up only: these
-// functions allocate.
+// Memory: Socket owns its descriptor. Threads: none of its own; any. Failure: a Status with errno's text. Set-up only:
+// these functions allocate.
 #pragma once
 
 #include <netinet/in.h>
@@ -46,14 +46,16 @@ struct ListenOptions {
 };
 Result<Socket> listen_on(const Address& address, const ListenOptions& options);
 
-// What every lane's socket gets. Returns a sentence for each thing that the system refused and that the lane can live without.
+// What every lane's socket gets. Returns a sentence for each thing that the system refused and that the lane can live
+// without.
 struct SocketTuning {
   std::string congestion;   // "" = the system's default
   Bytes notsent_lowat;      // 0 = the system's default
   std::string bind_device;  // "" = none
 };
 std::string tune(int fd, const SocketTuning& tuning);
-// TCP sends no faster than this, by its own timers: no queueing discipline is needed, and it works on loopback. A sentence if refused.
+// TCP sends no faster than this, by its own timers: no queueing discipline is needed, and it works on loopback. A
+// sentence if refused.
 std::string pace(int fd, BytesPerSec rate);
 
 }  // namespace canarynet

@@ -1,5 +1,6 @@
-// Once lanes are up, sending, receiving, cancelling and accepting nothing must not touch the heap. malloc itself is counted, so that
-// operator new, the C library and everything else is seen; the sanitizers bring a malloc of their own and skip this.
+// Once lanes are up, sending, receiving, cancelling and accepting nothing must not touch the heap. malloc itself is
+// counted, so that operator new, the C library and everything else is seen; the sanitizers bring a malloc of their own
+// and skip this.
 #include "tests/allocation_counter.h"
 #include "transport/tcp/tcp_fixture.h"
 

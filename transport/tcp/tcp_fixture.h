@@ -47,6 +47,11 @@ class TcpFixture final : public LaneFixture {
     pollfd entries[2] = {{factories_[0]->poll_fd(), POLLIN, 0}, {factories_[1]->poll_fd(), POLLIN, 0}};
     ::poll(entries, 2, 1);
   }
+  void step_far() override {
+    if (factories_[1]->poll(now()) != 0) return;
+    pollfd entry{factories_[1]->poll_fd(), POLLIN, 0};
+    ::poll(&entry, 1, 1);
+  }
   Address nobody() override { return local_address(closed_.fd()); }
 
  private:

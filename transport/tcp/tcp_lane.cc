@@ -47,9 +47,9 @@ TcpLane::TcpLane(TcpLaneFactory& factory, Setup setup)
 }
 
 TcpLane::~TcpLane() {
-  // A close with unread bytes makes Linux throw away what was written but not yet sent (a goodbye, for example) and send a
-  // reset instead of a FIN. They are copied: sanitizers take MSG_TRUNC without a buffer for writes at address 0.
-  if (state_ == State::kUp && factory_ != nullptr) {
+  // A close with unread bytes makes Linux throw away what was written but not yet sent (a goodbye, for example) and
+  // send a reset instead of a FIN. They are copied: sanitizers take MSG_TRUNC without a buffer for writes at address 0.
+  if ((state_ == State::kUp || state_ == State::kDeaf) && factory_ != nullptr) {
     const std::span<std::byte> scrap = factory_->discard();
     for (std::size_t drained = 0; drained < kDrainBytes;) {
       const ssize_t n = ::recv(socket_.fd(), scrap.data(), scrap.size(), MSG_DONTWAIT);
@@ -57,7 +57,9 @@ TcpLane::~TcpLane() {
       drained += static_cast<std::size_t>(n);
     }
   }
-  if (factory_ != nullptr) factory_->lanes_.remove(*this);
+  if (factory_ == nullptr) return;
+  factory_->leave_epoll(socket_);
+  factory_->lanes_.remove(*this);
 }
 
 void TcpLane::describe() {
@@ -67,7 +69,7 @@ void TcpLane::describe() {
 }
 
 bool TcpLane::send(const wire::Header& header, const std::byte* payload, std::uint64_t cookie) {
-  if (state_ != State::kUp) return false;
+  if (state_ != State::kUp && state_ != State::kDeaf) return false;
   if (queue_.push(header, payload, cookie)) return true;
   // The owner may wait for on_writable without another flush(): the socket has to call us.
   refused_ = true;
@@ -76,6 +78,7 @@ bool TcpLane::send(const wire::Header& header, const std::byte* payload, std::ui
 }
 
 void TcpLane::flush(Nanos) {
+  if (state_ == State::kDeaf) return write_queue();  // nothing tells when there is room again
   if (state_ != State::kUp) return;
   if (!full_) write_queue();
   if (refused_ && state_ == State::kUp && queue_.size() < queue_.capacity()) factory_->schedule(*this);
@@ -119,8 +122,8 @@ void TcpLane::write_queue() {
       return;
     }
   }
-  // EPOLLOUT stays as it is: on_ready() takes it back when it fires with nothing to write. A sender that refills its queue in
-  // between then costs no epoll_ctl at all.
+  // EPOLLOUT stays as it is: on_ready() takes it back when it fires with nothing to write. A sender that refills its
+  // queue in between then costs no epoll_ctl at all.
 }
 
 std::size_t TcpLane::on_ready(std::uint32_t epoll_events) {
@@ -194,9 +197,8 @@ std::size_t TcpLane::receive() {
     ++handled;
     if (const char* reason = reader_.consume(got, *this, counters_)) {
       const bool other_protocol = std::strcmp(reason, "magic") == 0 || std::strcmp(reason, "version") == 0;
-      go_down(Status(other_protocol ? CANARY_VERSION : CANARY_SYSTEM,
-                     std::string("a frame header can't be believed (") + reason + ")"),
-              false);
+      go_deaf(Status(other_protocol ? CANARY_VERSION : CANARY_SYSTEM,
+                     std::string("a frame header can't be believed (") + reason + ")"));
       return handled;
     }
     if (got < wanted && state_ == State::kUp) break;  // drained; epoll tells of more
@@ -205,7 +207,8 @@ std::size_t TcpLane::receive() {
   return handled;
 }
 
-// Nothing can be done with a part of a payload: the socket wakes us when the rest is there, instead of with every packet.
+// Nothing can be done with a part of a payload: the socket wakes us when the rest is there, instead of with every
+// packet.
 void TcpLane::set_receive_lowat() {
   const std::size_t rest = std::min(reader_.rest_of_payload(), kReceiveLowatMax);
   const std::size_t wanted = rest >= kReceiveLowatMin ? rest : 1;
@@ -241,6 +244,11 @@ std::size_t TcpLane::on_connect_timeout(Nanos limit) {
 }
 
 void TcpLane::break_down(Status reason, bool hangup) {
+  if (state_ == State::kDeaf) {  // on_down has come, and nothing is read
+    state_ = State::kDown;
+    queue_.clear();
+    return;
+  }
   state_ = State::kBroken;
   broken_reason_ = std::move(reason);
   broken_hangup_ = hangup;
@@ -250,17 +258,27 @@ void TcpLane::break_down(Status reason, bool hangup) {
   factory_->schedule(*this);
 }
 
+// The queue stays as it is: a frame may be half written. Who does not flush() any more sends nothing of it.
+void TcpLane::go_deaf(const Status& reason) {
+  if (state_ != State::kUp) return go_down(reason, false);
+  state_ = State::kDeaf;
+  refused_ = false;
+  factory_->leave_epoll(socket_);
+  if (sink_ != nullptr) sink_->on_down(*this, reason.wrap(description_), false);
+}
+
 void TcpLane::go_down(const Status& reason, bool hangup) {
   if (state_ == State::kDown) return;
   state_ = State::kDown;
   refused_ = false;
   queue_.clear();
+  factory_->leave_epoll(socket_);
   socket_.close();
   if (sink_ != nullptr) sink_->on_down(*this, reason.wrap(description_), hangup);
 }
 
 void TcpLane::set_interest(std::uint32_t epoll_events) {
-  if (interest_ == epoll_events) return;
+  if (interest_ == epoll_events || state_ == State::kDeaf) return;
   interest_ = epoll_events;
   epoll_event event{};
   event.events = epoll_events;

@@ -1,7 +1,10 @@
-// transport/tcp/tcp_lane.h -- one TCP connection as a Lane. Made by TcpLaneFactory; see transport/lane.h for the contract.
+// transport/tcp/tcp_lane.h -- one TCP connection as a Lane. Made by TcpLaneFactory; see transport/lane.h for the
+// contract.
 //
-// States: connecting -> up -> broken -> down, or any -> down. Broken: a write failed outside poll(); what the peer sent before is
-// still read (its goodbye may be among it), then on_down follows. The descriptor is closed on the way down.
+// States: connecting -> up -> broken -> down, or any -> down, or up -> deaf. Broken: a write failed outside poll();
+// what the peer sent before is still read (its goodbye may be among it), then on_down follows. The descriptor is closed
+// on the way down. Deaf: a header could not be believed, and on_down has come; the connection stands, out of epoll, and
+// each flush() writes what goes.
 // Thread: the factory's. Nothing allocates between on_up and on_down but the text of the latter.
 #pragma once
 
@@ -20,7 +23,7 @@ class TcpLaneFactory;
 
 class TcpLane final : public Lane, private FrameHandler {
  public:
-  enum class State : std::uint8_t { kConnecting, kUp, kBroken, kDown };
+  enum class State : std::uint8_t { kConnecting, kUp, kBroken, kDeaf, kDown };
   struct Setup {
     Socket socket;
     State state = State::kUp;
@@ -43,6 +46,7 @@ class TcpLane final : public Lane, private FrameHandler {
   const LaneCounters& counters() const override { return counters_; }
   std::string description() const override { return description_; }
   int rail() const override { return rail_; }
+  Address remote() const override { return peer_; }
 
  private:
   friend class TcpLaneFactory;
@@ -59,6 +63,7 @@ class TcpLane final : public Lane, private FrameHandler {
   std::size_t tell_writable();
   void write_queue();
   void break_down(Status reason, bool hangup);
+  void go_deaf(const Status& reason);
   void go_down(const Status& reason, bool hangup);
   void set_interest(std::uint32_t epoll_events);
   void describe();

@@ -1,9 +1,10 @@
-// transport/tcp/tcp_lane_bench.cc -- bytes per second and CPU time of one TCP lane (or several) between two threads over loopback.
+// transport/tcp/tcp_lane_bench.cc -- bytes per second and CPU time of one TCP lane (or several) between two threads
+// over loopback.
 //
 //   tcp_lane_bench [FRAMES] [FRAME_BYTES] [LANES] [span|slot|discard]
 //
-// Prints rate, CPU seconds per GiB of both threads and a checksum of what arrived. Loopback is no NIC: the figure says what the lane
-// costs, not what a network carries.
+// Prints rate, CPU seconds per GiB of both threads and a checksum of what arrived. Loopback is no NIC: the figure says
+// what the lane costs, not what a network carries.
 #include <poll.h>
 #include <sys/resource.h>
 

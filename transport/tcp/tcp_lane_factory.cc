@@ -10,6 +10,7 @@
 #include <charconv>
 
 #include "base/check.h"
+#include "transport/strangers.h"
 #include "transport/tcp/tcp_lane.h"
 
 namespace canarynet {
@@ -99,8 +100,8 @@ Status TcpLaneFactory::add_rail_listener(int rail, Address* bound) {
   const Address& at = options_.rails[static_cast<std::size_t>(rail)].address;
   const std::string device = device_of(rail);
   if (!options_.bind_device || device.empty() || at.loopback()) return add_listener(at, rail, {}, bound);
-  // Bound to its device, a listener answers by it even where two share a subnet; the SYN-ACK would else leave by whichever comes
-  // first in the routing table, and a dialler bound to its own device would never see it.
+  // Bound to its device, a listener answers by it even where two share a subnet; the SYN-ACK would else leave by
+  // whichever comes first in the routing table, and a dialler bound to its own device would never see it.
   Status status = add_listener(at, rail, {.only_device = device}, bound);
   if (status.ok()) return status;
   Status unbound = add_listener(at, rail, {}, bound);
@@ -154,9 +155,9 @@ Result<std::unique_ptr<Lane>> TcpLaneFactory::dial(int rail, const Address& to, 
   auto made = make_stream_socket(to.family);
   if (!made.ok()) return made.status();
   Socket socket = made.take();
-  // A peer on this host is reached through lo, whatever device carries its address. Linux takes such a packet for one that came in
-  // by the device of the address, so that the peer's listener hears it; but the answer finds back only to an address of that device,
-  // and to a socket that is bound to none.
+  // A peer on this host is reached through lo, whatever device carries its address. Linux takes such a packet for one
+  // that came in by the device of the address, so that the peer's listener hears it; but the answer finds back only to
+  // an address of that device, and to a socket that is bound to none.
   const bool own_host = rail != kControlRail && !to.loopback() && is_own_address(to);
   SocketTuning tuning{options_.congestion, options_.notsent_lowat, ""};
   if (options_.bind_device && rail != kControlRail && !own_host && !to.loopback()) tuning.bind_device = device_of(rail);
@@ -300,16 +301,22 @@ void TcpLaneFactory::accept_some(Listener& listener, Nanos now) {
         ::accept4(listener.socket.fd(), reinterpret_cast<sockaddr*>(&storage), &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      if (errno == EMFILE || errno == ENFILE) {
+      const int error_number = errno;
+      if (error_number == EMFILE || error_number == ENFILE) {
+        note_trouble(error_number, now);
         if (shed_one(listener.socket.fd())) continue;
         return pause(listener, now);
       }
-      if (errno == ENOBUFS || errno == ENOMEM) return pause(listener, now);
+      if (error_number == ENOBUFS || error_number == ENOMEM) {
+        note_trouble(error_number, now);
+        return pause(listener, now);
+      }
       continue;  // EINTR, or an error of the one connection that was next: accept() has dropped it
     }
     Socket socket(fd);
     ++handled_;
     if (acceptor_ == nullptr || lanes_.size() >= options_.lanes_max) {
+      if (acceptor_ != nullptr) turn_away(socket, "it has " + std::to_string(lanes_.size()) + " connections already");
       ++accepts_refused_;
       continue;
     }
@@ -318,12 +325,28 @@ void TcpLaneFactory::accept_some(Listener& listener, Nanos now) {
       ++accepts_refused_;
       continue;
     }
+    trouble_.clear();
     acceptor_->on_accept(adopted.take());
   }
 }
 
-// Out of descriptors, a waiting connection would keep the listener readable and poll() spinning: it is taken with the reserve and
-// closed, so that the peer learns at once.
+void TcpLaneFactory::note_trouble(int error_number, Nanos now) {
+  trouble_ = system_error("tcp: connections can't be accepted", error_number).text();
+  trouble_warning_.say(now, trouble_);
+}
+
+// Tells the peer why, as far as that goes without waiting. What it has said already is read: a close with unread bytes
+// is a reset.
+void TcpLaneFactory::turn_away(const Socket& socket, const std::string& why) {
+  char scrap[512];
+  while (::recv(socket.fd(), scrap, sizeof scrap, MSG_DONTWAIT) == static_cast<ssize_t>(sizeof scrap)) {
+  }
+  const std::vector<std::byte> frame = refusal_frame(why);
+  [[maybe_unused]] const ssize_t sent = ::send(socket.fd(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+// Out of descriptors, a waiting connection would keep the listener readable and poll() spinning: it is taken with the
+// reserve and closed, so that the peer learns at once.
 bool TcpLaneFactory::shed_one(int listener_fd) {
   if (!reserve_.open()) reserve_ = Socket(open_reserve());
   if (!reserve_.open()) return false;
@@ -331,6 +354,7 @@ bool TcpLaneFactory::shed_one(int listener_fd) {
   Socket shed(::accept4(listener_fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   const bool done = shed.open();
   if (done) {
+    turn_away(shed, trouble_);
     ++accepts_refused_;
     ++handled_;
   }
@@ -339,9 +363,15 @@ bool TcpLaneFactory::shed_one(int listener_fd) {
   return done;
 }
 
+// Before a close, too: while a forked child holds a copy of the descriptor, the kernel goes on to report what happens
+// to it, for a lane that is gone.
+void TcpLaneFactory::leave_epoll(const Socket& socket) {
+  if (socket.open()) ::epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, socket.fd(), nullptr);
+}
+
 void TcpLaneFactory::pause(Listener& listener, Nanos now) {
   listener.paused_until = now + kAcceptPause;
-  ::epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, listener.socket.fd(), nullptr);
+  leave_epoll(listener.socket);
 }
 
 void TcpLaneFactory::resume_listeners(Nanos now) {

@@ -1,7 +1,9 @@
 // transport/tcp/tcp_lane_factory.h -- dials, accepts and drives all TCP lanes of an engine on one epoll descriptor.
 //
-// What: LaneFactory over TCP/IPv4 and IPv6: a listener per rail, bound to the rail's address; lanes bound to address and device.
-// Memory: lanes belong to whoever got them; they may be destroyed at any time outside their own callbacks, also after the factory.
+// What: LaneFactory over TCP/IPv4 and IPv6: a listener per rail, bound to the rail's address; lanes bound to address
+// and device.
+// Memory: lanes belong to whoever got them; they may be destroyed at any time outside their own callbacks, also after
+// the factory.
 // Thread: one owner; poll() does bounded work per lane and never waits.
 // Failure: create() and dial() return a Status; what the system refused but lanes can do without is in notes().
 #pragma once
@@ -12,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/sparse_warning.h"
 #include "transport/lane.h"
 #include "transport/lane_table.h"
 #include "transport/tcp/socket.h"
@@ -44,13 +47,15 @@ class TcpLaneFactory final : public LaneFactory {
   std::span<const Rail> rails() const override { return options_.rails; }
   Result<std::unique_ptr<Lane>> dial(int rail, const Address& to, LaneSink& sink) override;
   Result<Address> listen_control(const Address& at) override;
-  // The next listen_control() takes this socket, which listens already, instead of opening one: peers may be waiting in its queue.
+  // The next listen_control() takes this socket, which listens already, instead of opening one: peers may be waiting in
+  // its queue.
   void lend_control(Socket listener) { lent_control_ = std::move(listener); }
   void set_acceptor(LaneAcceptor* acceptor) override { acceptor_ = acceptor; }
   std::size_t poll(Nanos now) override;
   Nanos next_deadline() const override;
   int poll_fd() const override { return epoll_.fd(); }
   const char* name() const override { return "tcp"; }
+  std::string trouble() const override { return trouble_; }
   std::uint64_t kernel_tx_bytes(int rail) const override;
 
   // Sentences about what was asked for and refused by the system, each once.
@@ -77,6 +82,8 @@ class TcpLaneFactory final : public LaneFactory {
   Status add_listener(Socket socket, int rail, Address* bound);
   void accept_some(Listener& listener, Nanos now);
   bool shed_one(int listener_fd);
+  static void turn_away(const Socket& socket, const std::string& why);
+  void note_trouble(int error_number, Nanos now);
   void pause(Listener& listener, Nanos now);
   void resume_listeners(Nanos now);
   void check_connecting(Nanos now);
@@ -87,6 +94,7 @@ class TcpLaneFactory final : public LaneFactory {
   // For lanes.
   std::span<std::byte> discard() const { return {discard_.get(), kDiscardBytes}; }
   void schedule(TcpLane& lane);
+  void leave_epoll(const Socket& socket);
   void ring();
 
   TcpOptions options_;
@@ -101,6 +109,8 @@ class TcpLaneFactory final : public LaneFactory {
   std::unique_ptr<std::byte[]> discard_;
   std::vector<std::string> notes_;
   std::uint64_t accepts_refused_ = 0;
+  std::string trouble_;
+  SparseWarning trouble_warning_;
   std::size_t handled_ = 0;
   bool in_poll_ = false;
 };

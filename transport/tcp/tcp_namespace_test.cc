@@ -1,5 +1,6 @@
-// Lanes over real (virtual Ethernet) devices: two network namespaces, two veth pairs on the same subnet, so that only binding to the
-// device keeps each lane on its own rail. Needs root; the namespaces hang on descriptors of this process and vanish with it.
+// Lanes over real (virtual Ethernet) devices: two network namespaces, two veth pairs on the same subnet, so that only
+// binding to the device keeps each lane on its own rail. Needs root; the namespaces hang on descriptors of this process
+// and vanish with it.
 #include <fcntl.h>
 #include <sched.h>
 #include <unistd.h>

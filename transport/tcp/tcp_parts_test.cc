@@ -87,7 +87,8 @@ TEST(FrameQueue, AnyPartialWritesGiveTheSameStream) {
   }
 }
 
-// Against a model that keeps whole frames: what was begun is finished (borrowed payloads with zeroes from there on), the rest goes.
+// Against a model that keeps whole frames: what was begun is finished (borrowed payloads with zeroes from there on),
+// the rest goes.
 TEST(FrameQueue, CancelLeavesAStreamOfWholeFrames) {
   int half_written = 0;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
@@ -130,6 +131,7 @@ TEST(FrameQueue, CancelLeavesAStreamOfWholeFrames) {
           const std::size_t from = std::max(done - begin, sizeof(wire::Header));
           std::fill(frame.bytes.begin() + static_cast<std::ptrdiff_t>(from), frame.bytes.end(), std::byte{0});
           std::fill(memory[i].begin(), memory[i].end(), std::byte{0xee});
+          expect_dropped = true;  // the peer does not get it
           ++half_written;
         }
       }
@@ -148,6 +150,28 @@ TEST(FrameQueue, CancelLeavesAStreamOfWholeFrames) {
     ASSERT_TRUE(expected == got) << "seed " << seed;
   }
   EXPECT_GT(half_written, 20) << "the case that matters hardly occurred";
+}
+
+TEST(FrameQueue, WhatOvertakesGoesBehindAFrameThatHasBegunAndBeforeAllOthers) {
+  FrameQueue queue(8);
+  Bytestream begun, waiting, overtaking, got;
+  const auto payload = pattern_bytes(1, 3000);
+  const auto push = [&](std::uint32_t number, wire::Kind kind, Bytestream* frame) {
+    wire::Header header = make_header(number, payload);
+    header.kind = kind;
+    wire::seal(header);
+    ASSERT_TRUE(queue.push(header, payload.data(), number));
+    append_frame(frame, header, payload);
+  };
+  push(1, wire::Kind::kPiece, &begun);
+  push(2, wire::Kind::kPiece, &waiting);
+  drain(queue, 8, 100, &got);
+  push(3, wire::Kind::kAck, &overtaking);
+  while (!queue.empty()) drain(queue, 8, 1000, &got);
+  Bytestream expected = begun;
+  expected.insert(expected.end(), overtaking.begin(), overtaking.end());
+  expected.insert(expected.end(), waiting.begin(), waiting.end());
+  EXPECT_TRUE(expected == got);
 }
 
 class Collector final : public FrameHandler {

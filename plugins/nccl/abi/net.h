@@ -1,14 +1,14 @@
 // plugins/nccl/abi/net.h -- the objects ncclNetPlugin_v8 to _v12 and their properties.
 //
-// Versions differ in few members, so each is its own struct over shared shapes: what init, listen, connect, isend and irecv take, and what
-// follows. NCCL reads these as plain arrays of pointers: order and size are the contract.
+// Versions differ in few members, so each is its own struct over shared shapes: what init, listen, connect, isend and
+// irecv take, and what follows. NCCL reads these as plain arrays of pointers: order and size are the contract.
 #pragma once
 
 #include "plugins/nccl/abi/types.h"
 
 namespace canarynet::nccl::abi {
 
-// --- properties --------------------------------------------------------------------------------------------------------------
+// --- properties ------------------------------------------------------------------------------------------------------
 
 struct PropertiesV8 {
   const char* name;
@@ -106,7 +106,7 @@ static_assert(offsetof(PropertiesV12, virtual_device) == 64 && offsetof(Properti
 static_assert(offsetof(PropertiesV12, collnet_bytes_max) == 112 && offsetof(PropertiesV12, multi_request_max) == 120);
 static_assert(offsetof(PropertiesV12, rail) == 124 && offsetof(PropertiesV12, plane) == 126);
 
-// --- functions ---------------------------------------------------------------------------------------------------------------
+// --- functions -------------------------------------------------------------------------------------------------------
 
 using DevicesFn = Result (*)(int* count);
 using AcceptFn = Result (*)(void* listen_comm, void** receive_comm, DeviceHandle** device_comm);
@@ -135,7 +135,7 @@ using ReceiveFn = Result (*)(void* receive_comm, int count, void** data, std::si
 using ListenPlainFn = Result (*)(int device, void* handle, void** listen_comm);
 using ConnectPlainFn = Result (*)(int device, void* handle, void** send_comm, DeviceHandle** device_comm);
 
-// --- the objects -------------------------------------------------------------------------------------------------------------
+// --- the objects -----------------------------------------------------------------------------------------------------
 
 struct NetV8 {
   const char* name;

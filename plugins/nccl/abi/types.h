@@ -1,7 +1,8 @@
-// plugins/nccl/abi/types.h -- what all versions of NCCL's plugin interfaces share: results, log and profiler callbacks, small structs.
+// plugins/nccl/abi/types.h -- what all versions of NCCL's plugin interfaces share: results, log and profiler callbacks,
+// small structs.
 //
-// Declared from the published layouts for x86-64 Linux, not copied: no header of NCCL is needed to build. Every size and offset that NCCL
-// relies on is asserted beside its struct. Values are NCCL's; names are ours.
+// Declared from the published layouts for x86-64 Linux, not copied: no header of NCCL is needed to build. Every size
+// and offset that NCCL relies on is asserted beside its struct. Values are NCCL's; names are ours.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,9 @@
-// tests/nccl/abi/net.h -- the net plugin ABI as NCCL 2.20 to 2.30 declares it, versions 8 to 12, written down for the harness.
+// tests/nccl/abi/net.h -- the net plugin ABI as NCCL 2.20 to 2.30 declares it, versions 8 to 12, written down for the
+// harness.
 //
-// Deliberately not the plugin's own declarations: a harness that shared them would share their mistakes. Member order, types and sizes
-// follow NCCL's public headers (nccl_net.h, plugin/net/net_vN.h); every size and the offsets that matter are asserted. x86-64 Linux.
+// Deliberately not the plugin's own declarations: a harness that shared them would share their mistakes. Member order,
+// types and sizes follow NCCL's public headers (nccl_net.h, plugin/net/net_vN.h); every size and the offsets that
+// matter are asserted. x86-64 Linux.
 #pragma once
 
 #include <cstddef>

@@ -14,8 +14,8 @@ struct State {
   int users = 0;
   std::vector<Nic> nics;
   Config config;
-  // The sender's state between two calls of connect. Keyed by the handle's buffer, which NCCL keeps: a pointer inside the handle, as
-  // the built-in has it, would be whatever a broken peer sent.
+  // The sender's state between two calls of connect. Keyed by the handle's buffer, which NCCL keeps: a pointer inside
+  // the handle, as the built-in has it, would be whatever a broken peer sent.
   std::map<void*, std::unique_ptr<Connecting>> connecting;
   std::vector<Listener*> listeners;
 };

@@ -33,7 +33,7 @@ int move(int fd, bool sends, char* data, std::size_t size, std::size_t* offset) 
 
 }  // namespace
 
-// --- helpers -----------------------------------------------------------------------------------------------------------------
+// --- helpers ---------------------------------------------------------------------------------------------------------
 
 Helper::Helper(bool polls)
     : polls_(polls), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), thread_([this] { loop(); }) {}
@@ -100,7 +100,7 @@ void Helper::loop() {
   }
 }
 
-// --- connections -------------------------------------------------------------------------------------------------------------
+// --- connections -----------------------------------------------------------------------------------------------------
 
 Comm::Comm(bool sends, int control, std::vector<int> sockets, int threads, bool polls, std::string peer)
     : sends_(sends), control_(control), sockets_(std::move(sockets)), peer_(std::move(peer)) {

@@ -1,11 +1,14 @@
-// tests/nccl/baseline_plugin/transport.h -- the scheme of NCCL's built-in socket transport, written anew, as what to compare with.
+// tests/nccl/baseline_plugin/transport.h -- the scheme of NCCL's built-in socket transport, written anew, as what to
+// compare with.
 //
-// One control socket per connection; helper threads with further sockets where asked for. A message is its size (4 bytes) on the
-// control socket, with the data behind it when that is at most 128 bytes, else cut in equal parts of at least 64 KiB over the data
-// sockets (on the control socket where there are none). All I/O of a message starts inside test(), and NCCL tests only the oldest, so a
-// connection moves one message at a time. No failover: any error of a socket ends the connection. Settings (environment):
+// One control socket per connection; helper threads with further sockets where asked for. A message is its size (4
+// bytes) on the control socket, with the data behind it when that is at most 128 bytes, else cut in equal parts of at
+// least 64 KiB over the data sockets (on the control socket where there are none). All I/O of a message starts inside
+// test(), and NCCL tests only the oldest, so a connection moves one message at a time. No failover: any error of a
+// socket ends the connection. Settings (environment):
 //   BASELINE_NTHREADS, BASELINE_NSOCKS_PERTHREAD  helper threads and sockets of each [0, 1]
-//   BASELINE_ALL_NICS=1     one device over all NICs: one data socket (and helper) per NIC at least, equal parts [0: a device per NIC]
+//   BASELINE_ALL_NICS=1     one device over all NICs: one data socket (and helper) per NIC at least, equal parts [0: a
+//                           device per NIC]
 //   BASELINE_HELPER=poll    helpers that wait in poll() instead of spinning, which is kinder to small machines [spin]
 //   BASELINE_SOCKET_IFNAME  NCCL's grammar: prefixes, ^ excludes, = exact [all but lo; lo where there is nothing else]
 //   BASELINE_TCP_CONGESTION, else CANARY_TCP_CONGESTION  as given to the others in the same run

@@ -1,0 +1,20 @@
+// base/environment.h -- variables of the environment that look like Canary's and are none: most are misspelt, and would
+// be ignored in silence.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace canarynet {
+
+// A sentence for each CANARY_* name in `variables` ("NAME=value", ends with a null pointer) that nothing of Canary
+// reads; it names the variable that was probably meant, where one is near.
+std::vector<std::string> strange_variables(const char* const* variables);
+// The same of this process.
+std::vector<std::string> strange_variables();
+
+// Warns of them through the log, once per process and not before anybody listens.
+void warn_of_strange_variables();
+
+}  // namespace canarynet

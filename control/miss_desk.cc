@@ -1,0 +1,134 @@
+#include "control/miss_desk.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "control/text.h"
+
+namespace canarynet::control {
+
+void MissDesk::open(const Roster& roster) {
+  roster_ = &roster;
+  reports_.resize(roster.engines.size());
+  gone_.resize(roster.engines.size());
+}
+
+void MissDesk::report(Nanos now, std::uint32_t engine, std::vector<Missed> missed) {
+  if (engine >= reports_.size() || gone_[engine]) return;
+  std::erase_if(missed,
+                [&](const Missed& m) { return m.engine >= gone_.size() || m.engine == engine || gone_[m.engine]; });
+  for (const Missed& m : missed) {
+    for (const GroupEpoch& group : m.waiting) {
+      const bool known =
+          std::any_of(complaints_.begin(), complaints_.end(), [&](const Complaint& c) { return c.group == group; });
+      if (!known) complaints_.push_back({group, now});
+    }
+  }
+  reports_[engine] = std::move(missed);
+}
+
+void MissDesk::forget(std::uint32_t engine) {
+  if (engine >= gone_.size()) return;
+  gone_[engine] = true;
+  reports_[engine].clear();
+  for (auto& report : reports_) std::erase_if(report, [&](const Missed& m) { return m.engine == engine; });
+}
+
+bool MissDesk::misses(std::uint32_t a, std::uint32_t b) const {
+  return std::any_of(reports_[a].begin(), reports_[a].end(), [&](const Missed& m) { return m.engine == b; });
+}
+
+std::vector<std::uint32_t> MissDesk::cut_off_from(std::uint32_t engine) const {
+  std::vector<std::uint32_t> out;
+  for (std::uint32_t e = 0; e < reports_.size(); ++e) {
+    if (misses(e, engine) || misses(engine, e)) out.push_back(e);
+  }
+  return out;
+}
+
+std::size_t MissDesk::missed_by(std::uint32_t engine) const {
+  std::size_t n = 0;
+  for (std::uint32_t e = 0; e < reports_.size(); ++e) n += misses(e, engine);
+  return n;
+}
+
+std::vector<Verdict> MissDesk::poll(Nanos now) {
+  std::vector<Verdict> verdicts;
+  for (std::size_t i = 0; i < complaints_.size();) {
+    if (now - complaints_[i].since < window_) {
+      ++i;
+      continue;
+    }
+    const GroupEpoch group = complaints_[i].group;
+    complaints_.erase(complaints_.begin() + static_cast<std::ptrdiff_t>(i));
+    std::vector<std::uint32_t> ends;
+    for (std::uint32_t e = 0; e < reports_.size(); ++e) {
+      for (const Missed& m : reports_[e]) {
+        if (std::find(m.waiting.begin(), m.waiting.end(), group) != m.waiting.end())
+          ends.insert(ends.end(), {e, m.engine});
+      }
+    }
+    if (!ends.empty()) verdicts.push_back(judge(group, ends));  // else it was taken back
+  }
+  return verdicts;
+}
+
+Nanos MissDesk::next_deadline() const {
+  Nanos next = Nanos::max();
+  for (const Complaint& c : complaints_) next = std::min(next, c.since + window_);
+  return next;
+}
+
+// `ends`: of the edges that the group's operations need. The one in most of the missing pairs is the culprit. Among
+// equals it is the one that most engines do not hear (it may hear them, as where one direction is cut), else the last:
+// nothing tells them apart, and the text says so.
+Verdict MissDesk::judge(const GroupEpoch& group, const std::vector<std::uint32_t>& ends) const {
+  const auto weight = [&](std::uint32_t e) { return std::make_tuple(cut_off_from(e).size(), missed_by(e), e); };
+  const std::uint32_t culprit = *std::max_element(
+      ends.begin(), ends.end(), [&](std::uint32_t a, std::uint32_t b) { return weight(a) < weight(b); });
+  const std::vector<std::uint32_t> others = cut_off_from(culprit);
+  const auto ranks_of = [&](const std::vector<std::uint32_t>& engines) {
+    std::vector<int> ranks;
+    for (const std::uint32_t e : engines) {
+      const std::vector<int>& its = roster_->engines[e].ranks;
+      ranks.insert(ranks.end(), its.begin(), its.end());
+    }
+    std::sort(ranks.begin(), ranks.end());
+    return ranks;
+  };
+  std::vector<std::uint32_t> equals;
+  for (const std::uint32_t e : ends) {
+    if (e == culprit || std::find(equals.begin(), equals.end(), e) != equals.end()) continue;
+    if (cut_off_from(e).size() == others.size() && missed_by(e) == missed_by(culprit)) equals.push_back(e);
+  }
+  const EngineInfo& info = roster_->engines[culprit];
+  Verdict v;
+  v.code = CANARY_NO_PATH;
+  v.rank = info.ranks.front();
+  v.flow = group.flow;
+  v.epoch = group.epoch;
+  v.reporter = 0;
+  if (others.size() == 1) {
+    v.text = engine_text(roster_->engines[others.front()]) + " and " + engine_text(info) +
+             " can't reach each other: no lane works over " + nics(others.front(), culprit);
+  } else {
+    v.text = "no lane to " + engine_text(info) + " works: " + ranks_text(ranks_of(others)) +
+             " can't reach it, the first of them over " + nics(others.front(), culprit);
+    if (!equals.empty()) v.text += "; as many others can't reach " + ranks_text(ranks_of(equals));
+  }
+  v.text += " while control is alive";
+  return v;
+}
+
+// The pairs of NICs that should join them, as `a` sees it.
+std::string MissDesk::nics(std::uint32_t a, std::uint32_t b) const {
+  const std::vector<Rail>&mine = roster_->engines[a].rails, &theirs = roster_->engines[b].rails;
+  std::string out;
+  for (const RailPair& pair : pair_rails(mine, theirs)) {
+    out += (out.empty() ? "" : ", ") + mine[static_cast<std::size_t>(pair.local)].device + ">" +
+           theirs[static_cast<std::size_t>(pair.remote)].device;
+  }
+  return out;
+}
+
+}  // namespace canarynet::control

@@ -1,0 +1,53 @@
+// control/miss_desk.h -- the coordinator's desk for engines that no lane reaches: who misses whom, and whose fault it
+// is.
+//
+// What: a pair of engines that can't reach each other over any lane does not tell which end is broken; all pairs
+// together do. Every engine reports whom it misses, early; when an operation can't go on for want of a lane, the desk
+// waits a moment for the others' reports and then names the end that is in most of the pairs. A lane that comes back
+// takes the report back, and with it the verdict.
+// Pure bookkeeping: verdicts are returned, not sent. Units: engine numbers, Nanos handed in. Thread: the engine's
+// owner. Cannot fail.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "control/membership.h"
+
+namespace canarynet::control {
+
+class MissDesk {
+ public:
+  // `window`: between the first complaint of an operation and the verdict.
+  explicit MissDesk(Nanos window) : window_(window) {}
+
+  void open(const Roster& roster);
+  // Takes the place of what `engine` reported before.
+  void report(Nanos now, std::uint32_t engine, std::vector<Missed> missed);
+  // The engine died or left: neither what it says nor that it is missed counts any more.
+  void forget(std::uint32_t engine);
+  // The verdicts that are due.
+  std::vector<Verdict> poll(Nanos now);
+  Nanos next_deadline() const;
+
+ private:
+  struct Complaint {  // of a group whose operations can't go on
+    GroupEpoch group;
+    Nanos since;
+  };
+  bool misses(std::uint32_t a, std::uint32_t b) const;
+  // Whom `engine` misses, or who misses it.
+  std::vector<std::uint32_t> cut_off_from(std::uint32_t engine) const;
+  std::size_t missed_by(std::uint32_t engine) const;
+  Verdict judge(const GroupEpoch& group, const std::vector<std::uint32_t>& ends) const;
+  std::string nics(std::uint32_t a, std::uint32_t b) const;
+
+  Nanos window_;
+  const Roster* roster_ = nullptr;
+  std::vector<std::vector<Missed>> reports_;  // by engine
+  std::vector<bool> gone_;
+  std::vector<Complaint> complaints_;
+};
+
+}  // namespace canarynet::control

@@ -1,0 +1,152 @@
+// The n-th allocation of a rank fails, for every n: each call returns, with a status in words or the right bytes, and no
+// thread is left waiting.
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "embed/job_test_util.h"
+
+namespace {
+
+std::atomic<bool> g_armed{false};
+std::atomic<long> g_left{0};
+
+void* allocate(std::size_t size, std::size_t alignment) {
+  if (g_armed.load(std::memory_order_relaxed) && g_left.fetch_sub(1, std::memory_order_relaxed) == 1) return nullptr;
+  if (alignment <= alignof(std::max_align_t)) return std::malloc(size != 0 ? size : 1);
+  return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+void* allocate_or_throw(std::size_t size, std::size_t alignment) {
+  if (void* p = allocate(size, alignment)) return p;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) { return allocate_or_throw(size, 1); }
+void* operator new[](std::size_t size) { return allocate_or_throw(size, 1); }
+void* operator new(std::size_t size, std::align_val_t a) {
+  return allocate_or_throw(size, static_cast<std::size_t>(a));
+}
+void* operator new[](std::size_t size, std::align_val_t a) {
+  return allocate_or_throw(size, static_cast<std::size_t>(a));
+}
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return allocate(size, 1); }
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return allocate(size, 1); }
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+
+namespace canarynet {
+namespace {
+
+using test::last_error;
+using test::Process;
+
+enum class From { kInit, kReady };
+
+// What a rank does until something fails, and then it leaves. It allocates nothing itself meanwhile: the n-th is the
+// library's.
+struct Outcome {
+  const char* what = "all";
+  canary_status status = CANARY_OK;
+  bool right = true;
+};
+Outcome live(const std::string& url, int rank, From armed_from, long nth) {
+  const auto arm = [&](From at) {
+    if (nth == 0 || at != armed_from) return;
+    g_left = nth;
+    g_armed = true;
+  };
+  std::vector<float> data(70'000);
+  const test::Strings settings = {"entry_limit=5s", "join_timeout=5s", "silence_limit=1s"};
+  Outcome out;
+  const auto well = [&](const char* what, canary_status status) {
+    if (status == CANARY_OK) return true;
+    if (out.status == CANARY_OK) out = {what, status, out.right};
+    return false;
+  };
+  canary_context* context = nullptr;
+  arm(From::kInit);
+  canary_status status;
+  try {
+    status = test::init(url, rank, 2, settings, &context);
+  } catch (const std::bad_alloc&) {  // the helper's own
+    g_armed = false;
+    return out;
+  }
+  if (!well("init", status)) {
+    g_armed = false;
+    return out;
+  }
+  arm(From::kReady);
+  const auto sum = [&](canary_group* group) {
+    std::fill(data.begin(), data.end(), static_cast<float>(rank + 1));
+    canary_op* op = nullptr;
+    if (!well("submit", canary_all_reduce(group, data.data(), data.data(), data.size(), CANARY_F32, CANARY_SUM, &op)))
+      return false;
+    if (!well("wait", canary_op_wait(op))) return false;
+    out.right &= std::all_of(data.begin(), data.end(), [](float f) { return f == 3.0f; });
+    return true;
+  };
+  const int ranks[] = {1, 0};
+  for (int round = 0; round < 2; ++round) {
+    canary_group* group = nullptr;
+    if (!sum(canary_world(context)) || !well("group", canary_group_create(context, ranks, 2, &group)) || !sum(group) ||
+        !well("destroy", canary_group_destroy(group)))
+      break;
+  }
+  well("finalize", canary_finalize(context));
+  g_armed = false;
+  return out;
+}
+
+// Rank 1's n-th allocation fails. True: it had fewer.
+bool nth_fails(From from, long nth) {
+  const std::string url = test::join_url(test::free_port());
+  std::vector<Process> processes;
+  for (int r = 0; r < 2; ++r) {
+    processes.emplace_back([&, r]() -> std::string {
+      const auto began = std::chrono::steady_clock::now();
+      const Outcome out = live(url, r, from, r == 1 ? nth : 0);
+      const std::string said = std::string(out.what) + " " + std::to_string(out.status) +
+                               (out.right ? "" : " wrong bytes") +
+                               (out.status != CANARY_OK ? " " + last_error().message : "");
+      EXPECT_LT(test::seconds_since(began), 15) << "allocation " << nth;
+      return said + (r == 1 && g_left.load() > 0 ? " fewer" : " done");
+    });
+  }
+  bool fewer = false;
+  for (Process& p : processes) {
+    const std::string said = p.report();
+    EXPECT_EQ(said.find("wrong bytes"), std::string::npos) << "allocation " << nth;
+    EXPECT_FALSE(said.empty()) << "a process ended without a word at allocation " << nth;
+    fewer |= said.find("fewer") != std::string::npos;
+  }
+  return fewer;
+}
+
+TEST(AllocationFailure, OnTheWayIsAStatusOnEveryRankAndNothingHangs) {
+  if (test::sanitized()) GTEST_SKIP() << "a sanitizer brings its own operator new";
+  const long step = std::getenv("CANARY_TEST_QUICK") != nullptr ? 37 : 3;
+  for (long n = 1; n < 4000 && !HasFailure(); n += step) {
+    if (nth_fails(From::kReady, n)) break;
+  }
+}
+
+TEST(AllocationFailure, WhileJoiningIsAStatusOnEveryRankAndNothingHangs) {
+  if (test::sanitized()) GTEST_SKIP() << "a sanitizer brings its own operator new";
+  const long step = std::getenv("CANARY_TEST_QUICK") != nullptr ? 211 : 31;
+  for (long n = 1; n < 4000 && !HasFailure(); n += step) {
+    if (nth_fails(From::kInit, n)) break;
+  }
+}
+
+}  // namespace
+}  // namespace canarynet

@@ -1,0 +1,276 @@
+// Groups of the engine: made when the coordinator has handed out their number, found by it, freed when no rank served
+// here wants them.
+//
+// Who asked for a group hears of it when all its members have, so peers speak of groups that are not known here yet
+// only while a request of ours is open: then what comes early is kept. At any other time an unknown number is that of a
+// group that is over here, and what comes late for it is acknowledged and forgotten.
+#include <algorithm>
+#include <functional>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "base/serial.h"
+#include "engine/engine.h"
+
+namespace canarynet {
+namespace {
+
+// The first epoch of a group: every member finds the same one, and no other job and no other group is likely to. A
+// number of the wire that is equal by chance (in a frame of an earlier run, or of a flow whose bits were flipped) does
+// not make a frame one of this group's.
+std::uint32_t first_epoch(std::uint64_t seed, std::uint32_t flow) {
+  Random random(seed ^ std::uint64_t{flow} << 32);
+  std::uint32_t epoch = 0;
+  while (epoch == 0) epoch = static_cast<std::uint32_t>(random.next() >> 32);
+  return epoch;
+}
+
+}  // namespace
+
+Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
+  auto g = std::make_unique<Group>();
+  g->flow = flow;
+  g->epoch = first_epoch(roster_.epoch_seed, flow);
+  for (const int r : members)
+    g->engine_of.push_back(static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(r)]));
+  for (const int r : members) g->host_of.push_back(host_of_[static_cast<std::size_t>(r)]);
+  // Within one host its engines are what memory is shared in.
+  if (std::adjacent_find(g->host_of.begin(), g->host_of.end(), std::not_equal_to<>()) == g->host_of.end())
+    g->host_of.assign(g->engine_of.begin(), g->engine_of.end());
+  // Groups of the same ranks share the matrix of who meets whom: it is by far the largest part of one.
+  const auto same = std::find_if(groups_.begin(), groups_.end(), [&](const auto& o) { return o->members == members; });
+  if (same != groups_.end()) {
+    g->reach = (*same)->reach;
+    g->bcube = (*same)->bcube;
+  } else {
+    g->reach = groups_.empty() ? reach_ : std::make_shared<const Reachability>(reach_->subset(members));
+    g->bcube = find_bcube(*g->reach, kRailsMax);
+  }
+  g->entered.assign(members.size(), options_.first_operation - 1);
+  g->left.resize(members.size());
+  for (std::size_t r = 0; r < members.size(); ++r) g->left[r] = peers_[g->engine_of[r]].left;
+  g->members = std::move(members);
+  for (std::size_t r = 0; r < g->members.size(); ++r) {
+    if (g->engine_of[r] == my_engine_) add_member(*g, static_cast<int>(r));
+  }
+  return **groups_.insert(place_of(flow), std::move(g));
+}
+
+void Engine::add_member(Group& g, int rank) {
+  auto m = std::make_unique<GroupMember>();
+  m->group = &g;
+  m->rank = rank;
+  m->world_rank = g.members[static_cast<std::size_t>(rank)];
+  m->entered = options_.first_operation - 1;
+  m->operations.reserve(static_cast<std::size_t>(options_.settings.ops_in_flight));
+  m->early.reserve(64);
+  g.local.push_back(std::move(m));
+  active_.reserve(++members_);
+}
+
+Group* Engine::find_group(std::uint32_t flow) {
+  const auto at = place_of(flow);
+  return at != groups_.end() && (*at)->flow == flow ? at->get() : nullptr;
+}
+
+GroupMember* Engine::world(int local_rank) {
+  if (!ready_) return nullptr;
+  for (auto& m : groups_.front()->local) {
+    if (m->world_rank == local_rank) return m.get();
+  }
+  return nullptr;
+}
+
+// Groups of several ranks served here are known when the first of them hears: the others have asked as well.
+void Engine::on_group(int local_rank, std::uint64_t cookie, std::uint32_t flow_handed_out) {
+  const auto pending = std::find_if(pending_groups_.begin(), pending_groups_.end(),
+                                    [&](const PendingGroup& p) { return p.cookie == cookie; });
+  if (pending == pending_groups_.end()) return;
+  const std::uint32_t flow = kWorldFlow + flow_handed_out;
+  Group* g = find_group(flow);
+  if (g == nullptr) {
+    g = &add_group(flow, pending->members);
+    admit_strays(*g);
+    drop_early(*g);
+    for (std::uint32_t e = 0; e < peers_.size(); ++e) {
+      const bool in_group = std::find(g->engine_of.begin(), g->engine_of.end(), e) != g->engine_of.end();
+      if (!peers_[e].gone || !in_group) continue;
+      const Status& loss = peers_[e].why_gone;
+      Verdict v;
+      v.code = loss.code();
+      v.rank = loss.detail().rank;
+      v.text = loss.text() + ", before the group was formed";
+      kill(*g, v, true);
+    }
+  }
+  const auto member =
+      std::find_if(g->local.begin(), g->local.end(), [&](const auto& m) { return m->world_rank == local_rank; });
+  CANARY_CHECK(member != g->local.end(), "a group without the rank that asked for it");
+  OpTicket* ticket = pending->ticket;
+  const Status given_up = pending->given_up;
+  pending_groups_.erase(pending);
+  drop_early_of_unknown_groups();
+  if (!given_up.ok()) {
+    Verdict v;
+    v.code = given_up.code();
+    v.rank = given_up.detail().rank;
+    v.text = given_up.text();
+    kill(*g, v, true);
+    forget(member->get());
+    return;
+  }
+  ticket->group = member->get();
+  ticket->finish(Status());
+}
+
+// Of groups that wait to be formed: those without hope, or, told why, all. Their callers hear it now. The requests
+// stay, and a group that is formed all the same (a rank that was silent speaks again) ends at once, for the others,
+// too.
+void Engine::give_up_groups(const Status& why) {
+  for (PendingGroup& p : pending_groups_) {
+    if (!p.given_up.ok()) continue;
+    p.given_up = why.ok() ? group_hope(p.members) : why;
+    if (!p.given_up.ok()) std::exchange(p.ticket, nullptr)->finish(p.given_up);
+  }
+}
+
+Status Engine::group_hope(const std::vector<int>& members) const {
+  for (const int r : members) {
+    if (r < 0 || static_cast<std::size_t>(r) >= roster_.engine_of.size()) continue;  // the desk refuses it
+    const Peer& peer = peers_[static_cast<std::size_t>(roster_.engine_of[static_cast<std::size_t>(r)])];
+    if (peer.gone) return peer.why_gone;
+  }
+  if (!peers_[0].gone) return {};
+  return Status(CANARY_COORDINATOR_LOST, "rank 0, which hands out groups, is gone: " + peers_[0].why_gone.text(),
+                peers_[0].why_gone.detail());
+}
+
+void Engine::on_group_failed(int, std::uint64_t cookie, const Status& why) {
+  const auto pending = std::find_if(pending_groups_.begin(), pending_groups_.end(),
+                                    [&](const PendingGroup& p) { return p.cookie == cookie; });
+  if (pending == pending_groups_.end()) return;
+  OpTicket* ticket = pending->ticket;
+  pending_groups_.erase(pending);
+  drop_early_of_unknown_groups();
+  if (ticket != nullptr) ticket->finish(why);
+}
+
+// What was said of it before we knew it.
+void Engine::admit_strays(Group& g) {
+  for (std::size_t i = 0; i < strays_.size();) {
+    const StraySignature stray = strays_[i];
+    if (stray.flow != g.flow) {
+      ++i;
+      continue;
+    }
+    strays_.erase(strays_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (stray.epoch != g.epoch || stray.source >= g.entered.size() || g.engine_of[stray.source] != stray.engine)
+      continue;
+    g.entered[stray.source] = later_of(g.entered[stray.source], stray.op);
+    if (GroupMember* m = g.member(stray.destination)) admit_signature(*m, stray.source, stray.op, stray.payload);
+  }
+}
+
+// Of another epoch: nobody would ever take it out.
+void Engine::drop_early(Group& g) {
+  for (Peer& p : peers_) {
+    if (!p.channel) continue;
+    for (EagerStore* store : {p.eager.get(), &p.messages->parked}) {
+      store->for_each([&](EagerStore::Entry& e) {
+        if (e.complete && (e.header.flow & ~wire::kMessageFlow) == g.flow && e.header.epoch != g.epoch)
+          store->release(&e);
+      });
+    }
+  }
+}
+
+// With no request open, what was kept for groups to come is of groups that are over.
+void Engine::drop_early_of_unknown_groups() {
+  if (!pending_groups_.empty()) return;
+  strays_.clear();
+  for (Peer& p : peers_) {
+    if (!p.channel) continue;
+    for (EagerStore* store : {p.eager.get(), &p.messages->parked}) {
+      store->for_each([&](EagerStore::Entry& e) {
+        // One that is not complete yet is dropped when it is.
+        if (e.complete && find_group(e.header.flow & ~wire::kMessageFlow) == nullptr) store->release(&e);
+      });
+    }
+  }
+}
+
+bool Engine::pending(GroupMember& member) {
+  if (abandoned_) return false;
+  while (submissions_.ready()) take_submissions();
+  while (message_submissions_.ready()) drain_messages();
+  return member.pending();
+}
+
+bool Engine::forget(GroupMember* member) {
+  if (abandoned_) return true;
+  if (pending(*member)) return false;
+  Group* g = member->group;
+  const auto at = std::find_if(g->local.begin(), g->local.end(), [&](const auto& m) { return m.get() == member; });
+  if (at == g->local.end()) return true;
+  for (auto& e : member->programs) {
+    for (auto& run : e->idle) runs_[run->index] = nullptr;
+  }
+  member->programs.clear();
+  retire_messages(*member);
+  g->forgotten.push_back(std::move(*at));
+  g->local.erase(at);
+  if (g->local.empty()) close_group(*g);
+  return true;
+}
+
+// No rank served here is in it any more. Everything sent is the channels' own by now; what comes late is known by the
+// number alone.
+void Engine::close_group(Group& g) {
+  if (!g.dead) {
+    // Others may wait for ranks that have nothing to do with these, and must not take these for ones that did not call.
+    std::vector<std::uint32_t> engines = g.engine_of;
+    std::sort(engines.begin(), engines.end());
+    engines.erase(std::unique(engines.begin(), engines.end()), engines.end());
+    for (const std::uint32_t e : engines) {
+      if (Channel* c = channel_to(e); c != nullptr && !peers_[e].gone && !peers_[e].left) tell_entered(*c, g, now_);
+    }
+  }
+  for (Peer& p : peers_) {
+    if (!p.channel) continue;
+    for (EagerStore* store : {p.eager.get(), &p.messages->parked}) {
+      store->for_each([&](EagerStore::Entry& e) {
+        if (e.complete && (e.header.flow & ~wire::kMessageFlow) == g.flow) store->release(&e);
+      });
+    }
+  }
+  for (auto& m : g.forgotten) {
+    for (auto& flow : m->messages) {
+      if (flow && flow->peer != nullptr) messages_.forget(*flow);
+    }
+  }
+  constexpr std::size_t kLastWords = 64;
+  if (last_words_.size() < kLastWords) last_words_.emplace_back();
+  last_words_[next_last_word_++ % kLastWords] = {{g.flow, g.epoch}, std::move(g.entered), {}};
+  members_ -= g.forgotten.size();
+  const auto at = place_of(g.flow);
+  closed_groups_.push_back(std::move(*at));
+  groups_.erase(at);
+}
+
+// Deadlines and aborts that came after their operations still name the members.
+void Engine::free_closed_groups() {
+  std::erase_if(closed_groups_, [](const auto& g) {
+    return std::all_of(g->forgotten.begin(), g->forgotten.end(),
+                       [](const auto& m) { return m->submitted.load(std::memory_order_acquire) == 0; });
+  });
+}
+
+void Engine::retire(int local_rank) {
+  for (auto& g : groups_) {
+    for (std::size_t r = 0; r < g->members.size(); ++r) {
+      if (g->members[r] == local_rank) g->left[r] = 1;
+    }
+  }
+}
+
+}  // namespace canarynet

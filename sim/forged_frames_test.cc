@@ -1,0 +1,98 @@
+// Frames that no well-behaved peer sends, or that come twice: what an engine believes of them. Virtual time.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "sim/cluster_test_util.h"
+#include "sim/forger_test_util.h"
+
+namespace canarynet {
+namespace {
+
+TEST(ForgedFrames, AForgedLengthIsNotBelieved) {
+  Cluster c(flat_cluster(2));
+  ASSERT_TRUE(c.join());
+  AllRanks first(c, sum(2, 1000));
+  first.submit_all();
+  first.expect_exact();
+  wire::Header h;
+  h.flow = c.world(0)->group->flow;
+  h.epoch = c.world(0)->group->epoch;
+  h.op = 2;
+  h.signature = signature_hash(c.world(0)->history[1]);  // the arguments the next call will have, too
+  h.source = 1;
+  h.payload_bytes = 16;
+  const std::byte garbage[16] = {std::byte{0x42}};
+  Forger forger(c);
+  for (h.step = 0; h.step < 8; ++h.step) forger.send(h, garbage);  // parked: operation 2 is not entered yet
+  AllRanks op(c, sum(2, 1000));
+  op.submit_all();
+  op.expect_exact();
+}
+
+TEST(ForgedFrames, APieceThatFoundNoPlaceIsNotAcknowledged) {
+  // It is landing over one lane when another brings it as well. The first may yet break: only what has arrived whole
+  // may be acknowledged.
+  Cluster c(flat_cluster(2));
+  ASSERT_TRUE(c.join());
+  wire::Header h;
+  h.flow = c.world(0)->group->flow;
+  h.epoch = c.world(0)->group->epoch;
+  h.op = 1;
+  h.source = 1;
+  h.payload_bytes = 16;
+  Forger forger(c);
+  Engine& engine = c.engine(0);
+  const Landing first = engine.landing_for(forger.channel, h);
+  ASSERT_EQ(first.kind, Landing::Kind::kSpan) << "parked until operation 1 is called";
+  const Landing second = engine.landing_for(forger.channel, h);
+  ASSERT_EQ(second.kind, Landing::Kind::kDiscard);
+  Arrival discarded;
+  discarded.discarded = true;
+  discarded.cookie = second.cookie;
+  EXPECT_FALSE(engine.on_arrival(forger.channel, h, discarded));
+  engine.on_landing_lost(forger.channel, h, first.cookie);
+  const Landing third = engine.landing_for(forger.channel, h);
+  ASSERT_EQ(third.kind, Landing::Kind::kSpan);
+  Arrival whole;
+  whole.intact = true;
+  whole.cookie = third.cookie;
+  whole.payload = {third.data, h.payload_bytes};
+  EXPECT_TRUE(engine.on_arrival(forger.channel, h, whole));
+  discarded.cookie = engine.landing_for(forger.channel, h).cookie;
+  EXPECT_TRUE(engine.on_arrival(forger.channel, h, discarded)) << "now it is a duplicate";
+}
+
+TEST(ForgedFrames, APeerSpeaksForItsOwnRanksOnly) {
+  Cluster c(flat_cluster(2, 2, 2));
+  ASSERT_TRUE(c.join());
+  AllRanks first(c, sum(4, 1000));
+  first.submit_all();
+  first.expect_exact();
+  AllRanks op(c, sum(4, 1000));
+  op.submit(0);
+  Forger forger(c);
+  wire::Header h;
+  h.kind = wire::Kind::kSignature;
+  h.flow = c.world(0)->group->flow;
+  h.epoch = c.world(0)->group->epoch;
+  h.op = 2;
+  h.source = 1;  // engine 0's other rank, which has not called yet
+  wire::SignaturePayload signature = c.world(0)->history[2];
+  signature.world_rank = 1;
+  h.payload_bytes = sizeof signature;
+  forger.send(h, &signature);
+  h.kind = wire::Kind::kPiece;
+  h.signature = signature_hash(signature);
+  const std::vector<std::byte> garbage(4096, std::byte{0x42});
+  for (const std::uint32_t bytes : {1000u, 1024u, 4000u}) {
+    h.payload_bytes = bytes;
+    for (h.step = 0; h.step < 8; ++h.step) forger.send(h, garbage.data());
+  }
+  c.run_for(1_ms);
+  for (const int r : {1, 2, 3}) op.submit(r);
+  op.expect_exact();
+}
+
+}  // namespace
+}  // namespace canarynet

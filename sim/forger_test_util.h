@@ -1,0 +1,38 @@
+// sim/forger_test_util.h -- for tests: frames that no well-behaved peer sends, handed to an engine as if they had come
+// over a lane.
+#pragma once
+
+#include <cstring>
+
+#include "sim/cluster.h"
+
+namespace canarynet {
+
+// What a peer's bytes may say: a channel from "engine 1" that no lane stands behind, and the frames it would bring.
+struct Forger {
+  explicit Forger(Cluster& cluster)
+      : engine(cluster.engine(0)), channel(options(), cluster.fabric().factory(0), engine) {}
+  static ChannelOptions options() {
+    ChannelOptions o;
+    o.peer_engine = 1;
+    return o;
+  }
+  // False: it was not acknowledged.
+  bool send(const wire::Header& h, const void* payload) {
+    const Landing landing = engine.landing_for(channel, h);
+    Arrival arrival;
+    arrival.cookie = landing.cookie;
+    arrival.discarded = landing.kind == Landing::Kind::kDiscard;
+    arrival.intact = !arrival.discarded;
+    if (arrival.intact) arrival.payload = {static_cast<const std::byte*>(payload), h.payload_bytes};
+    if (landing.kind == Landing::Kind::kSpan) {
+      std::memcpy(landing.data, payload, h.payload_bytes);
+      arrival.payload = {landing.data, h.payload_bytes};
+    }
+    return engine.on_arrival(channel, h, arrival);
+  }
+  Engine& engine;
+  Channel channel;
+};
+
+}  // namespace canarynet

@@ -1,0 +1,79 @@
+// Ranks that leave in good order while others are still at work. Virtual time.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/cluster_test_util.h"
+
+namespace canarynet {
+namespace {
+
+TEST(Leaving, IsNoDeath) {
+  Cluster c(flat_cluster(3));
+  ASSERT_TRUE(c.join());
+  AllRanks op(c, sum(3, 100'000));
+  op.submit_all();
+  op.expect_exact();
+  ASSERT_NO_FATAL_FAILURE(leave_and_end(c, 2));
+  c.run_for(3_s);
+  OpTicket t;
+  float v = 1;
+  c.all_reduce(0, &v, &v, 1, CANARY_F32, CANARY_SUM, &t);
+  ASSERT_TRUE(c.run_until([&] { return t.done(); }, 5_s));
+  EXPECT_EQ(t.code, CANARY_PEER_DIED);
+  EXPECT_NE(t.status.text().find("left the job"), std::string::npos) << t.status.text();
+}
+
+TEST(Leaving, OperationsAgainstARankThatHasLeftStillEnd) {
+  // A root's small broadcasts are done once they are sent: it may leave long before the others call.
+  Cluster c(flat_cluster(2));
+  ASSERT_TRUE(c.join());
+  std::vector<std::unique_ptr<AllRanks>> ops;
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    ops.push_back(std::make_unique<AllRanks>(c, broadcast(2, 100, 1, i)));
+    ops.back()->submit(1);
+  }
+  ASSERT_TRUE(c.run_until([&] { return ops.back()->done(1); }, 1_s));
+  ASSERT_NO_FATAL_FAILURE(leave_and_end(c, 1));
+  c.run_for(100_ms);
+  for (auto& op : ops) op->submit(0);
+  for (auto& op : ops) op->expect_exact(2_s);
+}
+
+// The root's part of a small broadcast is done once it is sent, and it leaves. Rank `late` takes its time: nobody may
+// conclude meanwhile that the root left without having called.
+void expect_root_known_to_have_called(Cluster& c, int root, int late) {
+  AllRanks op(c, broadcast(c.ranks(), 100, root));
+  op.submit_all_but(late);
+  ASSERT_TRUE(c.run_until([&] { return op.done(root); }, 1_s));
+  ASSERT_NO_FATAL_FAILURE(leave_and_end(c, root));
+  c.run_for(3_s);
+  op.submit(late);
+  op.expect_exact(2_s);
+}
+
+TEST(Leaving, WhatARankHadEnteredIsKnownAfterItLeft) {
+  // Rank 2 has nothing to do with the root of a ring's broadcast, and beats have yet to tell that it called.
+  ClusterOptions o = flat_cluster(12, 1);
+  o.settings.algo = "ring";
+  o.settings.heartbeat_interval = 300_ms;
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  expect_root_known_to_have_called(c, 6, 9);
+}
+
+TEST(Leaving, WhatARankHadEnteredIsKnownToThoseWhoHearOfItThroughOthersOnly) {
+  // In BCube most ranks do.
+  ClusterOptions o;
+  o.hosts = 64;
+  o.wiring = Wiring::bcube(2, 6);
+  o.fabric.nic = NicOptions::link(20_us, BytesPerSec::from_mbit(10'000));
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  expect_root_known_to_have_called(c, 1, 62);
+}
+
+}  // namespace
+}  // namespace canarynet

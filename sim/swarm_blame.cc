@@ -1,0 +1,115 @@
+#include "sim/swarm_blame.h"
+
+#include <algorithm>
+#include <set>
+
+namespace canarynet {
+namespace {
+
+class Judgement {
+ public:
+  Judgement(Cluster& cluster, const Life& life, const Deed& deed, const SwarmGroup& group, int world_rank,
+            const Status& status)
+      : cluster_(cluster),
+        life_(life),
+        deed_(deed),
+        group_(group),
+        host_(cluster.host_of(world_rank)),
+        status_(status),
+        text_(status.to_string()),
+        named_rank_(status.detail().rank),
+        named_(named_rank_ < 0 ? -1 : cluster.host_of(named_rank_)) {}
+
+  std::string pass() const {
+    // Groups are formed by rank 0: who has lost it, or is lost to it, can form none.
+    if (status_.code() == CANARY_COORDINATOR_LOST && deed_.victim >= 0 && (lost(0) || host_ == deed_.victim)) return "";
+    switch (deed_.ending) {
+      case Ending::kNone:
+        return text_;
+      case Ending::kAbort:
+        if (&group_ != deed_.group) return "another group was aborted: " + text_;
+        if (status_.code() != CANARY_ABORTED || named_rank_ != deed_.rank ||
+            text_.find(kAbortReason) == std::string::npos)
+          return "rank " + std::to_string(deed_.rank) + " has aborted the group: " + text_;
+        return "";
+      case Ending::kDeadline:
+        if (&group_ != deed_.group) return "the deadline was another group's: " + text_;
+        return status_.code() == CANARY_DEADLINE ? "" : "a deadline passed: " + text_;
+      case Ending::kCrash:
+        if (!has(deed_.victim)) return "a host died that is not in this group: " + text_;
+        // A process that ends closes its connections; a machine that ends falls silent.
+        return expect({deed_.hangup ? CANARY_PEER_DIED : CANARY_PEER_SILENT}, deed_.victim);
+      case Ending::kFreeze:
+        if (!has(deed_.victim)) return "a host stopped that is not in this group: " + text_;
+        // Also when it goes on: it finds itself given up.
+        return expect({CANARY_PEER_SILENT}, deed_.victim);
+      case Ending::kCut:
+        return cut();
+    }
+    return text_;
+  }
+
+ private:
+  bool has(int host) const {
+    return std::any_of(group_.ranks.begin(), group_.ranks.end(), [&](int r) { return cluster_.host_of(r) == host; });
+  }
+  bool lost(int host) const {
+    return deed_.victim == host ||
+           std::find(deed_.cut_from.begin(), deed_.cut_from.end(), host) != deed_.cut_from.end();
+  }
+  std::string expect(std::initializer_list<canary_status> codes, int host) const {
+    if (std::find(codes.begin(), codes.end(), status_.code()) == codes.end()) return "not what happened: " + text_;
+    return named_ == host ? "" : "blames the wrong rank, not one of host " + std::to_string(host) + ": " + text_;
+  }
+
+  std::string cut() const {
+    const bool concerns =
+        has(deed_.victim) && std::any_of(deed_.cut_from.begin(), deed_.cut_from.end(), [&](int h) { return has(h); });
+    if (!concerns) return "what was cut does not concern this group: " + text_;
+    if (deed_.control_cut) {
+      // The one that was cut off hears nobody and knows that it is alone, unless all others are one machine: then
+      // either may be.
+      if (host_ == deed_.victim && machines_cut() < 2) return expect({CANARY_PEER_SILENT}, named_);
+      return expect({CANARY_PEER_SILENT}, deed_.victim);
+    }
+    // The victim is in all of the missing pairs, unless a fault struck besides and one pair was missing earlier than the
+    // others. Of two hosts that only miss each other the one that is not heard is at fault. If neither hears the other
+    // any more, nothing tells which of them is, and the text has to name both: over a wire that is cut in one direction
+    // no lane is made again, so a fault that ended one, or struck the other direction, has cut that as well.
+    const int victim = deed_.victim, other = deed_.cut_from.front();
+    const bool pair = deed_.cut_from.size() == 1;
+    const bool told_apart = deed_.alone && (!pair || deed_.cut != Deed::Cut::kBothWays);
+    if (told_apart || (!pair && named_ == victim))
+      return expect({CANARY_NO_PATH}, pair && deed_.cut == Deed::Cut::kDeaf ? other : victim);
+    const int end = pair ? other : named_;
+    for (const int host : {victim, end}) {
+      if (text_.find("(host host-" + std::to_string(host) + ",") == std::string::npos)
+        return "names one of two that may both be at fault: " + text_;
+    }
+    return expect({CANARY_NO_PATH}, named_ == end && lost(end) ? end : victim);
+  }
+  std::size_t machines_cut() const {
+    std::set<int> machines;
+    const std::vector<int>& machine = life_.cluster.wiring.machine;
+    for (const int h : deed_.cut_from) machines.insert(machine.empty() ? h : machine[static_cast<std::size_t>(h)]);
+    return machines.size();
+  }
+
+  Cluster& cluster_;
+  const Life& life_;
+  const Deed& deed_;
+  const SwarmGroup& group_;
+  const int host_;
+  const Status& status_;
+  const std::string text_;
+  const int named_rank_, named_;
+};
+
+}  // namespace
+
+std::string blame(Cluster& cluster, const Life& life, const Deed& deed, const SwarmGroup& group, int world_rank,
+                  const Status& status) {
+  return Judgement(cluster, life, deed, group, world_rank, status).pass();
+}
+
+}  // namespace canarynet

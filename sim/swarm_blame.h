@@ -1,0 +1,35 @@
+// sim/swarm_blame.h -- what was done to the groups of a swarm's life, and which errors it excuses: those that the
+// engine promises for it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "sim/cluster.h"
+#include "sim/swarm_life.h"
+#include "sim/swarm_traffic.h"
+
+namespace canarynet {
+
+inline constexpr char kAbortReason[] = "loss is NaN";
+
+struct Deed {
+  enum class Cut : std::uint8_t { kBothWays, kUnheard, kDeaf };  // the victim is not heard, or does not hear
+
+  Ending ending = Ending::kNone;  // kNone: nothing has happened yet
+  int victim = -1;                // host
+  bool hangup = false;            // crash: its kernel said so
+  Cut cut = Cut::kBothWays;
+  std::vector<int> cut_from;          // hosts that no network joins to the victim any more
+  bool control_cut = false;           // control neither
+  bool alone = true;                  // nothing else has struck: what ended, ended for this
+  const SwarmGroup* group = nullptr;  // aborted, or with a deadline
+  int rank = -1;                      // of the world, that aborted
+};
+
+// "": what was done excuses that a rank gets this error in that group. Otherwise what is wrong with it.
+std::string blame(Cluster& cluster, const Life& life, const Deed& deed, const SwarmGroup& group, int world_rank,
+                  const Status& status);
+
+}  // namespace canarynet

@@ -1,0 +1,207 @@
+// Acknowledgements, as a peer may send them: old, impossible, and around the place where sequences begin again.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "transport/channel.h"
+
+namespace canarynet {
+namespace {
+
+constexpr std::uint32_t kPieceBytes = 20'000;  // borrowed, not copied
+
+// Keeps the headers of what is sent; takes back what it is told to, of which the first `begun` frames are half written.
+class FakeLane final : public Lane {
+ public:
+  bool send(const wire::Header& header, const std::byte*, std::uint64_t cookie) override {
+    if (sent.size() == 10'000) return false;  // as every queue ends somewhere
+    sent.push_back(header);
+    cookies.push_back(cookie);
+    return true;
+  }
+  void flush(Nanos) override {}
+  bool cancel(std::uint64_t cookie) override {
+    cancelled.push_back(cookie);
+    return gives_up;
+  }
+  void redirect(std::uint64_t) override {}
+  std::size_t queued_bytes() const override { return 0; }
+  bool up() const override { return true; }
+  const LaneCounters& counters() const override { return counters_; }
+  std::string description() const override { return "fake"; }
+  int rail() const override { return 0; }
+
+  std::vector<wire::Header> sent;
+  std::vector<std::uint64_t> cookies, cancelled;
+  bool gives_up = true;
+
+ private:
+  LaneCounters counters_;
+};
+
+class ChannelAcks : public ::testing::Test, public LaneFactory, public ChannelClient {
+ protected:
+  void open(int paths, std::uint32_t first_sequence) {
+    ChannelOptions o;
+    o.dialer = true;
+    o.peer_engine = 1;
+    for (int p = 0; p < paths; ++p) o.paths.push_back({p, p, 0, Address::ipv4(10, 0, 0, 1, 24, 1)});
+    o.piece_bytes = Bytes{kPieceBytes};
+    o.heartbeat_interval = 100_ms;
+    o.silence_limit = 1_s;
+    channel_ = std::make_unique<Channel>(std::move(o), *this, *this);
+    channel_->start(now_);
+    for (FakeLane* lane : lanes_) {
+      channel_->on_up(*lane);
+      wire::Header hello;
+      hello.kind = wire::Kind::kHello;
+      Arrival whole;
+      whole.intact = true;
+      channel_->on_frame(*lane, hello, whole);
+      lane->sent.clear();
+      lane->cookies.clear();
+    }
+    for (const Path& path : channel_->paths()) {
+      auto& mine = const_cast<Path&>(path);  // as after that many frames
+      mine.first_unacked = mine.next_sequence = first_sequence;
+    }
+  }
+  void send(std::size_t pieces) {
+    to_send_ += pieces;
+    channel_->wake();
+    channel_->pump(now_);
+  }
+  void ack(FakeLane& lane, std::uint32_t cumulative, std::uint64_t bitmap = 0) {
+    now_ = now_ + 100_us;
+    channel_->begin_cycle(now_);
+    wire::AckPayload payload;
+    payload.cumulative = cumulative;
+    payload.words = bitmap != 0 ? 1 : 0;
+    payload.bitmap[0] = bitmap;
+    wire::Header header;
+    header.kind = wire::Kind::kAck;
+    header.payload_bytes = 8 + 8 * payload.words;
+    const auto* bytes = reinterpret_cast<const std::byte*>(&payload);
+    channel_->on_frame(lane, header, Arrival{.payload = {bytes, header.payload_bytes}, .intact = true});
+  }
+  static std::size_t voids(const FakeLane& lane) {
+    std::size_t n = 0;
+    for (const wire::Header& h : lane.sent) n += h.kind == wire::Kind::kVoid ? 1 : 0;
+    return n;
+  }
+  FakeLane& lane(std::size_t i = 0) { return *lanes_[i]; }
+  const Path& path(std::size_t i = 0) { return channel_->paths()[i]; }
+
+  // LaneFactory
+  std::span<const Rail> rails() const override { return {}; }
+  Result<std::unique_ptr<Lane>> dial(int, const Address&, LaneSink&) override {
+    auto made = std::make_unique<FakeLane>();
+    lanes_.push_back(made.get());
+    return std::unique_ptr<Lane>(std::move(made));
+  }
+  Result<Address> listen_control(const Address& at) override { return at; }
+  void set_acceptor(LaneAcceptor*) override {}
+  std::size_t poll(Nanos) override { return 0; }
+  Nanos next_deadline() const override { return Nanos::max(); }
+  int poll_fd() const override { return -1; }
+  const char* name() const override { return "fake"; }
+  std::uint64_t kernel_tx_bytes(int) const override { return 0; }
+
+  // ChannelClient
+  bool next_piece(Channel&, OutPiece* out) override {
+    if (sent_ == to_send_) return false;
+    out->header.kind = wire::Kind::kPiece;
+    out->header.piece = static_cast<std::uint32_t>(sent_);
+    out->header.payload_bytes = kPieceBytes;
+    out->payload = memory_.data();
+    out->cookie = sent_++;
+    return true;
+  }
+  void on_done(Channel&, std::uint64_t) override { ++done_; }
+  Landing landing_for(Channel&, const wire::Header&) override { return {Landing::Kind::kSlot, nullptr, 0}; }
+  bool on_arrival(Channel&, const wire::Header&, const Arrival&) override { return true; }
+  void on_landing_lost(Channel&, const wire::Header&, std::uint64_t) override {}
+  void on_heartbeat(Channel&, const wire::Header&) override {}
+  void fill_heartbeat(Channel&, wire::Header*) override {}
+  void on_abort(Channel&, const wire::Header&, std::span<const std::byte>) override {}
+  void on_path_event(Channel&, const Path&, const std::string&) override {}
+
+  std::vector<std::byte> memory_ = std::vector<std::byte>(kPieceBytes);
+  std::vector<FakeLane*> lanes_;  // the channel's
+  std::unique_ptr<Channel> channel_;
+  Nanos now_{1'000'000'000};
+  std::size_t to_send_ = 0, sent_ = 0, done_ = 0;
+};
+
+TEST_F(ChannelAcks, OneThatIsOlderThanTheLastOrWasNeverSentSaysNothing) {
+  open(1, 5000);
+  send(2);
+  ASSERT_EQ(path().next_sequence, 5002u);
+  // The worst is just short of half the circle behind: from there on "later" holds for every sequence that is tried.
+  constexpr std::uint32_t kHalf = 0x80000000;
+  for (const std::uint32_t far :
+       {1u, 2u, 1024u, 1025u, kHalf - 5, kHalf - 4, kHalf - 3, kHalf - 2, kHalf - 1, kHalf, kHalf + 1, 0xfffffff0u}) {
+    ack(lane(), 4999 - far);
+    ASSERT_EQ(voids(lane()), 0u) << far << " behind: losses were looked for all the way there";
+    EXPECT_EQ(done_, 0u);
+    EXPECT_EQ(path().first_unacked, 5000u);
+  }
+  ack(lane(), 4999);  // nothing new, and nothing wrong
+  EXPECT_EQ(done_, 0u);
+  ack(lane(), 5001);
+  EXPECT_EQ(done_, 2u);
+  EXPECT_EQ(path().first_unacked, 5002u);
+  ack(lane(), 5002);
+  EXPECT_EQ(path().first_unacked, 5002u);
+}
+
+TEST_F(ChannelAcks, LossesAreFoundOverTheEndOfTheNumbers) {
+  const std::uint32_t first = 0u - 2;
+  open(1, first);
+  // The first is missing, all others arrive.
+  for (std::uint32_t n = 1; n <= 5; ++n) {
+    EXPECT_EQ(voids(lane()), 0u);
+    send(1);
+    ASSERT_EQ(path().next_sequence, first + n);
+    if (n > 1) ack(lane(), first - 1, (std::uint64_t{1} << n) - 2);
+  }
+  EXPECT_EQ(voids(lane()), 1u) << "three later ones arrived";
+  EXPECT_EQ(path().first_unacked, first);
+}
+
+TEST_F(ChannelAcks, AFrameThatIsGivenUpIsFilledUpSoThatTheCountGoesOn) {
+  open(1, 1);
+  send(2);
+  channel_->cancel_flow(0);
+  EXPECT_EQ(lane().cancelled.size(), 2u);
+  EXPECT_EQ(voids(lane()), 2u) << "the peer never counts what it can't use";
+  lane().sent.clear();
+  ack(lane(), 2);
+  EXPECT_EQ(done_, 0u) << "taken back, not done";
+  EXPECT_EQ(path().first_unacked, path().next_sequence);
+}
+
+TEST(AckState, CountsOverTheEndOfTheNumbers) {
+  AckState state;
+  const std::uint32_t first = 0u - 3;
+  state.reset(first - 1);
+  wire::AckPayload ack;
+  // Every second one.
+  for (std::uint32_t i = 1; i < 70; i += 2) EXPECT_TRUE(state.mark(first + i));
+  EXPECT_EQ(state.encode(&ack), 8u + 16u);
+  EXPECT_EQ(ack.cumulative, first - 1);
+  EXPECT_EQ(ack.bitmap[0], 0xaaaaaaaaaaaaaaaau);
+  EXPECT_EQ(ack.bitmap[1], 0b101010u);
+  for (std::uint32_t i = 0; i < 70; i += 2) EXPECT_TRUE(state.mark(first + i));
+  EXPECT_EQ(state.encode(&ack), 8u);
+  EXPECT_EQ(ack.cumulative, first + 69);
+  EXPECT_TRUE(state.mark(first)) << "behind: a duplicate";
+  EXPECT_TRUE(state.mark(first + 69 + AckState::kWindow));
+  EXPECT_FALSE(state.mark(first + 70 + AckState::kWindow)) << "beyond the window";
+  EXPECT_EQ(state.encode(&ack), sizeof ack);
+}
+
+}  // namespace
+}  // namespace canarynet

@@ -1,0 +1,424 @@
+// The channel on lanes that only write down what they are given: which frame goes where, what is taken back, and when a
+// piece is done.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <vector>
+
+#include "transport/channel.h"
+#include "transport/channel_limits.h"
+
+namespace canarynet {
+namespace {
+
+constexpr std::uint32_t kFlow = 7;
+constexpr std::uint32_t kBytes = 64 * 1024;  // more than is copied
+
+struct Sent {
+  wire::Header header;
+  std::uint64_t cookie;
+};
+
+class WrittenLane final : public Lane {
+ public:
+  bool send(const wire::Header& header, const std::byte*, std::uint64_t cookie) override {
+    sent.push_back({header, cookie});
+    return true;
+  }
+  void flush(Nanos) override {}
+  bool cancel(std::uint64_t cookie) override {
+    cancelled.push_back(cookie);
+    return unsent;
+  }
+  void redirect(std::uint64_t cookie) override { redirected.push_back(cookie); }
+  std::size_t queued_bytes() const override { return 0; }
+  bool up() const override { return true; }
+  const LaneCounters& counters() const override { return counters_; }
+  std::string description() const override { return "written"; }
+  int rail() const override { return 0; }
+
+  std::vector<wire::Header> of(wire::Kind kind) const {
+    std::vector<wire::Header> out;
+    for (const Sent& s : sent) {
+      if (s.header.kind == kind) out.push_back(s.header);
+    }
+    return out;
+  }
+  std::vector<Sent> sent;
+  std::vector<std::uint64_t> cancelled, redirected;
+  bool unsent = false;  // what is cancelled had not left yet
+
+ private:
+  LaneCounters counters_;
+};
+
+class WrittenLanes final : public LaneFactory {
+ public:
+  std::span<const Rail> rails() const override { return {}; }
+  Result<std::unique_ptr<Lane>> dial(int rail, const Address&, LaneSink& sink) override {
+    auto lane = std::make_unique<WrittenLane>();
+    lane->set_sink(&sink);
+    lanes[rail] = lane.get();
+    ++dials;
+    return std::unique_ptr<Lane>(std::move(lane));
+  }
+  Result<Address> listen_control(const Address& at) override { return at; }
+  void set_acceptor(LaneAcceptor*) override {}
+  std::size_t poll(Nanos) override { return 0; }
+  Nanos next_deadline() const override { return Nanos::max(); }
+  int poll_fd() const override { return -1; }
+  const char* name() const override { return "written"; }
+  std::uint64_t kernel_tx_bytes(int) const override { return 0; }
+  WrittenLane* lanes[2] = {};
+  int dials = 0;
+};
+
+class ChannelFrames : public ::testing::Test, public ChannelClient {
+ protected:
+  void open(int rails) {
+    ChannelOptions o;
+    o.peer_engine = 1;
+    o.dialer = true;
+    for (int rail = 0; rail < rails; ++rail) o.paths.push_back({rail, rail, 0, Address::parse("127.0.0.1:1").value()});
+    o.piece_bytes = Bytes{kBytes};
+    o.heartbeat_interval = 10_s;
+    o.silence_limit = 100_s;
+    channel = std::make_unique<Channel>(std::move(o), factory, *this);
+    now = 1_s;
+    channel->start(now);
+    for (int rail = 0; rail < rails; ++rail) {
+      channel->on_up(lane(rail));
+      wire::HelloPayload hello;
+      from_peer(rail, wire::Kind::kHello, &hello, sizeof hello);
+      lane(rail).sent.clear();
+    }
+    ASSERT_EQ(channel->paths_up(), rails);
+  }
+  WrittenLane& lane(int rail) { return *factory.lanes[rail]; }
+  const Path& path(int rail) { return channel->paths()[static_cast<std::size_t>(rail)]; }
+
+  void send(std::uint32_t pieces) {
+    to_send += pieces;
+    channel->wake();
+    channel->pump(now);
+  }
+  void from_peer(int rail, wire::Kind kind, const void* payload, std::size_t bytes) {
+    wire::Header h;
+    h.kind = kind;
+    h.payload_bytes = static_cast<std::uint32_t>(bytes);
+    Arrival arrival;
+    arrival.payload = {static_cast<const std::byte*>(payload), bytes};
+    arrival.intact = true;
+    channel->begin_cycle(now);
+    channel->on_frame(lane(rail), h, arrival);
+    channel->pump(now);
+  }
+  // Everything up to `cumulative` has come, and of the sequences behind it those in `beyond`.
+  void ack(int rail, std::uint32_t cumulative, std::initializer_list<std::uint32_t> beyond = {}) {
+    wire::AckPayload payload;
+    payload.cumulative = cumulative;
+    for (const std::uint32_t sequence : beyond) {
+      const std::uint32_t bit = sequence - cumulative - 1;
+      payload.words = std::max(payload.words, bit / 64 + 1);
+      payload.bitmap[bit / 64] |= std::uint64_t{1} << (bit % 64);
+    }
+    from_peer(rail, wire::Kind::kAck, &payload, 8 + 8 * payload.words);
+  }
+  // A piece of the peer begins to land over this lane.
+  Landing begin_landing(int rail) {
+    wire::Header h;
+    h.flow = kFlow;
+    h.payload_bytes = kBytes;
+    return channel->landing_for(lane(rail), h);
+  }
+  // Two pieces at a time, until both lanes are known to carry one in a millisecond.
+  void warm_up() {
+    for (int i = 0; i < 8; ++i) {
+      send(2);
+      now += 1_ms;
+      for (const int rail : {0, 1}) {
+        const std::uint32_t last = path(rail).next_sequence - 1;
+        if (last != 0) ack(rail, last);
+      }
+    }
+    ASSERT_TRUE(path(0).estimator.rate().count > 0 && path(1).estimator.rate().count > 0) << "a lane was not chosen";
+    for (const int rail : {0, 1}) lane(rail).sent.clear();
+    done.clear();
+  }
+
+  // ChannelClient
+  bool next_piece(Channel&, OutPiece* out) override {
+    if (to_send == 0) return false;
+    --to_send;
+    out->header = {};
+    out->header.flow = kFlow;
+    out->header.piece = piece_;
+    out->header.payload_bytes = kBytes;
+    out->payload = memory_.data();
+    out->cookie = piece_++;
+    return true;
+  }
+  void on_done(Channel&, std::uint64_t cookie) override { done.push_back(cookie); }
+  Landing landing_for(Channel&, const wire::Header&) override { return {Landing::Kind::kSpan, memory_.data(), 42}; }
+  bool on_arrival(Channel&, const wire::Header&, const Arrival&) override { return true; }
+  void on_landing_lost(Channel&, const wire::Header&, std::uint64_t) override { ++landings_lost; }
+  void on_heartbeat(Channel&, const wire::Header&) override {}
+  void fill_heartbeat(Channel&, wire::Header*) override {}
+  void on_abort(Channel&, const wire::Header&, std::span<const std::byte>) override {}
+  void on_path_event(Channel&, const Path&, const std::string&) override {}
+
+  WrittenLanes factory;
+  std::unique_ptr<Channel> channel;
+  Nanos now;
+  std::uint32_t to_send = 0;
+  std::vector<std::uint64_t> done;
+  int landings_lost = 0;
+
+ private:
+  std::uint32_t piece_ = 0;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(kBytes);
+};
+
+TEST_F(ChannelFrames, APieceIsDoneWhenItIsAcknowledgedAndNotBefore) {
+  open(1);
+  send(2);
+  ASSERT_EQ(lane(0).of(wire::Kind::kPiece).size(), 2u);
+  EXPECT_TRUE(done.empty());
+  now += 1_ms;
+  ack(0, 0, {2});
+  EXPECT_EQ(done, std::vector<std::uint64_t>{1});
+  ack(0, 2);
+  EXPECT_EQ(done, (std::vector<std::uint64_t>{1, 0}));
+  ack(0, 2);
+  EXPECT_EQ(done.size(), 2u) << "once";
+}
+
+TEST_F(ChannelFrames, AnAcknowledgementOfWhatWasNotSentFreesNothing) {
+  open(1);
+  send(2);
+  now += 1_ms;
+  for (const std::uint32_t cumulative : {3u, 1000u, 0x7fffffffu, 0x80000002u}) ack(0, cumulative);
+  EXPECT_TRUE(done.empty());
+  ack(0, 0, {3, 64, 65, 900});
+  EXPECT_TRUE(done.empty());
+  EXPECT_EQ(lane(0).of(wire::Kind::kVoid).size(), 0u) << "what was never sent proves no loss";
+  ack(0, 2);
+  EXPECT_EQ(done.size(), 2u);
+}
+
+// Three later ones arrived, so the hole is a loss: the frame leaves its lane's queue, a void takes its place, the piece
+// goes again.
+TEST_F(ChannelFrames, AHoleWellBehindWhatArrivedIsSentAgainAtOnce) {
+  open(1);
+  send(2);
+  now += 1_ms;
+  ack(0, 2);
+  done.clear();
+  for (int i = 0; i < 3; ++i) {
+    send(2);
+    now += 1_ms;
+    if (i < 2) ack(0, 2, {4, 5, 6});  // 3 is missing; 5 and 6 count once they were sent
+  }
+  lane(0).sent.clear();
+  ack(0, 2, {4, 5, 6, 7, 8});
+  const auto again = lane(0).of(wire::Kind::kPiece), voids = lane(0).of(wire::Kind::kVoid);
+  ASSERT_EQ(voids.size(), 1u);
+  EXPECT_EQ(voids[0].lane_sequence, 3u);
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].piece, 2u);
+  EXPECT_EQ(again[0].lane_sequence, 9u);
+  ASSERT_EQ(lane(0).cancelled.size(), 1u) << "its payload may be overwritten as soon as the other copy is acknowledged";
+  EXPECT_EQ(path(0).resends[0], 1u);
+  ack(0, 9);
+  EXPECT_EQ(std::count(done.begin(), done.end(), 2u), 1);
+}
+
+TEST_F(ChannelFrames, WhatALaneHeldThatIsGivenUpGoesOverTheOtherOnce) {
+  open(2);
+  warm_up();
+  send(6);
+  const std::size_t held = lane(0).of(wire::Kind::kPiece).size(), other = lane(1).of(wire::Kind::kPiece).size();
+  ASSERT_GT(held, 0u);
+  ASSERT_EQ(held + other, 6u);
+  channel->on_down(lane(0), Status(CANARY_SYSTEM, "cut"), false);
+  channel->pump(now);
+  EXPECT_EQ(lane(1).of(wire::Kind::kPiece).size(), 6u);
+  now += 1_ms;
+  ack(1, path(1).next_sequence - 1);
+  EXPECT_EQ(done.size(), 6u);
+  EXPECT_TRUE(channel->drained());
+}
+
+TEST_F(ChannelFrames, WhatTheOtherLaneHoldsAlreadyIsNotSentAThirdTime) {
+  open(2);
+  warm_up();
+  send(6);
+  const std::size_t held = lane(0).of(wire::Kind::kPiece).size(), other = lane(1).of(wire::Kind::kPiece).size();
+  ASSERT_GT(held, 0u);
+  ASSERT_GT(other, 0u);
+  ack(1, path(1).next_sequence - 1);  // this one answers; the other does not
+  now += 200_ms;
+  channel->on_timer(now);
+  channel->pump(now);
+  ASSERT_TRUE(path(0).stalled);
+  ASSERT_EQ(lane(1).of(wire::Kind::kPiece).size(), 6u);
+  channel->on_down(lane(0), Status(CANARY_SYSTEM, "cut"), false);
+  channel->pump(now);
+  EXPECT_EQ(lane(1).of(wire::Kind::kPiece).size(), 6u);
+}
+
+// Done over one lane, a piece still waits in the queue of the other: it is taken off, and its sequence is filled.
+TEST_F(ChannelFrames, AFrameTakenBackLeavesAVoidBehind) {
+  open(2);
+  warm_up();
+  send(6);
+  const auto stuck = lane(0).of(wire::Kind::kPiece);
+  ASSERT_GT(stuck.size(), 0u);
+  ack(1, path(1).next_sequence - 1);
+  now += 200_ms;
+  channel->on_timer(now);
+  channel->pump(now);
+  ASSERT_TRUE(path(0).stalled);
+  const std::size_t filled = lane(0).of(wire::Kind::kVoid).size();
+  lane(0).unsent = true;
+  ack(1, path(1).next_sequence - 1);
+  EXPECT_EQ(done.size(), 6u);
+  const auto voids = lane(0).of(wire::Kind::kVoid);
+  EXPECT_EQ(voids.size(), stuck.size()) << filled << " of them when it stalled";
+  for (const wire::Header& frame : stuck) {
+    const bool found = std::any_of(voids.begin(), voids.end(), [&](const wire::Header& v) {
+      return v.lane_sequence == frame.lane_sequence && (v.flags & wire::kSequenced) != 0;
+    });
+    EXPECT_TRUE(found) << "sequence " << frame.lane_sequence << " would hold the peer's acknowledgements up for ever";
+  }
+}
+
+TEST_F(ChannelFrames, ALaneThatIsGivenUpLosesItsLanding) {
+  open(2);
+  ASSERT_EQ(begin_landing(0).kind, Landing::Kind::kSpan);
+  channel->on_down(lane(1), Status(CANARY_SYSTEM, "cut"), false);
+  EXPECT_EQ(landings_lost, 0);
+  WrittenLane& first = lane(0);
+  channel->on_down(first, Status(CANARY_SYSTEM, "cut"), false);
+  EXPECT_EQ(landings_lost, 1);
+  EXPECT_EQ(first.redirected, std::vector<std::uint64_t>{42});
+}
+
+TEST_F(ChannelFrames, ALandingOfACancelledFlowIsTurnedAway) {
+  open(2);
+  begin_landing(1);
+  channel->cancel_flow(kFlow + 1);
+  EXPECT_TRUE(lane(1).redirected.empty());
+  channel->cancel_flow(kFlow);
+  EXPECT_EQ(lane(1).redirected, std::vector<std::uint64_t>{42});
+  EXPECT_TRUE(lane(0).redirected.empty());
+}
+
+TEST_F(ChannelFrames, ALandingThatWasOvertakenIsTurnedAwayAndItsPlaceFree) {
+  open(2);
+  begin_landing(0);
+  wire::Header piece;
+  piece.flow = kFlow;
+  channel->redirect_landing(piece);
+  EXPECT_EQ(lane(0).redirected, std::vector<std::uint64_t>{42});
+  EXPECT_EQ(landings_lost, 1);
+}
+
+TEST_F(ChannelFrames, APeerThatLeftHasGotEverything) {
+  open(1);
+  send(3);
+  channel->peer_departed();
+  channel->pump(now);
+  EXPECT_EQ(done, (std::vector<std::uint64_t>{0, 1, 2}));
+  EXPECT_TRUE(channel->drained());
+}
+
+// A lane has much before it, the other has nothing: the youngest piece goes over that one, too, long before anybody
+// calls it a stall. Whoever is given the dead peer's port would hear the job's token.
+TEST_F(ChannelFrames, APeerThatDiedIsNotDialledAgain) {
+  open(2);
+  const auto go_on = [&](Nanos span) {
+    for (const Nanos end = now + span; now < end; now += 50_ms) {
+      channel->begin_cycle(now);
+      channel->on_timer(now);
+      channel->pump(now);
+    }
+  };
+  channel->on_down(lane(0), Status(CANARY_PEER_DIED, "closed"), true);
+  go_on(1_s);
+  const int dials = factory.dials;
+  ASSERT_GT(dials, 2) << "a lane that ends is dialled again while the peer may live";
+  channel->peer_died();
+  channel->on_up(lane(0));
+  EXPECT_TRUE(lane(0).sent.empty()) << "a connection that was under way says hello";
+  channel->on_down(lane(1), Status(CANARY_PEER_DIED, "closed"), true);
+  go_on(60_s);
+  EXPECT_EQ(factory.dials, dials);
+}
+
+TEST_F(ChannelFrames, APieceThatWouldWaitLongGoesOverAnIdleLaneAsWell) {
+  open(2);
+  warm_up();
+  send(30);
+  const auto waiting = lane(0).of(wire::Kind::kPiece);
+  ASSERT_GT(waiting.size(), 8u);
+  now += 1_ms;
+  lane(1).sent.clear();
+  ack(1, path(1).next_sequence - 1);
+  channel->wake();
+  channel->pump(now);
+  const auto hedged = lane(1).of(wire::Kind::kPiece);
+  ASSERT_EQ(hedged.size(), 1u);
+  EXPECT_EQ(hedged[0].piece, waiting.back().piece);
+  EXPECT_EQ(path(1).resends[3], 1u);
+}
+
+TEST_F(ChannelFrames, AnAcknowledgementWaitsForCompanyButNotForLong) {
+  open(1);
+  wire::Header h;
+  h.flags = wire::kSequenced;
+  Arrival arrival;
+  arrival.intact = true;
+  const auto arrives = [&](std::uint32_t sequence) {
+    h.lane_sequence = sequence;
+    channel->on_frame(lane(0), h, arrival);
+    channel->pump(now);
+  };
+  arrives(1);
+  EXPECT_EQ(lane(0).of(wire::Kind::kAck).size(), 0u);
+  now += limits::kAckDelay;
+  EXPECT_LE(channel->next_deadline(), now);
+  channel->on_timer(now);
+  channel->pump(now);
+  EXPECT_EQ(lane(0).of(wire::Kind::kAck).size(), 1u);
+  h.flags |= wire::kAckNow;
+  arrives(2);
+  EXPECT_EQ(lane(0).of(wire::Kind::kAck).size(), 2u) << "somebody waits for it";
+}
+
+TEST(AckWindow, ABitIsClearedBeforeAnotherSequenceTakesItsPlace) {
+  AckState state;
+  EXPECT_TRUE(state.mark(2));
+  EXPECT_TRUE(state.mark(1));  // 2 is counted with it
+  for (std::uint32_t s = 3; s < 2 + AckState::kWindow; ++s) ASSERT_TRUE(state.mark(s));
+  ASSERT_TRUE(state.mark(2 + AckState::kWindow + 1));  // the one in the place of 2 is missing
+  wire::AckPayload ack;
+  state.encode(&ack);
+  EXPECT_EQ(ack.cumulative, 1 + AckState::kWindow);
+  EXPECT_EQ(ack.bitmap[0], 2u);
+}
+
+TEST(AckWindow, WhatIsBeyondItIsNotTakenForOneWithin) {
+  AckState state;
+  EXPECT_TRUE(state.mark(AckState::kWindow));
+  EXPECT_FALSE(state.mark(AckState::kWindow + 1));
+  EXPECT_TRUE(state.mark(0)) << "long counted";
+  wire::AckPayload ack;
+  EXPECT_EQ(state.encode(&ack), 8 + 8 * AckState::kWindow / 64);
+  EXPECT_EQ(ack.bitmap[AckState::kWindow / 64 - 1], std::uint64_t{1} << 63);
+}
+
+}  // namespace
+}  // namespace canarynet
