@@ -3,11 +3,11 @@
 
   cmake --preset fuzz && cmake --build --preset fuzz && bench/fuzz.py --seconds 600
 
-Each starts from tests/corpus/TARGET and from what earlier runs found (--found), and is judged by the address and undefined behaviour
-sanitizers and by its own checks. Shown per target: executions per second, edges and features of the code that inputs reach (at the start,
-at the end), new inputs, crashes. An input that crashes, leaks, or takes more than 10 s or 2 GiB is a failure: it is kept and printed, and
-belongs into the corpus, with the fix, under a name that says what it was. --add merges inputs that reach something new, as few as will do,
-into tests/corpus.
+Each starts from tests/corpus/TARGET and from what earlier runs found (--found), and is judged by the address and
+undefined behaviour sanitizers and by its own checks. Shown per target: executions per second, edges and features of the
+code that inputs reach (at the start, at the end), new inputs, crashes. An input that crashes, leaks, or takes more than
+10 s or 2 GiB is a failure: it is kept and printed, and belongs into the corpus, with the fix, under a name that says
+what it was. --add merges inputs that reach something new, as few as will do, into tests/corpus.
 """
 import argparse
 import json
@@ -49,10 +49,12 @@ def fuzz(options, name, path):
     command = [path, "-max_total_time=%d" % options.seconds, "-print_final_stats=1", "-seed=%d" % options.seed,
                "-max_len=%d" % options.length, "-artifact_prefix=%s/" % crashes, *LIMITS, found]
     command += [corpus] if os.path.isdir(corpus) else []
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          errors="replace", env=dict(os.environ, UBSAN_OPTIONS="print_stacktrace=1"))
-    row = {"target": name, "status": done.returncode, "inputs": before + len(files_in(corpus)), "new": len(files_in(found)) - before,
-           "crashes": sorted(os.path.join(crashes, c) for c in files_in(crashes) - old_crashes), "start": None, "end": None}
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, errors="replace", env=dict(os.environ, UBSAN_OPTIONS="print_stacktrace=1"))
+    row = {"target": name, "status": done.returncode, "inputs": before + len(files_in(corpus)),
+           "new": len(files_in(found)) - before,
+           "crashes": sorted(os.path.join(crashes, c) for c in files_in(crashes) - old_crashes), "start": None,
+           "end": None}
     for line in done.stdout.splitlines():
         status, stat = STATUS.match(line), STAT.match(line)
         if status:
@@ -71,8 +73,8 @@ def add(options, name, path):
     corpus, found = os.path.join(ROOT, "tests/corpus", name), os.path.join(options.found, name)
     os.makedirs(corpus, exist_ok=True)
     before = files_in(corpus)
-    subprocess.run([path, "-set_cover_merge=1", "-use_counters=0", "-max_len=%d" % ADDED_MAX, *LIMITS, corpus, found], check=True,
-                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run([path, "-set_cover_merge=1", "-use_counters=0", "-max_len=%d" % ADDED_MAX, *LIMITS, corpus, found],
+                   check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     names = []
     for name in sorted(files_in(corpus) - before):  # libFuzzer's names are hashes
         names.append("reaches-" + name[:8])
@@ -85,8 +87,8 @@ def show(rows):
     for r in rows:
         change = lambda k: "-" if r["start"] is None else "%d > %d" % (r["start"][k], r["end"][k])
         stat = lambda name: str(r.get(name, "-"))
-        table.append((r["target"], stat("number_of_executed_units"), stat("average_exec_per_sec"), change(0), change(1), stat("inputs"),
-                      stat("new"), stat("peak_rss_mb"), "FAILED" if r["failed"] else "0"))
+        table.append((r["target"], stat("number_of_executed_units"), stat("average_exec_per_sec"), change(0), change(1),
+                      stat("inputs"), stat("new"), stat("peak_rss_mb"), "FAILED" if r["failed"] else "0"))
     widths = [max(len(line[c]) for line in table) for c in range(len(table[0]))]
     for line in table:
         print("  ".join([line[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:])]))
@@ -94,22 +96,26 @@ def show(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default=os.path.join(ROOT, "build/fuzz"), help="build folder of the preset fuzz [build/fuzz]")
+    parser.add_argument("--build", default=os.path.join(ROOT, "build/fuzz"),
+                        help="build folder of the preset fuzz [build/fuzz]")
     parser.add_argument("--seconds", type=int, default=60, help="for each target [60]")
     parser.add_argument("--only", default="", metavar="REGEX", help="targets whose names match")
-    parser.add_argument("--found", metavar="DIR", help="where new inputs and crashes are kept from run to run [BUILD/found]")
+    parser.add_argument("--found", metavar="DIR",
+                        help="where new inputs and crashes are kept from run to run [BUILD/found]")
     parser.add_argument("--length", type=int, default=16384, help="longest input, in bytes [16384]")
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000 + 1, help="of libFuzzer [from the clock, printed]")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000 + 1,
+                        help="of libFuzzer [from the clock, printed]")
     parser.add_argument("--add", action="store_true", help="merge what reaches something new into tests/corpus")
     parser.add_argument("--json", metavar="FILE", help="write the figures here as JSON")
     options = parser.parse_args()
     options.found = options.found or os.path.join(options.build, "found")
     targets = {name: path for name, path in targets_of(options.build).items() if re.search(options.only, name)}
     if not targets:
-        print("fuzz.py: no fuzz target in %s (cmake --preset fuzz && cmake --build --preset fuzz)" % options.build, file=sys.stderr)
+        print("fuzz.py: no fuzz target in %s (cmake --preset fuzz && cmake --build --preset fuzz)" % options.build,
+              file=sys.stderr)
         return 2
-    print("fuzz.py: %d targets for %d s each, seed %d, load %.2f" % (len(targets), options.seconds, options.seed, os.getloadavg()[0]),
-          flush=True)
+    print("fuzz.py: %d targets for %d s each, seed %d, load %.2f" %
+          (len(targets), options.seconds, options.seed, os.getloadavg()[0]), flush=True)
     rows = []
     for name, path in targets.items():
         row = fuzz(options, name, path)
@@ -124,8 +130,8 @@ def main():
             print("tests/corpus/%s: %d added%s" % (name, len(added), "".join(" " + a for a in added)))
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"seed": options.seed, "seconds": options.seconds, "at": int(time.time()), "load1": os.getloadavg()[0],
-                       "targets": rows}, file, indent=1)
+            json.dump({"seed": options.seed, "seconds": options.seconds, "at": int(time.time()),
+                       "load1": os.getloadavg()[0], "targets": rows}, file, indent=1)
     return 1 if any(row["failed"] for row in rows) else 0
 
 

@@ -1,7 +1,8 @@
 """What the benchmarks share: jobs under canary-run, byte counters over time, tables with a goal beside each figure.
 
-Only Python's standard library. Times are time.monotonic() in seconds throughout; rates are bits per second where they are said
-to canary-run, bytes per second everywhere else. Needs root (network namespaces). Everything started here ends with its Job.
+Only Python's standard library. Times are time.monotonic() in seconds throughout; rates are bits per second where they
+are said to canary-run, bytes per second everywhere else. Needs root (network namespaces). Everything started here ends
+with its Job.
 """
 import argparse
 import json
@@ -26,17 +27,19 @@ class BenchError(Exception):
     """The benchmark could not be run (as opposed to: ran and missed a figure)."""
 
 
-# --- command line ------------------------------------------------------------------------------------------------------
+# --- command line -----------------------------------------------------------------------------------------------------
 
 def arguments(text, repeat, quick_repeat):
     """A parser with the options that all benchmarks have; finish it with parse()."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=os.path.join(ROOT, "build", "release"), help="build folder [build/release]")
-    parser.add_argument("--repeat", type=int, default=None, help="repetitions [%d; with --quick %d]" % (repeat, quick_repeat))
+    parser.add_argument("--repeat", type=int, default=None,
+                        help="repetitions [%d; with --quick %d]" % (repeat, quick_repeat))
     parser.add_argument("--quick", action="store_true", help="the short form that CI runs")
     parser.add_argument("--seed", type=int, default=None, help="for the random choices [from the clock, printed]")
     parser.add_argument("--json", metavar="FILE", help="write the figures here as JSON")
-    parser.add_argument("--congestion", default="cubic", help="TCP congestion control in the hosts, for everybody [cubic]")
+    parser.add_argument("--congestion", default="cubic",
+                        help="TCP congestion control in the hosts, for everybody [cubic]")
     parser.set_defaults(repeat_default=repeat, repeat_quick=quick_repeat)
     return parser
 
@@ -66,7 +69,7 @@ def program(build, name):
     raise BenchError("%s is not built in %s (cmake --preset release && cmake --build --preset release)" % (name, build))
 
 
-# --- jobs --------------------------------------------------------------------------------------------------------------
+# --- jobs -------------------------------------------------------------------------------------------------------------
 
 class Line:
     """One line of a rank's output; rank None: canary-run's own."""
@@ -80,7 +83,8 @@ class Job:
 
     PREFIX = re.compile(r"^\[(\d+)\] ?(.*)$")
 
-    def __init__(self, options, ranks, hosts, command, *, nics=None, rate=None, topology=None, ctl=True, more=(), env=None):
+    def __init__(self, options, ranks, hosts, command, *, nics=None, rate=None, topology=None, ctl=True, more=(),
+                 env=None):
         self.folder = tempfile.mkdtemp(prefix="canary-bench.")
         self.state_path = os.path.join(self.folder, "state.json")
         self.run_program = options.run
@@ -165,7 +169,8 @@ class Job:
         for reader in self._readers:
             reader.join(0.2)
         with self._new_line:
-            return "\n".join("  %s%s" % ("" if l.rank is None else "[%d] " % l.rank, l.text) for l in self.lines[-count:])
+            return "\n".join("  %s%s" % ("" if l.rank is None else "[%d] " % l.rank, l.text)
+                             for l in self.lines[-count:])
 
     def close(self):
         for number, limit in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
@@ -196,13 +201,13 @@ def run_to_end(options, limit, *args, **more):
         return list(job.lines)
 
 
-# --- byte counters -----------------------------------------------------------------------------------------------------
+# --- byte counters ----------------------------------------------------------------------------------------------------
 
 class Sampler:
     """Reads the kernel's byte counters of every host's NICs each 10 ms.
 
-    /proc/PID/net/dev shows the counters of that process's network namespace, so one thread sees all hosts at one moment and
-    nothing has to be started in them. A PID of a host's holder serves, since it outlives the ranks.
+    /proc/PID/net/dev shows the counters of that process's network namespace, so one thread sees all hosts at one moment
+    and nothing has to be started in them. A PID of a host's holder serves, since it outlives the ranks.
     """
 
     def __init__(self, state):
@@ -249,7 +254,8 @@ class Sampler:
         for _, texts in reversed(self._raw):
             hosts = []
             for text, devices in zip(texts, self.devices):
-                rows = dict((row.partition(":")[0].strip(), row.partition(":")[2].split()) for row in text.decode().splitlines()[2:])
+                rows = dict((row.partition(":")[0].strip(), row.partition(":")[2].split())
+                            for row in text.decode().splitlines()[2:])
                 hosts.append([(int(rows[device][8]), int(rows[device][9])) for device in devices if device in rows])
             if all(len(nics) == len(devices) for nics, devices in zip(hosts, self.devices)):
                 return hosts  # later ones saw the hosts being taken down
@@ -307,7 +313,7 @@ def wait_for_traffic(job, sampler, bytes_per_host, limit=30.0):
     raise BenchError("no traffic within %d s:\n%s" % (limit, job.tail()))
 
 
-# --- figures -----------------------------------------------------------------------------------------------------------
+# --- figures ----------------------------------------------------------------------------------------------------------
 
 def percentile(values, share):
     """The smallest value that at least `share` of all do not exceed; None of none."""
@@ -331,12 +337,13 @@ class Figures:
 
     def add(self, name, value, unit="", *, at_least=None, at_most=None, aim=None, note=""):
         """A closing figure when a bound is given; otherwise shown only."""
-        missed = value is None or (at_least is not None and value < at_least) or (at_most is not None and value > at_most)
+        missed = (value is None or (at_least is not None and value < at_least)
+                  or (at_most is not None and value > at_most))
         closing = at_least is not None or at_most is not None
         if closing and missed:
             self.missed.append(name)
-        self.rows.append({"name": name, "value": value, "unit": unit, "at_least": at_least, "at_most": at_most, "aim": aim,
-                          "note": note, "met": (not missed) if closing else None})
+        self.rows.append({"name": name, "value": value, "unit": unit, "at_least": at_least, "at_most": at_most,
+                          "aim": aim, "note": note, "met": (not missed) if closing else None})
 
     def note(self, text):
         self.notes.append(text)
@@ -344,25 +351,29 @@ class Figures:
 
     def show(self):
         def number(value, unit):
-            return "-" if value is None else ("%.1f %s" % (value, unit) if isinstance(value, float) else "%s %s" % (value, unit)).strip()
+            form = "%.1f %s" if isinstance(value, float) else "%s %s"
+            return "-" if value is None else (form % (value, unit)).strip()
         table = [("figure", "value", "must be", "aim", "")]
         for row in self.rows:
             bound = (">= " + number(row["at_least"], row["unit"]) if row["at_least"] is not None else
                      "<= " + number(row["at_most"], row["unit"]) if row["at_most"] is not None else "")
             verdict = {None: "", True: "ok", False: "MISSED"}[row["met"]]
             table.append((row["name"], number(row["value"], row["unit"]), bound,
-                          "" if row["aim"] is None else number(row["aim"], row["unit"]), (verdict + "  " + row["note"]).strip()))
+                          "" if row["aim"] is None else number(row["aim"], row["unit"]),
+                          (verdict + "  " + row["note"]).strip()))
         widths = [max(len(line[c]) for line in table) for c in range(4)]
         print()
         for line in table:
-            print("  ".join([line[0].ljust(widths[0])] + [line[c].rjust(widths[c]) for c in (1, 2, 3)] + [line[4]]).rstrip())
+            numbers = [line[c].rjust(widths[c]) for c in (1, 2, 3)]
+            print("  ".join([line[0].ljust(widths[0])] + numbers + [line[4]]).rstrip())
 
     def finish(self):
         """Prints, writes the JSON, and gives the exit status."""
         self.show()
         if self.options.json:
             with open(self.options.json, "w") as file:
-                json.dump({"seed": self.options.seed, "congestion": self.options.congestion, "quick": self.options.quick,
+                json.dump({"seed": self.options.seed, "congestion": self.options.congestion,
+                           "quick": self.options.quick,
                            "repeat": self.options.repeat, "at": int(time.time()), "load1": os.getloadavg()[0],
                            "figures": self.rows, "notes": self.notes, "missed": self.missed}, file, indent=1)
         if self.missed:

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Several ranks per host: one engine with 8 local ranks on each of 2 hosts, beside flat plans of 16 engines.
 
-All-reduce over one shaped NIC per host. What a host must send is 2(H-1)/H x S whatever its ranks are; a flat ring of 16 ranks in host order
-sends 2(n-1)/n x S over each border, a flat mesh n/H times that of one rank's share per pair. Bytes are the kernel's, from the NICs'
-counters: two runs that differ in nothing but the number of operations, so that joining, warming up and comparing results cancel out.
-From them 66 bytes are taken for each packet (Ethernet 14, IPv4 20, TCP with timestamps 32, as every acknowledgement has, too); Canary's own
-headers (48 bytes on 128 KiB), acks, heartbeats and whatever TCP sends twice stay in.
+All-reduce over one shaped NIC per host. What a host must send is 2(H-1)/H x S whatever its ranks are; a flat ring of 16
+ranks in host order sends 2(n-1)/n x S over each border, a flat mesh n/H times that of one rank's share per pair. Bytes
+are the kernel's, from the NICs' counters: two runs that differ in nothing but the number of operations, so that
+joining, warming up and comparing results cancel out. From them 66 bytes are taken for each packet (Ethernet 14, IPv4
+20, TCP with timestamps 32, as every acknowledgement has, too); Canary's own headers (48 bytes on 128 KiB), acks,
+heartbeats and whatever TCP sends twice stay in.
 """
 import json
 import os
@@ -23,7 +24,8 @@ FRAME = 66
 # name, processes, arguments of canary-perf, bytes that a host must send per byte of the buffer
 RANKS = HOSTS * EACH
 FORMS = [
-    ("one engine of %d ranks per host, hierarchical" % EACH, HOSTS, ["-t", str(EACH), "--algo", "hierarchical"], 2 * (HOSTS - 1) / HOSTS),
+    ("one engine of %d ranks per host, hierarchical" % EACH, HOSTS, ["-t", str(EACH), "--algo", "hierarchical"],
+     2 * (HOSTS - 1) / HOSTS),
     ("%d engines, flat ring" % RANKS, RANKS, ["--algo", "ring"], 2 * (RANKS - 1) / RANKS),
     ("%d engines, flat mesh" % RANKS, RANKS, ["--algo", "mesh"], 2 * EACH * (RANKS - EACH) / RANKS),
 ]
@@ -33,7 +35,8 @@ def run(options, processes, arguments, size, operations):
     """(row of canary-perf, [(bytes, packets) that each host's NIC had sent at the end])"""
     folder = tempfile.mkdtemp(prefix="canary-hier.")
     out = os.path.join(folder, "perf.json")
-    command = [options.perf, "all_reduce", "-b", str(size), "-n", str(operations), "-w", "1", "--json=" + out] + arguments
+    command = [options.perf, "all_reduce", "-b", str(size), "-n", str(operations), "-w", "1",
+               "--json=" + out] + arguments
     try:
         with Job(options, processes, HOSTS, command, nics=1, rate="%dmbit" % RATE_MBIT) as job:
             with Sampler(job.state()) as sampler:
@@ -69,13 +72,15 @@ def body():
     size = (options.size or (4 if options.quick else 32)) << 20
     few, many = 3, 8
     bound = 2 * (HOSTS - 1) / HOSTS * size / (RATE_MBIT * 1e6 / 8)
-    figures.note("%d hosts of %d ranks, %d MiB f32, %d Mbit/s per host: bound %.3f s" % (HOSTS, EACH, size >> 20, RATE_MBIT, bound))
+    figures.note("%d hosts of %d ranks, %d MiB f32, %d Mbit/s per host: bound %.3f s" %
+                 (HOSTS, EACH, size >> 20, RATE_MBIT, bound))
     reference = None
     for form in FORMS:
         runs = [measure(options, form, size, few, many) for _ in range(options.repeat)]
         payload, frames, seconds, cpu = (harness.median([r[i] for r in runs]) for i in range(4))
         judged = reference is None
-        figures.note("%s: a host sends %.4f x S (%.4f with frame headers), expected %.4f; %.3f s" % (form[0], payload, frames, form[3], seconds))
+        figures.note("%s: a host sends %.4f x S (%.4f with frame headers), expected %.4f; %.3f s" %
+                     (form[0], payload, frames, form[3], seconds))
         figures.add(form[0] + ": bytes per host off the form", 100 * abs(payload / form[3] - 1), "%",
                     at_most=2.0 if judged else None, note="%.3f x S" % payload)
         reference = reference or seconds

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Line rate: all-reduce of 64 MiB f32 over shaped NICs, beside Gloo in the same test bed.
 
-Four hosts in network namespaces, MTU 1500. The bound is 2(n-1)/n x S / (sum of a host's NIC rates), the share is the bound over
-the median time; TCP payload over 1500-byte frames can reach 95.7 %. Gloo runs on one NIC, and split by hand over one context
-per NIC (equal parts, and in proportion to rates that it is told), with the same congestion control. `swap` exchanges the rates of
-500 + 125 Mbit/s NICs while operations run.
+Four hosts in network namespaces, MTU 1500. The bound is 2(n-1)/n x S / (sum of a host's NIC rates), the share is the
+bound over the median time; TCP payload over 1500-byte frames can reach 95.7 %. Gloo runs on one NIC, and split by hand
+over one context per NIC (equal parts, and in proportion to rates that it is told), with the same congestion control.
+`swap` exchanges the rates of 500 + 125 Mbit/s NICs while operations run.
 """
 import json
 import os
@@ -39,7 +39,7 @@ SETTINGS = [
 
 
 def canary(options, setting, size, iterations):
-    """One run of canary-perf with the counters sampled beside it: (row, busy share of each host's NICs, worst first)."""
+    """One run of canary-perf, its counters sampled beside it: (row, busy share of each host's NICs, worst first)."""
     folder = tempfile.mkdtemp(prefix="canary-line.")
     out = os.path.join(folder, "perf.json")
     try:
@@ -55,13 +55,14 @@ def canary(options, setting, size, iterations):
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if row["wrong"] or not row["checked"]:
-        raise BenchError("%s: %d wrong elements in %d checked operations" % (setting.name, row["wrong"], row["checked"]))
+        raise BenchError("%s: %d wrong elements in %d checked operations" %
+                         (setting.name, row["wrong"], row["checked"]))
     return row, busy(samples, setting)
 
 
 def busy(samples, setting):
-    """For each NIC index, the smallest over all hosts of the share of 100 ms windows in which it carried at least half its rate,
-    of those in which any NIC anywhere did (between operations results are compared, and nothing is sent)."""
+    """For each NIC index, the smallest over all hosts of the share of 100 ms windows in which it carried at least half
+    its rate, of those in which any NIC anywhere did (between operations results are compared, and nothing is sent)."""
     windows = {}
     for host in range(RANKS):
         for nic, rate in enumerate(setting.rates):
@@ -69,7 +70,8 @@ def busy(samples, setting):
             windows[host, nic] = [tx >= need * (b - a) for a, b, tx in
                                   harness.deltas(samples[::10], lambda c, h=host, k=nic: c[h][k][1])]
     active = [i for i in range(len(next(iter(windows.values())))) if any(w[i] for w in windows.values())]
-    return [min((100.0 * sum(windows[h, k][i] for i in active) / len(active) for h in range(RANKS)), default=0.0) if active else 0.0
+    return [min((100.0 * sum(windows[h, k][i] for i in active) / len(active) for h in range(RANKS)), default=0.0)
+            if active else 0.0
             for k in range(len(setting.rates))]
 
 
@@ -78,11 +80,13 @@ def gloo(options, setting, size, iterations, nics, split):
     store = tempfile.mkdtemp(prefix="canary-gloo.")
     # Flat wiring: NIC k of host h is 10.(k+1).0.(h+1).
     addresses = ",".join("10.%d.0.$((CANARY_RANK+1))" % (k + 1) for k in range(nics))
-    command = ('exec "$0" --rank "$CANARY_RANK" --size %d --store %s --addr "%s" %s --peer gloo --sizes %d --iters %d --warmup 1'
+    command = ('exec "$0" --rank "$CANARY_RANK" --size %d --store %s --addr "%s" %s --peer gloo'
+               ' --sizes %d --iters %d --warmup 1'
                % (RANKS, store, addresses, "--split " + ",".join(map(str, split)) if split else "", size, iterations))
     slowest = 2 * 1.5 * size / (min(setting.rates[:nics]) * 1e6 / 8)
     try:
-        lines = harness.run_to_end(options, 60 + slowest * (iterations + 2), RANKS, RANKS, ["sh", "-c", command, options.gloo],
+        lines = harness.run_to_end(options, 60 + slowest * (iterations + 2), RANKS, RANKS,
+                                   ["sh", "-c", command, options.gloo],
                                    env={"PEERS_TCP_CONGESTION": options.congestion}, **setting.bed())
     finally:
         shutil.rmtree(store, ignore_errors=True)
@@ -101,7 +105,8 @@ def measure(options, figures, setting, size):
     for _ in range(3 if options.quick else options.rounds):
         row, shares = canary(options, setting, size, options.repeat)
         runs.append((row["time_us"] / 1e6, row["cpu_s_per_GB"], shares, row["algo"]))
-        # The short form asks whether the rate can be reached: on a machine that others use too, the best of three counts.
+        # The short form asks whether the rate can be reached: on a machine that others use too, the best of three
+        # counts.
         if options.quick and 100 * bound / runs[-1][0] >= setting.must:
             runs = runs[-1:]
             break
@@ -131,7 +136,8 @@ def swap(options, figures, swaps):
     setting, size, pause = Setting("swap", [500, 125], 0, 0), 64 << 20, 2.5
     seconds = 4 + pause * swaps
     events = []
-    with Job(options, RANKS, RANKS, [options.perf, "all_reduce", "-b", str(size), "-w", "1", "--async", "2", "--no-check",
+    with Job(options, RANKS, RANKS,
+             [options.perf, "all_reduce", "-b", str(size), "-w", "1", "--async", "2", "--no-check",
                                      "--duration", "%.1f" % seconds], **setting.bed()) as job:
         with Sampler(job.state()) as sampler:
             at = harness.wait_for_traffic(job, sampler, 2 * size)
@@ -156,7 +162,8 @@ def swap(options, figures, swaps):
         back = recovered(samples, total, changed, end)
         # Counted from when the kernel has the rates, which is earlier than when the counters can show them.
         delays.append(None if back is None else back - changed)
-        figures.note("swap to %s: link calls %.0f ms, both NICs show the rates after %s, delivery >= 85 %% after %s, lowest 50 ms: %.0f %%"
+        figures.note("swap to %s: link calls %.0f ms, both NICs show the rates after %s, delivery >= 85 %% after %s, "
+                     "lowest 50 ms: %.0f %%"
                      % ("+".join(map(str, rates)), 1e3 * (changed - asked), ms(shown, changed), ms(back, changed),
                         100 * lowest(samples, asked, end) / total))
     figures.add("500+125 delivered before the swaps", settled, "% of the sum")
@@ -164,15 +171,16 @@ def swap(options, figures, swaps):
     worst = max(known) if len(known) == swaps else None
     middle = harness.median(known) if 2 * len(known) > swaps else None
     judged, shown_too = (middle, worst) if options.quick else (worst, middle)
-    figures.add("swapped midway: 85 %% again after, %s of %d" % ("median" if options.quick else "worst", swaps), judged, "ms",
-                at_most=200.0, aim=100.0)
+    figures.add("swapped midway: 85 %% again after, %s of %d" % ("median" if options.quick else "worst", swaps), judged,
+                "ms", at_most=200.0, aim=100.0)
     figures.add("  worst" if options.quick else "  median", shown_too, "ms")
 
 
 def lowest(samples, start, end):
     """The least that was delivered over 50 ms, bytes per second."""
     inside = [s for s in samples if start <= s[0] <= end]
-    return min(((harness.received(b[1]) - harness.received(a[1])) / (b[0] - a[0]) for a, b in zip(inside, inside[5:])), default=0.0)
+    return min(((harness.received(b[1]) - harness.received(a[1])) / (b[0] - a[0]) for a, b in zip(inside, inside[5:])),
+               default=0.0)
 
 
 def ms(at, since):
@@ -180,12 +188,13 @@ def ms(at, since):
 
 
 def shows_rates(samples, rates, start, end):
-    """When the counters show both new rates at every host: the first 50 ms window in which no NIC sends more than 1.15 x its rate
-    and each at least half of it."""
+    """When the counters show both new rates at every host: the first 50 ms window in which no NIC sends more than 1.15
+    x its rate and each at least half of it."""
     inside = [s for s in samples if start <= s[0] <= end]
     for a, b in zip(inside, inside[5:]):
         span = b[0] - a[0]
-        tx = [[(b[1][h][k][1] - a[1][h][k][1]) / span / (r * 1e6 / 8) for k, r in enumerate(rates)] for h in range(RANKS)]
+        tx = [[(b[1][h][k][1] - a[1][h][k][1]) / span / (r * 1e6 / 8) for k, r in enumerate(rates)]
+              for h in range(RANKS)]
         if all(0.5 <= x <= 1.15 for host in tx for x in host):
             return b[0]
     return None
@@ -195,8 +204,11 @@ def recovered(samples, total, start, end):
     """End of the first 10 ms bin that delivers 85 % of the sum, where the 100 ms from it on also do, on average."""
     inside = [s for s in samples if start <= s[0] <= end]
     for i in range(len(inside) - 11):
-        first = (harness.received(inside[i + 1][1]) - harness.received(inside[i][1])) / (inside[i + 1][0] - inside[i][0])
-        later = (harness.received(inside[i + 10][1]) - harness.received(inside[i][1])) / (inside[i + 10][0] - inside[i][0])
+        rates = []
+        for after in (1, 10):
+            (begin, at_begin), (end, at_end) = inside[i], inside[i + after]
+            rates.append((harness.received(at_end) - harness.received(at_begin)) / (end - begin))
+        first, later = rates
         if first >= 0.85 * total and later >= 0.85 * total:
             return inside[i + 1][0]
     return None
@@ -204,10 +216,13 @@ def recovered(samples, total, start, end):
 
 def body():
     parser = harness.arguments(__doc__, repeat=5, quick_repeat=3)
-    parser.add_argument("--only", default="", help="settings by name, comma-separated: %s, swap" % ", ".join(s.name for s in SETTINGS))
+    parser.add_argument("--only", default="",
+                        help="settings by name, comma-separated: %s, swap" % ", ".join(s.name for s in SETTINGS))
     parser.add_argument("--size", default=None, help="MiB [64; figures other than 64 are shown, not judged]")
-    parser.add_argument("--rounds", type=int, default=1, help="runs of each setting; the median counts [1; with --quick up to 3, the best counts]")
-    parser.add_argument("--gloo", default=None, help="bench_gloo [built from bench/peers where found]; `none` leaves Gloo out")
+    parser.add_argument("--rounds", type=int, default=1,
+                        help="runs of each setting; the median counts [1; with --quick up to 3, the best counts]")
+    parser.add_argument("--gloo", default=None,
+                        help="bench_gloo [built from bench/peers where found]; `none` leaves Gloo out")
     options = harness.parse(parser)
     options.gloo = find_gloo(options)
     figures = Figures(options)
@@ -231,7 +246,7 @@ def find_gloo(options):
     if options.gloo == "none":
         return None
     for path in [options.gloo] if options.gloo else [os.path.join(harness.ROOT, "build", "peers", "bench_gloo"),
-                                                     os.path.join(harness.ROOT, "bench", "peers", "build", "bench_gloo")]:
+                                                     harness.ROOT + "/bench/peers/build/bench_gloo"]:
         if os.path.isfile(path):
             return os.path.abspath(path)
     if options.gloo:

@@ -1,14 +1,16 @@
 #!/bin/bash
-# NCCL itself on the plugin: two ranks on one GPU, each a host of its own (NCCL_HOSTID), results compared with the CPU's, a table at the end.
+# NCCL itself on the plugin: two ranks on one GPU, each a host of its own (NCCL_HOSTID), results compared with the
+# CPU's, a table at the end.
 #
 #   bench/nccl_gpu.sh [--build DIR] [--plugin FILE] [--python PYTHON] [--quick] [--out DIR]
 #
-# A small C++ program (bench/nccl_gpu/program.cc) and torch.distributed (torch_ranks.py): all_reduce, all_gather, reduce_scatter,
-# broadcast, send/recv, all_to_all; 1 B to 64 MiB, of floats or of odd numbers of bytes; protocols Simple, LL and LL128, algorithms Ring
-# and Tree; then all-reduces while one of two lanes is killed every half second. Two loopback addresses stand in for NICs. Kernels of two
-# processes take turns on one GPU, so the speeds say nothing of the transport: this is about loading, results and failover.
-# What is missing (GPU, libnccl, torch, a way to kill a lane) is named below the table, and the rest is run. Exit status: 0 all right,
-# 1 something failed, 77 nothing could be run.
+# A small C++ program (bench/nccl_gpu/program.cc) and torch.distributed (torch_ranks.py): all_reduce, all_gather,
+# reduce_scatter, broadcast, send/recv, all_to_all; 1 B to 64 MiB, of floats or of odd numbers of bytes; protocols
+# Simple, LL and LL128, algorithms Ring and Tree; then all-reduces while one of two lanes is killed every half second.
+# Two loopback addresses stand in for NICs. Kernels of two processes take turns on one GPU, so the speeds say nothing of
+# the transport: this is about loading, results and failover. What is missing (GPU, libnccl, torch, a way to kill a
+# lane) is named below the table, and the rest is run. Exit status: 0 all right, 1 something failed, 77 nothing could be
+# run.
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$root/build/release plugin='' python=python3 quick=0 out=''
@@ -24,14 +26,15 @@ while [ $# -gt 0 ]; do
   esac
 done
 [ -n "$plugin" ] || plugin=$build/plugins/nccl/libnccl-net-canary.so
-plugin=$(readlink -f "$plugin") || { echo "nccl_gpu: no plugin: build it (target nccl-net-canary) or name it with --plugin" >&2; exit 2; }
-[ -f "$plugin" ] || { echo "nccl_gpu: $plugin is not there: build it (target nccl-net-canary), or name it with --plugin" >&2; exit 2; }
+no_plugin() { echo "nccl_gpu: $1: build it (target nccl-net-canary) or name it with --plugin" >&2; exit 2; }
+plugin=$(readlink -f "$plugin") || no_plugin "no plugin"
+[ -f "$plugin" ] || no_plugin "$plugin is not there"
 if [ -n "$out" ]; then mkdir -p "$out" || exit 2; else out=$(mktemp -d /tmp/canary-nccl-gpu.XXXXXX) || exit 2; fi
 
 missing=() rows=() failed=0 ran=0
 note() { missing+=("$*"); echo "not run: $*"; }
 
-# --- what there is ----------------------------------------------------------------------------------------------------------
+# --- what there is ----------------------------------------------------------------------------------------------------
 
 gpu=$(nvidia-smi --query-gpu=name,compute_mode --format=csv,noheader 2>/dev/null | head -1)
 have_gpu=0
@@ -45,20 +48,29 @@ else
 fi
 
 # The first folder that has the file.
-folder_with() { local file=$1 d; shift; for d in "$@"; do [ -e "$d/$file" ] && { echo "$d"; return 0; }; done; return 1; }
+folder_with() {
+  local file=$1 d
+  shift
+  for d in "$@"; do [ -e "$d/$file" ] && { echo "$d"; return 0; }; done
+  return 1
+}
 wheels=$("$python" -c 'import os, nvidia; print(list(nvidia.__path__)[0])' 2>/dev/null || true)
-nccl_include=$(folder_with nccl.h ${NCCL_HOME:+"$NCCL_HOME/include"} ${wheels:+"$wheels/nccl/include"} /usr/local/cuda/include /usr/include)
+nccl_include=$(folder_with nccl.h ${NCCL_HOME:+"$NCCL_HOME/include"} ${wheels:+"$wheels/nccl/include"} \
+  /usr/local/cuda/include /usr/include)
 nccl_lib=$(folder_with libnccl.so.2 ${NCCL_HOME:+"$NCCL_HOME/lib"} ${wheels:+"$wheels/nccl/lib"} /usr/local/cuda/lib64 \
   /usr/lib/x86_64-linux-gnu /usr/lib64)
-cuda_include=$(folder_with cuda_runtime.h ${CUDA_HOME:+"$CUDA_HOME/include"} /usr/local/cuda/include ${wheels:+"$wheels/cuda_runtime/include"})
-cuda_lib=$(folder_with libcudart.so ${CUDA_HOME:+"$CUDA_HOME/lib64"} /usr/local/cuda/lib64 || folder_with libcudart.so.12 ${wheels:+"$wheels/cuda_runtime/lib"})
+cuda_include=$(folder_with cuda_runtime.h ${CUDA_HOME:+"$CUDA_HOME/include"} /usr/local/cuda/include \
+  ${wheels:+"$wheels/cuda_runtime/include"})
+cuda_lib=$(folder_with libcudart.so ${CUDA_HOME:+"$CUDA_HOME/lib64"} /usr/local/cuda/lib64 ||
+  folder_with libcudart.so.12 ${wheels:+"$wheels/cuda_runtime/lib"})
 program=
 if [ -z "$nccl_include" ] || [ -z "$nccl_lib" ] || [ -z "$cuda_include" ] || [ -z "$cuda_lib" ]; then
   note "the C++ program: nccl.h, libnccl.so.2, cuda_runtime.h and libcudart are needed (NCCL_HOME, CUDA_HOME)"
 else
   cudart=$(cd "$cuda_lib" && ls libcudart.so* | head -1)
-  if ${CXX:-c++} -std=c++20 -O2 -Wall -Wextra -I"$nccl_include" -I"$cuda_include" -o "$out/nccl_gpu_program" "$root/bench/nccl_gpu/program.cc" \
-      -L"$nccl_lib" -l:libnccl.so.2 -L"$cuda_lib" -l:"$cudart" -Wl,-rpath,"$nccl_lib:$cuda_lib" 2> "$out/compile.log"; then
+  if ${CXX:-c++} -std=c++20 -O2 -Wall -Wextra -I"$nccl_include" -I"$cuda_include" -o "$out/nccl_gpu_program" \
+      "$root/bench/nccl_gpu/program.cc" -L"$nccl_lib" -l:libnccl.so.2 -L"$cuda_lib" -l:"$cudart" \
+      -Wl,-rpath,"$nccl_lib:$cuda_lib" 2> "$out/compile.log"; then
     program=$out/nccl_gpu_program
     echo "NCCL: $nccl_lib/libnccl.so.2, the program is built"
   else
@@ -71,18 +83,19 @@ fi
 torch=$("$python" -c 'import torch; print(torch.__version__ if torch.cuda.is_available() else "")' 2>/dev/null)
 [ -n "$torch" ] || note "torch.distributed: $python has no torch that sees a GPU"
 
-# --- two ranks --------------------------------------------------------------------------------------------------------------
+# --- two ranks --------------------------------------------------------------------------------------------------------
 
 port=$((20000 + $$ % 10000))
-# ranks NAME LIMIT_S "VAR=VALUE..." COMMAND...: both ranks to their end; logs in $out/NAME.{0,1}. Status: both were fine.
-# They meet by NCCL_COMM_ID or, without it, by MASTER_PORT: rank 0 can't listen there for both.
+# ranks NAME LIMIT_S "VAR=VALUE..." COMMAND...: both ranks to their end; logs in $out/NAME.{0,1}. Status: both were
+# fine. They meet by NCCL_COMM_ID or, without it, by MASTER_PORT: rank 0 can't listen there for both.
 ranks() {
   local name=$1 limit=$2 variables=$3 rank pids=() status=0
   shift 3
   port=$((port + 1))
   for rank in 0 1; do
-    env NCCL_NET_PLUGIN="$plugin" NCCL_NET=Canary NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MNNVL_ENABLE=0 NCCL_P2P_DISABLE=1 \
-      NCCL_SHM_DISABLE=1 NCCL_RAS_ENABLE=0 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV,TUNING CANARY_RAILS=127.0.0.1,127.0.0.2 \
+    env NCCL_NET_PLUGIN="$plugin" NCCL_NET=Canary NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MNNVL_ENABLE=0 \
+      NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_RAS_ENABLE=0 \
+      NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV,TUNING CANARY_RAILS=127.0.0.1,127.0.0.2 \
       NCCL_HOSTID=canary-$rank RANK=$rank WORLD_SIZE=2 NCCL_COMM_ID=127.0.0.1:$port MASTER_PORT=$port $variables \
       timeout -k 5 "$limit" "$@" > "$out/$name.$rank" 2>&1 &
     pids+=($!)
@@ -126,14 +139,16 @@ if [ $have_gpu = 1 ]; then
   echo; heading
   for protocol in default Simple LL LL128; do
     for algorithm in default Ring Tree; do
-      [ $quick = 1 ] && [ "$protocol-$algorithm" != default-default ] && [ "$protocol-$algorithm" != LL-Tree ] && continue
+      [ $quick = 1 ] && [ "$protocol-$algorithm" != default-default ] && [ "$protocol-$algorithm" != LL-Tree ] &&
+        continue
       [ -n "$program" ] && case_of c++ $protocol $algorithm "$program" check
-      [ -n "$torch" ] && case_of torch $protocol $algorithm env -u NCCL_COMM_ID "$python" "$root/bench/nccl_gpu/torch_ranks.py"
+      [ -n "$torch" ] &&
+        case_of torch $protocol $algorithm env -u NCCL_COMM_ID "$python" "$root/bench/nccl_gpu/torch_ranks.py"
     done
   done
 fi
 
-# --- a lane killed in the middle --------------------------------------------------------------------------------------------
+# --- a lane killed in the middle --------------------------------------------------------------------------------------
 
 # Resets the lanes over the second address, by whatever this machine allows.
 kill_lane() { ss -K src 127.0.0.2 dst 127.0.0.2 2>/dev/null | grep -q 127.0.0.2; }
@@ -156,11 +171,13 @@ if [ $have_gpu = 1 ] && [ -n "$program" ]; then
   if [ "$result" = right ] && [ $kills -gt 0 ] && [ "$downs" = 0 ]; then result=FAILED; fi
   if [ "$result" = right ] && [ $kills = 0 ]; then result="not run"; fi
   [ "$result" != FAILED ] || failed=1
-  row "c++ loop" default "any" "$result" "$proof" "$(grep -h '^LOOP' "$out/faults.0" | cut -d' ' -f2-), $kills kills, $downs lanes lost"
-  [ $kills -gt 0 ] || note "lanes killed under load: 'ss -K' had no effect here (it needs root and CONFIG_INET_DIAG_DESTROY)"
+  row "c++ loop" default "any" "$result" "$proof" \
+    "$(grep -h '^LOOP' "$out/faults.0" | cut -d' ' -f2-), $kills kills, $downs lanes lost"
+  [ $kills -gt 0 ] ||
+    note "lanes killed under load: 'ss -K' had no effect here (it needs root and CONFIG_INET_DIAG_DESTROY)"
 fi
 
-# --- what came of it --------------------------------------------------------------------------------------------------------
+# --- what came of it --------------------------------------------------------------------------------------------------
 
 echo
 if [ ${#rows[@]} -gt 0 ]; then

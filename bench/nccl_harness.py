@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
-"""The NCCL net plugin under a harness that plays NCCL, beside the scheme of NCCL's built-in socket transport, in one run.
+"""The NCCL net plugin under a harness that plays NCCL, beside the scheme of NCCL's built-in socket transport, in one
+run.
 
-Two hosts in network namespaces, MTU 1500, traffic both ways as in a ring. Goodput is judged as a share of the sum of the NICs' rates;
-TCP payload over 1500-byte frames can reach 95.7 %. The baseline (tests/nccl/baseline_plugin) runs as the built-in does on one NIC;
-split in equal parts over all NICs, one socket and one helper thread each, which the slowest NIC decides; and, where there are connections
-enough, spread: connection c on NIC c mod n, as NCCL spreads its channels. Connections do not wait for each other here, as the channels of one
-collective do; what such would get is noted beside it. Plugin and baselines take turns, have the same number of runs, and count by the same choice
-of them. Further: unshaped NICs, CPU seconds per GB, the round trip of 64 KiB with a progress thread that sleeps and one that spins, NICs
-that die under load with every byte checked, and a killed rank. Each NIC's bytes as the kernel counted them stand beside the harness's.
+Two hosts in network namespaces, MTU 1500, traffic both ways as in a ring. Goodput is judged as a share of the sum of
+the NICs' rates; TCP payload over 1500-byte frames can reach 95.7 %. The baseline (tests/nccl/baseline_plugin) runs as
+the built-in does on one NIC; split in equal parts over all NICs, one socket and one helper thread each, which the
+slowest NIC decides; and, where there are connections enough, spread: connection c on NIC c mod n, as NCCL spreads its
+channels. Connections do not wait for each other here, as the channels of one collective do; what such would get is
+noted beside it. Plugin and baselines take turns, have the same number of runs, and count by the same choice of them.
+Further: unshaped NICs, CPU seconds per GB, the round trip of 64 KiB with a progress thread that sleeps and one that
+spins, NICs that die under load with every byte checked, and a killed rank. Each NIC's bytes as the kernel counted them
+stand beside the harness's.
 
-Goodput and "callers sleep" are with progress threads that sleep 100 us at a time once nothing was posted or done for 50 us. NCCL's never
-sleep while there is traffic. That favours the plugin, which moves bytes in its own thread meanwhile; the baseline moves them in test(), so
-for it such a pass was not idle, which the harness can't see. "Callers yield" is as NCCL does it.
+Goodput and "callers sleep" are with progress threads that sleep 100 us at a time once nothing was posted or done for 50
+us. NCCL's never sleep while there is traffic. That favours the plugin, which moves bytes in its own thread meanwhile;
+the baseline moves them in test(), so for it such a pass was not idle, which the harness can't see. "Callers yield" is
+as NCCL does it.
 """
 import json
 import os
@@ -50,8 +54,10 @@ LAYOUTS = [
 ONE_NIC = {"BASELINE_SOCKET_IFNAME": "=nic0"}
 SPLIT = {"BASELINE_ALL_NICS": "1", "BASELINE_HELPER": "poll"}
 BASELINES = ["one NIC", "equal split over the NICs", "spread over the NICs"]
-# A WARN has to say in one line: the first process that it names is the dead one, on which host, the links, bytes and age.
-DEATH = (r"^[^(]*host {host} \(pid {pid}\)", r"links [^ ]+>[^ ]", r"[0-9]+ bytes outstanding", r"last heard [0-9]+ m?s ago")
+# A WARN has to say in one line: the first process that it names is the dead one, on which host, the links, bytes and
+# age.
+DEATH = (r"^[^(]*host {host} \(pid {pid}\)", r"links [^ ]+>[^ ]", r"[0-9]+ bytes outstanding",
+         r"last heard [0-9]+ m?s ago")
 
 
 class Contestant:
@@ -89,7 +95,7 @@ class Run:
         return min(rank["bytes_per_second"] for rank in self.ranks)
 
     def lockstep(self):
-        """What per_direction() would be if all connections waited for the slowest, as the channels of one collective do."""
+        """per_direction() as it would be if all connections waited for the slowest, like channels of one collective."""
         return min(len(rank["connections"]) * min(rank["connections"]) for rank in self.ranks)
 
     def cpu_per_gb(self):
@@ -104,10 +110,11 @@ def command(options, mode, plugin, more, folder):
 
 
 def run(options, mode, plugin, more, *, bed, ranks=2, env=None, limit=120, during=None, expect=0):
-    """One run of the harness; `during(job, sampler)` acts while it goes. Failures are in the result: they are figures."""
+    """One run of the harness; `during(job, sampler)` acts while it goes. Failures are in the result, as figures."""
     folder = tempfile.mkdtemp(prefix="canary-nccl.")
     try:
-        with Job(options, ranks, ranks, command(options, mode, plugin, more, folder), ctl=False, more=["--keep-going"], env=env, **bed) as job:
+        with Job(options, ranks, ranks, command(options, mode, plugin, more, folder), ctl=False, more=["--keep-going"],
+                 env=env, **bed) as job:
             with Sampler(job.state()) as sampler:
                 acted = during(job, sampler) if during else None
                 status = job.wait(limit)
@@ -130,11 +137,12 @@ def whole(result, ranks=2):
     return result
 
 
-# --- goodput -----------------------------------------------------------------------------------------------------------
+# --- goodput ----------------------------------------------------------------------------------------------------------
 
 def goodput_run(options, who, layout, connections, seconds, idle="100", size="1M"):
     bed = layout.bed() if layout.rates[0] else {"nics": len(layout.rates)}
-    result = whole(run(options, "goodput", who.plugin, ["--channels", connections, "--size", size, "--seconds", seconds, "--check", "sample",
+    result = whole(run(options, "goodput", who.plugin,
+                       ["--channels", connections, "--size", size, "--seconds", seconds, "--check", "sample",
                                                         "--idle", idle] + who.more, bed=bed, env=who.env))
     # Bytes that no NIC counted did not cross one: then it was not the network that was measured.
     if not result.sent:
@@ -145,7 +153,7 @@ def goodput_run(options, who, layout, connections, seconds, idle="100", size="1M
 
 
 def chosen(options, runs):
-    """The run that counts, of the plugin and of baselines alike: with --quick the best, else the median (of two the lesser)."""
+    """The run that counts, of plugin and baselines alike: with --quick the best, else the median (lesser of two)."""
     ordered = sorted(runs, key=Run.per_direction)
     return ordered[-1] if options.quick else ordered[(len(ordered) - 1) // 2]
 
@@ -168,15 +176,19 @@ def goodput(options, figures, layout, connections, seconds):
             text += ", %.0f %% if all wait for the slowest connection" % (100 * of.lockstep() / layout.sum())
         return text + ("" if count == 1 else ", %s of %d runs" % ("best" if options.quick else "median", count))
 
-    figures.add("%s: goodput of the sum" % label, 100 * best[""].per_direction() / layout.sum(), "%", at_least=layout.must,
-                aim=92.0 if layout.must >= 90 else 88.0, note=note(""))
+    figures.add("%s: goodput of the sum" % label, 100 * best[""].per_direction() / layout.sum(), "%",
+                at_least=layout.must, aim=92.0 if layout.must >= 90 else 88.0, note=note(""))
     for who in everybody[1:]:
-        figures.add("  baseline, %s" % who.name, 100 * best[who.name].per_direction() / layout.sum(), "%", note=note(who.name))
+        figures.add("  baseline, %s" % who.name, 100 * best[who.name].per_direction() / layout.sum(), "%",
+                    note=note(who.name))
     return best[""].cpu_per_gb(), [(best[who.name].cpu_per_gb(), who.name) for who in everybody[1:]]
 
 
 def cpu(figures, costs):
-    """Fewer CPU seconds per GB is what goals.md asks for; of the runs that count for the goodput, progress threads asleep 100 us at a time."""
+    """CPU seconds per GB, the fewer the better, of the runs that count for the goodput.
+
+    Progress threads sleep 100 us at a time.
+    """
     ours = harness.median([own for own, _ in costs])
     figures.add("CPU s/GB, median of the shaped runs", ours, "s", note="aim: fewer than the baseline")
     for name in BASELINES:
@@ -188,8 +200,9 @@ def cpu(figures, costs):
 def unshaped(options, figures, seconds):
     """Turn by turn, so that what else the machine does meets all alike; medians.
 
-    With progress threads that only yield, as NCCL's do: where cores are fewer than threads, they take from the plugin's thread, while the
-    baseline's own progress threads move its bytes. And with such that sleep, which favours the plugin: the baseline's bytes lie still then.
+    With progress threads that only yield, as NCCL's do: where cores are fewer than threads, they take from the plugin's
+    thread, while the baseline's own progress threads move its bytes. And with such that sleep, which favours the
+    plugin: the baseline's bytes lie still then.
     """
     connections = 2
     for nics, idle in ((1, "yield"), (2, "yield"), (1, "100"), (2, "100")):
@@ -214,7 +227,7 @@ def unshaped(options, figures, seconds):
                         note="%.2f CPU s/GB" % harness.median(cpus[who.name]))
 
 
-# --- latency -----------------------------------------------------------------------------------------------------------
+# --- latency ----------------------------------------------------------------------------------------------------------
 
 def latency(options, figures, rate, messages, rounds, judged):
     bed = {"nics": 1, "rate": rate} if rate else {"nics": 1}
@@ -233,7 +246,7 @@ def latency(options, figures, rate, messages, rounds, judged):
                             ours, theirs, "" if judge or not judged else ", judged with 4 cores"))
 
 
-# --- a NIC cut under load ----------------------------------------------------------------------------------------------
+# --- a NIC cut under load ---------------------------------------------------------------------------------------------
 
 def cuts(options, figures, way, count, seconds_max, size, connections, judged):
     """`count` cuts, or as many as fit in seconds_max; (stalls, survived)."""
@@ -264,15 +277,17 @@ def cuts(options, figures, way, count, seconds_max, size, connections, judged):
         return events
 
     try:
-        result = run(options, "goodput", options.plugin, ["--channels", connections, "--size", size, "--seconds", int(seconds), "--check",
-                     "full", "--idle", "100", "--gap-ms", GAP_MS, "--warmup", "0.2", "--end-file", ender], bed=layout.bed(),
-                     limit=seconds + 120, during=act)
+        result = run(options, "goodput", options.plugin,
+                     ["--channels", connections, "--size", size, "--seconds", int(seconds), "--check",
+                      "full", "--idle", "100", "--gap-ms", GAP_MS, "--warmup", "0.2", "--end-file", ender],
+                     bed=layout.bed(), limit=seconds + 120, during=act)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     events = result.acted
     gaps = [gap for rank in result.ranks for gap in rank.get("gaps", [])]
     # A stall is the longest time in which a connection delivered no message, of all connections at both hosts.
-    stalls = [max([end - begin for begin, end in gaps if begin < back and end > died] + [0.0]) for died, back, _ in events]
+    stalls = [max([end - begin for begin, end in gaps if begin < back and end > died] + [0.0])
+              for died, back, _ in events]
     returns = [again - back for _, back, again in events if again is not None]
     name = "NIC %s, %s messages, %d connections each way" % (way, size, connections)
     figures.note("%s: %d cuts, %.1f GB checked byte by byte%s" % (
@@ -280,13 +295,17 @@ def cuts(options, figures, way, count, seconds_max, size, connections, judged):
         ": " + result.failure() if result.failure() else ""))
     survived = 0 if result.failure() or len(result.ranks) != 2 else len(events)
     # Within a time there may be fewer than planned; none at all is a job that has ended before its time.
-    figures.add("%s: cuts survived, all bytes right" % name, survived, "of %d" % planned, at_least=count if count else max(1, len(events)))
+    figures.add("%s: cuts survived, all bytes right" % name, survived, "of %d" % planned,
+                at_least=count if count else max(1, len(events)))
     if stalls and survived:
-        figures.add("  longest stall p50", 1e3 * harness.percentile(stalls, 0.5), "ms", at_most=150.0 if judged else None)
+        figures.add("  longest stall p50", 1e3 * harness.percentile(stalls, 0.5), "ms",
+                    at_most=150.0 if judged else None)
         figures.add("  longest stall p99", 1e3 * harness.percentile(stalls, 0.99), "ms")
-        # One that dies again and again is tried again later and later, by design: its probation doubles within ten seconds of the last.
-        figures.add("  carries a fifth of its rate again within %.0f s" % CUT_BACK_S, len(returns), "of %d" % len(events),
-                    at_least=int(0.8 * len(events)), note="p50 %.0f ms, max %.0f ms" % (1e3 * (harness.percentile(returns, 0.5) or 0),
+        # One that dies again and again is tried again later and later, by design: its probation doubles within ten
+        # seconds of the last.
+        figures.add("  carries a fifth of its rate again within %.0f s" % CUT_BACK_S, len(returns),
+                    "of %d" % len(events), at_least=int(0.8 * len(events)), note="p50 %.0f ms, max %.0f ms" %
+                    (1e3 * (harness.percentile(returns, 0.5) or 0),
                                                                             1e3 * max(returns, default=0)))
     return stalls
 
@@ -302,7 +321,7 @@ def used_again(job, sampler, host, nic, back, rate):
     return None
 
 
-# --- killed ranks ------------------------------------------------------------------------------------------------------
+# --- killed ranks -----------------------------------------------------------------------------------------------------
 
 def kills(options, figures, count):
     ranks, times, wrong = 4, [], []
@@ -319,10 +338,11 @@ def kills(options, figures, count):
             figures.note("a killed rank, as the others tell it: " + result.ranks[0]["warn"])
     for text in wrong:
         figures.note(text)
-    figures.add("killed ranks of 4: ncclRemoteError and one WARN line with the dead one's pid, host, links, bytes and age on all others within 2 s", count - len(wrong),
-                "of %d" % count, at_least=count)
+    figures.add("killed ranks of 4: ncclRemoteError and one WARN line with the dead one's pid, host, links, bytes and "
+                "age on all others within 2 s", count - len(wrong), "of %d" % count, at_least=count)
     if times:
-        figures.add("  time to the error p50 / max", "%.0f / %.0f" % (1e3 * harness.percentile(times, 0.5), 1e3 * max(times)), "ms")
+        figures.add("  time to the error p50 / max", "%.0f / %.0f" %
+                    (1e3 * harness.percentile(times, 0.5), 1e3 * max(times)), "ms")
 
 
 PARTS = ("goodput", "unshaped", "latency", "cuts", "kills")
@@ -330,11 +350,14 @@ PARTS = ("goodput", "unshaped", "latency", "cuts", "kills")
 
 def body():
     parser = harness.arguments(__doc__, repeat=1, quick_repeat=1)
-    parser.add_argument("--plugin", default=None, help="the plugin under test [plugins/nccl/libnccl-net-canary.so of the build folder]")
+    parser.add_argument("--plugin", default=None,
+                        help="the plugin under test [plugins/nccl/libnccl-net-canary.so of the build folder]")
     parser.add_argument("--only", default="", help="parts, comma-separated: " + ", ".join(PARTS))
-    parser.add_argument("--layouts", default="", help="of the goodput, comma-separated: " + ", ".join(l.name for l in LAYOUTS))
+    parser.add_argument("--layouts", default="",
+                        help="of the goodput, comma-separated: " + ", ".join(l.name for l in LAYOUTS))
     parser.add_argument("--connections", default=None, help="of the goodput, per direction [1,2,8; with --quick 1,8]")
-    parser.add_argument("--rounds", type=int, default=1, help="runs of each goodput, the plugin's and every baseline's; the median counts [1; with "
+    parser.add_argument("--rounds", type=int, default=1,
+                        help="runs of each goodput, the plugin's and every baseline's; the median counts [1; with "
                         "--quick up to 3, until the plugin's reaches its bound, and the best of each]")
     parser.add_argument("--cuts", type=int, default=None, help="NICs cut [200; with --quick 50]")
     parser.add_argument("--cut-minutes", type=float, default=0, help="cut NICs for that long instead")
@@ -368,7 +391,8 @@ def body():
             plans = [("down", 0, half, "128K", 2), ("silent", 0, half, "128K", 2)]
         else:
             mixed = min(count, max(1, count // 10))
-            plans = [("down", count - count // 2 - mixed, 0, "128K", 2), ("silent", count // 2, 0, "128K", 2), ("down", mixed, 0, "mix", 4)]
+            plans = [("down", count - count // 2 - mixed, 0, "128K", 2), ("silent", count // 2, 0, "128K", 2),
+                     ("down", mixed, 0, "mix", 4)]
         stalls = []
         for way, number, limit, size, connections in plans:
             if number or limit:

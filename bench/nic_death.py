@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""A NIC dies while all-reduces run back to back: nothing may come out wrong, and what stops must go on over the other NIC.
+"""A NIC dies while all-reduces run back to back: nothing may come out wrong, and what stops must go on over the other
+NIC.
 
 Four hosts, two NICs each, flat wiring, 64 MiB f32. A NIC of a random host dies at a random moment: `down` by
-`ip link set down`, `silent` by dropping its packets both ways with the carrier up. Two operations are in flight and every result is
-compared element by element. Each way runs with ctl0 (a control NIC of its own) and without (control shares the NICs). Shown: the
-longest gap in delivered bytes around each death, and when the NIC that came back carries its share again.
+`ip link set down`, `silent` by dropping its packets both ways with the carrier up. Two operations are in flight and
+every result is compared element by element. Each way runs with ctl0 (a control NIC of its own) and without (control
+shares the NICs). Shown: the longest gap in delivered bytes around each death, and when the NIC that came back carries
+its share again.
 """
 import json
 import os
@@ -19,7 +21,8 @@ from harness import BenchError, Figures, Job, Sampler
 RANKS, RATE = 4, 500e6 / 8
 DEAD_S = 1.5        # how long a NIC is away
 BACK_LIMIT_S = 2.0  # in which it must carry its share
-PAUSE_S = 2.75      # then nothing: NICs 0 and 1 take turns, so a lane has more than 10 s clean and its probation starts at 100 ms again
+# Then nothing: NICs 0 and 1 take turns, so a lane has more than 10 s clean and its probation starts at 100 ms again.
+PAUSE_S = 2.75
 WAYS = {"down": ("down", "up"), "silent": ("blackhole=on", "blackhole=off")}
 
 
@@ -42,9 +45,10 @@ def longest(gaps):
 
 
 def gaps_around(samples, host, died, back):
-    """Longest gaps around one death: of the host that lost the NIC (in what it receives and in what it sends: every piece of a ring
-    passes it, on half its rate, so time it loses is time the job loses), of any host if it began within 0.3 s of the death, and of any
-    host while the NIC was dead (the others also wait for the one that has become slower)."""
+    """Longest gaps around one death: of the host that lost the NIC (in what it receives and in what it sends: every
+    piece of a ring passes it, on half its rate, so time it loses is time the job loses), of any host if it began within
+    0.3 s of the death, and of any host while the NIC was dead (the others also wait for the one that has become
+    slower)."""
     start = died - 0.05
     own = longest(gaps_of(samples, start, back, lambda c: harness.received(c, host)) +
                   gaps_of(samples, start, back, lambda c: sum(nic[1] for nic in c[host])))
@@ -53,7 +57,7 @@ def gaps_around(samples, host, died, back):
 
 
 def share_back(samples, host, nic, start, end):
-    """Seconds from start until the NIC sends 80 % of an equal share of its host's bytes over 200 ms, the host being busy."""
+    """Seconds from start until the NIC sends 80 % of an equal share of its busy host's bytes over 200 ms."""
     inside = [s for s in samples if start <= s[0] <= end]
     for a, b in zip(inside, inside[20:]):
         span = b[0] - a[0]
@@ -106,30 +110,35 @@ def campaign(options, figures, way, ctl, deaths, size):
         gaps.append(gaps_around(samples, host, died, back))
         quiet_gaps.append(gaps_around(samples, host, quiet - 0.2, quiet)[2])
         returns.append(share_back(samples, host, nic, back, back + BACK_LIMIT_S + 0.2))
-    figures.note("%s: %d deaths, %d operations checked, wrong elements: %s" % (name, len(events), row["checked"], row["wrong"]))
+    figures.note("%s: %d deaths, %d operations checked, wrong elements: %s" %
+                 (name, len(events), row["checked"], row["wrong"]))
     if failure:
         figures.note("%s: %s" % (name, failure))
     figures.add("%s: deaths survived with exact results" % name,
-                len(events) if row["wrong"] == 0 and row["checked"] > 0 and not failure else 0, "of %d" % deaths, at_least=deaths)
+                len(events) if row["wrong"] == 0 and row["checked"] > 0 and not failure else 0, "of %d" % deaths,
+                at_least=deaths)
     if gaps:
         to_ms = lambda values, share: None if not values else 1e3 * harness.percentile(values, share)
-        for which, label, most in ((0, "longest gap of the host itself", 500.0), (1, "of any host, begun within 0.3 s", 500.0),
+        for which, label, most in ((0, "longest gap of the host itself", 500.0),
+                                   (1, "of any host, begun within 0.3 s", 500.0),
                                    (2, "of any host, while the NIC is dead", None)):
             values = [g[which] for g in gaps]
             figures.add("  %s p50" % label, to_ms(values, 0.5), "ms", aim=150.0)
             # The short form has too few deaths for a percentile, and runs where other work does.
-            figures.add("  %s p99" % label, to_ms(values, 0.99), "ms", at_most=None if options.quick else most, aim=500.0,
-                        note="" if most else "without a death, in 0.2 s: %.0f ms" % to_ms(quiet_gaps, 0.99))
+            figures.add("  %s p99" % label, to_ms(values, 0.99), "ms", at_most=None if options.quick else most,
+                        aim=500.0, note="" if most else "without a death, in 0.2 s: %.0f ms" % to_ms(quiet_gaps, 0.99))
         known = [r for r in returns if r is not None]
-        figures.add("  carries 80 % of its share again within 2 s", sum(r <= BACK_LIMIT_S for r in known), "of %d" % len(returns),
-                    at_least=len(returns), note="p50 %s ms, max %s ms" % tuple(
-                        "%.0f" % (1e3 * v) if v is not None else "-" for v in (harness.percentile(known, 0.5), max(known, default=None))))
+        figures.add("  carries 80 % of its share again within 2 s", sum(r <= BACK_LIMIT_S for r in known),
+                    "of %d" % len(returns), at_least=len(returns), note="p50 %s ms, max %s ms" % tuple(
+                        "%.0f" % (1e3 * v) if v is not None else "-"
+                        for v in (harness.percentile(known, 0.5), max(known, default=None))))
     return gaps
 
 
 def body():
     parser = harness.arguments(__doc__, repeat=50, quick_repeat=5)
-    parser.add_argument("--only", default="", help="ways, comma-separated: down, silent, each with /ctl or /no-ctl to narrow it")
+    parser.add_argument("--only", default="",
+                        help="ways, comma-separated: down, silent, each with /ctl or /no-ctl to narrow it")
     parser.add_argument("--size", type=int, default=64, help="MiB [64]")
     options = harness.parse(parser)
     figures = Figures(options)

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""All-reduce between ranks of one machine, beside Gloo and Open MPI: 2, 4 and 8 ranks, 4 B to 100 MB, over TCP loopback and shared memory.
+"""All-reduce between ranks of one machine, beside Gloo and Open MPI: 2, 4 and 8 ranks, 4 B to 100 MB, over TCP loopback
+and shared memory.
 
-Everybody runs in the same rounds (bench/peers: one timing core for all), with the same congestion control, once asleep (who waits
-sleeps; Gloo's only way, and never Open MPI's) and once spinning (who waits polls and yields). Shown: the goals' rows as ratios of medians
-against the best peer of the same transport, then the peers' own tables with --tables. A missed goal is no failure of the program.
+Everybody runs in the same rounds (bench/peers: one timing core for all), with the same congestion control, once asleep
+(who waits sleeps; Gloo's only way, and never Open MPI's) and once spinning (who waits polls and yields). Shown: the
+goals' rows as ratios of medians against the best peer of the same transport, then the peers' own tables with --tables.
+A missed goal is no failure of the program.
 """
 import json
 import os
@@ -21,7 +23,9 @@ SHM_PEERS = ("openmpi-shm", "openmpi-ucx-shm")
 
 
 def human(size):
-    return "%d MiB" % (size // MIB) if size >= MIB and size % MIB == 0 else "%d KiB" % (size // KIB) if size >= KIB else "%d B" % size
+    if size >= MIB and size % MIB == 0:
+        return "%d MiB" % (size // MIB)
+    return "%d KiB" % (size // KIB) if size >= KIB else "%d B" % size
 
 
 class Results:
@@ -33,7 +37,8 @@ class Results:
             for line in file:
                 row = json.loads(line)
                 if not row["correct"]:
-                    raise BenchError("%s %s, %d ranks, %d bytes: wrong result" % (row["peer"], row["algo"], row["n"], row["bytes"]))
+                    raise BenchError("%s %s, %d ranks, %d bytes: wrong result" %
+                                     (row["peer"], row["algo"], row["n"], row["bytes"]))
                 self.rows.setdefault((row["peer"], row["algo"], row["n"], row["bytes"]), []).append(row)
 
     def median(self, peer, algo, n, size, key="median_us"):
@@ -41,7 +46,8 @@ class Results:
 
     def best(self, peers, n, size, key="median_us"):
         """(value, name) of the peers' best algorithm; (None, "-") of none."""
-        found = [(self.median(p, a, n, size, key), "%s %s" % (p, a)) for (p, a, rn, rs) in self.rows if p in peers and rn == n and rs == size]
+        found = [(self.median(p, a, n, size, key), "%s %s" % (p, a))
+                 for (p, a, rn, rs) in self.rows if p in peers and rn == n and rs == size]
         return min(found, default=(None, "-"))
 
     def ours(self, transport, policies, n, size, key="median_us"):
@@ -50,14 +56,15 @@ class Results:
 
 
 def compare(figures, results, transport, peers, n, size, policies, aim, slower):
-    """One row. `slower`: our time over the best peer's, at most `aim`; else the peer's time over ours, at least `aim`."""
+    """One row. `slower`: our time over the best peer's, at most `aim`; else that peer's over ours, at least `aim`."""
     mine = results.ours(transport, policies, n, size)
     theirs, who = results.best(peers, n, size)
     if mine is None or theirs is None:
         return
     ratio = mine / theirs if slower else theirs / mine
     met = ratio <= aim if slower else ratio >= aim
-    figures.add("%s, N=%d, %s, %s: %s" % (transport, n, human(size), "/".join(policies), "our time / best peer's" if slower else "best peer's time / ours"),
+    ratio = "our time / best peer's" if slower else "best peer's time / ours"
+    figures.add("%s, N=%d, %s, %s: %s" % (transport, n, human(size), "/".join(policies), ratio),
                 round(ratio, 3), "x", aim="%s %.2f" % ("<=" if slower else ">=", aim),
                 note="%s; %.1f us against %.1f us of %s" % ("reached" if met else "not reached", mine, theirs, who))
 
@@ -73,8 +80,10 @@ def body():
     parser = harness.arguments(__doc__, repeat=3, quick_repeat=1)
     parser.add_argument("--ranks", default="2,4,8")
     parser.add_argument("--sizes", default="4,1K,64K,1M,16M,64M,100MB")
-    parser.add_argument("--peers-build", default=os.path.join(harness.ROOT, "build", "peers"), help="build folder of bench/peers [build/peers]")
-    parser.add_argument("--results", metavar="FILE", help="evaluate these JSON lines of an earlier run; nothing is started")
+    parser.add_argument("--peers-build", default=os.path.join(harness.ROOT, "build", "peers"),
+                        help="build folder of bench/peers [build/peers]")
+    parser.add_argument("--results", metavar="FILE",
+                        help="evaluate these JSON lines of an earlier run; nothing is started")
     parser.add_argument("--tables", action="store_true", help="print the peers' whole tables as well")
     options = harness.parse(parser)
     figures = Figures(options)
@@ -83,10 +92,12 @@ def body():
         if not options.results:
             sizes = "4,64K,4M" if options.quick else options.sizes
             ranks = "2" if options.quick else options.ranks
-            command = [os.path.join(HERE, "peers", "run-peers"), "--build", options.peers_build, "--out", path, "--rounds", str(options.repeat),
+            command = [os.path.join(HERE, "peers", "run-peers"), "--build", options.peers_build, "--out", path,
+                       "--rounds", str(options.repeat),
                        "--ranks", ranks, "--sizes", sizes, "--peers", "canary|gloo/|openmpi", "loopback"]
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=not options.tables, text=True,
-                                  env=dict(os.environ, PEERS_TCP_CONGESTION=options.congestion, CANARY_TCP_CONGESTION=options.congestion))
+                                  env=dict(os.environ, PEERS_TCP_CONGESTION=options.congestion,
+                                           CANARY_TCP_CONGESTION=options.congestion))
             if done.returncode != 0:
                 raise BenchError("run-peers: exit status %d\n%s" % (done.returncode, done.stderr or ""))
         results = Results(path)
@@ -109,14 +120,16 @@ def body():
     absolute(figures, results, "shm", "asleep", 2, 4, "median_us", 80.0, "median")
     for n in (2, 4, 8):
         compare(figures, results, "shm", SHM_PEERS, n, 64 * MIB, arena, 2.0, False)
-    for n, size, aim in ((2, 64 * KIB, 1.0), (2, MIB, 1.2), (2, 64 * MIB, 1.3), (4, MIB, 1.3), (4, 64 * MIB, 1.3), (8, 64 * MIB, 1.3)):
+    for n, size, aim in ((2, 64 * KIB, 1.0), (2, MIB, 1.2), (2, 64 * MIB, 1.3), (4, MIB, 1.3), (4, 64 * MIB, 1.3),
+                         (8, 64 * MIB, 1.3)):
         compare(figures, results, "shm", SHM_PEERS, n, size, any_policy, aim, False)
     for transport, peers in (("tcp", TCP_PEERS), ("shm", SHM_PEERS)):
         for n in (2, 4, 8):
             mine = results.ours(transport, any_policy, n, 64 * MIB, "cpu_s_per_GB")
             theirs, who = results.best(peers, n, 64 * MIB, "cpu_s_per_GB")
             if mine is not None and theirs:
-                figures.add("%s, N=%d, 64 MiB: our CPU seconds per GB / best peer's" % (transport, n), round(mine / theirs, 3), "x", aim="<= 0.50",
+                figures.add("%s, N=%d, 64 MiB: our CPU seconds per GB / best peer's" % (transport, n),
+                            round(mine / theirs, 3), "x", aim="<= 0.50",
                             note="%.2f s against %.2f s of %s" % (mine, theirs, who))
     return figures.finish()
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Ranks of one host are killed with SIGKILL while shared memory is mapped between them: who survives hears who died, and nothing is left.
+"""Ranks of one host are killed with SIGKILL while shared memory is mapped between them: who survives hears who died,
+and nothing is left.
 
-Jobs of 2 to 4 processes run all-reduces of 4 B to 4 MiB in the library's memory and in ordinary one. At a random moment one or two of them
-are killed, rank 0 included: half of the jobs within milliseconds of joining, while lanes are made, a tenth before. Two processes
-survive every job that they join and so live through all of it, the best place to see something pile up. After each job every survivor has
-ended with an error that names a killed rank, its open files, mappings and threads are what they were before, and no socket's name, no
-file and no process is left. Runs in a network namespace of its own.
+Jobs of 2 to 4 processes run all-reduces of 4 B to 4 MiB in the library's memory and in ordinary one. At a random moment
+one or two of them are killed, rank 0 included: half of the jobs within milliseconds of joining, while lanes are made, a
+tenth before. Two processes survive every job that they join and so live through all of it, the best place to see
+something pile up. After each job every survivor has ended with an error that names a killed rank, its open files,
+mappings and threads are what they were before, and no socket's name, no file and no process is left. Runs in a network
+namespace of its own.
 """
 import collections
 import ctypes
@@ -164,7 +166,8 @@ class Campaign:
         dying = self.random.sample(members[len(lasting):], victims)
         self.random.shuffle(members)
         joining = self.random.random() < JOINING
-        # For those who do not come. Where rank 0 dies before a rank has heard a word of it, that rank calls on until then.
+        # For those who do not come. Where rank 0 dies before a rank has heard a word of it, that rank calls on until
+        # then.
         wait_s = 1 if joining else 5
         job = "job join=tcp://127.0.0.1:%d ranks=%d seed=%d limit=%d wait=%ds rank=" % (
             12000 + trial % 18000, ranks, self.options.seed * 1_000_000 + trial, BYTES_MAX, wait_s)
@@ -175,7 +178,8 @@ class Campaign:
         if joining:
             self.sleep(0.02 * self.random.random())
         elif not self.pump(lambda: any(m.said["joined"] for m in members), LATE_S):
-            raise BenchError("job %d: nobody joined within %.0f s: %s" % (trial, LATE_S, [m.said["ended"] for m in members]))
+            raise BenchError("job %d: nobody joined within %.0f s: %s" %
+                             (trial, LATE_S, [m.said["ended"] for m in members]))
         else:  # half of them within the first milliseconds, while lanes are made
             self.sleep(self.random.choice((0.005, 0.15)) * self.random.random())
         at = None
@@ -209,11 +213,13 @@ class Campaign:
                 self.note(trial, "%s: wrong %s" % (where, text))
             if not member.said["ended"]:
                 self.silent += 1
-                self.note(trial, "%s: no end within %.0f s; %s" % (where, LATE_S, "had joined" if member.said["joined"] else "was joining"))
+                self.note(trial, "%s: no end within %.0f s; %s" %
+                          (where, LATE_S, "had joined" if member.said["joined"] else "was joining"))
                 if self.options.hold and member.process.poll() is None:
                     self.note(trial, "pid %d is left to be looked at for %d s" % (member.pid, self.options.hold))
                     time.sleep(self.options.hold)
-                raise BenchError("job %d: the survivor with pid %d hangs or has died; its end says why" % (trial, member.pid))
+                raise BenchError("job %d: the survivor with pid %d hangs or has died; its end says why" %
+                                 (trial, member.pid))
             waited_s = 0 if member.said["joined"] else wait_s
             self.judge_end(trial, where, fields_of(member.said["ended"][0]), killed, at, waited_s)
             self.judge_rest(trial, where, member)
@@ -247,13 +253,16 @@ class Campaign:
             self.note(trial, "%s: does not come to rest" % where)
             return
         now, before = member.rests[-1], member.rests[-2]
-        wrong = ["%s %d" % (name, now[name]) for name, value in (("fds", 3), ("names", 0), ("threads", 1)) if now[name] != value]
+        wrong = ["%s %d" % (name, now[name]) for name, value in (("fds", 3), ("names", 0), ("threads", 1))
+                 if now[name] != value]
         # The first job leaves the C library the stack of a thread that has ended.
         if member.joined > 1:
-            wrong += ["%s %d, were %d" % (name, now[name], before[name]) for name in ("maps", "mapped") if now[name] > before[name]]
+            wrong += ["%s %d, were %d" % (name, now[name], before[name]) for name in ("maps", "mapped")
+                      if now[name] > before[name]]
         if wrong:
             self.unrested += 1
-            self.note(trial, "%s, its job %d: left %s: %s" % (where, member.survived, "; ".join(wrong), "; ".join(member.said["left"][:4])))
+            self.note(trial, "%s, its job %d: left %s: %s" %
+                      (where, member.survived, "; ".join(wrong), "; ".join(member.said["left"][:4])))
 
     def growth(self, member, name):
         """Bytes per job between the first settled ones and the last, of ten each the least; None of too few jobs."""
@@ -285,7 +294,8 @@ class Campaign:
             value = harness.percentile(self.times, share)
             f.add("  time to the error %s" % label, None if value is None else 1e3 * value, "ms", aim=aim)
         f.add("results that are not exact", self.inexact, at_most=0, note="of %d operations" % self.operations)
-        f.add("bytes beside shared memory", self.elsewhere, at_most=0, note="%.1f GB through it" % (self.through_memory / 1e9))
+        f.add("bytes beside shared memory", self.elsewhere, at_most=0, note="%.1f GB through it" %
+              (self.through_memory / 1e9))
         f.add("survivors not as before", self.unrested, at_most=0, note="open files, mappings, threads")
         f.add("jobs that left a name behind", self.names, at_most=0, note="abstract sockets, /dev/shm")
         f.add("processes that ended wrongly", self.bad_ends, at_most=0)
@@ -299,7 +309,8 @@ class Campaign:
 def body():
     parser = harness.arguments(__doc__, repeat=1000, quick_repeat=100)
     parser.add_argument("--verbose", action="store_true", help="print every survivor's error")
-    parser.add_argument("--hold", type=int, metavar="S", default=0, help="seconds to leave a hanging survivor to a debugger")
+    parser.add_argument("--hold", type=int, metavar="S", default=0,
+                        help="seconds to leave a hanging survivor to a debugger")
     options = harness.parse(parser)
     own_network()
     figures = Figures(options)

@@ -1,18 +1,21 @@
-// One rank of bench/shm_kill.py: joins job after job within one process, exchanges until a peer dies, and says what is left of it.
+// One rank of bench/shm_kill.py: joins job after job within one process, exchanges until a peer dies, and says what is
+// left of it.
 //
 // Lines in:
-//   job join=URL rank=R ranks=N seed=S limit=BYTES wait=TIME    S and limit alike on all ranks; how long to wait for those who do not join
+//   job join=URL rank=R ranks=N seed=S limit=BYTES wait=TIME    S and limit alike on all ranks; how long to wait for
+//         those who do not join
 //   quit
 // Lines out:
 //   rest fds=N names=N maps=N mapped=BYTES heap=BYTES resident=BYTES threads=N    at start and after each job
 //   joined
-//   ended at=NS code=NAME rank=R ops=N shm=BYTES other=BYTES message=TEXT    CLOCK_MONOTONIC as the error came; what went out to peers
+//   ended at=NS code=NAME rank=R ops=N shm=BYTES other=BYTES message=TEXT    CLOCK_MONOTONIC as the error came; what
+//         went out to peers
 //   wrong TEXT    a result that is not exact
 //   left TEXT     behind rest: a descriptor, or a mapping of a memfd, that is still there
 //
-// Every rank runs the same sequence: one to three all-reduces at a time of 4 bytes to `limit`, sizes drawn evenly by magnitude. Each
-// chooses by itself which of its buffers are the library's memory and which ordinary, which operations are in place, and whether it
-// frees that memory before it finalizes.
+// Every rank runs the same sequence: one to three all-reduces at a time of 4 bytes to `limit`, sizes drawn evenly by
+// magnitude. Each chooses by itself which of its buffers are the library's memory and which ordinary, which operations
+// are in place, and whether it frees that memory before it finalizes.
 #include <dirent.h>
 #include <malloc.h>
 #include <unistd.h>
@@ -57,7 +60,7 @@ void say(const std::string& line) {
   if (::write(STDOUT_FILENO, text.data(), text.size()) != static_cast<ssize_t>(text.size())) _exit(4);
 }
 
-// --- what is left ------------------------------------------------------------------------------------------------------
+// --- what is left ----------------------------------------------------------------------------------------------------
 
 std::vector<std::string> descriptors() {
   std::vector<std::string> out;
@@ -104,7 +107,7 @@ void say_rest() {
   }
 }
 
-// --- a job -------------------------------------------------------------------------------------------------------------
+// --- a job -----------------------------------------------------------------------------------------------------------
 
 struct Task {
   std::string join, wait;

@@ -1,10 +1,12 @@
-// bench/nccl_gpu/program.cc -- one rank of a small NCCL job whose results are compared with the CPU's. Built and run by bench/nccl_gpu.sh.
+// bench/nccl_gpu/program.cc -- one rank of a small NCCL job whose results are compared with the CPU's. Built and run by
+// bench/nccl_gpu.sh.
 //
-//   nccl_gpu_program check BYTES...     every collective at these sizes, of floats, or of bytes where that is no whole number of floats
+//   nccl_gpu_program check BYTES...     every collective at these sizes, of floats, or of bytes where that is no whole
+//                                       number of floats
 //   nccl_gpu_program loop SECONDS       all-reduces of 16 MiB, each checked; prints the longest one
 //
-// RANK and WORLD_SIZE say who this is; NCCL_COMM_ID=host:port brings the ranks together. All ranks use GPU 0. Values are small integers, so
-// that sums are exact in any order; those of bytes wrap.
+// RANK and WORLD_SIZE say who this is; NCCL_COMM_ID=host:port brings the ranks together. All ranks use GPU 0. Values
+// are small integers, so that sums are exact in any order; those of bytes wrap.
 #include <cuda_runtime.h>
 #include <nccl.h>
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """One rank of torch.distributed over NCCL on GPU 0; results are compared with the CPU's. Run by bench/nccl_gpu.sh.
 
-  torch_ranks.py BYTES...     of floats, or of bytes where that is no whole number of floats; RANK, WORLD_SIZE and MASTER_PORT from
-                              the environment
+  torch_ranks.py BYTES...     of floats, or of bytes where that is no whole number of floats; RANK, WORLD_SIZE and
+                              MASTER_PORT from the environment
 """
 import datetime
 import os
@@ -19,8 +19,8 @@ def value(rank, count, run, kind):
 def main():
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(0)
-    dist.init_process_group("nccl", init_method="tcp://127.0.0.1:" + os.environ["MASTER_PORT"], rank=rank, world_size=ranks,
-                            timeout=datetime.timedelta(seconds=60))
+    dist.init_process_group("nccl", init_method="tcp://127.0.0.1:" + os.environ["MASTER_PORT"], rank=rank,
+                            world_size=ranks, timeout=datetime.timedelta(seconds=60))
     wrong = 0
 
     def expect(what, got, expected):
@@ -54,7 +54,8 @@ def main():
             expect("broadcast", x, everybody[root])
         out = torch.empty(count, dtype=kind, device="cuda")
         following, before = (rank + 1) % ranks, (rank - 1) % ranks
-        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, mine, following), dist.P2POp(dist.irecv, out, before)]):
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, mine, following),
+                                            dist.P2POp(dist.irecv, out, before)]):
             work.wait()
         expect("send/recv", out, everybody[before])
         out = torch.empty(ranks * count, dtype=kind, device="cuda")
@@ -62,7 +63,8 @@ def main():
         expect("all_to_all", out,
                torch.cat([value(r, ranks * count, run, kind)[rank * count:(rank + 1) * count] for r in range(ranks)]))
     dist.destroy_process_group()
-    print("CHECK torch %s nccl %s sizes %d wrong %d" % (torch.__version__, ".".join(map(str, torch.cuda.nccl.version())),
+    print("CHECK torch %s nccl %s sizes %d wrong %d" %
+          (torch.__version__, ".".join(map(str, torch.cuda.nccl.version())),
                                                         len(sys.argv) - 1, wrong), flush=True)
     return 1 if wrong else 0
 
