@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "tools/run/options.h"
+#include "tools/run/link_change.h"
 #include "tools/run/process.h"
 
 namespace canarynet::run {

@@ -23,26 +23,44 @@ namespace {
 constexpr int kPort = 29399;
 constexpr int kProbes = 10;
 
-sockaddr_in address_of(const std::string& text) {
-  sockaddr_in a{};
-  a.sin_family = AF_INET;
-  a.sin_port = htons(kPort);
-  ::inet_pton(AF_INET, text.c_str(), &a.sin_addr);
-  return a;
+struct Endpoint {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(sockaddr_in);
+
+  const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+Endpoint endpoint_of(const std::string& text) {
+  Endpoint e;
+  auto* const v4 = reinterpret_cast<sockaddr_in*>(&e.address);
+  auto* const v6 = reinterpret_cast<sockaddr_in6*>(&e.address);
+  if (::inet_pton(AF_INET6, text.c_str(), &v6->sin6_addr) == 1) {
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(kPort);
+    e.length = sizeof *v6;
+  } else {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(kPort);
+    ::inet_pton(AF_INET, text.c_str(), &v4->sin_addr);
+  }
+  return e;
 }
+
+Descriptor datagrams_to(const Endpoint& e) { return Descriptor(::socket(e.address.ss_family, SOCK_DGRAM, 0)); }
 
 // Child: sends back what comes, until killed.
 [[noreturn]] void reflect(int network_fd, const std::string& address, int ready_fd) {
-  const sockaddr_in own = address_of(address);
-  const Descriptor fd(::setns(network_fd, CLONE_NEWNET) == 0 ? ::socket(AF_INET, SOCK_DGRAM, 0) : -1);
-  if (!fd.open() || ::bind(fd.fd(), reinterpret_cast<const sockaddr*>(&own), sizeof own) != 0) ::_exit(1);
+  const Endpoint own = endpoint_of(address);
+  const Descriptor fd = ::setns(network_fd, CLONE_NEWNET) == 0 ? datagrams_to(own) : Descriptor();
+  if (!fd.open() || ::bind(fd.fd(), own.raw(), own.length) != 0) ::_exit(1);
   write_all(ready_fd, "r", 1);
   for (;;) {
     std::int64_t stamp = 0;
-    sockaddr_in peer{};
-    socklen_t length = sizeof peer;
-    if (::recvfrom(fd.fd(), &stamp, sizeof stamp, 0, reinterpret_cast<sockaddr*>(&peer), &length) == sizeof stamp) {
-      ::sendto(fd.fd(), &stamp, sizeof stamp, 0, reinterpret_cast<sockaddr*>(&peer), length);
+    Endpoint peer;
+    peer.length = sizeof peer.address;
+    auto* const from = reinterpret_cast<sockaddr*>(&peer.address);
+    if (::recvfrom(fd.fd(), &stamp, sizeof stamp, 0, from, &peer.length) == sizeof stamp) {
+      ::sendto(fd.fd(), &stamp, sizeof stamp, 0, from, peer.length);
     }
   }
 }
@@ -90,9 +108,9 @@ Result<RoundTrip> measure_round_trip(int from_network_fd, int to_network_fd, con
   if (read_all(ready.value().read.fd(), &byte, 1)) {
     auto results = make_pipe();
     status = !results.ok() ? results.status() : run_in_network(from_network_fd, [&]() -> std::string {
-      const Descriptor fd(::socket(AF_INET, SOCK_DGRAM, 0));
-      const sockaddr_in to = address_of(address);
-      if (::connect(fd.fd(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) return strerror(errno);
+      const Endpoint to = endpoint_of(address);
+      const Descriptor fd = datagrams_to(to);
+      if (::connect(fd.fd(), to.raw(), to.length) != 0) return strerror(errno);
       const Nanos patience = expected * 2 + 500_ms;
       for (int attempt = 0; attempt < 5 && probe(fd.fd(), 1, patience).empty(); ++attempt) {
       }

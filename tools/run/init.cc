@@ -116,7 +116,7 @@ class Init {
     if (options_.aliases()) {
       tell(std::to_string(options_.hosts) + " hosts with " + std::to_string(options_.nics) + " NICs (" +
            options_.topology_text + ") EMULATED by loopback addresses: " +
-           (options_.rates.empty() ? "not paced" : "every connection paced to its NIC's " + rates_text(options_)) +
+           (options_.rates.empty() ? "not paced" : "every connection paced to its NIC's " + rates_text(options_, 0)) +
            "; no NIC is shared, delayed or lossy");
     }
     if (options_.namespaces()) {
@@ -128,7 +128,7 @@ class Init {
       state_.bed = bed_.get();
       for (const auto& note : notes) tell(note);
       tell(std::to_string(options_.hosts) + " hosts with " + std::to_string(options_.nics) + " NICs (" +
-           options_.topology_text + ") up in " + milliseconds(clock_.now() - begin));
+           options_.topology_text + (options_.ipv6 ? ", IPv6" : "") + ") up in " + milliseconds(clock_.now() - begin));
       if (options_.relay) measure();
     }
     const int port = options_.port > 0 ? options_.port : bed_ ? kJoinPort : free_port();
@@ -138,6 +138,7 @@ class Init {
     if (auto s = ranks_.spawn(pids_, state_.join, paths_.state); !s.ok()) return s;
     state_.ranks = ranks_.outer_pids();
     if (auto s = write_state(state_, paths_); !s.ok()) return s;
+    began_ = clock_.now();
     return ranks_.release();
   }
 
@@ -148,7 +149,7 @@ class Init {
       return;
     }
     state_.round_trip = rtt.value();
-    const Nanos asked = RunOptions::per_nic(options_.delays, 0, Nanos{}) * 2;
+    const Nanos asked = options_.delays.at(0, 0, Nanos{}) + options_.delays.at(1, 0, Nanos{});
     tell("RTT over nic0: " + milliseconds(rtt.value().min) + " least, " + milliseconds(rtt.value().median) +
          " median; " + milliseconds(asked) + " asked for");
   }
@@ -160,7 +161,7 @@ class Init {
     while (ranks_.any_alive() && !orphaned_) {
       polled.assign({{arguments_.lifeline.fd(), POLLIN, 0}, {children_.fd(), POLLIN, 0}, {control_.fd(), POLLIN, 0}});
       ranks_.add_polled(&polled);
-      const Nanos next = std::min(ranks_.next_tick(), timed_out ? Nanos::max() : limit);
+      const Nanos next = std::min({ranks_.next_tick(), timed_out ? Nanos::max() : limit, next_step()});
       int wait = -1;
       if (next != Nanos::max())
         wait = static_cast<int>(std::clamp<std::int64_t>((next - clock_.now()).count / 1'000'000 + 1, 0, 60'000));
@@ -171,6 +172,7 @@ class Init {
       }
       if (polled[1].revents != 0) reap();
       if (polled[2].revents != 0) control_.serve([this](const LinkChange& change) { return change_link(change); });
+      while (next_step() <= clock_.now()) play(options_.script[played_++]);
       if (!timed_out && clock_.now() >= limit) {
         timed_out = true;
         say("the ranks did not end within --timeout; stopping them");
@@ -196,6 +198,19 @@ class Init {
     }
     int status = 0;
     for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) ranks_.ended(pid, status, clock_.now());
+  }
+
+  Nanos next_step() const {
+    return played_ < options_.script.size() ? began_ + options_.script[played_].at : Nanos::max();
+  }
+
+  void play(const ScriptStep& step) {
+    const Status s = change_link(step.change);
+    if (s.ok()) {
+      tell("--script: " + step.text + " is done, " + milliseconds(clock_.now() - began_) + " after the ranks began");
+    } else {
+      say("--script: " + step.text + ": " + s.text());
+    }
   }
 
   Status change_link(const LinkChange& change) {
@@ -265,6 +280,8 @@ class Init {
   ControlServer control_;
   Ranks ranks_;
   Descriptor children_;
+  Nanos began_{};
+  std::size_t played_ = 0;  // steps of the script
   bool orphaned_ = false;
   bool impatient_ = false;
   int stop_requests_ = 0;

@@ -1,59 +1,55 @@
 #include "tools/run/options.h"
 
+#include <algorithm>
 #include <CLI/CLI.hpp>
-#include <cmath>
-#include <functional>
+#include <fstream>
+#include <sstream>
+#include <utility>
 
-#include "base/quantity.h"
-#include "base/settings.h"
 #include "base/text.h"
-#include "tools/arguments.h"
+#include "tools/run/values.h"
 
 namespace canarynet::run {
 namespace {
 
-Status wrong(std::string_view option, std::string_view value, const std::string& takes) {
-  return {CANARY_INVALID_ARGUMENT, std::string(option) + " " + std::string(value) + ": " + takes};
-}
-
-Result<int> parse_int(std::string_view option, std::string_view text, int min, int max) {
-  const auto value = tools::whole(text, min, max);
-  if (!value)
-    return wrong(option, text, "takes a whole number from " + std::to_string(min) + " to " + std::to_string(max));
-  return *value;
-}
-
-Result<Nanos> parse_time(std::string_view option, std::string_view text) {
-  auto parsed = parse_duration(text);
-  if (!parsed.ok() || parsed.value() < Nanos{}) return wrong(option, text, "takes a time such as 1ms, 200us or 0s");
-  return parsed;
-}
-
+// "500mbit,125mbit,host1.nic0=50mbit"
 template <typename T>
-Status parse_list(const std::string& option, const std::string& text, int nics,
-                  const std::function<Result<T>(std::string_view, std::string_view)>& parse, std::vector<T>* out) {
-  out->clear();
+Status parse_list(const std::string& option, const std::string& text, const RunOptions& o,
+                  Result<T> (*parse)(std::string_view, std::string_view), PerNic<T>* out) {
   for (const auto& part : split(text)) {
-    auto value = parse(option, part);
+    const auto equals = part.find('=');
+    auto value = parse(option, equals == std::string_view::npos ? part : part.substr(equals + 1));
     if (!value.ok()) return value.status();
-    out->push_back(value.take());
+    if (equals == std::string_view::npos) {
+      out->by_nic.push_back(value.take());
+      continue;
+    }
+    const auto place = parse_place(part.substr(0, equals), o.hosts, o.nics);
+    if (!place.ok()) return wrong(option, part, "before the = it " + place.status().text());
+    out->own.push_back({place.value(), value.take()});
   }
-  if (out->size() != 1 && out->size() != static_cast<std::size_t>(nics)) {
-    return wrong(option, text, "takes one value for all NICs or one for each of the " + std::to_string(nics) + " NICs");
+  if (out->by_nic.size() > 1 && out->by_nic.size() != static_cast<std::size_t>(o.nics)) {
+    return wrong(option, text,
+                 "takes one value for all NICs or one for each of the " + std::to_string(o.nics) +
+                     " NICs, and others for places (host1.nic0=VALUE)");
   }
   return {};
 }
 
-constexpr const char* kTopologyTakes = "takes flat, mesh or bcube:r,L (r^L hosts with L NICs, such as bcube:2,2)";
+constexpr const char* kTopologyTakes =
+    "takes flat, mesh, bcube:r,L (r^L hosts with L NICs, such as bcube:2,2), routed, pointtopoint or onesubnet";
+
+constexpr std::pair<std::string_view, Topology> kPlainTopologies[] = {
+    {"flat", Topology::kFlat},           {"mesh", Topology::kMesh},
+    {"routed", Topology::kRouted},       {"pointtopoint", Topology::kPointToPoint},
+    {"onesubnet", Topology::kOneSubnet},
+};
 
 Status parse_topology(const std::string& text, RunOptions* o) {
   o->topology_text = text;
-  if (text == "flat") {
-    o->topology = Topology::kFlat;
-    return {};
-  }
-  if (text == "mesh") {
-    o->topology = Topology::kMesh;
+  for (const auto& [name, topology] : kPlainTopologies) {
+    if (text != name) continue;
+    o->topology = topology;
     return {};
   }
   if (text.rfind("bcube:", 0) != 0) return wrong("--topology", text, kTopologyTakes);
@@ -97,12 +93,13 @@ Status fit_topology(const std::string& nics_text, RunOptions* o) {
 }
 
 struct Texts {
-  std::string ranks, hosts, fabric, nics, topology, rate, delay, jitter, loss, mtu, port, burst, queue, grace, timeout;
+  std::string ranks, hosts, fabric, nics, topology, rate, delay, jitter, loss, mtu, port, burst, queue, grace, timeout,
+      script;
 };
 
 Status check_plain(const CLI::App& app) {
   for (const char* option : {"--fabric", "--nics", "--topology", "--rate", "--delay", "--jitter", "--loss", "--mtu",
-                             "--no-ctl", "--congestion", "--burst", "--queue"}) {
+                             "--no-ctl", "--congestion", "--burst", "--queue", "--ipv6", "--script"}) {
     if (app.count(option) > 0) {
       return {CANARY_INVALID_ARGUMENT,
               std::string(option) + " needs --hosts: plain processes share the machine's loopback"};
@@ -112,13 +109,43 @@ Status check_plain(const CLI::App& app) {
 }
 
 Status check_aliases(const CLI::App& app) {
-  for (const char* option : {"--delay", "--jitter", "--loss", "--mtu", "--no-ctl", "--burst", "--queue"}) {
+  for (const char* option :
+       {"--delay", "--jitter", "--loss", "--mtu", "--no-ctl", "--burst", "--queue", "--ipv6", "--script"}) {
     if (app.count(option) > 0) {
       return {CANARY_INVALID_ARGUMENT,
               std::string(option) + " needs --fabric namespaces: loopback addresses can only be paced (--rate)"};
     }
   }
   return {};
+}
+
+Status read_script(const std::string& path, RunOptions* o) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file.is_open() || file.bad()) return wrong("--script", path, "takes a file that can be read");
+  auto steps = parse_script(path, text.str(), o->hosts, o->nics);
+  if (!steps.ok()) return steps.status();
+  o->script = steps.take();
+  return {};
+}
+
+Status fill_links(const Texts& t, RunOptions* o) {
+  Status s;
+  const auto list = [&](const char* option, const std::string& text, auto parse, auto* out) {
+    if (s.ok() && !text.empty()) s = parse_list(option, text, *o, parse, out);
+  };
+  list("--rate", t.rate, &parse_rate, &o->rates);
+  list("--delay", t.delay, &parse_time, &o->delays);
+  list("--jitter", t.jitter, &parse_time, &o->jitters);
+  list("--loss", t.loss, &parse_loss, &o->loss_ppm);
+  list("--burst", t.burst, &parse_room, &o->bursts);
+  list("--queue", t.queue, &parse_room, &o->queues);
+  if (s.ok() && !t.script.empty()) s = read_script(t.script, o);
+  const bool delays = std::any_of(o->script.begin(), o->script.end(),
+                                  [](const auto& step) { return step.change.action == LinkChange::Action::kDelay; });
+  o->relay = !t.delay.empty() || !t.jitter.empty() || delays;
+  return s;
 }
 
 Status fill(const Texts& t, const CLI::App& app, RunOptions* o) {
@@ -154,32 +181,15 @@ Status fill(const Texts& t, const CLI::App& app, RunOptions* o) {
   }
   if (auto s = parse_topology(t.topology.empty() ? "flat" : t.topology, o); !s.ok()) return s;
   if (auto s = fit_topology(t.nics, o); !s.ok()) return s;
-  if (!t.rate.empty()) {
-    if (auto s = parse_list<std::int64_t>("--rate", t.rate, o->nics, parse_rate, &o->rates); !s.ok()) return s;
+  if (o->aliases() && (o->topology == Topology::kRouted || o->topology == Topology::kPointToPoint ||
+                       o->topology == Topology::kOneSubnet)) {
+    return wrong("--topology", t.topology, "needs --fabric namespaces: loopback addresses have neither routes nor ARP");
   }
-  if (!t.delay.empty()) {
-    if (auto s = parse_list<Nanos>("--delay", t.delay, o->nics, parse_time, &o->delays); !s.ok()) return s;
-  }
-  if (!t.jitter.empty()) {
-    if (auto s = parse_list<Nanos>("--jitter", t.jitter, o->nics, parse_time, &o->jitters); !s.ok()) return s;
-  }
-  o->relay = !t.delay.empty() || !t.jitter.empty();
-  if (!t.loss.empty()) {
-    if (auto s = parse_list<std::uint32_t>("--loss", t.loss, o->nics, parse_loss, &o->loss_ppm); !s.ok()) return s;
-  }
+  if (auto s = fill_links(t, o); !s.ok()) return s;
   if (!t.mtu.empty()) {
     number = parse_int("--mtu", t.mtu, 576, 65000);
     if (!number.ok()) return number.status();
     o->mtu = number.value();
-  }
-  for (const auto& [name, text, out] :
-       {std::tuple{"--burst", &t.burst, &o->burst}, std::tuple{"--queue", &t.queue, &o->queue}}) {
-    if (text->empty()) continue;
-    const auto bytes = parse_bytes(*text);
-    if (!bytes.ok() || bytes.value() < Bytes{2048} || bytes.value() > Bytes{1 << 30}) {
-      return wrong(name, *text, "takes a size from 2KiB to 1GiB, such as 128KiB");
-    }
-    *out = bytes.value();
   }
   return {};
 }
@@ -193,6 +203,8 @@ While it runs:
              host=H,nic=K,loss=1%        drop at random, each way, on this link
              host=H,nic=K,delay=2ms      packets leaving the host (needs a start with --delay or --jitter)
              H and K may be * for all
+  --script FILE makes such changes at times after the ranks began, a line each: TIME PLACE CHANGE
+             2.5s host1.nic0 rate 125mbit, 3s host0.* down, 6s host0.* up, 7s * loss 1%, 8s *.nic1 delay 2ms
 
 Environment of a rank: CANARY_RANK, CANARY_WORLD_SIZE, CANARY_LOCAL_RANK, CANARY_LOCAL_SIZE, CANARY_JOIN,
   CANARY_SOCKET_IFNAME (unless set), CANARY_RUN_STATE; with --hosts also CANARY_HOST_ID, CANARY_INSECURE=1;
@@ -203,87 +215,11 @@ Signals INT, TERM, HUP, USR1 and USR2 go to all ranks. Nothing is left behind, a
 
 }  // namespace
 
-Result<std::int64_t> parse_rate(std::string_view option, std::string_view text) {
-  if (text == "none") return std::int64_t{0};
-  const auto bits = bits_per_second(text);
-  if (!bits || *bits < 1e5 || *bits > 4e11) {
-    return wrong(option, text, "takes a rate from 100kbit to 400gbit such as 500mbit or 2.5gbit, or none");
-  }
-  return static_cast<std::int64_t>(std::llround(*bits));
-}
-
-Result<std::uint32_t> parse_loss(std::string_view option, std::string_view text) {
-  double number = 0;
-  std::string_view unit;
-  if (!split_number(text, &number, &unit) || (unit != "%" && !(unit.empty() && number == 0)) || number > 100) {
-    return wrong(option, text, "takes a percentage from 0% to 100% such as 0.1%");
-  }
-  return static_cast<std::uint32_t>(std::llround(number * 1e4));
-}
-
-std::string rate_text(std::int64_t bits) {
-  if (bits == 0) return "none";
-  if (bits % 1'000'000'000 == 0) return std::to_string(bits / 1'000'000'000) + "gbit";
-  if (bits % 1'000'000 == 0) return std::to_string(bits / 1'000'000) + "mbit";
-  if (bits % 1'000 == 0) return std::to_string(bits / 1'000) + "kbit";
-  return std::to_string(bits) + "bit";
-}
-
-std::string rates_text(const RunOptions& o) {
+std::string rates_text(const RunOptions& o, int host) {
   std::string text;
   for (int k = 0; k < o.nics && !o.rates.empty(); ++k)
-    text += (k > 0 ? "," : "") + rate_text(RunOptions::per_nic(o.rates, k, std::int64_t{0}));
+    text += (k > 0 ? "," : "") + rate_text(o.rates.at(host, k, std::int64_t{0}));
   return text;
-}
-
-Result<LinkChange> parse_link_change(std::string_view text) {
-  constexpr const char* kTakes =
-      "takes host=H,nic=K and one of rate=R, up, down, blackhole=on|off, loss=P%, delay=T (H and K may be *)";
-  LinkChange change;
-  bool host = false, nic = false;
-  const auto act = [&](LinkChange::Action action) {
-    const bool first = change.action == LinkChange::Action::kNone;
-    change.action = action;
-    return first;
-  };
-  for (const auto& part : split(text)) {
-    const auto equals = part.find('=');
-    const std::string key(part.substr(0, equals)),
-        value(equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1));
-    bool good = true;
-    if (key == "host" || key == "nic") {
-      (key == "host" ? host : nic) = true;
-      if (value == "*") continue;
-      const auto number = parse_int(key + "=", value, 0, kMaxHosts);
-      if (!number.ok()) return wrong("link", text, kTakes);
-      (key == "host" ? change.host : change.nic) = number.value();
-    } else if (key == "rate") {
-      good = act(LinkChange::Action::kRate);
-      const auto rate = parse_rate("rate=", value);
-      if (!rate.ok()) return rate.status();
-      change.rate = rate.value();
-    } else if (key == "loss") {
-      good = act(LinkChange::Action::kLoss);
-      const auto loss = parse_loss("loss=", value);
-      if (!loss.ok()) return loss.status();
-      change.loss_ppm = loss.value();
-    } else if (key == "delay") {
-      good = act(LinkChange::Action::kDelay);
-      const auto delay = parse_time("delay=", value);
-      if (!delay.ok()) return delay.status();
-      change.delay = delay.value();
-    } else if (part == "up" || part == "down") {
-      good = act(part == "up" ? LinkChange::Action::kUp : LinkChange::Action::kDown);
-    } else if (part == "blackhole=on" || part == "blackhole=off") {
-      good = act(LinkChange::Action::kBlackhole);
-      change.on = value == "on";
-    } else {
-      good = false;
-    }
-    if (!good) return wrong("link", text, kTakes);
-  }
-  if (!host || !nic || change.action == LinkChange::Action::kNone) return wrong("link", text, kTakes);
-  return change;
 }
 
 Result<ParsedOptions> parse_run_options(const std::vector<std::string>& arguments) {
@@ -317,17 +253,25 @@ Result<ParsedOptions> parse_run_options(const std::vector<std::string>& argument
   app.add_option("--nics", t.nics, "NICs per host, nic0 ... (default: what the topology takes)")->type_name("K");
   app.add_option(
          "--topology", t.topology,
-         "flat: NIC k on switch k (default); mesh: one link per pair of hosts; bcube:r,L: r^L hosts with L NICs")
+         "flat: NIC k on switch k (default); mesh: one link per pair of hosts; bcube:r,L: r^L hosts with L NICs; "
+         "routed: a subnet per host and NIC, behind a router; pointtopoint: /32 addresses behind a gateway; onesubnet: "
+         "all NICs of all hosts in one subnet, sysctls as the kernel has them")
       ->type_name("T");
-  app.add_option("--rate", t.rate, "rate of a NIC, each direction: 500mbit, or one per NIC index: 500mbit,125mbit")
+  app.add_option("--rate", t.rate,
+                 "rate of a NIC, each direction: 500mbit, or one per NIC index: 500mbit,125mbit, or others for some: "
+                 "500mbit,host1.nic0=50mbit (so all lists)")
       ->type_name("R[,R...]");
   app.add_option("--delay", t.delay, "one way between two hosts: 1ms, or one per NIC index; the RTT reached is printed")
       ->type_name("T[,T...]");
   app.add_option("--jitter", t.jitter, "varies the delay by up to this, order is kept")->type_name("T[,T...]");
   app.add_option("--loss", t.loss, "packets lost between two hosts, each way: 0.1%")->type_name("P[,P...]");
   app.add_option("--mtu", t.mtu, "of NICs and switches (default 1500)")->type_name("BYTES");
-  app.add_option("--burst", t.burst, "bucket of the shaper (default from the rate)")->type_name("SIZE");
-  app.add_option("--queue", t.queue, "queue of a NIC and of a switch port (default from the rate)")->type_name("SIZE");
+  app.add_option("--burst", t.burst, "bucket of the shaper (default from the rate)")->type_name("SIZE[,SIZE...]");
+  app.add_option("--queue", t.queue, "queue of a NIC and of a switch port (default from the rate)")
+      ->type_name("SIZE[,SIZE...]");
+  app.add_flag("--ipv6", o.ipv6, "NICs have IPv6 addresses instead of IPv4 (ctl0 keeps IPv4)");
+  app.add_option("--script", t.script, "changes links while the ranks run: lines such as 2.5s host1.nic0 rate 50mbit")
+      ->type_name("FILE");
   app.add_flag("--no-ctl", no_ctl, "no ctl0, the unshaped control NIC: ranks join over nic0");
   app.add_option("--congestion", o.congestion, "TCP congestion control in the hosts, where the kernel allows")
       ->type_name("NAME");

@@ -44,7 +44,7 @@ void Ranks::become_rank(int rank, const std::string& join, const std::string& st
   if (options_.aliases()) {
     set_env("CANARY_HOST_ID", "host-" + std::to_string(host));
     set_env("CANARY_RAILS", alias_rails(make_wiring(options_), host));
-    if (!options_.rates.empty()) set_env("CANARY_PACING_RATE", rates_text(options_));
+    if (!options_.rates.empty()) set_env("CANARY_PACING_RATE", rates_text(options_, host));
     if (!options_.congestion.empty()) set_env("CANARY_TCP_CONGESTION", options_.congestion);
   }
   set_env("CANARY_RANK", std::to_string(rank));

@@ -32,29 +32,52 @@ double seconds() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
-sockaddr_in address_of(const char* text, int port) {
-  sockaddr_in a{};
-  a.sin_family = AF_INET;
-  a.sin_port = htons(static_cast<std::uint16_t>(port));
-  ::inet_pton(AF_INET, text, &a.sin_addr);
-  return a;
+struct Endpoint {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(sockaddr_in);
+
+  const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&address); }
+  int family() const { return address.ss_family; }
+};
+
+Endpoint endpoint_of(const char* text, int port) {
+  Endpoint e;
+  auto* const v4 = reinterpret_cast<sockaddr_in*>(&e.address);
+  auto* const v6 = reinterpret_cast<sockaddr_in6*>(&e.address);
+  const auto number = htons(static_cast<std::uint16_t>(port));
+  if (::inet_pton(AF_INET6, text, &v6->sin6_addr) == 1) {
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = number;
+    e.length = sizeof *v6;
+  } else {
+    v4->sin_family = AF_INET;
+    v4->sin_port = number;
+    ::inet_pton(AF_INET, text, &v4->sin_addr);
+  }
+  return e;
 }
 
-int open_socket(int type, const char* device) {
-  const int fd = ::socket(AF_INET, type, 0);
+int open_socket(int family, int type, const char* device) {
+  const int fd = ::socket(family, type, 0);
   if (device != nullptr) ::setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, static_cast<socklen_t>(strlen(device)));
   if (type == SOCK_STREAM) ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5);
   return fd;
 }
 
 int listen_on(int type, int port) {
-  const int fd = open_socket(type, nullptr), on = 1, big = 32 << 20;
-  const sockaddr_in a = address_of("0.0.0.0", port);
+  // Takes both families; kernels without IPv6 have no such socket.
+  Endpoint any = endpoint_of("::", port);
+  int fd = open_socket(any.family(), type, nullptr);
+  if (fd < 0) {
+    any = endpoint_of("0.0.0.0", port);
+    fd = open_socket(any.family(), type, nullptr);
+  }
+  const int on = 1, off = 0, big = 32 << 20;
+  ::setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (type == SOCK_DGRAM && ::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &big, sizeof big) != 0)
     perror("SO_RCVBUFFORCE");
-  if (::bind(fd, reinterpret_cast<const sockaddr*>(&a), sizeof a) != 0 ||
-      (type == SOCK_STREAM && ::listen(fd, 64) != 0)) {
+  if (::bind(fd, any.raw(), any.length) != 0 || (type == SOCK_STREAM && ::listen(fd, 64) != 0)) {
     perror("bind");
     ::exit(1);
   }
@@ -81,11 +104,11 @@ void serve(int fd) {
 }
 
 int blast(const char* address, int port, int ms, const char* device) {
-  const sockaddr_in to = address_of(address, port);
+  const Endpoint to = endpoint_of(address, port);
   int fd = -1;
   for (int attempt = 0; attempt < 100; ++attempt) {
-    fd = open_socket(SOCK_STREAM, device);
-    if (::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0) break;
+    fd = open_socket(to.family(), SOCK_STREAM, device);
+    if (::connect(fd, to.raw(), to.length) == 0) break;
     ::close(fd);
     fd = -1;
     ::usleep(20'000);
@@ -107,22 +130,26 @@ int blast(const char* address, int port, int ms, const char* device) {
 
 int reach(int port, const char* device, const std::vector<const char*>& addresses) {
   std::vector<pollfd> open;
+  int unsettled = 0;
   for (const char* address : addresses) {
-    const int fd = open_socket(SOCK_STREAM, device);
+    const Endpoint to = endpoint_of(address, port);
+    const int fd = open_socket(to.family(), SOCK_STREAM, device);
     ::fcntl(fd, F_SETFL, O_NONBLOCK);
-    const sockaddr_in to = address_of(address, port);
-    static_cast<void>(::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to));  // poll tells
-    open.push_back({fd, POLLOUT, 0});
+    // Poll tells how it went, unless it failed at once, for want of a route.
+    const bool begun = ::connect(fd, to.raw(), to.length) == 0 || errno == EINPROGRESS;
+    open.push_back({begun ? fd : -1, POLLOUT, 0});
+    unsettled += begun ? 1 : 0;
   }
   std::vector<bool> done(open.size(), false);
-  for (const double end = seconds() + 0.4; seconds() < end;) {
+  for (const double end = seconds() + 0.4; seconds() < end && unsettled > 0;) {
     ::poll(open.data(), open.size(), 50);
     for (std::size_t i = 0; i < open.size(); ++i) {
       int error = 1;
       socklen_t length = sizeof error;
       if (open[i].revents == 0 || ::getsockopt(open[i].fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) continue;
       done[i] = error == 0 && (open[i].revents & POLLOUT) != 0;
-      open[i].fd = -open[i].fd;  // settled
+      open[i].fd = -1;
+      --unsettled;
     }
   }
   for (std::size_t i = 0; i < done.size(); ++i) {
@@ -152,11 +179,10 @@ int count(int port, int ms, const char* ready, const char* sent) {
 }
 
 int send_datagrams(const char* address, int port, int number) {
-  const int fd = open_socket(SOCK_DGRAM, nullptr);
-  const sockaddr_in to = address_of(address, port);
+  const Endpoint to = endpoint_of(address, port);
+  const int fd = open_socket(to.family(), SOCK_DGRAM, nullptr);
   for (int i = 0; i < number; ++i) {
-    if (::sendto(fd, "0123456789abcdef", 16, 0, reinterpret_cast<const sockaddr*>(&to), sizeof to) < 0)
-      return perror("sendto"), 1;
+    if (::sendto(fd, "0123456789abcdef", 16, 0, to.raw(), to.length) < 0) return perror("sendto"), 1;
     if (i % 20 == 19) ::usleep(1000);
   }
   return 0;

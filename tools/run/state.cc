@@ -8,6 +8,8 @@
 
 #include <sstream>
 
+#include "tools/run/values.h"
+
 namespace canarynet::run {
 namespace {
 
@@ -28,8 +30,9 @@ std::string milliseconds(Nanos t) {
 
 void write_nic(std::ostringstream& out, const RunState& s, const Port& p) {
   const NicState& nic = s.bed->nic(p.host, p.nic);
-  out << "{\"device\": " << quoted(p.device) << ", \"address\": " << quoted(p.address)
-      << ", \"switch\": " << quoted(s.bed->wiring().switches[static_cast<std::size_t>(p.switch_index)])
+  out << "{\"device\": " << quoted(p.device) << ", \"address\": " << quoted(p.address) << ", \"prefix\": " << p.prefix;
+  if (!p.gateway.empty()) out << ", \"gateway\": " << quoted(p.gateway);
+  out << ", \"switch\": " << quoted(s.bed->wiring().switches[static_cast<std::size_t>(p.switch_index)])
       << ", \"switch_device\": " << quoted(s.bed->switch_device(p)) << ", \"fabric_pid\": " << s.init_pid
       << ", \"rate\": " << quoted(rate_text(nic.rate)) << ", \"rate_bits_per_second\": " << nic.rate
       << ", \"up\": " << (nic.up ? "true" : "false") << ", \"blackhole\": " << (nic.blackhole ? "true" : "false")
@@ -71,7 +74,7 @@ void write_aliases(std::ostringstream& out, const RunOptions& o) {
     out << (h > 0 ? "," : "") << "\n    {\"id\": \"host-" << h << "\", \"nics\": [";
     for (int k = 0; k < o.nics; ++k) {
       const Port& p = wiring.port(h, k);
-      const std::int64_t rate = RunOptions::per_nic(o.rates, k, std::int64_t{0});
+      const std::int64_t rate = o.rates.at(h, k, std::int64_t{0});
       out << (k > 0 ? "," : "") << "\n      {\"device\": \"lo:" << k << "\", \"address\": " << quoted(alias_of(p))
           << ", \"switch\": " << quoted(wiring.switches[static_cast<std::size_t>(p.switch_index)])
           << ", \"rate\": " << quoted(rate_text(rate)) << ", \"rate_bits_per_second\": " << rate

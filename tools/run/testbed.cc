@@ -49,12 +49,18 @@ void set_for_all(const std::string& family, const std::string& name, const std::
   }
 }
 
-void plain_network_defaults() {
-  set_for_all("ipv6", "disable_ipv6", "1");  // no duplicate-address noise
-  // Several NICs in one host: answer for an address, and ask, on its own NIC only.
+void set_network_defaults(const RunOptions& options, bool host) {
+  const bool ipv6 = options.ipv6 && host;
+  set_for_all("ipv6", "disable_ipv6", ipv6 ? "0" : "1");
+  // Addresses can be used at once, and are those that the wiring gives.
+  set_for_all("ipv6", "accept_dad", "0");
+  set_for_all("ipv6", "accept_ra", "0");
+  // Several NICs in one host: answer for an address, and ask, on its own NIC only. In one subnet the kernel's own
+  // defaults are what is to be tried: whichever NIC hears the question answers for all addresses.
+  const bool own_only = !host || options.topology != Topology::kOneSubnet;
   set_for_all("ipv4", "rp_filter", "0");
-  set_for_all("ipv4", "arp_ignore", "1");
-  set_for_all("ipv4", "arp_announce", "2");
+  set_for_all("ipv4", "arp_ignore", own_only ? "1" : "0");
+  set_for_all("ipv4", "arp_announce", own_only ? "2" : "0");
   static_cast<void>(write_file("/proc/sys/net/ipv4/ip_forward", "0"));
 }
 
@@ -67,9 +73,10 @@ Bytes default_queue(std::int64_t rate) { return {std::max<std::int64_t>(256 << 1
 // needs seconds to get there on a busy machine, with the link idle meanwhile.
 void set_tcp_buffers(const RunOptions& options) {
   std::int64_t under_way = 0;
-  for (int k = 0; k < options.nics; ++k) {
-    const std::int64_t rate = RunOptions::per_nic(options.rates, k, std::int64_t{0});
-    const Nanos rtt = RunOptions::per_nic(options.delays, k, Nanos{}) * 2;
+  for (int i = 0; i < options.hosts * options.nics; ++i) {
+    const int h = i / options.nics, k = i % options.nics;
+    const std::int64_t rate = options.rates.at(h, k, std::int64_t{0});
+    const Nanos rtt = options.delays.at(h, k, Nanos{}) * 2;
     under_way = std::max(under_way, BytesPerSec{(rate > 0 ? rate : kUnshapedGuess) / 8}.bytes_in(rtt).count);
   }
   // Doubled once more: the kernel counts half of a buffer as its own overhead.
@@ -101,13 +108,13 @@ Result<std::unique_ptr<Testbed>> Testbed::build(const RunOptions& options, const
   bed->wiring_ = make_wiring(options);
   for (const auto& port : bed->wiring_.ports) {
     NicState nic;
-    nic.rate = RunOptions::per_nic(options.rates, port.nic, std::int64_t{0});
-    nic.loss_ppm = half_loss(RunOptions::per_nic(options.loss_ppm, port.nic, 0u));
+    nic.rate = options.rates.at(port.host, port.nic, std::int64_t{0});
+    nic.loss_ppm = half_loss(options.loss_ppm.at(port.host, port.nic, 0u));
     bed->nics_.push_back(nic);
   }
   if (auto s = bed->make_hosts(pids, notes); !s.ok()) return s.wrap("hosts");
   if (auto s = bed->make_links(); !s.ok()) return s.wrap("links");
-  const bool lossy = std::any_of(options.loss_ppm.begin(), options.loss_ppm.end(), [](auto ppm) { return ppm > 0; });
+  const bool lossy = std::any_of(bed->nics_.begin(), bed->nics_.end(), [](const auto& n) { return n.loss_ppm > 0; });
   if (options.relay || lossy) {
     if (auto s = bed->segmentation_off(); !s.ok()) return s.wrap("segmentation offload");
   }
@@ -124,7 +131,7 @@ Status Testbed::make_hosts(const OuterPids& pids, std::vector<std::string>* note
     if (::unshare(CLONE_NEWNET) != 0) return system_error("a new network namespace", errno);
     Descriptor network(::open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC));
     if (!network.open()) return system_error("/proc/self/ns/net", errno);
-    plain_network_defaults();
+    set_network_defaults(options_, h < options_.hosts);
     if (h == options_.hosts) {
       fabric_ = std::move(network);
       break;
@@ -183,26 +190,29 @@ Status Testbed::enter(int host) const {
   return {};
 }
 
-Status Testbed::make_links() {
+Status Testbed::make_switches() {
   const std::string mtu = " mtu " + std::to_string(options_.mtu) + " ";
   std::string fabric;
   const auto add_switch = [&](const std::string& name, const std::string& size) {
     add(&fabric, "link add ", name, size, "type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set ", name,
         " up\n");
   };
-  for (const auto& name : wiring_.switches) add_switch(name, mtu);
+  for (const auto& name : wiring_.switches) {
+    if (!wiring_.routed) add_switch(name, mtu);
+  }
   if (options_.ctl) add_switch("ctl", " ");
   for (const auto& p : wiring_.ports) {
     const auto& network = hosts_[static_cast<std::size_t>(p.host)];
-    const auto& sw = wiring_.switches[static_cast<std::size_t>(p.switch_index)];
+    const std::string master =
+        wiring_.routed ? "" : " master " + wiring_.switches[static_cast<std::size_t>(p.switch_index)];
     add(&fabric, "link add ", p.uplink, mtu, "type veth peer name ", p.device, mtu, "netns ",
         std::to_string(network.pid), "\n");
     if (options_.relay) {
       const std::string r = relay_end('r', p), b = relay_end('b', p);
       add(&fabric, "link add ", r, mtu, "type veth peer name ", b, mtu, "\nlink set ", p.uplink, " up\nlink set ", r,
-          " up\nlink set ", b, " master ", sw, " up\n");
+          " up\nlink set ", b, master, " up\n");
     } else {
-      add(&fabric, "link set ", p.uplink, " master ", sw, " up\n");
+      add(&fabric, "link set ", p.uplink, master, " up\n");
     }
   }
   for (int h = 0; options_.ctl && h < options_.hosts; ++h) {
@@ -210,17 +220,47 @@ Status Testbed::make_links() {
     add(&fabric, "link add ", c, " type veth peer name ctl0 netns ",
         std::to_string(hosts_[static_cast<std::size_t>(h)].pid), "\nlink set ", c, " master ctl up\n");
   }
-  if (auto s = run_program(fabric_.fd(), {"ip", "-batch", "-"}, fabric); !s.ok()) return s.wrap("switches");
+  return run_program(fabric_.fd(), {"ip", "-batch", "-"}, fabric);
+}
+
+Status Testbed::make_router() {
+  // This process stands in the fabric's namespace, whose sysctls these are. NICs that are not to speak IPv6, such as the
+  // relay's, stay without.
+  const std::string family = wiring_.ipv6 ? "ipv6" : "ipv4";
+  std::string batch;
+  for (const auto& p : wiring_.ports) {
+    const std::string device = switch_device(p);
+    std::string conf;
+    add(&conf, "/proc/sys/net/", family, "/conf/", device);
+    if (wiring_.ipv6) {
+      if (auto s = write_file(conf + "/disable_ipv6", "0"); !s.ok()) return s;
+    } else if (p.prefix == 32) {
+      if (auto s = write_file(conf + "/proxy_arp", "1"); !s.ok()) return s;
+    }
+    batch += router_addressing(wiring_, p, device);
+  }
+  set_for_all(family, "forwarding", "1");
+  return run_program(fabric_.fd(), {"ip", wiring_.ipv6 ? "-6" : "-4", "-batch", "-"}, batch);
+}
+
+Status Testbed::address(int host, const std::string& batch) const {
+  return run_program(hosts_[static_cast<std::size_t>(host)].network.fd(),
+                     {"ip", wiring_.ipv6 ? "-6" : "-4", "-batch", "-"}, batch);
+}
+
+Status Testbed::make_links() {
+  if (auto s = make_switches(); !s.ok()) return s.wrap("switches");
+  if (wiring_.routed) {
+    if (auto s = make_router(); !s.ok()) return s.wrap("router");
+  }
   for (int h = 0; h < options_.hosts; ++h) {
-    std::string batch = "link set lo up\n";
-    if (options_.ctl) add(&batch, "addr add ", control_address(h), "/24 dev ctl0\nlink set ctl0 up\n");
-    for (int k = 0; k < wiring_.nics; ++k) {
-      const Port& p = wiring_.port(h, k);
-      add(&batch, "addr add ", p.address, "/24 dev ", p.device, "\nlink set ", p.device, " up\n");
-    }
-    if (auto s = run_program(hosts_[static_cast<std::size_t>(h)].network.fd(), {"ip", "-batch", "-"}, batch); !s.ok()) {
-      return s.wrap("host-" + std::to_string(h));
-    }
+    std::string links = "link set lo up\n", nics;
+    if (options_.ctl) add(&links, "addr add ", control_address(h), "/24 dev ctl0\nlink set ctl0 up\n");
+    for (int k = 0; k < wiring_.nics; ++k)
+      add(&nics, host_addressing(wiring_, wiring_.port(h, k)), source_rule(wiring_.port(h, k)));
+    Status s = run_program(hosts_[static_cast<std::size_t>(h)].network.fd(), {"ip", "-batch", "-"}, links);
+    if (s.ok()) s = address(h, nics);
+    if (!s.ok()) return s.wrap("host-" + std::to_string(h));
   }
   return {};
 }
@@ -229,10 +269,11 @@ std::string Testbed::switch_device(const Port& port) const {
   return options_.relay ? relay_end('b', port) : port.uplink;
 }
 
-std::string Testbed::shaper(const std::string& device, std::int64_t rate) const {
+std::string Testbed::shaper(const Port& port, const std::string& device) const {
+  const std::int64_t rate = nic(port.host, port.nic).rate;
   if (rate == 0) return "";
-  const Bytes burst = options_.burst.count > 0 ? options_.burst : default_burst(rate);
-  const Bytes queue = options_.queue.count > 0 ? options_.queue : default_queue(rate);
+  const Bytes burst = options_.bursts.at(port.host, port.nic, default_burst(rate));
+  const Bytes queue = options_.queues.at(port.host, port.nic, default_queue(rate));
   return "qdisc replace dev " + device + " root tbf rate " + std::to_string(rate) + "bit burst " +
          std::to_string(burst.count) + "b limit " + std::to_string(queue.count) + "b\n";
 }
@@ -243,8 +284,8 @@ Status Testbed::shape_all() {
     std::string host;
     for (int k = 0; k < wiring_.nics; ++k) {
       const Port& p = wiring_.port(h, k);
-      host += shaper(p.device, nic(h, k).rate);
-      add(&fabric, shaper(switch_device(p), nic(h, k).rate), "qdisc add dev ", switch_device(p), " clsact\n");
+      host += shaper(p, p.device);
+      add(&fabric, shaper(p, switch_device(p)), "qdisc add dev ", switch_device(p), " clsact\n");
     }
     if (host.empty()) continue;
     if (auto s = run_program(hosts_[static_cast<std::size_t>(h)].network.fd(), {"tc", "-batch", "-"}, host); !s.ok()) {
@@ -306,8 +347,8 @@ Status Testbed::start_relay() {
   std::string back;
   for (std::size_t i = 0; i < count; ++i) {
     const Port& p = wiring_.ports[i];
-    const Nanos delay = RunOptions::per_nic(options_.delays, p.nic, Nanos{});
-    const Nanos jitter = RunOptions::per_nic(options_.jitters, p.nic, Nanos{});
+    const Nanos delay = options_.delays.at(p.host, p.nic, Nanos{});
+    const Nanos jitter = options_.jitters.at(p.host, p.nic, Nanos{});
     knobs_[i].delay_ns = delay.count;
     knobs_[i].jitter_ns = jitter.count;
     // Slots for what is under way at the NIC's rate, and 20 ms in which the relay may be late.
@@ -358,7 +399,7 @@ Status Testbed::set_rate(const Port& port, std::int64_t rate) {
   for (const End& end : {End{hosts_[static_cast<std::size_t>(port.host)].network.fd(), port.device},
                          End{fabric_.fd(), switch_device(port)}}) {
     if (rate > 0) {
-      if (auto s = run_program(end.network, {"tc", "-batch", "-"}, shaper(end.device, rate)); !s.ok()) return s;
+      if (auto s = run_program(end.network, {"tc", "-batch", "-"}, shaper(port, end.device)); !s.ok()) return s;
     } else {
       // Fails where nothing is shaped, which is what was asked for.
       static_cast<void>(run_program(end.network, {"tc", "qdisc", "del", "dev", end.device, "root"}, ""));
@@ -375,8 +416,7 @@ Status Testbed::change(const Port& port, const LinkChange& c) {
     case LinkChange::Action::kUp:
     case LinkChange::Action::kDown: {
       nic.up = c.action == LinkChange::Action::kUp;
-      return run_program(hosts_[static_cast<std::size_t>(port.host)].network.fd(),
-                         {"ip", "link", "set", port.device, nic.up ? "up" : "down"}, "");
+      return address(port.host, nic.up ? host_addressing(wiring_, port) : "link set " + port.device + " down\n");
     }
     case LinkChange::Action::kBlackhole:
       nic.blackhole = c.on;
@@ -396,12 +436,12 @@ Status Testbed::change(const Port& port, const LinkChange& c) {
 }
 
 Status Testbed::apply(const LinkChange& c) {
-  if (c.host >= options_.hosts || c.nic >= wiring_.nics) {
+  if (c.place.host >= options_.hosts || c.place.nic >= wiring_.nics) {
     return {CANARY_INVALID_ARGUMENT, "no such NIC: hosts are 0 to " + std::to_string(options_.hosts - 1) +
                                          ", NICs 0 to " + std::to_string(wiring_.nics - 1)};
   }
   for (const auto& port : wiring_.ports) {
-    if ((c.host >= 0 && port.host != c.host) || (c.nic >= 0 && port.nic != c.nic)) continue;
+    if (!c.place.covers(port.host, port.nic)) continue;
     if (auto s = change(port, c); !s.ok()) return s;
   }
   return {};
@@ -411,14 +451,17 @@ Result<RoundTrip> Testbed::round_trip() const {
   const Port& from = wiring_.port(0, 0);
   for (const auto& to : wiring_.ports) {
     if (to.host == from.host || to.switch_index != from.switch_index) continue;
-    const Nanos expected =
-        RunOptions::per_nic(options_.delays, 0, Nanos{}) + RunOptions::per_nic(options_.delays, to.nic, Nanos{});
+    const Nanos expected = options_.delays.at(0, 0, Nanos{}) + options_.delays.at(to.host, to.nic, Nanos{});
     return measure_round_trip(hosts_[0].network.fd(), hosts_[static_cast<std::size_t>(to.host)].network.fd(),
                               to.address, expected);
   }
   return Status(CANARY_UNREACHABLE, "host-0 has no neighbour on nic0");
 }
 
-std::string Testbed::join_address() const { return options_.ctl ? control_address(0) : wiring_.port(0, 0).address; }
+std::string Testbed::join_address() const {
+  if (options_.ctl) return control_address(0);
+  const std::string& address = wiring_.port(0, 0).address;
+  return wiring_.ipv6 ? "[" + address + "]" : address;
+}
 
 }  // namespace canarynet::run

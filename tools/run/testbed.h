@@ -40,7 +40,7 @@ class Testbed {
   Status apply(const LinkChange& change);
   // Between host 0's nic0 and its first neighbour there.
   Result<RoundTrip> round_trip() const;
-  // Of rank 0's host, where ranks join.
+  // Of rank 0's host, where ranks join; as URLs have it.
   std::string join_address() const;
 
   const Wiring& wiring() const { return wiring_; }
@@ -67,7 +67,11 @@ class Testbed {
   // Replaces the port's drop filters by what its NicState says.
   Status set_filters(const Port& port);
   Status segmentation_off();
-  std::string shaper(const std::string& device, std::int64_t rate) const;
+  Status make_switches();
+  Status make_router();
+  // `ip -batch` in a host, for lines about NICs.
+  Status address(int host, const std::string& batch) const;
+  std::string shaper(const Port& port, const std::string& device) const;
   NicState& state_of(const Port& port) { return nics_[static_cast<std::size_t>(port.host * wiring_.nics + port.nic)]; }
 
   RunOptions options_;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -103,6 +104,21 @@ class Hosts : public ::testing::Test {
     }
   }
 
+  // Over each of its NICs a host reaches all NICs of all others.
+  void expect_all_reached(int hosts, int nics) {
+    const auto all = addresses();
+    ASSERT_EQ(all.size(), static_cast<std::size_t>(hosts * nics));
+    for (int h = 0; h < hosts; ++h) {
+      std::vector<std::string> others;
+      for (const auto& [place, address] : all) {
+        if (place.first != h) others.push_back(address);
+      }
+      for (int k = 0; k < nics; ++k) {
+        EXPECT_EQ(reached(h, "nic" + std::to_string(k), others), others) << "host " << h << " nic" << k;
+      }
+    }
+  }
+
   Census census_;
   std::unique_ptr<Job> job_;
 };
@@ -147,6 +163,83 @@ TEST_F(Hosts, MeshHasALinkPerPair) {
 TEST_F(Hosts, BcubeLevelReachesHostsThatDifferInThatDigit) {
   start_sinks("-n 4 --hosts 4 --topology bcube:2,2");
   expect_wiring(4, 2, [](int h, int k, int other) { return (h ^ other) == (1 << k) ? k : -1; });
+}
+
+TEST_F(Hosts, BehindARouterEveryNicReachesEveryNicOfTheOthers) {
+  for (const char* more : {"", " --ipv6", " --delay 1ms", " --ipv6 --delay 1ms"}) {
+    start_sinks(std::string("-n 3 --hosts 3 --nics 2 --topology routed") + more);
+    expect_all_reached(3, 2);
+  }
+}
+
+TEST_F(Hosts, WithAddressesInNoSubnetEveryNicReachesEveryNicOfTheOthers) {
+  for (const char* more : {"", " --ipv6", " --delay 1ms", " --ipv6 --delay 1ms"}) {
+    start_sinks(std::string("-n 3 --hosts 3 --nics 2 --topology pointtopoint") + more);
+    expect_all_reached(3, 2);
+  }
+}
+
+TEST_F(Hosts, ARoutedPacketLeavesOverTheNicWhoseAddressItCarries) {
+  for (const std::string topology : {"routed", "pointtopoint"}) {
+    start_sinks("-n 2 --hosts 2 --nics 2 --topology " + topology);
+    const auto all = addresses();
+    for (const int k : {0, 1}) {
+      const auto e = in_host(0, {"ip", "route", "get", all.at({1, 0}), "from", all.at({0, k})});
+      EXPECT_TRUE(has(e.out, "dev nic" + std::to_string(k))) << topology << ": " << e.out << e.err;
+    }
+    EXPECT_TRUE(has(in_host(0, {"ip", "route", "get", all.at({1, 1})}).out, "dev nic0")) << "no address, no choice";
+  }
+}
+
+TEST_F(Hosts, ARoutedNicThatWasDownHasItsAddressAndItsRoutesAgain) {
+  for (const std::string more : {"routed", "routed --ipv6", "pointtopoint", "pointtopoint --ipv6", "flat --ipv6"}) {
+    start_sinks("-n 2 --hosts 2 --nics 2 --topology " + more);
+    const std::string other = addresses().at({1, 1});
+    link("host=0,nic=1,down");
+    EXPECT_TRUE(reached(0, "nic1", {other}).empty()) << more;
+    link("host=0,nic=1,up");
+    EXPECT_EQ(reached(0, "nic1", {other}).size(), 1u) << more;
+  }
+}
+
+TEST_F(Hosts, OneSubnetHoldsAllNicsAndLeavesTheKernelsDefaults) {
+  start_sinks("-n 2 --hosts 2 --nics 2 --topology onesubnet");
+  const auto all = addresses();
+  EXPECT_EQ(reached(0, "", {all.at({1, 0}), all.at({1, 1})}).size(), 2u);
+  const auto e = in_host(0, {"ip", "-4", "route", "show", "10.1.0.0/16"});
+  EXPECT_TRUE(has(e.out, "dev nic0") && has(e.out, "dev nic1")) << e.out;
+  for (const std::string name : {"arp_ignore", "arp_announce", "rp_filter"}) {
+    for (const std::string scope : {"all", "nic0", "nic1"}) {
+      EXPECT_EQ(in_host(1, {"sysctl", "-n", "net.ipv4.conf." + scope + "." + name}).out, "0\n") << scope << "." << name;
+    }
+  }
+  // What is to be tried: the kernel sends from the second NIC's address over the first.
+  EXPECT_TRUE(has(in_host(0, {"ip", "route", "get", all.at({1, 1}), "from", all.at({0, 1})}).out, "dev nic0"));
+}
+
+TEST_F(Hosts, WithIpv6ReachEachOtherOverTheSameWiring) {
+  start_sinks("-n 3 --hosts 3 --nics 2 --ipv6");
+  for (const auto& [place, address] : addresses()) EXPECT_TRUE(has(address, "fd00:")) << address;
+  expect_wiring(3, 2, [](int, int k, int) { return k; });
+  EXPECT_EQ(in_host(0, {"ip", "-4", "addr", "show", "dev", "nic0"}).out, "") << "nic0 was to have IPv6 only";
+  start_sinks("-n 4 --hosts 4 --topology bcube:2,2 --ipv6");
+  expect_wiring(4, 2, [](int h, int k, int other) { return (h ^ other) == (1 << k) ? k : -1; });
+  start_sinks("-n 2 --hosts 2 --nics 2 --topology onesubnet --ipv6");
+  EXPECT_EQ(reached(0, "", {addresses().at({1, 0}), addresses().at({1, 1})}).size(), 2u);
+}
+
+TEST_F(Hosts, WithIpv6AndWithoutCtlJoinOverNic0) {
+  const auto e = run(canary_run("-n 2 --hosts 2 --no-ctl --ipv6 -q --no-prefix", "echo $CANARY_JOIN"));
+  EXPECT_EQ(e.out, "tcp://[fd00:1::1]:29400\ntcp://[fd00:1::1]:29400\n") << e.err;
+}
+
+TEST_F(Hosts, RatesHoldBehindARouterAndPerHost) {
+  start_sinks("-n 2 --hosts 2 --nics 2 --topology routed --rate 400mbit,100mbit,host1.nic0=50mbit");
+  const auto all = addresses();
+  expect_rate(mbit(0, all.at({1, 0}), 800, "nic0"), 50);
+  expect_rate(mbit(1, all.at({0, 1}), 600, "nic1"), 100);
+  // Between NICs of two rates the slower one is the limit.
+  expect_rate(mbit(0, all.at({1, 1}), 600, "nic0"), 100);
 }
 
 TEST_F(Hosts, CtlReachesAllHosts) {
@@ -231,6 +324,81 @@ TEST_F(Hosts, ARankChangesLinksToo) {
                                               " link $CANARY_RUN_STATE host=1,nic=0,down && ip -br link show nic0"));
   EXPECT_EQ(e.code, 0) << e.err;
   EXPECT_TRUE(has(e.out, "nic0") && has(e.out, " DOWN ")) << e.out;
+}
+
+// The file of a --script.
+class Script {
+ public:
+  explicit Script(const std::string& text) {
+    EXPECT_NE(::mkdtemp(folder_), nullptr);
+    std::ofstream(path()) << text;
+  }
+  ~Script() { std::filesystem::remove_all(folder_); }
+  std::string path() const { return std::string(folder_) + "/script"; }
+
+ private:
+  char folder_[32] = "/tmp/run_test_script.XXXXXX";
+};
+
+TEST_F(Hosts, AScriptChangesLinksAtItsTimes) {
+  const Script script(
+      "# the last first: times decide\n"
+      "1.2s  host1.*     up\n"
+      "0.6s  host1.*     down  # both NICs\n"
+      "0.6s  host0.nic1  rate 50mbit\n"
+      "0.9s  *.nic0      loss 100%\n");
+  // Rank 0 reads the state file as time goes by: what it looked like when.
+  const auto e =
+      run(canary_run("-n 2 --hosts 2 --nics 2 --rate 100mbit --no-prefix --script " + script.path(),
+                     "[ $CANARY_RANK = 0 ] || { sleep 1.8; exit; }; for i in $(seq 90); do echo $(date +%s%N) "
+                     "$(grep -c '\"up\": false' $CANARY_RUN_STATE) $(grep -c 50mbit $CANARY_RUN_STATE) "
+                     "$(grep -c '\"loss_ppm\": 1000000' $CANARY_RUN_STATE); sleep 0.02; done"));
+  EXPECT_EQ(e.code, 0) << e.err;
+  const auto lines = lines_of(e.out);
+  ASSERT_EQ(lines.size(), 90u);
+  double start = 0, down = 0, slow = 0, lossy = 0, up = 0;  // seconds; 0: never
+  for (const auto& line : lines) {
+    std::istringstream numbers(line);
+    double ns = 0;
+    int dark = 0, slowed = 0, lost = 0;
+    numbers >> ns >> dark >> slowed >> lost;
+    const double now = ns * 1e-9;
+    if (start == 0) start = now;
+    if (down == 0 && dark == 2) down = now - start;
+    if (slow == 0 && slowed == 1) slow = now - start;
+    if (lossy == 0 && lost == 2) lossy = now - start;
+    if (down > 0 && up == 0 && dark == 0) up = now - start;
+  }
+  // Rank 0 needs a moment to begin, and each change some milliseconds; a busy machine adds to both.
+  EXPECT_GT(down, 0.35);
+  EXPECT_LT(down, 0.85);
+  EXPECT_GT(slow, 0.35);
+  EXPECT_LT(slow, 0.85);
+  EXPECT_GT(lossy, 0.65);
+  EXPECT_LT(lossy, 1.15);
+  EXPECT_GT(up, 0.95);
+  EXPECT_LT(up, 1.5);
+  EXPECT_TRUE(has(e.err, "--script: host1.* down is done")) << e.err;
+}
+
+TEST_F(Hosts, AScriptsRateIsFeltByAFlow) {
+  const Script script("800ms host0.nic0 rate 100mbit\n");
+  const auto e = run(canary_run("-n 2 --hosts 2 --rate 400mbit --no-prefix -q --grace 0s --script " + script.path(),
+                                "[ $CANARY_RANK = 0 ] || exec " RUN_PROBE " sink 5000 >&2; " RUN_PROBE
+                                " blast 10.1.0.2 5000 1600 && exit 3"));
+  EXPECT_EQ(e.code, 3) << e.err;
+  EXPECT_GT(std::atof(e.out.c_str()), 150);
+  EXPECT_LT(std::atof(e.out.c_str()), 350);
+}
+
+TEST_F(Hosts, AScriptsDelayNeedsNoOption) {
+  const Script script("0s * delay 30ms\n");
+  const auto e =
+      run(canary_run("-n 2 --hosts 2 --no-prefix -q --grace 0s --script " + script.path(),
+                     "[ $CANARY_RANK = 0 ] || exec " RUN_PROBE " sink 5000 >&2; sleep 0.3; a=$(date +%s%N); " RUN_PROBE
+                     " reach 5000 nic0 10.1.0.2 >&2; echo $((($(date +%s%N)-a)/1000000)); exit 3"));
+  EXPECT_EQ(e.code, 3) << e.err;
+  EXPECT_GE(std::atof(e.out.c_str()), 60) << "ms of a handshake with 30 ms each way";
 }
 
 double rtt_ms(const std::string& state) { return number_after(state, "\"rtt_ms\": {\"min\": "); }
