@@ -435,6 +435,7 @@ Status check_planner(PlannerId id, const PlanRequest& request) {
   Schedule schedule{.planner = id, .request = request, .leaves = {}};
   schedule.request.reach = nullptr;
   schedule.request.host_of = {};
+  schedule.request.rail_rates = {};
   made_by.leaves(request, &schedule.leaves);
   std::vector<Plan> plans(static_cast<std::size_t>(request.ranks));
   for (int r = 0; r < request.ranks; ++r) made_by.plan(request, r, &plans[r]);

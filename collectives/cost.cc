@@ -46,14 +46,14 @@ class Walk {
         case Event::kSend: {
           const Step& send = ranks_[e.rank].plan.steps[e.step];
           const std::uint32_t port = port_of(e.rank, send.peer);
-          out_[port].waiting[queue_of(rail_of(port, send))].push(e);
+          queue(out_[port], rails_between(port, e.rank, send.peer, send.rail)).push(e);
           serve_out(port, e.at);
           break;
         }
         case Event::kArrival: {
           const Step& send = ranks_[e.rank].plan.steps[e.step];
           const std::uint32_t port = port_of(static_cast<std::uint32_t>(send.peer), static_cast<int>(e.rank));
-          in_[port].waiting[queue_of(rail_of(port, send))].push(e);
+          queue(in_[port], rails_between(port, send.peer, static_cast<int>(e.rank), send.rail)).push(e);
           serve_in(port, e.at);
           break;
         }
@@ -80,6 +80,7 @@ class Walk {
     std::uint64_t order;             // ties: first come
     std::uint32_t rank, step, unit;  // of the send; kOutFree, kInFree: whose ports, as port_of() has them
     std::uint32_t piece;
+    double busy = 0;  // kArrival: how long it occupies the sender's port
     bool operator>(const Event& o) const {
       const bool later = kind >= kOutFree, others = o.kind >= kOutFree;
       return at != o.at ? at > o.at : later != others ? later : order > o.order;
@@ -90,21 +91,21 @@ class Walk {
       return a.piece != b.piece ? a.piece > b.piece : a.at != b.at ? a.at > b.at : a.order > b.order;
     }
   };
+  using Waiting = std::priority_queue<Event, std::vector<Event>, Behind>;
   // One direction of a host, or of a rank towards its neighbours on the host.
   struct Ports {
-    std::vector<double> free;  // per rail
-    std::vector<std::priority_queue<Event, std::vector<Event>, Behind>>
-        waiting;           // per rail, and for all of them together
-    double wakes_at = -1;  // when it looks again; < 0: not planned
+    std::vector<double> free;                                // per rail
+    std::vector<std::pair<std::uint32_t, Waiting>> waiting;  // per set of rails that messages take together
+    double wakes_at = -1;                                    // when it looks again; < 0: not planned
   };
   struct Rank {
     Plan plan;
     std::uint32_t host = 0;                 // its first rank
     std::vector<std::uint32_t> first_unit;  // per step, and the end
     std::vector<std::vector<std::uint32_t>> dependents;
-    std::vector<std::uint32_t> pending;  // per unit
-    std::vector<double> here;            // per unit of a receive: when its bytes came; < 0: not yet
-    std::vector<int> came_over;          // and over which rail; -1: all together
+    std::vector<std::uint32_t> pending;    // per unit
+    std::vector<double> here;              // per unit of a receive: when its bytes came; < 0: not yet
+    std::vector<std::uint32_t> came_over;  // and over which rails
   };
   // Cells of each leaf: pieces, or (whole messages) one cell for everything.
   void cut_cells() {
@@ -147,7 +148,7 @@ class Walk {
     }
     rank.pending.resize(rank.first_unit.back());
     rank.here.assign(rank.first_unit.back(), -1);
-    rank.came_over.assign(rank.first_unit.back(), -1);
+    rank.came_over.assign(rank.first_unit.back(), 0);
     rank.dependents.resize(steps.size());
     for (std::uint32_t s = 0; s < steps.size(); ++s) {
       for (const std::uint32_t before : rank.plan.deps_of(steps[s])) {
@@ -159,10 +160,8 @@ class Walk {
     }
     units_ += rank.first_unit.back();
     const std::size_t port = static_cast<std::size_t>(r), local = port + static_cast<std::size_t>(request_.ranks);
-    for (Ports* ports : {&out_[port], &in_[port], &out_[local], &in_[local]}) {
+    for (Ports* ports : {&out_[port], &in_[port], &out_[local], &in_[local]})
       ports->free.assign(static_cast<std::size_t>(rails_), 0);
-      ports->waiting.resize(static_cast<std::size_t>(rails_) + 1);
-    }
     if (r + 1 == request_.ranks) std::sort(receives_.begin(), receives_.end());
   }
 
@@ -193,23 +192,44 @@ class Walk {
     return host == ranks_[static_cast<std::size_t>(peer)].host ? r + static_cast<std::uint32_t>(request_.ranks) : host;
   }
   bool is_local(std::uint32_t port) const { return port >= ranks_.size(); }
-  int rail_of(std::uint32_t port, const Step& send) const { return is_local(port) ? -1 : send.rail; }
-  double seconds_of(std::uint32_t port, std::uint64_t bytes, std::size_t queue) const {
-    const double each = is_local(port) ? model_.local_beta : model_.beta / share_of(queue);
-    return static_cast<double>(bytes) * each;
+  // The rails of `here` that a message to or from `peer` takes: the step's own where it reaches the peer, else all that
+  // do.
+  std::uint32_t rails_between(std::uint32_t port, int here, int peer, int preferred) const {
+    const std::uint32_t all = (1u << rails_) - 1;
+    if (is_local(port)) return all;
+    const std::uint32_t known = request_.reach->rails(here, peer) & all;
+    const std::uint32_t reaching = known == 0 ? all : known;
+    const std::uint32_t own = preferred >= 0 && preferred < rails_ ? 1u << preferred : 0;
+    return (reaching & own) != 0 ? own : reaching;
+  }
+  std::uint32_t rails_between(std::uint32_t port, std::uint32_t here, int peer, int preferred) const {
+    return rails_between(port, static_cast<int>(here), peer, preferred);
+  }
+  double seconds_of(std::uint32_t port, std::uint64_t bytes, std::uint32_t rails) const {
+    const auto size = static_cast<double>(bytes);
+    if (is_local(port)) return size * model_.local_beta;
+    if (request_.rail_rates.empty()) return size * model_.beta / std::popcount(rails);
+    double rate = 0;
+    for (std::uint32_t left = rails; left != 0; left &= left - 1)
+      rate += request_.rail_rates[std::size_t{port} * kRailsMax + static_cast<std::size_t>(std::countr_zero(left))];
+    return size / rate;
   }
 
-  // The queue of a step's messages: its rail's, or the last one, which uses all rails together.
-  std::size_t queue_of(int rail) const { return static_cast<std::size_t>(rail >= 0 && rail < rails_ ? rail : rails_); }
-  double share_of(std::size_t queue) const { return queue == static_cast<std::size_t>(rails_) ? rails_ : 1; }
-  double free_at(const Ports& ports, std::size_t queue) const {
-    return queue < ports.free.size() ? ports.free[queue] : *std::max_element(ports.free.begin(), ports.free.end());
+  static Waiting& queue(Ports& ports, std::uint32_t rails) {
+    const auto same = [rails](const auto& w) { return w.first == rails; };
+    const auto found = std::find_if(ports.waiting.begin(), ports.waiting.end(), same);
+    return found != ports.waiting.end() ? found->second : ports.waiting.emplace_back(rails, Waiting()).second;
   }
-  void occupy(Ports& ports, std::size_t queue, double until) {
-    if (queue < ports.free.size()) {
-      ports.free[queue] = until;
-    } else {
-      std::fill(ports.free.begin(), ports.free.end(), until);
+  double free_at(const Ports& ports, std::uint32_t rails) const {
+    double free = 0;
+    for (std::size_t l = 0; l < ports.free.size(); ++l) {
+      if ((rails >> l & 1) != 0) free = std::max(free, ports.free[l]);
+    }
+    return free;
+  }
+  void occupy(Ports& ports, std::uint32_t rails, double until) {
+    for (std::size_t l = 0; l < ports.free.size(); ++l) {
+      if ((rails >> l & 1) != 0) ports.free[l] = until;
     }
   }
 
@@ -220,18 +240,19 @@ class Walk {
       std::size_t best = ports.waiting.size();
       double next = -1;
       for (std::size_t q = 0; q < ports.waiting.size(); ++q) {
-        if (ports.waiting[q].empty()) continue;
-        const double free = free_at(ports, q);
+        if (ports.waiting[q].second.empty()) continue;
+        const double free = free_at(ports, ports.waiting[q].first);
         if (free > now) {
           next = next < 0 ? free : std::min(next, free);
-        } else if (best == ports.waiting.size() || Behind{}(ports.waiting[best].top(), ports.waiting[q].top())) {
+        } else if (best == ports.waiting.size() ||
+                   Behind{}(ports.waiting[best].second.top(), ports.waiting[q].second.top())) {
           best = q;
         }
       }
       if (best != ports.waiting.size()) {
-        const Event e = ports.waiting[best].top();
-        ports.waiting[best].pop();
-        start(e, best);
+        const Event e = ports.waiting[best].second.top();
+        ports.waiting[best].second.pop();
+        start(e, ports.waiting[best].first);
         continue;
       }
       if (next >= 0 && (ports.wakes_at < 0 || next < ports.wakes_at)) {
@@ -266,26 +287,28 @@ class Walk {
   }
 
   void serve_out(std::uint32_t port, double now) {
-    serve(out_[port], port, now, Event::kOutFree, [&](const Event& e, std::size_t queue) {
-      const double busy = seconds_of(port, bytes_of(ranks_[e.rank], e.step, e.unit), queue);
-      occupy(out_[port], queue, now + busy + (is_local(port) ? 0 : model_.post));
+    serve(out_[port], port, now, Event::kOutFree, [&](const Event& e, std::uint32_t rails) {
+      const double busy = seconds_of(port, bytes_of(ranks_[e.rank], e.step, e.unit), rails);
+      occupy(out_[port], rails, now + busy + (is_local(port) ? 0 : model_.post));
       const double alpha = is_local(port) ? model_.local_alpha : model_.alpha;
-      events_.push({now + alpha, Event::kArrival, order_++, e.rank, e.step, e.unit, e.piece});
+      events_.push({now + alpha, Event::kArrival, order_++, e.rank, e.step, e.unit, e.piece, busy});
     });
   }
 
   void serve_in(std::uint32_t port, double now) {
-    serve(in_[port], port, now, Event::kInFree, [&](const Event& e, std::size_t queue) {
+    serve(in_[port], port, now, Event::kInFree, [&](const Event& e, std::uint32_t rails) {
       const Rank& from = ranks_[e.rank];
       const Step& send = from.plan.steps[e.step];
       const auto to = static_cast<std::uint32_t>(send.peer);
       Rank& rank = ranks_[to];
-      const double end = now + seconds_of(port, bytes_of(from, e.step, e.unit), queue);
-      occupy(in_[port], queue, end);
+      // The last byte can't come before the sender's rails have let it go; meanwhile faster ones here take others' too.
+      const double busy = seconds_of(port, bytes_of(from, e.step, e.unit), rails);
+      const double end = now + std::max(busy, e.busy);
+      occupy(in_[port], rails, now + busy);
       const std::uint32_t step = receive_of(e.rank, send);
       const std::uint32_t unit = rank.first_unit[step] + e.unit - from.first_unit[e.step];
       rank.here[unit] = end;
-      rank.came_over[unit] = rail_of(port, send);
+      rank.came_over[unit] = rails;
       done(e.rank, e.step, e.unit, end);
       if (rank.pending[unit] == 0) take(to, step, unit, end);
     });
@@ -298,9 +321,9 @@ class Walk {
     if (s.kind == StepKind::kReceiveReduce && model_.gamma > 0) {
       // Rails add side by side, each what came over it.
       at += static_cast<double>(bytes_of(rank, step, unit)) * model_.gamma;
-      const std::size_t queue = queue_of(rank.came_over[unit]);
+      const std::uint32_t rails = rank.came_over[unit];
       Ports& ports = in_[port_of(r, s.peer)];
-      occupy(ports, queue, std::max(at, free_at(ports, queue)));
+      occupy(ports, rails, std::max(at, free_at(ports, rails)));
     }
     done(r, step, unit, at);
   }

@@ -10,12 +10,14 @@
 // elsewhere by the rank at the same position (mod the host's ranks). All of it is cells: a cell crosses the network
 // while its neighbours are still being added.
 //
-// Between hosts the carriers form a ring; messages too small to pipeline around it go straight to the home and back.
+// Between hosts the carriers form a ring; messages too small to pipeline around it go straight to the home and back, as
+// do large ones where each pair of hosts has rails of its own, of which a ring would use two.
 // Order of sums: at each host own, then the neighbours upward (mod k); among hosts home + 1, home + 2, … (mod H), home
 // last on the ring and first otherwise.
 #include <algorithm>
 
 #include "collectives/plan_builder.h"
+#include "collectives/wiring.h"
 
 namespace canarynet {
 namespace {
@@ -49,6 +51,11 @@ class Hosts {
       parts_ = std::max(parts_, static_cast<int>(ranks.size()));
       fewest_ = std::min(fewest_, static_cast<int>(ranks.size()));
     }
+    // A broadcast's home would send everything to each host: no less over any link than around the ring.
+    const bool spreads = request.collective == Collective::kAllReduce || in_blocks(request);
+    const std::uint64_t bytes = request.total() * request.element_bytes;
+    direct_ = hosts() > 2 && (bytes < kRingBytesPerHost * static_cast<std::uint64_t>(hosts()) ||
+                              (spreads && straight_beats_ring_between_hosts(request)));
   }
 
   int hosts() const { return static_cast<int>(ranks_.size()); }
@@ -97,10 +104,7 @@ class Hosts {
   }
 
   // Straight to the home and back, instead of around the ring.
-  bool direct() const {
-    const std::uint64_t bytes = request_.total() * request_.element_bytes;
-    return hosts() > 2 && bytes < kRingBytesPerHost * static_cast<std::uint64_t>(hosts());
-  }
+  bool direct() const { return direct_; }
   // At most so many messages pass from one rank to another.
   std::int64_t messages_max() const {
     if (in_blocks(request_)) return 2 * std::int64_t{request_.ranks};
@@ -113,6 +117,7 @@ class Hosts {
   std::vector<std::vector<int>> ranks_;
   int parts_ = 1;
   int fewest_ = kPlanRanksMax;
+  bool direct_ = false;
 };
 
 bool defines(Collective collective, int) {

@@ -117,6 +117,8 @@ struct PlanRequest {
   BCubeShape bcube = {};                // levels 0: none known; rank digits in base r, digit 0 least significant
   int servers = 1;                      // parameter_server only; more than ranks count as all of them
   std::span<const int> host_of = {};    // [rank]: equal numbers are one host; empty: every rank is a host of its own
+  // [rank * kRailsMax + rail]: bytes a second that the rail is told or known to carry, > 0; empty: all are alike.
+  std::span<const double> rail_rates = {};
 
   std::uint64_t total() const {
     if (collective == Collective::kBarrier) return 1;
@@ -146,7 +148,7 @@ struct PlanRequest {
 // The shared part: leaf i is the elements [leaves[i], leaves[i+1]); empty leaves are allowed (count < ranks).
 struct Schedule {
   PlannerId planner = PlannerId::kRing;
-  PlanRequest request;                // reach and host_of are not kept
+  PlanRequest request;                // reach, host_of and rail_rates are not kept
   std::vector<std::uint64_t> leaves;  // ascending, first 0, last total()
 };
 

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <vector>
+
+#include "collectives/wiring.h"
 
 namespace canarynet {
 namespace {
@@ -17,6 +20,10 @@ constexpr std::uint64_t kRingSegmentBytes = 128 * 1024;
 // Mesh costs 2 message times and posts 2(n-2) more; past about 16 ranks posting them costs more than 2 lg n message
 // times (kernel TCP: about 60 us a message time, about 10 us a post), and n-1 flows into one port at once make it drop.
 constexpr int kMeshRanksMax = 16;
+// Walking the plans of more ranks takes longer than a first call should.
+constexpr int kCostedRanksMax = 64;
+// The costs know nothing of queues and processors: they overrule the table's first where they differ by more than that.
+constexpr double kClearlyCheaper = 0.9;
 
 bool everybody_meets(const Reachability& reach) {
   for (int a = 0; a < reach.ranks(); ++a) {
@@ -109,6 +116,28 @@ Order preference(const PlanRequest& request) {
   return flat;
 }
 
+// The table's first that can run, unless the wiring makes another one clearly cheaper.
+PlannerId choose(const std::vector<PlannerId>& runnable, const PlanRequest& request) {
+  using enum PlannerId;
+  const PlannerId first = runnable.front();
+  // What passes between two ranks is known to them alone; the costs of a hierarchical plan are decided within it.
+  if (first == kHierarchical || is_pairwise(request.collective) || request.ranks > kCostedRanksMax ||
+      !rails_differ_by_peer(request))
+    return first;
+  const double of_first = wiring_cost(first, request);
+  PlannerId best = first;
+  double least = of_first;
+  for (const PlannerId id : runnable) {
+    if (id != kMesh && id != kRing && id != kBCube && id != kHalvingDoubling) continue;
+    const double cost = id == first ? of_first : wiring_cost(id, request);
+    if (cost < least) {
+      best = id;
+      least = cost;
+    }
+  }
+  return least < kClearlyCheaper * of_first ? best : first;
+}
+
 }  // namespace
 
 Result<PlannerId> select_planner(const PlanRequest& request, const SelectorOptions& options) {
@@ -124,12 +153,14 @@ Result<PlannerId> select_planner(const PlanRequest& request, const SelectorOptio
   }
   canary_status code = CANARY_INVALID_ARGUMENT;
   std::string reasons;
+  std::vector<PlannerId> runnable;
   for (const PlannerId id : preference(request)) {
     const Status status = planner(id).check(request);
-    if (status.ok()) return id;
+    if (status.ok()) runnable.push_back(id);
     if (status.code() == CANARY_UNREACHABLE) code = CANARY_UNREACHABLE;
     reasons += (reasons.empty() ? "" : "; ") + status.text();
   }
+  if (!runnable.empty()) return choose(runnable, request);
   return Status(code, "no planner can run " + std::string(name_of(request.collective)) + " among these " +
                           std::to_string(request.ranks) + " ranks: " + reasons);
 }

@@ -1,6 +1,7 @@
 // collectives/selector.h -- which planner runs an operation. Pure: equal on all ranks for equal arguments.
 //
-// The static choice by size and topology; a table measured at run time comes later behind the same call.
+// The static choice: a table by size, and where peers are behind different rails the costs of the wiring
+// (collectives/wiring.h); one measured at run time comes later behind the same call.
 #pragma once
 
 #include "base/status.h"

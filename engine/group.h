@@ -139,6 +139,7 @@ struct Group {
       forgotten;                              // handles given back, while others stay or submissions name them
   std::shared_ptr<const Reachability> reach;  // shared by groups of the same ranks
   BCubeShape bcube;
+  std::vector<double> rail_rates;       // as PlanRequest has them
   std::vector<std::uint32_t> entered;   // by group rank: last operation known to be entered
   std::vector<std::uint8_t> left;       // by group rank: finalized
   Nanos asked_at;                       // when everybody was last asked who has entered what

@@ -25,6 +25,21 @@ std::uint32_t first_epoch(std::uint64_t seed, std::uint32_t flow) {
   return epoch;
 }
 
+// The rates that the roster tells, or nothing where one is unknown: they then count as alike.
+std::vector<double> told_rates(const Roster& roster, const std::vector<std::uint32_t>& engine_of) {
+  std::vector<double> rates(engine_of.size() * kRailsMax, 1.0);
+  for (std::size_t r = 0; r < engine_of.size(); ++r) {
+    const auto& rails = roster.engines[engine_of[r]].rails;
+    for (std::size_t l = 0; l < std::min<std::size_t>(rails.size(), kRailsMax); ++l) {
+      if (rails[l].address.family == Address::Family::kSharedMemory) continue;
+      const auto rate = static_cast<double>(rails[l].nominal.count);
+      if (rate <= 0) return {};
+      rates[r * kRailsMax + l] = rate;
+    }
+  }
+  return rates;
+}
+
 }  // namespace
 
 Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
@@ -42,9 +57,11 @@ Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
   if (same != groups_.end()) {
     g->reach = (*same)->reach;
     g->bcube = (*same)->bcube;
+    g->rail_rates = (*same)->rail_rates;
   } else {
     g->reach = groups_.empty() ? reach_ : std::make_shared<const Reachability>(reach_->subset(members));
     g->bcube = find_bcube(*g->reach, kRailsMax);
+    g->rail_rates = told_rates(roster_, g->engine_of);
   }
   g->entered.assign(members.size(), options_.first_operation - 1);
   g->left.resize(members.size());

@@ -73,6 +73,7 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   request.bcube = m.group->bcube;
   request.servers = static_cast<int>(options_.settings.ps_servers);
   request.host_of = m.group->host_of;
+  request.rail_rates = m.group->rail_rates;
   const auto chosen = select_planner(request, selector_);
   if (!chosen.ok()) return chosen.status();
   auto entry = std::make_unique<ProgramEntry>();
