@@ -87,15 +87,19 @@ int run(Context& context, const PerfOptions& options) {
   try {
     for (const Op op : options.ops) {
       output.titles(op);
-      const auto sizes = op == Op::kBarrier ? std::vector<std::uint64_t>{0} : sizes_of(options);
-      for (const auto bytes : sizes) {
-        const Row row = measure(context, options, op, bytes, series.get());
+      const auto take = [&](const Row& row) {
         output.row(row);
         for (const auto& fault : row.faults) {
-          complain(rank, std::string(name_of(op)) + " of " + std::to_string(bytes) + " bytes: " + fault, kFailed);
+          complain(rank, std::string(name_of(op)) + " of " + std::to_string(row.bytes) + " bytes: " + fault, kFailed);
         }
         if (row.failed) status = kFailed;
+      };
+      if (options.order != Order::kBlocks && op != Op::kBarrier) {
+        for (const Row& row : measure_mixed(context, options, op, series.get())) take(row);
+        continue;
       }
+      const auto sizes = op == Op::kBarrier ? std::vector<std::uint64_t>{0} : sizes_of(options);
+      for (const auto bytes : sizes) take(measure(context, options, op, bytes, series.get()));
     }
   } catch (const std::exception& error) {
     output.error(error.what());

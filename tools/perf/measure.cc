@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <tuple>
 #include <utility>
 
 #include "tools/perf/data.h"
+#include "tools/perf/order.h"
 #include "tools/perf/series.h"
 #include "tools/perf/statistics.h"
 
@@ -404,8 +406,27 @@ std::vector<NicRow> gather_nics(Context& context, const std::vector<NicRecord>& 
   return rows;
 }
 
-// Sums, minimum and maximum over the ranks turn everybody's part into one verdict.
-void agree(Context& context, const PerfOptions& options, const Work& work, double cpu_s, Row* row) {
+// The row's NICs sent what its operations need, and the kernel saw it.
+void check_traffic(const Context& context, std::uint64_t least, Row* row) {
+  std::uint64_t sent = 0;
+  for (const auto& nic : row->nics) sent += nic.tx_bytes;
+  if (static_cast<double>(sent) < kKernelShare * static_cast<double>(least)) {
+    row->faults.push_back("all NICs together sent " + std::to_string(sent) + " bytes where these operations need " +
+                          std::to_string(least) + ": the bytes went another way");
+  }
+  for (const auto& nic : row->nics) {
+    if (nic.rank != context.rank()) continue;
+    if (auto fault = judge_nic(nic); !fault.empty()) row->faults.push_back(fault);
+  }
+}
+
+// What the row's operations must send. What ranks of one process send each other crosses no NIC.
+std::uint64_t least_of(const Context& context, const PerfOptions& options, const Row& row) {
+  return least_traffic(row.op, row.bytes, context.world_size() / options.threads) * row.iterations;
+}
+
+// Sums, minimum and maximum over the ranks turn everybody's part into one verdict. `least` bytes crossed the row's NICs.
+void agree(Context& context, const Work& work, double cpu_s, std::uint64_t least, Row* row) {
   Group& world = context.world();
   row->wrong = work.wrong;
   world.all_reduce(std::span(&row->wrong, 1), CANARY_SUM);
@@ -419,22 +440,39 @@ void agree(Context& context, const PerfOptions& options, const Work& work, doubl
     world.all_reduce(std::span(&high, 1), CANARY_MAX);
     if (low != high) row->faults.push_back("results are not bit-identical on all ranks");
   }
-  std::uint64_t sent = 0;
-  for (const auto& nic : row->nics) sent += nic.tx_bytes;
-  // What ranks of one process send each other crosses no NIC.
-  const auto least = least_traffic(row->op, row->bytes, context.world_size() / options.threads) * row->iterations;
-  if (static_cast<double>(sent) < kKernelShare * static_cast<double>(least)) {
-    row->faults.push_back("all NICs together sent " + std::to_string(sent) + " bytes where these operations need " +
-                          std::to_string(least) + ": the bytes went another way");
-  }
-  for (const auto& nic : row->nics) {
-    if (nic.rank != context.rank()) continue;
-    if (auto fault = judge_nic(nic); !fault.empty()) row->faults.push_back(fault);
-  }
+  check_traffic(context, least, row);
   if (work.wrong != 0) row->faults.push_back(std::to_string(work.wrong) + " wrong elements in this rank's results");
   std::int64_t faults = static_cast<std::int64_t>(row->faults.size());
   world.all_reduce(std::span(&faults, 1), CANARY_SUM);
   row->failed = faults != 0;
+}
+
+// All but what is judged by several ranks.
+Row timed_row(Context& context, const PerfOptions& options, Op op, const Work& work, Loop& loop, double elapsed) {
+  Row row;
+  row.op = op;
+  row.bytes = work.bytes();
+  row.count = work.count();
+  row.algorithm = op == Op::kSendRecv ? "direct" : context.world().algorithm();
+  row.iterations = loop.operations();
+  const bool blocking = options.in_flight == 1;
+  const auto operations = static_cast<double>(std::max<std::uint64_t>(row.iterations, 1));
+  row.mean_us = (blocking ? loop.busy_s : elapsed) / operations * 1e6;
+  row.p50_us = median(loop.samples_us);
+  row.p99_us = percentile(loop.samples_us, 0.99);
+  row.max_us = percentile(loop.samples_us, 1);
+  if (has_root(op)) {
+    // Who sends is done when its bytes have left; the last one to have them counts.
+    double figures[] = {row.mean_us, row.p50_us, row.p99_us, row.max_us};
+    context.world().all_reduce(std::span(figures), CANARY_MAX);
+    std::tie(row.mean_us, row.p50_us, row.p99_us, row.max_us) =
+        std::tie(figures[0], figures[1], figures[2], figures[3]);
+  }
+  row.time_us = blocking ? row.p50_us : row.mean_us;
+  if (row.time_us > 0) row.algbw = static_cast<double>(row.bytes) / (row.time_us * 1e-6) * 1e-9;
+  row.busbw = row.algbw * bus_factor(op, context.world_size());
+  row.checked = work.checked;
+  return row;
 }
 
 }  // namespace
@@ -482,32 +520,68 @@ Row measure(Context& context, const PerfOptions& options, Op op, std::uint64_t b
   const double cpu_s = (first ? process_cpu_s() - cpu : 0) - loop.own_cpu_s;
   const auto after = context.nics();
 
-  Row row;
-  row.op = op;
-  row.bytes = work.bytes();
-  row.count = work.count();
-  row.algorithm = op == Op::kSendRecv ? "direct" : context.world().algorithm();
-  row.iterations = loop.operations();
-  const bool blocking = options.in_flight == 1;
-  const auto operations = static_cast<double>(std::max<std::uint64_t>(row.iterations, 1));
-  row.mean_us = (blocking ? loop.busy_s : elapsed) / operations * 1e6;
-  row.p50_us = median(loop.samples_us);
-  row.p99_us = percentile(loop.samples_us, 0.99);
-  row.max_us = percentile(loop.samples_us, 1);
-  if (has_root(op)) {
-    // Who sends is done when its bytes have left; the last one to have them counts.
-    double figures[] = {row.mean_us, row.p50_us, row.p99_us, row.max_us};
-    context.world().all_reduce(std::span(figures), CANARY_MAX);
-    std::tie(row.mean_us, row.p50_us, row.p99_us, row.max_us) =
-        std::tie(figures[0], figures[1], figures[2], figures[3]);
-  }
-  row.time_us = blocking ? row.p50_us : row.mean_us;
-  if (row.time_us > 0) row.algbw = static_cast<double>(row.bytes) / (row.time_us * 1e-6) * 1e-9;
-  row.busbw = row.algbw * bus_factor(op, context.world_size());
-  row.checked = work.checked;
+  Row row = timed_row(context, options, op, work, loop, elapsed);
   row.nics = gather_nics(context, first ? nic_deltas(before, after) : std::vector<NicRecord>(kMaxNics));
-  agree(context, options, work, cpu_s, &row);
+  agree(context, work, cpu_s, least_of(context, options, row), &row);
   return row;
+}
+
+std::vector<Row> measure_mixed(Context& context, const PerfOptions& options, Op op, Series* series) {
+  struct Size {
+    Size(Context& c, const PerfOptions& o, Op op, std::uint64_t bytes) : work(c, o, op, bytes), loop(work, o, true) {}
+    Work work;
+    Loop loop;
+    std::string algorithm;
+  };
+  std::vector<std::unique_ptr<Size>> sizes;
+  std::uint64_t largest = 0;
+  for (const auto bytes : sizes_of(options)) {
+    sizes.push_back(std::make_unique<Size>(context, options, op, bytes));
+    largest = std::max(largest, sizes.back()->work.bytes());
+    Loop warmup(sizes.back()->work, options, false);
+    warmup.check_each = options.check != Check::kNone;
+    warmup.run(static_cast<std::uint64_t>(options.warmup));
+    warmup.drain();
+  }
+  const auto turns = turns_of(options.order, sizes.size(), options.iterations, options.seed);
+  context.world().barrier();
+  const auto before = context.nics();
+  double cpu_s = process_cpu_s();
+  if (options.threads > 1) context.world().barrier();
+  if (series != nullptr) series->start(context, std::string(name_of(op)), largest);
+  const double start = now_s();
+  for (const std::size_t turn : turns) {
+    Size& size = *sizes[turn];
+    size.loop.run(1);
+    if (size.algorithm.empty()) size.algorithm = context.world().algorithm();
+  }
+  for (const auto& size : sizes) size->loop.drain();
+  const double elapsed = now_s() - start;
+  if (series != nullptr) series->stop();
+  if (options.threads > 1) context.world().barrier();
+  const bool first = context.rank() % options.threads == 0;
+  cpu_s = first ? process_cpu_s() - cpu_s : 0;
+  const auto after = context.nics();
+
+  // NICs and processor time serve all sizes together: their counters are told with the last one, and time is each size's
+  // by its bytes.
+  std::vector<Row> rows;
+  std::uint64_t least = 0;
+  double all_bytes = 0;
+  for (const auto& size : sizes) {
+    rows.push_back(timed_row(context, options, op, size->work, size->loop, elapsed));
+    rows.back().algorithm = size->algorithm;
+    least += least_of(context, options, rows.back());
+    all_bytes += static_cast<double>(rows.back().bytes) * static_cast<double>(rows.back().iterations);
+    cpu_s -= size->loop.own_cpu_s;
+  }
+  rows.back().nics = gather_nics(context, first ? nic_deltas(before, after) : std::vector<NicRecord>(kMaxNics));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const double bytes = static_cast<double>(rows[i].bytes) * static_cast<double>(rows[i].iterations);
+    const double share = all_bytes > 0 ? bytes / all_bytes : 0;
+    agree(context, sizes[i]->work, cpu_s * share, i + 1 == rows.size() ? least : 0, &rows[i]);
+  }
+  return rows;
 }
 
 }  // namespace canarynet::perf

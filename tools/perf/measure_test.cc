@@ -44,6 +44,28 @@ class OneRank : public testing::Test {
   Context context_{JoinOptions{.rank = 0, .world_size = 1}};
 };
 
+TEST_F(OneRank, SizesThatTakeTurnsHaveARowEachWithTheirOwnOperations) {
+  for (const Order order : {Order::kSweep, Order::kRandom}) {
+    PerfOptions o = options();
+    o.order = order;
+    o.bytes_min = 4096;
+    o.bytes_max = 4 << 20;
+    o.factor = 32;
+    o.check = Check::kEvery;
+    const auto rows = measure_mixed(context_, o, Op::kAllReduce, nullptr);
+    ASSERT_EQ(rows.size(), 3u);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(rows[i].bytes, std::uint64_t{4096} << (5 * i));
+      EXPECT_EQ(rows[i].iterations, 7u);
+      EXPECT_EQ(rows[i].checked, 9u) << "of warm-up and timed operations";
+      EXPECT_EQ(rows[i].wrong, 0);
+      EXPECT_FALSE(rows[i].failed);
+      EXPECT_GT(rows[i].p50_us, 0);
+    }
+    EXPECT_GT(rows[2].p50_us, rows[0].p50_us) << "a copy of 4 MiB takes longer than one of 4 KiB";
+  }
+}
+
 TEST_F(OneRank, MeasuresAndChecksEveryOperationInEveryManner) {
   for (const Op op : {Op::kAllReduce, Op::kReduceScatter, Op::kAllGather, Op::kBroadcast, Op::kBarrier, Op::kReduce,
                       Op::kGather, Op::kScatter, Op::kAllToAll, Op::kAllGatherV, Op::kAllToAllV, Op::kSendRecv}) {

@@ -24,6 +24,7 @@ const Names<canary_type> kTypes = {
     {"bfloat16", CANARY_BF16}, {"uint8", CANARY_U8},   {"int32", CANARY_I32}, {"int64", CANARY_I64}};
 const Names<canary_redop> kRedops = {
     {"sum", CANARY_SUM}, {"avg", CANARY_AVG}, {"min", CANARY_MIN}, {"max", CANARY_MAX}, {"prod", CANARY_PROD}};
+const Names<Order> kOrders = {{"blocks", Order::kBlocks}, {"sweep", Order::kSweep}, {"random", Order::kRandom}};
 const Names<Op> kOps = {{"all_reduce", Op::kAllReduce},   {"reduce_scatter", Op::kReduceScatter},
                         {"all_gather", Op::kAllGather},   {"broadcast", Op::kBroadcast},
                         {"barrier", Op::kBarrier},        {"reduce", Op::kReduce},
@@ -71,7 +72,7 @@ std::uint64_t size(std::string_view option, std::string_view text) {
 }
 
 struct Texts {
-  std::string op, min, max, factor, iterations, warmup, type, redop, root, async, duration, threads;
+  std::string op, min, max, factor, iterations, warmup, type, redop, root, async, duration, threads, order, seed;
 };
 
 void fill(const Texts& t, PerfOptions* o) {
@@ -97,6 +98,12 @@ void fill(const Texts& t, PerfOptions* o) {
   if (!t.async.empty()) o->in_flight = number("--async", t.async, 1, 1024);
   if (!t.threads.empty()) o->threads = number("-t", t.threads, 1, 1024);
   if (!t.duration.empty()) o->duration_s = seconds("--duration", t.duration);
+  if (!t.order.empty() && !find(kOrders, t.order, &o->order)) wrong("--order", t.order, list(kOrders, kOrders.size()));
+  if (!t.seed.empty()) o->seed = number<std::uint64_t>("--seed", t.seed, 0, ~std::uint64_t{0});
+  if (o->order != Order::kBlocks && o->in_flight > 1)
+    wrong("--async", t.async, "1 with --order " + t.order + ": a size's time is that of operations one at a time");
+  if (o->order != Order::kBlocks && o->duration_s > 0)
+    wrong("--duration", t.duration, "no --order " + t.order + ": it takes -n, the operations of each size");
   for (const auto& setting : o->settings) {
     if (setting.find('=') == std::string::npos) wrong("--set", setting, "name=value, a setting of the library");
   }
@@ -111,6 +118,8 @@ Only rank 0 prints. Sizes, algbw and busbw are those of nccl-tests (busbw = algb
   p50/p99  over rank 0's operations, each from its call to its completion
          with a root: those of the rank where they are largest, since who sends is done when its bytes have left
   cpu s/GB CPU seconds of all ranks (user + system, all threads, timed loop) per 1e9 bytes of buffer and operation
+  --order sweep, random: sizes take turns, -n operations of each; a row's time is that of its size's operations, the
+         counters of the NICs are told once for all, cpu s/GB is that of all
   all_gather_v, all_to_all_v: short and long blocks take turns (half of the mean, and one and a half of it)
   sendrecv: every rank sends its buffer to the next one and receives that of the one before (--in-place: as without)
   #wrong elements that differ from the exact result, all ranks; what is to come out equal everywhere is also compared
@@ -152,6 +161,10 @@ ParsedOptions parse_perf_options(const std::vector<std::string>& arguments) {
   app.add_option("-f,--stepfactor", t.factor, "factor between sizes [4]");
   app.add_option("-n,--iters", t.iterations, "timed operations per size [20]");
   app.add_option("-w,--warmup_iters", t.warmup, "operations before them [5]");
+  app.add_option(
+      "--order", t.order,
+      "blocks: one size after the other; sweep: one operation of each size, up and down; random: drawn [blocks]");
+  app.add_option("--seed", t.seed, "of --order random, the same on all ranks [1]");
   app.add_option("-t,--nthreads", t.threads, "ranks per process: a thread each, which share one engine [1]");
   app.add_option("-d,--datatype", t.type, list(kTypes, 8) + " [f32]");
   app.add_option("-o,--redop", t.redop, list(kRedops, kRedops.size()) + " [sum]");

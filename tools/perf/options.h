@@ -11,6 +11,7 @@
 
 #include "canarynet/types.h"
 #include "tools/arguments.h"
+#include "tools/perf/order.h"
 
 namespace canarynet::perf {
 
@@ -38,6 +39,8 @@ struct PerfOptions {
   std::uint64_t factor = 4;
   int iterations = 20;
   int warmup = 5;
+  Order order = Order::kBlocks;
+  std::uint64_t seed = 1;  // of Order::kRandom
   canary_type type = CANARY_F32;
   canary_redop redop = CANARY_SUM;
   int root = 0;

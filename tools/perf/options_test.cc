@@ -56,6 +56,19 @@ TEST(Options, TakeThoseOfNcclTests) {
   EXPECT_EQ(sizes_of(o), (std::vector<std::uint64_t>{1 << 20, 2 << 20, 4 << 20, 8 << 20}));
 }
 
+TEST(Options, SizesTakeTurnsOneOperationAtATime) {
+  EXPECT_EQ(good({"all_reduce"}).order, Order::kBlocks);
+  EXPECT_EQ(good({"all_reduce", "--order", "sweep"}).order, Order::kSweep);
+  const auto o = good({"all_reduce", "--order", "random", "--seed", "9"});
+  EXPECT_EQ(o.order, Order::kRandom);
+  EXPECT_EQ(o.seed, 9u);
+  EXPECT_NE(bad({"all_reduce", "--order", "down"}).find("--order down: takes blocks, sweep, random"),
+            std::string::npos);
+  EXPECT_NE(bad({"all_reduce", "--order", "sweep", "--async", "2"}).find("--async 2"), std::string::npos);
+  EXPECT_NE(bad({"all_reduce", "--order", "sweep", "--duration", "2"}).find("--duration 2"), std::string::npos);
+  EXPECT_NE(bad({"all_reduce", "--seed", "x"}).find("--seed x"), std::string::npos);
+}
+
 TEST(Options, ThreadsAreRanksOfOneProcess) {
   EXPECT_EQ(good({"all_reduce"}).threads, 1);
   EXPECT_EQ(good({"all_reduce", "-t", "8"}).threads, 8);
