@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <span>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -22,6 +24,7 @@ namespace {
 constexpr int kPatterns = 2;
 constexpr double kKernelShare = 0.9;
 constexpr std::uint64_t kKernelSlack = 4096;
+constexpr double kSettleS = 1;
 
 double seconds_of(clockid_t clock) {
   timespec t{};
@@ -391,6 +394,25 @@ std::vector<NicRecord> nic_deltas(const std::vector<canary_nic_stats>& before,
   return records;
 }
 
+// The NICs once the kernel has sent what Canary gave it, as far as a second does: a slow NIC may still hold copies of
+// pieces that have arrived over others.
+std::vector<canary_nic_stats> settled_nics(Context& context, const std::vector<canary_nic_stats>& before) {
+  const double end = now_s() + kSettleS;
+  for (;;) {
+    auto after = context.nics();
+    bool settled = true;
+    for (std::size_t i = 0; i < std::min(before.size(), after.size()); ++i) {
+      NicRow row;
+      row.device = after[i].device;
+      row.tx_bytes = after[i].transmit_bytes - before[i].transmit_bytes;
+      row.kernel_tx_bytes = after[i].kernel_transmit_bytes - before[i].kernel_transmit_bytes;
+      settled = settled && judge_nic(row).empty();
+    }
+    if (settled || now_s() > end) return after;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 std::vector<NicRow> gather_nics(Context& context, const std::vector<NicRecord>& own) {
   const auto bytes = own.size() * sizeof(NicRecord);
   std::vector<NicRecord> all(own.size() * static_cast<std::size_t>(context.world_size()));
@@ -425,7 +447,8 @@ std::uint64_t least_of(const Context& context, const PerfOptions& options, const
   return least_traffic(row.op, row.bytes, context.world_size() / options.threads) * row.iterations;
 }
 
-// Sums, minimum and maximum over the ranks turn everybody's part into one verdict. `least` bytes crossed the row's NICs.
+// Sums, minimum and maximum over the ranks turn everybody's part into one verdict. The row's NICs must have sent
+// `least` bytes.
 void agree(Context& context, const Work& work, double cpu_s, std::uint64_t least, Row* row) {
   Group& world = context.world();
   row->wrong = work.wrong;
@@ -518,7 +541,7 @@ Row measure(Context& context, const PerfOptions& options, Op op, std::uint64_t b
   // The process's time and its NICs' counters are told once, by its first rank.
   const bool first = context.rank() % options.threads == 0;
   const double cpu_s = (first ? process_cpu_s() - cpu : 0) - loop.own_cpu_s;
-  const auto after = context.nics();
+  const auto after = settled_nics(context, before);
 
   Row row = timed_row(context, options, op, work, loop, elapsed);
   row.nics = gather_nics(context, first ? nic_deltas(before, after) : std::vector<NicRecord>(kMaxNics));
@@ -561,10 +584,10 @@ std::vector<Row> measure_mixed(Context& context, const PerfOptions& options, Op 
   if (options.threads > 1) context.world().barrier();
   const bool first = context.rank() % options.threads == 0;
   cpu_s = first ? process_cpu_s() - cpu_s : 0;
-  const auto after = context.nics();
+  const auto after = settled_nics(context, before);
 
-  // NICs and processor time serve all sizes together: their counters are told with the last one, and time is each size's
-  // by its bytes.
+  // NICs and processor time serve all sizes together: counters are told with the last one, time is each size's by its
+  // bytes.
   std::vector<Row> rows;
   std::uint64_t least = 0;
   double all_bytes = 0;
