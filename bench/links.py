@@ -182,6 +182,9 @@ def slow_nic(options, figures):
 
 
 def slow_nic_bed(options, figures, bed, bucket, modes, smallest, largest, count):
+    label = "%s on %d hosts, bucket %d KiB" % (" + ".join(map(str, bed.rates)), bed.hosts, bucket)
+    if options.match not in label:
+        return
     bed.more = ["--burst", "%dKiB" % bucket]
     steps, sizes = [], [s for s in (KIB << i for i in range(0, 16, 2)) if smallest <= s <= largest]
     limit = int(60 + 20 * count * bed.alone(2 * largest))
@@ -194,7 +197,6 @@ def slow_nic_bed(options, figures, bed, bucket, modes, smallest, largest, count)
     if options.gloo:
         steps.append(gloo(options, "gloo", bed, sizes, count, limit))
     results = run(options, bed, steps)
-    label = "%s on %d hosts, bucket %d KiB" % (" + ".join(map(str, bed.rates)), bed.hosts, bucket)
     for mode in modes:
         both, alone = (merged(results, [(who, mode, turn) for turn in range(options.repeat)])
                        for who in ("all", "alone"))
@@ -220,6 +222,8 @@ def slow_nic_bed(options, figures, bed, bucket, modes, smallest, largest, count)
 
 def shares(options, figures, label, bed, size, count, must, *, raw_too=False, gloo_modes=()):
     """One bed with one size: Canary, raw TCP, Gloo as shares of the bound."""
+    if options.match not in label:
+        return
     limit = int(40 + 12 * (count + 2) * bed.alone(size))
     steps = [perf(options, "canary", limit, "-b %d -n %d -w 2" % (size, count))]
     if raw_too:
@@ -237,7 +241,7 @@ def shares(options, figures, label, bed, size, count, must, *, raw_too=False, gl
         carried = share(results["raw"], 2 * (bed.hosts - 1) * size // bed.hosts, bound)
         figures.add("  raw TCP", carried, "%", note=why(results["raw"]))
         if not options.quick and carried is not None:
-            figures.add("  Canary less raw TCP", None if reached is None else reached - carried, "points",
+            figures.add("  %s: less raw TCP" % label, None if reached is None else reached - carried, "points",
                         at_least=-3.0)
     for name, _, _ in gloo_modes if options.gloo else ():
         figures.add("  Gloo, " + name, share(results[name], size, bound), "%", note=why(results[name]))
@@ -288,10 +292,15 @@ def congestion_controls():
 
 
 def loss(options, figures):
-    size, count = (1 if options.quick else 4) * MIB, 3 if options.quick else 4
+    count = 3 if options.quick else 4
     controls = congestion_controls()
     for percent in [0.5] if options.quick else [0.1, 0.5, 2]:
         for delay in [1] if options.quick else [1, 10]:
+            # Where cubic and reno carry some 3 Mbit/s, 4 MiB would take ten seconds each.
+            size = (1 if options.quick or percent * delay > 2 else 4) * MIB
+            label = "200 Mbit/s, loss %g %%, %d ms one way, %s" % (percent, delay, size_text(size))
+            if options.match not in label:
+                continue
             bed = Bed(2, [200], more=["--loss", "%g%%" % percent, "--delay", "%dms" % delay])
             steps = [perf(options, "default", 120, "-b %d -n %d -w 2" % (size, count), ["CANARY_TCP_CONGESTION="])]
             # What Canary takes where nobody says anything.
@@ -304,7 +313,6 @@ def loss(options, figures):
                     if options.gloo:
                         steps.append(gloo(options, ("gloo", control), bed, [size], count, 120, congestion=control))
             results = run(options, bed, steps)
-            label = "200 Mbit/s, loss %g %%, %d ms one way" % (percent, delay)
             bound = bed.bound(size)
             for key in ["default"] + controls:
                 beside = []
@@ -334,6 +342,7 @@ PARTS = {
 def body():
     parser = harness.arguments(__doc__, repeat=3, quick_repeat=1)
     parser.add_argument("--only", default="", help="parts, comma-separated [all]")
+    parser.add_argument("--match", default="", help="only beds whose label holds this, such as '1000 + 10 ' [all]")
     parser.add_argument("--size", type=int, default=None, help="MiB of the parts that judge one size [64; mesh 32]")
     parser.add_argument("--gloo", default=None,
                         help="bench_gloo [built from bench/peers where found]; `none` leaves Gloo out, as --quick does")
