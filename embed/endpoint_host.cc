@@ -62,6 +62,8 @@ Result<std::vector<Rail>> EndpointHost::choose(const Settings& settings) {
   for (const Rail& rail : rails.value()) {
     if (Status s = tcp_address_allowed(rail.address, rail.device.c_str(), settings.insecure); !s.ok()) return s;
   }
+  // Whoever asks for the rails is about to use them: a wrong rate is told now, not with the first connection.
+  if (auto pacing = pacing_of(settings, rails.value().size()); !pacing.ok()) return pacing.status();
   return rails;
 }
 

@@ -356,6 +356,10 @@ bool Messages::accepts(MessageFlow& f, MessageRequest& r, std::uint64_t number, 
   return true;
 }
 
+bool Messages::is_refused(const MessageFlow& f, std::uint64_t number) {
+  return f.peer != nullptr && !f.exact && !f.failure.ok() && f.refused == number;
+}
+
 bool Messages::well_formed(const MessageFlow& f, const MessageRequest& r, const wire::Header& h) {
   return h.piece < r.cells && h.payload_bytes == cell_bytes(r.length, f.piece_bytes, h.piece);
 }
@@ -408,9 +412,11 @@ bool Messages::on_arrival(MessagePeer& peer, const Where& where, const wire::Hea
     }
     return true;
   }
+  MessageFlow* f = where.over ? nullptr : where.flow;
+  // An acknowledgement could overtake the refusal, and the send would count as done.
+  if (f != nullptr && arrival.discarded && is_refused(*f, number_of(*f, h))) return false;
   if (arrival.discarded && arrival.cookie != kMisfit) return arrival.cookie != kNoPlace;
   EagerStore::Entry* parked = arrival.cookie == kParked ? peer.parked.find(h) : nullptr;
-  MessageFlow* f = where.over ? nullptr : where.flow;
   if (f == nullptr) {
     if (parked != nullptr) parked->complete = true;
     if (parked != nullptr && where.over) peer.parked.release(parked);
@@ -425,11 +431,13 @@ bool Messages::on_arrival(MessagePeer& peer, const Where& where, const wire::Hea
     if (!accepts(*f, *r, number, h)) {
       if (parked != nullptr) peer.parked.release(parked);
       if (first) mismatch(*f, number, h, r);
-      return true;
+      return !is_refused(*f, number);
     }
     if (!arrival.discarded && well_formed(*f, *r, h)) arrived(*f, *r, h, arrival.payload.data(), now);
   } else if (match == Match::kUnknownTag) {
     mismatch(*f, number, h, nullptr);
+    if (parked != nullptr) peer.parked.release(parked);
+    return !is_refused(*f, number);
   } else if (parked != nullptr && !known) {
     parked->complete = true;
     return true;

@@ -91,6 +91,8 @@ class Messages {
   Match find_receive(MessageFlow& flow, std::uint64_t number, std::uint32_t tag, MessageRequest** request);
   // Whether the message may go into `r`; learns its length.
   bool accepts(MessageFlow& flow, MessageRequest& r, std::uint64_t number, const wire::Header& h);
+  // Whether the peer is told that this message has no place here, and so waits for no acknowledgement.
+  static bool is_refused(const MessageFlow& flow, std::uint64_t number);
   static bool well_formed(const MessageFlow& flow, const MessageRequest& r, const wire::Header& h);
   static std::uint64_t number_of(const MessageFlow& flow, const wire::Header& h);
   void arrived(MessageFlow& flow, MessageRequest& r, const wire::Header& h, const std::byte* payload, Nanos now);

@@ -25,6 +25,7 @@ struct Comm {
   Context* context = nullptr;  // whose fate it shares; null: that has ended
   bool sends = false;
   abi::Result failed = abi::Result::kSuccess;
+  char why[512] = "";  // it has failed; does not change any more
   Request* free = nullptr;
   Request requests[abi::kRequestsMax];
 

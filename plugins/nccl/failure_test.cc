@@ -243,10 +243,10 @@ TEST(WithoutContexts, ANegativeLengthIsToldToThePeer) {
     void *request = nullptr, *waits = nullptr;
     if (sends) {
       waits = receive(*net, e.receive, data.data(), 1);
-      EXPECT_EQ(net->isend(e.send, data.data(), negative, 0, nullptr, &request), Result::kInvalidArgument);
+      EXPECT_EQ(net->isend(e.send, data.data(), negative, 0, nullptr, &request), Result::kInternalError);
     } else {
       waits = send(*net, e.send, data.data(), data.size());
-      EXPECT_EQ(net->irecv(e.receive, {data.data()}, {negative}, {0}, &request), Result::kInvalidArgument);
+      EXPECT_EQ(net->irecv(e.receive, {data.data()}, {negative}, {0}, &request), Result::kInternalError);
     }
     EXPECT_EQ(wait(*net, waits), Result::kRemoteError);
     EXPECT_TRUE(has(Log::text(), "negative length")) << Log::text();

@@ -230,6 +230,35 @@ TEST(Settings, AWrongOneIsNamed) {
             "fine");
 }
 
+// All that NCCL 2.20, which knows no tuner of ours, has in common with its successors up to 2.23 is this version.
+TEST(Settings, TheOldestVersionSaysWhereTheCostModelHasNoEffect) {
+  for (const int version : {8, 9}) {
+    EXPECT_EQ(in_process({{"CANARY_NCCL_ALPHA", "25us"}, {"CANARY_NCCL_BANDWIDTH", "10gbit"}},
+                         [&]() -> std::string {
+                           void* context = nullptr;
+                           if (net_of(version)->init(&context) != Result::kSuccess) return "init";
+                           const bool told = has(Log::text(abi::LogLevel::kInfo), "no effect before NCCL 2.21");
+                           return told == (version == 8) ? "" : "told: " + std::to_string(told);
+                         }),
+              "fine")
+        << version;
+  }
+}
+
+TEST(Settings, AWrongPacingRateIsRefusedAtInit) {
+  for (const char* wrong : {"banana", "1kbit", "500mbit,500mbit,500mbit"}) {
+    EXPECT_EQ(in_process({{"CANARY_PACING_RATE", wrong}, {"CANARY_RAILS", "127.0.0.1,127.0.0.2"}},
+                         [&]() -> std::string {
+                           void* context = nullptr;
+                           if (net_of(11)->init(&context) != Result::kInvalidUsage) return "init was not refused";
+                           return has(Log::text(), "CANARY_PACING_RATE=\"" + std::string(wrong) + "\"") ? ""
+                                                                                                        : Log::text();
+                         }),
+              "fine")
+        << wrong;
+  }
+}
+
 TEST(Failures, AConnectToAProcessThatHasEndedFailsWithinTwoSeconds) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-EXPORTED = {"ncclNetPlugin_v%d" % v for v in range(8, 13)} | {"ncclTunerPlugin_v%d" % v for v in range(4, 7)}
+EXPORTED = {"ncclNetPlugin_v%d" % v for v in range(8, 13)} | {"ncclTunerPlugin_v%d" % v for v in range(2, 7)}
 NEEDED = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "ld-linux-x86-64.so.2"}
 FORBIDDEN = re.compile(r"^(cuda|cu[A-Z]|nccl|canary_)")  # symbols that somebody else would have to bring
 PROGRAM = r"""

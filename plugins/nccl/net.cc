@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -57,7 +58,7 @@ Context* context_of(void* context) {
 
 Result check_device(const char* call, int device) {
   if (device == 0) return Result::kSuccess;
-  return fail(here(), Result::kInvalidArgument, "%s: there is no device %d, all NICs are device 0", call, device);
+  return fail(here(), Result::kInternalError, "%s: there is no device %d, all NICs are device 0", call, device);
 }
 
 Result inherited(const char* call, const char* what) {
@@ -82,7 +83,10 @@ void abort_if_asked() {
 // NCCL can't repeat or repair what has failed on a connection, and its kernels spin until somebody aborts the
 // communicator.
 Result fatal(Comm& comm, Result result, const char* why) {
-  if (comm.failed == Result::kSuccess) comm.failed = result;
+  if (comm.failed == Result::kSuccess) {
+    comm.failed = result;
+    std::snprintf(comm.why, sizeof comm.why, "%s", why);
+  }
   Contexts::get().fail(comm, result, why);
   abort_if_asked();
   return result;
@@ -115,7 +119,8 @@ Result guarded(Owner& owner, Fn fn) {
 }
 
 Result usable(const char* call, const Comm& comm) {
-  if (comm.failed != Result::kSuccess) return fail(here(), comm.failed, "%s: the connection has failed before", call);
+  if (comm.failed != Result::kSuccess)
+    return fail(here(), comm.failed, "%s: the connection has failed before: %s", call, comm.why);
   if (!ProcessEndpoint::get().current(comm.use.generation)) return inherited(call, "connection");
   return Result::kSuccess;
 }
@@ -399,7 +404,7 @@ Result net_end(void* comm, Result result, const char* why) {
 Result net_register(void* comm, void* data, std::size_t bytes, int type, void** registration) {
   *registration = nullptr;
   if (type != abi::kPointerHost)
-    return fail(here(), Result::kInvalidArgument, "regMr: memory of type %d: only host memory (1) is taken", type);
+    return fail(here(), Result::kInternalError, "regMr: memory of type %d: only host memory (1) is taken", type);
   return guarded([&] {
     const Comm& c = *static_cast<Comm*>(comm);
     if (!ProcessEndpoint::get().current(c.use.generation)) return inherited("regMr", "connection");
@@ -445,7 +450,7 @@ Result net_irecv(void* receive_comm, int count, void** data, const std::size_t* 
   }
   if (count < 1 || count > kReceivesMax) {
     return fatal(c,
-                 fail(here(), Result::kInvalidArgument, "irecv: %d receives in one request: 1 to %d are taken", count,
+                 fail(here(), Result::kInternalError, "irecv: %d receives in one request: 1 to %d are taken", count,
                       kReceivesMax),
                  "too many receives were posted in one request");
   }

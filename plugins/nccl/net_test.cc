@@ -12,6 +12,7 @@
 namespace canarynet::nccl::test {
 namespace {
 
+constexpr std::size_t kEagerMax = 64 << 10;  // a quarter of CANARY_EAGER_BYTES
 constexpr std::size_t kSizes[] = {0, 1, 100, 8192, 65536, 614'400, (1 << 20) + 3};
 
 class EveryVersion : public testing::TestWithParam<int> {
@@ -168,20 +169,85 @@ TEST_P(EveryVersion, RefusesASendThatIsLongerThanItsReceive) {
   close(e);
 }
 
+// Whichever was posted first. A small message may be acknowledged before its receive is posted: its sender hears with
+// the next request.
+TEST_P(EveryVersion, RefusesALongerSendAtEverySize) {
+  const std::pair<std::size_t, std::size_t> lengths[] = {
+      {0, 1},     {1, 2},         {1000, 1001},       {100, 8192},       {8192, 8193},
+      {0, 65536}, {65536, 65537}, {614'400, 1 << 20}, {1 << 20, 3 << 20}};
+  std::vector<std::uint8_t> out(3 << 20, 7), in(1 << 20);
+  for (const auto& [room, length] : lengths) {
+    for (const bool receive_first : {true, false}) {
+      SCOPED_TRACE(std::to_string(length) + " bytes for " + std::to_string(room) +
+                   (receive_first ? ", receive first" : ", send first"));
+      void* mine = nullptr;
+      ASSERT_EQ(net->init(&mine), Result::kSuccess);
+      const Ends e = join(*net, mine, mine);
+      Log::clear();
+      std::fill(in.begin(), in.end(), 0);
+      void* r = receive_first ? receive(*net, e.receive, in.data(), room) : nullptr;
+      void* s = send(*net, e.send, out.data(), length);
+      if (!receive_first) r = receive(*net, e.receive, in.data(), room);
+      const Result sent = wait(*net, s);
+      EXPECT_EQ(wait(*net, r), Result::kInvalidUsage);
+      const std::string told =
+          std::to_string(length) + " bytes were sent, the receive has room for " + std::to_string(room);
+      EXPECT_TRUE(has(Log::text(), told)) << Log::text();
+      if (receive_first || length > kEagerMax) {
+        EXPECT_EQ(sent, Result::kInvalidUsage);
+      }
+      Log::clear();
+      void* next = nullptr;
+      Result later = sent;
+      EXPECT_TRUE(poll_until([&] {
+        later = net->isend(e.send, out.data(), 1, 0, nullptr, &next);
+        if (later == Result::kSuccess && next != nullptr) later = wait(*net, next);
+        return later != Result::kSuccess;
+      }));
+      EXPECT_EQ(later, Result::kInvalidUsage);
+      EXPECT_TRUE(has(Log::text(), told)) << Log::text();
+      EXPECT_TRUE(std::all_of(in.begin() + static_cast<std::ptrdiff_t>(room), in.end(), [](auto b) { return b == 0; }))
+          << "written past the receive's room";
+      close(e);
+      EXPECT_EQ(net->finalize(mine), Result::kSuccess);
+    }
+  }
+}
+
+// NCCL keeps the last warning for ncclGetLastError, and goes on to ask of a connection that has failed.
+TEST_P(EveryVersion, TheLastWarningKeepsTheCauseOfAFailure) {
+  const Ends e = join(*net, context, context);
+  std::vector<std::uint8_t> out(5000), in(1000);
+  void* r = receive(*net, e.receive, in.data(), in.size());
+  void* s = send(*net, e.send, out.data(), out.size());
+  EXPECT_EQ(wait(*net, s), Result::kInvalidUsage);
+  EXPECT_EQ(wait(*net, r), Result::kInvalidUsage);
+  for (const bool sends : {true, false}) {
+    Log::clear();
+    void* again = nullptr;
+    EXPECT_EQ(sends ? net->isend(e.send, out.data(), 1, 0, nullptr, &again)
+                    : net->irecv(e.receive, {in.data()}, {1}, {0}, &again),
+              Result::kInvalidUsage);
+    EXPECT_TRUE(has(Log::text(), "5000 bytes were sent, the receive has room for 1000")) << Log::text();
+  }
+  close(e);
+}
+
 TEST_P(EveryVersion, RegistersHostMemoryOnlyAndChecksItsBounds) {
   const Ends e = join(*net, context, context);
   std::vector<std::uint8_t> memory(1000);
   void* mr = nullptr;
   ASSERT_EQ(net->register_memory(e.send, memory.data(), memory.size(), abi::kPointerHost, &mr), Result::kSuccess);
   void* none = nullptr;
-  EXPECT_NE(net->register_memory(e.send, memory.data(), memory.size(), abi::kPointerCuda, &none), Result::kSuccess);
+  EXPECT_EQ(net->register_memory(e.send, memory.data(), memory.size(), abi::kPointerCuda, &none),
+            Result::kInternalError);
   EXPECT_TRUE(has(Log::text(), "only host memory")) << Log::text();
   void* request = nullptr;
   ASSERT_EQ(net->isend(e.send, memory.data() + 1, 999, 0, mr, &request), Result::kSuccess);
   void* r = receive(*net, e.receive, memory.data(), 0 + 999);
   EXPECT_EQ(wait(*net, request), Result::kSuccess);
   EXPECT_EQ(wait(*net, r), Result::kSuccess);
-  EXPECT_EQ(net->isend(e.send, memory.data() + 1, 1000, 0, mr, &request), Result::kInvalidArgument);
+  EXPECT_EQ(net->isend(e.send, memory.data() + 1, 1000, 0, mr, &request), Result::kInternalError);
   EXPECT_EQ(request, nullptr);
   EXPECT_EQ(net->deregister(e.send, mr), Result::kSuccess);
   request = reinterpret_cast<void*>(0x1);

@@ -1,5 +1,6 @@
 // The objects that NCCL looks for: ncclNetPlugin_v8 to _v12, over plugins/nccl/net.h. What differs between versions is
 // here and nowhere else.
+#include <cstdlib>
 #include <cstring>
 #include <type_traits>
 
@@ -44,6 +45,15 @@ Result get_properties(int device, Properties* p) {
 // --- life and connections --------------------------------------------------------------------------------------------
 
 Result init_plain(Logger logger) { return net_init(nullptr, logger); }
+// 2.20 and the first to ask a tuner, 2.21, know no newer version than this one.
+Result init_v8(Logger logger) {
+  const Result r = net_init(nullptr, logger);
+  if (r == Result::kSuccess && std::getenv("CANARY_NCCL_ALPHA") != nullptr) {
+    info(here(), kLogInit | kLogTuning,
+         "CANARY_NCCL_ALPHA and CANARY_NCCL_BANDWIDTH have no effect before NCCL 2.21, which can't take this tuner");
+  }
+  return r;
+}
 Result init_profiled(Logger logger, ProfilerCallback) { return net_init(nullptr, logger); }
 Result init(void** context, std::uint64_t, CommConfig*, Logger logger, ProfilerCallback) {
   return net_init(context, logger);
@@ -73,7 +83,7 @@ Result isend_plain(void* comm, void* data, Size bytes, int tag, void* registrati
   if constexpr (std::is_signed_v<Size>) {
     if (bytes < 0) {
       *request = nullptr;
-      return net_end(comm, fail(here(), Result::kInvalidArgument, "isend: %d bytes", static_cast<int>(bytes)),
+      return net_end(comm, fail(here(), Result::kInternalError, "isend: %d bytes", static_cast<int>(bytes)),
                      "a send of a negative length was posted");
     }
   }
@@ -93,7 +103,7 @@ Result irecv_plain(void* comm, int count, void** data, Size* bytes, int* tags, v
       if (bytes[i] < 0) {
         *request = nullptr;
         return net_end(comm,
-                       fail(here(), Result::kInvalidArgument, "irecv: room for %d bytes", static_cast<int>(bytes[i])),
+                       fail(here(), Result::kInternalError, "irecv: room for %d bytes", static_cast<int>(bytes[i])),
                        "a receive with room for a negative length was posted");
       }
       room[i] = static_cast<std::size_t>(bytes[i]);
@@ -137,6 +147,12 @@ constexpr Net make_plain() {
   return n;
 }
 
+constexpr NetV8 make_v8() {
+  NetV8 n = make_plain<NetV8, PropertiesV8, int>();
+  n.init = init_v8;
+  return n;
+}
+
 constexpr NetV10 make_v10() {
   NetV10 n = make<NetV10, PropertiesV10>();
   n.init = init_profiled;
@@ -171,7 +187,7 @@ CANARY_NCCL_EXPORT const nccl::abi::NetV10 ncclNetPlugin_v10;
 CANARY_NCCL_EXPORT const nccl::abi::NetV11 ncclNetPlugin_v11;
 CANARY_NCCL_EXPORT const nccl::abi::NetV12 ncclNetPlugin_v12;
 
-const nccl::abi::NetV8 ncclNetPlugin_v8 = nccl::make_plain<nccl::abi::NetV8, nccl::abi::PropertiesV8, int>();
+const nccl::abi::NetV8 ncclNetPlugin_v8 = nccl::make_v8();
 const nccl::abi::NetV9 ncclNetPlugin_v9 = nccl::make_plain<nccl::abi::NetV9, nccl::abi::PropertiesV9, std::size_t>();
 const nccl::abi::NetV10 ncclNetPlugin_v10 = nccl::make_v10();
 const nccl::abi::NetV11 ncclNetPlugin_v11 = nccl::make_with_context<nccl::abi::NetV11, nccl::abi::PropertiesV11>();

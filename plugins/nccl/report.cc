@@ -75,8 +75,6 @@ abi::Result result_of(canary_status status) {
   switch (status) {
     case CANARY_OK:
       return abi::Result::kSuccess;
-    case CANARY_INVALID_ARGUMENT:
-      return abi::Result::kInvalidArgument;
     case CANARY_INVALID_SETTING:
     case CANARY_INSECURE:
     case CANARY_VERSION:
@@ -85,6 +83,8 @@ abi::Result result_of(canary_status status) {
     case CANARY_SYSTEM:
     case CANARY_LIMIT:
       return abi::Result::kSystemError;
+    // NCCL has called wrongly: its plugins' README leaves ncclInvalidArgument to NCCL's own checks.
+    case CANARY_INVALID_ARGUMENT:
     case CANARY_WOULD_BLOCK:
     case CANARY_INTERNAL:
       return abi::Result::kInternalError;

@@ -1,7 +1,8 @@
-// The objects that NCCL looks for: ncclTunerPlugin_v4 to _v6. Costs stay NCCL's own unless the user has given a cost
+// The objects that NCCL looks for: ncclTunerPlugin_v2 to _v6. Costs stay NCCL's own unless the user has given a cost
 // model; then those of algorithms that the model knows are replaced, so that NCCL takes the cheapest by it.
 //
 // Threads: one context per communicator. Failures: none; NCCL would pass them on to the application.
+#include <cstdlib>
 #include <new>
 
 #include "plugins/nccl/cost_model.h"
@@ -59,6 +60,38 @@ Result get_collective(void* context, int function, std::size_t bytes, int, float
   return Result::kSuccess;
 }
 
+Result get_collective_v3(void* context, int function, std::size_t bytes, int pipelined, float** costs, int algorithms,
+                         int protocols, int* channels) {
+  return get_collective(context, function, bytes, pipelined, costs, algorithms, protocols, 0, channels);
+}
+
+bool given(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr && *value != '\0';
+}
+
+// This version shows neither what NCCL can run nor what the user has forbidden, and believes what it is told. So it is
+// told nothing where the user has a say or special hardware has, and else only of what runs anywhere: ring and, for
+// all-reduce, tree, by LL and Simple.
+Result get_collective_v2(void* context, int function, std::size_t bytes, int collnet, int nvls, int, int* algorithm,
+                         int* protocol, int*) {
+  const auto* t = static_cast<const Tuner*>(context);
+  if (t == nullptr || algorithm == nullptr || protocol == nullptr || !t->model.set() || collnet != 0 || nvls != 0)
+    return Result::kSuccess;
+  if (given("NCCL_ALGO") || given("NCCL_PROTO")) return Result::kSuccess;
+  std::optional<float> least;
+  for (const int a : {kRing, kTree}) {
+    for (const int p : {kLl, kSimple}) {
+      const auto cost = cost_us(t->model, static_cast<Function>(function), bytes, t->ranks, t->nodes, a, p);
+      if (!cost || (least && *cost >= *least)) continue;
+      least = cost;
+      *algorithm = a;
+      *protocol = p;
+    }
+  }
+  return Result::kSuccess;
+}
+
 Result finish(void* context) {
   delete static_cast<Tuner*>(context);
   return Result::kSuccess;
@@ -69,10 +102,14 @@ Result finish(void* context) {
 
 #define CANARY_NCCL_EXPORT extern "C" __attribute__((visibility("default")))
 namespace nccl = canarynet::nccl;
+CANARY_NCCL_EXPORT const nccl::abi::TunerV2 ncclTunerPlugin_v2;
+CANARY_NCCL_EXPORT const nccl::abi::TunerV3 ncclTunerPlugin_v3;
 CANARY_NCCL_EXPORT const nccl::abi::TunerV4 ncclTunerPlugin_v4;
 CANARY_NCCL_EXPORT const nccl::abi::TunerV5 ncclTunerPlugin_v5;
 CANARY_NCCL_EXPORT const nccl::abi::TunerV6 ncclTunerPlugin_v6;
 
+const nccl::abi::TunerV2 ncclTunerPlugin_v2 = {nccl::kName, nccl::init_v4, nccl::get_collective_v2, nccl::finish};
+const nccl::abi::TunerV3 ncclTunerPlugin_v3 = {nccl::kName, nccl::init_v4, nccl::get_collective_v3, nccl::finish};
 const nccl::abi::TunerV4 ncclTunerPlugin_v4 = {nccl::kName, nccl::init_v4, nccl::get_collective, nccl::finish};
 const nccl::abi::TunerV5 ncclTunerPlugin_v5 = {nccl::kName, nccl::init, nccl::get_collective, nccl::finish};
 const nccl::abi::TunerV6 ncclTunerPlugin_v6 = {nccl::kName, nccl::init, nccl::get_collective, nccl::finish, nullptr};

@@ -1,6 +1,7 @@
 // The tuner through its exported objects: costs as NCCL hands them in, before and after.
 #include <cmath>
 #include <cstdlib>
+#include <type_traits>
 
 #include "plugins/nccl/plugin_test_util.h"
 
@@ -55,11 +56,21 @@ class EveryTuner : public testing::TestWithParam<int> {
     const auto run = [&](const auto& tuner, auto start, auto finish) {
       EXPECT_STREQ(tuner.name, "Canary");
       EXPECT_EQ(start(tuner), Result::kSuccess);
-      EXPECT_EQ(tuner.get_collective(context, f, bytes, 1, costs, abi::kAlgorithms, abi::kProtocols, 0, &channels),
-                Result::kSuccess);
+      if constexpr (std::is_same_v<decltype(tuner), const abi::TunerV3&>) {
+        EXPECT_EQ(tuner.get_collective(context, f, bytes, 1, costs, abi::kAlgorithms, abi::kProtocols, &channels),
+                  Result::kSuccess);
+      } else {
+        EXPECT_EQ(tuner.get_collective(context, f, bytes, 1, costs, abi::kAlgorithms, abi::kProtocols, 0, &channels),
+                  Result::kSuccess);
+      }
       EXPECT_EQ(finish(tuner), Result::kSuccess);
     };
-    if (GetParam() == 4) {
+    if (GetParam() == 3) {
+      run(
+          exported<abi::TunerV3>("ncclTunerPlugin_v3"),
+          [&](const auto& t) { return t.init(ranks, nodes, Log::line, &context); },
+          [&](const auto& t) { return t.destroy(context); });
+    } else if (GetParam() == 4) {
       run(
           exported<abi::TunerV4>("ncclTunerPlugin_v4"),
           [&](const auto& t) { return t.init(ranks, nodes, Log::line, &context); },
@@ -80,7 +91,7 @@ class EveryTuner : public testing::TestWithParam<int> {
     return table;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Versions, EveryTuner, testing::Values(4, 5, 6),
+INSTANTIATE_TEST_SUITE_P(Versions, EveryTuner, testing::Values(3, 4, 5, 6),
                          [](const auto& version) { return "v" + std::to_string(version.param); });
 
 TEST_P(EveryTuner, LeavesCostsAloneWithoutAModel) {
@@ -153,6 +164,58 @@ TEST_P(EveryTuner, KnowsEveryCollective) {
   pat[at(abi::kPat, abi::kSimple)] = 1;
   const Table t = tune(abi::Function::kAllGather, 1024, 64, 64, pat);
   EXPECT_LT(t[at(abi::kPat, abi::kSimple)], t[at(abi::kRing, abi::kSimple)]);
+}
+
+// NCCL 2.21 takes one algorithm and protocol instead of costs.
+class TunerOfV2 : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : kNames) unsetenv(name);
+    setenv("CANARY_NCCL_ALPHA", "1ms", 1);
+    setenv("CANARY_NCCL_BANDWIDTH", "10gbit", 1);
+  }
+  void TearDown() override {
+    for (const char* name : kNames) unsetenv(name);
+  }
+  // {-1, -1}: NCCL chooses.
+  static std::pair<int, int> choice(abi::Function function, std::size_t bytes, std::size_t nodes = 16, int collnet = 0,
+                                    int nvls = 0) {
+    const auto& tuner = exported<abi::TunerV2>("ncclTunerPlugin_v2");
+    EXPECT_STREQ(tuner.name, "Canary");
+    void* context = nullptr;
+    int algorithm = -1, protocol = -1, channels = 0;
+    EXPECT_EQ(tuner.init(16, nodes, Log::line, &context), Result::kSuccess);
+    EXPECT_EQ(tuner.get_collective(context, static_cast<int>(function), bytes, collnet, nvls, 1, &algorithm, &protocol,
+                                   &channels),
+              Result::kSuccess);
+    EXPECT_EQ(tuner.destroy(context), Result::kSuccess);
+    EXPECT_EQ(channels, 0);
+    return {algorithm, protocol};
+  }
+  static constexpr const char* kNames[] = {"CANARY_NCCL_ALPHA", "CANARY_NCCL_BANDWIDTH", "NCCL_ALGO", "NCCL_PROTO"};
+  static constexpr std::pair<int, int> kNcclChooses{-1, -1};
+};
+
+TEST_F(TunerOfV2, NamesTheCheapestOfWhatRunsAnywhere) {
+  EXPECT_EQ(choice(abi::Function::kAllReduce, 1024), (std::pair{abi::kTree, abi::kLl}));
+  EXPECT_EQ(choice(abi::Function::kAllReduce, std::size_t{1} << 32), (std::pair{abi::kRing, abi::kSimple}));
+  EXPECT_EQ(choice(abi::Function::kAllGather, 1024), (std::pair{abi::kRing, abi::kLl}));
+  EXPECT_EQ(choice(abi::Function::kBroadcast, std::size_t{1} << 32), (std::pair{abi::kRing, abi::kSimple}));
+}
+
+TEST_F(TunerOfV2, LeavesTheChoiceToNcclWhereItCanNotKnow) {
+  EXPECT_EQ(choice(abi::Function::kAllReduce, 1024, 1), kNcclChooses) << "one host";
+  EXPECT_EQ(choice(static_cast<abi::Function>(99), 1024), kNcclChooses);
+  EXPECT_EQ(choice(abi::Function::kAllReduce, 1024, 16, 1), kNcclChooses) << "in-network reduction";
+  EXPECT_EQ(choice(abi::Function::kAllReduce, 1024, 16, 0, 1), kNcclChooses) << "NVLink SHARP";
+  for (const char* name : {"NCCL_ALGO", "NCCL_PROTO"}) {
+    setenv(name, "Ring", 1);
+    EXPECT_EQ(choice(abi::Function::kAllReduce, 1024), kNcclChooses) << name << " is the user's word";
+    unsetenv(name);
+  }
+  unsetenv("CANARY_NCCL_ALPHA");
+  unsetenv("CANARY_NCCL_BANDWIDTH");
+  EXPECT_EQ(choice(abi::Function::kAllReduce, 1024), kNcclChooses) << "no model";
 }
 
 TEST(Tuner, NeverFails) {

@@ -90,10 +90,11 @@ Status TcpLaneFactory::check_allowed(const Address& address, const char* what) c
 
 Status tcp_address_allowed(const Address& address, const char* what, bool allow_non_loopback) {
   if (allow_non_loopback || address.loopback()) return {};
-  return Status(CANARY_INSECURE,
-                std::string("tcp: ") + what + " address " + address.to_string() +
-                    " is not a loopback address; without a cluster key anybody there could read and forge gradients: "
-                    "configure a key, or set CANARY_INSECURE=1 to accept that");
+  return Status(
+      CANARY_INSECURE,
+      std::string("tcp: ") + what + " address " + address.to_string() +
+          " is not a loopback address; traffic is neither encrypted nor authenticated yet, so anybody there could "
+          "read and forge gradients: set CANARY_INSECURE=1 to accept that");
 }
 
 Status TcpLaneFactory::add_rail_listener(int rail, Address* bound) {

@@ -1,4 +1,4 @@
-// plugins/nccl/abi/tuner.h -- the objects ncclTunerPlugin_v4 to _v6 and the model that NCCL shows them.
+// plugins/nccl/abi/tuner.h -- the objects ncclTunerPlugin_v2 to _v6 and the model that NCCL shows them.
 #pragma once
 
 #include "plugins/nccl/abi/types.h"
@@ -47,6 +47,26 @@ using CollectiveFn = Result (*)(void* context, int function, std::size_t bytes, 
                                 int algorithms, int protocols, int registered, int* channels);
 using TunerInitFn = Result (*)(void** context, std::uint64_t comm, std::size_t ranks, std::size_t nodes, Logger,
                                NvlDomains*, TunerConstants*);
+
+// Of 2.21: no costs, the tuner names one algorithm and protocol, or leaves them as they are for NCCL to choose.
+struct TunerV2 {
+  const char* name;
+  Result (*init)(std::size_t ranks, std::size_t nodes, Logger, void** context);
+  Result (*get_collective)(void* context, int function, std::size_t bytes, int collnet, int nvls, int pipelined,
+                           int* algorithm, int* protocol, int* channels);
+  Result (*destroy)(void* context);
+};
+static_assert(sizeof(TunerV2) == 32 && offsetof(TunerV2, get_collective) == 16 && offsetof(TunerV2, destroy) == 24);
+
+// Of 2.22 and 2.23: the table of costs, and no word of registered buffers.
+struct TunerV3 {
+  const char* name;
+  Result (*init)(std::size_t ranks, std::size_t nodes, Logger, void** context);
+  Result (*get_collective)(void* context, int function, std::size_t bytes, int pipelined, float** costs, int algorithms,
+                           int protocols, int* channels);
+  Result (*destroy)(void* context);
+};
+static_assert(sizeof(TunerV3) == 32 && offsetof(TunerV3, get_collective) == 16 && offsetof(TunerV3, destroy) == 24);
 
 struct TunerV4 {
   const char* name;
