@@ -55,6 +55,7 @@ struct Settings {
   // time limits
   Nanos heartbeat_interval;
   Nanos silence_limit;
+  Nanos silence_warning;  // 0: never
   Nanos entry_limit;
   Nanos exchange_limit;
   Nanos stall_warning;  // of connections; 0: never

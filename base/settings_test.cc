@@ -10,7 +10,8 @@ namespace {
 TEST(Settings, DefaultsAreThoseOfTheTable) {
   const Settings s = Settings::defaults();
   EXPECT_EQ(s.piece_bytes, Bytes{128 * 1024});
-  EXPECT_EQ(s.silence_limit, 1_s);
+  EXPECT_EQ(s.silence_limit, 60_s);
+  EXPECT_EQ(s.silence_warning, 2_s);
   EXPECT_EQ(s.entry_limit, 600_s);
   EXPECT_FALSE(s.insecure);
 }
@@ -103,7 +104,9 @@ TEST(Settings, LimitsThatContradictEachOtherAreRefusedWithBothNamesAndValues) {
   } cases[] = {
       {{{"silence_limit", "599ms"}}, {"CANARY_SILENCE_LIMIT=599ms", "CANARY_HEARTBEAT_INTERVAL=200ms", "600ms"}},
       {{{"silence_limit", "600ms"}}, {}},
-      {{{"heartbeat_interval", "500ms"}}, {"CANARY_SILENCE_LIMIT=1s", "CANARY_HEARTBEAT_INTERVAL=500ms", "1500ms"}},
+      {{{"heartbeat_interval", "500ms"}, {"silence_limit", "1s"}},
+       {"CANARY_SILENCE_LIMIT=1s", "CANARY_HEARTBEAT_INTERVAL=500ms", "1500ms"}},
+      {{{"heartbeat_interval", "21s"}}, {"CANARY_SILENCE_LIMIT=1min", "CANARY_HEARTBEAT_INTERVAL=21s", "63s"}},
       {{{"heartbeat_interval", "500ms"}, {"silence_limit", "2s"}}, {}},
       {{{"entry_limit", "100ms"}}, {"CANARY_ENTRY_LIMIT=100ms", "CANARY_HEARTBEAT_INTERVAL=200ms"}},
       {{{"entry_limit", "200ms"}}, {}},

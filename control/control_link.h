@@ -53,6 +53,8 @@ class ControlLink final : public LaneSink {
   void retire() { owner_ = nullptr; }
 
   bool up() const { return lane_ != nullptr && lane_->up(); }
+  // The other end's machine has all that was sent, and can be believed: what is not answered waits for its process.
+  bool delivers() const { return up() && !broken_ && !retracted && !lane_->backs_off(); }
   bool idle() const { return waiting_.empty(); }
   Address remote() const { return lane_ ? lane_->remote() : Address{}; }
   std::string description() const { return lane_ ? lane_->description() : "no lane"; }

@@ -12,6 +12,8 @@ namespace {
 constexpr Nanos kBackoffMin = 20_ms;
 constexpr Nanos kBackoffMax = 500_ms;
 constexpr Nanos kAnswerSlack = 2_s;       // for what the coordinator has to say when its own time-out passes
+constexpr Nanos kRoundMax = 500_ms;       // of dialling: what comes back after an outage is found that soon
+constexpr Nanos kAnswerPatience = 8_s;    // where the coordinator's machine answers and its process does not
 constexpr std::size_t kAttemptsMax = 16;  // unanswered connections kept open
 
 }  // namespace
@@ -191,6 +193,7 @@ void Member::on_link_message(ControlLink& link, Message& message) {
   } else if (auto* heartbeat = std::get_if<Heartbeat>(&message)) {
     heard_bits_ = std::move(heartbeat->heard);
   } else if (std::holds_alternative<Retract>(message)) {
+    link.retracted = true;
     if (&link == link_.get()) lose_way();  // stays open: its end would look like our death
   }
 }
@@ -272,6 +275,7 @@ void Member::lose_way() {
   if (known_left_[0]) return;
   if (way_ == Way::kOpen) {
     way_ = Way::kLost;
+    redialled_ = false;
     round_ends_ = now_;
   }
 }
@@ -283,7 +287,9 @@ void Member::dial_again(Nanos now) {
     bury(std::move(attempts_.front()));
     attempts_.erase(attempts_.begin());
   }
-  round_ends_ = now + std::clamp(options_.heartbeat_interval * 3, 200_ms, 2_s);
+  redialled_ = true;
+  dialled_at_ = now;
+  round_ends_ = now + std::clamp(options_.heartbeat_interval * 3, 200_ms, kRoundMax);
   for (const Address& way : ways_to_coordinator()) {
     auto link = std::make_unique<ControlLink>(*this, now_);
     if (link->dial(factory_, way).ok()) dialling_.push_back(std::move(link));
@@ -485,7 +491,14 @@ std::size_t Member::poll(Nanos now) {
     }
     // A coordinator that runs only inside its caller's calls is not lost for being silent.
     if (way_ == Way::kOpen && now - last_heard_ > patience && !roster_.engines[0].caller_driven) lose_way();
-    if (way_ == Way::kLost && now >= round_ends_) dial_again(now);
+    if (way_ == Way::kLost && now >= round_ends_) {
+      // A coordinator that stands still has the last attempt waiting already: more would only give it more to do.
+      if (redialled_ && !attempts_.empty() && attempts_.back()->delivers() && now - dialled_at_ < kAnswerPatience) {
+        round_ends_ = now + options_.heartbeat_interval;
+      } else {
+        dial_again(now);
+      }
+    }
     if (now >= next_beat_) {
       next_beat_ = now + options_.heartbeat_interval;
       if (link_ != nullptr && link_->idle()) link_->send(Heartbeat{});

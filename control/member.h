@@ -100,6 +100,8 @@ class Member final : public Membership, public LinkOwner {
   std::vector<std::unique_ptr<ControlLink>> graveyard_;  // destroyed outside of callbacks
   std::uint32_t attempt_ = 0;                            // last REJOIN sent
   Nanos round_ends_ = Nanos::max();
+  Nanos dialled_at_;
+  bool redialled_ = false;  // since the way was lost
   bool just_heard_ = false;
   bool ended_ = false;               // link_ hung up; judged in poll(), when the time is known
   Nanos last_heard_;                 // the coordinator

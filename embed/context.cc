@@ -386,7 +386,8 @@ void Context::leave() {
 void Context::say_farewell() {
   const Nanos began = clock_.now();
   engine_->leave(began);
-  while (!engine_->left() && !over() && clock_.now() - began < kLeaveLimit) {
+  const Nanos limit = kLeaveLimit + options_.settings.silence_limit;  // the engine knows whom it waits for
+  while (!engine_->left() && !over() && clock_.now() - began < limit) {
     if (!drive_once() && !engine_->left()) sleep_until(std::min(engine_->next_deadline(), clock_.now() + 5_ms));
   }
   // What the farewell left in the sockets' queues.

@@ -176,7 +176,7 @@ TEST(Death, OfAnIdleJobsRankIsToldByTheNextCall) {
 TEST(Death, AStoppedRankIsSilentAndFindsItselfCutOffWhenItResumes) {
   constexpr int kRanks = 3;
   const SharedBoard board;
-  std::vector<Process> ranks = exchanging(kRanks, board, 1000, false);
+  std::vector<Process> ranks = exchanging(kRanks, board, 1000, false, {"silence_limit=1s"});
   ASSERT_TRUE(board.wait(kRanks, 3));
   const double stopped = now();
   ASSERT_EQ(kill(ranks[1].pid(), SIGSTOP), 0);
@@ -187,7 +187,7 @@ TEST(Death, AStoppedRankIsSilentAndFindsItselfCutOffWhenItResumes) {
     EXPECT_EQ(e.rank, 1) << e.message;
     last = std::max(last, e.at);
   }
-  EXPECT_LT(last - stopped, 1 + kDeathBound) << "one second is the silence limit";
+  EXPECT_LT(last - stopped, 1 + kDeathBound) << "one second is the silence limit here";
   EXPECT_GT(last - stopped, 0.5);
   ASSERT_EQ(kill(ranks[1].pid(), SIGCONT), 0);
   const double resumed = now();
@@ -198,10 +198,40 @@ TEST(Death, AStoppedRankIsSilentAndFindsItselfCutOffWhenItResumes) {
               e.message.c_str());
 }
 
+TEST(Silence, OfAStoppedRankIsWaitedForAndTheJobGoesOn) {
+  constexpr int kRanks = 3;
+  for (const char* transports : {"tcp", "shm"}) {
+    const SharedBoard board;
+    std::vector<Process> ranks = exchanging(kRanks, board, 1000, false, {std::string("transports=") + transports});
+    ASSERT_TRUE(board.wait(kRanks, 3));
+    for (const std::size_t victim : {std::size_t{0}, std::size_t{2}}) {
+      ASSERT_EQ(kill(ranks[victim].pid(), SIGSTOP), 0);
+      usleep(2'500'000);
+      const int before = board->done[victim];
+      ASSERT_EQ(kill(ranks[victim].pid(), SIGCONT), 0);
+      const double resumed = now();
+      ASSERT_TRUE(board.wait(kRanks, before + 3));
+      EXPECT_LT(now() - resumed, 1) << "rank " << victim << ", " << transports;
+    }
+    // Its end is proven at once all the same, also while it is stopped.
+    ASSERT_EQ(kill(ranks[1].pid(), SIGSTOP), 0);
+    usleep(1'500'000);
+    const double killed = now();
+    ranks[1].kill();
+    for (const std::size_t r : {std::size_t{0}, std::size_t{2}}) {
+      const Ending e = from_report(ranks[r].report());
+      EXPECT_EQ(e.code, CANARY_PEER_DIED) << e.message;
+      EXPECT_EQ(e.rank, 1) << e.message;
+      EXPECT_LT(e.at - killed, kDeathBound);
+      std::printf("told %.0f ms after the kill of the stopped rank\n", (e.at - killed) * 1e3);
+    }
+  }
+}
+
 TEST(Silence, IsNobodysWhenAllWereStopped) {
   constexpr int kRanks = 4;
   const SharedBoard board;
-  std::vector<Process> ranks = exchanging(kRanks, board, 1000, false);
+  std::vector<Process> ranks = exchanging(kRanks, board, 1000, false, {"silence_limit=1s"});
   ASSERT_TRUE(board.wait(kRanks, 3));
   for (const double seconds : {1.6, 1.6, 5.0}) {
     for (const Process& p : ranks) ASSERT_EQ(kill(p.pid(), SIGSTOP), 0);

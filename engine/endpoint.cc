@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/duration_text.h"
@@ -20,7 +21,8 @@ constexpr std::uint16_t kLanesMax = 16;  // of a pair of rails, as CANARY_LANES_
 constexpr std::size_t kPathsMax = std::size_t{kRailsMax} * kLanesMax;
 constexpr std::size_t kPastMax = 1024;
 constexpr Nanos kCheckInterval = 50_ms;
-constexpr Nanos kLinger = 5_s;  // a link without connections is kept so long: the next one finds it warm
+constexpr int kUnheardBeats = 3;  // as many heartbeats did not come
+constexpr Nanos kLinger = 5_s;    // a link without connections is kept so long: the next one finds it warm
 
 // What has been handed in and is not done, of one connection or all of a link.
 struct Outstanding {
@@ -353,7 +355,7 @@ void Endpoint::check_links(Nanos now) {
   const Settings& s = options_.settings;
   // Due every 50 ms: whoever comes much later was stopped or starved, and has not looked at its sockets meanwhile.
   if (now - last_check_ > kCheckInterval * 5) awake_since_ = now;
-  last_check_ = now;
+  const Nanos looked = std::exchange(last_check_, now);
   for (auto& owned : links_) {
     EndpointLink& link = *owned;
     if (link.ended) continue;
@@ -362,12 +364,12 @@ void Endpoint::check_links(Nanos now) {
       end_link(link, CANARY_CLOSED, "has ended (farewell)");
       continue;
     }
+    const Nanos refused = channel.refused_since();
+    if (refused != Nanos::max() && now - refused > std::min(s.silence_limit, 1_s)) {
+      end_link(link, CANARY_PEER_DIED, "has ended: it refuses every connection" + channel.describe_failures());
+      continue;
+    }
     if (!channel.ever_up()) {
-      const Nanos refused = channel.refused_since();
-      if (refused != Nanos::max() && now - refused > std::min(s.silence_limit, 1_s)) {
-        end_link(link, CANARY_PEER_DIED, "has ended: it refuses every connection" + channel.describe_failures());
-        continue;
-      }
       if (now - link.began > s.join_timeout)
         end_link(link, CANARY_NO_PATH,
                  "could not be reached within " + milliseconds(s.join_timeout) + channel.describe_failures());
@@ -380,8 +382,15 @@ void Endpoint::check_links(Nanos now) {
       end_link(link, CANARY_PEER_DIED, "died: it closed every connection");
       continue;
     }
-    if (now - std::max(channel.last_heard(), awake_since_) > s.silence_limit) {
-      end_link(link, CANARY_PEER_SILENT, "is silent on every link");
+    const Nanos silent = now - std::max(channel.last_heard(), awake_since_);
+    if (silent > s.silence_limit) {
+      end_link(link, CANARY_PEER_SILENT,
+               "is silent on every link for longer than CANARY_SILENCE_LIMIT (" + milliseconds(s.silence_limit) + ")");
+      continue;
+    }
+    warn_of_silence(link, silent);
+    if (silent > s.heartbeat_interval * kUnheardBeats) {  // its time is no time without progress
+      link.hold(std::clamp(now - looked, Nanos{}, kCheckInterval * 2));
       continue;
     }
     const std::string stall = link.stalls.check(link, now, s.stall_warning);
@@ -393,6 +402,23 @@ void Endpoint::check_links(Nanos now) {
       continue;
     }
     check_connections(link, now);
+  }
+}
+
+// Once per silence, and when it is over.
+void Endpoint::warn_of_silence(EndpointLink& link, Nanos silent) {
+  const Settings& s = options_.settings;
+  if (link.silent_since != Nanos::max()) {
+    if (silent > s.heartbeat_interval * kUnheardBeats) return;
+    const Nanos since = std::exchange(link.silent_since, Nanos::max());
+    log(LogLevel::kWarn, "%s: heard again after %s", link.who().c_str(),
+        milliseconds(link.channel->last_heard() - since).c_str());
+  } else if (s.silence_warning.count != 0 && silent > s.silence_warning && link.connections() != 0) {
+    link.silent_since = now_ - silent;
+    log(LogLevel::kWarn,
+        "%s: silent for %s via %s; its connections go on when it is heard, or fail after CANARY_SILENCE_LIMIT (%s)%s",
+        link.who().c_str(), milliseconds(silent).c_str(), link.channel->describe_paths().c_str(),
+        milliseconds(s.silence_limit).c_str(), link.where().c_str());
   }
 }
 
@@ -491,7 +517,9 @@ std::size_t Endpoint::poll(Nanos now) {
   for (auto& link : links_) {
     if (!link->channel) continue;
     link->channel->begin_cycle(now);
-    if (missed.count != 0) link->channel->move_clocks(missed);
+    if (missed.count == 0) continue;
+    link->channel->move_clocks(missed);
+    link->hold(missed);
   }
   std::size_t work = factory_.poll(now);
   if (!greeter_.empty()) greeter_.sweep(now);

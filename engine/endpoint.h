@@ -156,6 +156,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
   EndpointLink* dialled_link(const EndpointHandle& remote, Status* why);
   void on_open(EndpointLink& link, std::uint32_t flow, const wire::OpenPayload& open);
   void answer_opens();
+  void warn_of_silence(EndpointLink& link, Nanos silent);
   void check_links(Nanos now);
   void check_connections(EndpointLink& link, Nanos now);
   void end_link(EndpointLink& link, canary_status code, const std::string& why);

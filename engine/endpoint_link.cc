@@ -104,6 +104,11 @@ bool EndpointLink::is_abandoned(std::uint32_t flow) const {
   return slot < slots_.size() && slots_[slot].abandoned && slots_[slot].generation == generation_of(flow);
 }
 
+void EndpointLink::hold(Nanos span) {
+  peer->last_progress += span;
+  for_each([&](Connection& c) { c.flow.hold(span); });
+}
+
 void EndpointLink::forget_abandoned() {
   for (std::uint32_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].abandoned) release(i);

@@ -30,6 +30,8 @@ class EndpointLink final : public ChannelClient {
   // is free.
   void abandon(Connection& connection);
   // No answer will come any more.
+  // The limits on progress don't count this time.
+  void hold(Nanos span);
   void forget_abandoned();
   Connection* find(std::uint32_t flow) const;
   void say(wire::MessageFrame frame, std::uint32_t flow, const void* payload, std::uint32_t bytes,
@@ -80,6 +82,7 @@ class EndpointLink final : public ChannelClient {
   Nanos hung_up_since = Nanos::max();
   bool ended = false;
   StallWatch stalls;
+  Nanos silent_since = Nanos::max();  // a warning has said so
 
  private:
   struct Slot {

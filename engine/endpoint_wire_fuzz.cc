@@ -88,6 +88,7 @@ class Fuzzer {
     o.settings.join_timeout = 1_s;
     o.settings.exchange_limit = 500_ms;
     o.settings.stall_warning = 100_ms;
+    o.settings.silence_limit = 1_s;
     o.host_name = "here";
     o.pid = 12;
     o.secret = [random = Random(1)]() mutable { return random.next(); };

@@ -258,10 +258,14 @@ std::size_t Engine::poll(Nanos now) {
   }
   if (leaving_ && !left_) {
     bool drained = true;
-    for (Peer& p : peers_) {
-      if (p.channel && !p.gone && !p.left && !p.channel->peer_left()) drained &= p.channel->drained();
+    for (std::uint32_t e = 0; e < peers_.size(); ++e) {
+      const Peer& p = peers_[e];
+      if (!p.channel || p.gone || p.left || p.channel->peer_left() || p.channel->drained()) continue;
+      drained = false;
+      // What it lacks it can have when it is back: nobody proved its death.
+      if (unheard(e)) farewell_due_ = now + kFarewellLimit;
     }
-    if (!farewell_said_ && (drained || now - leave_began_ > kFarewellLimit)) {
+    if (!farewell_said_ && (drained || now > farewell_due_)) {
       farewell_said_ = true;
       for (Peer& p : peers_) {
         if (!p.channel || p.gone) continue;
@@ -342,7 +346,7 @@ Nanos Engine::next_deadline() const {
 
 void Engine::leave(Nanos now) {
   leaving_ = true;
-  leave_began_ = now;
+  farewell_due_ = now + kFarewellLimit;
 }
 
 Engine::Counters Engine::counters() const {

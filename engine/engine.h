@@ -199,6 +199,7 @@ class Engine final : public ChannelClient,
     Nanos looked_by;     // a moment after that look; max: not known yet
     bool looked = false;
     bool still = false;
+    Nanos silent_since = Nanos::max();   // a warning has said so
     Nanos complained_at = Nanos::max();  // since when some group has waited for a lane to it
     std::uint32_t beat_turn = 0;         // whose turn it is in the heartbeat's group fields
   };
@@ -278,7 +279,7 @@ class Engine final : public ChannelClient,
   void retire_messages(GroupMember& member);
   void check_messages(Group& group, GroupMember& member, Nanos now);
 
-  // failures (failures.cc)
+  // failures (failures.cc, silence.cc)
   void housekeeping(Nanos now);
   void move_clocks(Nanos missed);
   void check_limits(Group& group, GroupMember& member, Nanos now);
@@ -286,7 +287,18 @@ class Engine final : public ChannelClient,
   void kill_groups_of(std::uint32_t engine, std::uint32_t culprit, canary_status code, const std::string& why,
                       const std::vector<GroupEpoch>* only = nullptr);
   bool merely_starved(std::uint32_t engine, Nanos now);
-  bool alone(Nanos now, bool by_lanes) const;
+  bool alone(Nanos now, bool by_lanes, Nanos limit) const;
+  Nanos last_word(std::uint32_t engine) const;
+  bool should_speak(std::uint32_t engine) const;
+  bool is_neighbour(std::uint32_t engine) const {
+    return options_.pulse_of && host_of_engine(engine) == host_of_engine(my_engine_);
+  }
+  bool unheard(std::uint32_t engine) const;
+  bool held(const Group& group) const;
+  void hold(Group& group, Nanos span);
+  void warn_of_silence(Nanos now);
+  // What an engine that left had sent is known by then, where all are heard.
+  Nanos departure_grace() const { return std::min(options_.settings.silence_limit, 1_s); }
   int host_of_engine(std::uint32_t engine) const {
     return host_of_[static_cast<std::size_t>(roster_.engines[engine].ranks.front())];
   }
@@ -335,6 +347,7 @@ class Engine final : public ChannelClient,
   Attention attention_{kLooksEvery * 2};
   Nanos now_;
   Nanos next_housekeeping_;
+  Nanos looked_at_;  // the last housekeeping
   Nanos joined_at_;
   Status join_status_;
   std::uint64_t next_cookie_ = 1;
@@ -347,7 +360,7 @@ class Engine final : public ChannelClient,
   bool leaving_ = false;
   bool left_ = false;
   bool abandoned_ = false;
-  Nanos leave_began_;
+  Nanos farewell_due_;
   bool farewell_said_ = false;
   bool local_dirty_ = false;
   std::size_t local_turn_ = 0;  // whose turn it is to pass cells to its neighbours

@@ -1,10 +1,12 @@
 // What the engine does when something is wrong: limits, silence, verdicts and how they spread.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/duration_text.h"
 #include "base/log.h"
 #include "base/serial.h"
+#include "control/text.h"
 #include "engine/engine.h"
 
 namespace canarynet {
@@ -256,8 +258,8 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
       v.code = CANARY_DEADLINE;
       v.text = "the caller's deadline passed after " + milliseconds(v.elapsed);
       if (missing != 0) v.text += "; not entered by " + list(not_entered(false));
-    } else if (departed != 0 && now - op.last_progress > set.silence_limit) {
-      if (!inquired(g, op.last_progress + set.silence_limit)) continue;
+    } else if (departed != 0 && now - op.last_progress > departure_grace()) {
+      if (!inquired(g, op.last_progress + departure_grace())) continue;
       v.code = CANARY_PEER_DIED;
       const std::vector<int> ranks = not_entered(true);
       v.rank = ranks.front();
@@ -293,152 +295,13 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
       }
       v.code = CANARY_EXCHANGE_TIMEOUT;
       v.rank = slow.empty() ? -1 : slow.front();
-      v.text = "no progress for " + milliseconds(now - op.last_progress) + ", waiting for " +
-               (slow.empty() ? "nobody" : list(slow));
+      v.text = "no progress for " + milliseconds(now - op.last_progress) +
+               " in which all were heard, longer than CANARY_EXCHANGE_LIMIT (" +
+               control::duration_text(set.exchange_limit) + "), waiting for " + (slow.empty() ? "nobody" : list(slow));
     }
     kill(g, v, true);
     return;
   }
-}
-
-// Peers that are heard neither on lanes nor over control are dead. One that lives by control but that no lane brings a
-// word from is a matter for everybody: the coordinator is told early, and gives the verdict when some operation can't
-// go on. See MissDesk.
-void Engine::check_silence(Nanos now) {
-  const Nanos limit = options_.settings.silence_limit, beat = options_.settings.heartbeat_interval;
-  std::vector<Missed> missed;
-  for (std::uint32_t e = 0; e < peers_.size(); ++e) {
-    Peer& p = peers_[e];
-    if (e == my_engine_ || p.gone || p.left) continue;
-    // One that runs only inside calls may compute for as long as it likes: what an operation waits for has its own
-    // limits.
-    if (roster_.engines[e].caller_driven) continue;
-    const Nanos control = std::max(membership_->last_heard(e), joined_at_);
-    const Nanos lanes = p.channel ? p.channel->last_heard() : Nanos{};
-    if (p.channel && p.channel->peer_left()) continue;
-    // Who shares no rail with us is known by the coordinator's word alone: its silence says nothing of them, and comes
-    // to its own limit.
-    const bool hearsay = !p.channel && e != 0 && my_engine_ != 0;
-    if (hearsay && now - membership_->last_heard(0) > limit / 2) continue;
-    const Nanos heard = std::max(control, lanes);
-    const bool neighbours = options_.pulse_of && host_of_engine(e) == host_of_engine(my_engine_);
-    const bool suspicious = now - heard > limit * 3 / 4;
-    const bool starved = suspicious && neighbours && merely_starved(e, now);
-    if (!suspicious) p.looked = false;
-    // Silent for as long as the limit: the beats that were due have not come. Hearsay is older by another beat.
-    if (now - heard > limit + beat * (hearsay ? 2 : 1)) {
-      if (starved) continue;
-      const std::string via = p.channel ? " via " + p.channel->describe_paths() : "";
-      const std::string how = "silent" + via + " and over control, last heard " + milliseconds(now - heard) + " ago";
-      if (alone(now, /*by_lanes=*/false)) {
-        const std::string mine = "hears no rank of any other host: " + ranks_text(e) + " " + how;
-        lose(e, loss(my_engine_, CANARY_PEER_SILENT, ranks_text(my_engine_) + " " + mine));
-        kill_groups_of(e, my_engine_, CANARY_PEER_SILENT, mine);
-      } else {
-        lose(e, loss(e, CANARY_PEER_SILENT, ranks_text(e) + " " + how));
-        kill_groups_of(e, e, CANARY_PEER_SILENT, how);
-      }
-      continue;
-    }
-    // Nothing lies between two processes of one host that could be cut: one of them is slow.
-    if (!ready_ || !p.channel || neighbours || now - joined_at_ <= limit || now - lanes <= limit / 2) {
-      p.complained_at = Nanos::max();
-      continue;
-    }
-    Missed m{e, {}};
-    // Its word over control must be younger than a whole beat of the coordinator's: it had a turn, and every lane
-    // should have carried a beat.
-    const bool lives = now - std::max(membership_->surely_heard(e), joined_at_) <= limit / 2;
-    if (now - lanes > limit + beat && lives) m.waiting = groups_waiting_for(e);
-    p.complained_at = m.waiting.empty() ? Nanos::max() : std::min(p.complained_at, now);
-    missed.push_back(std::move(m));
-  }
-  if (missed != missed_) {
-    missed_ = std::move(missed);
-    membership_->report_missed(now, missed_);
-  }
-  // No word from the coordinator, who may be cut off or gone itself: then what is seen from here has to do.
-  for (const Missed& m : missed_) {
-    const Peer& p = peers_[m.engine];
-    if (p.complained_at == Nanos::max() || now - p.complained_at <= beat * 2) continue;
-    const std::string how = p.channel->describe_paths() + " silent for " + milliseconds(now - p.channel->last_heard()) +
-                            " while control is alive";
-    if (alone(now, /*by_lanes=*/true)) {
-      kill_groups_of(m.engine, my_engine_, CANARY_NO_PATH, "reaches no rank of any other host: " + how);
-    } else {
-      kill_groups_of(m.engine, m.engine, CANARY_NO_PATH, "can't be reached: no lane works, " + how, &m.waiting);
-    }
-  }
-}
-
-// A silent process of this host that gets no core, or few, has merely not had its turn to speak, and its end would show
-// as a hang-up. One that was stopped does not run and does not want to. Sleeping ones run every kLooksEvery: two looks
-// with more than that between them tell.
-bool Engine::merely_starved(std::uint32_t engine, Nanos now) {
-  Peer& p = peers_[engine];
-  const std::int64_t pid = roster_.engines[engine].pid;
-  if (!p.looked) {
-    p.pulse = options_.pulse_of(pid);
-    p.looked = true;
-    p.still = false;
-    p.looked_by = Nanos::max();
-    return true;
-  }
-  // This engine may have lost its core between the beginning of a cycle and the look in it: the next cycle's beginning
-  // is surely later.
-  if (p.looked_by == Nanos::max()) p.looked_by = now;
-  if (now - p.looked_by >= kLooksEvery * 2) {
-    const ProcessPulse pulse = options_.pulse_of(pid);
-    p.still = !pulse.wants_core && pulse.ran_ns == p.pulse.ran_ns;
-    p.pulse = pulse;
-    p.looked_by = Nanos::max();
-  }
-  return !p.still;
-}
-
-// Whether no engine of any other host was heard lately, of two or more hosts: then it is this one that is cut off, not
-// they.
-bool Engine::alone(Nanos now, bool by_lanes) const {
-  int first = -1;
-  bool several = false;
-  for (std::uint32_t e = 0; e < peers_.size(); ++e) {
-    const Peer& p = peers_[e];
-    if (host_of_engine(e) == host_of_engine(my_engine_) || p.left || roster_.engines[e].caller_driven ||
-        (by_lanes && !p.channel))
-      continue;
-    Nanos heard = p.channel ? p.channel->last_heard() : Nanos{};
-    if (!by_lanes) heard = std::max(heard, membership_->last_heard(e));
-    if (now - heard <= options_.settings.silence_limit - options_.settings.heartbeat_interval) return false;
-    several |= first != -1 && host_of_engine(e) != first;
-    first = host_of_engine(e);
-  }
-  return several;
-}
-
-// Groups whose operations or messages need a lane to that engine.
-// A group that has ended here may owe the other end what was copied and is done since: that is all that one waits for,
-// perhaps.
-std::vector<GroupEpoch> Engine::groups_waiting_for(std::uint32_t engine) const {
-  std::vector<GroupEpoch> out;
-  for (const auto& g : groups_) {
-    if (g->dead) continue;
-    const bool waits = std::any_of(g->local.begin(), g->local.end(), [&](const auto& m) {
-      return std::any_of(m->operations.begin(), m->operations.end(),
-                         [&](const Operation& op) {
-                           const auto& peers = op.run->peer_engine;
-                           return std::find(peers.begin(), peers.end(), engine) != peers.end();
-                         }) ||
-             std::any_of(m->messages.begin(), m->messages.end(), [&](const auto& flow) {
-               return flow && flow->peer == peers_[engine].messages.get() && !flow->idle();
-             });
-    });
-    if (waits) out.push_back({g->flow, g->epoch});
-  }
-  peers_[engine].channel->for_each_unacknowledged([&](const wire::Header& h) {
-    const GroupEpoch group{h.flow & ~wire::kMessageFlow, h.epoch};
-    if (std::find(out.begin(), out.end(), group) == out.end()) out.push_back(group);
-  });
-  return out;
 }
 
 // Nobody drove this engine for so long: it was stopped, or got no core, or its caller computed. What did not come
@@ -447,18 +310,18 @@ void Engine::move_clocks(Nanos missed) {
   joined_at_ += missed;
   for (Peer& p : peers_) {
     if (p.complained_at != Nanos::max()) p.complained_at += missed;
+    if (p.silent_since != Nanos::max()) p.silent_since += missed;
     if (p.channel) p.channel->move_clocks(missed);
   }
-  for (auto& g : groups_) {
-    for (auto& m : g->local) {
-      for (Operation& op : m->operations) op.last_progress += missed;
-      for (auto& flow : m->messages) {
-        if (!flow || flow->idle()) continue;
-        flow->last_progress += missed;
-        for (const MessageList* list : {&flow->sends, &flow->receives}) {
-          if (list->head != nullptr) list->head->last_progress += missed;
-        }
-      }
+  for (auto& g : groups_) hold(*g, missed);
+}
+
+// The limits on progress don't count this time.
+void Engine::hold(Group& g, Nanos span) {
+  for (auto& m : g.local) {
+    for (Operation& op : m->operations) op.last_progress += span;
+    for (auto& flow : m->messages) {
+      if (flow && !flow->idle()) flow->hold(span);
     }
   }
 }
@@ -466,9 +329,14 @@ void Engine::move_clocks(Nanos missed) {
 void Engine::housekeeping(Nanos now) {
   check_ready();
   if (!joined_) return;
-  if (!leaving_ && options_.settings.progress_thread) check_silence(now);
+  if (!leaving_ && options_.settings.progress_thread) {
+    warn_of_silence(now);
+    check_silence(now);
+  }
+  const Nanos looked = std::exchange(looked_at_, now);
   for (auto& g : groups_) {
     if (g->dead) continue;
+    if (held(*g)) hold(*g, std::clamp(now - looked, Nanos{}, kLooksEvery * 2));
     for (auto& m : g->local) {
       if (!m->operations.empty()) check_limits(*g, *m, now);
       if (!g->dead && !check_waiting(*g, *m, now)) break;

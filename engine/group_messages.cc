@@ -172,7 +172,7 @@ void Engine::check_messages(Group& g, GroupMember& m, Nanos now) {
                (r->sends ? " from " : " to ") + rank_name(m.world_rank);
       };
       const Nanos since = std::max(r->last_progress, flow->last_progress);
-      if (g.left[flow->other] != 0 && now - since > set.silence_limit) {
+      if (g.left[flow->other] != 0 && now - since > departure_grace()) {
         return end(*r, CANARY_PEER_DIED, rank_name(other) + " left the job (finalize) and did not " + what());
       }
       if (waits && now - since > set.entry_limit) {

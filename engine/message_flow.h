@@ -181,6 +181,13 @@ struct MessageFlow {
     last_progress = (outward ? sends_progress : receives_progress) = now;
     if (peer != nullptr) peer->last_progress = now;
   }
+  // Time that does not count as one without progress.
+  void hold(Nanos span) {
+    for (Nanos* clock : {&last_progress, &sends_progress, &receives_progress}) *clock += span;
+    for (const MessageList* list : {&sends, &receives}) {
+      if (list->head != nullptr) list->head->last_progress += span;
+    }
+  }
   bool idle() const { return sends.head == nullptr && receives.head == nullptr; }
 };
 

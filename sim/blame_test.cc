@@ -63,7 +63,7 @@ TEST(Blame, TheHostWhoseNicsAreCutIsNamedOnEveryRank) {
         // No schedule runs with two ranks a host on BCube(3, 2).
         ClusterOptions o = cluster_of(bed, random.below(2) == 0 || bed.hosts == 9 ? 1 : 2);
         o.fabric.seed = seed;
-        Cluster c(o);
+        Cluster c(impatient(o));
         ASSERT_TRUE(c.join());
         // Before, during or some time after the cut the ranks call.
         c.run_for(Nanos{static_cast<std::int64_t>(random.below(1'500'000'000))});
@@ -98,7 +98,7 @@ TEST(Blame, TheHostWhoseNicsAreCutIsNamedOnEveryRank) {
 // Host 2 hears the others and is not heard: it can't know. The others are done with the group, and know that host 2 is
 // not.
 TEST(Blame, AHostThatIsNotHeardLearnsOfItWhereTheOthersAreDone) {
-  Cluster c(flat_cluster(3, 2));
+  Cluster c(impatient(flat_cluster(3, 2)));
   ASSERT_TRUE(c.join());
   const auto members = form_group(c, {0, 1, 2});
   c.run_for(1500_ms);  // lanes' silence says nothing of a job that is younger than the limit
@@ -196,7 +196,7 @@ TEST(Blame, NobodyIsSilentWhileAllStandStill) {
   for (const Nanos pause : {1600_ms, 5_s, 40_s}) {  // the last one longer than the exchange limit
     for (const bool calling : {false, true}) {
       ClusterOptions o = flat_cluster(4, 2, 2);
-      Cluster c(o);
+      Cluster c(impatient(o));
       ASSERT_TRUE(c.join());
       c.run_for(1_s);
       AllRanks op(c, sum(8, 1 << 20));
@@ -245,7 +245,7 @@ TEST(Blame, AnEngineThatStandsStillForLessThanTheLimitIsWaitedFor) {
 TEST(Blame, OneThatStandsStillLongerIsSilentAlsoForThoseWhoPausedMeanwhile) {
   // Hosts 0 and 2 stand still for a second in between: as much later, and no more, they name host 1.
   for (const Nanos pause : {Nanos{}, 1_s}) {
-    Cluster c(flat_cluster(3, 2));
+    Cluster c(impatient(flat_cluster(3, 2)));
     ASSERT_TRUE(c.join());
     c.run_for(1_s);
     AllRanks op(c, sum(3, 4 << 20));
@@ -271,7 +271,7 @@ TEST(Blame, EnginesThatGetACoreOnlyNowAndThenAreNotSilent) {
   for (const Nanos poll_time : {400_ms, 1500_ms}) {
     ClusterOptions o = flat_cluster(4, 2);
     o.poll_time = poll_time;
-    Cluster c(o);
+    Cluster c(impatient(o));
     ASSERT_TRUE(c.join(120_s)) << milliseconds(poll_time);
     AllRanks op(c, sum(4, 1 << 16));
     op.submit_all();
@@ -293,7 +293,7 @@ TEST(Blame, AProcessOfTheSameHostIsSilentOnlyIfItStandsStill) {
         return ProcessPulse{busy ? ++ran : ran, pid == 1001 && sight == Sight::kWaits};
       };
     };
-    Cluster c(o);
+    Cluster c(impatient(o));
     ASSERT_TRUE(c.join());
     c.run_for(1_s);
     AllRanks op(c, sum(3, 1 << 20));

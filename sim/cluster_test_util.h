@@ -23,6 +23,12 @@ inline ClusterOptions flat_cluster(int hosts, int rails = 2, int ranks_per_host 
   return c;
 }
 
+// With a silence limit that is soon over, for tests of what comes behind it.
+inline ClusterOptions impatient(ClusterOptions options) {
+  options.settings.silence_limit = 1_s;
+  return options;
+}
+
 // Operations of f32. Equal salts give equal inputs.
 inline oracle::Shape sum(int ranks, std::uint64_t count, std::uint64_t salt = 1) {
   oracle::Shape s;

@@ -1,6 +1,8 @@
 // Endpoints whose peers refuse, stop, or answer without anything moving: every wait is bounded, and its end says who
 // and why. Virtual time.
+#include "base/duration_text.h"
 #include "sim/endpoint_test_util.h"
+#include "sim/warnings_test_util.h"
 
 namespace canarynet {
 namespace {
@@ -23,7 +25,7 @@ TEST(EndpointStall, AProcessThatHasEndedIsNamedSoonByWhoConnectsToIt) {
     Connection& c = p.connect();
     const Nanos began = net.fabric.now();
     ASSERT_TRUE(net.until([&] { return c.state == State::kFailed; }, 3_s)) << "CANARY_JOIN_TIMEOUT is a minute";
-    EXPECT_GT(net.fabric.now() - began, Settings::defaults().silence_limit) << "it may be about to come back";
+    EXPECT_GT(net.fabric.now() - began, 1_s) << "it may be about to come back";
     EXPECT_EQ(c.failure.code(), CANARY_PEER_DIED);
     EXPECT_TRUE(has(c.failure.text(), "the peer at " + decode_handle(p.handle).value().text() + " has ended"))
         << c.failure.text();
@@ -339,6 +341,66 @@ TEST(EndpointStall, APeerThatIsStoppedForLessThanTheSilenceLimitIsWaitedFor) {
     ASSERT_NO_FATAL_FAILURE(p.expect_all(5_s));
     p.halves.clear();
   }
+}
+
+// --- outages ---------------------------------------------------------------------------------------------------------
+
+// Both ends send when all that is between them goes dark, or one of them stands still.
+TEST(EndpointStall, AnOutageIsWarnedOfOnceAndOverASecondAfterItsEnd) {
+  for (const bool stopped : {false, true}) {
+    for (const int rails : {1, 2}) {
+      for (const Nanos span : {1_s, 3_s, 10_s, 30_s}) {
+        SCOPED_TRACE(std::string(stopped ? "stopped" : "dark") + ", rails " + std::to_string(rails) + ", " +
+                     milliseconds(span));
+        FabricOptions o = Net::quick();
+        o.retransmit_backs_off = true;
+        Net net(2, rails, o, with_exchange_limit(4_s));
+        Pair p(net);
+        ASSERT_NO_FATAL_FAILURE(p.open(2));
+        net.pass(1_s);
+        for (int c = 0; c < 2; ++c) {
+          p.send(*p.connecting[static_cast<std::size_t>(c)], 4 << 20);
+          p.receive(*p.accepted[static_cast<std::size_t>(c)], 4 << 20);
+          p.send(*p.accepted[static_cast<std::size_t>(c)], 4 << 20);
+          p.receive(*p.connecting[static_cast<std::size_t>(c)], 4 << 20);
+        }
+        net.pass(1_ms);
+        const Warnings warnings;
+        if (stopped) {
+          net.fabric.freeze(1);
+        } else {
+          net.fabric.block(0, 1, kBlockAll);
+        }
+        net.pass(span);
+        if (stopped) {
+          net.fabric.thaw(1);
+        } else {
+          net.fabric.unblock(0, 1, kBlockAll);
+        }
+        ASSERT_NO_FATAL_FAILURE(p.expect_all(1_s));
+        net.pass(500_ms);
+        const std::ptrdiff_t observers = span < 2_s ? 0 : stopped ? 1 : 2;
+        EXPECT_EQ(warnings.with("silent for 20"), observers);
+        EXPECT_EQ(warnings.with("CANARY_SILENCE_LIMIT (60000 ms)"), observers);
+        EXPECT_EQ(warnings.with("heard again after"), observers);
+        EXPECT_EQ(warnings.lines.size(), static_cast<std::size_t>(observers) * 2) << warnings.lines.back();
+        ASSERT_FALSE(HasFailure());
+      }
+    }
+  }
+}
+
+TEST(EndpointStall, APeerWithoutPowerIsSilentAfterTheLimitAndTheTextNamesIt) {
+  Net net(2, 2);
+  Pair p(net);
+  ASSERT_NO_FATAL_FAILURE(p.open());
+  Half& receive = p.receive(*p.connecting[0], 100);
+  net.kill(1, CrashKind::kSilent);
+  net.pass(59_s);
+  ASSERT_FALSE(receive.ticket.done());
+  ASSERT_TRUE(net.until([&] { return receive.ticket.done(); }, 2_s));
+  EXPECT_EQ(receive.ticket.code, CANARY_PEER_SILENT) << receive.ticket.status.to_string();
+  EXPECT_TRUE(has(receive.ticket.status.text(), "CANARY_SILENCE_LIMIT (60000 ms)")) << receive.ticket.status.text();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "engine/endpoint_link.h"
 #include "sim/endpoint_test_util.h"
 #include "sim/sim_test_util.h"
+#include "sim/warnings_test_util.h"
 
 namespace canarynet {
 namespace {
@@ -204,7 +205,7 @@ TEST(Endpoint, APeerWhoseLinksFlapForLongIsStillToldInOneLine) {
 TEST(Endpoint, ADeadPeerIsNamedWithItsLinksAndWhatWasOutstanding) {
   for (const CrashKind kind : {CrashKind::kHangup, CrashKind::kSilent}) {
     for (const bool dialler_dies : {true, false}) {
-      Net net(2, 2);
+      Net net(2, 2, Net::quick(), impatient());
       Pair p(net);
       ASSERT_NO_FATAL_FAILURE(p.open(2));
       Connection& alive = dialler_dies ? *p.accepted[0] : *p.connecting[0];
@@ -433,17 +434,6 @@ TEST(Endpoint, AConnectToAProcessThatHasEndedFailsWithinItsSilence) {
   EXPECT_NE(c.failure.text().find("never heard"), std::string::npos) << c.failure.text();
 }
 
-// Warnings while it lives.
-class Warnings {
- public:
-  Warnings() {
-    set_log_sink([](void* self, LogLevel, std::string_view l) { static_cast<Warnings*>(self)->lines.emplace_back(l); },
-                 this, LogLevel::kWarn);
-  }
-  ~Warnings() { set_log_sink(nullptr, nullptr, LogLevel::kError); }
-  std::vector<std::string> lines;
-};
-
 TEST(Endpoint, AStallIsToldWithWhatItWaitsForAndSeldomer) {
   Settings s = Settings::defaults();
   s.stall_warning = 2_s;
@@ -607,7 +597,7 @@ TEST(Endpoint, LinksBeyondTheLimitAreTurnedAwayUntilOneEnds) {
 }
 
 TEST(Endpoint, AFrozenPeerThatComesBackFindsItsConnectionsEnded) {
-  Net net(2, 2);
+  Net net(2, 2, Net::quick(), impatient());
   Pair p(net);
   ASSERT_NO_FATAL_FAILURE(p.open());
   Half& first = p.receive(*p.accepted[0], 100);

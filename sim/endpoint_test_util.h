@@ -30,6 +30,13 @@ inline void fill(std::vector<std::byte>* data, std::uint64_t seed) {
   }
 }
 
+// With a silence limit that is soon over.
+inline Settings impatient() {
+  Settings s = Settings::defaults();
+  s.silence_limit = 1_s;
+  return s;
+}
+
 // Endpoints on a simulated network, polled when they have something to do.
 class Net {
  public:

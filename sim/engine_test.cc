@@ -89,7 +89,7 @@ TEST(Engine, ASilentNicDeathCostsAStallAndNoResult) {
 TEST(Engine, ADeadRankIsNamedByEverySurvivor) {
   for (const int victim : {0, 2}) {
     for (const CrashKind kind : {CrashKind::kHangup, CrashKind::kSilent}) {
-      Cluster c(flat_cluster(4, 2));
+      Cluster c(impatient(flat_cluster(4, 2)));
       ASSERT_TRUE(c.join());
       AllRanks op(c, sum(4, 4 << 20));
       op.submit_all();
@@ -182,7 +182,7 @@ TEST(Engine, TheCallersDeadlineEndsTheOperation) {
 }
 
 TEST(Engine, APartitionErrsOnBothSides) {
-  Cluster c(flat_cluster(4, 2));
+  Cluster c(impatient(flat_cluster(4, 2)));
   ASSERT_TRUE(c.join());
   AllRanks op(c, sum(4, 4 << 20));
   op.submit_all();
@@ -195,7 +195,7 @@ TEST(Engine, APartitionErrsOnBothSides) {
 }
 
 TEST(Engine, RailsCutWhileControlLivesIsNoPath) {
-  Cluster c(flat_cluster(2, 2));
+  Cluster c(impatient(flat_cluster(2, 2)));
   ASSERT_TRUE(c.join());
   c.run_for(2_s);
   AllRanks op(c, sum(2, 16 << 20));
@@ -348,7 +348,7 @@ TEST(Engine, TheCoordinatorsSilenceIsNotTakenForThatOfRanksKnownByItAlone) {
     o.hosts = 9;
     o.wiring = Wiring::bcube(3, 2);
     o.fabric.nic = NicOptions::link(20_us, BytesPerSec::from_mbit(10'000));
-    Cluster c(o);
+    Cluster c(impatient(o));
     ASSERT_TRUE(c.join());
     c.run_for(1_s + 20_ms * phase);
     AllRanks op(c, sum(9, 1000));

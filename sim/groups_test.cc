@@ -52,7 +52,7 @@ TEST(Groups, TenThousandMadeAndDestroyedLeaveNothing) {
 TEST(Groups, WhoseMemberFellSilentAreNotWaitedFor) {
   for (const int silent : {0, 2}) {
     OpTicket before[3], after[3];
-    Cluster c(flat_cluster(3));
+    Cluster c(impatient(flat_cluster(3)));
     ASSERT_TRUE(c.join());
     for (int r = 0; r < 3; ++r) {
       if (r != silent) ask_for_group(c, r, {0, 1, 2}, &before[r]);
@@ -75,7 +75,7 @@ TEST(Groups, WhoseMemberFellSilentAreNotWaitedFor) {
 TEST(Groups, OneThatIsFormedAfterAllTellsWhatWasMetByTheRankThatWasLost) {
   // Rank 2 stands still until it is given up, and asks when it goes on.
   OpTicket created[3];
-  Cluster c(flat_cluster(3));
+  Cluster c(impatient(flat_cluster(3)));
   ASSERT_TRUE(c.join());
   const auto request = [&](int rank) {
     Submission s;

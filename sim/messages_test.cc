@@ -271,7 +271,7 @@ TEST(GroupMessages, ADeadNicCostsAStallAndItsReturnIsUsed) {
 
 TEST(GroupMessages, ADeadPeerIsNamed) {
   for (const CrashKind kind : {CrashKind::kHangup, CrashKind::kSilent}) {
-    Cluster c(flat_cluster(3, 2));
+    Cluster c(impatient(flat_cluster(3, 2)));
     ASSERT_TRUE(c.join());
     Traffic t(c);
     Half& send = t.send(0, 2, 8 << 20);

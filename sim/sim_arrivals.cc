@@ -54,11 +54,13 @@ void SimFabric::on_head(std::uint32_t index) {
   const bool live = lane != nullptr && !lane->dead_;
   const bool closing = frame.kind != Frame::kData;
   const bool copy = (frame.flags & Frame::kCopy) != 0 && !closing;
-  if (blocked(frame.from_host, frame.to_host, frame.from_nic, frame.to_nic) || (live && lane->silent_)) {
+  if (lane_blocked(frame.from_host, frame.to_host, frame.from_nic, frame.to_nic) || (live && lane->silent_)) {
     ++counters_.lost;
+    SimLane* const sender = resolve(frame.from);
+    if (!live && sender != nullptr) sender->unanswered_ = true;
     if (live && options_.stream && !copy) {
       hold(*lane, index, now_ + options_.retransmit_delay);
-    } else if (!live && !closing && !copy && options_.stream && resolve(frame.from) != nullptr) {
+    } else if (!live && !closing && !copy && options_.stream && sender != nullptr) {
       events_.push(now_ + options_.retransmit_delay, kHead, index);  // the sender goes on until it is answered
     } else {
       // A stream's sender waits for an acknowledgement that never comes: its window stays taken.
@@ -142,7 +144,7 @@ void SimFabric::on_body(std::uint32_t index) {
   const bool ordered = (frame.flags & Frame::kUnordered) == 0;
   if (ordered) --lane->incoming_;
   if (options_.stream && ordered) {
-    if (lane->silent_ || blocked(frame.from_host, frame.to_host, frame.from_nic, frame.to_nic)) {
+    if (lane->silent_ || lane_blocked(frame.from_host, frame.to_host, frame.from_nic, frame.to_nic)) {
       ++counters_.lost;
       hold(*lane, index, now_ + options_.retransmit_delay);
       return;
@@ -167,12 +169,15 @@ void SimFabric::retry(SlotRef ref) {
   if (lane == nullptr || lane->dead_) return;
   lane->retry_set_ = false;
   if (lane->held_.empty() && lane->held_whole_.empty()) return;
-  if (lane->silent_ || blocked(static_cast<std::uint16_t>(lane->peer_host_), static_cast<std::uint16_t>(lane->host_),
-                               lane->peer_nic_, lane->nic_)) {
+  if (lane->silent_ || lane_blocked(static_cast<std::uint16_t>(lane->peer_host_),
+                                    static_cast<std::uint16_t>(lane->host_), lane->peer_nic_, lane->nic_)) {
     lane->retry_set_ = true;
-    events_.push(now_ + options_.retransmit_delay, kRetry, ref.slot, ref.generation);
+    ++lane->vain_retries_;
+    const std::uint32_t doublings = options_.retransmit_backs_off ? std::min(lane->vain_retries_, 9u) : 0;
+    events_.push(now_ + options_.retransmit_delay * (std::int64_t{1} << doublings), kRetry, ref.slot, ref.generation);
     return;
   }
+  lane->vain_retries_ = 0;
   while (!lane->held_whole_.empty()) {
     const std::uint32_t index = frames_.pop(&lane->held_whole_);
     wake(lane->host_, {InboxEntry::kFrame, index, ref});

@@ -134,7 +134,8 @@ void SimFabric::on_connect(SlotRef dialler) {
   const auto here = static_cast<std::uint16_t>(lane->host_);
   const auto there = static_cast<std::uint16_t>(lane->peer_host_);
   if (blocked(here, there, lane->nic_, lane->peer_nic_) || blocked(there, here, lane->peer_nic_, lane->nic_)) {
-    events_.push(now_ + options_.retransmit_delay, kConnect, dialler.slot, dialler.generation);
+    const Nanos again = options_.retransmit_backs_off ? 1_s : options_.retransmit_delay;
+    events_.push(now_ + again, kConnect, dialler.slot, dialler.generation);
     return;
   }
   const Nanos back = now_ + latency(lane->peer_nic_, lane->nic_);

@@ -87,6 +87,9 @@ struct FabricOptions {
   bool bad_header_resets = true;    // a header that validate() refuses makes the lane deaf; false: the frame is dropped
   bool early_headers = true;        // stream lanes at a finite rate ask for the landing when the header is there
   Nanos retransmit_delay{200'000'000};  // of stream lanes: after a loss, and between tries on a dead wire
+  // As TCP's, those tries come ever more rarely, twice as long apart each time, and where one direction is cut nothing
+  // gets through the other, since no acknowledgement comes back.
+  bool retransmit_backs_off = false;
   Nanos connect_timeout{3'000'000'000};
   std::uint32_t queue_frames = 256;     // per lane, not begun
   std::int64_t window_bytes = 1 << 20;  // per lane: begun and not yet taken by the receiver's poll()
@@ -277,6 +280,11 @@ class SimFabric {
   void finish_flight(Frame& frame);
   void answer_reset(const Frame& frame);
   bool blocked(std::uint16_t from, std::uint16_t to, std::uint32_t from_nic, std::uint32_t to_nic) const;
+  // Likewise of a lane's frame.
+  bool lane_blocked(std::uint16_t from, std::uint16_t to, std::uint32_t from_nic, std::uint32_t to_nic) const {
+    return blocked(from, to, from_nic, to_nic) ||
+           (options_.stream && options_.retransmit_backs_off && blocked(to, from, to_nic, from_nic));
+  }
   Nanos latency(std::uint32_t from_nic, std::uint32_t to_nic) const;
   bool window_open(const SimLane& lane);
   void drop_lists(SimLane& lane);

@@ -25,6 +25,12 @@ Address SimLane::remote() const {
       .address;
 }
 
+bool SimLane::backs_off() const {
+  if (!up_ || fabric_ == nullptr || !fabric_->options_.stream) return false;
+  const SimLane* peer = fabric_->resolve(peer_);
+  return peer == nullptr || peer->dead_ ? unanswered_ : peer->vain_retries_ != 0;
+}
+
 bool SimLane::send(const wire::Header& header, const std::byte* payload, std::uint64_t cookie) {
   if (!up_) return false;
   if (queued_frames_ >= fabric_->options_.queue_frames) {

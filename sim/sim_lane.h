@@ -20,6 +20,7 @@ class SimLane final : public Lane {
   void redirect(std::uint64_t cookie) override;
   std::size_t queued_bytes() const override { return queued_bytes_; }
   bool up() const override { return up_ && !deaf_; }
+  bool backs_off() const override;
   const LaneCounters& counters() const override { return counters_; }
   std::string description() const override;
   int rail() const override { return rail_; }
@@ -52,6 +53,8 @@ class SimLane final : public Lane {
   bool waiting_ = false;         // in its NIC's list
   std::uint32_t unflushed_ = 0;  // frames in the queue that no flush() has seen
   bool retry_set_ = false;
+  bool unanswered_ = false;         // sends to an end that is gone, and the wire is dead
+  std::uint32_t vain_retries_ = 0;  // in a row, of what comes in
   std::uint32_t next_waiting_ = kNoSlot;
 
   FrameList queue_;

@@ -43,7 +43,7 @@ std::string page() {
       "| level | what it tells |\n|---|---|\n"
       "| `warn` | what a user should look at: misspelt variables, strangers that were turned away, connections that "
       "stall, "
-      "groups that ended |\n"
+      "hosts that are silent or heard again, groups that ended |\n"
       "| `info` | also which path goes up or down, and why; what the kernel refused and what is used instead |\n"
       "| `debug` | also which algorithm runs for each shape of an operation, when first used; who joined; the share of "
       "each lane "

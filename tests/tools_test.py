@@ -153,7 +153,7 @@ class PluginLog(unittest.TestCase):
 
 class Settings(unittest.TestCase):
     def test_limits_that_contradict_each_other_are_named_on_every_rank(self):
-        status, out, err = job(CANARY_HEARTBEAT_INTERVAL="500ms")
+        status, out, err = job(CANARY_HEARTBEAT_INTERVAL="500ms", CANARY_SILENCE_LIMIT="1s")
         self.assertEqual(status, 2)
         for rank in (0, 1):
             self.assertIn("rank %d: INVALID_SETTING: CANARY_SILENCE_LIMIT=1s contradicts "

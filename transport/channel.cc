@@ -401,6 +401,7 @@ void Channel::declare_lost(Path& path, std::uint32_t sequence) {
 Landing Channel::landing_for(Lane& lane, const wire::Header& header) {
   if (lane.owner == nullptr) return {};  // given up, awaiting its burial
   Path& path = path_of(lane);
+  if (path.successor.get() == &lane) return {Landing::Kind::kSlot, nullptr, 0};
   if (header.kind == wire::Kind::kPiece || header.kind == wire::Kind::kSignature) {
     const Landing landing = client_.landing_for(*this, header);
     path.landing = landing.kind == Landing::Kind::kSpan;
@@ -416,6 +417,10 @@ Landing Channel::landing_for(Lane& lane, const wire::Header& header) {
 void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& arrival) {
   if (lane.owner == nullptr) return;
   Path& path = path_of(lane);
+  if (path.successor.get() == &lane) {
+    if (header.kind == wire::Kind::kHello && arrival.intact) return succeed(path);
+    return drop_successor(path);
+  }
   path.last_heard = now_;
   last_heard_ = now_;
   if (path.challenged != Nanos::max()) {
@@ -497,7 +502,7 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
 }
 
 void Channel::on_writable(Lane& lane) {
-  if (lane.owner == nullptr) return;
+  if (lane.owner == nullptr || path_of(lane).successor.get() == &lane) return;
   path_of(lane).blocked = false;
   awake_ = true;
   acks_waiting_ = true;

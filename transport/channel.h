@@ -185,7 +185,7 @@ class Channel final : public LaneSink {
   Path& path_of(Lane& lane) { return *static_cast<Path*>(lane.owner); }
   void earlier(Nanos t) { next_timer_ = std::min(next_timer_, t); }
   void dial(Path& path, Nanos now);
-  void send_hello(Path& path);
+  void send_hello(Path& path, Lane& lane);
   void come_up(Path& path);
   void fail_path(Path& path, const std::string& why);
   void bury(Path& path);
@@ -193,6 +193,11 @@ class Channel final : public LaneSink {
   void take(Path& path, std::unique_ptr<Lane> lane);
   void settle_candidate(Path& path, Nanos now);
   void drop_candidate(Path& path);
+  void dial_beside(Path& path, Nanos now);
+  void drop_successor(Path& path);
+  void succeed(Path& path);
+  void successor_down(Path& path, const Status& reason, bool hangup);
+  void note_hangup();
   bool send_frame(Path& path, wire::Header header, const void* payload, std::uint64_t cookie);
   void send_ack(Path& path);
   void send_heartbeat(Path& path);

@@ -32,6 +32,9 @@ inline constexpr Nanos kHedgeMargin = 2_ms;
 
 inline constexpr Nanos kDialTimeout = 500_ms;
 inline constexpr Nanos kAnswerPatienceMax = 8_s;
+// Likewise beside a lane whose connection backs off, for where a round trip takes no longer: a job goes on within a
+// second after an outage, which leaves time for a few of them.
+inline constexpr Nanos kBesideTimeout = 250_ms;
 inline constexpr Nanos kDialRetry = 100_ms;
 // An accepted lane that said nothing for so many heartbeat intervals makes room for one that was dialled in its place.
 inline constexpr int kReplaceAfterBeats = 3;

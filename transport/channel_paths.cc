@@ -106,7 +106,7 @@ void Channel::dial(Path& path, Nanos now) {
   earlier(now + limits::kDialTimeout);
 }
 
-void Channel::send_hello(Path& path) {
+void Channel::send_hello(Path& path, Lane& lane) {
   wire::HelloPayload hello;
   hello.job = options_.job;
   hello.engine = options_.my_engine;
@@ -119,11 +119,17 @@ void Channel::send_hello(Path& path) {
   wire::Header h;
   h.kind = wire::Kind::kHello;
   h.payload_bytes = sizeof hello;
-  send_frame(path, h, &hello, kNoCookie);
+  h.payload_crc32 = wire::payload_crc(&hello, sizeof hello);
+  wire::seal(h);
+  lane.send(h, reinterpret_cast<const std::byte*>(&hello), kNoCookie);
+  lane.flush(now_);
 }
 
 void Channel::on_up(Lane& lane) {
-  if (lane.owner != nullptr && !peer_died_) send_hello(path_of(lane));
+  if (lane.owner == nullptr || peer_died_) return;
+  Path& path = path_of(lane);
+  if (path.successor.get() == &lane) path.successor_stood = true;
+  send_hello(path, lane);
 }
 
 // What a hello says of a lane is anybody's word; where it came in is known here, and where it comes from where nothing
@@ -178,7 +184,7 @@ void Channel::take(Path& path, std::unique_ptr<Lane> lane) {
   path.lane->owner = &path;
   path.lane->set_sink(this);
   last_heard_ = now_;
-  send_hello(path);
+  send_hello(path, *path.lane);
   come_up(path);
 }
 
@@ -193,7 +199,8 @@ void Channel::settle_candidate(Path& path, Nanos now) {
     // Also a process that stood still has then read what the old lane brought meanwhile.
     const Nanos heard_out = path.challenged + std::min(options_.heartbeat_interval, limits::kDialTimeout / 2);
     const Nanos silent = path.last_heard + options_.heartbeat_interval * limits::kReplaceAfterBeats;
-    if (now < heard_out || now < silent) return earlier(std::max(heard_out, silent));
+    const bool speechless = now >= silent && path.lane->backs_off();  // nothing of it can be on its way
+    if (now < silent || (now < heard_out && !speechless)) return earlier(std::max(heard_out, silent));
   }
   auto candidate = std::move(path.candidate);
   if (path.lane != nullptr)
@@ -274,10 +281,11 @@ void Channel::fail_path(Path& path, const std::string& why) {
   path.peer_sent_ns = 0;
   path.refused_since = Nanos::max();
   path.estimator = PathEstimator{};
-  path.state = Path::State::kIdle;
-  path.state_since = now_;
+  path.lane = std::move(path.successor);  // the next one may be on its way already
+  path.state = path.lane != nullptr ? Path::State::kDialing : Path::State::kIdle;
+  path.state_since = path.lane != nullptr ? path.successor_since : now_;
   path.next_dial = now_ + limits::kDialRetry;
-  earlier(path.candidate ? now_ : path.next_dial);
+  earlier(path.lane != nullptr || path.candidate ? now_ : path.next_dial);
   awake_ = true;
   if (!was_up) tell(path, "did not come up: " + why);
   path.no_lane = why;
@@ -294,14 +302,18 @@ void Channel::fail_path(Path& path, const std::string& why) {
 void Channel::on_down(Lane& lane, const Status& reason, bool hangup) {
   if (lane.owner == nullptr) return;
   Path& path = path_of(lane);
+  if (path.successor.get() == &lane) return successor_down(path, reason, hangup);
   const bool counted = path.state != Path::State::kDialing;
   const Nanos refused_since = path.refused_since;
   fail_path(path, reason.text());
   if (hangup && !counted) path.refused_since = std::min(refused_since, now_);
-  if (!hangup || !counted) return;
-  bool any = false;
-  for (const Path& p : paths_) any |= p.lane != nullptr;
-  hung_up_ = !any;
+  if (hangup && counted) note_hangup();
+}
+
+void Channel::note_hangup() {
+  hung_up_ = std::none_of(paths_.begin(), paths_.end(), [](const Path& p) {
+    return p.state == Path::State::kUp || p.state == Path::State::kProbation;
+  });
 }
 
 Nanos Channel::refused_since() const {
@@ -313,7 +325,9 @@ Nanos Channel::refused_since() const {
 void Channel::move_clocks(Nanos missed) {
   last_heard_ += missed;
   for (Path& path : paths_) {
-    for (Nanos* clock : {&path.last_heard, &path.last_progress, &path.stall_began, &path.state_since}) *clock += missed;
+    for (Nanos* clock :
+         {&path.last_heard, &path.last_progress, &path.stall_began, &path.state_since, &path.successor_since})
+      *clock += missed;
   }
 }
 
@@ -444,6 +458,7 @@ void Channel::on_timer(Nanos now) {
           fail_path(path, "silent for " + milliseconds(now - path.last_heard));
           break;
         }
+        dial_beside(path, now);
         if (now - path.last_sent >= interval) {
           path.last_sent = now;
           send_heartbeat(path);

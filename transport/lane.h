@@ -101,6 +101,10 @@ class Lane {
   // Bytes taken by send() and not yet handed to the kernel or wire.
   virtual std::size_t queued_bytes() const = 0;
   virtual bool up() const = 0;
+  // What was sent is not acknowledged by the peer's kernel, and the connection sends it again, ever more rarely: when it
+  // gets through is decided by that back-off, which may last as long again as the outage did. False where the peer's
+  // kernel answers, be its process asleep, and where nothing tells. May cost a system call.
+  virtual bool backs_off() const { return false; }
   virtual const LaneCounters& counters() const = 0;
   // Text for messages: "tcp 10.0.0.1:4000>10.0.0.2:5000 on nic0".
   virtual std::string description() const = 0;

@@ -204,7 +204,11 @@ struct Path {
   // (Channel::settle_candidate).
   std::unique_ptr<Lane> candidate;
   Nanos challenged = Nanos::max();  // when the first candidate came since the lane was last heard
-  std::string no_lane;              // why the last try to get a lane failed; "" once there is one
+  // Dialled beside the lane, whose connection backs off; takes its place when the peer answers there.
+  std::unique_ptr<Lane> successor;
+  Nanos successor_since;
+  bool successor_stood = false;  // the peer's machine has answered
+  std::string no_lane;           // why the last try to get a lane failed; "" once there is one
   PathEstimator estimator;
 
   // sending

@@ -19,14 +19,12 @@ struct Config {
       ifname = std::string("socket_ifname=") + theirs;
       add(ifname.c_str());
     }
-    // A process that is stopped for a second goes on; one that is gone is known within two.
-    if (!set("CANARY_SILENCE_LIMIT")) add("silence_limit=1500ms");
     config.settings = lines;
   }
   Config(const Config&) = delete;
   void add(const char* line) { lines[config.settings_count++] = line; }
   std::string ifname;
-  const char* lines[2] = {};
+  const char* lines[1] = {};
   canary_config config = CANARY_CONFIG_INIT;
 };
 

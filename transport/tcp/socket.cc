@@ -140,6 +140,14 @@ Result<Socket> listen_on(const Address& address, const ListenOptions& options) {
   return socket;
 }
 
+bool retransmits(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  // The first probe of a window that a sleeping process has closed is always under way.
+  return info.tcpi_retransmits != 0 || info.tcpi_probes > 1;
+}
+
 std::string pace(int fd, BytesPerSec rate) {
   const auto value = static_cast<unsigned long>(rate.count);
   if (::setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &value, sizeof value) == 0) return {};

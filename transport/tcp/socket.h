@@ -58,4 +58,7 @@ std::string tune(int fd, const SocketTuning& tuning);
 // sentence if refused.
 std::string pace(int fd, BytesPerSec rate);
 
+// Whether TCP sends again what the peer's kernel did not acknowledge in time, or probes a closed window in vain.
+bool retransmits(int fd);
+
 }  // namespace canarynet

@@ -77,6 +77,10 @@ bool TcpLane::send(const wire::Header& header, const std::byte* payload, std::ui
   return false;
 }
 
+bool TcpLane::backs_off() const {
+  return (state_ == State::kUp || state_ == State::kDeaf) && retransmits(socket_.fd());
+}
+
 void TcpLane::flush(Nanos) {
   if (state_ == State::kDeaf) return write_queue();  // nothing tells when there is room again
   if (state_ != State::kUp) return;

@@ -43,6 +43,7 @@ class TcpLane final : public Lane, private FrameHandler {
   void redirect(std::uint64_t cookie) override { reader_.redirect(cookie); }
   std::size_t queued_bytes() const override { return queue_.bytes(); }
   bool up() const override { return state_ == State::kUp; }
+  bool backs_off() const override;
   const LaneCounters& counters() const override { return counters_; }
   std::string description() const override { return description_; }
   int rail() const override { return rail_; }
