@@ -153,12 +153,16 @@ void Contexts::end_listener(ListenComm& listener, const char* why) {
   listener.close();
 }
 
-void Contexts::fail(const Comm& comm, abi::Result result, const char* why) { fail(nullptr, &comm, result, why); }
+void Contexts::fail(const Comm& comm, abi::Result result, const char* why, Cause cause) {
+  fail(nullptr, &comm, result, why, cause);
+}
 
-void Contexts::fail(Context& context, abi::Result result, const char* why) { fail(&context, nullptr, result, why); }
+void Contexts::fail(Context& context, abi::Result result, const char* why) {
+  fail(&context, nullptr, result, why, Cause::kFailure);
+}
 
 // Of the comm's context, or the one given.
-void Contexts::fail(Context* context, const Comm* comm, abi::Result result, const char* why) {
+void Contexts::fail(Context* context, const Comm* comm, abi::Result result, const char* why, Cause cause) {
   char text[Context::kWhyBytes];  // `why` may be the library's last error, which the calls below may change
   std::snprintf(text, sizeof text, "%s", why);
   const std::lock_guard lock(mutex_);
@@ -166,7 +170,7 @@ void Contexts::fail(Context* context, const Comm* comm, abi::Result result, cons
     if (current(comm->use.generation)) canary_abort_connection(comm->connection, text);
     context = comm->context;
   }
-  if (context == nullptr) return;
+  if (context == nullptr || (cause == Cause::kClosedByPeer && !context->one_communicator)) return;
   for (const Comm* c : comms_) {
     if (c->context == context && current(c->use.generation)) canary_abort_connection(c->connection, text);
   }

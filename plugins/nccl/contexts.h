@@ -7,7 +7,8 @@
 // connections, maybe for ever: NCCL neither closes nor tells anything before its application aborts. fail() therefore
 // tells all of them, and a context stays failed. Without contexts nobody knows what belongs together: there every
 // connection of the process that is up is given up, and nothing is remembered, so that what is being made, and later
-// communicators, go on.
+// communicators, go on. Not so where a peer that lives closes a connection in order, as NCCL does with those of one
+// communicator when it is aborted or destroyed: that one alone ends.
 // Threads: any. Memory: contexts, listeners and comms are NCCL's until it closes them; their records here are bounded
 // by those, and connects that nobody asks for any more are dropped (sweep()).
 // Fork: a child forgets; requests that it has inherited are not in flight any more.
@@ -91,8 +92,11 @@ class Contexts {
 
   // Tells everybody at the other end of what belongs to the communicator; does not wait.
   void fail(Context& context, abi::Result result, const char* why);
-  // The comm's communicator; where that has ended, the comm alone.
-  void fail(const Comm& comm, abi::Result result, const char* why);
+  // A peer that lives closes what belongs to a communicator that has ended there.
+  enum class Cause { kFailure, kClosedByPeer };
+  // The comm's communicator; where that has ended, the comm alone. So it is where communicators are not told apart and
+  // a peer closes the connection: the others that share it are none of that one's.
+  void fail(const Comm& comm, abi::Result result, const char* why, Cause cause = Cause::kFailure);
   // Connects that were not asked for since twice CANARY_JOIN_TIMEOUT: their communicator was aborted, and nobody says
   // so.
   void sweep();
@@ -102,7 +106,7 @@ class Contexts {
  private:
   Contexts();
   bool abandoned(Clock::time_point asked, Clock::time_point now) const { return now - asked > 2 * join_timeout_; }
-  void fail(Context* context, const Comm* comm, abi::Result result, const char* why);
+  void fail(Context* context, const Comm* comm, abi::Result result, const char* why, Cause cause);
   void end_listener(ListenComm& listener, const char* why);
 
   std::mutex mutex_;  // everything below, and of a context what is not constant; taken before the endpoint's

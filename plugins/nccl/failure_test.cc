@@ -254,6 +254,67 @@ TEST(WithoutContexts, ANegativeLengthIsToldToThePeer) {
   }
 }
 
+// One end of two communicators between two processes. The first is aborted by `aborts` while both carry messages; what
+// is under way on the second, and all that follows, arrives exactly. "" or what was wrong.
+std::string with_one_of_two_aborted(const Net& net, int from_other, int to_other, bool aborts) {
+  void* context = nullptr;
+  if (net.init(&context) != Result::kSuccess) return "init";
+  const Pair first = meet(net, context, from_other, to_other), second = meet(net, context, from_other, to_other);
+  if (testing::Test::HasFailure()) return "meet";
+  const auto big = bytes_of(3, 16 << 20);
+  std::vector<std::uint8_t> in1(big.size()), in2(big.size());
+  // Nothing will come for it: it is under way at the end, as where kernels still run.
+  void* const doomed_receive = receive(net, first.receive, in1.data(), in1.size());
+  void* const receives = receive(net, second.receive, in2.data(), in2.size());
+  void* const sends = send(net, second.send, big.data(), big.size());
+  char ready = 1;
+  write_all(to_other, &ready, 1);
+  read_all(from_other, &ready, 1);
+  if (aborts) {
+    if (net.close_send(first.send) != Result::kSuccess) return "closeSend";
+    if (net.close_receive(first.receive) != Result::kSuccess) return "closeRecv";
+  } else {
+    if (wait(net, doomed_receive) != Result::kRemoteError) return "the aborted one goes on";
+    if (!has(Log::text(), "has closed the connection")) return "it says something else";
+  }
+  if (wait(net, sends) != Result::kSuccess) return "the other communicator's send failed";
+  if (wait(net, receives) != Result::kSuccess) return "the other communicator's receive failed";
+  if (in2 != big) return "wrong bytes";
+  for (std::uint64_t round = 0; round < 50; ++round) {
+    const auto out = bytes_of(round, 100'000);
+    std::vector<std::uint8_t> in(out.size());
+    void* const r = receive(net, second.receive, in.data(), in.size());
+    void* const s = send(net, second.send, out.data(), out.size());
+    if (wait(net, s) != Result::kSuccess || wait(net, r) != Result::kSuccess || in != out)
+      return "round " + std::to_string(round);
+  }
+  write_all(to_other, &ready, 1);
+  read_all(from_other, &ready, 1);
+  if (!aborts &&
+      (net.close_send(first.send) != Result::kSuccess || net.close_receive(first.receive) != Result::kSuccess))
+    return "close of the aborted one";
+  if (net.close_send(second.send) != Result::kSuccess || net.close_receive(second.receive) != Result::kSuccess)
+    return "close";
+  return net.finalize(context) == Result::kSuccess ? "" : "finalize";
+}
+
+TEST(WithoutContexts, TheAbortOfOneCommunicatorLeavesTheOthersOfBothProcessesAlone) {
+  for (const int version : {8, 9, 10}) {
+    for (const bool child_aborts : {false, true}) {
+      Log::clear();
+      const auto net = net_of(version);
+      const Pipes pipes;
+      Process child([&]() -> std::string {
+        const std::string wrong = with_one_of_two_aborted(*net, pipes.down[0], pipes.up[1], child_aborts);
+        return wrong.empty() ? "fine" : wrong + "\nwarnings: " + Log::text();
+      });
+      EXPECT_EQ(with_one_of_two_aborted(*net, pipes.up[0], pipes.down[1], !child_aborts), "") << Log::text();
+      EXPECT_EQ(child.report(), "fine") << "version " << version;
+      ASSERT_FALSE(HasFailure()) << "version " << version;
+    }
+  }
+}
+
 // They don't tell communicators apart: what is made after a failure is another one's.
 TEST(WithoutContexts, AFailureIsNotHeldAgainstWhatIsMadeLater) {
   for (const int version : {8, 9, 10}) {

@@ -82,12 +82,12 @@ void abort_if_asked() {
 
 // NCCL can't repeat or repair what has failed on a connection, and its kernels spin until somebody aborts the
 // communicator.
-Result fatal(Comm& comm, Result result, const char* why) {
+Result fatal(Comm& comm, Result result, const char* why, Contexts::Cause cause = Contexts::Cause::kFailure) {
   if (comm.failed == Result::kSuccess) {
     comm.failed = result;
     std::snprintf(comm.why, sizeof comm.why, "%s", why);
   }
-  Contexts::get().fail(comm, result, why);
+  Contexts::get().fail(comm, result, why, cause);
   abort_if_asked();
   return result;
 }
@@ -125,13 +125,19 @@ Result usable(const char* call, const Comm& comm) {
   return Result::kSuccess;
 }
 
+// Of a call on a connection, by what the library says.
+Result fatal(Comm& comm, const char* call, canary_status status) {
+  const auto cause = status == CANARY_CLOSED ? Contexts::Cause::kClosedByPeer : Contexts::Cause::kFailure;
+  return fatal(comm, fail(call, status), last_error(), cause);
+}
+
 Result post(Comm& comm, Request* r, canary_status status, const char* call, void** request) {
   if (status == CANARY_OK) {
     *request = r;
     return Result::kSuccess;
   }
   comm.give(r);
-  return status == CANARY_WOULD_BLOCK ? Result::kSuccess : fatal(comm, fail(call, status), last_error());
+  return status == CANARY_WOULD_BLOCK ? Result::kSuccess : fatal(comm, call, status);
 }
 
 // A connection that is made becomes a comm, unless its communicator has failed meanwhile.
@@ -487,7 +493,7 @@ Result net_test(void* request, int* done, int* bytes) {
   const int count = r->count;
   c.give(r);
   *done = 1;
-  if (s != CANARY_OK) return fatal(c, fail(c.sends ? "send" : "receive", s), last_error());
+  if (s != CANARY_OK) return fatal(c, c.sends ? "send" : "receive", s);
   for (int i = 0; bytes != nullptr && i < count; ++i)
     bytes[i] = static_cast<int>(std::min<std::size_t>(lengths[i], INT_MAX));
   return Result::kSuccess;
