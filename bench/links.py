@@ -3,8 +3,8 @@
 
 Each figure is a ratio within one bed, whose programs run one after the other: against the physical bound
 (2(n-1)/n x S / the sum of a host's NIC rates; TCP payload over 1500-byte frames can reach 95.7 %), or against the
-fastest NIC alone. Raw TCP (bench/raw_tcp.py: the same bytes both ways, in parts that know the rates) and Gloo, on one NIC and
-split by hand, run beside it. What can't run says why, and counts as missed where a figure must be reached.
+fastest NIC alone. Raw TCP (bench/raw_tcp.py: the same bytes both ways, in parts that know the rates) and Gloo, on one
+NIC and split by hand, run beside it. What can't run says why, and counts as missed where a figure must be reached.
 
 Parts, for --only:
   slow-nic      a slow second NIC: never worse than 1.1 x the fastest alone, by size; 16 MiB: share of the sum
@@ -167,6 +167,14 @@ def size_text(size):
     return "%d MiB" % (size // MIB) if size >= MIB else "%d KiB" % (size // KIB)
 
 
+class Told(Figures):
+    """Says each figure when it is there: all of them take a while."""
+
+    def add(self, name, value, unit="", **more):
+        super().add(name, value, unit, **more)
+        print("%s: %s %s" % (name, "-" if value is None else "%.1f" % value, unit), flush=True)
+
+
 # --- the parts --------------------------------------------------------------------------------------------------------
 
 def slow_nic(options, figures):
@@ -225,12 +233,12 @@ def shares(options, figures, label, bed, size, count, must, *, raw_too=False, gl
     if options.match not in label:
         return
     limit = int(40 + 12 * (count + 2) * bed.alone(size))
-    steps = [perf(options, "canary", limit, "-b %d -n %d -w 2" % (size, count))]
+    steps = [perf(options, "canary", limit, "-b %d -n %d -w 1" % (size, count))]
     if raw_too:
         steps.append(raw(options, "raw", bed, size, count, limit))
     for name, nics, split in gloo_modes if options.gloo else ():
         slowest = 12 * (count + 1) * bed.bound(size) * sum(bed.rates) / min(bed.rates[:nics])
-        steps.append(gloo(options, name, bed, [size], count, int(40 + slowest), nics=nics, split=split))
+        steps.append(gloo(options, name, bed, [size], min(count, 3), int(40 + slowest), nics=nics, split=split))
     results = run(options, bed, steps)
     bound = bed.bound(size)
     reached = share(results["canary"], size, bound)
@@ -356,7 +364,7 @@ def body():
     # The short form is for machines that others use too: it only asks whether something is badly broken.
     options.worst, options.lossy = (400.0, 10.0) if options.quick else (110.0, None)
     options.least = lambda must: 15.0 if options.quick else must
-    figures = Figures(options)
+    figures = Told(options)
     if not options.gloo and not options.quick:
         figures.note("without Gloo (scripts/install-packages --bench, then cmake -S bench/peers -B build/peers && "
                      "cmake --build build/peers)")
