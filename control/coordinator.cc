@@ -123,7 +123,8 @@ void Coordinator::turn_away(ControlLink& link, const std::vector<int>& ranks, co
 Status Coordinator::incomplete() const {
   std::vector<int> missing;
   for (int rank = 0; rank < options_.world_size; ++rank) {
-    if (claimed_by_[static_cast<std::size_t>(rank)] < 0) missing.push_back(rank);
+    const int number = claimed_by_[static_cast<std::size_t>(rank)];
+    if (number < 0 || peers_[static_cast<std::size_t>(number)].away) missing.push_back(rank);
   }
   const auto is_missed = [&](const Refused& r) {
     return std::any_of(r.ranks.begin(), r.ranks.end(),
@@ -217,6 +218,11 @@ void Coordinator::admit(ControlLink& link, Join& join) {
     bury(std::move(peer.link));
     peer.link = take_newcomer(link);
     peer.ended = false;
+    if (peer.away) {
+      peer.away = false;
+      ranks_there_ += static_cast<int>(peer.info.ranks.size());
+      if (ranks_there_ == options_.world_size) complete();
+    }
     return;
   }
   if (const Status wrong = check(join); !wrong.ok()) return turn_away(link, join.engine.ranks, wrong);
@@ -231,6 +237,13 @@ void Coordinator::admit(ControlLink& link, Join& join) {
   log(LogLevel::kDebug, "%s has joined: %d of %d ranks are there", engine_text(peer.info).c_str(), ranks_there_,
       options_.world_size);
   if (ranks_there_ == options_.world_size) complete();
+}
+
+// A roster said on its connection would be lost: the job waits until it has joined again.
+void Coordinator::mislay(Peer& peer) {
+  if (phase_ != Phase::kGathering || peer.away) return;
+  peer.away = true;
+  ranks_there_ -= static_cast<int>(peer.info.ranks.size());
 }
 
 void Coordinator::complete() {
@@ -297,6 +310,7 @@ void Coordinator::on_link_message(ControlLink& link, Message& message) {
   Peer& peer = peers_[from];
   if (std::holds_alternative<Retract>(message)) {
     link.retracted = true;  // another is on its way
+    mislay(peer);
     return;
   }
   if (phase_ != Phase::kJoined || peer.dead) return;
@@ -351,12 +365,16 @@ void Coordinator::on_link_down(ControlLink& link, const Status& reason, bool han
     return bury(take_newcomer(link));
   }
   Peer& peer = peers_[static_cast<std::size_t>(link.entry)];
+  // Deaf, or given up by the network (ETIMEDOUT, EHOSTUNREACH): no proof that its process has ended.
   if (!hangup && !peer.left) return on_link_broken(link, reason);
   const bool was_heard = link.heard;
   bury(std::move(peer.link));
   switch (phase_) {
     case Phase::kGathering:
-      if (link.retracted) return;  // it dials again, and is known by its process
+      if (link.retracted || peer.away) {  // it dials again, and is known by its process
+        mislay(peer);
+        return;
+      }
       return fail(failure(CANARY_PEER_DIED,
                           engine_text(peer.info) + " ended while the job was joining: " + reason.text(),
                           peer.info.ranks.front(), peer.info.host_name));
@@ -373,8 +391,10 @@ void Coordinator::on_link_down(ControlLink& link, const Status& reason, bool han
 }
 
 void Coordinator::on_link_broken(ControlLink& link, const Status& reason) {
-  if (link.entry < 0) return refuse(link, reason);
+  // After the join it may be a member on its way back, which is not to blame for what the way did to its REJOIN.
+  if (link.entry < 0 && phase_ != Phase::kJoined) return refuse(link, reason);
   link.send(Retract{});  // it comes back over a new connection; the end of this one would look like ours
+  if (link.entry >= 0) mislay(peers_[static_cast<std::size_t>(link.entry)]);
 }
 
 void Coordinator::readmit(ControlLink& link, const Rejoin& rejoin) {
@@ -578,6 +598,7 @@ std::size_t Coordinator::poll(Nanos now) {
 }
 
 Nanos Coordinator::next_deadline() const {
+  if (abandoned_) return Nanos::max();
   if (!notices_.empty()) return now_;
   Nanos next =
       std::min({join_deadline_, next_beat_, desk_.next_deadline(), missing_.next_deadline(), entries_.next_deadline()});
@@ -590,6 +611,14 @@ Nanos Coordinator::last_heard(std::uint32_t engine) const {
   if (phase_ != Phase::kJoined || engine >= peers_.size()) return {};
   if (engine == 0) return now_;
   return peers_[engine].last_heard == Nanos::max() ? now_ : peers_[engine].last_heard;
+}
+
+void Coordinator::abandon() noexcept {
+  abandoned_ = true;
+  phase_ = Phase::kFailed;
+  for (Peer& peer : peers_) peer.link.reset();
+  newcomers_.clear();
+  graveyard_.clear();
 }
 
 void Coordinator::leave(Nanos now) {

@@ -37,6 +37,7 @@ class Coordinator final : public Membership, public LinkOwner {
   void ask_entered(Nanos now, GroupEpoch group) override;
   void tell_entered(Nanos now, const Entered& entered) override;
   void leave(Nanos now) override;
+  void abandon() noexcept override;
   void adopt(std::unique_ptr<Lane> lane, const wire::Header& header, const wire::HelloPayload& hello) override;
 
  private:
@@ -48,6 +49,7 @@ class Coordinator final : public Membership, public LinkOwner {
     bool heard_since_beat = false;
     bool left = false;
     bool dead = false;
+    bool away = false;                   // while gathering: its connection is of no use, it joins again over another
     bool ended = false;                  // its link hung up; judged in poll(), when the time is known
     Nanos suspect_until = Nanos::max();  // ended after a silence: dead unless it is back by then
     std::string why_dead;
@@ -81,6 +83,7 @@ class Coordinator final : public Membership, public LinkOwner {
   void readmit(ControlLink& link, const Rejoin& rejoin);
   std::unique_ptr<ControlLink> take_newcomer(ControlLink& link);
   void complete();
+  void mislay(Peer& peer);
   void fail(const Status& why);
   void refuse(ControlLink& link, const Status& why) { link.send(to_message(why)); }
   static Message to_message(const Status& why);
@@ -118,6 +121,7 @@ class Coordinator final : public Membership, public LinkOwner {
   VerdictLog verdicts_;
   Notices notices_;
   bool leaving_ = false;
+  bool abandoned_ = false;
 };
 
 }  // namespace canarynet::control

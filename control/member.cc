@@ -414,6 +414,15 @@ void Member::tell_entered(Nanos now, const Entered& entered) {
   if (phase_ == Phase::kJoined && link_ != nullptr && !leaving_) link_->send(EntryState{entered});
 }
 
+void Member::abandon() noexcept {
+  abandoned_ = true;
+  phase_ = Phase::kFailed;
+  link_.reset();
+  dialling_.clear();
+  attempts_.clear();
+  graveyard_.clear();
+}
+
 void Member::leave(Nanos now) {
   now_ = now;
   if (leaving_) return;
@@ -521,6 +530,7 @@ std::size_t Member::poll(Nanos now) {
 }
 
 Nanos Member::next_deadline() const {
+  if (abandoned_) return Nanos::max();
   if (!notices_.empty()) return now_;
   Nanos next = std::min({next_dial_, join_deadline_, next_beat_, round_ends_});
   if (phase_ == Phase::kJoined && way_ == Way::kOpen && !leaving_) {

@@ -37,6 +37,7 @@ class Member final : public Membership, public LinkOwner {
   void ask_entered(Nanos now, GroupEpoch group) override;
   void tell_entered(Nanos now, const Entered& entered) override;
   void leave(Nanos now) override;
+  void abandon() noexcept override;
   void adopt(std::unique_ptr<Lane> lane, const wire::Header& header, const wire::HelloPayload& hello) override;
 
  private:
@@ -118,6 +119,7 @@ class Member final : public Membership, public LinkOwner {
   std::vector<Missed> missed_;         // last reported, likewise
   Notices notices_;
   bool leaving_ = false;
+  bool abandoned_ = false;
 };
 
 }  // namespace canarynet::control

@@ -153,6 +153,9 @@ class Membership {
   // Says LEAVE; nothing after it is a death. The coordinator keeps serving until poll() says `finished` or it is
   // destroyed.
   virtual void leave(Nanos now) = 0;
+  // Closes every connection without a word, so that the others learn of this engine's end at once; only
+  // next_deadline() may be called from now on. Outside of callbacks.
+  virtual void abandon() noexcept = 0;
   // Frames of control lanes that a factory accepted or dialled are routed here by their Hello (purpose kHelloControl):
   // the engine's acceptor hands over the lane with the Hello it read.
   virtual void adopt(std::unique_ptr<Lane> lane, const wire::Header& header, const wire::HelloPayload& hello) = 0;

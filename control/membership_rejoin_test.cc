@@ -189,6 +189,73 @@ TEST_P(MembershipGarbled, LeavingIsNoDeathAfterIt) {
   }
 }
 
+// What came damaged may have been a member's REJOIN: a refusal would evict it.
+TEST_P(MembershipGarbled, ANewcomerThatCanNotBeReadIsSentBackNotRefused) {
+  Job job(options());
+  job.join();
+  Stranger newcomer(job, 1);
+  newcomer.hello(wire::kVersion, wire::kVersion, job.options.join_token);
+  const auto bytes = control::encode(control::Rejoin{});
+  wire::Header header;
+  header.kind = wire::Kind::kControl;
+  header.payload_bytes = static_cast<std::uint32_t>(bytes.size());
+  header.payload_crc32 = wire::payload_crc(bytes.data(), bytes.size()) ^ 1;
+  wire::seal(header);
+  ASSERT_TRUE(newcomer.lane->send(header, bytes.data(), 0));
+  newcomer.lane->flush(job.fabric.now());
+  newcomer.step(1, 20_ms);
+  ASSERT_EQ(newcomer.messages.size(), 1u);
+  EXPECT_TRUE(std::holds_alternative<control::Retract>(newcomer.messages[0]));
+}
+
+// The roster would be said on a connection that nobody reads any more.
+TEST(MembershipRejoin, WhoIsOnTheWayBackWhenTheLastOneComesIsWaitedFor) {
+  for (int us = 0; us < 800; us += 10) {
+    Job job({.engines = 3});
+    job.start(0);
+    job.start(1);
+    job.run_for(1_s);
+    job.start(2);
+    job.run_for(Nanos{us * 1000});
+    if (job[1].roster) break;
+    job.damage(1, 0, Job::Damage::kPayload);
+    job.run_for(5_s);
+    ASSERT_TRUE(job.all_joined()) << us << " us: " << job[1].join_status.to_string();
+  }
+}
+
+TEST(MembershipRejoin, WhoNeverComesBackIsNamedAsMissing) {
+  Job job({.engines = 3, .join_timeout = 2_s});
+  job.start(0);
+  job.start(1);
+  job.run_for(500_ms);
+  job.fabric.block(0, 1);
+  job.damage(1, 0, Job::Damage::kPayload);
+  std::vector<Lane*> lanes;
+  job.fabric.lanes_between(1, 0, &lanes);
+  job.run_for(5_s);
+  EXPECT_EQ(job[0].join_status.code(), CANARY_JOIN) << job[0].join_status.to_string();
+  EXPECT_TRUE(job[0].join_status.text().find("rank 2") != std::string::npos ||
+              job[0].join_status.text().find("ranks 1") != std::string::npos)
+      << job[0].join_status.text();
+}
+
+TEST(MembershipRejoin, AnAbandonedEngineIsKnownToBeGoneAtOnce) {
+  for (const int victim : {0, 1}) {
+    Job job({.engines = 4});
+    job.join();
+    job[victim].membership->abandon();
+    const Nanos at = job.fabric.now();
+    (void)job[victim].membership->next_deadline();
+    job.run_for(50_ms);
+    for (int h = 0; h < 4; ++h) {
+      if (h == victim) continue;
+      ASSERT_EQ(job[h].died.count(static_cast<std::uint32_t>(victim)), 1u) << "victim " << victim << ", host " << h;
+      EXPECT_LT(job[h].died_at - at, 10_ms);
+    }
+  }
+}
+
 TEST(MembershipRejoin, SilentLaneIsReplacedAndItsEndIsNoDeath) {
   Job job({.engines = 3});
   job.join();

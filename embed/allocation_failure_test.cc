@@ -148,5 +148,69 @@ TEST(AllocationFailure, WhileJoiningIsAStatusOnEveryRankAndNothingHangs) {
   }
 }
 
+// Its process lives on and says nothing: only the end of its connections tells.
+TEST(AllocationFailure, APeerHearsAtOnceOfARankThatRanOutOfMemory) {
+  if (test::sanitized()) GTEST_SKIP() << "a sanitizer brings its own operator new";
+  const std::string url = test::join_url(test::free_port());
+  std::vector<Process> processes;
+  for (int r = 0; r < 2; ++r) {
+    processes.emplace_back([&, r]() -> std::string {
+      const test::Strings settings = {"entry_limit=60s", "join_timeout=10s", "silence_limit=30s", "exchange_limit=60s"};
+      canary_context* context = nullptr;
+      if (test::init(url, r, 2, settings, &context) != CANARY_OK) return "init: " + last_error().message;
+      std::vector<float> data(1000);
+      const auto sum = [&] {
+        return canary_all_reduce(canary_world(context), data.data(), data.data(), data.size(), CANARY_F32, CANARY_SUM,
+                                 nullptr);
+      };
+      if (sum() != CANARY_OK) return "sum: " + last_error().message;
+      if (r == 0) {
+        const auto began = std::chrono::steady_clock::now();
+        const canary_status status = sum();
+        const double seconds = test::seconds_since(began);
+        if (status != CANARY_PEER_DIED) return std::string(canary_status_name(status)) + ": " + last_error().message;
+        return seconds < 10 ? "fine" : "after " + std::to_string(seconds) + " s";
+      }
+      g_left = 1;  // the next word of rank 0, which its own thread reads
+      g_armed = true;
+      const timespec long_enough{15, 0};
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (g_left.load() > 0 && std::chrono::steady_clock::now() < until) {
+        const timespec moment{0, 1'000'000};
+        nanosleep(&moment, nullptr);
+      }
+      g_armed = false;
+      if (g_left.load() > 0) return "nothing was allocated";
+      nanosleep(&long_enough, nullptr);
+      const canary_status status = sum();
+      canary_finalize(context);
+      return status == CANARY_LIMIT ? "fine" : std::string(canary_status_name(status)) + ": " + last_error().message;
+    });
+  }
+  for (Process& p : processes) EXPECT_EQ(p.report(), "fine");
+}
+
+TEST(AllocationFailure, StatisticsThatCanNotBeHadAreAStatus) {
+  if (test::sanitized()) GTEST_SKIP() << "a sanitizer brings its own operator new";
+  canary_context* context = nullptr;
+  ASSERT_EQ(test::init(test::join_url(test::free_port()), 0, 1, {"progress_thread=0"}, &context), CANARY_OK);
+  canary_nic_stats nics[16];
+  for (const bool valid : {true, false}) {
+    for (long n = 1; n < 20; ++n) {
+      std::size_t count = 0;
+      g_left = n;
+      g_armed = true;
+      const canary_status status = canary_stats(context, nics, 16, valid ? &count : nullptr);
+      const bool failed = g_left.load() <= 0;
+      g_armed = false;
+      // A wrong argument stays one where only its text was lost.
+      const canary_status expected = valid ? CANARY_OK : CANARY_INVALID_ARGUMENT;
+      EXPECT_TRUE(status == expected || (failed && status == CANARY_LIMIT)) << n << ": " << status;
+      EXPECT_FALSE(valid && failed && status == CANARY_OK) << n;
+    }
+  }
+  EXPECT_EQ(canary_finalize(context), CANARY_OK);
+}
+
 }  // namespace
 }  // namespace canarynet

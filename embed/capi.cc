@@ -590,23 +590,25 @@ CANARY_API canary_status canary_op_set_deadline(canary_op* handle, uint64_t nano
 }
 
 CANARY_API canary_status canary_stats(canary_context* handle, canary_nic_stats* nics, size_t capacity, size_t* count) {
-  if (handle == nullptr || count == nullptr || (nics == nullptr && capacity != 0))
-    return invalid("canary_stats: a NULL argument");
-  const Inside<canary_context> context(handle);
-  if (!context) return HandlePool<canary_context>::refuse("canary_stats", handle);
-  context->impl->with_engine([&](Engine& e) {
-    const auto rails = e.rails();
-    *count = 0;
-    for (std::size_t i = 0; i < rails.size(); ++i) {
-      const RailStats r = e.rail_stats(static_cast<int>(i));
-      // Shared memory is no NIC: it is listed where it stands in for one.
-      const bool no_nic = rails[i].address.family == Address::Family::kSharedMemory;
-      if (no_nic && r.lanes_up == 0 && r.lanes.bytes_sent == 0) continue;
-      if (++*count > capacity) continue;
-      nics[*count - 1] = nic_stats(rails[i], r, e.kernel_tx_bytes(static_cast<int>(i)));
-    }
+  return guarded([&]() -> canary_status {
+    if (handle == nullptr || count == nullptr || (nics == nullptr && capacity != 0))
+      return invalid("canary_stats: a NULL argument");
+    const Inside<canary_context> context(handle);
+    if (!context) return HandlePool<canary_context>::refuse("canary_stats", handle);
+    context->impl->with_engine([&](Engine& e) {
+      const auto rails = e.rails();
+      *count = 0;
+      for (std::size_t i = 0; i < rails.size(); ++i) {
+        const RailStats r = e.rail_stats(static_cast<int>(i));
+        // Shared memory is no NIC: it is listed where it stands in for one.
+        const bool no_nic = rails[i].address.family == Address::Family::kSharedMemory;
+        if (no_nic && r.lanes_up == 0 && r.lanes.bytes_sent == 0) continue;
+        if (++*count > capacity) continue;
+        nics[*count - 1] = nic_stats(rails[i], r, e.kernel_tx_bytes(static_cast<int>(i)));
+      }
+    });
+    return CANARY_OK;
   });
-  return CANARY_OK;
 }
 
 CANARY_API canary_status canary_mem_alloc(canary_context* handle, size_t bytes, void** memory) {

@@ -42,8 +42,8 @@ class EndpointLink final : public ChannelClient {
   std::string who() const;
   // With the addresses too: "the peer on host a (pid 12) at 10.0.0.1:4000, 10.0.1.1:4000".
   std::string describe() const;
-  // "; at 10.0.0.1:4000, …", for the end of a text that began with who(): of many NICs they are long, and texts may be
-  // cut.
+  // "; at 10.0.0.1:4000, …", for the end of a text that began with who(): of many NICs they are long, and texts may
+  // be cut.
   std::string where() const;
   void learn_peer(std::int64_t pid, const char* host);
   // A lane of the peer's rail came from there. The latest of each rail is kept.

@@ -286,6 +286,8 @@ std::size_t Engine::poll(Nanos now) {
 void Engine::abandon() noexcept {
   abandoned_ = true;
   for (Peer& p : peers_) p.channel.reset();
+  greeter_.abandon();
+  if (membership_ != nullptr) membership_->abandon();  // its end is what proves this engine's
 }
 
 void Engine::hurry(Nanos now) {

@@ -32,6 +32,8 @@ class Greeter final : public LaneSink {
   Greeter(GreeterHost& host, std::size_t strangers_max);
   void take(std::unique_ptr<Lane> lane, Nanos now);
   void sweep(Nanos now);
+  // Closes all lanes without a word. Outside of callbacks.
+  void abandon() noexcept { waiting_.clear(); }
   bool empty() const { return waiting_.empty(); }
   // Says that the lane was a stranger's; `why` in a few words, it stands in parentheses. Who calls drops the lane.
   void turn_away(const Lane& lane, const char* why);

@@ -72,8 +72,8 @@ class Judgement {
       if (host_ == deed_.victim && machines_cut() < 2) return expect({CANARY_PEER_SILENT}, named_);
       return expect({CANARY_PEER_SILENT}, deed_.victim);
     }
-    // The victim is in all of the missing pairs, unless a fault struck besides and one pair was missing earlier than the
-    // others. Of two hosts that only miss each other the one that is not heard is at fault. If neither hears the other
+    // The victim is in all of the missing pairs, unless a fault struck besides and one pair was missing earlier than
+    // the others. Of two hosts that only miss each other the one that is not heard is at fault. If neither hears the other
     // any more, nothing tells which of them is, and the text has to name both: over a wire that is cut in one direction
     // no lane is made again, so a fault that ended one, or struck the other direction, has cut that as well.
     const int victim = deed_.victim, other = deed_.cut_from.front();

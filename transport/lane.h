@@ -83,8 +83,8 @@ class Lane {
 
   // Queues one frame. `header` is complete and sealed; header.payload_bytes bytes at `payload` follow it. Up to
   // kInlinePayloadBytes are copied. More is borrowed: it must stay unchanged until the peer acked the frame or
-  // cancel(cookie) returned. False when the queue is full (on_writable follows) or the lane is down, not just deaf:
-  // nothing was taken. Frames leave in the order of send(), except that those of a kind that wire::overtakes() go
+  // cancel(cookie) returned. False when the queue is full or the lane is down, not just deaf: nothing was taken. After a full queue
+  // on_writable follows, but on a deaf lane, which calls nobody any more. Frames leave in the order of send(), except that those of a kind that wire::overtakes() go
   // before all others not yet begun.
   virtual bool send(const wire::Header& header, const std::byte* payload, std::uint64_t cookie) = 0;
   // Writes as much of the queue as goes without waiting. The factory's poll() does so as well when the lane becomes
