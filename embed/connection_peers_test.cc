@@ -91,8 +91,8 @@ TEST(ConnectionPeers, TwoEndpointsOfOneProcessTalkToEachOtherAndToAThird) {
 }
 
 TEST(ConnectionPeers, AStoppedProcessThatIsResumedInTimeCostsAPause) {
-  Echo echo({"silence_limit=20s"});
-  TestEndpoint one({"silence_limit=20s"});
+  Echo echo;
+  TestEndpoint one;
   canary_connection* c = test::connect(one, echo.handle);
   ASSERT_NO_FATAL_FAILURE(round_trip(c, 100'000, 1));
   const auto out = test::bytes_of(2, 1 << 20);
@@ -110,8 +110,8 @@ TEST(ConnectionPeers, AStoppedProcessThatIsResumedInTimeCostsAPause) {
 }
 
 TEST(ConnectionPeers, AProcessStoppedForTooLongIsSilentAndFindsItsConnectionsEnded) {
-  Echo echo;
-  TestEndpoint one;
+  Echo echo({"silence_limit=1s"});
+  TestEndpoint one({"silence_limit=1s"});
   canary_connection* c = test::connect(one, echo.handle);
   ASSERT_NO_FATAL_FAILURE(round_trip(c, 100'000, 1));
   std::vector<std::uint8_t> in(100);
