@@ -286,8 +286,8 @@ TEST_F(NothingIsLeft, AfterSigkillWhileNobodyReadsTheOutput) {
   const std::string script = "sh -c 'echo $$ >&2; exec " + std::string(CANARY_RUN) + " -q -n 1 -- yes' | sleep 60";
   job_ = std::make_unique<Job>(std::vector<std::string>{"sh", "-c", script}, o);
   ASSERT_NE(job_->state(), "");
+  ASSERT_TRUE(eventually([&] { return census_.processes().size() >= 5; }));
   ::usleep(300'000);  // for the pipe to fill up
-  ASSERT_GE(census_.processes().size(), 5u);
   ::kill(std::stoi(job_->err()), SIGKILL);
   EXPECT_TRUE(eventually([&] { return census_.processes().size() == 2; })) << "sh and sleep should be all that is left";
   for (const pid_t pid : census_.processes()) ::kill(pid, SIGKILL);
