@@ -119,6 +119,14 @@ void draw_ending(Random& r, Life* life) {
   life->shape += std::string(", ended by ") + names[static_cast<int>(life->ending)];
 }
 
+// The product's own limit: what goes wrong lasts up to a quarter of it, many seconds, and everybody must survive that,
+// whatever the streams' back-off has come to.
+void be_patient(Life* life) {
+  life->cluster.settings.silence_limit = Settings::defaults().silence_limit;
+  life->cluster.fabric.retransmit_backs_off = true;
+  life->shape += ", patient";
+}
+
 // Who shares a machine with whom, and rings that a few pieces fill, or that one does.
 void draw_near(Random r, Life* life) {
   ClusterOptions& c = life->cluster;
@@ -165,6 +173,8 @@ bool Life::share_memory(int a, int b) const {
 Life draw_life(Random& random, const SwarmOptions& options) {
   Life life = draw_shape(random);
   draw_work(random, &life);
+  if (!options.lethal && !options.near && options.faults && Random(options.seed ^ 0x70617469656e74).below(8) == 0)
+    be_patient(&life);
   if (options.near) draw_near(Random(~options.seed), &life);
   if (options.lethal) draw_ending(random, &life);
   if (!options.faults) {
