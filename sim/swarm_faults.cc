@@ -77,7 +77,8 @@ void SwarmFaults::inject() {
     case 3:
       // A pause puts off what is said of the host that failed, and control goes over other rails after a long one,
       // which fail as well.
-      return freeze(host, below(life_.ending == Ending::kNone ? limit * 6 / 10 : limit * 2 / 10));
+      // Where faults come often, and limits are long, somebody would stand still all the time.
+      return freeze(host, below((safe ? std::min(limit, 3_s) : limit) * (life_.ending == Ending::kNone ? 6 : 2) / 10));
     case 4:
       f.slow(host, static_cast<std::int64_t>(1 + random_.below(10)));
       return later({cluster_->now() + outage, Heal::Kind::kSpeed, host});
