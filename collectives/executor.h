@@ -41,6 +41,10 @@ class Executor {
     std::uint32_t unit = 0;  // for sent()
   };
   bool has_send(std::uint32_t slot) const { return ready_head_[slot] != ready_tail_[slot]; }
+  // About how many bytes wait in the slot's queue: cells of one queue are of like size.
+  std::uint64_t sends_waiting(std::uint32_t slot) const {
+    return has_send(slot) ? std::uint64_t{ready_tail_[slot] - ready_head_[slot]} * peek_send(slot).bytes : 0;
+  }
   // The front of the slot's queue; pop_send() takes it.
   SendCell peek_send(std::uint32_t slot) const;
   void pop_send(std::uint32_t slot) { ++ready_head_[slot]; }

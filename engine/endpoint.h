@@ -167,6 +167,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
 
   EndpointOptions options_;
   LaneFactory& factory_;
+  RailRates rail_rates_;  // before the channels that share it
   std::uint64_t token_ = 0;
   std::atomic<std::uint32_t> next_listener_{1};
   MpscRing<EndpointCommand> commands_;

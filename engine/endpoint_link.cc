@@ -43,6 +43,7 @@ void EndpointLink::start(std::vector<PathSpec> paths, std::uint64_t token, std::
   c.silence_limit = s.silence_limit;
   c.records = endpoint_.options_.channel_records;
   c.copies = endpoint_.options_.channel_copies;
+  c.rails = &endpoint_.rail_rates_;
   channel = std::make_unique<Channel>(std::move(c), endpoint_.factory_, *this);
   channel->set_rail_names(std::move(local_names), std::move(remote_names));
   peer = std::make_unique<MessagePeer>(channel.get(), static_cast<std::uint64_t>(s.eager_bytes.count));
@@ -187,6 +188,8 @@ bool EndpointLink::next_piece(Channel&, OutPiece* out) {
   next_control_ = 0;
   return endpoint_.messages_.next_piece(*peer, out);
 }
+
+std::uint64_t EndpointLink::waiting_bytes(const Channel&) const { return Messages::waiting_bytes(*peer); }
 
 void EndpointLink::on_done(Channel& its_channel, std::uint64_t cookie) {
   // With the peer's farewell the channel counts as done what nobody has acknowledged: nobody knows, so it is not.

@@ -59,6 +59,7 @@ class EndpointLink final : public ChannelClient {
 
   // ChannelClient
   bool next_piece(Channel& channel, OutPiece* out) override;
+  std::uint64_t waiting_bytes(const Channel& channel) const override;
   void on_done(Channel& channel, std::uint64_t cookie) override;
   Landing landing_for(Channel& channel, const wire::Header& header) override;
   bool on_arrival(Channel& channel, const wire::Header& header, const Arrival& arrival) override;

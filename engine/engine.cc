@@ -114,6 +114,7 @@ void Engine::on_joined(const Roster& roster) {
     c.records = options_.channel_records;
     c.copies = options_.channel_copies;
     c.check_memory = s.shm_crc;
+    c.rails = &rail_rates_;
     peers_[e].channel = std::make_unique<Channel>(std::move(c), factory_, *this);
     peers_[e].channel->set_rail_names(names(mine), names(theirs));
     const auto& ranks = roster_.engines[e].ranks;

@@ -145,6 +145,7 @@ class Engine final : public ChannelClient,
 
   // ChannelClient
   bool next_piece(Channel& channel, OutPiece* out) override;
+  std::uint64_t waiting_bytes(const Channel& channel) const override;
   void on_done(Channel& channel, std::uint64_t cookie) override;
   Landing landing_for(Channel& channel, const wire::Header& header) override;
   bool on_arrival(Channel& channel, const wire::Header& header, const Arrival& arrival) override;
@@ -318,6 +319,7 @@ class Engine final : public ChannelClient,
 
   EngineOptions options_;
   LaneFactory& factory_;
+  RailRates rail_rates_;  // before the channels that share it
   SelectorOptions selector_;
   Greeter greeter_;
   std::unique_ptr<Membership> membership_;

@@ -163,6 +163,15 @@ bool Messages::next_piece(MessagePeer& peer, OutPiece* out) {
   return false;
 }
 
+std::uint64_t Messages::waiting_bytes(const MessagePeer& peer) {
+  std::uint64_t bytes = 0;
+  for (const MessageFlow* f = peer.ready_head; f != nullptr; f = f->next_ready) {
+    const MessageRequest* r = f->cursor;
+    if (r != nullptr && r->next_cell < r->cells) bytes += r->length / r->cells * (r->cells - r->next_cell);
+  }
+  return bytes;
+}
+
 // Whether its first cell may leave now.
 bool Messages::may_go(MessageFlow& f, MessageRequest& r) {
   if (r.number <= f.credited || r.eager) return true;

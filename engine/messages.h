@@ -73,6 +73,8 @@ class Messages {
   static bool is_message(const wire::Header& h) { return (h.flow & wire::kMessageFlow) != 0; }
   static bool is_message(std::uint64_t cookie) { return (cookie & kCookieBit) != 0 && cookie != kNoCookie; }
   bool next_piece(MessagePeer& peer, OutPiece* out);
+  // Of messages that take their turns with this peer: what has not been sent yet.
+  static std::uint64_t waiting_bytes(const MessagePeer& peer);
   void on_done(std::uint64_t cookie, Nanos now);
   Landing landing_for(MessagePeer& peer, const Where& where, const wire::Header& h);
   // Pieces, credits and refusals; the frames of connections are the endpoint's own.

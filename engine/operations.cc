@@ -354,6 +354,20 @@ bool Engine::next_piece(Channel& channel, OutPiece* out) {
   return next_operation_piece(channel, out) || (!peer.messages->turn && messages());
 }
 
+std::uint64_t Engine::waiting_bytes(const Channel& channel) const {
+  const Peer& peer = peers_[channel.peer()];
+  if (peer.left || channel.peer_left()) return 0;
+  std::uint64_t bytes = Messages::waiting_bytes(*peer.messages);
+  for (const GroupMember* m : active_) {
+    for (const Operation& op : m->operations) {
+      for (std::uint32_t s = 0; s < op.run->peer_engine.size(); ++s) {
+        if (op.run->peer_engine[s] == channel.peer()) bytes += op.run->executor.sends_waiting(s);
+      }
+    }
+  }
+  return bytes;
+}
+
 bool Engine::next_operation_piece(Channel& channel, OutPiece* out) {
   const std::uint32_t engine = channel.peer();
   Peer& peer = peers_[engine];

@@ -70,6 +70,19 @@ void SimFabric::serve(std::uint32_t index) {
   }
 }
 
+// How long the NIC sends: at the wire's speed what its shaper's bucket holds, at its rate the rest.
+Nanos SimFabric::time_through(Nic& nic, std::int64_t bytes) const {
+  const DirectionOptions& out = nic.options.out;
+  if (out.bucket == 0 || out.rate.count == 0) return out.time_for(bytes);
+  const std::int64_t refilled = out.rate.bytes_in(std::min(now_ - nic.tokens_at, 1'000_s)).count;
+  nic.tokens = std::min(out.bucket, nic.tokens + refilled);
+  nic.tokens_at = now_;
+  const Nanos on_wire = DirectionOptions::kWireRate.time_for(Bytes{bytes});
+  const std::int64_t missing = bytes - nic.tokens;
+  nic.tokens -= bytes;
+  return missing <= 0 ? on_wire : std::max(on_wire, out.time_for(missing));
+}
+
 // The first queued frame leaves now. `at_once`: it does not wait for the NIC (the lane closes).
 void SimFabric::begin_frame(SimLane& lane, bool at_once) {
   const std::uint32_t index = frames_.pop(&lane.queue_);
@@ -110,7 +123,7 @@ void SimFabric::begin_frame(SimLane& lane, bool at_once) {
     const DirectionOptions& out = nic.options.out;
     const DirectionOptions& in = nics_[lane.peer_nic_].options.in;
     if (!at_once) {
-      frame.serialise = out.time_for(std::min(bytes, room));
+      frame.serialise = time_through(nic, std::min(bytes, room));
       if (frame.serialise.count > 0) nic.tx_free_at = now_ + frame.serialise;
     }
     nic.counters.tx_bytes += static_cast<std::uint64_t>(bytes);

@@ -42,6 +42,7 @@ struct DirectionOptions {
   Nanos latency{10'000};
   Nanos jitter;                // uniform in [0, jitter]; frames of a lane keep their order
   BytesPerSec rate;            // 0: unlimited
+  std::int64_t bucket = 0;     // a sender's shaper lets so many bytes pass at kWireRate after a pause, as tc-tbf does
   std::uint32_t loss_ppm = 0;  // per frame
   // Longer frames are lost, as where a path's MTU is smaller than its ends'; 0: none is.
   std::int64_t frame_bytes_max = 0;
@@ -50,6 +51,7 @@ struct DirectionOptions {
   Nanos reorder_delay{1'000'000};
   std::uint32_t corrupt_ppm = 0;  // one to three bits flipped anywhere in header and payload
 
+  static constexpr BytesPerSec kWireRate = BytesPerSec::from_mbit(10'000);
   // Plain 64-bit arithmetic: frames are at most 1 MiB, and this runs once or twice per frame.
   Nanos time_for(std::int64_t bytes) const;
 };
@@ -217,7 +219,9 @@ class SimFabric {
     bool up = true;
     bool announced_down = false;  // down, and the host itself knows
     Nanos tx_free_at;             // a frame is being sent until then
-    bool tx_event = false;        // kTxDone is set: some lane waits for that moment
+    std::int64_t tokens = 0;      // of its shaper's bucket, when it was last looked at
+    Nanos tokens_at{-(1'000_s).count};
+    bool tx_event = false;  // kTxDone is set: some lane waits for that moment
     Nanos rx_free_at;
     std::uint32_t waiting_head = kNoSlot, waiting_tail = kNoSlot;  // lanes with something to send, taking turns
     NicCounters counters;
@@ -256,6 +260,7 @@ class SimFabric {
   void kick(SimLane& lane);
   void serve(std::uint32_t nic);
   void wait_for_nic(SimLane& lane);
+  Nanos time_through(Nic& nic, std::int64_t bytes) const;
   void leave_nic(SimLane& lane);
   void begin_frame(SimLane& lane, bool at_once);
   void send_fin(SimLane& lane);

@@ -1,4 +1,5 @@
-// The sending half: records, lane choice, acknowledgements, loss. Lanes' births and deaths are in channel_paths.cc.
+// The sending half: records, placing, acknowledgements, loss. Which lane takes a piece is decided in channel_choice.cc;
+// lanes' births and deaths are in channel_paths.cc.
 #include "transport/channel.h"
 
 #include <algorithm>
@@ -24,6 +25,7 @@ Channel::Channel(ChannelOptions options, LaneFactory& factory, ChannelClient& cl
     // Of paths that only the peer knows, those that never come cost nothing: adopt() gives the others theirs.
     if (paths_[i].spec.local_rail >= 0) paths_[i].in_flight.resize(AckState::kWindow);
   }
+  rails_ = options_.rails != nullptr ? options_.rails : &own_rails_;
   checked_ = options_.check_memory || std::any_of(options_.paths.begin(), options_.paths.end(), [](const PathSpec& p) {
                return p.remote.family != Address::Family::kSharedMemory;
              });
@@ -89,8 +91,12 @@ void Channel::take_back(std::uint32_t index) {
       Path::InFlight& e = path.entry(s);
       if (e.record != index || e.bytes == 0) continue;
       e.record = kNone;
+      if (!dropped) continue;
+      // What is acknowledged in its place proves nothing of the lane.
+      path.unacked_bytes -= e.bytes - sizeof(wire::Header);
+      e.bytes = sizeof(wire::Header);
       // The sequence must still count at the receiver, or its cumulative ack would stop here.
-      if (dropped) fill_hole(path, s);
+      fill_hole(path, s);
     }
   }
 }
@@ -118,45 +124,6 @@ void Channel::finish_record(std::uint32_t index) {
 }
 
 // --- placing ---------------------------------------------------------------------------------------------------------
-
-std::uint64_t Channel::cap_bytes(const Path& path) const {
-  const auto two_pieces = static_cast<std::uint64_t>(2 * (options_.piece_bytes.count + 48));
-  const auto rate = path.estimator.rate();
-  if (rate.count == 0) return two_pieces;
-  const auto window = static_cast<std::uint64_t>(rate.bytes_in(path.estimator.rtt_min() + limits::kQueueTarget).count);
-  return std::max(two_pieces, window);
-}
-
-// The lane expected to deliver `bytes` first. nullptr: that lane is full (an ack will call again), or none is up.
-Path* Channel::choose_path(std::uint32_t bytes, int rail) {
-  BytesPerSec best_known{};
-  for (const Path& p : paths_) {
-    if (p.state == Path::State::kUp) best_known = std::max(best_known, p.estimator.rate());
-  }
-  if (best_known.count == 0) best_known = limits::kAssumedRate;
-  // A lane on probation carries data only when there is no other.
-  const bool any_up = std::any_of(paths_.begin(), paths_.end(),
-                                  [](const Path& p) { return p.state == Path::State::kUp && !p.stalled; });
-  const auto wanted = any_up ? Path::State::kUp : Path::State::kProbation;
-  Path* best = nullptr;
-  Nanos best_eta = Nanos::max();
-  for (Path& p : paths_) {
-    if (p.state != wanted || p.stalled) continue;
-    BytesPerSec rate = p.estimator.rate().count != 0 ? p.estimator.rate() : best_known;
-    // An estimate that nothing has confirmed for long gets a chance to be wrong.
-    if (p.unacked_bytes == 0 && now_ - p.estimator.sampled_at() > limits::kEstimateStale)
-      rate = std::max(rate, best_known);
-    Nanos eta = rate.time_for(Bytes{static_cast<std::int64_t>(p.unacked_bytes + bytes)}) + p.estimator.latency() / 2;
-    if (rail == p.spec.local_rail) eta = eta - eta / 16;  // a preference, not an order
-    if (eta < best_eta) {
-      best_eta = eta;
-      best = &p;
-    }
-  }
-  if (best == nullptr || best->blocked || !best->window_open()) return nullptr;
-  if (best->unacked_bytes != 0 && best->unacked_bytes + bytes > cap_bytes(*best)) return nullptr;
-  return best;
-}
 
 bool Channel::send_frame(Path& path, wire::Header header, const void* payload, std::uint64_t cookie) {
   if (header.kind != wire::Kind::kPiece && header.kind != wire::Kind::kSignature) {
@@ -186,24 +153,33 @@ bool Channel::place(std::uint32_t index, Path& path, bool last_for_now) {
   h.flags = static_cast<std::uint8_t>(wire::kSequenced | (ask ? wire::kAckNow : 0) | (checked_ ? 0 : wire::kUnchecked));
   h.lane_sequence = path.next_sequence;
   if (!send_frame(path, h, r.piece.payload, index)) return false;
-  const bool idle = path.first_unacked == path.next_sequence;
-  if (idle) path.last_progress = now_;
-  Path::InFlight& e = path.entry(path.next_sequence);
+  Path::InFlight& e = note_sent(path, h.payload_bytes, ask || h.payload_bytes >= limits::kAckBytes);
   e.record = index;
-  e.bytes = h.payload_bytes + static_cast<std::uint32_t>(sizeof(wire::Header));
-  const bool limited = path.unacked_bytes < static_cast<std::uint64_t>(options_.piece_bytes.count);
-  path.unacked_bytes += e.bytes;
-  e.departure = path.estimator.depart(now_, idle, limited, ask || h.payload_bytes >= limits::kAckBytes,
-                                      Bytes{static_cast<std::int64_t>(path.unacked_bytes)});
-  ++path.next_sequence;
   r.state = Record::State::kInFlight;
   ++r.placements;
   if (r.resent != Resend::kNone) {
     ++path.resends[static_cast<std::size_t>(r.resent) - 1];
     r.resent = Resend::kNone;
   }
-  earlier(path.last_progress + stall_after(path));
+  if (paths_.size() > 1) earlier(late_after(e, path));
   return true;
+}
+
+// A sequenced frame has been given to the path's lane. `prompt`: its ack comes at once.
+Path::InFlight& Channel::note_sent(Path& path, std::uint32_t payload_bytes, bool prompt) {
+  const bool idle = path.first_unacked == path.next_sequence;
+  if (idle) path.last_progress = now_;
+  Path::InFlight& e = path.entry(path.next_sequence);
+  e.record = kNone;
+  e.probe = false;
+  e.bytes = payload_bytes + static_cast<std::uint32_t>(sizeof(wire::Header));
+  const bool limited = path.unacked_bytes < static_cast<std::uint64_t>(options_.piece_bytes.count);
+  path.unacked_bytes += e.bytes;
+  e.departure =
+      path.estimator.depart(now_, idle, limited, prompt, Bytes{static_cast<std::int64_t>(path.unacked_bytes)});
+  ++path.next_sequence;
+  earlier(path.last_progress + stall_after(path));
+  return e;
 }
 
 bool Channel::pull() {
@@ -259,13 +235,18 @@ std::size_t Channel::pump(Nanos now) {
       if (path == nullptr) break;
       const std::uint32_t next = r.next;
       if (!place(index, *path, next == kNone)) continue;  // blocked: the other lanes may have room
+      path->chosen_at = now;
+      placed_bytes_ += r.piece.header.payload_bytes;
       r.next = kNone;
       resend_head_ = next;
       if (next == kNone) resend_tail_ = kNone;
       ++work;
     }
     awake_ = false;
-    if (dry && resend_head_ == kNone) hedge(now);
+    if (paths_.size() > 1) {
+      if (dry && resend_head_ == kNone) hedge(now);
+      try_lanes();
+    }
   }
   if (acks_waiting_) {
     acks_waiting_ = false;
@@ -296,30 +277,6 @@ void Channel::flush_acks(Nanos now, bool all) {
   pump(now);
 }
 
-// Pieces stranded on a slow lane go to an idle one as well, when that one would deliver them much earlier.
-void Channel::hedge(Nanos now) {
-  for (Path& idle : paths_) {
-    if (idle.state != Path::State::kUp || idle.stalled || idle.unacked_bytes != 0 || idle.estimator.rate().count == 0)
-      continue;
-    for (Path& busy : paths_) {
-      if (&busy == &idle || busy.unacked_bytes == 0 || !busy.lane || busy.estimator.rate().count == 0) continue;
-      const Nanos wait = busy.estimator.rate().time_for(Bytes{static_cast<std::int64_t>(busy.unacked_bytes)});
-      // The youngest frame is the one that would wait longest.
-      Path::InFlight& e = busy.entry(busy.next_sequence - 1);
-      if (e.record == kNone || e.bytes == 0) continue;
-      Record& r = records_[e.record];
-      if (r.hedged || r.state != Record::State::kInFlight) continue;
-      const Nanos spent = now - e.departure.sent;
-      const Nanos there = idle.estimator.rate().time_for(Bytes{e.bytes}) + idle.estimator.latency();
-      if (wait - spent <= there * 2 + limits::kHedgeMargin) continue;
-      r.hedged = true;
-      r.resent = Resend::kHedged;
-      if (!place(e.record, idle, true)) r.resent = Resend::kNone;
-      break;
-    }
-  }
-}
-
 // --- acknowledgements ------------------------------------------------------------------------------------------------
 
 void Channel::send_ack(Path& path) {
@@ -340,10 +297,17 @@ void Channel::entry_acked(Path& path, std::uint32_t sequence, std::uint64_t* byt
   *bytes += e.bytes;
   if (e.departure.sent >= last->sent) *last = e.departure;
   path.unacked_bytes -= e.bytes;
+  if (e.probe) forget_probe(path, e);
   e.bytes = 0;
   const std::uint32_t record = e.record;
   e.record = kNone;
   if (record != kNone) finish_record(record);
+}
+
+void Channel::forget_probe(Path& path, Path::InFlight& e) {
+  e.probe = false;
+  path.probes_unacked -= e.bytes;
+  rails_->add_probes(path.spec.local_rail, -std::int64_t{e.bytes});
 }
 
 void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
@@ -372,7 +336,9 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
     if (path.entry(s).bytes != 0) declare_lost(path, s);
   }
   if (bytes == 0) return;
-  path.estimator.on_acked(now_, bytes, last);
+  path.estimator.on_acked(now_, bytes, last, path.window_was_full);
+  path.window_was_full = false;
+  if (path.estimator.was_busy()) rails_->note(path.spec.local_rail, path.estimator.rate());
   path.last_progress = now_;
   path.stalled = false;
   path.stalls = 0;
@@ -384,6 +350,7 @@ void Channel::declare_lost(Path& path, std::uint32_t sequence) {
   // Twice within a round trip says nothing new.
   if (now_ - e.departure.sent < path.estimator.rtt_min() / 2) return;
   e.departure.sent = now_;
+  if (e.probe) forget_probe(path, e);
   const std::uint32_t record = e.record;
   e.record = kNone;
   // Should the frame still sit in the lane's queue, its payload must not be referenced once another copy is acked.
@@ -411,6 +378,7 @@ Landing Channel::landing_for(Lane& lane, const wire::Header& header) {
     path.landing_cookie = landing.cookie;
     return landing;
   }
+  if (header.kind == wire::Kind::kProbe) return {};
   return {Landing::Kind::kSlot, nullptr, 0};
 }
 
@@ -453,6 +421,7 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
       break;
     }
     case wire::Kind::kVoid:
+    case wire::Kind::kProbe:
       break;
     case wire::Kind::kAck: {
       wire::AckPayload ack;

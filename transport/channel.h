@@ -22,6 +22,7 @@
 #include "transport/lane.h"
 #include "transport/lane_shares.h"
 #include "transport/path.h"
+#include "transport/rail_rates.h"
 
 namespace canarynet {
 
@@ -47,6 +48,9 @@ class ChannelClient {
   // The next frame for this peer, in the client's order of urgency; false: nothing is ready (call Channel::wake() when
   // it is).
   virtual bool next_piece(Channel& channel, OutPiece* out) = 0;
+  // About how many payload bytes next_piece() would give now, one after the other. A slow lane takes only what it
+  // delivers before the others would have delivered all of it.
+  virtual std::uint64_t waiting_bytes(const Channel& channel) const = 0;
   // A sequenced frame's payload was acknowledged or copied: the memory is the client's again.
   virtual void on_done(Channel& channel, std::uint64_t cookie) = 0;
   virtual Landing landing_for(Channel& channel, const wire::Header& header) = 0;
@@ -76,6 +80,7 @@ struct ChannelOptions {
   Nanos silence_limit;
   std::uint32_t records = 2048;  // sequenced frames in flight over all lanes
   std::uint32_t copies = 256;    // of kCopiedPieceBytes
+  RailRates* rails = nullptr;    // shared by the channels of a process; outlives them. Null: the channel has its own
   bool check_memory = true;      // payloads have their CRC also where every path is shared memory
 };
 
@@ -203,6 +208,7 @@ class Channel final : public LaneSink {
   void send_heartbeat(Path& path);
   void handle_ack(Path& path, const wire::AckPayload& ack);
   void entry_acked(Path& path, std::uint32_t sequence, std::uint64_t* bytes, PathEstimator::Departure* last);
+  void forget_probe(Path& path, Path::InFlight& e);
   void finish_record(std::uint32_t index);
   void take_back(std::uint32_t index);
   void requeue(std::uint32_t index);
@@ -212,11 +218,25 @@ class Channel final : public LaneSink {
   std::uint32_t take_record();
   void free_record(std::uint32_t index);
   Path* choose_path(std::uint32_t bytes, int rail);
+  bool usable(const Path& path) const;
+  BytesPerSec believed_rate(const Path& path) const;
+  std::uint64_t first_window(const Path& path) const;
+  std::uint64_t window_of(const Path& path) const;
+  bool has_room(Path& path, std::uint32_t bytes) const;
+  Nanos arrival(const Path& path, std::uint64_t bytes) const;
+  Nanos all_delivered(std::uint64_t bytes) const;
+  void try_lanes();
+  bool on_trial(Path& path) const;
+  bool send_probe(Path& path);
   bool place(std::uint32_t index, Path& path, bool last_for_now);
+  Path::InFlight& note_sent(Path& path, std::uint32_t payload_bytes, bool prompt);
   void hedge(Nanos now);
+  bool hedge_over(Path& idle, Path& busy, Nanos now);
+  Nanos due(const Path::InFlight& frame, const Path& path) const;
+  Nanos late_after(const Path::InFlight& frame, const Path& path) const;
+  bool anything_late(Nanos now);
   bool check_stall(Path& path, Nanos now);
   Nanos stall_after(const Path& path) const;
-  std::uint64_t cap_bytes(const Path& path) const;
   std::string path_name(const Path& path) const;
   // To the log, for who wants to know why a lane carries what it does.
   void tell(const Path& path, const std::string& what) const;
@@ -240,6 +260,12 @@ class Channel final : public LaneSink {
   Nanos now_;
   Nanos next_timer_ = Nanos::max();
   Nanos last_heard_;
+  RailRates own_rails_;
+  RailRates* rails_ = nullptr;
+  std::uint64_t placed_bytes_ = 0;  // payloads entrusted to lanes so far
+  bool trying_ = false;             // some lane is being tried that was never busy
+  bool any_proved_ = false;         // of the lanes that a piece may go to now (choose_path())
+  Path::State wanted_ = Path::State::kUp;
   bool awake_ = false;
   bool acks_waiting_ = false;
   bool flush_waiting_ = false;

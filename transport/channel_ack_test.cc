@@ -119,6 +119,7 @@ class ChannelAcks : public ::testing::Test, public LaneFactory, public ChannelCl
     out->cookie = sent_++;
     return true;
   }
+  std::uint64_t waiting_bytes(const Channel&) const override { return (to_send_ - sent_) * kPieceBytes; }
   void on_done(Channel&, std::uint64_t) override { ++done_; }
   Landing landing_for(Channel&, const wire::Header&) override { return {Landing::Kind::kSlot, nullptr, 0}; }
   bool on_arrival(Channel&, const wire::Header&, const Arrival&) override { return true; }

@@ -133,18 +133,22 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
     h.payload_bytes = kBytes;
     return channel->landing_for(lane(rail), h);
   }
-  // Two pieces at a time, until both lanes are known to carry one in a millisecond.
+  // A piece per lane at a time, until the lanes have proved that they carry one in a millisecond.
   void warm_up() {
-    for (int i = 0; i < 8; ++i) {
-      send(2);
+    const int rails = static_cast<int>(channel->paths().size());
+    for (int i = 0; i < 64; ++i) {
+      send(static_cast<std::uint32_t>(rails));
       now += 1_ms;
-      for (const int rail : {0, 1}) {
+      for (int rail = 0; rail < rails; ++rail) {
         const std::uint32_t last = path(rail).next_sequence - 1;
         if (last != 0) ack(rail, last);
       }
     }
-    ASSERT_TRUE(path(0).estimator.rate().count > 0 && path(1).estimator.rate().count > 0) << "a lane was not chosen";
-    for (const int rail : {0, 1}) lane(rail).sent.clear();
+    for (int rail = 0; rail < rails; ++rail) {
+      ASSERT_GT(path(rail).estimator.rate().count, 0) << "lane " << rail << " was not tried";
+      ASSERT_EQ(path(rail).unacked_bytes, 0u);
+      lane(rail).sent.clear();
+    }
     done.clear();
   }
 
@@ -160,6 +164,7 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
     out->cookie = piece_++;
     return true;
   }
+  std::uint64_t waiting_bytes(const Channel&) const override { return std::uint64_t{to_send} * kBytes; }
   void on_done(Channel&, std::uint64_t cookie) override { done.push_back(cookie); }
   Landing landing_for(Channel&, const wire::Header&) override { return {Landing::Kind::kSpan, memory_.data(), 42}; }
   bool on_arrival(Channel&, const wire::Header&, const Arrival&) override { return true; }
@@ -212,27 +217,26 @@ TEST_F(ChannelFrames, AnAcknowledgementOfWhatWasNotSentFreesNothing) {
 // goes again.
 TEST_F(ChannelFrames, AHoleWellBehindWhatArrivedIsSentAgainAtOnce) {
   open(1);
-  send(2);
+  warm_up();
+  const std::uint32_t before = path(0).next_sequence - 1;
+  send(6);
+  const auto first = lane(0).of(wire::Kind::kPiece);
+  ASSERT_EQ(first.size(), 6u);
   now += 1_ms;
-  ack(0, 2);
-  done.clear();
-  for (int i = 0; i < 3; ++i) {
-    send(2);
-    now += 1_ms;
-    if (i < 2) ack(0, 2, {4, 5, 6});  // 3 is missing; 5 and 6 count once they were sent
-  }
+  ack(0, before, {before + 2, before + 3});
+  EXPECT_EQ(lane(0).of(wire::Kind::kVoid).size(), 0u) << "two later ones prove nothing";
   lane(0).sent.clear();
-  ack(0, 2, {4, 5, 6, 7, 8});
+  ack(0, before, {before + 2, before + 3, before + 4, before + 5, before + 6});
   const auto again = lane(0).of(wire::Kind::kPiece), voids = lane(0).of(wire::Kind::kVoid);
   ASSERT_EQ(voids.size(), 1u);
-  EXPECT_EQ(voids[0].lane_sequence, 3u);
+  EXPECT_EQ(voids[0].lane_sequence, before + 1);
   ASSERT_EQ(again.size(), 1u);
-  EXPECT_EQ(again[0].piece, 2u);
-  EXPECT_EQ(again[0].lane_sequence, 9u);
+  EXPECT_EQ(again[0].piece, first[0].piece);
+  EXPECT_EQ(again[0].lane_sequence, before + 7);
   ASSERT_EQ(lane(0).cancelled.size(), 1u) << "its payload may be overwritten as soon as the other copy is acknowledged";
   EXPECT_EQ(path(0).resends[0], 1u);
-  ack(0, 9);
-  EXPECT_EQ(std::count(done.begin(), done.end(), 2u), 1);
+  ack(0, before + 7);
+  EXPECT_EQ(std::count(done.begin(), done.end(), std::uint64_t{first[0].piece}), 1);
 }
 
 TEST_F(ChannelFrames, WhatALaneHeldThatIsGivenUpGoesOverTheOtherOnce) {
@@ -335,8 +339,7 @@ TEST_F(ChannelFrames, APeerThatLeftHasGotEverything) {
   EXPECT_TRUE(channel->drained());
 }
 
-// A lane has much before it, the other has nothing: the youngest piece goes over that one, too, long before anybody
-// calls it a stall. Whoever is given the dead peer's port would hear the job's token.
+// Whoever is given the dead peer's port would hear the job's token.
 TEST_F(ChannelFrames, APeerThatDiedIsNotDialledAgain) {
   open(2);
   const auto go_on = [&](Nanos span) {
@@ -358,10 +361,12 @@ TEST_F(ChannelFrames, APeerThatDiedIsNotDialledAgain) {
   EXPECT_EQ(factory.dials, dials);
 }
 
+// A lane has much before it, the other has nothing: the youngest pieces go over that one, too, long before anybody calls
+// it a stall.
 TEST_F(ChannelFrames, APieceThatWouldWaitLongGoesOverAnIdleLaneAsWell) {
   open(2);
   warm_up();
-  send(30);
+  send(200);
   const auto waiting = lane(0).of(wire::Kind::kPiece);
   ASSERT_GT(waiting.size(), 8u);
   now += 1_ms;
@@ -370,9 +375,10 @@ TEST_F(ChannelFrames, APieceThatWouldWaitLongGoesOverAnIdleLaneAsWell) {
   channel->wake();
   channel->pump(now);
   const auto hedged = lane(1).of(wire::Kind::kPiece);
-  ASSERT_EQ(hedged.size(), 1u);
-  EXPECT_EQ(hedged[0].piece, waiting.back().piece);
-  EXPECT_EQ(path(1).resends[3], 1u);
+  ASSERT_GT(hedged.size(), 0u);
+  ASSERT_LT(hedged.size(), waiting.size()) << "those that are soon there stay where they are";
+  for (std::size_t i = 0; i < hedged.size(); ++i) EXPECT_EQ(hedged[i].piece, waiting[waiting.size() - 1 - i].piece);
+  EXPECT_EQ(path(1).resends[3], hedged.size());
 }
 
 TEST_F(ChannelFrames, AnAcknowledgementWaitsForCompanyButNotForLong) {

@@ -7,13 +7,24 @@
 
 namespace canarynet::limits {
 
-// Unacknowledged bytes are kept to (minimum RTT + this) at the measured rate: enough to bridge a late wake-up of either
-// end, little enough that a rate change is felt soon.
-inline constexpr Nanos kQueueTarget = 20_ms;
-// A lane that was not chosen for so long is tried again.
-inline constexpr Nanos kEstimateStale = 500_ms;
+// A lane that carried nothing for so long, or was never busy, is tried with probes. A trial sends twice what a shaper
+// may let pass as a burst. One that shows nothing new makes the pause until the next twice as long; and probes are a
+// small part of what the channel carries.
+inline constexpr Nanos kTrialPauseMin = 500_ms;
+inline constexpr Nanos kTrialPauseMax = 8_s;
+inline constexpr Nanos kTrialMax = 500_ms;
+inline constexpr Nanos kTrialQueue = 2_ms;
+inline constexpr std::uint64_t kTrialBytes = 640 * 1024;
+// What another engine's channel may just have given to the NIC at either end: little on a fast one, long on a slow one.
+inline constexpr std::uint64_t kStrangerBytes = 16 * 1024;
+inline constexpr std::uint32_t kProbeBytes = 16 * 1024;
+inline constexpr std::uint64_t kProbeWindow = 64 * 1024;
+inline constexpr std::uint64_t kSentBeforeTrial = 64 * 1024;
+inline constexpr std::uint64_t kSentBetweenTrials = 4 * 1024 * 1024;
 // Before anything is measured.
 inline constexpr BytesPerSec kAssumedRate = BytesPerSec::from_mbit(1000);
+// What a lane may hold before anything is measured follows from its round trip and this.
+inline constexpr BytesPerSec kFirstRate = BytesPerSec::from_mbit(50);
 // And the slowest that it may turn out to have, where patience is the question.
 inline constexpr BytesPerSec kSlowestRate = BytesPerSec::from_mbit(10);
 
@@ -28,7 +39,10 @@ inline constexpr std::uint32_t kReorderFrames = 3;  // TCP's old rule: three lat
 inline constexpr Nanos kStallMin = 60_ms;
 inline constexpr Nanos kStallMax = 1_s;
 inline constexpr Nanos kDeadAfterStall = 200_ms;
+// A piece is late when it took so much longer than expected.
 inline constexpr Nanos kHedgeMargin = 2_ms;
+// Of the frames that a lane holds, so many are looked at for a hedge at a time, from the youngest.
+inline constexpr std::uint32_t kHedgeLooks = 32;
 
 inline constexpr Nanos kDialTimeout = 500_ms;
 inline constexpr Nanos kAnswerPatienceMax = 8_s;

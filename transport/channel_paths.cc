@@ -262,6 +262,7 @@ void Channel::fail_path(Path& path, const std::string& why) {
     Path::InFlight& e = path.entry(s);
     const std::uint32_t index = e.record;
     const bool held = e.bytes != 0 && index != kNone;
+    if (e.probe) forget_probe(path, e);
     e = Path::InFlight{};
     if (!held) continue;
     Record& r = records_[index];
@@ -281,6 +282,8 @@ void Channel::fail_path(Path& path, const std::string& why) {
   path.peer_sent_ns = 0;
   path.refused_since = Nanos::max();
   path.estimator = PathEstimator{};
+  path.trial = Trial{};
+  path.window_was_full = false;
   path.lane = std::move(path.successor);  // the next one may be on its way already
   path.state = path.lane != nullptr ? Path::State::kDialing : Path::State::kIdle;
   path.state_since = path.lane != nullptr ? path.successor_since : now_;
@@ -334,7 +337,7 @@ void Channel::move_clocks(Nanos missed) {
 // --- timers ----------------------------------------------------------------------------------------------------------
 
 Nanos Channel::stall_after(const Path& path) const {
-  const auto rate = path.estimator.rate();
+  const auto rate = path.estimator.seen();
   Nanos expected = limits::kStallMax / 4;
   if (rate.count != 0) {
     expected =
@@ -415,6 +418,7 @@ void Channel::on_timer(Nanos now) {
   now_ = now;
   next_timer_ = Nanos::max();
   if (log_enabled(LogLevel::kDebug)) tell_shares();
+  if (paths_.size() > 1) awake_ |= anything_late(now);
   const Nanos interval = options_.heartbeat_interval;
   for (Path& path : paths_) {
     settle_candidate(path, now);

@@ -6,7 +6,6 @@
 // Units: ns, bytes. One owner thread. Nothing here allocates.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -15,6 +14,7 @@
 
 #include "base/units.h"
 #include "transport/lane.h"
+#include "transport/path_estimator.h"
 #include "transport/wire.h"
 
 namespace canarynet {
@@ -25,101 +25,6 @@ struct PathSpec {
   int remote_rail = 0;
   int lane_index = 0;
   Address remote;
-};
-
-// Delivery rate and round trips of one path, from acknowledgements alone.
-//
-// Rate: a sample is (bytes acked since the piece left) / (time since the last ack at its departure), as BBR defines it
-// (Cardwell et al. 2016). Samples taken while little was in flight say what was sent, not what the link can do: they
-// may only raise the estimate, and small ones don't make the first (the frames of a join would give a lane a rate so
-// low that it is never chosen again).
-class PathEstimator {
- public:
-  struct Departure {
-    Nanos sent{};
-    Nanos delivered_at{};  // when `delivered` last changed before this departure
-    std::uint64_t delivered = 0;
-    bool limited = false;  // less than a piece was in flight: the sample says little about the link
-    bool prompt = true;    // the ack is not held back for company: it tells the round trip
-    Bytes unacked{};       // with this piece: what the link must carry before its ack can come
-  };
-
-  static constexpr std::int64_t kFirstSampleBytes = 32 * 1024;
-
-  Departure depart(Nanos now, bool idle, bool limited, bool prompt, Bytes unacked) {
-    if (idle) delivered_at_ = now;
-    return {now, delivered_at_, delivered_, limited, prompt, unacked};
-  }
-  // `bytes` were acked; `last` is the youngest departure among them.
-  void on_acked(Nanos now, std::uint64_t bytes, const Departure& last) {
-    delivered_ += bytes;
-    delivered_at_ = now;
-    if (last.prompt) sample_rtt(now, now - last.sent, last.unacked);
-    const Nanos span = now - last.delivered_at;
-    if (span.count <= 0) return;
-    const Bytes moved{static_cast<std::int64_t>(delivered_ - last.delivered)};
-    const auto sample = BytesPerSec::of(moved, span);
-    if (rate_.count == 0) {
-      if (last.limited && moved.count < kFirstSampleBytes) return;
-      rate_ = sample;
-    } else if (sample > rate_ || !last.limited) {
-      rate_.count +=
-          (sample.count - rate_.count) / (last.limited ? 2 : 4);  // a lane that is little used gets few samples
-    } else {
-      return;
-    }
-    sampled_at_ = now;
-  }
-  // `unacked`: the bytes that the link carried meanwhile.
-  void sample_rtt(Nanos now, Nanos rtt, Bytes unacked = {}) {
-    if (rtt.count < 0) return;
-    // A windowed minimum: two buckets of 5 s each.
-    if (now - bucket_start_ > 5_s) {
-      fastest_[1] = fastest_[0];
-      fastest_[0] = {rtt, unacked};
-      bucket_start_ = now;
-    } else if (rtt < fastest_[0].rtt) {
-      fastest_[0] = {rtt, unacked};
-    }
-    const Nanos error{std::abs(rtt.count - srtt_.count)};
-    if (srtt_.count == 0) {
-      srtt_ = rtt;
-      rttvar_ = rtt / 2;
-    } else {
-      rttvar_.count += (error.count - rttvar_.count) / 4;
-      srtt_.count += (rtt.count - srtt_.count) / 8;
-    }
-  }
-  BytesPerSec rate() const { return rate_; }        // 0: not measured yet
-  Nanos sampled_at() const { return sampled_at_; }  // when the rate was last confirmed or changed
-  Nanos srtt() const { return srtt_; }
-  Nanos rttvar() const { return rttvar_; }
-  Nanos rtt_min() const {
-    const Nanos m = fastest().rtt;
-    return m == Nanos::max() ? Nanos{} : m;
-  }
-  // The round trip without the time that its bytes took. A lane that carries pieces only never sees a bare round trip:
-  // counted whole, it makes each piece look twice as slow as it is, and a slow lane is not chosen again.
-  Nanos latency() const {
-    const RoundTrip& f = fastest();
-    if (f.rtt == Nanos::max()) return {};
-    return rate_.count == 0 ? f.rtt : std::max(Nanos{}, f.rtt - rate_.time_for(f.unacked));
-  }
-
- private:
-  struct RoundTrip {
-    Nanos rtt = Nanos::max();
-    Bytes unacked;
-  };
-  const RoundTrip& fastest() const { return fastest_[0].rtt < fastest_[1].rtt ? fastest_[0] : fastest_[1]; }
-
-  BytesPerSec rate_;
-  Nanos sampled_at_;
-  Nanos srtt_, rttvar_;
-  std::array<RoundTrip, 2> fastest_;
-  Nanos bucket_start_{-(5_s).count};
-  std::uint64_t delivered_ = 0;
-  Nanos delivered_at_;
 };
 
 // What arrived on a lane: cumulative sequence and the 1024 after it.
@@ -180,9 +85,19 @@ enum class Resend : std::uint8_t {
   kLost,      // its frame, or the ack of it, did not arrive
   kStalled,   // its lane gives no acks while another one is there
   kFailover,  // its lane was given up
-  kHedged,    // an idle lane will be much faster
+  kHedged,    // another lane will be much faster
 };
 using ResendCounts = std::array<std::uint64_t, 4>;  // by reason, from kLost
+
+// A lane is tried with probes, for which nobody waits (Channel::try_lanes()).
+struct Trial {
+  Nanos began = Nanos::max();       // max: none is under way
+  Nanos next;                       // not before
+  std::uint64_t next_at_bytes = 0;  // nor before the channel has sent so much
+  Nanos pause;                      // until the one after this; doubles with each that shows nothing new
+  std::uint64_t bytes = 0;          // probes sent so far
+  BytesPerSec known;                // the rate when it began
+};
 
 struct Path {
   enum class State : std::uint8_t {
@@ -194,6 +109,7 @@ struct Path {
   struct InFlight {
     std::uint32_t record = 0xffffffff;  // index into the channel's records; none when acked over another lane
     std::uint32_t bytes = 0;            // 0: acknowledged or taken back
+    bool probe = false;
     PathEstimator::Departure departure;
   };
 
@@ -224,6 +140,10 @@ struct Path {
   Nanos ack_asked;           // when an ack was last asked for at once
   bool ack_wanted = false;   // for an awaited frame that was not the last then
   bool needs_flush = false;
+  bool window_was_full = false;  // something would have gone here but for the window
+  Trial trial;
+  std::uint64_t probes_unacked = 0;  // bytes
+  Nanos chosen_at;                   // when a piece was last entrusted to this lane
 
   // receiving
   AckState received;

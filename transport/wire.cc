@@ -24,7 +24,7 @@ const char* validate(const Header& header) {
   if (header.magic != kMagic) return "magic";
   if (header.version != kVersion) return "version";
   if (header.header_crc32 != header_crc(header)) return "header crc";
-  if (header.kind < Kind::kHello || header.kind > Kind::kVoid) return "kind";
+  if (header.kind < Kind::kHello || header.kind > Kind::kProbe) return "kind";
   if (header.payload_bytes > kPayloadMax) return "payload too large";
   return nullptr;
 }

@@ -34,6 +34,7 @@ enum class Kind : std::uint8_t {
   kControl = 8,    // membership messages (control/messages.h), on control lanes only
   kVoid =
       9,  // the frame with this lane_sequence was taken back before it left: nothing to deliver, the sequence counts
+  kProbe = 10,  // the payload says nothing: the lane is to show what it carries; the sequence counts
 };
 
 // flags

@@ -1,0 +1,119 @@
+// What unlike links carry together, in virtual time: slow NICs beside fast ones, shapers that let bursts pass, long
+// paths, and NICs whose delays differ.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "sim/cluster_test_util.h"
+
+namespace canarynet {
+namespace {
+
+struct LinkBed {
+  std::int64_t mbit;
+  Nanos delay = 50_us;  // one way
+  std::int64_t bucket = 0;
+};
+
+ClusterOptions cluster_of(int hosts, const std::vector<LinkBed>& nics) {
+  ClusterOptions o = flat_cluster(hosts, static_cast<int>(nics.size()));
+  o.fabric.window_bytes = 16 << 20;  // as a kernel's buffers grow
+  return o;
+}
+
+void lay_links(Cluster& c, const std::vector<LinkBed>& nics) {
+  for (int h = 0; h < c.hosts(); ++h) {
+    for (std::size_t r = 0; r < nics.size(); ++r) {
+      NicOptions& nic = c.fabric().nic(h, static_cast<int>(r));
+      nic = NicOptions::link(nics[r].delay, BytesPerSec::from_mbit(nics[r].mbit));
+      nic.out.bucket = nics[r].bucket;
+    }
+  }
+}
+
+// Mean time of `times` all-reduces of `bytes`, one after the other, after a warm-up of 100 ms.
+Nanos mean_time(int hosts, const std::vector<LinkBed>& nics, std::uint64_t bytes, int times) {
+  Cluster c(cluster_of(hosts, nics));
+  lay_links(c, nics);
+  EXPECT_TRUE(c.join());
+  const auto once = [&] {
+    AllRanks op(c, sum(hosts, bytes / 4));
+    op.submit_all();
+    op.expect_exact(60_s);
+  };
+  for (const Nanos began = c.now(); c.now() - began < 100_ms;) once();
+  const Nanos began = c.now();
+  for (int i = 0; i < times; ++i) once();
+  return (c.now() - began) / times;
+}
+
+double ratio(Nanos a, Nanos b) { return a.seconds() / b.seconds(); }
+
+std::string name_of(const std::vector<LinkBed>& nics) {
+  std::string s;
+  for (const LinkBed& n : nics) {
+    s += (s.empty() ? "" : " + ") + std::to_string(n.mbit) + " Mbit/s";
+    if (n.delay > 1_ms) s += " " + std::to_string(n.delay.count / 1'000'000) + " ms";
+    if (n.bucket != 0) s += " bucket " + std::to_string(n.bucket / 1024) + " KiB";
+  }
+  return s;
+}
+
+int times_for(std::uint64_t bytes) { return bytes <= (64 << 10) ? 400 : bytes <= (1 << 20) ? 60 : 4; }
+
+void expect_no_worse_than_alone(int hosts, std::vector<LinkBed> nics, std::initializer_list<std::uint64_t> sizes) {
+  for (const std::uint64_t bytes : sizes) {
+    const Nanos alone = mean_time(hosts, {nics[0]}, bytes, times_for(bytes));
+    const Nanos both = mean_time(hosts, nics, bytes, times_for(bytes));
+    std::printf("%s, %d hosts, %llu KiB: %.3f ms, the first alone %.3f ms: %.2f\n", name_of(nics).c_str(), hosts,
+                static_cast<unsigned long long>(bytes >> 10), both.seconds() * 1e3, alone.seconds() * 1e3,
+                ratio(both, alone));
+    EXPECT_LT(ratio(both, alone), 1.1) << name_of(nics) << ", " << bytes << " bytes";
+  }
+}
+
+TEST(Links, ASlowSecondNicCostsNothing) {
+  expect_no_worse_than_alone(2, {{1000, 50_us, 256 << 10}, {100, 50_us, 256 << 10}}, {1 << 20, 16 << 20});
+  expect_no_worse_than_alone(2, {{1000, 50_us, 256 << 10}, {10, 50_us, 72 << 10}}, {1 << 10, 64 << 10, 1 << 20});
+}
+
+TEST(Links, ASlowSecondNicCostsFourHostsNothing) {
+  expect_no_worse_than_alone(4, {{500, 50_us, 72 << 10}, {20, 50_us, 72 << 10}}, {1 << 10, 64 << 10, 1 << 20});
+}
+
+TEST(Links, EqualNicsShare) {
+  const LinkBed nic{500};
+  for (const std::uint64_t bytes : {1 << 20, 4 << 20}) {
+    const Nanos alone = mean_time(2, {nic}, bytes, times_for(bytes)),
+                both = mean_time(2, {nic, nic}, bytes, times_for(bytes));
+    std::printf("500 + 500 Mbit/s, %llu KiB: %.3f ms, one alone %.3f ms: %.2f\n",
+                static_cast<unsigned long long>(bytes >> 10), both.seconds() * 1e3, alone.seconds() * 1e3,
+                ratio(both, alone));
+    EXPECT_LT(ratio(both, alone), 0.6) << bytes;
+  }
+}
+
+// 64 MiB, of what the links carry together: 2 (n - 1) / n of it in each direction.
+double share_of_bound(const std::vector<LinkBed>& nics) {
+  constexpr std::uint64_t kBytes = 64 << 20;
+  const Nanos took = mean_time(2, nics, kBytes, 1);
+  double bytes_per_second = 0;
+  for (const LinkBed& n : nics) bytes_per_second += static_cast<double>(n.mbit) * 125'000;
+  const double share = static_cast<double>(kBytes) / bytes_per_second / took.seconds();
+  std::printf("%s: %.1f %% of the bound\n", name_of(nics).c_str(), share * 100);
+  return share;
+}
+
+TEST(Links, LongPathsAreFilled) {
+  for (const Nanos delay : {20_ms, 40_ms, 80_ms}) EXPECT_GT(share_of_bound({{200, delay}}), 0.85);
+}
+
+TEST(Links, UnequalDelaysAddUp) {
+  EXPECT_GT(share_of_bound({{250, 1_ms}, {250, 10_ms}}), 0.85);
+  EXPECT_GT(share_of_bound({{200, 40_ms}, {50, 1_ms}}), 0.85);
+}
+
+}  // namespace
+}  // namespace canarynet

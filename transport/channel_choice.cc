@@ -1,0 +1,222 @@
+// Which lane takes a piece, which lanes are tried, and what goes over a second one because the first is late.
+//
+// Only what a lane has proved counts (PathEstimator); one that has proved nothing is tried with probes, for which nobody
+// waits. A piece goes to the lane where it is expected first. Where that one is
+// full, another may take it if it delivers it before all lanes together could deliver everything that waits: what a
+// slow lane would deliver after all others are done is not given to it.
+#include <algorithm>
+#include <array>
+
+#include "transport/channel.h"
+#include "transport/channel_limits.h"
+
+namespace canarynet {
+namespace {
+
+constexpr std::uint32_t kNone = 0xffffffff;
+
+Bytes bytes_of(std::uint64_t n) { return Bytes{static_cast<std::int64_t>(n)}; }
+
+}  // namespace
+
+// A lane on probation carries data only when there is no other.
+bool Channel::usable(const Path& path) const { return path.state == wanted_ && !path.stalled; }
+
+// 0: other lanes to this peer have proved something, this one nothing. Where none has, what is known of the NICs counts.
+BytesPerSec Channel::believed_rate(const Path& path) const {
+  BytesPerSec rate = path.estimator.rate();
+  if (rate.count != 0 || any_proved_) return rate;
+  rate = rails_->rate(path.spec.local_rail);
+  if (rate.count != 0) return rate;
+  return rails_->any() ? limits::kSlowestRate : limits::kAssumedRate;
+}
+
+// What may be under way before more is proved.
+std::uint64_t Channel::first_window(const Path& path) const {
+  const BytesPerSec rate = path.estimator.rate();
+  // While others are about to show what they carry, little is entrusted to those that have.
+  if (rate.count != 0 && trying_)
+    return static_cast<std::uint64_t>(rate.bytes_in(path.estimator.rtt_min() * 2 + limits::kTrialQueue).count);
+  if (rate.count != 0) return path.estimator.window();
+  return static_cast<std::uint64_t>(limits::kFirstRate.bytes_in(path.estimator.rtt_min()).count);
+}
+
+std::uint64_t Channel::window_of(const Path& path) const {
+  const auto two_pieces = static_cast<std::uint64_t>(2 * (options_.piece_bytes.count + 48));
+  return std::max(two_pieces, first_window(path));
+}
+
+bool Channel::has_room(Path& path, std::uint32_t bytes) const {
+  if (path.blocked || !path.window_open()) return false;
+  if (path.unacked_bytes == 0 || path.unacked_bytes + bytes <= window_of(path)) return true;
+  path.window_was_full = true;
+  return false;
+}
+
+// How long until `bytes` more would be there.
+Nanos Channel::arrival(const Path& path, std::uint64_t bytes) const {
+  const BytesPerSec rate = believed_rate(path);
+  if (rate.count == 0) return Nanos::max();
+  const std::uint64_t others = static_cast<std::uint64_t>(rails_->probes(path.spec.local_rail)) - path.probes_unacked;
+  return rate.time_for(bytes_of(path.unacked_bytes + others + limits::kStrangerBytes + bytes)) +
+         path.estimator.latency() / 2;
+}
+
+// How long until `bytes` more would be there if every lane took what it can deliver by then.
+Nanos Channel::all_delivered(std::uint64_t bytes) const {
+  Nanos at = Nanos::max();
+  for (;;) {
+    std::uint64_t amount = bytes;
+    BytesPerSec together{};
+    for (const Path& p : paths_) {
+      const BytesPerSec rate = believed_rate(p);
+      if (!usable(p) || rate.count == 0 || arrival(p, 0) >= at) continue;
+      together.count += rate.count;
+      amount += static_cast<std::uint64_t>(rate.bytes_in(arrival(p, 0)).count);
+    }
+    if (together.count == 0) return at;
+    const Nanos earlier = together.time_for(bytes_of(amount));
+    if (earlier >= at) return at;
+    at = earlier;
+  }
+}
+
+// nullptr: no lane has room for it (an ack will call again), or none is up.
+Path* Channel::choose_path(std::uint32_t bytes, int rail) {
+  const bool any_up = std::any_of(paths_.begin(), paths_.end(),
+                                  [](const Path& p) { return p.state == Path::State::kUp && !p.stalled; });
+  wanted_ = any_up ? Path::State::kUp : Path::State::kProbation;
+  any_proved_ = std::any_of(paths_.begin(), paths_.end(),
+                            [this](const Path& p) { return usable(p) && p.estimator.rate().count != 0; });
+  Path *best = nullptr, *best_with_room = nullptr;
+  Nanos best_eta = Nanos::max(), room_eta = Nanos::max();
+  for (Path& p : paths_) {
+    if (!usable(p) || believed_rate(p).count == 0) continue;
+    Nanos eta = arrival(p, bytes);
+    if (rail == p.spec.local_rail) eta = eta - eta / 16;  // a preference, not an order
+    if (eta < best_eta) {
+      best_eta = eta;
+      best = &p;
+    }
+    if (eta < room_eta && has_room(p, bytes)) {
+      room_eta = eta;
+      best_with_room = &p;
+    }
+  }
+  if (best_with_room == best || best_with_room == nullptr) return best_with_room;
+  // While nothing is known, whoever has room is as good as any.
+  if (!any_proved_) return best_with_room;
+  return room_eta <= all_delivered(bytes + client_.waiting_bytes(*this)) ? best_with_room : nullptr;
+}
+
+// --- trials ----------------------------------------------------------------------------------------------------------
+
+// Begins and ends trials.
+bool Channel::on_trial(Path& path) const {
+  Trial& t = path.trial;
+  const PathEstimator& e = path.estimator;
+  if (t.began == Nanos::max()) {
+    if (now_ < t.next || placed_bytes_ < std::max(t.next_at_bytes, limits::kSentBeforeTrial)) return false;
+    if (e.was_busy() && now_ - path.chosen_at < limits::kTrialPauseMin) return false;
+    t.began = now_;
+    t.bytes = 0;
+    t.known = e.was_busy() ? e.rate() : BytesPerSec{};
+    return true;
+  }
+  if (now_ - t.began < limits::kTrialMax + e.rtt_min() * 8 && t.bytes < limits::kTrialBytes) return true;
+  const bool learned = e.rate().count > t.known.count + t.known.count / 4;
+  t.pause = learned ? limits::kTrialPauseMin : std::clamp(t.pause * 2, limits::kTrialPauseMin, limits::kTrialPauseMax);
+  t.began = Nanos::max();
+  t.next = now_ + t.pause;
+  t.next_at_bytes = placed_bytes_ + limits::kSentBetweenTrials;
+  return false;
+}
+
+void Channel::try_lanes() {
+  trying_ = false;
+  for (Path& p : paths_) {
+    if (p.state != Path::State::kUp || p.stalled || !p.lane) continue;
+    while (on_trial(p) && !p.blocked && p.window_open() &&
+           p.unacked_bytes + limits::kProbeBytes <= std::max(limits::kProbeWindow, first_window(p))) {
+      if (!send_probe(p)) break;
+    }
+    trying_ |= p.trial.began != Nanos::max() && !p.estimator.was_busy();
+  }
+}
+
+bool Channel::send_probe(Path& path) {
+  static constexpr std::array<std::byte, limits::kProbeBytes> kNothing{};
+  wire::Header h;
+  h.kind = wire::Kind::kProbe;
+  h.flags = wire::kSequenced | wire::kAckNow;
+  h.payload_bytes = limits::kProbeBytes;
+  h.lane_sequence = path.next_sequence;
+  if (!send_frame(path, h, kNothing.data(), kNoCookie)) return false;
+  Path::InFlight& e = note_sent(path, h.payload_bytes, true);
+  e.probe = true;
+  path.probes_unacked += e.bytes;
+  rails_->add_probes(path.spec.local_rail, e.bytes);
+  path.trial.bytes += h.payload_bytes;
+  return true;
+}
+
+// --- hedges ----------------------------------------------------------------------------------------------------------
+
+// When the frame's acknowledgement is expected, and when it is overdue.
+Nanos Channel::due(const Path::InFlight& frame, const Path& path) const {
+  const BytesPerSec rate = path.estimator.rate().count != 0 ? path.estimator.rate() : limits::kAssumedRate;
+  return frame.departure.sent + rate.time_for(frame.departure.unacked) + path.estimator.latency();
+}
+Nanos Channel::late_after(const Path::InFlight& frame, const Path& path) const {
+  return due(frame, path) + path.estimator.rttvar() * 4 + limits::kHedgeMargin;
+}
+
+bool Channel::anything_late(Nanos now) {
+  bool late = false;
+  for (const Path& path : paths_) {
+    if (path.unacked_bytes == 0 || !path.lane) continue;
+    // The youngest is the last to be late; whether an older one is matters little earlier.
+    const Path::InFlight& e = path.in_flight[(path.next_sequence - 1) % AckState::kWindow];
+    const Nanos overdue = late_after(e, path);
+    late |= now >= overdue;
+    if (now < overdue) earlier(overdue);
+  }
+  return late;
+}
+
+// A piece that will take long where it is, or should have been there, goes over a lane as well that would deliver it
+// much earlier. From the youngest: the one that would wait longest. True when one went.
+bool Channel::hedge_over(Path& idle, Path& busy, Nanos now) {
+  const std::uint32_t looks = std::min(busy.next_sequence - busy.first_unacked, limits::kHedgeLooks);
+  for (std::uint32_t i = 1; i <= looks; ++i) {
+    Path::InFlight& e = busy.entry(busy.next_sequence - i);
+    if (e.record == kNone || e.bytes == 0) continue;
+    Record& r = records_[e.record];
+    if (r.hedged || r.state != Record::State::kInFlight || r.placements > 1) continue;
+    // Overdue, it may well take as long again.
+    const Nanos left = now >= late_after(e, busy) ? now - e.departure.sent : due(e, busy) - now;
+    const Nanos there = arrival(idle, e.bytes) + idle.estimator.latency() / 2;
+    if (left <= there * 2 + limits::kHedgeMargin) continue;
+    if (!has_room(idle, e.bytes)) return false;
+    r.hedged = true;
+    r.resent = Resend::kHedged;
+    const bool placed = place(e.record, idle, true);
+    r.resent = Resend::kNone;
+    return placed;
+  }
+  return false;
+}
+
+// Nothing waits to be sent: what is stranded on one lane may go over another.
+void Channel::hedge(Nanos now) {
+  for (Path& idle : paths_) {
+    if (idle.state != Path::State::kUp || idle.stalled || believed_rate(idle).count == 0) continue;
+    for (Path& busy : paths_) {
+      if (&busy == &idle || busy.unacked_bytes == 0 || !busy.lane) continue;
+      while (hedge_over(idle, busy, now)) {
+      }
+    }
+  }
+}
+
+}  // namespace canarynet

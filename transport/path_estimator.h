@@ -1,0 +1,205 @@
+// transport/path_estimator.h -- what acknowledgements prove of one lane: its rate, its round trip, and how much to keep
+// in flight on it.
+//
+// What: a lane earns its rate. A sample is (bytes acknowledged since the piece left) / (time since the last ack at its
+// departure), as BBR defines it (Cardwell et al., "BBR: congestion-based congestion control", 2016). Three rules keep
+// it honest:
+// - A shaper lets a burst pass at the speed of the wire. What a lane carries within a burst after a pause proves
+//   nothing; only what lies beyond it counts.
+// - What is sent may be all that there was to send: over a longer span, pauses and all, it is a lower bound.
+// - The time that a piece took, less what a round trip and two late wake-ups take, is an upper bound, however little
+//   was sent.
+// The window follows BBR as well: while the rate still grows with it, twice what the rate needs (STARTUP); then what it
+// needs, with a quarter more in one round trip of eight (PROBE_BW).
+// Units: ns, bytes. One owner thread. Nothing here allocates.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+
+#include "base/units.h"
+
+namespace canarynet {
+
+class PathEstimator {
+ public:
+  struct Departure {
+    Nanos sent{};
+    Nanos delivered_at{};  // when `delivered` last changed before this departure
+    std::uint64_t delivered = 0;
+    bool limited = false;  // less than a piece was in flight: the sample says little about the link
+    bool prompt = true;    // the ack is not held back for company: it tells the round trip
+    bool proves = false;   // it left behind a burst
+    Bytes unacked{};       // with this piece: what the link must carry before its ack can come
+  };
+
+  // The largest bucket that is expected of a shaper, and how fast it may fill up.
+  static constexpr std::int64_t kBurstBytes = 320 * 1024;
+  static constexpr BytesPerSec kRefill{1'250'000'000};
+  static constexpr std::int64_t kSeenBytes = 32 * 1024;
+  // How late both ends together wake up without anything being wrong with the link.
+  static constexpr Nanos kWakeUp = 1_ms;
+  // A span with pauses is looked at after the first, and a new one begins after the second.
+  static constexpr Nanos kSpanMin = 20_ms;
+  static constexpr Nanos kSpanMax = 500_ms;
+  // Unacknowledged bytes are kept to (minimum RTT + this) at the measured rate: enough to bridge a late wake-up of
+  // either end, little enough that a rate change is felt soon.
+  static constexpr Nanos kQueueTarget = 20_ms;
+  // The rounds without growth (a quarter) that end STARTUP, and how many there are from one probe to the next.
+  static constexpr std::uint32_t kFlatRounds = 3;
+  static constexpr std::uint32_t kProbeRounds = 8;
+
+  Departure depart(Nanos now, bool idle, bool limited, bool prompt, Bytes unacked) {
+    if (idle) {
+      const auto refilled =
+          static_cast<std::uint64_t>(std::min(kBurstBytes, kRefill.bytes_in(std::min(now - delivered_at_, 1_s)).count));
+      burst_used_ -= std::min(burst_used_, refilled);
+      if (delivered_ == 0 || now - delivered_at_ > kSpanMax / 4) begin_span(now);
+      delivered_at_ = now;
+    }
+    return {now, delivered_at_, delivered_, limited, prompt, burst_used_ >= std::uint64_t{kBurstBytes}, unacked};
+  }
+  // `bytes` were acked; `last` is the youngest departure among them. `full`: the window was what kept more from going.
+  void on_acked(Nanos now, std::uint64_t bytes, const Departure& last, bool full) {
+    delivered_ += bytes;
+    delivered_at_ = now;
+    burst_used_ = std::min(burst_used_ + bytes, std::uint64_t{kBurstBytes});
+    if (last.prompt) sample_rtt(now, now - last.sent, last.unacked);
+    const Bytes moved{static_cast<std::int64_t>(delivered_ - last.delivered)};
+    was_busy_ |= last.proves;
+    if (!last.limited || moved.count >= kSeenBytes) seen_ = BytesPerSec::of(moved, now - last.delivered_at);
+    if (last.proves) sample_rate(now, moved, now - last.delivered_at, last.limited);
+    bound_from_span(now);
+    bound_from_service(now, moved, last);
+    count_round(last, full);
+  }
+  // `unacked`: the bytes that the link carried meanwhile.
+  void sample_rtt(Nanos now, Nanos rtt, Bytes unacked = {}) {
+    if (rtt.count < 0) return;
+    // A windowed minimum: two buckets of 5 s each.
+    if (now - bucket_start_ > 5_s) {
+      fastest_[1] = fastest_[0];
+      fastest_[0] = {rtt, unacked};
+      bucket_start_ = now;
+    } else if (rtt < fastest_[0].rtt) {
+      fastest_[0] = {rtt, unacked};
+    }
+    const Nanos error{std::abs(rtt.count - srtt_.count)};
+    if (srtt_.count == 0) {
+      srtt_ = rtt;
+      rttvar_ = rtt / 2;
+    } else {
+      rttvar_.count += (error.count - rttvar_.count) / 4;
+      srtt_.count += (rtt.count - srtt_.count) / 8;
+    }
+  }
+  BytesPerSec rate() const { return rate_; }  // 0: nothing is proved yet
+  // Whether more than a burst was ever under way at once. Otherwise the rate is what there was to send.
+  bool was_busy() const { return was_busy_; }
+  // What the last acknowledgement of some size said, however little that proves: good enough for patience. 0: none came.
+  BytesPerSec seen() const { return was_busy_ ? rate_ : std::max(rate_, seen_); }
+  Nanos sampled_at() const { return sampled_at_; }  // when the rate was last confirmed or changed
+  Nanos srtt() const { return srtt_; }
+  Nanos rttvar() const { return rttvar_; }
+  Nanos rtt_min() const {
+    const Nanos m = fastest().rtt;
+    return m == Nanos::max() ? Nanos{} : m;
+  }
+  // The round trip without the time that its bytes took. A lane that carries pieces only never sees a bare round trip:
+  // counted whole, it makes each piece look twice as slow as it is, and a slow lane is not chosen again.
+  Nanos latency() const {
+    const RoundTrip& f = fastest();
+    if (f.rtt == Nanos::max()) return {};
+    return rate_.count == 0 ? f.rtt : std::max(Nanos{}, f.rtt - rate_.time_for(f.unacked));
+  }
+  // What to keep unacknowledged; 0: nothing is proved yet.
+  std::uint64_t window() const {
+    const std::int64_t needed = rate_.bytes_in(rtt_min() + kQueueTarget).count;
+    const std::int64_t gained = flat_rounds_ < kFlatRounds ? needed : rounds_ % kProbeRounds == 0 ? needed / 4 : 0;
+    return static_cast<std::uint64_t>(needed + gained);
+  }
+
+ private:
+  struct RoundTrip {
+    Nanos rtt = Nanos::max();
+    Bytes unacked;
+  };
+  const RoundTrip& fastest() const { return fastest_[0].rtt < fastest_[1].rtt ? fastest_[0] : fastest_[1]; }
+
+  void sample_rate(Nanos now, Bytes moved, Nanos span, bool limited) {
+    if (span.count <= 0) return;
+    const auto sample = BytesPerSec::of(moved, span);
+    const bool grows = flat_rounds_ < kFlatRounds;
+    if (rate_.count == 0) {
+      rate_ = sample;
+    } else if (sample > rate_) {
+      rate_.count += (sample.count - rate_.count) / (limited || grows ? 2 : 4);  // a lane little used gets few samples
+    } else if (!limited) {
+      rate_.count -= (rate_.count - sample.count) / 4;
+    } else {
+      return;
+    }
+    sampled_at_ = now;
+  }
+  void begin_span(Nanos now) {
+    span_began_ = now;
+    span_delivered_ = delivered_;
+  }
+  void bound_from_span(Nanos now) {
+    const Nanos span = now - span_began_;
+    if (span < kSpanMin) return;
+    const std::int64_t moved = static_cast<std::int64_t>(delivered_ - span_delivered_) - kBurstBytes;
+    if (moved > 0) {
+      const auto proved = BytesPerSec::of(Bytes{moved}, span);
+      if (proved > rate_) {
+        rate_ = proved;
+        sampled_at_ = now;
+      }
+    }
+    if (span >= kSpanMax) begin_span(now);
+  }
+  void bound_from_service(Nanos now, Bytes moved, const Departure& last) {
+    const Nanos held = last.prompt ? kWakeUp : kWakeUp * 2;  // the ack may have waited for company
+    const Nanos service = now - last.sent - rtt_min() - held;
+    if (rate_.count == 0 || service.count <= 0) return;
+    const auto most = BytesPerSec::of(moved, service);
+    if (most >= rate_) return;
+    rate_.count -= (rate_.count - most.count) / 4;
+    sampled_at_ = now;
+  }
+  // A round ends when something is acknowledged that left after it began.
+  void count_round(const Departure& last, bool full) {
+    if (last.delivered < round_delivered_) return;
+    round_delivered_ = delivered_;
+    if (rate_.count == 0) return;
+    ++rounds_;
+    if (rate_.count - grown_to_.count >= grown_to_.count / 4) {
+      grown_to_ = rate_;
+      flat_rounds_ = 0;
+    } else if (full) {
+      flat_rounds_ = std::min(flat_rounds_ + 1, kFlatRounds);
+      if (rate_ < grown_to_) grown_to_ = rate_;
+    }
+  }
+
+  BytesPerSec rate_;
+  BytesPerSec seen_;
+  bool was_busy_ = false;
+  Nanos sampled_at_;
+  Nanos srtt_, rttvar_;
+  std::array<RoundTrip, 2> fastest_;
+  Nanos bucket_start_{-(5_s).count};
+  std::uint64_t delivered_ = 0;
+  Nanos delivered_at_;
+  std::uint64_t burst_used_ = 0;  // of a shaper's bucket, at most
+  Nanos span_began_;
+  std::uint64_t span_delivered_ = 0;
+  std::uint64_t round_delivered_ = 0;
+  std::uint32_t rounds_ = 0;
+  std::uint32_t flat_rounds_ = 0;  // in a row
+  BytesPerSec grown_to_;
+};
+
+}  // namespace canarynet

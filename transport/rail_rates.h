@@ -1,0 +1,46 @@
+// transport/rail_rates.h -- what all channels of a process know together of its rails.
+//
+// A channel that has sent next to nothing to its peer knows nothing of its lanes; what others have proved of the NICs
+// that they leave by is better than a guess. Plain data; one owner thread. Grows with the first mention of a rail.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/units.h"
+
+namespace canarynet {
+
+class RailRates {
+ public:
+  // A lane of this rail has proved `rate`: the highest one counts, and is slowly forgotten.
+  void note(int rail, BytesPerSec rate) {
+    BytesPerSec& known = entry(rail).rate;
+    known.count = std::max(rate.count, known.count - (known.count - rate.count) / 64);
+    any_ = true;
+  }
+  // Probes that wait to be acknowledged, over all lanes of the rail: what is sent now comes behind them.
+  void add_probes(int rail, std::int64_t bytes) { entry(rail).probes += bytes; }
+
+  BytesPerSec rate(int rail) const { return known(rail) ? rails_[static_cast<std::size_t>(rail)].rate : BytesPerSec{}; }
+  std::int64_t probes(int rail) const { return known(rail) ? rails_[static_cast<std::size_t>(rail)].probes : 0; }
+  bool any() const { return any_; }
+
+ private:
+  struct Entry {
+    BytesPerSec rate;
+    std::int64_t probes = 0;
+  };
+  bool known(int rail) const { return rail >= 0 && static_cast<std::size_t>(rail) < rails_.size(); }
+  Entry& entry(int rail) {
+    const auto i = static_cast<std::size_t>(std::max(rail, 0));
+    if (i >= rails_.size()) rails_.resize(i + 1);
+    return rails_[i];
+  }
+  std::vector<Entry> rails_;
+  bool any_ = false;
+};
+
+}  // namespace canarynet
