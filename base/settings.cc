@@ -45,6 +45,10 @@ const Row kRows[] = {
     {{"rails", "CANARY_RAILS", SettingKind::kText, "", 0, 0, false,
       "NICs in rail order, by exact name or address, comma-separated; overrides socket_ifname"},
      &Settings::rails},
+    {{"rail_pairing", "CANARY_RAIL_PAIRING", SettingKind::kText, "auto", 0, 0, true,
+      "which NICs of two hosts meet: subnet (those on one subnet), route (also those that routes join), auto (subnet; "
+      "route where two hosts share none), index (k-th with k-th)"},
+     &Settings::rail_pairing},
     {{"transports", "CANARY_TRANSPORTS", SettingKind::kText, "tcp,shm", 0, 0, false,
       "kinds of lanes, comma-separated: tcp over NICs, shm between processes of one host and user, which then meet "
       "over "
@@ -197,6 +201,9 @@ Status assign(Settings* s, const Row& row, std::string_view text) {
     case SettingKind::kText:
       if (std::string_view(info.name) == "transports" && !known_transports(text))
         return invalid(info, text, "takes a comma-separated list of tcp and shm");
+      if (std::string_view(info.name) == "rail_pairing" && text != "auto" && text != "subnet" && text != "route" &&
+          text != "index")
+        return invalid(info, text, "takes auto, subnet, route or index");
       s->*std::get<std::string Settings::*>(row.field) = std::string(text);
       return {};
     case SettingKind::kBool: {

@@ -40,6 +40,7 @@ struct Settings {
   // rails and lanes
   std::string socket_ifname;  // NCCL's grammar: prefix list, ^ exclude, = exact
   std::string rails;          // CANARY_RAILS: devices or addresses, in order
+  std::string rail_pairing;   // "auto", "subnet", "route", "index"
   std::string transports;     // "tcp,shm"; uses() reads it
   std::int64_t lanes_per_rail = 1;
   std::string tcp_congestion;

@@ -262,6 +262,7 @@ void Coordinator::complete() {
     for (const int rank : peers_[e].info.ranks) roster_.engine_of[static_cast<std::size_t>(rank)] = static_cast<int>(e);
     roster_.engines.push_back(peers_[e].info);
   }
+  roster_.pairing = settled_pairing(options_.pairing, roster_.rails_of_ranks(), roster_.engine_of);
   missing_.open(roster_);
   entries_.open(roster_.engines.size());
   log(LogLevel::kInfo, "all %d ranks are there, in %zu processes", options_.world_size, peers_.size());

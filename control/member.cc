@@ -136,6 +136,7 @@ void Member::welcome(Welcome& part) {
   for (const int engine : roster_.engine_of) {
     if (engine < 0) return wrong("a rank missing");
   }
+  roster_.pairing = settled_pairing(options_.pairing, roster_.rails_of_ranks(), roster_.engine_of);
   me_ = static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(options_.local_ranks.front())]);
   if (me_ == 0 || roster_.engines[me_].ranks != options_.local_ranks) return wrong("other ranks for this engine");
   phase_ = Phase::kJoined;

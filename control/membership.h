@@ -42,8 +42,16 @@ struct Roster {
   std::uint64_t epoch_seed = 0;  // what groups' first epochs are drawn from; no secret
   int world_size = 0;
   std::vector<EngineInfo> engines;
-  std::vector<int> engine_of;  // [rank] → engine
-  Bytes piece_bytes;           // the first rank's setting, used by all
+  std::vector<int> engine_of;                  // [rank] → engine
+  Bytes piece_bytes;                           // the first rank's setting, used by all
+  RailPairing pairing = RailPairing::kSubnet;  // by which the engines' rails meet: all come to the same one
+
+  // The rails of rank r's host.
+  std::vector<std::vector<Rail>> rails_of_ranks() const {
+    std::vector<std::vector<Rail>> out;
+    for (const int e : engine_of) out.push_back(engines[static_cast<std::size_t>(e)].rails);
+    return out;
+  }
 };
 
 // The verdict that ends a group's epoch, as it floods.
@@ -116,8 +124,9 @@ struct MembershipOptions {
   Nanos heartbeat_interval;
   Nanos entry_limit;  // for groups whose other members never ask
   Bytes piece_bytes;
-  std::vector<std::string> must_agree;  // Settings::must_agree()
-  std::size_t strangers_max = 1024;     // rank 0: connections that have not said who they are; the oldest make room
+  RailPairing pairing = RailPairing::kAuto;  // as asked; it must agree
+  std::vector<std::string> must_agree;       // Settings::must_agree()
+  std::size_t strangers_max = 1024;  // rank 0: connections that have not said who they are; the oldest make room
   std::uint64_t epoch_seed =
       0;  // rank 0's: of groups' epochs. Epochs stand in errors and logs: nothing secret may be told by them
   std::uint64_t job_token = 0;  // rank 0's: a secret (base/secret.h), by which lanes of this job know each other

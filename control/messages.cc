@@ -98,6 +98,25 @@ Address get_address(Reader& r) {
   return address;
 }
 
+void put(Writer& w, const Network& network) {
+  w.number(static_cast<std::uint8_t>(network.base.family));
+  w.number(network.bits);
+  for (std::size_t i = 0; i < address_bytes(network.base.family); ++i) w.number(network.base.bytes[i]);
+}
+
+Network get_network(Reader& r) {
+  Network network;
+  const auto family = r.number<std::uint8_t>("route family");
+  r.check(family == 4 || family == 6, "route family");
+  if (!r.ok()) return {};
+  network.base.family = static_cast<Address::Family>(family);
+  network.bits = r.number<std::uint8_t>("route prefix");
+  const std::size_t bytes = address_bytes(network.base.family);
+  r.check(network.bits <= 8 * bytes, "route prefix");
+  for (std::size_t i = 0; i < bytes; ++i) network.base.bytes[i] = r.number<std::uint8_t>("route");
+  return network;
+}
+
 void put(Writer& w, const std::vector<int>& ranks) {
   w.number(static_cast<std::uint32_t>(ranks.size()));
   for (const int rank : ranks) w.number(static_cast<std::uint32_t>(rank));
@@ -125,6 +144,8 @@ void put(Writer& w, const EngineInfo& engine) {
     w.text(rail.device, kNameMax);
     put(w, rail.address);
     w.number(rail.nominal.count);
+    w.number(static_cast<std::uint32_t>(rail.beyond.size()));
+    for (const Network& network : rail.beyond) put(w, network);
   }
 }
 
@@ -140,12 +161,14 @@ EngineInfo get_engine(Reader& r) {
   const auto caller_driven = r.number<std::uint8_t>("caller driven");
   r.check(caller_driven <= 1, "caller driven");
   engine.caller_driven = caller_driven == 1;
-  engine.rails.resize(r.count("rails", kRailsMax + 1, 14));
+  engine.rails.resize(r.count("rails", kRailsMax + 1, 18));
   for (Rail& rail : engine.rails) {
     rail.device = r.text("device", kNameMax);
     rail.address = get_address(r);
     rail.nominal.count = r.number<std::int64_t>("nominal rate");
     r.check(rail.nominal.count >= 0, "nominal rate");
+    rail.beyond.resize(r.count("routes", kBeyondMax, 6));
+    for (Network& network : rail.beyond) network = get_network(r);
   }
   return engine;
 }

@@ -18,7 +18,7 @@
 
 namespace canarynet::control {
 
-inline constexpr std::uint8_t kFormat = 1;
+inline constexpr std::uint8_t kFormat = 2;
 inline constexpr std::size_t kNameMax = 255;       // host names, host ids, devices: longer ones are cut
 inline constexpr std::size_t kTextMax = 4096;      // reasons: longer ones are cut
 inline constexpr std::size_t kSettingMax = 1024;   // "name=value"

@@ -27,6 +27,8 @@ EngineInfo some_engine(std::uint32_t number) {
   memory.prefix_bits = 64;
   memory.port = 1;
   memory.bytes[15] = 9;
+  e.rails[0].beyond = {Network::everything(Address::Family::kIPv4), Network::of(Address::ipv4(10, 61, 0, 0, 16))};
+  e.rails[1].beyond = {Network::everything(Address::Family::kIPv6)};
   e.rails.push_back({"shm", memory, {}});
   return e;
 }
@@ -86,6 +88,7 @@ TEST(ControlMessages, EveryKindSurvivesItsEncoding) {
   const auto join = std::get<Join>(decode(encode(messages[0])).value());
   EXPECT_EQ(join.engine.rails[1].address, some_engine(1).rails[1].address);
   EXPECT_EQ(join.engine.rails[2].address, some_engine(1).rails[2].address);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(join.engine.rails[i].beyond, some_engine(1).rails[i].beyond) << i;
   EXPECT_EQ(join.engine.rails[0].nominal, BytesPerSec::from_mbit(10'000));
   EXPECT_EQ(join.engine.ranks, (std::vector<int>{2, 3}));
   EXPECT_EQ(join.must_agree[2], "empty=");

@@ -124,7 +124,7 @@ Verdict MissDesk::judge(const GroupEpoch& group, const std::vector<std::uint32_t
 std::string MissDesk::nics(std::uint32_t a, std::uint32_t b) const {
   const std::vector<Rail>&mine = roster_->engines[a].rails, &theirs = roster_->engines[b].rails;
   std::string out;
-  for (const RailPair& pair : pair_rails(mine, theirs)) {
+  for (const RailPair& pair : pair_rails(mine, theirs, roster_->pairing)) {
     out += (out.empty() ? "" : ", ") + mine[static_cast<std::size_t>(pair.local)].device + ">" +
            theirs[static_cast<std::size_t>(pair.remote)].device;
   }

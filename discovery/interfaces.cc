@@ -14,6 +14,7 @@
 
 #include "base/quantity.h"
 #include "base/text.h"
+#include "discovery/routes.h"
 
 namespace canarynet {
 namespace {
@@ -58,7 +59,7 @@ std::string names_of(const std::vector<Interface>& interfaces) {
   return out.empty() ? "none" : out;
 }
 
-Rail to_rail(const Interface& i) { return {i.name, i.address, i.nominal}; }
+Rail to_rail(const Interface& i) { return {i.name, i.address, i.nominal, i.beyond}; }
 
 // An address of the loopback network as a rail of its own; false where `wanted` is none, or there is no loopback.
 bool loopback_alias(std::string_view wanted, const std::vector<Interface>& available, std::size_t number, Rail* out) {
@@ -89,6 +90,10 @@ Result<std::vector<Interface>> list_interfaces() {
     }
   }
   freeifaddrs(head);
+  // Where the kernel tells nobody its routes, rails are paired by subnet alone.
+  if (const auto routes = list_routes(); routes.ok()) {
+    for (Interface& i : out) i.beyond = beyond(routes.value(), i.name, i.address);
+  }
   return out;
 }
 

@@ -16,6 +16,7 @@ struct Interface {
   std::string name;
   Address address;  // with prefix; port 0
   BytesPerSec nominal;
+  std::vector<Network> beyond = {};  // what the routing tables reach through it, outside of its subnet
 };
 
 // First usable address of each interface that is up: IPv4 before IPv6, no link-local ones. In the kernel's order.

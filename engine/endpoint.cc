@@ -124,10 +124,12 @@ EndpointLink* Endpoint::dialled_link(const EndpointHandle& remote, Status* why) 
       return link.get();
   }
   std::vector<Rail> theirs;
-  for (const Address& a : remote.rails) theirs.push_back({"", a, {}});
+  // A handle says nothing of routes: those of this side decide, and the way back shows when it connects.
+  for (const Address& a : remote.rails) theirs.push_back({"", a, {}, {Network::everything(a.family)}});
+  const auto pairing = parse_rail_pairing(options_.settings.rail_pairing).value_or(RailPairing::kAuto);
   const auto mine = factory_.rails();
   std::vector<PathSpec> paths;
-  for (const RailPair& pair : pair_rails(mine, theirs)) {
+  for (const RailPair& pair : pair_rails(mine, theirs, pairing)) {
     for (int lane = 0; lane < options_.settings.lanes_per_rail; ++lane) {
       paths.push_back({pair.local, pair.remote, lane, theirs[static_cast<std::size_t>(pair.remote)].address});
     }
@@ -136,7 +138,8 @@ EndpointLink* Endpoint::dialled_link(const EndpointHandle& remote, Status* why) 
     std::string here;
     for (const Rail& r : mine) here += (here.empty() ? "" : ", ") + r.device + " " + r.address.to_string();
     *why = Status(CANARY_UNREACHABLE,
-                  "no NIC of this host (" + here + ") is on a network of the peer's (" + remote.text() + ")");
+                  "no NIC of this host (" + here + ") is on a network of the peer's (" + remote.text() +
+                      ") or has a route there; CANARY_RAIL_PAIRING=" + name_of(pairing) + " decides which NICs meet");
     return nullptr;
   }
   std::vector<std::string> local_names, remote_names;

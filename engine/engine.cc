@@ -57,6 +57,7 @@ Status Engine::start(Nanos now) {
   m.entry_limit = s.entry_limit;
   m.piece_bytes = s.piece_bytes;
   m.must_agree = s.must_agree();
+  m.pairing = parse_rail_pairing(s.rail_pairing).value_or(RailPairing::kAuto);
   m.strangers_max = options_.strangers_max;
   m.job_token = options_.job_token;
   m.epoch_seed = options_.epoch_seed;
@@ -77,9 +78,8 @@ void Engine::on_joined(const Roster& roster) {
   my_engine_ = static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(options_.local_ranks.front())]);
   const Settings& s = options_.settings;
 
-  std::vector<std::vector<Rail>> rails_of_rank;
-  for (const int e : roster_.engine_of) rails_of_rank.push_back(roster_.engines[static_cast<std::size_t>(e)].rails);
-  reach_ = std::make_shared<const Reachability>(Reachability::from_rails(rails_of_rank, roster_.engine_of));
+  reach_ = std::make_shared<const Reachability>(
+      Reachability::from_rails(roster_.rails_of_ranks(), roster_.engine_of, roster_.pairing));
   for (const int e : roster_.engine_of) {
     const std::string& id = roster_.engines[static_cast<std::size_t>(e)].host_id;
     const auto first = std::find_if(roster_.engines.begin(), roster_.engines.end(),
@@ -98,7 +98,7 @@ void Engine::on_joined(const Roster& roster) {
     if (e == my_engine_) continue;
     const auto& theirs = roster_.engines[e].rails;
     ChannelOptions c;
-    for (const RailPair& pair : pair_rails(mine, theirs)) {
+    for (const RailPair& pair : pair_rails(mine, theirs, roster_.pairing)) {
       for (int lane = 0; lane < s.lanes_per_rail; ++lane) {
         c.paths.push_back({pair.local, pair.remote, lane, theirs[static_cast<std::size_t>(pair.remote)].address});
       }

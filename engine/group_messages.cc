@@ -41,9 +41,10 @@ void Engine::post_message(MessageRequest* message) {
   if (engine != my_engine_ && flow.peer == nullptr && !g.dead) {
     const int other = g.members[static_cast<std::size_t>(message->partner)];
     d.rank = other;
-    message->ticket->finish(
-        Status(CANARY_UNREACHABLE,
-               d.op_name + ": " + rank_name(m.world_rank) + " and " + rank_name(other) + " share no rail", d));
+    message->ticket->finish(Status(CANARY_UNREACHABLE,
+                                   d.op_name + ": " + rank_name(m.world_rank) + " and " + rank_name(other) +
+                                       " share no rail (neither a subnet nor a route; CANARY_RAIL_PAIRING decides)",
+                                   d));
     return;
   }
   message->flow = &flow;

@@ -75,6 +75,10 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   request.host_of = m.group->host_of;
   request.rail_rates = m.group->rail_rates;
   const auto chosen = select_planner(request, selector_);
+  if (chosen.status().code() == CANARY_UNREACHABLE) {
+    return Status(CANARY_UNREACHABLE, chosen.status().text() + " (which NICs meet: CANARY_RAIL_PAIRING=" +
+                                          name_of(roster_.pairing) + ", subnets and routes)");
+  }
   if (!chosen.ok()) return chosen.status();
   auto entry = std::make_unique<ProgramEntry>();
   entry->program = compile(chosen.value(), request, m.rank, static_cast<std::uint32_t>(roster_.piece_bytes.count));

@@ -54,8 +54,10 @@ TEST(MemoryLanes, AreFoundBehindTheNicsByHostsOfOneMachine) {
   SimFabric fabric(FabricOptions{}, wiring);
   ASSERT_EQ(fabric.factory(0).rails().size(), 3u);
   EXPECT_EQ(fabric.factory(0).rails()[2].device, "shm");
-  EXPECT_EQ(pair_rails(fabric.factory(0).rails(), fabric.factory(1).rails()), (std::vector<RailPair>{{2, 2}}));
-  EXPECT_EQ(pair_rails(fabric.factory(0).rails(), fabric.factory(2).rails()), (std::vector<RailPair>{{0, 0}, {1, 1}}));
+  EXPECT_EQ(pair_rails(fabric.factory(0).rails(), fabric.factory(1).rails(), RailPairing::kAuto),
+            (std::vector<RailPair>{{2, 2}}));
+  EXPECT_EQ(pair_rails(fabric.factory(0).rails(), fabric.factory(2).rails(), RailPairing::kAuto),
+            (std::vector<RailPair>{{0, 0}, {1, 1}}));
 }
 
 TEST(MemoryLanes, ReadASendersMemoryUntilTheFrameIsWhole) {

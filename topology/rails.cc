@@ -48,48 +48,6 @@ Fit fit_of(const Reachability& reach, int r, int levels) {
 
 }  // namespace
 
-std::vector<RailPair> pair_rails(std::span<const Rail> local, std::span<const Rail> remote) {
-  const int locals = static_cast<int>(local.size());
-  const int remotes = static_cast<int>(remote.size());
-  const auto meet = [&](int i, int j) { return local[i].address.same_subnet(remote[j].address); };
-  std::vector<RailPair> pairs;
-  std::vector<bool> local_matched(local.size()), remote_matched(remote.size());
-  for (int i = 0; i < locals; ++i) {
-    for (int j = 0; j < remotes; ++j) {
-      if (!meet(i, j)) continue;
-      local_matched[i] = remote_matched[j] = true;
-      // Several NICs of both hosts on one subnet: first with first, second with second …, the surplus of the longer
-      // side around the shorter one, so that each NIC has a partner and no pair of NICs is counted on both.
-      int local_count = 0, local_position = 0, remote_count = 0, remote_position = 0;
-      for (int k = 0; k < locals; ++k) {
-        if (k == i) local_position = local_count;
-        local_count += meet(k, j) ? 1 : 0;
-      }
-      for (int k = 0; k < remotes; ++k) {
-        if (k == j) remote_position = remote_count;
-        remote_count += meet(i, k) ? 1 : 0;
-      }
-      const int modulus = std::min(local_count, remote_count);
-      if (local_position % modulus == remote_position % modulus) pairs.push_back({i, j});
-    }
-  }
-  for (int i = 0; i < std::min(locals, remotes); ++i) {
-    const Address& here = local[i].address;
-    const Address& there = remote[i].address;
-    // Two known subnets that differ are different networks (BCube wiring looks like that): never joined by their index.
-    const bool unknown = here.prefix_bits == 0 || there.prefix_bits == 0;
-    if (!local_matched[i] && !remote_matched[i] && unknown && here.family == there.family) pairs.push_back({i, i});
-  }
-  const auto shared_memory = [&](const RailPair& p) {
-    return local[p.local].address.family == Address::Family::kSharedMemory;
-  };
-  if (std::any_of(pairs.begin(), pairs.end(), shared_memory)) {
-    std::erase_if(pairs, [&](const RailPair& p) { return !shared_memory(p); });
-  }
-  std::sort(pairs.begin(), pairs.end());
-  return pairs;
-}
-
 void Reachability::set(int a, int b, std::uint32_t rails_of_a, std::uint32_t rails_of_b) {
   CANARY_CHECK(a >= 0 && b >= 0 && a < ranks_ && b < ranks_, "ranks of the matrix only");
   CANARY_CHECK((rails_of_a == 0) == (rails_of_b == 0), "meeting is symmetric");
@@ -121,7 +79,8 @@ Reachability Reachability::bcube(int r, int levels) {
   return reach;
 }
 
-Reachability Reachability::from_rails(std::span<const std::vector<Rail>> hosts, std::span<const int> engine_of) {
+Reachability Reachability::from_rails(std::span<const std::vector<Rail>> hosts, std::span<const int> engine_of,
+                                      RailPairing pairing) {
   CANARY_CHECK(hosts.size() == engine_of.size(), "one engine number per rank");
   Reachability reach(static_cast<int>(hosts.size()));
   for (int a = 0; a < reach.ranks(); ++a) {
@@ -131,7 +90,7 @@ Reachability Reachability::from_rails(std::span<const std::vector<Rail>> hosts, 
         continue;
       }
       std::uint32_t of_a = 0, of_b = 0;
-      for (const RailPair& pair : pair_rails(hosts[a], hosts[b])) {
+      for (const RailPair& pair : pair_rails(hosts[a], hosts[b], pairing)) {
         of_a |= 1u << pair.local;
         of_b |= 1u << pair.remote;
         if (hosts[a][static_cast<std::size_t>(pair.local)].address.family == Address::Family::kSharedMemory) {

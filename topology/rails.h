@@ -2,33 +2,61 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/units.h"
 #include "topology/address.h"
+#include "topology/network.h"
 
 namespace canarynet {
 
-inline constexpr int kRailsMax = 16;  // NICs per host; shared memory comes behind them
+inline constexpr int kRailsMax = 16;   // NICs per host; shared memory comes behind them
+inline constexpr int kBeyondMax = 16;  // networks that a rail says it leads to
 
 // One NIC of a host, or its shared memory. Index = position in the host's list = the rail's number.
 struct Rail {
   std::string device;   // "eth0"
   Address address;      // with prefix and the port its lanes are accepted on
   BytesPerSec nominal;  // a first guess only (a veth says 10 Gbit/s whatever it is shaped to); 0 = unknown
+  // Networks that its host's routing tables reach through it, beyond its own subnet.
+  std::vector<Network> beyond = {};
+
+  bool leads_to(const Address& address) const;
 };
 
-// Pairs of rails over which two hosts meet, ascending: by subnet (several NICs of both hosts on one subnet: k-th with
-// k-th); rails without a match on either side by index, but only where a subnet is unknown: two known subnets that
-// differ are two networks. Where two engines meet through shared memory they meet over nothing else.
+// How rails find their partners; CANARY_RAIL_PAIRING.
+enum class RailPairing : std::uint8_t {
+  kAuto,    // by subnet; two hosts that share none by route
+  kSubnet,  // by subnet only
+  kRoute,   // by subnet, and by route every rail that has no partner yet
+  kIndex,   // k-th with k-th, whatever their addresses are
+};
+const char* name_of(RailPairing pairing);
+std::optional<RailPairing> parse_rail_pairing(std::string_view text);
+
+// Pairs of rails over which two hosts meet, ascending. Symmetric: the other host finds the same ones. (pairing.cc)
+//   By subnet: rails on one subnet; rails without a match on either side by index where a subnet is unknown.
+//   By route: each of the two leads to the other one's address.
+//   Where several rails of both hosts could meet, the k-th meets the k-th, and the surplus of the longer side goes
+//   round the shorter one: each NIC has a partner, and no two pairs share both.
+// Two known subnets that differ and that no route joins are two networks (BCube wiring looks like that). Where two
+// engines meet through shared memory they meet over nothing else.
 struct RailPair {
   int local = -1;
   int remote = -1;
   auto operator<=>(const RailPair&) const = default;
 };
-std::vector<RailPair> pair_rails(std::span<const Rail> local, std::span<const Rail> remote);
+std::vector<RailPair> pair_rails(std::span<const Rail> local, std::span<const Rail> remote, RailPairing pairing);
+
+// The pairing for all hosts of a job: as asked, except that kAuto follows no route where the subnets alone wire the
+// hosts as a BCube. Most of its pairs share no subnet on purpose, and a default route (to a gateway, a management
+// network) says nothing about them.
+RailPairing settled_pairing(RailPairing asked, std::span<const std::vector<Rail>> hosts,
+                            std::span<const int> engine_of);
 
 // Which of n ranks can meet directly, and over which rails of the first one. Symmetric in `meets`; rails are the row's
 // own numbers. Ranks of one engine always meet (local_rail bit). Value type, n^2 * 4 bytes.
@@ -44,7 +72,8 @@ class Reachability {
   // BCube(r, levels) wiring: rank digits in base r; rail l joins ranks that differ in digit l only.
   static Reachability bcube(int r, int levels);
   // hosts[i] = rails of the engine that serves rank i; engine_of[i] = that engine's number.
-  static Reachability from_rails(std::span<const std::vector<Rail>> hosts, std::span<const int> engine_of);
+  static Reachability from_rails(std::span<const std::vector<Rail>> hosts, std::span<const int> engine_of,
+                                 RailPairing pairing = RailPairing::kSubnet);
   explicit Reachability(int ranks) : ranks_(ranks), rails_(static_cast<std::size_t>(ranks) * ranks) {}
 
   int ranks() const { return ranks_; }

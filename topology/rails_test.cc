@@ -25,7 +25,7 @@ Rail memory_of(int host, int process) {
   return rail;
 }
 
-std::vector<RailPair> pairs(std::vector<Rail> a, std::vector<Rail> b) { return pair_rails(a, b); }
+std::vector<RailPair> pairs(std::vector<Rail> a, std::vector<Rail> b) { return pair_rails(a, b, RailPairing::kSubnet); }
 
 TEST(PairRails, JoinsRailsOfOneSubnetWhateverTheirIndex) {
   EXPECT_EQ(pairs({rail_on(1, 1), rail_on(2, 1)}, {rail_on(2, 2), rail_on(1, 2)}),
