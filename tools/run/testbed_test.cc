@@ -64,6 +64,14 @@ class Hosts : public ::testing::Test {
     command.insert(command.end(), addresses.begin(), addresses.end());
     return lines_of(in_host(from, command).out);
   }
+  // A link that came up again carries after a while: its carrier may be told a second late, and who was asked for its
+  // address in vain asks again after another.
+  bool comes_back(int from, const std::string& device, const std::string& address) {
+    for (int tries = 0; tries < 25; ++tries) {
+      if (reached(from, device, {address}).size() == 1) return true;
+    }
+    return false;
+  }
   void link(const std::string& change, int code = 0) {
     const auto e = run({CANARY_RUN, "link", state_path_in(job_->folder()), change});
     EXPECT_EQ(e.code, code) << e.err;
@@ -198,7 +206,7 @@ TEST_F(Hosts, ARoutedNicThatWasDownHasItsAddressAndItsRoutesAgain) {
     link("host=0,nic=1,down");
     EXPECT_TRUE(reached(0, "nic1", {other}).empty()) << more;
     link("host=0,nic=1,up");
-    EXPECT_EQ(reached(0, "nic1", {other}).size(), 1u) << more;
+    EXPECT_TRUE(comes_back(0, "nic1", other)) << more;
   }
 }
 
@@ -300,7 +308,7 @@ TEST_F(Hosts, ALinkGoesDownAndComesBack) {
   EXPECT_TRUE(has(in_host(1, {"ip", "link", "show", "nic1"}).out, "state DOWN"));
   EXPECT_EQ(reached(0, "nic0", {"10.1.0.2"}).size(), 1u);
   link("host=1,nic=1,up");
-  EXPECT_EQ(reached(0, "nic1", {"10.2.0.2"}).size(), 1u);
+  EXPECT_TRUE(comes_back(0, "nic1", "10.2.0.2"));
   expect_rate(mbit(0, "10.2.0.2", 600, "nic1"), 400);
 }
 
