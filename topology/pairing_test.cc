@@ -114,7 +114,9 @@ std::vector<std::vector<Rail>> bcube_hosts(const std::string& beyond) {
   std::vector<std::vector<Rail>> hosts;
   for (int i = 0; i < 4; ++i) {
     const std::string a = std::to_string(i / 2), b = std::to_string(i % 2), octet = std::to_string(i + 1);
-    hosts.push_back(host("10.1." + a + "." + octet + "/24" + beyond + " 10.2." + b + "." + octet + "/24"));
+    std::ostringstream rails;
+    rails << "10.1." << a << '.' << octet << "/24" << beyond << " 10.2." << b << '.' << octet << "/24";
+    hosts.push_back(host(rails.str()));
   }
   return hosts;
 }

@@ -26,6 +26,7 @@ Channel::Channel(ChannelOptions options, LaneFactory& factory, ChannelClient& cl
     if (paths_[i].spec.local_rail >= 0) paths_[i].in_flight.resize(AckState::kWindow);
   }
   rails_ = options_.rails != nullptr ? options_.rails : &own_rails_;
+  for (const Path& path : paths_) rails_->mention(path.spec.local_rail);
   checked_ = options_.check_memory || std::any_of(options_.paths.begin(), options_.paths.end(), [](const PathSpec& p) {
                return p.remote.family != Address::Family::kSharedMemory;
              });
@@ -42,6 +43,8 @@ Channel::Channel(ChannelOptions options, LaneFactory& factory, ChannelClient& cl
 
 // Lanes first: until they have ended they may read the pieces that were copied here.
 Channel::~Channel() {
+  for (const Path& path : paths_)
+    rails_->add_probes(path.spec.local_rail, -static_cast<std::int64_t>(path.probes_unacked));
   graveyard_.clear();
   paths_.clear();
 }

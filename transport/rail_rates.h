@@ -1,7 +1,7 @@
 // transport/rail_rates.h -- what all channels of a process know together of its rails.
 //
 // A channel that has sent next to nothing to its peer knows nothing of its lanes; what others have proved of the NICs
-// that they leave by is better than a guess. Plain data; one owner thread. Grows with the first mention of a rail.
+// that they leave by is better than a guess. Plain data; one owner thread. Allocates with the first mention of a rail.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +15,8 @@ namespace canarynet {
 
 class RailRates {
  public:
+  // Makes room for what will be known of the rail.
+  void mention(int rail) { entry(rail); }
   // A lane of this rail has proved `rate`: the highest one counts, and is slowly forgotten.
   void note(int rail, BytesPerSec rate) {
     BytesPerSec& known = entry(rail).rate;
