@@ -13,7 +13,6 @@
 namespace canarynet {
 namespace {
 
-using test::operator+;
 using test::bytes_of;
 using test::Handle;
 using test::Process;
@@ -169,7 +168,7 @@ TEST_P(RailsNamespaceTest, PairedBySubnetOnlyRanksCannotMeetAndTheErrorSaysWho) 
     if (test::init(join(), host, 2, settings(host, "subnet"), &context) != CANARY_OK) return test::last_error().message;
     float x = 1;
     const auto status = canary_all_reduce(canary_world(context), &x, &x, 1, CANARY_F32, CANARY_SUM, nullptr);
-    const std::string message = test::last_error().message;
+    std::string message = test::last_error().message;
     EXPECT_EQ(status, CANARY_UNREACHABLE) << message;
     EXPECT_EQ(canary_finalize(context), CANARY_OK);
     return message;
@@ -185,7 +184,9 @@ TEST_P(RailsNamespaceTest, AConnectionUsesEveryNicAndDeliversExactly) {
   ASSERT_EQ(::pipe(pipe_ends), 0);
   const auto data = bytes_of(7, 16 << 20);
   const auto reports = on_hosts([&](int host) -> std::string {
-    test::TestEndpoint endpoint(Strings{"rails=nic0,nic1"} + settings(host, "auto"));
+    Strings all = settings(host, "auto");
+    all.push_back("rails=nic0,nic1");
+    test::TestEndpoint endpoint(all);
     if (endpoint.raw == nullptr) return "no endpoint";
     Handle handle{};
     std::string out;
