@@ -109,6 +109,14 @@ def command(options, mode, plugin, more, folder):
     return [options.harness, mode, "--rank", "env", "--meet", folder, "--plugin", plugin] + [str(m) for m in more]
 
 
+def row(line):
+    try:
+        return json.loads(line.text)
+    except ValueError as wrong:
+        raise BenchError("rank %d's row of %d characters is no JSON (%s): %s ..." % (
+            line.rank, len(line.text), wrong, line.text[:200]))
+
+
 def run(options, mode, plugin, more, *, bed, ranks=2, env=None, limit=120, during=None, expect=0):
     """One run of the harness; `during(job, sampler)` acts while it goes. Failures are in the result, as figures."""
     folder = tempfile.mkdtemp(prefix="canary-nccl.")
@@ -122,7 +130,7 @@ def run(options, mode, plugin, more, *, bed, ranks=2, env=None, limit=120, durin
                     sent = [[nic[0] for nic in host] for host in sampler.sent_at_last()]
                 except BenchError:
                     sent = []
-            rows = [json.loads(line.text) for line in job.lines if line.rank is not None and line.text.startswith("{")]
+            rows = [row(line) for line in job.lines if line.rank is not None and line.text.startswith("{")]
             result = Run(sorted(rows, key=lambda r: r["rank"]), 0 if status == expect else status, job.tail(8), sent)
             result.acted = acted
             return result

@@ -96,6 +96,10 @@ pid_t OuterPids::self() const {
   return ::getpid();
 }
 
+Descriptor OuterPids::open(pid_t outer, const std::string& file) const {
+  return Descriptor(::openat(proc_.fd(), (std::to_string(outer) + "/" + file).c_str(), O_RDONLY | O_CLOEXEC));
+}
+
 void become_child() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::signal(SIGPIPE, SIG_DFL);

@@ -34,6 +34,8 @@ class OuterPids {
   Status open();
   // The calling process's own pid there; its inner pid if /proc can't tell.
   pid_t self() const;
+  // Opens /proc/PID/`file`; not open where it can't be.
+  Descriptor open(pid_t outer, const std::string& file) const;
 
  private:
   Descriptor proc_;

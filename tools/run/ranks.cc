@@ -15,7 +15,7 @@
 namespace canarynet::run {
 namespace {
 
-constexpr std::size_t kLongestLine = 64 << 10;
+constexpr std::size_t kLongestLine = 8 << 20;  // more is passed on in parts; figures of a run can be long
 // Between SIGTERM and SIGKILL when canary-run stops the others.
 constexpr Nanos kKillAfter = 2_s;
 // A rank that is killed closes its connections before it has ended: others may hear of its death, fail and be gone
@@ -29,14 +29,18 @@ void set_env(const char* name, const std::string& value) { ::setenv(name, value.
 
 }  // namespace
 
+void Ranks::enter_host(int host) const {
+  if (bed_ == nullptr) return;
+  const Status s = bed_->enter(host);
+  if (s.ok()) return;
+  const std::string text = "canary-run: cannot enter host-" + std::to_string(host) + ": " + s.text() + "\n";
+  write_all(2, text.data(), text.size());
+  ::_exit(125);
+}
+
 void Ranks::become_rank(int rank, const std::string& join, const std::string& state_path) {
   const int host = options_.host_of(rank), local_size = options_.ranks_per_host();
   if (bed_ != nullptr) {
-    if (const Status s = bed_->enter(host); !s.ok()) {
-      const std::string text = "canary-run: cannot enter host-" + std::to_string(host) + ": " + s.text() + "\n";
-      write_all(2, text.data(), text.size());
-      ::_exit(125);
-    }
     set_env("CANARY_HOST_ID", "host-" + std::to_string(host));
     set_env("CANARY_INSECURE", "1");
     if (!options_.congestion.empty()) set_env("CANARY_TCP_CONGESTION", options_.congestion);
@@ -94,6 +98,7 @@ Status Ranks::spawn(const OuterPids& pids, const std::string& join, const std::s
       const pid_t outer = pids.self();
       char byte = 0;
       go_.write.close();
+      enter_host(options_.host_of(r));
       // No go-ahead: canary-run gave up or died.
       if (!write_all(ready.value().write.fd(), &outer, sizeof outer) || !read_all(go_.read.fd(), &byte, 1))
         ::_exit(125);
@@ -105,6 +110,7 @@ Status Ranks::spawn(const OuterPids& pids, const std::string& join, const std::s
     // One at a time: the pipe is shared.
     if (!read_all(ready.value().read.fd(), &rank.outer_pid, sizeof(pid_t)))
       return {CANARY_SYSTEM, "a rank died at its start"};
+    if (bed_ != nullptr) rank.mounts = pids.open(rank.outer_pid, "ns/mnt");
   }
   return {};
 }

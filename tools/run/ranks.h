@@ -64,10 +64,14 @@ class Ranks {
     pid_t pid = -1;
     pid_t outer_pid = -1;
     bool alive = false;
+    // Its mount namespace. The last process that leaves one unmounts it before the kernel closes the process's sockets,
+    // which takes seconds on a busy machine; a killed process of a host that lives on does not wait for that.
+    Descriptor mounts;
     Stream streams[2];
   };
   enum class Phase { kRunning, kGrace, kTerminated, kKilled };
 
+  void enter_host(int host) const;
   [[noreturn]] void become_rank(int rank, const std::string& join, const std::string& state_path);
   void say(const std::string& line) { sink_(2, "canary-run: " + line + "\n"); }
   void emit(int rank, Stream* stream, bool flush);

@@ -116,6 +116,11 @@ TEST(Output, IsCompleteWhenARankDiesRightAfterWriting) {
   EXPECT_EQ(std::count(e.out.begin(), e.out.end(), 'x'), 600000);
 }
 
+TEST(Output, ALineOfAMegabyteStaysOneLine) {
+  const auto e = run(canary_run("-n 1", "head -c 1000000 /dev/zero | tr '\\0' x; echo"));
+  EXPECT_EQ(e.out, "[0] " + std::string(1'000'000, 'x') + "\n");
+}
+
 TEST(Ends, ExitStatusIsThatOfTheFirstRankThatFailed) {
   const auto e = run(canary_run("-n 3 --grace 10s",
                                 "[ $CANARY_RANK = 1 ] && exit 7; [ $CANARY_RANK = 2 ] && sleep 0.3 && exit 9; exit 0"));

@@ -149,6 +149,17 @@ TEST_F(Hosts, GiveRanksTheirEnvironmentAndAHostName) {
                                              "[2] host-1 host-1 0/2" + common, "[3] host-1 host-1 1/2" + common}));
 }
 
+// The kernel unmounts what only a dead process had mounted before it closes that process's sockets; on a busy machine
+// that took seconds in which its peers could not know.
+TEST_F(Hosts, ADeadRanksMountsAreNotLeftToItsExit) {
+  const auto e = run(canary_run("-n 2 --hosts 2 -q --no-prefix",
+                                "f=${CANARY_RUN_STATE%/*}/mounts\n"
+                                "if [ $CANARY_RANK = 1 ]; then readlink /proc/self/ns/mnt >$f.new; mv $f.new $f\n"
+                                "else for i in $(seq 100); do [ -e $f ] && break; sleep 0.05; done; sleep 0.2\n"
+                                "  readlink /proc/1/fd/* | grep -cxF \"$(cat $f)\"; fi"));
+  EXPECT_EQ(e.out, "1\n") << e.err;
+}
+
 TEST_F(Hosts, WithoutCtlJoinOverNic0) {
   const auto e = run(canary_run("-n 2 --hosts 2 --no-ctl -q --no-prefix", "echo $CANARY_JOIN $(ls /sys/class/net)"));
   EXPECT_EQ(e.out, "tcp://10.1.0.1:29400 lo nic0\ntcp://10.1.0.1:29400 lo nic0\n") << e.err;
@@ -218,7 +229,9 @@ TEST_F(Hosts, OneSubnetHoldsAllNicsAndLeavesTheKernelsDefaults) {
   EXPECT_TRUE(has(e.out, "dev nic0") && has(e.out, "dev nic1")) << e.out;
   for (const std::string name : {"arp_ignore", "arp_announce", "rp_filter"}) {
     for (const std::string scope : {"all", "nic0", "nic1"}) {
-      EXPECT_EQ(in_host(1, {"sysctl", "-n", "net.ipv4.conf." + scope + "." + name}).out, "0\n") << scope << "." << name;
+      std::ostringstream setting;
+      setting << "net.ipv4.conf." << scope << "." << name;
+      EXPECT_EQ(in_host(1, {"sysctl", "-n", setting.str()}).out, "0\n") << setting.str();
     }
   }
   // What is to be tried: the kernel sends from the second NIC's address over the first.
