@@ -35,11 +35,11 @@ WAYS = {"down": ("down", "up"), "silent": ("blackhole=on", "blackhole=off")}
 
 
 class Layout:
-    def __init__(self, name, rates, must):
-        self.name, self.rates, self.must = name, rates, must
+    def __init__(self, name, rates, must, topology="flat"):
+        self.name, self.rates, self.must, self.topology = name, rates, must, topology
 
     def bed(self):
-        return {"nics": len(self.rates), "rate": ",".join("%dmbit" % r for r in self.rates)}
+        return {"nics": len(self.rates), "rate": ",".join("%dmbit" % r for r in self.rates), "topology": self.topology}
 
     def sum(self):
         return sum(self.rates) * 1e6 / 8
@@ -50,6 +50,8 @@ LAYOUTS = [
     Layout("2x500", [500, 500], 90.0),
     Layout("800+200", [800, 200], 85.0),
     Layout("4x250", [250] * 4, 90.0),
+    Layout("routed", [500, 500], 90.0, "routed"),
+    Layout("pointtopoint", [500, 500], 90.0, "pointtopoint"),
 ]
 ONE_NIC = {"BASELINE_SOCKET_IFNAME": "=nic0"}
 SPLIT = {"BASELINE_ALL_NICS": "1", "BASELINE_HELPER": "poll"}
@@ -67,8 +69,9 @@ class Contestant:
         self.name, self.plugin, self.env, self.more = name, plugin, env, list(more)
 
 
-def contestants(options, nics, connections):
+def contestants(options, layout, connections):
     """The plugin under test, then every baseline that such a run allows."""
+    nics = len(layout.rates) if layout.topology == "flat" else 1  # the baseline's second NIC needs a common subnet
     out = [Contestant("", options.plugin), Contestant(BASELINES[0], options.baseline, ONE_NIC)]
     if nics > 1:
         out.append(Contestant(BASELINES[1], options.baseline, SPLIT))
@@ -168,7 +171,7 @@ def chosen(options, runs):
 
 def goodput(options, figures, layout, connections, seconds):
     label = "%s, %d connection%s" % (layout.name, connections, "s"[:connections > 1])
-    everybody = contestants(options, len(layout.rates), connections)
+    everybody = contestants(options, layout, connections)
     runs = {who.name: [] for who in everybody}
     for _ in range(3 if options.quick else options.rounds):
         for who in everybody:
@@ -215,7 +218,7 @@ def unshaped(options, figures, seconds):
     connections = 2
     for nics, idle in ((1, "yield"), (2, "yield"), (1, "100"), (2, "100")):
         layout = Layout("unshaped", [0] * nics, 0)
-        everybody = contestants(options, nics, connections)
+        everybody = contestants(options, layout, connections)
         got = {who.name: [] for who in everybody}
         cpus = {who.name: [] for who in everybody}
         for _ in range(3 if options.quick else 5):
