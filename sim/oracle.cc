@@ -1,6 +1,7 @@
 #include "sim/oracle.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -9,12 +10,17 @@
 namespace canarynet::oracle {
 namespace {
 
-std::uint64_t mix(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
-  std::uint64_t z = a * 0x9e3779b97f4a7c15ull + b * 0xbf58476d1ce4e5b9ull + c * 0x94d049bb133111ebull;
+// The part of mix() that does not depend on its third argument.
+std::uint64_t mix_of_two(std::uint64_t a, std::uint64_t b) {
+  return a * 0x9e3779b97f4a7c15ull + b * 0xbf58476d1ce4e5b9ull;
+}
+std::uint64_t mix_third(std::uint64_t two, std::uint64_t c) {
+  std::uint64_t z = two + c * 0x94d049bb133111ebull;
   z ^= z >> 31;
   z *= 0xd6e8feb86659fd93ull;
   return z ^ (z >> 32);
 }
+std::uint64_t mix(std::uint64_t a, std::uint64_t b, std::uint64_t c) { return mix_third(mix_of_two(a, b), c); }
 
 bool is_float(DataType type) {
   return type == CANARY_F32 || type == CANARY_F64 || type == CANARY_F16 || type == CANARY_BF16;
@@ -25,16 +31,17 @@ struct FloatLayout {
   int exponent_bits, fraction_bits;
   int bias() const { return (1 << (exponent_bits - 1)) - 1; }
 };
+constexpr FloatLayout kF64{11, 52}, kF32{8, 23}, kF16{5, 10}, kBf16{8, 7};
 FloatLayout layout_of(DataType type) {
   switch (type) {
     case CANARY_F64:
-      return {11, 52};
+      return kF64;
     case CANARY_F16:
-      return {5, 10};
+      return kF16;
     case CANARY_BF16:
-      return {8, 7};
+      return kBf16;
     default:
-      return {8, 23};
+      return kF32;
   }
 }
 
@@ -43,69 +50,126 @@ std::uint64_t float_bits(FloatLayout f, bool negative, int exponent, std::uint64
          static_cast<std::uint64_t>(exponent + f.bias()) << f.fraction_bits | fraction;
 }
 
-// Of a value that the type holds exactly, as a normal number or zero.
-std::uint64_t encode(DataType type, double v) {
+// Of a value that the type holds exactly, as a normal number or zero. The processor knows the two usual types itself.
+std::uint64_t encode(FloatLayout f, double v) {
   if (v == 0) return 0;
-  const FloatLayout f = layout_of(type);
-  int exponent = 0;
-  const double mantissa = std::frexp(std::fabs(v), &exponent) * 2 - 1;  // |v| = (1 + mantissa) * 2^(exponent - 1)
-  return float_bits(f, v < 0, exponent - 1, static_cast<std::uint64_t>(std::ldexp(mantissa, f.fraction_bits)));
+  if (f.fraction_bits == kF32.fraction_bits) return std::bit_cast<std::uint32_t>(static_cast<float>(v));
+  const auto bits = std::bit_cast<std::uint64_t>(v);
+  if (f.fraction_bits == kF64.fraction_bits) return bits;
+  const int exponent = static_cast<int>(bits >> kF64.fraction_bits & 0x7ff) - kF64.bias();
+  const std::uint64_t fraction = bits & ((std::uint64_t{1} << kF64.fraction_bits) - 1);
+  return float_bits(f, v < 0, exponent, fraction >> (kF64.fraction_bits - f.fraction_bits));
 }
 
-double decode(DataType type, std::uint64_t bits) {
-  const FloatLayout f = layout_of(type);
+double decode(FloatLayout f, std::uint64_t bits) {
+  if (f.fraction_bits == kF32.fraction_bits) return std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+  if (f.fraction_bits == kF64.fraction_bits) return std::bit_cast<double>(bits);
   const std::uint64_t fraction = bits & ((std::uint64_t{1} << f.fraction_bits) - 1);
   const int exponent = static_cast<int>(bits >> f.fraction_bits & ((std::uint64_t{1} << f.exponent_bits) - 1));
   const bool negative = (bits >> (f.exponent_bits + f.fraction_bits) & 1) != 0;
   if (exponent == (1 << f.exponent_bits) - 1) return fraction != 0 ? std::nan("") : negative ? -HUGE_VAL : HUGE_VAL;
-  const double magnitude = exponent == 0
-                               ? std::ldexp(static_cast<double>(fraction), 1 - f.bias() - f.fraction_bits)
-                               : std::ldexp(static_cast<double>(fraction | std::uint64_t{1} << f.fraction_bits),
-                                            exponent - f.bias() - f.fraction_bits);
-  return negative ? -magnitude : magnitude;
+  if (exponent == 0) {
+    const double magnitude = std::ldexp(static_cast<double>(fraction), 1 - f.bias() - f.fraction_bits);
+    return negative ? -magnitude : magnitude;
+  }
+  return std::bit_cast<double>(
+      float_bits(kF64, negative, exponent - f.bias(), fraction << (kF64.fraction_bits - f.fraction_bits)));
 }
 
-// The widest integers whose sum over all ranks the type holds exactly, in whatever order they are added.
-double exact_limit(DataType type) { return std::ldexp(1.0, layout_of(type).fraction_bits + 1); }
+// A rank's input, element by element, as the type's bits. What all elements have in common is worked out once: the
+// simulations draw and judge billions of them.
+class Input {
+ public:
+  Input(const Shape& s, int rank)
+      : two_(mix_of_two(s.salt, static_cast<std::uint64_t>(rank))),
+        rank_(rank),
+        layout_(layout_of(s.type)),
+        redop_(s.redop) {
+    if (!reduces(s.collective)) {
+      kind_ = Kind::kBits;
+    } else if (!is_float(s.type)) {
+      kind_ = s.redop == CANARY_PROD ? Kind::kOddIntegers : Kind::kBits;
+    } else if (s.rounds) {
+      kind_ = Kind::kFractions;
+    } else if (s.redop == CANARY_PROD) {
+      kind_ = Kind::kPowersOfTwo;
+    } else {
+      kind_ = Kind::kWholeNumbers;
+      // The widest integers whose sum over all ranks the type holds exactly, in whatever order they are added.
+      const auto exact = std::uint64_t{1} << (layout_.fraction_bits + 1);
+      const bool adds = s.redop == CANARY_SUM || s.redop == CANARY_AVG;
+      const std::uint64_t most = adds ? exact / static_cast<std::uint64_t>(s.ranks) : exact;
+      range_ = std::clamp(most, std::uint64_t{1}, std::uint64_t{1} << 50);
+    }
+  }
 
-double exact_float(const Shape& s, int rank, std::uint64_t h) {
-  const double sign = (h & 1) != 0 ? -1 : 1;
-  if (s.redop == CANARY_PROD) {
+  std::uint64_t operator[](std::uint64_t i) const {
+    const std::uint64_t h = mix_third(two_, i);
+    switch (kind_) {
+      case Kind::kBits:
+        return h;
+      case Kind::kOddIntegers:
+        return h | 1;  // an odd factor loses nothing of what was there
+      case Kind::kFractions:
+        return fraction(h);
+      case Kind::kPowersOfTwo:
+      case Kind::kWholeNumbers:
+        break;
+    }
+    return encode(layout_, exact(h));
+  }
+
+ private:
+  enum class Kind { kBits, kOddIntegers, kFractions, kPowersOfTwo, kWholeNumbers };
+
+  double exact(std::uint64_t h) const {
+    const double sign = (h & 1) != 0 ? -1 : 1;
     // Powers of two of which f16 can hold every product: no factor but those of late ranks is one without effect.
-    return rank < 14 ? sign * ((h & 2) != 0 ? 2 : 0.5) : -1;
+    if (kind_ == Kind::kPowersOfTwo) return rank_ < 14 ? sign * ((h & 2) != 0 ? 2 : 0.5) : -1;
+    return sign * static_cast<double>(1 + (h >> 1) % range_);
   }
-  const bool adds = s.redop == CANARY_SUM || s.redop == CANARY_AVG;
-  const double most = std::max(1.0, std::floor(exact_limit(s.type) / (adds ? s.ranks : 1)));
-  const auto range = static_cast<std::uint64_t>(std::min(most, 0x1p50));
-  return sign * static_cast<double>(1 + (h >> 1) % range);
-}
 
-// All bits of the fraction are random. Of a size that no sum or product overflows or underflows with.
-std::uint64_t rounding_float(const Shape& s, std::uint64_t h) {
-  const FloatLayout f = layout_of(s.type);
-  std::uint64_t fraction = (h >> 8) & ((std::uint64_t{1} << f.fraction_bits) - 1);
-  const bool negative = (h & 1) != 0, above = (h & 2) != 0;
-  if (s.redop == CANARY_PROD) {  // in [7/8, 1) or [1, 9/8)
-    const std::uint64_t low = fraction >> (above ? 3 : 2);
-    fraction = above ? low : low | std::uint64_t{3} << (f.fraction_bits - 2);
+  // All bits of the fraction are random. Of a size that no sum or product overflows or underflows with.
+  std::uint64_t fraction(std::uint64_t h) const {
+    std::uint64_t fraction = (h >> 8) & ((std::uint64_t{1} << layout_.fraction_bits) - 1);
+    const bool negative = (h & 1) != 0, above = (h & 2) != 0;
+    if (redop_ == CANARY_PROD) {  // in [7/8, 1) or [1, 9/8)
+      const std::uint64_t low = fraction >> (above ? 3 : 2);
+      fraction = above ? low : low | std::uint64_t{3} << (layout_.fraction_bits - 2);
+    }
+    return float_bits(layout_, negative, above ? 0 : -1, fraction);
   }
-  return float_bits(f, negative, above ? 0 : -1, fraction);
-}
 
-// Element i of a rank's input, as the type's bits.
-std::uint64_t element(const Shape& s, int rank, std::uint64_t i) {
-  const std::uint64_t h = mix(s.salt, static_cast<std::uint64_t>(rank), i);
-  if (!reduces(s.collective)) return h;
-  if (is_float(s.type)) return s.rounds ? rounding_float(s, h) : encode(s.type, exact_float(s, rank, h));
-  return s.redop == CANARY_PROD ? h | 1 : h;  // an odd factor loses nothing of what was there
-}
+  Kind kind_;
+  std::uint64_t two_;
+  int rank_;
+  FloatLayout layout_;
+  ReduceOp redop_;
+  std::uint64_t range_ = 1;
+};
 
+// A copy of a length that the compiler knows is one instruction, and no call.
+void copy_element(std::size_t bytes, void* to, const void* from) {
+  switch (bytes) {
+    case 1:
+      std::memcpy(to, from, 1);
+      return;
+    case 2:
+      std::memcpy(to, from, 2);
+      return;
+    case 4:
+      std::memcpy(to, from, 4);
+      return;
+    default:
+      std::memcpy(to, from, 8);
+  }
+}
 void put(DataType type, void* at, std::uint64_t i, std::uint64_t bits) {
-  std::memcpy(static_cast<std::byte*>(at) + i * size_of(type), &bits, size_of(type));
+  copy_element(size_of(type), static_cast<std::byte*>(at) + i * size_of(type), &bits);
 }
 std::uint64_t get(DataType type, const void* at, std::uint64_t i) {
   std::uint64_t bits = 0;
-  std::memcpy(&bits, static_cast<const std::byte*>(at) + i * size_of(type), size_of(type));
+  copy_element(size_of(type), &bits, static_cast<const std::byte*>(at) + i * size_of(type));
   return bits;
 }
 
@@ -139,16 +203,24 @@ T combine(ReduceOp op, T a, T b) {
   return a;
 }
 
-std::uint64_t reduced(const Shape& s, std::uint64_t i) {
-  std::uint64_t out = element(s, 0, i);
+std::vector<Input> inputs_of(const Shape& s) {
+  std::vector<Input> out;
+  for (int r = 0; r < s.ranks; ++r) out.emplace_back(s, r);
+  return out;
+}
+
+// Element i of the exact reduction over `inputs`, which are those of all ranks; AVG is not yet divided.
+std::uint64_t reduced(const Shape& s, const std::vector<Input>& inputs, std::uint64_t i) {
+  std::uint64_t out = inputs[0][i];
   if (is_float(s.type)) {
-    double sum = decode(s.type, out);
-    for (int r = 1; r < s.ranks; ++r) sum = combine(s.redop, sum, decode(s.type, element(s, r, i)));
-    return encode(s.type, sum);
+    const FloatLayout f = layout_of(s.type);
+    double sum = decode(f, out);
+    for (std::size_t r = 1; r < inputs.size(); ++r) sum = combine(s.redop, sum, decode(f, inputs[r][i]));
+    return encode(f, sum);
   }
   const bool ordered = s.redop == CANARY_MIN || s.redop == CANARY_MAX;
-  for (int r = 1; r < s.ranks; ++r) {
-    const std::uint64_t v = element(s, r, i);
+  for (std::size_t r = 1; r < inputs.size(); ++r) {
+    const std::uint64_t v = inputs[r][i];
     out = ordered ? static_cast<std::uint64_t>(combine(s.redop, as_integer(s.type, out), as_integer(s.type, v)))
                   : combine(s.redop, out, v);
   }
@@ -157,14 +229,14 @@ std::uint64_t reduced(const Shape& s, std::uint64_t i) {
 
 // How far `got` is off what the real numbers give, against the most that this many roundings may cost in any order
 // (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2). True when it is within.
-bool within_rounding(const Shape& s, std::uint64_t i, double got) {
+bool within_rounding(const Shape& s, const std::vector<Input>& inputs, std::uint64_t i, double got) {
   const FloatLayout f = layout_of(s.type);
   const double unit = std::ldexp(1.0, -f.fraction_bits - 1);
   const double steps = s.ranks - 1 + (s.redop == CANARY_AVG ? 1 : 0);
   const double gamma = steps * unit / (1 - steps * unit);
   long double exact = s.redop == CANARY_PROD ? 1 : 0, magnitude = 0;
-  for (int r = 0; r < s.ranks; ++r) {
-    const long double v = decode(s.type, element(s, r, i));
+  for (const Input& input : inputs) {
+    const long double v = decode(f, input[i]);
     exact = s.redop == CANARY_PROD ? exact * v : exact + v;
     magnitude += std::fabs(v);
   }
@@ -248,20 +320,24 @@ std::size_t in_place_output(const Shape& s, int rank) {
 
 void fill_input(const Shape& s, int rank, void* input) {
   const std::uint64_t n = input_bytes(s, rank) / size_of(s.type);
-  for (std::uint64_t i = 0; i < n; ++i) put(s.type, input, i, element(s, rank, i));
+  const Input own(s, rank);
+  for (std::uint64_t i = 0; i < n; ++i) put(s.type, input, i, own[i]);
 }
 
 void expected_output(const Shape& s, int rank, void* output) {
   if (output_bytes(s, rank) == 0) return;
+  // Where every rank has a block of one buffer.
+  const std::uint64_t own_block = s.count * static_cast<std::uint64_t>(rank);
   switch (s.collective) {
     case Collective::kAllReduce:
     case Collective::kReduce:
-      for (std::uint64_t i = 0; i < s.count; ++i) put(s.type, output, i, reduced(s, i));
-      break;
-    case Collective::kReduceScatter:
-      for (std::uint64_t i = 0; i < s.count; ++i)
-        put(s.type, output, i, reduced(s, i + s.count * static_cast<std::uint64_t>(rank)));
-      break;
+    case Collective::kReduceScatter: {
+      const std::vector<Input> inputs = inputs_of(s);
+      const std::uint64_t first = s.collective == Collective::kReduceScatter ? own_block : 0;
+      for (std::uint64_t i = 0; i < s.count; ++i) put(s.type, output, i, reduced(s, inputs, first + i));
+      if (s.redop == CANARY_AVG) divide(s.type, output, s.count, static_cast<std::uint32_t>(s.ranks));
+      return;
+    }
     case Collective::kAllGather:
     case Collective::kGather:
     case Collective::kAllGatherV:
@@ -269,22 +345,23 @@ void expected_output(const Shape& s, int rank, void* output) {
     case Collective::kAllToAllV: {
       std::uint64_t at = 0;
       for (int r = 0; r < s.ranks; ++r) {
+        const Input theirs(s, r);
         const std::uint64_t first = is_pairwise(s.collective) ? sent_before(s, r, rank) : 0;
-        for (std::uint64_t i = 0; i < block(s, r, rank); ++i) put(s.type, output, at++, element(s, r, first + i));
+        const std::uint64_t count = block(s, r, rank);
+        for (std::uint64_t i = 0; i < count; ++i) put(s.type, output, at++, theirs[first + i]);
       }
       return;
     }
     case Collective::kBroadcast:
-      for (std::uint64_t i = 0; i < s.count; ++i) put(s.type, output, i, element(s, s.root, i));
+    case Collective::kScatter: {
+      const Input theirs(s, s.root);
+      const std::uint64_t first = s.collective == Collective::kScatter ? own_block : 0;
+      for (std::uint64_t i = 0; i < s.count; ++i) put(s.type, output, i, theirs[first + i]);
       return;
-    case Collective::kScatter:
-      for (std::uint64_t i = 0; i < s.count; ++i)
-        put(s.type, output, i, element(s, s.root, i + s.count * static_cast<std::uint64_t>(rank)));
-      return;
+    }
     case Collective::kBarrier:
       return;
   }
-  if (s.redop == CANARY_AVG) divide(s.type, output, s.count, static_cast<std::uint32_t>(s.ranks));
 }
 
 bool rounds(const Shape& s) {
@@ -305,8 +382,10 @@ std::string compare(const Shape& s, int rank, const void* output) {
   };
   if (rounds(s)) {
     const std::uint64_t begin = input_in_blocks(s.collective) ? s.count * static_cast<std::uint64_t>(rank) : 0;
+    const std::vector<Input> inputs = inputs_of(s);
+    const FloatLayout f = layout_of(s.type);
     for (std::uint64_t i = 0; i < n; ++i) {
-      if (!within_rounding(s, begin + i, decode(s.type, get(s.type, output, i)))) count(i);
+      if (!within_rounding(s, inputs, begin + i, decode(f, get(s.type, output, i)))) count(i);
     }
   } else {
     std::vector<std::byte> expected(bytes);
