@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <vector>
@@ -95,6 +96,13 @@ void read_route(std::span<const std::byte> body, std::string (*name_of_device)(u
   }
 }
 
+Descriptor netlink_socket() {
+  Descriptor socket(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+  const timeval patience{.tv_sec = 2, .tv_usec = 0};
+  if (socket.open()) ::setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  return socket;
+}
+
 Status ask(int fd, int family) {
   struct {
     nlmsghdr head;
@@ -125,10 +133,8 @@ bool read_routes(std::span<const std::byte> messages, std::string (*name_of_devi
 }
 
 Result<std::vector<DeviceRoute>> list_routes() {
-  const Descriptor socket(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+  const Descriptor socket = netlink_socket();
   if (!socket.open()) return system_error("netlink: cannot make a socket", errno);
-  const timeval patience{.tv_sec = 2, .tv_usec = 0};
-  ::setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   std::vector<DeviceRoute> out;
   std::vector<std::byte> answer(kAnswerBytes);
   for (const int family : {AF_INET, AF_INET6}) {
@@ -141,6 +147,36 @@ Result<std::vector<DeviceRoute>> list_routes() {
     }
   }
   return out;
+}
+
+std::string device_towards(const Address& from, const Address& to) {
+  if (from.family != Address::Family::kIPv4 || to.family != Address::Family::kIPv4) return "";
+  constexpr std::size_t kAddressBytes = 4;
+  struct {
+    nlmsghdr head;
+    rtmsg route;
+    rtattr to_head;
+    std::array<std::uint8_t, kAddressBytes> to;
+    rtattr from_head;
+    std::array<std::uint8_t, kAddressBytes> from;
+  } request{};
+  request.head.nlmsg_len = sizeof request;
+  request.head.nlmsg_type = RTM_GETROUTE;
+  request.head.nlmsg_flags = NLM_F_REQUEST;
+  request.route.rtm_family = AF_INET;
+  request.route.rtm_dst_len = request.route.rtm_src_len = 8 * kAddressBytes;
+  request.to_head = {.rta_len = RTA_LENGTH(kAddressBytes), .rta_type = RTA_DST};
+  request.from_head = {.rta_len = RTA_LENGTH(kAddressBytes), .rta_type = RTA_SRC};
+  std::copy_n(to.bytes.begin(), kAddressBytes, request.to.begin());
+  std::copy_n(from.bytes.begin(), kAddressBytes, request.from.begin());
+  const Descriptor socket = netlink_socket();
+  if (!socket.open() || ::send(socket.fd(), &request, sizeof request, 0) != static_cast<ssize_t>(sizeof request))
+    return "";
+  std::vector<std::byte> answer(kAnswerBytes);
+  const ssize_t n = ::recv(socket.fd(), answer.data(), answer.size(), 0);
+  std::vector<DeviceRoute> routes;
+  if (n > 0) read_routes(std::span(answer).first(static_cast<std::size_t>(n)), device_name, &routes);
+  return routes.empty() ? "" : routes.front().device;
 }
 
 std::vector<Network> beyond(const std::vector<DeviceRoute>& routes, const std::string& device, const Address& address) {

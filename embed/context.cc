@@ -16,8 +16,10 @@
 #include "control/unique_id.h"
 #include "discovery/host.h"
 #include "discovery/interfaces.h"
+#include "discovery/reverse_path.h"
 #include "embed/library_thread.h"
 #include "embed/meeting.h"
+#include "topology/shared_subnet.h"
 
 namespace canarynet {
 namespace {
@@ -107,6 +109,7 @@ Status Context::start() {
     if (!rails.ok()) return rails.status();
     if (s.uses("tcp")) {
       t.rails = rails.take();
+      if (const std::string deaf = deaf_rail(t.rails); !deaf.empty()) warn_of_shared_subnet(deaf);
       auto pacing = pacing_of(s, t.rails.size());
       if (!pacing.ok()) return pacing.status();
       t.pacing = pacing.take();

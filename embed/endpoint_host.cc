@@ -14,8 +14,10 @@
 #include "base/secret.h"
 #include "discovery/host.h"
 #include "discovery/interfaces.h"
+#include "discovery/reverse_path.h"
 #include "embed/host_lanes.h"
 #include "embed/library_thread.h"
+#include "topology/shared_subnet.h"
 
 namespace canarynet {
 namespace {
@@ -72,6 +74,7 @@ Status EndpointHost::start(Settings s) {
   if (!rails.ok()) return rails.status();
   TcpOptions t;
   t.rails = rails.take();
+  if (const std::string deaf = deaf_rail(t.rails); !deaf.empty()) warn_of_shared_subnet(deaf);
   auto pacing = pacing_of(s, t.rails.size());
   if (!pacing.ok()) return pacing.status();
   t.pacing = pacing.take();

@@ -1,8 +1,10 @@
 // Rails beyond one subnet over real (virtual Ethernet) devices: two hosts of two NICs each, made of network namespaces,
-// behind a router, behind a gateway with addresses of /32, and on one switch. Needs root; the namespaces hang on
-// descriptors of this process and vanish with it.
+// behind a router, behind a gateway with addresses of /32, and all four NICs in one subnet on one switch, with the
+// kernel's own sysctls. Needs root; the namespaces hang on descriptors of this process and vanish with it.
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sched.h>
+#include <sys/syscall.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -18,9 +20,17 @@ using test::Handle;
 using test::Process;
 using test::Strings;
 
-enum class Wires { kRouted, kRoutedIPv6, kPointToPoint };
+enum class Wires { kRouted, kRoutedIPv6, kPointToPoint, kOneSubnet, kOneSubnetIPv6 };
 
-// Hosts 0 and 1, and the router (2) between them.
+bool ipv6(Wires wires) { return wires == Wires::kRoutedIPv6 || wires == Wires::kOneSubnetIPv6; }
+bool one_subnet(Wires wires) { return wires == Wires::kOneSubnet || wires == Wires::kOneSubnetIPv6; }
+
+std::string name_of(Wires wires) {
+  constexpr const char* kNames[] = {"Routed", "RoutedIPv6", "PointToPoint", "OneSubnet", "OneSubnetIPv6"};
+  return kNames[static_cast<std::size_t>(wires)];
+}
+
+// Hosts 0 and 1, and the router or switch (2) between them.
 class Bed {
  public:
   ~Bed() {
@@ -35,8 +45,14 @@ class Bed {
     for (int& space : spaces_) {
       if (::unshare(CLONE_NEWNET) != 0) return "making a network namespace needs root";
       space = own_space();
+      // As Linux and most distributions have it, whatever this machine has.
+      for (const char* name : {"arp_ignore=0", "arp_announce=0", "rp_filter=2"}) {
+        shell(std::string("for scope in all default; do sysctl -qw net.ipv4.conf.$scope.").append(name) + "; done");
+      }
       shell("ip link set lo up");
     }
+    const std::string bridge = "ip link add name sw type bridge stp_state 0 forward_delay 0 && ip link set sw up";
+    if (one_subnet(wires) && !in(spaces_[2], bridge)) return "bridges are missing here";
     for (int host : {0, 1}) {
       for (int nic : {0, 1}) {
         if (!plug_in(wires, host, nic)) return "the ip tool or veth devices are missing here";
@@ -46,17 +62,28 @@ class Bed {
     return "";
   }
   void enter_host(int host) const { enter(spaces_[host]); }
+  // A command in a host's namespace; whether it went well.
+  bool at_host(int host, const std::string& command) const {
+    const bool done = in(spaces_[host], command);
+    enter(home_);
+    return done;
+  }
+  static std::string hardware_address(int host, int nic) {
+    return "02:00:00:00:0" + std::to_string(host) + ":0" + std::to_string(nic);
+  }
+  static bool shell(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
   static std::string address_of(Wires wires, int host, int nic) {
     const std::string h = std::to_string(host), k = std::to_string(nic);
     if (wires == Wires::kRoutedIPv6) return "fd00:" + k + ":" + h + "::2";
     if (wires == Wires::kPointToPoint) return "10.128." + k + "." + std::to_string(2 + host);
+    if (wires == Wires::kOneSubnetIPv6) return "fd00::" + k + ":" + std::to_string(1 + host);
+    if (wires == Wires::kOneSubnet) return "10.140." + k + "." + std::to_string(1 + host);
     return "10." + std::to_string(60 + 10 * nic + host) + ".0.2";
   }
 
  private:
   static int own_space() { return ::open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC); }
   static void enter(int space) { ASSERT_EQ(::setns(space, CLONE_NEWNET), 0); }
-  static bool shell(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
   static bool in(int space, const std::string& command) {
     enter(space);
     return shell(command);
@@ -64,15 +91,20 @@ class Bed {
   bool plug_in(Wires wires, int host, int nic) const {
     const std::string k = std::to_string(nic), port = "p" + std::to_string(host) + k, dev = " dev nic" + k;
     const std::string address = address_of(wires, host, nic);
-    const std::string prefix = wires == Wires::kRoutedIPv6 ? "/64 nodad" : wires == Wires::kRouted ? "/24" : "/32";
+    const std::string prefix = ipv6(wires)                     ? "/64 nodad"
+                               : wires == Wires::kRouted       ? "/24"
+                               : wires == Wires::kPointToPoint ? "/32"
+                                                               : "/16";
     std::string gateway = wires == Wires::kPointToPoint ? "10.128." + k + ".1" : address;
     gateway.back() = '1';
     const std::string there = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(spaces_[2]);
     const std::string metric = " metric " + std::to_string(100 + nic);
     const std::string ip = wires == Wires::kRoutedIPv6 ? "ip -6 " : "ip ";
-    bool done = in(spaces_[host], "ip link add nic" + k + " type veth peer name " + port + " && ip link set " + port +
-                                      " netns " + there + " && ip link set nic" + k + " up && ip addr add " + address +
-                                      prefix + dev);
+    bool done = in(spaces_[host], "ip link add nic" + k + " address " + hardware_address(host, nic) +
+                                      " type veth peer name " + port + " && ip link set " + port + " netns " + there +
+                                      " && ip link set nic" + k + " up && ip addr add " + address + prefix + dev);
+    // The port that was plugged in last is the first that a switch floods: the second NIC answers ARP before the first.
+    if (one_subnet(wires)) return done && in(spaces_[2], "ip link set " + port + " master sw up");
     done = done && in(spaces_[2], "ip link set " + port + " up && ip addr add " + gateway + prefix + " dev " + port +
                                       " && sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
     if (wires == Wires::kPointToPoint) {
@@ -85,6 +117,32 @@ class Bed {
   int home_ = -1;
   int spaces_[3] = {-1, -1, -1};
 };
+
+// Four sums of 8 MiB by two ranks; what is wrong about them.
+std::string sum_rounds(canary_context* context, int rank) {
+  std::vector<float> mine(2 << 20), sum(mine.size());
+  for (int round = 0; round < 4; ++round) {
+    for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = static_cast<float>((i + rank + round) % 1000);
+    const auto status =
+        canary_all_reduce(canary_world(context), mine.data(), sum.data(), mine.size(), CANARY_F32, CANARY_SUM, nullptr);
+    if (status != CANARY_OK) return test::last_error().message;
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      if (sum[i] != static_cast<float>((i + round) % 1000 + (i + 1 + round) % 1000))
+        return "element " + std::to_string(i) + " of round " + std::to_string(round) + " is wrong";
+    }
+  }
+  return "";
+}
+
+// Whether every one of the first two NICs has one lane, in time.
+bool both_nics_up(canary_context* context) {
+  return test::poll_until([&] {
+    canary_nic_stats nics[4] = {};
+    std::size_t count = 0;
+    EXPECT_EQ(canary_stats(context, nics, 4, &count), CANARY_OK);
+    return nics[0].lanes_up == 1 && nics[1].lanes_up == 1;
+  });
+}
 
 class RailsNamespaceTest : public ::testing::TestWithParam<Wires> {
  protected:
@@ -110,19 +168,16 @@ class RailsNamespaceTest : public ::testing::TestWithParam<Wires> {
   }
   std::string join() const {
     const std::string address = Bed::address_of(GetParam(), 0, 0);
-    return "tcp://" + (GetParam() == Wires::kRoutedIPv6 ? "[" + address + "]" : address) + ":29400";
+    return "tcp://" + (ipv6(GetParam()) ? "[" + address + "]" : address) + ":29400";
   }
 
   Bed bed_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Wires, RailsNamespaceTest,
-                         ::testing::Values(Wires::kRouted, Wires::kRoutedIPv6, Wires::kPointToPoint),
-                         [](const ::testing::TestParamInfo<Wires>& wires) {
-                           return wires.param == Wires::kRouted       ? "Routed"
-                                  : wires.param == Wires::kRoutedIPv6 ? "RoutedIPv6"
-                                                                      : "PointToPoint";
-                         });
+                         ::testing::Values(Wires::kRouted, Wires::kRoutedIPv6, Wires::kPointToPoint, Wires::kOneSubnet,
+                                           Wires::kOneSubnetIPv6),
+                         [](const ::testing::TestParamInfo<Wires>& wires) { return name_of(wires.param); });
 
 TEST_P(RailsNamespaceTest, AJobUsesEveryNicAndSumsExactly) {
   const auto reports = on_hosts([&](int host) -> std::string {
@@ -130,22 +185,10 @@ TEST_P(RailsNamespaceTest, AJobUsesEveryNicAndSumsExactly) {
     if (test::init(join(), host, 2, settings(host, "auto"), &context) != CANARY_OK) return test::last_error().message;
     canary_nic_stats nics[4] = {};
     std::size_t count = 0;
-    // An IPv6 link asks for its neighbours a second or two after it is up.
-    test::poll_until([&] {
-      EXPECT_EQ(canary_stats(context, nics, 4, &count), CANARY_OK);
-      return nics[0].lanes_up == 1 && nics[1].lanes_up == 1;
-    });
-    std::vector<float> mine(2 << 20), sum(mine.size());
-    for (int round = 0; round < 4; ++round) {
-      for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = static_cast<float>((i + host + round) % 1000);
-      const auto status = canary_all_reduce(canary_world(context), mine.data(), sum.data(), mine.size(), CANARY_F32,
-                                            CANARY_SUM, nullptr);
-      if (status != CANARY_OK) return test::last_error().message;
-      for (std::size_t i = 0; i < sum.size(); ++i) {
-        if (sum[i] != static_cast<float>((i + round) % 1000 + (i + 1 + round) % 1000))
-          return "element " + std::to_string(i) + " of round " + std::to_string(round) + " is wrong";
-      }
-    }
+    // An IPv6 link asks for its neighbours a second or two after it is up; so long it takes, too, until a neighbour that
+    // was told a wrong hardware address has the right one.
+    both_nics_up(context);
+    if (std::string wrong = sum_rounds(context, host); !wrong.empty()) return wrong;
     EXPECT_EQ(canary_stats(context, nics, 4, &count), CANARY_OK);
     std::string out;
     for (std::size_t i = 0; i < 2; ++i) {
@@ -163,6 +206,7 @@ TEST_P(RailsNamespaceTest, AJobUsesEveryNicAndSumsExactly) {
 }
 
 TEST_P(RailsNamespaceTest, PairedBySubnetOnlyRanksCannotMeetAndTheErrorSaysWho) {
+  if (one_subnet(GetParam())) GTEST_SKIP() << "they share one";
   const auto reports = on_hosts([&](int host) -> std::string {
     canary_context* context = nullptr;
     if (test::init(join(), host, 2, settings(host, "subnet"), &context) != CANARY_OK) return test::last_error().message;
@@ -229,6 +273,150 @@ TEST_P(RailsNamespaceTest, AConnectionUsesEveryNicAndDeliversExactly) {
   EXPECT_EQ(reports[0], "");
   EXPECT_EQ(reports[1], "");
   for (const int fd : pipe_ends) ::close(fd);
+}
+
+// All NICs in one subnet.
+class OneSubnetTest : public RailsNamespaceTest {
+ protected:
+  // Warnings of this process about shared subnets.
+  static std::vector<std::string>& warnings() {
+    static std::vector<std::string> lines;
+    return lines;
+  }
+  static void collect_warnings() {
+    canary_set_log(
+        [](void*, int, const char* line, std::size_t length) {
+          std::string text(line, length);
+          if (text.find("shares") != std::string::npos) warnings().push_back(std::move(text));
+        },
+        nullptr, 2);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Wires, OneSubnetTest, ::testing::Values(Wires::kOneSubnet),
+                         [](const ::testing::TestParamInfo<Wires>& wires) { return name_of(wires.param); });
+
+// Whether this process, without any capability, may still bind a socket to a device (since Linux 5.7).
+bool drop_capabilities() {
+  __user_cap_header_struct head{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct none[2] = {};
+  EXPECT_EQ(::syscall(SYS_capset, &head, none), 0);
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool allowed = ::setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "nic0", 4) == 0;
+  ::close(fd);
+  return allowed;
+}
+
+TEST_P(OneSubnetTest, EveryNicServesAProcessWithoutPrivileges) {
+  const auto reports = on_hosts([&](int host) -> std::string {
+    if (!drop_capabilities()) return "not here";
+    collect_warnings();
+    canary_context* context = nullptr;
+    if (test::init(join(), host, 2, settings(host, "auto"), &context) != CANARY_OK) return test::last_error().message;
+    std::string out = both_nics_up(context) ? "" : "one NIC has no lane";
+    out += sum_rounds(context, host);
+    for (const std::string& line : warnings()) out += line;
+    EXPECT_EQ(canary_finalize(context), CANARY_OK);
+    return out;
+  });
+  if (reports[0] == "not here") GTEST_SKIP() << "only root may bind to a device here";
+  EXPECT_EQ(reports[0], "");
+  EXPECT_EQ(reports[1], "");
+}
+
+TEST_P(OneSubnetTest, UnderAStrictFilterOneWarningNamesTheSysctlsAndTheJobGoesOn) {
+  for (int host : {0, 1}) {
+    ASSERT_TRUE(bed_.at_host(
+        host,
+        "sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.nic0.rp_filter=1 net.ipv4.conf.nic1.rp_filter=1"));
+  }
+  const auto reports = on_hosts([&](int host) -> std::string {
+    collect_warnings();
+    // An endpoint of the same process has nothing new to say.
+    Strings of_endpoint = settings(host, "auto");
+    of_endpoint.push_back("rails=nic0,nic1");
+    const test::TestEndpoint endpoint(of_endpoint);
+    canary_context* context = nullptr;
+    if (test::init(join(), host, 2, settings(host, "auto"), &context) != CANARY_OK) return test::last_error().message;
+    if (std::string wrong = sum_rounds(context, host); !wrong.empty()) return wrong;
+    canary_nic_stats nics[4] = {};
+    std::size_t count = 0;
+    EXPECT_EQ(canary_stats(context, nics, 4, &count), CANARY_OK);
+    EXPECT_EQ(nics[0].lanes_up, 1u);
+    EXPECT_EQ(nics[1].lanes_up, 0u) << "nic1 was to hear nothing";
+    EXPECT_EQ(canary_barrier(canary_world(context), nullptr), CANARY_OK);
+    EXPECT_EQ(canary_finalize(context), CANARY_OK);
+    EXPECT_EQ(warnings().size(), 1u);
+    return warnings().empty() ? "" : warnings()[0];
+  });
+  for (int host : {0, 1}) {
+    const std::string& said = reports[static_cast<std::size_t>(host)];
+    const std::string nics = "nic1 (" + Bed::address_of(GetParam(), host, 1) + ") shares 10.140.0.0/16 with nic0 (" +
+                             Bed::address_of(GetParam(), host, 0) + ")";
+    for (const std::string& part : {nics, std::string("rp_filter is 1 (strict) for nic1"),
+                                    std::string("leads over nic0"), std::string("net.ipv4.conf.all.rp_filter=2")}) {
+      EXPECT_NE(said.find(part), std::string::npos) << part << " is missing: " << said;
+    }
+  }
+}
+
+TEST_P(OneSubnetTest, WhatNoAnnouncementPutsRightIsWarnedOfOnce) {
+  const auto reports = on_hosts([&](int host) -> std::string {
+    collect_warnings();
+    // An administrator's word counts more than any announcement. Host 0 dials.
+    if (host == 0) {
+      EXPECT_TRUE(Bed::shell("ip neigh replace " + Bed::address_of(GetParam(), 1, 0) + " lladdr " +
+                             Bed::hardware_address(1, 1) + " dev nic0 nud permanent"));
+    }
+    canary_context* context = nullptr;
+    if (test::init(join(), host, 2, settings(host, "auto"), &context) != CANARY_OK) return test::last_error().message;
+    EXPECT_EQ(sum_rounds(context, host), "");
+    // Only the host that is dialled can know.
+    const auto began = std::chrono::steady_clock::now();
+    float known = 0;
+    while (known == 0 && test::seconds_since(began) < (test::sanitized() ? 60 : 20)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      const float mine = warnings().empty() ? 0 : 1;
+      EXPECT_EQ(canary_all_reduce(canary_world(context), &mine, &known, 1, CANARY_F32, CANARY_MAX, nullptr), CANARY_OK);
+    }
+    EXPECT_EQ(canary_finalize(context), CANARY_OK);
+    EXPECT_LE(warnings().size(), 1u);
+    return warnings().empty() ? "" : warnings()[0];
+  });
+  EXPECT_EQ(reports[0], "");
+  const std::string& said = reports[1];
+  for (const char* part : {"what comes from 10.140.0.1 ", "for nic0 keeps arriving at another NIC",
+                           "net.ipv4.conf.all.arp_ignore=1", "net.ipv4.conf.all.arp_announce=2"}) {
+    EXPECT_NE(said.find(part), std::string::npos) << part << " is missing: " << said;
+  }
+}
+
+TEST_P(OneSubnetTest, ANeighbourThatForgetsWhichNicItIsIsToldAgain) {
+  const auto reports = on_hosts([&](int host) -> std::string {
+    canary_context* context = nullptr;
+    if (test::init(join(), host, 2, settings(host, "auto"), &context) != CANARY_OK) return test::last_error().message;
+    if (!both_nics_up(context)) return "one NIC has no lane";
+    if (std::string wrong = sum_rounds(context, host); !wrong.empty()) return wrong;
+    canary_nic_stats nics[4] = {};
+    std::size_t count = 0;
+    EXPECT_EQ(canary_stats(context, nics, 4, &count), CANARY_OK);
+    const auto failovers = nics[0].failovers;
+    // What either sends by its first NIC comes in by the other's second one from here on.
+    EXPECT_TRUE(Bed::shell("ip neigh replace " + Bed::address_of(GetParam(), 1 - host, 0) + " lladdr " +
+                           Bed::hardware_address(1 - host, 1) + " dev nic0 nud reachable"));
+    EXPECT_TRUE(test::poll_until([&] {
+      EXPECT_EQ(canary_stats(context, nics, 4, &count), CANARY_OK);
+      return nics[0].failovers > failovers;
+    })) << "the lane of nic0 did not notice";
+    std::string out = sum_rounds(context, host);
+    if (!both_nics_up(context)) out += "nic0 did not come back";
+    out += sum_rounds(context, host);
+    EXPECT_EQ(canary_barrier(canary_world(context), nullptr), CANARY_OK);
+    EXPECT_EQ(canary_finalize(context), CANARY_OK);
+    return out;
+  });
+  EXPECT_EQ(reports[0], "");
+  EXPECT_EQ(reports[1], "");
 }
 
 }  // namespace

@@ -19,7 +19,9 @@
 #include "daemon/ipc/counters.h"
 #include "discovery/host.h"
 #include "discovery/interfaces.h"
+#include "discovery/reverse_path.h"
 #include "kernels/reduce.h"
+#include "topology/shared_subnet.h"
 
 namespace canarynet::ctl {
 namespace {
@@ -65,6 +67,15 @@ std::string namespaces() {
   if (works_in_a_child([] { return unshare(CLONE_NEWNET) == 0; })) return "yes";
   if (works_in_a_child([] { return unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0; })) return "yes, in a user namespace";
   return "no: canary-run --hosts needs root or user namespaces; --fabric alias needs neither";
+}
+
+// What is to be known of rails that share a subnet.
+std::string shared_subnets(const std::vector<Rail>& rails) {
+  if (std::string deaf = deaf_rail(rails); !deaf.empty()) return deaf + "; set net.ipv4.conf.all.rp_filter=2";
+  for (std::size_t i = 0; i < rails.size(); ++i) {
+    if (shares_subnet(rails, i)) return describe_shared_subnet(rails, i) + "; lanes are kept apart by device";
+  }
+  return "";
 }
 
 }  // namespace
@@ -135,6 +146,8 @@ std::vector<Fact> nic_facts(bool* ok) {
     if (rails[i].device.starts_with("lo:"))
       out.push_back({"NICs", rails[i].device, rails[i].address.to_string() + ", rail " + std::to_string(i)});
   }
+  if (const std::string subnets = shared_subnets(rails); !subnets.empty())
+    out.push_back({"NICs", "one subnet", subnets});
   if (!refused.empty()) out.push_back({"NICs", "refused", refused});
   *ok = refused.empty();
   return out;

@@ -130,13 +130,23 @@ Result<Socket> listen_on(const Address& address, const ListenOptions& options) {
   if (address.family == Address::Family::kIPv6) {
     set_int(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, is_wildcard(address) ? 0 : 1);
   }
+  // The two say for the moment that they share the port; nobody else is to join them.
+  const auto share_port = [&](int on) {
+    if (options.beside == nullptr) return;
+    set_int(socket.fd(), SOL_SOCKET, SO_REUSEPORT, on);
+    set_int(options.beside->fd(), SOL_SOCKET, SO_REUSEPORT, on);
+  };
+  share_port(1);
   const SocketAddress at = to_socket_address(address, options.scope_device);
+  const char* failed = nullptr;
   if (::bind(socket.fd(), at.get(), at.length) != 0) {
-    return system_error("tcp: cannot bind to " + address.to_string(), errno);
+    failed = "tcp: cannot bind to ";
+  } else if (::listen(socket.fd(), options.backlog) != 0) {
+    failed = "tcp: cannot listen on ";
   }
-  if (::listen(socket.fd(), options.backlog) != 0) {
-    return system_error("tcp: cannot listen on " + address.to_string(), errno);
-  }
+  const int error_number = errno;
+  share_port(0);
+  if (failed != nullptr) return system_error(failed + address.to_string(), error_number);
   return socket;
 }
 

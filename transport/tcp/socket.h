@@ -41,8 +41,8 @@ struct ListenOptions {
   std::string scope_device = {};  // for a link-local address
   int backlog = 0;
   std::string only_device = {};  // not empty: takes only what comes in by it, and answers by it
-  const Socket* beside =
-      nullptr;  // a listener on the same address and port with an only_device: this one takes the rest
+  // A listener on the same address and port that has an only_device: this one takes what comes in elsewhere.
+  const Socket* beside = nullptr;
 };
 Result<Socket> listen_on(const Address& address, const ListenOptions& options);
 

@@ -10,6 +10,7 @@
 #include <charconv>
 
 #include "base/check.h"
+#include "topology/shared_subnet.h"
 #include "transport/strangers.h"
 #include "transport/tcp/tcp_lane.h"
 
@@ -66,6 +67,7 @@ Status TcpLaneFactory::start() {
   Status status = add_to_epoll(epoll_.fd(), doorbell_.fd(), EPOLLIN | EPOLLET, kDoorbellKey);
   if (!status.ok()) return status;
   reserve_ = Socket(open_reserve());
+  if (options_.bind_device) announcer_ = ArpAnnouncer(options_.rails);
   for (std::size_t i = 0; i < options_.rails.size(); ++i) {
     Address bound;
     status = add_rail_listener(static_cast<int>(i), &bound);
@@ -104,10 +106,31 @@ Status TcpLaneFactory::add_rail_listener(int rail, Address* bound) {
   // Bound to its device, a listener answers by it even where two share a subnet; the SYN-ACK would else leave by
   // whichever comes first in the routing table, and a dialler bound to its own device would never see it.
   Status status = add_listener(at, rail, {.only_device = device}, bound);
-  if (status.ok()) return status;
+  if (status.ok()) {
+    if (announcer_.serves(rail)) listen_for_strays(rail, *bound);
+    return status;
+  }
   Status unbound = add_listener(at, rail, {}, bound);
-  if (unbound.ok()) note(status.text() + ": routing by address decides");
+  if (!unbound.ok()) return unbound;
+  note(status.text() + ": routing by address decides");
+  if (const auto r = static_cast<std::size_t>(rail); shares_subnet(options_.rails, r)) {
+    warn_of_shared_subnet(describe_shared_subnet(options_.rails, r) + ", and lanes can't be kept apart: " +
+                          status.text() + " (before Linux 5.7 that takes CAP_NET_RAW)");
+  }
   return unbound;
+}
+
+// Without it a peer that was told the wrong hardware address would be refused by the kernel, and nobody here would know
+// that there is something to tell it.
+void TcpLaneFactory::listen_for_strays(int rail, const Address& at) {
+  Address bound;
+  auto made = listen_on(at, {.backlog = kBacklog, .beside = &listeners_.back()->socket});
+  Status status = made.ok() ? add_listener(made.take(), rail, &bound) : made.status();
+  if (status.ok()) {
+    listeners_.back()->for_strays = true;
+  } else {
+    note(status.text() + ": peers that were told a wrong hardware address are not noticed");
+  }
 }
 
 Status TcpLaneFactory::add_listener(const Address& at, int rail, ListenOptions how, Address* bound) {
@@ -267,7 +290,11 @@ void TcpLaneFactory::check_connecting(Nanos now) {
     TcpLane* lane = lanes_.find(key);
     if (lane != nullptr && lane->state_ == TcpLane::State::kConnecting) {
       // dial() is not told the time: the limit runs from the first poll() after it.
-      if (lane->connect_deadline_ == Nanos::max()) lane->connect_deadline_ = now + options_.connect_timeout;
+      if (lane->connect_deadline_ == Nanos::max()) {
+        lane->connect_deadline_ = now + options_.connect_timeout;
+        // The answer may go astray as well, and nobody but the kernels would ever see it.
+        if (may_be_misled(*lane)) announcer_.announce(lane->rail(), now);
+      }
       if (now < lane->connect_deadline_) {
         ++i;
         continue;
@@ -316,6 +343,11 @@ void TcpLaneFactory::accept_some(Listener& listener, Nanos now) {
     }
     Socket socket(fd);
     ++handled_;
+    if (listener.for_strays) {
+      turn_away_stray(socket, listener.rail, to_address(storage), now);
+      continue;
+    }
+    if (announcer_.serves(listener.rail)) stray_watch_.arrived(listener.rail, to_address(storage));
     if (acceptor_ == nullptr || lanes_.size() >= options_.lanes_max) {
       if (acceptor_ != nullptr) turn_away(socket, "it has " + std::to_string(lanes_.size()) + " connections already");
       ++accepts_refused_;
@@ -329,6 +361,25 @@ void TcpLaneFactory::accept_some(Listener& listener, Nanos now) {
     trouble_.clear();
     acceptor_->on_accept(adopted.take());
   }
+}
+
+bool TcpLaneFactory::may_be_misled(const TcpLane& lane) const {
+  return announcer_.serves(lane.rail()) &&
+         Network::of(options_.rails[static_cast<std::size_t>(lane.rail())].address).contains(lane.remote());
+}
+
+void TcpLaneFactory::turn_away_stray(const Socket& socket, int rail, const Address& peer, Nanos now) {
+  ++strays_;
+  const Rail& own = options_.rails[static_cast<std::size_t>(rail)];
+  turn_away(socket,
+            "it came in by another NIC than " + own.device + ", which has the address; the right one was announced");
+  announcer_.announce(rail, now);
+  if (!stray_watch_.strayed(rail, peer, now)) return;
+  Address from = peer;
+  from.port = 0;
+  warn_of_shared_subnet(describe_shared_subnet(options_.rails, static_cast<std::size_t>(rail)) +
+                        ", and what comes from " + from.to_string() + " for " + own.device +
+                        " keeps arriving at another NIC, whatever is announced by ARP");
 }
 
 void TcpLaneFactory::note_trouble(int error_number, Nanos now) {

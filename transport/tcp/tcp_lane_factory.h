@@ -17,7 +17,9 @@
 #include "base/sparse_warning.h"
 #include "transport/lane.h"
 #include "transport/lane_table.h"
+#include "transport/tcp/arp_announcer.h"
 #include "transport/tcp/socket.h"
+#include "transport/tcp/stray_watch.h"
 
 namespace canarynet {
 
@@ -62,6 +64,9 @@ class TcpLaneFactory final : public LaneFactory {
   const std::vector<std::string>& notes() const { return notes_; }
   // Connections closed at once for want of descriptors or beyond lanes_max.
   std::uint64_t accepts_refused() const { return accepts_refused_; }
+  // Connections turned away because they came in by another NIC than that of the address they were meant for: a peer
+  // was told the wrong hardware address. It has been told the right one, and dials again.
+  std::uint64_t strays() const { return strays_; }
 
  private:
   friend class TcpLane;
@@ -71,6 +76,7 @@ class TcpLaneFactory final : public LaneFactory {
   struct Listener {
     Socket socket;
     int rail = kControlRail;
+    bool for_strays = false;
     Nanos paused_until;  // accept() failed for want of something; count 0: not paused
   };
 
@@ -80,6 +86,10 @@ class TcpLaneFactory final : public LaneFactory {
   Status add_rail_listener(int rail, Address* bound);
   Status add_listener(const Address& at, int rail, ListenOptions how, Address* bound);
   Status add_listener(Socket socket, int rail, Address* bound);
+  void listen_for_strays(int rail, const Address& at);
+  void turn_away_stray(const Socket& socket, int rail, const Address& peer, Nanos now);
+  // A dial by a rail that shares its subnet with others, to a peer there.
+  bool may_be_misled(const TcpLane& lane) const;
   void accept_some(Listener& listener, Nanos now);
   bool shed_one(int listener_fd);
   static void turn_away(const Socket& socket, const std::string& why);
@@ -109,6 +119,9 @@ class TcpLaneFactory final : public LaneFactory {
   std::unique_ptr<std::byte[]> discard_;
   std::vector<std::string> notes_;
   std::uint64_t accepts_refused_ = 0;
+  std::uint64_t strays_ = 0;
+  ArpAnnouncer announcer_;
+  StrayWatch stray_watch_;
   std::string trouble_;
   SparseWarning trouble_warning_;
   std::size_t handled_ = 0;

@@ -156,6 +156,16 @@ TEST_F(TcpNamespaceTest, TwoEnginesCannotListenOnOnePort) {
   EXPECT_NE(second.status().text().find("10.77.0.20"), std::string::npos) << second.status().text();
 }
 
+TEST_F(TcpNamespaceTest, TwoEnginesOfSeveralNicsInOneSubnetCannotListenOnOnePort) {
+  enter(1);
+  TcpOptions options;
+  options.allow_non_loopback = true;
+  options.rails.assign(factories_[1]->rails().begin(), factories_[1]->rails().end());
+  auto second = TcpLaneFactory::create(options);
+  ASSERT_FALSE(second.ok()) << "connections would be shared out between two engines";
+  EXPECT_NE(second.status().text().find("10.77.0.20"), std::string::npos) << second.status().text();
+}
+
 TEST_F(TcpNamespaceTest, DeadDeviceIsSilenceNotAHangup) {
   enter(0);
   auto lane = factories_[0]->dial(0, factories_[1]->rails()[0].address, near_sink_);
