@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What TCP itself carries: ranks 0 and 1 of a canary-run job send each other the same bytes at once, over one
-connection per NIC, in parts that follow the NICs' rates. A round begins when the one before has been received whole, as the next
-step of an all-reduce does. Rank 0 prints the rounds' times as JSON; other ranks only end.
+connection per NIC, in parts that follow the NICs' rates. A round begins when the one before has been received whole, as
+the next step of an all-reduce does. Rank 0 prints the rounds' times as JSON; other ranks only end.
 
 Started by bench/links.py as the ranks' command; the hosts, addresses and rates are those of the job's state file.
 """

@@ -6,9 +6,9 @@
 // port for bytes·β, and for bytes·γ more where it is added. Of messages that wait for a port the lowest piece goes
 // first, then the one that has waited longest: first come, first served would let the sums of a pipelined tree run
 // ahead and hold its results back. A host has one port each way per rail (request.host_of; unless told, every rank is a
-// host), as fast as request.rail_rates says or β each; a step that names a rail uses that one where it reaches the peer,
-// any other all that reach it together. A message between ranks of one host uses no rail: it takes `local_alpha`, and
-// each of the two ranks for bytes·local_beta. An ack costs nothing: what would be overwritten is staged meanwhile.
+// host), as fast as request.rail_rates says or β each; a step that names a rail uses that one where it reaches the
+// peer, any other all that reach it together. A message between ranks of one host uses no rail: it takes `local_alpha`,
+// and each of the two ranks for bytes·local_beta. An ack costs nothing: what would be overwritten is staged meanwhile.
 // Units: seconds, bytes. Pure; allocates; off the data path. Source of the closed forms: docs/collectives.md.
 #pragma once
 

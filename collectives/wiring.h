@@ -1,6 +1,7 @@
-// collectives/wiring.h -- what a wiring makes of plans that move the same bytes. Where every host reaches all others over
-// the same NICs, plans differ by their steps alone; where some peers are behind other NICs than others (a link per pair,
-// BCube), a ring may load one NIC and leave the others idle. Pure: equal on all ranks for equal requests; allocates.
+// collectives/wiring.h -- what a wiring makes of plans that move the same bytes. Where every host reaches all others
+// over the same NICs, plans differ by their steps alone; where some peers are behind other NICs than others (a link per
+// pair, BCube), a ring may load one NIC and leave the others idle. Pure: equal on all ranks for equal requests;
+// allocates.
 #pragma once
 
 #include "collectives/schedule.h"

@@ -5,10 +5,10 @@
 // Memory: a message too large for the lane to copy is kept here until the lane has handed it over. Shared between links
 // when it goes to many. Thread: the engine's owner.
 // Failures: on_link_down, once, from within the factory's poll(); without a hang-up where the local end failed or the
-// network gave up (ETIMEDOUT, EHOSTUNREACH), which proves nobody's death. A message that does not decode or is not intact makes
-// the link `broken`: it is not read any further and not closed either, since its end would look like a death; its owner
-// says so (Retract) and goes on without it. So with a deaf lane (transport/lane.h), which is on_link_down without a
-// hang-up.
+// network gave up (ETIMEDOUT, EHOSTUNREACH), which proves nobody's death. A message that does not decode or is not
+// intact makes the link `broken`: it is not read any further and not closed either, since its end would look like a
+// death; its owner says so (Retract) and goes on without it. So with a deaf lane (transport/lane.h), which is
+// on_link_down without a hang-up.
 #pragma once
 
 #include <deque>

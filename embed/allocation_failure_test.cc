@@ -1,5 +1,5 @@
-// The n-th allocation of a rank fails, for every n: each call returns, with a status in words or the right bytes, and no
-// thread is left waiting.
+// The n-th allocation of a rank fails, for every n: each call returns, with a status in words or the right bytes, and
+// no thread is left waiting.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>

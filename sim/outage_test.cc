@@ -1,6 +1,6 @@
-// Outages that everybody survives: all NICs of a host dark, a rank or all of them stopped, for seconds to half a minute.
-// The job goes on within a second after the return, with exact results, whatever TCP's own back-off has come to. Virtual
-// time; a stream's retries come ever more rarely there, as TCP's do.
+// Outages that everybody survives: all NICs of a host dark, a rank or all of them stopped, for seconds to half a
+// minute. The job goes on within a second after the return, with exact results, whatever TCP's own back-off has come
+// to. Virtual time; a stream's retries come ever more rarely there, as TCP's do.
 #include <string>
 #include <utility>
 #include <vector>

@@ -73,9 +73,9 @@ class Judgement {
       return expect({CANARY_PEER_SILENT}, deed_.victim);
     }
     // The victim is in all of the missing pairs, unless a fault struck besides and one pair was missing earlier than
-    // the others. Of two hosts that only miss each other the one that is not heard is at fault. If neither hears the other
-    // any more, nothing tells which of them is, and the text has to name both: over a wire that is cut in one direction
-    // no lane is made again, so a fault that ended one, or struck the other direction, has cut that as well.
+    // the others. Of two hosts that only miss each other the one that is not heard is at fault. If neither hears the
+    // other any more, nothing tells which of them is, and the text has to name both: over a wire that is cut in one
+    // direction no lane is made again, so a fault that ended one, or struck the other direction, has cut that as well.
     const int victim = deed_.victim, other = deed_.cut_from.front();
     const bool pair = deed_.cut_from.size() == 1;
     const bool told_apart = deed_.alone && (!pair || deed_.cut != Deed::Cut::kBothWays);

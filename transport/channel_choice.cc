@@ -1,9 +1,9 @@
 // Which lane takes a piece, which lanes are tried, and what goes over a second one because the first is late.
 //
-// Only what a lane has proved counts (PathEstimator); one that has proved nothing is tried with probes, for which nobody
-// waits. A piece goes to the lane where it is expected first. Where that one is
-// full, another may take it if it delivers it before all lanes together could deliver everything that waits: what a
-// slow lane would deliver after all others are done is not given to it.
+// Only what a lane has proved counts (PathEstimator); one that has proved nothing is tried with probes, for which
+// nobody waits. A piece goes to the lane where it is expected first. Where that one is full, another may take it if it
+// delivers it before all lanes together could deliver everything that waits: what a slow lane would deliver after all
+// others are done is not given to it.
 #include <algorithm>
 #include <array>
 
@@ -22,7 +22,8 @@ Bytes bytes_of(std::uint64_t n) { return Bytes{static_cast<std::int64_t>(n)}; }
 // A lane on probation carries data only when there is no other.
 bool Channel::usable(const Path& path) const { return path.state == wanted_ && !path.stalled; }
 
-// 0: other lanes to this peer have proved something, this one nothing. Where none has, what is known of the NICs counts.
+// 0: other lanes to this peer have proved something, this one nothing. Where none has, what is known of the NICs
+// counts.
 BytesPerSec Channel::believed_rate(const Path& path) const {
   BytesPerSec rate = path.estimator.rate();
   if (rate.count != 0 || any_proved_) return rate;

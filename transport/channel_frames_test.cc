@@ -361,8 +361,8 @@ TEST_F(ChannelFrames, APeerThatDiedIsNotDialledAgain) {
   EXPECT_EQ(factory.dials, dials);
 }
 
-// A lane has much before it, the other has nothing: the youngest pieces go over that one, too, long before anybody calls
-// it a stall.
+// A lane has much before it, the other has nothing: the youngest pieces go over that one, too, long before anybody
+// calls it a stall.
 TEST_F(ChannelFrames, APieceThatWouldWaitLongGoesOverAnIdleLaneAsWell) {
   open(2);
   warm_up();

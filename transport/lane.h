@@ -83,9 +83,9 @@ class Lane {
 
   // Queues one frame. `header` is complete and sealed; header.payload_bytes bytes at `payload` follow it. Up to
   // kInlinePayloadBytes are copied. More is borrowed: it must stay unchanged until the peer acked the frame or
-  // cancel(cookie) returned. False when the queue is full or the lane is down, not just deaf: nothing was taken. After a full queue
-  // on_writable follows, but on a deaf lane, which calls nobody any more. Frames leave in the order of send(), except that those of a kind that wire::overtakes() go
-  // before all others not yet begun.
+  // cancel(cookie) returned. False when the queue is full or the lane is down, not just deaf: nothing was taken. After
+  // a full queue on_writable follows, but on a deaf lane, which calls nobody any more. Frames leave in the order of
+  // send(), except that those of a kind that wire::overtakes() go before all others not yet begun.
   virtual bool send(const wire::Header& header, const std::byte* payload, std::uint64_t cookie) = 0;
   // Writes as much of the queue as goes without waiting. The factory's poll() does so as well when the lane becomes
   // writable.
@@ -101,8 +101,8 @@ class Lane {
   // Bytes taken by send() and not yet handed to the kernel or wire.
   virtual std::size_t queued_bytes() const = 0;
   virtual bool up() const = 0;
-  // What was sent is not acknowledged by the peer's kernel, and the connection sends it again, ever more rarely: when it
-  // gets through is decided by that back-off, which may last as long again as the outage did. False where the peer's
+  // What was sent is not acknowledged by the peer's kernel, and the connection sends it again, ever more rarely: when
+  // it gets through is decided by that back-off, which may last as long again as the outage did. False where the peer's
   // kernel answers, be its process asleep, and where nothing tells. May cost a system call.
   virtual bool backs_off() const { return false; }
   virtual const LaneCounters& counters() const = 0;

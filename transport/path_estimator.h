@@ -98,7 +98,8 @@ class PathEstimator {
   BytesPerSec rate() const { return rate_; }  // 0: nothing is proved yet
   // Whether more than a burst was ever under way at once. Otherwise the rate is what there was to send.
   bool was_busy() const { return was_busy_; }
-  // What the last acknowledgement of some size said, however little that proves: good enough for patience. 0: none came.
+  // What the last acknowledgement of some size said, however little that proves: good enough for patience. 0: none
+  // came.
   BytesPerSec seen() const { return was_busy_ ? rate_ : std::max(rate_, seen_); }
   Nanos sampled_at() const { return sampled_at_; }  // when the rate was last confirmed or changed
   Nanos srtt() const { return srtt_; }

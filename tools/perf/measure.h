@@ -48,8 +48,8 @@ struct Row {
 
 Row measure(Context& context, const PerfOptions& options, Op op, std::uint64_t bytes, Series* series);
 
-// The same with the sizes of one sweep taking turns (options.order), a row for each. What NICs counted is in the last row;
-// processor time per byte is that of all sizes together. Blocking operations only.
+// The same with the sizes of one sweep taking turns (options.order), a row for each. What NICs counted is in the last
+// row; processor time per byte is that of all sizes together. Blocking operations only.
 std::vector<Row> measure_mixed(Context& context, const PerfOptions& options, Op op, Series* series);
 
 // The kernel saw what Canary says it sent; otherwise a sentence. A little slack for what is counted in another moment.

@@ -224,8 +224,8 @@ Status Testbed::make_switches() {
 }
 
 Status Testbed::make_router() {
-  // This process stands in the fabric's namespace, whose sysctls these are. NICs that are not to speak IPv6, such as the
-  // relay's, stay without.
+  // This process stands in the fabric's namespace, whose sysctls these are. NICs that are not to speak IPv6, such as
+  // the relay's, stay without.
   const std::string family = wiring_.ipv6 ? "ipv6" : "ipv4";
   std::string batch;
   for (const auto& p : wiring_.ports) {

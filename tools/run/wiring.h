@@ -35,8 +35,8 @@ struct Wiring {
 
 Wiring make_wiring(const RunOptions& options);
 // Lines for `ip -batch` in a host: a NIC's address and, behind a router, its routes. Also after the NIC was down, which
-// costs it its routes, and with IPv6 its addresses. A packet leaves over the NIC whose address it carries, as clouds set
-// it up (`source_rule`, once per NIC), else over the first.
+// costs it its routes, and with IPv6 its addresses. A packet leaves over the NIC whose address it carries, as clouds
+// set it up (`source_rule`, once per NIC), else over the first.
 std::string host_addressing(const Wiring& wiring, const Port& port);
 std::string source_rule(const Port& port);
 // The same at the router, where `device` leads to the port.
