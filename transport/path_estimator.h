@@ -9,8 +9,9 @@
 // - What is sent may be all that there was to send: over a longer span, pauses and all, it is a lower bound.
 // - The time that a piece took, less what a round trip and two late wake-ups take, is an upper bound, however little
 //   was sent.
-// The window follows BBR as well: while the rate still grows with it, twice what the rate needs (STARTUP); then what it
-// needs, with a quarter more in one round trip of eight (PROBE_BW).
+// The window follows BBR as well: two round trips at the rate, since what TCP sends again holds up the acks of all that
+// comes behind it for one, while others must leave. While the rate still grows with it, twice that (STARTUP); then a
+// quarter more in one round trip of eight (PROBE_BW).
 // Units: ns, bytes. One owner thread. Nothing here allocates.
 #pragma once
 
@@ -39,12 +40,13 @@ class PathEstimator {
   static constexpr std::int64_t kBurstBytes = 320 * 1024;
   static constexpr BytesPerSec kRefill{1'250'000'000};
   static constexpr std::int64_t kSeenBytes = 32 * 1024;
-  // How late both ends together wake up without anything being wrong with the link.
+  // How late both ends together wake up without anything being wrong with the link; a long one varies by more.
   static constexpr Nanos kWakeUp = 1_ms;
+  static constexpr int kVariation = 8;  // this part of a round trip
   // A span with pauses is looked at after the first, and a new one begins after the second.
   static constexpr Nanos kSpanMin = 20_ms;
   static constexpr Nanos kSpanMax = 500_ms;
-  // Unacknowledged bytes are kept to (minimum RTT + this) at the measured rate: enough to bridge a late wake-up of
+  // Unacknowledged bytes are kept to (two minimum RTTs + this) at the measured rate: enough to bridge a late wake-up of
   // either end, little enough that a rate change is felt soon.
   static constexpr Nanos kQueueTarget = 20_ms;
   // The rounds without growth (a quarter) that end STARTUP, and how many there are from one probe to the next.
@@ -117,7 +119,7 @@ class PathEstimator {
   }
   // What to keep unacknowledged; 0: nothing is proved yet.
   std::uint64_t window() const {
-    const std::int64_t needed = rate_.bytes_in(rtt_min() + kQueueTarget).count;
+    const std::int64_t needed = rate_.bytes_in(rtt_min() * 2 + kQueueTarget).count;
     const std::int64_t gained = flat_rounds_ < kFlatRounds ? needed : rounds_ % kProbeRounds == 0 ? needed / 4 : 0;
     return static_cast<std::uint64_t>(needed + gained);
   }
@@ -162,7 +164,8 @@ class PathEstimator {
     if (span >= kSpanMax) begin_span(now);
   }
   void bound_from_service(Nanos now, Bytes moved, const Departure& last) {
-    const Nanos held = last.prompt ? kWakeUp : kWakeUp * 2;  // the ack may have waited for company
+    const Nanos late = std::max(kWakeUp, rtt_min() / kVariation);
+    const Nanos held = last.prompt ? late : late * 2;  // the ack may have waited for company
     const Nanos service = now - last.sent - rtt_min() - held;
     if (rate_.count == 0 || service.count <= 0) return;
     const auto most = BytesPerSec::of(moved, service);

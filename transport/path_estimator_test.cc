@@ -1,0 +1,107 @@
+#include "transport/path_estimator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+
+namespace canarynet {
+namespace {
+
+constexpr std::uint64_t kPiece = 128 * 1024;
+constexpr auto kRate = BytesPerSec::from_mbit(200);
+
+// A link that carries pieces one behind the other, and the estimator of who sends over it.
+class Link {
+ public:
+  explicit Link(Nanos round_trip) : round_trip_(round_trip) { estimator.sample_rtt(now_, round_trip); }
+
+  void send() {
+    unacked_ += kPiece;
+    const bool idle = in_flight_.empty();
+    free_ = std::max(free_, now_) + kRate.time_for(Bytes{kPiece});
+    in_flight_.push_back(
+        {estimator.depart(now_, idle, unacked_ <= kPiece, true, bytes(unacked_)), free_ + round_trip_});
+  }
+  // The oldest is acknowledged, so much later than it could be.
+  void acknowledge(Nanos late = {}) {
+    now_ = std::max(now_, in_flight_.front().acked + late);
+    unacked_ -= kPiece;
+    estimator.on_acked(now_, kPiece, in_flight_.front().departure, true);
+    in_flight_.pop_front();
+  }
+  // Keeps `window` pieces under way until `count` have been acknowledged.
+  void carry(int count, std::size_t window) {
+    for (int i = 0; i < count; ++i) {
+      while (in_flight_.size() < window) send();
+      acknowledge();
+    }
+  }
+  void run_dry() {
+    while (!in_flight_.empty()) acknowledge();
+  }
+  void pause(Nanos time) { now_ += time; }
+
+  PathEstimator estimator;
+
+ private:
+  struct Piece {
+    PathEstimator::Departure departure;
+    Nanos acked;
+  };
+  static Bytes bytes(std::uint64_t n) { return Bytes{static_cast<std::int64_t>(n)}; }
+
+  Nanos round_trip_;
+  Nanos now_ = 1_s;
+  Nanos free_;  // when the link is
+  std::uint64_t unacked_ = 0;
+  std::deque<Piece> in_flight_;
+};
+
+double of_the_rate(const Link& link) {
+  return static_cast<double>(link.estimator.rate().count) / static_cast<double>(kRate.count);
+}
+
+TEST(PathEstimator, AFullLinkShowsItsRate) {
+  Link link(80_ms);
+  link.carry(200, 40);
+  EXPECT_NEAR(of_the_rate(link), 1, 0.05);
+}
+
+TEST(PathEstimator, ALinkThatBecameSlowIsFelt) {
+  Link link(1_ms);
+  link.carry(200, 8);
+  link.run_dry();
+  for (int i = 0; i < 20; ++i) {
+    link.send();
+    link.acknowledge(20_ms);
+  }
+  EXPECT_LT(of_the_rate(link), 0.35) << "five milliseconds became twenty-five";
+}
+
+TEST(PathEstimator, OnALongPathAFewMillisecondsMoreProveNothing) {
+  Link link(80_ms);
+  link.carry(200, 40);
+  for (int i = 0; i < 20; ++i) {
+    link.run_dry();
+    link.pause(5_ms);
+    link.send();
+    link.acknowledge(8_ms);
+  }
+  EXPECT_GT(of_the_rate(link), 0.9);
+}
+
+// Of a frame that is sent again, those behind it are acknowledged a round trip later; meanwhile others must leave.
+TEST(PathEstimator, TheWindowHoldsTwoRoundTripsAndLateWakeUps) {
+  for (const Nanos round_trip : {1_ms, 40_ms, 160_ms}) {
+    Link link(round_trip);
+    link.carry(600, 80);
+    const Nanos held = kRate.time_for(Bytes{static_cast<std::int64_t>(link.estimator.window())});
+    EXPECT_GE(held.seconds(), (round_trip * 2 + 15_ms).seconds());
+    EXPECT_LE(held.seconds(), (round_trip * 2 + 25_ms).seconds() * 1.35) << "a change of the rate is felt soon";
+  }
+}
+
+}  // namespace
+}  // namespace canarynet
