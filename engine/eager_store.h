@@ -1,8 +1,8 @@
 // engine/eager_store.h -- where pieces wait whose operation this engine has not entered yet. One store per channel.
 //
 // The sender counts the same charge against the same budget (CANARY_EAGER_BYTES), so a well-behaved peer never finds it
-// full but for fragmentation; then the piece is not acked and comes again. Fixed memory; one owner thread; no
-// allocation after construction.
+// full but for fragmentation; then the piece is not acked and comes again. One owner thread; all of the fixed memory is
+// allocated when the first piece comes.
 #pragma once
 
 #include <cstddef>
@@ -30,12 +30,7 @@ class EagerStore {
     bool complete = false;
   };
 
-  explicit EagerStore(std::uint64_t bytes)
-      : blocks_(static_cast<std::uint32_t>(bytes / kBlock)),
-        memory_(std::make_unique_for_overwrite<std::byte[]>(bytes)),
-        taken_(blocks_) {
-    entries_.resize(blocks_);
-  }
+  explicit EagerStore(std::uint64_t bytes) : blocks_(static_cast<std::uint32_t>(bytes / kBlock)) {}
   std::byte* data(const Entry& e) { return memory_.get() + std::size_t{e.first_block} * kBlock; }
   bool empty() const { return used_ == 0; }
 
@@ -53,6 +48,7 @@ class EagerStore {
   }
   // nullptr: no room.
   Entry* take(const wire::Header& h) {
+    if (entries_.empty()) allocate();
     const std::uint32_t need = charge(h.payload_bytes) / kBlock;
     std::uint32_t run = 0;
     for (std::uint32_t b = 0; b < blocks_; ++b) {
@@ -87,6 +83,12 @@ class EagerStore {
   }
 
  private:
+  void allocate() {
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(std::size_t{blocks_} * kBlock);
+    taken_.resize(blocks_);
+    entries_.resize(blocks_);
+  }
+
   std::uint32_t blocks_;
   std::unique_ptr<std::byte[]> memory_;
   std::vector<std::uint8_t> taken_;

@@ -18,26 +18,18 @@ constexpr std::uint32_t kNone = 0xffffffff;
 }  // namespace
 
 Channel::Channel(ChannelOptions options, LaneFactory& factory, ChannelClient& client)
-    : options_(std::move(options)), factory_(factory), client_(client) {
+    : options_(std::move(options)),
+      factory_(factory),
+      client_(client),
+      records_(options_.records),
+      copies_(options_.copies) {
   paths_.resize(options_.paths.size());
-  for (std::size_t i = 0; i < paths_.size(); ++i) {
-    paths_[i].spec = options_.paths[i];
-    // Of paths that only the peer knows, those that never come cost nothing: adopt() gives the others theirs.
-    if (paths_[i].spec.local_rail >= 0) paths_[i].in_flight.resize(AckState::kWindow);
-  }
+  for (std::size_t i = 0; i < paths_.size(); ++i) paths_[i].spec = options_.paths[i];
   rails_ = options_.rails != nullptr ? options_.rails : &own_rails_;
   for (const Path& path : paths_) rails_->mention(path.spec.local_rail);
   checked_ = options_.check_memory || std::any_of(options_.paths.begin(), options_.paths.end(), [](const PathSpec& p) {
                return p.remote.family != Address::Family::kSharedMemory;
              });
-  records_.resize(options_.records);
-  for (std::uint32_t i = options_.records; i-- > 0;) {
-    records_[i].next = free_records_;
-    free_records_ = i;
-  }
-  copies_ = std::make_unique_for_overwrite<std::byte[]>(std::size_t{options_.copies} * kCopiedPieceBytes);
-  free_copies_.reserve(options_.copies);
-  for (std::uint32_t i = options_.copies; i-- > 0;) free_copies_.push_back(i);
   graveyard_.reserve(64);
 }
 
@@ -52,22 +44,17 @@ Channel::~Channel() {
 // --- records ---------------------------------------------------------------------------------------------------------
 
 std::uint32_t Channel::take_record() {
-  const std::uint32_t index = free_records_;
-  if (index == kNone) return kNone;
-  free_records_ = records_[index].next;
-  records_[index] = Record{};
-  ++records_used_;
+  const std::uint32_t index = records_.take();
+  if (index != kNone) records_[index] = Record{};
   return index;
 }
 
 void Channel::free_record(std::uint32_t index) {
   Record& r = records_[index];
-  if (r.copy != kNone) free_copies_.push_back(r.copy);
+  if (r.copy != kNone) copies_.give_back(r.copy);
   r.copy = kNone;
   r.state = Record::State::kFree;
-  r.next = free_records_;
-  free_records_ = index;
-  --records_used_;
+  records_.give_back(index);
 }
 
 // To the tail of the queue of frames that wait for a lane.
@@ -172,7 +159,7 @@ bool Channel::place(std::uint32_t index, Path& path, bool last_for_now) {
 Path::InFlight& Channel::note_sent(Path& path, std::uint32_t payload_bytes, bool prompt) {
   const bool idle = path.first_unacked == path.next_sequence;
   if (idle) path.last_progress = now_;
-  Path::InFlight& e = path.entry(path.next_sequence);
+  Path::InFlight& e = path.in_flight.append(path.first_unacked, path.next_sequence);
   e.record = kNone;
   e.probe = false;
   e.bytes = payload_bytes + static_cast<std::uint32_t>(sizeof(wire::Header));
@@ -186,28 +173,29 @@ Path::InFlight& Channel::note_sent(Path& path, std::uint32_t payload_bytes, bool
 }
 
 bool Channel::pull() {
-  // What nobody waits for must be copied: without a free slot nothing is taken (an ack frees one).
-  if (free_copies_.empty()) return false;
+  // What nobody waits for must be copied: without a place for the copy nothing is taken (an ack frees one).
+  const std::uint32_t copy = copies_.take();
+  if (copy == kNone) return false;
   const std::uint32_t index = take_record();
-  if (index == kNone) return false;
-  Record& r = records_[index];
-  if (!client_.next_piece(*this, &r.piece)) {
-    free_record(index);
+  if (index == kNone || !client_.next_piece(*this, &records_[index].piece)) {
+    copies_.give_back(copy);
+    if (index != kNone) free_record(index);
     return false;
   }
+  Record& r = records_[index];
   const std::uint32_t bytes = r.piece.header.payload_bytes;
   CANARY_CHECK(bytes <= wire::kPayloadMax, "piece larger than a frame may be");
   if (checked_ && !r.piece.has_payload_crc) r.piece.header.payload_crc32 = wire::payload_crc(r.piece.payload, bytes);
   const std::uint64_t cookie = r.piece.cookie;
-  if (bytes <= kCopiedPieceBytes && !r.piece.borrow) {
-    if (bytes != 0) {
-      r.copy = free_copies_.back();
-      free_copies_.pop_back();
-      std::byte* slot = copies_.get() + std::size_t{r.copy} * kCopiedPieceBytes;
-      std::memcpy(slot, r.piece.payload, bytes);
-      r.piece.payload = slot;
-    }
-    r.piece.cookie = kNoCookie;
+  const bool copied = bytes <= kCopiedPieceBytes && !r.piece.borrow;
+  if (copied) r.piece.cookie = kNoCookie;
+  if (copied && bytes != 0) {
+    std::byte* const place = copies_[copy].bytes;
+    std::memcpy(place, r.piece.payload, bytes);
+    r.piece.payload = place;
+    r.copy = copy;
+  } else {
+    copies_.give_back(copy);
   }
   requeue(index);
   if (r.piece.cookie == kNoCookie && cookie != kNoCookie) client_.on_done(*this, cookie);
@@ -489,7 +477,7 @@ void Channel::cancel_flow(std::uint32_t flow) {
       path.landing = false;
     }
   }
-  for (std::uint32_t i = 0; i < records_.size(); ++i) {
+  for (std::uint32_t i = 0; i < records_.made(); ++i) {
     Record& r = records_[i];
     if (r.state == Record::State::kFree || r.state == Record::State::kZombie || r.piece.header.flow != flow) continue;
     if (r.placements > 0) take_back(i);
@@ -504,7 +492,8 @@ void Channel::cancel_flow(std::uint32_t flow) {
 }
 
 void Channel::for_each_unacknowledged(const std::function<void(const wire::Header&)>& visit) const {
-  for (const Record& r : records_) {
+  for (std::uint32_t i = 0; i < records_.made(); ++i) {
+    const Record& r = records_[i];
     if (r.state != Record::State::kFree && r.state != Record::State::kZombie) visit(r.piece.header);
   }
 }
@@ -513,7 +502,7 @@ void Channel::for_each_unacknowledged(const std::function<void(const wire::Heade
 void Channel::peer_departed() {
   if (peer_left_) return;
   peer_left_ = true;
-  for (std::uint32_t i = 0; i < records_.size(); ++i) {
+  for (std::uint32_t i = 0; i < records_.made(); ++i) {
     Record& r = records_[i];
     if (r.state == Record::State::kFree || r.state == Record::State::kZombie) continue;
     if (r.placements > 0) take_back(i);

@@ -4,9 +4,8 @@
 // what a dead or silent lane held over the others, and retries dead lanes in the background. Knows nothing of
 // gradients: step and codec numbers pass through unread.
 // Memory: a piece's payload is borrowed from next_piece() until on_done() or cancel_flow(); up to kCopiedPieceBytes are
-// copied and done at once (unless OutPiece::borrow). Pools are fixed at construction.
-// Thread: the engine's owner; no call blocks or, after construction, allocates (dialling a lane does, and the first
-// lane of a path that only the peer knew).
+// copied and done at once (unless OutPiece::borrow). Pools have fixed limits and grow to their high-water marks.
+// Thread: the engine's owner; no call blocks or, once the pools have grown, allocates (dialling a lane does).
 // Failures: a dead lane is the channel's own business; whether the *peer* is dead is the engine's (last_heard(),
 // paths_up()).
 #pragma once
@@ -18,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/growing_pool.h"
 #include "base/units.h"
 #include "transport/lane.h"
 #include "transport/lane_shares.h"
@@ -78,8 +78,8 @@ struct ChannelOptions {
   Bytes piece_bytes;
   Nanos heartbeat_interval;
   Nanos silence_limit;
-  std::uint32_t records = 2048;  // sequenced frames in flight over all lanes
-  std::uint32_t copies = 256;    // of kCopiedPieceBytes
+  std::uint32_t records = 2048;  // at most so many sequenced frames in flight over all lanes
+  std::uint32_t copies = 256;    // at most, of kCopiedPieceBytes
   RailRates* rails = nullptr;    // shared by the channels of a process; outlives them. Null: the channel has its own
   bool check_memory = true;      // payloads have their CRC also where every path is shared memory
 };
@@ -144,7 +144,7 @@ class Channel final : public LaneSink {
   int paths_up() const;
   bool ever_up() const { return ever_up_; }
   // Records in flight or waiting for a lane.
-  bool drained() const { return records_used_ == 0; }
+  bool drained() const { return records_.used() == 0; }
   // Their headers. Looks at every record.
   void for_each_unacknowledged(const std::function<void(const wire::Header&)>& visit) const;
   bool peer_left() const { return peer_left_; }
@@ -182,8 +182,12 @@ class Channel final : public LaneSink {
     bool hedged = false;
     Resend resent = Resend::kNone;    // it goes again, and why
     std::uint32_t copy = 0xffffffff;  // slot of the copy pool
-    std::uint32_t next = 0xffffffff;  // free list or resend queue
+    std::uint32_t next = 0xffffffff;  // queue of frames that wait for a lane
     std::uint8_t placements = 0;      // lanes that still hold it
+  };
+
+  struct Copy {
+    std::byte bytes[kCopiedPieceBytes];
   };
 
   void redirect_landing(Path& path);
@@ -248,12 +252,9 @@ class Channel final : public LaneSink {
   ChannelClient& client_;
   std::vector<Path> paths_;
   std::vector<std::string> local_names_, remote_names_;
-  std::vector<Record> records_;
-  std::uint32_t free_records_ = 0xffffffff;
-  std::uint32_t records_used_ = 0;
+  GrowingPool<Record, 32> records_;
   std::uint32_t resend_head_ = 0xffffffff, resend_tail_ = 0xffffffff;
-  std::unique_ptr<std::byte[]> copies_;  // touched only where used
-  std::vector<std::uint32_t> free_copies_;
+  GrowingPool<Copy, 2> copies_;
   LaneShares shares_;                             // as told to the log
   std::vector<std::unique_ptr<Lane>> graveyard_;  // lanes that may be inside a callback
 

@@ -177,7 +177,7 @@ bool Channel::anything_late(Nanos now) {
   for (const Path& path : paths_) {
     if (path.unacked_bytes == 0 || !path.lane) continue;
     // The youngest is the last to be late; whether an older one is matters little earlier.
-    const Path::InFlight& e = path.in_flight[(path.next_sequence - 1) % AckState::kWindow];
+    const Path::InFlight& e = path.in_flight[path.next_sequence - 1];
     const Nanos overdue = late_after(e, path);
     late |= now >= overdue;
     if (now < overdue) earlier(overdue);

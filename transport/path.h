@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "transport/lane.h"
 #include "transport/path_estimator.h"
+#include "transport/sequence_window.h"
 #include "transport/wire.h"
 
 namespace canarynet {
@@ -131,8 +132,8 @@ struct Path {
   std::uint32_t next_sequence = 1;
   std::uint32_t first_unacked = 1;  // == next_sequence: nothing in flight
   std::uint64_t unacked_bytes = 0;
-  std::vector<InFlight> in_flight;  // AckState::kWindow entries, by sequence; none before its rails are known
-  Nanos last_progress;              // last ack of something, or when the path went from empty to busy
+  SequenceWindow<InFlight> in_flight;  // at most AckState::kWindow
+  Nanos last_progress;                 // last ack of something, or when the path went from empty to busy
   Nanos stall_began;
   std::uint32_t stalls = 0;  // time-outs in a row with nowhere else to go
   bool stalled = false;      // in flight without acks for too long: gets no new pieces
@@ -175,7 +176,7 @@ struct Path {
   std::uint64_t failovers = 0;
   ResendCounts resends{};
 
-  InFlight& entry(std::uint32_t sequence) { return in_flight[sequence % AckState::kWindow]; }
+  InFlight& entry(std::uint32_t sequence) { return in_flight[sequence]; }
   bool window_open() const { return next_sequence - first_unacked < AckState::kWindow; }
   LaneCounters counters() const {
     LaneCounters c = closed_lanes;
