@@ -15,13 +15,8 @@ TEST(ForgedFrames, AForgedLengthIsNotBelieved) {
   AllRanks first(c, sum(2, 1000));
   first.submit_all();
   first.expect_exact();
-  wire::Header h;
-  h.flow = c.world(0)->group->flow;
-  h.epoch = c.world(0)->group->epoch;
-  h.op = 2;
+  wire::Header h = Forger::piece_of(c, 2, 16);
   h.signature = signature_hash(c.world(0)->history[1]);  // the arguments the next call will have, too
-  h.source = 1;
-  h.payload_bytes = 16;
   const std::byte garbage[16] = {std::byte{0x42}};
   Forger forger(c);
   for (h.step = 0; h.step < 8; ++h.step) forger.send(h, garbage);  // parked: operation 2 is not entered yet
@@ -35,12 +30,7 @@ TEST(ForgedFrames, APieceThatFoundNoPlaceIsNotAcknowledged) {
   // may be acknowledged.
   Cluster c(flat_cluster(2));
   ASSERT_TRUE(c.join());
-  wire::Header h;
-  h.flow = c.world(0)->group->flow;
-  h.epoch = c.world(0)->group->epoch;
-  h.op = 1;
-  h.source = 1;
-  h.payload_bytes = 16;
+  wire::Header h = Forger::piece_of(c, 1, 16);
   Forger forger(c);
   Engine& engine = c.engine(0);
   const Landing first = engine.landing_for(forger.channel, h);
@@ -72,12 +62,8 @@ TEST(ForgedFrames, APeerSpeaksForItsOwnRanksOnly) {
   AllRanks op(c, sum(4, 1000));
   op.submit(0);
   Forger forger(c);
-  wire::Header h;
+  wire::Header h = Forger::piece_of(c, 2, 0);  // from engine 0's other rank, which has not called yet
   h.kind = wire::Kind::kSignature;
-  h.flow = c.world(0)->group->flow;
-  h.epoch = c.world(0)->group->epoch;
-  h.op = 2;
-  h.source = 1;  // engine 0's other rank, which has not called yet
   wire::SignaturePayload signature = c.world(0)->history[2];
   signature.world_rank = 1;
   h.payload_bytes = sizeof signature;

@@ -17,6 +17,16 @@ struct Forger {
     o.peer_engine = 1;
     return o;
   }
+  // The header of a piece of the world's operation `op` that rank 1 sends.
+  static wire::Header piece_of(Cluster& cluster, std::uint32_t op, std::uint32_t payload_bytes) {
+    wire::Header h;
+    h.flow = cluster.world(0)->group->flow;
+    h.epoch = cluster.world(0)->group->epoch;
+    h.op = op;
+    h.source = 1;
+    h.payload_bytes = payload_bytes;
+    return h;
+  }
   // False: it was not acknowledged.
   bool send(const wire::Header& h, const void* payload) {
     const Landing landing = engine.landing_for(channel, h);

@@ -136,12 +136,7 @@ TEST(EagerBudget, IsWholeAgainWhenTheOthersHaveCalled) {
 TEST(EagerBudget, APieceForWhichThereIsNoRoomIsNotAcknowledged) {
   Cluster c(flat_cluster(2));
   ASSERT_TRUE(c.join());
-  wire::Header h;
-  h.flow = c.world(0)->group->flow;
-  h.epoch = c.world(0)->group->epoch;
-  h.op = c.world(0)->entered + 1;
-  h.source = 1;
-  h.payload_bytes = 1000;
+  wire::Header h = Forger::piece_of(c, c.world(0)->entered + 1, 1000);
   Forger forger(c);
   Arrival arrival;
   for (h.piece = 0; h.piece < 10'000; ++h.piece) {

@@ -32,9 +32,8 @@ enum class Kind : std::uint8_t {
   kAbort = 6,      // a group's epoch is dead: the verdict (AbortPayload, text behind it)
   kGoodbye = 7,    // the peer closes on purpose: what follows is not a death
   kControl = 8,    // membership messages (control/messages.h), on control lanes only
-  kVoid =
-      9,  // the frame with this lane_sequence was taken back before it left: nothing to deliver, the sequence counts
-  kProbe = 10,  // the payload says nothing: the lane is to show what it carries; the sequence counts
+  kVoid = 9,       // the frame with this lane_sequence was taken back before it left; the sequence counts
+  kProbe = 10,     // the payload says nothing: the lane is to show what it carries; the sequence counts
 };
 
 // flags

@@ -78,8 +78,9 @@ class Hosts : public ::testing::Test {
   }
 
   // Every address of (host, NIC) → as the state file has it.
-  std::map<std::pair<int, int>, std::string> addresses() {
-    std::map<std::pair<int, int>, std::string> found;
+  using Addresses = std::map<std::pair<int, int>, std::string>;
+  Addresses addresses() {
+    Addresses found;
     const std::string state = job_->state();
     const std::string device = "\"device\": \"nic", address = "\"address\": \"";
     int host = -1, last = 1 << 30;
@@ -92,16 +93,20 @@ class Hosts : public ::testing::Test {
     }
     return found;
   }
+  static std::vector<std::string> of_other_hosts(const Addresses& all, int host) {
+    std::vector<std::string> others;
+    for (const auto& [place, address] : all) {
+      if (place.first != host) others.push_back(address);
+    }
+    return others;
+  }
   // Each host over each NIC reaches just the hosts for which `joined(host, nic, other)` and only on their NIC of that
   // switch.
   void expect_wiring(int hosts, int nics, const std::function<int(int, int, int)>& nic_of_other) {
     const auto all = addresses();
     ASSERT_EQ(all.size(), static_cast<std::size_t>(hosts * nics));
     for (int h = 0; h < hosts; ++h) {
-      std::vector<std::string> others;
-      for (const auto& [place, address] : all) {
-        if (place.first != h) others.push_back(address);
-      }
+      const std::vector<std::string> others = of_other_hosts(all, h);
       for (int k = 0; k < nics; ++k) {
         std::vector<std::string> expected;
         for (const auto& [place, address] : all) {
@@ -117,10 +122,7 @@ class Hosts : public ::testing::Test {
     const auto all = addresses();
     ASSERT_EQ(all.size(), static_cast<std::size_t>(hosts * nics));
     for (int h = 0; h < hosts; ++h) {
-      std::vector<std::string> others;
-      for (const auto& [place, address] : all) {
-        if (place.first != h) others.push_back(address);
-      }
+      const std::vector<std::string> others = of_other_hosts(all, h);
       for (int k = 0; k < nics; ++k) {
         EXPECT_EQ(reached(h, "nic" + std::to_string(k), others), others) << "host " << h << " nic" << k;
       }
