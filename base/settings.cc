@@ -58,7 +58,8 @@ const Row kRows[] = {
       "connections per rail and peer; more help where a network caps single flows"},
      &Settings::lanes_per_rail},
     {{"tcp_congestion", "CANARY_TCP_CONGESTION", SettingKind::kText, "cubic", 0, 0, false,
-      "TCP congestion control of lanes; empty or not available: the system's"},
+      "TCP congestion control of lanes; empty or not available: the system's (docs/congestion.md: which for what "
+      "link)"},
      &Settings::tcp_congestion},
     {{"tcp_notsent_lowat", "CANARY_TCP_NOTSENT_LOWAT", SettingKind::kBytes, "128KiB", 4096, 64 * kMiB, false,
       "bytes a socket may hold that TCP has not sent yet; small values make rate changes felt at once"},
@@ -82,7 +83,7 @@ const Row kRows[] = {
       "1: payloads carry a CRC32C also through this host's own memory, and are checked; on NICs they always do"},
      &Settings::shm_crc},
     {{"eager_bytes", "CANARY_EAGER_BYTES", SettingKind::kBytes, "256KiB", 16384, 64 * kMiB, true,
-      "per peer: what may be sent for operations that it has not entered yet"},
+      "per peer: what may be sent for operations that it has not entered yet; more helps on long paths"},
      &Settings::eager_bytes},
     {{"ops_in_flight", "CANARY_OPS_IN_FLIGHT", SettingKind::kInteger, "64", 1, 1024, false,
       "operations of one rank that may be pending at once; one more waits its turn"},

@@ -85,6 +85,8 @@ void EngineCounters::fill_links(const Source& source) {
     row.at(LinkMetric::kRate) = of(path.estimator.rate().count);
     row.at(LinkMetric::kUnackedBytes) = path.unacked_bytes;
     row.at(LinkMetric::kFailovers) = path.failovers;
+    row.at(LinkMetric::kSegmentsSent) = lanes.segments_sent;
+    row.at(LinkMetric::kSegmentsResent) = lanes.segments_resent;
   });
   t.at(ProcessMetric::kLinksLeftOut) = left_out;
   for (std::size_t i = 0; i < rails_.size(); ++i) {

@@ -210,6 +210,7 @@ class Channel final : public LaneSink {
   bool send_frame(Path& path, wire::Header header, const void* payload, std::uint64_t cookie);
   void send_ack(Path& path);
   void send_heartbeat(Path& path);
+  void look_at_losses(Path& path);
   void handle_ack(Path& path, const wire::AckPayload& ack);
   void entry_acked(Path& path, std::uint32_t sequence, std::uint64_t* bytes, PathEstimator::Departure* last);
   void forget_probe(Path& path, Path::InFlight& e);

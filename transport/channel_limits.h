@@ -52,6 +52,8 @@ inline constexpr Nanos kBesideTimeout = 250_ms;
 inline constexpr Nanos kDialRetry = 100_ms;
 // An accepted lane that said nothing for so many heartbeat intervals makes room for one that was dialled in its place.
 inline constexpr int kReplaceAfterBeats = 3;
+// How often a lane is asked what its connection lost.
+inline constexpr Nanos kLossInterval = 1_s;
 inline constexpr Nanos kProbationFirst = 100_ms;
 inline constexpr Nanos kProbationMax = 60_s;
 inline constexpr Nanos kCleanAfter = 10_s;

@@ -413,6 +413,15 @@ void Channel::send_heartbeat(Path& path) {
   send_frame(path, h, &beat, kNoCookie);
 }
 
+void Channel::look_at_losses(Path& path) {
+  if (now_ < path.losses_due) return;
+  path.losses_due = now_ + limits::kLossInterval;
+  const std::string advice = path.lane->look_at_losses();
+  if (advice.empty() || path.losses_told) return;
+  path.losses_told = true;
+  log(LogLevel::kWarn, "%s, to engine %u: %s", path.lane->description().c_str(), options_.peer_engine, advice.c_str());
+}
+
 void Channel::on_timer(Nanos now) {
   now_ = now;
   next_timer_ = Nanos::max();
@@ -462,6 +471,7 @@ void Channel::on_timer(Nanos now) {
           break;
         }
         dial_beside(path, now);
+        look_at_losses(path);
         if (now - path.last_sent >= interval) {
           path.last_sent = now;
           send_heartbeat(path);

@@ -74,6 +74,9 @@ struct LaneCounters {
   std::uint64_t frames_received = 0;
   std::uint64_t header_errors = 0;   // frames refused by validate()
   std::uint64_t payload_errors = 0;  // payload CRC wrong
+  // Of TCP, when it was last looked at (Lane::look_at_losses): packets with payload that were sent, and sent again.
+  std::uint64_t segments_sent = 0;
+  std::uint64_t segments_resent = 0;
 };
 
 class Lane {
@@ -106,6 +109,10 @@ class Lane {
   // kernel answers, be its process asleep, and where nothing tells. May cost a system call.
   virtual bool backs_off() const { return false; }
   virtual const LaneCounters& counters() const = 0;
+  // Brings the counters of what the connection itself sent again up to date. Returns a sentence for the log where the
+  // way loses so much that another setting would serve this lane better, else "". For about once per second: costs a
+  // system call.
+  virtual std::string look_at_losses() { return {}; }
   // Text for messages: "tcp 10.0.0.1:4000>10.0.0.2:5000 on nic0".
   virtual std::string description() const = 0;
   // Local rail number; -1 for a control lane.

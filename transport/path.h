@@ -167,6 +167,8 @@ struct Path {
   Nanos probation_until;
   Nanos probation_backoff;  // doubles with each return that fails
   Nanos up_since;
+  Nanos losses_due;                // when the lane is next asked what it loses
+  bool losses_told = false;        // the log has the advice for this path
   bool echo_seen = false;          // since the lane came up
   std::uint64_t peer_sent_ns = 0;  // to echo
   Nanos peer_heard_at;
@@ -190,6 +192,8 @@ struct Path {
     to->frames_received += c.frames_received;
     to->header_errors += c.header_errors;
     to->payload_errors += c.payload_errors;
+    to->segments_sent += c.segments_sent;
+    to->segments_resent += c.segments_resent;
   }
 };
 

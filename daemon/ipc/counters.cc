@@ -43,6 +43,8 @@ constexpr MetricInfo kLink[] = {
     {"canary_link_bandwidth_bytes_per_second", "", kGauge, kRate, "Measured delivery rate; 0: not measured yet."},
     {"canary_link_unacknowledged_bytes", "", kGauge, kBytes, "Bytes sent and not acknowledged."},
     {"canary_link_failovers_total", "", kCounter, kNumber, "Times the link's lane was given up."},
+    {"canary_link_tcp_segments_total", "", kCounter, kNumber, "Packets with payload that TCP sent on the link."},
+    {"canary_link_tcp_resent_segments_total", "", kCounter, kNumber, "Packets that TCP sent again: what the way lost."},
 };
 constexpr MetricInfo kProcess[] = {
     {"canary_peers", "", kGauge, kNumber, "Other engines that this one has links to."},

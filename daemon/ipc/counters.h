@@ -57,6 +57,8 @@ enum class LinkMetric : std::uint32_t {
   kRate,
   kUnackedBytes,
   kFailovers,
+  kSegmentsSent,
+  kSegmentsResent,
   kCount
 };
 enum class ProcessMetric : std::uint32_t {

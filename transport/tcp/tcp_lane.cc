@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/duration_text.h"
 #include "transport/tcp/tcp_lane_factory.h"
+#include "transport/tcp/way_losses.h"
 
 namespace canarynet {
 namespace {
@@ -79,6 +80,18 @@ bool TcpLane::send(const wire::Header& header, const std::byte* payload, std::ui
 
 bool TcpLane::backs_off() const {
   return (state_ == State::kUp || state_ == State::kDeaf) && retransmits(socket_.fd());
+}
+
+std::string TcpLane::look_at_losses() {
+  WayLosses losses;
+  if (state_ != State::kUp || !ask_losses(socket_.fd(), &losses)) return {};
+  counters_.segments_sent = losses.segments;
+  counters_.segments_resent = losses.resent;
+  if (!losses_.look(losses) || advised_) return {};
+  advised_ = true;
+  const std::string congestion = congestion_of(socket_.fd());
+  const bool takes_loss_for_congestion = congestion == "cubic" || congestion == "reno";
+  return takes_loss_for_congestion && may_use_bbr() ? loss_advice(losses, congestion) : std::string();
 }
 
 void TcpLane::flush(Nanos) {

@@ -14,6 +14,7 @@
 #include "transport/frame_queue.h"
 #include "transport/lane.h"
 #include "transport/lane_table.h"
+#include "transport/loss_watch.h"
 #include "transport/tcp/frame_reader.h"
 #include "transport/tcp/socket.h"
 
@@ -45,6 +46,7 @@ class TcpLane final : public Lane, private FrameHandler {
   bool up() const override { return state_ == State::kUp; }
   bool backs_off() const override;
   const LaneCounters& counters() const override { return counters_; }
+  std::string look_at_losses() override;
   std::string description() const override { return description_; }
   int rail() const override { return rail_; }
   Address remote() const override { return peer_; }
@@ -88,6 +90,8 @@ class TcpLane final : public Lane, private FrameHandler {
   FrameQueue queue_;
   FrameReader reader_;
   LaneCounters counters_;
+  LossWatch losses_;
+  bool advised_ = false;
   Address peer_;
   std::string device_;
   std::string description_;

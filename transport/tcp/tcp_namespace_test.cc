@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "transport/tcp/tcp_fixture.h"
+#include "transport/tcp/way_losses.h"
 
 namespace canarynet {
 namespace {
@@ -51,6 +52,7 @@ class TcpNamespaceTest : public ::testing::Test {
       shell("sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2 net.ipv4.conf.all.rp_filter=0");
       TcpOptions options;
       options.allow_non_loopback = true;
+      options.congestion = "reno";  // which every kernel has
       for (int i = 0; i < 2; ++i) {
         Rail rail;
         rail.device = "nic" + std::to_string(i);
@@ -164,6 +166,48 @@ TEST_F(TcpNamespaceTest, TwoEnginesOfSeveralNicsInOneSubnetCannotListenOnOnePort
   auto second = TcpLaneFactory::create(options);
   ASSERT_FALSE(second.ok()) << "connections would be shared out between two engines";
   EXPECT_NE(second.status().text().find("10.77.0.20"), std::string::npos) << second.status().text();
+}
+
+TEST_F(TcpNamespaceTest, AWayThatLosesPacketsIsToldOnceWithTheFigureAndWhatToSet) {
+  enter(1);
+  // A random number decides on each packet: one in twenty does not arrive.
+  const bool loses =
+      shell("tc qdisc add dev nic0 clsact") && shell(
+                                                   "tc filter add dev nic0 ingress bpf da bytecode "
+                                                   "'4,32 0 0 4294963256,53 1 0 214748364,6 0 0 2,6 0 0 4294967295'");
+  if (!loses) GTEST_SKIP() << "the tc tool or its BPF filters are missing here";
+  enter(0);
+  auto lane = factories_[0]->dial(0, factories_[1]->rails()[0].address, near_sink_);
+  ASSERT_TRUE(lane.ok()) << lane.status().to_string();
+  ASSERT_TRUE(run_until([&] { return near_sink_.ups == 1 && doorman_.lanes.size() == 1; })) << near_sink_.reason;
+  const auto payload = pattern_bytes(1, 100'000);
+  std::vector<std::string> told;
+  const auto carry = [&](int frames, const std::function<bool()>& enough) {
+    int sent = far_sink_.frames;
+    const int until = sent + frames;
+    return run_until(
+        [&] {
+          for (; sent < far_sink_.frames + 4; ++sent) lane.value()->send(make_header(1, payload), payload.data(), 1);
+          lane.value()->flush(clock_.now());
+          if (std::string words = lane.value()->look_at_losses(); !words.empty()) told.push_back(words);
+          return far_sink_.frames >= until || enough();
+        },
+        60_s);
+  };
+  ASSERT_TRUE(carry(400, [&] { return !told.empty(); }));
+  enter(0);
+  if (!may_use_bbr()) {
+    EXPECT_TRUE(told.empty()) << "nothing here would serve it better, yet: " << told[0];
+    return;
+  }
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NE(told[0].find("reno"), std::string::npos) << told[0];
+  EXPECT_NE(told[0].find("CANARY_TCP_CONGESTION=bbr"), std::string::npos) << told[0];
+  const LaneCounters& counters = lane.value()->counters();
+  EXPECT_GE(counters.segments_resent, LossWatch::kLostMin);
+  EXPECT_GT(counters.segments_sent, counters.segments_resent * 2);
+  ASSERT_TRUE(carry(20, [] { return false; }));
+  EXPECT_EQ(told.size(), 1u) << "once is enough: " << told.back();
 }
 
 TEST_F(TcpNamespaceTest, DeadDeviceIsSilenceNotAHangup) {
