@@ -1,5 +1,5 @@
-// discovery/routes.h -- which networks the kernel's routing tables reach through which device, and which device it takes.
-// Reads netlink; start-up only.
+// discovery/routes.h -- which networks the kernel's routing tables reach through which device, and which device it
+// takes. Reads netlink; start-up only.
 #pragma once
 
 #include <cstddef>

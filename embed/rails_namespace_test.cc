@@ -24,14 +24,21 @@ TEST_P(RailsNamespaceTest, AJobUsesEveryNicAndSumsExactly) {
     if (test::init(join(), host, 2, settings(host, "auto"), &context) != CANARY_OK) return test::last_error().message;
     canary_nic_stats nics[4] = {};
     std::size_t count = 0;
-    // An IPv6 link asks for its neighbours a second or two after it is up; so long it takes, too, until a neighbour that
-    // was told a wrong hardware address has the right one.
+    // An IPv6 link asks for its neighbours a second or two after it is up; so long it takes, too, until a neighbour
+    // that was told a wrong hardware address has the right one.
     both_nics_up(context);
-    if (std::string wrong = sum_rounds(context, host); !wrong.empty()) return wrong;
-    EXPECT_EQ(canary_stats(context, nics, 4, &count), CANARY_OK);
+    // 4 x 8 MiB a time, half of each sent twice: two NICs that may use any rate share them about evenly, but on a busy
+    // machine the first rounds may be over before the second one has proved what it can do.
+    const auto began = std::chrono::steady_clock::now();
+    for (float more = 1; more != 0;) {
+      if (std::string wrong = sum_rounds(context, host); !wrong.empty()) return wrong;
+      EXPECT_EQ(canary_stats(context, nics, 4, &count), CANARY_OK);
+      const bool both = nics[0].transmit_bytes >= 2'000'000 && nics[1].transmit_bytes >= 2'000'000;
+      more = both || test::seconds_since(began) > 10 ? 0 : 1;
+      EXPECT_EQ(canary_all_reduce(canary_world(context), &more, &more, 1, CANARY_F32, CANARY_SUM, nullptr), CANARY_OK);
+    }
     std::string out;
     for (std::size_t i = 0; i < 2; ++i) {
-      // 4 x 8 MiB, half of each sent twice: two NICs that may use any rate share them about evenly.
       if (nics[i].transmit_bytes < 2'000'000) out += std::string(nics[i].device) + " carried next to nothing; ";
       if (nics[i].lanes_up != 1) out += std::string(nics[i].device) + " has not one lane; ";
     }

@@ -1,5 +1,5 @@
-// topology/shared_subnet.h -- rails of one host that share an IPv4 subnet: which they are, and the one warning where the
-// kernel's settings are in their way.
+// topology/shared_subnet.h -- rails of one host that share an IPv4 subnet: which they are, and the one warning where
+// the kernel's settings are in their way.
 //
 // Linux answers ARP for every address of a host on each of its NICs, and may drop what comes in by another NIC than its
 // route back: unless something is done about it, one of those NICs carries everything. IPv6 asks per NIC.

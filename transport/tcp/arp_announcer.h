@@ -1,7 +1,7 @@
 // transport/tcp/arp_announcer.h -- tells a subnet which of this host's NICs has which address, where several are on it.
 //
-// What: Linux answers ARP for every address of a host on each of its NICs, and who asked keeps the first answer: what is
-// meant for one NIC comes in by another. But a question that a NIC asks itself carries its own address and hardware
+// What: Linux answers ARP for every address of a host on each of its NICs, and who asked keeps the first answer: what
+// is meant for one NIC comes in by another. But a question that a NIC asks itself carries its own address and hardware
 // address, and whoever has an entry for that address corrects it. So a datagram goes out by the NIC to an address that
 // nobody has (decision 17): the kernel asks for it, three times within two seconds, and the datagram never leaves.
 // Units: ns. Memory: a datagram socket for each rail that shares its subnet; announce() allocates nothing, never waits.
