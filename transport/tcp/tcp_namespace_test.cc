@@ -194,12 +194,13 @@ TEST_F(TcpNamespaceTest, AWayThatLosesPacketsIsToldOnceWithTheFigureAndWhatToSet
         },
         60_s);
   };
-  ASSERT_TRUE(carry(400, [&] { return !told.empty(); }));
-  enter(0);
   if (!may_use_bbr()) {
+    ASSERT_TRUE(carry(400, [&] { return !told.empty(); }));
     EXPECT_TRUE(told.empty()) << "nothing here would serve it better, yet: " << told[0];
     return;
   }
+  // On a busy machine the round trip looks like a queue much of the time.
+  ASSERT_TRUE(carry(100'000, [&] { return !told.empty(); }));
   ASSERT_EQ(told.size(), 1u);
   EXPECT_NE(told[0].find("reno"), std::string::npos) << told[0];
   EXPECT_NE(told[0].find("CANARY_TCP_CONGESTION=bbr"), std::string::npos) << told[0];
