@@ -92,6 +92,19 @@ TEST(PathEstimator, OnALongPathAFewMillisecondsMoreProveNothing) {
   EXPECT_GT(of_the_rate(link), 0.9);
 }
 
+TEST(PathEstimator, WhileTheRateGrowsTheWindowIsTwiceWhatTheRateNeeds) {
+  const Nanos round_trip = 40_ms;
+  Link link(round_trip);
+  const auto held = [&] {
+    return static_cast<double>(link.estimator.window()) / static_cast<double>(link.estimator.rate().count);
+  };
+  const double needed = (round_trip * 2 + 20_ms).seconds();
+  while (link.estimator.rate().count == 0) link.carry(1, 4);
+  EXPECT_NEAR(held(), 2 * needed, 0.01 * needed) << "nothing says yet that it has stopped growing";
+  link.carry(200, 4);
+  EXPECT_LT(held(), 1.3 * needed) << "four pieces in a round trip, whatever the window";
+}
+
 // Of a frame that is sent again, those behind it are acknowledged a round trip later; meanwhile others must leave.
 TEST(PathEstimator, TheWindowHoldsTwoRoundTripsAndLateWakeUps) {
   for (const Nanos round_trip : {1_ms, 40_ms, 160_ms}) {
