@@ -71,11 +71,13 @@ class Rules(unittest.TestCase):
         self.assertEqual([round(value) for value in got.values()], [50, 50, 50])
 
     def test_several_connections_over_several_nics_meet_a_baseline_that_spreads_them(self):
-        self.assertEqual([who.name for who in bench.contestants(options(), 2, 2)], [""] + bench.BASELINES)
-        self.assertEqual(bench.contestants(options(), 2, 2)[-1].more, ["--dev", "spread"])
-        self.assertNotIn("BASELINE_SOCKET_IFNAME", bench.contestants(options(), 2, 2)[-1].env or {})
-        self.assertEqual([who.name for who in bench.contestants(options(), 2, 1)], [""] + bench.BASELINES[:2])
-        self.assertEqual([who.name for who in bench.contestants(options(), 1, 8)], [""] + bench.BASELINES[:1])
+        one, two, routed = (next(l for l in bench.LAYOUTS if l.name == name) for name in ("1x1000", "2x500", "routed"))
+        self.assertEqual([who.name for who in bench.contestants(options(), two, 2)], [""] + bench.BASELINES)
+        self.assertEqual(bench.contestants(options(), two, 2)[-1].more, ["--dev", "spread"])
+        self.assertNotIn("BASELINE_SOCKET_IFNAME", bench.contestants(options(), two, 2)[-1].env or {})
+        self.assertEqual([who.name for who in bench.contestants(options(), two, 1)], [""] + bench.BASELINES[:2])
+        self.assertEqual([who.name for who in bench.contestants(options(), one, 8)], [""] + bench.BASELINES[:1])
+        self.assertEqual([who.name for who in bench.contestants(options(), routed, 2)], [""] + bench.BASELINES[:1])
 
     def test_what_connections_that_wait_for_the_slowest_would_get_is_noted(self):
         full = bench.LAYOUTS[2].sum()
