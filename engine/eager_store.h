@@ -1,8 +1,8 @@
 // engine/eager_store.h -- where pieces wait whose operation this engine has not entered yet. One store per channel.
 //
 // The sender counts the same charge against the same budget (CANARY_EAGER_BYTES), so a well-behaved peer never finds it
-// full but for fragmentation; then the piece is not acked and comes again. One owner thread; all of the fixed memory is
-// allocated when the first piece comes.
+// full but for fragmentation; then the piece is not acked and comes again. Fixed memory, of which what was never
+// used costs nothing; one owner thread; no allocation after construction.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,12 @@ class EagerStore {
     bool complete = false;
   };
 
-  explicit EagerStore(std::uint64_t bytes) : blocks_(static_cast<std::uint32_t>(bytes / kBlock)) {}
+  explicit EagerStore(std::uint64_t bytes)
+      : blocks_(static_cast<std::uint32_t>(bytes / kBlock)),
+        memory_(std::make_unique_for_overwrite<std::byte[]>(bytes)),
+        taken_(blocks_) {
+    entries_.reserve(blocks_);
+  }
   std::byte* data(const Entry& e) { return memory_.get() + std::size_t{e.first_block} * kBlock; }
   bool empty() const { return used_ == 0; }
 
@@ -48,23 +53,20 @@ class EagerStore {
   }
   // nullptr: no room.
   Entry* take(const wire::Header& h) {
-    if (entries_.empty()) allocate();
     const std::uint32_t need = charge(h.payload_bytes) / kBlock;
     std::uint32_t run = 0;
     for (std::uint32_t b = 0; b < blocks_; ++b) {
       run = taken_[b] ? 0 : run + 1;
       if (run < need) continue;
       const std::uint32_t first = b + 1 - need;
-      for (std::uint32_t i = 0; i < blocks_; ++i) {
-        Entry& e = entries_[i];
-        if (e.used) continue;
-        for (std::uint32_t k = first; k <= b; ++k) taken_[k] = 1;
-        e = Entry{h, first, need, true, false};
-        ++used_;
-        if (i + 1 > high_) high_ = i + 1;
-        return &e;
-      }
-      return nullptr;
+      std::uint32_t i = 0;
+      while (i < entries_.size() && entries_[i].used) ++i;
+      if (i == entries_.size()) entries_.emplace_back();  // there are never more than blocks
+      for (std::uint32_t k = first; k <= b; ++k) taken_[k] = 1;
+      entries_[i] = Entry{h, first, need, true, false};
+      ++used_;
+      if (i + 1 > high_) high_ = i + 1;
+      return &entries_[i];
     }
     return nullptr;
   }
@@ -83,16 +85,10 @@ class EagerStore {
   }
 
  private:
-  void allocate() {
-    memory_ = std::make_unique_for_overwrite<std::byte[]>(std::size_t{blocks_} * kBlock);
-    taken_.resize(blocks_);
-    entries_.resize(blocks_);
-  }
-
   std::uint32_t blocks_;
   std::unique_ptr<std::byte[]> memory_;
   std::vector<std::uint8_t> taken_;
-  std::vector<Entry> entries_;
+  std::vector<Entry> entries_;  // those that were ever used; room for one per block
   std::uint32_t used_ = 0;
   std::uint32_t high_ = 0;  // entries at and beyond were never used since the store was last empty
 };

@@ -123,6 +123,7 @@ void Engine::on_joined(const Roster& roster) {
     peers_[e].eager = std::make_unique<EagerStore>(static_cast<std::uint64_t>(s.eager_bytes.count));
     peers_[e].messages =
         std::make_unique<MessagePeer>(peers_[e].channel.get(), static_cast<std::uint64_t>(s.eager_bytes.count));
+    peers_[e].debts.reserve(static_cast<std::size_t>(s.eager_bytes.count) / EagerStore::kBlock);
     peers_[e].channel->start(now_);
   }
   std::vector<int> everybody(static_cast<std::size_t>(roster_.world_size));

@@ -190,7 +190,7 @@ class Engine final : public ChannelClient,
     std::unique_ptr<EagerStore> eager;
     std::unique_ptr<MessagePeer> messages;
     std::uint64_t eager_used = 0;  // charged for what we sent it and it was not ready for
-    std::vector<EagerDebt> debts;  // the part of it whose operation is done here; bounded by the budget
+    std::vector<EagerDebt> debts;  // the part of it whose operation is done here; bounded by the budget, never grows
     std::string label;             // for counters: "rank 3"
     bool gone = false;             // died
     Status why_gone;               // what a group that needs it is told

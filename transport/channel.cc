@@ -24,7 +24,11 @@ Channel::Channel(ChannelOptions options, LaneFactory& factory, ChannelClient& cl
       records_(options_.records),
       copies_(options_.copies) {
   paths_.resize(options_.paths.size());
-  for (std::size_t i = 0; i < paths_.size(); ++i) paths_[i].spec = options_.paths[i];
+  for (std::size_t i = 0; i < paths_.size(); ++i) {
+    paths_[i].spec = options_.paths[i];
+    // Of paths that only the peer knows, those that never come cost nothing: adopt() gives the others theirs.
+    if (paths_[i].spec.local_rail >= 0) paths_[i].in_flight.reserve(AckState::kWindow);
+  }
   rails_ = options_.rails != nullptr ? options_.rails : &own_rails_;
   for (const Path& path : paths_) rails_->mention(path.spec.local_rail);
   checked_ = options_.check_memory || std::any_of(options_.paths.begin(), options_.paths.end(), [](const PathSpec& p) {

@@ -4,8 +4,9 @@
 // what a dead or silent lane held over the others, and retries dead lanes in the background. Knows nothing of
 // gradients: step and codec numbers pass through unread.
 // Memory: a piece's payload is borrowed from next_piece() until on_done() or cancel_flow(); up to kCopiedPieceBytes are
-// copied and done at once (unless OutPiece::borrow). Pools have fixed limits and grow to their high-water marks.
-// Thread: the engine's owner; no call blocks or, once the pools have grown, allocates (dialling a lane does).
+// copied and done at once (unless OutPiece::borrow). Pools are fixed at construction; what of them was never used costs no memory.
+// Thread: the engine's owner; no call blocks or, after construction, allocates (dialling a lane does, and the first
+// lane of a path that only the peer knew).
 // Failures: a dead lane is the channel's own business; whether the *peer* is dead is the engine's (last_heard(),
 // paths_up()).
 #pragma once
@@ -253,9 +254,9 @@ class Channel final : public LaneSink {
   ChannelClient& client_;
   std::vector<Path> paths_;
   std::vector<std::string> local_names_, remote_names_;
-  GrowingPool<Record, 32> records_;
+  GrowingPool<Record> records_;
   std::uint32_t resend_head_ = 0xffffffff, resend_tail_ = 0xffffffff;
-  GrowingPool<Copy, 2> copies_;
+  GrowingPool<Copy> copies_;
   LaneShares shares_;                             // as told to the log
   std::vector<std::unique_ptr<Lane>> graveyard_;  // lanes that may be inside a callback
 

@@ -158,6 +158,7 @@ const char* Channel::adopt(std::unique_ptr<Lane>& lane, const wire::HelloPayload
     if (at == paths_.end()) return "its hello names no lane of ours";
     if (lane->rail() != hello.peer_rail) return "it came in by another NIC than its hello says";
     at->spec = {hello.peer_rail, hello.rail, hello.lane, {}};
+    at->in_flight.reserve(AckState::kWindow);
   }
   Path& path = *at;
   if (!belongs(path, *lane)) return "it does not come from where its hello says";

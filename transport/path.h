@@ -132,7 +132,7 @@ struct Path {
   std::uint32_t next_sequence = 1;
   std::uint32_t first_unacked = 1;  // == next_sequence: nothing in flight
   std::uint64_t unacked_bytes = 0;
-  SequenceWindow<InFlight> in_flight;  // at most AckState::kWindow
+  SequenceWindow<InFlight> in_flight;  // of AckState::kWindow; none before its rails are known
   Nanos last_progress;                 // last ack of something, or when the path went from empty to busy
   Nanos stall_began;
   std::uint32_t stalls = 0;  // time-outs in a row with nowhere else to go

@@ -1,33 +1,58 @@
 // transport/sequence_window.h -- what is known of each of a row of sequence numbers in flight.
 //
-// Memory for a few, and for twice as many whenever there are more; it never shrinks. Sequences may wrap at 32 bits.
+// The address space for a full window is allocated by reserve(); a ring of a few places is used, and one of twice as
+// many whenever there are more, so that a short row touches little memory. Sequences may wrap at 32 bits.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <utility>
-#include <vector>
+#include <memory>
+#include <type_traits>
+
+#include "base/check.h"
 
 namespace canarynet {
 
 template <typename T>
 class SequenceWindow {
+  static_assert(std::is_trivially_copyable_v<T>, "places end with the window's memory");
+
  public:
-  T& operator[](std::uint32_t sequence) { return ring_[sequence & (ring_.size() - 1)]; }
-  const T& operator[](std::uint32_t sequence) const { return ring_[sequence & (ring_.size() - 1)]; }
-  std::size_t capacity() const { return ring_.size(); }
+  SequenceWindow() = default;
+  SequenceWindow(SequenceWindow&&) noexcept = default;
+  SequenceWindow& operator=(SequenceWindow&&) noexcept = default;
+
+  // For rows of up to `most`, a power of two. Once; nothing allocates afterwards.
+  void reserve(std::size_t most) { places_ = Places(std::allocator<T>().allocate(most), Free{most}); }
+  bool reserved() const { return places_ != nullptr; }
+  std::size_t ring() const { return ring_; }
+
+  T& operator[](std::uint32_t sequence) { return places_.get()[sequence & (ring_ - 1)]; }
+  const T& operator[](std::uint32_t sequence) const { return places_.get()[sequence & (ring_ - 1)]; }
   // A place for `next`, where those from `first` up to it are in use.
   T& append(std::uint32_t first, std::uint32_t next) {
-    if (next - first >= ring_.size()) {
-      std::vector<T> larger(ring_.empty() ? 16 : 2 * ring_.size());
-      for (std::uint32_t s = first; s != next; ++s) larger[s & (larger.size() - 1)] = std::move((*this)[s]);
-      ring_ = std::move(larger);
-    }
+    if (next - first >= ring_) grow(first, next);
     return (*this)[next];
   }
 
  private:
-  std::vector<T> ring_;  // a power of two
+  struct Free {
+    std::size_t most = 0;
+    void operator()(T* places) const { std::allocator<T>().deallocate(places, most); }
+  };
+  using Places = std::unique_ptr<T[], Free>;
+
+  void grow(std::uint32_t first, std::uint32_t next) {
+    const std::size_t old = ring_;
+    ring_ = old == 0 ? 16 : 2 * old;
+    CANARY_CHECK(ring_ <= places_.get_deleter().most, "more in flight than the window holds");
+    for (std::size_t i = old; i < ring_; ++i) ::new (static_cast<void*>(places_.get() + i)) T;
+    // What has another place now has it in the new half.
+    for (std::uint32_t s = first; s != next; ++s) (*this)[s] = places_.get()[s & (old - 1)];
+  }
+
+  Places places_;
+  std::size_t ring_ = 0;  // places in use: a power of two
 };
 
 }  // namespace canarynet
