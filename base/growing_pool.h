@@ -1,4 +1,4 @@
-// base/growing_pool.h -- numbered places for T, up to a fixed limit, of which those that were never taken cost no memory.
+// base/growing_pool.h -- numbered places for T, up to a fixed limit; those that were never taken cost no memory.
 //
 // The address space is allocated with the pool; a place is written, and its pages become the process's, when it is
 // first taken. A place that was given back is the next one taken, so a pool has the memory of its high-water mark and

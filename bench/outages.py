@@ -4,7 +4,7 @@ return, and every result is exact.
 
 Three hosts, a rank each, two NICs of 500 Mbit/s and nothing beside them (no control NIC), 4 MiB f32. The ways: `dark`
 drops all packets of a random host's NICs with the carrier up, `down` is `ip link set down` on all of them, `stopped` is
-SIGSTOP of a random rank, `all stopped` of all ranks. Each lasts 1, 3, 10 and 30 s (the short form: 1 and 3 s, once
+SIGSTOP of a random rank, `all stopped` of all ranks. Each lasts 1, 3, 10 and 30 s (the short form: 1 and 3 s, two
 each). Shown: the time from the return until every host has received half a MiB, and the outages survived.
 """
 import os
@@ -61,7 +61,7 @@ def outage(options, way, span):
 
 
 def body():
-    parser = harness.arguments(__doc__, repeat=20, quick_repeat=1)
+    parser = harness.arguments(__doc__, repeat=20, quick_repeat=2)
     parser.add_argument("--ways", help="comma-separated: " + ", ".join(WAYS))
     parser.add_argument("--spans", help="seconds, comma-separated")
     options = harness.parse(parser)

@@ -1,5 +1,5 @@
-// All NICs of two hosts in one subnet, with the kernel's own sysctls: what it takes to use them, what puts them right, and
-// what is said where nothing can. Needs root.
+// All NICs of two hosts in one subnet, with the kernel's own sysctls: what it takes to use them, what puts them right,
+// and what is said where nothing can. Needs root.
 #include <linux/capability.h>
 #include <sys/syscall.h>
 

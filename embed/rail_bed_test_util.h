@@ -1,6 +1,6 @@
 // embed/rail_bed_test_util.h -- for tests: two hosts of two NICs each, made of network namespaces and virtual Ethernet
-// devices, behind a router, behind a gateway with addresses of /32, or with all four NICs in one subnet on one switch and
-// the kernel's own sysctls. Needs root; the namespaces hang on descriptors of this process and vanish with it.
+// devices, behind a router, behind a gateway with addresses of /32, or with all four NICs in one subnet on one switch
+// and the kernel's own sysctls. Needs root; the namespaces hang on descriptors of this process and vanish with it.
 #pragma once
 
 #include <fcntl.h>

@@ -122,7 +122,7 @@ TEST(Links, LongPathsAreFilled) {
   EXPECT_GT(share_of_bound({{200, 40_ms}}), 0.85);
 }
 
-// A frame that is late holds up those behind it, as one does that TCP sends again, or for which nobody wakes up in time.
+// A frame that is late holds up those behind it, as one does that TCP sends again or for which nobody wakes up in time.
 TEST(Links, ALongPathWhoseFramesAreLateIsFilled) {
   EXPECT_GT(share_of_bound({{200, 20_ms, 0, 20_ms}}), 0.9);
   if (quick()) return;

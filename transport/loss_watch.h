@@ -1,9 +1,9 @@
-// transport/loss_watch.h -- whether a connection loses what no full queue explains, and TCP's choice of a congestion
-// control matters therefore.
+// transport/loss_watch.h -- whether a connection loses what no full queue explains: then the choice of TCP's congestion
+// control matters.
 //
 // What: congestion drops where a queue is full, so the round trip is long when it happens. Segments that are sent again
-// while the round trip is as short as ever were lost by the way itself; cubic and reno take that for congestion and slow
-// down for nothing.
+// while the round trip is as short as ever were lost by the way itself; cubic and reno take that for congestion and
+// slow down for nothing.
 // Thread: the owner's. Pure. Nothing here allocates.
 #pragma once
 
