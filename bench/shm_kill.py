@@ -265,9 +265,16 @@ class Campaign:
                       (where, member.survived, "; ".join(wrong), "; ".join(member.said["left"][:4])))
 
     def growth(self, member, name):
-        """Bytes per job between the first settled ones and the last, of ten each the least; None of too few jobs."""
+        """Bytes per job, the lesser of both halves of its life: what is kept once is no growth. None of too few jobs.
+
+        At the ends and in the middle the least of ten settled jobs counts.
+        """
         rests = [rest[name] for rest in member.rests[SETTLED:]]
-        return (min(rests[-10:]) - min(rests[:10])) / (len(rests) - 10) if len(rests) >= 30 else None
+        if len(rests) < 30:
+            return None
+        middle = len(rests) // 2
+        least = [min(part) for part in (rests[:10], rests[middle - 5:middle + 5], rests[-10:])]
+        return min(least[1] - least[0], least[2] - least[1]) / ((len(rests) - 10) / 2)
 
     def note(self, trial, text):
         self.figures.note("job %d: %s" % (trial, text))

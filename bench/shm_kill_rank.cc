@@ -6,7 +6,8 @@
 //         those who do not join
 //   quit
 // Lines out:
-//   rest fds=N names=N maps=N mapped=BYTES heap=BYTES resident=BYTES threads=N    at start and after each job
+//   rest fds=N names=N maps=N mapped=BYTES heap=BYTES resident=BYTES threads=N    at start and after each job;
+//         resident: anonymous memory
 //   joined
 //   ended at=NS code=NAME rank=R ops=N shm=BYTES other=BYTES message=TEXT    CLOCK_MONOTONIC as the error came; what
 //         went out to peers
@@ -89,8 +90,10 @@ void say_rest() {
     if (line.find("[heap]") == std::string::npos) mapped += to - from;  // that one is counted by what is in use
     if (line.find("memfd:") != std::string::npos) ours.push_back(line);
   }
-  std::size_t pages = 0, resident = 0, threads = 0;
-  std::ifstream("/proc/self/statm") >> pages >> resident;
+  std::size_t pages = 0, resident = 0, shared = 0, threads = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident >> shared;
+  // Without pages of files: the kernel maps up to 64 KiB around the first call of a function that no job needed before.
+  resident -= shared;
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
     if (word == "Threads:") status >> threads;
