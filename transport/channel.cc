@@ -430,6 +430,7 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
       wire::HeartbeatPayload beat;
       if (!arrival.intact || arrival.payload.size() != sizeof beat) return;
       std::memcpy(&beat, arrival.payload.data(), sizeof beat);
+      const bool first = path.peer_sent_ns == 0;
       path.peer_sent_ns = beat.sent_ns;
       path.peer_heard_at = now_;
       if (beat.echo_ns != 0) {
@@ -438,6 +439,7 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
             static_cast<std::int64_t>(static_cast<std::uint64_t>(now_.count) - beat.echo_ns - beat.echo_held_ns);
         if (rtt >= 0 && rtt < (60_s).count) path.estimator.sample_rtt(now_, Nanos{rtt});
       }
+      if (first) send_heartbeat(path);
       client_.on_heartbeat(*this, header);
       return;
     }

@@ -43,8 +43,8 @@ std::uint64_t Channel::first_window(const Path& path) const {
 }
 
 std::uint64_t Channel::window_of(const Path& path) const {
-  const auto two_pieces = static_cast<std::uint64_t>(2 * (options_.piece_bytes.count + 48));
-  return std::max(two_pieces, first_window(path));
+  const auto pieces = static_cast<std::uint64_t>(limits::kPiecesInFlight * (options_.piece_bytes.count + 48));
+  return std::max(pieces, first_window(path));
 }
 
 bool Channel::has_room(Path& path, std::uint32_t bytes) const {

@@ -92,6 +92,7 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
       channel->on_up(lane(rail));
       wire::HelloPayload hello;
       from_peer(rail, wire::Kind::kHello, &hello, sizeof hello);
+      asked += lane(rail).of(wire::Kind::kHeartbeat).size();
       lane(rail).sent.clear();
     }
     ASSERT_EQ(channel->paths_up(), rails);
@@ -180,6 +181,7 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
   std::uint32_t to_send = 0;
   std::vector<std::uint64_t> done;
   int landings_lost = 0;
+  std::size_t asked = 0;  // heartbeats that fresh lanes were given
 
  private:
   std::uint32_t piece_ = 0;
@@ -198,6 +200,29 @@ TEST_F(ChannelFrames, APieceIsDoneWhenItIsAcknowledgedAndNotBefore) {
   EXPECT_EQ(done, (std::vector<std::uint64_t>{1, 0}));
   ack(0, 2);
   EXPECT_EQ(done.size(), 2u) << "once";
+}
+
+// Only a lane that carries nothing yet tells the link's own round trip; without it each piece's time counts as latency,
+// and a slow lane keeps the rate that a burst has shown.
+TEST_F(ChannelFrames, BothEndsLearnTheRoundTripOfAFreshLane) {
+  open(2);
+  EXPECT_EQ(asked, 2u);
+  wire::HeartbeatPayload beat;
+  beat.sent_ns = 5;
+  beat.echo_ns = static_cast<std::uint64_t>((now - 3_ms).count);
+  beat.echo_held_ns = static_cast<std::uint64_t>((1_ms).count);
+  from_peer(0, wire::Kind::kHeartbeat, &beat, sizeof beat);
+  EXPECT_EQ(path(0).estimator.rtt_min(), 2_ms);
+  EXPECT_EQ(lane(0).of(wire::Kind::kHeartbeat).size(), 1u) << "the peer waits for it";
+  from_peer(0, wire::Kind::kHeartbeat, &beat, sizeof beat);
+  EXPECT_EQ(lane(0).of(wire::Kind::kHeartbeat).size(), 1u) << "the others keep to their interval";
+}
+
+// One travels, and of one that arrived the acknowledgement comes behind a piece of the peer's: with two the link idles.
+TEST_F(ChannelFrames, ALaneHoldsThreePiecesBeforeAnythingIsKnownOfIt) {
+  open(1);
+  send(4);
+  EXPECT_EQ(lane(0).of(wire::Kind::kPiece).size(), 3u);
 }
 
 TEST_F(ChannelFrames, AnAcknowledgementOfWhatWasNotSentFreesNothing) {

@@ -28,6 +28,9 @@ inline constexpr BytesPerSec kFirstRate = BytesPerSec::from_mbit(50);
 // And the slowest that it may turn out to have, where patience is the question.
 inline constexpr BytesPerSec kSlowestRate = BytesPerSec::from_mbit(10);
 
+// A lane may hold at least so many: one travels, and of one that arrived the ack comes behind a piece of the peer's.
+inline constexpr std::int64_t kPiecesInFlight = 3;
+
 inline constexpr Nanos kAckDelay = 1_ms;
 inline constexpr Nanos kAskInterval = 1_ms;  // an ack that nobody waits for is asked for so often, for the round trip
 inline constexpr std::uint64_t kAckBytes = 64 * 1024;  // large pieces are acked one by one: they feed the rate estimate

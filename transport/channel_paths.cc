@@ -223,6 +223,8 @@ void Channel::come_up(Path& path) {
   path.refused_since = Nanos::max();
   path.answer_patience = {};
   earlier(now_ + options_.heartbeat_interval);
+  // The answer tells the round trip of a lane that carries nothing yet.
+  if (options_.dialer) send_heartbeat(path);
   if (path.up_since.count == 0) {
     path.state = Path::State::kUp;
     path.up_since = now_;
