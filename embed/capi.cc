@@ -42,8 +42,10 @@ struct canary_context : Handled {
   std::vector<Kept<canary_group>> groups;
   std::vector<Kept<canary_op>> ops;
   std::vector<canary_op*> free_ops;
+  CompletionBell bell;
 
-  canary_op* take_op(GroupMember* member);
+  // `rings`: its completion shows at the context's descriptor.
+  canary_op* take_op(GroupMember* member, bool rings);
   void give_op(canary_op* op);
   void clear();
 };
@@ -73,7 +75,7 @@ struct canary_op : Handled {
   void clear() { taken = false; }
 };
 
-canary_op* canary_context::take_op(GroupMember* member) {
+canary_op* canary_context::take_op(GroupMember* member, bool rings) {
   const std::lock_guard lock(mutex);
   if (free_ops.empty()) {
     for (int i = 0; i < 64; ++i) {
@@ -86,6 +88,7 @@ canary_op* canary_context::take_op(GroupMember* member) {
   canary_op* op = free_ops.back();
   free_ops.pop_back();
   op->ticket.reset();
+  op->ticket.news = rings ? &bell.news() : nullptr;
   op->member = member;
   op->taken = true;
   return op;
@@ -102,6 +105,7 @@ void canary_context::clear() {
   ops.clear();
   groups.clear();
   world.reset();
+  bell.close();
   impl.reset();
 }
 
@@ -270,7 +274,7 @@ canary_status run(canary_group* handle, OpRequest request, canary_op** out,
         return invalid(std::string(name_of(request.collective)) + ": counts are NULL");
     }
     canary_context& context = group.context();
-    canary_op* op = context.take_op(group->member);
+    canary_op* op = context.take_op(group->member, out != nullptr);
     const auto refuse = [&](const Status& why) {
       context.give_op(op);
       return report(why);
@@ -316,7 +320,7 @@ canary_status run_message(canary_group* handle, bool sends, void* buffer, std::s
     return invalid(name + ": count " + std::to_string(count) + " is too large");
   if (buffer == nullptr && count != 0) return invalid(name + ": buffer is NULL");
   canary_context& context = group.context();
-  canary_op* op = context.take_op(group->member);
+  canary_op* op = context.take_op(group->member, out != nullptr);
   MessageRequest& m = op->message;
   m.data = static_cast<std::byte*>(buffer);
   m.bytes = bytes;
@@ -332,6 +336,25 @@ canary_status run_message(canary_group* handle, bool sends, void* buffer, std::s
   context.impl->submit(&m);
   *out = HandlePool<canary_op>::open(*op);
   return CANARY_OK;
+}
+
+// Holding the engine, so nothing completes meanwhile.
+Status open_bell(canary_context& context) {
+  if (context.bell.fd() >= 0) return {};
+  if (Status s = context.impl->add_bell(context.bell); !s.ok()) return s;
+  // What has completed before anybody could hear of it.
+  bool untold = false;
+  const std::lock_guard lock(context.mutex);
+  for (const auto& op : context.ops) untold |= op->taken && op->ticket.news != nullptr && op->ticket.done();
+  if (untold) context.bell.ring();
+  return {};
+}
+
+// Nobody is inside any more.
+void close_bell(canary_context& context) {
+  if (context.bell.fd() < 0) return;
+  context.impl->with_engine([&](Engine&) { context.impl->remove_bell(context.bell); });
+  context.bell.close();
 }
 
 constexpr auto kTurn = std::chrono::microseconds(200);
@@ -383,6 +406,7 @@ CANARY_API canary_status canary_finalize(canary_context* handle) {
       forget_groups(*context);
       context->impl->leave(context->rank);
     }
+    close_bell(*context);
     HandlePool<canary_context>::give(context);
     return CANARY_OK;
   });
@@ -570,6 +594,29 @@ CANARY_API canary_status canary_op_wait(canary_op* handle) {
     if (!op) return HandlePool<canary_op>::refuse("canary_op_wait", handle);
     op.context().impl->wait(op->ticket);
     return finish_handle("canary_op_wait", op.context(), &*op, handle);
+  });
+}
+
+CANARY_API canary_status canary_context_fd(canary_context* handle, int* fd) {
+  return guarded([&]() -> canary_status {
+    if (fd == nullptr) return invalid("canary_context_fd: fd is NULL");
+    const Inside<canary_context> context(handle);
+    if (!context) return HandlePool<canary_context>::refuse("canary_context_fd", handle);
+    const Status s = context->impl->with_engine([&](Engine&) { return open_bell(*context); });
+    if (!s.ok()) return report(s.wrap("canary_context_fd"));
+    *fd = context->bell.fd();
+    return CANARY_OK;
+  });
+}
+
+CANARY_API canary_status canary_context_drain(canary_context* handle) {
+  return guarded([&]() -> canary_status {
+    const Inside<canary_context> context(handle);
+    if (!context) return HandlePool<canary_context>::refuse("canary_context_drain", handle);
+    if (context->bell.fd() < 0)
+      return invalid("canary_context_drain: this context has no descriptor: canary_context_fd makes it");
+    context->impl->answer_bell(context->bell);
+    return CANARY_OK;
   });
 }
 

@@ -3,12 +3,14 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <new>
+#include <span>
 #include <utility>
 
 #include "base/log.h"
@@ -37,7 +39,9 @@ int usable_cores() {
 }  // namespace
 
 Context::Context(ContextOptions options)
-    : options_(std::move(options)), staying_(static_cast<int>(options_.ranks.size())) {}
+    : options_(std::move(options)), staying_(static_cast<int>(options_.ranks.size())) {
+  bells_.reserve(options_.ranks.size());  // adding one can't fail
+}
 
 Result<std::unique_ptr<Context>> Context::create(ContextOptions options) {
   close_descriptors_in_children();
@@ -141,7 +145,7 @@ Status Context::join() {
   }
   // With more ranks than cores the one that is waited for needs this one.
   if (engine_->ranks_on_this_host() <= usable_cores()) polls_before_yield_ = kPollsBeforeYield;
-  if (options_.settings.progress_thread && options_.world_size > 1) {
+  if (has_thread()) {
     return start_library_thread(
         "canary", [this] { progress_loop(); }, &progress_);
   }
@@ -170,6 +174,7 @@ void Context::drive(Fn fn) {
   } catch (const std::bad_alloc&) {
     give_up();
   }
+  ring_bells();
 }
 
 // Memory may run out anywhere in the engine, half way through anything. Then nobody drives it any more: what is pending
@@ -180,6 +185,7 @@ void Context::give_up() {
   out_of_memory_.store(true, std::memory_order_release);
   stop_.store(true, std::memory_order_release);
   over_.store(true, std::memory_order_release);
+  for (CompletionBell* bell : bells_) bell->ring();
   ring_doorbell();
   baton_.notify_all();
 }
@@ -299,6 +305,48 @@ void Context::drive_until(const Done& done, bool submitted) {
   }
 }
 
+Status Context::add_bell(CompletionBell& bell) {
+  if (!has_thread() && !alarm_.open()) {
+    alarm_ = Descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+    if (!alarm_.open()) return system_error("timerfd_create", errno);
+  }
+  const int others[] = {lanes_->poll_fd(), doorbell_.fd(), alarm_.fd()};
+  if (Status s = bell.open(std::span(others).first(has_thread() ? 0 : 3)); !s.ok()) return s;
+  bells_.push_back(&bell);
+  if (!has_thread()) drive_for_bells();
+  if (over()) bell.ring();
+  return {};
+}
+
+void Context::answer_bell(CompletionBell& bell) {
+  // First: what this thread completes here, its owner is about to look at.
+  if (!has_thread()) {
+    with_engine([this](Engine&) { drive_for_bells(); });
+  }
+  bell.drain();
+}
+
+// The caller's loop is the sleeping thread of hand_back() from here on: whoever drives in between prepares its sleep
+// anew, and rings the doorbell where the engine's next deadline has come nearer.
+void Context::drive_for_bells() {
+  drive_once();
+  if (over()) return;
+  const Nanos deadline = engine_->next_deadline();
+  thread_wakes_at_.store(deadline.count, std::memory_order_release);
+  const bool sleeps = lanes_->prepare_to_sleep();
+  thread_sleeps_.store(true, std::memory_order_relaxed);
+  if (!sleeps || deadline <= clock_.now()) {
+    ring_doorbell();
+    return;
+  }
+  itimerspec at{};  // zero: never
+  if (deadline != Nanos::max()) {
+    at.it_value.tv_sec = static_cast<time_t>(deadline.count / 1'000'000'000);
+    at.it_value.tv_nsec = static_cast<long>(deadline.count % 1'000'000'000);
+  }
+  timerfd_settime(alarm_.fd(), TFD_TIMER_ABSTIME, &at, nullptr);
+}
+
 void Context::hand_over(const Submission& submission) {
   while (!over() && !engine_->submit(submission)) {
     // The ring is emptied by whoever drives; a member's queue by those it exchanges with.
@@ -382,6 +430,7 @@ void Context::leave() {
   with_engine([this](Engine&) {
     if (engine_->ready()) say_farewell();
     over_.store(true, std::memory_order_release);
+    for (CompletionBell* bell : bells_) bell->ring();
   });
   baton_.notify_all();
 }

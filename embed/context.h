@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "embed/baton.h"
+#include "embed/completion_bell.h"
 #include "embed/counters.h"
 #include "embed/host_lanes.h"
 #include "engine/engine.h"
@@ -69,9 +70,12 @@ class Context {
     }
     baton_.want(-1);
     struct Giver {
-      Baton& b;
-      ~Giver() { b.give(); }
-    } giver{baton_};
+      Context& context;
+      ~Giver() {
+        context.ring_bells();
+        context.baton_.give();
+      }
+    } giver{*this};
     try {
       return fn(*engine_);
     } catch (const std::bad_alloc&) {
@@ -79,6 +83,12 @@ class Context {
       throw;
     }
   }
+  // Opens `bell` (one for each rank at most), which is rung from now on when operations that mark it have completed, and
+  // when the job is over. Both calls by whoever holds the engine.
+  Status add_bell(CompletionBell& bell);
+  void remove_bell(CompletionBell& bell) { std::erase(bells_, &bell); }
+  // What the owner of a bell does when it is readable: drains it, and drives where no thread of the library does.
+  void answer_bell(CompletionBell& bell);
   // Leaves the job; bounded. The progress thread has ended afterwards, whoever waits has returned with its ticket not
   // done, and nothing is read from or written to anybody's buffers.
   void leave();
@@ -114,6 +124,14 @@ class Context {
   void wait_for_lanes(Nanos deadline);
   void ring_doorbell();
   void drain_doorbell();
+  bool has_thread() const { return options_.settings.progress_thread && options_.world_size > 1; }
+  // Drives, and has the bells readable when the engine has to be driven again; for callers that sleep on them instead of
+  // the progress thread that there is not.
+  void drive_for_bells();
+  // For what has completed under this thread's hands.
+  void ring_bells() {
+    for (CompletionBell* bell : bells_) bell->ring_if_news();
+  }
 
   ContextOptions options_;
   SystemClock clock_;
@@ -124,8 +142,10 @@ class Context {
   std::atomic<int> staying_{0};  // ranks that have not left
   Baton baton_;
   Descriptor doorbell_;
-  int polls_before_yield_ = 0;     // of a spinning caller, without work
-  std::atomic<bool> rung_{false};  // since it was last drained
+  std::vector<CompletionBell*> bells_;  // of the ranks that asked; the holder's
+  Descriptor alarm_;                    // at the engine's next deadline, for their loops; without a progress thread
+  int polls_before_yield_ = 0;          // of a spinning caller, without work
+  std::atomic<bool> rung_{false};       // since it was last drained
   std::atomic<bool> stop_{false};
   std::atomic<bool> out_of_memory_{false};
   std::atomic<bool> over_{false};                 // the job was left: nobody drives any more

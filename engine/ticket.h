@@ -17,12 +17,16 @@ struct OpTicket {
   void* group = nullptr;         // group creation: the caller's GroupMember
   std::uint32_t number = 0;      // the operation's number in its group
   std::uint32_t generation = 0;  // of its use: who names the ticket of an operation that may be done names this, too
+  // Set when it is done, for whoever waits for any of several tickets; nullptr: nobody does. Outlives the ticket's use.
+  std::atomic<bool>* news = nullptr;
 
   bool done() const { return code.load(std::memory_order_acquire) != CANARY_WOULD_BLOCK; }
   void finish(Status s) {
     const int c = s.code();
     if (c != CANARY_OK) status = std::move(s);
+    std::atomic<bool>* const told = news;  // from the store on, the ticket is its owner's
     code.store(c, std::memory_order_release);
+    if (told != nullptr) told->store(true, std::memory_order_relaxed);
   }
   void reset() {
     status = Status();

@@ -163,6 +163,20 @@ CANARY_API enum canary_status canary_op_wait(canary_op* op);
 /* Sets an absolute limit for an operation, counted from now; past it the operation fails with CANARY_DEADLINE. */
 CANARY_API enum canary_status canary_op_set_deadline(canary_op* op, uint64_t nanoseconds);
 
+/* For event loops (poll, epoll, asyncio): *fd becomes readable when operations of this context that have a handle have
+ * completed, whatever their results, or when the job is over for this process, and stays so until canary_context_drain.
+ * One for each context, made by the first call; readable at once where results wait by then. docs/using.md has more.
+ * When it is readable: canary_context_drain, then canary_op_test on what is open. What completes after the drain makes
+ * it readable again, so nothing is missed; it may be readable although nothing is new. An operation may complete before
+ * the call that starts it returns: who hands its handle to another thread tests it there once.
+ * Without the library's thread (CANARY_PROGRESS_THREAD=0) it is readable as well when the engine has to be driven, and
+ * canary_context_drain drives.
+ * Only poll it: don't read, write or close it. It ends with canary_finalize: take it out of your loop before (epoll
+ * forgets a closed descriptor silently). A forked child has none. */
+CANARY_API enum canary_status canary_context_fd(canary_context* context, int* fd);
+/* Any thread. Does not wait, except where it drives: then for whoever else does, for moments. */
+CANARY_API enum canary_status canary_context_drain(canary_context* context);
+
 /* Memory for buffers: zeroed, page-aligned, `bytes` rounded up to whole pages. What ranks on this host are sent from it
  * goes by reference instead of being copied; it may be used like any other memory, also for operations with ranks
  * elsewhere. For few large blocks (at most 256 at a time). A forked child shares it with its parent. Ends with

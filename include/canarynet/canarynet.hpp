@@ -561,6 +561,14 @@ class Context {
   void free(std::span<T> memory) {
     check(canary_mem_free(handle_, memory.data()));
   }
+  // For event loops: readable when operations have completed, until drain(); canary_context_fd tells more.
+  int fd() const {
+    int fd = -1;
+    check(canary_context_fd(handle_, &fd));
+    return fd;
+  }
+  // Before test() on what is pending.
+  void drain() const { check(canary_context_drain(handle_)); }
   // Counters of every NIC since the start.
   std::vector<canary_nic_stats> nics() const {
     return detail::listed<canary_nic_stats>(
