@@ -1,9 +1,10 @@
 // embed/completion_bell.h -- tells a caller's event loop that operations have completed.
 //
-// What: an eventfd that is readable from a completion on until drain(); where callers drive the engine as well, an epoll
-//   descriptor over it and what the engine sleeps on, so that one loop hears of both. A completed ticket only leaves a mark (news());
-//   whoever drives the engine writes once for all that it completed in a turn, after their results can be read. So who
-//   drains first and looks at the results then misses none: what it has not seen is written afterwards.
+// What: an eventfd that is readable from a completion on until drain(); where callers drive the engine as well, an
+//   epoll descriptor over it and what the engine sleeps on, so that one loop hears of both. A completed ticket only
+//   leaves a mark (news()); whoever drives the engine writes once for all that it completed in a turn, after their
+//   results can be read. So who drains first and looks at the results then misses none: what it has not seen is written
+//   afterwards.
 // Threads: news() by any; open(), ring() and ring_if_news() by the holder of the engine; fd() and drain() by any.
 // Cost: where nobody asked for the descriptor, one store for each completion; else one system call for each turn that
 //   completed something. Failure: open() gives the system's error.

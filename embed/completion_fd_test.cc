@@ -44,7 +44,7 @@ canary_status result_by_loop(canary_context* context, int fd, canary_op* op) {
   }
 }
 
-// Tells all that is left, so that what makes it readable later is news: 100 ms hold everything that small jobs still have
+// Tells all that is left, so that what makes it readable later is news: 100 ms hold all that small jobs still have
 // to say.
 void settle(canary_context* context, int fd) {
   for (const double until = test::now() + 0.1; test::now() < until;) {

@@ -1,4 +1,4 @@
-/* event_loop.c -- all-reduces inside an event loop: one epoll waits for their completion and for a timer beside it, as a
+/* event_loop.c -- all-reduces in an event loop: one epoll waits for their completion and for a timer beside it, as a
  * server would for its sockets. C99 and Linux.
  *
  *   canary-run -n 4 -- event_loop
