@@ -2,6 +2,7 @@
 // paths, and NICs whose delays differ.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -91,6 +92,72 @@ TEST(Links, ASlowSecondNicCostsNothing) {
 TEST(Links, ASlowSecondNicCostsFourHostsNothing) {
   if (quick()) GTEST_SKIP() << "as on two hosts";
   expect_no_worse_than_alone(4, {{500, 50_us, 72 << 10}, {20, 50_us, 72 << 10}}, {1 << 10, 1 << 20});
+}
+
+// What blocks of operations take from the first one on, when nothing is known of any NIC: of each size the median and
+// the mean.
+struct Block {
+  std::uint64_t bytes;
+  Nanos median, mean;
+};
+
+std::vector<Block> blocks_from_the_start(int hosts, const std::vector<LinkBed>& nics,
+                                         const std::vector<std::uint64_t>& sizes) {
+  constexpr int kTimes = 20;
+  Cluster c(cluster_of(hosts, nics));
+  lay_links(c, nics);
+  EXPECT_TRUE(c.join());
+  std::vector<Block> blocks;
+  for (const std::uint64_t bytes : sizes) {
+    std::vector<Nanos> took;
+    const Nanos began = c.now();
+    for (int i = 0; i < kTimes; ++i) {
+      AllRanks op(c, sum(hosts, bytes / 4));
+      const Nanos submitted = c.now();
+      op.submit_all();
+      op.expect_exact(60_s);
+      took.push_back(c.now() - submitted);
+    }
+    const Nanos mean = (c.now() - began) / kTimes;
+    std::nth_element(took.begin(), took.begin() + kTimes / 2, took.end());
+    blocks.push_back({bytes, took[kTimes / 2], mean});
+  }
+  return blocks;
+}
+
+void expect_no_worse_from_the_start(int hosts, std::vector<LinkBed> nics, const std::vector<std::uint64_t>& sizes) {
+  const auto alone = blocks_from_the_start(hosts, {nics[0]}, sizes), both = blocks_from_the_start(hosts, nics, sizes);
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    std::printf("%s, %d hosts, %llu KiB: median %.3f ms, mean %.3f, the first alone %.3f and %.3f: %.2f, %.2f\n",
+                name_of(nics).c_str(), hosts, static_cast<unsigned long long>(sizes[i] >> 10),
+                both[i].median.seconds() * 1e3, both[i].mean.seconds() * 1e3, alone[i].median.seconds() * 1e3,
+                alone[i].mean.seconds() * 1e3, ratio(both[i].median, alone[i].median),
+                ratio(both[i].mean, alone[i].mean));
+    EXPECT_LT(ratio(both[i].median, alone[i].median), 1.1) << name_of(nics) << ", " << sizes[i] << " bytes";
+    EXPECT_LT(ratio(both[i].mean, alone[i].mean), 1.1) << name_of(nics) << ", " << sizes[i] << " bytes";
+  }
+}
+
+// As canary-perf runs them, and each size as a job of its own.
+void expect_no_worse_from_the_start(int hosts, const std::vector<LinkBed>& nics) {
+  const std::vector<std::uint64_t> sizes = {1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20};
+  expect_no_worse_from_the_start(hosts, nics, sizes);
+  for (const std::uint64_t bytes : sizes) expect_no_worse_from_the_start(hosts, nics, std::vector{bytes});
+}
+
+TEST(Links, ASlowSecondNicCostsNothingFromTheStart) {
+  for (const std::int64_t bucket : {72 << 10, 8 << 10, 256 << 10}) {
+    for (const std::int64_t slow : {10, 100}) {
+      expect_no_worse_from_the_start(2, {{1000, 50_us, bucket}, {slow, 50_us, bucket}});
+      if (quick()) return;
+    }
+  }
+}
+
+TEST(Links, ASlowSecondNicCostsFourHostsNothingFromTheStart) {
+  if (quick()) GTEST_SKIP() << "as on two hosts";
+  for (const std::int64_t bucket : {8 << 10, 72 << 10, 256 << 10})
+    expect_no_worse_from_the_start(4, {{500, 50_us, bucket}, {20, 50_us, bucket}});
 }
 
 TEST(Links, EqualNicsShare) {

@@ -226,11 +226,14 @@ class Channel final : public LaneSink {
   void free_record(std::uint32_t index);
   Path* choose_path(std::uint32_t bytes, int rail);
   bool usable(const Path& path) const;
+  BytesPerSec promise_of(const Path& path) const;
   BytesPerSec believed_rate(const Path& path) const;
+  void settle_home();
   std::uint64_t first_window(const Path& path) const;
   std::uint64_t window_of(const Path& path) const;
   bool has_room(Path& path, std::uint32_t bytes) const;
   Nanos arrival(const Path& path, std::uint64_t bytes) const;
+  Nanos arrival_at(BytesPerSec rate, const Path& path, std::uint64_t bytes) const;
   Nanos all_delivered(std::uint64_t bytes) const;
   void try_lanes();
   bool on_trial(Path& path) const;
@@ -268,7 +271,13 @@ class Channel final : public LaneSink {
   RailRates* rails_ = nullptr;
   std::uint64_t placed_bytes_ = 0;  // payloads entrusted to lanes so far
   bool trying_ = false;             // some lane is being tried that was never busy
-  bool any_proved_ = false;         // of the lanes that a piece may go to now (choose_path())
+  // Of the lanes that a piece may go to now (settle_home()): whether one has proved its rate, and the one that is
+  // trusted without, since when.
+  bool any_proved_ = false;
+  bool any_rate_ = false;  // or something of it
+  bool long_ = false;      // operations of some length were there
+  const Path* home_ = nullptr;
+  Nanos home_since_;
   Path::State wanted_ = Path::State::kUp;
   bool awake_ = false;
   bool acks_waiting_ = false;

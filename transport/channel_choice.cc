@@ -22,14 +22,51 @@ Bytes bytes_of(std::uint64_t n) { return Bytes{static_cast<std::int64_t>(n)}; }
 // A lane on probation carries data only when there is no other.
 bool Channel::usable(const Path& path) const { return path.state == wanted_ && !path.stalled; }
 
-// 0: other lanes to this peer have proved something, this one nothing. Where none has, what is known of the NICs
-// counts.
+// What speaks for a lane that has proved nothing itself: what other channels proved of its NIC, else, where it carries
+// what there is, a guess; unless its own pieces take longer.
+BytesPerSec Channel::promise_of(const Path& path) const {
+  if (path.estimator.was_busy()) return path.estimator.rate();
+  BytesPerSec promised = rails_->rate(path.spec.local_rail);
+  if (promised.count == 0 && &path == home_) promised = limits::kGuessedRate;
+  const BytesPerSec allowed = std::max(path.estimator.ceiling(), limits::kSlowestRate);
+  return std::max(path.estimator.rate(), std::min(promised, allowed));
+}
+
+// 0: nobody knows anything of this lane, while there is one to go by.
 BytesPerSec Channel::believed_rate(const Path& path) const {
-  BytesPerSec rate = path.estimator.rate();
+  const BytesPerSec rate = path.estimator.rate();
+  // Long operations show soon what the lanes carry, and all of them have their part in that.
+  if (long_ && !any_rate_) {
+    const BytesPerSec known = rails_->rate(path.spec.local_rail);
+    return known.count != 0 ? known : rails_->any() ? limits::kSlowestRate : limits::kAssumedRate;
+  }
+  if (&path == home_) return promise_of(path);
   if (rate.count != 0 || any_proved_) return rate;
-  rate = rails_->rate(path.spec.local_rail);
-  if (rate.count != 0) return rate;
-  return rails_->any() ? limits::kSlowestRate : limits::kAssumedRate;
+  return std::min(rails_->rate(path.spec.local_rail), path.estimator.ceiling());
+}
+
+// Until lanes have proved what they carry, the pieces go over one: the others are tried meanwhile, and nobody waits for
+// that. All channels begin with the same rail, so that nobody's pieces are where another's probes are.
+void Channel::settle_home() {
+  const bool any_up = std::any_of(paths_.begin(), paths_.end(),
+                                  [](const Path& p) { return p.state == Path::State::kUp && !p.stalled; });
+  wanted_ = any_up ? Path::State::kUp : Path::State::kProbation;
+  any_proved_ =
+      std::any_of(paths_.begin(), paths_.end(), [this](const Path& p) { return usable(p) && p.estimator.was_busy(); });
+  any_rate_ = std::any_of(paths_.begin(), paths_.end(),
+                          [this](const Path& p) { return usable(p) && p.estimator.rate().count != 0; });
+  long_ |= client_.waiting_bytes(*this) >= limits::kLongWaits;
+  const Path* home = nullptr;
+  BytesPerSec best{};
+  for (const Path& p : paths_) {
+    if (!usable(p)) continue;
+    const BytesPerSec promised = promise_of(p);
+    if (home != nullptr && promised <= best) continue;
+    home = &p;
+    best = promised;
+  }
+  if (home != home_) home_since_ = now_;
+  home_ = home;
 }
 
 // What may be under way before more is proved.
@@ -56,7 +93,10 @@ bool Channel::has_room(Path& path, std::uint32_t bytes) const {
 
 // How long until `bytes` more would be there.
 Nanos Channel::arrival(const Path& path, std::uint64_t bytes) const {
-  const BytesPerSec rate = believed_rate(path);
+  return arrival_at(believed_rate(path), path, bytes);
+}
+
+Nanos Channel::arrival_at(BytesPerSec rate, const Path& path, std::uint64_t bytes) const {
   if (rate.count == 0) return Nanos::max();
   const std::uint64_t others = static_cast<std::uint64_t>(rails_->probes(path.spec.local_rail)) - path.probes_unacked;
   return rate.time_for(bytes_of(path.unacked_bytes + others + limits::kStrangerBytes + bytes)) +
@@ -84,11 +124,7 @@ Nanos Channel::all_delivered(std::uint64_t bytes) const {
 
 // nullptr: no lane has room for it (an ack will call again), or none is up.
 Path* Channel::choose_path(std::uint32_t bytes, int rail) {
-  const bool any_up = std::any_of(paths_.begin(), paths_.end(),
-                                  [](const Path& p) { return p.state == Path::State::kUp && !p.stalled; });
-  wanted_ = any_up ? Path::State::kUp : Path::State::kProbation;
-  any_proved_ = std::any_of(paths_.begin(), paths_.end(),
-                            [this](const Path& p) { return usable(p) && p.estimator.rate().count != 0; });
+  settle_home();
   Path *best = nullptr, *best_with_room = nullptr;
   Nanos best_eta = Nanos::max(), room_eta = Nanos::max();
   for (Path& p : paths_) {
@@ -106,7 +142,7 @@ Path* Channel::choose_path(std::uint32_t bytes, int rail) {
   }
   if (best_with_room == best || best_with_room == nullptr) return best_with_room;
   // While nothing is known, whoever has room is as good as any.
-  if (!any_proved_) return best_with_room;
+  if (!any_rate_) return best_with_room;
   return room_eta <= all_delivered(bytes + client_.waiting_bytes(*this)) ? best_with_room : nullptr;
 }
 
@@ -119,6 +155,9 @@ bool Channel::on_trial(Path& path) const {
   if (t.began == Nanos::max()) {
     if (now_ < t.next || placed_bytes_ < std::max(t.next_at_bytes, limits::kSentBeforeTrial)) return false;
     if (e.was_busy() && now_ - path.chosen_at < limits::kTrialPauseMin) return false;
+    // Behind probes its pieces would be late; those of long operations little, and they need a rate.
+    const bool soon = now_ - home_since_ < limits::kTrialPauseMin;
+    if (&path == home_ && soon && !long_) return false;
     t.began = now_;
     t.bytes = 0;
     t.known = e.was_busy() ? e.rate() : BytesPerSec{};
@@ -135,6 +174,7 @@ bool Channel::on_trial(Path& path) const {
 
 void Channel::try_lanes() {
   trying_ = false;
+  settle_home();
   for (Path& p : paths_) {
     if (p.state != Path::State::kUp || p.stalled || !p.lane) continue;
     while (on_trial(p) && !p.blocked && p.window_open() &&
@@ -188,6 +228,10 @@ bool Channel::anything_late(Nanos now) {
 // A piece that will take long where it is, or should have been there, goes over a lane as well that would deliver it
 // much earlier. From the youngest: the one that would wait longest. True when one went.
 bool Channel::hedge_over(Path& idle, Path& busy, Nanos now) {
+  // Where nothing is known of any, another lane may well be better than one that is late.
+  BytesPerSec rate = believed_rate(idle);
+  if (rate.count == 0 && !any_rate_) rate = rails_->any() ? limits::kSlowestRate : limits::kAssumedRate;
+  if (rate.count == 0) return false;
   const std::uint32_t looks = std::min(busy.next_sequence - busy.first_unacked, limits::kHedgeLooks);
   for (std::uint32_t i = 1; i <= looks; ++i) {
     Path::InFlight& e = busy.entry(busy.next_sequence - i);
@@ -196,7 +240,7 @@ bool Channel::hedge_over(Path& idle, Path& busy, Nanos now) {
     if (r.hedged || r.state != Record::State::kInFlight || r.placements > 1) continue;
     // Overdue, it may well take as long again.
     const Nanos left = now >= late_after(e, busy) ? now - e.departure.sent : due(e, busy) - now;
-    const Nanos there = arrival(idle, e.bytes) + idle.estimator.latency() / 2;
+    const Nanos there = arrival_at(rate, idle, e.bytes) + idle.estimator.latency() / 2;
     if (left <= there * 2 + limits::kHedgeMargin) continue;
     if (!has_room(idle, e.bytes)) return false;
     r.hedged = true;
@@ -211,7 +255,7 @@ bool Channel::hedge_over(Path& idle, Path& busy, Nanos now) {
 // Nothing waits to be sent: what is stranded on one lane may go over another.
 void Channel::hedge(Nanos now) {
   for (Path& idle : paths_) {
-    if (idle.state != Path::State::kUp || idle.stalled || believed_rate(idle).count == 0) continue;
+    if (idle.state != Path::State::kUp || idle.stalled) continue;
     for (Path& busy : paths_) {
       if (&busy == &idle || busy.unacked_bytes == 0 || !busy.lane) continue;
       while (hedge_over(idle, busy, now)) {

@@ -17,12 +17,17 @@ inline constexpr Nanos kTrialQueue = 2_ms;
 inline constexpr std::uint64_t kTrialBytes = 640 * 1024;
 // What another engine's channel may just have given to the NIC at either end: little on a fast one, long on a slow one.
 inline constexpr std::uint64_t kStrangerBytes = 16 * 1024;
+// Operations of which more than a burst waits for one peer need to know what every lane carries.
+inline constexpr std::uint64_t kLongWaits = 320 * 1024;
 inline constexpr std::uint32_t kProbeBytes = 16 * 1024;
 inline constexpr std::uint64_t kProbeWindow = 64 * 1024;
 inline constexpr std::uint64_t kSentBeforeTrial = 64 * 1024;
 inline constexpr std::uint64_t kSentBetweenTrials = 4 * 1024 * 1024;
 // Before anything is measured.
 inline constexpr BytesPerSec kAssumedRate = BytesPerSec::from_mbit(1000);
+// The lane that carries what there is until anything is proved is taken for this: one that has proved a gigabit takes
+// its place, as TCP leaves it.
+inline constexpr BytesPerSec kGuessedRate = BytesPerSec::from_mbit(750);
 // What a lane may hold before anything is measured follows from its round trip and this.
 inline constexpr BytesPerSec kFirstRate = BytesPerSec::from_mbit(50);
 // And the slowest that it may turn out to have, where patience is the question.

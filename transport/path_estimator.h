@@ -19,6 +19,7 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 
 #include "base/units.h"
 
@@ -69,6 +70,7 @@ class PathEstimator {
     delivered_at_ = now;
     burst_used_ = std::min(burst_used_ + bytes, std::uint64_t{kBurstBytes});
     if (last.prompt) sample_rtt(now, now - last.sent, last.unacked);
+    if (last.prompt) sample_service(now - last.sent - rtt_min(), last.unacked);
     const Bytes moved{static_cast<std::int64_t>(delivered_ - last.delivered)};
     was_busy_ |= last.proves;
     if (!last.limited || moved.count >= kSeenBytes) seen_ = BytesPerSec::of(moved, now - last.delivered_at);
@@ -117,6 +119,13 @@ class PathEstimator {
     if (f.rtt == Nanos::max()) return {};
     return rate_.count == 0 ? f.rtt : std::max(Nanos{}, f.rtt - rate_.time_for(f.unacked));
   }
+  // What its pieces would allow it, judged by how long they took, less a round trip and late wake-ups. BytesPerSec::max()
+  // in the ordinary case.
+  BytesPerSec ceiling() const {
+    const Nanos service = carried_for_ - std::max(kWakeUp, rtt_min() / kVariation);
+    if (service.count <= 0) return BytesPerSec{std::numeric_limits<std::int64_t>::max()};
+    return BytesPerSec::of(carried_, service);
+  }
   // What to keep unacknowledged; 0: nothing is proved yet.
   std::uint64_t window() const {
     const std::int64_t needed = rate_.bytes_in(rtt_min() * 2 + kQueueTarget).count;
@@ -145,6 +154,11 @@ class PathEstimator {
       return;
     }
     sampled_at_ = now;
+  }
+  // On average: one late wake-up is nothing.
+  void sample_service(Nanos took, Bytes bytes) {
+    carried_for_.count += (took.count - carried_for_.count) / 8;
+    carried_.count += (bytes.count - carried_.count) / 8;
   }
   void begin_span(Nanos now) {
     span_began_ = now;
@@ -194,6 +208,8 @@ class PathEstimator {
   Nanos sampled_at_;
   Nanos srtt_, rttvar_;
   std::array<RoundTrip, 2> fastest_;
+  Nanos carried_for_;  // of what prompt acks told: the time beyond a round trip
+  Bytes carried_;
   Nanos bucket_start_{-(5_s).count};
   std::uint64_t delivered_ = 0;
   Nanos delivered_at_;

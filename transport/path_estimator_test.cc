@@ -80,6 +80,15 @@ TEST(PathEstimator, ALinkThatBecameSlowIsFelt) {
   EXPECT_LT(of_the_rate(link), 0.35) << "five milliseconds became twenty-five";
 }
 
+TEST(PathEstimator, PiecesThatTakeLongSpeakAgainstALaneBeforeItProvesAnything) {
+  Link link(100_us);
+  link.carry(1, 1);
+  EXPECT_GT(link.estimator.ceiling().count, 100 * kRate.count) << "one late piece may be a late wake-up";
+  for (int i = 0; i < 12; ++i) link.carry(1, 1);
+  EXPECT_LT(link.estimator.ceiling().count, 2 * kRate.count);
+  EXPECT_GT(link.estimator.ceiling(), kRate);
+}
+
 TEST(PathEstimator, OnALongPathAFewMillisecondsMoreProveNothing) {
   Link link(80_ms);
   link.carry(200, 40);
