@@ -23,7 +23,9 @@ class Swarm {
         life_(draw_life(random_, options)),
         traffic_(life_, random_,
                  [this](const SwarmGroup& g, int rank, const Status& status) {
-                   deed_.alone = faults_.count() == 0;
+                   // A flipped bit in a header ends a stream's lane, which is a fault besides.
+                   const FabricOptions& f = life_.cluster.fabric;
+                   deed_.alone = faults_.count() == 0 && !(f.stream && f.nic.out.corrupt_ppm != 0);
                    return blame(*cluster_, life_, deed_, g, rank, status);
                  }),
         cluster_(std::make_unique<Cluster>(with_pulses(life_.cluster))),

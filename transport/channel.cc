@@ -434,10 +434,16 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
       path.peer_sent_ns = beat.sent_ns;
       path.peer_heard_at = now_;
       if (beat.echo_ns != 0) {
-        path.echo_seen = true;
         const auto rtt =
             static_cast<std::int64_t>(static_cast<std::uint64_t>(now_.count) - beat.echo_ns - beat.echo_held_ns);
-        if (rtt >= 0 && rtt < (60_s).count) path.estimator.sample_rtt(now_, Nanos{rtt});
+        if (rtt >= 0 && rtt < (60_s).count) {
+          if (path.echo_seen) {
+            path.estimator.sample_rtt(now_, Nanos{rtt});
+          } else {
+            path.estimator.note_least(now_, Nanos{rtt});
+          }
+          path.echo_seen = true;
+        }
       }
       if (first) send_heartbeat(path);
       client_.on_heartbeat(*this, header);

@@ -82,14 +82,7 @@ class PathEstimator {
   // `unacked`: the bytes that the link carried meanwhile.
   void sample_rtt(Nanos now, Nanos rtt, Bytes unacked = {}) {
     if (rtt.count < 0) return;
-    // A windowed minimum: two buckets of 5 s each.
-    if (now - bucket_start_ > 5_s) {
-      fastest_[1] = fastest_[0];
-      fastest_[0] = {rtt, unacked};
-      bucket_start_ = now;
-    } else if (rtt < fastest_[0].rtt) {
-      fastest_[0] = {rtt, unacked};
-    }
+    note_least(now, rtt, unacked);
     const Nanos error{std::abs(rtt.count - srtt_.count)};
     if (srtt_.count == 0) {
       srtt_ = rtt;
@@ -97,6 +90,17 @@ class PathEstimator {
     } else {
       rttvar_.count += (error.count - rttvar_.count) / 4;
       srtt_.count += (rtt.count - srtt_.count) / 8;
+    }
+  }
+  // Of a lane that carries nothing yet: it tells the least that a round trip can be, and nothing of what is usual.
+  void note_least(Nanos now, Nanos rtt, Bytes unacked = {}) {
+    // A windowed minimum: two buckets of 5 s each.
+    if (now - bucket_start_ > 5_s) {
+      fastest_[1] = fastest_[0];
+      fastest_[0] = {rtt, unacked};
+      bucket_start_ = now;
+    } else if (rtt < fastest_[0].rtt) {
+      fastest_[0] = {rtt, unacked};
     }
   }
   BytesPerSec rate() const { return rate_; }  // 0: nothing is proved yet
