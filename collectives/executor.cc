@@ -133,22 +133,21 @@ Executor::Place Executor::place_for(int source, std::uint16_t tag, std::uint32_t
   return {PlaceKind::kSlot, nullptr, unit};
 }
 
-bool Executor::fits(int source, std::uint16_t tag, std::uint32_t piece, std::uint32_t bytes) const {
+bool Executor::fits(int source, std::uint16_t tag, std::uint32_t piece, std::uint32_t bytes,
+                    std::uint32_t* unit) const {
   const ProgramStep* s = find(source, tag, piece);
-  return s != nullptr && program_.cell_bytes(s->cell_begin + piece) == bytes;
+  if (s == nullptr || program_.cell_bytes(s->cell_begin + piece) != bytes) return false;
+  *unit = s->unit_begin + piece;
+  return true;
 }
 
-void Executor::landing_lost(int source, std::uint16_t tag, std::uint32_t piece) {
-  const ProgramStep* s = find(source, tag, piece);
-  if (s != nullptr) flags_[s->unit_begin + piece] &= static_cast<std::uint8_t>(~kLanding);
-}
+void Executor::landing_lost(std::uint32_t unit) { flags_[unit] &= static_cast<std::uint8_t>(~kLanding); }
 
-bool Executor::arrived(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload,
-                       bool* other_landing, std::optional<std::uint32_t> crc) {
+bool Executor::arrived(std::uint32_t unit, const std::byte* payload, bool* other_landing,
+                       std::optional<std::uint32_t> crc) {
   *other_landing = false;
-  const ProgramStep* s = find(source, tag, piece);
-  if (s == nullptr) return false;
-  const std::uint32_t cell = s->cell_begin + piece, unit = s->unit_begin + piece;
+  const ProgramStep* s = &program_.steps[step_of_unit_[unit]];
+  const std::uint32_t cell = s->cell_begin + (unit - s->unit_begin);
   std::byte* const staged = staging_at(*s, cell);
   const bool in_place = s->kind == StepKind::kReceive && payload == at(s->dst, cell);
   if (flags_[unit] & kArrived) return false;

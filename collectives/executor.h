@@ -70,13 +70,13 @@ class Executor {
   Place place_for(int source, std::uint16_t tag, std::uint32_t piece, std::uint32_t bytes);
   // Whether the plan receives this piece, with this length. What did not come by place_for() is asked about before
   // arrived().
-  bool fits(int source, std::uint16_t tag, std::uint32_t piece, std::uint32_t bytes) const;
+  bool fits(int source, std::uint16_t tag, std::uint32_t piece, std::uint32_t bytes, std::uint32_t* unit) const;
   // The landing of a unit will not finish.
-  void landing_lost(int source, std::uint16_t tag, std::uint32_t piece);
+  void landing_lost(std::uint32_t unit);
   // A whole and valid piece. False when it was a duplicate (nothing is done). `*other_landing` tells that another lane
   // is still writing the same piece into its span and must be redirected. `crc`: the payload's, where the caller has
   // it.
-  bool arrived(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload, bool* other_landing,
+  bool arrived(std::uint32_t unit, const std::byte* payload, bool* other_landing,
                std::optional<std::uint32_t> crc = {});
 
   // --- from executors of the same engine: memory to memory, nothing is staged

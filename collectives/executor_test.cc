@@ -160,7 +160,7 @@ class Ranks {
     const std::byte* payload = m.bytes.data();
     if (place.kind == Executor::PlaceKind::kSpan) {
       if (random_.below(8) == 0) {  // that landing breaks off; the piece comes again
-        e.landing_lost(m.from, m.cell.step->tag, piece);
+        e.landing_lost(place.unit);
         return deliver(m, crc);
       }
       if (random_.below(8) == 0) return overtake(m, crc, place.data);
@@ -168,10 +168,10 @@ class Ranks {
       payload = place.data;
     }
     bool other_landing = false;
-    EXPECT_TRUE(e.arrived(m.from, m.cell.step->tag, piece, payload, &other_landing, crc));
+    EXPECT_TRUE(e.arrived(place.unit, payload, &other_landing, crc));
     EXPECT_FALSE(other_landing);
     if (random_.below(8) == 0) {  // from another lane, which had asked for a place before it was there
-      EXPECT_FALSE(e.arrived(m.from, m.cell.step->tag, piece, m.bytes.data(), &other_landing, crc)) << "added twice";
+      EXPECT_FALSE(e.arrived(place.unit, m.bytes.data(), &other_landing, crc)) << "added twice";
     }
   }
 
@@ -180,11 +180,12 @@ class Ranks {
     Executor& e = *executors_[m.to];
     const std::uint16_t tag = m.cell.step->tag;
     const std::uint32_t piece = m.cell.cell - m.cell.step->cell_begin;
-    EXPECT_EQ(e.place_for(m.from, tag, piece, m.cell.bytes).kind, Executor::PlaceKind::kSlot);
+    const auto place = e.place_for(m.from, tag, piece, m.cell.bytes);
+    EXPECT_EQ(place.kind, Executor::PlaceKind::kSlot);
     bool other_landing = false;
-    EXPECT_TRUE(e.arrived(m.from, tag, piece, m.bytes.data(), &other_landing, crc));
+    EXPECT_TRUE(e.arrived(place.unit, m.bytes.data(), &other_landing, crc));
     EXPECT_TRUE(other_landing) << "the first lane has to be turned away";
-    EXPECT_FALSE(e.arrived(m.from, tag, piece, landing, &other_landing, crc)) << "it was there already";
+    EXPECT_FALSE(e.arrived(place.unit, landing, &other_landing, crc)) << "it was there already";
     EXPECT_FALSE(other_landing);
   }
 

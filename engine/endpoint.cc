@@ -173,6 +173,7 @@ void Endpoint::connect(Connection& c) {
   c.flow.me = 0;
   c.flow.other = 1;
   c.flow.owner = &c;
+  c.flow.round = &link->messages;
   c.flow.peer = link->peer.get();
   c.flow.received.reset(1);
   wire::OpenPayload open;
@@ -230,7 +231,7 @@ void Endpoint::fail(Connection& c, const Status& why) {
   if (!c.flow.failure.ok()) return;
   if (c.link != nullptr && c.flow.piece_bytes != 0) {
     MessagePeer& peer = *c.link->peer;
-    if (peer.channel != nullptr) peer.channel->cancel_flow(c.flow.flow);
+    if (Channel* const channel = peer.mux.channel()) channel->cancel_flow(c.flow.flow);
     peer.parked.for_each([&](EagerStore::Entry& e) {
       if (e.header.flow == c.flow.flow && !e.complete) peer.parked.release(&e);
     });
@@ -241,7 +242,7 @@ void Endpoint::fail(Connection& c, const Status& why) {
   c.state.store(Connection::State::kFailed, std::memory_order_release);
 }
 
-void Endpoint::on_mismatch(MessageFlow& flow, const Status& why, bool) {
+void Endpoint::on_mismatch(MessageEnd& flow, const Status& why, bool) {
   Connection& c = *static_cast<Connection*>(flow.owner);
   fail(c, c.link != nullptr ? Status(why.code(), why.text() + " (connection with " + c.link->describe() + ")") : why);
 }
@@ -306,6 +307,7 @@ void Endpoint::answer_opens() {
     c->flow.me = 1;
     c->flow.other = 0;
     c->flow.owner = c.get();
+    c->flow.round = &open.link->messages;
     c->flow.peer = open.link->peer.get();
     c->began = now_;
     c->answered = true;
@@ -460,7 +462,7 @@ void Endpoint::bury_links() {
   for (auto& link : links_) {
     if (!link->ended || !link->channel) continue;
     link->for_each([&](Connection& c) { messages_.forget(c.flow); });
-    link->peer->channel = nullptr;
+    link->mux.set_channel(nullptr);
     for (std::size_t i = 0; i < ended_.size(); ++i) {
       ended_[i].add(*link->channel, static_cast<int>(i));
       ended_[i].close();

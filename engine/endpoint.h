@@ -55,7 +55,7 @@ struct Connection {
   std::string why_aborted;           // published by the command
 
   // The endpoint's.
-  MessageFlow flow;
+  MessageEnd flow;
   EndpointLink* link = nullptr;  // null once the link is gone
   Nanos began;
   bool answered = false;       // the peer has said yes or no
@@ -162,7 +162,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
   void end_link(EndpointLink& link, canary_status code, const std::string& why);
   void bury_links();
 
-  void on_mismatch(MessageFlow& flow, const Status& why, bool told) override;
+  void on_mismatch(MessageEnd& flow, const Status& why, bool told) override;
   Status failure_of(const MessageRequest&, const Status& why, Nanos) override { return why; }
 
   EndpointOptions options_;

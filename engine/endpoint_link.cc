@@ -26,7 +26,12 @@ void make_printable(std::string* text) {
 }  // namespace
 
 EndpointLink::EndpointLink(Endpoint& endpoint, std::uint64_t its_name, bool dials)
-    : name(its_name), dialled(dials), endpoint_(endpoint) {}
+    : name(its_name),
+      dialled(dials),
+      mux(0, nullptr, *this, *this),
+      messages(this),
+      endpoint_(endpoint),
+      words_(this, FlowClass::kControl) {}
 
 void EndpointLink::start(std::vector<PathSpec> paths, std::uint64_t token, std::vector<std::string> local_names,
                          std::vector<std::string> remote_names, Nanos now) {
@@ -44,9 +49,10 @@ void EndpointLink::start(std::vector<PathSpec> paths, std::uint64_t token, std::
   c.records = endpoint_.options_.channel_records;
   c.copies = endpoint_.options_.channel_copies;
   c.rails = &endpoint_.rail_rates_;
-  channel = std::make_unique<Channel>(std::move(c), endpoint_.factory_, *this);
+  channel = std::make_unique<Channel>(std::move(c), endpoint_.factory_, mux);
+  mux.set_channel(channel.get());
   channel->set_rail_names(std::move(local_names), std::move(remote_names));
-  peer = std::make_unique<MessagePeer>(channel.get(), static_cast<std::uint64_t>(s.eager_bytes.count));
+  peer = std::make_unique<MessagePeer>(mux, static_cast<std::uint64_t>(s.eager_bytes.count));
   began = idle_since = now;
   channel->start(now);
 }
@@ -136,7 +142,7 @@ void EndpointLink::say(wire::MessageFrame frame, std::uint32_t flow, const void*
   Control c{frame, flow, op, bytes, {}};
   if (bytes != 0) std::memcpy(c.payload, payload, bytes);
   controls_.push_back(c);
-  channel->wake();
+  mux.make_ready(words_);
 }
 
 void EndpointLink::learn_peer(std::int64_t pid, const char* host) {
@@ -165,35 +171,35 @@ std::string EndpointLink::describe() const { return host_.empty() ? who() : who(
 
 std::string EndpointLink::where() const { return host_.empty() ? "" : "; at " + remote_text; }
 
-// --- ChannelClient ---------------------------------------------------------------------------------------------------
+// --- Flow ------------------------------------------------------------------------------------------------------------
 
-bool EndpointLink::next_piece(Channel&, OutPiece* out) {
+bool EndpointLink::next_frame(Mux&, Turn& turn, OutPiece* out) {
   if (ended) return false;
-  if (next_control_ != controls_.size()) {
-    const Control& c = controls_[next_control_++];
-    out->header = wire::Header{};
-    out->header.kind = wire::Kind::kSignature;
-    out->header.flow = c.flow;
-    out->header.op = c.op;
-    out->header.step = static_cast<std::uint16_t>(c.frame);
-    out->header.source = dialled ? 0 : 1;
-    out->header.destination = dialled ? 1 : 0;
-    out->header.payload_bytes = c.bytes;
-    out->payload = c.payload;  // small: copied before the next call
-    out->cookie = kNoCookie;
-    out->rail = -1;
-    return true;
+  if (&turn != &words_) return endpoint_.messages_.next_frame(static_cast<MessageRound&>(turn), out);
+  if (next_control_ == controls_.size()) {
+    controls_.clear();
+    next_control_ = 0;
+    return false;
   }
-  controls_.clear();
-  next_control_ = 0;
-  return endpoint_.messages_.next_piece(*peer, out);
+  const Control& c = controls_[next_control_++];
+  out->header.kind = wire::Kind::kSignature;
+  out->header.flow = c.flow;
+  out->header.op = c.op;
+  out->header.step = static_cast<std::uint16_t>(c.frame);
+  out->header.source = dialled ? 0 : 1;
+  out->header.destination = dialled ? 1 : 0;
+  out->header.payload_bytes = c.bytes;
+  out->payload = c.payload;  // small: copied before the next call
+  return true;
 }
 
-std::uint64_t EndpointLink::waiting_bytes(const Channel&) const { return Messages::waiting_bytes(*peer); }
+std::uint64_t EndpointLink::waiting_bytes(const Mux&, const Turn& turn) const {
+  return &turn == &words_ ? 0 : Messages::waiting_bytes(static_cast<const MessageRound&>(turn));
+}
 
-void EndpointLink::on_done(Channel& its_channel, std::uint64_t cookie) {
+void EndpointLink::on_done(Mux&, std::uint64_t cookie) {
   // With the peer's farewell the channel counts as done what nobody has acknowledged: nobody knows, so it is not.
-  if (!its_channel.peer_left()) endpoint_.messages_.on_done(cookie, endpoint_.now_);
+  if (!channel->peer_left()) endpoint_.messages_.on_done(cookie, endpoint_.now_);
 }
 
 Messages::Where EndpointLink::where_is(const wire::Header& h) const {
@@ -205,11 +211,11 @@ Messages::Where EndpointLink::where_is(const wire::Header& h) const {
   return {&c->flow, false};
 }
 
-Landing EndpointLink::landing_for(Channel&, const wire::Header& h) {
+Landing EndpointLink::landing_for(Mux&, const wire::Header& h) {
   return endpoint_.messages_.landing_for(*peer, where_is(h), h);
 }
 
-bool EndpointLink::on_arrival(Channel&, const wire::Header& h, const Arrival& arrival) {
+bool EndpointLink::on_arrival(Mux&, const wire::Header& h, const Arrival& arrival) {
   if (ended) return true;
   if (h.kind == wire::Kind::kSignature) {
     const auto frame = static_cast<wire::MessageFrame>(h.step);
@@ -269,11 +275,11 @@ bool EndpointLink::on_arrival(Channel&, const wire::Header& h, const Arrival& ar
   return endpoint_.messages_.on_arrival(*peer, where_is(h), h, arrival, endpoint_.now_);
 }
 
-void EndpointLink::on_landing_lost(Channel&, const wire::Header& h, std::uint64_t cookie) {
+void EndpointLink::on_landing_lost(Mux&, const wire::Header& h, std::uint64_t cookie) {
   endpoint_.messages_.on_landing_lost(*peer, where_is(h), h, cookie);
 }
 
-void EndpointLink::on_path_event(Channel&, const Path&, const std::string& what) {
+void EndpointLink::on_path_event(Mux&, const std::string& what) {
   log(LogLevel::kInfo, "path to %s: %s", who().c_str(), what.c_str());
 }
 

@@ -14,7 +14,7 @@
 
 namespace canarynet {
 
-class EndpointLink final : public ChannelClient {
+class EndpointLink final : public Flow, public MuxHost {
  public:
   EndpointLink(Endpoint& endpoint, std::uint64_t its_name, bool dials);
 
@@ -57,17 +57,18 @@ class EndpointLink final : public ChannelClient {
     for (Connection* c : displaced_) fn(*c);
   }
 
-  // ChannelClient
-  bool next_piece(Channel& channel, OutPiece* out) override;
-  std::uint64_t waiting_bytes(const Channel& channel) const override;
-  void on_done(Channel& channel, std::uint64_t cookie) override;
-  Landing landing_for(Channel& channel, const wire::Header& header) override;
-  bool on_arrival(Channel& channel, const wire::Header& header, const Arrival& arrival) override;
-  void on_landing_lost(Channel& channel, const wire::Header& header, std::uint64_t cookie) override;
-  void on_heartbeat(Channel&, const wire::Header&) override {}
-  void fill_heartbeat(Channel&, wire::Header*) override {}
-  void on_abort(Channel&, const wire::Header&, std::span<const std::byte>) override {}
-  void on_path_event(Channel& channel, const Path& path, const std::string& what) override;
+  // Flow: the frames of all its connections, and what opens and closes them.
+  bool next_frame(Mux& to, Turn& turn, OutPiece* out) override;
+  std::uint64_t waiting_bytes(const Mux& to, const Turn& turn) const override;
+  void on_done(Mux& to, std::uint64_t cookie) override;
+  Landing landing_for(Mux& from, const wire::Header& header) override;
+  bool on_arrival(Mux& from, const wire::Header& header, const Arrival& arrival) override;
+  void on_landing_lost(Mux& from, const wire::Header& header, std::uint64_t cookie) override;
+  // MuxHost
+  void on_heartbeat(Mux&, const wire::Header&) override {}
+  void fill_heartbeat(Mux&, wire::Header*) override {}
+  void on_abort(Mux&, const wire::Header&, std::span<const std::byte>) override {}
+  void on_path_event(Mux& peer, const std::string& what) override;
 
   // "hosta:1234", once it is known; else where it is reached. For counters.
   const std::string& label() const { return label_.empty() ? remote_text : label_; }
@@ -76,6 +77,8 @@ class EndpointLink final : public ChannelClient {
   const bool dialled;
   std::uint64_t remote_token = 0;  // dialled
   std::string remote_text;         // its addresses, or where its lanes came from
+  Mux mux;
+  MessageRound messages;
   std::unique_ptr<Channel> channel;
   std::unique_ptr<MessagePeer> peer;
   Nanos began;
@@ -103,6 +106,7 @@ class EndpointLink final : public ChannelClient {
   Messages::Where where_is(const wire::Header& header) const;
 
   Endpoint& endpoint_;
+  Turn words_;  // its turn to say what opens and closes connections
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_;
   std::vector<Connection*> displaced_;  // ended by a newer one under their number, and not closed by their user yet

@@ -115,14 +115,16 @@ void Engine::on_joined(const Roster& roster) {
     c.copies = options_.channel_copies;
     c.check_memory = s.shm_crc;
     c.rails = &rail_rates_;
-    peers_[e].channel = std::make_unique<Channel>(std::move(c), factory_, *this);
+    MuxHost& host = *this;
+    peers_[e].mux = std::make_unique<Mux>(e, &flows_, newcomers_, host);
+    peers_[e].channel = std::make_unique<Channel>(std::move(c), factory_, *peers_[e].mux);
+    peers_[e].mux->set_channel(peers_[e].channel.get());
     peers_[e].channel->set_rail_names(names(mine), names(theirs));
     const auto& ranks = roster_.engines[e].ranks;
     peers_[e].label = "rank " + std::to_string(ranks.front());
     if (ranks.size() > 1) peers_[e].label += "-" + std::to_string(ranks.back());
     peers_[e].eager = std::make_unique<EagerStore>(static_cast<std::uint64_t>(s.eager_bytes.count));
-    peers_[e].messages =
-        std::make_unique<MessagePeer>(peers_[e].channel.get(), static_cast<std::uint64_t>(s.eager_bytes.count));
+    peers_[e].messages = std::make_unique<MessagePeer>(*peers_[e].mux, static_cast<std::uint64_t>(s.eager_bytes.count));
     peers_[e].debts.reserve(static_cast<std::size_t>(s.eager_bytes.count) / EagerStore::kBlock);
     peers_[e].channel->start(now_);
   }
@@ -182,11 +184,11 @@ void Engine::on_hello(std::unique_ptr<Lane>& lane, const wire::Header& h, const 
 
 // Beats take turns over (group, rank): what this engine knows of who entered which operation, its own ranks' and
 // others'. Ranks that share no rail learn of each other this way.
-void Engine::fill_heartbeat(Channel& channel, wire::Header* h) {
+void Engine::fill_heartbeat(Mux& to, wire::Header* h) {
   std::uint32_t entries = 0;
   for (const auto& g : groups_) entries += static_cast<std::uint32_t>(g->members.size());
   if (entries == 0) return;
-  std::uint32_t turn = peers_[channel.peer()].beat_turn++ % entries;
+  std::uint32_t turn = peers_[to.peer()].beat_turn++ % entries;
   for (const auto& g : groups_) {
     if (turn >= g->members.size()) {
       turn -= static_cast<std::uint32_t>(g->members.size());
@@ -219,14 +221,14 @@ void Engine::tell_entered(Channel& channel, const Group& g, Nanos now) {
   }
 }
 
-void Engine::on_heartbeat(Channel&, const wire::Header& h) {
+void Engine::on_heartbeat(Mux&, const wire::Header& h) {
   Group* g = find_group(h.flow);
   if (g == nullptr || g->epoch != h.epoch || h.source >= g->members.size()) return;
   g->entered[h.source] = later_of(g->entered[h.source], h.op);
 }
 
-void Engine::on_path_event(Channel& channel, const Path&, const std::string& what) {
-  log(LogLevel::kInfo, "engine %u, path to %s: %s", my_engine_, ranks_text(channel.peer()).c_str(), what.c_str());
+void Engine::on_path_event(Mux& peer, const std::string& what) {
+  log(LogLevel::kInfo, "engine %u, path to %s: %s", my_engine_, ranks_text(peer.peer()).c_str(), what.c_str());
 }
 
 // --- the loop --------------------------------------------------------------------------------------------------------
@@ -286,7 +288,10 @@ std::size_t Engine::poll(Nanos now) {
 
 void Engine::abandon() noexcept {
   abandoned_ = true;
-  for (Peer& p : peers_) p.channel.reset();
+  for (Peer& p : peers_) {
+    if (p.mux) p.mux->set_channel(nullptr);
+    p.channel.reset();
+  }
   greeter_.abandon();
   if (membership_ != nullptr) membership_->abandon();  // its end is what proves this engine's
 }

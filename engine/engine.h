@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,12 @@
 #include "base/status.h"
 #include "control/membership.h"
 #include "engine/eager_store.h"
+#include "engine/flow/flow_table.h"
+#include "engine/flow/mux.h"
 #include "engine/greeter.h"
 #include "engine/group.h"
 #include "engine/messages.h"
+#include "engine/newcomer_flow.h"
 #include "transport/channel.h"
 #include "transport/lane.h"
 #include "transport/rail_stats.h"
@@ -67,9 +71,9 @@ struct Submission {
   std::shared_ptr<std::string> text;          // kAbort
 };
 
-class Engine final : public ChannelClient,
-                     public MembershipListener,
+class Engine final : public MembershipListener,
                      public LaneAcceptor,
+                     private MuxHost,
                      private MessageHost,
                      private GreeterHost {
  public:
@@ -143,17 +147,9 @@ class Engine final : public ChannelClient,
   std::uint64_t messages_in_flight() const { return messages_.pending(); }
   std::uint64_t kernel_tx_bytes(int rail) const { return factory_.kernel_tx_bytes(rail); }
 
-  // ChannelClient
-  bool next_piece(Channel& channel, OutPiece* out) override;
-  std::uint64_t waiting_bytes(const Channel& channel) const override;
-  void on_done(Channel& channel, std::uint64_t cookie) override;
-  Landing landing_for(Channel& channel, const wire::Header& header) override;
-  bool on_arrival(Channel& channel, const wire::Header& header, const Arrival& arrival) override;
-  void on_landing_lost(Channel& channel, const wire::Header& header, std::uint64_t cookie) override;
-  void on_heartbeat(Channel& channel, const wire::Header& header) override;
-  void fill_heartbeat(Channel& channel, wire::Header* header) override;
-  void on_abort(Channel& channel, const wire::Header& header, std::span<const std::byte> payload) override;
-  void on_path_event(Channel& channel, const Path& path, const std::string& what) override;
+  // For flows of other kinds: numbers that no group has, and the way to a peer (nullptr: none is known).
+  FlowTable& flows() { return flows_; }
+  Mux* mux(std::uint32_t engine) { return engine < peers_.size() ? peers_[engine].mux.get() : nullptr; }
 
   // MembershipListener
   void on_joined(const Roster& roster) override;
@@ -184,12 +180,18 @@ class Engine final : public ChannelClient,
   };
   static constexpr std::uint32_t kWorldFlow = 1;  // flows handed out by the coordinator come behind it
 
+  friend class OperationFlow;
+  friend class GroupMessageFlow;
+  friend class NewcomerFlow;
+
   // What the engine knows of one peer engine.
   struct Peer {
+    std::unique_ptr<Mux> mux;          // before the channel, whose client it is
     std::unique_ptr<Channel> channel;  // null: no rail in common
     std::unique_ptr<EagerStore> eager;
     std::unique_ptr<MessagePeer> messages;
     std::uint64_t eager_used = 0;  // charged for what we sent it and it was not ready for
+    RunSlotList poor;              // what waits for room in the budget
     std::vector<EagerDebt> debts;  // the part of it whose operation is done here; bounded by the budget, never grows
     std::string label;             // for counters: "rank 3"
     bool gone = false;             // died
@@ -247,13 +249,26 @@ class Engine final : public ChannelClient,
   bool check_waiting(Group& group, GroupMember& member, Nanos now);
   static void set_deadline(GroupMember& member, const OpTicket& ticket, std::uint32_t generation, Nanos deadline);
 
-  // operations (operations.cc)
-  bool next_operation_piece(Channel& channel, OutPiece* out);
+  // MuxHost
+  void on_heartbeat(Mux& from, const wire::Header& header) override;
+  void fill_heartbeat(Mux& to, wire::Header* header) override;
+  void on_abort(Mux& from, const wire::Header& header, std::span<const std::byte> payload) override;
+  void on_path_event(Mux& peer, const std::string& what) override;
+
+  // operations (operations.cc, operation_flow.cc)
   void enter(GroupMember& member, const WaitingOperation& called);
   Result<ProgramEntry*> program_for(GroupMember& member, const OpRequest& request);
-  std::unique_ptr<Run> take_run(ProgramEntry* entry, const Group& group);
+  std::unique_ptr<Run> take_run(ProgramEntry* entry, Group& group);
   void return_run(Operation& op);
-  void wake_slots(Operation& op);
+  Run* run_at(std::uint32_t index) { return index < runs_.size() ? runs_[index] : nullptr; }
+  void wake_slots(Run& run);
+  void enqueue(RunSlot& slot);
+  void dequeue(RunSlot& slot);
+  void charge_less(Peer& peer, std::uint32_t bytes);
+  void piece_arrived(Run& run, std::uint32_t unit, Mux& from, const wire::Header& header, const std::byte* payload,
+                     std::optional<std::uint32_t> crc);
+  Landing park(std::uint32_t from, const wire::Header& header);
+  void unpark(std::uint32_t from, const wire::Header& header);
   static void tell_entered(Channel& channel, const Group& group, Nanos now);
   void begin_cycle(Nanos now);
   std::size_t send(Nanos now);
@@ -272,9 +287,8 @@ class Engine final : public ChannelClient,
   // messages (group_messages.cc)
   void drain_messages();
   void post_message(MessageRequest* message);
-  MessageFlow& message_flow(GroupMember& member, int partner);
-  Messages::Where where_is(const Channel& channel, const wire::Header& header);
-  void on_mismatch(MessageFlow& flow, const Status& why, bool told) override;
+  MessageEnd& message_end(GroupMember& member, int partner);
+  void on_mismatch(MessageEnd& flow, const Status& why, bool told) override;
   Status failure_of(const MessageRequest& request, const Status& why, Nanos now) override;
   void end_messages(Group& group);
   void retire_messages(GroupMember& member);
@@ -325,8 +339,10 @@ class Engine final : public ChannelClient,
   std::unique_ptr<Membership> membership_;
   Roster roster_;
   std::uint32_t my_engine_ = 0;
-  std::shared_ptr<const Reachability> reach_;          // of the world
-  std::vector<int> host_of_;                           // by world rank: the first engine with its host id
+  std::shared_ptr<const Reachability> reach_;  // of the world
+  std::vector<int> host_of_;                   // by world rank: the first engine with its host id
+  FlowTable flows_;                            // of groups_; before the muxes that look there
+  NewcomerFlow newcomers_{*this};
   std::vector<Peer> peers_;                            // by engine number
   std::vector<Missed> missed_;                         // as last reported
   std::vector<std::unique_ptr<Group>> groups_;         // ascending flows; the world first
@@ -354,6 +370,7 @@ class Engine final : public ChannelClient,
   Status join_status_;
   std::uint64_t next_cookie_ = 1;
   std::uint32_t operations_in_flight_ = 0;
+  std::uint64_t operations_entered_ = 0;
   std::uint64_t operations_ended_ = 0;
   std::uint64_t operations_failed_ = 0;
   wire::SignaturePayload outgoing_signature_;  // lent to a channel while it copies it

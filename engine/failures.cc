@@ -65,7 +65,7 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
       if (d.flow == g.flow) p.eager_used -= d.bytes;
       return d.flow == g.flow;
     });
-    if (p.channel) p.channel->wake();  // other groups may have waited for that room
+    charge_less(p, 0);  // other groups may have waited for that room
   }
   end_messages(g);
   for (auto& m : g.local) {
@@ -110,7 +110,7 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
   }
 }
 
-void Engine::on_abort(Channel&, const wire::Header& h, std::span<const std::byte> payload) {
+void Engine::on_abort(Mux&, const wire::Header& h, std::span<const std::byte> payload) {
   wire::AbortPayload fixed;
   if (payload.size() < sizeof fixed) return;
   std::memcpy(&fixed, payload.data(), sizeof fixed);
@@ -237,7 +237,7 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
     const std::uint32_t remaining = op.run->executor.remaining();
     if (remaining != op.remaining_seen) {
       op.remaining_seen = remaining;
-      op.last_progress = now;
+      op.run->last_progress = now;
     }
     std::size_t missing = 0, departed = 0;
     for (std::size_t r = 0; r < g.members.size(); ++r) {
@@ -258,8 +258,8 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
       v.code = CANARY_DEADLINE;
       v.text = "the caller's deadline passed after " + milliseconds(v.elapsed);
       if (missing != 0) v.text += "; not entered by " + list(not_entered(false));
-    } else if (departed != 0 && now - op.last_progress > departure_grace()) {
-      if (!inquired(g, op.last_progress + departure_grace())) continue;
+    } else if (departed != 0 && now - op.run->last_progress > departure_grace()) {
+      if (!inquired(g, op.run->last_progress + departure_grace())) continue;
       v.code = CANARY_PEER_DIED;
       const std::vector<int> ranks = not_entered(true);
       v.rank = ranks.front();
@@ -283,19 +283,19 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
                milliseconds(set.entry_limit);
       if (!unknown.empty()) v.text += "; of " + list(unknown) + " nothing is known";
     } else {
-      if (now - op.last_progress <= set.exchange_limit) continue;
+      if (now - op.run->last_progress <= set.exchange_limit) continue;
       std::vector<int> slow;
       const Program& program = op.entry->program;
       for (std::uint32_t s = 0; s < program.peers.size(); ++s) {
         // Ranks served here get no signature.
-        const bool unsigned_yet = op.run->peer_engine[s] != my_engine_ && !op.run->signature_sent[s];
+        const bool unsigned_yet = op.run->slots[s].peer != nullptr && !op.run->slots[s].signature_sent;
         if (op.run->executor.waits_for(s) || op.run->executor.unsent_to(s) || unsigned_yet) {
           slow.push_back(g.members[static_cast<std::size_t>(program.peers[s].rank)]);
         }
       }
       v.code = CANARY_EXCHANGE_TIMEOUT;
       v.rank = slow.empty() ? -1 : slow.front();
-      v.text = "no progress for " + milliseconds(now - op.last_progress) +
+      v.text = "no progress for " + milliseconds(now - op.run->last_progress) +
                " in which all were heard, longer than CANARY_EXCHANGE_LIMIT (" +
                control::duration_text(set.exchange_limit) + "), waiting for " + (slow.empty() ? "nobody" : list(slow));
     }
@@ -319,7 +319,7 @@ void Engine::move_clocks(Nanos missed) {
 // The limits on progress don't count this time.
 void Engine::hold(Group& g, Nanos span) {
   for (auto& m : g.local) {
-    for (Operation& op : m->operations) op.last_progress += span;
+    for (Operation& op : m->operations) op.run->last_progress += span;
     for (auto& flow : m->messages) {
       if (flow && !flow->idle()) flow->hold(span);
     }

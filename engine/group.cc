@@ -3,15 +3,22 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/check.h"
+#include "base/serial.h"
 #include "kernels/crc32c.h"
 
 namespace canarynet {
 
 Operation* GroupMember::find(std::uint32_t number) {
-  for (Operation& op : operations) {
-    if (op.number == number) return &op;
-  }
-  return nullptr;
+  const auto at = std::lower_bound(operations.begin(), operations.end(), number,
+                                   [](const Operation& op, std::uint32_t n) { return later(n, op.number); });
+  return at != operations.end() && at->number == number ? &*at : nullptr;
+}
+
+Operation* Run::operation() const {
+  Operation* const op = member->find(number);
+  CANARY_CHECK(op != nullptr, "a run without its operation");
+  return op;
 }
 
 wire::SignaturePayload make_signature(const GroupMember& m, const OpRequest& request, const Program& program) {

@@ -19,7 +19,8 @@
 #include "base/units.h"
 #include "collectives/executor.h"
 #include "collectives/selector.h"
-#include "engine/message_flow.h"
+#include "engine/flow/flow.h"
+#include "engine/message_end.h"
 #include "engine/ticket.h"
 #include "transport/wire.h"
 
@@ -40,29 +41,75 @@ struct OpRequest {
   std::span<const std::uint64_t> counts = {};  // as PlanRequest::counts; borrowed like the buffers
 };
 
+struct Operation;
+struct Run;
+struct GroupPeer;
+
+// What an operation has to do with one of its peers.
+struct RunSlot {
+  Run* run = nullptr;
+  std::uint32_t number = 0;       // of the slot, in the program
+  std::uint32_t engine = 0;       // that serves the peer
+  GroupPeer* peer = nullptr;      // null: this very engine serves it
+  std::uint32_t eager_bytes = 0;  // charged against the peer's budget until it is ready
+  bool ready = false;             // its signature is here: it has a place for everything
+  bool signature_sent = false;
+  enum class List : std::uint8_t { kNone, kSending, kPoor };
+  List list = List::kNone;
+  RunSlot* previous = nullptr;
+  RunSlot* next = nullptr;
+};
+
+// Slots in order, the oldest operation's first.
+struct RunSlotList {
+  RunSlot* head = nullptr;
+  RunSlot* tail = nullptr;
+  void insert(RunSlot& slot);
+  void remove(RunSlot& slot) {
+    (slot.previous != nullptr ? slot.previous->next : head) = slot.next;
+    (slot.next != nullptr ? slot.next->previous : tail) = slot.previous;
+    slot.previous = slot.next = nullptr;
+  }
+};
+
 // A program being run: executor and per-peer bookkeeping. Recycled by its ProgramEntry.
 struct Run {
-  explicit Run(const Program& program) : executor(program) {
-    const std::size_t n = program.peers.size();
-    peer_engine.resize(n);
-    peer_ready.resize(n);
-    signature_sent.resize(n);
-    eager_bytes.resize(n);
+  explicit Run(const Program& program) : executor(program), slots(program.peers.size()) {
+    for (std::uint32_t s = 0; s < slots.size(); ++s) {
+      slots[s].run = this;
+      slots[s].number = s;
+    }
   }
   Executor executor;
-  std::vector<std::uint32_t> peer_engine;  // per slot
-  std::vector<std::uint8_t> peer_ready;    // its signature is here: it has a place for everything
-  std::vector<std::uint8_t> signature_sent;
-  std::vector<std::uint32_t> eager_bytes;  // charged against the channel's budget until it is ready
-  std::uint32_t neighbours = 0;            // peers in this very engine
+  std::vector<RunSlot> slots;
+  std::uint32_t neighbours = 0;  // peers in this very engine
   std::uint32_t signatures_left = 0;
   bool heard_of_all() const {
-    return std::all_of(peer_ready.begin(), peer_ready.end(), [](std::uint8_t r) { return r != 0; });
+    return std::all_of(slots.begin(), slots.end(), [](const RunSlot& s) { return s.ready; });
   }
+  Operation* operation() const;
   std::uint32_t index = 0;        // in Engine::runs_, for cookies
   GroupMember* member = nullptr;  // whose operation `number` it runs now
   std::uint32_t number = 0;
+  Nanos last_progress;
+  std::uint64_t entered = 0;  // how many operations its engine had entered before
 };
+
+// What a group has to send to one engine: the turn of its operations there, the slots with something, and its messages.
+struct GroupPeer : Turn {
+  std::uint32_t engine = 0;
+  RunSlotList sending;
+  MessageRound messages;
+};
+
+inline void RunSlotList::insert(RunSlot& slot) {
+  RunSlot* after = tail;  // nearly always: what becomes ready is of the latest operation
+  while (after != nullptr && after->run->entered > slot.run->entered) after = after->previous;
+  slot.previous = after;
+  slot.next = after != nullptr ? after->next : head;
+  (slot.previous != nullptr ? slot.previous->next : head) = &slot;
+  (slot.next != nullptr ? slot.next->previous : tail) = &slot;
+}
 
 struct ProgramEntry {
   Program program;
@@ -80,7 +127,6 @@ struct Operation {
   wire::SignaturePayload signature;
   std::uint32_t hash = 0;
   Nanos entered;
-  Nanos last_progress;
   Nanos deadline = Nanos::max();
   std::uint32_t remaining_seen = 0;  // executor().remaining() when progress was last noticed
 };
@@ -121,7 +167,7 @@ struct GroupMember {
   static constexpr std::uint32_t kHistory = 64;
   wire::SignaturePayload history[kHistory] = {};  // of operations entered, by number
 
-  std::vector<std::unique_ptr<MessageFlow>> messages;  // by the other's rank; empty before the first message
+  std::vector<std::unique_ptr<MessageEnd>> messages;  // by the other's rank; empty before the first message
 
   Operation* find(std::uint32_t number);
   // Operations or messages are not done.
@@ -129,12 +175,14 @@ struct GroupMember {
 };
 
 struct Group {
+  std::unique_ptr<Flow> operations_flow, messages_flow;  // as the muxes know them, by `flow` and messages_number()
+  std::vector<std::unique_ptr<GroupPeer>> peers;         // the engines of its ranks but this one, ascending
   std::uint32_t flow = 0;
   std::uint32_t epoch = 0;               // generation of the membership; the first one is drawn, never 0
   std::vector<int> members;              // world ranks; index = rank in the group
   std::vector<std::uint32_t> engine_of;  // by group rank
   std::vector<int> host_of;  // by group rank: equal numbers are one host (in a group of one host: one engine)
-  std::vector<std::unique_ptr<GroupMember>> local;
+  std::vector<std::unique_ptr<GroupMember>> local;  // ascending ranks
   std::vector<std::unique_ptr<GroupMember>>
       forgotten;                              // handles given back, while others stay or submissions name them
   std::shared_ptr<const Reachability> reach;  // shared by groups of the same ranks
@@ -149,11 +197,17 @@ struct Group {
   Status verdict;
   std::uint64_t bytes_reduced = 0;
 
+  std::uint32_t messages_number() const { return flow | wire::kMessageFlow; }
+  // nullptr: no rank of it is served there, or they are served here.
+  GroupPeer* peer(std::uint32_t engine) {
+    const auto at = std::lower_bound(peers.begin(), peers.end(), engine,
+                                     [](const auto& p, std::uint32_t e) { return p->engine < e; });
+    return at != peers.end() && (*at)->engine == engine ? at->get() : nullptr;
+  }
   GroupMember* member(int rank) {
-    for (auto& m : local) {
-      if (m->rank == rank) return m.get();
-    }
-    return nullptr;
+    const auto at =
+        std::lower_bound(local.begin(), local.end(), rank, [](const auto& m, int r) { return m->rank < r; });
+    return at != local.end() && (*at)->rank == rank ? at->get() : nullptr;
   }
 };
 

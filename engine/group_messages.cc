@@ -4,6 +4,7 @@
 
 #include "base/duration_text.h"
 #include "engine/engine.h"
+#include "engine/group_message_flow.h"
 
 namespace canarynet {
 namespace {
@@ -36,7 +37,7 @@ void Engine::post_message(MessageRequest* message) {
     message->ticket->finish(Status(CANARY_INVALID_ARGUMENT, d.op_name + ": the group has been destroyed", d));
     return;
   }
-  MessageFlow& flow = message_flow(m, message->partner);
+  MessageEnd& flow = message_end(m, message->partner);
   const std::uint32_t engine = g.engine_of[static_cast<std::size_t>(message->partner)];
   if (engine != my_engine_ && flow.peer == nullptr && !g.dead) {
     const int other = g.members[static_cast<std::size_t>(message->partner)];
@@ -52,14 +53,14 @@ void Engine::post_message(MessageRequest* message) {
   messages_.post(message, now_);
 }
 
-MessageFlow& Engine::message_flow(GroupMember& m, int partner) {
+MessageEnd& Engine::message_end(GroupMember& m, int partner) {
   Group& g = *m.group;
   if (m.messages.empty()) m.messages.resize(g.members.size());
   auto& made = m.messages[static_cast<std::size_t>(partner)];
   if (made) return *made;
-  made = std::make_unique<MessageFlow>();
-  MessageFlow& f = *made;
-  f.flow = g.flow | wire::kMessageFlow;
+  made = std::make_unique<MessageEnd>();
+  MessageEnd& f = *made;
+  f.flow = g.messages_number();
   f.epoch = g.epoch;
   f.me = static_cast<std::uint16_t>(m.rank);
   f.other = static_cast<std::uint16_t>(partner);
@@ -68,11 +69,12 @@ MessageFlow& Engine::message_flow(GroupMember& m, int partner) {
   const std::uint32_t engine = g.engine_of[static_cast<std::size_t>(partner)];
   if (engine != my_engine_) {
     f.peer = peers_[engine].messages.get();
+    f.round = &g.peer(engine)->messages;
   } else if (partner == m.rank) {
     f.twin = &f;
   } else if (GroupMember* other = g.member(partner); other != nullptr && !other->messages.empty()) {
     // The one made second joins the two.
-    if (MessageFlow* twin = other->messages[static_cast<std::size_t>(m.rank)].get()) {
+    if (MessageEnd* twin = other->messages[static_cast<std::size_t>(m.rank)].get()) {
       f.twin = twin;
       twin->twin = &f;
     }
@@ -81,19 +83,45 @@ MessageFlow& Engine::message_flow(GroupMember& m, int partner) {
   return f;
 }
 
-Messages::Where Engine::where_is(const Channel& channel, const wire::Header& h) {
-  Group* g = find_group(h.flow & ~wire::kMessageFlow);
-  if (g == nullptr) return {nullptr, over() || (h.flow & wire::kConnectionFlow) == wire::kConnectionFlow};
-  if (g->dead || g->epoch != h.epoch) return {nullptr, true};
-  // A peer speaks for its own ranks only.
-  if (h.source >= g->members.size() || g->engine_of[h.source] != channel.peer() || h.destination >= g->members.size())
-    return {nullptr, true};
-  GroupMember* m = g->member(h.destination);
-  if (m == nullptr) return {nullptr, true};
-  return {&message_flow(*m, h.source), false};
+// --- the flow --------------------------------------------------------------------------------------------------------
+
+bool GroupMessageFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
+  if (engine_.peers_[to.peer()].left || to.channel()->peer_left()) return false;
+  return engine_.messages_.next_frame(static_cast<MessageRound&>(turn), out);
 }
 
-void Engine::on_mismatch(MessageFlow& flow, const Status& why, bool) {
+std::uint64_t GroupMessageFlow::waiting_bytes(const Mux& to, const Turn& turn) const {
+  if (engine_.peers_[to.peer()].left || to.channel()->peer_left()) return 0;
+  return Messages::waiting_bytes(static_cast<const MessageRound&>(turn));
+}
+
+void GroupMessageFlow::on_done(Mux&, std::uint64_t cookie) { engine_.messages_.on_done(cookie, engine_.now_); }
+
+Messages::Where GroupMessageFlow::where_is(const Mux& from, const wire::Header& h) const {
+  if (group_.dead || group_.epoch != h.epoch) return {nullptr, true};
+  // A peer speaks for its own ranks only.
+  if (h.source >= group_.members.size() || group_.engine_of[h.source] != from.peer()) return {nullptr, true};
+  GroupMember* const m = group_.member(h.destination);
+  if (m == nullptr) return {nullptr, true};
+  return {&engine_.message_end(*m, h.source), false};
+}
+
+Landing GroupMessageFlow::landing_for(Mux& from, const wire::Header& h) {
+  return engine_.messages_.landing_for(*engine_.peers_[from.peer()].messages, where_is(from, h), h);
+}
+
+bool GroupMessageFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& arrival) {
+  MessagePeer& peer = *engine_.peers_[from.peer()].messages;
+  return engine_.messages_.on_arrival(peer, where_is(from, h), h, arrival, engine_.now_);
+}
+
+void GroupMessageFlow::on_landing_lost(Mux& from, const wire::Header& h, std::uint64_t cookie) {
+  engine_.messages_.on_landing_lost(*engine_.peers_[from.peer()].messages, where_is(from, h), h, cookie);
+}
+
+// --- ends and limits -------------------------------------------------------------------------------------------------
+
+void Engine::on_mismatch(MessageEnd& flow, const Status& why, bool) {
   const GroupMember& m = *static_cast<const GroupMember*>(flow.owner);
   Verdict v;
   v.code = why.code();
@@ -116,7 +144,7 @@ Status Engine::failure_of(const MessageRequest& r, const Status& why, Nanos now)
 
 // The group is dead: nothing of its messages may be read or written any more.
 void Engine::end_messages(Group& g) {
-  const std::uint32_t number = g.flow | wire::kMessageFlow;
+  const std::uint32_t number = g.messages_number();
   for (Peer& p : peers_) {
     if (!p.channel) continue;
     p.channel->cancel_flow(number);
@@ -131,7 +159,7 @@ void Engine::end_messages(Group& g) {
 
 // A member that calls no more: what is parked for it, and what it is charged for, makes room.
 void Engine::retire_messages(GroupMember& m) {
-  const std::uint32_t number = m.group->flow | wire::kMessageFlow;
+  const std::uint32_t number = m.group->messages_number();
   for (Peer& p : peers_) {
     if (!p.messages) continue;
     p.messages->parked.for_each([&](EagerStore::Entry& e) {

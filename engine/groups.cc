@@ -11,6 +11,8 @@
 #include "base/random.h"
 #include "base/serial.h"
 #include "engine/engine.h"
+#include "engine/group_message_flow.h"
+#include "engine/operation_flow.h"
 
 namespace canarynet {
 namespace {
@@ -70,6 +72,20 @@ Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
   for (std::size_t r = 0; r < g->members.size(); ++r) {
     if (g->engine_of[r] == my_engine_) add_member(*g, static_cast<int>(r));
   }
+  std::vector<std::uint32_t> engines = g->engine_of;
+  std::sort(engines.begin(), engines.end());
+  engines.erase(std::unique(engines.begin(), engines.end()), engines.end());
+  g->operations_flow = std::make_unique<OperationFlow>(*this, *g);
+  g->messages_flow = std::make_unique<GroupMessageFlow>(*this, *g);
+  for (const std::uint32_t e : engines) {
+    if (e == my_engine_) continue;
+    g->peers.push_back(std::make_unique<GroupPeer>());
+    g->peers.back()->engine = e;
+    g->peers.back()->set_flow(g->operations_flow.get());
+    g->peers.back()->messages.set_flow(g->messages_flow.get());
+  }
+  flows_.add(g->flow, *g->operations_flow);
+  flows_.add(g->messages_number(), *g->messages_flow);
   return **groups_.insert(place_of(flow), std::move(g));
 }
 
@@ -245,11 +261,9 @@ bool Engine::forget(GroupMember* member) {
 void Engine::close_group(Group& g) {
   if (!g.dead) {
     // Others may wait for ranks that have nothing to do with these, and must not take these for ones that did not call.
-    std::vector<std::uint32_t> engines = g.engine_of;
-    std::sort(engines.begin(), engines.end());
-    engines.erase(std::unique(engines.begin(), engines.end()), engines.end());
-    for (const std::uint32_t e : engines) {
-      if (Channel* c = channel_to(e); c != nullptr && !peers_[e].gone && !peers_[e].left) tell_entered(*c, g, now_);
+    for (const auto& peer : g.peers) {
+      const Peer& p = peers_[peer->engine];
+      if (p.channel && !p.gone && !p.left) tell_entered(*p.channel, g, now_);
     }
   }
   for (Peer& p : peers_) {
@@ -260,10 +274,13 @@ void Engine::close_group(Group& g) {
       });
     }
   }
-  for (auto& m : g.forgotten) {
-    for (auto& flow : m->messages) {
-      if (flow && flow->peer != nullptr) messages_.forget(*flow);
-    }
+  flows_.remove(g.flow);
+  flows_.remove(g.messages_number());
+  for (auto& peer : g.peers) {
+    Mux* const mux = peers_[peer->engine].mux.get();
+    if (mux == nullptr) continue;
+    mux->forget(*peer);
+    mux->forget(peer->messages);
   }
   constexpr std::size_t kLastWords = 64;
   if (last_words_.size() < kLastWords) last_words_.emplace_back();

@@ -6,19 +6,15 @@
 
 #include "base/check.h"
 #include "base/types.h"
+#include "engine/landing_words.h"
 
 namespace canarynet {
 namespace {
 
-// Landing cookies: what on_arrival must remember of a landing's decision.
-constexpr std::uint64_t kAckDiscarded = 0;  // a duplicate, or of a flow that has ended
-constexpr std::uint64_t kNoPlace = 1;       // not acked: it comes again
-constexpr std::uint64_t kLanded = 2;
-constexpr std::uint64_t kParked = 3;
-constexpr std::uint64_t kMisfit = 4;  // the message fits no receive: on_arrival says so
+using landing::kForgotten, landing::kLanded, landing::kMisfit, landing::kNoPlace, landing::kParked;
 
 constexpr std::uint32_t kNone = 0xffffffff;
-constexpr Landing kForget{Landing::Kind::kDiscard, nullptr, kAckDiscarded};
+constexpr Landing kForget{Landing::Kind::kDiscard, nullptr, kForgotten};
 constexpr Landing kComeAgain{Landing::Kind::kDiscard, nullptr, kNoPlace};
 
 // The 64-bit number whose low half is `low`, nearest to `near`.
@@ -34,27 +30,27 @@ std::uint32_t cell_bytes(std::uint64_t length, std::uint32_t piece_bytes, std::u
   const std::uint64_t at = cell * piece_bytes;
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(length - at, piece_bytes));
 }
-std::byte* place_of(const MessageFlow& flow, const MessageRequest& r, std::uint64_t cell) {
+std::byte* place_of(const MessageEnd& flow, const MessageRequest& r, std::uint64_t cell) {
   return r.data + cell * flow.piece_bytes;
 }
-std::uint32_t tag_of(const MessageFlow& flow, const wire::Header& h) { return flow.tagged ? h.epoch : 0; }
+std::uint32_t tag_of(const MessageEnd& flow, const wire::Header& h) { return flow.tagged ? h.epoch : 0; }
 
 }  // namespace
 
 // --- making and ending -----------------------------------------------------------------------------------------------
 
-void Messages::open(MessageFlow& flow, std::uint32_t piece_bytes, std::uint64_t first) {
+void Messages::open(MessageEnd& flow, std::uint32_t piece_bytes, std::uint64_t first) {
   flow.piece_bytes = piece_bytes;
   flow.received.reset(first);
   flow.sent = flow.credited = flow.posted = flow.credit_sent = first - 1;
   if (flow.peer == nullptr) return;
   // A cell's charge must leave room for those of other flows.
   flow.eager_max = std::min<std::uint64_t>(piece_bytes, flow.peer->eager_budget / 4);
-  flow.debts = std::make_unique<MessageFlow::Debt[]>(MessageFlow::kDebts);
+  flow.debts = std::make_unique<MessageEnd::Debt[]>(MessageEnd::kDebts);
 }
 
 void Messages::post(MessageRequest* request, Nanos now) {
-  MessageFlow& f = *request->flow;
+  MessageEnd& f = *request->flow;
   std::uint32_t group = 0;
   for (const MessageRequest* r = request; r != nullptr; r = r->also) ++group;
   const std::uint64_t first = (request->sends ? f.sent : f.posted) + 1;
@@ -91,7 +87,7 @@ void Messages::post(MessageRequest* request, Nanos now) {
   }
 }
 
-void Messages::fail(MessageFlow& flow, const Status& why, Nanos now) {
+void Messages::fail(MessageEnd& flow, const Status& why, Nanos now) {
   if (flow.failure.ok()) flow.failure = why;
   flow.cursor = nullptr;
   for (MessageList* list : {&flow.sends, &flow.receives}) {
@@ -127,34 +123,34 @@ void Messages::drop_parked(MessagePeer& peer, std::uint32_t flow) {
   });
 }
 
-void Messages::make_ready(MessageFlow& flow) {
-  MessagePeer& peer = *flow.peer;
-  if (peer.channel == nullptr) return;
-  peer.channel->wake();
-  if (flow.ready) return;
-  flow.ready = true;
-  flow.next_ready = nullptr;
-  (peer.ready_tail != nullptr ? peer.ready_tail->next_ready : peer.ready_head) = &flow;
-  peer.ready_tail = &flow;
+void Messages::make_ready(MessageEnd& flow) {
+  MessageRound& round = *flow.round;
+  if (!flow.ready) {
+    flow.ready = true;
+    flow.next_ready = nullptr;
+    (round.tail != nullptr ? round.tail->next_ready : round.head) = &flow;
+    round.tail = &flow;
+  }
+  flow.peer->mux.make_ready(round);
 }
 
-void Messages::forget(MessageFlow& flow) {
+void Messages::forget(MessageEnd& flow) {
   if (!flow.ready) return;
-  MessagePeer& peer = *flow.peer;
-  MessageFlow* before = nullptr;
-  for (MessageFlow* f = peer.ready_head; f != &flow; f = f->next_ready) before = f;
-  (before != nullptr ? before->next_ready : peer.ready_head) = flow.next_ready;
-  if (peer.ready_tail == &flow) peer.ready_tail = before;
+  MessageRound& round = *flow.round;
+  MessageEnd* before = nullptr;
+  for (MessageEnd* f = round.head; f != &flow; f = f->next_ready) before = f;
+  (before != nullptr ? before->next_ready : round.head) = flow.next_ready;
+  if (round.tail == &flow) round.tail = before;
   flow.ready = false;
 }
 
 // --- sending ---------------------------------------------------------------------------------------------------------
 
-bool Messages::next_piece(MessagePeer& peer, OutPiece* out) {
-  while (MessageFlow* f = peer.ready_head) {
-    // Flows take turns, frame by frame; one with nothing to send leaves the list.
-    peer.ready_head = f->next_ready;
-    if (peer.ready_head == nullptr) peer.ready_tail = nullptr;
+bool Messages::next_frame(MessageRound& round, OutPiece* out) {
+  while (MessageEnd* f = round.head) {
+    // One with nothing to send leaves the round.
+    round.head = f->next_ready;
+    if (round.head == nullptr) round.tail = nullptr;
     f->ready = false;
     if (!fill(*f, out)) continue;
     make_ready(*f);
@@ -163,9 +159,9 @@ bool Messages::next_piece(MessagePeer& peer, OutPiece* out) {
   return false;
 }
 
-std::uint64_t Messages::waiting_bytes(const MessagePeer& peer) {
+std::uint64_t Messages::waiting_bytes(const MessageRound& round) {
   std::uint64_t bytes = 0;
-  for (const MessageFlow* f = peer.ready_head; f != nullptr; f = f->next_ready) {
+  for (const MessageEnd* f = round.head; f != nullptr; f = f->next_ready) {
     const MessageRequest* r = f->cursor;
     if (r != nullptr && r->next_cell < r->cells) bytes += r->length / r->cells * (r->cells - r->next_cell);
   }
@@ -173,27 +169,22 @@ std::uint64_t Messages::waiting_bytes(const MessagePeer& peer) {
 }
 
 // Whether its first cell may leave now.
-bool Messages::may_go(MessageFlow& f, MessageRequest& r) {
+bool Messages::may_go(MessageEnd& f, MessageRequest& r) {
   if (r.number <= f.credited || r.eager) return true;
-  if (r.length > f.eager_max || f.debts_count == MessageFlow::kDebts) return false;
+  if (r.length > f.eager_max || f.debts_count == MessageEnd::kDebts) return false;
   const std::uint32_t charge = EagerStore::charge(static_cast<std::uint32_t>(r.length));
   if (f.peer->eager_used + charge > f.peer->eager_budget) return false;
   f.peer->eager_used += charge;
-  f.debts[(f.debts_first + f.debts_count++) % MessageFlow::kDebts] = {r.number, charge};
+  f.debts[(f.debts_first + f.debts_count++) % MessageEnd::kDebts] = {r.number, charge};
   return r.eager = true;
 }
 
-bool Messages::fill(MessageFlow& f, OutPiece* out) {
+bool Messages::fill(MessageEnd& f, OutPiece* out) {
   wire::Header& h = out->header;
-  h = wire::Header{};
   h.flow = f.flow;
   h.epoch = f.epoch;
   h.source = f.me;
   h.destination = f.other;
-  out->payload = nullptr;
-  out->has_payload_crc = false;
-  out->cookie = kNoCookie;
-  out->rail = -1;
   if (f.refusal_due) {
     f.refusal_due = false;
     h.kind = wire::Kind::kSignature;
@@ -232,13 +223,13 @@ bool Messages::fill(MessageFlow& f, OutPiece* out) {
   h.payload_bytes = cell_bytes(r->length, f.piece_bytes, cell);
   out->payload = place_of(f, *r, cell);
   out->borrow = true;
-  out->cookie = kCookieBit | std::uint64_t{r->slot} << 32 | static_cast<std::uint32_t>(cell);
+  out->cookie = std::uint64_t{r->slot} << 32 | static_cast<std::uint32_t>(cell);
   if (r->next_cell == r->cells) f.cursor = r->next;
   return true;
 }
 
 void Messages::on_done(std::uint64_t cookie, Nanos now) {
-  const auto slot = static_cast<std::size_t>((cookie & ~kCookieBit) >> 32);
+  const auto slot = static_cast<std::size_t>(cookie >> 32);
   MessageRequest* r = slot < slots_.size() ? slots_[slot] : nullptr;
   if (r == nullptr || !r->through.mark(static_cast<std::uint32_t>(cookie))) return;
   r->last_progress = now;
@@ -257,7 +248,7 @@ void Messages::complete_send(MessageRequest& r) {
   finish(r, Status());
 }
 
-void Messages::settle_sends(MessageFlow& f, std::uint32_t op, Nanos now) {
+void Messages::settle_sends(MessageEnd& f, std::uint32_t op, Nanos now) {
   const std::uint64_t number = unwrap(op, f.credited);
   while (f.sends.head != nullptr && f.sends.head->number <= number) {
     if (f.cursor == f.sends.head) f.cursor = f.cursor->next;
@@ -266,7 +257,7 @@ void Messages::settle_sends(MessageFlow& f, std::uint32_t op, Nanos now) {
   }
 }
 
-Nanos Messages::stuck_since(const MessageFlow& f) {
+Nanos Messages::stuck_since(const MessageEnd& f) {
   Nanos since = Nanos::max();
   if (const MessageRequest* r = f.sends.head; r != nullptr && r->number <= f.credited) {
     since = std::max(r->last_progress, f.sends_progress);
@@ -277,15 +268,15 @@ Nanos Messages::stuck_since(const MessageFlow& f) {
   return since;
 }
 
-void Messages::give_back_debts(MessageFlow& f, std::uint64_t up_to) {
+void Messages::give_back_debts(MessageEnd& f, std::uint64_t up_to) {
   while (f.debts_count != 0 && f.debts[f.debts_first].number <= up_to) {
     f.peer->eager_used -= f.debts[f.debts_first].bytes;
-    f.debts_first = (f.debts_first + 1) % MessageFlow::kDebts;
+    f.debts_first = (f.debts_first + 1) % MessageEnd::kDebts;
     --f.debts_count;
   }
 }
 
-void Messages::on_credit(MessageFlow& f, std::uint32_t op, Nanos now) {
+void Messages::on_credit(MessageEnd& f, std::uint32_t op, Nanos now) {
   const std::uint64_t number = unwrap(op, f.credited);
   if (number <= f.credited || !f.failure.ok()) return;
   f.credited = number;
@@ -298,8 +289,8 @@ void Messages::on_credit(MessageFlow& f, std::uint32_t op, Nanos now) {
 // --- local -----------------------------------------------------------------------------------------------------------
 
 // Both ends are in this engine: memory to memory.
-void Messages::match_local(MessageFlow& sender, Nanos now) {
-  MessageFlow& receiver = *sender.twin;
+void Messages::match_local(MessageEnd& sender, Nanos now) {
+  MessageEnd& receiver = *sender.twin;
   for (MessageRequest* s = sender.sends.head; s != nullptr && s->number <= receiver.posted;) {
     wire::Header h;
     h.epoch = s->tag;
@@ -321,11 +312,11 @@ void Messages::match_local(MessageFlow& sender, Nanos now) {
 
 // --- arriving --------------------------------------------------------------------------------------------------------
 
-std::uint64_t Messages::number_of(const MessageFlow& flow, const wire::Header& h) {
+std::uint64_t Messages::number_of(const MessageEnd& flow, const wire::Header& h) {
   return unwrap(h.op, flow.received.base());
 }
 
-Messages::Match Messages::find_receive(MessageFlow& f, std::uint64_t number, std::uint32_t tag, MessageRequest** out) {
+Messages::Match Messages::find_receive(MessageEnd& f, std::uint64_t number, std::uint32_t tag, MessageRequest** out) {
   if (number > f.posted) return Match::kNotPosted;
   MessageRequest* open = nullptr;  // the first of its group that has the tag and no message yet
   std::uint32_t same_tag = 0;
@@ -354,7 +345,7 @@ Messages::Match Messages::find_receive(MessageFlow& f, std::uint64_t number, std
   return Match::kFound;
 }
 
-bool Messages::accepts(MessageFlow& f, MessageRequest& r, std::uint64_t number, const wire::Header& h) {
+bool Messages::accepts(MessageEnd& f, MessageRequest& r, std::uint64_t number, const wire::Header& h) {
   const std::uint64_t length = wire::message_length(h);
   if (r.cells != 0) return length == r.length && number == r.number;
   const bool fits = f.exact ? length == r.bytes && wire::message_type(h) == r.type : length <= r.bytes;
@@ -365,18 +356,18 @@ bool Messages::accepts(MessageFlow& f, MessageRequest& r, std::uint64_t number, 
   return true;
 }
 
-bool Messages::is_refused(const MessageFlow& f, std::uint64_t number) {
+bool Messages::is_refused(const MessageEnd& f, std::uint64_t number) {
   return f.peer != nullptr && !f.exact && !f.failure.ok() && f.refused == number;
 }
 
-bool Messages::well_formed(const MessageFlow& f, const MessageRequest& r, const wire::Header& h) {
+bool Messages::well_formed(const MessageEnd& f, const MessageRequest& r, const wire::Header& h) {
   return h.piece < r.cells && h.payload_bytes == cell_bytes(r.length, f.piece_bytes, h.piece);
 }
 
 Landing Messages::landing_for(MessagePeer& peer, const Where& where, const wire::Header& h) {
   if (h.kind == wire::Kind::kSignature) return {Landing::Kind::kSlot, nullptr, kLanded};
   if (where.over) return kForget;
-  if (MessageFlow* f = where.flow) {
+  if (MessageEnd* f = where.flow) {
     const std::uint64_t number = number_of(*f, h);
     if (f->received.through(number)) return kForget;
     if (!f->received.in_reach(number)) return kComeAgain;
@@ -421,7 +412,7 @@ bool Messages::on_arrival(MessagePeer& peer, const Where& where, const wire::Hea
     }
     return true;
   }
-  MessageFlow* f = where.over ? nullptr : where.flow;
+  MessageEnd* f = where.over ? nullptr : where.flow;
   // An acknowledgement could overtake the refusal, and the send would count as done.
   if (f != nullptr && arrival.discarded && is_refused(*f, number_of(*f, h))) return false;
   if (arrival.discarded && arrival.cookie != kMisfit) return arrival.cookie != kNoPlace;
@@ -455,7 +446,7 @@ bool Messages::on_arrival(MessagePeer& peer, const Where& where, const wire::Hea
   return true;
 }
 
-void Messages::arrived(MessageFlow& f, MessageRequest& r, const wire::Header& h, const std::byte* payload, Nanos now) {
+void Messages::arrived(MessageEnd& f, MessageRequest& r, const wire::Header& h, const std::byte* payload, Nanos now) {
   if (!r.through.in_reach(h.piece) || !r.through.mark(h.piece)) return;
   std::byte* const place = place_of(f, r, h.piece);
   const bool other_landing = r.is_landing(h.piece) && payload != place;
@@ -467,12 +458,12 @@ void Messages::arrived(MessageFlow& f, MessageRequest& r, const wire::Header& h,
   const bool complete = ++r.cells_done == r.cells;
   // Before anybody may take the memory back. By its place: only the number was compared, the tag and the type of that
   // landing may be others.
-  if (other_landing) f.peer->channel->redirect_landing(place);
+  if (other_landing) f.peer->mux.channel()->redirect_landing(place);
   if (complete) complete_receive(f, r);
   if (grouped) claim_parked(f, now);  // one that waited for this message's binding
 }
 
-void Messages::complete_receive(MessageFlow& f, MessageRequest& r) {
+void Messages::complete_receive(MessageEnd& f, MessageRequest& r) {
   f.received.mark(r.number);
   f.receives.remove(&r);
   r.received_bytes = r.length;
@@ -482,7 +473,7 @@ void Messages::complete_receive(MessageFlow& f, MessageRequest& r) {
 }
 
 // Messages that came before their receive.
-void Messages::claim_parked(MessageFlow& f, Nanos now) {
+void Messages::claim_parked(MessageEnd& f, Nanos now) {
   EagerStore& store = f.peer->parked;
   for (bool again = true; again && !store.empty() && f.receives.head != nullptr;) {
     again = false;
@@ -529,7 +520,7 @@ void Messages::on_landing_lost(MessagePeer& peer, const Where& where, const wire
 
 // --- what does not fit -----------------------------------------------------------------------------------------------
 
-void Messages::mismatch(MessageFlow& f, std::uint64_t number, const wire::Header& h, const MessageRequest* r) {
+void Messages::mismatch(MessageEnd& f, std::uint64_t number, const wire::Header& h, const MessageRequest* r) {
   const std::uint64_t length = wire::message_length(h);
   std::string text = "message #" + std::to_string(number) + ": ";
   if (r == nullptr) {
@@ -557,7 +548,7 @@ void Messages::mismatch(MessageFlow& f, std::uint64_t number, const wire::Header
   host_.on_mismatch(f, Status(CANARY_MISMATCH, text), false);
 }
 
-void Messages::on_refusal(MessageFlow& f, const wire::Header& h, const wire::RefusePayload& refusal) {
+void Messages::on_refusal(MessageEnd& f, const wire::Header& h, const wire::RefusePayload& refusal) {
   std::string text = "message #" + std::to_string(unwrap(h.op, f.credited)) + ": ";
   if (refusal.unknown_tag != 0) {
     text += "it has tag " + std::to_string(refusal.tag) + ", and no receive of its group has that";

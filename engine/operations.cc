@@ -1,4 +1,4 @@
-// Operations of the engine: entering, sending, landing, completing.
+// Operations of the engine: entering, progress, completing. engine/operation_flow.h sends and lands their frames.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -8,42 +8,17 @@
 #include "base/log.h"
 #include "base/serial.h"
 #include "engine/engine.h"
+#include "engine/landing_words.h"
 
 namespace canarynet {
 namespace {
 
-// Landing cookies: what on_arrival must remember of a landing's decision.
-constexpr std::uint64_t kAckDiscarded = 0;  // a duplicate, or of a dead epoch: acked and forgotten
-constexpr std::uint64_t kNoPlace = 1;       // not acked: it comes again
-constexpr std::uint64_t kLanded = 2;
-constexpr std::uint64_t kParked = 3;  // in the channel's eager store
-
 constexpr std::size_t kProgramsMax = 128;  // cached shapes per member
-constexpr std::size_t kStraysMax = 1024;
-constexpr std::size_t kEarlyMax = 4096;  // signatures ahead of their operation
-
-constexpr std::uint64_t cookie_of(const Run& run, std::uint32_t unit) { return std::uint64_t{run.index} << 32 | unit; }
-
-// A peer speaks for its own ranks only: a piece or signature in another's name, ours even, is dropped.
-bool served_by(const Group& g, std::uint32_t rank, std::uint32_t engine) {
-  return rank < g.engine_of.size() && g.engine_of[rank] == engine;
-}
+constexpr std::size_t kEarlyMax = 4096;    // signatures ahead of their operation
 
 std::optional<std::uint32_t> crc_in(const wire::Header& h) {
   if ((h.flags & wire::kUnchecked) != 0) return std::nullopt;
   return h.payload_crc32;
-}
-
-wire::Header piece_header(const GroupMember& m, const Operation& op, wire::Kind kind, int destination) {
-  wire::Header h;
-  h.kind = kind;
-  h.flow = m.group->flow;
-  h.epoch = m.group->epoch;
-  h.op = op.number;
-  h.signature = op.hash;
-  h.source = static_cast<std::uint16_t>(m.rank);
-  h.destination = static_cast<std::uint16_t>(destination);
-  return h;
 }
 
 }  // namespace
@@ -103,7 +78,7 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   return m.programs.back().get();
 }
 
-std::unique_ptr<Run> Engine::take_run(ProgramEntry* entry, const Group& group) {
+std::unique_ptr<Run> Engine::take_run(ProgramEntry* entry, Group& group) {
   std::unique_ptr<Run> run;
   if (!entry->idle.empty()) {
     run = std::move(entry->idle.back());
@@ -111,9 +86,11 @@ std::unique_ptr<Run> Engine::take_run(ProgramEntry* entry, const Group& group) {
   } else {
     entry->idle.reserve(entry->idle.capacity() + 1);
     run = std::make_unique<Run>(entry->program);
-    for (std::size_t s = 0; s < entry->program.peers.size(); ++s) {
-      run->peer_engine[s] = group.engine_of[static_cast<std::size_t>(entry->program.peers[s].rank)];
-      run->neighbours += run->peer_engine[s] == my_engine_;
+    for (RunSlot& slot : run->slots) {
+      slot.engine = group.engine_of[static_cast<std::size_t>(entry->program.peers[slot.number].rank)];
+      slot.peer = group.peer(slot.engine);
+      CANARY_CHECK(slot.peer == nullptr || peers_[slot.engine].mux != nullptr, "a plan uses only what connects");
+      run->neighbours += slot.peer == nullptr;
     }
     if (run->neighbours != 0) run->executor.expect_neighbours();
     const auto hole = std::find(runs_.begin(), runs_.end(), nullptr);
@@ -122,25 +99,27 @@ std::unique_ptr<Run> Engine::take_run(ProgramEntry* entry, const Group& group) {
     runs_[run->index] = run.get();
   }
   ++entry->busy;
-  std::fill(run->peer_ready.begin(), run->peer_ready.end(), std::uint8_t{0});
-  std::fill(run->signature_sent.begin(), run->signature_sent.end(), std::uint8_t{0});
-  std::fill(run->eager_bytes.begin(), run->eager_bytes.end(), 0u);
-  run->signatures_left = 0;
-  for (const std::uint32_t e : run->peer_engine) run->signatures_left += e != my_engine_;
+  for (RunSlot& slot : run->slots) {
+    slot.ready = slot.signature_sent = false;
+    slot.eager_bytes = 0;
+  }
+  run->signatures_left = static_cast<std::uint32_t>(run->slots.size()) - run->neighbours;
   return run;
 }
 
 void Engine::return_run(Operation& op) {
   if (!op.run) return;
   const GroupMember& m = *op.run->member;
-  for (std::size_t s = 0; s < op.run->eager_bytes.size(); ++s) {
-    if (op.run->eager_bytes[s] == 0) continue;
-    Peer& peer = peers_[op.run->peer_engine[s]];
+  for (RunSlot& slot : op.run->slots) {
+    dequeue(slot);
+    if (slot.eager_bytes == 0) continue;
+    Peer& peer = peers_[slot.engine];
     if (m.group->dead) {
-      peer.eager_used -= op.run->eager_bytes[s];  // the verdict empties its store, too
+      charge_less(peer, slot.eager_bytes);  // the verdict empties its store, too
     } else {
+      const int rank = op.entry->program.peers[slot.number].rank;
       peer.debts.push_back({m.group->flow, m.group->epoch, op.number, static_cast<std::uint16_t>(m.rank),
-                            static_cast<std::uint16_t>(op.entry->program.peers[s].rank), op.run->eager_bytes[s]});
+                            static_cast<std::uint16_t>(rank), slot.eager_bytes});
     }
   }
   op.run->member = nullptr;
@@ -206,11 +185,13 @@ void Engine::enter(GroupMember& m, const WaitingOperation& called) {
   op.request = request;
   op.ticket = ticket;
   op.entry = entry.value();
-  op.entered = op.last_progress = now_;
+  op.entered = now_;
   op.deadline = called.deadline;
   op.run = std::move(run);
   op.run->member = &m;
   op.run->number = number;
+  op.run->entered = ++operations_entered_;
+  op.run->last_progress = now_;
 
   const Program& program = op.entry->program;
   op.signature = make_signature(m, request, program);
@@ -232,11 +213,11 @@ void Engine::enter(GroupMember& m, const WaitingOperation& called) {
     m.early.pop_back();
     if (!agrees(m, op, early.source, early.payload)) return;  // the group is dead, and this operation with it
     const int slot = program.slot_of(early.source);
-    if (slot >= 0) op.run->peer_ready[static_cast<std::size_t>(slot)] = 1;
+    if (slot >= 0) op.run->slots[static_cast<std::size_t>(slot)].ready = true;
   }
   for (std::uint32_t s = 0; s < program.peers.size(); ++s) {
-    if (op.run->peer_engine[s] != my_engine_) {
-      if (Channel* c = channel_to(op.run->peer_engine[s])) c->wake();
+    if (op.run->slots[s].peer != nullptr) {
+      enqueue(op.run->slots[s]);  // its signature is due
       continue;
     }
     // A neighbour in this very engine.
@@ -246,10 +227,10 @@ void Engine::enter(GroupMember& m, const WaitingOperation& called) {
     wire::SignaturePayload told = other->history[number % GroupMember::kHistory];
     if (theirs != nullptr) told = addressed(told, theirs->request, static_cast<std::size_t>(m.rank));
     if (!agrees(m, op, other->rank, told)) return;
-    op.run->peer_ready[s] = 1;
+    op.run->slots[s].ready = true;
     if (theirs != nullptr) {
       const int slot = theirs->entry->program.slot_of(m.rank);
-      if (slot >= 0) theirs->run->peer_ready[static_cast<std::size_t>(slot)] = 1;
+      if (slot >= 0) theirs->run->slots[static_cast<std::size_t>(slot)].ready = true;
     }
   }
   local_dirty_ = true;
@@ -259,18 +240,18 @@ void Engine::enter(GroupMember& m, const WaitingOperation& called) {
 // Pieces that came before we entered.
 void Engine::drain_eager(GroupMember& m, Operation& op) {
   const std::uint32_t flow = m.group->flow, epoch = m.group->epoch;
-  for (std::size_t s = 0; s < op.run->peer_engine.size(); ++s) {
-    const std::uint32_t engine = op.run->peer_engine[s];
-    if (engine == my_engine_ || !peers_[engine].eager || peers_[engine].eager->empty()) continue;
-    EagerStore& store = *peers_[engine].eager;
+  for (const RunSlot& slot : op.run->slots) {
+    const Peer& peer = peers_[slot.engine];
+    if (slot.peer == nullptr || !peer.eager || peer.eager->empty()) continue;
+    EagerStore& store = *peer.eager;
     store.for_each([&](EagerStore::Entry& e) {
       const wire::Header& h = e.header;
       if (!e.complete || h.flow != flow || h.epoch != epoch || h.op != op.number || h.destination != m.rank) return;
       bool other_landing = false;
       // Lengths are the sender's word here: nothing was known of the operation when it came.
-      if (h.signature == op.hash && op.run->executor.fits(h.source, h.step, h.piece, h.payload_bytes)) {
-        op.run->executor.arrived(h.source, h.step, h.piece, store.data(e), &other_landing, crc_in(h));
-      }
+      std::uint32_t unit = 0;
+      if (h.signature == op.hash && op.run->executor.fits(h.source, h.step, h.piece, h.payload_bytes, &unit))
+        op.run->executor.arrived(unit, store.data(e), &other_landing, crc_in(h));
       store.release(&e);
     });
   }
@@ -303,23 +284,45 @@ void Engine::settle_debt(Peer& peer, const wire::Header& signature) {
            d.from == signature.destination;
   });
   if (debt == peer.debts.end()) return;
-  peer.eager_used -= debt->bytes;
+  const std::uint32_t bytes = debt->bytes;
   *debt = peer.debts.back();
   peer.debts.pop_back();
-  peer.channel->wake();
+  charge_less(peer, bytes);
 }
 
-void Engine::mark_ready(Operation& op, std::uint32_t slot) {
+void Engine::mark_ready(Operation& op, std::uint32_t slot_number) {
   Run& run = *op.run;
-  if (run.peer_ready[slot]) return;
-  run.peer_ready[slot] = 1;
-  Peer& peer = peers_[run.peer_engine[slot]];
-  const bool budget_freed = run.eager_bytes[slot] != 0;
-  peer.eager_used -= run.eager_bytes[slot];
-  run.eager_bytes[slot] = 0;
-  if (peer.channel && (budget_freed || run.executor.has_send(slot))) peer.channel->wake();
+  RunSlot& slot = run.slots[slot_number];
+  if (slot.ready) return;
+  slot.ready = true;
+  const std::uint32_t charged = std::exchange(slot.eager_bytes, 0);
+  if (charged != 0) charge_less(peers_[slot.engine], charged);
+  if (slot.peer != nullptr && run.executor.has_send(slot_number)) enqueue(slot);
   if (run.executor.complete()) local_dirty_ = true;  // it may be all that was left to hear
-  op.last_progress = now_;
+  run.last_progress = now_;
+}
+
+// There is something to send in the slot: it stands behind those of older operations.
+void Engine::enqueue(RunSlot& slot) {
+  if (slot.list != RunSlot::List::kSending) {
+    dequeue(slot);
+    slot.list = RunSlot::List::kSending;
+    slot.peer->sending.insert(slot);
+  }
+  // Also where it stood there: the more waits, the slower the lane that is worth using.
+  peers_[slot.engine].mux->make_ready(*slot.peer);
+}
+
+void Engine::dequeue(RunSlot& slot) {
+  if (slot.list == RunSlot::List::kSending) slot.peer->sending.remove(slot);
+  if (slot.list == RunSlot::List::kPoor) peers_[slot.engine].poor.remove(slot);
+  slot.list = RunSlot::List::kNone;
+}
+
+// What the peer is sent ahead of its readiness has room again.
+void Engine::charge_less(Peer& peer, std::uint32_t bytes) {
+  peer.eager_used -= bytes;
+  while (peer.poor.head != nullptr) enqueue(*peer.poor.head);
 }
 
 bool Engine::admit_signature(GroupMember& m, int source, std::uint32_t number, const wire::SignaturePayload& theirs) {
@@ -347,102 +350,47 @@ bool Engine::admit_signature(GroupMember& m, int source, std::uint32_t number, c
   return true;
 }
 
-// --- sending ---------------------------------------------------------------------------------------------------------
+// --- progress --------------------------------------------------------------------------------------------------------
 
-bool Engine::next_piece(Channel& channel, OutPiece* out) {
-  // Operations and messages take turns: neither waits for the other's stream to end.
-  Peer& peer = peers_[channel.peer()];
-  const auto messages = [&] { return !peer.left && !channel.peer_left() && messages_.next_piece(*peer.messages, out); };
-  peer.messages->turn = !peer.messages->turn;
-  if (peer.messages->turn && messages()) return true;
-  return next_operation_piece(channel, out) || (!peer.messages->turn && messages());
-}
-
-std::uint64_t Engine::waiting_bytes(const Channel& channel) const {
-  const Peer& peer = peers_[channel.peer()];
-  if (peer.left || channel.peer_left()) return 0;
-  std::uint64_t bytes = Messages::waiting_bytes(*peer.messages);
-  for (const GroupMember* m : active_) {
-    for (const Operation& op : m->operations) {
-      for (std::uint32_t s = 0; s < op.run->peer_engine.size(); ++s) {
-        if (op.run->peer_engine[s] == channel.peer()) bytes += op.run->executor.sends_waiting(s);
-      }
-    }
-  }
-  return bytes;
-}
-
-bool Engine::next_operation_piece(Channel& channel, OutPiece* out) {
-  const std::uint32_t engine = channel.peer();
-  Peer& peer = peers_[engine];
-  const bool departed = peer.left || channel.peer_left();
-  for (GroupMember* m : active_) {
-    for (Operation& op : m->operations) {
-      Run& run = *op.run;
-      const Program& program = op.entry->program;
-      for (std::uint32_t s = 0; s < run.peer_engine.size(); ++s) {
-        if (run.peer_engine[s] != engine) continue;
-        if (!run.signature_sent[s]) {
-          run.signature_sent[s] = 1;
-          if (--run.signatures_left == 0) local_dirty_ = true;  // it may be all that was left to do
-          if (departed)
-            continue;  // nobody reads it; frames that no lane takes would keep later operations' from being counted
-          out->header = piece_header(*m, op, wire::Kind::kSignature, program.peers[s].rank);
-          outgoing_signature_ = addressed(op.signature, op.request, static_cast<std::size_t>(program.peers[s].rank));
-          out->header.payload_bytes = sizeof outgoing_signature_;
-          out->payload = reinterpret_cast<const std::byte*>(&outgoing_signature_);  // small enough to be copied at once
-          out->cookie = kNoCookie;
-          out->rail = -1;
-          return true;
-        }
-        if (departed || !run.executor.has_send(s)) continue;
-        const Executor::SendCell cell = run.executor.peek_send(s);
-        if (!run.peer_ready[s]) {
-          const std::uint32_t charge = EagerStore::charge(cell.bytes);
-          if (peer.eager_used + charge > static_cast<std::uint64_t>(options_.settings.eager_bytes.count)) continue;
-          peer.eager_used += charge;
-          run.eager_bytes[s] += charge;
-        }
-        run.executor.pop_send(s);
-        out->header = piece_header(*m, op, wire::Kind::kPiece, program.peers[s].rank);
-        if (channel.checked()) out->header.payload_crc32 = run.executor.crc_of(cell);
-        out->has_payload_crc = channel.checked();
-        out->header.step = cell.step->tag;
-        out->header.piece = cell.cell - cell.step->cell_begin;
-        out->header.payload_bytes = cell.bytes;
-        out->payload = cell.data;
-        out->cookie = cookie_of(run, cell.unit);
-        out->rail = cell.step->rail;
-        return true;
-      }
-    }
-  }
-  return false;
-}
-
-void Engine::wake_slots(Operation& op) {
-  std::uint32_t slot = 0;
-  while (op.run->executor.take_ready_slot(&slot)) {
-    const std::uint32_t engine = op.run->peer_engine[slot];
-    if (engine == my_engine_) {
+void Engine::wake_slots(Run& run) {
+  std::uint32_t number = 0;
+  while (run.executor.take_ready_slot(&number)) {
+    RunSlot& slot = run.slots[number];
+    if (slot.peer == nullptr) {
       local_dirty_ = true;
-    } else if (Channel* c = channel_to(engine)) {
-      c->wake();
+    } else if (slot.list != RunSlot::List::kPoor) {
+      enqueue(slot);
     }
   }
-  if (op.run->executor.has_taken()) local_dirty_ = true;
+  if (run.executor.has_taken()) local_dirty_ = true;
 }
 
-void Engine::on_done(Channel&, std::uint64_t cookie) {
-  if (Messages::is_message(cookie)) return messages_.on_done(cookie, now_);
-  const auto index = static_cast<std::size_t>(cookie >> 32);
-  Run* run = index < runs_.size() ? runs_[index] : nullptr;
-  if (run == nullptr || run->member == nullptr) return;
-  run->executor.sent(static_cast<std::uint32_t>(cookie));
-  Operation* op = run->member->find(run->number);
-  CANARY_CHECK(op != nullptr, "a run without its operation");
-  wake_slots(*op);
-  if (run->executor.complete()) local_dirty_ = true;
+// A whole and valid piece of its operation's.
+void Engine::piece_arrived(Run& run, std::uint32_t unit, Mux& from, const wire::Header& h, const std::byte* payload,
+                           std::optional<std::uint32_t> crc) {
+  bool other_landing = false;
+  if (!run.executor.arrived(unit, payload, &other_landing, crc)) return;
+  run.last_progress = now_;
+  auto& entered = run.member->group->entered[h.source];
+  entered = later_of(entered, h.op);
+  wake_slots(run);
+  if (run.executor.complete()) local_dirty_ = true;
+  if (other_landing) from.channel()->redirect_landing(h);
+}
+
+// A piece whose operation is not entered here yet, or whose group is not known.
+Landing Engine::park(std::uint32_t from, const wire::Header& h) {
+  EagerStore& store = *peers_[from].eager;
+  if (const EagerStore::Entry* known = store.find(h))
+    return {Landing::Kind::kDiscard, nullptr, known->complete ? landing::kForgotten : landing::kNoPlace};
+  const EagerStore::Entry* e = store.take(h);
+  if (e == nullptr) return {Landing::Kind::kDiscard, nullptr, landing::kNoPlace};
+  return {Landing::Kind::kSpan, store.data(*e), landing::kParked};
+}
+
+void Engine::unpark(std::uint32_t from, const wire::Header& h) {
+  EagerStore& store = *peers_[from].eager;
+  if (EagerStore::Entry* e = store.find(h); e != nullptr && !e->complete) store.release(e);
 }
 
 // Steps between ranks of this engine: memory to memory, no lane. One rank after the other passes a cell to each of its
@@ -458,8 +406,8 @@ bool Engine::pump_local(std::uint64_t* budget) {
       Run& run = *op.run;
       if (run.neighbours == 0) continue;
       for (Executor::Taken taken; run.executor.next_taken(&taken); moved = true) taken.from->sent(taken.unit);
-      for (std::uint32_t s = 0; s < run.peer_engine.size(); ++s) {
-        if (run.peer_engine[s] != my_engine_ || !run.peer_ready[s] || !run.executor.has_send(s)) continue;
+      for (std::uint32_t s = 0; s < run.slots.size(); ++s) {
+        if (run.slots[s].peer != nullptr || !run.slots[s].ready || !run.executor.has_send(s)) continue;
         GroupMember* other = m->group->member(op.entry->program.peers[s].rank);
         Operation* theirs = other != nullptr ? other->find(op.number) : nullptr;
         CANARY_CHECK(theirs != nullptr, "a ready neighbour has completed without our pieces");
@@ -471,115 +419,12 @@ bool Engine::pump_local(std::uint64_t* budget) {
         }
         moved = true;
         *budget -= std::min(*budget, cell.bytes + kCellCost);
-        wake_slots(*theirs);
+        wake_slots(*theirs->run);
       }
-      wake_slots(op);
+      wake_slots(run);
     }
   }
   return moved;
-}
-
-// --- arriving --------------------------------------------------------------------------------------------------------
-
-Landing Engine::landing_for(Channel& channel, const wire::Header& h) {
-  if (Messages::is_message(h)) return messages_.landing_for(*peers_[channel.peer()].messages, where_is(channel, h), h);
-  if (h.kind == wire::Kind::kSignature) return {Landing::Kind::kSlot, nullptr, kLanded};
-  const Landing forget{Landing::Kind::kDiscard, nullptr, kAckDiscarded};
-  Group* g = find_group(h.flow);
-  GroupMember* m = g != nullptr ? g->member(h.destination) : nullptr;
-  if (g == nullptr && over()) return forget;
-  if (g != nullptr && (g->dead || g->epoch != h.epoch || m == nullptr || !served_by(*g, h.source, channel.peer())))
-    return forget;
-  if (m != nullptr && !later(h.op, m->entered)) {
-    Operation* op = m->find(h.op);
-    // Completed: it has arrived before. Another signature: theirs, on its way, ends the group.
-    if (op == nullptr || h.signature != op->hash) return forget;
-    const auto place = op->run->executor.place_for(h.source, h.step, h.piece, h.payload_bytes);
-    switch (place.kind) {
-      case Executor::PlaceKind::kSpan:
-        return {Landing::Kind::kSpan, place.data, kLanded};
-      case Executor::PlaceKind::kSlot:
-        return {Landing::Kind::kSlot, nullptr, kLanded};
-      case Executor::PlaceKind::kDuplicate:
-      case Executor::PlaceKind::kUnknown:
-        return forget;
-    }
-  }
-  // Not entered yet (or the group is not known here yet): eager.
-  EagerStore& store = *peers_[channel.peer()].eager;
-  if (EagerStore::Entry* known = store.find(h)) {
-    return known->complete ? forget : Landing{Landing::Kind::kDiscard, nullptr, kNoPlace};
-  }
-  EagerStore::Entry* e = store.take(h);
-  if (e == nullptr) return {Landing::Kind::kDiscard, nullptr, kNoPlace};
-  return {Landing::Kind::kSpan, store.data(*e), kParked};
-}
-
-bool Engine::on_arrival(Channel& channel, const wire::Header& h, const Arrival& arrival) {
-  if (Messages::is_message(h))
-    return messages_.on_arrival(*peers_[channel.peer()].messages, where_is(channel, h), h, arrival, now_);
-  if (h.kind == wire::Kind::kSignature) {
-    wire::SignaturePayload theirs;
-    if (arrival.payload.size() != sizeof theirs) return true;
-    std::memcpy(&theirs, arrival.payload.data(), sizeof theirs);
-    Group* g = find_group(h.flow);
-    if (g == nullptr) {
-      settle_debt(peers_[channel.peer()], h);  // of a rank that is done with the group
-      if (over()) return true;
-      // Its creation is on the way to us.
-      if (strays_.size() >= kStraysMax) return false;
-      strays_.push_back({h.flow, h.epoch, h.source, h.destination, channel.peer(), h.op, theirs});
-      return true;
-    }
-    if (g->dead || g->epoch != h.epoch || !served_by(*g, h.source, channel.peer())) return true;
-    settle_debt(peers_[channel.peer()], h);
-    auto& entered = g->entered[h.source];
-    entered = later_of(entered, h.op);
-    GroupMember* m = g->member(h.destination);
-    return m == nullptr || admit_signature(*m, h.source, h.op, theirs);
-  }
-  if (arrival.discarded) return arrival.cookie != kNoPlace;
-  EagerStore& store = *peers_[channel.peer()].eager;
-  EagerStore::Entry* parked = arrival.cookie == kParked ? store.find(h) : nullptr;
-  Group* g = find_group(h.flow);
-  GroupMember* m = g != nullptr ? g->member(h.destination) : nullptr;
-  const bool theirs = g != nullptr && !g->dead && h.epoch == g->epoch && served_by(*g, h.source, channel.peer());
-  Operation* op = m != nullptr && theirs ? m->find(h.op) : nullptr;
-  if (parked != nullptr && op == nullptr) {
-    parked->complete = true;
-    // Entered and even completed meanwhile (over another lane), or dead: nobody will drain it.
-    if (g == nullptr ? over() : !theirs || m == nullptr || !later(h.op, m->entered)) store.release(parked);
-    return true;
-  }
-  // What was parked when its operation was entered has not been compared with it yet.
-  if (op != nullptr && h.signature == op->hash && op->run->executor.fits(h.source, h.step, h.piece, h.payload_bytes)) {
-    bool other_landing = false;
-    if (op->run->executor.arrived(h.source, h.step, h.piece, arrival.payload.data(), &other_landing, crc_in(h))) {
-      op->last_progress = now_;
-      m->group->entered[h.source] = later_of(m->group->entered[h.source], h.op);
-      wake_slots(*op);
-      if (op->run->executor.complete()) local_dirty_ = true;
-      if (other_landing) channel.redirect_landing(h);
-    }
-  }
-  if (parked != nullptr) store.release(parked);
-  return true;
-}
-
-void Engine::on_landing_lost(Channel& channel, const wire::Header& h, std::uint64_t cookie) {
-  if (Messages::is_message(h))
-    return messages_.on_landing_lost(*peers_[channel.peer()].messages, where_is(channel, h), h, cookie);
-  // By its cookie: a piece may be landing in the store over one lane and, its operation entered since, in place over
-  // another.
-  if (cookie == kParked) {
-    EagerStore& store = *peers_[channel.peer()].eager;
-    if (EagerStore::Entry* e = store.find(h); e != nullptr && !e->complete) store.release(e);
-    return;
-  }
-  Group* g = find_group(h.flow);
-  GroupMember* m = g != nullptr ? g->member(h.destination) : nullptr;
-  if (m == nullptr) return;
-  if (Operation* op = m->find(h.op)) op->run->executor.landing_lost(h.source, h.step, h.piece);
 }
 
 // --- completing ------------------------------------------------------------------------------------------------------

@@ -222,8 +222,9 @@ std::vector<GroupEpoch> Engine::groups_waiting_for(std::uint32_t engine) const {
     const bool waits = std::any_of(g->local.begin(), g->local.end(), [&](const auto& m) {
       return std::any_of(m->operations.begin(), m->operations.end(),
                          [&](const Operation& op) {
-                           const auto& peers = op.run->peer_engine;
-                           return std::find(peers.begin(), peers.end(), engine) != peers.end();
+                           const auto& slots = op.run->slots;
+                           return std::any_of(slots.begin(), slots.end(),
+                                              [&](const RunSlot& slot) { return slot.engine == engine; });
                          }) ||
              std::any_of(m->messages.begin(), m->messages.end(), [&](const auto& flow) {
                return flow && flow->peer == peers_[engine].messages.get() && !flow->idle();

@@ -22,7 +22,7 @@ void look_at(const Connection& c, const MessageList& list, Oldest* oldest) {
   if (since < oldest->since) *oldest = {&c, r, since};
 }
 
-std::string what_for(const EndpointLink& link, const MessageFlow& flow, const MessageRequest& r) {
+std::string what_for(const EndpointLink& link, const MessageEnd& flow, const MessageRequest& r) {
   if (link.channel->paths_up() == 0) return "no link is up";
   if (r.sends && r.cells_done == 0 && r.number > flow.credited && !r.eager)
     return "the peer has not posted its receive";
@@ -54,7 +54,7 @@ std::string StallWatch::check(const EndpointLink& link, Nanos now, Nanos limit) 
   next_ = now + pause_;
   pause_ = pause_ * 2;
   const MessageRequest& r = *oldest.request;
-  const MessageFlow& flow = oldest.connection->flow;
+  const MessageEnd& flow = oldest.connection->flow;
   const std::uint64_t number = r.sends ? r.number : r.group_first;
   std::string text = std::string(r.sends ? "send" : "receive") + " #" + std::to_string(number) + " of " +
                      std::to_string(r.whole()) + " bytes (" + std::to_string(r.moved(flow.piece_bytes)) +

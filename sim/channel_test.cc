@@ -118,7 +118,7 @@ class End final : public ChannelClient, public LaneAcceptor, public LaneSink {
     out->rail = -1;
     return true;
   }
-  void on_done(Channel&, std::uint64_t cookie) override {
+  void on_done(Channel&, std::uint64_t, std::uint64_t cookie) override {
     EXPECT_FALSE(sent[cookie].done) << "done twice";
     EXPECT_FALSE(sent[cookie].cancelled) << "done after it was taken back";
     sent[cookie].done = true;
@@ -151,7 +151,7 @@ class End final : public ChannelClient, public LaneAcceptor, public LaneSink {
     in.memory->take_away();  // complete: nobody may write there any more
     return true;
   }
-  void on_landing_lost(Channel&, const wire::Header& h, std::uint64_t cookie) override {
+  void on_landing_lost(Channel&, const wire::Header& h, std::uint64_t, std::uint64_t cookie) override {
     EXPECT_EQ(cookie, kFresh);
     got[{h.flow, h.piece}].landing = false;
   }

@@ -33,24 +33,28 @@ TEST(ForgedFrames, APieceThatFoundNoPlaceIsNotAcknowledged) {
   wire::Header h = Forger::piece_of(c, 1, 16);
   Forger forger(c);
   Engine& engine = c.engine(0);
-  const Landing first = engine.landing_for(forger.channel, h);
+  const Landing first = engine.mux(1)->landing_for(forger.channel, h);
   ASSERT_EQ(first.kind, Landing::Kind::kSpan) << "parked until operation 1 is called";
-  const Landing second = engine.landing_for(forger.channel, h);
+  const Landing second = engine.mux(1)->landing_for(forger.channel, h);
   ASSERT_EQ(second.kind, Landing::Kind::kDiscard);
   Arrival discarded;
   discarded.discarded = true;
   discarded.cookie = second.cookie;
-  EXPECT_FALSE(engine.on_arrival(forger.channel, h, discarded));
-  engine.on_landing_lost(forger.channel, h, first.cookie);
-  const Landing third = engine.landing_for(forger.channel, h);
+  discarded.owner = second.owner;
+  EXPECT_FALSE(engine.mux(1)->on_arrival(forger.channel, h, discarded));
+  engine.mux(1)->on_landing_lost(forger.channel, h, first.owner, first.cookie);
+  const Landing third = engine.mux(1)->landing_for(forger.channel, h);
   ASSERT_EQ(third.kind, Landing::Kind::kSpan);
   Arrival whole;
   whole.intact = true;
   whole.cookie = third.cookie;
+  whole.owner = third.owner;
   whole.payload = {third.data, h.payload_bytes};
-  EXPECT_TRUE(engine.on_arrival(forger.channel, h, whole));
-  discarded.cookie = engine.landing_for(forger.channel, h).cookie;
-  EXPECT_TRUE(engine.on_arrival(forger.channel, h, discarded)) << "now it is a duplicate";
+  EXPECT_TRUE(engine.mux(1)->on_arrival(forger.channel, h, whole));
+  const Landing fourth = engine.mux(1)->landing_for(forger.channel, h);
+  discarded.cookie = fourth.cookie;
+  discarded.owner = fourth.owner;
+  EXPECT_TRUE(engine.mux(1)->on_arrival(forger.channel, h, discarded)) << "now it is a duplicate";
 }
 
 TEST(ForgedFrames, APeerSpeaksForItsOwnRanksOnly) {

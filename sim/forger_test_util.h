@@ -11,7 +11,7 @@ namespace canarynet {
 // What a peer's bytes may say: a channel from "engine 1" that no lane stands behind, and the frames it would bring.
 struct Forger {
   explicit Forger(Cluster& cluster)
-      : engine(cluster.engine(0)), channel(options(), cluster.fabric().factory(0), engine) {}
+      : engine(cluster.engine(0)), channel(options(), cluster.fabric().factory(0), *engine.mux(1)) {}
   static ChannelOptions options() {
     ChannelOptions o;
     o.peer_engine = 1;
@@ -29,9 +29,10 @@ struct Forger {
   }
   // False: it was not acknowledged.
   bool send(const wire::Header& h, const void* payload) {
-    const Landing landing = engine.landing_for(channel, h);
+    const Landing landing = engine.mux(1)->landing_for(channel, h);
     Arrival arrival;
     arrival.cookie = landing.cookie;
+    arrival.owner = landing.owner;
     arrival.discarded = landing.kind == Landing::Kind::kDiscard;
     arrival.intact = !arrival.discarded;
     if (arrival.intact) arrival.payload = {static_cast<const std::byte*>(payload), h.payload_bytes};
@@ -39,7 +40,7 @@ struct Forger {
       std::memcpy(landing.data, payload, h.payload_bytes);
       arrival.payload = {landing.data, h.payload_bytes};
     }
-    return engine.on_arrival(channel, h, arrival);
+    return engine.mux(1)->on_arrival(channel, h, arrival);
   }
   Engine& engine;
   Channel channel;

@@ -120,7 +120,7 @@ TEST(Groups, ADestroyedGroupIsKnownByNobodyAndWhatComesLateIsForgotten) {
   for (std::uint32_t i = 0; i < 3000; ++i) {  // far more than would find room where early ones wait
     h.op = 1 + i % 3;
     h.piece = i;
-    ASSERT_EQ(c.engine(0).landing_for(forger.channel, h).kind, Landing::Kind::kDiscard);
+    ASSERT_EQ(c.engine(0).mux(1)->landing_for(forger.channel, h).kind, Landing::Kind::kDiscard);
     ASSERT_TRUE(forger.send(h, garbage.data())) << "or it would come again and again";
     wire::Header s = h;
     s.kind = wire::Kind::kSignature;
@@ -291,7 +291,7 @@ TEST(Groups, FramesOfAnotherEpochChangeNothing) {
   }
   h.step = 0;
   h.op = 3;  // nor is it kept for an operation to come
-  EXPECT_EQ(c.engine(0).landing_for(forger.channel, h).kind, Landing::Kind::kDiscard);
+  EXPECT_EQ(c.engine(0).mux(1)->landing_for(forger.channel, h).kind, Landing::Kind::kDiscard);
   EXPECT_TRUE(forger.send(h, garbage.data()));
   wire::Header s = h;
   s.kind = wire::Kind::kSignature;
@@ -306,14 +306,14 @@ TEST(Groups, FramesOfAnotherEpochChangeNothing) {
   wire::Header beat = h;
   beat.kind = wire::Kind::kHeartbeat;
   beat.op = 100;
-  c.engine(0).on_heartbeat(forger.channel, beat);
+  c.engine(0).mux(1)->on_heartbeat(forger.channel, beat);
   EXPECT_EQ(group.entered[1], 1u);
   wire::AbortPayload abort;
   abort.code = CANARY_ABORTED;
   wire::Header a = h;
   a.kind = wire::Kind::kAbort;
   a.payload_bytes = sizeof abort;
-  c.engine(0).on_abort(forger.channel, a, std::as_bytes(std::span(&abort, 1)));
+  c.engine(0).mux(1)->on_abort(forger.channel, a, std::as_bytes(std::span(&abort, 1)));
   EXPECT_FALSE(group.dead) << "by an abort on a lane";
   Verdict v;
   v.flow = group.flow;

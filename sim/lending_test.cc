@@ -12,10 +12,11 @@ namespace {
 // Rank 0 sends to the others over two rails. A frame is on its way over rail 0, and another rank's waits for its turn
 // there, when that rail becomes so slow that both pieces are sent again over the other. The operation ends; the rail
 // crawls on.
-class CrawlingRail : public testing::TestWithParam<std::tuple<int, int>> {};  // ranks, kilobytes per second
+// Ranks, kilobytes per second, half milliseconds before it crawls: at some of them a piece is on its way there.
+class CrawlingRail : public testing::TestWithParam<std::tuple<int, int, int>> {};
 
 TEST_P(CrawlingRail, NeitherReadsNorWritesWhatWasGivenBack) {
-  const auto [ranks, rate] = GetParam();
+  const auto [ranks, rate, moment] = GetParam();
   ClusterOptions o = flat_cluster(ranks, 2);
   o.fabric.nic = NicOptions::link(50_us, BytesPerSec::from_mbit(1000));
   o.settings.piece_bytes = Bytes{64 << 10};
@@ -28,7 +29,7 @@ TEST_P(CrawlingRail, NeitherReadsNorWritesWhatWasGivenBack) {
   warm.expect_exact();
   AllRanks op(c, s);
   op.submit_all();
-  c.run_for(2_ms);
+  c.run_for(500_us * moment);
   ASSERT_FALSE(op.done(1));
   c.fabric().nic(0, 0).out.rate = BytesPerSec{rate * 1000};
   op.expect_exact();
@@ -37,7 +38,8 @@ TEST_P(CrawlingRail, NeitherReadsNorWritesWhatWasGivenBack) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rates, CrawlingRail,
-                         testing::Combine(testing::Values(2, 3), testing::Values(800, 600, 400, 300, 250, 200, 100)));
+                         testing::Combine(testing::Values(2, 3), testing::Values(800, 600, 400, 300, 250, 200, 100),
+                                          testing::Range(1, 5)));
 
 // A rank overwrites a range that it has sent with the final sum of it, in all-reduces. Where acknowledgements get lost
 // the sum may be here long before it is known that the sent piece arrived: until then the piece may have to go again,

@@ -282,6 +282,7 @@ void SimLaneFactory::show_frame(std::uint32_t index, bool head_only) {
   }
   Arrival arrival;
   arrival.cookie = landed.landing.cookie;
+  arrival.owner = landed.landing.owner;
   arrival.discarded = landed.landing.kind == Landing::Kind::kDiscard;
   if (!arrival.discarded) {
     const std::byte* data = FramePool::payload_of(frame);

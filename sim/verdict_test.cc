@@ -140,18 +140,19 @@ TEST(EagerBudget, APieceForWhichThereIsNoRoomIsNotAcknowledged) {
   Forger forger(c);
   Arrival arrival;
   for (h.piece = 0; h.piece < 10'000; ++h.piece) {
-    const Landing landing = c.engine(0).landing_for(forger.channel, h);
+    const Landing landing = c.engine(0).mux(1)->landing_for(forger.channel, h);
     arrival.cookie = landing.cookie;
+    arrival.owner = landing.owner;
     arrival.discarded = landing.kind != Landing::Kind::kSpan;
     if (arrival.discarded) break;
     arrival.intact = true;
     arrival.payload = {landing.data, h.payload_bytes};
-    ASSERT_TRUE(c.engine(0).on_arrival(forger.channel, h, arrival));
+    ASSERT_TRUE(c.engine(0).mux(1)->on_arrival(forger.channel, h, arrival));
   }
   EXPECT_EQ(h.piece, static_cast<std::uint32_t>(Settings::defaults().eager_bytes.count / 1024));
   ASSERT_TRUE(arrival.discarded);
   arrival.payload = {};
-  EXPECT_FALSE(c.engine(0).on_arrival(forger.channel, h, arrival)) << "it would never come again";
+  EXPECT_FALSE(c.engine(0).mux(1)->on_arrival(forger.channel, h, arrival)) << "it would never come again";
 }
 
 // What was sent in another life of the group, as it were: it lands nowhere and counts for nothing.
@@ -173,14 +174,14 @@ TEST(Epoch, APieceOfAnotherOneLandsNowhere) {
   h.source = 1;
   h.step = step.tag;
   h.payload_bytes = program.cell_bytes(step.cell_begin);
-  const Landing landing = c.engine(0).landing_for(forger.channel, h);
+  const Landing landing = c.engine(0).mux(1)->landing_for(forger.channel, h);
   EXPECT_EQ(landing.kind, Landing::Kind::kDiscard);
   const std::vector<std::byte> garbage(h.payload_bytes, std::byte{0x42});
   Arrival arrival;
   arrival.payload = garbage;
   arrival.intact = true;
   arrival.cookie = 2;  // as if it had been given a slot
-  EXPECT_TRUE(c.engine(0).on_arrival(forger.channel, h, arrival)) << "and is not wanted again";
+  EXPECT_TRUE(c.engine(0).mux(1)->on_arrival(forger.channel, h, arrival)) << "and is not wanted again";
   op.submit(1);
   op.expect_exact();
 }
@@ -209,14 +210,15 @@ TEST(EagerBudget, APieceOfAnotherCallIsNotUsed) {
       h.step = s.tag;
       h.piece = cell - s.cell_begin;
       h.payload_bytes = program.cell_bytes(cell);
-      const Landing landing = c.engine(0).landing_for(forger.channel, h);
+      const Landing landing = c.engine(0).mux(1)->landing_for(forger.channel, h);
       ASSERT_EQ(landing.kind, Landing::Kind::kSpan);
       std::memset(landing.data, 0x42, h.payload_bytes);
       Arrival arrival;
       arrival.payload = {landing.data, h.payload_bytes};
       arrival.cookie = landing.cookie;
+      arrival.owner = landing.owner;
       arrival.intact = true;
-      EXPECT_TRUE(c.engine(0).on_arrival(forger.channel, h, arrival));
+      EXPECT_TRUE(c.engine(0).mux(1)->on_arrival(forger.channel, h, arrival));
       ++parked;
     }
   }

@@ -107,14 +107,14 @@ void Channel::finish_record(std::uint32_t index) {
   Record& r = records_[index];
   if (r.placements > 1) take_back(index);
   r.placements = 0;
-  const std::uint64_t cookie = r.piece.cookie;
+  const std::uint64_t owner = r.piece.owner, cookie = r.piece.cookie;
   if (r.state == Record::State::kWaiting) {
     r.state = Record::State::kZombie;  // still linked in the queue: freed when it is popped
     r.piece.payload = nullptr;
   } else {
     free_record(index);
   }
-  if (cookie != kNoCookie) client_.on_done(*this, cookie);
+  if (cookie != kNoCookie) client_.on_done(*this, owner, cookie);
 }
 
 // --- placing ---------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ bool Channel::pull() {
     copies_.give_back(copy);
   }
   requeue(index);
-  if (r.piece.cookie == kNoCookie && cookie != kNoCookie) client_.on_done(*this, cookie);
+  if (r.piece.cookie == kNoCookie && cookie != kNoCookie) client_.on_done(*this, r.piece.owner, cookie);
   return true;
 }
 
@@ -370,6 +370,7 @@ Landing Channel::landing_for(Lane& lane, const wire::Header& header) {
     if (!path.landing) return landing;
     path.landing_place = landing.data;
     path.landing_header = header;
+    path.landing_owner = landing.owner;
     path.landing_cookie = landing.cookie;
     return landing;
   }
@@ -408,7 +409,7 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
       const bool landed = path.landing;
       path.landing = false;
       if (!arrival.intact && !arrival.discarded) {
-        if (landed) client_.on_landing_lost(*this, header, arrival.cookie);
+        if (landed) client_.on_landing_lost(*this, header, arrival.owner, arrival.cookie);
         path.ack_now = path.ack_pending_frames != 0;
         return;
       }
@@ -539,7 +540,8 @@ void Channel::redirect_landing(const std::byte* place) {
 void Channel::redirect_landing(Path& path) {
   path.lane->redirect(path.landing_cookie);
   path.landing = false;
-  client_.on_landing_lost(*this, path.landing_header, path.landing_cookie);  // nothing writes there any more
+  // Nothing writes there any more.
+  client_.on_landing_lost(*this, path.landing_header, path.landing_owner, path.landing_cookie);
 }
 
 }  // namespace canarynet

@@ -39,7 +39,8 @@ struct OutPiece {
   wire::Header header;           // identity and payload_bytes; the channel fills flags, lane_sequence and CRCs
   bool has_payload_crc = false;  // header.payload_crc32 is right already
   const std::byte* payload = nullptr;
-  std::uint64_t cookie = kNoCookie;  // for on_done; kNoCookie: nobody wants to know
+  std::uint64_t owner = 0;           // for on_done
+  std::uint64_t cookie = kNoCookie;  // likewise; kNoCookie: nobody wants to know
   int rail = -1;                     // preferred local rail
   bool borrow = false;               // never copied: on_done comes with the acknowledgement, however small it is
 };
@@ -54,14 +55,15 @@ class ChannelClient {
   // delivers before the others would have delivered all of it.
   virtual std::uint64_t waiting_bytes(const Channel& channel) const = 0;
   // A sequenced frame's payload was acknowledged or copied: the memory is the client's again.
-  virtual void on_done(Channel& channel, std::uint64_t cookie) = 0;
+  virtual void on_done(Channel& channel, std::uint64_t owner, std::uint64_t cookie) = 0;
   virtual Landing landing_for(Channel& channel, const wire::Header& header) = 0;
   // A piece or signature arrived whole and valid (or was discarded on the client's own word). True: acknowledge it
   // (also when it is a duplicate). False: there was no place for it; the peer sends it again.
   virtual bool on_arrival(Channel& channel, const wire::Header& header, const Arrival& arrival) = 0;
-  // A landing in a span, which was given this cookie, began and will not finish (lane down, CRC wrong, or
+  // A landing in a span, which was given these two words, began and will not finish (lane down, CRC wrong, or
   // redirect_landing()): its place is free again.
-  virtual void on_landing_lost(Channel& channel, const wire::Header& header, std::uint64_t cookie) = 0;
+  virtual void on_landing_lost(Channel& channel, const wire::Header& header, std::uint64_t owner,
+                               std::uint64_t cookie) = 0;
   virtual void on_heartbeat(Channel& channel, const wire::Header& header) = 0;
   // Fills group fields (flow, epoch, op, source) of an outgoing heartbeat.
   virtual void fill_heartbeat(Channel& channel, wire::Header* header) = 0;

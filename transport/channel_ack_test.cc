@@ -120,10 +120,10 @@ class ChannelAcks : public ::testing::Test, public LaneFactory, public ChannelCl
     return true;
   }
   std::uint64_t waiting_bytes(const Channel&) const override { return (to_send_ - sent_) * kPieceBytes; }
-  void on_done(Channel&, std::uint64_t) override { ++done_; }
+  void on_done(Channel&, std::uint64_t, std::uint64_t) override { ++done_; }
   Landing landing_for(Channel&, const wire::Header&) override { return {Landing::Kind::kSlot, nullptr, 0}; }
   bool on_arrival(Channel&, const wire::Header&, const Arrival&) override { return true; }
-  void on_landing_lost(Channel&, const wire::Header&, std::uint64_t) override {}
+  void on_landing_lost(Channel&, const wire::Header&, std::uint64_t, std::uint64_t) override {}
   void on_heartbeat(Channel&, const wire::Header&) override {}
   void fill_heartbeat(Channel&, wire::Header*) override {}
   void on_abort(Channel&, const wire::Header&, std::span<const std::byte>) override {}

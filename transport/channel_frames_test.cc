@@ -167,10 +167,10 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
     return true;
   }
   std::uint64_t waiting_bytes(const Channel&) const override { return std::uint64_t{to_send} * kBytes; }
-  void on_done(Channel&, std::uint64_t cookie) override { done.push_back(cookie); }
+  void on_done(Channel&, std::uint64_t, std::uint64_t cookie) override { done.push_back(cookie); }
   Landing landing_for(Channel&, const wire::Header&) override { return {Landing::Kind::kSpan, memory_.data(), 42}; }
   bool on_arrival(Channel&, const wire::Header&, const Arrival&) override { return true; }
-  void on_landing_lost(Channel&, const wire::Header&, std::uint64_t) override { ++landings_lost; }
+  void on_landing_lost(Channel&, const wire::Header&, std::uint64_t, std::uint64_t) override { ++landings_lost; }
   void on_heartbeat(Channel&, const wire::Header&) override {}
   void fill_heartbeat(Channel&, wire::Header*) override {}
   void on_abort(Channel&, const wire::Header&, std::span<const std::byte>) override {}

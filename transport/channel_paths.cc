@@ -257,7 +257,7 @@ void Channel::fail_path(Path& path, const std::string& why) {
   if (path.landing) {
     path.landing = false;
     path.lane->redirect(path.landing_cookie);
-    client_.on_landing_lost(*this, path.landing_header, path.landing_cookie);
+    client_.on_landing_lost(*this, path.landing_header, path.landing_owner, path.landing_cookie);
   }
   bury(path);
   for (std::uint32_t s = path.first_unacked; s != path.next_sequence; ++s) {

@@ -40,14 +40,16 @@ struct Landing {
   enum class Kind : std::uint8_t { kSpan, kSlot, kDiscard };
   Kind kind = Kind::kDiscard;
   std::byte* data = nullptr;  // kSpan only
-  std::uint64_t cookie = 0;   // handed back in Arrival
+  std::uint64_t cookie = 0;   // handed back in Arrival, and so is the second word
+  std::uint64_t owner = 0;    // whose place it is
 };
 
 struct Arrival {
   std::span<const std::byte> payload;  // valid during on_frame() only (kSlot), or the landing's own span
-  std::uint64_t cookie = 0;            // of the Landing
-  bool intact = false;                 // payload CRC is right, and the sender has not given the frame up
-  bool discarded = false;              // landed nowhere, no CRC was checked
+  std::uint64_t cookie = 0;            // of the Landing, both words
+  std::uint64_t owner = 0;
+  bool intact = false;     // payload CRC is right, and the sender has not given the frame up
+  bool discarded = false;  // landed nowhere, no CRC was checked
 };
 
 // Implemented by the channel layer. Calls come from within LaneFactory::poll() only. A sink must not destroy a lane

@@ -155,7 +155,7 @@ struct Path {
   bool landing = false;  // a kSpan landing is in progress
   const std::byte* landing_place = nullptr;
   wire::Header landing_header;
-  std::uint64_t landing_cookie = 0;
+  std::uint64_t landing_owner = 0, landing_cookie = 0;
 
   // liveness
   Nanos last_heard;

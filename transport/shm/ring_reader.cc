@@ -161,6 +161,7 @@ void RingReader::finish_frame(const std::byte* payload, bool given_up, RingHandl
   in_payload_ = false;  // first: a redirect() from within on_frame() must not find this frame
   Arrival arrival;
   arrival.cookie = landing_.cookie;
+  arrival.owner = landing_.owner;
   arrival.discarded = landing_.kind == Landing::Kind::kDiscard;
   if (!arrival.discarded) {
     arrival.payload = {payload, landed_};

@@ -121,6 +121,7 @@ void FrameReader::landed(std::size_t bytes, FrameHandler& handler, LaneCounters&
   in_payload_ = false;  // first: a redirect() from within on_frame() must not find this frame
   Arrival arrival;
   arrival.cookie = landing_.cookie;
+  arrival.owner = landing_.owner;
   arrival.discarded = landing_.kind == Landing::Kind::kDiscard;
   if (!arrival.discarded) {
     arrival.payload = {target_, landed_};

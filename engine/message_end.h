@@ -1,4 +1,4 @@
-// engine/message_flow.h -- the state of ordered messages between two ends: requests, and per pair of ends what was sent
+// engine/message_end.h -- the state of ordered messages between two ends: requests, and per pair of ends what was sent
 // and received.
 //
 // A message is cut in cells of the flow's piece size, which travel over whatever lane is best and land in the
@@ -17,13 +17,14 @@
 
 #include "base/units.h"
 #include "engine/eager_store.h"
+#include "engine/flow/mux.h"
 #include "engine/ticket.h"
 #include "transport/channel.h"
 #include "transport/message_wire.h"
 
 namespace canarynet {
 
-struct MessageFlow;
+struct MessageEnd;
 
 // Which ones of a row of things are through: all before base(), and single ones among the next 1024.
 class ThroughWindow {
@@ -62,7 +63,7 @@ struct MessageRequest {
   std::uint8_t type = CANARY_U8;
   bool sends = false;
   Nanos time_limit{};  // 0: none; else from submission
-  MessageFlow* flow = nullptr;
+  MessageEnd* flow = nullptr;
   void* member = nullptr;          // groups: the GroupMember that calls; the engine finds the flow
   int partner = -1;                // groups: the other's rank
   MessageRequest* also = nullptr;  // receives: the rest of a group that is posted with this one
@@ -117,22 +118,25 @@ struct MessageList {
   }
 };
 
-// What all flows over one channel share.
+// The ends of one flow with something to send to one peer: they take turns frame by frame.
+struct MessageRound : Turn {
+  using Turn::Turn;
+  MessageEnd* head = nullptr;
+  MessageEnd* tail = nullptr;
+};
+
+// What all ends over one channel share.
 struct MessagePeer {
-  explicit MessagePeer(Channel* its_channel, std::uint64_t eager_bytes)
-      : channel(its_channel), parked(eager_bytes), eager_budget(eager_bytes) {}
-  Channel* channel;   // null once it has ended; what is parked can still be received
+  MessagePeer(Mux& its_mux, std::uint64_t eager_bytes) : mux(its_mux), parked(eager_bytes), eager_budget(eager_bytes) {}
+  Mux& mux;           // without a channel once that has ended; what is parked can still be received
   EagerStore parked;  // small messages that came before their receive
   std::uint64_t eager_budget;
   std::uint64_t eager_used = 0;  // charged for what we sent without a credit and the peer has not given one for since
-  MessageFlow* ready_head = nullptr;
-  MessageFlow* ready_tail = nullptr;
-  Nanos last_progress;  // of any message over this channel
-  bool turn = false;    // the engine's: whether messages come before operations next time
+  Nanos last_progress;           // of any message over this channel
 };
 
 // One end of a pair. Sends and receives are numbered apart.
-struct MessageFlow {
+struct MessageEnd {
   std::uint32_t flow = 0;   // on the wire
   std::uint32_t epoch = 0;  // groups
   std::uint16_t me = 0;
@@ -140,7 +144,7 @@ struct MessageFlow {
   bool tagged = false;          // a connection: the header carries tags instead of the epoch
   bool exact = false;           // a group: both sides must name the same length and type
   MessagePeer* peer = nullptr;  // null: both ends are in this engine, or nothing connects them
-  MessageFlow* twin = nullptr;  // the other end, if it is in this engine
+  MessageEnd* twin = nullptr;   // the other end, if it is in this engine
   std::uint32_t piece_bytes = 0;
   std::uint64_t eager_max = 0;  // longest message that may go before its credit: one cell
   void* owner = nullptr;
@@ -172,8 +176,9 @@ struct MessageFlow {
   wire::RefusePayload refusal;
   Status failure;  // not OK: the flow has ended
 
-  bool ready = false;  // in its peer's list of flows with something to send
-  MessageFlow* next_ready = nullptr;
+  MessageRound* round = nullptr;  // where it takes its turns with `peer`
+  bool ready = false;             // it stands there
+  MessageEnd* next_ready = nullptr;
 
   Nanos last_progress;  // of any message in either direction
 

@@ -1,0 +1,102 @@
+#include "engine/flow/mux.h"
+
+#include "base/check.h"
+
+namespace canarynet {
+
+void Mux::push(Queue& queue, Turn& turn) {
+  turn.next_ = nullptr;
+  (queue.tail != nullptr ? queue.tail->next_ : queue.head) = &turn;
+  queue.tail = &turn;
+}
+
+void Mux::push_front(Queue& queue, Turn& turn) {
+  turn.next_ = queue.head;
+  queue.head = &turn;
+  if (queue.tail == nullptr) queue.tail = &turn;
+}
+
+void Mux::pop(Queue& queue) {
+  queue.head = queue.head->next_;
+  if (queue.head == nullptr) queue.tail = nullptr;
+}
+
+void Mux::make_ready(Turn& turn) {
+  if (channel_ == nullptr) return;
+  channel_->wake();
+  if (turn.waits_) return;
+  turn.waits_ = true;
+  // It is served when it first comes to the front: what it owed from before it has paid, since who owes is not asked.
+  if (turn.credit_ <= 0) turn.credit_ += kQuantum * turn.weight_;
+  push(queues_[static_cast<std::size_t>(turn.class_)], turn);
+}
+
+void Mux::forget(Turn& turn) {
+  if (!turn.waits_) return;
+  Queue& queue = queues_[static_cast<std::size_t>(turn.class_)];
+  Turn* before = nullptr;
+  for (Turn* t = queue.head; t != &turn; t = t->next_) before = t;
+  (before != nullptr ? before->next_ : queue.head) = turn.next_;
+  if (queue.tail == &turn) queue.tail = before;
+  turn.waits_ = false;
+}
+
+bool Mux::next_piece(Channel&, OutPiece* out) {
+  for (Queue& queue : queues_) {
+    while (Turn* const turn = queue.head) {
+      pop(queue);
+      if (turn->credit_ <= 0) {
+        turn->credit_ += kQuantum * turn->weight_;
+        push(queue, *turn);
+        continue;
+      }
+      *out = OutPiece{};
+      // Outside the queue while it is asked: it may enter again meanwhile.
+      turn->waits_ = false;
+      if (!turn->flow_->next_frame(*this, *turn, out)) {
+        if (!turn->waits_) turn->credit_ = 0;
+        continue;
+      }
+      turn->credit_ -= static_cast<std::int64_t>(out->header.payload_bytes + sizeof(wire::Header));
+      out->owner = FlowTable::handle_of(*turn->flow_);
+      if (turn->waits_) forget(*turn);
+      turn->waits_ = true;
+      push_front(queue, *turn);
+      return true;
+    }
+  }
+  return false;
+}
+
+std::uint64_t Mux::waiting_bytes(const Channel&) const {
+  std::uint64_t bytes = 0;
+  for (const Queue& queue : queues_) {
+    for (const Turn* t = queue.head; t != nullptr; t = t->next_) bytes += t->flow_->waiting_bytes(*this, *t);
+  }
+  return bytes;
+}
+
+void Mux::on_done(Channel&, std::uint64_t owner, std::uint64_t cookie) {
+  if (Flow* const flow = owner_of(owner)) flow->on_done(*this, cookie);
+}
+
+Landing Mux::landing_for(Channel&, const wire::Header& header) {
+  Flow* const flow = flows_ != nullptr ? flows_->find(header.flow) : nullptr;
+  if (flow == nullptr) return others_.landing_for(*this, header);
+  Landing landing = flow->landing_for(*this, header);
+  landing.owner = FlowTable::handle_of(*flow);
+  return landing;
+}
+
+// Of a flow that has ended since, whoever hears of unknown numbers decides.
+bool Mux::on_arrival(Channel&, const wire::Header& header, const Arrival& arrival) {
+  Flow* const flow = owner_of(arrival.owner);
+  return (flow != nullptr ? *flow : others_).on_arrival(*this, header, arrival);
+}
+
+void Mux::on_landing_lost(Channel&, const wire::Header& header, std::uint64_t owner, std::uint64_t cookie) {
+  Flow* const flow = owner_of(owner);
+  (flow != nullptr ? *flow : others_).on_landing_lost(*this, header, cookie);
+}
+
+}  // namespace canarynet

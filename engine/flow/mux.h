@@ -1,0 +1,84 @@
+// engine/flow/mux.h -- the frames of all flows, to and from one peer.
+//
+// What: the one client of the peer's channel. Outward, one queue of turns for each class: control, then urgent, then
+// bulk. Within a class turns go round by deficit (Shreedhar and Varghese, "Efficient fair queueing using deficit round
+// robin", 1995): each may send kQuantum bytes times its weight before the next has its turn, and what a frame takes
+// beyond that is missing the next time. Nothing is scanned: a flow puts itself in. Inward, a frame's number finds its
+// flow once; what the flow decided about its landing comes back to it by handle.
+// Thread: the engine's owner. Nothing here allocates.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "engine/flow/flow.h"
+#include "engine/flow/flow_table.h"
+#include "transport/channel.h"
+
+namespace canarynet {
+
+// Frames that belong to no flow.
+class MuxHost {
+ public:
+  virtual ~MuxHost() = default;
+  virtual void on_heartbeat(Mux& from, const wire::Header& header) = 0;
+  virtual void fill_heartbeat(Mux& to, wire::Header* header) = 0;
+  virtual void on_abort(Mux& from, const wire::Header& header, std::span<const std::byte> payload) = 0;
+  virtual void on_path_event(Mux& peer, const std::string& what) = 0;
+};
+
+class Mux final : public ChannelClient {
+ public:
+  static constexpr std::int64_t kQuantum = 64 * 1024;
+
+  // `others` gets frames whose number is not in `flows`; all of them when `flows` is null. All outlive the mux; `peer`
+  // is the owner's number of this peer.
+  Mux(std::uint32_t peer, const FlowTable* flows, Flow& others, MuxHost& host)
+      : peer_(peer), flows_(flows), others_(others), host_(host) {}
+
+  std::uint32_t peer() const { return peer_; }
+  // Set once the channel stands, which takes its client first. nullptr: it has ended.
+  void set_channel(Channel* channel) { channel_ = channel; }
+  Channel* channel() const { return channel_; }
+
+  // The turn's flow has something to send.
+  void make_ready(Turn& turn);
+  // The turn leaves the queue: it ends, or its flow.
+  void forget(Turn& turn);
+  // ChannelClient
+  bool next_piece(Channel& channel, OutPiece* out) override;
+  std::uint64_t waiting_bytes(const Channel& channel) const override;
+  void on_done(Channel& channel, std::uint64_t owner, std::uint64_t cookie) override;
+  Landing landing_for(Channel& channel, const wire::Header& header) override;
+  bool on_arrival(Channel& channel, const wire::Header& header, const Arrival& arrival) override;
+  void on_landing_lost(Channel& channel, const wire::Header& header, std::uint64_t owner,
+                       std::uint64_t cookie) override;
+  void on_heartbeat(Channel&, const wire::Header& header) override { host_.on_heartbeat(*this, header); }
+  void fill_heartbeat(Channel&, wire::Header* header) override { host_.fill_heartbeat(*this, header); }
+  void on_abort(Channel&, const wire::Header& header, std::span<const std::byte> payload) override {
+    host_.on_abort(*this, header, payload);
+  }
+  void on_path_event(Channel&, const Path&, const std::string& what) override { host_.on_path_event(*this, what); }
+
+ private:
+  struct Queue {
+    Turn* head = nullptr;
+    Turn* tail = nullptr;
+  };
+  static void push(Queue& queue, Turn& turn);
+  static void push_front(Queue& queue, Turn& turn);
+  static void pop(Queue& queue);
+  // By what a frame was given; nullptr: its flow has ended.
+  Flow* owner_of(std::uint64_t handle) { return handle != 0 ? flows_->at(handle) : &others_; }
+
+  std::uint32_t peer_;
+  const FlowTable* flows_;
+  Flow& others_;
+  MuxHost& host_;
+  Channel* channel_ = nullptr;
+  std::array<Queue, kFlowClasses> queues_;
+};
+
+}  // namespace canarynet

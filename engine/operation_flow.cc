@@ -1,0 +1,213 @@
+#include "engine/operation_flow.h"
+
+#include <cstring>
+#include <optional>
+
+#include "base/check.h"
+#include "base/serial.h"
+#include "engine/engine.h"
+#include "engine/flow/mux.h"
+#include "engine/landing_words.h"
+
+namespace canarynet {
+namespace {
+
+constexpr std::uint64_t kInRun = std::uint64_t{1} << 63;  // a landing of an operation: its run and unit follow
+
+std::uint64_t cookie_of(const Run& run, std::uint32_t unit) { return std::uint64_t{run.index} << 32 | unit; }
+std::uint32_t run_of(std::uint64_t cookie) { return static_cast<std::uint32_t>((cookie & ~kInRun) >> 32); }
+std::uint32_t unit_of(std::uint64_t cookie) { return static_cast<std::uint32_t>(cookie); }
+
+std::optional<std::uint32_t> crc_in(const wire::Header& h) {
+  if ((h.flags & wire::kUnchecked) != 0) return std::nullopt;
+  return h.payload_crc32;
+}
+
+wire::Header header_of(const Run& run, const Operation& op, wire::Kind kind, int destination) {
+  const GroupMember& m = *run.member;
+  wire::Header h;
+  h.kind = kind;
+  h.flow = m.group->flow;
+  h.epoch = m.group->epoch;
+  h.op = op.number;
+  h.signature = op.hash;
+  h.source = static_cast<std::uint16_t>(m.rank);
+  h.destination = static_cast<std::uint16_t>(destination);
+  return h;
+}
+
+bool gone(const Mux& to) { return to.channel() == nullptr || to.channel()->peer_left(); }
+
+}  // namespace
+
+// --- sending ---------------------------------------------------------------------------------------------------------
+
+bool OperationFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
+  auto& peer = static_cast<GroupPeer&>(turn);
+  Engine::Peer& p = engine_.peers_[peer.engine];
+  const bool departed = p.left || gone(to);
+  while (RunSlot* const slot = peer.sending.head) {
+    Run& run = *slot->run;
+    if (!slot->signature_sent) {
+      slot->signature_sent = true;
+      if (--run.signatures_left == 0) engine_.local_dirty_ = true;  // it may be all that was left to do
+      // Nobody who has left reads it; frames that no lane takes would keep later operations' from being counted.
+      if (!departed) {
+        const Operation& op = *run.operation();
+        const int rank = op.entry->program.peers[slot->number].rank;
+        out->header = header_of(run, op, wire::Kind::kSignature, rank);
+        engine_.outgoing_signature_ = addressed(op.signature, op.request, static_cast<std::size_t>(rank));
+        out->header.payload_bytes = sizeof engine_.outgoing_signature_;
+        // Small enough to be copied at once.
+        out->payload = reinterpret_cast<const std::byte*>(&engine_.outgoing_signature_);
+        if (!run.executor.has_send(slot->number)) engine_.dequeue(*slot);
+        return true;
+      }
+    }
+    if (departed || !run.executor.has_send(slot->number)) {
+      engine_.dequeue(*slot);
+    } else if (fill(*slot, out)) {
+      if (!run.executor.has_send(slot->number)) engine_.dequeue(*slot);
+      return true;
+    }
+  }
+  return false;
+}
+
+// False: the peer is not ready for it, and has room for no more that goes ahead of its readiness.
+bool OperationFlow::fill(RunSlot& slot, OutPiece* out) {
+  Run& run = *slot.run;
+  const Executor::SendCell cell = run.executor.peek_send(slot.number);
+  if (!slot.ready) {
+    Engine::Peer& peer = engine_.peers_[slot.engine];
+    const std::uint32_t charge = EagerStore::charge(cell.bytes);
+    if (peer.eager_used + charge > static_cast<std::uint64_t>(engine_.options_.settings.eager_bytes.count)) {
+      engine_.dequeue(slot);
+      slot.list = RunSlot::List::kPoor;
+      peer.poor.insert(slot);
+      return false;
+    }
+    peer.eager_used += charge;
+    slot.eager_bytes += charge;
+  }
+  run.executor.pop_send(slot.number);
+  const Operation& op = *run.operation();
+  out->header = header_of(run, op, wire::Kind::kPiece, op.entry->program.peers[slot.number].rank);
+  const bool checked = engine_.peers_[slot.engine].channel->checked();
+  if (checked) out->header.payload_crc32 = run.executor.crc_of(cell);
+  out->has_payload_crc = checked;
+  out->header.step = cell.step->tag;
+  out->header.piece = cell.cell - cell.step->cell_begin;
+  out->header.payload_bytes = cell.bytes;
+  out->payload = cell.data;
+  out->cookie = cookie_of(run, cell.unit);
+  out->rail = cell.step->rail;
+  return true;
+}
+
+std::uint64_t OperationFlow::waiting_bytes(const Mux& to, const Turn& turn) const {
+  const auto& peer = static_cast<const GroupPeer&>(turn);
+  if (engine_.peers_[peer.engine].left || gone(to)) return 0;
+  std::uint64_t bytes = 0;
+  for (const RunSlot* slot = peer.sending.head; slot != nullptr; slot = slot->next)
+    bytes += slot->run->executor.sends_waiting(slot->number);
+  return bytes;
+}
+
+void OperationFlow::on_done(Mux&, std::uint64_t cookie) {
+  Run* const run = engine_.run_at(run_of(cookie));
+  if (run == nullptr || run->member == nullptr) return;
+  run->executor.sent(unit_of(cookie));
+  engine_.wake_slots(*run);
+  if (run->executor.complete()) engine_.local_dirty_ = true;
+}
+
+// --- arriving --------------------------------------------------------------------------------------------------------
+
+// A peer speaks for its own ranks only: a piece or signature in another's name, ours even, is dropped.
+bool OperationFlow::speaks_for(const Mux& from, const wire::Header& h) const {
+  return !group_.dead && h.epoch == group_.epoch && h.source < group_.engine_of.size() &&
+         group_.engine_of[h.source] == from.peer();
+}
+
+Run* OperationFlow::landed_in(std::uint64_t cookie, const wire::Header& h) const {
+  Run* const run = engine_.run_at(run_of(cookie));
+  const bool runs = run != nullptr && run->member != nullptr && run->member->group == &group_;
+  return runs && run->number == h.op && run->member->rank == h.destination ? run : nullptr;
+}
+
+Landing OperationFlow::landing_for(Mux& from, const wire::Header& h) {
+  if (h.kind == wire::Kind::kSignature) return {Landing::Kind::kSlot, nullptr, landing::kLanded};
+  const Landing forget{Landing::Kind::kDiscard, nullptr, landing::kForgotten};
+  GroupMember* const m = group_.member(h.destination);
+  if (m == nullptr || !speaks_for(from, h)) return forget;
+  if (later(h.op, m->entered)) return engine_.park(from.peer(), h);
+  const Operation* const op = m->find(h.op);
+  // Completed: it has arrived before. Another signature: theirs, on its way, ends the group.
+  if (op == nullptr || h.signature != op->hash) return forget;
+  const auto place = op->run->executor.place_for(h.source, h.step, h.piece, h.payload_bytes);
+  const std::uint64_t cookie = kInRun | cookie_of(*op->run, place.unit);
+  switch (place.kind) {
+    case Executor::PlaceKind::kSpan:
+      return {Landing::Kind::kSpan, place.data, cookie};
+    case Executor::PlaceKind::kSlot:
+      return {Landing::Kind::kSlot, nullptr, cookie};
+    case Executor::PlaceKind::kDuplicate:
+    case Executor::PlaceKind::kUnknown:
+      break;
+  }
+  return forget;
+}
+
+bool OperationFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& arrival) {
+  if (h.kind == wire::Kind::kSignature) return on_signature(from, h, arrival);
+  if (arrival.discarded) return arrival.cookie != landing::kNoPlace;
+  if ((arrival.cookie & kInRun) == 0) return on_parked(from, h, arrival);
+  Run* const run = landed_in(arrival.cookie, h);
+  if (run == nullptr) return true;  // it has ended since, or came over another lane as well
+  engine_.piece_arrived(*run, unit_of(arrival.cookie), from, h, arrival.payload.data(), crc_in(h));
+  return true;
+}
+
+bool OperationFlow::on_signature(Mux& from, const wire::Header& h, const Arrival& arrival) {
+  wire::SignaturePayload theirs;
+  if (arrival.payload.size() != sizeof theirs || !speaks_for(from, h)) return true;
+  std::memcpy(&theirs, arrival.payload.data(), sizeof theirs);
+  engine_.settle_debt(engine_.peers_[from.peer()], h);
+  auto& entered = group_.entered[h.source];
+  entered = later_of(entered, h.op);
+  GroupMember* const m = group_.member(h.destination);
+  return m == nullptr || engine_.admit_signature(*m, h.source, h.op, theirs);
+}
+
+// Its operation was not entered when it came; it may be by now.
+bool OperationFlow::on_parked(Mux& from, const wire::Header& h, const Arrival& arrival) {
+  EagerStore& store = *engine_.peers_[from.peer()].eager;
+  EagerStore::Entry* const parked = arrival.cookie == landing::kParked ? store.find(h) : nullptr;
+  GroupMember* const m = group_.member(h.destination);
+  const bool theirs = speaks_for(from, h);
+  Operation* const op = m != nullptr && theirs ? m->find(h.op) : nullptr;
+  if (op == nullptr) {
+    if (parked == nullptr) return true;
+    parked->complete = true;
+    // Entered and even completed meanwhile (over another lane), or dead: nobody will drain it.
+    if (!theirs || m == nullptr || !later(h.op, m->entered)) store.release(parked);
+    return true;
+  }
+  // What was parked when its operation was entered has not been compared with it yet.
+  std::uint32_t unit = 0;
+  if (h.signature == op->hash && op->run->executor.fits(h.source, h.step, h.piece, h.payload_bytes, &unit))
+    engine_.piece_arrived(*op->run, unit, from, h, arrival.payload.data(), crc_in(h));
+  if (parked != nullptr) store.release(parked);
+  return true;
+}
+
+void OperationFlow::on_landing_lost(Mux& from, const wire::Header& h, std::uint64_t cookie) {
+  // By its cookie: a piece may be landing in the store over one lane and, its operation entered since, in place over
+  // another.
+  if (cookie == landing::kParked) return engine_.unpark(from.peer(), h);
+  if ((cookie & kInRun) == 0) return;
+  if (Run* const run = landed_in(cookie, h)) run->executor.landing_lost(unit_of(cookie));
+}
+
+}  // namespace canarynet

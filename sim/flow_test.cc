@@ -1,0 +1,321 @@
+// Flows: their numbers, their turns at a peer, and a kind of traffic that no other file knows of.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "engine/flow/flow_table.h"
+#include "engine/flow/mux.h"
+#include "sim/cluster.h"
+#include "sim/cluster_test_util.h"
+
+namespace canarynet {
+namespace {
+
+// --- numbers ---------------------------------------------------------------------------------------------------------
+
+// Sends frames of a size as long as it has some, and notes what it hears.
+class Sender final : public Flow {
+ public:
+  bool next_frame(Mux&, Turn&, OutPiece* out) override {
+    ++asked;
+    if (frames == 0) return false;
+    --frames;
+    out->header.flow = number;
+    out->header.payload_bytes = bytes;
+    out->cookie = frames;
+    return true;
+  }
+  std::uint64_t waiting_bytes(const Mux&, const Turn&) const override { return std::uint64_t{frames} * bytes; }
+  void on_done(Mux&, std::uint64_t cookie) override { done.push_back(cookie); }
+  Landing landing_for(Mux&, const wire::Header&) override { return {Landing::Kind::kSlot, nullptr, 5}; }
+  bool on_arrival(Mux&, const wire::Header&, const Arrival& arrival) override {
+    arrived.push_back(arrival.cookie);
+    return true;
+  }
+  void on_landing_lost(Mux&, const wire::Header&, std::uint64_t cookie) override { lost.push_back(cookie); }
+
+  std::uint32_t number = 0, frames = 0, bytes = 0;
+  int asked = 0;
+  std::vector<std::uint64_t> done, arrived, lost;
+};
+
+TEST(FlowTable, FindsWhatLivesUnderItsNumberAndNothingElse) {
+  FlowTable table;
+  Random random(1);
+  std::vector<std::unique_ptr<Sender>> flows;
+  std::set<std::uint32_t> numbers;
+  for (int round = 0; round < 4000; ++round) {
+    if (random.below(5) < 3 || flows.empty()) {
+      // Numbers in a row and numbers that collide in their low bits.
+      const auto number =
+          static_cast<std::uint32_t>(random.below(2) == 0 ? random.below(500) : random.below(500) << 16);
+      if (!numbers.insert(number).second) continue;
+      flows.push_back(std::make_unique<Sender>());
+      flows.back()->number = number;
+      table.add(number, *flows.back());
+    } else {
+      std::swap(flows[random.below(flows.size())], flows.back());
+      table.remove(flows.back()->number);
+      numbers.erase(flows.back()->number);
+      EXPECT_EQ(table.find(flows.back()->number), nullptr);
+      flows.pop_back();
+    }
+    if (round % 100 != 0) continue;
+    ASSERT_EQ(table.size(), flows.size());
+    for (const auto& flow : flows) ASSERT_EQ(table.find(flow->number), flow.get());
+  }
+}
+
+TEST(FlowTable, AHandleOutlivesItsFlowAndNamesNoOther) {
+  FlowTable table;
+  Sender first, second;
+  table.add(1, first);
+  const std::uint64_t handle = FlowTable::handle_of(first);
+  EXPECT_EQ(table.at(handle), &first);
+  table.remove(1);
+  EXPECT_EQ(table.at(handle), nullptr);
+  table.add(2, second);
+  EXPECT_EQ(table.at(handle), nullptr) << "the place is another's now";
+  EXPECT_EQ(table.at(FlowTable::handle_of(second)), &second);
+  EXPECT_EQ(table.at(~std::uint64_t{0}), nullptr);
+}
+
+// --- turns -----------------------------------------------------------------------------------------------------------
+
+class Turns : public ::testing::Test, public MuxHost {
+ protected:
+  Turns() : fabric(FabricOptions{}, Wiring::flat(2, 1)), mux(1, &table, others, *this) {
+    ChannelOptions o;
+    o.peer_engine = 1;
+    channel = std::make_unique<Channel>(std::move(o), fabric.factory(0), mux);
+    mux.set_channel(channel.get());
+  }
+  void on_heartbeat(Mux&, const wire::Header&) override {}
+  void fill_heartbeat(Mux&, wire::Header*) override {}
+  void on_abort(Mux&, const wire::Header&, std::span<const std::byte>) override {}
+  void on_path_event(Mux&, const std::string&) override {}
+
+  void add(Sender& flow, std::uint32_t number, std::uint32_t frames, std::uint32_t bytes) {
+    flow.number = number;
+    flow.frames = frames;
+    flow.bytes = bytes;
+    table.add(number, flow);
+  }
+  // Whose frame comes next; 0: nobody's.
+  std::uint32_t next() {
+    OutPiece out;
+    if (!mux.next_piece(*channel, &out)) return 0;
+    owner = out.owner;
+    return out.header.flow;
+  }
+
+  SimFabric fabric;
+  FlowTable table;
+  Sender others, a, b, c;
+  Mux mux;
+  std::unique_ptr<Channel> channel;
+  std::uint64_t owner = 0;
+};
+
+TEST_F(Turns, ControlGoesBeforeUrgentAndUrgentBeforeBulk) {
+  add(a, 1, 3, 100'000);
+  add(b, 2, 2, 100'000);
+  add(c, 3, 2, 40);
+  Turn bulk(&a, FlowClass::kBulk), urgent(&b, FlowClass::kUrgent), control(&c, FlowClass::kControl);
+  mux.make_ready(bulk);
+  EXPECT_EQ(next(), 1u);
+  mux.make_ready(urgent);
+  EXPECT_EQ(next(), 2u) << "at the next frame";
+  mux.make_ready(control);
+  for (const std::uint32_t expected : {3u, 3u, 2u, 1u, 1u, 0u}) EXPECT_EQ(next(), expected);
+}
+
+TEST_F(Turns, FlowsOfAClassShareByBytesNotByFrames) {
+  add(a, 1, 100'000, 100'000);
+  add(b, 2, 100'000, 1'000);
+  Turn large(&a), small(&b);
+  mux.make_ready(large);
+  mux.make_ready(small);
+  std::uint64_t bytes[3] = {};
+  for (int i = 0; i < 5000; ++i) {
+    const std::uint32_t from = next();
+    bytes[from] += from == 1 ? 100'000 : 1'000 + sizeof(wire::Header);
+  }
+  EXPECT_NEAR(static_cast<double>(bytes[1]) / static_cast<double>(bytes[2]), 1.0, 0.06);
+}
+
+TEST_F(Turns, AWeightIsAShare) {
+  add(a, 1, 100'000, 16'000);
+  add(b, 2, 100'000, 16'000);
+  Turn light(&a), heavy(&b);
+  heavy.set_weight(3);
+  mux.make_ready(light);
+  mux.make_ready(heavy);
+  int frames[3] = {};
+  for (int i = 0; i < 4000; ++i) ++frames[next()];
+  EXPECT_NEAR(frames[2] / static_cast<double>(frames[1]), 3.0, 0.1);
+}
+
+TEST_F(Turns, WhoHasNothingIsAskedOnceAndNotAgain) {
+  add(a, 1, 0, 0);
+  add(b, 2, 10'000, 10);
+  Turn idle(&a), busy(&b);
+  mux.make_ready(idle);
+  mux.make_ready(idle);
+  mux.make_ready(busy);
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(next(), 2u);
+  EXPECT_EQ(a.asked, 1);
+  EXPECT_FALSE(idle.waits());
+  a.frames = 1;
+  mux.make_ready(idle);
+  while (next() != 1u) ASSERT_GT(b.frames, 0u);
+  EXPECT_EQ(mux.waiting_bytes(*channel), std::uint64_t{b.frames} * 10);
+  mux.forget(busy);
+  EXPECT_EQ(next(), 0u);
+  EXPECT_EQ(mux.waiting_bytes(*channel), 0u);
+}
+
+TEST_F(Turns, WhatWasDecidedForAFlowComesBackToItAndToNoOther) {
+  add(a, 1, 1, 10);
+  Turn turn(&a);
+  mux.make_ready(turn);
+  ASSERT_EQ(next(), 1u);
+  wire::Header h;
+  h.flow = 1;
+  const Landing landing = mux.landing_for(*channel, h);
+  Arrival arrival;
+  arrival.cookie = landing.cookie;
+  arrival.owner = landing.owner;
+  EXPECT_TRUE(mux.on_arrival(*channel, h, arrival));
+  EXPECT_EQ(a.arrived, std::vector<std::uint64_t>{5});
+  table.remove(1);
+  add(b, 1, 0, 0);  // the same number, and the same place in the table
+  mux.on_done(*channel, owner, 0);
+  mux.on_landing_lost(*channel, h, landing.owner, landing.cookie);
+  mux.on_arrival(*channel, h, arrival);
+  EXPECT_TRUE(a.done.empty() && b.done.empty() && b.lost.empty() && b.arrived.empty());
+  EXPECT_EQ(others.arrived.size(), 1u) << "frames without a flow are heard of";
+  EXPECT_EQ(others.lost.size(), 1u);
+}
+
+// What becomes ready late of an older operation goes before what younger ones have.
+TEST(SlotsWithSomethingToSend, StandInTheOrderOfTheirOperations) {
+  Program program;
+  program.peers.resize(2);
+  program.cell_offset = {0};
+  std::deque<canarynet::Run> runs;
+  for (std::uint64_t i = 0; i < 4; ++i) runs.emplace_back(program).entered = i;
+  RunSlotList list;
+  for (const std::size_t i : {1u, 3u, 2u, 0u}) list.insert(runs[i].slots[0]);
+  list.insert(runs[1].slots[1]);
+  std::vector<std::uint64_t> order;
+  for (const RunSlot* slot = list.head; slot != nullptr; slot = slot->next) order.push_back(slot->run->entered);
+  EXPECT_EQ(order, (std::vector<std::uint64_t>{0, 1, 1, 2, 3}));
+  EXPECT_EQ(list.head->next->next, &runs[1].slots[1]) << "behind the one that was ready before";
+  list.remove(runs[0].slots[0]);
+  list.remove(runs[3].slots[0]);
+  list.remove(runs[1].slots[0]);
+  EXPECT_EQ(list.head, &runs[1].slots[1]);
+  EXPECT_EQ(list.tail, &runs[2].slots[0]);
+}
+
+// --- another kind of traffic -----------------------------------------------------------------------------------------
+
+constexpr std::uint32_t kEcho = 0x00ec'0000;  // a number that no group gets
+
+// Asks peers to send back what it sends them, and sends back what it is asked for. Its own frames: `step` says which.
+class EchoFlow final : public Flow {
+ public:
+  static constexpr std::uint16_t kQuestion = 1, kAnswer = 2;
+  struct Frame {
+    std::uint16_t step = 0;
+    std::uint32_t number = 0;
+    std::vector<std::byte> bytes;
+    bool done = false;
+  };
+  explicit EchoFlow(Engine& engine) { engine.flows().add(kEcho, *this); }
+
+  void ask(Mux& peer, std::uint32_t number, std::vector<std::byte> bytes) {
+    say(peer, {kQuestion, number, std::move(bytes)});
+  }
+  bool next_frame(Mux&, Turn&, OutPiece* out) override {
+    if (next_ == frames_.size()) return false;
+    Frame& frame = frames_[next_];
+    out->header.kind = wire::Kind::kPiece;
+    out->header.flow = kEcho;
+    out->header.step = frame.step;
+    out->header.piece = frame.number;
+    out->header.payload_bytes = static_cast<std::uint32_t>(frame.bytes.size());
+    out->payload = frame.bytes.data();
+    out->cookie = next_++;
+    return true;
+  }
+  std::uint64_t waiting_bytes(const Mux&, const Turn&) const override {
+    std::uint64_t bytes = 0;
+    for (std::size_t i = next_; i != frames_.size(); ++i) bytes += frames_[i].bytes.size();
+    return bytes;
+  }
+  void on_done(Mux&, std::uint64_t cookie) override { frames_[cookie].done = true; }
+  Landing landing_for(Mux&, const wire::Header& h) override {
+    if (heard_.count({h.step, h.piece}) != 0) return {};
+    places_.push_back({h.step, h.piece, std::vector<std::byte>(h.payload_bytes)});
+    return {Landing::Kind::kSpan, places_.back().bytes.data(), places_.size() - 1};
+  }
+  bool on_arrival(Mux& from, const wire::Header& h, const Arrival& arrival) override {
+    if (arrival.discarded || !heard_.insert({h.step, h.piece}).second) return true;
+    Frame& frame = places_[arrival.cookie];
+    if (h.step == kQuestion) {
+      say(from, {kAnswer, h.piece, frame.bytes});
+    } else {
+      answers.push_back(frame);
+    }
+    return true;
+  }
+  void on_landing_lost(Mux&, const wire::Header&, std::uint64_t) override { ++landings_lost; }
+  bool all_done() const {
+    for (const Frame& frame : frames_) {
+      if (!frame.done) return false;
+    }
+    return next_ == frames_.size();
+  }
+
+  std::vector<Frame> answers;
+  int landings_lost = 0;
+
+ private:
+  void say(Mux& peer, Frame frame) {
+    frames_.push_back(std::move(frame));
+    peer.make_ready(turn_);
+  }
+  Turn turn_{this, FlowClass::kUrgent};
+  std::deque<Frame> frames_, places_;
+  std::size_t next_ = 0;
+  std::set<std::pair<std::uint16_t, std::uint32_t>> heard_;
+};
+
+TEST(AnotherKindOfFlow, NeedsNoOtherFile) {
+  Cluster c(flat_cluster(2, 2));
+  ASSERT_TRUE(c.join());
+  for (int nic = 0; nic < 2; ++nic) c.fabric().nic(0, nic).out.loss_ppm = 20'000;
+  EchoFlow asks(c.engine(0)), answers(c.engine(1));
+  const auto pattern = [](std::uint32_t number) {
+    std::vector<std::byte> bytes(number % 2 == 0 ? 300 : 70'000);
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(number * 31 + i * 7 + (i >> 8));
+    return bytes;
+  };
+  AllRanks op(c, sum(2, 1'000'000));  // beside it
+  op.submit_all();
+  constexpr std::uint32_t kQuestions = 40;
+  for (std::uint32_t n = 0; n < kQuestions; ++n) asks.ask(*c.engine(0).mux(1), n, pattern(n));
+  op.expect_exact();
+  ASSERT_TRUE(
+      c.run_until([&] { return asks.answers.size() == kQuestions && asks.all_done() && answers.all_done(); }, 10_s));
+  for (const auto& answer : asks.answers) EXPECT_EQ(answer.bytes, pattern(answer.number)) << answer.number;
+}
+
+}  // namespace
+}  // namespace canarynet
