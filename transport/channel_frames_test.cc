@@ -294,6 +294,8 @@ TEST_F(ChannelFrames, WhatTheOtherLaneHoldsAlreadyIsNotSentAThirdTime) {
   channel->pump(now);
   ASSERT_TRUE(path(0).stalled);
   ASSERT_EQ(lane(1).of(wire::Kind::kPiece).size(), 6u);
+  // The first counts as lost. None is a hedge, which only a lane with a rate takes.
+  EXPECT_EQ(path(1).resends[static_cast<std::size_t>(Resend::kStalled) - 1], held - 1);
   channel->on_down(lane(0), Status(CANARY_SYSTEM, "cut"), false);
   channel->pump(now);
   EXPECT_EQ(lane(1).of(wire::Kind::kPiece).size(), 6u);
