@@ -42,7 +42,8 @@ std::uint32_t tag_of(const MessageEnd& flow, const wire::Header& h) { return flo
 void Messages::open(MessageEnd& flow, std::uint32_t piece_bytes, std::uint64_t first) {
   flow.piece_bytes = piece_bytes;
   flow.received.reset(first);
-  flow.sent = flow.credited = flow.posted = flow.credit_sent = first - 1;
+  flow.sent = flow.posted = flow.credit_sent = first - 1;
+  flow.credited = std::max(flow.credited, first - 1);  // a credit may have overtaken the answer that opens it
   if (flow.peer == nullptr) return;
   // A cell's charge must leave room for those of other flows.
   flow.eager_max = std::min<std::uint64_t>(piece_bytes, flow.peer->eager_budget / 4);

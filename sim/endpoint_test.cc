@@ -395,6 +395,26 @@ TEST(Endpoint, TwoHundredMessagesAheadOfTheirReceivesNeedNoMoreThanTheirBudget) 
   p.expect_all(5_s);
 }
 
+// Who accepts may have a place for the first message before the dialler hears that it was accepted.
+TEST(Endpoint, ACreditThatOvertakesTheAnswerToAConnectCounts) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    FabricOptions o = Net::quick();
+    o.seed = seed;
+    o.stream = false;
+    o.nic.out.loss_ppm = 200'000;
+    Net net(2, 2, o);
+    Pair pair(net);
+    Connection& dialled = pair.connect();
+    Connection* accepted = nullptr;
+    ASSERT_TRUE(net.until([&] { return (accepted = pair.accept()) != nullptr; }, 5_s));
+    pair.receive(*accepted, 1 << 20);
+    ASSERT_TRUE(net.until([&] { return dialled.state == Connection::State::kUp; }, 5_s));
+    pair.send(dialled, 1 << 20);
+    ASSERT_NO_FATAL_FAILURE(pair.expect_all(5_s));
+  }
+}
+
 TEST(Endpoint, AHandleOfAListenerThatHasGoneIsRefused) {
   Net net(2, 1);
   Pair p(net);
