@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "base/units.h"
+#include "control/messages.h"
 
 namespace canarynet::control {
 
@@ -28,7 +29,7 @@ struct GroupAnswer {
 class GroupDesk {
  public:
   // Numbers of flows are not used again, and above these they mean something else on the wire.
-  static constexpr std::uint32_t kFlowsMax = (1u << 30) - 2;
+  static constexpr std::uint32_t kFlowsMax = control::kFlowsMax;
 
   GroupDesk(int world_size, Nanos entry_limit)
       : entry_limit_(entry_limit), gone_(static_cast<std::size_t>(world_size)) {}

@@ -268,7 +268,7 @@ void put(Writer& w, const GroupCreated& m) {
 void get(Reader& r, GroupCreated* m) {
   m->request = r.number<std::uint32_t>("request");
   m->flow = r.number<std::uint32_t>("flow");
-  r.check(m->flow != 0, "flow");
+  r.check(m->flow != 0 && m->flow <= kFlowsMax, "flow");
 }
 
 void put(Writer& w, const GroupFailed& m) {

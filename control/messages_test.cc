@@ -110,6 +110,9 @@ TEST(ControlMessages, WrongFieldIsNamed) {
   auto bytes = encode(GroupCreated{5, 17});
   bytes[6] = std::byte{0};
   EXPECT_NE(decode(bytes).status().text().find("flow"), std::string::npos);
+  // With the bits that tell kinds of flows apart it would be a group's own messages.
+  EXPECT_NE(decode(encode(GroupCreated{5, kFlowsMax + 1})).status().text().find("flow"), std::string::npos);
+  EXPECT_TRUE(decode(encode(GroupCreated{5, kFlowsMax})).ok());
   bytes[1] = std::byte{9};
   EXPECT_NE(decode(bytes).status().text().find("format"), std::string::npos);
   bytes = encode(Leave{});
