@@ -55,7 +55,7 @@ void Channel::settle_home() {
       std::any_of(paths_.begin(), paths_.end(), [this](const Path& p) { return usable(p) && p.estimator.was_busy(); });
   any_rate_ = std::any_of(paths_.begin(), paths_.end(),
                           [this](const Path& p) { return usable(p) && p.estimator.rate().count != 0; });
-  long_ |= client_.waiting_bytes(*this) >= limits::kLongWaits;
+  if (!long_ && paths_.size() > 1) long_ = client_.waiting_bytes(*this) >= limits::kLongWaits;
   const Path* home = nullptr;
   BytesPerSec best{};
   for (const Path& p : paths_) {
