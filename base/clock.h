@@ -1,4 +1,4 @@
-// base/clock.h -- where time comes from. Only composition roots (embed, daemon, tools) hold a SystemClock; everything
+// base/clock.h -- where time comes from. Only composition roots (runtime, daemon, tools) hold a SystemClock; everything
 // else is handed `now` or a Clock&, so that it runs under virtual time as well.
 #pragma once
 

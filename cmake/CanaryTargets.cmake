@@ -28,7 +28,7 @@ function(canarynet_library name)
   canarynet_own_flags(canarynet_${name})
 endfunction()
 
-# canarynet_program(NAME SOURCES a.cc … [LIBS canarynet::embed …])
+# canarynet_program(NAME SOURCES a.cc … [LIBS canarynet::runtime …])
 function(canarynet_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})

@@ -1,4 +1,4 @@
-// The C ABI over embed/context.h: checks arguments, keeps handles, turns Status into codes and canary_last_error.
+// The C ABI over runtime/context.h: checks arguments, keeps handles, turns Status into codes and canary_last_error.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -19,9 +19,9 @@
 #include "embed/collective_call.h"
 #include "embed/handles.h"
 #include "embed/last_error.h"
-#include "embed/local_ranks.h"
-#include "embed/meeting.h"
 #include "embed/nic_stats.h"
+#include "runtime/local_ranks.h"
+#include "runtime/meeting.h"
 
 using namespace canarynet;
 

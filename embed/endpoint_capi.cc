@@ -1,4 +1,4 @@
-// The C ABI of connections without a group, over embed/endpoint_host.h: handles, requests, arguments. All I/O is the
+// The C ABI of connections without a group, over runtime/endpoint_host.h: handles, requests, arguments. All I/O is the
 // endpoint's thread's.
 #include <algorithm>
 #include <chrono>
@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "canarynet/canarynet.h"
-#include "embed/endpoint_host.h"
 #include "embed/handles.h"
 #include "embed/last_error.h"
 #include "embed/nic_stats.h"
+#include "runtime/endpoint_host.h"
 
 using namespace canarynet;
 

@@ -16,7 +16,7 @@ using ipc::NicRow;
 using ipc::ProcessMetric;
 
 constexpr double kShortestSpan = 0.05;  // two looks at the same writing are no measure
-// A busy writer's table is up to its interval old (100 ms, embed/counters.h), and a little more where it waits for a
+// A busy writer's table is up to its interval old (100 ms, runtime/counters.h), and a little more where it waits for a
 // core.
 constexpr std::uint64_t kIdleAge = 250'000'000;
 

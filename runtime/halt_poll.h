@@ -1,4 +1,4 @@
-// embed/halt_poll.h -- whether a thread that found nothing to do polls a little longer before it sleeps.
+// runtime/halt_poll.h -- whether a thread that found nothing to do polls a little longer before it sleeps.
 //
 // Waking a sleeping thread takes longer than a message does, and on an idle virtual CPU many times as long. Polling
 // pays where the next thing comes soon (a reply), and is a wasted core where it does not. So, as KVM's halt polling

@@ -1,4 +1,4 @@
-#include "embed/library_thread.h"
+#include "runtime/library_thread.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "embed/host_lanes.h"
+#include "runtime/host_lanes.h"
 
 #include <sys/epoll.h>
 #include <sys/resource.h>

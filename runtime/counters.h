@@ -1,4 +1,4 @@
-// embed/counters.h -- fills an engine's table of counters in shared memory (daemon/ipc/counters.h), at a bounded rate.
+// runtime/counters.h -- fills an engine's table of counters in shared memory (daemon/ipc/counters.h), now and then.
 //
 // Threads: whoever drives the engine. Memory: its own; publish() neither allocates nor calls the system.
 // Failures: where the system refuses memory to share, it says so in the log and counts for nobody.

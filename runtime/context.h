@@ -1,7 +1,7 @@
-// embed/context.h -- the engine embedded in a process: real clock and lanes, a progress thread, callers that drive
+// runtime/context.h -- the engine embedded in a process: real clock and lanes, a progress thread, callers that drive
 // while they wait.
 //
-// One Context serves one rank, or several whose threads share it (embed/local_ranks.h).
+// One Context serves one rank, or several whose threads share it (runtime/local_ranks.h).
 // Threads: any number of callers; the engine itself is used by whoever holds the baton. The progress thread serves it
 // while nobody waits; a caller inside wait() takes over and the progress thread naps.
 #pragma once
@@ -16,11 +16,11 @@
 
 #include "base/clock.h"
 #include "base/descriptor.h"
-#include "embed/baton.h"
-#include "embed/completion_bell.h"
-#include "embed/counters.h"
-#include "embed/host_lanes.h"
 #include "engine/engine.h"
+#include "runtime/baton.h"
+#include "runtime/completion_bell.h"
+#include "runtime/counters.h"
+#include "runtime/host_lanes.h"
 #include "transport/tcp/tcp_lane_factory.h"
 
 namespace canarynet {
@@ -83,8 +83,8 @@ class Context {
       throw;
     }
   }
-  // Opens `bell` (one for each rank at most), which is rung from now on when operations that mark it have completed, and
-  // when the job is over. Both calls by whoever holds the engine.
+  // Opens `bell` (one for each rank at most), which is rung from now on when operations that mark it have completed,
+  // and when the job is over. Both calls by whoever holds the engine.
   Status add_bell(CompletionBell& bell);
   void remove_bell(CompletionBell& bell) { std::erase(bells_, &bell); }
   // What the owner of a bell does when it is readable: drains it, and drives where no thread of the library does.
@@ -125,8 +125,8 @@ class Context {
   void ring_doorbell();
   void drain_doorbell();
   bool has_thread() const { return options_.settings.progress_thread && options_.world_size > 1; }
-  // Drives, and has the bells readable when the engine has to be driven again; for callers that sleep on them instead of
-  // the progress thread that there is not.
+  // Drives, and has the bells readable when the engine has to be driven again; for callers that sleep on them instead
+  // of the progress thread that there is not.
   void drive_for_bells();
   // For what has completed under this thread's hands.
   void ring_bells() {

@@ -1,4 +1,4 @@
-#include "embed/meeting.h"
+#include "runtime/meeting.h"
 
 #include <algorithm>
 #include <mutex>

@@ -1,4 +1,4 @@
-#include "embed/context.h"
+#include "runtime/context.h"
 
 #include <poll.h>
 #include <sched.h>
@@ -19,8 +19,8 @@
 #include "discovery/host.h"
 #include "discovery/interfaces.h"
 #include "discovery/reverse_path.h"
-#include "embed/library_thread.h"
-#include "embed/meeting.h"
+#include "runtime/library_thread.h"
+#include "runtime/meeting.h"
 #include "topology/shared_subnet.h"
 
 namespace canarynet {

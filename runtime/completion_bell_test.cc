@@ -1,5 +1,5 @@
 // A descriptor for completions, at the moments between which a wake-up could be lost.
-#include "embed/completion_bell.h"
+#include "runtime/completion_bell.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>

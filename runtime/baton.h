@@ -1,4 +1,4 @@
-// embed/baton.h -- who drives the engine: exactly one thread at a time, and a waiting caller rather than the progress
+// runtime/baton.h -- who drives the engine: exactly one thread at a time, and a waiting caller rather than the progress
 // thread.
 //
 // try_take() and give() around every use of the engine. A thread that found it taken can sleep until it is given back

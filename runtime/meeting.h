@@ -1,4 +1,4 @@
-// embed/meeting.h -- where the ranks of a job meet: an address that the user names, or a unique id that rank 0's
+// runtime/meeting.h -- where the ranks of a job meet: an address that the user names, or a unique id that rank 0's
 // process made.
 //
 // A unique id's listener is opened when the id is made, so that the others may come before rank 0 calls canary_init;
@@ -12,7 +12,7 @@
 
 #include "base/status.h"
 #include "discovery/interfaces.h"
-#include "embed/context.h"
+#include "runtime/context.h"
 #include "transport/tcp/socket.h"
 
 namespace canarynet {

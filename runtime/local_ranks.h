@@ -1,4 +1,4 @@
-// embed/local_ranks.h -- threads of one process that each join as a rank of one engine.
+// runtime/local_ranks.h -- threads of one process that each join as a rank of one engine.
 //
 // What: join_job() with settings.local_ranks = k > 1 waits until k threads of this process have called it for the same
 // meeting point, each with a rank of its own; the last to come builds one Context for all of them.
@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "embed/context.h"
+#include "runtime/context.h"
 
 namespace canarynet {
 

@@ -1,4 +1,4 @@
-// embed/host_lanes.h -- all lanes of an embedded engine as one factory: TCP over the NICs, and shared memory between
+// runtime/host_lanes.h -- all lanes of an embedded engine as one factory: TCP over the NICs, and shared memory between
 // the host's processes.
 //
 // What: rails() are the NICs' and behind them the shared memory's; a dial goes where its address belongs. Whom the

@@ -1,5 +1,5 @@
-// embed/library_thread.h -- the library's own threads: named, without signals (those are the application's), refused in
-// words.
+// runtime/library_thread.h -- the library's own threads: named, without signals (those are the application's), refused
+// in words.
 #pragma once
 
 #include <functional>

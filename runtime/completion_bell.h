@@ -1,4 +1,4 @@
-// embed/completion_bell.h -- tells a caller's event loop that operations have completed.
+// runtime/completion_bell.h -- tells a caller's event loop that operations have completed.
 //
 // What: an eventfd that is readable from a completion on until drain(); where callers drive the engine as well, an
 //   epoll descriptor over it and what the engine sleeps on, so that one loop hears of both. A completed ticket only

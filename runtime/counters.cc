@@ -1,4 +1,4 @@
-#include "embed/counters.h"
+#include "runtime/counters.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "embed/local_ranks.h"
+#include "runtime/local_ranks.h"
 
 #include <algorithm>
 #include <condition_variable>

@@ -1,7 +1,7 @@
-// embed/endpoint_host.h -- an endpoint with the real clock, TCP lanes and a thread of its own that does all I/O.
+// runtime/endpoint_host.h -- an endpoint with the real clock, TCP lanes and a thread of its own that does all I/O.
 //
 // Threads: submit() and stop() from any; the endpoint is driven by its thread alone, so nobody else ever waits for the
-// network. It sleeps while nothing happens, after polling a little where replies come soon (embed/halt_poll.h); a
+// network. It sleeps while nothing happens, after polling a little where replies come soon (runtime/halt_poll.h); a
 // submission wakes it by one system call if it sleeps, by none if it does not.
 #pragma once
 
@@ -13,9 +13,9 @@
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/settings.h"
-#include "embed/counters.h"
-#include "embed/halt_poll.h"
 #include "engine/endpoint.h"
+#include "runtime/counters.h"
+#include "runtime/halt_poll.h"
 #include "transport/tcp/tcp_lane_factory.h"
 
 namespace canarynet {

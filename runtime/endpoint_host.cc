@@ -1,4 +1,4 @@
-#include "embed/endpoint_host.h"
+#include "runtime/endpoint_host.h"
 
 #include <poll.h>
 #include <sched.h>
@@ -15,8 +15,8 @@
 #include "discovery/host.h"
 #include "discovery/interfaces.h"
 #include "discovery/reverse_path.h"
-#include "embed/host_lanes.h"
-#include "embed/library_thread.h"
+#include "runtime/host_lanes.h"
+#include "runtime/library_thread.h"
 #include "topology/shared_subnet.h"
 
 namespace canarynet {

@@ -1,4 +1,4 @@
-#include "embed/halt_poll.h"
+#include "runtime/halt_poll.h"
 
 #include <gtest/gtest.h>
 
