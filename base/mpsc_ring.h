@@ -4,14 +4,16 @@
 // Each cell carries a sequence number (Vyukov's bounded queue): a producer claims a position by one compare-and-swap,
 // fills the cell, and publishes it with a release-store; the order of the claims is the order of consumption. Capacity:
 // a power of two, fixed. push() from any thread, never blocks: false when full. pop() by the consumer that holds the
-// engine. T must be movable; no allocation after construction.
+// engine. T is plain data; no allocation after construction, and cells that were never used cost no memory.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
-#include <utility>
+#include <new>
+#include <type_traits>
 
 #include "base/check.h"
 
@@ -19,21 +21,24 @@ namespace canarynet {
 
 template <typename T>
 class MpscRing {
+  static_assert(std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>);
+
  public:
-  explicit MpscRing(std::size_t capacity) : mask_(capacity - 1), cells_(std::make_unique<Cell[]>(capacity)) {
+  explicit MpscRing(std::size_t capacity) : mask_(capacity - 1) {
     CANARY_CHECK(capacity >= 2 && (capacity & (capacity - 1)) == 0, "ring capacity must be a power of two");
-    for (std::size_t i = 0; i < capacity; ++i) cells_[i].sequence.store(i, std::memory_order_relaxed);
+    // Zero pages that become the process's when they are first written.
+    cells_.reset(static_cast<Cell*>(std::calloc(capacity, sizeof(Cell))));
+    if (cells_ == nullptr) throw std::bad_alloc();
   }
 
-  bool push(T value) {
+  bool push(const T& value) {
     std::size_t position = tail_.load(std::memory_order_relaxed);
     for (;;) {
-      Cell& cell = cells_[position & mask_];
-      const auto lag = static_cast<std::ptrdiff_t>(cell.sequence.load(std::memory_order_acquire) - position);
+      const auto lag = static_cast<std::ptrdiff_t>(sequence(position) - position);
       if (lag == 0) {
         if (tail_.compare_exchange_weak(position, position + 1, std::memory_order_relaxed)) {
-          cell.value = std::move(value);
-          cell.sequence.store(position + 1, std::memory_order_release);
+          cells_[position & mask_].value = value;
+          set_sequence(position, position + 1);
           return true;
         }
       } else if (lag < 0) {
@@ -44,8 +49,16 @@ class MpscRing {
     }
   }
 
+  // push() would be refused, unless something is taken out meanwhile. Any thread.
+  bool full() const {
+    const std::size_t position = tail_.load(std::memory_order_acquire);
+    return static_cast<std::ptrdiff_t>(sequence(position) - position) < 0;
+  }
+
   // Consumer: pop() would give something.
-  bool ready() const { return cells_[head_ & mask_].sequence.load(std::memory_order_acquire) == head_ + 1; }
+  bool ready() const { return published(head_); }
+  // Consumer: what will be popped after `ahead` others; nullptr: nothing yet, or it is still being filled.
+  T* peek(std::size_t ahead) { return published(head_ + ahead) ? &cells_[(head_ + ahead) & mask_].value : nullptr; }
 
   // Positions claimed by producers so far; they may still be filling theirs, and what lies behind them waits. Any
   // thread.
@@ -54,22 +67,32 @@ class MpscRing {
   std::size_t taken() const { return head_; }
 
   bool pop(T* out) {
-    Cell& cell = cells_[head_ & mask_];
-    if (cell.sequence.load(std::memory_order_acquire) != head_ + 1) return false;
-    *out = std::move(cell.value);
-    cell.value = T{};
-    cell.sequence.store(head_ + mask_ + 1, std::memory_order_release);
+    if (!published(head_)) return false;
+    *out = cells_[head_ & mask_].value;
+    set_sequence(head_, head_ + mask_ + 1);
     ++head_;
     return true;
   }
 
  private:
   struct Cell {
-    std::atomic<std::size_t> sequence{0};
-    T value{};
+    std::atomic<std::size_t> lap;  // its sequence number less its index, so that it begins as zero
+    T value;
   };
+  struct Free {
+    void operator()(Cell* cells) const { std::free(cells); }
+  };
+
+  std::size_t sequence(std::size_t position) const {
+    return cells_[position & mask_].lap.load(std::memory_order_acquire) + (position & mask_);
+  }
+  void set_sequence(std::size_t position, std::size_t sequence) {
+    cells_[position & mask_].lap.store(sequence - (position & mask_), std::memory_order_release);
+  }
+  bool published(std::size_t position) const { return sequence(position) == position + 1; }
+
   const std::size_t mask_;
-  std::unique_ptr<Cell[]> cells_;
+  std::unique_ptr<Cell[], Free> cells_;
   alignas(128) std::atomic<std::size_t> tail_{0};
   alignas(128) std::size_t head_ = 0;  // consumer's own
 };

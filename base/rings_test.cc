@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <fstream>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -34,6 +36,47 @@ TEST(MpscRing, TellsHowManyWereClaimedAndTakenAlsoPastItsEnd) {
     EXPECT_EQ(ring.taken(), i + 1);
   }
 }
+
+TEST(MpscRing, LetsItsConsumerLookAheadAndChangeWhatWaits) {
+  MpscRing<int> ring(4);
+  int value = 0;
+  for (int round = 0; round < 6; ++round) {
+    EXPECT_EQ(ring.peek(0), nullptr);
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(ring.push(10 * round + i));
+    EXPECT_FALSE(ring.full());
+    ASSERT_NE(ring.peek(2), nullptr);
+    EXPECT_EQ(*ring.peek(2), 10 * round + 2);
+    EXPECT_EQ(ring.peek(3), nullptr);
+    *ring.peek(1) = -1;
+    ASSERT_TRUE(ring.push(7));
+    EXPECT_TRUE(ring.full());
+    for (const int expected : {10 * round, -1, 10 * round + 2, 7}) {
+      ASSERT_TRUE(ring.pop(&value));
+      EXPECT_EQ(value, expected);
+      EXPECT_FALSE(ring.full());
+    }
+  }
+}
+
+// Sanitizers write all that is allocated.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+std::size_t resident_pages() {
+  std::size_t size = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> size >> resident;
+  return resident;
+}
+
+TEST(MpscRing, CostsNoMemoryForCellsThatWereNeverUsed) {
+  struct Large {
+    char bytes[4096];
+  };
+  const std::size_t before = resident_pages();
+  MpscRing<Large> ring(8192);
+  ASSERT_TRUE(ring.push({}));
+  EXPECT_FALSE(ring.full());
+  EXPECT_LT(resident_pages() - before, 1024u) << "of 8192";
+}
+#endif
 
 TEST(MpscRing, PopsNothingFromEmpty) {
   MpscRing<int> ring(2);

@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <memory>
 #include <mutex>
-#include <numeric>
+#include <span>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -16,7 +16,7 @@
 #include "canarynet/canarynet.h"
 #include "control/unique_id.h"
 #include "discovery/launcher.h"
-#include "embed/collective_call.h"
+#include "embed/count_lists.h"
 #include "embed/handles.h"
 #include "embed/last_error.h"
 #include "embed/nic_stats.h"
@@ -45,7 +45,7 @@ struct canary_context : Handled {
   CompletionBell bell;
 
   // `rings`: its completion shows at the context's descriptor.
-  canary_op* take_op(GroupMember* member, bool rings);
+  canary_op* take_op(port::MemberId member, bool rings);
   void give_op(canary_op* op);
   void clear();
 };
@@ -56,9 +56,10 @@ struct canary_group : Handled {
   static constexpr const char* kEnds = "it was destroyed, or its context finalized";
 
   std::atomic<canary_context*> context{nullptr};
-  GroupMember* member = nullptr;
+  port::MemberId member;
+  port::MemberShape shape;
   std::atomic<std::uint32_t> inside{0};  // calls
-  void clear() { member = nullptr; }
+  void clear() { member = {}; }
 };
 
 struct canary_op : Handled {
@@ -69,18 +70,22 @@ struct canary_op : Handled {
   std::atomic<canary_context*> context{nullptr};
   OpTicket ticket;
   MessageRequest message;  // of a send or receive
-  GroupMember* member = nullptr;
+  port::MemberId member;
   std::vector<std::uint64_t> counts;  // of the operations that have them; keeps its memory for the next one
   bool taken = false;
-  void clear() { taken = false; }
+  void clear() {
+    taken = false;
+    ticket.leave_table();
+  }
 };
 
-canary_op* canary_context::take_op(GroupMember* member, bool rings) {
+canary_op* canary_context::take_op(port::MemberId member, bool rings) {
   const std::lock_guard lock(mutex);
   if (free_ops.empty()) {
     for (int i = 0; i < 64; ++i) {
       ops.emplace_back(HandlePool<canary_op>::take());
       ops.back()->context = this;
+      impl->ticket_id(ops.back()->ticket);
       free_ops.reserve(ops.capacity());  // so that giving back can't fail
       free_ops.push_back(ops.back().get());
     }
@@ -248,11 +253,7 @@ void end_pending(canary_context& context) {
     }
   }
   for (canary_op* op : left) {
-    Submission s;
-    s.kind = Submission::Kind::kAbort;
-    s.member = op->member;
-    s.text = std::make_shared<std::string>("it was finalized with an operation pending");
-    context.impl->run(s, op->ticket);
+    (void)context.impl->run(port::abort(op->member, "it was finalized with an operation pending"), op->ticket);
   }
 }
 
@@ -281,25 +282,18 @@ canary_status run(canary_group* handle, OpRequest request, canary_op** out,
     };
     if (lists.size() != 0) {
       try {
-        copy_counts(lists, group->member->group->members.size(), &op->counts);
+        copy_counts(lists, static_cast<std::size_t>(group->shape.size), &op->counts);
       } catch (const std::bad_alloc&) {
         return refuse(Status(CANARY_LIMIT, "out of memory"));
       }
       request.counts = op->counts;
-      if (request.collective == Collective::kAllGatherV)
-        request.count = std::accumulate(op->counts.begin(), op->counts.end(), std::uint64_t{0});
     }
-    if (Status wrong = check_call(*group->member, request); !wrong.ok()) return refuse(wrong);
-    Submission s;
-    s.kind = Submission::Kind::kOperation;
-    s.member = group->member;
-    s.request = request;
-    s.ticket = &op->ticket;
+    const port::Command command = port::operation(group->member, group->shape, request, op->ticket.id());
     if (out == nullptr) {
-      context.impl->run(s, op->ticket);
+      if (Status wrong = context.impl->run(command, op->ticket); !wrong.ok()) return refuse(wrong);
       return finish(context, op);
     }
-    context.impl->submit(s);
+    if (Status wrong = context.impl->submit(command); !wrong.ok()) return refuse(wrong);
     *out = HandlePool<canary_op>::open(*op);
     return CANARY_OK;
   });
@@ -312,8 +306,8 @@ canary_status run_message(canary_group* handle, bool sends, void* buffer, std::s
   if (!group) return HandlePool<canary_group>::refuse(name, handle);
   if (static_cast<unsigned>(type) >= static_cast<unsigned>(kDataTypeCount))
     return invalid(name + ": type " + std::to_string(static_cast<int>(type)) + " is not a canary_type");
-  const auto size = group->member->group->members.size();
-  if (peer < 0 || static_cast<std::size_t>(peer) >= size)
+  const int size = group->shape.size;
+  if (peer < 0 || peer >= size)
     return invalid(name + ": peer " + std::to_string(peer) + " is outside of a group of " + std::to_string(size));
   std::uint64_t bytes = 0;
   if (__builtin_mul_overflow(std::uint64_t{count}, size_of(type), &bytes) || bytes > wire::kMessageBytesMax)
@@ -383,6 +377,7 @@ CANARY_API canary_status canary_init(const canary_config* config, canary_context
     if (!impl.ok()) return report(impl.status());
     c->impl = impl.take();
     c->world->member = c->impl->world(c->rank);
+    c->world->shape = {c->rank, c->impl->world_size()};
     c->closing = false;
     HandlePool<canary_group>::open(*c->world);
     *context = HandlePool<canary_context>::open(*c.release());
@@ -432,33 +427,19 @@ CANARY_API canary_status canary_group_create(canary_context* handle, const int* 
       return invalid("canary_group_create: a NULL argument");
     const Inside<canary_context> context(handle);
     if (!context) return HandlePool<canary_context>::refuse("canary_group_create", handle);
-    const int world = context->impl->world_size();
-    if (count < 1 || count > world) {
-      return invalid("canary_group_create: count " + std::to_string(count) + " in a world of " + std::to_string(world));
-    }
-    std::vector<bool> seen(static_cast<std::size_t>(world));
-    for (int i = 0; i < count; ++i) {
-      if (ranks[i] < 0 || ranks[i] >= world)
-        return invalid("canary_group_create: rank " + std::to_string(ranks[i]) + " does not exist");
-      if (seen[static_cast<std::size_t>(ranks[i])])
-        return invalid("canary_group_create: rank " + std::to_string(ranks[i]) + " is listed twice");
-      seen[static_cast<std::size_t>(ranks[i])] = true;
-    }
-    if (!seen[static_cast<std::size_t>(context->rank)]) {
-      return invalid("canary_group_create: only members call it, and rank " + std::to_string(context->rank) +
-                     " is not listed");
-    }
     Kept<canary_group> g(HandlePool<canary_group>::take());
     g->context = &*context;
+    if (count < 1) {
+      return invalid("canary_group_create: count " + std::to_string(count) + " in a world of " +
+                     std::to_string(context->impl->world_size()));
+    }
     OpTicket ticket;
-    Submission s;
-    s.kind = Submission::Kind::kGroup;
-    s.ticket = &ticket;
-    s.local_rank = context->rank;
-    s.members = std::make_shared<std::vector<int>>(ranks, ranks + count);
-    context->impl->run(s, ticket);
+    const std::span list(ranks, static_cast<std::size_t>(count));
+    const Status wrong = context->impl->run(port::group(context->rank, list, context->impl->ticket_id(ticket)), ticket);
+    if (!wrong.ok()) return report(wrong.wrap("canary_group_create"));
     if (const canary_status code = tell(*context->impl, ticket); code != CANARY_OK) return code;
-    g->member = static_cast<GroupMember*>(ticket.group);
+    g->member = ticket.member;
+    g->shape = ticket.shape;
     const std::lock_guard lock(context->mutex);
     context->groups.push_back(std::move(g));
     *group = HandlePool<canary_group>::open(*context->groups.back());
@@ -470,12 +451,11 @@ CANARY_API canary_status canary_group_abort(canary_group* handle, const char* re
   return guarded([&]() -> canary_status {
     const Inside<canary_group> group(handle);
     if (!group) return HandlePool<canary_group>::refuse("canary_group_abort", handle);
-    Submission s;
-    s.kind = Submission::Kind::kAbort;
-    s.member = group->member;
-    s.text = std::make_shared<std::string>(reason != nullptr ? reason : "no reason given");
-    group.context().impl->submit(s);
-    return CANARY_OK;
+    // Until the engine has read the reason, which is the caller's.
+    Context& context = *group.context().impl;
+    OpTicket ticket;
+    const char* const text = reason != nullptr ? reason : "no reason given";
+    return report(context.run(port::abort(group->member, text, context.ticket_id(ticket)), ticket));
   });
 }
 
@@ -487,7 +467,7 @@ CANARY_API canary_status canary_group_destroy(canary_group* handle) {
     if (&*group == context.world.get()) return invalid("canary_group_destroy: the world lives as long as its context");
     const char* const pending = "canary_group_destroy: operations are pending";
     const char* wrong = context.impl->with_engine([&](Engine& e) -> const char* {
-      if (e.pending(*group->member)) return pending;
+      if (e.pending(group->member)) return pending;
       return HandlePool<canary_group>::close(*group) ? nullptr
                                                      : "canary_group_destroy: another thread has destroyed the group";
     });
@@ -503,11 +483,11 @@ CANARY_API canary_status canary_group_destroy(canary_group* handle) {
 
 CANARY_API int canary_group_rank(const canary_group* handle) {
   const Inside<canary_group> group(handle);
-  return group ? group->member->rank : -1;
+  return group ? group->shape.rank : -1;
 }
 CANARY_API int canary_group_size(const canary_group* handle) {
   const Inside<canary_group> group(handle);
-  return group ? static_cast<int>(group->member->group->members.size()) : -1;
+  return group ? group->shape.size : -1;
 }
 
 CANARY_API canary_status canary_all_reduce(canary_group* group, const void* input, void* output, size_t count,
@@ -625,14 +605,8 @@ CANARY_API canary_status canary_op_set_deadline(canary_op* handle, uint64_t nano
     const Inside<canary_op> op(handle);
     if (!op) return HandlePool<canary_op>::refuse("canary_op_set_deadline", handle);
     if (op->ticket.done()) return CANARY_OK;  // its group may have gone
-    Submission s;
-    s.kind = Submission::Kind::kDeadline;
-    s.member = op->member;
-    s.ticket = &op->ticket;
-    s.generation = op->ticket.generation;
-    s.time_limit = Nanos{static_cast<std::int64_t>(std::min<std::uint64_t>(nanoseconds, INT64_MAX / 2))};
-    op.context().impl->submit(s);
-    return CANARY_OK;
+    const Nanos limit{static_cast<std::int64_t>(std::min<std::uint64_t>(nanoseconds, INT64_MAX / 2))};
+    return report(op.context().impl->submit(port::deadline(op->member, op->ticket.id(), limit)));
   });
 }
 
@@ -682,7 +656,7 @@ CANARY_API canary_status canary_mem_free(canary_context* handle, void* memory) {
 CANARY_API const char* canary_group_algorithm(const canary_group* handle) {
   const Inside<canary_group> group(handle);
   // The names are constants of the library; the engine only switches between them.
-  return group ? group->member->last_algorithm.load(std::memory_order_acquire) : "";
+  return group ? group.context().impl->algorithm(group->member) : "";
 }
 
 }  // extern "C"

@@ -12,7 +12,8 @@ namespace canarynet {
 namespace {
 
 constexpr Nanos kFarewellLimit = 1_s;
-constexpr std::size_t kSubmissions = 1024;
+constexpr std::size_t kCommands = 256;
+constexpr std::size_t kMessages = 1024;
 // Memory to memory between local ranks before lanes are looked at again: some 200 us.
 constexpr std::uint64_t kLocalBytesPerCycle = 1 << 20;
 
@@ -22,8 +23,8 @@ Engine::Engine(EngineOptions options, LaneFactory& factory)
     : options_(std::move(options)),
       factory_(factory),
       greeter_(*this, options_.strangers_max),
-      submissions_(kSubmissions),
-      message_submissions_(kSubmissions),
+      commands_(kCommands),
+      message_submissions_(kMessages),
       messages_(*this) {
   factory_.set_acceptor(this);
 }
@@ -244,7 +245,7 @@ void Engine::begin_cycle(Nanos now) {
 std::size_t Engine::poll(Nanos now) {
   const DenormalGuard guard;
   begin_cycle(now);
-  if (!closed_groups_.empty()) free_closed_groups();
+  closed_groups_.clear();
   std::size_t work = factory_.poll(now);
   if (!greeter_.empty()) greeter_.sweep(now);
   work += membership_->poll(now);
@@ -304,8 +305,8 @@ void Engine::hurry(Nanos now) {
 
 // What was submitted, and what that, arrivals and timers made ready.
 std::size_t Engine::send(Nanos now) {
-  if (ready_) drain_messages();  // first: a deadline among the submissions may be one of theirs
-  if (ready_ && !leaving_) take_submissions();
+  if (ready_) drain_messages();  // first: a deadline among the commands may be one of theirs
+  if (ready_ && !leaving_) take_commands();
   if (!waiting_.empty()) enter_waiting();
   std::size_t work = settle_local();
   for (Peer& p : peers_) {
@@ -349,7 +350,7 @@ Nanos Engine::next_deadline() const {
   }
   const bool entering_left =
       std::any_of(waiting_.begin(), waiting_.end(), [&](const GroupMember* m) { return has_slot(*m); });
-  return submissions_left_ || entering_left || messages_left_ || local_dirty_ ? Nanos{} : t;
+  return commands_left_ || entering_left || messages_left_ || local_dirty_ ? Nanos{} : t;
 }
 
 void Engine::leave(Nanos now) {

@@ -6,8 +6,9 @@
 // LaneFactory::poll_fd() is readable, when next_deadline() has come, and after submit(). It starts no thread, reads no
 // clock, opens no socket, and makes no random choice of its own: all of that is handed in, so the daemon, the embedded
 // library and the simulator run this very code.
-// Threads: submit() from any; everything else from the one thread that holds the engine.
-// Memory: buffers of operations are borrowed until their ticket is done. Pools are fixed at start; programs are
+// Threads: submit(), full(), ticket_id() and algorithm() from any; everything else from the one thread that holds the
+// engine.
+// Memory: what a command names is borrowed until its ticket is done. Pools are fixed at start; programs are
 // compiled at the first use of a shape. Failures: as values, in tickets and join_status().
 #pragma once
 
@@ -32,6 +33,9 @@
 #include "engine/group.h"
 #include "engine/messages.h"
 #include "engine/newcomer_flow.h"
+#include "port/command.h"
+#include "port/id_table.h"
+#include "port/ticket.h"
 #include "transport/channel.h"
 #include "transport/lane.h"
 #include "transport/rail_stats.h"
@@ -59,18 +63,6 @@ struct EngineOptions {
   std::uint64_t first_message = 1;
 };
 
-struct Submission {
-  enum class Kind : std::uint8_t { kOperation, kGroup, kAbort, kDeadline } kind = Kind::kOperation;
-  GroupMember* member = nullptr;              // kOperation, kAbort
-  OpRequest request;                          // kOperation
-  OpTicket* ticket = nullptr;                 // not for kAbort; kDeadline: of the operation meant
-  std::uint32_t generation = 0;               // kDeadline: of the ticket's use that is meant
-  Nanos time_limit{};                         // kDeadline: from now
-  int local_rank = -1;                        // kGroup: world rank that asks
-  std::shared_ptr<std::vector<int>> members;  // kGroup
-  std::shared_ptr<std::string> text;          // kAbort
-};
-
 class Engine final : public MembershipListener,
                      public LaneAcceptor,
                      private MuxHost,
@@ -91,17 +83,28 @@ class Engine final : public MembershipListener,
   // The group of all ranks, as a local rank sees it; nullptr before ready().
   GroupMember* world(int local_rank);
 
-  // False: the ring is full, which every poll() ends, or too many of the member's operations wait for those before them
-  // (GroupMember::full()). Deadlines and aborts pass what waits.
-  bool submit(Submission submission);
+  // The only way in. OK; what is wrong with the command; or CANARY_WOULD_BLOCK without a text: too many of the member's
+  // operations wait for those before them, or the queue of the other commands is full, which every poll() ends. Those
+  // pass what waits. Nobody forgets the member meanwhile.
+  Status submit(const port::Command& command);
   // A send or receive in a group: member, partner and the caller's fields are set. False: the ring is full.
   bool submit(MessageRequest* message);
-  // Operations or messages of a member are not done, those included that lie in the rings.
-  bool pending(GroupMember& member);
-  // Ends a local member's part in its group; false: operations or messages are pending. The member may be freed at
-  // once, unless something that names it is still being submitted. When the last local member has gone, so has the
-  // group.
-  bool forget(GroupMember* member);
+  // The member's queue is.
+  bool full(port::MemberId member) const;
+  // By which a command names it; from the first time on until it ends.
+  port::TicketId ticket_id(OpTicket& ticket) {
+    ticket.join_table(tickets_);
+    return ticket.id();
+  }
+  // nullptr: it has been forgotten.
+  GroupMember* member(port::MemberId id) const;
+  // Of the member's last completed operation: the planner, a constant string; "" before the first.
+  const char* algorithm(port::MemberId id) const;
+  // Operations or messages of a member are not done, those included that the engine has not seen.
+  bool pending(port::MemberId id);
+  // Ends a local member's part in its group; false: operations or messages are pending. When the last local member has
+  // gone, so has the group.
+  bool forget(port::MemberId id);
 
   // A local rank calls no more while others stay: groups that have it wait for it no longer than for an engine that
   // left.
@@ -237,17 +240,19 @@ class Engine final : public MembershipListener,
   void drop_early(Group& group);
   void drop_early_of_unknown_groups();
   void close_group(Group& group);
-  void free_closed_groups();
 
-  // submissions (submissions.cc)
-  void take_submissions();
-  void take(Submission& submission);
+  // commands (commands.cc)
+  void take_commands();
+  void obey(const port::Command& command);
+  void list_called();
+  static bool unlist(GroupMember& member);
+  void look_at(WaitingOperation& waiting) const;
   void enter_waiting();
   bool has_slot(const GroupMember& member) const;
-  void enter_next(GroupMember& member);
+  bool enter_next(GroupMember& member);
   void end_waiting(GroupMember& member);
   bool check_waiting(Group& group, GroupMember& member, Nanos now);
-  static void set_deadline(GroupMember& member, const OpTicket& ticket, std::uint32_t generation, Nanos deadline);
+  void set_deadline(GroupMember& member, port::TicketId ticket, Nanos deadline);
 
   // MuxHost
   void on_heartbeat(Mux& from, const wire::Header& header) override;
@@ -346,7 +351,7 @@ class Engine final : public MembershipListener,
   std::vector<Peer> peers_;                            // by engine number
   std::vector<Missed> missed_;                         // as last reported
   std::vector<std::unique_ptr<Group>> groups_;         // ascending flows; the world first
-  std::vector<std::unique_ptr<Group>> closed_groups_;  // until nothing submitted names them
+  std::vector<std::unique_ptr<Group>> closed_groups_;  // until the next cycle
   std::size_t members_ = 0;                            // of groups_
   std::vector<GroupMember*> active_;                   // members with operations in flight, in order of becoming active
   std::vector<Run*> runs_;                             // by Run::index
@@ -355,11 +360,15 @@ class Engine final : public MembershipListener,
   std::size_t next_last_word_ = 0;
   std::vector<PendingGroup> pending_groups_;
   std::vector<StraySignature> strays_;  // of groups whose creation has not reached us yet; bounded
-  MpscRing<Submission> submissions_;
+  port::Regions regions_;
+  std::shared_ptr<TicketTable> tickets_ = std::make_shared<TicketTable>();
+  port::IdTable<GroupMember> member_ids_;
+  MpscRing<port::Command> commands_;           // all but operations, which wait with their members
+  std::atomic<GroupMember*> called_{nullptr};  // members that were called since the last look
   MpscRing<MessageRequest*> message_submissions_;
   Messages messages_;
   std::vector<GroupMember*> waiting_;  // members with operations that wait for a slot
-  bool submissions_left_ = false;      // the cycle's share was taken, not all
+  bool commands_left_ = false;         // the cycle's share was taken, not all
   bool messages_left_ = false;         // likewise
 
   Attention attention_{kLooksEvery * 2};

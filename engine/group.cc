@@ -51,8 +51,10 @@ wire::SignaturePayload addressed(const wire::SignaturePayload& signature, const 
   return s;
 }
 
+port::MemberShape GroupMember::shape() const { return {rank, static_cast<int>(group->members.size())}; }
+
 bool GroupMember::pending() const {
-  if (!operations.empty() || !waiting.empty()) return true;
+  if (!operations.empty() || waiting.claimed() != waiting.taken()) return true;
   for (const auto& flow : messages) {
     if (flow && !flow->idle()) return true;
   }

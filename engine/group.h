@@ -14,32 +14,21 @@
 #include <string>
 #include <vector>
 
-#include "base/fifo.h"
+#include "base/mpsc_ring.h"
 #include "base/types.h"
 #include "base/units.h"
 #include "collectives/executor.h"
 #include "collectives/selector.h"
 #include "engine/flow/flow.h"
 #include "engine/message_end.h"
-#include "engine/ticket.h"
+#include "port/command.h"
+#include "port/ticket.h"
 #include "transport/wire.h"
 
 namespace canarynet {
 
 struct Group;
 struct GroupMember;
-
-struct OpRequest {
-  Collective collective = Collective::kBarrier;
-  const void* input = nullptr;
-  void* output = nullptr;
-  std::uint64_t count = 0;
-  DataType type = CANARY_U8;
-  ReduceOp redop = CANARY_SUM;
-  int root = -1;
-  Nanos time_limit{};                          // 0: none; else from submission
-  std::span<const std::uint64_t> counts = {};  // as PlanRequest::counts; borrowed like the buffers
-};
 
 struct Operation;
 struct Run;
@@ -133,14 +122,17 @@ struct Operation {
 
 // Called, and not in flight yet.
 struct WaitingOperation {
-  OpRequest request;
-  OpTicket* ticket = nullptr;
-  Nanos submitted;
-  Nanos deadline = Nanos::max();
+  port::Command command;
+  bool seen = false;  // by the engine, which has set what follows
+  Nanos submitted{};
+  Nanos deadline{};
 };
 
 struct GroupMember {
+  static constexpr std::size_t kWaitingMax = 1024;
+
   Group* group = nullptr;
+  port::MemberId id;
   int rank = 0;  // in the group
   int world_rank = 0;
 
@@ -149,12 +141,10 @@ struct GroupMember {
   // In flight, ascending numbers; reserved for the limit, so it never grows. Behind the programs: an engine may end
   // with some in flight, and what runs a program must end before it.
   std::vector<Operation> operations;
-  Fifo<WaitingOperation> waiting;  // for one of their slots, in the order of the calls
-  // What names this member and is neither an operation in flight nor over: in the engine's rings, or waiting. Any
-  // thread.
-  std::atomic<std::uint32_t> submitted{0};
-  static constexpr std::uint32_t kSubmittedMax = 1024;  // then no operation more; deadlines, aborts and messages pass
-  bool full() const { return submitted.load(std::memory_order_acquire) >= kSubmittedMax; }
+  // For one of their slots, in the order of the calls; any thread pushes.
+  MpscRing<WaitingOperation> waiting{kWaitingMax};
+  std::atomic<bool> listed{false};     // the engine knows, or is about to know, that something waits
+  GroupMember* next_called = nullptr;  // among those that it does not know yet
   std::uint64_t uses = 0;
   std::atomic<const char*> last_algorithm{""};  // planner of the last completed operation; a constant string
 
@@ -170,6 +160,7 @@ struct GroupMember {
   std::vector<std::unique_ptr<MessageEnd>> messages;  // by the other's rank; empty before the first message
 
   Operation* find(std::uint32_t number);
+  port::MemberShape shape() const;
   // Operations or messages are not done.
   bool pending() const;
 };
@@ -182,10 +173,9 @@ struct Group {
   std::vector<int> members;              // world ranks; index = rank in the group
   std::vector<std::uint32_t> engine_of;  // by group rank
   std::vector<int> host_of;  // by group rank: equal numbers are one host (in a group of one host: one engine)
-  std::vector<std::unique_ptr<GroupMember>> local;  // ascending ranks
-  std::vector<std::unique_ptr<GroupMember>>
-      forgotten;                              // handles given back, while others stay or submissions name them
-  std::shared_ptr<const Reachability> reach;  // shared by groups of the same ranks
+  std::vector<std::unique_ptr<GroupMember>> local;      // ascending ranks
+  std::vector<std::unique_ptr<GroupMember>> forgotten;  // handles given back, while others stay
+  std::shared_ptr<const Reachability> reach;            // shared by groups of the same ranks
   BCubeShape bcube;
   std::vector<double> rail_rates;       // as PlanRequest has them
   std::vector<std::uint32_t> entered;   // by group rank: last operation known to be entered

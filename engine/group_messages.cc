@@ -26,17 +26,17 @@ void Engine::drain_messages() {
 }
 
 void Engine::post_message(MessageRequest* message) {
-  GroupMember& m = *static_cast<GroupMember*>(message->member);
-  m.submitted.fetch_sub(1, std::memory_order_acq_rel);
-  Group& g = *m.group;
   ErrorDetail d;
   d.op_name = verb(*message);
-  d.group = g.flow;
   d.phase = "entry";
-  if (g.member(m.rank) != &m) {
-    message->ticket->finish(Status(CANARY_INVALID_ARGUMENT, d.op_name + ": the group has been destroyed", d));
+  GroupMember* const caller = member(message->member);
+  if (caller == nullptr) {
+    message->ticket->finish(Status(CANARY_INVALID_ARGUMENT, d.op_name + ": its group has been destroyed", d));
     return;
   }
+  GroupMember& m = *caller;
+  Group& g = *m.group;
+  d.group = g.flow;
   MessageEnd& flow = message_end(m, message->partner);
   const std::uint32_t engine = g.engine_of[static_cast<std::size_t>(message->partner)];
   if (engine != my_engine_ && flow.peer == nullptr && !g.dead) {

@@ -97,8 +97,11 @@ void Engine::add_member(Group& g, int rank) {
   m->entered = options_.first_operation - 1;
   m->operations.reserve(static_cast<std::size_t>(options_.settings.ops_in_flight));
   m->early.reserve(64);
+  const auto [place, use] = member_ids_.add(m.get());
+  m->id = {place, use};
   g.local.push_back(std::move(m));
   active_.reserve(++members_);
+  waiting_.reserve(members_);
 }
 
 Group* Engine::find_group(std::uint32_t flow) {
@@ -149,10 +152,11 @@ void Engine::on_group(int local_rank, std::uint64_t cookie, std::uint32_t flow_h
     v.rank = given_up.detail().rank;
     v.text = given_up.text();
     kill(*g, v, true);
-    forget(member->get());
+    forget((*member)->id);
     return;
   }
-  ticket->group = member->get();
+  ticket->member = (*member)->id;
+  ticket->shape = (*member)->shape();
   ticket->finish(Status());
 }
 
@@ -232,24 +236,39 @@ void Engine::drop_early_of_unknown_groups() {
   }
 }
 
-bool Engine::pending(GroupMember& member) {
-  if (abandoned_) return false;
-  while (submissions_.ready()) take_submissions();
-  while (message_submissions_.ready()) drain_messages();
-  return member.pending();
+GroupMember* Engine::member(port::MemberId id) const {
+  GroupMember* const m = member_ids_.at(id.place);
+  return m != nullptr && m->id == id ? m : nullptr;
 }
 
-bool Engine::forget(GroupMember* member) {
+const char* Engine::algorithm(port::MemberId id) const {
+  const GroupMember* const m = member(id);
+  return m != nullptr ? m->last_algorithm.load(std::memory_order_acquire) : "";
+}
+
+bool Engine::pending(port::MemberId id) {
+  if (abandoned_) return false;
+  do take_commands();
+  while (commands_left_);
+  while (message_submissions_.ready()) drain_messages();
+  const GroupMember* const m = member(id);
+  return m != nullptr && m->pending();
+}
+
+bool Engine::forget(port::MemberId id) {
   if (abandoned_) return true;
-  if (pending(*member)) return false;
+  if (pending(id)) return false;
+  GroupMember* const member = this->member(id);
+  if (member == nullptr) return true;
   Group* g = member->group;
   const auto at = std::find_if(g->local.begin(), g->local.end(), [&](const auto& m) { return m.get() == member; });
-  if (at == g->local.end()) return true;
   for (auto& e : member->programs) {
     for (auto& run : e->idle) runs_[run->index] = nullptr;
   }
   member->programs.clear();
   retire_messages(*member);
+  std::erase(waiting_, member);
+  member_ids_.remove(id.place);
   g->forgotten.push_back(std::move(*at));
   g->local.erase(at);
   if (g->local.empty()) close_group(*g);
@@ -289,14 +308,6 @@ void Engine::close_group(Group& g) {
   const auto at = place_of(g.flow);
   closed_groups_.push_back(std::move(*at));
   groups_.erase(at);
-}
-
-// Deadlines and aborts that came after their operations still name the members.
-void Engine::free_closed_groups() {
-  std::erase_if(closed_groups_, [](const auto& g) {
-    return std::all_of(g->forgotten.begin(), g->forgotten.end(),
-                       [](const auto& m) { return m->submitted.load(std::memory_order_acquire) == 0; });
-  });
 }
 
 void Engine::retire(int local_rank) {

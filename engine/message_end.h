@@ -18,7 +18,7 @@
 #include "base/units.h"
 #include "engine/eager_store.h"
 #include "engine/flow/mux.h"
-#include "engine/ticket.h"
+#include "port/ticket.h"
 #include "transport/channel.h"
 #include "transport/message_wire.h"
 
@@ -64,7 +64,7 @@ struct MessageRequest {
   bool sends = false;
   Nanos time_limit{};  // 0: none; else from submission
   MessageEnd* flow = nullptr;
-  void* member = nullptr;          // groups: the GroupMember that calls; the engine finds the flow
+  port::MemberId member;           // groups: who calls; the engine finds the flow
   int partner = -1;                // groups: the other's rank
   MessageRequest* also = nullptr;  // receives: the rest of a group that is posted with this one
   OpTicket* ticket = nullptr;

@@ -130,16 +130,12 @@ void Engine::return_run(Operation& op) {
 // --- entering --------------------------------------------------------------------------------------------------------
 
 void Engine::enter(GroupMember& m, const WaitingOperation& called) {
-  const OpRequest& request = called.request;
-  OpTicket* const ticket = called.ticket;
+  const OpRequest request = port::request_of(called.command, regions_);
+  OpTicket* const ticket = tickets_->at(called.command.ticket.place);
+  CANARY_CHECK(ticket != nullptr, "a ticket ended before its operation");
   Group& g = *m.group;
   const std::uint32_t number = ++m.entered;
   ticket->number = number;
-  if (g.member(m.rank) != &m) {
-    ticket->finish(
-        Status(CANARY_INVALID_ARGUMENT, std::string(name_of(request.collective)) + ": the group has been destroyed"));
-    return;
-  }
   if (g.dead) {
     ErrorDetail d = g.verdict.detail();
     d.op = number;

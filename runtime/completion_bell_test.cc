@@ -6,7 +6,7 @@
 
 #include <thread>
 
-#include "engine/ticket.h"
+#include "port/ticket.h"
 
 namespace canarynet {
 namespace {

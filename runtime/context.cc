@@ -347,22 +347,25 @@ void Context::drive_for_bells() {
   timerfd_settime(alarm_.fd(), TFD_TIMER_ABSTIME, &at, nullptr);
 }
 
-void Context::hand_over(const Submission& submission) {
-  while (!over() && !engine_->submit(submission)) {
-    // The ring is emptied by whoever drives; a member's queue by those it exchanges with.
+Status Context::hand_over(const port::Command& command) {
+  while (!over()) {
+    if (Status s = engine_->submit(command); s.code() != CANARY_WOULD_BLOCK) return s;
+    // The queue of commands is emptied by whoever drives; a member's by those it exchanges with.
     nudge();
-    if (const GroupMember* m = submission.member; m != nullptr && submission.kind == Submission::Kind::kOperation)
-      drive_until([m] { return !m->full(); }, false);
+    if (command.kind == port::Command::Kind::kOperation)
+      drive_until([&] { return !engine_->full(command.member); }, false);
   }
+  return {};
 }
 
 void Context::hand_over(MessageRequest* message) {
   while (!over() && !engine_->submit(message)) nudge();
 }
 
-void Context::submit(const Submission& submission) {
-  hand_over(submission);
+Status Context::submit(const port::Command& command) {
+  if (Status s = hand_over(command); !s.ok()) return s;
   nudge();
+  return {};
 }
 
 Result<void*> Context::allocate(std::size_t bytes) {
@@ -388,9 +391,10 @@ void Context::nudge() {
   hand_back(true);
 }
 
-void Context::run(const Submission& submission, const OpTicket& ticket) {
-  hand_over(submission);
+Status Context::run(const port::Command& command, const OpTicket& ticket) {
+  if (Status s = hand_over(command); !s.ok()) return s;
   drive_until([&ticket] { return ticket.done(); }, true);
+  return {};
 }
 
 void Context::run(MessageRequest* message, const OpTicket& ticket) {
@@ -408,8 +412,8 @@ Status Context::why_over() const {
   return Status(CANARY_CLOSED, "the context was finalized while the operation was pending");
 }
 
-GroupMember* Context::world(int rank) {
-  return with_engine([rank](Engine& e) { return e.world(rank); });
+port::MemberId Context::world(int rank) {
+  return with_engine([rank](Engine& e) { return e.world(rank)->id; });
 }
 
 void Context::leave(int rank) {

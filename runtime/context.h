@@ -40,18 +40,22 @@ class Context {
 
   const std::vector<int>& ranks() const { return options_.ranks; }
   int world_size() const { return options_.world_size; }
-  // The group of all ranks, as one of ours sees it.
-  GroupMember* world(int rank);
+  // The group of all ranks, as one of ours names it.
+  port::MemberId world(int rank);
+  // By which commands name it here.
+  port::TicketId ticket_id(OpTicket& ticket) { return engine_->ticket_id(ticket); }
+  const char* algorithm(port::MemberId member) const { return engine_->algorithm(member); }
 
-  // Hands work to the engine and, when nobody else drives, gives it a first push from this thread. Where too many of
-  // the member's operations wait for those before them, it waits as well.
-  void submit(const Submission& submission);
+  // Hands a command to the engine and, when nobody else drives, gives it a first push from this thread. Where too many
+  // of the member's operations wait for those before them, it waits as well. An error: the command makes no sense, and
+  // its ticket is not used.
+  Status submit(const port::Command& command);
   // A send or receive in a group.
   void submit(MessageRequest* message);
   // Drives, or sleeps while another thread does, until the ticket is done or the job was left.
   void wait(const OpTicket& ticket);
   // Both at once, for a call that blocks: the caller drives its submission itself, and nobody else is woken for it.
-  void run(const Submission& submission, const OpTicket& ticket);
+  Status run(const port::Command& command, const OpTicket& ticket);
   void run(MessageRequest* message, const OpTicket& ticket);
   // Lets things happen once, without waiting.
   void nudge();
@@ -104,7 +108,7 @@ class Context {
   void say_farewell();
   Status start();
   Status join();
-  void hand_over(const Submission& submission);
+  Status hand_over(const port::Command& command);
   void hand_over(MessageRequest* message);
   // wait() for anything that other threads may ask about.
   template <typename Done>

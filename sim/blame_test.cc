@@ -119,7 +119,7 @@ TEST(Blame, AHostThatIsNotHeardLearnsOfItWhereTheOthersAreDone) {
   AllRanks& last = *ops.back();
   for (const int r : {0, 1}) {
     ASSERT_EQ(last.ticket(r).code, CANARY_OK) << last.ticket(r).status.to_string();
-    ASSERT_TRUE(c.engine(r).forget(members[static_cast<std::size_t>(r)]));
+    ASSERT_TRUE(c.engine(r).forget(members[static_cast<std::size_t>(r)]->id));
   }
   ASSERT_FALSE(last.done(2));
   ASSERT_TRUE(c.run_until([&] { return last.done(2); }, 2_s));
@@ -185,7 +185,7 @@ TEST(Blame, GroupsThatWereGivenBackTakeNoTurnsFromTheOneThatWaits) {
   for (int round = 0; round < 20; ++round) {
     const auto members = form_group(c, everyone);
     ASSERT_FALSE(HasFailure());
-    for (GroupMember* m : members) c.engine(m->world_rank).forget(m);
+    for (GroupMember* m : members) c.engine(m->world_rank).forget(m->id);
   }
   ASSERT_NO_FATAL_FAILURE(expect_absent_named(c, 11, "20 groups given back"));
 }

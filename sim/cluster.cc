@@ -54,11 +54,11 @@ bool Cluster::join(Nanos limit) {
   return std::all_of(engines_.begin(), engines_.end(), [](const auto& e) { return e && e->ready(); });
 }
 
-void Cluster::submit(int rank, Submission submission) {
+void Cluster::submit(int rank, const port::Command& command) {
   const int h = host_of(rank);
   if (!alive(h)) return;
-  const bool taken = engine(h).submit(std::move(submission));
-  CANARY_CHECK(taken, "submission ring full");
+  const Status taken = engine(h).submit(command);
+  CANARY_CHECK(taken.ok(), taken.to_string().c_str());
   poll(h);
 }
 
@@ -72,16 +72,15 @@ void Cluster::submit(int rank, MessageRequest* message) {
 
 void Cluster::all_reduce(int rank, const void* input, void* output, std::uint64_t count, DataType type, ReduceOp op,
                          OpTicket* ticket) {
-  Submission s;
-  s.member = world(rank);
-  s.request = {.collective = Collective::kAllReduce,
-               .input = input,
-               .output = output,
-               .count = count,
-               .type = type,
-               .redop = op};
-  s.ticket = ticket;
-  submit(rank, std::move(s));
+  if (!alive(host_of(rank))) return;
+  submit(world(rank),
+         {.collective = Collective::kAllReduce,
+          .input = input,
+          .output = output,
+          .count = count,
+          .type = type,
+          .redop = op},
+         ticket);
 }
 
 bool Cluster::step(Nanos not_beyond) {

@@ -50,9 +50,23 @@ class Cluster {
   bool join(Nanos limit = 60_s);
   GroupMember* world(int rank) { return engine(host_of(rank)).world(rank); }
 
-  // Hands over an operation and polls that engine.
-  void submit(int rank, Submission submission);
+  // Hands over a command that makes sense, and polls that engine.
+  void submit(int rank, const port::Command& command);
   void submit(int rank, MessageRequest* message);
+  // An operation, for the ticket of whoever calls.
+  port::Command operation(const GroupMember* member, const OpRequest& request, OpTicket* ticket) {
+    return port::operation(member->id, member->shape(), request, id(member, ticket));
+  }
+  void submit(const GroupMember* member, const OpRequest& request, OpTicket* ticket) {
+    submit(member->world_rank, operation(member, request, ticket));
+  }
+  port::TicketId id(const GroupMember* member, OpTicket* ticket) {
+    return engine(host_of(member->world_rank)).ticket_id(*ticket);
+  }
+  // Of the operation or message whose ticket this is.
+  void set_deadline(const GroupMember* member, OpTicket* ticket, Nanos from_now) {
+    submit(member->world_rank, port::deadline(member->id, id(member, ticket), from_now));
+  }
   void all_reduce(int rank, const void* input, void* output, std::uint64_t count, DataType type, ReduceOp op,
                   OpTicket* ticket);
 

@@ -52,12 +52,7 @@ inline bool all_done(const Tickets& tickets) {
 
 // `rank` asks for the group of the world ranks in `list`, in that order.
 inline void ask_for_group(Cluster& c, int rank, const std::vector<int>& list, OpTicket* ticket) {
-  Submission s;
-  s.kind = Submission::Kind::kGroup;
-  s.ticket = ticket;
-  s.local_rank = rank;
-  s.members = std::make_shared<std::vector<int>>(list);
-  c.submit(rank, std::move(s));
+  c.submit(rank, port::group(rank, list, c.engine(c.host_of(rank)).ticket_id(*ticket)));
 }
 
 // All of `list` ask for the group: what each of them got, in the order of the list.
@@ -69,22 +64,15 @@ inline std::vector<GroupMember*> form_group(Cluster& c, const std::vector<int>& 
   }
   EXPECT_TRUE(c.run_until([&] { return all_done(tickets); }, 5_s));
   std::vector<GroupMember*> members;
-  for (auto& t : tickets) {
-    EXPECT_EQ(t->code, CANARY_OK) << t->status.to_string();
-    members.push_back(static_cast<GroupMember*>(t->group));
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    EXPECT_EQ(tickets[i]->code, CANARY_OK) << tickets[i]->status.to_string();
+    members.push_back(c.engine(c.host_of(list[i])).member(tickets[i]->member));
   }
   return members;
 }
 
-inline Submission abort_of(GroupMember* member, const char* why) {
-  Submission s;
-  s.kind = Submission::Kind::kAbort;
-  s.member = member;
-  s.text = std::make_shared<std::string>(why);
-  return s;
-}
-// `rank` aborts the world.
-inline void abort_world(Cluster& c, int rank, const char* why) { c.submit(rank, abort_of(c.world(rank), why)); }
+// `rank` aborts the world; `why` stays for good.
+inline void abort_world(Cluster& c, int rank, const char* why) { c.submit(rank, port::abort(c.world(rank)->id, why)); }
 
 // An engine leaves the job in good order, and then its process ends.
 inline void leave_and_end(Cluster& c, int engine) {
@@ -130,21 +118,19 @@ class AllRanks final : public PollWatcher {
   // From the call on; before submit().
   void set_time_limit(Nanos limit) { time_limit_ = limit; }
   void submit(int rank, GroupMember* member = nullptr) {
-    Submission s;
-    s.member = member != nullptr ? member : cluster_.world(rank);
-    s.ticket = tickets_[at(rank)].get();
-    s.request = {.collective = shape_.collective,
-                 .input = input_of(rank),
-                 .output = output_of(rank),
-                 .count = shape_.count,
-                 .type = shape_.type,
-                 .redop = shape_.redop,
-                 .root = shape_.root,
-                 .time_limit = time_limit_,
-                 .counts = counts_[at(rank)]};
-    const int world_rank = s.member->world_rank;
-    host_[at(rank)] = cluster_.host_of(world_rank);
-    cluster_.submit(world_rank, std::move(s));
+    if (member == nullptr) member = cluster_.world(rank);
+    host_[at(rank)] = cluster_.host_of(member->world_rank);
+    cluster_.submit(member,
+                    {.collective = shape_.collective,
+                     .input = input_of(rank),
+                     .output = output_of(rank),
+                     .count = shape_.count,
+                     .type = shape_.type,
+                     .redop = shape_.redop,
+                     .root = shape_.root,
+                     .time_limit = time_limit_,
+                     .counts = counts_[at(rank)]},
+                    tickets_[at(rank)].get());
   }
   void submit_all() { submit_all_but(-1); }
   void submit_all_but(int rank) {

@@ -125,11 +125,7 @@ TEST(Engine, AllToAllVWithNothingToMoveStillWaitsForTheRankThatDoesNotCall) {
   const std::vector<std::uint64_t> none(12, 0);
   OpTicket tickets[2];
   for (int r = 0; r < 2; ++r) {
-    Submission s;
-    s.member = c.world(r);
-    s.ticket = &tickets[r];
-    s.request = {.collective = Collective::kAllToAllV, .counts = none};
-    c.submit(r, std::move(s));
+    c.submit(c.world(r), {.collective = Collective::kAllToAllV, .counts = none}, &tickets[r]);
   }
   c.run_for(1_s);
   EXPECT_FALSE(tickets[0].done() || tickets[1].done());
@@ -165,17 +161,15 @@ TEST(Engine, TheCallersDeadlineEndsTheOperation) {
   ASSERT_TRUE(c.join());
   float v = 1;
   OpTicket t;
-  Submission s;
-  s.member = c.world(0);
-  s.ticket = &t;
-  s.request = {.collective = Collective::kAllReduce,
-               .input = &v,
-               .output = &v,
-               .count = 1,
-               .type = CANARY_F32,
-               .redop = CANARY_SUM,
-               .time_limit = 100_ms};
-  c.submit(0, std::move(s));
+  c.submit(c.world(0),
+           {.collective = Collective::kAllReduce,
+            .input = &v,
+            .output = &v,
+            .count = 1,
+            .type = CANARY_F32,
+            .redop = CANARY_SUM,
+            .time_limit = 100_ms},
+           &t);
   ASSERT_TRUE(c.run_until([&] { return t.done(); }, 300_ms));
   EXPECT_EQ(t.code, CANARY_DEADLINE);
   EXPECT_NE(t.status.text().find("not entered by rank 1"), std::string::npos) << t.status.text();

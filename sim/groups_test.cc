@@ -18,7 +18,7 @@ void submit_all(AllRanks& op, const std::vector<GroupMember*>& members) {
 }
 
 void destroy(Cluster& c, const std::vector<GroupMember*>& members) {
-  for (GroupMember* m : members) ASSERT_TRUE(c.engine(c.host_of(m->world_rank)).forget(m));
+  for (GroupMember* m : members) ASSERT_TRUE(c.engine(c.host_of(m->world_rank)).forget(m->id));
 }
 
 #if defined(__SANITIZE_ADDRESS__) || !defined(__GLIBC__)
@@ -77,14 +77,7 @@ TEST(Groups, OneThatIsFormedAfterAllTellsWhatWasMetByTheRankThatWasLost) {
   OpTicket created[3];
   Cluster c(impatient(flat_cluster(3)));
   ASSERT_TRUE(c.join());
-  const auto request = [&](int rank) {
-    Submission s;
-    s.kind = Submission::Kind::kGroup;
-    s.ticket = &created[rank];
-    s.local_rank = rank;
-    s.members = std::make_shared<std::vector<int>>(std::vector<int>{0, 1, 2});
-    c.submit(rank, std::move(s));
-  };
+  const auto request = [&](int rank) { ask_for_group(c, rank, {0, 1, 2}, &created[rank]); };
   request(0);
   request(1);
   c.fabric().freeze(2);
@@ -159,7 +152,9 @@ TEST(Groups, WhatComesBeforeTheGroupIsKnownWaitsForIt) {
         c.fabric().block(0, 2, kBlockControl, false);  // the answer comes late
       }
     }
-    const auto member = [&](int r) { return static_cast<GroupMember*>(tickets[static_cast<std::size_t>(r)]->group); };
+    const auto member = [&](int r) {
+      return c.engine(c.host_of(r)).member(tickets[static_cast<std::size_t>(r)]->member);
+    };
     const int late = 2 * per_host;
     ASSERT_TRUE(
         c.run_until([&] { return tickets[0]->done() && tickets[static_cast<std::size_t>(late - 1)]->done(); }, 1_s));
@@ -173,7 +168,7 @@ TEST(Groups, WhatComesBeforeTheGroupIsKnownWaitsForIt) {
     in.data = received.data();
     out.bytes = in.bytes = 1000;
     out.sends = true;
-    out.member = member(0);
+    out.member = member(0)->id;
     out.partner = late;
     in.partner = 0;
     out.ticket = &sends;
@@ -184,7 +179,7 @@ TEST(Groups, WhatComesBeforeTheGroupIsKnownWaitsForIt) {
     ASSERT_TRUE(c.run_until([&] { return all_done(tickets); }, 3_s));
     for (int r = late; r < c.ranks(); ++r) op.submit(r, member(r));
     op.expect_exact();
-    in.member = member(late);
+    in.member = member(late)->id;
     c.submit(late, &in);
     ASSERT_TRUE(c.run_until([&] { return sends.done() && receives.done(); }, 1_s));
     EXPECT_EQ(receives.code, CANARY_OK);
@@ -205,14 +200,14 @@ TEST(Groups, ARankMayDestroyItsPartWhileOthersAreStillAtWork) {
     for (const int r : {0, 1}) ops.back()->submit(r, members[static_cast<std::size_t>(r)]);
   }
   ASSERT_TRUE(c.run_until([&] { return ops.back()->done(0) && ops.back()->done(1); }, 1_s));
-  ASSERT_TRUE(c.engine(0).forget(members[1]));
-  ASSERT_TRUE(c.engine(0).forget(members[0]));
+  ASSERT_TRUE(c.engine(0).forget(members[1]->id));
+  ASSERT_TRUE(c.engine(0).forget(members[0]->id));
   c.run_for(1_s);
   for (auto& op : ops) op->submit(2, members[2]);
   c.run_for(1_s);
   for (auto& op : ops) op->submit(3, members[3]);
   for (auto& op : ops) op->expect_exact(1_s);
-  ASSERT_TRUE(c.engine(1).forget(members[2]));
+  ASSERT_TRUE(c.engine(1).forget(members[2]->id));
   // And the world goes on, with all of its eager budget.
   for (std::uint64_t i = 0; i < 300; ++i) {
     AllRanks op(c, broadcast(4, 1000, 0, i));
@@ -230,10 +225,10 @@ TEST(Groups, AMemberWithSomethingPendingIsNotForgotten) {
   AllRanks a(c, sum(2, 100)), b(c, sum(2, 100));
   a.submit(0, members[0]);
   b.submit(0, members[0]);
-  EXPECT_FALSE(c.engine(0).forget(members[0]));
+  EXPECT_FALSE(c.engine(0).forget(members[0]->id));
   // What is still in the ring counts as well, and an abort there is obeyed first.
-  ASSERT_TRUE(c.engine(0).submit(abort_of(members[0], "enough")));
-  EXPECT_TRUE(c.engine(0).forget(members[0]));
+  ASSERT_TRUE(c.engine(0).submit(port::abort(members[0]->id, "enough")).ok());
+  EXPECT_TRUE(c.engine(0).forget(members[0]->id));
   EXPECT_EQ(a.ticket(0).code, CANARY_ABORTED);
   EXPECT_EQ(b.ticket(0).code, CANARY_ABORTED);
   c.run_for(1_ms);  // the member is freed, and must be in no list any more
@@ -273,7 +268,7 @@ TEST(Groups, FramesOfAnotherEpochChangeNothing) {
   MessageRequest in;
   in.data = received.data();
   in.bytes = 1000;
-  in.member = c.world(0);
+  in.member = c.world(0)->id;
   in.partner = 1;
   in.ticket = &receives;
   c.submit(0, &in);
@@ -335,7 +330,7 @@ TEST(Groups, FramesOfAnotherEpochChangeNothing) {
   out.data = sent.data();
   out.bytes = 1000;
   out.sends = true;
-  out.member = c.world(1);
+  out.member = c.world(1)->id;
   out.partner = 0;
   out.ticket = &sends;
   c.submit(1, &out);
@@ -368,8 +363,8 @@ TEST(Groups, WhatCameEarlyWithAnotherEpochIsNotTheGroupsAndTakesNoRoom) {
   EXPECT_TRUE(forger.send(s, &wrong));
   ask_for_group(c, 1, {0, 1}, &tickets[1]);
   ASSERT_TRUE(c.run_until([&] { return tickets[0].done() && tickets[1].done(); }, 1_s));
-  auto* const zero = static_cast<GroupMember*>(tickets[0].group);
-  auto* const one = static_cast<GroupMember*>(tickets[1].group);
+  auto* const zero = c.engine(0).member(tickets[0].member);
+  auto* const one = c.engine(1).member(tickets[1].member);
   ASSERT_EQ(zero->group->flow, flow);
   AllRanks op(c, sum(2, 50'000));
   op.submit(1, one);

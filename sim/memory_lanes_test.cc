@@ -166,16 +166,15 @@ class Broadcast {
     }
   }
   void submit(int rank) {
-    Submission s;
-    s.member = cluster_.world(rank);
-    s.ticket = &ranks_[static_cast<std::size_t>(rank)]->ticket;
-    s.request = {.collective = Collective::kBroadcast,
-                 .input = input_.data(),
-                 .output = ranks_[static_cast<std::size_t>(rank)]->output.data(),
-                 .count = want_.size(),
-                 .type = CANARY_U8,
-                 .root = root_};
-    cluster_.submit(rank, std::move(s));
+    Rank& mine = *ranks_[static_cast<std::size_t>(rank)];
+    cluster_.submit(cluster_.world(rank),
+                    {.collective = Collective::kBroadcast,
+                     .input = input_.data(),
+                     .output = mine.output.data(),
+                     .count = want_.size(),
+                     .type = CANARY_U8,
+                     .root = root_},
+                    &mine.ticket);
   }
   // To be called after every step. True: all are done.
   bool look() {

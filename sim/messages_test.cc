@@ -52,7 +52,7 @@ class Traffic {
     h.request.type = static_cast<std::uint8_t>(type);
     h.request.sends = sends;
     const int caller = sends ? from : to;
-    h.request.member = cluster_.world(caller);
+    h.request.member = cluster_.world(caller)->id;
     h.request.partner = sends ? to : from;
     h.request.ticket = &h.ticket;
     cluster_.submit(caller, &h.request);
@@ -370,13 +370,7 @@ TEST(GroupMessages, ACallersDeadlineEndsTheWait) {
   ASSERT_TRUE(c.join());
   Traffic t(c);
   Half& waits = t.receive(0, 1, 1000);
-  Submission s;
-  s.kind = Submission::Kind::kDeadline;
-  s.member = c.world(0);
-  s.ticket = &waits.ticket;
-  s.generation = waits.ticket.generation;
-  s.time_limit = 500_ms;
-  c.submit(0, std::move(s));
+  c.set_deadline(c.world(0), &waits.ticket, 500_ms);
   ASSERT_TRUE(c.run_until([&] { return waits.ticket.done(); }, 700_ms));
   EXPECT_EQ(waits.ticket.code, CANARY_DEADLINE);
 }

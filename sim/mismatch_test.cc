@@ -35,17 +35,14 @@ TEST(Mismatch, IsNamedOnEveryRank) {
         c.run_for(5_ms);
         std::vector<float> in(count), out(count);
         OpTicket ticket;
-        Submission s;
-        s.member = c.world(odd);
-        s.ticket = &ticket;
-        s.request = {.collective = Collective::kAllReduce,
-                     .input = in.data(),
-                     .output = out.data(),
-                     .count = count,
-                     .type = CANARY_F32,
-                     .redop = CANARY_SUM};
-        change.apply(&s.request);
-        c.submit(odd, std::move(s));
+        OpRequest request{.collective = Collective::kAllReduce,
+                          .input = in.data(),
+                          .output = out.data(),
+                          .count = count,
+                          .type = CANARY_F32,
+                          .redop = CANARY_SUM};
+        change.apply(&request);
+        c.submit(c.world(odd), request, &ticket);
         const auto all = [&] { return op.all_done_but(odd) && ticket.done(); };
         ASSERT_TRUE(c.run_until(all, 250_ms)) << change.name << " odd rank " << odd;
         for (int r = 0; r < n; ++r) {
@@ -94,16 +91,14 @@ TEST(Mismatch, CountsThatDifferAreNamedOnEveryRank) {
         for (int r = 0; r < n; ++r) {
           std::uint64_t total = 0;
           for (const std::uint64_t one : counts[r]) total += pairs ? 0 : one;
-          Submission s;
-          s.member = c.world(r);
-          s.ticket = tickets[r].get();
-          s.request = {.collective = pairs ? Collective::kAllToAllV : Collective::kAllGatherV,
-                       .input = in[r].data(),
-                       .output = out[r].data(),
-                       .count = total,
-                       .type = CANARY_F32,
-                       .counts = counts[r]};
-          c.submit(r, std::move(s));
+          c.submit(c.world(r),
+                   {.collective = pairs ? Collective::kAllToAllV : Collective::kAllGatherV,
+                    .input = in[r].data(),
+                    .output = out[r].data(),
+                    .count = total,
+                    .type = CANARY_F32,
+                    .counts = counts[r]},
+                   tickets[r].get());
         }
         ASSERT_TRUE(c.run_until([&] { return all_done(tickets); }, 250_ms)) << per_host << " " << pairs << " " << odd;
         const std::string a = "rank " + std::to_string(odd), b = "rank " + std::to_string(place);

@@ -169,7 +169,7 @@ TEST(Numbers, MessagesGoOnPastTheEnd) {
       h.request.data = h.data.data();
       h.request.bytes = h.data.size();
       h.request.sends = sends;
-      h.request.member = c.world(rank);
+      h.request.member = c.world(rank)->id;
       h.request.partner = partner;
       h.request.ticket = &h.ticket;
       c.submit(rank, &h.request);

@@ -20,16 +20,6 @@ Row row(Cluster& c, int ranks, int operations, std::uint64_t salt = 0) {
   return ops;
 }
 
-void set_deadline(Cluster& c, int rank, OpTicket& ticket, Nanos limit) {
-  Submission s;
-  s.kind = Submission::Kind::kDeadline;
-  s.member = c.world(rank);
-  s.ticket = &ticket;
-  s.generation = ticket.generation;
-  s.time_limit = limit;
-  c.submit(rank, std::move(s));
-}
-
 // More than are in flight at once (64), for one rank before its neighbour in the same engine has called the first.
 TEST(Submissions, ARankThatRunsAheadHoldsBackNoneOfItsNeighbours) {
   for (const int hosts : {1, 2}) {
@@ -76,7 +66,7 @@ TEST(Submissions, ACallersDeadlineReachesAnOperationThatWaitsForASlot) {
       if (at_the_call && i == 4) ops[i]->set_time_limit(300_ms);
       ops[i]->submit(0);
     }
-    if (!at_the_call) set_deadline(c, 0, ops[4]->ticket(0), 300_ms);
+    if (!at_the_call) c.set_deadline(c.world(0), &ops[4]->ticket(0), 300_ms);
     c.run_for(250_ms);
     EXPECT_FALSE(ops[0]->done(0));
     ASSERT_TRUE(c.run_until([&] { return ops[5]->done(0); }, 200_ms));
@@ -127,33 +117,27 @@ TEST(Submissions, AFullQueueIsItsOwnMembersMatter) {
   Cluster c(o);
   ASSERT_TRUE(c.join());
   const auto pair = form_group(c, {0, 1});
-  const auto barrier = [](GroupMember* m, OpTicket* t) {
-    Submission s;
-    s.member = m;
-    s.request.collective = Collective::kBarrier;
-    s.ticket = t;
-    return s;
-  };
+  const auto barrier = [&](GroupMember* m, OpTicket* t) { return c.engine(0).submit(c.operation(m, {}, t)).code(); };
   std::vector<std::unique_ptr<OpTicket>> mine;
-  while (!c.world(0)->full()) {
+  while (!c.engine(0).full(c.world(0)->id)) {
     mine.push_back(std::make_unique<OpTicket>());
-    ASSERT_TRUE(c.engine(0).submit(barrier(c.world(0), mine.back().get())));
+    ASSERT_EQ(barrier(c.world(0), mine.back().get()), CANARY_OK);
     c.engine(0).poll(c.now());
   }
-  EXPECT_EQ(mine.size(), GroupMember::kSubmittedMax + 2);
+  EXPECT_EQ(mine.size(), GroupMember::kWaitingMax + 2);
   OpTicket refused;
-  EXPECT_FALSE(c.engine(0).submit(barrier(c.world(0), &refused)));
+  EXPECT_EQ(barrier(c.world(0), &refused), CANARY_WOULD_BLOCK);
   EXPECT_TRUE(c.world(0)->pending());
   OpTicket beside[2];
-  for (std::size_t i = 0; i < 2; ++i) ASSERT_TRUE(c.engine(0).submit(barrier(pair[i], &beside[i])));
+  for (std::size_t i = 0; i < 2; ++i) ASSERT_EQ(barrier(pair[i], &beside[i]), CANARY_OK);
   c.engine(0).poll(c.now());
   EXPECT_TRUE(beside[0].done() && beside[1].done()) << "another group's";
   // Nor is a deadline or an abort ever refused for it.
-  ASSERT_TRUE(c.engine(0).submit(abort_of(c.world(0), "enough")));
+  ASSERT_TRUE(c.engine(0).submit(port::abort(c.world(0)->id, "enough")).ok());
   c.engine(0).poll(c.now());
   for (const auto& t : mine) EXPECT_EQ(t->code, CANARY_ABORTED);
   EXPECT_FALSE(c.world(0)->pending());
-  EXPECT_FALSE(c.world(0)->full());
+  EXPECT_FALSE(c.engine(0).full(c.world(0)->id));
 }
 
 TEST(Submissions, ACycleEntersABoundedNumber) {
@@ -162,11 +146,7 @@ TEST(Submissions, ACycleEntersABoundedNumber) {
   std::vector<std::unique_ptr<OpTicket>> tickets;
   for (int i = 0; i < 1000; ++i) {
     tickets.push_back(std::make_unique<OpTicket>());
-    Submission s;
-    s.member = c.world(0);
-    s.request.collective = Collective::kBarrier;
-    s.ticket = tickets.back().get();
-    ASSERT_TRUE(c.engine(0).submit(std::move(s)));
+    ASSERT_TRUE(c.engine(0).submit(c.operation(c.world(0), {}, tickets.back().get())).ok());
   }
   const auto done = [&] { return std::count_if(tickets.begin(), tickets.end(), [](auto& t) { return t->done(); }); };
   std::ptrdiff_t before = 0;
@@ -180,6 +160,56 @@ TEST(Submissions, ACycleEntersABoundedNumber) {
   }
 }
 
+// The deadline is read first, and the operation may not have been seen by then.
+TEST(Submissions, ADeadlineReachesTheOperationThatItOvertakes) {
+  Cluster c(flat_cluster(2));
+  ASSERT_TRUE(c.join());
+  float value = 1;
+  OpTicket ticket;
+  const OpRequest sum{Collective::kAllReduce, &value, &value, 1, CANARY_F32};
+  ASSERT_TRUE(c.engine(0).submit(c.operation(c.world(0), sum, &ticket)).ok());
+  c.set_deadline(c.world(0), &ticket, 100_ms);
+  c.run_for(90_ms);
+  EXPECT_FALSE(ticket.done());
+  ASSERT_TRUE(c.run_until([&] { return ticket.done(); }, 100_ms));
+  EXPECT_EQ(ticket.code, CANARY_DEADLINE);
+}
+
+TEST(Submissions, TheEngineTakesNoCommandThatMakesNoSense) {
+  Cluster c(flat_cluster(1));
+  ASSERT_TRUE(c.join());
+  OpTicket ticket;
+  port::Command barrier = c.operation(c.world(0), {}, &ticket);
+  barrier.type = 99;
+  const Status status = c.engine(0).submit(barrier);
+  EXPECT_EQ(status.code(), CANARY_INVALID_ARGUMENT);
+  EXPECT_EQ(status.text(), "barrier: type 99 is not a canary_type");
+  barrier.type = CANARY_U8;
+  ++barrier.ticket.use;
+  EXPECT_NE(c.engine(0).submit(barrier).text().find("nobody waits for ticket"), std::string::npos);
+  c.engine(0).poll(c.now());
+  EXPECT_FALSE(ticket.done());
+  EXPECT_FALSE(c.world(0)->pending());
+}
+
+// The next group's members take the places of those that have gone, and not their numbers.
+TEST(Submissions, ANumberEndsWithItsGroup) {
+  Cluster c(flat_cluster(1));
+  ASSERT_TRUE(c.join());
+  const port::MemberId old = form_group(c, {0}).front()->id;
+  OpTicket ticket;
+  const port::Command late = c.operation(c.engine(0).member(old), {}, &ticket);
+  ASSERT_TRUE(c.engine(0).forget(old));
+  c.engine(0).poll(c.now());
+  GroupMember* const next = form_group(c, {0}).front();
+  ASSERT_EQ(next->id.place, old.place);
+  EXPECT_EQ(c.engine(0).member(old), nullptr);
+  EXPECT_EQ(c.engine(0).submit(late).text(), "barrier: its group has been destroyed");
+  ASSERT_TRUE(c.engine(0).submit(port::deadline(old, c.id(next, &ticket), 0_ns)).ok()) << "of nothing";
+  c.run_for(10_ms);
+  EXPECT_FALSE(next->group->dead);
+}
+
 // Tickets are used again: a deadline that comes late is meant for the operation that is gone.
 TEST(Submissions, ALateDeadlineDoesNotHitTheNextUseOfItsTicket) {
   Cluster c(flat_cluster(2));
@@ -187,19 +217,15 @@ TEST(Submissions, ALateDeadlineDoesNotHitTheNextUseOfItsTicket) {
   float value = 1;
   OpTicket mine, theirs;
   c.all_reduce(0, &value, &value, 1, CANARY_F32, CANARY_SUM, &mine);
-  Submission late;
-  late.kind = Submission::Kind::kDeadline;
-  late.member = c.world(0);
-  late.ticket = &mine;
-  late.generation = mine.generation;
-  late.time_limit = 100_ms;
+  const auto deadline = [&] { return port::deadline(c.world(0)->id, c.id(c.world(0), &mine), 100_ms); };
+  const port::Command late = deadline();
   float other = 1;
   c.all_reduce(1, &other, &other, 1, CANARY_F32, CANARY_SUM, &theirs);
   ASSERT_TRUE(c.run_until([&] { return mine.done() && theirs.done(); }, 1_s));
   mine.reset();
   theirs.reset();
   c.all_reduce(0, &value, &value, 1, CANARY_F32, CANARY_SUM, &mine);
-  c.submit(0, std::move(late));
+  c.submit(0, late);
   c.run_for(500_ms);
   EXPECT_FALSE(mine.done()) << mine.status.to_string();
   c.all_reduce(1, &other, &other, 1, CANARY_F32, CANARY_SUM, &theirs);
@@ -210,18 +236,13 @@ TEST(Submissions, ALateDeadlineDoesNotHitTheNextUseOfItsTicket) {
   MessageRequest r;
   r.data = &byte;
   r.bytes = 1;
-  r.member = c.world(0);
+  r.member = c.world(0)->id;
   r.partner = 1;
   r.ticket = &mine;
-  Submission late_again;
-  late_again.kind = Submission::Kind::kDeadline;
-  late_again.member = c.world(0);
-  late_again.ticket = &mine;
-  late_again.generation = mine.generation;
-  late_again.time_limit = 100_ms;
+  const port::Command late_again = deadline();
   mine.reset();
   c.submit(0, &r);
-  c.submit(0, std::move(late_again));
+  c.submit(0, late_again);
   c.run_for(500_ms);
   EXPECT_FALSE(mine.done()) << mine.status.to_string();
 }

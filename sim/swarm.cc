@@ -201,23 +201,14 @@ class Swarm {
         happen(-1);
         deed_.group = group;
         deed_.rank = rank;
-        Submission s;
-        s.kind = Submission::Kind::kAbort;
-        s.member = member;
-        s.text = std::make_shared<std::string>(kAbortReason);
-        return cluster_->submit(rank, std::move(s));
+        return cluster_->submit(rank, port::abort(member->id, kAbortReason));
       }
       case Ending::kDeadline: {
         OpTicket* ticket = nullptr;
         if (!traffic_.pick_pending(&group, &rank, &member, &ticket)) break;
         happen(-1);
         deed_.group = group;
-        Submission s;
-        s.kind = Submission::Kind::kDeadline;
-        s.member = member;
-        s.ticket = ticket;
-        s.time_limit = below(5_ms) + 1_ns;
-        return cluster_->submit(rank, std::move(s));
+        return cluster_->set_deadline(member, ticket, below(5_ms) + 1_ns);
       }
     }
     if (!traffic_.finished()) end_at_ = cluster_->now() + below(5_ms) + 1_us;  // another moment suits better

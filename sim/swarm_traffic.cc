@@ -268,38 +268,32 @@ bool SwarmTraffic::call_front(int world_rank, SwarmGroup& group, std::deque<Task
   switch (task.kind) {
     case Task::Kind::kCreate: {
       part = Part::kAsked;
-      Submission s;
-      s.kind = Submission::Kind::kGroup;
-      s.ticket = group.tickets[at(rank)].get();
-      s.local_rank = world_rank;
-      s.members = std::make_shared<std::vector<int>>(group.ranks);
-      cluster_->submit(world_rank, std::move(s));
+      const port::TicketId ticket = cluster_->engine(host).ticket_id(*group.tickets[at(rank)]);
+      cluster_->submit(world_rank, port::group(world_rank, group.ranks, ticket));
       break;
     }
     case Task::Kind::kDestroy:
-      cluster_->engine(host).forget(group.members[at(rank)]);
+      cluster_->engine(host).forget(group.members[at(rank)]->id);
       part = Part::kDestroyed;
       break;
     case Task::Kind::kCollective: {
       Round& round = *task.round;
-      Submission s;
-      s.member = group.members[at(rank)];
-      s.ticket = round.tickets[at(rank)].get();
-      s.request = {.collective = round.shape.collective,
-                   .input = round.input_of(rank),
-                   .output = round.output_of(rank),
-                   .count = round.shape.count,
-                   .type = round.shape.type,
-                   .redop = round.shape.redop,
-                   .root = round.shape.root,
-                   .counts = round.counts[at(rank)]};
-      cluster_->submit(world_rank, std::move(s));
+      cluster_->submit(group.members[at(rank)],
+                       {.collective = round.shape.collective,
+                        .input = round.input_of(rank),
+                        .output = round.output_of(rank),
+                        .count = round.shape.count,
+                        .type = round.shape.type,
+                        .redop = round.shape.redop,
+                        .root = round.shape.root,
+                        .counts = round.counts[at(rank)]},
+                       round.tickets[at(rank)].get());
       break;
     }
     case Task::Kind::kSend:
     case Task::Kind::kReceive: {
       MessageRequest& request = task.kind == Task::Kind::kSend ? task.message->send : task.message->receive;
-      request.member = group.members[at(rank)];
+      request.member = group.members[at(rank)]->id;
       cluster_->submit(world_rank, &request);
       break;
     }
@@ -397,7 +391,7 @@ void SwarmTraffic::settle(const Pending& p) {
   }
   switch (p.task.kind) {
     case Task::Kind::kCreate:
-      p.group->members[at(p.rank)] = static_cast<GroupMember*>(ticket.group);
+      p.group->members[at(p.rank)] = cluster_->engine(cluster_->host_of(world_rank)).member(ticket.member);
       p.group->parts[at(p.rank)] = ticket.code == CANARY_OK ? SwarmGroup::Part::kMember : SwarmGroup::Part::kFailed;
       break;
     case Task::Kind::kCollective:
@@ -496,12 +490,10 @@ void SwarmTraffic::expect_dead() {
       const int host = cluster_->host_of(group.ranks[r]);
       if (!cluster_->alive(host) || group.parts[r] != SwarmGroup::Part::kMember) continue;
       OpTicket& ticket = probes_.emplace_back();
-      Submission s;
-      s.member = group.members[r];
-      s.ticket = &ticket;
-      s.request = {
-          .collective = Collective::kAllReduce, .input = &probe_, .output = &probe_, .count = 1, .type = CANARY_F32};
-      cluster_->submit(group.ranks[r], std::move(s));
+      cluster_->submit(
+          group.members[r],
+          {.collective = Collective::kAllReduce, .input = &probe_, .output = &probe_, .count = 1, .type = CANARY_F32},
+          &ticket);
       if (ticket.done() && ticket.code != CANARY_OK) continue;
       fail("rank " + std::to_string(group.ranks[r]) + " still accepts operations in group " + std::to_string(group.id) +
            ", which is dead");

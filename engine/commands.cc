@@ -1,0 +1,205 @@
+// What callers ask for, on its way to being an operation: a queue per member, and one for all other commands.
+//
+// The other commands are read first and in every cycle: deadlines, aborts and new groups wait for no operation, and no
+// member can hold back another one. A member's queue keeps the order of its calls until it has a slot
+// (CANARY_OPS_IN_FLIGHT); what waits there is subject to the caller's deadline and to the group's verdict as if it ran.
+#include <algorithm>
+
+#include "base/duration_text.h"
+#include "engine/engine.h"
+#include "port/command_check.h"
+
+namespace canarynet {
+namespace {
+
+// Per cycle, so that lanes need not wait for long: what is left over is due at once.
+constexpr int kTakenPerCycle = 64;
+constexpr int kEnteredPerCycle = 64;
+
+}  // namespace
+
+Status Engine::submit(const port::Command& c) {
+  GroupMember* const m = member(c.member);
+  port::Surroundings here{regions_, options_.world_size, {}, false};
+  if (m != nullptr) here.member = m->shape();
+  if (c.kind != port::Command::Kind::kDeadline) {  // whose ticket may be in use again
+    const OpTicket* const ticket = tickets_->at(c.ticket.place);
+    here.ticket = ticket != nullptr && ticket->id() == c.ticket;
+  }
+  if (Status wrong = port::check_command(c, here); !wrong.ok()) return wrong;
+  if (c.kind != port::Command::Kind::kOperation) return commands_.push(c) ? Status() : Status(CANARY_WOULD_BLOCK, "");
+  CANARY_CHECK(m != nullptr, "an operation of nobody was taken for good");
+  if (!m->waiting.push({.command = c})) return Status(CANARY_WOULD_BLOCK, "");
+  if (m->listed.exchange(true, std::memory_order_acq_rel)) return {};
+  m->next_called = called_.load(std::memory_order_relaxed);
+  while (!called_.compare_exchange_weak(m->next_called, m, std::memory_order_release, std::memory_order_relaxed)) {
+  }
+  return {};
+}
+
+bool Engine::full(port::MemberId id) const {
+  const GroupMember* const m = member(id);
+  return m != nullptr && m->waiting.full();
+}
+
+bool Engine::submit(MessageRequest* message) { return message_submissions_.push(message); }
+
+void Engine::take_commands() {
+  commands_left_ = false;
+  list_called();
+  if (!commands_.ready()) return;
+  port::Command c;
+  for (int i = 0; i < kTakenPerCycle; ++i) {
+    if (!commands_.pop(&c)) return;
+    obey(c);
+  }
+  commands_left_ = commands_.ready();
+}
+
+void Engine::obey(const port::Command& c) {
+  GroupMember* const m = member(c.member);  // none: its group has ended since
+  switch (c.kind) {
+    case port::Command::Kind::kGroup: {
+      const std::uint64_t cookie = next_cookie_++;
+      const auto* ranks = reinterpret_cast<const std::int32_t*>(regions_.at(c.numbers));
+      const std::vector<int> list(ranks, ranks + c.numbers.bytes / sizeof *ranks);
+      pending_groups_.push_back({cookie, tickets_->at(c.ticket.place), list});
+      membership_->request_group(now_, c.rank, list, cookie);
+      give_up_groups();
+      return;
+    }
+    case port::Command::Kind::kDeadline:
+      if (m != nullptr) set_deadline(*m, c.ticket, now_ + Nanos{c.time_limit});
+      return;
+    case port::Command::Kind::kAbort: {
+      if (m != nullptr) {
+        Verdict v;
+        v.code = CANARY_ABORTED;
+        v.rank = m->world_rank;
+        v.text = "aborted by " + rank_name(m->world_rank) + ": " +
+                 std::string(reinterpret_cast<const char*>(regions_.at(c.numbers)), c.numbers.bytes);
+        kill(*m->group, v, true);
+      }
+      if (OpTicket* ticket = tickets_->at(c.ticket.place); ticket != nullptr) ticket->finish(Status());
+      return;
+    }
+    case port::Command::Kind::kOperation:
+    case port::Command::Kind::kNone:
+      break;
+  }
+  CANARY_CHECK(false, "a command that no queue of commands takes");
+}
+
+// --- operations that wait --------------------------------------------------------------------------------------------
+
+// Members that were called and are not known to be: they come behind those that are, in the order of their calls.
+void Engine::list_called() {
+  const auto first = static_cast<std::ptrdiff_t>(waiting_.size());
+  for (GroupMember* m = called_.exchange(nullptr, std::memory_order_acquire); m != nullptr; m = m->next_called)
+    waiting_.push_back(m);
+  std::reverse(waiting_.begin() + first, waiting_.end());
+  for (GroupMember* m : waiting_) {
+    const std::size_t waiting = m->waiting.claimed() - m->waiting.taken();
+    for (std::size_t i = waiting; i-- > 0;) {
+      WaitingOperation* const w = m->waiting.peek(i);
+      if (w == nullptr) continue;
+      if (w->seen) break;
+      look_at(*w);
+    }
+  }
+}
+
+// It waits from now on; a limit that came with the call begins.
+void Engine::look_at(WaitingOperation& w) const {
+  if (w.seen) return;
+  w.seen = true;
+  w.submitted = now_;
+  w.deadline = w.command.time_limit > 0 ? now_ + Nanos{w.command.time_limit} : Nanos::max();
+}
+
+// Whether nothing waits any more; then the next call lists the member again.
+bool Engine::unlist(GroupMember& m) {
+  if (m.waiting.ready()) return false;
+  m.listed.exchange(false, std::memory_order_acq_rel);
+  return !m.waiting.ready() || m.listed.exchange(true, std::memory_order_acq_rel);  // it may be called this very moment
+}
+
+bool Engine::has_slot(const GroupMember& m) const {
+  return m.operations.size() < static_cast<std::size_t>(options_.settings.ops_in_flight);
+}
+
+// Members take turns, operation by operation.
+void Engine::enter_waiting() {
+  int budget = kEnteredPerCycle;
+  for (bool entered = true; entered && budget != 0;) {
+    entered = false;
+    for (std::size_t i = 0; i < waiting_.size() && budget != 0; ++i) {
+      GroupMember& m = *waiting_[i];
+      if (!has_slot(m) || !enter_next(m)) continue;
+      entered = true;
+      --budget;
+    }
+  }
+  // Whose turn was cut short comes first next time.
+  std::erase_if(waiting_, [](GroupMember* m) { return unlist(*m); });
+  if (budget == 0 && !waiting_.empty()) std::rotate(waiting_.begin(), waiting_.begin() + 1, waiting_.end());
+}
+
+// False: nothing waits.
+bool Engine::enter_next(GroupMember& m) {
+  WaitingOperation next;
+  if (!m.waiting.pop(&next)) return false;
+  look_at(next);
+  enter(m, next);
+  return true;
+}
+
+// The group is dead, or the member has gone: each hears of it, in the order of the calls.
+void Engine::end_waiting(GroupMember& m) {
+  while (enter_next(m)) {
+  }
+}
+
+// A limit that the caller set does not wait for a slot. False: the group has been ended.
+bool Engine::check_waiting(Group& g, GroupMember& m, Nanos now) {
+  const std::size_t waiting = m.waiting.claimed() - m.waiting.taken();
+  for (std::size_t i = 0; i < waiting; ++i) {
+    const WaitingOperation* const w = m.waiting.peek(i);
+    if (w == nullptr || !w->seen || now < w->deadline) continue;
+    Verdict v;
+    v.code = CANARY_DEADLINE;
+    v.op = m.entered + 1 + static_cast<std::uint32_t>(i);
+    v.elapsed = now - w->submitted;
+    v.text = "the caller's deadline of operation #" + std::to_string(v.op) + " passed after " +
+             milliseconds(v.elapsed) + ", while it waited for operation #" +
+             std::to_string(m.operations.empty() ? m.entered + 1 : m.operations.front().number);
+    kill(g, v, true);
+    return false;
+  }
+  return true;
+}
+
+void Engine::set_deadline(GroupMember& m, port::TicketId ticket, Nanos deadline) {
+  // What holds a ticket keeps it from being used again, so its use stands still there.
+  for (Operation& op : m.operations) {
+    if (op.ticket->id() == ticket) op.deadline = deadline;
+  }
+  // Also among those of this very moment: the deadline has overtaken what it is meant for.
+  const std::size_t waiting = m.waiting.claimed() - m.waiting.taken();
+  for (std::size_t i = 0; i < waiting; ++i) {
+    WaitingOperation* const w = m.waiting.peek(i);
+    if (w == nullptr || w->command.ticket != ticket) continue;
+    look_at(*w);
+    w->deadline = deadline;
+  }
+  for (const auto& flow : m.messages) {
+    if (!flow) continue;
+    for (const MessageList* list : {&flow->sends, &flow->receives}) {
+      for (MessageRequest* r = list->head; r != nullptr; r = r->next) {
+        if (r->ticket->id() == ticket) r->deadline = deadline;
+      }
+    }
+  }
+}
+
+}  // namespace canarynet

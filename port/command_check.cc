@@ -1,0 +1,322 @@
+#include "port/command_check.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace canarynet::port {
+namespace {
+
+constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 46;
+
+Status wrong(const std::string& what) { return Status(CANARY_INVALID_ARGUMENT, what); }
+
+// A command to run a collective, and what follows from it and its caller.
+struct Call {
+  const Command& command;
+  MemberShape member;
+  std::span<const std::uint64_t> counts;
+  Collective collective = static_cast<Collective>(command.collective);
+  std::size_t element = size_of(static_cast<DataType>(command.type));
+  std::size_t size = static_cast<std::size_t>(member.size);
+  std::size_t rank = static_cast<std::size_t>(member.rank);
+  bool is_root = command.rank == member.rank;
+
+  // Elements from the begin of a buffer to the end of the last block in it; without regard to the root.
+  std::uint64_t extent(bool all_blocks, std::size_t list) const {
+    if (collective == Collective::kBarrier) return 0;
+    if (!has_counts(collective)) return all_blocks ? command.count * size : command.count;
+    if (collective == Collective::kAllGatherV) return all_blocks ? command.count : counts[rank];
+    std::uint64_t end = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      const std::uint64_t count = counts[list * size + i];
+      if (count != 0) end = std::max(end, counts[(list + 1) * size + i] + count);
+    }
+    return end;
+  }
+  std::uint64_t input_bytes() const {
+    return reads_input(collective, is_root) ? extent(input_in_blocks(collective), 0) * element : 0;
+  }
+  std::uint64_t output_bytes() const {
+    return writes_output(collective, is_root) ? extent(output_in_blocks(collective), 2) * element : 0;
+  }
+};
+
+std::size_t lists_of(Collective c) { return c == Collective::kAllToAllV ? 4 : c == Collective::kAllGatherV ? 1 : 0; }
+
+// --- counts ----------------------------------------------------------------------------------------------------------
+
+// Whether the list has its length and lies where it can be read.
+Status check_list(const Command& c, const MemberShape& member, const Regions& regions) {
+  const std::size_t numbers = lists_of(static_cast<Collective>(c.collective)) * static_cast<std::size_t>(member.size);
+  const std::uint64_t bytes = numbers * sizeof(std::uint64_t);
+  if (c.numbers.bytes != bytes) {
+    return wrong("its list of counts has " + std::to_string(c.numbers.bytes) + " bytes: takes " +
+                 std::to_string(bytes) + ", " + std::to_string(numbers) + " numbers in a group of " +
+                 std::to_string(member.size));
+  }
+  if (bytes == 0) return {};
+  if (c.numbers.nowhere()) return wrong("counts are NULL");
+  if (!regions.has(c.numbers)) {
+    return wrong("its list of counts lies outside of region " + std::to_string(c.numbers.region));
+  }
+  if (reinterpret_cast<std::uintptr_t>(regions.at(c.numbers)) % alignof(std::uint64_t) != 0)
+    return wrong("its list of counts is not aligned to 8 bytes");
+  return {};
+}
+
+Status check_counts(const Call& call) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < call.counts.size(); ++i) {
+    const std::uint64_t most = kBytesMax / call.element;
+    sum += std::min(call.counts[i], most + 1);  // displacements as well: no sum of them wraps
+    if (call.counts[i] > most || (sum > most && call.collective == Collective::kAllGatherV)) {
+      return wrong("count " + std::to_string(call.counts[i]) + " of rank " + std::to_string(i % call.size) +
+                   " is too large");
+    }
+  }
+  if (call.collective == Collective::kAllGatherV && sum != call.command.count) {
+    return wrong("count " + std::to_string(call.command.count) + " is not the sum of the counts, " +
+                 std::to_string(sum));
+  }
+  if (call.collective != Collective::kAllToAllV) return {};
+  const std::uint64_t sends = call.counts[call.rank], receives = call.counts[2 * call.size + call.rank];
+  if (sends == receives) return {};
+  return wrong("rank " + std::to_string(call.rank) + " sends " + std::to_string(sends) +
+               " elements to itself and receives " + std::to_string(receives));
+}
+
+// --- buffers ---------------------------------------------------------------------------------------------------------
+
+// Bytes that a call reads or writes.
+struct Range {
+  std::uintptr_t begin = 0;
+  std::uint64_t bytes = 0;
+  const char* what = "";
+  bool written = false;
+};
+
+bool meet(const Range& a, const Range& b) {
+  if (a.bytes == 0 || b.bytes == 0) return false;
+  return a.begin <= b.begin ? b.begin - a.begin < a.bytes : a.begin - b.begin < b.bytes;
+}
+
+std::string text_of(const Range& r) {
+  char text[64];
+  std::snprintf(text, sizeof text, " [0x%llx, 0x%llx)", static_cast<unsigned long long>(r.begin),
+                static_cast<unsigned long long>(r.begin + r.bytes));
+  return r.what + std::string(text);
+}
+
+// `needs` bytes of it are read or written.
+Status check_buffer(const MemoryRef& m, std::uint64_t needs, const char* what, const Regions& regions) {
+  if (needs == 0) return {};
+  if (m.nowhere()) return wrong(std::string(what) + " is NULL");
+  if (m.bytes < needs) {
+    return wrong(std::string(what) + " has " + std::to_string(m.bytes) + " bytes: the operation needs " +
+                 std::to_string(needs));
+  }
+  if (regions.has(m)) return {};
+  return wrong(std::string(what) + " of " + std::to_string(m.bytes) + " bytes at " + std::to_string(m.offset) +
+               " lies outside of region " + std::to_string(m.region));
+}
+
+// Where, in elements, one of both begins in the other when the operation is done in place, and how callers write that;
+// -1: never in place.
+struct InPlace {
+  std::int64_t input_at = -1;   // in the output
+  std::int64_t output_at = -1;  // in the input
+  const char* written = "";
+};
+InPlace in_place(const Call& call) {
+  const auto own_block = static_cast<std::int64_t>(call.rank * call.command.count);
+  switch (call.collective) {
+    case Collective::kAllReduce:
+    case Collective::kReduce:
+    case Collective::kBroadcast:
+      return {0, 0, "output == input"};
+    case Collective::kReduceScatter:
+    case Collective::kScatter:
+      return {-1, own_block, "output == input + rank * count"};
+    case Collective::kAllGather:
+    case Collective::kGather:
+      return {own_block, -1, "input == output + rank * count"};
+    case Collective::kAllGatherV: {
+      std::uint64_t before = 0;
+      for (std::size_t i = 0; i < call.rank; ++i) before += call.counts[i];
+      return {static_cast<std::int64_t>(before), -1, "input == output + the counts of the ranks before"};
+    }
+    default:
+      return {};
+  }
+}
+
+// The first two of them that meet, of which one is written.
+Status check_apart(std::vector<Range> ranges) {
+  std::erase_if(ranges, [](const Range& r) { return r.bytes == 0; });
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  const Range* read = nullptr;  // that reaches farthest, of those before
+  const Range* wrote = nullptr;
+  for (const Range& r : ranges) {
+    const Range* other = wrote != nullptr && meet(*wrote, r)              ? wrote
+                         : r.written && read != nullptr && meet(*read, r) ? read
+                                                                          : nullptr;
+    if (other != nullptr) return wrong(text_of(*other) + " and " + text_of(r) + " overlap");
+    const Range*& farthest = r.written ? wrote : read;
+    if (farthest == nullptr || r.begin + r.bytes > farthest->begin + farthest->bytes) farthest = &r;
+  }
+  return {};
+}
+
+// What all_to_all_v receives has a place of its own, block by block.
+Status check_blocks(const Call& call, std::uintptr_t input, std::uintptr_t output) {
+  std::vector<Range> blocks;
+  blocks.reserve(2 * call.size);
+  for (std::size_t list : {std::size_t{0}, std::size_t{2}}) {
+    for (std::size_t i = 0; i < call.size; ++i) {
+      blocks.push_back({(list == 0 ? input : output) + call.counts[(list + 1) * call.size + i] * call.element,
+                        call.counts[list * call.size + i] * call.element,
+                        list == 0 ? "a block of the input" : "a block of the output", list == 2});
+    }
+  }
+  return check_apart(std::move(blocks));
+}
+
+// Whether the blocks of one list lie one behind the other, as they nearly always do.
+bool ascending(const Call& call, std::size_t list) {
+  std::uint64_t end = 0;
+  for (std::size_t i = 0; i < call.size; ++i) {
+    const std::uint64_t count = call.counts[list * call.size + i], at = call.counts[(list + 1) * call.size + i];
+    if (count == 0) continue;
+    if (at < end) return false;
+    end = at + count;
+  }
+  return true;
+}
+
+Status check_overlap(const Call& call, const Regions& regions) {
+  const Range input{reinterpret_cast<std::uintptr_t>(regions.at(call.command.input)), call.input_bytes(), "input",
+                    false};
+  const Range output{reinterpret_cast<std::uintptr_t>(regions.at(call.command.output)), call.output_bytes(), "output",
+                     true};
+  if (call.collective == Collective::kAllToAllV) {
+    const bool plain = !meet(input, output) && ascending(call, 2);
+    return plain ? Status() : check_blocks(call, input.begin, output.begin);
+  }
+  if (!meet(input, output)) return {};
+  const InPlace allowed = in_place(call);
+  const auto is_at = [&](const Range& inner, const Range& outer, std::int64_t at) {
+    return at >= 0 && inner.begin == outer.begin + static_cast<std::uint64_t>(at) * call.element;
+  };
+  if (is_at(input, output, allowed.input_at) || is_at(output, input, allowed.output_at)) return {};
+  const std::string both = text_of(input) + " and " + text_of(output) + " overlap";
+  if (*allowed.written == '\0') return wrong(both);
+  return wrong(both + ": in place is " + allowed.written);
+}
+
+// --- kinds -----------------------------------------------------------------------------------------------------------
+
+Status check_operation(const Command& c, const Surroundings& here) {
+  if (c.collective >= kCollectiveCount) return wrong("collective " + std::to_string(c.collective) + " does not exist");
+  const std::string name(name_of(static_cast<Collective>(c.collective)));
+  const auto in = [&](const Status& s) { return s.ok() ? s : s.wrap(name); };
+  if (!here.member) return in(wrong("its group has been destroyed"));
+  if (!here.ticket) return in(wrong("nobody waits for ticket " + std::to_string(c.ticket.place)));
+  if (c.type < 0 || c.type >= kDataTypeCount)
+    return in(wrong("type " + std::to_string(c.type) + " is not a canary_type"));
+  if (c.redop < 0 || c.redop >= kReduceOpCount)
+    return in(wrong("redop " + std::to_string(c.redop) + " is not a canary_redop"));
+  if (c.time_limit < 0) return in(wrong("a time limit of " + std::to_string(c.time_limit) + " ns"));
+  if (Status list = check_list(c, *here.member, here.regions); !list.ok()) return in(list);
+  const Call call{c, *here.member, counts_of(c, here.regions)};
+  if (Status counts = check_counts(call); !counts.ok()) return in(counts);
+  std::uint64_t total = 0;
+  const bool too_large =
+      __builtin_mul_overflow(c.count, std::uint64_t{call.element * call.size}, &total) || total > kBytesMax;
+  if (!has_counts(call.collective) && too_large) return in(wrong("count " + std::to_string(c.count) + " is too large"));
+  if (has_root(call.collective) && (c.rank < 0 || c.rank >= here.member->size)) {
+    return in(
+        wrong("root " + std::to_string(c.rank) + " is outside of a group of " + std::to_string(here.member->size)));
+  }
+  if (Status s = check_buffer(c.input, call.input_bytes(), "input", here.regions); !s.ok()) return in(s);
+  if (Status s = check_buffer(c.output, call.output_bytes(), "output", here.regions); !s.ok()) return in(s);
+  return in(check_overlap(call, here.regions));
+}
+
+Status check_group(const Command& c, const Surroundings& here) {
+  if (!here.ticket) return wrong("nobody waits for ticket " + std::to_string(c.ticket.place));
+  const std::uint64_t count = c.numbers.bytes / sizeof(std::int32_t);
+  if (count < 1 || count > static_cast<std::uint64_t>(here.world_size) || c.numbers.bytes % sizeof(std::int32_t) != 0) {
+    return wrong("count " + std::to_string(count) + " in a world of " + std::to_string(here.world_size));
+  }
+  if (c.numbers.nowhere()) return wrong("ranks are NULL");
+  if (!here.regions.has(c.numbers))
+    return wrong("its list of ranks lies outside of region " + std::to_string(c.numbers.region));
+  const auto* ranks = reinterpret_cast<const std::int32_t*>(here.regions.at(c.numbers));
+  if (reinterpret_cast<std::uintptr_t>(ranks) % alignof(std::int32_t) != 0)
+    return wrong("its list of ranks is not aligned to 4 bytes");
+  std::vector<bool> seen(static_cast<std::size_t>(here.world_size));
+  for (std::uint64_t i = 0; i < count; ++i) {
+    if (ranks[i] < 0 || ranks[i] >= here.world_size)
+      return wrong("rank " + std::to_string(ranks[i]) + " does not exist");
+    if (seen[static_cast<std::size_t>(ranks[i])]) return wrong("rank " + std::to_string(ranks[i]) + " is listed twice");
+    seen[static_cast<std::size_t>(ranks[i])] = true;
+  }
+  if (c.rank >= 0 && c.rank < here.world_size && seen[static_cast<std::size_t>(c.rank)]) return {};
+  return wrong("only members call it, and rank " + std::to_string(c.rank) + " is not listed");
+}
+
+Status check_abort(const Command& c, const Surroundings& here) {
+  if (!here.member) return wrong("abort: its group has been destroyed");
+  if (c.ticket != kNoTicket && !here.ticket)
+    return wrong("abort: nobody waits for ticket " + std::to_string(c.ticket.place));
+  if (c.numbers.bytes == 0) return {};
+  if (c.numbers.nowhere() || !here.regions.has(c.numbers))
+    return wrong("abort: its reason lies outside of region " + std::to_string(c.numbers.region));
+  return {};
+}
+
+// Of what has ended by now no deadline is missed: neither the member nor the ticket need be there.
+Status check_deadline(const Command& c) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max() / 2;
+  if (c.time_limit >= 0 && c.time_limit <= kMax) return {};
+  return wrong("deadline: " + std::to_string(c.time_limit) + " ns from now: takes 0 to " + std::to_string(kMax));
+}
+
+}  // namespace
+
+Status check_command(const Command& c, const Surroundings& here) {
+  if (c.reserved != 0 || c.reserved_too != 0 || c.input.reserved != 0 || c.output.reserved != 0 ||
+      c.numbers.reserved != 0)
+    return wrong("a command with bits of another version");
+  switch (c.kind) {
+    case Command::Kind::kOperation:
+      return check_operation(c, here);
+    case Command::Kind::kGroup:
+      return check_group(c, here);
+    case Command::Kind::kAbort:
+      return check_abort(c, here);
+    case Command::Kind::kDeadline:
+      return check_deadline(c);
+    case Command::Kind::kNone:
+      break;
+  }
+  return wrong("command " + std::to_string(static_cast<int>(c.kind)) + " does not exist");
+}
+
+Lengths lengths_of(const Command& c, const MemberShape& member, std::span<const std::uint64_t> counts) {
+  const auto collective = static_cast<Collective>(c.collective);
+  if (counts.size() != lists_of(collective) * static_cast<std::size_t>(member.size)) return {};
+  if (c.type < 0 || c.type >= kDataTypeCount) return {};
+  const Call call{c, member, counts};
+  return {call.input_bytes(), call.output_bytes()};
+}
+
+std::span<const std::uint64_t> counts_of(const Command& c, const Regions& regions) {
+  if (!has_counts(static_cast<Collective>(c.collective))) return {};
+  return {reinterpret_cast<const std::uint64_t*>(regions.at(c.numbers)), c.numbers.bytes / sizeof(std::uint64_t)};
+}
+
+}  // namespace canarynet::port

@@ -1,0 +1,316 @@
+// Which commands make sense. Of collectives: every way in which two small buffers can lie to each other, against bytes
+// marked one by one; of everything: each field that may be wrong, and what is said of it.
+#include "port/command_check.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+
+namespace canarynet::port {
+namespace {
+
+constexpr std::size_t kElement = 4;
+alignas(64) std::byte g_memory[4096];
+
+// A rank of a group that asks for something, with a ticket that waits.
+struct Caller {
+  Caller(int size, int rank) : shape{rank, size} {}
+  Status check(const Command& command) const { return check_command(command, {regions, 8, shape, true}); }
+  Status check(const OpRequest& request) const { return check(operation({0, 1}, shape, request, {0, 1})); }
+  Regions regions;
+  MemberShape shape;
+};
+
+// Bytes of g_memory that a call reads, and writes.
+struct Marks {
+  std::vector<int> read = std::vector<int>(sizeof g_memory), written = std::vector<int>(sizeof g_memory);
+  void mark(std::vector<int>& which, std::size_t begin, std::size_t bytes) {
+    for (std::size_t i = begin; i < begin + bytes; ++i) ++which.at(i);
+  }
+  bool apart() const {
+    for (std::size_t i = 0; i < read.size(); ++i) {
+      if (written[i] > 1 || (written[i] == 1 && read[i] != 0)) return false;
+    }
+    return true;
+  }
+};
+
+struct Case {
+  Collective collective;
+  bool input_blocks, output_blocks;                            // one per rank
+  enum { kSame, kOwnOfInput, kOwnOfOutput, kNever } in_place;  // as canarynet.h has it
+};
+constexpr Case kCases[] = {
+    {Collective::kAllReduce, false, false, Case::kSame},
+    {Collective::kReduce, false, false, Case::kSame},
+    {Collective::kBroadcast, false, false, Case::kSame},
+    {Collective::kReduceScatter, true, false, Case::kOwnOfInput},
+    {Collective::kScatter, true, false, Case::kOwnOfInput},
+    {Collective::kAllGather, false, true, Case::kOwnOfOutput},
+    {Collective::kGather, false, true, Case::kOwnOfOutput},
+    {Collective::kAllToAll, true, true, Case::kNever},
+};
+
+TEST(CommandCheck, TakesBuffersThatAreApartOrInPlaceAndNoOthers) {
+  int taken = 0, refused = 0;
+  for (const Case& c : kCases) {
+    for (int size = 1; size <= 4; ++size) {
+      for (int rank = 0; rank < size; ++rank) {
+        for (int root = 0; root < (has_root(c.collective) ? size : 1); ++root) {
+          for (std::size_t count = 0; count <= 3; ++count) {
+            const Caller caller(size, rank);
+            const auto blocks = static_cast<std::size_t>(size);
+            const bool reads = reads_input(c.collective, rank == root),
+                       writes = writes_output(c.collective, rank == root);
+            const std::size_t in = (c.input_blocks ? blocks : 1) * count * kElement;
+            const std::size_t out = (c.output_blocks ? blocks : 1) * count * kElement;
+            const std::size_t middle = sizeof g_memory / 2, own = static_cast<std::size_t>(rank) * count * kElement;
+            for (std::size_t at = middle - in - out - 2; at <= middle + in + out + 2; ++at) {
+              Marks marks;
+              if (reads) marks.mark(marks.read, middle, in);
+              if (writes) marks.mark(marks.written, at, out);
+              const bool in_place = (c.in_place == Case::kSame && at == middle) ||
+                                    (c.in_place == Case::kOwnOfInput && at == middle + own) ||
+                                    (c.in_place == Case::kOwnOfOutput && at + own == middle);
+              OpRequest request{c.collective, g_memory + middle, g_memory + at, count, CANARY_I32, CANARY_SUM, root};
+              const Status status = caller.check(request);
+              const std::string what = std::string(name_of(c.collective)) + " size " + std::to_string(size) + " rank " +
+                                       std::to_string(rank) + " root " + std::to_string(root) + " count " +
+                                       std::to_string(count) + " output at " + std::to_string(at) + ", input at " +
+                                       std::to_string(middle) + ": " + status.text();
+              ASSERT_EQ(status.ok(), marks.apart() || in_place) << what;
+              ++(status.ok() ? taken : refused);
+              if (status.ok()) continue;
+              ASSERT_EQ(status.code(), CANARY_INVALID_ARGUMENT) << what;
+              ASSERT_NE(status.text().find("input [0x"), std::string::npos) << what;
+              ASSERT_NE(status.text().find("output [0x"), std::string::npos) << what;
+            }
+          }
+        }
+      }
+    }
+  }
+  std::printf("%d calls taken, %d refused\n", taken, refused);
+  EXPECT_GT(taken, 1000);
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(CommandCheck, TakesAllGatherVApartOrInPlace) {
+  const std::vector<std::vector<std::uint64_t>> lists{{2, 1, 3}, {0, 2, 0}, {1, 0, 4}, {3, 3, 3}};
+  for (const auto& counts : lists) {
+    for (int rank = 0; rank < 3; ++rank) {
+      const Caller caller(3, rank);
+      std::size_t before = 0, all = 0;
+      for (std::size_t i = 0; i < 3; ++i) {
+        if (static_cast<int>(i) < rank) before += counts[i] * kElement;
+        all += counts[i] * kElement;
+      }
+      const std::size_t own = counts[static_cast<std::size_t>(rank)] * kElement, middle = sizeof g_memory / 2;
+      for (std::size_t at = middle - 60; at <= middle + 60; ++at) {
+        Marks marks;
+        marks.mark(marks.read, middle, own);
+        marks.mark(marks.written, at, all);
+        OpRequest request{Collective::kAllGatherV, g_memory + middle, g_memory + at, all / kElement, CANARY_I32};
+        request.counts = counts;
+        const Status status = caller.check(request);
+        ASSERT_EQ(status.ok(), marks.apart() || at + before == middle) << "rank " << rank << ": " << status.text();
+      }
+    }
+  }
+}
+
+// Blocks in any order, with gaps, or one inside another; both buffers in one piece of memory.
+TEST(CommandCheck, TakesAllToAllVWhoseBlocksAreApart) {
+  Random random(7);
+  int taken = 0, refused = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    const int size = 1 + static_cast<int>(random.below(4));
+    const auto n = static_cast<std::size_t>(size);
+    const Caller caller(size, static_cast<int>(random.below(static_cast<std::uint64_t>(size))));
+    std::vector<std::uint64_t> counts(4 * n);  // send counts, where, receive counts, where
+    for (std::size_t i = 0; i < n; ++i) {
+      counts[i] = random.below(4);
+      counts[n + i] = random.below(24);
+      counts[2 * n + i] = random.below(4);
+      counts[3 * n + i] = random.below(24);
+    }
+    counts[2 * n + static_cast<std::size_t>(caller.shape.rank)] = counts[static_cast<std::size_t>(caller.shape.rank)];
+    const std::size_t input = 1024, output = 1024 + random.below(3) * 48 + random.below(5);
+    Marks marks;
+    for (std::size_t i = 0; i < n; ++i) {
+      marks.mark(marks.read, input + counts[n + i] * kElement, counts[i] * kElement);
+      marks.mark(marks.written, output + counts[3 * n + i] * kElement, counts[2 * n + i] * kElement);
+    }
+    OpRequest request{Collective::kAllToAllV, g_memory + input, g_memory + output, 0, CANARY_I32};
+    request.counts = counts;
+    const Status status = caller.check(request);
+    ASSERT_EQ(status.ok(), marks.apart()) << "round " << round << ": " << status.text();
+    ++(status.ok() ? taken : refused);
+  }
+  std::printf("%d calls taken, %d refused\n", taken, refused);
+  EXPECT_GT(taken, 1000);
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(CommandCheck, NamesBothBuffersAndTheFormInPlace) {
+  const Caller caller(4, 2);
+  OpRequest request{Collective::kReduceScatter, g_memory, g_memory, 8, CANARY_I32};
+  const std::string text = caller.check(request).text();
+  EXPECT_NE(text.find("reduce_scatter: input [0x"), std::string::npos) << text;
+  EXPECT_NE(text.find("in place is output == input + rank * count"), std::string::npos) << text;
+}
+
+// What is wrong with a command that was good before `spoil`.
+struct Flaw {
+  const char* expected;
+  std::function<void(Command*)> spoil;
+};
+
+void expect_refused(const Caller& caller, const Command& good, const std::vector<Flaw>& flaws) {
+  ASSERT_TRUE(caller.check(good).ok()) << caller.check(good).text();
+  for (const Flaw& flaw : flaws) {
+    Command bad = good;
+    flaw.spoil(&bad);
+    const Status status = caller.check(bad);
+    EXPECT_EQ(status.code(), CANARY_INVALID_ARGUMENT) << flaw.expected;
+    EXPECT_EQ(status.text(), flaw.expected);
+  }
+}
+
+TEST(CommandCheck, SaysWhichFieldOfAnOperationIsWrong) {
+  const Caller caller(4, 1);
+  const OpRequest reduce{Collective::kReduce, g_memory, g_memory + 64, 8, CANARY_I32, CANARY_SUM, 1};
+  expect_refused(caller, operation({0, 1}, caller.shape, reduce, {0, 1}),
+                 {{"command 0 does not exist", [](Command* c) { c->kind = Command::Kind::kNone; }},
+                  {"command 9 does not exist", [](Command* c) { c->kind = static_cast<Command::Kind>(9); }},
+                  {"collective 11 does not exist", [](Command* c) { c->collective = 11; }},
+                  {"reduce: type 8 is not a canary_type", [](Command* c) { c->type = 8; }},
+                  {"reduce: type -1 is not a canary_type", [](Command* c) { c->type = -1; }},
+                  {"reduce: redop 5 is not a canary_redop", [](Command* c) { c->redop = 5; }},
+                  {"reduce: root 4 is outside of a group of 4", [](Command* c) { c->rank = 4; }},
+                  {"reduce: root -1 is outside of a group of 4", [](Command* c) { c->rank = -1; }},
+                  {"reduce: a time limit of -5 ns", [](Command* c) { c->time_limit = -5; }},
+                  {"reduce: count 18446744073709551615 is too large", [](Command* c) { c->count = UINT64_MAX; }},
+                  {"reduce: input has 32 bytes: the operation needs 36", [](Command* c) { c->count = 9; }},
+                  {"reduce: output has 31 bytes: the operation needs 32", [](Command* c) { c->output.bytes = 31; }},
+                  {"reduce: input is NULL", [](Command* c) { c->input = {}; }},
+                  {"reduce: output is NULL", [](Command* c) { c->output = {}; }},
+                  {"reduce: input of 32 bytes at 64 lies outside of region 3",
+                   [](Command* c) { c->input = {.region = 3, .offset = 64, .bytes = 32}; }},
+                  {"reduce: its list of counts has 8 bytes: takes 0, 0 numbers in a group of 4",
+                   [](Command* c) { c->numbers.bytes = 8; }},
+                  {"a command with bits of another version", [](Command* c) { c->reserved_too = 1; }},
+                  {"a command with bits of another version", [](Command* c) { c->output.reserved = 1; }}});
+  const Command good = operation({0, 1}, caller.shape, reduce, {0, 1});
+  EXPECT_EQ(check_command(good, {caller.regions, 8, {}, true}).text(), "reduce: its group has been destroyed");
+  EXPECT_EQ(check_command(good, {caller.regions, 8, caller.shape, false}).text(), "reduce: nobody waits for ticket 0");
+}
+
+TEST(CommandCheck, TakesABarrierWhateverItCounts) {
+  EXPECT_TRUE(Caller(4, 1).check({Collective::kBarrier, nullptr, nullptr, 1000, CANARY_F64}).ok());
+}
+
+TEST(CommandCheck, SaysWhichCountsAreWrong) {
+  const Caller caller(2, 0);
+  std::array<std::uint64_t, 3> counts{1, 2, 0};
+  OpRequest gather{Collective::kAllGatherV, g_memory, g_memory + 64, 3, CANARY_I32};
+  gather.counts = {counts.data(), 2};
+  expect_refused(
+      caller, operation({0, 1}, caller.shape, gather, {0, 1}),
+      {{"all_gather_v: count 4 is not the sum of the counts, 3", [](Command* c) { c->count = 4; }},
+       {"all_gather_v: counts are NULL", [](Command* c) { c->numbers.offset = 0; }},
+       {"all_gather_v: its list of counts is not aligned to 8 bytes", [](Command* c) { c->numbers.offset += 4; }},
+       {"all_gather_v: its list of counts has 24 bytes: takes 16, 2 numbers in a group of 2",
+        [](Command* c) { c->numbers.bytes = 24; }},
+       {"all_gather_v: its list of counts lies outside of region 1", [](Command* c) { c->numbers.region = 1; }}});
+}
+
+// A region that is not the caller's address space has an end.
+TEST(CommandCheck, TakesWhatLiesInsideOfItsRegionAndNothingBeyond) {
+  const Regions regions({{0, 0}, {reinterpret_cast<std::uintptr_t>(g_memory), sizeof g_memory}});
+  const MemberShape shape{0, 2};
+  Command c = operation({0, 1}, shape, {Collective::kAllReduce, nullptr, nullptr, 4, CANARY_I32}, {0, 1});
+  c.input = {.region = 1, .offset = 0, .bytes = 16};
+  const auto check = [&] { return check_command(c, {regions, 2, shape, true}); };
+  for (const std::uint64_t offset : {std::uint64_t{16}, std::uint64_t{sizeof g_memory - 16}}) {
+    c.output = {.region = 1, .offset = offset, .bytes = 16};
+    EXPECT_TRUE(check().ok()) << check().text();
+    EXPECT_EQ(request_of(c, regions).output, g_memory + offset);
+  }
+  EXPECT_EQ(request_of(c, regions).input, g_memory);
+  for (const std::uint64_t offset : {sizeof g_memory - 15, sizeof g_memory, UINT64_MAX - 15, UINT64_MAX}) {
+    c.output.offset = offset;
+    EXPECT_NE(check().text().find("lies outside of region 1"), std::string::npos) << offset << ": " << check().text();
+  }
+  c.output = {.region = 0, .offset = reinterpret_cast<std::uintptr_t>(g_memory), .bytes = 16};
+  EXPECT_NE(check().text().find("lies outside of region 0"), std::string::npos) << check().text();
+}
+
+TEST(CommandCheck, SaysWhatIsWrongWithAGroup) {
+  const Caller caller(8, 2);  // of a world of 8
+  std::array<std::int32_t, 9> ranks{0, 2, 5, 8, -1, 2, 6, 7, 3};
+  const auto at = [&](std::size_t first) { return memory_at(ranks.data() + first, 8); };
+  expect_refused(caller, group(2, {ranks.data(), 3}, {0, 1}),
+                 {{"only members call it, and rank 3 is not listed", [](Command* c) { c->rank = 3; }},
+                  {"only members call it, and rank 8 is not listed", [](Command* c) { c->rank = 8; }},
+                  {"rank 8 does not exist", [&](Command* c) { c->numbers = at(2); }},
+                  {"rank -1 does not exist", [&](Command* c) { c->numbers = at(4); }},
+                  {"rank 2 is listed twice", [&](Command* c) { c->numbers.bytes = 24, ranks[3] = 1, ranks[4] = 4; }},
+                  {"count 0 in a world of 8", [](Command* c) { c->numbers.bytes = 0; }},
+                  {"count 9 in a world of 8", [](Command* c) { c->numbers.bytes = 36; }},
+                  {"count 3 in a world of 8", [](Command* c) { c->numbers.bytes = 13; }},
+                  {"ranks are NULL", [](Command* c) { c->numbers.offset = 0; }},
+                  {"its list of ranks is not aligned to 4 bytes", [](Command* c) { c->numbers.offset += 2; }},
+                  {"its list of ranks lies outside of region 7", [](Command* c) { c->numbers.region = 7; }}});
+}
+
+TEST(CommandCheck, SaysWhatIsWrongWithAnAbortOrADeadline) {
+  const Caller caller(2, 0);
+  expect_refused(caller, abort({0, 1}, "enough"),
+                 {{"abort: its reason lies outside of region 4", [](Command* c) { c->numbers.region = 4; }},
+                  {"abort: its reason lies outside of region 0", [](Command* c) { c->numbers.offset = 0; }}});
+  EXPECT_TRUE(caller.check(abort({0, 1}, "")).ok());
+  EXPECT_EQ(check_command(abort({0, 1}, "x"), {caller.regions, 2, {}, true}).text(),
+            "abort: its group has been destroyed");
+  EXPECT_EQ(check_command(abort({0, 1}, "x", {3, 1}), {caller.regions, 2, caller.shape, false}).text(),
+            "abort: nobody waits for ticket 3");
+  expect_refused(caller, deadline({0, 1}, {0, 1}, 0_ns),
+                 {{"deadline: -1 ns from now: takes 0 to 4611686018427387903", [](Command* c) { c->time_limit = -1; }},
+                  {"deadline: 9223372036854775807 ns from now: takes 0 to 4611686018427387903",
+                   [](Command* c) { c->time_limit = INT64_MAX; }}});
+  EXPECT_TRUE(check_command(deadline({0, 1}, {0, 1}, 1_s), {caller.regions, 2, {}, false}).ok())
+      << "of what has ended no deadline is missed";
+}
+
+TEST(Command, IsTwoCacheLinesOfPlainBytesAndComesBackAsItWasAsked) {
+  std::array<std::uint64_t, 8> counts{1, 2, 0, 1, 1, 2, 0, 1};
+  OpRequest request{Collective::kAllToAllV, g_memory, g_memory + 64, 0, CANARY_F64, CANARY_MAX, 1, 5_ms};
+  request.counts = counts;
+  const Command command = operation({7, 3}, {0, 2}, request, {9, 4});
+  std::array<std::byte, 128> bytes;
+  std::memcpy(bytes.data(), &command, sizeof command);
+  Command read;
+  std::memcpy(&read, bytes.data(), sizeof read);
+  EXPECT_EQ(read.member, (MemberId{7, 3}));
+  EXPECT_EQ(read.ticket, (TicketId{9, 4}));
+  EXPECT_EQ(read.input.bytes, 24u) << "to the end of the last block";
+  const OpRequest back = request_of(read, Regions());
+  EXPECT_EQ(back.collective, request.collective);
+  EXPECT_EQ(back.input, request.input);
+  EXPECT_EQ(back.output, request.output);
+  EXPECT_EQ(back.type, request.type);
+  EXPECT_EQ(back.redop, request.redop);
+  EXPECT_EQ(back.root, request.root);
+  EXPECT_EQ(back.time_limit, request.time_limit);
+  EXPECT_EQ(back.counts.data(), counts.data());
+  EXPECT_EQ(back.counts.size(), counts.size());
+}
+
+}  // namespace
+}  // namespace canarynet::port
