@@ -20,9 +20,7 @@ constexpr std::uint16_t kLanesMax = 16;  // of a pair of rails, as CANARY_LANES_
 // for it.
 constexpr std::size_t kPathsMax = std::size_t{kRailsMax} * kLanesMax;
 constexpr std::size_t kPastMax = 1024;
-constexpr Nanos kCheckInterval = 50_ms;
-constexpr int kUnheardBeats = 3;  // as many heartbeats did not come
-constexpr Nanos kLinger = 5_s;    // a link without connections is kept so long: the next one finds it warm
+constexpr Nanos kLinger = 5_s;  // a link without connections is kept so long: the next one finds it warm
 
 // What has been handed in and is not done, of one connection or all of a link.
 struct Outstanding {
@@ -51,9 +49,11 @@ Endpoint::Endpoint(EndpointOptions options, LaneFactory& factory)
       token_(options_.secret()),
       commands_(kCommands),
       messages_(*this),
-      greeter_(*this, options_.strangers_max) {
+      greeter_(*this, options_.strangers_max),
+      peers_(options_.settings, {options_.channel_records, options_.channel_copies}, factory),
+      watch_(options_.settings, peers_, *this) {
   past_.reserve(kPastMax);
-  ended_.resize(factory_.rails().size());
+  watch_.set_host(options_.host_name, options_.pulse_of);
   factory_.set_acceptor(this);
 }
 
@@ -120,7 +120,7 @@ void Endpoint::close_listener(Listener& listener) {
 
 EndpointLink* Endpoint::dialled_link(const EndpointHandle& remote, Status* why) {
   for (auto& link : links_) {
-    if (link->dialled && !link->ended && link->remote_token == remote.token && !link->channel->peer_left())
+    if (link->dialled && !link->gone && link->remote_token == remote.token && !link->channel->peer_left())
       return link.get();
   }
   std::vector<Rail> theirs;
@@ -128,28 +128,21 @@ EndpointLink* Endpoint::dialled_link(const EndpointHandle& remote, Status* why) 
   for (const Address& a : remote.rails) theirs.push_back({"", a, {}, {Network::everything(a.family)}});
   const auto pairing = parse_rail_pairing(options_.settings.rail_pairing).value_or(RailPairing::kAuto);
   const auto mine = factory_.rails();
-  std::vector<PathSpec> paths;
-  for (const RailPair& pair : pair_rails(mine, theirs, pairing)) {
-    for (int lane = 0; lane < options_.settings.lanes_per_rail; ++lane) {
-      paths.push_back({pair.local, pair.remote, lane, theirs[static_cast<std::size_t>(pair.remote)].address});
-    }
-  }
+  std::vector<PathSpec> paths = peers_.paths(mine, theirs, pairing);
   if (paths.empty()) {
     std::string here;
     for (const Rail& r : mine) here += (here.empty() ? "" : ", ") + r.device + " " + r.address.to_string();
     *why = Status(CANARY_UNREACHABLE,
                   "no NIC of this host (" + here + ") is on a network of the peer's (" + remote.text() +
-                      ") or has a route there; CANARY_RAIL_PAIRING=" + name_of(pairing) + " decides which NICs meet");
+                      ") or has a route there; CANARY_RAIL_PAIRING=" + name_of(pairing) +
+                      " decides which NICs meet, CANARY_TRANSPORTS of both whether they meet in shared memory");
     return nullptr;
   }
-  std::vector<std::string> local_names, remote_names;
-  for (const Rail& r : mine) local_names.push_back(r.device);
-  for (const Rail& r : theirs) remote_names.push_back(r.address.to_string());
   auto link = std::make_unique<EndpointLink>(*this, options_.secret(), true);
   link->remote_token = remote.token;
   link->remote_text = remote.text();
   links_.push_back(std::move(link));
-  links_.back()->start(std::move(paths), remote.token, std::move(local_names), std::move(remote_names), now_);
+  links_.back()->start(std::move(paths), remote.token, theirs, now_);
   return links_.back().get();
 }
 
@@ -173,8 +166,8 @@ void Endpoint::connect(Connection& c) {
   c.flow.me = 0;
   c.flow.other = 1;
   c.flow.owner = &c;
-  c.flow.round = &link->messages;
-  c.flow.peer = link->peer.get();
+  c.flow.round = &link->round;
+  c.flow.peer = link->messages.get();
   c.flow.received.reset(1);
   wire::OpenPayload open;
   open.listener = c.remote.listener;
@@ -192,11 +185,11 @@ void Endpoint::close(Connection& c) {
     fail(c, Status(CANARY_CLOSED, "the connection was closed here"));
     // Of an unanswered one the channel still holds the request, which must go; what lands now is forgotten when it is
     // there.
-    link->peer->parked.for_each([&](EagerStore::Entry& e) {
-      if (e.header.flow == c.flow.flow && e.complete) link->peer->parked.release(&e);
+    link->messages->parked.for_each([&](EagerStore::Entry& e) {
+      if (e.header.flow == c.flow.flow && e.complete) link->messages->parked.release(&e);
     });
     messages_.forget(c.flow);
-    if (unanswered && !link->ended) {
+    if (unanswered && !link->gone) {
       link->abandon(c);  // the request may still be overtaken by whatever is said now
     } else if (c.told_of_abort) {
       link->remove(c);  // the peer knows, and must not hear of an ordinary end first
@@ -230,7 +223,7 @@ void Endpoint::give_up(Connection& c, const Status& why) {
 void Endpoint::fail(Connection& c, const Status& why) {
   if (!c.flow.failure.ok()) return;
   if (c.link != nullptr && c.flow.piece_bytes != 0) {
-    MessagePeer& peer = *c.link->peer;
+    MessagePeer& peer = *c.link->messages;
     if (Channel* const channel = peer.mux.channel()) channel->cancel_flow(c.flow.flow);
     peer.parked.for_each([&](EagerStore::Entry& e) {
       if (e.header.flow == c.flow.flow && !e.complete) peer.parked.release(&e);
@@ -256,7 +249,10 @@ void Endpoint::on_hello(std::unique_ptr<Lane>& lane, const wire::Header&, const 
     greeter_.turn_away(*lane, "another process was meant");
     return;
   }
-  if (hello.peer_rail >= factory_.rails().size() || hello.rail >= kRailsMax || hello.lane >= kLanesMax) {
+  const auto rails = factory_.rails();
+  const auto of_nics = [&] { return rails[hello.peer_rail].address.family != Address::Family::kSharedMemory; };
+  if (hello.peer_rail >= rails.size() || hello.rail > kRailsMax || (hello.rail == kRailsMax && of_nics()) ||
+      hello.lane >= kLanesMax) {
     greeter_.turn_away(*lane, "its hello names a lane that cannot be");
     return;
   }
@@ -270,7 +266,7 @@ void Endpoint::on_hello(std::unique_ptr<Lane>& lane, const wire::Header&, const 
   }
   // What this side has given up is not taken up again: its connections have failed here.
   if (link == nullptr && std::find(past_.begin(), past_.end(), name) != past_.end()) return;
-  if (leaving_ || (link != nullptr && link->ended) || hello.paths == 0 || hello.paths > kPathsMax) return;
+  if (leaving_ || (link != nullptr && link->gone) || hello.paths == 0 || hello.paths > kPathsMax) return;
   std::string from = lane->description();
   if (link == nullptr) {
     if (accepted >= options_.accepted_links_max) {
@@ -279,9 +275,7 @@ void Endpoint::on_hello(std::unique_ptr<Lane>& lane, const wire::Header&, const 
     }
     links_.push_back(std::make_unique<EndpointLink>(*this, name, false));
     link = links_.back().get();
-    std::vector<std::string> local_names;
-    for (const Rail& r : factory_.rails()) local_names.push_back(r.device);
-    link->start(std::vector<PathSpec>(hello.paths, PathSpec{-1, -1, 0, {}}), token_, std::move(local_names), {}, now_);
+    link->start(std::vector<PathSpec>(hello.paths, PathSpec{-1, -1, 0, {}}), token_, {}, now_);
   }
   if (const char* why = link->channel->adopt(lane, hello, now_); why != nullptr) return greeter_.turn_away(*lane, why);
   link->came_from(hello.rail, std::move(from));
@@ -296,7 +290,7 @@ void Endpoint::on_open(EndpointLink& link, std::uint32_t flow, const wire::OpenP
 // has claimed its place in the ring and not filled it yet.
 void Endpoint::answer_opens() {
   for (const Open& open : opens_) {
-    if (open.link->ended || waits(open)) continue;
+    if (open.link->gone || waits(open)) continue;
     wire::OpenedPayload answer;
     answer.pid = options_.pid;
     put_text(answer.host, options_.host_name);
@@ -307,8 +301,8 @@ void Endpoint::answer_opens() {
     c->flow.me = 1;
     c->flow.other = 0;
     c->flow.owner = c.get();
-    c->flow.round = &open.link->messages;
-    c->flow.peer = open.link->peer.get();
+    c->flow.round = &open.link->round;
+    c->flow.peer = open.link->messages.get();
     c->began = now_;
     c->answered = true;
     if (!open.link->add(*c, open.flow)) continue;  // heard twice
@@ -318,7 +312,8 @@ void Endpoint::answer_opens() {
     answer.eager_bytes = std::min(open.payload.eager_bytes, static_cast<std::uint32_t>(s.eager_bytes.count));
     const bool sane = answer.piece_bytes >= 1024 && answer.piece_bytes % 128 == 0;
     if (sane) {
-      open.link->peer->eager_budget = std::min<std::uint64_t>(open.link->peer->eager_budget, answer.eager_bytes);
+      open.link->messages->eager_budget =
+          std::min<std::uint64_t>(open.link->messages->eager_budget, answer.eager_bytes);
       messages_.open(c->flow, answer.piece_bytes);
       c->state.store(Connection::State::kUp, std::memory_order_relaxed);
     }
@@ -336,7 +331,7 @@ void Endpoint::answer_opens() {
 // --- life and death of links -----------------------------------------------------------------------------------------
 
 void Endpoint::end_link(EndpointLink& link, canary_status code, const std::string& why) {
-  if (link.ended) return;
+  if (link.gone) return;
   Outstanding left;
   link.for_each([&](const Connection& c) { left.add(c); });
   const std::string links = link.channel->describe_paths();
@@ -344,7 +339,7 @@ void Endpoint::end_link(EndpointLink& link, canary_status code, const std::strin
   d.device = links;
   d.phase = "exchange";
   const bool heard = link.channel->ever_up();
-  d.elapsed = now_ - (heard ? link.channel->last_heard() : link.began);
+  d.elapsed = now_ - (heard ? link.channel->last_heard() : link.met);
   const std::string age = heard ? "last heard " + milliseconds(d.elapsed) + " ago" : "never heard";
   const Status status(
       code, link.who() + " " + why + "; " + age + ", " + left.text() + " outstanding, links " + links + link.where(),
@@ -353,78 +348,69 @@ void Endpoint::end_link(EndpointLink& link, canary_status code, const std::strin
   if (link.connections() != 0) log(left.messages != 0 ? LogLevel::kWarn : LogLevel::kInfo, "%s", status.text().c_str());
   link.for_each([&](Connection& c) { fail(c, status); });
   link.forget_abandoned();
-  link.ended = true;
+  link.gone = true;
 }
 
 void Endpoint::check_links(Nanos now) {
   const Settings& s = options_.settings;
-  // Due every 50 ms: whoever comes much later was stopped or starved, and has not looked at its sockets meanwhile.
-  if (now - last_check_ > kCheckInterval * 5) awake_since_ = now;
   const Nanos looked = std::exchange(last_check_, now);
+  for (auto& link : links_) {
+    if (link->gone) continue;
+    link->speaks = link->channel->ever_up();
+    link->idle = link->connections() == 0;
+    judge(*link, now);
+  }
+  watch_.warn(now);
   for (auto& owned : links_) {
     EndpointLink& link = *owned;
-    if (link.ended) continue;
-    Channel& channel = *link.channel;
-    if (channel.peer_left()) {
-      end_link(link, CANARY_CLOSED, "has ended (farewell)");
-      continue;
-    }
-    const Nanos refused = channel.refused_since();
-    if (refused != Nanos::max() && now - refused > std::min(s.silence_limit, 1_s)) {
-      end_link(link, CANARY_PEER_DIED, "has ended: it refuses every connection" + channel.describe_failures());
-      continue;
-    }
-    if (!channel.ever_up()) {
-      if (now - link.began > s.join_timeout)
-        end_link(link, CANARY_NO_PATH,
-                 "could not be reached within " + milliseconds(s.join_timeout) + channel.describe_failures());
-      continue;
-    }
-    if (!channel.hung_up()) link.hung_up_since = Nanos::max();
-    if (channel.hung_up() && link.hung_up_since == Nanos::max()) link.hung_up_since = now;
-    // A reset on the way is answered by a new connection within that time; a process that is gone answers nothing.
-    if (link.hung_up_since != Nanos::max() && now - link.hung_up_since > std::min(s.silence_limit / 2, 300_ms)) {
-      end_link(link, CANARY_PEER_DIED, "died: it closed every connection");
-      continue;
-    }
-    const Nanos silent = now - std::max(channel.last_heard(), awake_since_);
-    if (silent > s.silence_limit) {
-      end_link(link, CANARY_PEER_SILENT,
-               "is silent on every link for longer than CANARY_SILENCE_LIMIT (" + milliseconds(s.silence_limit) + ")");
-      continue;
-    }
-    warn_of_silence(link, silent);
-    if (silent > s.heartbeat_interval * kUnheardBeats) {  // its time is no time without progress
-      link.hold(std::clamp(now - looked, Nanos{}, kCheckInterval * 2));
+    if (link.gone || !link.speaks) continue;
+    if (watch_.unheard(link, now)) {  // its time is no time without progress
+      link.hold(std::clamp(now - looked, Nanos{}, kLooksEvery * 2));
       continue;
     }
     const std::string stall = link.stalls.check(link, now, s.stall_warning);
     if (!stall.empty()) log(LogLevel::kWarn, "%s", stall.c_str());
-    if (link.connections() == 0 && link.dialled && now - link.idle_since > kLinger) {
-      channel.goodbye(now);
-      channel.pump(now);
-      link.ended = true;
+    if (link.idle && link.dialled && now - link.idle_since > kLinger) {
+      link.channel->goodbye(now);
+      link.channel->pump(now);
+      link.gone = true;
       continue;
     }
     check_connections(link, now);
   }
 }
 
-// Once per silence, and when it is over.
-void Endpoint::warn_of_silence(EndpointLink& link, Nanos silent) {
-  const Settings& s = options_.settings;
-  if (link.silent_since != Nanos::max()) {
-    if (silent > s.heartbeat_interval * kUnheardBeats) return;
-    const Nanos since = std::exchange(link.silent_since, Nanos::max());
-    log(LogLevel::kWarn, "%s: heard again after %s", link.who().c_str(),
-        milliseconds(link.channel->last_heard() - since).c_str());
-  } else if (s.silence_warning.count != 0 && silent > s.silence_warning && link.connections() != 0) {
-    link.silent_since = now_ - silent;
-    log(LogLevel::kWarn,
-        "%s: silent for %s via %s; its connections go on when it is heard, or fail after CANARY_SILENCE_LIMIT (%s)%s",
-        link.who().c_str(), milliseconds(silent).c_str(), link.channel->describe_paths().c_str(),
-        milliseconds(s.silence_limit).c_str(), link.where().c_str());
+void Endpoint::judge(EndpointLink& link, Nanos now) {
+  using Fate = SilenceWatch::Fate;
+  switch (watch_.judge(link, now)) {
+    case Fate::kLives:
+      return;
+    case Fate::kLeft:
+      return end_link(link, CANARY_CLOSED, "has ended (farewell)");
+    case Fate::kRefuses:
+      return end_link(link, CANARY_PEER_DIED,
+                      "has ended: it refuses every connection" + link.channel->describe_failures());
+    case Fate::kNotMet:
+      return end_link(link, CANARY_NO_PATH,
+                      "could not be reached within " + milliseconds(options_.settings.join_timeout) +
+                          link.channel->describe_failures());
+    case Fate::kHungUp:
+      return end_link(link, CANARY_PEER_DIED, "died: it closed every connection");
+    case Fate::kSilent:
+      return end_link(link, CANARY_PEER_SILENT, "is silent on every link for longer than " + watch_.limit_text());
   }
+}
+
+SilenceHost::Names Endpoint::names_of(std::span<const Peer* const> peers) const {
+  const auto& first = static_cast<const EndpointLink&>(*peers.front());
+  std::vector<std::int64_t> pids;  // a process may have two links to this one
+  for (const Peer* p : peers) pids.push_back(p->pid);
+  std::sort(pids.begin(), pids.end());
+  pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
+  if (pids.size() == 1) return {first.who(), first.where()};
+  std::string list;
+  for (const std::int64_t pid : pids) list += (list.empty() ? "" : ", ") + std::to_string(pid);
+  return {"the peers on host " + first.host + " (pids " + list + ")", ""};
 }
 
 // What heartbeats don't tell: the peer answers, and still a message does not move, or a connection is not made.
@@ -440,7 +426,7 @@ void Endpoint::check_connections(EndpointLink& link, Nanos now) {
     }
     const Nanos since = Messages::stuck_since(c.flow);
     // Connections share a link: while others move on it, a turn may be long in coming.
-    const Nanos limit = now - link.peer->last_progress > s.exchange_limit ? s.exchange_limit : s.exchange_limit * 4;
+    const Nanos limit = now - link.messages->last_progress > s.exchange_limit ? s.exchange_limit : s.exchange_limit * 4;
     if (since == Nanos::max() || now - since <= limit) return;
     Outstanding left;
     left.add(c);
@@ -460,14 +446,9 @@ void Endpoint::check_connections(EndpointLink& link, Nanos now) {
 // closed: until then what is parked can be received.
 void Endpoint::bury_links() {
   for (auto& link : links_) {
-    if (!link->ended || !link->channel) continue;
+    if (!link->gone || !link->channel) continue;
     link->for_each([&](Connection& c) { messages_.forget(c.flow); });
-    link->mux.set_channel(nullptr);
-    for (std::size_t i = 0; i < ended_.size(); ++i) {
-      ended_[i].add(*link->channel, static_cast<int>(i));
-      ended_[i].close();
-    }
-    link->channel.reset();
+    peers_.disconnect(*link);
     if (link->dialled) continue;
     if (past_.size() < kPastMax) {
       past_.push_back(link->name);
@@ -477,36 +458,32 @@ void Endpoint::bury_links() {
   }
   // A request that came with its link's end may still wait for this endpoint's commands: nobody is there to hear the
   // answer.
-  std::erase_if(opens_, [](const Open& open) { return open.link->ended; });
-  std::erase_if(links_, [](const auto& link) { return link->ended && link->connections() == 0; });
-}
-
-RailStats Endpoint::rail_stats(int rail) const {
-  RailStats out = ended_[static_cast<std::size_t>(rail)];
-  for (const auto& link : links_) {
-    if (link->channel) out.add(*link->channel, rail);
-  }
-  return out;
+  std::erase_if(opens_, [](const Open& open) { return open.link->gone; });
+  std::erase_if(links_, [this](const auto& link) {
+    const bool over = link->gone && link->connections() == 0;
+    if (over) peers_.remove(*link);
+    return over;
+  });
 }
 
 Endpoint::Counters Endpoint::counters() const {
   Counters out;
   for (const auto& link : links_) {
-    out.peers += !link->ended;
+    out.peers += !link->gone;
     out.connections += link->connections();
   }
   return out;
 }
 
 bool Endpoint::drained() const {
-  return std::all_of(links_.begin(), links_.end(), [](const auto& link) { return link->ended || link->drained(); });
+  return std::all_of(links_.begin(), links_.end(), [](const auto& link) { return link->gone || link->drained(); });
 }
 
 void Endpoint::leave(Nanos now) {
   leaving_ = true;
   now_ = now;
   for (auto& link : links_) {
-    if (link->ended) continue;
+    if (link->gone) continue;
     link->channel->flush_acks(now, true);
     link->channel->goodbye(now);
     link->channel->pump(now);
@@ -518,13 +495,10 @@ void Endpoint::leave(Nanos now) {
 
 std::size_t Endpoint::poll(Nanos now) {
   now_ = now;
-  const Nanos missed = attention_.missed(now);
-  for (auto& link : links_) {
-    if (!link->channel) continue;
-    link->channel->begin_cycle(now);
-    if (missed.count == 0) continue;
-    link->channel->move_clocks(missed);
-    link->hold(missed);
+  if (const Nanos missed = peers_.begin_cycle(now); missed.count != 0) {
+    for (auto& link : links_) {
+      if (link->channel) link->hold(missed);
+    }
   }
   std::size_t work = factory_.poll(now);
   if (!greeter_.empty()) greeter_.sweep(now);
@@ -533,16 +507,10 @@ std::size_t Endpoint::poll(Nanos now) {
     ++work;
   }
   if (!opens_.empty()) answer_opens();
-  // By index: answers and commands above may have added links, nothing below does.
-  for (std::size_t i = 0; i < links_.size(); ++i) {
-    EndpointLink& link = *links_[i];
-    if (link.ended) continue;
-    Channel& channel = *link.channel;
-    if (now >= channel.next_deadline()) channel.on_timer(now);
-    if (channel.active()) work += channel.pump(now);
-  }
+  peers_.on_timers(now);
+  work += peers_.pump(now);
   if (now >= next_check_) {
-    next_check_ = now + kCheckInterval;
+    next_check_ = now + kLooksEvery;
     check_links(now);
     if (!leaving_) bury_links();
   }
@@ -553,10 +521,7 @@ Nanos Endpoint::next_deadline() const {
   if (commands_.ready()) return {};
   Nanos t = factory_.next_deadline();
   if (!links_.empty() || !greeter_.empty()) t = std::min(t, next_check_);
-  for (const auto& link : links_) {
-    if (!link->ended) t = std::min(t, link->channel->active() ? Nanos{} : link->channel->next_deadline());
-  }
-  return t;
+  return std::min(t, peers_.next_deadline());
 }
 
 }  // namespace canarynet

@@ -17,15 +17,14 @@
 #include <string>
 #include <vector>
 
-#include "base/attention.h"
 #include "base/mpsc_ring.h"
 #include "base/secret.h"
 #include "base/settings.h"
 #include "engine/endpoint_handle.h"
 #include "engine/greeter.h"
 #include "engine/messages.h"
-#include "transport/channel.h"
-#include "transport/rail_stats.h"
+#include "engine/peers.h"
+#include "engine/silence_watch.h"
 
 namespace canarynet {
 
@@ -35,6 +34,7 @@ struct EndpointOptions {
   Settings settings;
   std::string host_name;
   std::int64_t pid = 0;
+  PulseSource pulse_of;              // may be empty
   std::size_t strangers_max = 1024;  // connections that have not said who they are
   SecretSource secret;               // of its token and its channels' names
   std::uint32_t channel_records = 2048;
@@ -94,7 +94,7 @@ struct EndpointCommand {
   EndpointStats* stats = nullptr;
 };
 
-class Endpoint final : public LaneAcceptor, private MessageHost, private GreeterHost {
+class Endpoint final : public LaneAcceptor, private MessageHost, private SilenceHost, private GreeterHost {
  public:
   Endpoint(EndpointOptions options, LaneFactory& factory);
   ~Endpoint() override;
@@ -116,13 +116,15 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
   void leave(Nanos now);
   std::span<const Rail> rails() const { return factory_.rails(); }
   // Since the endpoint began, links that have ended included.
-  RailStats rail_stats(int rail) const;
+  RailStats rail_stats(int rail) const { return peers_.rail_stats(rail); }
   // What the links did on a rail that are no more.
-  const RailStats& ended_stats(std::size_t rail) const { return ended_[rail]; }
+  const RailStats& ended_stats(std::size_t rail) const { return peers_.ended_stats(rail); }
   const std::string& host_name() const { return options_.host_name; }
   // Every path of every link, as LinkView.
   template <typename Fn>
-  void for_each_link(Fn fn) const;
+  void for_each_link(Fn fn) const {
+    peers_.for_each_link(fn);
+  }
   struct Counters {
     std::uint64_t peers = 0;  // links that have not ended; two to an endpoint that connects here and is connected to
     std::uint64_t connections = 0;
@@ -156,23 +158,26 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
   EndpointLink* dialled_link(const EndpointHandle& remote, Status* why);
   void on_open(EndpointLink& link, std::uint32_t flow, const wire::OpenPayload& open);
   void answer_opens();
-  void warn_of_silence(EndpointLink& link, Nanos silent);
   void check_links(Nanos now);
+  void judge(EndpointLink& link, Nanos now);
   void check_connections(EndpointLink& link, Nanos now);
   void end_link(EndpointLink& link, canary_status code, const std::string& why);
   void bury_links();
+  std::optional<Word> word_over_control(const Peer&) const override { return std::nullopt; }
+  Names names_of(std::span<const Peer* const> peers) const override;
 
   void on_mismatch(MessageEnd& flow, const Status& why, bool told) override;
   Status failure_of(const MessageRequest&, const Status& why, Nanos) override { return why; }
 
   EndpointOptions options_;
   LaneFactory& factory_;
-  RailRates rail_rates_;  // before the channels that share it
   std::uint64_t token_ = 0;
   std::atomic<std::uint32_t> next_listener_{1};
   MpscRing<EndpointCommand> commands_;
   Messages messages_;
   Greeter greeter_;
+  Peers peers_;  // the links_
+  SilenceWatch watch_;
   std::vector<std::unique_ptr<EndpointLink>> links_;
   std::vector<Listener*> listeners_;
   struct Open {
@@ -185,12 +190,9 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Greeter
   std::vector<Open> opens_;          // heard and not answered yet
   std::vector<std::uint64_t> past_;  // names of accepted channels that have ended: they must not come to life again
   std::size_t next_past_ = 0;
-  std::vector<RailStats> ended_;  // by rail: what the channels did that are no more
-  Attention attention_{kLooksEvery * 2};
   Nanos now_;
   Nanos next_check_;
   Nanos last_check_;
-  Nanos awake_since_;  // before, this process stood still: what it did not hear then is nobody's silence
   bool leaving_ = false;
 };
 

@@ -3,9 +3,12 @@
 //
 //   0        2     3     4              8                             16
 //   | magic  | ver | n   | listener     | token of the endpoint       | n rails ... zeroes up to 128
-//   rail: | code | port 2 | address 4 or 16 |   code: prefix of an IPv4 subnet (0 to 32), or 64 + that of an IPv6 one
+//   rail: | code | port 2 | address 4 or 16 |   code: prefix of an IPv4 subnet (0 to 32), 64 + that of an IPv6 one, or
+//                                                255: the address is a name in shared memory, the last rail's
 //
-// Little-endian; addresses in network order. 16 rails with IPv4 fit, 5 with IPv6; further ones are left out. Pure.
+// Version 2 is one with such a name; without one it is version 1, which older libraries read. Little-endian; addresses
+// in network order. 16 rails with IPv4 fit, or 13 and a name, or 5 with IPv6, or 4 and a name; what does not fit is left
+// out, the name first. Pure.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +28,7 @@ struct EndpointHandle {
   std::uint32_t listener = 0;  // number of the listener there
   std::vector<Address> rails;  // where its lanes are accepted, in rail order
 
-  // "10.0.0.1:4000, 10.0.1.1:4000": for messages.
+  // "10.0.0.1:4000, 10.0.1.1:4000": for messages. A name in shared memory only where there is nothing else.
   std::string text() const;
 };
 

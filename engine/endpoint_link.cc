@@ -26,16 +26,9 @@ void make_printable(std::string* text) {
 }  // namespace
 
 EndpointLink::EndpointLink(Endpoint& endpoint, std::uint64_t its_name, bool dials)
-    : name(its_name),
-      dialled(dials),
-      mux(0, nullptr, *this, *this),
-      messages(this),
-      endpoint_(endpoint),
-      words_(this, FlowClass::kControl) {}
+    : name(its_name), dialled(dials), round(this), endpoint_(endpoint), words_(this, FlowClass::kControl) {}
 
-void EndpointLink::start(std::vector<PathSpec> paths, std::uint64_t token, std::vector<std::string> local_names,
-                         std::vector<std::string> remote_names, Nanos now) {
-  const Settings& s = endpoint_.options_.settings;
+void EndpointLink::start(std::vector<PathSpec> paths, std::uint64_t token, std::span<const Rail> theirs, Nanos now) {
   ChannelOptions c;
   c.job = token;
   c.my_engine = static_cast<std::uint32_t>(name);
@@ -43,18 +36,11 @@ void EndpointLink::start(std::vector<PathSpec> paths, std::uint64_t token, std::
   c.dialer = dialled;
   c.purpose = wire::kHelloEndpoint;
   c.paths = std::move(paths);
-  c.piece_bytes = s.piece_bytes;
-  c.heartbeat_interval = s.heartbeat_interval;
-  c.silence_limit = s.silence_limit;
-  c.records = endpoint_.options_.channel_records;
-  c.copies = endpoint_.options_.channel_copies;
-  c.rails = &endpoint_.rail_rates_;
-  channel = std::make_unique<Channel>(std::move(c), endpoint_.factory_, mux);
-  mux.set_channel(channel.get());
-  channel->set_rail_names(std::move(local_names), std::move(remote_names));
-  peer = std::make_unique<MessagePeer>(mux, static_cast<std::uint64_t>(s.eager_bytes.count));
-  began = idle_since = now;
-  channel->start(now);
+  c.piece_bytes = endpoint_.options_.settings.piece_bytes;
+  label = remote_text;
+  idle_since = now;
+  endpoint_.peers_.add(*this, now);
+  endpoint_.peers_.connect(*this, std::move(c), nullptr, *this, *this, endpoint_.factory_.rails(), theirs, now);
 }
 
 bool EndpointLink::add(Connection& connection) {
@@ -112,7 +98,7 @@ bool EndpointLink::is_abandoned(std::uint32_t flow) const {
 }
 
 void EndpointLink::hold(Nanos span) {
-  peer->last_progress += span;
+  messages->last_progress += span;
   for_each([&](Connection& c) { c.flow.hold(span); });
 }
 
@@ -138,43 +124,50 @@ Connection* EndpointLink::find(std::uint32_t flow) const {
 
 void EndpointLink::say(wire::MessageFrame frame, std::uint32_t flow, const void* payload, std::uint32_t bytes,
                        std::uint32_t op) {
-  if (ended || !channel) return;
+  if (gone || !channel) return;
   Control c{frame, flow, op, bytes, {}};
   if (bytes != 0) std::memcpy(c.payload, payload, bytes);
   controls_.push_back(c);
-  mux.make_ready(words_);
+  mux->make_ready(words_);
 }
 
-void EndpointLink::learn_peer(std::int64_t pid, const char* host) {
-  pid_ = pid;
-  host_.assign(host, strnlen(host, wire::kHostTextBytes));
-  make_printable(&host_);
-  label_ = host_ + ":" + std::to_string(pid_);
+void EndpointLink::learn_peer(std::int64_t its_pid, const char* its_host) {
+  pid = its_pid;
+  host.assign(its_host, strnlen(its_host, wire::kHostTextBytes));
+  make_printable(&host);
+  label = host + ":" + std::to_string(pid);
+  const auto rails = endpoint_.factory_.rails();
+  neighbour = endpoint_.watch_.sees_pulses() &&
+              std::any_of(channel->paths().begin(), channel->paths().end(), [&](const Path& p) {
+                return p.spec.local_rail >= 0 && rails[static_cast<std::size_t>(p.spec.local_rail)].address.family ==
+                                                     Address::Family::kSharedMemory;
+              });
 }
 
 void EndpointLink::came_from(std::uint16_t remote_rail, std::string where) {
-  if (remote_rail >= kRailsMax) return;
+  if (remote_rail > kRailsMax) return;  // shared memory comes behind the NICs
   if (remote_rail >= origins_.size()) origins_.resize(remote_rail + 1);
   origins_[remote_rail] = std::move(where);
   remote_text.clear();
   for (const std::string& origin : origins_) {
     if (!origin.empty()) remote_text += (remote_text.empty() ? "" : ", ") + origin;
   }
+  if (host.empty()) label = remote_text;
 }
 
 std::string EndpointLink::who() const {
-  if (!host_.empty()) return "the peer on host " + host_ + " (pid " + std::to_string(pid_) + ")";
+  if (!host.empty()) return "the peer on host " + host + " (pid " + std::to_string(pid) + ")";
   return remote_text.empty() ? "the peer" : "the peer at " + remote_text;
 }
 
-std::string EndpointLink::describe() const { return host_.empty() ? who() : who() + " at " + remote_text; }
+std::string EndpointLink::describe() const { return host.empty() ? who() : who() + " at " + remote_text; }
 
-std::string EndpointLink::where() const { return host_.empty() ? "" : "; at " + remote_text; }
+std::string EndpointLink::where() const { return host.empty() ? "" : "; at " + remote_text; }
 
 // --- Flow ------------------------------------------------------------------------------------------------------------
 
 bool EndpointLink::next_frame(Mux&, Turn& turn, OutPiece* out) {
-  if (ended) return false;
+  if (gone) return false;
   if (&turn != &words_) return endpoint_.messages_.next_frame(static_cast<MessageRound&>(turn), out);
   if (next_control_ == controls_.size()) {
     controls_.clear();
@@ -204,7 +197,7 @@ void EndpointLink::on_done(Mux&, std::uint64_t cookie) {
 
 Messages::Where EndpointLink::where_is(const wire::Header& h) const {
   Connection* c = find(h.flow);
-  if (c == nullptr || ended || h.source != c->flow.other || h.destination != c->flow.me) return {nullptr, true};
+  if (c == nullptr || gone || h.source != c->flow.other || h.destination != c->flow.me) return {nullptr, true};
   // What overtakes the answer to our request is kept: credits as they are, small messages parked.
   const bool opening = c->flow.piece_bytes == 0;
   if (opening && h.kind == wire::Kind::kPiece) return {nullptr, false};
@@ -212,11 +205,11 @@ Messages::Where EndpointLink::where_is(const wire::Header& h) const {
 }
 
 Landing EndpointLink::landing_for(Mux&, const wire::Header& h) {
-  return endpoint_.messages_.landing_for(*peer, where_is(h), h);
+  return endpoint_.messages_.landing_for(*messages, where_is(h), h);
 }
 
 bool EndpointLink::on_arrival(Mux&, const wire::Header& h, const Arrival& arrival) {
-  if (ended) return true;
+  if (gone) return true;
   if (h.kind == wire::Kind::kSignature) {
     const auto frame = static_cast<wire::MessageFrame>(h.step);
     if (frame == wire::MessageFrame::kOpen) {
@@ -247,7 +240,7 @@ bool EndpointLink::on_arrival(Mux&, const wire::Header& h, const Arrival& arriva
         endpoint_.fail(*c, Status(CANARY_CLOSED, describe() + " does not listen under this handle any more"));
         return true;
       }
-      peer->eager_budget = std::min<std::uint64_t>(peer->eager_budget, opened.eager_bytes);
+      messages->eager_budget = std::min<std::uint64_t>(messages->eager_budget, opened.eager_bytes);
       endpoint_.messages_.open(c->flow, opened.piece_bytes);
       c->state.store(Connection::State::kUp, std::memory_order_release);
       return true;
@@ -272,11 +265,11 @@ bool EndpointLink::on_arrival(Mux&, const wire::Header& h, const Arrival& arriva
       return true;
     }
   }
-  return endpoint_.messages_.on_arrival(*peer, where_is(h), h, arrival, endpoint_.now_);
+  return endpoint_.messages_.on_arrival(*messages, where_is(h), h, arrival, endpoint_.now_);
 }
 
 void EndpointLink::on_landing_lost(Mux&, const wire::Header& h, std::uint64_t cookie) {
-  endpoint_.messages_.on_landing_lost(*peer, where_is(h), h, cookie);
+  endpoint_.messages_.on_landing_lost(*messages, where_is(h), h, cookie);
 }
 
 void EndpointLink::on_path_event(Mux&, const std::string& what) {

@@ -14,13 +14,12 @@
 
 namespace canarynet {
 
-class EndpointLink final : public Flow, public MuxHost {
+class EndpointLink final : public Peer, public Flow, public MuxHost {
  public:
   EndpointLink(Endpoint& endpoint, std::uint64_t its_name, bool dials);
 
-  // Makes the channel; `paths` as ChannelOptions wants them.
-  void start(std::vector<PathSpec> paths, std::uint64_t token, std::vector<std::string> local_names,
-             std::vector<std::string> remote_names, Nanos now);
+  // Makes the channel; `paths` as ChannelOptions wants them. `theirs`: as far as they are known.
+  void start(std::vector<PathSpec> paths, std::uint64_t token, std::span<const Rail> theirs, Nanos now);
   // A number for a new connection; false: all are taken.
   bool add(Connection& connection);
   // Under the number the dialling side has given. False: it was seen before, or makes no sense.
@@ -45,7 +44,7 @@ class EndpointLink final : public Flow, public MuxHost {
   // "; at 10.0.0.1:4000, …", for the end of a text that began with who(): of many NICs they are long, and texts may
   // be cut.
   std::string where() const;
-  void learn_peer(std::int64_t pid, const char* host);
+  void learn_peer(std::int64_t its_pid, const char* its_host);
   // A lane of the peer's rail came from there. The latest of each rail is kept.
   void came_from(std::uint16_t remote_rail, std::string where);
   std::size_t connections() const { return used_; }
@@ -70,23 +69,13 @@ class EndpointLink final : public Flow, public MuxHost {
   void on_abort(Mux&, const wire::Header&, std::span<const std::byte>) override {}
   void on_path_event(Mux& peer, const std::string& what) override;
 
-  // "hosta:1234", once it is known; else where it is reached. For counters.
-  const std::string& label() const { return label_.empty() ? remote_text : label_; }
-
   const std::uint64_t name;
   const bool dialled;
   std::uint64_t remote_token = 0;  // dialled
   std::string remote_text;         // its addresses, or where its lanes came from
-  Mux mux;
-  MessageRound messages;
-  std::unique_ptr<Channel> channel;
-  std::unique_ptr<MessagePeer> peer;
-  Nanos began;
+  MessageRound round;
   Nanos idle_since;
-  Nanos hung_up_since = Nanos::max();
-  bool ended = false;
   StallWatch stalls;
-  Nanos silent_since = Nanos::max();  // a warning has said so
 
  private:
   struct Slot {
@@ -113,19 +102,7 @@ class EndpointLink final : public Flow, public MuxHost {
   std::size_t used_ = 0;
   std::vector<Control> controls_;  // to be said, oldest first from next_control_
   std::size_t next_control_ = 0;
-  std::string host_;
   std::vector<std::string> origins_;  // by remote rail; accepted links only
-  std::int64_t pid_ = 0;
-  std::string label_;
 };
-
-template <typename Fn>
-void Endpoint::for_each_link(Fn fn) const {
-  for (const auto& link : links_) {
-    if (!link->channel) continue;
-    for (const Path& path : link->channel->paths())
-      fn(LinkView{path, link->label(), link->channel->remote_name(path), link->ended, link->channel->ever_up()});
-  }
-}
 
 }  // namespace canarynet

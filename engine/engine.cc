@@ -23,6 +23,8 @@ Engine::Engine(EngineOptions options, LaneFactory& factory)
     : options_(std::move(options)),
       factory_(factory),
       greeter_(*this, options_.strangers_max),
+      everybody_(options_.settings, {options_.channel_records, options_.channel_copies}, factory),
+      watch_(options_.settings, everybody_, *this),
       commands_(kCommands),
       message_submissions_(kMessages),
       messages_(*this) {
@@ -75,9 +77,7 @@ void Engine::on_join_failed(const Status& why) {
 void Engine::on_joined(const Roster& roster) {
   roster_ = roster;
   joined_ = true;
-  joined_at_ = now_;
   my_engine_ = static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(options_.local_ranks.front())]);
-  const Settings& s = options_.settings;
 
   reach_ = std::make_shared<const Reachability>(
       Reachability::from_rails(roster_.rails_of_ranks(), roster_.engine_of, roster_.pairing));
@@ -88,46 +88,11 @@ void Engine::on_joined(const Roster& roster) {
     host_of_.push_back(static_cast<int>(first - roster_.engines.begin()));
   }
 
-  const auto names = [](const std::vector<Rail>& rails) {
-    std::vector<std::string> out;
-    for (const Rail& r : rails) out.push_back(r.device);
-    return out;
-  };
+  watch_.set_host(roster_.engines[my_engine_].host_id, options_.pulse_of);
   peers_.resize(roster_.engines.size());
-  const auto& mine = roster_.engines[my_engine_].rails;
   for (std::uint32_t e = 0; e < peers_.size(); ++e) {
-    if (e == my_engine_) continue;
-    const auto& theirs = roster_.engines[e].rails;
-    ChannelOptions c;
-    for (const RailPair& pair : pair_rails(mine, theirs, roster_.pairing)) {
-      for (int lane = 0; lane < s.lanes_per_rail; ++lane) {
-        c.paths.push_back({pair.local, pair.remote, lane, theirs[static_cast<std::size_t>(pair.remote)].address});
-      }
-    }
-    if (c.paths.empty()) continue;
-    c.job = roster_.job;
-    c.my_engine = my_engine_;
-    c.peer_engine = e;
-    c.dialer = my_engine_ < e;
-    c.piece_bytes = roster_.piece_bytes;
-    c.heartbeat_interval = s.heartbeat_interval;
-    c.silence_limit = s.silence_limit;
-    c.records = options_.channel_records;
-    c.copies = options_.channel_copies;
-    c.check_memory = s.shm_crc;
-    c.rails = &rail_rates_;
-    MuxHost& host = *this;
-    peers_[e].mux = std::make_unique<Mux>(e, &flows_, newcomers_, host);
-    peers_[e].channel = std::make_unique<Channel>(std::move(c), factory_, *peers_[e].mux);
-    peers_[e].mux->set_channel(peers_[e].channel.get());
-    peers_[e].channel->set_rail_names(names(mine), names(theirs));
-    const auto& ranks = roster_.engines[e].ranks;
-    peers_[e].label = "rank " + std::to_string(ranks.front());
-    if (ranks.size() > 1) peers_[e].label += "-" + std::to_string(ranks.back());
-    peers_[e].eager = std::make_unique<EagerStore>(static_cast<std::uint64_t>(s.eager_bytes.count));
-    peers_[e].messages = std::make_unique<MessagePeer>(*peers_[e].mux, static_cast<std::uint64_t>(s.eager_bytes.count));
-    peers_[e].debts.reserve(static_cast<std::size_t>(s.eager_bytes.count) / EagerStore::kBlock);
-    peers_[e].channel->start(now_);
+    peers_[e].number = e;
+    if (e != my_engine_) connect(peers_[e]);
   }
   std::vector<int> everybody(static_cast<std::size_t>(roster_.world_size));
   for (int r = 0; r < roster_.world_size; ++r) everybody[static_cast<std::size_t>(r)] = r;
@@ -135,13 +100,37 @@ void Engine::on_joined(const Roster& roster) {
   check_ready();
 }
 
+void Engine::connect(EnginePeer& p) {
+  const EngineInfo& info = roster_.engines[p.number];
+  const auto& mine = roster_.engines[my_engine_].rails;
+  p.label = "rank " + std::to_string(info.ranks.front());
+  if (info.ranks.size() > 1) p.label += "-" + std::to_string(info.ranks.back());
+  p.host = info.host_id;
+  p.pid = info.pid;
+  p.neighbour = watch_.sees_pulses() && host_of_engine(p.number) == host_of_engine(my_engine_);
+  p.speaks = !info.caller_driven;
+  everybody_.add(p, now_);
+  ChannelOptions c;
+  c.paths = everybody_.paths(mine, info.rails, roster_.pairing);
+  if (c.paths.empty()) return;
+  c.job = roster_.job;
+  c.my_engine = my_engine_;
+  c.peer_engine = p.number;
+  c.dialer = my_engine_ < p.number;
+  c.piece_bytes = roster_.piece_bytes;
+  const auto eager_bytes = static_cast<std::size_t>(options_.settings.eager_bytes.count);
+  p.eager = std::make_unique<EagerStore>(eager_bytes);
+  p.debts.reserve(eager_bytes / EagerStore::kBlock);
+  everybody_.connect(p, std::move(c), &flows_, newcomers_, *this, mine, info.rails, now_);
+}
+
 void Engine::check_ready() {
   if (ready_ || !joined_ || !join_status_.ok()) return;
   for (std::uint32_t e = 0; e < peers_.size(); ++e) {
-    const Peer& p = peers_[e];
+    const EnginePeer& p = peers_[e];
     if (!p.channel || p.gone) continue;
     if (p.channel->ever_up()) continue;
-    if (now_ - joined_at_ > options_.settings.join_timeout) {
+    if (now_ - p.met > options_.settings.join_timeout) {
       ErrorDetail d;
       d.rank = roster_.engines[e].ranks.front();
       d.host = roster_.engines[e].host_name;
@@ -236,10 +225,7 @@ void Engine::on_path_event(Mux& peer, const std::string& what) {
 
 void Engine::begin_cycle(Nanos now) {
   now_ = now;
-  for (Peer& p : peers_) {
-    if (p.channel) p.channel->begin_cycle(now);
-  }
-  if (const Nanos missed = attention_.missed(now); missed.count != 0) move_clocks(missed);
+  if (const Nanos missed = everybody_.begin_cycle(now); missed.count != 0) move_clocks(missed);
 }
 
 std::size_t Engine::poll(Nanos now) {
@@ -249,9 +235,7 @@ std::size_t Engine::poll(Nanos now) {
   std::size_t work = factory_.poll(now);
   if (!greeter_.empty()) greeter_.sweep(now);
   work += membership_->poll(now);
-  for (Peer& p : peers_) {
-    if (p.channel && now >= p.channel->next_deadline()) p.channel->on_timer(now);
-  }
+  everybody_.on_timers(now);
   work += send(now);
   if (now >= next_housekeeping_) {
     housekeeping(now);
@@ -262,16 +246,15 @@ std::size_t Engine::poll(Nanos now) {
   }
   if (leaving_ && !left_) {
     bool drained = true;
-    for (std::uint32_t e = 0; e < peers_.size(); ++e) {
-      const Peer& p = peers_[e];
-      if (!p.channel || p.gone || p.left || p.channel->peer_left() || p.channel->drained()) continue;
+    for (const EnginePeer& p : peers_) {
+      if (!p.channel || p.ended() || p.channel->peer_left() || p.channel->drained()) continue;
       drained = false;
       // What it lacks it can have when it is back: nobody proved its death.
-      if (unheard(e)) farewell_due_ = now + kFarewellLimit;
+      if (watch_.unheard(p, now)) farewell_due_ = now + kFarewellLimit;
     }
     if (!farewell_said_ && (drained || now > farewell_due_)) {
       farewell_said_ = true;
-      for (Peer& p : peers_) {
+      for (EnginePeer& p : peers_) {
         if (!p.channel || p.gone) continue;
         for (const auto& g : groups_) {
           if (!g->dead && g->members.size() != 1) tell_entered(*p.channel, *g, now);
@@ -289,10 +272,7 @@ std::size_t Engine::poll(Nanos now) {
 
 void Engine::abandon() noexcept {
   abandoned_ = true;
-  for (Peer& p : peers_) {
-    if (p.mux) p.mux->set_channel(nullptr);
-    p.channel.reset();
-  }
+  for (EnginePeer& p : peers_) everybody_.disconnect(p);
   greeter_.abandon();
   if (membership_ != nullptr) membership_->abandon();  // its end is what proves this engine's
 }
@@ -309,9 +289,7 @@ std::size_t Engine::send(Nanos now) {
   if (ready_ && !leaving_) take_commands();
   if (!waiting_.empty()) enter_waiting();
   std::size_t work = settle_local();
-  for (Peer& p : peers_) {
-    if (p.channel && p.channel->active()) work += p.channel->pump(now);
-  }
+  work += everybody_.pump(now);
   work += settle_local();                  // what pumping completed
   if (!waiting_.empty()) enter_waiting();  // it may have made room
   return work;
@@ -335,19 +313,11 @@ std::size_t Engine::settle_local() {
   return work;
 }
 
-void Engine::flush_acks(Nanos now, bool all) {
-  for (Peer& p : peers_) {
-    if (p.channel) p.channel->flush_acks(now, all);
-  }
-}
+void Engine::flush_acks(Nanos now, bool all) { everybody_.flush_acks(now, all); }
 
 Nanos Engine::next_deadline() const {
-  Nanos t = std::min({factory_.next_deadline(), membership_->next_deadline(), next_housekeeping_});
-  for (const Peer& p : peers_) {
-    if (!p.channel) continue;
-    // Work that on_timer or this cycle's last step left behind is due at once.
-    t = std::min(t, p.channel->active() ? Nanos{} : p.channel->next_deadline());
-  }
+  const Nanos t = std::min(
+      {factory_.next_deadline(), membership_->next_deadline(), next_housekeeping_, everybody_.next_deadline()});
   const bool entering_left =
       std::any_of(waiting_.begin(), waiting_.end(), [&](const GroupMember* m) { return has_slot(*m); });
   return commands_left_ || entering_left || messages_left_ || local_dirty_ ? Nanos{} : t;
@@ -360,18 +330,10 @@ void Engine::leave(Nanos now) {
 
 Engine::Counters Engine::counters() const {
   Counters out;
-  for (const Peer& p : peers_) out.peers += p.channel && !p.gone && !p.left;
+  out.peers = everybody_.connected();
   out.operations_in_flight = operations_in_flight_;
   out.operations = operations_ended_;
   out.operation_failures = operations_failed_;
-  return out;
-}
-
-RailStats Engine::rail_stats(int rail) const {
-  RailStats out;
-  for (const Peer& p : peers_) {
-    if (p.channel) out.add(*p.channel, rail);
-  }
   return out;
 }
 

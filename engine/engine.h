@@ -20,9 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "base/attention.h"
 #include "base/mpsc_ring.h"
-#include "base/process_pulse.h"
 #include "base/settings.h"
 #include "base/status.h"
 #include "control/membership.h"
@@ -33,12 +31,12 @@
 #include "engine/group.h"
 #include "engine/messages.h"
 #include "engine/newcomer_flow.h"
+#include "engine/peers.h"
+#include "engine/silence_watch.h"
 #include "port/command.h"
 #include "port/id_table.h"
 #include "port/ticket.h"
-#include "transport/channel.h"
 #include "transport/lane.h"
-#include "transport/rail_stats.h"
 
 namespace canarynet {
 
@@ -52,10 +50,10 @@ struct EngineOptions {
   std::string host_id;
   std::string host_name;
   std::int64_t pid = 0;
-  std::function<ProcessPulse(std::int64_t pid)> pulse_of;  // of another process of this host; may be empty
-  std::size_t strangers_max = 1024;                        // connections that have not said who they are
-  std::uint64_t epoch_seed = 0;  // of groups' epochs, no secret; rank 0's engine gives it to the others
-  std::uint64_t job_token = 0;   // a secret (base/secret.h); rank 0's engine gives it to the others
+  PulseSource pulse_of;              // may be empty
+  std::size_t strangers_max = 1024;  // connections that have not said who they are
+  std::uint64_t epoch_seed = 0;      // of groups' epochs, no secret; rank 0's engine gives it to the others
+  std::uint64_t job_token = 0;       // a secret (base/secret.h); rank 0's engine gives it to the others
   std::uint32_t channel_records = 2048;
   std::uint32_t channel_copies = 256;
   // Where counting begins, on all engines alike: for tests of what happens where 32 bits end.
@@ -67,6 +65,7 @@ class Engine final : public MembershipListener,
                      public LaneAcceptor,
                      private MuxHost,
                      private MessageHost,
+                     private SilenceHost,
                      private GreeterHost {
  public:
   Engine(EngineOptions options, LaneFactory& factory);
@@ -127,17 +126,13 @@ class Engine final : public MembershipListener,
   int ranks_on_this_host() const;
   // Operations in flight.
   bool busy() const { return operations_in_flight_ != 0 || messages_.pending() != 0; }
-  RailStats rail_stats(int rail) const;
+  RailStats rail_stats(int rail) const { return everybody_.rail_stats(rail); }
   std::span<const Rail> rails() const { return factory_.rails(); }
   const std::string& host_name() const { return options_.host_name; }
   // Every path to a peer, as LinkView.
   template <typename Fn>
   void for_each_link(Fn fn) const {
-    for (const Peer& p : peers_) {
-      if (!p.channel) continue;
-      for (const Path& path : p.channel->paths())
-        fn(LinkView{path, p.label, p.channel->remote_name(path), p.gone || p.left, p.channel->ever_up()});
-    }
+    everybody_.for_each_link(fn);
   }
   struct Counters {
     std::uint64_t peers = 0;  // engines that this one has links to
@@ -187,25 +182,12 @@ class Engine final : public MembershipListener,
   friend class GroupMessageFlow;
   friend class NewcomerFlow;
 
-  // What the engine knows of one peer engine.
-  struct Peer {
-    std::unique_ptr<Mux> mux;          // before the channel, whose client it is
-    std::unique_ptr<Channel> channel;  // null: no rail in common
+  struct EnginePeer : Peer {
     std::unique_ptr<EagerStore> eager;
-    std::unique_ptr<MessagePeer> messages;
     std::uint64_t eager_used = 0;  // charged for what we sent it and it was not ready for
     RunSlotList poor;              // what waits for room in the budget
     std::vector<EagerDebt> debts;  // the part of it whose operation is done here; bounded by the budget, never grows
-    std::string label;             // for counters: "rank 3"
-    bool gone = false;             // died
     Status why_gone;               // what a group that needs it is told
-    bool left = false;             // finalized
-    // Of a silent one on this host: whether it stands still.
-    ProcessPulse pulse;  // at the last look
-    Nanos looked_by;     // a moment after that look; max: not known yet
-    bool looked = false;
-    bool still = false;
-    Nanos silent_since = Nanos::max();   // a warning has said so
     Nanos complained_at = Nanos::max();  // since when some group has waited for a lane to it
     std::uint32_t beat_turn = 0;         // whose turn it is in the heartbeat's group fields
   };
@@ -269,7 +251,7 @@ class Engine final : public MembershipListener,
   void wake_slots(Run& run);
   void enqueue(RunSlot& slot);
   void dequeue(RunSlot& slot);
-  void charge_less(Peer& peer, std::uint32_t bytes);
+  void charge_less(EnginePeer& peer, std::uint32_t bytes);
   void piece_arrived(Run& run, std::uint32_t unit, Mux& from, const wire::Header& header, const std::byte* payload,
                      std::optional<std::uint32_t> crc);
   Landing park(std::uint32_t from, const wire::Header& header);
@@ -281,7 +263,7 @@ class Engine final : public MembershipListener,
   bool pump_local(std::uint64_t* budget);
   bool finish_completed(GroupMember& member);
   void finish(GroupMember& member, Operation& op, Status status);
-  void settle_debt(Peer& peer, const wire::Header& signature);
+  void settle_debt(EnginePeer& peer, const wire::Header& signature);
   void mark_ready(Operation& op, std::uint32_t slot);
   void drain_eager(GroupMember& member, Operation& op);
   bool admit_signature(GroupMember& member, int source, std::uint32_t number, const wire::SignaturePayload& theirs);
@@ -306,17 +288,11 @@ class Engine final : public MembershipListener,
   void kill(Group& group, const Verdict& verdict, bool flood);
   void kill_groups_of(std::uint32_t engine, std::uint32_t culprit, canary_status code, const std::string& why,
                       const std::vector<GroupEpoch>* only = nullptr);
-  bool merely_starved(std::uint32_t engine, Nanos now);
-  bool alone(Nanos now, bool by_lanes, Nanos limit) const;
-  Nanos last_word(std::uint32_t engine) const;
-  bool should_speak(std::uint32_t engine) const;
-  bool is_neighbour(std::uint32_t engine) const {
-    return options_.pulse_of && host_of_engine(engine) == host_of_engine(my_engine_);
-  }
-  bool unheard(std::uint32_t engine) const;
+  std::optional<Word> word_over_control(const Peer& peer) const override;
+  Names names_of(std::span<const Peer* const> peers) const override;
+  void connect(EnginePeer& peer);
   bool held(const Group& group) const;
   void hold(Group& group, Nanos span);
-  void warn_of_silence(Nanos now);
   // What an engine that left had sent is known by then, where all are heard.
   Nanos departure_grace() const { return std::min(options_.settings.silence_limit, 1_s); }
   int host_of_engine(std::uint32_t engine) const {
@@ -338,7 +314,6 @@ class Engine final : public MembershipListener,
 
   EngineOptions options_;
   LaneFactory& factory_;
-  RailRates rail_rates_;  // before the channels that share it
   SelectorOptions selector_;
   Greeter greeter_;
   std::unique_ptr<Membership> membership_;
@@ -348,7 +323,9 @@ class Engine final : public MembershipListener,
   std::vector<int> host_of_;                   // by world rank: the first engine with its host id
   FlowTable flows_;                            // of groups_; before the muxes that look there
   NewcomerFlow newcomers_{*this};
-  std::vector<Peer> peers_;                            // by engine number
+  Peers everybody_;  // of peers_, but this very engine
+  SilenceWatch watch_;
+  std::vector<EnginePeer> peers_;                      // by engine number
   std::vector<Missed> missed_;                         // as last reported
   std::vector<std::unique_ptr<Group>> groups_;         // ascending flows; the world first
   std::vector<std::unique_ptr<Group>> closed_groups_;  // until the next cycle
@@ -371,11 +348,9 @@ class Engine final : public MembershipListener,
   bool commands_left_ = false;         // the cycle's share was taken, not all
   bool messages_left_ = false;         // likewise
 
-  Attention attention_{kLooksEvery * 2};
   Nanos now_;
   Nanos next_housekeeping_;
   Nanos looked_at_;  // the last housekeeping
-  Nanos joined_at_;
   Status join_status_;
   std::uint64_t next_cookie_ = 1;
   std::uint32_t operations_in_flight_ = 0;

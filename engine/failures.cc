@@ -54,7 +54,7 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
   log(LogLevel::kWarn, "group %u ended: %s: %s", g.flow, name_of(verdict.code), verdict.text.c_str());
 
   // Nothing may read or write the callers' buffers once they hear of it.
-  for (Peer& p : peers_) {
+  for (EnginePeer& p : peers_) {
     if (p.channel) p.channel->cancel_flow(g.flow);
     if (p.eager) {
       p.eager->for_each([&](EagerStore::Entry& e) {
@@ -171,7 +171,7 @@ Status Engine::loss(std::uint32_t engine, canary_status code, const std::string&
 // Dead, or silent for too long. Groups that wait for one of its ranks to ask, or, if it hands out groups, for its
 // answer, wait in vain: of a silence the coordinator's desk does not hear.
 void Engine::lose(std::uint32_t engine, const Status& why) {
-  Peer& peer = peers_[engine];
+  EnginePeer& peer = peers_[engine];
   peer.gone = true;
   peer.why_gone = why;
   if (peer.channel) peer.channel->peer_died();
@@ -307,11 +307,8 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
 // Nobody drove this engine for so long: it was stopped, or got no core, or its caller computed. What did not come
 // meanwhile is nobody's fault. The entry limit and the caller's deadlines go on: they are promises about time itself.
 void Engine::move_clocks(Nanos missed) {
-  joined_at_ += missed;
-  for (Peer& p : peers_) {
+  for (EnginePeer& p : peers_) {
     if (p.complained_at != Nanos::max()) p.complained_at += missed;
-    if (p.silent_since != Nanos::max()) p.silent_since += missed;
-    if (p.channel) p.channel->move_clocks(missed);
   }
   for (auto& g : groups_) hold(*g, missed);
 }
@@ -330,7 +327,7 @@ void Engine::housekeeping(Nanos now) {
   check_ready();
   if (!joined_) return;
   if (!leaving_ && options_.settings.progress_thread) {
-    warn_of_silence(now);
+    watch_.warn(now);
     check_silence(now);
   }
   const Nanos looked = std::exchange(looked_at_, now);

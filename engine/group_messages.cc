@@ -145,7 +145,7 @@ Status Engine::failure_of(const MessageRequest& r, const Status& why, Nanos now)
 // The group is dead: nothing of its messages may be read or written any more.
 void Engine::end_messages(Group& g) {
   const std::uint32_t number = g.messages_number();
-  for (Peer& p : peers_) {
+  for (EnginePeer& p : peers_) {
     if (!p.channel) continue;
     p.channel->cancel_flow(number);
     messages_.drop_parked(*p.messages, number);
@@ -160,7 +160,7 @@ void Engine::end_messages(Group& g) {
 // A member that calls no more: what is parked for it, and what it is charged for, makes room.
 void Engine::retire_messages(GroupMember& m) {
   const std::uint32_t number = m.group->messages_number();
-  for (Peer& p : peers_) {
+  for (EnginePeer& p : peers_) {
     if (!p.messages) continue;
     p.messages->parked.for_each([&](EagerStore::Entry& e) {
       if (e.complete && e.header.flow == number && e.header.destination == m.rank) p.messages->parked.release(&e);

@@ -174,7 +174,7 @@ void Engine::give_up_groups(const Status& why) {
 Status Engine::group_hope(const std::vector<int>& members) const {
   for (const int r : members) {
     if (r < 0 || static_cast<std::size_t>(r) >= roster_.engine_of.size()) continue;  // the desk refuses it
-    const Peer& peer = peers_[static_cast<std::size_t>(roster_.engine_of[static_cast<std::size_t>(r)])];
+    const EnginePeer& peer = peers_[static_cast<std::size_t>(roster_.engine_of[static_cast<std::size_t>(r)])];
     if (peer.gone) return peer.why_gone;
   }
   if (!peers_[0].gone) return {};
@@ -210,7 +210,7 @@ void Engine::admit_strays(Group& g) {
 
 // Of another epoch: nobody would ever take it out.
 void Engine::drop_early(Group& g) {
-  for (Peer& p : peers_) {
+  for (EnginePeer& p : peers_) {
     if (!p.channel) continue;
     for (EagerStore* store : {p.eager.get(), &p.messages->parked}) {
       store->for_each([&](EagerStore::Entry& e) {
@@ -225,7 +225,7 @@ void Engine::drop_early(Group& g) {
 void Engine::drop_early_of_unknown_groups() {
   if (!pending_groups_.empty()) return;
   strays_.clear();
-  for (Peer& p : peers_) {
+  for (EnginePeer& p : peers_) {
     if (!p.channel) continue;
     for (EagerStore* store : {p.eager.get(), &p.messages->parked}) {
       store->for_each([&](EagerStore::Entry& e) {
@@ -281,11 +281,11 @@ void Engine::close_group(Group& g) {
   if (!g.dead) {
     // Others may wait for ranks that have nothing to do with these, and must not take these for ones that did not call.
     for (const auto& peer : g.peers) {
-      const Peer& p = peers_[peer->engine];
+      const EnginePeer& p = peers_[peer->engine];
       if (p.channel && !p.gone && !p.left) tell_entered(*p.channel, g, now_);
     }
   }
-  for (Peer& p : peers_) {
+  for (EnginePeer& p : peers_) {
     if (!p.channel) continue;
     for (EagerStore* store : {p.eager.get(), &p.messages->parked}) {
       store->for_each([&](EagerStore::Entry& e) {

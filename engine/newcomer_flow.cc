@@ -32,7 +32,7 @@ bool NewcomerFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& a
     engine_.unpark(from.peer(), h);
     return false;
   }
-  Engine::Peer& peer = engine_.peers_[from.peer()];
+  Engine::EnginePeer& peer = engine_.peers_[from.peer()];
   const bool over = engine_.over() || is_of_a_connection(h);
   if (is_of_messages(h)) return engine_.messages_.on_arrival(*peer.messages, {nullptr, over}, h, arrival, engine_.now_);
   if (h.kind == wire::Kind::kSignature) {

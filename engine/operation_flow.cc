@@ -44,7 +44,7 @@ bool gone(const Mux& to) { return to.channel() == nullptr || to.channel()->peer_
 
 bool OperationFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
   auto& peer = static_cast<GroupPeer&>(turn);
-  Engine::Peer& p = engine_.peers_[peer.engine];
+  Engine::EnginePeer& p = engine_.peers_[peer.engine];
   const bool departed = p.left || gone(to);
   while (RunSlot* const slot = peer.sending.head) {
     Run& run = *slot->run;
@@ -79,7 +79,7 @@ bool OperationFlow::fill(RunSlot& slot, OutPiece* out) {
   Run& run = *slot.run;
   const Executor::SendCell cell = run.executor.peek_send(slot.number);
   if (!slot.ready) {
-    Engine::Peer& peer = engine_.peers_[slot.engine];
+    Engine::EnginePeer& peer = engine_.peers_[slot.engine];
     const std::uint32_t charge = EagerStore::charge(cell.bytes);
     if (peer.eager_used + charge > static_cast<std::uint64_t>(engine_.options_.settings.eager_bytes.count)) {
       engine_.dequeue(slot);

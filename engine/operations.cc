@@ -113,7 +113,7 @@ void Engine::return_run(Operation& op) {
   for (RunSlot& slot : op.run->slots) {
     dequeue(slot);
     if (slot.eager_bytes == 0) continue;
-    Peer& peer = peers_[slot.engine];
+    EnginePeer& peer = peers_[slot.engine];
     if (m.group->dead) {
       charge_less(peer, slot.eager_bytes);  // the verdict empties its store, too
     } else {
@@ -237,7 +237,7 @@ void Engine::enter(GroupMember& m, const WaitingOperation& called) {
 void Engine::drain_eager(GroupMember& m, Operation& op) {
   const std::uint32_t flow = m.group->flow, epoch = m.group->epoch;
   for (const RunSlot& slot : op.run->slots) {
-    const Peer& peer = peers_[slot.engine];
+    const EnginePeer& peer = peers_[slot.engine];
     if (slot.peer == nullptr || !peer.eager || peer.eager->empty()) continue;
     EagerStore& store = *peer.eager;
     store.for_each([&](EagerStore::Entry& e) {
@@ -274,7 +274,7 @@ bool Engine::compare(GroupMember& m, std::uint32_t number, const wire::Signature
   return false;
 }
 
-void Engine::settle_debt(Peer& peer, const wire::Header& signature) {
+void Engine::settle_debt(EnginePeer& peer, const wire::Header& signature) {
   const auto debt = std::find_if(peer.debts.begin(), peer.debts.end(), [&](const EagerDebt& d) {
     return d.flow == signature.flow && d.epoch == signature.epoch && d.op == signature.op && d.to == signature.source &&
            d.from == signature.destination;
@@ -316,7 +316,7 @@ void Engine::dequeue(RunSlot& slot) {
 }
 
 // What the peer is sent ahead of its readiness has room again.
-void Engine::charge_less(Peer& peer, std::uint32_t bytes) {
+void Engine::charge_less(EnginePeer& peer, std::uint32_t bytes) {
   peer.eager_used -= bytes;
   while (peer.poor.head != nullptr) enqueue(*peer.poor.head);
 }

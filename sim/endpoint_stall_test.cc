@@ -50,6 +50,21 @@ TEST(EndpointStall, APauseOfItsOwnIsNobodysSilence) {
   ASSERT_NO_FATAL_FAILURE(p.expect_all(2_s));
 }
 
+TEST(EndpointStall, APauseOfItsOwnIsNoTimeOfRefusals) {
+  Net net(2, 1);
+  Pair p(net);
+  net.kill(1, CrashKind::kHangup);
+  Connection& c = p.connect();
+  net.pass(300_ms);
+  net.fabric.freeze(0);
+  net.pass(3_s);
+  net.fabric.thaw(0);
+  net.pass(300_ms);
+  EXPECT_EQ(c.state, State::kOpening) << "refused for 600 ms that anybody saw, and it may be about to come back";
+  ASSERT_TRUE(net.until([&] { return c.state == State::kFailed; }, 1_s));
+  EXPECT_EQ(c.failure.code(), CANARY_PEER_DIED) << c.failure.text();
+}
+
 TEST(EndpointStall, WhereOneRailMerelyDoesNotAnswerItIsWaitedFor) {
   Settings s = Settings::defaults();
   s.join_timeout = 6_s;
@@ -381,7 +396,7 @@ TEST(EndpointStall, AnOutageIsWarnedOfOnceAndOverASecondAfterItsEnd) {
         net.pass(500_ms);
         const std::ptrdiff_t observers = span < 2_s ? 0 : stopped ? 1 : 2;
         EXPECT_EQ(warnings.with("silent for 20"), observers);
-        EXPECT_EQ(warnings.with("CANARY_SILENCE_LIMIT (60000 ms)"), observers);
+        EXPECT_EQ(warnings.with("CANARY_SILENCE_LIMIT (60 s)"), observers);
         EXPECT_EQ(warnings.with("heard again after"), observers);
         EXPECT_EQ(warnings.lines.size(), static_cast<std::size_t>(observers) * 2) << warnings.lines.back();
         ASSERT_FALSE(HasFailure());
@@ -400,7 +415,7 @@ TEST(EndpointStall, APeerWithoutPowerIsSilentAfterTheLimitAndTheTextNamesIt) {
   ASSERT_FALSE(receive.ticket.done());
   ASSERT_TRUE(net.until([&] { return receive.ticket.done(); }, 2_s));
   EXPECT_EQ(receive.ticket.code, CANARY_PEER_SILENT) << receive.ticket.status.to_string();
-  EXPECT_TRUE(has(receive.ticket.status.text(), "CANARY_SILENCE_LIMIT (60000 ms)")) << receive.ticket.status.text();
+  EXPECT_TRUE(has(receive.ticket.status.text(), "CANARY_SILENCE_LIMIT (60 s)")) << receive.ticket.status.text();
 }
 
 }  // namespace

@@ -40,10 +40,14 @@ inline Settings impatient() {
 // Endpoints on a simulated network, polled when they have something to do.
 class Net {
  public:
+  using Amend = std::function<void(int host, EndpointOptions*)>;
   explicit Net(int hosts, int rails, FabricOptions options = quick(), Settings settings = Settings::defaults(),
                std::size_t accepted_links_max = EndpointOptions{}.accepted_links_max)
-      : fabric(options, Wiring::flat(hosts, rails)) {
-    for (int h = 0; h < hosts; ++h) {
+      : Net(Wiring::flat(hosts, rails), options, settings,
+            [=](int, EndpointOptions* e) { e->accepted_links_max = accepted_links_max; }) {}
+  Net(const Wiring& wiring, FabricOptions options, const Settings& settings, const Amend& amend)
+      : fabric(options, wiring) {
+    for (int h = 0; h < fabric.hosts(); ++h) {
       EndpointOptions e;
       e.settings = settings;
       e.host_name = "host-" + std::to_string(h);
@@ -52,7 +56,7 @@ class Net {
         return random.next();
       };
       e.channel_records = 512;
-      e.accepted_links_max = accepted_links_max;
+      amend(h, &e);
       endpoints.push_back(std::make_unique<Endpoint>(std::move(e), fabric.factory(h)));
     }
   }

@@ -333,6 +333,7 @@ void Channel::move_clocks(Nanos missed) {
     for (Nanos* clock :
          {&path.last_heard, &path.last_progress, &path.stall_began, &path.state_since, &path.successor_since})
       *clock += missed;
+    if (path.refused_since != Nanos::max()) path.refused_since += missed;
   }
 }
 

@@ -1,0 +1,83 @@
+// engine/peers.h -- all peers of an engine or an endpoint: builds their channels, and drives them together.
+//
+// What: makes a peer's mux, channel and message store from the settings and the rails that meet; passes time, timers
+// and acks to all channels; adds up what they did. Whether a peer lives is SilenceWatch's to say.
+// Memory: peers are their owner's; each is removed before it goes. Thread: the owner's; nothing here allocates but
+// add() and connect(). Failures: none of its own.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/attention.h"
+#include "base/settings.h"
+#include "engine/peer.h"
+#include "topology/rails.h"
+#include "transport/lane.h"
+#include "transport/rail_rates.h"
+#include "transport/rail_stats.h"
+
+namespace canarynet {
+
+class Peers {
+ public:
+  struct Pools {  // of each channel; see ChannelOptions
+    std::uint32_t records = 0;
+    std::uint32_t copies = 0;
+  };
+  // Both outlive this.
+  Peers(const Settings& settings, Pools pools, LaneFactory& factory)
+      : settings_(settings), pools_(pools), factory_(factory), ended_(factory.rails().size()) {}
+
+  // Every lane of every pair of rails that meet; none: these two can't.
+  std::vector<PathSpec> paths(std::span<const Rail> mine, std::span<const Rail> theirs, RailPairing pairing) const;
+  // As messages name them.
+  static std::vector<std::string> names_of(std::span<const Rail> rails);
+
+  void add(Peer& peer, Nanos now);
+  void remove(Peer& peer);
+  // Of a channel that is to be: who it joins and over which paths. What follows from the settings is filled in here.
+  // Frames go where Mux's constructor says.
+  void connect(Peer& peer, ChannelOptions who, const FlowTable* flows, Flow& others, MuxHost& host,
+               std::span<const Rail> mine, std::span<const Rail> theirs, Nanos now);
+  // The channel's end; what its lanes did stays counted.
+  void disconnect(Peer& peer);
+
+  // Time passes for all channels. Returns how long nobody drove this process, which is no silence of anybody: their
+  // clocks were moved by it.
+  Nanos begin_cycle(Nanos now);
+  void on_timers(Nanos now);
+  std::size_t pump(Nanos now);
+  void flush_acks(Nanos now, bool all);
+  Nanos next_deadline() const;
+
+  std::span<Peer* const> all() const { return peers_; }
+  // That have a channel and have not ended.
+  std::uint64_t connected() const;
+  RailStats rail_stats(int rail) const;
+  // What channels did on a rail that are no more.
+  const RailStats& ended_stats(std::size_t rail) const { return ended_[rail]; }
+  // Every path to a peer, as LinkView.
+  template <typename Fn>
+  void for_each_link(Fn fn) const {
+    for (const Peer* p : peers_) {
+      if (!p->channel) continue;
+      for (const Path& path : p->channel->paths())
+        fn(LinkView{path, p->label, p->channel->remote_name(path), p->ended(), p->channel->ever_up()});
+    }
+  }
+
+ private:
+  const Settings& settings_;
+  Pools pools_;
+  LaneFactory& factory_;
+  RailRates rail_rates_;  // of the channels, which share it
+  std::vector<Peer*> peers_;
+  std::vector<RailStats> ended_;  // by rail
+  Attention attention_{kLooksEvery * 2};
+};
+
+}  // namespace canarynet
