@@ -50,9 +50,8 @@ const Row kRows[] = {
       "route where two hosts share none), index (k-th with k-th)"},
      &Settings::rail_pairing},
     {{"transports", "CANARY_TRANSPORTS", SettingKind::kText, "tcp,shm", 0, 0, false,
-      "kinds of lanes, comma-separated: tcp over NICs, shm between processes of one host and user, which then meet "
-      "over "
-      "nothing else"},
+      "kinds of lanes, of ranks and of connections, comma-separated: tcp over NICs, shm between processes of one host "
+      "and user, which then meet over nothing else"},
      &Settings::transports},
     {{"lanes_per_rail", "CANARY_LANES_PER_RAIL", SettingKind::kInteger, "1", 1, 16, true,
       "connections per rail and peer; more help where a network caps single flows"},

@@ -621,9 +621,7 @@ CANARY_API canary_status canary_stats(canary_context* handle, canary_nic_stats* 
       *count = 0;
       for (std::size_t i = 0; i < rails.size(); ++i) {
         const RailStats r = e.rail_stats(static_cast<int>(i));
-        // Shared memory is no NIC: it is listed where it stands in for one.
-        const bool no_nic = rails[i].address.family == Address::Family::kSharedMemory;
-        if (no_nic && r.lanes_up == 0 && r.lanes.bytes_sent == 0) continue;
+        if (!is_listed(rails[i], r)) continue;
         if (++*count > capacity) continue;
         nics[*count - 1] = nic_stats(rails[i], r, e.kernel_tx_bytes(static_cast<int>(i)));
       }

@@ -1,9 +1,10 @@
-// Connections and their peers' lives, over real TCP on loopback: several endpoints in one process, peers that are
-// stopped, that have ended, that accept and say nothing.
+// Connections and their peers' lives, over shared memory and (CANARY_TRANSPORTS=tcp) real TCP on loopback: several
+// endpoints in one process, peers that are stopped, that have ended, that accept and say nothing.
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "embed/connections_test_util.h"
 
@@ -18,15 +19,19 @@ using test::TestEndpoint;
 // A forked endpoint that accepts one connection and echoes every message of up to 1 MiB, until it is killed.
 class Echo {
  public:
-  explicit Echo(const test::Strings& settings = {}) {
+  // `first`: what its process does before it makes the endpoint; `then`: once it is connected.
+  explicit Echo(const test::Strings& settings = {}, const std::function<void()>& first = {},
+                const std::function<void()>& then = {}) {
     int ends[2];
     if (pipe(ends) != 0) abort();
     process_ = std::make_unique<test::Process>([&]() -> std::string {
+      if (first) first();
       TestEndpoint e(settings);
       Handle made;
       canary_listener* l = e.listen(&made);
       if (write(ends[1], made.data(), made.size()) != static_cast<ssize_t>(made.size())) return "write";
       canary_connection* c = test::accept(l);
+      if (then) then();
       std::vector<std::uint8_t> data(1 << 20);
       for (;;) {
         std::size_t bytes = 0;
@@ -168,6 +173,83 @@ TEST(ConnectionPeers, AConnectUnderWayIsGivenUpAtOnce) {
   const auto began = std::chrono::steady_clock::now();
   one->destroy();
   EXPECT_LT(test::seconds_since(began), 2.0);
+}
+
+// --- shared memory ---------------------------------------------------------------------------------------------------
+
+// Whether the endpoint's traffic has gone through shared memory, and nothing but heartbeats over its NIC; or the other
+// way round.
+void expect_by_memory(const TestEndpoint& e, bool memory) {
+  canary_nic_stats nics[3] = {};
+  std::size_t count = 0;
+  ASSERT_EQ(canary_endpoint_stats(e.raw, nics, 3, &count), CANARY_OK) << last_error().message;
+  ASSERT_EQ(count, memory ? 2u : 1u);
+  EXPECT_EQ(nics[0].transmit_bytes > 100'000, !memory);
+  EXPECT_EQ(nics[1].transmit_bytes > 100'000, memory);
+}
+
+TEST(ConnectionPeers, ProcessesOfAHostMeetInSharedMemoryUnlessASettingOfEitherSaysOtherwise) {
+  struct Case {
+    test::Strings there, here;
+    bool memory;
+  };
+  const Case cases[] = {{{"transports=tcp,shm"}, {"transports=tcp,shm"}, true},
+                        {{"transports=shm"}, {"transports=tcp,shm"}, true},
+                        {{"transports=tcp"}, {"transports=tcp,shm"}, false},
+                        {{"transports=tcp,shm"}, {"transports=tcp"}, false},
+                        {{"transports=tcp,shm", "host_id=a"}, {"transports=tcp,shm", "host_id=b"}, false}};
+  for (const Case& k : cases) {
+    Echo echo(k.there);
+    TestEndpoint one(k.here);
+    canary_connection* c = test::connect(one, echo.handle);
+    ASSERT_NO_FATAL_FAILURE(round_trip(c, 500'000, 1));
+    ASSERT_NO_FATAL_FAILURE(expect_by_memory(one, k.memory)) << k.there[0] << " and " << k.here[0];
+  }
+}
+
+TEST(ConnectionPeers, WhoHasNoTransportInCommonIsToldWhatDecides) {
+  Echo echo({"transports=shm"});
+  TestEndpoint one({"transports=tcp"});
+  canary_connection* c = nullptr;
+  canary_status s = CANARY_WOULD_BLOCK;
+  ASSERT_TRUE(
+      test::poll_until([&] { return (s = canary_connect(one.raw, echo.handle.data(), &c)) != CANARY_WOULD_BLOCK; }));
+  EXPECT_EQ(s, CANARY_UNREACHABLE) << last_error().message;
+  EXPECT_NE(last_error().message.find("CANARY_TRANSPORTS"), std::string::npos) << last_error().message;
+}
+
+TEST(ConnectionPeers, ProcessesOfOtherUsersMeetOverTcp) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be somebody else";
+  Echo echo({"transports=tcp,shm"}, [] {
+    if (setgid(65534) != 0 || setuid(65534) != 0) abort();
+  });
+  TestEndpoint one({"transports=tcp,shm"});
+  canary_connection* c = test::connect(one, echo.handle);
+  ASSERT_NO_FATAL_FAILURE(round_trip(c, 500'000, 1));
+  ASSERT_NO_FATAL_FAILURE(expect_by_memory(one, false));
+}
+
+TEST(ConnectionPeers, TheEndOfAProcessIsToldAtOnceAlsoWhileItIsStoppedOrAChildOfItLivesOn) {
+  for (const char* transports : {"transports=tcp", "transports=tcp,shm"}) {
+    for (const char* what : {"runs", "is stopped", "has a child"}) {
+      SCOPED_TRACE(std::string(transports) + ", " + what);
+      Echo echo({transports}, {}, [&] {
+        if (std::strcmp(what, "has a child") != 0 || fork() != 0) return;
+        usleep(3'000'000);
+        _exit(0);
+      });
+      TestEndpoint one({transports});
+      canary_connection* c = test::connect(one, echo.handle);
+      ASSERT_NO_FATAL_FAILURE(round_trip(c, 500'000, 1));
+      std::vector<std::uint8_t> in(100);
+      canary_request* r = test::receive(c, in.data(), in.size());
+      if (std::strcmp(what, "is stopped") == 0) echo.signal(SIGSTOP);
+      const auto began = std::chrono::steady_clock::now();
+      echo.signal(SIGKILL);
+      EXPECT_EQ(test::wait(r), CANARY_PEER_DIED) << last_error().message;
+      EXPECT_LT(test::seconds_since(began), test::sanitized() ? 10 : 1.5);
+    }
+  }
 }
 
 TEST(ConnectionPeers, SixteenConnectionsEightDeepBothWays) {

@@ -1,9 +1,10 @@
-// Connections without a group through the C ABI, over real TCP on loopback.
+// Connections without a group through the C ABI, over shared memory and (CANARY_TRANSPORTS=tcp) real TCP on loopback.
 #include <dirent.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 
@@ -26,6 +27,11 @@ std::size_t open_files() {
   while (readdir(d) != nullptr) ++n;
   closedir(d);
   return n;
+}
+
+bool over_tcp() {
+  const char* transports = std::getenv("CANARY_TRANSPORTS");
+  return transports != nullptr && std::string(transports) == "tcp";
 }
 
 TEST(Connections, CarryEverySizeBothWaysWhoeverCallsFirst) {
@@ -214,7 +220,7 @@ TEST(Connections, ADeadProcessIsNamedWithinTwoSeconds) {
   const std::string text = last_error().message;
   EXPECT_NE(text.find("(pid " + std::to_string(victim.pid()) + ") died"), std::string::npos) << text;
   EXPECT_NE(text.find("2 messages with 2097152 bytes outstanding"), std::string::npos) << text;
-  EXPECT_NE(text.find("links lo>127.0.0.1:"), std::string::npos) << text;
+  EXPECT_NE(text.find(over_tcp() ? "links lo>127.0.0.1:" : "links shm>shm:"), std::string::npos) << text;
   EXPECT_EQ(test::wait(s), CANARY_PEER_DIED);
   close(ends[0]);
   close(ends[1]);

@@ -48,7 +48,7 @@ void exchange(const test::Ends& e, std::size_t bytes) {
 }
 
 TEST(SharedCounters, OfTwoEndpointsAgreeWithWhatTheySentAndWithTheirStatistics) {
-  TestEndpoint one({"rails=127.7.0.1/24,127.7.1.1/24"}), two({"rails=127.7.0.2/24,127.7.1.2/24"});
+  TestEndpoint one({"rails=127.7.0.1/24,127.7.1.1/24", "transports=tcp"}), two({"rails=127.7.0.2/24,127.7.1.2/24"});
   const test::Ends e = test::join_ends(one, two), f = test::join_ends(one, two);
   constexpr std::uint64_t kBytes = 3'000'000;
   for (int i = 0; i < 4; ++i) ASSERT_NO_FATAL_FAILURE(exchange(e, kBytes));
@@ -164,7 +164,7 @@ TEST(SharedCounters, OfAKilledProcessAreGoneAndItsPeerShowsTheLinkEnd) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   test::Process victim([&]() -> std::string {
-    TestEndpoint e;
+    TestEndpoint e({"transports=tcp"});
     test::Handle handle;
     canary_listener* l = e.listen(&handle);
     if (write(ends[1], handle.data(), handle.size()) != static_cast<ssize_t>(handle.size())) return "write";

@@ -296,7 +296,11 @@ CANARY_API canary_status canary_endpoint_rails(canary_endpoint* handle, canary_r
       return invalid("canary_endpoint_rails: a NULL argument");
     canary_endpoint* const endpoint = HandlePool<canary_endpoint>::find(handle);
     if (endpoint == nullptr) return HandlePool<canary_endpoint>::refuse("canary_endpoint_rails", handle);
-    list(endpoint->host->endpoint().rails(), rails, capacity, count);
+    std::vector<Rail> nics;
+    for (const Rail& rail : endpoint->host->endpoint().rails()) {
+      if (!is_shared_memory(rail)) nics.push_back(rail);
+    }
+    list(nics, rails, capacity, count);
     return CANARY_OK;
   });
 }
@@ -310,8 +314,7 @@ CANARY_API canary_status canary_endpoint_stats(canary_endpoint* handle, canary_n
     if (endpoint == nullptr) return HandlePool<canary_endpoint>::refuse("canary_endpoint_stats", handle);
     EndpointHost& host = *endpoint->host;
     const auto rails = host.endpoint().rails();
-    *count = rails.size();
-    if (capacity == 0) return CANARY_OK;
+    *count = 0;
     EndpointStats stats;
     stats.rails.resize(rails.size());
     EndpointCommand command;
@@ -319,8 +322,11 @@ CANARY_API canary_status canary_endpoint_stats(canary_endpoint* handle, canary_n
     command.stats = &stats;
     host.submit(command);
     await(stats.filled);
-    for (std::size_t i = 0; i < std::min(capacity, rails.size()); ++i)
-      nics[i] = nic_stats(rails[i], stats.rails[i], host.kernel_tx_bytes(static_cast<int>(i)));
+    for (std::size_t i = 0; i < rails.size(); ++i) {
+      if (!is_listed(rails[i], stats.rails[i])) continue;
+      if (++*count > capacity) continue;
+      nics[*count - 1] = nic_stats(rails[i], stats.rails[i], host.kernel_tx_bytes(static_cast<int>(i)));
+    }
     return CANARY_OK;
   });
 }

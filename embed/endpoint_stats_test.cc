@@ -58,7 +58,7 @@ TEST(EndpointStats, BothEndsCountTheBytesThatWereSentOnEveryNic) {
     for (const canary_nic_stats& n : nics) total += n.*field;
     return total;
   };
-  TestEndpoint one({"rails=127.6.0.1/24,127.6.1.1/24"}), two({"rails=127.6.0.2/24,127.6.1.2/24"});
+  TestEndpoint one({"rails=127.6.0.1/24,127.6.1.1/24", "transports=tcp"}), two({"rails=127.6.0.2/24,127.6.1.2/24"});
   const test::Ends e = test::join_ends(one, two);
   ASSERT_NO_FATAL_FAILURE(exchange(e, kBytes, kMessages));
   const auto sent = stats_of(one), received = stats_of(two);
@@ -81,8 +81,29 @@ TEST(EndpointStats, BothEndsCountTheBytesThatWereSentOnEveryNic) {
   }
 }
 
+TEST(EndpointStats, SharedMemoryIsListedBehindTheNicsOnceItStandsInForThem) {
+  TestEndpoint one, two;
+  EXPECT_EQ(stats_of(one).size(), 1u);
+  const test::Ends e = test::join_ends(one, two);
+  ASSERT_NO_FATAL_FAILURE(exchange(e, 1 << 20, 4));
+  for (const TestEndpoint* end : {&one, &two}) {
+    const auto nics = stats_of(*end);
+    ASSERT_EQ(nics.size(), 2u);
+    EXPECT_STREQ(nics[0].device, "lo");
+    EXPECT_EQ(nics[0].transmit_bytes, 0u);
+    EXPECT_EQ(nics[0].lanes_up, 0u);
+    EXPECT_STREQ(nics[1].device, "shm");
+    EXPECT_EQ(nics[1].lanes_up, 1u);
+    std::size_t count = 0;
+    ASSERT_EQ(canary_endpoint_rails(end->raw, nullptr, 0, &count), CANARY_OK);
+    EXPECT_EQ(count, 1u) << "it is no NIC";
+  }
+  EXPECT_GT(stats_of(one)[1].transmit_bytes, 4u << 20);
+  EXPECT_GT(stats_of(two)[1].receive_bytes, 4u << 20);
+}
+
 TEST(EndpointStats, CountersOutliveTheConnectionsAndTheirPeers) {
-  TestEndpoint one;
+  TestEndpoint one({"transports=tcp"});
   std::uint64_t before = 0;
   {
     TestEndpoint two;
@@ -98,7 +119,7 @@ TEST(EndpointStats, CountersOutliveTheConnectionsAndTheirPeers) {
 }
 
 TEST(EndpointStats, TwoEndpointsOfOneProcessCountForThemselves) {
-  TestEndpoint one, two, idle;
+  TestEndpoint one({"transports=tcp"}), two, idle;
   ASSERT_NO_FATAL_FAILURE(exchange(test::join_ends(one, two), 1 << 20, 2));
   EXPECT_GT(stats_of(one)[0].transmit_bytes, 2u << 20);
   EXPECT_LT(stats_of(two)[0].transmit_bytes, 1u << 18);

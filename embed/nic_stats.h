@@ -9,6 +9,13 @@
 
 namespace canarynet {
 
+inline bool is_shared_memory(const Rail& rail) { return rail.address.family == Address::Family::kSharedMemory; }
+
+// Shared memory is no NIC: it is listed where it stands in for one.
+inline bool is_listed(const Rail& rail, const RailStats& r) {
+  return !is_shared_memory(rail) || r.lanes_up != 0 || r.lanes.bytes_sent != 0;
+}
+
 inline canary_nic_stats nic_stats(const Rail& rail, const RailStats& r, std::uint64_t kernel_tx_bytes) {
   canary_nic_stats n;
   std::memset(&n, 0, sizeof n);

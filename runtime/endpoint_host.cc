@@ -15,7 +15,6 @@
 #include "discovery/host.h"
 #include "discovery/interfaces.h"
 #include "discovery/reverse_path.h"
-#include "runtime/host_lanes.h"
 #include "runtime/library_thread.h"
 #include "topology/shared_subnet.h"
 
@@ -73,13 +72,15 @@ Status EndpointHost::start(Settings s) {
   auto rails = choose(s);
   if (!rails.ok()) return rails.status();
   TcpOptions t;
-  t.rails = rails.take();
-  if (const std::string deaf = deaf_rail(t.rails); !deaf.empty()) warn_of_shared_subnet(deaf);
-  auto pacing = pacing_of(s, t.rails.size());
-  if (!pacing.ok()) return pacing.status();
-  t.pacing = pacing.take();
-  for (std::size_t i = 0; i < t.pacing.size(); ++i) {
-    if (t.pacing[i].count != 0) t.rails[i].nominal = t.pacing[i];
+  if (s.uses("tcp")) {
+    t.rails = rails.take();
+    if (const std::string deaf = deaf_rail(t.rails); !deaf.empty()) warn_of_shared_subnet(deaf);
+    auto pacing = pacing_of(s, t.rails.size());
+    if (!pacing.ok()) return pacing.status();
+    t.pacing = pacing.take();
+    for (std::size_t i = 0; i < t.pacing.size(); ++i) {
+      if (t.pacing[i].count != 0) t.rails[i].nominal = t.pacing[i];
+    }
   }
   t.congestion = s.tcp_congestion;
   t.notsent_lowat = s.tcp_notsent_lowat;
@@ -96,13 +97,20 @@ Status EndpointHost::start(Settings s) {
   if (!doorbell_.open()) return system_error("eventfd", errno);
   spin_budget_ = s.spin_budget;
   halt_poll_ = HaltPoll(s.halt_poll);
+  // A name can be read by every user of the machine, and tells nothing of the endpoint's token.
+  auto name = draw_secret();
+  if (!name.ok()) return name.status();
+  auto lanes = HostLanes::create(s, /*has_peers=*/true, s.host_id.empty() ? default_host_id() : s.host_id, name.value(),
+                                 *factory_);
+  if (!lanes.ok()) return lanes.status();
+  lanes_ = lanes.take();
   e.host_name = s.host_id.empty() ? host_name() : s.host_id;
   e.settings = std::move(s);
   e.pid = getpid();
+  e.pulse_of = pulse_of;
   e.strangers_max = strangers_share();
-  if (auto first = draw_secret(); !first.ok()) return first.status();
   e.secret = [] { return draw_secret().value(); };  // it works: the first one came
-  endpoint_ = std::make_unique<Endpoint>(std::move(e), *factory_);
+  endpoint_ = std::make_unique<Endpoint>(std::move(e), *lanes_);
   counters_ = std::make_unique<EngineCounters>(*endpoint_, clock_.now());
   return start_library_thread(
       "canary-endpoint", [this] { run(); }, &thread_);
@@ -111,6 +119,7 @@ Status EndpointHost::start(Settings s) {
 EndpointHost::~EndpointHost() {
   stop();
   endpoint_.reset();
+  lanes_.reset();
   factory_.reset();
 }
 
@@ -155,8 +164,8 @@ void EndpointHost::run() {
 void EndpointHost::sleep_until(Nanos deadline) {
   const Nanos span = std::clamp(deadline - clock_.now(), Nanos{}, 10_s);
   const timespec t{static_cast<time_t>(span.count / 1'000'000'000), static_cast<long>(span.count % 1'000'000'000)};
-  if (!factory_->prepare_to_sleep()) return;
-  pollfd fds[2] = {{factory_->poll_fd(), POLLIN, 0}, {doorbell_.fd(), POLLIN, 0}};
+  if (!lanes_->prepare_to_sleep()) return;
+  pollfd fds[2] = {{lanes_->poll_fd(), POLLIN, 0}, {doorbell_.fd(), POLLIN, 0}};
   if (::ppoll(fds, 2, &t, nullptr) <= 0 || (fds[1].revents & POLLIN) == 0) return;
   std::uint64_t rings = 0;
   [[maybe_unused]] const ssize_t n = read(doorbell_.fd(), &rings, sizeof rings);

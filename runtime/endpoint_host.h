@@ -1,4 +1,5 @@
-// runtime/endpoint_host.h -- an endpoint with the real clock, TCP lanes and a thread of its own that does all I/O.
+// runtime/endpoint_host.h -- an endpoint with the real clock, the host's lanes (TCP, and shared memory to endpoints of
+// the same host) and a thread of its own that does all I/O.
 //
 // Threads: submit() and stop() from any; the endpoint is driven by its thread alone, so nobody else ever waits for the
 // network. It sleeps while nothing happens, after polling a little where replies come soon (runtime/halt_poll.h); a
@@ -16,6 +17,7 @@
 #include "engine/endpoint.h"
 #include "runtime/counters.h"
 #include "runtime/halt_poll.h"
+#include "runtime/host_lanes.h"
 #include "transport/tcp/tcp_lane_factory.h"
 
 namespace canarynet {
@@ -30,7 +32,7 @@ class EndpointHost {
 
   Endpoint& endpoint() { return *endpoint_; }
   // The kernel's own counter of a rail's device. Any thread; reads a file.
-  std::uint64_t kernel_tx_bytes(int rail) const { return factory_->kernel_tx_bytes(rail); }
+  std::uint64_t kernel_tx_bytes(int rail) const { return lanes_->kernel_tx_bytes(rail); }
   // False: too much is waiting already; try again.
   bool try_submit(const EndpointCommand& command);
   // Waits for room; the thread makes some at every turn.
@@ -49,6 +51,7 @@ class EndpointHost {
   Nanos spin_budget_;
   HaltPoll halt_poll_;
   std::unique_ptr<TcpLaneFactory> factory_;
+  std::unique_ptr<HostLanes> lanes_;
   std::unique_ptr<Endpoint> endpoint_;
   std::unique_ptr<EngineCounters> counters_;
   Descriptor doorbell_;

@@ -227,8 +227,8 @@ CANARY_API enum canary_status canary_endpoint_destroy(canary_endpoint* endpoint)
 CANARY_API enum canary_status canary_endpoint_rails(canary_endpoint* endpoint, canary_rail* rails, size_t capacity,
                                                     size_t* count);
 struct canary_nic_stats;
-/* As canary_stats, in the order of canary_endpoint_rails: counters since canary_endpoint_create, connections that have
- * ended included. Waits for a turn of the endpoint's thread: not for the data path. */
+/* As canary_stats, in the order of canary_endpoint_rails, and behind the NICs shared memory (device "shm") once it
+ * carries something: counters since canary_endpoint_create, connections that have ended included. Waits for a turn of the endpoint's thread: not for the data path. */
 CANARY_API enum canary_status canary_endpoint_stats(canary_endpoint* endpoint, struct canary_nic_stats* nics,
                                                     size_t capacity, size_t* count);
 

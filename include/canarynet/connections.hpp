@@ -151,7 +151,7 @@ class Endpoint {
     return out;
   }
   Connecting connect(const ConnectionHandle& address) { return Connecting(handle_, address); }
-  // The NICs it uses, and their counters since it was made, in the same order.
+  // The NICs it uses, and their counters since it was made, in the same order; shared memory comes behind them.
   std::vector<canary_rail> rails() const {
     return detail::listed<canary_rail>([&](auto* list, std::size_t room, std::size_t* count) {
       check(canary_endpoint_rails(handle_, list, room, count));

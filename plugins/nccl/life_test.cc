@@ -322,7 +322,7 @@ TEST(Failures, AStallIsToldWithWhatItWaitsFor) {
                          send(*net, e.send, out.data(), out.size());
                          if (!poll_until([&] { return !Log::text().empty(); }, 10)) return "nothing is told";
                          for (const char* part : {"send #1 of 1048576 bytes", "the peer has not posted its receive",
-                                                  "links lo", "last heard"}) {
+                                                  "links shm", "last heard"}) {
                            if (!has(Log::text(), part)) return std::string(part) + " is not told";
                          }
                          const Log::Place place = Log::place_of("the peer has not posted its receive");

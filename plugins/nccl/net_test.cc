@@ -386,7 +386,7 @@ TEST(Processes, ExchangeBothWaysAndHearOfADeathWithinTwoSeconds) {
   EXPECT_LT(seconds_since(began), sanitized() ? 10.0 : 2.0);
   const std::string text = Log::text();
   EXPECT_TRUE(has(text, "(pid " + std::to_string(victim.pid()) + ")")) << text;
-  EXPECT_TRUE(has(text, "links lo")) << text;
+  EXPECT_TRUE(has(text, "links shm")) << text;
   EXPECT_TRUE(has(text, "1 messages with 1048576 bytes outstanding")) << text;
   EXPECT_TRUE(has(text, "last heard")) << text;
   const auto closing = std::chrono::steady_clock::now();
