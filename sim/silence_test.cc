@@ -58,6 +58,9 @@ class Bed {
 class EngineBed final : public Bed {
  public:
   explicit EngineBed(const BedOptions& o) : cluster_(cluster_options(o)) {}
+  ~EngineBed() override {  // nobody uses the buffers of what is not done
+    for (int h = 0; h < cluster_.hosts(); ++h) cluster_.kill(h, CrashKind::kSilent);
+  }
   void meet() override { ASSERT_TRUE(cluster_.join()); }
   void begin() override {
     work_ = std::make_unique<AllRanks>(cluster_, sum(cluster_.ranks(), 4 << 20));
@@ -106,6 +109,9 @@ class EndpointBed final : public Bed {
     for (int a = 0; a < o.hosts; ++a) {
       for (int b = a + 1; b < o.hosts; ++b) pairs_.push_back({std::make_unique<Pair>(net_, a, b), a, b});
     }
+  }
+  ~EndpointBed() override {
+    for (int h = 0; h < net_.fabric.hosts(); ++h) net_.kill(h, CrashKind::kSilent);
   }
   void meet() override {
     for (auto& p : pairs_) ASSERT_NO_FATAL_FAILURE(p.pair->open());
