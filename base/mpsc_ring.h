@@ -32,12 +32,17 @@ class MpscRing {
   }
 
   bool push(const T& value) {
+    return push_with([&](T& place) { place = value; });
+  }
+  // The same for what is best written where it will be read; `fill` writes all of it.
+  template <typename Fill>
+  bool push_with(Fill fill) {
     std::size_t position = tail_.load(std::memory_order_relaxed);
     for (;;) {
       const auto lag = static_cast<std::ptrdiff_t>(sequence(position) - position);
       if (lag == 0) {
         if (tail_.compare_exchange_weak(position, position + 1, std::memory_order_relaxed)) {
-          cells_[position & mask_].value = value;
+          fill(cells_[position & mask_].value);
           set_sequence(position, position + 1);
           return true;
         }
@@ -69,9 +74,13 @@ class MpscRing {
   bool pop(T* out) {
     if (!published(head_)) return false;
     *out = cells_[head_ & mask_].value;
+    drop();
+    return true;
+  }
+  // Consumer, of what peek(0) shows: as pop(), without a copy.
+  void drop() {
     set_sequence(head_, head_ + mask_ + 1);
     ++head_;
-    return true;
   }
 
  private:

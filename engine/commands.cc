@@ -15,6 +15,9 @@ namespace {
 // Per cycle, so that lanes need not wait for long: what is left over is due at once.
 constexpr int kTakenPerCycle = 64;
 constexpr int kEnteredPerCycle = 64;
+// Members that stay listed while nothing of theirs waits, until the next housekeeping: who calls again and again need
+// not be listed anew for every call. They are looked at in every cycle.
+constexpr std::size_t kListedMax = 8;
 
 }  // namespace
 
@@ -29,7 +32,11 @@ Status Engine::submit(const port::Command& c) {
   if (Status wrong = port::check_command(c, here); !wrong.ok()) return wrong;
   if (c.kind != port::Command::Kind::kOperation) return commands_.push(c) ? Status() : Status(CANARY_WOULD_BLOCK, "");
   CANARY_CHECK(m != nullptr, "an operation of nobody was taken for good");
-  if (!m->waiting.push({.command = c})) return Status(CANARY_WOULD_BLOCK, "");
+  const bool pushed = m->waiting.push_with([&](WaitingOperation& w) {
+    w.command = c;
+    w.seen = false;
+  });
+  if (!pushed) return Status(CANARY_WOULD_BLOCK, "");
   if (m->listed.exchange(true, std::memory_order_acq_rel)) return {};
   m->next_called = called_.load(std::memory_order_relaxed);
   while (!called_.compare_exchange_weak(m->next_called, m, std::memory_order_release, std::memory_order_relaxed)) {
@@ -117,6 +124,10 @@ void Engine::look_at(WaitingOperation& w) const {
   w.deadline = w.command.time_limit > 0 ? now_ + Nanos{w.command.time_limit} : Nanos::max();
 }
 
+void Engine::unlist_idle() {
+  std::erase_if(waiting_, [](GroupMember* m) { return unlist(*m); });
+}
+
 // Whether nothing waits any more; then the next call lists the member again.
 bool Engine::unlist(GroupMember& m) {
   if (m.waiting.ready()) return false;
@@ -141,15 +152,19 @@ void Engine::enter_waiting() {
     }
   }
   // Whose turn was cut short comes first next time.
-  std::erase_if(waiting_, [](GroupMember* m) { return unlist(*m); });
+  if (waiting_.size() > kListedMax) unlist_idle();
   if (budget == 0 && !waiting_.empty()) std::rotate(waiting_.begin(), waiting_.begin() + 1, waiting_.end());
 }
 
 // False: nothing waits.
 bool Engine::enter_next(GroupMember& m) {
-  WaitingOperation next;
-  if (!m.waiting.pop(&next)) return false;
-  look_at(next);
+  WaitingOperation* const w = m.waiting.peek(0);
+  if (w == nullptr) return false;
+  look_at(*w);
+  CalledOperation next{port::request_of(w->command, regions_), tickets_->at(w->command.ticket.place), w->submitted,
+                       w->deadline};
+  CANARY_CHECK(next.ticket != nullptr, "a ticket ended before its operation");
+  m.waiting.drop();  // before anything that may end all that waits
   enter(m, next);
   return true;
 }

@@ -286,7 +286,7 @@ void Engine::hurry(Nanos now) {
 // What was submitted, and what that, arrivals and timers made ready.
 std::size_t Engine::send(Nanos now) {
   if (ready_) drain_messages();  // first: a deadline among the commands may be one of theirs
-  if (ready_ && !leaving_) take_commands();
+  if (ready_ && !leaving_ && called()) take_commands();
   if (!waiting_.empty()) enter_waiting();
   std::size_t work = settle_local();
   work += everybody_.pump(now);
@@ -318,8 +318,8 @@ void Engine::flush_acks(Nanos now, bool all) { everybody_.flush_acks(now, all); 
 Nanos Engine::next_deadline() const {
   const Nanos t = std::min(
       {factory_.next_deadline(), membership_->next_deadline(), next_housekeeping_, everybody_.next_deadline()});
-  const bool entering_left =
-      std::any_of(waiting_.begin(), waiting_.end(), [&](const GroupMember* m) { return has_slot(*m); });
+  const bool entering_left = std::any_of(waiting_.begin(), waiting_.end(),
+                                         [&](const GroupMember* m) { return m->waiting.ready() && has_slot(*m); });
   return commands_left_ || entering_left || messages_left_ || local_dirty_ ? Nanos{} : t;
 }
 

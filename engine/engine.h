@@ -224,9 +224,14 @@ class Engine final : public MembershipListener,
   void close_group(Group& group);
 
   // commands (commands.cc)
+  // There is something for take_commands().
+  bool called() const {
+    return called_.load(std::memory_order_relaxed) != nullptr || !waiting_.empty() || commands_.ready();
+  }
   void take_commands();
   void obey(const port::Command& command);
   void list_called();
+  void unlist_idle();
   static bool unlist(GroupMember& member);
   void look_at(WaitingOperation& waiting) const;
   void enter_waiting();
@@ -243,7 +248,7 @@ class Engine final : public MembershipListener,
   void on_path_event(Mux& peer, const std::string& what) override;
 
   // operations (operations.cc, operation_flow.cc)
-  void enter(GroupMember& member, const WaitingOperation& called);
+  void enter(GroupMember& member, const CalledOperation& called);
   Result<ProgramEntry*> program_for(GroupMember& member, const OpRequest& request);
   std::unique_ptr<Run> take_run(ProgramEntry* entry, Group& group);
   void return_run(Operation& op);
@@ -344,7 +349,7 @@ class Engine final : public MembershipListener,
   std::atomic<GroupMember*> called_{nullptr};  // members that were called since the last look
   MpscRing<MessageRequest*> message_submissions_;
   Messages messages_;
-  std::vector<GroupMember*> waiting_;  // members with operations that wait for a slot
+  std::vector<GroupMember*> waiting_;  // members with operations that wait for a slot, or were called lately
   bool commands_left_ = false;         // the cycle's share was taken, not all
   bool messages_left_ = false;         // likewise
 

@@ -324,6 +324,7 @@ void Engine::hold(Group& g, Nanos span) {
 }
 
 void Engine::housekeeping(Nanos now) {
+  unlist_idle();
   check_ready();
   if (!joined_) return;
   if (!leaving_ && options_.settings.progress_thread) {

@@ -128,6 +128,14 @@ struct WaitingOperation {
   Nanos deadline{};
 };
 
+// Its turn has come.
+struct CalledOperation {
+  OpRequest request;
+  OpTicket* ticket = nullptr;
+  Nanos submitted;
+  Nanos deadline;
+};
+
 struct GroupMember {
   static constexpr std::size_t kWaitingMax = 1024;
 

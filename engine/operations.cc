@@ -129,10 +129,9 @@ void Engine::return_run(Operation& op) {
 
 // --- entering --------------------------------------------------------------------------------------------------------
 
-void Engine::enter(GroupMember& m, const WaitingOperation& called) {
-  const OpRequest request = port::request_of(called.command, regions_);
-  OpTicket* const ticket = tickets_->at(called.command.ticket.place);
-  CANARY_CHECK(ticket != nullptr, "a ticket ended before its operation");
+void Engine::enter(GroupMember& m, const CalledOperation& called) {
+  const OpRequest& request = called.request;
+  OpTicket* const ticket = called.ticket;
   Group& g = *m.group;
   const std::uint32_t number = ++m.entered;
   ticket->number = number;

@@ -196,11 +196,9 @@ bool ascending(const Call& call, std::size_t list) {
   return true;
 }
 
-Status check_overlap(const Call& call, const Regions& regions) {
-  const Range input{reinterpret_cast<std::uintptr_t>(regions.at(call.command.input)), call.input_bytes(), "input",
-                    false};
-  const Range output{reinterpret_cast<std::uintptr_t>(regions.at(call.command.output)), call.output_bytes(), "output",
-                     true};
+Status check_overlap(const Call& call, std::uint64_t in, std::uint64_t out, const Regions& regions) {
+  const Range input{reinterpret_cast<std::uintptr_t>(regions.at(call.command.input)), in, "input", false};
+  const Range output{reinterpret_cast<std::uintptr_t>(regions.at(call.command.output)), out, "output", true};
   if (call.collective == Collective::kAllToAllV) {
     const bool plain = !meet(input, output) && ascending(call, 2);
     return plain ? Status() : check_blocks(call, input.begin, output.begin);
@@ -218,31 +216,32 @@ Status check_overlap(const Call& call, const Regions& regions) {
 
 // --- kinds -----------------------------------------------------------------------------------------------------------
 
-Status check_operation(const Command& c, const Surroundings& here) {
-  if (c.collective >= kCollectiveCount) return wrong("collective " + std::to_string(c.collective) + " does not exist");
-  const std::string name(name_of(static_cast<Collective>(c.collective)));
-  const auto in = [&](const Status& s) { return s.ok() ? s : s.wrap(name); };
-  if (!here.member) return in(wrong("its group has been destroyed"));
-  if (!here.ticket) return in(wrong("nobody waits for ticket " + std::to_string(c.ticket.place)));
-  if (c.type < 0 || c.type >= kDataTypeCount)
-    return in(wrong("type " + std::to_string(c.type) + " is not a canary_type"));
+Status check_arguments(const Command& c, const Surroundings& here) {
+  if (!here.member) return wrong("its group has been destroyed");
+  if (!here.ticket) return wrong("nobody waits for ticket " + std::to_string(c.ticket.place));
+  if (c.type < 0 || c.type >= kDataTypeCount) return wrong("type " + std::to_string(c.type) + " is not a canary_type");
   if (c.redop < 0 || c.redop >= kReduceOpCount)
-    return in(wrong("redop " + std::to_string(c.redop) + " is not a canary_redop"));
-  if (c.time_limit < 0) return in(wrong("a time limit of " + std::to_string(c.time_limit) + " ns"));
-  if (Status list = check_list(c, *here.member, here.regions); !list.ok()) return in(list);
+    return wrong("redop " + std::to_string(c.redop) + " is not a canary_redop");
+  if (c.time_limit < 0) return wrong("a time limit of " + std::to_string(c.time_limit) + " ns");
+  if (Status list = check_list(c, *here.member, here.regions); !list.ok()) return list;
   const Call call{c, *here.member, counts_of(c, here.regions)};
-  if (Status counts = check_counts(call); !counts.ok()) return in(counts);
+  if (Status counts = check_counts(call); !counts.ok()) return counts;
   std::uint64_t total = 0;
   const bool too_large =
       __builtin_mul_overflow(c.count, std::uint64_t{call.element * call.size}, &total) || total > kBytesMax;
-  if (!has_counts(call.collective) && too_large) return in(wrong("count " + std::to_string(c.count) + " is too large"));
-  if (has_root(call.collective) && (c.rank < 0 || c.rank >= here.member->size)) {
-    return in(
-        wrong("root " + std::to_string(c.rank) + " is outside of a group of " + std::to_string(here.member->size)));
-  }
-  if (Status s = check_buffer(c.input, call.input_bytes(), "input", here.regions); !s.ok()) return in(s);
-  if (Status s = check_buffer(c.output, call.output_bytes(), "output", here.regions); !s.ok()) return in(s);
-  return in(check_overlap(call, here.regions));
+  if (!has_counts(call.collective) && too_large) return wrong("count " + std::to_string(c.count) + " is too large");
+  if (has_root(call.collective) && (c.rank < 0 || c.rank >= here.member->size))
+    return wrong("root " + std::to_string(c.rank) + " is outside of a group of " + std::to_string(here.member->size));
+  const std::uint64_t in = call.input_bytes(), out = call.output_bytes();
+  if (Status s = check_buffer(c.input, in, "input", here.regions); !s.ok()) return s;
+  if (Status s = check_buffer(c.output, out, "output", here.regions); !s.ok()) return s;
+  return check_overlap(call, in, out, here.regions);
+}
+
+Status check_operation(const Command& c, const Surroundings& here) {
+  if (c.collective >= kCollectiveCount) return wrong("collective " + std::to_string(c.collective) + " does not exist");
+  Status s = check_arguments(c, here);
+  return s.ok() ? s : s.wrap(std::string(name_of(static_cast<Collective>(c.collective))));
 }
 
 Status check_group(const Command& c, const Surroundings& here) {
