@@ -20,6 +20,7 @@
 #include "embed/handles.h"
 #include "embed/last_error.h"
 #include "embed/nic_stats.h"
+#include "embed/op_options.h"
 #include "runtime/local_ranks.h"
 #include "runtime/meeting.h"
 
@@ -265,11 +266,13 @@ void forget_groups(canary_context& context) {
 }
 
 // All collectives: checks, submits, and waits where no handle is asked for.
-canary_status run(canary_group* handle, OpRequest request, canary_op** out,
+canary_status run(canary_group* handle, OpRequest request, const canary_op_options* options, canary_op** out,
                   std::initializer_list<CountList> lists = {}) {
   return guarded([&]() -> canary_status {
     const Inside<canary_group> group(handle);
     if (!group) return HandlePool<canary_group>::refuse(std::string(name_of(request.collective)), handle);
+    if (Status s = read_options(options, &request.priority, &request.time_limit); !s.ok())
+      return report(s.wrap(std::string(name_of(request.collective))));
     for (const CountList& list : lists) {
       if (list.numbers == nullptr && !list.displacements)
         return invalid(std::string(name_of(request.collective)) + ": counts are NULL");
@@ -300,7 +303,7 @@ canary_status run(canary_group* handle, OpRequest request, canary_op** out,
 }
 
 canary_status run_message(canary_group* handle, bool sends, void* buffer, std::size_t count, canary_type type, int peer,
-                          canary_op** out) {
+                          const canary_op_options* options, canary_op** out) {
   const std::string name = sends ? "send" : "recv";
   const Inside<canary_group> group(handle);
   if (!group) return HandlePool<canary_group>::refuse(name, handle);
@@ -313,9 +316,14 @@ canary_status run_message(canary_group* handle, bool sends, void* buffer, std::s
   if (__builtin_mul_overflow(std::uint64_t{count}, size_of(type), &bytes) || bytes > wire::kMessageBytesMax)
     return invalid(name + ": count " + std::to_string(count) + " is too large");
   if (buffer == nullptr && count != 0) return invalid(name + ": buffer is NULL");
+  canary_priority priority = CANARY_PRIORITY_NORMAL;
+  Nanos time_limit;
+  if (Status s = read_options(options, &priority, &time_limit); !s.ok()) return report(s.wrap(name));
   canary_context& context = group.context();
   canary_op* op = context.take_op(group->member, out != nullptr);
   MessageRequest& m = op->message;
+  m.priority = priority;
+  m.time_limit = time_limit;
   m.data = static_cast<std::byte*>(buffer);
   m.bytes = bytes;
   m.type = static_cast<std::uint8_t>(type);
@@ -492,70 +500,131 @@ CANARY_API int canary_group_size(const canary_group* handle) {
 
 CANARY_API canary_status canary_all_reduce(canary_group* group, const void* input, void* output, size_t count,
                                            canary_type type, canary_redop redop, canary_op** op) {
-  return run(group, {Collective::kAllReduce, input, output, count, type, redop}, op);
+  return canary_all_reduce_with(group, input, output, count, type, redop, nullptr, op);
+}
+CANARY_API canary_status canary_all_reduce_with(canary_group* group, const void* input, void* output, size_t count,
+                                                canary_type type, canary_redop redop, const canary_op_options* options,
+                                                canary_op** op) {
+  return run(group, {Collective::kAllReduce, input, output, count, type, redop}, options, op);
 }
 
 CANARY_API canary_status canary_reduce_scatter(canary_group* group, const void* input, void* output, size_t count,
                                                canary_type type, canary_redop redop, canary_op** op) {
-  return run(group, {Collective::kReduceScatter, input, output, count, type, redop}, op);
+  return canary_reduce_scatter_with(group, input, output, count, type, redop, nullptr, op);
+}
+CANARY_API canary_status canary_reduce_scatter_with(canary_group* group, const void* input, void* output, size_t count,
+                                                    canary_type type, canary_redop redop,
+                                                    const canary_op_options* options, canary_op** op) {
+  return run(group, {Collective::kReduceScatter, input, output, count, type, redop}, options, op);
 }
 
 CANARY_API canary_status canary_all_gather(canary_group* group, const void* input, void* output, size_t count,
                                            canary_type type, canary_op** op) {
-  return run(group, {Collective::kAllGather, input, output, count, type}, op);
+  return canary_all_gather_with(group, input, output, count, type, nullptr, op);
+}
+CANARY_API canary_status canary_all_gather_with(canary_group* group, const void* input, void* output, size_t count,
+                                                canary_type type, const canary_op_options* options, canary_op** op) {
+  return run(group, {Collective::kAllGather, input, output, count, type}, options, op);
 }
 
 CANARY_API canary_status canary_broadcast(canary_group* group, const void* input, void* output, size_t count,
                                           canary_type type, int root, canary_op** op) {
-  return run(group, {Collective::kBroadcast, input, output, count, type, CANARY_SUM, root}, op);
+  return canary_broadcast_with(group, input, output, count, type, root, nullptr, op);
+}
+CANARY_API canary_status canary_broadcast_with(canary_group* group, const void* input, void* output, size_t count,
+                                               canary_type type, int root, const canary_op_options* options,
+                                               canary_op** op) {
+  return run(group, {Collective::kBroadcast, input, output, count, type, CANARY_SUM, root}, options, op);
 }
 
 CANARY_API canary_status canary_reduce(canary_group* group, const void* input, void* output, size_t count,
                                        canary_type type, canary_redop redop, int root, canary_op** op) {
-  return run(group, {Collective::kReduce, input, output, count, type, redop, root}, op);
+  return canary_reduce_with(group, input, output, count, type, redop, root, nullptr, op);
+}
+CANARY_API canary_status canary_reduce_with(canary_group* group, const void* input, void* output, size_t count,
+                                            canary_type type, canary_redop redop, int root,
+                                            const canary_op_options* options, canary_op** op) {
+  return run(group, {Collective::kReduce, input, output, count, type, redop, root}, options, op);
 }
 
 CANARY_API canary_status canary_gather(canary_group* group, const void* input, void* output, size_t count,
                                        canary_type type, int root, canary_op** op) {
-  return run(group, {Collective::kGather, input, output, count, type, CANARY_SUM, root}, op);
+  return canary_gather_with(group, input, output, count, type, root, nullptr, op);
+}
+CANARY_API canary_status canary_gather_with(canary_group* group, const void* input, void* output, size_t count,
+                                            canary_type type, int root, const canary_op_options* options,
+                                            canary_op** op) {
+  return run(group, {Collective::kGather, input, output, count, type, CANARY_SUM, root}, options, op);
 }
 
 CANARY_API canary_status canary_scatter(canary_group* group, const void* input, void* output, size_t count,
                                         canary_type type, int root, canary_op** op) {
-  return run(group, {Collective::kScatter, input, output, count, type, CANARY_SUM, root}, op);
+  return canary_scatter_with(group, input, output, count, type, root, nullptr, op);
+}
+CANARY_API canary_status canary_scatter_with(canary_group* group, const void* input, void* output, size_t count,
+                                             canary_type type, int root, const canary_op_options* options,
+                                             canary_op** op) {
+  return run(group, {Collective::kScatter, input, output, count, type, CANARY_SUM, root}, options, op);
 }
 
 CANARY_API canary_status canary_all_gather_v(canary_group* group, const void* input, void* output, const size_t* counts,
                                              canary_type type, canary_op** op) {
-  return run(group, {Collective::kAllGatherV, input, output, 0, type}, op, {{counts}});
+  return canary_all_gather_v_with(group, input, output, counts, type, nullptr, op);
+}
+CANARY_API canary_status canary_all_gather_v_with(canary_group* group, const void* input, void* output,
+                                                  const size_t* counts, canary_type type,
+                                                  const canary_op_options* options, canary_op** op) {
+  return run(group, {Collective::kAllGatherV, input, output, 0, type}, options, op, {{counts}});
 }
 
 CANARY_API canary_status canary_all_to_all(canary_group* group, const void* input, void* output, size_t count,
                                            canary_type type, canary_op** op) {
-  return run(group, {Collective::kAllToAll, input, output, count, type}, op);
+  return canary_all_to_all_with(group, input, output, count, type, nullptr, op);
+}
+CANARY_API canary_status canary_all_to_all_with(canary_group* group, const void* input, void* output, size_t count,
+                                                canary_type type, const canary_op_options* options, canary_op** op) {
+  return run(group, {Collective::kAllToAll, input, output, count, type}, options, op);
 }
 
 CANARY_API canary_status canary_all_to_all_v(canary_group* group, const void* input, const size_t* send_counts,
                                              const size_t* send_displacements, void* output,
                                              const size_t* receive_counts, const size_t* receive_displacements,
                                              canary_type type, canary_op** op) {
-  return run(group, {Collective::kAllToAllV, input, output, 0, type}, op,
+  return canary_all_to_all_v_with(group, input, send_counts, send_displacements, output, receive_counts,
+                                  receive_displacements, type, nullptr, op);
+}
+CANARY_API canary_status canary_all_to_all_v_with(canary_group* group, const void* input, const size_t* send_counts,
+                                                  const size_t* send_displacements, void* output,
+                                                  const size_t* receive_counts, const size_t* receive_displacements,
+                                                  canary_type type, const canary_op_options* options, canary_op** op) {
+  return run(group, {Collective::kAllToAllV, input, output, 0, type}, options, op,
              {{send_counts}, {send_displacements, true}, {receive_counts}, {receive_displacements, true}});
 }
 
 CANARY_API canary_status canary_barrier(canary_group* group, canary_op** op) {
-  return run(group, {Collective::kBarrier, nullptr, nullptr, 0, CANARY_U8}, op);
+  return canary_barrier_with(group, nullptr, op);
+}
+CANARY_API canary_status canary_barrier_with(canary_group* group, const canary_op_options* options, canary_op** op) {
+  return run(group, {Collective::kBarrier, nullptr, nullptr, 0, CANARY_U8}, options, op);
 }
 
 CANARY_API canary_status canary_send(canary_group* group, const void* buffer, size_t count, canary_type type, int peer,
                                      canary_op** op) {
+  return canary_send_with(group, buffer, count, type, peer, nullptr, op);
+}
+CANARY_API canary_status canary_send_with(canary_group* group, const void* buffer, size_t count, canary_type type,
+                                          int peer, const canary_op_options* options, canary_op** op) {
   // The engine only reads a send's buffer.
-  return guarded([&] { return run_message(group, true, const_cast<void*>(buffer), count, type, peer, op); });
+  return guarded([&] { return run_message(group, true, const_cast<void*>(buffer), count, type, peer, options, op); });
 }
 
 CANARY_API canary_status canary_recv(canary_group* group, void* buffer, size_t count, canary_type type, int peer,
                                      canary_op** op) {
-  return guarded([&] { return run_message(group, false, buffer, count, type, peer, op); });
+  return canary_recv_with(group, buffer, count, type, peer, nullptr, op);
+}
+CANARY_API canary_status canary_recv_with(canary_group* group, void* buffer, size_t count, canary_type type, int peer,
+                                          const canary_op_options* options, canary_op** op) {
+  return guarded([&] { return run_message(group, false, buffer, count, type, peer, options, op); });
 }
 
 CANARY_API canary_status canary_op_test(canary_op* handle) {
@@ -605,8 +674,7 @@ CANARY_API canary_status canary_op_set_deadline(canary_op* handle, uint64_t nano
     const Inside<canary_op> op(handle);
     if (!op) return HandlePool<canary_op>::refuse("canary_op_set_deadline", handle);
     if (op->ticket.done()) return CANARY_OK;  // its group may have gone
-    const Nanos limit{static_cast<std::int64_t>(std::min<std::uint64_t>(nanoseconds, INT64_MAX / 2))};
-    return report(op.context().impl->submit(port::deadline(op->member, op->ticket.id(), limit)));
+    return report(op.context().impl->submit(port::deadline(op->member, op->ticket.id(), span_of(nanoseconds))));
   });
 }
 

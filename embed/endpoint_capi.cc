@@ -14,6 +14,7 @@
 #include "embed/handles.h"
 #include "embed/last_error.h"
 #include "embed/nic_stats.h"
+#include "embed/op_options.h"
 #include "runtime/endpoint_host.h"
 
 using namespace canarynet;
@@ -517,11 +518,20 @@ CANARY_API canary_status canary_deregister(canary_registration* handle) {
   });
 }
 
-CANARY_API canary_status canary_isend(canary_connection* handle, const void* data, size_t bytes, uint32_t tag,
-                                      canary_registration* registered, canary_request** request) {
+CANARY_API canary_status canary_isend(canary_connection* connection, const void* data, size_t bytes, uint32_t tag,
+                                      canary_registration* registration, canary_request** request) {
+  return canary_isend_with(connection, data, bytes, tag, registration, nullptr, request);
+}
+
+CANARY_API canary_status canary_isend_with(canary_connection* handle, const void* data, size_t bytes, uint32_t tag,
+                                           canary_registration* registered, const canary_op_options* options,
+                                           canary_request** request) {
   return guarded([&]() -> canary_status {
     canary_connection* connection = nullptr;
     if (const auto s = usable("canary_isend", handle, &connection, request); s != CANARY_OK) return s;
+    canary_priority priority = CANARY_PRIORITY_NORMAL;
+    Nanos time_limit;
+    if (Status s = read_options(options, &priority, &time_limit); !s.ok()) return report(s.wrap("canary_isend"));
     const canary_registration* registration = nullptr;
     if (const auto s = resolve("canary_isend", registered, &registration); s != CANARY_OK) return s;
     if (const auto s = check_buffer("canary_isend", *connection, data, bytes, registration); s != CANARY_OK) return s;
@@ -533,6 +543,8 @@ CANARY_API canary_status canary_isend(canary_connection* handle, const void* dat
     m.bytes = bytes;
     m.tag = tag;
     m.sends = true;
+    m.priority = priority;
+    m.time_limit = time_limit;
     m.flow = &connection->core->flow;
     m.also = nullptr;
     m.ticket = &r->ticket;
@@ -540,12 +552,21 @@ CANARY_API canary_status canary_isend(canary_connection* handle, const void* dat
   });
 }
 
-CANARY_API canary_status canary_irecv(canary_connection* handle, int count, void* const* data, const size_t* bytes,
+CANARY_API canary_status canary_irecv(canary_connection* connection, int count, void* const* data, const size_t* bytes,
                                       const uint32_t* tags, canary_registration* const* registrations,
                                       canary_request** request) {
+  return canary_irecv_with(connection, count, data, bytes, tags, registrations, nullptr, request);
+}
+
+CANARY_API canary_status canary_irecv_with(canary_connection* handle, int count, void* const* data, const size_t* bytes,
+                                           const uint32_t* tags, canary_registration* const* registrations,
+                                           const canary_op_options* options, canary_request** request) {
   return guarded([&]() -> canary_status {
     canary_connection* connection = nullptr;
     if (const auto s = usable("canary_irecv", handle, &connection, request); s != CANARY_OK) return s;
+    canary_priority priority = CANARY_PRIORITY_NORMAL;
+    Nanos time_limit;
+    if (Status s = read_options(options, &priority, &time_limit); !s.ok()) return report(s.wrap("canary_irecv"));
     if (count < 1 || count > CANARY_RECEIVES_MAX)
       return invalid("canary_irecv: count " + std::to_string(count) + ": takes 1 to " +
                      std::to_string(CANARY_RECEIVES_MAX));
@@ -577,6 +598,8 @@ CANARY_API canary_status canary_irecv(canary_connection* handle, int count, void
       m.bytes = bytes[i];
       m.tag = tags != nullptr ? tags[i] : 0;
       m.sends = false;
+      m.priority = priority;
+      m.time_limit = time_limit;
       m.flow = &connection->core->flow;
       m.also = first != nullptr ? &first->message : nullptr;
       m.ticket = &r->ticket;

@@ -3,6 +3,8 @@
 // The other commands are read first and in every cycle: deadlines, aborts and new groups wait for no operation, and no
 // member can hold back another one. A member's queue keeps the order of its calls until it has a slot
 // (CANARY_OPS_IN_FLIGHT); what waits there is subject to the caller's deadline and to the group's verdict as if it ran.
+// Operations enter in the order of their numbers, so an urgent one cannot pass those that were called before it: while
+// one waits, they enter with it, up to as many again as the limit says.
 #include <algorithm>
 
 #include "base/duration_text.h"
@@ -32,11 +34,16 @@ Status Engine::submit(const port::Command& c) {
   if (Status wrong = port::check_command(c, here); !wrong.ok()) return wrong;
   if (c.kind != port::Command::Kind::kOperation) return commands_.push(c) ? Status() : Status(CANARY_WOULD_BLOCK, "");
   CANARY_CHECK(m != nullptr, "an operation of nobody was taken for good");
+  const bool urgent = c.priority == CANARY_PRIORITY_URGENT;
+  if (urgent) m->urgent_waiting.fetch_add(1, std::memory_order_relaxed);
   const bool pushed = m->waiting.push_with([&](WaitingOperation& w) {
     w.command = c;
     w.seen = false;
   });
-  if (!pushed) return Status(CANARY_WOULD_BLOCK, "");
+  if (!pushed) {
+    if (urgent) m->urgent_waiting.fetch_sub(1, std::memory_order_relaxed);
+    return Status(CANARY_WOULD_BLOCK, "");
+  }
   if (m->listed.exchange(true, std::memory_order_acq_rel)) return {};
   m->next_called = called_.load(std::memory_order_relaxed);
   while (!called_.compare_exchange_weak(m->next_called, m, std::memory_order_release, std::memory_order_relaxed)) {
@@ -136,7 +143,9 @@ bool Engine::unlist(GroupMember& m) {
 }
 
 bool Engine::has_slot(const GroupMember& m) const {
-  return m.operations.size() < static_cast<std::size_t>(options_.settings.ops_in_flight);
+  const auto limit = static_cast<std::size_t>(options_.settings.ops_in_flight);
+  const bool urgent = m.urgent_waiting.load(std::memory_order_relaxed) != 0;
+  return m.operations.size() < (urgent ? 2 * limit : limit);
 }
 
 // Members take turns, operation by operation.
@@ -165,6 +174,7 @@ bool Engine::enter_next(GroupMember& m) {
                        w->deadline};
   CANARY_CHECK(next.ticket != nullptr, "a ticket ended before its operation");
   m.waiting.drop();  // before anything that may end all that waits
+  if (next.request.priority == CANARY_PRIORITY_URGENT) m.urgent_waiting.fetch_sub(1, std::memory_order_relaxed);
   enter(m, next);
   return true;
 }

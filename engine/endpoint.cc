@@ -166,7 +166,7 @@ void Endpoint::connect(Connection& c) {
   c.flow.me = 0;
   c.flow.other = 1;
   c.flow.owner = &c;
-  c.flow.round = &link->round;
+  c.flow.rounds = &link->rounds;
   c.flow.peer = link->messages.get();
   c.flow.received.reset(1);
   wire::OpenPayload open;
@@ -301,7 +301,7 @@ void Endpoint::answer_opens() {
     c->flow.me = 1;
     c->flow.other = 0;
     c->flow.owner = c.get();
-    c->flow.round = &open.link->round;
+    c->flow.rounds = &open.link->rounds;
     c->flow.peer = open.link->messages.get();
     c->began = now_;
     c->answered = true;
@@ -364,6 +364,7 @@ void Endpoint::check_links(Nanos now) {
   for (auto& owned : links_) {
     EndpointLink& link = *owned;
     if (link.gone || !link.speaks) continue;
+    check_deadlines(link, now);
     if (watch_.unheard(link, now)) {  // its time is no time without progress
       link.hold(std::clamp(now - looked, Nanos{}, kLooksEvery * 2));
       continue;
@@ -411,6 +412,27 @@ SilenceHost::Names Endpoint::names_of(std::span<const Peer* const> peers) const 
   std::string list;
   for (const std::int64_t pid : pids) list += (list.empty() ? "" : ", ") + std::to_string(pid);
   return {"the peers on host " + first.host + " (pids " + list + ")", ""};
+}
+
+// Those that callers have set, whatever is known of the peer.
+void Endpoint::check_deadlines(EndpointLink& link, Nanos now) {
+  link.for_each([&](Connection& c) {
+    for (const MessageList* list : {&c.flow.sends, &c.flow.receives}) {
+      for (const MessageRequest* r = list->head; r != nullptr; r = r->next) {
+        if (now < r->deadline) continue;
+        ErrorDetail d;
+        d.device = link.channel->describe_paths();
+        d.phase = "exchange";
+        d.elapsed = now - r->entered;
+        give_up(c, Status(CANARY_DEADLINE,
+                          std::string("the caller's deadline of ") + (r->sends ? "send" : "receive") + " #" +
+                              std::to_string(r->group_first) + " passed after " + milliseconds(d.elapsed) +
+                              " (connection with " + link.describe() + ")",
+                          d));
+        return;
+      }
+    }
+  });
 }
 
 // What heartbeats don't tell: the peer answers, and still a message does not move, or a connection is not made.

@@ -161,6 +161,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Silence
   void check_links(Nanos now);
   void judge(EndpointLink& link, Nanos now);
   void check_connections(EndpointLink& link, Nanos now);
+  void check_deadlines(EndpointLink& link, Nanos now);
   void end_link(EndpointLink& link, canary_status code, const std::string& why);
   void bury_links();
   std::optional<Word> word_over_control(const Peer&) const override { return std::nullopt; }

@@ -26,7 +26,9 @@ void make_printable(std::string* text) {
 }  // namespace
 
 EndpointLink::EndpointLink(Endpoint& endpoint, std::uint64_t its_name, bool dials)
-    : name(its_name), dialled(dials), round(this), endpoint_(endpoint), words_(this, FlowClass::kControl) {}
+    : name(its_name), dialled(dials), endpoint_(endpoint), words_(this, FlowClass::kControl) {
+  rounds.set_flow(this);
+}
 
 void EndpointLink::start(std::vector<PathSpec> paths, std::uint64_t token, std::span<const Rail> theirs, Nanos now) {
   ChannelOptions c;

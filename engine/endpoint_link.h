@@ -73,7 +73,7 @@ class EndpointLink final : public Peer, public Flow, public MuxHost {
   const bool dialled;
   std::uint64_t remote_token = 0;  // dialled
   std::string remote_text;         // its addresses, or where its lanes came from
-  MessageRound round;
+  MessageRounds rounds;
   Nanos idle_since;
   StallWatch stalls;
 

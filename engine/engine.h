@@ -250,7 +250,7 @@ class Engine final : public MembershipListener,
   // operations (operations.cc, operation_flow.cc)
   void enter(GroupMember& member, const CalledOperation& called);
   Result<ProgramEntry*> program_for(GroupMember& member, const OpRequest& request);
-  std::unique_ptr<Run> take_run(ProgramEntry* entry, Group& group);
+  std::unique_ptr<Run> take_run(ProgramEntry* entry, Group& group, canary_priority priority);
   void return_run(Operation& op);
   Run* run_at(std::uint32_t index) { return index < runs_.size() ? runs_[index] : nullptr; }
   void wake_slots(Run& run);

@@ -32,6 +32,7 @@ struct GroupMember;
 
 struct Operation;
 struct Run;
+struct OperationTurn;
 struct GroupPeer;
 
 // What an operation has to do with one of its peers.
@@ -40,6 +41,7 @@ struct RunSlot {
   std::uint32_t number = 0;       // of the slot, in the program
   std::uint32_t engine = 0;       // that serves the peer
   GroupPeer* peer = nullptr;      // null: this very engine serves it
+  OperationTurn* turn = nullptr;  // of the peer's, by the operation's priority
   std::uint32_t eager_bytes = 0;  // charged against the peer's budget until it is ready
   bool ready = false;             // its signature is here: it has a place for everything
   bool signature_sent = false;
@@ -84,11 +86,19 @@ struct Run {
   std::uint64_t entered = 0;  // how many operations its engine had entered before
 };
 
-// What a group has to send to one engine: the turn of its operations there, the slots with something, and its messages.
-struct GroupPeer : Turn {
-  std::uint32_t engine = 0;
+// What the operations of a group have to send to one engine, those of one priority: their turn there, and the slots
+// with something.
+struct OperationTurn : Turn {
+  using Turn::Turn;
   RunSlotList sending;
-  MessageRound messages;
+};
+
+// What a group has to send to one engine.
+struct GroupPeer {
+  std::uint32_t engine = 0;
+  OperationTurn operations, urgent_operations{nullptr, FlowClass::kUrgent};
+  MessageRounds messages;
+  OperationTurn& turn_of(canary_priority p) { return p == CANARY_PRIORITY_URGENT ? urgent_operations : operations; }
 };
 
 inline void RunSlotList::insert(RunSlot& slot) {
@@ -146,13 +156,14 @@ struct GroupMember {
 
   std::uint32_t entered = 0;  // number of the last operation entered (numbers: base/serial.h)
   std::vector<std::unique_ptr<ProgramEntry>> programs;
-  // In flight, ascending numbers; reserved for the limit, so it never grows. Behind the programs: an engine may end
-  // with some in flight, and what runs a program must end before it.
+  // In flight, ascending numbers; reserved for twice the limit, so it never grows. Behind the programs: an engine may
+  // end with some in flight, and what runs a program must end before it.
   std::vector<Operation> operations;
   // For one of their slots, in the order of the calls; any thread pushes.
   MpscRing<WaitingOperation> waiting{kWaitingMax};
-  std::atomic<bool> listed{false};     // the engine knows, or is about to know, that something waits
-  GroupMember* next_called = nullptr;  // among those that it does not know yet
+  std::atomic<bool> listed{false};               // the engine knows, or is about to know, that something waits
+  GroupMember* next_called = nullptr;            // among those that it does not know yet
+  std::atomic<std::uint32_t> urgent_waiting{0};  // of those, and of those about to be pushed
   std::uint64_t uses = 0;
   std::atomic<const char*> last_algorithm{""};  // planner of the last completed operation; a constant string
 

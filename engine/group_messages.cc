@@ -69,7 +69,7 @@ MessageEnd& Engine::message_end(GroupMember& m, int partner) {
   const std::uint32_t engine = g.engine_of[static_cast<std::size_t>(partner)];
   if (engine != my_engine_) {
     f.peer = peers_[engine].messages.get();
-    f.round = &g.peer(engine)->messages;
+    f.rounds = &g.peer(engine)->messages;
   } else if (partner == m.rank) {
     f.twin = &f;
   } else if (GroupMember* other = g.member(partner); other != nullptr && !other->messages.empty()) {

@@ -80,9 +80,10 @@ Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
   for (const std::uint32_t e : engines) {
     if (e == my_engine_) continue;
     g->peers.push_back(std::make_unique<GroupPeer>());
-    g->peers.back()->engine = e;
-    g->peers.back()->set_flow(g->operations_flow.get());
-    g->peers.back()->messages.set_flow(g->messages_flow.get());
+    GroupPeer& peer = *g->peers.back();
+    peer.engine = e;
+    for (Turn* turn : {&peer.operations, &peer.urgent_operations}) turn->set_flow(g->operations_flow.get());
+    peer.messages.set_flow(g->messages_flow.get());
   }
   flows_.add(g->flow, *g->operations_flow);
   flows_.add(g->messages_number(), *g->messages_flow);
@@ -95,7 +96,7 @@ void Engine::add_member(Group& g, int rank) {
   m->rank = rank;
   m->world_rank = g.members[static_cast<std::size_t>(rank)];
   m->entered = options_.first_operation - 1;
-  m->operations.reserve(static_cast<std::size_t>(options_.settings.ops_in_flight));
+  m->operations.reserve(2 * static_cast<std::size_t>(options_.settings.ops_in_flight));
   m->early.reserve(64);
   const auto [place, use] = member_ids_.add(m.get());
   m->id = {place, use};
@@ -298,8 +299,8 @@ void Engine::close_group(Group& g) {
   for (auto& peer : g.peers) {
     Mux* const mux = peers_[peer->engine].mux.get();
     if (mux == nullptr) continue;
-    mux->forget(*peer);
-    mux->forget(peer->messages);
+    for (Turn* turn : {&peer->operations, &peer->urgent_operations}) mux->forget(*turn);
+    peer->messages.leave(*mux);
   }
   constexpr std::size_t kLastWords = 64;
   if (last_words_.size() < kLastWords) last_words_.emplace_back();

@@ -62,6 +62,7 @@ struct MessageRequest {
   std::uint32_t tag = 0;      // connections only
   std::uint8_t type = CANARY_U8;
   bool sends = false;
+  canary_priority priority = CANARY_PRIORITY_NORMAL;
   Nanos time_limit{};  // 0: none; else from submission
   MessageEnd* flow = nullptr;
   port::MemberId member;           // groups: who calls; the engine finds the flow
@@ -118,11 +119,30 @@ struct MessageList {
   }
 };
 
-// The ends of one flow with something to send to one peer: they take turns frame by frame.
+// By canary_priority.
+inline constexpr std::size_t kMessagePriorities = 2;
+
+// The ends of one flow with something of one priority to send to one peer: they take turns frame by frame.
 struct MessageRound : Turn {
-  using Turn::Turn;
+  explicit MessageRound(canary_priority its_priority)
+      : Turn(nullptr, its_priority == CANARY_PRIORITY_URGENT ? FlowClass::kUrgent : FlowClass::kBulk),
+        priority(its_priority) {}
+  const canary_priority priority;
   MessageEnd* head = nullptr;
   MessageEnd* tail = nullptr;
+};
+
+struct MessageRounds {
+  MessageRound normal{CANARY_PRIORITY_NORMAL}, urgent{CANARY_PRIORITY_URGENT};
+  MessageRound& of(canary_priority p) { return p == CANARY_PRIORITY_URGENT ? urgent : normal; }
+  void set_flow(Flow* flow) {
+    normal.set_flow(flow);
+    urgent.set_flow(flow);
+  }
+  void leave(Mux& mux) {
+    mux.forget(normal);
+    mux.forget(urgent);
+  }
 };
 
 // What all ends over one channel share.
@@ -151,10 +171,9 @@ struct MessageEnd {
 
   // sending
   MessageList sends;
-  MessageRequest* cursor = nullptr;  // first with cells that were not handed to the channel
-  Nanos sends_progress;              // a cell was acknowledged, or a credit came
-  std::uint64_t sent = 0;            // number of the last send
-  std::uint64_t credited = 0;        // the peer has a place for everything up to this number
+  Nanos sends_progress;        // a cell was acknowledged, or a credit came
+  std::uint64_t sent = 0;      // number of the last send
+  std::uint64_t credited = 0;  // the peer has a place for everything up to this number
   struct Debt {
     std::uint64_t number = 0;
     std::uint32_t bytes = 0;
@@ -176,9 +195,16 @@ struct MessageEnd {
   wire::RefusePayload refusal;
   Status failure;  // not OK: the flow has ended
 
-  MessageRound* round = nullptr;  // where it takes its turns with `peer`
-  bool ready = false;             // it stands there
-  MessageEnd* next_ready = nullptr;
+  MessageRounds* rounds = nullptr;  // where it takes its turns with `peer`
+  // Its part in one of them.
+  struct Stand {
+    MessageRequest* cursor = nullptr;  // its first send of that priority with cells that were not handed to the channel
+    bool ready = false;                // it stands there
+    MessageEnd* next_ready = nullptr;
+  };
+  std::array<Stand, kMessagePriorities> stands;
+  Stand& stand(canary_priority p) { return stands[static_cast<std::size_t>(p)]; }
+  const Stand& stand(canary_priority p) const { return stands[static_cast<std::size_t>(p)]; }
 
   Nanos last_progress;  // of any message in either direction
 

@@ -35,6 +35,16 @@ std::byte* place_of(const MessageEnd& flow, const MessageRequest& r, std::uint64
 }
 std::uint32_t tag_of(const MessageEnd& flow, const wire::Header& h) { return flow.tagged ? h.epoch : 0; }
 
+// A grouped receive takes messages of one tag in their order: one that came before those would be turned away again and
+// again. `r` is the last of the sends.
+bool must_follow(const MessageEnd& flow, const MessageRequest& r) {
+  if (!flow.tagged) return false;
+  const MessageRequest* other = r.previous;
+  while (other != nullptr && (other->tag != r.tag || other->priority == CANARY_PRIORITY_URGENT))
+    other = other->previous;
+  return other != nullptr;
+}
+
 }  // namespace
 
 // --- making and ending -----------------------------------------------------------------------------------------------
@@ -75,7 +85,9 @@ void Messages::post(MessageRequest* request, Nanos now) {
     counters_.sending_bytes += r->length;
     MessageList& list = r->sends ? f.sends : f.receives;
     list.push(r);
-    if (r->sends && f.cursor == nullptr) f.cursor = r;
+    if (!r->sends) continue;
+    if (r->priority == CANARY_PRIORITY_URGENT && must_follow(f, *r)) r->priority = CANARY_PRIORITY_NORMAL;
+    if (f.stand(r->priority).cursor == nullptr) f.stand(r->priority).cursor = r;
   }
   if (!request->sends && f.peer != nullptr) claim_parked(f, now);
   if (!f.failure.ok()) {
@@ -84,13 +96,13 @@ void Messages::post(MessageRequest* request, Nanos now) {
   } else if (f.twin != nullptr) {
     match_local(request->sends ? f : *f.twin, now);
   } else if (f.peer != nullptr) {
-    make_ready(f);
+    make_ready(f, request->priority);
   }
 }
 
 void Messages::fail(MessageEnd& flow, const Status& why, Nanos now) {
   if (flow.failure.ok()) flow.failure = why;
-  flow.cursor = nullptr;
+  for (MessageEnd::Stand& stand : flow.stands) stand.cursor = nullptr;
   for (MessageList* list : {&flow.sends, &flow.receives}) {
     while (MessageRequest* r = list->head) {
       list->remove(r);
@@ -124,25 +136,29 @@ void Messages::drop_parked(MessagePeer& peer, std::uint32_t flow) {
   });
 }
 
-void Messages::make_ready(MessageEnd& flow) {
-  MessageRound& round = *flow.round;
-  if (!flow.ready) {
-    flow.ready = true;
-    flow.next_ready = nullptr;
-    (round.tail != nullptr ? round.tail->next_ready : round.head) = &flow;
+void Messages::make_ready(MessageEnd& flow, canary_priority p) {
+  MessageRound& round = flow.rounds->of(p);
+  MessageEnd::Stand& stand = flow.stand(p);
+  if (!stand.ready) {
+    stand.ready = true;
+    stand.next_ready = nullptr;
+    (round.tail != nullptr ? round.tail->stand(p).next_ready : round.head) = &flow;
     round.tail = &flow;
   }
   flow.peer->mux.make_ready(round);
 }
 
 void Messages::forget(MessageEnd& flow) {
-  if (!flow.ready) return;
-  MessageRound& round = *flow.round;
-  MessageEnd* before = nullptr;
-  for (MessageEnd* f = round.head; f != &flow; f = f->next_ready) before = f;
-  (before != nullptr ? before->next_ready : round.head) = flow.next_ready;
-  if (round.tail == &flow) round.tail = before;
-  flow.ready = false;
+  for (const canary_priority p : {CANARY_PRIORITY_NORMAL, CANARY_PRIORITY_URGENT}) {
+    MessageEnd::Stand& stand = flow.stand(p);
+    if (!stand.ready) continue;
+    MessageRound& round = flow.rounds->of(p);
+    MessageEnd* before = nullptr;
+    for (MessageEnd* f = round.head; f != &flow; f = f->stand(p).next_ready) before = f;
+    (before != nullptr ? before->stand(p).next_ready : round.head) = stand.next_ready;
+    if (round.tail == &flow) round.tail = before;
+    stand.ready = false;
+  }
 }
 
 // --- sending ---------------------------------------------------------------------------------------------------------
@@ -150,11 +166,12 @@ void Messages::forget(MessageEnd& flow) {
 bool Messages::next_frame(MessageRound& round, OutPiece* out) {
   while (MessageEnd* f = round.head) {
     // One with nothing to send leaves the round.
-    round.head = f->next_ready;
+    MessageEnd::Stand& stand = f->stand(round.priority);
+    round.head = stand.next_ready;
     if (round.head == nullptr) round.tail = nullptr;
-    f->ready = false;
-    if (!fill(*f, out)) continue;
-    make_ready(*f);
+    stand.ready = false;
+    if (!fill(*f, round.priority, out)) continue;
+    make_ready(*f, round.priority);
     return true;
   }
   return false;
@@ -162,8 +179,8 @@ bool Messages::next_frame(MessageRound& round, OutPiece* out) {
 
 std::uint64_t Messages::waiting_bytes(const MessageRound& round) {
   std::uint64_t bytes = 0;
-  for (const MessageEnd* f = round.head; f != nullptr; f = f->next_ready) {
-    const MessageRequest* r = f->cursor;
+  for (const MessageEnd* f = round.head; f != nullptr; f = f->stand(round.priority).next_ready) {
+    const MessageRequest* r = f->stand(round.priority).cursor;
     if (r != nullptr && r->next_cell < r->cells) bytes += r->length / r->cells * (r->cells - r->next_cell);
   }
   return bytes;
@@ -176,11 +193,24 @@ bool Messages::may_go(MessageEnd& f, MessageRequest& r) {
   const std::uint32_t charge = EagerStore::charge(static_cast<std::uint32_t>(r.length));
   if (f.peer->eager_used + charge > f.peer->eager_budget) return false;
   f.peer->eager_used += charge;
-  f.debts[(f.debts_first + f.debts_count++) % MessageEnd::kDebts] = {r.number, charge};
+  // In the order of the numbers: an urgent message may have gone before an older one.
+  const auto debt = [&](std::uint32_t i) -> MessageEnd::Debt& {
+    return f.debts[(f.debts_first + i) % MessageEnd::kDebts];
+  };
+  std::uint32_t at = f.debts_count++;
+  for (; at != 0 && debt(at - 1).number > r.number; --at) debt(at) = debt(at - 1);
+  debt(at) = {r.number, charge};
   return r.eager = true;
 }
 
-bool Messages::fill(MessageEnd& f, OutPiece* out) {
+// Of its sends with that priority the next one has the cursor.
+void Messages::pass_cursor(MessageEnd& f, MessageRequest& r) {
+  MessageRequest*& cursor = f.stand(r.priority).cursor;
+  if (cursor != &r) return;
+  for (cursor = r.next; cursor != nullptr && cursor->priority != r.priority;) cursor = cursor->next;
+}
+
+bool Messages::fill(MessageEnd& f, canary_priority priority, OutPiece* out) {
   wire::Header& h = out->header;
   h.flow = f.flow;
   h.epoch = f.epoch;
@@ -203,7 +233,7 @@ bool Messages::fill(MessageEnd& f, OutPiece* out) {
     h.op = static_cast<std::uint32_t>(f.posted);
     return true;
   }
-  MessageRequest* r = f.cursor;
+  MessageRequest* r = f.stand(priority).cursor;
   if (r == nullptr || !may_go(f, *r) || !r->through.in_reach(r->next_cell)) return false;
   if (r->slot == kNone) {
     if (free_slots_.empty()) {
@@ -225,7 +255,7 @@ bool Messages::fill(MessageEnd& f, OutPiece* out) {
   out->payload = place_of(f, *r, cell);
   out->borrow = true;
   out->cookie = std::uint64_t{r->slot} << 32 | static_cast<std::uint32_t>(cell);
-  if (r->next_cell == r->cells) f.cursor = r->next;
+  if (r->next_cell == r->cells) pass_cursor(f, *r);
   return true;
 }
 
@@ -237,8 +267,8 @@ void Messages::on_done(std::uint64_t cookie, Nanos now) {
   r->flow->moved(now, true);
   if (++r->cells_done == r->cells) {
     complete_send(*r);
-  } else if (r->flow->cursor == r) {
-    make_ready(*r->flow);  // it may have waited for the window
+  } else if (r->flow->stand(r->priority).cursor == r) {
+    make_ready(*r->flow, r->priority);  // it may have waited for the window
   }
 }
 
@@ -252,7 +282,7 @@ void Messages::complete_send(MessageRequest& r) {
 void Messages::settle_sends(MessageEnd& f, std::uint32_t op, Nanos now) {
   const std::uint64_t number = unwrap(op, f.credited);
   while (f.sends.head != nullptr && f.sends.head->number <= number) {
-    if (f.cursor == f.sends.head) f.cursor = f.cursor->next;
+    pass_cursor(f, *f.sends.head);
     f.last_progress = now;
     complete_send(*f.sends.head);
   }
@@ -284,7 +314,9 @@ void Messages::on_credit(MessageEnd& f, std::uint32_t op, Nanos now) {
   give_back_debts(f, number);
   f.moved(now, true);
   for (MessageRequest* r = f.sends.head; r != nullptr && r->number <= number; r = r->next) r->last_progress = now;
-  make_ready(f);
+  for (const canary_priority p : {CANARY_PRIORITY_URGENT, CANARY_PRIORITY_NORMAL}) {
+    if (f.stand(p).cursor != nullptr) make_ready(f, p);
+  }
 }
 
 // --- local -----------------------------------------------------------------------------------------------------------
@@ -303,7 +335,7 @@ void Messages::match_local(MessageEnd& sender, Nanos now) {
     }
     if (s->length != 0) std::memcpy(r->data, s->data, s->length);
     sender.last_progress = receiver.last_progress = now;
-    if (sender.cursor == s) sender.cursor = s->next;
+    pass_cursor(sender, *s);
     MessageRequest* const following = s->next;
     complete_send(*s);
     complete_receive(receiver, *r);
@@ -545,7 +577,7 @@ void Messages::mismatch(MessageEnd& f, std::uint64_t number, const wire::Header&
   f.refusal.unknown_tag = r == nullptr ? 1 : 0;
   f.refused = number;
   f.refusal_due = f.peer != nullptr && !f.exact;  // a group's verdict tells everybody
-  if (f.refusal_due) make_ready(f);
+  if (f.refusal_due) make_ready(f, CANARY_PRIORITY_NORMAL);
   host_.on_mismatch(f, Status(CANARY_MISMATCH, text), false);
 }
 

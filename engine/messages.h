@@ -64,9 +64,9 @@ class Messages {
   // Requests that are not done.
   std::uint64_t pending() const { return pending_; }
   const MessageCounters& counters() const { return counters_; }
-  // There is something to send: the flow takes its turn.
-  void make_ready(MessageEnd& flow);
-  // It will not be used again: takes it out of its peer's list.
+  // There is something of that priority to send: the flow takes its turn.
+  void make_ready(MessageEnd& flow, canary_priority priority);
+  // It will not be used again: takes it out of its peer's lists.
   void forget(MessageEnd& flow);
 
   // As a flow has them.
@@ -98,7 +98,8 @@ class Messages {
   void claim_parked(MessageEnd& flow, Nanos now);
   void on_credit(MessageEnd& flow, std::uint32_t op, Nanos now);
   void on_refusal(MessageEnd& flow, const wire::Header& h, const wire::RefusePayload& refusal);
-  bool fill(MessageEnd& flow, OutPiece* out);
+  bool fill(MessageEnd& flow, canary_priority priority, OutPiece* out);
+  static void pass_cursor(MessageEnd& flow, MessageRequest& request);
   bool may_go(MessageEnd& flow, MessageRequest& r);
   void match_local(MessageEnd& sender, Nanos now);
   void complete_send(MessageRequest& r);

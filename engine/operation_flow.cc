@@ -43,10 +43,10 @@ bool gone(const Mux& to) { return to.channel() == nullptr || to.channel()->peer_
 // --- sending ---------------------------------------------------------------------------------------------------------
 
 bool OperationFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
-  auto& peer = static_cast<GroupPeer&>(turn);
-  Engine::EnginePeer& p = engine_.peers_[peer.engine];
+  auto& mine = static_cast<OperationTurn&>(turn);
+  Engine::EnginePeer& p = engine_.peers_[to.peer()];
   const bool departed = p.left || gone(to);
-  while (RunSlot* const slot = peer.sending.head) {
+  while (RunSlot* const slot = mine.sending.head) {
     Run& run = *slot->run;
     if (!slot->signature_sent) {
       slot->signature_sent = true;
@@ -106,10 +106,9 @@ bool OperationFlow::fill(RunSlot& slot, OutPiece* out) {
 }
 
 std::uint64_t OperationFlow::waiting_bytes(const Mux& to, const Turn& turn) const {
-  const auto& peer = static_cast<const GroupPeer&>(turn);
-  if (engine_.peers_[peer.engine].left || gone(to)) return 0;
+  if (engine_.peers_[to.peer()].left || gone(to)) return 0;
   std::uint64_t bytes = 0;
-  for (const RunSlot* slot = peer.sending.head; slot != nullptr; slot = slot->next)
+  for (const RunSlot* slot = static_cast<const OperationTurn&>(turn).sending.head; slot != nullptr; slot = slot->next)
     bytes += slot->run->executor.sends_waiting(slot->number);
   return bytes;
 }

@@ -1,7 +1,8 @@
 // engine/operation_flow.h -- the collectives of one group as a flow: signatures, pieces, and where they land.
 //
-// Outward: per peer a list of what has something to send, the oldest operation's first; an operation's slot enters it
-// when it begins (its signature is due), when the executor has a piece ready, and when the eager budget has room again.
+// Outward: per peer and priority a list of what has something to send, the oldest operation's first; an operation's
+// slot enters it when it begins (its signature is due), when the executor has a piece ready, and when the eager budget
+// has room again.
 // Inward: a landing remembers the run and the unit that it is for, so that the arrival looks nothing up.
 // Thread: the engine's owner. Nothing here allocates.
 #pragma once

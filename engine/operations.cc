@@ -78,7 +78,7 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   return m.programs.back().get();
 }
 
-std::unique_ptr<Run> Engine::take_run(ProgramEntry* entry, Group& group) {
+std::unique_ptr<Run> Engine::take_run(ProgramEntry* entry, Group& group, canary_priority priority) {
   std::unique_ptr<Run> run;
   if (!entry->idle.empty()) {
     run = std::move(entry->idle.back());
@@ -102,6 +102,7 @@ std::unique_ptr<Run> Engine::take_run(ProgramEntry* entry, Group& group) {
   for (RunSlot& slot : run->slots) {
     slot.ready = slot.signature_sent = false;
     slot.eager_bytes = 0;
+    if (slot.peer != nullptr) slot.turn = &slot.peer->turn_of(priority);
   }
   run->signatures_left = static_cast<std::uint32_t>(run->slots.size()) - run->neighbours;
   return run;
@@ -148,7 +149,7 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   auto entry = [&]() -> Result<ProgramEntry*> {
     try {
       auto found = program_for(m, request);
-      if (found.ok()) run = take_run(found.value(), g);
+      if (found.ok()) run = take_run(found.value(), g, request.priority);
       return found;
     } catch (const std::bad_alloc&) {
       // Only here: the others would wait for this rank.
@@ -297,19 +298,19 @@ void Engine::mark_ready(Operation& op, std::uint32_t slot_number) {
   run.last_progress = now_;
 }
 
-// There is something to send in the slot: it stands behind those of older operations.
+// There is something to send in the slot: it stands behind those of older operations of its priority.
 void Engine::enqueue(RunSlot& slot) {
   if (slot.list != RunSlot::List::kSending) {
     dequeue(slot);
     slot.list = RunSlot::List::kSending;
-    slot.peer->sending.insert(slot);
+    slot.turn->sending.insert(slot);
   }
   // Also where it stood there: the more waits, the slower the lane that is worth using.
-  peers_[slot.engine].mux->make_ready(*slot.peer);
+  peers_[slot.engine].mux->make_ready(*slot.turn);
 }
 
 void Engine::dequeue(RunSlot& slot) {
-  if (slot.list == RunSlot::List::kSending) slot.peer->sending.remove(slot);
+  if (slot.list == RunSlot::List::kSending) slot.turn->sending.remove(slot);
   if (slot.list == RunSlot::List::kPoor) peers_[slot.engine].poor.remove(slot);
   slot.list = RunSlot::List::kNone;
 }

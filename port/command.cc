@@ -11,6 +11,7 @@ Command operation(MemberId member, const MemberShape& shape, const OpRequest& re
   Command c;
   c.kind = Command::Kind::kOperation;
   c.collective = static_cast<std::uint8_t>(request.collective);
+  c.priority = static_cast<std::uint8_t>(request.priority);
   c.rank = request.root;
   c.type = static_cast<std::int32_t>(request.type);
   c.redop = static_cast<std::int32_t>(request.redop);
@@ -37,6 +38,7 @@ OpRequest request_of(const Command& c, const Regions& regions) {
   r.redop = static_cast<ReduceOp>(c.redop);
   r.root = c.rank;
   r.time_limit = Nanos{c.time_limit};
+  r.priority = static_cast<canary_priority>(c.priority);
   r.counts = counts_of(c, regions);
   return r;
 }

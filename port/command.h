@@ -41,7 +41,8 @@ struct Command {
     kDeadline,   // of the operation or message whose ticket this is: `time_limit` from now on
   } kind = Kind::kNone;
   std::uint8_t collective = 0;
-  std::uint16_t reserved = 0;
+  std::uint8_t priority = 0;  // kOperation: a canary_priority
+  std::uint8_t reserved = 0;
   std::int32_t rank = -1;  // kOperation: the root
   std::int32_t type = 0;
   std::int32_t redop = 0;
@@ -75,8 +76,9 @@ struct OpRequest {
   DataType type = CANARY_U8;
   ReduceOp redop = CANARY_SUM;
   int root = -1;
-  Nanos time_limit{};                          // 0: none; else from submission
-  std::span<const std::uint64_t> counts = {};  // as PlanRequest::counts; borrowed like the buffers
+  Nanos time_limit{};                                 // 0: none; else from submission
+  canary_priority priority = CANARY_PRIORITY_NORMAL;  // this rank's own: others may have given another one
+  std::span<const std::uint64_t> counts = {};         // as PlanRequest::counts; borrowed like the buffers
 };
 
 }  // namespace canarynet

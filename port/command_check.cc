@@ -222,6 +222,8 @@ Status check_arguments(const Command& c, const Surroundings& here) {
   if (c.type < 0 || c.type >= kDataTypeCount) return wrong("type " + std::to_string(c.type) + " is not a canary_type");
   if (c.redop < 0 || c.redop >= kReduceOpCount)
     return wrong("redop " + std::to_string(c.redop) + " is not a canary_redop");
+  if (c.priority > CANARY_PRIORITY_URGENT)
+    return wrong("priority " + std::to_string(c.priority) + " is not a canary_priority");
   if (c.time_limit < 0) return wrong("a time limit of " + std::to_string(c.time_limit) + " ns");
   if (Status list = check_list(c, *here.member, here.regions); !list.ok()) return list;
   const Call call{c, *here.member, counts_of(c, here.regions)};
@@ -290,6 +292,7 @@ Status check_command(const Command& c, const Surroundings& here) {
   if (c.reserved != 0 || c.reserved_too != 0 || c.input.reserved != 0 || c.output.reserved != 0 ||
       c.numbers.reserved != 0)
     return wrong("a command with bits of another version");
+  if (c.kind != Command::Kind::kOperation && c.priority != 0) return wrong("only operations have a priority");
   switch (c.kind) {
     case Command::Kind::kOperation:
       return check_operation(c, here);

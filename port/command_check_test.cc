@@ -205,6 +205,12 @@ TEST(CommandCheck, SaysWhichFieldOfAnOperationIsWrong) {
                    [](Command* c) { c->input = {.region = 3, .offset = 64, .bytes = 32}; }},
                   {"reduce: its list of counts has 8 bytes: takes 0, 0 numbers in a group of 4",
                    [](Command* c) { c->numbers.bytes = 8; }},
+                  {"reduce: priority 2 is not a canary_priority", [](Command* c) { c->priority = 2; }},
+                  {"only operations have a priority",
+                   [](Command* c) {
+                     c->kind = Command::Kind::kAbort;
+                     c->priority = 1;
+                   }},
                   {"a command with bits of another version", [](Command* c) { c->reserved_too = 1; }},
                   {"a command with bits of another version", [](Command* c) { c->output.reserved = 1; }}});
   const Command good = operation({0, 1}, caller.shape, reduce, {0, 1});

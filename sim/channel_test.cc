@@ -98,12 +98,14 @@ class End final : public ChannelClient, public LaneAcceptor, public LaneSink {
   }
 
   // ChannelClient
-  std::uint64_t waiting_bytes(const Channel&) const override {
+  std::uint64_t waiting_bytes(const Channel&, PieceClass which) const override {
+    if (which != PieceClass::kBulk) return 0;
     std::uint64_t bytes = 0;
     for (std::size_t i = next_; i != sent.size(); ++i) bytes += sent[i].cancelled ? 0 : sent[i].bytes;
     return bytes;
   }
-  bool next_piece(Channel&, OutPiece* out) override {
+  bool next_piece(Channel&, PieceClass which, OutPiece* out) override {
+    if (which != PieceClass::kBulk) return false;
     while (next_ != sent.size() && sent[next_].cancelled) ++next_;
     if (next_ == sent.size()) return false;
     Out& o = sent[next_];

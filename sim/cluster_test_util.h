@@ -117,6 +117,7 @@ class AllRanks final : public PollWatcher {
 
   // From the call on; before submit().
   void set_time_limit(Nanos limit) { time_limit_ = limit; }
+  void set_priority(canary_priority priority) { priority_ = priority; }
   void submit(int rank, GroupMember* member = nullptr) {
     if (member == nullptr) member = cluster_.world(rank);
     host_[at(rank)] = cluster_.host_of(member->world_rank);
@@ -129,6 +130,7 @@ class AllRanks final : public PollWatcher {
                      .redop = shape_.redop,
                      .root = shape_.root,
                      .time_limit = time_limit_,
+                     .priority = priority_,
                      .counts = counts_[at(rank)]},
                     tickets_[at(rank)].get());
   }
@@ -194,6 +196,7 @@ class AllRanks final : public PollWatcher {
   oracle::Judge judge_;
   bool in_place_;
   Nanos time_limit_{};
+  canary_priority priority_ = CANARY_PRIORITY_NORMAL;
   std::vector<LentMemory> input_, output_;
   std::vector<int> host_;  // -1: not submitted
   std::vector<std::string> wrong_;

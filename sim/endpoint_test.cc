@@ -322,7 +322,7 @@ TEST(Endpoint, GroupedReceivesAreFilledByTagAndEqualTagsInOrder) {
     Pair p(net);
     ASSERT_NO_FATAL_FAILURE(p.open());
     Connection &a = *p.connecting[0], &b = *p.accepted[0];
-    Random r(seed);
+    Random r(seed), priorities(seed + 1000);
     struct Expected {
       Half* half;
       std::uint64_t seed, bytes;
@@ -342,6 +342,7 @@ TEST(Endpoint, GroupedReceivesAreFilledByTagAndEqualTagsInOrder) {
       std::vector<std::pair<std::uint64_t, std::uint64_t>> sent;  // seed, bytes
       for (const std::uint32_t tag : tags) {
         const std::uint64_t s = r.next() | 1, bytes = r.below(2) == 0 ? r.below(3000) : r.below(200'000);
+        p.priority = priorities.below(3) == 0 ? CANARY_PRIORITY_URGENT : CANARY_PRIORITY_NORMAL;
         p.send(a, bytes, tag, s);
         sent.push_back({s, bytes});
       }

@@ -219,6 +219,7 @@ class Pair {
   std::array<std::byte, kHandleBytes> handle{};
   std::vector<std::unique_ptr<Connection>> connecting, accepted;
   std::deque<Half> halves;
+  canary_priority priority = CANARY_PRIORITY_NORMAL;  // of what is posted from now on
 
  private:
   int host_of(const Connection& c) const { return c.flow.me == 0 ? from_ : to_; }
@@ -232,6 +233,7 @@ class Pair {
     h.request.bytes = bytes;
     h.request.tag = tag;
     h.request.sends = sends;
+    h.request.priority = priority;
     h.request.flow = &c.flow;
     h.request.ticket = &h.ticket;
     return h;

@@ -108,7 +108,9 @@ class Turns : public ::testing::Test, public MuxHost {
   // Whose frame comes next; 0: nobody's.
   std::uint32_t next() {
     OutPiece out;
-    if (!mux.next_piece(*channel, &out)) return 0;
+    const bool any =
+        mux.next_piece(*channel, PieceClass::kFirst, &out) || mux.next_piece(*channel, PieceClass::kBulk, &out);
+    if (!any) return 0;
     owner = out.owner;
     return out.header.flow;
   }
@@ -173,10 +175,10 @@ TEST_F(Turns, WhoHasNothingIsAskedOnceAndNotAgain) {
   a.frames = 1;
   mux.make_ready(idle);
   while (next() != 1u) ASSERT_GT(b.frames, 0u);
-  EXPECT_EQ(mux.waiting_bytes(*channel), std::uint64_t{b.frames} * 10);
+  EXPECT_EQ(mux.waiting_bytes(*channel, PieceClass::kBulk), std::uint64_t{b.frames} * 10);
   mux.forget(busy);
   EXPECT_EQ(next(), 0u);
-  EXPECT_EQ(mux.waiting_bytes(*channel), 0u);
+  EXPECT_EQ(mux.waiting_bytes(*channel, PieceClass::kBulk), 0u);
 }
 
 TEST_F(Turns, WhatWasDecidedForAFlowComesBackToItAndToNoOther) {

@@ -51,6 +51,7 @@ class Traffic {
     h.request.bytes = bytes;
     h.request.type = static_cast<std::uint8_t>(type);
     h.request.sends = sends;
+    h.request.priority = priority;
     const int caller = sends ? from : to;
     h.request.member = cluster_.world(caller)->id;
     h.request.partner = sends ? to : from;
@@ -73,6 +74,7 @@ class Traffic {
     }
   }
   std::deque<Half>& halves() { return halves_; }
+  canary_priority priority = CANARY_PRIORITY_NORMAL;  // of what is posted from now on
 
  private:
   Cluster& cluster_;
@@ -373,6 +375,30 @@ TEST(GroupMessages, ACallersDeadlineEndsTheWait) {
   c.set_deadline(c.world(0), &waits.ticket, 500_ms);
   ASSERT_TRUE(c.run_until([&] { return waits.ticket.done(); }, 700_ms));
   EXPECT_EQ(waits.ticket.code, CANARY_DEADLINE);
+}
+
+// The k-th send still meets the k-th receive.
+TEST(GroupMessages, AnUrgentOneOvertakesThoseBeforeIt) {
+  ClusterOptions o = flat_cluster(2, 2);
+  o.fabric.nic = NicOptions::link(20_us, BytesPerSec::from_mbit(1000));
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  Traffic t(c);
+  for (const bool to_other_rank_first : {true, false}) {
+    t.priority = CANARY_PRIORITY_NORMAL;
+    Half& large = t.send(0, 1, 64 << 20);
+    t.receive(1, 0, 64 << 20);
+    c.run_for(2_ms);
+    t.priority = CANARY_PRIORITY_URGENT;
+    if (to_other_rank_first) t.receive(1, 0, 700'000);
+    Half& urgent = t.send(0, 1, 700'000);
+    if (!to_other_rank_first) t.receive(1, 0, 700'000);
+    Half& small = t.send(0, 1, 100);
+    Half& last = t.receive(1, 0, 100);
+    ASSERT_TRUE(c.run_until([&] { return urgent.ticket.done() && small.ticket.done() && last.ticket.done(); }, 60_ms));
+    EXPECT_FALSE(large.ticket.done());
+    t.expect_exact();
+  }
 }
 
 TEST(GroupMessages, RanksThatShareNoRailAreToldSo) {

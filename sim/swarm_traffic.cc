@@ -18,6 +18,12 @@ void fill_message(std::uint64_t seed, std::byte* data, std::size_t bytes) {
   }
 }
 
+// Every fourth operation is urgent; of another fourth only some ranks say so.
+canary_priority priority_of(std::uint64_t number, int rank) {
+  const bool urgent = number % 4 == 1 || (number % 4 == 2 && rank % 2 == 0);
+  return urgent ? CANARY_PRIORITY_URGENT : CANARY_PRIORITY_NORMAL;
+}
+
 }  // namespace
 
 bool SwarmGroup::has(int world_rank) const { return std::find(ranks.begin(), ranks.end(), world_rank) != ranks.end(); }
@@ -286,6 +292,7 @@ bool SwarmTraffic::call_front(int world_rank, SwarmGroup& group, std::deque<Task
                         .type = round.shape.type,
                         .redop = round.shape.redop,
                         .root = round.shape.root,
+                        .priority = priority_of(round.shape.salt, rank),
                         .counts = round.counts[at(rank)]},
                        round.tickets[at(rank)].get());
       break;
@@ -294,6 +301,7 @@ bool SwarmTraffic::call_front(int world_rank, SwarmGroup& group, std::deque<Task
     case Task::Kind::kReceive: {
       MessageRequest& request = task.kind == Task::Kind::kSend ? task.message->send : task.message->receive;
       request.member = group.members[at(rank)]->id;
+      request.priority = priority_of(request.bytes, rank);
       cluster_->submit(world_rank, &request);
       break;
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/serial.h"
@@ -41,6 +42,9 @@ Channel::Channel(ChannelOptions options, LaneFactory& factory, ChannelClient& cl
 Channel::~Channel() {
   for (const Path& path : paths_)
     rails_->add_probes(path.spec.local_rail, -static_cast<std::int64_t>(path.probes_unacked));
+  for (std::uint32_t i = 0; i < records_.made(); ++i) {
+    if (records_[i].state != Record::State::kFree) count_urgent_out(records_[i]);
+  }
   graveyard_.clear();
   paths_.clear();
 }
@@ -53,25 +57,34 @@ std::uint32_t Channel::take_record() {
   return index;
 }
 
+void Channel::count_urgent_out(Record& r) {
+  if (std::exchange(r.piece.urgent, false)) rails_->add_urgent(-1, now_);
+}
+
+// Still linked in its queue: freed when it is popped.
+void Channel::make_zombie(Record& r) {
+  count_urgent_out(r);
+  r.state = Record::State::kZombie;
+  r.piece.payload = nullptr;
+}
+
 void Channel::free_record(std::uint32_t index) {
   Record& r = records_[index];
+  count_urgent_out(r);
   if (r.copy != kNone) copies_.give_back(r.copy);
   r.copy = kNone;
   r.state = Record::State::kFree;
   records_.give_back(index);
 }
 
-// To the tail of the queue of frames that wait for a lane.
+// To the tail of its class's queue of frames that wait for a lane.
 void Channel::requeue(std::uint32_t index) {
   Record& r = records_[index];
+  Waiting& queue = waiting_[static_cast<std::size_t>(r.piece_class)];
   r.state = Record::State::kWaiting;
   r.next = kNone;
-  if (resend_tail_ == kNone) {
-    resend_head_ = index;
-  } else {
-    records_[resend_tail_].next = index;
-  }
-  resend_tail_ = index;
+  (queue.tail != kNone ? records_[queue.tail].next : queue.head) = index;
+  queue.tail = index;
   awake_ = true;
 }
 
@@ -109,8 +122,7 @@ void Channel::finish_record(std::uint32_t index) {
   r.placements = 0;
   const std::uint64_t owner = r.piece.owner, cookie = r.piece.cookie;
   if (r.state == Record::State::kWaiting) {
-    r.state = Record::State::kZombie;  // still linked in the queue: freed when it is popped
-    r.piece.payload = nullptr;
+    make_zombie(r);
   } else {
     free_record(index);
   }
@@ -176,17 +188,19 @@ Path::InFlight& Channel::note_sent(Path& path, std::uint32_t payload_bytes, bool
   return e;
 }
 
-bool Channel::pull() {
+bool Channel::pull(PieceClass which) {
   // What nobody waits for must be copied: without a place for the copy nothing is taken (an ack frees one).
   const std::uint32_t copy = copies_.take();
   if (copy == kNone) return false;
   const std::uint32_t index = take_record();
-  if (index == kNone || !client_.next_piece(*this, &records_[index].piece)) {
+  if (index == kNone || !client_.next_piece(*this, which, &records_[index].piece)) {
     copies_.give_back(copy);
     if (index != kNone) free_record(index);
     return false;
   }
   Record& r = records_[index];
+  r.piece_class = which;
+  if (r.piece.urgent) rails_->add_urgent(1, now_);
   const std::uint32_t bytes = r.piece.header.payload_bytes;
   CANARY_CHECK(bytes <= wire::kPayloadMax, "piece larger than a frame may be");
   if (checked_ && !r.piece.has_payload_crc) r.piece.header.payload_crc32 = wire::payload_crc(r.piece.payload, bytes);
@@ -206,40 +220,56 @@ bool Channel::pull() {
   return true;
 }
 
+// The next frame of the class goes to a lane that has room as `room` has it. False: there is none, or no lane has.
+bool Channel::place_next(PieceClass which, PieceClass room) {
+  Waiting& queue = waiting_[static_cast<std::size_t>(which)];
+  for (;;) {
+    while (queue.head != kNone && records_[queue.head].state == Record::State::kZombie) {
+      const std::uint32_t zombie = queue.head;
+      queue.head = records_[zombie].next;
+      if (queue.head == kNone) queue.tail = kNone;
+      free_record(zombie);
+    }
+    // One frame of look-ahead tells whether the receiver should ack at once or may wait for more.
+    while (!queue.dry && (queue.head == kNone || records_[queue.head].next == kNone)) queue.dry = !pull(which);
+    const std::uint32_t index = queue.head;
+    if (index == kNone) return false;
+    Record& r = records_[index];
+    if (r.state == Record::State::kZombie) continue;
+    Path* path = choose_path(r.piece.header.payload_bytes, r.piece.rail, room);
+    if (path == nullptr) return false;
+    const std::uint32_t next = r.next;
+    if (!place(index, *path, next == kNone)) continue;  // blocked: the other lanes may have room
+    path->chosen_at = now_;
+    placed_bytes_ += r.piece.header.payload_bytes;
+    const std::int64_t bytes = r.piece.header.payload_bytes + std::int64_t{sizeof(wire::Header)};
+    first_lead_ += which == PieceClass::kFirst ? bytes : -bytes * limits::kFirstToBulk;
+    first_lead_ = std::clamp<std::int64_t>(first_lead_, 0, limits::kFirstLead);
+    r.next = kNone;
+    queue.head = next;
+    if (next == kNone) queue.tail = kNone;
+    return true;
+  }
+}
+
 std::size_t Channel::pump(Nanos now) {
   now_ = now;
   std::size_t work = 0;
   graveyard_.clear();
   if (awake_) {
-    awake_ = false;
-    bool dry = false;
-    for (;;) {
-      while (resend_head_ != kNone && records_[resend_head_].state == Record::State::kZombie) {
-        const std::uint32_t zombie = resend_head_;
-        resend_head_ = records_[zombie].next;
-        if (resend_head_ == kNone) resend_tail_ = kNone;
-        free_record(zombie);
-      }
-      // One frame of look-ahead tells whether the receiver should ack at once or may wait for more.
-      while (!dry && (resend_head_ == kNone || records_[resend_head_].next == kNone)) dry = !pull();
-      const std::uint32_t index = resend_head_;
-      if (index == kNone) break;
-      Record& r = records_[index];
-      if (r.state == Record::State::kZombie) continue;
-      Path* path = choose_path(r.piece.header.payload_bytes, r.piece.rail);
-      if (path == nullptr) break;
-      const std::uint32_t next = r.next;
-      if (!place(index, *path, next == kNone)) continue;  // blocked: the other lanes may have room
-      path->chosen_at = now;
-      placed_bytes_ += r.piece.header.payload_bytes;
-      r.next = kNone;
-      resend_head_ = next;
-      if (next == kNone) resend_tail_ = kNone;
-      ++work;
-    }
+    wake();
+    // Whatever became ready meanwhile goes before the next piece of bulk, unless that has not had its part.
+    const auto place_one = [this] {
+      using enum PieceClass;
+      if (first_lead_ == limits::kFirstLead && place_next(kBulk, kFirst)) return true;
+      return place_next(kFirst, kFirst) || place_next(kBulk, kBulk);
+    };
+    while (place_one()) ++work;
     awake_ = false;
     if (paths_.size() > 1) {
-      if (dry && resend_head_ == kNone) hedge(now);
+      const bool idle =
+          std::all_of(waiting_.begin(), waiting_.end(), [](const Waiting& w) { return w.dry && w.head == kNone; });
+      if (idle) hedge(now);
       try_lanes();
     }
   }
@@ -496,7 +526,7 @@ void Channel::cancel_flow(std::uint32_t flow) {
     if (r.placements > 0) take_back(i);
     r.placements = 0;
     if (r.state == Record::State::kWaiting) {
-      r.state = Record::State::kZombie;
+      make_zombie(r);
     } else {
       free_record(i);
     }

@@ -12,6 +12,7 @@
 // paths_up()).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -35,6 +36,11 @@ inline constexpr std::uint32_t kCopiedPieceBytes = 8192;
 inline constexpr Nanos kLooksEvery = 50_ms;
 inline constexpr std::uint64_t kNoCookie = ~std::uint64_t{0};
 
+// What may leave before what. Each class has a queue of its own in the channel, so a piece that waits for a lane holds
+// up none of the class before it.
+enum class PieceClass : std::uint8_t { kFirst, kBulk };
+inline constexpr std::size_t kPieceClasses = 2;
+
 struct OutPiece {
   wire::Header header;           // identity and payload_bytes; the channel fills flags, lane_sequence and CRCs
   bool has_payload_crc = false;  // header.payload_crc32 is right already
@@ -43,17 +49,17 @@ struct OutPiece {
   std::uint64_t cookie = kNoCookie;  // likewise; kNoCookie: nobody wants to know
   int rail = -1;                     // preferred local rail
   bool borrow = false;               // never copied: on_done comes with the acknowledgement, however small it is
+  bool urgent = false;               // its user waits for it while others are under way: they leave it room
 };
 
 class ChannelClient {
  public:
   virtual ~ChannelClient() = default;
-  // The next frame for this peer, in the client's order of urgency; false: nothing is ready (call Channel::wake() when
-  // it is).
-  virtual bool next_piece(Channel& channel, OutPiece* out) = 0;
-  // About how many payload bytes next_piece() would give now, one after the other. A slow lane takes only what it
-  // delivers before the others would have delivered all of it.
-  virtual std::uint64_t waiting_bytes(const Channel& channel) const = 0;
+  // The next frame of the class for this peer; false: nothing is ready (call Channel::wake() when it is).
+  virtual bool next_piece(Channel& channel, PieceClass which, OutPiece* out) = 0;
+  // About how many payload bytes next_piece() would give now, one after the other, of the class and those before it. A
+  // slow lane takes only what it delivers before the others would have delivered all of it.
+  virtual std::uint64_t waiting_bytes(const Channel& channel, PieceClass which) const = 0;
   // A sequenced frame's payload was acknowledged or copied: the memory is the client's again.
   virtual void on_done(Channel& channel, std::uint64_t owner, std::uint64_t cookie) = 0;
   virtual Landing landing_for(Channel& channel, const wire::Header& header) = 0;
@@ -109,7 +115,10 @@ class Channel final : public LaneSink {
   // no peer was silent.
   void move_clocks(Nanos missed);
   // There may be something to send.
-  void wake() { awake_ = true; }
+  void wake() {
+    awake_ = true;
+    for (Waiting& w : waiting_) w.dry = false;
+  }
   // Something to do before the deadline: call pump().
   bool active() const { return awake_ || acks_waiting_ || flush_waiting_ || !graveyard_.empty(); }
   // Places pieces on lanes, sends acks that are due, flushes. Bounded by lanes' room.
@@ -177,17 +186,24 @@ class Channel final : public LaneSink {
   struct Record {
     enum class State : std::uint8_t {
       kFree,
-      kWaiting,  // in the queue of frames that wait for a lane
+      kWaiting,  // in its class's queue of frames that wait for a lane
       kInFlight,
       kZombie,  // done while it waited: freed when it is popped
     };
     OutPiece piece;
     State state = State::kFree;
+    PieceClass piece_class = PieceClass::kBulk;
     bool hedged = false;
     Resend resent = Resend::kNone;    // it goes again, and why
     std::uint32_t copy = 0xffffffff;  // slot of the copy pool
     std::uint32_t next = 0xffffffff;  // queue of frames that wait for a lane
     std::uint8_t placements = 0;      // lanes that still hold it
+  };
+
+  // Frames of one class that wait for a lane, the oldest first.
+  struct Waiting {
+    std::uint32_t head = 0xffffffff, tail = 0xffffffff;
+    bool dry = false;  // the client has said that it has no more
   };
 
   struct Copy {
@@ -223,17 +239,20 @@ class Channel final : public LaneSink {
   void requeue(std::uint32_t index);
   void fill_hole(Path& path, std::uint32_t sequence);
   void declare_lost(Path& path, std::uint32_t sequence);
-  bool pull();
+  bool pull(PieceClass which);
+  bool place_next(PieceClass which, PieceClass room);
   std::uint32_t take_record();
   void free_record(std::uint32_t index);
-  Path* choose_path(std::uint32_t bytes, int rail);
+  void make_zombie(Record& record);
+  void count_urgent_out(Record& record);
+  Path* choose_path(std::uint32_t bytes, int rail, PieceClass which);
   bool usable(const Path& path) const;
   BytesPerSec promise_of(const Path& path) const;
   BytesPerSec believed_rate(const Path& path) const;
   void settle_home();
   std::uint64_t first_window(const Path& path) const;
-  std::uint64_t window_of(const Path& path) const;
-  bool has_room(Path& path, std::uint32_t bytes) const;
+  std::uint64_t window_of(const Path& path, PieceClass which) const;
+  bool has_room(Path& path, std::uint32_t bytes, PieceClass which) const;
   Nanos arrival(const Path& path, std::uint64_t bytes) const;
   Nanos arrival_at(BytesPerSec rate, const Path& path, std::uint64_t bytes) const;
   Nanos all_delivered(std::uint64_t bytes) const;
@@ -261,7 +280,8 @@ class Channel final : public LaneSink {
   std::vector<Path> paths_;
   std::vector<std::string> local_names_, remote_names_;
   GrowingPool<Record> records_;
-  std::uint32_t resend_head_ = 0xffffffff, resend_tail_ = 0xffffffff;
+  std::array<Waiting, kPieceClasses> waiting_;
+  std::int64_t first_lead_ = 0;  // bytes of PieceClass::kFirst beyond bulk's part, up to limits::kFirstLead
   GrowingPool<Copy> copies_;
   LaneShares shares_;                             // as told to the log
   std::vector<std::unique_ptr<Lane>> graveyard_;  // lanes that may be inside a callback

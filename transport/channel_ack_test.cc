@@ -110,8 +110,8 @@ class ChannelAcks : public ::testing::Test, public LaneFactory, public ChannelCl
   std::uint64_t kernel_tx_bytes(int) const override { return 0; }
 
   // ChannelClient
-  bool next_piece(Channel&, OutPiece* out) override {
-    if (sent_ == to_send_) return false;
+  bool next_piece(Channel&, PieceClass which, OutPiece* out) override {
+    if (sent_ == to_send_ || which != PieceClass::kBulk) return false;
     out->header.kind = wire::Kind::kPiece;
     out->header.piece = static_cast<std::uint32_t>(sent_);
     out->header.payload_bytes = kPieceBytes;
@@ -119,7 +119,7 @@ class ChannelAcks : public ::testing::Test, public LaneFactory, public ChannelCl
     out->cookie = sent_++;
     return true;
   }
-  std::uint64_t waiting_bytes(const Channel&) const override { return (to_send_ - sent_) * kPieceBytes; }
+  std::uint64_t waiting_bytes(const Channel&, PieceClass) const override { return (to_send_ - sent_) * kPieceBytes; }
   void on_done(Channel&, std::uint64_t, std::uint64_t) override { ++done_; }
   Landing landing_for(Channel&, const wire::Header&) override { return {Landing::Kind::kSlot, nullptr, 0}; }
   bool on_arrival(Channel&, const wire::Header&, const Arrival&) override { return true; }

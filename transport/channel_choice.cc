@@ -55,7 +55,7 @@ void Channel::settle_home() {
       std::any_of(paths_.begin(), paths_.end(), [this](const Path& p) { return usable(p) && p.estimator.was_busy(); });
   any_rate_ = std::any_of(paths_.begin(), paths_.end(),
                           [this](const Path& p) { return usable(p) && p.estimator.rate().count != 0; });
-  if (!long_ && paths_.size() > 1) long_ = client_.waiting_bytes(*this) >= limits::kLongWaits;
+  if (!long_ && paths_.size() > 1) long_ = client_.waiting_bytes(*this, PieceClass::kBulk) >= limits::kLongWaits;
   const Path* home = nullptr;
   BytesPerSec best{};
   for (const Path& p : paths_) {
@@ -79,14 +79,25 @@ std::uint64_t Channel::first_window(const Path& path) const {
   return static_cast<std::uint64_t>(limits::kFirstRate.bytes_in(path.estimator.rtt_min()).count);
 }
 
-std::uint64_t Channel::window_of(const Path& path) const {
-  const auto pieces = static_cast<std::uint64_t>(limits::kPiecesInFlight * (options_.piece_bytes.count + 48));
-  return std::max(pieces, first_window(path));
+// Whatever a lane holds is before the next urgent piece, and cannot be taken back from the kernel: bulk leaves it short
+// as long as there are such pieces.
+std::uint64_t Channel::window_of(const Path& path, PieceClass which) const {
+  const std::int64_t piece = options_.piece_bytes.count + std::int64_t{sizeof(wire::Header)};
+  const std::uint64_t whole = std::max(static_cast<std::uint64_t>(limits::kPiecesInFlight * piece), first_window(path));
+  const Nanos since = now_ - rails_->urgent_at();
+  if (which == PieceClass::kFirst || (rails_->urgent() == 0 && since > limits::kUrgentMemory)) return whole;
+  // The bare round trip: the pieces' own time is what this is about.
+  const Nanos round_trip = path.estimator.latency();
+  const bool now = rails_->urgent() != 0 || since < round_trip + limits::kUrgentPause;
+  const std::int64_t pieces = now ? 1 : limits::kPiecesBeforeUrgent;
+  const Nanos span = round_trip * 2 + (now ? Nanos{} : limits::kQueueBeforeUrgent);
+  const std::int64_t needed = path.estimator.rate().bytes_in(span).count;
+  return std::min(whole, static_cast<std::uint64_t>(std::max(pieces * piece, needed)));
 }
 
-bool Channel::has_room(Path& path, std::uint32_t bytes) const {
+bool Channel::has_room(Path& path, std::uint32_t bytes, PieceClass which) const {
   if (path.blocked || !path.window_open()) return false;
-  if (path.unacked_bytes == 0 || path.unacked_bytes + bytes <= window_of(path)) return true;
+  if (path.unacked_bytes == 0 || path.unacked_bytes + bytes <= window_of(path, which)) return true;
   path.window_was_full = true;
   return false;
 }
@@ -123,7 +134,7 @@ Nanos Channel::all_delivered(std::uint64_t bytes) const {
 }
 
 // nullptr: no lane has room for it (an ack will call again), or none is up.
-Path* Channel::choose_path(std::uint32_t bytes, int rail) {
+Path* Channel::choose_path(std::uint32_t bytes, int rail, PieceClass which) {
   settle_home();
   Path *best = nullptr, *best_with_room = nullptr;
   Nanos best_eta = Nanos::max(), room_eta = Nanos::max();
@@ -135,7 +146,7 @@ Path* Channel::choose_path(std::uint32_t bytes, int rail) {
       best_eta = eta;
       best = &p;
     }
-    if (eta < room_eta && has_room(p, bytes)) {
+    if (eta < room_eta && has_room(p, bytes, which)) {
       room_eta = eta;
       best_with_room = &p;
     }
@@ -143,7 +154,7 @@ Path* Channel::choose_path(std::uint32_t bytes, int rail) {
   if (best_with_room == best || best_with_room == nullptr) return best_with_room;
   // While nothing is known, whoever has room is as good as any.
   if (!any_rate_) return best_with_room;
-  return room_eta <= all_delivered(bytes + client_.waiting_bytes(*this)) ? best_with_room : nullptr;
+  return room_eta <= all_delivered(bytes + client_.waiting_bytes(*this, which)) ? best_with_room : nullptr;
 }
 
 // --- trials ----------------------------------------------------------------------------------------------------------
@@ -242,7 +253,7 @@ bool Channel::hedge_over(Path& idle, Path& busy, Nanos now) {
     const Nanos left = now >= late_after(e, busy) ? now - e.departure.sent : due(e, busy) - now;
     const Nanos there = arrival_at(rate, idle, e.bytes) + idle.estimator.latency() / 2;
     if (left <= there * 2 + limits::kHedgeMargin) continue;
-    if (!has_room(idle, e.bytes)) return false;
+    if (!has_room(idle, e.bytes, r.piece_class)) return false;
     r.hedged = true;
     r.resent = Resend::kHedged;
     const bool placed = place(e.record, idle, true);

@@ -155,8 +155,8 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
   }
 
   // ChannelClient
-  bool next_piece(Channel&, OutPiece* out) override {
-    if (to_send == 0) return false;
+  bool next_piece(Channel&, PieceClass which, OutPiece* out) override {
+    if (to_send == 0 || which != PieceClass::kBulk) return false;
     --to_send;
     out->header = {};
     out->header.flow = kFlow;
@@ -166,7 +166,7 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
     out->cookie = piece_++;
     return true;
   }
-  std::uint64_t waiting_bytes(const Channel&) const override { return std::uint64_t{to_send} * kBytes; }
+  std::uint64_t waiting_bytes(const Channel&, PieceClass) const override { return std::uint64_t{to_send} * kBytes; }
   void on_done(Channel&, std::uint64_t, std::uint64_t cookie) override { done.push_back(cookie); }
   Landing landing_for(Channel&, const wire::Header&) override { return {Landing::Kind::kSpan, memory_.data(), 42}; }
   bool on_arrival(Channel&, const wire::Header&, const Arrival&) override { return true; }

@@ -36,6 +36,18 @@ inline constexpr BytesPerSec kSlowestRate = BytesPerSec::from_mbit(10);
 // A lane may hold at least so many: one travels, and of one that arrived the ack comes behind a piece of the peer's.
 inline constexpr std::int64_t kPiecesInFlight = 3;
 
+// Beside urgent pieces, and for so long after the last one, bulk fills lanes less: an urgent piece comes behind what
+// they hold. The queue bridges wake-ups that are a little late; beyond that the link's time is worth less than the
+// wait.
+inline constexpr Nanos kUrgentMemory = 60_s;
+inline constexpr Nanos kQueueBeforeUrgent = 5_ms;
+inline constexpr std::int64_t kPiecesBeforeUrgent = 2;
+// While urgent pieces are under way, and for so long after (and a round trip), one: the next step's are about to come.
+inline constexpr Nanos kUrgentPause = 2_ms;
+// Of many urgent bytes in a row bulk that waits has a part: one in so many, by pieces. Nothing starves.
+inline constexpr std::int64_t kFirstToBulk = 15;
+inline constexpr std::int64_t kFirstLead = kFirstToBulk * 64 * 1024;
+
 inline constexpr Nanos kAckDelay = 1_ms;
 inline constexpr Nanos kAskInterval = 1_ms;  // an ack that nobody waits for is asked for so often, for the round trip
 inline constexpr std::uint64_t kAckBytes = 64 * 1024;  // large pieces are acked one by one: they feed the rate estimate

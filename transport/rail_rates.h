@@ -23,6 +23,13 @@ class RailRates {
     known.count = std::max(rate.count, known.count - (known.count - rate.count) / 64);
     any_ = true;
   }
+  // Urgent pieces under way, over all rails: `more` of them, or less.
+  void add_urgent(int more, Nanos now) {
+    urgent_ += more;
+    urgent_at_ = now;
+  }
+  int urgent() const { return urgent_; }
+  Nanos urgent_at() const { return urgent_at_; }  // when their number last changed; far back: never
   // Probes that wait to be acknowledged, over all lanes of the rail: what is sent now comes behind them.
   void add_probes(int rail, std::int64_t bytes) { entry(rail).probes += bytes; }
 
@@ -43,6 +50,8 @@ class RailRates {
   }
   std::vector<Entry> rails_;
   bool any_ = false;
+  int urgent_ = 0;
+  Nanos urgent_at_{-(3600_s).count};
 };
 
 }  // namespace canarynet

@@ -41,37 +41,43 @@ void Mux::forget(Turn& turn) {
   turn.waits_ = false;
 }
 
-bool Mux::next_piece(Channel&, OutPiece* out) {
-  for (Queue& queue : queues_) {
-    while (Turn* const turn = queue.head) {
-      pop(queue);
-      if (turn->credit_ <= 0) {
-        turn->credit_ += kQuantum * turn->weight_;
-        push(queue, *turn);
-        continue;
-      }
-      *out = OutPiece{};
-      // Outside the queue while it is asked: it may enter again meanwhile.
-      turn->waits_ = false;
-      if (!turn->flow_->next_frame(*this, *turn, out)) {
-        if (!turn->waits_) turn->credit_ = 0;
-        continue;
-      }
-      turn->credit_ -= static_cast<std::int64_t>(out->header.payload_bytes + sizeof(wire::Header));
-      out->owner = FlowTable::handle_of(*turn->flow_);
-      if (turn->waits_) forget(*turn);
-      turn->waits_ = true;
-      push_front(queue, *turn);
-      return true;
+bool Mux::serve(FlowClass which, OutPiece* out) {
+  Queue& queue = queue_of(which);
+  while (Turn* const turn = queue.head) {
+    pop(queue);
+    if (turn->credit_ <= 0) {
+      turn->credit_ += kQuantum * turn->weight_;
+      push(queue, *turn);
+      continue;
     }
+    *out = OutPiece{};
+    // Outside the queue while it is asked: it may enter again meanwhile.
+    turn->waits_ = false;
+    if (!turn->flow_->next_frame(*this, *turn, out)) {
+      if (!turn->waits_) turn->credit_ = 0;
+      continue;
+    }
+    turn->credit_ -= static_cast<std::int64_t>(out->header.payload_bytes + sizeof(wire::Header));
+    out->owner = FlowTable::handle_of(*turn->flow_);
+    out->urgent = which == FlowClass::kUrgent;
+    if (turn->waits_) forget(*turn);
+    turn->waits_ = true;
+    push_front(queue, *turn);
+    return true;
   }
   return false;
 }
 
-std::uint64_t Mux::waiting_bytes(const Channel&) const {
+bool Mux::next_piece(Channel&, PieceClass which, OutPiece* out) {
+  if (which == PieceClass::kBulk) return serve(FlowClass::kBulk, out);
+  return serve(FlowClass::kControl, out) || serve(FlowClass::kUrgent, out);
+}
+
+std::uint64_t Mux::waiting_bytes(const Channel&, PieceClass which) const {
   std::uint64_t bytes = 0;
-  for (const Queue& queue : queues_) {
-    for (const Turn* t = queue.head; t != nullptr; t = t->next_) bytes += t->flow_->waiting_bytes(*this, *t);
+  for (std::size_t c = 0; c < kFlowClasses; ++c) {
+    if (which == PieceClass::kFirst && c == static_cast<std::size_t>(FlowClass::kBulk)) continue;
+    for (const Turn* t = queues_[c].head; t != nullptr; t = t->next_) bytes += t->flow_->waiting_bytes(*this, *t);
   }
   return bytes;
 }

@@ -1,10 +1,11 @@
 // engine/flow/mux.h -- the frames of all flows, to and from one peer.
 //
 // What: the one client of the peer's channel. Outward, one queue of turns for each class: control, then urgent, then
-// bulk. Within a class turns go round by deficit (Shreedhar and Varghese, "Efficient fair queueing using deficit round
-// robin", 1995): each may send kQuantum bytes times its weight before the next has its turn, and what a frame takes
-// beyond that is missing the next time. Nothing is scanned: a flow puts itself in. Inward, a frame's number finds its
-// flow once; what the flow decided about its landing comes back to it by handle.
+// bulk (which has its part of many urgent pieces: the channel sees to that). Within a class turns go round by deficit
+// (Shreedhar and Varghese, "Efficient fair queueing using deficit round robin", 1995): each may send kQuantum bytes
+// times its weight before the next has its turn, and what a frame takes beyond that is missing the next time. Nothing
+// is scanned: a flow puts itself in. Inward, a frame's number finds its flow once; what the flow decided about its
+// landing comes back to it by handle.
 // Thread: the engine's owner. Nothing here allocates.
 #pragma once
 
@@ -48,8 +49,8 @@ class Mux final : public ChannelClient {
   // The turn leaves the queue: it ends, or its flow.
   void forget(Turn& turn);
   // ChannelClient
-  bool next_piece(Channel& channel, OutPiece* out) override;
-  std::uint64_t waiting_bytes(const Channel& channel) const override;
+  bool next_piece(Channel& channel, PieceClass which, OutPiece* out) override;
+  std::uint64_t waiting_bytes(const Channel& channel, PieceClass which) const override;
   void on_done(Channel& channel, std::uint64_t owner, std::uint64_t cookie) override;
   Landing landing_for(Channel& channel, const wire::Header& header) override;
   bool on_arrival(Channel& channel, const wire::Header& header, const Arrival& arrival) override;
@@ -70,6 +71,8 @@ class Mux final : public ChannelClient {
   static void push(Queue& queue, Turn& turn);
   static void push_front(Queue& queue, Turn& turn);
   static void pop(Queue& queue);
+  Queue& queue_of(FlowClass c) { return queues_[static_cast<std::size_t>(c)]; }
+  bool serve(FlowClass which, OutPiece* out);
   // By what a frame was given; nullptr: its flow has ended.
   Flow* owner_of(std::uint64_t handle) { return handle != 0 ? flows_->at(handle) : &others_; }
 

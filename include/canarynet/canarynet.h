@@ -95,6 +95,21 @@ CANARY_API enum canary_status canary_group_destroy(canary_group* group);
 CANARY_API int canary_group_rank(const canary_group* group);
 CANARY_API int canary_group_size(const canary_group* group);
 
+/* How one operation is to be done: for the calls whose names end in _with. Begin with CANARY_OP_OPTIONS_INIT; read
+ * within the call. docs/using.md tells how priorities work. */
+typedef struct canary_op_options {
+  size_t struct_size; /* sizeof(canary_op_options) */
+  /* An enum canary_priority, of this rank's alone: it is no argument that ranks must agree on. What an urgent operation
+   * has to send goes before everything that is not urgent, piece by piece, on all NICs; the rest keeps a sixteenth of
+   * the bytes. An operation is as fast as its slowest rank: give the same priority on all of them. */
+  uint32_t priority;
+  uint32_t codec;    /* reserved: 0 */
+  uint64_t deadline; /* nanoseconds from the call on, as canary_op_set_deadline has them; 0: none */
+  uint64_t tensor;   /* reserved: 0 */
+} canary_op_options;
+#define CANARY_OP_OPTIONS_INIT \
+  { sizeof(canary_op_options), CANARY_PRIORITY_NORMAL, 0, 0, 0 }
+
 /* Collectives. With `op` NULL the call blocks until completion; else it returns at once with a handle for test/wait.
  * In place is: input == output for all_reduce, reduce and broadcast; output == input + rank * count elements for
  * reduce_scatter, and for scatter at the root; input == output + rank * count elements for all_gather, and for gather
@@ -155,6 +170,47 @@ CANARY_API enum canary_status canary_send(canary_group* group, const void* buffe
                                           int peer, canary_op** op);
 CANARY_API enum canary_status canary_recv(canary_group* group, void* buffer, size_t count, enum canary_type type,
                                           int peer, canary_op** op);
+
+/* The calls above with options: what they say of themselves holds here as well. `options` NULL: as without. */
+CANARY_API enum canary_status canary_all_reduce_with(canary_group* group, const void* input, void* output, size_t count,
+                                                     enum canary_type type, enum canary_redop redop,
+                                                     const canary_op_options* options, canary_op** op);
+CANARY_API enum canary_status canary_reduce_scatter_with(canary_group* group, const void* input, void* output,
+                                                         size_t count, enum canary_type type, enum canary_redop redop,
+                                                         const canary_op_options* options, canary_op** op);
+CANARY_API enum canary_status canary_all_gather_with(canary_group* group, const void* input, void* output, size_t count,
+                                                     enum canary_type type, const canary_op_options* options,
+                                                     canary_op** op);
+CANARY_API enum canary_status canary_all_gather_v_with(canary_group* group, const void* input, void* output,
+                                                       const size_t* counts, enum canary_type type,
+                                                       const canary_op_options* options, canary_op** op);
+CANARY_API enum canary_status canary_all_to_all_with(canary_group* group, const void* input, void* output, size_t count,
+                                                     enum canary_type type, const canary_op_options* options,
+                                                     canary_op** op);
+CANARY_API enum canary_status canary_all_to_all_v_with(canary_group* group, const void* input,
+                                                       const size_t* send_counts, const size_t* send_displacements,
+                                                       void* output, const size_t* receive_counts,
+                                                       const size_t* receive_displacements, enum canary_type type,
+                                                       const canary_op_options* options, canary_op** op);
+CANARY_API enum canary_status canary_broadcast_with(canary_group* group, const void* input, void* output, size_t count,
+                                                    enum canary_type type, int root, const canary_op_options* options,
+                                                    canary_op** op);
+CANARY_API enum canary_status canary_reduce_with(canary_group* group, const void* input, void* output, size_t count,
+                                                 enum canary_type type, enum canary_redop redop, int root,
+                                                 const canary_op_options* options, canary_op** op);
+CANARY_API enum canary_status canary_gather_with(canary_group* group, const void* input, void* output, size_t count,
+                                                 enum canary_type type, int root, const canary_op_options* options,
+                                                 canary_op** op);
+CANARY_API enum canary_status canary_scatter_with(canary_group* group, const void* input, void* output, size_t count,
+                                                  enum canary_type type, int root, const canary_op_options* options,
+                                                  canary_op** op);
+CANARY_API enum canary_status canary_barrier_with(canary_group* group, const canary_op_options* options,
+                                                  canary_op** op);
+CANARY_API enum canary_status canary_send_with(canary_group* group, const void* buffer, size_t count,
+                                               enum canary_type type, int peer, const canary_op_options* options,
+                                               canary_op** op);
+CANARY_API enum canary_status canary_recv_with(canary_group* group, void* buffer, size_t count, enum canary_type type,
+                                               int peer, const canary_op_options* options, canary_op** op);
 
 /* CANARY_WOULD_BLOCK: not finished. Anything else is the operation's result and frees the handle. */
 CANARY_API enum canary_status canary_op_test(canary_op* op);
@@ -274,6 +330,16 @@ CANARY_API enum canary_status canary_isend(canary_connection* connection, const 
 CANARY_API enum canary_status canary_irecv(canary_connection* connection, int count, void* const* data,
                                            const size_t* bytes, const uint32_t* tags,
                                            canary_registration* const* registrations, canary_request** request);
+/* The same with options; NULL: as without. An urgent message overtakes those of its connection that are not, unless
+ * they have its tag: messages of one tag keep their order. A deadline that passes gives the connection up: its requests
+ * end with CANARY_DEADLINE here, and with CANARY_ABORTED at the peer. */
+CANARY_API enum canary_status canary_isend_with(canary_connection* connection, const void* data, size_t bytes,
+                                                uint32_t tag, canary_registration* registration,
+                                                const canary_op_options* options, canary_request** request);
+CANARY_API enum canary_status canary_irecv_with(canary_connection* connection, int count, void* const* data,
+                                                const size_t* bytes, const uint32_t* tags,
+                                                canary_registration* const* registrations,
+                                                const canary_op_options* options, canary_request** request);
 /* CANARY_WOULD_BLOCK, or the result, which frees the request. `bytes` (may be NULL) then has the message's length, or
  * one for each entry of a grouped receive. One load while it is not done. */
 CANARY_API enum canary_status canary_test(canary_request* request, size_t* bytes);

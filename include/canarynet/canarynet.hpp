@@ -160,6 +160,25 @@ inline void check(canary_status status) {
   if (status != CANARY_OK) throw Error::last(status);
 }
 
+// How one operation is to be done.
+struct OpOptions {
+  canary_priority priority = CANARY_PRIORITY_NORMAL;  // of this rank's part; see canary_op_options
+  std::chrono::nanoseconds deadline{};                // from the call on, as Operation::set_deadline(); 0: none
+};
+
+namespace detail {
+
+inline canary_op_options raw(const OpOptions& options) {
+  canary_op_options out = CANARY_OP_OPTIONS_INIT;
+  out.priority = options.priority;
+  // One that has passed already is the shortest there is.
+  if (options.deadline.count() != 0)
+    out.deadline = options.deadline.count() > 0 ? static_cast<std::uint64_t>(options.deadline.count()) : 1;
+  return out;
+}
+
+}  // namespace detail
+
 // An operation in flight. Moves; empty after completion.
 class [[nodiscard]] Operation {
  public:
@@ -234,75 +253,80 @@ class Group {
   // output[i] = reduction over the ranks of input[i]. Bit-identical on all ranks.
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
-  void all_reduce(const In& input, Out&& output, canary_redop redop = CANARY_SUM) {
-    start_all_reduce(input, output, redop, nullptr);
+  void all_reduce(const In& input, Out&& output, canary_redop redop = CANARY_SUM, const OpOptions& options = {}) {
+    start_all_reduce(input, output, redop, options, nullptr);
   }
   template <OutputBuffer Data>
-  void all_reduce(Data&& in_place, canary_redop redop = CANARY_SUM) {
-    start_all_reduce(in_place, in_place, redop, nullptr);
+  void all_reduce(Data&& in_place, canary_redop redop = CANARY_SUM, const OpOptions& options = {}) {
+    start_all_reduce(in_place, in_place, redop, options, nullptr);
   }
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out> Operation all_reduce_async(const In& input, Out&& output,
-                                                           canary_redop redop = CANARY_SUM) {
+                                                           canary_redop redop = CANARY_SUM,
+                                                           const OpOptions& options = {}) {
     canary_op* op = nullptr;
-    start_all_reduce(input, output, redop, &op);
+    start_all_reduce(input, output, redop, options, &op);
     return Operation(op);
   }
   template <OutputBuffer Data>
-  Operation all_reduce_async(Data&& in_place, canary_redop redop = CANARY_SUM) {
+  Operation all_reduce_async(Data&& in_place, canary_redop redop = CANARY_SUM, const OpOptions& options = {}) {
     canary_op* op = nullptr;
-    start_all_reduce(in_place, in_place, redop, &op);
+    start_all_reduce(in_place, in_place, redop, options, &op);
     return Operation(op);
   }
 
   // input: size() blocks as long as output; output: the reduction of everybody's block rank().
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
-  void reduce_scatter(const In& input, Out&& output, canary_redop redop = CANARY_SUM) {
-    start_reduce_scatter(input, output, redop, nullptr);
+  void reduce_scatter(const In& input, Out&& output, canary_redop redop = CANARY_SUM, const OpOptions& options = {}) {
+    start_reduce_scatter(input, output, redop, options, nullptr);
   }
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out> Operation reduce_scatter_async(const In& input, Out&& output,
-                                                               canary_redop redop = CANARY_SUM) {
+                                                               canary_redop redop = CANARY_SUM,
+                                                               const OpOptions& options = {}) {
     canary_op* op = nullptr;
-    start_reduce_scatter(input, output, redop, &op);
+    start_reduce_scatter(input, output, redop, options, &op);
     return Operation(op);
   }
 
   // output: size() blocks as long as input, block i from rank i.
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
-  void all_gather(const In& input, Out&& output) { start_all_gather(input, output, nullptr); }
+  void all_gather(const In& input, Out&& output, const OpOptions& options = {}) {
+    start_all_gather(input, output, options, nullptr);
+  }
   template <InputBuffer In, OutputBuffer Out>
-  requires SameElement<In, Out> Operation all_gather_async(const In& input, Out&& output) {
+  requires SameElement<In, Out> Operation all_gather_async(const In& input, Out&& output,
+                                                           const OpOptions& options = {}) {
     canary_op* op = nullptr;
-    start_all_gather(input, output, &op);
+    start_all_gather(input, output, options, &op);
     return Operation(op);
   }
 
   // The data of `root` (rank in this group) arrive in everybody's buffer.
   template <OutputBuffer Data>
-  void broadcast(Data&& data, int root) {
-    start_broadcast(data, root, nullptr);
+  void broadcast(Data&& data, int root, const OpOptions& options = {}) {
+    start_broadcast(data, root, options, nullptr);
   }
   template <OutputBuffer Data>
-  Operation broadcast_async(Data&& data, int root) {
+  Operation broadcast_async(Data&& data, int root, const OpOptions& options = {}) {
     canary_op* op = nullptr;
-    start_broadcast(data, root, &op);
+    start_broadcast(data, root, options, &op);
     return Operation(op);
   }
 
   // At `root` output[i] = reduction over the ranks of input[i]; elsewhere output may be empty and is not touched.
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
-  void reduce(const In& input, Out&& output, int root, canary_redop redop = CANARY_SUM) {
-    start_reduce(input, output, root, redop, nullptr);
+  void reduce(const In& input, Out&& output, int root, canary_redop redop = CANARY_SUM, const OpOptions& options = {}) {
+    start_reduce(input, output, root, redop, options, nullptr);
   }
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out> Operation reduce_async(const In& input, Out&& output, int root,
-                                                       canary_redop redop = CANARY_SUM) {
+                                                       canary_redop redop = CANARY_SUM, const OpOptions& options = {}) {
     canary_op* op = nullptr;
-    start_reduce(input, output, root, redop, &op);
+    start_reduce(input, output, root, redop, options, &op);
     return Operation(op);
   }
 
@@ -310,11 +334,14 @@ class Group {
   // touched.
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
-  void gather(const In& input, Out&& output, int root) { start_gather(input, output, root, nullptr); }
+  void gather(const In& input, Out&& output, int root, const OpOptions& options = {}) {
+    start_gather(input, output, root, options, nullptr);
+  }
   template <InputBuffer In, OutputBuffer Out>
-  requires SameElement<In, Out> Operation gather_async(const In& input, Out&& output, int root) {
+  requires SameElement<In, Out> Operation gather_async(const In& input, Out&& output, int root,
+                                                       const OpOptions& options = {}) {
     canary_op* op = nullptr;
-    start_gather(input, output, root, &op);
+    start_gather(input, output, root, options, &op);
     return Operation(op);
   }
 
@@ -322,11 +349,14 @@ class Group {
   // rank().
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
-  void scatter(const In& input, Out&& output, int root) { start_scatter(input, output, root, nullptr); }
+  void scatter(const In& input, Out&& output, int root, const OpOptions& options = {}) {
+    start_scatter(input, output, root, options, nullptr);
+  }
   template <InputBuffer In, OutputBuffer Out>
-  requires SameElement<In, Out> Operation scatter_async(const In& input, Out&& output, int root) {
+  requires SameElement<In, Out> Operation scatter_async(const In& input, Out&& output, int root,
+                                                        const OpOptions& options = {}) {
     canary_op* op = nullptr;
-    start_scatter(input, output, root, &op);
+    start_scatter(input, output, root, options, &op);
     return Operation(op);
   }
 
@@ -334,25 +364,29 @@ class Group {
   // overlap.
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
-  void all_to_all(const In& input, Out&& output) { start_all_to_all(input, output, nullptr); }
+  void all_to_all(const In& input, Out&& output, const OpOptions& options = {}) {
+    start_all_to_all(input, output, options, nullptr);
+  }
   template <InputBuffer In, OutputBuffer Out>
-  requires SameElement<In, Out> Operation all_to_all_async(const In& input, Out&& output) {
+  requires SameElement<In, Out> Operation all_to_all_async(const In& input, Out&& output,
+                                                           const OpOptions& options = {}) {
     canary_op* op = nullptr;
-    start_all_to_all(input, output, &op);
+    start_all_to_all(input, output, options, &op);
     return Operation(op);
   }
 
   // output: counts[i] elements from rank i, one block behind the other; counts are equal on all ranks.
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
-  void all_gather_v(const In& input, Out&& output, std::span<const std::size_t> counts) {
-    start_all_gather_v(input, output, counts, nullptr);
+  void all_gather_v(const In& input, Out&& output, std::span<const std::size_t> counts, const OpOptions& options = {}) {
+    start_all_gather_v(input, output, counts, options, nullptr);
   }
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out> Operation all_gather_v_async(const In& input, Out&& output,
-                                                             std::span<const std::size_t> counts) {
+                                                             std::span<const std::size_t> counts,
+                                                             const OpOptions& options = {}) {
     canary_op* op = nullptr;
-    start_all_gather_v(input, output, counts, &op);
+    start_all_gather_v(input, output, counts, options, &op);
     return Operation(op);
   }
 
@@ -361,46 +395,58 @@ class Group {
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
   void all_to_all_v(const In& input, std::span<const std::size_t> send_counts, Out&& output,
-                    std::span<const std::size_t> receive_counts) {
-    start_all_to_all_v(input, send_counts, output, receive_counts, nullptr);
+                    std::span<const std::size_t> receive_counts, const OpOptions& options = {}) {
+    start_all_to_all_v(input, send_counts, output, receive_counts, options, nullptr);
   }
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out> Operation all_to_all_v_async(const In& input, std::span<const std::size_t> send_counts,
-                                                             Out&& output,
-                                                             std::span<const std::size_t> receive_counts) {
+                                                             Out&& output, std::span<const std::size_t> receive_counts,
+                                                             const OpOptions& options = {}) {
     canary_op* op = nullptr;
-    start_all_to_all_v(input, send_counts, output, receive_counts, &op);
+    start_all_to_all_v(input, send_counts, output, receive_counts, options, &op);
     return Operation(op);
   }
 
   // To, and from, rank `peer` of this group: the k-th send meets the k-th receive. Both sides name the same length and
   // type.
   template <InputBuffer Data>
-  void send(const Data& data, int peer) {
-    check(canary_send(handle_, std::ranges::data(data), std::ranges::size(data), wire_type<Data>(), peer, nullptr));
+  void send(const Data& data, int peer, const OpOptions& options = {}) {
+    const canary_op_options how = detail::raw(options);
+    check(canary_send_with(handle_, std::ranges::data(data), std::ranges::size(data), wire_type<Data>(), peer, &how,
+                           nullptr));
   }
   template <InputBuffer Data>
-  Operation send_async(const Data& data, int peer) {
+  Operation send_async(const Data& data, int peer, const OpOptions& options = {}) {
+    const canary_op_options how = detail::raw(options);
     canary_op* op = nullptr;
-    check(canary_send(handle_, std::ranges::data(data), std::ranges::size(data), wire_type<Data>(), peer, &op));
+    check(canary_send_with(handle_, std::ranges::data(data), std::ranges::size(data), wire_type<Data>(), peer, &how,
+                           &op));
     return Operation(op);
   }
   template <OutputBuffer Data>
-  void receive(Data&& data, int peer) {
-    check(canary_recv(handle_, std::ranges::data(data), std::ranges::size(data), wire_type<Data>(), peer, nullptr));
+  void receive(Data&& data, int peer, const OpOptions& options = {}) {
+    const canary_op_options how = detail::raw(options);
+    check(canary_recv_with(handle_, std::ranges::data(data), std::ranges::size(data), wire_type<Data>(), peer, &how,
+                           nullptr));
   }
   template <OutputBuffer Data>
-  Operation receive_async(Data&& data, int peer) {
+  Operation receive_async(Data&& data, int peer, const OpOptions& options = {}) {
+    const canary_op_options how = detail::raw(options);
     canary_op* op = nullptr;
-    check(canary_recv(handle_, std::ranges::data(data), std::ranges::size(data), wire_type<Data>(), peer, &op));
+    check(canary_recv_with(handle_, std::ranges::data(data), std::ranges::size(data), wire_type<Data>(), peer, &how,
+                           &op));
     return Operation(op);
   }
 
   // Returns after every rank has called it.
-  void barrier() { check(canary_barrier(handle_, nullptr)); }
-  Operation barrier_async() {
+  void barrier(const OpOptions& options = {}) {
+    const canary_op_options how = detail::raw(options);
+    check(canary_barrier_with(handle_, &how, nullptr));
+  }
+  Operation barrier_async(const OpOptions& options = {}) {
+    const canary_op_options how = detail::raw(options);
     canary_op* op = nullptr;
-    check(canary_barrier(handle_, &op));
+    check(canary_barrier_with(handle_, &how, &op));
     return Operation(op);
   }
 
@@ -422,57 +468,65 @@ class Group {
     return static_cast<std::size_t>(count);
   }
   template <typename In, typename Out>
-  void start_all_reduce(In& input, Out& output, canary_redop redop, canary_op** op) {
+  void start_all_reduce(In& input, Out& output, canary_redop redop, const OpOptions& options, canary_op** op) {
+    const canary_op_options how = detail::raw(options);
     require(std::ranges::size(input) == std::ranges::size(output), "all_reduce: input and output differ in length");
-    check(canary_all_reduce(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(output),
-                            wire_type<Out>(), redop, op));
+    check(canary_all_reduce_with(handle_, std::ranges::data(input), std::ranges::data(output),
+                                 std::ranges::size(output), wire_type<Out>(), redop, &how, op));
   }
   template <typename In, typename Out>
-  void start_reduce_scatter(In& input, Out& output, canary_redop redop, canary_op** op) {
+  void start_reduce_scatter(In& input, Out& output, canary_redop redop, const OpOptions& options, canary_op** op) {
+    const canary_op_options how = detail::raw(options);
     require(std::ranges::size(input) == std::ranges::size(output) * ranks(),
             "reduce_scatter: input must be size() times as long as output");
-    check(canary_reduce_scatter(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(output),
-                                wire_type<Out>(), redop, op));
+    check(canary_reduce_scatter_with(handle_, std::ranges::data(input), std::ranges::data(output),
+                                     std::ranges::size(output), wire_type<Out>(), redop, &how, op));
   }
   template <typename In, typename Out>
-  void start_all_gather(In& input, Out& output, canary_op** op) {
+  void start_all_gather(In& input, Out& output, const OpOptions& options, canary_op** op) {
+    const canary_op_options how = detail::raw(options);
     require(std::ranges::size(output) == std::ranges::size(input) * ranks(),
             "all_gather: output must be size() times as long as input");
-    check(canary_all_gather(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(input),
-                            wire_type<Out>(), op));
+    check(canary_all_gather_with(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(input),
+                                 wire_type<Out>(), &how, op));
   }
   template <typename Data>
-  void start_broadcast(Data& data, int root, canary_op** op) {
-    check(canary_broadcast(handle_, std::ranges::data(data), std::ranges::data(data), std::ranges::size(data),
-                           wire_type<Data>(), root, op));
+  void start_broadcast(Data& data, int root, const OpOptions& options, canary_op** op) {
+    const canary_op_options how = detail::raw(options);
+    check(canary_broadcast_with(handle_, std::ranges::data(data), std::ranges::data(data), std::ranges::size(data),
+                                wire_type<Data>(), root, &how, op));
   }
   template <typename In, typename Out>
-  void start_reduce(In& input, Out& output, int root, canary_redop redop, canary_op** op) {
+  void start_reduce(In& input, Out& output, int root, canary_redop redop, const OpOptions& options, canary_op** op) {
+    const canary_op_options how = detail::raw(options);
     require(rank() != root || std::ranges::size(input) == std::ranges::size(output),
             "reduce: input and the root's output differ in length");
-    check(canary_reduce(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(input),
-                        wire_type<Out>(), redop, root, op));
+    check(canary_reduce_with(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(input),
+                             wire_type<Out>(), redop, root, &how, op));
   }
   template <typename In, typename Out>
-  void start_gather(In& input, Out& output, int root, canary_op** op) {
+  void start_gather(In& input, Out& output, int root, const OpOptions& options, canary_op** op) {
+    const canary_op_options how = detail::raw(options);
     require(rank() != root || std::ranges::size(output) == std::ranges::size(input) * ranks(),
             "gather: the root's output must be size() times as long as input");
-    check(canary_gather(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(input),
-                        wire_type<Out>(), root, op));
+    check(canary_gather_with(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(input),
+                             wire_type<Out>(), root, &how, op));
   }
   template <typename In, typename Out>
-  void start_scatter(In& input, Out& output, int root, canary_op** op) {
+  void start_scatter(In& input, Out& output, int root, const OpOptions& options, canary_op** op) {
+    const canary_op_options how = detail::raw(options);
     require(rank() != root || std::ranges::size(input) == std::ranges::size(output) * ranks(),
             "scatter: the root's input must be size() times as long as output");
-    check(canary_scatter(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(output),
-                         wire_type<Out>(), root, op));
+    check(canary_scatter_with(handle_, std::ranges::data(input), std::ranges::data(output), std::ranges::size(output),
+                              wire_type<Out>(), root, &how, op));
   }
   template <typename In, typename Out>
-  void start_all_to_all(In& input, Out& output, canary_op** op) {
+  void start_all_to_all(In& input, Out& output, const OpOptions& options, canary_op** op) {
+    const canary_op_options how = detail::raw(options);
     require(std::ranges::size(input) == std::ranges::size(output) && std::ranges::size(input) % ranks() == 0,
             "all_to_all: input and output must be equally long, a multiple of size()");
-    check(canary_all_to_all(handle_, std::ranges::data(input), std::ranges::data(output),
-                            std::ranges::size(input) / ranks(), wire_type<Out>(), op));
+    check(canary_all_to_all_with(handle_, std::ranges::data(input), std::ranges::data(output),
+                                 std::ranges::size(input) / ranks(), wire_type<Out>(), &how, op));
   }
   // One count per rank, and `have` elements for them.
   void require_counts(std::span<const std::size_t> counts, std::size_t have, const char* what) const {
@@ -481,22 +535,26 @@ class Group {
     require(counts.size() == ranks() && have == sum, what);
   }
   template <typename In, typename Out>
-  void start_all_gather_v(In& input, Out& output, std::span<const std::size_t> counts, canary_op** op) {
+  void start_all_gather_v(In& input, Out& output, std::span<const std::size_t> counts, const OpOptions& options,
+                          canary_op** op) {
+    const canary_op_options how = detail::raw(options);
     require_counts(counts, std::ranges::size(output), "all_gather_v: output must be as long as the size() counts say");
     require(std::ranges::size(input) == counts[static_cast<std::size_t>(rank())],
             "all_gather_v: input must be as long as the own count says");
-    check(canary_all_gather_v(handle_, std::ranges::data(input), std::ranges::data(output), counts.data(),
-                              wire_type<Out>(), op));
+    check(canary_all_gather_v_with(handle_, std::ranges::data(input), std::ranges::data(output), counts.data(),
+                                   wire_type<Out>(), &how, op));
   }
   template <typename In, typename Out>
   void start_all_to_all_v(In& input, std::span<const std::size_t> send_counts, Out& output,
-                          std::span<const std::size_t> receive_counts, canary_op** op) {
+                          std::span<const std::size_t> receive_counts, const OpOptions& options, canary_op** op) {
+    const canary_op_options how = detail::raw(options);
     require_counts(send_counts, std::ranges::size(input),
                    "all_to_all_v: input must be as long as the size() counts say");
     require_counts(receive_counts, std::ranges::size(output),
                    "all_to_all_v: output must be as long as the size() counts say");
-    check(canary_all_to_all_v(handle_, std::ranges::data(input), send_counts.data(), nullptr, std::ranges::data(output),
-                              receive_counts.data(), nullptr, wire_type<Out>(), op));
+    check(canary_all_to_all_v_with(handle_, std::ranges::data(input), send_counts.data(), nullptr,
+                                   std::ranges::data(output), receive_counts.data(), nullptr, wire_type<Out>(), &how,
+                                   op));
   }
   void destroy() noexcept {
     if (owned_ && handle_ != nullptr) (void)canary_group_destroy(handle_);

@@ -55,19 +55,22 @@ class Connection {
   void abort(const std::string& why) { check(canary_abort_connection(handle_, why.c_str())); }
   // Nothing: no room now, try again.
   template <InputBuffer Data>
-  std::optional<Request> send(const Data& data, std::uint32_t tag = 0) {
+  std::optional<Request> send(const Data& data, std::uint32_t tag = 0, const OpOptions& options = {}) {
     canary_request* request = nullptr;
+    const canary_op_options how = detail::raw(options);
     const std::size_t bytes = std::ranges::size(data) * sizeof(detail::ElementOf<Data>);
-    const canary_status status = canary_isend(handle_, std::ranges::data(data), bytes, tag, nullptr, &request);
+    const canary_status status =
+        canary_isend_with(handle_, std::ranges::data(data), bytes, tag, nullptr, &how, &request);
     return made(status, request);
   }
   // The message may be shorter than the buffer.
   template <OutputBuffer Data>
-  std::optional<Request> receive(Data&& data) {
+  std::optional<Request> receive(Data&& data, const OpOptions& options = {}) {
     canary_request* request = nullptr;
+    const canary_op_options how = detail::raw(options);
     void* const at = std::ranges::data(data);
     const std::size_t bytes = std::ranges::size(data) * sizeof(detail::ElementOf<Data>);
-    const canary_status status = canary_irecv(handle_, 1, &at, &bytes, nullptr, nullptr, &request);
+    const canary_status status = canary_irecv_with(handle_, 1, &at, &bytes, nullptr, nullptr, &how, &request);
     return made(status, request);
   }
 

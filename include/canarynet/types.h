@@ -48,6 +48,12 @@ enum canary_type {
  * f16 and bf16 round after each addition; MIN and MAX return NaN when any operand is NaN. */
 enum canary_redop { CANARY_SUM = 0, CANARY_AVG = 1, CANARY_MIN = 2, CANARY_MAX = 3, CANARY_PROD = 4 };
 
+/* What goes first among the operations of one process. */
+enum canary_priority {
+  CANARY_PRIORITY_NORMAL = 0,
+  CANARY_PRIORITY_URGENT = 1 /* its pieces overtake those of all that is not urgent */
+};
+
 #ifdef __cplusplus
 }
 #endif

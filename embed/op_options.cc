@@ -1,0 +1,37 @@
+#include "embed/op_options.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+namespace canarynet {
+namespace {
+
+Status wrong(const std::string& what) { return Status(CANARY_INVALID_ARGUMENT, "canary_op_options." + what); }
+
+}  // namespace
+
+Nanos span_of(std::uint64_t nanoseconds) {
+  return Nanos{static_cast<std::int64_t>(std::min<std::uint64_t>(nanoseconds, INT64_MAX / 2))};
+}
+
+Status read_options(const canary_op_options* options, canary_priority* priority, Nanos* time_limit) {
+  if (options == nullptr) return {};
+  if (options->struct_size != sizeof(canary_op_options)) {
+    return wrong("struct_size is " + std::to_string(options->struct_size) + ", expected " +
+                 std::to_string(sizeof(canary_op_options)) + " (use CANARY_OP_OPTIONS_INIT)");
+  }
+  if (options->priority != CANARY_PRIORITY_NORMAL && options->priority != CANARY_PRIORITY_URGENT) {
+    return wrong("priority is " + std::to_string(options->priority) +
+                 ": takes CANARY_PRIORITY_NORMAL (0) or CANARY_PRIORITY_URGENT (1)");
+  }
+  if (options->codec != 0) return wrong("codec is " + std::to_string(options->codec) + ": this version takes only 0");
+  if (options->tensor != 0)
+    return wrong("tensor is " + std::to_string(options->tensor) + ": this version takes only 0");
+  *priority = static_cast<canary_priority>(options->priority);
+  *time_limit = span_of(options->deadline);
+  return {};
+}
+
+}  // namespace canarynet

@@ -1,0 +1,270 @@
+// canary_op_options: every call that takes them reads them, wrong ones are refused by name, deadlines and priorities
+// reach the engine. What priorities do to time is sim/priority_test.cc's.
+#include <functional>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "canarynet/canarynet.hpp"
+#include "embed/connections_test_util.h"
+
+namespace canarynet::test {
+namespace {
+
+canary_op_options options_with(std::uint32_t priority, std::uint64_t deadline = 0) {
+  canary_op_options o = CANARY_OP_OPTIONS_INIT;
+  o.priority = priority;
+  o.deadline = deadline;
+  return o;
+}
+
+// What a user may write wrongly, and a part of what he is told.
+std::vector<std::pair<canary_op_options, std::string>> wrong_options() {
+  std::vector<std::pair<canary_op_options, std::string>> all;
+  const auto add = [&](const char* says, const std::function<void(canary_op_options*)>& spoil) {
+    canary_op_options o = CANARY_OP_OPTIONS_INIT;
+    spoil(&o);
+    all.emplace_back(o, says);
+  };
+  add("struct_size is 0, expected 32 (use CANARY_OP_OPTIONS_INIT)", [](auto* o) { o->struct_size = 0; });
+  add("struct_size is 24,", [](auto* o) { o->struct_size = 24; });
+  add("struct_size is 40,", [](auto* o) { o->struct_size = 40; });
+  add("priority is 2: takes CANARY_PRIORITY_NORMAL (0) or CANARY_PRIORITY_URGENT (1)",
+      [](auto* o) { o->priority = 2; });
+  add("priority is 4294967295", [](auto* o) { o->priority = 0xffffffff; });
+  add("codec is 1: this version takes only 0", [](auto* o) { o->codec = 1; });
+  add("tensor is 5: this version takes only 0", [](auto* o) { o->tensor = 5; });
+  return all;
+}
+
+// Each operation on a group, small and right but for its options.
+using Call = std::function<canary_status(canary_group*, const canary_op_options*, canary_op**)>;
+std::vector<std::pair<std::string, Call>> calls() {
+  static float in[16], out[16];
+  static const std::size_t one[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  return {
+      {"all_reduce",
+       [](auto g, auto o, auto op) { return canary_all_reduce_with(g, in, out, 4, CANARY_F32, CANARY_SUM, o, op); }},
+      {"reduce_scatter",
+       [](auto g, auto o, auto op) {
+         return canary_reduce_scatter_with(g, in, out, 1, CANARY_F32, CANARY_SUM, o, op);
+       }},
+      {"all_gather", [](auto g, auto o, auto op) { return canary_all_gather_with(g, in, out, 1, CANARY_F32, o, op); }},
+      {"all_gather_v",
+       [](auto g, auto o, auto op) { return canary_all_gather_v_with(g, in, out, one, CANARY_F32, o, op); }},
+      {"all_to_all", [](auto g, auto o, auto op) { return canary_all_to_all_with(g, in, out, 1, CANARY_F32, o, op); }},
+      {"all_to_all_v",
+       [](auto g, auto o, auto op) {
+         return canary_all_to_all_v_with(g, in, one, nullptr, out, one, nullptr, CANARY_F32, o, op);
+       }},
+      {"broadcast", [](auto g, auto o, auto op) { return canary_broadcast_with(g, in, in, 4, CANARY_F32, 0, o, op); }},
+      {"reduce",
+       [](auto g, auto o, auto op) { return canary_reduce_with(g, in, out, 4, CANARY_F32, CANARY_SUM, 0, o, op); }},
+      {"gather", [](auto g, auto o, auto op) { return canary_gather_with(g, in, out, 1, CANARY_F32, 0, o, op); }},
+      {"scatter", [](auto g, auto o, auto op) { return canary_scatter_with(g, in, out, 1, CANARY_F32, 0, o, op); }},
+      {"barrier", [](auto g, auto o, auto op) { return canary_barrier_with(g, o, op); }},
+      {"send", [](auto g, auto o, auto op) { return canary_send_with(g, in, 1, CANARY_F32, 0, o, op); }},
+      {"recv", [](auto g, auto o, auto op) { return canary_recv_with(g, out, 1, CANARY_F32, 0, o, op); }},
+  };
+}
+
+TEST(OpOptions, WrongOnesAreRefusedByEveryOperationAndNamed) {
+  Job job(1);
+  ASSERT_TRUE(job.joined());
+  for (const auto& [name, call] : calls()) {
+    for (const auto& [options, says] : wrong_options()) {
+      canary_op* op = nullptr;
+      EXPECT_EQ(call(job.world(0), &options, &op), CANARY_INVALID_ARGUMENT) << name << ", " << says;
+      EXPECT_EQ(op, nullptr) << name;
+      const std::string text = last_error().message;
+      EXPECT_NE(text.find(name + ": canary_op_options." + says), std::string::npos) << text;
+    }
+  }
+  // Nothing was done, so all ranks are still in step: the first operation is the first.
+  const canary_op_options urgent = options_with(CANARY_PRIORITY_URGENT);
+  float v = 3;
+  EXPECT_EQ(canary_all_reduce_with(job.world(0), &v, &v, 1, CANARY_F32, CANARY_SUM, &urgent, nullptr), CANARY_OK);
+}
+
+TEST(OpOptions, EveryOperationTakesThemAndNull) {
+  Job job(1);
+  ASSERT_TRUE(job.joined());
+  const canary_op_options urgent = options_with(CANARY_PRIORITY_URGENT, 60'000'000'000);
+  for (const canary_op_options* options : {static_cast<const canary_op_options*>(nullptr), &urgent}) {
+    std::vector<canary_op*> ops;
+    for (const auto& [name, call] : calls())
+      EXPECT_EQ(call(job.world(0), options, &ops.emplace_back(nullptr)), CANARY_OK) << name << last_error().message;
+    for (canary_op* op : ops) EXPECT_EQ(canary_op_wait(op), CANARY_OK) << last_error().message;
+  }
+}
+
+TEST(OpOptions, UrgentOperationsAreExactBesideOthers) {
+  constexpr int kRanks = 3;
+  Job job(kRanks);
+  ASSERT_TRUE(job.joined());
+  job.each([&](int r) {
+    std::vector<float> bulk(1 << 20, static_cast<float>(r + 1)), urgent(50'000, static_cast<float>(10 * r));
+    canary_op* op = nullptr;
+    ASSERT_EQ(canary_all_reduce(job.world(r), bulk.data(), bulk.data(), bulk.size(), CANARY_F32, CANARY_SUM, &op),
+              CANARY_OK);
+    const canary_op_options options = options_with(CANARY_PRIORITY_URGENT);
+    EXPECT_EQ(canary_all_reduce_with(job.world(r), urgent.data(), urgent.data(), urgent.size(), CANARY_F32, CANARY_SUM,
+                                     &options, nullptr),
+              CANARY_OK)
+        << last_error().message;
+    EXPECT_EQ(canary_op_wait(op), CANARY_OK) << last_error().message;
+    EXPECT_EQ(urgent, std::vector<float>(urgent.size(), 30));
+    EXPECT_EQ(bulk, std::vector<float>(bulk.size(), 6));
+  });
+}
+
+// As canary_op_set_deadline() after the call, and it holds for calls without a handle as well.
+TEST(OpOptions, ADeadlineEndsWhatAnotherRankDoesNotCall) {
+  for (const bool sends : {false, true}) {
+    Job job(2);
+    ASSERT_TRUE(job.joined());
+    job.each([&](int r) {
+      std::vector<float> v(100'000, 1);
+      const canary_op_options far = options_with(CANARY_PRIORITY_NORMAL, UINT64_MAX);
+      EXPECT_EQ(
+          canary_all_reduce_with(job.world(r), v.data(), v.data(), v.size(), CANARY_F32, CANARY_SUM, &far, nullptr),
+          CANARY_OK)
+          << "one that never comes: " << last_error().message;
+      if (r != 0) return;
+      const canary_op_options soon = options_with(CANARY_PRIORITY_NORMAL, 200'000'000);
+      const double began = now();
+      const canary_status status =
+          sends ? canary_send_with(job.world(r), v.data(), v.size(), CANARY_F32, 1, &soon, nullptr)
+                : canary_all_reduce_with(job.world(r), v.data(), v.data(), v.size(), CANARY_F32, CANARY_SUM, &soon,
+                                         nullptr);
+      EXPECT_EQ(status, CANARY_DEADLINE) << last_error().message;
+      EXPECT_GE(now() - began, 0.19);
+      EXPECT_LT(now() - began, 0.2 + kToldBound);
+      EXPECT_NE(last_error().message.find("the caller's deadline"), std::string::npos) << last_error().message;
+      // A handle's next use has none.
+      EXPECT_EQ(canary_barrier(job.world(r), nullptr), CANARY_DEADLINE) << "the group has ended";
+    });
+  }
+}
+
+TEST(OpOptions, ADeadlineDoesNotStayWithTheHandle) {
+  Job job(2);
+  ASSERT_TRUE(job.joined());
+  job.each([&](int r) {
+    std::vector<float> v(1000, 1);
+    const canary_op_options options = options_with(CANARY_PRIORITY_URGENT, 300'000'000);
+    for (const bool with : {true, false}) {
+      if (!with && r == 1) usleep(600'000);
+      const canary_op_options* o = with ? &options : nullptr;
+      canary_op* op = nullptr;
+      const auto started = r == 0 ? canary_recv_with(job.world(0), v.data(), v.size(), CANARY_F32, 1, o, &op)
+                                  : canary_send_with(job.world(1), v.data(), v.size(), CANARY_F32, 0, o, &op);
+      ASSERT_EQ(started, CANARY_OK) << last_error().message;
+      EXPECT_EQ(canary_op_wait(op), CANARY_OK) << last_error().message;
+    }
+  });
+}
+
+TEST(OpOptions, WrongOnesAreRefusedByConnections) {
+  TestEndpoint a, b;
+  const Ends ends = join_ends(a, b);
+  std::uint8_t byte = 0;
+  void* const at = &byte;
+  const std::size_t size = 1;
+  for (const auto& [options, says] : wrong_options()) {
+    canary_request* r = nullptr;
+    EXPECT_EQ(canary_isend_with(ends.a, &byte, 1, 0, nullptr, &options, &r), CANARY_INVALID_ARGUMENT);
+    EXPECT_NE(last_error().message.find("canary_isend: canary_op_options." + says), std::string::npos)
+        << last_error().message;
+    EXPECT_EQ(canary_irecv_with(ends.b, 1, &at, &size, nullptr, nullptr, &options, &r), CANARY_INVALID_ARGUMENT);
+    EXPECT_NE(last_error().message.find("canary_irecv: canary_op_options." + says), std::string::npos)
+        << last_error().message;
+    EXPECT_EQ(r, nullptr);
+  }
+}
+
+TEST(OpOptions, ADeadlineOfAMessageGivesItsConnectionUp) {
+  TestEndpoint a, b;
+  for (const bool sends : {false, true}) {
+    const Ends ends = join_ends(a, b);
+    std::vector<std::uint8_t> data(1 << 20);
+    void* const at = data.data();
+    const std::size_t size = data.size();
+    const canary_op_options soon = options_with(CANARY_PRIORITY_NORMAL, 200'000'000);
+    // The other end waits for something else.
+    canary_request* other = sends ? send(ends.b, data.data(), data.size()) : receive(ends.b, data.data(), data.size());
+    const double began = now();
+    canary_request* r = nullptr;
+    ASSERT_EQ(sends ? canary_isend_with(ends.a, data.data(), size, 0, nullptr, &soon, &r)
+                    : canary_irecv_with(ends.a, 1, &at, &size, nullptr, nullptr, &soon, &r),
+              CANARY_OK);
+    EXPECT_EQ(wait(r), CANARY_DEADLINE);
+    EXPECT_GE(now() - began, 0.19);
+    EXPECT_LT(now() - began, 0.2 + kToldBound);
+    const std::string text = last_error().message;
+    EXPECT_NE(
+        text.find(sends ? "the caller's deadline of send #1 passed after" : "the caller's deadline of receive #1"),
+        std::string::npos)
+        << text;
+    EXPECT_EQ(wait(other), CANARY_ABORTED);
+    EXPECT_NE(last_error().message.find("the caller's deadline"), std::string::npos) << last_error().message;
+    EXPECT_EQ(canary_close(ends.a), CANARY_OK);
+    EXPECT_EQ(canary_close(ends.b), CANARY_OK);
+  }
+}
+
+// Each message has its place, whatever went first.
+TEST(OpOptions, UrgentMessagesOfAConnectionAreExact) {
+  TestEndpoint a, b;
+  const Ends ends = join_ends(a, b);
+  constexpr int kMessages = 12;
+  std::vector<std::vector<std::uint8_t>> sent, got;
+  std::vector<canary_request*> requests;
+  const canary_op_options urgent = options_with(CANARY_PRIORITY_URGENT);
+  for (std::size_t i = 0; i < kMessages; ++i) {
+    sent.push_back(bytes_of(i, i % 3 == 2 ? 5000 : 700'000));
+    got.emplace_back(sent.back().size());
+  }
+  for (std::size_t i = 0; i < kMessages; ++i) {
+    requests.push_back(receive(ends.b, got[i].data(), got[i].size()));
+    canary_request* r = nullptr;
+    ASSERT_TRUE(poll_until([&] {
+      return canary_isend_with(ends.a, sent[i].data(), sent[i].size(), i % 3 == 2 ? 9 : 1, nullptr,
+                               i % 3 == 2 ? &urgent : nullptr, &r) == CANARY_OK;
+    }));
+    requests.push_back(r);
+  }
+  for (canary_request* r : requests) EXPECT_EQ(wait(r), CANARY_OK) << last_error().message;
+  EXPECT_EQ(sent, got);
+}
+
+TEST(OpOptions, TheCppWrapperHandsThemOn) {
+  const std::string join = join_url(free_port());
+  on_threads(2, [&](int r) {
+    canarynet::Context context({.join = join, .rank = r, .world_size = 2});
+    canarynet::Group& world = context.world();
+    std::vector<float> v(1000, 1), whole(2000), part(500);
+    const canarynet::OpOptions urgent{.priority = CANARY_PRIORITY_URGENT, .deadline = std::chrono::minutes(1)};
+    world.all_reduce(v, CANARY_SUM, urgent);
+    EXPECT_EQ(v[999], 2);
+    world.all_gather(v, whole, urgent);
+    world.reduce_scatter(v, part, CANARY_MAX, urgent);
+    world.broadcast(v, 1, urgent);
+    world.barrier(urgent);
+    auto message = r == 0 ? world.send_async(v, 1, urgent) : world.receive_async(v, 0, urgent);
+    message.wait();
+    if (r == 0) {
+      try {
+        world.barrier({.deadline = std::chrono::milliseconds(100)});
+        ADD_FAILURE() << "nobody else called it";
+      } catch (const canarynet::Error& e) {
+        EXPECT_EQ(e.code(), CANARY_DEADLINE) << e.what();
+      }
+    } else {
+      usleep(300'000);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace canarynet::test
