@@ -62,10 +62,13 @@ void Messages::open(MessageEnd& flow, std::uint32_t piece_bytes, std::uint64_t f
 
 void Messages::post(MessageRequest* request, Nanos now) {
   MessageEnd& f = *request->flow;
+  // A receive may be done, and be its caller's again, as soon as it claims what waited for it.
+  const bool sends = request->sends;
+  const canary_priority priority = request->priority;
   std::uint32_t group = 0;
   for (const MessageRequest* r = request; r != nullptr; r = r->also) ++group;
-  const std::uint64_t first = (request->sends ? f.sent : f.posted) + 1;
-  (request->sends ? f.sent : f.posted) += group;
+  const std::uint64_t first = (sends ? f.sent : f.posted) + 1;
+  (sends ? f.sent : f.posted) += group;
   MessageRequest* following = nullptr;
   for (MessageRequest* r = request; r != nullptr; r = following) {
     following = r->also;
@@ -89,14 +92,14 @@ void Messages::post(MessageRequest* request, Nanos now) {
     if (r->priority == CANARY_PRIORITY_URGENT && must_follow(f, *r)) r->priority = CANARY_PRIORITY_NORMAL;
     if (f.stand(r->priority).cursor == nullptr) f.stand(r->priority).cursor = r;
   }
-  if (!request->sends && f.peer != nullptr) claim_parked(f, now);
+  if (!sends && f.peer != nullptr) claim_parked(f, now);
   if (!f.failure.ok()) {
     const Status why = f.failure;
     fail(f, why, now);
   } else if (f.twin != nullptr) {
-    match_local(request->sends ? f : *f.twin, now);
+    match_local(sends ? f : *f.twin, now);
   } else if (f.peer != nullptr) {
-    make_ready(f, request->priority);
+    make_ready(f, priority);
   }
 }
 
