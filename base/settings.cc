@@ -81,8 +81,9 @@ const Row kRows[] = {
     {{"shm_crc", "CANARY_SHM_CRC", SettingKind::kBool, "0", 0, 1, true,
       "1: payloads carry a CRC32C also through this host's own memory, and are checked; on NICs they always do"},
      &Settings::shm_crc},
-    {{"eager_bytes", "CANARY_EAGER_BYTES", SettingKind::kBytes, "256KiB", 16384, 64 * kMiB, true,
-      "per peer: what may be sent for operations that it has not entered yet; more helps on long paths"},
+    {{"eager_bytes", "CANARY_EAGER_BYTES", SettingKind::kBytes, "4MiB", 16384, 64 * kMiB, true,
+      "per peer: what may be sent for operations that it has not entered yet, and of it 256 KiB at most for messages; "
+      "a link is idle at the start of an operation for what its round trip carries beyond this"},
      &Settings::eager_bytes},
     {{"ops_in_flight", "CANARY_OPS_IN_FLIGHT", SettingKind::kInteger, "64", 1, 1024, false,
       "operations of one rank that may be pending at once; one more waits its turn"},

@@ -1,8 +1,11 @@
-// engine/eager_store.h -- where pieces wait whose operation this engine has not entered yet. One store per channel.
+// engine/eager_store.h -- where pieces wait whose operation this engine has not entered yet. One store per channel, and
+// another for messages that came before their receive.
 //
 // The sender counts the same charge against the same budget (CANARY_EAGER_BYTES), so a well-behaved peer never finds it
-// full but for fragmentation; then the piece is not acked and comes again. Fixed memory, of which what was never
-// used costs nothing; one owner thread; no allocation after construction.
+// full but for fragmentation; then the piece is not acked and comes again. A piece is found by what identifies it, and
+// all pieces of one conversation (an operation and the two ranks; for messages the pair) in the order in which they
+// came, whatever else is kept. Fixed memory, of which what was never used costs nothing; one owner thread; no
+// allocation after construction.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/block_pool.h"
 #include "transport/wire.h"
 
 namespace canarynet {
@@ -21,76 +25,82 @@ class EagerStore {
   static constexpr std::uint32_t charge(std::uint32_t bytes) {
     return bytes == 0 ? kBlock : (bytes + kBlock - 1) / kBlock * kBlock;
   }
+  enum class Keeps : std::uint8_t {
+    kOperations,  // a conversation has an epoch and an operation's number
+    kMessages,    // it has neither
+  };
 
+  // In a list of entries: indices plus one, 0 for none. The first one's `previous` is the last one.
+  struct Link {
+    std::uint32_t previous = 0;
+    std::uint32_t next = 0;
+  };
   struct Entry {
     wire::Header header;
     std::uint32_t first_block = 0;
-    std::uint32_t blocks = 0;
     bool used = false;
     bool complete = false;
+    Link same_name;  // of those whose identities fall into one bucket
+    Link same_talk;  // of those whose conversations do
   };
 
-  explicit EagerStore(std::uint64_t bytes)
-      : blocks_(static_cast<std::uint32_t>(bytes / kBlock)),
-        memory_(std::make_unique_for_overwrite<std::byte[]>(bytes)),
-        taken_(blocks_) {
-    entries_.reserve(blocks_);
-  }
+  EagerStore(std::uint64_t bytes, Keeps keeps);
+
   std::byte* data(const Entry& e) { return memory_.get() + std::size_t{e.first_block} * kBlock; }
   bool empty() const { return used_ == 0; }
 
-  Entry* find(const wire::Header& h) {
-    for (std::uint32_t i = 0, seen = 0; seen < used_ && i < high_; ++i) {
-      if (!entries_[i].used) continue;
-      ++seen;
-      const wire::Header& e = entries_[i].header;
-      if (e.flow == h.flow && e.epoch == h.epoch && e.op == h.op && e.step == h.step && e.source == h.source &&
-          e.destination == h.destination && e.piece == h.piece) {
-        return &entries_[i];
-      }
-    }
-    return nullptr;
-  }
+  Entry* find(const wire::Header& header);
   // nullptr: no room.
-  Entry* take(const wire::Header& h) {
-    const std::uint32_t need = charge(h.payload_bytes) / kBlock;
-    std::uint32_t run = 0;
-    for (std::uint32_t b = 0; b < blocks_; ++b) {
-      run = taken_[b] ? 0 : run + 1;
-      if (run < need) continue;
-      const std::uint32_t first = b + 1 - need;
-      std::uint32_t i = 0;
-      while (i < entries_.size() && entries_[i].used) ++i;
-      if (i == entries_.size()) entries_.emplace_back();  // there are never more than blocks
-      for (std::uint32_t k = first; k <= b; ++k) taken_[k] = 1;
-      entries_[i] = Entry{h, first, need, true, false};
-      ++used_;
-      if (i + 1 > high_) high_ = i + 1;
-      return &entries_[i];
+  Entry* take(const wire::Header& header);
+  void release(Entry* entry);
+
+  // Calls fn(Entry&) for every entry of a conversation (kMessages: epoch and op don't matter), oldest first, until it
+  // says false; fn may release its entry.
+  template <typename Fn>
+  void for_each_of(std::uint32_t flow, std::uint32_t epoch, std::uint32_t op, std::uint16_t source,
+                   std::uint16_t destination, Fn fn) {
+    wire::Header h;
+    h.flow = flow;
+    h.epoch = epoch;
+    h.op = op;
+    h.source = source;
+    h.destination = destination;
+    std::uint32_t at = used_ == 0 ? 0 : talks_[talk_of(h) & mask_];
+    while (at != 0) {
+      Entry& e = entries_[at - 1];
+      at = e.same_talk.next;  // before it is released
+      if (e.used && is_same_talk(e.header, h) && !fn(e)) return;
     }
-    return nullptr;
   }
-  void release(Entry* e) {
-    for (std::uint32_t k = 0; k < e->blocks; ++k) taken_[e->first_block + k] = 0;
-    e->used = false;
-    if (--used_ == 0) high_ = 0;
-  }
-  // Calls fn(Entry&) for every used entry; fn may release it.
+  // Calls fn(Entry&) for every entry, for ends of groups and connections; fn may release it.
   template <typename Fn>
   void for_each(Fn fn) {
-    const std::uint32_t high = high_;
-    for (std::uint32_t i = 0; i < high && used_ > 0; ++i) {
+    for (std::size_t i = 0; i < entries_.size() && used_ > 0; ++i) {
       if (entries_[i].used) fn(entries_[i]);
     }
   }
 
  private:
-  std::uint32_t blocks_;
+  using Buckets = std::vector<std::uint32_t>;  // each the index plus one of its oldest entry
+
+  std::uint64_t talk_of(const wire::Header& header) const;
+  std::uint64_t name_of(const wire::Header& header) const;
+  bool is_same_talk(const wire::Header& a, const wire::Header& b) const;
+  static bool is_same_name(const wire::Header& a, const wire::Header& b);
+  template <Link Entry::* link>
+  void append(std::uint32_t* head, std::uint32_t index);
+  template <Link Entry::* link>
+  void unlink(std::uint32_t* head, std::uint32_t index);
+
+  Keeps keeps_;
   std::unique_ptr<std::byte[]> memory_;
-  std::vector<std::uint8_t> taken_;
+  BlockPool blocks_;
   std::vector<Entry> entries_;  // those that were ever used; room for one per block
+  std::uint32_t unused_ = 0;    // index plus one of an entry that was used, and through same_name.next of all such
   std::uint32_t used_ = 0;
-  std::uint32_t high_ = 0;  // entries at and beyond were never used since the store was last empty
+  std::uint64_t mask_;  // number of buckets less one
+  Buckets names_;
+  Buckets talks_;
 };
 
 }  // namespace canarynet

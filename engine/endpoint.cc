@@ -172,7 +172,7 @@ void Endpoint::connect(Connection& c) {
   wire::OpenPayload open;
   open.listener = c.remote.listener;
   open.piece_bytes = static_cast<std::uint32_t>(options_.settings.piece_bytes.count);
-  open.eager_bytes = static_cast<std::uint32_t>(options_.settings.eager_bytes.count);
+  open.eager_bytes = static_cast<std::uint32_t>(MessagePeer::eager_bytes(options_.settings));
   open.pid = options_.pid;
   put_text(open.host, options_.host_name);
   link->say(wire::MessageFrame::kOpen, c.flow.flow, &open, sizeof open);
@@ -309,7 +309,7 @@ void Endpoint::answer_opens() {
     c->link = open.link;
     const auto& s = options_.settings;
     answer.piece_bytes = std::min(open.payload.piece_bytes, static_cast<std::uint32_t>(s.piece_bytes.count));
-    answer.eager_bytes = std::min(open.payload.eager_bytes, static_cast<std::uint32_t>(s.eager_bytes.count));
+    answer.eager_bytes = std::min(open.payload.eager_bytes, static_cast<std::uint32_t>(MessagePeer::eager_bytes(s)));
     const bool sane = answer.piece_bytes >= 1024 && answer.piece_bytes % 128 == 0;
     if (sane) {
       open.link->messages->eager_budget =

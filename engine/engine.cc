@@ -119,7 +119,7 @@ void Engine::connect(EnginePeer& p) {
   c.dialer = my_engine_ < p.number;
   c.piece_bytes = roster_.piece_bytes;
   const auto eager_bytes = static_cast<std::size_t>(options_.settings.eager_bytes.count);
-  p.eager = std::make_unique<EagerStore>(eager_bytes);
+  p.eager = std::make_unique<EagerStore>(eager_bytes, EagerStore::Keeps::kOperations);
   p.debts.reserve(eager_bytes / EagerStore::kBlock);
   everybody_.connect(p, std::move(c), &flows_, newcomers_, *this, mine, info.rails, now_);
 }

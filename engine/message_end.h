@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/settings.h"
 #include "base/units.h"
 #include "engine/eager_store.h"
 #include "engine/flow/mux.h"
@@ -147,7 +148,15 @@ struct MessageRounds {
 
 // What all ends over one channel share.
 struct MessagePeer {
-  MessagePeer(Mux& its_mux, std::uint64_t eager_bytes) : mux(its_mux), parked(eager_bytes), eager_budget(eager_bytes) {}
+  // What may be parked there for messages. More would let a peer that is never received from hold more memory, and
+  // speed up nobody: a send that waits for its receive is met by its credit half a round trip after that is posted.
+  static constexpr std::uint64_t kEagerMax = 256 * 1024;
+  static std::uint64_t eager_bytes(const Settings& s) {
+    return std::min(static_cast<std::uint64_t>(s.eager_bytes.count), kEagerMax);
+  }
+
+  MessagePeer(Mux& its_mux, const Settings& settings)
+      : mux(its_mux), parked(eager_bytes(settings), EagerStore::Keeps::kMessages), eager_budget(eager_bytes(settings)) {}
   Mux& mux;           // without a channel once that has ended; what is parked can still be received
   EagerStore parked;  // small messages that came before their receive
   std::uint64_t eager_budget;

@@ -513,22 +513,24 @@ void Messages::claim_parked(MessageEnd& f, Nanos now) {
   EagerStore& store = f.peer->parked;
   for (bool again = true; again && !store.empty() && f.receives.head != nullptr;) {
     again = false;
-    store.for_each([&](EagerStore::Entry& e) {
+    store.for_each_of(f.flow, f.epoch, 0, f.other, f.me, [&](EagerStore::Entry& e) {
       const wire::Header& h = e.header;
-      if (f.receives.head == nullptr) return;  // ended by one that did not fit
-      if (!e.complete || h.flow != f.flow || h.source != f.other || h.destination != f.me) return;
-      if (!f.tagged && h.epoch != f.epoch) return;
+      if (f.receives.head == nullptr) return false;  // all have their message, or ended by one that did not fit
+      if (!e.complete || (!f.tagged && h.epoch != f.epoch)) return true;
       const std::uint64_t number = number_of(f, h);
-      if (f.received.through(number)) return store.release(&e);
-      if (!f.received.in_reach(number)) return;
+      if (f.received.through(number)) {
+        store.release(&e);
+        return true;
+      }
+      if (!f.received.in_reach(number)) return true;
       MessageRequest* r = nullptr;
       const Match match = find_receive(f, number, tag_of(f, h), &r);
-      if (match == Match::kNotPosted || match == Match::kAmbiguous) return;
+      if (match == Match::kNotPosted || match == Match::kAmbiguous) return true;
       const wire::Header header = h;
       if (match == Match::kUnknownTag || !accepts(f, *r, number, header)) {
         store.release(&e);
         mismatch(f, number, header, r);
-        return;
+        return true;
       }
       if (well_formed(f, *r, header) && r->through.mark(header.piece)) {
         if (header.payload_bytes != 0) std::memcpy(place_of(f, *r, header.piece), store.data(e), header.payload_bytes);
@@ -538,6 +540,7 @@ void Messages::claim_parked(MessageEnd& f, Nanos now) {
         if (++r->cells_done == r->cells) complete_receive(f, *r);
       }
       store.release(&e);
+      return true;
     });
   }
 }

@@ -240,15 +240,18 @@ void Engine::drain_eager(GroupMember& m, Operation& op) {
     const EnginePeer& peer = peers_[slot.engine];
     if (slot.peer == nullptr || !peer.eager || peer.eager->empty()) continue;
     EagerStore& store = *peer.eager;
-    store.for_each([&](EagerStore::Entry& e) {
+    const auto source = static_cast<std::uint16_t>(op.entry->program.peers[slot.number].rank);
+    const auto mine = static_cast<std::uint16_t>(m.rank);
+    store.for_each_of(flow, epoch, op.number, source, mine, [&](EagerStore::Entry& e) {
       const wire::Header& h = e.header;
-      if (!e.complete || h.flow != flow || h.epoch != epoch || h.op != op.number || h.destination != m.rank) return;
+      if (!e.complete) return true;
       bool other_landing = false;
       // Lengths are the sender's word here: nothing was known of the operation when it came.
       std::uint32_t unit = 0;
       if (h.signature == op.hash && op.run->executor.fits(h.source, h.step, h.piece, h.payload_bytes, &unit))
         op.run->executor.arrived(unit, store.data(e), &other_landing, crc_in(h));
       store.release(&e);
+      return true;
     });
   }
 }

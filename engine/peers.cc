@@ -39,7 +39,7 @@ void Peers::connect(Peer& peer, ChannelOptions who, const FlowTable* flows, Flow
   peer.channel = std::make_unique<Channel>(std::move(who), factory_, *peer.mux);
   peer.mux->set_channel(peer.channel.get());
   peer.channel->set_rail_names(names_of(mine), names_of(theirs));
-  peer.messages = std::make_unique<MessagePeer>(*peer.mux, static_cast<std::uint64_t>(settings_.eager_bytes.count));
+  peer.messages = std::make_unique<MessagePeer>(*peer.mux, settings_);
   peer.channel->start(now);
 }
 
