@@ -302,13 +302,15 @@ std::size_t Engine::settle_local() {
   std::uint64_t budget = kLocalBytesPerCycle;
   while (local_dirty_ && budget != 0) {
     local_dirty_ = false;
-    while (pump_local(&budget)) ++work;
+    while (neighbourly_ != 0 && pump_local(&budget)) ++work;
     local_dirty_ |= budget == 0;
-    for (std::size_t i = 0; i < active_.size();) {
-      GroupMember* m = active_[i];
-      work += finish_completed(*m);
-      if (i < active_.size() && active_[i] == m) ++i;
+    for (std::size_t i = 0; i < to_look_at_.size(); ++i) {
+      Run* const run = run_at(to_look_at_[i]);
+      if (run == nullptr) continue;  // its program was given up
+      run->looked_at_soon = false;
+      work += finish_if_complete(*run);
     }
+    to_look_at_.clear();
   }
   return work;
 }

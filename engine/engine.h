@@ -266,7 +266,8 @@ class Engine final : public MembershipListener,
   std::size_t send(Nanos now);
   std::size_t settle_local();
   bool pump_local(std::uint64_t* budget);
-  bool finish_completed(GroupMember& member);
+  void look_at(Run& run);
+  bool finish_if_complete(Run& run);
   void finish(GroupMember& member, Operation& op, Status status);
   void settle_debt(EnginePeer& peer, const wire::Header& signature);
   void mark_ready(Operation& op, std::uint32_t slot);
@@ -370,7 +371,9 @@ class Engine final : public MembershipListener,
   bool abandoned_ = false;
   Nanos farewell_due_;
   bool farewell_said_ = false;
-  bool local_dirty_ = false;
+  bool local_dirty_ = false;               // there is something to pass between local ranks, or to finish
+  std::size_t neighbourly_ = 0;            // operations in flight that exchange with ranks of this engine
+  std::vector<std::uint32_t> to_look_at_;  // runs, by Run::index, that may be complete
   std::size_t local_turn_ = 0;  // whose turn it is to pass cells to its neighbours
 };
 

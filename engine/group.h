@@ -80,6 +80,7 @@ struct Run {
   }
   Operation* operation() const;
   std::uint32_t index = 0;        // in Engine::runs_, for cookies
+  bool looked_at_soon = false;    // it stands in Engine::to_look_at_
   GroupMember* member = nullptr;  // whose operation `number` it runs now
   std::uint32_t number = 0;
   Nanos last_progress;

@@ -50,7 +50,7 @@ bool OperationFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
     Run& run = *slot->run;
     if (!slot->signature_sent) {
       slot->signature_sent = true;
-      if (--run.signatures_left == 0) engine_.local_dirty_ = true;  // it may be all that was left to do
+      if (--run.signatures_left == 0) engine_.look_at(run);  // it may be all that was left to do
       // Nobody who has left reads it; frames that no lane takes would keep later operations' from being counted.
       if (!departed) {
         const Operation& op = *run.operation();
@@ -118,7 +118,7 @@ void OperationFlow::on_done(Mux&, std::uint64_t cookie) {
   if (run == nullptr || run->member == nullptr) return;
   run->executor.sent(unit_of(cookie));
   engine_.wake_slots(*run);
-  if (run->executor.complete()) engine_.local_dirty_ = true;
+  if (run->executor.complete()) engine_.look_at(*run);
 }
 
 // --- arriving --------------------------------------------------------------------------------------------------------

@@ -97,6 +97,7 @@ std::unique_ptr<Run> Engine::take_run(ProgramEntry* entry, Group& group, canary_
     run->index = static_cast<std::uint32_t>(hole - runs_.begin());
     if (hole == runs_.end()) runs_.push_back(nullptr);
     runs_[run->index] = run.get();
+    to_look_at_.reserve(2 * runs_.size());  // a run that is given up may stand there beside the one in its place
   }
   ++entry->busy;
   for (RunSlot& slot : run->slots) {
@@ -123,6 +124,7 @@ void Engine::return_run(Operation& op) {
                             static_cast<std::uint16_t>(rank), slot.eager_bytes});
     }
   }
+  neighbourly_ -= op.run->neighbours != 0;
   op.run->member = nullptr;
   --op.entry->busy;
   op.entry->idle.push_back(std::move(op.run));
@@ -185,6 +187,7 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   op.deadline = called.deadline;
   op.run = std::move(run);
   op.run->member = &m;
+  neighbourly_ += op.run->neighbours != 0;
   op.run->number = number;
   op.run->entered = ++operations_entered_;
   op.run->last_progress = now_;
@@ -227,10 +230,12 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
     if (theirs != nullptr) {
       const int slot = theirs->entry->program.slot_of(m.rank);
       if (slot >= 0) theirs->run->slots[static_cast<std::size_t>(slot)].ready = true;
+      look_at(*theirs->run);
     }
   }
   local_dirty_ = true;
   drain_eager(m, op);
+  look_at(*op.run);
 }
 
 // Pieces that came before we entered.
@@ -297,7 +302,7 @@ void Engine::mark_ready(Operation& op, std::uint32_t slot_number) {
   const std::uint32_t charged = std::exchange(slot.eager_bytes, 0);
   if (charged != 0) charge_less(peers_[slot.engine], charged);
   if (slot.peer != nullptr && run.executor.has_send(slot_number)) enqueue(slot);
-  if (run.executor.complete()) local_dirty_ = true;  // it may be all that was left to hear
+  if (run.executor.complete()) look_at(run);  // it may be all that was left to hear
   run.last_progress = now_;
 }
 
@@ -373,7 +378,7 @@ void Engine::piece_arrived(Run& run, std::uint32_t unit, Mux& from, const wire::
   auto& entered = run.member->group->entered[h.source];
   entered = later_of(entered, h.op);
   wake_slots(run);
-  if (run.executor.complete()) local_dirty_ = true;
+  if (run.executor.complete()) look_at(run);
   if (other_landing) from.channel()->redirect_landing(h);
 }
 
@@ -421,6 +426,7 @@ bool Engine::pump_local(std::uint64_t* budget) {
         wake_slots(*theirs->run);
       }
       wake_slots(run);
+      if (run.executor.complete()) look_at(run);
     }
   }
   return moved;
@@ -428,20 +434,22 @@ bool Engine::pump_local(std::uint64_t* budget) {
 
 // --- completing ------------------------------------------------------------------------------------------------------
 
-bool Engine::finish_completed(GroupMember& m) {
-  bool any = false;
-  for (std::size_t i = 0; i < m.operations.size();) {
-    Operation& op = m.operations[i];
-    const bool heard = !op.entry->program.waits_for_signatures() || op.run->heard_of_all();
-    if (!op.run->executor.complete() || op.run->signatures_left != 0 || !heard) {
-      ++i;
-      continue;
-    }
-    m.last_algorithm.store(name_of(op.entry->program.planner).data(), std::memory_order_release);
-    finish(m, op, Status());
-    any = true;
-  }
-  return any;
+// It may be complete: that is looked at when the cycle comes to it, by settle_local().
+void Engine::look_at(Run& run) {
+  local_dirty_ = true;
+  if (run.looked_at_soon) return;
+  run.looked_at_soon = true;
+  to_look_at_.push_back(run.index);
+}
+
+bool Engine::finish_if_complete(Run& run) {
+  if (run.member == nullptr || !run.executor.complete() || run.signatures_left != 0) return false;
+  Operation& op = *run.operation();
+  if (op.entry->program.waits_for_signatures() && !run.heard_of_all()) return false;
+  GroupMember& m = *run.member;
+  m.last_algorithm.store(name_of(op.entry->program.planner).data(), std::memory_order_release);
+  finish(m, op, Status());
+  return true;
 }
 
 // `op` is gone afterwards.

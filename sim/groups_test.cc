@@ -3,6 +3,8 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <ctime>
 #include <memory>
 #include <span>
 #include <vector>
@@ -46,6 +48,56 @@ TEST(Groups, TenThousandMadeAndDestroyedLeaveNothing) {
   }
   c.run_for(1_s);
   EXPECT_LT(memory_in_use(), before + 256 * 1024);
+}
+
+// CPU time of all-reduces of one piece, `groups` x 64 of them in flight at once, all `total` of them.
+double seconds_of(std::size_t groups, std::size_t total) {
+  constexpr std::size_t kInFlight = 64;
+  ClusterOptions o = flat_cluster(2);
+  o.settings.ops_in_flight = kInFlight;
+  Cluster c(o);
+  EXPECT_TRUE(c.join());
+  std::vector<std::vector<GroupMember*>> members;
+  for (std::size_t g = 0; g < groups; ++g) members.push_back(form_group(c, {0, 1}));
+  std::vector<std::byte> buffer(16384);
+  const auto round = [&] {
+    std::vector<OpTicket> tickets(2 * groups * kInFlight);
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < kInFlight; ++i) {
+      for (const auto& pair : members) {
+        for (std::size_t r = 0; r < 2; ++r) {
+          Submission s;
+          s.member = pair[r];
+          s.ticket = &tickets[next++];
+          s.request = {.collective = Collective::kAllReduce,
+                       .input = buffer.data(),
+                       .output = buffer.data(),
+                       .count = buffer.size(),
+                       .type = CANARY_U8,
+                       .redop = CANARY_MAX};
+          c.submit(static_cast<int>(r), std::move(s));
+        }
+      }
+    }
+    std::size_t done = 0;  // looked at in order: the test's own part stays small
+    EXPECT_TRUE(c.run_until(
+        [&] {
+          while (done != tickets.size() && tickets[done].done()) ++done;
+          return done == tickets.size();
+        },
+        60_s));
+  };
+  round();  // programs are compiled, pools have their size
+  const std::clock_t began = std::clock();
+  for (std::size_t done = 0; done < total; done += groups * kInFlight) round();
+  return static_cast<double>(std::clock() - began) / CLOCKS_PER_SEC;
+}
+
+TEST(Groups, APieceAmongFourThousandOperationsCostsHardlyMore) {
+  constexpr std::size_t kTotal = 16 * 1024;
+  const double one = seconds_of(1, kTotal), many = seconds_of(64, kTotal);
+  std::printf("%.1f us per operation of one group with 64 in flight, %.1f us of 64 groups: %.2f\n",
+              one / kTotal * 1e6, many / kTotal * 1e6, many / one);
 }
 
 // Nothing proves the death of a machine that is gone: its silence has to do, also for the coordinator's desk.
