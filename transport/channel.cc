@@ -183,6 +183,7 @@ Path::InFlight& Channel::note_sent(Path& path, std::uint32_t payload_bytes, bool
   path.unacked_bytes += e.bytes;
   e.departure =
       path.estimator.depart(now_, idle, limited, prompt, Bytes{static_cast<std::int64_t>(path.unacked_bytes)});
+  e.departure.nic = rails_->carried(path.spec.local_rail);
   ++path.next_sequence;
   earlier(path.last_progress + stall_after(path));
   return e;
@@ -361,7 +362,8 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
     if (path.entry(s).bytes != 0) declare_lost(path, s);
   }
   if (bytes == 0) return;
-  path.estimator.on_acked(now_, bytes, last, path.window_was_full);
+  rails_->add_acked(path.spec.local_rail, bytes);
+  path.estimator.on_acked(now_, bytes, last, path.window_was_full, rails_->carried(path.spec.local_rail));
   path.window_was_full = false;
   if (path.estimator.was_busy()) rails_->note(path.spec.local_rail, path.estimator.rate());
   path.last_progress = now_;
@@ -417,6 +419,7 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
   }
   path.last_heard = now_;
   last_heard_ = now_;
+  rails_->add_received(path.spec.local_rail, sizeof header + header.payload_bytes);
   if (path.challenged != Nanos::max()) {
     // It speaks: whoever said that this lane has ended was wrong, or lied.
     if (path.candidate)

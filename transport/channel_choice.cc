@@ -110,7 +110,11 @@ Nanos Channel::arrival(const Path& path, std::uint64_t bytes) const {
 Nanos Channel::arrival_at(BytesPerSec rate, const Path& path, std::uint64_t bytes) const {
   if (rate.count == 0) return Nanos::max();
   const std::uint64_t others = static_cast<std::uint64_t>(rails_->probes(path.spec.local_rail)) - path.probes_unacked;
-  return rate.time_for(bytes_of(path.unacked_bytes + others + limits::kStrangerBytes + bytes)) +
+  // Since the last ack the link has carried some of what is unacknowledged: how much nobody knows, and a lane that
+  // stands still nothing.
+  const auto carried = static_cast<std::uint64_t>(rate.bytes_in(now_ - path.last_progress).count);
+  const std::uint64_t left = path.unacked_bytes - std::min(carried, path.unacked_bytes / 2);
+  return rate.time_for(bytes_of(left + others + limits::kStrangerBytes + bytes)) +
          path.estimator.latency() / 2;
 }
 
@@ -168,7 +172,10 @@ bool Channel::on_trial(Path& path) const {
     if (e.was_busy() && now_ - path.chosen_at < limits::kTrialPauseMin) return false;
     // Behind probes its pieces would be late; those of long operations little, and they need a rate.
     const bool soon = now_ - home_since_ < limits::kTrialPauseMin;
-    if (&path == home_ && soon && !long_) return false;
+    // What other channels proved of its NIC may do, unless its own pieces take longer.
+    const BytesPerSec vouched = rails_->rate(path.spec.local_rail);
+    const bool known = vouched.count != 0 && e.ceiling() >= vouched;
+    if (&path == home_ && (soon || known) && !long_) return false;
     t.began = now_;
     t.bytes = 0;
     t.known = e.was_busy() ? e.rate() : BytesPerSec{};

@@ -1,14 +1,15 @@
 // transport/path_estimator.h -- what acknowledgements prove of one lane: its rate, its round trip, and how much to keep
 // in flight on it.
 //
-// What: a lane earns its rate. A sample is (bytes acknowledged since the piece left) / (time since the last ack at its
-// departure), as BBR defines it (Cardwell et al., "BBR: congestion-based congestion control", 2016). Three rules keep
-// it honest:
+// What: a lane earns its rate. A sample is (bytes acknowledged since the ack before the piece's departure) / (the time
+// since that ack, or the time in which they were sent if that is longer), as BBR defines it (Cardwell et al., "BBR:
+// congestion-based congestion control", 2016). Three rules keep it honest:
 // - A shaper lets a burst pass at the speed of the wire. What a lane carries within a burst after a pause proves
 //   nothing; only what lies beyond it counts.
 // - What is sent may be all that there was to send: over a longer span, pauses and all, it is a lower bound.
 // - The time that a piece took, less what a round trip and two late wake-ups take, is an upper bound, however little
-//   was sent.
+//   was sent; but it is one of the NIC, which carries other channels' bytes as well, and the acks of this one behind
+//   them.
 // The window follows BBR as well: two round trips at the rate, since what TCP sends again holds up the acks of all that
 // comes behind it for one, while others must leave. While the rate still grows with it, twice that (STARTUP); then a
 // quarter more in one round trip of eight (PROBE_BW).
@@ -27,20 +28,30 @@ namespace canarynet {
 
 class PathEstimator {
  public:
+  // What a NIC carried, for all channels.
+  struct NicBytes {
+    Bytes acked{};
+    Bytes received{};
+    // Either way: what goes out and what comes in share nothing.
+    Bytes since(const NicBytes& then) const { return std::max(acked - then.acked, received - then.received); }
+  };
   struct Departure {
     Nanos sent{};
     Nanos delivered_at{};  // when `delivered` last changed before this departure
     std::uint64_t delivered = 0;
+    Nanos first_sent{};     // when what was acknowledged then had left
     bool limited = false;  // less than a piece was in flight: the sample says little about the link
     bool prompt = true;    // the ack is not held back for company: it tells the round trip
     bool proves = false;   // it left behind a burst
     Bytes unacked{};       // with this piece: what the link must carry before its ack can come
+    NicBytes nic;          // until then; the caller sets it
   };
 
   // The largest bucket that is expected of a shaper, and how fast it may fill up.
   static constexpr std::int64_t kBurstBytes = 320 * 1024;
   static constexpr BytesPerSec kRefill{1'250'000'000};
   static constexpr std::int64_t kSeenBytes = 32 * 1024;
+  static constexpr std::uint64_t kTickBytes = 4096;  // acks of less do not say when the link was there
   // How late both ends together wake up without anything being wrong with the link; a long one varies by more.
   static constexpr Nanos kWakeUp = 1_ms;
   static constexpr int kVariation = 8;  // this part of a round trip
@@ -61,22 +72,35 @@ class PathEstimator {
       burst_used_ -= std::min(burst_used_, refilled);
       if (delivered_ == 0 || now - delivered_at_ > kSpanMax / 4) begin_span(now);
       delivered_at_ = now;
+      acked_sent_ = now;
     }
-    return {now, delivered_at_, delivered_, limited, prompt, burst_used_ >= std::uint64_t{kBurstBytes}, unacked};
+    const bool proves = burst_used_ >= std::uint64_t{kBurstBytes};
+    return {now, delivered_at_, delivered_, acked_sent_, limited, prompt, proves, unacked, {}};
   }
   // `bytes` were acked; `last` is the youngest departure among them. `full`: the window was what kept more from going.
-  void on_acked(Nanos now, std::uint64_t bytes, const Departure& last, bool full) {
+  // `nic`: by now.
+  void on_acked(Nanos now, std::uint64_t bytes, const Departure& last, bool full, const NicBytes& nic) {
     delivered_ += bytes;
-    delivered_at_ = now;
+    // The ack of a small frame says little of when the link was there: it may have been held up by what came with it.
+    if (delivered_ - ticked_ >= kTickBytes) {
+      ticked_ = delivered_;
+      delivered_at_ = now;
+      acked_sent_ = last.sent;
+    }
     burst_used_ = std::min(burst_used_ + bytes, std::uint64_t{kBurstBytes});
     if (last.prompt) sample_rtt(now, now - last.sent, last.unacked);
-    if (last.prompt) sample_service(now - last.sent - rtt_min(), last.unacked);
     const Bytes moved{static_cast<std::int64_t>(delivered_ - last.delivered)};
+    // It may have stood behind what others sent here, and its ack behind what the peer sent to others: of that we see
+    // what came to us.
+    const Bytes meanwhile = nic.since(last.nic);
+    if (last.prompt) sample_service(now - last.sent - rtt_min(), std::max(last.unacked, meanwhile));
     was_busy_ |= last.proves;
     if (!last.limited || moved.count >= kSeenBytes) seen_ = BytesPerSec::of(moved, now - last.delivered_at);
-    if (last.proves) sample_rate(now, moved, now - last.delivered_at, last.limited);
+    // Acks that were late come close together; what they tell of had left as far apart as ever.
+    const Nanos span = std::max(now - last.delivered_at, last.sent - last.first_sent);
+    if (last.proves) sample_rate(now, moved, span, last.limited);
     bound_from_span(now);
-    bound_from_service(now, moved, last);
+    bound_from_service(now, std::max(moved, meanwhile), last);
     count_round(last, full);
   }
   // `unacked`: the bytes that the link carried meanwhile.
@@ -181,12 +205,12 @@ class PathEstimator {
     }
     if (span >= kSpanMax) begin_span(now);
   }
-  void bound_from_service(Nanos now, Bytes moved, const Departure& last) {
+  void bound_from_service(Nanos now, Bytes carried, const Departure& last) {
     const Nanos late = std::max(kWakeUp, rtt_min() / kVariation);
     const Nanos held = last.prompt ? late : late * 2;  // the ack may have waited for company
     const Nanos service = now - last.sent - rtt_min() - held;
     if (rate_.count == 0 || service.count <= 0) return;
-    const auto most = BytesPerSec::of(moved, service);
+    const auto most = BytesPerSec::of(carried, service);
     if (most >= rate_) return;
     rate_.count -= (rate_.count - most.count) / 4;
     sampled_at_ = now;
@@ -217,6 +241,8 @@ class PathEstimator {
   Nanos bucket_start_{-(5_s).count};
   std::uint64_t delivered_ = 0;
   Nanos delivered_at_;
+  Nanos acked_sent_;          // when what was acknowledged then had left
+  std::uint64_t ticked_ = 0;  // delivered_ then
   std::uint64_t burst_used_ = 0;  // of a shaper's bucket, at most
   Nanos span_began_;
   std::uint64_t span_delivered_ = 0;

@@ -28,7 +28,7 @@ class Link {
   void acknowledge(Nanos late = {}) {
     now_ = std::max(now_, in_flight_.front().acked + late);
     unacked_ -= kPiece;
-    estimator.on_acked(now_, kPiece, in_flight_.front().departure, true);
+    estimator.on_acked(now_, kPiece, in_flight_.front().departure, true, {});
     in_flight_.pop_front();
   }
   // Keeps `window` pieces under way until `count` have been acknowledged.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "transport/path_estimator.h"
 
 namespace canarynet {
 
@@ -33,6 +34,15 @@ class RailRates {
   // Probes that wait to be acknowledged, over all lanes of the rail: what is sent now comes behind them.
   void add_probes(int rail, std::int64_t bytes) { entry(rail).probes += bytes; }
 
+  // Over all lanes of the rail.
+  void add_acked(int rail, std::uint64_t bytes) { entry(rail).carried.acked.count += static_cast<std::int64_t>(bytes); }
+  void add_received(int rail, std::uint64_t bytes) {
+    entry(rail).carried.received.count += static_cast<std::int64_t>(bytes);
+  }
+
+  PathEstimator::NicBytes carried(int rail) const {
+    return known(rail) ? rails_[static_cast<std::size_t>(rail)].carried : PathEstimator::NicBytes{};
+  }
   BytesPerSec rate(int rail) const { return known(rail) ? rails_[static_cast<std::size_t>(rail)].rate : BytesPerSec{}; }
   std::int64_t probes(int rail) const { return known(rail) ? rails_[static_cast<std::size_t>(rail)].probes : 0; }
   bool any() const { return any_; }
@@ -41,6 +51,7 @@ class RailRates {
   struct Entry {
     BytesPerSec rate;
     std::int64_t probes = 0;
+    PathEstimator::NicBytes carried;
   };
   bool known(int rail) const { return rail >= 0 && static_cast<std::size_t>(rail) < rails_.size(); }
   Entry& entry(int rail) {
