@@ -28,8 +28,8 @@ class BlockPool {
   static constexpr int kTries = 8;
 
   struct Tag {
-    std::uint32_t length;  // at a run's first and last block
-    bool free;             // likewise
+    std::uint32_t length;          // at a run's first and last block
+    bool free;                     // likewise
     std::uint32_t previous, next;  // at a free run's first block: in its list, kNone at the ends
   };
   void set(std::uint32_t first, std::uint32_t length, bool free);
@@ -37,7 +37,7 @@ class BlockPool {
   void remove(std::uint32_t first);
 
   std::uint32_t blocks_;
-  std::unique_ptr<Tag[]> tags_;  // written where a run begins or ends, and read nowhere else
+  std::unique_ptr<Tag[]> tags_;          // written where a run begins or ends, and read nowhere else
   std::array<std::uint32_t, 32> lists_;  // by the whole logarithm of the length
   std::uint32_t filled_ = 0;             // a bit for each list that is not empty
 };

@@ -31,8 +31,7 @@ EagerStore::EagerStore(std::uint64_t bytes, Keeps keeps)
 }
 
 std::uint64_t EagerStore::talk_of(const wire::Header& h) const {
-  const std::uint64_t pair =
-      std::uint64_t{h.flow} << 32 | std::uint32_t{h.source} << 16 | std::uint32_t{h.destination};
+  const std::uint64_t pair = std::uint64_t{h.flow} << 32 | std::uint32_t{h.source} << 16 | std::uint32_t{h.destination};
   if (keeps_ == Keeps::kMessages) return mixed(pair);
   return mixed(mixed(pair) ^ (std::uint64_t{h.epoch} << 32 | h.op));
 }
@@ -51,7 +50,7 @@ bool EagerStore::is_same_name(const wire::Header& a, const wire::Header& b) {
          a.destination == b.destination && a.piece == b.piece;
 }
 
-template <EagerStore::Link EagerStore::Entry::* link>
+template <EagerStore::Link EagerStore::Entry::*link>
 void EagerStore::append(std::uint32_t* head, std::uint32_t index) {
   Link& own = entries_[index - 1].*link;
   if (*head == 0) {
@@ -65,7 +64,7 @@ void EagerStore::append(std::uint32_t* head, std::uint32_t index) {
   first.previous = index;
 }
 
-template <EagerStore::Link EagerStore::Entry::* link>
+template <EagerStore::Link EagerStore::Entry::*link>
 void EagerStore::unlink(std::uint32_t* head, std::uint32_t index) {
   const Link own = entries_[index - 1].*link;
   const std::uint32_t first = *head;

@@ -87,9 +87,9 @@ class EagerStore {
   std::uint64_t name_of(const wire::Header& header) const;
   bool is_same_talk(const wire::Header& a, const wire::Header& b) const;
   static bool is_same_name(const wire::Header& a, const wire::Header& b);
-  template <Link Entry::* link>
+  template <Link Entry::*link>
   void append(std::uint32_t* head, std::uint32_t index);
-  template <Link Entry::* link>
+  template <Link Entry::*link>
   void unlink(std::uint32_t* head, std::uint32_t index);
 
   Keeps keeps_;

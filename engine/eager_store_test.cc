@@ -141,9 +141,8 @@ TEST(EagerStore, KeepsWhatAListWouldKeep) {
       if (i % 100 != 0) continue;
       auto next = model.begin();
       store.for_each_of(h.flow, 1, h.op, 1, h.destination, [&](EagerStore::Entry& found) {
-        while (next != model.end() &&
-               (next->header.flow != h.flow || next->header.destination != h.destination ||
-                (keeps == Keeps::kOperations && next->header.op != h.op)))
+        while (next != model.end() && (next->header.flow != h.flow || next->header.destination != h.destination ||
+                                       (keeps == Keeps::kOperations && next->header.op != h.op)))
           ++next;
         EXPECT_NE(next, model.end());
         if (next == model.end()) return false;

@@ -374,7 +374,7 @@ class Engine final : public MembershipListener,
   bool local_dirty_ = false;               // there is something to pass between local ranks, or to finish
   std::size_t neighbourly_ = 0;            // operations in flight that exchange with ranks of this engine
   std::vector<std::uint32_t> to_look_at_;  // runs, by Run::index, that may be complete
-  std::size_t local_turn_ = 0;  // whose turn it is to pass cells to its neighbours
+  std::size_t local_turn_ = 0;             // whose turn it is to pass cells to its neighbours
 };
 
 }  // namespace canarynet

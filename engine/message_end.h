@@ -156,7 +156,9 @@ struct MessagePeer {
   }
 
   MessagePeer(Mux& its_mux, const Settings& settings)
-      : mux(its_mux), parked(eager_bytes(settings), EagerStore::Keeps::kMessages), eager_budget(eager_bytes(settings)) {}
+      : mux(its_mux),
+        parked(eager_bytes(settings), EagerStore::Keeps::kMessages),
+        eager_budget(eager_bytes(settings)) {}
   Mux& mux;           // without a channel once that has ended; what is parked can still be received
   EagerStore parked;  // small messages that came before their receive
   std::uint64_t eager_budget;

@@ -304,7 +304,9 @@ TEST(Engine, ASmallEagerBudgetOnlyDelays) {
 TEST(Engine, ARootThatRunsAheadKeepsToTheEagerBudget) {
   // What the receiver has parked stays charged after the root's operations are done: nothing is sent only to be
   // refused.
-  Cluster c(flat_cluster(2));
+  ClusterOptions o = flat_cluster(2);
+  o.settings.eager_bytes = Bytes{256 * 1024};
+  Cluster c(o);
   ASSERT_TRUE(c.join());
   std::vector<std::unique_ptr<AllRanks>> ops;
   for (std::uint64_t i = 0; i < 300; ++i) {

@@ -66,16 +66,14 @@ double seconds_of(std::size_t groups, std::size_t total) {
     for (std::size_t i = 0; i < kInFlight; ++i) {
       for (const auto& pair : members) {
         for (std::size_t r = 0; r < 2; ++r) {
-          Submission s;
-          s.member = pair[r];
-          s.ticket = &tickets[next++];
-          s.request = {.collective = Collective::kAllReduce,
-                       .input = buffer.data(),
-                       .output = buffer.data(),
-                       .count = buffer.size(),
-                       .type = CANARY_U8,
-                       .redop = CANARY_MAX};
-          c.submit(static_cast<int>(r), std::move(s));
+          c.submit(pair[r],
+                   {.collective = Collective::kAllReduce,
+                    .input = buffer.data(),
+                    .output = buffer.data(),
+                    .count = buffer.size(),
+                    .type = CANARY_U8,
+                    .redop = CANARY_MAX},
+                   &tickets[next++]);
         }
       }
     }
@@ -95,9 +93,15 @@ double seconds_of(std::size_t groups, std::size_t total) {
 
 TEST(Groups, APieceAmongFourThousandOperationsCostsHardlyMore) {
   constexpr std::size_t kTotal = 16 * 1024;
-  const double one = seconds_of(1, kTotal), many = seconds_of(64, kTotal);
-  std::printf("%.1f us per operation of one group with 64 in flight, %.1f us of 64 groups: %.2f\n",
-              one / kTotal * 1e6, many / kTotal * 1e6, many / one);
+  double one = 1e9, many = 1e9;
+  for (int i = 0; i < 3; ++i) {
+    one = std::min(one, seconds_of(1, kTotal));
+    many = std::min(many, seconds_of(64, kTotal));
+  }
+  std::printf("%.1f us per operation of one group with 64 in flight, %.1f us of 64 groups: %.2f\n", one / kTotal * 1e6,
+              many / kTotal * 1e6, many / one);
+  // Without a search it is 1.2 here; a look at everything in flight costs four times one group's.
+  EXPECT_LT(many / one, 1.6);
 }
 
 // Nothing proves the death of a machine that is gone: its silence has to do, also for the coordinator's desk.

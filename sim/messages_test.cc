@@ -131,6 +131,18 @@ TEST_P(GroupMessages, BetweenAllPairsAndOneselfBesideCollectives) {
 
 INSTANTIATE_TEST_SUITE_P(RanksPerHost, GroupMessages, testing::Values(1, 4));
 
+TEST(GroupMessages, ASenderRunsAheadBy256KiBWhateverOperationsMay) {
+  Cluster c(flat_cluster(2, 2));
+  ASSERT_TRUE(c.join());
+  Traffic t(c);
+  for (int i = 0; i < 100; ++i) t.send(0, 1, 4096);
+  c.run_for(100_ms);
+  const auto done = [](const Half& h) { return h.ticket.done(); };
+  EXPECT_EQ(std::count_if(t.halves().begin(), t.halves().end(), done), 256 / 4);
+  for (int i = 0; i < 100; ++i) t.receive(1, 0, 4096);
+  t.expect_exact();
+}
+
 TEST(GroupMessages, AHundredDeepInBothDirectionsNeedNoOrderAmongPairs) {
   Cluster c(flat_cluster(2, 2));
   ASSERT_TRUE(c.join());

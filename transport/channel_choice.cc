@@ -114,8 +114,7 @@ Nanos Channel::arrival_at(BytesPerSec rate, const Path& path, std::uint64_t byte
   // stands still nothing.
   const auto carried = static_cast<std::uint64_t>(rate.bytes_in(now_ - path.last_progress).count);
   const std::uint64_t left = path.unacked_bytes - std::min(carried, path.unacked_bytes / 2);
-  return rate.time_for(bytes_of(left + others + limits::kStrangerBytes + bytes)) +
-         path.estimator.latency() / 2;
+  return rate.time_for(bytes_of(left + others + limits::kStrangerBytes + bytes)) + path.estimator.latency() / 2;
 }
 
 // How long until `bytes` more would be there if every lane took what it can deliver by then.

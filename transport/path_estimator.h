@@ -39,7 +39,7 @@ class PathEstimator {
     Nanos sent{};
     Nanos delivered_at{};  // when `delivered` last changed before this departure
     std::uint64_t delivered = 0;
-    Nanos first_sent{};     // when what was acknowledged then had left
+    Nanos first_sent{};    // when what was acknowledged then had left
     bool limited = false;  // less than a piece was in flight: the sample says little about the link
     bool prompt = true;    // the ack is not held back for company: it tells the round trip
     bool proves = false;   // it left behind a burst
@@ -194,6 +194,7 @@ class PathEstimator {
   }
   void bound_from_span(Nanos now) {
     const Nanos span = now - span_began_;
+    if (span < kWakeUp) span_delivered_ = delivered_;  // acks that were held up come at once
     if (span < kSpanMin) return;
     const std::int64_t moved = static_cast<std::int64_t>(delivered_ - span_delivered_) - kBurstBytes;
     if (moved > 0) {
@@ -241,8 +242,8 @@ class PathEstimator {
   Nanos bucket_start_{-(5_s).count};
   std::uint64_t delivered_ = 0;
   Nanos delivered_at_;
-  Nanos acked_sent_;          // when what was acknowledged then had left
-  std::uint64_t ticked_ = 0;  // delivered_ then
+  Nanos acked_sent_;              // when what was acknowledged then had left
+  std::uint64_t ticked_ = 0;      // delivered_ then
   std::uint64_t burst_used_ = 0;  // of a shaper's bucket, at most
   Nanos span_began_;
   std::uint64_t span_delivered_ = 0;

@@ -23,12 +23,13 @@ class Link {
     free_ = std::max(free_, now_) + kRate.time_for(Bytes{kPiece});
     in_flight_.push_back(
         {estimator.depart(now_, idle, unacked_ <= kPiece, true, bytes(unacked_)), free_ + round_trip_});
+    in_flight_.back().departure.nic = nic;
   }
   // The oldest is acknowledged, so much later than it could be.
   void acknowledge(Nanos late = {}) {
     now_ = std::max(now_, in_flight_.front().acked + late);
     unacked_ -= kPiece;
-    estimator.on_acked(now_, kPiece, in_flight_.front().departure, true, {});
+    estimator.on_acked(now_, kPiece, in_flight_.front().departure, true, nic);
     in_flight_.pop_front();
   }
   // Keeps `window` pieces under way until `count` have been acknowledged.
@@ -44,6 +45,7 @@ class Link {
   void pause(Nanos time) { now_ += time; }
 
   PathEstimator estimator;
+  PathEstimator::NicBytes nic;  // what it carried for others
 
  private:
   struct Piece {
@@ -99,6 +101,34 @@ TEST(PathEstimator, OnALongPathAFewMillisecondsMoreProveNothing) {
     link.acknowledge(8_ms);
   }
   EXPECT_GT(of_the_rate(link), 0.9);
+}
+
+TEST(PathEstimator, TimeInWhichTheNicCarriedOthersBytesSaysNothingAgainstTheLane) {
+  for (const bool received : {false, true}) {
+    Link link(1_ms);
+    link.carry(200, 8);
+    for (int i = 0; i < 20; ++i) {
+      link.run_dry();
+      link.pause(5_ms);
+      link.send();
+      (received ? link.nic.received : link.nic.acked) += Bytes{5 * kPiece};
+      link.acknowledge(20_ms);
+    }
+    EXPECT_GT(of_the_rate(link), 0.9);
+  }
+}
+
+TEST(PathEstimator, AcksThatWereHeldUpAndComeAtOnceProveNoFasterLink) {
+  Link link(1_ms);
+  link.carry(200, 8);
+  double most = 0;
+  for (int i = 0; i < 50; ++i) {
+    for (int k = 0; k < 8; ++k) link.send();
+    link.acknowledge(35_ms);
+    link.run_dry();
+    most = std::max(most, of_the_rate(link));
+  }
+  EXPECT_LT(most, 1.1);
 }
 
 TEST(PathEstimator, WhileTheRateGrowsTheWindowIsTwiceWhatTheRateNeeds) {
