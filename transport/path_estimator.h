@@ -51,7 +51,6 @@ class PathEstimator {
   static constexpr std::int64_t kBurstBytes = 320 * 1024;
   static constexpr BytesPerSec kRefill{1'250'000'000};
   static constexpr std::int64_t kSeenBytes = 32 * 1024;
-  static constexpr std::uint64_t kTickBytes = 4096;  // acks of less do not say when the link was there
   // How late both ends together wake up without anything being wrong with the link; a long one varies by more.
   static constexpr Nanos kWakeUp = 1_ms;
   static constexpr int kVariation = 8;  // this part of a round trip
@@ -81,12 +80,8 @@ class PathEstimator {
   // `nic`: by now.
   void on_acked(Nanos now, std::uint64_t bytes, const Departure& last, bool full, const NicBytes& nic) {
     delivered_ += bytes;
-    // The ack of a small frame says little of when the link was there: it may have been held up by what came with it.
-    if (delivered_ - ticked_ >= kTickBytes) {
-      ticked_ = delivered_;
-      delivered_at_ = now;
-      acked_sent_ = last.sent;
-    }
+    delivered_at_ = now;
+    acked_sent_ = last.sent;
     burst_used_ = std::min(burst_used_ + bytes, std::uint64_t{kBurstBytes});
     if (last.prompt) sample_rtt(now, now - last.sent, last.unacked);
     const Bytes moved{static_cast<std::int64_t>(delivered_ - last.delivered)};
