@@ -7,7 +7,7 @@
 namespace canarynet {
 namespace {
 
-std::uint32_t logarithm(std::uint32_t length) { return static_cast<std::uint32_t>(std::bit_width(length)) - 1; }
+std::uint32_t logarithm(std::uint32_t length) { return static_cast<std::uint32_t>(std::bit_width(length) - 1) & 31; }
 
 }  // namespace
 
