@@ -426,7 +426,11 @@ bool Engine::pump_local(std::uint64_t* budget) {
         wake_slots(*theirs->run);
       }
       wake_slots(run);
-      if (run.executor.complete()) look_at(run);
+      // settle_local() comes to it in this very round. Where it waits for signatures only there is nothing more to pass.
+      if (run.executor.complete() && !run.looked_at_soon) {
+        run.looked_at_soon = true;
+        to_look_at_.push_back(run.index);
+      }
     }
   }
   return moved;

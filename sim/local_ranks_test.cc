@@ -28,6 +28,20 @@ std::uint64_t sent_by(Cluster& c, int host) {
   return bytes;
 }
 
+// A root's small pieces are copied, so its run is complete as soon as they have left; it ends when the others' signatures
+// have come. Until then there is nothing to do, and the engine does something else.
+TEST(LocalRanks, OfWhichOneWaitsForSignaturesOnlyLeaveTheEngineTime) {
+  Cluster c(flat_cluster(2, 1, 2));
+  ASSERT_TRUE(c.join());
+  AllRanks op(c, broadcast(4, 100));
+  op.submit(0);
+  op.submit(1);
+  c.run_for(50_ms);
+  op.submit(2);
+  op.submit(3);
+  ASSERT_NO_FATAL_FAILURE(op.expect_exact());
+}
+
 TEST(LocalRanks, AHostSendsTheSameBytesHoweverManyRanksItHas) {
   for (const auto& [hosts, each] : {std::pair{2, 8}, {3, 2}, {4, 3}}) {
     Cluster c(flat_cluster(hosts, 2, each));
