@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "collectives/plan_builder.h"
 
 namespace canarynet {
 namespace {
@@ -424,6 +425,7 @@ Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, 
     }
     case PlannerId::kHalvingDoubling:
       if (!power) return none();
+      if (exchanges_whole(request)) return lg * (alpha + bytes * (beta / all + gamma));
       if (all_reduce) return 2 * lg * alpha + share * (2 * beta / all + gamma);
       if (gathers || scatters) return lg * alpha + half;
       if (to_root) return 2 * lg * alpha + share * (2 * beta / all + gamma);

@@ -130,6 +130,11 @@ void cut_pairs(const PlanRequest& request, std::vector<std::uint64_t>* out) {
   for (std::uint64_t pair = 0; pair <= n * n; ++pair) out->push_back(pair * request.count);
 }
 
+bool exchanges_whole(const PlanRequest& request) {
+  constexpr std::uint64_t kLittle = 4096;
+  return request.collective == Collective::kAllReduce && request.total() * request.element_bytes <= kLittle;
+}
+
 void plan_alone(const PlanRequest& request, std::uint32_t leaf_count, Plan* out) {
   if (request.collective == Collective::kBarrier) return;
   PlanBuilder(out, 1, leaf_count).copy({0, leaf_count}, Buffer::kInput, Buffer::kOutput, reduces(request.collective));

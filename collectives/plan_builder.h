@@ -69,6 +69,10 @@ void cut_blocks(const PlanRequest& request, std::vector<std::uint64_t>* out, int
 // Pairwise collectives: leaf source * ranks + target, with the end.
 void cut_pairs(const PlanRequest& request, std::vector<std::uint64_t>* out);
 
+// Whether an all-reduce by halving_doubling is so small that the number of messages is all that counts: partners then
+// hand each other everything, in half the rounds.
+bool exchanges_whole(const PlanRequest& request);
+
 // n = 1: all that is to do is to copy (nothing for a barrier).
 void plan_alone(const PlanRequest& request, std::uint32_t leaf_count, Plan* out);
 

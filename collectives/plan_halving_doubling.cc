@@ -3,6 +3,9 @@
 // its input over before and gets its result after. Order of reduction: own (with the folded one), then the partner at
 // distance p/2, p/4, … 1.
 //
+// A small all-reduce (exchanges_whole()) takes lg n exchanges of everything instead: partners at distance 1, 2, … p/2
+// add the same two sums, each its own one first, which gives both the same bits.
+//
 // In blocks (reduce-scatter, all-gather) core rank i stands for its own block and for that of p+i, so a segment of core
 // ranks [lo, hi) is up to two runs of leaves. Reduce: halving, then a binomial gather of the segments. No broadcast:
 // mesh and bcube do that with as few bytes; no gather or scatter: the tree's are the same.
@@ -36,7 +39,7 @@ Status check(const PlanRequest& request) {
 }
 
 std::uint32_t leaf_count_of(const PlanRequest& request) {
-  if (request.collective == Collective::kBarrier) return 1;
+  if (request.collective == Collective::kBarrier || exchanges_whole(request)) return 1;
   return static_cast<std::uint32_t>(in_blocks(request.collective) ? request.ranks : core_of(request.ranks));
 }
 
@@ -96,6 +99,22 @@ class HalvingDoubling {
       for (const Run run : segment(mate, distance))
         build_.receive({.peer = mate, .round = round, .run = run}, Buffer::kOutput);
     }
+  }
+
+  // What is sent in one round is written only two rounds later, when the partner has long had it: sums go to and fro
+  // between scratch and output, and the first ones to scratch, since input and output may be one memory.
+  void exchange_whole() {
+    const bool odd = rounds() % 2 != 0;
+    Buffer sums = fold(odd ? Buffer::kScratch : Buffer::kOutput);
+    if (folded()) return;
+    for (int distance = 1, round = 1; distance < core_; distance *= 2, ++round) {
+      const Hop hop = {.peer = rank_ ^ distance, .round = round, .run = all()};
+      const Buffer next = sums == Buffer::kScratch ? Buffer::kOutput : Buffer::kScratch;
+      build_.send(hop, sums);
+      build_.receive_reduce(hop, sums, next, next == Buffer::kOutput && 2 * distance == core_);
+      sums = next;
+    }
+    if (sums == Buffer::kScratch) build_.copy(all(), Buffer::kScratch, Buffer::kOutput, true);
   }
 
   // All segments of `sums` to the core rank that is the root or stands for it.
@@ -186,6 +205,11 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
   HalvingDoubling hd(request, rank, out);
   switch (request.collective) {
     case Collective::kAllReduce:
+      if (exchanges_whole(request)) {
+        hd.exchange_whole();
+        hd.unfold(hd.rounds() + 1, hd.all(), Buffer::kOutput);
+        break;
+      }
       hd.reduce_scatter(Buffer::kOutput, Buffer::kOutput);
       hd.all_gather(hd.rounds() + 1);
       hd.unfold(2 * hd.rounds() + 1, hd.all(), Buffer::kOutput);
@@ -222,7 +246,8 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
 
 constinit const Planner kHalvingDoublingPlanner = {
     PlannerId::kHalvingDoubling,
-    "segments halve, then double between ranks 2^k apart: 2 lg n rounds; surplus ranks fold onto the core",
+    "segments halve, then double between ranks 2^k apart: 2 lg n rounds, or lg n of everything where that is little; "
+    "surplus ranks fold onto the core",
     defines,
     check,
     leaves,

@@ -402,7 +402,7 @@ int rounds_of(PlannerId id, const PlanRequest& request) {
 TEST(Planners, RoundsAreTheDocumentedMessageTimes) {
   const auto reach = Reachability::full(64, 6);
   for (const Collective collective : {Collective::kAllReduce, Collective::kBarrier}) {
-    PlanRequest request{.collective = collective, .ranks = 64, .reach = &reach, .bcube = {2, 6}};
+    PlanRequest request{.collective = collective, .ranks = 64, .count = 1 << 20, .reach = &reach, .bcube = {2, 6}};
     EXPECT_EQ(rounds_of(PlannerId::kRing, request), 126);
     EXPECT_EQ(rounds_of(PlannerId::kBCube, request), 12);
     // Round 0 is the fold's: 63 ranks take the 5 + 5 rounds of 32 and two for the fold.
@@ -412,6 +412,12 @@ TEST(Planners, RoundsAreTheDocumentedMessageTimes) {
     request.ranks = 63;
     EXPECT_EQ(rounds_of(PlannerId::kHalvingDoubling, request), 12);
   }
+  PlanRequest little{.ranks = 64, .count = 1024, .reach = &reach};
+  EXPECT_EQ(rounds_of(PlannerId::kHalvingDoubling, little), 1 + 6) << "everything is exchanged at once";
+  little.ranks = 63;
+  EXPECT_EQ(rounds_of(PlannerId::kHalvingDoubling, little), 1 + 5 + 1);
+  little.count = 1025;
+  EXPECT_EQ(rounds_of(PlannerId::kHalvingDoubling, little), 12);
   PlanRequest request{.collective = Collective::kBroadcast, .ranks = 64, .root = 9, .reach = &reach, .bcube = {2, 6}};
   EXPECT_EQ(rounds_of(PlannerId::kRing, request), 63);
   EXPECT_EQ(rounds_of(PlannerId::kBCube, request), 12);

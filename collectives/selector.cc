@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <vector>
 
+#include "collectives/plan_builder.h"
 #include "collectives/wiring.h"
 
 namespace canarynet {
@@ -103,6 +104,9 @@ Order flat_preference(const PlanRequest& request) {
   if (request.collective == Collective::kBroadcast && !small) return order({kRing, kMesh});
   if (request.collective == Collective::kReduce && request.ranks > kMeshRanksMax)
     return order({kTree, kHalvingDoubling});
+  // Among two or four no plan takes fewer message times, nor half as many messages.
+  if (exchanges_whole(request) && (request.ranks == 2 || (request.ranks == 4 && !rails_differ_by_peer(request))))
+    return order({kHalvingDoubling, kMesh});
   return request.ranks <= kMeshRanksMax ? order({kMesh, kHalvingDoubling})
                                         : order({kHalvingDoubling, kTree, kBCube, kMesh});
 }

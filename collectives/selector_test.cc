@@ -48,6 +48,20 @@ TEST(Selector, FlatWiringTakesFewMessagesWhenSmallAndTheRingWhenLarge) {
   EXPECT_NE(chosen(request), PlannerId::kHalvingDoubling);
 }
 
+TEST(Selector, TwoOrFourRanksExchangeSmallSumsWhole) {
+  for (const int n : {2, 3, 4, 8}) {
+    const auto reach = Reachability::full(n, 2);
+    PlanRequest request{.ranks = n, .count = 1024, .reach = &reach};
+    const bool few = n == 2 || n == 4;
+    EXPECT_EQ(chosen(request), few ? PlannerId::kHalvingDoubling : PlannerId::kMesh) << n;
+    request.count = 1025;
+    EXPECT_EQ(chosen(request), PlannerId::kMesh) << n;
+    request.count = 1024;
+    request.collective = Collective::kReduceScatter;
+    EXPECT_EQ(chosen(request), PlannerId::kMesh) << n;
+  }
+}
+
 TEST(Selector, BCubeWiringTakesBCube) {
   const auto reach = Reachability::bcube(3, 2);
   for (const Collective collective : kAll) {

@@ -76,7 +76,7 @@ TEST(Wiring, WhereEveryPeerIsBehindTheSameNicsTheTableDecides) {
         PlanRequest request{.ranks = n, .count = 100, .reach = &reach};
         if (told) request.rail_rates = rates;
         EXPECT_FALSE(rails_differ_by_peer(request));
-        EXPECT_EQ(chosen(request), PlannerId::kMesh);
+        EXPECT_EQ(chosen(request), n == 2 || n == 4 ? PlannerId::kHalvingDoubling : PlannerId::kMesh) << n;
         request.count = 30'000'000;
         EXPECT_EQ(chosen(request), PlannerId::kRing) << n << " hosts, " << rails << " NICs";
       }
