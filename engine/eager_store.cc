@@ -4,16 +4,10 @@
 #include <bit>
 
 #include "base/check.h"
+#include "base/hashed_bag.h"
 
 namespace canarynet {
 namespace {
-
-// Finalizer of SplitMix64 (Steele, Lea, Flood 2014): bits of numbers that follow each other go everywhere.
-std::uint64_t mixed(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 // Full of the smallest pieces, a bucket holds eight.
 std::size_t buckets_for(std::uint64_t blocks) { return std::bit_ceil(std::max<std::uint64_t>(blocks / 8, 16)); }
@@ -32,12 +26,13 @@ EagerStore::EagerStore(std::uint64_t bytes, Keeps keeps)
 
 std::uint64_t EagerStore::talk_of(const wire::Header& h) const {
   const std::uint64_t pair = std::uint64_t{h.flow} << 32 | std::uint32_t{h.source} << 16 | std::uint32_t{h.destination};
-  if (keeps_ == Keeps::kMessages) return mixed(pair);
-  return mixed(mixed(pair) ^ (std::uint64_t{h.epoch} << 32 | h.op));
+  if (keeps_ == Keeps::kMessages) return mixed_bits(pair);
+  return mixed_bits(mixed_bits(pair) ^ (std::uint64_t{h.epoch} << 32 | h.op));
 }
 
 std::uint64_t EagerStore::name_of(const wire::Header& h) const {
-  return mixed(talk_of(h) ^ mixed(std::uint64_t{h.epoch} << 32 | h.op) ^ (std::uint64_t{h.step} << 32 | h.piece));
+  return mixed_bits(talk_of(h) ^ mixed_bits(std::uint64_t{h.epoch} << 32 | h.op) ^
+                    (std::uint64_t{h.step} << 32 | h.piece));
 }
 
 bool EagerStore::is_same_talk(const wire::Header& a, const wire::Header& b) const {

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/hashed_bag.h"
 #include "base/mpsc_ring.h"
 #include "base/settings.h"
 #include "base/status.h"
@@ -175,6 +176,9 @@ class Engine final : public MembershipListener,
     std::uint16_t from = 0;  // ranks in the group
     std::uint16_t to = 0;
     std::uint32_t bytes = 0;
+    std::uint64_t hash() const {
+      return mixed_bits(std::uint64_t{flow} << 32 | epoch) ^ (std::uint64_t{from} << 48 | std::uint64_t{to} << 32 | op);
+    }
   };
   static constexpr std::uint32_t kWorldFlow = 1;  // flows handed out by the coordinator come behind it
 
@@ -186,7 +190,7 @@ class Engine final : public MembershipListener,
     std::unique_ptr<EagerStore> eager;
     std::uint64_t eager_used = 0;  // charged for what we sent it and it was not ready for
     RunSlotList poor;              // what waits for room in the budget
-    std::vector<EagerDebt> debts;  // the part of it whose operation is done here; bounded by the budget, never grows
+    HashedBag<EagerDebt> debts;    // the part of it whose operation is done here; bounded by the budget, never grows
     Status why_gone;               // what a group that needs it is told
     Nanos complained_at = Nanos::max();  // since when some group has waited for a lane to it
     std::uint32_t beat_turn = 0;         // whose turn it is in the heartbeat's group fields

@@ -61,7 +61,7 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
         if (e.header.flow == g.flow) p.eager->release(&e);
       });
     }
-    std::erase_if(p.debts, [&](const EagerDebt& d) {
+    p.debts.erase_if([&](const EagerDebt& d) {
       if (d.flow == g.flow) p.eager_used -= d.bytes;
       return d.flow == g.flow;
     });

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/hashed_bag.h"
 #include "base/mpsc_ring.h"
 #include "base/types.h"
 #include "base/units.h"
@@ -173,7 +174,7 @@ struct GroupMember {
     std::uint32_t op = 0;
     wire::SignaturePayload payload;
   };
-  std::vector<EarlySignature> early;  // of operations not entered yet; bounded
+  HashedBag<EarlySignature> early;  // of operations not entered yet, by the operation's number; bounded
   static constexpr std::uint32_t kHistory = 64;
   wire::SignaturePayload history[kHistory] = {};  // of operations entered, by number
 

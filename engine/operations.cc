@@ -120,8 +120,13 @@ void Engine::return_run(Operation& op) {
       charge_less(peer, slot.eager_bytes);  // the verdict empties its store, too
     } else {
       const int rank = op.entry->program.peers[slot.number].rank;
-      peer.debts.push_back({m.group->flow, m.group->epoch, op.number, static_cast<std::uint16_t>(m.rank),
-                            static_cast<std::uint16_t>(rank), slot.eager_bytes});
+      const EagerDebt debt{m.group->flow,
+                           m.group->epoch,
+                           op.number,
+                           static_cast<std::uint16_t>(m.rank),
+                           static_cast<std::uint16_t>(rank),
+                           slot.eager_bytes};
+      peer.debts.add(debt.hash(), debt);
     }
   }
   neighbourly_ -= op.run->neighbours != 0;
@@ -202,14 +207,9 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   op.remaining_seen = op.run->executor.remaining();
 
   // What neighbours have told already: their arguments, and that they have room.
-  for (std::size_t i = 0; i < m.early.size();) {
-    if (m.early[i].op != number) {
-      ++i;
-      continue;
-    }
-    const auto early = m.early[i];
-    m.early[i] = m.early.back();
-    m.early.pop_back();
+  GroupMember::EarlySignature early;
+  while (m.early.take(
+      number, [&](const auto& e) { return e.op == number; }, &early)) {
     if (!agrees(m, op, early.source, early.payload)) return;  // the group is dead, and this operation with it
     const int slot = program.slot_of(early.source);
     if (slot >= 0) op.run->slots[static_cast<std::size_t>(slot)].ready = true;
@@ -283,15 +283,13 @@ bool Engine::compare(GroupMember& m, std::uint32_t number, const wire::Signature
 }
 
 void Engine::settle_debt(EnginePeer& peer, const wire::Header& signature) {
-  const auto debt = std::find_if(peer.debts.begin(), peer.debts.end(), [&](const EagerDebt& d) {
-    return d.flow == signature.flow && d.epoch == signature.epoch && d.op == signature.op && d.to == signature.source &&
-           d.from == signature.destination;
-  });
-  if (debt == peer.debts.end()) return;
-  const std::uint32_t bytes = debt->bytes;
-  *debt = peer.debts.back();
-  peer.debts.pop_back();
-  charge_less(peer, bytes);
+  const EagerDebt wanted{signature.flow, signature.epoch, signature.op, signature.destination, signature.source};
+  const auto is = [&](const EagerDebt& d) {
+    return d.flow == wanted.flow && d.epoch == wanted.epoch && d.op == wanted.op && d.from == wanted.from &&
+           d.to == wanted.to;
+  };
+  EagerDebt debt;
+  if (peer.debts.take(wanted.hash(), is, &debt)) charge_less(peer, debt.bytes);
 }
 
 void Engine::mark_ready(Operation& op, std::uint32_t slot_number) {
@@ -331,11 +329,8 @@ void Engine::charge_less(EnginePeer& peer, std::uint32_t bytes) {
 
 bool Engine::admit_signature(GroupMember& m, int source, std::uint32_t number, const wire::SignaturePayload& theirs) {
   if (later(number, m.entered)) {
-    for (const auto& e : m.early) {
-      if (e.op == number && e.source == source) return true;
-    }
     if (m.early.size() >= kEarlyMax) return false;
-    m.early.push_back({static_cast<std::uint16_t>(source), number, theirs});
+    m.early.add(number, {static_cast<std::uint16_t>(source), number, theirs});  // twice if it came twice: no harm
     return true;
   }
   if (Operation* op = m.find(number)) {
