@@ -110,7 +110,9 @@ TEST(ExchangeLimit, NamesNoRankOfTheSameProcessThatHasGivenWhatItHad) {
 // again and again.
 TEST(EagerBudget, IsWholeAgainWhenTheOthersHaveCalled) {
   for (const bool awaited : {false, true}) {  // whether the root's operations are done before the others call
-    Cluster c(flat_cluster(2));
+    ClusterOptions o = flat_cluster(2);
+    o.settings.eager_bytes = Bytes{256 * 1024};
+    Cluster c(o);
     ASSERT_TRUE(c.join());
     for (std::uint64_t round = 0; round < 20; ++round) {
       std::vector<std::unique_ptr<AllRanks>> ops;
