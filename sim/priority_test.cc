@@ -87,8 +87,9 @@ TEST(Priority, AnUrgentOperationTakesLittleLongerThanOnAnIdleNetwork) {
   print("normal", normal);
   EXPECT_LT(ratio(median(urgent.times), urgent.idle), 1.5);
   EXPECT_GT(ratio(median(normal.times), normal.idle), 2.0) << "nothing was in its way";
-  // The large one pays for the bytes that went before its own, and the rounding of each to whole pieces.
-  const Nanos theirs = urgent.idle * static_cast<std::int64_t>(urgent.times.size());
+  // The large one pays for the bytes that went before its own, and the rounding of each to whole pieces: a quarter, as
+  // bench/priority.py allows. On the idle network the small ones take no longer than their bytes.
+  const Nanos theirs = urgent.idle * static_cast<std::int64_t>(urgent.times.size()) * 5 / 4;
   EXPECT_LT(urgent.bulk - urgent.bulk_alone, theirs) << "the large one lost more than the others' time";
 }
 

@@ -113,7 +113,7 @@ Nanos Channel::arrival_at(BytesPerSec rate, const Path& path, std::uint64_t byte
   // Since the last ack the link has carried some of what is unacknowledged: how much nobody knows, and a lane that
   // stands still nothing.
   const auto carried = static_cast<std::uint64_t>(rate.bytes_in(now_ - path.last_progress).count);
-  const std::uint64_t left = path.unacked_bytes - std::min(carried, path.unacked_bytes / 2);
+  const std::uint64_t left = path.unacked_bytes - std::min(carried, path.unacked_bytes / 3);
   return rate.time_for(bytes_of(left + others + limits::kStrangerBytes + bytes)) + path.estimator.latency() / 2;
 }
 
