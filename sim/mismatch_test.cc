@@ -132,5 +132,33 @@ TEST(Mismatch, CountsThatDifferAreNamedOnEveryRank) {
   }
 }
 
+// Nothing passes between the two by what one of them says: only the other's call tells whether that is so.
+TEST(Mismatch, WhoExchangesNothingIsNotThroughBeforeItKnowsThatTheOtherAgrees) {
+  for (const std::uint64_t theirs : {0, 5}) {
+    Cluster c(flat_cluster(2));
+    ASSERT_TRUE(c.join());
+    std::vector<float> in(10), out(10);
+    // Counts and displacements of what is sent, then of what is received.
+    const std::vector<std::uint64_t> counts[] = {{3, 0, 0, 3, 3, 0, 0, 3}, {theirs, 3, 0, 5, 0, 3, 0, 5}};
+    Tickets tickets;
+    const auto submit = [&](int r) {
+      tickets.push_back(std::make_unique<OpTicket>());
+      c.submit(c.world(r),
+               {.collective = Collective::kAllToAllV,
+                .input = in.data(),
+                .output = out.data(),
+                .type = CANARY_F32,
+                .counts = counts[r]},
+               tickets.back().get());
+    };
+    submit(0);
+    c.run_for(50_ms);
+    EXPECT_FALSE(tickets[0]->done());
+    submit(1);
+    ASSERT_TRUE(c.run_until([&] { return all_done(tickets); }, 250_ms));
+    for (const auto& t : tickets) EXPECT_EQ(t->code, theirs == 0 ? CANARY_OK : CANARY_MISMATCH) << t->status.text();
+  }
+}
+
 }  // namespace
 }  // namespace canarynet
