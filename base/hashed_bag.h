@@ -2,8 +2,8 @@
 //
 // What: a bag, in which several things may have one hash, in no order; who looks for one says which it is.
 // Cost: a walk sees those of one hash, and of others about four where all room is used.
-// Memory: reserve() has it all; beyond that add() doubles it. Of what was reserved only used places are touched, but for
-// one byte each. One owner thread.
+// Memory: reserve() has it all; beyond that add() doubles it. Of what was reserved only used places are touched, but
+// for one byte each. One owner thread.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,6 @@ constexpr std::uint64_t mixed_bits(std::uint64_t x) {
 template <typename T>
 class HashedBag {
  public:
-  bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
 
   void reserve(std::size_t count) {
@@ -49,16 +48,7 @@ class HashedBag {
     link(at);
     ++size_;
   }
-  // One with that hash of which is(thing) holds, until the next add(); null: there is none.
-  template <typename Is>
-  T* find(std::uint64_t hash, Is is) {
-    if (size_ == 0) return nullptr;
-    for (std::uint32_t at = head(hash); at != kNone; at = places_[at].next) {
-      if (places_[at].hash == hash && is(places_[at].thing)) return &places_[at].thing;
-    }
-    return nullptr;
-  }
-  // Moves that one out into *thing. False: there is none.
+  // Moves one with that hash of which is(thing) holds into *thing. False: there is none.
   template <typename Is>
   bool take(std::uint64_t hash, Is is, T* thing) {
     if (size_ == 0) return false;
@@ -73,6 +63,7 @@ class HashedBag {
   // Looks at all there are. `is` is called once for each.
   template <typename Is>
   void erase_if(Is is) {
+    if (size_ == 0) return;
     for (std::uint32_t& first : buckets_) {
       for (std::uint32_t* at = &first; *at != kNone;) {
         if (is(places_[*at].thing)) {

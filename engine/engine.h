@@ -271,6 +271,7 @@ class Engine final : public MembershipListener,
   std::size_t settle_local();
   bool pump_local(std::uint64_t* budget);
   void look_at(Run& run);
+  static bool may_finish(const Run& run);
   bool finish_if_complete(Run& run);
   void finish(GroupMember& member, Operation& op, Status status);
   void settle_debt(EnginePeer& peer, const wire::Header& signature);

@@ -208,8 +208,8 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
 
   // What neighbours have told already: their arguments, and that they have room.
   GroupMember::EarlySignature early;
-  while (m.early.take(
-      number, [&](const auto& e) { return e.op == number; }, &early)) {
+  const auto is_of_it = [&](const auto& e) { return e.op == number; };
+  while (m.early.take(number, is_of_it, &early)) {
     if (!agrees(m, op, early.source, early.payload)) return;  // the group is dead, and this operation with it
     const int slot = program.slot_of(early.source);
     if (slot >= 0) op.run->slots[static_cast<std::size_t>(slot)].ready = true;
@@ -421,11 +421,7 @@ bool Engine::pump_local(std::uint64_t* budget) {
         wake_slots(*theirs->run);
       }
       wake_slots(run);
-      // settle_local() comes to it in this very round. Where it waits for signatures only there is nothing more to pass.
-      if (run.executor.complete() && !run.looked_at_soon) {
-        run.looked_at_soon = true;
-        to_look_at_.push_back(run.index);
-      }
+      if (may_finish(run)) look_at(run);  // one that waits for signatures is looked at when they come
     }
   }
   return moved;
@@ -441,10 +437,14 @@ void Engine::look_at(Run& run) {
   to_look_at_.push_back(run.index);
 }
 
-bool Engine::finish_if_complete(Run& run) {
+bool Engine::may_finish(const Run& run) {
   if (run.member == nullptr || !run.executor.complete() || run.signatures_left != 0) return false;
+  return !run.operation()->entry->program.waits_for_signatures() || run.heard_of_all();
+}
+
+bool Engine::finish_if_complete(Run& run) {
+  if (!may_finish(run)) return false;
   Operation& op = *run.operation();
-  if (op.entry->program.waits_for_signatures() && !run.heard_of_all()) return false;
   GroupMember& m = *run.member;
   m.last_algorithm.store(name_of(op.entry->program.planner).data(), std::memory_order_release);
   finish(m, op, Status());

@@ -28,8 +28,8 @@ std::uint64_t sent_by(Cluster& c, int host) {
   return bytes;
 }
 
-// A root's small pieces are copied, so its run is complete as soon as they have left; it ends when the others' signatures
-// have come. Until then there is nothing to do, and the engine does something else.
+// A root's small pieces are copied, so its run is complete as soon as they have left; it ends when the others'
+// signatures have come. Until then there is nothing to do, and the engine does something else.
 TEST(LocalRanks, OfWhichOneWaitsForSignaturesOnlyLeaveTheEngineTime) {
   Cluster c(flat_cluster(2, 1, 2));
   ASSERT_TRUE(c.join());

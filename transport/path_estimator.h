@@ -238,7 +238,6 @@ class PathEstimator {
   std::uint64_t delivered_ = 0;
   Nanos delivered_at_;
   Nanos acked_sent_;              // when what was acknowledged then had left
-  std::uint64_t ticked_ = 0;      // delivered_ then
   std::uint64_t burst_used_ = 0;  // of a shaper's bucket, at most
   Nanos span_began_;
   std::uint64_t span_delivered_ = 0;
