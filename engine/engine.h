@@ -264,6 +264,7 @@ class Engine final : public MembershipListener,
   void piece_arrived(Run& run, std::uint32_t unit, Mux& from, const wire::Header& header, const std::byte* payload,
                      std::optional<std::uint32_t> crc);
   Landing park(std::uint32_t from, const wire::Header& header);
+  bool park_whole(std::uint32_t from, const wire::Header& header, std::span<const std::byte> payload);
   void unpark(std::uint32_t from, const wire::Header& header);
   static void tell_entered(Channel& channel, const Group& group, Nanos now);
   void begin_cycle(Nanos now);

@@ -1,6 +1,7 @@
 #include "engine/group.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 
 #include "base/check.h"
@@ -67,6 +68,13 @@ std::uint32_t signature_hash(wire::SignaturePayload signature) {
   if (signature.collective == static_cast<std::uint32_t>(Collective::kAllToAllV))
     std::fill(std::begin(signature.counts), std::end(signature.counts), 0);
   return crc32c(0, &signature, sizeof signature);
+}
+
+bool same_arguments(const wire::SignaturePayload& a, const wire::SignaturePayload& b) {
+  wire::SignaturePayload as_b = a;
+  as_b.world_rank = b.world_rank;
+  // Of all-to-all-v what one sends is to be what the other expects.
+  return a.collective != static_cast<std::uint32_t>(Collective::kAllToAllV) && std::memcmp(&as_b, &b, sizeof as_b) == 0;
 }
 
 std::string describe(const wire::SignaturePayload& s) {

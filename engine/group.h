@@ -228,6 +228,8 @@ wire::SignaturePayload make_signature(const GroupMember& member, const OpRequest
 wire::SignaturePayload addressed(const wire::SignaturePayload& signature, const OpRequest& request, std::size_t to);
 // Of the fields that are equal on all ranks.
 std::uint32_t signature_hash(wire::SignaturePayload signature);
+// Quickly: whether disagreement() has nothing to say; false where it takes more than a glance.
+bool same_arguments(const wire::SignaturePayload& a, const wire::SignaturePayload& b);
 // "all_reduce f32 n=1024 sum ring"
 std::string describe(const wire::SignaturePayload& signature);
 // How two signatures differ: a sentence that names both ranks and both values; "" where they agree. `a` as rank

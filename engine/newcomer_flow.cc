@@ -20,7 +20,7 @@ Landing NewcomerFlow::landing_for(Mux& from, const wire::Header& h) {
   const bool over = engine_.over() || is_of_a_connection(h);
   if (is_of_messages(h))
     return engine_.messages_.landing_for(*engine_.peers_[from.peer()].messages, {nullptr, over}, h);
-  if (h.kind == wire::Kind::kSignature) return {Landing::Kind::kSlot, nullptr, landing::kLanded};
+  if (wire::has_signature(h)) return {Landing::Kind::kSlot, nullptr, landing::kLanded};
   if (over) return {Landing::Kind::kDiscard, nullptr, landing::kForgotten};
   return engine_.park(from.peer(), h);
 }
@@ -35,22 +35,29 @@ bool NewcomerFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& a
   Engine::EnginePeer& peer = engine_.peers_[from.peer()];
   const bool over = engine_.over() || is_of_a_connection(h);
   if (is_of_messages(h)) return engine_.messages_.on_arrival(*peer.messages, {nullptr, over}, h, arrival, engine_.now_);
-  if (h.kind == wire::Kind::kSignature) {
-    wire::SignaturePayload theirs;
-    if (arrival.payload.size() != sizeof theirs) return true;
-    std::memcpy(&theirs, arrival.payload.data(), sizeof theirs);
-    engine_.settle_debt(peer, h);  // of a rank that is done with the group
-    if (over) return true;
-    // Its creation is on the way to us.
-    if (engine_.strays_.size() >= kStraysMax) return false;
-    engine_.strays_.push_back({h.flow, h.epoch, h.source, h.destination, from.peer(), h.op, theirs});
-    return true;
-  }
+  if (wire::has_signature(h)) return on_signature(from, h, arrival, over);
   if (arrival.discarded) return arrival.cookie != landing::kNoPlace;
   EagerStore::Entry* const parked = arrival.cookie == landing::kParked ? peer.eager->find(h) : nullptr;
   if (parked == nullptr) return true;
   parked->complete = true;
   if (over) peer.eager->release(parked);
+  return true;
+}
+
+bool NewcomerFlow::on_signature(Mux& from, const wire::Header& h, const Arrival& arrival, bool over) {
+  const bool with_piece = h.kind == wire::Kind::kPiece;
+  wire::SignedPiece piece;
+  piece.signature = arrival.payload;
+  if (with_piece && !wire::split(h, arrival.payload, &piece)) return true;
+  wire::SignaturePayload theirs;
+  if (piece.signature.size() != sizeof theirs) return true;
+  std::memcpy(&theirs, piece.signature.data(), sizeof theirs);
+  engine_.settle_debt(engine_.peers_[from.peer()], h);  // of a rank that is done with the group
+  if (over) return true;
+  // Its creation is on the way to us.
+  if (engine_.strays_.size() >= kStraysMax) return false;
+  if (with_piece && !engine_.park_whole(from.peer(), piece.header, piece.elements)) return false;
+  engine_.strays_.push_back({h.flow, h.epoch, h.source, h.destination, from.peer(), h.op, theirs});
   return true;
 }
 

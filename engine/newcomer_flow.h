@@ -25,6 +25,7 @@ class NewcomerFlow final : public Flow {
   void on_landing_lost(Mux& from, const wire::Header& header, std::uint64_t cookie) override;
 
  private:
+  bool on_signature(Mux& from, const wire::Header& header, const Arrival& arrival, bool over);
   Engine& engine_;
 };
 

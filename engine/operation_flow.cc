@@ -53,13 +53,7 @@ bool OperationFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
       if (--run.signatures_left == 0) engine_.look_at(run);  // it may be all that was left to do
       // Nobody who has left reads it; frames that no lane takes would keep later operations' from being counted.
       if (!departed) {
-        const Operation& op = *run.operation();
-        const int rank = op.entry->program.peers[slot->number].rank;
-        out->header = header_of(run, op, wire::Kind::kSignature, rank);
-        engine_.outgoing_signature_ = addressed(op.signature, op.request, static_cast<std::size_t>(rank));
-        out->header.payload_bytes = sizeof engine_.outgoing_signature_;
-        // Small enough to be copied at once.
-        out->payload = reinterpret_cast<const std::byte*>(&engine_.outgoing_signature_);
+        sign(*slot, out);
         if (!run.executor.has_send(slot->number)) engine_.dequeue(*slot);
         return true;
       }
@@ -74,19 +68,49 @@ bool OperationFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
   return false;
 }
 
-// False: the peer is not ready for it, and has room for no more that goes ahead of its readiness.
+// The signature behind the first piece, if that is small and may go; else by itself.
+void OperationFlow::sign(RunSlot& slot, OutPiece* out) {
+  Run& run = *slot.run;
+  const Operation& op = *run.operation();
+  const int rank = op.entry->program.peers[slot.number].rank;
+  engine_.outgoing_signature_ = addressed(op.signature, op.request, static_cast<std::size_t>(rank));
+  const auto signature = std::as_bytes(std::span(&engine_.outgoing_signature_, 1));
+  if (run.executor.has_send(slot.number)) {
+    const Executor::SendCell cell = run.executor.peek_send(slot.number);
+    if (wire::signed_bytes(cell.bytes) <= kCopiedPieceBytes && affords(slot, cell)) {
+      fill(slot, out);
+      out->header.flags = wire::kSigned;
+      out->header.payload_bytes = wire::signed_bytes(cell.bytes);
+      out->has_payload_crc = false;
+      out->behind = signature;
+      return;
+    }
+  }
+  out->header = header_of(run, op, wire::Kind::kSignature, rank);
+  out->header.payload_bytes = sizeof engine_.outgoing_signature_;
+  out->payload = signature.data();  // small enough to be copied at once
+}
+
+// The peer has a place for the piece, or room for what goes ahead of its readiness.
+bool OperationFlow::affords(const RunSlot& slot, const Executor::SendCell& cell) const {
+  const Engine::EnginePeer& peer = engine_.peers_[slot.engine];
+  const auto budget = static_cast<std::uint64_t>(engine_.options_.settings.eager_bytes.count);
+  return slot.ready || peer.eager_used + EagerStore::charge(cell.bytes) <= budget;
+}
+
+// False: it is not affordable now.
 bool OperationFlow::fill(RunSlot& slot, OutPiece* out) {
   Run& run = *slot.run;
   const Executor::SendCell cell = run.executor.peek_send(slot.number);
   if (!slot.ready) {
     Engine::EnginePeer& peer = engine_.peers_[slot.engine];
-    const std::uint32_t charge = EagerStore::charge(cell.bytes);
-    if (peer.eager_used + charge > static_cast<std::uint64_t>(engine_.options_.settings.eager_bytes.count)) {
+    if (!affords(slot, cell)) {
       engine_.dequeue(slot);
       slot.list = RunSlot::List::kPoor;
       peer.poor.insert(slot);
       return false;
     }
+    const std::uint32_t charge = EagerStore::charge(cell.bytes);
     peer.eager_used += charge;
     slot.eager_bytes += charge;
   }
@@ -136,7 +160,7 @@ Run* OperationFlow::landed_in(std::uint64_t cookie, const wire::Header& h) const
 }
 
 Landing OperationFlow::landing_for(Mux& from, const wire::Header& h) {
-  if (h.kind == wire::Kind::kSignature) return {Landing::Kind::kSlot, nullptr, landing::kLanded};
+  if (wire::has_signature(h)) return {Landing::Kind::kSlot, nullptr, landing::kLanded};
   const Landing forget{Landing::Kind::kDiscard, nullptr, landing::kForgotten};
   GroupMember* const m = group_.member(h.destination);
   if (m == nullptr || !speaks_for(from, h)) return forget;
@@ -159,7 +183,8 @@ Landing OperationFlow::landing_for(Mux& from, const wire::Header& h) {
 }
 
 bool OperationFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& arrival) {
-  if (h.kind == wire::Kind::kSignature) return on_signature(from, h, arrival);
+  if (h.kind == wire::Kind::kSignature) return on_signature(from, h, arrival.payload);
+  if (wire::has_signature(h)) return on_signed_piece(from, h, arrival.payload);
   if (arrival.discarded) return arrival.cookie != landing::kNoPlace;
   if ((arrival.cookie & kInRun) == 0) return on_parked(from, h, arrival);
   Run* const run = landed_in(arrival.cookie, h);
@@ -168,15 +193,32 @@ bool OperationFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& 
   return true;
 }
 
-bool OperationFlow::on_signature(Mux& from, const wire::Header& h, const Arrival& arrival) {
+bool OperationFlow::on_signature(Mux& from, const wire::Header& h, std::span<const std::byte> payload) {
   wire::SignaturePayload theirs;
-  if (arrival.payload.size() != sizeof theirs || !speaks_for(from, h)) return true;
-  std::memcpy(&theirs, arrival.payload.data(), sizeof theirs);
+  if (payload.size() != sizeof theirs || !speaks_for(from, h)) return true;
+  std::memcpy(&theirs, payload.data(), sizeof theirs);
   engine_.settle_debt(engine_.peers_[from.peer()], h);
   auto& entered = group_.entered[h.source];
   entered = later_of(entered, h.op);
   GroupMember* const m = group_.member(h.destination);
   return m == nullptr || engine_.admit_signature(*m, h.source, h.op, theirs);
+}
+
+// The signature first: elements of another operation than ours go nowhere.
+bool OperationFlow::on_signed_piece(Mux& from, const wire::Header& h, std::span<const std::byte> payload) {
+  wire::SignedPiece piece;
+  if (!wire::split(h, payload, &piece)) return true;
+  if (!on_signature(from, h, piece.signature)) return false;
+  GroupMember* const m = group_.member(h.destination);
+  if (m == nullptr || !speaks_for(from, h)) return true;
+  if (later(h.op, m->entered)) return engine_.park_whole(from.peer(), piece.header, piece.elements);
+  const Operation* const op = m->find(h.op);
+  std::uint32_t unit = 0;
+  const wire::Header& own = piece.header;
+  if (op != nullptr && own.signature == op->hash &&
+      op->run->executor.fits(own.source, own.step, own.piece, own.payload_bytes, &unit))
+    engine_.piece_arrived(*op->run, unit, from, own, piece.elements.data(), crc_in(own));
+  return true;
 }
 
 // Its operation was not entered when it came; it may be by now.

@@ -26,9 +26,12 @@ class OperationFlow final : public Flow {
   void on_landing_lost(Mux& from, const wire::Header& header, std::uint64_t cookie) override;
 
  private:
+  bool affords(const RunSlot& slot, const Executor::SendCell& cell) const;
   bool fill(RunSlot& slot, OutPiece* out);
+  void sign(RunSlot& slot, OutPiece* out);
   bool speaks_for(const Mux& from, const wire::Header& header) const;
-  bool on_signature(Mux& from, const wire::Header& header, const Arrival& arrival);
+  bool on_signature(Mux& from, const wire::Header& header, std::span<const std::byte> payload);
+  bool on_signed_piece(Mux& from, const wire::Header& header, std::span<const std::byte> payload);
   bool on_parked(Mux& from, const wire::Header& header, const Arrival& arrival);
   // nullptr: its operation has ended.
   Run* landed_in(std::uint64_t cookie, const wire::Header& header) const;

@@ -269,6 +269,7 @@ bool Engine::agrees(GroupMember& m, const Operation& op, int source, const wire:
 // False when the arguments differ: the group has been ended then.
 bool Engine::compare(GroupMember& m, std::uint32_t number, const wire::SignaturePayload& mine,
                      const wire::SignaturePayload& theirs) {
+  if (same_arguments(mine, theirs)) return true;
   // The lower rank first, so that every rank that finds the same pair says the same sentence.
   const bool mine_first = mine.world_rank < theirs.world_rank;
   const std::string difference = disagreement(mine_first ? mine : theirs, mine_first ? theirs : mine);
@@ -385,6 +386,15 @@ Landing Engine::park(std::uint32_t from, const wire::Header& h) {
   const EagerStore::Entry* e = store.take(h);
   if (e == nullptr) return {Landing::Kind::kDiscard, nullptr, landing::kNoPlace};
   return {Landing::Kind::kSpan, store.data(*e), landing::kParked};
+}
+
+// The same for one that has landed elsewhere. False: there is no room for it.
+bool Engine::park_whole(std::uint32_t from, const wire::Header& h, std::span<const std::byte> payload) {
+  const Landing place = park(from, h);
+  if (place.kind == Landing::Kind::kDiscard) return place.cookie != landing::kNoPlace;
+  if (!payload.empty()) std::memcpy(place.data, payload.data(), payload.size());
+  peers_[from].eager->find(h)->complete = true;
+  return true;
 }
 
 void Engine::unpark(std::uint32_t from, const wire::Header& h) {

@@ -1,6 +1,7 @@
 // Frames that no well-behaved peer sends, or that come twice: what an engine believes of them. Virtual time.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <vector>
 
 #include "sim/cluster_test_util.h"
@@ -78,6 +79,14 @@ TEST(ForgedFrames, APeerSpeaksForItsOwnRanksOnly) {
   for (const std::uint32_t bytes : {1000u, 1024u, 4000u}) {
     h.payload_bytes = bytes;
     for (h.step = 0; h.step < 8; ++h.step) forger.send(h, garbage.data());
+  }
+  // Likewise with their signature behind them.
+  std::vector<std::byte> both(4000 + sizeof signature, std::byte{0x42});
+  std::memcpy(both.data() + 4000, &signature, sizeof signature);
+  h.flags = wire::kSigned;
+  for (const std::uint32_t bytes : {1000u, 1024u, 4000u}) {
+    h.payload_bytes = bytes + sizeof signature;
+    for (h.step = 0; h.step < 8; ++h.step) forger.send(h, both.data() + 4000 - bytes);
   }
   c.run_for(1_ms);
   for (const int r : {1, 2, 3}) op.submit(r);

@@ -156,7 +156,8 @@ bool Channel::place(std::uint32_t index, Path& path, bool last_for_now) {
   const bool ask = (last_for_now && due) || (awaited && small);
   path.ack_wanted = !ask && (path.ack_wanted || awaited);
   if (ask) path.ack_asked = now_;
-  h.flags = static_cast<std::uint8_t>(wire::kSequenced | (ask ? wire::kAckNow : 0) | (checked_ ? 0 : wire::kUnchecked));
+  h.flags = static_cast<std::uint8_t>((h.flags & wire::kSigned) | wire::kSequenced | (ask ? wire::kAckNow : 0) |
+                                      (checked_ ? 0 : wire::kUnchecked));
   h.lane_sequence = path.next_sequence;
   if (!send_frame(path, h, r.piece.payload, index)) return false;
   Path::InFlight& e = note_sent(path, h.payload_bytes, ask || h.payload_bytes >= limits::kAckBytes);
@@ -204,18 +205,22 @@ bool Channel::pull(PieceClass which) {
   if (r.piece.urgent) rails_->add_urgent(1, now_);
   const std::uint32_t bytes = r.piece.header.payload_bytes;
   CANARY_CHECK(bytes <= wire::kPayloadMax, "piece larger than a frame may be");
-  if (checked_ && !r.piece.has_payload_crc) r.piece.header.payload_crc32 = wire::payload_crc(r.piece.payload, bytes);
   const std::uint64_t cookie = r.piece.cookie;
   const bool copied = bytes <= kCopiedPieceBytes && !r.piece.borrow;
+  const std::span<const std::byte> behind = std::exchange(r.piece.behind, {});
+  CANARY_CHECK(behind.empty() || (copied && behind.size() <= bytes), "a frame of two parts is copied");
   if (copied) r.piece.cookie = kNoCookie;
   if (copied && bytes != 0) {
     std::byte* const place = copies_[copy].bytes;
-    std::memcpy(place, r.piece.payload, bytes);
+    const std::size_t before = bytes - behind.size();
+    if (before != 0) std::memcpy(place, r.piece.payload, before);
+    if (!behind.empty()) std::memcpy(place + before, behind.data(), behind.size());
     r.piece.payload = place;
     r.copy = copy;
   } else {
     copies_.give_back(copy);
   }
+  if (checked_ && !r.piece.has_payload_crc) r.piece.header.payload_crc32 = wire::payload_crc(r.piece.payload, bytes);
   requeue(index);
   if (r.piece.cookie == kNoCookie && cookie != kNoCookie) client_.on_done(*this, r.piece.owner, cookie);
   return true;

@@ -42,9 +42,12 @@ enum class PieceClass : std::uint8_t { kFirst, kBulk };
 inline constexpr std::size_t kPieceClasses = 2;
 
 struct OutPiece {
-  wire::Header header;           // identity and payload_bytes; the channel fills flags, lane_sequence and CRCs
+  wire::Header header;  // identity, payload_bytes and kSigned; the channel fills other flags, lane_sequence and CRCs
   bool has_payload_crc = false;  // header.payload_crc32 is right already
   const std::byte* payload = nullptr;
+  // The last of the header's payload_bytes: they lie here, and `payload` holds the others. Such a frame is copied, so it
+  // is no longer than kCopiedPieceBytes.
+  std::span<const std::byte> behind;
   std::uint64_t owner = 0;           // for on_done
   std::uint64_t cookie = kNoCookie;  // likewise; kNoCookie: nobody wants to know
   int rail = -1;                     // preferred local rail

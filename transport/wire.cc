@@ -31,4 +31,14 @@ const char* validate(const Header& header) {
 
 std::uint32_t payload_crc(const void* data, std::size_t bytes) { return bytes == 0 ? 0 : crc32c(0, data, bytes); }
 
+bool split(const Header& header, std::span<const std::byte> payload, SignedPiece* out) {
+  if (payload.size() != header.payload_bytes || payload.size() < sizeof(SignaturePayload)) return false;
+  out->header = header;
+  out->header.flags = static_cast<std::uint8_t>((header.flags & ~kSigned) | kUnchecked);
+  out->header.payload_bytes = header.payload_bytes - static_cast<std::uint32_t>(sizeof(SignaturePayload));
+  out->elements = payload.first(out->header.payload_bytes);
+  out->signature = payload.subspan(out->header.payload_bytes);
+  return true;
+}
+
 }  // namespace canarynet::wire

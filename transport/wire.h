@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 namespace canarynet::wire {
@@ -25,8 +26,9 @@ inline constexpr std::uint32_t kPayloadMax = 1u << 20;  // largest payload of an
 
 enum class Kind : std::uint8_t {
   kHello = 1,      // first frame in each direction of a lane: who is there (HelloPayload)
-  kPiece = 2,      // payload: elements of one cell
-  kSignature = 3,  // a rank entered an operation: its full arguments; also "READY": all its pieces have a place now
+  kPiece = 2,      // payload: elements of one cell; with kSigned, a SignaturePayload behind them
+  kSignature = 3,  // a rank entered an operation: its full arguments; also "READY": all its pieces have a place now.
+                   // By itself where the rank's first piece for the receiver is large, or not ready yet
   kAck = 4,        // arrived whole and valid: cumulative sequence + bitmap (AckPayload)
   kHeartbeat = 5,  // alive; carries the last operation entered and an RTT echo (HeartbeatPayload)
   kAbort = 6,      // a group's epoch is dead: the verdict (AbortPayload, text behind it)
@@ -40,6 +42,7 @@ enum class Kind : std::uint8_t {
 inline constexpr std::uint8_t kSequenced = 1;  // lane_sequence counts; acked and resent (pieces, signatures)
 inline constexpr std::uint8_t kAckNow = 2;     // the sender waits for the ack: don't wait for more
 inline constexpr std::uint8_t kUnchecked = 4;  // payload_crc32 says nothing; in shared memory only (CANARY_SHM_CRC)
+inline constexpr std::uint8_t kSigned = 8;  // of an operation's piece: the sender's signature lies behind its elements
 
 // Frames that speak about a lane rather than travel on it overtake the queued ones: an acknowledgement that waits
 // behind our own data doubles the peer's round trip. Sequenced frames keep their order, or the receiver would see
@@ -140,6 +143,21 @@ struct SignaturePayload {
            // signature, elements from it
 };
 static_assert(sizeof(SignaturePayload) == 120 && std::has_unique_object_representations_v<SignaturePayload>);
+
+// A signature is a kSignature frame's payload, or lies behind the elements of a piece with kSigned.
+inline bool has_signature(const Header& h) {
+  return h.kind == Kind::kSignature || (h.kind == Kind::kPiece && (h.flags & kSigned) != 0);
+}
+constexpr std::uint32_t signed_bytes(std::uint32_t elements_bytes) {
+  return elements_bytes + static_cast<std::uint32_t>(sizeof(SignaturePayload));
+}
+struct SignedPiece {
+  Header header;  // as if the elements had come by themselves, unchecked: the frame's CRC is of both parts
+  std::span<const std::byte> elements;
+  std::span<const std::byte> signature;
+};
+// False: the payload has no room for a signature.
+bool split(const Header& header, std::span<const std::byte> payload, SignedPiece* out);
 
 // Heartbeat: one frame per lane and interval. header.flow/epoch/op/source = a group (they take turns), the last
 // operation that rank entered in it. Times are the sender's own clock, echoed back unread.
