@@ -39,6 +39,7 @@ class Notices {
   bool empty() const { return list_.empty(); }
   // The listener may cause new notices: they wait for the next call.
   std::size_t tell(MembershipListener& listener, const Roster& roster) {
+    if (list_.empty()) return 0;  // nearly always
     std::vector<Notice> now;
     now.swap(list_);
     for (const Notice& n : now) {

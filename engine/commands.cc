@@ -109,9 +109,11 @@ void Engine::obey(const port::Command& c) {
 // Members that were called and are not known to be: they come behind those that are, in the order of their calls.
 void Engine::list_called() {
   const auto first = static_cast<std::ptrdiff_t>(waiting_.size());
-  for (GroupMember* m = called_.exchange(nullptr, std::memory_order_acquire); m != nullptr; m = m->next_called)
-    waiting_.push_back(m);
-  std::reverse(waiting_.begin() + first, waiting_.end());
+  if (called_.load(std::memory_order_relaxed) != nullptr) {
+    for (GroupMember* m = called_.exchange(nullptr, std::memory_order_acquire); m != nullptr; m = m->next_called)
+      waiting_.push_back(m);
+    std::reverse(waiting_.begin() + first, waiting_.end());
+  }
   for (GroupMember* m : waiting_) {
     const std::size_t waiting = m->waiting.claimed() - m->waiting.taken();
     for (std::size_t i = waiting; i-- > 0;) {

@@ -78,11 +78,10 @@ void OperationFlow::sign(RunSlot& slot, OutPiece* out) {
   if (run.executor.has_send(slot.number)) {
     const Executor::SendCell cell = run.executor.peek_send(slot.number);
     if (wire::signed_bytes(cell.bytes) <= kCopiedPieceBytes && affords(slot, cell)) {
+      out->behind = signature;
       fill(slot, out);
       out->header.flags = wire::kSigned;
       out->header.payload_bytes = wire::signed_bytes(cell.bytes);
-      out->has_payload_crc = false;
-      out->behind = signature;
       return;
     }
   }
@@ -117,7 +116,7 @@ bool OperationFlow::fill(RunSlot& slot, OutPiece* out) {
   run.executor.pop_send(slot.number);
   const Operation& op = *run.operation();
   out->header = header_of(run, op, wire::Kind::kPiece, op.entry->program.peers[slot.number].rank);
-  const bool checked = engine_.peers_[slot.engine].channel->checked();
+  const bool checked = engine_.peers_[slot.engine].channel->checked() && out->behind.empty();
   if (checked) out->header.payload_crc32 = run.executor.crc_of(cell);
   out->has_payload_crc = checked;
   out->header.step = cell.step->tag;

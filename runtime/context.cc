@@ -156,13 +156,13 @@ bool Context::drive_once() {
   if (over()) return false;  // what the engine still knows of buffers is their owners' affair
   // Only who holds the engine answers the doorbell, before it looks: a thread that merely woke up by it could silence
   // it while the holder sleeps on.
-  if (rung_.exchange(false, std::memory_order_acq_rel)) drain_doorbell();
+  if (rung_.load(std::memory_order_relaxed) && rung_.exchange(false, std::memory_order_acq_rel)) drain_doorbell();
   bool worked = false;
   drive([&] {
-    const Nanos now = clock_.now();
-    worked = engine_->poll(now) != 0;
+    drove_at_ = clock_.now();
+    worked = engine_->poll(drove_at_) != 0;
     // No wake-up of its own: heartbeats come often enough.
-    if (counters_->due(now)) counters_->publish(*engine_, now);
+    if (counters_->due(drove_at_)) counters_->publish(*engine_, drove_at_);
   });
   return worked;
 }
@@ -281,17 +281,17 @@ void Context::drive_until(const Done& done, bool submitted) {
       continue;
     }
     if (std::exchange(submitted, false)) drive([this] { engine_->hurry(clock_.now()); });
-    Nanos last_work = clock_.now();
+    Nanos last_work;
     int idle_polls = 0;
+    bool worked = true;
     while (!done() && !over()) {
-      const bool worked = drive_once();
+      const bool worked_before = std::exchange(worked, drive_once());
       baton_.notify_done();  // also without work: a limit that has passed ends operations as well
       if (done() || baton_.wanted()) break;
       if (options_.settings.spin_budget.count != 0) {
-        const Nanos now = clock_.now();
-        if (worked) last_work = now;
+        if (worked_before) last_work = drove_at_;  // that cycle's end
         idle_polls = worked ? 0 : idle_polls + 1;
-        if (now - last_work < options_.settings.spin_budget) {
+        if (worked || drove_at_ - last_work < options_.settings.spin_budget) {
           if (idle_polls > polls_before_yield_) std::this_thread::yield();
           continue;
         }

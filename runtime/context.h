@@ -145,6 +145,7 @@ class Context {
   std::unique_ptr<EngineCounters> counters_;
   std::atomic<int> staying_{0};  // ranks that have not left
   Baton baton_;
+  Nanos drove_at_;  // when the last cycle began; the holder's of the baton
   Descriptor doorbell_;
   std::vector<CompletionBell*> bells_;  // of the ranks that asked; the holder's
   Descriptor alarm_;                    // at the engine's next deadline, for their loops; without a progress thread

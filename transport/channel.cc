@@ -191,6 +191,7 @@ Path::InFlight& Channel::note_sent(Path& path, std::uint32_t payload_bytes, bool
 }
 
 bool Channel::pull(PieceClass which) {
+  if (!client_.has_piece(*this, which)) return false;
   // What nobody waits for must be copied: without a place for the copy nothing is taken (an ack frees one).
   const std::uint32_t copy = copies_.take();
   if (copy == kNone) return false;
@@ -283,7 +284,7 @@ std::size_t Channel::pump(Nanos now) {
     acks_waiting_ = false;
     for (Path& path : paths_) {
       if (path.ack_pending_frames == 0 || !path.lane || path.blocked) continue;
-      if (path.ack_now || path.needs_flush || now >= path.ack_due) send_ack(path);
+      if (path.ack_now || now >= path.ack_due || (path.needs_flush && is_worth_a_ride(path))) send_ack(path);
     }
   }
   if (flush_waiting_) {
@@ -295,6 +296,13 @@ std::size_t Channel::pump(Nanos now) {
     }
   }
   return work;
+}
+
+// An ack in the same write as other frames wakes nobody, but costs both ends its instructions: that of a few copies,
+// which nobody waits for, stays until it would soon have to go by itself.
+bool Channel::is_worth_a_ride(const Path& path) const {
+  return path.ack_pending_frames >= limits::kAckFramesInCompany || path.ack_pending_bytes > kCopiedPieceBytes / 2 ||
+         now_ >= path.ack_due - limits::kAckDelay / 2;
 }
 
 void Channel::flush_acks(Nanos now, bool all) {

@@ -42,11 +42,11 @@ enum class PieceClass : std::uint8_t { kFirst, kBulk };
 inline constexpr std::size_t kPieceClasses = 2;
 
 struct OutPiece {
-  wire::Header header;  // identity, payload_bytes and kSigned; the channel fills other flags, lane_sequence and CRCs
+  wire::Header header;  // identity, payload_bytes, kSigned; the channel fills other flags, lane_sequence and CRCs
   bool has_payload_crc = false;  // header.payload_crc32 is right already
   const std::byte* payload = nullptr;
-  // The last of the header's payload_bytes: they lie here, and `payload` holds the others. Such a frame is copied, so it
-  // is no longer than kCopiedPieceBytes.
+  // The last of the header's payload_bytes lie here, the others at `payload`. Such a frame is copied, so it is no longer
+  // than kCopiedPieceBytes.
   std::span<const std::byte> behind;
   std::uint64_t owner = 0;           // for on_done
   std::uint64_t cookie = kNoCookie;  // likewise; kNoCookie: nobody wants to know
@@ -60,6 +60,8 @@ class ChannelClient {
   virtual ~ChannelClient() = default;
   // The next frame of the class for this peer; false: nothing is ready (call Channel::wake() when it is).
   virtual bool next_piece(Channel& channel, PieceClass which, OutPiece* out) = 0;
+  // False: next_piece() would say so, too. Asked before room is made for a piece.
+  virtual bool has_piece(const Channel&, PieceClass) const { return true; }
   // About how many payload bytes next_piece() would give now, one after the other, of the class and those before it. A
   // slow lane takes only what it delivers before the others would have delivered all of it.
   virtual std::uint64_t waiting_bytes(const Channel& channel, PieceClass which) const = 0;
@@ -231,6 +233,7 @@ class Channel final : public LaneSink {
   void successor_down(Path& path, const Status& reason, bool hangup);
   void note_hangup();
   bool send_frame(Path& path, wire::Header header, const void* payload, std::uint64_t cookie);
+  bool is_worth_a_ride(const Path& path) const;
   void send_ack(Path& path);
   void send_heartbeat(Path& path);
   void look_at_losses(Path& path);

@@ -86,6 +86,20 @@ class ChannelAcks : public ::testing::Test, public LaneFactory, public ChannelCl
     const auto* bytes = reinterpret_cast<const std::byte*>(&payload);
     channel_->on_frame(lane, header, Arrival{.payload = {bytes, header.payload_bytes}, .intact = true});
   }
+  // A small frame of the peer's comes, and a piece of ours goes.
+  std::size_t acks_after(std::uint32_t sequence, std::uint32_t bytes, Nanos later) {
+    now_ = now_ + later;
+    channel_->begin_cycle(now_);
+    wire::Header header;
+    header.payload_bytes = bytes;
+    header.flags = wire::kSequenced;
+    header.lane_sequence = sequence;
+    channel_->on_frame(lane(), header, Arrival{.payload = {memory_.data(), bytes}, .intact = true});
+    send(1);
+    std::size_t n = 0;
+    for (const wire::Header& h : lane().sent) n += h.kind == wire::Kind::kAck ? 1 : 0;
+    return n;
+  }
   static std::size_t voids(const FakeLane& lane) {
     std::size_t n = 0;
     for (const wire::Header& h : lane.sent) n += h.kind == wire::Kind::kVoid ? 1 : 0;
@@ -156,6 +170,18 @@ TEST_F(ChannelAcks, OneThatIsOlderThanTheLastOrWasNeverSentSaysNothing) {
   EXPECT_EQ(path().first_unacked, 5002u);
   ack(lane(), 5002);
   EXPECT_EQ(path().first_unacked, 5002u);
+}
+
+TEST_F(ChannelAcks, OfSmallFramesSeveralShareTheAckThatGoesAlongWithOthers) {
+  open(1, 1);
+  std::uint32_t s = 0;
+  for (std::size_t acks = 1; acks <= 3; ++acks) {
+    for (int i = 1; i <= 3; ++i) EXPECT_EQ(acks_after(++s, 128, 10_us), acks - 1);
+    EXPECT_EQ(acks_after(++s, 128, 10_us), acks);
+  }
+  EXPECT_EQ(acks_after(++s, 5000, 10_us), 4u) << "of some size";
+  EXPECT_EQ(acks_after(++s, 128, 10_us), 4u);
+  EXPECT_EQ(acks_after(++s, 128, 600_us), 5u) << "it would soon go by itself";
 }
 
 TEST_F(ChannelAcks, LossesAreFoundOverTheEndOfTheNumbers) {

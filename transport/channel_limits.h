@@ -52,7 +52,8 @@ inline constexpr Nanos kAckDelay = 1_ms;
 inline constexpr Nanos kAskInterval = 1_ms;  // an ack that nobody waits for is asked for so often, for the round trip
 inline constexpr std::uint64_t kAckBytes = 64 * 1024;  // large pieces are acked one by one: they feed the rate estimate
 inline constexpr std::uint32_t kAckFrames = 16;
-inline constexpr std::uint32_t kReorderFrames = 3;  // TCP's old rule: three later ones arrived, so it is lost
+inline constexpr std::uint32_t kAckFramesInCompany = 4;  // where another frame leaves at the same time
+inline constexpr std::uint32_t kReorderFrames = 3;       // TCP's old rule: three later ones arrived, so it is lost
 
 // Timers run up to 76 ms late on a loaded two-core machine. A stall only moves pieces to another lane (a duplicate at
 // worst), so it may be suspected early; giving a lane up needs evidence from another lane and more time.

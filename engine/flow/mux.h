@@ -50,6 +50,11 @@ class Mux final : public ChannelClient {
   void forget(Turn& turn);
   // ChannelClient
   bool next_piece(Channel& channel, PieceClass which, OutPiece* out) override;
+  bool has_piece(const Channel&, PieceClass which) const override {
+    const auto waits = [this](FlowClass c) { return queues_[static_cast<std::size_t>(c)].head != nullptr; };
+    return which == PieceClass::kBulk ? waits(FlowClass::kBulk)
+                                      : waits(FlowClass::kControl) || waits(FlowClass::kUrgent);
+  }
   std::uint64_t waiting_bytes(const Channel& channel, PieceClass which) const override;
   void on_done(Channel& channel, std::uint64_t owner, std::uint64_t cookie) override;
   Landing landing_for(Channel& channel, const wire::Header& header) override;
