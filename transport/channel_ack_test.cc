@@ -128,7 +128,7 @@ class ChannelAcks : public ::testing::Test, public LaneFactory, public ChannelCl
     if (sent_ == to_send_ || which != PieceClass::kBulk) return false;
     out->header.kind = wire::Kind::kPiece;
     out->header.piece = static_cast<std::uint32_t>(sent_);
-    out->header.payload_bytes = kPieceBytes;
+    out->header.payload_bytes = piece_bytes_;
     out->payload = memory_.data();
     out->cookie = sent_++;
     return true;
@@ -143,6 +143,7 @@ class ChannelAcks : public ::testing::Test, public LaneFactory, public ChannelCl
   void on_abort(Channel&, const wire::Header&, std::span<const std::byte>) override {}
   void on_path_event(Channel&, const Path&, const std::string&) override {}
 
+  std::uint32_t piece_bytes_ = kPieceBytes;
   std::vector<std::byte> memory_ = std::vector<std::byte>(kPieceBytes);
   std::vector<FakeLane*> lanes_;  // the channel's
   std::unique_ptr<Channel> channel_;
@@ -174,6 +175,7 @@ TEST_F(ChannelAcks, OneThatIsOlderThanTheLastOrWasNeverSentSaysNothing) {
 
 TEST_F(ChannelAcks, OfSmallFramesSeveralShareTheAckThatGoesAlongWithOthers) {
   open(1, 1);
+  piece_bytes_ = 128;  // so that the lane always has room
   std::uint32_t s = 0;
   for (std::size_t acks = 1; acks <= 3; ++acks) {
     for (int i = 1; i <= 3; ++i) EXPECT_EQ(acks_after(++s, 128, 10_us), acks - 1);
