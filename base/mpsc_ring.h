@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <span>
 #include <type_traits>
 
 #include "base/check.h"
@@ -52,6 +53,30 @@ class MpscRing {
         position = tail_.load(std::memory_order_relaxed);
       }
     }
+  }
+
+  // All of them, one behind the other, or none: the consumer finds the first only when the last is there. As many as
+  // the ring holds, at most.
+  bool push_all(std::span<const T> values) {
+    const std::size_t count = values.size();
+    std::size_t position = tail_.load(std::memory_order_relaxed);
+    for (;;) {
+      // Cells become free in their order: where the last one is, the others are.
+      const std::size_t last = position + count - 1;
+      const auto lag = static_cast<std::ptrdiff_t>(sequence(last) - last);
+      if (lag == 0) {
+        if (tail_.compare_exchange_weak(position, position + count, std::memory_order_relaxed)) break;
+      } else if (lag < 0) {
+        return false;
+      } else {
+        position = tail_.load(std::memory_order_relaxed);
+      }
+    }
+    for (std::size_t i = count; i-- > 0;) {
+      cells_[(position + i) & mask_].value = values[i];
+      set_sequence(position + i, position + i + 1);
+    }
+    return true;
   }
 
   // push() would be refused, unless something is taken out meanwhile. Any thread.

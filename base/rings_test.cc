@@ -109,6 +109,57 @@ TEST(MpscRing, ManyProducersLoseNothingAndKeepEachOnesOrder) {
   for (auto& t : threads) t.join();
 }
 
+TEST(MpscRing, TakesAllOfAUnitOrNothing) {
+  MpscRing<int> ring(8);
+  const int unit[] = {1, 2, 3};
+  EXPECT_TRUE(ring.push_all(unit));
+  EXPECT_TRUE(ring.push(4));
+  EXPECT_TRUE(ring.push_all(unit));
+  EXPECT_FALSE(ring.push_all(unit)) << "there is room for one";
+  EXPECT_TRUE(ring.push(5));
+  for (const int expected : {1, 2, 3, 4, 1, 2, 3, 5}) {
+    int v = 0;
+    ASSERT_TRUE(ring.pop(&v));
+    EXPECT_EQ(v, expected);
+  }
+  EXPECT_FALSE(ring.ready());
+  EXPECT_TRUE(ring.push_all(unit)) << "past its end";
+}
+
+// Whoever finds the first of a unit finds the others without waiting, whatever other producers do.
+TEST(MpscRing, ShowsAUnitWholeOrNotAtAll) {
+  constexpr int kProducers = 2, kUnits = 100'000, kLength = 8;
+  MpscRing<int> ring(64);
+  std::vector<std::thread> threads;
+  for (int p = 0; p < kProducers; ++p) {
+    threads.emplace_back([&ring, p] {
+      int unit[kLength];
+      for (int i = 0; i < kUnits; ++i) {
+        for (int k = 0; k < kLength; ++k) unit[k] = (p * kUnits + i) * kLength + k;
+        while (!ring.push_all(unit)) std::this_thread::yield();
+      }
+    });
+  }
+  int halves = 0, torn = 0;
+  for (int got = 0; got < kProducers * kUnits;) {
+    int first = 0, v = 0;
+    if (!ring.pop(&first)) {
+      std::this_thread::yield();
+      continue;
+    }
+    ++got;
+    for (int k = 1; k < kLength; ++k) {
+      bool waited = false;
+      while (!ring.pop(&v)) waited = true;
+      halves += waited;
+      torn += v != first + k;
+    }
+  }
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(halves, 0);
+  EXPECT_EQ(torn, 0);
+}
+
 TEST(Fifo, KeepsOrderWhileItGrowsAndGoesRound) {
   Fifo<int> queue;
   int in = 0, out = 0;

@@ -70,7 +70,6 @@ struct canary_op : Handled {
 
   std::atomic<canary_context*> context{nullptr};
   OpTicket ticket;
-  MessageRequest message;  // of a send or receive
   port::MemberId member;
   std::vector<std::uint64_t> counts;  // of the operations that have them; keeps its memory for the next one
   bool taken = false;
@@ -265,7 +264,19 @@ void forget_groups(canary_context& context) {
   }
 }
 
-// All collectives: checks, submits, and waits where no handle is asked for.
+// Hands it over, and waits where no handle is asked for.
+canary_status submit(canary_context& context, const port::Command& command, canary_op* op, canary_op** out) {
+  const Status wrong = out == nullptr ? context.impl->run(command, op->ticket) : context.impl->submit(command);
+  if (!wrong.ok()) {
+    context.give_op(op);
+    return report(wrong);
+  }
+  if (out == nullptr) return finish(context, op);
+  *out = HandlePool<canary_op>::open(*op);
+  return CANARY_OK;
+}
+
+// All collectives.
 canary_status run(canary_group* handle, OpRequest request, const canary_op_options* options, canary_op** out,
                   std::initializer_list<CountList> lists = {}) {
   return guarded([&]() -> canary_status {
@@ -279,65 +290,32 @@ canary_status run(canary_group* handle, OpRequest request, const canary_op_optio
     }
     canary_context& context = group.context();
     canary_op* op = context.take_op(group->member, out != nullptr);
-    const auto refuse = [&](const Status& why) {
-      context.give_op(op);
-      return report(why);
-    };
     if (lists.size() != 0) {
       try {
         copy_counts(lists, static_cast<std::size_t>(group->shape.size), &op->counts);
       } catch (const std::bad_alloc&) {
-        return refuse(Status(CANARY_LIMIT, "out of memory"));
+        context.give_op(op);
+        return report(Status(CANARY_LIMIT, "out of memory"));
       }
       request.counts = op->counts;
     }
-    const port::Command command = port::operation(group->member, group->shape, request, op->ticket.id());
-    if (out == nullptr) {
-      if (Status wrong = context.impl->run(command, op->ticket); !wrong.ok()) return refuse(wrong);
-      return finish(context, op);
-    }
-    if (Status wrong = context.impl->submit(command); !wrong.ok()) return refuse(wrong);
-    *out = HandlePool<canary_op>::open(*op);
-    return CANARY_OK;
+    return submit(context, port::operation(group->member, group->shape, request, op->ticket.id()), op, out);
   });
 }
 
-canary_status run_message(canary_group* handle, bool sends, void* buffer, std::size_t count, canary_type type, int peer,
-                          const canary_op_options* options, canary_op** out) {
-  const std::string name = sends ? "send" : "recv";
-  const Inside<canary_group> group(handle);
-  if (!group) return HandlePool<canary_group>::refuse(name, handle);
-  if (static_cast<unsigned>(type) >= static_cast<unsigned>(kDataTypeCount))
-    return invalid(name + ": type " + std::to_string(static_cast<int>(type)) + " is not a canary_type");
-  const int size = group->shape.size;
-  if (peer < 0 || peer >= size)
-    return invalid(name + ": peer " + std::to_string(peer) + " is outside of a group of " + std::to_string(size));
-  std::uint64_t bytes = 0;
-  if (__builtin_mul_overflow(std::uint64_t{count}, size_of(type), &bytes) || bytes > wire::kMessageBytesMax)
-    return invalid(name + ": count " + std::to_string(count) + " is too large");
-  if (buffer == nullptr && count != 0) return invalid(name + ": buffer is NULL");
-  canary_priority priority = CANARY_PRIORITY_NORMAL;
-  Nanos time_limit;
-  if (Status s = read_options(options, &priority, &time_limit); !s.ok()) return report(s.wrap(name));
-  canary_context& context = group.context();
-  canary_op* op = context.take_op(group->member, out != nullptr);
-  MessageRequest& m = op->message;
-  m.priority = priority;
-  m.time_limit = time_limit;
-  m.data = static_cast<std::byte*>(buffer);
-  m.bytes = bytes;
-  m.type = static_cast<std::uint8_t>(type);
-  m.sends = sends;
-  m.member = group->member;
-  m.partner = peer;
-  m.ticket = &op->ticket;
-  if (out == nullptr) {
-    context.impl->run(&m, op->ticket);
-    return finish(context, op);
-  }
-  context.impl->submit(&m);
-  *out = HandlePool<canary_op>::open(*op);
-  return CANARY_OK;
+// Sends and receives likewise. `make` makes the command for a ticket.
+template <typename Make>
+canary_status run_message(const char* name, canary_group* handle, const canary_op_options* options, canary_op** out,
+                          const Make& make) {
+  return guarded([&]() -> canary_status {
+    const Inside<canary_group> group(handle);
+    if (!group) return HandlePool<canary_group>::refuse(name, handle);
+    port::Terms terms;
+    if (Status s = read_options(options, &terms.priority, &terms.time_limit); !s.ok()) return report(s.wrap(name));
+    canary_context& context = group.context();
+    canary_op* op = context.take_op(group->member, out != nullptr);
+    return submit(context, make(group->member, op->ticket.id(), terms), op, out);
+  });
 }
 
 // Holding the engine, so nothing completes meanwhile.
@@ -614,8 +592,9 @@ CANARY_API canary_status canary_send(canary_group* group, const void* buffer, si
 }
 CANARY_API canary_status canary_send_with(canary_group* group, const void* buffer, size_t count, canary_type type,
                                           int peer, const canary_op_options* options, canary_op** op) {
-  // The engine only reads a send's buffer.
-  return guarded([&] { return run_message(group, true, const_cast<void*>(buffer), count, type, peer, options, op); });
+  return run_message("send", group, options, op, [&](auto member, auto ticket, const port::Terms& terms) {
+    return port::send(member, peer, buffer, count, type, ticket, terms);
+  });
 }
 
 CANARY_API canary_status canary_recv(canary_group* group, void* buffer, size_t count, canary_type type, int peer,
@@ -624,7 +603,9 @@ CANARY_API canary_status canary_recv(canary_group* group, void* buffer, size_t c
 }
 CANARY_API canary_status canary_recv_with(canary_group* group, void* buffer, size_t count, canary_type type, int peer,
                                           const canary_op_options* options, canary_op** op) {
-  return guarded([&] { return run_message(group, false, buffer, count, type, peer, options, op); });
+  return run_message("recv", group, options, op, [&](auto member, auto ticket, const port::Terms& terms) {
+    return port::receive(member, peer, buffer, count, type, ticket, terms);
+  });
 }
 
 CANARY_API canary_status canary_op_test(canary_op* handle) {

@@ -1,6 +1,8 @@
 // The C ABI of connections without a group, over runtime/endpoint_host.h: handles, requests, arguments. All I/O is the
 // endpoint's thread's.
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -19,7 +21,7 @@
 
 using namespace canarynet;
 
-static_assert(CANARY_HANDLE_BYTES == kHandleBytes);
+static_assert(CANARY_HANDLE_BYTES == kHandleBytes && CANARY_RECEIVES_MAX == port::kUnitMax);
 
 struct canary_registration : Handled {
   static constexpr std::uint8_t kKind = 0xC4;
@@ -38,10 +40,9 @@ struct canary_request : Handled {
   static constexpr const char* kEnds = "its result was told, or its connection closed";
   canary_connection* connection = nullptr;
   OpTicket ticket;
-  MessageRequest message;
   canary_request* also = nullptr;
   canary_request* next = nullptr;  // free, of its connection
-  void clear() {}
+  void clear() { ticket.leave_table(); }
 };
 
 struct canary_connection : Handled {
@@ -55,12 +56,17 @@ struct canary_connection : Handled {
   canary_request* free_requests = nullptr;
   std::size_t in_flight = 0;
   bool told = false;  // canary_connect has given its result
+  // What commands refer to, until the endpoint has forgotten the connection.
+  std::array<std::byte, kHandleBytes> handle{};
+  std::atomic<bool> aborted{false};
+  std::string why_aborted;
 
-  void make_requests() {
+  void make_requests(Endpoint& at) {
     requests.reserve(kRequests);
     while (requests.size() < kRequests) {
       requests.emplace_back(HandlePool<canary_request>::take());
       requests.back()->connection = this;
+      at.ticket_id(requests.back()->ticket);
       requests.back()->next = free_requests;
       free_requests = requests.back().get();
     }
@@ -90,6 +96,8 @@ struct canary_connection : Handled {
     free_requests = nullptr;
     in_flight = 0;
     told = false;
+    aborted = false;
+    why_aborted.clear();
   }
 };
 
@@ -118,7 +126,7 @@ struct canary_endpoint : Handled {
 
   canary_connection* keep(Kept<canary_connection> c) {
     c->endpoint = this;
-    c->make_requests();
+    c->make_requests(host->endpoint());
     const std::lock_guard lock(mutex);
     connections.push_back(std::move(c));
     return HandlePool<canary_connection>::open(*connections.back());
@@ -145,26 +153,22 @@ void drop(canary_endpoint& e, std::vector<Kept<T>>& list, const T* which) {
 }
 
 // The endpoint's thread answers within a turn of its loop.
-void await(const std::atomic<bool>& flag) {
-  while (!flag.load(std::memory_order_acquire)) std::this_thread::sleep_for(std::chrono::microseconds(20));
+template <typename Done>
+void await(const Done& done) {
+  while (!done()) std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
-void start_close(EndpointHost& host, canary_connection& c) {
-  EndpointCommand command;
-  command.kind = EndpointCommand::Kind::kClose;
-  command.connection = c.core.get();
-  host.submit(command);
+// Of what the endpoint knows, so it takes the command.
+template <typename T>
+void start_close(EndpointHost& host, const T& which) {
+  const Status taken = host.submit(port::close(which.core->id));
+  CANARY_CHECK(taken.ok(), taken.to_string().c_str());
 }
 
-void start_close(EndpointHost& host, canary_listener& l) {
-  EndpointCommand command;
-  command.kind = EndpointCommand::Kind::kCloseListener;
-  command.listener = l.core.get();
-  host.submit(command);
+template <typename T>
+bool is_closed(const T& which) {
+  return which.core->closed.load(std::memory_order_acquire);
 }
-
-const std::atomic<bool>& closed_flag(const canary_connection& c) { return c.core->closed; }
-const std::atomic<bool>& closed_flag(const canary_listener& l) { return l.core->closed; }
 
 // Says that it is closed and leaves it to be freed when the endpoint's thread has heard.
 template <typename T>
@@ -172,7 +176,7 @@ void retire(canary_endpoint& e, T* which, std::vector<Kept<T>>& list, std::vecto
   which->close();
   start_close(*e.host, *which);
   const std::lock_guard lock(e.mutex);
-  std::erase_if(closing, [](const auto& p) { return closed_flag(*p).load(std::memory_order_acquire); });
+  std::erase_if(closing, [](const auto& p) { return is_closed(*p); });
   const auto at = std::find_if(list.begin(), list.end(), [&](const auto& p) { return p.get() == which; });
   if (at == list.end()) return;
   closing.push_back(std::move(*at));
@@ -198,16 +202,9 @@ bool covers(const canary_registration& r, const void* data, std::size_t bytes) {
   return at >= begin && at - begin <= r.bytes && bytes <= r.bytes - (at - begin);
 }
 
-bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
-  const auto x = reinterpret_cast<std::uintptr_t>(a), y = reinterpret_cast<std::uintptr_t>(b);
-  return a_bytes != 0 && b_bytes != 0 && (x <= y ? y - x < a_bytes : x - y < b_bytes);
-}
-
-canary_status check_buffer(const char* call, const canary_connection& c, const void* data, std::size_t bytes,
-                           const canary_registration* registration) {
-  if (data == nullptr && bytes != 0) return invalid(std::string(call) + ": data is NULL");
-  if (bytes > wire::kMessageBytesMax)
-    return invalid(std::string(call) + ": " + std::to_string(bytes) + " bytes: a message has less than 1 TiB");
+// What the port can't know of a message's buffer: it lies where its registration says.
+canary_status check_registration(const char* call, const canary_connection& c, const void* data, std::size_t bytes,
+                                 const canary_registration* registration) {
   if (registration == nullptr) return CANARY_OK;
   if (registration->endpoint != c.endpoint)
     return invalid(std::string(call) + ": the registration belongs to another endpoint");
@@ -233,23 +230,27 @@ canary_status usable(const char* call, const canary_connection* handle, canary_c
   return CANARY_OK;
 }
 
+// Back go those that were taken for a call that came to nothing.
+void give_back(canary_connection& c, canary_request* first) {
+  while (first != nullptr) {
+    canary_request* const following = first->also;
+    c.give(first);
+    first = following;
+  }
+}
+
 // Hands it over; without room nothing has happened.
-canary_status post(canary_connection& c, canary_request* first, canary_request** out) {
-  EndpointCommand command;
-  command.kind = EndpointCommand::Kind::kPost;
-  command.message = &first->message;
+canary_status post(const char* call, canary_connection& c, std::span<const port::Command> unit, canary_request* first,
+                   canary_request** out) {
   canary_request* const handle = HandlePool<canary_request>::open(*first);
-  if (c.endpoint->host->try_submit(command)) {
+  const Status taken = c.endpoint->host->try_submit(unit);
+  if (taken.ok()) {
     *out = handle;
     return CANARY_OK;
   }
   HandlePool<canary_request>::close(*first);
-  while (first != nullptr) {
-    canary_request* following = first->also;
-    c.give(first);
-    first = following;
-  }
-  return CANARY_WOULD_BLOCK;
+  give_back(c, first);
+  return taken.code() == CANARY_WOULD_BLOCK ? CANARY_WOULD_BLOCK : report(taken.wrap(call));
 }
 
 }  // namespace
@@ -279,10 +280,10 @@ CANARY_API canary_status canary_endpoint_destroy(canary_endpoint* handle) {
     for (auto& l : endpoint->listeners) start_close(*endpoint->host, *l);
     for (auto& c : endpoint->connections) start_close(*endpoint->host, *c);
     for (auto* list : {&endpoint->listeners, &endpoint->closing_listeners}) {
-      for (auto& l : *list) await(closed_flag(*l));
+      for (auto& l : *list) await([&] { return is_closed(*l); });
     }
     for (auto* list : {&endpoint->connections, &endpoint->closing_connections}) {
-      for (auto& c : *list) await(closed_flag(*c));
+      for (auto& c : *list) await([&] { return is_closed(*c); });
     }
     endpoint->host->stop();
     HandlePool<canary_endpoint>::give(endpoint);
@@ -316,17 +317,16 @@ CANARY_API canary_status canary_endpoint_stats(canary_endpoint* handle, canary_n
     EndpointHost& host = *endpoint->host;
     const auto rails = host.endpoint().rails();
     *count = 0;
-    EndpointStats stats;
-    stats.rails.resize(rails.size());
-    EndpointCommand command;
-    command.kind = EndpointCommand::Kind::kStats;
-    command.stats = &stats;
-    host.submit(command);
-    await(stats.filled);
+    std::vector<RailStats> stats(rails.size());
+    OpTicket ticket;
+    const port::TicketId id = host.endpoint().ticket_id(ticket);
+    if (Status s = host.submit(port::stats(stats.data(), stats.size() * sizeof stats[0], id)); !s.ok())
+      return report(s.wrap("canary_endpoint_stats"));
+    await([&] { return ticket.done(); });
     for (std::size_t i = 0; i < rails.size(); ++i) {
-      if (!is_listed(rails[i], stats.rails[i])) continue;
+      if (!is_listed(rails[i], stats[i])) continue;
       if (++*count > capacity) continue;
-      nics[*count - 1] = nic_stats(rails[i], stats.rails[i], host.kernel_tx_bytes(static_cast<int>(i)));
+      nics[*count - 1] = nic_stats(rails[i], stats[i], host.kernel_tx_bytes(static_cast<int>(i)));
     }
     return CANARY_OK;
   });
@@ -375,15 +375,13 @@ CANARY_API canary_status canary_listen_short(canary_endpoint* at, void* handle, 
     made->core = std::make_unique<Listener>();
     EndpointHost& host = *endpoint->host;
     host.endpoint().make_handle(made->core.get(), {static_cast<std::byte*>(handle), handle_bytes});
-    EndpointCommand command;
-    command.kind = EndpointCommand::Kind::kListen;
-    command.listener = made->core.get();
+    const port::ListenerId id = made->core->id;
     canary_listener* const out = HandlePool<canary_listener>::open(*made);
     {
       const std::lock_guard lock(endpoint->mutex);
       endpoint->listeners.push_back(std::move(made));
     }
-    host.submit(command);
+    if (Status s = host.submit(port::listen(id)); !s.ok()) return report(s.wrap("canary_listen"));
     *listener = out;
     return CANARY_OK;
   });
@@ -406,17 +404,17 @@ CANARY_API canary_status canary_connect(canary_endpoint* from, const void* handl
     if (endpoint == nullptr) return HandlePool<canary_endpoint>::refuse("canary_connect", from);
     if (*connection == nullptr) {
       if (handle == nullptr) return invalid("canary_connect: handle is NULL");
-      auto remote =
-          decode_handle(std::span<const std::byte, kHandleBytes>(static_cast<const std::byte*>(handle), kHandleBytes));
-      if (!remote.ok()) return report(remote.status().wrap("canary_connect"));
       Kept<canary_connection> made(HandlePool<canary_connection>::take());
-      made->core = std::make_unique<Connection>();
-      made->core->remote = remote.take();
-      EndpointCommand command;
-      command.kind = EndpointCommand::Kind::kConnect;
-      command.connection = made->core.get();
-      canary_connection* kept = endpoint->keep(std::move(made));
-      endpoint->host->submit(command);
+      canary_connection& c = *made;
+      std::memcpy(c.handle.data(), handle, c.handle.size());
+      c.core = std::make_unique<Connection>();
+      EndpointHost& host = *endpoint->host;
+      host.endpoint().add(*c.core);
+      canary_connection* const kept = endpoint->keep(std::move(made));
+      if (Status s = host.submit(port::connect(c.core->id, c.handle)); !s.ok()) {
+        retire(*endpoint, &c, endpoint->connections, endpoint->closing_connections);
+        return report(s.wrap("canary_connect"));
+      }
       *connection = kept;
       return CANARY_WOULD_BLOCK;
     }
@@ -464,7 +462,7 @@ CANARY_API canary_status canary_close(canary_connection* handle) {
       connection->close();
       // Their buffers are the caller's when this returns, so nothing may touch them any more.
       start_close(*e.host, *connection);
-      await(connection->core->closed);
+      await([&] { return is_closed(*connection); });
       drop(e, e.connections, connection);
     } else {
       retire(e, connection, e.connections, e.closing_connections);
@@ -478,15 +476,11 @@ CANARY_API canary_status canary_abort_connection(canary_connection* handle, cons
     if (handle == nullptr || why == nullptr) return invalid("canary_abort_connection: a NULL argument");
     canary_connection* const connection = HandlePool<canary_connection>::find(handle);
     if (connection == nullptr) return HandlePool<canary_connection>::refuse("canary_abort_connection", handle);
-    Connection& core = *connection->core;
     std::string text = why;
-    if (core.aborted.exchange(true, std::memory_order_relaxed)) return CANARY_OK;
-    core.why_aborted = std::move(text);
-    EndpointCommand command;
-    command.kind = EndpointCommand::Kind::kAbort;
-    command.connection = &core;
-    connection->endpoint->host->submit(command);
-    return CANARY_OK;
+    if (connection->aborted.exchange(true, std::memory_order_relaxed)) return CANARY_OK;
+    connection->why_aborted = std::move(text);
+    const port::Command command = port::abort_connection(connection->core->id, connection->why_aborted);
+    return report(connection->endpoint->host->submit(command).wrap("canary_abort_connection"));
   });
 }
 
@@ -529,26 +523,17 @@ CANARY_API canary_status canary_isend_with(canary_connection* handle, const void
   return guarded([&]() -> canary_status {
     canary_connection* connection = nullptr;
     if (const auto s = usable("canary_isend", handle, &connection, request); s != CANARY_OK) return s;
-    canary_priority priority = CANARY_PRIORITY_NORMAL;
-    Nanos time_limit;
-    if (Status s = read_options(options, &priority, &time_limit); !s.ok()) return report(s.wrap("canary_isend"));
+    port::Terms terms;
+    if (Status s = read_options(options, &terms.priority, &terms.time_limit); !s.ok())
+      return report(s.wrap("canary_isend"));
     const canary_registration* registration = nullptr;
     if (const auto s = resolve("canary_isend", registered, &registration); s != CANARY_OK) return s;
-    if (const auto s = check_buffer("canary_isend", *connection, data, bytes, registration); s != CANARY_OK) return s;
-    canary_request* r = connection->take();
+    if (const auto s = check_registration("canary_isend", *connection, data, bytes, registration); s != CANARY_OK)
+      return s;
+    canary_request* const r = connection->take();
     if (r == nullptr) return CANARY_WOULD_BLOCK;
-    MessageRequest& m = r->message;
-    // The engine only reads a send's buffer.
-    m.data = static_cast<std::byte*>(const_cast<void*>(data));
-    m.bytes = bytes;
-    m.tag = tag;
-    m.sends = true;
-    m.priority = priority;
-    m.time_limit = time_limit;
-    m.flow = &connection->core->flow;
-    m.also = nullptr;
-    m.ticket = &r->ticket;
-    return post(*connection, r, request);
+    const port::Command command = port::send(connection->core->id, data, bytes, tag, r->ticket.id(), terms);
+    return post("canary_isend", *connection, {&command, 1}, r, request);
   });
 }
 
@@ -564,49 +549,41 @@ CANARY_API canary_status canary_irecv_with(canary_connection* handle, int count,
   return guarded([&]() -> canary_status {
     canary_connection* connection = nullptr;
     if (const auto s = usable("canary_irecv", handle, &connection, request); s != CANARY_OK) return s;
-    canary_priority priority = CANARY_PRIORITY_NORMAL;
-    Nanos time_limit;
-    if (Status s = read_options(options, &priority, &time_limit); !s.ok()) return report(s.wrap("canary_irecv"));
+    port::Terms terms;
+    if (Status s = read_options(options, &terms.priority, &terms.time_limit); !s.ok())
+      return report(s.wrap("canary_irecv"));
     if (count < 1 || count > CANARY_RECEIVES_MAX)
       return invalid("canary_irecv: count " + std::to_string(count) + ": takes 1 to " +
                      std::to_string(CANARY_RECEIVES_MAX));
     if (data == nullptr || bytes == nullptr) return invalid("canary_irecv: a NULL argument");
-    for (int i = 0; i < count; ++i) {
+    std::array<port::Command, CANARY_RECEIVES_MAX> unit;
+    canary_request* first = nullptr;
+    canary_status refused = CANARY_OK;
+    for (int i = count; i-- > 0 && refused == CANARY_OK;) {
       const canary_registration* registration = nullptr;
       const canary_registration* named = registrations != nullptr ? registrations[i] : nullptr;
-      if (const auto s = resolve("canary_irecv", named, &registration); s != CANARY_OK) return s;
-      if (const auto s = check_buffer("canary_irecv", *connection, data[i], bytes[i], registration); s != CANARY_OK)
-        return s;
-      for (int j = 0; j < i; ++j) {
-        if (overlap(data[i], bytes[i], data[j], bytes[j]))
-          return invalid("canary_irecv: entries " + std::to_string(j) + " and " + std::to_string(i) + " overlap");
-      }
-    }
-    canary_request* first = nullptr;
-    for (int i = count; i-- > 0;) {
-      canary_request* r = connection->take();
+      refused = resolve("canary_irecv", named, &registration);
+      if (refused != CANARY_OK) break;
+      refused = check_registration("canary_irecv", *connection, data[i], bytes[i], registration);
+      if (refused != CANARY_OK) break;
+      canary_request* const r = connection->take();
       if (r == nullptr) {
-        while (first != nullptr) {
-          canary_request* following = first->also;
-          connection->give(first);
-          first = following;
-        }
-        return CANARY_WOULD_BLOCK;
+        refused = CANARY_WOULD_BLOCK;
+        break;
       }
-      MessageRequest& m = r->message;
-      m.data = static_cast<std::byte*>(data[i]);
-      m.bytes = bytes[i];
-      m.tag = tags != nullptr ? tags[i] : 0;
-      m.sends = false;
-      m.priority = priority;
-      m.time_limit = time_limit;
-      m.flow = &connection->core->flow;
-      m.also = first != nullptr ? &first->message : nullptr;
-      m.ticket = &r->ticket;
+      const std::uint32_t tag = tags != nullptr ? tags[i] : 0;
+      port::Command& c = unit[static_cast<std::size_t>(i)];
+      c = port::receive(connection->core->id, data[i], bytes[i], tag, r->ticket.id(), terms);
+      c.more_follows = i + 1 < count ? 1 : 0;
       r->also = first;
       first = r;
     }
-    return post(*connection, first, request);
+    if (refused != CANARY_OK) {
+      give_back(*connection, first);
+      return refused;
+    }
+    const auto entries = std::span<const port::Command>(unit).first(static_cast<std::size_t>(count));
+    return post("canary_irecv", *connection, entries, first, request);
   });
 }
 
@@ -621,7 +598,7 @@ CANARY_API canary_status canary_test(canary_request* handle, size_t* bytes) {
   for (canary_request* r = request; r != nullptr;) {
     const auto code = static_cast<canary_status>(r->ticket.code.load(std::memory_order_relaxed));
     if (code != CANARY_OK && result == CANARY_OK) result = guarded([&] { return report(r->ticket.status); });
-    if (bytes != nullptr) *bytes++ = r->message.sends ? r->message.bytes : r->message.received_bytes;
+    if (bytes != nullptr) *bytes++ = r->ticket.bytes;
     canary_request* following = r->also;
     r->connection->give(r);
     r = following;

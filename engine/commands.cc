@@ -1,4 +1,5 @@
-// What callers ask for, on its way to being an operation: a queue per member, and one for all other commands.
+// What callers ask for, on its way to being an operation or a message: two queues per member, and one for all other
+// commands.
 //
 // The other commands are read first and in every cycle: deadlines, aborts and new groups wait for no operation, and no
 // member can hold back another one. A member's queue keeps the order of its calls until it has a slot
@@ -6,6 +7,7 @@
 // Operations enter in the order of their numbers, so an urgent one cannot pass those that were called before it: while
 // one waits, they enter with it, up to as many again as the limit says.
 #include <algorithm>
+#include <climits>
 
 #include "base/duration_text.h"
 #include "engine/engine.h"
@@ -21,6 +23,12 @@ constexpr int kEnteredPerCycle = 64;
 // not be listed anew for every call. They are looked at in every cycle.
 constexpr std::size_t kListedMax = 8;
 
+// With its member; all others wait in the engine's.
+bool has_queue(port::Command::Kind kind) {
+  using Kind = port::Command::Kind;
+  return kind == Kind::kOperation || kind == Kind::kSend || kind == Kind::kReceive;
+}
+
 }  // namespace
 
 Status Engine::submit(const port::Command& c) {
@@ -32,23 +40,37 @@ Status Engine::submit(const port::Command& c) {
     here.ticket = ticket != nullptr && ticket->id() == c.ticket;
   }
   if (Status wrong = port::check_command(c, here); !wrong.ok()) return wrong;
-  if (c.kind != port::Command::Kind::kOperation) return commands_.push(c) ? Status() : Status(CANARY_WOULD_BLOCK, "");
-  CANARY_CHECK(m != nullptr, "an operation of nobody was taken for good");
+  const bool taken = m != nullptr && has_queue(c.kind) ? call(*m, c) : commands_.push(c);
+  return taken ? Status() : Status(CANARY_WOULD_BLOCK, "");
+}
+
+// Into the member's queue of its kind. False: that is full.
+bool Engine::call(GroupMember& m, const port::Command& c) {
+  if (c.kind != port::Command::Kind::kOperation) {
+    if (!m.called_messages.push(c)) return false;
+    note_called(m);
+    return true;
+  }
   const bool urgent = c.priority == CANARY_PRIORITY_URGENT;
-  if (urgent) m->urgent_waiting.fetch_add(1, std::memory_order_relaxed);
-  const bool pushed = m->waiting.push_with([&](WaitingOperation& w) {
+  if (urgent) m.urgent_waiting.fetch_add(1, std::memory_order_relaxed);
+  const bool pushed = m.waiting.push_with([&](WaitingOperation& w) {
     w.command = c;
     w.seen = false;
   });
   if (!pushed) {
-    if (urgent) m->urgent_waiting.fetch_sub(1, std::memory_order_relaxed);
-    return Status(CANARY_WOULD_BLOCK, "");
+    if (urgent) m.urgent_waiting.fetch_sub(1, std::memory_order_relaxed);
+    return false;
   }
-  if (m->listed.exchange(true, std::memory_order_acq_rel)) return {};
-  m->next_called = called_.load(std::memory_order_relaxed);
-  while (!called_.compare_exchange_weak(m->next_called, m, std::memory_order_release, std::memory_order_relaxed)) {
+  note_called(m);
+  return true;
+}
+
+// Something of it waits.
+void Engine::note_called(GroupMember& m) {
+  if (m.listed.exchange(true, std::memory_order_acq_rel)) return;
+  m.next_called = called_.load(std::memory_order_relaxed);
+  while (!called_.compare_exchange_weak(m.next_called, &m, std::memory_order_release, std::memory_order_relaxed)) {
   }
-  return {};
 }
 
 bool Engine::full(port::MemberId id) const {
@@ -56,11 +78,10 @@ bool Engine::full(port::MemberId id) const {
   return m != nullptr && m->waiting.full();
 }
 
-bool Engine::submit(MessageRequest* message) { return message_submissions_.push(message); }
-
 void Engine::take_commands() {
   commands_left_ = false;
   list_called();
+  post_messages();  // first: a deadline among the commands may be one of theirs
   if (!commands_.ready()) return;
   port::Command c;
   for (int i = 0; i < kTakenPerCycle; ++i) {
@@ -83,7 +104,9 @@ void Engine::obey(const port::Command& c) {
       return;
     }
     case port::Command::Kind::kDeadline:
-      if (m != nullptr) set_deadline(*m, c.ticket, now_ + Nanos{c.time_limit});
+      if (m == nullptr) return;
+      post_messages(*m, INT_MAX);  // it has overtaken what it is meant for
+      set_deadline(*m, c.ticket, now_ + Nanos{c.time_limit});
       return;
     case port::Command::Kind::kAbort: {
       if (m != nullptr) {
@@ -97,8 +120,7 @@ void Engine::obey(const port::Command& c) {
       if (OpTicket* ticket = tickets_->at(c.ticket.place); ticket != nullptr) ticket->finish(Status());
       return;
     }
-    case port::Command::Kind::kOperation:
-    case port::Command::Kind::kNone:
+    default:
       break;
   }
   CANARY_CHECK(false, "a command that no queue of commands takes");
@@ -139,9 +161,9 @@ void Engine::unlist_idle() {
 
 // Whether nothing waits any more; then the next call lists the member again.
 bool Engine::unlist(GroupMember& m) {
-  if (m.waiting.ready()) return false;
+  if (m.called()) return false;
   m.listed.exchange(false, std::memory_order_acq_rel);
-  return !m.waiting.ready() || m.listed.exchange(true, std::memory_order_acq_rel);  // it may be called this very moment
+  return !m.called() || m.listed.exchange(true, std::memory_order_acq_rel);  // it may be called this very moment
 }
 
 bool Engine::has_slot(const GroupMember& m) const {
@@ -219,9 +241,9 @@ void Engine::set_deadline(GroupMember& m, port::TicketId ticket, Nanos deadline)
     look_at(*w);
     w->deadline = deadline;
   }
-  for (const auto& flow : m.messages) {
-    if (!flow) continue;
-    for (const MessageList* list : {&flow->sends, &flow->receives}) {
+  for (const auto& end : m.messages) {
+    if (!end) continue;
+    for (const MessageList* list : {&end->sends, &end->receives}) {
       for (MessageRequest* r = list->head; r != nullptr; r = r->next) {
         if (r->ticket->id() == ticket) r->deadline = deadline;
       }

@@ -13,7 +13,6 @@ namespace canarynet {
 namespace {
 
 constexpr std::size_t kCommands = 4096;
-constexpr int kCommandsPerCycle = 1024;
 constexpr std::uint16_t kLanesMax = 16;  // of a pair of rails, as CANARY_LANES_PER_RAIL
 // Per link: pairs of rails times lanes. A link that was accepted costs 0.2 MB of records, up to 0.5 MB of copies as
 // they are used, and 0.6 KB per path, 48 KB more once that has had a lane: 13 MB at most, of who keeps 256 sockets open
@@ -26,10 +25,10 @@ constexpr Nanos kLinger = 5_s;  // a link without connections is kept so long: t
 struct Outstanding {
   std::uint64_t messages = 0, bytes = 0;
   void add(const Connection& c) {
-    for (const MessageList* list : {&c.flow.sends, &c.flow.receives}) {
+    for (const MessageList* list : {&c.end.sends, &c.end.receives}) {
       for (const MessageRequest* r = list->head; r != nullptr; r = r->next) {
         ++messages;
-        bytes += r->whole() - r->moved(c.flow.piece_bytes);
+        bytes += r->whole() - r->moved(c.end.piece_bytes);
       }
     }
   }
@@ -53,6 +52,7 @@ Endpoint::Endpoint(EndpointOptions options, LaneFactory& factory)
       peers_(options_.settings, {options_.channel_records, options_.channel_copies}, factory),
       watch_(options_.settings, peers_, *this) {
   past_.reserve(kPastMax);
+  calling_.reserve(64);
   watch_.set_host(options_.host_name, options_.pulse_of);
   factory_.set_acceptor(this);
 }
@@ -60,6 +60,8 @@ Endpoint::Endpoint(EndpointOptions options, LaneFactory& factory)
 Endpoint::~Endpoint() { factory_.set_acceptor(nullptr); }
 
 void Endpoint::make_handle(Listener* listener, std::span<std::byte> out) {
+  const auto place = listener_ids_.add(listener);
+  listener->id = {place.place, place.use};
   listener->number = next_listener_.fetch_add(1, std::memory_order_relaxed);
   EndpointHandle h;
   h.token = token_;
@@ -71,51 +73,22 @@ void Endpoint::make_handle(Listener* listener, std::span<std::byte> out) {
   }
 }
 
-// --- commands --------------------------------------------------------------------------------------------------------
-
-void Endpoint::drain_commands() {
-  EndpointCommand c;
-  for (int i = 0; i < kCommandsPerCycle; ++i) {
-    if (!commands_.pop(&c)) return;
-    switch (c.kind) {
-      case EndpointCommand::Kind::kPost:
-        messages_.post(c.message, now_);
-        break;
-      case EndpointCommand::Kind::kListen:
-        listeners_.push_back(c.listener);
-        break;
-      case EndpointCommand::Kind::kCloseListener:
-        close_listener(*c.listener);
-        break;
-      case EndpointCommand::Kind::kConnect:
-        connect(*c.connection);
-        break;
-      case EndpointCommand::Kind::kClose:
-        close(*c.connection);
-        break;
-      case EndpointCommand::Kind::kAbort:
-        if (EndpointLink* link = c.connection->link) {
-          const std::string& why = c.connection->why_aborted;
-          give_up(*c.connection,
-                  Status(CANARY_ABORTED, why + " (so the connection with " + link->describe() + " was given up here)"));
-        }
-        break;
-      case EndpointCommand::Kind::kStats:
-        for (int rail = 0; RailStats & r : c.stats->rails) r = rail_stats(rail++);
-        c.stats->filled.store(true, std::memory_order_release);
-        break;
-    }
-  }
-}
+// --- listeners and connections that are made here --------------------------------------------------------------------
 
 void Endpoint::close_listener(Listener& listener) {
   std::erase(listeners_, &listener);
+  listener_ids_.remove(listener.id.place);
   // Those that nobody has accepted, and nobody will.
   for (Connection* c = nullptr; listener.accepted.pop(&c);) {
     close(*c);
     delete c;
   }
   listener.closed.store(true, std::memory_order_release);
+}
+
+void Endpoint::add(Connection& c) {
+  const auto place = connections_.add(&c);
+  c.id = {place.place, place.use};
 }
 
 EndpointLink* Endpoint::dialled_link(const EndpointHandle& remote, Status* why) {
@@ -146,10 +119,10 @@ EndpointLink* Endpoint::dialled_link(const EndpointHandle& remote, Status* why) 
   return links_.back().get();
 }
 
-void Endpoint::connect(Connection& c) {
+void Endpoint::connect(Connection& c, const EndpointHandle& remote) {
   c.began = now_;
   Status why;
-  EndpointLink* link = leaving_ ? nullptr : dialled_link(c.remote, &why);
+  EndpointLink* link = leaving_ ? nullptr : dialled_link(remote, &why);
   if (leaving_) why = Status(CANARY_CLOSED, "the endpoint has ended");
   if (link != nullptr && !link->add(c)) {
     why = Status(CANARY_LIMIT, link->describe() + " has " + std::to_string(wire::kConnectionSlots) +
@@ -162,50 +135,54 @@ void Endpoint::connect(Connection& c) {
     return;
   }
   c.link = link;
-  c.flow.tagged = true;
-  c.flow.me = 0;
-  c.flow.other = 1;
-  c.flow.owner = &c;
-  c.flow.rounds = &link->rounds;
-  c.flow.peer = link->messages.get();
-  c.flow.received.reset(1);
+  c.end.tagged = true;
+  c.end.me = 0;
+  c.end.other = 1;
+  c.end.owner = &c;
+  c.end.rounds = &link->rounds;
+  c.end.peer = link->messages.get();
+  c.end.received.reset(1);
   wire::OpenPayload open;
-  open.listener = c.remote.listener;
+  open.listener = remote.listener;
   open.piece_bytes = static_cast<std::uint32_t>(options_.settings.piece_bytes.count);
   open.eager_bytes = static_cast<std::uint32_t>(MessagePeer::eager_bytes(options_.settings));
   open.pid = options_.pid;
   put_text(open.host, options_.host_name);
-  link->say(wire::MessageFrame::kOpen, c.flow.flow, &open, sizeof open);
+  link->say(wire::MessageFrame::kOpen, c.end.flow, &open, sizeof open);
 }
 
 // Nothing of its user's is touched afterwards.
 void Endpoint::close(Connection& c) {
+  take_called();
+  post_messages(c);  // they end with the others
+  std::erase(calling_, &c);
   if (EndpointLink* link = c.link) {
     const bool unanswered = !c.answered;
     fail(c, Status(CANARY_CLOSED, "the connection was closed here"));
     // Of an unanswered one the channel still holds the request, which must go; what lands now is forgotten when it is
     // there.
     link->messages->parked.for_each([&](EagerStore::Entry& e) {
-      if (e.header.flow == c.flow.flow && e.complete) link->messages->parked.release(&e);
+      if (e.header.flow == c.end.flow && e.complete) link->messages->parked.release(&e);
     });
-    messages_.forget(c.flow);
+    messages_.forget(c.end);
     if (unanswered && !link->gone) {
       link->abandon(c);  // the request may still be overtaken by whatever is said now
     } else if (c.told_of_abort) {
       link->remove(c);  // the peer knows, and must not hear of an ordinary end first
     } else {
-      const std::uint64_t received = c.flow.received.base() - 1;
-      link->say(wire::MessageFrame::kClose, c.flow.flow, nullptr, 0, static_cast<std::uint32_t>(received));
+      const std::uint64_t received = c.end.received.base() - 1;
+      link->say(wire::MessageFrame::kClose, c.end.flow, nullptr, 0, static_cast<std::uint32_t>(received));
       link->remove(c);
     }
     c.link = nullptr;
   }
+  connections_.remove(c.id.place);
   c.closed.store(true, std::memory_order_release);  // last: its user may free it now
 }
 
 // Fails it at both ends.
 void Endpoint::give_up(Connection& c, const Status& why) {
-  if (!c.flow.failure.ok() || c.link == nullptr) return;
+  if (!c.end.failure.ok() || c.link == nullptr) return;
   if (c.answered) {
     std::string_view text(why.text());
     if (text.size() > wire::kAbortTextBytes) {
@@ -213,7 +190,7 @@ void Endpoint::give_up(Connection& c, const Status& why) {
       while (end != 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // not inside a character
       text = text.substr(0, end);
     }
-    c.link->say(wire::MessageFrame::kAbort, c.flow.flow, text.data(), static_cast<std::uint32_t>(text.size()));
+    c.link->say(wire::MessageFrame::kAbort, c.end.flow, text.data(), static_cast<std::uint32_t>(text.size()));
     c.told_of_abort = true;
   }
   fail(c, why);
@@ -221,22 +198,22 @@ void Endpoint::give_up(Connection& c, const Status& why) {
 
 // Every request ends; what is parked whole can still be received.
 void Endpoint::fail(Connection& c, const Status& why) {
-  if (!c.flow.failure.ok()) return;
-  if (c.link != nullptr && c.flow.piece_bytes != 0) {
+  if (!c.end.failure.ok()) return;
+  if (c.link != nullptr && c.end.piece_bytes != 0) {
     MessagePeer& peer = *c.link->messages;
-    if (Channel* const channel = peer.mux.channel()) channel->cancel_flow(c.flow.flow);
+    if (Channel* const channel = peer.mux.channel()) channel->cancel_flow(c.end.flow);
     peer.parked.for_each([&](EagerStore::Entry& e) {
-      if (e.header.flow == c.flow.flow && !e.complete) peer.parked.release(&e);
+      if (e.header.flow == c.end.flow && !e.complete) peer.parked.release(&e);
     });
   }
-  messages_.fail(c.flow, why, now_);
+  messages_.fail(c.end, why, now_);
   if (c.state.load(std::memory_order_relaxed) != Connection::State::kOpening) return;
   c.failure = why;
   c.state.store(Connection::State::kFailed, std::memory_order_release);
 }
 
-void Endpoint::on_mismatch(MessageEnd& flow, const Status& why, bool) {
-  Connection& c = *static_cast<Connection*>(flow.owner);
+void Endpoint::on_mismatch(MessageEnd& end, const Status& why, bool) {
+  Connection& c = *static_cast<Connection*>(end.owner);
   fail(c, c.link != nullptr ? Status(why.code(), why.text() + " (connection with " + c.link->describe() + ")") : why);
 }
 
@@ -297,12 +274,12 @@ void Endpoint::answer_opens() {
     const auto at = std::find_if(listeners_.begin(), listeners_.end(),
                                  [&](const Listener* l) { return l->number == open.payload.listener; });
     auto c = std::make_unique<Connection>();
-    c->flow.tagged = true;
-    c->flow.me = 1;
-    c->flow.other = 0;
-    c->flow.owner = c.get();
-    c->flow.rounds = &open.link->rounds;
-    c->flow.peer = open.link->messages.get();
+    c->end.tagged = true;
+    c->end.me = 1;
+    c->end.other = 0;
+    c->end.owner = c.get();
+    c->end.rounds = &open.link->rounds;
+    c->end.peer = open.link->messages.get();
     c->began = now_;
     c->answered = true;
     if (!open.link->add(*c, open.flow)) continue;  // heard twice
@@ -314,14 +291,16 @@ void Endpoint::answer_opens() {
     if (sane) {
       open.link->messages->eager_budget =
           std::min<std::uint64_t>(open.link->messages->eager_budget, answer.eager_bytes);
-      messages_.open(c->flow, answer.piece_bytes);
+      messages_.open(c->end, answer.piece_bytes);
       c->state.store(Connection::State::kUp, std::memory_order_relaxed);
     }
+    add(*c);
     if (sane && at != listeners_.end() && (*at)->accepted.push(c.get())) {
       answer.accepted = 1;
       static_cast<void>(c.release());  // the accepting side's: the queue holds it now
     } else {
       open.link->remove(*c);
+      connections_.remove(c->id.place);
     }
     open.link->say(wire::MessageFrame::kOpened, open.flow, &answer, sizeof answer);
   }
@@ -417,7 +396,7 @@ SilenceHost::Names Endpoint::names_of(std::span<const Peer* const> peers) const 
 // Those that callers have set, whatever is known of the peer.
 void Endpoint::check_deadlines(EndpointLink& link, Nanos now) {
   link.for_each([&](Connection& c) {
-    for (const MessageList* list : {&c.flow.sends, &c.flow.receives}) {
+    for (const MessageList* list : {&c.end.sends, &c.end.receives}) {
       for (const MessageRequest* r = list->head; r != nullptr; r = r->next) {
         if (now < r->deadline) continue;
         ErrorDetail d;
@@ -439,14 +418,14 @@ void Endpoint::check_deadlines(EndpointLink& link, Nanos now) {
 void Endpoint::check_connections(EndpointLink& link, Nanos now) {
   const Settings& s = options_.settings;
   link.for_each([&](Connection& c) {
-    if (!c.flow.failure.ok()) return;
+    if (!c.end.failure.ok()) return;
     if (!c.answered) {
       if (now - c.began > s.join_timeout)
         fail(c, Status(CANARY_NO_PATH, link.describe() + " answers, but not to this connection: nothing for " +
                                            milliseconds(s.join_timeout)));
       return;
     }
-    const Nanos since = Messages::stuck_since(c.flow);
+    const Nanos since = Messages::stuck_since(c.end);
     // Connections share a link: while others move on it, a turn may be long in coming.
     const Nanos limit = now - link.messages->last_progress > s.exchange_limit ? s.exchange_limit : s.exchange_limit * 4;
     if (since == Nanos::max() || now - since <= limit) return;
@@ -469,7 +448,7 @@ void Endpoint::check_connections(EndpointLink& link, Nanos now) {
 void Endpoint::bury_links() {
   for (auto& link : links_) {
     if (!link->gone || !link->channel) continue;
-    link->for_each([&](Connection& c) { messages_.forget(c.flow); });
+    link->for_each([&](Connection& c) { messages_.forget(c.end); });
     peers_.disconnect(*link);
     if (link->dialled) continue;
     if (past_.size() < kPastMax) {
@@ -524,8 +503,8 @@ std::size_t Endpoint::poll(Nanos now) {
   }
   std::size_t work = factory_.poll(now);
   if (!greeter_.empty()) greeter_.sweep(now);
-  if (commands_.ready()) {
-    drain_commands();
+  if (has_commands()) {
+    take_commands();
     ++work;
   }
   if (!opens_.empty()) answer_opens();
@@ -540,7 +519,7 @@ std::size_t Endpoint::poll(Nanos now) {
 }
 
 Nanos Endpoint::next_deadline() const {
-  if (commands_.ready()) return {};
+  if (has_commands()) return {};
   Nanos t = factory_.next_deadline();
   if (!links_.empty() || !greeter_.empty()) t = std::min(t, next_check_);
   return std::min(t, peers_.next_deadline());

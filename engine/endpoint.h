@@ -4,8 +4,11 @@
 // What: listeners, connections (ordered messages both ways, engine/messages.h), and per peer endpoint a channel over
 // every pair of NICs that meet, shared by all connections that were made in one direction. The end that connects dials.
 // There is no control connection: heartbeats on the lanes and hang-ups tell whether a peer lives.
-// Threads: submit(), make_handle() and what is atomic from any; everything else from the one thread that drives it.
-// Memory: connections and listeners belong to their user; the endpoint uses them from their first command until
+// Commands (port/command.h) name connections and listeners by ids: each connection has a queue for its messages, all
+// others go through the endpoint's.
+// Threads: submit(), add(), make_handle(), ticket_id() and what is atomic from any; everything else from the one thread
+// that drives it.
+// Memory: connections and listeners belong to their user; the endpoint uses them from add() and make_handle() until
 // `closed` is set.
 // Failures: a lost lane is the channel's business. A dead peer ends its connections: every request of theirs hears who,
 // over which links, how many bytes were outstanding and since when it was silent.
@@ -25,6 +28,10 @@
 #include "engine/messages.h"
 #include "engine/peers.h"
 #include "engine/silence_watch.h"
+#include "port/command.h"
+#include "port/id_table.h"
+#include "port/memory_ref.h"
+#include "port/ticket.h"
 
 namespace canarynet {
 
@@ -45,17 +52,21 @@ struct EndpointOptions {
 };
 
 struct Connection {
+  static constexpr std::size_t kMessagesMax = 64;
   enum class State : int { kOpening, kUp, kFailed };
-  EndpointHandle remote;  // of the listener, on the side that connects
+  port::ConnectionId id;  // in its endpoint
 
   std::atomic<State> state{State::kOpening};
-  std::atomic<bool> closed{false};   // the endpoint has forgotten it
-  Status failure;                    // valid once kFailed
-  std::atomic<bool> aborted{false};  // by its user
-  std::string why_aborted;           // published by the command
+  std::atomic<bool> closed{false};  // the endpoint has forgotten it
+  Status failure;                   // valid once kFailed
+
+  // Messages that the endpoint has not seen; any thread pushes.
+  MpscRing<port::Command> called{kMessagesMax};
+  std::atomic<bool> listed{false};    // the endpoint knows, or is about to know, that there are some
+  Connection* next_called = nullptr;  // among those that it does not know yet
 
   // The endpoint's.
-  MessageEnd flow;
+  MessageEnd end;
   EndpointLink* link = nullptr;  // null once the link is gone
   Nanos began;
   bool answered = false;       // the peer has said yes or no
@@ -66,32 +77,11 @@ struct Connection {
 struct Listener {
   static constexpr std::size_t kBacklog = 64;
   Listener() : accepted(kBacklog) {}
-  std::uint32_t number = 0;
+  port::ListenerId id;       // in its endpoint
+  std::uint32_t number = 0;  // as handles have it
   // Pushed by the endpoint, popped by whoever accepts (one thread at a time): each then belongs to that.
   MpscRing<Connection*> accepted;
   std::atomic<bool> closed{false};
-};
-
-// Counters since the endpoint began, for a thread that is not the endpoint's.
-struct EndpointStats {
-  std::vector<RailStats> rails;  // whoever asks makes it as long as Endpoint::rails()
-  std::atomic<bool> filled{false};
-};
-
-struct EndpointCommand {
-  enum class Kind : std::uint8_t {
-    kListen,
-    kCloseListener,
-    kConnect,
-    kClose,
-    kAbort,
-    kPost,
-    kStats
-  } kind = Kind::kPost;
-  Listener* listener = nullptr;
-  Connection* connection = nullptr;
-  MessageRequest* message = nullptr;
-  EndpointStats* stats = nullptr;
 };
 
 class Endpoint final : public LaneAcceptor, private MessageHost, private SilenceHost, private GreeterHost {
@@ -102,13 +92,24 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Silence
   std::size_t poll(Nanos now);
   Nanos next_deadline() const;
   // Something was submitted that poll() has not seen.
-  bool has_commands() const { return commands_.ready(); }
+  bool has_commands() const {
+    return called_.load(std::memory_order_relaxed) != nullptr || !calling_.empty() || commands_.ready();
+  }
 
-  // Gives the listener its number and the handle by which it is reached; submit(kListen) before the handle is given
-  // away.
+  // Gives the listener its id, its number, and the handle by which it is reached; submit(kListen) before the handle is
+  // given away.
   void make_handle(Listener* listener, std::span<std::byte> handle);
-  // False: the ring is full; let the endpoint poll and try again.
-  bool submit(const EndpointCommand& command) { return commands_.push(command); }
+  // Gives a connection that is to be made its id; one that is accepted has it.
+  void add(Connection& connection);
+  // By which a command names it; from the first time on until it ends.
+  port::TicketId ticket_id(OpTicket& ticket) {
+    ticket.join_table(tickets_);
+    return ticket.id();
+  }
+  // The only way in: one command, or receives that are a unit. OK; what is wrong with them; or CANARY_WOULD_BLOCK
+  // without a text: the queue is full, let the endpoint poll and try again.
+  Status submit(std::span<const port::Command> unit);
+  Status submit(const port::Command& command) { return submit({&command, 1}); }
 
   // Everything said on any channel was acknowledged: the closes of connections, above all.
   bool drained() const;
@@ -148,8 +149,16 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Silence
   friend class EndpointLink;
   static constexpr std::uint64_t kBulkBytes = 128 * 1024;
 
-  void drain_commands();
-  void connect(Connection& connection);
+  Connection* connection(port::ConnectionId id) const { return connections_.at(id.place, id.use); }
+  Listener* listener(port::ListenerId id) const { return listener_ids_.at(id.place, id.use); }
+  Status check(const port::Command& command) const;
+  void take_commands();
+  void obey(const port::Command& command);
+  void take_called();
+  void post_messages();
+  int post_messages(Connection& connection);
+  void connect(Connection& connection, const EndpointHandle& remote);
+  void tell_stats(const port::Command& command);
   void close(Connection& connection);
   void give_up(Connection& connection, const Status& why);
   void fail(Connection& connection, const Status& why);
@@ -167,14 +176,20 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Silence
   std::optional<Word> word_over_control(const Peer&) const override { return std::nullopt; }
   Names names_of(std::span<const Peer* const> peers) const override;
 
-  void on_mismatch(MessageEnd& flow, const Status& why, bool told) override;
+  void on_mismatch(MessageEnd& end, const Status& why, bool told) override;
   Status failure_of(const MessageRequest&, const Status& why, Nanos) override { return why; }
 
   EndpointOptions options_;
   LaneFactory& factory_;
   std::uint64_t token_ = 0;
   std::atomic<std::uint32_t> next_listener_{1};
-  MpscRing<EndpointCommand> commands_;
+  port::Regions regions_;
+  std::shared_ptr<TicketTable> tickets_ = std::make_shared<TicketTable>();
+  port::IdTable<Connection> connections_;
+  port::IdTable<Listener> listener_ids_;
+  MpscRing<port::Command> commands_;          // all but messages, which wait with their connections
+  std::atomic<Connection*> called_{nullptr};  // connections that were called since the last look
+  std::vector<Connection*> calling_;          // those before, in the order of their calls
   Messages messages_;
   Greeter greeter_;
   Peers peers_;  // the links_

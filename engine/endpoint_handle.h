@@ -17,11 +17,12 @@
 #include <vector>
 
 #include "base/status.h"
+#include "port/command.h"
 #include "topology/rails.h"
 
 namespace canarynet {
 
-inline constexpr std::size_t kHandleBytes = 128;
+inline constexpr std::size_t kHandleBytes = port::kHandleBytes;
 
 struct EndpointHandle {
   std::uint64_t token = 0;     // random, of the endpoint: who has it may connect

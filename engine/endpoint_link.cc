@@ -56,7 +56,7 @@ bool EndpointLink::add(Connection& connection) {
   slots_[slot].connection = &connection;
   ++slots_[slot].generation;
   ++used_;
-  connection.flow.flow =
+  connection.end.flow =
       wire::kConnectionFlow | static_cast<std::uint32_t>(slots_[slot].generation) << kGenerationShift | slot;
   return true;
 }
@@ -75,12 +75,12 @@ bool EndpointLink::add(Connection& connection, std::uint32_t flow) {
   slot.generation = generation_of(flow);
   slot.connection = &connection;
   ++used_;
-  connection.flow.flow = flow;
+  connection.end.flow = flow;
   return true;
 }
 
 void EndpointLink::remove(Connection& connection) {
-  const std::uint32_t index = slot_of(connection.flow.flow);
+  const std::uint32_t index = slot_of(connection.end.flow);
   if (index < slots_.size() && slots_[index].connection == &connection) {
     release(index);
   } else if (std::erase(displaced_, &connection) != 0 && --used_ == 0) {
@@ -89,7 +89,7 @@ void EndpointLink::remove(Connection& connection) {
 }
 
 void EndpointLink::abandon(Connection& connection) {
-  const std::uint32_t index = slot_of(connection.flow.flow);
+  const std::uint32_t index = slot_of(connection.end.flow);
   slots_[index].connection = nullptr;
   slots_[index].abandoned = true;
 }
@@ -101,7 +101,7 @@ bool EndpointLink::is_abandoned(std::uint32_t flow) const {
 
 void EndpointLink::hold(Nanos span) {
   messages->last_progress += span;
-  for_each([&](Connection& c) { c.flow.hold(span); });
+  for_each([&](Connection& c) { c.end.hold(span); });
 }
 
 void EndpointLink::forget_abandoned() {
@@ -121,7 +121,7 @@ Connection* EndpointLink::find(std::uint32_t flow) const {
   const std::uint32_t index = slot_of(flow);
   if (index >= slots_.size()) return nullptr;
   Connection* c = slots_[index].connection;
-  return c != nullptr && c->flow.flow == flow ? c : nullptr;
+  return c != nullptr && c->end.flow == flow ? c : nullptr;
 }
 
 void EndpointLink::say(wire::MessageFrame frame, std::uint32_t flow, const void* payload, std::uint32_t bytes,
@@ -189,7 +189,7 @@ bool EndpointLink::next_frame(Mux&, Turn& turn, OutPiece* out) {
 }
 
 std::uint64_t EndpointLink::waiting_bytes(const Mux&, const Turn& turn) const {
-  return &turn == &words_ ? 0 : Messages::waiting_bytes(static_cast<const MessageRound&>(turn));
+  return &turn == &words_ ? 0 : static_cast<const MessageRound&>(turn).waiting_bytes;
 }
 
 void EndpointLink::on_done(Mux&, std::uint64_t cookie) {
@@ -199,11 +199,11 @@ void EndpointLink::on_done(Mux&, std::uint64_t cookie) {
 
 Messages::Where EndpointLink::where_is(const wire::Header& h) const {
   Connection* c = find(h.flow);
-  if (c == nullptr || gone || h.source != c->flow.other || h.destination != c->flow.me) return {nullptr, true};
+  if (c == nullptr || gone || h.source != c->end.other || h.destination != c->end.me) return {nullptr, true};
   // What overtakes the answer to our request is kept: credits as they are, small messages parked.
-  const bool opening = c->flow.piece_bytes == 0;
+  const bool opening = c->end.piece_bytes == 0;
   if (opening && h.kind == wire::Kind::kPiece) return {nullptr, false};
-  return {&c->flow, false};
+  return {&c->end, false};
 }
 
 Landing EndpointLink::landing_for(Mux&, const wire::Header& h) {
@@ -234,7 +234,7 @@ bool EndpointLink::on_arrival(Mux&, const wire::Header& h, const Arrival& arriva
       }
       Connection* c = find(h.flow);
       if (c != nullptr) c->answered = true;
-      if (c == nullptr || c->flow.piece_bytes != 0 || !c->flow.failure.ok()) return true;
+      if (c == nullptr || c->end.piece_bytes != 0 || !c->end.failure.ok()) return true;
       std::memcpy(&opened, arrival.payload.data(), sizeof opened);
       learn_peer(opened.pid, opened.host);
       const auto mine = static_cast<std::uint32_t>(endpoint_.options_.settings.piece_bytes.count);
@@ -243,23 +243,23 @@ bool EndpointLink::on_arrival(Mux&, const wire::Header& h, const Arrival& arriva
         return true;
       }
       messages->eager_budget = std::min<std::uint64_t>(messages->eager_budget, opened.eager_bytes);
-      endpoint_.messages_.open(c->flow, opened.piece_bytes);
+      endpoint_.messages_.open(c->end, opened.piece_bytes);
       c->state.store(Connection::State::kUp, std::memory_order_release);
       return true;
     }
     if (frame == wire::MessageFrame::kClose) {
       if (is_abandoned(h.flow)) release(slot_of(h.flow));
       Connection* c = find(h.flow);
-      if (c == nullptr || !c->flow.failure.ok()) return true;
+      if (c == nullptr || !c->end.failure.ok()) return true;
       channel->cancel_flow(h.flow);
-      endpoint_.messages_.settle_sends(c->flow, h.op, endpoint_.now_);
+      endpoint_.messages_.settle_sends(c->end, h.op, endpoint_.now_);
       endpoint_.fail(*c, Status(CANARY_CLOSED, describe() + " has closed the connection"));
       return true;
     }
     if (frame == wire::MessageFrame::kAbort) {
       if (arrival.payload.size() > wire::kAbortTextBytes) return true;
       Connection* c = find(h.flow);
-      if (c == nullptr || !c->flow.failure.ok()) return true;
+      if (c == nullptr || !c->end.failure.ok()) return true;
       std::string why(reinterpret_cast<const char*>(arrival.payload.data()), arrival.payload.size());
       make_printable(&why);
       // The cause first: it may be passed on from peer to peer, and is cut at the end.

@@ -216,15 +216,13 @@ struct Posted {
   static constexpr std::size_t kGuard = 64;
   static constexpr std::byte kGuarded{0xA5}, kEmpty{0xEE}, kGivenBack{0xDD};
 
-  Posted(Connection& c, std::size_t bytes, bool sends, std::uint32_t tag)
-      : connection(&c), block(bytes + 2 * kGuard, kGuarded), request(std::make_unique<MessageRequest>()) {
+  Posted(Connection& c, std::size_t bytes, bool its_sends, std::uint32_t its_tag)
+      : connection(&c), block(bytes + 2 * kGuard, kGuarded), sends(its_sends), tag(its_tag) {
     std::fill_n(data(), bytes, sends ? std::byte{0x55} : kEmpty);
-    request->data = data();
-    request->bytes = bytes;
-    request->sends = sends;
-    request->tag = tag;
-    request->flow = &c.flow;
-    request->ticket = &ticket;
+  }
+  port::Command command(Endpoint& at) {
+    if (sends) return port::send(connection->id, data(), bytes(), tag, at.ticket_id(ticket));
+    return port::receive(connection->id, data(), bytes(), tag, at.ticket_id(ticket));
   }
   std::byte* data() { return block.data() + kGuard; }
   std::size_t bytes() const { return block.size() - 2 * kGuard; }
@@ -237,8 +235,8 @@ struct Posted {
   void look() {
     CANARY_CHECK(guarded(), "bytes around a buffer were written");
     check_text(ticket.status);
-    if (!request->sends && ticket.code == CANARY_OK) {
-      const std::size_t came = request->received_bytes;
+    if (!sends && ticket.code == CANARY_OK) {
+      const std::size_t came = ticket.bytes;
       CANARY_CHECK(came <= bytes(), "more was received than there is room for");
       CANARY_CHECK(std::all_of(data(), data() + came, [](std::byte b) { return b < std::byte{0x80}; }),
                    "a receive is done and bytes of it have not come");
@@ -246,7 +244,6 @@ struct Posted {
                    "bytes behind a message were written");
     }
     std::fill_n(data(), bytes(), kGivenBack);
-    request.reset();
     ticket.reset();
     done = true;
   }
@@ -259,8 +256,9 @@ struct Posted {
 
   Connection* connection;
   std::vector<std::byte> block;
+  const bool sends;
+  const std::uint32_t tag;
   OpTicket ticket;
-  std::unique_ptr<MessageRequest> request;
   bool done = false;
 };
 

@@ -58,16 +58,12 @@ class Input {
 struct User {
   std::unique_ptr<Connection> connection = std::make_unique<Connection>();
   bool closing = false;
+  bool aborted = false;
 };
 
 class Fuzzer {
  public:
-  explicit Fuzzer(Input input) : input_(input), endpoint_(options(), factory_) {
-    std::array<std::byte, kHandleBytes> handle{};
-    endpoint_.make_handle(&listener_, handle);
-    ours_ = decode_handle(handle).value();
-    listen();
-  }
+  explicit Fuzzer(Input input) : input_(input), endpoint_(options(), factory_) { listen(); }
   void run() {
     set_up(input_.u8());
     for (std::size_t i = 0; i < kOperations && !input_.empty(); ++i) {
@@ -120,7 +116,7 @@ class Fuzzer {
       opened.accepted = 1;
       opened.piece_bytes = kPiece;
       opened.eager_bytes = 8 * 1024;
-      frame(dialled, wire::MessageFrame::kOpened, users_.back().connection->flow.flow, &opened, sizeof opened);
+      frame(dialled, wire::MessageFrame::kOpened, users_.back().connection->end.flow, &opened, sizeof opened);
       poll(100_us);
     }
     if ((what & 8) != 0 && input_.empty()) ask_much();
@@ -195,7 +191,7 @@ class Fuzzer {
   WireLane* lane(std::size_t i) { return factory_.lanes.empty() ? nullptr : factory_.lanes[i % factory_.lanes.size()]; }
   std::uint32_t some_flow() {
     const std::uint8_t b = input_.u8();
-    if (b < 128 && !users_.empty()) return users_[b % users_.size()].connection->flow.flow;
+    if (b < 128 && !users_.empty()) return users_[b % users_.size()].connection->end.flow;
     if (b < 240) return flow_of((b >> 3) & 7, b & 7);
     return input_.u32();
   }
@@ -245,7 +241,7 @@ class Fuzzer {
     if (l == nullptr) return;
     static constexpr std::uint32_t kPaths[] = {2, 1, 0, 300};
     wire::HelloPayload hello;
-    hello.job = ours_.token + (b >> 6 == 2 ? 1 : 0);
+    hello.job = token_ + (b >> 6 == 2 ? 1 : 0);
     hello.engine = b & 3;
     hello.target = 77;
     hello.rail = hello.peer_rail = (b >> 2) & 1;
@@ -444,27 +440,27 @@ class Fuzzer {
 
   // --- its user ---
 
-  void submit(EndpointCommand c) {
-    if (endpoint_.submit(c)) return;
+  void submit(std::span<const port::Command> unit) {
+    if (endpoint_.submit(unit).ok()) return;
     poll(100_us);
-    CANARY_CHECK(endpoint_.submit(c), "a polled endpoint takes a command");
+    const Status taken = endpoint_.submit(unit);
+    CANARY_CHECK(taken.ok(), "a polled endpoint takes a command");
   }
+  void submit(const port::Command& c) { submit({&c, 1}); }
   void listen() {
-    EndpointCommand c;
-    c.kind = EndpointCommand::Kind::kListen;
-    c.listener = &listener_;
-    submit(c);
+    endpoint_.make_handle(&listener_, theirs_);
+    EndpointHandle other = decode_handle(theirs_).value();
+    token_ = other.token++;
+    theirs_ = {};
+    encode(other, theirs_);
+    submit(port::listen(listener_.id));
     listening_ = true;
   }
   void connect() {
     if (users_.size() >= kConnections) return;
     User& u = users_.emplace_back();
-    u.connection->remote = ours_;
-    u.connection->remote.token += 1;
-    EndpointCommand c;
-    c.kind = EndpointCommand::Kind::kConnect;
-    c.connection = u.connection.get();
-    submit(c);
+    endpoint_.add(*u.connection);
+    submit(port::connect(u.connection->id, theirs_));
   }
   void accept() {
     Connection* got = nullptr;
@@ -480,50 +476,36 @@ class Fuzzer {
     User* const u = user(i);
     if (u == nullptr) return;
     u->closing = true;
-    EndpointCommand c;
-    c.kind = EndpointCommand::Kind::kClose;
-    c.connection = u->connection.get();
-    submit(c);
+    submit(port::close(u->connection->id));
   }
   void abort(std::size_t i) {
     User* const u = user(i);
-    if (u == nullptr || u->connection->aborted) return;
-    u->connection->aborted = true;
-    u->connection->why_aborted = std::string(input_.u16() % 700, 'w');
-    EndpointCommand c;
-    c.kind = EndpointCommand::Kind::kAbort;
-    c.connection = u->connection.get();
-    submit(c);
+    if (u == nullptr || u->aborted) return;
+    u->aborted = true;
+    submit(port::abort_connection(u->connection->id, std::string_view(reason_).substr(0, input_.u16() % 700)));
   }
   Posted* add(std::size_t i, std::size_t bytes, bool sends, std::uint32_t tag) {
     User* const u = user(i);
     if (u == nullptr || u->connection->state != Connection::State::kUp || posted_.size() >= kRequests) return nullptr;
     return posted_.emplace_back(std::make_unique<Posted>(*u->connection, bytes, sends, tag)).get();
   }
-  void hand_in(Posted& p) {
-    EndpointCommand c;
-    c.kind = EndpointCommand::Kind::kPost;
-    c.message = p.request.get();
-    submit(c);
-  }
   void post(std::size_t i, std::size_t bytes, bool sends, std::uint8_t tag) {
-    if (Posted* p = add(i, bytes, sends, tag & 15)) hand_in(*p);
+    if (Posted* p = add(i, bytes, sends, tag & 15)) submit(p->command(endpoint_));
   }
   // Two bits of `tags` each.
   void post_group(std::size_t i, int size, unsigned tags, std::size_t bytes) {
     Posted* const first = add(i, bytes, false, tags & 3);
     if (first == nullptr) return;
-    Posted* last = first;
+    std::vector<port::Command> unit{first->command(endpoint_)};
     for (int k = 1; k < size; ++k) {
       Posted* const p = add(i, bytes / static_cast<std::size_t>(k), false, (tags >> (2 * k)) & 3);
       if (p == nullptr) break;
-      last->request->also = p->request.get();
-      last = p;
+      unit.back().more_follows = 1;
+      unit.push_back(p->command(endpoint_));
     }
-    hand_in(*first);
+    submit(unit);
   }
   void endpoint_work() {
-    EndpointCommand c;
     const std::uint8_t b = input_.u8();
     switch (b & 7) {
       case 0:
@@ -532,9 +514,7 @@ class Fuzzer {
           return;
         }
         listening_ = false;
-        c.kind = EndpointCommand::Kind::kCloseListener;
-        c.listener = &listener_;
-        return submit(c);
+        return submit(port::close(listener_.id));
       case 1:  // more than are looked at in one cycle
         for (int i = 0; i < 1100; ++i) ask_stats();
         return;
@@ -547,12 +527,7 @@ class Fuzzer {
         return ask_stats();
     }
   }
-  void ask_stats() {
-    EndpointCommand c;
-    c.kind = EndpointCommand::Kind::kStats;
-    c.stats = &stats_;
-    submit(c);
-  }
+  void ask_stats() { submit(port::stats(stats_.data(), sizeof stats_, endpoint_.ticket_id(asked_))); }
 
   void poll(Nanos step) {
     now_ += step;
@@ -581,10 +556,7 @@ class Fuzzer {
     for (const auto& p : posted_) CANARY_CHECK(p->done, "a request outlives its link");
     for (std::size_t i = 0; i < users_.size(); ++i) close(i);
     if (listening_) {
-      EndpointCommand c;
-      c.kind = EndpointCommand::Kind::kCloseListener;
-      c.listener = &listener_;
-      submit(c);
+      submit(port::close(listener_.id));
     }
     for (int i = 0; i < 4; ++i) poll(240_ms);
     CANARY_CHECK(users_.empty(), "a connection is not closed");
@@ -599,11 +571,14 @@ class Fuzzer {
   Input input_;
   WireFactory factory_;
   Listener listener_;
-  EndpointStats stats_{std::vector<RailStats>(2), false};
+  std::array<RailStats, 2> stats_;
+  OpTicket asked_;
+  const std::string reason_ = std::string(700, 'w');
+  std::uint64_t token_ = 0;
+  std::array<std::byte, kHandleBytes> theirs_{};  // the handle of an endpoint that is not there
   std::vector<User> users_;
   std::vector<std::unique_ptr<Posted>> posted_;
   Endpoint endpoint_;
-  EndpointHandle ours_;
   Nanos now_ = 1_s;
   bool listening_ = false;
   bool left_ = false;

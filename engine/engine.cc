@@ -13,7 +13,6 @@ namespace {
 
 constexpr Nanos kFarewellLimit = 1_s;
 constexpr std::size_t kCommands = 256;
-constexpr std::size_t kMessages = 1024;
 // Memory to memory between local ranks before lanes are looked at again: some 200 us.
 constexpr std::uint64_t kLocalBytesPerCycle = 1 << 20;
 
@@ -26,7 +25,6 @@ Engine::Engine(EngineOptions options, LaneFactory& factory)
       everybody_(options_.settings, {options_.channel_records, options_.channel_copies}, factory),
       watch_(options_.settings, everybody_, *this),
       commands_(kCommands),
-      message_submissions_(kMessages),
       messages_(*this) {
   factory_.set_acceptor(this);
 }
@@ -285,7 +283,6 @@ void Engine::hurry(Nanos now) {
 
 // What was submitted, and what that, arrivals and timers made ready.
 std::size_t Engine::send(Nanos now) {
-  if (ready_) drain_messages();  // first: a deadline among the commands may be one of theirs
   if (ready_ && !leaving_ && called()) take_commands();
   if (!waiting_.empty()) enter_waiting();
   std::size_t work = settle_local();

@@ -84,12 +84,11 @@ class Engine final : public MembershipListener,
   GroupMember* world(int local_rank);
 
   // The only way in. OK; what is wrong with the command; or CANARY_WOULD_BLOCK without a text: too many of the member's
-  // operations wait for those before them, or the queue of the other commands is full, which every poll() ends. Those
+  // operations wait for those before them, or the queue of its messages or that of the other commands is full, which
+  // every poll() ends. Those
   // pass what waits. Nobody forgets the member meanwhile.
   Status submit(const port::Command& command);
-  // A send or receive in a group: member, partner and the caller's fields are set. False: the ring is full.
-  bool submit(MessageRequest* message);
-  // The member's queue is.
+  // The member's queue of operations is.
   bool full(port::MemberId member) const;
   // By which a command names it; from the first time on until it ends.
   port::TicketId ticket_id(OpTicket& ticket) {
@@ -233,6 +232,8 @@ class Engine final : public MembershipListener,
     return called_.load(std::memory_order_relaxed) != nullptr || !waiting_.empty() || commands_.ready();
   }
   void take_commands();
+  bool call(GroupMember& member, const port::Command& command);
+  void note_called(GroupMember& member);
   void obey(const port::Command& command);
   void list_called();
   void unlist_idle();
@@ -284,10 +285,11 @@ class Engine final : public MembershipListener,
                const wire::SignaturePayload& theirs);
 
   // messages (group_messages.cc)
-  void drain_messages();
-  void post_message(MessageRequest* message);
+  void post_messages();
+  void post_messages(GroupMember& member, int limit);
+  void post_message(GroupMember& member, const port::Command& command);
   MessageEnd& message_end(GroupMember& member, int partner);
-  void on_mismatch(MessageEnd& flow, const Status& why, bool told) override;
+  void on_mismatch(MessageEnd& end, const Status& why, bool told) override;
   Status failure_of(const MessageRequest& request, const Status& why, Nanos now) override;
   void end_messages(Group& group);
   void retire_messages(GroupMember& member);
@@ -352,9 +354,8 @@ class Engine final : public MembershipListener,
   port::Regions regions_;
   std::shared_ptr<TicketTable> tickets_ = std::make_shared<TicketTable>();
   port::IdTable<GroupMember> member_ids_;
-  MpscRing<port::Command> commands_;           // all but operations, which wait with their members
+  MpscRing<port::Command> commands_;           // all but operations and messages, which wait with their members
   std::atomic<GroupMember*> called_{nullptr};  // members that were called since the last look
-  MpscRing<MessageRequest*> message_submissions_;
   Messages messages_;
   std::vector<GroupMember*> waiting_;  // members with operations that wait for a slot, or were called lately
   bool commands_left_ = false;         // the cycle's share was taken, not all

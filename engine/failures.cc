@@ -317,8 +317,8 @@ void Engine::move_clocks(Nanos missed) {
 void Engine::hold(Group& g, Nanos span) {
   for (auto& m : g.local) {
     for (Operation& op : m->operations) op.run->last_progress += span;
-    for (auto& flow : m->messages) {
-      if (flow && !flow->idle()) flow->hold(span);
+    for (auto& end : m->messages) {
+      if (end && !end->idle()) end->hold(span);
     }
   }
 }

@@ -56,8 +56,9 @@ port::MemberShape GroupMember::shape() const { return {rank, static_cast<int>(gr
 
 bool GroupMember::pending() const {
   if (!operations.empty() || waiting.claimed() != waiting.taken()) return true;
-  for (const auto& flow : messages) {
-    if (flow && !flow->idle()) return true;
+  if (called_messages.claimed() != called_messages.taken()) return true;
+  for (const auto& end : messages) {
+    if (end && !end->idle()) return true;
   }
   return false;
 }

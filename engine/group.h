@@ -150,6 +150,7 @@ struct CalledOperation {
 
 struct GroupMember {
   static constexpr std::size_t kWaitingMax = 1024;
+  static constexpr std::size_t kMessagesMax = 256;
 
   Group* group = nullptr;
   port::MemberId id;
@@ -163,9 +164,10 @@ struct GroupMember {
   std::vector<Operation> operations;
   // For one of their slots, in the order of the calls; any thread pushes.
   MpscRing<WaitingOperation> waiting{kWaitingMax};
-  std::atomic<bool> listed{false};               // the engine knows, or is about to know, that something waits
-  GroupMember* next_called = nullptr;            // among those that it does not know yet
-  std::atomic<std::uint32_t> urgent_waiting{0};  // of those, and of those about to be pushed
+  MpscRing<port::Command> called_messages{kMessagesMax};  // likewise; they wait for the next cycle only
+  std::atomic<bool> listed{false};                        // the engine knows, or is about to know, that something waits
+  GroupMember* next_called = nullptr;                     // among those that it does not know yet
+  std::atomic<std::uint32_t> urgent_waiting{0};           // of those, and of those about to be pushed
   std::uint64_t uses = 0;
   std::atomic<const char*> last_algorithm{""};  // planner of the last completed operation; a constant string
 
@@ -181,6 +183,8 @@ struct GroupMember {
   std::vector<std::unique_ptr<MessageEnd>> messages;  // by the other's rank; empty before the first message
 
   Operation* find(std::uint32_t number);
+  // Something waits in its queues.
+  bool called() const { return waiting.ready() || called_messages.ready(); }
   port::MemberShape shape() const;
   // Operations or messages are not done.
   bool pending() const;

@@ -9,48 +9,47 @@
 namespace canarynet {
 namespace {
 
-constexpr int kMessagesPerCycle = 1024;  // all that their ring holds
+// Of a member in one cycle, so that lanes need not wait for long: what is left over is due at once.
+constexpr int kPostedPerCycle = 128;
 
-const char* verb(const MessageRequest& r) { return r.sends ? "send" : "recv"; }
+const char* verb(bool sends) { return sends ? "send" : "recv"; }
 
 }  // namespace
 
-void Engine::drain_messages() {
+void Engine::post_messages() {
   messages_left_ = false;
-  MessageRequest* message = nullptr;
-  for (int i = 0; i < kMessagesPerCycle; ++i) {
-    if (!message_submissions_.pop(&message)) return;
-    post_message(message);
+  for (GroupMember* m : waiting_) {
+    post_messages(*m, kPostedPerCycle);
+    messages_left_ |= m->called_messages.ready();
   }
-  messages_left_ = message_submissions_.ready();
 }
 
-void Engine::post_message(MessageRequest* message) {
-  ErrorDetail d;
-  d.op_name = verb(*message);
-  d.phase = "entry";
-  GroupMember* const caller = member(message->member);
-  if (caller == nullptr) {
-    message->ticket->finish(Status(CANARY_INVALID_ARGUMENT, d.op_name + ": its group has been destroyed", d));
-    return;
-  }
-  GroupMember& m = *caller;
+void Engine::post_messages(GroupMember& m, int limit) {
+  port::Command c;
+  while (limit-- > 0 && m.called_messages.pop(&c)) post_message(m, c);
+}
+
+void Engine::post_message(GroupMember& m, const port::Command& c) {
   Group& g = *m.group;
-  d.group = g.flow;
-  MessageEnd& flow = message_end(m, message->partner);
-  const std::uint32_t engine = g.engine_of[static_cast<std::size_t>(message->partner)];
-  if (engine != my_engine_ && flow.peer == nullptr && !g.dead) {
-    const int other = g.members[static_cast<std::size_t>(message->partner)];
-    d.rank = other;
-    message->ticket->finish(Status(CANARY_UNREACHABLE,
-                                   d.op_name + ": " + rank_name(m.world_rank) + " and " + rank_name(other) +
-                                       " share no rail (neither a subnet nor a route; CANARY_RAIL_PAIRING decides)",
-                                   d));
+  OpTicket* const ticket = tickets_->at(c.ticket.place);
+  CANARY_CHECK(ticket != nullptr, "a ticket ended before its message");
+  MessageEnd& end = message_end(m, c.rank);
+  const std::uint32_t engine = g.engine_of[static_cast<std::size_t>(c.rank)];
+  if (engine != my_engine_ && end.peer == nullptr && !g.dead) {
+    ErrorDetail d;
+    d.op_name = verb(c.kind == port::Command::Kind::kSend);
+    d.phase = "entry";
+    d.group = g.flow;
+    d.rank = g.members[static_cast<std::size_t>(c.rank)];
+    ticket->finish(Status(CANARY_UNREACHABLE,
+                          d.op_name + ": " + rank_name(m.world_rank) + " and " + rank_name(d.rank) +
+                              " share no rail (neither a subnet nor a route; CANARY_RAIL_PAIRING decides)",
+                          d));
     return;
   }
-  message->flow = &flow;
-  if (g.dead && flow.failure.ok()) flow.failure = g.verdict;
-  messages_.post(message, now_);
+  if (g.dead && end.failure.ok()) end.failure = g.verdict;
+  const MessageOrder order = Messages::order_of(c, regions_, ticket);
+  messages_.post(end, {&order, 1}, now_);
 }
 
 MessageEnd& Engine::message_end(GroupMember& m, int partner) {
@@ -59,28 +58,28 @@ MessageEnd& Engine::message_end(GroupMember& m, int partner) {
   auto& made = m.messages[static_cast<std::size_t>(partner)];
   if (made) return *made;
   made = std::make_unique<MessageEnd>();
-  MessageEnd& f = *made;
-  f.flow = g.messages_number();
-  f.epoch = g.epoch;
-  f.me = static_cast<std::uint16_t>(m.rank);
-  f.other = static_cast<std::uint16_t>(partner);
-  f.exact = true;
-  f.owner = &m;
+  MessageEnd& end = *made;
+  end.flow = g.messages_number();
+  end.epoch = g.epoch;
+  end.me = static_cast<std::uint16_t>(m.rank);
+  end.other = static_cast<std::uint16_t>(partner);
+  end.exact = true;
+  end.owner = &m;
   const std::uint32_t engine = g.engine_of[static_cast<std::size_t>(partner)];
   if (engine != my_engine_) {
-    f.peer = peers_[engine].messages.get();
-    f.rounds = &g.peer(engine)->messages;
+    end.peer = peers_[engine].messages.get();
+    end.rounds = &g.peer(engine)->messages;
   } else if (partner == m.rank) {
-    f.twin = &f;
+    end.twin = &end;
   } else if (GroupMember* other = g.member(partner); other != nullptr && !other->messages.empty()) {
     // The one made second joins the two.
     if (MessageEnd* twin = other->messages[static_cast<std::size_t>(m.rank)].get()) {
-      f.twin = twin;
-      twin->twin = &f;
+      end.twin = twin;
+      twin->twin = &end;
     }
   }
-  messages_.open(f, static_cast<std::uint32_t>(roster_.piece_bytes.count), options_.first_message);
-  return f;
+  messages_.open(end, static_cast<std::uint32_t>(roster_.piece_bytes.count), options_.first_message);
+  return end;
 }
 
 // --- the flow --------------------------------------------------------------------------------------------------------
@@ -92,7 +91,7 @@ bool GroupMessageFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
 
 std::uint64_t GroupMessageFlow::waiting_bytes(const Mux& to, const Turn& turn) const {
   if (engine_.peers_[to.peer()].left || to.channel()->peer_left()) return 0;
-  return Messages::waiting_bytes(static_cast<const MessageRound&>(turn));
+  return static_cast<const MessageRound&>(turn).waiting_bytes;
 }
 
 void GroupMessageFlow::on_done(Mux&, std::uint64_t cookie) { engine_.messages_.on_done(cookie, engine_.now_); }
@@ -121,24 +120,24 @@ void GroupMessageFlow::on_landing_lost(Mux& from, const wire::Header& h, std::ui
 
 // --- ends and limits -------------------------------------------------------------------------------------------------
 
-void Engine::on_mismatch(MessageEnd& flow, const Status& why, bool) {
-  const GroupMember& m = *static_cast<const GroupMember*>(flow.owner);
+void Engine::on_mismatch(MessageEnd& end, const Status& why, bool) {
+  const GroupMember& m = *static_cast<const GroupMember*>(end.owner);
   Verdict v;
   v.code = why.code();
-  v.rank = m.group->members[flow.other];
+  v.rank = m.group->members[end.other];
   v.text = "group " + std::to_string(m.group->flow) + ", " + why.text();
   kill(*m.group, v, true);
 }
 
 Status Engine::failure_of(const MessageRequest& r, const Status& why, Nanos now) {
-  const GroupMember& m = *static_cast<const GroupMember*>(r.flow->owner);
+  const GroupMember& m = *static_cast<const GroupMember*>(r.end->owner);
   ErrorDetail d = why.detail();
   d.op = static_cast<std::int64_t>(r.group_first);
-  d.op_name = verb(r);
+  d.op_name = verb(r.sends);
   d.elapsed = now - r.entered;
   return Status(why.code(),
                 d.op_name + " #" + std::to_string(d.op) + (r.sends ? " to rank " : " from rank ") +
-                    std::to_string(m.group->members[r.flow->other]) + ": " + why.text(),
+                    std::to_string(m.group->members[r.end->other]) + ": " + why.text(),
                 d);
 }
 
@@ -151,8 +150,8 @@ void Engine::end_messages(Group& g) {
     messages_.drop_parked(*p.messages, number);
   }
   for (auto& m : g.local) {
-    for (auto& flow : m->messages) {
-      if (flow) messages_.fail(*flow, g.verdict, now_);
+    for (auto& end : m->messages) {
+      if (end) messages_.fail(*end, g.verdict, now_);
     }
   }
 }
@@ -166,17 +165,17 @@ void Engine::retire_messages(GroupMember& m) {
       if (e.complete && e.header.flow == number && e.header.destination == m.rank) p.messages->parked.release(&e);
     });
   }
-  for (auto& flow : m.messages) {
-    if (flow && flow->peer != nullptr) messages_.give_back_debts(*flow, flow->sent);
+  for (auto& end : m.messages) {
+    if (end && end->peer != nullptr) messages_.give_back_debts(*end, end->sent);
   }
 }
 
 void Engine::check_messages(Group& g, GroupMember& m, Nanos now) {
   const Settings& set = options_.settings;
-  for (const auto& flow : m.messages) {
-    if (!flow || flow->idle()) continue;
-    const int other = g.members[flow->other];
-    const auto end = [&](const MessageRequest& r, canary_status code, const std::string& text) {
+  for (const auto& end : m.messages) {
+    if (!end || end->idle()) continue;
+    const int other = g.members[end->other];
+    const auto give_up = [&](const MessageRequest& r, canary_status code, const std::string& text) {
       Verdict v;
       v.code = code;
       v.rank = other;
@@ -185,32 +184,32 @@ void Engine::check_messages(Group& g, GroupMember& m, Nanos now) {
       v.text = text;
       kill(g, v, true);
     };
-    for (const MessageList* list : {&flow->sends, &flow->receives}) {
+    for (const MessageList* list : {&end->sends, &end->receives}) {
       for (const MessageRequest* r = list->head; r != nullptr; r = r->next) {
         if (now < r->deadline) continue;
-        return end(*r, CANARY_DEADLINE,
-                   std::string("the caller's deadline of ") + verb(*r) + " #" + std::to_string(r->group_first) +
-                       " passed after " + milliseconds(now - r->entered));
+        return give_up(*r, CANARY_DEADLINE,
+                       std::string("the caller's deadline of ") + verb(r->sends) + " #" +
+                           std::to_string(r->group_first) + " passed after " + milliseconds(now - r->entered));
       }
       const MessageRequest* r = list->head;  // the others wait for it
       if (r == nullptr) continue;
-      const bool waits = r->sends ? r->number > flow->credited && r->cells_done == 0 : r->cells_done == 0;
+      const bool waits = r->sends ? r->number > end->credited && r->cells_done == 0 : r->cells_done == 0;
       // Words are for verdicts only: while all is well nothing is allocated here.
       const auto what = [&] {
         return std::string(r->sends ? "receive message #" : "send message #") + std::to_string(r->group_first) +
                (r->sends ? " from " : " to ") + rank_name(m.world_rank);
       };
-      const Nanos since = std::max(r->last_progress, flow->last_progress);
-      if (g.left[flow->other] != 0 && now - since > departure_grace()) {
-        return end(*r, CANARY_PEER_DIED, rank_name(other) + " left the job (finalize) and did not " + what());
+      const Nanos since = std::max(r->last_progress, end->last_progress);
+      if (g.left[end->other] != 0 && now - since > departure_grace()) {
+        return give_up(*r, CANARY_PEER_DIED, rank_name(other) + " left the job (finalize) and did not " + what());
       }
       if (waits && now - since > set.entry_limit) {
-        return end(*r, CANARY_ENTRY_TIMEOUT,
-                   rank_name(other) + " did not " + what() + " within " + milliseconds(set.entry_limit));
+        return give_up(*r, CANARY_ENTRY_TIMEOUT,
+                       rank_name(other) + " did not " + what() + " within " + milliseconds(set.entry_limit));
       }
       if (!waits && now - since > set.exchange_limit) {
-        return end(*r, CANARY_EXCHANGE_TIMEOUT,
-                   rank_name(other) + " did not " + what() + ": no progress for " + milliseconds(now - since));
+        return give_up(*r, CANARY_EXCHANGE_TIMEOUT,
+                       rank_name(other) + " did not " + what() + ": no progress for " + milliseconds(now - since));
       }
     }
   }

@@ -5,6 +5,7 @@
 // only while a request of ours is open: then what comes early is kept. At any other time an unknown number is that of a
 // group that is over here, and what comes late for it is acknowledged and forgotten.
 #include <algorithm>
+#include <climits>
 #include <functional>
 
 #include "base/check.h"
@@ -251,8 +252,8 @@ bool Engine::pending(port::MemberId id) {
   if (abandoned_) return false;
   do take_commands();
   while (commands_left_);
-  while (message_submissions_.ready()) drain_messages();
-  const GroupMember* const m = member(id);
+  GroupMember* const m = member(id);
+  if (m != nullptr) post_messages(*m, INT_MAX);
   return m != nullptr && m->pending();
 }
 

@@ -1,12 +1,12 @@
 // engine/message_end.h -- the state of ordered messages between two ends: requests, and per pair of ends what was sent
 // and received.
 //
-// A message is cut in cells of the flow's piece size, which travel over whatever lane is best and land in the
+// A message is cut in cells of the end's piece size, which travel over whatever lane is best and land in the
 // receiver's buffer. The k-th send of one end meets the k-th receive of the other (within a group of receives: by tag).
 // Units: bytes; message numbers count from 1 and never wrap (64 bits here, the low 32 on the wire).
-// Memory: requests belong to the caller until their ticket is done; their buffers are borrowed as long. Nothing here
-// allocates after a flow was made. Thread: the engine's owner, but for MessageRequest::ticket. engine/messages.h drives
-// all of it.
+// Memory: requests are records of the engine's own (engine/messages.h), which nobody else sees; their buffers and
+// tickets are borrowed until they are done. Nothing here allocates after an end was made. Thread: the engine's owner.
+// engine/messages.h drives all of it.
 #pragma once
 
 #include <algorithm>
@@ -56,8 +56,8 @@ class ThroughWindow {
   std::array<std::uint64_t, kReach / 64> bits_{};
 };
 
-// One send or one receive. The caller sets the first part and keeps the request until the ticket is done.
-struct MessageRequest {
+// What a caller asks for: one send, or one receive.
+struct MessageOrder {
   std::byte* data = nullptr;  // a send only reads it
   std::uint64_t bytes = 0;    // a send's length; a receive's room
   std::uint32_t tag = 0;      // connections only
@@ -65,23 +65,19 @@ struct MessageRequest {
   bool sends = false;
   canary_priority priority = CANARY_PRIORITY_NORMAL;
   Nanos time_limit{};  // 0: none; else from submission
-  MessageEnd* flow = nullptr;
-  port::MemberId member;           // groups: who calls; the engine finds the flow
-  int partner = -1;                // groups: the other's rank
-  MessageRequest* also = nullptr;  // receives: the rest of a group that is posted with this one
   OpTicket* ticket = nullptr;
+};
 
-  // Of a receive that is done: what has come.
-  std::uint64_t received_bytes = 0;
-
-  // The engine's.
+// An order that is not done.
+struct MessageRequest : MessageOrder {
+  std::uint32_t place = 0;        // among Messages' records
+  MessageEnd* end = nullptr;      // null: the record is free
   std::uint64_t number = 0;       // of the message; a grouped receive gets it when the first cell comes
   std::uint64_t group_first = 0;  // a receive's number is one of [group_first, group_first + group_size)
   std::uint32_t group_size = 1;
-  std::uint32_t slot = 0xffffffff;  // in Messages' table, once a cell was sent
-  std::uint64_t length = 0;         // of the message
-  std::uint64_t cells = 0;          // 0: not known yet (receives)
-  std::uint64_t next_cell = 0;      // sends
+  std::uint64_t length = 0;     // of the message
+  std::uint64_t cells = 0;      // 0: not known yet (receives)
+  std::uint64_t next_cell = 0;  // sends
   std::uint64_t cells_done = 0;
   bool eager = false;                                               // a send that did not wait for its credit
   ThroughWindow through;                                            // sends: acknowledged cells; receives: arrived ones
@@ -90,7 +86,7 @@ struct MessageRequest {
   Nanos last_progress;
   Nanos deadline = Nanos::max();
   MessageRequest* previous = nullptr;
-  MessageRequest* next = nullptr;
+  MessageRequest* next = nullptr;  // also among free records
 
   // Of the message; before a receive knows that, its room.
   std::uint64_t whole() const { return sends || cells != 0 ? length : bytes; }
@@ -131,6 +127,7 @@ struct MessageRound : Turn {
   const canary_priority priority;
   MessageEnd* head = nullptr;
   MessageEnd* tail = nullptr;
+  std::uint64_t waiting_bytes = 0;  // of the messages whose turn it is: what has not been sent yet
 };
 
 struct MessageRounds {
@@ -204,13 +201,14 @@ struct MessageEnd {
   bool refusal_due = false;
   std::uint64_t refused = 0;  // its message's number
   wire::RefusePayload refusal;
-  Status failure;  // not OK: the flow has ended
+  Status failure;  // not OK: it has ended
 
   MessageRounds* rounds = nullptr;  // where it takes its turns with `peer`
   // Its part in one of them.
   struct Stand {
     MessageRequest* cursor = nullptr;  // its first send of that priority with cells that were not handed to the channel
     bool ready = false;                // it stands there
+    std::uint64_t counted = 0;         // of its cursor's bytes, in the round's waiting_bytes
     MessageEnd* next_ready = nullptr;
   };
   std::array<Stand, kMessagePriorities> stands;

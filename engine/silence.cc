@@ -100,8 +100,8 @@ std::vector<GroupEpoch> Engine::groups_waiting_for(std::uint32_t engine) const {
                            return std::any_of(slots.begin(), slots.end(),
                                               [&](const RunSlot& slot) { return slot.engine == engine; });
                          }) ||
-             std::any_of(m->messages.begin(), m->messages.end(), [&](const auto& flow) {
-               return flow && flow->peer == peers_[engine].messages.get() && !flow->idle();
+             std::any_of(m->messages.begin(), m->messages.end(), [&](const auto& end) {
+               return end && end->peer == peers_[engine].messages.get() && !end->idle();
              });
     });
     if (waits) out.push_back({g->flow, g->epoch});

@@ -18,7 +18,7 @@ struct Oldest {
 void look_at(const Connection& c, const MessageList& list, Oldest* oldest) {
   const MessageRequest* const r = list.head;
   if (r == nullptr) return;
-  const Nanos since = std::max(r->last_progress, c.flow.last_progress);
+  const Nanos since = std::max(r->last_progress, c.end.last_progress);
   if (since < oldest->since) *oldest = {&c, r, since};
 }
 
@@ -38,8 +38,8 @@ std::string StallWatch::check(const EndpointLink& link, Nanos now, Nanos limit) 
   std::size_t stalled = 0;
   link.for_each([&](const Connection& c) {
     Oldest its;
-    look_at(c, c.flow.sends, &its);
-    look_at(c, c.flow.receives, &its);
+    look_at(c, c.end.sends, &its);
+    look_at(c, c.end.receives, &its);
     if (its.request == nullptr || now - its.since < limit) return;
     ++stalled;
     if (its.since < oldest.since) oldest = its;
@@ -54,7 +54,7 @@ std::string StallWatch::check(const EndpointLink& link, Nanos now, Nanos limit) 
   next_ = now + pause_;
   pause_ = pause_ * 2;
   const MessageRequest& r = *oldest.request;
-  const MessageEnd& flow = oldest.connection->flow;
+  const MessageEnd& flow = oldest.connection->end;
   const std::uint64_t number = r.sends ? r.number : r.group_first;
   std::string text = std::string(r.sends ? "send" : "receive") + " #" + std::to_string(number) + " of " +
                      std::to_string(r.whole()) + " bytes (" + std::to_string(r.moved(flow.piece_bytes)) +

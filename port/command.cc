@@ -70,4 +70,95 @@ Command deadline(MemberId member, TicketId ticket, Nanos from_now) {
   return c;
 }
 
+namespace {
+
+Command message(Command::Kind kind, TicketId ticket, const Terms& terms) {
+  Command c;
+  c.kind = kind;
+  c.priority = static_cast<std::uint8_t>(terms.priority);
+  c.ticket = ticket;
+  c.time_limit = terms.time_limit.count;
+  return c;
+}
+
+// With a partner in its group.
+Command message(Command::Kind kind, MemberId member, int partner, std::uint64_t count, DataType type, TicketId ticket,
+                const Terms& terms) {
+  Command c = message(kind, ticket, terms);
+  c.rank = partner;
+  c.type = static_cast<std::int32_t>(type);
+  c.member = member;
+  c.count = count;
+  return c;
+}
+
+Command about(Command::Kind kind, ConnectionId connection) {
+  Command c;
+  c.kind = kind;
+  c.connection = connection;
+  return c;
+}
+
+Command about(Command::Kind kind, ListenerId listener) {
+  return about(kind, ConnectionId{listener.place, listener.use});
+}
+
+}  // namespace
+
+Command send(MemberId member, int to, const void* data, std::uint64_t count, DataType type, TicketId ticket,
+             const Terms& terms) {
+  Command c = message(Command::Kind::kSend, member, to, count, type, ticket, terms);
+  c.input = memory_at(data, message_bytes(c));
+  return c;
+}
+
+Command receive(MemberId member, int from, void* data, std::uint64_t count, DataType type, TicketId ticket,
+                const Terms& terms) {
+  Command c = message(Command::Kind::kReceive, member, from, count, type, ticket, terms);
+  c.output = memory_at(data, message_bytes(c));
+  return c;
+}
+
+Command listen(ListenerId listener) { return about(Command::Kind::kListen, listener); }
+Command close(ListenerId listener) { return about(Command::Kind::kCloseListener, listener); }
+Command close(ConnectionId connection) { return about(Command::Kind::kCloseConnection, connection); }
+
+Command connect(ConnectionId connection, std::span<const std::byte> handle) {
+  Command c = about(Command::Kind::kConnect, connection);
+  c.numbers = memory_at(handle.data(), handle.size());
+  return c;
+}
+
+Command abort_connection(ConnectionId connection, std::string_view reason) {
+  Command c = about(Command::Kind::kAbortConnection, connection);
+  c.numbers = memory_at(reason.data(), reason.size());
+  return c;
+}
+
+Command send(ConnectionId connection, const void* data, std::uint64_t bytes, std::uint32_t tag, TicketId ticket,
+             const Terms& terms) {
+  Command c = message(Command::Kind::kSendOn, ticket, terms);
+  c.connection = connection;
+  c.tag = tag;
+  c.input = memory_at(data, bytes);
+  return c;
+}
+
+Command receive(ConnectionId connection, void* data, std::uint64_t bytes, std::uint32_t tag, TicketId ticket,
+                const Terms& terms) {
+  Command c = message(Command::Kind::kReceiveOn, ticket, terms);
+  c.connection = connection;
+  c.tag = tag;
+  c.output = memory_at(data, bytes);
+  return c;
+}
+
+Command stats(void* rails, std::uint64_t bytes, TicketId ticket) {
+  Command c;
+  c.kind = Command::Kind::kStats;
+  c.ticket = ticket;
+  c.output = memory_at(rails, bytes);
+  return c;
+}
+
 }  // namespace canarynet::port

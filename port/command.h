@@ -3,7 +3,9 @@
 //
 // A command has a fixed size, owns nothing, and means the same wherever it is read. Two cache lines: two buffers and a
 // list of numbers, each with its region, are 72 bytes, and one line has 64. What it names (buffers, lists, texts) is
-// borrowed until its ticket is done.
+// borrowed until its ticket is done; of one without a ticket as its kind says.
+// An engine takes some kinds and an endpoint the others. Receives of a connection may be a unit: they are taken
+// together, or none of them.
 // Whoever takes commands has them checked first (port/command_check.h).
 #pragma once
 
@@ -31,31 +33,66 @@ struct TicketId {
   bool operator==(const TicketId&) const = default;
 };
 inline constexpr TicketId kNoTicket;
+// Likewise, of an endpoint.
+struct ConnectionId {
+  std::uint32_t place = 0xffffffff;
+  std::uint32_t use = 0;
+  bool operator==(const ConnectionId&) const = default;
+};
+struct ListenerId {
+  std::uint32_t place = 0xffffffff;
+  std::uint32_t use = 0;
+  bool operator==(const ListenerId&) const = default;
+};
 
 struct Command {
   enum class Kind : std::uint8_t {
     kNone,
+    // An engine's.
     kOperation,  // of a member: collective, type, redop, count, root, buffers; numbers: its counts, if it has any
     kGroup,      // the world rank `rank` asks for a group of the world ranks in `numbers` (32 bits each)
     kAbort,      // of the member's group, with the reason in `numbers` (characters); a ticket is optional
     kDeadline,   // of the operation or message whose ticket this is: `time_limit` from now on
+    kSend,       // of a member to the rank `rank` of its group: `count` elements of `type` from `input`
+    kReceive,    // from there, into `output`
+    // An endpoint's. The first five have no ticket.
+    kListen,           // from now on, by the listener
+    kCloseListener,    // with what nobody has accepted; no other command names it afterwards
+    kConnect,          // by the handle in `numbers`, which stays until the connection is made or has failed
+    kAbortConnection,  // with the reason in `numbers` (characters), which stays until the connection is closed
+    kCloseConnection,  // and what it has under way; no other command names it afterwards
+    kSendOn,           // a connection: `input`, all of it, under `tag`
+    kReceiveOn,        // a connection: what comes under `tag`, into `output`
+    kStats,            // the counters of its rails, into `output`
   } kind = Kind::kNone;
   std::uint8_t collective = 0;
-  std::uint8_t priority = 0;  // kOperation: a canary_priority
-  std::uint8_t reserved = 0;
-  std::int32_t rank = -1;  // kOperation: the root
+  std::uint8_t priority = 0;      // operations and messages: a canary_priority
+  std::uint8_t more_follows = 0;  // kReceiveOn: 1: the next command is of the same unit
+  std::int32_t rank = -1;         // kOperation: the root
   std::int32_t type = 0;
-  std::int32_t redop = 0;
+  union {
+    std::int32_t redop = 0;
+    std::uint32_t tag;  // kSendOn, kReceiveOn
+  };
   MemberId member;
   TicketId ticket;
   std::uint64_t count = 0;
-  std::int64_t time_limit = 0;  // nanoseconds; operations: 0 is none
+  std::int64_t time_limit = 0;  // nanoseconds; operations and messages: 0 is none
   MemoryRef input;
   MemoryRef output;
   MemoryRef numbers;
-  std::uint64_t reserved_too = 0;
+  ConnectionId connection;  // kListen, kCloseListener: the listener
+
+  ListenerId listener() const { return {connection.place, connection.use}; }
 };
 static_assert(sizeof(Command) == 128 && std::is_trivially_copyable_v<Command>);
+
+// Receives in one unit.
+inline constexpr std::size_t kUnitMax = 8;
+// A message has less than 1 TiB.
+inline constexpr std::uint64_t kMessageBytesMax = (std::uint64_t{1} << 40) - 1;
+// Of the handle by which a listener is reached.
+inline constexpr std::size_t kHandleBytes = 128;
 
 // A member of a group, as far as arguments are concerned.
 struct MemberShape {
@@ -94,5 +131,26 @@ OpRequest request_of(const Command& command, const Regions& regions);
 Command group(int world_rank, std::span<const std::int32_t> ranks, TicketId ticket);
 Command abort(MemberId member, std::string_view reason, TicketId ticket = kNoTicket);
 Command deadline(MemberId member, TicketId ticket, Nanos from_now);
+
+// What a caller may say of a message besides.
+struct Terms {
+  canary_priority priority = CANARY_PRIORITY_NORMAL;
+  Nanos time_limit{};  // 0: none; else from submission
+};
+Command send(MemberId member, int to, const void* data, std::uint64_t count, DataType type, TicketId ticket,
+             const Terms& terms = {});
+Command receive(MemberId member, int from, void* data, std::uint64_t count, DataType type, TicketId ticket,
+                const Terms& terms = {});
+
+Command listen(ListenerId listener);
+Command close(ListenerId listener);
+Command connect(ConnectionId connection, std::span<const std::byte> handle);
+Command abort_connection(ConnectionId connection, std::string_view reason);
+Command close(ConnectionId connection);
+Command send(ConnectionId connection, const void* data, std::uint64_t bytes, std::uint32_t tag, TicketId ticket,
+             const Terms& terms = {});
+Command receive(ConnectionId connection, void* data, std::uint64_t bytes, std::uint32_t tag, TicketId ticket,
+                const Terms& terms = {});
+Command stats(void* rails, std::uint64_t bytes, TicketId ticket);
 
 }  // namespace canarynet::port

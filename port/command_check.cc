@@ -12,6 +12,8 @@ namespace {
 constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 46;
 
 Status wrong(const std::string& what) { return Status(CANARY_INVALID_ARGUMENT, what); }
+Status no_such_group() { return wrong("its group has been destroyed"); }
+Status no_such_ticket(const Command& c) { return wrong("nobody waits for ticket " + std::to_string(c.ticket.place)); }
 
 // A command to run a collective, and what follows from it and its caller.
 struct Call {
@@ -216,15 +218,25 @@ Status check_overlap(const Call& call, std::uint64_t in, std::uint64_t out, cons
 
 // --- kinds -----------------------------------------------------------------------------------------------------------
 
-Status check_arguments(const Command& c, const Surroundings& here) {
-  if (!here.member) return wrong("its group has been destroyed");
-  if (!here.ticket) return wrong("nobody waits for ticket " + std::to_string(c.ticket.place));
-  if (c.type < 0 || c.type >= kDataTypeCount) return wrong("type " + std::to_string(c.type) + " is not a canary_type");
-  if (c.redop < 0 || c.redop >= kReduceOpCount)
-    return wrong("redop " + std::to_string(c.redop) + " is not a canary_redop");
+Status check_type(const Command& c) {
+  if (c.type >= 0 && c.type < kDataTypeCount) return {};
+  return wrong("type " + std::to_string(c.type) + " is not a canary_type");
+}
+
+Status check_terms(const Command& c) {
   if (c.priority > CANARY_PRIORITY_URGENT)
     return wrong("priority " + std::to_string(c.priority) + " is not a canary_priority");
   if (c.time_limit < 0) return wrong("a time limit of " + std::to_string(c.time_limit) + " ns");
+  return {};
+}
+
+Status check_arguments(const Command& c, const Surroundings& here) {
+  if (!here.member) return no_such_group();
+  if (!here.ticket) return no_such_ticket(c);
+  if (Status type = check_type(c); !type.ok()) return type;
+  if (c.redop < 0 || c.redop >= kReduceOpCount)
+    return wrong("redop " + std::to_string(c.redop) + " is not a canary_redop");
+  if (Status terms = check_terms(c); !terms.ok()) return terms;
   if (Status list = check_list(c, *here.member, here.regions); !list.ok()) return list;
   const Call call{c, *here.member, counts_of(c, here.regions)};
   if (Status counts = check_counts(call); !counts.ok()) return counts;
@@ -247,7 +259,7 @@ Status check_operation(const Command& c, const Surroundings& here) {
 }
 
 Status check_group(const Command& c, const Surroundings& here) {
-  if (!here.ticket) return wrong("nobody waits for ticket " + std::to_string(c.ticket.place));
+  if (!here.ticket) return no_such_ticket(c);
   const std::uint64_t count = c.numbers.bytes / sizeof(std::int32_t);
   if (count < 1 || count > static_cast<std::uint64_t>(here.world_size) || c.numbers.bytes % sizeof(std::int32_t) != 0) {
     return wrong("count " + std::to_string(count) + " in a world of " + std::to_string(here.world_size));
@@ -269,14 +281,16 @@ Status check_group(const Command& c, const Surroundings& here) {
   return wrong("only members call it, and rank " + std::to_string(c.rank) + " is not listed");
 }
 
+Status check_reason(const Command& c, const Surroundings& here) {
+  if (c.numbers.bytes == 0 || (!c.numbers.nowhere() && here.regions.has(c.numbers))) return {};
+  return wrong("abort: its reason lies outside of region " + std::to_string(c.numbers.region));
+}
+
 Status check_abort(const Command& c, const Surroundings& here) {
   if (!here.member) return wrong("abort: its group has been destroyed");
   if (c.ticket != kNoTicket && !here.ticket)
     return wrong("abort: nobody waits for ticket " + std::to_string(c.ticket.place));
-  if (c.numbers.bytes == 0) return {};
-  if (c.numbers.nowhere() || !here.regions.has(c.numbers))
-    return wrong("abort: its reason lies outside of region " + std::to_string(c.numbers.region));
-  return {};
+  return check_reason(c, here);
 }
 
 // Of what has ended by now no deadline is missed: neither the member nor the ticket need be there.
@@ -286,26 +300,143 @@ Status check_deadline(const Command& c) {
   return wrong("deadline: " + std::to_string(c.time_limit) + " ns from now: takes 0 to " + std::to_string(kMax));
 }
 
-}  // namespace
+// --- messages --------------------------------------------------------------------------------------------------------
 
-Status check_command(const Command& c, const Surroundings& here) {
-  if (c.reserved != 0 || c.reserved_too != 0 || c.input.reserved != 0 || c.output.reserved != 0 ||
-      c.numbers.reserved != 0)
-    return wrong("a command with bits of another version");
-  if (c.kind != Command::Kind::kOperation && c.priority != 0) return wrong("only operations have a priority");
+bool sends(const Command& c) { return c.kind == Command::Kind::kSend || c.kind == Command::Kind::kSendOn; }
+const MemoryRef& buffer_of(const Command& c) { return sends(c) ? c.input : c.output; }
+
+Status check_message(const Command& c, const Surroundings& here) {
+  if (!here.member) return no_such_group();
+  if (!here.ticket) return no_such_ticket(c);
+  if (Status type = check_type(c); !type.ok()) return type;
+  if (c.rank < 0 || c.rank >= here.member->size)
+    return wrong("peer " + std::to_string(c.rank) + " is outside of a group of " + std::to_string(here.member->size));
+  if (Status terms = check_terms(c); !terms.ok()) return terms;
+  if (c.count > kMessageBytesMax / size_of(static_cast<DataType>(c.type)))
+    return wrong("count " + std::to_string(c.count) + " is too large");
+  const std::uint64_t bytes = message_bytes(c);
+  if (Status s = check_buffer(buffer_of(c), bytes, "buffer", here.regions); !s.ok()) return s;
+  if (buffer_of(c).bytes == bytes) return {};
+  return wrong("buffer has " + std::to_string(buffer_of(c).bytes) + " bytes: the message has " + std::to_string(bytes));
+}
+
+Status check_connection_message(const Command& c, const Surroundings& here) {
+  if (!here.connection) return wrong("its connection has been closed");
+  if (!here.connected) return wrong("the connection is not made yet");
+  if (!here.ticket) return no_such_ticket(c);
+  if (Status terms = check_terms(c); !terms.ok()) return terms;
+  const MemoryRef& m = buffer_of(c);
+  if (m.bytes > kMessageBytesMax) return wrong(std::to_string(m.bytes) + " bytes: a message has less than 1 TiB");
+  return check_buffer(m, m.bytes, "data", here.regions);
+}
+
+// --- connections -----------------------------------------------------------------------------------------------------
+
+Status check_connect(const Command& c, const Surroundings& here) {
+  if (!here.connection) return wrong("its connection has been closed");
+  if (c.numbers.nowhere()) return wrong("handle is NULL");
+  if (c.numbers.bytes != kHandleBytes)
+    return wrong("a handle of " + std::to_string(c.numbers.bytes) + " bytes: it has " + std::to_string(kHandleBytes));
+  if (!here.regions.has(c.numbers))
+    return wrong("its handle lies outside of region " + std::to_string(c.numbers.region));
+  return {};
+}
+
+Status check_stats(const Command& c, const Surroundings& here) {
+  if (!here.ticket) return no_such_ticket(c);
+  return check_buffer(c.output, here.stats_bytes, "stats: output", here.regions);
+}
+
+// What an endpoint takes.
+Status check_of_endpoint(const Command& c, const Surroundings& here) {
+  switch (c.kind) {
+    case Command::Kind::kSendOn:
+    case Command::Kind::kReceiveOn:
+      return check_connection_message(c, here);
+    case Command::Kind::kConnect:
+      return check_connect(c, here);
+    case Command::Kind::kAbortConnection:
+      return here.connection ? check_reason(c, here) : wrong("abort: its connection has been closed");
+    case Command::Kind::kCloseConnection:
+      return here.connection ? Status() : wrong("close: the connection has been closed");
+    case Command::Kind::kListen:
+    case Command::Kind::kCloseListener:
+      return here.listener ? Status() : wrong("the listener has been closed");
+    case Command::Kind::kStats:
+      return check_stats(c, here);
+    default:
+      return wrong("command " + std::to_string(static_cast<int>(c.kind)) + " is none of an endpoint's");
+  }
+}
+
+// What an engine takes.
+Status check_of_engine(const Command& c, const Surroundings& here) {
   switch (c.kind) {
     case Command::Kind::kOperation:
       return check_operation(c, here);
+    case Command::Kind::kSend:
+    case Command::Kind::kReceive: {
+      Status s = check_message(c, here);
+      return s.ok() ? s : s.wrap(sends(c) ? "send" : "recv");
+    }
     case Command::Kind::kGroup:
       return check_group(c, here);
     case Command::Kind::kAbort:
       return check_abort(c, here);
     case Command::Kind::kDeadline:
       return check_deadline(c);
-    case Command::Kind::kNone:
-      break;
+    default:
+      return wrong("command " + std::to_string(static_cast<int>(c.kind)) + " is none of an engine's");
   }
-  return wrong("command " + std::to_string(static_cast<int>(c.kind)) + " does not exist");
+}
+
+bool has_priority(Command::Kind kind) {
+  using K = Command::Kind;
+  return kind == K::kOperation || kind == K::kSend || kind == K::kReceive || kind == K::kSendOn ||
+         kind == K::kReceiveOn;
+}
+
+}  // namespace
+
+Status check_command(const Command& c, const Surroundings& here) {
+  const bool names_connection = !here.endpoint && c.connection != ConnectionId{};
+  if (c.input.reserved != 0 || c.output.reserved != 0 || c.numbers.reserved != 0 || names_connection)
+    return wrong("a command with bits of another version");
+  if (c.more_follows > (c.kind == Command::Kind::kReceiveOn ? 1 : 0))
+    return wrong("only receives of connections are followed by more");
+  if (!has_priority(c.kind) && c.priority != 0) return wrong("only operations and messages have a priority");
+  if (c.kind == Command::Kind::kNone || c.kind > Command::Kind::kStats)
+    return wrong("command " + std::to_string(static_cast<int>(c.kind)) + " does not exist");
+  return here.endpoint ? check_of_endpoint(c, here) : check_of_engine(c, here);
+}
+
+Status check_unit(std::span<const Command> unit, const Regions& regions) {
+  if (unit.empty() || unit.size() > kUnitMax)
+    return wrong("count " + std::to_string(unit.size()) + ": takes 1 to " + std::to_string(kUnitMax));
+  for (std::size_t i = 0; i < unit.size(); ++i) {
+    const Command& c = unit[i];
+    if (c.more_follows != (i + 1 < unit.size() ? 1 : 0)) {
+      return wrong("entry " + std::to_string(i) + " of " + std::to_string(unit.size()) + " says that " +
+                   (c.more_follows != 0 ? "more follows" : "it is the last"));
+    }
+    if (c.kind != unit[0].kind) return wrong("a unit of commands of different kinds");
+    if (c.connection != unit[0].connection || c.priority != unit[0].priority || c.time_limit != unit[0].time_limit)
+      return wrong("entries 0 and " + std::to_string(i) + " differ in their connection, priority or time limit");
+    const auto range = [&](const Command& of) {
+      return Range{reinterpret_cast<std::uintptr_t>(regions.at(of.output)), of.output.bytes, "", true};
+    };
+    for (std::size_t j = 0; j < i; ++j) {
+      const char* const what = unit[j].ticket == c.ticket       ? " have the same ticket"
+                               : meet(range(unit[j]), range(c)) ? " overlap"
+                                                                : nullptr;
+      if (what != nullptr) return wrong("entries " + std::to_string(j) + " and " + std::to_string(i) + what);
+    }
+  }
+  return {};
+}
+
+std::uint64_t message_bytes(const Command& c) {
+  return c.type >= 0 && c.type < kDataTypeCount ? c.count * size_of(static_cast<DataType>(c.type)) : 0;
 }
 
 Lengths lengths_of(const Command& c, const MemberShape& member, std::span<const std::uint64_t> counts) {

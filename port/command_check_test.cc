@@ -188,7 +188,9 @@ TEST(CommandCheck, SaysWhichFieldOfAnOperationIsWrong) {
   const OpRequest reduce{Collective::kReduce, g_memory, g_memory + 64, 8, CANARY_I32, CANARY_SUM, 1};
   expect_refused(caller, operation({0, 1}, caller.shape, reduce, {0, 1}),
                  {{"command 0 does not exist", [](Command* c) { c->kind = Command::Kind::kNone; }},
-                  {"command 9 does not exist", [](Command* c) { c->kind = static_cast<Command::Kind>(9); }},
+                  {"command 15 does not exist", [](Command* c) { c->kind = static_cast<Command::Kind>(15); }},
+                  {"command 12 is none of an engine's", [](Command* c) { c->kind = Command::Kind::kSendOn; }},
+                  {"only receives of connections are followed by more", [](Command* c) { c->more_follows = 1; }},
                   {"collective 11 does not exist", [](Command* c) { c->collective = 11; }},
                   {"reduce: type 8 is not a canary_type", [](Command* c) { c->type = 8; }},
                   {"reduce: type -1 is not a canary_type", [](Command* c) { c->type = -1; }},
@@ -206,12 +208,15 @@ TEST(CommandCheck, SaysWhichFieldOfAnOperationIsWrong) {
                   {"reduce: its list of counts has 8 bytes: takes 0, 0 numbers in a group of 4",
                    [](Command* c) { c->numbers.bytes = 8; }},
                   {"reduce: priority 2 is not a canary_priority", [](Command* c) { c->priority = 2; }},
-                  {"only operations have a priority",
+                  {"only operations and messages have a priority",
                    [](Command* c) {
                      c->kind = Command::Kind::kAbort;
                      c->priority = 1;
                    }},
-                  {"a command with bits of another version", [](Command* c) { c->reserved_too = 1; }},
+                  {"a command with bits of another version",
+                   [](Command* c) {
+                     c->connection = {0, 1};
+                   }},
                   {"a command with bits of another version", [](Command* c) { c->output.reserved = 1; }}});
   const Command good = operation({0, 1}, caller.shape, reduce, {0, 1});
   EXPECT_EQ(check_command(good, {caller.regions, 8, {}, true}).text(), "reduce: its group has been destroyed");

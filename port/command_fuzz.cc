@@ -1,7 +1,7 @@
 // port/command_fuzz.cc -- any bytes as a command: refused with a reason, or one whose every access lies in its regions.
 //
-// Input: the member's size and rank, whether it and the ticket exist, 128 bytes of command, and what fills the region
-// where lists and buffers lie. Region 0 is no memory at all, as for a caller in another process, and region 1 is the
+// Input: the member's size and rank, what exists of what a command names, and whether it arrives at an endpoint; 128
+// bytes of command; and what fills the region where lists and buffers lie, which may be a second command of a unit. Region 0 is no memory at all, as for a caller in another process, and region 1 is the
 // input's rest: what is taken is then read and written as the operation would.
 #include <algorithm>
 #include <cstdlib>
@@ -28,6 +28,13 @@ void touch(const void* begin, std::uint64_t bytes, bool writes, const std::vecto
   }
 }
 
+bool sends(const Command& c) { return c.kind == Command::Kind::kSend || c.kind == Command::Kind::kSendOn; }
+
+void touch_message(const Command& c, const canarynet::port::Regions& regions, const std::vector<std::uint64_t>& arena) {
+  const canarynet::port::MemoryRef& buffer = sends(c) ? c.input : c.output;
+  touch(regions.at(buffer), buffer.bytes, !sends(c), arena);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -44,11 +51,28 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const port::Regions regions({{0, 0}, {reinterpret_cast<std::uintptr_t>(arena.data()), arena.size() * 8}});
   port::Surroundings here{regions, ranks, {}, (data[2] & 1) != 0};
   if ((data[2] & 2) != 0) here.member = shape;
+  here.endpoint = (data[2] & 4) != 0;
+  here.connection = (data[2] & 8) != 0;
+  here.connected = here.connection && (data[2] & 16) != 0;
+  here.listener = (data[2] & 32) != 0;
+  here.stats_bytes = 40;
+  constexpr std::size_t kEntries = 2;
+  Command unit[kEntries] = {command, command};
+  if (rest >= sizeof command) std::memcpy(static_cast<void*>(&unit[1]), arena.data(), sizeof command);
 
   const Status status = port::check_command(command, here);
   if (!status.ok()) {
     if (status.code() != CANARY_INVALID_ARGUMENT || status.text().empty()) std::abort();
     return 0;
+  }
+  if (port::check_command(unit[1], here).ok() && port::check_unit(unit, regions).ok()) {
+    if (unit[0].kind != Command::Kind::kReceiveOn || unit[1].kind != Command::Kind::kReceiveOn) std::abort();
+    if (unit[0].connection != unit[1].connection || unit[0].ticket == unit[1].ticket) std::abort();
+    if (unit[0].more_follows != 1 || unit[1].more_follows != 0) std::abort();
+    const std::byte* a = regions.at(unit[0].output);
+    const std::byte* b = regions.at(unit[1].output);
+    const std::uint64_t bytes[] = {unit[0].output.bytes, unit[1].output.bytes};
+    if (bytes[0] != 0 && bytes[1] != 0 && a < b + bytes[1] && b < a + bytes[0]) std::abort();
   }
   switch (command.kind) {
     case Command::Kind::kOperation: {
@@ -77,6 +101,36 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     case Command::Kind::kDeadline:
       if (command.time_limit < 0) std::abort();
+      break;
+    case Command::Kind::kSend:
+    case Command::Kind::kReceive:
+      if (!here.member || !here.ticket || command.rank < 0 || command.rank >= ranks) std::abort();
+      touch_message(command, regions, arena);
+      if (port::message_bytes(command) != (sends(command) ? command.input : command.output).bytes) std::abort();
+      break;
+    case Command::Kind::kSendOn:
+    case Command::Kind::kReceiveOn:
+      if (!here.connected || !here.ticket) std::abort();
+      touch_message(command, regions, arena);
+      break;
+    case Command::Kind::kConnect:
+      if (!here.connection || command.numbers.bytes != port::kHandleBytes) std::abort();
+      touch(regions.at(command.numbers), command.numbers.bytes, false, arena);
+      break;
+    case Command::Kind::kAbortConnection:
+      if (!here.connection) std::abort();
+      touch(regions.at(command.numbers), command.numbers.bytes, false, arena);
+      break;
+    case Command::Kind::kCloseConnection:
+      if (!here.connection) std::abort();
+      break;
+    case Command::Kind::kListen:
+    case Command::Kind::kCloseListener:
+      if (!here.listener) std::abort();
+      break;
+    case Command::Kind::kStats:
+      if (!here.ticket) std::abort();
+      touch(regions.at(command.output), here.stats_bytes, true, arena);
       break;
     default:
       std::abort();

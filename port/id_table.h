@@ -38,8 +38,10 @@ class IdTable {
     const std::uint32_t place = free_.back();
     free_.pop_back();
     Slot& s = *slot(place);
+    const std::uint32_t use = s.use.load(std::memory_order_relaxed) + 1;
+    s.use.store(use, std::memory_order_relaxed);  // before the object: who finds that finds its use
     s.object.store(object, std::memory_order_release);
-    return {place, ++s.use};
+    return {place, use};
   }
   void remove(std::uint32_t place) {
     const std::lock_guard lock(mutex_);
@@ -51,13 +53,18 @@ class IdTable {
     const Slot* s = place / kChunk < kChunks ? slot(place) : nullptr;
     return s != nullptr ? s->object.load(std::memory_order_acquire) : nullptr;
   }
+  // Of that use: one that has ended is not taken for what has its place now.
+  T* at(std::uint32_t place, std::uint32_t use) const {
+    T* const object = at(place);
+    return object != nullptr && slot(place)->use.load(std::memory_order_relaxed) == use ? object : nullptr;
+  }
 
  private:
   static constexpr std::uint32_t kChunk = 256;
   static constexpr std::uint32_t kChunks = 4096;
   struct Slot {
     std::atomic<T*> object{nullptr};
-    std::uint32_t use = 0;
+    std::atomic<std::uint32_t> use{0};
   };
 
   Slot* slot(std::uint32_t place) const {

@@ -35,6 +35,8 @@ TEST(IdTable, UsesPlacesAgainAndTellsTheUsesApart) {
   const auto again = table.add(&a);
   EXPECT_EQ(again.place, first.place);
   EXPECT_NE(again.use, first.use);
+  EXPECT_EQ(table.at(again.place, again.use), &a);
+  EXPECT_EQ(table.at(first.place, first.use), nullptr) << "its use has ended";
 }
 
 TEST(IdTable, KeepsThePlacesOfThousandsWhileItGrows) {

@@ -25,6 +25,7 @@ struct OpTicket {
   port::MemberId member;     // group creation: the caller's
   port::MemberShape shape;   // likewise
   std::uint32_t number = 0;  // the operation's number in its group
+  std::uint64_t bytes = 0;   // messages: of the one that was sent or has come
   // Set when it is done, for whoever waits for any of several tickets; nullptr: nobody does. Outlives the ticket's use.
   std::atomic<bool>* news = nullptr;
 
@@ -45,6 +46,7 @@ struct OpTicket {
     status = Status();
     member = {};
     number = 0;
+    bytes = 0;
     ++use_;
     code.store(CANARY_WOULD_BLOCK, std::memory_order_relaxed);
   }

@@ -350,16 +350,13 @@ void Context::drive_for_bells() {
 Status Context::hand_over(const port::Command& command) {
   while (!over()) {
     if (Status s = engine_->submit(command); s.code() != CANARY_WOULD_BLOCK) return s;
-    // The queue of commands is emptied by whoever drives; a member's by those it exchanges with.
+    // The queues of commands and messages are emptied by whoever drives; a member's operations by those it exchanges
+    // with.
     nudge();
     if (command.kind == port::Command::Kind::kOperation)
       drive_until([&] { return !engine_->full(command.member); }, false);
   }
   return {};
-}
-
-void Context::hand_over(MessageRequest* message) {
-  while (!over() && !engine_->submit(message)) nudge();
 }
 
 Status Context::submit(const port::Command& command) {
@@ -376,11 +373,6 @@ Status Context::release(void* memory) {
   return with_engine([&](Engine&) { return lanes_->release(memory); });
 }
 
-void Context::submit(MessageRequest* message) {
-  hand_over(message);
-  nudge();
-}
-
 void Context::nudge() {
   if (!try_take()) {
     ring_doorbell();
@@ -395,11 +387,6 @@ Status Context::run(const port::Command& command, const OpTicket& ticket) {
   if (Status s = hand_over(command); !s.ok()) return s;
   drive_until([&ticket] { return ticket.done(); }, true);
   return {};
-}
-
-void Context::run(MessageRequest* message, const OpTicket& ticket) {
-  hand_over(message);
-  drive_until([&ticket] { return ticket.done(); }, true);
 }
 
 void Context::wait(const OpTicket& ticket) {

@@ -50,13 +50,10 @@ class Context {
   // of the member's operations wait for those before them, it waits as well. An error: the command makes no sense, and
   // its ticket is not used.
   Status submit(const port::Command& command);
-  // A send or receive in a group.
-  void submit(MessageRequest* message);
   // Drives, or sleeps while another thread does, until the ticket is done or the job was left.
   void wait(const OpTicket& ticket);
   // Both at once, for a call that blocks: the caller drives its submission itself, and nobody else is woken for it.
   Status run(const port::Command& command, const OpTicket& ticket);
-  void run(MessageRequest* message, const OpTicket& ticket);
   // Lets things happen once, without waiting.
   void nudge();
 
@@ -109,7 +106,6 @@ class Context {
   Status start();
   Status join();
   Status hand_over(const port::Command& command);
-  void hand_over(MessageRequest* message);
   // wait() for anything that other threads may ask about.
   template <typename Done>
   void drive_until(const Done& done, bool submitted);

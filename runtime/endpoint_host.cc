@@ -177,14 +177,17 @@ void EndpointHost::wake() {
   [[maybe_unused]] const ssize_t n = write(doorbell_.fd(), &one, sizeof one);
 }
 
-bool EndpointHost::try_submit(const EndpointCommand& command) {
-  if (!endpoint_->submit(command)) return false;
-  wake();
-  return true;
+Status EndpointHost::try_submit(std::span<const port::Command> unit) {
+  Status taken = endpoint_->submit(unit);
+  if (taken.ok()) wake();
+  return taken;
 }
 
-void EndpointHost::submit(const EndpointCommand& command) {
-  while (!try_submit(command)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+Status EndpointHost::submit(const port::Command& command) {
+  for (;;) {
+    if (Status s = try_submit({&command, 1}); s.code() != CANARY_WOULD_BLOCK) return s;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
 }
 
 void EndpointHost::stop() {

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -33,10 +34,10 @@ class EndpointHost {
   Endpoint& endpoint() { return *endpoint_; }
   // The kernel's own counter of a rail's device. Any thread; reads a file.
   std::uint64_t kernel_tx_bytes(int rail) const { return lanes_->kernel_tx_bytes(rail); }
-  // False: too much is waiting already; try again.
-  bool try_submit(const EndpointCommand& command);
+  // As Endpoint::submit(): one command, or receives that are a unit.
+  Status try_submit(std::span<const port::Command> unit);
   // Waits for room; the thread makes some at every turn.
-  void submit(const EndpointCommand& command);
+  Status submit(const port::Command& command);
   // Says farewell and ends the thread; bounded to about half a second.
   void stop();
 

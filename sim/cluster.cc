@@ -62,14 +62,6 @@ void Cluster::submit(int rank, const port::Command& command) {
   poll(h);
 }
 
-void Cluster::submit(int rank, MessageRequest* message) {
-  const int h = host_of(rank);
-  if (!alive(h)) return;
-  const bool taken = engine(h).submit(message);
-  CANARY_CHECK(taken, "message ring full");
-  poll(h);
-}
-
 void Cluster::all_reduce(int rank, const void* input, void* output, std::uint64_t count, DataType type, ReduceOp op,
                          OpTicket* ticket) {
   if (!alive(host_of(rank))) return;

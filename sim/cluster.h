@@ -52,7 +52,6 @@ class Cluster {
 
   // Hands over a command that makes sense, and polls that engine.
   void submit(int rank, const port::Command& command);
-  void submit(int rank, MessageRequest* message);
   // An operation, for the ticket of whoever calls.
   port::Command operation(const GroupMember* member, const OpRequest& request, OpTicket* ticket) {
     return port::operation(member->id, member->shape(), request, id(member, ticket));
@@ -62,6 +61,15 @@ class Cluster {
   }
   port::TicketId id(const GroupMember* member, OpTicket* ticket) {
     return engine(host_of(member->world_rank)).ticket_id(*ticket);
+  }
+  // Messages to and from a rank of the member's group.
+  void send(const GroupMember* member, int to, const void* data, std::uint64_t count, OpTicket* ticket,
+            DataType type = CANARY_U8, const port::Terms& terms = {}) {
+    submit(member->world_rank, port::send(member->id, to, data, count, type, id(member, ticket), terms));
+  }
+  void receive(const GroupMember* member, int from, void* data, std::uint64_t count, OpTicket* ticket,
+               DataType type = CANARY_U8, const port::Terms& terms = {}) {
+    submit(member->world_rank, port::receive(member->id, from, data, count, type, id(member, ticket), terms));
   }
   // Of the operation or message whose ticket this is.
   void set_deadline(const GroupMember* member, OpTicket* ticket, Nanos from_now) {

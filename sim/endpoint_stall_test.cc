@@ -180,8 +180,8 @@ TEST(EndpointStall, WhatWaitsForItsReceiveOrItsSendIsNoStall) {
   net.pass(20_s);
   EXPECT_FALSE(large.ticket.done() || early.ticket.done());
   Connection& other = **std::find_if(p.accepted.begin(), p.accepted.end(),
-                                     [&](const auto& c) { return c->flow.flow == p.connecting[0]->flow.flow; });
-  if (early.request.flow == &other.flow) {
+                                     [&](const auto& c) { return c->end.flow == p.connecting[0]->end.flow; });
+  if (early.end == &other.end) {
     p.receive(other, 500'000);
   } else {
     p.receive(other, 500'000);
@@ -223,10 +223,10 @@ TEST(EndpointStall, WhoGivesAConnectionUpTellsTheOtherEndWhy) {
     ASSERT_NO_FATAL_FAILURE(p.open(2));
     Half& send = p.send(*p.connecting[0], 500'000);  // nobody receives it
     Half& receive = p.receive(*std::find_if(p.accepted.begin(), p.accepted.end(),
-                                            [&](const auto& c) { return c->flow.flow == p.connecting[0]->flow.flow; })
+                                            [&](const auto& c) { return c->end.flow == p.connecting[0]->end.flow; })
                                    ->get(),
                               100);
-    Connection& mine = gives_up == 0 ? *p.connecting[0] : *static_cast<Connection*>(receive.request.flow->owner);
+    Connection& mine = gives_up == 0 ? *p.connecting[0] : *static_cast<Connection*>(receive.end->owner);
     const std::string why(5000, 'x');
     p.abort(gives_up, mine, "rank 7 died" + why);
     ASSERT_NO_FATAL_FAILURE(p.close(gives_up, mine)) << "an ordinary end right behind it is not what is heard";
@@ -240,7 +240,7 @@ TEST(EndpointStall, WhoGivesAConnectionUpTellsTheOtherEndWhy) {
     // The other connection goes on.
     p.send(*p.connecting[1], 300'000, 0, 5);
     Half& got = p.receive(*std::find_if(p.accepted.begin(), p.accepted.end(),
-                                        [&](const auto& c) { return c->flow.flow == p.connecting[1]->flow.flow; })
+                                        [&](const auto& c) { return c->end.flow == p.connecting[1]->end.flow; })
                                ->get(),
                           300'000);
     got.seed = 5;
@@ -308,7 +308,7 @@ TEST(EndpointStall, SixteenConnectionsEightDeepBothWaysOutliveANic) {
       for (std::size_t c = 0; c < 16; ++c) {
         Connection& a = *p.connecting[c];
         Connection& b = **std::find_if(p.accepted.begin(), p.accepted.end(),
-                                       [&](const auto& other) { return other->flow.flow == a.flow.flow; });
+                                       [&](const auto& other) { return other->end.flow == a.end.flow; });
         for (std::size_t k = 0; k < 8; ++k) {
           const std::uint64_t bytes = kLengths[(c + k) % std::size(kLengths)];
           p.receive(b, bytes);
@@ -341,7 +341,7 @@ TEST(EndpointStall, APeerThatIsStoppedForLessThanTheSilenceLimitIsWaitedFor) {
     for (std::size_t i = 0; i < 4; ++i) {
       Connection& a = *p.connecting[i];
       Connection& b = **std::find_if(p.accepted.begin(), p.accepted.end(),
-                                     [&](const auto& other) { return other->flow.flow == a.flow.flow; });
+                                     [&](const auto& other) { return other->end.flow == a.end.flow; });
       for (int k = 0; k < 4; ++k) {
         p.receive(b, 100'000);
         p.send(a, 100'000);

@@ -29,8 +29,8 @@ TEST(Endpoint, MessagesOfEverySizeArriveInBothDirectionsWhoeverCallsFirst) {
     }
     p.expect_all(5_s);
     for (const Half& h : p.halves) {
-      if (!h.request.sends && receive_first && h.request.flow == &b.flow) {
-        EXPECT_EQ(h.request.received_bytes + 10, h.data.size());
+      if (!h.sends && receive_first && h.end == &b.end) {
+        EXPECT_EQ(h.ticket.bytes + 10, h.data.size());
       }
     }
   }
@@ -65,7 +65,7 @@ TEST(Endpoint, ConnectionsShareALinkAndAreOpenedAndClosedByTheHundreds) {
     for (std::size_t i = 0; i < 50; ++i) {
       p.send(*p.connecting[i], 5000 * i);
       Connection& b = **std::find_if(p.accepted.begin(), p.accepted.end(),
-                                     [&](const auto& c) { return c->flow.flow == p.connecting[i]->flow.flow; });
+                                     [&](const auto& c) { return c->end.flow == p.connecting[i]->end.flow; });
       p.receive(b, 5000 * i);
     }
     p.expect_all(5_s);
@@ -142,7 +142,7 @@ TEST(Endpoint, LossDuplicatesReorderingAndFlippedBitsCostTimeOnly) {
       for (int i = 0; i < 60; ++i) {
         Connection& a = *p.connecting[r.below(3)];
         Connection& b = **std::find_if(p.accepted.begin(), p.accepted.end(),
-                                       [&](const auto& c) { return c->flow.flow == a.flow.flow; });
+                                       [&](const auto& c) { return c->end.flow == a.end.flow; });
         const bool back = r.below(3) == 0;
         Connection &from = back ? b : a, &to = back ? a : b;
         const std::uint64_t bytes = kSizes[r.below(std::size(kSizes))];
@@ -288,7 +288,7 @@ TEST(Endpoint, AMessageLongerThanItsReceiveEndsTheConnectionWithBothLengths) {
       ASSERT_NO_FATAL_FAILURE(p.open(2));
       Connection& a = *p.connecting[0];
       Connection& b = **std::find_if(p.accepted.begin(), p.accepted.end(),
-                                     [&](const auto& c) { return c->flow.flow == a.flow.flow; });
+                                     [&](const auto& c) { return c->end.flow == a.end.flow; });
       Half* receive = receive_first ? &p.receive(b, 1999) : nullptr;
       Half& send = p.send(a, bytes);
       Half& behind = p.receive(a, 10);
@@ -361,7 +361,7 @@ TEST(Endpoint, GroupedReceivesAreFilledByTagAndEqualTagsInOrder) {
       }
     }
     p.expect_all(20_s);
-    for (const Expected& e : expected) EXPECT_EQ(e.half->request.received_bytes, e.bytes);
+    for (const Expected& e : expected) EXPECT_EQ(e.half->ticket.bytes, e.bytes);
     if (testing::Test::HasFailure()) return;
   }
 }
@@ -387,7 +387,7 @@ TEST(Endpoint, TwoHundredMessagesAheadOfTheirReceivesNeedNoMoreThanTheirBudget) 
   net.pass(20_ms);
   // The other connection is not stuck behind.
   Connection& other = **std::find_if(p.accepted.begin(), p.accepted.end(),
-                                     [&](const auto& c) { return c->flow.flow == p.connecting[1]->flow.flow; });
+                                     [&](const auto& c) { return c->end.flow == p.connecting[1]->end.flow; });
   Half& through = p.send(*p.connecting[1], 500'000);
   p.receive(other, 500'000);
   ASSERT_TRUE(net.until([&] { return through.ticket.done(); }, 100_ms));
@@ -474,7 +474,7 @@ TEST(Endpoint, AStallIsToldWithWhatItWaitsForAndSeldomer) {
   }
   for (int c = 0; c < 2; ++c) {
     for (const auto& a : p.accepted) {
-      if (a->flow.flow == p.connecting[static_cast<std::size_t>(c)]->flow.flow) p.receive(*a, 1 << 20);
+      if (a->end.flow == p.connecting[static_cast<std::size_t>(c)]->end.flow) p.receive(*a, 1 << 20);
     }
   }
   p.expect_all(5_s);
@@ -608,7 +608,7 @@ TEST(Endpoint, LinksBeyondTheLimitAreTurnedAwayUntilOneEnds) {
     p->expect_all(1_s);
   }
   net.kill(2, CrashKind::kHangup);
-  ASSERT_TRUE(net.until([&] { return !b.accepted[0]->flow.failure.ok(); }, 5_s));
+  ASSERT_TRUE(net.until([&] { return !b.accepted[0]->end.failure.ok(); }, 5_s));
   ASSERT_NO_FATAL_FAILURE(c.close(3, refused));
   c.connecting.clear();
   ASSERT_NO_FATAL_FAILURE(c.open());

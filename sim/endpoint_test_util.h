@@ -66,7 +66,15 @@ class Net {
     return o;
   }
   Endpoint& at(int host) { return *endpoints[static_cast<std::size_t>(host)]; }
-  void submit(int host, const EndpointCommand& c) { ASSERT_TRUE(at(host).submit(c)); }
+  void submit(int host, std::span<const port::Command> unit) {
+    Status taken = at(host).submit(unit);
+    if (taken.code() == CANARY_WOULD_BLOCK) {
+      at(host).poll(fabric.now());
+      taken = at(host).submit(unit);
+    }
+    ASSERT_TRUE(taken.ok()) << taken.to_string();
+  }
+  void submit(int host, const port::Command& c) { submit(host, {&c, 1}); }
 
   void step(Nanos limit) {
     Nanos t = std::min(fabric.next_event(), limit);
@@ -114,7 +122,8 @@ struct Half {
   std::vector<std::byte> data;
   std::uint64_t seed = 0;
   OpTicket ticket;
-  MessageRequest request;
+  bool sends = false;
+  MessageEnd* end = nullptr;
 };
 
 // A listener on host 1 and connections of host 0 to it. Declared behind the Net: it goes first.
@@ -122,21 +131,15 @@ class Pair {
  public:
   explicit Pair(Net& net, int from = 0, int to = 1) : net_(net), from_(from), to_(to) {
     net.at(to).make_handle(&listener_, handle);
-    EndpointCommand c;
-    c.kind = EndpointCommand::Kind::kListen;
-    c.listener = &listener_;
-    net.submit(to, c);
+    net.submit(to, port::listen(listener_.id));
   }
   ~Pair() {
     while (accept() != nullptr) continue;  // those that nobody has accepted are the listener's user's
   }
   Connection& connect() {
     auto& c = connecting.emplace_back(std::make_unique<Connection>());
-    c->remote = decode_handle(handle).value();
-    EndpointCommand command;
-    command.kind = EndpointCommand::Kind::kConnect;
-    command.connection = c.get();
-    net_.submit(from_, command);
+    net_.at(from_).add(*c);
+    net_.submit(from_, port::connect(c->id, handle));
     return *c;
   }
   void open(int connections = 1) {
@@ -158,44 +161,38 @@ class Pair {
     return got;
   }
   void close_listener() {
-    EndpointCommand c;
-    c.kind = EndpointCommand::Kind::kCloseListener;
-    c.listener = &listener_;
-    net_.submit(to_, c);
+    net_.submit(to_, port::close(listener_.id));
     ASSERT_TRUE(net_.until([&] { return listener_.closed.load(); }, 10_ms));
   }
   void close(int host, Connection& connection) {
-    EndpointCommand c;
-    c.kind = EndpointCommand::Kind::kClose;
-    c.connection = &connection;
-    net_.submit(host, c);
+    net_.submit(host, port::close(connection.id));
     ASSERT_TRUE(net_.until([&] { return connection.closed.load(); }, 10_ms)) << "close must not wait";
   }
   void abort(int host, Connection& connection, const std::string& why) {
-    connection.aborted = true;
-    connection.why_aborted = why;
-    EndpointCommand c;
-    c.kind = EndpointCommand::Kind::kAbort;
-    c.connection = &connection;
-    net_.submit(host, c);
+    net_.submit(host, port::abort_connection(connection.id, reasons_.emplace_back(why)));
   }
   // The k-th message of a direction on a connection has the bytes of its seed on both sides.
   Half& send(Connection& c, std::uint64_t bytes, std::uint32_t tag = 0, std::uint64_t seed = 0) {
-    Half& h = add(c, bytes, true, tag, seed);
+    Half& h = add(c, bytes, true, seed);
     fill(&h.data, h.seed);
-    post(host_of(c), h);
+    net_.submit(host_of(c), command(c, h, tag));
     return h;
   }
   Half& receive(Connection& c, std::uint64_t room) {
-    Half& h = add(c, room, false, 0, 0);
-    post(host_of(c), h);
+    Half& h = add(c, room, false, 0);
+    net_.submit(host_of(c), command(c, h, 0));
     return h;
   }
   std::vector<Half*> receive_group(Connection& c, const std::vector<std::pair<std::uint64_t, std::uint32_t>>& entries) {
     std::vector<Half*> group;
-    for (const auto& [room, tag] : entries) group.push_back(&add(c, room, false, tag, 0));
-    for (std::size_t i = 0; i + 1 < group.size(); ++i) group[i]->request.also = &group[i + 1]->request;
-    post(host_of(c), *group.front());
+    std::vector<port::Command> unit;
+    for (const auto& [room, tag] : entries) {
+      group.push_back(&add(c, room, false, 0));
+      unit.push_back(command(c, *group.back(), tag));
+      unit.back().more_follows = 1;
+    }
+    unit.back().more_follows = 0;
+    net_.submit(host_of(c), unit);
     return group;
   }
   void expect_all(Nanos span) {
@@ -207,8 +204,8 @@ class Pair {
   }
   void expect_bytes() {
     for (const Half& h : halves) {
-      if (h.request.sends || h.ticket.code != CANARY_OK) continue;
-      std::vector<std::byte> expected(h.request.received_bytes);
+      if (h.sends || h.ticket.code != CANARY_OK) continue;
+      std::vector<std::byte> expected(h.ticket.bytes);
       fill(&expected, h.seed);
       ASSERT_TRUE(std::equal(expected.begin(), expected.end(), h.data.begin())) << "message of " << expected.size();
       for (std::size_t i = expected.size(); i < h.data.size(); ++i)
@@ -222,32 +219,28 @@ class Pair {
   canary_priority priority = CANARY_PRIORITY_NORMAL;  // of what is posted from now on
 
  private:
-  int host_of(const Connection& c) const { return c.flow.me == 0 ? from_ : to_; }
-  Half& add(Connection& c, std::uint64_t bytes, bool sends, std::uint32_t tag, std::uint64_t seed) {
+  int host_of(const Connection& c) const { return c.end.me == 0 ? from_ : to_; }
+  Half& add(Connection& c, std::uint64_t bytes, bool sends, std::uint64_t seed) {
     Half& h = halves.emplace_back();
-    const bool from_dialler = (c.flow.me == 0) == sends;
-    const std::uint64_t k = ++count_[{c.flow.flow, from_dialler, sends}];
-    h.seed = seed != 0 ? seed : std::uint64_t{c.flow.flow} << 20 | k << 1 | (from_dialler ? 1 : 0);
+    const bool from_dialler = (c.end.me == 0) == sends;
+    const std::uint64_t k = ++count_[{c.end.flow, from_dialler, sends}];
+    h.seed = seed != 0 ? seed : std::uint64_t{c.end.flow} << 20 | k << 1 | (from_dialler ? 1 : 0);
     h.data.resize(bytes, std::byte{0xEE});
-    h.request.data = h.data.data();
-    h.request.bytes = bytes;
-    h.request.tag = tag;
-    h.request.sends = sends;
-    h.request.priority = priority;
-    h.request.flow = &c.flow;
-    h.request.ticket = &h.ticket;
+    h.sends = sends;
+    h.end = &c.end;
     return h;
   }
-  void post(int host, Half& h) {
-    EndpointCommand c;
-    c.kind = EndpointCommand::Kind::kPost;
-    c.message = &h.request;
-    net_.submit(host, c);
+  port::Command command(const Connection& c, Half& h, std::uint32_t tag) {
+    const port::TicketId ticket = net_.at(host_of(c)).ticket_id(h.ticket);
+    const port::Terms terms{priority, {}};
+    if (h.sends) return port::send(c.id, h.data.data(), h.data.size(), tag, ticket, terms);
+    return port::receive(c.id, h.data.data(), h.data.size(), tag, ticket, terms);
   }
   Net& net_;
   int from_, to_;
   Listener listener_;
   std::map<std::tuple<std::uint32_t, bool, bool>, std::uint64_t> count_;
+  std::deque<std::string> reasons_;
 };
 
 }  // namespace canarynet

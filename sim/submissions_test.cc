@@ -233,15 +233,9 @@ TEST(Submissions, ALateDeadlineDoesNotHitTheNextUseOfItsTicket) {
   EXPECT_EQ(mine.code, CANARY_OK);
   // A message's ticket likewise.
   std::byte byte{};
-  MessageRequest r;
-  r.data = &byte;
-  r.bytes = 1;
-  r.member = c.world(0)->id;
-  r.partner = 1;
-  r.ticket = &mine;
   const port::Command late_again = deadline();
   mine.reset();
-  c.submit(0, &r);
+  c.receive(c.world(0), 1, &byte, 1, &mine);
   c.submit(0, late_again);
   c.run_for(500_ms);
   EXPECT_FALSE(mine.done()) << mine.status.to_string();

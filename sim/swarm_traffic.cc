@@ -190,13 +190,6 @@ void SwarmTraffic::plan_message() {
   message->received = std::make_unique<Lent>(bytes);
   fill_message(message->seed, message->sent->memory.data(), bytes);
   message->sent->digest = oracle::digest(message->sent->memory.data(), bytes);
-  for (MessageRequest* r : {&message->send, &message->receive}) {
-    r->sends = r == &message->send;
-    r->data = (r->sends ? message->sent : message->received)->memory.data();
-    r->bytes = bytes;
-    r->partner = r->sends ? to : from;
-    r->ticket = r->sends ? &message->send_ticket : &message->receive_ticket;
-  }
   Task send{Task::Kind::kSend}, receive{Task::Kind::kReceive};
   send.message = receive.message = message.get();
   open_messages_.push_back(std::move(message));
@@ -299,10 +292,15 @@ bool SwarmTraffic::call_front(int world_rank, SwarmGroup& group, std::deque<Task
     }
     case Task::Kind::kSend:
     case Task::Kind::kReceive: {
-      MessageRequest& request = task.kind == Task::Kind::kSend ? task.message->send : task.message->receive;
-      request.member = group.members[at(rank)]->id;
-      request.priority = priority_of(request.bytes, rank);
-      cluster_->submit(world_rank, &request);
+      Message& m = *task.message;
+      const GroupMember* const member = group.members[at(rank)];
+      const std::uint64_t bytes = m.sent->memory.size();
+      const port::Terms terms{priority_of(bytes, rank), {}};
+      if (task.kind == Task::Kind::kSend) {
+        cluster_->send(member, m.to, m.sent->memory.data(), bytes, &m.send_ticket, CANARY_U8, terms);
+      } else {
+        cluster_->receive(member, m.from, m.received->memory.data(), bytes, &m.receive_ticket, CANARY_U8, terms);
+      }
       break;
     }
   }
@@ -449,7 +447,7 @@ void SwarmTraffic::settle_message(const Pending& p) {
     if (!sends) {
       Lent expected(lent.memory.size());
       fill_message(message.seed, expected.memory.data(), expected.memory.size());
-      if (message.receive.received_bytes != lent.memory.size() ||
+      if (message.receive_ticket.bytes != lent.memory.size() ||
           oracle::digest(expected.memory.data(), expected.memory.size()) != bits)
         fail("wrong: received " + text);
       hash_ ^= bits;

@@ -99,7 +99,6 @@ class SwarmTraffic final : public PollWatcher {
     std::size_t open = 2;
     std::unique_ptr<Lent> sent, received;
     OpTicket send_ticket, receive_ticket;
-    MessageRequest send, receive;
   };
   struct Task {
     enum class Kind : std::uint8_t { kCreate, kCollective, kSend, kReceive, kDestroy };
