@@ -1,118 +1,28 @@
-// The C ABI over runtime/context.h: checks arguments, keeps handles, turns Status into codes and canary_last_error.
+// The C ABI of contexts and groups, over runtime/context.h: keeps handles, turns Status into codes and
+// canary_last_error.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
-#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
 #include "canarynet/canarynet.h"
 #include "control/unique_id.h"
 #include "discovery/launcher.h"
-#include "embed/count_lists.h"
-#include "embed/handles.h"
+#include "embed/context_handles.h"
 #include "embed/last_error.h"
 #include "embed/nic_stats.h"
-#include "embed/op_options.h"
 #include "runtime/local_ranks.h"
 #include "runtime/meeting.h"
 
 using namespace canarynet;
 
 static_assert(sizeof(canary_unique_id) == control::kUniqueIdBytes);
-
-// A context counts who is inside of its calls: canary_finalize turns away whoever comes, and waits for those.
-struct canary_context : Handled {
-  static constexpr std::uint8_t kKind = 0xC1;
-  static constexpr const char* kName = "context";
-  static constexpr const char* kEnds = "it was finalized";
-
-  std::atomic<int> inside{0};
-  std::atomic<bool> closing{false};
-  std::shared_ptr<Context> impl;  // with the other ranks of this process that joined with this one
-  int rank = 0;
-  std::mutex mutex;  // handles only; never held while driving
-  Kept<canary_group> world;
-  std::vector<Kept<canary_group>> groups;
-  std::vector<Kept<canary_op>> ops;
-  std::vector<canary_op*> free_ops;
-  CompletionBell bell;
-
-  // `rings`: its completion shows at the context's descriptor.
-  canary_op* take_op(port::MemberId member, bool rings);
-  void give_op(canary_op* op);
-  void clear();
-};
-
-struct canary_group : Handled {
-  static constexpr std::uint8_t kKind = 0xC2;
-  static constexpr const char* kName = "group";
-  static constexpr const char* kEnds = "it was destroyed, or its context finalized";
-
-  std::atomic<canary_context*> context{nullptr};
-  port::MemberId member;
-  port::MemberShape shape;
-  std::atomic<std::uint32_t> inside{0};  // calls
-  void clear() { member = {}; }
-};
-
-struct canary_op : Handled {
-  static constexpr std::uint8_t kKind = 0xC3;
-  static constexpr const char* kName = "op";
-  static constexpr const char* kEnds = "its result was told, or its context finalized";
-
-  std::atomic<canary_context*> context{nullptr};
-  OpTicket ticket;
-  port::MemberId member;
-  std::vector<std::uint64_t> counts;  // of the operations that have them; keeps its memory for the next one
-  bool taken = false;
-  void clear() {
-    taken = false;
-    ticket.leave_table();
-  }
-};
-
-canary_op* canary_context::take_op(port::MemberId member, bool rings) {
-  const std::lock_guard lock(mutex);
-  if (free_ops.empty()) {
-    for (int i = 0; i < 64; ++i) {
-      ops.emplace_back(HandlePool<canary_op>::take());
-      ops.back()->context = this;
-      impl->ticket_id(ops.back()->ticket);
-      free_ops.reserve(ops.capacity());  // so that giving back can't fail
-      free_ops.push_back(ops.back().get());
-    }
-  }
-  canary_op* op = free_ops.back();
-  free_ops.pop_back();
-  op->ticket.reset();
-  op->ticket.news = rings ? &bell.news() : nullptr;
-  op->member = member;
-  op->taken = true;
-  return op;
-}
-
-void canary_context::give_op(canary_op* op) {
-  const std::lock_guard lock(mutex);
-  free_ops.push_back(op);
-  op->taken = false;
-}
-
-void canary_context::clear() {
-  free_ops.clear();
-  ops.clear();
-  groups.clear();
-  world.reset();
-  bell.close();
-  impl.reset();
-}
 
 namespace {
 
@@ -183,64 +93,6 @@ Status read_config(const canary_config* config, ContextOptions* out) {
   return {};
 }
 
-canary_context* context_of(canary_context& context) { return &context; }
-template <typename T>
-canary_context* context_of(T& of) {
-  return of.context.load(std::memory_order_relaxed);
-}
-
-// Where a handle leads, while somebody is inside: its context stays until the call has left. Nowhere for one that has
-// ended.
-template <typename T>
-class Inside {
- public:
-  explicit Inside(const T* handle) {
-    T* const found = HandlePool<T>::find(handle);
-    if (found == nullptr) return;
-    context_ = context_of(*found);
-    context_->inside.fetch_add(1);  // seen by canary_finalize, or we see that it is closing
-    if constexpr (std::is_same_v<T, canary_group>) {
-      (group_ = found)->inside.fetch_add(1);  // likewise, by canary_group_destroy
-    }
-    if (!context_->closing.load() && HandlePool<T>::find(handle) != nullptr) object_ = found;
-  }
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
-  ~Inside() {
-    if (group_ != nullptr) group_->inside.fetch_sub(1, std::memory_order_release);
-    if (context_ != nullptr) context_->inside.fetch_sub(1, std::memory_order_release);
-  }
-  explicit operator bool() const { return object_ != nullptr; }
-  T* operator->() const { return object_; }
-  T& operator*() const { return *object_; }
-  canary_context& context() const { return *context_; }
-
- private:
-  canary_context* context_ = nullptr;
-  canary_group* group_ = nullptr;
-  T* object_ = nullptr;
-};
-
-// Of one that is not done: its context has left the job, and nothing touches its buffers any more.
-canary_status tell(const Context& context, OpTicket& ticket) {
-  if (!ticket.done()) ticket.finish(context.why_over());
-  const auto code = static_cast<canary_status>(ticket.code.load(std::memory_order_acquire));
-  if (code != CANARY_OK) report(ticket.status);
-  return code;
-}
-
-canary_status finish(canary_context& context, canary_op* op) {
-  const canary_status code = tell(*context.impl, op->ticket);
-  context.give_op(op);
-  return code;
-}
-
-// Of an operation with a handle: whoever closes it tells the result.
-canary_status finish_handle(const char* call, canary_context& context, canary_op* op, canary_op* handle) {
-  if (!HandlePool<canary_op>::close(*op)) return HandlePool<canary_op>::refuse(call, handle);
-  return finish(context, op);
-}
-
 // The engine goes on for the process's other ranks: operations that this one leaves behind end now, since their handles
 // and buffers do.
 void end_pending(canary_context& context) {
@@ -262,60 +114,6 @@ void forget_groups(canary_context& context) {
   for (const auto& group : context.groups) {
     context.impl->with_engine([&](Engine& e) { e.forget(group->member); });
   }
-}
-
-// Hands it over, and waits where no handle is asked for.
-canary_status submit(canary_context& context, const port::Command& command, canary_op* op, canary_op** out) {
-  const Status wrong = out == nullptr ? context.impl->run(command, op->ticket) : context.impl->submit(command);
-  if (!wrong.ok()) {
-    context.give_op(op);
-    return report(wrong);
-  }
-  if (out == nullptr) return finish(context, op);
-  *out = HandlePool<canary_op>::open(*op);
-  return CANARY_OK;
-}
-
-// All collectives.
-canary_status run(canary_group* handle, OpRequest request, const canary_op_options* options, canary_op** out,
-                  std::initializer_list<CountList> lists = {}) {
-  return guarded([&]() -> canary_status {
-    const Inside<canary_group> group(handle);
-    if (!group) return HandlePool<canary_group>::refuse(std::string(name_of(request.collective)), handle);
-    if (Status s = read_options(options, &request.priority, &request.time_limit); !s.ok())
-      return report(s.wrap(std::string(name_of(request.collective))));
-    for (const CountList& list : lists) {
-      if (list.numbers == nullptr && !list.displacements)
-        return invalid(std::string(name_of(request.collective)) + ": counts are NULL");
-    }
-    canary_context& context = group.context();
-    canary_op* op = context.take_op(group->member, out != nullptr);
-    if (lists.size() != 0) {
-      try {
-        copy_counts(lists, static_cast<std::size_t>(group->shape.size), &op->counts);
-      } catch (const std::bad_alloc&) {
-        context.give_op(op);
-        return report(Status(CANARY_LIMIT, "out of memory"));
-      }
-      request.counts = op->counts;
-    }
-    return submit(context, port::operation(group->member, group->shape, request, op->ticket.id()), op, out);
-  });
-}
-
-// Sends and receives likewise. `make` makes the command for a ticket.
-template <typename Make>
-canary_status run_message(const char* name, canary_group* handle, const canary_op_options* options, canary_op** out,
-                          const Make& make) {
-  return guarded([&]() -> canary_status {
-    const Inside<canary_group> group(handle);
-    if (!group) return HandlePool<canary_group>::refuse(name, handle);
-    port::Terms terms;
-    if (Status s = read_options(options, &terms.priority, &terms.time_limit); !s.ok()) return report(s.wrap(name));
-    canary_context& context = group.context();
-    canary_op* op = context.take_op(group->member, out != nullptr);
-    return submit(context, make(group->member, op->ticket.id(), terms), op, out);
-  });
 }
 
 // Holding the engine, so nothing completes meanwhile.
@@ -476,157 +274,6 @@ CANARY_API int canary_group_size(const canary_group* handle) {
   return group ? group->shape.size : -1;
 }
 
-CANARY_API canary_status canary_all_reduce(canary_group* group, const void* input, void* output, size_t count,
-                                           canary_type type, canary_redop redop, canary_op** op) {
-  return canary_all_reduce_with(group, input, output, count, type, redop, nullptr, op);
-}
-CANARY_API canary_status canary_all_reduce_with(canary_group* group, const void* input, void* output, size_t count,
-                                                canary_type type, canary_redop redop, const canary_op_options* options,
-                                                canary_op** op) {
-  return run(group, {Collective::kAllReduce, input, output, count, type, redop}, options, op);
-}
-
-CANARY_API canary_status canary_reduce_scatter(canary_group* group, const void* input, void* output, size_t count,
-                                               canary_type type, canary_redop redop, canary_op** op) {
-  return canary_reduce_scatter_with(group, input, output, count, type, redop, nullptr, op);
-}
-CANARY_API canary_status canary_reduce_scatter_with(canary_group* group, const void* input, void* output, size_t count,
-                                                    canary_type type, canary_redop redop,
-                                                    const canary_op_options* options, canary_op** op) {
-  return run(group, {Collective::kReduceScatter, input, output, count, type, redop}, options, op);
-}
-
-CANARY_API canary_status canary_all_gather(canary_group* group, const void* input, void* output, size_t count,
-                                           canary_type type, canary_op** op) {
-  return canary_all_gather_with(group, input, output, count, type, nullptr, op);
-}
-CANARY_API canary_status canary_all_gather_with(canary_group* group, const void* input, void* output, size_t count,
-                                                canary_type type, const canary_op_options* options, canary_op** op) {
-  return run(group, {Collective::kAllGather, input, output, count, type}, options, op);
-}
-
-CANARY_API canary_status canary_broadcast(canary_group* group, const void* input, void* output, size_t count,
-                                          canary_type type, int root, canary_op** op) {
-  return canary_broadcast_with(group, input, output, count, type, root, nullptr, op);
-}
-CANARY_API canary_status canary_broadcast_with(canary_group* group, const void* input, void* output, size_t count,
-                                               canary_type type, int root, const canary_op_options* options,
-                                               canary_op** op) {
-  return run(group, {Collective::kBroadcast, input, output, count, type, CANARY_SUM, root}, options, op);
-}
-
-CANARY_API canary_status canary_reduce(canary_group* group, const void* input, void* output, size_t count,
-                                       canary_type type, canary_redop redop, int root, canary_op** op) {
-  return canary_reduce_with(group, input, output, count, type, redop, root, nullptr, op);
-}
-CANARY_API canary_status canary_reduce_with(canary_group* group, const void* input, void* output, size_t count,
-                                            canary_type type, canary_redop redop, int root,
-                                            const canary_op_options* options, canary_op** op) {
-  return run(group, {Collective::kReduce, input, output, count, type, redop, root}, options, op);
-}
-
-CANARY_API canary_status canary_gather(canary_group* group, const void* input, void* output, size_t count,
-                                       canary_type type, int root, canary_op** op) {
-  return canary_gather_with(group, input, output, count, type, root, nullptr, op);
-}
-CANARY_API canary_status canary_gather_with(canary_group* group, const void* input, void* output, size_t count,
-                                            canary_type type, int root, const canary_op_options* options,
-                                            canary_op** op) {
-  return run(group, {Collective::kGather, input, output, count, type, CANARY_SUM, root}, options, op);
-}
-
-CANARY_API canary_status canary_scatter(canary_group* group, const void* input, void* output, size_t count,
-                                        canary_type type, int root, canary_op** op) {
-  return canary_scatter_with(group, input, output, count, type, root, nullptr, op);
-}
-CANARY_API canary_status canary_scatter_with(canary_group* group, const void* input, void* output, size_t count,
-                                             canary_type type, int root, const canary_op_options* options,
-                                             canary_op** op) {
-  return run(group, {Collective::kScatter, input, output, count, type, CANARY_SUM, root}, options, op);
-}
-
-CANARY_API canary_status canary_all_gather_v(canary_group* group, const void* input, void* output, const size_t* counts,
-                                             canary_type type, canary_op** op) {
-  return canary_all_gather_v_with(group, input, output, counts, type, nullptr, op);
-}
-CANARY_API canary_status canary_all_gather_v_with(canary_group* group, const void* input, void* output,
-                                                  const size_t* counts, canary_type type,
-                                                  const canary_op_options* options, canary_op** op) {
-  return run(group, {Collective::kAllGatherV, input, output, 0, type}, options, op, {{counts}});
-}
-
-CANARY_API canary_status canary_all_to_all(canary_group* group, const void* input, void* output, size_t count,
-                                           canary_type type, canary_op** op) {
-  return canary_all_to_all_with(group, input, output, count, type, nullptr, op);
-}
-CANARY_API canary_status canary_all_to_all_with(canary_group* group, const void* input, void* output, size_t count,
-                                                canary_type type, const canary_op_options* options, canary_op** op) {
-  return run(group, {Collective::kAllToAll, input, output, count, type}, options, op);
-}
-
-CANARY_API canary_status canary_all_to_all_v(canary_group* group, const void* input, const size_t* send_counts,
-                                             const size_t* send_displacements, void* output,
-                                             const size_t* receive_counts, const size_t* receive_displacements,
-                                             canary_type type, canary_op** op) {
-  return canary_all_to_all_v_with(group, input, send_counts, send_displacements, output, receive_counts,
-                                  receive_displacements, type, nullptr, op);
-}
-CANARY_API canary_status canary_all_to_all_v_with(canary_group* group, const void* input, const size_t* send_counts,
-                                                  const size_t* send_displacements, void* output,
-                                                  const size_t* receive_counts, const size_t* receive_displacements,
-                                                  canary_type type, const canary_op_options* options, canary_op** op) {
-  return run(group, {Collective::kAllToAllV, input, output, 0, type}, options, op,
-             {{send_counts}, {send_displacements, true}, {receive_counts}, {receive_displacements, true}});
-}
-
-CANARY_API canary_status canary_barrier(canary_group* group, canary_op** op) {
-  return canary_barrier_with(group, nullptr, op);
-}
-CANARY_API canary_status canary_barrier_with(canary_group* group, const canary_op_options* options, canary_op** op) {
-  return run(group, {Collective::kBarrier, nullptr, nullptr, 0, CANARY_U8}, options, op);
-}
-
-CANARY_API canary_status canary_send(canary_group* group, const void* buffer, size_t count, canary_type type, int peer,
-                                     canary_op** op) {
-  return canary_send_with(group, buffer, count, type, peer, nullptr, op);
-}
-CANARY_API canary_status canary_send_with(canary_group* group, const void* buffer, size_t count, canary_type type,
-                                          int peer, const canary_op_options* options, canary_op** op) {
-  return run_message("send", group, options, op, [&](auto member, auto ticket, const port::Terms& terms) {
-    return port::send(member, peer, buffer, count, type, ticket, terms);
-  });
-}
-
-CANARY_API canary_status canary_recv(canary_group* group, void* buffer, size_t count, canary_type type, int peer,
-                                     canary_op** op) {
-  return canary_recv_with(group, buffer, count, type, peer, nullptr, op);
-}
-CANARY_API canary_status canary_recv_with(canary_group* group, void* buffer, size_t count, canary_type type, int peer,
-                                          const canary_op_options* options, canary_op** op) {
-  return run_message("recv", group, options, op, [&](auto member, auto ticket, const port::Terms& terms) {
-    return port::receive(member, peer, buffer, count, type, ticket, terms);
-  });
-}
-
-CANARY_API canary_status canary_op_test(canary_op* handle) {
-  return guarded([&]() -> canary_status {
-    const Inside<canary_op> op(handle);
-    if (!op) return HandlePool<canary_op>::refuse("canary_op_test", handle);
-    if (!op->ticket.done()) op.context().impl->nudge();
-    if (!op->ticket.done() && !op.context().impl->over()) return CANARY_WOULD_BLOCK;
-    return finish_handle("canary_op_test", op.context(), &*op, handle);
-  });
-}
-
-CANARY_API canary_status canary_op_wait(canary_op* handle) {
-  return guarded([&]() -> canary_status {
-    const Inside<canary_op> op(handle);
-    if (!op) return HandlePool<canary_op>::refuse("canary_op_wait", handle);
-    op.context().impl->wait(op->ticket);
-    return finish_handle("canary_op_wait", op.context(), &*op, handle);
-  });
-}
-
 CANARY_API canary_status canary_context_fd(canary_context* handle, int* fd) {
   return guarded([&]() -> canary_status {
     if (fd == nullptr) return invalid("canary_context_fd: fd is NULL");
@@ -647,15 +294,6 @@ CANARY_API canary_status canary_context_drain(canary_context* handle) {
       return invalid("canary_context_drain: this context has no descriptor: canary_context_fd makes it");
     context->impl->answer_bell(context->bell);
     return CANARY_OK;
-  });
-}
-
-CANARY_API canary_status canary_op_set_deadline(canary_op* handle, uint64_t nanoseconds) {
-  return guarded([&]() -> canary_status {
-    const Inside<canary_op> op(handle);
-    if (!op) return HandlePool<canary_op>::refuse("canary_op_set_deadline", handle);
-    if (op->ticket.done()) return CANARY_OK;  // its group may have gone
-    return report(op.context().impl->submit(port::deadline(op->member, op->ticket.id(), span_of(nanoseconds))));
   });
 }
 

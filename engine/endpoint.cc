@@ -129,11 +129,7 @@ void Endpoint::connect(Connection& c, const EndpointHandle& remote) {
                                    " connections from here already");
     link = nullptr;
   }
-  if (link == nullptr) {
-    c.failure = why;
-    c.state.store(Connection::State::kFailed, std::memory_order_release);
-    return;
-  }
+  if (link == nullptr) return refuse(c, why);
   c.link = link;
   c.end.tagged = true;
   c.end.me = 0;
@@ -207,9 +203,24 @@ void Endpoint::fail(Connection& c, const Status& why) {
     });
   }
   messages_.fail(c.end, why, now_);
-  if (c.state.load(std::memory_order_relaxed) != Connection::State::kOpening) return;
+  if (c.state.load(std::memory_order_relaxed) == Connection::State::kOpening) refuse(c, why);
+}
+
+// Its messages may come.
+void Endpoint::come_up(Connection& c) {
+  c.state.store(Connection::State::kUp, std::memory_order_release);
+  tell_news();
+}
+
+// It will not be made.
+void Endpoint::refuse(Connection& c, const Status& why) {
   c.failure = why;
   c.state.store(Connection::State::kFailed, std::memory_order_release);
+  tell_news();
+}
+
+void Endpoint::tell_news() {
+  if (options_.news != nullptr) options_.news->store(true, std::memory_order_relaxed);
 }
 
 void Endpoint::on_mismatch(MessageEnd& end, const Status& why, bool) {
@@ -298,6 +309,7 @@ void Endpoint::answer_opens() {
     if (sane && at != listeners_.end() && (*at)->accepted.push(c.get())) {
       answer.accepted = 1;
       static_cast<void>(c.release());  // the accepting side's: the queue holds it now
+      tell_news();
     } else {
       open.link->remove(*c);
       connections_.remove(c->id.place);

@@ -49,6 +49,8 @@ struct EndpointOptions {
   // Who knows a handle can make links here, each with memory of its own (engine/endpoint.cc says how much). Links
   // beyond are turned away; one that has ended makes room.
   std::size_t accepted_links_max = 4096;
+  // Set when a connection is made, has failed, or can be accepted; as OpTicket::news for messages. nullptr: nobody asks.
+  std::atomic<bool>* news = nullptr;
 };
 
 struct Connection {
@@ -160,6 +162,9 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Silence
   void connect(Connection& connection, const EndpointHandle& remote);
   void tell_stats(const port::Command& command);
   void close(Connection& connection);
+  void come_up(Connection& connection);
+  void refuse(Connection& connection, const Status& why);
+  void tell_news();
   void give_up(Connection& connection, const Status& why);
   void fail(Connection& connection, const Status& why);
   void close_listener(Listener& listener);

@@ -79,9 +79,12 @@ void Endpoint::obey(const port::Command& c) {
     case Kind::kCloseListener:
       if (Listener* const l = listener(c.listener())) close_listener(*l);
       return;
-    case Kind::kConnect:
-      if (Connection* const to = connection(c.connection)) connect(*to, handle_of(c, regions_).value());
+    case Kind::kConnect: {
+      Connection* const to = connection(c.connection);
+      const bool made = to != nullptr && (to->link != nullptr || to->state != Connection::State::kOpening);
+      if (to != nullptr && !made) connect(*to, handle_of(c, regions_).value());
       return;
+    }
     case Kind::kCloseConnection:
       if (Connection* const to = connection(c.connection)) close(*to);
       return;

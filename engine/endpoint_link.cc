@@ -244,7 +244,7 @@ bool EndpointLink::on_arrival(Mux&, const wire::Header& h, const Arrival& arriva
       }
       messages->eager_budget = std::min<std::uint64_t>(messages->eager_budget, opened.eager_bytes);
       endpoint_.messages_.open(c->end, opened.piece_bytes);
-      c->state.store(Connection::State::kUp, std::memory_order_release);
+      endpoint_.come_up(*c);
       return true;
     }
     if (frame == wire::MessageFrame::kClose) {

@@ -109,6 +109,7 @@ Status EndpointHost::start(Settings s) {
   e.pid = getpid();
   e.pulse_of = pulse_of;
   e.strangers_max = strangers_share();
+  e.news = &bell_.news();
   e.secret = [] { return draw_secret().value(); };  // it works: the first one came
   endpoint_ = std::make_unique<Endpoint>(std::move(e), *lanes_);
   counters_ = std::make_unique<EngineCounters>(*endpoint_, clock_.now());
@@ -134,6 +135,7 @@ void EndpointHost::run() {
       last_work = now;
       counted = false;
     }
+    ring_bell();
     if (counters_->due(now)) {
       counters_->publish(*endpoint_, now);
       counted = true;
@@ -153,7 +155,9 @@ void EndpointHost::run() {
   }
   // Peers are to hear that connections were closed, not that a process has gone.
   for (const Nanos limit = clock_.now() + kDrainLimit; !endpoint_->drained() && clock_.now() < limit;) {
-    if (endpoint_->poll(clock_.now()) == 0) sleep_until(std::min(endpoint_->next_deadline(), clock_.now() + 5_ms));
+    const bool worked = endpoint_->poll(clock_.now()) != 0;
+    ring_bell();
+    if (!worked) sleep_until(std::min(endpoint_->next_deadline(), clock_.now() + 5_ms));
   }
   endpoint_->leave(clock_.now());
   // What the farewell left in the sockets' queues.
@@ -190,11 +194,21 @@ Status EndpointHost::submit(const port::Command& command) {
   }
 }
 
+// What completes before it rings here was told by that; the thread tells what comes later.
+Result<int> EndpointHost::open_bell() {
+  if (!has_bell()) {
+    if (Status s = bell_.open({}); !s.ok()) return s;
+    bell_.ring();
+  }
+  return bell_.fd();
+}
+
 void EndpointHost::stop() {
   if (!thread_.joinable()) return;
   stop_.store(true, std::memory_order_release);
   wake();
   thread_.join();
+  if (has_bell()) bell_.ring();  // whoever sleeps on it wakes
 }
 
 }  // namespace canarynet

@@ -3,7 +3,8 @@
 //
 // Threads: submit() and stop() from any; the endpoint is driven by its thread alone, so nobody else ever waits for the
 // network. It sleeps while nothing happens, after polling a little where replies come soon (runtime/halt_poll.h); a
-// submission wakes it by one system call if it sleeps, by none if it does not.
+// submission wakes it by one system call if it sleeps, by none if it does not. Whoever polls a descriptor instead of
+// asking hears by open_bell() of what has completed.
 #pragma once
 
 #include <atomic>
@@ -16,6 +17,7 @@
 #include "base/descriptor.h"
 #include "base/settings.h"
 #include "engine/endpoint.h"
+#include "runtime/completion_bell.h"
 #include "runtime/counters.h"
 #include "runtime/halt_poll.h"
 #include "runtime/host_lanes.h"
@@ -38,6 +40,13 @@ class EndpointHost {
   Status try_submit(std::span<const port::Command> unit);
   // Waits for room; the thread makes some at every turn.
   Status submit(const port::Command& command);
+  // Where completions leave their mark, for tickets; connections leave theirs there.
+  std::atomic<bool>& news() { return bell_.news(); }
+  // Any thread, one at a time. A descriptor that is readable from a completion on until drain(), and at first; the same
+  // at every call.
+  Result<int> open_bell();
+  bool has_bell() const { return bell_.fd() >= 0; }
+  void drain_bell() { bell_.drain(); }
   // Says farewell and ends the thread; bounded to about half a second.
   void stop();
 
@@ -47,6 +56,9 @@ class EndpointHost {
   void run();
   void sleep_until(Nanos deadline);
   void wake();
+  void ring_bell() {
+    if (has_bell()) bell_.ring_if_news();
+  }
 
   SystemClock clock_;
   Nanos spin_budget_;
@@ -55,6 +67,7 @@ class EndpointHost {
   std::unique_ptr<HostLanes> lanes_;
   std::unique_ptr<Endpoint> endpoint_;
   std::unique_ptr<EngineCounters> counters_;
+  CompletionBell bell_;
   Descriptor doorbell_;
   std::atomic<bool> asleep_{false};
   std::atomic<bool> stop_{false};

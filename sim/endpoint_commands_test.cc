@@ -13,8 +13,8 @@ class EndpointCommands : public testing::Test {
   Endpoint& here() { return net_.at(0); }
   Connection& connection(std::size_t i = 0) { return *pair_.connecting[i]; }
   port::Command receive(const Connection& c, std::size_t i, bool more) {
-    port::Command command = port::receive(c.id, memory_.data() + 64 * i, 64, static_cast<std::uint32_t>(i),
-                                          here().ticket_id(tickets_[i]));
+    port::Command command =
+        port::receive(c.id, memory_.data() + 64 * i, 64, static_cast<std::uint32_t>(i), here().ticket_id(tickets_[i]));
     command.more_follows = more ? 1 : 0;
     return command;
   }

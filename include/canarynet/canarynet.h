@@ -288,6 +288,14 @@ struct canary_nic_stats;
 CANARY_API enum canary_status canary_endpoint_stats(canary_endpoint* endpoint, struct canary_nic_stats* nics,
                                                     size_t capacity, size_t* count);
 
+/* For event loops, as canary_context_fd: *fd becomes readable when something of this endpoint has completed, whatever its
+ * result: a request, a canary_connect, a connection that canary_accept can have. It stays so until
+ * canary_endpoint_drain, and is readable at first. When it is: canary_endpoint_drain, then canary_test, canary_connect
+ * and canary_accept on what is open. One for each endpoint, made by the first call. Only poll it; it ends with
+ * canary_endpoint_destroy. */
+CANARY_API enum canary_status canary_endpoint_fd(canary_endpoint* endpoint, int* fd);
+CANARY_API enum canary_status canary_endpoint_drain(canary_endpoint* endpoint);
+
 /* Fills CANARY_HANDLE_BYTES at `handle`, which other processes may give to canary_connect, any number of times. */
 CANARY_API enum canary_status canary_listen(canary_endpoint* endpoint, void* handle, canary_listener** listener);
 /* The same with a shorter handle, of CANARY_HANDLE_BYTES_MIN or more, which leaves room for words of the caller's own.

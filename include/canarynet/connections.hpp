@@ -165,6 +165,14 @@ class Endpoint {
       check(canary_endpoint_stats(handle_, list, room, count));
     });
   }
+  // For event loops: readable when messages or connections have completed, until drain(); canary_endpoint_fd tells more.
+  int fd() const {
+    int fd = -1;
+    check(canary_endpoint_fd(handle_, &fd));
+    return fd;
+  }
+  // Before test() and accept() on what is pending.
+  void drain() const { check(canary_endpoint_drain(handle_)); }
 
  private:
   canary_endpoint* handle_ = nullptr;

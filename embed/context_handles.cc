@@ -1,0 +1,57 @@
+#include "embed/context_handles.h"
+
+#include "embed/last_error.h"
+
+using namespace canarynet;
+
+canary_op* canary_context::take_op(port::MemberId member, bool rings) {
+  const std::lock_guard lock(mutex);
+  if (free_ops.empty()) {
+    for (int i = 0; i < 64; ++i) {
+      ops.emplace_back(HandlePool<canary_op>::take());
+      ops.back()->context = this;
+      impl->ticket_id(ops.back()->ticket);
+      free_ops.reserve(ops.capacity());  // so that giving back can't fail
+      free_ops.push_back(ops.back().get());
+    }
+  }
+  canary_op* op = free_ops.back();
+  free_ops.pop_back();
+  op->ticket.reset();
+  op->ticket.news = rings ? &bell.news() : nullptr;
+  op->member = member;
+  op->taken = true;
+  return op;
+}
+
+void canary_context::give_op(canary_op* op) {
+  const std::lock_guard lock(mutex);
+  free_ops.push_back(op);
+  op->taken = false;
+}
+
+void canary_context::clear() {
+  free_ops.clear();
+  ops.clear();
+  groups.clear();
+  world.reset();
+  bell.close();
+  impl.reset();
+}
+
+namespace canarynet {
+
+canary_status tell(const Context& context, OpTicket& ticket) {
+  if (!ticket.done()) ticket.finish(context.why_over());
+  const auto code = static_cast<canary_status>(ticket.code.load(std::memory_order_acquire));
+  if (code != CANARY_OK) report(ticket.status);
+  return code;
+}
+
+canary_status finish(canary_context& context, canary_op* op) {
+  const canary_status code = tell(*context.impl, op->ticket);
+  context.give_op(op);
+  return code;
+}
+
+}  // namespace canarynet

@@ -1,0 +1,119 @@
+// embed/context_handles.h -- what C callers hold of a job: their context, its groups and operations, and the calls that
+// are inside of them.
+//
+// Threads: any; a context counts who is inside, so that canary_finalize waits for them. Memory: groups and operations
+// belong to their context.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <type_traits>
+#include <vector>
+
+#include "canarynet/canarynet.h"
+#include "embed/handles.h"
+#include "port/command.h"
+#include "port/ticket.h"
+#include "runtime/completion_bell.h"
+#include "runtime/context.h"
+
+// A context counts who is inside of its calls: canary_finalize turns away whoever comes, and waits for those.
+struct canary_context : canarynet::Handled {
+  static constexpr std::uint8_t kKind = 0xC1;
+  static constexpr const char* kName = "context";
+  static constexpr const char* kEnds = "it was finalized";
+
+  std::atomic<int> inside{0};
+  std::atomic<bool> closing{false};
+  std::shared_ptr<canarynet::Context> impl;  // with the other ranks of this process that joined with this one
+  int rank = 0;
+  std::mutex mutex;  // handles only; never held while driving
+  canarynet::Kept<canary_group> world;
+  std::vector<canarynet::Kept<canary_group>> groups;
+  std::vector<canarynet::Kept<canary_op>> ops;
+  std::vector<canary_op*> free_ops;
+  canarynet::CompletionBell bell;
+
+  // `rings`: its completion shows at the context's descriptor.
+  canary_op* take_op(canarynet::port::MemberId member, bool rings);
+  void give_op(canary_op* op);
+  void clear();
+};
+
+struct canary_group : canarynet::Handled {
+  static constexpr std::uint8_t kKind = 0xC2;
+  static constexpr const char* kName = "group";
+  static constexpr const char* kEnds = "it was destroyed, or its context finalized";
+
+  std::atomic<canary_context*> context{nullptr};
+  canarynet::port::MemberId member;
+  canarynet::port::MemberShape shape;
+  std::atomic<std::uint32_t> inside{0};  // calls
+  void clear() { member = {}; }
+};
+
+struct canary_op : canarynet::Handled {
+  static constexpr std::uint8_t kKind = 0xC3;
+  static constexpr const char* kName = "op";
+  static constexpr const char* kEnds = "its result was told, or its context finalized";
+
+  std::atomic<canary_context*> context{nullptr};
+  canarynet::OpTicket ticket;
+  canarynet::port::MemberId member;
+  std::vector<std::uint64_t> counts;  // of the operations that have them; keeps its memory for the next one
+  bool taken = false;
+  void clear() {
+    taken = false;
+    ticket.leave_table();
+  }
+};
+
+namespace canarynet {
+
+inline canary_context* context_of(canary_context& context) { return &context; }
+template <typename T>
+canary_context* context_of(T& of) {
+  return of.context.load(std::memory_order_relaxed);
+}
+
+// Where a handle leads, while somebody is inside: its context stays until the call has left. Nowhere for one that has
+// ended.
+template <typename T>
+class Inside {
+ public:
+  explicit Inside(const T* handle) {
+    T* const found = HandlePool<T>::find(handle);
+    if (found == nullptr) return;
+    context_ = context_of(*found);
+    context_->inside.fetch_add(1);  // seen by canary_finalize, or we see that it is closing
+    if constexpr (std::is_same_v<T, canary_group>) {
+      (group_ = found)->inside.fetch_add(1);  // likewise, by canary_group_destroy
+    }
+    if (!context_->closing.load() && HandlePool<T>::find(handle) != nullptr) object_ = found;
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  ~Inside() {
+    if (group_ != nullptr) group_->inside.fetch_sub(1, std::memory_order_release);
+    if (context_ != nullptr) context_->inside.fetch_sub(1, std::memory_order_release);
+  }
+  explicit operator bool() const { return object_ != nullptr; }
+  T* operator->() const { return object_; }
+  T& operator*() const { return *object_; }
+  canary_context& context() const { return *context_; }
+
+ private:
+  canary_context* context_ = nullptr;
+  canary_group* group_ = nullptr;
+  T* object_ = nullptr;
+};
+
+// The result of a ticket. Of one that is not done: its context has left the job, and nothing touches its buffers any
+// more.
+canary_status tell(const Context& context, OpTicket& ticket);
+// Tells the result and takes the operation back.
+canary_status finish(canary_context& context, canary_op* op);
+
+}  // namespace canarynet
