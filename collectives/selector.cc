@@ -27,12 +27,7 @@ constexpr int kCostedRanksMax = 64;
 constexpr double kClearlyCheaper = 0.9;
 
 bool everybody_meets(const Reachability& reach) {
-  for (int a = 0; a < reach.ranks(); ++a) {
-    for (int b = a + 1; b < reach.ranks(); ++b) {
-      if (!reach.meets(a, b)) return false;
-    }
-  }
-  return true;
+  return reach.all_pairs([](std::uint32_t rails) { return rails != 0; });
 }
 
 // `best` first, then the others: which of them can run at all is check()'s to say. The star and the ring for disjoint
@@ -53,12 +48,8 @@ Order order(std::initializer_list<PlannerId> best) {
 
 // Ranks of one engine: memory to memory, where a message costs next to nothing and every pass over the bytes counts.
 bool all_local(const Reachability& reach) {
-  for (int a = 0; a < reach.ranks(); ++a) {
-    for (int b = a + 1; b < reach.ranks(); ++b) {
-      if ((reach.rails(a, b) & Reachability::kLocalBit) == 0) return false;
-    }
-  }
-  return reach.ranks() > 1;
+  return reach.ranks() > 1 &&
+         reach.all_pairs([](std::uint32_t rails) { return (rails & Reachability::kLocalBit) != 0; });
 }
 
 // Several hosts, one of them with several ranks, and ranks of one host meet without a NIC: only then do a hierarchical

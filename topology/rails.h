@@ -59,7 +59,9 @@ RailPairing settled_pairing(RailPairing asked, std::span<const std::vector<Rail>
                             std::span<const int> engine_of);
 
 // Which of n ranks can meet directly, and over which rails of the first one. Symmetric in `meets`; rails are the row's
-// own numbers. Ranks of one engine always meet (local_rail bit). Value type, n^2 * 4 bytes.
+// own numbers. Ranks of one engine always meet (local_rail bit). Value type. Ranks whose rails lead to the same networks
+// are of one kind, and meet others alike: 4 bytes for each two kinds, which are few on a wide flat network, and 8 for
+// each rank.
 class Reachability {
  public:
   static constexpr std::uint32_t kLocalBit = 1u << 31;  // same engine: no rail needed
@@ -74,19 +76,41 @@ class Reachability {
   // hosts[i] = rails of the engine that serves rank i; engine_of[i] = that engine's number.
   static Reachability from_rails(std::span<const std::vector<Rail>> hosts, std::span<const int> engine_of,
                                  RailPairing pairing = RailPairing::kSubnet);
-  explicit Reachability(int ranks) : ranks_(ranks), rails_(static_cast<std::size_t>(ranks) * ranks) {}
+  // Nobody meets anybody; every rank is of a kind of its own.
+  explicit Reachability(int ranks);
 
-  int ranks() const { return ranks_; }
+  int ranks() const { return static_cast<int>(engine_.size()); }
   bool meets(int a, int b) const { return a == b || rails(a, b) != 0; }
   // Bit l: rail l of a reaches b.
-  std::uint32_t rails(int a, int b) const { return rails_[static_cast<std::size_t>(a) * ranks_ + b]; }
+  std::uint32_t rails(int a, int b) const {
+    const auto i = static_cast<std::size_t>(a), j = static_cast<std::size_t>(b);
+    if (engine_[i] == engine_[j]) return a == b ? 0 : kLocalBit;
+    return between_[static_cast<std::size_t>(kind_[i]) * kinds_ + static_cast<std::size_t>(kind_[j])];
+  }
+  // Gives every rank a kind of its own, unless each has one.
   void set(int a, int b, std::uint32_t rails_of_a, std::uint32_t rails_of_b);
   // The matrix of a subset: row i is members[i].
   Reachability subset(std::span<const int> members) const;
+  // Whether `holds(rails(a, b))` for all a != b. Looks at kinds, not at ranks.
+  template <typename Holds>
+  bool all_pairs(Holds holds) const {
+    for (std::size_t i = 0; i < kinds_; ++i) {
+      for (std::size_t j = 0; j < kinds_; ++j) {
+        if ((i != j || several_engines_[i]) && !holds(between_[i * kinds_ + j])) return false;
+      }
+    }
+    return !shared_engine_ || holds(kLocalBit);
+  }
 
  private:
-  int ranks_ = 0;
-  std::vector<std::uint32_t> rails_;
+  void count_engines();
+
+  std::vector<int> engine_;             // [rank]
+  std::vector<int> kind_;               // [rank]
+  std::size_t kinds_ = 0;
+  std::vector<std::uint32_t> between_;  // [kind of a * kinds + kind of b]
+  std::vector<bool> several_engines_;   // [kind]: it is that of two engines or more
+  bool shared_engine_ = false;          // some engine serves several ranks
 };
 
 // Finds (r, levels) with n = r^levels such that the matrix contains every edge of BCube(r, levels), rail l on level l.

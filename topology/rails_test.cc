@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <initializer_list>
+
+#include "base/random.h"
+
 namespace canarynet {
 namespace {
 
@@ -126,6 +130,65 @@ TEST(Reachability, RailNumbersAreTheRowsOwn) {
   const auto reach = Reachability::from_rails(hosts, engines);
   EXPECT_EQ(reach.rails(0, 1), 0b10u);
   EXPECT_EQ(reach.rails(1, 0), 0b100u);
+}
+
+// What it keeps for kinds of ranks must be what each two ranks would find for themselves.
+TEST(Reachability, RanksOfOneKindMeetAsEachTwoWould) {
+  Random random(7);
+  const auto one_of = [&](std::initializer_list<int> list) { return list.begin()[random.below(list.size())]; };
+  for (int round = 0; round < 300; ++round) {
+    const RailPairing pairing = static_cast<RailPairing>(random.below(4));
+    std::vector<std::vector<Rail>> hosts;
+    std::vector<int> engines;
+    const bool split = random.below(3) == 0;  // a route to one half of a subnet
+    for (int r = 0; r < 12; ++r) {
+      const bool with_the_last = r != 0 && random.below(4) == 0;
+      engines.push_back(with_the_last ? engines.back() : r);
+      if (with_the_last) {
+        hosts.push_back(hosts.back());
+        continue;
+      }
+      std::vector<Rail>& rails = hosts.emplace_back();
+      const auto nics = static_cast<int>(random.below(3));
+      for (int i = 0; i < nics; ++i) {
+        Rail& rail = rails.emplace_back(rail_on(one_of({1, 2, 3}), r + one_of({1, 129}), one_of({24, 24, 24, 16, 0})));
+        if (random.below(2) == 0) rail.beyond.push_back(Network::everything(Address::Family::kIPv4));
+        if (random.below(3) == 0) rail.beyond.push_back(Network::of(rail_on(one_of({1, 2, 3}), 1).address));
+        if (split) rail.beyond.push_back(Network::of(rail_on(one_of({1, 2, 3}), 129, 25).address));
+      }
+      if (random.below(2) == 0) rails.push_back(memory_of(one_of({1, 2}), r));
+    }
+    const Reachability reach = Reachability::from_rails(hosts, engines, pairing);
+    bool all = true;
+    for (int a = 0; a < 12; ++a) {
+      for (int b = 0; b < 12; ++b) {
+        std::uint32_t wanted = 0;
+        const auto at = static_cast<std::size_t>(a);
+        if (a != b && engines[at] == engines[static_cast<std::size_t>(b)]) wanted = Reachability::kLocalBit;
+        if (wanted == 0 && a != b) {
+          for (const RailPair& p : pair_rails(hosts[at], hosts[static_cast<std::size_t>(b)], pairing)) {
+            wanted |= 1u << p.local;
+            const Address& here = hosts[at][static_cast<std::size_t>(p.local)].address;
+            if (here.family == Address::Family::kSharedMemory) wanted |= Reachability::kHostBit;
+          }
+        }
+        ASSERT_EQ(reach.rails(a, b), wanted) << "round " << round << ", ranks " << a << " and " << b;
+        all = all && (a == b || wanted != 0);
+      }
+    }
+    ASSERT_EQ(reach.all_pairs([](std::uint32_t rails) { return rails != 0; }), all) << "round " << round;
+  }
+}
+
+TEST(Reachability, OneMissingLinkLeavesAllOthers) {
+  const std::vector<std::vector<Rail>> hosts(4, {rail_on(1, 1)});
+  const std::vector<int> engines = {0, 0, 1, 2};
+  Reachability reach = Reachability::from_rails(hosts, engines);
+  reach.set(1, 3, 0, 0);
+  EXPECT_FALSE(reach.meets(3, 1));
+  EXPECT_EQ(reach.rails(0, 1), Reachability::kLocalBit);
+  EXPECT_EQ(reach.rails(0, 3), 1u);
+  EXPECT_EQ(reach.rails(2, 3), 1u);
 }
 
 TEST(Reachability, SubsetKeepsRowsInMemberOrder) {
