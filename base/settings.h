@@ -43,6 +43,7 @@ struct Settings {
   std::string rail_pairing;   // "auto", "subnet", "route", "index"
   std::string transports;     // "tcp,shm"; uses() reads it
   std::int64_t lanes_per_rail = 1;
+  std::int64_t connect_at_join = 32;
   std::string tcp_congestion;
   Bytes tcp_notsent_lowat;
   std::string pacing_rate;  // CANARY_PACING_RATE: one rate, or one per rail

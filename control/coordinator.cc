@@ -91,6 +91,8 @@ void Coordinator::adopt(std::unique_ptr<Lane> lane, const wire::Header&, const w
   l.token = hello.job;
   while (newcomers_.size() >= options_.strangers_max) {
     const std::size_t i = one_to_drop(newcomers_, [](const Newcomer& n) { return n.link->remote(); });
+    // It may be a member, in whose eyes a connection that just ends would be this process's end: it comes again.
+    newcomers_[i].link->send(Retract{});
     bury(std::move(newcomers_[i].link));
     newcomers_.erase(newcomers_.begin() + static_cast<std::ptrdiff_t>(i));
   }
@@ -250,21 +252,22 @@ void Coordinator::complete() {
   std::sort(peers_.begin(), peers_.end(),
             [](const Peer& a, const Peer& b) { return a.info.ranks.front() < b.info.ranks.front(); });
   CANARY_CHECK(options_.job_token != 0, "a job's token must be drawn");
-  roster_.job = options_.job_token;
-  roster_.epoch_seed = options_.epoch_seed;
-  roster_.world_size = options_.world_size;
-  roster_.engine_of.assign(static_cast<std::size_t>(options_.world_size), 0);
-  roster_.piece_bytes = options_.piece_bytes;
+  roster_->job = options_.job_token;
+  roster_->epoch_seed = options_.epoch_seed;
+  roster_->world_size = options_.world_size;
+  roster_->engine_of.assign(static_cast<std::size_t>(options_.world_size), 0);
+  roster_->piece_bytes = options_.piece_bytes;
   for (std::size_t e = 0; e < peers_.size(); ++e) {
     peers_[e].info.engine = static_cast<std::uint32_t>(e);
     if (peers_[e].link) peers_[e].link->entry = static_cast<int>(e);
     peers_[e].last_heard = Nanos::max();  // now: before the join nobody had to speak
-    for (const int rank : peers_[e].info.ranks) roster_.engine_of[static_cast<std::size_t>(rank)] = static_cast<int>(e);
-    roster_.engines.push_back(peers_[e].info);
+    for (const int rank : peers_[e].info.ranks)
+      roster_->engine_of[static_cast<std::size_t>(rank)] = static_cast<int>(e);
+    roster_->engines.push_back(peers_[e].info);
   }
-  roster_.pairing = settled_pairing(options_.pairing, roster_.rails_of_ranks(), roster_.engine_of);
-  missing_.open(roster_);
-  entries_.open(roster_.engines.size());
+  roster_->pairing = settled_pairing(options_.pairing, roster_->rails_of_ranks(), roster_->engine_of);
+  missing_.open(*roster_);
+  entries_.open(roster_->engines.size());
   log(LogLevel::kInfo, "all %d ranks are there, in %zu processes", options_.world_size, peers_.size());
   phase_ = Phase::kJoined;
   join_deadline_ = Nanos::max();
@@ -272,17 +275,17 @@ void Coordinator::complete() {
   notices_.joined();
 
   Welcome part;
-  part.job = roster_.job;
-  part.epoch_seed = roster_.epoch_seed;
-  part.world_size = static_cast<std::uint32_t>(roster_.world_size);
-  part.engines = static_cast<std::uint32_t>(roster_.engines.size());
-  part.piece_bytes = roster_.piece_bytes.count;
-  for (std::size_t e = 0; e < roster_.engines.size() && peers_.size() > 1;) {
+  part.job = roster_->job;
+  part.epoch_seed = roster_->epoch_seed;
+  part.world_size = static_cast<std::uint32_t>(roster_->world_size);
+  part.engines = static_cast<std::uint32_t>(roster_->engines.size());
+  part.piece_bytes = roster_->piece_bytes.count;
+  for (std::size_t e = 0; e < roster_->engines.size() && peers_.size() > 1;) {
     part.first = static_cast<std::uint32_t>(e);
     part.part.clear();
-    for (std::size_t bytes = 0; e < roster_.engines.size() && bytes < kWelcomeBytes; ++e) {
-      part.part.push_back(roster_.engines[e]);
-      bytes += welcome_bytes(roster_.engines[e]);
+    for (std::size_t bytes = 0; e < roster_->engines.size() && bytes < kWelcomeBytes; ++e) {
+      part.part.push_back(roster_->engines[e]);
+      bytes += welcome_bytes(roster_->engines[e]);
     }
     tell_all(part, 0);
   }
@@ -344,13 +347,16 @@ void Coordinator::on_link_message(ControlLink& link, Message& message) {
     ask_entered(now_, question->group);
   } else if (auto* state = std::get_if<EntryState>(&message)) {
     entries_.answer(from, state->entered);
-  } else if (std::holds_alternative<Leave>(message)) {
+  } else if (auto* wanted = std::get_if<ConnectRequest>(&message)) {
+    pass_on(*wanted, from);
+  } else if (auto* leave = std::get_if<Leave>(&message)) {
     if (peer.left) return;
     peer.left = true;
+    peer.words = std::move(leave->words);
     missing_.forget(from);
     entries_.forget(from);
-    tell_all(Left{from}, from);
-    if (!leaving_) notices_.left(from);
+    tell_all(Left{from, peer.words}, from);
+    if (!leaving_) notices_.left(from, peer.words);
     std::vector<GroupAnswer> answers;
     desk_.ranks_gone(peer.info.ranks,
                      failure(CANARY_CLOSED, engine_text(peer.info) + " has left the job", peer.info.ranks.front(),
@@ -399,7 +405,7 @@ void Coordinator::on_link_broken(ControlLink& link, const Status& reason) {
 }
 
 void Coordinator::readmit(ControlLink& link, const Rejoin& rejoin) {
-  if (phase_ != Phase::kJoined || rejoin.job != roster_.job || rejoin.engine == 0 || rejoin.engine >= peers_.size()) {
+  if (phase_ != Phase::kJoined || rejoin.job != roster_->job || rejoin.engine == 0 || rejoin.engine >= peers_.size()) {
     return refuse(link, failure(CANARY_JOIN, "rank 0 coordinates another job"));
   }
   Peer& peer = peers_[rejoin.engine];
@@ -419,7 +425,7 @@ void Coordinator::readmit(ControlLink& link, const Rejoin& rejoin) {
   for (std::uint32_t e = 0; e < peers_.size(); ++e) {
     if (e == rejoin.engine) continue;
     if (peers_[e].dead) peer.link->send(Death{e, peers_[e].why_dead});
-    if (peers_[e].left || (e == 0 && leaving_)) peer.link->send(Left{e});
+    if (peers_[e].left || (e == 0 && leaving_)) peer.link->send(Left{e, peers_[e].words});
   }
   for (const Verdict& v : verdicts_.all()) peer.link->send(VerdictNote{v});
 }
@@ -494,6 +500,22 @@ void Coordinator::ask_entered(Nanos now, GroupEpoch group) {
 void Coordinator::tell_entered(Nanos now, const Entered& entered) {
   now_ = now;
   if (phase_ == Phase::kJoined) entries_.answer(0, entered);
+}
+
+void Coordinator::ask_to_connect(Nanos now, std::uint32_t engine) {
+  now_ = now;
+  if (phase_ == Phase::kJoined && !leaving_) pass_on(ConnectRequest{engine}, 0);
+}
+
+// To whom it names, from whom it came. Who has ended or is on its way back is asked again by whoever still waits.
+void Coordinator::pass_on(const ConnectRequest& request, std::uint32_t from) {
+  if (request.engine >= peers_.size() || request.engine == from) return;
+  if (request.engine == 0) {
+    if (!leaving_) notices_.connect_wanted(from);
+    return;
+  }
+  const Peer& peer = peers_[request.engine];
+  if (peer.link != nullptr && !peer.left) peer.link->send(ConnectRequest{from});
 }
 
 void Coordinator::request_group(Nanos now, int local_rank, std::vector<int> members, std::uint64_t cookie) {
@@ -622,11 +644,12 @@ void Coordinator::abandon() noexcept {
   graveyard_.clear();
 }
 
-void Coordinator::leave(Nanos now) {
+void Coordinator::leave(Nanos now, std::vector<LastWord> words) {
   now_ = now;
   if (leaving_) return;
   leaving_ = true;
-  if (phase_ == Phase::kJoined) tell_all(Left{0}, 0);
+  if (!peers_.empty()) peers_[0].words = std::move(words);
+  if (phase_ == Phase::kJoined) tell_all(Left{0, peers_[0].words}, 0);
   std::vector<GroupAnswer> answers;
   desk_.ranks_gone(
       peers_[0].info.ranks,

@@ -36,7 +36,8 @@ class Coordinator final : public Membership, public LinkOwner {
   void report_missed(Nanos now, std::vector<Missed> missed) override;
   void ask_entered(Nanos now, GroupEpoch group) override;
   void tell_entered(Nanos now, const Entered& entered) override;
-  void leave(Nanos now) override;
+  void ask_to_connect(Nanos now, std::uint32_t engine) override;
+  void leave(Nanos now, std::vector<LastWord> words) override;
   void abandon() noexcept override;
   void adopt(std::unique_ptr<Lane> lane, const wire::Header& header, const wire::HelloPayload& hello) override;
 
@@ -48,6 +49,7 @@ class Coordinator final : public Membership, public LinkOwner {
     Nanos last_heard;
     bool heard_since_beat = false;
     bool left = false;
+    std::vector<LastWord> words;  // with which it left
     bool dead = false;
     bool away = false;                   // while gathering: its connection is of no use, it joins again over another
     bool ended = false;                  // its link hung up; judged in poll(), when the time is known
@@ -91,6 +93,7 @@ class Coordinator final : public Membership, public LinkOwner {
   void declare_dead(std::uint32_t engine, const std::string& why);
   void tell_all(const Message& message, std::uint32_t except);
   void spread(const Verdict& verdict, std::uint32_t from);
+  void pass_on(const ConnectRequest& request, std::uint32_t from);
   void answer(std::vector<GroupAnswer>& answers);
   void send_answer(const GroupAnswer& a);
   void beat(Nanos now);
@@ -106,10 +109,10 @@ class Coordinator final : public Membership, public LinkOwner {
   Nanos join_deadline_ = Nanos::max();
   Nanos next_beat_ = Nanos::max();
   Status failure_;
-  Roster roster_;
-  std::vector<Peer> peers_;          // in order of arrival, after the join in the roster's
-  std::vector<Newcomer> newcomers_;  // said hello, not yet who they are
-  std::vector<Refused> refused_;     // while gathering, oldest first
+  std::shared_ptr<Roster> roster_ = std::make_shared<Roster>();  // shared with the listener, once complete
+  std::vector<Peer> peers_;                                      // in order of arrival, after the join in the roster's
+  std::vector<Newcomer> newcomers_;                              // said hello, not yet who they are
+  std::vector<Refused> refused_;                                 // while gathering, oldest first
   SparseWarning refused_warning_;
   std::vector<std::unique_ptr<ControlLink>> graveyard_;  // destroyed outside of callbacks
   int ranks_there_ = 0;

@@ -90,10 +90,10 @@ void Member::on_link_up(ControlLink& link) {
   dialling_.erase(found);
   bury_all(&dialling_);
   hello.engine = me_;
-  hello.job = roster_.job;
+  hello.job = roster_->job;
   link.send_hello(hello);
   link.attempt = ++attempt_;
-  link.send(Rejoin{roster_.job, me_, attempt_});
+  link.send(Rejoin{roster_->job, me_, attempt_});
   attempts_.push_back(std::move(standing));
 }
 
@@ -113,41 +113,42 @@ void Member::welcome(Welcome& part) {
   const auto wrong = [&](const char* what) {
     fail(failure(CANARY_JOIN, std::string("rank 0 sent a roster with ") + what, 0));
   };
-  if (part.first != roster_.engines.size()) return wrong("a part missing");
+  if (part.first != roster_->engines.size()) return wrong("a part missing");
   if (part.first == 0) {
     if (part.world_size != static_cast<std::uint32_t>(options_.world_size)) return wrong("another world size");
-    roster_.job = part.job;
-    roster_.epoch_seed = part.epoch_seed;
-    roster_.world_size = static_cast<int>(part.world_size);
-    roster_.piece_bytes = Bytes{part.piece_bytes};
-    roster_.engine_of.assign(part.world_size, -1);
-  } else if (part.job != roster_.job || part.world_size != static_cast<std::uint32_t>(roster_.world_size)) {
+    roster_->job = part.job;
+    roster_->epoch_seed = part.epoch_seed;
+    roster_->world_size = static_cast<int>(part.world_size);
+    roster_->piece_bytes = Bytes{part.piece_bytes};
+    roster_->engine_of.assign(part.world_size, -1);
+    roster_->engines.reserve(std::min(part.engines, part.world_size));
+  } else if (part.job != roster_->job || part.world_size != static_cast<std::uint32_t>(roster_->world_size)) {
     return wrong("parts of two jobs");
   }
   for (EngineInfo& engine : part.part) {
     for (const int rank : engine.ranks) {
-      int& slot = roster_.engine_of[static_cast<std::size_t>(rank)];
+      int& slot = roster_->engine_of[static_cast<std::size_t>(rank)];
       if (slot >= 0) return wrong("a rank twice");
       slot = static_cast<int>(engine.engine);
     }
-    roster_.engines.push_back(std::move(engine));
+    roster_->engines.push_back(std::move(engine));
   }
-  if (roster_.engines.size() < part.engines) return;
-  for (const int engine : roster_.engine_of) {
+  if (roster_->engines.size() < part.engines) return;
+  for (const int engine : roster_->engine_of) {
     if (engine < 0) return wrong("a rank missing");
   }
-  roster_.pairing = settled_pairing(options_.pairing, roster_.rails_of_ranks(), roster_.engine_of);
-  me_ = static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(options_.local_ranks.front())]);
-  if (me_ == 0 || roster_.engines[me_].ranks != options_.local_ranks) return wrong("other ranks for this engine");
+  roster_->pairing = settled_pairing(options_.pairing, roster_->rails_of_ranks(), roster_->engine_of);
+  me_ = static_cast<std::uint32_t>(roster_->engine_of[static_cast<std::size_t>(options_.local_ranks.front())]);
+  if (me_ == 0 || roster_->engines[me_].ranks != options_.local_ranks) return wrong("other ranks for this engine");
   phase_ = Phase::kJoined;
   join_deadline_ = Nanos::max();
   just_heard_ = true;
   next_beat_ = now_;
-  heard_.assign(roster_.engines.size(), now_);
+  heard_.assign(roster_->engines.size(), now_);
   surely_heard_ = heard_;
   told_at_ = now_;
-  known_dead_.assign(roster_.engines.size(), false);
-  known_left_.assign(roster_.engines.size(), false);
+  known_dead_.assign(roster_->engines.size(), false);
+  known_left_.assign(roster_->engines.size(), false);
   notices_.joined();
 }
 
@@ -186,11 +187,13 @@ void Member::on_link_message(ControlLink& link, Message& message) {
   } else if (auto* left = std::get_if<Left>(&message)) {
     if (left->engine >= known_left_.size() || left->engine == me_ || known_left_[left->engine]) return;
     known_left_[left->engine] = true;
-    notices_.left(left->engine);
+    notices_.left(left->engine, std::move(left->words));
   } else if (auto* question = std::get_if<EntryQuestion>(&message)) {
     notices_.entry_question(question->group);
   } else if (auto* state = std::get_if<EntryState>(&message)) {
     notices_.entered(std::move(state->entered));
+  } else if (auto* wanted = std::get_if<ConnectRequest>(&message)) {
+    notices_.connect_wanted(wanted->engine);
   } else if (auto* heartbeat = std::get_if<Heartbeat>(&message)) {
     heard_bits_ = std::move(heartbeat->heard);
   } else if (std::holds_alternative<Retract>(message)) {
@@ -259,7 +262,7 @@ void Member::bury_all(std::vector<std::unique_ptr<ControlLink>>* links) {
 std::vector<Address> Member::ways_to_coordinator() const {
   std::vector<Address> ways{options_.coordinator};
   if (options_.coordinator.loopback()) return ways;
-  for (const Rail& rail : roster_.engines[0].rails) {
+  for (const Rail& rail : roster_->engines[0].rails) {
     if (rail.address.family == Address::Family::kSharedMemory) continue;  // control goes over IP
     Address a = rail.address;
     a.port = options_.coordinator.port;
@@ -338,7 +341,7 @@ void Member::end_way(Way way, const Status& why) {
   for (const Pending& p : pending_) {
     notices_.group_failed(
         p.rank, p.cookie,
-        failure(CANARY_COORDINATOR_LOST, "rank 0 is gone: " + why.text(), 0, roster_.engines[0].host_name, "entry"));
+        failure(CANARY_COORDINATOR_LOST, "rank 0 is gone: " + why.text(), 0, roster_->engines[0].host_name, "entry"));
   }
   pending_.clear();
 }
@@ -369,7 +372,7 @@ void Member::request_group(Nanos now, int local_rank, std::vector<int> members, 
   if (gone()) {
     return notices_.group_failed(local_rank, cookie,
                                  failure(CANARY_COORDINATOR_LOST, "rank 0, which hands out groups, is gone", 0,
-                                         roster_.engines[0].host_name, "entry"));
+                                         roster_->engines[0].host_name, "entry"));
   }
   // Longer than the coordinator's own limit: it names the ranks that did not ask.
   const Nanos deadline = now + options_.entry_limit + std::max(options_.heartbeat_interval * 10, kAnswerSlack);
@@ -415,6 +418,11 @@ void Member::tell_entered(Nanos now, const Entered& entered) {
   if (phase_ == Phase::kJoined && link_ != nullptr && !leaving_) link_->send(EntryState{entered});
 }
 
+void Member::ask_to_connect(Nanos now, std::uint32_t engine) {
+  now_ = now;
+  if (phase_ == Phase::kJoined && link_ != nullptr && !leaving_) link_->send(ConnectRequest{engine});
+}
+
 void Member::abandon() noexcept {
   abandoned_ = true;
   phase_ = Phase::kFailed;
@@ -424,14 +432,15 @@ void Member::abandon() noexcept {
   graveyard_.clear();
 }
 
-void Member::leave(Nanos now) {
+void Member::leave(Nanos now, std::vector<LastWord> words) {
   now_ = now;
   if (leaving_) return;
   leaving_ = true;
   next_beat_ = round_ends_ = join_deadline_ = next_dial_ = Nanos::max();
-  if (phase_ == Phase::kJoined && link_ != nullptr) link_->send(Leave{});
+  const Bytestring farewell = share(Leave{std::move(words)});
+  if (phase_ == Phase::kJoined && link_ != nullptr) link_->send(farewell);
   // On attempts as well: whichever the coordinator holds for ours, it must not take the end for a death.
-  for (const auto& link : attempts_) link->send(Leave{});
+  for (const auto& link : attempts_) link->send(farewell);
 }
 
 void Member::adopt(std::unique_ptr<Lane> lane, const wire::Header&, const wire::HelloPayload&) {
@@ -500,7 +509,7 @@ std::size_t Member::poll(Nanos now) {
       end_way(Way::kLeft, Status(CANARY_CLOSED, "it has left the job"));
     }
     // A coordinator that runs only inside its caller's calls is not lost for being silent.
-    if (way_ == Way::kOpen && now - last_heard_ > patience && !roster_.engines[0].caller_driven) lose_way();
+    if (way_ == Way::kOpen && now - last_heard_ > patience && !roster_->engines[0].caller_driven) lose_way();
     if (way_ == Way::kLost && now >= round_ends_) {
       // A coordinator that stands still has the last attempt waiting already: more would only give it more to do.
       if (redialled_ && !attempts_.empty() && attempts_.back()->delivers() && now - dialled_at_ < kAnswerPatience) {
@@ -524,7 +533,7 @@ std::size_t Member::poll(Nanos now) {
           late.rank, late.cookie,
           failure(CANARY_ENTRY_TIMEOUT,
                   "rank 0, which hands out groups, gave no answer within " + duration_text(options_.entry_limit), 0,
-                  roster_.engines[0].host_name, "entry"));
+                  roster_->engines[0].host_name, "entry"));
     }
   }
   return notices_.tell(listener_, roster_);

@@ -36,7 +36,8 @@ class Member final : public Membership, public LinkOwner {
   void report_missed(Nanos now, std::vector<Missed> missed) override;
   void ask_entered(Nanos now, GroupEpoch group) override;
   void tell_entered(Nanos now, const Entered& entered) override;
-  void leave(Nanos now) override;
+  void ask_to_connect(Nanos now, std::uint32_t engine) override;
+  void leave(Nanos now, std::vector<LastWord> words) override;
   void abandon() noexcept override;
   void adopt(std::unique_ptr<Lane> lane, const wire::Header& header, const wire::HelloPayload& hello) override;
 
@@ -93,7 +94,7 @@ class Member final : public Membership, public LinkOwner {
   std::string last_error_;
 
   // joined
-  Roster roster_;
+  std::shared_ptr<Roster> roster_ = std::make_shared<Roster>();  // shared with the listener, once complete
   std::uint32_t me_ = 0;
   std::unique_ptr<ControlLink> link_;                    // the coordinator's and ours
   std::vector<std::unique_ptr<ControlLink>> dialling_;   // of this round

@@ -81,6 +81,14 @@ struct Entered {
   std::vector<std::uint32_t> heard;  // of everybody's answers together: the engines that gave one
 };
 
+// The last operation of a group that a rank of an engine that leaves had entered.
+struct LastWord {
+  GroupEpoch group;
+  std::uint32_t rank = 0;  // in the group
+  std::uint32_t op = 0;
+  bool operator==(const LastWord&) const = default;
+};
+
 // An engine that no lane has brought a word from for a while, and the groups whose operations can't go on without one.
 struct Missed {
   std::uint32_t engine = 0;
@@ -91,7 +99,8 @@ struct Missed {
 class MembershipListener {
  public:
   virtual ~MembershipListener() = default;
-  virtual void on_joined(const Roster& roster) = 0;
+  // The roster does not change any more; whoever keeps it shares it.
+  virtual void on_joined(std::shared_ptr<const Roster> roster) = 0;
   virtual void on_join_failed(const Status& why) = 0;
   // Every member of `members` (world ranks, the caller's order) asked for it: `flow` is its number. `local_rank` asked
   // under `cookie`.
@@ -100,12 +109,14 @@ class MembershipListener {
   // Proof: the engine's control connection ended without LEAVE (or the coordinator said so). `why` e.g. "control
   // connection closed".
   virtual void on_engine_died(std::uint32_t engine, const std::string& why) = 0;
-  // The engine left on purpose (finalize).
-  virtual void on_engine_left(std::uint32_t engine) = 0;
+  // The engine left on purpose (finalize), with these words.
+  virtual void on_engine_left(std::uint32_t engine, const std::vector<LastWord>& words) = 0;
   // Somebody wants to know what is known here of who has entered what: tell_entered() answers, at once.
   virtual void on_entry_question(GroupEpoch group) = 0;
   // What all engines know together: somebody, perhaps this engine, had asked.
   virtual void on_entered(const Entered& entered) = 0;
+  // That engine wants a channel to this one, whose part it is to dial.
+  virtual void on_connect_wanted(std::uint32_t engine) = 0;
   // An abort came over control.
   virtual void on_verdict(const Verdict& verdict) = 0;
 };
@@ -159,9 +170,13 @@ class Membership {
   // such a question.
   virtual void ask_entered(Nanos now, GroupEpoch group) = 0;
   virtual void tell_entered(Nanos now, const Entered& entered) = 0;
-  // Says LEAVE; nothing after it is a death. The coordinator keeps serving until poll() says `finished` or it is
+  // Asks that engine to connect to this one. May be lost, with the connection to the coordinator or with the
+  // coordinator: whoever still waits asks again.
+  virtual void ask_to_connect(Nanos now, std::uint32_t engine) = 0;
+  // Says LEAVE; nothing after it is a death. The others hear what its ranks had entered: who had no channel to it knows
+  // by this alone. The coordinator keeps serving until poll() says `finished` or it is
   // destroyed.
-  virtual void leave(Nanos now) = 0;
+  virtual void leave(Nanos now, std::vector<LastWord> words) = 0;
   // Closes every connection without a word, so that the others learn of this engine's end at once; only
   // next_deadline() may be called from now on. Outside of callbacks.
   virtual void abandon() noexcept = 0;

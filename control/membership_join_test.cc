@@ -284,7 +284,12 @@ TEST(MembershipJoin, NewcomersThatSayNoMoreThanHelloAreFewAndGoSoon) {
     strangers.back()->hello(1, 1);
     strangers.back()->step(1, 10_ms);
   }
-  for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(strangers[i]->down, i < 2) << "the oldest made room";
+  for (std::size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(strangers[i]->down, i < 2) << "the oldest made room";
+    ASSERT_EQ(strangers[i]->messages.size(), i < 2 ? 1u : 0u);
+    if (i >= 2) continue;
+    EXPECT_TRUE(std::holds_alternative<control::Retract>(strangers[i]->messages[0])) << "a member comes again";
+  }
   strangers[5]->step(1, 10'100_ms);
   for (const auto& s : strangers) EXPECT_TRUE(s->down);
   strangers.clear();

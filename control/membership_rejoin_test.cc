@@ -69,6 +69,7 @@ TEST_P(MembershipOverEither, DeathsAndLeavesThatWereMissedAreToldAfterTheReturn)
   EXPECT_EQ(job[1].died.size(), 1u);
   EXPECT_EQ(job[1].died.count(2), 1u);
   EXPECT_EQ(job[1].left, std::vector<std::uint32_t>{3});
+  EXPECT_EQ(job[1].last_words, (std::vector<LastWord>{{{7, 1}, 3, 5}}));
   for (const int h : {0, 4}) EXPECT_EQ(job[h].died.count(1), 0u);
   EXPECT_LT(job.fabric.now() - job[1].membership->last_heard(0), 500_ms);
 }

@@ -114,6 +114,7 @@ TEST_P(JobOfShape, LeavingIsNoDeath) {
       EXPECT_TRUE(job[other].died.empty());
       EXPECT_EQ(job[other].left.size(), static_cast<std::size_t>(job.options.engines - h));
       EXPECT_EQ(job[other].left.back(), static_cast<std::uint32_t>(h));
+      EXPECT_EQ(job[other].last_words.back(), (LastWord{{7, 1}, static_cast<std::uint32_t>(h), 5}));
     }
   }
 }
@@ -126,6 +127,7 @@ TEST_P(JobOfShape, CoordinatorMayLeaveFirst) {
   for (int h = 1; h < job.options.engines; ++h) {
     EXPECT_TRUE(job[h].died.empty());
     EXPECT_EQ(job[h].left, std::vector<std::uint32_t>{0});
+    EXPECT_EQ(job[h].last_words, (std::vector<LastWord>{{{7, 1}, 0, 5}}));
     // Nobody tells any more who is heard: that must not look like silence.
     job[h].poll();
     EXPECT_LT(job.fabric.now() - job[h].membership->last_heard(1), 2_s);
@@ -194,6 +196,25 @@ TEST_P(JobOfShape, VerdictReachesEveryEngineOnce) {
 }
 
 // --- groups ----------------------------------------------------------------------------------------------------------
+
+// Whoever is asked to connect hears who asks: the coordinator itself, or another one through it.
+TEST(MembershipConnect, RequestsReachWhomTheyName) {
+  Job job({.engines = 4});
+  job.join();
+  job[3].membership->ask_to_connect(job.fabric.now(), 1);
+  job[3].membership->ask_to_connect(job.fabric.now(), 0);
+  job[0].membership->ask_to_connect(job.fabric.now(), 2);
+  // Nobody: who asks itself, and a number that no engine has.
+  job[3].membership->ask_to_connect(job.fabric.now(), 3);
+  job[3].membership->ask_to_connect(job.fabric.now(), 4);
+  job.run_for(10_ms);
+  EXPECT_EQ(job[0].wanted_by, std::vector<std::uint32_t>{3});
+  EXPECT_EQ(job[1].wanted_by, std::vector<std::uint32_t>{3});
+  EXPECT_EQ(job[2].wanted_by, std::vector<std::uint32_t>{0});
+  EXPECT_TRUE(job[3].wanted_by.empty());
+  job.run_for(1_s);
+  for (int h = 0; h < 4; ++h) EXPECT_TRUE(job[h].died.empty()) << h;
+}
 
 TEST(MembershipGroups, KthRequestMeetsKthRequest) {
   Job job({.engines = 3});

@@ -36,7 +36,7 @@ class Party final : public MembershipListener, public LaneAcceptor, public LaneS
     membership->poll(fabric_.now());
   }
 
-  void on_joined(const Roster& r) override { roster = r; }
+  void on_joined(std::shared_ptr<const Roster> r) override { roster = *r; }
   void on_join_failed(const Status& why) override {
     EXPECT_TRUE(join_status.ok()) << "told twice";
     join_status = why;
@@ -50,11 +50,15 @@ class Party final : public MembershipListener, public LaneAcceptor, public LaneS
     died[engine] = why;
     died_at = fabric_.now();
   }
-  void on_engine_left(std::uint32_t engine) override { left.push_back(engine); }
+  void on_engine_left(std::uint32_t engine, const std::vector<LastWord>& words) override {
+    left.push_back(engine);
+    last_words.insert(last_words.end(), words.begin(), words.end());
+  }
   void on_entry_question(GroupEpoch group) override {
     membership->tell_entered(fabric_.now(), {group, {static_cast<std::uint32_t>(host_)}, {}});
   }
   void on_entered(const Entered& e) override { entered.push_back(e); }
+  void on_connect_wanted(std::uint32_t engine) override { wanted_by.push_back(engine); }
   void on_verdict(const Verdict& verdict) override {
     verdicts.push_back(verdict);
     membership->flood(verdict);  // as the engine does: it must not go round for ever
@@ -87,8 +91,10 @@ class Party final : public MembershipListener, public LaneAcceptor, public LaneS
   std::map<std::uint32_t, std::string> died;
   Nanos died_at;
   std::vector<std::uint32_t> left;
+  std::vector<LastWord> last_words;
   std::vector<Verdict> verdicts;
   std::vector<Entered> entered;
+  std::vector<std::uint32_t> wanted_by;
 
  private:
   SimFabric& fabric_;
@@ -173,7 +179,7 @@ class Job {
   }
   // A clean end: LEAVE, then gone.
   void finish(int host) {
-    (*this)[host].membership->leave(fabric.now());
+    (*this)[host].membership->leave(fabric.now(), {{{7, 1}, static_cast<std::uint32_t>(host), 5}});
     (*this)[host].poll();
     fabric.crash(host, CrashKind::kHangup);
     parties[static_cast<std::size_t>(host)].reset();

@@ -317,14 +317,35 @@ void get(Reader& r, Death* m) {
   m->why = r.text("text", kTextMax);
 }
 
-void put(Writer&, const Leave&) {}
-void get(Reader&, Leave*) {}
+void put(Writer& w, const std::vector<LastWord>& words) {
+  const std::size_t said = std::min<std::size_t>(words.size(), kLastWordsMax);
+  w.number(static_cast<std::uint32_t>(said));
+  for (std::size_t i = 0; i < said; ++i) {
+    for (const std::uint32_t n : {words[i].group.flow, words[i].group.epoch, words[i].rank, words[i].op}) w.number(n);
+  }
+}
+void get(Reader& r, std::vector<LastWord>* words) {
+  words->resize(r.count("last words", kLastWordsMax, 4 * sizeof(std::uint32_t)));
+  for (LastWord& word : *words) {
+    for (std::uint32_t* n : {&word.group.flow, &word.group.epoch, &word.rank, &word.op})
+      *n = r.number<std::uint32_t>("last words");
+  }
+}
+
+void put(Writer& w, const Leave& m) { put(w, m.words); }
+void get(Reader& r, Leave* m) { get(r, &m->words); }
 
 void put(Writer&, const Retract&) {}
 void get(Reader&, Retract*) {}
 
-void put(Writer& w, const Left& m) { w.number(m.engine); }
-void get(Reader& r, Left* m) { m->engine = r.number<std::uint32_t>("engine"); }
+void put(Writer& w, const Left& m) {
+  w.number(m.engine);
+  put(w, m.words);
+}
+void get(Reader& r, Left* m) {
+  m->engine = r.number<std::uint32_t>("engine");
+  get(r, &m->words);
+}
 
 void put(Writer& w, const Heartbeat& m) {
   w.number(static_cast<std::uint32_t>(m.heard.size()));
@@ -397,6 +418,9 @@ void get(Reader& r, EntryState* m) {
   m->entered.heard.resize(r.count("engines heard", kEnginesMax, sizeof(std::uint32_t)));
   for (std::uint32_t& n : m->entered.heard) n = r.number<std::uint32_t>("engines heard");
 }
+
+void put(Writer& w, const ConnectRequest& m) { w.number(m.engine); }
+void get(Reader& r, ConnectRequest* m) { m->engine = r.number<std::uint32_t>("engine"); }
 
 // Alternative `kind` of the variant: the kind on the wire is its index plus one, so that zeroed bytes are no message.
 template <std::size_t kind = 0>

@@ -26,6 +26,7 @@ inline constexpr std::uint32_t kWorldMax = 65535;           // ranks (wire heade
 inline constexpr std::uint32_t kFlowsMax = (1u << 30) - 2;  // of groups: the bits above say what kind of flow it is
 inline constexpr std::uint32_t kEnginesMax = 65535;
 inline constexpr std::uint32_t kWaitingGroupsMax = 65535;  // in a report of missed engines, per engine
+inline constexpr std::uint32_t kLastWordsMax = 32768;      // 16 bytes each: they fit one frame; more are not said
 inline constexpr std::size_t kWelcomeBytes = 256 * 1024;   // a roster travels in parts of about this size
 
 // To the coordinator, once: who is there.
@@ -78,10 +79,13 @@ struct Death {
   std::string why;
 };
 // To the coordinator: what follows is no death.
-struct Leave {};
+struct Leave {
+  std::vector<LastWord> words;
+};
 // From the coordinator: that engine left (0: the coordinator itself).
 struct Left {
   std::uint32_t engine = 0;
+  std::vector<LastWord> words;
 };
 // Both ways. From the coordinator: one bit per engine that it heard since the last one.
 struct Heartbeat {
@@ -112,8 +116,15 @@ struct EntryState {
   Entered entered;
 };
 
-using Message = std::variant<Join, Welcome, Refuse, GroupRequest, GroupCreated, GroupFailed, VerdictNote, Death, Leave,
-                             Left, Heartbeat, Rejoin, Rejoined, Retract, MissReport, EntryQuestion, EntryState>;
+// To the coordinator: let that engine, whose part it is to dial, connect to the sender. From it: that engine asks to be
+// connected to.
+struct ConnectRequest {
+  std::uint32_t engine = 0;
+};
+
+using Message =
+    std::variant<Join, Welcome, Refuse, GroupRequest, GroupCreated, GroupFailed, VerdictNote, Death, Leave, Left,
+                 Heartbeat, Rejoin, Rejoined, Retract, MissReport, EntryQuestion, EntryState, ConnectRequest>;
 
 std::vector<std::byte> encode(const Message& message);
 Result<Message> decode(std::span<const std::byte> bytes);

@@ -63,15 +63,16 @@ std::vector<Message> one_of_each() {
           GroupFailed{6, CANARY_ENTRY_TIMEOUT, -1, "", "why"},
           note,
           Death{3, "closed"},
-          Leave{},
-          Left{2},
+          Leave{{{{7, 1}, 3, 5}}},
+          Left{2, {{{7, 1}, 3, 5}, {{8, 1}, 0, 6}}},
           Heartbeat{{1, 0xff00}},
           Rejoin{99, 3, 2},
           Rejoined{2},
           Retract{},
           MissReport{{{1, {}}, {3, {{1, 1}, {7, 2}}}}},
           EntryQuestion{{7, 1}},
-          EntryState{{{7, 1}, {5, 0, 6}, {0, 2}}}};
+          EntryState{{{7, 1}, {5, 0, 6}, {0, 2}}},
+          ConnectRequest{3}};
 }
 
 TEST(ControlMessages, EveryKindSurvivesItsEncoding) {

@@ -31,14 +31,19 @@ class Notices {
     n.number = engine;
     n.text = why;
   }
-  void left(std::uint32_t engine) { add(Kind::kLeft).number = engine; }
+  void left(std::uint32_t engine, std::vector<LastWord> words) {
+    Notice& n = add(Kind::kLeft);
+    n.number = engine;
+    n.words = std::move(words);
+  }
+  void connect_wanted(std::uint32_t engine) { add(Kind::kConnectWanted).number = engine; }
   void entry_question(GroupEpoch group) { add(Kind::kEntryQuestion).entered.group = group; }
   void entered(Entered entered) { add(Kind::kEntered).entered = std::move(entered); }
   void verdict(const Verdict& verdict) { add(Kind::kVerdict).verdict = verdict; }
 
   bool empty() const { return list_.empty(); }
   // The listener may cause new notices: they wait for the next call.
-  std::size_t tell(MembershipListener& listener, const Roster& roster) {
+  std::size_t tell(MembershipListener& listener, const std::shared_ptr<const Roster>& roster) {
     if (list_.empty()) return 0;  // nearly always
     std::vector<Notice> now;
     now.swap(list_);
@@ -60,7 +65,10 @@ class Notices {
           listener.on_engine_died(n.number, n.text);
           break;
         case Kind::kLeft:
-          listener.on_engine_left(n.number);
+          listener.on_engine_left(n.number, n.words);
+          break;
+        case Kind::kConnectWanted:
+          listener.on_connect_wanted(n.number);
           break;
         case Kind::kEntryQuestion:
           listener.on_entry_question(n.entered.group);
@@ -77,7 +85,18 @@ class Notices {
   }
 
  private:
-  enum class Kind { kJoined, kJoinFailed, kGroup, kGroupFailed, kDied, kLeft, kEntryQuestion, kEntered, kVerdict };
+  enum class Kind {
+    kJoined,
+    kJoinFailed,
+    kGroup,
+    kGroupFailed,
+    kDied,
+    kLeft,
+    kConnectWanted,
+    kEntryQuestion,
+    kEntered,
+    kVerdict
+  };
   struct Notice {
     Kind kind;
     int rank = 0;
@@ -87,6 +106,7 @@ class Notices {
     std::string text = {};
     Verdict verdict = {};
     Entered entered = {};
+    std::vector<LastWord> words = {};
   };
   Notice& add(Kind kind) { return list_.emplace_back(Notice{kind}); }
   std::vector<Notice> list_;

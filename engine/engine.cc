@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
+#include <unordered_map>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -12,6 +14,8 @@ namespace canarynet {
 namespace {
 
 constexpr Nanos kFarewellLimit = 1_s;
+// For the peer to begin what this engine has begun, and to dial for its own sake.
+constexpr Nanos kAskAfter = 5_ms;
 constexpr std::size_t kCommands = 256;
 // Memory to memory between local ranks before lanes are looked at again: some 200 us.
 constexpr std::uint64_t kLocalBytesPerCycle = 1 << 20;
@@ -72,35 +76,44 @@ void Engine::on_join_failed(const Status& why) {
   if (join_status_.ok()) join_status_ = why;
 }
 
-void Engine::on_joined(const Roster& roster) {
-  roster_ = roster;
+void Engine::on_joined(std::shared_ptr<const Roster> roster) {
+  roster_ = std::move(roster);
   joined_ = true;
-  my_engine_ = static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(options_.local_ranks.front())]);
+  my_engine_ = static_cast<std::uint32_t>(roster_->engine_of[static_cast<std::size_t>(options_.local_ranks.front())]);
 
   reach_ = std::make_shared<const Reachability>(
-      Reachability::from_rails(roster_.rails_of_ranks(), roster_.engine_of, roster_.pairing));
-  for (const int e : roster_.engine_of) {
-    const std::string& id = roster_.engines[static_cast<std::size_t>(e)].host_id;
-    const auto first = std::find_if(roster_.engines.begin(), roster_.engines.end(),
-                                    [&](const EngineInfo& other) { return other.host_id == id; });
-    host_of_.push_back(static_cast<int>(first - roster_.engines.begin()));
-  }
+      Reachability::from_rails(roster_->rails_of_ranks(), roster_->engine_of, roster_->pairing));
+  std::unordered_map<std::string_view, int> first_on_host;
+  std::vector<int> host_of_engine;
+  for (const EngineInfo& e : roster_->engines)
+    host_of_engine.push_back(first_on_host.emplace(e.host_id, static_cast<int>(e.engine)).first->second);
+  for (const int e : roster_->engine_of) host_of_.push_back(host_of_engine[static_cast<std::size_t>(e)]);
 
-  watch_.set_host(roster_.engines[my_engine_].host_id, options_.pulse_of);
-  peers_.resize(roster_.engines.size());
+  watch_.set_host(roster_->engines[my_engine_].host_id, options_.pulse_of);
+  peers_.resize(roster_->engines.size());
   for (std::uint32_t e = 0; e < peers_.size(); ++e) {
     peers_[e].number = e;
-    if (e != my_engine_) connect(peers_[e]);
+    if (e == my_engine_) continue;
+    meet(peers_[e]);
+    if (connects_at_join(e)) peers_[e].awaited = open(peers_[e]);
   }
-  std::vector<int> everybody(static_cast<std::size_t>(roster_.world_size));
-  for (int r = 0; r < roster_.world_size; ++r) everybody[static_cast<std::size_t>(r)] = r;
+  std::vector<int> everybody(static_cast<std::size_t>(roster_->world_size));
+  for (int r = 0; r < roster_->world_size; ++r) everybody[static_cast<std::size_t>(r)] = r;
   add_group(kWorldFlow, std::move(everybody));
   check_ready();
 }
 
-void Engine::connect(EnginePeer& p) {
-  const EngineInfo& info = roster_.engines[p.number];
-  const auto& mine = roster_.engines[my_engine_].rails;
+// A small job connects everybody at once, which proves every link before the first operation. Of a large one only the
+// neighbours in the order of ranks, which every ring needs: they prove that NICs, routes and ports are right.
+bool Engine::connects_at_join(std::uint32_t engine) const {
+  const std::size_t all = peers_.size();
+  if (all <= static_cast<std::size_t>(options_.settings.connect_at_join)) return true;
+  const std::size_t apart = engine > my_engine_ ? engine - my_engine_ : my_engine_ - engine;
+  return apart == 1 || apart == all - 1;
+}
+
+void Engine::meet(EnginePeer& p) {
+  const EngineInfo& info = roster_->engines[p.number];
   p.label = "rank " + std::to_string(info.ranks.front());
   if (info.ranks.size() > 1) p.label += "-" + std::to_string(info.ranks.back());
   p.host = info.host_id;
@@ -108,30 +121,66 @@ void Engine::connect(EnginePeer& p) {
   p.neighbour = watch_.sees_pulses() && host_of_engine(p.number) == host_of_engine(my_engine_);
   p.speaks = !info.caller_driven;
   everybody_.add(p, now_);
+}
+
+// The channel to it is made on first use, by whichever of the two needs it first. The lower number dials: the other one
+// asks over control if nothing came of its own accord, as it does where both begin the same operation. False: the two
+// share no rail.
+bool Engine::open(EnginePeer& p) {
+  if (p.channel) return true;
+  if (abandoned_) return false;
+  const EngineInfo& info = roster_->engines[p.number];
+  const auto& mine = roster_->engines[my_engine_].rails;
   ChannelOptions c;
-  c.paths = everybody_.paths(mine, info.rails, roster_.pairing);
-  if (c.paths.empty()) return;
-  c.job = roster_.job;
+  c.paths = everybody_.paths(mine, info.rails, roster_->pairing);
+  if (c.paths.empty()) return false;
+  c.job = roster_->job;
   c.my_engine = my_engine_;
   c.peer_engine = p.number;
   c.dialer = my_engine_ < p.number;
-  c.piece_bytes = roster_.piece_bytes;
+  c.piece_bytes = roster_->piece_bytes;
   const auto eager_bytes = static_cast<std::size_t>(options_.settings.eager_bytes.count);
   p.eager = std::make_unique<EagerStore>(eager_bytes, EagerStore::Keeps::kOperations);
   p.debts.reserve(eager_bytes / EagerStore::kBlock);
+  const bool dialled_from_there = !c.dialer;
   everybody_.connect(p, std::move(c), &flows_, newcomers_, *this, mine, info.rails, now_);
+  if (dialled_from_there && !p.ended() && !connects_at_join(p.number)) {
+    p.next_ask = now_ + kAskAfter;
+    asking_.push_back(p.number);
+    next_housekeeping_ = std::min(next_housekeeping_, p.next_ask);
+  }
+  return true;
+}
+
+void Engine::ask_to_be_dialled(Nanos now) {
+  std::erase_if(asking_, [&](std::uint32_t e) {
+    EnginePeer& p = peers_[e];
+    if (!p.channel->ever_up() && !p.ended() && !farewell_said_) {
+      if (now < p.next_ask) return false;
+      membership_->ask_to_connect(now, e);
+      p.next_ask = now + options_.settings.heartbeat_interval;
+      return false;
+    }
+    p.next_ask = Nanos::max();
+    return true;
+  });
+  for (const std::uint32_t e : asking_) next_housekeeping_ = std::min(next_housekeeping_, peers_[e].next_ask);
+}
+
+void Engine::on_connect_wanted(std::uint32_t engine) {
+  if (engine >= peers_.size() || engine == my_engine_ || leaving_ || peers_[engine].ended()) return;
+  open(peers_[engine]);
 }
 
 void Engine::check_ready() {
   if (ready_ || !joined_ || !join_status_.ok()) return;
   for (std::uint32_t e = 0; e < peers_.size(); ++e) {
     const EnginePeer& p = peers_[e];
-    if (!p.channel || p.gone) continue;
-    if (p.channel->ever_up()) continue;
+    if (!p.awaited || p.gone || p.channel->ever_up()) continue;
     if (now_ - p.met > options_.settings.join_timeout) {
       ErrorDetail d;
-      d.rank = roster_.engines[e].ranks.front();
-      d.host = roster_.engines[e].host_name;
+      d.rank = roster_->engines[e].ranks.front();
+      d.host = roster_->engines[e].host_name;
       d.device = p.channel->describe_paths();
       d.phase = "join";
       std::string why = p.channel->describe_failures();
@@ -159,13 +208,14 @@ void Engine::on_hello(std::unique_ptr<Lane>& lane, const wire::Header& h, const 
     return;
   }
   if (!joined_) return;  // before our own roster has come the dialling side simply tries again
-  if (hello.purpose != wire::kHelloChannel || hello.job != roster_.job || hello.target != my_engine_ ||
+  if (hello.purpose != wire::kHelloChannel || hello.job != roster_->job || hello.target != my_engine_ ||
       hello.engine >= peers_.size())
     return greeter_.turn_away(*lane, "of another job");
-  Channel* channel = channel_to(hello.engine);
-  if (channel == nullptr) return greeter_.turn_away(*lane, "no rail leads to the rank that it says it is");
-  if (peers_[hello.engine].gone) return;
-  if (const char* why = channel->adopt(lane, hello, now_); why != nullptr) greeter_.turn_away(*lane, why);
+  EnginePeer& peer = peers_[hello.engine];
+  if (peer.gone || (leaving_ && !peer.channel)) return;
+  if (hello.engine == my_engine_ || !open(peer))
+    return greeter_.turn_away(*lane, "no rail leads to the rank that it says it is");
+  if (const char* why = peer.channel->adopt(lane, hello, now_); why != nullptr) greeter_.turn_away(*lane, why);
 }
 
 // --- heartbeats ------------------------------------------------------------------------------------------------------
@@ -209,6 +259,25 @@ void Engine::tell_entered(Channel& channel, const Group& g, Nanos now) {
   }
 }
 
+// Likewise, for those who have no channel to this engine.
+std::vector<LastWord> Engine::words_of(const Group& g) {
+  std::vector<LastWord> out;
+  for (const auto* members : {&g.local, &g.forgotten}) {
+    for (const auto& m : *members) out.push_back({{g.flow, g.epoch}, static_cast<std::uint32_t>(m->rank), m->entered});
+  }
+  return out;
+}
+
+std::vector<LastWord> Engine::last_words() const {
+  std::vector<LastWord> out;
+  const auto add = [&](const std::vector<LastWord>& words) { out.insert(out.end(), words.begin(), words.end()); };
+  for (const auto& g : groups_) {
+    if (!g->dead && g->members.size() != 1) add(words_of(*g));
+  }
+  for (const ClosedGroup& g : past_groups_) add(g.words);
+  return out;
+}
+
 void Engine::on_heartbeat(Mux&, const wire::Header& h) {
   Group* g = find_group(h.flow);
   if (g == nullptr || g->epoch != h.epoch || h.source >= g->members.size()) return;
@@ -236,9 +305,9 @@ std::size_t Engine::poll(Nanos now) {
   everybody_.on_timers(now);
   work += send(now);
   if (now >= next_housekeeping_) {
-    housekeeping(now);
     const Nanos beat = options_.settings.heartbeat_interval;
     next_housekeeping_ = now + (ready_ ? std::min(beat, kLooksEvery) : std::min(beat, 10_ms));
+    housekeeping(now);
   } else if (!ready_) {
     check_ready();
   }
@@ -260,7 +329,7 @@ std::size_t Engine::poll(Nanos now) {
         p.channel->goodbye(now);
         p.channel->pump(now);
       }
-      membership_->leave(now);
+      membership_->leave(now, last_words());
       membership_->poll(now);
       left_ = true;
     }

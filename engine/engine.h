@@ -79,7 +79,7 @@ class Engine final : public MembershipListener,
   // Joined, and every peer that can be met was met. join_status() is an error once joining has failed for good.
   bool ready() const { return ready_; }
   const Status& join_status() const { return join_status_; }
-  const Roster& roster() const { return roster_; }
+  const Roster& roster() const { return *roster_; }
   // The group of all ranks, as a local rank sees it; nullptr before ready().
   GroupMember* world(int local_rank);
 
@@ -145,17 +145,21 @@ class Engine final : public MembershipListener,
   std::uint64_t messages_in_flight() const { return messages_.pending(); }
   std::uint64_t kernel_tx_bytes(int rail) const { return factory_.kernel_tx_bytes(rail); }
 
-  // For flows of other kinds: numbers that no group has, and the way to a peer (nullptr: none is known).
+  // For flows of other kinds: numbers that no group has, and the way to a peer, which is opened by that (nullptr: no
+  // rail leads there, or the join is not that far).
   FlowTable& flows() { return flows_; }
-  Mux* mux(std::uint32_t engine) { return engine < peers_.size() ? peers_[engine].mux.get() : nullptr; }
+  Mux* mux(std::uint32_t engine) {
+    return engine < peers_.size() && engine != my_engine_ && open(peers_[engine]) ? peers_[engine].mux.get() : nullptr;
+  }
 
   // MembershipListener
-  void on_joined(const Roster& roster) override;
+  void on_joined(std::shared_ptr<const Roster> roster) override;
   void on_join_failed(const Status& why) override;
   void on_group(int local_rank, std::uint64_t cookie, std::uint32_t flow) override;
   void on_group_failed(int local_rank, std::uint64_t cookie, const Status& why) override;
   void on_engine_died(std::uint32_t engine, const std::string& why) override;
-  void on_engine_left(std::uint32_t engine) override;
+  void on_engine_left(std::uint32_t engine, const std::vector<LastWord>& words) override;
+  void on_connect_wanted(std::uint32_t engine) override;
   void on_entry_question(GroupEpoch group) override;
   void on_entered(const Entered& entered) override;
   void on_verdict(const Verdict& verdict) override;
@@ -193,6 +197,8 @@ class Engine final : public MembershipListener,
     Status why_gone;               // what a group that needs it is told
     Nanos complained_at = Nanos::max();  // since when some group has waited for a lane to it
     std::uint32_t beat_turn = 0;         // whose turn it is in the heartbeat's group fields
+    bool awaited = false;                // the join waits until a lane to it is up
+    Nanos next_ask = Nanos::max();       // it dials, and is asked to over control until a lane is up
   };
   struct StraySignature {
     std::uint32_t flow = 0;
@@ -213,6 +219,7 @@ class Engine final : public MembershipListener,
 
   // groups (groups.cc)
   Group& add_group(std::uint32_t flow, std::vector<int> members);
+  GroupPeer* group_peer(Group& group, std::uint32_t engine);
   void add_member(Group& group, int rank);
   // Where a group with that number is, or would go.
   auto place_of(std::uint32_t flow) {
@@ -268,6 +275,8 @@ class Engine final : public MembershipListener,
   bool park_whole(std::uint32_t from, const wire::Header& header, std::span<const std::byte> payload);
   void unpark(std::uint32_t from, const wire::Header& header);
   static void tell_entered(Channel& channel, const Group& group, Nanos now);
+  static std::vector<LastWord> words_of(const Group& group);
+  std::vector<LastWord> last_words() const;
   void begin_cycle(Nanos now);
   std::size_t send(Nanos now);
   std::size_t settle_local();
@@ -304,13 +313,16 @@ class Engine final : public MembershipListener,
                       const std::vector<GroupEpoch>* only = nullptr);
   std::optional<Word> word_over_control(const Peer& peer) const override;
   Names names_of(std::span<const Peer* const> peers) const override;
-  void connect(EnginePeer& peer);
+  void meet(EnginePeer& peer);
+  bool connects_at_join(std::uint32_t engine) const;
+  bool open(EnginePeer& peer);
+  void ask_to_be_dialled(Nanos now);
   bool held(const Group& group) const;
   void hold(Group& group, Nanos span);
   // What an engine that left had sent is known by then, where all are heard.
   Nanos departure_grace() const { return std::min(options_.settings.silence_limit, 1_s); }
   int host_of_engine(std::uint32_t engine) const {
-    return host_of_[static_cast<std::size_t>(roster_.engines[engine].ranks.front())];
+    return host_of_[static_cast<std::size_t>(roster_->engines[engine].ranks.front())];
   }
   bool inquired(Group& group, Nanos since);
   std::vector<GroupEpoch> groups_waiting_for(std::uint32_t engine) const;
@@ -331,7 +343,7 @@ class Engine final : public MembershipListener,
   SelectorOptions selector_;
   Greeter greeter_;
   std::unique_ptr<Membership> membership_;
-  Roster roster_;
+  std::shared_ptr<const Roster> roster_ = std::make_shared<Roster>();  // shared with membership_
   std::uint32_t my_engine_ = 0;
   std::shared_ptr<const Reachability> reach_;  // of the world
   std::vector<int> host_of_;                   // by world rank: the first engine with its host id
@@ -341,14 +353,19 @@ class Engine final : public MembershipListener,
   SilenceWatch watch_;
   std::vector<EnginePeer> peers_;                      // by engine number
   std::vector<Missed> missed_;                         // as last reported
+  std::vector<std::uint32_t> asking_;                  // engines whose next_ask is set
   std::vector<std::unique_ptr<Group>> groups_;         // ascending flows; the world first
   std::vector<std::unique_ptr<Group>> closed_groups_;  // until the next cycle
   std::size_t members_ = 0;                            // of groups_
   std::vector<GroupMember*> active_;                   // members with operations in flight, in order of becoming active
   std::vector<Run*> runs_;                             // by Run::index
-  // What groups that were closed lately had entered: others may still ask.
-  std::vector<Entered> last_words_;
-  std::size_t next_last_word_ = 0;
+  // Groups that were closed lately: others may still ask what was entered there.
+  struct ClosedGroup {
+    Entered entered;
+    std::vector<LastWord> words;
+  };
+  std::vector<ClosedGroup> past_groups_;
+  std::size_t next_past_group_ = 0;
   std::vector<PendingGroup> pending_groups_;
   std::vector<StraySignature> strays_;  // of groups whose creation has not reached us yet; bounded
   port::Regions regions_;

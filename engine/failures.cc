@@ -22,14 +22,14 @@ std::string list(const std::vector<int>& ranks) {
 
 std::string Engine::rank_name(int world_rank) const {
   std::string out = "rank " + std::to_string(world_rank);
-  if (world_rank < 0 || static_cast<std::size_t>(world_rank) >= roster_.engine_of.size()) return out;
+  if (world_rank < 0 || static_cast<std::size_t>(world_rank) >= roster_->engine_of.size()) return out;
   const EngineInfo& e =
-      roster_.engines[static_cast<std::size_t>(roster_.engine_of[static_cast<std::size_t>(world_rank)])];
+      roster_->engines[static_cast<std::size_t>(roster_->engine_of[static_cast<std::size_t>(world_rank)])];
   return out + " (host " + e.host_name + ", pid " + std::to_string(e.pid) + ")";
 }
 
 std::string Engine::ranks_text(std::uint32_t engine) const {
-  const EngineInfo& e = roster_.engines[engine];
+  const EngineInfo& e = roster_->engines[engine];
   return list(e.ranks) + " (host " + e.host_name + ", pid " + std::to_string(e.pid) + ")";
 }
 
@@ -39,10 +39,10 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
   g.dead = true;
   ErrorDetail detail;
   detail.rank = verdict.rank;
-  if (verdict.rank >= 0 && static_cast<std::size_t>(verdict.rank) < roster_.engine_of.size()) {
-    detail.host =
-        roster_.engines[static_cast<std::size_t>(roster_.engine_of[static_cast<std::size_t>(verdict.rank)])].host_name;
-    const auto engine = static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(verdict.rank)]);
+  if (verdict.rank >= 0 && static_cast<std::size_t>(verdict.rank) < roster_->engine_of.size()) {
+    detail.host = roster_->engines[static_cast<std::size_t>(roster_->engine_of[static_cast<std::size_t>(verdict.rank)])]
+                      .host_name;
+    const auto engine = static_cast<std::uint32_t>(roster_->engine_of[static_cast<std::size_t>(verdict.rank)]);
     if (const Channel* c = channel_to(engine)) detail.device = c->describe_paths();
   }
   detail.group = g.flow;
@@ -153,7 +153,7 @@ void Engine::kill_groups_of(std::uint32_t engine, std::uint32_t culprit, canary_
       continue;
     Verdict v;
     v.code = code;
-    v.rank = roster_.engines[culprit].ranks.front();
+    v.rank = roster_->engines[culprit].ranks.front();
     v.text = ranks_text(culprit) + " " + why;
     kill(*g, v, true);
   }
@@ -162,8 +162,8 @@ void Engine::kill_groups_of(std::uint32_t engine, std::uint32_t culprit, canary_
 // For a group that was to be formed.
 Status Engine::loss(std::uint32_t engine, canary_status code, const std::string& text) const {
   ErrorDetail d;
-  d.rank = roster_.engines[engine].ranks.front();
-  d.host = roster_.engines[engine].host_name;
+  d.rank = roster_->engines[engine].ranks.front();
+  d.host = roster_->engines[engine].host_name;
   d.phase = "entry";
   return Status(code, text, d);
 }
@@ -184,8 +184,13 @@ void Engine::on_engine_died(std::uint32_t engine, const std::string& why) {
   kill_groups_of(engine, engine, CANARY_PEER_DIED, "died: " + why);
 }
 
-void Engine::on_engine_left(std::uint32_t engine) {
+void Engine::on_engine_left(std::uint32_t engine, const std::vector<LastWord>& words) {
   if (engine >= peers_.size()) return;
+  for (const LastWord& word : words) {
+    Group* const g = find_group(word.group.flow);
+    if (g == nullptr || g->epoch != word.group.epoch || word.rank >= g->members.size()) continue;
+    if (g->engine_of[word.rank] == engine) g->entered[word.rank] = later_of(g->entered[word.rank], word.op);
+  }
   peers_[engine].left = true;
   if (peers_[engine].channel) peers_[engine].channel->peer_departed();
   for (auto& g : groups_) {
@@ -215,8 +220,8 @@ void Engine::on_entry_question(GroupEpoch group) {
   entered.group = group;
   const Group* g = find_group(group.flow);
   if (g != nullptr && g->epoch == group.epoch) entered.by_rank = g->entered;
-  for (const Entered& last : last_words_) {
-    if (last.group == group) entered.by_rank = last.by_rank;
+  for (const ClosedGroup& past : past_groups_) {
+    if (past.entered.group == group) entered.by_rank = past.entered.by_rank;
   }
   membership_->tell_entered(now_, entered);
 }
@@ -270,7 +275,7 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
       // Who says so itself has not called. Of the others nothing is known, which is worth a word but no blame, if
       // anybody else is to blame.
       const auto silent = std::stable_partition(named.begin(), named.end(), [&](int rank) {
-        const auto engine = static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(rank)]);
+        const auto engine = static_cast<std::uint32_t>(roster_->engine_of[static_cast<std::size_t>(rank)]);
         return std::find(g.answered.begin(), g.answered.end(), engine) != g.answered.end();
       });
       if (silent != named.begin()) {
@@ -327,6 +332,7 @@ void Engine::housekeeping(Nanos now) {
   unlist_idle();
   check_ready();
   if (!joined_) return;
+  ask_to_be_dialled(now);
   if (!leaving_ && options_.settings.progress_thread) {
     watch_.warn(now);
     check_silence(now);

@@ -192,7 +192,7 @@ struct GroupMember {
 
 struct Group {
   std::unique_ptr<Flow> operations_flow, messages_flow;  // as the muxes know them, by `flow` and messages_number()
-  std::vector<std::unique_ptr<GroupPeer>> peers;         // the engines of its ranks but this one, ascending
+  std::vector<std::unique_ptr<GroupPeer>> peers;         // engines of its ranks that something was said to, ascending
   std::uint32_t flow = 0;
   std::uint32_t epoch = 0;               // generation of the membership; the first one is drawn, never 0
   std::vector<int> members;              // world ranks; index = rank in the group
@@ -213,12 +213,6 @@ struct Group {
   std::uint64_t bytes_reduced = 0;
 
   std::uint32_t messages_number() const { return flow | wire::kMessageFlow; }
-  // nullptr: no rank of it is served there, or they are served here.
-  GroupPeer* peer(std::uint32_t engine) {
-    const auto at = std::lower_bound(peers.begin(), peers.end(), engine,
-                                     [](const auto& p, std::uint32_t e) { return p->engine < e; });
-    return at != peers.end() && (*at)->engine == engine ? at->get() : nullptr;
-  }
   GroupMember* member(int rank) {
     const auto at =
         std::lower_bound(local.begin(), local.end(), rank, [](const auto& m, int r) { return m->rank < r; });

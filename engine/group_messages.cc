@@ -67,8 +67,10 @@ MessageEnd& Engine::message_end(GroupMember& m, int partner) {
   end.owner = &m;
   const std::uint32_t engine = g.engine_of[static_cast<std::size_t>(partner)];
   if (engine != my_engine_) {
-    end.peer = peers_[engine].messages.get();
-    end.rounds = &g.peer(engine)->messages;
+    if (GroupPeer* const peer = group_peer(g, engine)) {
+      end.peer = peers_[engine].messages.get();
+      end.rounds = &peer->messages;
+    }
   } else if (partner == m.rank) {
     end.twin = &end;
   } else if (GroupMember* other = g.member(partner); other != nullptr && !other->messages.empty()) {
@@ -78,7 +80,7 @@ MessageEnd& Engine::message_end(GroupMember& m, int partner) {
       twin->twin = &end;
     }
   }
-  messages_.open(end, static_cast<std::uint32_t>(roster_.piece_bytes.count), options_.first_message);
+  messages_.open(end, static_cast<std::uint32_t>(roster_->piece_bytes.count), options_.first_message);
   return end;
 }
 

@@ -28,8 +28,17 @@ std::uint32_t first_epoch(std::uint64_t seed, std::uint32_t flow) {
   return epoch;
 }
 
-// The rates that the roster tells, or nothing where one is unknown: they then count as alike.
-std::vector<double> told_rates(const Roster& roster, const std::vector<std::uint32_t>& engine_of) {
+// The rates that the roster tells, or nothing where one is unknown: they then count as alike. Nor where every host
+// reaches all others over the same rails: nobody asks for them then.
+std::vector<double> told_rates(const Roster& roster, const Reachability& reach,
+                               const std::vector<std::uint32_t>& engine_of) {
+  std::uint32_t first = 0;
+  const bool one_way = reach.all_pairs([&](std::uint32_t rails) {
+    if ((rails & (Reachability::kLocalBit | Reachability::kHostBit)) != 0) return true;
+    if (first == 0) first = rails;
+    return rails == first;
+  });
+  if (one_way) return {};
   std::vector<double> rates(engine_of.size() * kRailsMax, 1.0);
   for (std::size_t r = 0; r < engine_of.size(); ++r) {
     const auto& rails = roster.engines[engine_of[r]].rails;
@@ -48,9 +57,9 @@ std::vector<double> told_rates(const Roster& roster, const std::vector<std::uint
 Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
   auto g = std::make_unique<Group>();
   g->flow = flow;
-  g->epoch = first_epoch(roster_.epoch_seed, flow);
+  g->epoch = first_epoch(roster_->epoch_seed, flow);
   for (const int r : members)
-    g->engine_of.push_back(static_cast<std::uint32_t>(roster_.engine_of[static_cast<std::size_t>(r)]));
+    g->engine_of.push_back(static_cast<std::uint32_t>(roster_->engine_of[static_cast<std::size_t>(r)]));
   for (const int r : members) g->host_of.push_back(host_of_[static_cast<std::size_t>(r)]);
   // Within one host its engines are what memory is shared in.
   if (std::adjacent_find(g->host_of.begin(), g->host_of.end(), std::not_equal_to<>()) == g->host_of.end())
@@ -64,7 +73,7 @@ Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
   } else {
     g->reach = groups_.empty() ? reach_ : std::make_shared<const Reachability>(reach_->subset(members));
     g->bcube = find_bcube(*g->reach, kRailsMax);
-    g->rail_rates = told_rates(roster_, g->engine_of);
+    g->rail_rates = told_rates(*roster_, *g->reach, g->engine_of);
   }
   g->entered.assign(members.size(), options_.first_operation - 1);
   g->left.resize(members.size());
@@ -73,22 +82,24 @@ Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
   for (std::size_t r = 0; r < g->members.size(); ++r) {
     if (g->engine_of[r] == my_engine_) add_member(*g, static_cast<int>(r));
   }
-  std::vector<std::uint32_t> engines = g->engine_of;
-  std::sort(engines.begin(), engines.end());
-  engines.erase(std::unique(engines.begin(), engines.end()), engines.end());
   g->operations_flow = std::make_unique<OperationFlow>(*this, *g);
   g->messages_flow = std::make_unique<GroupMessageFlow>(*this, *g);
-  for (const std::uint32_t e : engines) {
-    if (e == my_engine_) continue;
-    g->peers.push_back(std::make_unique<GroupPeer>());
-    GroupPeer& peer = *g->peers.back();
-    peer.engine = e;
-    for (Turn* turn : {&peer.operations, &peer.urgent_operations}) turn->set_flow(g->operations_flow.get());
-    peer.messages.set_flow(g->messages_flow.get());
-  }
   flows_.add(g->flow, *g->operations_flow);
   flows_.add(g->messages_number(), *g->messages_flow);
   return **groups_.insert(place_of(flow), std::move(g));
+}
+
+// Made, and its channel opened, when something is to be said to it. nullptr: no rail leads there.
+GroupPeer* Engine::group_peer(Group& g, std::uint32_t engine) {
+  if (!open(peers_[engine])) return nullptr;
+  const auto at = std::lower_bound(g.peers.begin(), g.peers.end(), engine,
+                                   [](const auto& p, std::uint32_t e) { return p->engine < e; });
+  if (at != g.peers.end() && (*at)->engine == engine) return at->get();
+  GroupPeer& peer = **g.peers.insert(at, std::make_unique<GroupPeer>());
+  peer.engine = engine;
+  for (Turn* turn : {&peer.operations, &peer.urgent_operations}) turn->set_flow(g.operations_flow.get());
+  peer.messages.set_flow(g.messages_flow.get());
+  return &peer;
 }
 
 void Engine::add_member(Group& g, int rank) {
@@ -175,8 +186,8 @@ void Engine::give_up_groups(const Status& why) {
 
 Status Engine::group_hope(const std::vector<int>& members) const {
   for (const int r : members) {
-    if (r < 0 || static_cast<std::size_t>(r) >= roster_.engine_of.size()) continue;  // the desk refuses it
-    const EnginePeer& peer = peers_[static_cast<std::size_t>(roster_.engine_of[static_cast<std::size_t>(r)])];
+    if (r < 0 || static_cast<std::size_t>(r) >= roster_->engine_of.size()) continue;  // the desk refuses it
+    const EnginePeer& peer = peers_[static_cast<std::size_t>(roster_->engine_of[static_cast<std::size_t>(r)])];
     if (peer.gone) return peer.why_gone;
   }
   if (!peers_[0].gone) return {};
@@ -282,8 +293,11 @@ bool Engine::forget(port::MemberId id) {
 void Engine::close_group(Group& g) {
   if (!g.dead) {
     // Others may wait for ranks that have nothing to do with these, and must not take these for ones that did not call.
-    for (const auto& peer : g.peers) {
-      const EnginePeer& p = peers_[peer->engine];
+    std::vector<std::uint32_t> engines = g.engine_of;
+    std::sort(engines.begin(), engines.end());
+    engines.erase(std::unique(engines.begin(), engines.end()), engines.end());
+    for (const std::uint32_t e : engines) {
+      const EnginePeer& p = peers_[e];
       if (p.channel && !p.gone && !p.left) tell_entered(*p.channel, g, now_);
     }
   }
@@ -303,9 +317,9 @@ void Engine::close_group(Group& g) {
     for (Turn* turn : {&peer->operations, &peer->urgent_operations}) mux->forget(*turn);
     peer->messages.leave(*mux);
   }
-  constexpr std::size_t kLastWords = 64;
-  if (last_words_.size() < kLastWords) last_words_.emplace_back();
-  last_words_[next_last_word_++ % kLastWords] = {{g.flow, g.epoch}, std::move(g.entered), {}};
+  constexpr std::size_t kPastGroups = 64;
+  if (past_groups_.size() < kPastGroups) past_groups_.emplace_back();
+  past_groups_[next_past_group_++ % kPastGroups] = {{{g.flow, g.epoch}, std::move(g.entered), {}}, words_of(g)};
   members_ -= g.forgotten.size();
   const auto at = place_of(g.flow);
   closed_groups_.push_back(std::move(*at));

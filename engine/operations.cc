@@ -52,11 +52,11 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   const auto chosen = select_planner(request, selector_);
   if (chosen.status().code() == CANARY_UNREACHABLE) {
     return Status(CANARY_UNREACHABLE, chosen.status().text() + " (which NICs meet: CANARY_RAIL_PAIRING=" +
-                                          name_of(roster_.pairing) + ", subnets and routes)");
+                                          name_of(roster_->pairing) + ", subnets and routes)");
   }
   if (!chosen.ok()) return chosen.status();
   auto entry = std::make_unique<ProgramEntry>();
-  entry->program = compile(chosen.value(), request, m.rank, static_cast<std::uint32_t>(roster_.piece_bytes.count));
+  entry->program = compile(chosen.value(), request, m.rank, static_cast<std::uint32_t>(roster_->piece_bytes.count));
   entry->last_used = m.uses;
   if (m.programs.size() >= kProgramsMax) {
     auto oldest = m.programs.end();
@@ -88,9 +88,12 @@ std::unique_ptr<Run> Engine::take_run(ProgramEntry* entry, Group& group, canary_
     run = std::make_unique<Run>(entry->program);
     for (RunSlot& slot : run->slots) {
       slot.engine = group.engine_of[static_cast<std::size_t>(entry->program.peers[slot.number].rank)];
-      slot.peer = group.peer(slot.engine);
-      CANARY_CHECK(slot.peer == nullptr || peers_[slot.engine].mux != nullptr, "a plan uses only what connects");
-      run->neighbours += slot.peer == nullptr;
+      if (slot.engine == my_engine_) {
+        ++run->neighbours;
+        continue;
+      }
+      slot.peer = group_peer(group, slot.engine);
+      CANARY_CHECK(slot.peer != nullptr, "a plan uses only what connects");
     }
     if (run->neighbours != 0) run->executor.expect_neighbours();
     const auto hole = std::find(runs_.begin(), runs_.end(), nullptr);

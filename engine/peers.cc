@@ -25,7 +25,10 @@ void Peers::add(Peer& peer, Nanos now) {
   peers_.push_back(&peer);
 }
 
-void Peers::remove(Peer& peer) { std::erase(peers_, &peer); }
+void Peers::remove(Peer& peer) {
+  std::erase(peers_, &peer);
+  std::erase(connected_, &peer);
+}
 
 void Peers::connect(Peer& peer, ChannelOptions who, const FlowTable* flows, Flow& others, MuxHost& host,
                     std::span<const Rail> mine, std::span<const Rail> theirs, Nanos now) {
@@ -40,11 +43,15 @@ void Peers::connect(Peer& peer, ChannelOptions who, const FlowTable* flows, Flow
   peer.mux->set_channel(peer.channel.get());
   peer.channel->set_rail_names(names_of(mine), names_of(theirs));
   peer.messages = std::make_unique<MessagePeer>(*peer.mux, settings_);
+  if (peer.gone) peer.channel->peer_died();
+  if (peer.left) peer.channel->peer_departed();
   peer.channel->start(now);
+  connected_.push_back(&peer);
 }
 
 void Peers::disconnect(Peer& peer) {
   if (!peer.channel) return;
+  std::erase(connected_, &peer);
   peer.mux->set_channel(nullptr);
   for (std::size_t i = 0; i < ended_.size(); ++i) {
     ended_[i].add(*peer.channel, static_cast<int>(i));
@@ -54,9 +61,7 @@ void Peers::disconnect(Peer& peer) {
 }
 
 Nanos Peers::begin_cycle(Nanos now) {
-  for (Peer* p : peers_) {
-    if (p->channel) p->channel->begin_cycle(now);
-  }
+  for (Peer* p : connected_) p->channel->begin_cycle(now);
   const Nanos missed = attention_.missed(now);
   if (missed.count == 0) return missed;
   for (Peer* p : peers_) {
@@ -70,44 +75,40 @@ Nanos Peers::begin_cycle(Nanos now) {
 }
 
 void Peers::on_timers(Nanos now) {
-  for (Peer* p : peers_) {
-    if (p->channel && now >= p->channel->next_deadline()) p->channel->on_timer(now);
+  for (Peer* p : connected_) {
+    if (now >= p->channel->next_deadline()) p->channel->on_timer(now);
   }
 }
 
 std::size_t Peers::pump(Nanos now) {
   std::size_t work = 0;
-  for (Peer* p : peers_) {
-    if (p->channel && p->channel->active()) work += p->channel->pump(now);
+  for (Peer* p : connected_) {
+    if (p->channel->active()) work += p->channel->pump(now);
   }
   return work;
 }
 
 void Peers::flush_acks(Nanos now, bool all) {
-  for (Peer* p : peers_) {
-    if (p->channel) p->channel->flush_acks(now, all);
-  }
+  for (Peer* p : connected_) p->channel->flush_acks(now, all);
 }
 
 // Work that on_timer or the cycle's last step left behind is due at once.
 Nanos Peers::next_deadline() const {
   Nanos t = Nanos::max();
-  for (const Peer* p : peers_) {
-    if (p->channel) t = std::min(t, p->channel->active() ? Nanos{} : p->channel->next_deadline());
+  for (const Peer* p : connected_) {
+    t = std::min(t, p->channel->active() ? Nanos{} : p->channel->next_deadline());
   }
   return t;
 }
 
 std::uint64_t Peers::connected() const {
   return static_cast<std::uint64_t>(
-      std::count_if(peers_.begin(), peers_.end(), [](const Peer* p) { return p->channel && !p->ended(); }));
+      std::count_if(connected_.begin(), connected_.end(), [](const Peer* p) { return !p->ended(); }));
 }
 
 RailStats Peers::rail_stats(int rail) const {
   RailStats out = static_cast<std::size_t>(rail) < ended_.size() ? ended_[static_cast<std::size_t>(rail)] : RailStats{};
-  for (const Peer* p : peers_) {
-    if (p->channel) out.add(*p->channel, rail);
-  }
+  for (const Peer* p : connected_) out.add(*p->channel, rail);
   return out;
 }
 

@@ -76,6 +76,7 @@ class Peers {
   LaneFactory& factory_;
   RailRates rail_rates_;  // of the channels, which share it
   std::vector<Peer*> peers_;
+  std::vector<Peer*> connected_;  // those that have a channel: what is done in every cycle is done to them only
   std::vector<RailStats> ended_;  // by rail
   Attention attention_{kLooksEvery * 2};
 };

@@ -9,18 +9,20 @@
 namespace canarynet {
 
 std::optional<SilenceHost::Word> Engine::word_over_control(const Peer& p) const {
-  // Who shares no rail with us is known by the coordinator's word alone: its silence comes to its own limit.
-  return Word{membership_->last_heard(p.number), !p.channel && p.number != 0 && my_engine_ != 0};
+  // Whom no lane joins to us, for want of a rail or of something to send, is known by the coordinator's word alone: its
+  // silence comes to its own limit.
+  const bool lanes = p.channel && p.channel->ever_up();
+  return Word{membership_->last_heard(p.number), !lanes && p.number != 0 && my_engine_ != 0};
 }
 
 SilenceHost::Names Engine::names_of(std::span<const Peer* const> peers) const {
   std::vector<int> ranks;
   for (const Peer* p : peers) {
-    const std::vector<int>& its = roster_.engines[p->number].ranks;
+    const std::vector<int>& its = roster_->engines[p->number].ranks;
     ranks.insert(ranks.end(), its.begin(), its.end());
   }
   std::sort(ranks.begin(), ranks.end());
-  return {control::ranks_text(ranks) + " (host " + roster_.engines[peers.front()->number].host_name + ")", ""};
+  return {control::ranks_text(ranks) + " (host " + roster_->engines[peers.front()->number].host_name + ")", ""};
 }
 
 bool Engine::held(const Group& g) const {
@@ -39,7 +41,7 @@ void Engine::check_silence(Nanos now) {
     if (!SilenceWatch::should_speak(p)) continue;
     const Nanos control = std::max(membership_->last_heard(e), p.met);
     const Nanos lanes = p.channel ? p.channel->last_heard() : Nanos{};
-    // Of who shares no rail with us the coordinator's own silence says nothing.
+    // Of whom no lane joins to us the coordinator's own silence says nothing.
     if (word_over_control(p)->relayed && now - membership_->last_heard(0) > limit / 2) continue;
     if (watch_.judge(p, now) == SilenceWatch::Fate::kSilent) {
       const std::string via = p.channel ? " via " + p.channel->describe_paths() : "";

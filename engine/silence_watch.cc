@@ -126,7 +126,8 @@ SilenceWatch::Fate SilenceWatch::judge(Peer& p, Nanos now) {
   if (!should_speak(p)) return Fate::kLives;
   Nanos heard = p.met;
   if (word) heard = std::max(heard, word->heard);
-  if (p.channel) heard = std::max(heard, p.channel->last_heard());
+  // A channel that was opened to somebody silent has heard nothing of it: who has control goes by that.
+  if (p.channel && (!word || p.channel->ever_up())) heard = std::max(heard, p.channel->last_heard());
   const bool suspicious = now - heard > (warned.count != 0 ? std::min(limit, warned) : limit) * 3 / 4;
   if (!suspicious) p.looked = false;
   const bool starved = suspicious && p.neighbour && merely_starved(p, now);

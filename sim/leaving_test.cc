@@ -64,6 +64,36 @@ TEST(Leaving, WhatARankHadEnteredIsKnownAfterItLeft) {
   expect_root_known_to_have_called(c, 6, 9);
 }
 
+// What a rank has sent and still owes opens its channel also while it leaves: 7 sends to 2, which dials and does not call.
+TEST(Leaving, WhatItOwesIsDeliveredOverAChannelThatIsYetToBeMade) {
+  ClusterOptions o = flat_cluster(12, 1);
+  o.settings.connect_at_join = 0;
+  o.settings.algo = "mesh";
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  AllRanks op(c, broadcast(12, 100, 7));
+  op.submit(7);
+  ASSERT_TRUE(op.done(7));
+  ASSERT_NO_FATAL_FAILURE(leave_and_end(c, 7));
+  c.run_for(100_ms);
+  for (int r = 0; r < 12; ++r) {
+    if (r != 7) op.submit(r);
+  }
+  op.expect_exact(2_s);
+}
+
+// In a large job hardly anybody has a channel to it: control tells, also of rank 0, which is asked for nothing any more.
+TEST(Leaving, WhatARankHadEnteredIsKnownWithoutAChannelToIt) {
+  for (const int root : {6, 0}) {
+    ClusterOptions o = flat_cluster(12, 1);
+    o.settings.connect_at_join = 0;
+    o.settings.algo = "ring";
+    Cluster c(o);
+    ASSERT_TRUE(c.join());
+    ASSERT_NO_FATAL_FAILURE(expect_root_known_to_have_called(c, root, 9)) << root;
+  }
+}
+
 TEST(Leaving, WhatARankHadEnteredIsKnownToThoseWhoHearOfItThroughOthersOnly) {
   // In BCube most ranks do.
   ClusterOptions o;

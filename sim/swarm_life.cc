@@ -175,6 +175,8 @@ Life draw_life(Random& random, const SwarmOptions& options) {
   draw_work(random, &life);
   if (!options.lethal && !options.near && options.faults && Random(options.seed ^ 0x70617469656e74).below(8) == 0)
     be_patient(&life);
+  // Every other life of those without shared memory opens its channels on first use.
+  if (!options.near && Random(options.seed ^ 0x737061727365).below(2) == 0) life.cluster.settings.connect_at_join = 0;
   if (options.near) draw_near(Random(~options.seed), &life);
   if (options.lethal) draw_ending(random, &life);
   if (!options.faults) {

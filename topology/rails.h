@@ -105,8 +105,8 @@ class Reachability {
  private:
   void count_engines();
 
-  std::vector<int> engine_;             // [rank]
-  std::vector<int> kind_;               // [rank]
+  std::vector<int> engine_;  // [rank]
+  std::vector<int> kind_;    // [rank]
   std::size_t kinds_ = 0;
   std::vector<std::uint32_t> between_;  // [kind of a * kinds + kind of b]
   std::vector<bool> several_engines_;   // [kind]: it is that of two engines or more

@@ -85,7 +85,7 @@ void Channel::start(Nanos now) {
   for (Path& path : paths_) {
     path.state_since = now;
     path.last_heard = now;
-    if (options_.dialer) dial(path, now);
+    if (options_.dialer && !peer_left_ && !peer_died_) dial(path, now);
   }
   earlier(now + options_.heartbeat_interval);
 }

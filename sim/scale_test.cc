@@ -1,0 +1,269 @@
+// Jobs of many processes, and channels that are made on first use. Virtual time.
+#include "sim/scale.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "sim/cluster_test_util.h"
+
+namespace canarynet {
+namespace {
+
+// `hosts` engines of which only neighbours by rank connect at the join.
+ClusterOptions sparse_cluster(int hosts, int rails = 2, int ranks_per_host = 1) {
+  ClusterOptions c = flat_cluster(hosts, rails, ranks_per_host);
+  c.settings.connect_at_join = 0;
+  return c;
+}
+
+std::uint64_t open_channels(Cluster& c, int host) { return c.engine(host).counters().peers; }
+
+TEST(Scale, ALargeJobOpensWhatItsPlansUse) {
+  struct Case {
+    const char* algo;
+    int engines_per_machine;
+    std::uint64_t joined, most;
+  };
+  // A ring's are there after the join. Halving and doubling takes a peer for each bit of 64; a hierarchical plan the
+  // others of its own machine and a few beyond.
+  for (const Case& t : {Case{"ring", 1, 2, 2}, Case{"halving_doubling", 1, 2, 7}, Case{"hierarchical", 8, 2, 16}}) {
+    ScaleOptions o;
+    o.engines = 64;
+    o.algo = t.algo;
+    o.engines_per_machine = t.engines_per_machine;
+    const ScaleFigures f = measure_scale(o);
+    ASSERT_EQ(f.wrong, "") << t.algo;
+    EXPECT_EQ(f.joined.most, t.joined) << t.algo;
+    EXPECT_LE(f.reduced.most, t.most) << t.algo;
+    EXPECT_LT(f.join.count, (250_ms).count) << t.algo;
+  }
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kMemoryIsOurs = false;
+#else
+constexpr bool kMemoryIsOurs = true;
+#endif
+
+// What an engine of such a job takes after its join, measured in a process of its own: this one's heap has holes.
+double bytes_per_engine(const ScaleOptions& options) {
+  int ends[2];
+  if (::pipe(ends) != 0) return 0;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const ScaleFigures f = measure_scale(options);
+    const double bytes = f.wrong.empty() ? f.bytes_per_engine : 0;
+    const bool told = ::write(ends[1], &bytes, sizeof bytes) == sizeof bytes;
+    ::_exit(told ? 0 : 1);
+  }
+  ::close(ends[1]);
+  double bytes = 0;
+  EXPECT_EQ(::read(ends[0], &bytes, sizeof bytes), static_cast<ssize_t>(sizeof bytes));
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_GT(bytes, 0);
+  return bytes;
+}
+
+TEST(Scale, APeerThatIsNotUsedTakesAKilobyteAndAnIdleOneSixtyFour) {
+  if (!kMemoryIsOurs) GTEST_SKIP() << "a sanitizer keeps books of its own";
+  ScaleOptions o;
+  o.count = 8;
+  o.engines = 64;
+  const double sparse = bytes_per_engine(o);
+  o.connect_at_join = o.engines;
+  EXPECT_LT((bytes_per_engine(o) - sparse) / (o.engines - 3), 64'000);
+  o.connect_at_join = 0;
+  o.engines = 256;
+  EXPECT_LT((bytes_per_engine(o) - sparse) / (256 - 64), 1024);
+}
+
+TEST(Scale, ASmallJobConnectsEverybodyAtTheJoin) {
+  ScaleOptions o;
+  o.engines = 8;
+  const ScaleFigures f = measure_scale(o);
+  ASSERT_EQ(f.wrong, "");
+  EXPECT_EQ(f.joined.mean, 7.0);
+}
+
+TEST(Scale, EveryCollectiveRunsOverChannelsOnFirstUse) {
+  for (const char* algo : {"ring", "mesh", "halving_doubling", "tree", "dbtree", "parameter_server", "ring_per_rail"}) {
+    ClusterOptions o = sparse_cluster(8);
+    o.settings.algo = algo;
+    Cluster c(o);
+    ASSERT_TRUE(c.join());
+    for (std::uint64_t round = 0; round < 2; ++round) {
+      AllRanks small(c, sum(8, 1000, round)), large(c, sum(8, 200'000, round + 7));
+      small.submit_all();
+      large.submit_all();
+      ASSERT_NO_FATAL_FAILURE(small.expect_exact(1_s)) << algo;
+      ASSERT_NO_FATAL_FAILURE(large.expect_exact(1_s)) << algo;
+    }
+  }
+}
+
+// The lower number dials. Whoever needs the other one first gets a channel, whichever of the two it is.
+TEST(Channels, OpenForWhicheverSideNeedsThemFirst) {
+  for (const int sender : {2, 5}) {
+    Cluster c(sparse_cluster(8));
+    ASSERT_TRUE(c.join());
+    ASSERT_EQ(open_channels(c, sender), 2u);
+    AllRanks late(c, broadcast(8, 1000, sender));
+    // A broadcast's root sends to some of the others, which have not called yet.
+    late.submit(sender);
+    c.run_for(100_ms);
+    EXPECT_GT(open_channels(c, sender), 2u) << sender;
+    for (int r = 0; r < 8; ++r) {
+      if (r != sender) late.submit(r);
+    }
+    ASSERT_NO_FATAL_FAILURE(late.expect_exact(1_s)) << sender;
+  }
+}
+
+// Both ask for the same channel at once, in one direction and in the other, with all delays that matter.
+TEST(Channels, OpenOnceWhereBothSidesWantThemAtOnce) {
+  for (int shift = -12; shift <= 12; ++shift) {
+    Cluster c(sparse_cluster(6));
+    ASSERT_TRUE(c.join());
+    AllRanks op(c, sum(6, 5000));
+    for (int r = 0; r < 6; ++r) {
+      if ((r < 3) == (shift < 0)) op.submit(r);
+    }
+    c.run_for(Nanos{std::abs(shift) * 1'000'000});
+    for (int r = 0; r < 6; ++r) {
+      if ((r < 3) != (shift < 0)) op.submit(r);
+    }
+    ASSERT_NO_FATAL_FAILURE(op.expect_exact(500_ms)) << shift;
+    for (int h = 0; h < 6; ++h) EXPECT_LE(open_channels(c, h), 5u);
+  }
+}
+
+TEST(Channels, OfAnEngineThatDoesNotCallAreOpenedOverControl) {
+  Cluster c(sparse_cluster(8));
+  ASSERT_TRUE(c.join());
+  // Rank 6 speaks first and does not dial: 3, which does, has nothing to say.
+  ASSERT_NE(c.engine(6).mux(3), nullptr);
+  c.run_for(20_ms);
+  EXPECT_EQ(open_channels(c, 3), 3u);
+  std::vector<Lane*> lanes;
+  c.fabric().lanes_between(3, 6, &lanes);
+  EXPECT_EQ(std::count_if(lanes.begin(), lanes.end(), [](Lane* l) { return l->rail() != kControlRail; }), 2);
+}
+
+// The request may be lost; whoever still waits asks again.
+TEST(Channels, AreAskedForAgainAfterAnOutageOfControl) {
+  Cluster c(sparse_cluster(8));
+  ASSERT_TRUE(c.join());
+  c.fabric().block(6, 0, kBlockControl);
+  ASSERT_NE(c.engine(6).mux(3), nullptr);
+  c.run_for(300_ms);
+  EXPECT_EQ(open_channels(c, 3), 2u);
+  c.fabric().heal();
+  c.run_for(2_s);
+  EXPECT_EQ(open_channels(c, 3), 3u);
+}
+
+TEST(Channels, ADeathIsNamedByWhoHasNoneToTheDead) {
+  Cluster c(sparse_cluster(16));
+  ASSERT_TRUE(c.join());
+  AllRanks op(c, sum(16, 1000));
+  op.submit_all_but(9);
+  c.run_for(50_ms);
+  c.kill(9, CrashKind::kHangup);
+  const auto all = [&] { return op.all_done_but(9); };
+  ASSERT_TRUE(c.run_until(all, 500_ms));
+  for (int r = 0; r < 16; ++r) {
+    if (r == 9) continue;
+    EXPECT_EQ(op.ticket(r).code, CANARY_PEER_DIED) << op.ticket(r).status.text();
+    EXPECT_EQ(op.ticket(r).status.detail().rank, 9) << op.ticket(r).status.text();
+  }
+}
+
+TEST(Channels, ASilenceIsNamedByWhoHasNoneToTheSilent) {
+  ClusterOptions o = impatient(sparse_cluster(16));
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  AllRanks op(c, sum(16, 1000));
+  op.submit_all_but(9);
+  c.run_for(50_ms);
+  c.kill(9, CrashKind::kSilent);
+  ASSERT_TRUE(c.run_until([&] { return op.all_done_but(9); }, 3_s));
+  for (int r = 0; r < 16; ++r) {
+    if (r == 9) continue;
+    EXPECT_EQ(op.ticket(r).code, CANARY_PEER_SILENT) << op.ticket(r).status.text();
+    EXPECT_EQ(op.ticket(r).status.detail().rank, 9) << op.ticket(r).status.text();
+  }
+}
+
+// Whoever opens a channel to somebody that has been silent for a while has not heard it by that. Even and odd ranks have
+// networks of their own, so that nobody connects at the join.
+TEST(Channels, OpeningOneIsNoWordOfTheSilent) {
+  ClusterOptions o = sparse_cluster(4, 1);
+  o.wiring.networks = {{0}, {1}, {0}, {1}};
+  o.settings.silence_limit = 4_s;
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  for (int h = 0; h < 4; ++h) ASSERT_EQ(open_channels(c, h), 0u);
+  const auto members = form_group(c, {1, 3});
+  const Nanos silent = c.now();
+  c.kill(3, CrashKind::kSilent);
+  c.run_for(3_s);
+  AllRanks op(c, sum(2, 1000));
+  op.submit(0, members[0]);
+  EXPECT_EQ(open_channels(c, 1), 1u);
+  ASSERT_TRUE(c.run_until([&] { return op.done(0); }, 3_s));
+  EXPECT_LT((c.now() - silent).count, (5_s).count);
+  EXPECT_EQ(op.ticket(0).code, CANARY_PEER_SILENT) << op.ticket(0).status.text();
+}
+
+// What the join would have found in a small job is found at use: no lane between two that both live.
+TEST(Channels, ALinkThatDoesNotWorkIsNamedAtItsFirstUse) {
+  ClusterOptions o = impatient(sparse_cluster(8));
+  o.settings.algo = "mesh";
+  Cluster c(o);
+  c.fabric().block(2, 5, kBlockRails);
+  ASSERT_TRUE(c.join());
+  AllRanks op(c, sum(8, 1000));
+  op.submit_all();
+  ASSERT_TRUE(c.run_until([&] { return op.all_done(); }, 4_s));
+  for (const int r : {2, 5}) {
+    EXPECT_EQ(op.ticket(r).code, CANARY_NO_PATH) << op.ticket(r).status.text();
+    const int named = op.ticket(r).status.detail().rank;
+    EXPECT_TRUE(named == 2 || named == 5) << op.ticket(r).status.text();
+  }
+}
+
+TEST(Channels, ALinkOfTheRingThatDoesNotWorkFailsTheJoin) {
+  ClusterOptions o = sparse_cluster(8);
+  o.settings.join_timeout = 2_s;
+  Cluster c(o);
+  c.fabric().block(4, 5, kBlockRails);
+  ASSERT_FALSE(c.join(10_s));
+  EXPECT_EQ(c.engine(4).join_status().code(), CANARY_NO_PATH) << c.engine(4).join_status().text();
+  EXPECT_NE(c.engine(4).join_status().text().find("rank 5"), std::string::npos) << c.engine(4).join_status().text();
+}
+
+// Who leaves without a channel to the others is known to have left, and what it did before stays known.
+TEST(Channels, WhoLeavesIsNotTakenForDeadByWhoHasNone) {
+  Cluster c(sparse_cluster(8));
+  ASSERT_TRUE(c.join());
+  AllRanks op(c, sum(8, 1000));
+  op.submit_all();
+  ASSERT_NO_FATAL_FAILURE(op.expect_exact(1_s));
+  ASSERT_NO_FATAL_FAILURE(leave_and_end(c, 4));
+  c.run_for(3_s);
+  // The others go on without it.
+  const std::vector<GroupMember*> members = form_group(c, {0, 1, 2, 3, 5, 6, 7});
+  AllRanks rest(c, sum(7, 1000));
+  for (int r = 0; r < 7; ++r) rest.submit(r, members[static_cast<std::size_t>(r)]);
+  ASSERT_NO_FATAL_FAILURE(rest.expect_exact(1_s));
+}
+
+}  // namespace
+}  // namespace canarynet
