@@ -141,7 +141,8 @@ bool Engine::open(EnginePeer& p) {
   c.piece_bytes = roster_->piece_bytes;
   const auto eager_bytes = static_cast<std::size_t>(options_.settings.eager_bytes.count);
   p.eager = std::make_unique<EagerStore>(eager_bytes, EagerStore::Keeps::kOperations);
-  p.debts.reserve(eager_bytes / EagerStore::kBlock);
+  p.debts = std::make_unique<HashedBag<EagerDebt>>();
+  p.debts->reserve(eager_bytes / EagerStore::kBlock);
   const bool dialled_from_there = !c.dialer;
   everybody_.connect(p, std::move(c), &flows_, newcomers_, *this, mine, info.rails, now_);
   if (dialled_from_there && !p.ended() && !connects_at_join(p.number)) {

@@ -193,8 +193,9 @@ class Engine final : public MembershipListener,
     std::unique_ptr<EagerStore> eager;
     std::uint64_t eager_used = 0;  // charged for what we sent it and it was not ready for
     RunSlotList poor;              // what waits for room in the budget
-    HashedBag<EagerDebt> debts;    // the part of it whose operation is done here; bounded by the budget, never grows
-    Status why_gone;               // what a group that needs it is told
+    // The part of it whose operation is done here; bounded by the budget, never grows. Null: there never was a channel.
+    std::unique_ptr<HashedBag<EagerDebt>> debts;
+    Status why_gone;                     // what a group that needs it is told
     Nanos complained_at = Nanos::max();  // since when some group has waited for a lane to it
     std::uint32_t beat_turn = 0;         // whose turn it is in the heartbeat's group fields
     bool awaited = false;                // the join waits until a lane to it is up

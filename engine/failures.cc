@@ -60,11 +60,11 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
       p.eager->for_each([&](EagerStore::Entry& e) {
         if (e.header.flow == g.flow) p.eager->release(&e);
       });
+      p.debts->erase_if([&](const EagerDebt& d) {
+        if (d.flow == g.flow) p.eager_used -= d.bytes;
+        return d.flow == g.flow;
+      });
     }
-    p.debts.erase_if([&](const EagerDebt& d) {
-      if (d.flow == g.flow) p.eager_used -= d.bytes;
-      return d.flow == g.flow;
-    });
     charge_less(p, 0);  // other groups may have waited for that room
   }
   end_messages(g);

@@ -129,7 +129,7 @@ void Engine::return_run(Operation& op) {
                            static_cast<std::uint16_t>(m.rank),
                            static_cast<std::uint16_t>(rank),
                            slot.eager_bytes};
-      peer.debts.add(debt.hash(), debt);
+      peer.debts->add(debt.hash(), debt);
     }
   }
   neighbourly_ -= op.run->neighbours != 0;
@@ -293,7 +293,7 @@ void Engine::settle_debt(EnginePeer& peer, const wire::Header& signature) {
            d.to == wanted.to;
   };
   EagerDebt debt;
-  if (peer.debts.take(wanted.hash(), is, &debt)) charge_less(peer, debt.bytes);
+  if (peer.debts && peer.debts->take(wanted.hash(), is, &debt)) charge_less(peer, debt.bytes);
 }
 
 void Engine::mark_ready(Operation& op, std::uint32_t slot_number) {
