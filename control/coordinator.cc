@@ -617,7 +617,7 @@ std::size_t Coordinator::poll(Nanos now) {
       answer(answers);
     }
   }
-  return notices_.tell(listener_, roster_);
+  return notices_.empty() ? 0 : notices_.tell(listener_, roster_);  // nearly always empty
 }
 
 Nanos Coordinator::next_deadline() const {

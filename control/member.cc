@@ -536,7 +536,7 @@ std::size_t Member::poll(Nanos now) {
                   roster_->engines[0].host_name, "entry"));
     }
   }
-  return notices_.tell(listener_, roster_);
+  return notices_.empty() ? 0 : notices_.tell(listener_, roster_);  // nearly always empty
 }
 
 Nanos Member::next_deadline() const {

@@ -44,7 +44,6 @@ class Notices {
   bool empty() const { return list_.empty(); }
   // The listener may cause new notices: they wait for the next call.
   std::size_t tell(MembershipListener& listener, const std::shared_ptr<const Roster>& roster) {
-    if (list_.empty()) return 0;  // nearly always
     std::vector<Notice> now;
     now.swap(list_);
     for (const Notice& n : now) {

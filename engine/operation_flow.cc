@@ -206,11 +206,13 @@ bool OperationFlow::on_signature(Mux& from, const wire::Header& h, std::span<con
 // The signature first: elements of another operation than ours go nowhere.
 bool OperationFlow::on_signed_piece(Mux& from, const wire::Header& h, std::span<const std::byte> payload) {
   wire::SignedPiece piece;
-  if (!wire::split(h, payload, &piece)) return true;
-  if (!on_signature(from, h, piece.signature)) return false;
+  if (!wire::split(h, payload, &piece) || !speaks_for(from, h)) return true;
   GroupMember* const m = group_.member(h.destination);
-  if (m == nullptr || !speaks_for(from, h)) return true;
-  if (later(h.op, m->entered)) return engine_.park_whole(from.peer(), piece.header, piece.elements);
+  // Room first: a frame without it comes again, and leaves no signature behind each time.
+  const bool early = m != nullptr && later(h.op, m->entered);
+  if (early && !engine_.park_whole(from.peer(), piece.header, piece.elements)) return false;
+  if (!on_signature(from, h, piece.signature)) return false;
+  if (early || m == nullptr || !speaks_for(from, h)) return true;
   const Operation* const op = m->find(h.op);
   std::uint32_t unit = 0;
   const wire::Header& own = piece.header;

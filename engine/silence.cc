@@ -45,8 +45,9 @@ void Engine::check_silence(Nanos now) {
     if (word_over_control(p)->relayed && now - membership_->last_heard(0) > limit / 2) continue;
     if (watch_.judge(p, now) == SilenceWatch::Fate::kSilent) {
       const std::string via = p.channel ? " via " + p.channel->describe_paths() : "";
-      const std::string how = "silent" + via + " and over control, last heard " +
-                              milliseconds(now - std::max(control, lanes)) + " ago, longer than " + watch_.limit_text();
+      // A channel that never was up has only been opened then.
+      const Nanos heard = p.channel && p.channel->ever_up() ? std::max(control, lanes) : control;
+      const std::string how = "silent" + via + " and over control, last heard " + milliseconds(now - heard) + " ago, longer than " + watch_.limit_text();
       if (watch_.alone(now, /*by_lanes=*/false, limit)) {
         const std::string mine = "hears no rank of any other host: " + ranks_text(e) + " " + how;
         lose(e, loss(my_engine_, CANARY_PEER_SILENT, ranks_text(my_engine_) + " " + mine));

@@ -24,9 +24,13 @@ std::string SilenceWatch::limit_text() const {
 }
 
 Nanos SilenceWatch::last_word(const Peer& p) const {
-  if (p.channel) return std::max(p.channel->last_heard(), p.met);
   const auto word = host_.word_over_control(p);
-  return word ? std::max(word->heard, p.met) : p.met;
+  Nanos heard = p.met;
+  if (word) heard = std::max(heard, word->heard);
+  if (!p.channel) return heard;
+  const Nanos lanes = std::max(p.channel->last_heard(), p.met);
+  // Before a channel was up, that is when it was opened: it has had so long to come up, and no word was that.
+  return word && !p.channel->ever_up() ? std::min(lanes, heard) : lanes;
 }
 
 bool SilenceWatch::should_speak(const Peer& p) {
@@ -182,9 +186,12 @@ bool SilenceWatch::alone(Nanos now, bool by_lanes, Nanos limit) const {
     if (p->host == my_host_ || p->left || !p->speaks || (by_lanes && !p->channel)) continue;
     const auto word = host_.word_over_control(*p);
     if (!p->channel && !word) continue;  // its end was told
-    Nanos heard = p->channel ? p->channel->last_heard() : Nanos{};
+    const bool opens = p->channel && word && !p->channel->ever_up();
+    Nanos heard = p->channel && !opens ? p->channel->last_heard() : Nanos{};
     if (word && !by_lanes) heard = std::max(heard, word->heard);
-    if (now - heard <= limit - settings_.heartbeat_interval) return false;
+    const auto lately = [&](Nanos then) { return now - then <= limit - settings_.heartbeat_interval; };
+    if (lately(heard)) return false;
+    if (by_lanes && opens && lately(p->channel->last_heard())) continue;  // it may come up yet
     several |= first != nullptr && p->host != *first;
     first = &p->host;
   }
