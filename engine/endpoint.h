@@ -49,7 +49,8 @@ struct EndpointOptions {
   // Who knows a handle can make links here, each with memory of its own (engine/endpoint.cc says how much). Links
   // beyond are turned away; one that has ended makes room.
   std::size_t accepted_links_max = 4096;
-  // Set when a connection is made, has failed, or can be accepted; as OpTicket::news for messages. nullptr: nobody asks.
+  // Set when a connection is made, has failed, or can be accepted; as OpTicket::news for messages. nullptr: nobody
+  // asks.
   std::atomic<bool>* news = nullptr;
 };
 

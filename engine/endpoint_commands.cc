@@ -82,7 +82,11 @@ void Endpoint::obey(const port::Command& c) {
     case Kind::kConnect: {
       Connection* const to = connection(c.connection);
       const bool made = to != nullptr && (to->link != nullptr || to->state != Connection::State::kOpening);
-      if (to != nullptr && !made) connect(*to, handle_of(c, regions_).value());
+      if (to == nullptr || made) return;
+      // Read again: another process may have changed its bytes since they were checked.
+      auto remote = handle_of(c, regions_);
+      if (!remote.ok()) return refuse(*to, remote.status());
+      connect(*to, std::move(remote).value());
       return;
     }
     case Kind::kCloseConnection:

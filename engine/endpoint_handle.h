@@ -7,8 +7,8 @@
 //                                                255: the address is a name in shared memory, the last rail's
 //
 // Version 2 is one with such a name; without one it is version 1, which older libraries read. Little-endian; addresses
-// in network order. 16 rails with IPv4 fit, or 13 and a name, or 5 with IPv6, or 4 and a name; what does not fit is left
-// out, the name first. Pure.
+// in network order. 16 rails with IPv4 fit, or 13 and a name, or 5 with IPv6, or 4 and a name; what does not fit is
+// left out, the name first. Pure.
 #pragma once
 
 #include <cstddef>

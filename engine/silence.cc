@@ -47,7 +47,8 @@ void Engine::check_silence(Nanos now) {
       const std::string via = p.channel ? " via " + p.channel->describe_paths() : "";
       // A channel that never was up has only been opened then.
       const Nanos heard = p.channel && p.channel->ever_up() ? std::max(control, lanes) : control;
-      const std::string how = "silent" + via + " and over control, last heard " + milliseconds(now - heard) + " ago, longer than " + watch_.limit_text();
+      const std::string how = "silent" + via + " and over control, last heard " + milliseconds(now - heard) +
+                              " ago, longer than " + watch_.limit_text();
       if (watch_.alone(now, /*by_lanes=*/false, limit)) {
         const std::string mine = "hears no rank of any other host: " + ranks_text(e) + " " + how;
         lose(e, loss(my_engine_, CANARY_PEER_SILENT, ranks_text(my_engine_) + " " + mine));

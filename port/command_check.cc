@@ -223,11 +223,14 @@ Status check_type(const Command& c) {
   return wrong("type " + std::to_string(c.type) + " is not a canary_type");
 }
 
+// Behind any moment that a clock shows there is still one that far away.
+constexpr std::int64_t kTimeLimitMax = std::numeric_limits<std::int64_t>::max() / 2;
+
 Status check_terms(const Command& c) {
   if (c.priority > CANARY_PRIORITY_URGENT)
     return wrong("priority " + std::to_string(c.priority) + " is not a canary_priority");
-  if (c.time_limit < 0) return wrong("a time limit of " + std::to_string(c.time_limit) + " ns");
-  return {};
+  if (c.time_limit >= 0 && c.time_limit <= kTimeLimitMax) return {};
+  return wrong("a time limit of " + std::to_string(c.time_limit) + " ns");
 }
 
 Status check_arguments(const Command& c, const Surroundings& here) {
@@ -295,9 +298,9 @@ Status check_abort(const Command& c, const Surroundings& here) {
 
 // Of what has ended by now no deadline is missed: neither the member nor the ticket need be there.
 Status check_deadline(const Command& c) {
-  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max() / 2;
-  if (c.time_limit >= 0 && c.time_limit <= kMax) return {};
-  return wrong("deadline: " + std::to_string(c.time_limit) + " ns from now: takes 0 to " + std::to_string(kMax));
+  if (c.time_limit >= 0 && c.time_limit <= kTimeLimitMax) return {};
+  return wrong("deadline: " + std::to_string(c.time_limit) + " ns from now: takes 0 to " +
+               std::to_string(kTimeLimitMax));
 }
 
 // --- messages --------------------------------------------------------------------------------------------------------

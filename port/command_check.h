@@ -1,9 +1,9 @@
 // port/command_check.h -- the one place that says whether a command makes sense, before an engine takes it.
 //
 // Everything in it counts as wrong until it was looked at: kinds, enumerations, numbers, lengths against what the
-// operation or message reads and writes, regions, and buffers that overlap where they must not. Looks at no other rank's arguments
-// and at no buffer's content but the list of counts.
-// No state; allocates nothing where the command is good and its blocks ascend; any thread.
+// operation or message reads and writes, regions, and buffers that overlap where they must not. Looks at no other
+// rank's arguments and at no buffer's content but the list of counts. No state; allocates nothing where the command is
+// good and its blocks ascend; any thread.
 #pragma once
 
 #include <cstdint>

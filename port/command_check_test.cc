@@ -198,6 +198,7 @@ TEST(CommandCheck, SaysWhichFieldOfAnOperationIsWrong) {
                   {"reduce: root 4 is outside of a group of 4", [](Command* c) { c->rank = 4; }},
                   {"reduce: root -1 is outside of a group of 4", [](Command* c) { c->rank = -1; }},
                   {"reduce: a time limit of -5 ns", [](Command* c) { c->time_limit = -5; }},
+                  {"reduce: a time limit of 9223372036854775807 ns", [](Command* c) { c->time_limit = INT64_MAX; }},
                   {"reduce: count 18446744073709551615 is too large", [](Command* c) { c->count = UINT64_MAX; }},
                   {"reduce: input has 32 bytes: the operation needs 36", [](Command* c) { c->count = 9; }},
                   {"reduce: output has 31 bytes: the operation needs 32", [](Command* c) { c->output.bytes = 31; }},

@@ -1,8 +1,9 @@
 // port/command_fuzz.cc -- any bytes as a command: refused with a reason, or one whose every access lies in its regions.
 //
 // Input: the member's size and rank, what exists of what a command names, and whether it arrives at an endpoint; 128
-// bytes of command; and what fills the region where lists and buffers lie, which may be a second command of a unit. Region 0 is no memory at all, as for a caller in another process, and region 1 is the
-// input's rest: what is taken is then read and written as the operation would.
+// bytes of command; and what fills the region where lists and buffers lie, which may be a second command of a unit.
+// Region 0 is no memory at all, as for a caller in another process, and region 1 is the input's rest: what is taken is
+// then read and written as the operation would.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -100,7 +101,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       touch(regions.at(command.numbers), command.numbers.bytes, false, arena);
       break;
     case Command::Kind::kDeadline:
-      if (command.time_limit < 0) std::abort();
+      if (command.time_limit < 0 || command.time_limit > INT64_MAX / 2) std::abort();
       break;
     case Command::Kind::kSend:
     case Command::Kind::kReceive:

@@ -46,6 +46,7 @@ TEST(MessageCheck, SaysWhichFieldOfAMembersMessageIsWrong) {
                   {"send: peer -1 is outside of a group of 4", [](Command* c) { c->rank = -1; }},
                   {"send: priority 2 is not a canary_priority", [](Command* c) { c->priority = 2; }},
                   {"send: a time limit of -5 ns", [](Command* c) { c->time_limit = -5; }},
+                  {"send: a time limit of 9223372036854775807 ns", [](Command* c) { c->time_limit = INT64_MAX; }},
                   {"send: count 274877906944 is too large", [](Command* c) { c->count = std::uint64_t{1} << 38; }},
                   {"send: count 18446744073709551615 is too large", [](Command* c) { c->count = UINT64_MAX; }},
                   {"send: buffer is NULL", [](Command* c) { c->input.offset = 0; }},

@@ -64,7 +64,8 @@ TEST(Leaving, WhatARankHadEnteredIsKnownAfterItLeft) {
   expect_root_known_to_have_called(c, 6, 9);
 }
 
-// What a rank has sent and still owes opens its channel also while it leaves: 7 sends to 2, which dials and does not call.
+// What a rank has sent and still owes opens its channel also while it leaves: 7 sends to 2, which dials and does not
+// call.
 TEST(Leaving, WhatItOwesIsDeliveredOverAChannelThatIsYetToBeMade) {
   ClusterOptions o = flat_cluster(12, 1);
   o.settings.connect_at_join = 0;
@@ -82,7 +83,8 @@ TEST(Leaving, WhatItOwesIsDeliveredOverAChannelThatIsYetToBeMade) {
   op.expect_exact(2_s);
 }
 
-// In a large job hardly anybody has a channel to it: control tells, also of rank 0, which is asked for nothing any more.
+// In a large job hardly anybody has a channel to it: control tells, also of rank 0, which is asked for nothing any
+// more.
 TEST(Leaving, WhatARankHadEnteredIsKnownWithoutAChannelToIt) {
   for (const int root : {6, 0}) {
     ClusterOptions o = flat_cluster(12, 1);

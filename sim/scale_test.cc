@@ -201,8 +201,8 @@ TEST(Channels, ASilenceIsNamedByWhoHasNoneToTheSilent) {
   }
 }
 
-// Whoever opens a channel to somebody that has been silent for a while has not heard it by that. Even and odd ranks have
-// networks of their own, so that nobody connects at the join.
+// Whoever opens a channel to somebody that has been silent for a while has not heard it by that. Even and odd ranks
+// have networks of their own, so that nobody connects at the join.
 TEST(Channels, OpeningOneIsNoWordOfTheSilent) {
   ClusterOptions o = sparse_cluster(4, 1);
   o.wiring.networks = {{0}, {1}, {0}, {1}};

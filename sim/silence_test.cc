@@ -1,5 +1,5 @@
-// Who is silent, dead or merely slow: engines and endpoints judge by the same code, and so behave alike. Every test runs
-// over both. Virtual time.
+// Who is silent, dead or merely slow: engines and endpoints judge by the same code, and so behave alike. Every test
+// runs over both. Virtual time.
 #include <algorithm>
 #include <deque>
 #include <functional>
@@ -308,7 +308,8 @@ TEST_P(Silence, OfWhoHasSaidFarewellIsNoNews) {
   EXPECT_TRUE(warnings.lines.empty()) << warnings.lines.back();
 }
 
-// What the others see of process 1 when they look: it waits for a core; it sleeps, but ran since the last look; neither.
+// What the others see of process 1 when they look: it waits for a core; it sleeps, but ran since the last look;
+// neither.
 TEST_P(Silence, OfAProcessOfTheSameHostCountsOnlyIfItStandsStill) {
   enum class Sight { kWaits, kRuns, kStandsStill };
   for (const Sight sight : {Sight::kWaits, Sight::kRuns, Sight::kStandsStill}) {

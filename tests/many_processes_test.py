@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Many processes on a machine of few cores: they join and reduce over shared memory and over TCP, with exact results and
-without a word of warning, let alone a verdict. And where rank 0 may not hold a connection from each of them, its error
-says which limit it is.
+"""Many processes on a machine of few cores: they join and reduce over shared memory and over TCP, with exact results
+and without a word of warning, let alone a verdict. And where rank 0 may not hold a connection from each of them, its
+error says which limit it is.
 
   many_processes_test.py CANARY_RUN CANARY_PERF [RANKS]
 """
@@ -28,8 +28,8 @@ def main():
     canary_run, program = sys.argv[1:3]
     ranks = int(sys.argv[3]) if len(sys.argv) > 3 else 128
     for transports in ("shm,tcp", "tcp"):
-        code, out, seconds = run(canary_run, [program], ranks, {"CANARY_TRANSPORTS": transports}, "-b", "4K", "-e", "1M",
-                                 "-f", "16", "-n", "2", "-w", "1")
+        code, out, seconds = run(canary_run, [program], ranks, {"CANARY_TRANSPORTS": transports},
+                                 "-b", "4K", "-e", "1M", "-f", "16", "-n", "2", "-w", "1")
         assert code == 0, out
         assert " warn: " not in out, out
         print("ok   %d processes over %s: %.1f s" % (ranks, transports, seconds))

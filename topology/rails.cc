@@ -40,7 +40,8 @@ Fit fit_of(const Reachability& reach, int r, int levels) {
     if (!reach.all_pairs([](std::uint32_t rails) { return (rails & (1u | kAnyway)) != 0; })) return Fit::kNone;
     return reach.all_pairs([](std::uint32_t rails) { return rails == 1; }) ? Fit::kExact : Fit::kContains;
   }
-  // Where everybody meets everybody over all of them nothing else need be looked at; that is more than BCube wiring has.
+  // Where everybody meets everybody over all of them nothing else need be looked at; that is more than BCube wiring
+  // has.
   const std::uint32_t every = (1u << levels) - 1;
   if (reach.all_pairs([&](std::uint32_t rails) { return (rails & kAnyway) != 0 || (rails & every) == every; }))
     return Fit::kContains;

@@ -59,9 +59,9 @@ RailPairing settled_pairing(RailPairing asked, std::span<const std::vector<Rail>
                             std::span<const int> engine_of);
 
 // Which of n ranks can meet directly, and over which rails of the first one. Symmetric in `meets`; rails are the row's
-// own numbers. Ranks of one engine always meet (local_rail bit). Value type. Ranks whose rails lead to the same networks
-// are of one kind, and meet others alike: 4 bytes for each two kinds, which are few on a wide flat network, and 8 for
-// each rank.
+// own numbers. Ranks of one engine always meet (local_rail bit). Value type. Ranks whose rails lead to the same
+// networks are of one kind, and meet others alike: 4 bytes for each two kinds, which are few on a wide flat network,
+// and 8 for each rank.
 class Reachability {
  public:
   static constexpr std::uint32_t kLocalBit = 1u << 31;  // same engine: no rail needed

@@ -45,8 +45,8 @@ struct OutPiece {
   wire::Header header;  // identity, payload_bytes, kSigned; the channel fills other flags, lane_sequence and CRCs
   bool has_payload_crc = false;  // header.payload_crc32 is right already
   const std::byte* payload = nullptr;
-  // The last of the header's payload_bytes lie here, the others at `payload`. Such a frame is copied, so it is no longer
-  // than kCopiedPieceBytes.
+  // The last of the header's payload_bytes lie here, the others at `payload`. Such a frame is copied, so it is no
+  // longer than kCopiedPieceBytes.
   std::span<const std::byte> behind;
   std::uint64_t owner = 0;           // for on_done
   std::uint64_t cookie = kNoCookie;  // likewise; kNoCookie: nobody wants to know

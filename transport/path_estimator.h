@@ -142,8 +142,8 @@ class PathEstimator {
     if (f.rtt == Nanos::max()) return {};
     return rate_.count == 0 ? f.rtt : std::max(Nanos{}, f.rtt - rate_.time_for(f.unacked));
   }
-  // What its pieces would allow it, judged by how long they took, less a round trip and late wake-ups. BytesPerSec::max()
-  // in the ordinary case.
+  // What its pieces would allow it, judged by how long they took, less a round trip and late wake-ups.
+  // BytesPerSec::max() in the ordinary case.
   BytesPerSec ceiling() const {
     const Nanos service = carried_for_ - std::max(kWakeUp, rtt_min() / kVariation);
     if (service.count <= 0) return BytesPerSec{std::numeric_limits<std::int64_t>::max()};

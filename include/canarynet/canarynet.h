@@ -284,14 +284,16 @@ CANARY_API enum canary_status canary_endpoint_rails(canary_endpoint* endpoint, c
                                                     size_t* count);
 struct canary_nic_stats;
 /* As canary_stats, in the order of canary_endpoint_rails, and behind the NICs shared memory (device "shm") once it
- * carries something: counters since canary_endpoint_create, connections that have ended included. Waits for a turn of the endpoint's thread: not for the data path. */
+ * carries something: counters since canary_endpoint_create, connections that have ended included. Waits for a turn of
+ * the endpoint's thread: not for the data path. */
 CANARY_API enum canary_status canary_endpoint_stats(canary_endpoint* endpoint, struct canary_nic_stats* nics,
                                                     size_t capacity, size_t* count);
 
-/* For event loops, as canary_context_fd: *fd becomes readable when something of this endpoint has completed, whatever its
- * result: a request, a canary_connect, a connection that canary_accept can have. It stays so until
- * canary_endpoint_drain, and is readable at first. When it is: canary_endpoint_drain, then canary_test, canary_connect
- * and canary_accept on what is open. One for each endpoint, made by the first call. Only poll it; it ends with
+/* For event loops, as canary_context_fd: *fd becomes readable when something of this endpoint has completed, whatever
+ * its result: a request, a canary_connect, a connection that canary_accept can have. It stays so until
+ * canary_endpoint_drain, and is readable at first. When it is: canary_endpoint_drain, then canary_test and
+ * canary_connect on what is open, and canary_accept until it returns CANARY_WOULD_BLOCK, since one wake-up may stand
+ * for several connections. One for each endpoint, made by the first call. Only poll it; it ends with
  * canary_endpoint_destroy. */
 CANARY_API enum canary_status canary_endpoint_fd(canary_endpoint* endpoint, int* fd);
 CANARY_API enum canary_status canary_endpoint_drain(canary_endpoint* endpoint);

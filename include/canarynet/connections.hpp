@@ -165,7 +165,8 @@ class Endpoint {
       check(canary_endpoint_stats(handle_, list, room, count));
     });
   }
-  // For event loops: readable when messages or connections have completed, until drain(); canary_endpoint_fd tells more.
+  // For event loops: readable when messages or connections have completed, until drain(); canary_endpoint_fd tells
+  // more.
   int fd() const {
     int fd = -1;
     check(canary_endpoint_fd(handle_, &fd));
