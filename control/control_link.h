@@ -56,7 +56,8 @@ class ControlLink final : public LaneSink {
   bool up() const { return lane_ != nullptr && lane_->up(); }
   // The other end's machine has all that was sent, and can be believed: what is not answered waits for its process.
   bool delivers() const { return up() && !broken_ && !retracted && !lane_->backs_off(); }
-  bool idle() const { return waiting_.empty(); }
+  // Takes more. Not one that is broken: its other end is to notice by what does not come.
+  bool idle() const { return !broken_ && waiting_.empty(); }
   Address remote() const { return lane_ ? lane_->remote() : Address{}; }
   std::string description() const { return lane_ ? lane_->description() : "no lane"; }
   const Address& address() const { return address_; }  // dialled

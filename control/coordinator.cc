@@ -507,7 +507,8 @@ void Coordinator::ask_to_connect(Nanos now, std::uint32_t engine) {
   if (phase_ == Phase::kJoined && !leaving_) pass_on(ConnectRequest{engine}, 0);
 }
 
-// To whom it names, from whom it came. Who has ended or is on its way back is asked again by whoever still waits.
+// To whom it names, from whom it came. An engine that has ended, is on its way back or does not read (it is stopped,
+// perhaps) gets none: whoever still waits asks again, and thousands of requests would fill its link for good.
 void Coordinator::pass_on(const ConnectRequest& request, std::uint32_t from) {
   if (request.engine >= peers_.size() || request.engine == from) return;
   if (request.engine == 0) {
@@ -515,7 +516,7 @@ void Coordinator::pass_on(const ConnectRequest& request, std::uint32_t from) {
     return;
   }
   const Peer& peer = peers_[request.engine];
-  if (peer.link != nullptr && !peer.left) peer.link->send(ConnectRequest{from});
+  if (peer.link != nullptr && !peer.left && peer.link->idle()) peer.link->send(ConnectRequest{from});
 }
 
 void Coordinator::request_group(Nanos now, int local_rank, std::vector<int> members, std::uint64_t cookie) {

@@ -159,7 +159,9 @@ void Engine::ask_to_be_dialled(Nanos now) {
     if (!p.channel->ever_up() && !p.ended() && !farewell_said_) {
       if (now < p.next_ask) return false;
       membership_->ask_to_connect(now, e);
-      p.next_ask = now + options_.settings.heartbeat_interval;
+      // The longer it has not come, the less a further request helps. A channel that never was up was opened then.
+      const Nanos waited = now - p.channel->last_heard();
+      p.next_ask = now + std::clamp(waited / 2, options_.settings.heartbeat_interval, Nanos{2_s});
       return false;
     }
     p.next_ask = Nanos::max();
