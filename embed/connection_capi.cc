@@ -92,6 +92,7 @@ CANARY_API canary_status canary_connect(canary_endpoint* from, const void* handl
       std::memcpy(c.handle.data(), handle, c.handle.size());
       c.core = std::make_unique<Connection>();
       EndpointHost& host = *endpoint->host;
+      endpoint->prepare(c);
       host.endpoint().add(*c.core);
       canary_connection* const kept = endpoint->keep(std::move(made));
       if (Status s = host.submit(port::connect(c.core->id, c.handle)); !s.ok()) {
@@ -126,7 +127,9 @@ CANARY_API canary_status canary_accept(canary_listener* handle, canary_connectio
     *connection = nullptr;
     canary_listener* const listener = HandlePool<canary_listener>::find(handle);
     if (listener == nullptr) return HandlePool<canary_listener>::refuse("canary_accept", handle);
+    if (!listener->core->accepted.ready()) return CANARY_WOULD_BLOCK;
     Kept<canary_connection> made(HandlePool<canary_connection>::take());
+    listener->endpoint->prepare(*made);
     Connection* core = nullptr;
     if (!listener->core->accepted.pop(&core)) return CANARY_WOULD_BLOCK;
     made->core.reset(core);

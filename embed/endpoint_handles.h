@@ -125,11 +125,22 @@ struct canary_endpoint : canarynet::Handled {
   std::vector<canarynet::Kept<canary_listener>> closing_listeners;
   std::vector<canarynet::Kept<canary_connection>> closing_connections;
 
-  canary_connection* keep(canarynet::Kept<canary_connection> c) {
-    c->endpoint = this;
-    c->make_requests(*host);
+  // All that may fail for want of memory, before the endpoint knows the connection.
+  void prepare(canary_connection& c) {
+    c.endpoint = this;
+    c.make_requests(*host);
     const std::lock_guard lock(mutex);
-    connections.push_back(std::move(c));
+    if (connections.size() == connections.capacity()) connections.reserve(connections.size() * 2 + 8);
+  }
+  // After prepare().
+  canary_connection* keep(canarynet::Kept<canary_connection> c) {
+    const std::lock_guard lock(mutex);
+    try {
+      connections.push_back(std::move(c));
+    } catch (...) {
+      (void)c->core.release();  // another thread took the room: the endpoint knows it, so it can't go
+      throw;
+    }
     return canarynet::HandlePool<canary_connection>::open(*connections.back());
   }
   void clear() {

@@ -3,7 +3,7 @@
 // An object has its place from add() to remove(), and a place tells which use of it this is. at() from any thread,
 // without a lock; the object stays as long as whoever may name it says so. Places are used again.
 // Memory: grows in chunks to the most objects at a time, never shrinks. Failure: std::bad_alloc from add(), also beyond
-// a million objects.
+// four million objects.
 #pragma once
 
 #include <array>
@@ -60,7 +60,7 @@ class IdTable {
   }
 
  private:
-  static constexpr std::uint32_t kChunk = 256;
+  static constexpr std::uint32_t kChunk = 1024;
   static constexpr std::uint32_t kChunks = 4096;
   struct Slot {
     std::atomic<T*> object{nullptr};
