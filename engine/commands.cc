@@ -241,6 +241,12 @@ void Engine::set_deadline(GroupMember& m, port::TicketId ticket, Nanos deadline)
     look_at(*w);
     w->deadline = deadline;
   }
+  // Behind a command that another thread is still writing, messages can't be posted yet: they take it along.
+  const std::size_t called = m.called_messages.claimed() - m.called_messages.taken();
+  for (std::size_t i = 0; i < called; ++i) {
+    port::Command* const c = m.called_messages.peek(i);
+    if (c != nullptr && c->ticket == ticket) c->time_limit = std::max<std::int64_t>(1, (deadline - now_).count);
+  }
   for (const auto& end : m.messages) {
     if (!end) continue;
     for (const MessageList* list : {&end->sends, &end->receives}) {
