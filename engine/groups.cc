@@ -319,7 +319,9 @@ void Engine::close_group(Group& g) {
   }
   constexpr std::size_t kPastGroups = 64;
   if (past_groups_.size() < kPastGroups) past_groups_.emplace_back();
-  past_groups_[next_past_group_++ % kPastGroups] = {{{g.flow, g.epoch}, std::move(g.entered), {}}, words_of(g)};
+  // By itself: GCC 12 destroys what is made already twice when a later part of an aggregate throws.
+  auto words = words_of(g);
+  past_groups_[next_past_group_++ % kPastGroups] = {{{g.flow, g.epoch}, std::move(g.entered), {}}, std::move(words)};
   members_ -= g.forgotten.size();
   const auto at = place_of(g.flow);
   closed_groups_.push_back(std::move(*at));
