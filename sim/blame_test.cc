@@ -103,11 +103,12 @@ TEST(Blame, AHostThatIsNotHeardLearnsOfItWhereTheOthersAreDone) {
   const auto members = form_group(c, {0, 1, 2});
   c.run_for(1500_ms);  // lanes' silence says nothing of a job that is younger than the limit
   cut(c, 2, Cut::kItIsNotHeard);
-  // Nobody acknowledges what host 2 sends. Copies of 150 small broadcasts, in the world, take most of the room that
-  // there is for them; so the signature of its last operation in the group can't leave.
+  // Nobody acknowledges what host 2 sends. Copies of 200 small broadcasts, in the world, take most of the room that
+  // there is for them (256, one for each: its signature travels with it); so the signature of its last operation in
+  // the group can't leave.
   std::vector<std::unique_ptr<AllRanks>> ops;
-  for (int i = 0; i < 250; ++i) {
-    const bool in_world = i < 150;
+  for (int i = 0; i < 300; ++i) {
+    const bool in_world = i < 200;
     oracle::Shape shape = sum(3, in_world ? 1 : 0);
     if (in_world) shape.collective = Collective::kBroadcast;
     shape.root = 2;
