@@ -54,7 +54,7 @@ class Proof {
     if (Status s = match_messages(); !s.ok()) return s;
     sort_by_leaf();
     for (std::uint32_t leaf = 0; leaf < leaf_count_; ++leaf) {
-      if (schedule_.leaves[leaf] == schedule_.leaves[leaf + 1]) continue;  // no elements, no cells, no messages
+      if (schedule_.leaves[leaf] == schedule_.leaves[leaf + 1]) continue;  // no elements, no pieces, no messages
       if (Status s = check_leaf(leaf); !s.ok()) return s;
     }
     return {};

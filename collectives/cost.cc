@@ -11,13 +11,13 @@
 namespace canarynet {
 namespace {
 
-// One plan as units: a step, or one piece of a step.
+// One plan as tasks: a step, or one piece of a step.
 class Walk {
  public:
   Walk(PlannerId id, const PlanRequest& request, int rails, const CostModel& model)
       : request_(request), model_(model), rails_(std::max(rails, 1)) {
     planner(id).leaves(request, &leaves_);
-    cut_cells();
+    cut_pieces();
     const auto n = static_cast<std::size_t>(request.ranks);
     ranks_.resize(n);
     out_.resize(2 * n);
@@ -26,20 +26,20 @@ class Walk {
   }
 
   double run() {
-    struct Unit {
-      std::uint32_t rank, step, unit;
+    struct Ready {
+      std::uint32_t rank, step, task;
     };
     // Collected before any runs: a copy is done at once and would make others ready in this very loop.
-    std::vector<Unit> first;
+    std::vector<Ready> first;
     for (std::uint32_t r = 0; r < ranks_.size(); ++r) {
       const Rank& rank = ranks_[r];
       for (std::uint32_t s = 0; s < rank.plan.steps.size(); ++s) {
-        for (std::uint32_t u = rank.first_unit[s]; u < rank.first_unit[s + 1]; ++u) {
+        for (std::uint32_t u = rank.first_task[s]; u < rank.first_task[s + 1]; ++u) {
           if (rank.pending[u] == 0) first.push_back({r, s, u});
         }
       }
     }
-    for (const Unit& u : first) ready(u.rank, u.step, u.unit, 0);
+    for (const Ready& u : first) ready(u.rank, u.step, u.task, 0);
     while (!events_.empty()) {
       const Event e = events_.top();
       events_.pop();
@@ -68,7 +68,7 @@ class Walk {
           break;
       }
     }
-    CANARY_CHECK(units_done_ == units_, "a proven plan ends");
+    CANARY_CHECK(tasks_done_ == tasks_, "a proven plan ends");
     return end_;
   }
 
@@ -79,7 +79,7 @@ class Walk {
     double at;
     Kind kind;
     std::uint64_t order;             // ties: first come
-    std::uint32_t rank, step, unit;  // of the send; kOutFree, kInFree: whose ports, as port_of() has them
+    std::uint32_t rank, step, task;  // of the send; kOutFree, kInFree: whose ports, as port_of() has them
     std::uint32_t piece;
     double busy = 0;  // kArrival: how long it occupies the sender's port
     bool operator>(const Event& o) const {
@@ -102,35 +102,35 @@ class Walk {
   struct Rank {
     Plan plan;
     std::uint32_t host = 0;                 // its first rank
-    std::vector<std::uint32_t> first_unit;  // per step, and the end
+    std::vector<std::uint32_t> first_task;  // per step, and the end
     std::vector<std::vector<std::uint32_t>> dependents;
-    std::vector<std::uint32_t> pending;    // per unit
-    std::vector<double> here;              // per unit of a receive: when its bytes came; < 0: not yet
+    std::vector<std::uint32_t> pending;    // per task
+    std::vector<double> here;              // per task of a receive: when its bytes came; < 0: not yet
     std::vector<std::uint32_t> came_over;  // and over which rails
   };
-  // Cells of each leaf: pieces, or (whole messages) one cell for everything.
-  void cut_cells() {
-    cell_begin_.push_back(0);
+  // Cuts each leaf into pieces; one piece holds everything where messages go whole.
+  void cut_pieces() {
+    piece_begin_.push_back(0);
     for (std::size_t leaf = 0; leaf + 1 < leaves_.size(); ++leaf) {
       const std::uint64_t bytes = (leaves_[leaf + 1] - leaves_[leaf]) * request_.element_bytes;
-      const std::uint64_t piece = model_.piece_bytes;
-      const std::uint64_t cells = piece == 0 ? 1 : (bytes + piece - 1) / piece;
-      for (std::uint64_t c = 0; c < cells; ++c)
-        cell_bytes_.push_back(piece == 0 ? bytes : std::min(piece, bytes - c * piece));
-      cell_begin_.push_back(static_cast<std::uint32_t>(cell_bytes_.size()));
+      const std::uint64_t most = model_.piece_bytes;
+      const std::uint64_t pieces = most == 0 ? 1 : (bytes + most - 1) / most;
+      for (std::uint64_t c = 0; c < pieces; ++c)
+        piece_bytes_.push_back(most == 0 ? bytes : std::min(most, bytes - c * most));
+      piece_begin_.push_back(static_cast<std::uint32_t>(piece_bytes_.size()));
     }
   }
-  // Cells that a step covers, as numbers that dependent steps share.
-  std::pair<std::uint32_t, std::uint32_t> cells_of(const Step& step) const {
-    return {cell_begin_[step.leaf_begin], cell_begin_[step.leaf_end]};
+  // Pieces that a step covers, as numbers that dependent steps share.
+  std::pair<std::uint32_t, std::uint32_t> pieces_of(const Step& step) const {
+    return {piece_begin_[step.leaf_begin], piece_begin_[step.leaf_end]};
   }
   bool whole() const { return model_.piece_bytes == 0; }
 
-  std::uint64_t bytes_of(const Rank& rank, std::uint32_t step, std::uint32_t unit) const {
-    const auto [begin, end] = cells_of(rank.plan.steps[step]);
-    if (!whole()) return cell_bytes_[begin + unit - rank.first_unit[step]];
+  std::uint64_t bytes_of(const Rank& rank, std::uint32_t step, std::uint32_t task) const {
+    const auto [begin, end] = pieces_of(rank.plan.steps[step]);
+    if (!whole()) return piece_bytes_[begin + task - rank.first_task[step]];
     std::uint64_t bytes = 0;
-    for (std::uint32_t c = begin; c < end; ++c) bytes += cell_bytes_[c];
+    for (std::uint32_t c = begin; c < end; ++c) bytes += piece_bytes_[c];
     return bytes;
   }
 
@@ -142,38 +142,38 @@ class Walk {
         hosts.empty() ? r : static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts[r]) - hosts.begin());
     rank.host = static_cast<std::uint32_t>(host);
     const std::vector<Step>& steps = rank.plan.steps;
-    rank.first_unit.push_back(0);
+    rank.first_task.push_back(0);
     for (const Step& s : steps) {
-      const auto [begin, end] = cells_of(s);
-      rank.first_unit.push_back(rank.first_unit.back() + (whole() ? 1 : end - begin));
+      const auto [begin, end] = pieces_of(s);
+      rank.first_task.push_back(rank.first_task.back() + (whole() ? 1 : end - begin));
     }
-    rank.pending.resize(rank.first_unit.back());
-    rank.here.assign(rank.first_unit.back(), -1);
-    rank.came_over.assign(rank.first_unit.back(), 0);
+    rank.pending.resize(rank.first_task.back());
+    rank.here.assign(rank.first_task.back(), -1);
+    rank.came_over.assign(rank.first_task.back(), 0);
     rank.dependents.resize(steps.size());
     for (std::uint32_t s = 0; s < steps.size(); ++s) {
       for (const std::uint32_t before : rank.plan.deps_of(steps[s])) {
         rank.dependents[before].push_back(s);
-        each_shared(rank, before, s, [&](std::uint32_t, std::uint32_t unit) { ++rank.pending[unit]; });
+        each_shared(rank, before, s, [&](std::uint32_t, std::uint32_t task) { ++rank.pending[task]; });
       }
       const bool receives = steps[s].kind == StepKind::kReceive || steps[s].kind == StepKind::kReceiveReduce;
       if (receives) receives_.emplace_back(key(steps[s].peer, r, steps[s].tag), s);
     }
-    units_ += rank.first_unit.back();
+    tasks_ += rank.first_task.back();
     const std::size_t port = static_cast<std::size_t>(r), local = port + static_cast<std::size_t>(request_.ranks);
     for (Ports* ports : {&out_[port], &in_[port], &out_[local], &in_[local]})
       ports->free.assign(static_cast<std::size_t>(rails_), 0);
     if (r + 1 == request_.ranks) std::sort(receives_.begin(), receives_.end());
   }
 
-  // (unit of `a`, unit of `b`) for the cells that both cover.
+  // (task of `a`, task of `b`) for the pieces that both cover.
   template <typename Visit>
   void each_shared(const Rank& rank, std::uint32_t a, std::uint32_t b, Visit visit) const {
-    if (whole()) return visit(rank.first_unit[a], rank.first_unit[b]);
-    const auto [a_begin, a_end] = cells_of(rank.plan.steps[a]);
-    const auto [b_begin, b_end] = cells_of(rank.plan.steps[b]);
+    if (whole()) return visit(rank.first_task[a], rank.first_task[b]);
+    const auto [a_begin, a_end] = pieces_of(rank.plan.steps[a]);
+    const auto [b_begin, b_end] = pieces_of(rank.plan.steps[b]);
     for (std::uint32_t c = std::max(a_begin, b_begin); c < std::min(a_end, b_end); ++c)
-      visit(rank.first_unit[a] + c - a_begin, rank.first_unit[b] + c - b_begin);
+      visit(rank.first_task[a] + c - a_begin, rank.first_task[b] + c - b_begin);
   }
 
   static std::uint64_t key(int from, int to, std::uint16_t tag) {
@@ -264,35 +264,35 @@ class Walk {
     }
   }
 
-  void ready(std::uint32_t r, std::uint32_t step, std::uint32_t unit, double at) {
+  void ready(std::uint32_t r, std::uint32_t step, std::uint32_t task, double at) {
     Rank& rank = ranks_[r];
     switch (rank.plan.steps[step].kind) {
       case StepKind::kSend:
-        events_.push({at, Event::kSend, order_++, r, step, unit, piece_of(rank, step, unit)});
+        events_.push({at, Event::kSend, order_++, r, step, task, piece_of(rank, step, task)});
         break;
       case StepKind::kCopy:
-        done(r, step, unit, at);
+        done(r, step, task, at);
         break;
       case StepKind::kReceive:
       case StepKind::kReceiveReduce:
-        if (rank.here[unit] >= 0) take(r, step, unit, std::max(at, rank.here[unit]));
+        if (rank.here[task] >= 0) process(r, step, task, std::max(at, rank.here[task]));
         break;
     }
   }
 
   // Within its leaf, so that the trees of a double tree are served alike.
-  std::uint32_t piece_of(const Rank& rank, std::uint32_t step, std::uint32_t unit) const {
+  std::uint32_t piece_of(const Rank& rank, std::uint32_t step, std::uint32_t task) const {
     if (whole()) return 0;
-    const std::uint32_t cell = cells_of(rank.plan.steps[step]).first + unit - rank.first_unit[step];
-    return cell - *(std::upper_bound(cell_begin_.begin(), cell_begin_.end(), cell) - 1);
+    const std::uint32_t piece = pieces_of(rank.plan.steps[step]).first + task - rank.first_task[step];
+    return piece - *(std::upper_bound(piece_begin_.begin(), piece_begin_.end(), piece) - 1);
   }
 
   void serve_out(std::uint32_t port, double now) {
     serve(out_[port], port, now, Event::kOutFree, [&](const Event& e, std::uint32_t rails) {
-      const double busy = seconds_of(port, bytes_of(ranks_[e.rank], e.step, e.unit), rails);
+      const double busy = seconds_of(port, bytes_of(ranks_[e.rank], e.step, e.task), rails);
       occupy(out_[port], rails, now + busy + (is_local(port) ? 0 : model_.post));
       const double alpha = is_local(port) ? model_.local_alpha : model_.alpha;
-      events_.push({now + alpha, Event::kArrival, order_++, e.rank, e.step, e.unit, e.piece, busy});
+      events_.push({now + alpha, Event::kArrival, order_++, e.rank, e.step, e.task, e.piece, busy});
     });
   }
 
@@ -303,41 +303,41 @@ class Walk {
       const auto to = static_cast<std::uint32_t>(send.peer);
       Rank& rank = ranks_[to];
       // The last byte can't come before the sender's rails have let it go; meanwhile faster ones here take others' too.
-      const double busy = seconds_of(port, bytes_of(from, e.step, e.unit), rails);
+      const double busy = seconds_of(port, bytes_of(from, e.step, e.task), rails);
       const double end = now + std::max(busy, e.busy);
       occupy(in_[port], rails, now + busy);
       const std::uint32_t step = receive_of(e.rank, send);
-      const std::uint32_t unit = rank.first_unit[step] + e.unit - from.first_unit[e.step];
-      rank.here[unit] = end;
-      rank.came_over[unit] = rails;
-      done(e.rank, e.step, e.unit, end);
-      if (rank.pending[unit] == 0) take(to, step, unit, end);
+      const std::uint32_t task = rank.first_task[step] + e.task - from.first_task[e.step];
+      rank.here[task] = end;
+      rank.came_over[task] = rails;
+      done(e.rank, e.step, e.task, end);
+      if (rank.pending[task] == 0) process(to, step, task, end);
     });
   }
 
   // The bytes are here and it is their turn.
-  void take(std::uint32_t r, std::uint32_t step, std::uint32_t unit, double at) {
+  void process(std::uint32_t r, std::uint32_t step, std::uint32_t task, double at) {
     Rank& rank = ranks_[r];
     const Step& s = rank.plan.steps[step];
     if (s.kind == StepKind::kReceiveReduce && model_.gamma > 0) {
       // Rails add side by side, each what came over it.
-      at += static_cast<double>(bytes_of(rank, step, unit)) * model_.gamma;
-      const std::uint32_t rails = rank.came_over[unit];
+      at += static_cast<double>(bytes_of(rank, step, task)) * model_.gamma;
+      const std::uint32_t rails = rank.came_over[task];
       Ports& ports = in_[port_of(r, s.peer)];
       occupy(ports, rails, std::max(at, free_at(ports, rails)));
     }
-    done(r, step, unit, at);
+    done(r, step, task, at);
   }
 
-  void done(std::uint32_t r, std::uint32_t step, std::uint32_t unit, double at) {
+  void done(std::uint32_t r, std::uint32_t step, std::uint32_t task, double at) {
     end_ = std::max(end_, at);
-    ++units_done_;
+    ++tasks_done_;
     Rank& rank = ranks_[r];
     for (const std::uint32_t next : rank.dependents[step]) {
-      const std::uint32_t cell = whole() ? 0 : cells_of(rank.plan.steps[step]).first + unit - rank.first_unit[step];
-      const auto [begin, end] = cells_of(rank.plan.steps[next]);
-      if (!whole() && (cell < begin || cell >= end)) continue;
-      const std::uint32_t waiting = rank.first_unit[next] + (whole() ? 0 : cell - begin);
+      const std::uint32_t piece = whole() ? 0 : pieces_of(rank.plan.steps[step]).first + task - rank.first_task[step];
+      const auto [begin, end] = pieces_of(rank.plan.steps[next]);
+      if (!whole() && (piece < begin || piece >= end)) continue;
+      const std::uint32_t waiting = rank.first_task[next] + (whole() ? 0 : piece - begin);
       if (--rank.pending[waiting] == 0) ready(r, next, waiting, at);
     }
   }
@@ -346,14 +346,14 @@ class Walk {
   const CostModel& model_;
   const int rails_;
   std::vector<std::uint64_t> leaves_;
-  std::vector<std::uint32_t> cell_begin_;  // per leaf, and the end
-  std::vector<std::uint64_t> cell_bytes_;
+  std::vector<std::uint32_t> piece_begin_;  // per leaf, and the end
+  std::vector<std::uint64_t> piece_bytes_;
   std::vector<Rank> ranks_;
   std::vector<Ports> out_, in_;                                    // as port_of() has them
   std::vector<std::pair<std::uint64_t, std::uint32_t>> receives_;  // (from, to, tag) → step
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::uint64_t order_ = 0;
-  std::uint64_t units_ = 0, units_done_ = 0;
+  std::uint64_t tasks_ = 0, tasks_done_ = 0;
   double end_ = 0;
 };
 

@@ -56,7 +56,7 @@ const Case kCases[] = {
     {PlannerId::kRingPerRail, Collective::kAllGather, 8},
 };
 
-// Whole cuts for every planner here: cells of equal size.
+// Whole cuts for every planner here: pieces of equal size.
 PlanRequest request_of(const Case& c, const Reachability& reach) {
   const std::uint64_t count = std::uint64_t{32} * 5040 * 64;
   return {.collective = c.collective,

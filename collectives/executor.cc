@@ -11,7 +11,7 @@
 namespace canarynet {
 namespace {
 
-constexpr std::uint64_t pack(std::uint32_t step, std::uint32_t cell) { return std::uint64_t{step} << 32 | cell; }
+constexpr std::uint64_t pack(std::uint32_t step, std::uint32_t piece) { return std::uint64_t{step} << 32 | piece; }
 
 }  // namespace
 
@@ -29,12 +29,12 @@ Executor::Reserved::~Reserved() {
 
 Executor::Executor(const Program& program)
     : program_(program), staging_(program.staging_bytes), scratch_(program.scratch_bytes) {
-  pending_.resize(program.units);
-  flags_.resize(program.units);
-  input_crc_.resize(program.cell_offset.size() - 1);
-  output_crc_.resize(program.cell_offset.size() - 1);
+  pending_.resize(program.tasks);
+  flags_.resize(program.tasks);
+  input_crc_.resize(program.piece_offset.size() - 1);
+  output_crc_.resize(program.piece_offset.size() - 1);
   std::uint32_t sends = 0;
-  for (const ProgramPeer& peer : program.peers) sends += peer.send_units;
+  for (const ProgramPeer& peer : program.peers) sends += peer.send_tasks;
   ready_.resize(sends);
   ready_head_.resize(program.peers.size());
   ready_tail_.resize(program.peers.size());
@@ -42,12 +42,12 @@ Executor::Executor(const Program& program)
   unacked_.resize(program.peers.size());
   woken_flag_.resize(program.peers.size());
   woken_.reserve(program.peers.size());
-  step_of_unit_.resize(program.units);
+  step_of_task_.resize(program.tasks);
   for (std::uint32_t i = 0; i < program.steps.size(); ++i) {
     const ProgramStep& s = program.steps[i];
-    for (std::uint32_t c = s.cell_begin; c < s.cell_end; ++c) step_of_unit_[s.unit_begin + c - s.cell_begin] = i;
+    for (std::uint32_t c = s.piece_begin; c < s.piece_end; ++c) step_of_task_[s.task_begin + c - s.piece_begin] = i;
   }
-  work_.reserve(program.units);
+  work_.reserve(program.tasks);
 }
 
 void Executor::bind(const void* input, void* output, DataType type, ReduceOp op) {
@@ -63,191 +63,191 @@ void Executor::bind(const void* input, void* output, DataType type, ReduceOp op)
   std::fill(output_crc_.begin(), output_crc_.end(), std::nullopt);
   for (std::size_t s = 0; s < program_.peers.size(); ++s) {
     ready_head_[s] = ready_tail_[s] = program_.peers[s].ready_begin;
-    missing_[s] = program_.peers[s].receive_units;
-    unacked_[s] = program_.peers[s].send_units;
+    missing_[s] = program_.peers[s].receive_tasks;
+    unacked_[s] = program_.peers[s].send_tasks;
     woken_flag_[s] = 0;
   }
   woken_.clear();
   work_.clear();
-  taken_.clear();
-  remaining_ = program_.units;
+  applied_.clear();
+  remaining_ = program_.tasks;
   for (std::uint32_t i = 0; i < program_.steps.size(); ++i) {
     const ProgramStep& s = program_.steps[i];
     if (s.kind != StepKind::kSend && s.kind != StepKind::kCopy) continue;
-    for (std::uint32_t c = s.cell_begin; c < s.cell_end; ++c) {
+    for (std::uint32_t c = s.piece_begin; c < s.piece_end; ++c) {
       // From the program, not from pending_: copies that run here release others, which then are activated by drain().
-      if (program_.pending[s.unit_begin + c - s.cell_begin] == 0) activate(i, c);
+      if (program_.pending[s.task_begin + c - s.piece_begin] == 0) activate(i, c);
     }
   }
   drain();
 }
 
-Executor::SendCell Executor::peek_send(std::uint32_t slot) const {
-  const std::uint64_t packed = ready_[ready_head_[slot]];
+Executor::ReadyPiece Executor::peek_send(std::uint32_t peer) const {
+  const std::uint64_t packed = ready_[ready_head_[peer]];
   const ProgramStep& s = program_.steps[packed >> 32];
-  const auto cell = static_cast<std::uint32_t>(packed);
-  return {&s, cell, at(s.src, cell), program_.cell_bytes(cell), s.unit_begin + cell - s.cell_begin};
+  const auto piece = static_cast<std::uint32_t>(packed);
+  return {&s, piece, at(s.src, piece), program_.bytes_of(piece), s.task_begin + piece - s.piece_begin};
 }
 
-std::uint32_t Executor::crc_of(const SendCell& send) {
+std::uint32_t Executor::crc_of(const ReadyPiece& send) {
   if (send.step->src == Buffer::kScratch) return crc32c(0, send.data, send.bytes);
-  std::optional<std::uint32_t>& known = (send.step->src == Buffer::kInput ? input_crc_ : output_crc_)[send.cell];
+  std::optional<std::uint32_t>& known = (send.step->src == Buffer::kInput ? input_crc_ : output_crc_)[send.piece];
   if (!known) known = crc32c(0, send.data, send.bytes);
   return *known;
 }
 
-void Executor::sent(std::uint32_t unit) {
-  if (flags_[unit] & kDone) return;
-  const std::uint32_t step = step_of_unit_[unit];
+void Executor::sent(std::uint32_t task) {
+  if (flags_[task] & kDone) return;
+  const std::uint32_t step = step_of_task_[task];
   const ProgramStep& s = program_.steps[step];
-  --unacked_[s.peer_slot];
-  finish_unit(step, s.cell_begin + unit - s.unit_begin);
+  --unacked_[s.peer_index];
+  finish_task(step, s.piece_begin + task - s.task_begin);
   drain();
 }
 
-std::byte* Executor::staging_at(const ProgramStep& step, std::uint32_t cell) const {
-  return staging_.begin() + step.staging + (program_.cell_offset[cell] - program_.cell_offset[step.cell_begin]);
+std::byte* Executor::staging_at(const ProgramStep& step, std::uint32_t piece) const {
+  return staging_.begin() + step.staging + (program_.piece_offset[piece] - program_.piece_offset[step.piece_begin]);
 }
 
-const ProgramStep* Executor::find(int source, std::uint16_t tag, std::uint32_t piece) const {
+const ProgramStep* Executor::find(int source, std::uint16_t tag, std::uint32_t piece_in_step) const {
   const ProgramStep* s = program_.receive_step(source, tag);
-  return s != nullptr && piece < s->cell_end - s->cell_begin ? s : nullptr;
+  return s != nullptr && piece_in_step < s->piece_end - s->piece_begin ? s : nullptr;
 }
 
-Executor::Place Executor::place_for(int source, std::uint16_t tag, std::uint32_t piece, std::uint32_t bytes) {
-  const ProgramStep* s = find(source, tag, piece);
+Executor::Place Executor::place_for(int source, std::uint16_t tag, std::uint32_t piece_in_step, std::uint32_t bytes) {
+  const ProgramStep* s = find(source, tag, piece_in_step);
   if (s == nullptr) return {};
-  const std::uint32_t cell = s->cell_begin + piece, unit = s->unit_begin + piece;
-  if (program_.cell_bytes(cell) != bytes) return {};
-  if (flags_[unit] & kArrived) return {PlaceKind::kDuplicate, nullptr, unit};
-  if (flags_[unit] & kLanding) return {PlaceKind::kSlot, nullptr, unit};
-  if (pending_[unit] != 0) {
-    flags_[unit] |= kLanding;
-    return {PlaceKind::kSpan, staging_at(*s, cell), unit};
+  const std::uint32_t piece = s->piece_begin + piece_in_step, task = s->task_begin + piece_in_step;
+  if (program_.bytes_of(piece) != bytes) return {};
+  if (flags_[task] & kArrived) return {PlaceKind::kDuplicate, nullptr, task};
+  if (flags_[task] & kLanding) return {PlaceKind::kSlot, nullptr, task};
+  if (pending_[task] != 0) {
+    flags_[task] |= kLanding;
+    return {PlaceKind::kSpan, staging_at(*s, piece), task};
   }
   // Its turn: a copy lands in place, a reduction in the lane's cache-sized slot.
   if (s->kind == StepKind::kReceive) {
-    flags_[unit] |= kLanding;
-    return {PlaceKind::kSpan, at(s->dst, cell), unit};
+    flags_[task] |= kLanding;
+    return {PlaceKind::kSpan, at(s->dst, piece), task};
   }
-  return {PlaceKind::kSlot, nullptr, unit};
+  return {PlaceKind::kSlot, nullptr, task};
 }
 
-bool Executor::fits(int source, std::uint16_t tag, std::uint32_t piece, std::uint32_t bytes,
-                    std::uint32_t* unit) const {
-  const ProgramStep* s = find(source, tag, piece);
-  if (s == nullptr || program_.cell_bytes(s->cell_begin + piece) != bytes) return false;
-  *unit = s->unit_begin + piece;
+bool Executor::fits(int source, std::uint16_t tag, std::uint32_t piece_in_step, std::uint32_t bytes,
+                    std::uint32_t* task) const {
+  const ProgramStep* s = find(source, tag, piece_in_step);
+  if (s == nullptr || program_.bytes_of(s->piece_begin + piece_in_step) != bytes) return false;
+  *task = s->task_begin + piece_in_step;
   return true;
 }
 
-void Executor::landing_lost(std::uint32_t unit) { flags_[unit] &= static_cast<std::uint8_t>(~kLanding); }
+void Executor::landing_lost(std::uint32_t task) { flags_[task] &= static_cast<std::uint8_t>(~kLanding); }
 
-bool Executor::arrived(std::uint32_t unit, const std::byte* payload, bool* other_landing,
+bool Executor::arrived(std::uint32_t task, const std::byte* payload, bool* other_landing,
                        std::optional<std::uint32_t> crc) {
   *other_landing = false;
-  const ProgramStep* s = &program_.steps[step_of_unit_[unit]];
-  const std::uint32_t cell = s->cell_begin + (unit - s->unit_begin);
-  std::byte* const staged = staging_at(*s, cell);
-  const bool in_place = s->kind == StepKind::kReceive && payload == at(s->dst, cell);
-  if (flags_[unit] & kArrived) return false;
-  *other_landing = (flags_[unit] & kLanding) != 0 && payload != staged && !in_place;
-  flags_[unit] = static_cast<std::uint8_t>((flags_[unit] | kArrived) & ~kLanding);
-  --missing_[s->peer_slot];
-  if (pending_[unit] != 0) {
-    if (payload != staged) std::memcpy(staged, payload, program_.cell_bytes(cell));
-    flags_[unit] |= kStaged;
+  const ProgramStep* s = &program_.steps[step_of_task_[task]];
+  const std::uint32_t piece = s->piece_begin + (task - s->task_begin);
+  std::byte* const staged = staging_at(*s, piece);
+  const bool in_place = s->kind == StepKind::kReceive && payload == at(s->dst, piece);
+  if (flags_[task] & kArrived) return false;
+  *other_landing = (flags_[task] & kLanding) != 0 && payload != staged && !in_place;
+  flags_[task] = static_cast<std::uint8_t>((flags_[task] | kArrived) & ~kLanding);
+  --missing_[s->peer_index];
+  if (pending_[task] != 0) {
+    if (payload != staged) std::memcpy(staged, payload, program_.bytes_of(piece));
+    flags_[task] |= kStaged;
     return true;
   }
-  apply(*s, cell, payload, crc);
-  finish_unit(step_of_unit_[unit], cell);
+  apply(*s, piece, payload, crc);
+  finish_task(step_of_task_[task], piece);
   drain();
   return true;
 }
 
 void Executor::expect_neighbours() {
-  offers_.resize(program_.units);
-  taken_.reserve(program_.units);
+  offers_.resize(program_.tasks);
+  applied_.reserve(program_.tasks);
 }
 
-bool Executor::take(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload, std::uint32_t bytes,
-                    Taken sent_as) {
-  const ProgramStep* s = find(source, tag, piece);
-  CANARY_CHECK(s != nullptr && program_.cell_bytes(s->cell_begin + piece) == bytes, "local plans disagree");
-  const std::uint32_t cell = s->cell_begin + piece, unit = s->unit_begin + piece;
-  CANARY_CHECK((flags_[unit] & kArrived) == 0, "a neighbour's cell came twice");
-  flags_[unit] |= kArrived;
-  --missing_[s->peer_slot];
-  if (pending_[unit] != 0) {
-    flags_[unit] |= kOffered;
-    offers_[unit] = {payload, sent_as};
+bool Executor::offer(int source, std::uint16_t tag, std::uint32_t piece_in_step, const std::byte* payload,
+                     std::uint32_t bytes, Sender sender) {
+  const ProgramStep* s = find(source, tag, piece_in_step);
+  CANARY_CHECK(s != nullptr && program_.bytes_of(s->piece_begin + piece_in_step) == bytes, "local plans disagree");
+  const std::uint32_t piece = s->piece_begin + piece_in_step, task = s->task_begin + piece_in_step;
+  CANARY_CHECK((flags_[task] & kArrived) == 0, "a neighbour's piece came twice");
+  flags_[task] |= kArrived;
+  --missing_[s->peer_index];
+  if (pending_[task] != 0) {
+    flags_[task] |= kOffered;
+    offers_[task] = {payload, sender};
     return false;
   }
-  apply(*s, cell, payload, std::nullopt);
-  finish_unit(step_of_unit_[unit], cell);
+  apply(*s, piece, payload, std::nullopt);
+  finish_task(step_of_task_[task], piece);
   drain();
   return true;
 }
 
-bool Executor::next_taken(Taken* taken) {
-  if (taken_.empty()) return false;
-  *taken = taken_.back();
-  taken_.pop_back();
+bool Executor::next_applied(Sender* sender) {
+  if (applied_.empty()) return false;
+  *sender = applied_.back();
+  applied_.pop_back();
   return true;
 }
 
-void Executor::apply(const ProgramStep& step, std::uint32_t cell, const std::byte* payload,
+void Executor::apply(const ProgramStep& step, std::uint32_t piece, const std::byte* payload,
                      std::optional<std::uint32_t> crc) {
-  const std::uint32_t bytes = program_.cell_bytes(cell);
+  const std::uint32_t bytes = program_.bytes_of(piece);
   const std::uint32_t elements = bytes / program_.element_bytes;
-  std::byte* dst = at(step.dst, cell);
+  std::byte* dst = at(step.dst, piece);
   if (step.kind == StepKind::kReceiveReduce) {
-    reduce_(dst, at(step.src, cell), payload, elements);
+    reduce_(dst, at(step.src, piece), payload, elements);
   } else if (dst != payload) {
     std::memcpy(dst, payload, bytes);
   }
   const bool divides = step.finish && average_;
   if (divides) divide(type_, dst, elements, static_cast<std::uint32_t>(program_.ranks));
   if (step.dst == Buffer::kOutput) {
-    input_crc_[cell].reset();  // it may be the same memory
-    output_crc_[cell] = step.kind == StepKind::kReceiveReduce || divides ? std::nullopt : crc;
+    input_crc_[piece].reset();  // it may be the same memory
+    output_crc_[piece] = step.kind == StepKind::kReceiveReduce || divides ? std::nullopt : crc;
   }
 }
 
-// All dependencies of (step, cell) are done.
-void Executor::activate(std::uint32_t step, std::uint32_t cell) {
+// All dependencies of (step, piece) are done.
+void Executor::activate(std::uint32_t step, std::uint32_t piece) {
   const ProgramStep& s = program_.steps[step];
   switch (s.kind) {
     case StepKind::kSend:
-      ready_[ready_tail_[s.peer_slot]++] = pack(step, cell);
-      if (!woken_flag_[s.peer_slot]) {
-        woken_flag_[s.peer_slot] = 1;
-        woken_.push_back(s.peer_slot);
+      ready_[ready_tail_[s.peer_index]++] = pack(step, piece);
+      if (!woken_flag_[s.peer_index]) {
+        woken_flag_[s.peer_index] = 1;
+        woken_.push_back(s.peer_index);
       }
       break;
     case StepKind::kCopy:
-      apply(s, cell, at(s.src, cell), std::nullopt);
-      finish_unit(step, cell);
+      apply(s, piece, at(s.src, piece), std::nullopt);
+      finish_task(step, piece);
       break;
     case StepKind::kReceive:
     case StepKind::kReceiveReduce:
-      if (const std::uint32_t unit = s.unit_begin + cell - s.cell_begin; (flags_[unit] & kStaged) != 0) {
-        apply(s, cell, staging_at(s, cell), std::nullopt);
-        finish_unit(step, cell);
-      } else if ((flags_[unit] & kOffered) != 0) {
-        apply(s, cell, offers_[unit].data, std::nullopt);
-        taken_.push_back(offers_[unit].sent_as);
-        finish_unit(step, cell);
+      if (const std::uint32_t task = s.task_begin + piece - s.piece_begin; (flags_[task] & kStaged) != 0) {
+        apply(s, piece, staging_at(s, piece), std::nullopt);
+        finish_task(step, piece);
+      } else if ((flags_[task] & kOffered) != 0) {
+        apply(s, piece, offers_[task].data, std::nullopt);
+        applied_.push_back(offers_[task].sender);
+        finish_task(step, piece);
       }
       break;
   }
 }
 
-void Executor::finish_unit(std::uint32_t step, std::uint32_t cell) {
+void Executor::finish_task(std::uint32_t step, std::uint32_t piece) {
   const ProgramStep& s = program_.steps[step];
-  flags_[s.unit_begin + cell - s.cell_begin] |= kDone;
+  flags_[s.task_begin + piece - s.piece_begin] |= kDone;
   --remaining_;
-  if (s.dependents_begin != s.dependents_end) work_.push_back(pack(step, cell));
+  if (s.dependents_begin != s.dependents_end) work_.push_back(pack(step, piece));
 }
 
 // A list instead of recursion: a staged chain may be as long as the group has ranks.
@@ -256,21 +256,21 @@ void Executor::drain() {
     const std::uint64_t packed = work_.back();
     work_.pop_back();
     const ProgramStep& s = program_.steps[packed >> 32];
-    const auto cell = static_cast<std::uint32_t>(packed);
+    const auto piece = static_cast<std::uint32_t>(packed);
     for (std::uint32_t d = s.dependents_begin; d != s.dependents_end; ++d) {
       const std::uint32_t step = program_.dependents[d];
       const ProgramStep& waiting = program_.steps[step];
-      if (cell < waiting.cell_begin || cell >= waiting.cell_end) continue;
-      if (--pending_[waiting.unit_begin + cell - waiting.cell_begin] == 0) activate(step, cell);
+      if (piece < waiting.piece_begin || piece >= waiting.piece_end) continue;
+      if (--pending_[waiting.task_begin + piece - waiting.piece_begin] == 0) activate(step, piece);
     }
   }
 }
 
-bool Executor::take_ready_slot(std::uint32_t* slot) {
+bool Executor::next_woken_peer(std::uint32_t* peer) {
   if (woken_.empty()) return false;
-  *slot = woken_.back();
+  *peer = woken_.back();
   woken_.pop_back();
-  woken_flag_[*slot] = 0;
+  woken_flag_[*peer] = 0;
   return true;
 }
 

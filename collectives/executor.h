@@ -1,7 +1,7 @@
 // collectives/executor.h -- runs one operation of one rank: a Program over the caller's buffers. The only executor
 // there is.
 //
-// What: tells which cells may be sent (next_send), where an arriving piece goes (place_for), applies it in the
+// What: tells which pieces may be sent (peek_send), where an arriving piece goes (place_for), applies it in the
 // schedule's fixed order (arrived), and knows when everything is done: results written, sends acknowledged.
 // Memory: input and output are borrowed until complete(). Staging (early arrivals that must wait their turn) and
 // scratch are the executor's own, sized by the program and reused; every piece of an entered operation has its place,
@@ -32,27 +32,28 @@ class Executor {
   void bind(const void* input, void* output, DataType type, ReduceOp op);
   const Program& program() const { return program_; }
 
-  // --- sending: per peer slot, in the order in which cells became ready
-  struct SendCell {
+  // --- sending: per peer (its index in Program::peers), in the order in which pieces became ready
+  struct ReadyPiece {
     const ProgramStep* step = nullptr;
-    std::uint32_t cell = 0;
+    std::uint32_t piece = 0;  // on the program's grid
     const std::byte* data = nullptr;
     std::uint32_t bytes = 0;
-    std::uint32_t unit = 0;  // for sent()
+    std::uint32_t task = 0;                                              // for sent()
+    std::uint32_t in_step() const { return piece - step->piece_begin; }  // its number on the wire
   };
-  bool has_send(std::uint32_t slot) const { return ready_head_[slot] != ready_tail_[slot]; }
-  // About how many bytes wait in the slot's queue: cells of one queue are of like size.
-  std::uint64_t sends_waiting(std::uint32_t slot) const {
-    return has_send(slot) ? std::uint64_t{ready_tail_[slot] - ready_head_[slot]} * peek_send(slot).bytes : 0;
+  bool has_send(std::uint32_t peer) const { return ready_head_[peer] != ready_tail_[peer]; }
+  // About how many bytes wait in the peer's queue: pieces of one queue are of like size.
+  std::uint64_t sends_waiting(std::uint32_t peer) const {
+    return has_send(peer) ? std::uint64_t{ready_tail_[peer] - ready_head_[peer]} * peek_send(peer).bytes : 0;
   }
-  // The front of the slot's queue; pop_send() takes it.
-  SendCell peek_send(std::uint32_t slot) const;
-  void pop_send(std::uint32_t slot) { ++ready_head_[slot]; }
-  // CRC32C of its bytes: kept from their arrival or from the last send of this cell where nothing has written there
+  // The front of the peer's queue; pop_send() takes it.
+  ReadyPiece peek_send(std::uint32_t peer) const;
+  void pop_send(std::uint32_t peer) { ++ready_head_[peer]; }
+  // CRC32C of its bytes: kept from their arrival or from the last send of this piece where nothing has written there
   // since.
-  std::uint32_t crc_of(const SendCell& send);
-  // The unit's bytes were acknowledged (or copied): its source may be overwritten.
-  void sent(std::uint32_t unit);
+  std::uint32_t crc_of(const ReadyPiece& send);
+  // The task's bytes were acknowledged (or copied): its source may be overwritten.
+  void sent(std::uint32_t task);
 
   // --- receiving
   enum class PlaceKind : std::uint8_t {
@@ -64,61 +65,61 @@ class Executor {
   struct Place {
     PlaceKind kind = PlaceKind::kUnknown;
     std::byte* data = nullptr;
-    std::uint32_t unit = 0;
+    std::uint32_t task = 0;
   };
-  // kSpan marks the unit as landing: a second lane that brings it gets kSlot meanwhile.
-  Place place_for(int source, std::uint16_t tag, std::uint32_t piece, std::uint32_t bytes);
+  // kSpan marks the task as landing: a second lane that brings it gets kSlot meanwhile.
+  Place place_for(int source, std::uint16_t tag, std::uint32_t piece_in_step, std::uint32_t bytes);
   // Whether the plan receives this piece, with this length. What did not come by place_for() is asked about before
   // arrived().
-  bool fits(int source, std::uint16_t tag, std::uint32_t piece, std::uint32_t bytes, std::uint32_t* unit) const;
-  // The landing of a unit will not finish.
-  void landing_lost(std::uint32_t unit);
+  bool fits(int source, std::uint16_t tag, std::uint32_t piece_in_step, std::uint32_t bytes, std::uint32_t* task) const;
+  // The landing of a task will not finish.
+  void landing_lost(std::uint32_t task);
   // A whole and valid piece. False when it was a duplicate (nothing is done). `*other_landing` tells that another lane
   // is still writing the same piece into its span and must be redirected. `crc`: the payload's, where the caller has
   // it.
-  bool arrived(std::uint32_t unit, const std::byte* payload, bool* other_landing,
+  bool arrived(std::uint32_t task, const std::byte* payload, bool* other_landing,
                std::optional<std::uint32_t> crc = {});
 
   // --- from executors of the same engine: memory to memory, nothing is staged
-  struct Taken {
-    Executor* from = nullptr;
-    std::uint32_t unit = 0;  // for from->sent()
+  struct Sender {
+    Executor* executor = nullptr;
+    std::uint32_t task = 0;  // for executor->sent()
   };
-  // Before the first take(): makes room for cells that wait.
+  // Before the first offer(): makes room for pieces that wait.
   void expect_neighbours();
-  // A cell that lies at `payload`, sent as `sent_as`. True: applied. False: it is not its turn yet; it is applied from
-  // where it lies when the turn has come, which next_taken() tells. Its sender is not done with it before.
-  bool take(int source, std::uint16_t tag, std::uint32_t piece, const std::byte* payload, std::uint32_t bytes,
-            Taken sent_as);
-  bool has_taken() const { return !taken_.empty(); }
-  bool next_taken(Taken* taken);
+  // A piece that lies at `payload`, sent as `sender`. True: applied. False: it is not its turn yet; it is applied from
+  // where it lies when the turn has come, which next_applied() tells. Its sender is not done with it before.
+  bool offer(int source, std::uint16_t tag, std::uint32_t piece_in_step, const std::byte* payload, std::uint32_t bytes,
+             Sender sender);
+  bool has_applied() const { return !applied_.empty(); }
+  bool next_applied(Sender* sender);
 
   bool complete() const { return remaining_ == 0; }
-  // Units not done yet, and done ones so far: progress for the exchange limit.
+  // Tasks not done yet, and done ones so far: progress for the exchange limit.
   std::uint32_t remaining() const { return remaining_; }
-  // Whether this rank still waits for something from the peer / has unacked or unsent cells to it.
-  bool waits_for(std::uint32_t slot) const { return missing_[slot] != 0; }
-  bool unsent_to(std::uint32_t slot) const { return unacked_[slot] != 0; }
+  // Whether this rank still waits for something from the peer / has unacked or unsent pieces to it.
+  bool waits_for(std::uint32_t peer) const { return missing_[peer] != 0; }
+  bool unsent_to(std::uint32_t peer) const { return unacked_[peer] != 0; }
 
-  // Peers for which cells became ready since the last call: bit per slot, cleared by take.
-  bool take_ready_slot(std::uint32_t* slot);
+  // Peers for which pieces became ready since the last call: each is told once.
+  bool next_woken_peer(std::uint32_t* peer);
 
  private:
   enum Flag : std::uint8_t { kArrived = 1, kLanding = 2, kStaged = 4, kDone = 8, kOffered = 16 };
   struct Offer {
     const std::byte* data = nullptr;
-    Taken sent_as;
+    Sender sender;
   };
 
-  std::byte* at(Buffer buffer, std::uint32_t cell) const {
+  std::byte* at(Buffer buffer, std::uint32_t piece) const {
     const auto b = static_cast<std::size_t>(buffer);
-    return base_[b] + program_.place[b][cell];
+    return base_[b] + program_.place[b][piece];
   }
-  std::byte* staging_at(const ProgramStep& step, std::uint32_t cell) const;
-  const ProgramStep* find(int source, std::uint16_t tag, std::uint32_t piece) const;
-  void activate(std::uint32_t step, std::uint32_t cell);
-  void apply(const ProgramStep& step, std::uint32_t cell, const std::byte* payload, std::optional<std::uint32_t> crc);
-  void finish_unit(std::uint32_t step, std::uint32_t cell);
+  std::byte* staging_at(const ProgramStep& step, std::uint32_t piece) const;
+  const ProgramStep* find(int source, std::uint16_t tag, std::uint32_t piece_in_step) const;
+  void activate(std::uint32_t step, std::uint32_t piece);
+  void apply(const ProgramStep& step, std::uint32_t piece, const std::byte* payload, std::optional<std::uint32_t> crc);
+  void finish_task(std::uint32_t step, std::uint32_t piece);
   void drain();
 
   const Program& program_;
@@ -128,15 +129,15 @@ class Executor {
   bool average_ = false;
   std::vector<std::uint16_t> pending_;
   std::vector<std::uint8_t> flags_;
-  std::vector<std::optional<std::uint32_t>> input_crc_, output_crc_;  // per cell, of what the buffers hold
-  std::vector<std::uint64_t> ready_;  // (step << 32 | cell), per slot a part that fills once
+  std::vector<std::optional<std::uint32_t>> input_crc_, output_crc_;  // per piece, of what the buffers hold
+  std::vector<std::uint64_t> ready_;  // (step << 32 | piece), per peer a part that fills once
   std::vector<std::uint32_t> ready_head_, ready_tail_;
   std::vector<std::uint32_t> missing_, unacked_;
-  std::vector<std::uint32_t> step_of_unit_;
-  std::vector<std::uint64_t> work_;   // units done whose dependents are not looked at yet
-  std::vector<Offer> offers_;         // per unit, of neighbours' cells that wait for their turn
-  std::vector<Taken> taken_;          // applied since
-  std::vector<std::uint32_t> woken_;  // slots
+  std::vector<std::uint32_t> step_of_task_;
+  std::vector<std::uint64_t> work_;   // tasks done whose dependents are not looked at yet
+  std::vector<Offer> offers_;         // per task, of neighbours' pieces that wait for their turn
+  std::vector<Sender> applied_;       // whose offers were applied since
+  std::vector<std::uint32_t> woken_;  // peers
   std::vector<std::uint8_t> woken_flag_;
   std::uint32_t remaining_ = 0;
   // Address space, whose pages come when they are used. Throws std::bad_alloc when there is none left.

@@ -15,11 +15,11 @@ namespace canarynet {
 namespace {
 
 constexpr std::uint32_t kPieceBytes = 1024;
-constexpr std::uint64_t kCount = 1500;  // of floats: cells of a full and of a broken length
+constexpr std::uint64_t kCount = 1500;  // of floats: pieces of a full and of a broken length
 
 struct Message {
   int from = 0, to = 0;
-  Executor::SendCell cell;
+  Executor::ReadyPiece ready;
   std::vector<std::byte> bytes;
   std::uint32_t crc = 0;
 };
@@ -64,8 +64,8 @@ class Ranks {
       }
       if (sendable.empty() && flying.empty()) return;
       if (!sendable.empty() && (flying.empty() || random_.below(2) == 0)) {
-        const auto [r, slot] = sendable[random_.below(sendable.size())];
-        flying.push_back(send(static_cast<int>(r), slot));
+        const auto [r, peer] = sendable[random_.below(sendable.size())];
+        flying.push_back(send(static_cast<int>(r), peer));
         continue;
       }
       const std::size_t pick = random_.below(flying.size());
@@ -73,13 +73,13 @@ class Ranks {
       flying.erase(flying.begin() + static_cast<std::ptrdiff_t>(pick));
       deliver(m, m.crc + forged);
       if (random_.below(4) == 0) deliver(m, m.crc + forged);  // once more: nothing may change
-      EXPECT_EQ(std::memcmp(m.cell.data, m.bytes.data(), m.bytes.size()), 0) << "overwritten before the ack";
-      executors_[m.from]->sent(m.cell.unit);
+      EXPECT_EQ(std::memcmp(m.ready.data, m.bytes.data(), m.bytes.size()), 0) << "overwritten before the ack";
+      executors_[m.from]->sent(m.ready.task);
     }
     FAIL() << "no end";
   }
 
-  // The same with all executors in one engine: cells are read from where they lie. Counts those that had to wait for
+  // The same with all executors in one engine: pieces are read from where they lie. Counts those that had to wait for
   // their turn.
   int run_as_neighbours() {
     int waited = 0;
@@ -87,7 +87,7 @@ class Ranks {
     for (bool moved = true; moved;) {
       moved = false;
       for (auto& e : executors_) {
-        for (Executor::Taken taken; e->next_taken(&taken); moved = true) taken.from->sent(taken.unit);
+        for (Executor::Sender sender; e->next_applied(&sender); moved = true) sender.executor->sent(sender.task);
       }
       std::vector<std::pair<std::size_t, std::uint32_t>> sendable;
       for (std::size_t r = 0; r < executors_.size(); ++r) {
@@ -97,14 +97,14 @@ class Ranks {
       }
       if (sendable.empty()) continue;
       moved = true;
-      const auto [from, slot] = sendable[random_.below(sendable.size())];
+      const auto [from, peer] = sendable[random_.below(sendable.size())];
       Executor& e = *executors_[from];
-      const Executor::SendCell cell = e.peek_send(slot);
-      e.pop_send(slot);
-      Executor& to = *executors_[static_cast<std::size_t>(programs_[from]->peers[slot].rank)];
-      if (to.take(static_cast<int>(from), cell.step->tag, cell.cell - cell.step->cell_begin, cell.data, cell.bytes,
-                  {&e, cell.unit})) {
-        e.sent(cell.unit);
+      const Executor::ReadyPiece ready = e.peek_send(peer);
+      e.pop_send(peer);
+      Executor& to = *executors_[static_cast<std::size_t>(programs_[from]->peers[peer].rank)];
+      if (to.offer(static_cast<int>(from), ready.step->tag, ready.in_step(), ready.data, ready.bytes,
+                   {&e, ready.task})) {
+        e.sent(ready.task);
       } else {
         ++waited;
       }
@@ -115,7 +115,7 @@ class Ranks {
   void expect_right() {
     const int n = static_cast<int>(executors_.size());
     for (int r = 0; r < n; ++r) {
-      ASSERT_TRUE(executors_[r]->complete()) << "rank " << r << " has " << executors_[r]->remaining() << " units left";
+      ASSERT_TRUE(executors_[r]->complete()) << "rank " << r << " has " << executors_[r]->remaining() << " tasks left";
       for (std::size_t i = 0; i < outputs_[r].size(); ++i) ASSERT_EQ(outputs_[r][i], wanted(r, i)) << r << " " << i;
     }
   }
@@ -140,12 +140,12 @@ class Ranks {
     return op_ == CANARY_AVG ? sum / static_cast<float>(n) : sum;
   }
 
-  Message send(int from, std::uint32_t slot) {
+  Message send(int from, std::uint32_t peer) {
     Executor& e = *executors_[from];
-    Message m{from, programs_[from]->peers[slot].rank, e.peek_send(slot), {}, 0};
-    e.pop_send(slot);
-    m.bytes.assign(m.cell.data, m.cell.data + m.cell.bytes);
-    m.crc = e.crc_of(m.cell);
+    Message m{from, programs_[from]->peers[peer].rank, e.peek_send(peer), {}, 0};
+    e.pop_send(peer);
+    m.bytes.assign(m.ready.data, m.ready.data + m.ready.bytes);
+    m.crc = e.crc_of(m.ready);
     ++sends;
     forged_sends += m.crc != crc32c(0, m.bytes.data(), m.bytes.size());
     return m;
@@ -153,14 +153,14 @@ class Ranks {
 
   void deliver(const Message& m, std::uint32_t crc) {
     Executor& e = *executors_[m.to];
-    const std::uint32_t piece = m.cell.cell - m.cell.step->cell_begin;
-    const auto place = e.place_for(m.from, m.cell.step->tag, piece, m.cell.bytes);
+    const std::uint32_t piece = m.ready.in_step();
+    const auto place = e.place_for(m.from, m.ready.step->tag, piece, m.ready.bytes);
     if (place.kind == Executor::PlaceKind::kDuplicate) return;
     ASSERT_NE(place.kind, Executor::PlaceKind::kUnknown);
     const std::byte* payload = m.bytes.data();
     if (place.kind == Executor::PlaceKind::kSpan) {
       if (random_.below(8) == 0) {  // that landing breaks off; the piece comes again
-        e.landing_lost(place.unit);
+        e.landing_lost(place.task);
         return deliver(m, crc);
       }
       if (random_.below(8) == 0) return overtake(m, crc, place.data);
@@ -168,24 +168,24 @@ class Ranks {
       payload = place.data;
     }
     bool other_landing = false;
-    EXPECT_TRUE(e.arrived(place.unit, payload, &other_landing, crc));
+    EXPECT_TRUE(e.arrived(place.task, payload, &other_landing, crc));
     EXPECT_FALSE(other_landing);
     if (random_.below(8) == 0) {  // from another lane, which had asked for a place before it was there
-      EXPECT_FALSE(e.arrived(place.unit, m.bytes.data(), &other_landing, crc)) << "added twice";
+      EXPECT_FALSE(e.arrived(place.task, m.bytes.data(), &other_landing, crc)) << "added twice";
     }
   }
 
   // Another lane brings the piece whole while the first is still writing it to `landing`.
   void overtake(const Message& m, std::uint32_t crc, const std::byte* landing) {
     Executor& e = *executors_[m.to];
-    const std::uint16_t tag = m.cell.step->tag;
-    const std::uint32_t piece = m.cell.cell - m.cell.step->cell_begin;
-    const auto place = e.place_for(m.from, tag, piece, m.cell.bytes);
+    const std::uint16_t tag = m.ready.step->tag;
+    const std::uint32_t piece = m.ready.in_step();
+    const auto place = e.place_for(m.from, tag, piece, m.ready.bytes);
     EXPECT_EQ(place.kind, Executor::PlaceKind::kSlot);
     bool other_landing = false;
-    EXPECT_TRUE(e.arrived(place.unit, m.bytes.data(), &other_landing, crc));
+    EXPECT_TRUE(e.arrived(place.task, m.bytes.data(), &other_landing, crc));
     EXPECT_TRUE(other_landing) << "the first lane has to be turned away";
-    EXPECT_FALSE(e.arrived(place.unit, landing, &other_landing, crc)) << "it was there already";
+    EXPECT_FALSE(e.arrived(place.task, landing, &other_landing, crc)) << "it was there already";
     EXPECT_FALSE(other_landing);
   }
 
@@ -221,7 +221,7 @@ TEST(Executor, AnyOrderOfArrivalsGivesTheSumAndEveryPieceItsCrc) {
   }
 }
 
-TEST(Executor, NeighboursCellsAreAddedFromWhereTheyLieInTheFixedOrder) {
+TEST(Executor, NeighboursPiecesAreAddedFromWhereTheyLieInTheFixedOrder) {
   int waited = 0;
   for (const Planner& one : planners()) {
     for (const Collective collective : kMoving) {
@@ -235,7 +235,7 @@ TEST(Executor, NeighboursCellsAreAddedFromWhereTheyLieInTheFixedOrder) {
       }
     }
   }
-  EXPECT_GT(waited, 100) << "no cell had to wait: the order was not put to the test";
+  EXPECT_GT(waited, 100) << "no piece had to wait: the order was not put to the test";
 }
 
 // A ring hands every block on n - 2 times: those pieces go out with the CRC they came with, so the sums travel with the
@@ -250,21 +250,21 @@ TEST(Executor, ForwardedPiecesKeepTheCrcTheyCameWith) {
 }
 
 // A rank that only hands on needs no memory for what passes others.
-TEST(Executor, AProgramHasCellsForTheLeavesOfItsOwnStepsOnly) {
+TEST(Executor, AProgramHasPiecesForTheLeavesOfItsOwnStepsOnly) {
   const auto reach = Reachability::full(8, 1);
   const PlanRequest request{
       .collective = Collective::kGather, .ranks = 8, .count = 256, .element_bytes = 4, .root = 2, .reach = &reach};
   const Program leaf = compile(PlannerId::kMesh, request, 5, kPieceBytes);
-  EXPECT_EQ(leaf.cell_offset, (std::vector<std::uint64_t>{0, 1024}));
+  EXPECT_EQ(leaf.piece_offset, (std::vector<std::uint64_t>{0, 1024}));
   EXPECT_EQ(leaf.place[0], (std::vector<std::uint64_t>{0})) << "its input is its own block";
   EXPECT_EQ(leaf.scratch_bytes, 0u);
   const Program root = compile(PlannerId::kMesh, request, 2, kPieceBytes);
-  EXPECT_EQ(root.cell_offset.size(), 9u);
+  EXPECT_EQ(root.piece_offset.size(), 9u);
   EXPECT_EQ(root.place[1][7], 7u * 1024);
 }
 
 // The row and the column of one rank are all that it knows and has memory for.
-TEST(Executor, AllToAllHasCellsForTheOwnRowAndColumn) {
+TEST(Executor, AllToAllHasPiecesForTheOwnRowAndColumn) {
   const auto reach = Reachability::full(3, 1);
   // To 0, 1, 2; from element 0, 40, 10; from 0, 1, 2; to element 5, 0, 3000.
   const std::vector<std::uint64_t> counts = {10, 0, 600, 0, 40, 10, 1, 0, 600, 5, 0, 3000};
@@ -272,8 +272,8 @@ TEST(Executor, AllToAllHasCellsForTheOwnRowAndColumn) {
       .collective = Collective::kAllToAllV, .ranks = 3, .element_bytes = 4, .counts = counts, .reach = &reach};
   const Program p = compile(PlannerId::kMesh, request, 2, kPieceBytes);
   EXPECT_EQ(p.counts, counts);
-  // Leaves 0>2, 1>2 (empty), 2>0, 2>1 (empty), 2>2: the last in three cells.
-  EXPECT_EQ(p.cell_offset, (std::vector<std::uint64_t>{0, 4, 44, 1068, 2092, 2444}));
+  // Leaves 0>2, 1>2 (empty), 2>0, 2>1 (empty), 2>2: the last in three pieces.
+  EXPECT_EQ(p.piece_offset, (std::vector<std::uint64_t>{0, 4, 44, 1068, 2092, 2444}));
   EXPECT_EQ(p.place[1][0], 5u * 4) << "from 0";
   EXPECT_EQ(p.place[0][1], 0u) << "to 0";
   EXPECT_EQ(p.place[0][2], 10u * 4) << "to itself";

@@ -7,7 +7,7 @@
 // leaf's other carriers, and hands the result out. All-reduce: the space is cut in as many parts as the largest host
 // has ranks; the ranks of a host carry a run of parts each (hosts with fewer ranks: several), and each part has a leaf
 // per home. Reduce-scatter and all-gather: a rank's block lives at its host and is carried by the rank itself there,
-// elsewhere by the rank at the same position (mod the host's ranks). All of it is cells: a cell crosses the network
+// elsewhere by the rank at the same position (mod the host's ranks). All of it is pieces: a piece crosses the network
 // while its neighbours are still being added.
 //
 // Between hosts the carriers form a ring; messages too small to pipeline around it go straight to the home and back, as

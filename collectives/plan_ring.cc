@@ -81,7 +81,7 @@ int rings_of(const PlanRequest& request) {
 void cut(const PlanRequest& request, int rings, std::vector<std::uint64_t>* out) {
   out->clear();
   if (in_blocks(request.collective)) return cut_blocks(request, out, rings);
-  // Other chains than of blocks have one segment: its cells pipeline from hop to hop.
+  // Other chains than of blocks have one segment: its pieces pipeline from hop to hop.
   const int segments = request.collective == Collective::kAllReduce ? request.ranks : 1;
   cut_evenly(0, request.total(), segments * rings, request.element_bytes, out);
   out->push_back(request.total());

@@ -1,6 +1,6 @@
 // Binomial tree, for small operations: lg n message times up and lg n down. Double binary tree, for large ones: every
 // rank is a leaf of one tree and an inner node of the other (but one rank where n is odd), each tree carries half of
-// the buffer, and cells pipeline through both, so that a NIC sends and receives M bytes each way whatever n is
+// the buffer, and pieces pipeline through both, so that a NIC sends and receives M bytes each way whatever n is
 // (Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009). Gather and
 // scatter: the binomial tree from the root, each edge with the blocks of the subtree below.
 //
@@ -201,7 +201,7 @@ Status check_tree(const PlanRequest& request) {
   return need_edges(PlannerId::kTree, request, binomial(request.ranks), first_of(request));
 }
 
-// One leaf, or one per block: cells pipeline through the tree.
+// One leaf, or one per block: pieces pipeline through the tree.
 void tree_leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) {
   if (in_blocks(request.collective)) return cut_blocks(request, out);
   *out = {0, request.total()};

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint32_t kGridAlign = 128;
 
-// The leaves that a plan covers, ascending, with the first cell of each.
+// The leaves that a plan covers, ascending, with the first piece of each.
 class Grid {
  public:
   Grid(const Plan& plan, const Layout& layout, Program* p) {
@@ -19,18 +19,18 @@ class Grid {
     }
     std::sort(leaves_.begin(), leaves_.end());
     leaves_.erase(std::unique(leaves_.begin(), leaves_.end()), leaves_.end());
-    const std::uint64_t cell = std::max<std::uint64_t>(p->piece_bytes / kGridAlign * kGridAlign, kGridAlign);
-    std::vector<std::uint64_t>& offsets = p->cell_offset;
+    const std::uint64_t length = std::max<std::uint64_t>(p->piece_bytes / kGridAlign * kGridAlign, kGridAlign);
+    std::vector<std::uint64_t>& offsets = p->piece_offset;
     offsets.assign(1, 0);
     for (const std::uint32_t leaf : leaves_) {
       first_.push_back(static_cast<std::uint32_t>(offsets.size() - 1));
       const Layout::Place at = layout.of(leaf);
       const std::uint64_t bytes = at.elements * p->element_bytes, begin = offsets.back();
-      for (std::uint64_t done = 0; done < bytes; done = std::min(bytes, done + cell)) {
+      for (std::uint64_t done = 0; done < bytes; done = std::min(bytes, done + length)) {
         p->place[static_cast<std::size_t>(Buffer::kInput)].push_back(at.input * p->element_bytes + done);
         p->place[static_cast<std::size_t>(Buffer::kOutput)].push_back(at.output * p->element_bytes + done);
         p->place[static_cast<std::size_t>(Buffer::kScratch)].push_back(begin + done);
-        offsets.push_back(begin + std::min(bytes, done + cell));
+        offsets.push_back(begin + std::min(bytes, done + length));
       }
     }
     first_.push_back(static_cast<std::uint32_t>(offsets.size() - 1));
@@ -56,7 +56,7 @@ const ProgramStep* Program::receive_step(int source, std::uint16_t tag) const {
   return &steps[*at];
 }
 
-int Program::slot_of(int peer) const {
+int Program::peer_index(int peer) const {
   const auto at =
       std::lower_bound(peers.begin(), peers.end(), peer, [](const ProgramPeer& p, int r) { return p.rank < r; });
   return at != peers.end() && at->rank == peer ? static_cast<int>(at - peers.begin()) : -1;
@@ -87,7 +87,7 @@ Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_
   p.peers.erase(std::unique(p.peers.begin(), p.peers.end(),
                             [](const ProgramPeer& a, const ProgramPeer& b) { return a.rank == b.rank; }),
                 p.peers.end());
-  p.scratch_bytes = scratch ? p.cell_offset.back() : 0;
+  p.scratch_bytes = scratch ? p.piece_offset.back() : 0;
 
   std::vector<std::vector<std::uint32_t>> dependents(plan.steps.size());
   p.steps.reserve(plan.steps.size());
@@ -95,32 +95,32 @@ Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_
     const Step& s = plan.steps[i];
     ProgramStep c{
         .kind = s.kind, .src = s.src, .dst = s.dst, .finish = s.finish, .rail = s.rail, .tag = s.tag, .peer = s.peer};
-    c.cell_begin = grid.begin_of(s);
-    c.cell_end = grid.end_of(s);
-    c.unit_begin = p.units;
-    const std::uint32_t cells = c.cell_end - c.cell_begin;
-    p.units += cells;
-    p.pending.resize(p.units, 0);
+    c.piece_begin = grid.begin_of(s);
+    c.piece_end = grid.end_of(s);
+    c.task_begin = p.tasks;
+    const std::uint32_t pieces = c.piece_end - c.piece_begin;
+    p.tasks += pieces;
+    p.pending.resize(p.tasks, 0);
     if (s.peer >= 0) {
-      c.peer_slot = static_cast<std::uint32_t>(p.slot_of(s.peer));
-      ProgramPeer& peer = p.peers[c.peer_slot];
+      c.peer_index = static_cast<std::uint32_t>(p.peer_index(s.peer));
+      ProgramPeer& peer = p.peers[c.peer_index];
       if (s.kind == StepKind::kSend) {
-        peer.send_units += cells;
+        peer.send_tasks += pieces;
       } else {
-        peer.receive_units += cells;
+        peer.receive_tasks += pieces;
         p.receives.push_back(i);
         c.staging = p.staging_bytes;
-        p.staging_bytes += p.cell_offset[c.cell_end] - p.cell_offset[c.cell_begin];
+        p.staging_bytes += p.piece_offset[c.piece_end] - p.piece_offset[c.piece_begin];
       }
     }
     for (const std::uint32_t d : plan.deps_of(s)) {
       CANARY_CHECK(d < i, "a step may only depend on earlier ones");
       const ProgramStep& before = p.steps[d];
-      const std::uint32_t begin = std::max(before.cell_begin, c.cell_begin),
-                          end = std::min(before.cell_end, c.cell_end);
+      const std::uint32_t begin = std::max(before.piece_begin, c.piece_begin),
+                          end = std::min(before.piece_end, c.piece_end);
       if (begin >= end) continue;
       dependents[d].push_back(i);
-      for (std::uint32_t cell = begin; cell < end; ++cell) ++p.pending[c.unit_begin + cell - c.cell_begin];
+      for (std::uint32_t piece = begin; piece < end; ++piece) ++p.pending[c.task_begin + piece - c.piece_begin];
     }
     p.steps.push_back(c);
   }
@@ -135,7 +135,7 @@ Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_
   std::uint32_t at = 0;
   for (ProgramPeer& peer : p.peers) {
     peer.ready_begin = at;
-    at += peer.send_units;
+    at += peer.send_tasks;
   }
   return p;
 }

@@ -1,11 +1,11 @@
 // collectives/program.h -- one rank's plan compiled onto the piece grid: what the executor runs. Immutable; cached by
 // its group.
 //
-// Cells: every leaf that the rank's steps cover is cut in cells of piece_bytes (the last one shorter). Cell c takes the
-// bytes [cell_offset[c], cell_offset[c+1]) of the covered leaves laid end to end, which is its place in scratch; its
-// places in the caller's buffers are in place[]. A step covers cells [cell_begin, cell_end); piece number on the wire =
-// cell - cell_begin. "Unit" = one (step, cell); units of all steps are numbered flat, so per-operation state is plain
-// arrays.
+// Pieces: every leaf that the rank's steps cover is cut into pieces of piece_bytes (the last one shorter). Piece c
+// takes the bytes [piece_offset[c], piece_offset[c+1]) of the covered leaves laid end to end, which is its place in
+// scratch; its places in the caller's buffers are in place[]. A step covers pieces [piece_begin, piece_end); on the
+// wire a piece has its number within the step, piece - piece_begin. A *task* is one (step, piece). The tasks of all
+// steps are numbered flat, so that the state of an operation is plain arrays.
 #pragma once
 
 #include <array>
@@ -25,21 +25,21 @@ struct ProgramStep {
   bool finish = false;
   std::int16_t rail = -1;
   std::uint16_t tag = 0;
-  std::int32_t peer = -1;       // rank in the group
-  std::uint32_t peer_slot = 0;  // index into Program::peers
-  std::uint32_t cell_begin = 0;
-  std::uint32_t cell_end = 0;
-  std::uint32_t unit_begin = 0;  // unit of its first cell
+  std::int32_t peer = -1;        // rank in the group
+  std::uint32_t peer_index = 0;  // index into Program::peers
+  std::uint32_t piece_begin = 0;
+  std::uint32_t piece_end = 0;
+  std::uint32_t task_begin = 0;  // task of its first piece
   std::uint32_t dependents_begin = 0;
   std::uint32_t dependents_end = 0;
-  std::uint64_t staging = 0;  // receives: offset of the first cell in the operation's staging memory
+  std::uint64_t staging = 0;  // receives: offset of the first piece in the operation's staging memory
 };
 
 struct ProgramPeer {
   std::int32_t rank = -1;         // in the group
-  std::uint32_t send_units = 0;   // cells sent to it
+  std::uint32_t send_tasks = 0;   // pieces sent to it
   std::uint32_t ready_begin = 0;  // its part of the executor's ready queues
-  std::uint32_t receive_units = 0;
+  std::uint32_t receive_tasks = 0;
 };
 
 struct Program {
@@ -53,27 +53,27 @@ struct Program {
   int root = 0;
   std::uint32_t piece_bytes = 0;
 
-  std::vector<std::uint64_t> cell_offset;           // cells + 1
-  std::array<std::vector<std::uint64_t>, 3> place;  // [Buffer][cell]: bytes from the buffer's begin
+  std::vector<std::uint64_t> piece_offset;          // pieces + 1
+  std::array<std::vector<std::uint64_t>, 3> place;  // [Buffer][piece]: bytes from the buffer's begin
   std::vector<ProgramStep> steps;
   std::vector<std::uint32_t> dependents;  // steps that wait for a step, concatenated
-  std::vector<std::uint16_t> pending;     // per unit: dependencies to wait for
+  std::vector<std::uint16_t> pending;     // per task: dependencies to wait for
   std::vector<std::uint32_t> receives;    // receiving steps, sorted by (peer, tag)
   std::vector<ProgramPeer> peers;         // ranks exchanged with, ascending
-  std::uint32_t units = 0;
+  std::uint32_t tasks = 0;
   std::uint64_t staging_bytes = 0;
   std::uint64_t scratch_bytes = 0;
 
-  std::uint32_t cell_bytes(std::uint32_t cell) const {
-    return static_cast<std::uint32_t>(cell_offset[cell + 1] - cell_offset[cell]);
+  std::uint32_t bytes_of(std::uint32_t piece) const {
+    return static_cast<std::uint32_t>(piece_offset[piece + 1] - piece_offset[piece]);
   }
   // What passes between two ranks is known to them alone: done only once each peer's arguments have been compared with
   // the own ones.
   bool waits_for_signatures() const { return collective == Collective::kAllToAllV; }
   // The step that receives (source, tag); nullptr when the plan has none.
   const ProgramStep* receive_step(int source, std::uint16_t tag) const;
-  // Slot of a peer, or -1.
-  int slot_of(int rank) const;
+  // A rank's index in `peers`, or -1.
+  int peer_index(int rank) const;
 };
 
 // `request` has passed the planner's check.

@@ -5,9 +5,8 @@
 // broadcast and barrier; ranks * count for reduce-scatter, all-gather, gather and scatter (rank i's block is [i*count,
 // (i+1)*count)). The space is cut in *leaves*: ranges that no step ever splits; a step covers a run of whole leaves.
 // Where a leaf lies in a rank's buffers is said by collectives/layout.h; a rank has memory only for the leaves that its
-// own steps cover. Each leaf is cut in *cells* (the pieces) of at most piece_bytes when the plan is compiled, so
-// dependencies between pieces are one to one: cell c of a step waits for cell c of the steps it depends on (where both
-// cover c).
+// own steps cover. When the plan is compiled each leaf is cut into *pieces* of at most piece_bytes, so dependencies
+// between pieces are one to one: piece c of a step waits for piece c of the steps it depends on (where both cover c).
 //
 // Buffers. kInput is the caller's, never written. kOutput is the caller's result. kScratch is the operation's own. For
 // the in-place call kInput and kOutput are the same memory: a schedule must be right for both.
@@ -70,9 +69,10 @@ struct Step {
   std::int32_t peer = -1;   // rank in the group; -1 for kCopy
   std::uint32_t leaf_begin = 0;
   std::uint32_t leaf_end = 0;  // one past
-  std::uint32_t deps_begin =
-      0;  // into Plan::deps: steps of this rank that must be done (per cell) before this one begins.
-  std::uint32_t deps_end = 0;  // A dependency on a kSend means "acked" (source reuse).
+  // Into Plan::deps: steps of this rank that must be done (per piece) before this one begins. A dependency on a kSend
+  // waits for its ack, since the source is then written again.
+  std::uint32_t deps_begin = 0;
+  std::uint32_t deps_end = 0;
 };
 
 // One rank's part of a schedule.

@@ -15,7 +15,7 @@ using Order = std::array<PlannerId, kPlannerCount>;
 
 // Below this the number of messages decides, above it the bytes.
 constexpr std::uint64_t kSmallBytes = 64 * 1024;
-// A ring hides its 2(n-1) message times only behind segments of at least one piece: cells then pipeline from hop to
+// A ring hides its 2(n-1) message times only behind segments of at least one piece: pieces then pipeline from hop to
 // hop.
 constexpr std::uint64_t kRingSegmentBytes = 128 * 1024;
 // Mesh costs 2 message times and posts 2(n-2) more; past about 16 ranks posting them costs more than 2 lg n message

@@ -11,9 +11,9 @@ namespace {
 // Of kernel TCP.
 constexpr double kMessageSeconds = 60e-6, kPostSeconds = 10e-6;
 constexpr double kUnknownRate = 1.25e9;  // bytes a second
-// Cells are pieces, but no more per rank than show how its steps overlap: a walk is to take milliseconds.
+// Pieces per rank: enough to show how its steps overlap, few enough for a walk that takes milliseconds.
 constexpr std::uint64_t kPieceBytes = 128 * 1024;
-constexpr std::uint64_t kCellsPerRank = 8;
+constexpr std::uint64_t kPiecesPerRank = 8;
 
 std::uint32_t rails_of(std::uint32_t reach) { return reach & ~(Reachability::kLocalBit | Reachability::kHostBit); }
 
@@ -40,12 +40,12 @@ bool rails_differ_by_peer(const PlanRequest& request) {
 
 double wiring_cost(PlannerId id, const PlanRequest& request) {
   const std::uint64_t bytes = request.total() * request.element_bytes;
-  const auto cells = kCellsPerRank * static_cast<std::uint64_t>(request.ranks);
+  const auto pieces = kPiecesPerRank * static_cast<std::uint64_t>(request.ranks);
   return walk_cost(id, request, kRailsMax,
                    {.alpha = kMessageSeconds,
                     .beta = 1 / kUnknownRate,
                     .post = kPostSeconds,
-                    .piece_bytes = std::max(kPieceBytes, bytes / cells)});
+                    .piece_bytes = std::max(kPieceBytes, bytes / pieces)});
 }
 
 bool straight_beats_ring_between_hosts(const PlanRequest& request) {

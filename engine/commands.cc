@@ -2,7 +2,7 @@
 // commands.
 //
 // The other commands are read first and in every cycle: deadlines, aborts and new groups wait for no operation, and no
-// member can hold back another one. A member's queue keeps the order of its calls until it has a slot
+// member can hold back another one. A member's queue keeps the order of its calls until there is room
 // (CANARY_OPS_IN_FLIGHT); what waits there is subject to the caller's deadline and to the group's verdict as if it ran.
 // Operations enter in the order of their numbers, so an urgent one cannot pass those that were called before it: while
 // one waits, they enter with it, up to as many again as the limit says.
@@ -166,7 +166,7 @@ bool Engine::unlist(GroupMember& m) {
   return !m.called() || m.listed.exchange(true, std::memory_order_acq_rel);  // it may be called this very moment
 }
 
-bool Engine::has_slot(const GroupMember& m) const {
+bool Engine::has_room(const GroupMember& m) const {
   const auto limit = static_cast<std::size_t>(options_.settings.ops_in_flight);
   const bool urgent = m.urgent_waiting.load(std::memory_order_relaxed) != 0;
   return m.operations.size() < (urgent ? 2 * limit : limit);
@@ -179,7 +179,7 @@ void Engine::enter_waiting() {
     entered = false;
     for (std::size_t i = 0; i < waiting_.size() && budget != 0; ++i) {
       GroupMember& m = *waiting_[i];
-      if (!has_slot(m) || !enter_next(m)) continue;
+      if (!has_room(m) || !enter_next(m)) continue;
       entered = true;
       --budget;
     }
@@ -209,7 +209,7 @@ void Engine::end_waiting(GroupMember& m) {
   }
 }
 
-// A limit that the caller set does not wait for a slot. False: the group has been ended.
+// A limit that the caller set does not wait for room. False: the group has been ended.
 bool Engine::check_waiting(Group& g, GroupMember& m, Nanos now) {
   const std::size_t waiting = m.waiting.claimed() - m.waiting.taken();
   for (std::size_t i = 0; i < waiting; ++i) {

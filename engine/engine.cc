@@ -390,7 +390,7 @@ Nanos Engine::next_deadline() const {
   const Nanos t = std::min(
       {factory_.next_deadline(), membership_->next_deadline(), next_housekeeping_, everybody_.next_deadline()});
   const bool entering_left = std::any_of(waiting_.begin(), waiting_.end(),
-                                         [&](const GroupMember* m) { return m->waiting.ready() && has_slot(*m); });
+                                         [&](const GroupMember* m) { return m->waiting.ready() && has_room(*m); });
   return commands_left_ || entering_left || messages_left_ || local_dirty_ ? Nanos{} : t;
 }
 

@@ -192,7 +192,7 @@ class Engine final : public MembershipListener,
   struct EnginePeer : Peer {
     std::unique_ptr<EagerStore> eager;
     std::uint64_t eager_used = 0;  // charged for what we sent it and it was not ready for
-    RunSlotList poor;              // what waits for room in the budget
+    PartnerList poor;              // what waits for room in the budget
     // The part of it whose operation is done here; bounded by the budget, never grows. Null: there never was a channel.
     std::unique_ptr<HashedBag<EagerDebt>> debts;
     Status why_gone;                     // what a group that needs it is told
@@ -248,7 +248,7 @@ class Engine final : public MembershipListener,
   static bool unlist(GroupMember& member);
   void look_at(WaitingOperation& waiting) const;
   void enter_waiting();
-  bool has_slot(const GroupMember& member) const;
+  bool has_room(const GroupMember& member) const;
   bool enter_next(GroupMember& member);
   void end_waiting(GroupMember& member);
   bool check_waiting(Group& group, GroupMember& member, Nanos now);
@@ -266,11 +266,11 @@ class Engine final : public MembershipListener,
   std::unique_ptr<Run> take_run(ProgramEntry* entry, Group& group, canary_priority priority);
   void return_run(Operation& op);
   Run* run_at(std::uint32_t index) { return index < runs_.size() ? runs_[index] : nullptr; }
-  void wake_slots(Run& run);
-  void enqueue(RunSlot& slot);
-  void dequeue(RunSlot& slot);
+  void wake_partners(Run& run);
+  void enqueue(RunPartner& partner);
+  void dequeue(RunPartner& partner);
   void charge_less(EnginePeer& peer, std::uint32_t bytes);
-  void piece_arrived(Run& run, std::uint32_t unit, Mux& from, const wire::Header& header, const std::byte* payload,
+  void piece_arrived(Run& run, std::uint32_t task, Mux& from, const wire::Header& header, const std::byte* payload,
                      std::optional<std::uint32_t> crc);
   Landing park(std::uint32_t from, const wire::Header& header);
   bool park_whole(std::uint32_t from, const wire::Header& header, std::span<const std::byte> payload);
@@ -287,7 +287,7 @@ class Engine final : public MembershipListener,
   bool finish_if_complete(Run& run);
   void finish(GroupMember& member, Operation& op, Status status);
   void settle_debt(EnginePeer& peer, const wire::Header& signature);
-  void mark_ready(Operation& op, std::uint32_t slot);
+  void mark_ready(Operation& op, std::uint32_t partner);
   void drain_eager(GroupMember& member, Operation& op);
   bool admit_signature(GroupMember& member, int source, std::uint32_t number, const wire::SignaturePayload& theirs);
   bool agrees(GroupMember& member, const Operation& op, int source, const wire::SignaturePayload& theirs);
@@ -375,7 +375,7 @@ class Engine final : public MembershipListener,
   MpscRing<port::Command> commands_;           // all but operations and messages, which wait with their members
   std::atomic<GroupMember*> called_{nullptr};  // members that were called since the last look
   Messages messages_;
-  std::vector<GroupMember*> waiting_;  // members with operations that wait for a slot, or were called lately
+  std::vector<GroupMember*> waiting_;  // members with operations that wait for room, or were called lately
   bool commands_left_ = false;         // the cycle's share was taken, not all
   bool messages_left_ = false;         // likewise
 
@@ -399,7 +399,7 @@ class Engine final : public MembershipListener,
   bool local_dirty_ = false;               // there is something to pass between local ranks, or to finish
   std::size_t neighbourly_ = 0;            // operations in flight that exchange with ranks of this engine
   std::vector<std::uint32_t> to_look_at_;  // runs, by Run::index, that may be complete
-  std::size_t local_turn_ = 0;             // whose turn it is to pass cells to its neighbours
+  std::size_t local_turn_ = 0;             // whose turn it is to pass pieces to its neighbours
 };
 
 }  // namespace canarynet

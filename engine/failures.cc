@@ -293,7 +293,7 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
       const Program& program = op.entry->program;
       for (std::uint32_t s = 0; s < program.peers.size(); ++s) {
         // Ranks served here get no signature.
-        const bool unsigned_yet = op.run->slots[s].peer != nullptr && !op.run->slots[s].signature_sent;
+        const bool unsigned_yet = op.run->partners[s].peer != nullptr && !op.run->partners[s].signature_sent;
         if (op.run->executor.waits_for(s) || op.run->executor.unsent_to(s) || unsigned_yet) {
           slow.push_back(g.members[static_cast<std::size_t>(program.peers[s].rank)]);
         }

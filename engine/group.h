@@ -36,10 +36,10 @@ struct Run;
 struct OperationTurn;
 struct GroupPeer;
 
-// What an operation has to do with one of its peers.
-struct RunSlot {
+// What an operation exchanges with one of its peers.
+struct RunPartner {
   Run* run = nullptr;
-  std::uint32_t number = 0;       // of the slot, in the program
+  std::uint32_t index = 0;        // in Program::peers
   std::uint32_t engine = 0;       // that serves the peer
   GroupPeer* peer = nullptr;      // null: this very engine serves it
   OperationTurn* turn = nullptr;  // of the peer's, by the operation's priority
@@ -48,36 +48,36 @@ struct RunSlot {
   bool signature_sent = false;
   enum class List : std::uint8_t { kNone, kSending, kPoor };
   List list = List::kNone;
-  RunSlot* previous = nullptr;
-  RunSlot* next = nullptr;
+  RunPartner* previous = nullptr;
+  RunPartner* next = nullptr;
 };
 
-// Slots in order, the oldest operation's first.
-struct RunSlotList {
-  RunSlot* head = nullptr;
-  RunSlot* tail = nullptr;
-  void insert(RunSlot& slot);
-  void remove(RunSlot& slot) {
-    (slot.previous != nullptr ? slot.previous->next : head) = slot.next;
-    (slot.next != nullptr ? slot.next->previous : tail) = slot.previous;
-    slot.previous = slot.next = nullptr;
+// Partners in order, the oldest operation's first.
+struct PartnerList {
+  RunPartner* head = nullptr;
+  RunPartner* tail = nullptr;
+  void insert(RunPartner& partner);
+  void remove(RunPartner& partner) {
+    (partner.previous != nullptr ? partner.previous->next : head) = partner.next;
+    (partner.next != nullptr ? partner.next->previous : tail) = partner.previous;
+    partner.previous = partner.next = nullptr;
   }
 };
 
 // A program being run: executor and per-peer bookkeeping. Recycled by its ProgramEntry.
 struct Run {
-  explicit Run(const Program& program) : executor(program), slots(program.peers.size()) {
-    for (std::uint32_t s = 0; s < slots.size(); ++s) {
-      slots[s].run = this;
-      slots[s].number = s;
+  explicit Run(const Program& program) : executor(program), partners(program.peers.size()) {
+    for (std::uint32_t i = 0; i < partners.size(); ++i) {
+      partners[i].run = this;
+      partners[i].index = i;
     }
   }
   Executor executor;
-  std::vector<RunSlot> slots;
+  std::vector<RunPartner> partners;
   std::uint32_t neighbours = 0;  // peers in this very engine
   std::uint32_t signatures_left = 0;
   bool heard_of_all() const {
-    return std::all_of(slots.begin(), slots.end(), [](const RunSlot& s) { return s.ready; });
+    return std::all_of(partners.begin(), partners.end(), [](const RunPartner& p) { return p.ready; });
   }
   Operation* operation() const;
   std::uint32_t index = 0;        // in Engine::runs_, for cookies
@@ -88,11 +88,11 @@ struct Run {
   std::uint64_t entered = 0;  // how many operations its engine had entered before
 };
 
-// What the operations of a group have to send to one engine, those of one priority: their turn there, and the slots
+// What the operations of a group have to send to one engine, those of one priority: their turn there, and the partners
 // with something.
 struct OperationTurn : Turn {
   using Turn::Turn;
-  RunSlotList sending;
+  PartnerList sending;
 };
 
 // What a group has to send to one engine.
@@ -103,13 +103,13 @@ struct GroupPeer {
   OperationTurn& turn_of(canary_priority p) { return p == CANARY_PRIORITY_URGENT ? urgent_operations : operations; }
 };
 
-inline void RunSlotList::insert(RunSlot& slot) {
-  RunSlot* after = tail;  // nearly always: what becomes ready is of the latest operation
-  while (after != nullptr && after->run->entered > slot.run->entered) after = after->previous;
-  slot.previous = after;
-  slot.next = after != nullptr ? after->next : head;
-  (slot.previous != nullptr ? slot.previous->next : head) = &slot;
-  (slot.next != nullptr ? slot.next->previous : tail) = &slot;
+inline void PartnerList::insert(RunPartner& partner) {
+  RunPartner* after = tail;  // nearly always: what becomes ready is of the latest operation
+  while (after != nullptr && after->run->entered > partner.run->entered) after = after->previous;
+  partner.previous = after;
+  partner.next = after != nullptr ? after->next : head;
+  (partner.previous != nullptr ? partner.previous->next : head) = &partner;
+  (partner.next != nullptr ? partner.next->previous : tail) = &partner;
 }
 
 struct ProgramEntry {
@@ -162,7 +162,7 @@ struct GroupMember {
   // In flight, ascending numbers; reserved for twice the limit, so it never grows. Behind the programs: an engine may
   // end with some in flight, and what runs a program must end before it.
   std::vector<Operation> operations;
-  // For one of their slots, in the order of the calls; any thread pushes.
+  // For room among them, in the order of the calls; any thread pushes.
   MpscRing<WaitingOperation> waiting{kWaitingMax};
   MpscRing<port::Command> called_messages{kMessagesMax};  // likewise; they wait for the next cycle only
   std::atomic<bool> listed{false};                        // the engine knows, or is about to know, that something waits

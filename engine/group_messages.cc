@@ -195,7 +195,7 @@ void Engine::check_messages(Group& g, GroupMember& m, Nanos now) {
       }
       const MessageRequest* r = list->head;  // the others wait for it
       if (r == nullptr) continue;
-      const bool waits = r->sends ? r->number > end->credited && r->cells_done == 0 : r->cells_done == 0;
+      const bool waits = r->sends ? r->number > end->credited && r->pieces_done == 0 : r->pieces_done == 0;
       // Words are for verdicts only: while all is well nothing is allocated here.
       const auto what = [&] {
         return std::string(r->sends ? "receive message #" : "send message #") + std::to_string(r->group_first) +

@@ -1,7 +1,7 @@
 // engine/message_end.h -- the state of ordered messages between two ends: requests, and per pair of ends what was sent
 // and received.
 //
-// A message is cut in cells of the end's piece size, which travel over whatever lane is best and land in the
+// A message is cut into pieces of the end's piece size, which travel over whatever lane is best and land in the
 // receiver's buffer. The k-th send of one end meets the k-th receive of the other (within a group of receives: by tag).
 // Units: bytes; message numbers count from 1 and never wrap (64 bits here, the low 32 on the wire).
 // Memory: requests are records of the engine's own (engine/messages.h), which nobody else sees; their buffers and
@@ -72,16 +72,16 @@ struct MessageOrder {
 struct MessageRequest : MessageOrder {
   std::uint32_t place = 0;        // among Messages' records
   MessageEnd* end = nullptr;      // null: the record is free
-  std::uint64_t number = 0;       // of the message; a grouped receive gets it when the first cell comes
+  std::uint64_t number = 0;       // of the message; a grouped receive gets it when the first piece comes
   std::uint64_t group_first = 0;  // a receive's number is one of [group_first, group_first + group_size)
   std::uint32_t group_size = 1;
-  std::uint64_t length = 0;     // of the message
-  std::uint64_t cells = 0;      // 0: not known yet (receives)
-  std::uint64_t next_cell = 0;  // sends
-  std::uint64_t cells_done = 0;
-  bool eager = false;                                               // a send that did not wait for its credit
-  ThroughWindow through;                                            // sends: acknowledged cells; receives: arrived ones
-  std::array<std::uint64_t, ThroughWindow::kReach / 64> landing{};  // receives: cells that are being written in place
+  std::uint64_t length = 0;      // of the message
+  std::uint64_t pieces = 0;      // 0: not known yet (receives)
+  std::uint64_t next_piece = 0;  // sends
+  std::uint64_t pieces_done = 0;
+  bool eager = false;     // a send that did not wait for its credit
+  ThroughWindow through;  // sends: acknowledged pieces; receives: arrived ones
+  std::array<std::uint64_t, ThroughWindow::kReach / 64> landing{};  // receives: pieces that are being written in place
   Nanos entered;
   Nanos last_progress;
   Nanos deadline = Nanos::max();
@@ -89,13 +89,15 @@ struct MessageRequest : MessageOrder {
   MessageRequest* next = nullptr;  // also among free records
 
   // Of the message; before a receive knows that, its room.
-  std::uint64_t whole() const { return sends || cells != 0 ? length : bytes; }
-  std::uint64_t moved(std::uint64_t piece_bytes) const { return std::min(whole(), cells_done * piece_bytes); }
+  std::uint64_t whole() const { return sends || pieces != 0 ? length : bytes; }
+  std::uint64_t moved(std::uint64_t piece_bytes) const { return std::min(whole(), pieces_done * piece_bytes); }
 
-  bool is_landing(std::uint64_t cell) const { return (landing[cell % ThroughWindow::kReach / 64] >> (cell % 64)) & 1; }
-  void set_landing(std::uint64_t cell, bool on) {
-    const std::uint64_t mask = std::uint64_t{1} << (cell % 64);
-    std::uint64_t& word = landing[cell % ThroughWindow::kReach / 64];
+  bool is_landing(std::uint64_t piece) const {
+    return (landing[piece % ThroughWindow::kReach / 64] >> (piece % 64)) & 1;
+  }
+  void set_landing(std::uint64_t piece, bool on) {
+    const std::uint64_t mask = std::uint64_t{1} << (piece % 64);
+    std::uint64_t& word = landing[piece % ThroughWindow::kReach / 64];
     word = on ? word | mask : word & ~mask;
   }
 };
@@ -174,12 +176,12 @@ struct MessageEnd {
   MessagePeer* peer = nullptr;  // null: both ends are in this engine, or nothing connects them
   MessageEnd* twin = nullptr;   // the other end, if it is in this engine
   std::uint32_t piece_bytes = 0;
-  std::uint64_t eager_max = 0;  // longest message that may go before its credit: one cell
+  std::uint64_t eager_max = 0;  // longest message that may go before its credit: one piece
   void* owner = nullptr;
 
   // sending
   MessageList sends;
-  Nanos sends_progress;        // a cell was acknowledged, or a credit came
+  Nanos sends_progress;        // a piece was acknowledged, or a credit came
   std::uint64_t sent = 0;      // number of the last send
   std::uint64_t credited = 0;  // the peer has a place for everything up to this number
   struct Debt {
@@ -195,7 +197,7 @@ struct MessageEnd {
   MessageList receives;
   std::uint64_t posted = 0;       // number of the last receive
   std::uint64_t credit_sent = 0;  // the peer was told of receives up to this number
-  Nanos receives_progress;        // a cell came
+  Nanos receives_progress;        // a piece came
   ThroughWindow received;         // messages that are complete
 
   bool refusal_due = false;
@@ -206,7 +208,7 @@ struct MessageEnd {
   MessageRounds* rounds = nullptr;  // where it takes its turns with `peer`
   // Its part in one of them.
   struct Stand {
-    MessageRequest* cursor = nullptr;  // its first send of that priority with cells that were not handed to the channel
+    MessageRequest* cursor = nullptr;  // its first send of that priority with pieces the channel does not have yet
     bool ready = false;                // it stands there
     std::uint64_t counted = 0;         // of its cursor's bytes, in the round's waiting_bytes
     MessageEnd* next_ready = nullptr;

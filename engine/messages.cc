@@ -23,15 +23,15 @@ std::uint64_t unwrap(std::uint32_t low, std::uint64_t near) {
   return near + static_cast<std::uint64_t>(static_cast<std::int64_t>(distance));
 }
 
-std::uint64_t cells_of(std::uint64_t bytes, std::uint32_t piece_bytes) {
+std::uint64_t pieces_of(std::uint64_t bytes, std::uint32_t piece_bytes) {
   return bytes == 0 ? 1 : (bytes + piece_bytes - 1) / piece_bytes;
 }
-std::uint32_t cell_bytes(std::uint64_t length, std::uint32_t piece_bytes, std::uint64_t cell) {
-  const std::uint64_t at = cell * piece_bytes;
+std::uint32_t bytes_of_piece(std::uint64_t length, std::uint32_t piece_bytes, std::uint64_t piece) {
+  const std::uint64_t at = piece * piece_bytes;
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(length - at, piece_bytes));
 }
-std::byte* place_of(const MessageEnd& end, const MessageRequest& r, std::uint64_t cell) {
-  return r.data + cell * end.piece_bytes;
+std::byte* place_of(const MessageEnd& end, const MessageRequest& r, std::uint64_t piece) {
+  return r.data + piece * end.piece_bytes;
 }
 std::uint32_t tag_of(const MessageEnd& end, const wire::Header& h) { return end.tagged ? h.epoch : 0; }
 
@@ -55,7 +55,7 @@ void Messages::open(MessageEnd& end, std::uint32_t piece_bytes, std::uint64_t fi
   end.sent = end.posted = end.credit_sent = first - 1;
   end.credited = std::max(end.credited, first - 1);  // a credit may have overtaken the answer that opens it
   if (end.peer == nullptr) return;
-  // A cell's charge must leave room for those of other flows.
+  // A piece's charge must leave room for those of other flows.
   end.eager_max = std::min<std::uint64_t>(piece_bytes, end.peer->eager_budget / 4);
   end.debts = std::make_unique<MessageEnd::Debt[]>(MessageEnd::kDebts);
 }
@@ -89,8 +89,8 @@ void Messages::post(MessageEnd& end, std::span<const MessageOrder> orders, Nanos
     r.group_size = group;
     r.number = group == 1 ? first : 0;
     r.length = sends ? r.bytes : 0;
-    r.cells = sends ? cells_of(r.bytes, end.piece_bytes) : 0;
-    r.next_cell = r.cells_done = 0;
+    r.pieces = sends ? pieces_of(r.bytes, end.piece_bytes) : 0;
+    r.next_piece = r.pieces_done = 0;
     r.eager = false;
     r.through.reset(0);
     r.landing.fill(0);
@@ -135,7 +135,7 @@ void Messages::finish(MessageRequest& r, Status status) {
   --pending_;
   if (r.sends) {
     counters_.sending_bytes -= r.length;
-  } else if (r.cells != 0) {
+  } else if (r.pieces != 0) {
     counters_.receiving_bytes -= r.length;
   }
   OpTicket& ticket = *r.ticket;
@@ -218,12 +218,12 @@ void Messages::count_waiting(MessageEnd& end, canary_priority p) {
   if (end.rounds == nullptr) return;  // of this very engine
   MessageEnd::Stand& stand = end.stand(p);
   const MessageRequest* const r = stand.ready ? stand.cursor : nullptr;
-  const std::uint64_t bytes = r != nullptr ? r->length - std::min(r->length, r->next_cell * end.piece_bytes) : 0;
+  const std::uint64_t bytes = r != nullptr ? r->length - std::min(r->length, r->next_piece * end.piece_bytes) : 0;
   end.rounds->of(p).waiting_bytes += bytes - stand.counted;
   stand.counted = bytes;
 }
 
-// Whether its first cell may leave now.
+// Whether its first piece may leave now.
 bool Messages::may_go(MessageEnd& end, MessageRequest& r) {
   if (r.number <= end.credited || r.eager) return true;
   if (r.length > end.eager_max || end.debts_count == MessageEnd::kDebts) return false;
@@ -272,18 +272,18 @@ bool Messages::fill(MessageEnd& end, canary_priority priority, OutPiece* out) {
     return true;
   }
   MessageRequest* r = end.stand(priority).cursor;
-  if (r == nullptr || !may_go(end, *r) || !r->through.in_reach(r->next_cell)) return false;
-  const std::uint64_t cell = r->next_cell++;
+  if (r == nullptr || !may_go(end, *r) || !r->through.in_reach(r->next_piece)) return false;
+  const std::uint64_t piece = r->next_piece++;
   h.kind = wire::Kind::kPiece;
   h.op = static_cast<std::uint32_t>(r->number);
   if (end.tagged) h.epoch = r->tag;
   wire::set_message_length(&h, r->length, r->type);
-  h.piece = static_cast<std::uint32_t>(cell);
-  h.payload_bytes = cell_bytes(r->length, end.piece_bytes, cell);
-  out->payload = place_of(end, *r, cell);
+  h.piece = static_cast<std::uint32_t>(piece);
+  h.payload_bytes = bytes_of_piece(r->length, end.piece_bytes, piece);
+  out->payload = place_of(end, *r, piece);
   out->borrow = true;
-  out->cookie = std::uint64_t{r->place} << 32 | static_cast<std::uint32_t>(cell);
-  if (r->next_cell == r->cells) pass_cursor(end, *r);
+  out->cookie = std::uint64_t{r->place} << 32 | static_cast<std::uint32_t>(piece);
+  if (r->next_piece == r->pieces) pass_cursor(end, *r);
   return true;
 }
 
@@ -294,7 +294,7 @@ void Messages::on_done(std::uint64_t cookie, Nanos now) {
   if (r->end == nullptr || !r->sends || !r->through.mark(static_cast<std::uint32_t>(cookie))) return;
   r->last_progress = now;
   r->end->moved(now, true);
-  if (++r->cells_done == r->cells) {
+  if (++r->pieces_done == r->pieces) {
     complete_send(*r);
   } else if (r->end->stand(r->priority).cursor == r) {
     make_ready(*r->end, r->priority);  // it may have waited for the window
@@ -323,7 +323,7 @@ Nanos Messages::stuck_since(const MessageEnd& end) {
     since = std::max(r->last_progress, end.sends_progress);
   }
   for (const MessageRequest* r = end.receives.head; r != nullptr; r = r->next) {
-    if (r->cells_done != 0) return std::min(since, end.receives_progress);
+    if (r->pieces_done != 0) return std::min(since, end.receives_progress);
   }
   return since;
 }
@@ -409,11 +409,11 @@ Messages::Match Messages::find_receive(MessageEnd& end, std::uint64_t number, st
 
 bool Messages::accepts(MessageEnd& end, MessageRequest& r, std::uint64_t number, const wire::Header& h) {
   const std::uint64_t length = wire::message_length(h);
-  if (r.cells != 0) return length == r.length && number == r.number;
+  if (r.pieces != 0) return length == r.length && number == r.number;
   const bool fits = end.exact ? length == r.bytes && wire::message_type(h) == r.type : length <= r.bytes;
   if (!fits) return false;
   r.length = length;
-  r.cells = cells_of(length, end.piece_bytes);
+  r.pieces = pieces_of(length, end.piece_bytes);
   counters_.receiving_bytes += length;
   return true;
 }
@@ -423,7 +423,7 @@ bool Messages::is_refused(const MessageEnd& end, std::uint64_t number) {
 }
 
 bool Messages::well_formed(const MessageEnd& end, const MessageRequest& r, const wire::Header& h) {
-  return h.piece < r.cells && h.payload_bytes == cell_bytes(r.length, end.piece_bytes, h.piece);
+  return h.piece < r.pieces && h.payload_bytes == bytes_of_piece(r.length, end.piece_bytes, h.piece);
 }
 
 Landing Messages::landing_for(MessagePeer& peer, const Where& where, const wire::Header& h) {
@@ -436,7 +436,7 @@ Landing Messages::landing_for(MessagePeer& peer, const Where& where, const wire:
     MessageRequest* r = nullptr;
     switch (find_receive(*end, number, tag_of(*end, h), &r)) {
       case Match::kFound: {
-        const bool first = r->cells == 0;
+        const bool first = r->pieces == 0;
         if (!accepts(*end, *r, number, h)) return first ? Landing{Landing::Kind::kDiscard, nullptr, kMisfit} : kForget;
         if (!well_formed(*end, *r, h) || r->through.through(h.piece)) return kForget;
         if (!r->through.in_reach(h.piece)) return kComeAgain;
@@ -453,7 +453,7 @@ Landing Messages::landing_for(MessagePeer& peer, const Where& where, const wire:
     }
     if (!end->failure.ok()) return kForget;
   }
-  // Only a message of one cell may come before its receive.
+  // Only a message of one piece may come before its receive.
   if (h.piece != 0 || wire::message_length(h) != h.payload_bytes) return kComeAgain;
   if (EagerStore::Entry* known = peer.parked.find(h)) return known->complete ? kForget : kComeAgain;
   EagerStore::Entry* e = peer.parked.take(h);
@@ -489,7 +489,7 @@ bool Messages::on_arrival(MessagePeer& peer, const Where& where, const wire::Hea
   MessageRequest* r = nullptr;
   const Match match = known ? Match::kNotPosted : find_receive(*end, number, tag_of(*end, h), &r);
   if (match == Match::kFound) {
-    const bool first = r->cells == 0;
+    const bool first = r->pieces == 0;
     if (!accepts(*end, *r, number, h)) {
       if (parked != nullptr) peer.parked.release(parked);
       if (first) mismatch(*end, number, h, r);
@@ -517,7 +517,7 @@ void Messages::arrived(MessageEnd& end, MessageRequest& r, const wire::Header& h
   end.moved(now, false);
   if (payload != place && h.payload_bytes != 0) std::memcpy(place, payload, h.payload_bytes);
   const bool grouped = r.group_size > 1;
-  const bool complete = ++r.cells_done == r.cells;
+  const bool complete = ++r.pieces_done == r.pieces;
   // Before anybody may take the memory back. By its place: only the number was compared, the tag and the type of that
   // landing may be others.
   if (other_landing) end.peer->mux.channel()->redirect_landing(place);
@@ -563,7 +563,7 @@ void Messages::claim_parked(MessageEnd& end, Nanos now) {
         r->last_progress = now;
         end.moved(now, false);
         again = r->group_size > 1;
-        if (++r->cells_done == r->cells) complete_receive(end, *r);
+        if (++r->pieces_done == r->pieces) complete_receive(end, *r);
       }
       store.release(&e);
       return true;

@@ -1,8 +1,8 @@
-// engine/messages.h -- sends and receives all messages of an engine: credits, cells, parking, completion.
+// engine/messages.h -- sends and receives all messages of an engine: credits, pieces, parking, completion.
 //
-// Receiver-driven: a receive that is posted gives the sender a credit, and every cell of its message a place in the
-// buffer. A message of one cell may go before (the eager budget, per peer); it is parked at the receiver. A send is
-// done when the peer acknowledged every cell, a receive when every cell is in its place. Works for groups
+// Receiver-driven: a receive that is posted gives the sender a credit, and every piece of its message a place in the
+// buffer. A message of one piece may go before (the eager budget, per peer); it is parked at the receiver. A send is
+// done when the peer acknowledged every piece, a receive when every piece is in its place. Works for groups
 // (engine/group_messages.cc) and connections (engine/endpoint.h) alike.
 // Memory: see engine/message_end.h; records of requests are made by the chunk, grow to the most at a time, and are used
 // again. Commands are checked before (port/command_check.h).

@@ -12,11 +12,11 @@
 namespace canarynet {
 namespace {
 
-constexpr std::uint64_t kInRun = std::uint64_t{1} << 63;  // a landing of an operation: its run and unit follow
+constexpr std::uint64_t kInRun = std::uint64_t{1} << 63;  // a landing of an operation: its run and task follow
 
-std::uint64_t cookie_of(const Run& run, std::uint32_t unit) { return std::uint64_t{run.index} << 32 | unit; }
+std::uint64_t cookie_of(const Run& run, std::uint32_t task) { return std::uint64_t{run.index} << 32 | task; }
 std::uint32_t run_of(std::uint64_t cookie) { return static_cast<std::uint32_t>((cookie & ~kInRun) >> 32); }
-std::uint32_t unit_of(std::uint64_t cookie) { return static_cast<std::uint32_t>(cookie); }
+std::uint32_t task_of(std::uint64_t cookie) { return static_cast<std::uint32_t>(cookie); }
 
 std::optional<std::uint32_t> crc_in(const wire::Header& h) {
   if ((h.flags & wire::kUnchecked) != 0) return std::nullopt;
@@ -46,22 +46,22 @@ bool OperationFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
   auto& mine = static_cast<OperationTurn&>(turn);
   Engine::EnginePeer& p = engine_.peers_[to.peer()];
   const bool departed = p.left || gone(to);
-  while (RunSlot* const slot = mine.sending.head) {
-    Run& run = *slot->run;
-    if (!slot->signature_sent) {
-      slot->signature_sent = true;
+  while (RunPartner* const partner = mine.sending.head) {
+    Run& run = *partner->run;
+    if (!partner->signature_sent) {
+      partner->signature_sent = true;
       if (--run.signatures_left == 0) engine_.look_at(run);  // it may be all that was left to do
       // Nobody who has left reads it; frames that no lane takes would keep later operations' from being counted.
       if (!departed) {
-        sign(*slot, out);
-        if (!run.executor.has_send(slot->number)) engine_.dequeue(*slot);
+        sign(*partner, out);
+        if (!run.executor.has_send(partner->index)) engine_.dequeue(*partner);
         return true;
       }
     }
-    if (departed || !run.executor.has_send(slot->number)) {
-      engine_.dequeue(*slot);
-    } else if (fill(*slot, out)) {
-      if (!run.executor.has_send(slot->number)) engine_.dequeue(*slot);
+    if (departed || !run.executor.has_send(partner->index)) {
+      engine_.dequeue(*partner);
+    } else if (fill(*partner, out)) {
+      if (!run.executor.has_send(partner->index)) engine_.dequeue(*partner);
       return true;
     }
   }
@@ -69,19 +69,19 @@ bool OperationFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
 }
 
 // The signature behind the first piece, if that is small and may go; else by itself.
-void OperationFlow::sign(RunSlot& slot, OutPiece* out) {
-  Run& run = *slot.run;
+void OperationFlow::sign(RunPartner& partner, OutPiece* out) {
+  Run& run = *partner.run;
   const Operation& op = *run.operation();
-  const int rank = op.entry->program.peers[slot.number].rank;
+  const int rank = op.entry->program.peers[partner.index].rank;
   engine_.outgoing_signature_ = addressed(op.signature, op.request, static_cast<std::size_t>(rank));
   const auto signature = std::as_bytes(std::span(&engine_.outgoing_signature_, 1));
-  if (run.executor.has_send(slot.number)) {
-    const Executor::SendCell cell = run.executor.peek_send(slot.number);
-    if (wire::signed_bytes(cell.bytes) <= kCopiedPieceBytes && affords(slot, cell)) {
+  if (run.executor.has_send(partner.index)) {
+    const Executor::ReadyPiece ready = run.executor.peek_send(partner.index);
+    if (wire::signed_bytes(ready.bytes) <= kCopiedPieceBytes && affords(partner, ready)) {
       out->behind = signature;
-      fill(slot, out);
+      fill(partner, out);
       out->header.flags = wire::kSigned;
-      out->header.payload_bytes = wire::signed_bytes(cell.bytes);
+      out->header.payload_bytes = wire::signed_bytes(ready.bytes);
       return;
     }
   }
@@ -91,56 +91,57 @@ void OperationFlow::sign(RunSlot& slot, OutPiece* out) {
 }
 
 // The peer has a place for the piece, or room for what goes ahead of its readiness.
-bool OperationFlow::affords(const RunSlot& slot, const Executor::SendCell& cell) const {
-  const Engine::EnginePeer& peer = engine_.peers_[slot.engine];
+bool OperationFlow::affords(const RunPartner& partner, const Executor::ReadyPiece& ready) const {
+  const Engine::EnginePeer& peer = engine_.peers_[partner.engine];
   const auto budget = static_cast<std::uint64_t>(engine_.options_.settings.eager_bytes.count);
-  return slot.ready || peer.eager_used + EagerStore::charge(cell.bytes) <= budget;
+  return partner.ready || peer.eager_used + EagerStore::charge(ready.bytes) <= budget;
 }
 
 // False: it is not affordable now.
-bool OperationFlow::fill(RunSlot& slot, OutPiece* out) {
-  Run& run = *slot.run;
-  const Executor::SendCell cell = run.executor.peek_send(slot.number);
-  if (!slot.ready) {
-    Engine::EnginePeer& peer = engine_.peers_[slot.engine];
-    if (!affords(slot, cell)) {
-      engine_.dequeue(slot);
-      slot.list = RunSlot::List::kPoor;
-      peer.poor.insert(slot);
+bool OperationFlow::fill(RunPartner& partner, OutPiece* out) {
+  Run& run = *partner.run;
+  const Executor::ReadyPiece ready = run.executor.peek_send(partner.index);
+  if (!partner.ready) {
+    Engine::EnginePeer& peer = engine_.peers_[partner.engine];
+    if (!affords(partner, ready)) {
+      engine_.dequeue(partner);
+      partner.list = RunPartner::List::kPoor;
+      peer.poor.insert(partner);
       return false;
     }
-    const std::uint32_t charge = EagerStore::charge(cell.bytes);
+    const std::uint32_t charge = EagerStore::charge(ready.bytes);
     peer.eager_used += charge;
-    slot.eager_bytes += charge;
+    partner.eager_bytes += charge;
   }
-  run.executor.pop_send(slot.number);
+  run.executor.pop_send(partner.index);
   const Operation& op = *run.operation();
-  out->header = header_of(run, op, wire::Kind::kPiece, op.entry->program.peers[slot.number].rank);
-  const bool checked = engine_.peers_[slot.engine].channel->checked() && out->behind.empty();
-  if (checked) out->header.payload_crc32 = run.executor.crc_of(cell);
+  out->header = header_of(run, op, wire::Kind::kPiece, op.entry->program.peers[partner.index].rank);
+  const bool checked = engine_.peers_[partner.engine].channel->checked() && out->behind.empty();
+  if (checked) out->header.payload_crc32 = run.executor.crc_of(ready);
   out->has_payload_crc = checked;
-  out->header.step = cell.step->tag;
-  out->header.piece = cell.cell - cell.step->cell_begin;
-  out->header.payload_bytes = cell.bytes;
-  out->payload = cell.data;
-  out->cookie = cookie_of(run, cell.unit);
-  out->rail = cell.step->rail;
+  out->header.step = ready.step->tag;
+  out->header.piece = ready.in_step();
+  out->header.payload_bytes = ready.bytes;
+  out->payload = ready.data;
+  out->cookie = cookie_of(run, ready.task);
+  out->rail = ready.step->rail;
   return true;
 }
 
 std::uint64_t OperationFlow::waiting_bytes(const Mux& to, const Turn& turn) const {
   if (engine_.peers_[to.peer()].left || gone(to)) return 0;
   std::uint64_t bytes = 0;
-  for (const RunSlot* slot = static_cast<const OperationTurn&>(turn).sending.head; slot != nullptr; slot = slot->next)
-    bytes += slot->run->executor.sends_waiting(slot->number);
+  for (const RunPartner* partner = static_cast<const OperationTurn&>(turn).sending.head; partner != nullptr;
+       partner = partner->next)
+    bytes += partner->run->executor.sends_waiting(partner->index);
   return bytes;
 }
 
 void OperationFlow::on_done(Mux&, std::uint64_t cookie) {
   Run* const run = engine_.run_at(run_of(cookie));
   if (run == nullptr || run->member == nullptr) return;
-  run->executor.sent(unit_of(cookie));
-  engine_.wake_slots(*run);
+  run->executor.sent(task_of(cookie));
+  engine_.wake_partners(*run);
   if (run->executor.complete()) engine_.look_at(*run);
 }
 
@@ -168,7 +169,7 @@ Landing OperationFlow::landing_for(Mux& from, const wire::Header& h) {
   // Completed: it has arrived before. Another signature: theirs, on its way, ends the group.
   if (op == nullptr || h.signature != op->hash) return forget;
   const auto place = op->run->executor.place_for(h.source, h.step, h.piece, h.payload_bytes);
-  const std::uint64_t cookie = kInRun | cookie_of(*op->run, place.unit);
+  const std::uint64_t cookie = kInRun | cookie_of(*op->run, place.task);
   switch (place.kind) {
     case Executor::PlaceKind::kSpan:
       return {Landing::Kind::kSpan, place.data, cookie};
@@ -188,7 +189,7 @@ bool OperationFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& 
   if ((arrival.cookie & kInRun) == 0) return on_parked(from, h, arrival);
   Run* const run = landed_in(arrival.cookie, h);
   if (run == nullptr) return true;  // it has ended since, or came over another lane as well
-  engine_.piece_arrived(*run, unit_of(arrival.cookie), from, h, arrival.payload.data(), crc_in(h));
+  engine_.piece_arrived(*run, task_of(arrival.cookie), from, h, arrival.payload.data(), crc_in(h));
   return true;
 }
 
@@ -214,11 +215,11 @@ bool OperationFlow::on_signed_piece(Mux& from, const wire::Header& h, std::span<
   if (!on_signature(from, h, piece.signature)) return false;
   if (early || m == nullptr || !speaks_for(from, h)) return true;
   const Operation* const op = m->find(h.op);
-  std::uint32_t unit = 0;
+  std::uint32_t task = 0;
   const wire::Header& own = piece.header;
   if (op != nullptr && own.signature == op->hash &&
-      op->run->executor.fits(own.source, own.step, own.piece, own.payload_bytes, &unit))
-    engine_.piece_arrived(*op->run, unit, from, own, piece.elements.data(), crc_in(own));
+      op->run->executor.fits(own.source, own.step, own.piece, own.payload_bytes, &task))
+    engine_.piece_arrived(*op->run, task, from, own, piece.elements.data(), crc_in(own));
   return true;
 }
 
@@ -237,9 +238,9 @@ bool OperationFlow::on_parked(Mux& from, const wire::Header& h, const Arrival& a
     return true;
   }
   // What was parked when its operation was entered has not been compared with it yet.
-  std::uint32_t unit = 0;
-  if (h.signature == op->hash && op->run->executor.fits(h.source, h.step, h.piece, h.payload_bytes, &unit))
-    engine_.piece_arrived(*op->run, unit, from, h, arrival.payload.data(), crc_in(h));
+  std::uint32_t task = 0;
+  if (h.signature == op->hash && op->run->executor.fits(h.source, h.step, h.piece, h.payload_bytes, &task))
+    engine_.piece_arrived(*op->run, task, from, h, arrival.payload.data(), crc_in(h));
   if (parked != nullptr) store.release(parked);
   return true;
 }
@@ -249,7 +250,7 @@ void OperationFlow::on_landing_lost(Mux& from, const wire::Header& h, std::uint6
   // another.
   if (cookie == landing::kParked) return engine_.unpark(from.peer(), h);
   if ((cookie & kInRun) == 0) return;
-  if (Run* const run = landed_in(cookie, h)) run->executor.landing_lost(unit_of(cookie));
+  if (Run* const run = landed_in(cookie, h)) run->executor.landing_lost(task_of(cookie));
 }
 
 }  // namespace canarynet

@@ -1,9 +1,9 @@
 // engine/operation_flow.h -- the collectives of one group as a flow: signatures, pieces, and where they land.
 //
-// Outward: per peer and priority a list of what has something to send, the oldest operation's first; an operation's
-// slot enters it when it begins (its signature is due), when the executor has a piece ready, and when the eager budget
-// has room again.
-// Inward: a landing remembers the run and the unit that it is for, so that the arrival looks nothing up.
+// Outward: for each peer and priority there is a list of the runs that have something to send there, the oldest
+// operation's first. A run enters it as a partner when it begins (its signature is due), when its executor has a piece
+// ready, and when the eager budget has room again.
+// Inward: a landing remembers the run and the task that it is for, so that the arrival looks nothing up.
 // Thread: the engine's owner. Nothing here allocates.
 #pragma once
 
@@ -26,9 +26,9 @@ class OperationFlow final : public Flow {
   void on_landing_lost(Mux& from, const wire::Header& header, std::uint64_t cookie) override;
 
  private:
-  bool affords(const RunSlot& slot, const Executor::SendCell& cell) const;
-  bool fill(RunSlot& slot, OutPiece* out);
-  void sign(RunSlot& slot, OutPiece* out);
+  bool affords(const RunPartner& partner, const Executor::ReadyPiece& ready) const;
+  bool fill(RunPartner& partner, OutPiece* out);
+  void sign(RunPartner& partner, OutPiece* out);
   bool speaks_for(const Mux& from, const wire::Header& header) const;
   bool on_signature(Mux& from, const wire::Header& header, std::span<const std::byte> payload);
   bool on_signed_piece(Mux& from, const wire::Header& header, std::span<const std::byte> payload);

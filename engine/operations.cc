@@ -86,14 +86,14 @@ std::unique_ptr<Run> Engine::take_run(ProgramEntry* entry, Group& group, canary_
   } else {
     entry->idle.reserve(entry->idle.capacity() + 1);
     run = std::make_unique<Run>(entry->program);
-    for (RunSlot& slot : run->slots) {
-      slot.engine = group.engine_of[static_cast<std::size_t>(entry->program.peers[slot.number].rank)];
-      if (slot.engine == my_engine_) {
+    for (RunPartner& partner : run->partners) {
+      partner.engine = group.engine_of[static_cast<std::size_t>(entry->program.peers[partner.index].rank)];
+      if (partner.engine == my_engine_) {
         ++run->neighbours;
         continue;
       }
-      slot.peer = group_peer(group, slot.engine);
-      CANARY_CHECK(slot.peer != nullptr, "a plan uses only what connects");
+      partner.peer = group_peer(group, partner.engine);
+      CANARY_CHECK(partner.peer != nullptr, "a plan uses only what connects");
     }
     if (run->neighbours != 0) run->executor.expect_neighbours();
     const auto hole = std::find(runs_.begin(), runs_.end(), nullptr);
@@ -103,32 +103,32 @@ std::unique_ptr<Run> Engine::take_run(ProgramEntry* entry, Group& group, canary_
     to_look_at_.reserve(2 * runs_.size());  // a run that is given up may stand there beside the one in its place
   }
   ++entry->busy;
-  for (RunSlot& slot : run->slots) {
-    slot.ready = slot.signature_sent = false;
-    slot.eager_bytes = 0;
-    if (slot.peer != nullptr) slot.turn = &slot.peer->turn_of(priority);
+  for (RunPartner& partner : run->partners) {
+    partner.ready = partner.signature_sent = false;
+    partner.eager_bytes = 0;
+    if (partner.peer != nullptr) partner.turn = &partner.peer->turn_of(priority);
   }
-  run->signatures_left = static_cast<std::uint32_t>(run->slots.size()) - run->neighbours;
+  run->signatures_left = static_cast<std::uint32_t>(run->partners.size()) - run->neighbours;
   return run;
 }
 
 void Engine::return_run(Operation& op) {
   if (!op.run) return;
   const GroupMember& m = *op.run->member;
-  for (RunSlot& slot : op.run->slots) {
-    dequeue(slot);
-    if (slot.eager_bytes == 0) continue;
-    EnginePeer& peer = peers_[slot.engine];
+  for (RunPartner& partner : op.run->partners) {
+    dequeue(partner);
+    if (partner.eager_bytes == 0) continue;
+    EnginePeer& peer = peers_[partner.engine];
     if (m.group->dead) {
-      charge_less(peer, slot.eager_bytes);  // the verdict empties its store, too
+      charge_less(peer, partner.eager_bytes);  // the verdict empties its store, too
     } else {
-      const int rank = op.entry->program.peers[slot.number].rank;
+      const int rank = op.entry->program.peers[partner.index].rank;
       const EagerDebt debt{m.group->flow,
                            m.group->epoch,
                            op.number,
                            static_cast<std::uint16_t>(m.rank),
                            static_cast<std::uint16_t>(rank),
-                           slot.eager_bytes};
+                           partner.eager_bytes};
       peer.debts->add(debt.hash(), debt);
     }
   }
@@ -214,12 +214,12 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   const auto is_of_it = [&](const auto& e) { return e.op == number; };
   while (m.early.take(number, is_of_it, &early)) {
     if (!agrees(m, op, early.source, early.payload)) return;  // the group is dead, and this operation with it
-    const int slot = program.slot_of(early.source);
-    if (slot >= 0) op.run->slots[static_cast<std::size_t>(slot)].ready = true;
+    const int partner = program.peer_index(early.source);
+    if (partner >= 0) op.run->partners[static_cast<std::size_t>(partner)].ready = true;
   }
   for (std::uint32_t s = 0; s < program.peers.size(); ++s) {
-    if (op.run->slots[s].peer != nullptr) {
-      enqueue(op.run->slots[s]);  // its signature is due
+    if (op.run->partners[s].peer != nullptr) {
+      enqueue(op.run->partners[s]);  // its signature is due
       continue;
     }
     // A neighbour in this very engine.
@@ -229,10 +229,10 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
     wire::SignaturePayload told = other->history[number % GroupMember::kHistory];
     if (theirs != nullptr) told = addressed(told, theirs->request, static_cast<std::size_t>(m.rank));
     if (!agrees(m, op, other->rank, told)) return;
-    op.run->slots[s].ready = true;
+    op.run->partners[s].ready = true;
     if (theirs != nullptr) {
-      const int slot = theirs->entry->program.slot_of(m.rank);
-      if (slot >= 0) theirs->run->slots[static_cast<std::size_t>(slot)].ready = true;
+      const int partner = theirs->entry->program.peer_index(m.rank);
+      if (partner >= 0) theirs->run->partners[static_cast<std::size_t>(partner)].ready = true;
       look_at(*theirs->run);
     }
   }
@@ -244,20 +244,20 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
 // Pieces that came before we entered.
 void Engine::drain_eager(GroupMember& m, Operation& op) {
   const std::uint32_t flow = m.group->flow, epoch = m.group->epoch;
-  for (const RunSlot& slot : op.run->slots) {
-    const EnginePeer& peer = peers_[slot.engine];
-    if (slot.peer == nullptr || !peer.eager || peer.eager->empty()) continue;
+  for (const RunPartner& partner : op.run->partners) {
+    const EnginePeer& peer = peers_[partner.engine];
+    if (partner.peer == nullptr || !peer.eager || peer.eager->empty()) continue;
     EagerStore& store = *peer.eager;
-    const auto source = static_cast<std::uint16_t>(op.entry->program.peers[slot.number].rank);
+    const auto source = static_cast<std::uint16_t>(op.entry->program.peers[partner.index].rank);
     const auto mine = static_cast<std::uint16_t>(m.rank);
     store.for_each_of(flow, epoch, op.number, source, mine, [&](EagerStore::Entry& e) {
       const wire::Header& h = e.header;
       if (!e.complete) return true;
       bool other_landing = false;
       // Lengths are the sender's word here: nothing was known of the operation when it came.
-      std::uint32_t unit = 0;
-      if (h.signature == op.hash && op.run->executor.fits(h.source, h.step, h.piece, h.payload_bytes, &unit))
-        op.run->executor.arrived(unit, store.data(e), &other_landing, crc_in(h));
+      std::uint32_t task = 0;
+      if (h.signature == op.hash && op.run->executor.fits(h.source, h.step, h.piece, h.payload_bytes, &task))
+        op.run->executor.arrived(task, store.data(e), &other_landing, crc_in(h));
       store.release(&e);
       return true;
     });
@@ -296,33 +296,33 @@ void Engine::settle_debt(EnginePeer& peer, const wire::Header& signature) {
   if (peer.debts && peer.debts->take(wanted.hash(), is, &debt)) charge_less(peer, debt.bytes);
 }
 
-void Engine::mark_ready(Operation& op, std::uint32_t slot_number) {
+void Engine::mark_ready(Operation& op, std::uint32_t index) {
   Run& run = *op.run;
-  RunSlot& slot = run.slots[slot_number];
-  if (slot.ready) return;
-  slot.ready = true;
-  const std::uint32_t charged = std::exchange(slot.eager_bytes, 0);
-  if (charged != 0) charge_less(peers_[slot.engine], charged);
-  if (slot.peer != nullptr && run.executor.has_send(slot_number)) enqueue(slot);
+  RunPartner& partner = run.partners[index];
+  if (partner.ready) return;
+  partner.ready = true;
+  const std::uint32_t charged = std::exchange(partner.eager_bytes, 0);
+  if (charged != 0) charge_less(peers_[partner.engine], charged);
+  if (partner.peer != nullptr && run.executor.has_send(index)) enqueue(partner);
   if (run.executor.complete()) look_at(run);  // it may be all that was left to hear
   run.last_progress = now_;
 }
 
-// There is something to send in the slot: it stands behind those of older operations of its priority.
-void Engine::enqueue(RunSlot& slot) {
-  if (slot.list != RunSlot::List::kSending) {
-    dequeue(slot);
-    slot.list = RunSlot::List::kSending;
-    slot.turn->sending.insert(slot);
+// The run has something to send to the partner: it stands behind older operations of its priority.
+void Engine::enqueue(RunPartner& partner) {
+  if (partner.list != RunPartner::List::kSending) {
+    dequeue(partner);
+    partner.list = RunPartner::List::kSending;
+    partner.turn->sending.insert(partner);
   }
   // Also where it stood there: the more waits, the slower the lane that is worth using.
-  peers_[slot.engine].mux->make_ready(*slot.turn);
+  peers_[partner.engine].mux->make_ready(*partner.turn);
 }
 
-void Engine::dequeue(RunSlot& slot) {
-  if (slot.list == RunSlot::List::kSending) slot.turn->sending.remove(slot);
-  if (slot.list == RunSlot::List::kPoor) peers_[slot.engine].poor.remove(slot);
-  slot.list = RunSlot::List::kNone;
+void Engine::dequeue(RunPartner& partner) {
+  if (partner.list == RunPartner::List::kSending) partner.turn->sending.remove(partner);
+  if (partner.list == RunPartner::List::kPoor) peers_[partner.engine].poor.remove(partner);
+  partner.list = RunPartner::List::kNone;
 }
 
 // What the peer is sent ahead of its readiness has room again.
@@ -339,8 +339,8 @@ bool Engine::admit_signature(GroupMember& m, int source, std::uint32_t number, c
   }
   if (Operation* op = m.find(number)) {
     if (!agrees(m, *op, source, theirs)) return true;
-    const int slot = op->entry->program.slot_of(source);
-    if (slot >= 0) mark_ready(*op, static_cast<std::uint32_t>(slot));
+    const int partner = op->entry->program.peer_index(source);
+    if (partner >= 0) mark_ready(*op, static_cast<std::uint32_t>(partner));
   } else if (m.entered - number < GroupMember::kHistory) {
     // What passed between the two was compared while the operation ran: it does not end before.
     wire::SignaturePayload mine = m.history[number % GroupMember::kHistory];
@@ -355,28 +355,28 @@ bool Engine::admit_signature(GroupMember& m, int source, std::uint32_t number, c
 
 // --- progress --------------------------------------------------------------------------------------------------------
 
-void Engine::wake_slots(Run& run) {
+void Engine::wake_partners(Run& run) {
   std::uint32_t number = 0;
-  while (run.executor.take_ready_slot(&number)) {
-    RunSlot& slot = run.slots[number];
-    if (slot.peer == nullptr) {
+  while (run.executor.next_woken_peer(&number)) {
+    RunPartner& partner = run.partners[number];
+    if (partner.peer == nullptr) {
       local_dirty_ = true;
-    } else if (slot.list != RunSlot::List::kPoor) {
-      enqueue(slot);
+    } else if (partner.list != RunPartner::List::kPoor) {
+      enqueue(partner);
     }
   }
-  if (run.executor.has_taken()) local_dirty_ = true;
+  if (run.executor.has_applied()) local_dirty_ = true;
 }
 
 // A whole and valid piece of its operation's.
-void Engine::piece_arrived(Run& run, std::uint32_t unit, Mux& from, const wire::Header& h, const std::byte* payload,
+void Engine::piece_arrived(Run& run, std::uint32_t task, Mux& from, const wire::Header& h, const std::byte* payload,
                            std::optional<std::uint32_t> crc) {
   bool other_landing = false;
-  if (!run.executor.arrived(unit, payload, &other_landing, crc)) return;
+  if (!run.executor.arrived(task, payload, &other_landing, crc)) return;
   run.last_progress = now_;
   auto& entered = run.member->group->entered[h.source];
   entered = later_of(entered, h.op);
-  wake_slots(run);
+  wake_partners(run);
   if (run.executor.complete()) look_at(run);
   if (other_landing) from.channel()->redirect_landing(h);
 }
@@ -405,11 +405,11 @@ void Engine::unpark(std::uint32_t from, const wire::Header& h) {
   if (EagerStore::Entry* e = store.find(h); e != nullptr && !e->complete) store.release(e);
 }
 
-// Steps between ranks of this engine: memory to memory, no lane. One rank after the other passes a cell to each of its
-// neighbours, so that the sums of all grow side by side and a cell leaves for the network while the next one is added.
+// Steps between ranks of this engine: memory to memory, no lane. One rank after the other passes a piece to each of its
+// neighbours, so that the sums of all grow side by side and a piece leaves for the network while the next one is added.
 // False: there is nothing to pass.
 bool Engine::pump_local(std::uint64_t* budget) {
-  constexpr std::uint64_t kCellCost = 512;  // bytes; so that empty cells end, too
+  constexpr std::uint64_t kPieceCost = 512;  // bytes; so that empty pieces end, too
   bool moved = false;
   const std::size_t members = active_.size();
   for (std::size_t i = 0; i < members && *budget != 0; ++i) {
@@ -417,23 +417,24 @@ bool Engine::pump_local(std::uint64_t* budget) {
     for (Operation& op : m->operations) {
       Run& run = *op.run;
       if (run.neighbours == 0) continue;
-      for (Executor::Taken taken; run.executor.next_taken(&taken); moved = true) taken.from->sent(taken.unit);
-      for (std::uint32_t s = 0; s < run.slots.size(); ++s) {
-        if (run.slots[s].peer != nullptr || !run.slots[s].ready || !run.executor.has_send(s)) continue;
+      for (Executor::Sender sender; run.executor.next_applied(&sender); moved = true)
+        sender.executor->sent(sender.task);
+      for (std::uint32_t s = 0; s < run.partners.size(); ++s) {
+        if (run.partners[s].peer != nullptr || !run.partners[s].ready || !run.executor.has_send(s)) continue;
         GroupMember* other = m->group->member(op.entry->program.peers[s].rank);
         Operation* theirs = other != nullptr ? other->find(op.number) : nullptr;
         CANARY_CHECK(theirs != nullptr, "a ready neighbour has completed without our pieces");
-        const Executor::SendCell cell = run.executor.peek_send(s);
+        const Executor::ReadyPiece ready = run.executor.peek_send(s);
         run.executor.pop_send(s);
-        if (theirs->run->executor.take(m->rank, cell.step->tag, cell.cell - cell.step->cell_begin, cell.data,
-                                       cell.bytes, {&run.executor, cell.unit})) {
-          run.executor.sent(cell.unit);
+        if (theirs->run->executor.offer(m->rank, ready.step->tag, ready.in_step(), ready.data, ready.bytes,
+                                        {&run.executor, ready.task})) {
+          run.executor.sent(ready.task);
         }
         moved = true;
-        *budget -= std::min(*budget, cell.bytes + kCellCost);
-        wake_slots(*theirs->run);
+        *budget -= std::min(*budget, ready.bytes + kPieceCost);
+        wake_partners(*theirs->run);
       }
-      wake_slots(run);
+      wake_partners(run);
       if (may_finish(run)) look_at(run);  // one that waits for signatures is looked at when they come
     }
   }

@@ -100,9 +100,9 @@ std::vector<GroupEpoch> Engine::groups_waiting_for(std::uint32_t engine) const {
     const bool waits = std::any_of(g->local.begin(), g->local.end(), [&](const auto& m) {
       return std::any_of(m->operations.begin(), m->operations.end(),
                          [&](const Operation& op) {
-                           const auto& slots = op.run->slots;
-                           return std::any_of(slots.begin(), slots.end(),
-                                              [&](const RunSlot& slot) { return slot.engine == engine; });
+                           const auto& partners = op.run->partners;
+                           return std::any_of(partners.begin(), partners.end(),
+                                              [&](const RunPartner& partner) { return partner.engine == engine; });
                          }) ||
              std::any_of(m->messages.begin(), m->messages.end(), [&](const auto& end) {
                return end && end->peer == peers_[engine].messages.get() && !end->idle();

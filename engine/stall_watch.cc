@@ -24,10 +24,10 @@ void look_at(const Connection& c, const MessageList& list, Oldest* oldest) {
 
 std::string what_for(const EndpointLink& link, const MessageEnd& flow, const MessageRequest& r) {
   if (link.channel->paths_up() == 0) return "no link is up";
-  if (r.sends && r.cells_done == 0 && r.number > flow.credited && !r.eager)
+  if (r.sends && r.pieces_done == 0 && r.number > flow.credited && !r.eager)
     return "the peer has not posted its receive";
   if (r.sends) return "the peer has not acknowledged the rest";
-  return r.cells_done == 0 ? "the peer has not sent it" : "the peer has not sent the rest";
+  return r.pieces_done == 0 ? "the peer has not sent it" : "the peer has not sent the rest";
 }
 
 }  // namespace

@@ -293,7 +293,7 @@ TEST(EndpointStall, SlowIsNotStuckHoweverManyShareTheLink) {
     p.send(*p.connecting[i], 600'000);
     p.receive(*p.accepted[i], 600'000);
   }
-  p.expect_all(30_s);  // a cell takes 131 ms, its connection's turn comes every eight
+  p.expect_all(30_s);  // a piece takes 131 ms, its connection's turn comes every eight
 }
 
 TEST(EndpointStall, SixteenConnectionsEightDeepBothWaysOutliveANic) {

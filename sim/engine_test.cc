@@ -321,7 +321,7 @@ TEST(Engine, ARootThatRunsAheadKeepsToTheEagerBudget) {
   for (auto& op : ops) op->expect_exact(2_s);
 }
 
-TEST(Engine, AnAbortPassesOperationsThatWaitForASlot) {
+TEST(Engine, AnAbortPassesOperationsThatWaitForRoom) {
   ClusterOptions o = flat_cluster(2);
   o.settings.ops_in_flight = 2;
   Cluster c(o);

@@ -205,24 +205,25 @@ TEST_F(Turns, WhatWasDecidedForAFlowComesBackToItAndToNoOther) {
 }
 
 // What becomes ready late of an older operation goes before what younger ones have.
-TEST(SlotsWithSomethingToSend, StandInTheOrderOfTheirOperations) {
+TEST(PartnersWithSomethingToSend, StandInTheOrderOfTheirOperations) {
   Program program;
   program.peers.resize(2);
-  program.cell_offset = {0};
+  program.piece_offset = {0};
   std::deque<canarynet::Run> runs;
   for (std::uint64_t i = 0; i < 4; ++i) runs.emplace_back(program).entered = i;
-  RunSlotList list;
-  for (const std::size_t i : {1u, 3u, 2u, 0u}) list.insert(runs[i].slots[0]);
-  list.insert(runs[1].slots[1]);
+  PartnerList list;
+  for (const std::size_t i : {1u, 3u, 2u, 0u}) list.insert(runs[i].partners[0]);
+  list.insert(runs[1].partners[1]);
   std::vector<std::uint64_t> order;
-  for (const RunSlot* slot = list.head; slot != nullptr; slot = slot->next) order.push_back(slot->run->entered);
+  for (const RunPartner* partner = list.head; partner != nullptr; partner = partner->next)
+    order.push_back(partner->run->entered);
   EXPECT_EQ(order, (std::vector<std::uint64_t>{0, 1, 1, 2, 3}));
-  EXPECT_EQ(list.head->next->next, &runs[1].slots[1]) << "behind the one that was ready before";
-  list.remove(runs[0].slots[0]);
-  list.remove(runs[3].slots[0]);
-  list.remove(runs[1].slots[0]);
-  EXPECT_EQ(list.head, &runs[1].slots[1]);
-  EXPECT_EQ(list.tail, &runs[2].slots[0]);
+  EXPECT_EQ(list.head->next->next, &runs[1].partners[1]) << "behind the one that was ready before";
+  list.remove(runs[0].partners[0]);
+  list.remove(runs[3].partners[0]);
+  list.remove(runs[1].partners[0]);
+  EXPECT_EQ(list.head, &runs[1].partners[1]);
+  EXPECT_EQ(list.tail, &runs[2].partners[0]);
 }
 
 // --- another kind of traffic -----------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ ClusterOptions options_for(const Case& param) {
                    : planner_id == PlannerId::kBCube && ranks == 9 && per_host == 1 ? Wiring::bcube(3, 2)
                                                                                     : Wiring::flat(options.hosts, 2);
   options.settings.algo = std::string(name_of(planner_id));
-  // Small pieces make many cells of few bytes; the large size keeps its own number of pieces bounded.
+  // A small piece size makes many pieces of few bytes; the large size keeps its own number of pieces bounded.
   options.settings.piece_bytes = Bytes{16384};
   return options;
 }

@@ -425,7 +425,7 @@ TEST(GroupMessages, WhatWaitsToBeSentIsCountedAsItChanges) {
       std::uint64_t bytes = 0;
       for (const MessageEnd* end = rounds().of(p).head; end != nullptr; end = end->stand(p).next_ready) {
         const MessageRequest* const r = end->stand(p).cursor;
-        if (r != nullptr) bytes += r->length - std::min(r->length, r->next_cell * end->piece_bytes);
+        if (r != nullptr) bytes += r->length - std::min(r->length, r->next_piece * end->piece_bytes);
       }
       ASSERT_EQ(rounds().of(p).waiting_bytes, bytes) << "priority " << p;
     }

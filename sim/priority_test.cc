@@ -157,7 +157,7 @@ TEST(Priority, UrgentOperationsWithoutEndStarveNobody) {
 }
 
 // Numbers are given in the order of the calls, so what waits before an urgent operation enters with it.
-TEST(Priority, AnUrgentOperationDoesNotWaitForTheSlotsOfThoseBeforeIt) {
+TEST(Priority, AnUrgentOperationDoesNotWaitForTheRoomOfThoseBeforeIt) {
   Cluster c(two_slow_nics(2));
   ASSERT_TRUE(c.join());
   run(c, kBulkBytes / 4, CANARY_PRIORITY_NORMAL);

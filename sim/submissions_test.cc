@@ -55,7 +55,7 @@ TEST(Submissions, TwoGroupsMayBeCalledInCrossedOrdersByNeighbours) {
   for (auto& op : other) op->expect_exact(5_s);
 }
 
-TEST(Submissions, ACallersDeadlineReachesAnOperationThatWaitsForASlot) {
+TEST(Submissions, ACallersDeadlineReachesAnOperationThatWaitsForRoom) {
   ClusterOptions o = flat_cluster(2);
   o.settings.ops_in_flight = 2;
   for (const bool at_the_call : {false, true}) {

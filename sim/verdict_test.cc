@@ -175,7 +175,7 @@ TEST(Epoch, APieceOfAnotherOneLandsNowhere) {
   h.signature = m.operations[0].hash;
   h.source = 1;
   h.step = step.tag;
-  h.payload_bytes = program.cell_bytes(step.cell_begin);
+  h.payload_bytes = program.bytes_of(step.piece_begin);
   const Landing landing = c.engine(0).mux(1)->landing_for(forger.channel, h);
   EXPECT_EQ(landing.kind, Landing::Kind::kDiscard);
   const std::vector<std::byte> garbage(h.payload_bytes, std::byte{0x42});
@@ -208,10 +208,10 @@ TEST(EagerBudget, APieceOfAnotherCallIsNotUsed) {
   const Program& program = m.programs.back()->program;
   for (const std::uint32_t step : program.receives) {
     const ProgramStep& s = program.steps[step];
-    for (std::uint32_t cell = s.cell_begin; cell < s.cell_end; ++cell) {
+    for (std::uint32_t piece = s.piece_begin; piece < s.piece_end; ++piece) {
       h.step = s.tag;
-      h.piece = cell - s.cell_begin;
-      h.payload_bytes = program.cell_bytes(cell);
+      h.piece = piece - s.piece_begin;
+      h.payload_bytes = program.bytes_of(piece);
       const Landing landing = c.engine(0).mux(1)->landing_for(forger.channel, h);
       ASSERT_EQ(landing.kind, Landing::Kind::kSpan);
       std::memset(landing.data, 0x42, h.payload_bytes);

@@ -2,7 +2,7 @@
 // Little-endian.
 //
 // Messages travel on flows with the high bit set. There, of a header:
-//   kPiece      op: number of the message in its direction, from 1 (low 32 bits); piece: cell, from 0; epoch: the
+//   kPiece      op: number of the message in its direction, from 1 (low 32 bits); piece: from 0; epoch: the
 //               group's, on connections the message's tag; signature and the low byte of step: length of the whole
 //               message, 40 bits; high byte of step: type.
 //   kSignature  step: MessageFrame; op, payload: see there.

@@ -26,7 +26,7 @@ inline constexpr std::uint32_t kPayloadMax = 1u << 20;  // largest payload of an
 
 enum class Kind : std::uint8_t {
   kHello = 1,      // first frame in each direction of a lane: who is there (HelloPayload)
-  kPiece = 2,      // payload: elements of one cell; with kSigned, a SignaturePayload behind them
+  kPiece = 2,      // payload: elements of one piece; with kSigned, a SignaturePayload behind them
   kSignature = 3,  // a rank entered an operation: its full arguments; also "READY": all its pieces have a place now.
                    // By itself where the rank's first piece for the receiver is large, or not ready yet
   kAck = 4,        // arrived whole and valid: cumulative sequence + bitmap (AckPayload)
@@ -62,7 +62,7 @@ struct Header {
   std::uint32_t signature = 0;    // hash of the operation's arguments
   std::uint16_t step = 0;         // tag of the send step in the sender's plan
   std::uint16_t source = 0;       // rank in the group
-  std::uint32_t piece = 0;        // cell within the step, from 0
+  std::uint32_t piece = 0;        // number within the step, from 0
   std::uint16_t destination = 0;  // rank in the group
   std::uint8_t codec = 0;         // 0: plain elements
   std::uint8_t flags = 0;
