@@ -5,8 +5,8 @@
 
 Reads the files of COMMIT, or of the checkout without one. Tests are left out, and so is an arrow that others lead
 along: where A includes B and B includes C, A's own includes of C are not drawn. Folders that include each other keep
-both arrows. --lines prints a table of folders and their lines instead, --self-test whether the drawing leaves out what it should.
-tests/include_rule_test.py judges; this only draws.
+both arrows. --lines prints a table of folders and their lines instead; --self-test checks that the drawing leaves out
+what it should. tests/include_rule_test.py judges; this only draws.
 """
 import argparse
 import collections
