@@ -11,6 +11,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/check.h"
+
 namespace canarynet {
 
 template <typename T>
@@ -44,7 +46,10 @@ class GrowingPool {
     free_.pop_back();
     return i;
   }
-  void give_back(std::uint32_t i) { free_.push_back(i); }
+  void give_back(std::uint32_t i) {
+    CANARY_CHECK(i < made_ && free_.size() < made_, "a place is given back once, to the pool that it is of");
+    free_.push_back(i);
+  }
 
  private:
   std::uint32_t limit_;

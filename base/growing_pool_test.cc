@@ -43,6 +43,14 @@ TEST(GrowingPool, KeepsReferencesAndContentsWhileItGrows) {
   EXPECT_EQ(pool[99], 99);
 }
 
+TEST(GrowingPoolDeathTest, APlaceIsGivenBackOnceAndToItsPool) {
+  Pool pool(4);
+  const std::uint32_t place = pool.take();
+  EXPECT_DEATH(pool.give_back(place + 1), "a place is given back once");
+  pool.give_back(place);
+  EXPECT_DEATH(pool.give_back(place), "a place is given back once");
+}
+
 TEST(GrowingPool, APlaceIsFreshWhenItIsFirstTaken) {
   struct Initialized {
     int value = 5;

@@ -493,6 +493,7 @@ bool Endpoint::drained() const {
 }
 
 void Endpoint::leave(Nanos now) {
+  const SoleUser::Use use(user_);
   leaving_ = true;
   now_ = now;
   for (auto& link : links_) {
@@ -507,6 +508,7 @@ void Endpoint::leave(Nanos now) {
 // --- the loop --------------------------------------------------------------------------------------------------------
 
 std::size_t Endpoint::poll(Nanos now) {
+  const SoleUser::Use use(user_);
   now_ = now;
   if (const Nanos missed = peers_.begin_cycle(now); missed.count != 0) {
     for (auto& link : links_) {

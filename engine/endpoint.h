@@ -23,6 +23,7 @@
 #include "base/mpsc_ring.h"
 #include "base/secret.h"
 #include "base/settings.h"
+#include "base/sole_user.h"
 #include "engine/endpoint_handle.h"
 #include "engine/greeter.h"
 #include "engine/messages.h"
@@ -212,6 +213,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Silence
   std::vector<Open> opens_;          // heard and not answered yet
   std::vector<std::uint64_t> past_;  // names of accepted channels that have ended: they must not come to life again
   std::size_t next_past_ = 0;
+  SoleUser user_;
   Nanos now_;
   Nanos next_check_;
   Nanos last_check_;

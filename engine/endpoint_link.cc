@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/log.h"
 
 namespace canarynet {
@@ -108,6 +109,7 @@ void EndpointLink::forget_abandoned() {
   for (std::uint32_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].abandoned) release(i);
   }
+  CANARY_CHECK(used_ != 0, "a connection's slot is released twice");
 }
 
 void EndpointLink::release(std::uint32_t slot) {

@@ -202,7 +202,10 @@ int Engine::ranks_on_this_host() const {
   return static_cast<int>(std::count(host_of_.begin(), host_of_.end(), host));
 }
 
-void Engine::on_accept(std::unique_ptr<Lane> lane) { greeter_.take(std::move(lane), now_); }
+void Engine::on_accept(std::unique_ptr<Lane> lane) {
+  user_.check();
+  greeter_.take(std::move(lane), now_);
+}
 
 void Engine::on_hello(std::unique_ptr<Lane>& lane, const wire::Header& h, const wire::HelloPayload& hello) {
   if (hello.purpose == wire::kHelloControl) {
@@ -299,6 +302,7 @@ void Engine::begin_cycle(Nanos now) {
 }
 
 std::size_t Engine::poll(Nanos now) {
+  const SoleUser::Use use(user_);
   const DenormalGuard guard;
   begin_cycle(now);
   closed_groups_.clear();
@@ -348,6 +352,7 @@ void Engine::abandon() noexcept {
 }
 
 void Engine::hurry(Nanos now) {
+  const SoleUser::Use use(user_);
   const DenormalGuard guard;
   begin_cycle(now);
   send(now);
@@ -384,7 +389,10 @@ std::size_t Engine::settle_local() {
   return work;
 }
 
-void Engine::flush_acks(Nanos now, bool all) { everybody_.flush_acks(now, all); }
+void Engine::flush_acks(Nanos now, bool all) {
+  const SoleUser::Use use(user_);
+  everybody_.flush_acks(now, all);
+}
 
 Nanos Engine::next_deadline() const {
   const Nanos t = std::min(
@@ -395,6 +403,7 @@ Nanos Engine::next_deadline() const {
 }
 
 void Engine::leave(Nanos now) {
+  const SoleUser::Use use(user_);
   leaving_ = true;
   farewell_due_ = now + kFarewellLimit;
 }

@@ -23,6 +23,7 @@
 #include "base/hashed_bag.h"
 #include "base/mpsc_ring.h"
 #include "base/settings.h"
+#include "base/sole_user.h"
 #include "base/status.h"
 #include "control/membership.h"
 #include "engine/eager_store.h"
@@ -384,6 +385,7 @@ class Engine final : public MembershipListener,
   Nanos looked_at_;  // the last housekeeping
   Status join_status_;
   std::uint64_t next_cookie_ = 1;
+  SoleUser user_;
   std::uint32_t operations_in_flight_ = 0;
   std::uint64_t operations_entered_ = 0;
   std::uint64_t operations_ended_ = 0;

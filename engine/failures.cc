@@ -36,6 +36,7 @@ std::string Engine::ranks_text(std::uint32_t engine) const {
 // Ends a group's epoch here; the first verdict wins. With `flood`, everybody else hears of it.
 void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
   if (g.dead) return;
+  user_.check();
   g.dead = true;
   ErrorDetail detail;
   detail.rank = verdict.rank;

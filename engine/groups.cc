@@ -329,6 +329,7 @@ void Engine::close_group(Group& g) {
 }
 
 void Engine::retire(int local_rank) {
+  const SoleUser::Use use(user_);
   for (auto& g : groups_) {
     for (std::size_t r = 0; r < g->members.size(); ++r) {
       if (g->members[r] == local_rank) g->left[r] = 1;

@@ -132,6 +132,7 @@ void Engine::return_run(Operation& op) {
       peer.debts->add(debt.hash(), debt);
     }
   }
+  CANARY_CHECK(op.run->neighbours == 0 || neighbourly_ != 0, "an operation with ranks of this engine ends twice");
   neighbourly_ -= op.run->neighbours != 0;
   op.run->member = nullptr;
   --op.entry->busy;
@@ -327,6 +328,7 @@ void Engine::dequeue(RunPartner& partner) {
 
 // What the peer is sent ahead of its readiness has room again.
 void Engine::charge_less(EnginePeer& peer, std::uint32_t bytes) {
+  CANARY_CHECK(bytes <= peer.eager_used, "less was sent ahead to a peer than comes back");
   peer.eager_used -= bytes;
   while (peer.poor.head != nullptr) enqueue(*peer.poor.head);
 }
@@ -470,6 +472,7 @@ void Engine::finish(GroupMember& m, Operation& op, Status status) {
   OpTicket* ticket = op.ticket;
   return_run(op);
   m.operations.erase(m.operations.begin() + (&op - m.operations.data()));
+  CANARY_CHECK(operations_in_flight_ != 0, "an operation ends twice");
   --operations_in_flight_;
   ++operations_ended_;
   operations_failed_ += !status.ok();

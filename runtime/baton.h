@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "base/check.h"
 #include "base/units.h"
 
 namespace canarynet {
@@ -22,6 +23,7 @@ class Baton {
   // `to_progress`: the engine has something to do while nobody waits, so the progress thread is woken if no one else
   // takes it. Without, it looks by itself when its nap ends.
   void give(bool to_progress = true) {
+    CANARY_CHECK(held_.load(std::memory_order_relaxed), "the baton is given by the thread that took it, once");
     held_.store(false, std::memory_order_release);
     // The fence pairs with the one in sleep(): either the sleeper sees the baton free, or we see the sleeper.
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -51,7 +53,10 @@ class Baton {
     wake_first(Kind::kProgress);
   }
   // Announces (+1), and takes back (-1), that the holder should give it away soon.
-  void want(int change) { wanted_.fetch_add(change, std::memory_order_relaxed); }
+  void want(int change) {
+    const int before = wanted_.fetch_add(change, std::memory_order_relaxed);
+    CANARY_CHECK(before + change >= 0, "what was not announced can't be taken back");
+  }
   bool wanted() const { return wanted_.load(std::memory_order_relaxed) > 0; }
 
   // Sleeps until the baton is free (and no other sleeper was chosen to take it), `done()` is true, or `limit` has

@@ -13,6 +13,7 @@
 #include <span>
 #include <utility>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/secret.h"
 #include "control/unique_id.h"
@@ -408,7 +409,9 @@ void Context::leave(int rank) {
   if (options_.ranks.size() > 1) {
     with_engine([rank](Engine& e) { e.retire(rank); });
   }
-  if (staying_.fetch_sub(1, std::memory_order_acq_rel) == 1) leave();
+  const int staying = staying_.fetch_sub(1, std::memory_order_acq_rel);
+  CANARY_CHECK(staying > 0, "a rank leaves once");
+  if (staying == 1) leave();
 }
 
 void Context::leave() {

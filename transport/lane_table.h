@@ -44,6 +44,7 @@ class LaneTable {
     CANARY_CHECK(in_callback_ != &lane, "a lane was destroyed inside its own callback");
     if (lane.key_ < kFirstKey) return;  // memory ran out in add()
     const auto index = static_cast<std::uint32_t>(lane.key_ & 0xffffffff);
+    CANARY_CHECK(index < slots_.size() && slots_[index].lane == &lane, "a lane leaves the table that it is in, once");
     slots_[index].lane = nullptr;
     free_.push_back(index);
     --size_;

@@ -65,5 +65,15 @@ TEST(LaneTable, LanesMayComeAndGoWhileTheyAreCounted) {
   EXPECT_EQ(table.size(), 100u);
 }
 
+TEST(LaneTableDeathTest, ALaneLeavesOnce) {
+  Table table;
+  Seat lane, other;
+  table.add(lane);
+  table.remove(lane);
+  EXPECT_DEATH(table.remove(lane), "leaves the table that it is in, once");
+  table.add(other);
+  EXPECT_DEATH(table.remove(lane), "leaves the table that it is in, once") << "although its place is taken again";
+}
+
 }  // namespace
 }  // namespace canarynet

@@ -22,6 +22,7 @@ void Mux::pop(Queue& queue) {
 }
 
 void Mux::make_ready(Turn& turn) {
+  CANARY_CHECK(turn.flow_ != nullptr, "a turn of no flow has nothing to send");
   if (channel_ == nullptr) return;
   channel_->wake();
   if (turn.waits_) return;
@@ -35,7 +36,10 @@ void Mux::forget(Turn& turn) {
   if (!turn.waits_) return;
   Queue& queue = queues_[static_cast<std::size_t>(turn.class_)];
   Turn* before = nullptr;
-  for (Turn* t = queue.head; t != &turn; t = t->next_) before = t;
+  for (Turn* t = queue.head; t != &turn; t = t->next_) {
+    CANARY_CHECK(t != nullptr, "a turn that waits is in the queue of its class, at the peer that it waits for");
+    before = t;
+  }
   (before != nullptr ? before->next_ : queue.head) = turn.next_;
   if (queue.tail == &turn) queue.tail = before;
   turn.waits_ = false;

@@ -155,6 +155,7 @@ void ShmLaneFactory::arena_is_gone(std::uint32_t id) {
 }
 
 std::size_t ShmLaneFactory::poll(Nanos now) {
+  const SoleUser::Use use(user_);
   CANARY_CHECK(!in_poll_, "poll() was called from within poll()");
   in_poll_ = true;
   handled_ = 0;

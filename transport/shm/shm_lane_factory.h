@@ -18,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "base/sole_user.h"
 #include "base/sparse_warning.h"
 #include "transport/lane.h"
 #include "transport/lane_table.h"
@@ -114,6 +115,7 @@ class ShmLaneFactory final : public LaneFactory {
   SparseWarning trouble_warning_, stranger_warning_;
   std::size_t handled_ = 0;
   bool in_poll_ = false;
+  SoleUser user_;
 };
 
 }  // namespace canarynet

@@ -260,6 +260,7 @@ void TcpLaneFactory::ring() {
 }
 
 std::size_t TcpLaneFactory::poll(Nanos now) {
+  const SoleUser::Use use(user_);
   CANARY_CHECK(!in_poll_, "poll() was called from within poll()");
   in_poll_ = true;
   handled_ = 0;

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/sole_user.h"
 #include "base/sparse_warning.h"
 #include "transport/lane.h"
 #include "transport/lane_table.h"
@@ -126,6 +127,7 @@ class TcpLaneFactory final : public LaneFactory {
   SparseWarning trouble_warning_;
   std::size_t handled_ = 0;
   bool in_poll_ = false;
+  SoleUser user_;
 };
 
 }  // namespace canarynet
