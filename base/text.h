@@ -1,6 +1,7 @@
 // base/text.h -- text as users write it in lists.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -8,5 +9,8 @@ namespace canarynet {
 
 // "a,b,,c" → "a", "b", "", "c"; "" → "". Views into `text`.
 std::vector<std::string_view> split(std::string_view text, char by = ',');
+
+// A peer's words, which go to logs, counters and users: '?' in place of control characters.
+void make_printable(std::string* text);
 
 }  // namespace canarynet

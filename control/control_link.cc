@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "transport/frames.h"
 #include "transport/strangers.h"
 
 namespace canarynet::control {
@@ -27,11 +28,7 @@ Status ControlLink::dial(LaneFactory& factory, const Address& to) {
 
 void ControlLink::send_hello(const wire::HelloPayload& hello) {
   const auto* data = reinterpret_cast<const std::byte*>(&hello);
-  wire::Header header;
-  header.kind = wire::Kind::kHello;
-  header.payload_bytes = sizeof hello;
-  header.payload_crc32 = wire::payload_crc(data, sizeof hello);
-  wire::seal(header);
+  const wire::Header header = wire::greeting(wire::Kind::kHello, data, sizeof hello);
   waiting_.push_back({header, std::make_shared<const std::vector<std::byte>>(data, data + sizeof hello)});
   push();
 }
@@ -69,7 +66,7 @@ void ControlLink::on_up(Lane&) {
 
 Landing ControlLink::landing_for(Lane&, const wire::Header& header) {
   const bool wanted =
-      owner_ != nullptr && !broken_ &&
+      owner_ != nullptr && !broken_ && wire::check(header) == nullptr &&
       (header.kind == wire::Kind::kControl || header.kind == wire::Kind::kHello || header.kind == wire::Kind::kAbort);
   return {wanted ? Landing::Kind::kSlot : Landing::Kind::kDiscard, nullptr, 0};
 }
@@ -80,13 +77,13 @@ void ControlLink::on_frame(Lane&, const wire::Header& header, const Arrival& arr
   if (arrival.discarded) return;
   if (!arrival.intact) return break_off(Status(CANARY_SYSTEM, "a control message came damaged"));
   if (header.kind == wire::Kind::kAbort) {
-    refusal_ = refusal_text(arrival.payload);
+    refusal_ = refusal_text(header, arrival.payload);
     return;
   }
   if (header.kind == wire::Kind::kHello) {
     wire::HelloPayload hello;
-    if (arrival.payload.size() != sizeof hello) return break_off(Status(CANARY_SYSTEM, "a hello of the wrong size"));
-    std::memcpy(&hello, arrival.payload.data(), sizeof hello);
+    if (const char* const why = wire::read(header, arrival.payload, &hello); why != nullptr)
+      return break_off(Status(CANARY_SYSTEM, std::string("a hello with ") + why));
     return owner_->on_link_hello(*this, hello);
   }
   Result<Message> message = decode(arrival.payload);

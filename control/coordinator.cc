@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "control/text.h"
+#include "transport/frames.h"
 #include "transport/strangers.h"
 
 namespace canarynet::control {
@@ -14,10 +15,6 @@ namespace {
 constexpr Nanos kNewcomerLimit = 10_s;    // a member says who it is in one breath with its hello
 constexpr std::size_t kRefusedKept = 16;  // reasons of those that were turned away, for the job's own failure
 constexpr std::size_t kRefusedTold = 4;   // of them, in its text
-
-std::string version_text(const wire::HelloPayload& hello) {
-  return std::to_string(hello.version_min) + ".." + std::to_string(hello.version_max);
-}
 
 // "algo" and "ring" of "algo=ring".
 std::string name_part(const std::string& setting) { return setting.substr(0, setting.find('=')); }
@@ -97,10 +94,10 @@ void Coordinator::adopt(std::unique_ptr<Lane> lane, const wire::Header&, const w
     newcomers_.erase(newcomers_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   newcomers_.push_back({std::move(link), now_});
-  if (hello.version_min <= wire::kVersion && wire::kVersion <= hello.version_max) return;
+  if (wire::speaks_our_version(hello)) return;
   turn_away(l, {},
-            failure(CANARY_VERSION, "a rank (" + l.description() + ") speaks protocol version " + version_text(hello) +
-                                        ", rank 0 " + std::to_string(wire::kVersion)));
+            failure(CANARY_VERSION, "a rank (" + l.description() + ") speaks protocol version " +
+                                        wire::version_text(hello) + ", rank 0 " + std::to_string(wire::kVersion)));
 }
 
 // Whoever shows the unique id is a member of this job, and without it the job can't form: it fails, for all to hear. By

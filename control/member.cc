@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "control/text.h"
+#include "transport/frames.h"
 
 namespace canarynet::control {
 
@@ -102,10 +103,10 @@ void Member::on_link_hello(ControlLink& link, const wire::HelloPayload& hello) {
   answered_ = true;
   // It knows of us and will speak when its own time-out passes.
   join_deadline_ = now_ + options_.join_timeout + kAnswerSlack;
-  if (hello.version_min <= wire::kVersion && wire::kVersion <= hello.version_max) return;
+  if (wire::speaks_our_version(hello)) return;
   fail(failure(CANARY_VERSION,
-               "rank 0 (" + link.description() + ") speaks protocol version " + std::to_string(hello.version_min) +
-                   ".." + std::to_string(hello.version_max) + ", this rank " + std::to_string(wire::kVersion),
+               "rank 0 (" + link.description() + ") speaks protocol version " + wire::version_text(hello) +
+                   ", this rank " + std::to_string(wire::kVersion),
                0));
 }
 

@@ -187,20 +187,26 @@ TEST(MembershipJoin, RankThatComesAfterTheStartIsTurnedAwayAlone) {
 }
 
 TEST(MembershipJoin, OtherProtocolVersionIsNamedOnEveryRank) {
-  Job job({.engines = 3});
-  job.start(0);
-  job.start(1);
-  job.run_for(100_ms);
-  Stranger stranger(job, 2);
-  stranger.hello(7, 9, 77);
-  stranger.step(2, 50_ms);
-  ASSERT_EQ(stranger.messages.size(), 1u);
-  const auto* refuse = std::get_if<control::Refuse>(&stranger.messages[0]);
-  ASSERT_NE(refuse, nullptr);
-  EXPECT_EQ(refuse->code, CANARY_VERSION);
-  EXPECT_TRUE(contains(refuse->text, {"7..9", "rank 0 1"}));
-  for (const int h : {0, 1}) EXPECT_EQ(job[h].join_status.code(), CANARY_VERSION);
-  EXPECT_EQ(stranger.hellos, 1);
+  const struct {
+    std::uint16_t min, max;
+    const char* text;
+  } others[] = {{7, 9, "7..9"}, {1, 1, "1..1"}};
+  for (const auto& versions : others) {
+    Job job({.engines = 3});
+    job.start(0);
+    job.start(1);
+    job.run_for(100_ms);
+    Stranger stranger(job, 2);
+    stranger.hello(versions.min, versions.max, 77);
+    stranger.step(2, 50_ms);
+    ASSERT_EQ(stranger.messages.size(), 1u);
+    const auto* refuse = std::get_if<control::Refuse>(&stranger.messages[0]);
+    ASSERT_NE(refuse, nullptr);
+    EXPECT_EQ(refuse->code, CANARY_VERSION);
+    EXPECT_TRUE(contains(refuse->text, {versions.text, "rank 0 2"}));
+    for (const int h : {0, 1}) EXPECT_EQ(job[h].join_status.code(), CANARY_VERSION);
+    EXPECT_EQ(stranger.hellos, 1);
+  }
 }
 
 // By address anybody may come: one that does not fit hears why at once, and the others are waited for.
@@ -216,7 +222,7 @@ TEST(MembershipJoin, ByAddressWhoeverDoesNotFitIsTurnedAwayAlone) {
   } misfits[] = {{2, 5, "the world sizes differ"}, {1, 4, "rank 1 joined twice"}, {7, 4, "does not exist"}};
   for (const auto& misfit : misfits) {
     Stranger stranger(job, 3);
-    stranger.hello(1, 1);
+    stranger.hello(wire::kVersion, wire::kVersion);
     stranger.join(misfit.rank, misfit.world_size);
     stranger.step(3, 20_ms);
     ASSERT_EQ(stranger.messages.size(), 1u) << misfit.why;
@@ -264,7 +270,7 @@ TEST(MembershipJoin, WithoutTheUniqueIdNobodyCanEndAJobThatForms) {
     job.run_for(100_ms);
     Stranger newer(job, 2), other(job, 2);
     newer.hello(7, 9, token);
-    other.hello(1, 1, token);
+    other.hello(wire::kVersion, wire::kVersion, token);
     other.join(1, 5);
     newer.step(2, 20_ms);
     EXPECT_EQ(newer.messages.size(), 1u);
@@ -281,7 +287,7 @@ TEST(MembershipJoin, NewcomersThatSayNoMoreThanHelloAreFewAndGoSoon) {
   std::vector<std::unique_ptr<Stranger>> strangers;
   for (int i = 0; i < 6; ++i) {
     strangers.push_back(std::make_unique<Stranger>(job, 1));
-    strangers.back()->hello(1, 1);
+    strangers.back()->hello(wire::kVersion, wire::kVersion);
     strangers.back()->step(1, 10_ms);
   }
   for (std::size_t i = 0; i < 6; ++i) {
@@ -325,7 +331,7 @@ TEST(MembershipJoin, ADamagedJoinIsSaidAgain) {
   job.start(0);
   {
     Stranger first(job, 1);
-    first.hello(1, 1);
+    first.hello(wire::kVersion, wire::kVersion);
     first.step(1, 10_ms);
     ASSERT_EQ(first.hellos, 1);
     wire::Header header;
@@ -349,7 +355,7 @@ TEST(MembershipJoin, GarbageFromAStrangerHarmsNobody) {
   Random random(7);
   for (int i = 0; i < 50; ++i) {
     Stranger stranger(job, 2);
-    stranger.hello(1, 1);
+    stranger.hello(wire::kVersion, wire::kVersion);
     std::vector<std::uint8_t> bytes(1 + random.below(200));
     for (auto& b : bytes) b = static_cast<std::uint8_t>(random.next());
     stranger.say(wire::Kind::kControl, bytes.data(), bytes.size());

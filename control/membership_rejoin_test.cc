@@ -376,7 +376,7 @@ TEST(MembershipRejoin, RetractedAttemptIsNoDeathOthersAre) {
       s.say(wire::Kind::kControl, bytes.data(), bytes.size());
     };
     Stranger first(job, 1);
-    first.hello(1, 1);
+    first.hello(wire::kVersion, wire::kVersion);
     control::Join join;
     join.engine.ranks = {1};
     join.world_size = 2;
@@ -387,14 +387,14 @@ TEST(MembershipRejoin, RetractedAttemptIsNoDeathOthersAre) {
     const std::uint64_t token = job[0].roster->job;
     {
       Stranger second(job, 1);
-      second.hello(1, 1);
+      second.hello(wire::kVersion, wire::kVersion);
       say(second, control::Rejoin{token, 1, 1});
       if (retract) say(second, control::Retract{});
     }  // its end
     first.step(1, 50_ms);
     EXPECT_EQ(job[0].died.count(1), retract ? 0u : 1u);
     Stranger third(job, 1);
-    third.hello(1, 1);
+    third.hello(wire::kVersion, wire::kVersion);
     say(third, control::Rejoin{token, 1, 2});
     third.step(1, 50_ms);
     ASSERT_FALSE(third.messages.empty());

@@ -19,10 +19,10 @@
 namespace canarynet::control {
 
 inline constexpr std::uint8_t kFormat = 2;
-inline constexpr std::size_t kNameMax = 255;                // host names, host ids, devices: longer ones are cut
-inline constexpr std::size_t kTextMax = 4096;               // reasons: longer ones are cut
-inline constexpr std::size_t kSettingMax = 1024;            // "name=value"
-inline constexpr std::uint32_t kWorldMax = 65535;           // ranks (wire headers have 16 bits for one)
+inline constexpr std::size_t kNameMax = 255;      // host names, host ids, devices: longer ones are cut
+inline constexpr std::size_t kTextMax = 4096;     // reasons: longer ones are cut
+inline constexpr std::size_t kSettingMax = 1024;  // "name=value"
+inline constexpr std::uint32_t kWorldMax = wire::kRanksMax;
 inline constexpr std::uint32_t kFlowsMax = (1u << 30) - 2;  // of groups: the bits above say what kind of flow it is
 inline constexpr std::uint32_t kEnginesMax = 65535;
 inline constexpr std::uint32_t kWaitingGroupsMax = 65535;  // in a report of missed engines, per engine

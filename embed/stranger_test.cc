@@ -137,6 +137,16 @@ std::vector<control::Message> messages_in(std::string_view bytes) {
   return out;
 }
 
+// The hello that a stream begins with, and the version of its header; 0: none.
+std::pair<int, wire::HelloPayload> hello_in(std::string_view bytes) {
+  wire::Header h;
+  wire::HelloPayload hello;
+  if (bytes.size() < sizeof h + sizeof hello) return {};
+  std::memcpy(&h, bytes.data(), sizeof h);
+  std::memcpy(&hello, bytes.data() + sizeof h, sizeof hello);
+  return h.kind == wire::Kind::kHello ? std::pair(int{h.version}, hello) : std::pair(0, hello);
+}
+
 // --- ranks -----------------------------------------------------------------------------------------------------------
 
 // Lines of the library's log, kept for the report.
@@ -305,7 +315,8 @@ TEST_F(Strangers, OfAnotherVersionOrAnotherJobDoNotEndAJobThatForms) {
     keep_log();
     std::string wrong = live(test::join_url(port), 0, 2, {"join_timeout=20s"}, 0.3);
     const std::string log = kept_log();
-    for (const char* part : {"speaks protocol version 7..9", "the world sizes differ", "host-x"}) {
+    for (const char* part : {"speaks protocol version 7..9, rank 0 2", "speaks protocol version 1..1, rank 0 2",
+                             "the world sizes differ", "host-x"}) {
       if (wrong.empty() && log.find(part) == std::string::npos)
         wrong = std::string(part) + " is not in the log: " + log;
     }
@@ -324,6 +335,12 @@ TEST_F(Strangers, OfAnotherVersionOrAnotherJobDoNotEndAJobThatForms) {
   newer.version_min = 7;
   newer.version_max = 9;
   say_hello(knock(), newer);
+  wire::HelloPayload older = control;
+  older.version_min = older.version_max = 1;
+  say_hello(knock(), older);
+  const auto answer = hello_in(read_all(fds.back(), 500));
+  EXPECT_EQ(answer.first, 1) << "in the version of greetings, which a rank of version 1 can read";
+  EXPECT_EQ(answer.second.version_max, wire::kVersion);
   say_hello(knock(), control);
   say(fds.back(), join_of(1, 5, "algo=ring"));
   const auto told = messages_in(read_all(fds.back(), 500));

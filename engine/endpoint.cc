@@ -244,7 +244,7 @@ void Endpoint::on_hello(std::unique_ptr<Lane>& lane, const wire::Header&, const 
     greeter_.turn_away(*lane, "its hello names a lane that cannot be");
     return;
   }
-  const std::uint64_t name = std::uint64_t{hello.target} << 32 | hello.engine;
+  const std::uint64_t name = wire::channel_name(hello);
   EndpointLink* link = nullptr;
   std::size_t accepted = 0;
   for (auto& l : links_) {

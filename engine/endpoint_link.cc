@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/text.h"
 
 namespace canarynet {
 namespace {
@@ -16,12 +17,6 @@ constexpr std::size_t kAnswersMax = 4096;  // that wait to be said, when another
 std::uint32_t slot_of(std::uint32_t flow) { return flow & (wire::kConnectionSlots - 1); }
 std::uint16_t generation_of(std::uint32_t flow) {
   return static_cast<std::uint16_t>((flow & ~wire::kConnectionFlow) >> kGenerationShift);
-}
-
-// The peer's words go to logs and counters.
-void make_printable(std::string* text) {
-  std::replace_if(
-      text->begin(), text->end(), [](unsigned char b) { return b < 0x20 || b == 0x7f; }, '?');
 }
 
 }  // namespace
@@ -109,12 +104,12 @@ void EndpointLink::forget_abandoned() {
   for (std::uint32_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].abandoned) release(i);
   }
-  CANARY_CHECK(used_ != 0, "a connection's slot is released twice");
 }
 
 void EndpointLink::release(std::uint32_t slot) {
   slots_[slot].connection = nullptr;
   slots_[slot].abandoned = false;
+  CANARY_CHECK(used_ != 0, "a connection's slot is released twice");
   if (dialled) free_.push_back(slot);
   if (--used_ == 0) idle_since = endpoint_.now_;
 }
@@ -212,64 +207,71 @@ Landing EndpointLink::landing_for(Mux&, const wire::Header& h) {
   return endpoint_.messages_.landing_for(*messages, where_is(h), h);
 }
 
-bool EndpointLink::on_arrival(Mux&, const wire::Header& h, const Arrival& arrival) {
+bool EndpointLink::on_arrival(Mux& from, const wire::Header& h, const Arrival& arrival) {
   if (gone) return true;
-  if (h.kind == wire::Kind::kSignature) {
-    const auto frame = static_cast<wire::MessageFrame>(h.step);
-    if (frame == wire::MessageFrame::kOpen) {
-      wire::OpenPayload open;
-      const bool ours = (h.flow & wire::kConnectionFlow) == wire::kConnectionFlow;
-      if (dialled || !ours || arrival.payload.size() != sizeof open) return true;
-      // Who asks and does not read the answers is not heard before it has: not acknowledged, the request comes again.
-      if (controls_.size() + endpoint_.opens_.size() >= kAnswersMax) return false;
-      std::memcpy(&open, arrival.payload.data(), sizeof open);
-      endpoint_.on_open(*this, h.flow, open);
-      return true;
-    }
-    if (frame == wire::MessageFrame::kOpened) {
-      wire::OpenedPayload opened;
-      if (!dialled || arrival.payload.size() != sizeof opened) return true;
-      if (is_abandoned(h.flow)) {
-        say(wire::MessageFrame::kClose, h.flow, nullptr, 0);
-        release(slot_of(h.flow));
-        return true;
-      }
-      Connection* c = find(h.flow);
-      if (c != nullptr) c->answered = true;
-      if (c == nullptr || c->end.piece_bytes != 0 || !c->end.failure.ok()) return true;
-      std::memcpy(&opened, arrival.payload.data(), sizeof opened);
-      learn_peer(opened.pid, opened.host);
-      const auto mine = static_cast<std::uint32_t>(endpoint_.options_.settings.piece_bytes.count);
-      if (opened.accepted == 0 || opened.piece_bytes < 1024 || opened.piece_bytes > mine) {
-        endpoint_.fail(*c, Status(CANARY_CLOSED, describe() + " does not listen under this handle any more"));
-        return true;
-      }
-      messages->eager_budget = std::min<std::uint64_t>(messages->eager_budget, opened.eager_bytes);
-      endpoint_.messages_.open(c->end, opened.piece_bytes);
-      endpoint_.come_up(*c);
-      return true;
-    }
-    if (frame == wire::MessageFrame::kClose) {
-      if (is_abandoned(h.flow)) release(slot_of(h.flow));
-      Connection* c = find(h.flow);
-      if (c == nullptr || !c->end.failure.ok()) return true;
-      channel->cancel_flow(h.flow);
-      endpoint_.messages_.settle_sends(c->end, h.op, endpoint_.now_);
-      endpoint_.fail(*c, Status(CANARY_CLOSED, describe() + " has closed the connection"));
-      return true;
-    }
-    if (frame == wire::MessageFrame::kAbort) {
-      if (arrival.payload.size() > wire::kAbortTextBytes) return true;
-      Connection* c = find(h.flow);
-      if (c == nullptr || !c->end.failure.ok()) return true;
-      std::string why(reinterpret_cast<const char*>(arrival.payload.data()), arrival.payload.size());
-      make_printable(&why);
-      // The cause first: it may be passed on from peer to peer, and is cut at the end.
-      endpoint_.fail(*c, Status(CANARY_ABORTED, why + "; told by " + who() + ", which gave the connection up"));
-      return true;
-    }
+  if (h.kind != wire::Kind::kSignature)
+    return endpoint_.messages_.on_arrival(*messages, where_is(h), h, arrival, endpoint_.now_);
+  wire::MessageWord word;
+  if (!from.is_read(h, arrival.payload, &word)) return true;
+  if (const auto* open = std::get_if<wire::Open>(&word)) return on_open(h.flow, *open);
+  if (const auto* opened = std::get_if<wire::Opened>(&word)) {
+    on_opened(h.flow, *opened);
+  } else if (const auto* close = std::get_if<wire::Close>(&word)) {
+    on_close(h.flow, *close);
+  } else if (const auto* give_up = std::get_if<wire::GiveUp>(&word)) {
+    on_give_up(h.flow, *give_up);
+  } else {
+    return endpoint_.messages_.on_word(where_is(h), word, endpoint_.now_);
   }
-  return endpoint_.messages_.on_arrival(*messages, where_is(h), h, arrival, endpoint_.now_);
+  return true;
+}
+
+bool EndpointLink::on_open(std::uint32_t flow, const wire::Open& word) {
+  const bool ours = (flow & wire::kConnectionFlow) == wire::kConnectionFlow;
+  if (dialled || !ours) return true;
+  // Who asks and does not read the answers is not heard before it has: not acknowledged, the request comes again.
+  if (controls_.size() + endpoint_.opens_.size() >= kAnswersMax) return false;
+  endpoint_.on_open(*this, flow, word.terms);
+  return true;
+}
+
+void EndpointLink::on_opened(std::uint32_t flow, const wire::Opened& word) {
+  if (!dialled) return;
+  if (is_abandoned(flow)) {
+    say(wire::MessageFrame::kClose, flow, nullptr, 0);
+    return release(slot_of(flow));
+  }
+  Connection* c = find(flow);
+  if (c != nullptr) c->answered = true;
+  if (c == nullptr || c->end.piece_bytes != 0 || !c->end.failure.ok()) return;
+  const wire::OpenedPayload& opened = word.terms;
+  learn_peer(opened.pid, opened.host);
+  const auto mine = static_cast<std::uint32_t>(endpoint_.options_.settings.piece_bytes.count);
+  if (opened.accepted == 0 || opened.piece_bytes < 1024 || opened.piece_bytes > mine) {
+    endpoint_.fail(*c, Status(CANARY_CLOSED, describe() + " does not listen under this handle any more"));
+    return;
+  }
+  messages->eager_budget = std::min<std::uint64_t>(messages->eager_budget, opened.eager_bytes);
+  endpoint_.messages_.open(c->end, opened.piece_bytes);
+  endpoint_.come_up(*c);
+}
+
+void EndpointLink::on_close(std::uint32_t flow, const wire::Close& word) {
+  if (is_abandoned(flow)) release(slot_of(flow));
+  Connection* c = find(flow);
+  if (c == nullptr || !c->end.failure.ok()) return;
+  channel->cancel_flow(flow);
+  endpoint_.messages_.settle_sends(c->end, word.received, endpoint_.now_);
+  endpoint_.fail(*c, Status(CANARY_CLOSED, describe() + " has closed the connection"));
+}
+
+void EndpointLink::on_give_up(std::uint32_t flow, const wire::GiveUp& word) {
+  Connection* c = find(flow);
+  if (c == nullptr || !c->end.failure.ok()) return;
+  std::string why(word.why);
+  make_printable(&why);
+  // The cause first: it may be passed on from peer to peer, and is cut at the end.
+  endpoint_.fail(*c, Status(CANARY_ABORTED, why + "; told by " + who() + ", which gave the connection up"));
 }
 
 void EndpointLink::on_landing_lost(Mux&, const wire::Header& h, std::uint64_t cookie) {

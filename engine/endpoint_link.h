@@ -66,7 +66,7 @@ class EndpointLink final : public Peer, public Flow, public MuxHost {
   // MuxHost
   void on_heartbeat(Mux&, const wire::Header&) override {}
   void fill_heartbeat(Mux&, wire::Header*) override {}
-  void on_abort(Mux&, const wire::Header&, std::span<const std::byte>) override {}
+  void on_abort(Mux&, const wire::Header&, const wire::AbortFrame&) override {}
   void on_path_event(Mux& peer, const std::string& what) override;
 
   const std::uint64_t name;
@@ -84,6 +84,10 @@ class EndpointLink final : public Peer, public Flow, public MuxHost {
     bool abandoned = false;
   };
   bool is_abandoned(std::uint32_t flow) const;
+  bool on_open(std::uint32_t flow, const wire::Open& word);
+  void on_opened(std::uint32_t flow, const wire::Opened& word);
+  void on_close(std::uint32_t flow, const wire::Close& word);
+  void on_give_up(std::uint32_t flow, const wire::GiveUp& word);
   void release(std::uint32_t slot);
   struct Control {
     wire::MessageFrame frame;

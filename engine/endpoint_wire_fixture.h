@@ -184,12 +184,8 @@ class WireFactory final : public LaneFactory {
   void greet(WireLane& lane) {
     lane.come_up();
     if (!dials_greeted) return;
-    const wire::HelloPayload hello{};
-    wire::Header h;
-    h.kind = wire::Kind::kHello;
-    h.payload_bytes = sizeof hello;
-    h.payload_crc32 = wire::payload_crc(&hello, sizeof hello);
-    wire::seal(h);
+    const wire::HelloPayload hello{.purpose = wire::kHelloEndpoint};
+    const wire::Header h = wire::greeting(wire::Kind::kHello, &hello, sizeof hello);
     std::vector<std::byte> bytes(sizeof h + sizeof hello);
     std::memcpy(bytes.data(), &h, sizeof h);
     std::memcpy(bytes.data() + sizeof h, &hello, sizeof hello);

@@ -258,7 +258,7 @@ class Engine final : public MembershipListener,
   // MuxHost
   void on_heartbeat(Mux& from, const wire::Header& header) override;
   void fill_heartbeat(Mux& to, wire::Header* header) override;
-  void on_abort(Mux& from, const wire::Header& header, std::span<const std::byte> payload) override;
+  void on_abort(Mux& from, const wire::Header& header, const wire::AbortFrame& abort) override;
   void on_path_event(Mux& peer, const std::string& what) override;
 
   // operations (operations.cc, operation_flow.cc)

@@ -6,6 +6,7 @@
 #include "base/duration_text.h"
 #include "base/log.h"
 #include "base/serial.h"
+#include "base/text.h"
 #include "control/text.h"
 #include "engine/engine.h"
 
@@ -35,8 +36,8 @@ std::string Engine::ranks_text(std::uint32_t engine) const {
 
 // Ends a group's epoch here; the first verdict wins. With `flood`, everybody else hears of it.
 void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
-  if (g.dead) return;
   user_.check();
+  if (g.dead) return;
   g.dead = true;
   ErrorDetail detail;
   detail.rank = verdict.rank;
@@ -111,11 +112,8 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
   }
 }
 
-void Engine::on_abort(Mux&, const wire::Header& h, std::span<const std::byte> payload) {
-  wire::AbortPayload fixed;
-  if (payload.size() < sizeof fixed) return;
-  std::memcpy(&fixed, payload.data(), sizeof fixed);
-  if (fixed.text_bytes != payload.size() - sizeof fixed || fixed.text_bytes > wire::kAbortTextMax) return;
+void Engine::on_abort(Mux&, const wire::Header& h, const wire::AbortFrame& abort) {
+  const wire::AbortPayload& fixed = abort.verdict;
   Verdict v;
   v.code = fixed.code > CANARY_WOULD_BLOCK && fixed.code <= CANARY_INTERNAL ? static_cast<canary_status>(fixed.code)
                                                                             : CANARY_ABORTED;
@@ -125,7 +123,8 @@ void Engine::on_abort(Mux&, const wire::Header& h, std::span<const std::byte> pa
   v.epoch = h.epoch;
   v.reporter = fixed.reporter;
   v.elapsed = Nanos{static_cast<std::int64_t>(fixed.elapsed_ns)};
-  v.text.assign(reinterpret_cast<const char*>(payload.data()) + sizeof fixed, fixed.text_bytes);
+  v.text = abort.text;
+  make_printable(&v.text);
   on_verdict(v);
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "transport/frames.h"
 #include "transport/strangers.h"
 
 namespace canarynet {
@@ -38,7 +39,7 @@ void Greeter::sweep(Nanos now) {
 }
 
 Landing Greeter::landing_for(Lane&, const wire::Header& h) {
-  const bool hello = h.kind == wire::Kind::kHello && h.payload_bytes == sizeof(wire::HelloPayload);
+  const bool hello = h.kind == wire::Kind::kHello && wire::check(h) == nullptr;
   return {hello ? Landing::Kind::kSlot : Landing::Kind::kDiscard, nullptr, 0};
 }
 
@@ -46,14 +47,33 @@ void Greeter::on_frame(Lane& lane, const wire::Header& h, const Arrival& arrival
   Waiting* w = find(lane);
   if (w == nullptr || w->finished) return;
   wire::HelloPayload hello;
-  if (h.kind != wire::Kind::kHello || !arrival.intact || arrival.payload.size() != sizeof hello) {
-    turn_away(lane, "no hello");
+  const bool damaged = h.kind != wire::Kind::kHello || !arrival.intact;
+  if (const char* const why = damaged ? "no hello" : wire::read(h, arrival.payload, &hello); why != nullptr) {
+    turn_away(lane, why);
     w->finished = true;
     return;
   }
-  std::memcpy(&hello, arrival.payload.data(), sizeof hello);
+  // Who leads a job tells its members itself (control/coordinator.h).
+  if (hello.purpose != wire::kHelloControl && !wire::speaks_our_version(hello)) {
+    refuse(*w->lane, hello);
+    w->finished = true;
+    return;
+  }
   host_.on_hello(w->lane, h, hello);
   if (w->lane) w->finished = true;
+}
+
+// Of another version: both are named, here and to the peer.
+void Greeter::refuse(Lane& lane, const wire::HelloPayload& hello) {
+  turn_away(lane, wire::describe_versions(hello).c_str());
+  const std::vector<std::byte> frame =
+      refusal_frame("the peer speaks protocol version " + std::to_string(wire::kVersion) + ", this side " +
+                    wire::version_text(hello));
+  CANARY_CHECK(frame.size() <= sizeof(wire::Header) + kInlinePayloadBytes, "a refusal is copied by its lane");
+  wire::Header h;
+  std::memcpy(&h, frame.data(), sizeof h);
+  lane.send(h, frame.data() + sizeof h, 0);
+  lane.flush(now_);
 }
 
 void Greeter::turn_away(const Lane& lane, const char* why) {

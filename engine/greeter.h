@@ -50,6 +50,7 @@ class Greeter final : public LaneSink {
     Nanos since;
     bool finished = false;
   };
+  void refuse(Lane& lane, const wire::HelloPayload& hello);
   Waiting* find(const Lane& lane);
   GreeterHost& host_;
   const std::size_t strangers_max_;

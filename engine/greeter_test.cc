@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
+#include <vector>
+
+#include "transport/strangers.h"
 
 namespace canarynet {
 namespace {
@@ -16,7 +20,11 @@ class QuietLane final : public Lane {
     (*open_)[number_] = true;
   }
   ~QuietLane() override { (*open_)[number_] = false; }
-  bool send(const wire::Header&, const std::byte*, std::uint64_t) override { return false; }
+  bool send(const wire::Header& header, const std::byte* payload, std::uint64_t) override {
+    told_header = header;
+    told.assign(payload, payload + header.payload_bytes);
+    return true;
+  }
   void flush(Nanos) override {}
   bool cancel(std::uint64_t) override { return false; }
   void redirect(std::uint64_t) override {}
@@ -26,6 +34,9 @@ class QuietLane final : public Lane {
   std::string description() const override { return "lane " + std::to_string(number_); }
   int rail() const override { return 0; }
   Address remote() const override { return from_; }
+
+  wire::Header told_header;
+  std::vector<std::byte> told;
 
  private:
   int number_;
@@ -40,19 +51,16 @@ class GreeterTest : public ::testing::Test, public GreeterHost {
     taken.push_back(std::move(lane));
   }
   // Host `from` connects, from a port of its own.
-  Lane* come(int from, Nanos now = {}) {
+  QuietLane* come(int from, Nanos now = {}) {
     const auto port = static_cast<std::uint16_t>(++number);
     auto lane =
         std::make_unique<QuietLane>(number, Address::ipv4(10, 0, 0, static_cast<std::uint8_t>(from), 0, port), &open);
-    Lane* raw = lane.get();
+    QuietLane* raw = lane.get();
     greeter.take(std::move(lane), now);
     return raw;
   }
-  void says_hello(Lane* lane) {
-    wire::HelloPayload hello;
-    wire::Header h;
-    h.kind = wire::Kind::kHello;
-    h.payload_bytes = sizeof hello;
+  void says_hello(Lane* lane, wire::HelloPayload hello = {.purpose = wire::kHelloChannel}) {
+    const wire::Header h = wire::greeting(wire::Kind::kHello, &hello, sizeof hello);
     Arrival arrival;
     arrival.payload = {reinterpret_cast<const std::byte*>(&hello), sizeof hello};
     arrival.intact = true;
@@ -87,6 +95,21 @@ TEST_F(GreeterTest, AMemberFindsRoomHoweverManyStrangersWait) {
   ASSERT_EQ(taken.size(), 1u);
   says_hello(come(3));  // also from where the strangers come from
   EXPECT_EQ(taken.size(), 2u);
+}
+
+// As a process of the first version says it: that one reads refusals, and nothing else of this side's.
+TEST_F(GreeterTest, APeerOfVersionOneIsTurnedAwayAndToldBothVersions) {
+  QuietLane* const lane = come(1);
+  says_hello(lane, {.version_min = 1, .version_max = 1, .purpose = wire::kHelloEndpoint});
+  EXPECT_TRUE(taken.empty());
+  EXPECT_EQ(lane->told_header.version, 1);
+  EXPECT_EQ(wire::validate(lane->told_header), nullptr);
+  const std::string why = refusal_text(lane->told_header, lane->told);
+  EXPECT_NE(why.find("speaks protocol version 2, this side 1..1"), std::string::npos) << why;
+  greeter.sweep({});
+  EXPECT_EQ(count(), 0u);
+  says_hello(come(1), {.version_min = 1, .version_max = 2, .purpose = wire::kHelloEndpoint});
+  EXPECT_EQ(taken.size(), 1u) << "it speaks this side's version, too";
 }
 
 TEST_F(GreeterTest, WhoeverSaysNothingGoesAfterAWhile) {

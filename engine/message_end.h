@@ -21,7 +21,7 @@
 #include "engine/flow/mux.h"
 #include "port/ticket.h"
 #include "transport/channel.h"
-#include "transport/message_wire.h"
+#include "transport/message_frames.h"
 
 namespace canarynet {
 

@@ -464,15 +464,8 @@ Landing Messages::landing_for(MessagePeer& peer, const Where& where, const wire:
 bool Messages::on_arrival(MessagePeer& peer, const Where& where, const wire::Header& h, const Arrival& arrival,
                           Nanos now) {
   if (h.kind == wire::Kind::kSignature) {
-    if (where.over) return true;
-    if (where.end == nullptr) return false;
-    if (h.step == static_cast<std::uint16_t>(wire::MessageFrame::kCredit)) on_credit(*where.end, h.op, now);
-    wire::RefusePayload refusal;
-    if (h.step == static_cast<std::uint16_t>(wire::MessageFrame::kRefuse) && arrival.payload.size() == sizeof refusal) {
-      std::memcpy(&refusal, arrival.payload.data(), sizeof refusal);
-      on_refusal(*where.end, h, refusal);
-    }
-    return true;
+    wire::MessageWord word;
+    return !peer.mux.is_read(h, arrival.payload, &word) || on_word(where, word, now);
   }
   MessageEnd* end = where.over ? nullptr : where.end;
   // An acknowledgement could overtake the refusal, and the send would count as done.
@@ -505,6 +498,14 @@ bool Messages::on_arrival(MessagePeer& peer, const Where& where, const wire::Hea
     return true;
   }
   if (parked != nullptr) peer.parked.release(parked);
+  return true;
+}
+
+bool Messages::on_word(const Where& where, const wire::MessageWord& word, Nanos now) {
+  if (where.over) return true;
+  if (where.end == nullptr) return false;
+  if (const auto* credit = std::get_if<wire::Credit>(&word)) on_credit(*where.end, credit->up_to, now);
+  if (const auto* refusal = std::get_if<wire::Refuse>(&word)) on_refusal(*where.end, *refusal);
   return true;
 }
 
@@ -613,8 +614,9 @@ void Messages::mismatch(MessageEnd& end, std::uint64_t number, const wire::Heade
   host_.on_mismatch(end, Status(CANARY_MISMATCH, text), false);
 }
 
-void Messages::on_refusal(MessageEnd& end, const wire::Header& h, const wire::RefusePayload& refusal) {
-  std::string text = "message #" + std::to_string(unwrap(h.op, end.credited)) + ": ";
+void Messages::on_refusal(MessageEnd& end, const wire::Refuse& word) {
+  const wire::RefusePayload& refusal = word.why;
+  std::string text = "message #" + std::to_string(unwrap(word.message, end.credited)) + ": ";
   if (refusal.unknown_tag != 0) {
     text += "it has tag " + std::to_string(refusal.tag) + ", and no receive of its group has that";
   } else {

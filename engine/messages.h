@@ -83,6 +83,8 @@ class Messages {
   Landing landing_for(MessagePeer& peer, const Where& where, const wire::Header& h);
   // Pieces, credits and refusals; the frames of connections are the endpoint's own.
   bool on_arrival(MessagePeer& peer, const Where& where, const wire::Header& h, const Arrival& arrival, Nanos now);
+  // Of the words only credits and refusals are of messages; the others are their connection's.
+  bool on_word(const Where& where, const wire::MessageWord& word, Nanos now);
   void on_landing_lost(MessagePeer& peer, const Where& where, const wire::Header& h, std::uint64_t cookie);
 
  private:
@@ -103,7 +105,7 @@ class Messages {
   void mismatch(MessageEnd& end, std::uint64_t number, const wire::Header& h, const MessageRequest* r);
   void claim_parked(MessageEnd& end, Nanos now);
   void on_credit(MessageEnd& end, std::uint32_t op, Nanos now);
-  void on_refusal(MessageEnd& end, const wire::Header& h, const wire::RefusePayload& refusal);
+  void on_refusal(MessageEnd& end, const wire::Refuse& word);
   bool fill(MessageEnd& end, canary_priority priority, OutPiece* out);
   static void pass_cursor(MessageEnd& end, MessageRequest& request);
   static void count_waiting(MessageEnd& end, canary_priority priority);

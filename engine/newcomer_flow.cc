@@ -47,17 +47,15 @@ bool NewcomerFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& a
 bool NewcomerFlow::on_signature(Mux& from, const wire::Header& h, const Arrival& arrival, bool over) {
   const bool with_piece = h.kind == wire::Kind::kPiece;
   wire::SignedPiece piece;
-  piece.signature = arrival.payload;
-  if (with_piece && !wire::split(h, arrival.payload, &piece)) return true;
-  wire::SignaturePayload theirs;
-  if (piece.signature.size() != sizeof theirs) return true;
-  std::memcpy(&theirs, piece.signature.data(), sizeof theirs);
+  const bool read =
+      with_piece ? from.is_read(h, arrival.payload, &piece) : from.is_read(h, arrival.payload, &piece.signature);
+  if (!read) return true;
   engine_.settle_debt(engine_.peers_[from.peer()], h);  // of a rank that is done with the group
   if (over) return true;
   // Its creation is on the way to us.
   if (engine_.strays_.size() >= kStraysMax) return false;
-  if (with_piece && !engine_.park_whole(from.peer(), piece.header, piece.elements)) return false;
-  engine_.strays_.push_back({h.flow, h.epoch, h.source, h.destination, from.peer(), h.op, theirs});
+  if (with_piece && !engine_.park_whole(from.peer(), piece.piece, piece.elements)) return false;
+  engine_.strays_.push_back({h.flow, h.epoch, h.source, h.destination, from.peer(), h.op, piece.signature});
   return true;
 }
 

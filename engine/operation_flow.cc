@@ -183,7 +183,10 @@ Landing OperationFlow::landing_for(Mux& from, const wire::Header& h) {
 }
 
 bool OperationFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& arrival) {
-  if (h.kind == wire::Kind::kSignature) return on_signature(from, h, arrival.payload);
+  if (h.kind == wire::Kind::kSignature) {
+    wire::SignaturePayload theirs;
+    return !from.is_read(h, arrival.payload, &theirs) || on_signature(from, h, theirs);
+  }
   if (wire::has_signature(h)) return on_signed_piece(from, h, arrival.payload);
   if (arrival.discarded) return arrival.cookie != landing::kNoPlace;
   if ((arrival.cookie & kInRun) == 0) return on_parked(from, h, arrival);
@@ -193,10 +196,8 @@ bool OperationFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& 
   return true;
 }
 
-bool OperationFlow::on_signature(Mux& from, const wire::Header& h, std::span<const std::byte> payload) {
-  wire::SignaturePayload theirs;
-  if (payload.size() != sizeof theirs || !speaks_for(from, h)) return true;
-  std::memcpy(&theirs, payload.data(), sizeof theirs);
+bool OperationFlow::on_signature(Mux& from, const wire::Header& h, const wire::SignaturePayload& theirs) {
+  if (!speaks_for(from, h)) return true;
   engine_.settle_debt(engine_.peers_[from.peer()], h);
   auto& entered = group_.entered[h.source];
   entered = later_of(entered, h.op);
@@ -207,16 +208,16 @@ bool OperationFlow::on_signature(Mux& from, const wire::Header& h, std::span<con
 // The signature first: elements of another operation than ours go nowhere.
 bool OperationFlow::on_signed_piece(Mux& from, const wire::Header& h, std::span<const std::byte> payload) {
   wire::SignedPiece piece;
-  if (!wire::split(h, payload, &piece) || !speaks_for(from, h)) return true;
+  if (!from.is_read(h, payload, &piece) || !speaks_for(from, h)) return true;
   GroupMember* const m = group_.member(h.destination);
   // Room first: a frame without it comes again, and leaves no signature behind each time.
   const bool early = m != nullptr && later(h.op, m->entered);
-  if (early && !engine_.park_whole(from.peer(), piece.header, piece.elements)) return false;
+  if (early && !engine_.park_whole(from.peer(), piece.piece, piece.elements)) return false;
   if (!on_signature(from, h, piece.signature)) return false;
   if (early || m == nullptr || !speaks_for(from, h)) return true;
   const Operation* const op = m->find(h.op);
   std::uint32_t task = 0;
-  const wire::Header& own = piece.header;
+  const wire::Header& own = piece.piece;
   if (op != nullptr && own.signature == op->hash &&
       op->run->executor.fits(own.source, own.step, own.piece, own.payload_bytes, &task))
     engine_.piece_arrived(*op->run, task, from, own, piece.elements.data(), crc_in(own));

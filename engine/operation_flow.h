@@ -30,7 +30,7 @@ class OperationFlow final : public Flow {
   bool fill(RunPartner& partner, OutPiece* out);
   void sign(RunPartner& partner, OutPiece* out);
   bool speaks_for(const Mux& from, const wire::Header& header) const;
-  bool on_signature(Mux& from, const wire::Header& header, std::span<const std::byte> payload);
+  bool on_signature(Mux& from, const wire::Header& header, const wire::SignaturePayload& theirs);
   bool on_signed_piece(Mux& from, const wire::Header& header, std::span<const std::byte> payload);
   bool on_parked(Mux& from, const wire::Header& header, const Arrival& arrival);
   // nullptr: its operation has ended.

@@ -159,7 +159,7 @@ class End final : public ChannelClient, public LaneAcceptor, public LaneSink {
   }
   void on_heartbeat(Channel&, const wire::Header&) override { ++beats; }
   void fill_heartbeat(Channel&, wire::Header*) override {}
-  void on_abort(Channel&, const wire::Header&, std::span<const std::byte>) override {}
+  void on_abort(Channel&, const wire::Header&, const wire::AbortFrame&) override {}
   void on_path_event(Channel&, const Path&, const std::string& what) override { events += what + "\n"; }
 
   // LaneAcceptor, and LaneSink of lanes whose hello has not come

@@ -96,7 +96,7 @@ class Turns : public ::testing::Test, public MuxHost {
   }
   void on_heartbeat(Mux&, const wire::Header&) override {}
   void fill_heartbeat(Mux&, wire::Header*) override {}
-  void on_abort(Mux&, const wire::Header&, std::span<const std::byte>) override {}
+  void on_abort(Mux&, const wire::Header&, const wire::AbortFrame&) override {}
   void on_path_event(Mux&, const std::string&) override {}
 
   void add(Sender& flow, std::uint32_t number, std::uint32_t frames, std::uint32_t bytes) {

@@ -347,7 +347,7 @@ TEST(Groups, FramesOfAnotherEpochChangeNothing) {
   wire::Header a = h;
   a.kind = wire::Kind::kAbort;
   a.payload_bytes = sizeof abort;
-  c.engine(0).mux(1)->on_abort(forger.channel, a, std::as_bytes(std::span(&abort, 1)));
+  c.engine(0).mux(1)->on_abort(forger.channel, a, {abort, ""});
   EXPECT_FALSE(group.dead) << "by an abort on a lane";
   Verdict v;
   v.flow = group.flow;

@@ -219,10 +219,10 @@ void SimLaneFactory::show(const SimFabric::InboxEntry& entry) {
   }
 }
 
-void SimLaneFactory::bad_header(SimLane& lane, const char* why) {
+void SimLaneFactory::bad_header(SimLane& lane, const std::string& why) {
   ++lane.counters_.header_errors;
   if (!fabric_.options_.bad_header_resets) return;
-  fabric_.deafen(lane, Status(CANARY_SYSTEM, std::string("frame refused: ") + why));
+  fabric_.deafen(lane, Status(CANARY_SYSTEM, "frame refused: " + why));
 }
 
 // `head_only`: the header is there, the payload is on its way.
@@ -259,7 +259,7 @@ void SimLaneFactory::show_frame(std::uint32_t index, bool head_only) {
     if (why == nullptr && (frame.header.flags & wire::kUnchecked) != 0 && !lane->shared_) why = "no payload crc";
     if (why != nullptr) {
       if (head_only) return;  // said again, and acted upon, when the frame is whole
-      bad_header(*lane, why);
+      bad_header(*lane, wire::explain(why, frame.header));
       return fabric_.discard(index);
     }
     landed.landing = lane->sink_->landing_for(*lane, frame.header);

@@ -97,7 +97,7 @@ class SimLaneFactory final : public LaneFactory {
   friend class SimLane;
   void show(const SimFabric::InboxEntry& entry);
   void show_frame(std::uint32_t index, bool head_only);
-  void bad_header(SimLane& lane, const char* why);
+  void bad_header(SimLane& lane, const std::string& why);
 
   SimFabric& fabric_;
   int host_;

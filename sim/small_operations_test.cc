@@ -173,6 +173,7 @@ TEST(SmallOperations, TheFirstOneOfAGroupMayComeBeforeTheGroup) {
   OpTicket ticket;
   ask_for_group(c, 0, {0, 2}, &ticket);
   wire::SignaturePayload signature;
+  signature.members = 2;
   signature.world_rank = 2;
   std::vector<std::byte> payload(8 + sizeof signature, std::byte{0x42});
   std::memcpy(payload.data() + 8, &signature, sizeof signature);

@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/serial.h"
 #include "transport/channel_limits.h"
-#include "transport/strangers.h"
 
 namespace canarynet {
 namespace {
@@ -70,6 +69,7 @@ void Channel::make_zombie(Record& r) {
 
 void Channel::free_record(std::uint32_t index) {
   Record& r = records_[index];
+  CANARY_CHECK(r.state != Record::State::kFree, "a record is freed once");
   count_urgent_out(r);
   if (r.copy != kNone) copies_.give_back(r.copy);
   r.copy = kNone;
@@ -198,7 +198,7 @@ bool Channel::pull(PieceClass which) {
   const std::uint32_t index = take_record();
   if (index == kNone || !client_.next_piece(*this, which, &records_[index].piece)) {
     copies_.give_back(copy);
-    if (index != kNone) free_record(index);
+    if (index != kNone) records_.give_back(index);
     return false;
   }
   Record& r = records_[index];
@@ -260,6 +260,7 @@ bool Channel::place_next(PieceClass which, PieceClass room) {
 }
 
 std::size_t Channel::pump(Nanos now) {
+  const SoleUser::Use use(user_);
   now_ = now;
   std::size_t work = 0;
   graveyard_.clear();
@@ -335,6 +336,7 @@ void Channel::entry_acked(Path& path, std::uint32_t sequence, std::uint64_t* byt
   if (e.bytes == 0) return;
   *bytes += e.bytes;
   if (e.departure.sent >= last->sent) *last = e.departure;
+  CANARY_CHECK(e.bytes <= path.unacked_bytes, "more is acknowledged than is in flight");
   path.unacked_bytes -= e.bytes;
   if (e.probe) forget_probe(path, e);
   e.bytes = 0;
@@ -345,6 +347,7 @@ void Channel::entry_acked(Path& path, std::uint32_t sequence, std::uint64_t* byt
 
 void Channel::forget_probe(Path& path, Path::InFlight& e) {
   e.probe = false;
+  CANARY_CHECK(e.bytes <= path.probes_unacked, "a probe is forgotten twice");
   path.probes_unacked -= e.bytes;
   rails_->add_probes(path.spec.local_rail, -std::int64_t{e.bytes});
 }
@@ -401,130 +404,6 @@ void Channel::declare_lost(Path& path, std::uint32_t sequence) {
   --r.placements;
   r.resent = Resend::kLost;
   if (r.placements == 0 && r.state == Record::State::kInFlight) requeue(record);
-}
-
-// --- arrivals --------------------------------------------------------------------------------------------------------
-
-Landing Channel::landing_for(Lane& lane, const wire::Header& header) {
-  if (lane.owner == nullptr) return {};  // given up, awaiting its burial
-  Path& path = path_of(lane);
-  if (path.successor.get() == &lane) return {Landing::Kind::kSlot, nullptr, 0};
-  if (header.kind == wire::Kind::kPiece || header.kind == wire::Kind::kSignature) {
-    const Landing landing = client_.landing_for(*this, header);
-    path.landing = landing.kind == Landing::Kind::kSpan;
-    if (!path.landing) return landing;
-    path.landing_place = landing.data;
-    path.landing_header = header;
-    path.landing_owner = landing.owner;
-    path.landing_cookie = landing.cookie;
-    return landing;
-  }
-  if (header.kind == wire::Kind::kProbe) return {};
-  return {Landing::Kind::kSlot, nullptr, 0};
-}
-
-void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& arrival) {
-  if (lane.owner == nullptr) return;
-  Path& path = path_of(lane);
-  if (path.successor.get() == &lane) {
-    if (header.kind == wire::Kind::kHello && arrival.intact) return succeed(path);
-    return drop_successor(path);
-  }
-  path.last_heard = now_;
-  last_heard_ = now_;
-  rails_->add_received(path.spec.local_rail, sizeof header + header.payload_bytes);
-  if (path.challenged != Nanos::max()) {
-    // It speaks: whoever said that this lane has ended was wrong, or lied.
-    if (path.candidate)
-      client_.on_path_event(*this, path, path_name(path) + " still works: a connection in its place is turned away");
-    drop_candidate(path);
-  }
-  if (path.state == Path::State::kDialing) {
-    // The dialled side answers our Hello before anything else.
-    if (header.kind == wire::Kind::kHello && arrival.intact) {
-      come_up(path);
-    } else {
-      const std::string why = header.kind == wire::Kind::kAbort ? refusal_text(arrival.payload) : "";
-      fail_path(path, why.empty() ? "expected a hello" : "turned away by the peer: " + why);
-    }
-    return;
-  }
-  switch (header.kind) {
-    case wire::Kind::kPiece:
-    case wire::Kind::kSignature: {
-      const bool landed = path.landing;
-      path.landing = false;
-      if (!arrival.intact && !arrival.discarded) {
-        if (landed) client_.on_landing_lost(*this, header, arrival.owner, arrival.cookie);
-        path.ack_now = path.ack_pending_frames != 0;
-        return;
-      }
-      if (!client_.on_arrival(*this, header, arrival)) return;
-      break;
-    }
-    case wire::Kind::kVoid:
-    case wire::Kind::kProbe:
-      break;
-    case wire::Kind::kAck: {
-      wire::AckPayload ack;
-      if (!arrival.intact || arrival.payload.size() < 8 || arrival.payload.size() > sizeof ack) return;
-      std::memcpy(&ack, arrival.payload.data(), arrival.payload.size());
-      if (arrival.payload.size() != 8 + 8 * std::size_t{ack.words}) return;
-      handle_ack(path, ack);
-      return;
-    }
-    case wire::Kind::kHeartbeat: {
-      wire::HeartbeatPayload beat;
-      if (!arrival.intact || arrival.payload.size() != sizeof beat) return;
-      std::memcpy(&beat, arrival.payload.data(), sizeof beat);
-      const bool first = path.peer_sent_ns == 0;
-      path.peer_sent_ns = beat.sent_ns;
-      path.peer_heard_at = now_;
-      if (beat.echo_ns != 0) {
-        const auto rtt =
-            static_cast<std::int64_t>(static_cast<std::uint64_t>(now_.count) - beat.echo_ns - beat.echo_held_ns);
-        if (rtt >= 0 && rtt < (60_s).count) {
-          if (path.echo_seen) {
-            path.estimator.sample_rtt(now_, Nanos{rtt});
-          } else {
-            path.estimator.note_least(now_, Nanos{rtt});
-          }
-          path.echo_seen = true;
-        }
-      }
-      if (first) send_heartbeat(path);
-      client_.on_heartbeat(*this, header);
-      return;
-    }
-    case wire::Kind::kAbort:
-      if (arrival.intact) client_.on_abort(*this, header, arrival.payload);
-      return;
-    case wire::Kind::kGoodbye:
-      peer_departed();
-      return;
-    case wire::Kind::kHello:
-    case wire::Kind::kControl:
-      return;
-  }
-  if ((header.flags & wire::kSequenced) == 0) return;
-  if (!path.received.mark(header.lane_sequence)) return;
-  ++path.ack_pending_frames;
-  path.ack_pending_bytes += header.payload_bytes;
-  if ((header.flags & wire::kAckNow) != 0 || path.ack_pending_bytes >= limits::kAckBytes ||
-      path.ack_pending_frames >= limits::kAckFrames) {
-    path.ack_now = true;
-  } else if (path.ack_due == Nanos::max()) {
-    path.ack_due = now_ + limits::kAckDelay;
-    earlier(path.ack_due);
-  }
-  acks_waiting_ = true;
-}
-
-void Channel::on_writable(Lane& lane) {
-  if (lane.owner == nullptr || path_of(lane).successor.get() == &lane) return;
-  path_of(lane).blocked = false;
-  awake_ = true;
-  acks_waiting_ = true;
 }
 
 // --- taking back -----------------------------------------------------------------------------------------------------

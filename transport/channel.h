@@ -21,7 +21,9 @@
 #include <vector>
 
 #include "base/growing_pool.h"
+#include "base/sole_user.h"
 #include "base/units.h"
+#include "transport/frames.h"
 #include "transport/lane.h"
 #include "transport/lane_shares.h"
 #include "transport/path.h"
@@ -78,7 +80,7 @@ class ChannelClient {
   virtual void on_heartbeat(Channel& channel, const wire::Header& header) = 0;
   // Fills group fields (flow, epoch, op, source) of an outgoing heartbeat.
   virtual void fill_heartbeat(Channel& channel, wire::Header* header) = 0;
-  virtual void on_abort(Channel& channel, const wire::Header& header, std::span<const std::byte> payload) = 0;
+  virtual void on_abort(Channel& channel, const wire::Header& header, const wire::AbortFrame& abort) = 0;
   // A path came up or went down (text for the log: "nic0>nic0 up").
   virtual void on_path_event(Channel& channel, const Path& path, const std::string& what) = 0;
 };
@@ -149,6 +151,8 @@ class Channel final : public LaneSink {
   void redirect_landing(const wire::Header& piece);
   // Likewise by where it lands: for pieces of which two that go to one place may differ in what names them.
   void redirect_landing(const std::byte* place);
+  // The client can't make sense of the frame that on_arrival() brings: counted, and told to the log now and then.
+  void note_malformed(const char* why);
   // The peer left on purpose (its Goodbye, or word of it over control): everything sent to it is done.
   void peer_departed();
   // The peer is dead: it is not dialled any more, and a connection under way says nothing. Whoever has its port now
@@ -237,6 +241,10 @@ class Channel final : public LaneSink {
   void send_ack(Path& path);
   void send_heartbeat(Path& path);
   void look_at_losses(Path& path);
+  bool is_greeted(const wire::Header& header, const Arrival& arrival, std::string* why_not) const;
+  template <typename Frame>
+  bool is_read(const wire::Header& header, const Arrival& arrival, Frame* out);
+  void note_sequenced(Path& path, const wire::Header& header);
   void handle_ack(Path& path, const wire::AckPayload& ack);
   void entry_acked(Path& path, std::uint32_t sequence, std::uint64_t* bytes, PathEstimator::Departure* last);
   void forget_probe(Path& path, Path::InFlight& e);
@@ -283,6 +291,7 @@ class Channel final : public LaneSink {
   bool checked_ = true;
   LaneFactory& factory_;
   ChannelClient& client_;
+  SoleUser user_;
   std::vector<Path> paths_;
   std::vector<std::string> local_names_, remote_names_;
   GrowingPool<Record> records_;
@@ -305,6 +314,7 @@ class Channel final : public LaneSink {
   bool any_rate_ = false;  // or something of it
   bool long_ = false;      // operations of some length were there
   const Path* home_ = nullptr;
+  Path* arriving_ = nullptr;  // of the frame that came last
   Nanos home_since_;
   Path::State wanted_ = Path::State::kUp;
   bool awake_ = false;

@@ -55,11 +55,10 @@ class ChannelAcks : public ::testing::Test, public LaneFactory, public ChannelCl
     channel_->start(now_);
     for (FakeLane* lane : lanes_) {
       channel_->on_up(*lane);
-      wire::Header hello;
-      hello.kind = wire::Kind::kHello;
-      Arrival whole;
-      whole.intact = true;
-      channel_->on_frame(*lane, hello, whole);
+      const wire::HelloPayload hello{.purpose = wire::kHelloChannel};
+      const wire::Header header = wire::greeting(wire::Kind::kHello, &hello, sizeof hello);
+      const auto* bytes = reinterpret_cast<const std::byte*>(&hello);
+      channel_->on_frame(*lane, header, Arrival{.payload = {bytes, sizeof hello}, .intact = true});
       lane->sent.clear();
       lane->cookies.clear();
     }
@@ -140,7 +139,7 @@ class ChannelAcks : public ::testing::Test, public LaneFactory, public ChannelCl
   void on_landing_lost(Channel&, const wire::Header&, std::uint64_t, std::uint64_t) override {}
   void on_heartbeat(Channel&, const wire::Header&) override {}
   void fill_heartbeat(Channel&, wire::Header*) override {}
-  void on_abort(Channel&, const wire::Header&, std::span<const std::byte>) override {}
+  void on_abort(Channel&, const wire::Header&, const wire::AbortFrame&) override {}
   void on_path_event(Channel&, const Path&, const std::string&) override {}
 
   std::uint32_t piece_bytes_ = kPieceBytes;

@@ -91,6 +91,7 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
     for (int rail = 0; rail < rails; ++rail) {
       channel->on_up(lane(rail));
       wire::HelloPayload hello;
+      hello.purpose = wire::kHelloChannel;
       from_peer(rail, wire::Kind::kHello, &hello, sizeof hello);
       asked += lane(rail).of(wire::Kind::kHeartbeat).size();
       lane(rail).sent.clear();
@@ -132,6 +133,8 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
     wire::Header h;
     h.flow = kFlow;
     h.payload_bytes = kBytes;
+    h.flags = wire::kSequenced;
+    h.lane_sequence = 1;
     return channel->landing_for(lane(rail), h);
   }
   // A piece per lane at a time, until the lanes have proved that they carry one in a millisecond.
@@ -173,7 +176,7 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
   void on_landing_lost(Channel&, const wire::Header&, std::uint64_t, std::uint64_t) override { ++landings_lost; }
   void on_heartbeat(Channel&, const wire::Header&) override {}
   void fill_heartbeat(Channel&, wire::Header*) override {}
-  void on_abort(Channel&, const wire::Header&, std::span<const std::byte>) override {}
+  void on_abort(Channel&, const wire::Header&, const wire::AbortFrame&) override {}
   void on_path_event(Channel&, const Path&, const std::string&) override {}
 
   WrittenLanes factory;
@@ -237,6 +240,45 @@ TEST_F(ChannelFrames, AnAcknowledgementOfWhatWasNotSentFreesNothing) {
   EXPECT_EQ(lane(0).of(wire::Kind::kVoid).size(), 0u) << "what was never sent proves no loss";
   ack(0, 2);
   EXPECT_EQ(done.size(), 2u);
+}
+
+// Also where its landing was not asked for: the header's fields decide, and nothing of it reaches the client.
+TEST_F(ChannelFrames, OneThatCannotBeRightIsCountedAndDropped) {
+  open(1);
+  send(2);
+  wire::AckPayload ack;
+  ack.cumulative = 2;
+  ack.words = 3;  // and none follows
+  from_peer(0, wire::Kind::kAck, &ack, wire::kAckFixedBytes);
+  EXPECT_TRUE(done.empty());
+  EXPECT_EQ(path(0).counters().header_errors, 1u);
+  ack.words = 0;
+  wire::Header h;
+  h.kind = wire::Kind::kAck;
+  h.payload_bytes = wire::kAckFixedBytes;
+  h.lane_sequence = 1;  // acks have none
+  EXPECT_EQ(channel->landing_for(lane(0), h).kind, Landing::Kind::kDiscard);
+  Arrival arrival;
+  arrival.discarded = true;
+  channel->on_frame(lane(0), h, arrival);
+  EXPECT_TRUE(done.empty());
+  EXPECT_EQ(path(0).counters().header_errors, 2u);
+  from_peer(0, wire::Kind::kAck, &ack, wire::kAckFixedBytes);
+  EXPECT_EQ(done.size(), 2u) << "those that come after it are heard";
+}
+
+TEST_F(ChannelFrames, APeerOfAnotherVersionIsNamedWithBoth) {
+  open(1);
+  channel->on_down(lane(0), Status(CANARY_PEER_DIED, "gone"), true);
+  now += 10_s;
+  channel->on_timer(now);
+  ASSERT_EQ(factory.dials, 2);
+  channel->on_up(lane(0));
+  const wire::HelloPayload hello{.version_min = 1, .version_max = 1, .purpose = wire::kHelloChannel};
+  from_peer(0, wire::Kind::kHello, &hello, sizeof hello);
+  EXPECT_EQ(channel->paths_up(), 0);
+  EXPECT_NE(channel->describe_failures().find("protocol version 1..1, this side 2"), std::string::npos)
+      << channel->describe_failures();
 }
 
 // Three later ones arrived, so the hole is a loss: the frame leaves its lane's queue, a void takes its place, the piece

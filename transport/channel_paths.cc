@@ -116,11 +116,7 @@ void Channel::send_hello(Path& path, Lane& lane) {
   hello.lane = static_cast<std::uint16_t>(path.spec.lane_index);
   hello.purpose = options_.purpose;
   if (options_.purpose == wire::kHelloEndpoint) hello.paths = static_cast<std::uint32_t>(paths_.size());
-  wire::Header h;
-  h.kind = wire::Kind::kHello;
-  h.payload_bytes = sizeof hello;
-  h.payload_crc32 = wire::payload_crc(&hello, sizeof hello);
-  wire::seal(h);
+  const wire::Header h = wire::greeting(wire::Kind::kHello, &hello, sizeof hello);
   lane.send(h, reinterpret_cast<const std::byte*>(&hello), kNoCookie);
   lane.flush(now_);
 }
@@ -427,6 +423,7 @@ void Channel::look_at_losses(Path& path) {
 }
 
 void Channel::on_timer(Nanos now) {
+  const SoleUser::Use use(user_);
   now_ = now;
   next_timer_ = Nanos::max();
   if (log_enabled(LogLevel::kDebug)) tell_shares();

@@ -74,7 +74,7 @@ struct LaneCounters {
   std::uint64_t bytes_received = 0;
   std::uint64_t frames_sent = 0;
   std::uint64_t frames_received = 0;
-  std::uint64_t header_errors = 0;   // frames refused by validate()
+  std::uint64_t header_errors = 0;   // frames refused by validate(); of a path, and those that frames.h refused
   std::uint64_t payload_errors = 0;  // payload CRC wrong
   // Of TCP, when it was last looked at (Lane::look_at_losses): packets with payload that were sent, and sent again.
   std::uint64_t segments_sent = 0;

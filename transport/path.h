@@ -152,7 +152,8 @@ struct Path {
   std::uint64_t ack_pending_bytes = 0;
   bool ack_now = false;
   Nanos ack_due = Nanos::max();
-  bool landing = false;  // a kSpan landing is in progress
+  const char* malformed = nullptr;  // why the frame that is landing can't be right
+  bool landing = false;             // a kSpan landing is in progress
   const std::byte* landing_place = nullptr;
   wire::Header landing_header;
   std::uint64_t landing_owner = 0, landing_cookie = 0;
@@ -175,6 +176,7 @@ struct Path {
 
   // counters over all lanes of the path
   LaneCounters closed_lanes;
+  std::uint64_t malformed_frames = 0;  // whose header is believed and whose fields can't be right
   std::uint64_t failovers = 0;
   ResendCounts resends{};
 
@@ -183,6 +185,7 @@ struct Path {
   LaneCounters counters() const {
     LaneCounters c = closed_lanes;
     if (lane) add(&c, lane->counters());
+    c.header_errors += malformed_frames;
     return c;
   }
   static void add(LaneCounters* to, const LaneCounters& c) {

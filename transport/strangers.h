@@ -48,6 +48,6 @@ std::size_t one_to_drop(const std::vector<Waiting>& waiting, RemoteOf remote_of)
 // text.
 std::vector<std::byte> refusal_frame(std::string_view why);
 // The reason in such a frame, printable; "" where it can't be read. These are a stranger's words as well.
-std::string refusal_text(std::span<const std::byte> payload);
+std::string refusal_text(const wire::Header& header, std::span<const std::byte> payload);
 
 }  // namespace canarynet

@@ -1,6 +1,7 @@
 #include "transport/wire.h"
 
 #include <bit>
+#include <cstring>
 
 #include "kernels/crc32c.h"
 
@@ -22,7 +23,8 @@ const char* validate(const Header& header) {
   // Magic and version come before the CRC although it covers them: a stranger or an older peer deserves the better
   // reason.
   if (header.magic != kMagic) return "magic";
-  if (header.version != kVersion) return "version";
+  const bool greets = header.kind == Kind::kHello || header.kind == Kind::kAbort;
+  if (header.version != kVersion && !(greets && header.version == kGreetingVersion)) return "version";
   if (header.header_crc32 != header_crc(header)) return "header crc";
   if (header.kind < Kind::kHello || header.kind > Kind::kProbe) return "kind";
   if (header.payload_bytes > kPayloadMax) return "payload too large";
@@ -31,14 +33,20 @@ const char* validate(const Header& header) {
 
 std::uint32_t payload_crc(const void* data, std::size_t bytes) { return bytes == 0 ? 0 : crc32c(0, data, bytes); }
 
-bool split(const Header& header, std::span<const std::byte> payload, SignedPiece* out) {
-  if (payload.size() != header.payload_bytes || payload.size() < sizeof(SignaturePayload)) return false;
-  out->header = header;
-  out->header.flags = static_cast<std::uint8_t>((header.flags & ~kSigned) | kUnchecked);
-  out->header.payload_bytes = header.payload_bytes - static_cast<std::uint32_t>(sizeof(SignaturePayload));
-  out->elements = payload.first(out->header.payload_bytes);
-  out->signature = payload.subspan(out->header.payload_bytes);
-  return true;
+std::string explain(const char* reason, const Header& header) {
+  if (std::strcmp(reason, "version") != 0) return reason;
+  return "the peer speaks protocol version " + std::to_string(header.version) + ", this side " +
+         std::to_string(kVersion);
+}
+
+Header greeting(Kind kind, const void* payload, std::size_t bytes) {
+  Header header;
+  header.version = kGreetingVersion;
+  header.kind = kind;
+  header.payload_bytes = static_cast<std::uint32_t>(bytes);
+  header.payload_crc32 = payload_crc(payload, bytes);
+  seal(header);
+  return header;
 }
 
 }  // namespace canarynet::wire

@@ -15,14 +15,20 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <string>
 #include <type_traits>
 
 namespace canarynet::wire {
 
 inline constexpr std::uint16_t kMagic = 0xCA9A;
-inline constexpr std::uint8_t kVersion = 1;
+// Of all frames but greetings. 2: a piece may have its signature behind it (kSigned), engines say that they leave, and
+// ask to be dialled.
+inline constexpr std::uint8_t kVersion = 2;
+// Of greetings: a hello, and the refusal (kAbort) that may answer it, are the same in every version, so that two
+// versions can tell each other apart by name. A hello says in its payload which versions its sender speaks.
+inline constexpr std::uint8_t kGreetingVersion = 1;
 inline constexpr std::uint32_t kPayloadMax = 1u << 20;  // largest payload of any frame; equals the largest piece
+inline constexpr std::uint32_t kRanksMax = 65535;       // of a job: a header has 16 bits for one
 
 enum class Kind : std::uint8_t {
   kHello = 1,      // first frame in each direction of a lane: who is there (HelloPayload)
@@ -84,8 +90,11 @@ void seal(Header& header);
 
 // nullptr when the header can be believed, else the reason it can't ("magic", "version", "header crc", "kind", "payload
 // too large").
-// Checks fixed fields only: whether flow, op or ranks exist is the receiver's to know.
+// Checks what is the same for all kinds; what a kind may say is looked at in frames.h, and whether flow, op or ranks
+// exist is the receiver's to know.
 const char* validate(const Header& header);
+// The reason that validate() gave, for a message to users: of another version both are named.
+std::string explain(const char* reason, const Header& header);
 
 // CRC32C over a payload as it goes into payload_crc32 (0 for an empty one).
 std::uint32_t payload_crc(const void* data, std::size_t bytes);
@@ -110,16 +119,23 @@ static_assert(sizeof(HelloPayload) == 32 && std::has_unique_object_representatio
 // kHelloEndpoint: no job; `job` is the token of the endpoint that is dialled (from its handle), engine and target are
 // the low and the high half of a random name of the dialling side's channel.
 enum HelloPurpose : std::uint16_t { kHelloChannel = 1, kHelloControl = 2, kHelloEndpoint = 3 };
+inline std::uint64_t channel_name(const HelloPayload& hello) {
+  return std::uint64_t{hello.target} << 32 | hello.engine;
+}
+// The header of a greeting with that payload, sealed.
+Header greeting(Kind kind, const void* payload, std::size_t bytes);
 
 // Ack: `cumulative` = highest sequence such that it and all before it arrived; word i, bit b of the bitmap = sequence
 // cumulative + 1 + 64 i + b arrived. Only as many words as needed follow (payload_bytes = 8 + 8 * words).
 inline constexpr int kAckWordsMax = 16;  // 1024 sequences
+inline constexpr std::uint32_t kAckFixedBytes = 8;
 struct AckPayload {
   std::uint32_t cumulative = 0;
   std::uint32_t words = 0;
   std::uint64_t bitmap[kAckWordsMax] = {};
 };
-static_assert(sizeof(AckPayload) == 8 + 8 * kAckWordsMax && std::has_unique_object_representations_v<AckPayload>);
+static_assert(sizeof(AckPayload) == kAckFixedBytes + 8 * kAckWordsMax &&
+              std::has_unique_object_representations_v<AckPayload>);
 
 // Signature: the full arguments of one rank's call, compared field by field on every neighbour. Lists of counts are as
 // long as the group, so they travel as sums that tell where two lists differ in one place, a checksum, and their first
@@ -151,14 +167,6 @@ inline bool has_signature(const Header& h) {
 constexpr std::uint32_t signed_bytes(std::uint32_t elements_bytes) {
   return elements_bytes + static_cast<std::uint32_t>(sizeof(SignaturePayload));
 }
-struct SignedPiece {
-  Header header;  // as if the elements had come by themselves, unchecked: the frame's CRC is of both parts
-  std::span<const std::byte> elements;
-  std::span<const std::byte> signature;
-};
-// False: the payload has no room for a signature.
-bool split(const Header& header, std::span<const std::byte> payload, SignedPiece* out);
-
 // Heartbeat: one frame per lane and interval. header.flow/epoch/op/source = a group (they take turns), the last
 // operation that rank entered in it. Times are the sender's own clock, echoed back unread.
 struct HeartbeatPayload {

@@ -32,7 +32,8 @@ constexpr MetricInfo kNic[] = {
     {"canary_piece_retransmits_total", "reason=\"failover\"", kCounter, kNumber, "Pieces sent again over this NIC."},
     {"canary_piece_retransmits_total", "reason=\"hedged\"", kCounter, kNumber, "Pieces sent again over this NIC."},
     {"canary_piece_crc_errors_total", "", kCounter, kNumber, "Payloads received with a wrong CRC."},
-    {"canary_frame_header_errors_total", "", kCounter, kNumber, "Headers received that could not be believed."},
+    {"canary_frame_header_errors_total", "", kCounter, kNumber,
+     "Frames received whose header or fields can't be right."},
 };
 constexpr MetricInfo kLink[] = {
     {"canary_link_transmit_bytes_total", "", kCounter, kBytes, "Bytes sent on the link, headers included."},

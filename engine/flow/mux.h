@@ -26,7 +26,7 @@ class MuxHost {
   virtual ~MuxHost() = default;
   virtual void on_heartbeat(Mux& from, const wire::Header& header) = 0;
   virtual void fill_heartbeat(Mux& to, wire::Header* header) = 0;
-  virtual void on_abort(Mux& from, const wire::Header& header, std::span<const std::byte> payload) = 0;
+  virtual void on_abort(Mux& from, const wire::Header& header, const wire::AbortFrame& abort) = 0;
   virtual void on_path_event(Mux& peer, const std::string& what) = 0;
 };
 
@@ -44,6 +44,13 @@ class Mux final : public ChannelClient {
   void set_channel(Channel* channel) { channel_ = channel; }
   Channel* channel() const { return channel_; }
 
+  // A flow reads a frame of its own: true, or the reason is counted and told (Channel::note_malformed).
+  template <typename Frame>
+  bool is_read(const wire::Header& header, std::span<const std::byte> payload, Frame* out) {
+    const char* const why = read(header, payload, out);
+    if (why != nullptr && channel_ != nullptr) channel_->note_malformed(why);
+    return why == nullptr;
+  }
   // The turn's flow has something to send.
   void make_ready(Turn& turn);
   // The turn leaves the queue: it ends, or its flow.
@@ -63,8 +70,8 @@ class Mux final : public ChannelClient {
                        std::uint64_t cookie) override;
   void on_heartbeat(Channel&, const wire::Header& header) override { host_.on_heartbeat(*this, header); }
   void fill_heartbeat(Channel&, wire::Header* header) override { host_.fill_heartbeat(*this, header); }
-  void on_abort(Channel&, const wire::Header& header, std::span<const std::byte> payload) override {
-    host_.on_abort(*this, header, payload);
+  void on_abort(Channel&, const wire::Header& header, const wire::AbortFrame& abort) override {
+    host_.on_abort(*this, header, abort);
   }
   void on_path_event(Channel&, const Path&, const std::string& what) override { host_.on_path_event(*this, what); }
 

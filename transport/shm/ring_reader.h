@@ -48,6 +48,8 @@ class RingReader {
   bool sleep();
   // See Lane::redirect(). Returns whether such a landing was in progress.
   bool redirect(std::uint64_t cookie);
+  // The last one that was read, for the message where it is refused.
+  const wire::Header& header() const { return header_; }
   // A frame has begun and is not complete: the end of the lane now is not a clean one.
   bool mid_frame() const { return in_payload_; }
 

@@ -234,7 +234,9 @@ std::size_t ShmLane::receive() {
     }
     std::size_t taken = 0;
     if (const char* reason = reader_->read(kReadBytesPerPoll, *this, counters_, &taken)) {
-      go_down(Status(CANARY_SYSTEM, std::string("a frame can't be believed (") + reason + ")"), false);
+      go_down(Status(CANARY_SYSTEM,
+                     std::string("a frame can't be believed (") + wire::explain(reason, reader_->header()) + ")"),
+              false);
       return handled + 1;
     }
     received += taken;

@@ -51,6 +51,8 @@ class FrameReader {
   std::size_t prepare(iovec* iov, std::size_t* bytes);
   // The first `bytes` bytes of what prepare() named were written. Null, or why the stream is finished ("magic", …).
   const char* consume(std::size_t bytes, FrameHandler& handler, LaneCounters& counters);
+  // The last one that was read, for the message where it is refused.
+  const wire::Header& header() const { return header_; }
   // See Lane::redirect(). Returns whether such a landing was in progress.
   bool redirect(std::uint64_t cookie);
   // What is still missing of the payload that is landing; 0 between frames.

@@ -214,8 +214,9 @@ std::size_t TcpLane::receive() {
     ++handled;
     if (const char* reason = reader_.consume(got, *this, counters_)) {
       const bool other_protocol = std::strcmp(reason, "magic") == 0 || std::strcmp(reason, "version") == 0;
-      go_deaf(Status(other_protocol ? CANARY_VERSION : CANARY_SYSTEM,
-                     std::string("a frame header can't be believed (") + reason + ")"));
+      go_deaf(
+          Status(other_protocol ? CANARY_VERSION : CANARY_SYSTEM,
+                 std::string("a frame header can't be believed (") + wire::explain(reason, reader_.header()) + ")"));
       return handled;
     }
     if (got < wanted && state_ == State::kUp) break;  // drained; epoll tells of more
