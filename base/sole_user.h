@@ -1,10 +1,10 @@
 // base/sole_user.h -- checks that an object which is not thread-safe is used by one thread at a time.
 //
-// What: an object's calls that its owner's thread makes open with a SoleUser::Use, which marks the object as in use until
-// it ends; calls within calls are the same thread's. check() opens those that come from within, such as callbacks. A
+// What: the calls that its owner's thread makes open with a SoleUser::Use, which marks the object as in use until the
+// call ends; calls within calls are the same thread's. check() opens those that come from within, such as callbacks. A
 // second thread stops the process with a message instead of spoiling what the first one is working at.
-// Cost: a load and two stores, none of them atomic read-modify-write: two threads that enter in the very same moment may
-// both get in, those that overlap for longer are found. Nothing here allocates.
+// Cost: a load and two stores, no read-modify-write: of two threads that enter in the very same moment both may get in;
+// those that overlap for longer are found. Nothing here allocates.
 #pragma once
 
 #include <atomic>
