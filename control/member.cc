@@ -421,7 +421,8 @@ void Member::tell_entered(Nanos now, const Entered& entered) {
 
 void Member::ask_to_connect(Nanos now, std::uint32_t engine) {
   now_ = now;
-  if (phase_ == Phase::kJoined && link_ != nullptr && !leaving_) link_->send(ConnectRequest{engine});
+  // A coordinator that does not read is asked again later: a request for each of a thousand peers fills the link.
+  if (phase_ == Phase::kJoined && link_ != nullptr && !leaving_ && link_->idle()) link_->send(ConnectRequest{engine});
 }
 
 void Member::abandon() noexcept {

@@ -3,6 +3,7 @@
 
 #include "control/membership_test_util.h"
 #include "control/messages.h"
+#include "sim/warnings_test_util.h"
 
 namespace canarynet {
 namespace {
@@ -88,6 +89,33 @@ TEST(MembershipRejoin, LocallyBrokenLaneIsReplacedAndNobodyDied) {
     EXPECT_TRUE(job[h].died.empty());
     EXPECT_LT(job.fabric.now() - job[h].membership->last_heard(h == 0 ? 1 : 0), 500_ms);
   }
+}
+
+// More was said to a member than its link holds while it did not read: it hears no more beats over that link, and so
+// comes back over another.
+TEST(MembershipRejoin, AMemberWhoseLinkOverflowedComesBack) {
+  JobOptions o{.engines = 4};
+  o.fabric.window_bytes = 64 << 10;
+  Job job(o);
+  job.join();
+  const Warnings warnings;
+  job.fabric.freeze(1);
+  for (std::uint32_t n = 0; n < 10'000; ++n) {
+    job[3].membership->ask_entered(job.fabric.now(), {7, n});
+    if (n % 100 == 99) job.run_for(10_ms);
+  }
+  ASSERT_EQ(warnings.with("a control message that does not fit"), 1);
+  job.fabric.thaw(1);
+  job.run_for(3_s);
+  EXPECT_LT(job.fabric.now() - job[0].membership->last_heard(1), 500_ms);
+  EXPECT_LT(job.fabric.now() - job[1].membership->last_heard(0), 500_ms);
+  Verdict v;
+  v.code = CANARY_ABORTED;
+  v.flow = 5;
+  job[1].membership->flood(v);
+  job.run_for(50_ms);
+  EXPECT_EQ(job[2].verdicts.size(), 1u) << "it is heard";
+  for (int h = 0; h < 4; ++h) EXPECT_TRUE(job[h].died.empty()) << h;
 }
 
 struct Garbled {

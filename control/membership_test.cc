@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "control/membership_test_util.h"
+#include "sim/warnings_test_util.h"
 
 namespace canarynet {
 namespace {
@@ -214,6 +215,32 @@ TEST(MembershipConnect, RequestsReachWhomTheyName) {
   EXPECT_TRUE(job[3].wanted_by.empty());
   job.run_for(1_s);
   for (int h = 0; h < 4; ++h) EXPECT_TRUE(job[h].died.empty()) << h;
+}
+
+// Of a member that is stopped, more requests than its link can ever hold are forgotten. They break nothing.
+TEST(MembershipConnect, RequestsToWhoDoesNotReadAreForgotten) {
+  for (const int stopped : {0, 1}) {
+    JobOptions o{.engines = 4};
+    o.fabric.window_bytes = 64 << 10;
+    Job job(o);
+    job.join();
+    const Warnings warnings;
+    job.fabric.freeze(stopped);
+    for (int burst = 0; burst < 200; ++burst) {
+      for (int i = 0; i < 100; ++i) job[3].membership->ask_to_connect(job.fabric.now(), 1);
+      job.run_for(1_ms);
+    }
+    job.fabric.thaw(stopped);
+    job.run_for(1_s);
+    EXPECT_TRUE(warnings.lines.empty()) << warnings.lines.front();
+    const std::size_t before = job[1].wanted_by.size();
+    EXPECT_GT(before, 0u) << "those that found room";
+    EXPECT_LT(before, 4096u);
+    job[3].membership->ask_to_connect(job.fabric.now(), 1);
+    job.run_for(10_ms);
+    EXPECT_EQ(job[1].wanted_by.size(), before + 1);
+    for (int h = 0; h < 4; ++h) EXPECT_TRUE(job[h].died.empty()) << h;
+  }
 }
 
 TEST(MembershipGroups, KthRequestMeetsKthRequest) {

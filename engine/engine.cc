@@ -171,7 +171,7 @@ void Engine::ask_to_be_dialled(Nanos now) {
 }
 
 void Engine::on_connect_wanted(std::uint32_t engine) {
-  if (engine >= peers_.size() || engine == my_engine_ || leaving_ || peers_[engine].ended()) return;
+  if (engine >= peers_.size() || engine == my_engine_ || farewell_said_ || peers_[engine].ended()) return;
   open(peers_[engine]);
 }
 
@@ -218,7 +218,8 @@ void Engine::on_hello(std::unique_ptr<Lane>& lane, const wire::Header& h, const 
       hello.engine >= peers_.size())
     return greeter_.turn_away(*lane, "of another job");
   EnginePeer& peer = peers_[hello.engine];
-  if (peer.gone || (leaving_ && !peer.channel)) return;
+  // Whose last operation needs this engine may come until the farewell, which goes over all channels.
+  if (peer.gone || (farewell_said_ && !peer.channel)) return;
   if (hello.engine == my_engine_ || !open(peer))
     return greeter_.turn_away(*lane, "no rail leads to the rank that it says it is");
   if (const char* why = peer.channel->adopt(lane, hello, now_); why != nullptr) greeter_.turn_away(*lane, why);

@@ -61,7 +61,7 @@ void Peers::disconnect(Peer& peer) {
 }
 
 Nanos Peers::begin_cycle(Nanos now) {
-  for (Peer* p : connected_) p->channel->begin_cycle(now);
+  for_each_connected([&](Peer& p) { p.channel->begin_cycle(now); });
   const Nanos missed = attention_.missed(now);
   if (missed.count == 0) return missed;
   for (Peer* p : peers_) {
@@ -75,21 +75,21 @@ Nanos Peers::begin_cycle(Nanos now) {
 }
 
 void Peers::on_timers(Nanos now) {
-  for (Peer* p : connected_) {
-    if (now >= p->channel->next_deadline()) p->channel->on_timer(now);
-  }
+  for_each_connected([&](Peer& p) {
+    if (now >= p.channel->next_deadline()) p.channel->on_timer(now);
+  });
 }
 
 std::size_t Peers::pump(Nanos now) {
   std::size_t work = 0;
-  for (Peer* p : connected_) {
-    if (p->channel->active()) work += p->channel->pump(now);
-  }
+  for_each_connected([&](Peer& p) {
+    if (p.channel->active()) work += p.channel->pump(now);
+  });
   return work;
 }
 
 void Peers::flush_acks(Nanos now, bool all) {
-  for (Peer* p : connected_) p->channel->flush_acks(now, all);
+  for_each_connected([&](Peer& p) { p.channel->flush_acks(now, all); });
 }
 
 // Work that on_timer or the cycle's last step left behind is due at once.

@@ -71,6 +71,12 @@ class Peers {
   }
 
  private:
+  // By index: a channel's client may open another peer's channel, which is then driven as well.
+  template <typename Fn>
+  void for_each_connected(Fn drive) {
+    for (std::size_t i = 0; i < connected_.size(); ++i) drive(*connected_[i]);
+  }
+
   const Settings& settings_;
   Pools pools_;
   LaneFactory& factory_;

@@ -3,8 +3,10 @@
 
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "engine/flow/flow_table.h"
@@ -247,6 +249,7 @@ class EchoFlow final : public Flow {
   }
   bool next_frame(Mux&, Turn&, OutPiece* out) override {
     if (next_ == frames_.size()) return false;
+    if (when_asked) std::exchange(when_asked, nullptr)();
     Frame& frame = frames_[next_];
     out->header.kind = wire::Kind::kPiece;
     out->header.flow = kEcho;
@@ -288,6 +291,7 @@ class EchoFlow final : public Flow {
 
   std::vector<Frame> answers;
   int landings_lost = 0;
+  std::function<void()> when_asked;  // for a frame
 
  private:
   void say(Mux& peer, Frame frame) {
@@ -318,6 +322,26 @@ TEST(AnotherKindOfFlow, NeedsNoOtherFile) {
   ASSERT_TRUE(
       c.run_until([&] { return asks.answers.size() == kQuestions && asks.all_done() && answers.all_done(); }, 10_s));
   for (const auto& answer : asks.answers) EXPECT_EQ(answer.bytes, pattern(answer.number)) << answer.number;
+}
+
+// While the channels are driven, one after the other, there come to be more of them.
+TEST(AnotherKindOfFlow, MayOpenChannelsWhileItIsAskedForFrames) {
+  ClusterOptions o = flat_cluster(8);
+  o.settings.connect_at_join = 0;
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  Engine& engine = c.engine(0);
+  EchoFlow asks(engine), answers(c.engine(1));
+  asks.when_asked = [&] {
+    for (std::uint32_t e = 2; e < 7; ++e) EXPECT_NE(engine.mux(e), nullptr);
+  };
+  asks.ask(*engine.mux(1), 1, std::vector<std::byte>(300));
+  ASSERT_TRUE(c.run_until([&] { return asks.answers.size() == 1 && asks.all_done() && answers.all_done(); }, 1_s));
+  c.run_for(1_ms);
+  EXPECT_EQ(engine.counters().peers, 7u);
+  AllRanks op(c, sum(8, 1000));
+  op.submit_all();
+  op.expect_exact(1_s);
 }
 
 }  // namespace

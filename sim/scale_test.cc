@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sim/cluster_test_util.h"
+#include "sim/warnings_test_util.h"
 
 namespace canarynet {
 namespace {
@@ -22,6 +23,13 @@ ClusterOptions sparse_cluster(int hosts, int rails = 2, int ranks_per_host = 1) 
 }
 
 std::uint64_t open_channels(Cluster& c, int host) { return c.engine(host).counters().peers; }
+
+// That are up, without control.
+std::ptrdiff_t lanes_between(Cluster& c, int host, int peer) {
+  std::vector<Lane*> lanes;
+  c.fabric().lanes_between(host, peer, &lanes);
+  return std::count_if(lanes.begin(), lanes.end(), [](Lane* l) { return l->rail() != kControlRail; });
+}
 
 TEST(Scale, ALargeJobOpensWhatItsPlansUse) {
   struct Case {
@@ -128,6 +136,7 @@ TEST(Channels, OpenForWhicheverSideNeedsThemFirst) {
 
 // Both ask for the same channel at once, in one direction and in the other, with all delays that matter.
 TEST(Channels, OpenOnceWhereBothSidesWantThemAtOnce) {
+  int opened = 0;  // beside the ring's
   for (int shift = -12; shift <= 12; ++shift) {
     Cluster c(sparse_cluster(6));
     ASSERT_TRUE(c.join());
@@ -140,8 +149,17 @@ TEST(Channels, OpenOnceWhereBothSidesWantThemAtOnce) {
       if ((r < 3) != (shift < 0)) op.submit(r);
     }
     ASSERT_NO_FATAL_FAILURE(op.expect_exact(500_ms)) << shift;
-    for (int h = 0; h < 6; ++h) EXPECT_LE(open_channels(c, h), 5u);
+    for (int a = 0; a < 6; ++a) {
+      for (int b = a + 1; b < 6; ++b) {
+        // Both ends know of the channel, which has one lane on each of the two rails; or neither does.
+        const std::ptrdiff_t lanes = lanes_between(c, a, b);
+        EXPECT_EQ(lanes_between(c, b, a), lanes) << a << ", " << b << ", " << shift;
+        EXPECT_TRUE(lanes == 2 || lanes == 0) << lanes << " between " << a << " and " << b << ", " << shift;
+        opened += lanes == 2 && b - a != 1 && b - a != 5;
+      }
+    }
   }
+  EXPECT_GT(opened, 0);
 }
 
 TEST(Channels, OfAnEngineThatDoesNotCallAreOpenedOverControl) {
@@ -151,9 +169,7 @@ TEST(Channels, OfAnEngineThatDoesNotCallAreOpenedOverControl) {
   ASSERT_NE(c.engine(6).mux(3), nullptr);
   c.run_for(20_ms);
   EXPECT_EQ(open_channels(c, 3), 3u);
-  std::vector<Lane*> lanes;
-  c.fabric().lanes_between(3, 6, &lanes);
-  EXPECT_EQ(std::count_if(lanes.begin(), lanes.end(), [](Lane* l) { return l->rail() != kControlRail; }), 2);
+  EXPECT_EQ(lanes_between(c, 3, 6), 2);
 }
 
 // The request may be lost; whoever still waits asks again.
@@ -167,6 +183,108 @@ TEST(Channels, AreAskedForAgainAfterAnOutageOfControl) {
   c.fabric().heal();
   c.run_for(2_s);
   EXPECT_EQ(open_channels(c, 3), 3u);
+}
+
+// Frames that `host` says to the coordinator over control.
+std::uint64_t control_frames(Cluster& c, int host) {
+  std::vector<Lane*> lanes;
+  c.fabric().lanes_between(host, 0, &lanes);
+  std::uint64_t frames = 0;
+  for (const Lane* l : lanes) frames += l->rail() == kControlRail ? l->counters().frames_sent : 0;
+  return frames;
+}
+
+// Whoever is stopped dials nobody, however often it is asked.
+TEST(Channels, AreAskedForLessOftenTheLongerTheyDoNotCome) {
+  std::uint64_t frames[2] = {};
+  for (const bool asks : {false, true}) {
+    Cluster c(sparse_cluster(8));
+    ASSERT_TRUE(c.join());
+    c.fabric().freeze(3);
+    if (asks) {
+      ASSERT_NE(c.engine(6).mux(3), nullptr);
+    }
+    const std::uint64_t before = control_frames(c, 6);
+    c.run_for(20_s);
+    frames[asks] = control_frames(c, 6) - before;
+    c.fabric().thaw(3);
+    c.run_for(2500_ms);
+    EXPECT_EQ(lanes_between(c, 6, 3), asks ? 2 : 0);
+  }
+  EXPECT_GT(frames[1], frames[0] + 5);
+  EXPECT_LT(frames[1], frames[0] + 25) << "beside " << frames[0] << " heartbeats";
+}
+
+// Who leaves but waits for a last acknowledgement is still there for others.
+TEST(Channels, OfAnEngineThatIsLeavingAreMadeUntilItsFarewell) {
+  struct Case {
+    int leaver, asker;  // the lower one dials
+  };
+  for (const Case& t : {Case{6, 3}, Case{3, 6}}) {
+    Cluster c(sparse_cluster(8));
+    ASSERT_TRUE(c.join());
+    // The root is done as soon as what it sends is copied, and the other one can't acknowledge it.
+    const int other = t.leaver - 1;
+    const auto members = form_group(c, {t.leaver, other});
+    c.fabric().freeze(other);
+    AllRanks op(c, broadcast(2, 10));
+    op.submit(0, members[0]);
+    ASSERT_TRUE(c.run_until([&] { return op.done(0); }, 10_ms));
+    c.engine(t.leaver).leave(c.now());
+    ASSERT_NE(c.engine(t.asker).mux(static_cast<std::uint32_t>(t.leaver)), nullptr);
+    c.run_for(50_ms);
+    EXPECT_FALSE(c.engine(t.leaver).left());
+    EXPECT_EQ(lanes_between(c, t.leaver, t.asker), 2) << t.leaver;
+    c.fabric().thaw(other);
+    ASSERT_TRUE(c.run_until([&] { return c.engine(t.leaver).left(); }, 1_s));
+    op.submit(1, members[1]);
+    ASSERT_NO_FATAL_FAILURE(op.expect_exact(1_s));
+  }
+}
+
+// A process ends while others make channels to it, at any moment of that.
+TEST(Channels, ADeathDuringTheirOpeningNamesTheDeadAndNobodyElse) {
+  for (int moment = 0; moment <= 40; ++moment) {
+    const int dead = 2 + moment % 5;
+    ClusterOptions o = sparse_cluster(8);
+    o.settings.algo = "mesh";
+    Cluster c(o);
+    ASSERT_TRUE(c.join());
+    AllRanks op(c, sum(8, 50'000));
+    op.submit_all();
+    c.run_for(Nanos{moment * 10'000});
+    ASSERT_FALSE(op.all_done()) << moment;
+    c.kill(dead, CrashKind::kHangup);
+    ASSERT_TRUE(c.run_until([&] { return op.all_done_but(dead); }, 1_s)) << moment;
+    for (int r = 0; r < 8; ++r) {
+      if (r == dead || op.ticket(r).code == CANARY_OK) continue;  // it had all that it needs
+      EXPECT_EQ(op.ticket(r).code, CANARY_PEER_DIED) << moment << ": " << op.ticket(r).status.text();
+      EXPECT_EQ(op.ticket(r).status.detail().rank, dead) << moment << ": " << op.ticket(r).status.text();
+    }
+  }
+}
+
+// Rank 0 passes requests on. If it ends with them under way it is named, and nobody who waits for a channel.
+TEST(Channels, TheCoordinatorsDeathWithRequestsUnderWayNamesItAndNobodyElse) {
+  for (int moment = 0; moment <= 30; ++moment) {
+    Cluster c(sparse_cluster(8));
+    ASSERT_TRUE(c.join());
+    const auto members = form_group(c, {6, 2});
+    AllRanks inside(c, broadcast(2, 1000)), world(c, sum(8, 1000));
+    inside.submit(0, members[0]);  // asks to be dialled, since 2 has not called yet
+    world.submit_all_but(0);
+    c.run_for(5_ms + Nanos{moment * 10'000});
+    c.kill(0, CrashKind::kHangup);
+    ASSERT_TRUE(c.run_until([&] { return world.all_done_but(0); }, 1_s)) << moment;
+    for (int r = 1; r < 8; ++r) {
+      EXPECT_EQ(world.ticket(r).code, CANARY_PEER_DIED) << moment << ": " << world.ticket(r).status.text();
+      EXPECT_EQ(world.ticket(r).status.detail().rank, 0) << moment << ": " << world.ticket(r).status.text();
+    }
+    // The lower one's own use opens the channel.
+    inside.submit(1, members[1]);
+    ASSERT_NO_FATAL_FAILURE(inside.expect_exact(1_s)) << moment;
+    EXPECT_EQ(lanes_between(c, 2, 6), 2) << moment;
+  }
 }
 
 TEST(Channels, ADeathIsNamedByWhoHasNoneToTheDead) {
@@ -213,13 +331,38 @@ TEST(Channels, OpeningOneIsNoWordOfTheSilent) {
   const auto members = form_group(c, {1, 3});
   const Nanos silent = c.now();
   c.kill(3, CrashKind::kSilent);
+  const Warnings warnings;
   c.run_for(3_s);
+  EXPECT_EQ(warnings.with("rank 3 (host host-3): silent for 2"), 3) << "by each of the others";
   AllRanks op(c, sum(2, 1000));
   op.submit(0, members[0]);
   EXPECT_EQ(open_channels(c, 1), 1u);
   ASSERT_TRUE(c.run_until([&] { return op.done(0); }, 3_s));
   EXPECT_LT((c.now() - silent).count, (5_s).count);
   EXPECT_EQ(op.ticket(0).code, CANARY_PEER_SILENT) << op.ticket(0).status.text();
+  EXPECT_NE(op.ticket(0).status.text().find("last heard 4"), std::string::npos) << op.ticket(0).status.text();
+  EXPECT_EQ(warnings.with("heard again"), 0);
+}
+
+// A host whose own NICs go dark, and which opens channels after that, still knows that it is the one that is cut off.
+TEST(Channels, OneThatIsOpenedInTheDarkBlamesNobodyElse) {
+  ClusterOptions o = sparse_cluster(8);
+  o.settings.silence_limit = 4_s;
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  AllRanks op(c, sum(8, 1000));
+  op.submit(5);
+  const Warnings warnings;
+  for (int other = 0; other < 8; ++other) {
+    if (other != 5) c.fabric().block(5, other);
+  }
+  c.run_for(1900_ms);
+  for (const std::uint32_t late : {2u, 3u, 7u}) ASSERT_NE(c.engine(5).mux(late), nullptr);
+  c.run_for(1500_ms);
+  EXPECT_GT(warnings.with("like every other host: this host's own NICs may be dark"), 0);
+  ASSERT_TRUE(c.run_until([&] { return op.done(5); }, 2_s));
+  EXPECT_EQ(op.ticket(5).code, CANARY_PEER_SILENT) << op.ticket(5).status.text();
+  EXPECT_EQ(op.ticket(5).status.detail().rank, 5) << op.ticket(5).status.text();
 }
 
 // What the join would have found in a small job is found at use: no lane between two that both live.

@@ -206,6 +206,32 @@ TEST(SmallOperations, ASignedPieceWithoutRoomForASignatureIsForgotten) {
   op.expect_exact();
 }
 
+// A frame for whose elements there is no room comes again and again: each time it leaves nothing behind.
+TEST(SmallOperations, ASignedPieceWithoutRoomForItsElementsLeavesNoSignature) {
+  ClusterOptions options = narrow(2);
+  options.settings.eager_bytes = Bytes{4 * 1024};
+  Cluster c(options);
+  ASSERT_TRUE(c.join());
+  warm_up(c, sum(2, 2));
+  wire::SignaturePayload signature = c.world(0)->history[1];
+  signature.world_rank = 1;
+  std::vector<std::byte> payload(8 + sizeof signature, std::byte{0x42});
+  std::memcpy(payload.data() + 8, &signature, sizeof signature);
+  Forger forger(c);
+  const auto send = [&](std::uint32_t op) {
+    wire::Header h = Forger::piece_of(c, op, static_cast<std::uint32_t>(payload.size()));
+    h.signature = signature_hash(signature);
+    h.flags = wire::kSigned;
+    return forger.send(h, payload.data());
+  };
+  std::uint32_t op = 2;
+  while (send(op)) ASSERT_LT(++op, 100u);
+  const std::size_t kept = op - 2;
+  ASSERT_GT(kept, 0u);
+  for (int again = 0; again < 10; ++again) EXPECT_FALSE(send(op));
+  EXPECT_EQ(c.world(0)->early.size(), kept);
+}
+
 // A right signature does not make a wrong length right.
 TEST(SmallOperations, ASignedPieceOfAForgedLengthIsNotBelieved) {
   for (const bool early : {false, true}) {
