@@ -93,6 +93,8 @@ struct LastWord {
 struct Missed {
   std::uint32_t engine = 0;
   std::vector<GroupEpoch> waiting;
+  Obstacle obstacle = Obstacle::kNone;
+  std::string why;  // ": " and what the obstacle is
   bool operator==(const Missed&) const = default;
 };
 

@@ -379,10 +379,13 @@ void put(Writer& w, const MissReport& m) {
       w.number(group.flow);
       w.number(group.epoch);
     }
+    w.number(static_cast<std::uint8_t>(missed.obstacle));
+    w.text(missed.why, kObstacleTextMax);
   }
 }
 void get(Reader& r, MissReport* m) {
-  m->missed.resize(r.count("missed engines", kEnginesMax, 2 * sizeof(std::uint32_t)));
+  constexpr std::size_t kLeast = 2 * sizeof(std::uint32_t) + sizeof(std::uint8_t) + sizeof(std::uint16_t);
+  m->missed.resize(r.count("missed engines", kEnginesMax, kLeast));
   for (Missed& missed : m->missed) {
     missed.engine = r.number<std::uint32_t>("missed engine");
     missed.waiting.resize(r.count("waiting groups", kWaitingGroupsMax, sizeof(GroupEpoch)));
@@ -390,6 +393,10 @@ void get(Reader& r, MissReport* m) {
       group.flow = r.number<std::uint32_t>("waiting group");
       group.epoch = r.number<std::uint32_t>("waiting group");
     }
+    const auto obstacle = r.number<std::uint8_t>("obstacle");
+    r.check(obstacle <= static_cast<std::uint8_t>(Obstacle::kThere), "obstacle");
+    missed.obstacle = static_cast<Obstacle>(obstacle);
+    missed.why = r.text("obstacle", kObstacleTextMax);
   }
 }
 

@@ -25,6 +25,7 @@ inline constexpr std::size_t kSettingMax = 1024;  // "name=value"
 inline constexpr std::uint32_t kWorldMax = wire::kRanksMax;
 inline constexpr std::uint32_t kFlowsMax = (1u << 30) - 2;  // of groups: the bits above say what kind of flow it is
 inline constexpr std::uint32_t kEnginesMax = 65535;
+inline constexpr std::size_t kObstacleTextMax = 256;       // likewise, in a report of missed engines
 inline constexpr std::uint32_t kWaitingGroupsMax = 65535;  // in a report of missed engines, per engine
 inline constexpr std::uint32_t kLastWordsMax = 32768;      // 16 bytes each: they fit one frame; more are not said
 inline constexpr std::size_t kWelcomeBytes = 256 * 1024;   // a roster travels in parts of about this size

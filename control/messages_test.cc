@@ -69,7 +69,9 @@ std::vector<Message> one_of_each() {
           Rejoin{99, 3, 2},
           Rejoined{2},
           Retract{},
-          MissReport{{{1, {}}, {3, {{1, 1}, {7, 2}}}}},
+          MissReport{{{1, {}, Obstacle::kNone, ""},
+                      {3, {{1, 1}, {7, 2}}, Obstacle::kThere, ": full"},
+                      {4, {}, Obstacle::kHere, ""}}},
           EntryQuestion{{7, 1}},
           EntryState{{{7, 1}, {5, 0, 6}, {0, 2}}},
           ConnectRequest{3}};

@@ -52,6 +52,33 @@ std::size_t MissDesk::missed_by(std::uint32_t engine) const {
   return n;
 }
 
+// fn(reporter, what it misses, the end where the obstacle lies).
+template <typename Fn>
+void MissDesk::for_each_obstacle(Fn fn) const {
+  for (std::uint32_t e = 0; e < reports_.size(); ++e) {
+    for (const Missed& m : reports_[e]) {
+      if (m.obstacle != Obstacle::kNone) fn(e, m, m.obstacle == Obstacle::kHere ? e : m.engine);
+    }
+  }
+}
+
+std::size_t MissDesk::obstacles_at(std::uint32_t engine) const {
+  std::size_t n = 0;
+  for_each_obstacle([&](std::uint32_t, const Missed&, std::uint32_t at) { n += at == engine; });
+  return n;
+}
+
+std::string MissDesk::obstacle_text(std::uint32_t engine) const {
+  std::string out;
+  bool own = false;
+  for_each_obstacle([&](std::uint32_t reporter, const Missed& m, std::uint32_t at) {
+    if ((reporter != engine && m.engine != engine) || own || (!out.empty() && at != engine)) return;
+    own = at == engine;
+    out = "; " + ranks_text(roster_->engines[reporter].ranks) + " says" + m.why;
+  });
+  return out;
+}
+
 std::vector<Verdict> MissDesk::poll(Nanos now) {
   std::vector<Verdict> verdicts;
   for (std::size_t i = 0; i < complaints_.size();) {
@@ -79,11 +106,13 @@ Nanos MissDesk::next_deadline() const {
   return next;
 }
 
-// `ends`: of the edges that the group's operations need. The one in most of the missing pairs is the culprit. Among
-// equals it is the one that most engines do not hear (it may hear them, as where one direction is cut), else the last:
-// nothing tells them apart, and the text says so.
+// `ends`: of the edges that the group's operations need. The one where most of the known obstacles lie is the culprit;
+// where none is known, the one in most of the missing pairs. Among equals it is the one that most engines do not hear
+// (it may hear them, as where one direction is cut), else the last: nothing tells them apart, and the text says so.
 Verdict MissDesk::judge(const GroupEpoch& group, const std::vector<std::uint32_t>& ends) const {
-  const auto weight = [&](std::uint32_t e) { return std::make_tuple(cut_off_from(e).size(), missed_by(e), e); };
+  const auto weight = [&](std::uint32_t e) {
+    return std::make_tuple(obstacles_at(e), cut_off_from(e).size(), missed_by(e), e);
+  };
   const std::uint32_t culprit = *std::max_element(
       ends.begin(), ends.end(), [&](std::uint32_t a, std::uint32_t b) { return weight(a) < weight(b); });
   const std::vector<std::uint32_t> others = cut_off_from(culprit);
@@ -99,7 +128,9 @@ Verdict MissDesk::judge(const GroupEpoch& group, const std::vector<std::uint32_t
   std::vector<std::uint32_t> equals;
   for (const std::uint32_t e : ends) {
     if (e == culprit || std::find(equals.begin(), equals.end(), e) != equals.end()) continue;
-    if (cut_off_from(e).size() == others.size() && missed_by(e) == missed_by(culprit)) equals.push_back(e);
+    if (obstacles_at(e) == obstacles_at(culprit) && cut_off_from(e).size() == others.size() &&
+        missed_by(e) == missed_by(culprit))
+      equals.push_back(e);
   }
   const EngineInfo& info = roster_->engines[culprit];
   Verdict v;
@@ -116,7 +147,7 @@ Verdict MissDesk::judge(const GroupEpoch& group, const std::vector<std::uint32_t
              " can't reach it, the first of them over " + nics(others.front(), culprit);
     if (!equals.empty()) v.text += "; as many others can't reach " + ranks_text(ranks_of(equals));
   }
-  v.text += " while control is alive";
+  v.text += " while control is alive" + obstacle_text(culprit);
   return v;
 }
 

@@ -40,6 +40,12 @@ class MissDesk {
   // Whom `engine` misses, or who misses it.
   std::vector<std::uint32_t> cut_off_from(std::uint32_t engine) const;
   std::size_t missed_by(std::uint32_t engine) const;
+  // Reports of an obstacle that lies at `engine`.
+  std::size_t obstacles_at(std::uint32_t engine) const;
+  // What is said of one of its pairs, what lies at its own end first.
+  std::string obstacle_text(std::uint32_t engine) const;
+  template <typename Fn>
+  void for_each_obstacle(Fn fn) const;
   Verdict judge(const GroupEpoch& group, const std::vector<std::uint32_t>& ends) const;
   std::string nics(std::uint32_t a, std::uint32_t b) const;
 

@@ -33,11 +33,40 @@ class MissDeskTest : public ::testing::Test {
     desk.open(roster);
   }
   static Missed missed(std::uint32_t engine, bool waits = true) {
-    return {engine, waits ? std::vector<GroupEpoch>{kWorld} : std::vector<GroupEpoch>{}};
+    return {engine, waits ? std::vector<GroupEpoch>{kWorld} : std::vector<GroupEpoch>{}, Obstacle::kNone, ""};
   }
   Roster roster;
   MissDesk desk{100_ms};
 };
+
+// Of two ends that miss each other, or of many, the one that can't make the connection knows why.
+TEST_F(MissDeskTest, TheEndWhereTheObstacleLiesIsTheCulpritAndTheTextSaysWhatItIs) {
+  const auto why = [](std::uint32_t engine, Obstacle at) {
+    return Missed{engine, {kWorld}, at, ": no descriptor is left"};
+  };
+  struct Case {
+    std::uint32_t reporter;
+    Missed missed;
+    int culprit;
+  };
+  for (const Case& t : {Case{1, why(3, Obstacle::kHere), 1}, Case{1, why(3, Obstacle::kThere), 3},
+                        Case{3, why(1, Obstacle::kHere), 3}, Case{3, why(1, Obstacle::kThere), 1}}) {
+    for (const bool both : {false, true}) {
+      desk = MissDesk(100_ms);
+      open(4);
+      desk.report(1_s, t.reporter, {t.missed});
+      if (both) desk.report(1_s, t.missed.engine, {missed(t.reporter)});
+      // Somebody else is missed by more, for whatever reason.
+      desk.report(1_s, 0, {missed(2, false), missed(t.reporter == 1 ? 3 : 1, false)});
+      const auto verdicts = desk.poll(1100_ms);
+      ASSERT_EQ(verdicts.size(), 1u);
+      EXPECT_EQ(verdicts[0].rank, t.culprit) << verdicts[0].text;
+      const std::string end =
+          " while control is alive; rank " + std::to_string(t.reporter) + " says: no descriptor is left";
+      EXPECT_TRUE(verdicts[0].text.ends_with(end)) << verdicts[0].text;
+    }
+  }
+}
 
 TEST_F(MissDeskTest, TheEndOfMostMissingPairsIsTheCulprit) {
   open(4);

@@ -460,6 +460,59 @@ TEST_F(Strangers, WhoRunsOutOfDescriptorsSaysSo) {
   }
 }
 
+// No file can be opened any more.
+void use_up_files() {
+  int last = 0;
+  for (const auto& file : std::filesystem::directory_iterator("/proc/self/fd"))
+    last = std::max(last, std::stoi(file.path().filename()));
+  limit_files(static_cast<rlim_t>(last) + 1);
+  while (dup(STDERR_FILENO) >= 0) {
+  }
+}
+
+// The channel between 0 and 2, who are no neighbours by rank, is made when the operation needs it. The lower one dials.
+TEST_F(Strangers, WhoRunsOutOfDescriptorsOnFirstUseIsNamedWithTheLimit) {
+  constexpr int kRanks = 4;
+  for (const char* transports : {"transports=tcp", "transports=shm,tcp"}) {
+    for (const int limited : {0, 2}) {
+      const std::string join = test::join_url(test::free_port());
+      std::vector<Process> ranks;
+      for (int r = 0; r < kRanks; ++r) {
+        ranks.emplace_back([=]() -> std::string {
+          keep_log();
+          canary_context* context = nullptr;
+          const Strings settings{transports, "connect_at_join=0", "algo=mesh", "silence_warning=500ms",
+                                 "silence_limit=2s"};
+          if (test::init(join, r, kRanks, settings, &context) != CANARY_OK) return last_error().message;
+          if (r == limited) use_up_files();
+          usleep(r == limited ? 0 : 500'000);
+          std::vector<float> v(1000, 1);
+          const canary_status got =
+              canary_all_reduce(canary_world(context), v.data(), v.data(), v.size(), CANARY_F32, CANARY_SUM, nullptr);
+          const test::Error error = last_error();
+          std::string end = std::to_string(got) + "|" + std::to_string(error.rank) + "|" + error.message + "|";
+          if (r == limited) end += kept_log();
+          canary_finalize(context);
+          return end;
+        });
+      }
+      for (int r = 0; r < kRanks; ++r) {
+        const std::string end = ranks[static_cast<std::size_t>(r)].report();
+        const std::string begin = std::to_string(CANARY_NO_PATH) + "|" + std::to_string(limited) + "|";
+        EXPECT_EQ(end.substr(0, begin.size()), begin) << transports << ", rank " << r << "\n" << end;
+        const std::size_t log = end.rfind('|');
+        EXPECT_NE(end.substr(0, log).find("raise ulimit -n"), std::string::npos) << transports << ", rank " << r << "\n"
+                                                                                 << end;
+        if (r != limited) continue;
+        const std::size_t warned = end.find("silent for", log);
+        ASSERT_NE(warned, std::string::npos) << end;
+        EXPECT_NE(end.substr(warned, end.find('\n', warned) - warned).find("raise ulimit -n"), std::string::npos)
+            << end;
+      }
+    }
+  }
+}
+
 TEST_F(Strangers, WhoIsTurnedAwayForWantOfDescriptorsHearsThat) {
   for (const int limited : {0, 1}) {
     const auto ends = with_few_files(limited, {kWaitsLonger, "transports=tcp"}, {kWaitsLess, "transports=tcp"});

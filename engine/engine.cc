@@ -186,10 +186,9 @@ void Engine::check_ready() {
       d.host = roster_->engines[e].host_name;
       d.device = p.channel->describe_paths();
       d.phase = "join";
-      std::string why = p.channel->describe_failures();
-      if (why.empty() && !factory_.trouble().empty()) why = ": " + factory_.trouble();
       join_status_ =
-          Status(CANARY_NO_PATH, "no lane to " + ranks_text(e) + " could be opened over " + d.device + why, d);
+          Status(CANARY_NO_PATH,
+                 "no lane to " + ranks_text(e) + " could be opened over " + d.device + everybody_.no_lane(p).why, d);
     }
     return;
   }

@@ -101,6 +101,15 @@ Nanos Peers::next_deadline() const {
   return t;
 }
 
+// Of who does not dial, what it dialled in vain for is what could not be accepted here.
+Peers::NoLane Peers::no_lane(const Peer& peer) const {
+  if (!peer.channel || peer.channel->ever_up()) return {};
+  NoLane out{peer.channel->obstacle(), peer.channel->describe_failures()};
+  const std::string trouble = peer.channel->dials() ? "" : factory_.trouble();
+  if (!trouble.empty()) out = {Obstacle::kHere, ": " + trouble};
+  return out;
+}
+
 std::uint64_t Peers::connected() const {
   return static_cast<std::uint64_t>(
       std::count_if(connected_.begin(), connected_.end(), [](const Peer* p) { return !p->ended(); }));

@@ -55,6 +55,12 @@ class Peers {
   Nanos next_deadline() const;
 
   std::span<Peer* const> all() const { return peers_; }
+  // What keeps a channel from coming up that never was.
+  struct NoLane {
+    Obstacle obstacle = Obstacle::kNone;
+    std::string why;  // ": no answer", or "" where there is nothing to tell
+  };
+  NoLane no_lane(const Peer& peer) const;
   // That have a channel and have not ended.
   std::uint64_t connected() const;
   RailStats rail_stats(int rail) const;

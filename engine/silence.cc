@@ -44,7 +44,7 @@ void Engine::check_silence(Nanos now) {
     // Of whom no lane joins to us the coordinator's own silence says nothing.
     if (word_over_control(p)->relayed && now - membership_->last_heard(0) > limit / 2) continue;
     if (watch_.judge(p, now) == SilenceWatch::Fate::kSilent) {
-      const std::string via = p.channel ? " via " + p.channel->describe_paths() : "";
+      const std::string via = p.channel ? " via " + p.channel->describe_paths() + everybody_.no_lane(p).why : "";
       // A channel that never was up has only been opened then.
       const Nanos heard = p.channel && p.channel->ever_up() ? std::max(control, lanes) : control;
       const std::string how = "silent" + via + " and over control, last heard " + milliseconds(now - heard) +
@@ -59,12 +59,15 @@ void Engine::check_silence(Nanos now) {
       }
       continue;
     }
-    // Nothing lies between two processes of one host that could be cut: one of them is slow.
-    if (!ready_ || !p.channel || p.neighbour || now - p.met <= limit || now - lanes <= limit / 2) {
+    // Nothing lies between two processes of one host that could be cut: one of them is slow, if no lane fails at once.
+    const bool long_enough = ready_ && p.channel && now - p.met > limit && now - lanes > limit / 2;
+    const Peers::NoLane no_lane = long_enough ? everybody_.no_lane(p) : Peers::NoLane{};
+    if (!long_enough || (p.neighbour && no_lane.obstacle == Obstacle::kNone)) {
       p.complained_at = Nanos::max();
       continue;
     }
-    Missed m{e, {}};
+    Missed m{e, {}, no_lane.obstacle, {}};
+    if (no_lane.obstacle != Obstacle::kNone) m.why = no_lane.why;
     // Its word over control must be younger than a whole beat of the coordinator's: it had a turn, and every lane
     // should have carried a beat.
     const bool lives = now - std::max(membership_->surely_heard(e), p.met) <= limit / 2;
@@ -81,7 +84,7 @@ void Engine::check_silence(Nanos now) {
     const EnginePeer& p = peers_[m.engine];
     if (p.complained_at == Nanos::max() || now - p.complained_at <= beat * 2) continue;
     const std::string how = p.channel->describe_paths() + " silent for " + milliseconds(now - p.channel->last_heard()) +
-                            " while control is alive, longer than " + watch_.limit_text();
+                            " while control is alive, longer than " + watch_.limit_text() + m.why;
     if (watch_.alone(now, /*by_lanes=*/true, limit)) {
       kill_groups_of(m.engine, my_engine_, CANARY_NO_PATH, "reaches no rank of any other host: " + how);
     } else {

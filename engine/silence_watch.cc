@@ -44,15 +44,17 @@ bool SilenceWatch::unheard(const Peer& p, Nanos now) const {
 
 // --- warnings --------------------------------------------------------------------------------------------------------
 
-// A silence of that length that nobody has been told of.
+// A silence of that length that nobody has been told of. What keeps a channel from coming up is none of a process's
+// speed.
 bool SilenceWatch::is_news(Peer& p, Nanos now, Nanos limit) const {
-  return should_speak(p) && !p.idle && p.silent_since == Nanos::max() && now - last_word(p) > limit &&
-         !(p.neighbour && merely_starved(p, now));
+  if (!should_speak(p) || p.idle || p.silent_since != Nanos::max() || now - last_word(p) <= limit) return false;
+  return !p.neighbour || peers_.no_lane(p).obstacle != Obstacle::kNone || !merely_starved(p, now);
 }
 
 // One whose silence was told.
 bool SilenceWatch::is_back(const Peer& p, Nanos now) const {
-  return p.silent_since != Nanos::max() && now - last_word(p) <= settings_.heartbeat_interval * kUnheardBeats;
+  return p.silent_since != Nanos::max() && last_word(p) > p.silent_since &&
+         now - last_word(p) <= settings_.heartbeat_interval * kUnheardBeats;
 }
 
 bool SilenceWatch::speaks_over_control(const Peer& p, Nanos now) const {
@@ -92,13 +94,13 @@ void SilenceWatch::warn(Nanos now) {
 void SilenceWatch::tell(std::size_t first, Nanos now) {
   const Nanos limit = settings_.silence_warning, beat = settings_.heartbeat_interval;
   // Those of its host that will follow within a beat or two are told of with it.
-  const Nanos soon = std::max(limit - beat * 2, beat * kUnheardBeats);
+  const Nanos soon = std::min(limit, std::max(limit - beat * 2, beat * kUnheardBeats));
   const auto silent = of_its_host(first, [&](Peer& o) { return is_news(o, now, soon); });
   const Peer& p = *peers_.all()[first];
   const bool has_control = host_.word_over_control(p).has_value();
   const bool lanes_only = p.channel && speaks_over_control(p, now);
   std::string text = "silent for " + milliseconds(now - last_word(p));
-  if (p.channel) text += " via " + p.channel->describe_paths();
+  if (p.channel) text += " via " + p.channel->describe_paths() + peers_.no_lane(p).why;
   if (lanes_only) {
     text += ", while control is alive";
   } else if (has_control) {

@@ -230,6 +230,26 @@ TEST_P(Silence, OfAStoppedProcessIsWarnedOfOnceAndWaitedFor) {
   }
 }
 
+// Three beats that do not come are a silence, two are none. A warning may be wanted even sooner.
+TEST_P(Silence, IsWarnedOfOnceHoweverSoonThatIsWanted) {
+  for (const Nanos warning : {250_ms, 500_ms}) {
+    BedOptions o;
+    o.settings.silence_warning = warning;
+    o.settings.heartbeat_interval = 200_ms;
+    const auto b = bed(o);
+    ASSERT_NO_FATAL_FAILURE(b->begin());
+    const Warnings warnings;
+    b->fabric().freeze(1);
+    b->run_for(5_s);
+    EXPECT_EQ(warnings.lines.size(), 2u) << "by each of the two others: " << warnings.lines.back();
+    b->fabric().thaw(1);
+    ASSERT_NO_FATAL_FAILURE(b->expect_success(1_s));
+    b->run_for(500_ms);
+    EXPECT_EQ(warnings.with("heard again after 5"), 2);
+    EXPECT_EQ(warnings.lines.size(), 4u) << warnings.lines.back();
+  }
+}
+
 TEST_P(Silence, IsNoTimeWithoutProgress) {
   BedOptions o;
   o.settings.exchange_limit = 4_s;

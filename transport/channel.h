@@ -180,6 +180,8 @@ class Channel final : public LaneSink {
   std::string describe_paths() const;
   // Why the last tries to get lanes failed, each reason once: ": no answer", or "" where there is nothing to tell.
   std::string describe_failures() const;
+  Obstacle obstacle() const;
+  bool dials() const { return options_.dialer; }
   void set_rail_names(std::vector<std::string> local, std::vector<std::string> remote);
   // The peer's name of the rail that a path leads to; "" where it was not told.
   const std::string& remote_name(const Path& path) const;

@@ -49,7 +49,9 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
   if (path.state == Path::State::kDialing) {
     // The dialled side answers our Hello before anything else.
     std::string why;
-    is_greeted(header, arrival, &why) ? come_up(path) : fail_path(path, why);
+    if (is_greeted(header, arrival, &why)) return come_up(path);
+    fail_path(path, why);
+    if (header.kind == wire::Kind::kAbort && arrival.intact) path.obstacle = Obstacle::kThere;  // and says why
     return;
   }
   arriving_ = &path;

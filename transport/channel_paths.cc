@@ -73,6 +73,14 @@ std::string Channel::describe_failures() const {
   return out;
 }
 
+Obstacle Channel::obstacle() const {
+  Obstacle out = Obstacle::kNone;
+  for (const Path& path : paths_) {
+    if (path.obstacle != Obstacle::kNone && out != Obstacle::kHere) out = path.obstacle;
+  }
+  return out;
+}
+
 int Channel::paths_up() const {
   int up = 0;
   for (const Path& path : paths_) up += path.state == Path::State::kUp;
@@ -96,6 +104,7 @@ void Channel::dial(Path& path, Nanos now) {
   if (!lane.ok()) {
     tell(path, "can't be dialled: " + lane.status().text());
     path.no_lane = lane.status().text();
+    path.obstacle = Obstacle::kHere;
     path.next_dial = now + limits::kDialRetry;
     earlier(path.next_dial);
     return;
@@ -214,6 +223,7 @@ void Channel::come_up(Path& path) {
   path.last_heard = now_;
   path.last_progress = now_;
   path.no_lane.clear();
+  path.obstacle = Obstacle::kNone;
   ever_up_ = true;
   hung_up_ = false;
   path.refused_since = Nanos::max();
@@ -290,6 +300,7 @@ void Channel::fail_path(Path& path, const std::string& why) {
   awake_ = true;
   if (!was_up) tell(path, "did not come up: " + why);
   path.no_lane = why;
+  path.obstacle = Obstacle::kNone;
   if (!was_up || peer_left_ || leaving_) return;
   // Flapping is answered by a longer probation; ten clean seconds are forgiven.
   const bool clean = now_ - path.up_since >= limits::kCleanAfter;

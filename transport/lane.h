@@ -69,6 +69,13 @@ class LaneSink {
   virtual void on_down(Lane& lane, const Status& reason, bool hangup) = 0;
 };
 
+// What is known to keep lanes from coming up, by more than waiting in vain, which may be mere slowness.
+enum class Obstacle : std::uint8_t {
+  kNone,
+  kHere,   // dialling failed at this end: no descriptor is left, or no route leads there
+  kThere,  // the peer turned the connection away and said why
+};
+
 struct LaneCounters {
   std::uint64_t bytes_sent = 0;  // headers and payloads handed to the kernel (or wire)
   std::uint64_t bytes_received = 0;

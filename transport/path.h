@@ -124,8 +124,9 @@ struct Path {
   // Dialled beside the lane, whose connection backs off; takes its place when the peer answers there.
   std::unique_ptr<Lane> successor;
   Nanos successor_since;
-  bool successor_stood = false;  // the peer's machine has answered
-  std::string no_lane;           // why the last try to get a lane failed; "" once there is one
+  bool successor_stood = false;         // the peer's machine has answered
+  std::string no_lane;                  // why the last try to get a lane failed; "" once there is one
+  Obstacle obstacle = Obstacle::kNone;  // likewise
   PathEstimator estimator;
 
   // sending
