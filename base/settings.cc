@@ -57,8 +57,8 @@ const Row kRows[] = {
       "connections per rail and peer; more help where a network caps single flows"},
      &Settings::lanes_per_rail},
     {{"connect_at_join", "CANARY_CONNECT_AT_JOIN", SettingKind::kInteger, "32", 0, 65535, true,
-      "in jobs of up to so many processes everybody connects to everybody at the join; in larger ones to the two "
-      "neighbours by rank, and to others on first use"},
+      "a job of at most this many processes connects every pair at the join; a larger one connects each process to "
+      "its two neighbours by rank, and to any other on first use"},
      &Settings::connect_at_join},
     {{"tcp_congestion", "CANARY_TCP_CONGESTION", SettingKind::kText, "cubic", 0, 0, false,
       "TCP congestion control of lanes; empty or not available: the system's (docs/congestion.md: which for what "
