@@ -135,16 +135,15 @@ PlannerId choose(const std::vector<PlannerId>& runnable, const PlanRequest& requ
 
 }  // namespace
 
-Result<PlannerId> select_planner(const PlanRequest& request, const SelectorOptions& options) {
+Result<PlannerId> select_planner(const PlanRequest& request, const DecisionTable& table) {
   if (request.ranks < 1 || request.reach == nullptr || request.reach->ranks() != request.ranks) {
     return Status(CANARY_INVALID_ARGUMENT, "the reachability matrix is not of this group");
   }
-  const bool forced = options.forced && planner(options.planner).defines(request.collective, request.ranks);
-  if (forced) {
-    if (Status status = planner(options.planner).check(request); !status.ok()) {
-      return status.wrap("forced planner " + std::string(name_of(options.planner)));
+  if (const Decision* row = table.find(request.collective, operation_bytes(request)); row != nullptr) {
+    if (Status status = planner(row->planner).check(request); !status.ok()) {
+      return status.wrap("forced planner " + std::string(name_of(row->planner)));
     }
-    return options.planner;
+    return row->planner;
   }
   canary_status code = CANARY_INVALID_ARGUMENT;
   std::string reasons;

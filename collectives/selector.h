@@ -1,22 +1,17 @@
 // collectives/selector.h -- which planner runs an operation. Pure: equal on all ranks for equal arguments.
 //
-// The static choice: a table by size, and where peers are behind different rails the costs of the wiring
-// (collectives/wiring.h); one measured at run time comes later behind the same call.
+// What a row of the decision table speaks of, that row decides. Elsewhere the static choice: by size, and where peers
+// are behind different rails by the costs of the wiring (collectives/wiring.h).
 #pragma once
 
 #include "base/status.h"
+#include "collectives/decision_table.h"
 #include "collectives/schedule.h"
 
 namespace canarynet {
 
-struct SelectorOptions {
-  bool forced = false;  // CANARY_ALGO
-  PlannerId planner = PlannerId::kRing;
-};
-
-// The planner for `request`. With a forced planner that does not define the collective: the static choice among the
-// others (a forced planner that defines it but whose ranks can't meet is an error, as it is when no planner can run at
-// all; it names ranks).
-Result<PlannerId> select_planner(const PlanRequest& request, const SelectorOptions& options);
+// The planner for `request`. It is an error when the planner of a row can't run among these ranks, or when none can;
+// the error names ranks.
+Result<PlannerId> select_planner(const PlanRequest& request, const DecisionTable& table);
 
 }  // namespace canarynet

@@ -10,8 +10,8 @@ constexpr Collective kAll[] = {Collective::kAllReduce,  Collective::kReduceScatt
                                Collective::kGather,     Collective::kScatter,       Collective::kAllToAll,
                                Collective::kAllGatherV, Collective::kAllToAllV};
 
-PlannerId chosen(const PlanRequest& request, const SelectorOptions& options = {}) {
-  const auto result = select_planner(request, options);
+PlannerId chosen(const PlanRequest& request, const char* rules = "") {
+  const auto result = select_planner(request, DecisionTable::parse(rules).value());
   EXPECT_TRUE(result.ok()) << result.status().to_string();
   return result.ok() ? result.value() : PlannerId::kRing;
 }
@@ -91,7 +91,7 @@ TEST(Selector, HostsWhoseRanksShareAnEngineTakeHierarchical) {
       EXPECT_EQ(chosen(request), PlannerId::kHierarchical) << name_of(collective);
     }
   }
-  EXPECT_EQ(chosen(request, {.forced = true, .planner = PlannerId::kRing}), PlannerId::kRing);
+  EXPECT_EQ(chosen(request, "ring"), PlannerId::kRing);
   // Processes that share memory do as well.
   reach.set(0, 1, Reachability::kHostBit, Reachability::kHostBit);
   EXPECT_EQ(chosen(request), PlannerId::kHierarchical);
@@ -160,18 +160,18 @@ TEST(Selector, TheCountsOfOneRankDoNotDecide) {
 TEST(Selector, AForcedPlannerIsTakenRefusedOrReplaced) {
   const auto reach = Reachability::full(4, 1);
   PlanRequest request{.ranks = 4, .count = 1'000'000, .reach = &reach};
-  EXPECT_EQ(chosen(request, {.forced = true, .planner = PlannerId::kHalvingDoubling}), PlannerId::kHalvingDoubling);
-  const auto refused = select_planner(request, {.forced = true, .planner = PlannerId::kBCube});
+  EXPECT_EQ(chosen(request, "halving_doubling"), PlannerId::kHalvingDoubling);
+  const auto refused = select_planner(request, DecisionTable::parse("bcube").value());
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.status().text().find("n = 4"), std::string::npos);
   request.collective = Collective::kBroadcast;  // halving_doubling does not define it
-  EXPECT_NE(chosen(request, {.forced = true, .planner = PlannerId::kHalvingDoubling}), PlannerId::kHalvingDoubling);
+  EXPECT_NE(chosen(request, "halving_doubling"), PlannerId::kHalvingDoubling);
 
   auto torn = Reachability::full(4, 1);
   torn.set(1, 2, 0, 0);
   request.reach = &torn;
   request.collective = Collective::kAllReduce;
-  const auto apart = select_planner(request, {.forced = true, .planner = PlannerId::kMesh});
+  const auto apart = select_planner(request, DecisionTable::parse("mesh").value());
   ASSERT_FALSE(apart.ok());
   EXPECT_EQ(apart.status().code(), CANARY_UNREACHABLE);
   EXPECT_NE(apart.status().text().find("ranks 1 and 2"), std::string::npos);

@@ -38,14 +38,11 @@ Engine::~Engine() { factory_.set_acceptor(nullptr); }
 Status Engine::start(Nanos now) {
   now_ = now;
   const Settings& s = options_.settings;
-  if (!s.algo.empty()) {
-    selector_.forced = true;
-    if (!parse(s.algo, &selector_.planner)) {
-      std::string known;
-      for (const Planner& p : planners()) known += (known.empty() ? "" : ", ") + std::string(name_of(p.id));
-      return Status(CANARY_INVALID_SETTING, "CANARY_ALGO=\"" + s.algo + "\": takes one of " + known);
-    }
+  auto decisions = DecisionTable::parse(s.algo);
+  if (!decisions.ok()) {
+    return Status(CANARY_INVALID_SETTING, "CANARY_ALGO=\"" + s.algo + "\": " + decisions.status().text());
   }
+  decisions_ = std::move(decisions.value());
   if (Status st = kernels_status(); !st.ok()) return st;
   MembershipOptions m;
   m.coordinator = options_.coordinator;

@@ -342,7 +342,7 @@ class Engine final : public MembershipListener,
 
   EngineOptions options_;
   LaneFactory& factory_;
-  SelectorOptions selector_;
+  DecisionTable decisions_;  // CANARY_ALGO
   Greeter greeter_;
   std::unique_ptr<Membership> membership_;
   std::shared_ptr<const Roster> roster_ = std::make_shared<Roster>();  // shared with membership_

@@ -1,0 +1,58 @@
+// collectives/decision_table.h -- which planner runs which collective at which size, as rows. What no row speaks of is
+// the static choice's (collectives/selector.h).
+//
+// The rows come from CANARY_ALGO:
+//   ring                                      every collective that ring defines
+//   broadcast=tree                            one collective, any size
+//   all_reduce:0-64K=mesh,64K-=ring           by size: from (inclusive) to (exclusive); no number: to the end
+//   all_reduce:0-64K=mesh,64K-=ring;broadcast=tree
+// A size is operation_bytes(): it is known to all ranks alike, so the rows choose the same planner everywhere. Pure.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "collectives/schedule.h"
+
+namespace canarynet {
+
+struct Decision {
+  Collective collective = Collective::kAllReduce;
+  std::uint64_t from_bytes = 0;
+  std::uint64_t to_bytes = std::numeric_limits<std::uint64_t>::max();  // one past
+  PlannerId planner = PlannerId::kRing;
+
+  bool operator==(const Decision&) const = default;
+  bool covers(Collective c, std::uint64_t bytes) const {
+    return c == collective && bytes >= from_bytes && (bytes < to_bytes || to_bytes == kNoEnd);
+  }
+  static constexpr std::uint64_t kNoEnd = std::numeric_limits<std::uint64_t>::max();
+};
+
+class DecisionTable {
+ public:
+  // Rows as CANARY_ALGO writes them; "" has none. The error says which rule is wrong and what it may be.
+  static Result<DecisionTable> parse(std::string_view text);
+
+  // The row that covers the operation, or nullptr.
+  const Decision* find(Collective collective, std::uint64_t bytes) const;
+  const std::vector<Decision>& rows() const { return rows_; }
+  // As parse() reads it, one rule per collective, ascending.
+  std::string to_string() const;
+
+ private:
+  Status add(const Decision& row);
+
+  std::vector<Decision> rows_;  // ascending by collective and size, disjoint
+};
+
+// The bytes that rows go by: of the whole buffer that an operation is about, as the longest of a rank's buffers holds
+// it (all-gather: of all blocks; all-to-all: of a rank's row of blocks). 0 for all-to-all-v, whose lengths no two ranks
+// know alike, and for a barrier.
+std::uint64_t operation_bytes(const PlanRequest& request);
+
+}  // namespace canarynet
