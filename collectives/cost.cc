@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <queue>
+#include <unordered_map>
 #include <vector>
 
 #include "base/check.h"
@@ -23,6 +24,7 @@ class Walk {
     out_.resize(2 * n);
     in_.resize(2 * n);
     for (std::size_t r = 0; r < n; ++r) prepare(id, static_cast<int>(r));
+    if (model_.links != nullptr) find_nic_rates();
   }
 
   double run() {
@@ -209,11 +211,44 @@ class Walk {
   double seconds_of(std::uint32_t port, std::uint64_t bytes, std::uint32_t rails) const {
     const auto size = static_cast<double>(bytes);
     if (is_local(port)) return size * model_.local_beta;
-    if (request_.rail_rates.empty()) return size * model_.beta / std::popcount(rails);
+    const std::span<const double> rates = model_.links != nullptr ? std::span(nic_rates_) : request_.rail_rates;
+    if (rates.empty()) return size * model_.beta / std::popcount(rails);
     double rate = 0;
     for (std::uint32_t left = rails; left != 0; left &= left - 1)
-      rate += request_.rail_rates[std::size_t{port} * kRailsMax + static_cast<std::size_t>(std::countr_zero(left))];
-    return size / rate;
+      rate += rates[std::size_t{port} * kRailsMax + static_cast<std::size_t>(std::countr_zero(left))];
+    return rate > 0 ? size / rate : 0;
+  }
+  // A NIC carries at least what its fastest link does, in either direction.
+  void find_nic_rates() {
+    nic_rates_.assign(ranks_.size() * kRailsMax, 0);
+    for (std::uint32_t a = 0; a < ranks_.size(); ++a) {
+      for (std::uint32_t b = 0; b < ranks_.size(); ++b) {
+        if (ranks_[a].host != a || ranks_[b].host != b || a == b) continue;
+        const std::uint32_t out = rails_between(a, a, static_cast<int>(b), -1);
+        const std::uint32_t in = rails_between(b, b, static_cast<int>(a), -1);
+        // The k-th rail of one meets the k-th of the other; the surplus goes round.
+        std::uint32_t theirs = in;
+        for (std::uint32_t mine = out; mine != 0; mine &= mine - 1, theirs &= theirs - 1) {
+          if (theirs == 0) theirs = in;
+          const int rail = std::countr_zero(mine);
+          const double beta = model_.links->of(static_cast<int>(a), static_cast<int>(b), rail).beta;
+          if (beta <= 0) continue;
+          double& of_a = nic_rates_[std::size_t{a} * kRailsMax + static_cast<std::size_t>(rail)];
+          double& of_b = nic_rates_[std::size_t{b} * kRailsMax + static_cast<std::size_t>(std::countr_zero(theirs))];
+          of_a = std::max(of_a, 1 / beta);
+          of_b = std::max(of_b, 1 / beta);
+        }
+      }
+    }
+  }
+  // Of the whole step, so that a stream of pieces uses rails that a single piece would not wait for.
+  LinkCost link_between(const Event& e, std::uint32_t rails) const {
+    const Rank& rank = ranks_[e.rank];
+    const Step& send = rank.plan.steps[e.step];
+    std::uint64_t bytes = 0;
+    for (auto [p, end] = pieces_of(send); p < end; ++p) bytes += piece_bytes_[p];
+    const auto to = static_cast<int>(ranks_[static_cast<std::size_t>(send.peer)].host);
+    return model_.links->together(static_cast<int>(rank.host), to, rails, bytes);
   }
 
   static Waiting& queue(Ports& ports, std::uint32_t rails) {
@@ -289,9 +324,19 @@ class Walk {
 
   void serve_out(std::uint32_t port, double now) {
     serve(out_[port], port, now, Event::kOutFree, [&](const Event& e, std::uint32_t rails) {
-      const double busy = seconds_of(port, bytes_of(ranks_[e.rank], e.step, e.task), rails);
+      const std::uint64_t bytes = bytes_of(ranks_[e.rank], e.step, e.task);
+      double busy = seconds_of(port, bytes, rails);
       occupy(out_[port], rails, now + busy + (is_local(port) ? 0 : model_.post));
-      const double alpha = is_local(port) ? model_.local_alpha : model_.alpha;
+      double alpha = is_local(port) ? model_.local_alpha : model_.alpha;
+      if (model_.links != nullptr && !is_local(port)) {
+        const LinkCost link = link_between(e, rails);
+        alpha = link.alpha;
+        // What went over this link before may not be through yet.
+        const auto to = ranks_[static_cast<std::size_t>(ranks_[e.rank].plan.steps[e.step].peer)].host;
+        double& free = link_free_[std::uint64_t{port} << 32 | to];
+        free = std::max(free, now) + static_cast<double>(bytes) * link.beta;
+        busy = std::max(busy, free - now);
+      }
       events_.push({now + alpha, Event::kArrival, order_++, e.rank, e.step, e.task, e.piece, busy});
     });
   }
@@ -349,7 +394,9 @@ class Walk {
   std::vector<std::uint32_t> piece_begin_;  // per leaf, and the end
   std::vector<std::uint64_t> piece_bytes_;
   std::vector<Rank> ranks_;
-  std::vector<Ports> out_, in_;                                    // as port_of() has them
+  std::vector<Ports> out_, in_;    // as port_of() has them
+  std::vector<double> nic_rates_;  // [host * kRailsMax + rail], bytes a second; with model.links only
+  std::unordered_map<std::uint64_t, double> link_free_;            // by the two hosts: when the next message may start
   std::vector<std::pair<std::uint64_t, std::uint32_t>> receives_;  // (from, to, tag) → step
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::uint64_t order_ = 0;

@@ -8,13 +8,16 @@
 // ahead and hold its results back. A host has one port each way per rail (request.host_of; unless told, every rank is a
 // host), as fast as request.rail_rates says or β each; a step that names a rail uses that one where it reaches the
 // peer, any other all that reach it together. A message between ranks of one host uses no rail: it takes `local_alpha`,
-// and each of the two ranks for bytes·local_beta. An ack costs nothing: what would be overwritten is staged meanwhile.
+// and each of the two ranks for bytes·local_beta. Where model.links
+// knows each link, a message starts by the link's own α, messages of one link follow each other at its β, and a NIC is as
+// fast as its fastest link. An ack costs nothing: what would be overwritten is staged meanwhile.
 // Units: seconds, bytes. Pure; allocates; off the data path. Source of the closed forms: docs/collectives.md.
 #pragma once
 
 #include <cstdint>
 
 #include "base/status.h"
+#include "collectives/link_costs.h"
 #include "collectives/schedule.h"
 
 namespace canarynet {
@@ -26,6 +29,8 @@ struct CostModel {
   double post = 0;         // to post one more message ("o")
   double local_alpha = 0;  // between ranks of one host
   double local_beta = 0;
+  // Of each link between two hosts, under their first ranks; null: alpha and beta hold for all. Borrowed.
+  const LinkCosts* links = nullptr;
   std::uint64_t piece_bytes = 0;  // messages are pieces of this size, which pipeline; 0: a step's bytes are one message
 };
 

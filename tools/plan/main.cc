@@ -1,11 +1,16 @@
-// canary-plan: shows, proves and costs schedules.
+// canary-plan: shows, proves, costs and chooses schedules.
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/settings.h"
+#include "collectives/candidates.h"
 #include "collectives/checker.h"
+#include "collectives/selector.h"
 #include "tools/environment.h"
 #include "tools/plan/draw.h"
+#include "tools/plan/network_file.h"
 #include "tools/plan/options.h"
 
 namespace canarynet::plan {
@@ -135,6 +140,71 @@ int cost(const PlanOptions& o) {
   return failed ? kFailed : 0;
 }
 
+// The engine's own pieces, where nothing says otherwise.
+constexpr std::uint64_t kUsualPiece = 128 * 1024;
+
+int choose(const PlanOptions& o) {
+  auto read = read_network_file(o.network_path);
+  if (!read.ok()) {
+    std::fprintf(stderr, "canary-plan: %s\n", read.status().text().c_str());
+    return kFailed;
+  }
+  const NetworkFile& network = read.value();
+  if (o.root >= network.ranks()) {
+    std::fprintf(stderr, "canary-plan: --root %d: %s has ranks 0 to %d\n", o.root, o.network_path.c_str(),
+                 network.ranks() - 1);
+    return kFailed;
+  }
+  PlanRequest request{.collective = o.collective,
+                      .ranks = network.ranks(),
+                      .root = has_root(o.collective) ? o.root : 0,
+                      .reach = &network.reach,
+                      .bcube = network.bcube,
+                      .servers = o.servers,
+                      .host_of = network.host_of};
+  size_of(o, network.ranks(), &request);
+  CostModel model = network.model;
+  model.links = &network.links;
+  const auto unmeasured = select_planner(request, {});
+  if (!unmeasured.ok()) {
+    std::fprintf(stderr, "canary-plan: %s\n", unmeasured.status().text().c_str());
+    return kFailed;
+  }
+  const std::vector<Candidate> all = cost_candidates(request, network.rails, model, o.pieces);
+  model.piece_bytes = kUsualPiece;
+  const double of_unmeasured = walk_cost(unmeasured.value(), request, network.rails, model);
+  const double best = all.front().seconds;
+
+  nlohmann::json json = {
+      {"op", name_of(o.collective)},
+      {"ranks", network.ranks()},
+      {"bytes", o.bytes},
+      {"chosen", {{"algo", name_of(all.front().planner)}, {"piece_bytes", all.front().piece_bytes}}},
+      {"predicted_seconds", best},
+      {"unmeasured",
+       {{"algo", name_of(unmeasured.value())}, {"piece_bytes", kUsualPiece}, {"predicted_seconds", of_unmeasured}}},
+      {"candidates", nlohmann::json::array()}};
+  for (const Candidate& c : all) {
+    json["candidates"].push_back(
+        {{"algo", name_of(c.planner)}, {"piece_bytes", c.piece_bytes}, {"predicted_seconds", c.seconds}});
+  }
+  if (o.json_path != "-") {
+    std::printf("%-18s %10s %14s %14s\n", "algorithm", "piece", "predicted (s)", "of the best");
+    // With its best piece each.
+    std::vector<PlannerId> seen;
+    for (const Candidate& c : all) {
+      if (std::find(seen.begin(), seen.end(), c.planner) != seen.end()) continue;
+      seen.push_back(c.planner);
+      std::printf("%-18s %10s %14.6g %13.2fx\n", std::string(name_of(c.planner)).c_str(),
+                  as_written(Bytes{static_cast<std::int64_t>(c.piece_bytes)}).c_str(), c.seconds, c.seconds / best);
+    }
+    std::printf("without measurements: %s with pieces of %s, %.6g s, %.2fx\n",
+                std::string(name_of(unmeasured.value())).c_str(),
+                as_written(Bytes{static_cast<std::int64_t>(kUsualPiece)}).c_str(), of_unmeasured, of_unmeasured / best);
+  }
+  return o.json_path.empty() || write(o.json_path, json.dump(1) + "\n") ? 0 : kFailed;
+}
+
 int run(const std::vector<std::string>& arguments) {
   const ParsedOptions parsed = parse_plan_options(arguments);
   if (parsed.exit_status >= 0) {
@@ -149,6 +219,8 @@ int run(const std::vector<std::string>& arguments) {
       return check(parsed.options);
     case Command::kCost:
       return cost(parsed.options);
+    case Command::kChoose:
+      return choose(parsed.options);
   }
   return kFailed;
 }

@@ -86,12 +86,21 @@ void fill(const Texts& t, PlanOptions* o) {
   }
   if (o->command == Command::kCheck && o->ranks_max > 64)
     wrong("--ranks", t.ranks.empty() ? std::to_string(o->ranks_max) : t.ranks, "at most 64: the proof is symbolic");
-  if (!t.root.empty()) o->root = number("--root", t.root, 0, o->ranks_min - 1);
+  // A network's ranks are known when its file has been read.
+  const int root_max = o->command == Command::kChoose ? kRanksMax - 1 : o->ranks_min - 1;
+  if (!t.root.empty()) o->root = number("--root", t.root, 0, root_max);
   if (!t.servers.empty()) o->servers = number("--servers", t.servers, 1, kRanksMax);
   if (!t.per_host.empty()) o->ranks_per_host = number("--ranks-per-host", t.per_host, 1, kRanksMax);
   if (!t.size.empty()) o->bytes = bytes("--bytes", t.size);
   if (!o->svg_path.empty() && o->planners.size() != 1) wrong("--svg", o->svg_path, "one schedule: name it with --algo");
   if (!t.rank.empty()) o->rank = number("--rank", t.rank, 0, o->ranks_max - 1);
+  if (o->command == Command::kChoose && !t.piece.empty()) {
+    o->pieces.clear();
+    for (const std::string_view piece : split(t.piece)) {
+      o->pieces.push_back(bytes("--piece", piece));
+      if (o->pieces.back() == 0) wrong("--piece", t.piece, "a list of sizes such as 64KiB,128KiB");
+    }
+  }
   if (o->command != Command::kCost) return;
   o->model.alpha = seconds("--alpha", t.alpha);
   const auto rate = bits_per_second(t.bandwidth);
@@ -113,6 +122,7 @@ constexpr const char* kFooter = R"(
   canary-plan show --algo ring --ranks 4 --svg ring.svg
   canary-plan check --algo all --ranks 1-64
   canary-plan cost --op all_reduce --algo ring,tree --ranks 8 --bytes 100MiB --alpha 1ms --bandwidth 10gbit --json
+  canary-plan choose --network net.toml --bytes 64MiB
 
 The cost is a walk over the plan by the alpha-beta model; docs/collectives.md has the model and the closed forms.
 Exit status: 0; 1 a plan that can't be made or proven; 2 wrong arguments.)";
@@ -129,16 +139,19 @@ ParsedOptions parse_plan_options(const std::vector<std::string>& arguments) {
   auto* show = app.add_subcommand("show", "draws who sends what to whom, round by round");
   auto* check = app.add_subcommand("check", "proves schedules symbolically, up to 64 ranks");
   auto* cost = app.add_subcommand("cost", "how long they take");
-  for (auto* command : {show, check, cost}) {
+  auto* choose = app.add_subcommand("choose", "which one a network described in a file is served best by, and why");
+  for (auto* command : {show, check, cost, choose}) {
     command->add_option("--op", t.op, collective_names() + " [all_reduce]");
+    command->add_option("--root", t.root, "root of broadcast, reduce, gather and scatter [0]");
+    command->add_option("--servers", t.servers, "of parameter_server [1]");
+    command->add_option("--bytes", t.size, "the whole buffer [1MiB]");
+  }
+  for (auto* command : {show, check, cost}) {
     command->add_option("--algo", t.algo, "list of " + planner_names() + "; or all [all]");
     command->add_option("--ranks", t.ranks, "number of ranks; check also takes a range, 2-16 [4]");
     command->add_option("--wiring", t.wiring, "flat, or bcube:R,L (ranks R^L, rails L) [flat]");
     command->add_option("--rails", t.rails, "rails of each rank on flat wiring [1]");
-    command->add_option("--root", t.root, "root of broadcast, reduce, gather and scatter [0]");
-    command->add_option("--servers", t.servers, "of parameter_server [1]");
     command->add_option("--ranks-per-host", t.per_host, "ranks that share a host and its rails [1]");
-    command->add_option("--bytes", t.size, "the whole buffer [1MiB]");
   }
   show->add_option("--rank", t.rank, "one rank's part only");
   show->add_flag("--steps", o.steps, "every step with its dependencies");
@@ -150,9 +163,16 @@ ParsedOptions parse_plan_options(const std::vector<std::string>& arguments) {
   cost->add_option("--local-alpha", t.local_alpha, "start-up time of a message between ranks of one host [0]");
   cost->add_option("--local-bandwidth", t.local_bandwidth, "between ranks of one host [free]");
   cost->add_option("--piece", t.piece, "messages are pieces of this size, which pipeline [whole steps; dbtree 128KiB]");
-  cost->add_flag("--json{-}", o.json_path, "results as JSON instead of the table; --json=FILE: beside it");
+  choose->add_option("--network", o.network_path, "TOML file: hosts, NICs, links that differ (docs/canary-plan.md)")
+      ->required();
+  choose->add_option("--piece", t.piece, "list of piece sizes to try [32KiB to 1MiB]");
+  for (auto* command : {cost, choose})
+    command->add_flag("--json{-}", o.json_path, "results as JSON instead of the table; --json=FILE: beside it");
   const auto take = [&] {
-    o.command = show->parsed() ? Command::kShow : check->parsed() ? Command::kCheck : Command::kCost;
+    o.command = show->parsed()    ? Command::kShow
+                : check->parsed() ? Command::kCheck
+                : cost->parsed()  ? Command::kCost
+                                  : Command::kChoose;
     fill(t, &o);
   };
   tools::parse(app, arguments, take, &parsed);
@@ -172,19 +192,24 @@ std::vector<int> hosts_of(const PlanOptions& options, int ranks) {
 
 PlanRequest request_of(const PlanOptions& options, int ranks, const Reachability& reach,
                        const std::vector<int>& host_of) {
+  PlanRequest request{.collective = options.collective,
+                      .ranks = ranks,
+                      .root = has_root(options.collective) ? options.root : 0,
+                      .reach = &reach,
+                      .bcube = options.bcube.levels != 0 ? options.bcube : find_bcube(reach, options.rails),
+                      .servers = options.servers,
+                      .host_of = host_of};
+  size_of(options, ranks, &request);
+  return request;
+}
+
+void size_of(const PlanOptions& options, int ranks, PlanRequest* request) {
   const bool floats = options.bytes % 4 == 0 && options.collective != Collective::kBarrier;
   const std::uint64_t elements = options.bytes / (floats ? 4 : 1);
-  return {.collective = options.collective,
-          .ranks = ranks,
-          .count = options.collective == Collective::kBarrier ? 0
+  request->element_bytes = floats ? 4 : 1;
+  request->count = options.collective == Collective::kBarrier ? 0
                    : in_blocks(options.collective)            ? elements / static_cast<std::uint64_t>(ranks)
-                                                              : elements,
-          .element_bytes = floats ? 4u : 1u,
-          .root = has_root(options.collective) ? options.root : 0,
-          .reach = &reach,
-          .bcube = options.bcube.levels != 0 ? options.bcube : find_bcube(reach, options.rails),
-          .servers = options.servers,
-          .host_of = host_of};
+                                                              : elements;
 }
 
 }  // namespace canarynet::plan

@@ -12,7 +12,7 @@
 
 namespace canarynet::plan {
 
-enum class Command : std::uint8_t { kShow, kCheck, kCost };
+enum class Command : std::uint8_t { kShow, kCheck, kCost, kChoose };
 
 struct PlanOptions {
   Command command = Command::kShow;
@@ -32,7 +32,10 @@ struct PlanOptions {
   // cost
   CostModel model;
   bool piece_given = false;
-  std::string json_path;  // "-": standard output
+  std::string json_path;  // "-": standard output; choose too
+  // choose
+  std::string network_path;
+  std::vector<std::uint64_t> pieces = {32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20};
 };
 
 struct ParsedOptions : tools::Outcome {
@@ -40,6 +43,8 @@ struct ParsedOptions : tools::Outcome {
 };
 ParsedOptions parse_plan_options(const std::vector<std::string>& arguments);
 
+// How many elements of which size make up --bytes: element_bytes, and count as PlanRequest has it.
+void size_of(const PlanOptions& options, int ranks, PlanRequest* request);
 // A request for `ranks` of them; `reach` and `host_of` must outlive it.
 PlanRequest request_of(const PlanOptions& options, int ranks, const Reachability& reach,
                        const std::vector<int>& host_of);

@@ -85,7 +85,7 @@ TEST(PlanOptions, WhatIsWrongIsNamedWithItsValue) {
   EXPECT_NE(refusal({"cost", "--alpha", "1ms"}).find("--bandwidth"), std::string::npos);
   EXPECT_NE(refusal({"show", "--svg", "x.svg"}).find("--svg x.svg: takes one schedule"), std::string::npos);
   EXPECT_NE(refusal({"show", "--ranks-per-host", "0"}).find("--ranks-per-host 0"), std::string::npos);
-  EXPECT_NE(refusal({}).find("takes a command: show, check or cost"), std::string::npos);
+  EXPECT_NE(refusal({}).find("takes a command: show, check, cost or choose"), std::string::npos);
   EXPECT_NE(refusal({"show", "--root", "4", "--op", "broadcast"}).find("--root 4"), std::string::npos);
 }
 

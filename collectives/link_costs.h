@@ -1,0 +1,44 @@
+// collectives/link_costs.h -- what each link between the hosts of a group costs: α and β per pair, direction and NIC.
+// Pure values; one thread. Ranks of one host share its links: they stand under the number of the host's first rank.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+
+namespace canarynet {
+
+struct LinkCost {
+  double alpha = 0;  // seconds from the start of a message until its first byte is there
+  double beta = 0;   // seconds per byte
+  bool operator==(const LinkCost&) const = default;
+};
+
+class LinkCosts {
+ public:
+  LinkCosts() = default;
+  // What holds for every link that set() says nothing of.
+  explicit LinkCosts(LinkCost everywhere) : everywhere_(everywhere) {}
+
+  // From `from` over its rail `rail` to `to`.
+  void set(int from, int to, int rail, LinkCost cost) { links_[key(from, to, rail)] = cost; }
+  LinkCost of(int from, int to, int rail) const {
+    const auto found = links_.find(key(from, to, rail));
+    return found == links_.end() ? everywhere_ : found->second;
+  }
+
+  // `bytes` that leave `from` at once over `rails` (a bit each, at least one): each rail takes what it delivers by the
+  // moment when all is there, so one with a long way takes nothing of a short message. alpha: of the first byte;
+  // beta: (last byte - first byte) / bytes.
+  LinkCost together(int from, int to, std::uint32_t rails, std::uint64_t bytes) const;
+
+ private:
+  static std::uint64_t key(int from, int to, int rail) {
+    return static_cast<std::uint64_t>(from) << 36 | static_cast<std::uint64_t>(to) << 8 |
+           static_cast<std::uint64_t>(rail);
+  }
+
+  LinkCost everywhere_;
+  std::unordered_map<std::uint64_t, LinkCost> links_;
+};
+
+}  // namespace canarynet
