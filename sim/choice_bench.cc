@@ -1,0 +1,249 @@
+// sim/choice_bench.cc -- how good the choice of a planner is, in virtual time: every planner that can run a network's
+// all-reduce is run there, and the best of all is compared with what the cost model chooses from the true α and β of
+// the links, and with what the static choice takes.
+//
+//   canary-sim-choice [--quick] [NAME...]     beds whose name contains one of the texts
+//
+// Regret: time of the chosen planner / time of the best, minus 1. Prediction error: of the chosen planner's time. Exit
+// status 1: an operation failed, or a sum was wrong. (The times hold what an engine costs the network, not processors.)
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/settings.h"
+#include "collectives/candidates.h"
+#include "collectives/selector.h"
+#include "sim/cluster.h"
+
+using namespace canarynet;
+
+namespace {
+
+struct Nic {
+  double mbit = 1000;
+  Nanos delay = 50_us;  // one way
+};
+
+struct Bed {
+  std::string name;
+  Wiring wiring;
+  BCubeShape bcube;
+  std::vector<std::vector<Nic>> nics;  // [host][rail]
+
+  int hosts() const { return static_cast<int>(nics.size()); }
+  int rails() const { return static_cast<int>(nics.front().size()); }
+};
+
+Bed flat(std::string name, int hosts, const std::vector<Nic>& nics) {
+  const auto n = static_cast<std::size_t>(hosts);
+  return {std::move(name), Wiring::flat(hosts, static_cast<int>(nics.size())), {}, {n, nics}};
+}
+
+std::vector<Bed> all_beds() {
+  std::vector<Bed> beds;
+  for (const int n : {2, 3, 4, 8, 16}) {
+    const std::string hosts = std::to_string(n) + " hosts, ";
+    beds.push_back(flat(hosts + "1 Gbit/s", n, {{}}));
+    beds.push_back(flat(hosts + "1 Gbit/s, 2 ms", n, {{1000, 2_ms}}));
+    beds.push_back(flat(hosts + "500 + 125 Mbit/s", n, {{500}, {125}}));
+    if (n == 2 || n == 16) continue;
+    Bed slow = flat(hosts + "one of them slow", n, {{500}, {500}});
+    slow.nics.back() = {{100}, {100}};
+    beds.push_back(slow);
+    Bed rail = flat(hosts + "one slow rail", n, {{500}, {500}});
+    rail.nics.back() = {{500}, {50}};
+    beds.push_back(rail);
+    Bed far = flat(hosts + "one of them far", n, {{1000}});
+    far.nics.back() = {{1000, 5_ms}};
+    beds.push_back(far);
+  }
+  for (const int n : {3, 5}) {
+    beds.push_back({std::to_string(n) + " hosts, a link per pair",
+                    Wiring::mesh(n),
+                    {},
+                    {static_cast<std::size_t>(n), std::vector<Nic>(static_cast<std::size_t>(n) - 1, {100})}});
+  }
+  for (const auto& [r, levels] : {std::pair{2, 2}, {3, 2}, {2, 3}}) {
+    const int n = static_cast<int>(std::lround(std::pow(r, levels)));
+    beds.push_back({"bcube(" + std::to_string(r) + "," + std::to_string(levels) + ")",
+                    Wiring::bcube(r, levels),
+                    {r, levels},
+                    {static_cast<std::size_t>(n), std::vector<Nic>(static_cast<std::size_t>(levels), {500})}});
+  }
+  return beds;
+}
+
+Reachability reach_of(const Bed& bed) {
+  Reachability reach(bed.hosts());
+  for (int a = 0; a < bed.hosts(); ++a) {
+    for (int b = 0; b < a; ++b) {
+      std::uint32_t of_a = 0, of_b = 0;
+      for (int i = 0; i < bed.rails(); ++i) {
+        for (int k = 0; k < bed.rails(); ++k) {
+          const auto& networks = bed.wiring.networks;
+          if (networks[static_cast<std::size_t>(a)][static_cast<std::size_t>(i)] !=
+              networks[static_cast<std::size_t>(b)][static_cast<std::size_t>(k)])
+            continue;
+          of_a |= 1u << i;
+          of_b |= 1u << k;
+        }
+      }
+      reach.set(a, b, of_a, of_b);
+    }
+  }
+  return reach;
+}
+
+LinkCosts truth(const Bed& bed) {
+  LinkCosts links;
+  for (int a = 0; a < bed.hosts(); ++a) {
+    for (int b = 0; b < bed.hosts(); ++b) {
+      if (a == b) continue;
+      for (int i = 0; i < bed.rails(); ++i) {
+        for (int k = 0; k < bed.rails(); ++k) {
+          const auto& networks = bed.wiring.networks;
+          const auto from = static_cast<std::size_t>(a), to = static_cast<std::size_t>(b);
+          const auto mine = static_cast<std::size_t>(i), theirs = static_cast<std::size_t>(k);
+          if (networks[from][mine] != networks[to][theirs]) continue;
+          const Nic &out = bed.nics[from][mine], &in = bed.nics[to][theirs];
+          links.set(a, b, i, {out.delay.seconds(), 8 / (std::min(out.mbit, in.mbit) * 1e6)});
+        }
+      }
+    }
+  }
+  return links;
+}
+
+// Seconds of one all-reduce, the mean of those that begin within 100 ms after a warm-up as long; < 0: it failed.
+double run(const Bed& bed, PlannerId planner, std::uint64_t bytes) {
+  ClusterOptions o;
+  o.hosts = bed.hosts();
+  o.wiring = bed.wiring;
+  o.fabric.window_bytes = 16 << 20;
+  o.settings.algo = std::string(name_of(planner));
+  Cluster c(std::move(o));
+  for (int h = 0; h < bed.hosts(); ++h) {
+    for (int r = 0; r < bed.rails(); ++r) {
+      const Nic& nic = bed.nics[static_cast<std::size_t>(h)][static_cast<std::size_t>(r)];
+      c.fabric().nic(h, r) = NicOptions::link(nic.delay, BytesPerSec::from_mbit(static_cast<std::int64_t>(nic.mbit)));
+    }
+  }
+  if (!c.join()) return -1;
+  const auto n = static_cast<std::size_t>(bed.hosts());
+  std::vector<std::vector<std::int32_t>> input(n), output(n);
+  std::int32_t sum = 0;
+  for (std::size_t r = 0; r < n; ++r) {
+    input[r].assign(bytes / 4, static_cast<std::int32_t>(r * 7 + 1));
+    sum += static_cast<std::int32_t>(r * 7 + 1);
+  }
+  const auto once = [&] {
+    std::vector<std::unique_ptr<OpTicket>> tickets;
+    for (std::size_t r = 0; r < n; ++r) {
+      output[r].assign(bytes / 4, 0);
+      tickets.push_back(std::make_unique<OpTicket>());
+      c.all_reduce(static_cast<int>(r), input[r].data(), output[r].data(), bytes / 4, CANARY_I32, CANARY_SUM,
+                   tickets.back().get());
+    }
+    const auto done = [&] { return std::all_of(tickets.begin(), tickets.end(), [](auto& t) { return t->done(); }); };
+    if (!c.run_until(done, 120_s)) return false;
+    for (std::size_t r = 0; r < n; ++r) {
+      const bool right = std::all_of(output[r].begin(), output[r].end(), [&](std::int32_t x) { return x == sum; });
+      if (tickets[r]->code != CANARY_OK || !right) return false;
+    }
+    return true;
+  };
+  for (const Nanos began = c.now(); c.now() - began < 100_ms;) {
+    if (!once()) return -1;
+  }
+  int times = 0;
+  const Nanos began = c.now();
+  do {
+    if (!once()) return -1;
+    ++times;
+  } while (c.now() - began < 100_ms);
+  return (c.now() - began).seconds() / times;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+struct Totals {
+  std::vector<double> regret, regret_static, error;
+};
+
+bool measure(const Bed& bed, std::uint64_t bytes, Totals* totals) {
+  const Reachability reach = reach_of(bed);
+  const LinkCosts links = truth(bed);
+  const PlanRequest request{.ranks = bed.hosts(), .count = bytes / 4, .reach = &reach, .bcube = bed.bcube};
+  constexpr std::uint64_t kPiece[] = {128 << 10};  // the engine's
+  const auto candidates = cost_candidates(request, bed.rails(), {.links = &links}, kPiece);
+  const auto unmeasured = select_planner(request, {});
+  if (candidates.empty() || !unmeasured.ok()) return false;
+  struct Ran {
+    PlannerId planner;
+    double predicted, took;
+  };
+  std::vector<Ran> ran;
+  for (const Candidate& c : candidates) {
+    const double took = run(bed, c.planner, bytes);
+    if (took < 0) {
+      std::fprintf(stderr, "%s, %s: %s failed\n", bed.name.c_str(),
+                   as_written(Bytes{static_cast<std::int64_t>(bytes)}).c_str(),
+                   std::string(name_of(c.planner)).c_str());
+      return false;
+    }
+    ran.push_back({c.planner, c.seconds, took});
+  }
+  const auto took = [&](PlannerId id) {
+    return std::find_if(ran.begin(), ran.end(), [&](const Ran& r) { return r.planner == id; })->took;
+  };
+  const auto best =
+      std::min_element(ran.begin(), ran.end(), [](const Ran& a, const Ran& b) { return a.took < b.took; });
+  const double regret = ran.front().took / best->took - 1, of_static = took(unmeasured.value()) / best->took - 1;
+  const double error = ran.front().predicted / ran.front().took - 1;
+  totals->regret.push_back(regret);
+  totals->regret_static.push_back(of_static);
+  totals->error.push_back(std::abs(error));
+  std::printf("| %-28s | %6s | %-16s | %10.3f | %-16s | %5.1f %% | %-16s | %6.1f %% | %+6.1f %% |\n", bed.name.c_str(),
+              as_written(Bytes{static_cast<std::int64_t>(bytes)}).c_str(), std::string(name_of(best->planner)).c_str(),
+              best->took * 1e3, std::string(name_of(ran.front().planner)).c_str(), regret * 100,
+              std::string(name_of(unmeasured.value())).c_str(), of_static * 100, error * 100);
+  std::fflush(stdout);
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bool quick = false;
+  std::vector<std::string> wanted;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--quick") == 0) {
+      quick = true;
+    } else {
+      wanted.emplace_back(argv[i]);
+    }
+  }
+  std::puts("| network | bytes | best | ms | chosen | regret | static choice | regret | prediction |");
+  std::puts("|---|---|---|---|---|---|---|---|---|");
+  Totals totals;
+  bool ok = true;
+  for (const Bed& bed : all_beds()) {
+    const auto named = [&](const std::string& text) { return bed.name.find(text) != std::string::npos; };
+    if (!wanted.empty() && std::none_of(wanted.begin(), wanted.end(), named)) continue;
+    if (quick && bed.hosts() > 4) continue;
+    for (const std::uint64_t bytes : {1 << 10, 16 << 10, 256 << 10, 4 << 20}) ok = measure(bed, bytes, &totals) && ok;
+  }
+  const auto worst = [](const std::vector<double>& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); };
+  std::printf(
+      "\n%zu cases; regret: median %.1f %%, worst %.1f %%; static choice: median %.1f %%, worst %.1f %%; "
+      "prediction error: median %.1f %%, worst %.1f %%\n",
+      totals.regret.size(), median(totals.regret) * 100, worst(totals.regret) * 100, median(totals.regret_static) * 100,
+      worst(totals.regret_static) * 100, median(totals.error) * 100, worst(totals.error) * 100);
+  return ok && !totals.regret.empty() ? 0 : 1;
+}
