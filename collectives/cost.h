@@ -1,17 +1,17 @@
 // collectives/cost.h -- how long a schedule takes by the α-β model: a walk over its steps, and the closed forms it must
 // agree with.
 //
-// Model: a message starts when its dependencies are done and its sender's port is free. It occupies the sender's port
-// for bytes·β (+ `post` before the next one may start), reaches the receiver α after its start, occupies the receiver's
-// port for bytes·β, and for bytes·γ more where it is added. Of messages that wait for a port the lowest piece goes
-// first, then the one that has waited longest: first come, first served would let the sums of a pipelined tree run
-// ahead and hold its results back. A host has one port each way per rail (request.host_of; unless told, every rank is a
-// host), as fast as request.rail_rates says or β each; a step that names a rail uses that one where it reaches the
-// peer, any other all that reach it together. A message between ranks of one host uses no rail: it takes `local_alpha`,
-// and each of the two ranks for bytes·local_beta. Where model.links
-// knows each link, a message starts by the link's own α, messages of one link follow each other at its β, and a NIC is as
-// fast as its fastest link. An ack costs nothing: what would be overwritten is staged meanwhile.
-// Units: seconds, bytes. Pure; allocates; off the data path. Source of the closed forms: docs/collectives.md.
+// Model: a message starts when its dependencies are done and its sender's port is free. It occupies the sender's
+// port for bytes·β (+ `post` before the next one may start), reaches the receiver α after its start, occupies the
+// receiver's port for bytes·β, and for bytes·γ more where it is added. Of messages that wait for a port the lowest
+// piece goes first, then the one that has waited longest: first come, first served would let the sums of a pipelined
+// tree run ahead and hold its results back. A host has one port each way per rail (request.host_of; unless told,
+// every rank is a host), as fast as request.rail_rates says or β each; a step that names a rail uses that one where
+// it reaches the peer, any other all that reach it together. A message between ranks of one host uses no rail: it
+// takes `local_alpha`, and each of the two ranks for bytes·local_beta. Where model.links knows each link, a message
+// starts by the link's own α, messages of one link follow each other at its β, and a NIC is as fast as its fastest
+// link. An ack costs nothing: what would be overwritten is staged meanwhile. Units: seconds, bytes. Pure; allocates;
+// off the data path. Source of the closed forms: docs/collectives.md.
 #pragma once
 
 #include <cstdint>
