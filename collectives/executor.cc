@@ -2,7 +2,9 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
 #include <new>
 
 #include "base/check.h"
@@ -29,25 +31,33 @@ Executor::Reserved::~Reserved() {
 
 Executor::Executor(const Program& program)
     : program_(program), staging_(program.staging_bytes), scratch_(program.scratch_bytes) {
-  pending_.resize(program.tasks);
-  flags_.resize(program.tasks);
-  input_crc_.resize(program.piece_offset.size() - 1);
-  output_crc_.resize(program.piece_offset.size() - 1);
-  std::uint32_t sends = 0;
-  for (const ProgramPeer& peer : program.peers) sends += peer.send_tasks;
-  ready_.resize(sends);
-  ready_head_.resize(program.peers.size());
-  ready_tail_.resize(program.peers.size());
-  missing_.resize(program.peers.size());
-  unacked_.resize(program.peers.size());
-  woken_flag_.resize(program.peers.size());
-  woken_.reserve(program.peers.size());
-  step_of_task_.resize(program.tasks);
-  for (std::uint32_t i = 0; i < program.steps.size(); ++i) {
-    const ProgramStep& s = program.steps[i];
-    for (std::uint32_t c = s.piece_begin; c < s.piece_end; ++c) step_of_task_[s.task_begin + c - s.piece_begin] = i;
-  }
-  work_.reserve(program.tasks);
+  const std::size_t bytes = lay_out(nullptr);
+  block_ = std::make_unique<std::byte[]>(bytes);
+  lay_out(block_.get());
+}
+
+// Gives every array its part of the block, the widest elements first; says how long it is.
+std::size_t Executor::lay_out(std::byte* block) {
+  std::size_t bytes = 0;
+  const auto part = [&]<typename T>(T*& array, std::size_t count) {
+    CANARY_CHECK(bytes % alignof(T) == 0, "an array would not be aligned");
+    if (block != nullptr) {
+      array = reinterpret_cast<T*>(block + bytes);
+      std::uninitialized_value_construct_n(array, count);
+    }
+    bytes += count * sizeof(T);
+  };
+  const std::size_t tasks = program_.tasks, peers = program_.peers.size(), pieces = program_.piece_offset.size() - 1;
+  std::size_t sends = 0;
+  for (const ProgramPeer& peer : program_.peers) sends += peer.send_tasks;
+  part(ready_, sends);
+  part(work_.items, tasks);
+  for (auto** crcs : {&input_crc_, &output_crc_}) part(*crcs, pieces);
+  for (auto** numbers : {&ready_head_, &ready_tail_, &missing_, &unacked_, &woken_.items}) part(*numbers, peers);
+  part(pending_, tasks);
+  part(flags_, tasks);
+  part(woken_flag_, peers);
+  return bytes;
 }
 
 void Executor::bind(const void* input, void* output, DataType type, ReduceOp op) {
@@ -57,18 +67,18 @@ void Executor::bind(const void* input, void* output, DataType type, ReduceOp op)
   type_ = type;
   average_ = op == CANARY_AVG;
   reduce_ = reduce_kernel(type, average_ ? CANARY_SUM : op);
-  std::copy(program_.pending.begin(), program_.pending.end(), pending_.begin());
-  std::fill(flags_.begin(), flags_.end(), std::uint8_t{0});
-  std::fill(input_crc_.begin(), input_crc_.end(), std::nullopt);
-  std::fill(output_crc_.begin(), output_crc_.end(), std::nullopt);
+  const std::size_t pieces = program_.piece_offset.size() - 1;
+  std::copy(program_.pending.begin(), program_.pending.end(), pending_);
+  std::fill_n(flags_, program_.tasks, std::uint8_t{0});
+  std::fill_n(input_crc_, pieces, std::nullopt);
+  std::fill_n(output_crc_, pieces, std::nullopt);
   for (std::size_t s = 0; s < program_.peers.size(); ++s) {
     ready_head_[s] = ready_tail_[s] = program_.peers[s].ready_begin;
     missing_[s] = program_.peers[s].receive_tasks;
     unacked_[s] = program_.peers[s].send_tasks;
     woken_flag_[s] = 0;
   }
-  woken_.clear();
-  work_.clear();
+  woken_.size = work_.size = 0;
   applied_.clear();
   remaining_ = program_.tasks;
   for (std::uint32_t i = 0; i < program_.steps.size(); ++i) {
@@ -98,7 +108,7 @@ std::uint32_t Executor::crc_of(const ReadyPiece& send) {
 
 void Executor::sent(std::uint32_t task) {
   if (flags_[task] & kDone) return;
-  const std::uint32_t step = step_of_task_[task];
+  const std::uint32_t step = program_.step_of_task[task];
   const ProgramStep& s = program_.steps[step];
   --unacked_[s.peer_index];
   finish_task(step, s.piece_begin + task - s.task_begin);
@@ -146,7 +156,7 @@ void Executor::landing_lost(std::uint32_t task) { flags_[task] &= static_cast<st
 bool Executor::arrived(std::uint32_t task, const std::byte* payload, bool* other_landing,
                        std::optional<std::uint32_t> crc) {
   *other_landing = false;
-  const ProgramStep* s = &program_.steps[step_of_task_[task]];
+  const ProgramStep* s = &program_.steps[program_.step_of_task[task]];
   const std::uint32_t piece = s->piece_begin + (task - s->task_begin);
   std::byte* const staged = staging_at(*s, piece);
   const bool in_place = s->kind == StepKind::kReceive && payload == at(s->dst, piece);
@@ -160,7 +170,7 @@ bool Executor::arrived(std::uint32_t task, const std::byte* payload, bool* other
     return true;
   }
   apply(*s, piece, payload, crc);
-  finish_task(step_of_task_[task], piece);
+  finish_task(program_.step_of_task[task], piece);
   drain();
   return true;
 }
@@ -184,7 +194,7 @@ bool Executor::offer(int source, std::uint16_t tag, std::uint32_t piece_in_step,
     return false;
   }
   apply(*s, piece, payload, std::nullopt);
-  finish_task(step_of_task_[task], piece);
+  finish_task(program_.step_of_task[task], piece);
   drain();
   return true;
 }
@@ -222,7 +232,7 @@ void Executor::activate(std::uint32_t step, std::uint32_t piece) {
       ready_[ready_tail_[s.peer_index]++] = pack(step, piece);
       if (!woken_flag_[s.peer_index]) {
         woken_flag_[s.peer_index] = 1;
-        woken_.push_back(s.peer_index);
+        woken_.push(s.peer_index);
       }
       break;
     case StepKind::kCopy:
@@ -247,14 +257,13 @@ void Executor::finish_task(std::uint32_t step, std::uint32_t piece) {
   const ProgramStep& s = program_.steps[step];
   flags_[s.task_begin + piece - s.piece_begin] |= kDone;
   --remaining_;
-  if (s.dependents_begin != s.dependents_end) work_.push_back(pack(step, piece));
+  if (s.dependents_begin != s.dependents_end) work_.push(pack(step, piece));
 }
 
 // A list instead of recursion: a staged chain may be as long as the group has ranks.
 void Executor::drain() {
   while (!work_.empty()) {
-    const std::uint64_t packed = work_.back();
-    work_.pop_back();
+    const std::uint64_t packed = work_.pop();
     const ProgramStep& s = program_.steps[packed >> 32];
     const auto piece = static_cast<std::uint32_t>(packed);
     for (std::uint32_t d = s.dependents_begin; d != s.dependents_end; ++d) {
@@ -268,8 +277,7 @@ void Executor::drain() {
 
 bool Executor::next_woken_peer(std::uint32_t* peer) {
   if (woken_.empty()) return false;
-  *peer = woken_.back();
-  woken_.pop_back();
+  *peer = woken_.pop();
   woken_flag_[*peer] = 0;
   return true;
 }

@@ -127,18 +127,30 @@ class Executor {
   ReduceFn reduce_ = nullptr;
   DataType type_ = CANARY_F32;
   bool average_ = false;
-  std::vector<std::uint16_t> pending_;
-  std::vector<std::uint8_t> flags_;
-  std::vector<std::optional<std::uint32_t>> input_crc_, output_crc_;  // per piece, of what the buffers hold
-  std::vector<std::uint64_t> ready_;  // (step << 32 | piece), per peer a part that fills once
-  std::vector<std::uint32_t> ready_head_, ready_tail_;
-  std::vector<std::uint32_t> missing_, unacked_;
-  std::vector<std::uint32_t> step_of_task_;
-  std::vector<std::uint64_t> work_;   // tasks done whose dependents are not looked at yet
-  std::vector<Offer> offers_;         // per task, of neighbours' pieces that wait for their turn
-  std::vector<Sender> applied_;       // whose offers were applied since
-  std::vector<std::uint32_t> woken_;  // peers
-  std::vector<std::uint8_t> woken_flag_;
+  // Room in the block for all that the program can push.
+  template <typename T>
+  struct Stack {
+    T* items = nullptr;
+    std::uint32_t size = 0;
+    bool empty() const { return size == 0; }
+    void push(T item) { items[size++] = item; }
+    T pop() { return items[--size]; }
+  };
+  std::size_t lay_out(std::byte* block);
+
+  // What follows lies in one block: an operation of a few pieces touches few cache lines, so many in flight stay near.
+  std::unique_ptr<std::byte[]> block_;
+  std::uint64_t* ready_ = nullptr;  // (step << 32 | piece), per peer a part that fills once
+  Stack<std::uint64_t> work_;       // tasks done whose dependents are not looked at yet
+  std::optional<std::uint32_t>*input_crc_ = nullptr, *output_crc_ = nullptr;  // per piece, of what the buffers hold
+  std::uint32_t *ready_head_ = nullptr, *ready_tail_ = nullptr;               // per peer, as the next two
+  std::uint32_t *missing_ = nullptr, *unacked_ = nullptr;
+  Stack<std::uint32_t> woken_;          // peers
+  std::uint16_t* pending_ = nullptr;    // per task
+  std::uint8_t* flags_ = nullptr;       // per task
+  std::uint8_t* woken_flag_ = nullptr;  // per peer
+  std::vector<Offer> offers_;           // per task, of neighbours' pieces that wait for their turn
+  std::vector<Sender> applied_;         // whose offers were applied since
   std::uint32_t remaining_ = 0;
   // Address space, whose pages come when they are used. Throws std::bad_alloc when there is none left.
   class Reserved {

@@ -101,6 +101,7 @@ Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_
     const std::uint32_t pieces = c.piece_end - c.piece_begin;
     p.tasks += pieces;
     p.pending.resize(p.tasks, 0);
+    p.step_of_task.resize(p.tasks, i);
     if (s.peer >= 0) {
       c.peer_index = static_cast<std::uint32_t>(p.peer_index(s.peer));
       ProgramPeer& peer = p.peers[c.peer_index];

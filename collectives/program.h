@@ -58,8 +58,9 @@ struct Program {
   std::vector<ProgramStep> steps;
   std::vector<std::uint32_t> dependents;  // steps that wait for a step, concatenated
   std::vector<std::uint16_t> pending;     // per task: dependencies to wait for
-  std::vector<std::uint32_t> receives;    // receiving steps, sorted by (peer, tag)
-  std::vector<ProgramPeer> peers;         // ranks exchanged with, ascending
+  std::vector<std::uint32_t> step_of_task;
+  std::vector<std::uint32_t> receives;  // receiving steps, sorted by (peer, tag)
+  std::vector<ProgramPeer> peers;       // ranks exchanged with, ascending
   std::uint32_t tasks = 0;
   std::uint64_t staging_bytes = 0;
   std::uint64_t scratch_bytes = 0;

@@ -185,10 +185,6 @@ bool EndpointLink::next_frame(Mux&, Turn& turn, OutPiece* out) {
   return true;
 }
 
-std::uint64_t EndpointLink::waiting_bytes(const Mux&, const Turn& turn) const {
-  return &turn == &words_ ? 0 : static_cast<const MessageRound&>(turn).waiting_bytes;
-}
-
 void EndpointLink::on_done(Mux&, std::uint64_t cookie) {
   // With the peer's farewell the channel counts as done what nobody has acknowledged: nobody knows, so it is not.
   if (!channel->peer_left()) endpoint_.messages_.on_done(cookie, endpoint_.now_);

@@ -58,7 +58,6 @@ class EndpointLink final : public Peer, public Flow, public MuxHost {
 
   // Flow: the frames of all its connections, and what opens and closes them.
   bool next_frame(Mux& to, Turn& turn, OutPiece* out) override;
-  std::uint64_t waiting_bytes(const Mux& to, const Turn& turn) const override;
   void on_done(Mux& to, std::uint64_t cookie) override;
   Landing landing_for(Mux& from, const wire::Header& header) override;
   bool on_arrival(Mux& from, const wire::Header& header, const Arrival& arrival) override;

@@ -270,6 +270,7 @@ class Engine final : public MembershipListener,
   void wake_partners(Run& run);
   void enqueue(RunPartner& partner);
   void dequeue(RunPartner& partner);
+  void count_waiting(RunPartner& partner);
   void charge_less(EnginePeer& peer, std::uint32_t bytes);
   void piece_arrived(Run& run, std::uint32_t task, Mux& from, const wire::Header& header, const std::byte* payload,
                      std::optional<std::uint32_t> crc);

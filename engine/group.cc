@@ -5,16 +5,9 @@
 #include <iterator>
 
 #include "base/check.h"
-#include "base/serial.h"
 #include "kernels/crc32c.h"
 
 namespace canarynet {
-
-Operation* GroupMember::find(std::uint32_t number) {
-  const auto at = std::lower_bound(operations.begin(), operations.end(), number,
-                                   [](const Operation& op, std::uint32_t n) { return later(n, op.number); });
-  return at != operations.end() && at->number == number ? &*at : nullptr;
-}
 
 Operation* Run::operation() const {
   Operation* const op = member->find(number);

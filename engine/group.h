@@ -22,6 +22,7 @@
 #include "collectives/selector.h"
 #include "engine/flow/flow.h"
 #include "engine/message_end.h"
+#include "engine/operation_list.h"
 #include "port/command.h"
 #include "port/ticket.h"
 #include "transport/wire.h"
@@ -44,6 +45,7 @@ struct RunPartner {
   GroupPeer* peer = nullptr;      // null: this very engine serves it
   OperationTurn* turn = nullptr;  // of the peer's, by the operation's priority
   std::uint32_t eager_bytes = 0;  // charged against the peer's budget until it is ready
+  std::uint64_t counted = 0;      // of its pieces' bytes, in what waits for the turn
   bool ready = false;             // its signature is here: it has a place for everything
   bool signature_sent = false;
   enum class List : std::uint8_t { kNone, kSending, kPoor };
@@ -52,12 +54,15 @@ struct RunPartner {
   RunPartner* next = nullptr;
 };
 
-// Partners in order, the oldest operation's first.
+// Partners in order, the oldest operation's first. What becomes ready late comes in a row, too, as when a peer has
+// entered one operation after the other: places are looked for from where the last one was.
 struct PartnerList {
   RunPartner* head = nullptr;
   RunPartner* tail = nullptr;
+  RunPartner* latest = nullptr;  // inserted last, or one that stood beside it
   void insert(RunPartner& partner);
   void remove(RunPartner& partner) {
+    if (latest == &partner) latest = partner.previous != nullptr ? partner.previous : partner.next;
     (partner.previous != nullptr ? partner.previous->next : head) = partner.next;
     (partner.next != nullptr ? partner.next->previous : tail) = partner.previous;
     partner.previous = partner.next = nullptr;
@@ -104,8 +109,14 @@ struct GroupPeer {
 };
 
 inline void PartnerList::insert(RunPartner& partner) {
+  const std::uint64_t age = partner.run->entered;
   RunPartner* after = tail;  // nearly always: what becomes ready is of the latest operation
-  while (after != nullptr && after->run->entered > partner.run->entered) after = after->previous;
+  if (after != nullptr && after->run->entered > age) {
+    after = latest;
+    while (after != nullptr && after->run->entered > age) after = after->previous;
+    for (RunPartner* p = after != nullptr ? after->next : head; p->run->entered <= age; p = p->next) after = p;
+  }
+  latest = &partner;
   partner.previous = after;
   partner.next = after != nullptr ? after->next : head;
   (partner.previous != nullptr ? partner.previous->next : head) = &partner;
@@ -159,9 +170,9 @@ struct GroupMember {
 
   std::uint32_t entered = 0;  // number of the last operation entered (numbers: base/serial.h)
   std::vector<std::unique_ptr<ProgramEntry>> programs;
-  // In flight, ascending numbers; reserved for twice the limit, so it never grows. Behind the programs: an engine may
-  // end with some in flight, and what runs a program must end before it.
-  std::vector<Operation> operations;
+  // In flight, up to twice the limit. Behind the programs: an engine may end with some in flight, and what runs a
+  // program must end before it.
+  OperationList<Operation> operations;
   // For room among them, in the order of the calls; any thread pushes.
   MpscRing<WaitingOperation> waiting{kWaitingMax};
   MpscRing<port::Command> called_messages{kMessagesMax};  // likewise; they wait for the next cycle only
@@ -182,7 +193,7 @@ struct GroupMember {
 
   std::vector<std::unique_ptr<MessageEnd>> messages;  // by the other's rank; empty before the first message
 
-  Operation* find(std::uint32_t number);
+  Operation* find(std::uint32_t number) const { return operations.find(number); }
   // Something waits in its queues.
   bool called() const { return waiting.ready() || called_messages.ready(); }
   port::MemberShape shape() const;

@@ -91,11 +91,6 @@ bool GroupMessageFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
   return engine_.messages_.next_frame(static_cast<MessageRound&>(turn), out);
 }
 
-std::uint64_t GroupMessageFlow::waiting_bytes(const Mux& to, const Turn& turn) const {
-  if (engine_.peers_[to.peer()].left || to.channel()->peer_left()) return 0;
-  return static_cast<const MessageRound&>(turn).waiting_bytes;
-}
-
 void GroupMessageFlow::on_done(Mux&, std::uint64_t cookie) { engine_.messages_.on_done(cookie, engine_.now_); }
 
 Messages::Where GroupMessageFlow::where_is(const Mux& from, const wire::Header& h) const {

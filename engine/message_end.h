@@ -121,7 +121,8 @@ struct MessageList {
 // By canary_priority.
 inline constexpr std::size_t kMessagePriorities = 2;
 
-// The ends of one flow with something of one priority to send to one peer: they take turns frame by frame.
+// The ends of one flow with something of one priority to send to one peer: they take turns frame by frame. What waits
+// is what has not been sent yet of the messages whose turn it is.
 struct MessageRound : Turn {
   explicit MessageRound(canary_priority its_priority)
       : Turn(nullptr, its_priority == CANARY_PRIORITY_URGENT ? FlowClass::kUrgent : FlowClass::kBulk),
@@ -129,7 +130,6 @@ struct MessageRound : Turn {
   const canary_priority priority;
   MessageEnd* head = nullptr;
   MessageEnd* tail = nullptr;
-  std::uint64_t waiting_bytes = 0;  // of the messages whose turn it is: what has not been sent yet
 };
 
 struct MessageRounds {
@@ -210,7 +210,7 @@ struct MessageEnd {
   struct Stand {
     MessageRequest* cursor = nullptr;  // its first send of that priority with pieces the channel does not have yet
     bool ready = false;                // it stands there
-    std::uint64_t counted = 0;         // of its cursor's bytes, in the round's waiting_bytes
+    std::uint64_t counted = 0;         // of its cursor's bytes, in what waits for the round
     MessageEnd* next_ready = nullptr;
   };
   std::array<Stand, kMessagePriorities> stands;

@@ -219,7 +219,9 @@ void Messages::count_waiting(MessageEnd& end, canary_priority p) {
   MessageEnd::Stand& stand = end.stand(p);
   const MessageRequest* const r = stand.ready ? stand.cursor : nullptr;
   const std::uint64_t bytes = r != nullptr ? r->length - std::min(r->length, r->next_piece * end.piece_bytes) : 0;
-  end.rounds->of(p).waiting_bytes += bytes - stand.counted;
+  if (bytes == stand.counted) return;
+  MessageRound& round = end.rounds->of(p);
+  end.peer->mux.set_waiting_bytes(round, round.waiting_bytes() + bytes - stand.counted);
   stand.counted = bytes;
 }
 

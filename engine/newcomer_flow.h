@@ -18,7 +18,6 @@ class NewcomerFlow final : public Flow {
   explicit NewcomerFlow(Engine& engine) : engine_(engine) {}
 
   bool next_frame(Mux&, Turn&, OutPiece*) override { return false; }
-  std::uint64_t waiting_bytes(const Mux&, const Turn&) const override { return 0; }
   void on_done(Mux&, std::uint64_t) override {}
   Landing landing_for(Mux& from, const wire::Header& header) override;
   bool on_arrival(Mux& from, const wire::Header& header, const Arrival& arrival) override;

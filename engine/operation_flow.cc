@@ -114,6 +114,7 @@ bool OperationFlow::fill(RunPartner& partner, OutPiece* out) {
     partner.eager_bytes += charge;
   }
   run.executor.pop_send(partner.index);
+  engine_.count_waiting(partner);
   const Operation& op = *run.operation();
   out->header = header_of(run, op, wire::Kind::kPiece, op.entry->program.peers[partner.index].rank);
   const bool checked = engine_.peers_[partner.engine].channel->checked() && out->behind.empty();
@@ -126,15 +127,6 @@ bool OperationFlow::fill(RunPartner& partner, OutPiece* out) {
   out->cookie = cookie_of(run, ready.task);
   out->rail = ready.step->rail;
   return true;
-}
-
-std::uint64_t OperationFlow::waiting_bytes(const Mux& to, const Turn& turn) const {
-  if (engine_.peers_[to.peer()].left || gone(to)) return 0;
-  std::uint64_t bytes = 0;
-  for (const RunPartner* partner = static_cast<const OperationTurn&>(turn).sending.head; partner != nullptr;
-       partner = partner->next)
-    bytes += partner->run->executor.sends_waiting(partner->index);
-  return bytes;
 }
 
 void OperationFlow::on_done(Mux&, std::uint64_t cookie) {

@@ -19,7 +19,6 @@ class OperationFlow final : public Flow {
   OperationFlow(Engine& engine, Group& group) : engine_(engine), group_(group) {}
 
   bool next_frame(Mux& to, Turn& turn, OutPiece* out) override;
-  std::uint64_t waiting_bytes(const Mux& to, const Turn& turn) const override;
   void on_done(Mux& to, std::uint64_t cookie) override;
   Landing landing_for(Mux& from, const wire::Header& header) override;
   bool on_arrival(Mux& from, const wire::Header& header, const Arrival& arrival) override;

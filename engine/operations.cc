@@ -159,6 +159,7 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   std::unique_ptr<Run> run;
   auto entry = [&]() -> Result<ProgramEntry*> {
     try {
+      m.operations.make_room();
       auto found = program_for(m, request);
       if (found.ok()) run = take_run(found.value(), g, request.priority);
       return found;
@@ -185,10 +186,8 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
     return;
   }
   if (m.operations.empty()) active_.push_back(&m);
-  m.operations.emplace_back();
-  Operation& op = m.operations.back();
+  Operation& op = m.operations.add(number);
   ++operations_in_flight_;
-  op.number = number;
   op.request = request;
   op.ticket = ticket;
   op.entry = entry.value();
@@ -239,6 +238,9 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   }
   local_dirty_ = true;
   drain_eager(m, op);
+  for (RunPartner& partner : op.run->partners) {
+    if (partner.peer != nullptr) count_waiting(partner);  // what that made ready; their turns have come already
+  }
   look_at(*op.run);
 }
 
@@ -316,6 +318,7 @@ void Engine::enqueue(RunPartner& partner) {
     partner.list = RunPartner::List::kSending;
     partner.turn->sending.insert(partner);
   }
+  count_waiting(partner);
   // Also where it stood there: the more waits, the slower the lane that is worth using.
   peers_[partner.engine].mux->make_ready(*partner.turn);
 }
@@ -324,6 +327,17 @@ void Engine::dequeue(RunPartner& partner) {
   if (partner.list == RunPartner::List::kSending) partner.turn->sending.remove(partner);
   if (partner.list == RunPartner::List::kPoor) peers_[partner.engine].poor.remove(partner);
   partner.list = RunPartner::List::kNone;
+  if (partner.counted != 0) count_waiting(partner);
+}
+
+// Its part in what waits for its turn, after its list or its pieces have changed.
+void Engine::count_waiting(RunPartner& partner) {
+  const bool sends = partner.list == RunPartner::List::kSending;
+  const std::uint64_t bytes = sends ? partner.run->executor.sends_waiting(partner.index) : 0;
+  if (bytes == partner.counted) return;
+  OperationTurn& turn = *partner.turn;
+  peers_[partner.engine].mux->set_waiting_bytes(turn, turn.waiting_bytes() + bytes - partner.counted);
+  partner.counted = bytes;
 }
 
 // What the peer is sent ahead of its readiness has room again.
@@ -363,7 +377,7 @@ void Engine::wake_partners(Run& run) {
     RunPartner& partner = run.partners[number];
     if (partner.peer == nullptr) {
       local_dirty_ = true;
-    } else if (partner.list != RunPartner::List::kPoor) {
+    } else if (partner.list != RunPartner::List::kPoor && run.executor.has_send(number)) {
       enqueue(partner);
     }
   }
@@ -471,7 +485,7 @@ bool Engine::finish_if_complete(Run& run) {
 void Engine::finish(GroupMember& m, Operation& op, Status status) {
   OpTicket* ticket = op.ticket;
   return_run(op);
-  m.operations.erase(m.operations.begin() + (&op - m.operations.data()));
+  m.operations.remove(op);
   CANARY_CHECK(operations_in_flight_ != 0, "an operation ends twice");
   --operations_in_flight_;
   ++operations_ended_;

@@ -1,9 +1,12 @@
 // Flows: their numbers, their turns at a peer, and a kind of traffic that no other file knows of.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -22,16 +25,17 @@ namespace {
 // Sends frames of a size as long as it has some, and notes what it hears.
 class Sender final : public Flow {
  public:
-  bool next_frame(Mux&, Turn&, OutPiece* out) override {
+  bool next_frame(Mux& to, Turn& turn, OutPiece* out) override {
     ++asked;
     if (frames == 0) return false;
     --frames;
+    to.set_waiting_bytes(turn, std::uint64_t{frames} * bytes);
+    if (enters_again) to.make_ready(turn);
     out->header.flow = number;
     out->header.payload_bytes = bytes;
     out->cookie = frames;
     return true;
   }
-  std::uint64_t waiting_bytes(const Mux&, const Turn&) const override { return std::uint64_t{frames} * bytes; }
   void on_done(Mux&, std::uint64_t cookie) override { done.push_back(cookie); }
   Landing landing_for(Mux&, const wire::Header&) override { return {Landing::Kind::kSlot, nullptr, 5}; }
   bool on_arrival(Mux&, const wire::Header&, const Arrival& arrival) override {
@@ -42,6 +46,7 @@ class Sender final : public Flow {
 
   std::uint32_t number = 0, frames = 0, bytes = 0;
   int asked = 0;
+  bool enters_again = false;  // while it is asked
   std::vector<std::uint64_t> done, arrived, lost;
 };
 
@@ -183,6 +188,46 @@ TEST_F(Turns, WhoHasNothingIsAskedOnceAndNotAgain) {
   EXPECT_EQ(mux.waiting_bytes(*channel, PieceClass::kBulk), 0u);
 }
 
+TEST_F(Turns, WhatWaitsIsTheSumOverTheTurnsInTheQueue) {
+  add(a, 1, 3, 100);
+  add(b, 2, 2, 1000);
+  Turn bulk(&a), urgent(&b, FlowClass::kUrgent);
+  const auto waits = [&](PieceClass which) { return mux.waiting_bytes(*channel, which); };
+  mux.set_waiting_bytes(bulk, 300);
+  EXPECT_EQ(waits(PieceClass::kBulk), 0u) << "it stands in no queue yet";
+  mux.make_ready(bulk);
+  mux.make_ready(urgent);
+  EXPECT_EQ(waits(PieceClass::kBulk), 300u);
+  mux.set_waiting_bytes(urgent, 2000);
+  EXPECT_EQ(waits(PieceClass::kBulk), 2300u);
+  EXPECT_EQ(waits(PieceClass::kFirst), 2000u) << "what goes before it does not count bulk";
+  EXPECT_EQ(next(), 2u);
+  EXPECT_EQ(waits(PieceClass::kFirst), 1000u);
+  mux.forget(urgent);
+  EXPECT_EQ(waits(PieceClass::kBulk), 300u);
+  for (std::uint64_t left = 300; left != 0;) {
+    EXPECT_EQ(next(), 1u);
+    EXPECT_EQ(waits(PieceClass::kBulk), left -= 100);
+  }
+}
+
+// As messages do: a flow of many ends is ready again as long as one of them is.
+TEST_F(Turns, AFlowMayEnterTheQueueWhileItIsAsked) {
+  add(a, 1, 100'000, 10'000);
+  add(b, 2, 100'000, 10'000);
+  a.enters_again = true;
+  Turn first(&a), second(&b);
+  mux.set_waiting_bytes(first, 1'000'000'000);
+  mux.make_ready(first);
+  mux.make_ready(second);
+  int frames[3] = {};
+  for (int i = 0; i < 1000; ++i) ++frames[next()];
+  EXPECT_NEAR(frames[1], frames[2], 10) << "it keeps its part, and takes no more";
+  EXPECT_EQ(mux.waiting_bytes(*channel, PieceClass::kBulk), (std::uint64_t{a.frames} + b.frames) * 10'000);
+  mux.forget(first);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(next(), 2u) << "it stands there once";
+}
+
 TEST_F(Turns, WhatWasDecidedForAFlowComesBackToItAndToNoOther) {
   add(a, 1, 1, 10);
   Turn turn(&a);
@@ -228,6 +273,137 @@ TEST(PartnersWithSomethingToSend, StandInTheOrderOfTheirOperations) {
   EXPECT_EQ(list.tail, &runs[2].partners[0]);
 }
 
+// Those of an older operation become ready in a row, too: each finds its place beside the one before.
+TEST(PartnersWithSomethingToSend, FindTheirPlaceHoweverManyStandThere) {
+  Program program;
+  program.peers.resize(1);
+  program.piece_offset = {0};
+  constexpr std::uint64_t kInserted = 2000;
+  const auto seconds_among = [&](std::uint64_t younger) {
+    double best = 1e9;
+    for (int round = 0; round < 3; ++round) {
+      std::deque<canarynet::Run> runs;
+      for (std::uint64_t i = 0; i < kInserted + younger; ++i) runs.emplace_back(program).entered = i;
+      PartnerList list;
+      for (std::uint64_t i = kInserted; i < runs.size(); ++i) list.insert(runs[i].partners[0]);
+      list.insert(runs[0].partners[0]);
+      const std::clock_t began = std::clock();
+      for (std::uint64_t i = 1; i < kInserted; ++i) list.insert(runs[i].partners[0]);
+      best = std::min(best, static_cast<double>(std::clock() - began) / CLOCKS_PER_SEC);
+      std::uint64_t expected = 0;
+      for (const RunPartner* partner = list.head; partner != nullptr; partner = partner->next)
+        EXPECT_EQ(partner->run->entered, expected++);
+      EXPECT_EQ(expected, runs.size());
+    }
+    return best;
+  };
+  const double few = seconds_among(100), many = seconds_among(20'000);
+  EXPECT_LT(many, few * 20 + 2e-3) << "whoever walks past all of them takes two hundred times as long";
+}
+
+TEST(PartnersWithSomethingToSend, StandInOrderHoweverTheyComeAndGo) {
+  Program program;
+  program.peers.resize(1);
+  program.piece_offset = {0};
+  std::deque<canarynet::Run> runs;
+  for (std::uint64_t i = 0; i < 64; ++i) runs.emplace_back(program).entered = i;
+  PartnerList list;
+  std::set<std::uint64_t> there;
+  Random random(7);
+  for (int i = 0; i < 20'000; ++i) {
+    const std::uint64_t which = random.below(runs.size());
+    RunPartner& partner = runs[which].partners[0];
+    if (there.insert(which).second) {
+      list.insert(partner);
+    } else {
+      list.remove(partner);
+      there.erase(which);
+    }
+    auto expected = there.begin();
+    const RunPartner* before = nullptr;
+    for (const RunPartner* s = list.head; s != nullptr; s = s->next) {
+      ASSERT_NE(expected, there.end());
+      ASSERT_EQ(s->run->entered, *expected++);
+      ASSERT_EQ(s->previous, before);
+      before = s;
+    }
+    ASSERT_EQ(expected, there.end());
+    ASSERT_EQ(list.tail, before);
+  }
+}
+
+// --- what waits ------------------------------------------------------------------------------------------------------
+
+// Every choice of a lane asks how much waits, so it is a sum that is kept; here it is counted.
+void expect_counted(Cluster& c, int host, const std::vector<GroupMember*>& members) {
+  std::map<std::uint32_t, std::uint64_t> urgent, all;
+  for (const GroupMember* m : members) {
+    for (const auto& peer : m->group->peers) {
+      for (const OperationTurn* turn : {&peer->operations, &peer->urgent_operations}) {
+        std::uint64_t bytes = 0;
+        for (const RunPartner* partner = turn->sending.head; partner != nullptr; partner = partner->next)
+          bytes += partner->run->executor.sends_waiting(partner->index);
+        ASSERT_EQ(turn->waiting_bytes(), bytes) << "group " << m->group->flow << ", engine " << peer->engine;
+        if (!turn->waits()) continue;
+        all[peer->engine] += bytes;
+        if (turn == &peer->urgent_operations) urgent[peer->engine] += bytes;
+      }
+    }
+  }
+  for (const auto& [engine, bytes] : all) {
+    const Mux& mux = *c.engine(host).mux(engine);
+    ASSERT_EQ(mux.waiting_bytes(*mux.channel(), PieceClass::kBulk), bytes) << "engine " << engine;
+    ASSERT_EQ(mux.waiting_bytes(*mux.channel(), PieceClass::kFirst), urgent[engine]) << "engine " << engine;
+  }
+}
+
+TEST(WhatWaits, IsKeptAsASumThatEqualsACount) {
+  ClusterOptions o = flat_cluster(3, 2);
+  o.fabric.nic = NicOptions::link(20_us, BytesPerSec::from_mbit(1000));
+  o.settings.eager_bytes = Bytes{64 * 1024};  // so that pieces wait for room at the peer as well
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  std::vector<std::vector<GroupMember*>> groups = {{c.world(0), c.world(1), c.world(2)}, form_group(c, {0, 1, 2})};
+  Random random(11);
+  std::uint64_t most = 0;
+  for (int round = 0; round < 4; ++round) {
+    std::deque<AllRanks> ops;
+    std::vector<std::pair<std::size_t, std::size_t>> calls;  // operation, group
+    for (std::size_t i = 0; i < 10; ++i) {
+      const std::uint64_t count = i % 3 == 0 ? 1 + random.below(2000) : 1 + random.below(400'000);
+      ops.emplace_back(c, sum(3, count, i), true);
+      if (i % 4 == 1) ops.back().set_priority(CANARY_PRIORITY_URGENT);
+    }
+    for (const int first : {0, 1, 2}) {  // ranks one after the other, so pieces come early and wait for readiness
+      const int r = (first + round) % 3;
+      for (std::size_t i = 0; i < ops.size(); ++i) ops[i].submit(r, groups[i % 2][static_cast<std::size_t>(r)]);
+      c.run_for(Nanos{static_cast<std::int64_t>(random.below(300'000))});
+      for (const int host : {0, 1, 2}) {
+        const auto h = static_cast<std::size_t>(host);
+        ASSERT_NO_FATAL_FAILURE(expect_counted(c, host, {groups[0][h], groups[1][h]}));
+      }
+    }
+    for (int step = 0; step < 60; ++step) {
+      c.run_for(100_us);
+      ASSERT_NO_FATAL_FAILURE(expect_counted(c, 0, {groups[0][0], groups[1][0]}));
+      const Mux& mux = *c.engine(0).mux(1);
+      most = std::max(most, mux.waiting_bytes(*mux.channel(), PieceClass::kBulk));
+    }
+    for (AllRanks& op : ops) op.expect_exact(5_s);
+    ASSERT_NO_FATAL_FAILURE(expect_counted(c, 0, {groups[0][0], groups[1][0]}));
+  }
+  EXPECT_GT(most, 1u << 20) << "nothing waited";
+  // Those of a group that has ended wait for nothing.
+  AllRanks last(c, sum(3, 1'000'000));
+  last.submit_all();
+  c.run_for(200_us);
+  Mux& mux = *c.engine(0).mux(1);
+  EXPECT_GT(mux.waiting_bytes(*mux.channel(), PieceClass::kBulk), 0u);
+  c.submit(0, port::abort(c.world(0)->id, "enough"));
+  EXPECT_EQ(mux.waiting_bytes(*mux.channel(), PieceClass::kBulk), 0u);
+  ASSERT_TRUE(c.run_until([&] { return last.all_done(); }, 5_s));  // its buffers end before the engines
+}
+
 // --- another kind of traffic -----------------------------------------------------------------------------------------
 
 constexpr std::uint32_t kEcho = 0x00ec'0000;  // a number that no group gets
@@ -247,10 +423,11 @@ class EchoFlow final : public Flow {
   void ask(Mux& peer, std::uint32_t number, std::vector<std::byte> bytes) {
     say(peer, {kQuestion, number, std::move(bytes)});
   }
-  bool next_frame(Mux&, Turn&, OutPiece* out) override {
+  bool next_frame(Mux& to, Turn& turn, OutPiece* out) override {
     if (next_ == frames_.size()) return false;
     if (when_asked) std::exchange(when_asked, nullptr)();
     Frame& frame = frames_[next_];
+    to.set_waiting_bytes(turn, turn.waiting_bytes() - frame.bytes.size());
     out->header.kind = wire::Kind::kPiece;
     out->header.flow = kEcho;
     out->header.step = frame.step;
@@ -259,11 +436,6 @@ class EchoFlow final : public Flow {
     out->payload = frame.bytes.data();
     out->cookie = next_++;
     return true;
-  }
-  std::uint64_t waiting_bytes(const Mux&, const Turn&) const override {
-    std::uint64_t bytes = 0;
-    for (std::size_t i = next_; i != frames_.size(); ++i) bytes += frames_[i].bytes.size();
-    return bytes;
   }
   void on_done(Mux&, std::uint64_t cookie) override { frames_[cookie].done = true; }
   Landing landing_for(Mux&, const wire::Header& h) override {
@@ -296,6 +468,7 @@ class EchoFlow final : public Flow {
  private:
   void say(Mux& peer, Frame frame) {
     frames_.push_back(std::move(frame));
+    peer.set_waiting_bytes(turn_, turn_.waiting_bytes() + frames_.back().bytes.size());
     peer.make_ready(turn_);
   }
   Turn turn_{this, FlowClass::kUrgent};

@@ -427,7 +427,7 @@ TEST(GroupMessages, WhatWaitsToBeSentIsCountedAsItChanges) {
         const MessageRequest* const r = end->stand(p).cursor;
         if (r != nullptr) bytes += r->length - std::min(r->length, r->next_piece * end->piece_bytes);
       }
-      ASSERT_EQ(rounds().of(p).waiting_bytes, bytes) << "priority " << p;
+      ASSERT_EQ(rounds().of(p).waiting_bytes(), bytes) << "priority " << p;
     }
   };
   for (int k = 0; k < 12; ++k) {
@@ -444,18 +444,18 @@ TEST(GroupMessages, WhatWaitsToBeSentIsCountedAsItChanges) {
       ASSERT_NO_FATAL_FAILURE(expect_counted());
     }
   }
-  EXPECT_GT(rounds().normal.waiting_bytes, 1u << 20);
+  EXPECT_GT(rounds().normal.waiting_bytes(), 1u << 20);
   ASSERT_NO_FATAL_FAILURE(t.expect_exact());
-  EXPECT_EQ(rounds().normal.waiting_bytes, 0u);
-  EXPECT_EQ(rounds().urgent.waiting_bytes, 0u);
+  EXPECT_EQ(rounds().normal.waiting_bytes(), 0u);
+  EXPECT_EQ(rounds().urgent.waiting_bytes(), 0u);
   // Those of a group that has ended wait for nothing.
   t.priority = CANARY_PRIORITY_NORMAL;
   t.send(0, 2, 64 << 20);
   t.receive(2, 0, 64 << 20);
   c.run_for(1_ms);
-  EXPECT_GT(rounds().normal.waiting_bytes, 0u);
+  EXPECT_GT(rounds().normal.waiting_bytes(), 0u);
   c.submit(0, port::abort(c.world(0)->id, "enough"));
-  EXPECT_EQ(rounds().normal.waiting_bytes, 0u);
+  EXPECT_EQ(rounds().normal.waiting_bytes(), 0u);
 }
 
 TEST(GroupMessages, RanksThatShareNoRailAreToldSo) {

@@ -2,9 +2,10 @@
 // connection. Whoever adds a kind of traffic adds a flow and touches nothing else.
 //
 // What: a flow is asked for its next frame to a peer when its turn has come there, and told what arrives for it, what
-// was acknowledged, and which landing was lost. It owns its memory and its limits; it knows neither lanes nor other
-// flows. Its owner tells it when a peer ends or time passes. A flow is registered at both ends before its first frame
-// leaves: an unknown number is acknowledged and forgotten.
+// was acknowledged, and which landing was lost. It says how much waits for a turn when that changes: lanes are chosen
+// by it. It owns its memory and its limits; it knows neither lanes nor other flows. Its owner tells it when a peer ends
+// or time passes. A flow is registered at both ends before its first frame leaves: an unknown number is acknowledged
+// and forgotten.
 // Order: classes first, and within a class turns by bytes and weight (engine/flow/mux.h).
 // Thread: the engine's owner. Nothing here allocates.
 #pragma once
@@ -37,6 +38,8 @@ class Turn {
   Flow* flow() const { return flow_; }
   void set_flow(Flow* flow) { flow_ = flow; }
   bool waits() const { return waits_; }
+  // As last told to Mux::set_waiting_bytes().
+  std::uint64_t waiting_bytes() const { return waiting_bytes_; }
   // Its part of what the flows of its class send, when all have something: at least 1.
   void set_weight(std::uint32_t weight) {
     CANARY_CHECK(weight != 0, "a turn without weight never comes");
@@ -47,7 +50,8 @@ class Turn {
   friend class Mux;
   Flow* flow_;
   Turn* next_ = nullptr;
-  std::int64_t credit_ = 0;  // bytes that it may send before the others' turns
+  std::int64_t credit_ = 0;          // bytes that it may send before the others' turns
+  std::uint64_t waiting_bytes_ = 0;  // that its flow has for it
   std::uint32_t weight_ = 1;
   FlowClass class_;
   bool waits_ = false;
@@ -58,8 +62,6 @@ class Flow {
   virtual ~Flow() = default;
   // Fills the turn's next frame; false when it has none. The mux fills OutPiece::owner.
   virtual bool next_frame(Mux& to, Turn& turn, OutPiece* out) = 0;
-  // About how many payload bytes next_frame() would give now, one after the other.
-  virtual std::uint64_t waiting_bytes(const Mux& to, const Turn& turn) const = 0;
   // As ChannelClient has them.
   virtual void on_done(Mux& to, std::uint64_t cookie) = 0;
   virtual Landing landing_for(Mux& from, const wire::Header& header) = 0;

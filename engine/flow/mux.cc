@@ -1,22 +1,27 @@
 #include "engine/flow/mux.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace canarynet {
 
 void Mux::push(Queue& queue, Turn& turn) {
   turn.next_ = nullptr;
+  queue.bytes += turn.waiting_bytes_;
   (queue.tail != nullptr ? queue.tail->next_ : queue.head) = &turn;
   queue.tail = &turn;
 }
 
 void Mux::push_front(Queue& queue, Turn& turn) {
   turn.next_ = queue.head;
+  queue.bytes += turn.waiting_bytes_;
   queue.head = &turn;
   if (queue.tail == nullptr) queue.tail = &turn;
 }
 
 void Mux::pop(Queue& queue) {
+  queue.bytes -= queue.head->waiting_bytes_;
   queue.head = queue.head->next_;
   if (queue.head == nullptr) queue.tail = nullptr;
 }
@@ -25,16 +30,23 @@ void Mux::make_ready(Turn& turn) {
   CANARY_CHECK(turn.flow_ != nullptr, "a turn of no flow has nothing to send");
   if (channel_ == nullptr) return;
   channel_->wake();
+  if (&turn == asked_) ready_again_ = true;
   if (turn.waits_) return;
   turn.waits_ = true;
   // It is served when it first comes to the front: what it owed from before it has paid, since who owes is not asked.
   if (turn.credit_ <= 0) turn.credit_ += kQuantum * turn.weight_;
-  push(queues_[static_cast<std::size_t>(turn.class_)], turn);
+  push(queue_of(turn), turn);
 }
 
 void Mux::forget(Turn& turn) {
   if (!turn.waits_) return;
-  Queue& queue = queues_[static_cast<std::size_t>(turn.class_)];
+  turn.waits_ = false;
+  if (&turn == asked_) {
+    asked_ = nullptr;
+    return;
+  }
+  Queue& queue = queue_of(turn);
+  queue.bytes -= turn.waiting_bytes_;
   Turn* before = nullptr;
   for (Turn* t = queue.head; t != &turn; t = t->next_) {
     CANARY_CHECK(t != nullptr, "a turn that waits is in the queue of its class, at the peer that it waits for");
@@ -42,7 +54,11 @@ void Mux::forget(Turn& turn) {
   }
   (before != nullptr ? before->next_ : queue.head) = turn.next_;
   if (queue.tail == &turn) queue.tail = before;
-  turn.waits_ = false;
+}
+
+void Mux::set_waiting_bytes(Turn& turn, std::uint64_t bytes) {
+  if (turn.waits_ && &turn != asked_) queue_of(turn).bytes += bytes - turn.waiting_bytes_;
+  turn.waiting_bytes_ = bytes;
 }
 
 bool Mux::serve(FlowClass which, OutPiece* out) {
@@ -55,19 +71,24 @@ bool Mux::serve(FlowClass which, OutPiece* out) {
       continue;
     }
     *out = OutPiece{};
-    // Outside the queue while it is asked: it may enter again meanwhile.
-    turn->waits_ = false;
-    if (!turn->flow_->next_frame(*this, *turn, out)) {
-      if (!turn->waits_) turn->credit_ = 0;
-      continue;
+    asked_ = turn;
+    ready_again_ = false;
+    const bool any = turn->flow_->next_frame(*this, *turn, out);
+    const bool stays = std::exchange(asked_, nullptr) != nullptr;  // nobody has forgotten it
+    if (any) {
+      turn->credit_ -= static_cast<std::int64_t>(out->header.payload_bytes + sizeof(wire::Header));
+      out->owner = FlowTable::handle_of(*turn->flow_);
+      out->urgent = which == FlowClass::kUrgent;
+      if (stays) push_front(queue, *turn);
+      return true;
     }
-    turn->credit_ -= static_cast<std::int64_t>(out->header.payload_bytes + sizeof(wire::Header));
-    out->owner = FlowTable::handle_of(*turn->flow_);
-    out->urgent = which == FlowClass::kUrgent;
-    if (turn->waits_) forget(*turn);
-    turn->waits_ = true;
-    push_front(queue, *turn);
-    return true;
+    if (!stays) continue;
+    if (ready_again_) {
+      push(queue, *turn);
+    } else {
+      turn->waits_ = false;
+      turn->credit_ = 0;
+    }
   }
   return false;
 }
@@ -75,15 +96,6 @@ bool Mux::serve(FlowClass which, OutPiece* out) {
 bool Mux::next_piece(Channel&, PieceClass which, OutPiece* out) {
   if (which == PieceClass::kBulk) return serve(FlowClass::kBulk, out);
   return serve(FlowClass::kControl, out) || serve(FlowClass::kUrgent, out);
-}
-
-std::uint64_t Mux::waiting_bytes(const Channel&, PieceClass which) const {
-  std::uint64_t bytes = 0;
-  for (std::size_t c = 0; c < kFlowClasses; ++c) {
-    if (which == PieceClass::kFirst && c == static_cast<std::size_t>(FlowClass::kBulk)) continue;
-    for (const Turn* t = queues_[c].head; t != nullptr; t = t->next_) bytes += t->flow_->waiting_bytes(*this, *t);
-  }
-  return bytes;
 }
 
 void Mux::on_done(Channel&, std::uint64_t owner, std::uint64_t cookie) {

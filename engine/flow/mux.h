@@ -55,6 +55,9 @@ class Mux final : public ChannelClient {
   void make_ready(Turn& turn);
   // The turn leaves the queue: it ends, or its flow.
   void forget(Turn& turn);
+  // About how many payload bytes the turn's flow has for it now. Whoever never says so has none, as it were: only where
+  // much waits are slow lanes used.
+  void set_waiting_bytes(Turn& turn, std::uint64_t bytes);
   // ChannelClient
   bool next_piece(Channel& channel, PieceClass which, OutPiece* out) override;
   bool has_piece(const Channel&, PieceClass which) const override {
@@ -62,7 +65,13 @@ class Mux final : public ChannelClient {
     return which == PieceClass::kBulk ? waits(FlowClass::kBulk)
                                       : waits(FlowClass::kControl) || waits(FlowClass::kUrgent);
   }
-  std::uint64_t waiting_bytes(const Channel& channel, PieceClass which) const override;
+  std::uint64_t waiting_bytes(const Channel&, PieceClass which) const override {
+    std::uint64_t bytes = 0;
+    for (std::size_t c = 0; c < kFlowClasses; ++c) {
+      if (which == PieceClass::kBulk || c != static_cast<std::size_t>(FlowClass::kBulk)) bytes += queues_[c].bytes;
+    }
+    return bytes;
+  }
   void on_done(Channel& channel, std::uint64_t owner, std::uint64_t cookie) override;
   Landing landing_for(Channel& channel, const wire::Header& header) override;
   bool on_arrival(Channel& channel, const wire::Header& header, const Arrival& arrival) override;
@@ -79,11 +88,13 @@ class Mux final : public ChannelClient {
   struct Queue {
     Turn* head = nullptr;
     Turn* tail = nullptr;
+    std::uint64_t bytes = 0;  // that wait for the turns in it
   };
   static void push(Queue& queue, Turn& turn);
   static void push_front(Queue& queue, Turn& turn);
   static void pop(Queue& queue);
   Queue& queue_of(FlowClass c) { return queues_[static_cast<std::size_t>(c)]; }
+  Queue& queue_of(const Turn& turn) { return queue_of(turn.class_); }
   bool serve(FlowClass which, OutPiece* out);
   // By what a frame was given; nullptr: its flow has ended.
   Flow* owner_of(std::uint64_t handle) { return handle != 0 ? flows_->at(handle) : &others_; }
@@ -94,6 +105,8 @@ class Mux final : public ChannelClient {
   MuxHost& host_;
   Channel* channel_ = nullptr;
   std::array<Queue, kFlowClasses> queues_;
+  Turn* asked_ = nullptr;     // its flow is asked for a frame, and it stands in no queue meanwhile
+  bool ready_again_ = false;  // it was made ready while it was asked
 };
 
 }  // namespace canarynet
