@@ -71,27 +71,39 @@ bool same_arguments(const wire::SignaturePayload& a, const wire::SignaturePayloa
   return a.collective != static_cast<std::uint32_t>(Collective::kAllToAllV) && std::memcmp(&as_b, &b, sizeof as_b) == 0;
 }
 
+namespace {
+
+// What a peer says may be the number of nothing.
+template <typename Enum>
+std::string named(const char* kind, std::uint32_t number, int count) {
+  if (number < static_cast<std::uint32_t>(count)) return std::string(name_of(static_cast<Enum>(number)));
+  return std::string(kind) + " " + std::to_string(number);
+}
+
+}  // namespace
+
 std::string describe(const wire::SignaturePayload& s) {
+  std::string out = named<Collective>("collective", s.collective, kCollectiveCount);
+  if (s.collective >= kCollectiveCount) return out;
   const auto op = static_cast<Collective>(s.collective);
-  std::string out(name_of(op));
   if (op == Collective::kBarrier) return out;
-  out += " " + std::string(name_of(static_cast<DataType>(s.type)));
+  out += " " + named<DataType>("type", s.type, kDataTypeCount);
   if (op != Collective::kAllToAllV) out += " n=" + std::to_string(s.count);
   if (op == Collective::kAllGatherV) {
     const std::size_t shown = std::min<std::size_t>(s.members, wire::kSignatureCounts);
     for (std::size_t i = 0; i < shown; ++i) out += (i == 0 ? " counts=[" : ",") + std::to_string(s.counts[i]);
     out += shown < s.members ? ",...]" : "]";
   }
-  if (reduces(op)) out += " " + std::string(name_of(static_cast<ReduceOp>(s.redop)));
+  if (reduces(op)) out += " " + named<ReduceOp>("operation", s.redop, kReduceOpCount);
   if (s.root >= 0) out += " root=" + std::to_string(s.root);
-  return out + " " + std::string(name_of(static_cast<PlannerId>(s.planner))) +
-         " piece=" + std::to_string(s.piece_bytes);
+  return out + " " + named<PlannerId>("planner", s.planner, kPlannerCount) + " piece=" + std::to_string(s.piece_bytes);
 }
 
 std::string disagreement(const wire::SignaturePayload& a, const wire::SignaturePayload& b) {
   const auto rank = [](const wire::SignaturePayload& s) { return "rank " + std::to_string(s.world_rank); };
   const auto called = [&](const wire::SignaturePayload& s) { return rank(s) + " called " + describe(s); };
-  const bool v = a.collective == b.collective && has_counts(static_cast<Collective>(a.collective));
+  const bool v = a.collective == b.collective && a.collective < kCollectiveCount &&
+                 has_counts(static_cast<Collective>(a.collective));
   if (signature_hash(a) != signature_hash(b)) {
     std::string text = called(a) + "; " + called(b);
     // Two lists that differ in one place: by `apart` there, and by that times the place in the moments.
