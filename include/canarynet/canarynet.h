@@ -1,18 +1,19 @@
-/* canarynet/canarynet.h -- the C ABI of libcanarynet. C99. It declares only what works.
+/* canarynet/canarynet.h -- the C ABI of libcanarynet, in C99. It declares only what works.
  *
- * What: a process joins a job as one rank (canary_init), or as several by a thread each, forms groups of ranks and runs
- *   collectives over all NICs at once.
+ * What: a process joins a job as one rank (canary_init), or as several ranks with one thread each, forms groups of
+ *   ranks and runs collectives over all NICs at once.
  * Shapes and units: counts are elements of the given type; buffers are contiguous; times are nanoseconds.
- * Ownership: buffers handed to an operation are borrowed until it completed (canary_op_wait, or canary_op_test saying
- *   so): do not write them, do not read the output, and do not hand them to another operation that writes them or what
- *   it reads: the library looks at the buffers of one call, not at those of two. Handles belong to the library and end
- *   with their destroy call or canary_finalize, operations with the call that tells their result. A handle that has
- *   ended may be used at any time: CANARY_INVALID_ARGUMENT says so (-1, NULL or "" where no status is returned).
+ * Ownership: an operation borrows its buffers until it has completed (canary_op_wait returns, or canary_op_test says
+ *   so). Until then do not write them, do not read the output, and do not hand them to another operation that writes
+ *   them or reads what this one writes: the library compares the buffers of one call, not those of two calls. Handles
+ *   belong to the library. They end with their destroy call or canary_finalize, operations with the call that returns
+ *   their result. A handle that has ended may still be passed: the call returns CANARY_INVALID_ARGUMENT (or -1, NULL
+ *   or "" if it returns no status).
  * Fork: a forked child that does not exec has none of its parent's handles: they give CANARY_INVALID_ARGUMENT there,
- *   and nothing it does or destroys reaches the parent's job. It may join a job of its own.
- * Threads: every call may come from any thread; operations of one group are numbered in the order of the calls, so all
- *   ranks must call them in the same order (with several threads: order them yourself). A thread in canary_op_wait
- *   drives the engine itself.
+ *   and nothing that the child does or destroys reaches the parent's job. It may join a job of its own.
+ * Threads: every call may come from any thread. The operations of a group are numbered in the order of the calls, so
+ *   all ranks must make them in the same order; a rank that calls from several threads has to order the calls itself.
+ *   A thread in canary_op_wait drives the engine itself.
  * Failures: every call returns a canary_status; canary_last_error() has the details for the calling thread. An
  *   operation that fails ends its group: every pending and later operation of that group gives the same verdict.
  *   Nothing hangs: the entry and exchange limits (docs/settings.md) bound every wait. The library prints nothing and
@@ -36,72 +37,72 @@ typedef struct canary_context canary_context; /* one rank of a job */
 typedef struct canary_group canary_group;     /* ordered set of ranks with its own sequence of operations */
 typedef struct canary_op canary_op;           /* an operation in flight */
 
-/* By which the ranks of a job find each other: plain bytes, carried by whatever the application has (a file, MPI, a
- * store). */
+/* The ranks of a job find each other by this id. It is plain bytes, which the application carries by any means it has
+ * (a file, MPI, a store). */
 #define CANARY_UNIQUE_ID_BYTES 128
 typedef struct canary_unique_id {
   uint8_t bytes[CANARY_UNIQUE_ID_BYTES];
 } canary_unique_id;
 
-/* How to join. Zero-initialise, set struct_size, fill what differs from the environment. */
+/* How to join. Zero-initialise it, set struct_size, and fill in what differs from the environment. */
 typedef struct canary_config {
   size_t struct_size; /* sizeof(canary_config) */
-  /* "tcp://host:port" where rank 0 listens; NULL: $CANARY_JOIN, or the launcher's. Needless when world_size is 1.
-   * Whoever reaches the port can join: unique_id brings a secret. */
+  /* "tcp://host:port" where rank 0 listens; NULL: $CANARY_JOIN, or the launcher's. Not needed when world_size is 1.
+   * Anyone who reaches the port can join; unique_id adds a secret. */
   const char* join;
   int rank;                    /* -1: $CANARY_RANK, or the launcher's (torchrun, Open MPI, SLURM) */
   int world_size;              /* 0: $CANARY_WORLD_SIZE, or the launcher's */
   const char* const* settings; /* "name=value" strings (docs/settings.md), over the environment; may be NULL */
   size_t settings_count;
   const canary_unique_id* unique_id; /* of canary_get_unique_id, instead of `join`; NULL: none. Read within the call. */
-  /* How many threads of this process join as a rank each, all with equal settings; 0: $CANARY_LOCAL_RANKS, or 1. They
-   * share one engine: what they reduce among themselves crosses no NIC. canary_init blocks until all of them have
-   * called it. */
+  /* How many threads of this process join, each as one rank and all with equal settings; 0: $CANARY_LOCAL_RANKS, or 1.
+   * They share one engine, so what they reduce among themselves crosses no NIC. canary_init blocks until all of them
+   * have called it. */
   int local_ranks;
 } canary_config;
 #define CANARY_CONFIG_INIT \
   { sizeof(canary_config), NULL, -1, 0, NULL, 0, NULL, 0 }
 
-/* Makes an id for one job and starts to listen for its ranks at once, on this host's NICs (CANARY_RAILS or
- * CANARY_SOCKET_IFNAME choose the first ones), or on loopback alone unless CANARY_INSECURE=1. To be called by the
- * process that will be rank 0, before its canary_init; all ranks then pass the same bytes in canary_config, or as
+/* Makes an id for one job and starts to listen for its ranks at once, on this host's NICs (first those that
+ * CANARY_RAILS or CANARY_SOCKET_IFNAME choose), or on loopback alone unless CANARY_INSECURE=1. The process that will be
+ * rank 0 calls it before its canary_init; all ranks then pass the same bytes in canary_config, or as
  * CANARY_JOIN=id:HEX. Ranks with another id are turned away. */
 CANARY_API enum canary_status canary_get_unique_id(canary_unique_id* id);
 
-/* Joins: blocks until all ranks are there or the join time-out passed. `config` may be NULL (everything from the
- * environment). */
+/* Joins the job: blocks until all ranks are there or the join time-out has passed. `config` may be NULL (everything
+ * comes from the environment). */
 CANARY_API enum canary_status canary_init(const canary_config* config, canary_context** context);
-/* Leaves and frees the context, its groups and operations. Peers see a farewell, not a death. Blocks at most about a
- * second. Other threads may be in calls of the context: those that wait get CANARY_CLOSED, and this returns when all
- * have left. Buffers of operations that were pending are the caller's again.
- * Of several local ranks the last one to call it leaves the job; an operation that an earlier one leaves pending ends
- * its group. */
+/* Leaves the job and frees the context, its groups and operations. Peers see a farewell, not a death. It blocks for
+ * about a second at most. Other threads may be in calls of the context: those that wait get CANARY_CLOSED, and this
+ * call returns when all have left. Buffers of operations that were pending are the caller's again.
+ * With several local ranks, the last one to call it leaves the job; an operation that an earlier one leaves pending
+ * ends its group. */
 CANARY_API enum canary_status canary_finalize(canary_context* context);
 
 CANARY_API int canary_rank(const canary_context* context);
 CANARY_API int canary_world_size(const canary_context* context);
 
-/* The group of all ranks; exists from canary_init on. Not to be destroyed. */
+/* The group of all ranks. It exists from canary_init on and must not be destroyed. */
 CANARY_API canary_group* canary_world(canary_context* context);
-/* Forms a group of `count` distinct world ranks in the given order (the index is the rank in the group). Only members
- * call, all with the same list; another order of the same ranks is another group. Blocks until all have, at most
- * CANARY_ENTRY_LIMIT. */
+/* Forms a group of `count` distinct world ranks in the given order (the index is the rank in the group). Only the
+ * members call it, all with the same list; the same ranks in another order are another group. It blocks until all
+ * members have called, for at most CANARY_ENTRY_LIMIT. */
 CANARY_API enum canary_status canary_group_create(canary_context* context, const int* ranks, int count,
                                                   canary_group** group);
 /* Ends the group for all members: pending and later operations give CANARY_ABORTED with this text on every rank. */
 CANARY_API enum canary_status canary_group_abort(canary_group* group, const char* reason);
-/* Frees the handle; no operation of it may be pending. Local. */
+/* Frees the handle on this rank only; no operation of the group may be pending. */
 CANARY_API enum canary_status canary_group_destroy(canary_group* group);
 CANARY_API int canary_group_rank(const canary_group* group);
 CANARY_API int canary_group_size(const canary_group* group);
 
-/* How one operation is to be done: for the calls whose names end in _with. Begin with CANARY_OP_OPTIONS_INIT; read
- * within the call. docs/using.md tells how priorities work. */
+/* How one operation is to be done, for the calls whose names end in _with. Begin with CANARY_OP_OPTIONS_INIT. The
+ * options are read within the call. docs/using.md tells how priorities work. */
 typedef struct canary_op_options {
   size_t struct_size; /* sizeof(canary_op_options) */
-  /* An enum canary_priority, of this rank's alone: it is no argument that ranks must agree on. What an urgent operation
+  /* An enum canary_priority, for this rank alone: it is no argument that ranks must agree on. What an urgent operation
    * has to send goes before everything that is not urgent, piece by piece, on all NICs; the rest keeps a sixteenth of
-   * the bytes. An operation is as fast as its slowest rank: give the same priority on all of them. */
+   * the bytes. An operation is only as fast as its slowest rank, so give the same priority on all of them. */
   uint32_t priority;
   uint32_t codec;    /* reserved: 0 */
   uint64_t deadline; /* nanoseconds from the call on, as canary_op_set_deadline has them; 0: none */
@@ -110,36 +111,38 @@ typedef struct canary_op_options {
 #define CANARY_OP_OPTIONS_INIT \
   { sizeof(canary_op_options), CANARY_PRIORITY_NORMAL, 0, 0, 0 }
 
-/* Collectives. With `op` NULL the call blocks until completion; else it returns at once with a handle for test/wait.
- * In place is: input == output for all_reduce, reduce and broadcast; output == input + rank * count elements for
- * reduce_scatter, and for scatter at the root; input == output + rank * count elements for all_gather, and for gather
- * at the root; for all_gather_v input == output + the counts of the ranks before. All other overlaps of what a rank
- * reads and writes are refused with CANARY_INVALID_ARGUMENT, which names both ranges; of all_to_all and all_to_all_v
- * all. A root is a rank in the group. Lists of counts and displacements have one number per rank of the group, are
- * elements, and are borrowed for the call only. */
+/* Collectives. With `op` NULL the call blocks until completion; otherwise it returns at once with a handle for
+ * canary_op_test and canary_op_wait. An operation is in place if input == output for all_reduce, reduce and broadcast;
+ * if output == input + rank * count elements for reduce_scatter, and for scatter at the root; if input == output +
+ * rank * count elements for all_gather, and for gather at the root; and for all_gather_v if input == output + the
+ * counts of the ranks before. Every other overlap between what a rank reads and what it writes is refused with
+ * CANARY_INVALID_ARGUMENT, which names both ranges; all_to_all and all_to_all_v refuse every overlap. A root is a rank
+ * in the group. Lists of counts and displacements hold one number of elements for each rank of the group, and are
+ * borrowed for the call only. */
 
 /* output[i] = reduction over ranks of input[i], i < count. Bit-identical on all ranks. */
 CANARY_API enum canary_status canary_all_reduce(canary_group* group, const void* input, void* output, size_t count,
                                                 enum canary_type type, enum canary_redop redop, canary_op** op);
-/* input: size * count elements; output: count elements, the reduction of everybody's block `rank`. */
+/* input: size * count elements; output: count elements, the reduction over ranks of their block `rank`. */
 CANARY_API enum canary_status canary_reduce_scatter(canary_group* group, const void* input, void* output, size_t count,
                                                     enum canary_type type, enum canary_redop redop, canary_op** op);
 /* input: count elements; output: size * count elements, block i from rank i. */
 CANARY_API enum canary_status canary_all_gather(canary_group* group, const void* input, void* output, size_t count,
                                                 enum canary_type type, canary_op** op);
-/* As all_gather, with counts[i] elements from rank i; they must be equal on all ranks. input: counts[rank] elements;
- * output: all blocks, one behind the other: block i begins at counts[0] + ... + counts[i-1]. In place: input == output
- * + that of the own rank. */
+/* Like all_gather, with counts[i] elements from rank i; the counts must be equal on all ranks. input: counts[rank]
+ * elements; output: all blocks, one behind the other: block i begins at counts[0] + ... + counts[i-1]. In place, input
+ * is where the rank's own block begins in output. */
 CANARY_API enum canary_status canary_all_gather_v(canary_group* group, const void* input, void* output,
                                                   const size_t* counts, enum canary_type type, canary_op** op);
 /* input and output: size * count elements; block j of the input goes to rank j, block i of the output comes from rank
  * i. */
 CANARY_API enum canary_status canary_all_to_all(canary_group* group, const void* input, void* output, size_t count,
                                                 enum canary_type type, canary_op** op);
-/* send_counts[j] elements from input + send_displacements[j] go to rank j; receive_counts[i] from rank i go to output +
- * receive_displacements[i], and must be what rank i sends here: else CANARY_MISMATCH at both, and at all others at the
- * latest with their next call. Displacements may be NULL: one block behind the other. What is received must not
- * overlap. Completes when the arguments of all ranks have been compared with the own ones. */
+/* send_counts[j] elements from input + send_displacements[j] go to rank j; receive_counts[i] elements from rank i go to
+ * output + receive_displacements[i]. receive_counts[i] must be what rank i sends here; if not, both ranks get
+ * CANARY_MISMATCH, and all others with their next call at the latest. Displacements may be NULL: the blocks then lie
+ * one behind the other. Received blocks must not overlap. The operation completes when the arguments of all ranks have
+ * been compared with this rank's own. */
 CANARY_API enum canary_status canary_all_to_all_v(canary_group* group, const void* input, const size_t* send_counts,
                                                   const size_t* send_displacements, void* output,
                                                   const size_t* receive_counts, const size_t* receive_displacements,
@@ -151,27 +154,28 @@ CANARY_API enum canary_status canary_broadcast(canary_group* group, const void* 
  * NULL. */
 CANARY_API enum canary_status canary_reduce(canary_group* group, const void* input, void* output, size_t count,
                                             enum canary_type type, enum canary_redop redop, int root, canary_op** op);
-/* input: count elements; output at `root`: size * count elements, block i from rank i; elsewhere not touched, may be
- * NULL. */
+/* input: count elements; output at `root`: size * count elements, block i from rank i; elsewhere output is not touched
+ * and may be NULL. */
 CANARY_API enum canary_status canary_gather(canary_group* group, const void* input, void* output, size_t count,
                                             enum canary_type type, int root, canary_op** op);
-/* input at `root`: size * count elements, elsewhere not read, may be NULL; output: count elements, the root's block
- * `rank`. */
+/* input at `root`: size * count elements, elsewhere it is not read and may be NULL; output: count elements, the root's
+ * block `rank`. */
 CANARY_API enum canary_status canary_scatter(canary_group* group, const void* input, void* output, size_t count,
                                              enum canary_type type, int root, canary_op** op);
 /* Completes on a rank after every rank has called it. */
 CANARY_API enum canary_status canary_barrier(canary_group* group, canary_op** op);
 
-/* Messages between two ranks of a group. The k-th send of one rank to another meets the k-th receive of that other from
- * it, whatever collectives run beside; count and type must be equal on both sides. A send is done when the peer's
- * engine has the bytes: a small one may be before the peer has called canary_recv, a larger one not. With `op` NULL the
- * call blocks: two ranks that both send first need handles. `peer` may be the caller's own rank. */
+/* Messages between two ranks of a group. The k-th send from one rank to another meets the k-th receive there from that
+ * rank, whatever collectives run beside them; count and type must be equal on both sides. A send is done when the
+ * peer's engine has the bytes: a small one may be done before the peer has called canary_recv, a larger one is not.
+ * With `op` NULL the call blocks, so two ranks that both send first need handles. `peer` may be the caller's own
+ * rank. */
 CANARY_API enum canary_status canary_send(canary_group* group, const void* buffer, size_t count, enum canary_type type,
                                           int peer, canary_op** op);
 CANARY_API enum canary_status canary_recv(canary_group* group, void* buffer, size_t count, enum canary_type type,
                                           int peer, canary_op** op);
 
-/* The calls above with options: what they say of themselves holds here as well. `options` NULL: as without. */
+/* The calls above with options; everything said of them holds here as well. With `options` NULL they are the same. */
 CANARY_API enum canary_status canary_all_reduce_with(canary_group* group, const void* input, void* output, size_t count,
                                                      enum canary_type type, enum canary_redop redop,
                                                      const canary_op_options* options, canary_op** op);
@@ -216,41 +220,43 @@ CANARY_API enum canary_status canary_recv_with(canary_group* group, void* buffer
 CANARY_API enum canary_status canary_op_test(canary_op* op);
 /* Waits for the result and frees the handle. */
 CANARY_API enum canary_status canary_op_wait(canary_op* op);
-/* Sets an absolute limit for an operation, counted from now; past it the operation fails with CANARY_DEADLINE. */
+/* Limits an operation to this time, counted from now; past it the operation fails with CANARY_DEADLINE. */
 CANARY_API enum canary_status canary_op_set_deadline(canary_op* op, uint64_t nanoseconds);
 
 /* For event loops (poll, epoll, asyncio): *fd becomes readable when operations of this context that have a handle have
- * completed, whatever their results, or when the job is over for this process, and stays so until canary_context_drain.
- * One for each context, made by the first call; readable at once where results wait by then. docs/using.md has more.
- * When it is readable: canary_context_drain, then canary_op_test on what is open. What completes after the drain makes
- * it readable again, so nothing is missed; it may be readable although nothing is new. An operation may complete before
- * the call that starts it returns: who hands its handle to another thread tests it there once.
- * Without the library's thread (CANARY_PROGRESS_THREAD=0) it is readable as well when the engine has to be driven, and
- * canary_context_drain drives.
- * Only poll it: don't read, write or close it. It ends with canary_finalize: take it out of your loop before (epoll
- * forgets a closed descriptor silently). A forked child has none. */
+ * completed, whatever their results, or when the job is over for this process. It stays readable until
+ * canary_context_drain. Each context has one, which the first call makes; it is readable at once if results wait by
+ * then. docs/using.md has more.
+ * When it is readable, call canary_context_drain, then canary_op_test on every open handle. What completes after the
+ * drain makes it readable again, so nothing is missed; it may be readable although nothing is new. An operation may
+ * complete before the call that starts it returns, so a thread that hands its handle to another must have it tested
+ * there once.
+ * Without the library's thread (CANARY_PROGRESS_THREAD=0) it is readable also when the engine has to be driven, and
+ * canary_context_drain drives it.
+ * Only poll it: do not read, write or close it. It ends with canary_finalize, so take it out of your loop before that
+ * (epoll forgets a closed descriptor silently). A forked child has none. */
 CANARY_API enum canary_status canary_context_fd(canary_context* context, int* fd);
-/* Any thread. Does not wait, except where it drives: then for whoever else does, for moments. */
+/* Any thread may call it. It waits only where it drives the engine: then briefly for any other thread that does. */
 CANARY_API enum canary_status canary_context_drain(canary_context* context);
 
-/* Memory for buffers: zeroed, page-aligned, `bytes` rounded up to whole pages. What ranks on this host are sent from it
- * goes by reference instead of being copied; it may be used like any other memory, also for operations with ranks
- * elsewhere. For few large blocks (at most 256 at a time). A forked child shares it with its parent. Ends with
- * canary_mem_free (no operation that uses it may be pending) or canary_finalize. */
+/* Memory for buffers: zeroed, page-aligned, `bytes` rounded up to whole pages. Data that is sent from it to ranks on
+ * this host goes by reference instead of being copied. It may be used like any other memory, also for operations with
+ * ranks elsewhere. It is meant for few large blocks (at most 256 at a time). A forked child shares it with its parent.
+ * It ends with canary_mem_free (no operation that uses it may be pending) or canary_finalize. */
 CANARY_API enum canary_status canary_mem_alloc(canary_context* context, size_t bytes, void** memory);
 CANARY_API enum canary_status canary_mem_free(canary_context* context, void* memory);
 
 /* --- Connections without a group -------------------------------------------------------------------------------------
- * An endpoint is an engine of its own beside any job: one per process is enough, for all its threads and devices. Two
- * processes meet by a handle of 128 bytes that one of them makes and gives the other by its own means. A connection is
- * ordered messages both ways, spread over every pair of NICs that meet; it survives the loss of any NIC but the last.
- * docs/messages.md tells the protocol.
- * Threads: any thread may call; one listener, and one connection, is used by one thread at a time. All I/O is done by
- *   the endpoint's own thread, none inside these calls; only create, and closing what has requests in flight, may wait,
- *   for some milliseconds, and destroy, for at most about half a second: until peers have heard that connections were
- *   closed.
- * Failures: a peer that dies ends its connections within CANARY_SILENCE_LIMIT: every request then tells who, over which
- *   links, how many bytes were outstanding and since when it was silent. */
+ * An endpoint is an engine of its own beside any job; one per process is enough for all its threads and devices. Two
+ * processes meet by a handle of 128 bytes, which one of them makes and gives to the other by its own means. A
+ * connection carries ordered messages both ways, spread over every pair of NICs that meet; it survives the loss of any
+ * NIC but the last. docs/messages.md describes the protocol.
+ * Threads: any thread may call, but only one thread at a time may use a listener or a connection. The endpoint's own
+ *   thread does all I/O, none happens inside these calls. Two kinds of calls may wait: canary_endpoint_create, and
+ *   closing what has requests in flight, for some milliseconds; canary_endpoint_destroy, for at most about half a
+ *   second, until peers have heard that connections were closed.
+ * Failures: a peer that dies ends its connections within CANARY_SILENCE_LIMIT. Every request then names the peer and
+ *   the links, and says how many bytes were outstanding and how long the peer has been silent. */
 typedef struct canary_endpoint canary_endpoint;
 typedef struct canary_listener canary_listener;
 typedef struct canary_connection canary_connection;
@@ -265,84 +271,85 @@ typedef struct canary_rail {
   char address[64];    /* "10.0.0.1" */
   uint64_t speed_mbit; /* of its link, as its driver or CANARY_PACING_RATE says; 0: unknown */
 } canary_rail;
-/* The NICs that an endpoint made now with `config` would use; fails where making it would be refused (settings,
- * addresses beyond loopback), and opens nothing. Fills at most `capacity` entries, sets *count to the number of
- * NICs. */
+/* The NICs that an endpoint made now with `config` would use. The call opens nothing, and fails where making the
+ * endpoint would be refused (settings, addresses beyond loopback). It fills at most `capacity` entries and sets *count
+ * to the number of NICs. */
 CANARY_API enum canary_status canary_list_nics(const canary_config* config, canary_rail* rails, size_t capacity,
                                                size_t* count);
-/* What a setting (docs/settings.md, by either name) is worth with `config`: nanoseconds, bytes, a number, or 0 and 1.
- * Not of texts. */
+/* The value that a setting (docs/settings.md, by either name) has with `config`: nanoseconds, bytes, a number, or 0 and
+ * 1. Settings that are texts have none. */
 CANARY_API enum canary_status canary_get_setting(const canary_config* config, const char* name, int64_t* value);
 
-/* Listens on every NIC and starts a thread. Of `config` only the settings count; NULL: from the environment. */
+/* Listens on every NIC and starts a thread. Only the settings of `config` count; NULL: all from the environment. */
 CANARY_API enum canary_status canary_endpoint_create(const canary_config* config, canary_endpoint** endpoint);
-/* Closes and frees whatever was made from it: those handles have ended. No other thread may be in a call meanwhile. */
+/* Closes and frees everything made from the endpoint: those handles end. No other thread may be in a call meanwhile. */
 CANARY_API enum canary_status canary_endpoint_destroy(canary_endpoint* endpoint);
 
 /* Fills at most `capacity` entries, sets *count to the number of NICs. They stay the same for the endpoint's life. */
 CANARY_API enum canary_status canary_endpoint_rails(canary_endpoint* endpoint, canary_rail* rails, size_t capacity,
                                                     size_t* count);
 struct canary_nic_stats;
-/* As canary_stats, in the order of canary_endpoint_rails, and behind the NICs shared memory (device "shm") once it
- * carries something: counters since canary_endpoint_create, connections that have ended included. Waits for a turn of
- * the endpoint's thread: not for the data path. */
+/* Like canary_stats: NICs in the order of canary_endpoint_rails, and behind them shared memory (device "shm") once it
+ * carries something. Counters run since canary_endpoint_create and include connections that have ended. The call waits
+ * for a turn of the endpoint's thread, so keep it off the data path. */
 CANARY_API enum canary_status canary_endpoint_stats(canary_endpoint* endpoint, struct canary_nic_stats* nics,
                                                     size_t capacity, size_t* count);
 
-/* For event loops, as canary_context_fd: *fd becomes readable when something of this endpoint has completed, whatever
- * its result: a request, a canary_connect, a connection that canary_accept can have. It stays so until
- * canary_endpoint_drain, and is readable at first. When it is: canary_endpoint_drain, then canary_test and
- * canary_connect on what is open, and canary_accept until it returns CANARY_WOULD_BLOCK, since one wake-up may stand
- * for several connections. One for each endpoint, made by the first call. Only poll it; it ends with
+/* For event loops, like canary_context_fd: *fd becomes readable when something of this endpoint has completed, whatever
+ * its result: a request, a canary_connect, or a connection that canary_accept can return. It stays so until
+ * canary_endpoint_drain, and is readable at first. When it is readable, call canary_endpoint_drain, then canary_test
+ * and canary_connect on what is open, and canary_accept until it returns CANARY_WOULD_BLOCK, since one wake-up may
+ * stand for several connections. Each endpoint has one, which the first call makes. Only poll it; it ends with
  * canary_endpoint_destroy. */
 CANARY_API enum canary_status canary_endpoint_fd(canary_endpoint* endpoint, int* fd);
 CANARY_API enum canary_status canary_endpoint_drain(canary_endpoint* endpoint);
 
 /* Fills CANARY_HANDLE_BYTES at `handle`, which other processes may give to canary_connect, any number of times. */
 CANARY_API enum canary_status canary_listen(canary_endpoint* endpoint, void* handle, canary_listener** listener);
-/* The same with a shorter handle, of CANARY_HANDLE_BYTES_MIN or more, which leaves room for words of the caller's own.
- * NICs that do not fit in are left out, 7 bytes each (19 with IPv6). canary_connect is given it with zeroes up to
- * CANARY_HANDLE_BYTES. */
+/* Like canary_listen, with a handle of `handle_bytes`, CANARY_HANDLE_BYTES_MIN or more: the caller then has room for
+ * data of its own. NICs that do not fit in are left out; each takes 7 bytes (19 with IPv6). Pad the handle with zeroes
+ * to CANARY_HANDLE_BYTES before giving it to canary_connect. */
 #define CANARY_HANDLE_BYTES_MIN 64
 CANARY_API enum canary_status canary_listen_short(canary_endpoint* endpoint, void* handle, size_t handle_bytes,
                                                   canary_listener** listener);
-/* Connections that were accepted live on; others that were made to it end. */
+/* Connections that were accepted live on; other connections made to the listener end. */
 CANARY_API enum canary_status canary_close_listener(canary_listener* listener);
-/* Call with *connection NULL, then again with the same until it is no more CANARY_WOULD_BLOCK. CANARY_OK does not wait
- * for the peer's canary_accept. After a failure *connection is NULL again. Bytes that are no handle, or another
- * version's, are refused at once. */
+/* Call it with *connection NULL, then again with the same until it returns something other than CANARY_WOULD_BLOCK.
+ * CANARY_OK does not wait for the peer's canary_accept. After a failure *connection is NULL again. Bytes that are no
+ * handle, or another version's, are refused at once. */
 CANARY_API enum canary_status canary_connect(canary_endpoint* endpoint, const void* handle,
                                              canary_connection** connection);
 /* CANARY_WOULD_BLOCK: nobody has connected yet. */
 CANARY_API enum canary_status canary_accept(canary_listener* listener, canary_connection** connection);
-/* What was done stays done: the peer has every message whose canary_test said so. Requests in flight are freed, their
- * buffers are the caller's again; the peer's get CANARY_CLOSED. */
+/* What was done stays done: the peer has every message for which canary_test said so. Requests in flight are freed and
+ * their buffers are the caller's again; the peer's requests get CANARY_CLOSED. */
 CANARY_API enum canary_status canary_close(canary_connection* connection);
 /* Gives a connection up: its requests, here and at the peer, and all later ones end with CANARY_ABORTED and `why` (at
- * most 512 bytes of UTF-8 reach the peer). From any thread, also beside other calls of the connection but canary_close;
- * does not wait. The first reason counts. */
+ * most 512 bytes of UTF-8 reach the peer). Any thread may call it, also beside every other call of the connection but
+ * canary_close; it does not wait. The first reason counts. */
 CANARY_API enum canary_status canary_abort_connection(canary_connection* connection, const char* why);
 
-/* Announces memory. Messages may use any memory; naming a registration has its bounds checked (and spares work on
- * transports that pin). */
+/* Announces memory. Messages may use any memory; one that names a registration has its bounds checked (and spares work
+ * on transports that pin memory). */
 CANARY_API enum canary_status canary_register(canary_endpoint* endpoint, void* data, size_t bytes,
                                               canary_registration** registration);
 CANARY_API enum canary_status canary_deregister(canary_registration* registration);
 
-/* The k-th message sent meets the k-th receive of the other end. CANARY_WOULD_BLOCK, *request NULL: no room for it now,
- * try again. Done when the peer has acknowledged every byte. `registration` may be NULL. */
+/* The k-th message sent meets the k-th receive of the other end. CANARY_WOULD_BLOCK with *request NULL says that there
+ * is no room for it now: try again. The send is done when the peer has acknowledged every byte. `registration` may be
+ * NULL. */
 CANARY_API enum canary_status canary_isend(canary_connection* connection, const void* data, size_t bytes, uint32_t tag,
                                            canary_registration* registration, canary_request** request);
-/* `count` (1 to CANARY_RECEIVES_MAX) receives as one request; `bytes` are upper bounds. With several, the next `count`
- * messages fill the entries of their tags (equal tags: in order); with one, tags don't matter. Entries must not
- * overlap. A message longer than its entry ends the connection with CANARY_MISMATCH on both sides. `tags` and
+/* Posts `count` (1 to CANARY_RECEIVES_MAX) receives as one request; `bytes` are upper bounds. With several, the next
+ * `count` messages fill the entries of their tags (equal tags: in order); with one, tags do not matter. Entries must
+ * not overlap. A message longer than its entry ends the connection with CANARY_MISMATCH on both sides. `tags` and
  * `registrations` may be NULL. */
 CANARY_API enum canary_status canary_irecv(canary_connection* connection, int count, void* const* data,
                                            const size_t* bytes, const uint32_t* tags,
                                            canary_registration* const* registrations, canary_request** request);
-/* The same with options; NULL: as without. An urgent message overtakes those of its connection that are not, unless
- * they have its tag: messages of one tag keep their order. A deadline that passes gives the connection up: its requests
- * end with CANARY_DEADLINE here, and with CANARY_ABORTED at the peer. */
+/* The same calls with options, or without if `options` is NULL. An urgent message overtakes those of its connection
+ * that are not urgent, unless they have its tag: messages of one tag keep their order. A deadline that passes gives the
+ * connection up: its requests end with CANARY_DEADLINE here, and with CANARY_ABORTED at the peer. */
 CANARY_API enum canary_status canary_isend_with(canary_connection* connection, const void* data, size_t bytes,
                                                 uint32_t tag, canary_registration* registration,
                                                 const canary_op_options* options, canary_request** request);
@@ -350,11 +357,11 @@ CANARY_API enum canary_status canary_irecv_with(canary_connection* connection, i
                                                 const size_t* bytes, const uint32_t* tags,
                                                 canary_registration* const* registrations,
                                                 const canary_op_options* options, canary_request** request);
-/* CANARY_WOULD_BLOCK, or the result, which frees the request. `bytes` (may be NULL) then has the message's length, or
- * one for each entry of a grouped receive. One load while it is not done. */
+/* Returns CANARY_WOULD_BLOCK, or the result, which frees the request. `bytes` (may be NULL) then has the message's
+ * length, or one length for each entry of a grouped receive. While the request is not done a call costs one load. */
 CANARY_API enum canary_status canary_test(canary_request* request, size_t* bytes);
 
-/* What went wrong last in this thread. Strings live until the thread's next failing call. */
+/* The last failure in this thread. Its strings live until the thread's next failing call. */
 typedef struct canary_error {
   size_t struct_size; /* set to sizeof(canary_error) by the caller */
   enum canary_status code;
@@ -373,9 +380,9 @@ CANARY_API enum canary_status canary_last_error(canary_error* error);
 /* "MISMATCH" for CANARY_MISMATCH. */
 CANARY_API const char* canary_status_name(enum canary_status status);
 
-/* Counters of one NIC since canary_init; several local ranks see the same ones, those of their engine. Peers on this
- * host are met through shared memory (docs/settings.md, CANARY_TRANSPORTS): it is listed behind the NICs as device
- * "shm", whose bytes cross none and are counted by no kernel. */
+/* Counters of one NIC since canary_init; several local ranks see the same counters, those of their engine. Ranks reach
+ * peers on this host through shared memory (docs/settings.md, CANARY_TRANSPORTS): it is listed behind the NICs as
+ * device "shm". Its bytes cross no NIC, and no kernel counter has them. */
 typedef struct canary_nic_stats {
   char device[32];
   uint64_t transmit_bytes; /* handed to the NIC by Canary, headers included */
@@ -394,7 +401,8 @@ CANARY_API enum canary_status canary_stats(canary_context* context, canary_nic_s
 /* Name of the algorithm that the last completed operation of the group ran ("ring"); "" before the first. */
 CANARY_API const char* canary_group_algorithm(const canary_group* group);
 
-/* Log lines of the library; none by default. Set before canary_init. level: 1 error, 2 warning, 3 info, 4 debug. */
+/* Takes the log lines of the library, which writes none by default. Set it before canary_init. level: 1 error,
+ * 2 warning, 3 info, 4 debug. */
 typedef void (*canary_log_fn)(void* user, int level, const char* line, size_t length);
 CANARY_API void canary_set_log(canary_log_fn fn, void* user, int level);
 

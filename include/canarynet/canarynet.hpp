@@ -1,16 +1,16 @@
 // canarynet/canarynet.hpp -- C++20 over the C ABI: handles that clean up, spans instead of pointers, exceptions instead
 // of codes.
 //
-// What: Context (one rank of a job), Group (ranks and their sequence of operations), Operation (one in flight);
-//   connections.hpp, which this includes, has messages without a job. Header only; every call goes straight to
-//   canarynet.h, so it adds no ABI of its own.
+// What: Context (one rank of a job), Group (ranks and their sequence of operations), Operation (one in flight).
+//   connections.hpp, which this header includes, has messages without a job. It is header only; every call goes
+//   straight to canarynet.h, so it adds no ABI of its own.
 // Shapes and units: buffers are contiguous ranges (vector, array, span) of float, double, f16, bf16, int8_t, uint8_t,
 //   int32_t or int64_t; the element type chooses the wire type. Times are std::chrono durations.
-// Ownership: buffers of an *_async call are borrowed until its Operation completed; the destructor of an Operation
+// Ownership: an *_async call borrows its buffers until its Operation has completed; the destructor of an Operation
 //   therefore waits. An object whose Context or Endpoint has ended, or that was moved from, may be used and destroyed:
-//   it throws Error (CANARY_INVALID_ARGUMENT), and its destructor does nothing. That ends an operation whose buffers
-//   are borrowed as well.
-// Threads: as canarynet.h: any thread; operations of one group are numbered in the order of the calls.
+//   its calls throw Error (CANARY_INVALID_ARGUMENT), and its destructor does nothing. When a Context or Endpoint ends,
+//   its operations end and their buffers are the caller's again.
+// Threads: as in canarynet.h: any thread may call; operations of a group are numbered in the order of the calls.
 // Failures: a failing call throws Error, made from canary_last_error(). Destructors do not throw and drop the failure:
 //   call wait() and finalize() where you want to hear of it.
 //
@@ -35,10 +35,10 @@
 #include "canarynet/canarynet.h"
 
 namespace canarynet {
-// Inline, so that symbols of another version, or of the library's own inside, never meet these.
+// An inline namespace keeps these symbols apart from those of another version and those inside the library.
 inline namespace v0 {
 
-// The bits of 16-bit floats, which C++20 has no types for. No arithmetic: convert with your framework's.
+// The bits of 16-bit floats, for which C++20 has no types. There is no arithmetic: convert with your framework's.
 struct f16 {
   std::uint16_t bits = 0;
   bool operator==(const f16&) const = default;
@@ -70,7 +70,7 @@ template <> struct TypeOf<std::int64_t> : Known<CANARY_I64> {};
 template <typename R>
 using ElementOf = std::remove_cv_t<std::ranges::range_value_t<R>>;
 
-// What a call fills that takes (list, capacity, &count).
+// The list that a call with the arguments (list, capacity, &count) fills.
 template <typename T, typename Call>
 std::vector<T> listed(Call call) {
   std::size_t count = 0;
@@ -102,10 +102,10 @@ concept OutputBuffer = InputBuffer<R> && !std::is_const_v<std::remove_reference_
 template <typename In, typename Out>
 concept SameElement = std::is_same_v<detail::ElementOf<In>, detail::ElementOf<Out>>;
 
-// What went wrong: the fields of canary_error, owned.
+// A failure, with the fields of canary_error as values of its own.
 class Error : public std::runtime_error {
  public:
-  // The calling thread's last failure. `code` is used where the library has nothing to say about it.
+  // The calling thread's last failure. `code` is used if the library has nothing to say about it.
   static Error last(canary_status code) {
     canary_error raw{};
     raw.struct_size = sizeof raw;
@@ -155,14 +155,14 @@ class Error : public std::runtime_error {
   std::chrono::nanoseconds elapsed_{};
 };
 
-// Throws Error unless `status` is CANARY_OK. For calls of canarynet.h made beside this header.
+// Throws Error unless `status` is CANARY_OK. Use it for calls of canarynet.h made beside this header.
 inline void check(canary_status status) {
   if (status != CANARY_OK) throw Error::last(status);
 }
 
 // How one operation is to be done.
 struct OpOptions {
-  canary_priority priority = CANARY_PRIORITY_NORMAL;  // of this rank's part; see canary_op_options
+  canary_priority priority = CANARY_PRIORITY_NORMAL;  // for this rank alone; see canary_op_options
   std::chrono::nanoseconds deadline{};                // from the call on, as Operation::set_deadline(); 0: none
 };
 
@@ -171,7 +171,7 @@ namespace detail {
 inline canary_op_options raw(const OpOptions& options) {
   canary_op_options out = CANARY_OP_OPTIONS_INIT;
   out.priority = options.priority;
-  // One that has passed already is the shortest there is.
+  // A deadline that has passed already becomes the shortest there is.
   if (options.deadline.count() != 0)
     out.deadline = options.deadline.count() > 0 ? static_cast<std::uint64_t>(options.deadline.count()) : 1;
   return out;
@@ -179,7 +179,7 @@ inline canary_op_options raw(const OpOptions& options) {
 
 }  // namespace detail
 
-// An operation in flight. Moves; empty after completion.
+// An operation in flight. It can be moved, and is empty after completion.
 class [[nodiscard]] Operation {
  public:
   Operation() = default;
@@ -195,9 +195,9 @@ class [[nodiscard]] Operation {
   ~Operation() { finish(); }
 
   bool pending() const { return handle_ != nullptr; }
-  // The bare handle, now the caller's.
+  // Gives up the bare handle, which is now the caller's.
   canary_op* release() { return std::exchange(handle_, nullptr); }
-  // True once it has completed; false while it runs. Throws its failure.
+  // Returns true once it has completed, false while it runs. Throws its failure.
   bool test() {
     if (handle_ == nullptr) return true;
     const canary_status status = canary_op_test(handle_);
@@ -206,11 +206,11 @@ class [[nodiscard]] Operation {
     check(status);
     return true;
   }
-  // Returns once it has completed. Throws its failure. Nothing to do for an empty one.
+  // Returns once it has completed, at once if it is empty. Throws its failure.
   void wait() {
     if (handle_ != nullptr) check(canary_op_wait(std::exchange(handle_, nullptr)));
   }
-  // From now; past it the operation fails with CANARY_DEADLINE.
+  // The time counts from now; past it the operation fails with CANARY_DEADLINE.
   void set_deadline(std::chrono::nanoseconds from_now) {
     if (handle_ == nullptr) return;
     check(canary_op_set_deadline(handle_, from_now.count() > 0 ? static_cast<std::uint64_t>(from_now.count()) : 0));
@@ -242,7 +242,7 @@ class Group {
   canary_group* handle() const { return handle_; }
   int rank() const { return canary_group_rank(handle_); }
   int size() const { return canary_group_size(handle_); }
-  // What the last completed operation ran ("ring"); "" before the first.
+  // The algorithm that the last completed operation ran ("ring"); "" before the first.
   std::string algorithm() const {
     const char* name = canary_group_algorithm(handle_);
     return name != nullptr ? name : "";
@@ -275,7 +275,7 @@ class Group {
     return Operation(op);
   }
 
-  // input: size() blocks as long as output; output: the reduction of everybody's block rank().
+  // input: size() blocks as long as output; output: the reduction over the ranks of their block rank().
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
   void reduce_scatter(const In& input, Out&& output, canary_redop redop = CANARY_SUM, const OpOptions& options = {}) {
@@ -304,7 +304,7 @@ class Group {
     return Operation(op);
   }
 
-  // The data of `root` (rank in this group) arrive in everybody's buffer.
+  // The data of `root` (rank in this group) arrives in the buffer of every rank.
   template <OutputBuffer Data>
   void broadcast(Data&& data, int root, const OpOptions& options = {}) {
     start_broadcast(data, root, options, nullptr);
@@ -316,7 +316,7 @@ class Group {
     return Operation(op);
   }
 
-  // At `root` output[i] = reduction over the ranks of input[i]; elsewhere output may be empty and is not touched.
+  // At `root` output[i] = reduction over the ranks of input[i]; elsewhere output is not touched and may be empty.
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
   void reduce(const In& input, Out&& output, int root, canary_redop redop = CANARY_SUM, const OpOptions& options = {}) {
@@ -330,8 +330,8 @@ class Group {
     return Operation(op);
   }
 
-  // At `root` output: size() blocks as long as input, block i from rank i; elsewhere it may be empty and is not
-  // touched.
+  // At `root` output: size() blocks as long as input, block i from rank i; elsewhere output is not touched and may be
+  // empty.
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
   void gather(const In& input, Out&& output, int root, const OpOptions& options = {}) {
@@ -345,8 +345,8 @@ class Group {
     return Operation(op);
   }
 
-  // At `root` input: size() blocks as long as output, elsewhere it may be empty and is not read; output: the block
-  // rank().
+  // At `root` input: size() blocks as long as output; elsewhere input is not read and may be empty. output: the root's
+  // block rank().
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
   void scatter(const In& input, Out&& output, int root, const OpOptions& options = {}) {
@@ -391,7 +391,7 @@ class Group {
   }
 
   // send_counts[j] elements go to rank j, receive_counts[i] come from rank i; blocks lie one behind the other
-  // (elsewhere: canary_all_to_all_v with displacements). What one sends is what the other receives, or all are told.
+  // (canary_all_to_all_v takes displacements). Each rank must send what the other expects; if not, all ranks are told.
   template <InputBuffer In, OutputBuffer Out>
   requires SameElement<In, Out>
   void all_to_all_v(const In& input, std::span<const std::size_t> send_counts, Out&& output,
@@ -407,8 +407,8 @@ class Group {
     return Operation(op);
   }
 
-  // To, and from, rank `peer` of this group: the k-th send meets the k-th receive. Both sides name the same length and
-  // type.
+  // Messages to and from rank `peer` of this group: the k-th send meets the k-th receive. Both sides name the same
+  // length and type.
   template <InputBuffer Data>
   void send(const Data& data, int peer, const OpOptions& options = {}) {
     const canary_op_options how = detail::raw(options);
@@ -461,7 +461,7 @@ class Group {
   static void require(bool holds, const char* what) {
     if (!holds) throw Error(CANARY_INVALID_ARGUMENT, what);
   }
-  // size(), of a group that has not ended.
+  // size(), for a group that must not have ended.
   std::size_t ranks() const {
     const int count = size();
     require(count > 0, "this group has ended: it was moved from, or its context finalized");
@@ -528,7 +528,7 @@ class Group {
     check(canary_all_to_all_with(handle_, std::ranges::data(input), std::ranges::data(output),
                                  std::ranges::size(input) / ranks(), wire_type<Out>(), &how, op));
   }
-  // One count per rank, and `have` elements for them.
+  // There must be one count per rank, and `have` elements for all of them.
   void require_counts(std::span<const std::size_t> counts, std::size_t have, const char* what) const {
     std::size_t sum = 0;
     for (const std::size_t count : counts) sum += count;
@@ -565,34 +565,34 @@ class Group {
   bool owned_ = false;
 };
 
-// How to join; what is left alone comes from the environment.
+// How to join. Fields left alone come from the environment.
 struct JoinOptions {
   std::string join = {};  // "tcp://host:port" where rank 0 listens
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
   std::vector<std::string> settings = {};          // "name=value" (docs/settings.md), over the environment
-  std::optional<canary_unique_id> unique_id = {};  // of get_unique_id(), instead of `join`
+  std::optional<canary_unique_id> unique_id = {};  // from get_unique_id(), instead of `join`
   int local_ranks = 0;  // threads of this process that each make a Context; 0: the environment's, or 1
 };
 
-// Called by the process that will be rank 0; the others get the bytes by the application's own means. See canarynet.h.
+// The process that will be rank 0 calls it; the others get the bytes by the application's own means. See canarynet.h.
 inline canary_unique_id get_unique_id() {
   canary_unique_id id;
   check(canary_get_unique_id(&id));
   return id;
 }
 
-// One rank of a job. Neither copies nor moves.
+// One rank of a job. It can be neither copied nor moved.
 class Context {
  public:
-  // Blocks until all ranks are there; throws when they are not within the join time-out.
+  // Blocks until all ranks are there; throws if they are not there within the join time-out.
   explicit Context(const JoinOptions& options = {}) : handle_(join(options)), world_(canary_world(handle_), false) {}
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
   ~Context() {
     if (handle_ != nullptr) (void)canary_finalize(handle_);
   }
-  // Leaves in good order; the object is of no use afterwards.
+  // Leaves the job in good order; the object is of no use afterwards.
   void finalize() {
     if (handle_ != nullptr) check(canary_finalize(std::exchange(handle_, nullptr)));
   }
@@ -601,14 +601,14 @@ class Context {
   int rank() const { return canary_rank(handle_); }
   int world_size() const { return canary_world_size(handle_); }
   Group& world() { return world_; }
-  // Members only, all with the same list of distinct world ranks; blocks until all have called.
+  // Only the members call it, all with the same list of distinct world ranks; it blocks until all have called.
   Group create_group(std::span<const int> ranks) {
     canary_group* group = nullptr;
     check(canary_group_create(handle_, ranks.data(), static_cast<int>(ranks.size()), &group));
     return Group(group, true);
   }
-  // Zeroed memory of canary_mem_alloc(): ranks on this host are sent references into it instead of copies. Ends with
-  // free() or the context.
+  // Zeroed memory from canary_mem_alloc(): ranks on this host are sent references into it instead of copies. It ends
+  // with free() or the context.
   template <typename T>
   std::span<T> allocate(std::size_t count) {
     void* memory = nullptr;
@@ -619,13 +619,13 @@ class Context {
   void free(std::span<T> memory) {
     check(canary_mem_free(handle_, memory.data()));
   }
-  // For event loops: readable when operations have completed, until drain(); canary_context_fd tells more.
+  // For event loops: readable when operations have completed, until drain(); see canary_context_fd.
   int fd() const {
     int fd = -1;
     check(canary_context_fd(handle_, &fd));
     return fd;
   }
-  // Before test() on what is pending.
+  // Call it before test() on pending operations.
   void drain() const { check(canary_context_drain(handle_)); }
   // Counters of every NIC since the start.
   std::vector<canary_nic_stats> nics() const {

@@ -1,8 +1,8 @@
-// canarynet/connections.hpp -- C++20 over the connections of the C ABI: Endpoint, Connection and Request, messages
+// canarynet/connections.hpp -- C++20 over the connections of the C ABI: Endpoint, Connection and Request are messages
 // without a job.
 //
-// Comes with canarynet.hpp, whose rules hold: handles clean up, failures throw Error. Threads: as canarynet.h says of
-// each call.
+// canarynet.hpp includes this header, and its rules hold here: handles clean up, failures throw Error. Threads: as
+// canarynet.h says of each call.
 #pragma once
 
 #include "canarynet/canarynet.hpp"
@@ -10,8 +10,8 @@
 namespace canarynet {
 inline namespace v0 {
 
-// A message in flight. Moves. Whoever drops one that is not done loses only its result: the buffer stays borrowed until
-// the message is done or its Connection ends.
+// A message in flight. It can be moved. Dropping one that is not done loses only its result: the buffer stays borrowed
+// until the message is done or its Connection ends.
 class [[nodiscard]] Request {
  public:
   Request() = default;
@@ -22,7 +22,7 @@ class [[nodiscard]] Request {
     return *this;
   }
   bool pending() const { return handle_ != nullptr; }
-  // The message's length in bytes once it is done; nothing while it is under way. Throws its failure.
+  // Returns the message's length in bytes once it is done, nothing while it is under way. Throws its failure.
   std::optional<std::size_t> test() {
     std::size_t bytes = 0;
     if (handle_ == nullptr) return bytes;
@@ -37,7 +37,7 @@ class [[nodiscard]] Request {
   canary_request* handle_ = nullptr;
 };
 
-// Ordered messages both ways. One thread at a time. Closed by its destructor, which frees the buffers of all its
+// Ordered messages both ways, for one thread at a time. The destructor closes it, which frees the buffers of all its
 // requests.
 class Connection {
  public:
@@ -53,7 +53,7 @@ class Connection {
   canary_connection* handle() const { return handle_; }
   // See canary_abort_connection().
   void abort(const std::string& why) { check(canary_abort_connection(handle_, why.c_str())); }
-  // Nothing: no room now, try again.
+  // Returns nothing if there is no room now: try again.
   template <InputBuffer Data>
   std::optional<Request> send(const Data& data, std::uint32_t tag = 0, const OpOptions& options = {}) {
     canary_request* request = nullptr;
@@ -85,7 +85,7 @@ class Connection {
 
 using ConnectionHandle = std::array<std::byte, CANARY_HANDLE_BYTES>;
 
-// An engine of its own beside any job. What was made from it ends with it.
+// An engine of its own beside any job. Everything made from it ends with it.
 class Endpoint {
  public:
   class Listener {
@@ -95,7 +95,7 @@ class Endpoint {
     ~Listener() {
       if (handle_ != nullptr) (void)canary_close_listener(handle_);
     }
-    // Nothing: nobody has connected yet.
+    // Returns nothing if nobody has connected yet.
     std::optional<Connection> accept() {
       canary_connection* connection = nullptr;
       const canary_status status = canary_accept(handle_, &connection);
@@ -110,7 +110,7 @@ class Endpoint {
     Listener() = default;
     canary_listener* handle_ = nullptr;
   };
-  // A connection in the making. Moves; given up by its destructor.
+  // A connection in the making. It can be moved; its destructor gives it up.
   class Connecting {
    public:
     Connecting(Connecting&& other) noexcept
@@ -119,7 +119,7 @@ class Endpoint {
     ~Connecting() {
       if (handle_ != nullptr) (void)canary_close(handle_);
     }
-    // Nothing: not made yet, ask again. Throws when it can't be made.
+    // Returns nothing while it is not made: ask again. Throws if it can't be made.
     std::optional<Connection> test() {
       const canary_status status = canary_connect(endpoint_, address_.data(), &handle_);
       if (status == CANARY_WOULD_BLOCK) return std::nullopt;
@@ -135,7 +135,7 @@ class Endpoint {
     canary_connection* handle_ = nullptr;
   };
 
-  // "name=value" (docs/settings.md), over the environment.
+  // Each setting is "name=value" (docs/settings.md) and goes over the environment.
   explicit Endpoint(const std::vector<std::string>& settings = {}) {
     std::vector<const char*> pointers;
     for (const auto& setting : settings) pointers.push_back(setting.c_str());
@@ -154,7 +154,8 @@ class Endpoint {
     return out;
   }
   Connecting connect(const ConnectionHandle& address) { return Connecting(handle_, address); }
-  // The NICs it uses, and their counters since it was made, in the same order; shared memory comes behind them.
+  // The NICs that the endpoint uses, and their counters since it was made, in the same order; counters of shared memory
+  // come behind them.
   std::vector<canary_rail> rails() const {
     return detail::listed<canary_rail>([&](auto* list, std::size_t room, std::size_t* count) {
       check(canary_endpoint_rails(handle_, list, room, count));
@@ -165,14 +166,13 @@ class Endpoint {
       check(canary_endpoint_stats(handle_, list, room, count));
     });
   }
-  // For event loops: readable when messages or connections have completed, until drain(); canary_endpoint_fd tells
-  // more.
+  // For event loops: readable when messages or connections have completed, until drain(); see canary_endpoint_fd.
   int fd() const {
     int fd = -1;
     check(canary_endpoint_fd(handle_, &fd));
     return fd;
   }
-  // Before test() and accept() on what is pending.
+  // Call it before test() and accept() on anything pending.
   void drain() const { check(canary_endpoint_drain(handle_)); }
 
  private:

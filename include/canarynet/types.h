@@ -6,7 +6,7 @@
 extern "C" {
 #endif
 
-/* What a call or an operation ended with. 0 is success; WOULD_BLOCK is a value, not a failure. */
+/* The result of a call or an operation. 0 is success; WOULD_BLOCK is a value, not a failure. */
 enum canary_status {
   CANARY_OK = 0,
   CANARY_WOULD_BLOCK = 1,       /* not finished yet: ask again */
@@ -48,10 +48,10 @@ enum canary_type {
  * f16 and bf16 round after each addition; MIN and MAX return NaN when any operand is NaN. */
 enum canary_redop { CANARY_SUM = 0, CANARY_AVG = 1, CANARY_MIN = 2, CANARY_MAX = 3, CANARY_PROD = 4 };
 
-/* What goes first among the operations of one process. */
+/* The order in which one process sends what its operations have to send. */
 enum canary_priority {
   CANARY_PRIORITY_NORMAL = 0,
-  CANARY_PRIORITY_URGENT = 1 /* its pieces overtake those of all that is not urgent */
+  CANARY_PRIORITY_URGENT = 1 /* its pieces overtake those of everything that is not urgent */
 };
 
 #ifdef __cplusplus
