@@ -20,7 +20,7 @@ TEST(Units, RateTimesTimeIsBytesAndSaturates) {
   EXPECT_EQ(BytesPerSec{1'000'000}.time_for(Bytes{1000}), 1_ms);
   EXPECT_EQ(BytesPerSec{0}.time_for(Bytes{1}), Nanos::max());
   EXPECT_EQ(BytesPerSec{1}.time_for(Bytes{std::numeric_limits<std::int64_t>::max()}), Nanos::max());
-  // On the way more than 64 bits.
+  // The intermediate product has more than 64 bits.
   EXPECT_EQ(BytesPerSec{4'000'000'000}.time_for(Bytes{20'000'000'000}), 5_s);
   EXPECT_EQ(BytesPerSec{10'000'000'000}.bytes_in(2_s), Bytes{20'000'000'000});
   EXPECT_EQ(BytesPerSec::of(Bytes{20'000'000'000}, 2_s), BytesPerSec{10'000'000'000});

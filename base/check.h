@@ -1,6 +1,6 @@
-// base/check.h -- CANARY_CHECK: an invariant of our own code is broken; stop rather than continue wrong.
+// base/check.h -- CANARY_CHECK stops the process if an invariant of our own code is broken, rather than continue wrong.
 //
-// Not for foreign input, settings or operating failures: those are a Status. Kept on in release builds.
+// It is not for foreign input, settings or operating failures, which are a Status. It stays on in release builds.
 #pragma once
 
 namespace canarynet {

@@ -1,4 +1,4 @@
-// base/clock.h -- where time comes from. Only composition roots (runtime, daemon, tools) hold a SystemClock; everything
+// base/clock.h -- the source of time. Only composition roots (runtime, daemon, tools) hold a SystemClock; everything
 // else is handed `now` or a Clock&, so that it runs under virtual time as well.
 #pragma once
 
@@ -19,7 +19,7 @@ class SystemClock final : public Clock {
   Nanos now() const override;
 };
 
-// Set by hand: tests and the simulator.
+// A clock that tests and the simulator set by hand.
 class ManualClock final : public Clock {
  public:
   explicit ManualClock(Nanos start = {}) : now_(start) {}

@@ -1,7 +1,7 @@
-// base/descriptor.h -- owns a file descriptor, and closes it with itself. Move only.
+// base/descriptor.h -- owns a file descriptor and closes it when it ends. Move only.
 //
-// A forked child closes its copies at once where the process asked for that (base/fork.h); an owner that it inherited
-// then closes nothing, since the number may be another file's by then.
+// A forked child closes its copies at once if the process asked for that (base/fork.h). An owner that it inherited then
+// closes nothing, since the number may be another file's by then.
 #pragma once
 
 #include <unistd.h>
@@ -32,13 +32,13 @@ class Descriptor {
   void close() {
     const int fd = std::exchange(fd_, -1);
     if (fd < 0 || process_ != process_number()) return;
-    forget_descriptor(fd);  // first: the number may be anybody's the moment it is closed
+    forget_descriptor(fd);  // first: another thread may get the number the moment it is closed
     ::close(fd);
   }
 
  private:
   int fd_ = -1;
-  std::uint32_t process_ = 0;  // whose it is
+  std::uint32_t process_ = 0;  // the process that opened it
 };
 
 }  // namespace canarynet

@@ -1,4 +1,4 @@
-// base/duration_text.h -- how long something took or may take, as messages to users say it.
+// base/duration_text.h -- durations as messages to users write them.
 #pragma once
 
 #include <string>

@@ -14,13 +14,13 @@ namespace canarynet {
 namespace {
 
 constexpr std::string_view kPrefix = "CANARY_";
-// Beside the settings.
+// Variables that are no settings.
 constexpr std::string_view kOthers[] = {
     "CANARY_RANK",    "CANARY_WORLD_SIZE", "CANARY_LOCAL_RANK",  "CANARY_LOCAL_SIZE", "CANARY_LOG",
     "CANARY_KERNELS", "CANARY_RUN_STATE",  "CANARY_NCCL_PLUGIN", "CANARY_WRITE_DOCS", "CANARY_RENDEZVOUS"};
-// Of programs around the library: tests, simulations, benches.
+// Prefixes of programs around the library: tests, simulations, benchmarks.
 constexpr std::string_view kForeignPrefixes[] = {"CANARY_TEST_", "CANARY_SIM_", "CANARY_BENCH_"};
-constexpr std::size_t kNameMax = 64;  // no longer name is compared: none of ours is half as long
+constexpr std::size_t kNameMax = 64;  // longer names are not compared: none of ours is half as long
 
 std::vector<std::string_view> known_names() {
   std::vector<std::string_view> names(std::begin(kOthers), std::end(kOthers));
@@ -28,7 +28,7 @@ std::vector<std::string_view> known_names() {
   return names;
 }
 
-// Letters to insert, remove, replace or swap with their neighbour until one word is the other.
+// How many letters have to be inserted, removed, replaced or swapped with their neighbour to make one word the other.
 std::size_t edits_between(std::string_view a, std::string_view b) {
   std::array<std::array<std::size_t, kNameMax + 1>, 3> rows{};
   for (std::size_t j = 0; j <= b.size(); ++j) rows[0][j] = j;
@@ -44,7 +44,7 @@ std::size_t edits_between(std::string_view a, std::string_view b) {
   return rows[a.size() % 3][b.size()];
 }
 
-// Empty: none is near enough to have been meant.
+// Returns "" if none is near enough to have been meant.
 std::string_view nearest(std::string_view name, const std::vector<std::string_view>& names) {
   if (name.size() > kNameMax) return {};
   const std::string_view word = name.substr(kPrefix.size());

@@ -9,15 +9,14 @@
 namespace canarynet {
 namespace {
 
-// A bit for each descriptor; pages that are not touched cost nothing. The few beyond are closed by nobody but their
-// owner.
+// A bit for each descriptor; untouched pages cost nothing. Descriptors beyond these are closed only by their owners.
 constexpr std::size_t kDescriptors = std::size_t{1} << 20;
 constexpr std::size_t kBits = 64;
 std::array<std::atomic<std::uint64_t>, kDescriptors / kBits> g_open;
-std::atomic<std::size_t> g_words{0};  // none of ours lies beyond
+std::atomic<std::size_t> g_words{0};  // all our descriptors have their bits in these words
 std::atomic<std::uint32_t> g_process{1};
 
-// In the child, whose only thread this is; a lock of the parent's may be held, so nothing here takes one.
+// Runs in the child's only thread. A lock of the parent's may be held, so nothing here takes one.
 void begin_child() {
   g_process.fetch_add(1, std::memory_order_relaxed);
   const std::size_t words = g_words.load(std::memory_order_relaxed);

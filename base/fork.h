@@ -1,5 +1,5 @@
-// base/fork.h -- what a forked child finds of this library: nothing open, nothing locked, and everything of its
-// parent's told apart.
+// base/fork.h -- a forked child finds nothing of this library open and nothing locked, and can tell its parent's things
+// from its own.
 //
 // What: a number for each process in a chain of forks; children that close their copies of all Descriptors
 // (base/descriptor.h), since a copy keeps a connection alive that the parent, or its death, has ended; and state of the
@@ -16,17 +16,17 @@
 
 namespace canarynet {
 
-// From now on. Any number of times.
+// Takes effect from now on. May be called any number of times.
 void close_descriptors_in_children();
-// Of this process: one more in each generation of children.
+// The number of this process: one more in each generation of children.
 std::uint32_t process_number();
 
-// Open, and ours; until it is about to be closed. Lock-free.
+// Notes a descriptor that is open and ours, until it is about to be closed. Lock-free.
 void remember_descriptor(int fd);
 void forget_descriptor(int fd);
 
-// The process's one T, made by the first call; it lives as long as the process, whatever runs while that ends. T has a
-// `mutex`, under which it is whole: fork() waits for it. A child has a new T; what its parent's held is forgotten, not
+// The process's one T. The first call makes it, and it lives as long as the process, whatever runs while that ends. T
+// has a `mutex`, under which it is whole: fork() waits for it. A child has a new T; its parent's is forgotten, not
 // freed.
 template <typename T>
 T& process_wide() {

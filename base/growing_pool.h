@@ -1,4 +1,4 @@
-// base/growing_pool.h -- numbered places for T, up to a fixed limit; those that were never taken cost no memory.
+// base/growing_pool.h -- numbered places for T, up to a fixed limit; places that were never taken cost no memory.
 //
 // The address space is allocated with the pool; a place is written, and its pages become the process's, when it is
 // first taken. A place that was given back is the next one taken, so a pool has the memory of its high-water mark and
@@ -31,11 +31,11 @@ class GrowingPool {
 
   T& operator[](std::uint32_t i) { return places_[i]; }
   const T& operator[](std::uint32_t i) const { return places_[i]; }
-  // Places that were ever taken: they are below.
+  // All places that were ever taken have numbers below this.
   std::uint32_t made() const { return made_; }
   std::uint32_t used() const { return made_ - static_cast<std::uint32_t>(free_.size()); }
 
-  // As it was left when it was given back, or default-initialized; kNone: none is free.
+  // Takes a place, as it was left when it was given back, or default-initialized. Returns kNone if none is free.
   std::uint32_t take() {
     if (free_.empty()) {
       if (made_ == limit_) return kNone;
@@ -55,7 +55,7 @@ class GrowingPool {
   std::uint32_t limit_;
   std::uint32_t made_ = 0;
   T* places_;
-  std::vector<std::uint32_t> free_;  // room for all: giving back allocates nothing
+  std::vector<std::uint32_t> free_;  // has room for all places, so giving one back allocates nothing
 };
 
 }  // namespace canarynet

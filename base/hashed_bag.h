@@ -1,9 +1,9 @@
-// base/hashed_bag.h -- things that are found by the hash of what they are known by.
+// base/hashed_bag.h -- a bag of things that are found by the hash of their key.
 //
-// What: a bag, in which several things may have one hash, in no order; who looks for one says which it is.
-// Cost: a walk sees those of one hash, and of others about four where all room is used.
-// Memory: reserve() has it all; beyond that add() doubles it. Of what was reserved only used places are touched, but
-// for one byte each. One owner thread.
+// What: several things may have one hash, and the bag has no order; the caller decides which of them it looks for.
+// Cost: a walk sees the things of one hash, and about four others if all room is used.
+// Memory: reserve() allocates all of it; beyond that add() doubles it. Reserved places stay untouched until they are
+// used, but for one byte each. One owner thread.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace canarynet {
 
-// Finalizer of SplitMix64 (Steele, Lea, Flood 2014): bits of numbers that follow each other go everywhere.
+// Finalizer of SplitMix64 (Steele, Lea, Flood 2014): it spreads consecutive numbers over all bits.
 constexpr std::uint64_t mixed_bits(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -48,7 +48,7 @@ class HashedBag {
     link(at);
     ++size_;
   }
-  // Moves one with that hash of which is(thing) holds into *thing. False: there is none.
+  // Moves one thing with that hash for which is(thing) holds into *thing. Returns false if there is none.
   template <typename Is>
   bool take(std::uint64_t hash, Is is, T* thing) {
     if (size_ == 0) return false;
@@ -60,7 +60,7 @@ class HashedBag {
     }
     return false;
   }
-  // Looks at all there are. `is` is called once for each.
+  // Looks at all things; `is` is called once for each.
   template <typename Is>
   void erase_if(Is is) {
     if (size_ == 0) return;
@@ -90,7 +90,7 @@ class HashedBag {
 
   std::uint32_t& head(std::uint64_t hash) { return buckets_[mixed_bits(hash) & (buckets_.size() - 1)]; }
   void link(std::uint32_t at) { places_[at].next = std::exchange(head(places_[at].hash), at); }
-  // `at`: what names the place.
+  // `at` is the link that names the place.
   void unlink(std::uint32_t* at) {
     Place& p = places_[*at];
     const std::uint32_t place = std::exchange(*at, p.next);
@@ -99,8 +99,8 @@ class HashedBag {
     --size_;
   }
 
-  std::vector<Place> places_;           // those that were ever used
-  std::vector<std::uint32_t> buckets_;  // each its latest place
+  std::vector<Place> places_;           // places that were ever used
+  std::vector<std::uint32_t> buckets_;  // each names its latest place
   std::uint32_t unused_ = kNone;
   std::size_t size_ = 0;
 };

@@ -18,7 +18,7 @@ auto of(std::uint32_t key) {
   return [key](const Thing& t) { return t.key == key; };
 }
 
-// Of 64 keys 56 share a hash.
+// 56 of 64 keys share a hash.
 std::uint64_t hash_of(std::uint32_t key) { return key % 8 == 0 ? key : key / 64; }
 
 TEST(HashedBag, GivesWhatWasAddedAndNothingElse) {

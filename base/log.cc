@@ -24,11 +24,11 @@ std::atomic<LogSink> g_sink{nullptr};
 std::atomic<void*> g_context{nullptr};
 std::atomic<int> g_level{0};
 
-// What CANARY_LOG opened.
+// The file that CANARY_LOG opened.
 std::atomic<int> g_fd{-1};
 std::atomic<int> g_fd_level{0};
 std::atomic<int> g_first_rank{-1}, g_last_rank{-1};
-// The second whose lines are counted, how many it has, and how many were left out since one was written.
+// The second whose lines are counted, how many it has, and how many were left out since the last written line.
 std::atomic<std::int64_t> g_second{0};
 std::atomic<int> g_in_second{0}, g_left_out{0};
 
@@ -48,7 +48,7 @@ const char* name_of_level(LogLevel level) {
 
 void write_line(int fd, const timespec& now, LogLevel level, std::string_view text) {
   char line[kLineBytes + 128];
-  // Not by localtime_r: it takes a lock, which a forked child may find taken.
+  // localtime_r would take a lock, which a forked child may find taken.
   const std::chrono::year_month_day day{std::chrono::sys_days{std::chrono::days{now.tv_sec / 86400}}};
   const auto second = static_cast<int>(now.tv_sec % 86400);
   char ranks[32] = "";
@@ -63,7 +63,7 @@ void write_line(int fd, const timespec& now, LogLevel level, std::string_view te
   auto length = static_cast<std::size_t>(n);
   const std::size_t room = std::min(text.size(), sizeof line - 1 - length);
   std::copy_n(text.begin(), room, line + length);
-  // One line each, whatever a text brings along.
+  // A message stays one line, whatever its text contains.
   std::replace_if(
       line + length, line + length + room, [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
   length += room;
@@ -127,7 +127,7 @@ Status write_log_to(std::string_view text) {
     if (comma < text.size()) {
       const std::string path = with_pid(text.substr(comma + 1));
       if (path.empty()) return invalid(text, "the name of the file is missing behind the comma");
-      // Not blocking: nobody may read a FIFO.
+      // Opening must not block: a FIFO may have no reader.
       fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
       if (fd < 0) return invalid(text, system_error("the file " + path + " can't be opened", errno).text());
     }
@@ -140,7 +140,7 @@ Status write_log_to(std::string_view text) {
 
 Status write_log_as_environment_says() {
   static std::once_flag once;
-  static Status& outcome = *new Status();  // read by threads that outlive static objects
+  static Status& outcome = *new Status();  // never freed: threads that outlive static objects read it
   std::call_once(once, [] {
     const char* text = std::getenv("CANARY_LOG");
     if (text != nullptr) outcome = write_log_to(text);

@@ -1,5 +1,5 @@
 // base/log.h -- the library prints nothing of its own accord: it hands finished lines to a callback (none by default),
-// and to stderr or a file where CANARY_LOG asks for it.
+// and to stderr or a file if CANARY_LOG asks for it.
 //
 // The callback is set once before engines start; it may be called from any engine's thread and must not call back into
 // Canary. Any thread may log, in a forked child too: a line is formatted on the stack and written by one call. Not for
@@ -17,11 +17,11 @@ enum class LogLevel { kError = 1, kWarn = 2, kInfo = 3, kDebug = 4 };
 using LogSink = void (*)(void* context, LogLevel level, std::string_view line);
 void set_log_sink(LogSink sink, void* context, LogLevel up_to);
 
-// What CANARY_LOG takes: "warn", "info" or "debug" for stderr; "debug,FILE" appends to a file, created with mode 0600,
-// in whose name %p stands for the process id. "" writes nothing. A line there has time, pid, ranks and level, and at
-// most kLogLinesPerSecond are written in a second: what is left out is counted and told.
+// Reads the text of CANARY_LOG: "warn", "info" or "debug" for stderr; "debug,FILE" appends to a file, created with mode
+// 0600, in whose name %p stands for the process id. "" writes nothing. A line has time, pid, ranks and level. At most
+// kLogLinesPerSecond lines are written in a second; the log says how many were left out.
 Status write_log_to(std::string_view text);
-// As CANARY_LOG says; it is read once per process, and every call returns what came of that.
+// Does as CANARY_LOG says. The variable is read once per process, and every call returns the result of that.
 Status write_log_as_environment_says();
 // The ranks of this process, as its lines name them; -1: not known.
 void set_log_ranks(int first, int last);

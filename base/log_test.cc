@@ -1,4 +1,4 @@
-// What CANARY_LOG asks for. The callback's tests are in base_test.cc.
+// Tests of CANARY_LOG. The callback's tests are in base_test.cc.
 #include "base/log.h"
 
 #include <gtest/gtest.h>

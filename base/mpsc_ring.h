@@ -1,5 +1,5 @@
-// base/mpsc_ring.h -- bounded ring, many producers, one consumer at a time; the door through which threads hand work to
-// an engine.
+// base/mpsc_ring.h -- bounded ring for many producers and one consumer at a time, through which threads hand work to an
+// engine.
 //
 // Each cell carries a sequence number (Vyukov's bounded queue): a producer claims a position by one compare-and-swap,
 // fills the cell, and publishes it with a release-store; the order of the claims is the order of consumption. Capacity:
@@ -27,7 +27,7 @@ class MpscRing {
  public:
   explicit MpscRing(std::size_t capacity) : mask_(capacity - 1) {
     CANARY_CHECK(capacity >= 2 && (capacity & (capacity - 1)) == 0, "ring capacity must be a power of two");
-    // Zero pages that become the process's when they are first written.
+    // calloc gives zero pages that become the process's when they are first written.
     cells_.reset(static_cast<Cell*>(std::calloc(capacity, sizeof(Cell))));
     if (cells_ == nullptr) throw std::bad_alloc();
   }
@@ -35,7 +35,7 @@ class MpscRing {
   bool push(const T& value) {
     return push_with([&](T& place) { place = value; });
   }
-  // The same for what is best written where it will be read; `fill` writes all of it.
+  // The same for a value that is best written where it will be read; `fill` writes all of it.
   template <typename Fill>
   bool push_with(Fill fill) {
     std::size_t position = tail_.load(std::memory_order_relaxed);
@@ -55,13 +55,13 @@ class MpscRing {
     }
   }
 
-  // All of them, one behind the other, or none: the consumer finds the first only when the last is there. As many as
-  // the ring holds, at most.
+  // Pushes all values, one behind the other, or none: the consumer finds the first only when the last is there. There
+  // may be at most as many as the ring holds.
   bool push_all(std::span<const T> values) {
     const std::size_t count = values.size();
     std::size_t position = tail_.load(std::memory_order_relaxed);
     for (;;) {
-      // Cells become free in their order: where the last one is, the others are.
+      // Cells become free in order: if the last one is free, so are the others.
       const std::size_t last = position + count - 1;
       const auto lag = static_cast<std::ptrdiff_t>(sequence(last) - last);
       if (lag == 0) {
@@ -79,19 +79,19 @@ class MpscRing {
     return true;
   }
 
-  // push() would be refused, unless something is taken out meanwhile. Any thread.
+  // Whether push() would be refused if nothing were taken out meanwhile. Any thread.
   bool full() const {
     const std::size_t position = tail_.load(std::memory_order_acquire);
     return static_cast<std::ptrdiff_t>(sequence(position) - position) < 0;
   }
 
-  // Consumer: pop() would give something.
+  // Consumer: whether pop() would return something.
   bool ready() const { return published(head_); }
-  // Consumer: what will be popped after `ahead` others; nullptr: nothing yet, or it is still being filled.
+  // Consumer: what pop() will return after `ahead` others; nullptr: nothing yet, or it is still being filled.
   T* peek(std::size_t ahead) { return published(head_ + ahead) ? &cells_[(head_ + ahead) & mask_].value : nullptr; }
 
-  // Positions claimed by producers so far; they may still be filling theirs, and what lies behind them waits. Any
-  // thread.
+  // Positions that producers have claimed so far. They may still be filling them, and everything behind those waits.
+  // Any thread.
   std::size_t claimed() const { return tail_.load(std::memory_order_acquire); }
   // Consumer: positions taken so far.
   std::size_t taken() const { return head_; }
@@ -102,7 +102,7 @@ class MpscRing {
     drop();
     return true;
   }
-  // Consumer, of what peek(0) shows: as pop(), without a copy.
+  // Consumer: like pop() for what peek(0) shows, without a copy.
   void drop() {
     set_sequence(head_, head_ + mask_ + 1);
     ++head_;

@@ -1,4 +1,4 @@
-// base/process_pulse.h -- what one process can see of another on its host: whether it stands still.
+// base/process_pulse.h -- what one process can see of another on its host, to tell whether it stands still.
 #pragma once
 
 #include <cstdint>

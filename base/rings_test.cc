@@ -58,7 +58,7 @@ TEST(MpscRing, LetsItsConsumerLookAheadAndChangeWhatWaits) {
   }
 }
 
-// Sanitizers write all that is allocated.
+// Sanitizers write everything that is allocated.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 std::size_t resident_pages() {
   std::size_t size = 0, resident = 0;
@@ -126,7 +126,7 @@ TEST(MpscRing, TakesAllOfAUnitOrNothing) {
   EXPECT_TRUE(ring.push_all(unit)) << "past its end";
 }
 
-// Whoever finds the first of a unit finds the others without waiting, whatever other producers do.
+// A consumer that finds the first value of a unit finds the others without waiting, whatever other producers do.
 TEST(MpscRing, ShowsAUnitWholeOrNotAtAll) {
   constexpr int kProducers = 2, kUnits = 5000, kLength = 8;
   MpscRing<int> ring(64);

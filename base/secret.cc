@@ -6,7 +6,7 @@
 
 namespace canarynet {
 
-// Not std::random_device: linked into a plugin it would ask for a newer C library than anything else here.
+// std::random_device would, linked into a plugin, ask for a newer C library than anything else here.
 Result<std::uint64_t> draw_secret() {
   for (std::uint64_t secret = 0;;) {
     const ssize_t got = ::getrandom(&secret, sizeof secret, 0);

@@ -1,7 +1,7 @@
-// base/serial.h -- numbers that count up for ever in 32 bits: which of two is the later one.
+// base/serial.h -- numbers that count up for ever in 32 bits: says which of two is the later one.
 //
-// Right while the two are less than 2^31 apart (as in TCP's sequence numbers, RFC 1982). Never compare such numbers
-// with < or std::max.
+// The answer is right while the two are less than 2^31 apart (as in TCP's sequence numbers, RFC 1982). Never compare
+// such numbers with < or std::max.
 #pragma once
 
 #include <cstdint>

@@ -152,7 +152,7 @@ struct Unit {
   std::int64_t factor;
 };
 
-// Smallest first; of two names for one factor the second is how it is written.
+// Smallest first; if one factor has two names, the second is the one that is written.
 constexpr Unit kSizes[] = {{"", 1},        {"B", 1},         {"K", 1 << 10}, {"KiB", 1 << 10},
                            {"M", 1 << 20}, {"MiB", 1 << 20}, {"G", 1 << 30}, {"GiB", 1 << 30}};
 constexpr Unit kTimes[] = {{"ns", 1}, {"us", 1000}, {"ms", kMs}, {"s", kSec}, {"min", 60 * kSec}, {"h", 3600 * kSec}};
@@ -164,7 +164,7 @@ bool scale(std::string_view unit, std::span<const Unit> units, std::int64_t* val
   return false;
 }
 
-// In the largest unit of which it is a whole number.
+// Writes the value in the largest unit of which it is a whole number.
 std::string written(std::int64_t value, std::span<const Unit> units) {
   const Unit* best = units.data();
   for (const Unit& u : units) {
@@ -184,7 +184,7 @@ Status check_range(const SettingInfo& info, std::string_view text, std::int64_t 
                  "must lie between " + written(info.min, info.kind) + " and " + written(info.max, info.kind));
 }
 
-// The next part of a comma-separated list, taken off its front.
+// Takes the next part off the front of a comma-separated list.
 std::string_view next_part(std::string_view* list) {
   const std::size_t comma = std::min(list->find(','), list->size());
   const std::string_view part = list->substr(0, comma);
@@ -283,7 +283,7 @@ Result<Bytes> parse_bytes(std::string_view text) {
 }
 
 Result<Nanos> parse_duration(std::string_view text) {
-  if (text == "0") return Nanos{};  // the only one that needs no unit
+  if (text == "0") return Nanos{};  // the only value that needs no unit
   std::int64_t value = 0;
   std::string_view unit;
   if (parse_number(text, &value, &unit) && value >= 0 && scale(unit, kTimes, &value)) {
@@ -320,7 +320,7 @@ Status Settings::check() const {
     return Status(CANARY_INVALID_SETTING, std::string(name) + "=" + as_written(value) + " contradicts " + other + "=" +
                                               as_written(other_value) + ": " + why);
   };
-  // Control takes a peer for lost after as many.
+  // Control takes a peer for lost after this many missed heartbeats.
   if (const Nanos beats = heartbeat_interval * 3; silence_limit < beats) {
     return contradict("CANARY_SILENCE_LIMIT", silence_limit, "CANARY_HEARTBEAT_INTERVAL", heartbeat_interval,
                       "peers that live would be taken for dead between two heartbeats; it takes three of them, " +

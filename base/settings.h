@@ -76,25 +76,25 @@ struct Settings {
   static Result<Settings> from_environment();
   // Whether CANARY_TRANSPORTS lists this kind of lane.
   bool uses(std::string_view transport) const;
-  // Sets one by name ("piece_bytes") or environment name from text.
+  // Sets one setting, by name ("piece_bytes") or environment name, from text.
   Status set(std::string_view name, std::string_view text);
-  // Whether the values go together; asked when all are known. The error names both settings and their values.
+  // Whether the values go together; call it when all are known. The error names both settings and their values.
   Status check() const;
-  // The value of a setting that is no text: nanoseconds, bytes, a number, 0 or 1.
+  // The value of a setting that is not a text: nanoseconds, bytes, a number, 0 or 1.
   Result<std::int64_t> number(std::string_view name) const;
   // The first setting whose value is another one in `other`.
   struct Difference {
     std::string name, mine, theirs;
   };
   std::optional<Difference> first_difference(const Settings& other) const;
-  // "name=value" of every must_agree setting, in table order: what is compared at join.
+  // "name=value" of every must_agree setting, in table order: ranks compare these at join.
   std::vector<std::string> must_agree() const;
 };
 
 // "128KiB", "1MiB", "4096" → bytes; "250ms", "10s", "100us", "10min" → Nanos.
 Result<Bytes> parse_bytes(std::string_view text);
 Result<Nanos> parse_duration(std::string_view text);
-// The other way round, exact and as short as it gets: "128KiB", "1500ms".
+// The reverse, exact and as short as possible: "128KiB", "1500ms".
 std::string as_written(Bytes bytes);
 std::string as_written(Nanos time);
 

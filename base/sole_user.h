@@ -1,9 +1,9 @@
 // base/sole_user.h -- checks that an object which is not thread-safe is used by one thread at a time.
 //
 // What: the calls that its owner's thread makes open with a SoleUser::Use, which marks the object as in use until the
-// call ends; calls within calls are the same thread's. check() opens those that come from within, such as callbacks. A
-// second thread stops the process with a message instead of spoiling what the first one is working at.
-// Cost: a load and two stores, no read-modify-write: of two threads that enter in the very same moment both may get in;
+// call ends; calls within calls come from the same thread. Calls from within, such as callbacks, open with check(). A
+// second thread stops the process with a message instead of spoiling what the first one is working on.
+// Cost: a load and two stores, no read-modify-write. Two threads that enter in the very same moment may both get in;
 // those that overlap for longer are found. Nothing here allocates.
 #pragma once
 
@@ -31,7 +31,7 @@ class SoleUser {
     const void* const before_;
   };
 
-  // Nobody else is using it.
+  // Nobody else may be using the object.
   void check() const {
     const void* const user = user_.load(std::memory_order_relaxed);
     CANARY_CHECK(user == nullptr || user == this_thread(), "two threads use an object that is for one at a time");

@@ -1,5 +1,5 @@
-// base/sparse_warning.h -- a warning about what may happen any number of times: said once in ten seconds, with the
-// number left out.
+// base/sparse_warning.h -- a warning about something that may happen any number of times: logged at most once in ten
+// seconds, with the number left out.
 #pragma once
 
 #include <cstdint>

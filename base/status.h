@@ -1,6 +1,6 @@
 // base/status.h -- operating failures as values: Status and Result<T>.
 //
-// A Status is OK or a code with a text and, where known, who and where (ErrorDetail). Context is added on the way up by
+// A Status is OK or a code with a text and, if known, who and where (ErrorDetail). Context is added on the way up by
 // `wrap`. Would-block is a code, not an error text. Not thread-safe; copying allocates, so it stays off the data path.
 #pragma once
 

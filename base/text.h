@@ -10,7 +10,7 @@ namespace canarynet {
 // "a,b,,c" → "a", "b", "", "c"; "" → "". Views into `text`.
 std::vector<std::string_view> split(std::string_view text, char by = ',');
 
-// A peer's words, which go to logs, counters and users: '?' in place of control characters.
+// Puts '?' in place of control characters in a peer's words, which go to logs, counters and users.
 void make_printable(std::string* text);
 
 }  // namespace canarynet

@@ -35,7 +35,7 @@ constexpr std::size_t size_of(DataType type) {
 // "f32" …; "?" for a value outside the enum.
 std::string_view name_of(DataType type);
 std::string_view name_of(ReduceOp op);
-// The reverse; false when the name is unknown.
+// The reverse; false if the name is unknown.
 bool parse(std::string_view name, DataType* type);
 bool parse(std::string_view name, ReduceOp* op);
 
@@ -54,20 +54,20 @@ enum class Collective : std::uint8_t {
   kAllToAllV = 10
 };
 inline constexpr int kCollectiveCount = 11;
-// Contributions are added up: the reduction counts.
+// Whether contributions are added up, so that the reduction counts.
 constexpr bool reduces(Collective c) {
   return c == Collective::kAllReduce || c == Collective::kReduceScatter || c == Collective::kReduce;
 }
-// One rank gives or gets what the others do not: the root counts.
+// Whether one rank gives or gets what the others do not, so that the root counts.
 constexpr bool has_root(Collective c) {
   return c == Collective::kBroadcast || c == Collective::kReduce || c == Collective::kGather ||
          c == Collective::kScatter;
 }
-// Every pair of ranks has a block of its own in each direction.
+// Whether every pair of ranks has a block of its own in each direction.
 constexpr bool is_pairwise(Collective c) { return c == Collective::kAllToAll || c == Collective::kAllToAllV; }
-// The caller says how long each block is.
+// Whether the caller says how long each block is.
 constexpr bool has_counts(Collective c) { return c == Collective::kAllGatherV || c == Collective::kAllToAllV; }
-// The larger of a rank's two buffers is one block per rank, and the caller counts the elements of one.
+// Whether the larger of a rank's two buffers is one block per rank, and the caller counts the elements of one.
 constexpr bool in_blocks(Collective c) {
   return c == Collective::kReduceScatter || c == Collective::kAllGather || c == Collective::kGather ||
          c == Collective::kScatter || c == Collective::kAllGatherV || is_pairwise(c);
@@ -79,7 +79,7 @@ constexpr bool reads_input(Collective c, bool is_root) {
 constexpr bool writes_output(Collective c, bool is_root) {
   return is_root || (c != Collective::kReduce && c != Collective::kGather);
 }
-// Whether the input, or the output, has the blocks of all ranks.
+// Whether the input, or the output, holds the blocks of all ranks.
 constexpr bool input_in_blocks(Collective c) {
   return c == Collective::kReduceScatter || c == Collective::kScatter || is_pairwise(c);
 }

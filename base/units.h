@@ -44,7 +44,7 @@ struct Bytes {
 constexpr Bytes operator+(Bytes a, Bytes b) { return {a.count + b.count}; }
 constexpr Bytes operator-(Bytes a, Bytes b) { return {a.count - b.count}; }
 
-// a * b / c without overflow on the way. Asked several times per piece, and 128 bits, in which division is slow, are
+// a * b / c without overflow on the way. It runs several times per piece, and 128 bits, in which division is slow, are
 // hardly ever needed.
 constexpr Int128 mul_div(std::int64_t a, std::int64_t b, std::int64_t c) {
   std::int64_t product = 0;

@@ -9,7 +9,7 @@ std::vector<Candidate> cost_candidates(const PlanRequest& request, int rails, co
   const std::uint64_t bytes = request.total() * request.element_bytes;
   std::vector<std::uint64_t> differing;
   for (const std::uint64_t piece : pieces) {
-    // Pieces that hold the whole operation are all alike.
+    // All piece sizes that hold the whole operation make the same plan.
     const auto like = [&](std::uint64_t other) { return other == piece || (other >= bytes && piece >= bytes); };
     if (std::none_of(differing.begin(), differing.end(), like)) differing.push_back(piece);
   }

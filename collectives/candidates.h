@@ -1,5 +1,5 @@
-// collectives/candidates.h -- what each planner that can run an operation would take, by the cost model. Pure; equal
-// everywhere for equal arguments; allocates; off the data path.
+// collectives/candidates.h -- how long each planner that can run an operation would take, by the cost model. Pure and
+// equal everywhere for equal arguments; allocates, so it stays off the data path.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ struct Candidate {
   double seconds = 0;
 };
 
-// Every planner that passes its check, walked with pieces of each of the sizes (model.piece_bytes is not looked at),
-// the cheapest first. Equal costs: the order of `pieces`, then of the planners. Planners whose pieces would not differ,
-// since the operation is shorter than the smallest of them, stand there once.
+// Walks every planner that passes its check with pieces of each of the sizes (model.piece_bytes is not looked at) and
+// lists the cheapest first; equal costs stand in the order of `pieces`, then of the planners. A planner whose pieces
+// would not differ, since the operation is shorter than the smallest of them, is listed once.
 std::vector<Candidate> cost_candidates(const PlanRequest& request, int rails, const CostModel& model,
                                        std::span<const std::uint64_t> pieces);
 

@@ -1,13 +1,11 @@
-// How: a step never waits for anything but the same leaf of other steps, so each leaf is proven alone. Per leaf there
-// is an event graph with two nodes for each step that covers it, *begin* (its dependencies are done and, for a receive,
-// the bytes were sent) and *done*. From it come
-//  - the order of events (a cycle is a deadlock). Here an ack counts as late as it can come, when the receiver is
-//  through with the
-//    bytes: a plan that passes needs no parking of early arrivals;
-//  - which steps are certainly done before another begins (one bitset a step). Here an ack says nothing about the
-//  receiver's
-//    steps, and receiving says nothing about the sender's ack: only a dependency on the kSend itself does;
-//  - the values: walking the events in order, who has contributed to what each buffer holds.
+// How it works: a step waits only for the same leaf of other steps, so each leaf is proven alone. Each leaf has an
+// event graph with two nodes for each step that covers it, *begin* (its dependencies are done and, for a receive, the
+// were sent) and *done*. The graph gives
+//  - the order of events (a cycle is a deadlock). Here an ack counts as late as it can come, when the receiver has used
+//    the bytes: a plan that passes needs no parking of early arrivals;
+//  - the steps that are certainly done before another begins (one bitset per step). Here an ack says nothing about the
+//    receiver's steps, and receiving says nothing about the sender's ack: only a dependency on the kSend itself does;
+//  - the values: the check walks the events in order and notes which ranks have contributed to each buffer's content.
 #include "collectives/checker.h"
 
 #include <algorithm>
@@ -22,7 +20,7 @@ namespace {
 constexpr int kRanksMax = 64;
 constexpr std::uint32_t kNone = 0xffffffff;
 
-// What one rank's buffer holds of one leaf.
+// The content of one rank's buffer in one leaf.
 struct Value {
   std::uint64_t contributions = 0;  // bit r: rank r's elements are in it, once
   bool written = false;
@@ -77,7 +75,7 @@ class Proof {
     return broken(text_of(s) + " leaf " + std::to_string(leaf) + " " + text);
   }
 
-  // Group, leaves.
+  // Checks the group and its leaves.
   Status check_frame() {
     if (n_ < 1 || n_ > kRanksMax) return {CANARY_INVALID_ARGUMENT, "the checker takes 1 to 64 ranks"};
     if (static_cast<int>(plans_.size()) != n_ || reach_.ranks() != n_)
@@ -104,7 +102,7 @@ class Proof {
                                             : static_cast<std::uint64_t>(request_.owner_of(element));
   }
 
-  // A step by itself.
+  // Checks a step by itself.
   Status check_step(Site site) const {
     const Plan& plan = plans_[site.rank];
     const Step& step = at(site);
@@ -135,7 +133,7 @@ class Proof {
     return {};
   }
 
-  // Fills mate_: the other end of each message.
+  // Fills mate_ with the other end of each message.
   Status match_messages() {
     mate_.resize(n_);
     for (int r = 0; r < n_; ++r) mate_[r].assign(plans_[r].steps.size(), kNone);
@@ -274,7 +272,7 @@ class Proof {
   }
 
   int memory_of(Buffer b) const { return memory_[static_cast<std::size_t>(b)]; }
-  // A copy onto itself moves nothing; with finish it divides.
+  // A copy onto itself moves nothing; with `finish` set it divides.
   bool touches_nothing(const Step& s) const {
     return s.kind == StepKind::kCopy && memory_of(s.src) == memory_of(s.dst) && !s.finish;
   }
@@ -301,7 +299,7 @@ class Proof {
 
   int owner_of(std::uint32_t leaf) const { return request_.owner_of(schedule_.leaves[leaf]); }
 
-  // Whether the caller's (or, at a barrier, the operation's) memory holds rank r's contribution at the start.
+  // Whether the caller's memory (at a barrier, the operation's) holds rank r's contribution at the start.
   bool has_input(int rank, std::uint32_t leaf) const {
     const Collective c = request_.collective;
     if (!reads_input(c, rank == request_.root)) return false;
@@ -313,7 +311,7 @@ class Proof {
     if (is_pairwise(c)) return rank == request_.target_of(schedule_.leaves[leaf]);
     return !in_blocks(c) || output_in_blocks(c) || rank == owner_of(leaf);
   }
-  // Whose contributions a result is made of.
+  // The ranks whose contributions make up a result.
   std::uint64_t wanted(std::uint32_t leaf, std::uint64_t everybody) const {
     switch (request_.collective) {
       case Collective::kBroadcast:
@@ -347,7 +345,7 @@ class Proof {
       const Step& step = at(site);
       const bool begins = event % 2 == 0;
       if (begins != (step.kind == StepKind::kSend))
-        continue;  // a send takes its bytes first, the others give them last
+        continue;  // a send takes its bytes first; other steps write theirs last
       if (touches_nothing(step)) continue;
       if (reads(step) && !value(site.rank, step.src).written) {
         return broken(site, leaf, "reads " + std::string(name_of(step.src)) + " before it is written" + call);
@@ -413,7 +411,7 @@ class Proof {
   std::vector<std::vector<Site>> sites_;           // [leaf]: the steps that cover it, by rank and step
   std::vector<std::vector<std::uint32_t>> local_;  // [rank][step]: index in sites_ of the leaf being proven
 
-  // Of the leaf being proven; kept to reuse their memory.
+  // These belong to the leaf being proven; they are members to reuse their memory.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> edges_;
   std::vector<std::uint32_t> first_, waiting_, successors_, cursor_, events_;
   std::vector<std::uint64_t> done_;

@@ -1,4 +1,4 @@
-// The checker must be able to fail: every kind of fault, put into a proven plan, is found and named.
+// The checker must be able to fail: the tests put every kind of fault into a proven plan, and it finds and names each.
 #include "collectives/checker.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ struct Bench {
 
   Status check() const { return check_schedule(schedule, plans, reach); }
   Step& step(int rank, std::size_t i) { return plans[rank].steps[i]; }
-  // Index of the k-th step of a kind.
+  // The index of the k-th step of a kind.
   std::size_t find(int rank, StepKind kind, int k = 0) const {
     const auto& steps = plans[rank].steps;
     for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -83,7 +83,7 @@ void each_bench(Visit visit) {
   }
 }
 
-// Nothing in a plan is superfluous: each single dependency, taken away, breaks something the checker sees.
+// Nothing in a plan is superfluous: each single dependency, taken away, breaks something that the checker sees.
 TEST(Checker, FindsEveryDroppedDependency) {
   int dropped = 0;
   each_bench([&](Bench& bench) {
@@ -91,7 +91,7 @@ TEST(Checker, FindsEveryDroppedDependency) {
       for (std::size_t i = 0; i < bench.plans[r].steps.size(); ++i) {
         const Step whole = bench.plans[r].steps[i];
         for (std::uint32_t d = whole.deps_begin; d < whole.deps_end; ++d) {
-          // Moves the dropped one to the end of the step's range and shortens it.
+          // Moves the dropped dependency to the end of the step's range and shortens the range.
           auto& deps = bench.plans[r].deps;
           std::swap(deps[d], deps[whole.deps_end - 1]);
           --bench.plans[r].steps[i].deps_end;
@@ -176,7 +176,7 @@ TEST(Checker, FindsAContributionAddedTwice) {
   Bench bench(PlannerId::kMesh, Collective::kReduceScatter, 3);
   const std::size_t send = bench.find(2, StepKind::kSend);
   ASSERT_EQ(bench.step(2, send).peer, 1);
-  // Rank 1 hears twice from rank 2.
+  // Rank 1 receives twice from rank 2.
   Step again = bench.step(2, send);
   again.tag = 7;
   bench.plans[2].add(again);
@@ -206,7 +206,7 @@ TEST(Checker, FindsACycleOfMessages) {
 
 TEST(Checker, FindsAnOverwriteBeforeTheAckInPlaceOnly) {
   // The result can only come back after rank 0 had rank 1's bytes, but that is no ack: rank 1 may be resending them
-  // from the place where the result lands. Wrong in place, harmless out of place.
+  // from the place where the result lands. The plan is wrong in place, harmless out of place.
   Bench bench(PlannerId::kMesh, Collective::kAllReduce, 2);
   Step& receive = bench.step(1, bench.find(1, StepKind::kReceive));
   receive.deps_end = receive.deps_begin;
@@ -267,7 +267,7 @@ TEST(Checker, FindsLeavesThatDoNotFit) {
 }
 
 TEST(Checker, FindsABarrierThatLetsARankThroughTooEarly) {
-  // Rank 0 answers rank 1 before it has heard of rank 2.
+  // Rank 0 answers rank 1 before it has heard from rank 2.
   Bench bench(PlannerId::kMesh, Collective::kBarrier, 3);
   Plan early;
   early.add(

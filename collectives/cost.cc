@@ -12,7 +12,7 @@
 namespace canarynet {
 namespace {
 
-// One plan as tasks: a step, or one piece of a step.
+// One plan as tasks. A task is a step, or one piece of a step.
 class Walk {
  public:
   Walk(PlannerId id, const PlanRequest& request, int rails, const CostModel& model)
@@ -31,7 +31,7 @@ class Walk {
     struct Ready {
       std::uint32_t rank, step, task;
     };
-    // Collected before any runs: a copy is done at once and would make others ready in this very loop.
+    // Collected before any of them runs: a copy is done at once and would make others ready in this very loop.
     std::vector<Ready> first;
     for (std::uint32_t r = 0; r < ranks_.size(); ++r) {
       const Rank& rank = ranks_[r];
@@ -76,12 +76,12 @@ class Walk {
 
  private:
   struct Event {
-    // At one moment ports choose after everything has come that comes then.
+    // Events of one moment: arrivals come before free ports, so that a port chooses among everything that has come.
     enum Kind : std::uint8_t { kSend, kArrival, kOutFree, kInFree };
     double at;
     Kind kind;
     std::uint64_t order;             // ties: first come
-    std::uint32_t rank, step, task;  // of the send; kOutFree, kInFree: whose ports, as port_of() has them
+    std::uint32_t rank, step, task;  // of the send; kOutFree, kInFree: the ports, numbered as by port_of()
     std::uint32_t piece;
     double busy = 0;  // kArrival: how long it occupies the sender's port
     bool operator>(const Event& o) const {
@@ -99,7 +99,7 @@ class Walk {
   struct Ports {
     std::vector<double> free;                                // per rail
     std::vector<std::pair<std::uint32_t, Waiting>> waiting;  // per set of rails that messages take together
-    double wakes_at = -1;                                    // when it looks again; < 0: not planned
+    double wakes_at = -1;                                    // when it next looks for work; < 0: not planned
   };
   struct Rank {
     Plan plan;
@@ -110,7 +110,7 @@ class Walk {
     std::vector<double> here;              // per task of a receive: when its bytes came; < 0: not yet
     std::vector<std::uint32_t> came_over;  // and over which rails
   };
-  // Cuts each leaf into pieces; one piece holds everything where messages go whole.
+  // Cuts each leaf into pieces; one piece holds the whole leaf if messages are not cut.
   void cut_pieces() {
     piece_begin_.push_back(0);
     for (std::size_t leaf = 0; leaf + 1 < leaves_.size(); ++leaf) {
@@ -122,7 +122,7 @@ class Walk {
       piece_begin_.push_back(static_cast<std::uint32_t>(piece_bytes_.size()));
     }
   }
-  // Pieces that a step covers, as numbers that dependent steps share.
+  // The pieces that a step covers, as numbers that dependent steps share.
   std::pair<std::uint32_t, std::uint32_t> pieces_of(const Step& step) const {
     return {piece_begin_[step.leaf_begin], piece_begin_[step.leaf_end]};
   }
@@ -168,7 +168,7 @@ class Walk {
     if (r + 1 == request_.ranks) std::sort(receives_.begin(), receives_.end());
   }
 
-  // (task of `a`, task of `b`) for the pieces that both cover.
+  // Visits (task of `a`, task of `b`) for the pieces that both cover.
   template <typename Visit>
   void each_shared(const Rank& rank, std::uint32_t a, std::uint32_t b, Visit visit) const {
     if (whole()) return visit(rank.first_task[a], rank.first_task[b]);
@@ -188,15 +188,15 @@ class Walk {
     return found->second;
   }
 
-  // Which ports rank r uses towards a peer: its host's, under the number of the host's first rank, or its own behind
-  // all of those.
+  // The ports that rank r uses towards a peer: its host's, under the number of the host's first rank, or, on the same
+  // host, its own, which follow all of those.
   std::uint32_t port_of(std::uint32_t r, int peer) const {
     const std::uint32_t host = ranks_[r].host;
     return host == ranks_[static_cast<std::size_t>(peer)].host ? r + static_cast<std::uint32_t>(request_.ranks) : host;
   }
   bool is_local(std::uint32_t port) const { return port >= ranks_.size(); }
-  // The rails of `here` that a message to or from `peer` takes: the step's own where it reaches the peer, else all that
-  // do.
+  // The rails of `here` that a message to or from `peer` takes: the step's own if it reaches the peer, otherwise all
+  // that do.
   std::uint32_t rails_between(std::uint32_t port, int here, int peer, int preferred) const {
     const std::uint32_t all = (1u << rails_) - 1;
     if (is_local(port)) return all;
@@ -218,7 +218,7 @@ class Walk {
       rate += rates[std::size_t{port} * kRailsMax + static_cast<std::size_t>(std::countr_zero(left))];
     return rate > 0 ? size / rate : 0;
   }
-  // A NIC carries at least what its fastest link does, in either direction.
+  // A NIC carries at least as much as its fastest link, in either direction.
   void find_nic_rates() {
     nic_rates_.assign(ranks_.size() * kRailsMax, 0);
     for (std::uint32_t a = 0; a < ranks_.size(); ++a) {
@@ -226,7 +226,7 @@ class Walk {
         if (ranks_[a].host != a || ranks_[b].host != b || a == b) continue;
         const std::uint32_t out = rails_between(a, a, static_cast<int>(b), -1);
         const std::uint32_t in = rails_between(b, b, static_cast<int>(a), -1);
-        // The k-th rail of one meets the k-th of the other; the surplus goes round.
+        // The k-th rail of one host meets the k-th of the other; surplus rails start over at the first.
         std::uint32_t theirs = in;
         for (std::uint32_t mine = out; mine != 0; mine &= mine - 1, theirs &= theirs - 1) {
           if (theirs == 0) theirs = in;
@@ -241,7 +241,7 @@ class Walk {
       }
     }
   }
-  // Of the whole step, so that a stream of pieces uses rails that a single piece would not wait for.
+  // The cost is that of the whole step, so that a stream of pieces uses rails that a single piece would not wait for.
   LinkCost link_between(const Event& e, std::uint32_t rails) const {
     const Rank& rank = ranks_[e.rank];
     const Step& send = rank.plan.steps[e.step];
@@ -269,7 +269,7 @@ class Walk {
     }
   }
 
-  // Starts what can start now, best first; plans another look for when the next port is free.
+  // Starts what can start now, best first, and plans another look for when the next port is free.
   template <typename Start>
   void serve(Ports& ports, std::uint32_t port, double now, Event::Kind wake, Start start) {
     for (;;) {
@@ -315,7 +315,7 @@ class Walk {
     }
   }
 
-  // Within its leaf, so that the trees of a double tree are served alike.
+  // The piece's number within its leaf, so that the trees of a double tree are served alike.
   std::uint32_t piece_of(const Rank& rank, std::uint32_t step, std::uint32_t task) const {
     if (whole()) return 0;
     const std::uint32_t piece = pieces_of(rank.plan.steps[step]).first + task - rank.first_task[step];
@@ -331,7 +331,7 @@ class Walk {
       if (model_.links != nullptr && !is_local(port)) {
         const LinkCost link = link_between(e, rails);
         alpha = link.alpha;
-        // What went over this link before may not be through yet.
+        // The message before this one may not have left the link yet.
         const auto to = ranks_[static_cast<std::size_t>(ranks_[e.rank].plan.steps[e.step].peer)].host;
         double& free = link_free_[std::uint64_t{port} << 32 | to];
         free = std::max(free, now) + static_cast<double>(bytes) * link.beta;
@@ -347,7 +347,7 @@ class Walk {
       const Step& send = from.plan.steps[e.step];
       const auto to = static_cast<std::uint32_t>(send.peer);
       Rank& rank = ranks_[to];
-      // The last byte can't come before the sender's rails have let it go; meanwhile faster ones here take others' too.
+      // The last byte can't come before the sender's rails have let it go; faster rails here carry others meanwhile.
       const double busy = seconds_of(port, bytes_of(from, e.step, e.task), rails);
       const double end = now + std::max(busy, e.busy);
       occupy(in_[port], rails, now + busy);
@@ -360,7 +360,7 @@ class Walk {
     });
   }
 
-  // The bytes are here and it is their turn.
+  // Called when the bytes are here and it is their turn.
   void process(std::uint32_t r, std::uint32_t step, std::uint32_t task, double at) {
     Rank& rank = ranks_[r];
     const Step& s = rank.plan.steps[step];
@@ -404,7 +404,7 @@ class Walk {
   double end_ = 0;
 };
 
-// 0: not the same number on every host.
+// Ranks per host; 0 if hosts have different numbers of them.
 double ranks_per_host(const PlanRequest& request) {
   if (request.host_of.empty()) return 1;
   const auto ranks_of = [&](int host) { return std::count(request.host_of.begin(), request.host_of.end(), host); };
@@ -423,8 +423,8 @@ double walk_cost(PlannerId id, const PlanRequest& request, int rails, const Cost
 Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, const CostModel& model) {
   const double n = request.ranks;
   const double alpha = model.alpha, beta = model.beta, gamma = model.gamma, post = model.post;
-  const double all = std::max(rails, 1);  // rails that carry a step without a preference together
-  // Of one rank's larger buffer.
+  const double all = std::max(rails, 1);  // a step without a preference uses all rails together
+  // The larger of one rank's two buffers.
   const double bytes =
       static_cast<double>(request.total() * request.element_bytes) / (is_pairwise(request.collective) ? n : 1);
   const double share = (n - 1) / n * bytes;
@@ -444,7 +444,7 @@ Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, 
                                                std::to_string(request.ranks) + " ranks");
   };
   if (request.ranks == 1) return 0.0;
-  // Pieces overlap what the forms add up; only the pipelined trees have one for them.
+  // The forms add up what pieces overlap; only that of the pipelined trees accounts for pieces.
   if (model.piece_bytes != 0 && id != PlannerId::kDoubleTree) return none();
   const double adders = id == PlannerId::kRingPerRail ? all : 1;
   const double half = !reduces(request.collective)
@@ -488,15 +488,15 @@ Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, 
         return 2 * lg * alpha + bytes * (2 * beta / all + gamma);
       return none();
     case PlannerId::kHierarchical: {
-      // As many ranks on every host, whose NICs serve them all. Its parts overlap: α terms of one hide behind β terms
-      // of another, so this is exact for either and a bound for both; what the hosts do by themselves hides behind the
-      // exchange as well.
+      // All hosts have the same number of ranks, whose NICs serve them all. The α terms of one part hide behind the β
+      // terms of another, so this is exact for either alone and a bound for both; the work inside a host hides behind
+      // the exchange as well.
       const double k = ranks_per_host(request);
       if (k == 0 || !all_reduce || post != 0 || gamma != 0 || model.local_beta != 0) return none();
       const double hosts = n / k, wire = (hosts - 1) / hosts * bytes;
       const double local = k > 1 ? 2 * model.local_alpha : 0;
       if (hosts == 1) return local;
-      // Straight to the home and back where a ring would not pipeline.
+      // Data goes straight to its home and back if a ring would not pipeline.
       const double steps = hosts > 2 && bytes < hosts * 128 * 1024 ? 1 : hosts - 1;
       return 2 * (steps * alpha + wire * beta / all) + local;
     }

@@ -1,4 +1,4 @@
-// The walk against the closed forms of docs/collectives.md, and where it must differ from them.
+// Compares the walk with the closed forms of docs/collectives.md, and shows where the two must differ.
 #include "collectives/cost.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ const Case kCases[] = {
     {PlannerId::kRingPerRail, Collective::kAllGather, 8},
 };
 
-// Whole cuts for every planner here: pieces of equal size.
+// A request whose elements every planner here cuts into pieces of equal size.
 PlanRequest request_of(const Case& c, const Reachability& reach) {
   const std::uint64_t count = std::uint64_t{32} * 5040 * 64;
   return {.collective = c.collective,
@@ -119,7 +119,7 @@ TEST(Cost, ADoubleTreePipelinesWithinItsFill) {
       const auto [walk, form] = both(1000);
       const auto [longer, longer_form] = both(2000);
       EXPECT_NEAR((longer - walk) / (longer_form - form), 1, 0.01) << "what a byte costs once the pipeline is full";
-      // The fill: up and down again, every level holds back a few pieces.
+      // The pipeline fills up and down again: every level holds back a few pieces.
       const double levels = 2.0 * (std::bit_width(static_cast<unsigned>(n)) - 1);
       EXPECT_GT(walk, form * 0.999);
       EXPECT_LT(walk - form, 2.5 * levels * piece_time);

@@ -28,7 +28,7 @@ Status wrong(std::string text) { return {CANARY_INVALID_SETTING, std::move(text)
 
 bool has_sizes(Collective c) { return c != Collective::kAllToAllV && c != Collective::kBarrier; }
 
-// "64K-1M", "64K-", "-64K", "-".
+// Reads "64K-1M", "64K-", "-64K" or "-".
 Status parse_range(std::string_view text, Decision* row) {
   const std::size_t dash = text.find('-');
   if (dash == std::string_view::npos) return wrong(quoted(text) + " is no range of sizes: write 0-64K, or 64K-");
@@ -146,7 +146,7 @@ std::string DecisionTable::to_string() const {
 
 std::uint64_t operation_bytes(const PlanRequest& request) {
   if (!has_sizes(request.collective)) return 0;
-  // A rank's row of blocks, not the square of all.
+  // The size is that of a rank's row of blocks, not of the whole square.
   const auto rows = is_pairwise(request.collective) ? static_cast<std::uint64_t>(request.ranks) : 1;
   return request.total() / rows * request.element_bytes;
 }

@@ -1,12 +1,12 @@
-// collectives/decision_table.h -- which planner runs which collective at which size, as rows. What no row speaks of is
-// the static choice's (collectives/selector.h).
+// collectives/decision_table.h -- which planner runs which collective at which size, as rows. The static choice
+// (collectives/selector.h) decides where no row does.
 //
 // The rows come from CANARY_ALGO:
 //   ring                                      every collective that ring defines
 //   broadcast=tree                            one collective, any size
 //   all_reduce:0-64K=mesh,64K-=ring           by size: from (inclusive) to (exclusive); no number: to the end
 //   all_reduce:0-64K=mesh,64K-=ring;broadcast=tree
-// A size is operation_bytes(): it is known to all ranks alike, so the rows choose the same planner everywhere. Pure.
+// A size is operation_bytes(), which all ranks know alike, so the rows choose the same planner everywhere. Pure.
 #pragma once
 
 #include <cstdint>
@@ -35,13 +35,13 @@ struct Decision {
 
 class DecisionTable {
  public:
-  // Rows as CANARY_ALGO writes them; "" has none. The error says which rule is wrong and what it may be.
+  // Reads rows as CANARY_ALGO writes them; "" has none. The error says which rule is wrong and what it may be.
   static Result<DecisionTable> parse(std::string_view text);
 
   // The row that covers the operation, or nullptr.
   const Decision* find(Collective collective, std::uint64_t bytes) const;
   const std::vector<Decision>& rows() const { return rows_; }
-  // As parse() reads it, one rule per collective, ascending.
+  // A text that parse() reads, with one rule per collective, ascending.
   std::string to_string() const;
 
  private:
@@ -50,9 +50,9 @@ class DecisionTable {
   std::vector<Decision> rows_;  // ascending by collective and size, disjoint
 };
 
-// The bytes that rows go by: of the whole buffer that an operation is about, as the longest of a rank's buffers holds
-// it (all-gather: of all blocks; all-to-all: of a rank's row of blocks). 0 for all-to-all-v, whose lengths no two ranks
-// know alike, and for a barrier.
+// The size by which rows choose: bytes of the operation's whole buffer, which is the longer one of a rank (all-gather:
+// all blocks; all-to-all: a rank's row of blocks). It is 0 for a barrier, and for all-to-all-v, whose lengths no two
+// ranks know alike.
 std::uint64_t operation_bytes(const PlanRequest& request);
 
 }  // namespace canarynet

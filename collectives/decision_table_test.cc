@@ -1,4 +1,4 @@
-// Rules of CANARY_ALGO: what they choose, and what is said of wrong ones.
+// Rules of CANARY_ALGO: what they choose, and what the error says of wrong ones.
 #include "collectives/decision_table.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ DecisionTable table_of(const char* text) {
   return table.ok() ? table.value() : DecisionTable();
 }
 
-// "" where no row speaks of it.
+// The planner that a row chooses, or "" if no row names the operation.
 std::string_view planner_of(const DecisionTable& table, Collective collective, std::uint64_t bytes) {
   const Decision* row = table.find(collective, bytes);
   return row == nullptr ? "" : name_of(row->planner);

@@ -17,7 +17,7 @@ constexpr std::uint64_t pack(std::uint32_t step, std::uint32_t piece) { return s
 
 }  // namespace
 
-// Pages come with the first early arrival, usually never.
+// Pages come with the first early arrival, which usually never happens.
 Executor::Reserved::Reserved(std::uint64_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -36,7 +36,7 @@ Executor::Executor(const Program& program)
   lay_out(block_.get());
 }
 
-// Gives every array its part of the block, the widest elements first; says how long it is.
+// Gives every array its part of the block, the widest elements first, and returns the block's length.
 std::size_t Executor::lay_out(std::byte* block) {
   std::size_t bytes = 0;
   const auto part = [&]<typename T>(T*& array, std::size_t count) {
@@ -85,7 +85,7 @@ void Executor::bind(const void* input, void* output, DataType type, ReduceOp op)
     const ProgramStep& s = program_.steps[i];
     if (s.kind != StepKind::kSend && s.kind != StepKind::kCopy) continue;
     for (std::uint32_t c = s.piece_begin; c < s.piece_end; ++c) {
-      // From the program, not from pending_: copies that run here release others, which then are activated by drain().
+      // The program is asked, not pending_: copies that run here release other tasks, which drain() then activates.
       if (program_.pending[s.task_begin + c - s.piece_begin] == 0) activate(i, c);
     }
   }
@@ -135,7 +135,7 @@ Executor::Place Executor::place_for(int source, std::uint16_t tag, std::uint32_t
     flags_[task] |= kLanding;
     return {PlaceKind::kSpan, staging_at(*s, piece), task};
   }
-  // Its turn: a copy lands in place, a reduction in the lane's cache-sized slot.
+  // The piece's turn has come: a copy lands in place, a reduction in the lane's cache-sized slot.
   if (s->kind == StepKind::kReceive) {
     flags_[task] |= kLanding;
     return {PlaceKind::kSpan, at(s->dst, piece), task};
@@ -219,12 +219,12 @@ void Executor::apply(const ProgramStep& step, std::uint32_t piece, const std::by
   const bool divides = step.finish && average_;
   if (divides) divide(type_, dst, elements, static_cast<std::uint32_t>(program_.ranks));
   if (step.dst == Buffer::kOutput) {
-    input_crc_[piece].reset();  // it may be the same memory
+    input_crc_[piece].reset();  // the input may be the same memory
     output_crc_[piece] = step.kind == StepKind::kReceiveReduce || divides ? std::nullopt : crc;
   }
 }
 
-// All dependencies of (step, piece) are done.
+// Called when all dependencies of (step, piece) are done.
 void Executor::activate(std::uint32_t step, std::uint32_t piece) {
   const ProgramStep& s = program_.steps[step];
   switch (s.kind) {
@@ -260,7 +260,7 @@ void Executor::finish_task(std::uint32_t step, std::uint32_t piece) {
   if (s.dependents_begin != s.dependents_end) work_.push(pack(step, piece));
 }
 
-// A list instead of recursion: a staged chain may be as long as the group has ranks.
+// Uses a list instead of recursion: a staged chain may be as long as the group has ranks.
 void Executor::drain() {
   while (!work_.empty()) {
     const std::uint64_t packed = work_.pop();

@@ -1,12 +1,12 @@
-// collectives/executor.h -- runs one operation of one rank: a Program over the caller's buffers. The only executor
-// there is.
+// collectives/executor.h -- runs one operation of one rank: a Program over the caller's buffers. It is the only
+// executor.
 //
-// What: tells which pieces may be sent (peek_send), where an arriving piece goes (place_for), applies it in the
-// schedule's fixed order (arrived), and knows when everything is done: results written, sends acknowledged.
-// Memory: input and output are borrowed until complete(). Staging (early arrivals that must wait their turn) and
+// What: it tells which pieces may be sent (peek_send) and where an arriving piece goes (place_for), applies the piece
+// in the schedule's fixed order (arrived), and knows when everything is done: results written, sends acknowledged.
+// Memory: input and output are borrowed until complete(). Staging (for early arrivals that must wait their turn) and
 // scratch are the executor's own, sized by the program and reused; every piece of an entered operation has its place,
 // so no arrival order can block.
-// Thread: the engine's owner. After bind() nothing allocates.
+// Thread: the engine's owner. Nothing allocates after bind().
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Starts an operation: marks what is ready at once. May be called again after complete() or abandon().
+  // Starts an operation and marks what is ready at once. May be called again after complete() or abandon().
   void bind(const void* input, void* output, DataType type, ReduceOp op);
   const Program& program() const { return program_; }
 
@@ -42,24 +42,24 @@ class Executor {
     std::uint32_t in_step() const { return piece - step->piece_begin; }  // its number on the wire
   };
   bool has_send(std::uint32_t peer) const { return ready_head_[peer] != ready_tail_[peer]; }
-  // About how many bytes wait in the peer's queue: pieces of one queue are of like size.
+  // About how many bytes wait in the peer's queue; the pieces of one queue are of similar size.
   std::uint64_t sends_waiting(std::uint32_t peer) const {
     return has_send(peer) ? std::uint64_t{ready_tail_[peer] - ready_head_[peer]} * peek_send(peer).bytes : 0;
   }
-  // The front of the peer's queue; pop_send() takes it.
+  // The piece at the front of the peer's queue; pop_send() removes it.
   ReadyPiece peek_send(std::uint32_t peer) const;
   void pop_send(std::uint32_t peer) { ++ready_head_[peer]; }
-  // CRC32C of its bytes: kept from their arrival or from the last send of this piece where nothing has written there
-  // since.
+  // CRC32C of the piece's bytes, kept from their arrival or from the last send of this piece if nothing has written
+  // there since.
   std::uint32_t crc_of(const ReadyPiece& send);
-  // The task's bytes were acknowledged (or copied): its source may be overwritten.
+  // The task's bytes were acknowledged (or copied), so its source may be overwritten.
   void sent(std::uint32_t task);
 
   // --- receiving
   enum class PlaceKind : std::uint8_t {
-    kUnknown,    // the plan receives no such piece, or with another length: a mismatch
+    kUnknown,    // the plan receives no such piece, or one of another length: a mismatch
     kDuplicate,  // it has arrived already
-    kSpan,       // write it to `data`, then arrived(payload = data)
+    kSpan,       // write it to `data`, then call arrived(payload = data)
     kSlot,       // hand it to arrived() from wherever it is
   };
   struct Place {
@@ -69,39 +69,39 @@ class Executor {
   };
   // kSpan marks the task as landing: a second lane that brings it gets kSlot meanwhile.
   Place place_for(int source, std::uint16_t tag, std::uint32_t piece_in_step, std::uint32_t bytes);
-  // Whether the plan receives this piece, with this length. What did not come by place_for() is asked about before
-  // arrived().
+  // Whether the plan receives this piece, with this length. A piece that did not come through place_for() needs this
+  // check before arrived().
   bool fits(int source, std::uint16_t tag, std::uint32_t piece_in_step, std::uint32_t bytes, std::uint32_t* task) const;
   // The landing of a task will not finish.
   void landing_lost(std::uint32_t task);
-  // A whole and valid piece. False when it was a duplicate (nothing is done). `*other_landing` tells that another lane
-  // is still writing the same piece into its span and must be redirected. `crc`: the payload's, where the caller has
-  // it.
+  // Takes a whole and valid piece. Returns false for a duplicate, with which nothing is done. `*other_landing` tells
+  // that another lane is still writing the same piece into its span and must be redirected. `crc` is the payload's, if
+  // the caller has it.
   bool arrived(std::uint32_t task, const std::byte* payload, bool* other_landing,
                std::optional<std::uint32_t> crc = {});
 
-  // --- from executors of the same engine: memory to memory, nothing is staged
+  // --- receiving from executors of the same engine: memory to memory, nothing is staged
   struct Sender {
     Executor* executor = nullptr;
     std::uint32_t task = 0;  // for executor->sent()
   };
-  // Before the first offer(): makes room for pieces that wait.
+  // Makes room for pieces that wait. Call it before the first offer().
   void expect_neighbours();
-  // A piece that lies at `payload`, sent as `sender`. True: applied. False: it is not its turn yet; it is applied from
-  // where it lies when the turn has come, which next_applied() tells. Its sender is not done with it before.
+  // Offers a piece that lies at `payload`, sent as `sender`. True: it has been applied. False: it is not its turn yet;
+  // it will be applied from where it lies, and next_applied() then tells. The sender must keep it until then.
   bool offer(int source, std::uint16_t tag, std::uint32_t piece_in_step, const std::byte* payload, std::uint32_t bytes,
              Sender sender);
   bool has_applied() const { return !applied_.empty(); }
   bool next_applied(Sender* sender);
 
   bool complete() const { return remaining_ == 0; }
-  // Tasks not done yet, and done ones so far: progress for the exchange limit.
+  // Tasks not done yet, and tasks done so far, which show progress to the exchange limit.
   std::uint32_t remaining() const { return remaining_; }
   // Whether this rank still waits for something from the peer / has unacked or unsent pieces to it.
   bool waits_for(std::uint32_t peer) const { return missing_[peer] != 0; }
   bool unsent_to(std::uint32_t peer) const { return unacked_[peer] != 0; }
 
-  // Peers for which pieces became ready since the last call: each is told once.
+  // Yields each peer for which pieces became ready since the last call, once.
   bool next_woken_peer(std::uint32_t* peer);
 
  private:
@@ -138,21 +138,21 @@ class Executor {
   };
   std::size_t lay_out(std::byte* block);
 
-  // What follows lies in one block: an operation of a few pieces touches few cache lines, so many in flight stay near.
+  // The arrays lie in one block: an operation of a few pieces touches few cache lines, so many in flight stay near.
   std::unique_ptr<std::byte[]> block_;
   std::uint64_t* ready_ = nullptr;  // (step << 32 | piece), per peer a part that fills once
   Stack<std::uint64_t> work_;       // tasks done whose dependents are not looked at yet
   std::optional<std::uint32_t>*input_crc_ = nullptr, *output_crc_ = nullptr;  // per piece, of what the buffers hold
-  std::uint32_t *ready_head_ = nullptr, *ready_tail_ = nullptr;               // per peer, as the next two
+  std::uint32_t *ready_head_ = nullptr, *ready_tail_ = nullptr;               // per peer, like the next two
   std::uint32_t *missing_ = nullptr, *unacked_ = nullptr;
   Stack<std::uint32_t> woken_;          // peers
   std::uint16_t* pending_ = nullptr;    // per task
   std::uint8_t* flags_ = nullptr;       // per task
   std::uint8_t* woken_flag_ = nullptr;  // per peer
-  std::vector<Offer> offers_;           // per task, of neighbours' pieces that wait for their turn
-  std::vector<Sender> applied_;         // whose offers were applied since
+  std::vector<Offer> offers_;           // per task: neighbours' pieces that wait for their turn
+  std::vector<Sender> applied_;         // senders whose offers have been applied since
   std::uint32_t remaining_ = 0;
-  // Address space, whose pages come when they are used. Throws std::bad_alloc when there is none left.
+  // Reserved address space, whose pages come when they are used. Throws std::bad_alloc when there is none left.
   class Reserved {
    public:
     explicit Reserved(std::uint64_t bytes);

@@ -51,8 +51,8 @@ class Ranks {
     }
   }
 
-  // Runs to the end in random order. `forged`: added to every CRC that is told with a piece, to see which are used
-  // again.
+  // Runs to the end in random order. `forged` is added to every CRC that is told with a piece, to see which CRCs are
+  // used again.
   void run(std::uint32_t forged = 0) {
     std::deque<Message> flying;
     for (int steps = 0; steps < 100'000; ++steps) {
@@ -79,8 +79,8 @@ class Ranks {
     FAIL() << "no end";
   }
 
-  // The same with all executors in one engine: pieces are read from where they lie. Counts those that had to wait for
-  // their turn.
+  // The same with all executors in one engine: pieces are read from where they lie. Counts the pieces that had to wait
+  // for their turn.
   int run_as_neighbours() {
     int waited = 0;
     for (auto& e : executors_) e->expect_neighbours();
@@ -238,18 +238,18 @@ TEST(Executor, NeighboursPiecesAreAddedFromWhereTheyLieInTheFixedOrder) {
   EXPECT_GT(waited, 100) << "no piece had to wait: the order was not put to the test";
 }
 
-// A ring hands every block on n - 2 times: those pieces go out with the CRC they came with, so the sums travel with the
-// data and are not computed again.
+// A ring hands every block on n - 2 times: those pieces go out with the CRC they came with, so it travels with the data
+// and is not computed again.
 TEST(Executor, ForwardedPiecesKeepTheCrcTheyCameWith) {
   Ranks gather(PlannerId::kRing, Collective::kAllGather, 4, CANARY_SUM, 1);
   gather.run(1);
   ASSERT_NO_FATAL_FAILURE(gather.expect_right());
-  // Of 3 sends of a block the first is of the rank's own input. Early arrivals wait in staging and lose theirs.
+  // One of 3 sends of a block is of the rank's own input. Early arrivals wait in staging and lose their CRC.
   EXPECT_GT(gather.forged_sends, gather.sends / 3);
   EXPECT_LE(gather.forged_sends, gather.sends * 2 / 3);
 }
 
-// A rank that only hands on needs no memory for what passes others.
+// A rank that only hands pieces on needs no memory for those that pass others.
 TEST(Executor, AProgramHasPiecesForTheLeavesOfItsOwnStepsOnly) {
   const auto reach = Reachability::full(8, 1);
   const PlanRequest request{
@@ -263,10 +263,10 @@ TEST(Executor, AProgramHasPiecesForTheLeavesOfItsOwnStepsOnly) {
   EXPECT_EQ(root.place[1][7], 7u * 1024);
 }
 
-// The row and the column of one rank are all that it knows and has memory for.
+// A rank knows only its own row and column, and has memory only for those.
 TEST(Executor, AllToAllHasPiecesForTheOwnRowAndColumn) {
   const auto reach = Reachability::full(3, 1);
-  // To 0, 1, 2; from element 0, 40, 10; from 0, 1, 2; to element 5, 0, 3000.
+  // Elements to 0, 1, 2; they begin at 0, 40, 10; elements from 0, 1, 2; they begin at 5, 0, 3000.
   const std::vector<std::uint64_t> counts = {10, 0, 600, 0, 40, 10, 1, 0, 600, 5, 0, 3000};
   const PlanRequest request{
       .collective = Collective::kAllToAllV, .ranks = 3, .element_bytes = 4, .counts = counts, .reach = &reach};

@@ -1,7 +1,7 @@
 // collectives/layout.h -- where the leaves of a schedule lie in one rank's buffers.
 //
-// Leaves have the same numbers on all ranks, their places differ: a buffer that holds only the own block begins with
-// it. Elements. Pure; made once per program, off the data path.
+// Leaves have the same numbers on all ranks, but their places differ: a buffer that holds only the rank's own block
+// begins with it. Units: elements. Pure; made once per program, off the data path.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class Layout {
 
   struct Place {
     std::uint64_t elements = 0;
-    std::uint64_t input = 0;  // from the begin of the caller's buffer; of no meaning where the buffer lacks the leaf
+    std::uint64_t input = 0;  // from the start of the caller's buffer; meaningless if the buffer lacks the leaf
     std::uint64_t output = 0;
   };
   Place of(std::uint32_t leaf) const;
@@ -28,7 +28,7 @@ class Layout {
 
   const PlanRequest& request_;
   const int rank_;
-  std::uint64_t own_begin_ = 0;  // of the own block in the space
+  std::uint64_t own_begin_ = 0;  // of the rank's own block in the space
   std::vector<std::uint64_t> leaves_;
 };
 

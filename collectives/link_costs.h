@@ -1,5 +1,5 @@
-// collectives/link_costs.h -- what each link between the hosts of a group costs: α and β per pair, direction and NIC.
-// Pure values; one thread. Ranks of one host share its links: they stand under the number of the host's first rank.
+// collectives/link_costs.h -- the costs of each link between the hosts of a group: α and β per pair, direction and NIC.
+// Pure values, used by one thread. Ranks of one host share its links, under the number of the host's first rank.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@ struct LinkCost {
 class LinkCosts {
  public:
   LinkCosts() = default;
-  // What holds for every link that set() says nothing of.
+  // `everywhere` holds for every link that set() does not name.
   explicit LinkCosts(LinkCost everywhere) : everywhere_(everywhere) {}
 
-  // From `from` over its rail `rail` to `to`.
+  // Sets the cost from `from` over its rail `rail` to `to`.
   void set(int from, int to, int rail, LinkCost cost) { links_[key(from, to, rail)] = cost; }
   LinkCost of(int from, int to, int rail) const {
     const auto found = links_.find(key(from, to, rail));
     return found == links_.end() ? everywhere_ : found->second;
   }
 
-  // `bytes` that leave `from` at once over `rails` (a bit each, at least one): each rail takes what it delivers by the
-  // moment when all is there, so one with a long way takes nothing of a short message. alpha: of the first byte;
-  // beta: (last byte - first byte) / bytes.
+  // The cost of `bytes` that leave `from` at once over `rails` (a bit each, at least one). Each rail takes what it
+  // delivers by the moment when all is there, so one with a long way takes nothing of a short message. alpha: until the
+  // first byte is there; beta: (last byte - first byte) / bytes.
   LinkCost together(int from, int to, std::uint32_t rails, std::uint64_t bytes) const;
 
  private:

@@ -1,4 +1,4 @@
-// Links that differ: what a message over several of them costs, and what a schedule does.
+// Links that differ: how long a message over several of them takes, and a schedule.
 #include "collectives/link_costs.h"
 
 #include <gtest/gtest.h>

@@ -15,12 +15,12 @@
 namespace canarynet {
 namespace {
 
-// In blocks the parts are slices of each rank's block, so a segment is many short runs.
+// In a collective on blocks, a part is a slice of each rank's block, so a segment is many short runs.
 
-// Who forwards a block must know its length: not so in all-to-all-v.
+// A rank that forwards a block must know its length, which all-to-all-v does not tell it.
 bool defines(Collective collective, int) { return collective != Collective::kAllToAllV; }
 
-// Digits of the group, and who is whose mate.
+// The digits of the group's ranks, and their mates.
 struct Cube {
   int r = 1, levels = 0, n = 1;
   std::vector<int> stride;  // r^level
@@ -40,7 +40,7 @@ struct Cube {
   }
 };
 
-// The level's own rail where it reaches the peer. Several other rails: the channel's choice.
+// The level's own rail if it reaches the peer. Among several other rails the channel chooses.
 int rail_between(const Reachability& reach, int rank, int peer, int level) {
   const std::uint32_t rails = reach.rails(rank, peer) & ~(Reachability::kLocalBit | Reachability::kHostBit);
   if ((rails >> level & 1u) != 0) return level;
@@ -102,13 +102,13 @@ class BCube {
         blocks_(in_blocks(request.collective)),
         build_(out, request.ranks, leaf_count) {}
 
-  // `result`: where the own segment ends.
+  // `result` is where the rank's own segment ends.
   void reduce_scatter(Buffer partial, Buffer result) {
     for (int j = 0; j < cube_.levels; ++j) {
       const bool last = j == cube_.levels - 1;
       for (int e = 0; e < cube_.levels; ++e) {
         const int level = level_of(e, j);
-        for (int by = 1; by < cube_.r; ++by) {  // downward: the mate that adds ours first hears from us first
+        for (int by = 1; by < cube_.r; ++by) {  // downward: the mate that adds ours first gets it first
           const int to = cube_.mate(rank_, level, -by);
           for (const Run run : segment(e, j + 1, to))
             build_.send(hop(to, j, run, level), j == 0 ? Buffer::kInput : partial);
@@ -125,8 +125,8 @@ class BCube {
     }
   }
 
-  // Step j brings `rank` what it lacks of part e iff j <= lacks_up_to(rank, e): all steps but after the scatter of a
-  // broadcast.
+  // Step j brings `rank` what it lacks of part e iff j <= lacks_up_to(rank, e): all steps, except after the scatter of
+  // a broadcast.
   template <typename LacksUpTo>
   void all_gather(int first_round, LacksUpTo lacks_up_to, Buffer src) {
     for (int j = cube_.levels - 1; j >= 0; --j) {
@@ -156,8 +156,8 @@ class BCube {
     build_.copy({first, first + static_cast<std::uint32_t>(cube_.levels)}, Buffer::kInput, Buffer::kOutput, false);
   }
 
-  // From the root along the levels: step by step those that have a segment send each mate of the level its share.
-  // `place`: where a run is held.
+  // Data walks from the root along the levels: at each step the ranks that have a segment send each mate of the level
+  // its share. `place` tells where a run is held.
   template <typename Place>
   void deal(int root, Place place) {
     for (int j = 0; j < cube_.levels; ++j) {
@@ -176,7 +176,7 @@ class BCube {
       }
     }
   }
-  // The way back.
+  // Data walks back to the root.
   template <typename Place>
   void collect(int root, int first_round, Place place) {
     for (int j = cube_.levels - 1; j >= 0; --j) {
@@ -250,7 +250,7 @@ class BCube {
   }
 
  private:
-  // In blocks: a run is a slice of one block.
+  // In a collective on blocks, a run is a slice of one block.
   bool is_own(Run run) const {
     return run.begin / static_cast<std::uint32_t>(cube_.levels) == static_cast<std::uint32_t>(rank_);
   }
@@ -313,8 +313,8 @@ class BCube {
   std::vector<int> segment_blocks_, next_blocks_;
 };
 
-// All-to-all: a block takes a hop at each level at which its source's and its target's digit differ. Which level comes
-// first depends on the difference alone, so all ranks do the same at any time, and each rail of each rank carries
+// All-to-all: a block takes a hop at each level at which its source's and its target's digits differ. The difference
+// alone decides which level comes first, so all ranks do the same at any time, and each rail of each rank carries
 // (1-1/r)M in all.
 class Exchange {
  public:
@@ -323,7 +323,7 @@ class Exchange {
 
   void run() {
     for (int difference = 0; difference < cube_.n; ++difference) find_hops(difference);
-    // Both ends of a message see it in this order among those between the two.
+    // Both ends sort alike, so that they see a message at the same place among those between the two.
     std::sort(hops_.begin(), hops_.end(), [](const Visit& a, const Visit& b) {
       return a.round != b.round ? a.round < b.round : a.leaf != b.leaf ? a.leaf < b.leaf : a.arrives > b.arrives;
     });
@@ -360,7 +360,7 @@ class Exchange {
     bool ends;     // at its target, or begins at its source
   };
 
-  // The hops into and out of this rank of the blocks whose target's digits are their source's plus those of
+  // Finds the hops into and out of this rank of all blocks whose target's digits are their source's plus those of
   // `difference`.
   void find_hops(int difference) {
     int digits = 0;
@@ -428,7 +428,7 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
       break;
     case Collective::kAllToAll:
     case Collective::kAllToAllV:
-      break;  // above, and refused
+      break;  // handled above, or refused
   }
 }
 

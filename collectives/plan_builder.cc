@@ -71,13 +71,13 @@ void PlanBuilder::depend_on_everything(const Step& step, Buffer dst) {
   for (std::uint32_t leaf = step.leaf_begin; leaf < step.leaf_end; ++leaf) {
     const LeafState& state = memory_of(dst)[leaf];
     for (const std::uint32_t reader : state.readers) {
-      // A reader that wrote to what this step reads comes before it already: writes of one memory are in a row.
+      // A reader that itself wrote what this step reads already precedes it: writes of one memory are in a row.
       const Step& before = plan_->steps[reader];
       const bool implied = before.kind != StepKind::kSend && step.kind != StepKind::kReceive &&
                            step.src != Buffer::kInput && &memory_of(before.dst) == &memory_of(step.src);
       if (!implied) pending_.push_back(reader);
     }
-    // Readers waited for that write themselves.
+    // If there are readers, they have waited for that write themselves.
     if (state.readers.empty() && state.last_write >= 0)
       pending_.push_back(static_cast<std::uint32_t>(state.last_write));
   }

@@ -1,9 +1,9 @@
-// collectives/plan_builder.h -- what the planners share: steps with their dependencies derived, leaf cuts, refusals.
+// collectives/plan_builder.h -- the planners' common code: steps with derived dependencies, leaf cuts, refusals.
 //
-// A planner emits its steps in an order that is right when run one after the other; the builder finds, leaf by leaf,
-// which of the earlier steps each one must wait for (read after write, write after write, write after the acks of what
-// was sent), with kInput and kOutput taken as one memory, so a plan is right in place too. Pure; allocates; planning is
-// off the data path.
+// A planner emits its steps in an order that is right when they run one after the other. The builder finds, leaf by
+// leaf, the earlier steps for which each step must wait (read after write, write after write, write after the acks of
+// what was sent). It takes kInput and kOutput as one memory, so a plan is right in place too. Pure; allocates; planning
+// is off the data path.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Run {
   std::uint32_t end = 0;
 };
 
-// Where one message goes or comes from.
+// The place from which one message comes or to which it goes.
 struct Hop {
   int peer = -1;
   int round = 0;
@@ -31,11 +31,11 @@ class PlanBuilder {
  public:
   PlanBuilder(Plan* plan, int ranks, std::uint32_t leaf_count);
 
-  // Tags count per peer and direction: both ends must emit what passes between them in the same order.
+  // Tags count per peer and direction, so both ends must emit the messages between them in the same order.
   void send(const Hop& hop, Buffer src);
   void receive(const Hop& hop, Buffer dst);
   void receive_reduce(const Hop& hop, Buffer src, Buffer dst, bool finish);
-  // Emit a copy from kInput to kOutput before the sends of its range: in place it moves nothing and nobody waits for
+  // Emit a copy from kInput to kOutput before the sends of its range: in place it moves nothing and no step waits for
   // it.
   void copy(Run run, Buffer src, Buffer dst, bool finish);
 
@@ -44,7 +44,7 @@ class PlanBuilder {
     std::int64_t last_write = -1;        // step index
     std::vector<std::uint32_t> readers;  // since then
   };
-  // kInput and kOutput may be one memory.
+  // The caller's input and output count as one, since they may be.
   std::vector<LeafState>& memory_of(Buffer b) { return b == Buffer::kScratch ? scratch_ : caller_; }
   void depend_on_write(const Step& step, Buffer src);
   void depend_on_everything(const Step& step, Buffer dst);
@@ -58,27 +58,27 @@ class PlanBuilder {
   std::vector<std::uint32_t> pending_;                 // dependencies of the step being made
 };
 
-// Appends `parts` ascending begins that cut [begin, begin + elements) evenly at multiples of 128 bytes (or of an
-// element above that): whole cache lines for the kernels, and no message of a few bytes per rank for tiny operations.
-// The end is the caller's to append.
+// Appends `parts` ascending begins that cut [begin, begin + elements) evenly at multiples of 128 bytes (or of a longer
+// element): the kernels get whole cache lines, and a tiny operation sends no message of a few bytes per rank. The
+// caller appends the end.
 void cut_evenly(std::uint64_t begin, std::uint64_t elements, int parts, std::uint32_t element_bytes,
                 std::vector<std::uint64_t>* out);
-// One leaf per rank's block, with the end; or `parts` of each block.
+// Makes one leaf of each rank's block, or `parts` leaves of each, with the end.
 void cut_blocks(const PlanRequest& request, std::vector<std::uint64_t>* out, int parts = 1);
 
-// Pairwise collectives: leaf source * ranks + target, with the end.
+// For pairwise collectives: the leaf of a pair is source * ranks + target; with the end.
 void cut_pairs(const PlanRequest& request, std::vector<std::uint64_t>* out);
 
-// Whether an all-reduce by halving_doubling is so small that the number of messages is all that counts: partners then
-// hand each other everything, in half the rounds.
+// Whether an all-reduce by halving_doubling is so small that only the number of messages counts: partners then send
+// each other everything, in half the rounds.
 bool exchanges_whole(const PlanRequest& request);
 
-// n = 1: all that is to do is to copy (nothing for a barrier).
+// The plan for n = 1: it copies (and does nothing for a barrier).
 void plan_alone(const PlanRequest& request, std::uint32_t leaf_count, Plan* out);
 
-// Ranks, root and element size of a request; the collective as `defines` has it.
+// Checks ranks, root and element size of a request, and that the planner defines its collective.
 Status check_request(const Planner& planner, const PlanRequest& request);
-// OK, or "ring needs ranks 1 and 2 to meet, but they share no rail".
+// Returns OK, or "ring needs ranks 1 and 2 to meet, but they share no rail".
 Status need_edge(PlannerId id, const Reachability& reach, int a, int b);
 
 // Tags and ranks have 16 bits; BCube(2, 13) sends 53,248 tagged blocks between two mates, BCube(2, 14) would not fit.

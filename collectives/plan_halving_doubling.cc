@@ -6,9 +6,10 @@
 // A small all-reduce (exchanges_whole()) takes lg n exchanges of everything instead: partners at distance 1, 2, … p/2
 // add the same two sums, each its own one first, which gives both the same bits.
 //
-// In blocks (reduce-scatter, all-gather) core rank i stands for its own block and for that of p+i, so a segment of core
-// ranks [lo, hi) is up to two runs of leaves. Reduce: halving, then a binomial gather of the segments. No broadcast:
-// mesh and bcube do that with as few bytes; no gather or scatter: the tree's are the same.
+// In a collective on blocks (reduce-scatter, all-gather) core rank i stands for its own block and for that of p+i, so a
+// segment of core ranks [lo, hi) is up to two runs of leaves. Reduce is halving, then a binomial gather of the
+// segments. There is no broadcast, since mesh and bcube do it with as few bytes, and no gather or scatter, since the
+// tree's are the same.
 #include <algorithm>
 #include <bit>
 
@@ -64,7 +65,7 @@ class HalvingDoubling {
   bool carries() const { return rank_ < surplus_; }  // this core rank stands for rank_ + core_ as well
   int partner() const { return folded() ? rank_ - core_ : rank_ + core_; }
 
-  // Hands the whole input over (folded) or adds the partner's (carries). Returns where the core's sums so far are.
+  // A folded rank hands its whole input over, a rank that carries adds it. Returns where the core's sums so far are.
   Buffer fold(Buffer partial) {
     if (folded()) build_.send({.peer = partner(), .round = 0, .run = all()}, Buffer::kInput);
     if (!carries()) return Buffer::kInput;
@@ -72,7 +73,7 @@ class HalvingDoubling {
     return partial;
   }
 
-  // `result`: where the own segment ends.
+  // `result` is where the rank's own segment ends.
   void reduce_scatter(Buffer partial, Buffer result) {
     const Buffer begin = fold(partial);
     if (folded()) return;
@@ -82,7 +83,7 @@ class HalvingDoubling {
       for (const Run run : segment(mate, distance)) build_.send({.peer = mate, .round = round, .run = run}, src);
       for (const Run run : segment(rank_, distance)) {
         const bool last = distance == 1;
-        // In blocks the partner's block is finished here and sent from scratch: kOutput is the own block only.
+        // On blocks the partner's block is finished here and sent from scratch: kOutput holds only the own block.
         const bool own = !blocks_ || run.begin == static_cast<std::uint32_t>(rank_);
         build_.receive_reduce({.peer = mate, .round = round, .run = run}, src, last && own ? result : partial, last);
       }
@@ -101,8 +102,8 @@ class HalvingDoubling {
     }
   }
 
-  // What is sent in one round is written only two rounds later, when the partner has long had it: sums go to and fro
-  // between scratch and output, and the first ones to scratch, since input and output may be one memory.
+  // Data sent in one round is overwritten only two rounds later, when the partner has long had it: sums alternate
+  // between scratch and output, and the first ones go to scratch, since input and output may be one memory.
   void exchange_whole() {
     const bool odd = rounds() % 2 != 0;
     Buffer sums = fold(odd ? Buffer::kScratch : Buffer::kOutput);
@@ -117,20 +118,20 @@ class HalvingDoubling {
     if (sums == Buffer::kScratch) build_.copy(all(), Buffer::kScratch, Buffer::kOutput, true);
   }
 
-  // All segments of `sums` to the core rank that is the root or stands for it.
+  // Sends all segments of `sums` to the core rank that is the root or stands for it.
   void gather(int root, Buffer sums) {
     const int head = root % core_;
     for (int distance = 1, round = rounds() + 1; !folded() && distance < core_; distance *= 2, ++round) {
       const int mate = rank_ ^ distance;
       if (((rank_ ^ head) & distance) != 0) {
         for (const Run run : segment(rank_, distance)) build_.send({.peer = mate, .round = round, .run = run}, sums);
-        return;  // handed over
+        return;  // this rank has handed its segments over
       }
       for (const Run run : segment(mate, distance)) build_.receive({.peer = mate, .round = round, .run = run}, sums);
     }
   }
 
-  // The result goes back to the folded rank: the leaves [begin, end).
+  // The result, leaves [begin, end), goes back to the folded rank.
   void unfold(int round, Run run, Buffer src) {
     if (run.begin == run.end) return;
     if (carries()) build_.send({.peer = partner(), .round = round, .run = run}, src);
@@ -155,8 +156,8 @@ class HalvingDoubling {
     unfold(rounds() + 1, {folded_block().end, leaf_count_}, Buffer::kOutput);
   }
 
-  // Binomial tree over the same pairs, up to rank 0 and back. Doubling would take half the rounds but writes what is
-  // being sent.
+  // A binomial tree over the same pairs, up to rank 0 and back. Doubling would take half the rounds but would write
+  // what is being sent.
   void barrier() {
     const Run one = {0, 1};
     const int last_round = 2 * rounds() + 1;
@@ -182,7 +183,8 @@ class HalvingDoubling {
   int rounds() const { return std::countr_zero(static_cast<unsigned>(core_)); }
 
  private:
-  // What `core_rank` holds in the exchange at `distance`: the leaves of the aligned `distance` core ranks around it.
+  // The segment that `core_rank` holds in the exchange at `distance`: the leaves of the `distance` aligned core ranks
+  // around it.
   std::vector<Run> segment(int core_rank, int distance) const {
     const int lo = core_rank / distance * distance;
     const int hi = lo + distance;

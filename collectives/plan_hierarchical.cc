@@ -2,16 +2,16 @@
 // the hosts' ranks hand the result to each other. A host sends and receives 2(H-1)/H of the buffer in an all-reduce,
 // however many ranks it has.
 //
-// Every leaf has a *home* host, where its reduction ends and its result starts, and on each host a *carrier*, the one
-// rank that speaks for the host in what concerns that leaf: it adds its neighbours' contributions, exchanges with the
-// leaf's other carriers, and hands the result out. All-reduce: the space is cut in as many parts as the largest host
-// has ranks; the ranks of a host carry a run of parts each (hosts with fewer ranks: several), and each part has a leaf
-// per home. Reduce-scatter and all-gather: a rank's block lives at its host and is carried by the rank itself there,
-// elsewhere by the rank at the same position (mod the host's ranks). All of it is pieces: a piece crosses the network
-// while its neighbours are still being added.
+// Every leaf has a *home* host, where its reduction ends and its result starts. On each host it has a *carrier*, the
+// one rank that acts for the host on that leaf: it adds its neighbours' contributions, exchanges with the leaf's other
+// carriers, and hands the result out. For all-reduce the space is cut in as many parts as the largest host has ranks;
+// the ranks of a host carry a run of parts each (hosts with fewer ranks: several), and each part has a leaf per home.
+// For reduce-scatter and all-gather a rank's block has its home at the rank's host and is carried by the rank itself
+// there, elsewhere by the rank at the same position (mod the host's ranks). All of it is cut in pieces: a piece crosses
+// the network while its neighbours are still being added.
 //
-// Between hosts the carriers form a ring; messages too small to pipeline around it go straight to the home and back, as
-// do large ones where each pair of hosts has rails of its own, of which a ring would use two.
+// Between hosts the carriers form a ring. Messages too small to pipeline around it go straight to the home and back;
+// large ones do so too if each pair of hosts has rails of its own, of which a ring would use two.
 // Order of sums: at each host own, then the neighbours upward (mod k); among hosts home + 1, home + 2, … (mod H), home
 // last on the ring and first otherwise.
 #include <algorithm>
@@ -22,20 +22,20 @@
 namespace canarynet {
 namespace {
 
-// A ring's segments should hold a piece each: below, its message times cost more than they save.
+// A ring's segments should hold a piece each: below that, its message times cost more than they save.
 constexpr std::uint64_t kRingBytesPerHost = 128 * 1024;
 
 bool in_blocks(const PlanRequest& request) {
   return request.collective == Collective::kReduceScatter || request.collective == Collective::kAllGather;
 }
 
-// Who is where, and who carries which leaf.
+// The hosts of all ranks, and the carrier of each leaf.
 class Hosts {
  public:
   explicit Hosts(const PlanRequest& request) : request_(request), host_of_(request.ranks), index_of_(request.ranks) {
     std::vector<int> known;  // host_of's numbers in the order of their first ranks
     for (int r = 0; r < request.ranks; ++r) {
-      std::size_t host = ranks_.size();  // unknown: its own
+      std::size_t host = ranks_.size();  // unknown: a host of its own
       if (!request.host_of.empty()) {
         host = static_cast<std::size_t>(std::find(known.begin(), known.end(), request.host_of[r]) - known.begin());
       }
@@ -51,7 +51,7 @@ class Hosts {
       parts_ = std::max(parts_, static_cast<int>(ranks.size()));
       fewest_ = std::min(fewest_, static_cast<int>(ranks.size()));
     }
-    // A broadcast's home would send everything to each host: no less over any link than around the ring.
+    // A broadcast's home would send everything to each host, so no link would carry less than around the ring.
     const bool spreads = request.collective == Collective::kAllReduce || in_blocks(request);
     const std::uint64_t bytes = request.total() * request.element_bytes;
     direct_ = hosts() > 2 && (bytes < kRingBytesPerHost * static_cast<std::uint64_t>(hosts()) ||
@@ -103,9 +103,9 @@ class Hosts {
     }
   }
 
-  // Straight to the home and back, instead of around the ring.
+  // Whether data goes straight to the home and back, instead of around the ring.
   bool direct() const { return direct_; }
-  // At most so many messages pass from one rank to another.
+  // The most messages that can pass from one rank to another.
   std::int64_t messages_max() const {
     if (in_blocks(request_)) return 2 * std::int64_t{request_.ranks};
     return 2 * std::int64_t{hosts()} * ((parts_ + fewest_ - 1) / fewest_);
@@ -148,7 +148,7 @@ Status check(const PlanRequest& request) {
     return a == b ? Status() : need_edge(PlannerId::kHierarchical, *request.reach, a, b);
   };
   const int n = hosts.hosts();
-  // Reductions leave the ring open behind their home, results before it.
+  // Reductions leave the ring open after their home, results before it.
   const bool whole = request.collective == Collective::kAllReduce || request.collective == Collective::kBarrier;
   const bool reduces = request.collective == Collective::kReduceScatter;
   for (int leaf = 0; leaf < hosts.leaf_count(); ++leaf) {
@@ -192,11 +192,11 @@ class Hierarchical {
     for (int leaf = 0; leaf < leaf_count_; ++leaf) homed_[hosts_.home_of(leaf)].push_back(leaf);
   }
 
-  // `own` holds everybody's contributions; sums live in `partial`, at a leaf's home in `result`.
+  // `own` holds every rank's contribution; sums live in `partial`, at a leaf's home in `result`.
   void reduce(Buffer own, Buffer partial, Buffer result, bool finish) {
     const auto sum = [&](int leaf) { return hosts_.home_of(leaf) == host_ ? result : partial; };
     const auto held = [&](int leaf) { return k_ > 1 ? sum(leaf) : own; };  // the host's sum
-    // Leaves in the order in which the host sends them off; its own, which only wait for others, come last.
+    // Leaves come in the order in which the host sends them off; its own, which only wait for others, come last.
     for (int j = 1; j < k_; ++j) {
       const int to = neighbour(-j);
       for (int t = 1; t <= n_; ++t) {
@@ -237,8 +237,8 @@ class Hierarchical {
     }
   }
 
-  // `own`: where the home's carrier has the result of a leaf; all others get it in `result`. `first_round`: of the
-  // exchange between hosts.
+  // `own` is where the home's carrier has the result of a leaf; all others get it in `result`. `first_round` is that of
+  // the exchange between hosts.
   void gather(Buffer own, Buffer result, int first_round) {
     const auto source = [&](int leaf) { return hosts_.home_of(leaf) == host_ ? own : result; };
     if (hosts_.direct()) {
@@ -277,7 +277,7 @@ class Hierarchical {
   int neighbour(int by) const { return hosts_.ranks_of(host_)[(((index_ + by) % k_) + k_) % k_]; }
   static Run one(int leaf) { return {static_cast<std::uint32_t>(leaf), static_cast<std::uint32_t>(leaf) + 1}; }
 
-  // Leaves of `home` that `carrier` carries on this host.
+  // Visits the leaves of `home` that `carrier` carries on this host.
   template <typename Visit>
   void each_carried(int home, int carrier, Visit visit) const {
     for (const int leaf : homed_[home]) {
@@ -288,7 +288,7 @@ class Hierarchical {
   void each_carried(int home, Visit visit) const {
     each_carried(home, rank_, visit);
   }
-  // Runs of neighbouring leaves that `carrier` carries on this host and that lie in one buffer.
+  // Visits the runs of neighbouring leaves that `carrier` carries on this host and that lie in one buffer.
   template <typename BufferOf, typename Visit>
   void each_run(int carrier, BufferOf buffer_of, Visit visit) const {
     for (int begin = 0; begin < leaf_count_;) {

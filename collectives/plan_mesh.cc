@@ -1,6 +1,6 @@
 // Mesh (Canary, fig. 14): piece k of every rank goes straight to rank k, which reduces; rank k sends the result to all.
 // The owner r reduces own, then r+1, r+2, … (mod n); rank q therefore sends to q-1 first, then q-2, …: in each round
-// every rank has one partner to send to and one to hear from, and what an owner must add first is what was sent first.
+// every rank sends to one rank and receives from one, and an owner receives first the piece that it must add first.
 #include "collectives/plan_builder.h"
 
 namespace canarynet {
@@ -8,7 +8,7 @@ namespace {
 
 bool defines(Collective, int) { return true; }
 
-// Where the mesh is a star: its centre; else -1.
+// The centre of the star if the mesh is one, else -1.
 int centre_of(const PlanRequest& request) {
   switch (request.collective) {
     case Collective::kBarrier:
@@ -51,7 +51,7 @@ class Mesh {
   Mesh(const PlanRequest& request, int rank, Plan* out)
       : n_(request.ranks), rank_(rank), build_(out, n_, leaf_count_of(request)) {}
 
-  // `sums`: kOutput where the owner has one; nobody else writes there, so partial sums can live in it at once.
+  // `sums` is kOutput if the owner has one; only the owner writes there, so partial sums can live in it at once.
   void reduce_scatter(Buffer sums) {
     for (int j = 1; j < n_; ++j)
       build_.send({.peer = at(rank_ - j), .round = j - 1, .run = leaf(at(rank_ - j))}, Buffer::kInput);
@@ -72,7 +72,7 @@ class Mesh {
 
   void copy_own() { build_.copy(leaf(rank_), Buffer::kInput, Buffer::kOutput, false); }
 
-  // The root deals the n-1 leaves to the others, who pass theirs to each other: the root sends M bytes once, where a
+  // The root deals the n-1 leaves to the others, who pass theirs to each other. So the root sends M bytes once, where a
   // star from the root would send (n-1)M. Rank root+1+i holds leaf i.
   void broadcast(int root) {
     if (rank_ == root) {
@@ -94,7 +94,7 @@ class Mesh {
     }
   }
 
-  // Owners add as in all-reduce and send their sums to the root, which so receives 2(1-1/n)M where a star would bring
+  // Owners add as in all-reduce and send their sums to the root, which thus receives 2(1-1/n)M where a star would bring
   // it (n-1)M.
   void reduce(int root) {
     const Buffer sums = rank_ == root ? Buffer::kOutput : Buffer::kScratch;
@@ -102,7 +102,7 @@ class Mesh {
     gather(root, n_ - 1, sums);
   }
 
-  // `own`: where the own leaf is read from. The root has its own in place already.
+  // `own` is where the rank reads its own leaf from. The root has its own in place already.
   void gather(int root, int first_round, Buffer own) {
     if (rank_ != root) {
       build_.send({.peer = root, .round = first_round + at(rank_ - root) - 1, .run = leaf(rank_)}, own);
@@ -120,7 +120,7 @@ class Mesh {
       build_.send({.peer = at(root + j), .round = j - 1, .run = leaf(at(root + j))}, Buffer::kInput);
   }
 
-  // A star around rank 0: 2(n-1) messages, where telling everybody directly takes n(n-1).
+  // A star around rank 0: 2(n-1) messages; telling every rank directly would take n(n-1).
   void barrier() {
     if (rank_ != 0) {
       build_.send({.peer = 0, .round = 0, .run = {0, 1}}, Buffer::kScratch);
@@ -140,8 +140,8 @@ class Mesh {
   PlanBuilder build_;
 };
 
-// Every block straight to its target; in each round every rank has one to send to and one to hear from. Nothing is read
-// that is written, so there is nothing to wait for. The leaves are those of all pairs: no table of them is made.
+// Every block goes straight to its target; in each round every rank sends to one rank and receives from one. Nothing is
+// read that was written, so no step waits for another. The leaves are those of all pairs: no table of them is made.
 void plan_pairs(int n, int rank, Plan* out) {
   const auto message = [&](StepKind kind, int source, int target, int round) {
     Step step{.kind = kind, .src = Buffer::kInput, .dst = Buffer::kOutput};
@@ -195,7 +195,7 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
       break;
     case Collective::kAllToAll:
     case Collective::kAllToAllV:
-      break;  // above
+      break;  // handled above
   }
 }
 

@@ -1,7 +1,7 @@
-// Parameter server: the star that the others are measured against. Ranks 0 … servers-1 own a part each; everybody sends
-// them its contributions and gets the sums back. One server carries 2(n-1)M through its NICs; with as many servers as
-// ranks it is the mesh. A server adds its own contribution, then those of the ranks after it (mod n): the order is
-// fixed.
+// Parameter server: the star that the others are measured against. Ranks 0 … servers-1 own a part each; every rank
+// sends them its contributions and gets the sums back. One server carries 2(n-1)M through its NICs; with as many
+// servers as ranks it is the mesh. A server adds its own contribution, then those of the ranks after it (mod n), so the
+// order is fixed.
 #include <algorithm>
 
 #include "collectives/plan_builder.h"
@@ -14,7 +14,7 @@ bool defines(Collective collective, int) {
          collective == Collective::kBarrier || collective == Collective::kReduce;
 }
 
-// The only server of an operation with a root is the root, a barrier's rank 0.
+// An operation with a root has the root as its only server, a barrier rank 0.
 int servers_of(const PlanRequest& request) {
   return request.collective == Collective::kAllReduce ? std::clamp(request.servers, 1, request.ranks) : 1;
 }
@@ -40,7 +40,7 @@ void leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) {
 
 Run leaf(int i) { return {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i) + 1}; }
 
-// Contributions to the servers, sums to everybody. Servers are workers of each other.
+// Contributions go to the servers, sums to every rank. Servers are workers of each other.
 void plan_sums(const PlanRequest& request, int rank, Buffer own, Buffer result, bool finish, PlanBuilder& build) {
   const int n = request.ranks, servers = servers_of(request);
   const auto after = [n, rank](int j) { return (rank + j) % n; };

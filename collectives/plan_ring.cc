@@ -3,9 +3,9 @@
 // the order is fixed. All-gather carries it on from s. Pieces of a segment travel independently: hop k of one overlaps
 // hop k+1 of another. Operations with a root use it as a chain that begins or ends there.
 //
-// ring_per_rail: as many rings as rails that all neighbours share, each with an equal part and a rail of its own. For
-// rails that are disjoint networks of like speed; elsewhere one ring whose pieces the channel stripes by measured rate
-// does better.
+// ring_per_rail uses as many rings as there are rails that all neighbours share, each with an equal part and a rail of
+// its own. It is meant for rails that are disjoint networks of similar speed; elsewhere one ring, whose pieces the
+// channel stripes by measured rate, does better.
 #include <algorithm>
 #include <bit>
 
@@ -16,8 +16,8 @@ namespace {
 
 bool defines(Collective collective, int) { return !is_pairwise(collective); }
 
-// A chain does not use the edge that closes the ring: from its end (the root of a reduce or gather, rank n-1 of a
-// barrier) to its begin (the root of a broadcast or scatter).
+// A chain does not use the edge that closes the ring, from the chain's end (the root of a reduce or gather, rank n-1 of
+// a barrier) to its start (the root of a broadcast or scatter).
 bool uses_edge_from(const PlanRequest& request, int a) {
   if (request.ranks == 1) return false;
   switch (request.collective) {
@@ -47,10 +47,10 @@ Status check(const PlanRequest& request) {
   return check_edges(PlannerId::kRing, request);
 }
 
-// Whoever meets in one engine or through shared memory needs no rail of its own for each ring.
+// Ranks that meet in one engine or through shared memory need no rail of their own for each ring.
 constexpr std::uint32_t kOneHost = Reachability::kLocalBit | Reachability::kHostBit;
 
-// Bit per rail over which every neighbour is reached. 0: none; ranks of one host need none.
+// A bit for each rail over which every neighbour is reached; 0 if there is none. Ranks of one host need none.
 std::uint32_t shared_rails(const PlanRequest& request) {
   std::uint32_t shared = ~std::uint32_t{0};
   for (int a = 0; a < request.ranks; ++a) {
@@ -77,11 +77,11 @@ int rings_of(const PlanRequest& request) {
   return request.collective == Collective::kBarrier ? 1 : std::popcount(shared_rails(request));
 }
 
-// Leaf s * rings + k: the part of segment s that travels on ring k.
+// Leaf s * rings + k is the part of segment s that travels on ring k.
 void cut(const PlanRequest& request, int rings, std::vector<std::uint64_t>* out) {
   out->clear();
   if (in_blocks(request.collective)) return cut_blocks(request, out, rings);
-  // Other chains than of blocks have one segment: its pieces pipeline from hop to hop.
+  // A chain that does not carry blocks has one segment: its pieces pipeline from hop to hop.
   const int segments = request.collective == Collective::kAllReduce ? request.ranks : 1;
   cut_evenly(0, request.total(), segments * rings, request.element_bytes, out);
   out->push_back(request.total());
@@ -116,7 +116,7 @@ class Ring {
     }
   }
 
-  // `own`: where the own segment is read from.
+  // `own` is where the rank reads its own segment from.
   void all_gather(int first_round, Buffer own) {
     for (int k = 0; k < n_ - 1; ++k) {
       build_.send({.peer = next_, .round = first_round + k, .run = segment(rank_ - k), .rail = rail_},
@@ -140,7 +140,7 @@ class Ring {
     }
   }
 
-  // root + 1 begins; every rank adds what comes to its own, the root last.
+  // Rank root + 1 begins; every rank adds what it receives to its own, the root last.
   void reduce(int root) {
     const int position = at(rank_ - root - 1);
     Buffer held = Buffer::kInput;
@@ -181,7 +181,7 @@ class Ring {
     }
   }
 
-  // Up the chain 0 … n-1 and back down: nothing turns round at n-1 before all have entered.
+  // Messages go up the chain 0 … n-1 and back down: rank n-1 turns them round only after all ranks have entered.
   void barrier() {
     const Run all = {0, 1};
     const bool top = rank_ == n_ - 1;
@@ -258,7 +258,7 @@ void plan_per_rail(const PlanRequest& request, int rank, Plan* out) {
   PlanBuilder build(out, request.ranks, leaf_count);
   std::uint32_t rails = shared_rails(request);
   for (int k = 0; k < rings; ++k, rails &= rails - 1) {
-    // Who is served by the same engine needs no rail.
+    // Ranks that the same engine serves need no rail.
     const bool local = (request.reach->rails(rank, (rank + 1) % request.ranks) & kOneHost) != 0;
     run(request, Ring(build, request.ranks, rank, k, rings, local ? -1 : std::countr_zero(rails)));
   }

@@ -13,7 +13,7 @@
 namespace canarynet {
 namespace {
 
-// One element per leaf. A contribution is a digit in base 4, so that a double or missing one shows, as does a wrong
+// One element per leaf. A contribution is a digit in base 4, so that a double or missing one shows; so does a wrong
 // order of writes.
 class Run {
  public:
@@ -38,7 +38,7 @@ class Run {
     }
   }
 
-  // False when nothing can move any more before everything is done.
+  // Returns false if nothing can move any more before everything is done.
   bool finish() {
     for (;;) {
       std::vector<std::pair<int, std::uint32_t>> ready;
@@ -114,7 +114,7 @@ class Run {
     const Step& step = plans_[r].steps[i];
     State& state = state_[r][i];
     if (state == State::kSent) {
-      // Until the ack it may be resent: the same bytes must still be there.
+      // Until the ack the piece may be resent, so the same bytes must still be there.
       const Message& message = flying_.at({r, step.peer, step.tag});
       for (std::size_t leaf = step.leaf_begin; leaf < step.leaf_end; ++leaf) {
         sources_kept_ = sources_kept_ && at(r, step.src, leaf) == message.bytes[leaf - step.leaf_begin];

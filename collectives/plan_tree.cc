@@ -31,7 +31,8 @@ int binary_parent(int n, int v) {
   return up < n ? up : v ^ bit;
 }
 
-// `second`: positions mirrored (n even) or moved by one (n odd), which makes inner nodes of the first tree's leaves.
+// `second` mirrors the positions (n even) or moves them by one (n odd), so that leaves of the first tree become inner
+// nodes.
 Parents binary(int n, bool second) {
   const auto there = [n](int v) { return n % 2 == 0 ? n - 1 - v : (v + n - 1) % n; };
   const auto back = [n](int v) { return n % 2 == 0 ? n - 1 - v : (v + 1) % n; };
@@ -77,13 +78,13 @@ struct Tree {
   int root = 0;
   Parents parent;
   std::vector<std::vector<int>>
-      children;                 // first ready first; broadcast serves them last first: the deepest has most to do
+      children;                 // first ready first; broadcast serves them in reverse: the deepest has most to do
   std::vector<int> up_round;    // of the message to the parent
   std::vector<int> down_round;  // of the message from it, from 0
   std::vector<int> ready;       // when a subtree's sum is complete: rounds
 };
 
-// What rank `first + position` (mod n) of a group does in a tree.
+// The steps that rank `first + position` (mod n) of a group makes in a tree.
 class Walk {
  public:
   Walk(PlanBuilder& build, Tree tree, int n, int first, int rank)
@@ -93,7 +94,7 @@ class Walk {
   int rank_of_root() const { return rank_of(tree_.root); }
   int rounds_up() const { return tree_.ready[tree_.root]; }
 
-  // `partial`: where sums live; the root's ends there. `finish`: the root's last sum is the result.
+  // Sums live in `partial`, where the root's ends too. `finish`: the root's last sum is the result.
   void reduce(Run run, Buffer own, Buffer partial, bool finish) {
     Buffer held = own;
     const std::vector<int>& children = tree_.children[me_];
@@ -106,7 +107,7 @@ class Walk {
     if (!is_root()) build_.send({.peer = rank_of(tree_.parent[me_]), .round = tree_.up_round[me_], .run = run}, held);
   }
 
-  // Blocks: leaf i is rank i's. The own one goes up at once, those of the subtree as they come.
+  // Leaf i is rank i's block. A rank sends its own up at once, those of the subtree as they come.
   void gather() {
     if (is_root()) build_.copy(block(me_), Buffer::kInput, Buffer::kOutput, false);
     const Buffer held = is_root() ? Buffer::kOutput : Buffer::kScratch;
@@ -142,7 +143,7 @@ class Walk {
     }
   }
 
-  // `source`: what the root sends.
+  // `source` is what the root sends.
   void broadcast(Run run, Buffer source, Buffer result, int first_round) {
     if (!is_root()) {
       build_.receive({.peer = rank_of(tree_.parent[me_]), .round = first_round + tree_.down_round[me_], .run = run},
@@ -157,13 +158,13 @@ class Walk {
 
  private:
   int rank_of(int position) const { return (position + first_) % n_; }
-  // Positions of a binomial subtree are in a row.
+  // The positions of a binomial subtree are consecutive.
   int size_of(int position) const { return std::min(position & -position, n_ - position); }
   Run block(int position) const {
     const auto leaf = static_cast<std::uint32_t>(rank_of(position));
     return {leaf, leaf + 1};
   }
-  // The blocks of the positions [begin, end) as runs of leaves: two where the ranks wrap around.
+  // Visits the blocks of the positions [begin, end) as runs of leaves: two if the ranks wrap around.
   template <typename Visit>
   void each_run(int begin, int end, Visit visit) const {
     const int wrap = std::clamp(n_ - first_, begin, end);
@@ -201,7 +202,7 @@ Status check_tree(const PlanRequest& request) {
   return need_edges(PlannerId::kTree, request, binomial(request.ranks), first_of(request));
 }
 
-// One leaf, or one per block: pieces pipeline through the tree.
+// Makes one leaf, or one per block: pieces pipeline through the tree.
 void tree_leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) {
   if (in_blocks(request.collective)) return cut_blocks(request, out);
   *out = {0, request.total()};
@@ -246,7 +247,7 @@ bool double_tree_defines(Collective collective, int) {
          collective == Collective::kReduce;
 }
 
-// A root stands beside both trees and deals each its half, or takes it: m = n - 1 positions from root + 1 on.
+// A root stands beside both trees and deals each its half, or takes it: m = n - 1 positions follow from root + 1 on.
 int positions_of(const PlanRequest& request) {
   return has_root(request.collective) ? request.ranks - 1 : request.ranks;
 }

@@ -46,7 +46,7 @@ std::vector<BCubeShape> shapes_of(int n) {
 
 void prove(PlannerId id, const PlanRequest& request) {
   for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{77}, std::uint64_t{1'000'003}}) {
-    // Where leaves are empty does not hang on the root, and pairs have a leaf each in any case.
+    // The root does not change which leaves are empty, and pairs have a leaf each in any case.
     if (count < 1000 && (request.root != 0 || is_pairwise(request.collective)) && request.ranks > 20) continue;
     if (request.collective == Collective::kBarrier && count != 0) break;
     PlanRequest sized = request;
@@ -56,8 +56,8 @@ void prove(PlannerId id, const PlanRequest& request) {
   }
 }
 
-// CANARY_TEST_QUICK: the proof costs the square of n, and the sanitizers see the same code at 20. The release build
-// goes to 64.
+// With CANARY_TEST_QUICK most of the large groups are left out: the proof costs the square of n, and the sanitizers see
+// the same code at 20. The release build goes to 64.
 bool left_out(int n) { return std::getenv("CANARY_TEST_QUICK") != nullptr && n > 20 && n != 32 && n != 33; }
 
 TEST(Planners, FlatPlansAreProvenForUpTo64Ranks) {
@@ -102,8 +102,8 @@ TEST(Planners, BCubePlansAreProvenOnPureBCubeWiringForUpTo64Ranks) {
   }
 }
 
-// [rank]: its host, for hosts with so many ranks each; `dealt`: rank 0 on host 0, rank 1 on host 1, … instead of host
-// by host.
+// [rank]: its host, for hosts with these numbers of ranks. `dealt`: rank 0 on host 0, rank 1 on host 1, … instead of
+// host by host.
 std::vector<int> hosts_with(const std::vector<int>& ranks, bool dealt = false) {
   std::vector<int> host_of;
   const int most = *std::max_element(ranks.begin(), ranks.end());
@@ -117,7 +117,7 @@ std::vector<int> hosts_with(const std::vector<int>& ranks, bool dealt = false) {
   return host_of;
 }
 
-// Over full wiring, and over the edges alone that the plan uses.
+// Proves the plans over full wiring, and over only the edges that they use.
 void prove_hierarchical(const std::vector<int>& host_of) {
   const int n = static_cast<int>(host_of.size());
   const auto reach = Reachability::full(n, 2);
@@ -176,7 +176,7 @@ TEST(Planners, HierarchicalPlansAreProvenForHostsOfUnequalSizeAndAnyOrderOfRanks
   }
 }
 
-// What crosses the border of each host, out and in, and what its ranks send each other.
+// The bytes that cross the border of each host, out and in, and those that its ranks send each other.
 struct HostTraffic {
   std::vector<std::uint64_t> out, in, local;
 };
@@ -290,7 +290,7 @@ TEST(Planners, OneRankCopiesAndFinishesWhereThereIsAReduction) {
   }
 }
 
-// Bytes a rank sends, by preferred rail.
+// The bytes that a rank sends, by preferred rail.
 std::map<int, std::uint64_t> sent(const Plan& plan, const std::vector<std::uint64_t>& leaves,
                                   std::uint32_t element_bytes) {
   std::map<int, std::uint64_t> bytes;
@@ -442,7 +442,7 @@ TEST(Planners, BroadcastRootsSendNoMoreThanTheyMust) {
   EXPECT_EQ(sent(plan_of(PlannerId::kMesh, mesh, 5), leaves_of(PlannerId::kMesh, mesh), 1)[-1], mesh.count);
 }
 
-// Bytes a rank receives.
+// The bytes that a rank receives.
 std::uint64_t received(PlannerId id, const PlanRequest& request, int rank) {
   const auto leaves = leaves_of(id, request);
   std::uint64_t bytes = 0;
@@ -593,8 +593,8 @@ TEST(Planners, RefusalsNameTheRanksThatCannotMeet) {
 }
 
 TEST(Planners, ChecksAskForNoEdgeThatThePlanDoesNotUse) {
-  // Take every edge away that no plan uses: check() and the checker must still pass; take one used edge away: both must
-  // refuse.
+  // Without all the edges that no plan uses, check() and the checker must still pass; without a single used edge, both
+  // must refuse.
   for (const Collective collective : kAll) {
     for (const Planner& one : planners()) {
       if (!one.defines(collective, 8)) continue;

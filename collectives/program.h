@@ -1,11 +1,11 @@
-// collectives/program.h -- one rank's plan compiled onto the piece grid: what the executor runs. Immutable; cached by
-// its group.
+// collectives/program.h -- one rank's plan compiled onto the piece grid, ready for the executor. Immutable; its group
+// caches it.
 //
 // Pieces: every leaf that the rank's steps cover is cut into pieces of piece_bytes (the last one shorter). Piece c
 // takes the bytes [piece_offset[c], piece_offset[c+1]) of the covered leaves laid end to end, which is its place in
 // scratch; its places in the caller's buffers are in place[]. A step covers pieces [piece_begin, piece_end); on the
 // wire a piece has its number within the step, piece - piece_begin. A *task* is one (step, piece). The tasks of all
-// steps are numbered flat, so that the state of an operation is plain arrays.
+// steps share one numbering, so that the state of an operation is plain arrays.
 #pragma once
 
 #include <array>
@@ -68,10 +68,10 @@ struct Program {
   std::uint32_t bytes_of(std::uint32_t piece) const {
     return static_cast<std::uint32_t>(piece_offset[piece + 1] - piece_offset[piece]);
   }
-  // What passes between two ranks is known to them alone: done only once each peer's arguments have been compared with
-  // the own ones.
+  // Only the two ranks know what passes between them, so the operation is done only once each peer's arguments have
+  // been compared with this rank's own.
   bool waits_for_signatures() const { return collective == Collective::kAllToAllV; }
-  // The step that receives (source, tag); nullptr when the plan has none.
+  // The step that receives (source, tag); nullptr if the plan has none.
   const ProgramStep* receive_step(int source, std::uint16_t tag) const;
   // A rank's index in `peers`, or -1.
   int peer_index(int rank) const;

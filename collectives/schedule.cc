@@ -74,7 +74,7 @@ std::uint32_t Plan::add(Step step, std::span<const std::uint32_t> depends_on) {
 }
 
 std::span<const Planner> planners() {
-  // Made on first use: the planners' own constants are constant-initialised, so no order of initialisation matters.
+  // Made on first use. The planners' own constants are constant-initialised, so no order of initialisation matters.
   static const std::array<Planner, kPlannerCount> all = {
       kRingPlanner,        kMeshPlanner,       kBCubePlanner,           kHalvingDoublingPlanner,
       kTreePlanner,        kDoubleTreePlanner, kParameterServerPlanner, kRingPerRailPlanner,

@@ -1,12 +1,12 @@
-// collectives/schedule.h -- a collective as data: per rank a list of steps, made by a pure planner, run by the one
-// executor.
+// collectives/schedule.h -- a collective as data: a list of steps per rank, which a pure planner makes and the one
+// executor runs.
 //
 // Coordinates. Every schedule lives in one space of elements [0, total): total = count for all-reduce, reduce,
 // broadcast and barrier; ranks * count for reduce-scatter, all-gather, gather and scatter (rank i's block is [i*count,
 // (i+1)*count)). The space is cut in *leaves*: ranges that no step ever splits; a step covers a run of whole leaves.
-// Where a leaf lies in a rank's buffers is said by collectives/layout.h; a rank has memory only for the leaves that its
-// own steps cover. When the plan is compiled each leaf is cut into *pieces* of at most piece_bytes, so dependencies
-// between pieces are one to one: piece c of a step waits for piece c of the steps it depends on (where both cover c).
+// collectives/layout.h says where a leaf lies in a rank's buffers; a rank has memory only for the leaves that its own
+// steps cover. When the plan is compiled each leaf is cut into *pieces* of at most piece_bytes, so dependencies between
+// pieces are one to one: piece c of a step waits for piece c of the steps it depends on (if both cover c).
 //
 // Buffers. kInput is the caller's, never written. kOutput is the caller's result. kScratch is the operation's own. For
 // the in-place call kInput and kOutput are the same memory: a schedule must be right for both.
@@ -14,23 +14,22 @@
 //   reduce-scatter         input covers the space, output only the own block; partial sums of other blocks live in
 //                          scratch
 //   all-gather             input covers only the own block, output the whole space
-//   reduce                 as all-reduce, but the output is written at the root only: partial sums elsewhere live in
-//                          scratch
-//   gather                 as all-gather, but the output is written at the root only: what others pass on lives in
-//                          scratch
+//   reduce                 as all-reduce, but only the root's output is written: partial sums elsewhere live in scratch
+//   gather                 as all-gather, but only the root's output is written: blocks that other ranks pass on live
+//                          in scratch
 //   scatter                input covers the space and is read at the root only, output covers only the own block
 //   all-gather-v           as all-gather, but each rank's block has a length of its own; the blocks lie one behind the
 //                          other
 //   all-to-all             rank i's block for rank j is the leaf i * ranks + j, at [leaf * count, (leaf + 1) * count)
 //                          of a space of ranks^2 blocks. A rank's input covers its row of them, its output its column,
-//                          which lies in its memory as one piece; what passes through a rank lives in scratch. Not in
-//                          place: block j of the input and block j of the output are two leaves
-//   all-to-all-v           the same leaves; lengths and places of a row and a column are known to their rank alone, so
+//                          which lies in its memory in one run; blocks that pass through a rank live in scratch. It
+//                          never works in place: block j of the input and block j of the output are two leaves
+//   all-to-all-v           the same leaves. Only their rank knows the lengths and places of a row and a column, so
 //                          there is no common space, and only plans in which every block goes straight from its source
 //                          to its target
 //   barrier                total = 1 element of u8 in scratch (input and output are scratch too)
 //
-// What a Plan promises (collectives/checker.h proves it): exactly-once contributions, no read before the write, no two
+// A Plan promises (and collectives/checker.h proves): exactly-once contributions, no read before the write, no two
 // writes of one range unordered, no overwrite of a range whose sends are not acked, no deadlock under any order of
 // arrival.
 #pragma once
@@ -50,7 +49,7 @@ enum class StepKind : std::uint8_t {
   kSend,           // src[range] to peer; done when acked
   kReceive,        // peer's bytes to dst[range]
   kReceiveReduce,  // dst[range] = src[range] (+) peer's bytes; dst may equal src
-  kCopy,  // dst[range] = src[range]; where both are one memory (in place) nothing is moved, `finish` still divides
+  kCopy,  // dst[range] = src[range]; if both are one memory (in place) nothing is moved, `finish` still divides
 };
 std::string_view name_of(StepKind kind);
 
@@ -102,22 +101,22 @@ inline constexpr int kPlannerCount = 9;
 std::string_view name_of(PlannerId id);  // "ring", "mesh", "bcube", "halving_doubling", "tree", "dbtree", …
 bool parse(std::string_view name, PlannerId* id);
 
-// Everything a planner may look at. Equal on all ranks of the group but for `rank`.
+// Everything that a planner may look at. It is equal on all ranks of the group but for `rank`.
 struct PlanRequest {
   Collective collective = Collective::kAllReduce;
   int ranks = 1;
-  std::uint64_t count = 0;  // as the caller counts: elements per rank's block where there are blocks
+  std::uint64_t count = 0;  // as the caller counts: elements per rank's block if there are blocks
   std::uint32_t element_bytes = 4;
-  // all-gather-v: elements of each rank's block. all-to-all-v, of one rank: elements for each rank, where they begin in
-  // its input, elements from each rank, where they begin in its output (4 * ranks numbers). Empty: `count` in every
-  // block. Borrowed.
+  // For all-gather-v: the elements of each rank's block. For all-to-all-v, of one rank: elements for each rank, where
+  // they begin in its input, elements from each rank, where they begin in its output (4 * ranks numbers). Empty:
+  // `count` in every block. Borrowed.
   std::span<const std::uint64_t> counts = {};
   int root = 0;                         // broadcast, reduce, gather, scatter
   const Reachability* reach = nullptr;  // of the group; never null
   BCubeShape bcube = {};                // levels 0: none known; rank digits in base r, digit 0 least significant
   int servers = 1;                      // parameter_server only; more than ranks count as all of them
   std::span<const int> host_of = {};    // [rank]: equal numbers are one host; empty: every rank is a host of its own
-  // [rank * kRailsMax + rail]: bytes a second that the rail is told or known to carry, > 0; empty: all are alike.
+  // [rank * kRailsMax + rail]: bytes a second that the rail is set or known to carry, > 0; empty: all are alike.
   std::span<const double> rail_rates = {};
 
   std::uint64_t total() const {
@@ -132,29 +131,29 @@ struct PlanRequest {
   }
   // Elements of rank i's block; not for pairwise collectives.
   std::uint64_t block(int i) const { return counts.empty() ? count : counts[static_cast<std::size_t>(i)]; }
-  // The rank whose block has the element; pairwise: that it comes from.
+  // The rank whose block has the element; for pairwise collectives the rank from which the element comes.
   int owner_of(std::uint64_t element) const {
     if (is_pairwise(collective)) return static_cast<int>(element / count / static_cast<std::uint64_t>(ranks));
     int i = 0;
     for (; i + 1 < ranks && element >= block(i); ++i) element -= block(i);
     return i;
   }
-  // Pairwise collectives: the rank that an element goes to.
+  // For pairwise collectives: the rank to which an element goes.
   int target_of(std::uint64_t element) const {
     return static_cast<int>(element / count % static_cast<std::uint64_t>(ranks));
   }
 };
 
-// The shared part: leaf i is the elements [leaves[i], leaves[i+1]); empty leaves are allowed (count < ranks).
+// The part that all ranks share. Leaf i is the elements [leaves[i], leaves[i+1]); it may be empty (count < ranks).
 struct Schedule {
   PlannerId planner = PlannerId::kRing;
   PlanRequest request;                // reach, host_of and rail_rates are not kept
   std::vector<std::uint64_t> leaves;  // ascending, first 0, last total()
 };
 
-// A planner: one file each (plan_ring.cc …). `leaves` and `plan` must come out the same for equal requests, on every
-// machine.
-// Errors: CANARY_UNREACHABLE naming the ranks that cannot meet; CANARY_INVALID_ARGUMENT when the planner does not
+// A planner; each has a file of its own (plan_ring.cc …). `leaves` and `plan` must come out the same for equal requests
+// on every machine.
+// Errors: CANARY_UNREACHABLE names the ranks that cannot meet; CANARY_INVALID_ARGUMENT says that the planner does not
 // define the collective ("halving_doubling does not define broadcast") or the shape.
 struct Planner {
   PlannerId id;
@@ -168,7 +167,7 @@ struct Planner {
 const Planner& planner(PlannerId id);
 std::span<const Planner> planners();
 
-// Human-readable, one step a line: "r1 s3 round 2  receive_reduce from 0 rail 1 leaves [2,3) after 0,1".
+// For people to read, one step a line: "r1 s3 round 2  receive_reduce from 0 rail 1 leaves [2,3) after 0,1".
 std::string to_string(const Plan& plan, int rank);
 
 }  // namespace canarynet

@@ -13,7 +13,7 @@ namespace {
 
 using Order = std::array<PlannerId, kPlannerCount>;
 
-// Below this the number of messages decides, above it the bytes.
+// Below this size the number of messages decides, above it the bytes.
 constexpr std::uint64_t kSmallBytes = 64 * 1024;
 // A ring hides its 2(n-1) message times only behind segments of at least one piece: pieces then pipeline from hop to
 // hop.
@@ -21,17 +21,17 @@ constexpr std::uint64_t kRingSegmentBytes = 128 * 1024;
 // Mesh costs 2 message times and posts 2(n-2) more; past about 16 ranks posting them costs more than 2 lg n message
 // times (kernel TCP: about 60 us a message time, about 10 us a post), and n-1 flows into one port at once make it drop.
 constexpr int kMeshRanksMax = 16;
-// Walking the plans of more ranks takes longer than a first call should.
+// To walk the plans of more ranks takes longer than a first call should.
 constexpr int kCostedRanksMax = 64;
-// The costs know nothing of queues and processors: they overrule the table's first where they differ by more than that.
+// The costs know nothing of queues and processors, so they overrule the table's first choice only by more than this.
 constexpr double kClearlyCheaper = 0.9;
 
 bool everybody_meets(const Reachability& reach) {
   return reach.all_pairs([](std::uint32_t rails) { return rails != 0; });
 }
 
-// `best` first, then the others: which of them can run at all is check()'s to say. The star and the ring for disjoint
-// rails come last: nobody who knows no better should get them.
+// `best` first, then the others: check() decides which of them can run at all. The star and the ring for disjoint rails
+// come last: only a caller that asks for them should get them.
 Order order(std::initializer_list<PlannerId> best) {
   using enum PlannerId;
   Order all{};
@@ -46,14 +46,14 @@ Order order(std::initializer_list<PlannerId> best) {
   return all;
 }
 
-// Ranks of one engine: memory to memory, where a message costs next to nothing and every pass over the bytes counts.
+// Ranks of one engine exchange memory to memory: a message costs next to nothing and every pass over the bytes counts.
 bool all_local(const Reachability& reach) {
   return reach.ranks() > 1 &&
          reach.all_pairs([](std::uint32_t rails) { return (rails & Reachability::kLocalBit) != 0; });
 }
 
-// Several hosts, one of them with several ranks, and ranks of one host meet without a NIC: only then do a hierarchical
-// plan's first and last leg cost the network nothing.
+// True with several hosts, one of them with several ranks, if ranks of one host meet without a NIC: only then do a
+// hierarchical plan's first and last leg cost the network nothing.
 bool hosts_share_memory(const PlanRequest& request) {
   if (request.host_of.size() != static_cast<std::size_t>(request.ranks)) return false;
   bool several_hosts = false, neighbours = false;
@@ -72,37 +72,37 @@ bool hosts_share_memory(const PlanRequest& request) {
 
 Order flat_preference(const PlanRequest& request) {
   using enum PlannerId;
-  // By the ranks alone: how much passes between two ranks need not be known to a third.
+  // The choice goes by the ranks alone: a third rank need not know how much passes between two others.
   if (is_pairwise(request.collective)) return order({kMesh, kBCube});
   const auto n = static_cast<std::uint64_t>(request.ranks);
   const std::uint64_t bytes = request.total() * request.element_bytes;
   const bool small = bytes <= kSmallBytes;
   if (!everybody_meets(*request.reach)) {
-    // Only BCube wiring is known here. Halving fits it when r = 2: as many rounds as bcube with fewer messages, but one
-    // rail at a time.
+    // Only BCube wiring is known here. Halving fits it if r = 2: it takes as many rounds as bcube with fewer messages,
+    // but uses one rail at a time.
     return small ? order({kHalvingDoubling, kBCube, kTree, kMesh}) : order({kBCube, kRing, kHalvingDoubling, kMesh});
   }
   if (all_local(*request.reach)) return order({kMesh});
-  // The bytes go into or out of the root's NICs once in any case: straight, or by a tree where posting n - 1 small
+  // The bytes go into or out of the root's NICs once in any case: straight, or by a tree if posting n - 1 small
   // messages takes longer.
   if (request.collective == Collective::kGather || request.collective == Collective::kScatter)
     return small && request.ranks > kMeshRanksMax ? order({kTree, kMesh}) : order({kMesh, kTree});
-  // Flat wiring. All planners but bcube stripe each flow over the NICs by measured rate, so NICs of unequal speed add
-  // up; bcube's fixed parts would wait for the slowest one. Mesh, ring and halving move the same 2(1-1/n)M per rank;
-  // the ring gives each NIC one smooth flow in and one out, which kernel TCP and shallow switch buffers like best, so
-  // it takes what is large enough to pipeline.
+  // The wiring is flat. All planners but bcube stripe each flow over the NICs by measured rate, so NICs of unequal
+  // speed add up; bcube's fixed parts would wait for the slowest one. Mesh, ring and halving move the same 2(1-1/n)M
+  // per rank. The ring gives each NIC one smooth flow in and one out, which suits kernel TCP and shallow switch buffers
+  // best, so it takes what is large enough to pipeline.
   if (!small && bytes >= n * kRingSegmentBytes) return order({kRing, kMesh, kHalvingDoubling});
   if (request.collective == Collective::kBroadcast && !small) return order({kRing, kMesh});
   if (request.collective == Collective::kReduce && request.ranks > kMeshRanksMax)
     return order({kTree, kHalvingDoubling});
-  // Among two or four no plan takes fewer message times, nor half as many messages.
+  // Among two or four ranks no plan takes fewer message times, nor half as many messages.
   if (exchanges_whole(request) && (request.ranks == 2 || (request.ranks == 4 && !rails_differ_by_peer(request))))
     return order({kHalvingDoubling, kMesh});
   return request.ranks <= kMeshRanksMax ? order({kMesh, kHalvingDoubling})
                                         : order({kHalvingDoubling, kTree, kBCube, kMesh});
 }
 
-// What a host sends in a hierarchical plan does not grow with its ranks: it comes before all others.
+// The bytes that a host sends in a hierarchical plan do not grow with its ranks, so that plan comes before all others.
 Order preference(const PlanRequest& request) {
   Order flat = flat_preference(request);
   if (!hosts_share_memory(request)) return flat;
@@ -111,11 +111,11 @@ Order preference(const PlanRequest& request) {
   return flat;
 }
 
-// The table's first that can run, unless the wiring makes another one clearly cheaper.
+// The table's first choice that can run, unless the wiring makes another one clearly cheaper.
 PlannerId choose(const std::vector<PlannerId>& runnable, const PlanRequest& request) {
   using enum PlannerId;
   const PlannerId first = runnable.front();
-  // What passes between two ranks is known to them alone; the costs of a hierarchical plan are decided within it.
+  // Only two ranks know what passes between them; the costs of a hierarchical plan are decided within it.
   if (first == kHierarchical || is_pairwise(request.collective) || request.ranks > kCostedRanksMax ||
       !rails_differ_by_peer(request))
     return first;

@@ -1,7 +1,7 @@
 // collectives/selector.h -- which planner runs an operation. Pure: equal on all ranks for equal arguments.
 //
-// What a row of the decision table speaks of, that row decides. Elsewhere the static choice: by size, and where peers
-// are behind different rails by the costs of the wiring (collectives/wiring.h).
+// A row of the decision table decides for what it names. Elsewhere the static choice decides: by size, and, if peers
+// are behind different rails, by the costs of the wiring (collectives/wiring.h).
 #pragma once
 
 #include "base/status.h"
@@ -10,8 +10,8 @@
 
 namespace canarynet {
 
-// The planner for `request`. It is an error when the planner of a row can't run among these ranks, or when none can;
-// the error names ranks.
+// The planner for `request`. It is an error if the planner of a row can't run among these ranks, or if none can; the
+// error names ranks.
 Result<PlannerId> select_planner(const PlanRequest& request, const DecisionTable& table);
 
 }  // namespace canarynet

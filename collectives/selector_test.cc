@@ -92,7 +92,7 @@ TEST(Selector, HostsWhoseRanksShareAnEngineTakeHierarchical) {
     }
   }
   EXPECT_EQ(chosen(request, "ring"), PlannerId::kRing);
-  // Processes that share memory do as well.
+  // The same holds for processes that share memory.
   reach.set(0, 1, Reachability::kHostBit, Reachability::kHostBit);
   EXPECT_EQ(chosen(request), PlannerId::kHierarchical);
   const std::vector<int> one_host(5, 2);
@@ -100,7 +100,7 @@ TEST(Selector, HostsWhoseRanksShareAnEngineTakeHierarchical) {
   EXPECT_NE(chosen(request), PlannerId::kHierarchical);
   request.host_of = {};
   EXPECT_NE(chosen(request), PlannerId::kHierarchical);
-  // Where hosts can't meet as it needs them to, the others have their turn.
+  // If hosts can't meet as this planner needs them to, the next one is chosen.
   request.host_of = host_of;
   reach.set(0, 3, 0, 0);
   EXPECT_NE(chosen(request), PlannerId::kHierarchical);
@@ -138,7 +138,7 @@ TEST(Selector, AllToAllIsRefusedByNameWhereSomePairCannotMeet) {
     EXPECT_EQ(result.status().code(), CANARY_UNREACHABLE);
     EXPECT_NE(result.status().text().find(ranks), std::string::npos) << result.status().text();
   };
-  // On BCube wiring blocks are forwarded, but not those whose length their forwarder does not know.
+  // On BCube wiring blocks are forwarded, unless the rank that forwards does not know their length.
   const auto cube = Reachability::bcube(2, 2);
   refused({.collective = Collective::kAllToAllV, .ranks = 4, .reach = &cube, .bcube = {2, 2}}, "ranks 0 and 3");
   auto torn = Reachability::full(3, 1);
@@ -146,7 +146,7 @@ TEST(Selector, AllToAllIsRefusedByNameWhereSomePairCannotMeet) {
   refused({.collective = Collective::kAllToAll, .ranks = 3, .count = 10, .reach = &torn}, "ranks 1 and 2");
 }
 
-// What passes between two ranks is known to them alone, so the choice must not look at it.
+// Only two ranks know what passes between them, so the choice must not look at it.
 TEST(Selector, TheCountsOfOneRankDoNotDecide) {
   const auto reach = Reachability::full(3, 1);
   PlanRequest request{.collective = Collective::kAllToAllV, .ranks = 3, .reach = &reach};

@@ -8,7 +8,7 @@
 namespace canarynet {
 namespace {
 
-// Of kernel TCP.
+// The times of kernel TCP.
 constexpr double kMessageSeconds = 60e-6, kPostSeconds = 10e-6;
 constexpr double kUnknownRate = 1.25e9;  // bytes a second
 // Pieces per rank: enough to show how its steps overlap, few enough for a walk that takes milliseconds.

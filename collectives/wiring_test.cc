@@ -1,4 +1,4 @@
-// What the static choice makes of wirings in which peers are behind different NICs.
+// The static choice for wirings in which peers are behind different NICs.
 #include "collectives/wiring.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace canarynet {
 namespace {
 
-// A link per pair of hosts: host a reaches b over the rail that is b's place among the others.
+// Each pair of hosts has a link: host a reaches b over the rail that is b's place among the others.
 Reachability mesh_wiring(int hosts) {
   Reachability reach(hosts);
   for (int a = 0; a < hosts; ++a) {
@@ -18,7 +18,7 @@ Reachability mesh_wiring(int hosts) {
   return reach;
 }
 
-// Every host's ranks, `each` of them, share an engine and the host's NICs.
+// The `each` ranks of every host share an engine and the host's NICs.
 Reachability spread(const Reachability& hosts, int each) {
   Reachability reach(hosts.ranks() * each);
   for (int a = 0; a < reach.ranks(); ++a) {
@@ -65,7 +65,7 @@ TEST(Wiring, TheMeshLoadsALinkPerPairEvenlyAndTheRingOneOfThem) {
   EXPECT_NEAR(walk_cost(PlannerId::kMesh, request, kRailsMax, model), 2.0 / 5 * bytes * 1e-9, bytes * 1e-11);
 }
 
-// All plans move the same bytes over the NICs of a flat wiring: the table decides, whatever is told of the rates.
+// All plans move the same bytes over the NICs of a flat wiring, so the table decides, whatever rates are set.
 TEST(Wiring, WhereEveryPeerIsBehindTheSameNicsTheTableDecides) {
   for (const int n : {2, 3, 4, 5, 8}) {
     for (const int rails : {1, 2, 4}) {
@@ -82,7 +82,7 @@ TEST(Wiring, WhereEveryPeerIsBehindTheSameNicsTheTableDecides) {
       }
     }
   }
-  // A NIC more on some hosts helps no plan: the host with one decides.
+  // A NIC more on some hosts helps no plan: the host with a single NIC decides.
   auto uneven = Reachability::full(4, 1);
   uneven.set(0, 1, 3, 3);
   EXPECT_EQ(chosen({.ranks = 4, .count = 30'000'000, .reach = &uneven}), PlannerId::kRing);
@@ -106,7 +106,7 @@ TEST(Wiring, BCubeWiringKeepsBCube) {
   }
 }
 
-// Four hosts on a mesh whose diagonals are slow: around the outer links, the ring avoids them.
+// The diagonals of a mesh of four hosts are slow: a ring around the outer links avoids them.
 TEST(Wiring, ToldRatesDecideBetweenPlans) {
   const auto reach = mesh_wiring(4);
   const PlanRequest alike{.ranks = 4, .count = 30'000'000, .reach = &reach};

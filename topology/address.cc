@@ -10,7 +10,7 @@ namespace {
 
 int bits_of(Address::Family family) { return family == Address::Family::kIPv4 ? 32 : 128; }
 
-// Whole text as a number in [low, high].
+// Reads the whole text as a number in [low, high].
 bool parse_number(std::string_view text, int low, int high, int* out) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -72,7 +72,7 @@ Address Address::ipv4(std::uint8_t a, std::uint8_t b, std::uint8_t c, std::uint8
 }
 
 // Grammar: host [ "/" prefix ] [ ":" port ]. An IPv6 host with a port stands in brackets, "[host]" or "[host/prefix]";
-// a bare one takes a prefix but no port.
+// one without brackets takes a prefix but no port.
 Result<Address> Address::parse(std::string_view text) {
   std::string_view host = text;
   std::string_view prefix;

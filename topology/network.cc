@@ -9,7 +9,7 @@ bool is_internet(Address::Family family) {
   return family == Address::Family::kIPv4 || family == Address::Family::kIPv6;
 }
 
-// Clears what follows the first `bits` bits.
+// Clears everything after the first `bits` bits.
 void mask(std::array<std::uint8_t, 16>* bytes, int bits) {
   for (int i = 0; i < 16; ++i) {
     const int kept = std::clamp(bits - 8 * i, 0, 8);

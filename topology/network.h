@@ -23,8 +23,8 @@ struct Network {
   std::string to_string() const;  // "10.61.0.0/16"
 };
 
-// The same addresses in as few networks as it takes to say so without joining neighbours: those within others go. More
-// than `most` are said as one network of everything, which promises too much rather than too little.
+// Covers the same addresses with as few networks as possible without joining neighbours: a network within another is
+// dropped. More than `most` become one network of everything, which promises too much rather than too little.
 std::vector<Network> summary_of(std::vector<Network> networks, std::size_t most);
 
 }  // namespace canarynet

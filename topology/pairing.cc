@@ -1,4 +1,4 @@
-// Which NIC of one host meets which NIC of another (topology/rails.h).
+// Pairs the NICs of one host with those of another (topology/rails.h).
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -18,7 +18,7 @@ class Pairs {
   Pairs(std::span<const Rail> local, std::span<const Rail> remote)
       : local_(local), remote_(remote), local_matched_(local.size()), remote_matched_(remote.size()) {}
 
-  // First with first, second with second …, the surplus of the longer side around the shorter one.
+  // Pairs first with first, second with second …; the surplus of the longer side goes around the shorter one.
   void match(const Meet& meet) {
     const int locals = static_cast<int>(local_.size()), remotes = static_cast<int>(remote_.size());
     std::vector<RailPair> found;
@@ -50,7 +50,7 @@ class Pairs {
     }
   }
 
-  // Those that have no partner yet.
+  // Pairs the rails that have no partner yet.
   void match_by_route() {
     const std::vector<bool> local_had = local_matched_, remote_had = remote_matched_;
     match([&](int i, int j) {
@@ -112,7 +112,7 @@ bool Rail::leads_to(const Address& to) const {
 std::vector<RailPair> pair_rails(std::span<const Rail> local, std::span<const Rail> remote, RailPairing pairing) {
   Pairs pairs(local, remote);
   if (pairing == RailPairing::kIndex) {
-    // Where the two share memory their NICs don't count.
+    // If the two hosts share memory their NICs don't count.
     pairs.match([&](int i, int j) {
       const Address& here = local[static_cast<std::size_t>(i)].address;
       return here.family == Address::Family::kSharedMemory &&

@@ -1,4 +1,4 @@
-// Which NICs of two hosts meet, as a table of hosts.
+// Tables of hosts show which of their NICs meet.
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -20,7 +20,7 @@ Network net(const std::string& text) {
                           : Network::of(at(text));
 }
 
-// "10.60.0.2/24>0/0 10.60.1.2/24": a rail each, and behind ">" the networks that it leads to.
+// Reads "10.60.0.2/24>0/0 10.60.1.2/24": each entry is a rail, with the networks that it leads to after ">".
 std::vector<Rail> host(const std::string& text) {
   std::vector<Rail> out;
   std::istringstream words(text);

@@ -21,7 +21,7 @@ int power_up_to(int base, int exponent, int limit) {
   return static_cast<int>(value);
 }
 
-// The level at which ranks a != b of BCube(r, levels) are mates, or -1 when they differ in several digits.
+// The level at which ranks a != b of BCube(r, levels) are mates, or -1 if they differ in several digits.
 int level_between(int a, int b, int r, int levels) {
   int found = -1;
   for (int l = 0; l < levels; ++l, a /= r, b /= r) {
@@ -40,8 +40,7 @@ Fit fit_of(const Reachability& reach, int r, int levels) {
     if (!reach.all_pairs([](std::uint32_t rails) { return (rails & (1u | kAnyway)) != 0; })) return Fit::kNone;
     return reach.all_pairs([](std::uint32_t rails) { return rails == 1; }) ? Fit::kExact : Fit::kContains;
   }
-  // Where everybody meets everybody over all of them nothing else need be looked at; that is more than BCube wiring
-  // has.
+  // If every rank meets every other over all rails nothing else need be looked at; that is more than BCube wiring has.
   const std::uint32_t every = (1u << levels) - 1;
   if (reach.all_pairs([&](std::uint32_t rails) { return (rails & kAnyway) != 0 || (rails & every) == every; }))
     return Fit::kContains;
@@ -59,7 +58,7 @@ Fit fit_of(const Reachability& reach, int r, int levels) {
   return exact ? Fit::kExact : Fit::kContains;
 }
 
-// What of a rail decides whom it meets: equal for all addresses of one subnet.
+// The properties of a rail that decide whom it meets. They are equal for all addresses of one subnet.
 struct RailKind {
   Address::Family family = Address::Family::kNone;
   std::uint8_t prefix_bits = 0;
@@ -82,10 +81,10 @@ std::vector<RailKind> kind_of(const std::vector<Rail>& rails) {
   return out;
 }
 
-// Whether some route leads to a part of a rail's subnet only: then addresses within it are not alike.
+// Whether some route leads to only a part of a rail's subnet: then addresses within it are not alike.
 bool routes_split_subnets(std::span<const std::vector<Rail>> hosts) {
   std::set<Network> networks, subnets;
-  std::set<Address::Family> unknown;  // subnets, of which families
+  std::set<Address::Family> unknown;  // families with an unknown subnet
   for (const auto& rails : hosts) {
     for (const Rail& r : rails) {
       networks.insert(r.beyond.begin(), r.beyond.end());
@@ -208,7 +207,7 @@ Reachability Reachability::from_rails(std::span<const std::vector<Rail>> hosts, 
 
 Reachability Reachability::subset(std::span<const int> members) const {
   Reachability reach;
-  std::map<int, int> kinds;  // those that its members have, in order of their first
+  std::map<int, int> kinds;  // the kinds of the members, in order of their first
   std::vector<std::size_t> old;
   for (const int m : members) {
     const int kind = kind_[static_cast<std::size_t>(m)];

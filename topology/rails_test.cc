@@ -132,7 +132,7 @@ TEST(Reachability, RailNumbersAreTheRowsOwn) {
   EXPECT_EQ(reach.rails(1, 0), 0b100u);
 }
 
-// What it keeps for kinds of ranks must be what each two ranks would find for themselves.
+// The matrix, kept for kinds of ranks, must equal what each two ranks would find for themselves.
 TEST(Reachability, RanksOfOneKindMeetAsEachTwoWould) {
   Random random(7);
   const auto one_of = [&](std::initializer_list<int> list) { return list.begin()[random.below(list.size())]; };
@@ -140,7 +140,7 @@ TEST(Reachability, RanksOfOneKindMeetAsEachTwoWould) {
     const RailPairing pairing = static_cast<RailPairing>(random.below(4));
     std::vector<std::vector<Rail>> hosts;
     std::vector<int> engines;
-    // A route to one half of a subnet. Hosts are then so plain that many are alike but for the half that they are in.
+    // A route leads to one half of a subnet. Hosts are then so plain that many differ only by the half they are in.
     const bool split = random.below(3) == 0;
     for (int r = 0; r < 12; ++r) {
       const bool with_the_last = r != 0 && random.below(4) == 0;
