@@ -46,7 +46,7 @@ std::string host_name() {
 
 ProcessPulse pulse_of(std::int64_t pid) {
   ProcessPulse pulse;
-  if (pid <= 0 || pid == getpid()) return pulse;  // the same number here is somebody else there: another PID namespace
+  if (pid <= 0 || pid == getpid()) return pulse;  // our own number there is another process in another PID namespace
   const std::string tasks = "/proc/" + std::to_string(pid) + "/task/";
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(tasks.c_str()), closedir);
   if (folder == nullptr) return pulse;

@@ -46,7 +46,7 @@ Address address_of(const ifaddrs& i) {
   return a;
 }
 
-// Mbit/s of sysfs; 0 where the driver does not know.
+// The speed in Mbit/s from sysfs; 0 if the driver does not know it.
 BytesPerSec nominal_speed(const std::string& name) {
   std::ifstream f("/sys/class/net/" + name + "/speed");
   long mbit = 0;
@@ -61,7 +61,7 @@ std::string names_of(const std::vector<Interface>& interfaces) {
 
 Rail to_rail(const Interface& i) { return {i.name, i.address, i.nominal, i.beyond}; }
 
-// An address of the loopback network as a rail of its own; false where `wanted` is none, or there is no loopback.
+// Makes an address of the loopback network a rail of its own; false if `wanted` is none, or there is no loopback.
 bool loopback_alias(std::string_view wanted, const std::vector<Interface>& available, std::size_t number, Rail* out) {
   const auto parsed = Address::parse(wanted);
   if (!parsed.ok()) return false;
@@ -90,7 +90,7 @@ Result<std::vector<Interface>> list_interfaces() {
     }
   }
   freeifaddrs(head);
-  // Where the kernel tells nobody its routes, rails are paired by subnet alone.
+  // If the kernel does not tell its routes, rails are paired by subnet alone.
   if (const auto routes = list_routes(); routes.ok()) {
     for (Interface& i : out) i.beyond = beyond(routes.value(), i.name, i.address);
   }

@@ -10,7 +10,7 @@ namespace canarynet {
 namespace {
 
 constexpr int kStrict = 1;
-// Addresses of the subnet that are tried for one which is not this host's.
+// How many addresses of the subnet are tried in search of one that is not this host's.
 constexpr int kTries = 64;
 
 int setting_of(const std::string& scope) {
@@ -20,7 +20,7 @@ int setting_of(const std::string& scope) {
   return file ? value : -1;
 }
 
-// Of the two the kernel takes the greater one.
+// The kernel takes the greater of the two.
 int filter_of(const std::string& device) { return std::max(setting_of("all"), setting_of(device)); }
 
 // The n-th address of the subnet.
@@ -33,7 +33,7 @@ Address address_in(const Network& subnet, std::uint32_t n) {
   return out;
 }
 
-// Over which device others of the rail's subnet are answered.
+// The device over which others of the rail's subnet are answered.
 std::string way_back(const Rail& rail, const ReversePathView& view) {
   const Network subnet = Network::of(rail.address);
   for (std::uint32_t n = 1; n <= kTries; ++n) {

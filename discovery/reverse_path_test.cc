@@ -7,10 +7,10 @@
 namespace canarynet {
 namespace {
 
-// What the kernel of the test would say.
+// The kernel's answers in a test.
 struct Kernel {
   std::vector<std::pair<std::string, int>> filters;
-  std::string way_of_all;                     // over which device everything leaves; "" by the sender's own
+  std::string way_of_all;                     // the device over which everything leaves; "": the sender's own
   std::vector<std::string> own_besides = {};  // addresses of this host that are no rails
 };
 Kernel kernel;
@@ -65,7 +65,7 @@ TEST(ReversePath, LooseFiltersNoneAndWaysOfTheirOwnLeaveEveryNicItsEars) {
 TEST(ReversePath, AnAddressOfThisHostIsNoNeighbourToAskTheWayTo) {
   kernel = {.filters = {{"nic0", 1}, {"nic1", 1}}, .way_of_all = "nic0", .own_besides = {"10.1.0.2", "10.1.0.3"}};
   EXPECT_NE(deaf(pair_in_one_subnet()), "");
-  // 10.1.0.0/30 has nobody but this host.
+  // 10.1.0.0/30 holds only this host.
   kernel.own_besides = {"10.1.0.1", "10.1.0.2", "10.1.0.3"};
   EXPECT_EQ(deaf({{"nic0", Address::ipv4(10, 1, 0, 1, 30), {}}, {"nic1", Address::ipv4(10, 1, 0, 2, 30), {}}}), "");
 }

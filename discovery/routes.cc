@@ -25,7 +25,7 @@ std::string device_name(unsigned number) {
   return ::if_indextoname(number, name) != nullptr ? name : "";
 }
 
-// Calls see(attribute type, payload) for each attribute of `bytes`; stops at one that is longer than what is left.
+// Calls see(attribute type, payload) for each attribute of `bytes`; stops at one that is longer than the rest.
 template <typename See>
 void for_each_attribute(std::span<const std::byte> bytes, const See& see) {
   while (bytes.size() >= sizeof(rtattr)) {

@@ -1,4 +1,5 @@
-// kernels/crc32c.h -- CRC32C (Castagnoli, RFC 3720): a scalar table specifies, SSE4.2 or wider is chosen at run time.
+// kernels/crc32c.h -- CRC32C (Castagnoli, RFC 3720): a scalar table specifies it, SSE4.2 or wider is chosen at run
+// time.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// CRC32C by folding: four 512-bit accumulators are moved 2048 bits ahead per step (VPCLMULQDQ) and the next 256 bytes
-// added. What is left at the end is 64 bytes with the same CRC, for the CRC32 instruction.
+// CRC32C by folding: each step moves four 512-bit accumulators 2048 bits ahead (VPCLMULQDQ) and adds the next 256
+// bytes. At the end 64 bytes with the same CRC remain for the CRC32 instruction.
 #include <immintrin.h>
 
 #include "kernels/crc32c_fold.h"

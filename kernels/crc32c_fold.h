@@ -1,9 +1,9 @@
 // kernels/crc32c_fold.h -- compile-time constants that move a CRC32C over bits it has not seen; internal to kernels/.
 //
-// Bit order: reflected, as the CRC is. Bit i of a 32-bit value is the coefficient of x^(31-i), of a 64-bit one of
-// x^(63-i). In that order a carry-less product of two values comes out multiplied by x once more, which the exponents
-// below take back. C headers only and consteval, so that nothing is emitted into the files of an instruction set (see
-// variant.h).
+// Bits are in reflected order, as in the CRC. Bit i of a 32-bit value is the coefficient of x^(31-i), of a 64-bit one
+// of x^(63-i). In that order a carry-less product of two values comes out multiplied by x once more, which the
+// exponents below take back. C headers only and consteval, so that nothing is emitted into the files of an instruction
+// set (see variant.h).
 #pragma once
 
 #include <stdint.h>

@@ -11,7 +11,7 @@
 namespace canarynet {
 namespace {
 
-// The definition: one bit at a time.
+// CRC32C by its definition, one bit at a time.
 std::uint32_t bitwise(std::uint32_t crc, const unsigned char* data, std::size_t bytes) {
   crc = ~crc;
   for (std::size_t i = 0; i < bytes; ++i) {

@@ -1,5 +1,4 @@
-// kernels/dispatch.h -- the choice of a variant as a function of what was asked for; internal to kernels/ and its
-// tests.
+// kernels/dispatch.h -- chooses a variant from what the user asked for; internal to kernels/ and its tests.
 #pragma once
 
 #include "base/status.h"
@@ -9,7 +8,7 @@ namespace canarynet {
 
 struct KernelChoice {
   const KernelVariant* variant;  // never null
-  Status status;                 // CANARY_INVALID_SETTING when `wanted` is not among this machine's variants
+  Status status;                 // CANARY_INVALID_SETTING if `wanted` is not among this machine's variants
 };
 // `wanted` is the text of CANARY_KERNELS; nullptr or "" choose the best.
 KernelChoice choose_kernels(const char* wanted);

@@ -1,4 +1,4 @@
-// The choice of a variant. ctest runs KernelChoice.* again in processes with CANARY_KERNELS set (see CMakeLists.txt).
+// How a variant is chosen. ctest runs KernelChoice.* again in processes with CANARY_KERNELS set (see CMakeLists.txt).
 #include "kernels/dispatch.h"
 
 #include <gtest/gtest.h>

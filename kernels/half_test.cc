@@ -42,7 +42,7 @@ class Format {
   bool is_nan(std::uint16_t code) const { return (code & 0x7FFF) > infinity_; }
   bool is_quiet(std::uint16_t code) const { return (code >> (fraction_bits_ - 1) & 1) != 0; }
 
-  // Nearest code to a number that is not NaN, ties to the even code.
+  // The code nearest to a number that is not NaN, ties to the even code.
   std::uint16_t nearest(double value) const {
     const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
     const double magnitude = std::fabs(value);

@@ -57,7 +57,7 @@ struct Max {
 struct Prod {
   template <class D, class V>
   static HWY_INLINE V combine(D d, V a, V b) {
-    if constexpr (sizeof(hn::TFromD<D>) == 1) {  // no 8-bit multiply: low and high byte of each 16-bit lane in turn
+    if constexpr (sizeof(hn::TFromD<D>) == 1) {  // no 8-bit multiply: each 16-bit lane does low, then high byte
       const hn::Repartition<uint16_t, D> d16;
       const auto high_mask = hn::Set(d16, 0xFF00);
       const auto a16 = hn::BitCast(d16, a);
@@ -78,7 +78,7 @@ struct Quotient {
   }
 };
 
-// Types the CPU computes in directly.
+// Types in which the CPU computes directly.
 template <typename T>
 struct Native {
   using Tag = hn::ScalableTag<T>;
@@ -154,7 +154,7 @@ struct HalfCodec {
     const VecU32 sign = hn::ShiftLeft<16>(hn::Xor(bits, magnitude));
     const VecU32 normal = hn::Add(hn::ShiftLeft<13>(magnitude), hn::Set(du, (127U - 15U) << 23));
     const VecU32 special = hn::Or(normal, hn::Set(du, 0x7F800000U));  // infinity or NaN: all exponent bits
-    // A subnormal is a count of 2^-24; through integer conversion, so that no f32 denormal (slow) arises.
+    // A subnormal is a count of 2^-24. It goes through integer conversion, so that no f32 denormal (slow) arises.
     const VecF32 counted = hn::ConvertTo(df, hn::BitCast(hn::RebindToSigned<TagU32>(), magnitude));
     const VecU32 subnormal = hn::BitCast(du, hn::Mul(counted, hn::Set(df, 0x1p-24F)));
     const VecU32 finite = hn::IfThenElse(hn::Lt(magnitude, hn::Set(du, 0x400)), subnormal, normal);
@@ -163,7 +163,7 @@ struct HalfCodec {
   }
   static HWY_INLINE VecF32 widen_even(VecU32 pair) { return widen(hn::And(pair, hn::Set(TagU32(), 0xFFFF))); }
   static HWY_INLINE VecF32 widen_odd(VecU32 pair) { return widen(hn::ShiftRight<16>(pair)); }
-  // Binary16 in the lower half of each lane, the upper half zero.
+  // Returns binary16 in the lower half of each lane, the upper half zero.
   static HWY_INLINE VecU32 round(VecF32 value) {
     const TagU32 du;
     const TagF32 df;
@@ -210,8 +210,8 @@ struct Half {
 constexpr size_t kUnroll = 4;  // vectors in flight per turn; enough to hide the latency of the conversions
 
 // Converting takes so many instructions that few loads are in flight at a time: beyond L2 the 16-bit floats then run
-// at half the speed of f32. Asking for the lines ahead brings them near it (measured: 512 bytes ahead are too few, 2048
-// no better).
+// at half the speed of f32. Asking for the lines ahead brings them near it (512 bytes ahead were measured as too few,
+// 2048 as no better).
 constexpr size_t kPrefetchBytes = 1024;
 
 // An address past the end is harmless here, but not as a pointer: hence the integer.

@@ -1,7 +1,8 @@
-// canary-kernels-bench: how fast one core reduces and checks, beside what the machine can do at all.
+// canary-kernels-bench: how fast one core reduces and checks, compared with the most that the machine can do.
 //
-// bytes/s counts the bytes of the result (a reduction also reads two operands, memcpy one). The yardsticks: memcpy of
-// the same bytes, and `a += b` as the compiler vectorises it for the baseline CPU. The table at the end has the ratios.
+// bytes/s counts the bytes of the result (a reduction also reads two operands, memcpy one). The yardsticks are memcpy
+// of the same bytes, and `a += b` as the compiler vectorises it for the baseline CPU. The table at the end has the
+// ratios.
 #include <benchmark/benchmark.h>
 
 #include <cstdio>
@@ -78,7 +79,7 @@ class Reporter : public benchmark::ConsoleReporter {
     ConsoleReporter::ReportRuns(runs);
     for (const Run& run : runs) {
       const auto rate = run.counters.find("bytes_per_second");
-      // Of repetitions the best: what disturbs a run only slows it.
+      // The best repetition counts: whatever disturbs a run only slows it.
       if (rate != run.counters.end() && run.run_type == Run::RT_Iteration) {
         double& best = rates_[run.run_name.function_name];
         if (rate->second.value > best) best = rate->second.value;

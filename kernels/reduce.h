@@ -1,4 +1,4 @@
-// kernels/reduce.h -- dst = a (+) b for every type and reduction; compiled per CPU, chosen once at run time.
+// kernels/reduce.h -- dst = a (+) b for every type and reduction, compiled per CPU and chosen once at run time.
 //
 // Scalar is the specification; every variant gives the same bits (but for NaN payloads). Integers wrap. f16/bf16: both
 // operands are widened to f32, combined there and rounded to nearest even. MIN/MAX: NaN when either operand is NaN;
@@ -16,12 +16,12 @@
 
 namespace canarynet {
 
-// AVG reduces as SUM: the division comes once, by divide().
+// AVG reduces as SUM; divide() divides once at the end.
 using ReduceFn = void (*)(void* dst, const void* a, const void* b, std::size_t elements);
 ReduceFn reduce_kernel(DataType type, ReduceOp op);
 
-// data[i] = data[i] / divisor: the end of AVG. Floats divide (f16/bf16 through f32, rounded once), integers truncate
-// toward zero. divisor > 0.
+// data[i] = data[i] / divisor ends an AVG. Floats divide (f16/bf16 through f32, rounded once), integers truncate toward
+// zero. divisor > 0.
 using DivideFn = void (*)(void* data, std::size_t elements, std::uint32_t divisor);
 void divide(DataType type, void* data, std::size_t elements, std::uint32_t divisor);
 
@@ -32,10 +32,10 @@ struct KernelVariant {
   const char* name;
   ReduceFn (*reduce)(DataType type, ReduceOp op);
   std::uint32_t (*crc32c)(std::uint32_t crc, const void* data, std::size_t bytes);
-  DivideFn (*divide)(DataType type);  // nullptr for types divided by the scalar variant
+  DivideFn (*divide)(DataType type);  // nullptr for types that the scalar variant divides
 };
 const KernelVariant* kernel_variants(std::size_t* count);
-// OK, or CANARY_INVALID_SETTING when CANARY_KERNELS names a variant this machine lacks (the best one is used then).
+// OK, or CANARY_INVALID_SETTING if CANARY_KERNELS names a variant that this machine lacks (the best one is used then).
 Status kernels_status();
 
 // Sets MXCSR to its default (round to nearest, denormals kept) for its lifetime.

@@ -1,4 +1,4 @@
-// Every variant against the scalar one, bit for bit, and the scalar one against values computed another way.
+// Compares every variant with the scalar one, bit for bit, and the scalar one with values computed another way.
 #include "kernels/reduce.h"
 
 #include <gtest/gtest.h>
@@ -58,8 +58,8 @@ bool is_nan(DataType type, std::uint64_t bits) {
 }
 bool is_quiet(DataType type, std::uint64_t bits) { return (bits >> (layout_of(type).fraction_bits - 1) & 1) != 0; }
 
-// Bits that go wrong first: zeros, subnormals, ones, extremes, infinities, NaNs quiet and signalling; all with both
-// signs.
+// Bit patterns that go wrong first: zeros, subnormals, ones, extremes, infinities, NaNs quiet and signalling; all with
+// both signs.
 std::vector<std::uint64_t> special_values(DataType type) {
   const Layout layout = layout_of(type);
   const std::uint64_t sign = std::uint64_t{1} << (layout.bits - 1);
@@ -81,7 +81,7 @@ std::vector<std::uint64_t> special_values(DataType type) {
   return values;
 }
 
-// A third special values, a third any bits, a third numbers of like size (sums that round, not overflow).
+// One third are special values, one third any bits, one third numbers of similar size (sums that round, not overflow).
 std::vector<char> make_operand(DataType type, std::size_t elements, std::uint64_t seed) {
   const std::size_t size = size_of(type);
   const Layout layout = layout_of(type);

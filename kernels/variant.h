@@ -1,7 +1,7 @@
-// kernels/variant.h -- what each instruction set's files give to dispatch.cc; internal to kernels/.
+// kernels/variant.h -- the functions that each instruction set's files give to dispatch.cc; internal to kernels/.
 //
-// Only C headers here: the files of an instruction set are compiled with its flags, so an inline function of the
-// standard library emitted there could be the copy the linker keeps, and old CPUs would run into AVX code.
+// This header uses only C headers: the files of an instruction set are compiled with its flags, so an inline function
+// of the standard library emitted there could be the copy that the linker keeps, and old CPUs would run into AVX code.
 // symbols_test.sh checks it.
 #pragma once
 
@@ -15,8 +15,8 @@ namespace canarynet {
 using VariantReduceFn = void (*)(void* dst, const void* a, const void* b, size_t elements);
 using VariantDivideFn = void (*)(void* data, size_t elements, uint32_t divisor);
 
-// reduce() and divide() give nullptr for a value outside the enums, divide() also for types it leaves to the scalar
-// variant.
+// reduce() and divide() return nullptr for a value outside the enums, divide() also for types that it leaves to the
+// scalar variant.
 namespace kernels_scalar {
 VariantReduceFn reduce(canary_type type, canary_redop op);
 VariantDivideFn divide(canary_type type);

@@ -1,4 +1,4 @@
-// Who is named when something is wrong: the host that was cut, the rank that did not call, nobody who merely was not
+// An error names the culprit: the host that was cut off or the rank that did not call, and nobody who merely was not
 // looked at. Virtual time.
 #include <algorithm>
 #include <cstdlib>
@@ -33,7 +33,7 @@ std::vector<Bed> beds() {
 
 enum class Cut { kBothWays, kItIsNotHeard, kItHearsNobody };
 
-// The NICs of `host`, while control stays.
+// Cuts the NICs of `host`; control stays.
 void cut(Cluster& c, int host, Cut how) {
   for (int other = 0; other < c.hosts(); ++other) {
     if (other == host) continue;
@@ -65,7 +65,7 @@ TEST(Blame, TheHostWhoseNicsAreCutIsNamedOnEveryRank) {
         o.fabric.seed = seed;
         Cluster c(impatient(o));
         ASSERT_TRUE(c.join());
-        // Before, during or some time after the cut the ranks call.
+        // The ranks call before the cut, during it or some time after it.
         c.run_for(Nanos{static_cast<std::int64_t>(random.below(1'500'000'000))});
         AllRanks op(c, sum(c.ranks(), 256 << 10));
         const bool before = random.below(2) == 0;
@@ -81,7 +81,7 @@ TEST(Blame, TheHostWhoseNicsAreCutIsNamedOnEveryRank) {
         }
         ASSERT_FALSE(op.all_done()) << what << ": " << op.ticket(0).status.to_string();
         ASSERT_TRUE(c.run_until([&] { return op.all_done(); }, 3_s)) << what;
-        // Within two seconds, but for a job so young that its lanes' silence says nothing yet.
+        // Two seconds suffice, except for a job so young that its lanes' silence says nothing yet.
         EXPECT_LE(c.now() - std::max(at, 1200_ms), 2_s) << what;
         for (int r = 0; r < c.ranks(); ++r) {
           const Status& s = op.ticket(r).status;
@@ -95,17 +95,17 @@ TEST(Blame, TheHostWhoseNicsAreCutIsNamedOnEveryRank) {
   }
 }
 
-// Host 2 hears the others and is not heard: it can't know. The others are done with the group, and know that host 2 is
-// not.
+// Host 2 hears the others but is not heard, which it can't know. The others are done with the group, and know that host
+// 2 is not.
 TEST(Blame, AHostThatIsNotHeardLearnsOfItWhereTheOthersAreDone) {
   Cluster c(impatient(flat_cluster(3, 2)));
   ASSERT_TRUE(c.join());
   const auto members = form_group(c, {0, 1, 2});
-  c.run_for(1500_ms);  // lanes' silence says nothing of a job that is younger than the limit
+  c.run_for(1500_ms);  // lanes' silence says nothing about a job that is younger than the limit
   cut(c, 2, Cut::kItIsNotHeard);
-  // Nobody acknowledges what host 2 sends. Copies of 200 small broadcasts, in the world, take most of the room that
-  // there is for them (256, one for each: its signature travels with it); so the signature of its last operation in
-  // the group can't leave.
+  // Nobody acknowledges what host 2 sends. Copies of 200 small broadcasts in the world take most of the room that there
+  // is for them (256, one for each: its signature travels with it), so the signature of its last operation in the group
+  // can't leave.
   std::vector<std::unique_ptr<AllRanks>> ops;
   for (int i = 0; i < 300; ++i) {
     const bool in_world = i < 200;
@@ -128,7 +128,7 @@ TEST(Blame, AHostThatIsNotHeardLearnsOfItWhereTheOthersAreDone) {
   EXPECT_EQ(last.ticket(2).status.detail().rank, 2) << last.ticket(2).status.to_string();
 }
 
-// `absent` alone does not call. On every other rank the verdict names it and nobody else.
+// Only `absent` does not call. On every other rank the verdict names it and nobody else.
 void expect_absent_named(Cluster& c, int absent, const std::string& what) {
   AllRanks op(c, sum(c.ranks(), 100));
   op.submit_all_but(absent);
@@ -245,7 +245,7 @@ TEST(Blame, AnEngineThatStandsStillForLessThanTheLimitIsWaitedFor) {
 }
 
 TEST(Blame, OneThatStandsStillLongerIsSilentAlsoForThoseWhoPausedMeanwhile) {
-  // Hosts 0 and 2 stand still for a second in between: as much later, and no more, they name host 1.
+  // Hosts 0 and 2 stand still for a second in between: they name host 1 that much later, and no more.
   for (const Nanos pause : {Nanos{}, 1_s}) {
     Cluster c(impatient(flat_cluster(3, 2)));
     ASSERT_TRUE(c.join());
@@ -269,7 +269,7 @@ TEST(Blame, OneThatStandsStillLongerIsSilentAlsoForThoseWhoPausedMeanwhile) {
 }
 
 TEST(Blame, EnginesThatGetACoreOnlyNowAndThenAreNotSilent) {
-  // A poll takes longer than the silence limit, as where 96 processes share two cores: slow, and nobody's fault.
+  // A poll takes longer than the silence limit, as if 96 processes shared two cores: it is slow, but nobody's fault.
   for (const Nanos poll_time : {400_ms, 1500_ms}) {
     ClusterOptions o = flat_cluster(4, 2);
     o.poll_time = poll_time;
@@ -282,8 +282,8 @@ TEST(Blame, EnginesThatGetACoreOnlyNowAndThenAreNotSilent) {
 }
 
 TEST(Blame, AProcessOfTheSameHostIsSilentOnlyIfItStandsStill) {
-  // What the engines see of process 1 when they look: it waits for a core; it sleeps, but ran since the last look;
-  // neither.
+  // The engines see one of three things of process 1 when they look: it waits for a core; or it sleeps, but ran since
+  // the last look; or neither.
   enum class Sight { kWaits, kRuns, kStandsStill };
   for (const Sight sight : {Sight::kWaits, Sight::kRuns, Sight::kStandsStill}) {
     std::uint64_t ran = 7;

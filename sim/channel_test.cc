@@ -1,5 +1,5 @@
-// Channels alone, opened by address between two ends that know nothing of engines or groups: over simulated lanes with
-// their faults, and over TCP on loopback.
+// Channels alone, which a test opens by address between two ends that know nothing of engines or groups: over simulated
+// lanes with their faults, and over TCP on loopback.
 #include "transport/channel.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ std::byte pattern(std::uint32_t flow, std::uint32_t piece, std::size_t i) {
   return static_cast<std::byte>(flow * 131 + piece * 31 + i * 7 + (i >> 8));
 }
 
-// Memory that can be taken away: whoever still touches it dies.
+// Memory that can be taken away: code that still touches it crashes.
 class Pages {
  public:
   explicit Pages(std::size_t bytes) : bytes_((bytes + 4095) / 4096 * 4096 + 4096) {
@@ -208,7 +208,7 @@ class End final : public ChannelClient, public LaneAcceptor, public LaneSink {
   Nanos now_;
 };
 
-// Two ends and what is between them.
+// Two ends and the network between them.
 class Pair {
  public:
   virtual ~Pair() = default;
@@ -217,7 +217,7 @@ class Pair {
   // Lets time pass, at most until `limit`.
   virtual void step(Nanos limit) = 0;
 
-  // The dialling end so much later than the other.
+  // The dialling end opens `later` than the other.
   void open(int rails, Nanos later = {}) {
     for (int side = 0; side < 2; ++side)
       end_[side] = std::make_unique<End>(factory(side), static_cast<std::uint32_t>(side));
@@ -240,7 +240,7 @@ class Pair {
   void pass(Nanos span) {
     until([] { return false; }, span);
   }
-  // Everything sent was done and arrived, once.
+  // Expects that everything sent was done and arrived once.
   void expect_all(Nanos span) {
     ASSERT_TRUE(until([&] { return a().done() == a().sent.size() && b().arrived == a().sent.size(); }, span))
         << a().done() << " done and " << b().arrived << " arrived of " << a().sent.size() << "\n"
@@ -507,7 +507,7 @@ TEST(ChannelFaults, ALaneOnProbationCarriesDataWhenThereIsNoOther) {
   pair.expect_all(100_ms);
 }
 
-// The one lane that is up dies silently while the other serves a long probation: nobody waits for the probation's end.
+// The one lane that is up dies silently while the other serves a long probation: traffic does not wait for its end.
 TEST(ChannelFaults, ALaneOnProbationTakesOverFromTheLastOneThatFallsSilent) {
   SimPair pair(2);
   pair.open(2);
@@ -553,9 +553,9 @@ TEST(ChannelFaults, ASlowLanesPiecesAreSentOnTheIdleOneToo) {
   EXPECT_LT(pair.now() - began, 300_ms) << "two pieces at 5 Mbit/s take 420 ms";
 }
 
-// --- who may take a lane's place -------------------------------------------------------------------------------------
+// --- taking a lane's place -------------------------------------------------------------------------------------------
 
-// Dials one end by hand and says the hello of a lane of the other's; the job's token is known to it.
+// Dials one end by hand and says the hello of one of the other's lanes; it knows the job's token.
 class Newcomer final : public LaneSink {
  public:
   Newcomer(SimPair& pair, int host, int rail, std::uint16_t claimed_rail) : claimed_(claimed_rail) {
@@ -612,7 +612,7 @@ TEST(ChannelNewcomers, TakeThePlaceOfALaneThatEndedAtThePeerAlone) {
   std::vector<Lane*> lanes;
   pair.fabric.lanes_between(1, 0, &lanes);
   ASSERT_EQ(lanes[0]->rail(), 0);
-  pair.fabric.kill_lane(*lanes[0], false);  // nothing comes any more, not even that it has ended
+  pair.fabric.kill_lane(*lanes[0], false);  // nothing comes any more, not even the news that it has ended
   pair.fabric.nic_down(0, 0, NicDeath::kLocal);
   pair.pass(10_ms);
   ASSERT_EQ(pair.a().channel->paths_up(), 1);

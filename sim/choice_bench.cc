@@ -1,11 +1,12 @@
-// sim/choice_bench.cc -- how good the choice of a planner is, in virtual time: every planner that can run a network's
-// all-reduce is run there, and the best of all is compared with what the cost model chooses from the true α and β of
+// sim/choice_bench.cc -- how good the choice of a planner is, in virtual time. It runs every planner that can run a
+// network's all-reduce there, and compares the best of all with what the cost model chooses from the true α and β of
 // the links, and with what the static choice takes.
 //
 //   canary-sim-choice [--quick] [NAME...]     beds whose name contains one of the texts
 //
-// Regret: time of the chosen planner / time of the best, minus 1. Prediction error: of the chosen planner's time. Exit
-// status 1: an operation failed, or a sum was wrong. (The times hold what an engine costs the network, not processors.)
+// Regret is the time of the chosen planner / time of the best, minus 1. The prediction error is that of the chosen
+// planner's time. Exit status 1: an operation failed, or a sum was wrong. (The times hold the network's part of an
+// engine's cost, not the processors'.)
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -117,7 +118,7 @@ LinkCosts truth(const Bed& bed) {
   return links;
 }
 
-// Seconds of one all-reduce, the mean of those that begin within 100 ms after a warm-up as long; < 0: it failed.
+// Seconds of one all-reduce: the mean of those that begin within 100 ms after an equally long warm-up; < 0: it failed.
 double run(const Bed& bed, PlannerId planner, std::uint64_t bytes) {
   ClusterOptions o;
   o.hosts = bed.hosts();

@@ -77,7 +77,7 @@ void Cluster::all_reduce(int rank, const void* input, void* output, std::uint64_
 
 bool Cluster::step(Nanos not_beyond) {
   Nanos t = fabric_.next_event();
-  // Most of the time no deadline comes first; only then it matters whose it is (a dead host has none).
+  // A deadline seldom comes before t; only if one does it matters whose it is (a dead host has none).
   if (*std::min_element(deadlines_.begin(), deadlines_.end()) < t) {
     for (std::size_t h = 0; h < deadlines_.size(); ++h) {
       if (!fabric_.frozen(static_cast<int>(h))) t = std::min(t, deadlines_[h]);

@@ -1,9 +1,9 @@
 // sim/cluster.h -- engines on a simulated fabric: the product's own code in one process, on virtual time, from one
 // seed.
 //
-// What: one engine per host, `ranks_per_host` ranks each; the caller submits operations and steps the cluster until
-// they are done. Only engines with something to do are polled. Thread: one. Determinism: everything follows from the
-// options.
+// What: one engine per host, with `ranks_per_host` ranks each. The caller submits operations and steps the cluster
+// until they are done. Only engines with something to do are polled. Thread: one. Determinism: everything follows from
+// the options.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ namespace canarynet {
 struct ClusterOptions {
   int hosts = 2;
   int ranks_per_host = 1;
-  // A poll takes that long: what arrives meanwhile waits for the next one (0: an engine is infinitely fast).
+  // A poll takes this long; what arrives meanwhile waits for the next one (0: an engine is infinitely fast).
   Nanos poll_time;
   Wiring wiring;
   FabricOptions fabric;
@@ -27,7 +27,7 @@ struct ClusterOptions {
   std::function<void(int host, EngineOptions*)> amend;
 };
 
-// Looks on after every poll of an engine, before anything else happens: as soon as a caller could learn of it.
+// Is called after every poll of an engine, before anything else happens: as soon as a caller could see the result.
 class PollWatcher {
  public:
   virtual ~PollWatcher() = default;
@@ -46,13 +46,13 @@ class Cluster {
   bool alive(int host) const { return engines_[static_cast<std::size_t>(host)] != nullptr; }
   Nanos now() const { return fabric_.now(); }
 
-  // Starts all engines and steps until every one is ready or has failed to join. True when all are ready.
+  // Starts all engines and steps until every one is ready or has failed to join. Returns true if all are ready.
   bool join(Nanos limit = 60_s);
   GroupMember* world(int rank) { return engine(host_of(rank)).world(rank); }
 
-  // Hands over a command that makes sense, and polls that engine.
+  // Hands over a valid command, and polls that engine.
   void submit(int rank, const port::Command& command);
-  // An operation, for the ticket of whoever calls.
+  // Makes the command for an operation that completes `ticket`.
   port::Command operation(const GroupMember* member, const OpRequest& request, OpTicket* ticket) {
     return port::operation(member->id, member->shape(), request, id(member, ticket));
   }
@@ -71,21 +71,21 @@ class Cluster {
                DataType type = CANARY_U8, const port::Terms& terms = {}) {
     submit(member->world_rank, port::receive(member->id, from, data, count, type, id(member, ticket), terms));
   }
-  // Of the operation or message whose ticket this is.
+  // Limits the operation or message that has this ticket.
   void set_deadline(const GroupMember* member, OpTicket* ticket, Nanos from_now) {
     submit(member->world_rank, port::deadline(member->id, id(member, ticket), from_now));
   }
   void all_reduce(int rank, const void* input, void* output, std::uint64_t count, DataType type, ReduceOp op,
                   OpTicket* ticket);
 
-  // The next event or deadline: time moves there, engines with something to do are polled. False when nothing will ever
-  // happen again.
+  // Moves time to the next event or deadline and polls the engines that have something to do. Returns false if nothing
+  // will ever happen again.
   bool step(Nanos not_beyond = Nanos::max());
-  // Steps until `done()`; false when `limit` (from now) passed first.
+  // Steps until `done()`; returns false if `limit` (from now) passed first.
   bool run_until(const std::function<bool()>& done, Nanos limit);
   void run_for(Nanos span);
 
-  // The process of `host` ends: its engine is destroyed.
+  // Ends the process of `host`: its engine is destroyed.
   void kill(int host, CrashKind kind);
   std::uint64_t polls() const { return polls_; }
   void add_watcher(PollWatcher* watcher) { watchers_.push_back(watcher); }
@@ -98,7 +98,7 @@ class Cluster {
   SimFabric fabric_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<Nanos> deadlines_;   // per host: when it is to be polled, whatever arrives
-  std::vector<Nanos> busy_until_;  // per host: until when its last poll lasts
+  std::vector<Nanos> busy_until_;  // per host: when its last poll ends
   std::vector<int> ready_hosts_;
   std::vector<PollWatcher*> watchers_;
   std::uint64_t polls_ = 0;

@@ -23,13 +23,13 @@ inline ClusterOptions flat_cluster(int hosts, int rails = 2, int ranks_per_host 
   return c;
 }
 
-// With a silence limit that is soon over, for tests of what comes behind it.
+// Options with a short silence limit, for tests of what happens after it.
 inline ClusterOptions impatient(ClusterOptions options) {
   options.settings.silence_limit = 1_s;
   return options;
 }
 
-// Operations of f32. Equal salts give equal inputs.
+// The shapes of f32 operations. Equal salts give equal inputs.
 inline oracle::Shape sum(int ranks, std::uint64_t count, std::uint64_t salt = 1) {
   oracle::Shape s;
   s.ranks = ranks;
@@ -55,7 +55,7 @@ inline void ask_for_group(Cluster& c, int rank, const std::vector<int>& list, Op
   c.submit(rank, port::group(rank, list, c.engine(c.host_of(rank)).ticket_id(*ticket)));
 }
 
-// All of `list` ask for the group: what each of them got, in the order of the list.
+// All ranks of `list` ask for the group. Returns the member that each of them got, in the order of the list.
 inline std::vector<GroupMember*> form_group(Cluster& c, const std::vector<int>& list) {
   Tickets tickets;
   for (const int rank : list) {
@@ -71,7 +71,7 @@ inline std::vector<GroupMember*> form_group(Cluster& c, const std::vector<int>& 
   return members;
 }
 
-// `rank` aborts the world; `why` stays for good.
+// `rank` aborts the world; `why` must never be freed.
 inline void abort_world(Cluster& c, int rank, const char* why) { c.submit(rank, port::abort(c.world(rank)->id, why)); }
 
 // An engine leaves the job in good order, and then its process ends.
@@ -82,7 +82,7 @@ inline void leave_and_end(Cluster& c, int engine) {
   c.kill(engine, CrashKind::kHangup);
 }
 
-// Buffers and tickets of one collective on all ranks of a group. Must outlive the cluster's use of them. Each rank's
+// Buffers and tickets of one collective on all ranks of a group. It must outlive the cluster's use of them. Each rank's
 // result is judged, and its buffers are overwritten, as soon as that rank is done; nobody may write there from then on.
 class AllRanks final : public PollWatcher {
  public:
@@ -115,7 +115,7 @@ class AllRanks final : public PollWatcher {
   AllRanks(const AllRanks&) = delete;
   AllRanks& operator=(const AllRanks&) = delete;
 
-  // From the call on; before submit().
+  // The limit counts from the call on; call this before submit().
   void set_time_limit(Nanos limit) { time_limit_ = limit; }
   void set_priority(canary_priority priority) { priority_ = priority; }
   void submit(int rank, GroupMember* member = nullptr) {
@@ -149,7 +149,7 @@ class AllRanks final : public PollWatcher {
     return true;
   }
   OpTicket& ticket(int rank) { return *tickets_[at(rank)]; }
-  // Of the rank's result, once it is done.
+  // The digest of the rank's result, once it is done.
   std::uint64_t digest(int rank) const { return digests_[at(rank)]; }
   // Runs until every rank is done; then each must have succeeded with the right result.
   void expect_exact(Nanos limit = 10_s) {
@@ -170,7 +170,7 @@ class AllRanks final : public PollWatcher {
 
  private:
   static std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
-  // nullptr where a rank has none.
+  // Returns nullptr if a rank has none.
   std::byte* input_of(int r) {
     if (oracle::input_bytes(shape_, r) == 0) return nullptr;
     return input_[at(r)].data() + (in_place_ ? oracle::in_place_input(shape_, r) : 0);

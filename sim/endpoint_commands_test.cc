@@ -1,5 +1,5 @@
-// What an endpoint takes from its callers, and what it refuses: commands that name what has ended, what lies nowhere,
-// or only half of what belongs together. A command that is refused has done nothing.
+// Commands that an endpoint refuses: they name something that has ended, memory that does not exist, or only half of
+// what belongs together. A command that is refused has done nothing.
 #include <array>
 
 #include "sim/endpoint_test_util.h"

@@ -1,4 +1,4 @@
-// Endpoints of one machine meet in shared memory, and in nothing else; those of others over their NICs. Virtual time.
+// Endpoints of one machine meet in shared memory and nothing else, endpoints of others over their NICs. Virtual time.
 #include "sim/endpoint_test_util.h"
 
 namespace canarynet {
@@ -21,7 +21,7 @@ class MemoryNet : public Net {
   std::uint64_t by_memory(int host) { return at(host).rail_stats(kMemory).lanes.bytes_sent; }
 };
 
-// The handle as an endpoint without shared memory, or of an older library, would have made it.
+// Makes the handle as an endpoint without shared memory, or of an older library, would have made it.
 void forget_memory(Pair& p) {
   EndpointHandle h = decode_handle(p.handle).value();
   std::erase_if(h.rails, [](const Address& a) { return a.family == Address::Family::kSharedMemory; });

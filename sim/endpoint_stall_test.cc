@@ -1,5 +1,5 @@
-// Endpoints whose peers refuse, stop, or answer without anything moving: every wait is bounded, and its end says who
-// and why. Virtual time.
+// Endpoints whose peers refuse, stop, or answer without anything moving: every wait is bounded, and its end says who is
+// to blame and why. Virtual time.
 #include "base/duration_text.h"
 #include "sim/endpoint_test_util.h"
 #include "sim/warnings_test_util.h"
@@ -118,7 +118,7 @@ TEST(EndpointStall, AMessageThatDoesNotMoveThoughItsPeerAnswersEndsItsConnection
     Net net(2, rails, o, with_exchange_limit(4_s));
     Pair p(net);
     ASSERT_NO_FATAL_FAILURE(p.open());
-    // From now on what is long gets lost, as behind a tunnel that nobody told the NICs of; heartbeats pass.
+    // From now on long frames get lost, as behind a tunnel of which the NICs know nothing; heartbeats pass.
     for (int host = 0; host < 2; ++host) {
       for (int rail = 0; rail < rails; ++rail) net.fabric.nic(host, rail).out.frame_bytes_max = 2000;
     }
@@ -192,8 +192,8 @@ TEST(EndpointStall, WhatWaitsForItsReceiveOrItsSendIsNoStall) {
   EXPECT_EQ(large.ticket.code, CANARY_OK) << large.ticket.status.to_string();
 }
 
-// The dialler closes one connection and makes the next, which gets its number; the other end's user has not closed the
-// first yet.
+// The dialler closes one connection and makes the next, which gets the same number, while the other end's user has not
+// closed the first yet.
 TEST(EndpointStall, AConnectionThatANewerOneDisplacedMayBeClosedAfterEverythingElse) {
   Net net(2, 1);
   auto p = std::make_unique<Pair>(net);
@@ -249,8 +249,8 @@ TEST(EndpointStall, WhoGivesAConnectionUpTellsTheOtherEndWhy) {
   }
 }
 
-// The sender waits for credits, small frames on lanes that carry nothing else that way: they must not stay on the dead
-// one for long.
+// The sender waits for credits, small frames on lanes that carry nothing else that way. They must not wait on the dead
+// lane for long.
 TEST(EndpointStall, ADyingNicHoldsAStreamUpForLessThanATenthOfASecond) {
   for (const int host : {0, 1}) {
     for (const NicDeath kind : {NicDeath::kSilent, NicDeath::kLocal}) {
@@ -360,7 +360,7 @@ TEST(EndpointStall, APeerThatIsStoppedForLessThanTheSilenceLimitIsWaitedFor) {
 
 // --- outages ---------------------------------------------------------------------------------------------------------
 
-// Both ends send when all that is between them goes dark, or one of them stands still.
+// Both ends send when everything between them goes dark, or one of them stands still.
 TEST(EndpointStall, AnOutageIsWarnedOfOnceAndOverASecondAfterItsEnd) {
   for (const bool stopped : {false, true}) {
     for (const int rails : {1, 2}) {

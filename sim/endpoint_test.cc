@@ -302,7 +302,7 @@ TEST(Endpoint, AMessageLongerThanItsReceiveEndsTheConnectionWithBothLengths) {
             std::string::npos)
             << h->ticket.status.text();
       }
-      // Its neighbour on the same link lives.
+      // Another connection on the same link lives on.
       Connection& c = *p.connecting[1];
       Half& fine = p.send(c, 100);
       ASSERT_TRUE(net.until([&] { return fine.ticket.done(); }, 1_s));
@@ -396,7 +396,7 @@ TEST(Endpoint, TwoHundredMessagesAheadOfTheirReceivesNeedNoMoreThanTheirBudget) 
   p.expect_all(5_s);
 }
 
-// Who accepts may have a place for the first message before the dialler hears that it was accepted.
+// The acceptor may have a place for the first message before the dialler hears that it was accepted.
 TEST(Endpoint, ACreditThatOvertakesTheAnswerToAConnectCounts) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -30,7 +30,7 @@ inline void fill(std::vector<std::byte>* data, std::uint64_t seed) {
   }
 }
 
-// With a silence limit that is soon over.
+// Settings with a short silence limit.
 inline Settings impatient() {
   Settings s = Settings::defaults();
   s.silence_limit = 1_s;
@@ -126,7 +126,7 @@ struct Half {
   MessageEnd* end = nullptr;
 };
 
-// A listener on host 1 and connections of host 0 to it. Declared behind the Net: it goes first.
+// A listener on host 1 and connections from host 0 to it. Declare it after the Net, so that it is destroyed first.
 class Pair {
  public:
   explicit Pair(Net& net, int from = 0, int to = 1) : net_(net), from_(from), to_(to) {
@@ -134,7 +134,7 @@ class Pair {
     net.submit(to, port::listen(listener_.id));
   }
   ~Pair() {
-    while (accept() != nullptr) continue;  // those that nobody has accepted are the listener's user's
+    while (accept() != nullptr) continue;  // the listener's user owns those that nobody has accepted
   }
   Connection& connect() {
     auto& c = connecting.emplace_back(std::make_unique<Connection>());

@@ -116,7 +116,7 @@ TEST(Engine, ADeadRankIsNamedByEverySurvivor) {
   }
 }
 
-// An engine may not hear of a rank for long; then it is named, as for every other collective.
+// An engine may hear nothing about a rank for long; then the rank is named, as for every other collective.
 TEST(Engine, AllToAllVWithNothingToMoveStillWaitsForTheRankThatDoesNotCall) {
   ClusterOptions o = flat_cluster(3);
   o.settings.entry_limit = 2_s;
@@ -302,8 +302,8 @@ TEST(Engine, ASmallEagerBudgetOnlyDelays) {
 }
 
 TEST(Engine, ARootThatRunsAheadKeepsToTheEagerBudget) {
-  // What the receiver has parked stays charged after the root's operations are done: nothing is sent only to be
-  // refused.
+  // The room for what the receiver has parked stays charged after the root's operations are done: nothing is sent only
+  // to be refused.
   ClusterOptions o = flat_cluster(2);
   o.settings.eager_bytes = Bytes{256 * 1024};
   Cluster c(o);

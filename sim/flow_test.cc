@@ -1,4 +1,4 @@
-// Flows: their numbers, their turns at a peer, and a kind of traffic that no other file knows of.
+// Flows: their numbers, their turns at a peer, and a kind of traffic that no other file knows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 // --- numbers ---------------------------------------------------------------------------------------------------------
 
-// Sends frames of a size as long as it has some, and notes what it hears.
+// Sends frames of one size as long as it has some, and notes what it is told.
 class Sender final : public Flow {
  public:
   bool next_frame(Mux& to, Turn& turn, OutPiece* out) override {
@@ -112,7 +112,7 @@ class Turns : public ::testing::Test, public MuxHost {
     flow.bytes = bytes;
     table.add(number, flow);
   }
-  // Whose frame comes next; 0: nobody's.
+  // The flow whose frame comes next; 0: none.
   std::uint32_t next() {
     OutPiece out;
     const bool any =
@@ -211,7 +211,7 @@ TEST_F(Turns, WhatWaitsIsTheSumOverTheTurnsInTheQueue) {
   }
 }
 
-// As messages do: a flow of many ends is ready again as long as one of them is.
+// A flow of many ends, like that of messages, is ready again as long as one of them is.
 TEST_F(Turns, AFlowMayEnterTheQueueWhileItIsAsked) {
   add(a, 1, 100'000, 10'000);
   add(b, 2, 100'000, 10'000);
@@ -251,7 +251,7 @@ TEST_F(Turns, WhatWasDecidedForAFlowComesBackToItAndToNoOther) {
   EXPECT_EQ(others.lost.size(), 1u);
 }
 
-// What becomes ready late of an older operation goes before what younger ones have.
+// A partner of an older operation that becomes ready late goes before those of younger ones.
 TEST(PartnersWithSomethingToSend, StandInTheOrderOfTheirOperations) {
   Program program;
   program.peers.resize(2);
@@ -273,7 +273,7 @@ TEST(PartnersWithSomethingToSend, StandInTheOrderOfTheirOperations) {
   EXPECT_EQ(list.tail, &runs[2].partners[0]);
 }
 
-// Those of an older operation become ready in a row, too: each finds its place beside the one before.
+// Partners of an older operation become ready in a row, too: each finds its place beside the one before.
 TEST(PartnersWithSomethingToSend, FindTheirPlaceHoweverManyStandThere) {
   Program program;
   program.peers.resize(1);
@@ -332,9 +332,9 @@ TEST(PartnersWithSomethingToSend, StandInOrderHoweverTheyComeAndGo) {
   }
 }
 
-// --- what waits ------------------------------------------------------------------------------------------------------
+// --- waiting bytes ---------------------------------------------------------------------------------------------------
 
-// Every choice of a lane asks how much waits, so it is a sum that is kept; here it is counted.
+// Every choice of a lane asks how much waits, so the flow keeps a sum; here the test counts it.
 void expect_counted(Cluster& c, int host, const std::vector<GroupMember*>& members) {
   std::map<std::uint32_t, std::uint64_t> urgent, all;
   for (const GroupMember* m : members) {
@@ -393,7 +393,7 @@ TEST(WhatWaits, IsKeptAsASumThatEqualsACount) {
     ASSERT_NO_FATAL_FAILURE(expect_counted(c, 0, {groups[0][0], groups[1][0]}));
   }
   EXPECT_GT(most, 1u << 20) << "nothing waited";
-  // Those of a group that has ended wait for nothing.
+  // Operations of a group that has ended wait for nothing.
   AllRanks last(c, sum(3, 1'000'000));
   last.submit_all();
   c.run_for(200_us);
@@ -408,7 +408,7 @@ TEST(WhatWaits, IsKeptAsASumThatEqualsACount) {
 
 constexpr std::uint32_t kEcho = 0x00ec'0000;  // a number that no group gets
 
-// Asks peers to send back what it sends them, and sends back what it is asked for. Its own frames: `step` says which.
+// Asks peers to send back what it sends them, and sends back what it is asked for. It tells its own frames by `step`.
 class EchoFlow final : public Flow {
  public:
   static constexpr std::uint16_t kQuestion = 1, kAnswer = 2;
@@ -497,7 +497,7 @@ TEST(AnotherKindOfFlow, NeedsNoOtherFile) {
   for (const auto& answer : asks.answers) EXPECT_EQ(answer.bytes, pattern(answer.number)) << answer.number;
 }
 
-// While the channels are driven, one after the other, there come to be more of them.
+// While the channels are driven, one after the other, new ones are opened.
 TEST(AnotherKindOfFlow, MayOpenChannelsWhileItIsAskedForFrames) {
   ClusterOptions o = flat_cluster(8);
   o.settings.connect_at_join = 0;

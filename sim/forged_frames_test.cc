@@ -1,4 +1,4 @@
-// Frames that no well-behaved peer sends, or that come twice: what an engine believes of them. Virtual time.
+// Frames that no well-behaved peer sends, or that come twice: an engine must not believe them. Virtual time.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -27,8 +27,8 @@ TEST(ForgedFrames, AForgedLengthIsNotBelieved) {
 }
 
 TEST(ForgedFrames, APieceThatFoundNoPlaceIsNotAcknowledged) {
-  // It is landing over one lane when another brings it as well. The first may yet break: only what has arrived whole
-  // may be acknowledged.
+  // The piece is landing over one lane when another brings it as well. The first may yet break: only what has arrived
+  // whole may be acknowledged.
   Cluster c(flat_cluster(2));
   ASSERT_TRUE(c.join());
   wire::Header h = Forger::piece_of(c, 1, 16);

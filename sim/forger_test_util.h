@@ -8,7 +8,7 @@
 
 namespace canarynet {
 
-// What a peer's bytes may say: a channel from "engine 1" that no lane stands behind, and the frames it would bring.
+// Says anything a peer could: a channel from "engine 1" that no lane stands behind, and the frames it would bring.
 struct Forger {
   explicit Forger(Cluster& cluster)
       : engine(cluster.engine(0)), channel(options(), cluster.fabric().factory(0), *engine.mux(1)) {}
@@ -27,7 +27,7 @@ struct Forger {
     h.payload_bytes = payload_bytes;
     return h;
   }
-  // False: it was not acknowledged.
+  // Returns false if the frame was not acknowledged.
   bool send(const wire::Header& h, const void* payload) {
     const Landing landing = engine.mux(1)->landing_for(channel, h);
     Arrival arrival;

@@ -18,7 +18,7 @@ namespace canarynet {
 
 inline constexpr std::uint32_t kNoSlot = 0xffffffff;
 
-// A slot and the use of it that was meant: a stale reference resolves to nothing.
+// A slot and one use of it: a stale reference resolves to nothing.
 struct SlotRef {
   std::uint32_t slot = kNoSlot;
   std::uint32_t generation = 0;
@@ -34,7 +34,7 @@ struct Frame {
   static constexpr std::uint8_t kArrived = 16;   // through the receiving NIC: only poll() is missing
   static constexpr std::uint8_t kGivenUp = 32;   // its sender took it back half written
   static constexpr std::uint8_t kWaiting = 64;  // shared memory: the rest has no room before the reader takes something
-  static constexpr std::uint8_t kCut = 128;     // its sender ended half way: nothing of it or behind it comes any more
+  static constexpr std::uint8_t kCut = 128;     // its sender ended half way: nothing more of it or behind it comes
 
   wire::Header header;
   std::byte* payload = nullptr;         // pooled
@@ -42,19 +42,19 @@ struct Frame {
   std::uint64_t cookie = 0;
   std::uint32_t payload_bytes = 0;  // the true number, whatever a corrupted header says
   std::uint32_t limit = 0;          // payload bytes that have left for certain
-  std::uint32_t shown = 0;          // and so many were written where they land
+  std::uint32_t shown = 0;          // payload bytes that were written where they land
   Nanos serialise;                  // time on the sending NIC
   Nanos begun, left_at;             // when its payload began to leave, and when all of it has
   SlotRef from, to;
   std::uint32_t next = kNoSlot;                                // in the list it waits in
-  std::uint32_t live_next = kNoSlot, live_previous = kNoSlot;  // in its sender's list of those that read its memory
+  std::uint32_t live_next = kNoSlot, live_previous = kNoSlot;  // in its sender's list of frames that read its memory
   std::uint32_t from_nic = kNoSlot, to_nic = kNoSlot;          // kNoSlot: the control network
   std::uint16_t from_host = 0, to_host = 0;
   Kind kind = kData;
   std::uint8_t flags = 0;
   std::uint8_t size_class = 0;
 
-  // On the wire.
+  // Its length on the wire.
   std::int64_t bytes() const { return static_cast<std::int64_t>(sizeof(wire::Header)) + payload_bytes; }
 };
 
@@ -94,7 +94,7 @@ class FramePool {
     auto& spare = spare_[size_class];
     if (spare.empty()) {
       buffers_.emplace_back(new std::byte[kClassBytes[size_class]]);
-      if (spare.capacity() < buffers_.size()) spare.reserve(2 * buffers_.size());  // give-backs never allocate
+      if (spare.capacity() < buffers_.size()) spare.reserve(2 * buffers_.size());  // giving back never allocates
       spare.push_back(buffers_.back().get());
     }
     frame.payload = spare.back();
@@ -114,7 +114,7 @@ class FramePool {
     }
     list->tail = index;
   }
-  // Behind `after`, or first where that is kNoSlot.
+  // Inserts behind `after`, or at the front if that is kNoSlot.
   void insert(FrameList* list, std::uint32_t after, std::uint32_t index) {
     std::uint32_t& link = after == kNoSlot ? list->head : (*this)[after].next;
     (*this)[index].next = link;
@@ -128,7 +128,7 @@ class FramePool {
     (*this)[index].next = kNoSlot;
     return index;
   }
-  // Its payload as it is now.
+  // The frame's payload as it is now.
   static const std::byte* payload_of(const Frame& frame) {
     return frame.borrowed != nullptr ? frame.borrowed : frame.payload;
   }

@@ -1,4 +1,4 @@
-// Groups come and go: what one leaves behind, what comes late for it, and what comes early for one that is about to be.
+// Groups come and go: frames that are left behind or come late for one, and frames that come early for the next.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -50,7 +50,7 @@ TEST(Groups, TenThousandMadeAndDestroyedLeaveNothing) {
   EXPECT_LT(memory_in_use(), before + 256 * 1024);
 }
 
-// CPU time of all-reduces of one piece, `groups` x 64 of them in flight at once, all `total` of them.
+// CPU time of `total` all-reduces of one piece, of which `groups` x 64 are in flight at once.
 double seconds_of(std::size_t groups, std::size_t total) {
   constexpr std::size_t kInFlight = 64;
   ClusterOptions o = flat_cluster(2);
@@ -77,7 +77,7 @@ double seconds_of(std::size_t groups, std::size_t total) {
         }
       }
     }
-    std::size_t done = 0;  // looked at in order: the test's own part stays small
+    std::size_t done = 0;  // the test looks at them in order, so that its own part stays small
     EXPECT_TRUE(c.run_until(
         [&] {
           while (done != tickets.size() && tickets[done].done()) ++done;
@@ -85,7 +85,7 @@ double seconds_of(std::size_t groups, std::size_t total) {
         },
         60_s));
   };
-  round();  // programs are compiled, pools have their size
+  round();  // compiles programs and lets pools reach their size
   const std::clock_t began = std::clock();
   for (std::size_t done = 0; done < total; done += groups * kInFlight) round();
   return static_cast<double>(std::clock() - began) / CLOCKS_PER_SEC;
@@ -100,12 +100,12 @@ TEST(Groups, APieceAmongFourThousandOperationsCostsHardlyMore) {
   }
   std::printf("%.1f us per operation of one group with 64 in flight, %.1f us of 64 groups: %.2f\n", one / kTotal * 1e6,
               many / kTotal * 1e6, many / one);
-  // It must be 1.2, and is that or a little less; a loaded machine adds some. A walk past what is in flight makes it
-  // 1.35, a look at everything four times one group's.
+  // The ratio should be 1.2, and is that or a little less; a loaded machine adds some. A walk past everything in flight
+  // would make it 1.35, a look at everything four times one group's.
   EXPECT_LT(many / one, 1.6);
 }
 
-// Nothing proves the death of a machine that is gone: its silence has to do, also for the coordinator's desk.
+// Nothing proves the death of a machine that is gone: its silence must suffice, also for the coordinator's desk.
 TEST(Groups, WhoseMemberFellSilentAreNotWaitedFor) {
   for (const int silent : {0, 2}) {
     OpTicket before[3], after[3];
@@ -183,7 +183,7 @@ TEST(Groups, ADestroyedGroupIsKnownByNobodyAndWhatComesLateIsForgotten) {
     m.op = i;
     ASSERT_TRUE(forger.send(m, garbage.data()));
   }
-  // There is room for what is really early.
+  // Frames that are really early find room.
   AllRanks next(c, sum(2, 1000));
   next.submit(1);
   c.run_for(5_ms);
@@ -192,7 +192,7 @@ TEST(Groups, ADestroyedGroupIsKnownByNobodyAndWhatComesLateIsForgotten) {
   EXPECT_EQ(c.engine(1).rail_stats(0).retransmits + c.engine(1).rail_stats(1).retransmits, 0u);
 }
 
-// Rank 2's engine hears last that the group is there; what the others send meanwhile waits for it.
+// Rank 2's engine is the last to hear of the group; frames that the others send meanwhile wait for it.
 TEST(Groups, WhatComesBeforeTheGroupIsKnownWaitsForIt) {
   for (const int per_host : {1, 2}) {
     ClusterOptions o = flat_cluster(3, 2, per_host);
@@ -254,7 +254,7 @@ TEST(Groups, ARankMayDestroyItsPartWhileOthersAreStillAtWork) {
   for (auto& op : ops) op->submit(3, members[3]);
   for (auto& op : ops) op->expect_exact(1_s);
   ASSERT_TRUE(c.engine(1).forget(members[2]->id));
-  // And the world goes on, with all of its eager budget.
+  // The world goes on, with all of its eager budget.
   for (std::uint64_t i = 0; i < 300; ++i) {
     AllRanks op(c, broadcast(4, 1000, 0, i));
     op.submit_all();
@@ -272,7 +272,7 @@ TEST(Groups, AMemberWithSomethingPendingIsNotForgotten) {
   a.submit(0, members[0]);
   b.submit(0, members[0]);
   EXPECT_FALSE(c.engine(0).forget(members[0]->id));
-  // What is still in the ring counts as well, and an abort there is obeyed first.
+  // Commands still in the ring count as well, and an abort there is obeyed first.
   ASSERT_TRUE(c.engine(0).submit(port::abort(members[0]->id, "enough")).ok());
   EXPECT_TRUE(c.engine(0).forget(members[0]->id));
   EXPECT_EQ(a.ticket(0).code, CANARY_ABORTED);
@@ -299,7 +299,8 @@ TEST(Groups, EveryGroupOfEveryJobHasAnEpochOfItsOwn) {
   EXPECT_EQ(std::unique(epochs.begin(), epochs.end()), epochs.end());
 }
 
-// One test for every place that looks at the epoch: acknowledged, so that it does not come again, and forgotten.
+// One test for every place that looks at the epoch: the frame is acknowledged, so that it does not come again, and
+// forgotten.
 TEST(Groups, FramesOfAnotherEpochChangeNothing) {
   Cluster c(flat_cluster(2));
   ASSERT_TRUE(c.join());

@@ -42,8 +42,8 @@ TEST(Leaving, OperationsAgainstARankThatHasLeftStillEnd) {
   for (auto& op : ops) op->expect_exact(2_s);
 }
 
-// The root's part of a small broadcast is done once it is sent, and it leaves. Rank `late` takes its time: nobody may
-// conclude meanwhile that the root left without having called.
+// The root's part of a small broadcast is done once it is sent, and the root leaves. Rank `late` takes its time: nobody
+// may conclude meanwhile that the root left without having called.
 void expect_root_known_to_have_called(Cluster& c, int root, int late) {
   AllRanks op(c, broadcast(c.ranks(), 100, root));
   op.submit_all_but(late);
@@ -55,7 +55,7 @@ void expect_root_known_to_have_called(Cluster& c, int root, int late) {
 }
 
 TEST(Leaving, WhatARankHadEnteredIsKnownAfterItLeft) {
-  // Rank 2 has nothing to do with the root of a ring's broadcast, and beats have yet to tell that it called.
+  // Rank 2 has nothing to do with the root of a ring's broadcast, and no beat has said yet that the root called.
   ClusterOptions o = flat_cluster(12, 1);
   o.settings.algo = "ring";
   o.settings.heartbeat_interval = 300_ms;
@@ -64,8 +64,8 @@ TEST(Leaving, WhatARankHadEnteredIsKnownAfterItLeft) {
   expect_root_known_to_have_called(c, 6, 9);
 }
 
-// What a rank has sent and still owes opens its channel also while it leaves: 7 sends to 2, which dials and does not
-// call.
+// Frames that a rank has sent and still owes open its channel also while it leaves: 7 sends to 2, which dials and does
+// not call.
 TEST(Leaving, WhatItOwesIsDeliveredOverAChannelThatIsYetToBeMade) {
   ClusterOptions o = flat_cluster(12, 1);
   o.settings.connect_at_join = 0;
@@ -83,8 +83,8 @@ TEST(Leaving, WhatItOwesIsDeliveredOverAChannelThatIsYetToBeMade) {
   op.expect_exact(2_s);
 }
 
-// In a large job hardly anybody has a channel to it: control tells, also of rank 0, which is asked for nothing any
-// more.
+// In a large job hardly any rank has a channel to the one that leaves: control tells the others, also of rank 0, which
+// is asked for nothing any more.
 TEST(Leaving, WhatARankHadEnteredIsKnownWithoutAChannelToIt) {
   for (const int root : {6, 0}) {
     ClusterOptions o = flat_cluster(12, 1);
@@ -97,7 +97,7 @@ TEST(Leaving, WhatARankHadEnteredIsKnownWithoutAChannelToIt) {
 }
 
 TEST(Leaving, WhatARankHadEnteredIsKnownToThoseWhoHearOfItThroughOthersOnly) {
-  // In BCube most ranks do.
+  // In BCube most ranks have a channel.
   ClusterOptions o;
   o.hosts = 64;
   o.wiring = Wiring::bcube(2, 6);

@@ -1,4 +1,4 @@
-// An operation that is done has given its buffers back: nothing of it may be read or written afterwards, whatever is
+// An operation that is done has given its buffers back: no part of them may be read or written afterwards, whatever is
 // still under way. AllRanks overwrites each rank's buffers at that moment and looks at them until the test ends.
 #include <gtest/gtest.h>
 
@@ -12,7 +12,8 @@ namespace {
 // Rank 0 sends to the others over two rails. A frame is on its way over rail 0, and another rank's waits for its turn
 // there, when that rail becomes so slow that both pieces are sent again over the other. The operation ends; the rail
 // crawls on.
-// Ranks, kilobytes per second, half milliseconds before it crawls: at some of them a piece is on its way there.
+// The parameters are ranks, kilobytes per second, and half milliseconds before the rail crawls: at some of them a piece
+// is on its way there.
 class CrawlingRail : public testing::TestWithParam<std::tuple<int, int, int>> {};
 
 TEST_P(CrawlingRail, NeitherReadsNorWritesWhatWasGivenBack) {
@@ -33,7 +34,7 @@ TEST_P(CrawlingRail, NeitherReadsNorWritesWhatWasGivenBack) {
   ASSERT_FALSE(op.done(1));
   c.fabric().nic(0, 0).out.rate = BytesPerSec{rate * 1000};
   op.expect_exact();
-  // Whatever crawls on arrives, or its lane is given up.
+  // Frames on the crawling rail arrive, or its lane is given up.
   c.run_for(2_s);
 }
 
@@ -41,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(Rates, CrawlingRail,
                          testing::Combine(testing::Values(2, 3), testing::Values(800, 600, 400, 300, 250, 200, 100),
                                           testing::Range(1, 5)));
 
-// A rank overwrites a range that it has sent with the final sum of it, in all-reduces. Where acknowledgements get lost
+// In all-reduces a rank overwrites a range that it has sent with the range's final sum. If acknowledgements get lost
 // the sum may be here long before it is known that the sent piece arrived: until then the piece may have to go again,
 // as it was.
 TEST(LostAcknowledgements, KeepWhatWasSentFromBeingOverwritten) {

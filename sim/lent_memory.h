@@ -1,8 +1,8 @@
-// sim/lent_memory.h -- a buffer as a strict caller lends it: guarded on both sides, overwritten the moment it is its
-// owner's again, and watched from then on.
+// sim/lent_memory.h -- a buffer as a strict caller lends it: guarded on both sides, overwritten the moment its owner
+// has it back, and watched from then on.
 //
-// An engine that still sends from a buffer after it said "done" sends the pattern instead; one that still writes there,
-// or beyond the ends at any time, leaves a trace that trespass() finds. Owned and used by one thread.
+// An engine that still sends from a buffer after it said "done" sends the pattern instead. One that still writes there,
+// or writes beyond the ends at any time, leaves a trace that trespass() finds. Owned and used by one thread.
 #pragma once
 
 #include <cstddef>
@@ -24,14 +24,14 @@ class LentMemory {
   std::byte* data() { return memory_.get() + kGuard; }
   std::size_t size() const { return bytes_; }
 
-  // The owner has it back: what was in it is gone.
+  // The owner has it back: its content is gone.
   void take_back() {
     std::memset(data(), kPattern, bytes_);
     returned_ = true;
   }
   bool returned() const { return returned_; }
 
-  // "" while nobody has written where it is forbidden, else where.
+  // Returns "" while nobody has written where it is forbidden, else where somebody did.
   std::string trespass() const {
     const std::byte* at = memory_.get();
     if (!untouched(at, kGuard)) return "written before the beginning of a buffer";

@@ -1,4 +1,4 @@
-// What unlike links carry together, in virtual time: slow NICs beside fast ones, shapers that let bursts pass, long
+// Unlike links carry traffic together, in virtual time: slow NICs beside fast ones, shapers that let bursts pass, long
 // paths, and NICs whose delays differ.
 #include <gtest/gtest.h>
 
@@ -95,8 +95,8 @@ TEST(Links, ASlowSecondNicCostsFourHostsNothing) {
   expect_no_worse_than_alone(4, {{500, 50_us, 72 << 10}, {20, 50_us, 72 << 10}}, {1 << 10, 1 << 20});
 }
 
-// What blocks of operations take from the first one on, when nothing is known of any NIC: of each size the median and
-// the mean.
+// Times of blocks of operations, from the first one on, when nothing is known of any NIC: the median and the mean for
+// each size.
 struct Block {
   std::uint64_t bytes;
   Nanos median, mean;
@@ -142,7 +142,7 @@ void expect_no_worse_from_the_start(int hosts, std::vector<LinkBed> nics, const 
                   name_of(nics) + ", " + std::to_string(hosts) + " hosts");
 }
 
-// As canary-perf runs them, and each size as a job of its own.
+// Runs them as canary-perf does, and each size as a job of its own.
 void expect_no_worse_from_the_start(int hosts, const std::vector<LinkBed>& nics) {
   const std::vector<std::uint64_t> sizes = {1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20};
   expect_no_worse_from_the_start(hosts, nics, sizes);
@@ -164,8 +164,8 @@ TEST(Links, ASlowSecondNicCostsFourHostsNothingFromTheStart) {
     expect_no_worse_from_the_start(4, {{500, 50_us, bucket}, {20, 50_us, bucket}});
 }
 
-// Sizes that follow each other at random, as the layers of a model do: what a long operation has put on a slow NIC must
-// not be in the way of the short one behind it.
+// Sizes follow each other at random, as the layers of a model do: bytes that a long operation has put on a slow NIC
+// must not be in the way of the short one behind it.
 std::vector<Block> mixed_sizes(int hosts, const std::vector<LinkBed>& nics, std::uint64_t largest, unsigned seed) {
   constexpr int kTimes = 20;
   std::vector<Block> blocks;
@@ -204,7 +204,7 @@ TEST(Links, ASlowSecondNicCostsMixedSizesNothing) {
   expect_no_worse_mixed(2, {{1000, 50_us, 72 << 10}, {10, 50_us, 72 << 10}}, 1);
 }
 
-// Between four, what goes to one peer stands behind what goes to another, and so do its acknowledgements.
+// Among four hosts, frames to one peer stand behind frames to another, and so do their acknowledgements.
 TEST(Links, ASlowSecondNicCostsMixedSizesOfFourHostsNothing) {
   if (quick()) GTEST_SKIP() << "as on two hosts";
   unsigned seed = 1;
@@ -225,7 +225,7 @@ TEST(Links, EqualNicsShare) {
   }
 }
 
-// Of what the links carry together: 2 (n - 1) / n of the bytes go in each direction.
+// The share of what the links carry together: 2 (n - 1) / n of the bytes go in each direction.
 double share_of_bound(const std::vector<LinkBed>& nics, std::uint64_t bytes = 32 << 20) {
   const Nanos took = mean_time(2, nics, bytes, 1);
   double bytes_per_second = 0;
@@ -241,7 +241,7 @@ TEST(Links, LongPathsAreFilled) {
   EXPECT_GT(share_of_bound({{200, 40_ms}}), 0.85);
 }
 
-// A frame that is late holds up those behind it, as one does that TCP sends again or for which nobody wakes up in time.
+// A late frame holds up those behind it, like one that TCP sends again or one whose receiver is not woken in time.
 TEST(Links, ALongPathWhoseFramesAreLateIsFilled) {
   EXPECT_GT(share_of_bound({{200, 20_ms, 0, 20_ms}}), 0.9);
   if (quick()) return;

@@ -1,5 +1,5 @@
-// Engines that serve several ranks each: what crosses the network per host, groups of uneven hosts, ranks that leave
-// one by one.
+// Engines that serve several ranks each: the bytes that cross the network per host, groups of uneven hosts, ranks that
+// leave one by one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ std::uint64_t sent_by(Cluster& c, int host) {
 }
 
 // A root's small pieces are copied, so its run is complete as soon as they have left; it ends when the others'
-// signatures have come. Until then there is nothing to do, and the engine does something else.
+// signatures have come. Until then it has nothing to do, and the engine does something else.
 TEST(LocalRanks, OfWhichOneWaitsForSignaturesOnlyLeaveTheEngineTime) {
   Cluster c(flat_cluster(2, 1, 2));
   ASSERT_TRUE(c.join());
@@ -83,7 +83,7 @@ TEST(LocalRanks, GroupsOfUnevenHostsAreExactInEveryCollective) {
   }
 }
 
-// Lanes wait while a cycle lasts.
+// Lanes have to wait while a cycle lasts.
 TEST(LocalRanks, ACycleMovesABoundedPartOfALargeOperation) {
   Cluster c(flat_cluster(1, 1, 4));
   ASSERT_TRUE(c.join());
@@ -99,7 +99,7 @@ TEST(LocalRanks, ARankThatLeavesBreaksNothingUntilItIsNeeded) {
   ASSERT_TRUE(c.join());
   const auto others = form_group(c, {0, 2, 3, 5});
   {
-    // Its own part is done while the others' is not.
+    // The engine's own part is done while the others' is not.
     AllRanks op(c, shape_of(Collective::kBroadcast, 6, 200'000));
     for (int r = 0; r < 6; ++r) {
       if (r != 5) op.submit(r);

@@ -50,12 +50,12 @@ TEST_P(Matrix, EveryTypeAndReductionIsExact) {
         if (!reduces(collective) && o != 0) continue;
         if (collective == Collective::kBarrier && t != 0) continue;
         for (const std::uint64_t size : sizes) {
-          // The large size: every type and every reduction once, not their product (that is the small sizes' work).
+          // At the large size every type and every reduction runs once, not their product (the small sizes do that).
           if (size > 2000 && (quick || (t != 0 && o != (t % kReduceOpCount)))) continue;
           oracle::Shape shape;
           shape.collective = collective;
           shape.ranks = ranks;
-          // In blocks the size is that of the whole.
+          // On blocks the size is that of the whole.
           shape.count = collective == Collective::kBarrier     ? 0
                         : in_blocks(collective) && size > 2000 ? size / static_cast<std::uint64_t>(ranks)
                                                                : size;
@@ -79,8 +79,8 @@ TEST_P(Matrix, EveryTypeAndReductionIsExact) {
 }
 
 // Sums of fractions are rounded at each step, so their bits tell in which order the ranks' contributions were added.
-// That order is the schedule's: neither who calls first, nor which piece overtakes which or comes twice, nor another
-// run may show in the result.
+// The schedule alone decides that order: the result must not show who calls first, which piece overtakes which or comes
+// twice, or that the run is another one.
 TEST_P(Matrix, TheOrderOfReductionIsTheSchedulesWhateverArrivesFirst) {
   const auto [planner_id, ranks, per_host] = GetParam();
   const bool quick = std::getenv("CANARY_TEST_QUICK") != nullptr;

@@ -1,6 +1,6 @@
-// Simulated shared memory: payloads without CRC, read from the sender's memory as late as may be, in rings that can be
-// full. On it, whole engines whose operations end half way: what succeeded has the right bytes, and what is done is not
-// written any more.
+// Simulated shared memory: payloads without CRC, read from the sender's memory as late as possible, in rings that can
+// be full. Whole engines run on it whose operations end half way: results of those that succeeded have the right bytes,
+// and buffers of those that are done are not written any more.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -152,8 +152,8 @@ ClusterOptions one_machine(int ranks, std::uint64_t seed) {
   return c;
 }
 
-// A broadcast whose root overwrites its input as soon as it is done, and whose results are looked at when they are told
-// and at the end.
+// A broadcast whose root overwrites its input as soon as it is done. The results are looked at when they are told and
+// at the end.
 class Broadcast {
  public:
   Broadcast(Cluster& cluster, int root, std::size_t bytes, std::uint64_t seed) : cluster_(cluster), root_(root) {
@@ -176,7 +176,7 @@ class Broadcast {
                      .root = root_},
                     &mine.ticket);
   }
-  // To be called after every step. True: all are done.
+  // Call it after every step. Returns true when all are done.
   bool look() {
     bool all = true;
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
@@ -248,7 +248,7 @@ TEST(MemoryLanes, WhatSucceedsBesideAnAbortOrADeathHasTheRightBytes) {
     Cluster c(o);
     ASSERT_TRUE(c.join());
     const int root = static_cast<int>(random.below(3));
-    // Of one piece: what half of it passes for would end the operation.
+    // If an operation has only one piece, half of it passing for the whole would end the operation.
     const std::size_t bytes = seed % 2 == 0 ? 1'100'000 : 120'000;
     Broadcast op(c, root, bytes, seed);
     const Nanos span{static_cast<std::int64_t>(random.below(bytes * 4 / 5)) + 1};

@@ -1,5 +1,5 @@
-// Send and receive in a group, in virtual time: every size, both orders of posting, faults, deaths, and what does not
-// fit together.
+// Send and receive in a group, in virtual time: every size, both orders of posting, faults, deaths, and messages that
+// do not fit together.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t kSizes[] = {0, 1, 100, 8192, 8193, 65'536, 600 * 1024, (1 << 20) + 3};
 
-// Bytes of a message follow from who sent it, to whom, and which it was.
+// The bytes of a message follow from its sender, its receiver, and its number.
 void fill(std::vector<std::byte>* data, int from, int to, std::uint64_t k) {
   Random r(static_cast<std::uint64_t>(from) << 40 | static_cast<std::uint64_t>(to) << 32 | k);
   std::uint64_t word = 0;
@@ -72,7 +72,7 @@ class Traffic {
     }
   }
   std::deque<Half>& halves() { return halves_; }
-  canary_priority priority = CANARY_PRIORITY_NORMAL;  // of what is posted from now on
+  canary_priority priority = CANARY_PRIORITY_NORMAL;  // for messages posted from now on
 
  private:
   Cluster& cluster_;
@@ -116,7 +116,7 @@ TEST_P(GroupMessages, BetweenAllPairsAndOneselfBesideCollectives) {
         t.receive(b, a, bytes);
         if ((a + b) % 2 != 0) t.send(a, b, bytes);
       }
-      // Ranks call the next collective after different messages: neither minds.
+      // Ranks call the next collective after different messages, which disturbs neither.
       if (b == a) between.submit(a);
     }
   }
@@ -145,7 +145,7 @@ TEST(GroupMessages, AHundredDeepInBothDirectionsNeedNoOrderAmongPairs) {
   Cluster c(flat_cluster(2, 2));
   ASSERT_TRUE(c.join());
   Traffic t(c);
-  // All sends before all receives on both sides: more than the eager budget holds.
+  // All sends come before all receives on both sides, and exceed the eager budget.
   for (int i = 0; i < 100; ++i) {
     t.send(0, 1, 60'000);
     t.send(1, 0, 60'000);
@@ -163,7 +163,7 @@ TEST(GroupMessages, UseAllRails) {
   ASSERT_TRUE(c.join());
   Traffic t(c);
   std::uint64_t before[2] = {};
-  // The first one finds out what the lanes carry, partly with probes.
+  // The first message finds out what the lanes carry, partly with probes.
   for (int i = 0; i < 2; ++i) {
     for (int r = 0; r < 2; ++r) before[r] = c.fabric().nic_counters(0, r).tx_bytes;
     t.send(0, 1, 16 << 20);
@@ -178,7 +178,7 @@ TEST(GroupMessages, UseAllRails) {
   EXPECT_LT(a + b, (16u << 20) * 102 / 100) << "sent more than once";
 }
 
-// What is sent ahead of its receive is charged until that is posted: nothing goes only to be refused, and the room
+// A message sent ahead of its receive is charged until that is posted: nothing goes only to be refused, and the room
 // comes back every time.
 TEST(GroupMessages, SentAheadKeepToTheirBudgetAgainAndAgain) {
   Cluster c(flat_cluster(2, 2));
@@ -203,7 +203,7 @@ TEST(GroupMessages, SentAheadKeepToTheirBudgetAgainAndAgain) {
   t.expect_exact();
 }
 
-// A rail turns so slow that what it carries is sent again over the other. The message is done; the rail crawls on.
+// A rail turns so slow that its pieces are sent again over the other. The message is done; the rail crawls on.
 TEST(GroupMessages, NothingIsWrittenOnceAMessageIsDone) {
   for (int i = 0; i < 28; ++i) {
     const int rate = std::array{800, 600, 400, 300, 250, 200, 100}[static_cast<std::size_t>(i % 7)];
@@ -354,7 +354,7 @@ TEST(GroupMessages, APeerThatNeverCallsEndsTheWaitAtTheEntryLimit) {
     Cluster c(o);
     ASSERT_TRUE(c.join());
     Traffic t(c);
-    // While others of the pair come in time nothing ends, however long ago they were posted.
+    // While other messages of the pair come in time nothing ends, however long ago they were posted.
     Half& waits = sends ? t.send(0, 1, 1 << 20) : t.receive(0, 1, 1000);
     c.run_for(2900_ms);
     EXPECT_FALSE(waits.ticket.done());
@@ -411,7 +411,7 @@ TEST(GroupMessages, AnUrgentOneOvertakesThoseBeforeIt) {
   }
 }
 
-// Kept as it changes, since every choice of a lane asks for it.
+// The number is kept as it changes, since every choice of a lane asks for it.
 TEST(GroupMessages, WhatWaitsToBeSentIsCountedAsItChanges) {
   ClusterOptions o = flat_cluster(2, 2, 2);
   o.fabric.nic = NicOptions::link(20_us, BytesPerSec::from_mbit(1000));
@@ -448,7 +448,7 @@ TEST(GroupMessages, WhatWaitsToBeSentIsCountedAsItChanges) {
   ASSERT_NO_FATAL_FAILURE(t.expect_exact());
   EXPECT_EQ(rounds().normal.waiting_bytes(), 0u);
   EXPECT_EQ(rounds().urgent.waiting_bytes(), 0u);
-  // Those of a group that has ended wait for nothing.
+  // Messages of a group that has ended wait for nothing.
   t.priority = CANARY_PRIORITY_NORMAL;
   t.send(0, 2, 64 << 20);
   t.receive(2, 0, 64 << 20);

@@ -1,4 +1,4 @@
-// Ranks whose calls differ: every rank hears which, and what each had called. Virtual time.
+// Ranks whose calls differ: every rank is told which differ, and what each had called. Virtual time.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -66,8 +66,8 @@ TEST(Mismatch, IsNamedOnEveryRank) {
   }
 }
 
-// Counts that only two ranks know of, and lists longer than what a signature shows of them; ranks of one engine and of
-// several.
+// The differing counts are known to two ranks only, or stand in lists longer than what a signature shows of them; ranks
+// belong to one engine and to several.
 TEST(Mismatch, CountsThatDifferAreNamedOnEveryRank) {
   for (const int per_host : {1, 4}) {
     constexpr int n = 12;
@@ -103,7 +103,7 @@ TEST(Mismatch, CountsThatDifferAreNamedOnEveryRank) {
         ASSERT_TRUE(c.run_until([&] { return all_done(tickets); }, 250_ms)) << per_host << " " << pairs << " " << odd;
         const std::string a = "rank " + std::to_string(odd), b = "rank " + std::to_string(place);
         for (int r = 0; r < n; ++r) {
-          // Two ranks whose counts differ are not through before they know; another hears of it with its next call at
+          // Two ranks whose counts differ are not done before they know it; another hears of it with its next call at
           // the latest.
           if (tickets[r]->code == CANARY_OK) {
             EXPECT_TRUE(pairs && r != odd && r != place) << "rank " << r;
@@ -132,7 +132,7 @@ TEST(Mismatch, CountsThatDifferAreNamedOnEveryRank) {
   }
 }
 
-// Nothing passes between the two by what one of them says: only the other's call tells whether that is so.
+// By one rank's call nothing passes between the two: only the other's call tells whether that is so.
 TEST(Mismatch, WhoExchangesNothingIsNotThroughBeforeItKnowsThatTheOtherAgrees) {
   for (const std::uint64_t theirs : {0, 5}) {
     Cluster c(flat_cluster(2));

@@ -1,5 +1,5 @@
-// Operations and messages go on past the end of 32 bits: everything that compares their numbers, with counting begun
-// just before it.
+// Operations and messages go on past the end of 32 bits. The tests begin to count just before it, and run everything
+// that compares the numbers.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -77,8 +77,8 @@ TEST(Numbers, EveryCollectiveGoesOnPastTheEnd) {
   }
 }
 
-// A root whose small broadcasts are done once they are sent runs far ahead across the end, and is charged for what is
-// parked.
+// A root whose small broadcasts are done once they are sent runs far ahead across the end, and is charged for parked
+// pieces.
 TEST(Numbers, ARootRunsAheadPastTheEnd) {
   Cluster c(near_the_edge(flat_cluster(2), 150));
   ASSERT_TRUE(c.join());
@@ -104,7 +104,7 @@ TEST(Numbers, GroupsCountForThemselvesPastTheEnd) {
   }
 }
 
-// What a rank entered before the end is not taken for something yet to come, nor the other way round.
+// An operation that a rank entered before the end is not taken for one yet to come, nor the other way round.
 TEST(Numbers, WhoDidNotCallIsNamedAcrossTheEnd) {
   ClusterOptions o = near_the_edge(flat_cluster(3), 2);
   o.settings.entry_limit = 1_s;
@@ -127,8 +127,8 @@ TEST(Numbers, WhoDidNotCallIsNamedAcrossTheEnd) {
   }
 }
 
-// The last operation before the end is done when the other rank's differing call comes: it is compared with what was
-// kept of it.
+// The last operation before the end is done when the other rank's differing call comes: the call is compared with the
+// record kept of it.
 TEST(Numbers, ACallThatDiffersIsFoundAfterItsOperationEndedAcrossTheEnd) {
   Cluster c(near_the_edge(flat_cluster(2), 2));
   ASSERT_TRUE(c.join());

@@ -1,11 +1,12 @@
 // sim/operation_wire_fuzz.cc -- engines with a group in the middle of operations against frames that lie.
 //
-// Two engines of the simulator share a job. The second one is honest, and on its lanes to the first travel, beside its
-// own frames, those of the input: pieces, signed pieces, signatures, acks, heartbeats, aborts, voids, probes, of any
-// place in any order. A forged piece carries wrong elements and at least one false thing: its CRC, its signature hash,
-// its rank, group, length or place; all else is as the honest engine would send it. Checked, beyond what sanitizers
-// see: an operation that is reported as done has the right result; nothing is written around a buffer, or after it was
-// given back; every operation ends, well or badly, soon after the input has; users get no control characters.
+// Two engines of the simulator share a job. The second one is honest, but its lanes to the first carry, beside its own
+// frames, those of the input: pieces, signed pieces, signatures, acks, heartbeats, aborts, voids, probes, of any place
+// in any order. A forged piece carries wrong elements and at least one false thing: its CRC, its signature hash, its
+// rank, group, length or place; all else is as the honest engine would send it. Beyond what sanitizers see, the fuzzer
+// checks that an operation that is reported as done has the right result; that nothing is written around a buffer, or
+// after it was given back; that every operation ends, well or badly, soon after the input has; and that users get no
+// control characters.
 //
 // Input: one byte of set-up (bits 0 to 2: which operation both ranks have called already, 3: only the honest one has,
 // 4: only the other one), then operations: a byte (low four bits: which one, high bit: no time passes after it) and its
@@ -149,7 +150,7 @@ class Fuzzer final : public PollWatcher {
       operation(byte & 15);
       if ((byte & 0x80) == 0) cluster_.run_for(30_us);
     }
-    // Nobody calls any more: whoever waits for the other one has waited in vain.
+    // No rank calls any more: a rank that waits for the other has waited in vain.
     const auto all_done = [this] {
       return std::all_of(calls_.begin(), calls_.end(), [](const auto& c) { return c->done(); });
     };
@@ -238,7 +239,7 @@ class Fuzzer final : public PollWatcher {
 
   Channel* channel() { return cluster_.engine(kLiar).mux(kVictim)->channel(); }
 
-  // With bit 0 of `how` a sequence that has not come yet, with bit 1 any; with bit 2 over the other lane.
+  // Bit 0 of `how` takes a sequence that has not come yet, bit 1 any; bit 2 sends over the other lane.
   void put(wire::Header h, std::vector<std::byte> payload, std::uint8_t how, bool payload_intact = true) {
     Channel* const to = channel();
     if (to == nullptr || to->paths().empty()) return;
@@ -270,7 +271,7 @@ class Fuzzer final : public PollWatcher {
     h.destination = kVictim;
     return h;
   }
-  // What the caller's arguments are in that operation, as far as anybody has called it.
+  // The caller's arguments in that operation, as far as anybody has called it.
   wire::SignaturePayload signature_of(std::uint32_t op) {
     const GroupMember& liar = *cluster_.world(kLiar);
     const GroupMember& known = op <= liar.entered ? liar : *cluster_.world(kVictim);
@@ -341,7 +342,7 @@ class Fuzzer final : public PollWatcher {
         h.flow |= wire::kConnectionFlow;
         break;
       default:
-        h.flags |= wire::kUnchecked;  // which only memory may carry
+        h.flags |= wire::kUnchecked;  // a flag for memory lanes only
         break;
     }
     std::vector<std::byte> payload(bytes, std::byte{0x42});
@@ -354,7 +355,7 @@ class Fuzzer final : public PollWatcher {
     put(h, std::move(payload), how, intact);
   }
 
-  // Another signature than the honest one ends the group.
+  // A signature other than the honest one ends the group.
   void spoil(wire::SignaturePayload* signature) {
     auto* const bytes = reinterpret_cast<std::uint8_t*>(signature);
     const std::uint8_t at = input_.u8();
@@ -421,7 +422,7 @@ class Fuzzer final : public PollWatcher {
     put(h, std::move(bytes), how);
   }
 
-  // Kinds that say little, and those that have no business here.
+  // Kinds that say little, and kinds that have no business here.
   void other() {
     static constexpr wire::Kind kKinds[] = {wire::Kind::kVoid,  wire::Kind::kProbe,   wire::Kind::kGoodbye,
                                             wire::Kind::kHello, wire::Kind::kControl, wire::Kind::kVoid};

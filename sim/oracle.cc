@@ -50,7 +50,7 @@ std::uint64_t float_bits(FloatLayout f, bool negative, int exponent, std::uint64
          static_cast<std::uint64_t>(exponent + f.bias()) << f.fraction_bits | fraction;
 }
 
-// Of a value that the type holds exactly, as a normal number or zero. The processor knows the two usual types itself.
+// Encodes a value that the type holds exactly, as a normal number or zero. The processor knows the two usual types.
 std::uint64_t encode(FloatLayout f, double v) {
   if (v == 0) return 0;
   if (f.fraction_bits == kF32.fraction_bits) return std::bit_cast<std::uint32_t>(static_cast<float>(v));
@@ -76,8 +76,8 @@ double decode(FloatLayout f, std::uint64_t bits) {
       float_bits(kF64, negative, exponent - f.bias(), fraction << (kF64.fraction_bits - f.fraction_bits)));
 }
 
-// A rank's input, element by element, as the type's bits. What all elements have in common is worked out once: the
-// simulations draw and judge billions of them.
+// A rank's input, element by element, as the type's bits. The part that all elements have in common is computed once:
+// the simulations draw and judge billions of them.
 class Input {
  public:
   Input(const Shape& s, int rank)
@@ -109,7 +109,7 @@ class Input {
       case Kind::kBits:
         return h;
       case Kind::kOddIntegers:
-        return h | 1;  // an odd factor loses nothing of what was there
+        return h | 1;  // an odd factor is invertible, so it loses nothing of the product so far
       case Kind::kFractions:
         return fraction(h);
       case Kind::kPowersOfTwo:
@@ -124,12 +124,12 @@ class Input {
 
   double exact(std::uint64_t h) const {
     const double sign = (h & 1) != 0 ? -1 : 1;
-    // Powers of two of which f16 can hold every product: no factor but those of late ranks is one without effect.
+    // f16 can hold every product of these powers of two; only the factors of late ranks do not change its size.
     if (kind_ == Kind::kPowersOfTwo) return rank_ < 14 ? sign * ((h & 2) != 0 ? 2 : 0.5) : -1;
     return sign * static_cast<double>(1 + (h >> 1) % range_);
   }
 
-  // All bits of the fraction are random. Of a size that no sum or product overflows or underflows with.
+  // All bits of the fraction are random. The size is such that no sum or product overflows or underflows.
   std::uint64_t fraction(std::uint64_t h) const {
     std::uint64_t fraction = (h >> 8) & ((std::uint64_t{1} << layout_.fraction_bits) - 1);
     const bool negative = (h & 1) != 0, above = (h & 2) != 0;
@@ -148,7 +148,7 @@ class Input {
   std::uint64_t range_ = 1;
 };
 
-// A copy of a length that the compiler knows is one instruction, and no call.
+// The compiler turns a copy of a known length into one instruction instead of a call.
 void copy_element(std::size_t bytes, void* to, const void* from) {
   switch (bytes) {
     case 1:
@@ -209,7 +209,7 @@ std::vector<Input> inputs_of(const Shape& s) {
   return out;
 }
 
-// Element i of the exact reduction over `inputs`, which are those of all ranks; AVG is not yet divided.
+// Element i of the exact reduction over `inputs`, one for each rank; AVG is not yet divided.
 std::uint64_t reduced(const Shape& s, const std::vector<Input>& inputs, std::uint64_t i) {
   std::uint64_t out = inputs[0][i];
   if (is_float(s.type)) {
@@ -227,8 +227,8 @@ std::uint64_t reduced(const Shape& s, const std::vector<Input>& inputs, std::uin
   return out;
 }
 
-// How far `got` is off what the real numbers give, against the most that this many roundings may cost in any order
-// (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2). True when it is within.
+// Compares the error of `got` against the real numbers with the most that this many roundings may cost in any order
+// (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2). Returns true if it is within.
 bool within_rounding(const Shape& s, const std::vector<Input>& inputs, std::uint64_t i, double got) {
   const FloatLayout f = layout_of(s.type);
   const double unit = std::ldexp(1.0, -f.fraction_bits - 1);
@@ -253,7 +253,7 @@ bool within_rounding(const Shape& s, const std::vector<Input>& inputs, std::uint
 
 std::uint64_t ranks_of(const Shape& s) { return static_cast<std::uint64_t>(s.ranks); }
 
-// Elements of the block from `source` to `target`, where they differ.
+// Elements of the block from `source` to `target`, for collectives whose blocks differ.
 std::uint64_t block(const Shape& s, int source, int target) {
   if (s.collective == Collective::kAllGatherV) return s.counts[static_cast<std::size_t>(source)];
   if (s.collective == Collective::kAllToAllV)
@@ -261,7 +261,7 @@ std::uint64_t block(const Shape& s, int source, int target) {
   return s.count;
 }
 
-// Elements in the blocks before `end`: of rank's output by source, or of its input by target.
+// Elements in the blocks before `end`, of rank's output by source, or of its input by target.
 std::uint64_t received_before(const Shape& s, int rank, int end) {
   std::uint64_t sum = 0;
   for (int i = 0; i < end; ++i) sum += block(s, i, rank);
@@ -308,7 +308,7 @@ std::size_t output_bytes(const Shape& s, int rank) {
   return size_of(s.type) * (output_in_blocks(s.collective) ? received_before(s, rank, s.ranks) : block(s, rank, rank));
 }
 
-// The own block of the larger buffer, where the rank has that.
+// The rank's own block of the larger buffer, if it has that buffer.
 std::size_t in_place_input(const Shape& s, int rank) {
   const bool inside = output_in_blocks(s.collective) && output_bytes(s, rank) != 0;
   return inside ? received_before(s, rank, rank) * size_of(s.type) : 0;
@@ -326,7 +326,7 @@ void fill_input(const Shape& s, int rank, void* input) {
 
 void expected_output(const Shape& s, int rank, void* output) {
   if (output_bytes(s, rank) == 0) return;
-  // Where every rank has a block of one buffer.
+  // In these collectives every rank has a block of one buffer.
   const std::uint64_t own_block = s.count * static_cast<std::uint64_t>(rank);
   switch (s.collective) {
     case Collective::kAllReduce:

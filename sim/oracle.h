@@ -1,11 +1,11 @@
-// sim/oracle.h -- what a collective must give: fills inputs, knows the right outputs, and judges what has come.
+// sim/oracle.h -- the right results of collectives: fills inputs, knows the right outputs, and judges what has come.
 //
-// Inputs follow from (salt, rank, element). Where nothing is reduced they are random bits. Integers are random in their
+// Inputs follow from (salt, rank, element). If nothing is reduced they are random bits. Integers are random in their
 // whole range: sums and products wrap, which no order changes, and a contribution that is missing, doubled or another
-// element's shows. Floats are one of two kinds: whole numbers (products: powers of two) that are exact in every order,
-// compared bit by bit; or, with Shape::rounds, random fractions: the result depends on the order of reduction, must be
-// within the error that so many roundings allow, and must have the same bits on all ranks and on every run of the same
-// schedule.
+// element's shows. Floats are one of two kinds. Whole numbers (products: powers of two) are exact in every order and
+// compared bit by bit. With Shape::rounds they are random fractions: the result depends on the order of reduction, must
+// be within the error that so many roundings allow, and must have the same bits on all ranks and on every run of the
+// same schedule.
 // The end of AVG is the library's own divide(). Pure; allocates.
 #pragma once
 
@@ -31,46 +31,46 @@ struct Shape {
   std::vector<std::uint64_t> counts = {};
 };
 
-// Uneven counts for the collectives that have them, some of them 0, about `mean` each; from the salt.
+// Draws uneven counts from the salt, some of them 0, about `mean` each, for the collectives that have them.
 void draw_counts(Shape* shape, std::uint64_t mean);
-// What rank passes as OpRequest::counts (all_to_all_v: places behind one another). Empty for collectives without.
+// The counts that rank passes as OpRequest::counts (all_to_all_v: places behind one another); empty if there are none.
 std::vector<std::uint64_t> counts_of(const Shape& shape, int rank);
 // Whether the collective may be called in place.
 bool can_be_in_place(const Shape& shape);
 
-// Of one rank (group rank); 0 where the operation reads or writes nothing.
+// Bytes of one rank (group rank); 0 if the operation reads or writes nothing there.
 std::size_t input_bytes(const Shape& shape, int rank);
 std::size_t output_bytes(const Shape& shape, int rank);
-// In place: how far into the shared memory a rank's input and output begin. The memory is as long as the larger of
-// them.
+// In place: how far into the shared memory a rank's input and output begin. The memory is as long as the longer of the
+// two.
 std::size_t in_place_input(const Shape& shape, int rank);
 std::size_t in_place_output(const Shape& shape, int rank);
-// Input of one rank, input_bytes() long.
+// Fills the input of one rank, input_bytes() long.
 void fill_input(const Shape& shape, int rank, void* input);
-// The one right output of a rank, output_bytes() long.
+// Writes the one right output of a rank, output_bytes() long.
 void expected_output(const Shape& shape, int rank, void* output);
-// Whether the bits of the result depend on the order of reduction: compare() then allows for rounding,
+// Whether the bits of the result depend on the order of reduction. Then compare() allows for rounding, and
 // expected_output() does not apply.
 bool rounds(const Shape& shape);
 // Whether every rank gets the same output.
 bool same_on_all(Collective collective);
-// "" when right, else which element is wrong and how.
+// Returns "" if the output is right, else which element is wrong and how.
 std::string compare(const Shape& shape, int rank, const void* output);
-// Of bytes, to see whether they are those of another time or place.
+// A hash of bytes, to see whether they are those of another time or place.
 std::uint64_t digest(const void* data, std::size_t bytes);
 
-// All outputs of one operation, each shown once, in any order: right in themselves, and the same bits where all ranks
-// get the same.
+// Judges all outputs of one operation, each shown once, in any order: each must be right in itself, and have the same
+// bits as the others if all ranks get the same.
 class Judge {
  public:
   explicit Judge(const Shape& shape) : shape_(shape) {}
-  // As compare().
+  // Like compare().
   std::string check(int rank, const void* output);
 
  private:
   Shape shape_;
   int first_rank_ = -1;
-  std::vector<std::byte> first_;  // the first output, where all are to have the same
+  std::vector<std::byte> first_;  // the first output, if all must be the same
 };
 
 std::string to_string(const Shape& shape);

@@ -1,4 +1,4 @@
-// The oracle against arithmetic that is none of its own: the processor's, and the library's kernels.
+// Compares the oracle with arithmetic that is not its own: the processor's, and the library's kernels.
 #include "sim/oracle.h"
 
 #include <gtest/gtest.h>

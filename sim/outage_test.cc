@@ -1,4 +1,4 @@
-// Outages that everybody survives: all NICs of a host dark, a rank or all of them stopped, for seconds to half a
+// Outages that every rank survives: all NICs of a host dark, one rank or all of them stopped, for seconds to half a
 // minute. The job goes on within a second after the return, with exact results, whatever TCP's own back-off has come
 // to. Virtual time; a stream's retries come ever more rarely there, as TCP's do.
 #include <string>
@@ -18,8 +18,8 @@ constexpr Nanos kGoesOn = 1_s;
 
 enum class Outage {
   kDark,      // no frame passes, either way; nobody is told
-  kUnheard,   // what the host sends is lost
-  kDeaf,      // what is sent to it is lost
+  kUnheard,   // frames from the host are lost
+  kDeaf,      // frames to the host are lost
   kNicsDown,  // the host's own lanes end, and it can't dial
   kStopped,   // its process stands still
 };
@@ -56,7 +56,7 @@ void end(Cluster& c, int host) {
   if (c.fabric().frozen(host)) c.fabric().thaw(host);
 }
 
-// An operation is under way, others are called during the outage, and one behind it.
+// An operation is under way at the start of the outage, others are called during it, and one after it.
 void survive(const ClusterOptions& o, Outage outage, Nanos span, Random& random, std::uint8_t what = kBlockAll) {
   Cluster c(o);
   ASSERT_TRUE(c.join());
@@ -147,7 +147,7 @@ TEST(Outage, OfAllProcessesAtOnceIsSurvived) {
   }
 }
 
-// The limits on progress count only what a peer had the chance to bring.
+// The limits on progress count only time in which a peer could have brought something.
 TEST(Outage, IsNoTimeWithoutProgress) {
   for (const Outage outage : {Outage::kDark, Outage::kStopped}) {
     Random random(7);
@@ -180,7 +180,7 @@ TEST(Outage, IsWarnedOfOnceWithHostAndNicsAndItsEndWithItsLength) {
   c.run_for(300_ms);
   EXPECT_EQ(warnings.with("ranks 4, 5 (host host-2): heard again after 10"), 2) << warnings.lines.back();
   EXPECT_EQ(warnings.lines.size(), 4u) << warnings.lines.back();
-  // The next silence is told anew.
+  // The next silence is warned of again.
   begin(c, 2, Outage::kDark);
   c.run_for(2500_ms);
   EXPECT_EQ(warnings.with(silent), 4);
@@ -207,7 +207,7 @@ TEST(Outage, OfAHostWithoutPowerIsNamedAtTheLimitWithTheSettingThatDecides) {
   }
 }
 
-// A rank that is done waits with its farewell for one that is away and lacks something of it.
+// A rank that is done delays its farewell for an absent one that still needs something from it.
 TEST(Outage, AtTheEndOfAJobIsSurvived) {
   ClusterOptions o = flat_cluster(3, 2);
   o.fabric.retransmit_backs_off = true;

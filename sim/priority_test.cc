@@ -1,5 +1,5 @@
-// Urgent operations and messages beside others, in virtual time: what they take, what the others lose, and that nobody
-// starves.
+// Urgent operations and messages beside others, in virtual time: how long they take, how much the others lose, and that
+// nobody starves.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,9 +43,9 @@ Nanos median(std::vector<Nanos> times) {
 }
 
 struct Beside {
-  Nanos idle;                // what the small one takes alone
+  Nanos idle;                // how long the small one takes alone
   std::vector<Nanos> times;  // and beside the large one
-  Nanos bulk_alone, bulk;    // what the large one takes alone, and with all of them beside it
+  Nanos bulk_alone, bulk;    // how long the large one takes alone, and with all of them beside it
 };
 
 // Small operations of a priority, one after the other with pauses, beside a large one.
@@ -53,7 +53,7 @@ Beside beside_bulk(int hosts, canary_priority priority, int times = 12) {
   Cluster c(two_slow_nics(hosts));
   EXPECT_TRUE(c.join());
   Beside out;
-  run(c, kBulkBytes / 4, CANARY_PRIORITY_NORMAL);  // what the lanes carry is known
+  run(c, kBulkBytes / 4, CANARY_PRIORITY_NORMAL);  // measures what the lanes carry
   std::vector<Nanos> idle;
   for (int i = 0; i < 8; ++i) idle.push_back(run(c, kUrgentBytes, CANARY_PRIORITY_NORMAL));
   out.idle = median(idle);
@@ -64,7 +64,7 @@ Beside beside_bulk(int hosts, canary_priority priority, int times = 12) {
   c.run_for(200_ms);
   for (int i = 0; i < times && !bulk.done(0); ++i) {
     out.times.push_back(run(c, kUrgentBytes, priority));
-    c.run_for(Nanos{i * 1'700'000});  // at other moments of the others' pieces
+    c.run_for(Nanos{i * 1'700'000});  // so that each meets another moment of the others' pieces
   }
   EXPECT_TRUE(priority == CANARY_PRIORITY_NORMAL || !bulk.done(0)) << "there was nothing to be beside any more";
   bulk.expect_exact(60_s);
@@ -87,7 +87,7 @@ TEST(Priority, AnUrgentOperationTakesLittleLongerThanOnAnIdleNetwork) {
   print("normal", normal);
   EXPECT_LT(ratio(median(urgent.times), urgent.idle), 1.5);
   EXPECT_GT(ratio(median(normal.times), normal.idle), 2.0) << "nothing was in its way";
-  // The large one pays for the bytes that went before its own, and the rounding of each to whole pieces: a quarter, as
+  // The large one pays for the bytes that went before its own, and for rounding each to whole pieces: a quarter, as
   // bench/priority.py allows. On the idle network the small ones take no longer than their bytes.
   const Nanos theirs = urgent.idle * static_cast<std::int64_t>(urgent.times.size()) * 5 / 4;
   EXPECT_LT(urgent.bulk - urgent.bulk_alone, theirs) << "the large one lost more than the others' time";
@@ -100,7 +100,7 @@ TEST(Priority, AnUrgentOperationOfFourHostsIsNotHeldUpEither) {
   EXPECT_LT(ratio(median(urgent.times), urgent.idle), 1.5);
 }
 
-// While much waits, a slow lane delivers its part of that in time; of what is urgent it delivers nothing in time.
+// While much waits, a slow lane delivers its part of that in time, but nothing urgent.
 TEST(Priority, NoUrgentPieceGoesOverASlowLaneBecauseMuchElseWaits) {
   const auto bed = [](bool with_slow_nic) {
     Cluster c(two_slow_nics(2, 1000));
@@ -156,7 +156,7 @@ TEST(Priority, UrgentOperationsWithoutEndStarveNobody) {
   for (auto& op : load) op->expect_exact();
 }
 
-// Numbers are given in the order of the calls, so what waits before an urgent operation enters with it.
+// Operations get numbers in the order of the calls, so those that wait before an urgent one enter with it.
 TEST(Priority, AnUrgentOperationDoesNotWaitForTheRoomOfThoseBeforeIt) {
   Cluster c(two_slow_nics(2));
   ASSERT_TRUE(c.join());
@@ -177,7 +177,7 @@ TEST(Priority, AnUrgentOperationDoesNotWaitForTheRoomOfThoseBeforeIt) {
               normal.seconds() * 1e3);
   EXPECT_LT(urgent, 60_ms);
   EXPECT_GT(normal, 500_ms);
-  // Beyond as many again it has to wait: memory for operations in flight is bounded.
+  // Beyond as many again an urgent one has to wait: memory for operations in flight is bounded.
   EXPECT_GT(last_of(200, CANARY_PRIORITY_URGENT), urgent * 2);
 }
 

@@ -18,7 +18,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Of memory that is this process's own: what it maps of its program's file is read when it is first run.
+// Counts only memory that is this process's own: pages of its program's file are read when they are first run.
 double resident_bytes() {
   // Free pages of the heap go back first, or a job that finds them there would seem to take nothing.
   ::malloc_trim(0);

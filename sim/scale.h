@@ -1,8 +1,8 @@
-// sim/scale.h -- what a job of many processes costs: engines on a simulated network that join and reduce once, with the
-// time, the memory and the channels that it took.
+// sim/scale.h -- the cost of a job of many processes: engines on a simulated network join and reduce once, and it tells
+// the time, the memory and the channels that this took.
 //
-// Memory: all of a job's engines live in this process; what one takes is the growth of the process divided by them,
-// their lanes in the simulator included. Thread: one. Failures: as text in `wrong`.
+// Memory: all of a job's engines live in this process. An engine's share is the growth of the process divided by their
+// number, their lanes in the simulator included. Thread: one. Failures: as text in `wrong`.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace canarynet {
 
 struct ScaleOptions {
   int engines = 64;
-  int engines_per_machine = 1;  // that share memory
+  int engines_per_machine = 1;  // these share memory
   int rails = 2;
   std::string algo;  // CANARY_ALGO
   std::uint64_t count = 4096;

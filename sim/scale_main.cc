@@ -1,5 +1,5 @@
-// canary-sim-scale [ENGINES...]: the table of docs/benchmarks.md, "Jobs of many processes". One line per job, in a
-// process of its own, so that each one's memory is its own.
+// canary-sim-scale [ENGINES...]: prints the table of docs/benchmarks.md, "Jobs of many processes". Each line is one
+// job, in a process of its own, so that its memory is its own.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ bool print(const ScaleOptions& options) {
   return true;
 }
 
-// False: it failed.
+// Returns false if the job failed.
 bool in_a_process_of_its_own(const ScaleOptions& options) {
   std::fflush(stdout);
   const pid_t child = ::fork();

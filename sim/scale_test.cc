@@ -24,7 +24,7 @@ ClusterOptions sparse_cluster(int hosts, int rails = 2, int ranks_per_host = 1) 
 
 std::uint64_t open_channels(Cluster& c, int host) { return c.engine(host).counters().peers; }
 
-// That are up, without control.
+// The lanes that are up, without control.
 std::ptrdiff_t lanes_between(Cluster& c, int host, int peer) {
   std::vector<Lane*> lanes;
   c.fabric().lanes_between(host, peer, &lanes);
@@ -37,8 +37,8 @@ TEST(Scale, ALargeJobOpensWhatItsPlansUse) {
     int engines_per_machine;
     std::uint64_t joined, most;
   };
-  // A ring's are there after the join. Halving and doubling takes a peer for each bit of 64; a hierarchical plan the
-  // others of its own machine and a few beyond.
+  // A ring's channels are there after the join. Halving and doubling needs a peer for each bit of 64, a hierarchical
+  // plan the others of its own machine and a few beyond.
   for (const Case& t : {Case{"ring", 1, 2, 2}, Case{"halving_doubling", 1, 2, 7}, Case{"hierarchical", 8, 2, 16}}) {
     ScaleOptions o;
     o.engines = 64;
@@ -58,7 +58,7 @@ constexpr bool kMemoryIsOurs = false;
 constexpr bool kMemoryIsOurs = true;
 #endif
 
-// What an engine of such a job takes after its join, measured in a process of its own: this one's heap has holes.
+// Bytes that an engine of such a job takes after its join, measured in a process of its own: this one's heap has holes.
 double bytes_per_engine(const ScaleOptions& options) {
   int ends[2];
   if (::pipe(ends) != 0) return 0;
@@ -116,7 +116,7 @@ TEST(Scale, EveryCollectiveRunsOverChannelsOnFirstUse) {
   }
 }
 
-// The lower number dials. Whoever needs the other one first gets a channel, whichever of the two it is.
+// The lower number dials. The side that needs the other one first gets a channel, whichever of the two it is.
 TEST(Channels, OpenForWhicheverSideNeedsThemFirst) {
   for (const int sender : {2, 5}) {
     Cluster c(sparse_cluster(8));
@@ -134,7 +134,7 @@ TEST(Channels, OpenForWhicheverSideNeedsThemFirst) {
   }
 }
 
-// Both ask for the same channel at once, in one direction and in the other, with all delays that matter.
+// Both sides ask for the same channel at once, in one direction and in the other, with all delays that matter.
 TEST(Channels, OpenOnceWhereBothSidesWantThemAtOnce) {
   int opened = 0;  // beside the ring's
   for (int shift = -12; shift <= 12; ++shift) {
@@ -165,14 +165,14 @@ TEST(Channels, OpenOnceWhereBothSidesWantThemAtOnce) {
 TEST(Channels, OfAnEngineThatDoesNotCallAreOpenedOverControl) {
   Cluster c(sparse_cluster(8));
   ASSERT_TRUE(c.join());
-  // Rank 6 speaks first and does not dial: 3, which does, has nothing to say.
+  // Rank 6 speaks first and does not dial; 3, which does, has nothing to say.
   ASSERT_NE(c.engine(6).mux(3), nullptr);
   c.run_for(20_ms);
   EXPECT_EQ(open_channels(c, 3), 3u);
   EXPECT_EQ(lanes_between(c, 3, 6), 2);
 }
 
-// The request may be lost; whoever still waits asks again.
+// The request may be lost; a side that still waits asks again.
 TEST(Channels, AreAskedForAgainAfterAnOutageOfControl) {
   ClusterOptions o = sparse_cluster(8);
   o.fabric.stream = false;  // a stream would bring the request later
@@ -187,7 +187,7 @@ TEST(Channels, AreAskedForAgainAfterAnOutageOfControl) {
   EXPECT_EQ(open_channels(c, 3), 3u);
 }
 
-// Frames that `host` says to the coordinator over control.
+// The number of frames that `host` sends to the coordinator over control.
 std::uint64_t control_frames(Cluster& c, int host) {
   std::vector<Lane*> lanes;
   c.fabric().lanes_between(host, 0, &lanes);
@@ -196,7 +196,7 @@ std::uint64_t control_frames(Cluster& c, int host) {
   return frames;
 }
 
-// Whoever is stopped dials nobody, however often it is asked.
+// An engine that is stopped dials nobody, however often it is asked.
 TEST(Channels, AreAskedForLessOftenTheLongerTheyDoNotCome) {
   std::uint64_t frames[2] = {};
   for (const bool asks : {false, true}) {
@@ -217,7 +217,7 @@ TEST(Channels, AreAskedForLessOftenTheLongerTheyDoNotCome) {
   EXPECT_LT(frames[1], frames[0] + 25) << "beside " << frames[0] << " heartbeats";
 }
 
-// Who leaves but waits for a last acknowledgement is still there for others.
+// An engine that leaves but waits for a last acknowledgement is still there for others.
 TEST(Channels, OfAnEngineThatIsLeavingAreMadeUntilItsFarewell) {
   struct Case {
     int leaver, asker;  // the lower one dials
@@ -244,7 +244,7 @@ TEST(Channels, OfAnEngineThatIsLeavingAreMadeUntilItsFarewell) {
   }
 }
 
-// A process ends while others make channels to it, at any moment of that.
+// A process ends while others open channels to it, at any moment of that.
 TEST(Channels, ADeathDuringTheirOpeningNamesTheDeadAndNobodyElse) {
   for (int moment = 0; moment <= 40; ++moment) {
     const int dead = 2 + moment % 5;
@@ -266,7 +266,7 @@ TEST(Channels, ADeathDuringTheirOpeningNamesTheDeadAndNobodyElse) {
   }
 }
 
-// Rank 0 passes requests on. If it ends with them under way it is named, and nobody who waits for a channel.
+// Rank 0 passes requests on. If it ends with requests under way, it is named, and no rank that waits for a channel.
 TEST(Channels, TheCoordinatorsDeathWithRequestsUnderWayNamesItAndNobodyElse) {
   for (int moment = 0; moment <= 30; ++moment) {
     Cluster c(sparse_cluster(8));
@@ -321,8 +321,8 @@ TEST(Channels, ASilenceIsNamedByWhoHasNoneToTheSilent) {
   }
 }
 
-// Whoever opens a channel to somebody that has been silent for a while has not heard it by that. Even and odd ranks
-// have networks of their own, so that nobody connects at the join.
+// An engine that opens a channel to a peer that has been silent for a while has not heard the peer by that. Even and
+// odd ranks have networks of their own, so that no two connect at the join.
 TEST(Channels, OpeningOneIsNoWordOfTheSilent) {
   ClusterOptions o = sparse_cluster(4, 1);
   o.wiring.networks = {{0}, {1}, {0}, {1}};
@@ -346,7 +346,7 @@ TEST(Channels, OpeningOneIsNoWordOfTheSilent) {
   EXPECT_EQ(warnings.with("heard again"), 0);
 }
 
-// A host whose own NICs go dark, and which opens channels after that, still knows that it is the one that is cut off.
+// A host whose own NICs go dark, and which opens channels after that, still knows that it is itself cut off.
 TEST(Channels, OneThatIsOpenedInTheDarkBlamesNobodyElse) {
   ClusterOptions o = sparse_cluster(8);
   o.settings.silence_limit = 4_s;
@@ -369,7 +369,7 @@ TEST(Channels, OneThatIsOpenedInTheDarkBlamesNobodyElse) {
   EXPECT_EQ(op.ticket(5).status.detail().rank, 5) << op.ticket(5).status.text();
 }
 
-// What the join would have found in a small job is found at use: no lane between two that both live.
+// A fault that the join would have found in a small job is found at use: no lane between two live peers.
 TEST(Channels, ALinkThatDoesNotWorkIsNamedAtItsFirstUse) {
   ClusterOptions o = impatient(sparse_cluster(8));
   o.settings.algo = "mesh";
@@ -396,7 +396,7 @@ TEST(Channels, ALinkOfTheRingThatDoesNotWorkFailsTheJoin) {
   EXPECT_NE(c.engine(4).join_status().text().find("rank 5"), std::string::npos) << c.engine(4).join_status().text();
 }
 
-// Who leaves without a channel to the others is known to have left, and what it did before stays known.
+// A rank that leaves without a channel to the others is known to have left, and what it did before stays known.
 TEST(Channels, WhoLeavesIsNotTakenForDeadByWhoHasNone) {
   Cluster c(sparse_cluster(8));
   ASSERT_TRUE(c.join());

@@ -1,4 +1,4 @@
-// Who is silent, dead or merely slow: engines and endpoints judge by the same code, and so behave alike. Every test
+// Silent, dead or merely slow peers: engines and endpoints judge them by the same code, and so behave alike. Every test
 // runs over both. Virtual time.
 #include <algorithm>
 #include <deque>
@@ -18,7 +18,7 @@ namespace {
 struct BedOptions {
   int hosts = 3;
   bool one_machine = false;        // they share memory
-  std::vector<std::string> names;  // of hosts, where they are others than "host-0", "host-1", ...
+  std::vector<std::string> names;  // of hosts, if they are not "host-0", "host-1", ...
   Settings settings = Settings::defaults();
   PulseSource pulse_of;
 };
@@ -41,7 +41,7 @@ class Bed {
  public:
   virtual ~Bed() = default;
   virtual void meet() = 0;
-  // Something is under way in which everybody needs everybody, for some milliseconds.
+  // Starts an exchange in which every process needs every other, for some milliseconds.
   virtual void begin() = 0;
   virtual bool done(int host) const = 0;
   virtual Status failure(int host) const = 0;
@@ -58,7 +58,7 @@ class Bed {
 class EngineBed final : public Bed {
  public:
   explicit EngineBed(const BedOptions& o) : cluster_(cluster_options(o)) {}
-  ~EngineBed() override {  // nobody uses the buffers of what is not done
+  ~EngineBed() override {  // ends the engines, so that nobody uses the buffers of operations under way
     for (int h = 0; h < cluster_.hosts(); ++h) cluster_.kill(h, CrashKind::kSilent);
   }
   void meet() override { ASSERT_TRUE(cluster_.join()); }
@@ -77,7 +77,7 @@ class EngineBed final : public Bed {
   bool run_until(const std::function<bool()>& condition, Nanos span) override {
     const Nanos end = cluster_.now() + span;
     const bool met = cluster_.run_until(condition, span);
-    // While all stand still nothing happens, and time passes all the same.
+    // While all stand still nothing happens, but time passes all the same.
     if (!met && cluster_.now() < end) cluster_.fabric().advance_to(end);
     return met;
   }
@@ -230,7 +230,7 @@ TEST_P(Silence, OfAStoppedProcessIsWarnedOfOnceAndWaitedFor) {
   }
 }
 
-// Three beats that do not come are a silence, two are none. A warning may be wanted even sooner.
+// Three missing beats are a silence, two are none. A warning may be wanted even sooner.
 TEST_P(Silence, IsWarnedOfOnceHoweverSoonThatIsWanted) {
   for (const Nanos warning : {250_ms, 500_ms}) {
     BedOptions o;
@@ -328,8 +328,8 @@ TEST_P(Silence, OfWhoHasSaidFarewellIsNoNews) {
   EXPECT_TRUE(warnings.lines.empty()) << warnings.lines.back();
 }
 
-// What the others see of process 1 when they look: it waits for a core; it sleeps, but ran since the last look;
-// neither.
+// The others see one of three things of process 1 when they look: it waits for a core; or it sleeps, but ran since the
+// last look; or neither.
 TEST_P(Silence, OfAProcessOfTheSameHostCountsOnlyIfItStandsStill) {
   enum class Sight { kWaits, kRuns, kStandsStill };
   for (const Sight sight : {Sight::kWaits, Sight::kRuns, Sight::kStandsStill}) {

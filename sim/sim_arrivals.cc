@@ -1,5 +1,5 @@
-// Frames arrive: header first, then whole, at the receiving NIC's rate; or they are lost, and a stream holds up what is
-// behind them.
+// Frames arrive: header first, then whole, at the receiving NIC's rate. Or they are lost, and a stream holds up the
+// frames behind them.
 #include <algorithm>
 
 #include "sim/sim_fabric.h"
@@ -29,13 +29,13 @@ void SimFabric::give_back(std::uint32_t index) {
   frames_.give_back(index);
 }
 
-// Something came for a connection that is not there any more.
+// Answers a frame for a connection that is not there any more.
 void SimFabric::answer_reset(const Frame& frame) {
   if (frame.kind != Frame::kData) return;
   SimLane* lane = resolve(frame.from);
   if (lane == nullptr || lane->dead_ || lane->reset_sent_) return;
   lane->reset_sent_ = true;
-  // What the closed end sent before goes first: it must not be lost to the answer to something else.
+  // Frames that the closed end sent before go first: they must not be lost to the answer to something else.
   const Nanos at = std::max(now_ + latency(frame.to_nic, frame.from_nic), lane->fin_arrival_);
   const std::uint32_t index = frames_.take();
   Frame& reset = frames_[index];
@@ -75,7 +75,7 @@ void SimFabric::on_head(std::uint32_t index) {
     discard(index);
     return;
   }
-  if (!lane->up_) {  // the answer to the connection request is still on its way: this says as much
+  if (!lane->up_) {  // the answer to the connection request is still on its way, but this frame says as much
     lane->up_ = true;
     wake(lane->host_, {InboxEntry::kUp, kNoSlot, lane->self_});
   }
@@ -97,7 +97,7 @@ void SimFabric::on_head(std::uint32_t index) {
   arrive(index);
 }
 
-// The first bit is at the receiving NIC. It takes frames one after the other, none faster than its own rate.
+// The first bit is at the receiving NIC, which takes frames one after the other, none faster than its own rate.
 void SimFabric::arrive(std::uint32_t index) {
   Frame& frame = frames_[index];
   Nanos end = now_ + frame.serialise;

@@ -70,7 +70,7 @@ void SimFabric::serve(std::uint32_t index) {
   }
 }
 
-// How long the NIC sends: at the wire's speed what its shaper's bucket holds, at its rate the rest.
+// How long the NIC sends: the bytes that its shaper's bucket holds at the wire's speed, the rest at its rate.
 Nanos SimFabric::time_through(Nic& nic, std::int64_t bytes) const {
   const DirectionOptions& out = nic.options.out;
   if (out.bucket == 0 || out.rate.count == 0) return out.time_for(bytes);
@@ -153,8 +153,8 @@ void SimFabric::begin_frame(SimLane& lane, bool at_once) {
   frame.left_at = now_ + frame.serialise;
   const std::int64_t slowness = hosts_[frame.to_host].slowness;
   Nanos head = now_ + delay * slowness + frame.serialise * (slowness - 1);
-  // Nothing is to be seen before the last bit: one event is enough. (The receiving NIC's own rate needs the first bit's
-  // time.)
+  // Nothing can be seen before the last bit, so one event is enough. (The receiving NIC's own rate needs the time of
+  // the first bit.)
   if ((frame.flags & Frame::kEarlyHead) == 0 &&
       (lane.peer_nic_ == kNoSlot || nics_[lane.peer_nic_].options.in.rate.count == 0)) {
     head += frame.serialise;

@@ -1,4 +1,4 @@
-// The clock of the simulated network, who is polled, and connections that come up and end.
+// The clock of the simulated network, the hosts to poll, and connections that come up and end.
 #include "sim/sim_fabric.h"
 
 #include <algorithm>
@@ -167,7 +167,7 @@ void SimFabric::drop_lists(SimLane& lane) {
   leave_nic(lane);
 }
 
-// No more than `at_most` frames of the lane still wait for a flush().
+// Lets no more than `at_most` frames of the lane wait for a flush().
 void SimFabric::forget_unflushed(SimLane& lane, std::uint32_t at_most) {
   if (lane.unflushed_ <= at_most) return;
   lane.unflushed_ = at_most;
@@ -182,7 +182,7 @@ void SimFabric::down(SimLane& lane, Status why, bool hangup) {
   if (!lane.deaf_) tell_down(lane, std::move(why), hangup);
 }
 
-// Its header can't be believed: what this end sends from now on still goes.
+// A header can't be believed: this end takes nothing more, but what it sends from now on still goes.
 void SimFabric::deafen(SimLane& lane, Status why) {
   lane.deaf_ = true;
   drop_lists(lane);
@@ -195,8 +195,8 @@ void SimFabric::tell_down(SimLane& lane, Status why, bool hangup) {
   wake(lane.host_, {InboxEntry::kDown, kNoSlot, lane.self_});
 }
 
-// This end closes: what its "kernel" has (flushed and copied frames, up to the first borrowed one) still goes out, then
-// FIN.
+// This end closes: everything that its "kernel" has (flushed and copied frames, up to the first borrowed one) still
+// goes out, then FIN.
 void SimFabric::close(SimLane& lane) {
   if (!lane.dead_ && lane.peer_.slot != kNoSlot) {
     while (lane.queued_frames_ > lane.unflushed_ && frames_[lane.queue_.head].borrowed == nullptr)

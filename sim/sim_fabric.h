@@ -4,18 +4,18 @@
 // (channels, membership, engines) runs on it unchanged. The caller steps it: next_event() says when something happens,
 // advance_to() makes it happen, take_ready_hosts() says which factories have something to poll.
 // Model: a NIC sends one frame at a time, its lanes taking turns, and receives at its own rate; a frame is seen when
-// its last bit is there. A lane is a reliable stream (FabricOptions::stream, like TCP: what is lost comes late, a dead
-// wire stops the lane once its window is full) or a string of packets (what is lost is lost). Control lanes have a
-// network of their own, without limits. Hosts with one Wiring::machine number have, behind their NICs, one rail more:
+// its last bit is there. A lane is a reliable stream (FabricOptions::stream, like TCP: a lost frame comes late, and a
+// dead wire stops the lane once its window is full) or a string of packets (a lost frame is lost). Control lanes have a
+// network of their own, without limits. Hosts with one Wiring::machine number have one rail more behind their NICs:
 // shared memory. Its lanes need no payload CRC, and a ring bounds what its sender has begun: the rest of a frame that
 // does not fit waits until the reader has polled. A stream's or a ring's large payload is read from the sender's memory
-// as late as may be: half of it when its header is shown, the rest when it is whole. Whoever changes it before the
-// acknowledgement is found out. cancel() gives up what has not left by then, a lane's end cuts it.
+// as late as possible: half of it when its header is shown, the rest when it is whole. That exposes a sender that
+// changes it before the acknowledgement. cancel() gives up what has not left by then; a lane's end cuts it.
 // Units: Nanos, bytes, parts per million. Memory: packets' payloads are copied when they begin; pools grow to the
 // high-water mark, then nothing allocates but connection set-up. Lanes that outlive the fabric are dead objects.
-// Threads: one owner thread for the fabric and all that runs on it. Determinism: all randomness from one seed; hash()
-// covers every event that was shown to a sink, so that runs can be compared.
-// Failures: only those asked for.
+// Threads: one owner thread for the fabric and everything that runs on it. Determinism: all randomness comes from one
+// seed; hash() covers every event that was shown to a sink, so that runs can be compared.
+// Failures: only those that the caller injects.
 #pragma once
 
 #include <cstddef>
@@ -42,9 +42,9 @@ struct DirectionOptions {
   Nanos latency{10'000};
   Nanos jitter;                // uniform in [0, jitter]; frames of a lane keep their order
   BytesPerSec rate;            // 0: unlimited
-  std::int64_t bucket = 0;     // a sender's shaper lets so many bytes pass at kWireRate after a pause, as tc-tbf does
+  std::int64_t bucket = 0;     // after a pause a sender's shaper passes so many bytes at kWireRate, as tc-tbf does
   std::uint32_t loss_ppm = 0;  // per frame
-  // Longer frames are lost, as where a path's MTU is smaller than its ends'; 0: none is.
+  // Longer frames are lost, as on a path whose MTU is smaller than that of its ends; 0: no limit.
   std::int64_t frame_bytes_max = 0;
   std::uint32_t duplicate_ppm = 0;  // the copy comes up to reorder_delay later, also on stream lanes
   std::uint32_t reorder_ppm = 0;    // held up by up to reorder_delay while later frames pass, also on stream lanes
@@ -59,11 +59,11 @@ struct DirectionOptions {
 struct NicOptions {
   DirectionOptions out;
   DirectionOptions in;
-  // Both directions: latency in all, rate each way.
+  // A link with this latency in all, and this rate in each direction.
   static NicOptions link(Nanos latency, BytesPerSec rate = {});
 };
 
-// Which NICs share a network: networks[host][rail]. NICs of one network meet; hosts meet over shared networks only.
+// The NICs that share a network: networks[host][rail]. NICs of one network meet; hosts meet over shared networks only.
 struct Wiring {
   std::vector<std::vector<std::uint32_t>> networks;
   // machine[host]: hosts of equal numbers are processes that share memory; empty: none do.
@@ -71,7 +71,7 @@ struct Wiring {
 
   // Rail r of every host on network r.
   static Wiring flat(int hosts, int rails);
-  // A wire between every two hosts (hosts - 1 NICs each, at most kRailsMax): rail of host a to host b is b's place
+  // A wire between every two hosts (hosts - 1 NICs each, at most kRailsMax): the rail of host a to host b is b's place
   // among the others.
   static Wiring mesh(int hosts);
   // BCube(r, levels): r^levels hosts; rail l joins hosts that differ in digit l (base r) only.
@@ -89,8 +89,8 @@ struct FabricOptions {
   bool bad_header_resets = true;    // a header that validate() refuses makes the lane deaf; false: the frame is dropped
   bool early_headers = true;        // stream lanes at a finite rate ask for the landing when the header is there
   Nanos retransmit_delay{200'000'000};  // of stream lanes: after a loss, and between tries on a dead wire
-  // As TCP's, those tries come ever more rarely, twice as long apart each time, and where one direction is cut nothing
-  // gets through the other, since no acknowledgement comes back.
+  // The tries become rarer, twice as far apart each time, as TCP's do. If one direction is cut, nothing gets through
+  // the other either, since no acknowledgement comes back.
   bool retransmit_backs_off = false;
   Nanos connect_timeout{3'000'000'000};
   std::uint32_t queue_frames = 256;     // per lane, not begun
@@ -107,7 +107,7 @@ enum class CrashKind : std::uint8_t {
   kHangup,  // the process ends: its kernel closes every connection, and refuses new ones
   kSilent,  // the machine ends: nothing answers any more
 };
-// What a block() covers.
+// The kinds of frames that a block() stops.
 inline constexpr std::uint8_t kBlockRails = 1;
 inline constexpr std::uint8_t kBlockControl = 2;
 inline constexpr std::uint8_t kBlockAll = 3;
@@ -121,11 +121,11 @@ struct NicCounters {
 struct FabricCounters {
   std::uint64_t events = 0;
   std::uint64_t delivered = 0;  // frames shown to sinks
-  std::uint64_t lost = 0;       // frames that loss, dead wires and blocks took (streams: delayed)
+  std::uint64_t lost = 0;       // frames taken by loss, dead wires and blocks (streams: delayed)
   std::uint64_t duplicated = 0;
   std::uint64_t reordered = 0;
   std::uint64_t corrupted = 0;
-  // Frames whose borrowed payload was no longer what their CRC says when it was read: a broken promise.
+  // Frames whose borrowed payload no longer matched their CRC when it was read: the lender broke its promise.
   std::uint64_t changed = 0;
   std::uint64_t given_up = 0;  // taken back half written
 };
@@ -139,17 +139,17 @@ class SimFabric {
 
   int hosts() const { return static_cast<int>(hosts_.size()); }
   LaneFactory& factory(int host);
-  // Where `host` is reached over the control network (port 0: fill in what its listen_control() returned).
+  // The address of `host` on the control network (port 0: fill in the one that its listen_control() returned).
   Address control_address(int host) const;
   int host_of(const Address& address) const;  // -1: nobody has it
 
   // --- the clock ---
   Nanos now() const { return now_; }
-  // When something happens next; now() while some host still has events to poll.
+  // The time at which something happens next; now() while some host still has events to poll.
   Nanos next_event() const;
   // Runs all events up to and including `t`; the clock then shows `t` (which must not be before now()).
   void advance_to(Nanos t);
-  // Hosts whose factory has something to poll (frozen and crashed ones excluded), in the order in which they got it.
+  // Hosts whose factory has something to poll (except frozen and crashed ones), in the order in which they got it.
   // Moves the list out into *hosts. A host whose poll() leaves work behind gets ready again.
   void take_ready_hosts(std::vector<int>* hosts);
 
@@ -160,14 +160,14 @@ class SimFabric {
   bool nic_is_up(int host, int rail) const;
   // Lanes of `host` to `peer` that are up, oldest first; rail kControlRail for control lanes. For kill_lane().
   void lanes_between(int host, int peer, std::vector<Lane*>* lanes) const;
-  // Announced: both ends go down (`hangup` as told). Silent: it stays up and carries nothing.
+  // Announced: both ends go down (`hangup` as told). Silent: the lane stays up and carries nothing.
   void kill_lane(Lane& lane, bool announced, bool hangup = false);
-  // Frames from host a to host b vanish; `both_ways` as well from b to a.
+  // Frames from host a to host b vanish, and with `both_ways` those from b to a.
   void block(int a, int b, std::uint8_t what = kBlockAll, bool both_ways = true);
   void unblock(int a, int b, std::uint8_t what = kBlockAll, bool both_ways = true);
   // Undoes every block and brings every NIC back.
   void heal();
-  // A frozen host polls nothing (SIGSTOP); frames wait at its door.
+  // A frozen host polls nothing (SIGSTOP); frames for it wait.
   void freeze(int host);
   void thaw(int host);
   bool frozen(int host) const;
@@ -185,7 +185,7 @@ class SimFabric {
   std::uint64_t hash() const { return hash_; }
   Random& random() { return random_; }
   std::size_t frames_in_use() const { return frames_.in_use(); }
-  // Some frame lies in a ring that has no room for the rest of it.
+  // Whether some frame lies in a ring that has no room for the rest of it.
   bool half_written() const;
 
  private:
@@ -243,7 +243,7 @@ class SimFabric {
     std::uint32_t generation = 1;
   };
 
-  // Where an address leads from `host`; from_nic kNoSlot: over the control network.
+  // The way from `host` to an address; from_nic kNoSlot: over the control network.
   struct Route {
     int to_host = -1;
     std::uint32_t from_nic = kNoSlot, to_nic = kNoSlot;
@@ -285,7 +285,7 @@ class SimFabric {
   void finish_flight(Frame& frame);
   void answer_reset(const Frame& frame);
   bool blocked(std::uint16_t from, std::uint16_t to, std::uint32_t from_nic, std::uint32_t to_nic) const;
-  // Likewise of a lane's frame.
+  // The same for a lane's frame.
   bool lane_blocked(std::uint16_t from, std::uint16_t to, std::uint32_t from_nic, std::uint32_t to_nic) const {
     return blocked(from, to, from_nic, to_nic) ||
            (options_.stream && options_.retransmit_backs_off && blocked(to, from, to_nic, from_nic));

@@ -472,8 +472,8 @@ TEST(SimFabric, FramesAndBuffersAreReturned) {
   EXPECT_EQ(net[1].hangups, 1);
 }
 
-// Header-only frames between hosts, the sink counting: prints the simulator's own speed (the product's cost comes on
-// top).
+// Sends header-only frames between hosts whose sink only counts, and prints the simulator's own speed (the product's
+// cost comes on top).
 TEST(SimFabric, DeliversMillionsOfFramesPerSecond) {
   for (const std::int64_t mbit : {0, 10'000}) {
     Net net(link_options(10_us, BytesPerSec::from_mbit(mbit)), 4);

@@ -104,7 +104,7 @@ SimFabric::SimFabric(FabricOptions options, const Wiring& wiring) : options_(opt
   std::sort(located_.begin(), located_.end(), [](const Located& a, const Located& b) { return a.address < b.address; });
 }
 
-// Behind the NICs, as in a host's list of rails.
+// Adds it behind the NICs, as in a host's list of rails.
 void SimFabric::add_shared_memory(int h, int machine, std::uint32_t networks) {
   Host& host = hosts_[at(h)];
   Nic nic;
@@ -169,7 +169,7 @@ Result<SimFabric::Route> SimFabric::route(int host, int rail, const Address& to)
   route.to_rail = to.port == kRailPort ? found->rail : kControlRail;
   const Host& from = hosts_[at(host)];
   if (rail >= static_cast<int>(from.rails.size())) return Status(CANARY_INVALID_ARGUMENT, "no such rail");
-  // A control lane goes out as the system routes: over the first NIC of that network.
+  // A control lane goes out as the system routes it: over the first NIC of that network.
   const std::uint32_t first = rail == kControlRail ? 0 : static_cast<std::uint32_t>(rail);
   const std::uint32_t last = rail == kControlRail ? static_cast<std::uint32_t>(from.rails.size()) : first + 1;
   for (std::uint32_t r = first; r < last; ++r) {

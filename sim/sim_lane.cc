@@ -240,7 +240,7 @@ void SimLaneFactory::show_frame(std::uint32_t index, bool head_only) {
   }
   const bool ends_a_cut = lane->landed_.frame == SimLane::kCutFrame && frame.kind != Frame::kData;
   if (lane->landed_.frame != kNoSlot && lane->landed_.frame != index && !ends_a_cut) {
-    // One landing at a time, as on any stream: what overtook it waits until it is whole.
+    // Only one payload lands at a time, as on any stream: a frame that overtook it waits until it is whole.
     if (!head_only) frames.append(&lane->deferred_, index);
     return;
   }
@@ -258,7 +258,7 @@ void SimLaneFactory::show_frame(std::uint32_t index, bool head_only) {
     const char* why = wire::validate(frame.header);
     if (why == nullptr && (frame.header.flags & wire::kUnchecked) != 0 && !lane->shared_) why = "no payload crc";
     if (why != nullptr) {
-      if (head_only) return;  // said again, and acted upon, when the frame is whole
+      if (head_only) return;  // the error is told, and acted upon, when the frame is whole
       bad_header(*lane, wire::explain(why, frame.header));
       return fabric_.discard(index);
     }
@@ -268,7 +268,7 @@ void SimLaneFactory::show_frame(std::uint32_t index, bool head_only) {
         landed.landing.kind != Landing::Kind::kSpan || landed.landing.data != nullptr || frame.payload_bytes == 0,
         "a kSpan landing needs memory");
     if (head_only) {
-      // Half of it is there: whoever looks at the place too early, or gives it to another lane as well, finds out.
+      // Half of the payload is there: code that reads it too early, or gives its place to another lane, is found out.
       frame.shown = frame.payload_bytes / 2;
       if (landed.landing.kind == Landing::Kind::kSpan) {
         std::memcpy(landed.landing.data, FramePool::payload_of(frame), frame.shown);
@@ -293,7 +293,7 @@ void SimLaneFactory::show_frame(std::uint32_t index, bool head_only) {
       data = landed.landing.data;
     }
     arrival.payload = {data, frame.payload_bytes};
-    // In shared memory the sender says that it gave a frame up; of a stream only the CRC can tell.
+    // In shared memory the sender says that it gave a frame up; on a stream only the CRC can tell.
     constexpr auto kNeedsNone = static_cast<std::uint8_t>(wire::kUnchecked | wire::kSequenced);
     const bool given_up = lane->shared_ && (frame.flags & Frame::kGivenUp) != 0;
     const bool unchecked = (frame.header.flags & kNeedsNone) == kNeedsNone;
@@ -304,7 +304,7 @@ void SimLaneFactory::show_frame(std::uint32_t index, bool head_only) {
   } else if (frame.borrowed != nullptr) {
     fabric_.look_for_change(frame, frame.borrowed);
   }
-  landed = {};  // first: a redirect() from within on_frame() must not find it
+  landed = {};  // first: a redirect() from within on_frame() must not find the landing
   lane->counters_.bytes_received += sizeof(wire::Header) + frame.payload_bytes;
   ++lane->counters_.frames_received;
   ++fabric_.counters_.delivered;

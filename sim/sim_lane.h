@@ -46,15 +46,15 @@ class SimLane final : public Lane {
   bool up_ = false;
   bool dead_ = false;          // broken, closed or crashed: nothing goes in or out
   bool deaf_ = false;          // told down, for a header: nothing goes in
-  bool silent_ = false;        // swallows all that arrives
+  bool silent_ = false;        // swallows everything that arrives
   bool fabric_owned_ = false;  // accepted, waiting for the acceptor
   bool reset_sent_ = false;
   bool wants_room_ = false;
   bool waiting_ = false;         // in its NIC's list
   std::uint32_t unflushed_ = 0;  // frames in the queue that no flush() has seen
   bool retry_set_ = false;
-  bool unanswered_ = false;         // sends to an end that is gone, and the wire is dead
-  std::uint32_t vain_retries_ = 0;  // in a row, of what comes in
+  bool unanswered_ = false;         // it sends to an end that is gone, and the wire is dead
+  std::uint32_t vain_retries_ = 0;  // of incoming frames, in a row
   std::uint32_t next_waiting_ = kNoSlot;
 
   FrameList queue_;
@@ -64,7 +64,7 @@ class SimLane final : public Lane {
   std::int64_t in_flight_frames_ = 0;
   std::uint32_t live_ = kNoSlot;           // frames on their way whose payload still lies in the sender's memory
   std::uint32_t waiting_frame_ = kNoSlot;  // the one with Frame::kWaiting
-  Nanos last_arrival_;                     // of what this end sent
+  Nanos last_arrival_;                     // when the last frame that this end sent arrives
   Nanos fin_arrival_;                      // when the peer's FIN comes, once it closed
   std::uint32_t incoming_ = 0;             // ordered frames for this end whose last bits are still to come
   Nanos last_whole_;                       // when the last of them will be there
@@ -102,8 +102,8 @@ class SimLaneFactory final : public LaneFactory {
   SimFabric& fabric_;
   int host_;
   LaneAcceptor* acceptor_ = nullptr;
-  std::vector<SlotRef> unflushed_;     // lanes with frames that no flush() has seen; may hold stale ones
-  std::uint32_t unflushed_count_ = 0;  // lanes that are rightly in it
+  std::vector<SlotRef> unflushed_;     // lanes with frames that no flush() has seen; may hold stale entries
+  std::uint32_t unflushed_count_ = 0;  // entries that are not stale
 };
 
 }  // namespace canarynet

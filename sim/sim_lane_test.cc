@@ -17,7 +17,7 @@ class SimFixture final : public LaneFixture {
 
   LaneFactory* factory(int side) override { return &fabric_.factory(side); }
   Nanos now() const override { return fabric_.now(); }
-  // To the next event (20 us without one), then both hosts poll, as a cluster would.
+  // Moves to the next event (or 20 us on, if there is none), then polls both hosts, as a cluster would.
   void step() override {
     advance();
     fabric_.factory(0).poll(fabric_.now());

@@ -25,7 +25,7 @@ void SimFabric::unlink_live(Frame& frame) {
   }
 }
 
-// The first `bytes` of the payload as they are now, zeroes behind them.
+// Copies the first `bytes` of the payload as they are now, with zeroes behind them.
 void SimFabric::copy_payload(Frame& frame, std::uint32_t bytes) {
   frames_.take_payload(frame, frame.payload_bytes);
   std::memcpy(frame.payload, frame.borrowed, bytes);
@@ -34,13 +34,13 @@ void SimFabric::copy_payload(Frame& frame, std::uint32_t bytes) {
   unlink_live(frame);
 }
 
-// `data`: a borrowed payload, as it was read.
+// `data` is a borrowed payload as it was read.
 void SimFabric::look_for_change(const Frame& frame, const std::byte* data) {
   const bool checked = (frame.header.flags & wire::kUnchecked) == 0;
   if (checked && wire::payload_crc(data, frame.payload_bytes) != frame.header.payload_crc32) ++counters_.changed;
 }
 
-// So many bytes of its payload have left the sender.
+// How many bytes of the payload have left the sender.
 std::uint32_t SimFabric::left_of(const Frame& frame) const {
   if ((frame.flags & Frame::kWaiting) != 0) return std::max(frame.limit, frame.shown);
   if (now_ >= frame.left_at) return frame.payload_bytes;
@@ -50,7 +50,8 @@ std::uint32_t SimFabric::left_of(const Frame& frame) const {
   return std::max(left, frame.shown);
 }
 
-// See Lane::cancel(): the memory of what has begun is not looked at again. What has not left by now never will.
+// See Lane::cancel(): the memory of a frame that has begun is not read again. Bytes that have not left by now never
+// will.
 bool SimFabric::take_back(SimLane& lane, std::uint64_t cookie) {
   bool given_up = false;
   for (std::uint32_t index = lane.live_; index != kNoSlot;) {
@@ -67,7 +68,7 @@ bool SimFabric::take_back(SimLane& lane, std::uint64_t cookie) {
   return given_up;
 }
 
-// The lane ends: what has left goes on its way, a frame that is half written never becomes whole.
+// The lane ends: bytes that have left go on their way, but a frame that is half written never becomes whole.
 void SimFabric::cut(SimLane& lane) {
   while (lane.live_ != kNoSlot) {
     Frame& frame = frames_[lane.live_];
@@ -89,14 +90,14 @@ bool SimFabric::half_written() const {
                      [](const LaneSlot& slot) { return slot.lane != nullptr && slot.lane->waiting_frame_ != kNoSlot; });
 }
 
-// The reader of a ring has taken something: the frame that waited for it goes on, in one go when there is room for all
-// of it or when its reader is already busy with it.
+// The reader of a ring has taken something, so the frame that waited for it goes on: in one go if there is room for all
+// of it or if its reader is already busy with it.
 void SimFabric::make_room(SimLane& sender) {
   const std::uint32_t index = sender.waiting_frame_;
   Frame& frame = frames_[index];
   const bool alone = sender.in_flight_frames_ == 1;
   if (sender.in_flight_bytes_ > options_.ring_bytes && !(alone && frame.shown != 0)) {
-    // Its header may have come while others were before it.
+    // Its header may have come while other frames were before it.
     if (alone && (frame.flags & Frame::kArrived) != 0) wake(frame.to_host, {InboxEntry::kHead, index, frame.to});
     return;
   }

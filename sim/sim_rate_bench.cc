@@ -2,8 +2,8 @@
 // per rank, real CRC and reduction, faults on (loss, duplicates, reordering, corruption). Prints the rate per core and
 // a checksum of the results.
 //
-// Twice: with engines whose poll takes 5 us (about what system calls cost a real one: what arrives meanwhile is handled
-// together), and with infinitely fast ones.
+// It runs twice: with engines whose poll takes 5 us (about the cost of a real one's system calls; frames that arrive
+// meanwhile are handled together), and with infinitely fast ones.
 //
 //   canary-sim-rate [SECONDS] [MIN_PER_SECOND]     exits 1 on a wrong result, and below the minimum (judged with 5 us)
 #include <algorithm>

@@ -1,5 +1,5 @@
-// sim/sim_test_util.h -- for tests: one host's acceptor and sink that records what it is shown, and a step function for
-// several of them.
+// sim/sim_test_util.h -- for tests: one host's acceptor and sink, which records what it is shown, and a step function
+// for several of them.
 #pragma once
 
 #include <memory>
@@ -75,7 +75,7 @@ inline wire::Header piece_header(std::uint32_t piece, const std::byte* payload, 
   return header;
 }
 
-// Runs the network up to `until`, polling whoever has something.
+// Runs the network up to `until`, polling each host that has something.
 inline void run(SimFabric& fabric, const std::vector<TestHost*>& hosts, Nanos until) {
   std::vector<int> ready;
   while (fabric.next_event() <= until) {

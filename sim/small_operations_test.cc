@@ -1,5 +1,5 @@
 // Small operations: a rank's signature travels with its first piece, so they cost one frame per peer and direction.
-// What is compared, parked, charged and told is the same as with frames of their own. Virtual time.
+// Pieces are compared, parked, charged and told in the same way as with frames of their own. Virtual time.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -41,7 +41,8 @@ TEST(SmallOperations, ATinyAllReduceIsOneFramePerPeerAndDirection) {
   }
 }
 
-// Of four the second partner gets what the first one must bring before: it hears of the operation ahead of that.
+// In a group of four the second partner's piece waits for the first one's: the partner hears of the operation before
+// it.
 TEST(SmallOperations, WhoSendsLaterAnnouncesItselfAtOnce) {
   Cluster c(narrow(4));
   ASSERT_TRUE(c.join());
@@ -68,7 +69,7 @@ TEST(SmallOperations, WhoHasNothingToSendAnnouncesItselfAllTheSame) {
 TEST(SmallOperations, ALargePieceTravelsWithoutItsSignature) {
   Cluster c(narrow(2));
   ASSERT_TRUE(c.join());
-  // From the last size that is copied with a signature to the first that is not.
+  // Sizes run from the last one that is copied with a signature to the first one that is not.
   const std::uint64_t fits = (kCopiedPieceBytes - sizeof(wire::SignaturePayload)) / sizeof(float);
   for (const auto& [count, frames] : {std::pair{fits, 1u}, {fits + 1, 2u}}) {
     warm_up(c, broadcast(2, count));
@@ -95,7 +96,7 @@ TEST(SmallOperations, WhatComesBeforeItsOperationIsCalledWaitsInOneFrame) {
   EXPECT_EQ(frames_of(c, 0) - before, 8u) << "nothing was sent again";
 }
 
-// What goes ahead of its receiver is bounded; what is beyond the bound is announced by itself.
+// Pieces that go ahead of their receiver are bounded; a piece beyond the bound is announced by its signature alone.
 TEST(SmallOperations, ASignatureNeedsNoRoomAtThePeer) {
   ClusterOptions options = narrow(2);
   options.settings.eager_bytes = Bytes{4 * 1024};
@@ -152,7 +153,7 @@ TEST(SmallOperations, LostRepeatedAndReorderedFramesChangeNothing) {
     for (int i = 0; i < 20; ++i) {
       std::vector<std::unique_ptr<AllRanks>> ops;
       for (std::uint64_t k = 0; k < 6; ++k) ops.push_back(std::make_unique<AllRanks>(c, sum(3, 1 + 300 * k, k)));
-      // Who is first differs, so what comes first is parked here and lands there.
+      // The first caller differs, so the first piece is parked here and lands there.
       for (int r = 0; r < 3; ++r) {
         for (auto& op : ops) op->submit((r + i) % 3);
         c.run_for(20_us * (i % 4));
@@ -206,7 +207,7 @@ TEST(SmallOperations, ASignedPieceWithoutRoomForASignatureIsForgotten) {
   op.expect_exact();
 }
 
-// A frame for whose elements there is no room comes again and again: each time it leaves nothing behind.
+// A frame whose elements find no room comes again and again: each time it leaves nothing behind.
 TEST(SmallOperations, ASignedPieceWithoutRoomForItsElementsLeavesNoSignature) {
   ClusterOptions options = narrow(2);
   options.settings.eager_bytes = Bytes{4 * 1024};

@@ -1,4 +1,4 @@
-// What happens between a call and its operation: queues per member, limits that reach what waits, verdicts, numbers.
+// The way from a call to its operation: queues per member, limits that reach waiting commands, verdicts, numbers.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -20,7 +20,7 @@ Row row(Cluster& c, int ranks, int operations, std::uint64_t salt = 0) {
   return ops;
 }
 
-// More than are in flight at once (64), for one rank before its neighbour in the same engine has called the first.
+// One rank calls more than may be in flight at once (64) before its neighbour in the same engine has called the first.
 TEST(Submissions, ARankThatRunsAheadHoldsBackNoneOfItsNeighbours) {
   for (const int hosts : {1, 2}) {
     Cluster c(flat_cluster(hosts, 1, 3));
@@ -95,7 +95,7 @@ TEST(Submissions, AVerdictEndsWhatWaits) {
   }
 }
 
-// The time in which the neighbour had not called is not counted twice, nor against anybody else.
+// The time before the neighbour's call is not counted twice, nor against anybody else.
 TEST(Submissions, TheEntryLimitOfWhatWaitsBeginsWhenItsTurnHasCome) {
   ClusterOptions o = flat_cluster(1, 1, 2);
   o.settings.ops_in_flight = 2;
@@ -132,7 +132,7 @@ TEST(Submissions, AFullQueueIsItsOwnMembersMatter) {
   for (std::size_t i = 0; i < 2; ++i) ASSERT_EQ(barrier(pair[i], &beside[i]), CANARY_OK);
   c.engine(0).poll(c.now());
   EXPECT_TRUE(beside[0].done() && beside[1].done()) << "another group's";
-  // Nor is a deadline or an abort ever refused for it.
+  // A deadline or an abort is never refused for lack of room either.
   ASSERT_TRUE(c.engine(0).submit(port::abort(c.world(0)->id, "enough")).ok());
   c.engine(0).poll(c.now());
   for (const auto& t : mine) EXPECT_EQ(t->code, CANARY_ABORTED);
@@ -160,7 +160,7 @@ TEST(Submissions, ACycleEntersABoundedNumber) {
   }
 }
 
-// The deadline is read first, and the operation may not have been seen by then.
+// The deadline is read first, and the engine may not have seen the operation by then.
 TEST(Submissions, ADeadlineReachesTheOperationThatItOvertakes) {
   Cluster c(flat_cluster(2));
   ASSERT_TRUE(c.join());
@@ -192,7 +192,7 @@ TEST(Submissions, TheEngineTakesNoCommandThatMakesNoSense) {
   EXPECT_FALSE(c.world(0)->pending());
 }
 
-// The next group's members take the places of those that have gone, and not their numbers.
+// The next group's members take the places of those that have gone, but not their numbers.
 TEST(Submissions, ANumberEndsWithItsGroup) {
   Cluster c(flat_cluster(1));
   ASSERT_TRUE(c.join());
@@ -231,7 +231,7 @@ TEST(Submissions, ALateDeadlineDoesNotHitTheNextUseOfItsTicket) {
   c.all_reduce(1, &other, &other, 1, CANARY_F32, CANARY_SUM, &theirs);
   ASSERT_TRUE(c.run_until([&] { return mine.done() && theirs.done(); }, 1_s));
   EXPECT_EQ(mine.code, CANARY_OK);
-  // A message's ticket likewise.
+  // The same holds for a message's ticket.
   std::byte byte{};
   const port::Command late_again = deadline();
   mine.reset();

@@ -100,7 +100,7 @@ class Swarm {
 
   // --- pauses (SwarmOptions::near) ---
 
-  // What engines see of one another within a machine: one that was stopped neither runs nor wants to.
+  // Gives engines the view of one another that a machine has: a stopped one neither runs nor wants to.
   ClusterOptions with_pulses(ClusterOptions options) {
     if (!life_.near) return options;
     options.amend = [this, before = options.amend](int host, EngineOptions* e) {
@@ -114,8 +114,7 @@ class Swarm {
     return options;
   }
 
-  // Somebody reads no more, soon after something was called: what is written to it stays half written where a ring is
-  // full.
+  // Stops a host's reading soon after something was called: frames written to it stay half written if a ring is full.
   void stop_a_reader() {
     const int host = static_cast<int>(near_.below(static_cast<std::uint64_t>(cluster_->hosts())));
     if (reads_at_ != Nanos::max() || near_.below(3) != 0 || !shares_machine(host)) return;
@@ -137,8 +136,8 @@ class Swarm {
     stop_at_ =
         life_.stops == 0 ? Nanos::max() : cluster_->now() + Nanos{static_cast<std::int64_t>(near_.below(40'000'000))};
   }
-  // All hosts at once, for longer than the silence limit, some for longer than the exchange limit; they go on one after
-  // the other. Nobody was silent for one that saw.
+  // All hosts stop at once, for longer than the silence limit, some for longer than the exchange limit, and go on one
+  // after the other. A host that looks must find that nobody was silent.
   void stand_still() {
     const Nanos limit = life_.cluster.settings.silence_limit;
     if (thaw_at_ != Nanos::max()) {  // the one that stops alone must do so for long enough
@@ -184,7 +183,7 @@ class Swarm {
       case Ending::kCrash:
         happen(any_host());
         traffic_.bury(deed_.victim);
-        // Of a machine that goes on one process ends.
+        // One process of a machine that lives on ends.
         deed_.hangup = random_.below(2) == 0 || shares_machine(deed_.victim);
         return cluster_->kill(deed_.victim, deed_.hangup ? CrashKind::kHangup : CrashKind::kSilent);
       case Ending::kFreeze: {
@@ -228,7 +227,7 @@ class Swarm {
     return false;
   }
 
-  // A network is cut, not a machine's memory.
+  // A network can be cut, a machine's memory can't.
   void cut() {
     happen(any_host());
     const auto kind = random_.below(3);
@@ -249,7 +248,7 @@ class Swarm {
     }
   }
 
-  // After an error, every later operation of the group gives the same verdict, on all.
+  // After an error every later operation of the group must give the same verdict on all ranks.
   void check_dead() {
     if (options_.faults) faults_.end();  // a frozen engine could not answer
     if (reads_at_ != Nanos::max()) go_on_reading();
@@ -298,7 +297,7 @@ class Swarm {
 
   Nanos end_at_ = Nanos::max(), ended_at_ = Nanos::max();
   Nanos thaw_at_ = Nanos::max();
-  Nanos quiet_since_;  // calls that wait are given time from here on
+  Nanos quiet_since_;  // waiting calls have time from here on
   Deed deed_;
   Random near_{options_.seed ^ 0x6e656172};  // for SwarmOptions::near
   int reader_ = -1;                          // host that does not read

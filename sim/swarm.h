@@ -1,12 +1,13 @@
-// sim/swarm.h -- one seed, one random cluster life: shape, settings, calls and faults; judged by reliability's verdict.
+// sim/swarm.h -- one seed makes one random cluster life: shape, settings, calls and faults. It is judged by
+// reliability's verdict.
 //
-// The verdict: every call ends on every surviving rank, in bounded time, with the exact result or with an error; after
+// The verdict: every call ends on every surviving rank, in bounded time, with the exact result or with an error. After
 // an error the group is dead on all of its ranks, with a verdict that names what was really done to it, and other
-// groups live on; without a lethal event every call must succeed. No frame leaves from memory that was given back, and
-// nothing is written there. All else follows from the seed, so a failure replays bit for bit: run_swarm() with the
+// groups live on. Without a lethal event every call must succeed. No frame leaves from memory that was given back, and
+// nothing is written there. Everything follows from the seed, so a failure replays bit for bit: run_swarm() with the
 // options it reports.
-// Parts: swarm_life (what is drawn), swarm_traffic (calls and their judgement), swarm_faults (what costs time only),
-// swarm_blame (who may be named for what).
+// Parts: swarm_life (the drawing of a life), swarm_traffic (calls and their judgement), swarm_faults (faults that cost
+// time only), swarm_blame (which errors may name whom).
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ class Judgement {
         named_(named_rank_ < 0 ? -1 : cluster.host_of(named_rank_)) {}
 
   std::string pass() const {
-    // Groups are formed by rank 0: who has lost it, or is lost to it, can form none.
+    // Rank 0 forms the groups: a host that has lost it, or is lost to it, can form none.
     if (status_.code() == CANARY_COORDINATOR_LOST && deed_.victim >= 0 && (lost(0) || host_ == deed_.victim)) return "";
     switch (deed_.ending) {
       case Ending::kNone:
@@ -41,7 +41,7 @@ class Judgement {
         return expect({deed_.hangup ? CANARY_PEER_DIED : CANARY_PEER_SILENT}, deed_.victim);
       case Ending::kFreeze:
         if (!has(deed_.victim)) return "a host stopped that is not in this group: " + text_;
-        // Also when it goes on: it finds itself given up.
+        // This holds even if it goes on: it then finds itself given up.
         return expect({CANARY_PEER_SILENT}, deed_.victim);
       case Ending::kCut:
         return cut();
@@ -67,14 +67,14 @@ class Judgement {
         has(deed_.victim) && std::any_of(deed_.cut_from.begin(), deed_.cut_from.end(), [&](int h) { return has(h); });
     if (!concerns) return "what was cut does not concern this group: " + text_;
     if (deed_.control_cut) {
-      // The one that was cut off hears nobody and knows that it is alone, unless all others are one machine: then
-      // either may be.
+      // The host that was cut off hears nobody and knows that it is alone, unless all others are one machine: then
+      // either side may be the one that is cut off.
       if (host_ == deed_.victim && machines_cut() < 2) return expect({CANARY_PEER_SILENT}, named_);
       return expect({CANARY_PEER_SILENT}, deed_.victim);
     }
-    // The victim is in all of the missing pairs, unless a fault struck besides and one pair was missing earlier than
-    // the others. Of two hosts that only miss each other the one that is not heard is at fault. If neither hears the
-    // other any more, nothing tells which of them is, and the text has to name both: over a wire that is cut in one
+    // The victim is in all of the missing pairs, unless another fault struck and one pair was missing earlier than the
+    // others. If two hosts miss only each other, the one that is not heard is at fault. If neither hears the other any
+    // more, nothing tells which of them is at fault, and the text has to name both: over a wire that is cut in one
     // direction no lane is made again, so a fault that ended one, or struck the other direction, has cut that as well.
     const int victim = deed_.victim, other = deed_.cut_from.front();
     const bool pair = deed_.cut_from.size() == 1;

@@ -1,4 +1,4 @@
-// sim/swarm_blame.h -- what was done to the groups of a swarm's life, and which errors it excuses: those that the
+// sim/swarm_blame.h -- the harm done to the groups of a swarm's life, and the errors that it excuses: those that the
 // engine promises for it.
 #pragma once
 
@@ -22,13 +22,13 @@ struct Deed {
   bool hangup = false;            // crash: its kernel said so
   Cut cut = Cut::kBothWays;
   std::vector<int> cut_from;          // hosts that no network joins to the victim any more
-  bool control_cut = false;           // control neither
+  bool control_cut = false;           // control does not join them either
   bool alone = true;                  // nothing else has struck: what ended, ended for this
   const SwarmGroup* group = nullptr;  // aborted, or with a deadline
-  int rank = -1;                      // of the world, that aborted
+  int rank = -1;                      // the world rank that aborted
 };
 
-// "": what was done excuses that a rank gets this error in that group. Otherwise what is wrong with it.
+// Returns "" if the deed excuses this error of a rank in that group, otherwise what is wrong with it.
 std::string blame(Cluster& cluster, const Life& life, const Deed& deed, const SwarmGroup& group, int world_rank,
                   const Status& status);
 

@@ -40,8 +40,7 @@ void SwarmFaults::spare(int host, bool stopped) {
 
 void SwarmFaults::inject() {
   const Nanos limit = life_.cluster.settings.silence_limit;
-  // Without a rail that always works, outages must not add up to the silence limit: that is a failure then, and rightly
-  // so.
+  // Without a rail that always works, outages must not add up to the silence limit: that is then rightly a failure.
   const bool safe = life_.safe_rail;
   next_fault_ = cluster_->now() + (safe ? 1_ms : limit * 2) + below(200_ms);
   SimFabric& f = cluster_->fabric();
@@ -68,16 +67,15 @@ void SwarmFaults::inject() {
       f.lanes_between(host, peer, &lanes);
       std::erase_if(lanes, [&](const Lane* l) { return l->rail() == kControlRail || (safe && l->rail() == 0); });
       if (lanes.empty()) return;
-      // A lane that dies silently is noticed within the silence limit only if another one speaks.
-      // Nor does one within a machine ever die silently.
+      // A lane that dies silently is noticed within the silence limit only if another one speaks. A lane within a
+      // machine never dies silently.
       Lane& lane = *lanes[random_.below(lanes.size())];
       f.kill_lane(lane, !safe || lane.rail() >= life_.rails || random_.below(2) == 0);
       return;
     }
     case 3:
-      // A pause puts off what is said of the host that failed, and control goes over other rails after a long one,
-      // which fail as well.
-      // Where faults come often, and limits are long, somebody would stand still all the time.
+      // A pause delays the verdict on the host that failed. After a long one control goes over other rails, which fail
+      // as well. If faults come often and limits are long, some host would stand still all the time.
       return freeze(host, below((safe ? std::min(limit, 3_s) : limit) * (life_.ending == Ending::kNone ? 6 : 2) / 10));
     case 4:
       f.slow(host, static_cast<std::int64_t>(1 + random_.below(10)));
@@ -86,7 +84,7 @@ void SwarmFaults::inject() {
     case 6:
       return lose_one_way(host, rail, outage);
     case 7: {
-      // All rails between two hosts, one way, for less than anybody minds; where faults come often they would add up.
+      // All rails between two hosts fail one way, for less than any limit; frequent faults would add up.
       const int peer = any_host();
       if (safe || peer == host || peer == spared_) return;
       f.block(host, peer, kBlockRails, false);

@@ -1,8 +1,9 @@
-// sim/swarm_faults.h -- what goes wrong in a swarm's life and may cost nothing but time: NICs and lanes that die and
-// come back, one-way losses, hosts that stop for a while or are slow. Every pair keeps a path, or gets it back before
-// it counts as lost.
+// sim/swarm_faults.h -- faults in a swarm's life that may cost nothing but time: NICs and lanes that die and come back,
+// one-way losses, hosts that stop for a while or are slow. Every pair keeps a path, or gets it back before it counts as
+// lost.
 //
-// run() does what is due; next() says when that is again. Drawn from the swarm's own randomness; heals what it did.
+// run() does what is due; next() says when that is again. It draws from the swarm's own randomness and heals what it
+// did.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +22,10 @@ class SwarmFaults {
   void begin(Cluster* cluster);
   Nanos next() const;
   void run();
-  // No more of them; what is still broken heals now.
+  // Ends the faults; what is still broken heals now.
   void end();
-  // This host is spared from now on: something worse is happening to it. `stopped`: it stays so, whenever it was to go
-  // on. What is blocked of it heals now, and undoes nothing later of what may be cut.
+  // Spares this host from now on: something worse is happening to it. `stopped`: it stays stopped, whenever it was to
+  // go on. Its blocks heal now, so that they undo nothing later of what may be cut.
   void spare(int host, bool stopped);
   std::uint64_t count() const { return count_; }
 
@@ -35,8 +36,8 @@ class SwarmFaults {
     Kind kind;
     int host = 0;
     int rail = 0;                // kBlock: the other host
-    bool in = false;             // kLoss: of what comes in
-    std::uint32_t loss_ppm = 0;  // kLoss: as it was
+    bool in = false;             // kLoss: of incoming frames
+    std::uint32_t loss_ppm = 0;  // kLoss: the rate before
   };
   void inject();
   void freeze(int host, Nanos span);

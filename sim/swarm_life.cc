@@ -87,7 +87,7 @@ Life draw_shape(Random& r) {
   return life;
 }
 
-// How much the ranks do. Pools of the smallest size make every shortage happen.
+// Draws how much the ranks do. Pools of the smallest size make every shortage happen.
 void draw_work(Random& r, Life* life) {
   ClusterOptions& c = life->cluster;
   life->large = r.below(16) == 0;
@@ -119,7 +119,7 @@ void draw_ending(Random& r, Life* life) {
   life->shape += std::string(", ended by ") + names[static_cast<int>(life->ending)];
 }
 
-// The product's own limit: what goes wrong lasts up to a quarter of it, many seconds, and everybody must survive that,
+// Uses the product's own limit: faults last up to a quarter of it, many seconds, and every rank must survive that,
 // whatever the streams' back-off has come to.
 void be_patient(Life* life) {
   life->cluster.settings.silence_limit = Settings::defaults().silence_limit;
@@ -127,7 +127,7 @@ void be_patient(Life* life) {
   life->shape += ", patient";
 }
 
-// Who shares a machine with whom, and rings that a few pieces fill, or that one does.
+// Draws which hosts share a machine, and rings that a few pieces fill, or a single one.
 void draw_near(Random r, Life* life) {
   ClusterOptions& c = life->cluster;
   FabricOptions& f = c.fabric;
@@ -175,7 +175,7 @@ Life draw_life(Random& random, const SwarmOptions& options) {
   draw_work(random, &life);
   if (!options.lethal && !options.near && options.faults && Random(options.seed ^ 0x70617469656e74).below(8) == 0)
     be_patient(&life);
-  // Every other life of those without shared memory opens its channels on first use.
+  // Every other life without shared memory opens its channels on first use.
   if (!options.near && Random(options.seed ^ 0x737061727365).below(2) == 0) life.cluster.settings.connect_at_join = 0;
   if (options.near) draw_near(Random(~options.seed), &life);
   if (options.lethal) draw_ending(random, &life);

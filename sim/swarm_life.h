@@ -1,4 +1,4 @@
-// sim/swarm_life.h -- what one random life of a cluster is made of: its shape, its settings, how much its ranks do, and
+// sim/swarm_life.h -- the makings of one random life of a cluster: its shape, its settings, how much its ranks do, and
 // how it ends.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace canarynet {
 
-// What ends groups in a lethal life.
+// The event that ends groups in a lethal life.
 enum class Ending : std::uint8_t {
   kNone,
   kCrash,     // a host's process or machine ends
@@ -25,7 +25,7 @@ struct Life {
   std::string shape;       // for people
   bool safe_rail = false;  // rail 0 never fails: longer outages are allowed on the others
   int rails = 1;
-  bool pairs = true;  // everybody meets everybody
+  bool pairs = true;  // every rank meets every other
   Ending ending = Ending::kNone;
 
   int collectives = 0;  // to be called, over all groups

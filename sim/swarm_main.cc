@@ -2,10 +2,10 @@
 // canary-swarm lethal 2000007 1
 //
 // canary-swarm MODE FIRST_SEED LIVES [SECONDS]
-//   MODE: calm (no faults), rough (faults that cost time only), lethal (something ends groups); near and near-lethal:
-//   as rough and lethal, of hosts that share machines, with pauses in the middle of frames and of all at once.
-// Prints a line per life that broke the verdict, and a last line of JSON. Ends early after SECONDS. CANARY_TEST_QUICK:
-// a fortieth of the lives. Status 1: a life failed.
+//   MODE: calm (no faults), rough (faults that cost time only), lethal (something ends groups); near and near-lethal
+//   are like rough and lethal for hosts that share machines, with pauses in the middle of frames and of all at once.
+// It prints a line per life that broke the verdict, and a last line of JSON. It ends early after SECONDS, and with
+// CANARY_TEST_QUICK runs a fortieth of the lives. Status 1: a life failed.
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>

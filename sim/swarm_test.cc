@@ -1,5 +1,5 @@
-// Random lives from seeds: a few of each mode, the same in every run; ctest's swarm_* entries live thousands
-// (sim/swarm_main.cc). CANARY_SIM_SECONDS goes on for that long; CANARY_SIM_SEED replays one.
+// Random lives from seeds: a few of each mode, the same in every run. ctest's swarm_* entries run thousands
+// (sim/swarm_main.cc). CANARY_SIM_SECONDS makes it go on for that long; CANARY_SIM_SEED replays one.
 #include "sim/swarm.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST(Swarm, WhatEndsAGroupIsNamedByAllAndNothingHangs) { campaign(2'000'000, tru
 TEST(Swarm, MachinesWithSlowReadersAndPausesOfAllChangeNoResult) { campaign(3'000'000, false, true, true); }
 TEST(Swarm, WhatEndsAGroupInTheMiddleOfFramesIsNamedByAll) { campaign(4'000'000, true, true, true); }
 
-// What the lives above are meant to do, they do: the figures are of few lives, and low.
+// The lives above must do what they are meant to do. The figures are low, since there are few lives.
 TEST(Swarm, NearLivesStopReadersInTheMiddleOfFramesAndAllAtOnce) {
   SwarmReport sum;
   for (std::uint64_t seed = 5'000'000; seed < 5'000'040; ++seed) {

@@ -6,7 +6,7 @@
 namespace canarynet {
 namespace {
 
-constexpr std::size_t kShelfBytes = 64 << 20;  // watched after they were given back; beyond that the oldest are let go
+constexpr std::size_t kShelfBytes = 64 << 20;  // watched after they were given back; the oldest beyond that are freed
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
@@ -138,7 +138,7 @@ void SwarmTraffic::plan_round() {
   ++collectives_;
   auto round = std::make_unique<Round>();
   round->group = &group;
-  // A sum of fractions may be asked for once more, later: its order of reduction may not have changed.
+  // A sum of fractions may be asked for again later: its order of reduction must not have changed.
   const auto earlier = echoes_.empty() ? 0 : random_.below(echoes_.size());
   if (!echoes_.empty() && random_.below(3) == 0 && echoes_[earlier].group == &group) {
     round->echo = earlier;
@@ -242,7 +242,7 @@ bool SwarmTraffic::call_front(int world_rank, SwarmGroup& group, std::deque<Task
   Task task = tasks.front();
   if (part == Part::kAsked) return false;
   if (task.kind == Task::Kind::kCreate) {
-    // As a caller that blocks: one group after the other, all ranks in the same order.
+    // Acts like a caller that blocks: one group after the other, all ranks in the same order.
     for (const SwarmGroup& other : groups_) {
       if (other.id >= group.id) break;
       if (other.id == 0 || !other.has(world_rank)) continue;
@@ -307,7 +307,7 @@ bool SwarmTraffic::call_front(int world_rank, SwarmGroup& group, std::deque<Task
   return true;
 }
 
-// What will not be called.
+// Drops a task that will not be called.
 void SwarmTraffic::drop(Task& task) {
   if (task.round != nullptr && --task.round->open == 0) close_round(task.round);
   if (task.message != nullptr && --task.message->open == 0) close_message(task.message);

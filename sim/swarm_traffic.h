@@ -1,9 +1,9 @@
-// sim/swarm_traffic.h -- what the ranks of a swarm's life call: collectives and messages in the group of all and in
+// sim/swarm_traffic.h -- the calls of the ranks in a swarm's life: collectives and messages in the group of all and in
 // groups that come and go, each rank in an order and at moments of its own; and the judgement of every result.
 //
 // A rank's part is judged the moment its ticket is done, before anything else happens: an OK must come with the right
 // bytes, an error must be one that the swarm excuses. Then its buffers are overwritten, and watched until the life ends
-// (sim/lent_memory.h). One owner thread. Must outlive the cluster, whose engines borrow its buffers.
+// (sim/lent_memory.h). One owner thread. It must outlive the cluster, whose engines borrow its buffers.
 #pragma once
 
 #include <cstdint>
@@ -38,25 +38,25 @@ struct SwarmGroup {
 
 class SwarmTraffic final : public PollWatcher {
  public:
-  // "": the rank may get this error. Otherwise what is wrong with it.
+  // Returns "" if the rank may get this error, otherwise what is wrong with it.
   using Excuse = std::function<std::string(const SwarmGroup& group, int world_rank, const Status& status)>;
   SwarmTraffic(const Life& life, Random& random, Excuse excuse);
 
-  // The cluster has joined.
+  // Call it when the cluster has joined.
   void begin(Cluster* cluster);
-  // One rank does one thing that it may do now. False: there is none.
+  // Lets one rank do one thing that it may do now. Returns false if there is none.
   bool act();
-  // Everything was called and has ended, where hosts still live.
+  // Whether everything was called and has ended, on hosts that still live.
   bool finished() const;
-  // A host's process has ended: its ranks call no more.
+  // Call it when a host's process has ended: its ranks call no more.
   void bury(int host);
   void form_no_more() { groups_left_ = 0; }
-  // A rank of a group that may abort it, or whose operation under way may get a deadline; false: there is none now.
+  // Picks a rank of a group that may abort it, or whose operation under way may get a deadline; false if there is none.
   bool pick_member(const SwarmGroup** group, int* world_rank, GroupMember** member);
   bool pick_pending(const SwarmGroup** group, int* world_rank, GroupMember** member, OpTicket** ticket);
-  // In every group with an error: whoever lives and is a member must be refused at once.
+  // In every group with an error each member that lives must be refused at once.
   void expect_dead();
-  // The life is over, and its cluster gone: nobody may have written where it was not his to write.
+  // Call it when the life is over, and its cluster gone: nobody may have written where it had no right to.
   void close();
 
   const std::string& failure() const { return failure_; }  // "": all is well
@@ -71,7 +71,7 @@ class SwarmTraffic final : public PollWatcher {
   void polled(int host) override;
 
  private:
-  // Buffers of one call, judged together or one by one.
+  // Buffers of one call, which are judged together or one by one.
   struct Lent {
     explicit Lent(std::size_t bytes) : memory(bytes) {}
     LentMemory memory;
@@ -111,7 +111,7 @@ class SwarmTraffic final : public PollWatcher {
     SwarmGroup* group = nullptr;
     int rank = 0;  // in the group
   };
-  // Sums of random fractions: the same call must give the same bits again.
+  // For sums of random fractions: the same call must give the same bits again.
   struct Echo {
     SwarmGroup* group = nullptr;
     oracle::Shape shape;

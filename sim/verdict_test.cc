@@ -1,4 +1,4 @@
-// How a group ends, and what a rank may do ahead of the others: clusters in virtual time.
+// How a group ends, and what a rank may do ahead of the others, in clusters in virtual time.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -31,7 +31,7 @@ TEST(Verdict, PassesFromLaneToLaneWhereControlIsGone) {
   }
 }
 
-// From one rank to another by way of rank 0: the coordinator passes on what it hears.
+// A verdict passes from one rank to another by way of rank 0: the coordinator passes on what it hears.
 TEST(Verdict, PassesOverTheCoordinatorWhereLanesAreCut) {
   Cluster c(flat_cluster(4));
   ASSERT_TRUE(c.join());
@@ -106,8 +106,8 @@ TEST(ExchangeLimit, NamesNoRankOfTheSameProcessThatHasGivenWhatItHad) {
   }
 }
 
-// What a root sent ahead of the others' calls is charged until they call, and not a moment longer: it may run ahead
-// again and again.
+// Pieces that a root sent ahead of the others' calls are charged until they call, and not a moment longer: it may run
+// ahead again and again.
 TEST(EagerBudget, IsWholeAgainWhenTheOthersHaveCalled) {
   for (const bool awaited : {false, true}) {  // whether the root's operations are done before the others call
     ClusterOptions o = flat_cluster(2);
@@ -157,7 +157,7 @@ TEST(EagerBudget, APieceForWhichThereIsNoRoomIsNotAcknowledged) {
   EXPECT_FALSE(c.engine(0).mux(1)->on_arrival(forger.channel, h, arrival)) << "it would never come again";
 }
 
-// What was sent in another life of the group, as it were: it lands nowhere and counts for nothing.
+// The piece comes as if it had been sent in another life of the group: it lands nowhere and counts for nothing.
 TEST(Epoch, APieceOfAnotherOneLandsNowhere) {
   Cluster c(flat_cluster(2));
   ASSERT_TRUE(c.join());
@@ -188,8 +188,8 @@ TEST(Epoch, APieceOfAnotherOneLandsNowhere) {
   op.expect_exact();
 }
 
-// What is parked before its operation is entered is compared with it then: pieces of another call, of the right place
-// and length.
+// Pieces that are parked before their operation is entered are compared with it then; these have the right place and
+// length, but belong to another call.
 TEST(EagerBudget, APieceOfAnotherCallIsNotUsed) {
   Cluster c(flat_cluster(2));
   ASSERT_TRUE(c.join());

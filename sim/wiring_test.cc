@@ -1,4 +1,4 @@
-// What collectives make of the links between hosts, on virtual time: the share of what the wiring can carry.
+// The share of the links between hosts that collectives use, compared with what the wiring can carry. Virtual time.
 #include <gtest/gtest.h>
 
 #include "sim/cluster_test_util.h"
