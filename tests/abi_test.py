@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The library's ABI against those on record, now and earlier; before that, scripts/check-abi against headers, and
-commits, that it must not let pass.
+"""Compares the library's ABI with those on record, now and earlier; before that, tries scripts/check-abi on headers,
+and commits, that it must not let pass.
 
   abi_test.py SOURCE BUILD
 """
@@ -43,7 +43,7 @@ CHANGES = [
      ["enum canary_status.CANARY_ANOTHER"]),
     ("a comment", "/* \"0.1.0\". */", "/* Three numbers. */", SAME, ["as on record"]),
 ]
-# On records of its own: a struct with room at its end.
+# A header and records of its own: a struct with room at its end.
 PADDED = "typedef struct canary_padded {\n  size_t struct_size;\n  int first;\n} canary_padded;\n"
 
 

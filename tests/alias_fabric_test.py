@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A job on hosts and NICs emulated by loopback addresses: exact results, and each NIC as fast as it was paced, no
-faster.
+"""Runs a job on hosts and NICs that loopback addresses emulate: results are exact, and each NIC is as fast as it was
+paced, and no faster.
 
   alias_fabric_test.py CANARY_RUN CANARY_PERF
 """
@@ -33,12 +33,12 @@ def perf(canary_run, program, wiring, ranks, *arguments):
 
 def main():
     canary_run, program = sys.argv[1:]
-    # Two ranks: one connection per NIC and host, so that the NIC's rate is the connection's.
+    # There are two ranks, so one connection per NIC and host: the NIC's rate is the connection's.
     row = perf(canary_run, program, ["--hosts", "2", "--nics", "2", "--rate", "400mbit,100mbit"], 2)
     devices = sorted({nic["device"] for nic in row["nics"]})
     assert devices == ["lo:0", "lo:1"], devices
-    # 2(n-1)/n of the bytes leave each host. How close it gets depends on how busy the machine is; faster than paced it
-    # must never be.
+    # 2(n-1)/n of the bytes leave each host. How close the rate gets depends on how busy the machine is, but it must
+    # never be faster than paced.
     share = row["busbw_GBps"] * 8e9 / sum(RATES)
     assert share < 1.1, "%.2f of the paced rate: it was not paced" % share
     assert share > 0.25, "%.2f of the paced rate" % share

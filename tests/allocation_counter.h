@@ -1,9 +1,9 @@
 // tests/allocation_counter.h -- counts every heap allocation of the process. Include it in one source file of a test
 // program.
 //
-// What: replaces malloc and its relatives (operator new and the C library end there as well, those of shared libraries
-// too); arm() starts to count, disarm() stops and prints where the first allocation came from. All threads are counted.
-// Sanitizers bring an allocator of their own: CANARYNET_COUNTS_MALLOC is 0 there and nothing is counted.
+// What: it replaces malloc and its relatives (operator new and the C library end there as well, those of shared
+// libraries too). arm() starts to count; disarm() stops and prints where the first allocation came from. All threads
+// are counted. Sanitizers bring an allocator of their own: CANARYNET_COUNTS_MALLOC is 0 there and nothing is counted.
 #pragma once
 
 #include <execinfo.h>
@@ -31,12 +31,12 @@ namespace canarynet::allocation_counter {
 
 inline std::atomic<bool> armed{false};
 inline std::atomic<long> allocations{0};
-inline std::atomic<int> frames{0};  // of the first one
+inline std::atomic<int> frames{0};  // of the first allocation
 inline void* first[32];
 
 inline void count() {
   if (!armed.load(std::memory_order_relaxed)) return;
-  // Who is first shows where; its backtrace may allocate and must not count.
+  // The first allocation notes where it was made; taking its backtrace may allocate and must not count.
   if (allocations.fetch_add(1) == 0) {
     armed = false;
     frames = backtrace(first, 32);
@@ -52,7 +52,7 @@ inline void arm() {
   armed = true;
 }
 
-// How many there were since arm().
+// Returns how many there were since arm().
 inline long disarm() {
   armed = false;
   if (allocations > 0) {
@@ -65,7 +65,7 @@ inline long disarm() {
 }  // namespace canarynet::allocation_counter
 
 #if CANARYNET_COUNTS_MALLOC
-// Seen by shared libraries as well, so they must be exported although a test program hides its symbols.
+// Shared libraries must see these, so they are exported although a test program hides its symbols.
 #pragma GCC visibility push(default)
 extern "C" {
 void* __libc_malloc(std::size_t bytes);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A running job on two hosts seen from outside: canaryctl's figures beside the kernel's, a NIC that dies and returns,
-ranks that end.
+"""Looks at a running job on two hosts from outside: canaryctl's figures beside the kernel's, a NIC that dies and
+returns, ranks that end.
 
   canaryctl_test.py CANARYCTL CANARY_RUN CANARY_PERF
 
@@ -128,7 +128,7 @@ def watch(ctl, job):
         nic(0, "nic1")))
     print("ok   it returns")
 
-    # A stopped one is still read; a killed one leaves nothing, and one that is watched ends the watching.
+    # A stopped rank can still be read; a killed one leaves nothing, and its end ends the watching of it.
     os.kill(job.ranks[1], signal.SIGSTOP)
     assert look(ctl, "--pid", str(job.ranks[1]))["engines"][0]["rank"] == 1
     watcher = subprocess.Popen([ctl, "top", "--pid", str(job.ranks[1]), "--interval", "200ms"],

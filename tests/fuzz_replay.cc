@@ -1,6 +1,6 @@
-// tests/fuzz_replay.cc -- main() of a fuzz target in builds without libFuzzer: gives it every file of a corpus folder,
-// the empty input, and every file cut short at each length up to 4 KiB. One thread; a crash or a sanitizer report is
-// the failure.
+// tests/fuzz_replay.cc -- main() of a fuzz target in builds without libFuzzer. It gives the target every file of a
+// corpus folder, the empty input, and every file cut short at each length up to 4 KiB. One thread; a failure is a crash
+// or a sanitizer report.
 //
 //   x_fuzz FOLDER [FILE...]      the folder may be missing: the empty input always runs
 #include <algorithm>
@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
     std::ifstream stream(path, std::ios::binary);
     const std::vector<char> input{std::istreambuf_iterator<char>(stream), {}};
     std::printf("%s: %zu bytes\n", path.c_str(), input.size());
-    std::fflush(stdout);  // names the input when the next line crashes
+    std::fflush(stdout);  // so that the input is named if the next line crashes
     run(input, input.size());
     for (std::size_t bytes = 1; bytes < std::min<std::size_t>(input.size(), 4096); ++bytes) run(input, bytes);
   }

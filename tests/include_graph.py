@@ -3,10 +3,10 @@
 
   include_graph.py [--lines] [COMMIT]
 
-Reads the files of COMMIT, or of the checkout without one. Tests are left out, and so is an arrow that others lead
-along: where A includes B and B includes C, A's own includes of C are not drawn. Folders that include each other keep
-both arrows. --lines prints a table of folders and their lines instead; --self-test checks that the drawing leaves out
-what it should. tests/include_rule_test.py judges; this only draws.
+It reads the files of COMMIT, or of the checkout without one. It leaves out tests, and arrows along which a longer way
+leads: if A includes B and B includes C, A's own includes of C are not drawn. Folders that include each other keep both
+arrows. --lines prints a table of folders and their lines instead; --self-test checks that the drawing leaves out what
+it should. tests/include_rule_test.py judges; this only draws.
 """
 import argparse
 import collections
@@ -16,7 +16,7 @@ import sys
 
 import include_rule_test as rules
 
-# What makes libcanarynet, and the simulator that runs it. Tools, examples and plugins stand outside.
+# The folders of libcanarynet, and the simulator that runs it. Tools, examples and plugins are not among them.
 LIBRARY = {"include", "base", "port", "kernels", "topology", "discovery", "transport", "collectives", "control",
            "daemon", "engine", "runtime", "embed", "sim"}
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -52,7 +52,7 @@ def folder_of(path):
 
 
 def read_graph(commit):
-    """{folder: lines}, {(from, to): includes}."""
+    """Returns {folder: lines}, {(from, to): includes}."""
     lines, includes = collections.Counter(), collections.Counter()
     for path, text in sources(commit):
         here = folder_of(path)
@@ -76,7 +76,7 @@ def reached_from(start, edges):
 
 
 def drawn_edges(edges):
-    """Without the arrows that a longer way makes superfluous."""
+    """Leaves out the arrows that a longer way makes superfluous."""
     reach = {folder: reached_from(folder, edges) for folder in {f for edge in edges for f in edge}}
     in_a_circle = lambda a, b: b in reach[a] and a in reach[b]
     return [(a, b) for a, b in sorted(edges) if in_a_circle(a, b) or not any(
@@ -85,7 +85,7 @@ def drawn_edges(edges):
 
 
 def test_itself():
-    """(includes, what is drawn of them) of graphs small enough to see."""
+    """Checks (includes, the arrows drawn of them) for graphs small enough to see."""
     cases = [
         ("ab bc ac", "ab bc"),
         ("ab bc cd ad ac bd", "ab bc cd"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads every #include (and every DEPS of a library) against the table of layers: arrows only downward.
+"""Checks every #include (and every DEPS of a library) against the table of layers: arrows point only downward.
 
   include_rule_test.py [ROOT]
 
@@ -11,8 +11,8 @@ import os
 import re
 import sys
 
-# A folder may include itself, `base`-ward folders named here, and nothing else of ours. The longest matching prefix of
-# a path counts.
+# A folder may include itself, the folders below it that are named here, and nothing else of ours. The longest matching
+# prefix of a path counts.
 ENGINE_BASE = {"base"}
 TRANSPORT = {"base", "kernels", "topology", "compress", "security"}
 BELOW_ENGINE = {"base", "kernels", "topology", "compress", "security", "transport"}
@@ -39,9 +39,9 @@ ALLOWED = {
     "daemon/server": ENGINE | {"engine", "discovery", "runtime", "daemon/ipc"},
     # Outside the library: its public headers, like any user of it.
     "plugins": {"daemon/ipc"},
-    "tools": {"base", "daemon/ipc"},  # what tools share: command lines, words about the environment
-    "tools/perf": {"daemon/ipc"},  # measures what a user gets: by the public headers
-    # Starts ranks and is none: it shares the words (Status, units, settings table), never the engine.
+    "tools": {"base", "daemon/ipc"},  # shared by the tools: command lines, words about the environment
+    "tools/perf": {"daemon/ipc"},  # measures what a user gets, through the public headers
+    # It starts ranks but is none: it shares the words (Status, units, settings table), never the engine.
     "tools/run": {"base"},
     "tools/plan": {"base", "topology", "collectives"},
     "tools/ctl": {"base", "kernels", "topology", "discovery", "daemon/ipc"},  # info tells what the library would find
@@ -49,12 +49,12 @@ ALLOWED = {
     "examples": set(),
     "bench": set(),
 }
-# These make libcanarynet: it must load anywhere, so nothing but the C++ library and the kernel's headers.
+# These make libcanarynet, which must load anywhere, so they use only the C++ library and the kernel's headers.
 NO_THIRD_PARTY = {"include", "base", "kernels", "topology", "discovery", "compress", "security", "transport",
                   "port", "collectives", "control", "sync", "engine", "runtime", "embed", "daemon/ipc", "daemon/client"}
 THIRD_PARTY_BUT = {"kernels": ("hwy/",), "security": ("openssl/",), "transport/verbs": ("infiniband/", "rdma/"),
                    "transport/dpdk": ("rte_",)}
-# Below embed the public face is the vocabulary only (codes, types), not the calls.
+# Below embed only the vocabulary of the public headers (codes, types) may be used, not the calls.
 PUBLIC_BELOW_EMBED = {"canarynet/types.h"}
 SEES_PUBLIC_CALLS = {"include", "embed", "sim", "daemon/client", "daemon/server", "plugins", "tools", "examples",
                      "bench"}
@@ -89,7 +89,7 @@ def is_system(header):
 
 
 def check_include(path, header, quoted, exists):
-    """None, or why the file at `path` may not include `header`. `exists(path)`: whether the repository has it."""
+    """None, or why the file at `path` may not include `header`. `exists(path)` says whether the repository has it."""
     folder = longest_prefix(os.path.dirname(path), ALLOWED)
     if folder is None:
         return None if TEST.search(path) else "%s is in no folder of the table" % path
@@ -136,7 +136,7 @@ LIBRARY = re.compile(r"canarynet_library\(\s*(\w+)([^)]*)\)")
 
 
 def link_breaches_of(path, text, folder_of):
-    """The links mirror the includes: DEPS of a library against the same table."""
+    """Checks a library's DEPS against the same table: the links mirror the includes."""
     folder = longest_prefix(os.path.dirname(path), ALLOWED)
     for match in LIBRARY.finditer(text):
         words = match.group(2).split()
@@ -155,7 +155,7 @@ def files_under(root):
         relative = os.path.relpath(folder, root)
         if relative == ".":
             folders[:] = [f for f in folders if f not in SKIPPED_FOLDERS and not f.startswith((".", "build"))]
-        if relative == os.path.join("bench", "peers"):  # stand-alone, of its own build
+        if relative == os.path.join("bench", "peers"):  # stand-alone, with a build of its own
             folders[:] = []
             continue
         for name in sorted(names):
@@ -185,7 +185,7 @@ def read(root, path):
 
 
 def check_itself():
-    """Sources that must be refused, and sources that must not be: (path, line, refused)."""
+    """Tries sources that must be refused, and sources that must not be: (path, line, refused)."""
     cases = [
         ("base/a.cc", '#include "transport/wire.h"', True),          # upward
         ("base/a.h", "#  include <canarynet/canarynet.h>", True),     # calls, below embed

@@ -1,4 +1,4 @@
-// What every kind of lane must do: come up, carry frames in order, tell of room, go down. Where frames land, and what
+// The duties of every kind of lane: come up, carry frames in order, tell of room, go down. Where frames land, and what
 // becomes of those that are taken back or stop half way, is in lane_conformance_landings.cc.
 #include "tests/lane_conformance.h"
 
@@ -151,7 +151,7 @@ TEST_P(LaneConformance, LargePayloadsAreBorrowed) {
   auto payload = lane_test::pattern_bytes(9, 100'000);
   const auto changed = lane_test::pattern_bytes(10, 100'000);
   ASSERT_TRUE(near().send(lane_test::make_header(0, changed), payload.data(), 0));
-  payload = changed;  // before anything was flushed: a copy in send() would show the old bytes
+  payload = changed;  // before anything was flushed: a copy made by send() would show the old bytes
   near().flush(fixture_->now());
   ASSERT_TRUE(run_until([&] { return far_sink_.frames == 1; }));
   EXPECT_TRUE(far_sink_.received[0].intact);
@@ -218,7 +218,7 @@ TEST_P(LaneConformance, AcksOvertakeQueuedPiecesAndKeepTheirOrder) {
     wire::seal(h);
     ASSERT_TRUE(near().send(h, small.data(), 0));
   };
-  say(wire::Kind::kVoid, 1000);  // sequenced: stays where it is
+  say(wire::Kind::kVoid, 1000);  // sequenced, so it stays where it is
   say(wire::Kind::kAck, 1001);
   say(wire::Kind::kHeartbeat, 1002);
   say(wire::Kind::kAck, 1003);

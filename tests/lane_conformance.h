@@ -1,13 +1,13 @@
-// tests/lane_conformance.h -- the fixture of what every kind of lane must do. The tests are in lane_conformance.cc and
-// lane_conformance_landings.cc (CMake target canarynet_lane_conformance); one test file per kind links them and names
-// its fixtures:
+// tests/lane_conformance.h -- the fixture for the duties of every kind of lane. The tests are in lane_conformance.cc
+// and lane_conformance_landings.cc (CMake target canarynet_lane_conformance); one test file per kind links them and
+// names its fixtures:
 //
 //   INSTANTIATE_TEST_SUITE_P(Tcp, LaneConformance, ::testing::Values(LaneKind{"ipv4", [] { return …; }}),
 //   lane_kind_name);
 //
 // A LaneFixture is two hosts, 0 and 1, with a rail each (rail 0 of both meet). step() lets a little time pass, real or
-// virtual, and polls both factories with now(). step_far() polls host 1 alone: what host 0 has begun to write stays
-// half written.
+// virtual, and polls both factories with now(). step_far() polls only host 1: a frame that host 0 has begun to write
+// stays half written.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ inline wire::Header make_header(std::uint32_t piece, std::span<const std::byte> 
   return header;
 }
 
-// Without the CRC of its payload: what the lane can't tell by itself is told by nobody.
+// Makes a header without the CRC of its payload: damage that the lane itself can't see goes unnoticed.
 inline wire::Header make_unchecked_header(std::uint32_t piece, std::span<const std::byte> payload) {
   wire::Header header = make_header(piece, payload);
   header.flags = wire::kSequenced | wire::kUnchecked;
@@ -84,7 +84,7 @@ struct Received {
   bool discarded = false;
 };
 
-// Records everything, refuses nothing; behaviour is changed by the two hooks.
+// Records everything and refuses nothing; the two hooks change its behaviour.
 class Recorder : public LaneSink {
  public:
   void on_up(Lane& lane) override {
@@ -190,15 +190,15 @@ class LaneConformance : public ::testing::TestWithParam<LaneKind> {
     return lane.send(lane_test::make_header(piece, payload), payload.data(), cookie);
   }
 
-  // A lane on which a frame is in the middle: host 1 has its beginning, host 0 the rest and does not get to write it.
-  // Pieces from 0 on of 1 MiB each, all out of memory_ (kSent), land as told; piece i goes under cookie 1000 + i.
-  // False: this kind of lane has no middle.
+  // Makes a lane on which a frame is in the middle: host 1 has its beginning, host 0 the rest and does not get to write
+  // it. Pieces from 0 on of 1 MiB each, all out of memory_ (kSent), land as told; piece i goes under cookie 1000 + i.
+  // Returns false if this kind of lane has no middle.
   static constexpr std::byte kSent{0x11};
   static constexpr std::byte kUntouched{0x5a};
   static constexpr std::uint32_t kLast = 5000;
   bool half_write(Landing::Kind kind, bool unchecked);
   void take_everything_back();
-  // Piece kLast, sent now, arrives whole behind whatever came before, and the lane lives.
+  // Expects that piece kLast, sent now, arrives whole behind whatever came before, and that the lane lives.
   void expect_a_last_frame_arrives();
   bool all(const std::vector<std::byte>& bytes, std::byte value) const;
 

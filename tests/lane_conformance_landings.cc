@@ -1,5 +1,5 @@
-// What every kind of lane must do with the places where frames land, and with frames that are taken back, redirected or
-// stop half way.
+// The duties of every kind of lane towards the places where frames land, and towards frames that are taken back,
+// redirected or stop half way.
 #include <algorithm>
 
 #include "tests/lane_conformance.h"
@@ -77,7 +77,7 @@ TEST_P(LaneConformance, RedirectLeavesTheLandingAlone) {
   ASSERT_TRUE(run_until([&] { return far_sink_.landings == 1; }));
   if (far_sink_.frames != 0)
     GTEST_SKIP() << "this kind of lane delivers whole frames at once: nothing is ever in progress";
-  far().redirect(12345);  // some other landing: no effect
+  far().redirect(12345);  // another landing: no effect
   far().redirect(1);
   std::fill(memory.begin(), memory.end(), std::byte{0x77});
   ASSERT_TRUE(run_until([&] {
@@ -133,7 +133,7 @@ TEST_P(LaneConformance, CancelDropsWhatHasNotBegun) {
 
 TEST_P(LaneConformance, CancelledMemoryIsNeverReadAgainAndTheStreamStaysInFrame) {
   connect();
-  // More than the path holds, so that some frame is half written; all cancelled, then the memory is overwritten.
+  // More than the path holds, so that some frame is half written; all are cancelled, then the memory is overwritten.
   std::vector<std::byte> memory(1u << 20, std::byte{0x11});
   std::uint32_t queued = 0;
   while (queued < 64 && send(near(), queued, memory, 1000 + queued)) ++queued;
@@ -280,7 +280,7 @@ TEST_P(LaneConformance, ALaneThatBreaksInTheMiddleOfAFrameDeliversNothingOfIt) {
       SCOPED_TRACE(testing::Message() << "landing " << static_cast<int>(kind) << (unchecked ? ", no CRC" : ""));
       if (!half_write(kind, unchecked)) GTEST_SKIP() << "frames of this kind of lane have no middle";
       near_.reset();
-      std::fill(memory_.begin(), memory_.end(), std::byte{0xee});  // its owner's again
+      std::fill(memory_.begin(), memory_.end(), std::byte{0xee});  // the memory is its owner's again
       ASSERT_TRUE(run_until([&] { return far_sink_.downs == 1; }));
       EXPECT_EQ(far_sink_.frames, static_cast<int>(in_the_middle_)) << "half a frame was delivered";
       EXPECT_TRUE(std::find(span_.begin(), span_.end(), std::byte{0xee}) == span_.end());

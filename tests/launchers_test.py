@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Jobs started by other launchers than ours: mpirun for real, torchrun's and SLURM's variables as they set them.
+"""Jobs started by launchers other than ours: mpirun for real, torchrun's and SLURM's variables as they set them.
 
   launchers_test.py CANARY_PERF
 
-All on loopback, a few processes each. Open MPI missing: that part is skipped and said so.
+All on loopback, a few processes each. If Open MPI is missing its part is skipped, and the output says so.
 """
 import json
 import os
@@ -23,7 +23,7 @@ def clean_environment():
 
 
 def free_port(first=0, above=0):
-    """A port that is free now; `above`: and so is the one that many above it."""
+    """Returns a port that is free now; with `above` the one that many above it is free as well."""
     for _ in range(100):
         with socket.socket() as a, socket.socket() as b:
             a.bind(("127.0.0.1", first))

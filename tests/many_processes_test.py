@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Many processes on a machine of few cores: they join and reduce over shared memory and over TCP, with exact results
-and without a word of warning, let alone a verdict. And where rank 0 may not hold a connection from each of them, its
-error says which limit it is.
+"""Many processes on a machine of few cores join and reduce over shared memory and over TCP, with exact results and
+without a word of warning, let alone a verdict. If rank 0 may not hold a connection from each of them, its error says
+which limit it is.
 
   many_processes_test.py CANARY_RUN CANARY_PERF [RANKS] [--sanitized]
 """
@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 
-# For each of the three runs, which take some 6 s at load 10 to 24. All three together end before ctest's TIMEOUT
-# (tests/CMakeLists.txt), so that it is this program that says which one was late.
+# The limit of each of the three runs, which take some 6 s at load 10 to 24. All three together end before ctest's
+# TIMEOUT (tests/CMakeLists.txt), so that this program says which one was late.
 LIMIT_S = 90
 
 
@@ -42,7 +42,7 @@ def main():
         print("skip too few descriptors: the undefined-behaviour sanitizer needs some itself")
         return
 
-    # Descriptors for some of the others only. The shell sets the limit for its own process, which becomes the rank.
+    # There are descriptors for some of the others only. The shell limits its own process, which becomes the rank.
     few = ["/bin/sh", "-c", '[ "$CANARY_RANK" != 0 ] || ulimit -n 40; exec "$0" "$@"', program]
     code, out, _ = run(canary_run, few, 64, {"CANARY_TRANSPORTS": "tcp", "CANARY_JOIN_TIMEOUT": "5s"}, "-b", "4K", "-e",
                        "4K", "-n", "1")

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Installs into a prefix and builds what a user would: a C99 program by CMake, a C++20 one by pkg-config; runs both,
-and the tools. So it does with what README.md and docs/using.md tell a user to build: their programs and commands are
-taken from the pages as they stand.
+and the tools. It does the same with what README.md and docs/using.md tell a user to build: it takes their programs and
+commands from the pages as they stand.
 
   package_test.py SOURCE BUILD
 
-Then moves the prefix, which must not matter; and looks at the symbols: canary_* and nothing else is exported. The NCCL
-plugin is there and loads.
+Then it moves the prefix, which must not matter, and looks at the symbols: canary_* and nothing else is exported. The
+NCCL plugin is there and loads.
 """
 import os
 import re
@@ -114,7 +114,7 @@ def pages(folder, prefix, source):
         write(os.path.join(here, "program" + suffix), text)
         run(compiler, standard, *strict, "-o", here + "/program", here + "/program" + suffix, *flags)
         run(here + "/program", env=alone)
-        # Its errors are told: nobody says who it is.
+        # It reports its errors: nothing says which rank it is.
         nobody = {k: v for k, v in alone.items() if k not in ("CANARY_RANK", "CANARY_WORLD_SIZE")}
         lost = subprocess.run([here + "/program"], stderr=subprocess.PIPE, text=True, env=nobody)
         assert lost.returncode == 1 and "CANARY_WORLD_SIZE" in lost.stderr, (page, lost.returncode, lost.stderr)
@@ -125,7 +125,7 @@ def tools(prefix, build):
     for name, folder in (("canary-run", "run"), ("canary-perf", "perf"), ("canary-plan", "plan"), ("canaryctl", "ctl")):
         if not os.path.exists(os.path.join(build, "tools", folder, name)):
             continue
-        # Without help for the loader: the tool finds the library of its own prefix.
+        # The loader gets no help: the tool finds the library of its own prefix.
         said = run(os.path.join(prefix, "bin", name), "--version",
                    env={k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"})
         assert re.fullmatch(name + r" \d+\.\d+\.\d+\n", said), said

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/test and .ci/run with everything that takes long replaced by stubs: what they run, in which order, and what
-they say of it.
+"""Runs scripts/test and .ci/run with stubs for everything that takes long: checks what they run, in which order, and
+what they say of it.
 
   scripts_test.py SOURCE
 """
@@ -13,7 +13,7 @@ import unittest
 
 SOURCE = sys.argv.pop(1)
 
-# Notes its call; fails, or sleeps, where the environment names it.
+# Notes its call; fails, or sleeps, if the environment names it.
 STUB = """#!/bin/bash
 name=$(basename "$0")
 call="$name $*"
@@ -26,7 +26,7 @@ exit 0
 
 
 def tested(calls):
-    """What was tested, in order."""
+    """Returns what was tested, in order."""
     return ["lint" if call.startswith("lint") else call.split()[2] for call in calls
             if call.startswith(("lint", "ctest"))]
 
@@ -47,7 +47,7 @@ class Scripts(unittest.TestCase):
             os.chmod(path, 0o755)
 
     def run_script(self, script, *arguments, **environment):
-        """(exit status, lines of output, calls of the stubs)"""
+        """Returns (exit status, lines of output, calls of the stubs)."""
         done = subprocess.run([os.path.join(self.folder, script), *arguments], text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT,
                               timeout=90, env={**os.environ, "PATH": self.folder + "/bin:" + os.environ["PATH"],
@@ -87,7 +87,7 @@ class Scripts(unittest.TestCase):
         self.assertIn("relase", lines[-1])
 
     def test_what_exceeds_the_budget_is_ended_and_fails(self):
-        # Nothing has a minute here: SECONDS begins just short of it.
+        # Here nothing has a minute left: SECONDS begins just short of it.
         status, lines, _ = self.run_script("scripts/test", "release", BUDGET="1", SECONDS="57", SLOW="ctest")
         self.assertEqual(status, 1)
         self.assertIn("scripts/test: the budget of 1 minutes is used up", lines)

@@ -1,4 +1,4 @@
-// docs/settings.md is the settings table, written out. CANARY_WRITE_DOCS=1 writes it anew.
+// docs/settings.md must be the settings table, written out. CANARY_WRITE_DOCS=1 writes it anew.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// tests/settings_fuzz.cc -- any text as any setting: a value is either taken, within its limits, or refused with a
+// tests/settings_fuzz.cc -- gives every setting any text: a value is either taken, within its limits, or refused with a
 // reason.
 #include <cstdlib>
 

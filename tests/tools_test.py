@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tools in a user's first hour: versions, help, words they don't know, misspelt variables, the log that CANARY_LOG
+"""The tools in a user's first hour: versions, help, words they do not know, misspelt variables, the log that CANARY_LOG
 asks for.
 
   tools_test.py BUILD VERSION
@@ -21,7 +21,7 @@ TOOLS = {name: path for name, path in TOOLS.items() if os.path.exists(path)}
 
 
 def run(tool, *arguments, **environment):
-    """(exit status, stdout, stderr)"""
+    """Returns (exit status, stdout, stderr)."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("CANARY_")}
     done = subprocess.run([TOOLS[tool], *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           stdin=subprocess.DEVNULL, timeout=60, env={**clean, **environment})

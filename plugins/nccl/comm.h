@@ -13,19 +13,19 @@ struct Comm;
 struct Context;
 
 struct Request {
-  canary_request* inner = nullptr;  // null: not in flight, or the parent process's
+  canary_request* inner = nullptr;  // null: it is not in flight, or is the parent process's
   Comm* comm = nullptr;
-  int count = 1;  // of lengths that test() tells
+  int count = 1;  // how many lengths test() returns
   Request* next = nullptr;
 };
 
 struct Comm {
   canary_connection* connection = nullptr;
   ProcessEndpoint::Use use;
-  Context* context = nullptr;  // whose fate it shares; null: that has ended
+  Context* context = nullptr;  // the comm shares its fate; null: that context has ended
   bool sends = false;
   abi::Result failed = abi::Result::kSuccess;
-  char why[512] = "";  // it has failed; does not change any more
+  char why[512] = "";  // once the comm has failed; does not change any more
   Request* free = nullptr;
   Request requests[abi::kRequestsMax];
 
@@ -38,7 +38,7 @@ struct Comm {
   }
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
-  // Null: all are in flight.
+  // Returns null if all are in flight.
   Request* take() {
     Request* r = free;
     if (r != nullptr) free = r->next;

@@ -28,17 +28,17 @@ Pending::~Pending() {
 }
 
 Contexts& Contexts::get() {
-  static Contexts& one = *new Contexts();  // calls may come while the process ends
+  static Contexts& one = *new Contexts();  // never freed: calls may come while the process ends
   return one;
 }
 
-// Registered behind the endpoint's: its mutex is taken before that one.
+// The handlers are registered after the endpoint's, so that our mutex is taken before that one.
 Contexts::Contexts() {
   ProcessEndpoint::get();
   shared_.one_communicator = false;
   pthread_atfork([] { get().mutex_.lock(); }, [] { get().mutex_.unlock(); },
                  [] {
-                   // So that test() needs no check of its own.
+                   // No request is in flight here, so test() needs no check of its own.
                    for (Comm* comm : get().comms_) {
                      for (Request& r : comm->requests) r.inner = nullptr;
                    }
@@ -132,7 +132,7 @@ void Contexts::remove(const Comm* comm) {
     return;
   const auto now = Clock::now();
   for (ListenComm* l : listeners_) {
-    // NCCL may come back to it all the same: the record stays.
+    // NCCL may come back to it all the same, so the record stays.
     if (l->context == &shared_ && abandoned(l->asked, now)) l->close();
   }
 }
@@ -143,7 +143,7 @@ canary_status Contexts::accept(ListenComm& listener, canary_connection** connect
   return listener.listener != nullptr ? canary_accept(listener.listener, connection) : CANARY_CLOSED;
 }
 
-// Those that wait in its backlog believe that they are connected.
+// Peers that wait in its backlog believe that they are connected.
 void Contexts::end_listener(ListenComm& listener, const char* why) {
   canary_connection* waiting = nullptr;
   while (canary_accept(listener.listener, &waiting) == CANARY_OK) {
@@ -161,7 +161,7 @@ void Contexts::fail(Context& context, abi::Result result, const char* why) {
   fail(&context, nullptr, result, why, Cause::kFailure);
 }
 
-// Of the comm's context, or the one given.
+// The context is the comm's, or the one given.
 void Contexts::fail(Context* context, const Comm* comm, abi::Result result, const char* why, Cause cause) {
   char text[Context::kWhyBytes];  // `why` may be the library's last error, which the calls below may change
   std::snprintf(text, sizeof text, "%s", why);
@@ -189,7 +189,7 @@ void Contexts::fail(Context* context, const Comm* comm, abi::Result result, cons
 }
 
 void Contexts::sweep() {
-  std::vector<std::unique_ptr<Pending>> left;  // freed behind the lock: the endpoint may end with the last one
+  std::vector<std::unique_ptr<Pending>> left;  // freed outside the lock: the endpoint may end with the last one
   const std::lock_guard lock(mutex_);
   const auto now = Clock::now();
   for (auto& p : pending_) {

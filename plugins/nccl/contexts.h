@@ -1,17 +1,17 @@
-// plugins/nccl/contexts.h -- what this process has made for its communicators, and the end of all that belongs to one
-// when a part fails.
+// plugins/nccl/contexts.h -- the things that this process has made for its communicators. When one part of a
+// communicator fails, all of them end.
 //
-// What: NCCL's contexts (v11 and newer), one for each communicator and for those that ncclCommSplit makes to share its
-// resources, and one that stands for all communicators of interfaces without any.
+// What: NCCL's contexts (v11 and newer), one for each communicator together with those that ncclCommSplit makes to
+// share its resources, and one that stands for all communicators of interfaces without contexts.
 // When a connection fails, or can't be made, its communicator is lost, and the other ranks wait for this one on their
 // connections, maybe for ever: NCCL neither closes nor tells anything before its application aborts. fail() therefore
-// tells all of them, and a context stays failed. Without contexts nobody knows what belongs together: there every
-// connection of the process that is up is given up, and nothing is remembered, so that what is being made, and later
-// communicators, go on. Not so where a peer that lives closes a connection in order, as NCCL does with those of one
-// communicator when it is aborted or destroyed: that one alone ends.
+// tells all of them, and a context stays failed. Without contexts it is unknown what belongs together. There fail()
+// gives up every connection of the process that is up and remembers nothing, so that connections being made, and later
+// communicators, go on. One case is different: if a live peer closes a connection in order, as NCCL does with those of
+// one communicator when it is aborted or destroyed, only that connection ends.
 // Threads: any. Memory: contexts, listeners and comms are NCCL's until it closes them; their records here are bounded
-// by those, and connects that nobody asks for any more are dropped (sweep()).
-// Fork: a child forgets; requests that it has inherited are not in flight any more.
+// by those, and connects that NCCL asks for no more are dropped (sweep()).
+// Fork: a child forgets everything; requests that it has inherited are not in flight any more.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 struct Context {
   static constexpr std::size_t kWhyBytes = 1024;
   bool one_communicator = true;  // false: any number of them
-  std::uint64_t generation = 0;  // of the process that has made it
+  std::uint64_t generation = 0;  // of the process that made it
   // The first failure; `why` does not change any more once it is set.
   abi::Result failed = abi::Result::kSuccess;
   char why[kWhyBytes] = "";
@@ -43,10 +43,10 @@ struct ListenComm {
   void close();
 
   Context* context = nullptr;
-  canary_listener* listener = nullptr;  // null: closed, because the communicator has failed or nobody has asked for it
+  canary_listener* listener = nullptr;  // null: closed, since the communicator has failed or nobody has asked for it
   std::uint64_t generation = 0;
-  Clock::time_point asked;          // the listen, then the latest accept
-  Clock::time_point waits_since{};  // of the first accept
+  Clock::time_point asked;          // time of the listen, then of the latest accept
+  Clock::time_point waits_since{};  // time of the first accept
 };
 
 // A connect that NCCL will ask for again, with the same handle.
@@ -68,37 +68,37 @@ class Contexts {
   static Contexts& get();
 
   Context* open();  // may throw std::bad_alloc
-  // Frees the listeners and connects that NCCL has left behind; comms live on. Waits as
-  // ProcessEndpoint::remove_context() does.
+  // Frees the listeners and connects that NCCL has left behind; comms live on. Waits like
+  // ProcessEndpoint::remove_context().
   void close(Context* context);
-  // Of interfaces that have none.
+  // The context of interfaces that have none.
   Context* shared() { return &shared_; }
 
-  // kSuccess, or what the communicator has failed with, after a warning that says why.
+  // Returns kSuccess, or the communicator's failure after a warning that says why.
   abi::Result check(const char* call, const Context& context);
 
-  // From here on they are the communicator's, and fail with it. False: that has failed before; the caller's, as they
-  // were.
+  // From here on the object is the communicator's, and fails with it. Returns false if that has failed before: the
+  // object then stays the caller's, as it was.
   bool add(ListenComm* listener);
   bool add(Comm* comm);
   bool add(std::unique_ptr<Pending>& pending);
-  // The connect with this handle that was begun before, or null. The caller's until it is added again.
+  // The connect with this handle that was begun before, or null. It is the caller's until it is added again.
   std::unique_ptr<Pending> take(const HandleBytes& handle, const Context* context);
   void remove(const ListenComm* listener);
-  // Those of interfaces without contexts have no other end than their last comm's: then abandoned listeners end too.
+  // Interfaces without contexts have no other end than their last comm's: then abandoned listeners end too.
   void remove(const Comm* comm);
-  // As canary_accept; CANARY_CLOSED: the listener is closed.
+  // Like canary_accept; CANARY_CLOSED: the listener is closed.
   canary_status accept(ListenComm& listener, canary_connection** connection);
 
-  // Tells everybody at the other end of what belongs to the communicator; does not wait.
+  // Tells every peer of what belongs to the communicator; does not wait.
   void fail(Context& context, abi::Result result, const char* why);
-  // A peer that lives closes what belongs to a communicator that has ended there.
+  // kClosedByPeer: a live peer closes what belongs to a communicator that has ended there.
   enum class Cause { kFailure, kClosedByPeer };
-  // The comm's communicator; where that has ended, the comm alone. So it is where communicators are not told apart and
-  // a peer closes the connection: the others that share it are none of that one's.
+  // Fails the comm's communicator, or the comm alone if that has ended. It also fails the comm alone if communicators
+  // are not told apart and a peer closes the connection: other comms may belong to other communicators.
   void fail(const Comm& comm, abi::Result result, const char* why, Cause cause = Cause::kFailure);
-  // Connects that were not asked for since twice CANARY_JOIN_TIMEOUT: their communicator was aborted, and nobody says
-  // so.
+  // Drops connects that were not asked for during twice CANARY_JOIN_TIMEOUT: their communicator was aborted, which
+  // nobody says.
   void sweep();
   void set_join_timeout(std::chrono::nanoseconds limit);
   std::chrono::nanoseconds join_timeout();
@@ -109,7 +109,7 @@ class Contexts {
   void fail(Context* context, const Comm* comm, abi::Result result, const char* why, Cause cause);
   void end_listener(ListenComm& listener, const char* why);
 
-  std::mutex mutex_;  // everything below, and of a context what is not constant; taken before the endpoint's
+  std::mutex mutex_;  // guards everything below and all of a context that may change; taken before the endpoint's
   Context shared_;
   std::vector<Comm*> comms_;
   std::vector<ListenComm*> listeners_;

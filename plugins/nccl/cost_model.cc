@@ -14,7 +14,7 @@ struct Unit {
   double factor;
 };
 
-// A plain decimal number and one of the units; empty where it is neither.
+// Reads a plain decimal number and one of the units; returns nothing if it is neither.
 template <std::size_t N>
 std::optional<double> parse(std::string_view text, const Unit (&units)[N]) {
   double number = 0;
@@ -27,7 +27,7 @@ std::optional<double> parse(std::string_view text, const Unit (&units)[N]) {
   return {};
 }
 
-// What NCCL's protocols make of the network: LL sends 4 bytes of flags with every 4 of data, LL128 8 with every 120.
+// The costs of NCCL's protocols on the network: LL sends 4 bytes of flags with every 4 of data, LL128 8 with every 120.
 // Simple waits for memory fences on both sides of a hop; NCCL's own model adds a network's latency twice for it, and
 // LL128's lies between.
 struct Protocol {
@@ -36,7 +36,7 @@ struct Protocol {
 };
 constexpr Protocol kProtocolCosts[abi::kProtocols] = {{2.0, 1.0}, {128.0 / 120.0, 1.5}, {1.0, 2.0}};
 
-// A tree's 2 between hosts. It is faster within them, which the model does not see: so it wins the draw.
+// A tree's share is 2 between hosts. NVLS tree is faster within them, which the model does not see: so it wins a draw.
 constexpr double kNvlsTreeShare = 1.999;
 
 }  // namespace
@@ -85,8 +85,9 @@ std::optional<float> cost_us(const CostModel& model, abi::Function function, std
   const double n = static_cast<double>(nodes), r = static_cast<double>(ranks);
   double lg = 0;
   for (std::size_t reach = 1; reach < nodes; reach *= 2) ++lg;
-  // Messages between hosts one after the other, and bytes through a host's NICs in one direction as a share of `bytes`.
-  // A chain of ranks enters and leaves a host once, so what its ranks pass among themselves costs neither.
+  // `starts` counts messages between hosts one after the other, `share` the bytes through a host's NICs in one
+  // direction as a share of `bytes`. A chain of ranks enters and leaves a host once, so messages between its ranks cost
+  // neither.
   double starts = 0, share = 0;
   switch (function) {
     case abi::Function::kAllReduce:
@@ -102,7 +103,7 @@ std::optional<float> cost_us(const CostModel& model, abi::Function function, std
       break;
     case abi::Function::kAllGather:
     case abi::Function::kReduceScatter:
-      // `bytes` is the whole of what all ranks hold together.
+      // `bytes` is the total over all ranks.
       if (algorithm != abi::kRing && algorithm != abi::kPat) return {};
       starts = algorithm == abi::kRing ? n - 1 : lg;
       share = (r - 1) / r;

@@ -1,5 +1,5 @@
-// What becomes of a communicator when a part of it fails: of its other connections, of those that are being made, of
-// its peers.
+// When a part of a communicator fails: the effect on its other connections, on those that are being made, and on its
+// peers.
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -12,10 +12,10 @@
 namespace canarynet::nccl::test {
 namespace {
 
-// Of a send that is longer than its receive: what ends a connection without anybody's death.
+// A send that is longer than its receive ends a connection, with this reason, without anybody's death.
 constexpr const char* kReason = "1048576 bytes were sent, the receive has room for 1000";
 
-// On a connection within one communicator. Nothing is closed.
+// Breaks a connection within one communicator. Nothing is closed.
 void break_it(const Net& net, void* context) {
   const Ends e = join(net, context, context);
   std::vector<std::uint8_t> out(1 << 20), in(1000);
@@ -60,7 +60,7 @@ class AFailedCommunicator : public testing::TestWithParam<int> {
     return comm;
   }
   std::unique_ptr<Net> net;
-  void* context = nullptr;  // which fails
+  void* context = nullptr;  // the one that fails
   void* peer = nullptr;     // another rank's
 };
 INSTANTIATE_TEST_SUITE_P(Versions, AFailedCommunicator, testing::Values(11, 12),
@@ -98,7 +98,7 @@ TEST_P(AFailedCommunicator, TellsThoseThatItHasNotAcceptedYet) {
   Log::clear();
   EXPECT_EQ(wait(*net, s), Result::kRemoteError);
   EXPECT_TRUE(has(Log::text(), kReason)) << Log::text();
-  // Who comes now, from a communicator that knows of nothing, is refused.
+  // A newcomer from a communicator that knows nothing of the failure is refused.
   void *unaware = nullptr, *none = nullptr;
   ASSERT_EQ(net->init(&unaware), Result::kSuccess);
   Result late = Result::kSuccess;
@@ -113,7 +113,7 @@ TEST_P(AFailedCommunicator, TellsThoseThatItHasNotAcceptedYet) {
 TEST_P(AFailedCommunicator, GivesUpWhatItIsConnecting) {
   Handle handle;
   void* const listener = listen(peer, &handle);
-  void* comm = nullptr;  // asked for once: up, and not told yet
+  void* comm = nullptr;  // asked for once: it is up, but NCCL has not been told yet
   ASSERT_EQ(net->connect(context, handle.data(), &comm), Result::kSuccess);
   ASSERT_EQ(comm, nullptr);
   void* const accepted = accept(listener);
@@ -145,7 +145,7 @@ TEST_P(AFailedCommunicator, GivesUpWhatIsMadeAtThatMoment) {
         void* const listener = listen(other, &handle);
         Made m;
         while (m.send == nullptr && result == Result::kSuccess) result = net->connect(failing, handle.data(), &m.send);
-        // One that was refused here may be up at the other end.
+        // A connection that was refused here may be up at the other end.
         poll_until([&] { return net->accept(listener, &m.receive) != Result::kSuccess || m.receive != nullptr; },
                    result == Result::kSuccess ? 20 : 0.05);
         if (m.receive != nullptr) m.request = receive(*net, m.receive, &in, 1);
@@ -156,7 +156,7 @@ TEST_P(AFailedCommunicator, GivesUpWhatIsMadeAtThatMoment) {
     std::this_thread::sleep_for(std::chrono::milliseconds(round));
     break_it(*net, failing);
     service.join();
-    // The last one first: with the first that fails here the others are given up on this side, too.
+    // The last one comes first: with the first that fails here the others are given up on this side, too.
     std::reverse(made.begin(), made.end());
     for (const Made& m : made) {
       if (m.request != nullptr) {
@@ -183,7 +183,7 @@ TEST_P(AFailedCommunicator, LeavesOthersOfTheProcessAlone) {
   EXPECT_EQ(net->finalize(third), Result::kSuccess);
 }
 
-// NCCL's thread that moves messages ends at any error, also at one that no peer could have seen.
+// NCCL's thread that moves messages ends at any error, even at one that no peer could have seen.
 TEST_P(AFailedCommunicator, TellsItsPeersOfItsOwnMistakesToo) {
   struct Mistake {
     const char* name;
@@ -216,7 +216,7 @@ TEST_P(AFailedCommunicator, TellsItsPeersOfItsOwnMistakesToo) {
     ASSERT_EQ(net->init(&makes_it), Result::kSuccess);
     const Ends own = join(*net, makes_it, makes_it);
     const Ends e = join(*net, makes_it, peer);
-    // The peer's fails with it: a new one for each.
+    // The peer's context fails with it, so each error has a new one.
     std::uint8_t in = 0;
     void* const r = receive(*net, e.receive, &in, 1);
     Log::clear();
@@ -254,8 +254,9 @@ TEST(WithoutContexts, ANegativeLengthIsToldToThePeer) {
   }
 }
 
-// One end of two communicators between two processes. The first is aborted by `aborts` while both carry messages; what
-// is under way on the second, and all that follows, arrives exactly. "" or what was wrong.
+// Acts as one end of two communicators between two processes. The first is aborted by `aborts` while both carry
+// messages; everything under way on the second, and everything that follows, must arrive exactly. Returns "" or what
+// was wrong.
 std::string with_one_of_two_aborted(const Net& net, int from_other, int to_other, bool aborts) {
   void* context = nullptr;
   if (net.init(&context) != Result::kSuccess) return "init";
@@ -263,7 +264,7 @@ std::string with_one_of_two_aborted(const Net& net, int from_other, int to_other
   if (testing::Test::HasFailure()) return "meet";
   const auto big = bytes_of(3, 16 << 20);
   std::vector<std::uint8_t> in1(big.size()), in2(big.size());
-  // Nothing will come for it: it is under way at the end, as where kernels still run.
+  // No message will come for it: the receive is under way at the end, as if kernels still ran.
   void* const doomed_receive = receive(net, first.receive, in1.data(), in1.size());
   void* const receives = receive(net, second.receive, in2.data(), in2.size());
   void* const sends = send(net, second.send, big.data(), big.size());
@@ -315,7 +316,7 @@ TEST(WithoutContexts, TheAbortOfOneCommunicatorLeavesTheOthersOfBothProcessesAlo
   }
 }
 
-// They don't tell communicators apart: what is made after a failure is another one's.
+// Interfaces without contexts don't tell communicators apart: what is made after a failure belongs to another one.
 TEST(WithoutContexts, AFailureIsNotHeldAgainstWhatIsMadeLater) {
   for (const int version : {8, 9, 10}) {
     Log::clear();
@@ -443,7 +444,7 @@ TEST(Failures, NoEndpointToBeHadAbortsTheProcessWhereThatIsAskedFor) {
   EXPECT_EQ(net->finalize(context), Result::kSuccess);
 }
 
-// A peer that stands still answers nothing: whatever waits for it takes until CANARY_SILENCE_LIMIT.
+// A peer that stands still answers nothing: a call that waits for it takes until CANARY_SILENCE_LIMIT.
 TEST(Failures, ClosingAndFinalizingDoNotWaitForAPeerThatStandsStill) {
   EXPECT_EQ(in_process({{"CANARY_SILENCE_LIMIT", "40s"}},
                        []() -> std::string {

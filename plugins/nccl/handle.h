@@ -1,5 +1,5 @@
-// plugins/nccl/handle.h -- the 128 bytes that NCCL carries from a listener to whoever connects to it; read as foreign
-// bytes.
+// plugins/nccl/handle.h -- the 128 bytes that NCCL carries from a listener to a peer that connects to it. They are read
+// as foreign bytes.
 //
 //   0                              112     114   115    116          120
 //   | handle of the endpoint       | magic | ver | zero | alpha ns   | bytes per second |
@@ -25,7 +25,7 @@ inline constexpr std::uint8_t kHandleVersion = 1;
 
 using HandleBytes = std::array<std::byte, abi::kHandleBytes>;
 
-// Fills what follows the endpoint's part.
+// Fills the bytes that follow the endpoint's part.
 inline void write_trailer(const CostModel& model, std::span<std::byte, abi::kHandleBytes> handle) {
   std::memset(&handle[kEndpointBytes], 0, abi::kHandleBytes - kEndpointBytes);
   std::memcpy(&handle[kEndpointBytes], &kHandleMagic, 2);
@@ -34,7 +34,7 @@ inline void write_trailer(const CostModel& model, std::span<std::byte, abi::kHan
   std::memcpy(&handle[kEndpointBytes + 8], &model.bytes_per_second, 8);
 }
 
-// Empty: it is this plugin's and `model` is filled; else what is wrong with it.
+// Returns "" for a handle of this plugin, with `model` filled; else what is wrong with it.
 inline std::string read_trailer(std::span<const std::byte, abi::kHandleBytes> handle, CostModel* model) {
   std::uint16_t magic = 0;
   std::memcpy(&magic, &handle[kEndpointBytes], 2);
@@ -60,7 +60,7 @@ inline std::string read_trailer(std::span<const std::byte, abi::kHandleBytes> ha
   return {};
 }
 
-// What canary_connect takes.
+// The bytes that canary_connect takes.
 inline HandleBytes endpoint_part(std::span<const std::byte, abi::kHandleBytes> handle) {
   HandleBytes out{};
   std::memcpy(out.data(), handle.data(), kEndpointBytes);

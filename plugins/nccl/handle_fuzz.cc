@@ -1,5 +1,5 @@
-// plugins/nccl/handle_fuzz.cc -- any bytes as what NCCL brings to connect: refused in words, or a trailer that is
-// written back the same.
+// plugins/nccl/handle_fuzz.cc -- gives connect any bytes as NCCL's handle: they are refused in words, or are a trailer
+// that is written back the same.
 #include <algorithm>
 #include <cstdlib>
 

@@ -1,5 +1,5 @@
-// The plugin's life in a process: threads, reloads, settings, failures that concern no single message. What needs an
-// environment of its own runs in a process of its own.
+// The plugin's life in a process: threads, reloads, settings, failures that concern no single message. Tests that need
+// an environment of their own run in a process of their own.
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <pthread.h>
@@ -185,7 +185,7 @@ TEST(Settings, CanarysOwnChoiceOfNicsComesBeforeNccls) {
             "fine");
 }
 
-// In a namespace with two virtual cables, of which one's other end is down.
+// Runs in a namespace with two virtual cables; the other end of one of them is down.
 TEST(Settings, ANicWithoutACarrierStaysARailAndAddsNothingToTheSpeed) {
   const auto run = [](const char* names, int expected) {
     return in_process(
@@ -230,7 +230,7 @@ TEST(Settings, AWrongOneIsNamed) {
             "fine");
 }
 
-// All that NCCL 2.20, which knows no tuner of ours, has in common with its successors up to 2.23 is this version.
+// NCCL 2.20 knows no tuner of ours: this is the only version that it shares with its successors up to 2.23.
 TEST(Settings, TheOldestVersionSaysWhereTheCostModelHasNoEffect) {
   for (const int version : {8, 9}) {
     EXPECT_EQ(in_process({{"CANARY_NCCL_ALPHA", "25us"}, {"CANARY_NCCL_BANDWIDTH", "10gbit"}},

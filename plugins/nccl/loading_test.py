@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whether the plugin's file loads anywhere: what it exports, what it needs, and a C program that loads it as NCCL does.
+"""Checks that the plugin's file loads anywhere: its exports, its needs, and a C program that loads it as NCCL does.
 
   loading_test.py LIBRARY
 
@@ -14,7 +14,7 @@ import tempfile
 
 EXPORTED = {"ncclNetPlugin_v%d" % v for v in range(8, 13)} | {"ncclTunerPlugin_v%d" % v for v in range(2, 7)}
 NEEDED = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "ld-linux-x86-64.so.2"}
-FORBIDDEN = re.compile(r"^(cuda|cu[A-Z]|nccl|canary_)")  # symbols that somebody else would have to bring
+FORBIDDEN = re.compile(r"^(cuda|cu[A-Z]|nccl|canary_)")  # symbols that some other library would have to bring
 PROGRAM = r"""
 #include <dlfcn.h>
 #include <stdio.h>

@@ -26,10 +26,10 @@ namespace {
 
 using abi::Result;
 
-constexpr int kUnknownSpeedMbit = 10'000;  // what NCCL's own sockets assume of a NIC that does not tell
+constexpr int kUnknownSpeedMbit = 10'000;  // NCCL's own sockets assume it for a NIC that does not tell
 constexpr std::size_t kNicsMax = 16;
 
-// What the process knows beside its contexts and the endpoint.
+// The state of the process beside its contexts and the endpoint.
 struct Plugin {
   Plugin();
   std::mutex mutex;
@@ -39,7 +39,7 @@ struct Plugin {
 };
 
 Plugin& plugin() {
-  static Plugin& one = *new Plugin();  // calls may come while the process ends
+  static Plugin& one = *new Plugin();  // never freed: calls may come while the process ends
   return one;
 }
 
@@ -66,7 +66,7 @@ Result inherited(const char* call, const char* what) {
               call, what);
 }
 
-// Of the call that has just failed; until the next one that fails.
+// The text of the call that has just failed; valid until the next one fails.
 const char* last_error() {
   canary_error error{};
   error.struct_size = sizeof error;
@@ -80,7 +80,7 @@ void abort_if_asked() {
   }
 }
 
-// NCCL can't repeat or repair what has failed on a connection, and its kernels spin until somebody aborts the
+// NCCL can't repeat or repair a failed call on a connection, and its kernels spin until the application aborts the
 // communicator.
 Result fatal(Comm& comm, Result result, const char* why, Contexts::Cause cause = Contexts::Cause::kFailure) {
   if (comm.failed == Result::kSuccess) {
@@ -92,7 +92,7 @@ Result fatal(Comm& comm, Result result, const char* why, Contexts::Cause cause =
   return result;
 }
 
-// The same of a connection that was not made.
+// The same for a connection that was not made.
 Result fatal(Context& context, Result result, const char* why) {
   Contexts::get().fail(context, result, why);
   abort_if_asked();
@@ -108,7 +108,7 @@ Result guarded(Fn fn) {
   }
 }
 
-// The same where a connection depends on it.
+// The same if a connection depends on it.
 template <typename Owner, typename Fn>
 Result guarded(Owner& owner, Fn fn) {
   try {
@@ -125,7 +125,7 @@ Result usable(const char* call, const Comm& comm) {
   return Result::kSuccess;
 }
 
-// Of a call on a connection, by what the library says.
+// The same for a call on a connection, with the library's reason.
 Result fatal(Comm& comm, const char* call, canary_status status) {
   const auto cause = status == CANARY_CLOSED ? Contexts::Cause::kClosedByPeer : Contexts::Cause::kFailure;
   return fatal(comm, fail(call, status), last_error(), cause);
@@ -168,7 +168,8 @@ std::string describe(const CostModel& m) {
   return std::to_string(m.alpha_ns) + " ns and " + std::to_string(m.bytes_per_second) + " bytes/s";
 }
 
-// Up, and nothing at the other end of its cable. False where nobody tells, as of the loopback's aliases.
+// Whether the NIC is up with nothing at the other end of its cable. False if that is unknown, as for the loopback's
+// aliases.
 bool without_carrier(const char* device) {
   const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
@@ -184,7 +185,7 @@ struct Nics {
   std::string names;
 };
 
-// What the NICs give together. One without a carrier stays a rail, as its cable may come back, and adds nothing; where
+// Adds up the speeds of the NICs. One without a carrier stays a rail, as its cable may come back, and adds nothing. If
 // all lack it they count as if they had one: there is nothing better to go by.
 Nics describe(const canary_rail* nics, std::size_t count) {
   Nics out;
@@ -206,7 +207,7 @@ Nics describe(const canary_rail* nics, std::size_t count) {
 // --- life ------------------------------------------------------------------------------------------------------------
 
 Result net_init(void** context, abi::Logger logger) {
-  // NCCL finalizes what lies there, whether init succeeds or not, and one plugin after another is asked with the same
+  // NCCL finalizes what lies there, whether init succeeds or not, and asks one plugin after another with the same
   // place.
   if (context != nullptr) *context = nullptr;
   return guarded([&] {
@@ -216,7 +217,7 @@ Result net_init(void** context, abi::Logger logger) {
     canary_rail nics[kNicsMax];
     std::size_t count = 0;
     if (const auto s = ProcessEndpoint::list_nics(nics, kNicsMax, &count); s != CANARY_OK) return fail("init", s);
-    count = std::min(count, kNicsMax);  // it is the number of NICs, however many have room
+    count = std::min(count, kNicsMax);  // count is the number of NICs, even if there is no room for all
     std::int64_t abort_on_error = 0, limit = 0;
     if (const auto s = ProcessEndpoint::setting("abort_on_error", &abort_on_error); s != CANARY_OK)
       return fail("init", s);
@@ -288,8 +289,8 @@ Result net_listen(void* context, int device, void* handle, void** listen_comm) {
   });
 }
 
-// NCCL repeats the call with the same bytes until there is a comm. They name the listener, so they are what a pending
-// one is found by: no word of ours in the handle could be a stranger's.
+// NCCL repeats the call with the same bytes until there is a comm. The bytes name the listener, so they find a pending
+// connect: the handle holds no word of ours that a stranger could have written.
 Result net_connect(void* context, int device, const void* handle, void** send_comm) {
   *send_comm = nullptr;
   if (const Result r = check_device("connect", device); r != Result::kSuccess) return r;
@@ -330,7 +331,7 @@ Result net_connect(void* context, int device, const void* handle, void** send_co
       return contexts.check("connect", c);
     }
     if (s != CANARY_OK) {
-      // What is wrong with the handle or the settings leaves the other connections as they are.
+      // An error in the handle or the settings leaves the other connections as they are.
       const Result r = s == CANARY_INVALID_ARGUMENT ? Result::kInvalidUsage : result_of(s);
       fail("connect", s);
       return r == Result::kInvalidUsage ? r : fatal(c, r, last_error());
@@ -361,7 +362,7 @@ Result net_accept(void* listen_comm, void** receive_comm) {
            static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(limit).count()));
       return fatal(c, Result::kRemoteError, "a connection of the communicator was not made in time");
     }
-    if (s == CANARY_CLOSED) {  // by its communicator's end a moment ago, or for want of calls
+    if (s == CANARY_CLOSED) {  // by the end of its communicator a moment ago, or for want of calls
       if (const Result r = contexts.check("accept", c); r != Result::kSuccess) return r;
       return fail(here(), Result::kRemoteError,
                   "accept: nobody has called it for twice CANARY_JOIN_TIMEOUT, and the last connection has been closed "
@@ -447,7 +448,7 @@ Result net_isend(void* send_comm, void* data, std::size_t bytes, int tag, void* 
 
 Result net_irecv(void* receive_comm, int count, void** data, const std::size_t* bytes, const int* tags,
                  void** registrations, void** request) {
-  *request = nullptr;  // NCCL may have left a hint (1) there: what is not taken must not stay
+  *request = nullptr;  // NCCL may have left a hint (1) there, which must not stay if the receive is not taken
   Comm& c = *static_cast<Comm*>(receive_comm);
   if (const Result r = usable("irecv", c); r != Result::kSuccess) return r;
   if (c.sends) {
@@ -482,7 +483,7 @@ Result net_test(void* request, int* done, int* bytes) {
   *done = 0;
   Request* const r = static_cast<Request*>(request);
   Comm& c = *r->comm;
-  if (r->inner == nullptr) {  // not in flight, or in a child of fork(), which finds all of them so
+  if (r->inner == nullptr) {  // not in flight, or in a child of fork(), which finds all requests so
     if (const Result u = usable("test", c); u != Result::kSuccess) return u;
     return fatal(c, fail(here(), Result::kInternalError, "test: the request is not in flight"),
                  "a request was tested that was not in flight");

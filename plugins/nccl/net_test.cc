@@ -1,4 +1,4 @@
-// The plugin through its exported objects alone, over loopback: what NCCL relies on, for every version.
+// The plugin through its exported objects alone, over loopback: everything that NCCL relies on, for every version.
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -169,8 +169,8 @@ TEST_P(EveryVersion, RefusesASendThatIsLongerThanItsReceive) {
   close(e);
 }
 
-// Whichever was posted first. A small message may be acknowledged before its receive is posted: its sender hears with
-// the next request.
+// This holds whichever was posted first. A small message may be acknowledged before its receive is posted: its sender
+// is told with the next request.
 TEST_P(EveryVersion, RefusesALongerSendAtEverySize) {
   const std::pair<std::size_t, std::size_t> lengths[] = {
       {0, 1},     {1, 2},         {1000, 1001},       {100, 8192},       {8192, 8193},
@@ -180,7 +180,7 @@ TEST_P(EveryVersion, RefusesALongerSendAtEverySize) {
     for (const bool receive_first : {true, false}) {
       SCOPED_TRACE(std::to_string(length) + " bytes for " + std::to_string(room) +
                    (receive_first ? ", receive first" : ", send first"));
-      if (HasFailure()) return;  // no connection may have been made
+      if (HasFailure()) return;  // perhaps no connection was made
       void* mine = nullptr;
       ASSERT_EQ(net->init(&mine), Result::kSuccess);
       const Ends e = join(*net, mine, mine);
@@ -215,7 +215,7 @@ TEST_P(EveryVersion, RefusesALongerSendAtEverySize) {
   }
 }
 
-// NCCL keeps the last warning for ncclGetLastError, and goes on to ask of a connection that has failed.
+// NCCL keeps the last warning for ncclGetLastError, and goes on to call on a connection that has failed.
 TEST_P(EveryVersion, TheLastWarningKeepsTheCauseOfAFailure) {
   const Ends e = join(*net, context, context);
   std::vector<std::uint8_t> out(5000), in(1000);
@@ -302,7 +302,7 @@ TEST_P(EveryVersion, RefusesForeignHandlesInWords) {
   EXPECT_EQ(net->connect(context, other.data(), &comm), Result::kInvalidUsage);
   EXPECT_TRUE(has(Log::text(), "here none, at the peer 100 ns and 256 bytes/s")) << Log::text();
 
-  // A listener that has been closed without accepting.
+  // The listener was closed without accepting.
   ASSERT_EQ(net->close_listen(listener), Result::kSuccess);
   Result result = Result::kSuccess;
   const bool ended = poll_until([&] {
@@ -396,7 +396,7 @@ TEST(Processes, ExchangeBothWaysAndHearOfADeathWithinTwoSeconds) {
   EXPECT_LT(seconds_since(closing), sanitized() ? 5.0 : 1.5);
 }
 
-// A ring of three, of which one dies: the third one's neighbours both live, and would never tell if nobody told them.
+// One of a ring of three dies: the third one's neighbours both live, and it would never learn of it untold.
 TEST(Processes, ThePeersOfAFailedCommunicatorAreTold) {
   Log::clear();
   Pipes pipes;
@@ -449,14 +449,14 @@ TEST(Processes, AForkedChildForgetsItsParentsConnections) {
     if (!refused(net->test(in_flight, &done, nullptr))) return "test goes on for ever";
     if (net->close_send(e.send) != Result::kSuccess || net->close_receive(e.receive) != Result::kSuccess)
       return "close";
-    void* own = nullptr;  // and may have its own
+    void* own = nullptr;  // the child may have a context of its own
     if (net->init(&own) != Result::kSuccess) return "init";
     const Ends mine = join(*net, own, own);
     char got = 0;
     void* r = receive(*net, mine.receive, &got, 1);
     void* s = send(*net, mine.send, "y", 1);
     if (wait(*net, s) != Result::kSuccess || wait(*net, r) != Result::kSuccess || got != 'y') return "exchange";
-    // The end of its parent's context is none of its own.
+    // The end of its parent's context does not concern it.
     if (net->finalize(context) != Result::kSuccess) return "finalize of the parent's";
     net->close_send(mine.send);
     net->close_receive(mine.receive);

@@ -1,5 +1,5 @@
-// The objects that NCCL looks for: ncclNetPlugin_v8 to _v12, over plugins/nccl/net.h. What differs between versions is
-// here and nowhere else.
+// The objects that NCCL looks for: ncclNetPlugin_v8 to _v12, over plugins/nccl/net.h. All differences between versions
+// are here and nowhere else.
 #include <cstdlib>
 #include <cstring>
 #include <type_traits>
@@ -45,7 +45,7 @@ Result get_properties(int device, Properties* p) {
 // --- life and connections --------------------------------------------------------------------------------------------
 
 Result init_plain(Logger logger) { return net_init(nullptr, logger); }
-// 2.20 and the first to ask a tuner, 2.21, know no newer version than this one.
+// NCCL 2.20, and 2.21, the first to ask a tuner, know no newer version than this one.
 Result init_v8(Logger logger) {
   const Result r = net_init(nullptr, logger);
   if (r == Result::kSuccess && std::getenv("CANARY_NCCL_ALPHA") != nullptr) {
@@ -119,7 +119,7 @@ Result iflush(void*, int, void**, int*, void**, void** request) { return net_ifl
 
 // --- the objects -----------------------------------------------------------------------------------------------------
 
-// What all versions have in common.
+// The members that all versions have in common.
 template <typename Net, typename Properties>
 constexpr Net make() {
   Net n{};
@@ -178,7 +178,7 @@ constexpr Net make_with_context() {
 }  // namespace
 }  // namespace canarynet::nccl
 
-// Declared before they are defined: a namespace's const object would else be invisible to dlsym.
+// They are declared before they are defined: otherwise a namespace's const object would be invisible to dlsym.
 #define CANARY_NCCL_EXPORT extern "C" __attribute__((visibility("default")))
 namespace nccl = canarynet::nccl;
 CANARY_NCCL_EXPORT const nccl::abi::NetV8 ncclNetPlugin_v8;

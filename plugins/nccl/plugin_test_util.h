@@ -1,7 +1,7 @@
 // plugins/nccl/plugin_test_util.h -- for tests: the plugin file as NCCL sees it (dlopen, exported objects), one face
 // for all versions.
 //
-// Net: a version's object with the differences between versions taken off. Log lines are kept by Log. Processes with an
+// Net wraps a version's object and hides the differences between versions. Log keeps log lines. Processes with an
 // environment of their own, or as peers, are forked: make them while the plugin has no thread in this one.
 #pragma once
 
@@ -66,7 +66,7 @@ class Log {
     std::string file;
     int line;
   };
-  // Where the first line with this part says it comes from.
+  // The place that the first line with this part names as its origin.
   static Place place_of(const std::string& part) {
     const std::lock_guard lock(mutex());
     for (const auto& l : lines()) {
@@ -94,7 +94,7 @@ class Log {
 
 inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// The file under test, loaded as NCCL does.
+// The file under test, loaded as NCCL loads it.
 inline void* library() {
   static void* const loaded = [] {
     void* const l = dlopen(CANARY_NCCL_PLUGIN, RTLD_NOW | RTLD_LOCAL);
@@ -113,7 +113,7 @@ const Object& exported(const char* name) {
   return *object;
 }
 
-// Of a device: what NCCL reads and all versions have.
+// The properties of a device that NCCL reads and all versions have.
 struct Properties {
   std::string name;
   int speed_mbit = 0;
@@ -293,7 +293,7 @@ inline Ends join(const Net& net, void* from, void* to) {
   return e;
 }
 
-// Repeats until there is a request. The pointer begins as NCCL leaves it: with what was there before, or its hint.
+// Repeats until there is a request. The pointer begins as NCCL leaves it: with its previous value, or its hint.
 inline void* send(const Net& net, void* comm, const void* data, std::size_t bytes, int tag = 0) {
   void* request = nullptr;
   poll_until([&] {
@@ -314,7 +314,7 @@ inline void* receive(const Net& net, void* comm, void* data, std::size_t bytes) 
   EXPECT_NE(request, reinterpret_cast<void*>(0x1));
   return request;
 }
-// Until it is done or has failed; `bytes` as NCCL gives it: one for each receive.
+// Waits until the request is done or has failed; `bytes` as NCCL gives it: one for each receive.
 inline Result wait(const Net& net, void* request, int* bytes = nullptr) {
   Result result = Result::kSuccess;
   EXPECT_TRUE(poll_until([&] {
@@ -340,7 +340,7 @@ inline std::vector<std::uint8_t> bytes_of(std::uint64_t seed, std::size_t size) 
 
 // --- this process ----------------------------------------------------------------------------------------------------
 
-// Those of the plugin.
+// The number of the plugin's threads.
 inline int library_threads() {
   int found = 0;
   DIR* tasks = opendir("/proc/self/task");
@@ -379,7 +379,7 @@ inline void close(const Net& net, const Ends& e) {
   EXPECT_EQ(net.close_receive(e.receive), Result::kSuccess);
 }
 
-// Runs `body` in a process with these variables; "" is its wish.
+// Runs `body` in a process with these variables. It returns "" if all is well.
 inline std::string in_process(const Environment& environment, const std::function<std::string()>& body) {
   Process p([&]() -> std::string {
     for (const auto& [name, value] : environment) {

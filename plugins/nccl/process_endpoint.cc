@@ -10,10 +10,10 @@ namespace {
 
 bool set(const char* name) { return std::getenv(name) != nullptr; }
 
-// What NCCL's users expect where Canary's own settings say nothing.
+// The values that NCCL's users expect for settings of Canary's that say nothing.
 struct Config {
   Config() {
-    // Its grammar is ours.
+    // Its grammar is the same as ours.
     const char* theirs = std::getenv("NCCL_SOCKET_IFNAME");
     if (theirs != nullptr && *theirs != '\0' && !set("CANARY_SOCKET_IFNAME") && !set("CANARY_RAILS")) {
       ifname = std::string("socket_ifname=") + theirs;
@@ -31,7 +31,7 @@ struct Config {
 }  // namespace
 
 ProcessEndpoint& ProcessEndpoint::get() {
-  static ProcessEndpoint& one = *new ProcessEndpoint();  // its thread may outlive static objects
+  static ProcessEndpoint& one = *new ProcessEndpoint();  // never freed: its thread may outlive static objects
   return one;
 }
 
@@ -92,7 +92,7 @@ void ProcessEndpoint::stop_if_unused(std::unique_lock<std::mutex>& lock) {
   if (contexts_ != 0 || users_ != 0 || endpoint_ == nullptr) return;
   canary_endpoint* const ends = endpoint_;
   endpoint_ = nullptr;
-  lock.unlock();  // whoever comes now gets a new one at once
+  lock.unlock();  // a user that comes now gets a new one at once
   canary_endpoint_destroy(ends);
 }
 

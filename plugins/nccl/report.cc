@@ -10,7 +10,7 @@ namespace {
 
 constexpr Place kLibrary{"libnccl-net-canary.so", 0};
 constexpr std::size_t kLineBytes = 2048;
-// What the compiler puts before the names of our files: the path to the source root, wherever this was built.
+// The length of the prefix that the compiler puts before our files' names: the source root, wherever this was built.
 constexpr std::size_t kRootBytes =
     std::string_view(__FILE__).size() - std::string_view("plugins/nccl/report.cc").size();
 static_assert(std::string_view(__FILE__).substr(kRootBytes) == "plugins/nccl/report.cc");
@@ -83,7 +83,7 @@ abi::Result result_of(canary_status status) {
     case CANARY_SYSTEM:
     case CANARY_LIMIT:
       return abi::Result::kSystemError;
-    // NCCL has called wrongly: its plugins' README leaves ncclInvalidArgument to NCCL's own checks.
+    // NCCL has called wrongly. The README of its plugins leaves ncclInvalidArgument to NCCL's own checks.
     case CANARY_INVALID_ARGUMENT:
     case CANARY_WOULD_BLOCK:
     case CANARY_INTERNAL:

@@ -1,7 +1,7 @@
 // The objects that NCCL looks for: ncclTunerPlugin_v2 to _v6. Costs stay NCCL's own unless the user has given a cost
-// model; then those of algorithms that the model knows are replaced, so that NCCL takes the cheapest by it.
+// model. Then the costs of algorithms that the model knows are replaced, so that NCCL takes the cheapest by it.
 //
-// Threads: one context per communicator. Failures: none; NCCL would pass them on to the application.
+// Threads: one context per communicator. Failures: none, since NCCL would pass them on to the application.
 #include <cstdlib>
 #include <new>
 
@@ -39,8 +39,8 @@ Result init(void** context, std::uint64_t, std::size_t ranks, std::size_t nodes,
   return start(context, ranks, nodes, logger);
 }
 
-// Called for every collective. Where the model knows one algorithm of a collective and NCCL offers another that it does
-// not know (those that need special hardware), their costs would not compare: then all stay as they are.
+// Called for every collective. If the model knows one algorithm of a collective and NCCL offers another that it does
+// not know (those that need special hardware), their costs would not compare, so all stay as they are.
 Result get_collective(void* context, int function, std::size_t bytes, int, float** costs, int algorithms, int protocols,
                       int, int*) {
   const auto* t = static_cast<const Tuner*>(context);
@@ -70,9 +70,9 @@ bool given(const char* name) {
   return value != nullptr && *value != '\0';
 }
 
-// This version shows neither what NCCL can run nor what the user has forbidden, and believes what it is told. So it is
-// told nothing where the user has a say or special hardware has, and else only of what runs anywhere: ring and, for
-// all-reduce, tree, by LL and Simple.
+// This version shows neither what NCCL can run nor what the user has forbidden, and believes whatever it is told. So
+// the tuner says nothing if the user or special hardware has a say, and otherwise chooses only among what runs
+// anywhere: ring and, for all-reduce, tree, by LL and Simple.
 Result get_collective_v2(void* context, int function, std::size_t bytes, int collnet, int nvls, int, int* algorithm,
                          int* protocol, int*) {
   const auto* t = static_cast<const Tuner*>(context);

@@ -1,4 +1,4 @@
-// The tuner through its exported objects: costs as NCCL hands them in, before and after.
+// The tuner through its exported objects: costs as NCCL hands them in, and afterwards.
 #include <cmath>
 #include <cstdlib>
 #include <type_traits>
@@ -13,7 +13,7 @@ constexpr float kNo = abi::kImpossible;
 
 std::size_t at(int algorithm, int protocol) { return static_cast<std::size_t>(algorithm * abi::kProtocols + protocol); }
 
-// What NCCL offers for an all-reduce on two hosts without special hardware: tree and ring by each protocol.
+// NCCL offers this for an all-reduce on two hosts without special hardware: tree and ring by each protocol.
 Table offered() {
   Table t;
   t.fill(kNo);
@@ -36,7 +36,7 @@ class EveryTuner : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     Log::clear();
-    forget();  // whatever the tests are run with
+    forget();  // clears the environment that the tests are run with
   }
   void TearDown() override { forget(); }
   static void forget() {

@@ -8,15 +8,15 @@
   tests/mutants/run.py --check                whether all of them still apply, which takes no time
   tests/mutants/run.py --self-test            runs the runner on a project of three lines whose outcomes are known
 
-A mutant is a file NNN-what-it-breaks.patch: a sentence (which promise it breaks), a few fields, and a unified diff.
+A mutant is a file NNN-what-it-breaks.patch: a sentence (the promise that it breaks), a few fields, and a unified diff.
   Target: channel_test                        what ninja builds; several, separated by spaces
   Test: sim/channel_test --gtest_filter=...   run in the build folder; it passes without the patch and fails with it
   Env: CANARY_TEST_QUICK=1                    optional
   Hangs: yes                                  optional: running into the time limit is how this one shows
 Line numbers are not believed: a hunk goes where its lines stand, and they have to stand there once.
 
-Works on a copy of the tree's files under --build (default build/mutants), never on the checkout itself. First
-everything is built and run unpatched: a test that fails by itself catches nothing. Exit status: 0 all caught; 1 one
+It works on a copy of the tree's files under --build (default build/mutants), never on the checkout itself. First it
+builds and runs everything unpatched: a test that fails by itself catches nothing. Exit status: 0 all caught; 1 one
 survived; 2 a patch has rotted (it does not apply or does not build), or a test fails or finds nothing to run without
 it, or one ran out of time and does not say that it may; 77 nothing could be tried here.
 """
@@ -134,7 +134,7 @@ class Workshop:
 
     def __init__(self, source, folder, jobs, min_limit):
         self.source, self.tree, self.jobs, self.min_limit = source, folder / "tree", jobs, min_limit
-        # As deep as build/release: what ccache knows of that one is of use here.
+        # As deep as build/release, so that entries which ccache has for that one can be used here.
         self.build = self.tree / "build" / "mutants"
         self.log = folder / "log"
         self.env = {key: value for key, value in os.environ.items()
@@ -144,7 +144,7 @@ class Workshop:
         self.env.setdefault("CCACHE_SLOPPINESS", "pch_defines,time_macros")
 
     def refresh(self):
-        """Makes the copy equal to the checkout; what is equal is not touched, so that it need not be built again."""
+        """Makes the copy equal to the checkout; equal files are not touched, so that they need not be built again."""
         listed = subprocess.run(["git", "-C", self.source, "ls-files", "-z", "--cached", "--others",
                                  "--exclude-standard"],
                                 check=True, capture_output=True, timeout=60).stdout.decode().split("\0")
@@ -166,14 +166,14 @@ class Workshop:
             shutil.copymode(self.source / name, there)
 
     def run(self, command, limit, cwd, env=None):
-        """(exit status, None when it ran out of time; output; seconds). Ends all that the command started."""
+        """Returns (exit status, None when it ran out of time; output; seconds). Ends all that the command started."""
         began = time.monotonic()
         with open(self.log, "w+", errors="replace") as log:
             process = subprocess.Popen(command, cwd=cwd, env=env or self.env, stdin=subprocess.DEVNULL, stdout=log,
                                        stderr=subprocess.STDOUT, start_new_session=True)
             while not (ended := ended_yet(process.pid)) and time.monotonic() - began < limit:
                 time.sleep(0.02)
-            # What it left behind; not waited for yet, so the number is still its own.
+            # Processes that it left behind; the leader is not waited for yet, so the number is still its own.
             os.killpg(process.pid, signal.SIGKILL)
             status = process.wait()
             if not ended:
@@ -205,7 +205,7 @@ class Workshop:
 
 
 def ended_yet(pid):
-    """Without taking note of it: its number is not given to another."""
+    """Looks without reaping the process, so that its number is not given to another."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
@@ -215,7 +215,7 @@ def last_lines(output, wanted=r"error:|FAILED|Failure|rror|CANARY_CHECK", count=
 
 
 def reason(status, output):
-    """How a failed test said so, short."""
+    """Says shortly how a failed test said that it failed."""
     failed = re.findall(r"\[  FAILED  \] ([\w/.]+)", output)
     if failed:
         return failed[0]
@@ -226,7 +226,7 @@ def reason(status, output):
 
 
 def unpatched(workshop, mutants):
-    """Builds all that is needed and runs each test once. {judge: seconds, or why it is no judge}"""
+    """Builds all that is needed and runs each test once. Returns {judge: seconds, or why it is no judge}."""
     targets = sorted({target for mutant in mutants for target in mutant.targets})
     status, output, seconds = workshop.make(targets, BUILD_LIMIT)
     if status != 0:
@@ -249,7 +249,7 @@ def unpatched(workshop, mutants):
 
 
 def attempt(workshop, mutant, alone):
-    """Sets the mutant's outcome. `alone`: seconds of its test without it."""
+    """Sets the mutant's outcome. `alone`: seconds that its test took without it."""
     before = {}
     began = time.monotonic()
     try:
@@ -277,7 +277,7 @@ def attempt(workshop, mutant, alone):
         mutant.outcome, mutant.detail = "rotted", str(why)
     finally:
         for there, text in before.items():
-            there.write_text(text)  # a new time: what was built from the mutant is built again
+            there.write_text(text)  # with a new time, so that everything built from the mutant is built again
         mutant.seconds = time.monotonic() - began
 
 

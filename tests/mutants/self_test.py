@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The runner on a project of a few lines, with one patch for each way in which a mutant can end: so that it is known to
-tell them apart.
+"""Tries the runner on a project of a few lines, with one patch for each way in which a mutant can end, so that it is
+known to tell them apart.
 
 A runner that called every mutant caught, or skipped those it could not apply, would look just like a good day."""
 
@@ -34,7 +34,7 @@ add_executable(broken_test answer.cc broken_test.cc)
     "answer_test.cc": '#include "answer.h"\nint main() { return add(1, 2) == 3 ? 0 : 1; }\n',
     "broken_test.cc": '#include "answer.h"\nint main() { return add(1, 2) == 4 ? 0 : 1; }\n',
 }
-# name: (what the runner says of it, old line, new line, the test)
+# name: (the runner's verdict, old line, new line, the test)
 MUTANTS = {
     "001-comment-only": ("survived", "// Adds.", "// Adds up.", "answer_test"),
     "002-untested": ("survived", "int twice(int a) { return add(a, a); }", "int twice(int a) { return a; }",
@@ -96,7 +96,7 @@ def main():
         for only, wanted in ((r"003|004", 0), (r"001|003", 1), (r"003|007", 2), (r"006", 2), (r"009", 2)):
             status, outcomes, output = run(folder, "--only", only)
             expect(f"status of {only}", status, wanted, output)
-        # A mutant that a killed run left in the copy is not there in the next one; and what was built of it is not
+        # A mutant that a killed run left in the copy is not there in the next one, and results built from it are not
         # believed.
         tree = folder / "source" / "build" / "mutants" / "tree"
         (tree / "answer.cc").write_text(SOURCE.replace("int sum = a", "int sum = 9"))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What bench/nccl_harness.py takes from its runs: the same for plugin and baselines, and nothing from runs that failed.
-No run is made.
+"""What bench/nccl_harness.py takes from its runs must be the same for plugin and baselines, and nothing from runs that
+failed. The test makes no run.
 
   bench_test.py BENCH_FOLDER
 """
@@ -34,7 +34,7 @@ class Rules(unittest.TestCase):
         bench.run = self.run_of
 
     def run_of(self, _, mode, plugin, more, **rest):
-        """Answers in turn what the test has for that plugin; the last one again and again."""
+        """Returns in turn the answers that the test has for that plugin; the last one again and again."""
         all_nics = (rest.get("env") or {}).get("BASELINE_ALL_NICS")
         who = plugin if plugin == "ours" else "spread" if "spread" in more else "split" if all_nics else "one"
         self.calls.append(who)
@@ -55,7 +55,7 @@ class Rules(unittest.TestCase):
         self.assertEqual(self.calls, ["ours", "one", "split"] * 3)
         self.assertAlmostEqual(got["baseline, one NIC"], 50.0)
         self.assertAlmostEqual(got["baseline, equal split over the NICs"], 90.0)
-        # The CPU is that of the runs that count: two ranks, 2 GB.
+        # The CPU time is that of the runs that count: two ranks, 2 GB.
         self.assertEqual(costs, (9.0, [(3.0, "one NIC"), (7.0, "equal split over the NICs")]))
 
     def test_nobody_is_run_again_once_the_bound_is_reached(self):

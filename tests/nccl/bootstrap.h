@@ -21,15 +21,15 @@ class Bootstrap {
   Bootstrap(const Bootstrap&) = delete;
   Bootstrap& operator=(const Bootstrap&) = delete;
 
-  // False with `error` when not all ranks came in time. `name` tells meshes in one folder apart.
+  // Returns false with `error` if not all ranks came in time. `name` distinguishes meshes in one folder.
   bool join(const std::string& folder, const std::string& name, int rank, int size, Millis limit, std::string* error);
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // False: the peer is gone (or, receiving, said nothing within the limit).
+  // Returns false if the peer is gone (or, receiving, said nothing within the limit).
   bool send(int peer, const std::string& message);
   bool receive(int peer, std::string* message, Millis limit);
-  // Everybody's message by rank; false when one is missing.
+  // Collects every rank's message by rank; false if one is missing.
   bool all_gather(const std::string& mine, std::vector<std::string>* all, Millis limit);
   bool barrier(Millis limit);
 

@@ -19,12 +19,12 @@ constexpr std::uint64_t kSampleNs = 100'000'000;
 
 struct Account {
   std::uint64_t sampled_at_ns = 0;
-  std::uint64_t waited_ns = 0;  // for a core, by then
+  std::uint64_t waited_ns = 0;  // time spent waiting for a core until then
   int slow = 0;
 };
 thread_local Account account;
 
-// How long this thread has been ready without a core. 0 where the kernel does not say.
+// How long this thread has been ready without a core; 0 if the kernel does not say.
 std::uint64_t waited_for_a_core_ns() {
   std::ifstream file("/proc/thread-self/schedstat");
   std::uint64_t ran = 0, waited = 0;
@@ -36,8 +36,7 @@ std::uint64_t waited_for_a_core_ns() {
 
 std::uint64_t begin_call() {
   const std::uint64_t now = now_ns();
-  // Not at each call, of which there are millions: what was waited for just before a slow one counts as waited for in
-  // it.
+  // This is not done at each call, of which there are millions: a wait just before a slow call counts as a wait in it.
   if (now - account.sampled_at_ns > kSampleNs) {
     account.sampled_at_ns = now;
     account.waited_ns = waited_for_a_core_ns();

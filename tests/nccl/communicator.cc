@@ -15,13 +15,13 @@ namespace nccltest {
 namespace {
 
 constexpr std::size_t kHandleGuardBytes = 64;
-// How long passes have to be fruitless before the progress thread sleeps (Options::idle_sleep_us). A plugin whose I/O
-// is in test() moves bytes in passes that look fruitless from here.
+// How long passes have to be fruitless before the progress thread sleeps (Options::idle_sleep_us). A plugin that does
+// its I/O in test() moves bytes in passes that look fruitless from here.
 constexpr std::uint64_t kYieldNs = 50'000;
 
 Millis millis(double seconds) { return Millis(static_cast<long>(seconds * 1e3)); }
 
-// NCCL's handle buffers are not zeroed for the plugin, and something else lies behind them.
+// NCCL does not zero its handle buffers for the plugin, and something else lies behind them.
 struct Handle {
   unsigned char bytes[kHandleBytes];
   unsigned char guard[kHandleGuardBytes];
@@ -97,7 +97,7 @@ Communicator::~Communicator() {
 
 bool Communicator::init() {
   const std::uint64_t comm_id = mix64(options_.seed) + static_cast<std::uint64_t>(index_);
-  ctx_ = reinterpret_cast<void*>(std::uintptr_t{0xDEAD0});  // never read by a plugin: it is where it writes
+  ctx_ = reinterpret_cast<void*>(std::uintptr_t{0xDEAD0});  // a plugin never reads it: it only writes there
   const Result result = net_.init(&ctx_, comm_id, plugin_logger());
   initialised_ = true;
   if (result != kSuccess) {
@@ -122,7 +122,7 @@ bool Communicator::init() {
   return right;
 }
 
-// What NCCL rejects, or takes for nonsense later on.
+// Looks for values that NCCL rejects, or takes for nonsense later on.
 bool Communicator::check_properties(int dev) {
   Properties p;
   const Result result = net_.properties(dev, &p);
@@ -156,8 +156,8 @@ int Communicator::dev_of(int channel) const {
   return std::min(std::stoi(options_.dev), devices_ - 1);
 }
 
-// ring: every rank sends to the next and receives from the one before, per channel. both: to and from both neighbours,
-// as rings and trees together. forward: rank 0 sends to rank 1, nothing else.
+// ring: every rank sends to the next and receives from the one before, per channel. both: every rank exchanges with
+// both neighbours, like rings and trees together. forward: rank 0 sends to rank 1, nothing else.
 void Communicator::make_endpoints() {
   const auto add = [&](bool sends, int peer, int channel, int lap) {
     const int sender = sends ? rank_ : peer, receiver = sends ? peer : rank_;
@@ -327,7 +327,7 @@ void Communicator::progress_loop() {
     const std::uint64_t now = now_ns();
     bool moved = false, all_finished = true;
     if (options_.pauses && now >= pause_until) {
-      // A late GPU: for a few milliseconds nothing is posted or tested, at random moments.
+      // Plays a late GPU: at random moments nothing is posted or tested for a few milliseconds.
       const std::uint64_t h =
           mix64(options_.seed + mix64(static_cast<std::uint64_t>(rank_ * 16 + index_)) + ++pause_number);
       if (pause_until != 0) sleep_us(static_cast<long>(h % 8000));
@@ -342,7 +342,7 @@ void Communicator::progress_loop() {
         error_ = {endpoint->error(), endpoint->error_call(), endpoint->options().peer, now_ns()};
         error_at_ns_.store(error_.at_ns, std::memory_order_release);
         progress_ended_.store(true, std::memory_order_release);
-        return;  // as NCCL's: the other connections stop moving too
+        return;  // as NCCL's thread does: the other connections stop moving too
       }
     }
     if (command == kFreeze) frozen_.store(true, std::memory_order_release);

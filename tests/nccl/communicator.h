@@ -1,8 +1,8 @@
 // tests/nccl/communicator.h -- one NCCL communicator of this rank: its service thread, its progress thread, its
 // connections.
 //
-// The owner (NCCL's user thread) calls the members below, one after another. What fails is recorded by fail(), and told
-// by the result.
+// The owner (NCCL's user thread) calls the members below, one after another. fail() records failures, and the result
+// tells of them.
 #pragma once
 
 #include <condition_variable>
@@ -41,7 +41,7 @@ struct ConnectOutcome {
   double seconds = 0;
 };
 
-// What ended the progress thread before its time.
+// The error that ended the progress thread before its time.
 struct ProgressError {
   Result result = kSuccess;
   std::string call;
@@ -55,12 +55,12 @@ class Communicator {
   Communicator(Net& net, const Options& options, int index, int generation = 0);
   ~Communicator();
 
-  // init, and the devices as NCCL looks at them.
+  // Calls init, and looks at the devices as NCCL does.
   bool init();
-  // Listens, exchanges handles, connects and accepts in a tight loop, registers. Errors of the plugin are in the
+  // Listens, exchanges handles, connects and accepts in a tight loop, and registers. Errors of the plugin are in the
   // outcome and, unless `may_fail`, recorded as failures.
   ConnectOutcome connect(bool may_fail = false, const std::function<void()>& after_listen = {});
-  bool meet();  // joins the ranks' bootstrap; connect() does it where it has not been done
+  bool meet();  // joins the ranks' bootstrap; connect() does it if it has not been done
 
   void start(std::uint64_t messages_per_connection);  // ~0: until stop or finish
   // Waits until all connections have consumed their messages, or the progress thread ended with an error or without
@@ -68,16 +68,16 @@ class Communicator {
   bool wait(double seconds_max);
   // Ends unlimited traffic cleanly: posting stops on both sides, which then agree on a last message and finish it.
   bool finish(double seconds_max);
-  void stop();  // now, with requests in flight
+  void stop();  // at once, with requests in flight
   bool failed() const { return error_at_ns_.load(std::memory_order_acquire) != 0; }
-  // A copy of the error; result kSuccess while there is none.
+  // A copy of the error; its result is kSuccess while there is none.
   ProgressError error();
   bool wait_for_error(double seconds);
 
   // Deregisters and closes everything on the service thread; closes that take longer than `seconds_max` are failures.
   void close(double seconds_max = 3);
   void finalize(double seconds_max = 3);
-  // Recorded as failures: bytes written to receive buffers after they were closed.
+  // Records as failures any bytes written to receive buffers after they were closed.
   void check_untouched();
 
   Bootstrap& bootstrap() { return bootstrap_; }

@@ -13,11 +13,11 @@ namespace nccltest {
 namespace {
 
 constexpr std::size_t kGuardBytes = 4096;   // after each slot
-constexpr std::size_t kGuardChecked = 192;  // of it: more than a chunk's rounding, little enough to look at each time
+constexpr std::size_t kGuardChecked = 192;  // part of it: more than a chunk's rounding, cheap enough for each time
 constexpr unsigned char kPoison = 0xA7;
 constexpr unsigned char kClosed = 0x3C;
 constexpr int kNotWritten = 0x5A5A5A5A;
-constexpr int kSizesBytes = 64;  // NCCL's array
+constexpr int kSizesBytes = 64;  // the length of NCCL's array
 constexpr std::uint64_t kLandingLimitNs = 10'000'000'000;
 void* const kBadRequest = reinterpret_cast<void*>(std::uintptr_t{0x5});
 void* const kHint = reinterpret_cast<void*>(kOptionalRecvCompletion);
@@ -46,7 +46,7 @@ Endpoint::Endpoint(Net& net, const EndpointOptions& options, const Traffic& traf
       std::abort();
     }
     area.data = static_cast<unsigned char*>(data);
-    // Touched before time is measured, as pinned memory would be.
+    // The memory is touched before time is measured, as pinned memory would be.
     std::memset(area.data, kPoison, area.mapped);
   }
   if (options_.gap_ns_min > 0) gaps_.reserve(1 << 16);
@@ -158,7 +158,7 @@ bool Endpoint::post(std::uint64_t now) {
 bool Endpoint::post_send(Slot& s, std::uint64_t sequence) {
   const std::uint64_t member = sequence % group();
   const Message& message = s.message[member];
-  // The slot still holds the request that it had eight messages ago; now and then something that is none at all.
+  // The slot still holds the request that it had eight messages ago; now and then a value that is no request at all.
   void* const before = sequence % 2 || !s.request[member] ? kBadRequest : s.request[member];
   void* request = before;
   const Result result = timed(CallOf::kProgress, "isend", [&] {
@@ -256,7 +256,7 @@ bool Endpoint::arrived(Slot& s, std::uint64_t sequence, bool report) {
     } else {
       const std::size_t end = std::min(message.size, kSampleBytes);
       const std::size_t head = check_pattern(s.data[k], end, key);
-      // Short ones overlap: only the head is whole then.
+      // Short messages overlap, so only the head is whole then.
       const bool tail =
           message.size < 2 * kSampleBytes || check_pattern(s.data[k] + message.size - end, end, key + 1) == end;
       if (head == end && tail) continue;
@@ -274,8 +274,8 @@ bool Endpoint::arrived(Slot& s, std::uint64_t sequence, bool report) {
   return right;
 }
 
-// Done is not landed for receives whose completion was said to be optional: those the GPU waits for by looking at the
-// data.
+// A receive whose completion was said to be optional may be done before its bytes have landed: the GPU waits for those
+// by looking at the data.
 bool Endpoint::land(std::uint64_t now) {
   const std::uint64_t sequence = consumed(), members = options_.sends ? 1 : group();
   Slot& s = slot(sequence);

@@ -1,7 +1,8 @@
-// tests/nccl/endpoint.h -- one connection's end as NCCL's proxy sees it: eight slots, the oldest request tested first.
+// tests/nccl/endpoint.h -- one connection's end as NCCL's proxy sees it: eight slots, of which it tests the oldest
+// request first.
 //
-// connect, registration and close are called by the service thread; step() by the progress thread alone; the counters
-// may be read by anyone. Buffers are the endpoint's; they outlive close, so that bytes written after it are seen.
+// The service thread calls connect, registration and close, the progress thread alone calls step(), and any thread may
+// read the counters. Buffers are the endpoint's; they outlive close, so that bytes written after it are seen.
 #pragma once
 
 #include <atomic>
@@ -15,7 +16,7 @@
 namespace nccltest {
 
 enum class Check {
-  kNone,    // what the plugin costs, not what the harness does to see it
+  kNone,    // measures what the plugin costs, without the harness's own checks
   kSample,  // the first and last bytes of each message
   kFull,    // every byte, also those behind the message
 };
@@ -53,8 +54,8 @@ class Endpoint {
   // Whether nothing wrote to a receive buffer since close() poisoned it.
   bool untouched_since_close() const;
 
-  // Posts at most one message and tests at most one request. True when anything moved. After an error (kept below) it
-  // must not be called again.
+  // Posts at most one message and tests at most one request. Returns true if anything moved. It must not be called
+  // again after an error (kept below).
   bool step(std::uint64_t now_ns, bool may_post);
   Result error() const { return error_; }
   const std::string& error_call() const { return error_call_; }

@@ -4,7 +4,7 @@ is found.
 
   expect_failure.py TEXT COMMAND...
 
-What it says is passed on. Exit status: 0 for such a failure; 1 for any other end, a success above all.
+Its output is passed on. Exit status: 0 for such a failure; 1 for any other end, a success above all.
 """
 import re
 import subprocess

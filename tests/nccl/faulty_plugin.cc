@@ -1,5 +1,5 @@
-// libnccl-net-faulty.so: the plugin FAULTY_INNER (v12) with the mistake that FAULTY names, so that the harness is seen
-// to find it.
+// libnccl-net-faulty.so: the plugin FAULTY_INNER (v12) with the mistake that FAULTY names, to show that the harness
+// finds it.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ std::atomic<int> g_slow{0};
 Logger g_log = nullptr;
 int g_no_listener;
 
-// Sleeps in the first `times` calls, if that is the fault.
+// Sleeps in the first `times` calls, if that is the chosen fault.
 void slow(const char* name, int milliseconds, int times) {
   if (fault(name) && g_slow++ < times) usleep(static_cast<useconds_t>(milliseconds) * 1000);
 }
@@ -147,7 +147,7 @@ Result finalize(void* ctx) {
   return inner.finalize(ctx);
 }
 
-// Before anybody asks for a symbol.
+// Runs before anybody asks for a symbol.
 __attribute__((constructor)) void load();
 
 }  // namespace

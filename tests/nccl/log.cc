@@ -92,7 +92,7 @@ void fail(const char* format, ...) {
   const std::string text = formatted(format, arguments);
   va_end(arguments);
   const std::lock_guard lock(g_mutex);
-  // The first ones tell; a stream of them (every message wrong) only hides these.
+  // The first failures tell enough; a stream of them (every message wrong) would only hide these.
   if (g_failures.size() < 20) std::fprintf(stderr, "rank %d harness FAILED %s\n", g_rank.load(), text.c_str());
   g_failures.push_back(text);
 }

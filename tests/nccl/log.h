@@ -1,5 +1,5 @@
-// tests/nccl/log.h -- the logger that is handed to plugins: prints their lines with level and rank, and keeps the WARN
-// texts.
+// tests/nccl/log.h -- the logger that is handed to plugins: it prints their lines with level and rank, and keeps the
+// WARN texts.
 //
 // Any thread may log, as in NCCL. One process, one rank.
 #pragma once
@@ -11,17 +11,17 @@
 
 namespace nccltest {
 
-// Lines up to this level are printed on standard error; ones above it are formatted (so that a bad format is found) and
+// Prints lines up to this level on standard error. Lines above it are formatted (so that a bad format is found) and
 // dropped.
 void set_log(int rank, LogLevel print_up_to);
 Logger plugin_logger();
 
 std::vector<std::string> warnings();
-std::string last_warning();  // "" where none was given
+std::string last_warning();  // "" if there was none
 void clear_warnings();
 
-// The harness's own lines, in the same form; for a failed check also remembered: a process with failures ends with
-// status 1.
+// Prints the harness's own lines, in the same form. Those for a failed check are also remembered: a process with
+// failures ends with status 1.
 void say(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 int failures();

@@ -19,7 +19,7 @@ int run_rank(Options options, int rank) {
   return run_mode(options);
 }
 
-// All ranks as children. The exit status: 0 if every rank's is (the killed one of `kill` must have been killed).
+// Runs all ranks as children. The exit status is 0 if every rank's is (the victim of `kill` must have been killed).
 int run_ranks(Options options) {
   char folder[] = "/tmp/canary-nccl.XXXXXX";
   if (options.meet.empty()) {

@@ -71,7 +71,7 @@ int finish_mode(const Options& options, Json& json) {
   whole.add("mode", options.mode).add("rank", options.rank);
   std::string line = whole.text();
   line.pop_back();
-  // One write: ranks share the output.
+  // One write, since the ranks share the output.
   line += ", " + json.text().substr(1) + "\n";
   std::fwrite(line.data(), 1, line.size(), stdout);
   std::fflush(stdout);

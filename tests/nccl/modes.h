@@ -1,5 +1,4 @@
-// tests/nccl/modes.h -- what the harness does with a plugin, for one rank. Each returns the exit status and prints a
-// line of JSON.
+// tests/nccl/modes.h -- the modes of the harness, for one rank. Each returns the exit status and prints a line of JSON.
 #pragma once
 
 #include <map>
@@ -36,7 +35,7 @@ struct Loaded {
 };
 Loaded load(const Options& options);
 
-// Prints the line of a mode, with its failures; gives the exit status.
+// Prints the line of a mode, with its failures, and returns the exit status.
 int finish_mode(const Options& options, Json& json);
 
 int correctness_mode(const Options& options);

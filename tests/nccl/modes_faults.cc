@@ -1,4 +1,4 @@
-// The modes that do what must not hurt: abort, churn, foreign bytes, another plugin, killed and stopped ranks.
+// The modes for events that must do no harm: abort, churn, foreign bytes, another plugin, killed and stopped ranks.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -89,7 +89,7 @@ std::vector<OwnSocket> own_sockets() {
   return found;
 }
 
-// What a port scanner would find of the plugin.
+// The sockets of the plugin that a port scanner would find.
 std::vector<Place> listening_sockets() {
   std::vector<Place> found;
   for (const OwnSocket& socket : own_sockets()) {
@@ -98,7 +98,7 @@ std::vector<Place> listening_sockets() {
   return found;
 }
 
-// The networks of this process's interfaces: what may be dialled.
+// The networks of this process's interfaces, which may be dialled.
 class OwnNetworks {
  public:
   OwnNetworks() {
@@ -129,8 +129,8 @@ class OwnNetworks {
     });
   }
 
-  // Byte `at` of a handle, changed; but where it is part of an own address, only in bits that leave the network the
-  // same: a handle that is dialled must lead nowhere else.
+  // Byte `at` of a handle, changed. In a part of one of our addresses only bits that leave the network the same change:
+  // a handle that is dialled must lead nowhere else.
   unsigned char changed(const unsigned char* handle, std::size_t at) const {
     unsigned change = 0x11;
     for (const Network& n : networks_) {
@@ -150,7 +150,7 @@ class OwnNetworks {
   std::vector<Network> networks_;
 };
 
-// Descriptors that stay open: silent clients must not hold up anybody either.
+// Returns descriptors that stay open: silent clients must not hold up anybody either.
 std::vector<int> bother(const std::vector<Place>& targets) {
   std::vector<std::string> garbage = {"", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", std::string(1, '\0'),
                                       std::string(4096, '\xff'), std::string(64, '\0')};
@@ -194,7 +194,7 @@ std::string with(std::string pattern, const std::string& name, const std::string
   return pattern;
 }
 
-// One line has to tell it all: who reads a log has the others' lines between a plugin's.
+// One line has to say everything: in a log other processes' lines stand between a plugin's.
 void check_warnings(const std::vector<std::string>& patterns, const Victim& victim) {
   const std::vector<std::string> texts = warnings();
   if (texts.empty()) return fail("the error came without a WARN");
@@ -234,7 +234,7 @@ int abort_mode(const Options& options) {
     sleep_seconds(random_seconds(&shared, 0.3));
     if (one && options.rank != options.victim) {
       const std::uint64_t begin = now_ns();
-      // A rank that waits for one that has left must hear of it.
+      // A rank that waits for one that has left must be told.
       if (!comm.wait_for_error(options.error_limit + 0.5))
         fail("round %d: no error %.1f s after rank %d left", round, options.error_limit + 0.5, options.victim);
       slowest_error = std::max(slowest_error, seconds_between(begin, now_ns()));
@@ -254,7 +254,7 @@ int abort_mode(const Options& options) {
     }
   }
   if (rounds > 2 && failures() == 0) {
-    sleep_us(300'000);  // what the plugin closes behind its calls is closed by now
+    sleep_us(300'000);  // by now the plugin has closed what it closes after its calls
     const int more = count_entries("/proc/self/fd") - descriptors,
               more_threads = count_entries("/proc/self/task") - threads;
     if (more > 4 || more_threads > 2)
@@ -293,7 +293,7 @@ int churn_mode(const Options& options) {
       ++rounds;
     }
     comm.bootstrap().barrier(kLimit);
-    sleep_us(300'000);  // what the plugin closes behind its calls is closed by now
+    sleep_us(300'000);  // by now the plugin has closed what it closes after its calls
     if (failures() == 0) {
       const int more = count_entries("/proc/self/fd") - descriptors,
                 more_threads = count_entries("/proc/self/task") - threads;
@@ -317,7 +317,8 @@ int foreign_mode(const Options& options) {
     Communicator comm(*plugin.net, options, 0);
     if (comm.init()) {
       Net& net = *plugin.net;
-      // Handles that are none. Refused at once or within the limit; never a connection, never silence for good.
+      // Bytes that are no handles must be refused at once or within the limit: never a connection, never endless
+      // silence.
       std::vector<std::string> handles = {std::string(kHandleBytes, '\0'), std::string(kHandleBytes, '\xff'),
                                           std::string(kHandleBytes, 'A'), ""};
       for (std::uint64_t i = 0; i < kHandleBytes; ++i) handles.back() += static_cast<char>(mix64(i));
@@ -338,8 +339,8 @@ int foreign_mode(const Options& options) {
           fail("a foreign handle (%zu) was %s", h, send_comm ? "connected" : "never refused");
         if (result != kSuccess && last_warning().empty()) fail("a foreign handle (%zu) was refused without a WARN", h);
       }
-      // Own handles with a byte changed: whatever becomes of them, within bounds, and finalize cleans up. Each in a
-      // communicator of its own: NCCL makes nothing more in one whose connect has failed.
+      // Own handles with a byte changed may lead to any result, within bounds, and finalize cleans up. Each is used in
+      // a communicator of its own: NCCL makes nothing more in one whose connect has failed.
       std::vector<void*> contexts(kHandleBytes, reinterpret_cast<void*>(std::uintptr_t{0xDEAD0}));
       for (void*& context : contexts) {
         if (net.init(&context, 0xA51DE, plugin_logger()) != kSuccess) fail("init of another communicator");
@@ -461,7 +462,7 @@ int kill_mode(const Options& options) {
   std::uint64_t killed = 0;
   Victim victim;
   last_word >> killed >> victim.pid >> victim.host;
-  // Past the limit too: how late is worth knowing.
+  // It waits past the limit too: how late the error comes is worth knowing.
   const bool told = comm.wait_for_error(3 * options.error_limit);
   const ProgressError error = comm.error();
   const double after = told ? seconds_between(killed, error.at_ns) : -1;

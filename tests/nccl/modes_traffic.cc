@@ -1,4 +1,4 @@
-// The modes that are about traffic as it should be: correctness, goodput, latency, and what a file exports.
+// The modes for ordinary traffic: correctness, goodput, latency, and the symbols that a file exports.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -21,18 +21,18 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// One communicator's whole life, on a thread of its own when there are several.
+// Runs one communicator's whole life, on a thread of its own if there are several.
 void whole_life(Net& net, const Options& options, int index, int generation, std::uint64_t* bytes,
                 std::uint64_t* messages) {
   Communicator comm(net, options, index, generation);
   if (!comm.init() || !comm.connect().connected) return;
   comm.start(options.messages);
-  // Not a measure of speed: only so that a hang has an end. Progress is watched by the progress thread.
+  // This measures no speed: it only ends a hang. The progress thread watches progress.
   const bool whole = comm.wait(600);
   comm.stop();
   *bytes += comm.received_bytes();
   *messages += comm.received_messages();
-  // No barrier: who has all of its messages closes, whatever the peers still have to receive.
+  // There is no barrier: a rank that has all of its messages closes, whatever the peers still have to receive.
   comm.close();
   comm.finalize();
   if (!whole) return;
@@ -102,7 +102,7 @@ int goodput_mode(const Options& options) {
     for (const auto& endpoint : comm.endpoints()) at_begin.push_back(endpoint->bytes());
     const std::uint64_t messages = comm.received_messages();
     const std::uint64_t end = begin + static_cast<std::uint64_t>(options.seconds * 1e9);
-    // A rank that ends alone is followed by finish(), in which all agree where to end.
+    // A rank that ends alone is followed by finish(), in which all ranks agree where to end.
     while (now_ns() < end && !comm.failed() &&
            (options.end_file.empty() || access(options.end_file.c_str(), F_OK) != 0)) {
       sleep_us(static_cast<long>(std::min<std::uint64_t>(20'000, (end - now_ns()) / 1000 + 1)));
@@ -164,8 +164,8 @@ int latency_mode(const Options& options) {
       const std::uint64_t warmup = std::min<std::uint64_t>(own.messages / 10, 200);
       comm.bootstrap().barrier(kBarrierLimit);
       bool moving = true;
-      // The progress thread's rules, on one connection each way: what may be posted is, then the oldest is tested, then
-      // idle.
+      // One connection each way follows the progress thread's rules: it posts what may be posted, then tests the
+      // oldest, then idles.
       const auto until = [&](const Endpoint& awaited, std::uint64_t count) {
         const std::uint64_t limit = now_ns() + static_cast<std::uint64_t>(own.stall_limit * 1e9);
         while (moving && awaited.consumed() < count) {
@@ -183,7 +183,7 @@ int latency_mode(const Options& options) {
       std::thread progress([&] {
         exact_sleeps();
         for (std::uint64_t i = 0; i < own.messages && moving; ++i) {
-          // A shaped NIC's bucket fills again: else it is the rate that is measured.
+          // A shaped NIC's bucket fills again; otherwise its rate would be measured.
           if (own.pauses && own.rank == 0) sleep_us(2000);
           const std::uint64_t begin = now_ns();
           if (own.rank == 0) to->set_limit(i + 1);

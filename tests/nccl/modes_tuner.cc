@@ -1,6 +1,6 @@
-// The tuner that a file exports, asked as NCCL asks it: it may lower or raise costs, it must never make the impossible
-// possible, never fail, and say the same for the same question. With --offer plain it has to know what every network
-// can run, and change its costs.
+// Asks the tuner that a file exports as NCCL asks it. The tuner may lower or raise costs, but must never make the
+// impossible possible, never fail, and say the same for the same question. With --offer plain it has to know the
+// algorithms that every network can run, and change their costs.
 #include <cmath>
 #include <cstring>
 
@@ -14,7 +14,7 @@ struct Table {
   float costs[kAlgorithms][kProtocols];
 };
 
-// What NCCL can run of a collective without NVSwitch or SHARP.
+// Whether NCCL can run this algorithm of a collective without NVSwitch or SHARP.
 bool plain(int function, int algorithm) {
   if (algorithm == kTree) return function == kAllReduce;
   if (algorithm == kPat) return function == kAllGather || function == kReduceScatter;

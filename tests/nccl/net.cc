@@ -8,7 +8,7 @@
 namespace nccltest {
 namespace {
 
-// What NCCL hands over while no profiler is loaded.
+// NCCL hands this over while no profiler is loaded.
 Result no_profiler(void**, int, void*, std::int64_t, void*) { return kSuccess; }
 
 // `Table` is the object of version V, `TableProperties` what its get_properties() fills.
@@ -46,7 +46,7 @@ class Adapter final : public Net {
   Result devices(int* count) override { return table_.devices(count); }
   Result properties(int dev, Properties* out) override {
     TableProperties p;
-    // NCCL hands over uninitialised memory: what a plugin leaves out is seen as nonsense rather than as a lucky zero.
+    // NCCL hands over uninitialised memory: a member that the plugin leaves out shows as nonsense, not as a lucky zero.
     std::fill_n(reinterpret_cast<unsigned char*>(&p), sizeof p, static_cast<unsigned char>(0xA5));
     const Result result = table_.get_properties(dev, &p);
     if (result != kSuccess) return result;

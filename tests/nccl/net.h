@@ -2,7 +2,7 @@
 //
 // Each version has an adapter that does what NCCL's shim for that version does (v8 to v10: init once per process, the
 // config goes to v10's connect; v8: sizes are int, the completion hint is taken away). Calls may come from several
-// threads, as the plugin's contract says; the interface itself adds no lock but around init and finalize.
+// threads, as the plugin's contract says; the interface itself locks only around init and finalize.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace nccltest {
 
-// The union of all versions; what a version lacks is what NCCL assumes in its place.
+// The union of all versions; members that a version lacks have the values that NCCL assumes in their place.
 struct Properties {
   std::string name;
   bool has_name = false;
@@ -45,7 +45,7 @@ class Net {
   virtual Result properties(int dev, Properties* out) = 0;
   virtual Result set_net_attr(void* ctx) = 0;
 
-  // `handle` has kHandleBytes; connect gets the same buffer until it has given a comm.
+  // `handle` has kHandleBytes; connect gets the same buffer until it has returned a comm.
   virtual Result listen(void* ctx, int dev, void* handle, void** listen_comm) = 0;
   virtual Result connect(void* ctx, int dev, void* handle, void** send_comm) = 0;
   virtual Result accept(void* listen_comm, void** recv_comm) = 0;
@@ -63,7 +63,7 @@ class Net {
   virtual Result close_recv(void* comm) = 0;
   virtual Result close_listen(void* comm) = 0;
 
-  // Whether a pointer that must not be NULL is; the name of the first such member, or "".
+  // Returns the name of the first member that is NULL but must not be, or "".
   virtual std::string missing_member() const = 0;
 
   static constexpr int kMaxGroup = 8;
@@ -72,7 +72,7 @@ class Net {
 // A plugin file in the process; unloaded with the object (as far as its link flags let it).
 class PluginFile {
  public:
-  // dlopen with RTLD_NOW | RTLD_LOCAL. NULL with `error` where it fails.
+  // Uses dlopen with RTLD_NOW | RTLD_LOCAL. Returns NULL with `error` if that fails.
   static std::unique_ptr<PluginFile> open(const std::string& path, std::string* error);
   ~PluginFile();
   PluginFile(const PluginFile&) = delete;
@@ -80,7 +80,7 @@ class PluginFile {
 
   void* symbol(const std::string& name) const;  // NULL: not exported
   std::vector<int> versions() const;            // of the net plugins exported, newest first
-  // Version 0: the newest. NULL with `error` where it is not exported.
+  // Version 0 is the newest. Returns NULL with `error` if the version is not exported.
   std::unique_ptr<Net> net(int version, std::string* error) const;
 
  private:

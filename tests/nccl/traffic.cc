@@ -12,7 +12,7 @@ struct Kind {
   std::size_t bound;
   Protocol protocol;
 };
-// As NCCL's protocols give them (ring Simple, LL128, tree Simple, p2p, LL), and empty slices.
+// The sizes that NCCL's protocols give (ring Simple, LL128, tree Simple, p2p, LL), and empty slices.
 constexpr Kind kKinds[] = {{1 << 20, Protocol::kSimple},   {600 << 10, Protocol::kLL128},
                            {512 << 10, Protocol::kSimple}, {128 << 10, Protocol::kSimple},
                            {64 << 10, Protocol::kLL},      {64 << 10, Protocol::kSimple},
@@ -111,7 +111,7 @@ std::size_t check_pattern(const unsigned char* data, std::size_t bytes, std::uin
 std::size_t check_bytes(const unsigned char* data, std::size_t bytes, unsigned char value) {
   if (bytes == 0) return 0;
   if (data[0] != value) return 0;
-  // Equal to itself moved by one: all bytes are the first.
+  // If the data equals itself moved by one, all bytes are like the first.
   if (std::memcmp(data, data + 1, bytes - 1) == 0) return bytes;
   for (std::size_t i = 0; i < bytes; ++i) {
     if (data[i] != value) return i;

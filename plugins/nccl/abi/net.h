@@ -1,7 +1,8 @@
 // plugins/nccl/abi/net.h -- the objects ncclNetPlugin_v8 to _v12 and their properties.
 //
-// Versions differ in few members, so each is its own struct over shared shapes: what init, listen, connect, isend and
-// irecv take, and what follows. NCCL reads these as plain arrays of pointers: order and size are the contract.
+// Versions differ in few members, so each is its own struct over shared shapes: the arguments of init, listen, connect,
+// isend and irecv, and the members that follow. NCCL reads these as plain arrays of pointers: order and size are the
+// contract.
 #pragma once
 
 #include "plugins/nccl/abi/types.h"
@@ -121,7 +122,7 @@ using CloseFn = Result (*)(void* comm);
 using GetDeviceMrFn = Result (*)(void* comm, void* registration, void** device_registration);
 using ConsumedFn = Result (*)(void* receive_comm, int count, void* request);
 
-// From v10 on with a handle for the profiler; before with a number of bytes as int (v8) or size_t (v9).
+// From v10 on it has a handle for the profiler; before that a number of bytes as int (v8) or size_t (v9).
 template <typename Size>
 using SendPlainFn = Result (*)(void* send_comm, void* data, Size bytes, int tag, void* registration, void** request);
 template <typename Size>
@@ -238,7 +239,7 @@ using NetV11 = NetWithContext<PropertiesV11, 4>;
 using NetV12 = NetWithContext<PropertiesV12, 8>;
 static_assert(sizeof(NetV11) == 176 && sizeof(NetV12) == 176);
 
-// One pointer a member, in the order of the table of NCCL's interface.
+// One pointer per member, in the order of the table of NCCL's interface.
 template <typename Net>
 constexpr bool in_order() {
   constexpr std::size_t p = sizeof(void*);

@@ -48,7 +48,7 @@ using CollectiveFn = Result (*)(void* context, int function, std::size_t bytes, 
 using TunerInitFn = Result (*)(void** context, std::uint64_t comm, std::size_t ranks, std::size_t nodes, Logger,
                                NvlDomains*, TunerConstants*);
 
-// Of 2.21: no costs, the tuner names one algorithm and protocol, or leaves them as they are for NCCL to choose.
+// Version 2 is NCCL 2.21's. It has no costs: the tuner names one algorithm and protocol, or leaves the choice to NCCL.
 struct TunerV2 {
   const char* name;
   Result (*init)(std::size_t ranks, std::size_t nodes, Logger, void** context);
@@ -58,7 +58,7 @@ struct TunerV2 {
 };
 static_assert(sizeof(TunerV2) == 32 && offsetof(TunerV2, get_collective) == 16 && offsetof(TunerV2, destroy) == 24);
 
-// Of 2.22 and 2.23: the table of costs, and no word of registered buffers.
+// Version 3 is that of NCCL 2.22 and 2.23. It has the table of costs, and says nothing of registered buffers.
 struct TunerV3 {
   const char* name;
   Result (*init)(std::size_t ranks, std::size_t nodes, Logger, void** context);

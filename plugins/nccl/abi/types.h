@@ -1,8 +1,8 @@
-// plugins/nccl/abi/types.h -- what all versions of NCCL's plugin interfaces share: results, log and profiler callbacks,
-// small structs.
+// plugins/nccl/abi/types.h -- the types that all versions of NCCL's plugin interfaces share: results, log and profiler
+// callbacks, small structs.
 //
-// Declared from the published layouts for x86-64 Linux, not copied: no header of NCCL is needed to build. Every size
-// and offset that NCCL relies on is asserted beside its struct. Values are NCCL's; names are ours.
+// They are declared from the published layouts for x86-64 Linux, not copied: no header of NCCL is needed to build.
+// Every size and offset that NCCL relies on is asserted beside its struct. Values are NCCL's; names are ours.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ enum class Result : int {
   kInvalidArgument = 4,
   kInvalidUsage = 5,
   kRemoteError = 6,
-  kInProgress = 7,  // never to be returned by a plugin
+  kInProgress = 7,  // a plugin must never return it
 };
 
 enum class LogLevel : int { kNone = 0, kVersion = 1, kWarn = 2, kInfo = 3, kAbort = 4, kTrace = 5 };

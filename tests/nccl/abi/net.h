@@ -1,9 +1,9 @@
 // tests/nccl/abi/net.h -- the net plugin ABI as NCCL 2.20 to 2.30 declares it, versions 8 to 12, written down for the
 // harness.
 //
-// Deliberately not the plugin's own declarations: a harness that shared them would share their mistakes. Member order,
-// types and sizes follow NCCL's public headers (nccl_net.h, plugin/net/net_vN.h); every size and the offsets that
-// matter are asserted. x86-64 Linux.
+// These are deliberately not the plugin's own declarations: a harness that shared them would share their mistakes.
+// Member order, types and sizes follow NCCL's public headers (nccl_net.h, plugin/net/net_vN.h); every size and the
+// offsets that matter are asserted. x86-64 Linux.
 #pragma once
 
 #include <cstddef>
@@ -35,9 +35,9 @@ inline constexpr int kPtrCuda = 2;
 inline constexpr int kPtrDmaBuf = 4;
 inline constexpr int kDeviceHost = 0;                           // ncclNetDeviceType
 inline constexpr int kUndefined = -1;                           // traffic class, net attributes, rail and plane
-inline constexpr std::uintptr_t kOptionalRecvCompletion = 0x1;  // what *request may hold on entry to irecv
+inline constexpr std::uintptr_t kOptionalRecvCompletion = 0x1;  // a value that *request may hold on entry to irecv
 
-// printf-like. A pointer to a variadic function, which C++ can only be given from a variadic function.
+// printf-like. A pointer to a variadic function, which in C++ only a variadic function can fill.
 using Logger = void (*)(LogLevel level, unsigned long flags, const char* file, int line, const char* format, ...);
 using ProfilerCallback = Result (*)(void** event, int type, void* parent, std::int64_t plugin_id, void* data);
 
@@ -243,7 +243,7 @@ struct NetV10 {
 };
 static_assert(sizeof(NetV10) == 160 && offsetof(NetV10, connect) == 40);
 
-// v11 and v12 differ in the properties alone.
+// v11 and v12 differ only in their properties.
 template <typename Properties, typename VDeviceProps>
 struct NetV11Shape {
   const char* name;

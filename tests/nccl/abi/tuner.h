@@ -1,5 +1,5 @@
-// tests/nccl/abi/tuner.h -- the tuner plugin ABI, versions 4 to 6, written down for the harness (see net.h for why its
-// own).
+// tests/nccl/abi/tuner.h -- the tuner plugin ABI, versions 4 to 6, written down for the harness (net.h says why it is
+// not the plugin's own).
 #pragma once
 
 #include "tests/nccl/abi/net.h"

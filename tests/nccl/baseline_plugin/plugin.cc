@@ -14,7 +14,7 @@ struct State {
   int users = 0;
   std::vector<Nic> nics;
   Config config;
-  // The sender's state between two calls of connect. Keyed by the handle's buffer, which NCCL keeps: a pointer inside
+  // The sender's state between two calls of connect. Its key is the handle's buffer, which NCCL keeps: a pointer inside
   // the handle, as the built-in has it, would be whatever a broken peer sent.
   std::map<void*, std::unique_ptr<Connecting>> connecting;
   std::vector<Listener*> listeners;
@@ -179,7 +179,7 @@ Result close_listen(void* comm) {
 }  // namespace
 }  // namespace nccltest::baseline
 
-// The trailing members, the same in all versions but for their number.
+// The trailing members, which differ between versions only in their number.
 #define BASELINE_COMMON \
   test, close_comm, close_comm, close_listen, nullptr /* getDeviceMr */, nullptr /* irecvConsumed */
 

@@ -1,4 +1,4 @@
-// Interfaces, and how a connection's sockets come to be.
+// Interfaces, and how a connection's sockets are made.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -134,7 +134,7 @@ Connecting::~Connecting() {
 std::unique_ptr<Listener> listen_on(const std::vector<Nic>& nics, int dev, const Config& config, Result* result) {
   auto listener = std::make_unique<Listener>();
   listener->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  set_options(listener->fd, config.congestion);  // inherited by what it accepts
+  set_options(listener->fd, config.congestion);  // accepted sockets inherit them
   sockaddr_in address{};
   address.sin_family = AF_INET;
   if (!config.all_nics) address.sin_addr = nics[static_cast<std::size_t>(dev)].address;

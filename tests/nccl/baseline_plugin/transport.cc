@@ -13,7 +13,7 @@
 namespace nccltest::baseline {
 namespace {
 
-// Moves what goes without waiting. 0, or an errno (EPIPE for the end of the stream).
+// Moves as much as goes without waiting. Returns 0, or an errno (EPIPE for the end of the stream).
 int move(int fd, bool sends, char* data, std::size_t size, std::size_t* offset) {
   while (*offset < size) {
     const ssize_t n = sends ? send(fd, data + *offset, size - *offset, MSG_DONTWAIT | MSG_NOSIGNAL)
@@ -60,7 +60,7 @@ void Helper::add(Task* task) {
 }
 
 void Helper::loop() {
-  std::vector<Task*> tasks;  // in order; of one socket only the first moves
+  std::vector<Task*> tasks;  // in order; among the tasks of one socket only the first moves
   std::vector<pollfd> waits;
   while (!stop_.load(std::memory_order_acquire)) {
     if (tasks.empty() || incoming_.load(std::memory_order_acquire)) {
@@ -134,7 +134,7 @@ Result Comm::broken(const char* what, int error) {
   return kRemoteError;
 }
 
-// The size, with small data behind it. On return of success the header may still be on its way.
+// Sends or receives the size, with small data behind it. When it returns success the header may still be on its way.
 Result Comm::header(Request& request) {
   std::uint32_t size = static_cast<std::uint32_t>(request.size);
   if (sends_) {

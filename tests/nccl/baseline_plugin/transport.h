@@ -1,16 +1,16 @@
-// tests/nccl/baseline_plugin/transport.h -- the scheme of NCCL's built-in socket transport, written anew, as what to
-// compare with.
+// tests/nccl/baseline_plugin/transport.h -- the scheme of NCCL's built-in socket transport, written anew for
+// comparison.
 //
-// One control socket per connection; helper threads with further sockets where asked for. A message is its size (4
-// bytes) on the control socket, with the data behind it when that is at most 128 bytes, else cut in equal parts of at
-// least 64 KiB over the data sockets (on the control socket where there are none). All I/O of a message starts inside
-// test(), and NCCL tests only the oldest, so a connection moves one message at a time. No failover: any error of a
+// A connection has one control socket, and helper threads with further sockets if asked for. A message is its size (4
+// bytes) on the control socket. Data of at most 128 bytes follows there; longer data is cut in equal parts of at least
+// 64 KiB over the data sockets (on the control socket if there are none). All I/O of a message starts inside test(),
+// and NCCL tests only the oldest, so a connection moves one message at a time. There is no failover: any error of a
 // socket ends the connection. Settings (environment):
 //   BASELINE_NTHREADS, BASELINE_NSOCKS_PERTHREAD  helper threads and sockets of each [0, 1]
 //   BASELINE_ALL_NICS=1     one device over all NICs: one data socket (and helper) per NIC at least, equal parts [0: a
 //                           device per NIC]
 //   BASELINE_HELPER=poll    helpers that wait in poll() instead of spinning, which is kinder to small machines [spin]
-//   BASELINE_SOCKET_IFNAME  NCCL's grammar: prefixes, ^ excludes, = exact [all but lo; lo where there is nothing else]
+//   BASELINE_SOCKET_IFNAME  NCCL's grammar: prefixes, ^ excludes, = exact [all but lo; lo if there is nothing else]
 //   BASELINE_TCP_CONGESTION, else CANARY_TCP_CONGESTION  as given to the others in the same run
 #pragma once
 
@@ -50,7 +50,7 @@ struct Config {
 };
 Config read_config(std::size_t nics);
 
-// What listen writes into NCCL's 128 bytes. Addresses in network byte order.
+// The content that listen writes into NCCL's 128 bytes. Addresses in network byte order.
 struct Handle {
   std::uint64_t magic;
   std::uint64_t nonce;  // of this listener; each socket says it first
@@ -80,7 +80,7 @@ Logger logger();
     }                                                                               \
   } while (false)
 
-// A part of a message on one data socket; test() fills it in, a helper moves it.
+// A part of a message on one data socket. test() fills it in, a helper moves it.
 struct Task {
   int fd = -1;
   char* data = nullptr;
@@ -90,7 +90,7 @@ struct Task {
   std::atomic<int> state{0};  // 0 moving, 1 done, else -errno (EPIPE for the end of the stream)
 };
 
-// A helper thread with its sockets' tasks. Tasks stay the caller's until they are done or the helper is gone.
+// A helper thread with its sockets' tasks. A task stays the caller's until it is done or the helper is gone.
 class Helper {
  public:
   explicit Helper(bool polls);
@@ -124,7 +124,7 @@ class Comm {
  public:
   Comm(bool sends, int control, std::vector<int> sockets, int threads, bool polls, std::string peer);
   ~Comm();
-  // NULL: all requests are in use.
+  // Returns NULL if all requests are in use.
   Request* take(void* data, std::size_t size);
   Result test(Request& request, int* done, int* sizes);
 
