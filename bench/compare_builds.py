@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Two builds of this repository in turns, on the figures of docs/benchmarks.md: is the newer one as fast as the one
-before?
+"""Runs two builds of this repository in turns, on the figures of docs/benchmarks.md: is the newer one as fast as the
+one before?
 
     git worktree add ../before COMMIT && (cd ../before && cmake --preset release && cmake --build --preset release)
     bench/compare_builds.py --before ../before/build/release
 
 Each round runs every case once with either build, the order swapped from round to round, so that a machine whose speed
-drifts drifts for both. Shown per case: the median of each build, the ratio (new / before; below 1 the new one is
+drifts drifts for both. For each case it shows the median of each build, the ratio (new / before; below 1 the new one is
 faster), and the noise: how far apart the before build's own rounds lie, as half of the distance between their quartiles
 over their median. A ratio above 1 + 2 x noise, and above 1.05, counts as slower; the program then exits with 1. Rates
-are turned into times first. Root makes the cases with network namespaces possible.
+are turned into times first. Cases with network namespaces need root.
 """
 import json
 import os
@@ -51,7 +51,7 @@ JOBS = [
 
 
 def perf(build, congestion, job):
-    """{figure: value}, smaller is better."""
+    """Returns {figure: value}; smaller is better."""
     name, run, arguments, environment = job
     hosts = ["--congestion", congestion] if "--rate" in run else []
     command = [harness.program(build, "canary-run"), "-q", "--no-prefix", *run, *hosts, "--",

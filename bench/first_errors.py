@@ -1,5 +1,5 @@
-"""What host_cut and rank_kill share: ranks exchange, harm is done, and each rank's first error must name the culprit
-within 2 s.
+"""The common part of host_cut and rank_kill: ranks exchange, harm is done, and each rank's first error must name the
+culprit within 2 s.
 
 Times are from the harm to the rank's line of error output, so they include the pipe and the script.
 """
@@ -25,10 +25,10 @@ def first_errors(lines):
 
 
 def after_harm(options, ranks, wait_s, harm, speakers, **job_options):
-    """A rank per host, two NICs of 500 Mbit/s each. Once traffic has run for a random time in the range `wait_s`,
-    harm(job, state) strikes.
+    """Runs a rank per host, with two NICs of 500 Mbit/s each. Once traffic has run for a random time in the range
+    `wait_s`, harm(job, state) strikes.
 
-    Returns {rank: (seconds, text)} of the first error each rank printed, when `speakers` of them have.
+    Returns {rank: (seconds, text)} of the first error that each rank printed, once `speakers` of them have.
     """
     command = [options.perf] + EXCHANGE
     with Job(options, ranks, ranks, command, nics=2, rate="500mbit", more=["--keep-going"], **job_options) as job:
@@ -39,7 +39,7 @@ def after_harm(options, ranks, wait_s, harm, speakers, **job_options):
             seen = len(job.lines)
             at = time.monotonic()
             harm(job, state)
-            # Past the limit too: how late is worth knowing.
+            # It waits past the limit too: how late an error comes is worth knowing.
             job.wait_for(lambda lines: len(first_errors(lines[seen:])) == speakers, 3 * LIMIT_S)
             return {rank: (line.at - at, text) for rank, (line, text) in first_errors(job.lines[seen:]).items()}
 
@@ -52,7 +52,7 @@ class Verdicts:
         self.expected, self.spoke, self.right, self.times = 0, 0, 0, []
 
     def add(self, harm, culprit, ranks, errors):
-        """`harm` in words; all of `ranks` had to name `culprit`."""
+        """`harm` is in words; all of `ranks` had to name `culprit`."""
         for rank in ranks:
             self.expected += 1
             if rank not in errors:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Runs every fuzz target of a libFuzzer build for some time each, and says what came of it.
+"""Runs every fuzz target of a libFuzzer build for some time each, and reports the results.
 
   cmake --preset fuzz && cmake --build --preset fuzz && bench/fuzz.py --seconds 600
 
-Each starts from tests/corpus/TARGET and from what earlier runs found (--found), and is judged by the address and
-undefined behaviour sanitizers and by its own checks. Shown per target: executions per second, edges and features of the
-code that inputs reach (at the start, at the end), new inputs, crashes. An input that crashes, leaks, or takes more than
-10 s or 2 GiB is a failure: it is kept and printed, and belongs into the corpus, with the fix, under a name that says
-what it was. --add merges inputs that reach something new, as few as will do, into tests/corpus.
+Each target starts from tests/corpus/TARGET and from the finds of earlier runs (--found), and is judged by the address
+and undefined behaviour sanitizers and by its own checks. For each target it shows executions per second, edges and
+features of the code that inputs reach (at the start, at the end), new inputs, and crashes. An input that crashes,
+leaks, or takes more than 10 s or 2 GiB is a failure: it is kept and printed, and belongs in the corpus, with the fix,
+under a name that says what it was. --add merges inputs that reach something new, as few as will do, into tests/corpus.
 """
 import argparse
 import json
@@ -25,7 +25,7 @@ ADDED_MAX = 4096  # bytes of an input in the corpus, which is replayed cut short
 
 
 def targets_of(build):
-    """{name: path} of the fuzz targets in a build folder."""
+    """Returns {name: path} of the fuzz targets in a build folder."""
     found = {}
     for folder, folders, names in os.walk(build):
         folders[:] = [f for f in folders if f not in ("CMakeFiles", "Testing") and not f.endswith("-found")]
@@ -69,7 +69,7 @@ def fuzz(options, name, path):
 
 
 def add(options, name, path):
-    """Names of the inputs that were added to the target's corpus."""
+    """Returns the names of the inputs that were added to the target's corpus."""
     corpus, found = os.path.join(ROOT, "tests/corpus", name), os.path.join(options.found, name)
     os.makedirs(corpus, exist_ok=True)
     before = files_in(corpus)

@@ -1,8 +1,9 @@
-"""What the benchmarks share: jobs under canary-run, byte counters over time, tables with a goal beside each figure.
+"""The common part of the benchmarks: jobs under canary-run, byte counters over time, tables with a goal beside each
+figure.
 
-Only Python's standard library. Times are time.monotonic() in seconds throughout; rates are bits per second where they
-are said to canary-run, bytes per second everywhere else. Needs root (network namespaces). Everything started here ends
-with its Job.
+Uses only Python's standard library. Times are time.monotonic() in seconds throughout; rates are bits per second where
+they are passed to canary-run, bytes per second everywhere else. Needs root (network namespaces). Everything started
+here ends with its Job.
 """
 import argparse
 import json
@@ -24,13 +25,13 @@ BIN_S = 0.010
 
 
 class BenchError(Exception):
-    """The benchmark could not be run (as opposed to: ran and missed a figure)."""
+    """The benchmark could not be run (as opposed to: it ran and missed a figure)."""
 
 
 # --- command line -----------------------------------------------------------------------------------------------------
 
 def arguments(text, repeat, quick_repeat):
-    """A parser with the options that all benchmarks have; finish it with parse()."""
+    """Returns a parser with the options that all benchmarks have; finish it with parse()."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=os.path.join(ROOT, "build", "release"), help="build folder [build/release]")
     parser.add_argument("--repeat", type=int, default=None,
@@ -118,7 +119,7 @@ class Job:
                 self._new_line.notify_all()
 
     def state(self, limit=20.0):
-        """The state file, once it lists the ranks."""
+        """Returns the state file, once it lists the ranks."""
         end = time.monotonic() + limit
         while time.monotonic() < end:
             try:
@@ -142,7 +143,7 @@ class Job:
         return time.monotonic()
 
     def wait_for(self, wanted, limit):
-        """Waits until wanted(lines) is true; whether it came true in time."""
+        """Waits until wanted(lines) is true; returns whether it came true in time."""
         end = time.monotonic() + limit
         with self._new_line:
             while not wanted(self.lines):
@@ -153,7 +154,7 @@ class Job:
         return True
 
     def wait(self, limit):
-        """Exit status, or None when it is still running after `limit` seconds."""
+        """Returns the exit status, or None when it is still running after `limit` seconds."""
         try:
             status = self.process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -192,7 +193,7 @@ class Job:
 
 
 def run_to_end(options, limit, *args, **more):
-    """Runs a job that ends by itself; its lines. A failure is a BenchError with the last lines."""
+    """Runs a job that ends by itself and returns its lines. A failure is a BenchError with the last lines."""
     with Job(options, *args, **more) as job:
         status = job.wait(limit)
         if status != 0:
@@ -207,7 +208,7 @@ class Sampler:
     """Reads the kernel's byte counters of every host's NICs each 10 ms.
 
     /proc/PID/net/dev shows the counters of that process's network namespace, so one thread sees all hosts at one moment
-    and nothing has to be started in them. A PID of a host's holder serves, since it outlives the ranks.
+    and starts nothing in them. A PID of a host's holder serves, since it outlives the ranks.
     """
 
     def __init__(self, state):
@@ -234,7 +235,7 @@ class Sampler:
             self._stop.wait(max(0.0, at - time.monotonic()))
 
     def samples(self):
-        """[(time, [[(rx, tx) per NIC] per host])] so far."""
+        """Returns [(time, [[(rx, tx) per NIC] per host])] so far."""
         while self._cache_at < len(self._raw):
             at, texts = self._raw[self._cache_at]
             self._cache_at += 1
@@ -250,7 +251,7 @@ class Sampler:
         return self._cache
 
     def sent_at_last(self):
-        """[[(bytes, packets) per NIC] per host] that they had sent when they were last seen."""
+        """Returns [[(bytes, packets) per NIC] per host] that they had sent when they were last seen."""
         for _, texts in reversed(self._raw):
             hosts = []
             for text, devices in zip(texts, self.devices):
@@ -258,7 +259,7 @@ class Sampler:
                             for row in text.decode().splitlines()[2:])
                 hosts.append([(int(rows[device][8]), int(rows[device][9])) for device in devices if device in rows])
             if all(len(nics) == len(devices) for nics, devices in zip(hosts, self.devices)):
-                return hosts  # later ones saw the hosts being taken down
+                return hosts  # later samples saw the hosts being taken down
         raise BenchError("the hosts' counters were never read")
 
     def between(self, start, end):
@@ -288,12 +289,12 @@ def received(counters, host=None):
 
 
 def deltas(samples, value):
-    """[(start, end, bytes)] between neighbouring samples of value(counters)."""
+    """Returns [(start, end, bytes)] between neighbouring samples of value(counters)."""
     return [(a[0], b[0], value(b[1]) - value(a[1])) for a, b in zip(samples, samples[1:])]
 
 
 def rate_over(samples, value, start, end):
-    """Bytes per second of value(counters) over the samples nearest to [start, end]."""
+    """Returns bytes per second of value(counters) over the samples nearest to [start, end]."""
     inside = [s for s in samples if start <= s[0] <= end]
     if len(inside) < 2:
         return 0.0
@@ -301,7 +302,7 @@ def rate_over(samples, value, start, end):
 
 
 def wait_for_traffic(job, sampler, bytes_per_host, limit=30.0):
-    """Until every host has received that much over its NICs."""
+    """Waits until every host has received that much over its NICs."""
     end = time.monotonic() + limit
     while time.monotonic() < end:
         last = sampler.last()
@@ -316,7 +317,7 @@ def wait_for_traffic(job, sampler, bytes_per_host, limit=30.0):
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 def percentile(values, share):
-    """The smallest value that at least `share` of all do not exceed; None of none."""
+    """Returns the smallest value that at least `share` of all do not exceed, or None if there are no values."""
     ordered = sorted(values)
     return ordered[max(0, -int(-share * len(ordered) // 1) - 1)] if ordered else None
 
@@ -330,13 +331,13 @@ def mbit(text):
 
 
 class Figures:
-    """The table at the end: what was reached, what must be, what is aimed at."""
+    """The table at the end: figures reached, figures required, figures aimed at."""
 
     def __init__(self, options):
         self.options, self.rows, self.notes, self.missed = options, [], [], []
 
     def add(self, name, value, unit="", *, at_least=None, at_most=None, aim=None, note=""):
-        """A closing figure when a bound is given; otherwise shown only."""
+        """Adds a closing figure if a bound is given; otherwise one that is only shown."""
         missed = (value is None or (at_least is not None and value < at_least)
                   or (at_most is not None and value > at_most))
         closing = at_least is not None or at_most is not None
@@ -368,7 +369,7 @@ class Figures:
             print("  ".join([line[0].ljust(widths[0])] + numbers + [line[4]]).rstrip())
 
     def finish(self):
-        """Prints, writes the JSON, and gives the exit status."""
+        """Prints, writes the JSON, and returns the exit status."""
         self.show()
         if self.options.json:
             with open(self.options.json, "w") as file:

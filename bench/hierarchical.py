@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Several ranks per host: one engine with 8 local ranks on each of 2 hosts, beside flat plans of 16 engines.
+"""Several ranks per host: one engine with 8 local ranks on each of 2 hosts, compared with flat plans of 16 engines.
 
-All-reduce over one shaped NIC per host. What a host must send is 2(H-1)/H x S whatever its ranks are; a flat ring of 16
-ranks in host order sends 2(n-1)/n x S over each border, a flat mesh n/H times that of one rank's share per pair. Bytes
-are the kernel's, from the NICs' counters: two runs that differ in nothing but the number of operations, so that
-joining, warming up and comparing results cancel out. From them 66 bytes are taken for each packet (Ethernet 14, IPv4
-20, TCP with timestamps 32, as every acknowledgement has, too); Canary's own headers (48 bytes on 128 KiB), acks,
-heartbeats and whatever TCP sends twice stay in.
+All-reduce over one shaped NIC per host. A host must send 2(H-1)/H x S however many ranks it has; a flat ring of 16
+ranks in host order sends 2(n-1)/n x S over each border, a flat mesh n/H times one rank's share per pair. The bytes are
+the kernel's, from the NICs' counters, as the difference of two runs that differ in nothing but the number of
+operations, so that joining, warming up and comparing results cancel out. 66 bytes are taken off for each packet
+(Ethernet 14, IPv4 20, TCP with timestamps 32, as every acknowledgement has, too); Canary's own headers (48 bytes on
+128 KiB), acks, heartbeats and whatever TCP sends twice stay in.
 """
 import json
 import os
@@ -32,7 +32,7 @@ FORMS = [
 
 
 def run(options, processes, arguments, size, operations):
-    """(row of canary-perf, [(bytes, packets) that each host's NIC had sent at the end])"""
+    """Returns (row of canary-perf, [(bytes, packets) that each host's NIC had sent at the end])."""
     folder = tempfile.mkdtemp(prefix="canary-hier.")
     out = os.path.join(folder, "perf.json")
     command = [options.perf, "all_reduce", "-b", str(size), "-n", str(operations), "-w", "1",
@@ -54,7 +54,7 @@ def run(options, processes, arguments, size, operations):
 
 
 def measure(options, form, size, few, many):
-    """Per operation and buffer byte what the busiest host sent (payload, with frames), seconds, CPU seconds per GB."""
+    """Per operation and buffer byte: what the busiest host sent (payload, with frames), seconds, CPU seconds per GB."""
     name, processes, arguments, _ = form
     _, before = run(options, processes, arguments, size, few)
     row, after = run(options, processes, arguments, size, many)

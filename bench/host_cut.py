@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""All NICs of one host fall silent at a random moment of back-to-back all-reduces, while control lives: every rank,
-those of that host included, must end its operation with an error that names a rank of that host first, within 2 s
-where CANARY_SILENCE_LIMIT is 1 s.
+"""All NICs of one host fall silent at a random moment of back-to-back all-reduces, while control lives. Every rank,
+those of that host included, must end its operation within 2 s with an error that names a rank of that host first, if
+CANARY_SILENCE_LIMIT is 1 s.
 
 Three hosts, two NICs of 500 Mbit/s, 16 MiB f32; the host that is cut goes round. Times are from the request to the
 rank's line of error output, so they include the cutting, the pipe and this script.
@@ -13,7 +13,7 @@ from first_errors import Verdicts, after_harm
 from harness import Figures
 
 HOSTS = 3
-# "... no lane to rank 1 (host ...) works: ranks 0, 2 can't reach it": the one that is named comes first.
+# "... no lane to rank 1 (host ...) works: ranks 0, 2 can't reach it": the rank that is named comes first.
 NAMED = re.compile(r"no lane to rank (\d+)\b")
 
 

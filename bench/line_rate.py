@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Line rate: all-reduce of 64 MiB f32 over shaped NICs, beside Gloo in the same test bed.
+"""Line rate: all-reduce of 64 MiB f32 over shaped NICs, compared with Gloo in the same test bed.
 
 Four hosts in network namespaces, MTU 1500. The bound is 2(n-1)/n x S / (sum of a host's NIC rates), the share is the
 bound over the median time; TCP payload over 1500-byte frames can reach 95.7 %. Gloo runs on one NIC, and split by hand
@@ -39,7 +39,7 @@ SETTINGS = [
 
 
 def canary(options, setting, size, iterations):
-    """One run of canary-perf, its counters sampled beside it: (row, busy share of each host's NICs, worst first)."""
+    """Runs canary-perf once and samples its counters: (row, busy share of each host's NICs, worst first)."""
     folder = tempfile.mkdtemp(prefix="canary-line.")
     out = os.path.join(folder, "perf.json")
     try:
@@ -61,8 +61,8 @@ def canary(options, setting, size, iterations):
 
 
 def busy(samples, setting):
-    """For each NIC index, the smallest over all hosts of the share of 100 ms windows in which it carried at least half
-    its rate, of those in which any NIC anywhere did (between operations results are compared, and nothing is sent)."""
+    """Looks at the 100 ms windows in which any NIC anywhere carried at least half its rate (between operations results
+    are compared, and nothing is sent). Returns for each NIC index the smallest share over all hosts in which it did."""
     windows = {}
     for host in range(RANKS):
         for nic, rate in enumerate(setting.rates):
@@ -76,7 +76,7 @@ def busy(samples, setting):
 
 
 def gloo(options, setting, size, iterations, nics, split):
-    """Median seconds and CPU seconds per GB."""
+    """Returns median seconds and CPU seconds per GB."""
     store = tempfile.mkdtemp(prefix="canary-gloo.")
     # Flat wiring: NIC k of host h is 10.(k+1).0.(h+1).
     addresses = ",".join("10.%d.0.$((CANARY_RANK+1))" % (k + 1) for k in range(nics))
@@ -132,7 +132,7 @@ def measure(options, figures, setting, size):
 
 
 def swap(options, figures, swaps):
-    """Rates of the two NICs exchanged on all hosts while two operations are in flight; time until delivery is back."""
+    """Exchanges the rates of the two NICs on all hosts while two operations are in flight; times the recovery."""
     setting, size, pause = Setting("swap", [500, 125], 0, 0), 64 << 20, 2.5
     seconds = 4 + pause * swaps
     events = []
@@ -160,7 +160,7 @@ def swap(options, figures, swaps):
     for (asked, changed, rates), end in zip(events, [e[0] for e in events[1:]] + [events[-1][1] + pause - 0.5]):
         shown = shows_rates(samples, rates, changed, end)
         back = recovered(samples, total, changed, end)
-        # Counted from when the kernel has the rates, which is earlier than when the counters can show them.
+        # It counts from when the kernel has the rates, which is earlier than the counters can show them.
         delays.append(None if back is None else back - changed)
         figures.note("swap to %s: link calls %.0f ms, both NICs show the rates after %s, delivery >= 85 %% after %s, "
                      "lowest 50 ms: %.0f %%"
@@ -177,7 +177,7 @@ def swap(options, figures, swaps):
 
 
 def lowest(samples, start, end):
-    """The least that was delivered over 50 ms, bytes per second."""
+    """Returns the least that was delivered over 50 ms, in bytes per second."""
     inside = [s for s in samples if start <= s[0] <= end]
     return min(((harness.received(b[1]) - harness.received(a[1])) / (b[0] - a[0]) for a, b in zip(inside, inside[5:])),
                default=0.0)
@@ -188,8 +188,8 @@ def ms(at, since):
 
 
 def shows_rates(samples, rates, start, end):
-    """When the counters show both new rates at every host: the first 50 ms window in which no NIC sends more than 1.15
-    x its rate and each at least half of it."""
+    """Returns when the counters show both new rates at every host: the first 50 ms window in which every NIC sends at
+    most 1.15 x and at least half of its rate."""
     inside = [s for s in samples if start <= s[0] <= end]
     for a, b in zip(inside, inside[5:]):
         span = b[0] - a[0]
@@ -201,7 +201,7 @@ def shows_rates(samples, rates, start, end):
 
 
 def recovered(samples, total, start, end):
-    """End of the first 10 ms bin that delivers 85 % of the sum, where the 100 ms from it on also do, on average."""
+    """Returns the end of the first 10 ms bin that delivers 85 % of the sum, as the 100 ms from it on do on average."""
     inside = [s for s in samples if start <= s[0] <= end]
     for i in range(len(inside) - 11):
         rates = []

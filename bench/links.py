@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Any link, any network: all-reduce beside slow NICs, on long paths, without routes of its own, with loss.
 
-Each figure is a ratio within one bed, whose programs run one after the other: against the physical bound
-(2(n-1)/n x S / the sum of a host's NIC rates; TCP payload over 1500-byte frames can reach 95.7 %), or against the
-fastest NIC alone. Raw TCP (bench/raw_tcp.py: the same bytes both ways, in parts that know the rates) and Gloo, on one
-NIC and split by hand, run beside it. What can't run says why, and counts as missed where a figure must be reached.
+Each figure is a ratio within one bed, whose programs run one after the other: to the physical bound
+(2(n-1)/n x S / the sum of a host's NIC rates; TCP payload over 1500-byte frames can reach 95.7 %), or to the fastest
+NIC alone. Raw TCP (bench/raw_tcp.py: the same bytes both ways, in parts that know the rates) and Gloo, on one NIC and
+split by hand, run beside it. A program that can't run says why, and counts as missed if its figure must be reached.
 
 Parts, for --only:
   slow-nic      a slow second NIC: never worse than 1.1 x the fastest alone, by size; 16 MiB: share of the sum
@@ -42,12 +42,12 @@ class Bed:
         return 2 * (self.hosts - 1) / self.hosts * size / (sum(self.rates) * 1e6 / 8)
 
     def alone(self, size):
-        """The same over the fastest NIC by itself."""
+        """Returns the same bound over the fastest NIC by itself."""
         return 2 * (self.hosts - 1) / self.hosts * size / (max(self.rates) * 1e6 / 8)
 
 
 class Step:
-    """One program on every rank of a bed. `read` makes a result of what rank 0 printed."""
+    """One program on every rank of a bed. `read` makes a result of the output of rank 0."""
 
     def __init__(self, key, command, limit, read, env=()):
         self.key, self.command, self.limit, self.read, self.env = key, command, limit, read, list(env)
@@ -94,7 +94,7 @@ def gloo(options, key, bed, sizes, iterations, limit, *, nics=1, split=None, con
 
 
 def raw(options, key, bed, size, rounds, limit, *, congestion=None):
-    # As many bytes as a host sends in an all-reduce.
+    # It sends as many bytes as a host does in an all-reduce.
     command = "python3 %s --bytes %d --rounds %d --nics %d --congestion %s" % (
         shlex.quote(RAW), 2 * (bed.hosts - 1) * size // bed.hosts, rounds, len(bed.rates),
         congestion or options.congestion)
@@ -102,7 +102,7 @@ def raw(options, key, bed, size, rounds, limit, *, congestion=None):
 
 
 def run(options, bed, steps):
-    """{key: {bytes: row} or Unable} of the steps, one after the other in one bed."""
+    """Runs the steps one after the other in one bed and returns {key: {bytes: row} or Unable}."""
     folder = tempfile.mkdtemp(prefix="canary-links.")
     try:
         # Ports differ, so that a rank that is early meets nobody of the step before.
@@ -145,7 +145,7 @@ def outcome(place, step, ranks):
 
 
 def share(result, size, bound):
-    """Percent of the bound, or None."""
+    """Returns the percentage of the bound, or None."""
     row = None if isinstance(result, Unable) else result.get(size)
     return 100 * bound / (row["p50_us"] / 1e6) if row else None
 
@@ -155,7 +155,7 @@ def why(*results):
 
 
 def merged(results, keys):
-    """One {bytes: {p50_us, mean_us}} of repetitions: the medians over those that could run."""
+    """Merges repetitions into one {bytes: {p50_us, mean_us}}: the medians over those that could run."""
     good = [results[key] for key in keys if not isinstance(results[key], Unable)]
     if not good:
         return results[keys[0]]
@@ -168,7 +168,7 @@ def size_text(size):
 
 
 class Told(Figures):
-    """Says each figure when it is there: all of them take a while."""
+    """Prints each figure as soon as it is there: all of them take a while."""
 
     def add(self, name, value, unit="", **more):
         super().add(name, value, unit, **more)
@@ -229,7 +229,7 @@ def slow_nic_bed(options, figures, bed, bucket, modes, smallest, largest, count)
 
 
 def shares(options, figures, label, bed, size, count, must, *, raw_too=False, gloo_modes=()):
-    """One bed with one size: Canary, raw TCP, Gloo as shares of the bound."""
+    """Runs one bed with one size: Canary, raw TCP, Gloo as shares of the bound."""
     if options.match not in label:
         return
     limit = int(40 + 12 * (count + 2) * bed.alone(size))
@@ -280,7 +280,7 @@ def unequal(options, figures):
 
 def mesh(options, figures):
     for hosts in [3] if options.quick else [3, 4, 5]:
-        # Without Gloo, which needs every host on every NIC's subnet.
+        # Gloo is left out, since it needs every host on every NIC's subnet.
         shares(options, figures, "mesh of %d hosts, 100 Mbit/s per link" % hosts,
                Bed(hosts, [100] * (hosts - 1), "mesh"), options.bytes or (4 if options.quick else 32) * MIB, 3, 93.0)
 
@@ -304,14 +304,14 @@ def loss(options, figures):
     controls = congestion_controls()
     for percent in [0.5] if options.quick else [0.1, 0.5, 2]:
         for delay in [1] if options.quick else [1, 10]:
-            # Where cubic and reno carry some 3 Mbit/s, 4 MiB would take ten seconds each.
+            # If cubic and reno carry only some 3 Mbit/s, 4 MiB would take ten seconds each.
             size = (1 if options.quick or percent * delay > 2 else 4) * MIB
             label = "200 Mbit/s, loss %g %%, %d ms one way, %s" % (percent, delay, size_text(size))
             if options.match not in label:
                 continue
             bed = Bed(2, [200], more=["--loss", "%g%%" % percent, "--delay", "%dms" % delay])
             steps = [perf(options, "default", 120, "-b %d -n %d -w 2" % (size, count), ["CANARY_TCP_CONGESTION="])]
-            # What Canary takes where nobody says anything.
+            # Canary's own default, if no setting names one.
             steps[0].command = "env -u CANARY_TCP_CONGESTION " + steps[0].command
             for control in controls:
                 steps.append(perf(options, control, 120, "-b %d -n %d -w 2" % (size, count),

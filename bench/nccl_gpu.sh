@@ -4,13 +4,13 @@
 #
 #   bench/nccl_gpu.sh [--build DIR] [--plugin FILE] [--python PYTHON] [--quick] [--out DIR]
 #
-# A small C++ program (bench/nccl_gpu/program.cc) and torch.distributed (torch_ranks.py): all_reduce, all_gather,
-# reduce_scatter, broadcast, send/recv, all_to_all; 1 B to 64 MiB, of floats or of odd numbers of bytes; protocols
-# Simple, LL and LL128, algorithms Ring and Tree; then all-reduces while one of two lanes is killed every half second.
-# Two loopback addresses stand in for NICs. Kernels of two processes take turns on one GPU, so the speeds say nothing of
-# the transport: this is about loading, results and failover. What is missing (GPU, libnccl, torch, a way to kill a
-# lane) is named below the table, and the rest is run. Exit status: 0 all right, 1 something failed, 77 nothing could be
-# run.
+# A small C++ program (bench/nccl_gpu/program.cc) and torch.distributed (torch_ranks.py) run all_reduce, all_gather,
+# reduce_scatter, broadcast, send/recv and all_to_all with 1 B to 64 MiB, of floats or of odd numbers of bytes, with the
+# protocols Simple, LL and LL128 and the algorithms Ring and Tree; then all-reduces while one of two lanes is killed
+# every half second. Two loopback addresses stand in for NICs. Kernels of two processes take turns on one GPU, so the
+# speeds say nothing of the transport: this is about loading, results and failover. If something is missing (GPU,
+# libnccl, torch, a way to kill a lane) it is named below the table, and the rest is run. Exit status: 0 all right,
+# 1 something failed, 77 nothing could be run.
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$root/build/release plugin='' python=python3 quick=0 out=''
@@ -34,7 +34,7 @@ if [ -n "$out" ]; then mkdir -p "$out" || exit 2; else out=$(mktemp -d /tmp/cana
 missing=() rows=() failed=0 ran=0
 note() { missing+=("$*"); echo "not run: $*"; }
 
-# --- what there is ----------------------------------------------------------------------------------------------------
+# --- the machine ------------------------------------------------------------------------------------------------------
 
 gpu=$(nvidia-smi --query-gpu=name,compute_mode --format=csv,noheader 2>/dev/null | head -1)
 have_gpu=0
@@ -86,8 +86,8 @@ torch=$("$python" -c 'import torch; print(torch.__version__ if torch.cuda.is_ava
 # --- two ranks --------------------------------------------------------------------------------------------------------
 
 port=$((20000 + $$ % 10000))
-# ranks NAME LIMIT_S "VAR=VALUE..." COMMAND...: both ranks to their end; logs in $out/NAME.{0,1}. Status: both were
-# fine. They meet by NCCL_COMM_ID or, without it, by MASTER_PORT: rank 0 can't listen there for both.
+# ranks NAME LIMIT_S "VAR=VALUE..." COMMAND...: runs both ranks to their end; logs in $out/NAME.{0,1}. Status 0: both
+# were fine. They meet by NCCL_COMM_ID or, without it, by MASTER_PORT: rank 0 can't listen there for both.
 ranks() {
   local name=$1 limit=$2 variables=$3 rank pids=() status=0
   shift 3
@@ -103,7 +103,7 @@ ranks() {
   for rank in 0 1; do wait "${pids[$rank]}" || status=1; done
   return $status
 }
-# Lines of the log that show NCCL went through the plugin and nothing else.
+# Prints lines of the log that show NCCL went through the plugin and nothing else.
 proven() {
   local name=$1 rank
   for rank in 0 1; do
@@ -123,7 +123,7 @@ case_of() { # KIND PROTOCOL ALGORITHM COMMAND...
   local kind=$1 protocol=$2 algorithm=$3 name=$1-$2-$3 result proof variables=
   shift 3
   [ "$protocol" = default ] || variables="NCCL_PROTO=$protocol"
-  # Tree serves all-reduce only: the other collectives keep what they have.
+  # Tree serves all-reduce only: the other collectives keep their algorithm.
   [ "$algorithm" = default ] || variables="$variables NCCL_ALGO=allreduce:$algorithm"
   ran=1
   result=right
@@ -177,7 +177,7 @@ if [ $have_gpu = 1 ] && [ -n "$program" ]; then
     note "lanes killed under load: 'ss -K' had no effect here (it needs root and CONFIG_INET_DIAG_DESTROY)"
 fi
 
-# --- what came of it --------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 echo
 if [ ${#rows[@]} -gt 0 ]; then

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""The NCCL net plugin under a harness that plays NCCL, beside the scheme of NCCL's built-in socket transport, in one
-run.
+"""The NCCL net plugin under a harness that plays NCCL, compared with the scheme of NCCL's built-in socket transport in
+one run.
 
 Two hosts in network namespaces, MTU 1500, traffic both ways as in a ring. Goodput is judged as a share of the sum of
-the NICs' rates; TCP payload over 1500-byte frames can reach 95.7 %. The baseline (tests/nccl/baseline_plugin) runs as
-the built-in does on one NIC; split in equal parts over all NICs, one socket and one helper thread each, which the
-slowest NIC decides; and, where there are connections enough, spread: connection c on NIC c mod n, as NCCL spreads its
-channels. Connections do not wait for each other here, as the channels of one collective do; what such would get is
-noted beside it. Plugin and baselines take turns, have the same number of runs, and count by the same choice of them.
-Further: unshaped NICs, CPU seconds per GB, the round trip of 64 KiB with a progress thread that sleeps and one that
-spins, NICs that die under load with every byte checked, and a killed rank. Each NIC's bytes as the kernel counted them
-stand beside the harness's.
+the NICs' rates; TCP payload over 1500-byte frames can reach 95.7 %. The baseline (tests/nccl/baseline_plugin) runs in
+up to three ways: as the built-in does, on one NIC; split in equal parts over all NICs, one socket and one helper thread
+each, so that the slowest NIC decides; and, if there are connections enough, spread: connection c on NIC c mod n, as
+NCCL spreads its channels. Connections do not wait for each other here, as the channels of one collective do; the figure
+that such channels would get is noted beside it. Plugin and baselines take turns, have the same number of runs, and
+count by the same choice of them. Further parts: unshaped NICs, CPU seconds per GB, the round trip of 64 KiB with a
+progress thread that sleeps and one that spins, NICs that die under load with every byte checked, and a killed rank.
+Each NIC's bytes as the kernel counted them stand beside the harness's.
 
 Goodput and "callers sleep" are with progress threads that sleep 100 us at a time once nothing was posted or done for 50
-us. NCCL's never sleep while there is traffic. That favours the plugin, which moves bytes in its own thread meanwhile;
-the baseline moves them in test(), so for it such a pass was not idle, which the harness can't see. "Callers yield" is
+us. NCCL's never sleep while there is traffic. That favours the plugin, which moves bytes in its own thread meanwhile.
+The baseline moves them in test(), so for it such a pass was not idle, which the harness can't see. "Callers yield" is
 as NCCL does it.
 """
 import json
@@ -29,7 +29,7 @@ from harness import BenchError, Figures, Job, Sampler
 
 GB = 1e9
 CUT_DEAD_S = 0.8    # how long a NIC is away
-CUT_BACK_S = 5.0    # in which it must carry a fifth of its rate again
+CUT_BACK_S = 5.0    # time in which it must carry a fifth of its rate again
 GAP_MS = 15         # shorter pauses between two messages of a connection are not written down
 WAYS = {"down": ("down", "up"), "silent": ("blackhole=on", "blackhole=off")}
 
@@ -56,21 +56,20 @@ LAYOUTS = [
 ONE_NIC = {"BASELINE_SOCKET_IFNAME": "=nic0"}
 SPLIT = {"BASELINE_ALL_NICS": "1", "BASELINE_HELPER": "poll"}
 BASELINES = ["one NIC", "equal split over the NICs", "spread over the NICs"]
-# A WARN has to say in one line: the first process that it names is the dead one, on which host, the links, bytes and
-# age.
+# A WARN has to say in one line: the dead process, which it names first, and its host, the links, bytes and age.
 DEATH = (r"^[^(]*host {host} \(pid {pid}\)", r"links [^ ]+>[^ ]", r"[0-9]+ bytes outstanding",
          r"last heard [0-9]+ m?s ago")
 
 
 class Contestant:
-    """A plugin and how it is run; the one under test has no name."""
+    """A plugin and how it is run; the plugin under test has no name."""
 
     def __init__(self, name, plugin, env=None, more=()):
         self.name, self.plugin, self.env, self.more = name, plugin, env, list(more)
 
 
 def contestants(options, layout, connections):
-    """The plugin under test, then every baseline that such a run allows."""
+    """Returns the plugin under test, then every baseline that such a run allows."""
     nics = len(layout.rates) if layout.topology == "flat" else 1  # the baseline's second NIC needs a common subnet
     out = [Contestant("", options.plugin), Contestant(BASELINES[0], options.baseline, ONE_NIC)]
     if nics > 1:
@@ -81,13 +80,13 @@ def contestants(options, layout, connections):
 
 
 class Run:
-    """What the ranks of one harness run said, and what the NICs counted."""
+    """The output of the ranks of one harness run, and the NICs' counters."""
 
     def __init__(self, ranks, status, tail, sent):
         self.ranks, self.status, self.tail, self.sent = ranks, status, tail, sent
 
     def failure(self):
-        """"" or why the run is none to take figures from."""
+        """Returns "" or why no figures can be taken from the run."""
         told = "; ".join(text for rank in self.ranks for text in rank["failed"])
         return told or ("" if self.status == 0 else "exit status %s\n%s" % (self.status, self.tail))
 
@@ -98,7 +97,7 @@ class Run:
         return min(rank["bytes_per_second"] for rank in self.ranks)
 
     def lockstep(self):
-        """per_direction() as it would be if all connections waited for the slowest, like channels of one collective."""
+        """Returns per_direction() as if all connections waited for the slowest, like channels of one collective."""
         return min(len(rank["connections"]) * min(rank["connections"]) for rank in self.ranks)
 
     def cpu_per_gb(self):
@@ -121,7 +120,7 @@ def row(line):
 
 
 def run(options, mode, plugin, more, *, bed, ranks=2, env=None, limit=120, during=None, expect=0):
-    """One run of the harness; `during(job, sampler)` acts while it goes. Failures are in the result, as figures."""
+    """Runs the harness once; `during(job, sampler)` acts while it goes. Failures are in the result, as figures."""
     folder = tempfile.mkdtemp(prefix="canary-nccl.")
     try:
         with Job(options, ranks, ranks, command(options, mode, plugin, more, folder), ctl=False, more=["--keep-going"],
@@ -142,7 +141,7 @@ def run(options, mode, plugin, more, *, bed, ranks=2, env=None, limit=120, durin
 
 
 def whole(result, ranks=2):
-    """The run, or a BenchError where it gave nothing to measure."""
+    """Returns the run, or raises a BenchError if it gave nothing to measure."""
     if result.failure() or len(result.ranks) != ranks:
         raise BenchError("the harness failed: " + (result.failure() or result.tail))
     return result
@@ -155,7 +154,7 @@ def goodput_run(options, who, layout, connections, seconds, idle="100", size="1M
     result = whole(run(options, "goodput", who.plugin,
                        ["--channels", connections, "--size", size, "--seconds", seconds, "--check", "sample",
                                                         "--idle", idle] + who.more, bed=bed, env=who.env))
-    # Bytes that no NIC counted did not cross one: then it was not the network that was measured.
+    # Bytes that no NIC counted did not cross one: then the network was not measured.
     if not result.sent:
         raise BenchError("the NICs' counters were never read: whether the bytes crossed them can't be told")
     if sum(map(sum, result.sent)) < result.bytes():
@@ -164,7 +163,7 @@ def goodput_run(options, who, layout, connections, seconds, idle="100", size="1M
 
 
 def chosen(options, runs):
-    """The run that counts, of plugin and baselines alike: with --quick the best, else the median (lesser of two)."""
+    """Returns the run that counts, chosen alike for plugin and baselines: with --quick the best, else the median."""
     ordered = sorted(runs, key=Run.per_direction)
     return ordered[-1] if options.quick else ordered[(len(ordered) - 1) // 2]
 
@@ -196,7 +195,7 @@ def goodput(options, figures, layout, connections, seconds):
 
 
 def cpu(figures, costs):
-    """CPU seconds per GB, the fewer the better, of the runs that count for the goodput.
+    """Shows CPU seconds per GB, the fewer the better, of the runs that count for the goodput.
 
     Progress threads sleep 100 us at a time.
     """
@@ -209,11 +208,11 @@ def cpu(figures, costs):
 
 
 def unshaped(options, figures, seconds):
-    """Turn by turn, so that what else the machine does meets all alike; medians.
+    """Runs turn by turn, so that other work of the machine meets all alike; shows medians.
 
-    With progress threads that only yield, as NCCL's do: where cores are fewer than threads, they take from the plugin's
-    thread, while the baseline's own progress threads move its bytes. And with such that sleep, which favours the
-    plugin: the baseline's bytes lie still then.
+    Progress threads first only yield, as NCCL's do: if cores are fewer than threads, they take from the plugin's
+    thread, while the baseline's own progress threads move its bytes. Then they sleep, which favours the plugin: the
+    baseline's bytes lie still meanwhile.
     """
     connections = 2
     for nics, idle in ((1, "yield"), (2, "yield"), (1, "100"), (2, "100")):
@@ -228,7 +227,7 @@ def unshaped(options, figures, seconds):
                 cpus[who.name].append(result.cpu_per_gb())
         best = max(harness.median(got[who.name]) for who in everybody[1:])
         ours = harness.median(got[""])
-        # The built-in on one socket and NIC is what stands there today; all are shown.
+        # The built-in on one socket and NIC is in use there today; all are shown.
         callers = "yield" if idle == "yield" else "sleep, to the plugin's favour"
         what = "unshaped, %d NIC%s, callers %s: against the best baseline" % (nics, "s"[:nics > 1], callers)
         figures.add(what, ours / best, "x", at_least=1.0,
@@ -260,7 +259,7 @@ def latency(options, figures, rate, messages, rounds, judged):
 # --- a NIC cut under load ---------------------------------------------------------------------------------------------
 
 def cuts(options, figures, way, count, seconds_max, size, connections, judged):
-    """`count` cuts, or as many as fit in seconds_max; (stalls, survived)."""
+    """Makes `count` cuts, or as many as fit in seconds_max; returns (stalls, survived)."""
     layout = LAYOUTS[1]
     rate = layout.rates[0] * 1e6 / 8
     cycle = CUT_DEAD_S + 2.5
@@ -296,7 +295,7 @@ def cuts(options, figures, way, count, seconds_max, size, connections, judged):
         shutil.rmtree(folder, ignore_errors=True)
     events = result.acted
     gaps = [gap for rank in result.ranks for gap in rank.get("gaps", [])]
-    # A stall is the longest time in which a connection delivered no message, of all connections at both hosts.
+    # A stall is the longest time in which some connection, at either host, delivered no message.
     stalls = [max([end - begin for begin, end in gaps if begin < back and end > died] + [0.0])
               for died, back, _ in events]
     returns = [again - back for _, back, again in events if again is not None]
@@ -305,14 +304,14 @@ def cuts(options, figures, way, count, seconds_max, size, connections, judged):
         name, len(events), sum(rank.get("received_bytes", 0) for rank in result.ranks) / GB,
         ": " + result.failure() if result.failure() else ""))
     survived = 0 if result.failure() or len(result.ranks) != 2 else len(events)
-    # Within a time there may be fewer than planned; none at all is a job that has ended before its time.
+    # The time may allow fewer than planned; none at all means that the job ended before its time.
     figures.add("%s: cuts survived, all bytes right" % name, survived, "of %d" % planned,
                 at_least=count if count else max(1, len(events)))
     if stalls and survived:
         figures.add("  longest stall p50", 1e3 * harness.percentile(stalls, 0.5), "ms",
                     at_most=150.0 if judged else None)
         figures.add("  longest stall p99", 1e3 * harness.percentile(stalls, 0.99), "ms")
-        # One that dies again and again is tried again later and later, by design: its probation doubles within ten
+        # A NIC that dies again and again is tried again later and later, by design: its probation doubles within ten
         # seconds of the last.
         figures.add("  carries a fifth of its rate again within %.0f s" % CUT_BACK_S, len(returns),
                     "of %d" % len(events), at_least=int(0.8 * len(events)), note="p50 %.0f ms, max %.0f ms" %
@@ -322,7 +321,7 @@ def cuts(options, figures, way, count, seconds_max, size, connections, judged):
 
 
 def used_again(job, sampler, host, nic, back, rate):
-    """When the NIC sent a fifth of its rate over 100 ms; None: not within CUT_BACK_S."""
+    """Returns when the NIC sent a fifth of its rate over 100 ms; None: not within CUT_BACK_S."""
     while time.monotonic() < back + CUT_BACK_S and job.running():
         time.sleep(0.05)
         inside = [s for s in sampler.samples()[-int(CUT_BACK_S / harness.BIN_S):] if s[0] >= back]
@@ -374,7 +373,6 @@ def body():
     parser.add_argument("--cut-minutes", type=float, default=0, help="cut NICs for that long instead")
     parser.add_argument("--kills", type=int, default=None, help="ranks killed [20; with --quick 4]")
     options = harness.parse(parser)
-    # Namespaces are ours alone, and nobody else's keys are in them.
     options.harness = find(options, None, "tests/nccl/canary-nccl-harness")
     options.baseline = find(options, None, "tests/nccl/libnccl-net-baseline.so")
     options.plugin = find(options, options.plugin, "plugins/nccl/libnccl-net-canary.so")

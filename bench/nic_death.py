@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A NIC dies while all-reduces run back to back: nothing may come out wrong, and what stops must go on over the other
+"""A NIC dies while all-reduces run back to back: no result may be wrong, and stopped traffic must go on over the other
 NIC.
 
 Four hosts, two NICs each, flat wiring, 64 MiB f32. A NIC of a random host dies at a random moment: `down` by
 `ip link set down`, `silent` by dropping its packets both ways with the carrier up. Two operations are in flight and
 every result is compared element by element. Each way runs with ctl0 (a control NIC of its own) and without (control
-shares the NICs). Shown: the longest gap in delivered bytes around each death, and when the NIC that came back carries
-its share again.
+shares the NICs). The table shows the longest gap in delivered bytes around each death, and when the NIC that came back
+carries its share again.
 """
 import json
 import os
@@ -20,14 +20,14 @@ from harness import BenchError, Figures, Job, Sampler
 
 RANKS, RATE = 4, 500e6 / 8
 DEAD_S = 1.5        # how long a NIC is away
-BACK_LIMIT_S = 2.0  # in which it must carry its share
+BACK_LIMIT_S = 2.0  # time in which it must carry its share
 # Then nothing: NICs 0 and 1 take turns, so a lane has more than 10 s clean and its probation starts at 100 ms again.
 PAUSE_S = 2.75
 WAYS = {"down": ("down", "up"), "silent": ("blackhole=on", "blackhole=off")}
 
 
 def gaps_of(samples, start, end, value):
-    """[(begin, seconds)] of the times in which `value` (of the counters) grew by less than 5 % of a NIC's rate."""
+    """Returns [(begin, seconds)] of the times in which value(counters) grew by less than 5 % of a NIC's rate."""
     gaps, since = [], None
     for a, b, got in harness.deltas([s for s in samples if start <= s[0] <= end], value):
         if got < 0.05 * RATE * (b - a):
@@ -45,10 +45,10 @@ def longest(gaps):
 
 
 def gaps_around(samples, host, died, back):
-    """Longest gaps around one death: of the host that lost the NIC (in what it receives and in what it sends: every
-    piece of a ring passes it, on half its rate, so time it loses is time the job loses), of any host if it began within
-    0.3 s of the death, and of any host while the NIC was dead (the others also wait for the one that has become
-    slower)."""
+    """Returns the longest gaps around one death: of the host that lost the NIC (in what it receives and in what it
+    sends: every piece of a ring passes it, on half its rate, so time it loses is time the job loses); of any host, if
+    the gap began within 0.3 s of the death; and of any host while the NIC was dead (the others also wait for the one
+    that has become slower)."""
     start = died - 0.05
     own = longest(gaps_of(samples, start, back, lambda c: harness.received(c, host)) +
                   gaps_of(samples, start, back, lambda c: sum(nic[1] for nic in c[host])))
@@ -57,7 +57,7 @@ def gaps_around(samples, host, died, back):
 
 
 def share_back(samples, host, nic, start, end):
-    """Seconds from start until the NIC sends 80 % of an equal share of its busy host's bytes over 200 ms."""
+    """Returns seconds from start until the NIC sends 80 % of an equal share of its busy host's bytes over 200 ms."""
     inside = [s for s in samples if start <= s[0] <= end]
     for a, b in zip(inside, inside[20:]):
         span = b[0] - a[0]
@@ -69,7 +69,7 @@ def share_back(samples, host, nic, start, end):
 
 
 def campaign(options, figures, way, ctl, deaths, size):
-    """`deaths` deaths in one job. Rows of gaps, quiet gaps and returns."""
+    """Causes `deaths` deaths in one job. Returns rows of gaps, quiet gaps and returns."""
     cycle = DEAD_S + BACK_LIMIT_S + PAUSE_S
     folder = tempfile.mkdtemp(prefix="canary-nic.")
     out = os.path.join(folder, "perf.json")

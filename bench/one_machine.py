@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""All-reduce between ranks of one machine, beside Gloo and Open MPI: 2, 4 and 8 ranks, 4 B to 100 MB, over TCP loopback
-and shared memory.
+"""All-reduce between ranks of one machine, compared with Gloo and Open MPI: 2, 4 and 8 ranks, 4 B to 100 MB, over TCP
+loopback and shared memory.
 
-Everybody runs in the same rounds (bench/peers: one timing core for all), with the same congestion control, once asleep
-(who waits sleeps; Gloo's only way, and never Open MPI's) and once spinning (who waits polls and yields). Shown: the
-goals' rows as ratios of medians against the best peer of the same transport, then the peers' own tables with --tables.
-A missed goal is no failure of the program.
+All libraries run in the same rounds (bench/peers: one timing core for all), with the same congestion control, once
+asleep (waiting ranks sleep; Gloo's only way, and never Open MPI's) and once spinning (waiting ranks poll and yield). It
+shows the goals' rows as ratios of medians to the best peer of the same transport, then the peers' own tables with
+--tables. A missed goal is no failure of the program.
 """
 import json
 import os
@@ -29,7 +29,7 @@ def human(size):
 
 
 class Results:
-    """Medians over the rounds, by (peer, algorithm, ranks, bytes)."""
+    """The medians over the rounds, by (peer, algorithm, ranks, bytes)."""
 
     def __init__(self, path):
         self.rows = {}
@@ -45,7 +45,7 @@ class Results:
         return harness.median([r[key] for r in self.rows.get((peer, algo, n, size), [])])
 
     def best(self, peers, n, size, key="median_us"):
-        """(value, name) of the peers' best algorithm; (None, "-") of none."""
+        """Returns (value, name) of the peers' best algorithm, or (None, "-") if there is none."""
         found = [(self.median(p, a, n, size, key), "%s %s" % (p, a))
                  for (p, a, rn, rs) in self.rows if p in peers and rn == n and rs == size]
         return min(found, default=(None, "-"))

@@ -5,7 +5,7 @@ return, and every result is exact.
 Three hosts, a rank each, two NICs of 500 Mbit/s and nothing beside them (no control NIC), 4 MiB f32. The ways: `dark`
 drops all packets of a random host's NICs with the carrier up, `down` is `ip link set down` on all of them, `stopped` is
 SIGSTOP of a random rank, `all stopped` of all ranks. Each lasts 1, 3, 10 and 30 s (the short form: 1 and 3 s, two
-each). Shown: the time from the return until every host has received half a MiB, and the outages survived.
+each). The table shows the time from the return until every host has received half a MiB, and the outages survived.
 """
 import os
 import signal
@@ -21,7 +21,7 @@ WAYS = ("dark", "down", "stopped", "all stopped")
 
 
 def goes_on(samples, back):
-    """Seconds from `back` until every host has received half a MiB more than it had; None: not seen."""
+    """Returns seconds from `back` until every host has received half a MiB more than it had; None: not seen."""
     behind = [s for s in samples if s[0] >= back]
     if not behind:
         return None
@@ -33,7 +33,7 @@ def goes_on(samples, back):
 
 
 def outage(options, way, span):
-    """(seconds until it goes on, failure or "")"""
+    """Returns (seconds until it goes on, failure or "")."""
     host = options.random.randrange(HOSTS)
     command = [options.perf, "all_reduce", "-b", str(SIZE), "-w", "1", "--check-every", "--duration",
                "%.1f" % (2.5 + span + AFTER_S)]

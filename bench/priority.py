@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Priorities: a small urgent all-reduce beside a large one of the same group.
 
-Two hosts with 2 NICs of 200 Mbit/s each: all-reduces of 1 MiB on the idle network, beside one of 256 MiB without
-priority, and beside one of 256 MiB urgent, one after the other with pauses of up to 20 ms. Must: an urgent one takes at
-most 1.5 x its time on the idle network (medians of rank 0, from the call to the completion), and the large one loses no
-more than the time that the small ones' bytes take.
+Two hosts with 2 NICs of 200 Mbit/s each run all-reduces of 1 MiB on the idle network, beside one of 256 MiB without
+priority, and beside one of 256 MiB as urgent ones, one after the other with pauses of up to 20 ms. An urgent one must
+take at most 1.5 x its time on the idle network (medians of rank 0, from the call to the completion), and the large one
+must lose no more than the time that the small ones' bytes take.
 """
 import json
 import sys
@@ -50,7 +50,7 @@ def body():
     def worst(kind):
         return harness.median([max(r[kind]) / harness.median(r["idle"]) for r in runs])
 
-    # The bytes of all the small ones, of which a host sends 2(n-1)/n.
+    # The bytes of all the small operations, of which a host sends 2(n-1)/n.
     theirs = times * 2 * (HOSTS - 1) / HOSTS * SMALL / (NICS * RATE_MBIT * 1e6 / 8) / harness.TCP_SHARE
     lost = harness.median([r["large_beside_urgent"] - r["large_alone"] for r in runs])
     figures.add("1 MiB on the idle network", 1e3 * harness.median([harness.median(r["idle"]) for r in runs]), "ms")

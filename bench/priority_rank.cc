@@ -1,9 +1,9 @@
 // One rank of bench/priority.py: a small all-reduce on an idle network, and beside a large one, with and without
 // priority.
 //
-//   priority_rank LARGE SMALL TIMES SEED     bytes, bytes, small operations of each kind, of the pauses between them
-// Rank 0 prints one line of JSON: seconds of each small operation from its call to its completion, and what the large
-// one took. All operations are of one group.
+//   priority_rank LARGE SMALL TIMES SEED     bytes, bytes, small operations of each kind, seed of the pauses
+// Rank 0 prints one line of JSON: the seconds of each small operation from its call to its completion, and those of the
+// large one. All operations belong to one group.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -39,7 +39,7 @@ class Bench {
     world_.all_reduce(small_, CANARY_SUM, options);
     const double took = seconds_since(began);
     exact_ &= std::all_of(small_.begin(), small_.end(), [this](float v) { return v == 3.0f * ranks_; });
-    // All ranks draw the same: at another moment of the large one's pieces each time.
+    // All ranks draw the same pause, which ends at another moment of the large operation's pieces each time.
     std::this_thread::sleep_for(std::chrono::microseconds(random_() % 20'000));
     return took;
   }
@@ -64,7 +64,7 @@ class Bench {
     auto operation = start_large();
     return wait(operation);
   }
-  // What the large one takes with the small ones beside it; those that began behind it do not count.
+  // Seconds of the large operation with the small ones beside it; small ones that began after it do not count.
   double beside(const canarynet::OpOptions& options, std::vector<double>* small_ones) {
     auto operation = start_large();
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -96,7 +96,7 @@ std::string list(const std::vector<double>& values) {
 int run(std::size_t large, std::size_t small, int times, unsigned seed) {
   canarynet::Context context;
   Bench bench(context, large, small, times, seed);
-  bench.large_alone();  // what the NICs carry is known from here on
+  bench.large_alone();  // measures what the NICs carry
   const auto idle = bench.idle();
   const double alone = bench.large_alone();
   std::vector<double> normal, urgent;

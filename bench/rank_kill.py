@@ -2,8 +2,8 @@
 """A rank is killed with SIGKILL at a random moment of back-to-back all-reduces: every survivor must end its operation
 with an error that names that rank, within 2 s.
 
-Four hosts, two NICs of 500 Mbit/s, 16 MiB f32; the killed rank goes round, rank 0 (which others joined through)
-included. Times are from the signal to the survivor's line of error output, so they include the pipe and this script.
+Four hosts, two NICs of 500 Mbit/s, 16 MiB f32; each rank has its turn to be killed, also rank 0 (which others joined
+through). Times are from the signal to the survivor's line of error output, so they include the pipe and this script.
 """
 import os
 import re

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What TCP itself carries: ranks 0 and 1 of a canary-run job send each other the same bytes at once, over one
-connection per NIC, in parts that follow the NICs' rates. A round begins when the one before has been received whole, as
-the next step of an all-reduce does. Rank 0 prints the rounds' times as JSON; other ranks only end.
+"""Measures TCP itself: ranks 0 and 1 of a canary-run job send each other the same bytes at once, over one connection
+per NIC, in parts that follow the NICs' rates. A round begins when the one before has been received whole, as the next
+step of an all-reduce does. Rank 0 prints the rounds' times as JSON; other ranks only end.
 
-Started by bench/links.py as the ranks' command; the hosts, addresses and rates are those of the job's state file.
+bench/links.py starts it as the ranks' command; the hosts, addresses and rates are those of the job's state file.
 """
 import argparse
 import json
@@ -18,7 +18,7 @@ CHUNK = 1 << 20
 
 
 def connect(rank, nic, congestion):
-    """The connection over this pair of NICs; `nic` holds both hosts' entries of the state file."""
+    """Returns the connection over this pair of NICs; `nic` holds both hosts' entries of the state file."""
     own, other = nic[rank]["address"], nic[1 - rank]["address"]
     family = socket.AF_INET6 if ":" in own else socket.AF_INET
     end = time.monotonic() + 20
@@ -91,7 +91,7 @@ def main():
     parts = [options.bytes * rate // sum(rates) for rate in rates]
     parts[0] += options.bytes - sum(parts)
     connections = [connect(rank, nic, options.congestion) for nic in nics]
-    one_round(connections, parts)  # windows have grown by then
+    one_round(connections, parts)  # lets windows grow
     times = []
     for _ in range(options.rounds):
         start = time.monotonic()

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Ranks of one host are killed with SIGKILL while shared memory is mapped between them: who survives hears who died,
-and nothing is left.
+"""Ranks of one host are killed with SIGKILL while shared memory is mapped between them: survivors are told who died,
+and nothing is left behind.
 
-Jobs of 2 to 4 processes run all-reduces of 4 B to 4 MiB in the library's memory and in ordinary one. At a random moment
-one or two of them are killed, rank 0 included: half of the jobs within milliseconds of joining, while lanes are made, a
-tenth before. Two processes survive every job that they join and so live through all of it, the best place to see
-something pile up. After each job every survivor has ended with an error that names a killed rank, its open files,
-mappings and threads are what they were before, and no socket's name, no file and no process is left. Runs in a network
-namespace of its own.
+Jobs of 2 to 4 processes run all-reduces of 4 B to 4 MiB in the library's memory and in ordinary memory. At a random
+moment one or two of them are killed, rank 0 included: half of the jobs within milliseconds of joining, while lanes are
+made, a tenth before. Two processes survive every job that they join and so live through all of it, which is the best
+place to see something pile up. After each job every survivor must have ended with an error that names a killed rank;
+its open files, mappings and threads must be what they were before, and no socket's name, no file and no process may be
+left. It runs in a network namespace of its own.
 """
 import collections
 import ctypes
@@ -29,24 +29,24 @@ LIMIT_S, LATE_S = 2.0, 15.0
 BYTES_MAX = 4 << 20
 JOINING = 0.1  # share of the jobs whose ranks die while they join
 CLONE_NEWNET, SIOCSIFFLAGS, IFF_UP = 0x40000000, 0x8914, 1
-HEAP_PER_JOB, RESIDENT_PER_JOB = 4.0, 1024.0  # bytes; what the heap has in use is exact, the smallest block is of 32
-SETTLED = 5  # jobs after which a process has what it keeps
+HEAP_PER_JOB, RESIDENT_PER_JOB = 4.0, 1024.0  # bytes; the heap's use is known exactly, its smallest block is of 32
+SETTLED = 5  # jobs after which a process has everything that it keeps
 
 
 class Rank:
-    """One process of shm_kill_rank.cc: what it said, by kind of line."""
+    """One process of shm_kill_rank.cc: its output, by kind of line."""
 
     count = 0
 
     def __init__(self, program, selector):
         Rank.count += 1
         self.number = Rank.count
-        # Without the C library's cache of freed blocks, which count as used: memory in use is then known to the byte.
+        # This turns off the C library's cache of freed blocks, which count as used: memory in use is known to the byte.
         self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
                                         env=dict(os.environ, GLIBC_TUNABLES="glibc.malloc.tcache_count=0"))
         self.pid = self.process.pid
         self.said = collections.defaultdict(list)
-        self.rests = []  # of all its life; the first is its birth
+        self.rests = []  # of its whole life; the first is its birth
         self.survived = self.joined = 0  # jobs
         self._part, self._selector = b"", selector
         self.open = True
@@ -84,7 +84,7 @@ class Rank:
             return 0
 
     def end(self, kill):
-        """Its exit status: negative a signal, None when it did not end."""
+        """Returns its exit status: negative for a signal, None if it did not end."""
         if kill:
             self.process.kill()
         else:
@@ -105,13 +105,13 @@ class Rank:
 
 
 def fields_of(text):
-    """{name: text} of "name=text …"; message= takes the rest of the line."""
+    """Returns {name: text} of "name=text …"; message= takes the rest of the line."""
     head, _, message = text.partition(" message=")
     return dict(part.split("=", 1) for part in head.split()) | {"message": message}
 
 
 def own_network():
-    """A network namespace in which every abstract socket is ours."""
+    """Makes a network namespace in which every abstract socket is ours."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNET) != 0:
         raise BenchError("unshare(CLONE_NEWNET): " + os.strerror(ctypes.get_errno()))
@@ -120,7 +120,7 @@ def own_network():
 
 
 def names_left():
-    """Abstract sockets, and files in /dev/shm, that are ours."""
+    """Returns abstract sockets, and files in /dev/shm, that are ours."""
     with open("/proc/net/unix") as file:
         found = [line.split()[-1] for line in file if "@canarynet-" in line]
     return found + [name for name in os.listdir("/dev/shm") if "canary" in name]
@@ -143,7 +143,7 @@ class Campaign:
         return Rank(self.program, self.selector)
 
     def pump(self, done, limit):
-        """Reads what ranks say until done(); whether it came true."""
+        """Reads the ranks' output until done(); returns whether it came true."""
         end = time.monotonic() + limit
         while not done():
             left = end - time.monotonic()
@@ -166,8 +166,8 @@ class Campaign:
         dying = self.random.sample(members[len(lasting):], victims)
         self.random.shuffle(members)
         joining = self.random.random() < JOINING
-        # For those who do not come. Where rank 0 dies before a rank has heard a word of it, that rank calls on until
-        # then.
+        # How long to wait for ranks that do not come. If rank 0 dies before a rank has heard a word of it, that rank
+        # calls on until then.
         wait_s = 1 if joining else 5
         job = "job join=tcp://127.0.0.1:%d ranks=%d seed=%d limit=%d wait=%ds rank=" % (
             12000 + trial % 18000, ranks, self.options.seed * 1_000_000 + trial, BYTES_MAX, wait_s)
@@ -238,7 +238,7 @@ class Campaign:
             self.times.append(seconds)
             wrong = int(end["rank"]) not in killed or not re.search(r"\brank %s\b" % end["rank"], end["message"])
             self.unnamed += wrong
-        else:  # who has not come may still come: that it did not is known when the wait is over
+        else:  # an absent rank may still come: only when the wait is over is it known that it did not
             self.joining += 1
             seconds -= waited_s
             wrong = not end["message"]
@@ -255,7 +255,7 @@ class Campaign:
         now, before = member.rests[-1], member.rests[-2]
         wrong = ["%s %d" % (name, now[name]) for name, value in (("fds", 3), ("names", 0), ("threads", 1))
                  if now[name] != value]
-        # The first job leaves the C library the stack of a thread that has ended.
+        # The first job leaves the C library the stack of a thread that has ended, so it is not compared.
         if member.joined > 1:
             wrong += ["%s %d, were %d" % (name, now[name], before[name]) for name in ("maps", "mapped")
                       if now[name] > before[name]]
@@ -265,7 +265,8 @@ class Campaign:
                       (where, member.survived, "; ".join(wrong), "; ".join(member.said["left"][:4])))
 
     def growth(self, member, name):
-        """Bytes per job, the lesser of both halves of its life: what is kept once is no growth. None of too few jobs.
+        """Returns bytes per job, the lesser of both halves of its life: memory that is kept once is no growth. None if
+        there are too few jobs.
 
         At the ends and in the middle the least of ten settled jobs counts.
         """

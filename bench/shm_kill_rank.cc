@@ -1,22 +1,22 @@
 // One rank of bench/shm_kill.py: joins job after job within one process, exchanges until a peer dies, and says what is
-// left of it.
+// left over.
 //
 // Lines in:
-//   job join=URL rank=R ranks=N seed=S limit=BYTES wait=TIME    S and limit alike on all ranks; how long to wait for
-//         those who do not join
+//   job join=URL rank=R ranks=N seed=S limit=BYTES wait=TIME    S and limit are alike on all ranks; wait: how long to
+//         wait for ranks that do not join
 //   quit
 // Lines out:
 //   rest fds=N names=N maps=N mapped=BYTES heap=BYTES resident=BYTES threads=N    at start and after each job;
 //         resident: anonymous memory
 //   joined
-//   ended at=NS code=NAME rank=R ops=N shm=BYTES other=BYTES message=TEXT    CLOCK_MONOTONIC as the error came; what
-//         went out to peers
+//   ended at=NS code=NAME rank=R ops=N shm=BYTES other=BYTES message=TEXT    at: CLOCK_MONOTONIC as the error came;
+//         shm, other: bytes that went out to peers
 //   wrong TEXT    a result that is not exact
-//   left TEXT     behind rest: a descriptor, or a mapping of a memfd, that is still there
+//   left TEXT     after rest: a descriptor, or a mapping of a memfd, that is still there
 //
 // Every rank runs the same sequence: one to three all-reduces at a time of 4 bytes to `limit`, sizes drawn evenly by
-// magnitude. Each chooses by itself which of its buffers are the library's memory and which ordinary, which operations
-// are in place, and whether it frees that memory before it finalizes.
+// magnitude. Each rank chooses by itself which of its buffers are the library's memory and which ordinary, which
+// operations are in place, and whether it frees that memory before it finalizes.
 #include <dirent.h>
 #include <malloc.h>
 #include <unistd.h>
@@ -55,13 +55,13 @@ class Random {
   std::uint64_t state_;
 };
 
-// A line leaves at once and whole: the process may be killed behind it.
+// A line leaves at once and whole, since the process may be killed right after it.
 void say(const std::string& line) {
   const std::string text = line + "\n";
   if (::write(STDOUT_FILENO, text.data(), text.size()) != static_cast<ssize_t>(text.size())) _exit(4);
 }
 
-// --- what is left ----------------------------------------------------------------------------------------------------
+// --- leftovers -------------------------------------------------------------------------------------------------------
 
 std::vector<std::string> descriptors() {
   std::vector<std::string> out;
@@ -87,12 +87,12 @@ void say_rest() {
   for (std::string line; std::getline(in, line); ++maps) {
     std::size_t from = 0, to = 0;
     std::sscanf(line.c_str(), "%zx-%zx", &from, &to);
-    if (line.find("[heap]") == std::string::npos) mapped += to - from;  // that one is counted by what is in use
+    if (line.find("[heap]") == std::string::npos) mapped += to - from;  // the heap is counted by what is in use
     if (line.find("memfd:") != std::string::npos) ours.push_back(line);
   }
   std::size_t pages = 0, resident = 0, shared = 0, threads = 0;
   std::ifstream("/proc/self/statm") >> pages >> resident >> shared;
-  // Without pages of files: the kernel maps up to 64 KiB around the first call of a function that no job needed before.
+  // Pages of files do not count: the kernel maps up to 64 KiB around the first call of a function not needed before.
   resident -= shared;
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -176,7 +176,7 @@ class Rank {
     }
   }
 
-  // One to three operations at once; the first failure, told with its moment.
+  // Runs one to three operations at once; returns the first failure, told with its moment.
   canary_status exchange() {
     Call calls[kTogether];
     const std::size_t together = 1 + shared_.below(kTogether);
@@ -217,7 +217,7 @@ class Rank {
     }
   }
 
-  // The error, and when it came, of the first call that failed.
+  // Notes the error of the first call that failed, and when it came.
   void note(canary_status status, canary_status* failed) {
     if (status == CANARY_OK || *failed != CANARY_OK) return;
     *failed = status;
@@ -245,7 +245,7 @@ class Rank {
     say(out.str());
   }
 
-  // Bytes that went out to peers, by what.
+  // Counts the bytes that went out to peers, by transport.
   void count_sent(std::uint64_t* shm, std::uint64_t* other) const {
     if (context_ == nullptr) return;
     canary_nic_stats nics[16];
@@ -270,7 +270,7 @@ class Rank {
 }  // namespace
 
 int main() {
-  // One pool of memory, whose use can be counted, and large blocks that go back when they are freed.
+  // There is one pool of memory, whose use can be counted, and large blocks go back when they are freed.
   ::mallopt(M_ARENA_MAX, 1);
   ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
   std::cin.sync_with_stdio(false);

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Random lives of whole engines in virtual time, on all cores, for hours: over seeds that nobody has tried yet.
+"""Lives random lives of whole engines in virtual time, on all cores, for hours, with seeds that nobody has tried yet.
 
     bench/soak.py --minutes 240 --ledger soak.jsonl
 
 Every batch of lives (build/release/sim/canary-swarm, see there) adds one line of JSON to the ledger: commit, mode,
 first and last seed, lives, collectives, messages, faults, virtual hours, seconds, and the seeds that failed with what
-they said. The next run goes on behind the last seed of the ledger, whatever its commit; --seed starts elsewhere. A
-batch is a process of its own, so memory stays bounded.
+they said. The next run goes on after the last seed of the ledger, whatever its commit; --seed starts elsewhere. A batch
+is a process of its own, so memory stays bounded.
 Status 1: a life broke the verdict. 2: it could not run.
 """
 import argparse
@@ -68,7 +68,7 @@ def batch(swarm, mode, seed, lives):
     try:
         row.update(json.loads(lines[-1]))
     except (ValueError, IndexError):
-        # A crash: which life it was is found by running them one by one.
+        # A crash: running the lives one by one finds out which it was.
         row.update(lives=0, collectives=0, messages=0, faults=0, virtual_hours=0,
                    failures=[f"{seed}..{seed + lives - 1}: status {result.returncode}: {result.stderr[-400:]}"])
     else:

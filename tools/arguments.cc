@@ -10,7 +10,7 @@ void wrong(std::string_view option, std::string_view value, const std::string& t
 
 namespace {
 
-// The first argument of a tool with subcommands is one of them, or an option.
+// Checks that the first argument of a tool with subcommands is one of them, or an option.
 void check_command(const CLI::App& app, const std::vector<std::string>& arguments) {
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
   if (commands.empty()) return;
@@ -34,7 +34,7 @@ void parse(CLI::App& app, const std::vector<std::string>& arguments, const std::
   app.set_version_flag("--version", version_text(app.get_name()));
   try {
     check_command(app, arguments);
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11 takes them in this order
     app.parse(reversed);
     fill();
   } catch (const CLI::CallForHelp&) {

@@ -1,5 +1,5 @@
-// tools/arguments.h -- what the tools' command lines share: the values of options, the words for wrong ones, and how
-// parsing ends.
+// tools/arguments.h -- the common part of the tools' command lines: the values of options, the words for wrong ones,
+// and how parsing ends.
 //
 // Pure: nothing is opened, nothing printed.
 #pragma once
@@ -17,14 +17,14 @@ class App;
 
 namespace canarynet::tools {
 
-// An option's value can't be used; parse() makes the text of it.
+// An option's value that can't be used; parse() makes a text of it.
 struct Wrong {
   std::string text;
 };
 // Throws "--links -1: takes a whole number from 0 to 100000".
 [[noreturn]] void wrong(std::string_view option, std::string_view value, const std::string& takes);
 
-// All of the text is one number within the range; else nothing.
+// Reads the whole text as one number within the range; returns nothing if it is none.
 template <typename T>
 std::optional<T> whole(std::string_view text, T min, T max) {
   T value = 0;
@@ -43,14 +43,14 @@ T number(std::string_view option, std::string_view text, T min, T max) {
 // "canary-perf 0.1.0"
 std::string version_text(const std::string& tool);
 
-// Of a command line.
+// The result of parsing a command line.
 struct Outcome {
   std::string text;      // help or error, to be printed
   int exit_status = -1;  // -1: go on
 };
 // Parses for the tool that `app` is named after, then calls `fill`, which may throw Wrong. Help is that of the
-// subcommand it was asked of; --version every tool has. A word in place of a subcommand is named, with those that there
-// are.
+// subcommand for which it was asked; every tool has --version. The error for a word in place of a subcommand names it
+// and the subcommands.
 void parse(CLI::App& app, const std::vector<std::string>& arguments, const std::function<void()>& fill,
            Outcome* outcome);
 

@@ -1,12 +1,12 @@
 // bench/nccl_gpu/program.cc -- one rank of a small NCCL job whose results are compared with the CPU's. Built and run by
 // bench/nccl_gpu.sh.
 //
-//   nccl_gpu_program check BYTES...     every collective at these sizes, of floats, or of bytes where that is no whole
+//   nccl_gpu_program check BYTES...     every collective at these sizes, of floats, or of bytes if that is no whole
 //                                       number of floats
 //   nccl_gpu_program loop SECONDS       all-reduces of 16 MiB, each checked; prints the longest one
 //
-// RANK and WORLD_SIZE say who this is; NCCL_COMM_ID=host:port brings the ranks together. All ranks use GPU 0. Values
-// are small integers, so that sums are exact in any order; those of bytes wrap.
+// RANK and WORLD_SIZE say which rank this is; NCCL_COMM_ID=host:port brings the ranks together. All ranks use GPU 0.
+// Values are small integers, so that sums are exact in any order; those of bytes wrap.
 #include <cuda_runtime.h>
 #include <nccl.h>
 
@@ -43,7 +43,7 @@ int environment(const char* name) {
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
-// What rank `r` puts at element `i` of a run.
+// The value that rank `r` puts at element `i` of a run.
 template <typename T>
 T value(int r, std::size_t i, int run) {
   return static_cast<T>((static_cast<int>(i % 251) + 7 * r + run) % 97);
@@ -83,7 +83,7 @@ class Job {
     }
   }
 
-  // Every collective with `count` elements per rank; the number of wrong ones. T is float or std::uint8_t.
+  // Runs every collective with `count` elements per rank; returns how many were wrong. T is float or std::uint8_t.
   template <typename T>
   std::size_t check(std::size_t count, int run) {
     constexpr ncclDataType_t kType = std::is_same_v<T, float> ? ncclFloat : ncclUint8;
@@ -129,7 +129,7 @@ class Job {
       must(ncclBroadcast(in.data, out.data, count, kType, root, comm_, stream_), "broadcast");
       compare("broadcast", count, [&](std::size_t i) { return value<T>(root, i, run); });
     }
-    // To the next rank, from the one before; then everybody to everybody.
+    // First to the next rank, from the one before; then every rank to every other.
     const int next = (rank_ + 1) % ranks_, before = (rank_ + ranks_ - 1) % ranks_;
     fill(count);
     must(ncclGroupStart(), "group");
@@ -149,7 +149,7 @@ class Job {
     return wrong;
   }
 
-  // The same number of rounds on all ranks: the first one's clock decides, by what it adds to the sum.
+  // All ranks run the same number of rounds: the first one's clock decides, by what it adds to the sum.
   int loop(double seconds) {
     constexpr std::size_t kCount = 4 << 20;
     Buffer<float> data(kCount);

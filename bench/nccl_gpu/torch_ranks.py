@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """One rank of torch.distributed over NCCL on GPU 0; results are compared with the CPU's. Run by bench/nccl_gpu.sh.
 
-  torch_ranks.py BYTES...     of floats, or of bytes where that is no whole number of floats; RANK, WORLD_SIZE and
-                              MASTER_PORT from the environment
+  torch_ranks.py BYTES...     of floats, or of bytes if that is no whole number of floats; RANK, WORLD_SIZE and
+                              MASTER_PORT come from the environment
 """
 import datetime
 import os

@@ -15,7 +15,7 @@ constexpr auto kBytes = MetricUnit::kBytes;
 constexpr auto kNanos = MetricUnit::kNanos;
 constexpr auto kRate = MetricUnit::kBytesPerSecond;
 
-// In the order of the enums; the sizes are checked below.
+// The tables follow the order of the enums; their sizes are checked below.
 constexpr MetricInfo kNic[] = {
     {"canary_nic_transmit_bytes_total", "", kCounter, kBytes, "Bytes handed to the NIC, headers included."},
     {"canary_nic_receive_bytes_total", "", kCounter, kBytes, "Bytes received on the NIC, headers included."},
@@ -67,7 +67,7 @@ static_assert(std::size(kProcess) == static_cast<std::size_t>(ProcessMetric::kCo
 
 bool printable(char c) { return c >= 0x20 && c < 0x7f; }
 
-// Ends within its field, and nothing in it commands a terminal or breaks a line.
+// Whether it ends within its field, and nothing in it commands a terminal or breaks a line.
 bool is_text(std::span<const char> label) {
   const auto end = std::find(label.begin(), label.end(), '\0');
   return end != label.end() && std::all_of(label.begin(), end, printable);

@@ -5,14 +5,15 @@
 //   | magic  | version | table bytes | sequence  | updated  | who: pid, role, rank, names | process values |
 //   | NIC rows | link rows |
 //
-// Found through /proc/PID/fd, where it is called "/memfd:canary-counters (deleted)": nothing is in the file system, and
-// nothing outlives the process. One writer, any number of readers: `sequence` is odd while the table is written; a
-// reader copies the table and takes it when the sequence was even and the same before and after (counters_reader.h).
+// A reader finds it through /proc/PID/fd, where it is called "/memfd:canary-counters (deleted)": nothing is in the file
+// system, and nothing outlives the process. One writer, any number of readers: `sequence` is odd while the table is
+// written; a reader copies the table and takes it if the sequence was even and the same before and after
+// (counters_reader.h).
 // Units: bytes, frames, nanoseconds, bytes per second; instants are of CLOCK_MONOTONIC. Counters begin with the engine
 // and only grow; the table is as old as `updated_ns` says (the writer publishes at a bounded rate, and not while
 // nothing happens).
 // A reader believes nothing: validate() says what is wrong with a copy. Native byte order: it never leaves the host.
-// New metrics take the next free value, which is 0 in older tables; anything else is a new version.
+// New metrics take the next free value, which is 0 in older tables; any other change is a new version.
 #pragma once
 
 #include <array>
@@ -29,7 +30,7 @@ inline constexpr const char* kCountersName = "canary-counters";
 inline constexpr std::uint64_t kCountersMagic = 0x3153'5243'594e'4143;  // "CANYCRS1"
 inline constexpr std::uint32_t kCountersVersion = 1;
 
-// What is counted. The table of the same order is below; an exporter's names, units and help texts come from it alone.
+// The counters of a NIC. The table below has the same order; an exporter takes names, units and help texts from it.
 enum class NicMetric : std::uint32_t {
   kTransmitBytes,
   kReceiveBytes,
@@ -78,12 +79,12 @@ enum class ProcessMetric : std::uint32_t {
 };
 
 enum class MetricKind : std::uint8_t { kCounter, kGauge };
-// Of the stored value; an exporter shows seconds for nanoseconds, as Prometheus wants its base units.
+// The unit of the stored value; an exporter shows seconds for nanoseconds, as Prometheus wants its base units.
 enum class MetricUnit : std::uint8_t { kNumber, kBytes, kNanos, kBytesPerSecond };
 
 struct MetricInfo {
   const char* name;   // canary_nic_transmit_bytes_total
-  const char* label;  // beside those of its row: reason="lost"; "" for none
+  const char* label;  // added to those of its row: reason="lost"; "" for none
   MetricKind kind;
   MetricUnit unit;
   const char* help;
@@ -98,9 +99,9 @@ enum class Role : std::uint32_t {
   kEndpoint = 2,  // connections without a job (canary_endpoint_create)
 };
 
-inline constexpr std::size_t kValues = 24;  // per row; those beyond the metrics there are stay 0
+inline constexpr std::size_t kValues = 24;  // per row; those beyond the existing metrics stay 0
 inline constexpr std::size_t kNicsMax = 32;
-inline constexpr std::size_t kLinksMax = 512;  // more are left out, and counted
+inline constexpr std::size_t kLinksMax = 512;  // further links are left out, and counted
 
 struct NicRow {
   char device[32];
@@ -145,7 +146,7 @@ struct CountersTable {
 
   std::uint64_t& at(ProcessMetric m) { return values[static_cast<std::size_t>(m)]; }
   std::uint64_t at(ProcessMetric m) const { return values[static_cast<std::size_t>(m)]; }
-  // Whatever is in use, from the front.
+  // The length of what is in use, from the front.
   std::size_t used_bytes() const { return offsetof(CountersTable, link) + links * sizeof(LinkRow); }
 };
 static_assert(std::is_trivially_copyable_v<CountersTable> && std::has_unique_object_representations_v<CountersTable>);
@@ -157,11 +158,11 @@ static_assert(static_cast<std::size_t>(NicMetric::kCount) <= kValues &&
               static_cast<std::size_t>(LinkMetric::kCount) <= kValues &&
               static_cast<std::size_t>(ProcessMetric::kCount) <= kValues);
 
-// "" or what makes a copy of `bytes` bytes no table of ours: foreign or cut memory, another version, rows beyond the
-// table, labels that are no text. The values themselves may be anything.
+// Returns "" or why a copy of `bytes` bytes is no table of ours: foreign or cut memory, another version, rows beyond
+// the table, labels that are no text. The values themselves may be anything.
 std::string validate(const CountersTable& copy, std::size_t bytes);
 
-// Copies text, cut to what fits, always terminated, the rest zero; what is no printable ASCII becomes '?'.
+// Copies text, cut to what fits, always terminated, the rest zero; '?' replaces what is no printable ASCII.
 void put_label(std::span<char> label, std::string_view text);
 
 }  // namespace canarynet::ipc

@@ -1,7 +1,8 @@
-// daemon/ipc/counters_fuzz.cc -- any memory as a table of counters: refused with a reason, or a table whose every row
-// and name can be read.
+// daemon/ipc/counters_fuzz.cc -- reads any memory as a table of counters: it is refused with a reason, or is a table
+// whose every row and name can be read.
 //
-// First byte: bit 0: the bytes are the whole memory, else the front of one of the right size; bit 1: it is not sealed.
+// In the first byte bit 0 says that the bytes are the whole memory, else they are the front of one of the right size;
+// bit 1 says that it is not sealed.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>

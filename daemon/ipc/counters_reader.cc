@@ -48,13 +48,13 @@ void copy_words(const std::atomic<std::uint64_t>* from, std::size_t begin, std::
   }
 }
 
-// False: it was being written all the time.
+// Returns false if the table was being written all the time.
 bool copy_table(const std::atomic<std::uint64_t>* shared, CountersTable* out) {
   for (int i = 0; i < kTries; ++i) {
     const std::uint64_t before = shared[kSequenceWord].load(std::memory_order_acquire);
     if (before % 2 == 0) {
       copy_words(shared, 0, offsetof(CountersTable, link), out);
-      // The rows in use only: to look at the others would make the kernel fill in their pages.
+      // Only the rows in use are copied: to look at the others would make the kernel fill in their pages.
       const std::size_t links = std::min<std::size_t>(out->links, kLinksMax);
       copy_words(shared, offsetof(CountersTable, link), offsetof(CountersTable, link) + links * sizeof(LinkRow), out);
       if (shared[kSequenceWord].load(std::memory_order_relaxed) == before) return true;
@@ -73,8 +73,8 @@ int number_of(const char* text) {
   return value;
 }
 
-// How the process calls itself: its pid in the innermost namespace that it is in; where the kernel has no pid
-// namespaces and so no NSpid, as it is called here. 0: it is gone.
+// The pid by which the process knows itself, in the innermost namespace that it is in. If the kernel has no pid
+// namespaces and so no NSpid, it is the pid here. 0: the process is gone.
 long own_pid(const std::string& process) {
   std::ifstream status(process + "/status");
   long here = 0;
@@ -141,7 +141,7 @@ Status read_counters(int memory, CountersTable* out) {
   if (fstat(memory, &about) != 0) return system_error("counters: fstat", errno);
   if (!S_ISREG(about.st_mode)) return no_table("it is no memory");
   const auto bytes = static_cast<std::size_t>(about.st_size);
-  // Another version may have another size: what the front says is the better reason.
+  // Another version may have another size, so the reason in the front is the better one.
   std::memset(static_cast<void*>(out), 0, offsetof(CountersTable, nic));  // rows are copied as far as they are in use
   const std::size_t front = std::min(bytes, offsetof(CountersTable, started_ns));
   if (pread(memory, out, front, 0) != static_cast<ssize_t>(front)) return no_table("it can't be read");

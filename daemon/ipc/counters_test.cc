@@ -1,5 +1,5 @@
-// Counters in shared memory: what is written is found and read whole; what is foreign, torn or another's is named or
-// passed over.
+// Counters in shared memory: a written table is found and read whole; one that is foreign, torn or another process's is
+// named or passed over.
 #include "daemon/ipc/counters.h"
 
 #include <fcntl.h>
@@ -73,7 +73,7 @@ void fill(CountersTable* t) {
   t->at(ProcessMetric::kMessagesSent) = 5;
 }
 
-// Memory called as ours is, with these bytes.
+// Memory with the name that ours has, and these bytes.
 int foreign_memory(const void* data, std::size_t bytes, bool sealed = true) {
   const int fd = memfd_create(kCountersName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   EXPECT_EQ(pwrite(fd, data, bytes, 0), static_cast<ssize_t>(bytes));
@@ -141,7 +141,7 @@ TEST(Counters, ATableIsNeverSeenHalfWritten) {
   while (seen.size() < 100 && std::chrono::steady_clock::now() < until) {
     const auto scan = scan_counters(getpid());
     ASSERT_TRUE(scan.ok());
-    if (scan.value().tables.empty()) continue;  // never at rest while it was looked at: said so in a note
+    if (scan.value().tables.empty()) continue;  // never at rest while it was looked at, which a note says
     const CountersTable& t = *scan.value().tables[0].table;
     const std::uint64_t k = t.updated_ns;
     if (k == 0) continue;

@@ -61,7 +61,7 @@ void CountersWriter::publish(Nanos now) {
   table_->updated_ns = static_cast<std::uint64_t>(now.count);
   const std::uint64_t before = table_->sequence;
   words_[kSequenceWord].store(before + 1, std::memory_order_relaxed);
-  // Every store is a release: whoever sees one of them sees the odd sequence as well.
+  // Every store is a release: a reader that sees one of them sees the odd sequence as well.
   const auto* from = reinterpret_cast<const unsigned char*>(table_.get());
   const std::size_t words = table_->used_bytes() / 8;
   for (std::size_t i = 0; i < words; ++i) {

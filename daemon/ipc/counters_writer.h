@@ -1,11 +1,11 @@
 // daemon/ipc/counters_writer.h -- the writing end of a table of counters: a memfd of this process, written by one
 // thread at a time.
 //
-// Memory: the table that is filled is private; publish() copies what is in use to the shared one. The memfd is sealed:
-// it never shrinks under a reader, and (where the kernel can) nobody else writes it. It goes with the writer or its
+// Memory: the caller fills a private table; publish() copies the part in use to the shared one. The memfd is sealed: it
+// never shrinks under a reader, and (if the kernel can do that) nobody else writes it. It goes with the writer or its
 // process, whichever ends first.
-// Threads: one at a time. Failures: where the system gives no memory to share, nobody reads the table and everything
-// else goes on.
+// Threads: one at a time. Failures: if the system gives no memory to share, nobody reads the table and everything else
+// goes on.
 #pragma once
 
 #include <atomic>
@@ -20,16 +20,16 @@ namespace canarynet::ipc {
 
 class CountersWriter {
  public:
-  // Fills in who this process is; the rest is the caller's.
+  // Fills in the identity of this process; the caller fills in the rest.
   explicit CountersWriter(Role role, Nanos now);
   CountersWriter(const CountersWriter&) = delete;
   CountersWriter& operator=(const CountersWriter&) = delete;
   ~CountersWriter();
 
   CountersTable& table() { return *table_; }
-  // No system call, no allocation.
+  // Makes no system call and no allocation.
   void publish(Nanos now);
-  // Why nobody can read it; "" where all is well.
+  // Why nobody can read it; "" if all is well.
   const std::string& refused() const { return refused_; }
 
  private:

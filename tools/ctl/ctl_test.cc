@@ -1,4 +1,4 @@
-// canaryctl's parts: rates out of two looks, what text and JSON say of them, the command line, the facts of this host.
+// canaryctl's parts: rates out of two looks, the text and JSON made of them, the command line, the facts of this host.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -64,7 +64,7 @@ TEST(CtlView, RatesAreOfTheWritersTimeBetweenTheLooks) {
   const Look before = look_at(1050, table(1000, 10)), after = look_at(2050, table(2000, 60));
   const auto engines = compare(before, after);
   ASSERT_EQ(engines.size(), 1u);
-  // 50 MB from one writing to the other, a second later; that the looks came 50 ms after each changes nothing.
+  // 50 MB passed from one writing to the other, a second later; that the looks came 50 ms after each changes nothing.
   EXPECT_NEAR(*engines[0].rate(0, NicMetric::kTransmitBytes), 50e6, 1);
   EXPECT_NEAR(*engines[0].rate(0, NicMetric::kReceiveBytes), 25e6, 1);
   EXPECT_NEAR(*engines[0].utilisation(0), 0.8, 1e-6) << "of what was measured, not of what its driver says";
@@ -72,7 +72,7 @@ TEST(CtlView, RatesAreOfTheWritersTimeBetweenTheLooks) {
   EXPECT_EQ(engines[0].rate(1, NicMetric::kTransmitBytes), 0.0);
 }
 
-// Looks at any moment between two writings of an engine that sends 50 MB/s.
+// The looks come at any moment between two writings of an engine that sends 50 MB/s.
 TEST(CtlView, ABusyEnginesRateDoesNotDependOnWhenItIsLookedAt) {
   for (std::int64_t late = 0; late <= 200; late += 20) {
     const Look before = look_at(10'000 + late, table(10'000, 500)), after = look_at(10'500 + late, table(10'500, 525));

@@ -35,7 +35,7 @@ std::string first_line(const char* path) {
   return line;
 }
 
-// What memory shared between processes is made of.
+// The kind of memory that processes share.
 std::string sealed_memory() {
   const int memory = memfd_create("canaryctl-info", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (memory < 0) return because(errno);
@@ -69,7 +69,7 @@ std::string namespaces() {
   return "no: canary-run --hosts needs root or user namespaces; --fabric alias needs neither";
 }
 
-// What is to be known of rails that share a subnet.
+// The facts about rails that share a subnet.
 std::string shared_subnets(const std::vector<Rail>& rails) {
   if (std::string deaf = deaf_rail(rails); !deaf.empty()) return deaf + "; set net.ipv4.conf.all.rp_filter=2";
   for (std::size_t i = 0; i < rails.size(); ++i) {

@@ -1,6 +1,6 @@
-// tools/ctl/info.h -- what this build has, what this kernel offers and which NICs Canary would use, a line each.
+// tools/ctl/info.h -- the features of this build, those of this kernel and the NICs that Canary would use, a line each.
 //
-// Looks at the machine: opens sockets, makes a namespace in a child of its own. Changes nothing.
+// It looks at the machine: opens sockets, makes a namespace in a child of its own. It changes nothing.
 #pragma once
 
 #include <string>
@@ -14,10 +14,10 @@ struct Fact {
   std::string value;
 };
 
-// `dependencies`: "Highway=found (/usr/include)|benchmark=not found|..." as the build wrote it down.
+// `dependencies` is "Highway=found (/usr/include)|benchmark=not found|..." as the build wrote it down.
 std::vector<Fact> build_facts(const std::string& dependencies);
 std::vector<Fact> kernel_facts();
-// *ok: false when the settings leave no NIC to use.
+// Sets *ok to false if the settings leave no NIC to use.
 std::vector<Fact> nic_facts(bool* ok);
 // Sections with their facts in columns.
 std::string info_text(const std::vector<Fact>& facts);

@@ -15,9 +15,9 @@ using ipc::NicMetric;
 using ipc::NicRow;
 using ipc::ProcessMetric;
 
-constexpr double kShortestSpan = 0.05;  // two looks at the same writing are no measure
-// A busy writer's table is up to its interval old (100 ms, runtime/counters.h), and a little more where it waits for a
-// core.
+constexpr double kShortestSpan = 0.05;  // seconds; two looks at the same writing measure nothing
+// A busy writer's table is up to its interval old (100 ms, runtime/counters.h), and a little older if the writer waits
+// for a core.
 constexpr std::uint64_t kIdleAge = 250'000'000;
 
 void print(std::string* out, const char* format, ...) __attribute__((format(printf, 2, 3)));
@@ -153,8 +153,8 @@ std::vector<EngineView> compare(const Look& before, const Look& after) {
       if (same) e.before = b.table.get();
     }
     if (e.before != nullptr && e.now->updated_ns > e.before->updated_ns) {
-      // What was idle until the first look has moved everything since. What was busy has been moving bytes since its
-      // own writing: their time counts with them.
+      // An engine that was idle until the first look has moved everything since. A busy one has been moving bytes since
+      // its own writing, so that time counts with them.
       const auto taken = static_cast<std::uint64_t>(before.taken.count);
       const bool idle = taken > e.before->updated_ns && taken - e.before->updated_ns > kIdleAge;
       const std::uint64_t from = idle ? taken : e.before->updated_ns;

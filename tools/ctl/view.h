@@ -1,7 +1,7 @@
 // tools/ctl/view.h -- two looks at the counters of this host's processes → rates, as text and as JSON. Pure.
 //
-// Rates are bytes per second by the writers' own clocks: from writing to writing; for who was idle, from the first look
-// on. A process that was not there at the first look has none.
+// Rates are bytes per second by the writers' own clocks: from writing to writing, or for an engine that was idle from
+// the first look on. A process that was not there at the first look has none.
 #pragma once
 
 #include <optional>
@@ -23,13 +23,13 @@ struct EngineView {
   int pid = 0;
   const ipc::CountersTable* now = nullptr;
   const ipc::CountersTable* before = nullptr;  // null: it was not there
-  double seconds = 0;                          // between what the two say; 0: nothing was written since
+  double seconds = 0;                          // between the two writings; 0: nothing was written since
 
   const ipc::LinkRow* before_of(const ipc::LinkRow& link) const;  // null: it was not there
-  // What a counter grew by per second.
+  // How much a counter grew per second.
   std::optional<double> rate(std::uint64_t value, std::uint64_t value_before) const;
   std::optional<double> rate(std::uint32_t nic, ipc::NicMetric metric) const;
-  // The busier direction's share of what the NIC is known to give: the measured or the nominal rate, whichever is less.
+  // The busier direction's share of what the NIC can carry: the measured or the nominal rate, whichever is less.
   std::optional<double> utilisation(std::uint32_t nic) const;
 };
 

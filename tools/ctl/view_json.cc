@@ -1,4 +1,4 @@
-// The JSON of canaryctl top: every metric under the name that an exporter gives it.
+// The JSON of canaryctl top, with every metric under the name that an exporter gives it.
 #include <nlohmann/json.hpp>
 
 #include "tools/ctl/view.h"
@@ -73,7 +73,7 @@ std::string top_json(const Look& before, const Look& after) {
               {"passed_over", after.scan.notes},
               {"engines", Json::array()}};
   for (const EngineView& e : compare(before, after)) out["engines"].push_back(engine(e));
-  // Nothing in it but printable ASCII is ours; a note may quote what is not.
+  // Our own text is printable ASCII; a note may quote text that is not.
   return out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -48,7 +48,7 @@ std::int64_t input_value(canary_type type, canary_redop redop, int ranks, int ra
   const auto random = mix(key * 4096 + static_cast<std::uint64_t>(rank));
   const bool is_signed = type != CANARY_U8;
   if (redop == CANARY_PROD) {
-    // At most two ranks put in a 2, the others ±1: the product stays a small power of two.
+    // At most two ranks contribute a 2, the others ±1, so the product stays a small power of two.
     const auto n = static_cast<std::uint64_t>(ranks), self = static_cast<std::uint64_t>(rank);
     const bool two = mix(key) % n == self || mix(~key) % n == self;
     return (two ? 2 : 1) * (is_signed && (random & 1) != 0 ? -1 : 1);
@@ -56,9 +56,9 @@ std::int64_t input_value(canary_type type, canary_redop redop, int ranks, int ra
   std::int64_t limit = exact_limit(type);
   if (redop == CANARY_SUM || redop == CANARY_AVG) {
     if (is_integer(type) && redop == CANARY_SUM) {
-      return static_cast<std::int64_t>(random);  // integers wrap: let them
+      return static_cast<std::int64_t>(random);  // integers may wrap
     }
-    // Any partial sum must be exact; with more ranks than room for it, only the first ones count.
+    // Any partial sum must be exact; if ranks outnumber the room for it, only the first ones contribute.
     if (rank >= limit) return 0;
     limit = std::max<std::int64_t>(1, limit / ranks);
   }
@@ -103,7 +103,7 @@ Table make_table(canary_type type) {
   return {std::vector<std::byte>(kPeriod * element), element};
 }
 
-// Value of the wrapped integer, as the type holds it.
+// The value of the wrapped integer, as the type holds it.
 std::int64_t wrapped(canary_type type, std::int64_t v) {
   switch (type) {
     case CANARY_I8:
@@ -171,7 +171,7 @@ Table reduced_table(canary_type type, canary_redop redop, int ranks, int pattern
     double exact = static_cast<double>(total);
     if (redop == CANARY_AVG) {
       total /= ranks;  // truncates toward zero
-      // Divided in the precision of the type's arithmetic: rounding through a wider one would round twice.
+      // It is divided in the precision of the type's arithmetic: rounding through a wider one would round twice.
       exact = type == CANARY_F64 ? exact / ranks : static_cast<float>(exact) / static_cast<float>(ranks);
     }
     store(type, exact, total, table.bytes.data() + i * table.element);

@@ -109,7 +109,7 @@ TEST(Expected, ProductsMinimaAndMaximaMatchAPlainLoop) {
   }
 }
 
-// An output that kept the last round's values, or got nothing added, must be noticed.
+// An output that kept the last round's values, or to which nothing was added, must be noticed.
 TEST(Expected, DiffersBetweenPatternsAndFromTheInputs) {
   for (const auto type : kTypes) {
     for (const auto redop : kRedops) {

@@ -30,7 +30,7 @@ std::unique_ptr<Series> open_series(const PerfOptions& options, int rank) {
   return std::make_unique<Series>(path);
 }
 
-// Rank 0's: the table as it grows, the JSON at the end.
+// Rank 0's output: the table as it grows, the JSON at the end.
 class Output {
  public:
   Output(const PerfOptions& options, int rank, int ranks)
@@ -108,7 +108,7 @@ int run(Context& context, const PerfOptions& options) {
   return output.finish() ? status : kFailed;
 }
 
-// A number that canary-run, or whoever starts the processes, must have told.
+// A number that canary-run, or another starter of the processes, must have set.
 std::optional<int> told(const char* name) {
   const char* text = std::getenv(name);
   int value = 0;
@@ -118,7 +118,7 @@ std::optional<int> told(const char* name) {
   return value;
 }
 
-// One rank's life; its exit status.
+// Lives one rank's life; returns its exit status.
 int live(const PerfOptions& options, const JoinOptions& join, const std::string& name) {
   try {
     Context context(join);
@@ -134,7 +134,7 @@ int live(const PerfOptions& options, const JoinOptions& join, const std::string&
   }
 }
 
-// Process p of P is the ranks p * threads … of P * threads.
+// Process p of P has the ranks p * threads … of P * threads.
 int live_on_threads(const PerfOptions& options, JoinOptions join) {
   const auto process = told("CANARY_RANK"), processes = told("CANARY_WORLD_SIZE");
   if (!process || !processes) {
@@ -167,7 +167,7 @@ int main_with(const std::vector<std::string>& arguments) {
   JoinOptions join;
   join.settings = parsed.options.settings;
   if (!parsed.options.algo.empty()) join.settings.push_back("algo=" + parsed.options.algo);
-  // One process is enough to tell of the job's environment, and canary-run has told.
+  // One process is enough to warn about the job's environment; canary-run has done so already.
   if (std::getenv("CANARY_RUN_STATE") == nullptr && told("CANARY_RANK").value_or(0) == 0)
     tools::warn_of_environment("canary-perf");
   if (parsed.options.threads > 1) return live_on_threads(parsed.options, join);

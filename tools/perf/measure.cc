@@ -40,8 +40,8 @@ double process_cpu_s() {
   return s(usage.ru_utime) + s(usage.ru_stime);
 }
 
-// The buffers of one operation at one size. Ordinary ones are a block each; the library's, of which few are to be made,
-// share one.
+// The buffers of one operation at one size. Ordinary ones are a block each; those in the library's memory share one,
+// since only few blocks of it should be made.
 class Memory {
  public:
   Memory() = default;
@@ -51,7 +51,7 @@ class Memory {
     if (context_ != nullptr) canary_mem_free(context_->handle(), block_.data());
   }
   static std::size_t pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-  // To be taken from the library: the sum of what will be, in pages each.
+  // The total that will be taken from the library's memory, in whole pages for each buffer.
   void reserve(Context& context, std::size_t bytes) {
     block_ = context.allocate<std::byte>(bytes);
     context_ = &context;
@@ -130,7 +130,7 @@ class Work {
       std::fill(slots_[slot].begin(), slots_[slot].end(), std::byte{0xa5});
     }
   }
-  // handle nullptr: blocks.
+  // With a null handle it blocks.
   void start(std::size_t slot, int pattern, canary_op** handle) {
     if (op_ == Op::kBarrier) return canarynet::check(canary_barrier(group_, handle));
     std::byte* out = slots_[slot].data();
@@ -175,7 +175,7 @@ class Work {
         return;
     }
   }
-  // What belongs to the slot's operation beside its handle.
+  // Finishes whatever belongs to the slot's operation beside its handle.
   void finish(std::size_t slot) {
     if (op_ == Op::kSendRecv) sent_[slot].wait();
   }
@@ -204,7 +204,7 @@ class Work {
 
   std::int64_t wrong = 0;
   std::uint64_t checked = 0;
-  std::uint64_t hash = 0;  // of all outputs that were checked, in order
+  std::uint64_t hash = 0;  // of all checked outputs, in order
 
  private:
   struct Pattern {
@@ -212,13 +212,13 @@ class Work {
     std::vector<Table> expected;  // one, or one per rank's block
     std::span<std::byte> data;    // the input; empty in place
   };
-  // The output has a block from every rank.
+  // Whether the output has a block from every rank.
   bool gathers() const {
     return op_ == Op::kAllGather || op_ == Op::kGather || op_ == Op::kAllGatherV || is_pairwise(op_);
   }
-  // Elements that `source` has for `target`. Where they differ, short and long ones take turns (an odd number of ranks
-  // leaves one of the mean), so that whole buffers are as long as with blocks of one length, and what stays at its rank
-  // is not above the mean.
+  // The number of elements that `source` has for `target`. If blocks differ, short and long ones take turns (an odd
+  // number of ranks leaves one of the mean), so that whole buffers are as long as with blocks of one length, and the
+  // block that stays at its rank is not above the mean.
   std::size_t block(std::size_t source, std::size_t target) const {
     const bool differ = op_ == Op::kAllGatherV || op_ == Op::kAllToAllV;
     const std::size_t turn = op_ == Op::kAllGatherV ? source : source + target;
@@ -226,7 +226,7 @@ class Work {
     if (!differ || (ranks_ % 2 == 1 && last == ranks_ - 1)) return count_;
     return turn % 2 == 0 ? count_ / 2 : 2 * count_ - count_ / 2;
   }
-  // Elements that this rank puts in, and gets out.
+  // Elements in this rank's input, and in its output.
   std::size_t input_count() const {
     if (op_ == Op::kScatter) return is_root_ ? count_ * ranks_ : 0;
     if (op_ == Op::kAllGatherV) return sends_[rank_];
@@ -237,7 +237,7 @@ class Work {
     if (op_ == Op::kReduce && !is_root_) return 0;
     return count_ * (gathers() ? ranks_ : 1);
   }
-  // In place the smaller buffer is the own block of the larger one.
+  // In place the smaller buffer is the rank's own block of the larger one.
   std::byte* in_place_input(std::size_t slot) {
     const bool inside = output_count() > input_count() && input_count() != 0;
     std::size_t before = 0;
@@ -272,7 +272,7 @@ class Loop {
   void run(std::uint64_t operations) {
     for (std::uint64_t i = 0; i < operations; ++i) one();
   }
-  // Waits for those in flight; checks the last output of each slot.
+  // Waits for those in flight, and checks the last output of each slot.
   void drain() {
     const std::uint64_t n = flights_.size();
     for (std::uint64_t i = next_ < n ? 0 : next_ - n; i < next_; ++i) land(static_cast<std::size_t>(i % n));
@@ -341,7 +341,7 @@ class Loop {
   std::uint64_t next_ = 0;
 };
 
-// Back to back until rank 0's clock says enough: it decides one batch ahead, so that nobody pauses for the news.
+// Runs back to back until rank 0's clock says enough: it decides one batch ahead, so that no rank pauses for the news.
 void run_for(Context& context, double duration_s, std::int64_t batch, Loop& loop) {
   const double start = now_s();
   double batch_s = 0;
@@ -355,7 +355,7 @@ void run_for(Context& context, double duration_s, std::int64_t batch, Loop& loop
   }
 }
 
-// Operations per batch of a timed run: a tenth of a second of them, by rank 0's experience.
+// Operations per batch of a timed run: about a tenth of a second of them, as rank 0 has measured.
 std::int64_t batch_size(Context& context, Work& work, const PerfOptions& options) {
   Loop trial(work, options, false);
   const double start = now_s();
@@ -394,7 +394,7 @@ std::vector<NicRecord> nic_deltas(const std::vector<canary_nic_stats>& before,
   return records;
 }
 
-// The NICs once the kernel has sent what Canary gave it, as far as a second does: a slow NIC may still hold copies of
+// Returns the NICs once the kernel has sent what Canary gave it, or after a second: a slow NIC may still hold copies of
 // pieces that have arrived over others.
 std::vector<canary_nic_stats> settled_nics(Context& context, const std::vector<canary_nic_stats>& before) {
   const double end = now_s() + kSettleS;
@@ -428,7 +428,7 @@ std::vector<NicRow> gather_nics(Context& context, const std::vector<NicRecord>& 
   return rows;
 }
 
-// The row's NICs sent what its operations need, and the kernel saw it.
+// Checks that the row's NICs sent what its operations need, and that the kernel saw it.
 void check_traffic(const Context& context, std::uint64_t least, Row* row) {
   std::uint64_t sent = 0;
   for (const auto& nic : row->nics) sent += nic.tx_bytes;
@@ -442,13 +442,13 @@ void check_traffic(const Context& context, std::uint64_t least, Row* row) {
   }
 }
 
-// What the row's operations must send. What ranks of one process send each other crosses no NIC.
+// The least that the row's operations must send. Bytes between ranks of one process cross no NIC.
 std::uint64_t least_of(const Context& context, const PerfOptions& options, const Row& row) {
   return least_traffic(row.op, row.bytes, context.world_size() / options.threads) * row.iterations;
 }
 
-// Sums, minimum and maximum over the ranks turn everybody's part into one verdict. The row's NICs must have sent
-// `least` bytes.
+// Sums, minimum and maximum over the ranks turn all their parts into one verdict. The row's NICs must have sent `least`
+// bytes.
 void agree(Context& context, const Work& work, double cpu_s, std::uint64_t least, Row* row) {
   Group& world = context.world();
   row->wrong = work.wrong;
@@ -470,7 +470,7 @@ void agree(Context& context, const Work& work, double cpu_s, std::uint64_t least
   row->failed = faults != 0;
 }
 
-// All but what is judged by several ranks.
+// Makes the whole row, except what several ranks judge.
 Row timed_row(Context& context, const PerfOptions& options, Op op, const Work& work, Loop& loop, double elapsed) {
   Row row;
   row.op = op;
@@ -485,7 +485,7 @@ Row timed_row(Context& context, const PerfOptions& options, Op op, const Work& w
   row.p99_us = percentile(loop.samples_us, 0.99);
   row.max_us = percentile(loop.samples_us, 1);
   if (has_root(op)) {
-    // Who sends is done when its bytes have left; the last one to have them counts.
+    // A sender is done when its bytes have left; the last rank to have them counts.
     double figures[] = {row.mean_us, row.p50_us, row.p99_us, row.max_us};
     context.world().all_reduce(std::span(figures), CANARY_MAX);
     std::tie(row.mean_us, row.p50_us, row.p99_us, row.max_us) =
@@ -501,8 +501,8 @@ Row timed_row(Context& context, const PerfOptions& options, Op op, const Work& w
 }  // namespace
 
 std::string judge_nic(const NicRow& nic) {
-  // Addresses of the loopback network count as NICs of their own here (lo:0), the kernel counts lo alone; shared memory
-  // is none of its.
+  // Addresses of the loopback network count as NICs of their own here (lo:0), but the kernel counts only lo; it does
+  // not count shared memory at all.
   if (nic.device == "lo" || nic.device.starts_with("lo:") || nic.device == "shm") return {};
   if (static_cast<double>(nic.kernel_tx_bytes + kKernelSlack) >= kKernelShare * static_cast<double>(nic.tx_bytes))
     return {};
@@ -538,7 +538,7 @@ Row measure(Context& context, const PerfOptions& options, Op op, std::uint64_t b
   const double elapsed = now_s() - start;
   if (series != nullptr) series->stop();
   if (options.threads > 1) context.world().barrier();
-  // The process's time and its NICs' counters are told once, by its first rank.
+  // The first rank of a process reports its processor time and its NICs' counters, once.
   const bool first = context.rank() % options.threads == 0;
   const double cpu_s = (first ? process_cpu_s() - cpu : 0) - loop.own_cpu_s;
   const auto after = settled_nics(context, before);
@@ -586,8 +586,8 @@ std::vector<Row> measure_mixed(Context& context, const PerfOptions& options, Op 
   cpu_s = first ? process_cpu_s() - cpu_s : 0;
   const auto after = settled_nics(context, before);
 
-  // NICs and processor time serve all sizes together: counters are told with the last one, time is each size's by its
-  // bytes.
+  // NICs and processor time serve all sizes together: the last row reports the counters, and each size has a share of
+  // the time by its bytes.
   std::vector<Row> rows;
   std::uint64_t least = 0;
   double all_bytes = 0;

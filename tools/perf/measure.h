@@ -1,6 +1,6 @@
 // tools/perf/measure.h -- runs one operation at one size, times it, checks it, and watches the NICs meanwhile.
 //
-// All ranks call measure() with the same arguments. Buffers live for the call. One thread (plus a sampling one where a
+// All ranks call measure() with the same arguments. Buffers live for the call. One thread (plus a sampling one if a
 // series is asked for). Failures of the library come as canarynet::Error; wrong results and bytes that crossed no NIC
 // are in the Row.
 #pragma once
@@ -16,7 +16,7 @@ namespace canarynet::perf {
 
 class Series;
 
-// What one NIC of one rank did during the timed loop; state at its end.
+// The activity of one NIC of one rank during the timed loop, and its state at the end.
 struct NicRow {
   int rank = 0;
   std::string device;
@@ -48,11 +48,11 @@ struct Row {
 
 Row measure(Context& context, const PerfOptions& options, Op op, std::uint64_t bytes, Series* series);
 
-// The same with the sizes of one sweep taking turns (options.order), a row for each. What NICs counted is in the last
+// The same with the sizes of one sweep taking turns (options.order), a row for each. The NICs' counters are in the last
 // row; processor time per byte is that of all sizes together. Blocking operations only.
 std::vector<Row> measure_mixed(Context& context, const PerfOptions& options, Op op, Series* series);
 
-// The kernel saw what Canary says it sent; otherwise a sentence. A little slack for what is counted in another moment.
+// Returns a sentence if the kernel did not see what Canary says it sent. It allows for counters read a moment apart.
 std::string judge_nic(const NicRow& nic);
 
 }  // namespace canarynet::perf

@@ -1,4 +1,4 @@
-// tools/perf/options.h -- what the user asked canary-perf for, checked before anything starts.
+// tools/perf/options.h -- canary-perf's command line, checked before anything starts.
 //
 // Sizes are bytes of the whole buffer, as nccl-tests counts them. Every error names the option, its value and what it
 // takes. No side effects.
@@ -62,7 +62,7 @@ struct ParsedOptions : tools::Outcome {
 // Arguments without the program's name.
 ParsedOptions parse_perf_options(const std::vector<std::string>& arguments);
 
-// "4K", "1M", "64MiB", "100": powers of 1024. False for anything else, or past 1 TiB.
+// Reads "4K", "1M", "64MiB", "100": powers of 1024. Returns false for anything else, or past 1 TiB.
 bool parse_size(std::string_view text, std::uint64_t* bytes);
 
 // The sizes of a sweep: bytes_min, times factor, … up to bytes_max.
@@ -73,9 +73,9 @@ std::string_view name_of(canary_type type);
 std::string_view name_of(canary_redop redop);
 bool reduces(Op op);
 bool has_root(Op op);
-// Every pair of ranks has a block of its own in each direction.
+// Whether every pair of ranks has a block of its own in each direction.
 bool is_pairwise(Op op);
-// The larger of a rank's two buffers is one block per rank.
+// Whether the larger of a rank's two buffers is one block per rank.
 bool in_blocks(Op op);
 std::size_t element_bytes(canary_type type);
 

@@ -15,7 +15,7 @@ std::vector<std::size_t> turns_of(Order order, std::size_t sizes, int each, std:
     for (std::size_t i = 0; i < sizes; ++i) turns.push_back(pass % 2 == 0 ? i : sizes - 1 - i);
   }
   if (order == Order::kRandom) {
-    // By hand: std::shuffle may differ between the standard libraries of two ranks.
+    // Shuffled by hand: std::shuffle may differ between the standard libraries of two ranks.
     std::mt19937_64 random(seed);
     for (std::size_t left = turns.size(); left > 1; --left) std::swap(turns[left - 1], turns[random() % left]);
   }

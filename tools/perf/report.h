@@ -8,7 +8,7 @@
 
 namespace canarynet::perf {
 
-// What holds for the whole run; lines start with '#'.
+// The lines that hold for the whole run; they start with '#'.
 std::string table_head(const PerfOptions& options, int ranks);
 // Titles of the columns for one operation's rows.
 std::string table_titles(Op op);

@@ -33,7 +33,7 @@ void Series::take(const Context& context) {
   try {
     samples_.push_back({monotonic_ns(), context.nics()});
   } catch (const Error&) {
-    running_ = false;  // the loop's own next call will say what is wrong
+    running_ = false;  // the loop's own next call will report the error
   }
 }
 

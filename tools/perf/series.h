@@ -1,8 +1,8 @@
 // tools/perf/series.h -- bytes per NIC over time: a thread that reads the counters every 10 ms while operations run.
 //
-// One file of CSV, one line per bin and device: seconds since the start of the loop and CLOCK_MONOTONIC at the bin's
-// end, bytes in the bin by Canary's counters and by the kernel's. start() and stop() from one thread; the lines are
-// written by stop(). A file that can't be written is a std::runtime_error.
+// It writes one file of CSV with a line per bin and device: seconds since the start of the loop and CLOCK_MONOTONIC at
+// the bin's end, bytes in the bin by Canary's counters and by the kernel's. One thread calls start() and stop(); stop()
+// writes the lines. A file that can't be written is a std::runtime_error.
 #pragma once
 
 #include <atomic>

@@ -19,7 +19,7 @@ int rounds_of(const std::vector<Plan>& plans) {
   return rounds;
 }
 
-// Around the colour circle by the golden angle: neighbours differ.
+// Goes around the colour circle by the golden angle, so that neighbours differ.
 std::string colour_of(std::uint32_t leaf) { return "hsl(" + std::to_string(leaf * 137 % 360) + ",65%,42%)"; }
 
 }  // namespace

@@ -23,7 +23,7 @@ std::string text_of(const PlanOptions& o, PlannerId id, int ranks) {
   return std::string(name_of(id)) + " " + std::string(name_of(o.collective)) + ", " + std::to_string(ranks) + " ranks";
 }
 
-// Those asked for, or all that define the collective.
+// The planners asked for, or all that define the collective.
 std::vector<PlannerId> planners_of(const PlanOptions& o) {
   if (!o.planners.empty()) return o.planners;
   std::vector<PlannerId> all;
@@ -33,7 +33,7 @@ std::vector<PlannerId> planners_of(const PlanOptions& o) {
   return all;
 }
 
-// False: refused. What was asked for by name must be possible; of "all" the others are passed over, with the reason.
+// Returns false if refused. A planner asked for by name must be possible; of "all" others are skipped, with the reason.
 bool possible(const PlanOptions& o, PlannerId id, const PlanRequest& request, bool* failed) {
   const Status status = planner(id).check(request);
   if (status.ok()) return true;
@@ -140,7 +140,7 @@ int cost(const PlanOptions& o) {
   return failed ? kFailed : 0;
 }
 
-// The engine's own pieces, where nothing says otherwise.
+// The engine's own piece size, if nothing says otherwise.
 constexpr std::uint64_t kUsualPiece = 128 * 1024;
 
 int choose(const PlanOptions& o) {
@@ -190,7 +190,7 @@ int choose(const PlanOptions& o) {
   }
   if (o.json_path != "-") {
     std::printf("%-18s %10s %14s %14s\n", "algorithm", "piece", "predicted (s)", "of the best");
-    // With its best piece each.
+    // Each planner comes with its best piece size.
     std::vector<PlannerId> seen;
     for (const Candidate& c : all) {
       if (std::find(seen.begin(), seen.end(), c.planner) != seen.end()) continue;

@@ -20,14 +20,14 @@ constexpr int kRanksMax = 1024;
 
 using Nics = std::vector<double>;  // bytes a second
 
-// What is wrong, and where in the file. Thrown by the readers below, caught by parse_network_file().
+// An error and its place in the file. The readers below throw it, parse_network_file() catches it.
 struct Wrong {
   toml::source_position at;
   std::string text;
 };
 [[noreturn]] void wrong(const toml::node& where, const std::string& text) { throw Wrong{where.source().begin, text}; }
 
-// A table of the file whose keys are read one by one; what nobody asked for is an error.
+// A table of the file whose keys are read one by one; a key that nobody read is an error.
 class Reader {
  public:
   Reader(const toml::table& table, std::string title, std::initializer_list<std::string_view> known)

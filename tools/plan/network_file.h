@@ -1,4 +1,4 @@
-// tools/plan/network_file.h -- a network as a TOML file describes it: hosts, NICs, links that differ.
+// tools/plan/network_file.h -- reads a network from a TOML file: hosts, NICs, links that differ.
 //
 //   hosts = 4                  # required
 //   ranks_per_host = 1

@@ -1,4 +1,4 @@
-// Networks described in a file: what they mean, and what is said of wrong ones.
+// Networks described in a file: their meaning, and the errors for wrong ones.
 #include "tools/plan/network_file.h"
 
 #include <gtest/gtest.h>

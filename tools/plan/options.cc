@@ -86,7 +86,7 @@ void fill(const Texts& t, PlanOptions* o) {
   }
   if (o->command == Command::kCheck && o->ranks_max > 64)
     wrong("--ranks", t.ranks.empty() ? std::to_string(o->ranks_max) : t.ranks, "at most 64: the proof is symbolic");
-  // A network's ranks are known when its file has been read.
+  // A network's number of ranks is known only when its file has been read.
   const int root_max = o->command == Command::kChoose ? kRanksMax - 1 : o->ranks_min - 1;
   if (!t.root.empty()) o->root = number("--root", t.root, 0, root_max);
   if (!t.servers.empty()) o->servers = number("--servers", t.servers, 1, kRanksMax);

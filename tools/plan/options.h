@@ -43,12 +43,12 @@ struct ParsedOptions : tools::Outcome {
 };
 ParsedOptions parse_plan_options(const std::vector<std::string>& arguments);
 
-// How many elements of which size make up --bytes: element_bytes, and count as PlanRequest has it.
+// The number and size of elements that make up --bytes: element_bytes, and count as PlanRequest has it.
 void size_of(const PlanOptions& options, int ranks, PlanRequest* request);
 // A request for `ranks` of them; `reach` and `host_of` must outlive it.
 PlanRequest request_of(const PlanOptions& options, int ranks, const Reachability& reach,
                        const std::vector<int>& host_of);
-// [rank]: its host; one after the other is filled.
+// [rank]: its host. Hosts are filled one after the other.
 std::vector<int> hosts_of(const PlanOptions& options, int ranks);
 Reachability reach_of(const PlanOptions& options, int ranks);
 

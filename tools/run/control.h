@@ -1,5 +1,5 @@
-// tools/run/control.h -- changing links of a running test bed: the socket that init serves, and the client behind
-// `canary-run link`. One request (changes, a line each) and one answer per connection.
+// tools/run/control.h -- changes links of a running test bed: the socket that init serves, and the client behind
+// `canary-run link`. A connection carries one request (changes, a line each) and one answer.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@ class ControlServer {
   Descriptor listener_;
 };
 
-// Has the running canary-run make the changes, in order; the first that fails ends it.
+// Has the running canary-run make the changes, in order; it stops at the first that fails.
 Status request_changes(const std::string& state_path, const std::vector<std::string>& changes);
 
 }  // namespace canarynet::run

@@ -48,7 +48,7 @@ Endpoint endpoint_of(const std::string& text) {
 
 Descriptor datagrams_to(const Endpoint& e) { return Descriptor(::socket(e.address.ss_family, SOCK_DGRAM, 0)); }
 
-// Child: sends back what comes, until killed.
+// Child: sends back everything that comes, until killed.
 [[noreturn]] void reflect(int network_fd, const std::string& address, int ready_fd) {
   const Endpoint own = endpoint_of(address);
   const Descriptor fd = ::setns(network_fd, CLONE_NEWNET) == 0 ? datagrams_to(own) : Descriptor();

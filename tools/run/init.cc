@@ -31,8 +31,8 @@ namespace {
 constexpr int kNoTestbed = 125;
 constexpr int kTimedOut = 124;
 
-// A port of 127.0.0.1 that is free now. Below the range the kernel picks from, so that no outgoing connection takes it
-// before rank 0 listens.
+// A port of 127.0.0.1 that is free now. It lies below the range from which the kernel picks, so that no outgoing
+// connection takes it before rank 0 listens.
 int free_port() {
   for (int attempt = 0; attempt < 200; ++attempt) {
     std::uint16_t random = 0;
@@ -75,13 +75,13 @@ class Init {
 
  private:
   Status prepare() {
-    // A session of its own: what kills canary-run's process group must not reach the one who cleans up.
+    // A session of its own: a signal that kills canary-run's process group must not reach the process that cleans up.
     ::setsid();
     ::signal(SIGPIPE, SIG_IGN);
     sigset_t child;
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
-    // All others stay blocked as inherited; from outside only SIGKILL ends init.
+    // All other signals stay blocked as inherited; from outside only SIGKILL ends init.
     ::sigprocmask(SIG_BLOCK, &child, nullptr);
     children_ = Descriptor(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
     unsigned char byte = 0;
@@ -97,7 +97,7 @@ class Init {
     state_.init_pid = pids_.self();
     if (arguments_.namespaces) {
       if (::mount("none", "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) return system_error("private mounts", errno);
-      // Ranks find themselves under their own pids. Some containers refuse; then they see the outer ones.
+      // Ranks find themselves under their own pids. Some containers refuse; ranks then see the outer pids.
       ::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr);
     }
     auto paths = make_state_paths(options_.state_path);
@@ -234,7 +234,7 @@ class Init {
     paths_.remove();
   }
 
-  // Without a PID namespace: the ranks' groups, then whoever falls to us, the subreaper, as its parent ends.
+  // Without a PID namespace it ends the ranks' groups, then every orphan that falls to us, the subreaper.
   void end_descendants() {
     ranks_.kill_all(SIGKILL);
     for (int round = 0; round < 200; ++round) {

@@ -17,8 +17,8 @@ struct InitArguments {
   const RunOptions* options = nullptr;
   pid_t caller = 0;  // canary-run itself
   Descriptor lifeline;
-  Descriptor report;       // takes the state's paths, for canary-run to remove should init be killed
-  bool namespaces = true;  // false: a plain child, where the kernel gives no PID namespace
+  Descriptor report;       // takes the state's paths, which canary-run removes should init be killed
+  bool namespaces = true;  // false: a plain child, if the kernel gives no PID namespace
 };
 
 // Returns the exit status of canary-run.

@@ -1,4 +1,4 @@
-// tools/run/link_change.h -- one change of links while the ranks run: what it is, and as users write it.
+// tools/run/link_change.h -- one change of links while the ranks run, and its text as users write it.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ struct LinkChange {
   Nanos delay{};
 };
 
-// "host=1,nic=0,rate=125mbit", "host=*,nic=1,down": as `canary-run link` takes it.
+// "host=1,nic=0,rate=125mbit" or "host=*,nic=1,down", as `canary-run link` takes it.
 Result<LinkChange> parse_link_change(std::string_view text);
 
-// Sets the action "rate" with the value "125mbit", or "down" with none. False when there is no such action; a value
-// that does not fit is a Status.
+// Sets the action "rate" with the value "125mbit", or "down" with none. False if there is no such action; a value that
+// does not fit is a Status.
 Result<bool> set_action(std::string_view action, std::string_view value, LinkChange* change);
 
 }  // namespace canarynet::run

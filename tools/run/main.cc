@@ -32,10 +32,10 @@ int fail(int code, const std::string& text) {
   return code;
 }
 
-// fork() into new namespaces: 0 in the child, which is then their first process.
+// Forks into new namespaces: returns 0 in the child, which is then their first process.
 pid_t fork_into(unsigned long flags) { return static_cast<pid_t>(::syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0)); }
 
-// Who the caller is inside a user namespace: root where links must be configured, else himself.
+// Maps the caller inside a user namespace: to root if links must be configured, else to itself.
 Status map_user(pid_t pid, bool as_root) {
   const std::string proc = "/proc/" + std::to_string(pid) + "/";
   const auto line = [&](unsigned id) { return std::to_string(as_root ? 0 : id) + " " + std::to_string(id) + " 1\n"; };
@@ -50,7 +50,7 @@ struct Started {
   bool namespaces = true;
 };
 
-// Namespaces by privilege, else in a user namespace of our own; plain processes do without where neither is allowed.
+// Uses namespaces by privilege, else in a user namespace of our own; plain processes do without if neither is allowed.
 Started start_init(bool hosts) {
   constexpr unsigned long kBoth = CLONE_NEWPID | CLONE_NEWNS;
   Started s;

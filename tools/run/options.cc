@@ -63,7 +63,7 @@ Status parse_topology(const std::string& text, RunOptions* o) {
   return {};
 }
 
-// NICs per host that the topology needs; hosts that do not fit it.
+// Checks that the NICs per host and the hosts are those that the topology needs.
 Status fit_topology(const std::string& nics_text, RunOptions* o) {
   int needed = 1;
   std::string reason;
@@ -225,7 +225,7 @@ std::string rates_text(const RunOptions& o, int host) {
 Result<ParsedOptions> parse_run_options(const std::vector<std::string>& arguments) {
   ParsedOptions parsed;
   RunOptions& o = parsed.options;
-  // Split at the first "--" here: what follows is the ranks' command, whatever it looks like.
+  // The line is split here at the first "--": the rest is the ranks' command, whatever it looks like.
   std::vector<std::string> own;
   bool separator = false;
   for (const auto& argument : arguments) {

@@ -1,7 +1,7 @@
-// tools/run/options.h -- what the user asked canary-run for, checked before anything is created.
+// tools/run/options.h -- canary-run's command line, checked before anything is created.
 //
 // Rates are bits per second (0: unshaped), losses parts per million. Every error names the option, its value and what
-// it takes. Nothing is created; the file that --script names is read.
+// it takes. Nothing is created, but the file that --script names is read.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@
 namespace canarynet::run {
 
 // kRouted: a subnet per host and NIC, behind a router. kPointToPoint: addresses in no subnet, behind a gateway.
-// kOneSubnet: all NICs of all hosts in one, on one switch, as machines are that nobody has set up for it.
+// kOneSubnet: all NICs of all hosts in one, on one switch, like machines that nobody has set up for it.
 enum class Topology { kFlat, kMesh, kBcube, kRouted, kPointToPoint, kOneSubnet };
-// What hosts and NICs are made of. kAlias: addresses of the loopback network, paced by TCP, without privileges; an
-// emulation.
+// The kind of hosts and NICs. kAlias is an emulation: addresses of the loopback network, paced by TCP, without
+// privileges.
 enum class Fabric { kNamespaces, kAlias };
 
 struct RunOptions {
@@ -71,7 +71,7 @@ struct ParsedOptions {
 // Arguments without the program's name.
 Result<ParsedOptions> parse_run_options(const std::vector<std::string>& arguments);
 
-// "500mbit,125mbit": the rates of the host's NICs; "" where none was asked for.
+// "500mbit,125mbit": the rates of the host's NICs; "" if none was asked for.
 std::string rates_text(const RunOptions& options, int host);
 
 }  // namespace canarynet::run

@@ -1,4 +1,4 @@
-// tools/run/place.h -- which NICs a user means ("host1.nic0", "host0.*", "*.nic1", "*"), and a value for each NIC.
+// tools/run/place.h -- the NICs that a user means ("host1.nic0", "host0.*", "*.nic1", "*"), and a value for each NIC.
 #pragma once
 
 #include <string_view>
@@ -15,11 +15,11 @@ struct Place {
   bool covers(int h, int k) const { return (host < 0 || host == h) && (nic < 0 || nic == k); }
 };
 
-// The error says what `text` would have to be, not what it was.
+// The error says what `text` would have to be, but not what it was.
 Result<Place> parse_place(std::string_view text, int hosts, int nics);
 
-// What an option says about NICs: a value for all or one per NIC index, and others for some places. The last one that
-// covers a NIC counts.
+// An option's values for NICs: one for all or one per NIC index, and others for some places. The last one that covers a
+// NIC counts.
 template <typename T>
 struct PerNic {
   struct Own {

@@ -17,7 +17,7 @@ namespace {
 
 std::string errno_text(const std::string& what) { return what + ": " + strerror(errno); }
 
-// What arrives until EOF, at most 4 KiB: error texts of helpers.
+// Reads everything until EOF, at most 4 KiB: error texts of helpers.
 std::string drain(int fd) {
   std::string text;
   char buffer[1024];

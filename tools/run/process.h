@@ -18,10 +18,10 @@ namespace canarynet::run {
 struct Pipe {
   Descriptor read, write;
 };
-// Close-on-exec at both ends.
+// The pipe is close-on-exec at both ends.
 Result<Pipe> make_pipe();
 
-// False on EOF, error or a short transfer.
+// Returns false on EOF, error or a short transfer.
 bool write_all(int fd, const void* data, std::size_t size);
 bool read_all(int fd, void* data, std::size_t size);
 Status write_file(const std::string& path, const std::string& text);
@@ -34,20 +34,20 @@ class OuterPids {
   Status open();
   // The calling process's own pid there; its inner pid if /proc can't tell.
   pid_t self() const;
-  // Opens /proc/PID/`file`; not open where it can't be.
+  // Opens /proc/PID/`file`; the descriptor is not open if that fails.
   Descriptor open(pid_t outer, const std::string& file) const;
 
  private:
   Descriptor proc_;
 };
 
-// Runs `body` in a forked child inside the network namespace and waits: the text it returns is the error ("" is
+// Runs `body` in a forked child inside the network namespace and waits. The text that it returns is the error ("" is
 // success).
 Status run_in_network(int network_fd, const std::function<std::string()>& body);
-// Runs a program there with `input` as its standard input; a failure carries what it wrote to stderr.
+// Runs a program there with `input` as its standard input; a failure carries its stderr output.
 Status run_program(int network_fd, const std::vector<std::string>& argv, const std::string& input);
 
-// Dies with its parent; gets the default dispositions of signals that canary-run changed.
+// Makes the calling process die with its parent, and have the default dispositions of signals that canary-run changed.
 void become_child();
 
 }  // namespace canarynet::run

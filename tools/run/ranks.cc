@@ -15,14 +15,14 @@
 namespace canarynet::run {
 namespace {
 
-constexpr std::size_t kLongestLine = 8 << 20;  // more is passed on in parts; figures of a run can be long
-// Between SIGTERM and SIGKILL when canary-run stops the others.
+constexpr std::size_t kLongestLine = 8 << 20;  // longer lines go on in parts; a run's figures can be long
+// The time between SIGTERM and SIGKILL when canary-run stops the others.
 constexpr Nanos kKillAfter = 2_s;
-// A rank that is killed closes its connections before it has ended: others may hear of its death, fail and be gone
-// while it is still being taken down. So a blow counts before a failure that was seen up to so long earlier.
+// A killed rank closes its connections before it has ended: others may hear of its death, fail and be gone while it is
+// still being taken down. So a death by a signal counts before a failure that was seen up to this much earlier.
 constexpr Nanos kSameCause = 2_s;
 
-// Ended by a signal from outside or by a fault. Aborting is a decision of its own, like exiting.
+// Whether it was ended by a signal from outside or by a fault. Aborting is a decision of its own, like exiting.
 bool struck(int status) { return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT; }
 
 void set_env(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); }
@@ -99,15 +99,15 @@ Status Ranks::spawn(const OuterPids& pids, const std::string& join, const std::s
       char byte = 0;
       go_.write.close();
       enter_host(options_.host_of(r));
-      // No go-ahead: canary-run gave up or died.
+      // There was no go-ahead: canary-run gave up or died.
       if (!write_all(ready.value().write.fd(), &outer, sizeof outer) || !read_all(go_.read.fd(), &byte, 1))
         ::_exit(125);
       become_rank(r, join, state_path);
     }
-    ::setpgid(rank.pid, rank.pid);  // in both, so that neither has to wait for the other
+    ::setpgid(rank.pid, rank.pid);  // in both processes, so that neither has to wait for the other
     rank.alive = true;
     ++alive_;
-    // One at a time: the pipe is shared.
+    // Ranks start one at a time, since they share the pipe.
     if (!read_all(ready.value().read.fd(), &rank.outer_pid, sizeof(pid_t)))
       return {CANARY_SYSTEM, "a rank died at its start"};
     if (bed_ != nullptr) rank.mounts = pids.open(rank.outer_pid, "ns/mnt");
@@ -195,7 +195,7 @@ void Ranks::ended(pid_t pid, int status, Nanos now) {
   if (status == 0) return;
   const int number = static_cast<int>(at - ranks_.begin());
   const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  // Once they are being stopped, how each one ends is no news.
+  // Once the ranks are being stopped, how each one ends is no news.
   const bool by_us = phase_ == Phase::kTerminated || phase_ == Phase::kKilled;
   if (exit_code_ == 0) {
     failed_at_ = now;
@@ -233,7 +233,7 @@ void Ranks::kill_all(int signal) {
 void Ranks::pass_on(int signal, Nanos now) {
   const bool ends = signal == SIGINT || signal == SIGTERM;
   if (ends && stopped_by_user_) {
-    // Asked twice: no more patience.
+    // The user has asked twice, so there is no more waiting.
     deadline_ = now;
     phase_ = Phase::kTerminated;
     return;

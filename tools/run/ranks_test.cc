@@ -1,4 +1,4 @@
-// Whose end decides canary-run's exit status, whatever order the kernel reports the ends in.
+// The rank whose end decides canary-run's exit status, whatever order the kernel reports the ends in.
 #include "tools/run/ranks.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 constexpr int exited(int code) { return code << 8; }
 constexpr int killed(int signal) { return signal; }
 
-// Real processes that never get their go-ahead: their ends are told by hand.
+// Real processes that never get their go-ahead; the tests report their ends by hand.
 class RanksTest : public ::testing::Test {
  protected:
   RanksTest() : ranks(options_of(), [this](int, const std::string& text) { return told += text, true; }) {

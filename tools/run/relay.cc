@@ -31,7 +31,7 @@ constexpr std::int64_t kRetryNs = 100'000;
 // struct virtio_net_hdr, whose C header does not compile as C++.
 constexpr unsigned kVnetHeader = 10;
 
-// Packet timestamps are in real time, so the relay is too.
+// Packet timestamps are in real time, so the relay uses that too.
 std::int64_t real_now() {
   timespec t;
   ::clock_gettime(CLOCK_REALTIME, &t);
@@ -84,7 +84,7 @@ class Link {
 
   int fd() const { return rx_.fd(); }
 
-  // Sends what is due; when the next one is, or kNever if the ring was found empty.
+  // Sends what is due; returns when the next frame is due, or kNever if the ring was found empty.
   std::int64_t serve(std::int64_t now) {
     for (;;) {
       int batch = 0;
@@ -136,7 +136,7 @@ class Link {
     return std::max(last_due_, arrived + std::max<std::int64_t>(delay, 0));
   }
 
-  // Frames dealt with, from the first: sent, or lost for good.
+  // Returns how many frames, from the first, are dealt with: sent, or lost for good.
   int send(int batch) {
     int done = 0;
     while (done < batch) {
@@ -178,7 +178,7 @@ class Link {
   bool cut_[kBatch];
 };
 
-// One socket sends for all links: closing a packet socket takes a while (a grace period of the kernel each).
+// One socket sends for all links: closing a packet socket takes a while (a grace period of the kernel for each).
 Result<Descriptor> open_sender() {
   Descriptor fd(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1, buffer = 64 << 20;

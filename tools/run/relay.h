@@ -15,7 +15,7 @@
 
 namespace canarynet::run {
 
-// Written by canary-run, read by the relay, in shared memory.
+// canary-run writes these in shared memory, and the relay reads them.
 struct RelayKnobs {
   std::atomic<std::int64_t> delay_ns{0};
   std::atomic<std::int64_t> jitter_ns{0};
@@ -31,8 +31,8 @@ struct RelayLink {
   RelayKnobs* knobs = nullptr;
 };
 
-// Serves until killed, in the network namespace of the caller. `ready_fd` gets "" + close when all links are open, else
-// the error's text. Returns only on failure.
+// Serves until killed, in the network namespace of the caller. `ready_fd` gets "" and is closed when all links are
+// open, else it gets the error's text. Returns only on failure.
 void run_relay(const std::vector<RelayLink>& links, int ready_fd);
 
 }  // namespace canarynet::run

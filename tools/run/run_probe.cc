@@ -1,4 +1,4 @@
-// run_probe: what the tests of canary-run send through its links.
+// run_probe: sends traffic through canary-run's links for its tests.
 //
 //   run_probe sink PORT                     takes TCP connections, answers each at its end with the rate it saw
 //   run_probe blast ADDRESS PORT MS [DEV]   sends for MS ms; prints the rate the sink saw, in Mbit/s
@@ -158,7 +158,7 @@ int reach(int port, const char* device, const std::vector<const char*>& addresse
   return 0;
 }
 
-// What came over the network: also the datagrams for which the socket had no room, because this process did not get a
+// Counts what came over the network, also datagrams for which the socket had no room because this process did not get a
 // core in time.
 int count(int port, int ms, const char* ready, const char* sent) {
   const int fd = listen_on(SOCK_DGRAM, port);
@@ -167,7 +167,7 @@ int count(int port, int ms, const char* ready, const char* sent) {
   char data[64];
   const double limit = seconds() + 60;
   for (pollfd p{fd, POLLIN, 0}; seconds() < limit;) {
-    const bool all_sent = ::access(sent, F_OK) == 0;  // asked before the silence that ends it
+    const bool all_sent = ::access(sent, F_OK) == 0;  // checked before the silence that ends it
     if (::poll(&p, 1, ms) == 0 && all_sent) break;
     while (::recv(fd, data, sizeof data, MSG_DONTWAIT) > 0) ++received;
   }

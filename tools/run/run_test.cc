@@ -1,5 +1,5 @@
-// canary-run with plain processes: environment, output, ends, signals, and that nothing is left behind. Needs no
-// privilege.
+// canary-run with plain processes: environment, output, ends, signals, and that nothing is left behind. No privilege is
+// needed.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -292,7 +292,7 @@ TEST_F(NothingIsLeft, AfterSigkillWhileNobodyReadsTheOutput) {
   job_ = std::make_unique<Job>(std::vector<std::string>{"sh", "-c", script}, o);
   ASSERT_NE(job_->state(), "");
   ASSERT_TRUE(eventually([&] { return census_.processes().size() >= 5; }));
-  ::usleep(300'000);  // for the pipe to fill up
+  ::usleep(300'000);  // lets the pipe fill up
   ::kill(std::stoi(job_->err()), SIGKILL);
   EXPECT_TRUE(eventually([&] { return census_.processes().size() == 2; })) << "sh and sleep should be all that is left";
   for (const pid_t pid : census_.processes()) ::kill(pid, SIGKILL);
@@ -312,7 +312,7 @@ TEST_F(NothingIsLeft, AfterSigkillOfTheInitProcess) {
   expect_nothing_left();
 }
 
-// As in a container that allows no namespaces: a limit of none in a user namespace.
+// A container that allows no namespaces, imitated by a limit of none in a user namespace.
 TEST_F(NothingIsLeft, WithoutPidNamespaces) {
   Job::Options o;
   o.environment = {census_.mark()};

@@ -170,7 +170,7 @@ std::string network_of(const std::string& process) {
   return error ? "" : link.string();
 }
 
-// The names that canary-run gives, where it should never have put them: nic0, ctl0, sw1_0, p0_0, r…, b…, c0.
+// Names of interfaces that canary-run gives, found where it should never put them: nic0, ctl0, sw1_0, p0_0, r…, b…, c0.
 std::set<std::string> stray_interfaces() {
   std::set<std::string> found;
   for (const auto& line : lines_of(slurp("/proc/net/dev"))) {

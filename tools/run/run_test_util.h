@@ -1,4 +1,4 @@
-// Starting canary-run as users do, and counting what it leaves behind.
+// Starts canary-run as users do, and counts what it leaves behind.
 #pragma once
 
 #include <sys/types.h>
@@ -15,8 +15,8 @@ struct Ended {
   std::string out, err;
 };
 
-// A program in the background, with its output in files of its own folder, which is also its TMPDIR. Removed with the
-// job.
+// A program in the background, with its output in files of its own folder, which is also its TMPDIR and is removed with
+// the job.
 class Job {
  public:
   struct Options {
@@ -32,9 +32,9 @@ class Job {
   const std::string& folder() const { return folder_; }
   std::string out() const;
   std::string err() const;
-  // Ends the test binary's patience after `seconds` by killing the job (code 137).
+  // Waits for the end; after `seconds` it kills the job (code 137).
   Ended wait(double seconds = 30);
-  // The state file's text, once the ranks run; "" when the job ended before.
+  // The state file's text, once the ranks run; "" if the job ended before.
   std::string state();
   // Files that canary-run made in its TMPDIR and that are still there.
   std::set<std::string> leftover_files() const;
@@ -54,18 +54,18 @@ std::vector<std::string> canary_run(const std::string& arguments, const std::str
 std::vector<pid_t> pids_in(const std::string& state, const std::string& section);
 std::string state_path_in(const std::string& folder);
 
-// Everything of a job that the machine can still show: processes with the mark in their environment or in a network
-// namespace where such a process was seen, and interfaces of canary-run's names in the test's own namespace.
+// Finds everything of a job that the machine can still show: processes with the mark in their environment or in a
+// network namespace where such a process was seen, and interfaces of canary-run's names in the test's own namespace.
 class Census {
  public:
   Census();
   // "NAME=value" for the job's environment.
   const std::string& mark() const { return mark_; }
-  // Processes that carry the mark now; remembers their namespaces.
+  // The processes that carry the mark now; remembers their namespaces.
   std::vector<pid_t> processes();
   // Namespaces that processes() has met, besides the test's own.
   std::size_t namespaces() const { return namespaces_.size(); }
-  // "" when nothing is left; waits up to 5 s for the kernel's clean-up. Else what there still is.
+  // Returns "" if nothing is left, after waiting up to 5 s for the kernel's clean-up. Else says what there still is.
   std::string leftovers();
 
  private:

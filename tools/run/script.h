@@ -1,4 +1,4 @@
-// tools/run/script.h -- changes of links at times: what --script FILE says, a line each.
+// tools/run/script.h -- changes of links at given times: the content of --script FILE, a line each.
 //
 //   # seconds after the ranks began
 //   2.0s  host1.nic0  rate 50mbit
@@ -21,7 +21,7 @@ struct ScriptStep {
   std::string text;  // "host1.nic0 rate 50mbit"
 };
 
-// In order of time; what is to happen at one time stays in the order of the lines. Errors name `file`, line and word.
+// In order of time; steps of one time keep the order of the lines. Errors name `file`, line and word.
 Result<std::vector<ScriptStep>> parse_script(const std::string& file, std::string_view text, int hosts, int nics);
 
 }  // namespace canarynet::run

@@ -65,7 +65,7 @@ void write_bed(std::ostringstream& out, const RunState& s) {
   out << "]";
 }
 
-// Hosts without processes of their own, NICs without devices: only what they stand in for.
+// Hosts have no processes and NICs no devices of their own here: the file lists only the addresses that stand for them.
 void write_aliases(std::ostringstream& out, const RunOptions& o) {
   const Wiring wiring = make_wiring(o);
   write_topology(out, o);

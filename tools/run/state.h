@@ -1,5 +1,4 @@
-// tools/run/state.h -- what others may know of a running canary-run: a folder with the control socket and the state
-// file.
+// tools/run/state.h -- the public state of a running canary-run: a folder with the control socket and the state file.
 //
 // The init process owns both and removes them, also when canary-run is killed; canary-run removes them when init is
 // killed. The JSON is documented in docs/canary-run.md. Pids are those that canary-run's caller sees.
@@ -23,7 +22,7 @@ struct StatePaths {
 
   void remove() const;
 };
-// A fresh folder under TMPDIR (or /tmp); `state_path` overrides where the state file goes.
+// Makes a fresh folder under TMPDIR (or /tmp); `state_path` overrides where the state file goes.
 Result<StatePaths> make_state_paths(const std::string& state_path);
 
 struct RunState {
@@ -38,7 +37,7 @@ struct RunState {
 std::string to_json(const RunState& state, const StatePaths& paths);
 // Readers see the old or the new file, never half of one.
 Status write_state(const RunState& state, const StatePaths& paths);
-// The control socket's path out of a state file.
+// Reads the control socket's path from a state file.
 Result<std::string> control_path(const std::string& state_path);
 
 }  // namespace canarynet::run

@@ -22,13 +22,13 @@
 namespace canarynet::run {
 namespace {
 
-// Appends the parts: batches of ip and tc are long.
+// Appends the parts; batches of ip and tc are long.
 template <typename... Parts>
 void add(std::string* out, const Parts&... parts) {
   (out->append(parts), ...);
 }
 
-// Room is made for this rate where none is set.
+// Room is made for this rate if none is set.
 constexpr std::int64_t kUnshapedGuess = 2'000'000'000;
 
 // Classic BPF, direct action: 2 = drop, -1 = go on. The second draws a random number for each packet.
@@ -40,7 +40,7 @@ std::string drop_some(std::uint32_t ppm) {
   return "4,32 0 0 4294963256,53 1 0 " + std::to_string(threshold) + ",6 0 0 2,6 0 0 4294967295";
 }
 
-// Sysctls of a network namespace's IPv4 and IPv6, for it and for devices to come.
+// Sets sysctls of a network namespace's IPv4 and IPv6, for it and for devices to come.
 void set_for_all(const std::string& family, const std::string& name, const std::string& value) {
   for (const char* scope : {"all", "default"}) {
     std::string path = "/proc/sys/net/";
@@ -52,11 +52,11 @@ void set_for_all(const std::string& family, const std::string& name, const std::
 void set_network_defaults(const RunOptions& options, bool host) {
   const bool ipv6 = options.ipv6 && host;
   set_for_all("ipv6", "disable_ipv6", ipv6 ? "0" : "1");
-  // Addresses can be used at once, and are those that the wiring gives.
+  // Addresses can be used at once, and are only those that the wiring gives.
   set_for_all("ipv6", "accept_dad", "0");
   set_for_all("ipv6", "accept_ra", "0");
-  // Several NICs in one host: answer for an address, and ask, on its own NIC only. In one subnet the kernel's own
-  // defaults are what is to be tried: whichever NIC hears the question answers for all addresses.
+  // With several NICs in one host each answers for its own address, and asks, on its own NIC only. In one subnet the
+  // kernel's own defaults are under test: any NIC that hears the question answers for all addresses.
   const bool own_only = !host || options.topology != Topology::kOneSubnet;
   set_for_all("ipv4", "rp_filter", "0");
   set_for_all("ipv4", "arp_ignore", own_only ? "1" : "0");
@@ -64,13 +64,13 @@ void set_network_defaults(const RunOptions& options, bool host) {
   static_cast<void>(write_file("/proc/sys/net/ipv4/ip_forward", "0"));
 }
 
-// 2 ms of the rate, but room for one full segmentation-offload packet (64 KiB and headers).
+// 2 ms of the rate, with room for at least one full segmentation-offload packet (64 KiB and headers).
 Bytes default_burst(std::int64_t rate) { return {std::max<std::int64_t>(72 << 10, rate / 8 / 500)}; }
-// 16 ms of the rate: TCP fills the link, and a rate that drops is felt soon.
+// 16 ms of the rate: TCP fills the link, but soon feels a rate that drops.
 Bytes default_queue(std::int64_t rate) { return {std::max<std::int64_t>(256 << 10, rate / 8 * 16 / 1000)}; }
 
-// Receive buffers that hold twice what is under way on the longest path. The kernel's own tuning starts at 64 KiB and
-// needs seconds to get there on a busy machine, with the link idle meanwhile.
+// Makes receive buffers that hold twice what is under way on the longest path. The kernel's own tuning starts at 64 KiB
+// and needs seconds to get there on a busy machine, while the link is idle.
 void set_tcp_buffers(const RunOptions& options) {
   std::int64_t under_way = 0;
   for (int i = 0; i < options.hosts * options.nics; ++i) {
@@ -79,7 +79,7 @@ void set_tcp_buffers(const RunOptions& options) {
     const Nanos rtt = options.delays.at(h, k, Nanos{}) * 2;
     under_way = std::max(under_way, BytesPerSec{(rate > 0 ? rate : kUnshapedGuess) / 8}.bytes_in(rtt).count);
   }
-  // Doubled once more: the kernel counts half of a buffer as its own overhead.
+  // It is doubled once more, since the kernel counts half of a buffer as its own overhead.
   const std::int64_t wanted = std::min<std::int64_t>(4 * under_way, 64 << 20);
   for (const std::string name : {"tcp_rmem", "tcp_wmem"}) {
     const std::string path = "/proc/sys/net/ipv4/" + name;
@@ -93,7 +93,7 @@ void set_tcp_buffers(const RunOptions& options) {
   }
 }
 
-// What each of the two links of a path drops, so that the path drops `ppm`.
+// The share that each of the two links of a path drops, so that the path drops `ppm`.
 std::uint32_t half_loss(std::uint32_t ppm) {
   return static_cast<std::uint32_t>(std::llround(1e6 * (1 - std::sqrt(1 - static_cast<double>(ppm) / 1e6))));
 }
@@ -224,8 +224,8 @@ Status Testbed::make_switches() {
 }
 
 Status Testbed::make_router() {
-  // This process stands in the fabric's namespace, whose sysctls these are. NICs that are not to speak IPv6, such as
-  // the relay's, stay without.
+  // This process stands in the fabric's namespace, to which these sysctls belong. NICs that must not speak IPv6, such
+  // as the relay's, stay without.
   const std::string family = wiring_.ipv6 ? "ipv6" : "ipv4";
   std::string batch;
   for (const auto& p : wiring_.ports) {
@@ -305,7 +305,7 @@ Status Testbed::set_filters(const Port& port) {
   const std::string device = switch_device(port);
   std::string batch;
   for (const char* side : {"ingress", "egress"}) {
-    // Removing a filter that is not there is an error: replace it by one that lets all pass first.
+    // Removing a filter that is not there is an error, so one that lets all pass replaces it first.
     const std::string code = nic.blackhole ? kDropAll : drop_some(nic.loss_ppm);
     add(&batch, "filter replace dev ", device, " ", side, " pref 1 handle 1 protocol all bpf bytecode \"", code,
         "\" da\n");
@@ -351,7 +351,7 @@ Status Testbed::start_relay() {
     const Nanos jitter = options_.jitters.at(p.host, p.nic, Nanos{});
     knobs_[i].delay_ns = delay.count;
     knobs_[i].jitter_ns = jitter.count;
-    // Slots for what is under way at the NIC's rate, and 20 ms in which the relay may be late.
+    // The slots hold what is under way at the NIC's rate, and 20 ms by which the relay may be late.
     const std::int64_t rate = nics_[i].rate > 0 ? nics_[i].rate : kUnshapedGuess;
     const Bytes under_way = BytesPerSec{rate / 8}.bytes_in(delay + jitter + 20_ms);
     const auto slots = std::clamp<std::int64_t>(2 * under_way.count / options_.mtu, 2048, 16384);
@@ -364,7 +364,7 @@ Status Testbed::start_relay() {
 
   auto ready = make_pipe();
   if (!ready.ok()) return ready.status();
-  // One process per host: they open and close their sockets, which is slow, side by side.
+  // One process per host opens and closes its sockets, which is slow, beside the others.
   const auto per_host = static_cast<std::ptrdiff_t>(wiring_.nics);
   for (auto first = links.begin(); first != links.end(); first += per_host) {
     const pid_t pid = ::fork();
@@ -401,7 +401,7 @@ Status Testbed::set_rate(const Port& port, std::int64_t rate) {
     if (rate > 0) {
       if (auto s = run_program(end.network, {"tc", "-batch", "-"}, shaper(port, end.device)); !s.ok()) return s;
     } else {
-      // Fails where nothing is shaped, which is what was asked for.
+      // This fails if nothing is shaped, which is what was asked for.
       static_cast<void>(run_program(end.network, {"tc", "qdisc", "del", "dev", end.device, "root"}, ""));
     }
   }

@@ -1,7 +1,7 @@
 // tools/run/testbed.h -- the hosts: network namespaces, veth NICs, switches (bridges), shaping, and changing them live.
 //
-// Lives in canary-run's init process, which stands in the fabric's network namespace (the switches' own). Each host is
-// held by a sleeping process; all of it disappears with the PID namespace. Single-threaded, blocking (milliseconds per
+// It lives in canary-run's init process, which stands in the fabric's network namespace (the switches' own). A sleeping
+// process holds each host; all of it disappears with the PID namespace. Single-threaded, blocking (milliseconds per
 // change).
 #pragma once
 
@@ -38,14 +38,14 @@ class Testbed {
   // For a fresh child: enters host's network namespace and gets a host name, /sys and /etc/hosts of its own.
   Status enter(int host) const;
   Status apply(const LinkChange& change);
-  // Between host 0's nic0 and its first neighbour there.
+  // Measures between host 0's nic0 and its first neighbour there.
   Result<RoundTrip> round_trip() const;
-  // Of rank 0's host, where ranks join; as URLs have it.
+  // The address of rank 0's host, where ranks join, as URLs have it.
   std::string join_address() const;
 
   const Wiring& wiring() const { return wiring_; }
   const NicState& nic(int host, int k) const { return nics_[static_cast<std::size_t>(host * wiring_.nics + k)]; }
-  // The bridge port of a NIC: where the switch's half of shaping, loss and black holes acts.
+  // The bridge port of a NIC, on which the switch's half of shaping, loss and black holes acts.
   std::string switch_device(const Port& port) const;
   pid_t holder(int host) const { return hosts_[static_cast<std::size_t>(host)].outer_pid; }
   std::uint64_t relay_losses() const;
@@ -64,12 +64,12 @@ class Testbed {
   Status start_relay();
   Status change(const Port& port, const LinkChange& change);
   Status set_rate(const Port& port, std::int64_t rate);
-  // Replaces the port's drop filters by what its NicState says.
+  // Replaces the port's drop filters by those that its NicState asks for.
   Status set_filters(const Port& port);
   Status segmentation_off();
   Status make_switches();
   Status make_router();
-  // `ip -batch` in a host, for lines about NICs.
+  // Runs `ip -batch` in a host, for lines about NICs.
   Status address(int host, const std::string& batch) const;
   std::string shaper(const Port& port, const std::string& device) const;
   NicState& state_of(const Port& port) { return nics_[static_cast<std::size_t>(port.host * wiring_.nics + port.nic)]; }

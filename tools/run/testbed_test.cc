@@ -1,5 +1,4 @@
-// canary-run's hosts: who reaches whom over which NIC, shaping, live changes, delay, loss, and that nothing is left
-// behind.
+// canary-run's hosts: reachability over each NIC, shaping, live changes, delay, loss, and that nothing is left behind.
 #include <gtest/gtest.h>
 #include <net/if.h>
 #include <sched.h>
@@ -64,8 +63,8 @@ class Hosts : public ::testing::Test {
     command.insert(command.end(), addresses.begin(), addresses.end());
     return lines_of(in_host(from, command).out);
   }
-  // A link that came up again carries after a while: its carrier may be told a second late, and who was asked for its
-  // address in vain asks again after another.
+  // A link that came up again carries only after a while: its carrier may be reported a second late, and a host that
+  // asked for an address in vain asks again after another second.
   bool comes_back(int from, const std::string& device, const std::string& address) {
     for (int tries = 0; tries < 25; ++tries) {
       if (reached(from, device, {address}).size() == 1) return true;
@@ -77,7 +76,7 @@ class Hosts : public ::testing::Test {
     EXPECT_EQ(e.code, code) << e.err;
   }
 
-  // Every address of (host, NIC) → as the state file has it.
+  // The address of every (host, NIC), as the state file has it.
   using Addresses = std::map<std::pair<int, int>, std::string>;
   Addresses addresses() {
     Addresses found;
@@ -100,8 +99,8 @@ class Hosts : public ::testing::Test {
     }
     return others;
   }
-  // Each host over each NIC reaches just the hosts for which `joined(host, nic, other)` and only on their NIC of that
-  // switch.
+  // Expects that each host over each NIC reaches just the hosts for which `joined(host, nic, other)`, and only on their
+  // NIC of that switch.
   void expect_wiring(int hosts, int nics, const std::function<int(int, int, int)>& nic_of_other) {
     const auto all = addresses();
     ASSERT_EQ(all.size(), static_cast<std::size_t>(hosts * nics));
@@ -117,7 +116,7 @@ class Hosts : public ::testing::Test {
     }
   }
 
-  // Over each of its NICs a host reaches all NICs of all others.
+  // Expects that over each of its NICs a host reaches all NICs of all others.
   void expect_all_reached(int hosts, int nics) {
     const auto all = addresses();
     ASSERT_EQ(all.size(), static_cast<std::size_t>(hosts * nics));
@@ -151,7 +150,7 @@ TEST_F(Hosts, GiveRanksTheirEnvironmentAndAHostName) {
                                              "[2] host-1 host-1 0/2" + common, "[3] host-1 host-1 1/2" + common}));
 }
 
-// The kernel unmounts what only a dead process had mounted before it closes that process's sockets; on a busy machine
+// The kernel unmounts mounts that only a dead process had before it closes that process's sockets; on a busy machine
 // that took seconds in which its peers could not know.
 TEST_F(Hosts, ADeadRanksMountsAreNotLeftToItsExit) {
   const auto e = run(canary_run("-n 2 --hosts 2 -q --no-prefix",
@@ -236,7 +235,7 @@ TEST_F(Hosts, OneSubnetHoldsAllNicsAndLeavesTheKernelsDefaults) {
       EXPECT_EQ(in_host(1, {"sysctl", "-n", setting.str()}).out, "0\n") << setting.str();
     }
   }
-  // What is to be tried: the kernel sends from the second NIC's address over the first.
+  // This is the case under test: the kernel sends from the second NIC's address over the first.
   EXPECT_TRUE(has(in_host(0, {"ip", "route", "get", all.at({1, 1}), "from", all.at({0, 1})}).out, "dev nic0"));
 }
 
@@ -274,7 +273,7 @@ TEST_F(Hosts, RatesHoldPerNicAndFollowLiveChangesInBothDirections) {
   start_sinks("-n 2 --hosts 2 --nics 2 --rate 400mbit,100mbit");
   expect_rate(mbit(0, "10.1.0.2", 800, "nic0"), 400);
   expect_rate(mbit(1, "10.2.0.1", 600, "nic1"), 100);
-  // Only host 1 changes: what it sends is held at its NIC, what it receives at the switch's port.
+  // Only host 1 changes: its own packets are held at its NIC, those for it at the switch's port.
   link("host=1,nic=0,rate=100mbit");
   expect_rate(mbit(1, "10.1.0.1", 600, "nic0"), 100);
   expect_rate(mbit(0, "10.1.0.2", 600, "nic0"), 100);
@@ -370,7 +369,7 @@ TEST_F(Hosts, AScriptChangesLinksAtItsTimes) {
       "0.6s  host1.*     down  # both NICs\n"
       "0.6s  host0.nic1  rate 50mbit\n"
       "0.9s  *.nic0      loss 100%\n");
-  // Rank 0 reads the state file as time goes by: what it looked like when.
+  // Rank 0 reads the state file as time goes by and notes when it changed.
   const auto e =
       run(canary_run("-n 2 --hosts 2 --nics 2 --rate 100mbit --no-prefix --script " + script.path(),
                      "[ $CANARY_RANK = 0 ] || { sleep 1.8; exit; }; for i in $(seq 90); do echo $(date +%s%N) "
@@ -446,7 +445,7 @@ TEST_F(Hosts, TcpFillsADelayedLinkAndTheDelayChangesLive) {
   EXPECT_GE(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 0.12);
 }
 
-// Rank 1 runs `prepare` and counts what rank 0 then sends; the share that is missing.
+// Rank 1 runs `prepare` and counts the datagrams that rank 0 then sends. Returns the share that is missing.
 double loss_seen(const std::string& arguments, const std::string& prepare, int datagrams) {
   const std::string script = "if [ $CANARY_RANK = 1 ]; then " + prepare +
                              "exec " RUN_PROBE
@@ -458,7 +457,7 @@ double loss_seen(const std::string& arguments, const std::string& prepare, int d
   return 1 - std::atof(e.out.c_str()) / datagrams;
 }
 
-// Bounds of five standard deviations.
+// The bounds are five standard deviations.
 TEST_F(Hosts, LossIsAsAskedBetweenTwoHosts) { EXPECT_NEAR(loss_seen("--loss 5%", "", 20'000), 0.05, 0.0077); }
 
 TEST_F(Hosts, LossChangesLive) {
@@ -538,7 +537,7 @@ TEST_F(UserHosts, PlainRanksStayTheUser) {
 }
 
 TEST_F(UserHosts, HaveShapedLinksThatChangeLive) {
-  // Rank 1 takes; rank 0 sends, makes its link slower and sends again.
+  // Rank 1 receives; rank 0 sends, makes its link slower and sends again.
   const std::string script = "if [ $CANARY_RANK = 1 ]; then exec " + probe_ + " sink 5000 >&2; fi; " + probe_ +
                              " blast 10.1.0.2 5000 600 nic0; " + run_ +
                              " link $CANARY_RUN_STATE host=0,nic=0,rate=100mbit; " + probe_ +

@@ -20,7 +20,7 @@ Result<int> parse_int(std::string_view option, std::string_view text, int min, i
 }
 
 Result<Nanos> parse_time(std::string_view option, std::string_view text) {
-  // Whole numbers also in the settings' units, such as min; decimal ones in those of a command line.
+  // Whole numbers may also have the settings' units, such as min; decimal ones have those of a command line.
   if (auto parsed = parse_duration(text); parsed.ok()) return parsed;
   double number = 0;
   std::string_view unit;

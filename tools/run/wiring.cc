@@ -6,7 +6,7 @@
 namespace canarynet::run {
 namespace {
 
-// Where a NIC is plugged in.
+// The place where a NIC is plugged in.
 struct Socket {
   std::string name;  // of the switch
   int a = 0, b = 0;  // 10.a.b.c, fd00:a:b::c
@@ -18,7 +18,7 @@ struct Socket {
 // Table numbers of the main ones are taken: 253 to 255.
 constexpr int kFirstTable = 1000;
 constexpr int kFirstMetric = 100;
-// Every router's on every link, as the NICs see it.
+// Every router has this address on every link, as the NICs see it.
 constexpr const char* kLinkLocalGateway = "fe80::1";
 
 std::string address_of(bool ipv6, int a, int b, int c) {
@@ -62,7 +62,7 @@ std::string host_addressing(const Wiring& wiring, const Port& p) {
   std::string batch = "addr replace " + p.address + "/" + std::to_string(p.prefix) + " dev " + p.device + nodad +
                       "\nlink set " + p.device + " up\n";
   if (p.gateway.empty()) return batch;
-  // Outside every subnet of the NIC, the gateway needs a route of its own.
+  // A gateway outside every subnet of the NIC needs a route of its own.
   if (!wiring.ipv6 && p.prefix == 32) batch += "route replace " + p.gateway + "/32 dev " + p.device + "\n";
   const std::string way = "route replace default via " + p.gateway + " dev " + p.device;
   batch += way + " metric " + std::to_string(kFirstMetric + p.nic) + "\n";
@@ -78,7 +78,7 @@ std::string router_addressing(const Wiring& wiring, const Port& p, const std::st
   const std::string whole = wiring.ipv6 ? "/128" : "/32", length = wiring.ipv6 ? "/64" : "/" + std::to_string(p.prefix);
   std::string batch = "link set " + device + " up\naddr add " + p.gateway + length + " dev " + device +
                       (wiring.ipv6 ? " nodad\n" : "\n");
-  // Where the router's own address is in no subnet with the NIC's.
+  // This route is needed if the router's own address is in no subnet with the NIC's.
   if (wiring.ipv6 || length == whole) batch += "route add " + p.address + whole + " dev " + device + "\n";
   return batch;
 }

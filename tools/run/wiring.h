@@ -1,4 +1,4 @@
-// tools/run/wiring.h -- who is plugged in where: hosts, switches, addresses. Pure; nothing is created here.
+// tools/run/wiring.h -- the plan of hosts, switches and addresses, and what is plugged in where. Pure; creates nothing.
 //
 // Each switch has a subnet of its own, in which the last part of an address is the host's number + 1. Behind routers
 // each NIC has one of its own, with the router's address in it; with pointtopoint the addresses are in no subnet. One
@@ -34,9 +34,9 @@ struct Wiring {
 };
 
 Wiring make_wiring(const RunOptions& options);
-// Lines for `ip -batch` in a host: a NIC's address and, behind a router, its routes. Also after the NIC was down, which
-// costs it its routes, and with IPv6 its addresses. A packet leaves over the NIC whose address it carries, as clouds
-// set it up (`source_rule`, once per NIC), else over the first.
+// Lines for `ip -batch` in a host: a NIC's address and, behind a router, its routes. They are also needed after the NIC
+// was down, which costs it its routes, and with IPv6 its addresses. A packet leaves over the NIC whose address it
+// carries, as clouds set it up (`source_rule`, once per NIC), else over the first.
 std::string host_addressing(const Wiring& wiring, const Port& port);
 std::string source_rule(const Port& port);
 // The same at the router, where `device` leads to the port.
@@ -46,7 +46,7 @@ std::string router_addressing(const Wiring& wiring, const Port& port, const std:
 // takes them.
 std::string alias_of(const Port& port);
 std::string alias_rails(const Wiring& wiring, int host);
-// 10.0.0.(host + 1), of ctl0; IPv4 also beside NICs with IPv6.
+// 10.0.0.(host + 1), the address of ctl0; it is IPv4 also beside NICs with IPv6.
 std::string control_address(int host);
 
 }  // namespace canarynet::run
