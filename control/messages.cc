@@ -4,6 +4,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/text.h"
+
 namespace canarynet::control {
 namespace {
 
@@ -15,11 +17,15 @@ class Writer {
     const auto bits = static_cast<std::make_unsigned_t<T>>(value);
     for (std::size_t i = 0; i < sizeof(T); ++i) bytes.push_back(static_cast<std::byte>(bits >> (8 * i) & 0xff));
   }
-  void text(const std::string& value, std::size_t limit) {
-    const std::size_t size = std::min(value.size(), limit);
-    number(static_cast<std::uint16_t>(size));
+  void raw_text(std::string_view value, std::size_t limit) {
+    value = value.substr(0, limit);
+    number(static_cast<std::uint16_t>(value.size()));
     const auto* data = reinterpret_cast<const std::byte*>(value.data());
-    bytes.insert(bytes.end(), data, data + size);
+    bytes.insert(bytes.end(), data, data + value.size());
+  }
+  void text(std::string value, std::size_t limit) {
+    make_printable(&value);
+    raw_text(value, limit);
   }
   std::vector<std::byte> bytes;
 };
@@ -40,7 +46,14 @@ class Reader {
     rest_ = rest_.subspan(sizeof(T));
     return static_cast<T>(bits);
   }
+  // It goes to logs and users.
   std::string text(const char* field, std::size_t limit) {
+    std::string value = raw_text(field, limit), printable = value;
+    make_printable(&printable);
+    check(printable == value, field);
+    return value;
+  }
+  std::string raw_text(const char* field, std::size_t limit) {
     const auto size = number<std::uint16_t>(field);
     if (size > limit || size > rest_.size()) return fail(field), std::string();
     std::string value(reinterpret_cast<const char*>(rest_.data()), size);
@@ -135,7 +148,7 @@ std::vector<int> get_ranks(Reader& r, const char* field) {
 void put(Writer& w, const EngineInfo& engine) {
   w.number(engine.engine);
   put(w, engine.ranks);
-  w.text(engine.host_id, kNameMax);
+  w.raw_text(engine.host_id, kNameMax);  // is compared only, with the coordinator's own as well
   w.text(engine.host_name, kNameMax);
   w.number(engine.pid);
   w.number(static_cast<std::uint8_t>(engine.caller_driven));
@@ -155,7 +168,7 @@ EngineInfo get_engine(Reader& r) {
   engine.ranks = get_ranks(r, "ranks");
   r.check(!engine.ranks.empty(), "ranks");
   for (std::size_t i = 1; i < engine.ranks.size(); ++i) r.check(engine.ranks[i - 1] < engine.ranks[i], "ranks");
-  engine.host_id = r.text("host id", kNameMax);
+  engine.host_id = r.raw_text("host id", kNameMax);
   engine.host_name = r.text("host name", kNameMax);
   engine.pid = r.number<std::int64_t>("pid");
   const auto caller_driven = r.number<std::uint8_t>("caller driven");
@@ -192,14 +205,14 @@ void put(Writer& w, const Join& m) {
   put(w, m.engine);
   w.number(m.world_size);
   w.number(static_cast<std::uint32_t>(m.must_agree.size()));
-  for (const std::string& setting : m.must_agree) w.text(setting, kSettingMax);
+  for (const std::string& setting : m.must_agree) w.raw_text(setting, kSettingMax);
 }
 void get(Reader& r, Join* m) {
   m->engine = get_engine(r);
   m->world_size = r.number<std::uint32_t>("world size");
   r.check(m->world_size >= 1 && m->world_size <= kWorldMax, "world size");
   m->must_agree.resize(r.count("settings", 256, sizeof(std::uint16_t)));
-  for (std::string& setting : m->must_agree) setting = r.text("setting", kSettingMax);
+  for (std::string& setting : m->must_agree) setting = r.raw_text("setting", kSettingMax);
 }
 
 void put(Writer& w, const Welcome& m) {
@@ -221,7 +234,7 @@ void get(Reader& r, Welcome* m) {
   m->epoch_seed = r.number<std::uint64_t>("epochs");
   r.check(m->world_size >= 1 && m->world_size <= kWorldMax, "world size");
   r.check(m->engines >= 1 && m->engines <= m->world_size && m->first < m->engines, "engines");
-  r.check(m->piece_bytes >= 0, "piece size");
+  r.check(m->piece_bytes >= 1 && m->piece_bytes <= std::int64_t{wire::kPayloadMax}, "piece size");
   const std::size_t count = r.count("engines in part", kEnginesMax, 28);
   r.check(count >= 1 && count <= m->engines - m->first, "engines in part");
   if (!r.ok()) return;
@@ -370,22 +383,34 @@ void get(Reader& r, Rejoin* m) {
 void put(Writer& w, const Rejoined& m) { w.number(m.attempt); }
 void get(Reader& r, Rejoined* m) { m->attempt = r.number<std::uint32_t>("attempt"); }
 
+// An entry of a report without its groups and its text.
+constexpr std::size_t kMissedBytes = 2 * sizeof(std::uint32_t) + sizeof(std::uint8_t) + sizeof(std::uint16_t);
+
+// The report fits one frame: all engines are in it, and as many of their groups and texts as there is room for. Groups
+// that are left out are in a later report, when the coordinator's verdicts have ended those of this one.
 void put(Writer& w, const MissReport& m) {
+  constexpr std::size_t kRoom = wire::kPayloadMax - 64;
+  static_assert(kEnginesMax * kMissedBytes < kRoom);
+  std::size_t room = kRoom - m.missed.size() * kMissedBytes;
   w.number(static_cast<std::uint32_t>(m.missed.size()));
   for (const Missed& missed : m.missed) {
+    const auto why = std::string_view(missed.why).substr(0, std::min(room, kObstacleTextMax));
+    room -= why.size();
+    const std::size_t said =
+        std::min({missed.waiting.size(), std::size_t{kWaitingGroupsMax}, room / sizeof(GroupEpoch)});
+    room -= said * sizeof(GroupEpoch);
     w.number(missed.engine);
-    w.number(static_cast<std::uint32_t>(missed.waiting.size()));
-    for (const GroupEpoch& group : missed.waiting) {
+    w.number(static_cast<std::uint32_t>(said));
+    for (const GroupEpoch& group : std::span(missed.waiting).first(said)) {
       w.number(group.flow);
       w.number(group.epoch);
     }
     w.number(static_cast<std::uint8_t>(missed.obstacle));
-    w.text(missed.why, kObstacleTextMax);
+    w.text(std::string(why), kObstacleTextMax);
   }
 }
 void get(Reader& r, MissReport* m) {
-  constexpr std::size_t kLeast = 2 * sizeof(std::uint32_t) + sizeof(std::uint8_t) + sizeof(std::uint16_t);
-  m->missed.resize(r.count("missed engines", kEnginesMax, kLeast));
+  m->missed.resize(r.count("missed engines", kEnginesMax, kMissedBytes));
   for (Missed& missed : m->missed) {
     missed.engine = r.number<std::uint32_t>("missed engine");
     missed.waiting.resize(r.count("waiting groups", kWaitingGroupsMax, sizeof(GroupEpoch)));

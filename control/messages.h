@@ -104,7 +104,7 @@ struct Rejoined {
 // Both ways: the sender gives this connection up, which was never answered, or which it can't read any more. To the
 // coordinator: its end is no death. From it: dial again.
 struct Retract {};
-// To the coordinator: all that the sender misses; takes the place of its report before.
+// To the coordinator: all that the sender misses, as far as it fits; takes the place of its report before.
 struct MissReport {
   std::vector<Missed> missed;
 };

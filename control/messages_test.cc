@@ -168,6 +168,42 @@ TEST(ControlMessages, RandomAndMutatedBytesNeverCrash) {
   EXPECT_GT(taken, 100u);
 }
 
+// All that a rank misses may be more than a frame holds, however many groups and engines that are.
+TEST(ControlMessages, AReportOfMissedEnginesFitsOneFrame) {
+  MissReport report;
+  for (const std::uint32_t engines : {1u, 40u, kEnginesMax}) {
+    report.missed.clear();
+    for (std::uint32_t e = 0; e < engines; ++e) {
+      Missed missed{e, {}, Obstacle::kHere, std::string(1000, 'x')};
+      for (std::uint32_t g = 0; g < (engines == kEnginesMax ? 2u : 70'000u); ++g) missed.waiting.push_back({g, 1});
+      report.missed.push_back(std::move(missed));
+    }
+    const auto bytes = encode(report);
+    ASSERT_LE(bytes.size(), std::size_t{wire::kPayloadMax}) << engines;
+    const auto back = decode(bytes);
+    ASSERT_TRUE(back.ok()) << back.status().text();
+    const auto& missed = std::get<MissReport>(back.value()).missed;
+    ASSERT_EQ(missed.size(), engines);
+    EXPECT_EQ(missed[0].waiting.size(), std::min<std::size_t>(report.missed[0].waiting.size(), kWaitingGroupsMax));
+    EXPECT_EQ(missed.back().engine, engines - 1);
+  }
+}
+
+TEST(ControlMessages, TextsArePrintable) {
+  EXPECT_EQ(std::get<Death>(decode(encode(Death{1, "a\nb\x1b[2J"})).value()).why, "a?b?[2J");
+  auto bytes = encode(Death{1, "closed"});
+  bytes.back() = std::byte{'\n'};
+  EXPECT_NE(decode(bytes).status().text().find("text"), std::string::npos) << "from an end that does not keep to it";
+}
+
+TEST(ControlMessages, PieceSizesThatNoFrameHoldsAreRefused) {
+  for (const auto& [bytes, good] : {std::pair{-1ll, false}, {0, false}, {1 << 20, true}, {(1 << 20) + 1, false}}) {
+    Welcome welcome = std::get<Welcome>(one_of_each()[1]);
+    welcome.piece_bytes = bytes;
+    EXPECT_EQ(decode(encode(welcome)).ok(), good) << bytes;
+  }
+}
+
 TEST(ControlMessages, LongTextsAreCut) {
   const auto bytes = encode(Death{1, std::string(100'000, 'x')});
   const auto back = decode(bytes);
