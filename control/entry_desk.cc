@@ -17,7 +17,7 @@ void EntryDesk::answer(std::uint32_t engine, const Entered& entered) {
   for (Inquiry& inquiry : open_) {
     if (inquiry.merged.group != entered.group || inquiry.answered[engine]) continue;
     inquiry.answered[engine] = true;
-    inquiry.merged.heard.push_back(engine);
+    if (!entered.by_rank.empty()) inquiry.merged.heard.push_back(engine);
     std::vector<std::uint32_t>& merged = inquiry.merged.by_rank;
     for (std::size_t r = 0; r < entered.by_rank.size(); ++r) {
       if (r == merged.size()) merged.push_back(entered.by_rank[r]);

@@ -21,22 +21,27 @@ std::string in_order(const std::vector<int>& ranks) {
 void GroupDesk::ask(Nanos now, std::uint32_t engine, std::uint32_t request, int rank, const std::vector<int>& members,
                     std::vector<GroupAnswer>* answers) {
   GroupAnswer answer{engine, request, rank, 0, {}};
-  const auto refuse = [&](canary_status code, const std::string& text) {
-    answer.why = Status(code, text);
+  const auto refuse = [&](const Status& why) {
+    answer.why = why;
     answers->push_back(answer);
   };
+  const auto invalid = [&](const std::string& text) { refuse(Status(CANARY_INVALID_ARGUMENT, text)); };
   std::vector<int> sorted = members;
   std::sort(sorted.begin(), sorted.end());
-  if (sorted.empty()) return refuse(CANARY_INVALID_ARGUMENT, "a group needs members");
+  if (sorted.empty()) return invalid("a group needs members");
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-    return refuse(CANARY_INVALID_ARGUMENT, "a rank is listed twice in the group");
+    return invalid("a rank is listed twice in the group");
   }
   if (sorted.front() < 0 || static_cast<std::size_t>(sorted.back()) >= gone_.size()) {
-    return refuse(CANARY_INVALID_ARGUMENT, "the group names a rank outside the job's " + std::to_string(gone_.size()));
+    return invalid("the group names a rank outside the job's " + std::to_string(gone_.size()));
   }
   if (!std::binary_search(sorted.begin(), sorted.end(), rank))
-    return refuse(CANARY_INVALID_ARGUMENT, "rank " + std::to_string(rank) + " is no member of the group");
+    return invalid("rank " + std::to_string(rank) + " is no member of the group");
 
+  for (const int member : members) {
+    const Status& why = gone_[static_cast<std::size_t>(member)];
+    if (!why.ok()) return refuse(why);
+  }
   auto list = std::find_if(lists_.begin(), lists_.end(), [&](const List& l) { return l.members == members; });
   if (list == lists_.end()) {
     lists_.push_back({members, std::vector<std::uint32_t>(members.size()), {}, 0});
@@ -46,9 +51,6 @@ void GroupDesk::ask(Nanos now, std::uint32_t engine, std::uint32_t request, int 
   const std::size_t index = list->requests[member]++ - list->done;
   if (index == list->waiting.size()) {
     list->waiting.push_back({{}, std::vector<bool>(members.size()), now + entry_limit_, {}});
-    for (const int m : members) {
-      if (!gone_[static_cast<std::size_t>(m)].ok()) list->waiting.back().failed = gone_[static_cast<std::size_t>(m)];
-    }
   }
   Instance& instance = list->waiting[index];
   instance.has_asked[member] = true;
@@ -96,16 +98,16 @@ void GroupDesk::fail(Instance& instance, const Status& why, std::vector<GroupAns
 
 void GroupDesk::ranks_gone(const std::vector<int>& ranks, const Status& why, std::vector<GroupAnswer>* answers) {
   for (const int rank : ranks) gone_[static_cast<std::size_t>(rank)] = why;
-  for (List& list : lists_) {
+  // Nobody needs to be counted any more for a list that has one of them: every request for it fails from now on.
+  std::erase_if(lists_, [&](List& list) {
     const bool touched = std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
       return std::find(list.members.begin(), list.members.end(), rank) != list.members.end();
     });
-    if (!touched) continue;
-    for (Instance& instance : list.waiting) {
-      // One that everybody asked for is formed already.
-      if (instance.failed.ok() && !instance.asked.empty()) fail(instance, why, answers);
-    }
-  }
+    if (!touched) return false;
+    // One that everybody asked for is formed already.
+    for (Instance& instance : list.waiting) fail(instance, why, answers);
+    return true;
+  });
 }
 
 // "; rank 1 asked for ranks 2, 1, all must list them in the same order, here ranks 1, 2": where a rank that is missed

@@ -42,7 +42,8 @@ class GroupDesk {
   // Fails what waited longer than the entry limit.
   void poll(Nanos now, std::vector<GroupAnswer>* answers);
   Nanos next_deadline() const;
-  // For tests: as if this were the next one to be handed out.
+  // For tests: what is kept, and as if this were the next number to be handed out.
+  std::size_t lists() const { return lists_.size(); }
   void skip_to_flow(std::uint32_t flow) { next_flow_ = flow; }
 
  private:
@@ -65,7 +66,7 @@ class GroupDesk {
 
   Nanos entry_limit_;
   std::uint32_t next_flow_ = 1;
-  std::vector<List> lists_;   // with somebody waiting
+  std::vector<List> lists_;   // with somebody waiting, and nobody gone
   std::vector<Status> gone_;  // per world rank: why it is
 };
 

@@ -95,6 +95,20 @@ TEST(GroupDesk, FormedGroupIsNotFailedByALaterDeath) {
   EXPECT_EQ(answers[0].why.code(), CANARY_PEER_DIED);
 }
 
+// However often a survivor asks for a list that has a dead rank, nothing is kept of it.
+TEST(GroupDesk, ListsOfDeadRanksAreForgotten) {
+  GroupDesk desk(4, 10_s);
+  std::vector<GroupAnswer> answers;
+  desk.ask(0_ns, 1, 1, 1, {1, 2, 3}, &answers);
+  desk.ranks_gone({3}, Status(CANARY_PEER_DIED, "rank 3 died"), &answers);
+  EXPECT_EQ(desk.lists(), 0u);
+  for (std::uint32_t request = 2; request < 100; ++request) desk.ask(0_ns, 1, request, 1, {1, 2, 3}, &answers);
+  EXPECT_EQ(desk.lists(), 0u);
+  ASSERT_EQ(answers.size(), 99u);
+  for (const GroupAnswer& a : answers) EXPECT_EQ(a.why.code(), CANARY_PEER_DIED);
+  EXPECT_EQ(desk.next_deadline(), Nanos::max());
+}
+
 TEST(GroupDesk, RankListsReadWell) {
   EXPECT_EQ(ranks_text({3}), "rank 3");
   EXPECT_EQ(ranks_text({0, 1}), "ranks 0, 1");

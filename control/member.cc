@@ -324,7 +324,7 @@ void Member::settle(ControlLink& link, std::uint32_t attempt) {
   ended_ = false;
   round_ends_ = Nanos::max();
   for (const Pending& p : pending_) send_request(p);
-  for (const Verdict& v : own_verdicts_) link_->send(VerdictNote{v});
+  for (const Verdict& v : own_verdicts_.all()) link_->send(VerdictNote{v});
   link_->send(MissReport{missed_});
 }
 
@@ -399,7 +399,7 @@ void Member::answer(std::uint32_t request, std::uint32_t flow, const Status& why
 
 void Member::flood(const Verdict& verdict) {
   if (phase_ != Phase::kJoined || !verdicts_.add(verdict)) return;
-  own_verdicts_.push_back(verdict);
+  own_verdicts_.add(verdict);
   if (link_ != nullptr && !leaving_) link_->send(VerdictNote{verdict});
 }
 
@@ -510,8 +510,7 @@ std::size_t Member::poll(Nanos now) {
     } else if (known_left_[0] && !gone() && (link_ == nullptr || now - last_heard_ > patience)) {
       end_way(Way::kLeft, Status(CANARY_CLOSED, "it has left the job"));
     }
-    // A coordinator that runs only inside its caller's calls is not lost for being silent.
-    if (way_ == Way::kOpen && now - last_heard_ > patience && !roster_->engines[0].caller_driven) lose_way();
+    if (way_ == Way::kOpen && now - last_heard_ > patience && silence_counts()) lose_way();
     if (way_ == Way::kLost && now >= round_ends_) {
       // A coordinator that stands still has the last attempt waiting already: more would only give it more to do.
       if (redialled_ && !attempts_.empty() && attempts_.back()->delivers() && now - dialled_at_ < kAnswerPatience) {
@@ -541,11 +540,16 @@ std::size_t Member::poll(Nanos now) {
   return notices_.empty() ? 0 : notices_.tell(listener_, roster_);  // nearly always empty
 }
 
+// A coordinator that runs only inside its caller's calls is not lost for being silent.
+bool Member::silence_counts() const {
+  return phase_ == Phase::kJoined && (!roster_->engines[0].caller_driven || known_left_[0]);
+}
+
 Nanos Member::next_deadline() const {
   if (abandoned_) return Nanos::max();
-  if (!notices_.empty()) return now_;
+  if (!notices_.empty() || !graveyard_.empty()) return now_;
   Nanos next = std::min({next_dial_, join_deadline_, next_beat_, round_ends_});
-  if (phase_ == Phase::kJoined && way_ == Way::kOpen && !leaving_) {
+  if (way_ == Way::kOpen && silence_counts() && !leaving_) {
     next = std::min(next, last_heard_ + options_.heartbeat_interval * 3 + 1_ns);
   }
   for (const Pending& p : pending_) next = std::min(next, p.deadline);

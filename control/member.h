@@ -75,6 +75,7 @@ class Member final : public Membership, public LinkOwner {
   void move_clocks(Nanos missed);
   void bury_all(std::vector<std::unique_ptr<ControlLink>>* links);
   std::vector<Address> ways_to_coordinator() const;
+  bool silence_counts() const;
   bool gone() const { return way_ == Way::kLeft || way_ == Way::kDied || way_ == Way::kEvicted; }
 
   MembershipOptions options_;
@@ -116,8 +117,8 @@ class Member final : public Membership, public LinkOwner {
   std::vector<Pending> pending_;
   std::uint32_t last_request_ = 0;
   VerdictLog verdicts_;
-  std::vector<Verdict> own_verdicts_;  // said again after a rejoin
-  std::vector<Missed> missed_;         // last reported, likewise
+  VerdictLog own_verdicts_;     // said again after a rejoin
+  std::vector<Missed> missed_;  // last reported, likewise
   Notices notices_;
   bool leaving_ = false;
   bool abandoned_ = false;

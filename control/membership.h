@@ -70,7 +70,7 @@ struct Verdict {
 struct GroupEpoch {
   std::uint32_t flow = 0;
   std::uint32_t epoch = 0;
-  bool operator==(const GroupEpoch&) const = default;
+  auto operator<=>(const GroupEpoch&) const = default;
 };
 
 // What is known of who has entered which operation of a group.
@@ -78,7 +78,7 @@ struct Entered {
   GroupEpoch group;
   // Number of the last operation, by rank in the group; empty: the group is not known.
   std::vector<std::uint32_t> by_rank;
-  std::vector<std::uint32_t> heard;  // of everybody's answers together: the engines that gave one
+  std::vector<std::uint32_t> heard;  // of everybody's answers together: the engines that know the group
 };
 
 // The last operation of a group that a rank of an engine that leaves had entered.

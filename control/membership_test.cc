@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "control/membership_test_util.h"
+#include "control/notices.h"
 #include "sim/warnings_test_util.h"
 
 namespace canarynet {
@@ -344,6 +345,17 @@ TEST(MembershipGroups, CoordinatorsDeathFailsPendingRequests) {
   job.kill(0);
   job.run_for(100_ms);
   EXPECT_EQ((job[1].group_errors[{1, 1}].code()), CANARY_COORDINATOR_LOST);
+}
+
+TEST(MembershipVerdicts, OnlyTheLatestAreRemembered) {
+  control::VerdictLog known;
+  Verdict v;
+  for (v.flow = 1; v.flow <= 10 * control::VerdictLog::kKept; ++v.flow) EXPECT_TRUE(known.add(v));
+  EXPECT_EQ(known.all().size(), control::VerdictLog::kKept);
+  --v.flow;
+  EXPECT_FALSE(known.add(v));
+  v.flow -= std::uint32_t{control::VerdictLog::kKept};
+  EXPECT_TRUE(known.add(v)) << "the oldest made room";
 }
 
 TEST(MembershipScale, LargeRosterTravelsInPartsOverAWireThatTakesItsTime) {

@@ -1,7 +1,7 @@
 #include "control/miss_desk.h"
 
 #include <algorithm>
-#include <tuple>
+#include <map>
 
 #include "control/text.h"
 
@@ -19,9 +19,7 @@ void MissDesk::report(Nanos now, std::uint32_t engine, std::vector<Missed> misse
                 [&](const Missed& m) { return m.engine >= gone_.size() || m.engine == engine || gone_[m.engine]; });
   for (const Missed& m : missed) {
     for (const GroupEpoch& group : m.waiting) {
-      const bool known =
-          std::any_of(complaints_.begin(), complaints_.end(), [&](const Complaint& c) { return c.group == group; });
-      if (!known) complaints_.push_back({group, now});
+      if (complained_.insert(group).second) complaints_.push_back({group, now});
     }
   }
   reports_[engine] = std::move(missed);
@@ -34,22 +32,21 @@ void MissDesk::forget(std::uint32_t engine) {
   for (auto& report : reports_) std::erase_if(report, [&](const Missed& m) { return m.engine == engine; });
 }
 
-bool MissDesk::misses(std::uint32_t a, std::uint32_t b) const {
-  return std::any_of(reports_[a].begin(), reports_[a].end(), [&](const Missed& m) { return m.engine == b; });
-}
-
-std::vector<std::uint32_t> MissDesk::cut_off_from(std::uint32_t engine) const {
-  std::vector<std::uint32_t> out;
-  for (std::uint32_t e = 0; e < reports_.size(); ++e) {
-    if (misses(e, engine) || misses(engine, e)) out.push_back(e);
+std::vector<MissDesk::Standing> MissDesk::standings() const {
+  std::vector<Standing> out(reports_.size());
+  for (std::uint32_t e = 0; e < out.size(); ++e) {
+    for (const Missed& m : reports_[e]) {
+      ++out[m.engine].missed_by;
+      out[m.engine].cut_off_from.push_back(e);
+      out[e].cut_off_from.push_back(m.engine);
+    }
+  }
+  for_each_obstacle([&](std::uint32_t, const Missed&, std::uint32_t at) { ++out[at].obstacles; });
+  for (Standing& s : out) {
+    std::sort(s.cut_off_from.begin(), s.cut_off_from.end());
+    s.cut_off_from.erase(std::unique(s.cut_off_from.begin(), s.cut_off_from.end()), s.cut_off_from.end());
   }
   return out;
-}
-
-std::size_t MissDesk::missed_by(std::uint32_t engine) const {
-  std::size_t n = 0;
-  for (std::uint32_t e = 0; e < reports_.size(); ++e) n += misses(e, engine);
-  return n;
 }
 
 // fn(reporter, what it misses, the end where the obstacle lies).
@@ -60,12 +57,6 @@ void MissDesk::for_each_obstacle(Fn fn) const {
       if (m.obstacle != Obstacle::kNone) fn(e, m, m.obstacle == Obstacle::kHere ? e : m.engine);
     }
   }
-}
-
-std::size_t MissDesk::obstacles_at(std::uint32_t engine) const {
-  std::size_t n = 0;
-  for_each_obstacle([&](std::uint32_t, const Missed&, std::uint32_t at) { n += at == engine; });
-  return n;
 }
 
 std::string MissDesk::obstacle_text(std::uint32_t engine) const {
@@ -80,42 +71,41 @@ std::string MissDesk::obstacle_text(std::uint32_t engine) const {
 }
 
 std::vector<Verdict> MissDesk::poll(Nanos now) {
-  std::vector<Verdict> verdicts;
-  for (std::size_t i = 0; i < complaints_.size();) {
-    if (now - complaints_[i].since < window_) {
-      ++i;
-      continue;
-    }
-    const GroupEpoch group = complaints_[i].group;
-    complaints_.erase(complaints_.begin() + static_cast<std::ptrdiff_t>(i));
-    std::vector<std::uint32_t> ends;
-    for (std::uint32_t e = 0; e < reports_.size(); ++e) {
-      for (const Missed& m : reports_[e]) {
-        if (std::find(m.waiting.begin(), m.waiting.end(), group) != m.waiting.end())
-          ends.insert(ends.end(), {e, m.engine});
+  std::map<GroupEpoch, std::set<std::uint32_t>> due;  // the ends, by group
+  for (; now >= next_deadline(); complaints_.pop_front()) {
+    due[complaints_.front().group];
+    complained_.erase(complaints_.front().group);
+  }
+  if (due.empty()) return {};
+  for (std::uint32_t e = 0; e < reports_.size(); ++e) {
+    for (const Missed& m : reports_[e]) {
+      for (const GroupEpoch& group : m.waiting) {
+        if (const auto found = due.find(group); found != due.end()) found->second.insert({e, m.engine});
       }
     }
-    if (!ends.empty()) verdicts.push_back(judge(group, ends));  // else it was taken back
+  }
+  const std::vector<Standing> all = standings();
+  std::vector<Verdict> verdicts;
+  for (const auto& [group, ends] : due) {
+    // Without an end the complaint was taken back.
+    if (!ends.empty()) verdicts.push_back(judge(group, ends, all));
   }
   return verdicts;
 }
 
 Nanos MissDesk::next_deadline() const {
-  Nanos next = Nanos::max();
-  for (const Complaint& c : complaints_) next = std::min(next, c.since + window_);
-  return next;
+  return complaints_.empty() ? Nanos::max() : complaints_.front().since + window_;
 }
 
 // `ends`: of the edges that the group's operations need. The one where most of the known obstacles lie is the culprit;
 // where none is known, the one in most of the missing pairs. Among equals it is the one that most engines do not hear
 // (it may hear them, as where one direction is cut), else the last: nothing tells them apart, and the text says so.
-Verdict MissDesk::judge(const GroupEpoch& group, const std::vector<std::uint32_t>& ends) const {
-  const auto weight = [&](std::uint32_t e) {
-    return std::make_tuple(obstacles_at(e), cut_off_from(e).size(), missed_by(e), e);
-  };
+Verdict MissDesk::judge(const GroupEpoch& group, const std::set<std::uint32_t>& ends,
+                        const std::vector<Standing>& standings) const {
+  const auto weight = [&](std::uint32_t e) { return std::make_pair(standings[e].weight(), e); };
   const std::uint32_t culprit = *std::max_element(
       ends.begin(), ends.end(), [&](std::uint32_t a, std::uint32_t b) { return weight(a) < weight(b); });
-  const std::vector<std::uint32_t> others = cut_off_from(culprit);
+  const std::vector<std::uint32_t>& others = standings[culprit].cut_off_from;
   const auto ranks_of = [&](const std::vector<std::uint32_t>& engines) {
     std::vector<int> ranks;
     for (const std::uint32_t e : engines) {
@@ -127,10 +117,7 @@ Verdict MissDesk::judge(const GroupEpoch& group, const std::vector<std::uint32_t
   };
   std::vector<std::uint32_t> equals;
   for (const std::uint32_t e : ends) {
-    if (e == culprit || std::find(equals.begin(), equals.end(), e) != equals.end()) continue;
-    if (obstacles_at(e) == obstacles_at(culprit) && cut_off_from(e).size() == others.size() &&
-        missed_by(e) == missed_by(culprit))
-      equals.push_back(e);
+    if (e != culprit && standings[e].weight() == standings[culprit].weight()) equals.push_back(e);
   }
   const EngineInfo& info = roster_->engines[culprit];
   Verdict v;

@@ -10,7 +10,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "control/membership.h"
@@ -32,28 +35,32 @@ class MissDesk {
   Nanos next_deadline() const;
 
  private:
-  struct Complaint {  // of a group whose operations can't go on
+  struct Complaint {  // A group's operations can't go on.
     GroupEpoch group;
     Nanos since;
   };
-  bool misses(std::uint32_t a, std::uint32_t b) const;
-  // Whom `engine` misses, or who misses it.
-  std::vector<std::uint32_t> cut_off_from(std::uint32_t engine) const;
-  std::size_t missed_by(std::uint32_t engine) const;
-  // Reports of an obstacle that lies at `engine`.
-  std::size_t obstacles_at(std::uint32_t engine) const;
-  // What is said of one of its pairs, what lies at its own end first.
+  // The reports as far as they concern one engine.
+  struct Standing {
+    std::size_t obstacles = 0;                // that lie at it
+    std::vector<std::uint32_t> cut_off_from;  // whom it misses, and who misses it; ascending
+    std::size_t missed_by = 0;
+    auto weight() const { return std::make_tuple(obstacles, cut_off_from.size(), missed_by); }
+  };
+  std::vector<Standing> standings() const;
+  // Tells what is said of one of its pairs, what lies at its own end first.
   std::string obstacle_text(std::uint32_t engine) const;
   template <typename Fn>
   void for_each_obstacle(Fn fn) const;
-  Verdict judge(const GroupEpoch& group, const std::vector<std::uint32_t>& ends) const;
+  Verdict judge(const GroupEpoch& group, const std::set<std::uint32_t>& ends,
+                const std::vector<Standing>& standings) const;
   std::string nics(std::uint32_t a, std::uint32_t b) const;
 
   Nanos window_;
   const Roster* roster_ = nullptr;
   std::vector<std::vector<Missed>> reports_;  // by engine
   std::vector<bool> gone_;
-  std::vector<Complaint> complaints_;
+  std::deque<Complaint> complaints_;  // the oldest first
+  std::set<GroupEpoch> complained_;   // their groups
 };
 
 }  // namespace canarynet::control

@@ -116,6 +116,18 @@ TEST_F(MissDeskTest, ALaneThatIsBackTakesTheComplaintBack) {
   EXPECT_EQ(desk.next_deadline(), Nanos::max());
 }
 
+TEST_F(MissDeskTest, ManyGroupsAreJudgedTogether) {
+  open(3);
+  std::vector<GroupEpoch> groups;
+  for (std::uint32_t g = 1; g <= 60'000; ++g) groups.push_back({g, 1});
+  desk.report(1_s, 0, {{2, groups, Obstacle::kNone, ""}});
+  desk.report(1_s, 1, {{2, groups, Obstacle::kNone, ""}});
+  const auto verdicts = desk.poll(1100_ms);
+  ASSERT_EQ(verdicts.size(), groups.size());
+  EXPECT_EQ(verdicts.front().rank, 2);
+  EXPECT_EQ(desk.next_deadline(), Nanos::max());
+}
+
 TEST_F(MissDeskTest, WhoHasGoneCountsNoMore) {
   open(4);
   desk.report(1_s, 1, {missed(0), missed(3)});

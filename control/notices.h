@@ -111,22 +111,28 @@ class Notices {
   std::vector<Notice> list_;
 };
 
-// Verdicts already seen: the same one may come over control and over lanes, from several survivors, and again after a
-// rejoin.
+// Verdicts already seen, the latest of them: the same one may come over control and over lanes, from several survivors,
+// and again after a rejoin.
 class VerdictLog {
  public:
+  static constexpr std::size_t kKept = 1024;
   // False when it is known.
   bool add(const Verdict& v) {
     for (const Verdict& known : all_) {
       if (known.flow == v.flow && known.epoch == v.epoch && known.code == v.code && known.rank == v.rank) return false;
     }
-    all_.push_back(v);
+    if (all_.size() < kKept) {
+      all_.push_back(v);
+    } else {
+      all_[oldest_++ % kKept] = v;
+    }
     return true;
   }
   const std::vector<Verdict>& all() const { return all_; }
 
  private:
   std::vector<Verdict> all_;
+  std::size_t oldest_ = 0;
 };
 
 }  // namespace canarynet::control
