@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "control/text.h"
 #include "transport/frames.h"
 #include "transport/strangers.h"
@@ -87,11 +88,7 @@ void Coordinator::adopt(std::unique_ptr<Lane> lane, const wire::Header&, const w
   ControlLink& l = *link;
   l.token = hello.job;
   while (newcomers_.size() >= options_.strangers_max) {
-    const std::size_t i = one_to_drop(newcomers_, [](const Newcomer& n) { return n.link->remote(); });
-    // It may be a member, in whose eyes a connection that just ends would be this process's end: it comes again.
-    newcomers_[i].link->send(Retract{});
-    bury(std::move(newcomers_[i].link));
-    newcomers_.erase(newcomers_.begin() + static_cast<std::ptrdiff_t>(i));
+    drop_newcomer(one_to_drop(newcomers_, [](const Newcomer& n) { return n.link->remote(); }));
   }
   newcomers_.push_back({std::move(link), now_});
   if (wire::speaks_our_version(hello)) return;
@@ -179,10 +176,18 @@ Status Coordinator::check(const Join& join) const {
       std::string text = "setting " + name;
       text.append(" differs: ").append(here).append(" on ").append(engine_text(mine));
       text.append(", ").append(there).append(" on ").append(engine_text(their));
+      make_printable(&text);
       return culprit(CANARY_MISMATCH, text);
     }
   }
   return {};
+}
+
+// It may be a member, in whose eyes a connection that just ends would be this process's end: it comes again.
+void Coordinator::drop_newcomer(std::size_t index) {
+  newcomers_[index].link->send(Retract{});
+  bury(std::move(newcomers_[index].link));
+  newcomers_.erase(newcomers_.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
 std::unique_ptr<ControlLink> Coordinator::take_newcomer(ControlLink& link) {
@@ -443,6 +448,7 @@ void Coordinator::tell_all(const Message& message, std::uint32_t except) {
 // --- deaths, verdicts, groups ----------------------------------------------------------------------------------------
 
 void Coordinator::judge_ended(Nanos now) {
+  next_judgement_ = Nanos::max();
   for (std::uint32_t e = 1; e < peers_.size(); ++e) {
     Peer& peer = peers_[e];
     if (peer.ended) {
@@ -455,6 +461,7 @@ void Coordinator::judge_ended(Nanos now) {
     } else if (now >= peer.suspect_until) {
       declare_dead(e, "control connection closed after a silence");
     }
+    next_judgement_ = std::min(next_judgement_, peer.suspect_until);
   }
 }
 
@@ -584,13 +591,7 @@ std::size_t Coordinator::poll(Nanos now) {
     peer.last_heard = now;
     peer.heard_since_beat = true;
   }
-  for (std::size_t i = 0; i < newcomers_.size();) {
-    if (now - newcomers_[i].since > kNewcomerLimit) {
-      newcomers_.erase(newcomers_.begin() + static_cast<std::ptrdiff_t>(i));
-    } else {
-      ++i;
-    }
-  }
+  while (!newcomers_.empty() && now - newcomers_.front().since > kNewcomerLimit) drop_newcomer(0);
   if (phase_ == Phase::kGathering && now >= join_deadline_) {
     fail(incomplete());
   }
@@ -620,11 +621,10 @@ std::size_t Coordinator::poll(Nanos now) {
 
 Nanos Coordinator::next_deadline() const {
   if (abandoned_) return Nanos::max();
-  if (!notices_.empty()) return now_;
-  Nanos next =
-      std::min({join_deadline_, next_beat_, desk_.next_deadline(), missing_.next_deadline(), entries_.next_deadline()});
-  for (const Peer& peer : peers_) next = std::min(next, peer.suspect_until);
-  for (const Newcomer& n : newcomers_) next = std::min(next, n.since + kNewcomerLimit + 1_ns);
+  if (!notices_.empty() || !graveyard_.empty()) return now_;
+  Nanos next = std::min({join_deadline_, next_beat_, next_judgement_, desk_.next_deadline(), missing_.next_deadline(),
+                         entries_.next_deadline()});
+  if (!newcomers_.empty()) next = std::min(next, newcomers_.front().since + kNewcomerLimit + 1_ns);
   return next;
 }
 

@@ -84,6 +84,7 @@ class Coordinator final : public Membership, public LinkOwner {
   Status check(const Join& join) const;
   void readmit(ControlLink& link, const Rejoin& rejoin);
   std::unique_ptr<ControlLink> take_newcomer(ControlLink& link);
+  void drop_newcomer(std::size_t index);
   void complete();
   void mislay(Peer& peer);
   void fail(const Status& why);
@@ -108,10 +109,11 @@ class Coordinator final : public Membership, public LinkOwner {
   Nanos now_;
   Nanos join_deadline_ = Nanos::max();
   Nanos next_beat_ = Nanos::max();
+  Nanos next_judgement_ = Nanos::max();  // the earliest of the peers' suspect_until, as of the last look
   Status failure_;
   std::shared_ptr<Roster> roster_ = std::make_shared<Roster>();  // shared with the listener, once complete
   std::vector<Peer> peers_;                                      // in order of arrival, after the join in the roster's
-  std::vector<Newcomer> newcomers_;                              // said hello, not yet who they are
+  std::vector<Newcomer> newcomers_;                              // said hello, not yet who they are; the oldest first
   std::vector<Refused> refused_;                                 // while gathering, oldest first
   SparseWarning refused_warning_;
   std::vector<std::unique_ptr<ControlLink>> graveyard_;  // destroyed outside of callbacks

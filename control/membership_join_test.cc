@@ -297,7 +297,11 @@ TEST(MembershipJoin, NewcomersThatSayNoMoreThanHelloAreFewAndGoSoon) {
     EXPECT_TRUE(std::holds_alternative<control::Retract>(strangers[i]->messages[0])) << "a member comes again";
   }
   strangers[5]->step(1, 10'100_ms);
-  for (const auto& s : strangers) EXPECT_TRUE(s->down);
+  for (const auto& s : strangers) {
+    EXPECT_TRUE(s->down);
+    ASSERT_EQ(s->messages.size(), 1u);
+    EXPECT_TRUE(std::holds_alternative<control::Retract>(s->messages[0])) << "a member comes again";
+  }
   strangers.clear();
   job.start(1);
   job.run_for(500_ms);

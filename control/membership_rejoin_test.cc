@@ -498,6 +498,17 @@ TEST(MembershipRejoin, FrozenEngineComesBackUnlessItWasDeclaredDead) {
   EXPECT_LT(job.fabric.now() - job[0].membership->last_heard(1), 500_ms);
 }
 
+// Its silence is no news, and nobody waits for it with a deadline that has passed: "time stands still", then.
+TEST(MembershipRejoin, ACoordinatorThatRunsOnlyInItsCallersCallsMayBeSilent) {
+  Job job({.engines = 3, .amend = [](int host, MembershipOptions* m) { m->caller_driven = host == 0; }});
+  job.join();
+  job.fabric.freeze(0);
+  job.run_for(5_s);
+  job.fabric.thaw(0);
+  job.run_for(1_s);
+  for (int h = 0; h < 3; ++h) EXPECT_TRUE(job[h].died.empty()) << h;
+}
+
 TEST(MembershipRejoin, FrozenCoordinatorKillsNobodyWhenItResumes) {
   Job job({.engines = 4});
   job.join();
