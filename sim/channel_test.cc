@@ -540,6 +540,25 @@ TEST(ChannelFaults, AStalledLaneIsTriedAgainWhenItIsTheOnlyOneLeft) {
   pair.expect_all(5_s);
 }
 
+// The other lane had not taken over yet what the stalled one holds: that is on its way, and goes there no second time.
+TEST(ChannelFaults, ALaneThatWasOnlyHeldUpIsNotGivenItsPiecesAgain) {
+  SimPair pair(2);
+  pair.open(2);
+  for (std::uint32_t i = 0; i < 100; ++i) pair.a().send(kFlow, i, 131'072);
+  pair.expect_all(1_s);
+  pair.fabric.nic(0, 1).out.rate = BytesPerSec::from_mbit(40);
+  for (std::uint32_t i = 100; i < 160; ++i) pair.a().send(kFlow, i, 131'072);
+  pair.pass(2_ms);
+  const Path& held_up = pair.a().channel->paths()[0];
+  pair.fabric.nic_down(1, 0, NicDeath::kSilent);
+  ASSERT_TRUE(pair.until([&] { return held_up.stalled; }, 500_ms));
+  pair.fabric.nic_up(1, 0);
+  ASSERT_TRUE(pair.until([&] { return !held_up.stalled; }, 1_s));
+  EXPECT_EQ(held_up.failovers, 0u);
+  pair.expect_all(5_s);
+  EXPECT_EQ(held_up.resends[static_cast<std::size_t>(Resend::kStalled) - 1], 0u);
+}
+
 TEST(ChannelFaults, ASlowLanesPiecesAreSentOnTheIdleOneToo) {
   SimPair pair(2);
   pair.open(2);

@@ -83,9 +83,13 @@ void Channel::requeue(std::uint32_t index) {
   Waiting& queue = waiting_[static_cast<std::size_t>(r.piece_class)];
   r.state = Record::State::kWaiting;
   r.next = kNone;
+  append(queue, index);
+  awake_ = true;
+}
+
+void Channel::append(Waiting& queue, std::uint32_t index) {
   (queue.tail != kNone ? records_[queue.tail].next : queue.head) = index;
   queue.tail = index;
-  awake_ = true;
 }
 
 // Takes the frames of `index` off every lane. Rare: only records that were placed twice have any left when they are
@@ -383,7 +387,7 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
   path.window_was_full = false;
   if (path.estimator.was_busy()) rails_->note(path.spec.local_rail, path.estimator.rate());
   path.last_progress = now_;
-  path.stalled = false;
+  end_stall(path);
   path.stalls = 0;
   awake_ = true;
 }
@@ -393,6 +397,7 @@ void Channel::declare_lost(Path& path, std::uint32_t sequence) {
   // Twice within a round trip says nothing new.
   if (now_ - e.departure.sent < path.estimator.rtt_min() / 2) return;
   e.departure.sent = now_;
+  e.departure.prompt = false;  // the ack may be the first frame's: it tells no round trip
   if (e.probe) forget_probe(path, e);
   const std::uint32_t record = e.record;
   e.record = kNone;

@@ -253,6 +253,7 @@ class Channel final : public LaneSink {
   void finish_record(std::uint32_t index);
   void take_back(std::uint32_t index);
   void requeue(std::uint32_t index);
+  void append(Waiting& queue, std::uint32_t index);
   void fill_hole(Path& path, std::uint32_t sequence);
   void declare_lost(Path& path, std::uint32_t sequence);
   bool pull(PieceClass which);
@@ -283,6 +284,7 @@ class Channel final : public LaneSink {
   Nanos late_after(const Path::InFlight& frame, const Path& path) const;
   bool anything_late(Nanos now);
   bool check_stall(Path& path, Nanos now);
+  void end_stall(Path& path);
   Nanos stall_after(const Path& path) const;
   std::string path_name(const Path& path) const;
   // To the log, for who wants to know why a lane carries what it does.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/duration_text.h"
@@ -362,6 +363,25 @@ Nanos Channel::stall_after(const Path& path) const {
   return t;
 }
 
+// It is used again: what it holds and no other lane has taken meanwhile is not sent a second time.
+void Channel::end_stall(Path& path) {
+  if (!path.stalled) return;
+  path.stalled = false;
+  for (std::uint32_t s = path.first_unacked; s != path.next_sequence; ++s) {
+    const Path::InFlight& e = path.entry(s);
+    if (e.bytes == 0 || e.record == kNone || records_[e.record].state != Record::State::kWaiting) continue;
+    records_[e.record].state = Record::State::kInFlight;
+    records_[e.record].resent = Resend::kNone;
+  }
+  for (Waiting& queue : waiting_) {
+    queue.tail = kNone;
+    for (std::uint32_t i = std::exchange(queue.head, kNone), next = kNone; i != kNone; i = next) {
+      next = std::exchange(records_[i].next, kNone);
+      if (records_[i].state != Record::State::kInFlight) append(queue, i);
+    }
+  }
+}
+
 // True when the path was given up.
 bool Channel::check_stall(Path& path, Nanos now) {
   if (path.first_unacked == path.next_sequence) return false;
@@ -374,7 +394,7 @@ bool Channel::check_stall(Path& path, Nanos now) {
   }
   if (path.stalled && !other_usable) {
     // What it was to be spared for has gone: it is the only one left, and must be tried again like any.
-    path.stalled = false;
+    end_stall(path);
     path.last_progress = std::max(path.last_progress, now - stall_after(path));
   }
   const Nanos quiet_since = path.last_progress;
