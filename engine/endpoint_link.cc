@@ -126,7 +126,7 @@ void EndpointLink::say(wire::MessageFrame frame, std::uint32_t flow, const void*
   if (gone || !channel) return;
   Control c{frame, flow, op, bytes, {}};
   if (bytes != 0) std::memcpy(c.payload, payload, bytes);
-  controls_.push_back(c);
+  controls_.push(c);
   mux->make_ready(words_);
 }
 
@@ -168,12 +168,9 @@ std::string EndpointLink::where() const { return host.empty() ? "" : "; at " + r
 bool EndpointLink::next_frame(Mux&, Turn& turn, OutPiece* out) {
   if (gone) return false;
   if (&turn != &words_) return endpoint_.messages_.next_frame(static_cast<MessageRound&>(turn), out);
-  if (next_control_ == controls_.size()) {
-    controls_.clear();
-    next_control_ = 0;
-    return false;
-  }
-  const Control& c = controls_[next_control_++];
+  if (controls_.empty()) return false;
+  said_ = controls_.pop();
+  const Control& c = said_;
   out->header.kind = wire::Kind::kSignature;
   out->header.flow = c.flow;
   out->header.op = c.op;

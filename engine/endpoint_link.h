@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fifo.h"
 #include "engine/endpoint.h"
 #include "engine/stall_watch.h"
 
@@ -36,7 +37,7 @@ class EndpointLink final : public Peer, public Flow, public MuxHost {
   void say(wire::MessageFrame frame, std::uint32_t flow, const void* payload, std::uint32_t bytes,
            std::uint32_t op = 0);
   // Nothing waits to be said, and all that was said is acknowledged.
-  bool drained() const { return next_control_ == controls_.size() && channel->drained(); }
+  bool drained() const { return controls_.empty() && channel->drained(); }
   // "the peer on host a (pid 12)"; before it is known, by its addresses.
   std::string who() const;
   // With the addresses too: "the peer on host a (pid 12) at 10.0.0.1:4000, 10.0.1.1:4000".
@@ -103,8 +104,8 @@ class EndpointLink final : public Peer, public Flow, public MuxHost {
   std::vector<std::uint32_t> free_;
   std::vector<Connection*> displaced_;  // ended by a newer one under their number, and not closed by their user yet
   std::size_t used_ = 0;
-  std::vector<Control> controls_;  // to be said, oldest first from next_control_
-  std::size_t next_control_ = 0;
+  Fifo<Control> controls_;            // to be said
+  Control said_{};                    // lent to the channel while it copies it
   std::vector<std::string> origins_;  // by remote rail; accepted links only
 };
 

@@ -396,7 +396,8 @@ Nanos Engine::next_deadline() const {
       {factory_.next_deadline(), membership_->next_deadline(), next_housekeeping_, everybody_.next_deadline()});
   const bool entering_left = std::any_of(waiting_.begin(), waiting_.end(),
                                          [&](const GroupMember* m) { return m->waiting.ready() && has_room(*m); });
-  return commands_left_ || entering_left || messages_left_ || local_dirty_ ? Nanos{} : t;
+  const bool left = commands_left_ || entering_left || messages_left_ || local_dirty_ || !closed_groups_.empty();
+  return left ? Nanos{} : t;
 }
 
 void Engine::leave(Nanos now) {

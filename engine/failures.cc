@@ -11,15 +11,6 @@
 #include "engine/engine.h"
 
 namespace canarynet {
-namespace {
-
-std::string list(const std::vector<int>& ranks) {
-  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) out += (i != 0 ? ", " : "") + std::to_string(ranks[i]);
-  return out;
-}
-
-}  // namespace
 
 std::string Engine::rank_name(int world_rank) const {
   std::string out = "rank " + std::to_string(world_rank);
@@ -29,10 +20,7 @@ std::string Engine::rank_name(int world_rank) const {
   return out + " (host " + e.host_name + ", pid " + std::to_string(e.pid) + ")";
 }
 
-std::string Engine::ranks_text(std::uint32_t engine) const {
-  const EngineInfo& e = roster_->engines[engine];
-  return list(e.ranks) + " (host " + e.host_name + ", pid " + std::to_string(e.pid) + ")";
-}
+std::string Engine::ranks_text(std::uint32_t engine) const { return control::engine_text(roster_->engines[engine]); }
 
 // Ends a group's epoch here; the first verdict wins. With `flood`, everybody else hears of it.
 void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
@@ -262,13 +250,14 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
     if (now >= op.deadline) {
       v.code = CANARY_DEADLINE;
       v.text = "the caller's deadline passed after " + milliseconds(v.elapsed);
-      if (missing != 0) v.text += "; not entered by " + list(not_entered(false));
+      if (missing != 0) v.text += "; not entered by " + control::ranks_text(not_entered(false));
     } else if (departed != 0 && now - op.run->last_progress > departure_grace()) {
       if (!inquired(g, op.run->last_progress + departure_grace())) continue;
       v.code = CANARY_PEER_DIED;
       const std::vector<int> ranks = not_entered(true);
       v.rank = ranks.front();
-      v.text = list(ranks) + " left the job (finalize) without calling operation #" + std::to_string(op.number);
+      v.text = control::ranks_text(ranks) + " left the job (finalize) without calling operation #" +
+               std::to_string(op.number);
     } else if (missing != 0) {
       if (now - op.entered <= set.entry_limit || !inquired(g, op.entered + set.entry_limit)) continue;
       std::vector<int> named = not_entered(false), unknown;
@@ -284,9 +273,9 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
       }
       v.code = CANARY_ENTRY_TIMEOUT;
       v.rank = named.front();
-      v.text = list(named) + " did not call operation #" + std::to_string(op.number) + " within " +
+      v.text = control::ranks_text(named) + " did not call operation #" + std::to_string(op.number) + " within " +
                milliseconds(set.entry_limit);
-      if (!unknown.empty()) v.text += "; of " + list(unknown) + " nothing is known";
+      if (!unknown.empty()) v.text += "; of " + control::ranks_text(unknown) + " nothing is known";
     } else {
       if (now - op.run->last_progress <= set.exchange_limit) continue;
       std::vector<int> slow;
@@ -302,7 +291,8 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
       v.rank = slow.empty() ? -1 : slow.front();
       v.text = "no progress for " + milliseconds(now - op.run->last_progress) +
                " in which all were heard, longer than CANARY_EXCHANGE_LIMIT (" +
-               control::duration_text(set.exchange_limit) + "), waiting for " + (slow.empty() ? "nobody" : list(slow));
+               control::duration_text(set.exchange_limit) + "), waiting for " +
+               (slow.empty() ? "nobody" : control::ranks_text(slow));
     }
     kill(g, v, true);
     return;
@@ -340,7 +330,9 @@ void Engine::housekeeping(Nanos now) {
   const Nanos looked = std::exchange(looked_at_, now);
   for (auto& g : groups_) {
     if (g->dead) continue;
-    if (held(*g)) hold(*g, std::clamp(now - looked, Nanos{}, kLooksEvery * 2));
+    const bool waits = std::any_of(g->local.begin(), g->local.end(),
+                                   [](const auto& m) { return !m->operations.empty() || !m->messages.empty(); });
+    if (waits && held(*g)) hold(*g, std::clamp(now - looked, Nanos{}, kLooksEvery * 2));
     for (auto& m : g->local) {
       if (!m->operations.empty()) check_limits(*g, *m, now);
       if (!g->dead && !check_waiting(*g, *m, now)) break;
