@@ -185,8 +185,9 @@ bool ShmLane::give_up_on_reader(const Place& place, std::uint32_t tries) {
   const Nanos now = SystemClock().now();
   if (tries == 0) wait_began_ = now;
   if (now - wait_began_ < kReaderLimit) return false;
-  factory_->arenas()->detach(place.arena);
-  return true;
+  const Status detached = factory_->arenas()->detach(place.arena);
+  if (!detached.ok()) factory_->trouble_warning_.say(now, detached.text());  // the reader is waited for after all
+  return detached.ok();
 }
 
 // --- receiving -------------------------------------------------------------------------------------------------------
