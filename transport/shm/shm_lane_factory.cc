@@ -13,23 +13,11 @@
 namespace canarynet {
 namespace {
 
-constexpr int kEventsPerPoll = 64;
-constexpr int kAcceptsPerPoll = 16;  // per listener
-constexpr Nanos kAcceptPause = 100_ms;
 constexpr std::uint16_t kRailPort = 1;
-// Keys below those of lanes: listeners by index, and the doorbell. Of a lane's two, one tells its bell from its socket.
-constexpr std::uint64_t kDoorbellKey = LaneTable<ShmLane>::kFirstKey - 1;
+// Of a lane's two keys, one tells its bell from its socket.
 constexpr std::uint64_t kBellBit = LaneTable<ShmLane>::kFactoryBit;
 // While nobody sleeps only dials and hang-ups come through the kernel: it is asked seldom.
 constexpr Nanos kQuestionInterval = 50_us;
-
-Status add_to_epoll(int epoll, int fd, std::uint32_t events, std::uint64_t key) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = key;
-  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) return system_error("shm: epoll_ctl", errno);
-  return {};
-}
 
 }  // namespace
 
@@ -45,14 +33,7 @@ Status ShmLaneFactory::start() {
   if (options_.name.family != Address::Family::kSharedMemory) {
     return Status(CANARY_INVALID_ARGUMENT, "shm: \"" + options_.name.to_string() + "\" is no name for shared memory");
   }
-  epoll_ = shm::Descriptor(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_.open()) return system_error("shm: epoll_create1", errno);
-  auto doorbell = shm::make_bell();
-  if (!doorbell.ok()) return doorbell.status();
-  doorbell_ = doorbell.take();
-  // Edge-triggered, as all bells: each ring is reported once and nobody needs to read the counter back.
-  if (Status status = add_to_epoll(epoll_.fd(), doorbell_.fd(), EPOLLIN | EPOLLET, kDoorbellKey); !status.ok())
-    return status;
+  if (Status status = open_epoll(); !status.ok()) return status;
   // Where memory can't be had it is better known now, while there is another way to every peer.
   shm::Descriptor memory;
   auto trial = shm::Segment::create(options_.ring_bytes, &memory);
@@ -81,12 +62,7 @@ Result<Address> ShmLaneFactory::add_listener(std::uint16_t port, int rail) {
   at.port = port;
   auto made = shm::listen_at(at);
   if (!made.ok()) return made.status();
-  auto listener = std::make_unique<Listener>();
-  listener->socket = made.take();
-  listener->rail = rail;
-  if (Status status = add_to_epoll(epoll_.fd(), listener->socket.fd(), EPOLLIN, listeners_.size()); !status.ok())
-    return status;
-  listeners_.push_back(std::move(listener));
+  if (Status status = EpollFactory::add_listener(made.take(), rail); !status.ok()) return status;
   return at;
 }
 
@@ -138,16 +114,14 @@ Result<std::unique_ptr<ShmLane>> ShmLaneFactory::adopt(shm::Descriptor socket, O
   lanes_.add(*lane);
   // A socket that is not connected is readable for ever: it says nothing of interest.
   if (origin != Origin::kRefused) {
-    if (Status status = add_to_epoll(epoll_.fd(), socket_fd, EPOLLIN | EPOLLRDHUP, lane->key_); !status.ok())
-      return status;
+    if (Status status = watch(socket_fd, EPOLLIN | EPOLLRDHUP, lane->key_); !status.ok()) return status;
   }
-  if (Status status = add_to_epoll(epoll_.fd(), bell_fd, EPOLLIN | EPOLLET, lane->key_ | kBellBit); !status.ok())
-    return status;
+  if (Status status = watch(bell_fd, EPOLLIN | EPOLLET, lane->key_ | kBellBit); !status.ok()) return status;
   return lane;
 }
 
 void ShmLaneFactory::schedule(ShmLane& lane) {
-  if (lanes_.schedule(lane) && asleep_ && !in_poll_) shm::ring(doorbell_.fd());
+  if (lanes_.schedule(lane) && asleep_ && !in_poll_) ring();
 }
 
 void ShmLaneFactory::arena_is_gone(std::uint32_t id) {
@@ -239,16 +213,13 @@ void ShmLaneFactory::check_waiting(Nanos now) {
 }
 
 Nanos ShmLaneFactory::next_deadline() const {
-  Nanos next = Nanos::max();
+  Nanos next = next_resumption();
   for (std::uint64_t key : waiting_) {
     const ShmLane* lane = lanes_.find(key);
     if (lane == nullptr || (lane->state_ != ShmLane::State::kOffered && lane->state_ != ShmLane::State::kGreeting))
       continue;
     if (lane->deadline_ == Nanos::max()) return {};  // at once: its limit has to be set
     next = std::min(next, lane->deadline_);
-  }
-  for (const auto& listener : listeners_) {
-    if (listener->paused_until.count != 0) next = std::min(next, listener->paused_until);
   }
   return next;
 }
@@ -280,31 +251,6 @@ void ShmLaneFactory::accept_some(Listener& listener, Nanos now) {
     if (greeting_.size() >= options_.strangers_max) greeting_.erase(greeting_.begin());
     greeting_.push_back(adopted.take());
     waiting_.push_back(greeting_.back()->key_);
-  }
-}
-
-// Before a close, too: while somebody else holds a copy of the descriptor (a forked child, of the bell also the peer),
-// the kernel goes on to report what happens to it, for a lane that is gone.
-void ShmLaneFactory::leave_epoll(const shm::Descriptor& descriptor) {
-  if (descriptor.open()) ::epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, descriptor.fd(), nullptr);
-}
-
-void ShmLaneFactory::note_trouble(const Status& why, Nanos now) {
-  trouble_ = why.text();
-  trouble_warning_.say(now, trouble_);
-}
-
-void ShmLaneFactory::pause(Listener& listener, Nanos now) {
-  listener.paused_until = now + kAcceptPause;
-  leave_epoll(listener.socket);
-}
-
-void ShmLaneFactory::resume_listeners(Nanos now) {
-  for (std::size_t i = 0; i < listeners_.size(); ++i) {
-    Listener& listener = *listeners_[i];
-    if (listener.paused_until.count == 0 || now < listener.paused_until) continue;
-    const bool back = add_to_epoll(epoll_.fd(), listener.socket.fd(), EPOLLIN, i).ok();
-    listener.paused_until = back ? Nanos{} : now + kAcceptPause;
   }
 }
 

@@ -18,9 +18,7 @@
 #include <span>
 #include <vector>
 
-#include "base/sole_user.h"
-#include "base/sparse_warning.h"
-#include "transport/lane.h"
+#include "transport/epoll_factory.h"
 #include "transport/lane_table.h"
 #include "transport/shm/arena.h"
 #include "transport/shm/ipc.h"
@@ -48,7 +46,7 @@ struct ShmOptions {
   shm::ArenaStore* arenas = nullptr;  // outlives the factory; null: everything is copied
 };
 
-class ShmLaneFactory final : public LaneFactory {
+class ShmLaneFactory final : public EpollFactory {
  public:
   static constexpr const char* kDevice = "shm";
 
@@ -59,13 +57,10 @@ class ShmLaneFactory final : public LaneFactory {
   Result<std::unique_ptr<Lane>> dial(int rail, const Address& to, LaneSink& sink) override;
   // On names of this process: `at` says nothing but the port.
   Result<Address> listen_control(const Address& at) override;
-  void set_acceptor(LaneAcceptor* acceptor) override { acceptor_ = acceptor; }
   std::size_t poll(Nanos now) override;
   Nanos next_deadline() const override;
-  int poll_fd() const override { return epoll_.fd(); }
   bool prepare_to_sleep() override;
   const char* name() const override { return "shm"; }
-  std::string trouble() const override { return trouble_; }
   std::uint64_t kernel_tx_bytes(int) const override { return 0; }
 
   // Tells the peers that an arena has been released.
@@ -74,19 +69,10 @@ class ShmLaneFactory final : public LaneFactory {
  private:
   friend class ShmLane;
 
-  struct Listener {
-    shm::Descriptor socket;
-    int rail = kControlRail;
-    Nanos paused_until;  // accept() failed for want of something; count 0: not paused
-  };
-
   explicit ShmLaneFactory(const ShmOptions& options);
   Status start();
   Result<Address> add_listener(std::uint16_t port, int rail);
   void accept_some(Listener& listener, Nanos now);
-  void note_trouble(const Status& why, Nanos now);
-  void pause(Listener& listener, Nanos now);
-  void resume_listeners(Nanos now);
   enum class Origin : std::uint8_t { kDialled, kRefused, kAccepted };
   Result<std::unique_ptr<ShmLane>> adopt(shm::Descriptor socket, Origin origin, int rail, int peer_pid);
   void hand_over(ShmLane& lane, Nanos now);
@@ -97,25 +83,16 @@ class ShmLaneFactory final : public LaneFactory {
   // For lanes.
   shm::ArenaStore* arenas() const { return options_.arenas; }
   void schedule(ShmLane& lane);
-  void leave_epoll(const shm::Descriptor& descriptor);
 
   ShmOptions options_;
   Rail rail_;
-  LaneAcceptor* acceptor_ = nullptr;
-  shm::Descriptor epoll_;
-  shm::Descriptor doorbell_;  // wakes a sleeper when a lane waits for poll() and nothing else says so
-  std::vector<std::unique_ptr<Listener>> listeners_;
   LaneTable<ShmLane> lanes_;
   std::vector<std::uint64_t> waiting_;              // lanes that await the other side's first word
   std::vector<std::unique_ptr<ShmLane>> greeting_;  // accepted ones among them
   std::uint16_t next_control_port_ = 2;
   Nanos next_question_;  // to the kernel; a sleep ends with one
   bool asleep_ = true;   // or may be: since prepare_to_sleep()
-  std::string trouble_;
-  SparseWarning trouble_warning_, stranger_warning_;
-  std::size_t handled_ = 0;
-  bool in_poll_ = false;
-  SoleUser user_;
+  SparseWarning stranger_warning_;
 };
 
 }  // namespace canarynet

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,22 +16,9 @@
 namespace canarynet {
 namespace {
 
-constexpr int kEventsPerPoll = 64;
-constexpr int kAcceptsPerPoll = 16;  // per listener
 constexpr int kBacklog = 1024;
-constexpr Nanos kAcceptPause = 100_ms;
-// Keys below those of lanes: listeners by index, and the doorbell.
-constexpr std::uint64_t kDoorbellKey = LaneTable<TcpLane>::kFirstKey - 1;
 
 int open_reserve() { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
-
-Status add_to_epoll(int epoll, int fd, std::uint32_t events, std::uint64_t key) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = key;
-  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) return system_error("tcp: epoll_ctl", errno);
-  return {};
-}
 
 }  // namespace
 
@@ -59,12 +45,7 @@ Status TcpLaneFactory::start() {
     Status allowed = check_allowed(rail.address, "rail");
     if (!allowed.ok()) return allowed;
   }
-  epoll_ = Socket(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_.open()) return system_error("tcp: epoll_create1", errno);
-  doorbell_ = Socket(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!doorbell_.open()) return system_error("tcp: eventfd", errno);
-  // Edge-triggered: each ring is reported once and nobody needs to read the counter back.
-  Status status = add_to_epoll(epoll_.fd(), doorbell_.fd(), EPOLLIN | EPOLLET, kDoorbellKey);
+  Status status = open_epoll();
   if (!status.ok()) return status;
   reserve_ = Socket(open_reserve());
   if (options_.bind_device) announcer_ = ArpAnnouncer(options_.rails);
@@ -142,16 +123,10 @@ Status TcpLaneFactory::add_listener(const Address& at, int rail, ListenOptions h
 }
 
 Status TcpLaneFactory::add_listener(Socket socket, int rail, Address* bound) {
-  auto listener = std::make_unique<Listener>();
-  listener->socket = std::move(socket);
-  listener->rail = rail;
   // Accepted connections inherit these, and the device.
-  note(tune(listener->socket.fd(), {options_.congestion, options_.notsent_lowat, ""}));
-  Status status = add_to_epoll(epoll_.fd(), listener->socket.fd(), EPOLLIN, listeners_.size());
-  if (!status.ok()) return status;
-  *bound = local_address(listener->socket.fd());
-  listeners_.push_back(std::move(listener));
-  return {};
+  note(tune(socket.fd(), {options_.congestion, options_.notsent_lowat, ""}));
+  *bound = local_address(socket.fd());
+  return EpollFactory::add_listener(std::move(socket), rail);
 }
 
 Result<Address> TcpLaneFactory::listen_control(const Address& at) {
@@ -245,18 +220,13 @@ Result<std::unique_ptr<TcpLane>> TcpLaneFactory::adopt(Socket socket, bool conne
                             .slot_bytes = options_.slot_bytes});
   lanes_.add(*lane);
   lane->interest_ = connecting ? EPOLLIN | EPOLLOUT : EPOLLIN;
-  Status status = add_to_epoll(epoll_.fd(), fd, lane->interest_, lane->key_);
+  Status status = watch(fd, lane->interest_, lane->key_);
   if (!status.ok()) return status;
   return lane;
 }
 
 void TcpLaneFactory::schedule(TcpLane& lane) {
   if (lanes_.schedule(lane) && !in_poll_) ring();
-}
-
-void TcpLaneFactory::ring() {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(doorbell_.fd(), &one, sizeof one);
 }
 
 std::size_t TcpLaneFactory::poll(Nanos now) {
@@ -309,15 +279,12 @@ void TcpLaneFactory::check_connecting(Nanos now) {
 }
 
 Nanos TcpLaneFactory::next_deadline() const {
-  Nanos next = Nanos::max();
+  Nanos next = next_resumption();
   for (std::uint64_t key : connecting_) {
     const TcpLane* lane = lanes_.find(key);
     if (lane == nullptr || lane->state_ != TcpLane::State::kConnecting) continue;
     if (lane->connect_deadline_ == Nanos::max()) return {};  // at once: its limit has to be set
     next = std::min(next, lane->connect_deadline_);
-  }
-  for (const auto& listener : listeners_) {
-    if (listener->paused_until.count != 0) next = std::min(next, listener->paused_until);
   }
   return next;
 }
@@ -331,16 +298,12 @@ void TcpLaneFactory::accept_some(Listener& listener, Nanos now) {
     if (fd < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
       const int error_number = errno;
-      if (error_number == EMFILE || error_number == ENFILE) {
-        note_trouble(error_number, now);
-        if (shed_one(listener.socket.fd())) continue;
-        return pause(listener, now);
-      }
-      if (error_number == ENOBUFS || error_number == ENOMEM) {
-        note_trouble(error_number, now);
-        return pause(listener, now);
-      }
-      continue;  // EINTR, or an error of the one connection that was next: accept() has dropped it
+      const bool no_descriptor = error_number == EMFILE || error_number == ENFILE;
+      if (!no_descriptor && error_number != ENOBUFS && error_number != ENOMEM)
+        continue;  // EINTR, or an error of the one connection that was next: accept() has dropped it
+      note_trouble(system_error("tcp: connections can't be accepted", error_number), now);
+      if (no_descriptor && shed_one(listener.socket.fd())) continue;
+      return pause(listener, now);
     }
     Socket socket(fd);
     ++handled_;
@@ -383,11 +346,6 @@ void TcpLaneFactory::turn_away_stray(const Socket& socket, int rail, const Addre
                         " keeps arriving at another NIC, whatever is announced by ARP");
 }
 
-void TcpLaneFactory::note_trouble(int error_number, Nanos now) {
-  trouble_ = system_error("tcp: connections can't be accepted", error_number).text();
-  trouble_warning_.say(now, trouble_);
-}
-
 // Tells the peer why, as far as that goes without waiting. What it has said already is read: a close with unread bytes
 // is a reset.
 void TcpLaneFactory::turn_away(const Socket& socket, const std::string& why) {
@@ -414,29 +372,6 @@ bool TcpLaneFactory::shed_one(int listener_fd) {
   shed.close();
   reserve_ = Socket(open_reserve());
   return done;
-}
-
-// Before a close, too: while a forked child holds a copy of the descriptor, the kernel goes on to report what happens
-// to it, for a lane that is gone.
-void TcpLaneFactory::leave_epoll(const Socket& socket) {
-  if (socket.open()) ::epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, socket.fd(), nullptr);
-}
-
-void TcpLaneFactory::pause(Listener& listener, Nanos now) {
-  listener.paused_until = now + kAcceptPause;
-  leave_epoll(listener.socket);
-}
-
-void TcpLaneFactory::resume_listeners(Nanos now) {
-  for (std::size_t i = 0; i < listeners_.size(); ++i) {
-    Listener& listener = *listeners_[i];
-    if (listener.paused_until.count == 0 || now < listener.paused_until) continue;
-    if (add_to_epoll(epoll_.fd(), listener.socket.fd(), EPOLLIN, i).ok()) {
-      listener.paused_until = {};
-    } else {
-      listener.paused_until = now + kAcceptPause;
-    }
-  }
 }
 
 std::uint64_t TcpLaneFactory::kernel_tx_bytes(int rail) const {

@@ -14,9 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "base/sole_user.h"
-#include "base/sparse_warning.h"
-#include "transport/lane.h"
+#include "transport/epoll_factory.h"
 #include "transport/lane_table.h"
 #include "transport/tcp/arp_announcer.h"
 #include "transport/tcp/socket.h"
@@ -42,7 +40,7 @@ struct TcpOptions {
 // CANARY_INSECURE, naming `what`, where the address is not loopback's and that is not allowed.
 Status tcp_address_allowed(const Address& address, const char* what, bool allow_non_loopback);
 
-class TcpLaneFactory final : public LaneFactory {
+class TcpLaneFactory final : public EpollFactory {
  public:
   static Result<std::unique_ptr<TcpLaneFactory>> create(TcpOptions options);
   ~TcpLaneFactory() override;
@@ -53,12 +51,9 @@ class TcpLaneFactory final : public LaneFactory {
   // The next listen_control() takes this socket, which listens already, instead of opening one: peers may be waiting in
   // its queue.
   void lend_control(Socket listener) { lent_control_ = std::move(listener); }
-  void set_acceptor(LaneAcceptor* acceptor) override { acceptor_ = acceptor; }
   std::size_t poll(Nanos now) override;
   Nanos next_deadline() const override;
-  int poll_fd() const override { return epoll_.fd(); }
   const char* name() const override { return "tcp"; }
-  std::string trouble() const override { return trouble_; }
   std::uint64_t kernel_tx_bytes(int rail) const override;
 
   // Sentences about what was asked for and refused by the system, each once.
@@ -74,13 +69,6 @@ class TcpLaneFactory final : public LaneFactory {
 
   static constexpr std::size_t kDiscardBytes = 32 * 1024;
 
-  struct Listener {
-    Socket socket;
-    int rail = kControlRail;
-    bool for_strays = false;
-    Nanos paused_until;  // accept() failed for want of something; count 0: not paused
-  };
-
   explicit TcpLaneFactory(TcpOptions options);
   Status start();
   Status check_allowed(const Address& address, const char* what) const;
@@ -94,9 +82,6 @@ class TcpLaneFactory final : public LaneFactory {
   void accept_some(Listener& listener, Nanos now);
   bool shed_one(int listener_fd);
   static void turn_away(const Socket& socket, const std::string& why);
-  void note_trouble(int error_number, Nanos now);
-  void pause(Listener& listener, Nanos now);
-  void resume_listeners(Nanos now);
   void check_connecting(Nanos now);
   Result<std::unique_ptr<TcpLane>> adopt(Socket socket, bool connecting, int rail, const Address& peer);
   std::string device_of(int rail) const;
@@ -105,16 +90,10 @@ class TcpLaneFactory final : public LaneFactory {
   // For lanes.
   std::span<std::byte> discard() const { return {discard_.get(), kDiscardBytes}; }
   void schedule(TcpLane& lane);
-  void leave_epoll(const Socket& socket);
-  void ring();
 
   TcpOptions options_;
-  LaneAcceptor* acceptor_ = nullptr;
   Socket lent_control_;
-  Socket epoll_;
-  Socket doorbell_;  // eventfd: makes poll_fd() readable when a lane waits for poll() and no socket says so
-  Socket reserve_;   // given up for a moment to accept and close a connection when descriptors ran out
-  std::vector<std::unique_ptr<Listener>> listeners_;
+  Socket reserve_;  // given up for a moment to accept and close a connection when descriptors ran out
   LaneTable<TcpLane> lanes_;
   std::vector<std::uint64_t> connecting_;
   std::unique_ptr<std::byte[]> discard_;
@@ -123,11 +102,6 @@ class TcpLaneFactory final : public LaneFactory {
   std::uint64_t strays_ = 0;
   ArpAnnouncer announcer_;
   StrayWatch stray_watch_;
-  std::string trouble_;
-  SparseWarning trouble_warning_;
-  std::size_t handled_ = 0;
-  bool in_poll_ = false;
-  SoleUser user_;
 };
 
 }  // namespace canarynet
