@@ -27,7 +27,7 @@ namespace canarynet {
 
 struct MessageEnd;
 
-// Which ones of a row of things are through: all before base(), and single ones among the next 1024.
+// Window of completed indices: all before base(), and single ones among the next 1024.
 class ThroughWindow {
  public:
   static constexpr std::uint64_t kReach = 1024;
@@ -106,6 +106,8 @@ struct MessageRequest : MessageOrder {
 struct MessageList {
   MessageRequest* head = nullptr;
   MessageRequest* tail = nullptr;
+  MessageRequest* found =
+      nullptr;  // the last one that was looked for: the pieces of a message come one after the other
   void push(MessageRequest* r) {
     r->previous = tail;
     r->next = nullptr;
@@ -113,6 +115,7 @@ struct MessageList {
     tail = r;
   }
   void remove(MessageRequest* r) {
+    if (found == r) found = nullptr;
     (r->previous != nullptr ? r->previous->next : head) = r->next;
     (r->next != nullptr ? r->next->previous : tail) = r->previous;
   }

@@ -382,12 +382,16 @@ std::uint64_t Messages::number_of(const MessageEnd& end, const wire::Header& h) 
 
 Messages::Match Messages::find_receive(MessageEnd& end, std::uint64_t number, std::uint32_t tag, MessageRequest** out) {
   if (number > end.posted) return Match::kNotPosted;
+  if (end.receives.found != nullptr && end.receives.found->number == number) {
+    *out = end.receives.found;
+    return Match::kFound;
+  }
   MessageRequest* open = nullptr;  // the first of its group that has the tag and no message yet
   std::uint32_t same_tag = 0;
   std::uint64_t bound_before = 0, group_first = 0;
   for (MessageRequest* r = end.receives.head; r != nullptr; r = r->next) {
     if (r->number == number) {
-      *out = r;
+      *out = end.receives.found = r;
       return Match::kFound;
     }
     if (number < r->group_first || number >= r->group_first + r->group_size) continue;
@@ -405,7 +409,7 @@ Messages::Match Messages::find_receive(MessageEnd& end, std::uint64_t number, st
     if (bound_before != number - group_first) return Match::kAmbiguous;
   }
   open->number = number;
-  *out = open;
+  *out = end.receives.found = open;
   return Match::kFound;
 }
 
