@@ -511,8 +511,9 @@ void Coordinator::ask_to_connect(Nanos now, std::uint32_t engine) {
   if (phase_ == Phase::kJoined && !leaving_) pass_on(ConnectRequest{engine}, 0);
 }
 
-// To whom it names, from whom it came. An engine that has ended, is on its way back or does not read (it is stopped,
-// perhaps) gets none: whoever still waits asks again, and thousands of requests would fill its link for good.
+// Tells the engine that the request names who made it. One that has ended, is on its way back or does not read (it is
+// stopped, perhaps) is told nothing: whoever still waits asks again, and thousands of requests would fill its link for
+// good.
 void Coordinator::pass_on(const ConnectRequest& request, std::uint32_t from) {
   if (request.engine >= peers_.size() || request.engine == from) return;
   if (request.engine == 0) {

@@ -105,7 +105,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Silence
   void make_handle(Listener* listener, std::span<std::byte> handle);
   // Gives a connection that is to be made its id; one that is accepted has it.
   void add(Connection& connection);
-  // By which a command names it; from the first time on until it ends.
+  // Commands name the ticket by this id, from the first call until the ticket ends.
   port::TicketId ticket_id(OpTicket& ticket) {
     ticket.join_table(tickets_);
     return ticket.id();
@@ -120,7 +120,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Silence
   // Says farewell on every channel; connections end. Poll a few times more, so that it leaves the sockets.
   void leave(Nanos now);
   std::span<const Rail> rails() const { return factory_.rails(); }
-  // Since the endpoint began, links that have ended included.
+  // These count since the endpoint began, links that have ended included.
   RailStats rail_stats(int rail) const { return peers_.rail_stats(rail); }
   // What the links did on a rail that are no more.
   const RailStats& ended_stats(std::size_t rail) const { return peers_.ended_stats(rail); }

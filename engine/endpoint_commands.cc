@@ -1,4 +1,4 @@
-// What callers ask of an endpoint, on its way in: a queue of messages per connection, and one for all other commands.
+// The way in of what callers ask of an endpoint: a queue of messages per connection, and one for all other commands.
 //
 // Messages are read first: a close or an abort comes after what its caller has handed in before. Connections that were
 // called stand in a list, so that a cycle looks at those alone.
@@ -70,7 +70,7 @@ void Endpoint::take_commands() {
   for (int i = 0; i < kCommandsPerCycle && commands_.pop(&c); ++i) obey(c);
 }
 
-// What names something that has been closed since has nothing to say any more.
+// A command that names something closed since then has nothing to say any more.
 void Endpoint::obey(const port::Command& c) {
   switch (c.kind) {
     case Kind::kListen:

@@ -29,9 +29,9 @@ class EndpointLink final : public Peer, public Flow, public MuxHost {
   // As remove(), of a connection whose request was not answered yet: the answer is answered by a close, then the number
   // is free.
   void abandon(Connection& connection);
-  // No answer will come any more.
   // The limits on progress don't count this time.
   void hold(Nanos span);
+  // No answer will come any more.
   void forget_abandoned();
   Connection* find(std::uint32_t flow) const;
   void say(wire::MessageFrame frame, std::uint32_t flow, const void* payload, std::uint32_t bytes,

@@ -84,23 +84,22 @@ class Engine final : public MembershipListener,
   // The group of all ranks, as a local rank sees it; nullptr before ready().
   GroupMember* world(int local_rank);
 
-  // The only way in. OK; what is wrong with the command; or CANARY_WOULD_BLOCK without a text: too many of the member's
-  // operations wait for those before them, or the queue of its messages or that of the other commands is full, which
-  // every poll() ends. Those
-  // pass what waits. Nobody forgets the member meanwhile.
+  // Every command comes in here. OK; what is wrong with the command; or CANARY_WOULD_BLOCK without a text: too many of
+  // the member's operations wait for those before them, or the queue of its messages or that of the other commands is
+  // full, which every poll() ends. Those pass what waits. Nobody forgets the member meanwhile.
   Status submit(const port::Command& command);
-  // The member's queue of operations is.
+  // Whether the member's queue of operations is full.
   bool full(port::MemberId member) const;
-  // By which a command names it; from the first time on until it ends.
+  // Commands name the ticket by this id, from the first call until the ticket ends.
   port::TicketId ticket_id(OpTicket& ticket) {
     ticket.join_table(tickets_);
     return ticket.id();
   }
   // nullptr: it has been forgotten.
   GroupMember* member(port::MemberId id) const;
-  // Of the member's last completed operation: the planner, a constant string; "" before the first.
+  // The planner of the member's last completed operation, a constant string; "" before the first.
   const char* algorithm(port::MemberId id) const;
-  // Operations or messages of a member are not done, those included that the engine has not seen.
+  // True while operations or messages of a member are not done, those included that the engine has not seen.
   bool pending(port::MemberId id);
   // Ends a local member's part in its group; false: operations or messages are pending. When the last local member has
   // gone, so has the group.
@@ -123,9 +122,9 @@ class Engine final : public MembershipListener,
   // Before a poll(): sends what was submitted at once, instead of after a look for arrivals.
   void hurry(Nanos now);
 
-  // Of the whole job, after it has formed.
+  // Counts the whole job's, after it has formed.
   int ranks_on_this_host() const;
-  // Operations in flight.
+  // True while operations or messages are in flight.
   bool busy() const { return operations_in_flight_ != 0 || messages_.pending() != 0; }
   RailStats rail_stats(int rail) const { return everybody_.rail_stats(rail); }
   std::span<const Rail> rails() const { return factory_.rails(); }
@@ -228,7 +227,7 @@ class Engine final : public MembershipListener,
     return std::lower_bound(groups_.begin(), groups_.end(), flow, [](const auto& g, auto f) { return g->flow < f; });
   }
   Group* find_group(std::uint32_t flow);
-  // An unknown group's number: nobody can be about to join it here.
+  // Whether a group of unknown number is over: nobody can be about to join it here.
   bool over() const { return pending_groups_.empty(); }
   void admit_strays(Group& group);
   void drop_early(Group& group);
@@ -236,7 +235,7 @@ class Engine final : public MembershipListener,
   void close_group(Group& group);
 
   // commands (commands.cc)
-  // There is something for take_commands().
+  // True when there is something for take_commands().
   bool called() const {
     return called_.load(std::memory_order_relaxed) != nullptr || !waiting_.empty() || commands_.ready();
   }

@@ -58,7 +58,7 @@ std::string StallWatch::check(const EndpointLink& link, Nanos now, Nanos limit) 
   const std::uint64_t number = r.sends ? r.number : r.group_first;
   std::string text = std::string(r.sends ? "send" : "receive") + " #" + std::to_string(number) + " of " +
                      std::to_string(r.whole()) + " bytes (" + std::to_string(r.moved(flow.piece_bytes)) +
-                     " done) makes no progress since " + milliseconds(now - oldest.since) + ": " +
+                     " done) has made no progress for " + milliseconds(now - oldest.since) + ": " +
                      what_for(link, flow, r) + "; " + link.describe() + ", links " + link.channel->describe_paths() +
                      ", last heard " + milliseconds(now - link.channel->last_heard()) + " ago";
   if (stalled > 1) text += "; " + std::to_string(stalled - 1) + " more connections with it wait";
