@@ -191,7 +191,7 @@ TEST_F(ShmPair, AnArenaThatCanNotBeDetachedStaysAsItIs) {
   std::copy(first.begin(), first.end(), memory);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_DATA, &before), 0);
-  const rlimit none{0, before.rlim_max};
+  const rlimit none{4096, before.rlim_max};  // 0 would be taken for none
   ASSERT_EQ(::setrlimit(RLIMIT_DATA, &none), 0);
   const Status status = fixture_.arenas(0).detach(shm::kArenasMax);
   ASSERT_EQ(::setrlimit(RLIMIT_DATA, &before), 0);
