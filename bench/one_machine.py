@@ -63,8 +63,8 @@ def compare(figures, results, transport, peers, n, size, policies, aim, slower):
         return
     ratio = mine / theirs if slower else theirs / mine
     met = ratio <= aim if slower else ratio >= aim
-    ratio = "our time / best peer's" if slower else "best peer's time / ours"
-    figures.add("%s, N=%d, %s, %s: %s" % (transport, n, human(size), "/".join(policies), ratio),
+    meaning = "our time / best peer's" if slower else "best peer's time / ours"
+    figures.add("%s, N=%d, %s, %s: %s" % (transport, n, human(size), "/".join(policies), meaning),
                 round(ratio, 3), "x", aim="%s %.2f" % ("<=" if slower else ">=", aim),
                 note="%s; %.1f us against %.1f us of %s" % ("reached" if met else "not reached", mine, theirs, who))
 
