@@ -7,6 +7,8 @@
 // those that overlap for longer are found. Nothing here allocates.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 
 #include "base/check.h"
@@ -18,8 +20,7 @@ class SoleUser {
   class Use {
    public:
     explicit Use(SoleUser& of) : of_(of), before_(of.user_.load(std::memory_order_relaxed)) {
-      CANARY_CHECK(before_ == nullptr || before_ == this_thread(),
-                   "two threads use an object that is for one at a time");
+      CANARY_CHECK(before_ == 0 || before_ == this_thread(), "two threads use an object that is for one at a time");
       of_.user_.store(this_thread(), std::memory_order_relaxed);
     }
     ~Use() { of_.user_.store(before_, std::memory_order_relaxed); }
@@ -28,21 +29,20 @@ class SoleUser {
 
    private:
     SoleUser& of_;
-    const void* const before_;
+    const pthread_t before_;
   };
 
   // Nobody else may be using the object.
   void check() const {
-    const void* const user = user_.load(std::memory_order_relaxed);
-    CANARY_CHECK(user == nullptr || user == this_thread(), "two threads use an object that is for one at a time");
+    const pthread_t user = user_.load(std::memory_order_relaxed);
+    CANARY_CHECK(user == 0 || user == this_thread(), "two threads use an object that is for one at a time");
   }
 
  private:
-  static const void* this_thread() {
-    static thread_local const char here = 0;
-    return &here;
-  }
-  std::atomic<const void*> user_{nullptr};
+  // A register holds it, where a thread-local variable of a shared library costs a call.
+  static pthread_t this_thread() { return pthread_self(); }
+
+  std::atomic<pthread_t> user_{0};
 };
 
 }  // namespace canarynet

@@ -252,7 +252,7 @@ TEST(Channels, ADeathDuringTheirOpeningNamesTheDeadAndNobodyElse) {
     o.settings.algo = "mesh";
     Cluster c(o);
     ASSERT_TRUE(c.join());
-    AllRanks op(c, sum(8, 50'000));
+    AllRanks op(c, sum(8, 80'000));
     op.submit_all();
     c.run_for(Nanos{moment * 10'000});
     ASSERT_FALSE(op.all_done()) << moment;

@@ -48,6 +48,12 @@ BytesPerSec Channel::believed_rate(const Path& path) const {
 // Until lanes have proved what they carry, the pieces go over one: the others are tried meanwhile, and nobody waits for
 // that. All channels begin with the same rail, so that nobody's pieces are where another's probes are.
 void Channel::settle_home() {
+  if (paths_.size() == 1) {  // no choice
+    const Path& only = paths_.front();
+    wanted_ = only.state == Path::State::kUp && !only.stalled ? Path::State::kUp : Path::State::kProbation;
+    home_ = usable(only) ? &only : nullptr;
+    return;
+  }
   const bool any_up = std::any_of(paths_.begin(), paths_.end(),
                                   [](const Path& p) { return p.state == Path::State::kUp && !p.stalled; });
   wanted_ = any_up ? Path::State::kUp : Path::State::kProbation;
@@ -139,6 +145,7 @@ Nanos Channel::all_delivered(std::uint64_t bytes) const {
 // nullptr: no lane has room for it (an ack will call again), or none is up.
 Path* Channel::choose_path(std::uint32_t bytes, int rail, PieceClass which) {
   settle_home();
+  if (paths_.size() == 1) return home_ != nullptr && has_room(paths_.front(), bytes, which) ? &paths_.front() : nullptr;
   Path *best = nullptr, *best_with_room = nullptr;
   Nanos best_eta = Nanos::max(), room_eta = Nanos::max();
   for (Path& p : paths_) {
