@@ -43,13 +43,12 @@ canary_status resolve(const char* call, const canary_registration* handle, const
   return HandlePool<canary_registration>::refuse(call, handle);
 }
 
-canary_status usable(const char* call, const canary_connection* handle, canary_connection** found,
-                     canary_request** request) {
+canary_status check_usable(const char* call, const canary_connection* handle, const Alone<canary_connection>& found,
+                           canary_request** request) {
   if (request != nullptr) *request = nullptr;
   if (handle == nullptr || request == nullptr) return invalid(std::string(call) + ": a NULL argument");
-  *found = HandlePool<canary_connection>::find(handle);
-  if (*found == nullptr) return HandlePool<canary_connection>::refuse(call, handle);
-  if (!(*found)->told) return invalid(std::string(call) + ": the connection is not made yet");
+  if (!found) return Alone<canary_connection>::refuse(call, handle);
+  if (!found->told) return invalid(std::string(call) + ": the connection is not made yet");
   return CANARY_OK;
 }
 
@@ -62,11 +61,25 @@ void give_back(canary_connection& c, canary_request* first) {
   }
 }
 
-// Hands it over; without room nothing has happened.
-canary_status post(const char* call, canary_connection& c, std::span<const port::Command> unit, canary_request* first,
-                   canary_request** out) {
+// Hands it over, with a request for each; without room nothing has happened.
+canary_status post(const char* call, canary_connection& c, std::span<port::Command> unit, canary_request** out) {
+  EndpointHost& host = *c.endpoint->host;
+  canary_request* first = nullptr;
+  std::size_t i = unit.size();
+  do {
+    canary_request* const r = c.take();
+    if (r == nullptr) {
+      for (port::Command& command : unit) command.ticket = c.requests.front()->ticket.id();  // any, for the check
+      const Status wrong = host.endpoint().check(unit);
+      give_back(c, first);
+      return wrong.ok() ? CANARY_WOULD_BLOCK : report(wrong.wrap(call));
+    }
+    unit[--i].ticket = r->ticket.id();
+    r->also = first;
+    first = r;
+  } while (i != 0);
   canary_request* const handle = HandlePool<canary_request>::open(*first);
-  const Status taken = c.endpoint->host->try_submit(unit);
+  const Status taken = host.try_submit(unit);
   if (taken.ok()) {
     *out = handle;
     return CANARY_OK;
@@ -102,20 +115,20 @@ CANARY_API canary_status canary_connect(canary_endpoint* from, const void* handl
       *connection = kept;
       return CANARY_WOULD_BLOCK;
     }
-    canary_connection* const found = HandlePool<canary_connection>::find(*connection);
-    if (found == nullptr) return HandlePool<canary_connection>::refuse("canary_connect", *connection);
-    canary_connection& c = *found;
-    switch (c.core->state.load(std::memory_order_acquire)) {
+    Alone<canary_connection> c(*connection);
+    if (!c) return Alone<canary_connection>::refuse("canary_connect", *connection);
+    if (c->endpoint != endpoint) return invalid("canary_connect: the connection belongs to another endpoint");
+    switch (c->core->state.load(std::memory_order_acquire)) {
       case Connection::State::kOpening:
         return CANARY_WOULD_BLOCK;
       case Connection::State::kUp:
-        c.told = true;
+        c->told = true;
         return CANARY_OK;
       case Connection::State::kFailed:
         break;
     }
-    const Status why = c.core->failure.wrap("canary_connect");
-    retire(*endpoint, &c, endpoint->connections, endpoint->closing_connections);
+    const Status why = c->core->failure.wrap("canary_connect");
+    retire(*endpoint, &c.stay(), endpoint->connections, endpoint->closing_connections);
     *connection = nullptr;
     return report(why);
   });
@@ -125,8 +138,8 @@ CANARY_API canary_status canary_accept(canary_listener* handle, canary_connectio
   return guarded([&]() -> canary_status {
     if (handle == nullptr || connection == nullptr) return invalid("canary_accept: a NULL argument");
     *connection = nullptr;
-    canary_listener* const listener = HandlePool<canary_listener>::find(handle);
-    if (listener == nullptr) return HandlePool<canary_listener>::refuse("canary_accept", handle);
+    const Alone<canary_listener> listener(handle);
+    if (!listener) return Alone<canary_listener>::refuse("canary_accept", handle);
     if (!listener->core->accepted.ready()) return CANARY_WOULD_BLOCK;
     Kept<canary_connection> made(HandlePool<canary_connection>::take());
     listener->endpoint->prepare(*made);
@@ -141,17 +154,18 @@ CANARY_API canary_status canary_accept(canary_listener* handle, canary_connectio
 
 CANARY_API canary_status canary_close(canary_connection* handle) {
   return guarded([&]() -> canary_status {
-    canary_connection* const connection = HandlePool<canary_connection>::find(handle);
-    if (connection == nullptr) return HandlePool<canary_connection>::refuse("canary_close", handle);
-    canary_endpoint& e = *connection->endpoint;
-    if (connection->in_flight != 0) {
-      connection->close();
+    Alone<canary_connection> found(handle);
+    if (!found) return Alone<canary_connection>::refuse("canary_close", handle);
+    canary_connection& c = found.stay();
+    canary_endpoint& e = *c.endpoint;
+    if (c.in_flight != 0) {
+      c.close();
       // Their buffers are the caller's when this returns, so nothing may touch them any more.
-      start_close(*e.host, *connection);
-      await([&] { return is_closed(*connection); });
-      drop(e, e.connections, connection);
+      start_close(*e.host, c);
+      await([&] { return is_closed(c); });
+      drop(e, e.connections, &c);
     } else {
-      retire(e, connection, e.connections, e.closing_connections);
+      retire(e, &c, e.connections, e.closing_connections);
     }
     return CANARY_OK;
   });
@@ -160,10 +174,14 @@ CANARY_API canary_status canary_close(canary_connection* handle) {
 CANARY_API canary_status canary_abort_connection(canary_connection* handle, const char* why) {
   return guarded([&]() -> canary_status {
     if (handle == nullptr || why == nullptr) return invalid("canary_abort_connection: a NULL argument");
+    std::string text = why;
     canary_connection* const connection = HandlePool<canary_connection>::find(handle);
     if (connection == nullptr) return HandlePool<canary_connection>::refuse("canary_abort_connection", handle);
-    std::string text = why;
-    if (connection->aborted.exchange(true, std::memory_order_relaxed)) return CANARY_OK;
+    // Beside a canary_connect that tells a failure, which ends the connection.
+    const std::lock_guard lock(connection->endpoint->mutex);
+    if (HandlePool<canary_connection>::find(handle) == nullptr)
+      return HandlePool<canary_connection>::refuse("canary_abort_connection", handle);
+    if (std::exchange(connection->aborted, true)) return CANARY_OK;
     connection->why_aborted = std::move(text);
     const port::Command command = port::abort_connection(connection->core->id, connection->why_aborted);
     return report(connection->endpoint->host->submit(command).wrap("canary_abort_connection"));
@@ -207,8 +225,8 @@ CANARY_API canary_status canary_isend_with(canary_connection* handle, const void
                                            canary_registration* registered, const canary_op_options* options,
                                            canary_request** request) {
   return guarded([&]() -> canary_status {
-    canary_connection* connection = nullptr;
-    if (const auto s = usable("canary_isend", handle, &connection, request); s != CANARY_OK) return s;
+    const Alone<canary_connection> connection(handle);
+    if (const auto s = check_usable("canary_isend", handle, connection, request); s != CANARY_OK) return s;
     port::Terms terms;
     if (Status s = read_options(options, &terms.priority, &terms.time_limit); !s.ok())
       return report(s.wrap("canary_isend"));
@@ -216,10 +234,8 @@ CANARY_API canary_status canary_isend_with(canary_connection* handle, const void
     if (const auto s = resolve("canary_isend", registered, &registration); s != CANARY_OK) return s;
     if (const auto s = check_registration("canary_isend", *connection, data, bytes, registration); s != CANARY_OK)
       return s;
-    canary_request* const r = connection->take();
-    if (r == nullptr) return CANARY_WOULD_BLOCK;
-    const port::Command command = port::send(connection->core->id, data, bytes, tag, r->ticket.id(), terms);
-    return post("canary_isend", *connection, {&command, 1}, r, request);
+    port::Command command = port::send(connection->core->id, data, bytes, tag, port::kNoTicket, terms);
+    return post("canary_isend", *connection, {&command, 1}, request);
   });
 }
 
@@ -233,8 +249,8 @@ CANARY_API canary_status canary_irecv_with(canary_connection* handle, int count,
                                            const uint32_t* tags, canary_registration* const* registrations,
                                            const canary_op_options* options, canary_request** request) {
   return guarded([&]() -> canary_status {
-    canary_connection* connection = nullptr;
-    if (const auto s = usable("canary_irecv", handle, &connection, request); s != CANARY_OK) return s;
+    const Alone<canary_connection> connection(handle);
+    if (const auto s = check_usable("canary_irecv", handle, connection, request); s != CANARY_OK) return s;
     port::Terms terms;
     if (Status s = read_options(options, &terms.priority, &terms.time_limit); !s.ok())
       return report(s.wrap("canary_irecv"));
@@ -243,33 +259,19 @@ CANARY_API canary_status canary_irecv_with(canary_connection* handle, int count,
                      std::to_string(CANARY_RECEIVES_MAX));
     if (data == nullptr || bytes == nullptr) return invalid("canary_irecv: a NULL argument");
     std::array<port::Command, CANARY_RECEIVES_MAX> unit;
-    canary_request* first = nullptr;
-    canary_status refused = CANARY_OK;
-    for (int i = count; i-- > 0 && refused == CANARY_OK;) {
+    for (int i = 0; i < count; ++i) {
       const canary_registration* registration = nullptr;
       const canary_registration* named = registrations != nullptr ? registrations[i] : nullptr;
-      refused = resolve("canary_irecv", named, &registration);
-      if (refused != CANARY_OK) break;
-      refused = check_registration("canary_irecv", *connection, data[i], bytes[i], registration);
-      if (refused != CANARY_OK) break;
-      canary_request* const r = connection->take();
-      if (r == nullptr) {
-        refused = CANARY_WOULD_BLOCK;
-        break;
-      }
+      if (const auto s = resolve("canary_irecv", named, &registration); s != CANARY_OK) return s;
+      if (const auto s = check_registration("canary_irecv", *connection, data[i], bytes[i], registration);
+          s != CANARY_OK)
+        return s;
       const std::uint32_t tag = tags != nullptr ? tags[i] : 0;
       port::Command& c = unit[static_cast<std::size_t>(i)];
-      c = port::receive(connection->core->id, data[i], bytes[i], tag, r->ticket.id(), terms);
+      c = port::receive(connection->core->id, data[i], bytes[i], tag, port::kNoTicket, terms);
       c.more_follows = i + 1 < count ? 1 : 0;
-      r->also = first;
-      first = r;
     }
-    if (refused != CANARY_OK) {
-      give_back(*connection, first);
-      return refused;
-    }
-    const auto entries = std::span<const port::Command>(unit).first(static_cast<std::size_t>(count));
-    return post("canary_irecv", *connection, entries, first, request);
+    return post("canary_irecv", *connection, std::span(unit).first(static_cast<std::size_t>(count)), request);
   });
 }
 
@@ -279,7 +281,14 @@ CANARY_API canary_status canary_test(canary_request* handle, size_t* bytes) {
   for (const canary_request* r = request; r != nullptr; r = r->also) {
     if (!r->ticket.done()) return CANARY_WOULD_BLOCK;
   }
-  HandlePool<canary_request>::close(*request);
+  const Alone<canary_connection> connection(HandlePool<canary_connection>::handle_of(*request->connection));
+  if (!connection || !HandlePool<canary_request>::close(*request, handle)) {
+    return guarded([&] {
+      if (HandlePool<canary_request>::find(handle) == nullptr)
+        return HandlePool<canary_request>::refuse("canary_test", handle);
+      return invalid("canary_test: another thread is in a call of this request's connection: one at a time");
+    });
+  }
   canary_status result = CANARY_OK;
   for (canary_request* r = request; r != nullptr;) {
     const auto code = static_cast<canary_status>(r->ticket.code.load(std::memory_order_relaxed));

@@ -67,5 +67,69 @@ TEST(ConnectionThreads, OneSendsAndAnotherReceivesInTwoContexts) {
   EXPECT_EQ(good, 2);
 }
 
+// A connection is used by one thread at a time. More are told so, and do no harm.
+TEST(ConnectionThreads, ThatTestOneRequestAreToldItsResultOnce) {
+  TestEndpoint one, two;
+  const test::Ends e = test::join_ends(one, two);
+  for (int round = 0; round < 100; ++round) {
+    std::uint8_t in[8];
+    canary_request* const received = test::receive(e.b, in, sizeof in);
+    std::atomic<int> told{0};
+    std::thread sender([&] { EXPECT_EQ(test::wait(test::send(e.a, "eight by", 8)), CANARY_OK); });
+    test::on_threads(3, [&](int) {
+      canary_status s = CANARY_WOULD_BLOCK;
+      while (s == CANARY_WOULD_BLOCK ||
+             (s == CANARY_INVALID_ARGUMENT && test::last_error().message.find("another thread") != std::string::npos))
+        s = canary_test(received, nullptr);
+      told += s == CANARY_OK;
+      EXPECT_TRUE(s == CANARY_OK || test::last_error().message.find("ended") != std::string::npos);
+    });
+    sender.join();
+    ASSERT_EQ(told, 1);
+  }
+  // None of its places was lost or given twice.
+  std::vector<canary_request*> open;
+  std::uint8_t in[80];
+  for (canary_request* r = nullptr;;) {
+    void* const at = in + open.size();
+    const std::size_t room = 1;
+    if (canary_irecv(e.b, 1, &at, &room, nullptr, nullptr, &r) != CANARY_OK) break;
+    open.push_back(r);
+  }
+  EXPECT_EQ(open.size(), 64u);
+  void* nowhere = nullptr;
+  const std::size_t room = 1;
+  EXPECT_EQ(canary_irecv(e.b, 1, &nowhere, &room, nullptr, nullptr, &open[0]), CANARY_INVALID_ARGUMENT)
+      << "wrong arguments are wrong whether or not there is room";
+}
+
+TEST(ConnectionThreads, ThatAskForOneFailedConnectionHearOfItOnce) {
+  for (int round = 0; round < 4; ++round) {
+    TestEndpoint one;
+    Handle handle;
+    {
+      TestEndpoint two;
+      two.listen(&handle);
+    }
+    canary_connection* made = nullptr;
+    ASSERT_EQ(canary_connect(one.raw, handle.data(), &made), CANARY_WOULD_BLOCK);
+    std::atomic<int> failed{0}, ended{0};
+    test::on_threads(4, [&](int t) {
+      if (t == 3) {
+        while (canary_abort_connection(made, "beside it") == CANARY_OK) continue;
+        return;
+      }
+      canary_connection* mine = made;
+      canary_status s = CANARY_WOULD_BLOCK;
+      while (s == CANARY_WOULD_BLOCK ||
+             (s == CANARY_INVALID_ARGUMENT && test::last_error().message.find("another thread") != std::string::npos))
+        s = canary_connect(one.raw, handle.data(), &mine);
+      ++(s == CANARY_INVALID_ARGUMENT ? ended : failed);
+    });
+    EXPECT_EQ(failed, 1);
+    EXPECT_EQ(ended, 2);
+  }
+}
+
 }  // namespace
 }  // namespace canarynet

@@ -240,6 +240,10 @@ TEST(Connections, ForeignBytesAndOtherMisuseAreRefused) {
   EXPECT_EQ(c, nullptr);
   c = test::connect(one, good);
   canary_connection* b = test::accept(l);
+  canary_connection* of_another = c;
+  EXPECT_EQ(canary_connect(two.raw, good.data(), &of_another), CANARY_INVALID_ARGUMENT);
+  EXPECT_NE(last_error().message.find("belongs to another endpoint"), std::string::npos) << last_error().message;
+  EXPECT_EQ(of_another, c);
   std::vector<std::uint8_t> memory(1000);
   canary_registration *mine = nullptr, *theirs = nullptr;
   ASSERT_EQ(canary_register(one.raw, memory.data(), memory.size(), &mine), CANARY_OK);

@@ -48,10 +48,4 @@ canary_status tell(const Context& context, OpTicket& ticket) {
   return code;
 }
 
-canary_status finish(canary_context& context, canary_op* op) {
-  const canary_status code = tell(*context.impl, op->ticket);
-  context.give_op(op);
-  return code;
-}
-
 }  // namespace canarynet

@@ -91,12 +91,16 @@ class Inside {
     if constexpr (std::is_same_v<T, canary_group>) {
       (group_ = found)->inside.fetch_add(1);  // likewise, by canary_group_destroy
     }
+    if constexpr (std::is_same_v<T, canary_op>) {
+      if (HandlePool<T>::hold(handle, /*alone=*/false) != nullptr) op_ = found;
+    }
     if (!context_->closing.load() && HandlePool<T>::find(handle) != nullptr) object_ = found;
   }
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
   ~Inside() {
     if (group_ != nullptr) group_->inside.fetch_sub(1, std::memory_order_release);
+    if (op_ != nullptr && HandlePool<canary_op>::let_go(*op_)) context_->give_op(op_);
     if (context_ != nullptr) context_->inside.fetch_sub(1, std::memory_order_release);
   }
   explicit operator bool() const { return object_ != nullptr; }
@@ -107,13 +111,11 @@ class Inside {
  private:
   canary_context* context_ = nullptr;
   canary_group* group_ = nullptr;
+  canary_op* op_ = nullptr;
   T* object_ = nullptr;
 };
 
 // The result of a ticket. Of one that is not done: its context has left the job, and nothing touches its buffers any
 // more.
 canary_status tell(const Context& context, OpTicket& ticket);
-// Tells the result and takes the operation back.
-canary_status finish(canary_context& context, canary_op* op);
-
 }  // namespace canarynet

@@ -51,7 +51,7 @@ CANARY_API canary_status canary_endpoint_create(const canary_config* config, can
 CANARY_API canary_status canary_endpoint_destroy(canary_endpoint* handle) {
   return guarded([&]() -> canary_status {
     canary_endpoint* endpoint = HandlePool<canary_endpoint>::find(handle);
-    if (endpoint == nullptr || !HandlePool<canary_endpoint>::close(*endpoint))
+    if (endpoint == nullptr || !HandlePool<canary_endpoint>::close(*endpoint, handle))
       return HandlePool<canary_endpoint>::refuse("canary_endpoint_destroy", handle);
     // First those that nobody has accepted, then what is left.
     for (auto& l : endpoint->listeners) start_close(*endpoint->host, *l);
@@ -190,10 +190,10 @@ CANARY_API canary_status canary_listen_short(canary_endpoint* at, void* handle, 
 
 CANARY_API canary_status canary_close_listener(canary_listener* handle) {
   return guarded([&]() -> canary_status {
-    canary_listener* const listener = HandlePool<canary_listener>::find(handle);
-    if (listener == nullptr) return HandlePool<canary_listener>::refuse("canary_close_listener", handle);
+    Alone<canary_listener> listener(handle);
+    if (!listener) return Alone<canary_listener>::refuse("canary_close_listener", handle);
     canary_endpoint& e = *listener->endpoint;
-    retire(e, listener, e.listeners, e.closing_listeners);
+    retire(e, &listener.stay(), e.listeners, e.closing_listeners);
     return CANARY_OK;
   });
 }

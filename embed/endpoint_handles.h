@@ -58,7 +58,7 @@ struct canary_connection : canarynet::Handled {
   bool told = false;  // canary_connect has given its result
   // What commands refer to, until the endpoint has forgotten the connection.
   std::array<std::byte, canarynet::kHandleBytes> handle{};
-  std::atomic<bool> aborted{false};
+  bool aborted = false;
   std::string why_aborted;
 
   void make_requests(canarynet::EndpointHost& host) {
@@ -182,12 +182,13 @@ bool is_closed(const T& which) {
   return which.core->closed.load(std::memory_order_acquire);
 }
 
-// Says that it is closed and leaves it to be freed when the endpoint's thread has heard.
+// Says that it is closed and leaves it to be freed when the endpoint's thread has heard. Whoever finds it open with the
+// mutex held may use it until then.
 template <typename T>
 void retire(canary_endpoint& e, T* which, std::vector<Kept<T>>& list, std::vector<Kept<T>>& closing) {
+  const std::lock_guard lock(e.mutex);
   which->close();
   start_close(*e.host, *which);
-  const std::lock_guard lock(e.mutex);
   std::erase_if(closing, [](const auto& p) { return is_closed(*p); });
   const auto at = std::find_if(list.begin(), list.end(), [&](const auto& p) { return p.get() == which; });
   if (at == list.end()) return;

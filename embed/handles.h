@@ -4,7 +4,7 @@
 // What: a pool per kind of object. A handle names an object's place and which use of it; the place outlives every use,
 // so asking for what ended long ago touches no freed memory. An object whose handle is closed is free for the next use.
 // `T` derives from Handled, is default-constructed once, says by kKind what it is, by kName and kEnds what callers are
-// told of it, and by clear() how a use ends.
+// told of it, and by clear() how a use ends. Calls may hold an object, so that its place has no next use meanwhile.
 // Threads: any. Memory: grows with the most objects at a time, never shrinks. Failure: std::bad_alloc from take().
 // A forked child inherits the numbers, and is told that they are its parent's.
 #pragma once
@@ -18,6 +18,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "base/fork.h"
 #include "embed/last_error.h"
@@ -28,6 +29,7 @@ namespace canarynet {
 struct Handled {
   std::atomic<std::uint32_t> use{0};      // odd: its handle is open
   std::atomic<std::uint32_t> process{0};  // in which it was opened
+  std::atomic<std::uint64_t> held{0};     // that use, and in the lower half by how many: its handle, and calls
   std::uint32_t place = 0;
   Handled* next_free = nullptr;
 };
@@ -49,7 +51,9 @@ class HandlePool {
 
   static T* open(T& object) {
     object.process.store(process_number(), std::memory_order_relaxed);
-    object.use.fetch_add(1, std::memory_order_release);
+    const std::uint32_t use = object.use.load(std::memory_order_relaxed) + 1;
+    object.held.store(std::uint64_t{use} << 32 | 1, std::memory_order_relaxed);
+    object.use.store(use, std::memory_order_release);
     return handle_of(object);
   }
   // False: it was not open, or another thread was first.
@@ -57,6 +61,23 @@ class HandlePool {
     std::uint32_t use = object.use.load(std::memory_order_relaxed);
     return use % 2 != 0 && object.use.compare_exchange_strong(use, use + 1, std::memory_order_acq_rel);
   }
+  // Likewise, of this use.
+  static bool close(T& object, const T* handle) {
+    std::uint32_t use = use_of(handle);
+    return object.use.compare_exchange_strong(use, use + 1, std::memory_order_acq_rel);
+  }
+  // What find() finds, until let_go(). nullptr also where `alone` is asked for and another call holds it.
+  static T* hold(const T* handle, bool alone) {
+    T* const object = find(handle);
+    if (object == nullptr) return nullptr;
+    const std::uint64_t free = std::uint64_t{use_of(handle)} << 32;
+    for (std::uint64_t held = object->held.load(); held > free && held <= (alone ? free + 1 : free | UINT32_MAX);) {
+      if (object->held.compare_exchange_weak(held, held + 1)) return object;
+    }
+    return nullptr;
+  }
+  // True: nobody else holds it any more.
+  static bool let_go(T& object) { return static_cast<std::uint32_t>(object.held.fetch_sub(1)) == 1; }
   // Of what is open.
   static T* handle_of(const T& object) {
     const std::uint64_t use = object.use.load(std::memory_order_relaxed);
@@ -91,10 +112,13 @@ class HandlePool {
     return *one;
   }
 
+  static std::uint32_t use_of(const T* handle) {
+    return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(handle) >> kPlaceBits);
+  }
   T* at(const T* handle) const {
     const auto number = reinterpret_cast<std::uintptr_t>(handle);
     const auto place = static_cast<std::uint32_t>(number & ((1u << kPlaceBits) - 1));
-    const auto use = static_cast<std::uint32_t>(number >> kPlaceBits);
+    const std::uint32_t use = use_of(handle);
     if (number >> 56 != T::kKind || use % 2 == 0 || place >= kChunk * kChunks) return nullptr;
     T* const chunk = chunks_[place / kChunk].load(std::memory_order_acquire);
     if (chunk == nullptr) return nullptr;
@@ -123,6 +147,31 @@ class HandlePool {
   Handled* free_ = nullptr;
   std::uint32_t used_ = 0;
   std::array<std::atomic<T*>, kChunks> chunks_{};
+};
+
+// The one call that is inside of an object whose users take turns.
+template <typename T>
+class Alone {
+ public:
+  explicit Alone(const T* handle) : object_(HandlePool<T>::hold(handle, /*alone=*/true)) {}
+  Alone(const Alone&) = delete;
+  Alone& operator=(const Alone&) = delete;
+  ~Alone() {
+    if (object_ != nullptr) HandlePool<T>::let_go(*object_);
+  }
+  explicit operator bool() const { return object_ != nullptr; }
+  T* operator->() const { return object_; }
+  T& operator*() const { return *object_; }
+  // For a call that ends it: nobody comes after this one.
+  T& stay() { return *std::exchange(object_, nullptr); }
+
+  static canary_status refuse(const std::string& call, const T* handle) {
+    if (HandlePool<T>::find(handle) == nullptr) return HandlePool<T>::refuse(call, handle);
+    return invalid(call + ": another thread is in a call of this " + T::kName + ": one at a time");
+  }
+
+ private:
+  T* object_;
 };
 
 // Owns an object of its pool.

@@ -365,6 +365,36 @@ TEST(Threads, MayCallWhileTheContextIsFinalized) {
   }
 }
 
+// The place of an operation is taken by the next one, which must not hear of those that still ask for the first.
+TEST(Threads, ThatWaitForOneOperationAreToldItsResultOnce) {
+  Job job(2);
+  ASSERT_TRUE(job.joined());
+  constexpr int kRounds = 200;
+  std::thread other([&] {
+    for (int i = 0; i < 2 * kRounds; ++i) ASSERT_EQ(canary_barrier(job.world(1), nullptr), CANARY_OK);
+  });
+  for (int i = 0; i < kRounds; ++i) {
+    canary_op *op = nullptr, *next = nullptr;
+    ASSERT_EQ(canary_barrier(job.world(0), &op), CANARY_OK);
+    std::atomic<int> told{0}, ended{0};
+    const auto count = [&](canary_status s) { ++(s == CANARY_OK ? told : ended); };
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 2; ++t) threads.emplace_back([&] { count(canary_op_wait(op)); });
+    threads.emplace_back([&] {
+      canary_status s = CANARY_OK;
+      while ((s = canary_op_test(op)) == CANARY_WOULD_BLOCK) canary_op_set_deadline(op, 1'000'000'000'000);
+      count(s);
+    });
+    while (told + ended == 0) std::this_thread::yield();
+    ASSERT_EQ(canary_barrier(job.world(0), &next), CANARY_OK);
+    for (auto& t : threads) t.join();
+    ASSERT_EQ(told, 1);
+    ASSERT_EQ(ended, 2);
+    ASSERT_EQ(canary_op_wait(next), CANARY_OK) << test::last_error().message;
+  }
+  other.join();
+}
+
 TEST(Threads, OnlyOneOfTwoFinalizes) {
   for (int round = 0; round < 20; ++round) {
     canary_context* context = single();

@@ -14,22 +14,23 @@ using namespace canarynet;
 
 namespace {
 
-// Of an operation with a handle: whoever closes it tells the result.
-canary_status finish_handle(const char* call, canary_context& context, canary_op* op, canary_op* handle) {
+// Of an operation with a handle: whoever closes it tells the result, and the last call inside gives it back.
+canary_status finish(const char* call, const Inside<canary_op>& op, canary_op* handle) {
   if (!HandlePool<canary_op>::close(*op)) return HandlePool<canary_op>::refuse(call, handle);
-  return finish(context, op);
+  HandlePool<canary_op>::let_go(*op);
+  return tell(*op.context().impl, op->ticket);
 }
 
 // Hands it over, and waits where no handle is asked for.
 canary_status submit(canary_context& context, const port::Command& command, canary_op* op, canary_op** out) {
   const Status wrong = out == nullptr ? context.impl->run(command, op->ticket) : context.impl->submit(command);
-  if (!wrong.ok()) {
-    context.give_op(op);
-    return report(wrong);
+  if (wrong.ok() && out != nullptr) {
+    *out = HandlePool<canary_op>::open(*op);
+    return CANARY_OK;
   }
-  if (out == nullptr) return finish(context, op);
-  *out = HandlePool<canary_op>::open(*op);
-  return CANARY_OK;
+  const canary_status code = wrong.ok() ? tell(*context.impl, op->ticket) : report(wrong);
+  context.give_op(op);
+  return code;
 }
 
 // All collectives.
@@ -216,7 +217,7 @@ CANARY_API canary_status canary_op_test(canary_op* handle) {
     if (!op) return HandlePool<canary_op>::refuse("canary_op_test", handle);
     if (!op->ticket.done()) op.context().impl->nudge();
     if (!op->ticket.done() && !op.context().impl->over()) return CANARY_WOULD_BLOCK;
-    return finish_handle("canary_op_test", op.context(), &*op, handle);
+    return finish("canary_op_test", op, handle);
   });
 }
 
@@ -225,7 +226,7 @@ CANARY_API canary_status canary_op_wait(canary_op* handle) {
     const Inside<canary_op> op(handle);
     if (!op) return HandlePool<canary_op>::refuse("canary_op_wait", handle);
     op.context().impl->wait(op->ticket);
-    return finish_handle("canary_op_wait", op.context(), &*op, handle);
+    return finish("canary_op_wait", op, handle);
   });
 }
 

@@ -114,6 +114,8 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Silence
   // without a text: the queue is full, let the endpoint poll and try again.
   Status submit(std::span<const port::Command> unit);
   Status submit(const port::Command& command) { return submit({&command, 1}); }
+  // The first half of submit(), alone: what is wrong with them, whatever room there is.
+  Status check(std::span<const port::Command> unit) const;
 
   // Everything said on any channel was acknowledged: the closes of connections, above all.
   bool drained() const;

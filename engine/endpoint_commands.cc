@@ -47,11 +47,15 @@ Status Endpoint::check(const port::Command& c) const {
   return c.kind == Kind::kConnect ? handle_of(c, regions_).status() : Status();
 }
 
-Status Endpoint::submit(std::span<const port::Command> unit) {
+Status Endpoint::check(std::span<const port::Command> unit) const {
   for (const port::Command& c : unit) {
     if (Status wrong = check(c); !wrong.ok()) return wrong;
   }
-  if (Status wrong = port::check_unit(unit, regions_); !wrong.ok()) return wrong;
+  return port::check_unit(unit, regions_);
+}
+
+Status Endpoint::submit(std::span<const port::Command> unit) {
+  if (Status wrong = check(unit); !wrong.ok()) return wrong;
   if (!is_message(unit[0].kind)) return commands_.push(unit[0]) ? Status() : Status(CANARY_WOULD_BLOCK, "");
   Connection& c = *connection(unit[0].connection);
   if (!c.called.push_all(unit)) return Status(CANARY_WOULD_BLOCK, "");

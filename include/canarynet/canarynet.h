@@ -218,7 +218,8 @@ CANARY_API enum canary_status canary_recv_with(canary_group* group, void* buffer
 
 /* CANARY_WOULD_BLOCK: not finished. Anything else is the operation's result and frees the handle. */
 CANARY_API enum canary_status canary_op_test(canary_op* op);
-/* Waits for the result and frees the handle. */
+/* Waits for the result and frees the handle. Where several threads ask for one operation, one of them is told its
+ * result and the others CANARY_INVALID_ARGUMENT. */
 CANARY_API enum canary_status canary_op_wait(canary_op* op);
 /* Limits an operation to this time, counted from now; past it the operation fails with CANARY_DEADLINE. */
 CANARY_API enum canary_status canary_op_set_deadline(canary_op* op, uint64_t nanoseconds);
@@ -251,8 +252,8 @@ CANARY_API enum canary_status canary_mem_free(canary_context* context, void* mem
  * processes meet by a handle of 128 bytes, which one of them makes and gives to the other by its own means. A
  * connection carries ordered messages both ways, spread over every pair of NICs that meet; it survives the loss of any
  * NIC but the last. docs/messages.md describes the protocol.
- * Threads: any thread may call, but only one thread at a time may use a listener or a connection. The endpoint's own
- *   thread does all I/O, none happens inside these calls. Two kinds of calls may wait: canary_endpoint_create, and
+ * Threads: any thread may call, but only one thread at a time may use a listener, or a connection with its requests: a
+ *   second one gets CANARY_INVALID_ARGUMENT. The endpoint's own thread does all I/O, none happens inside these calls. Two kinds of calls may wait: canary_endpoint_create, and
  *   closing what has requests in flight, for some milliseconds; canary_endpoint_destroy, for at most about half a
  *   second, until peers have heard that connections were closed.
  * Failures: a peer that dies ends its connections within CANARY_SILENCE_LIMIT. Every request then names the peer and
@@ -314,8 +315,8 @@ CANARY_API enum canary_status canary_listen_short(canary_endpoint* endpoint, voi
                                                   canary_listener** listener);
 /* Connections that were accepted live on; other connections made to the listener end. */
 CANARY_API enum canary_status canary_close_listener(canary_listener* listener);
-/* Call it with *connection NULL, then again with the same until it returns something other than CANARY_WOULD_BLOCK.
- * CANARY_OK does not wait for the peer's canary_accept. After a failure *connection is NULL again. Bytes that are no
+/* Call it with *connection NULL, then again with the same connection and endpoint until it returns something other than
+ * CANARY_WOULD_BLOCK. CANARY_OK does not wait for the peer's canary_accept. After a failure *connection is NULL again. Bytes that are no
  * handle, or another version's, are refused at once. */
 CANARY_API enum canary_status canary_connect(canary_endpoint* endpoint, const void* handle,
                                              canary_connection** connection);
@@ -325,8 +326,8 @@ CANARY_API enum canary_status canary_accept(canary_listener* listener, canary_co
  * their buffers are the caller's again; the peer's requests get CANARY_CLOSED. */
 CANARY_API enum canary_status canary_close(canary_connection* connection);
 /* Gives a connection up: its requests, here and at the peer, and all later ones end with CANARY_ABORTED and `why` (at
- * most 512 bytes of UTF-8 reach the peer). Any thread may call it, also beside every other call of the connection but
- * canary_close; it does not wait. The first reason counts. */
+ * most 512 bytes of UTF-8 reach the peer). Any thread may call it, also beside every other call of the
+ * connection; it does not wait. The first reason counts. */
 CANARY_API enum canary_status canary_abort_connection(canary_connection* connection, const char* why);
 
 /* Announces memory. Messages may use any memory; one that names a registration has its bounds checked (and spares work
