@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <set>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -97,6 +100,40 @@ TEST(Log, GoesToTheSinkUpToTheLevel) {
   set_log_sink(nullptr, nullptr, LogLevel::kError);
   log(LogLevel::kError, "nobody hears");
   EXPECT_EQ(got, "rank 3");
+}
+
+// Each context belongs to its sink, and is gone when the next one is set.
+TEST(Log, SinksChangeWhileOthersLog) {
+  struct Place {
+    std::atomic<int> lives{0};
+    std::atomic<int> heard{0};
+  };
+  static Place one, two;
+  const auto hear = [](Place& mine, void* context) {
+    EXPECT_EQ(context, &mine);
+    EXPECT_EQ(mine.lives, 1);
+    ++mine.heard;
+  };
+  static const auto heard = hear;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      while (!stop) log(LogLevel::kWarn, "a line");
+    });
+  }
+  for (int i = 0; i < 200 || one.heard == 0 || two.heard == 0; ++i) {
+    Place& now = i % 2 == 0 ? one : two;
+    now.lives = 1;
+    set_log_sink(
+        i % 2 == 0 ? [](void* c, LogLevel, std::string_view) { heard(one, c); }
+                   : [](void* c, LogLevel, std::string_view) { heard(two, c); },
+        &now, LogLevel::kWarn);
+    (i % 2 == 0 ? two : one).lives = 0;
+  }
+  set_log_sink(nullptr, nullptr, LogLevel::kError);
+  stop = true;
+  for (auto& t : threads) t.join();
 }
 
 TEST(SystemClock, NeverGoesBack) {

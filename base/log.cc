@@ -1,6 +1,7 @@
 #include "base/log.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <string>
+#include <thread>
 
 namespace canarynet {
 namespace {
@@ -23,6 +25,8 @@ constexpr std::size_t kLineBytes = 1024;
 std::atomic<LogSink> g_sink{nullptr};
 std::atomic<void*> g_context{nullptr};
 std::atomic<int> g_level{0};
+std::atomic<int> g_in_sink{0};   // threads that may be
+thread_local int t_in_sink = 0;  // this one
 
 // The file that CANARY_LOG opened.
 std::atomic<int> g_fd{-1};
@@ -105,8 +109,16 @@ std::string with_pid(std::string_view path) {
 
 }  // namespace
 
+bool in_log_sink() { return t_in_sink != 0; }
+
 void set_log_sink(LogSink sink, void* context, LogLevel up_to) {
+  static std::mutex mutex;
+  static const int at_fork = pthread_atfork(nullptr, nullptr, [] { g_in_sink.store(t_in_sink); });
+  static_cast<void>(at_fork);
+  if (in_log_sink()) return;
+  const std::lock_guard lock(mutex);
   g_sink.store(nullptr);
+  while (g_in_sink.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
   g_context.store(context);
   g_level.store(static_cast<int>(up_to));
   g_sink.store(sink);
@@ -169,8 +181,14 @@ void log(LogLevel level, const char* format, ...) {
   if (n < 0) return;
   const std::string_view text(line, std::min(static_cast<std::size_t>(n), sizeof line - 1));
   const int wanted = static_cast<int>(level);
-  LogSink sink = g_sink.load();
-  if (sink != nullptr && wanted <= g_level.load()) sink(g_context.load(), level, text);
+  if (!in_log_sink()) {
+    t_in_sink = 1;
+    g_in_sink.fetch_add(1);  // set_log_sink() waits, or the sink is the new one
+    const LogSink sink = g_sink.load();
+    if (sink != nullptr && wanted <= g_level.load()) sink(g_context.load(), level, text);
+    g_in_sink.fetch_sub(1);
+    t_in_sink = 0;
+  }
   const int fd = g_fd.load();
   if (fd >= 0 && wanted <= g_fd_level.load()) write_bounded(fd, level, text);
 }

@@ -1,8 +1,8 @@
 // base/log.h -- the library prints nothing of its own accord: it hands finished lines to a callback (none by default),
 // and to stderr or a file if CANARY_LOG asks for it.
 //
-// The callback is set once before engines start; it may be called from any engine's thread and must not call back into
-// Canary. Any thread may log, in a forked child too: a line is formatted on the stack and written by one call. Not for
+// The callback may be called from any thread, and hears nothing of lines that come of what it does itself. Any thread may
+// log, in a forked child too: a line is formatted on the stack and written by one call. Not for
 // the data path.
 #pragma once
 
@@ -15,7 +15,10 @@ namespace canarynet {
 enum class LogLevel { kError = 1, kWarn = 2, kInfo = 3, kDebug = 4 };
 
 using LogSink = void (*)(void* context, LogLevel level, std::string_view line);
+// Returns when no thread is in the one before. Does nothing within one.
 void set_log_sink(LogSink sink, void* context, LogLevel up_to);
+// This thread is in it.
+bool in_log_sink();
 
 // Reads the text of CANARY_LOG: "warn", "info" or "debug" for stderr; "debug,FILE" appends to a file, created with mode
 // 0600, in whose name %p stands for the process id. "" writes nothing. A line has time, pid, ranks and level. At most

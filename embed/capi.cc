@@ -53,10 +53,6 @@ Status read_config(const canary_config* config, ContextOptions* out) {
     out->settings.join = control::unique_id_text(c.unique_id->bytes);
     out->join_source = "canary_config.unique_id";
   }
-  if (c.local_ranks != 0) {
-    if (Status s = out->settings.set("local_ranks", std::to_string(c.local_ranks)); !s.ok())
-      return s.wrap("canary_config.local_ranks");
-  }
   int& rank = out->ranks.front();
   rank = c.rank;
   out->world_size = c.world_size;

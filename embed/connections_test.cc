@@ -275,6 +275,27 @@ TEST(Connections, ForeignBytesAndOtherMisuseAreRefused) {
   EXPECT_EQ(late, nullptr);
 }
 
+// Without NICs there are none to refuse.
+TEST(Connections, OfSharedMemoryAloneNeedNoNicAndNoWordOnSecurity) {
+  const char* settings[] = {"transports=shm"};
+  canary_config config = CANARY_CONFIG_INIT;
+  config.settings = settings;
+  config.settings_count = 1;
+  TestEndpoint one({"transports=shm"}), two({"transports=shm"});
+  two.destroy();
+  ASSERT_EQ(canary_endpoint_create(&config, &two.raw), CANARY_OK) << last_error().message;
+  std::size_t nics = 1;
+  EXPECT_EQ(canary_endpoint_rails(two.raw, nullptr, 0, &nics), CANARY_OK);
+  EXPECT_EQ(nics, 0u);
+  EXPECT_EQ(canary_list_nics(&config, nullptr, 0, &nics), CANARY_OK);
+  EXPECT_EQ(nics, 0u);
+  const Ends e = test::join_ends(one, two);
+  std::uint8_t in[4];
+  canary_request* const r = test::receive(e.b, in, sizeof in);
+  EXPECT_EQ(test::wait(test::send(e.a, "four", 4)), CANARY_OK);
+  EXPECT_EQ(test::wait(r), CANARY_OK);
+}
+
 TEST(Connections, BeyondLoopbackNeedASetting) {
   canary_endpoint* e = nullptr;
   const char* settings[] = {"socket_ifname=no-such-nic"};
@@ -306,6 +327,9 @@ TEST(Connections, TheirNicsAndSettingsAreKnownBeforeThereIsAnEndpoint) {
   EXPECT_EQ(value, 1);
   ASSERT_EQ(canary_get_setting(&c, "progress_thread", &value), CANARY_OK) << last_error().message;
   EXPECT_EQ(value, 1);
+  c.local_ranks = 3;
+  ASSERT_EQ(canary_get_setting(&c, "local_ranks", &value), CANARY_OK) << last_error().message;
+  EXPECT_EQ(value, 3);
   EXPECT_EQ(canary_get_setting(&c, "algo", &value), CANARY_INVALID_ARGUMENT) << "a text";
   EXPECT_EQ(canary_get_setting(&c, "no_such_one", &value), CANARY_INVALID_SETTING);
 }

@@ -141,7 +141,7 @@ CANARY_API canary_status canary_list_nics(const canary_config* config, canary_ra
     if (Status s = read_settings(config, &settings); !s.ok()) return report(s);
     const auto chosen = EndpointHost::choose(settings);
     if (!chosen.ok()) return report(chosen.status());
-    list(chosen.value(), rails, capacity, count);
+    list(chosen.value().rails, rails, capacity, count);
     return CANARY_OK;
   });
 }

@@ -147,6 +147,29 @@ TEST(Handles, ThatNeverWereAreRefused) {
   EXPECT_EQ(canary_finalize(h.context), CANARY_OK);
 }
 
+// It runs wherever the library is at work, which must not be entered there once more.
+TEST(Handles, AreOfNoUseInALogCallback) {
+  struct Heard {
+    canary_context* context;
+    std::atomic<int> lines{0}, refused{0};
+  };
+  static Heard heard;
+  heard.context = single();
+  canary_set_log(
+      [](void*, int, const char*, size_t) {
+        ++heard.lines;
+        heard.refused += canary_barrier(canary_world(heard.context), nullptr) == CANARY_INVALID_ARGUMENT &&
+                         test::last_error().message.find("log callback") != std::string::npos;
+        canary_set_log(nullptr, nullptr, 0);
+      },
+      nullptr, 4);
+  { const Job job(2); }
+  canary_set_log(nullptr, nullptr, 0);
+  EXPECT_GT(heard.lines, 1);
+  EXPECT_EQ(heard.lines, heard.refused);
+  EXPECT_EQ(canary_finalize(heard.context), CANARY_OK);
+}
+
 // --- C++ objects -----------------------------------------------------------------------------------------------------
 
 TEST(Objects, OutliveTheirContext) {

@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <cstring>
 #include <iterator>
+#include <mutex>
 #include <new>
 
 #include "base/environment.h"
-#include "base/log.h"
 
 using namespace canarynet;
 
@@ -70,6 +70,10 @@ Status canarynet::read_settings(const canary_config* config, Settings* out) {
       return Status(CANARY_INVALID_ARGUMENT, "canary_config.settings: \"" + line + "\" is not name=value");
     if (Status s = out->set(line.substr(0, equals), line.substr(equals + 1)); !s.ok()) return s;
   }
+  if (c.local_ranks != 0) {
+    if (Status s = out->set("local_ranks", std::to_string(c.local_ranks)); !s.ok())
+      return s.wrap("canary_config.local_ranks");
+  }
   return out->check();
 }
 
@@ -95,13 +99,16 @@ CANARY_API canary_status canary_last_error(canary_error* error) {
 CANARY_API const char* canary_status_name(canary_status status) { return name_of(status); }
 
 CANARY_API void canary_set_log(canary_log_fn fn, void* user, int level) {
-  static canary_log_fn g_fn;
-  g_fn = fn;
-  set_log_sink(
-      fn == nullptr ? nullptr
-                    : +[](void* context, LogLevel l,
-                          std::string_view line) { g_fn(context, static_cast<int>(l), line.data(), line.size()); },
-      user, static_cast<LogLevel>(level));
+  static std::mutex mutex;
+  static canary_log_fn s_fn;
+  if (in_log_sink()) return;
+  const std::lock_guard lock(mutex);
+  set_log_sink(nullptr, nullptr, LogLevel::kError);  // nobody is in the one before any more
+  s_fn = fn;
+  if (fn == nullptr) return;
+  set_log_sink([](void* context, LogLevel l,
+                  std::string_view line) { s_fn(context, static_cast<int>(l), line.data(), line.size()); },
+               user, static_cast<LogLevel>(level));
 }
 
 CANARY_API const char* canary_version(void) { return CANARYNET_VERSION; }

@@ -5,6 +5,7 @@
 #include <new>
 #include <string>
 
+#include "base/log.h"
 #include "base/settings.h"
 #include "base/status.h"
 #include "canarynet/canarynet.h"
@@ -20,6 +21,7 @@ inline canary_status invalid(const std::string& what) { return report(Status(CAN
 template <typename Fn>
 canary_status guarded(Fn fn) {
   try {
+    if (in_log_sink()) return invalid("a log callback can't call the library");
     return fn();
   } catch (const std::bad_alloc&) {
     return report(Status(CANARY_LIMIT, "out of memory"));

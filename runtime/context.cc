@@ -19,10 +19,8 @@
 #include "control/unique_id.h"
 #include "discovery/host.h"
 #include "discovery/interfaces.h"
-#include "discovery/reverse_path.h"
 #include "runtime/library_thread.h"
 #include "runtime/meeting.h"
-#include "topology/shared_subnet.h"
 
 namespace canarynet {
 namespace {
@@ -94,9 +92,6 @@ Status Context::start() {
 
   Socket listener;  // of a unique id that this process made
   TcpOptions t;
-  t.congestion = s.tcp_congestion;
-  t.notsent_lowat = s.tcp_notsent_lowat;
-  t.allow_non_loopback = s.insecure;
   if (options_.world_size > 1) {
     if (s.join.empty()) {
       return Status(CANARY_INVALID_SETTING,
@@ -110,18 +105,9 @@ Status Context::start() {
     e.coordinator_others.assign(join.value().addresses.begin() + 1, join.value().addresses.end());
     e.join_token = join.value().token;
     listener = std::move(join.value().listener);
-    auto rails = choose_rails(s, interfaces.value(), e.coordinator.loopback());
-    if (!rails.ok()) return rails.status();
-    if (s.uses("tcp")) {
-      t.rails = rails.take();
-      if (const std::string deaf = deaf_rail(t.rails); !deaf.empty()) warn_of_shared_subnet(deaf);
-      auto pacing = pacing_of(s, t.rails.size());
-      if (!pacing.ok()) return pacing.status();
-      t.pacing = pacing.take();
-      for (std::size_t i = 0; i < t.pacing.size(); ++i) {
-        if (t.pacing[i].count != 0) t.rails[i].nominal = t.pacing[i];
-      }
-    }
+    auto tcp = tcp_options(s, interfaces.value(), e.coordinator.loopback());
+    if (!tcp.ok()) return tcp.status();
+    t = tcp.take();
   } else if (s.join.starts_with(control::kUniqueIdScheme)) {
     (void)meeting_point(options_, {});  // closes the listener of an id made for nobody else
   }
@@ -129,7 +115,6 @@ Status Context::start() {
   if (!factory.ok()) return factory.status();
   factory_ = factory.take();
   if (listener.open()) factory_->lend_control(std::move(listener));
-  for (const auto& note : factory_->notes()) log(LogLevel::kInfo, "%s", note.c_str());
   auto lanes = HostLanes::create(s, options_.world_size > 1, e.host_id, name.value(), *factory_);
   if (!lanes.ok()) return lanes.status();
   lanes_ = lanes.take();

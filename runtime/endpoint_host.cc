@@ -10,13 +10,10 @@
 #include <cerrno>
 #include <chrono>
 
-#include "base/log.h"
 #include "base/secret.h"
 #include "discovery/host.h"
 #include "discovery/interfaces.h"
-#include "discovery/reverse_path.h"
 #include "runtime/library_thread.h"
-#include "topology/shared_subnet.h"
 
 namespace canarynet {
 namespace {
@@ -55,36 +52,21 @@ Result<std::unique_ptr<EndpointHost>> EndpointHost::create(Settings settings) {
   return host;
 }
 
-Result<std::vector<Rail>> EndpointHost::choose(const Settings& settings) {
+Result<TcpOptions> EndpointHost::choose(const Settings& settings) {
   auto interfaces = list_interfaces();
   if (!interfaces.ok()) return interfaces.status();
-  auto rails = choose_rails(settings, interfaces.value(), /*join_is_loopback=*/false);
-  if (!rails.ok()) return rails;
-  for (const Rail& rail : rails.value()) {
+  auto tcp = tcp_options(settings, interfaces.value(), /*join_is_loopback=*/false);
+  if (!tcp.ok()) return tcp;
+  for (const Rail& rail : tcp.value().rails) {
     if (Status s = tcp_address_allowed(rail.address, rail.device.c_str(), settings.insecure); !s.ok()) return s;
   }
-  // Whoever asks for the rails is about to use them: a wrong rate is told now, not with the first connection.
-  if (auto pacing = pacing_of(settings, rails.value().size()); !pacing.ok()) return pacing.status();
-  return rails;
+  return tcp;
 }
 
 Status EndpointHost::start(Settings s) {
-  auto rails = choose(s);
-  if (!rails.ok()) return rails.status();
-  TcpOptions t;
-  if (s.uses("tcp")) {
-    t.rails = rails.take();
-    if (const std::string deaf = deaf_rail(t.rails); !deaf.empty()) warn_of_shared_subnet(deaf);
-    auto pacing = pacing_of(s, t.rails.size());
-    if (!pacing.ok()) return pacing.status();
-    t.pacing = pacing.take();
-    for (std::size_t i = 0; i < t.pacing.size(); ++i) {
-      if (t.pacing[i].count != 0) t.rails[i].nominal = t.pacing[i];
-    }
-  }
-  t.congestion = s.tcp_congestion;
-  t.notsent_lowat = s.tcp_notsent_lowat;
-  t.allow_non_loopback = s.insecure;
+  auto tcp = choose(s);
+  if (!tcp.ok()) return tcp.status();
+  TcpOptions t = tcp.take();
   EndpointOptions e;
   // Those of all links that it accepts, and as many that it dials; a peer may have more rails than this host.
   t.lanes_max =
@@ -92,7 +74,6 @@ Status EndpointHost::start(Settings s) {
   auto factory = TcpLaneFactory::create(std::move(t));
   if (!factory.ok()) return factory.status();
   factory_ = factory.take();
-  for (const auto& note : factory_->notes()) log(LogLevel::kInfo, "%s", note.c_str());
   doorbell_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!doorbell_.open()) return system_error("eventfd", errno);
   spin_budget_ = s.spin_budget;

@@ -11,7 +11,6 @@
 #include <memory>
 #include <span>
 #include <thread>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/descriptor.h"
@@ -28,7 +27,7 @@ namespace canarynet {
 class EndpointHost {
  public:
   // The NICs that it will use, or why it may not.
-  static Result<std::vector<Rail>> choose(const Settings& settings);
+  static Result<TcpOptions> choose(const Settings& settings);
   // Discovers NICs, listens on them, starts the thread.
   static Result<std::unique_ptr<EndpointHost>> create(Settings settings);
   ~EndpointHost();

@@ -8,6 +8,8 @@
 
 #include "base/log.h"
 #include "discovery/host.h"
+#include "discovery/reverse_path.h"
+#include "topology/shared_subnet.h"
 
 namespace canarynet {
 namespace {
@@ -23,9 +25,30 @@ std::size_t strangers_share() {
   return std::clamp<std::size_t>(files.rlim_cur / 8, 8, 1024);
 }
 
+Result<TcpOptions> tcp_options(const Settings& settings, const std::vector<Interface>& interfaces,
+                               bool join_is_loopback) {
+  TcpOptions t;
+  t.congestion = settings.tcp_congestion;
+  t.notsent_lowat = settings.tcp_notsent_lowat;
+  t.allow_non_loopback = settings.insecure;
+  if (!settings.uses("tcp")) return t;
+  auto rails = choose_rails(settings, interfaces, join_is_loopback);
+  if (!rails.ok()) return rails.status();
+  auto pacing = pacing_of(settings, rails.value().size());
+  if (!pacing.ok()) return pacing.status();
+  t.rails = rails.take();
+  t.pacing = pacing.take();
+  for (std::size_t i = 0; i < t.pacing.size(); ++i) {
+    if (t.pacing[i].count != 0) t.rails[i].nominal = t.pacing[i];
+  }
+  return t;
+}
+
 Result<std::unique_ptr<HostLanes>> HostLanes::create(const Settings& settings, bool has_peers,
                                                      const std::string& host_id, std::uint64_t name,
                                                      TcpLaneFactory& tcp) {
+  for (const auto& note : tcp.notes()) log(LogLevel::kInfo, "%s", note.c_str());
+  if (const std::string deaf = deaf_rail(tcp.rails()); !deaf.empty()) warn_of_shared_subnet(deaf);
   std::unique_ptr<HostLanes> lanes(new HostLanes(tcp));
   if (!has_peers || !settings.uses("shm")) return lanes;
   ShmOptions options;

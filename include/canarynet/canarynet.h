@@ -73,8 +73,9 @@ CANARY_API enum canary_status canary_get_unique_id(canary_unique_id* id);
  * comes from the environment). */
 CANARY_API enum canary_status canary_init(const canary_config* config, canary_context** context);
 /* Leaves the job and frees the context, its groups and operations. Peers see a farewell, not a death. It blocks for
- * about a second at most. Other threads may be in calls of the context: those that wait get CANARY_CLOSED, and this
- * call returns when all have left. Buffers of operations that were pending are the caller's again.
+ * about a second at most, but where a silent peer lacks something of this rank: it waits for that, up to
+ * CANARY_SILENCE_LIMIT. Other threads may be in calls of the context: those that wait get CANARY_CLOSED, and this call
+ * returns when all have left. Buffers of operations that were pending are the caller's again.
  * With several local ranks, the last one to call it leaves the job; an operation that an earlier one leaves pending
  * ends its group. */
 CANARY_API enum canary_status canary_finalize(canary_context* context);
@@ -402,8 +403,9 @@ CANARY_API enum canary_status canary_stats(canary_context* context, canary_nic_s
 /* Name of the algorithm that the last completed operation of the group ran ("ring"); "" before the first. */
 CANARY_API const char* canary_group_algorithm(const canary_group* group);
 
-/* Takes the log lines of the library, which writes none by default. Set it before canary_init. level: 1 error,
- * 2 warning, 3 info, 4 debug. */
+/* Hands the log lines of the library up to `level` (1 error, 2 warning, 3 info, 4 debug) to `fn`, which any thread may
+ * be in, also several at once; NULL, as from the start: to nobody. May be called at any time, and returns when no thread
+ * is in the function before. The library can't be called within one: it gives CANARY_INVALID_ARGUMENT, or does nothing. */
 typedef void (*canary_log_fn)(void* user, int level, const char* line, size_t length);
 CANARY_API void canary_set_log(canary_log_fn fn, void* user, int level);
 

@@ -27,8 +27,8 @@ enum canary_status {
   CANARY_ENTRY_TIMEOUT = 16,    /* a rank is alive but did not call the operation in time */
   CANARY_EXCHANGE_TIMEOUT = 17, /* no progress within the exchange limit */
   CANARY_DEADLINE = 18,         /* the caller's own deadline passed */
-  CANARY_ABORTED = 19,          /* canary_group_abort was called by a rank */
-  CANARY_CLOSED = 20,           /* the handle was finalized */
+  CANARY_ABORTED = 19,          /* a rank called canary_group_abort, or either end canary_abort_connection */
+  CANARY_CLOSED = 20,           /* the context was finalized, or the connection closed, here or by the peer */
   CANARY_INTERNAL = 21          /* a bug in Canary */
 };
 
