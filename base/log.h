@@ -1,9 +1,8 @@
 // base/log.h -- the library prints nothing of its own accord: it hands finished lines to a callback (none by default),
 // and to stderr or a file if CANARY_LOG asks for it.
 //
-// The callback may be called from any thread, and hears nothing of lines that come of what it does itself. Any thread may
-// log, in a forked child too: a line is formatted on the stack and written by one call. Not for
-// the data path.
+// Any thread may call the callback, which hears nothing of lines that come of what it does itself. Any thread may log, in
+// a forked child too: a line is formatted on the stack and written by one call. Not for the data path.
 #pragma once
 
 #include <string_view>

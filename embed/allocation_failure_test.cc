@@ -1,19 +1,30 @@
 // The n-th allocation of a rank fails, for every n: each call returns, with a status in words or the right bytes, and
 // no thread is left waiting.
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <string_view>
 
-#include "embed/job_test_util.h"
+#include "embed/connections_test_util.h"
 
 namespace {
 
 std::atomic<bool> g_armed{false};
 std::atomic<long> g_left{0};
+std::atomic<bool> g_of_endpoints{false};  // their threads' allocations alone
+
+bool counts() {
+  if (!g_armed.load(std::memory_order_relaxed)) return false;
+  char name[16] = "";
+  return !g_of_endpoints ||
+         (pthread_getname_np(pthread_self(), name, sizeof name) == 0 && std::string_view(name) == "canary-endpoint");
+}
 
 void* allocate(std::size_t size, std::size_t alignment) {
-  if (g_armed.load(std::memory_order_relaxed) && g_left.fetch_sub(1, std::memory_order_relaxed) == 1) return nullptr;
+  if (counts() && g_left.fetch_sub(1, std::memory_order_relaxed) == 1) return nullptr;
   if (alignment <= alignof(std::max_align_t)) return std::malloc(size != 0 ? size : 1);
   return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
 }
@@ -188,6 +199,52 @@ TEST(AllocationFailure, APeerHearsAtOnceOfARankThatRanOutOfMemory) {
     });
   }
   for (Process& p : processes) EXPECT_EQ(p.report(), "fine");
+}
+
+// Two endpoints of one process, of which one runs out of memory in its thread.
+TEST(AllocationFailure, OfAnEndpointsThreadEndsItsConnectionsAndNothingElse) {
+  if (test::sanitized()) GTEST_SKIP() << "a sanitizer brings its own operator new";
+  g_of_endpoints = true;
+  bool failed = true;
+  for (long n = 1; n < 4000 && failed && !HasFailure(); n += 1 + n / 8) {
+    test::TestEndpoint one({"silence_limit=1s", "join_timeout=3s", "exchange_limit=3s"});
+    test::TestEndpoint two({"silence_limit=1s", "join_timeout=3s", "exchange_limit=3s"});
+    test::Handle handle;
+    canary_listener* const listener = two.listen(&handle);
+    canary_connection* ends[2] = {};
+    canary_request* requests[2] = {};
+    std::vector<std::uint8_t> data(300'000), got(300'000);
+    void* const at = got.data();
+    const std::size_t size = got.size();
+    const auto began = std::chrono::steady_clock::now();
+    const auto result = [&](const auto& call) {
+      canary_status status = CANARY_WOULD_BLOCK;
+      while ((status = call()) == CANARY_WOULD_BLOCK && test::seconds_since(began) < 15) usleep(50);
+      EXPECT_NE(status, CANARY_WOULD_BLOCK) << "allocation " << n;
+      return status == CANARY_OK;
+    };
+    g_left = n;
+    g_armed = true;
+    if (result([&] { return canary_connect(one.raw, handle.data(), &ends[0]); }) &&
+        (ends[1] != nullptr || test::poll_until([&] {
+           const canary_status s = canary_accept(listener, &ends[1]);
+           return s != CANARY_WOULD_BLOCK || test::seconds_since(began) > 4;
+         })) &&
+        ends[1] != nullptr &&
+        result([&] { return canary_isend(ends[0], data.data(), size, 0, nullptr, &requests[0]); }) &&
+        result([&] { return canary_irecv(ends[1], 1, &at, &size, nullptr, nullptr, &requests[1]); })) {
+      for (canary_request* r : requests) result([&] { return canary_test(r, nullptr); });
+    }
+    std::size_t count = 0;
+    for (canary_endpoint* e : {one.raw, two.raw}) (void)canary_endpoint_stats(e, nullptr, 0, &count);
+    for (canary_connection* c : ends) EXPECT_TRUE(c == nullptr || canary_close(c) == CANARY_OK);
+    one.destroy();
+    two.destroy();
+    g_armed = false;
+    failed = g_left <= 0;
+  }
+  g_of_endpoints = false;
+  EXPECT_FALSE(failed) << "every allocation of the thread has failed once";
 }
 
 TEST(AllocationFailure, StatisticsThatCanNotBeHadAreAStatus) {

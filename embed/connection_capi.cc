@@ -120,7 +120,9 @@ CANARY_API canary_status canary_connect(canary_endpoint* from, const void* handl
     if (c->endpoint != endpoint) return invalid("canary_connect: the connection belongs to another endpoint");
     switch (c->core->state.load(std::memory_order_acquire)) {
       case Connection::State::kOpening:
-        return CANARY_WOULD_BLOCK;
+        if (!endpoint->host->over()) return CANARY_WOULD_BLOCK;
+        c->core->failure = EndpointHost::why_over();
+        break;
       case Connection::State::kUp:
         c->told = true;
         return CANARY_OK;
@@ -140,7 +142,10 @@ CANARY_API canary_status canary_accept(canary_listener* handle, canary_connectio
     *connection = nullptr;
     const Alone<canary_listener> listener(handle);
     if (!listener) return Alone<canary_listener>::refuse("canary_accept", handle);
-    if (!listener->core->accepted.ready()) return CANARY_WOULD_BLOCK;
+    if (!listener->core->accepted.ready()) {
+      const bool over = listener->endpoint->host->over();
+      return over ? report(EndpointHost::why_over().wrap("canary_accept")) : CANARY_WOULD_BLOCK;
+    }
     Kept<canary_connection> made(HandlePool<canary_connection>::take());
     listener->endpoint->prepare(*made);
     Connection* core = nullptr;
@@ -279,7 +284,7 @@ CANARY_API canary_status canary_test(canary_request* handle, size_t* bytes) {
   canary_request* const request = HandlePool<canary_request>::find(handle);
   if (request == nullptr) return guarded([&] { return HandlePool<canary_request>::refuse("canary_test", handle); });
   for (const canary_request* r = request; r != nullptr; r = r->also) {
-    if (!r->ticket.done()) return CANARY_WOULD_BLOCK;
+    if (!r->ticket.done() && !r->connection->endpoint->host->over()) return CANARY_WOULD_BLOCK;
   }
   const Alone<canary_connection> connection(HandlePool<canary_connection>::handle_of(*request->connection));
   if (!connection || !HandlePool<canary_request>::close(*request, handle)) {
@@ -291,6 +296,7 @@ CANARY_API canary_status canary_test(canary_request* handle, size_t* bytes) {
   }
   canary_status result = CANARY_OK;
   for (canary_request* r = request; r != nullptr;) {
+    if (!r->ticket.done()) r->ticket.finish(EndpointHost::why_over());
     const auto code = static_cast<canary_status>(r->ticket.code.load(std::memory_order_relaxed));
     if (code != CANARY_OK && result == CANARY_OK) result = guarded([&] { return report(r->ticket.status); });
     if (bytes != nullptr) *bytes++ = r->ticket.bytes;

@@ -99,7 +99,8 @@ CANARY_API canary_status canary_endpoint_stats(canary_endpoint* handle, canary_n
     const port::TicketId id = host.endpoint().ticket_id(ticket);
     if (Status s = host.submit(port::stats(stats.data(), stats.size() * sizeof stats[0], id)); !s.ok())
       return report(s.wrap("canary_endpoint_stats"));
-    await([&] { return ticket.done(); });
+    await([&] { return ticket.done() || host.over(); });
+    if (!ticket.done()) return report(host.why_over().wrap("canary_endpoint_stats"));
     for (std::size_t i = 0; i < rails.size(); ++i) {
       if (!is_listed(rails[i], stats[i])) continue;
       if (++*count > capacity) continue;

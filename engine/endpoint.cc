@@ -505,6 +505,11 @@ void Endpoint::leave(Nanos now) {
   }
 }
 
+void Endpoint::abandon() noexcept {
+  for (auto& link : links_) peers_.disconnect(*link);
+  greeter_.abandon();
+}
+
 // --- the loop --------------------------------------------------------------------------------------------------------
 
 std::size_t Endpoint::poll(Nanos now) {

@@ -121,6 +121,8 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Silence
   bool drained() const;
   // Says farewell on every channel; connections end. Poll a few times more, so that it leaves the sockets.
   void leave(Nanos now);
+  // Memory ran out somewhere in poll(): peers see every lane end, and nothing is touched any more.
+  void abandon() noexcept;
   std::span<const Rail> rails() const { return factory_.rails(); }
   // These count since the endpoint began, links that have ended included.
   RailStats rail_stats(int rail) const { return peers_.rail_stats(rail); }

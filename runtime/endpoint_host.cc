@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <new>
 
+#include "base/log.h"
 #include "base/secret.h"
 #include "discovery/host.h"
 #include "discovery/interfaces.h"
@@ -106,6 +108,17 @@ EndpointHost::~EndpointHost() {
 }
 
 void EndpointHost::run() {
+  try {
+    serve();
+  } catch (const std::bad_alloc&) {  // half way through anything
+    endpoint_->abandon();
+    log(LogLevel::kError, "an endpoint has ended, and all its connections: out of memory");
+    over_.store(true, std::memory_order_release);
+    if (has_bell()) bell_.ring();
+  }
+}
+
+void EndpointHost::serve() {
   ask_for_precedence();
   Nanos last_work = clock_.now();
   bool counted = true;  // nothing has happened since the counters were published
@@ -163,6 +176,7 @@ void EndpointHost::wake() {
 }
 
 Status EndpointHost::try_submit(std::span<const port::Command> unit) {
+  if (over()) return why_over();
   Status taken = endpoint_->submit(unit);
   if (taken.ok()) wake();
   return taken;

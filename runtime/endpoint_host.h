@@ -46,6 +46,9 @@ class EndpointHost {
   Result<int> open_bell();
   bool has_bell() const { return bell_.fd() >= 0; }
   void drain_bell() { bell_.drain(); }
+  // Memory ran out in the thread, and it has ended: what is not done will not be, and is not touched any more.
+  bool over() const { return over_.load(std::memory_order_acquire); }
+  static Status why_over() { return Status(CANARY_LIMIT, "out of memory"); }  // short: it allocates nothing
   // Says farewell and ends the thread; bounded to about half a second.
   void stop();
 
@@ -53,6 +56,7 @@ class EndpointHost {
   EndpointHost() = default;
   Status start(Settings settings);
   void run();
+  void serve();
   void sleep_until(Nanos deadline);
   void wake();
   void ring_bell() {
@@ -70,6 +74,7 @@ class EndpointHost {
   Descriptor doorbell_;
   std::atomic<bool> asleep_{false};
   std::atomic<bool> stop_{false};
+  std::atomic<bool> over_{false};
   std::thread thread_;
 };
 

@@ -254,9 +254,9 @@ CANARY_API enum canary_status canary_mem_free(canary_context* context, void* mem
  * connection carries ordered messages both ways, spread over every pair of NICs that meet; it survives the loss of any
  * NIC but the last. docs/messages.md describes the protocol.
  * Threads: any thread may call, but only one thread at a time may use a listener, or a connection with its requests: a
- *   second one gets CANARY_INVALID_ARGUMENT. The endpoint's own thread does all I/O, none happens inside these calls. Two kinds of calls may wait: canary_endpoint_create, and
- *   closing what has requests in flight, for some milliseconds; canary_endpoint_destroy, for at most about half a
- *   second, until peers have heard that connections were closed.
+ *   second one gets CANARY_INVALID_ARGUMENT. The endpoint's own thread does all I/O, none happens inside these calls. Two
+ *   kinds of calls may wait: canary_endpoint_create, and closing what has requests in flight, for some milliseconds;
+ *   canary_endpoint_destroy, for at most about half a second, until peers have heard that connections were closed.
  * Failures: a peer that dies ends its connections within CANARY_SILENCE_LIMIT. Every request then names the peer and
  *   the links, and says how many bytes were outstanding and how long the peer has been silent. */
 typedef struct canary_endpoint canary_endpoint;
@@ -317,8 +317,8 @@ CANARY_API enum canary_status canary_listen_short(canary_endpoint* endpoint, voi
 /* Connections that were accepted live on; other connections made to the listener end. */
 CANARY_API enum canary_status canary_close_listener(canary_listener* listener);
 /* Call it with *connection NULL, then again with the same connection and endpoint until it returns something other than
- * CANARY_WOULD_BLOCK. CANARY_OK does not wait for the peer's canary_accept. After a failure *connection is NULL again. Bytes that are no
- * handle, or another version's, are refused at once. */
+ * CANARY_WOULD_BLOCK. CANARY_OK does not wait for the peer's canary_accept. After a failure *connection is NULL again.
+ * Bytes that are no handle, or another version's, are refused at once. */
 CANARY_API enum canary_status canary_connect(canary_endpoint* endpoint, const void* handle,
                                              canary_connection** connection);
 /* CANARY_WOULD_BLOCK: nobody has connected yet. */
@@ -403,9 +403,10 @@ CANARY_API enum canary_status canary_stats(canary_context* context, canary_nic_s
 /* Name of the algorithm that the last completed operation of the group ran ("ring"); "" before the first. */
 CANARY_API const char* canary_group_algorithm(const canary_group* group);
 
-/* Hands the log lines of the library up to `level` (1 error, 2 warning, 3 info, 4 debug) to `fn`, which any thread may
- * be in, also several at once; NULL, as from the start: to nobody. May be called at any time, and returns when no thread
- * is in the function before. The library can't be called within one: it gives CANARY_INVALID_ARGUMENT, or does nothing. */
+/* Hands the log lines of the library up to `level` (1 error, 2 warning, 3 info, 4 debug) to `fn`; NULL, as from the
+ * start: to nobody. Any thread may call `fn`, and several at once. This call may come at any time, and returns when no
+ * thread is in the function that it replaces. Calls of the library within `fn` give CANARY_INVALID_ARGUMENT, or do
+ * nothing. */
 typedef void (*canary_log_fn)(void* user, int level, const char* line, size_t length);
 CANARY_API void canary_set_log(canary_log_fn fn, void* user, int level);
 
