@@ -39,7 +39,7 @@ class SoleUser {
   }
 
  private:
-  // A register holds it, where a thread-local variable of a shared library costs a call.
+  // A register holds it; a thread-local variable of a shared library would cost a call.
   static pthread_t this_thread() { return pthread_self(); }
 
   std::atomic<pthread_t> user_{0};

@@ -540,7 +540,8 @@ TEST(ChannelFaults, AStalledLaneIsTriedAgainWhenItIsTheOnlyOneLeft) {
   pair.expect_all(5_s);
 }
 
-// The other lane had not taken over yet what the stalled one holds: that is on its way, and goes there no second time.
+// The other lane had not taken over yet. The pieces that the stalled lane holds are on their way, and it is not given
+// them a second time.
 TEST(ChannelFaults, ALaneThatWasOnlyHeldUpIsNotGivenItsPiecesAgain) {
   SimPair pair(2);
   pair.open(2);

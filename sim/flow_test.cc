@@ -408,7 +408,7 @@ TEST(WhatWaits, IsKeptAsASumThatEqualsACount) {
 
 constexpr std::uint32_t kEcho = 0x00ec'0000;  // a number that no group gets
 
-// Asks peers to send back what it sends them, and sends back what it is asked for. It tells its own frames by `step`.
+// Asks peers to send back what it sends them, and sends back what it is asked for. `step` tells questions from answers.
 class EchoFlow final : public Flow {
  public:
   static constexpr std::uint16_t kQuestion = 1, kAnswer = 2;

@@ -10,7 +10,7 @@ namespace {
 
 bool set(const char* name) { return std::getenv(name) != nullptr; }
 
-// The values that NCCL's users expect for settings of Canary's that say nothing.
+// The values that NCCL's users expect where no setting of Canary's is given.
 struct Config {
   Config() {
     // Its grammar is the same as ours.

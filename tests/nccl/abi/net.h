@@ -37,7 +37,7 @@ inline constexpr int kDeviceHost = 0;                           // ncclNetDevice
 inline constexpr int kUndefined = -1;                           // traffic class, net attributes, rail and plane
 inline constexpr std::uintptr_t kOptionalRecvCompletion = 0x1;  // a value that *request may hold on entry to irecv
 
-// printf-like. A pointer to a variadic function, which in C++ only a variadic function can fill.
+// printf-like. It points to a variadic function, so its implementation has to be one as well.
 using Logger = void (*)(LogLevel level, unsigned long flags, const char* file, int line, const char* format, ...);
 using ProfilerCallback = Result (*)(void** event, int type, void* parent, std::int64_t plugin_id, void* data);
 
