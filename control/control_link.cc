@@ -73,7 +73,7 @@ Landing ControlLink::landing_for(Lane&, const wire::Header& header) {
 
 void ControlLink::on_frame(Lane&, const wire::Header& header, const Arrival& arrival) {
   if (owner_ == nullptr || broken_) return;
-  heard = true;
+  heard = owner_->news = true;
   if (arrival.discarded) return;
   if (!arrival.intact) return break_off(Status(CANARY_SYSTEM, "a control message came damaged"));
   if (header.kind == wire::Kind::kAbort) {
@@ -97,6 +97,7 @@ void ControlLink::on_down(Lane&, const Status& reason, bool hangup) {
   if (owner_ == nullptr) return;
   LinkOwner* owner = owner_;
   owner_ = nullptr;
+  owner->news = true;
   const Status why = refusal_.empty() ? reason : Status(CANARY_LIMIT, description() + ": turned away: " + refusal_);
   owner->on_link_down(*this, why, hangup);
 }

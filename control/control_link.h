@@ -37,6 +37,7 @@ class LinkOwner {
   virtual void on_link_message(ControlLink& link, Message& message) = 0;
   virtual void on_link_down(ControlLink& link, const Status& reason, bool hangup) = 0;
   virtual void on_link_broken(ControlLink& link, const Status& reason) = 0;
+  bool news = true;  // Something came over a link, or one ended, since the owner last looked.
 };
 
 class ControlLink final : public LaneSink {

@@ -1,6 +1,8 @@
 #include "control/coordinator.h"
 
 #include <algorithm>
+#include <span>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -584,7 +586,9 @@ std::size_t Coordinator::poll(Nanos now) {
   const Nanos missed = attention_.missed(now);
   now_ = now;
   graveyard_.clear();
-  for (Peer& peer : peers_) {
+  // Most polls bring nothing, and a job may have thousands of peers.
+  const bool look = std::exchange(news, false) || missed.count != 0;
+  for (Peer& peer : std::span(peers_).first(look ? peers_.size() : 0)) {
     peer.last_heard = peer.last_heard == Nanos::max() ? now : peer.last_heard + missed;
     if (peer.suspect_until != Nanos::max()) peer.suspect_until += missed;
     if (peer.link == nullptr || !peer.link->heard) continue;
@@ -597,7 +601,7 @@ std::size_t Coordinator::poll(Nanos now) {
     fail(incomplete());
   }
   if (phase_ == Phase::kJoined) {
-    judge_ended(now);
+    if (look || now >= next_judgement_) judge_ended(now);
     if (now >= next_beat_) beat(now);
     if (now >= missing_.next_deadline()) {
       for (const Verdict& v : missing_.poll(now)) {
