@@ -102,7 +102,7 @@ TEST(Log, GoesToTheSinkUpToTheLevel) {
   EXPECT_EQ(got, "rank 3");
 }
 
-// Each context belongs to its sink, and is gone when the next one is set.
+// Each context belongs to its sink, and ends when the next sink is set.
 TEST(Log, SinksChangeWhileOthersLog) {
   struct Place {
     std::atomic<int> lives{0};

@@ -25,8 +25,8 @@ constexpr std::size_t kLineBytes = 1024;
 std::atomic<LogSink> g_sink{nullptr};
 std::atomic<void*> g_context{nullptr};
 std::atomic<int> g_level{0};
-std::atomic<int> g_in_sink{0};   // threads that may be
-thread_local int t_in_sink = 0;  // this one
+std::atomic<int> g_in_sink{0};   // threads that may be in the sink
+thread_local int t_in_sink = 0;  // 1: this thread is
 
 // The file that CANARY_LOG opened.
 std::atomic<int> g_fd{-1};

@@ -1,8 +1,8 @@
 // base/log.h -- the library prints nothing of its own accord: it hands finished lines to a callback (none by default),
 // and to stderr or a file if CANARY_LOG asks for it.
 //
-// Any thread may call the callback, which hears nothing of lines that come of what it does itself. Any thread may log, in
-// a forked child too: a line is formatted on the stack and written by one call. Not for the data path.
+// Any thread may call the callback, which is not given lines that its own actions cause. Any thread may log, in a
+// forked child too: a line is formatted on the stack and written by one call. Not for the data path.
 #pragma once
 
 #include <string_view>
@@ -14,9 +14,9 @@ namespace canarynet {
 enum class LogLevel { kError = 1, kWarn = 2, kInfo = 3, kDebug = 4 };
 
 using LogSink = void (*)(void* context, LogLevel level, std::string_view line);
-// Returns when no thread is in the one before. Does nothing within one.
+// Returns when no thread is in the previous sink any more. It does nothing when a sink calls it.
 void set_log_sink(LogSink sink, void* context, LogLevel up_to);
-// This thread is in it.
+// Whether this thread is in the sink.
 bool in_log_sink();
 
 // Reads the text of CANARY_LOG: "warn", "info" or "debug" for stderr; "debug,FILE" appends to a file, created with mode

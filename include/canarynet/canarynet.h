@@ -73,7 +73,7 @@ CANARY_API enum canary_status canary_get_unique_id(canary_unique_id* id);
  * comes from the environment). */
 CANARY_API enum canary_status canary_init(const canary_config* config, canary_context** context);
 /* Leaves the job and frees the context, its groups and operations. Peers see a farewell, not a death. It blocks for
- * about a second at most, but where a silent peer lacks something of this rank: it waits for that, up to
+ * about a second at most, unless a silent peer still needs something from this rank: then it waits, up to
  * CANARY_SILENCE_LIMIT. Other threads may be in calls of the context: those that wait get CANARY_CLOSED, and this call
  * returns when all have left. Buffers of operations that were pending are the caller's again.
  * With several local ranks, the last one to call it leaves the job; an operation that an earlier one leaves pending
@@ -219,7 +219,7 @@ CANARY_API enum canary_status canary_recv_with(canary_group* group, void* buffer
 
 /* CANARY_WOULD_BLOCK: not finished. Anything else is the operation's result and frees the handle. */
 CANARY_API enum canary_status canary_op_test(canary_op* op);
-/* Waits for the result and frees the handle. Where several threads ask for one operation, one of them is told its
+/* Waits for the result and frees the handle. If several threads ask for one operation, one of them gets its
  * result and the others CANARY_INVALID_ARGUMENT. */
 CANARY_API enum canary_status canary_op_wait(canary_op* op);
 /* Limits an operation to this time, counted from now; past it the operation fails with CANARY_DEADLINE. */
@@ -254,9 +254,10 @@ CANARY_API enum canary_status canary_mem_free(canary_context* context, void* mem
  * connection carries ordered messages both ways, spread over every pair of NICs that meet; it survives the loss of any
  * NIC but the last. docs/messages.md describes the protocol.
  * Threads: any thread may call, but only one thread at a time may use a listener, or a connection with its requests: a
- *   second one gets CANARY_INVALID_ARGUMENT. The endpoint's own thread does all I/O, none happens inside these calls. Two
- *   kinds of calls may wait: canary_endpoint_create, and closing what has requests in flight, for some milliseconds;
- *   canary_endpoint_destroy, for at most about half a second, until peers have heard that connections were closed.
+ *   second one gets CANARY_INVALID_ARGUMENT. The endpoint's own thread does all I/O, none happens inside these calls.
+ *   Two kinds of calls may wait: canary_endpoint_create, and closing what has requests in flight, for some
+ *   milliseconds; canary_endpoint_destroy, for at most about half a second, until peers have heard that connections
+ *   were closed.
  * Failures: a peer that dies ends its connections within CANARY_SILENCE_LIMIT. Every request then names the peer and
  *   the links, and says how many bytes were outstanding and how long the peer has been silent. */
 typedef struct canary_endpoint canary_endpoint;
