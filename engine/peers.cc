@@ -48,7 +48,7 @@ void Peers::connect(Peer& peer, ChannelOptions who, const FlowTable* flows, Flow
   if (peer.gone) peer.channel->peer_died();
   if (peer.left) peer.channel->peer_departed();
   peer.channel->start(now);
-  // In a circle that begins behind this engine: where everybody has something for everybody, no two begin with the same.
+  // In a circle that begins behind this engine: no two engines with something for everybody begin with the same peer.
   const auto distance = [me](const Peer* p) { return p->number - me; };
   connected_.insert(std::ranges::upper_bound(connected_, distance(&peer), {}, distance), &peer);
 }
