@@ -14,13 +14,13 @@ namespace {
 
 std::atomic<bool> g_armed{false};
 std::atomic<long> g_left{0};
-std::atomic<bool> g_of_endpoints{false};  // their threads' allocations alone
+std::atomic<const char*> g_of{nullptr};  // the allocations of threads of this name alone
 
 bool counts() {
   if (!g_armed.load(std::memory_order_relaxed)) return false;
+  const char* const of = g_of.load(std::memory_order_relaxed);
   char name[16] = "";
-  return !g_of_endpoints ||
-         (pthread_getname_np(pthread_self(), name, sizeof name) == 0 && std::string_view(name) == "canary-endpoint");
+  return of == nullptr || (pthread_getname_np(pthread_self(), name, sizeof name) == 0 && std::string_view(name) == of);
 }
 
 void* allocate(std::size_t size, std::size_t alignment) {
@@ -204,7 +204,7 @@ TEST(AllocationFailure, APeerHearsAtOnceOfARankThatRanOutOfMemory) {
 // Two endpoints of one process, of which one runs out of memory in its thread.
 TEST(AllocationFailure, OfAnEndpointsThreadEndsItsConnectionsAndNothingElse) {
   if (test::sanitized()) GTEST_SKIP() << "a sanitizer brings its own operator new";
-  g_of_endpoints = true;
+  g_of = "canary-endpoint";
   bool failed = true;
   for (long n = 1; n < 4000 && failed && !HasFailure(); n += 1 + n / 8) {
     test::TestEndpoint one({"silence_limit=1s", "join_timeout=3s", "exchange_limit=3s"});
@@ -243,7 +243,46 @@ TEST(AllocationFailure, OfAnEndpointsThreadEndsItsConnectionsAndNothingElse) {
     g_armed = false;
     failed = g_left <= 0;
   }
-  g_of_endpoints = false;
+  g_of = nullptr;
+  EXPECT_FALSE(failed) << "every allocation of the thread has failed once";
+}
+
+// Its neighbours in the process, who wait for it to come.
+TEST(AllocationFailure, OfALocalRankThatJoinsIsToldToThoseThatWaitForIt) {
+  if (test::sanitized()) GTEST_SKIP() << "a sanitizer brings its own operator new";
+  g_of = "second rank";
+  bool failed = true;
+  for (long n = 1; n < 4000 && failed && !HasFailure(); n += 1 + n / 16) {
+    const std::string url = test::join_url(test::free_port());
+    canary_context* contexts[2] = {};
+    canary_status statuses[2] = {};
+    const auto began = std::chrono::steady_clock::now();
+    test::on_threads(2, [&](int r) {
+      canary_config config = CANARY_CONFIG_INIT;
+      config.join = url.c_str();
+      config.rank = r;
+      config.world_size = 2;
+      config.local_ranks = 2;
+      const char* const limit = "join_timeout=10s";
+      config.settings = &limit;
+      config.settings_count = 1;
+      if (r == 1) {
+        usleep(100'000);  // behind the first one
+        pthread_setname_np(pthread_self(), "second rank");
+        g_left = n;
+        g_armed = true;
+      }
+      statuses[r] = canary_init(&config, &contexts[r]);
+      if (r == 1) g_armed = false;
+    });
+    failed = g_left <= 0;
+    EXPECT_LT(test::seconds_since(began), 8) << "allocation " << n;
+    for (const canary_status s : statuses)
+      EXPECT_TRUE(s == CANARY_OK || (failed && s == CANARY_LIMIT)) << n << ": " << s;
+    test::on_threads(2,
+                     [&](int r) { EXPECT_TRUE(contexts[r] == nullptr || canary_finalize(contexts[r]) == CANARY_OK); });
+  }
+  g_of = nullptr;
   EXPECT_FALSE(failed) << "every allocation of the thread has failed once";
 }
 

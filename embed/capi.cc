@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -147,21 +149,27 @@ CANARY_API canary_status canary_get_unique_id(canary_unique_id* id) {
 CANARY_API canary_status canary_init(const canary_config* config, canary_context** context) {
   return guarded([&]() -> canary_status {
     if (context == nullptr) return invalid("canary_init: context is NULL");
-    ContextOptions options;
-    if (Status s = read_config(config, &options); !s.ok()) return report(s);
-    Kept<canary_context> c(HandlePool<canary_context>::take());
-    c->rank = options.ranks.front();
-    c->world.reset(HandlePool<canary_group>::take());
-    c->world->context = c.get();
-    auto impl = join_job(std::move(options));
-    if (!impl.ok()) return report(impl.status());
-    c->impl = impl.take();
-    c->world->member = c->impl->world(c->rank);
-    c->world->shape = {c->rank, c->impl->world_size()};
-    c->closing = false;
-    HandlePool<canary_group>::open(*c->world);
-    *context = HandlePool<canary_context>::open(*c.release());
-    return CANARY_OK;
+    std::optional<ContextOptions> options;
+    try {
+      options.emplace();
+      if (Status s = read_config(config, &*options); !s.ok()) return report(s);
+      Kept<canary_context> c(HandlePool<canary_context>::take());
+      c->rank = options->ranks.front();
+      c->world.reset(HandlePool<canary_group>::take());
+      c->world->context = c.get();
+      auto impl = join_job(*options);
+      if (!impl.ok()) return report(impl.status());
+      c->impl = impl.take();
+      c->world->member = c->impl->world(c->rank);
+      c->world->shape = {c->rank, c->impl->world_size()};
+      c->closing = false;
+      HandlePool<canary_group>::open(*c->world);
+      *context = HandlePool<canary_context>::open(*c.release());
+      return CANARY_OK;
+    } catch (const std::bad_alloc&) {
+      cannot_join(options ? options->settings.join : "");
+      throw;
+    }
   });
 }
 

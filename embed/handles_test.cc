@@ -243,6 +243,18 @@ TEST(Objects, OfConnectionsOutliveTheirEndpoint) {
     usleep(1000);
   }
   ASSERT_TRUE(near && far);
+  EXPECT_THROW((void)connecting.test(), Error) << "another one";
+  auto wrong = client->connect({});
+  std::string first, second;
+  for (std::string* what : {&first, &second}) {
+    try {
+      (void)wrong.test();
+    } catch (const Error& e) {
+      *what = e.what();
+    }
+  }
+  EXPECT_NE(first, "");
+  EXPECT_EQ(first, second);
   std::vector<float> in(100);
   auto request = far->receive(in);
   ASSERT_TRUE(request);

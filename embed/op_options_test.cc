@@ -266,5 +266,50 @@ TEST(OpOptions, TheCppWrapperHandsThemOn) {
   });
 }
 
+// Rank 1 comes late, so a call of rank 0 finds no room among those that wait, and waits itself.
+TEST(OpOptions, ADeadlineCountsFromTheCallAlsoWhileThatWaitsForRoom) {
+  test::Job job(2);
+  ASSERT_TRUE(job.joined());
+  std::vector<canary_op*> ops;
+  const auto call = [&](std::uint64_t deadline) {
+    canary_op_options options = CANARY_OP_OPTIONS_INIT;
+    options.deadline = deadline;
+    ops.push_back(nullptr);
+    ASSERT_EQ(canary_barrier_with(job.world(0), &options, &ops.back()), CANARY_OK);
+  };
+  const auto answer = [&](int times) {
+    for (int i = 0; i < times && canary_barrier(job.world(1), nullptr) == CANARY_OK; ++i) continue;
+  };
+  const auto results = [&] {
+    canary_status last = CANARY_OK;
+    for (canary_op* op : ops) last = canary_op_wait(op);
+    ops.clear();
+    return last;
+  };
+  // How much room there is: one call more waits.
+  std::atomic<int> called{0};
+  std::atomic<bool> stop{false};
+  std::thread caller([&] {
+    for (; !stop; ++called) call(0);
+  });
+  for (int before = -1; before != called; usleep(300'000)) before = called;
+  const int room = called;
+  stop = true;
+  answer(room + 1);
+  caller.join();
+  ASSERT_EQ(results(), CANARY_OK);
+
+  for (int i = 0; i < room; ++i) call(0);
+  std::thread late([&] {
+    usleep(700'000);
+    answer(room);
+    usleep(150'000);  // half of the deadline
+    answer(1);
+  });
+  call(300'000'000);
+  EXPECT_EQ(results(), CANARY_DEADLINE) << test::last_error().message;
+  late.join();
+}
+
 }  // namespace
 }  // namespace canarynet::test

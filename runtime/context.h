@@ -47,8 +47,8 @@ class Context {
   const char* algorithm(port::MemberId member) const { return engine_->algorithm(member); }
 
   // Hands a command to the engine and, when nobody else drives, gives it a first push from this thread. Where too many
-  // of the member's operations wait for those before them, it waits as well. An error: the command makes no sense, and
-  // its ticket is not used.
+  // of the member's operations wait for those before them, it waits as well, on the command's own time. An error: the
+  // command makes no sense, and its ticket is not used.
   Status submit(const port::Command& command);
   // Drives, or sleeps while another thread does, until the ticket is done or the job was left.
   void wait(const OpTicket& ticket);
@@ -105,7 +105,7 @@ class Context {
   void say_farewell();
   Status start();
   Status join();
-  Status hand_over(const port::Command& command);
+  Status hand_over(port::Command command);
   // wait() for anything that other threads may ask about.
   template <typename Done>
   void drive_until(const Done& done, bool submitted);

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <new>
 
 #include "base/fork.h"
 
@@ -41,13 +42,19 @@ Status failed(const std::string& text, int rank) {
   return {CANARY_JOIN, text, detail};
 }
 
+Status no_memory() { return {CANARY_LIMIT, "out of memory"}; }  // short: it allocates nothing
+
 // With the mutex held.
 void end(Registry& r, Gathering& g, const Status& failure, std::shared_ptr<Context> context) {
   const auto open = r.open.find(g.options.settings.join);
   if (open != r.open.end() && open->second.get() == &g) r.open.erase(open);
-  g.failure = failure;
   g.context = std::move(context);
   g.over = true;
+  try {
+    g.failure = failure;
+  } catch (const std::bad_alloc&) {
+    g.failure = no_memory();
+  }
   g.changed.notify_all();
 }
 
@@ -84,15 +91,18 @@ void join_for_all(Registry& r, Gathering& g, std::unique_lock<std::mutex>& lock)
   lock.unlock();
   auto made = [&]() -> Result<std::shared_ptr<Context>> {
     try {
-      return create(g.options);
+      auto joined = create(g.options);
+      if (!joined.ok()) return joined;
+      const std::lock_guard again(r.mutex);
+      std::erase_if(r.joined, [](const auto& j) { return j.second.expired(); });
+      r.joined.emplace_back(g.options.settings.join, joined.value());
+      return joined;
     } catch (const std::bad_alloc&) {  // the others must not wait for ever
-      return Status(CANARY_LIMIT, "out of memory");
+      return no_memory();
     }
   }();
   lock.lock();
   if (!made.ok()) return end(r, g, made.status(), nullptr);
-  std::erase_if(r.joined, [](const auto& j) { return j.second.expired(); });
-  r.joined.emplace_back(g.options.settings.join, made.value());
   end(r, g, Status(), made.take());
 }
 
@@ -116,8 +126,9 @@ Result<std::shared_ptr<Context>> join_job(ContextOptions options) {
   }
   std::shared_ptr<Gathering>& open = r.open[options.settings.join];
   if (open == nullptr) {
-    open = std::make_shared<Gathering>();
-    open->options = options;
+    auto made = std::make_shared<Gathering>();
+    made->options = options;
+    open = std::move(made);
   } else if (const Status wrong = compare(*open, options); !wrong.ok()) {
     const std::shared_ptr<Gathering> keep = open;
     end(r, *keep, wrong, nullptr);
@@ -146,6 +157,15 @@ Result<std::shared_ptr<Context>> join_job(ContextOptions options) {
   }
   if (!g->failure.ok()) return g->failure;
   return g->context;
+}
+
+void cannot_join(const std::string& join) {
+  Registry& r = process_wide<Registry>();
+  const std::lock_guard lock(r.mutex);
+  for (auto at = r.open.begin(); at != r.open.end();) {
+    const std::shared_ptr<Gathering> open = at++->second;
+    if (open != nullptr && (join.empty() || open->options.settings.join == join)) end(r, *open, no_memory(), nullptr);
+  }
 }
 
 }  // namespace canarynet

@@ -15,5 +15,7 @@ namespace canarynet {
 
 // options.ranks: the caller's rank alone.
 Result<std::shared_ptr<Context>> join_job(ContextOptions options);
+// This thread ran out of memory on its way: those that wait at `join` do so no longer. "": it has not read where.
+void cannot_join(const std::string& join);
 
 }  // namespace canarynet

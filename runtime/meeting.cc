@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <string>
 
 #include "base/fork.h"
 #include "base/secret.h"
@@ -16,7 +17,7 @@ using control::UniqueId;
 constexpr int kBacklog = 1024;
 constexpr std::size_t kOpenIdsMax = 64;
 
-// Ids made here that no job has taken yet.
+// Ids made here that no job has taken yet, the oldest first.
 struct OpenId {
   std::uint64_t token;
   Socket listener;
@@ -48,7 +49,8 @@ Result<Socket> take_listener(std::uint64_t token) {
   if (found == ids.list.end()) {
     return Status(CANARY_JOIN,
                   "rank 0 must be the process that called canary_get_unique_id: this one did not make the id it was "
-                  "given, or has used it already (an id serves one job)");
+                  "given, has used it already (an id serves one job), or has made " +
+                      std::to_string(kOpenIdsMax) + " others since");
   }
   Socket listener = std::move(found->listener);
   ids.list.erase(found);
@@ -146,10 +148,8 @@ Status make_unique_id(std::span<std::uint8_t> bytes) {
 
   OpenIds& ids = process_wide<OpenIds>();
   const std::lock_guard lock(ids.mutex);
-  if (ids.list.size() >= kOpenIdsMax) {
-    return Status(CANARY_LIMIT, "canary_get_unique_id: " + std::to_string(kOpenIdsMax) +
-                                    " ids of this process are waiting for their rank 0, which is the limit");
-  }
+  ids.list.reserve(kOpenIdsMax + 1);
+  if (ids.list.size() == kOpenIdsMax) ids.list.erase(ids.list.begin());
   const auto encoded = control::encode(id);
   std::copy(encoded.begin(), encoded.end(), bytes.begin());
   ids.list.push_back({id.token, listener.take()});

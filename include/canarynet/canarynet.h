@@ -66,7 +66,8 @@ typedef struct canary_config {
 /* Makes an id for one job and starts to listen for its ranks at once, on this host's NICs (first those that
  * CANARY_RAILS or CANARY_SOCKET_IFNAME choose), or on loopback alone unless CANARY_INSECURE=1. The process that will be
  * rank 0 calls it before its canary_init; all ranks then pass the same bytes in canary_config, or as
- * CANARY_JOIN=id:HEX. Ranks with another id are turned away. */
+ * CANARY_JOIN=id:HEX. Ranks with another id are turned away. At most 64 ids of a process wait for their rank 0: the
+ * oldest one ends when another is made. */
 CANARY_API enum canary_status canary_get_unique_id(canary_unique_id* id);
 
 /* Joins the job: blocks until all ranks are there or the join time-out has passed. `config` may be NULL (everything
@@ -113,13 +114,14 @@ typedef struct canary_op_options {
   { sizeof(canary_op_options), CANARY_PRIORITY_NORMAL, 0, 0, 0 }
 
 /* Collectives. With `op` NULL the call blocks until completion; otherwise it returns at once with a handle for
- * canary_op_test and canary_op_wait. An operation is in place if input == output for all_reduce, reduce and broadcast;
- * if output == input + rank * count elements for reduce_scatter, and for scatter at the root; if input == output +
- * rank * count elements for all_gather, and for gather at the root; and for all_gather_v if input == output + the
- * counts of the ranks before. Every other overlap between what a rank reads and what it writes is refused with
- * CANARY_INVALID_ARGUMENT, which names both ranges; all_to_all and all_to_all_v refuse every overlap. A root is a rank
- * in the group. Lists of counts and displacements hold one number of elements for each rank of the group, and are
- * borrowed for the call only. */
+ * canary_op_test and canary_op_wait. Where 1,024 operations of the group wait for those before them, it returns only
+ * when one of these has begun, which takes as long as those before it do; a deadline counts from the call all the same.
+ * An operation is in place if input == output for all_reduce, reduce and broadcast; if output == input + rank * count
+ * elements for reduce_scatter, and for scatter at the root; if input == output + rank * count elements for all_gather,
+ * and for gather at the root; and for all_gather_v if input == output + the counts of the ranks before. Every other
+ * overlap between what a rank reads and what it writes is refused with CANARY_INVALID_ARGUMENT, which names both
+ * ranges; all_to_all and all_to_all_v refuse every overlap. A root is a rank in the group. Lists of counts and
+ * displacements hold one number of elements for each rank of the group, and are borrowed for the call only. */
 
 /* output[i] = reduction over ranks of input[i], i < count. Bit-identical on all ranks. */
 CANARY_API enum canary_status canary_all_reduce(canary_group* group, const void* input, void* output, size_t count,

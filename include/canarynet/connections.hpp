@@ -114,16 +114,22 @@ class Endpoint {
   class Connecting {
    public:
     Connecting(Connecting&& other) noexcept
-        : endpoint_(other.endpoint_), address_(other.address_), handle_(std::exchange(other.handle_, nullptr)) {}
+        : endpoint_(std::exchange(other.endpoint_, nullptr)),
+          address_(other.address_),
+          handle_(std::exchange(other.handle_, nullptr)),
+          failure_(std::move(other.failure_)) {}
     Connecting& operator=(Connecting&&) = delete;
     ~Connecting() {
       if (handle_ != nullptr) (void)canary_close(handle_);
     }
-    // Returns nothing while it is not made: ask again. Throws if it can't be made.
+    // Returns nothing while it is not made: ask again. Throws if it can't be made, again and again, and once it was
+    // returned.
     std::optional<Connection> test() {
+      if (failure_) throw *failure_;
       const canary_status status = canary_connect(endpoint_, address_.data(), &handle_);
       if (status == CANARY_WOULD_BLOCK) return std::nullopt;
-      check(status);
+      if (status != CANARY_OK) throw failure_.emplace(Error::last(status));
+      endpoint_ = nullptr;
       return Connection(std::exchange(handle_, nullptr));
     }
 
@@ -133,6 +139,7 @@ class Endpoint {
     canary_endpoint* endpoint_;
     ConnectionHandle address_;
     canary_connection* handle_ = nullptr;
+    std::optional<Error> failure_;
   };
 
   // Each setting is "name=value" (docs/settings.md) and goes over the environment.
