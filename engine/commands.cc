@@ -1,4 +1,4 @@
-// What callers ask for, on its way to being an operation or a message: two queues per member, and one for all other
+// Callers' requests on their way to becoming operations or messages: two queues per member, and one for all other
 // commands.
 //
 // The other commands are read first and in every cycle: deadlines, aborts and new groups wait for no operation, and no
@@ -184,7 +184,7 @@ void Engine::enter_waiting() {
       --budget;
     }
   }
-  // Whose turn was cut short comes first next time.
+  // The member whose turn was cut short comes first next time.
   if (waiting_.size() > kListedMax) unlist_idle();
   if (budget == 0 && !waiting_.empty()) std::rotate(waiting_.begin(), waiting_.begin() + 1, waiting_.end());
 }
@@ -229,7 +229,7 @@ bool Engine::check_waiting(Group& g, GroupMember& m, Nanos now) {
 }
 
 void Engine::set_deadline(GroupMember& m, port::TicketId ticket, Nanos deadline) {
-  // What holds a ticket keeps it from being used again, so its use stands still there.
+  // An operation that holds a ticket keeps it from being used again, so the ticket's use stands still there.
   for (Operation& op : m.operations) {
     if (op.ticket->id() == ticket) op.deadline = deadline;
   }

@@ -21,7 +21,7 @@ namespace canarynet {
 class EagerStore {
  public:
   static constexpr std::uint32_t kBlock = 1024;
-  // What a piece of `bytes` costs: at least one block.
+  // The cost of a piece of `bytes`: at least one block.
   static constexpr std::uint32_t charge(std::uint32_t bytes) {
     return bytes == 0 ? kBlock : (bytes + kBlock - 1) / kBlock * kBlock;
   }

@@ -21,7 +21,7 @@ constexpr std::size_t kPathsMax = std::size_t{kRailsMax} * kLanesMax;
 constexpr std::size_t kPastMax = 1024;
 constexpr Nanos kLinger = 5_s;  // a link without connections is kept so long: the next one finds it warm
 
-// What has been handed in and is not done, of one connection or all of a link.
+// Requests that were handed in and are not done, of one connection or of all of a link.
 struct Outstanding {
   std::uint64_t messages = 0, bytes = 0;
   void add(const Connection& c) {
@@ -155,8 +155,8 @@ void Endpoint::close(Connection& c) {
   if (EndpointLink* link = c.link) {
     const bool unanswered = !c.answered;
     fail(c, Status(CANARY_CLOSED, "the connection was closed here"));
-    // Of an unanswered one the channel still holds the request, which must go; what lands now is forgotten when it is
-    // there.
+    // If it is unanswered, the channel still holds the request, which must go out; pieces that land now are forgotten
+    // when they are there.
     link->messages->parked.for_each([&](EagerStore::Entry& e) {
       if (e.header.flow == c.end.flow && e.complete) link->messages->parked.release(&e);
     });
@@ -252,7 +252,7 @@ void Endpoint::on_hello(std::unique_ptr<Lane>& lane, const wire::Header&, const 
     if (l->name == name) link = l.get();
     accepted += l->channel != nullptr;
   }
-  // What this side has given up is not taken up again: its connections have failed here.
+  // A link that this side has given up is not taken up again: its connections have failed here.
   if (link == nullptr && std::find(past_.begin(), past_.end(), name) != past_.end()) return;
   if (leaving_ || (link != nullptr && link->gone) || hello.paths == 0 || hello.paths > kPathsMax) return;
   std::string from = lane->description();
@@ -335,7 +335,7 @@ void Endpoint::end_link(EndpointLink& link, canary_status code, const std::strin
   const Status status(
       code, link.who() + " " + why + "; " + age + ", " + left.text() + " outstanding, links " + links + link.where(),
       d);
-  // Who is done and leaves first is no trouble.
+  // A peer that is done and leaves first is no trouble.
   if (link.connections() != 0) log(left.messages != 0 ? LogLevel::kWarn : LogLevel::kInfo, "%s", status.text().c_str());
   link.for_each([&](Connection& c) { fail(c, status); });
   link.forget_abandoned();
@@ -426,7 +426,7 @@ void Endpoint::check_deadlines(EndpointLink& link, Nanos now) {
   });
 }
 
-// What heartbeats don't tell: the peer answers, and still a message does not move, or a connection is not made.
+// Finds what heartbeats don't tell: the peer answers, and still a message does not move, or a connection is not made.
 void Endpoint::check_connections(EndpointLink& link, Nanos now) {
   const Settings& s = options_.settings;
   link.for_each([&](Connection& c) {

@@ -47,8 +47,8 @@ struct EndpointOptions {
   SecretSource secret;               // of its token and its channels' names
   std::uint32_t channel_records = 2048;
   std::uint32_t channel_copies = 64;  // control frames only: messages are borrowed
-  // Who knows a handle can make links here, each with memory of its own (engine/endpoint.cc says how much). Links
-  // beyond are turned away; one that has ended makes room.
+  // Anybody who knows a handle can make links here, each with memory of its own (engine/endpoint.cc says how much).
+  // Links beyond are turned away; one that has ended makes room.
   std::size_t accepted_links_max = 4096;
   // Set when a connection is made, has failed, or can be accepted; as OpTicket::news for messages. nullptr: nobody
   // asks.
@@ -126,7 +126,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Silence
   std::span<const Rail> rails() const { return factory_.rails(); }
   // These count since the endpoint began, links that have ended included.
   RailStats rail_stats(int rail) const { return peers_.rail_stats(rail); }
-  // What the links did on a rail that are no more.
+  // Statistics of the ended links on a rail.
   const RailStats& ended_stats(std::size_t rail) const { return peers_.ended_stats(rail); }
   const std::string& host_name() const { return options_.host_name; }
   // Every path of every link, as LinkView.

@@ -190,7 +190,7 @@ void EndpointLink::on_done(Mux&, std::uint64_t cookie) {
 Messages::Where EndpointLink::where_is(const wire::Header& h) const {
   Connection* c = find(h.flow);
   if (c == nullptr || gone || h.source != c->end.other || h.destination != c->end.me) return {nullptr, true};
-  // What overtakes the answer to our request is kept: credits as they are, small messages parked.
+  // Frames that overtake the answer to our request are kept: credits as they are, small messages parked.
   const bool opening = c->end.piece_bytes == 0;
   if (opening && h.kind == wire::Kind::kPiece) return {nullptr, false};
   return {&c->end, false};
@@ -222,7 +222,7 @@ bool EndpointLink::on_arrival(Mux& from, const wire::Header& h, const Arrival& a
 bool EndpointLink::on_open(std::uint32_t flow, const wire::Open& word) {
   const bool ours = (flow & wire::kConnectionFlow) == wire::kConnectionFlow;
   if (dialled || !ours) return true;
-  // Who asks and does not read the answers is not heard before it has: not acknowledged, the request comes again.
+  // A peer that asks without reading the answers has to wait: its request is not acknowledged, and comes again.
   if (controls_.size() + endpoint_.opens_.size() >= kAnswersMax) return false;
   endpoint_.on_open(*this, flow, word.terms);
   return true;

@@ -214,7 +214,7 @@ void Engine::on_hello(std::unique_ptr<Lane>& lane, const wire::Header& h, const 
       hello.engine >= peers_.size())
     return greeter_.turn_away(*lane, "of another job");
   EnginePeer& peer = peers_[hello.engine];
-  // Whose last operation needs this engine may come until the farewell, which goes over all channels.
+  // A peer whose last operation needs this engine may come until the farewell, which goes over all channels.
   if (peer.gone || (farewell_said_ && !peer.channel)) return;
   if (hello.engine == my_engine_ || !open(peer))
     return greeter_.turn_away(*lane, "no rail leads to the rank that it says it is");
@@ -320,7 +320,7 @@ std::size_t Engine::poll(Nanos now) {
     for (const EnginePeer& p : peers_) {
       if (!p.channel || p.ended() || p.channel->peer_left() || p.channel->drained()) continue;
       drained = false;
-      // What it lacks it can have when it is back: nobody proved its death.
+      // It can have what it lacks when it is back: nobody proved its death.
       if (watch_.unheard(p, now)) farewell_due_ = now + kFarewellLimit;
     }
     if (!farewell_said_ && (drained || now > farewell_due_)) {
@@ -355,7 +355,7 @@ void Engine::hurry(Nanos now) {
   send(now);
 }
 
-// What was submitted, and what that, arrivals and timers made ready.
+// Sends what was submitted, and what submissions, arrivals and timers have made ready.
 std::size_t Engine::send(Nanos now) {
   if (ready_ && !leaving_ && called()) take_commands();
   if (!waiting_.empty()) enter_waiting();

@@ -321,7 +321,7 @@ class Engine final : public MembershipListener,
   void ask_to_be_dialled(Nanos now);
   bool held(const Group& group) const;
   void hold(Group& group, Nanos span);
-  // What an engine that left had sent is known by then, where all are heard.
+  // By then everything that a departed engine had sent is known, where all are heard.
   Nanos departure_grace() const { return std::min(options_.settings.silence_limit, 1_s); }
   int host_of_engine(std::uint32_t engine) const {
     return host_of_[static_cast<std::size_t>(roster_->engines[engine].ranks.front())];

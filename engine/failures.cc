@@ -1,4 +1,4 @@
-// What the engine does when something is wrong: limits, silence, verdicts and how they spread.
+// The engine's answer when something is wrong: limits, silence, verdicts and how they spread.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -261,7 +261,7 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
     } else if (missing != 0) {
       if (now - op.entered <= set.entry_limit || !inquired(g, op.entered + set.entry_limit)) continue;
       std::vector<int> named = not_entered(false), unknown;
-      // Who says so itself has not called. Of the others nothing is known, which is worth a word but no blame, if
+      // Ranks whose engines answered have not called. Nothing is known of the others, worth a word but no blame, if
       // anybody else is to blame.
       const auto silent = std::stable_partition(named.begin(), named.end(), [&](int rank) {
         const auto engine = static_cast<std::uint32_t>(roster_->engine_of[static_cast<std::size_t>(rank)]);

@@ -53,7 +53,7 @@ void Greeter::on_frame(Lane& lane, const wire::Header& h, const Arrival& arrival
     w->finished = true;
     return;
   }
-  // Who leads a job tells its members itself (control/coordinator.h).
+  // The leader of a job tells its members itself (control/coordinator.h).
   if (hello.purpose != wire::kHelloControl && !wire::speaks_our_version(hello)) {
     refuse(*w->lane, hello);
     w->finished = true;
@@ -63,7 +63,7 @@ void Greeter::on_frame(Lane& lane, const wire::Header& h, const Arrival& arrival
   if (w->lane) w->finished = true;
 }
 
-// Of another version: both are named, here and to the peer.
+// The peer speaks another version: both are named, here and to the peer.
 void Greeter::refuse(Lane& lane, const wire::HelloPayload& hello) {
   turn_away(lane, wire::describe_versions(hello).c_str());
   const std::vector<std::byte> frame =

@@ -58,7 +58,7 @@ bool GroupMember::pending() const {
 
 std::uint32_t signature_hash(wire::SignaturePayload signature) {
   signature.world_rank = 0;
-  // What passes between two ranks differs from pair to pair.
+  // The counts between two ranks differ from pair to pair.
   if (signature.collective == static_cast<std::uint32_t>(Collective::kAllToAllV))
     std::fill(std::begin(signature.counts), std::end(signature.counts), 0);
   return crc32c(0, &signature, sizeof signature);
@@ -67,13 +67,13 @@ std::uint32_t signature_hash(wire::SignaturePayload signature) {
 bool same_arguments(const wire::SignaturePayload& a, const wire::SignaturePayload& b) {
   wire::SignaturePayload as_b = a;
   as_b.world_rank = b.world_rank;
-  // Of all-to-all-v what one sends is to be what the other expects.
+  // In all-to-all-v each rank must send what the other expects, which takes more than a glance.
   return a.collective != static_cast<std::uint32_t>(Collective::kAllToAllV) && std::memcmp(&as_b, &b, sizeof as_b) == 0;
 }
 
 namespace {
 
-// What a peer says may be the number of nothing.
+// A peer may send a number that names nothing.
 template <typename Enum>
 std::string named(const char* kind, std::uint32_t number, int count) {
   if (number < static_cast<std::uint32_t>(count)) return std::string(name_of(static_cast<Enum>(number)));

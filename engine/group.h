@@ -37,7 +37,7 @@ struct Run;
 struct OperationTurn;
 struct GroupPeer;
 
-// What an operation exchanges with one of its peers.
+// The exchange of an operation with one of its peers.
 struct RunPartner {
   Run* run = nullptr;
   std::uint32_t index = 0;        // in Program::peers
@@ -93,14 +93,14 @@ struct Run {
   std::uint64_t entered = 0;  // how many operations its engine had entered before
 };
 
-// What the operations of a group have to send to one engine, those of one priority: their turn there, and the partners
-// with something.
+// The sends of a group's operations of one priority to one engine: their turn there, and the partners that have
+// something to send.
 struct OperationTurn : Turn {
   using Turn::Turn;
   PartnerList sending;
 };
 
-// What a group has to send to one engine.
+// All that a group has to send to one engine.
 struct GroupPeer {
   std::uint32_t engine = 0;
   OperationTurn operations, urgent_operations{nullptr, FlowClass::kUrgent};
@@ -231,11 +231,11 @@ struct Group {
   }
 };
 
-// What a rank that enters `request` tells its neighbours.
+// The signature that a rank which enters `request` tells its neighbours.
 wire::SignaturePayload make_signature(const GroupMember& member, const OpRequest& request, const Program& program);
 // The same as rank `to` of the group gets it: with what passes between the two.
 wire::SignaturePayload addressed(const wire::SignaturePayload& signature, const OpRequest& request, std::size_t to);
-// Of the fields that are equal on all ranks.
+// A hash of the fields that are equal on all ranks.
 std::uint32_t signature_hash(wire::SignaturePayload signature);
 // Quickly: whether disagreement() has nothing to say; false where it takes more than a glance.
 bool same_arguments(const wire::SignaturePayload& a, const wire::SignaturePayload& b);

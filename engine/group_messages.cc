@@ -9,7 +9,7 @@
 namespace canarynet {
 namespace {
 
-// Of a member in one cycle, so that lanes need not wait for long: what is left over is due at once.
+// At most so many are posted for a member in one cycle, so that lanes need not wait for long: the rest is due at once.
 constexpr int kPostedPerCycle = 128;
 
 const char* verb(bool sends) { return sends ? "send" : "recv"; }

@@ -1,9 +1,9 @@
 // Groups of the engine: made when the coordinator has handed out their number, found by it, freed when no rank served
 // here wants them.
 //
-// Who asked for a group hears of it when all its members have, so peers speak of groups that are not known here yet
-// only while a request of ours is open: then what comes early is kept. At any other time an unknown number is that of a
-// group that is over here, and what comes late for it is acknowledged and forgotten.
+// A caller that asked for a group hears of it when all its members have, so peers speak of groups that are not known
+// here yet only while a request of ours is open: then what comes early is kept. At any other time an unknown number is
+// that of a group that is over here, and what comes late for it is acknowledged and forgotten.
 #include <algorithm>
 #include <climits>
 #include <functional>
@@ -173,9 +173,9 @@ void Engine::on_group(int local_rank, std::uint64_t cookie, std::uint32_t flow_h
   ticket->finish(Status());
 }
 
-// Of groups that wait to be formed: those without hope, or, told why, all. Their callers hear it now. The requests
-// stay, and a group that is formed all the same (a rank that was silent speaks again) ends at once, for the others,
-// too.
+// Gives up groups that wait to be formed: those without hope or, told why, all. Their callers hear it now. The
+// requests stay, and a group that is formed all the same (a rank that was silent speaks again) ends at once, for the
+// others, too.
 void Engine::give_up_groups(const Status& why) {
   for (PendingGroup& p : pending_groups_) {
     if (!p.given_up.ok()) continue;
@@ -205,7 +205,7 @@ void Engine::on_group_failed(int, std::uint64_t cookie, const Status& why) {
   if (ticket != nullptr) ticket->finish(why);
 }
 
-// What was said of it before we knew it.
+// Takes in the signatures that came for the group before we knew it.
 void Engine::admit_strays(Group& g) {
   for (std::size_t i = 0; i < strays_.size();) {
     const StraySignature stray = strays_[i];
@@ -221,7 +221,7 @@ void Engine::admit_strays(Group& g) {
   }
 }
 
-// Of another epoch: nobody would ever take it out.
+// Drops early pieces of another epoch: nobody would ever take them out.
 void Engine::drop_early(Group& g) {
   for (EnginePeer& p : peers_) {
     if (!p.channel) continue;

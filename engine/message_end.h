@@ -39,7 +39,7 @@ class ThroughWindow {
   std::uint64_t base() const { return base_; }
   bool in_reach(std::uint64_t i) const { return i < base_ + kReach; }
   bool through(std::uint64_t i) const { return i < base_ || (in_reach(i) && bit(i)); }
-  // Of one in reach. False when it was through already.
+  // Marks an index in reach. False when it was through already.
   bool mark(std::uint64_t i) {
     if (through(i)) return false;
     bits_[i % kReach / 64] |= std::uint64_t{1} << (i % 64);
@@ -56,7 +56,7 @@ class ThroughWindow {
   std::array<std::uint64_t, kReach / 64> bits_{};
 };
 
-// What a caller asks for: one send, or one receive.
+// A caller's order: one send, or one receive.
 struct MessageOrder {
   std::byte* data = nullptr;  // a send only reads it
   std::uint64_t bytes = 0;    // a send's length; a receive's room
@@ -88,7 +88,7 @@ struct MessageRequest : MessageOrder {
   MessageRequest* previous = nullptr;
   MessageRequest* next = nullptr;  // also among free records
 
-  // Of the message; before a receive knows that, its room.
+  // The length of the message; before a receive knows that, its room.
   std::uint64_t whole() const { return sends || pieces != 0 ? length : bytes; }
   std::uint64_t moved(std::uint64_t piece_bytes) const { return std::min(whole(), pieces_done * piece_bytes); }
 
@@ -148,9 +148,9 @@ struct MessageRounds {
   }
 };
 
-// What all ends over one channel share.
+// State that all ends over one channel share.
 struct MessagePeer {
-  // What may be parked there for messages. More would let a peer that is never received from hold more memory, and
+  // The most to be parked for messages. More would let a peer that is never received from hold more memory, and
   // speed up nobody: a send that waits for its receive is met by its credit half a round trip after that is posted.
   static constexpr std::uint64_t kEagerMax = 256 * 1024;
   static std::uint64_t eager_bytes(const Settings& s) {

@@ -242,7 +242,7 @@ bool Messages::may_go(MessageEnd& end, MessageRequest& r) {
   return r.eager = true;
 }
 
-// Of its sends with that priority the next one has the cursor.
+// The cursor, if it stands at `r`, moves on to the next send with that priority.
 void Messages::pass_cursor(MessageEnd& end, MessageRequest& r) {
   MessageRequest*& cursor = end.stand(r.priority).cursor;
   if (cursor != &r) return;

@@ -25,7 +25,7 @@ class MessageHost {
   virtual ~MessageHost() = default;
   // A message met a receive that it does not fit. `told`: the other end knows it already.
   virtual void on_mismatch(MessageEnd& end, const Status& why, bool told) = 0;
-  // What one request hears when its end does.
+  // The failure that one request hears of when its end does.
   virtual Status failure_of(const MessageRequest& request, const Status& why, Nanos now) = 0;
 };
 
@@ -42,7 +42,7 @@ class Messages {
  public:
   explicit Messages(MessageHost& host) : host_(host) {}
 
-  // Of a command that was checked and names `ticket`.
+  // The order in a command that was checked and names `ticket`.
   static MessageOrder order_of(const port::Command& command, const port::Regions& regions, OpTicket* ticket);
 
   // Where an arriving frame belongs. `over`: its end has ended, or never was: acknowledge and forget.
@@ -83,7 +83,7 @@ class Messages {
   Landing landing_for(MessagePeer& peer, const Where& where, const wire::Header& h);
   // Pieces, credits and refusals; the frames of connections are the endpoint's own.
   bool on_arrival(MessagePeer& peer, const Where& where, const wire::Header& h, const Arrival& arrival, Nanos now);
-  // Of the words only credits and refusals are of messages; the others are their connection's.
+  // Only credits and refusals are words of messages; the others are their connection's.
   bool on_word(const Where& where, const wire::MessageWord& word, Nanos now);
   void on_landing_lost(MessagePeer& peer, const Where& where, const wire::Header& h, std::uint64_t cookie);
 

@@ -230,7 +230,7 @@ bool OperationFlow::on_parked(Mux& from, const wire::Header& h, const Arrival& a
     if (!theirs || m == nullptr || !later(h.op, m->entered)) store.release(parked);
     return true;
   }
-  // What was parked when its operation was entered has not been compared with it yet.
+  // A piece that was parked when its operation was entered has not been compared with it yet.
   std::uint32_t task = 0;
   if (h.signature == op->hash && op->run->executor.fits(h.source, h.step, h.piece, h.payload_bytes, &task))
     engine_.piece_arrived(*op->run, task, from, h, arrival.payload.data(), crc_in(h));

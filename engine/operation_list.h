@@ -63,7 +63,7 @@ class OperationList {
   void make_room() {
     if (spare_.empty()) spare_.push_back(std::make_unique<Record>());
   }
-  // Of a number behind all others.
+  // Adds an operation whose number is behind all others.
   Record& add(std::uint32_t number) {
     CANARY_CHECK(size_ < ring_.size() && !spare_.empty(), "no room was made for an operation");
     Entry& e = entry(size_++);

@@ -209,7 +209,7 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   op.run->executor.bind(request.input, request.output, request.type, request.redop);
   op.remaining_seen = op.run->executor.remaining();
 
-  // What neighbours have told already: their arguments, and that they have room.
+  // Some neighbours have told already what they were called with, and that they have room.
   GroupMember::EarlySignature early;
   const auto is_of_it = [&](const auto& e) { return e.op == number; };
   while (m.early.take(number, is_of_it, &early)) {
@@ -267,7 +267,7 @@ void Engine::drain_eager(GroupMember& m, Operation& op) {
   }
 }
 
-// What rank `source` called, against the own operation.
+// Compares the call of rank `source` with the own operation.
 bool Engine::agrees(GroupMember& m, const Operation& op, int source, const wire::SignaturePayload& theirs) {
   return compare(m, op.number, addressed(op.signature, op.request, static_cast<std::size_t>(source)), theirs);
 }
@@ -340,7 +340,7 @@ void Engine::count_waiting(RunPartner& partner) {
   partner.counted = bytes;
 }
 
-// What the peer is sent ahead of its readiness has room again.
+// The peer has room again for what it is sent ahead of its readiness.
 void Engine::charge_less(EnginePeer& peer, std::uint32_t bytes) {
   CANARY_CHECK(bytes <= peer.eager_used, "less was sent ahead to a peer than comes back");
   peer.eager_used -= bytes;
@@ -358,7 +358,7 @@ bool Engine::admit_signature(GroupMember& m, int source, std::uint32_t number, c
     const int partner = op->entry->program.peer_index(source);
     if (partner >= 0) mark_ready(*op, static_cast<std::uint32_t>(partner));
   } else if (m.entered - number < GroupMember::kHistory) {
-    // What passed between the two was compared while the operation ran: it does not end before.
+    // The counts between the two were compared while the operation ran: it does not end before that.
     wire::SignaturePayload mine = m.history[number % GroupMember::kHistory];
     if (mine.collective == static_cast<std::uint32_t>(Collective::kAllToAllV)) {
       mine.counts[0] = theirs.counts[1];

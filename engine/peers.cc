@@ -105,7 +105,7 @@ Nanos Peers::next_deadline() const {
   return t;
 }
 
-// Of who does not dial, what it dialled in vain for is what could not be accepted here.
+// Where the peer dials, the obstacle may be that its connection could not be accepted here.
 Peers::NoLane Peers::no_lane(const Peer& peer) const {
   if (!peer.channel || peer.channel->ever_up()) return {};
   NoLane out{peer.channel->obstacle(), peer.channel->describe_failures()};

@@ -39,7 +39,7 @@ class Peers {
 
   void add(Peer& peer, Nanos now);
   void remove(Peer& peer);
-  // Of a channel that is to be: who it joins and over which paths. What follows from the settings is filled in here.
+  // `who` says whom the new channel joins and over which paths. What follows from the settings is filled in here.
   // Frames go where Mux's constructor says.
   void connect(Peer& peer, ChannelOptions who, const FlowTable* flows, Flow& others, MuxHost& host,
                std::span<const Rail> mine, std::span<const Rail> theirs, Nanos now);
@@ -55,7 +55,7 @@ class Peers {
   Nanos next_deadline() const;
 
   std::span<Peer* const> all() const { return peers_; }
-  // What keeps a channel from coming up that never was.
+  // The reason why a channel has never come up.
   struct NoLane {
     Obstacle obstacle = Obstacle::kNone;
     std::string why;  // ": no answer", or "" where there is nothing to tell
@@ -64,7 +64,7 @@ class Peers {
   // That have a channel and have not ended.
   std::uint64_t connected() const;
   RailStats rail_stats(int rail) const;
-  // What channels did on a rail that are no more.
+  // Statistics of the ended channels on a rail.
   const RailStats& ended_stats(std::size_t rail) const { return ended_[rail]; }
   // Every path to a peer, as LinkView.
   template <typename Fn>

@@ -1,5 +1,5 @@
-// What follows from a rank's silence: operations that need it are held, a verdict ends them late, and who can't be
-// reached though it lives is the coordinator's to judge. Who is silent is SilenceWatch's to say.
+// Consequences of a rank's silence: operations that need it are held, and a verdict ends them late. The coordinator
+// judges a rank that can't be reached though it lives. SilenceWatch says which ranks are silent.
 #include <algorithm>
 
 #include "base/duration_text.h"
@@ -41,7 +41,7 @@ void Engine::check_silence(Nanos now) {
     if (!SilenceWatch::should_speak(p)) continue;
     const Nanos control = std::max(membership_->last_heard(e), p.met);
     const Nanos lanes = p.channel ? p.channel->last_heard() : Nanos{};
-    // Of whom no lane joins to us the coordinator's own silence says nothing.
+    // The coordinator's own silence says nothing of a peer that no lane joins to us.
     if (word_over_control(p)->relayed && now - membership_->last_heard(0) > limit / 2) continue;
     if (watch_.judge(p, now) == SilenceWatch::Fate::kSilent) {
       const std::string via = p.channel ? " via " + p.channel->describe_paths() + everybody_.no_lane(p).why : "";

@@ -142,7 +142,7 @@ SilenceWatch::Fate SilenceWatch::judge(Peer& p, Nanos now) {
   return !starved && now - heard > limit + settings_.heartbeat_interval * beats ? Fate::kSilent : Fate::kLives;
 }
 
-// Of a peer that nothing else joins to this process.
+// Judges a peer that nothing else joins to this process.
 SilenceWatch::Fate SilenceWatch::judge_by_lanes(Peer& p, Nanos now) const {
   if (!p.channel) return Fate::kLives;
   const Channel& channel = *p.channel;

@@ -32,7 +32,7 @@ class SilenceHost {
   };
   // Empty: there is no other way, and the lanes alone tell of its end.
   virtual std::optional<Word> word_over_control(const Peer& peer) const = 0;
-  // Of peers on one host: "ranks 4, 5 (host b)", and what a long text may end with.
+  // The names of peers on one host: "ranks 4, 5 (host b)", and what a long text may end with.
   struct Names {
     std::string who, where;
   };
@@ -53,7 +53,7 @@ class SilenceWatch {
   // All outlive this.
   SilenceWatch(const Settings& settings, const Peers& peers, SilenceHost& host)
       : settings_(settings), peers_(peers), host_(host) {}
-  // Which host this is, named as in the peers, and how its other processes are looked at (empty: they are not).
+  // Names this host as in the peers, and says how its other processes are looked at (empty: they are not).
   void set_host(std::string name, PulseSource pulse_of);
   bool sees_pulses() const { return pulse_of_ != nullptr; }
 

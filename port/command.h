@@ -6,7 +6,7 @@
 // borrowed until its ticket is done; of one without a ticket as its kind says.
 // An engine takes some kinds and an endpoint the others. Receives of a connection may be a unit: they are taken
 // together, or none of them.
-// Whoever takes commands has them checked first (port/command_check.h).
+// Commands are checked before they are taken (port/command_check.h).
 #pragma once
 
 #include <cstddef>
@@ -91,7 +91,7 @@ static_assert(sizeof(Command) == 128 && std::is_trivially_copyable_v<Command>);
 inline constexpr std::size_t kUnitMax = 8;
 // A message has less than 1 TiB.
 inline constexpr std::uint64_t kMessageBytesMax = (std::uint64_t{1} << 40) - 1;
-// Of the handle by which a listener is reached.
+// The length of the handle by which a listener is reached.
 inline constexpr std::size_t kHandleBytes = 128;
 
 // A member of a group, as far as arguments are concerned.
@@ -132,7 +132,7 @@ Command group(int world_rank, std::span<const std::int32_t> ranks, TicketId tick
 Command abort(MemberId member, std::string_view reason, TicketId ticket = kNoTicket);
 Command deadline(MemberId member, TicketId ticket, Nanos from_now);
 
-// What a caller may say of a message besides.
+// Further terms that a caller may set for a message.
 struct Terms {
   canary_priority priority = CANARY_PRIORITY_NORMAL;
   Nanos time_limit{};  // 0: none; else from submission

@@ -172,7 +172,7 @@ Status check_apart(std::vector<Range> ranges) {
   return {};
 }
 
-// What all_to_all_v receives has a place of its own, block by block.
+// Each block that all_to_all_v receives has a place of its own.
 Status check_blocks(const Call& call, std::uintptr_t input, std::uintptr_t output) {
   std::vector<Range> blocks;
   blocks.reserve(2 * call.size);
@@ -296,7 +296,7 @@ Status check_abort(const Command& c, const Surroundings& here) {
   return check_reason(c, here);
 }
 
-// Of what has ended by now no deadline is missed: neither the member nor the ticket need be there.
+// An operation that has ended by now needs no deadline: neither the member nor the ticket need be there.
 Status check_deadline(const Command& c) {
   if (c.time_limit >= 0 && c.time_limit <= kTimeLimitMax) return {};
   return wrong("deadline: " + std::to_string(c.time_limit) + " ns from now: takes 0 to " +
@@ -350,7 +350,7 @@ Status check_stats(const Command& c, const Surroundings& here) {
   return check_buffer(c.output, here.stats_bytes, "stats: output", here.regions);
 }
 
-// What an endpoint takes.
+// Checks the commands that an endpoint takes.
 Status check_of_endpoint(const Command& c, const Surroundings& here) {
   switch (c.kind) {
     case Command::Kind::kSendOn:
@@ -372,7 +372,7 @@ Status check_of_endpoint(const Command& c, const Surroundings& here) {
   }
 }
 
-// What an engine takes.
+// Checks the commands that an engine takes.
 Status check_of_engine(const Command& c, const Surroundings& here) {
   switch (c.kind) {
     case Command::Kind::kOperation:

@@ -15,7 +15,7 @@
 
 namespace canarynet::port {
 
-// What is known where the command arrives.
+// Things known where the command arrives.
 struct Surroundings {
   const Regions& regions;
   int world_size = 1;

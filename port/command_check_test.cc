@@ -1,5 +1,5 @@
-// Which commands make sense. Of collectives: every way in which two small buffers can lie to each other, against bytes
-// marked one by one; of everything: each field that may be wrong, and what is said of it.
+// Commands that make sense, and those that do not. For collectives, every way in which two small buffers can lie to
+// each other is compared with marked bytes; for all commands, each field that may be wrong is, with its message.
 #include "port/command_check.h"
 
 #include <gtest/gtest.h>
@@ -166,7 +166,7 @@ TEST(CommandCheck, NamesBothBuffersAndTheFormInPlace) {
   EXPECT_NE(text.find("in place is output == input + rank * count"), std::string::npos) << text;
 }
 
-// What is wrong with a command that was good before `spoil`.
+// The message about a command that was good before `spoil`.
 struct Flaw {
   const char* expected;
   std::function<void(Command*)> spoil;

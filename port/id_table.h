@@ -53,7 +53,7 @@ class IdTable {
     const Slot* s = place / kChunk < kChunks ? slot(place) : nullptr;
     return s != nullptr ? s->object.load(std::memory_order_acquire) : nullptr;
   }
-  // Of that use: one that has ended is not taken for what has its place now.
+  // The object of that use: one that has ended is not taken for the one that has its place now.
   T* at(std::uint32_t place, std::uint32_t use) const {
     T* const object = at(place);
     return object != nullptr && slot(place)->use.load(std::memory_order_relaxed) == use ? object : nullptr;

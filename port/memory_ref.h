@@ -17,11 +17,11 @@ struct MemoryRef {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 
-  // What NULL is among pointers.
+  // True of the counterpart of a NULL pointer.
   bool nowhere() const { return region == 0 && offset == 0; }
 };
 
-// Of this process.
+// Memory of this process.
 inline MemoryRef memory_at(const void* begin, std::uint64_t bytes) {
   return {.offset = reinterpret_cast<std::uintptr_t>(begin), .bytes = bytes};
 }

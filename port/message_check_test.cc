@@ -1,4 +1,4 @@
-// Which messages and commands of connections make sense, and which receives are a unit.
+// Messages and commands of connections that make sense, and receives that are a unit.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -64,7 +64,7 @@ struct OpTicket {
     table_.reset();
     place_ = port::kNoTicket.place;
   }
-  // Of this use: whoever names an operation that may be done by now does not mean the next one.
+  // Names this use: a caller that names an operation which may be done by now does not mean the next one.
   port::TicketId id() const { return {place_, use_}; }
 
  private:

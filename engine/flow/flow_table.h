@@ -1,7 +1,7 @@
 // engine/flow/flow_table.h -- which flow has a number, and which has a place that was remembered.
 //
 // Numbers are found by open addressing, so that the table's size follows the flows that live, not those that ever were.
-// What is remembered of a flow is its handle: a place and that place's generation, so that one which has ended is not
+// A flow is remembered by its handle: a place and that place's generation, so that one which has ended is not
 // taken for the one that has its place now. One owner thread. Allocates where a flow is added.
 #pragma once
 
@@ -44,7 +44,7 @@ class FlowTable {
     place.flow = nullptr;
     free_.push_back(cells_[at].place - 1);
     --flows_;
-    // Whatever followed it in its row closes up.
+    // The cells that followed it in its row close up.
     const std::size_t mask = cells_.size() - 1;
     for (std::size_t next = (at + 1) & mask; cells_[next].place != 0; next = (next + 1) & mask) {
       const std::size_t home = home_of(cells_[next].number);

@@ -110,7 +110,7 @@ Landing Mux::landing_for(Channel&, const wire::Header& header) {
   return landing;
 }
 
-// Of a flow that has ended since, whoever hears of unknown numbers decides.
+// When the flow has ended since, the one that hears of unknown numbers decides.
 bool Mux::on_arrival(Channel&, const wire::Header& header, const Arrival& arrival) {
   Flow* const flow = owner_of(arrival.owner);
   return (flow != nullptr ? *flow : others_).on_arrival(*this, header, arrival);
