@@ -99,8 +99,8 @@ void Coordinator::adopt(std::unique_ptr<Lane> lane, const wire::Header&, const w
                                         wire::version_text(hello) + ", rank 0 " + std::to_string(wire::kVersion)));
 }
 
-// Whoever shows the unique id is a member of this job, and without it the job can't form: it fails, for all to hear. By
-// address anybody may come: that one alone is told, and remembered in case that its rank never comes.
+// A process that shows the unique id is a member of this job, and without it the job can't form: it fails, for all to
+// hear. By address anybody may come: that one alone is told, and remembered in case that its rank never comes.
 void Coordinator::turn_away(ControlLink& link, const std::vector<int>& ranks, const Status& why) {
   const bool gathering = phase_ == Phase::kGathering;
   if (gathering && options_.join_token != 0 && link.token == options_.join_token) return fail(why);
@@ -425,7 +425,7 @@ void Coordinator::readmit(ControlLink& link, const Rejoin& rejoin) {
   link.entry = static_cast<int>(rejoin.engine);
   peer.link = take_newcomer(link);
   peer.link->send(Rejoined{rejoin.attempt});
-  // Whatever the old connection may have lost. All of it may be repeated.
+  // The old connection may have lost these words. All of them may be repeated.
   for (std::uint32_t e = 0; e < peers_.size(); ++e) {
     if (e == rejoin.engine) continue;
     if (peers_[e].dead) peer.link->send(Death{e, peers_[e].why_dead});

@@ -28,7 +28,7 @@ class EntryDesk {
   void answer(std::uint32_t engine, const Entered& entered);
   // Died or left: it is not waited for.
   void forget(std::uint32_t engine);
-  // What everybody is to be told.
+  // The answers that everybody is to be told.
   std::vector<Entered> poll(Nanos now);
   Nanos next_deadline() const;
 

@@ -73,7 +73,7 @@ struct GroupEpoch {
   auto operator<=>(const GroupEpoch&) const = default;
 };
 
-// What is known of who has entered which operation of a group.
+// Knowledge of the operations of a group that each rank has entered.
 struct Entered {
   GroupEpoch group;
   // Number of the last operation, by rank in the group; empty: the group is not known.
@@ -115,7 +115,7 @@ class MembershipListener {
   virtual void on_engine_left(std::uint32_t engine, const std::vector<LastWord>& words) = 0;
   // Somebody wants to know what is known here of who has entered what: tell_entered() answers, at once.
   virtual void on_entry_question(GroupEpoch group) = 0;
-  // What all engines know together: somebody, perhaps this engine, had asked.
+  // The knowledge of all engines together: somebody, perhaps this engine, had asked.
   virtual void on_entered(const Entered& entered) = 0;
   // That engine wants a channel to this one, whose part it is to dial.
   virtual void on_connect_wanted(std::uint32_t engine) = 0;

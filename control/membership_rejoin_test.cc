@@ -218,7 +218,7 @@ TEST_P(MembershipGarbled, LeavingIsNoDeathAfterIt) {
   }
 }
 
-// What came damaged may have been a member's REJOIN: a refusal would evict it.
+// A damaged frame may have been a member's REJOIN: a refusal would evict it.
 TEST_P(MembershipGarbled, ANewcomerThatCanNotBeReadIsSentBackNotRefused) {
   Job job(options());
   job.join();

@@ -199,7 +199,7 @@ TEST_P(JobOfShape, VerdictReachesEveryEngineOnce) {
 
 // --- groups ----------------------------------------------------------------------------------------------------------
 
-// Whoever is asked to connect hears who asks: the coordinator itself, or another one through it.
+// An engine that is asked to connect hears who asks: the coordinator itself, or another one through it.
 TEST(MembershipConnect, RequestsReachWhomTheyName) {
   Job job({.engines = 4});
   job.join();
@@ -218,7 +218,7 @@ TEST(MembershipConnect, RequestsReachWhomTheyName) {
   for (int h = 0; h < 4; ++h) EXPECT_TRUE(job[h].died.empty()) << h;
 }
 
-// Of a member that is stopped, more requests than its link can ever hold are forgotten. They break nothing.
+// Requests to a stopped member beyond what its link can ever hold are forgotten. They break nothing.
 TEST(MembershipConnect, RequestsToWhoDoesNotReadAreForgotten) {
   for (const int stopped : {0, 1}) {
     JobOptions o{.engines = 4};

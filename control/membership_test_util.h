@@ -19,7 +19,7 @@
 
 namespace canarynet {
 
-// What an engine does for its membership: takes lanes, reads their Hello, hands them over; and remembers what it was
+// An engine's part in its membership: it takes lanes, reads their Hello, hands them over, and remembers what it was
 // told.
 class Party final : public MembershipListener, public LaneAcceptor, public LaneSink {
  public:
@@ -192,7 +192,7 @@ class Job {
     run_for(1_s);
     ASSERT_TRUE(all_joined());
   }
-  // What host `from` says next to `to` over their latest lane comes with flipped bits, in its header or in its payload.
+  // Host `from`'s next frame to `to` over their latest lane comes with flipped bits, in its header or in its payload.
   enum class Damage { kHeader, kPayload };
   void damage(int from, int to, Damage where) {
     std::vector<Lane*> lanes;

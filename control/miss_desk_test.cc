@@ -39,7 +39,7 @@ class MissDeskTest : public ::testing::Test {
   MissDesk desk{100_ms};
 };
 
-// Of two ends that miss each other, or of many, the one that can't make the connection knows why.
+// When two ends miss each other, or many do, the one that can't make the connection knows why.
 TEST_F(MissDeskTest, TheEndWhereTheObstacleLiesIsTheCulpritAndTheTextSaysWhatItIs) {
   const auto why = [](std::uint32_t engine, Obstacle at) {
     return Missed{engine, {kWorld}, at, ": no descriptor is left"};

@@ -73,7 +73,7 @@ Result<UniqueId> decode_unique_id(std::span<const std::uint8_t> bytes) {
   }
   if (get<std::uint32_t>(bytes, kCrcAt) != crc32c(0, bytes.data(), kCrcAt))
     return bad("the checksum is wrong: a byte changed on the way");
-  // Whoever computes a checksum may still write nonsense.
+  // An id with a correct checksum may still be nonsense.
   UniqueId id;
   id.token = get<std::uint64_t>(bytes, kTokenAt);
   id.host = get<std::uint64_t>(bytes, kHostAt);

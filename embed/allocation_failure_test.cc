@@ -62,7 +62,7 @@ using test::Process;
 
 enum class From { kInit, kReady };
 
-// What a rank does until something fails, and then it leaves. It allocates nothing itself meanwhile: the n-th is the
+// A rank works until something fails, and then it leaves. It allocates nothing itself meanwhile: the n-th is the
 // library's.
 struct Outcome {
   const char* what = "all";

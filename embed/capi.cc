@@ -118,7 +118,7 @@ void forget_groups(canary_context& context) {
 Status open_bell(canary_context& context) {
   if (context.bell.fd() >= 0) return {};
   if (Status s = context.impl->add_bell(context.bell); !s.ok()) return s;
-  // What has completed before anybody could hear of it.
+  // Operations may have completed before anybody could hear of it.
   bool untold = false;
   const std::lock_guard lock(context.mutex);
   for (const auto& op : context.ops) untold |= op->taken && op->ticket.news != nullptr && op->ticket.done();

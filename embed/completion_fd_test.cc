@@ -119,7 +119,7 @@ TEST_P(CompletionFd, LetsTheLoopSleepWhileNothingHappens) {
   });
 }
 
-// What completed before anybody asked for the descriptor is told, too; what was told is not.
+// Results that came before anybody asked for the descriptor are told, too; those that were told are not.
 TEST_P(CompletionFd, ShowsResultsThatWaitAlready) {
   const Job job(2, {GetParam()});
   ASSERT_TRUE(job.joined());
@@ -275,7 +275,7 @@ TEST_P(CompletionFd, LosesNoWakeUpBetweenAThreadThatSubmitsAndOneThatSleeps) {
   });
 }
 
-// Whoever sleeps in poll() is woken, and finds the descriptor readable or, a moment later, closed.
+// A thread that sleeps in poll() is woken, and finds the descriptor readable or, a moment later, closed.
 TEST_P(CompletionFd, WakesWhoeverSleepsOnItWhenTheContextEnds) {
   Job job(2, {GetParam()});
   ASSERT_TRUE(job.joined());

@@ -25,7 +25,7 @@ bool covers(const canary_registration& r, const void* data, std::size_t bytes) {
   return at >= begin && at - begin <= r.bytes && bytes <= r.bytes - (at - begin);
 }
 
-// What the port can't know of a message's buffer: it lies where its registration says.
+// Checks what the port can't know of a message's buffer: that it lies where its registration says.
 canary_status check_registration(const char* call, const canary_connection& c, const void* data, std::size_t bytes,
                                  const canary_registration* registration) {
   if (registration == nullptr) return CANARY_OK;

@@ -1,4 +1,4 @@
-// What the data path must not do: touch the heap, and burn a core while nothing happens.
+// The data path must not touch the heap, nor burn a core while nothing happens.
 //
 // The allocator is counted for the whole process (all ranks are threads of it, their progress threads included) between
 // warm-up and end of a loop. Sanitizers bring an allocator of their own and skip that part.

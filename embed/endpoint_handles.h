@@ -56,7 +56,7 @@ struct canary_connection : canarynet::Handled {
   canary_request* free_requests = nullptr;
   std::size_t in_flight = 0;
   bool told = false;  // canary_connect has given its result
-  // What commands refer to, until the endpoint has forgotten the connection.
+  // Commands refer to these until the endpoint has forgotten the connection.
   std::array<std::byte, canarynet::kHandleBytes> handle{};
   bool aborted = false;
   std::string why_aborted;
@@ -170,7 +170,7 @@ void await(const Done& done) {
   while (!done()) std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
-// Of what the endpoint knows, so it takes the command.
+// The endpoint knows `which`, so it takes the command.
 template <typename T>
 void start_close(EndpointHost& host, const T& which) {
   const Status taken = host.submit(port::close(which.core->id));

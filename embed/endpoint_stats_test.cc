@@ -1,4 +1,4 @@
-// What an endpoint tells of its NICs through the C ABI: names, speeds, and counters that agree with what was sent.
+// An endpoint tells of its NICs through the C ABI: names, speeds, and counters that agree with what was sent.
 #include <algorithm>
 
 #include "canarynet/canarynet.hpp"
@@ -74,7 +74,7 @@ TEST(EndpointStats, BothEndsCountTheBytesThatWereSentOnEveryNic) {
     EXPECT_EQ(sent[i].lanes_up, 1u);
     EXPECT_GT(sent[i].rate_bytes_per_second, 0u);
     EXPECT_EQ(sent[i].piece_crc_errors, 0u);
-    // What left one end has come to the other, but for a heartbeat on its way.
+    // Everything that left one end has come to the other, but for a heartbeat on its way.
     const auto close_to = [&](std::uint64_t a, std::uint64_t b) { return a >= b ? a - b < 2000 : b - a < 2000; };
     EXPECT_TRUE(close_to(sent[i].transmit_bytes, received[i].receive_bytes)) << i;
     EXPECT_TRUE(close_to(received[i].transmit_bytes, sent[i].receive_bytes)) << i;

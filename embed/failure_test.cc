@@ -21,7 +21,7 @@ constexpr double kDeathBound = 2;
 
 // --- deaths ----------------------------------------------------------------------------------------------------------
 
-// What forked ranks tell their parent while they run.
+// Forked ranks report to their parent here while they run.
 struct Board {
   std::atomic<int> done[8];
   std::atomic<bool> stop;

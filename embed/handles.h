@@ -25,7 +25,7 @@
 
 namespace canarynet {
 
-// Which use of a place this is.
+// The use that a place is in, and its holders.
 struct Handled {
   std::atomic<std::uint32_t> use{0};      // odd: its handle is open
   std::atomic<std::uint32_t> process{0};  // in which it was opened
@@ -66,7 +66,7 @@ class HandlePool {
     std::uint32_t use = use_of(handle);
     return object.use.compare_exchange_strong(use, use + 1, std::memory_order_acq_rel);
   }
-  // What find() finds, until let_go(). nullptr also where `alone` is asked for and another call holds it.
+  // Holds what find() finds, until let_go(). nullptr also where `alone` is asked for and another call holds it.
   static T* hold(const T* handle, bool alone) {
     T* const object = find(handle);
     if (object == nullptr) return nullptr;
@@ -78,7 +78,7 @@ class HandlePool {
   }
   // True: nobody else holds it any more.
   static bool let_go(T& object) { return static_cast<std::uint32_t>(object.held.fetch_sub(1)) == 1; }
-  // Of what is open.
+  // The handle of an open object.
   static T* handle_of(const T& object) {
     const std::uint64_t use = object.use.load(std::memory_order_relaxed);
     return reinterpret_cast<T*>(std::uintptr_t{T::kKind} << 56 | use << kPlaceBits | object.place);

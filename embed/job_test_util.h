@@ -168,7 +168,7 @@ class Process {
   }
   pid_t pid() const { return pid_; }
   void kill() const { ::kill(pid_, SIGKILL); }
-  // What the body returned; "" when it died.
+  // The text that the body returned; "" when it died.
   std::string report() {
     std::string text;
     char part[4096];
@@ -201,7 +201,7 @@ inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// What all ranks are to be told, a mismatch or an abort, they know after 250 ms (docs). The machines that run this are
+// All ranks know of a mismatch or an abort after 250 ms, as the docs promise. The machines that run this are
 // small and shared: five times that.
 inline constexpr double kToldBound = 1.25;
 

@@ -39,7 +39,7 @@ class Environment {
   std::optional<std::string> before_;
 };
 
-// What canary_init says must be `code`, with all of `parts` in the sentence.
+// Expects canary_init to return `code`, with all of `parts` in the sentence.
 void expect_refused(const canary_config* config, canary_status code, const Strings& parts) {
   canary_context* context = nullptr;
   ASSERT_EQ(canary_init(config, &context), code) << last_error().message;
@@ -118,7 +118,7 @@ TEST(Join, ALaunchersVariablesAreReadWhereCanarysOwnAreMissing) {
     const Environment rank("OMPI_COMM_WORLD_RANK", "1"), world("OMPI_COMM_WORLD_SIZE", "2");
     expect_refused(nullptr, CANARY_INVALID_SETTING, {"CANARY_RENDEZVOUS=host:port"});
   }
-  // What nobody needs may be as wrong as it likes.
+  // Settings that nobody needs may be as wrong as they like.
   const Environment rank("RANK", "foo"), world("WORLD_SIZE", "");
   canary_context* context = nullptr;
   const canary_config c = config_of(nullptr, 0, 1);
@@ -484,7 +484,7 @@ TEST(LastError, HasItsFieldsAndBelongsToTheThread) {
   });
 }
 
-// What the tests of several processes rest on.
+// The tests of several processes rest on this.
 TEST(Processes, FailWithTheirChecksAlsoWhenNobodyAsks) {
   const auto with_failed_check = []() -> std::string {
     if (freopen("/dev/null", "w", stdout) == nullptr) return "freopen";

@@ -1,4 +1,4 @@
-// What went wrong last in a thread, what settings say, where log lines go: shared by the families of C calls.
+// The last error of a thread, the reading of settings, and the way of log lines: shared by the families of C calls.
 #include "embed/last_error.h"
 
 #include <algorithm>
@@ -21,8 +21,8 @@ struct LastError {
 };
 thread_local LastError t_error;
 
-// What canary_config has measured, oldest first: a caller built with an older header fills the front, the rest keeps
-// its default.
+// The sizes that canary_config has had, oldest first: a caller built with an older header fills the front, the rest
+// keeps its default.
 constexpr std::size_t kConfigSizes[] = {offsetof(canary_config, unique_id), offsetof(canary_config, local_ranks),
                                         sizeof(canary_config)};
 

@@ -28,7 +28,7 @@ canary_status guarded(Fn fn) {
   }
 }
 
-// What a caller built with this or an older header has filled of `config`, over the defaults; `config` may be NULL.
+// Copies what a caller built with this or an older header has filled in, over the defaults; `config` may be NULL.
 Status copy_config(const canary_config* config, canary_config* out);
 
 // Environment, then the config's own; `config` may be NULL.

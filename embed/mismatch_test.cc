@@ -237,8 +237,8 @@ TEST_P(OddArguments, AreNamedOnEveryRank) {
       }
       canary_status status = c.call(job.world(r), memory.data(), r, r == 2, async ? &op : nullptr);
       if (op != nullptr) status = canary_op_wait(op);
-      // Who needs nothing from a disagreeing rank may be through before it comes; of two whose counts differ, neither
-      // is.
+      // A rank that needs nothing from a disagreeing one may be through before it comes; when the counts of two differ,
+      // neither is.
       if (r == c.partner || (c.partner >= 0 && r == 2)) {
         EXPECT_EQ(status, CANARY_MISMATCH) << "rank " << r;
       }

@@ -140,7 +140,7 @@ TEST_P(OneSubnetTest, ANeighbourThatForgetsWhichNicItIsIsToldAgain) {
     std::size_t count = 0;
     EXPECT_EQ(canary_stats(context, nics, 4, &count), CANARY_OK);
     const auto failovers = nics[0].failovers;
-    // What either sends by its first NIC comes in by the other's second one from here on.
+    // From here on, everything that either sends by its first NIC comes in by the other's second one.
     EXPECT_TRUE(Bed::shell("ip neigh replace " + Bed::address_of(GetParam(), 1 - host, 0) + " lladdr " +
                            Bed::hardware_address(1 - host, 1) + " dev nic0 nud reachable"));
     EXPECT_TRUE(test::poll_until([&] {

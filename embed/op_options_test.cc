@@ -18,7 +18,7 @@ canary_op_options options_with(std::uint32_t priority, std::uint64_t deadline = 
   return o;
 }
 
-// What a user may write wrongly, and a part of what he is told.
+// Options that a user may get wrong, each with a part of the message about it.
 std::vector<std::pair<canary_op_options, std::string>> wrong_options() {
   std::vector<std::pair<canary_op_options, std::string>> all;
   const auto add = [&](const char* says, const std::function<void(canary_op_options*)>& spoil) {

@@ -14,7 +14,7 @@ using namespace canarynet;
 
 namespace {
 
-// Of an operation with a handle: whoever closes it tells the result, and the last call inside gives it back.
+// The call that closes an operation's handle tells the result, and the last call inside gives the operation back.
 canary_status finish(const char* call, const Inside<canary_op>& op, canary_op* handle) {
   if (!HandlePool<canary_op>::close(*op)) return HandlePool<canary_op>::refuse(call, handle);
   HandlePool<canary_op>::let_go(*op);

@@ -1,4 +1,4 @@
-// Who drives the exchange, over real sockets: the progress thread, a caller that waits, or one that only tests now and
+// The exchange over real sockets is driven by the progress thread, a caller that waits, or one that only tests now and
 // then.
 #include <algorithm>
 

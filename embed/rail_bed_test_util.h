@@ -33,7 +33,7 @@ class Bed {
       if (fd >= 0) ::close(fd);
     }
   }
-  // What can't be had here; "" when the bed stands.
+  // Says what can't be had here; "" when the bed stands.
   std::string build(Wires wires) {
     home_ = own_space();
     for (int& space : spaces_) {
@@ -147,7 +147,7 @@ class RailsNamespaceTest : public ::testing::TestWithParam<Wires> {
   static Strings settings(int host, const std::string& pairing) {
     return {"insecure=1", "host_id=host-" + std::to_string(host), "join_timeout=20s", "rail_pairing=" + pairing};
   }
-  // What both hosts' processes report.
+  // The reports of both hosts' processes.
   std::vector<std::string> on_hosts(const std::function<std::string(int host)>& body) {
     std::vector<std::unique_ptr<Process>> processes;
     for (int host : {0, 1}) {

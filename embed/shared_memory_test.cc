@@ -171,7 +171,7 @@ TEST(SharedMemory, AReceiverThatReadsLateGetsTheRightBytes) {
       if (r == 1 && round >= kRounds - 2) std::this_thread::sleep_for(std::chrono::milliseconds(300));
       ASSERT_EQ(canary_op_wait(op), CANARY_OK) << last_error().message;
       EXPECT_TRUE(bytes == want) << "rank " << r << ", round " << round;
-      // What was sent twice is acknowledged only by a rank that still drives.
+      // A piece that was sent twice is acknowledged only by a rank that still drives.
       ASSERT_EQ(canary_barrier(job.world(r), nullptr), CANARY_OK) << last_error().message;
     });
   }

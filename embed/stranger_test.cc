@@ -106,7 +106,7 @@ void say(int fd, const control::Message& message) {
   send_frame(fd, wire::Kind::kControl, bytes.data(), bytes.size());
 }
 
-// What comes within `limit_ms`, or until the other end closes.
+// Everything that comes within `limit_ms`, or until the other end closes.
 std::string read_all(int fd, int limit_ms) {
   std::string out;
   const auto began = std::chrono::steady_clock::now();
@@ -208,7 +208,7 @@ bool wait_for(const std::function<bool()>& done, double seconds) {
 
 // --- another user's program ------------------------------------------------------------------------------------------
 
-// Whatever can be made of a name that stands in /proc/net/unix: its two halves, and what a generator seeded with them
+// All that can be made of a name that stands in /proc/net/unix: its two halves, and what a generator seeded with them
 // gives.
 std::vector<std::uint64_t> guesses_from(const std::set<std::string>& names) {
   std::vector<std::uint64_t> out{0};

@@ -299,7 +299,7 @@ TEST_F(UniqueIdJoin, CallersBuiltBeforeItKeepWorking) {
     size_t settings_count;
   };
   ASSERT_EQ(sizeof(Older), offsetof(canary_config, unique_id));
-  // What lies behind it in memory is not looked at.
+  // The memory behind it is not looked at.
   struct {
     Older config;
     std::uintptr_t behind[4];

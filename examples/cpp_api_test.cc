@@ -13,7 +13,7 @@ namespace {
 using canarynet::Context;
 using canarynet::Operation;
 
-// What must not compile: elements without a wire type, outputs that can't be written.
+// Some uses must not compile: elements without a wire type, outputs that can't be written.
 static_assert(canarynet::OutputBuffer<std::vector<float>>);
 static_assert(canarynet::OutputBuffer<std::span<std::int8_t>>);
 static_assert(canarynet::InputBuffer<std::span<const canarynet::bf16>>);

@@ -28,7 +28,7 @@ void compute(std::span<float> bucket, int rank, std::size_t index) {
   }
 }
 
-// Of all buckets, so that both ways can be seen to give the same.
+// The sum of all buckets, so that both ways can be seen to give the same.
 double sum_of(const std::vector<std::vector<float>>& buckets) {
   double sum = 0;
   for (const auto& bucket : buckets) {

@@ -30,7 +30,7 @@ class Baton {
     if (sleepers_.load(std::memory_order_relaxed) == 0) return;
     const std::lock_guard lock(mutex_);
     wake_done();
-    // Whoever only wants the engine for a moment, then those that wait for a result, then the progress thread.
+    // Callers that only want the engine for a moment come first, then those that wait for a result, then the thread.
     if (!wake_first(Kind::kUser) && !wake_first(Kind::kWaiter) && to_progress) wake_first(Kind::kProgress);
   }
   // The holder, after work: wakes those whose result is there.

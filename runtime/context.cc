@@ -237,15 +237,15 @@ bool Context::try_take() {
 }
 
 void Context::hand_back(bool busy) {
-  // What was polled here may have been what the sleeping thread was to be woken for; nobody else would ask for the next
-  // of it.
+  // Events polled here may have been those that the sleeping thread was to be woken for; nobody else would ask for the
+  // next ones.
   const bool missed = thread_sleeps_.load(std::memory_order_relaxed) && !lanes_->prepare_to_sleep();
   const bool told = busy || thread_sleeps_.load(std::memory_order_relaxed);  // else it looks soon by itself
   const Nanos deadline = told ? engine_->next_deadline() : Nanos::max();
   unattended_.store(busy || missed, std::memory_order_relaxed);
   baton_.give(busy || missed);
-  // Whoever rang while this thread was leaving has found the engine taken; if its ring comes later, it finds it free
-  // (see nudge()).
+  // A caller that rang while this thread was leaving has found the engine taken; if its ring comes later, it finds it
+  // free (see nudge()).
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (rung_.load(std::memory_order_relaxed)) {
     unattended_.store(true, std::memory_order_relaxed);
@@ -425,7 +425,7 @@ void Context::say_farewell() {
   while (!engine_->left() && !over() && clock_.now() - began < limit) {
     if (!drive_once() && !engine_->left()) sleep_until(std::min(engine_->next_deadline(), clock_.now() + 5_ms));
   }
-  // What the farewell left in the sockets' queues.
+  // The sockets' queues may still hold a part of the farewell.
   for (int i = 0; i < 8 && !over() && drive_once(); ++i) {
   }
 }

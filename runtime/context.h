@@ -88,7 +88,7 @@ class Context {
   // and when the job is over. Both calls by whoever holds the engine.
   Status add_bell(CompletionBell& bell);
   void remove_bell(CompletionBell& bell) { std::erase(bells_, &bell); }
-  // What the owner of a bell does when it is readable: drains it, and drives where no thread of the library does.
+  // For the owner of a bell when it is readable: drains it, and drives where no thread of the library does.
   void answer_bell(CompletionBell& bell);
   // Leaves the job; bounded. The progress thread has ended afterwards, whoever waits has returned with its ticket not
   // done, and nothing is read from or written to anybody's buffers.
@@ -153,8 +153,8 @@ class Context {
   std::atomic<std::int64_t> thread_wakes_at_{0};  // when the progress thread will look by itself
   // The progress thread stays away while callers come again and again: it rests for some milliseconds at a time, until
   // it finds no turn taken since its last look, or the engine left unattended. Then it drives, and sleeps on the lanes.
-  // Who polls while it sleeps there may take what it would have been woken for, and therefore prepares its sleep anew
-  // (hand_back()).
+  // A caller that polls while it sleeps there may take what it would have been woken for, and therefore prepares its
+  // sleep anew (hand_back()).
   std::atomic<bool> thread_sleeps_{false};  // on the lanes
   std::atomic<std::uint32_t> turns_{0};     // of callers at the engine
   std::atomic<bool> unattended_{false};     // the last of them left something to do for which nobody waits

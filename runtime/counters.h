@@ -17,7 +17,7 @@ class EngineCounters {
  public:
   static constexpr Nanos kInterval = 100_ms;
 
-  // Of a rank, or of several local ones.
+  // Counters of a rank, or of several local ones.
   EngineCounters(const Engine& engine, std::span<const int> ranks, int world_size, Nanos now);
   explicit EngineCounters(const Endpoint& endpoint, Nanos now);
 

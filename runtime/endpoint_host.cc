@@ -154,7 +154,7 @@ void EndpointHost::serve() {
     if (!worked) sleep_until(std::min(endpoint_->next_deadline(), clock_.now() + 5_ms));
   }
   endpoint_->leave(clock_.now());
-  // What the farewell left in the sockets' queues.
+  // The sockets' queues may still hold a part of the farewell.
   for (int i = 0; i < 16 && endpoint_->poll(clock_.now()) != 0; ++i) {
   }
 }
@@ -189,7 +189,7 @@ Status EndpointHost::submit(const port::Command& command) {
   }
 }
 
-// What completes before it rings here was told by that; the thread tells what comes later.
+// This ring tells of everything that has completed before it; the thread tells what comes later.
 Result<int> EndpointHost::open_bell() {
   if (!has_bell()) {
     if (Status s = bell_.open({}); !s.ok()) return s;

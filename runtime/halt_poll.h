@@ -63,8 +63,8 @@ class HaltPoll {
     looking_ = false;
     closed_until_ = now + how_long;
   }
-  // Whoever has it (a caller that polls itself) keeps it for milliseconds: trying again soon would cost more than all
-  // that polling saves.
+  // The thread that has it (a caller that polls itself) keeps it for milliseconds: trying again soon would cost more
+  // than all that polling saves.
   void lose_core(Nanos now) {
     close(now, lost_for_);
     lost_for_ = std::min(lost_for_ * 2, kClosedLongest);

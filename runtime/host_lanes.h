@@ -23,7 +23,7 @@ namespace canarynet {
 // How many connections of strangers a process may hold: an eighth of the descriptors that it may have open, now.
 std::size_t strangers_share();
 
-// Which NICs are used, and how; none where CANARY_TRANSPORTS leaves TCP out. The error names the setting that is wrong.
+// The NICs to use, and how; none where CANARY_TRANSPORTS leaves TCP out. The error names the setting that is wrong.
 Result<TcpOptions> tcp_options(const Settings& settings, const std::vector<Interface>& interfaces,
                                bool join_is_loopback);
 

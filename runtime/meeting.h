@@ -23,7 +23,7 @@ struct Meeting {
   Socket listener;                 // rank 0 with a unique id: already open
 };
 
-// What options.settings.join means for this rank: tcp://host:port or id:HEX. Refuses addresses beyond loopback unless
+// This rank's meeting by options.settings.join: tcp://host:port or id:HEX. Refuses addresses beyond loopback unless
 // CANARY_INSECURE=1.
 Result<Meeting> meeting_point(const ContextOptions& options, const std::vector<Interface>& interfaces);
 

@@ -21,7 +21,7 @@ class GradientExchange {
   // Waits until every submitted range holds the average.
   void finish();
 
-  // Of the last step: from the first submission to the end, and the part of it spent in finish() with nothing else to
+  // Times of the last step: from the first submission to the end, and the part of it in finish() with nothing else to
   // do.
   double whole_ms() const { return whole_ms_; }
   double exposed_ms() const { return exposed_ms_; }

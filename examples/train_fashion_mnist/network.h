@@ -31,9 +31,9 @@ class Network {
 
   // images: labels.size() x inputs. Returns the mean loss.
   double forward(std::span<const float> images, std::span<const std::uint8_t> labels);
-  // Of the last forward(): how many were classified rightly.
+  // The number of images that the last forward() classified rightly.
   std::size_t correct() const { return correct_; }
-  // Of the last forward(), whose images must still be there.
+  // Goes back through the last forward(), whose images must still be there.
   void backward(const std::function<void(Range)>& ready);
 
  private:

@@ -58,7 +58,7 @@ TEST(Gradient, OfHalvesAveragesToThatOfTheWhole) {
   for (std::size_t i = 0; i < whole.size(); ++i) ASSERT_NEAR(whole[i], (left[i] + right[i]) / 2, 1e-6);
 }
 
-// What is reported is final: values do not change afterwards, and every element is reported once.
+// Reported elements are final: values do not change afterwards, and every element is reported once.
 TEST(Buckets, CoverTheGradientOnceAndAreFinalWhenReported) {
   Network network({784, 256, 128, 10}, 4, 1);
   const auto batch = make_batch(4, 784, 10);

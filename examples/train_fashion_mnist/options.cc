@@ -29,7 +29,7 @@ bool number(const std::string& text, T min, T max, T* out) {
   return true;
 }
 
-// What is wrong with the value, or nothing.
+// Returns what is wrong with the value, or nothing.
 std::string set(const std::string& option, const std::string& value, Options* o) {
   const auto count = [&](std::size_t* out, std::size_t min, std::size_t max) -> std::string {
     if (number(value, min, max, out)) return {};

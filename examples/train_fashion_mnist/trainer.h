@@ -35,13 +35,13 @@ class Trainer {
   TrainingFigures train();
   // How many of the test images all ranks together classify rightly, each its share.
   std::int64_t count_correct(const Dataset& test);
-  // Of the parameters, bit by bit.
+  // A hash of the parameters, bit by bit.
   std::uint64_t hash() const;
   // Whether all ranks have the same.
   bool same_everywhere();
 
  private:
-  // Of some steps, this rank's.
+  // This rank's progress in some steps.
   struct Progress {
     double loss = 0;
     std::size_t steps = 0, correct = 0;
