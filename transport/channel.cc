@@ -26,7 +26,7 @@ Channel::Channel(ChannelOptions options, LaneFactory& factory, ChannelClient& cl
   paths_.resize(options_.paths.size());
   for (std::size_t i = 0; i < paths_.size(); ++i) {
     paths_[i].spec = options_.paths[i];
-    // Of paths that only the peer knows, those that never come cost nothing: adopt() gives the others theirs.
+    // Paths that only the peer knows cost nothing where they never come: adopt() gives the others their room.
     if (paths_[i].spec.local_rail >= 0) paths_[i].in_flight.reserve(AckState::kWindow);
   }
   rails_ = options_.rails != nullptr ? options_.rails : &own_rails_;
@@ -103,7 +103,7 @@ void Channel::take_back(std::uint32_t index) {
       if (e.record != index || e.bytes == 0) continue;
       e.record = kNone;
       if (!dropped) continue;
-      // What is acknowledged in its place proves nothing of the lane.
+      // The acknowledgement of what goes in its place proves nothing of the lane.
       path.unacked_bytes -= e.bytes - sizeof(wire::Header);
       e.bytes = sizeof(wire::Header);
       // The sequence must still count at the receiver, or its cumulative ack would stop here.
@@ -153,7 +153,7 @@ bool Channel::send_frame(Path& path, wire::Header header, const void* payload, s
 bool Channel::place(std::uint32_t index, Path& path, bool last_for_now) {
   Record& r = records_[index];
   wire::Header h = r.piece.header;
-  // Of small pieces, which were copied, nobody waits for the ack: it comes with the next frame this way.
+  // Nobody waits for the ack of small pieces, which were copied: it comes with the next frame this way.
   const bool awaited = r.piece.cookie != kNoCookie;
   const bool small = h.payload_bytes <= kCopiedPieceBytes;
   const bool due = path.ack_wanted || awaited || now_ - path.ack_asked >= limits::kAskInterval;
@@ -196,7 +196,7 @@ Path::InFlight& Channel::note_sent(Path& path, std::uint32_t payload_bytes, bool
 
 bool Channel::pull(PieceClass which) {
   if (!client_.has_piece(*this, which)) return false;
-  // What nobody waits for must be copied: without a place for the copy nothing is taken (an ack frees one).
+  // A piece that nobody waits for must be copied: without a place for the copy nothing is taken (an ack frees one).
   const std::uint32_t copy = copies_.take();
   if (copy == kNone) return false;
   const std::uint32_t index = take_record();
@@ -270,7 +270,7 @@ std::size_t Channel::pump(Nanos now) {
   graveyard_.clear();
   if (awake_) {
     wake();
-    // Whatever became ready meanwhile goes before the next piece of bulk, unless that has not had its part.
+    // First pieces that became ready meanwhile go before the next piece of bulk, unless bulk has not had its part.
     const auto place_one = [this] {
       using enum PieceClass;
       if (first_lead_ == limits::kFirstLead && place_next(kBulk, kFirst)) return true;

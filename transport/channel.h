@@ -34,12 +34,12 @@ namespace canarynet {
 class Channel;
 
 inline constexpr std::uint32_t kCopiedPieceBytes = 8192;
-// Whoever drives channels begins a cycle at least so often, also when there is nothing to do.
+// The driver of channels begins a cycle at least so often, also when there is nothing to do.
 inline constexpr Nanos kLooksEvery = 50_ms;
 inline constexpr std::uint64_t kNoCookie = ~std::uint64_t{0};
 
-// What may leave before what. Each class has a queue of its own in the channel, so a piece that waits for a lane holds
-// up none of the class before it.
+// The order in which pieces leave. Each class has a queue of its own in the channel, so a piece that waits for a lane
+// holds up none of the class before it.
 enum class PieceClass : std::uint8_t { kFirst, kBulk };
 inline constexpr std::size_t kPieceClasses = 2;
 
@@ -312,7 +312,7 @@ class Channel final : public LaneSink {
   RailRates* rails_ = nullptr;
   std::uint64_t placed_bytes_ = 0;  // payloads entrusted to lanes so far
   bool trying_ = false;             // some lane is being tried that was never busy
-  // Of the lanes that a piece may go to now (settle_home()): whether one has proved its rate, and the one that is
+  // About the lanes that a piece may go to now (settle_home()): whether one has proved its rate, and the one that is
   // trusted without, since when.
   bool any_proved_ = false;
   bool any_rate_ = false;  // or something of it

@@ -1,4 +1,4 @@
-// Which lane takes a piece, which lanes are tried, and what goes over a second one because the first is late.
+// Chooses the lane for a piece, the lanes to try, and what goes over a second one because the first is late.
 //
 // Only what a lane has proved counts (PathEstimator); one that has proved nothing is tried with probes, for which
 // nobody waits. A piece goes to the lane where it is expected first. Where that one is full, another may take it if it
@@ -22,8 +22,8 @@ Bytes bytes_of(std::uint64_t n) { return Bytes{static_cast<std::int64_t>(n)}; }
 // A lane on probation carries data only when there is no other.
 bool Channel::usable(const Path& path) const { return path.state == wanted_ && !path.stalled; }
 
-// What speaks for a lane that has proved nothing itself: what other channels proved of its NIC, else, where it carries
-// what there is, a guess; unless its own pieces take longer.
+// A lane that has proved nothing itself is promised the rate that other channels proved of its NIC or, where it carries
+// what there is, a guess; less where its own pieces take longer.
 BytesPerSec Channel::promise_of(const Path& path) const {
   if (path.estimator.was_busy()) return path.estimator.rate();
   BytesPerSec promised = rails_->rate(path.spec.local_rail);
@@ -75,7 +75,7 @@ void Channel::settle_home() {
   home_ = home;
 }
 
-// What may be under way before more is proved.
+// The bytes that may be under way before more is proved.
 std::uint64_t Channel::first_window(const Path& path) const {
   const BytesPerSec rate = path.estimator.rate();
   // While others are about to show what they carry, little is entrusted to those that have.
@@ -85,8 +85,8 @@ std::uint64_t Channel::first_window(const Path& path) const {
   return static_cast<std::uint64_t>(limits::kFirstRate.bytes_in(path.estimator.rtt_min()).count);
 }
 
-// Whatever a lane holds is before the next urgent piece, and cannot be taken back from the kernel: bulk leaves it short
-// as long as there are such pieces.
+// Bytes that a lane holds go before the next urgent piece, and cannot be taken back from the kernel: bulk leaves few of
+// them as long as there are such pieces.
 std::uint64_t Channel::window_of(const Path& path, PieceClass which) const {
   const std::int64_t piece = options_.piece_bytes.count + std::int64_t{sizeof(wire::Header)};
   const std::uint64_t whole = std::max(static_cast<std::uint64_t>(limits::kPiecesInFlight * piece), first_window(path));
@@ -178,7 +178,7 @@ bool Channel::on_trial(Path& path) const {
     if (e.was_busy() && now_ - path.chosen_at < limits::kTrialPauseMin) return false;
     // Behind probes its pieces would be late; those of long operations little, and they need a rate.
     const bool soon = now_ - home_since_ < limits::kTrialPauseMin;
-    // What other channels proved of its NIC may do, unless its own pieces take longer.
+    // The rate that other channels proved of its NIC may do, unless its own pieces take longer.
     const BytesPerSec vouched = rails_->rate(path.spec.local_rail);
     const bool known = vouched.count != 0 && e.ceiling() >= vouched;
     if (&path == home_ && (soon || known) && !long_) return false;

@@ -409,7 +409,7 @@ TEST_F(ChannelFrames, APeerThatLeftHasGotEverything) {
   EXPECT_TRUE(channel->drained());
 }
 
-// Whoever is given the dead peer's port would hear the job's token.
+// A process that is given the dead peer's port would hear the job's token.
 TEST_F(ChannelFrames, APeerThatDiedIsNotDialledAgain) {
   open(2);
   const auto go_on = [&](Nanos span) {

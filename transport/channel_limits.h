@@ -15,7 +15,7 @@ inline constexpr Nanos kTrialPauseMax = 8_s;
 inline constexpr Nanos kTrialMax = 500_ms;
 inline constexpr Nanos kTrialQueue = 2_ms;
 inline constexpr std::uint64_t kTrialBytes = 640 * 1024;
-// What another engine's channel may just have given to the NIC at either end: little on a fast one, long on a slow one.
+// Another engine's channel may just have given so much to either end's NIC: little on a fast one, long on a slow one.
 inline constexpr std::uint64_t kStrangerBytes = 16 * 1024;
 // Operations of which more than a burst waits for one peer need to know what every lane carries.
 inline constexpr std::uint64_t kLongWaits = 320 * 1024;
@@ -28,7 +28,7 @@ inline constexpr BytesPerSec kAssumedRate = BytesPerSec::from_mbit(1000);
 // The lane that carries what there is until anything is proved is taken for this: one that has proved a gigabit takes
 // its place, as TCP leaves it.
 inline constexpr BytesPerSec kGuessedRate = BytesPerSec::from_mbit(750);
-// What a lane may hold before anything is measured follows from its round trip and this.
+// A lane's first window, before anything is measured, follows from its round trip and this.
 inline constexpr BytesPerSec kFirstRate = BytesPerSec::from_mbit(50);
 // And the slowest that it may turn out to have, where patience is the question.
 inline constexpr BytesPerSec kSlowestRate = BytesPerSec::from_mbit(10);
@@ -44,7 +44,7 @@ inline constexpr Nanos kQueueBeforeUrgent = 5_ms;
 inline constexpr std::int64_t kPiecesBeforeUrgent = 2;
 // While urgent pieces are under way, and for so long after (and a round trip), one: the next step's are about to come.
 inline constexpr Nanos kUrgentPause = 2_ms;
-// Of many urgent bytes in a row bulk that waits has a part: one in so many, by pieces. Nothing starves.
+// Bulk that waits has its part among many urgent bytes in a row: one in so many, by pieces. Nothing starves.
 inline constexpr std::int64_t kFirstToBulk = 15;
 inline constexpr std::int64_t kFirstLead = kFirstToBulk * 64 * 1024;
 
@@ -62,7 +62,7 @@ inline constexpr Nanos kStallMax = 1_s;
 inline constexpr Nanos kDeadAfterStall = 200_ms;
 // A piece is late when it took so much longer than expected.
 inline constexpr Nanos kHedgeMargin = 2_ms;
-// Of the frames that a lane holds, so many are looked at for a hedge at a time, from the youngest.
+// So many of the frames that a lane holds are looked at for a hedge at a time, from the youngest.
 inline constexpr std::uint32_t kHedgeLooks = 32;
 
 inline constexpr Nanos kDialTimeout = 500_ms;

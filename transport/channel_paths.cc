@@ -138,7 +138,7 @@ void Channel::on_up(Lane& lane) {
   send_hello(path, lane);
 }
 
-// What a hello says of a lane is anybody's word; where it came in is known here, and where it comes from where nothing
+// Anybody may say anything in a hello; where a lane came in is known here, and where it comes from, where nothing
 // on the way translates addresses. A peer on this host comes from the address that it dialled (TcpLaneFactory::dial).
 bool Channel::belongs(const Path& path, const Lane& lane) const {
   if (lane.rail() != path.spec.local_rail) return false;
@@ -393,7 +393,7 @@ bool Channel::check_stall(Path& path, Nanos now) {
     other_progress = std::max(other_progress, p.last_heard);
   }
   if (path.stalled && !other_usable) {
-    // What it was to be spared for has gone: it is the only one left, and must be tried again like any.
+    // The reason to spare it has gone: it is the only one left, and must be tried again like any.
     end_stall(path);
     path.last_progress = std::max(path.last_progress, now - stall_after(path));
   }

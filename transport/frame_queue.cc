@@ -9,7 +9,7 @@
 namespace canarynet {
 namespace {
 
-// What gather() finishes a frame from that was given up; read only, so all lanes of all threads share it.
+// From these gather() finishes a frame that was given up; read only, so all lanes of all threads share them.
 constexpr std::size_t kZeroBytes = 64 * 1024;
 alignas(4096) const std::byte kZeroes[kZeroBytes] = {};
 

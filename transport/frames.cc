@@ -25,7 +25,7 @@ const char* check_length(const Shape& shape, std::size_t bytes) {
   return nullptr;
 }
 
-// What the memory accesses below rest on; check() has looked at the rest of the header.
+// The memory accesses below rest on these checks; check() has looked at the rest of the header.
 const char* check_payload(const Header& header, Kind kind, std::span<const std::byte> payload) {
   if (header.kind != kind) return "another kind";
   if (payload.size() != header.payload_bytes) return "a payload of another length than its header tells";

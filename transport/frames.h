@@ -17,7 +17,7 @@
 
 namespace canarynet::wire {
 
-// What a kind's header may say.
+// Limits of what a kind's header may say.
 struct Shape {
   std::uint8_t flags = 0;                      // all that it may have
   bool sequenced = false;                      // it has kSequenced and a sequence, or neither
@@ -50,7 +50,7 @@ constexpr Shape shape_of(Kind kind) {
   return {};
 }
 
-// Of every frame on a lane, before its payload is there. nullptr, or why no frame of this kind looks like that.
+// Checks any frame on a lane, before its payload is there. nullptr, or why no frame of this kind looks like that.
 const char* check(const Header& header);
 
 const char* read(const Header& header, std::span<const std::byte> payload, HelloPayload* out);

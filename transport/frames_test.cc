@@ -1,4 +1,4 @@
-// What may be read out of a frame: each field that can be wrong is, one at a time.
+// Frames as they may be read: each field that can be wrong is, one at a time.
 #include "transport/frames.h"
 
 #include <gtest/gtest.h>

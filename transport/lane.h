@@ -69,7 +69,7 @@ class LaneSink {
   virtual void on_down(Lane& lane, const Status& reason, bool hangup) = 0;
 };
 
-// What is known to keep lanes from coming up, by more than waiting in vain, which may be mere slowness.
+// Things known to keep lanes from coming up, by more than waiting in vain, which may be mere slowness.
 enum class Obstacle : std::uint8_t {
   kNone,
   kHere,   // dialling failed at this end: no descriptor is left, or no route leads there
@@ -83,7 +83,7 @@ struct LaneCounters {
   std::uint64_t frames_received = 0;
   std::uint64_t header_errors = 0;   // frames refused by validate(); of a path, and those that frames.h refused
   std::uint64_t payload_errors = 0;  // payload CRC wrong
-  // Of TCP, when it was last looked at (Lane::look_at_losses): packets with payload that were sent, and sent again.
+  // TCP's counts as of the last look (Lane::look_at_losses): packets with payload that were sent, and sent again.
   std::uint64_t segments_sent = 0;
   std::uint64_t segments_resent = 0;
 };
@@ -113,7 +113,7 @@ class Lane {
   // Bytes taken by send() and not yet handed to the kernel or wire.
   virtual std::size_t queued_bytes() const = 0;
   virtual bool up() const = 0;
-  // What was sent is not acknowledged by the peer's kernel, and the connection sends it again, ever more rarely: when
+  // The peer's kernel does not acknowledge what was sent, and the connection sends it again, ever more rarely: when
   // it gets through is decided by that back-off, which may last as long again as the outage did. False where the peer's
   // kernel answers, be its process asleep, and where nothing tells. May cost a system call.
   virtual bool backs_off() const { return false; }
@@ -172,7 +172,7 @@ class LaneFactory {
   virtual bool prepare_to_sleep() { return true; }
   // "tcp", "sim".
   virtual const char* name() const = 0;
-  // What kept it from accepting the last connection that came, for messages; "" when that went well.
+  // The reason why it did not accept the last connection that came, for messages; "" when that went well.
   virtual std::string trouble() const { return {}; }
   // The kernel's own tx_bytes of a rail's device, or 0 where there is no kernel NIC. May cost a system call: not for
   // the data path.

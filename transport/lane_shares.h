@@ -43,7 +43,7 @@ class LaneShares {
     if (differs) told_ = shares_;
     return differs;
   }
-  // Of a lane, in percent, as of the last look.
+  // The share of a lane, in percent, as of the last look.
   int share(std::size_t lane) const { return shares_[lane]; }
 
  private:

@@ -13,7 +13,7 @@
 
 namespace canarynet {
 
-// What the connection's own protocol says of the way. Counts are since it stood.
+// The word of the connection's own protocol on the way. Counts begin with the connection.
 struct WayLosses {
   std::uint64_t segments = 0;  // with payload, sent
   std::uint64_t resent = 0;    // of them again

@@ -20,7 +20,7 @@
 
 namespace canarynet {
 
-// Which rails a path joins, and where to dial.
+// The rails that a path joins, and where to dial.
 struct PathSpec {
   int local_rail = 0;
   int remote_rail = 0;
@@ -28,7 +28,7 @@ struct PathSpec {
   Address remote;
 };
 
-// What arrived on a lane: cumulative sequence and the 1024 after it.
+// The arrivals on a lane: cumulative sequence and the 1024 after it.
 class AckState {
  public:
   static constexpr std::uint32_t kWindow = 64 * wire::kAckWordsMax;

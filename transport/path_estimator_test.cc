@@ -144,7 +144,7 @@ TEST(PathEstimator, WhileTheRateGrowsTheWindowIsTwiceWhatTheRateNeeds) {
   EXPECT_LT(held(), 1.3 * needed) << "four pieces in a round trip, whatever the window";
 }
 
-// Of a frame that is sent again, those behind it are acknowledged a round trip later; meanwhile others must leave.
+// When a frame is sent again, those behind it are acknowledged a round trip later; meanwhile others must leave.
 TEST(PathEstimator, TheWindowHoldsTwoRoundTripsAndLateWakeUps) {
   for (const Nanos round_trip : {1_ms, 40_ms, 160_ms}) {
     Link link(round_trip);

@@ -35,7 +35,7 @@ struct RailStats {
     lanes_up += path.state == Path::State::kUp;
     ++lanes_wanted;
   }
-  // Of channels that have ended: what they did counts, their lanes are no more.
+  // The channels have ended: what they did counts, their lanes are no more.
   void close() {
     rate = {};
     lanes_up = lanes_wanted = 0;

@@ -47,7 +47,7 @@ class SequenceWindow {
     ring_ = old == 0 ? 16 : 2 * old;
     CANARY_CHECK(ring_ <= places_.get_deleter().most, "more in flight than the window holds");
     for (std::size_t i = old; i < ring_; ++i) ::new (static_cast<void*>(places_.get() + i)) T;
-    // What has another place now has it in the new half.
+    // An entry whose place changes goes to the new half.
     for (std::uint32_t s = first; s != next; ++s) (*this)[s] = places_.get()[s & (old - 1)];
   }
 

@@ -17,8 +17,8 @@
 
 namespace canarynet {
 
-// Of `waiting`, oldest first, the one that goes: the oldest of the source that has the most. remote_of(entry): where it
-// comes from.
+// The one in `waiting`, oldest first, that goes: the oldest of the source that has the most. remote_of(entry): where
+// it comes from.
 template <typename Waiting, typename RemoteOf>
 std::size_t one_to_drop(const std::vector<Waiting>& waiting, RemoteOf remote_of) {
   const auto source = [&](const Waiting& w) {

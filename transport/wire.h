@@ -21,11 +21,11 @@
 namespace canarynet::wire {
 
 inline constexpr std::uint16_t kMagic = 0xCA9A;
-// Of all frames but greetings. 2: a piece may have its signature behind it (kSigned), engines say that they leave, and
-// ask to be dialled.
+// The version of all frames but greetings. 2: a piece may have its signature behind it (kSigned), engines say that they
+// leave, and ask to be dialled.
 inline constexpr std::uint8_t kVersion = 2;
-// Of greetings: a hello, and the refusal (kAbort) that may answer it, are the same in every version, so that two
-// versions can tell each other apart by name. A hello says in its payload which versions its sender speaks.
+// The version of greetings: a hello, and the refusal (kAbort) that may answer it, are the same in every version, so
+// that two versions can tell each other apart by name. A hello says in its payload which versions its sender speaks.
 inline constexpr std::uint8_t kGreetingVersion = 1;
 inline constexpr std::uint32_t kPayloadMax = 1u << 20;  // largest payload of any frame; equals the largest piece
 inline constexpr std::uint32_t kRanksMax = 65535;       // of a job: a header has 16 bits for one

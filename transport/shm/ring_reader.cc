@@ -128,7 +128,7 @@ const char* RingReader::read_payload(RingHandler& handler, LaneCounters& counter
   } else if (const std::size_t left = header_.payload_bytes - landed_; left != 0) {
     const std::size_t step = std::min(left, kStepBytes);
     *waits = !available(padded(step)) && broken_;
-    // What there is of it, in whole lines: only a payload's last one may be incomplete.
+    // The part of it that is there, in whole lines: only a payload's last one may be incomplete.
     const std::uint64_t there = (head_ - tail_) & ~std::uint64_t{kRecordBytes - 1};
     const std::size_t n = std::min(step, static_cast<std::size_t>(there));
     *waits = *waits || n == 0;

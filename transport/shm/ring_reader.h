@@ -69,7 +69,7 @@ class RingReader {
   // *waits: nothing more to do before the writer brings more. Null, or why the ring is finished.
   const char* read_payload(RingHandler& handler, LaneCounters& counters, bool* waits);
   void finish_frame(const std::byte* payload, bool given_up, RingHandler& handler, LaneCounters& counters);
-  // Of the frame in progress, as far as it has not been taken.
+  // The bytes of the frame in progress that have not been taken.
   std::uint64_t rest() const {
     return padded(header_.payload_bytes - landed_) + (has_trailer(header_.payload_bytes) ? kRecordBytes : 0);
   }

@@ -92,7 +92,7 @@ const char* RingWriter::write(FrameQueue& queue, std::size_t budget, LaneCounter
     const FrameQueue::Front front = queue.front();
     std::size_t advanced = 0;
     if (front.begun == 0) {
-      // What is copied by send() is small: it goes in one piece with its record.
+      // A payload that send() copies is small: it goes in one piece with its record.
       const bool small = front.payload_bytes <= kInlinePayloadBytes;
       if (!room(kRecordBytes + (small ? padded(front.payload_bytes) : 0))) {
         *full = true;

@@ -38,7 +38,7 @@ struct RingControl {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(RingControl) == 512);
 
-// What a frame looks like in a ring.
+// The form of a frame in a ring.
 struct FrameRecord {
   wire::Header header;
   std::uint32_t form = 0;    // Form; of a reference, both sides change it atomically

@@ -216,7 +216,7 @@ std::size_t ShmLane::on_rings() {
 
 std::size_t ShmLane::on_pending() {
   if (state_ == State::kBroken) {
-    // What the peer wrote before is still read; its goodbye may be among it.
+    // Frames that the peer wrote before are still read; its goodbye may be among them.
     if (reader_) receive();
     if (state_ == State::kBroken) go_down(broken_reason_, broken_hangup_);
     return 1;

@@ -14,7 +14,7 @@ namespace canarynet {
 namespace {
 
 constexpr std::uint16_t kRailPort = 1;
-// Of a lane's two keys, one tells its bell from its socket.
+// This bit in a lane's key tells its bell from its socket.
 constexpr std::uint64_t kBellBit = LaneTable<ShmLane>::kFactoryBit;
 // While nobody sleeps only dials and hang-ups come through the kernel: it is asked seldom.
 constexpr Nanos kQuestionInterval = 50_us;

@@ -1,4 +1,4 @@
-// What shared-memory lanes do beyond the conformance suite: references into arenas, and peers that break the rules.
+// Shared-memory lanes beyond the conformance suite: references into arenas, and peers that break the rules.
 #include "transport/shm/shm_lane.h"
 
 #include <gtest/gtest.h>

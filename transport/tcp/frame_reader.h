@@ -55,7 +55,7 @@ class FrameReader {
   const wire::Header& header() const { return header_; }
   // See Lane::redirect(). Returns whether such a landing was in progress.
   bool redirect(std::uint64_t cookie);
-  // What is still missing of the payload that is landing; 0 between frames.
+  // The bytes still missing of the payload that is landing; 0 between frames.
   std::size_t rest_of_payload() const { return in_payload_ ? rest() : 0; }
   // Bytes of an unfinished frame are here: the end of the stream now is not a clean one.
   bool mid_frame() const { return in_payload_ || begin_ != end_; }

@@ -46,7 +46,7 @@ struct ListenOptions {
 };
 Result<Socket> listen_on(const Address& address, const ListenOptions& options);
 
-// What every lane's socket gets. Returns a sentence for each thing that the system refused and that the lane can live
+// The tuning of every lane's socket. Returns a sentence for each thing that the system refused and the lane can live
 // without.
 struct SocketTuning {
   std::string congestion;   // "" = the system's default

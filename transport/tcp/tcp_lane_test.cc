@@ -565,7 +565,7 @@ TEST_F(TcpLaneTest, SocketOptionsAreSetOnBothEnds) {
   lane.value().reset();
 }
 
-// What each connection on our listener's port, or towards it, may send: 0 where it is not paced.
+// The rate at which each connection on our listener's port, or towards it, may send: 0 where it is not paced.
 std::vector<std::uint64_t> pacing_of_connections(std::uint16_t port) {
   std::vector<std::uint64_t> rates;
   for (int fd = 3; fd < 200; ++fd) {

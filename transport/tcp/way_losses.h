@@ -8,13 +8,13 @@
 
 namespace canarynet {
 
-// Of a connected socket; false where the kernel does not tell. One system call.
+// Asks about a connected socket; false where the kernel does not tell. One system call.
 bool ask_losses(int fd, WayLosses* out);
 // The congestion control that a socket uses; "" where the kernel does not tell.
 std::string congestion_of(int fd);
 // Whether this process may choose bbr for its sockets, without a module being loaded for it. Reads a file.
 bool may_use_bbr();
-// What to do about a way that loses so much, as a sentence for the log.
+// Advice about a way that loses so much, as a sentence for the log.
 std::string loss_advice(const WayLosses& losses, const std::string& congestion);
 
 }  // namespace canarynet
