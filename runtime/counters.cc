@@ -87,6 +87,12 @@ void EngineCounters::fill_links(const Source& source) {
     row.at(LinkMetric::kFailovers) = path.failovers;
     row.at(LinkMetric::kSegmentsSent) = lanes.segments_sent;
     row.at(LinkMetric::kSegmentsResent) = lanes.segments_resent;
+    row.at(LinkMetric::kAlpha) = of(path.link.alpha().count);
+    row.at(LinkMetric::kBeta) = of(path.link.beta().count);
+    row.at(LinkMetric::kJitter) = of(path.link.jitter().count);
+    row.at(LinkMetric::kLostFrames) = path.link.losses();
+    row.at(LinkMetric::kSampledAt) = of(path.link.sampled_at().count);
+    row.at(LinkMetric::kLevelChanges) = path.link.changes();
   });
   t.at(ProcessMetric::kLinksLeftOut) = left_out;
   for (std::size_t i = 0; i < rails_.size(); ++i) {

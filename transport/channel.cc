@@ -385,6 +385,11 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
   rails_->add_acked(path.spec.local_rail, bytes);
   path.estimator.on_acked(now_, bytes, last, path.window_was_full, rails_->carried(path.spec.local_rail));
   path.window_was_full = false;
+  path.link.on_acked(now_, bytes, last, rails_->carried(path.spec.local_rail));
+  watch_link(path);
+  // Traffic keeps heartbeats away, and its frames meet queues: a pause shows the link's own round trip.
+  if (path.unacked_bytes == 0 && now_ - path.beats[path.last_beat].sent >= options_.heartbeat_interval / 4)
+    send_heartbeat(path, true);
   if (path.estimator.was_busy()) rails_->note(path.spec.local_rail, path.estimator.rate());
   path.last_progress = now_;
   end_stall(path);
@@ -398,6 +403,7 @@ void Channel::declare_lost(Path& path, std::uint32_t sequence) {
   if (now_ - e.departure.sent < path.estimator.rtt_min() / 2) return;
   e.departure.sent = now_;
   e.departure.prompt = false;  // the ack may be the first frame's: it tells no round trip
+  path.link.note_lost();
   if (e.probe) forget_probe(path, e);
   const std::uint32_t record = e.record;
   e.record = kNone;

@@ -241,7 +241,9 @@ class Channel final : public LaneSink {
   bool send_frame(Path& path, wire::Header header, const void* payload, std::uint64_t cookie);
   bool is_worth_a_ride(const Path& path) const;
   void send_ack(Path& path);
-  void send_heartbeat(Path& path);
+  void send_heartbeat(Path& path, bool pause = false);
+  void note_echo(Path& path, Nanos sent, Nanos round_trip);
+  void watch_link(Path& path);
   void look_at_losses(Path& path);
   bool is_greeted(const wire::Header& header, const Arrival& arrival, std::string* why_not) const;
   template <typename Frame>

@@ -1,4 +1,5 @@
 // The receiving half of a channel: what frames are read as, where they land, and what is acknowledged.
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -90,14 +91,7 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
       if (beat.echo_ns != 0) {
         const auto rtt =
             static_cast<std::int64_t>(static_cast<std::uint64_t>(now_.count) - beat.echo_ns - beat.echo_held_ns);
-        if (rtt >= 0 && rtt < (60_s).count) {
-          if (path.echo_seen) {
-            path.estimator.sample_rtt(now_, Nanos{rtt});
-          } else {
-            path.estimator.note_least(now_, Nanos{rtt});
-          }
-          path.echo_seen = true;
-        }
+        if (rtt >= 0 && rtt < (60_s).count) note_echo(path, Nanos{static_cast<std::int64_t>(beat.echo_ns)}, Nanos{rtt});
       }
       if (first) send_heartbeat(path);
       client_.on_heartbeat(*this, header);
@@ -116,6 +110,22 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
       return;
   }
   note_sequenced(path, header);
+}
+
+// The echo of what was `sent` then.
+void Channel::note_echo(Path& path, Nanos sent, Nanos round_trip) {
+  const auto beat =
+      std::find_if(path.beats.begin(), path.beats.end(), [&](const Path::Beat& b) { return b.sent == sent; });
+  if (beat != path.beats.end()) {
+    path.link.on_echo(now_, round_trip, beat->unacked);  // the peer's beats leave in pauses as well
+    if (beat->pause) return;
+  }
+  if (path.echo_seen) {
+    path.estimator.sample_rtt(now_, round_trip);
+  } else {
+    path.estimator.note_least(now_, round_trip);
+  }
+  path.echo_seen = true;
 }
 
 // The peer's hello. `why_not`: for the path, in words.

@@ -291,6 +291,8 @@ void Channel::fail_path(Path& path, const std::string& why) {
   path.peer_sent_ns = 0;
   path.refused_since = Nanos::max();
   path.estimator = PathEstimator{};
+  path.link.on_lane_down();
+  path.beats = {};
   path.trial = Trial{};
   path.window_was_full = false;
   path.lane = std::move(path.successor);  // the next one may be on its way already
@@ -432,7 +434,19 @@ bool Channel::check_stall(Path& path, Nanos now) {
   return false;
 }
 
-void Channel::send_heartbeat(Path& path) {
+void Channel::watch_link(Path& path) {
+  const Nanos alpha = path.link.announced_alpha();
+  const BytesPerSec beta = path.link.announced_beta();
+  if (!path.link.look(now_) || !log_enabled(LogLevel::kInfo)) return;
+  const auto ms = [](Nanos t) { return t.seconds() * 1e3; };
+  const auto mbyte = [](BytesPerSec r) { return static_cast<double>(r.count) * 1e-6; };
+  log(LogLevel::kInfo, "%s to engine %u: alpha %.3f ms (was %.3f), beta %.1f MB/s (was %.1f)", path_name(path).c_str(),
+      options_.peer_engine, ms(path.link.announced_alpha()), ms(alpha), mbyte(path.link.announced_beta()), mbyte(beta));
+}
+
+void Channel::send_heartbeat(Path& path, bool pause) {
+  path.last_beat = (path.last_beat + 1) % path.beats.size();
+  path.beats[path.last_beat] = {now_, Bytes{static_cast<std::int64_t>(path.unacked_bytes)}, pause};
   wire::HeartbeatPayload beat;
   beat.sent_ns = static_cast<std::uint64_t>(now_.count);
   beat.echo_ns = path.peer_sent_ns;
@@ -504,6 +518,7 @@ void Channel::on_timer(Nanos now) {
         }
         dial_beside(path, now);
         look_at_losses(path);
+        watch_link(path);
         if (now - path.last_sent >= interval) {
           path.last_sent = now;
           send_heartbeat(path);

@@ -14,6 +14,7 @@
 
 #include "base/units.h"
 #include "transport/lane.h"
+#include "transport/link_estimate.h"
 #include "transport/path_estimator.h"
 #include "transport/sequence_window.h"
 #include "transport/wire.h"
@@ -127,7 +128,8 @@ struct Path {
   bool successor_stood = false;         // the peer's machine has answered
   std::string no_lane;                  // why the last try to get a lane failed; "" once there is one
   Obstacle obstacle = Obstacle::kNone;  // likewise
-  PathEstimator estimator;
+  PathEstimator estimator;              // of the lane, for the choice of lanes
+  LinkEstimate link;                    // of all lanes of the path, for planners and people
 
   // sending
   std::uint32_t next_sequence = 1;
@@ -174,6 +176,15 @@ struct Path {
   bool echo_seen = false;          // since the lane came up
   std::uint64_t peer_sent_ns = 0;  // to echo
   Nanos peer_heard_at;
+  // A heartbeat that left here: when, and what was unacknowledged. `pause`: in a pause of the traffic, for the link's
+  // round trip. Echoes are of one of the last few.
+  struct Beat {
+    Nanos sent;
+    Bytes unacked;
+    bool pause = false;
+  };
+  std::array<Beat, 4> beats;
+  std::size_t last_beat = 0;
 
   // counters over all lanes of the path
   LaneCounters closed_lanes;

@@ -46,6 +46,14 @@ constexpr MetricInfo kLink[] = {
     {"canary_link_failovers_total", "", kCounter, kNumber, "Times the link's lane was given up."},
     {"canary_link_tcp_segments_total", "", kCounter, kNumber, "Packets with payload that TCP sent on the link."},
     {"canary_link_tcp_resent_segments_total", "", kCounter, kNumber, "Packets that TCP sent again: what the way lost."},
+    {"canary_link_alpha_seconds", "", kGauge, kNanos, "One way, half the least round trip; 0: not measured yet."},
+    {"canary_link_beta_bytes_per_second", "", kGauge, kRate,
+     "Rate at which the link delivers while it is busy, over all its lanes' lives; 0: not measured yet."},
+    {"canary_link_jitter_seconds", "", kGauge, kNanos, "Mean difference of two round trips that met no queue."},
+    {"canary_link_lost_frames_total", "", kCounter, kNumber, "Frames taken for lost on the link."},
+    {"canary_link_sampled_seconds", "", kGauge, kNanos,
+     "When alpha or beta was last measured, CLOCK_MONOTONIC; 0: never."},
+    {"canary_link_level_changes_total", "", kCounter, kNumber, "Changes of alpha or beta that lasted."},
 };
 constexpr MetricInfo kProcess[] = {
     {"canary_peers", "", kGauge, kNumber, "Other engines that this one has links to."},

@@ -60,6 +60,12 @@ enum class LinkMetric : std::uint32_t {
   kFailovers,
   kSegmentsSent,
   kSegmentsResent,
+  kAlpha,
+  kBeta,
+  kJitter,
+  kLostFrames,
+  kSampledAt,
+  kLevelChanges,
   kCount
 };
 enum class ProcessMetric : std::uint32_t {

@@ -159,6 +159,39 @@ TEST(CtlView, JsonHasEveryMetricUnderItsExportedName) {
       nullptr);
 }
 
+TEST(CtlView, LinksShowWhatIsKnownOfEachPath) {
+  const auto two = [](std::uint64_t updated_ms, std::uint64_t mb) {
+    auto t = table(updated_ms, mb);
+    t->links = 2;
+    t->link[1] = t->link[0];
+    t->link[1].nic = 1;
+    t->link[1].at(LinkMetric::kTransmitBytes) = mb * 250'000;
+    t->link[0].at(LinkMetric::kAlpha) = 155'000;
+    t->link[0].at(LinkMetric::kBeta) = 62'500'000;
+    t->link[0].at(LinkMetric::kJitter) = 12'000;
+    t->link[0].at(LinkMetric::kLostFrames) = 2;
+    t->link[0].at(LinkMetric::kSegmentsResent) = 3;
+    t->link[0].at(LinkMetric::kSampledAt) = 1'980'000'000;
+    return t;
+  };
+  const Look before = look_at(1000, two(1000, 10)), after = look_at(2000, two(2000, 60));
+  const std::string text = links_text(before, after);
+  EXPECT_TRUE(
+      has(text, "nic0       nic0                 up       155 us   62.5 MB/s     12 us    80%       5     20 ms"))
+      << text;
+  EXPECT_TRUE(
+      has(text, "nic1       nic0                 up            -           -         -    20%       0         -"))
+      << text;
+  const auto json = nlohmann::json::parse(links_json(before, after));
+  ASSERT_EQ(json["links"].size(), 2u);
+  EXPECT_EQ(json["links"][0]["beta_bytes_per_second"], 62'500'000.0);
+  EXPECT_EQ(json["links"][0]["share_ratio"], 0.8);
+  EXPECT_TRUE(json["links"][1]["alpha_seconds"].is_null());
+  const Look still = look_at(3000, two(2000, 60));
+  EXPECT_EQ(nlohmann::json::parse(links_json(after, still))["links"][1]["share_ratio"], 0.2) << "of all so far";
+  EXPECT_TRUE(has(links_text(look_at(0, nullptr), look_at(1000, nullptr)), "no process here has counters of Canary"));
+}
+
 TEST(CtlView, BytesAreWrittenShort) {
   EXPECT_EQ(bytes_text(0), "0 B");
   EXPECT_EQ(bytes_text(999), "999 B");
@@ -185,9 +218,9 @@ TEST(CtlOptions, AreReadAndWrongOnesNamed) {
   wrong({"top", "--interval", "soon"}, "--interval soon: takes");
   wrong({"top", "--pid", "0"}, "--pid 0: takes a whole number from 1");
   wrong({"top", "--links", "-1"}, "--links -1: takes");
-  wrong({"tip"}, "canaryctl: tip: no such command: takes top or info");
-  wrong({}, "takes a command: top or info");
-  wrong({"--tip"}, "--tip: takes a command first: top or info");
+  wrong({"tip"}, "canaryctl: tip: no such command: takes top, links or info");
+  wrong({}, "takes a command: top, links or info");
+  wrong({"--tip"}, "--tip: takes a command first: top, links or info");
   EXPECT_EQ(parse_ctl_options({"--version"}).exit_status, 0);
   const auto help = parse_ctl_options({"--help"});
   EXPECT_EQ(help.exit_status, 0);

@@ -33,7 +33,13 @@ Result<Look> look(const CtlOptions& options) {
   return Look{scan.take(), clock.now()};
 }
 
-int top(const CtlOptions& options) {
+std::string text_of(const CtlOptions& options, const Look& before, const Look& after) {
+  if (options.command == Command::kLinks) return options.json ? links_json(before, after) : links_text(before, after);
+  return options.json ? top_json(before, after) : top_text(before, after, options.links);
+}
+
+// Of `top` and `links`.
+int watch(const CtlOptions& options) {
   auto first = look(options);
   if (!first.ok()) return fail(first.status().text());
   Look before = first.take();
@@ -54,7 +60,7 @@ int top(const CtlOptions& options) {
       return 0;
     }
     if (clears) std::fputs("\x1b[H\x1b[2J", stdout);
-    std::fputs((options.json ? top_json(before, after) : top_text(before, after, options.links)).c_str(), stdout);
+    std::fputs(text_of(options, before, after).c_str(), stdout);
     if (!options.once && !options.json && !clears) std::fputs("\n", stdout);
     if (std::fflush(stdout) != 0) return fail("can't write to standard output");
     if (options.once) return 0;
@@ -85,7 +91,7 @@ int main(int argc, char** argv) {
       return parsed.exit_status;
     }
     canarynet::tools::warn_of_environment("canaryctl");
-    return parsed.options.command == Command::kInfo ? info() : top(parsed.options);
+    return parsed.options.command == Command::kInfo ? info() : watch(parsed.options);
   } catch (const std::exception& e) {  // memory ran out
     return fail(e.what());
   }

@@ -29,6 +29,7 @@ constexpr const char* kFooter = R"(
   canaryctl top                         every process that has counters, live
   canaryctl top --once --json           one look, for programs
   canaryctl top --pid 1234 --interval 5s
+  canaryctl links                       each path's alpha, beta, share, losses and age
   canaryctl info                        what was built, what this kernel offers, which NICs there are
 
 Processes of other users are seen by root only.
@@ -44,14 +45,19 @@ ParsedOptions parse_ctl_options(const std::vector<std::string>& arguments) {
   app.footer(kFooter);
   app.require_subcommand(1);
   auto* top = app.add_subcommand("top", "bytes per second, state and round trips of every NIC and link");
+  auto* links = app.add_subcommand("links", "what is known of each path: alpha, beta, share, losses, age");
   auto* info = app.add_subcommand("info", "versions, dependencies, kernel, NICs");
   top->add_flag("--once", o.once, "one table, of one interval, then end");
   top->add_flag("--json", o.json, "a JSON object per table, on a line of its own");
   top->add_option("--interval", t.interval, "between two tables, 100ms at least [1s]");
   top->add_option("--pid", t.pid, "one process only; ends with it");
   top->add_option("--links", t.links, "links shown of each process [8]; JSON has all");
+  links->add_flag("--json", o.json, "a JSON object, on one line");
+  links->add_option("--interval", t.interval, "over which shares are taken, 100ms at least [1s]");
+  links->add_option("--pid", t.pid, "one process only");
   const auto take = [&] {
-    o.command = info->parsed() ? Command::kInfo : Command::kTop;
+    o.command = info->parsed() ? Command::kInfo : links->parsed() ? Command::kLinks : Command::kTop;
+    o.once |= links->parsed();
     fill(t, &o);
   };
   tools::parse(app, arguments, take, &parsed);

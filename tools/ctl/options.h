@@ -9,11 +9,11 @@
 
 namespace canarynet::ctl {
 
-enum class Command { kTop, kInfo };
+enum class Command { kTop, kLinks, kInfo };
 
 struct CtlOptions {
   Command command = Command::kTop;
-  // top
+  // top, links
   bool once = false;
   bool json = false;
   Nanos interval = 1_s;

@@ -141,6 +141,34 @@ std::optional<double> EngineView::utilisation(std::uint32_t nic) const {
   return std::max(*out, *in) / known;
 }
 
+std::uint64_t losses(const LinkRow& link) {
+  return link.at(LinkMetric::kLostFrames) + link.at(LinkMetric::kSegmentsResent);
+}
+
+std::optional<double> EngineView::share(const LinkRow& link) const {
+  double own_meanwhile = 0, meanwhile = 0, all = 0;
+  for (std::uint32_t i = 0; i < now->links; ++i) {
+    const LinkRow& l = now->link[i];
+    if (std::strcmp(l.peer, link.peer) != 0) continue;
+    const std::uint64_t sent = l.at(LinkMetric::kTransmitBytes);
+    const LinkRow* const b = before_of(l);
+    const std::uint64_t then = b != nullptr ? b->at(LinkMetric::kTransmitBytes) : sent;
+    const double grew = sent > then ? static_cast<double>(sent - then) : 0;
+    all += static_cast<double>(sent);
+    meanwhile += grew;
+    if (&l == &link) own_meanwhile = grew;
+  }
+  if (meanwhile > 0) return own_meanwhile / meanwhile;
+  if (all > 0) return static_cast<double>(link.at(LinkMetric::kTransmitBytes)) / all;
+  return {};
+}
+
+std::optional<Nanos> EngineView::age(const LinkRow& link, Nanos taken) const {
+  const std::uint64_t at = link.at(LinkMetric::kSampledAt);
+  if (at == 0 || at > static_cast<std::uint64_t>(taken.count)) return {};
+  return Nanos{taken.count - static_cast<std::int64_t>(at)};
+}
+
 std::vector<EngineView> compare(const Look& before, const Look& after) {
   std::vector<EngineView> out;
   for (const ipc::ScannedTable& a : after.scan.tables) {
@@ -175,6 +203,44 @@ std::string bytes_text(double bytes) {
   return text;
 }
 
+namespace {
+
+void print_notes(std::string* out, const Look& look) {
+  if (look.scan.tables.empty()) *out += "no process here has counters of Canary\n";
+  for (const std::string& note : look.scan.notes) *out += "passed over: " + note + "\n";
+  if (look.scan.hidden != 0) {
+    print(out, "%d process%s of other users can't be looked into\n", look.scan.hidden,
+          look.scan.hidden == 1 ? "" : "es");
+  }
+}
+
+}  // namespace
+
+std::string links_text(const Look& before, const Look& after) {
+  std::string out;
+  print(&out, "%7s %-15s %-14s %-10s %-20s %-5s %9s %11s %9s %6s %7s %9s\n", "PID", "PROCESS", "PEER", "NIC", "REMOTE",
+        "STATE", "ALPHA", "BETA", "JITTER", "SHARE", "LOSSES", "AGE");
+  for (const EngineView& e : compare(before, after)) {
+    for (std::uint32_t i = 0; i < e.now->links; ++i) {
+      const LinkRow& l = e.now->link[i];
+      const auto beta = static_cast<double>(l.at(LinkMetric::kBeta));
+      const auto share = e.share(l);
+      const auto age = e.age(l, after.taken);
+      char percent[16] = "-";
+      if (share) std::snprintf(percent, sizeof percent, "%.0f%%", *share * 100);
+      print(&out, "%7d %-15.15s %-14.14s %-10.10s %-20.20s %-5s %9s %11s %9s %6s %7llu %9s\n", e.pid, e.now->process,
+            l.peer, e.now->nic[l.nic].device, l.remote, l.at(LinkMetric::kUp) != 0 ? "up" : "DOWN",
+            time_text(l.at(LinkMetric::kAlpha)).c_str(), beta == 0 ? "-" : (bytes_text(beta) + "/s").c_str(),
+            time_text(l.at(LinkMetric::kJitter)).c_str(), percent, static_cast<unsigned long long>(losses(l)),
+            age ? time_text(static_cast<std::uint64_t>(age->count)).c_str() : "-");
+    }
+    const std::uint64_t more = e.now->at(ProcessMetric::kLinksLeftOut);
+    if (more != 0) print(&out, "%7d and %llu more links\n", e.pid, static_cast<unsigned long long>(more));
+  }
+  print_notes(&out, after);
+  return out;
+}
+
 std::string top_text(const Look& before, const Look& after, int links_max) {
   std::string out;
   const auto engines = compare(before, after);
@@ -183,12 +249,7 @@ std::string top_text(const Look& before, const Look& after, int links_max) {
   print(&out, "%7s %-15s %-14s %-12s %-10s %-4s %-5s %9s %9s %5s %5s %7s %9s\n", "PID", "PROCESS", "ROLE", "HOST",
         "NIC", "KIND", "STATE", "SENT/s", "RECVD/s", "BUSY", "LANES", "RESENT", "FAILOVERS");
   for (const EngineView& e : engines) print_engine(&out, e, links_max);
-  if (engines.empty()) out += "no process here has counters of Canary\n";
-  for (const std::string& note : after.scan.notes) out += "passed over: " + note + "\n";
-  if (after.scan.hidden != 0) {
-    print(&out, "%d process%s of other users can't be looked into\n", after.scan.hidden,
-          after.scan.hidden == 1 ? "" : "es");
-  }
+  print_notes(&out, after);
   return out;
 }
 

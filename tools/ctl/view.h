@@ -29,6 +29,10 @@ struct EngineView {
   // How much a counter grew per second.
   std::optional<double> rate(std::uint64_t value, std::uint64_t value_before) const;
   std::optional<double> rate(std::uint32_t nic, ipc::NicMetric metric) const;
+  // The link's part of what goes to its peer: between the looks, or since the start where nothing went meanwhile.
+  std::optional<double> share(const ipc::LinkRow& link) const;
+  // How long ago alpha or beta was measured.
+  std::optional<Nanos> age(const ipc::LinkRow& link, Nanos taken) const;
   // The busier direction's share of what the NIC can carry: the measured or the nominal rate, whichever is less.
   std::optional<double> utilisation(std::uint32_t nic) const;
 };
@@ -38,7 +42,12 @@ std::vector<EngineView> compare(const Look& before, const Look& after);
 // "1.5 MB", "12 B".
 std::string bytes_text(double bytes);
 std::string top_text(const Look& before, const Look& after, int links_max);
-// One line.
+// What is known of each path: alpha, beta, share, losses, age.
+std::string links_text(const Look& before, const Look& after);
+// One line each.
 std::string top_json(const Look& before, const Look& after);
+std::string links_json(const Look& before, const Look& after);
+// Frames taken for lost, and packets that TCP sent again.
+std::uint64_t losses(const ipc::LinkRow& link);
 
 }  // namespace canarynet::ctl

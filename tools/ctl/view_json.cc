@@ -64,7 +64,39 @@ Json engine(const EngineView& e) {
   return out;
 }
 
+std::string line(const Json& out) {
+  // Our own text is printable ASCII; a note may quote text that is not.
+  return out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace
+
+std::string links_json(const Look& before, const Look& after) {
+  Json out = {{"hidden_processes", after.scan.hidden}, {"passed_over", after.scan.notes}, {"links", Json::array()}};
+  for (const EngineView& e : compare(before, after)) {
+    for (std::uint32_t i = 0; i < e.now->links; ++i) {
+      const LinkRow& l = e.now->link[i];
+      const auto known = [&](LinkMetric m, double unit) {
+        return l.at(m) == 0 ? Json(nullptr) : Json(static_cast<double>(l.at(m)) * unit);
+      };
+      const auto age = e.age(l, after.taken);
+      out["links"].push_back({{"pid", e.pid},
+                              {"process", e.now->process},
+                              {"peer", l.peer},
+                              {"device", e.now->nic[l.nic].device},
+                              {"remote", l.remote},
+                              {"lane", l.lane},
+                              {"up", l.at(LinkMetric::kUp) != 0},
+                              {"alpha_seconds", known(LinkMetric::kAlpha, 1e-9)},
+                              {"beta_bytes_per_second", known(LinkMetric::kBeta, 1)},
+                              {"jitter_seconds", static_cast<double>(l.at(LinkMetric::kJitter)) * 1e-9},
+                              {"share_ratio", number(e.share(l))},
+                              {"losses", losses(l)},
+                              {"age_seconds", age ? Json(age->seconds()) : Json(nullptr)}});
+    }
+  }
+  return line(out);
+}
 
 std::string top_json(const Look& before, const Look& after) {
   Json out = {{"taken_seconds", after.taken.seconds()},
@@ -73,8 +105,7 @@ std::string top_json(const Look& before, const Look& after) {
               {"passed_over", after.scan.notes},
               {"engines", Json::array()}};
   for (const EngineView& e : compare(before, after)) out["engines"].push_back(engine(e));
-  // Our own text is printable ASCII; a note may quote text that is not.
-  return out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return line(out);
 }
 
 }  // namespace canarynet::ctl

@@ -1,0 +1,199 @@
+// transport/link_estimate.h -- what is known of one path's link in the direction of its sender: alpha (the time of a
+// byte that meets no queue), beta (the rate at which it delivers), jitter, losses, and since when.
+//
+// What: reads the same acknowledgements as PathEstimator, and decides nothing: that one serves the choice of a lane,
+// here is what planners and people are told. It belongs to the path, so a lane's death leaves it alone.
+// - alpha is half the least round trip. A shorter one counts at once. A longer one counts when frames that met no queue
+//   of ours have seen nothing else for a while: heartbeats in pauses of the traffic, and small frames.
+// - beta is measured while the link is busy: a piece that left before the link was done with the one before it finds it
+//   so, and what is acknowledged between the two acks took exactly that time. What a shaper lets pass as a burst after
+//   a pause is left out. Two windows of such time in a row that say more raise it, and lower ones that have lasted
+//   lower it; where other channels share the NIC, only what all of them got together contradicts it.
+// - An estimate older than kStale gives way to the next measurement.
+// Units: ns, bytes. One owner thread. Nothing here allocates.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+
+#include "base/units.h"
+#include "transport/level_watch.h"
+#include "transport/path_estimator.h"
+
+namespace canarynet {
+
+class LinkEstimate {
+ public:
+  using NicBytes = PathEstimator::NicBytes;
+  using Departure = PathEstimator::Departure;
+
+  static constexpr Nanos kLookEvery = 50_ms;
+  static constexpr Nanos kStale = 10_s;
+  // A round trip that is longer by no more than this or a sixteenth is the same.
+  static constexpr Nanos kSlack = 50_us;
+  // Late wake-ups explain what is shorter: it must last for longer.
+  static constexpr Nanos kLongerLasts = 150_ms;
+  static constexpr Nanos kSlightlyLongerLasts = 300_ms;
+  static constexpr std::int64_t kJitters = 5;  // and by no more than so many times the jitter
+  // A piece of this size or more that comes the other way holds up an ack.
+  static constexpr std::int64_t kHoldsUp = 16 * 1024;
+  // A frame with no more than that before it met no queue.
+  static constexpr std::int64_t kSmallBytes = 1024;
+  // A window of busy time.
+  static constexpr Nanos kWindow = 100_ms;
+  static constexpr Nanos kBusyMin = 5_ms;
+  static constexpr std::uint64_t kBusyBytes = 256 * 1024;
+  static constexpr int kNoise = 16;  // windows differ by this part for no reason
+  static constexpr Nanos kLowerLasts = 400_ms;
+  // A rate that rose meanwhile refills a shaper's bucket faster than the rate that is known.
+  static constexpr std::int64_t kRefillTimes = 8;
+
+  Nanos alpha() const { return round_trip_ / 2; }  // one way; 0: no round trip was seen yet
+  BytesPerSec beta() const { return beta_; }       // 0: the link was never busy for long enough
+  Nanos jitter() const { return jitter_; }         // mean difference of two round trips in a row that met no queue
+  std::uint64_t losses() const { return losses_; }
+  Nanos sampled_at() const { return sampled_at_; }  // 0: never
+  Nanos announced_alpha() const { return Nanos{alpha_watch_.announced()}; }
+  BytesPerSec announced_beta() const { return {beta_watch_.announced()}; }
+  std::uint64_t changes() const { return changes_; }  // of what was announced
+
+  // An echo came, which nobody held up. `before`: the bytes that may have stood before it on either way.
+  void on_echo(Nanos now, Nanos round_trip, Bytes before) { sample(now, round_trip, before); }
+  // As PathEstimator::on_acked.
+  void on_acked(Nanos now, std::uint64_t bytes, const Departure& last, const NicBytes& nic) {
+    sampled_at_ = now;
+    if (last.prompt) {
+      const Bytes sent = std::max(last.unacked, nic.acked - last.nic.acked);
+      sample(now, now - last.sent, sent + (nic.received - last.nic.received));
+    }
+    // An ack that was held up came later than the link was done with its bytes, but not before the ack before it.
+    const Nanos idle = last.sent - ((held_ ? acked_before_ : acked_at_) - round_trip_);
+    const Nanos span = now - acked_at_;
+    const Bytes by_nic = nic.acked - nic_.acked;
+    if (span.count != 0) {
+      // An ack may have been held up by a piece that came the other way.
+      const bool held = (nic.received - nic_.received).count >= kHoldsUp;
+      alike_ = held == held_;
+      held_ = held;
+      acked_before_ = acked_at_;
+    }
+    acked_at_ = now;
+    nic_ = nic;
+    if (idle.count > 0) {
+      const BytesPerSec refill = beta_.count == 0 ? PathEstimator::kRefill : BytesPerSec{beta_.count * kRefillTimes};
+      const std::int64_t refilled = std::min(refill.bytes_in(std::min(idle, 1_s)).count, PathEstimator::kBurstBytes);
+      burst_ = std::min(burst_ + static_cast<std::uint64_t>(refilled), std::uint64_t{PathEstimator::kBurstBytes});
+    }
+    const bool burst = burst_ != 0;
+    burst_ -= std::min(burst_, bytes);
+    if (idle.count > 0 || burst || !alike_) return;
+    if (busy_bytes_ == 0 || now - window_end_ > 1_s) begin_window(now - span);
+    window_end_ = now;
+    busy_bytes_ += bytes;
+    busy_by_nic_ += by_nic;
+    busy_time_ += span;
+    if (now - window_began_ >= kWindow && busy_time_ >= kBusyMin && busy_bytes_ >= kBusyBytes) end_window(now);
+  }
+  void note_lost() { ++losses_; }
+  // What was under way on the lane has gone; what is known of the link has not.
+  void on_lane_down() {
+    acked_at_ = {};
+    busy_bytes_ = 0;
+    longer_ = lower_ = higher_ = 0;
+  }
+  // True when the level to announce has changed. Cheap: for every acknowledgement and timer.
+  bool look(Nanos now) {
+    if (now < next_look_) return false;
+    next_look_ = now + kLookEvery;
+    const bool alpha = alpha_watch_.look(now, this->alpha().count), beta = beta_watch_.look(now, beta_.count);
+    changes_ += alpha || beta;
+    return alpha || beta;
+  }
+
+ private:
+  void sample(Nanos now, Nanos round_trip, Bytes before) {
+    if (round_trip.count <= 0) return;
+    sampled_at_ = now;
+    const bool small = before.count <= kSmallBytes;
+    if (small) {
+      const std::int64_t differs = std::abs(round_trip.count - last_small_.count);
+      if (last_small_.count != 0) jitter_.count += (differs - jitter_.count) / 16;
+      last_small_ = round_trip;
+    }
+    const Nanos slack = std::max(kSlack, round_trip_ / kNoise) + jitter_ * kJitters;
+    if (round_trip_.count == 0 || round_trip <= round_trip_ + slack) {
+      if (round_trip_.count == 0 || round_trip < round_trip_) round_trip_ = round_trip;
+      longer_ = 0;
+      return;
+    }
+    if (!small) return;
+    if (longer_ == 0) longer_since_ = now;
+    longer_to_ = longer_++ == 0 ? round_trip : std::min(longer_to_, round_trip);
+    const bool slightly = longer_to_ - round_trip_ <= PathEstimator::kWakeUp;
+    if (longer_ < (slightly ? 3 : 2) || now - longer_since_ < (slightly ? kSlightlyLongerLasts : kLongerLasts)) return;
+    round_trip_ = longer_to_;
+    longer_ = 0;
+  }
+
+  void begin_window(Nanos at) {
+    window_began_ = at;
+    busy_bytes_ = 0;
+    busy_by_nic_ = {};
+    busy_time_ = {};
+  }
+  void end_window(Nanos now) {
+    const auto own = BytesPerSec::of(Bytes{static_cast<std::int64_t>(busy_bytes_)}, busy_time_);
+    const auto most = std::max(own, BytesPerSec::of(busy_by_nic_, busy_time_));
+    const std::int64_t noise = beta_.count / kNoise;
+    busy_bytes_ = 0;
+    if (beta_.count == 0 || now - beta_at_ > kStale) {
+      beta_ = own;
+      lower_ = higher_ = 0;
+    } else if (own.count > beta_.count + noise) {
+      lower_ = 0;
+      if (higher_++ != 0) beta_ = std::min(own, higher_to_);
+      higher_to_ = own;
+    } else if (most.count >= beta_.count - noise) {
+      lower_ = higher_ = 0;
+      if (own.count >= beta_.count - noise) beta_.count += (own.count - beta_.count) / 8;
+    } else {
+      higher_ = 0;
+      // The first one may have begun before the change.
+      if (lower_ == 0) lower_since_ = window_began_;
+      lower_to_ = lower_++ <= 1 ? most : std::max(lower_to_, most);
+      if (lower_ >= 2 && now - lower_since_ >= kLowerLasts) {
+        beta_ = lower_to_;
+        lower_ = 0;
+      }
+    }
+    beta_at_ = now;
+  }
+
+  Nanos sampled_at_;
+  Nanos round_trip_;          // the least
+  std::uint32_t longer_ = 0;  // round trips in a row that met no queue, since when, the least of them
+  Nanos longer_since_, longer_to_;
+  Nanos last_small_, jitter_;
+  std::uint64_t losses_ = 0;
+
+  BytesPerSec beta_;
+  Nanos beta_at_;
+  Nanos acked_at_, acked_before_;
+  NicBytes nic_;                                      // by then
+  bool held_ = false;                                 // something came the other way before that ack
+  bool alike_ = true;                                 // and before the one before: both were late, or neither was
+  std::uint64_t burst_ = PathEstimator::kBurstBytes;  // what a shaper's bucket may still hold
+  Nanos window_began_, window_end_, busy_time_;
+  std::uint64_t busy_bytes_ = 0;
+  Bytes busy_by_nic_;
+  std::uint32_t lower_ = 0, higher_ = 0;  // windows in a row
+  Nanos lower_since_;
+  BytesPerSec lower_to_, higher_to_;
+
+  LevelWatch alpha_watch_{(50_us).count}, beta_watch_{1};
+  Nanos next_look_;
+  std::uint64_t changes_ = 0;
+};
+
+}  // namespace canarynet

@@ -1,0 +1,224 @@
+// What acknowledgements tell of a link, over a link that carries pieces one behind the other; and when a level that is
+// measured has changed.
+#include "transport/link_estimate.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "base/random.h"
+
+namespace canarynet {
+namespace {
+
+constexpr std::uint64_t kPiece = 128 * 1024;
+
+// A link, and what its sender learns of it.
+class Link {
+ public:
+  Link(BytesPerSec its_rate, Nanos its_round_trip) : rate(its_rate), round_trip(its_round_trip) { echo(); }
+
+  // A heartbeat on the idle link.
+  void echo() { estimate.on_echo(now, round_trip, {}); }
+  void send(std::uint64_t bytes = kPiece) {
+    const bool idle = pieces_.empty();
+    unacked_ += bytes;
+    free_ = std::max(free_, now) + rate.time_for(count(bytes));
+    auto departure = shaper_.depart(now, idle, unacked_ <= kPiece, true, count(unacked_));
+    departure.nic = nic;
+    pieces_.push_back({departure, free_ + round_trip, bytes});
+  }
+  // The oldest is acknowledged; the NIC carried so much for others meanwhile.
+  void acknowledge(Nanos late = {}, Bytes others = {}) {
+    const Piece p = pieces_.front();
+    pieces_.pop_front();
+    now = std::max(now, p.acked + late);
+    unacked_ -= p.bytes;
+    nic.acked += count(p.bytes) + others;
+    estimate.on_acked(now, p.bytes, p.departure, nic);
+    changes += estimate.look(now);
+  }
+  // Keeps `window` pieces under way for so long, then runs dry.
+  void carry(Nanos span, std::size_t window, Bytes others = {}) {
+    for (const Nanos began = now; now - began < span;) {
+      while (pieces_.size() < window) send();
+      acknowledge({}, others);
+    }
+    while (!pieces_.empty()) acknowledge();
+  }
+
+  LinkEstimate estimate;
+  BytesPerSec rate;
+  Nanos round_trip;
+  Nanos now = 1_s;
+  PathEstimator::NicBytes nic;
+  int changes = 0;
+
+ private:
+  struct Piece {
+    PathEstimator::Departure departure;
+    Nanos acked;
+    std::uint64_t bytes;
+  };
+  static Bytes count(std::uint64_t n) { return Bytes{static_cast<std::int64_t>(n)}; }
+  PathEstimator shaper_;  // for departures only
+  std::deque<Piece> pieces_;
+  std::uint64_t unacked_ = 0;
+  Nanos free_;
+};
+
+constexpr auto kRate = BytesPerSec::from_mbit(200);
+
+void expect_rate(const Link& link, BytesPerSec rate) {
+  EXPECT_NEAR(static_cast<double>(link.estimate.beta().count), static_cast<double>(rate.count),
+              static_cast<double>(rate.count) / 20);
+}
+
+TEST(LinkEstimate, KnowsNothingUntilSomethingCame) {
+  const LinkEstimate e;
+  EXPECT_EQ(e.alpha(), Nanos{});
+  EXPECT_EQ(e.beta().count, 0);
+  EXPECT_EQ(e.sampled_at(), Nanos{});
+}
+
+TEST(LinkEstimate, SaturatedWindowsTellTheRateAndTheQueueDoesNotLengthenTheWay) {
+  Link link(kRate, 10_ms);
+  link.carry(2_s, 12);
+  expect_rate(link, kRate);
+  EXPECT_EQ(link.estimate.alpha(), 5_ms);
+}
+
+// Three pieces under way fill a third of this link: each flight is dense, and so is what is told of it.
+TEST(LinkEstimate, ALinkThatIsFilledAtTimesTellsItsRateAllTheSame) {
+  Link link(kRate, 40_ms);
+  for (int i = 0; i < 20; ++i) {
+    for (int k = 0; k < 6; ++k) link.send();
+    for (int k = 0; k < 6; ++k) link.acknowledge();
+    link.now += 20_ms;
+  }
+  expect_rate(link, kRate);
+}
+
+TEST(LinkEstimate, PiecesThatLeaveOneByOneTellNoRate) {
+  Link link(kRate, 10_ms);
+  link.carry(2_s, 1);
+  EXPECT_EQ(link.estimate.beta().count, 0);
+}
+
+TEST(LinkEstimate, ARateThatFallsOrRisesIsFollowedWithinASecond) {
+  for (const auto& [from, to] : {std::pair{200, 100}, {100, 200}, {100, 10}, {1000, 700}}) {
+    Link link(BytesPerSec::from_mbit(from), 2_ms);
+    link.carry(2_s, 6);
+    link.rate = BytesPerSec::from_mbit(to);
+    link.carry(800_ms, 6);
+    expect_rate(link, link.rate);
+  }
+}
+
+TEST(LinkEstimate, WhatOtherChannelsGetOfTheNicIsNoFall) {
+  Link link(kRate, 2_ms);
+  link.carry(2_s, 6);
+  link.rate = kRate;
+  link.rate.count /= 2;
+  link.carry(3_s, 6, Bytes{kPiece});
+  expect_rate(link, kRate);
+}
+
+TEST(LinkEstimate, ALongerWayIsBelievedOnceItLastsAndAShorterOneAtOnce) {
+  Link link(kRate, 2_ms);
+  for (int i = 0; i < 5; ++i, link.now += 100_ms) link.echo();
+  link.round_trip = 8_ms;
+  link.echo();
+  EXPECT_EQ(link.estimate.alpha(), 1_ms) << "one late answer";
+  link.now += 100_ms;
+  for (int i = 0; i < 5; ++i, link.now += 100_ms) link.echo();
+  EXPECT_EQ(link.estimate.alpha(), 4_ms);
+  link.round_trip = 2_ms;
+  link.echo();
+  EXPECT_EQ(link.estimate.alpha(), 1_ms);
+}
+
+TEST(LinkEstimate, SurvivesItsLane) {
+  Link link(kRate, 10_ms);
+  link.carry(2_s, 12);
+  link.estimate.on_lane_down();
+  expect_rate(link, kRate);
+  EXPECT_EQ(link.estimate.alpha(), 5_ms);
+  link.now += 1_s;
+  link.carry(1_s, 12);
+  expect_rate(link, kRate);
+}
+
+// After ten seconds without any the first new window counts.
+TEST(LinkEstimate, AnOldOneGivesWayToTheFirstNewWindow) {
+  Link link(kRate, 2_ms);
+  link.carry(2_s, 12);
+  link.now += 20_s;
+  link.rate = BytesPerSec::from_mbit(20);
+  link.carry(300_ms, 12);
+  expect_rate(link, link.rate);
+}
+
+TEST(LinkEstimate, ASteadyLinkIsAnnouncedOnceHoweverLateItsAcksAre) {
+  Link link(kRate, 10_ms);
+  Random random(7);
+  for (const Nanos end = link.now + 60_s; link.now < end;) {
+    for (int i = 0; i < 12; ++i) link.send();
+    for (int i = 0; i < 12; ++i) link.acknowledge(Nanos{static_cast<std::int64_t>(random.below(3'000'000))});
+    link.echo();
+  }
+  expect_rate(link, kRate);
+  EXPECT_EQ(link.changes, 2) << "the round trip first, then the rate";
+}
+
+// --- the change detector ---------------------------------------------------------------------------------------------
+
+// Announcements of `level(t)` over so many seconds, looked at every 50 ms.
+template <typename Level>
+int announcements(int seconds, Level level) {
+  LevelWatch watch(1);
+  int n = 0;
+  for (Nanos t = 1_s; t < Nanos{(1 + seconds) * (1_s).count}; t += 50_ms) n += watch.look(t, level(t - 1_s));
+  return n;
+}
+
+TEST(LevelWatch, AStepIsAnnouncedOnceItLasts) {
+  LevelWatch watch(1);
+  EXPECT_FALSE(watch.look(1_s, 0)) << "nothing is known";
+  EXPECT_FALSE(watch.look(1_s, 100));
+  EXPECT_TRUE(watch.look(1200_ms, 100));
+  EXPECT_FALSE(watch.look(2_s, 115)) << "too little";
+  EXPECT_FALSE(watch.look(3_s, 200));
+  EXPECT_FALSE(watch.look(3100_ms, 100)) << "it did not last";
+  EXPECT_FALSE(watch.look(3200_ms, 200));
+  EXPECT_FALSE(watch.look(3300_ms, 200));
+  EXPECT_TRUE(watch.look(3400_ms, 200));
+  EXPECT_EQ(watch.announced(), 200);
+  EXPECT_EQ(announcements(60, [](Nanos t) { return t < 30_s ? 100 : 50; }), 2);
+}
+
+TEST(LevelWatch, NoiseIsNoChange) {
+  Random random(3);
+  EXPECT_EQ(announcements(600, [&](Nanos) { return 850 + static_cast<std::int64_t>(random.below(300)); }), 1);
+}
+
+TEST(LevelWatch, ASawtoothAndAnAlternationAreSoonIgnored) {
+  EXPECT_LE(announcements(600, [](Nanos t) { return 700 + t.count / 1'000'000 % 1000 * 6 / 10; }), 8) << "sawtooth";
+  for (const Nanos half : {100_ms, 300_ms, 1_s, 3_s}) {
+    const auto alternates = [&](Nanos t) { return t.count / half.count % 2 == 0 ? 1000 : 500; };
+    EXPECT_LE(announcements(600, alternates), 8) << half.count;
+  }
+}
+
+TEST(LevelWatch, AfterQuietSecondsAChangeIsBelievedAsSoonAsEver) {
+  LevelWatch watch(1);
+  Nanos t = 1_s;
+  for (; t < 20_s; t += 50_ms) watch.look(t, t.count / (500_ms).count % 2 == 0 ? 1000 : 500);
+  const std::int64_t now = watch.announced();
+  for (; t < 25_s; t += 50_ms) EXPECT_FALSE(watch.look(t, now));
+  EXPECT_FALSE(watch.look(t, now * 2));
+  EXPECT_TRUE(watch.look(t + LevelWatch::kLasts, now * 2));
+}
+
+}  // namespace
+}  // namespace canarynet
