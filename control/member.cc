@@ -210,7 +210,7 @@ void Member::on_link_down(ControlLink& link, const Status& reason, bool hangup) 
       return fail(
           failure(CANARY_COORDINATOR_LOST, "rank 0's process ended while the job was joining: " + reason.text(), 0));
     }
-    // Behind a hello comes the roster: who lost that is not in the job.
+    // Behind a hello comes the roster: a member that lost it is not in the job.
     if (!hangup && !answered_) link.send(Retract{});
     return join_again(reason.text());
   }

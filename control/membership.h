@@ -4,13 +4,13 @@
 // ranks are there exactly once and that must-agree settings are equal, and sends everybody the roster. The connection
 // of every other engine to it stays open: its end (FIN, RST) without a LEAVE proves that the process died; silence
 // proves nothing: it is dialled again, over any of the coordinator's addresses. So is one on which something came
-// damaged: whoever can't read it any more says RETRACT on it and keeps it open until another has taken its place.
+// damaged: the side that can't read it any more says RETRACT on it and keeps it open until another has taken its place.
 // Units: ranks are world ranks unless said otherwise. Memory: own; grows only while joining and creating groups.
 // Thread: the engine's owner. Runs by poll(); reads no clock, opens no socket (LaneFactory).
 // Failures: a failed join comes as on_join_failed with the same sentence on every rank that had connected. Where the
 // ranks meet by a unique id, a member that does not fit (version, world size, settings, a rank twice) fails the join.
-// Where they meet by an address anybody may come: who does not fit is turned away with the reason and the others are
-// waited for; if they don't come, the failure tells that reason.
+// Where they meet by an address anybody may come: one that does not fit is turned away with the reason and the others
+// are waited for; if they don't come, the failure tells that reason.
 #pragma once
 
 #include <cstdint>
@@ -113,7 +113,7 @@ class MembershipListener {
   virtual void on_engine_died(std::uint32_t engine, const std::string& why) = 0;
   // The engine left on purpose (finalize), with these words.
   virtual void on_engine_left(std::uint32_t engine, const std::vector<LastWord>& words) = 0;
-  // Somebody wants to know what is known here of who has entered what: tell_entered() answers, at once.
+  // Somebody asks what is known here of the operations that ranks have entered: tell_entered() answers, at once.
   virtual void on_entry_question(GroupEpoch group) = 0;
   // The knowledge of all engines together: somebody, perhaps this engine, had asked.
   virtual void on_entered(const Entered& entered) = 0;
@@ -175,8 +175,8 @@ class Membership {
   // Asks that engine to connect to this one. May be lost, with the connection to the coordinator or with the
   // coordinator: whoever still waits asks again.
   virtual void ask_to_connect(Nanos now, std::uint32_t engine) = 0;
-  // Says LEAVE; nothing after it is a death. The others hear what its ranks had entered: who had no channel to it knows
-  // by this alone. The coordinator keeps serving until poll() says `finished` or it is
+  // Says LEAVE; nothing after it is a death. The others hear what its ranks had entered: an engine that had no channel
+  // to it knows by this alone. The coordinator keeps serving until poll() says `finished` or it is
   // destroyed.
   virtual void leave(Nanos now, std::vector<LastWord> words) = 0;
   // Closes every connection without a word, so that the others learn of this engine's end at once; only

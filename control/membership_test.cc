@@ -206,7 +206,7 @@ TEST(MembershipConnect, RequestsReachWhomTheyName) {
   job[3].membership->ask_to_connect(job.fabric.now(), 1);
   job[3].membership->ask_to_connect(job.fabric.now(), 0);
   job[0].membership->ask_to_connect(job.fabric.now(), 2);
-  // Nobody: who asks itself, and a number that no engine has.
+  // A request for the engine itself, or for a number that no engine has, reaches nobody.
   job[3].membership->ask_to_connect(job.fabric.now(), 3);
   job[3].membership->ask_to_connect(job.fabric.now(), 4);
   job.run_for(10_ms);

@@ -1,5 +1,5 @@
-// control/miss_desk.h -- the coordinator's desk for engines that no lane reaches: who misses whom, and whose fault it
-// is.
+// control/miss_desk.h -- the coordinator's desk for engines that no lane reaches: which miss each other, and whose
+// fault it is.
 //
 // What: a pair of engines that can't reach each other over any lane does not tell which end is broken; all pairs
 // together do. Every engine reports whom it misses, early; when an operation can't go on for want of a lane, the desk

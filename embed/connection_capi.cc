@@ -1,5 +1,5 @@
-// The C ABI of connections without a group: making and ending them, memory that is registered, messages. What a call
-// says is checked by the port (port/command_check.h), but for handles.
+// The C ABI of connections without a group: making and ending them, memory that is registered, messages. The port
+// checks what a call says (port/command_check.h), but for handles.
 #include <array>
 #include <cstring>
 #include <memory>

@@ -115,7 +115,7 @@ class Inside {
   T* object_ = nullptr;
 };
 
-// The result of a ticket. Of one that is not done: its context has left the job, and nothing touches its buffers any
+// Tells the result of a ticket. If it is not done, its context has left the job, and nothing touches its buffers any
 // more.
 canary_status tell(const Context& context, OpTicket& ticket);
 }  // namespace canarynet

@@ -183,8 +183,8 @@ bool is_closed(const T& which) {
   return which.core->closed.load(std::memory_order_acquire) || which.endpoint->host->over();
 }
 
-// Says that it is closed and leaves it to be freed when the endpoint's thread has heard. Whoever finds it open with the
-// mutex held may use it until then.
+// Says that it is closed and leaves it to be freed when the endpoint's thread has heard. A caller that finds it open
+// with the mutex held may use it until then.
 template <typename T>
 void retire(canary_endpoint& e, T* which, std::vector<Kept<T>>& list, std::vector<Kept<T>>& closing) {
   const std::lock_guard lock(e.mutex);

@@ -1,4 +1,4 @@
-// Ranks that die, stop, leave or abort, over real sockets: who hears what, how soon. The measured time is printed.
+// Ranks die, stop, leave or abort, over real sockets, and the others hear of it soon. The measured time is printed.
 #include <sys/mman.h>
 
 #include <barrier>

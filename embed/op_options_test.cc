@@ -1,5 +1,5 @@
 // canary_op_options: every call that takes them reads them, wrong ones are refused by name, deadlines and priorities
-// reach the engine. What priorities do to time is sim/priority_test.cc's.
+// reach the engine. sim/priority_test.cc tests what priorities do to time.
 #include <functional>
 #include <numeric>
 #include <thread>

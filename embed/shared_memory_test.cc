@@ -1,5 +1,5 @@
-// Ranks of one host over shared memory through the C ABI: who meets there, memory that is sent by reference, and what a
-// killed rank leaves.
+// Ranks of one host over shared memory through the C ABI: the ranks that meet there, memory that is sent by reference,
+// and what a killed rank leaves.
 #include <sched.h>
 
 #include <algorithm>

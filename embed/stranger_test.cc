@@ -413,8 +413,8 @@ TEST_F(Strangers, WhoSayNothingLeaveDescriptorsAndRoomForMembers) {
   }
 }
 
-// One of two ranks may open only `spare` files more. What each says in the end, "" where it lived: the limited one
-// first.
+// One of two ranks may open only `spare` files more. Each says something in the end, "" where it lived: the limited
+// one first.
 struct Ends {
   int spare;
   std::string limited, other;

@@ -19,8 +19,8 @@ namespace {
 // Per cycle, so that lanes need not wait for long: what is left over is due at once.
 constexpr int kTakenPerCycle = 64;
 constexpr int kEnteredPerCycle = 64;
-// Members that stay listed while nothing of theirs waits, until the next housekeeping: who calls again and again need
-// not be listed anew for every call. They are looked at in every cycle.
+// Members that stay listed while nothing of theirs waits, until the next housekeeping: a member that calls again and
+// again need not be listed anew for every call. They are looked at in every cycle.
 constexpr std::size_t kListedMax = 8;
 
 // With its member; all others wait in the engine's.

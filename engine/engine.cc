@@ -100,7 +100,7 @@ void Engine::on_joined(std::shared_ptr<const Roster> roster) {
   check_ready();
 }
 
-// A small job connects everybody at once, which proves every link before the first operation. Of a large one only the
+// A small job connects everybody at once, which proves every link before the first operation. A large one connects only
 // neighbours in the order of ranks, which every ring needs: they prove that NICs, routes and ports are right.
 bool Engine::connects_at_join(std::uint32_t engine) const {
   const std::size_t all = peers_.size();

@@ -299,8 +299,8 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
   }
 }
 
-// Nobody drove this engine for so long: it was stopped, or got no core, or its caller computed. What did not come
-// meanwhile is nobody's fault. The entry limit and the caller's deadlines go on: they are promises about time itself.
+// Nobody drove this engine for so long: it was stopped, or got no core, or its caller computed. Nobody is to blame for
+// what did not come meanwhile. The entry limit and the caller's deadlines go on: they are promises about time itself.
 void Engine::move_clocks(Nanos missed) {
   for (EnginePeer& p : peers_) {
     if (p.complained_at != Nanos::max()) p.complained_at += missed;

@@ -35,7 +35,7 @@ class Greeter final : public LaneSink {
   // Closes all lanes without a word. Outside of callbacks.
   void abandon() noexcept { waiting_.clear(); }
   bool empty() const { return waiting_.empty(); }
-  // Says that the lane was a stranger's; `why` in a few words, it stands in parentheses. Who calls drops the lane.
+  // Says that the lane was a stranger's; `why` in a few words, it stands in parentheses. The caller drops the lane.
   void turn_away(const Lane& lane, const char* why);
 
   void on_up(Lane&) override {}

@@ -44,8 +44,8 @@ bool SilenceWatch::unheard(const Peer& p, Nanos now) const {
 
 // --- warnings --------------------------------------------------------------------------------------------------------
 
-// A silence of that length that nobody has been told of. What keeps a channel from coming up is none of a process's
-// speed.
+// A silence of that length that nobody has been told of. A channel that does not come up has other reasons than a
+// process's speed.
 bool SilenceWatch::is_news(Peer& p, Nanos now, Nanos limit) const {
   if (!should_speak(p) || p.idle || p.silent_since != Nanos::max() || now - last_word(p) <= limit) return false;
   return !p.neighbour || peers_.no_lane(p).obstacle != Obstacle::kNone || !merely_starved(p, now);
@@ -132,7 +132,7 @@ SilenceWatch::Fate SilenceWatch::judge(Peer& p, Nanos now) {
   if (!should_speak(p)) return Fate::kLives;
   Nanos heard = p.met;
   if (word) heard = std::max(heard, word->heard);
-  // A channel that was opened to somebody silent has heard nothing of it: who has control goes by that.
+  // A channel that was opened to somebody silent has heard nothing of it: a word over control counts instead.
   if (p.channel && (!word || p.channel->ever_up())) heard = std::max(heard, p.channel->last_heard());
   const bool suspicious = now - heard > (warned.count != 0 ? std::min(limit, warned) : limit) * 3 / 4;
   if (!suspicious) p.looked = false;

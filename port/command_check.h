@@ -38,7 +38,7 @@ Status check_unit(std::span<const Command> unit, const Regions& regions);
 // Bytes of a member's message; of one that makes no sense: any number.
 std::uint64_t message_bytes(const Command& message);
 
-// Bytes that an operation reads from its input and writes to its output. Of one that makes no sense: any number.
+// Bytes that an operation reads from its input and writes to its output; any number if it makes no sense.
 struct Lengths {
   std::uint64_t input = 0;
   std::uint64_t output = 0;

@@ -3,8 +3,8 @@
 //
 // Threads: submit() and stop() from any; the endpoint is driven by its thread alone, so nobody else ever waits for the
 // network. It sleeps while nothing happens, after polling a little where replies come soon (runtime/halt_poll.h); a
-// submission wakes it by one system call if it sleeps, by none if it does not. Whoever polls a descriptor instead of
-// asking hears by open_bell() of what has completed.
+// submission wakes it by one system call if it sleeps, by none if it does not. A caller that polls a descriptor instead
+// of asking hears by open_bell() of what has completed.
 #pragma once
 
 #include <atomic>

@@ -155,8 +155,8 @@ class Channel final : public LaneSink {
   void note_malformed(const char* why);
   // The peer left on purpose (its Goodbye, or word of it over control): everything sent to it is done.
   void peer_departed();
-  // The peer is dead: it is not dialled any more, and a connection under way says nothing. Whoever has its port now
-  // would hear the job's token.
+  // The peer is dead: it is not dialled any more, and a connection under way says nothing. A process that has its port
+  // now would hear the job's token.
   void peer_died() { peer_died_ = true; }
   // Sends a best-effort frame on every lane that is up.
   void broadcast(const wire::Header& header, const void* payload, Nanos now);

@@ -162,7 +162,7 @@ Path* Channel::choose_path(std::uint32_t bytes, int rail, PieceClass which) {
     }
   }
   if (best_with_room == best || best_with_room == nullptr) return best_with_room;
-  // While nothing is known, whoever has room is as good as any.
+  // While nothing is known, a lane that has room is as good as any.
   if (!any_rate_) return best_with_room;
   return room_eta <= all_delivered(bytes + client_.waiting_bytes(*this, which)) ? best_with_room : nullptr;
 }

@@ -3,7 +3,7 @@
 // What: push() at the tail (kinds that wire::overtakes(): before the others that have not begun); gather() describes
 // the head as iovecs (header and small payload lie together, large payloads stay where the caller has them), front()
 // the one frame at the head; advance() forgets what was written; cancel() takes frames back. One that is half written
-// keeps its place and length and is given up: who writes from front() tells the reader so, gather() fills up with
+// keeps its place and length and is given up: a writer that uses front() tells the reader so, gather() fills up with
 // zeroes, which the payload's CRC refuses.
 // Memory: see Lane::send(). After cancel() no borrowed memory of that cookie is referenced.
 // Thread: one owner. Nothing allocates after construction.

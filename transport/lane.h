@@ -168,7 +168,7 @@ class LaneFactory {
   // the last poll(); -1 in the simulator.
   virtual int poll_fd() const = 0;
   // Before every wait for poll_fd(): peers that need no kernel to bring their bytes are asked to wake it. False: there
-  // is work already, don't wait. Who polls without waiting in between does not pay for being woken.
+  // is work already, don't wait. A caller that polls continuously does not pay for wake-ups.
   virtual bool prepare_to_sleep() { return true; }
   // "tcp", "sim".
   virtual const char* name() const = 0;

@@ -1,7 +1,7 @@
-// transport/strangers.h -- connections that have not said who they are: who makes room for the next one, and what one
+// transport/strangers.h -- connections that have not said who they are: which one makes room for the next, and what one
 // that is turned away is told.
 //
-// Anybody may connect. What strangers hold is bounded by their host's options, and whoever opens the most connections
+// Anybody may connect. The options of the host bound what strangers hold, and the one that opens the most connections
 // loses them first, so that a member that comes always finds room. Pure.
 #pragma once
 

@@ -1,5 +1,5 @@
 // engine/flow/flow.h -- a flow is a numbered conversation between engines: a group's operations, a group's messages, a
-// connection. Whoever adds a kind of traffic adds a flow and touches nothing else.
+// connection. A new kind of traffic is a new flow and touches nothing else.
 //
 // What: a flow is asked for its next frame to a peer when its turn has come there, and told what arrives for it, what
 // was acknowledged, and which landing was lost. It says how much waits for a turn when that changes: lanes are chosen

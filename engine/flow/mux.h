@@ -55,8 +55,8 @@ class Mux final : public ChannelClient {
   void make_ready(Turn& turn);
   // The turn leaves the queue: it ends, or its flow.
   void forget(Turn& turn);
-  // About how many payload bytes the turn's flow has for it now. Whoever never says so has none, as it were: only where
-  // much waits are slow lanes used.
+  // About how many payload bytes the turn's flow has for it now. A flow that never says so counts as having none: slow
+  // lanes are used only where much waits.
   void set_waiting_bytes(Turn& turn, std::uint64_t bytes);
   // ChannelClient
   bool next_piece(Channel& channel, PieceClass which, OutPiece* out) override;

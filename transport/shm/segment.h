@@ -5,8 +5,8 @@
 //
 // A ring holds records: a FrameRecord of 64 bytes, then, in the form kInline, the payload, filled up to 64 bytes.
 // Positions count the bytes since the beginning and never wrap. One producer (moves `head`), one consumer (moves
-// `tail`). Who waits writes down for which position ("wants") and sleeps; who moves a counter past it takes that note
-// away and rings the other's bell, so a busy lane costs no system call.
+// `tail`). A side that waits notes the position in "wants" and sleeps; the one that moves a counter past
+// it takes that note away and rings the other's bell, so a busy lane costs no system call.
 //
 // Everything in here may be written by the peer at any time: counters are believed as far as they make sense, headers
 // are copied out before they are looked at.

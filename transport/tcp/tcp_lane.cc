@@ -276,7 +276,7 @@ void TcpLane::break_down(Status reason, bool hangup) {
   factory_->schedule(*this);
 }
 
-// The queue stays as it is: a frame may be half written. Who does not flush() any more sends nothing of it.
+// The queue stays as it is: a frame may be half written. Nothing of it is sent, as nobody calls flush() any more.
 void TcpLane::go_deaf(const Status& reason) {
   if (state_ != State::kUp) return go_down(reason, false);
   state_ = State::kDeaf;
