@@ -74,7 +74,7 @@ struct GroupFailed {
 struct VerdictNote {
   Verdict verdict;
 };
-// From the coordinator: that engine's process ended.
+// The coordinator says that this engine's process ended.
 struct Death {
   std::uint32_t engine = 0;
   std::string why;

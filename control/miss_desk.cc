@@ -87,7 +87,7 @@ std::vector<Verdict> MissDesk::poll(Nanos now) {
   const std::vector<Standing> all = standings();
   std::vector<Verdict> verdicts;
   for (const auto& [group, ends] : due) {
-    // Without an end the complaint was taken back.
+    // If no end is left, the complaint was taken back.
     if (!ends.empty()) verdicts.push_back(judge(group, ends, all));
   }
   return verdicts;

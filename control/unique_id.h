@@ -41,7 +41,7 @@ struct UniqueId {
 UniqueIdBytes encode(const UniqueId& id);
 Result<UniqueId> decode_unique_id(std::span<const std::uint8_t> bytes);
 
-// As CANARY_JOIN takes it: "id:" and 256 hexadecimal digits.
+// The text that CANARY_JOIN takes: "id:" and 256 hexadecimal digits.
 inline constexpr std::string_view kUniqueIdScheme = "id:";
 std::string unique_id_text(std::span<const std::uint8_t, kUniqueIdBytes> bytes);
 Result<UniqueId> parse_unique_id(std::string_view text);

@@ -52,7 +52,7 @@ canary_status check_usable(const char* call, const canary_connection* handle, co
   return CANARY_OK;
 }
 
-// Back go those that were taken for a call that came to nothing.
+// Gives back those that were taken for a call that came to nothing.
 void give_back(canary_connection& c, canary_request* first) {
   while (first != nullptr) {
     canary_request* const following = first->also;

@@ -177,7 +177,7 @@ void start_close(EndpointHost& host, const T& which) {
   CANARY_CHECK(taken.ok() || host.over(), taken.to_string().c_str());
 }
 
-// Or nobody is there to close it.
+// True also where nobody is there to close it.
 template <typename T>
 bool is_closed(const T& which) {
   return which.core->closed.load(std::memory_order_acquire) || which.endpoint->host->over();

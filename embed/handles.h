@@ -162,7 +162,7 @@ class Alone {
   explicit operator bool() const { return object_ != nullptr; }
   T* operator->() const { return object_; }
   T& operator*() const { return *object_; }
-  // For a call that ends it: nobody comes after this one.
+  // A call that ends the object uses this: nobody comes after it.
   T& stay() { return *std::exchange(object_, nullptr); }
 
   static canary_status refuse(const std::string& call, const T* handle) {

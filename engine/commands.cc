@@ -23,7 +23,7 @@ constexpr int kEnteredPerCycle = 64;
 // again need not be listed anew for every call. They are looked at in every cycle.
 constexpr std::size_t kListedMax = 8;
 
-// With its member; all others wait in the engine's.
+// Commands of these kinds wait in their member's queue; all others wait in the engine's.
 bool has_queue(port::Command::Kind kind) {
   using Kind = port::Command::Kind;
   return kind == Kind::kOperation || kind == Kind::kSend || kind == Kind::kReceive;

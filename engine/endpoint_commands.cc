@@ -142,7 +142,7 @@ void Endpoint::post_messages() {
   calling_.erase(calling_.begin(), calling_.begin() + taken);
 }
 
-// As many as there may be when it begins. How many there were.
+// Posts as many as there may be when it begins. Returns how many there were.
 int Endpoint::post_messages(Connection& connection) {
   std::array<MessageOrder, port::kUnitMax> orders;
   std::size_t unit = 0;

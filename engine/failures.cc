@@ -147,7 +147,7 @@ void Engine::kill_groups_of(std::uint32_t engine, std::uint32_t culprit, canary_
   }
 }
 
-// For a group that was to be formed.
+// The error for a group that was to be formed.
 Status Engine::loss(std::uint32_t engine, canary_status code, const std::string& text) const {
   ErrorDetail d;
   d.rank = roster_->engines[engine].ranks.front();

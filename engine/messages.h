@@ -77,7 +77,7 @@ class Messages {
   // It will not be used again: takes it out of its peer's lists.
   void forget(MessageEnd& end);
 
-  // As a flow has them.
+  // These are as a flow has them.
   bool next_frame(MessageRound& round, OutPiece* out);
   void on_done(std::uint64_t cookie, Nanos now);
   Landing landing_for(MessagePeer& peer, const Where& where, const wire::Header& h);

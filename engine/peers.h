@@ -34,7 +34,7 @@ class Peers {
 
   // Every lane of every pair of rails that meet; none: these two can't.
   std::vector<PathSpec> paths(std::span<const Rail> mine, std::span<const Rail> theirs, RailPairing pairing) const;
-  // As messages name them.
+  // The rails' names in messages.
   static std::vector<std::string> names_of(std::span<const Rail> rails);
 
   void add(Peer& peer, Nanos now);

@@ -81,7 +81,7 @@ Command message(Command::Kind kind, TicketId ticket, const Terms& terms) {
   return c;
 }
 
-// With a partner in its group.
+// A message with a partner in its group.
 Command message(Command::Kind kind, MemberId member, int partner, std::uint64_t count, DataType type, TicketId ticket,
                 const Terms& terms) {
   Command c = message(kind, ticket, terms);

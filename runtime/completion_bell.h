@@ -53,7 +53,7 @@ class CompletionBell {
     all_.close();
     bell_.close();
   }
-  // To poll; -1: not open.
+  // The descriptor to poll; -1: not open.
   int fd() const { return fd_.load(std::memory_order_acquire); }
 
   void ring() {

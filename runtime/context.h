@@ -42,7 +42,7 @@ class Context {
   int world_size() const { return options_.world_size; }
   // The group of all ranks, as one of ours names it.
   port::MemberId world(int rank);
-  // By which commands name it here.
+  // The id by which commands name it here.
   port::TicketId ticket_id(OpTicket& ticket) { return engine_->ticket_id(ticket); }
   const char* algorithm(port::MemberId member) const { return engine_->algorithm(member); }
 
@@ -128,7 +128,7 @@ class Context {
   // Drives, and has the bells readable when the engine has to be driven again; for callers that sleep on them instead
   // of the progress thread that there is not.
   void drive_for_bells();
-  // For what has completed under this thread's hands.
+  // Tells of what has completed under this thread's hands.
   void ring_bells() {
     for (CompletionBell* bell : bells_) bell->ring_if_news();
   }

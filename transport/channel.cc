@@ -77,7 +77,7 @@ void Channel::free_record(std::uint32_t index) {
   records_.give_back(index);
 }
 
-// To the tail of its class's queue of frames that wait for a lane.
+// Puts it at the tail of its class's queue of frames that wait for a lane.
 void Channel::requeue(std::uint32_t index) {
   Record& r = records_[index];
   Waiting& queue = waiting_[static_cast<std::size_t>(r.piece_class)];

@@ -149,7 +149,7 @@ class Channel final : public LaneSink {
   void cancel_flow(std::uint32_t flow);
   // Another lane completed this piece: the landing in progress on whatever lane goes to the discard buffer.
   void redirect_landing(const wire::Header& piece);
-  // Likewise by where it lands: for pieces of which two that go to one place may differ in what names them.
+  // Does the same by where it lands: for pieces of which two that go to one place may differ in what names them.
   void redirect_landing(const std::byte* place);
   // The client can't make sense of the frame that on_arrival() brings: counted, and told to the log now and then.
   void note_malformed(const char* why);

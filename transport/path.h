@@ -65,7 +65,7 @@ class AckState {
     }
     return 8 + 8 * out->words;
   }
-  // As if everything up to `cumulative` had arrived.
+  // Begins anew, as if everything up to `cumulative` had arrived.
   void reset(std::uint32_t cumulative = 0) {
     *this = AckState{};
     cumulative_ = highest_ = cumulative;

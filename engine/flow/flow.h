@@ -38,7 +38,7 @@ class Turn {
   Flow* flow() const { return flow_; }
   void set_flow(Flow* flow) { flow_ = flow; }
   bool waits() const { return waits_; }
-  // As last told to Mux::set_waiting_bytes().
+  // The bytes last told to Mux::set_waiting_bytes().
   std::uint64_t waiting_bytes() const { return waiting_bytes_; }
   // Its part of what the flows of its class send, when all have something: at least 1.
   void set_weight(std::uint32_t weight) {
@@ -62,7 +62,7 @@ class Flow {
   virtual ~Flow() = default;
   // Fills the turn's next frame; false when it has none. The mux fills OutPiece::owner.
   virtual bool next_frame(Mux& to, Turn& turn, OutPiece* out) = 0;
-  // As ChannelClient has them.
+  // These are as ChannelClient has them.
   virtual void on_done(Mux& to, std::uint64_t cookie) = 0;
   virtual Landing landing_for(Mux& from, const wire::Header& header) = 0;
   virtual bool on_arrival(Mux& from, const wire::Header& header, const Arrival& arrival) = 0;

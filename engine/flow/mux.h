@@ -96,7 +96,7 @@ class Mux final : public ChannelClient {
   Queue& queue_of(FlowClass c) { return queues_[static_cast<std::size_t>(c)]; }
   Queue& queue_of(const Turn& turn) { return queue_of(turn.class_); }
   bool serve(FlowClass which, OutPiece* out);
-  // By what a frame was given; nullptr: its flow has ended.
+  // The flow of the handle that a frame was given; nullptr: it has ended.
   Flow* owner_of(std::uint64_t handle) { return handle != 0 ? flows_->at(handle) : &others_; }
 
   std::uint32_t peer_;

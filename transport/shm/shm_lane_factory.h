@@ -80,7 +80,7 @@ class ShmLaneFactory final : public EpollFactory {
   void look_at_rings();
   void check_waiting(Nanos now);
 
-  // For lanes.
+  // Lanes use these.
   shm::ArenaStore* arenas() const { return options_.arenas; }
   void schedule(ShmLane& lane);
 

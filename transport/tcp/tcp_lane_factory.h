@@ -87,7 +87,7 @@ class TcpLaneFactory final : public EpollFactory {
   std::string device_of(int rail) const;
   void note(const std::string& text);
 
-  // For lanes.
+  // Lanes use these.
   std::span<std::byte> discard() const { return {discard_.get(), kDiscardBytes}; }
   void schedule(TcpLane& lane);
 
