@@ -1,5 +1,5 @@
-// What acknowledgements tell of a link, over a link that carries pieces one behind the other; and when a level that is
-// measured has changed.
+// Tests of the things that acknowledgements tell of a link that carries pieces one behind the other, and of how a
+// change of a measured level is noticed.
 #include "transport/link_estimate.h"
 
 #include <gtest/gtest.h>
