@@ -316,7 +316,7 @@ class Fuzzer {
       case wire::MessageFrame::kAbort: {
         std::array<std::byte, wire::kAbortTextBytes + 8> text;
         text.fill(static_cast<std::byte>(input_.u8()));
-        return frame(l, kind, flow, text.data(), input_.u16() % (text.size() + 1), op, how);
+        return frame(l, kind, flow, text.data(), static_cast<std::uint32_t>(input_.u16() % (text.size() + 1)), op, how);
       }
       default:
         return frame(l, kind, flow, nullptr, 0, op, how);
