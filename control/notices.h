@@ -115,7 +115,7 @@ class Notices {
 // and again after a rejoin.
 class VerdictLog {
  public:
-  static constexpr std::size_t kKept = 1024;
+  static constexpr std::size_t kKept = 1024;  // a member that was away hears of no more
   // False when it is known.
   bool add(const Verdict& v) {
     for (const Verdict& known : all_) {

@@ -69,7 +69,8 @@ canary_status post(const char* call, canary_connection& c, std::span<port::Comma
   do {
     canary_request* const r = c.take();
     if (r == nullptr) {
-      for (port::Command& command : unit) command.ticket = c.requests.front()->ticket.id();  // any, for the check
+      // Any will do for the check, but no two alike.
+      for (std::size_t k = 0; k < unit.size(); ++k) unit[k].ticket = c.requests[k]->ticket.id();
       const Status wrong = host.endpoint().check(unit);
       give_back(c, first);
       return wrong.ok() ? CANARY_WOULD_BLOCK : report(wrong.wrap(call));
@@ -284,7 +285,7 @@ CANARY_API canary_status canary_test(canary_request* handle, size_t* bytes) {
   canary_request* const request = HandlePool<canary_request>::find(handle);
   if (request == nullptr) return guarded([&] { return HandlePool<canary_request>::refuse("canary_test", handle); });
   for (const canary_request* r = request; r != nullptr; r = r->also) {
-    if (!r->ticket.done() && !r->connection->endpoint->host->over()) return CANARY_WOULD_BLOCK;
+    if (!r->ticket.done() && !r->connection->endpoint->over.load(std::memory_order_acquire)) return CANARY_WOULD_BLOCK;
   }
   const Alone<canary_connection> connection(HandlePool<canary_connection>::handle_of(*request->connection));
   if (!connection || !HandlePool<canary_request>::close(*request, handle)) {

@@ -97,10 +97,17 @@ TEST(ConnectionThreads, ThatTestOneRequestAreToldItsResultOnce) {
     open.push_back(r);
   }
   EXPECT_EQ(open.size(), 64u);
+  canary_request* unit = nullptr;
   void* nowhere = nullptr;
   const std::size_t room = 1;
-  EXPECT_EQ(canary_irecv(e.b, 1, &nowhere, &room, nullptr, nullptr, &open[0]), CANARY_INVALID_ARGUMENT)
+  EXPECT_EQ(canary_irecv(e.b, 1, &nowhere, &room, nullptr, nullptr, &unit), CANARY_INVALID_ARGUMENT)
       << "wrong arguments are wrong whether or not there is room";
+  // There is one place, and a unit of two needs two: another time.
+  ASSERT_EQ(test::wait(test::send(e.a, "x", 1)), CANARY_OK);
+  ASSERT_EQ(test::wait(open.front()), CANARY_OK);
+  void* const places[] = {in + 70, in + 71};
+  const std::size_t one_each[] = {1, 1};
+  EXPECT_EQ(canary_irecv(e.b, 2, places, one_each, nullptr, nullptr, &unit), CANARY_WOULD_BLOCK);
 }
 
 TEST(ConnectionThreads, ThatAskForOneFailedConnectionHearOfItOnce) {

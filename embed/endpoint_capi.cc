@@ -39,9 +39,10 @@ CANARY_API canary_status canary_endpoint_create(const canary_config* config, can
     if (endpoint == nullptr) return invalid("canary_endpoint_create: endpoint is NULL");
     Settings settings;
     if (Status s = read_settings(config, &settings); !s.ok()) return report(s);
-    auto host = EndpointHost::create(std::move(settings));
-    if (!host.ok()) return report(host.status());
     Kept<canary_endpoint> e(HandlePool<canary_endpoint>::take());
+    e->over = false;
+    auto host = EndpointHost::create(std::move(settings), e->over);
+    if (!host.ok()) return report(host.status());
     e->host = host.take();
     *endpoint = HandlePool<canary_endpoint>::open(*e.release());
     return CANARY_OK;

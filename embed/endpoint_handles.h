@@ -117,7 +117,8 @@ struct canary_endpoint : canarynet::Handled {
   static constexpr const char* kName = "endpoint";
   static constexpr const char* kEnds = "it was destroyed";
   std::unique_ptr<canarynet::EndpointHost> host;
-  std::mutex mutex;  // the lists only
+  std::atomic<bool> over{false};  // the host's: threads that test a request read it beside the endpoint's end
+  std::mutex mutex;               // the lists only
   std::vector<canarynet::Kept<canary_listener>> listeners;
   std::vector<canarynet::Kept<canary_connection>> connections;
   std::vector<canarynet::Kept<canary_registration>> registrations;

@@ -75,6 +75,11 @@ void Endpoint::make_handle(Listener* listener, std::span<std::byte> out) {
 
 // --- listeners and connections that are made here --------------------------------------------------------------------
 
+// The endpoint may have ended before it heard of the listener's end.
+Listener::~Listener() {
+  for (Connection* c = nullptr; accepted.pop(&c);) delete c;
+}
+
 void Endpoint::close_listener(Listener& listener) {
   std::erase(listeners_, &listener);
   listener_ids_.remove(listener.id.place);

@@ -81,6 +81,7 @@ struct Connection {
 struct Listener {
   static constexpr std::size_t kBacklog = 64;
   Listener() : accepted(kBacklog) {}
+  ~Listener();
   port::ListenerId id;       // in its endpoint
   std::uint32_t number = 0;  // as handles have it
   // Pushed by the endpoint, popped by whoever accepts (one thread at a time): each then belongs to that.

@@ -47,9 +47,9 @@ void ask_for_precedence() {
 
 }  // namespace
 
-Result<std::unique_ptr<EndpointHost>> EndpointHost::create(Settings settings) {
+Result<std::unique_ptr<EndpointHost>> EndpointHost::create(Settings settings, std::atomic<bool>& over) {
   close_descriptors_in_children();
-  std::unique_ptr<EndpointHost> host(new EndpointHost());
+  std::unique_ptr<EndpointHost> host(new EndpointHost(over));
   if (Status s = host->start(std::move(settings)); !s.ok()) return s;
   return host;
 }

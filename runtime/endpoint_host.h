@@ -28,8 +28,8 @@ class EndpointHost {
  public:
   // The NICs that it will use, or why it may not.
   static Result<TcpOptions> choose(const Settings& settings);
-  // Discovers NICs, listens on them, starts the thread.
-  static Result<std::unique_ptr<EndpointHost>> create(Settings settings);
+  // Discovers NICs, listens on them, starts the thread. `over` outlives the host: it becomes true where over() does.
+  static Result<std::unique_ptr<EndpointHost>> create(Settings settings, std::atomic<bool>& over);
   ~EndpointHost();
 
   Endpoint& endpoint() { return *endpoint_; }
@@ -53,7 +53,7 @@ class EndpointHost {
   void stop();
 
  private:
-  EndpointHost() = default;
+  explicit EndpointHost(std::atomic<bool>& over) : over_(over) {}
   Status start(Settings settings);
   void run();
   void serve();
@@ -74,7 +74,7 @@ class EndpointHost {
   Descriptor doorbell_;
   std::atomic<bool> asleep_{false};
   std::atomic<bool> stop_{false};
-  std::atomic<bool> over_{false};
+  std::atomic<bool>& over_;
   std::thread thread_;
 };
 

@@ -70,22 +70,21 @@ const ArenaStore::Arena* ArenaStore::find(const std::byte* data, std::size_t byt
   return !arena.detached && offset < arena.bytes && bytes <= arena.bytes - offset ? &arena : nullptr;
 }
 
-Status ArenaStore::detach(std::uint32_t id) {
+int ArenaStore::detach(std::uint32_t id) {
   for (Arena& arena : arenas_) {
     if (arena.id != id || arena.detached) continue;
     // The pages keep their content and their address; writes go to copies of them from here on. Mapped elsewhere first:
     // a mapping that fails over another one may leave a hole there.
     void* copy = ::mmap(nullptr, arena.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, arena.memory.fd(), 0);
-    if (copy == MAP_FAILED)
-      return system_error("shm: private pages for " + std::to_string(arena.bytes) + " bytes", errno);
+    if (copy == MAP_FAILED) return errno;
     if (::mremap(copy, arena.bytes, arena.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, arena.base) == MAP_FAILED) {
       const int error_number = errno;
       ::munmap(copy, arena.bytes);
-      return system_error("shm: mremap", error_number);
+      return error_number;
     }
     arena.detached = true;
   }
-  return {};
+  return 0;
 }
 
 PeerArenas::~PeerArenas() {

@@ -46,8 +46,9 @@ class ArenaStore {
   // The arena that holds all of these bytes, unless it is detached; else null. Until the next allocate() or release().
   const Arena* find(const std::byte* data, std::size_t bytes) const;
   // A peer may be reading from it and can't be waited for: from now on it keeps the bytes as they are, this process
-  // goes on with private pages over them. An error where the system has none: everything is as it was.
-  Status detach(std::uint32_t id);
+  // goes on with private pages over them. Returns 0, or the error number where the system has none: everything is as it
+  // was. Allocates nothing.
+  int detach(std::uint32_t id);
 
  private:
   std::vector<Arena> arenas_;  // ascending by base

@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/duration_text.h"
+#include "base/log.h"
 #include "transport/shm/shm_lane_factory.h"
 
 namespace canarynet {
@@ -183,11 +185,20 @@ bool ShmLane::give_up_on_reader(const Place& place, std::uint32_t tries) {
     if (::poll(&end, 1, 0) == 1) return true;  // hung up: a process closes its descriptors after its memory is gone
   }
   const Nanos now = SystemClock().now();
-  if (tries == 0) wait_began_ = now;
+  if (tries == 0) {
+    wait_began_ = now;
+    wait_warned_ = false;
+  }
   if (now - wait_began_ < kReaderLimit) return false;
-  const Status detached = factory_->arenas()->detach(place.arena);
-  if (!detached.ok()) factory_->trouble_warning_.say(now, detached.text());  // the reader is waited for after all
-  return detached.ok();
+  const int error_number = factory_->arenas()->detach(place.arena);
+  if (error_number == 0) return true;
+  // Letting go could give the reader torn bytes: it is waited for after all, and this thread does nothing else.
+  wait_began_ = now;
+  if (!std::exchange(wait_warned_, true)) {
+    log(LogLevel::kWarn, "shm: a reader that stands still is waited for: no private pages for its arena: error %d",
+        error_number);
+  }
+  return false;
 }
 
 // --- receiving -------------------------------------------------------------------------------------------------------

@@ -102,6 +102,7 @@ class ShmLane final : public Lane, private shm::RingHandler, private shm::Refere
   std::uint64_t key_ = 0;  // the factory's name for this lane
   Nanos deadline_ = Nanos::max();
   Nanos wait_began_;  // for a reader that has one of our references in its hands
+  bool wait_warned_ = false;
   Status broken_reason_;
   FrameQueue queue_;
   std::optional<shm::RingReader> reader_;
