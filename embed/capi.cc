@@ -150,9 +150,11 @@ CANARY_API canary_status canary_init(const canary_config* config, canary_context
   return guarded([&]() -> canary_status {
     if (context == nullptr) return invalid("canary_init: context is NULL");
     std::optional<ContextOptions> options;
+    bool read = false;
     try {
       options.emplace();
       if (Status s = read_config(config, &*options); !s.ok()) return report(s);
+      read = true;
       Kept<canary_context> c(HandlePool<canary_context>::take());
       c->rank = options->ranks.front();
       c->world.reset(HandlePool<canary_group>::take());
@@ -167,7 +169,8 @@ CANARY_API canary_status canary_init(const canary_config* config, canary_context
       *context = HandlePool<canary_context>::open(*c.release());
       return CANARY_OK;
     } catch (const std::bad_alloc&) {
-      cannot_join(options ? options->settings.join : "");
+      // Which gathering it would have come to is not known before its settings have been read.
+      if (!read || !options->settings.join.empty()) cannot_join(read ? options->settings.join : "");
       throw;
     }
   });

@@ -27,6 +27,8 @@ struct Registry {
   std::map<std::string, std::shared_ptr<Gathering>> open;  // by settings.join
   std::vector<std::pair<std::string, std::weak_ptr<Context>>>
       joined;  // for the sake of a clear answer to who comes again
+  // Made before it is needed: its copies allocate nothing.
+  const Status no_memory{CANARY_LIMIT, "out of memory"};
 };
 
 std::string list(const std::vector<int>& ranks) {
@@ -42,19 +44,13 @@ Status failed(const std::string& text, int rank) {
   return {CANARY_JOIN, text, detail};
 }
 
-Status no_memory() { return {CANARY_LIMIT, "out of memory"}; }  // short: it allocates nothing
-
 // With the mutex held.
 void end(Registry& r, Gathering& g, const Status& failure, std::shared_ptr<Context> context) {
   const auto open = r.open.find(g.options.settings.join);
   if (open != r.open.end() && open->second.get() == &g) r.open.erase(open);
   g.context = std::move(context);
   g.over = true;
-  try {
-    g.failure = failure;
-  } catch (const std::bad_alloc&) {
-    g.failure = no_memory();
-  }
+  g.failure = failure;
   g.changed.notify_all();
 }
 
@@ -98,7 +94,7 @@ void join_for_all(Registry& r, Gathering& g, std::unique_lock<std::mutex>& lock)
       r.joined.emplace_back(g.options.settings.join, joined.value());
       return joined;
     } catch (const std::bad_alloc&) {  // the others must not wait for ever
-      return no_memory();
+      return r.no_memory;
     }
   }();
   lock.lock();
@@ -164,7 +160,7 @@ void cannot_join(const std::string& join) {
   const std::lock_guard lock(r.mutex);
   for (auto at = r.open.begin(); at != r.open.end();) {
     const std::shared_ptr<Gathering> open = at++->second;
-    if (open != nullptr && (join.empty() || open->options.settings.join == join)) end(r, *open, no_memory(), nullptr);
+    if (open != nullptr && (join.empty() || open->options.settings.join == join)) end(r, *open, r.no_memory, nullptr);
   }
 }
 

@@ -388,7 +388,8 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
   path.link.on_acked(now_, bytes, last, rails_->carried(path.spec.local_rail));
   watch_link(path);
   // Traffic keeps heartbeats away, and its frames meet queues: a pause shows the link's own round trip.
-  if (path.unacked_bytes == 0 && now_ - path.beats[path.last_beat].sent >= options_.heartbeat_interval / 4)
+  if (!leaving_ && !peer_left_ && path.unacked_bytes == 0 &&
+      now_ - path.beats[path.last_beat].sent >= options_.heartbeat_interval / 4)
     send_heartbeat(path, true);
   if (path.estimator.was_busy()) rails_->note(path.spec.local_rail, path.estimator.rate());
   path.last_progress = now_;

@@ -88,7 +88,9 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
       const bool first = path.peer_sent_ns == 0;
       path.peer_sent_ns = beat.sent_ns;
       path.peer_heard_at = now_;
-      if (beat.echo_ns != 0) {
+      // One that was held back for long tells more of the two clocks than of the way.
+      const Nanos held{static_cast<std::int64_t>(beat.echo_held_ns)};
+      if (beat.echo_ns != 0 && held >= Nanos{} && held <= limits::kEchoHeldMax) {
         const auto rtt =
             static_cast<std::int64_t>(static_cast<std::uint64_t>(now_.count) - beat.echo_ns - beat.echo_held_ns);
         if (rtt >= 0 && rtt < (60_s).count) note_echo(path, Nanos{static_cast<std::int64_t>(beat.echo_ns)}, Nanos{rtt});

@@ -33,6 +33,9 @@ inline constexpr BytesPerSec kFirstRate = BytesPerSec::from_mbit(50);
 // And the slowest that it may turn out to have, where patience is the question.
 inline constexpr BytesPerSec kSlowestRate = BytesPerSec::from_mbit(10);
 
+// A heartbeat's echo that waited longer than that for a frame back is not believed: clocks drift by 20 ppm.
+inline constexpr Nanos kEchoHeldMax = 3_s;
+
 // A lane may hold at least so many: one travels, and of one that arrived the ack comes behind a piece of the peer's.
 inline constexpr std::int64_t kPiecesInFlight = 3;
 

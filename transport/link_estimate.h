@@ -30,6 +30,8 @@ class LinkEstimate {
 
   static constexpr Nanos kLookEvery = 50_ms;
   static constexpr Nanos kStale = 10_s;
+  // The peer, or the link, stood still for that long: no rate follows from it.
+  static constexpr Nanos kStandstill = 5_s;
   // A round trip that is longer by no more than this or a sixteenth is the same.
   static constexpr Nanos kSlack = 50_us;
   // Late wake-ups explain what is shorter: it must last for longer.
@@ -62,7 +64,6 @@ class LinkEstimate {
   void on_echo(Nanos now, Nanos round_trip, Bytes before) { sample(now, round_trip, before); }
   // As PathEstimator::on_acked.
   void on_acked(Nanos now, std::uint64_t bytes, const Departure& last, const NicBytes& nic) {
-    sampled_at_ = now;
     if (last.prompt) {
       const Bytes sent = std::max(last.unacked, nic.acked - last.nic.acked);
       sample(now, now - last.sent, sent + (nic.received - last.nic.received));
@@ -87,7 +88,8 @@ class LinkEstimate {
     }
     const bool burst = burst_ != 0;
     burst_ -= std::min(burst_, bytes);
-    if (idle.count > 0 || burst || !alike_) return;
+    if (span >= kStandstill) busy_bytes_ = 0;
+    if (idle.count > 0 || burst || !alike_ || span >= kStandstill) return;
     if (busy_bytes_ == 0 || now - window_end_ > 1_s) begin_window(now - span);
     window_end_ = now;
     busy_bytes_ += bytes;
@@ -114,7 +116,6 @@ class LinkEstimate {
  private:
   void sample(Nanos now, Nanos round_trip, Bytes before) {
     if (round_trip.count <= 0) return;
-    sampled_at_ = now;
     const bool small = before.count <= kSmallBytes;
     if (small) {
       const std::int64_t differs = std::abs(round_trip.count - last_small_.count);
@@ -124,6 +125,7 @@ class LinkEstimate {
     const Nanos slack = std::max(kSlack, round_trip_ / kNoise) + jitter_ * kJitters;
     if (round_trip_.count == 0 || round_trip <= round_trip_ + slack) {
       if (round_trip_.count == 0 || round_trip < round_trip_) round_trip_ = round_trip;
+      sampled_at_ = now;
       longer_ = 0;
       return;
     }
@@ -133,6 +135,7 @@ class LinkEstimate {
     const bool slightly = longer_to_ - round_trip_ <= PathEstimator::kWakeUp;
     if (longer_ < (slightly ? 3 : 2) || now - longer_since_ < (slightly ? kSlightlyLongerLasts : kLongerLasts)) return;
     round_trip_ = longer_to_;
+    sampled_at_ = now;
     longer_ = 0;
   }
 
@@ -167,7 +170,7 @@ class LinkEstimate {
         lower_ = 0;
       }
     }
-    beta_at_ = now;
+    beta_at_ = sampled_at_ = now;
   }
 
   Nanos sampled_at_;

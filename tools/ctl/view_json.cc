@@ -89,7 +89,7 @@ std::string links_json(const Look& before, const Look& after) {
                               {"up", l.at(LinkMetric::kUp) != 0},
                               {"alpha_seconds", known(LinkMetric::kAlpha, 1e-9)},
                               {"beta_bytes_per_second", known(LinkMetric::kBeta, 1)},
-                              {"jitter_seconds", static_cast<double>(l.at(LinkMetric::kJitter)) * 1e-9},
+                              {"jitter_seconds", known(LinkMetric::kJitter, 1e-9)},
                               {"share_ratio", number(e.share(l))},
                               {"losses", losses(l)},
                               {"age_seconds", age ? Json(age->seconds()) : Json(nullptr)}});
