@@ -200,7 +200,8 @@ TEST(Estimates, OfASteadyLinkAreNotAnnouncedAgainAndAgain) {
     const LinkEstimate& l = job.link(0);
     std::printf("%s: %s, jitter %.3f ms\n", bed.name().c_str(), job.text().c_str(), l.jitter().seconds() * 1e3);
     EXPECT_LE(changes, 5u);
-    EXPECT_LE(l.changes(), changes + 1) << "the least of more round trips is less: " << job.text();
+    // The least of more round trips is less, so alpha may fall by steps; flapping would show dozens.
+    EXPECT_LE(l.changes(), changes + 3) << job.text();
     EXPECT_GT(l.jitter(), bed.jitter / 8);
     EXPECT_GE(l.alpha(), bed.delay);
     EXPECT_LE(l.alpha(), bed.delay + bed.jitter / 2) << job.text();
