@@ -1,6 +1,5 @@
 #include "engine/peers.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace canarynet {
@@ -39,7 +38,6 @@ void Peers::connect(Peer& peer, ChannelOptions who, const FlowTable* flows, Flow
   who.copies = pools_.copies;
   who.check_memory = settings_.shm_crc;
   who.rails = &rail_rates_;
-  const std::uint32_t me = who.my_engine;
   peer.mux = std::make_unique<Mux>(peer.number, flows, others, host);
   peer.channel = std::make_unique<Channel>(std::move(who), factory_, *peer.mux);
   peer.mux->set_channel(peer.channel.get());
@@ -48,9 +46,7 @@ void Peers::connect(Peer& peer, ChannelOptions who, const FlowTable* flows, Flow
   if (peer.gone) peer.channel->peer_died();
   if (peer.left) peer.channel->peer_departed();
   peer.channel->start(now);
-  // In a circle that begins behind this engine: no two engines with something for everybody begin with the same peer.
-  const auto distance = [me](const Peer* p) { return p->number - me; };
-  connected_.insert(std::ranges::upper_bound(connected_, distance(&peer), {}, distance), &peer);
+  connected_.push_back(&peer);
 }
 
 void Peers::disconnect(Peer& peer) {

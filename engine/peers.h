@@ -77,8 +77,7 @@ class Peers {
   }
 
  private:
-  // By index: a channel's client may open another peer's channel. It is driven in this pass or, as it is active, in the
-  // next cycle; the one that opened it may have two turns.
+  // By index: a channel's client may open another peer's channel, which is then driven as well.
   template <typename Fn>
   void for_each_connected(Fn drive) {
     for (std::size_t i = 0; i < connected_.size(); ++i) drive(*connected_[i]);

@@ -151,7 +151,7 @@ def main():
 
         shutil.rmtree(copy)
         shutil.copytree(headers, copy)
-        edit(copy, "/* What went wrong last", PADDED + "/* What went wrong last")
+        edit(copy, "/* The last failure in this thread", PADDED + "/* The last failure in this thread")
         assert check(script, "--headers", copy, "--library", library, "--record", record, "--update")[0] == SAME
         edit(copy, "  int first;\n", "  int first;\n  int second;\n")
         code, said = check(script, "--headers", copy, "--library=", "--record", record)
