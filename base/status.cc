@@ -75,6 +75,14 @@ std::string Status::to_string() const {
   return std::string(name_of(code_)) + ": " + text();
 }
 
+namespace {
+
+const Status& g_no_memory = *new Status(CANARY_LIMIT, "out of memory");  // read by threads that outlive static objects
+
+}  // namespace
+
+const Status& no_memory() { return g_no_memory; }
+
 Status system_error(const std::string& what, int error_number) {
   char buffer[128];
   const char* remedy = error_number == EMFILE   ? ": raise ulimit -n"

@@ -57,6 +57,9 @@ class [[nodiscard]] Status {
 // "MISMATCH" for CANARY_MISMATCH.
 const char* name_of(canary_status code);
 
+// CANARY_LIMIT, "out of memory". It is made when the library is loaded, and its copies allocate nothing.
+const Status& no_memory();
+
 // errno as a CANARY_SYSTEM status: "what: No such file or directory".
 Status system_error(const std::string& what, int error_number);
 

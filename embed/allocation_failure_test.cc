@@ -14,6 +14,7 @@ namespace {
 
 std::atomic<bool> g_armed{false};
 std::atomic<long> g_left{0};
+std::atomic<bool> g_none{false};         // from the n-th on all fail
 std::atomic<const char*> g_of{nullptr};  // the allocations of threads of this name alone
 
 bool counts() {
@@ -24,7 +25,10 @@ bool counts() {
 }
 
 void* allocate(std::size_t size, std::size_t alignment) {
-  if (counts() && g_left.fetch_sub(1, std::memory_order_relaxed) == 1) return nullptr;
+  if (counts()) {
+    const long left = g_left.fetch_sub(1, std::memory_order_relaxed);
+    if (left == 1 || (left < 1 && g_none.load(std::memory_order_relaxed))) return nullptr;
+  }
   if (alignment <= alignof(std::max_align_t)) return std::malloc(size != 0 ? size : 1);
   return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
 }
@@ -245,6 +249,25 @@ TEST(AllocationFailure, OfAnEndpointsThreadEndsItsConnectionsAndNothingElse) {
   }
   g_of = nullptr;
   EXPECT_FALSE(failed) << "every allocation of the thread has failed once";
+}
+
+// A caller has no memory left for the message either.
+TEST(AllocationFailure, OfEverythingFromSomePointOnIsAStatusToo) {
+  if (test::sanitized()) GTEST_SKIP() << "a sanitizer brings its own operator new";
+  std::size_t all = 0;
+  const canary_status whole = canary_list_nics(nullptr, nullptr, 0, &all);  // it may refuse this host's addresses
+  g_none = true;
+  long n = 0;
+  for (bool failed = true; failed && !HasFailure(); failed = g_left <= 0) {
+    std::size_t count = 0;
+    g_left = ++n;
+    g_armed = true;
+    const canary_status status = canary_list_nics(nullptr, nullptr, 0, &count);
+    g_armed = false;
+    EXPECT_TRUE(status == CANARY_LIMIT || status == whole) << n << ": " << canary_status_name(status);
+  }
+  EXPECT_GT(n, 10);
+  g_none = false;
 }
 
 // Its neighbours in the process, who wait for it to come.

@@ -118,7 +118,7 @@ struct canary_endpoint : canarynet::Handled {
   static constexpr const char* kEnds = "it was destroyed";
   std::unique_ptr<canarynet::EndpointHost> host;
   std::atomic<bool> over{false};  // the host's: threads that test a request read it beside the endpoint's end
-  std::mutex mutex;               // the lists only
+  std::mutex mutex;               // the lists, and that what is closed or aborted is still in them
   std::vector<canarynet::Kept<canary_listener>> listeners;
   std::vector<canarynet::Kept<canary_connection>> connections;
   std::vector<canarynet::Kept<canary_registration>> registrations;

@@ -24,7 +24,7 @@ canary_status guarded(Fn fn) {
     if (in_log_sink()) return invalid("a log callback can't call the library");
     return fn();
   } catch (const std::bad_alloc&) {
-    return report(Status(CANARY_LIMIT, "out of memory"));
+    return report(no_memory());
   }
 }
 

@@ -52,7 +52,7 @@ canary_status run(canary_group* handle, OpRequest request, const canary_op_optio
         copy_counts(lists, static_cast<std::size_t>(group->shape.size), &op->counts);
       } catch (const std::bad_alloc&) {
         context.give_op(op);
-        return report(Status(CANARY_LIMIT, "out of memory"));
+        return report(no_memory());
       }
       request.counts = op->counts;
     }

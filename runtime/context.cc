@@ -333,18 +333,23 @@ void Context::drive_for_bells() {
   timerfd_settime(alarm_.fd(), TFD_TIMER_ABSTIME, &at, nullptr);
 }
 
-Status Context::hand_over(port::Command command) {
-  const Nanos limit{command.time_limit};
-  Nanos called;
+Status Context::hand_over(const port::Command& command) {
+  if (over()) return {};
+  Status taken = engine_->submit(command);
+  return taken.code() == CANARY_WOULD_BLOCK ? wait_for_room(command) : taken;
+}
+
+// The command's deadline counts from here, not from when there is room.
+Status Context::wait_for_room(port::Command command) {
+  const Nanos limit{command.time_limit}, called = clock_.now();
   while (!over()) {
-    if (Status s = engine_->submit(command); s.code() != CANARY_WOULD_BLOCK) return s;
-    if (called.count == 0) called = clock_.now();
     // The queues of commands and messages are emptied by whoever drives; a member's operations by those it exchanges
     // with.
     nudge();
     if (command.kind == port::Command::Kind::kOperation)
       drive_until([&] { return !engine_->full(command.member); }, false);
     if (limit.count > 0) command.time_limit = std::max<std::int64_t>(1, (limit - (clock_.now() - called)).count);
+    if (Status s = engine_->submit(command); s.code() != CANARY_WOULD_BLOCK) return s;
   }
   return {};
 }

@@ -105,7 +105,8 @@ class Context {
   void say_farewell();
   Status start();
   Status join();
-  Status hand_over(port::Command command);
+  Status hand_over(const port::Command& command);
+  Status wait_for_room(port::Command command);
   // wait() for anything that other threads may ask about.
   template <typename Done>
   void drive_until(const Done& done, bool submitted);

@@ -48,7 +48,7 @@ class EndpointHost {
   void drain_bell() { bell_.drain(); }
   // Memory ran out in the thread, and it has ended: what is not done will not be, and is not touched any more.
   bool over() const { return over_.load(std::memory_order_acquire); }
-  static Status why_over() { return Status(CANARY_LIMIT, "out of memory"); }  // short: it allocates nothing
+  static const Status& why_over() { return no_memory(); }
   // Says farewell and ends the thread; bounded to about half a second.
   void stop();
 

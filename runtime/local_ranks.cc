@@ -27,8 +27,6 @@ struct Registry {
   std::map<std::string, std::shared_ptr<Gathering>> open;  // by settings.join
   std::vector<std::pair<std::string, std::weak_ptr<Context>>>
       joined;  // for the sake of a clear answer to who comes again
-  // Made before it is needed: its copies allocate nothing.
-  const Status no_memory{CANARY_LIMIT, "out of memory"};
 };
 
 std::string list(const std::vector<int>& ranks) {
@@ -94,7 +92,7 @@ void join_for_all(Registry& r, Gathering& g, std::unique_lock<std::mutex>& lock)
       r.joined.emplace_back(g.options.settings.join, joined.value());
       return joined;
     } catch (const std::bad_alloc&) {  // the others must not wait for ever
-      return r.no_memory;
+      return no_memory();
     }
   }();
   lock.lock();
@@ -160,7 +158,7 @@ void cannot_join(const std::string& join) {
   const std::lock_guard lock(r.mutex);
   for (auto at = r.open.begin(); at != r.open.end();) {
     const std::shared_ptr<Gathering> open = at++->second;
-    if (open != nullptr && (join.empty() || open->options.settings.join == join)) end(r, *open, r.no_memory, nullptr);
+    if (open != nullptr && (join.empty() || open->options.settings.join == join)) end(r, *open, no_memory(), nullptr);
   }
 }
 

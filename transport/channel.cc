@@ -383,9 +383,10 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
   }
   if (bytes == 0) return;
   rails_->add_acked(path.spec.local_rail, bytes);
-  path.estimator.on_acked(now_, bytes, last, path.window_was_full, rails_->carried(path.spec.local_rail));
+  const PathEstimator::NicBytes nic = rails_->carried(path.spec.local_rail);
+  path.estimator.on_acked(now_, bytes, last, path.window_was_full, nic);
   path.window_was_full = false;
-  path.link.on_acked(now_, bytes, last, rails_->carried(path.spec.local_rail));
+  path.link.on_acked(now_, bytes, last, nic);
   watch_link(path);
   // Traffic keeps heartbeats away, and its frames meet queues: a pause shows the link's own round trip.
   if (!leaving_ && !peer_left_ && path.unacked_bytes == 0 &&

@@ -222,6 +222,20 @@ TEST_F(ChannelFrames, BothEndsLearnTheRoundTripOfAFreshLane) {
   EXPECT_EQ(lane(0).of(wire::Kind::kHeartbeat).size(), 1u) << "the others keep to their interval";
 }
 
+// With bytes one way only, the same old heartbeat may come back for hours, and two clocks drift meanwhile.
+TEST_F(ChannelFrames, AnEchoThatWaitedForLongTellsNoRoundTrip) {
+  open(1);
+  wire::HeartbeatPayload beat;
+  beat.sent_ns = 5;
+  beat.echo_ns = static_cast<std::uint64_t>((now - 10_ms).count);
+  beat.echo_held_ns = static_cast<std::uint64_t>((1_ms).count);
+  from_peer(0, wire::Kind::kHeartbeat, &beat, sizeof beat);
+  now += 600_s;
+  beat.echo_held_ns = static_cast<std::uint64_t>((600_s + 8_ms).count);  // 7 ms of it are the clocks'
+  from_peer(0, wire::Kind::kHeartbeat, &beat, sizeof beat);
+  EXPECT_EQ(path(0).estimator.rtt_min(), 9_ms);
+}
+
 // One travels, and of one that arrived the acknowledgement comes behind a piece of the peer's: with two the link idles.
 TEST_F(ChannelFrames, ALaneHoldsThreePiecesBeforeAnythingIsKnownOfIt) {
   open(1);

@@ -159,6 +159,16 @@ TEST(LinkEstimate, AnOldOneGivesWayToTheFirstNewWindow) {
   expect_rate(link, link.rate);
 }
 
+TEST(LinkEstimate, AStandstillIsNoRate) {
+  Link link(kRate, 2_ms);
+  link.carry(2_s, 12);
+  for (int i = 0; i < 12; ++i) link.send();
+  link.acknowledge();
+  link.acknowledge(12_s);  // the peer was stopped in the middle of it
+  for (int i = 0; i < 10; ++i) link.acknowledge();
+  expect_rate(link, kRate);
+}
+
 TEST(LinkEstimate, ASteadyLinkIsAnnouncedOnceHoweverLateItsAcksAre) {
   Link link(kRate, 10_ms);
   Random random(7);

@@ -363,7 +363,7 @@ CANARY_API enum canary_status canary_irecv_with(canary_connection* connection, i
                                                 canary_registration* const* registrations,
                                                 const canary_op_options* options, canary_request** request);
 /* Returns CANARY_WOULD_BLOCK, or the result, which frees the request. `bytes` (may be NULL) then has the message's
- * length, or one length for each entry of a grouped receive. While the request is not done a call costs one load. */
+ * length, or one length for each entry of a grouped receive. While the request is not done a call costs a few loads. */
 CANARY_API enum canary_status canary_test(canary_request* request, size_t* bytes);
 
 /* The last failure in this thread. Its strings live until the thread's next failing call. */

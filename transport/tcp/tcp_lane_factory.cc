@@ -18,6 +18,8 @@ namespace {
 
 constexpr int kBacklog = 1024;
 
+static_assert(LaneTable<TcpLane>::kFirstKey == std::uint64_t{1} << 32, "keys below are the factory's own");
+
 int open_reserve() { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 }  // namespace
