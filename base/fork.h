@@ -35,7 +35,10 @@ T& process_wide() {
     close_descriptors_in_children();
     T* const made = ::new (storage) T;
     pthread_atfork([] { process_wide<T>().mutex.lock(); }, [] { process_wide<T>().mutex.unlock(); },
-                   [] { ::new (storage) T; });
+                   [] {
+                     process_wide<T>().mutex.unlock();  // tools that watch locks see no end of it otherwise
+                     ::new (storage) T;
+                   });
     return made;
   }();
   return *one;

@@ -42,22 +42,26 @@ void put_text(char (&out)[wire::kHostTextBytes], const std::string& text) {
 
 }  // namespace
 
-Endpoint::Endpoint(EndpointOptions options, LaneFactory& factory)
+Endpoint::Endpoint(const EndpointOptions& options, LaneFactory& factory)
+    : Endpoint(options, std::make_shared<SharedRails>(factory, options.strangers_max)) {}
+
+Endpoint::Endpoint(EndpointOptions options, std::shared_ptr<SharedRails> rails)
     : options_(std::move(options)),
-      factory_(factory),
+      rails_(std::move(rails)),
+      factory_(rails_->factory),
       token_(options_.secret()),
       commands_(kCommands),
       messages_(*this),
-      greeter_(*this, options_.strangers_max),
-      peers_(options_.settings, {options_.channel_records, options_.channel_copies}, factory),
+      greeter_(rails_->greeter),
+      peers_(options_.settings, {options_.channel_records, options_.channel_copies}, *rails_),
       watch_(options_.settings, peers_, *this) {
   past_.reserve(kPastMax);
   calling_.reserve(64);
   watch_.set_host(options_.host_name, options_.pulse_of);
-  factory_.set_acceptor(this);
+  greeter_.serve(*this);
 }
 
-Endpoint::~Endpoint() { factory_.set_acceptor(nullptr); }
+Endpoint::~Endpoint() { greeter_.leave(*this); }
 
 void Endpoint::make_handle(Listener* listener, std::span<std::byte> out) {
   const auto place = listener_ids_.add(listener);
@@ -235,10 +239,8 @@ void Endpoint::on_mismatch(MessageEnd& end, const Status& why, bool) {
 
 // --- accepting -------------------------------------------------------------------------------------------------------
 
-void Endpoint::on_accept(std::unique_ptr<Lane> lane) { greeter_.take(std::move(lane), now_); }
-
 void Endpoint::on_hello(std::unique_ptr<Lane>& lane, const wire::Header&, const wire::HelloPayload& hello) {
-  if (hello.purpose != wire::kHelloEndpoint || hello.job != token_) {
+  if (hello.job != token_) {
     greeter_.turn_away(*lane, "another process was meant");
     return;
   }
@@ -512,21 +514,33 @@ void Endpoint::leave(Nanos now) {
 
 void Endpoint::abandon() noexcept {
   for (auto& link : links_) peers_.disconnect(*link);
+  greeter_.leave(*this);
   greeter_.abandon();
 }
 
 // --- the loop --------------------------------------------------------------------------------------------------------
 
 std::size_t Endpoint::poll(Nanos now) {
+  begin_poll(now);
+  const std::size_t moved = factory_.poll(now);
+  return moved + end_poll(now);
+}
+
+void Endpoint::begin_poll(Nanos now) {
   const SoleUser::Use use(user_);
   now_ = now;
+  greeter_.set_time(now);
   if (const Nanos missed = peers_.begin_cycle(now); missed.count != 0) {
     for (auto& link : links_) {
       if (link->channel) link->hold(missed);
     }
   }
-  std::size_t work = factory_.poll(now);
-  if (!greeter_.empty()) greeter_.sweep(now);
+}
+
+std::size_t Endpoint::end_poll(Nanos now) {
+  const SoleUser::Use use(user_);
+  greeter_.sweep();
+  std::size_t work = 0;
   if (has_commands()) {
     take_commands();
     ++work;

@@ -89,12 +89,17 @@ struct Listener {
   std::atomic<bool> closed{false};
 };
 
-class Endpoint final : public LaneAcceptor, private MessageHost, private SilenceHost, private GreeterHost {
+class Endpoint final : private MessageHost, private SilenceHost, private GreeterHost {
  public:
-  Endpoint(EndpointOptions options, LaneFactory& factory);
+  // Alone on the lanes of `factory`, or beside an engine.
+  Endpoint(const EndpointOptions& options, LaneFactory& factory);
+  Endpoint(EndpointOptions options, std::shared_ptr<SharedRails> rails);
   ~Endpoint() override;
 
   std::size_t poll(Nanos now);
+  // Its two halves, for whoever polls the lanes in between for an engine as well.
+  void begin_poll(Nanos now);
+  std::size_t end_poll(Nanos now);
   Nanos next_deadline() const;
   // Something was submitted that poll() has not seen.
   bool has_commands() const {
@@ -151,9 +156,6 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Silence
   // Channels to other endpoints, and lanes that have not said who they are.
   std::size_t links() const { return links_.size(); }
 
-  // LaneAcceptor
-  void on_accept(std::unique_ptr<Lane> lane) override;
-
  private:
   friend class EndpointLink;
   static constexpr std::uint64_t kBulkBytes = 128 * 1024;
@@ -175,6 +177,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Silence
   void give_up(Connection& connection, const Status& why);
   void fail(Connection& connection, const Status& why);
   void close_listener(Listener& listener);
+  bool expects(const wire::HelloPayload& hello) const override { return hello.purpose == wire::kHelloEndpoint; }
   void on_hello(std::unique_ptr<Lane>& lane, const wire::Header& header, const wire::HelloPayload& hello) override;
   EndpointLink* dialled_link(const EndpointHandle& remote, Status* why);
   void on_open(EndpointLink& link, std::uint32_t flow, const wire::OpenPayload& open);
@@ -192,6 +195,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Silence
   Status failure_of(const MessageRequest&, const Status& why, Nanos) override { return why; }
 
   EndpointOptions options_;
+  std::shared_ptr<SharedRails> rails_;
   LaneFactory& factory_;
   std::uint64_t token_ = 0;
   std::atomic<std::uint32_t> next_listener_{1};
@@ -203,7 +207,7 @@ class Endpoint final : public LaneAcceptor, private MessageHost, private Silence
   std::atomic<Connection*> called_{nullptr};  // connections that were called since the last look
   std::vector<Connection*> calling_;          // those before, in the order of their calls
   Messages messages_;
-  Greeter greeter_;
+  Greeter& greeter_;
   Peers peers_;  // the links_
   SilenceWatch watch_;
   std::vector<std::unique_ptr<EndpointLink>> links_;

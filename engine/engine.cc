@@ -22,18 +22,22 @@ constexpr std::uint64_t kLocalBytesPerCycle = 1 << 20;
 
 }  // namespace
 
-Engine::Engine(EngineOptions options, LaneFactory& factory)
+Engine::Engine(const EngineOptions& options, LaneFactory& factory)
+    : Engine(options, std::make_shared<SharedRails>(factory, options.strangers_max)) {}
+
+Engine::Engine(EngineOptions options, std::shared_ptr<SharedRails> rails)
     : options_(std::move(options)),
-      factory_(factory),
-      greeter_(*this, options_.strangers_max),
-      everybody_(options_.settings, {options_.channel_records, options_.channel_copies}, factory),
+      rails_(std::move(rails)),
+      factory_(rails_->factory),
+      greeter_(rails_->greeter),
+      everybody_(options_.settings, {options_.channel_records, options_.channel_copies}, *rails_),
       watch_(options_.settings, everybody_, *this),
       commands_(kCommands),
       messages_(*this) {
-  factory_.set_acceptor(this);
+  greeter_.serve(*this);
 }
 
-Engine::~Engine() { factory_.set_acceptor(nullptr); }
+Engine::~Engine() { greeter_.leave(*this); }
 
 Status Engine::start(Nanos now) {
   now_ = now;
@@ -198,11 +202,6 @@ int Engine::ranks_on_this_host() const {
   return static_cast<int>(std::count(host_of_.begin(), host_of_.end(), host));
 }
 
-void Engine::on_accept(std::unique_ptr<Lane> lane) {
-  user_.check();
-  greeter_.take(std::move(lane), now_);
-}
-
 void Engine::on_hello(std::unique_ptr<Lane>& lane, const wire::Header& h, const wire::HelloPayload& hello) {
   if (hello.purpose == wire::kHelloControl) {
     if (lane->rail() != kControlRail) return greeter_.turn_away(*lane, "a member's hello, where lanes are taken");
@@ -210,8 +209,7 @@ void Engine::on_hello(std::unique_ptr<Lane>& lane, const wire::Header& h, const 
     return;
   }
   if (!joined_) return;  // before our own roster has come the dialling side simply tries again
-  if (hello.purpose != wire::kHelloChannel || hello.job != roster_->job || hello.target != my_engine_ ||
-      hello.engine >= peers_.size())
+  if (hello.job != roster_->job || hello.target != my_engine_ || hello.engine >= peers_.size())
     return greeter_.turn_away(*lane, "of another job");
   EnginePeer& peer = peers_[hello.engine];
   // A peer whose last operation needs this engine may come until the farewell, which goes over all channels.
@@ -295,17 +293,27 @@ void Engine::on_path_event(Mux& peer, const std::string& what) {
 
 void Engine::begin_cycle(Nanos now) {
   now_ = now;
+  greeter_.set_time(now);
   if (const Nanos missed = everybody_.begin_cycle(now); missed.count != 0) move_clocks(missed);
 }
 
 std::size_t Engine::poll(Nanos now) {
-  const SoleUser::Use use(user_);
   const DenormalGuard guard;
+  begin_poll(now);
+  const std::size_t moved = factory_.poll(now);
+  return moved + end_poll(now);
+}
+
+void Engine::begin_poll(Nanos now) {
+  const SoleUser::Use use(user_);
   begin_cycle(now);
   closed_groups_.clear();
-  std::size_t work = factory_.poll(now);
-  if (!greeter_.empty()) greeter_.sweep(now);
-  work += membership_->poll(now);
+}
+
+std::size_t Engine::end_poll(Nanos now) {
+  const SoleUser::Use use(user_);
+  greeter_.sweep();
+  std::size_t work = membership_->poll(now);
   everybody_.on_timers(now);
   work += send(now);
   if (now >= next_housekeeping_) {
@@ -344,6 +352,7 @@ std::size_t Engine::poll(Nanos now) {
 void Engine::abandon() noexcept {
   abandoned_ = true;
   for (EnginePeer& p : peers_) everybody_.disconnect(p);
+  greeter_.leave(*this);
   greeter_.abandon();
   if (membership_ != nullptr) membership_->abandon();  // its end is what proves this engine's
 }

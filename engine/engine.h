@@ -64,17 +64,21 @@ struct EngineOptions {
 };
 
 class Engine final : public MembershipListener,
-                     public LaneAcceptor,
                      private MuxHost,
                      private MessageHost,
                      private SilenceHost,
                      private GreeterHost {
  public:
-  Engine(EngineOptions options, LaneFactory& factory);
+  // Alone on the lanes of `factory`, or beside an endpoint.
+  Engine(const EngineOptions& options, LaneFactory& factory);
+  Engine(EngineOptions options, std::shared_ptr<SharedRails> rails);
   ~Engine() override;
 
   Status start(Nanos now);
   std::size_t poll(Nanos now);
+  // Its two halves, for whoever polls the lanes in between for an endpoint as well, under a DenormalGuard.
+  void begin_poll(Nanos now);
+  std::size_t end_poll(Nanos now);
   Nanos next_deadline() const;
 
   // Joined, and every peer that can be met was met. join_status() is an error once joining has failed for good.
@@ -164,10 +168,11 @@ class Engine final : public MembershipListener,
   void on_entered(const Entered& entered) override;
   void on_verdict(const Verdict& verdict) override;
 
-  // LaneAcceptor
-  void on_accept(std::unique_ptr<Lane> lane) override;
-
  private:
+  // GreeterHost
+  bool expects(const wire::HelloPayload& hello) const override {
+    return hello.purpose == wire::kHelloControl || hello.purpose == wire::kHelloChannel;
+  }
   void on_hello(std::unique_ptr<Lane>& lane, const wire::Header& header, const wire::HelloPayload& hello) override;
 
   // Bytes parked at a peer for an operation that is done here (small pieces are copied, so a root runs ahead): they
@@ -341,9 +346,10 @@ class Engine final : public MembershipListener,
   Channel* channel_to(std::uint32_t engine) { return engine < peers_.size() ? peers_[engine].channel.get() : nullptr; }
 
   EngineOptions options_;
+  std::shared_ptr<SharedRails> rails_;
   LaneFactory& factory_;
   DecisionTable decisions_;  // CANARY_ALGO
-  Greeter greeter_;
+  Greeter& greeter_;
   std::unique_ptr<Membership> membership_;
   std::shared_ptr<const Roster> roster_ = std::make_shared<Roster>();  // shared with membership_
   std::uint32_t my_engine_ = 0;

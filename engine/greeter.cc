@@ -1,5 +1,6 @@
 #include "engine/greeter.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -14,13 +15,22 @@ constexpr Nanos kGreetingLimit = 5_s;
 
 }  // namespace
 
-Greeter::Greeter(GreeterHost& host, std::size_t strangers_max) : host_(host), strangers_max_(strangers_max) {
+Greeter::Greeter(std::size_t strangers_max) : strangers_max_(strangers_max) {
   CANARY_CHECK(strangers_max != 0, "members come as strangers, too");
   waiting_.reserve(strangers_max);
 }
 
-void Greeter::take(std::unique_ptr<Lane> lane, Nanos now) {
-  now_ = now;
+void Greeter::serve(GreeterHost& host) {
+  GreeterHost** const place = std::find(hosts_.begin(), hosts_.end(), nullptr);
+  CANARY_CHECK(place != hosts_.end(), "a process has one engine and one endpoint on the same rails");
+  *place = &host;
+}
+
+void Greeter::leave(GreeterHost& host) noexcept {
+  std::replace(hosts_.begin(), hosts_.end(), &host, static_cast<GreeterHost*>(nullptr));
+}
+
+void Greeter::on_accept(std::unique_ptr<Lane> lane) {
   if (waiting_.size() >= strangers_max_) {
     const auto gone = [](const Waiting& w) { return w.finished || !w.lane; };
     if (std::erase_if(waiting_, gone) == 0) {
@@ -30,12 +40,12 @@ void Greeter::take(std::unique_ptr<Lane> lane, Nanos now) {
     }
   }
   lane->set_sink(this);
-  waiting_.push_back({std::move(lane), now, false});
+  waiting_.push_back({std::move(lane), now_, false});
 }
 
-void Greeter::sweep(Nanos now) {
-  now_ = now;
-  std::erase_if(waiting_, [&](const Waiting& w) { return w.finished || !w.lane || now - w.since > kGreetingLimit; });
+void Greeter::sweep() {
+  if (waiting_.empty()) return;
+  std::erase_if(waiting_, [&](const Waiting& w) { return w.finished || !w.lane || now_ - w.since > kGreetingLimit; });
 }
 
 Landing Greeter::landing_for(Lane&, const wire::Header& h) {
@@ -59,7 +69,13 @@ void Greeter::on_frame(Lane& lane, const wire::Header& h, const Arrival& arrival
     w->finished = true;
     return;
   }
-  host_.on_hello(w->lane, h, hello);
+  GreeterHost** const host = std::find_if(
+      hosts_.begin(), hosts_.end(), [&](const GreeterHost* one) { return one != nullptr && one->expects(hello); });
+  if (host == hosts_.end()) {
+    turn_away(lane, "another process was meant");
+  } else {
+    (*host)->on_hello(w->lane, h, hello);
+  }
   if (w->lane) w->finished = true;
 }
 

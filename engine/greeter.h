@@ -1,12 +1,13 @@
 // engine/greeter.h -- holds accepted lanes until their Hello tells whose they are.
 //
 // What: the one place for strangers, bounded in time and in number, where the oldest of the source with the most makes
-// room for the next; its host takes the lanes it knows. Used by the engine of a job and by the
-// endpoint of connections. Strangers are warned of, once in ten seconds: some knock ten times a second.
+// room for the next; of its hosts, the engine of a job and the endpoint of connections, the one that a hello is for
+// takes the lane or leaves it. Strangers are warned of, once in ten seconds: some knock ten times a second.
 // Memory: owns a lane until the host took it; what was turned away is destroyed by sweep(), outside of callbacks.
 // Thread: the owner's.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -20,18 +21,26 @@ namespace canarynet {
 
 class GreeterHost {
  public:
-  // A whole and intact Hello. Takes `lane`, or leaves it: then it is turned away.
+  // Whether lanes with such a hello are this host's.
+  virtual bool expects(const wire::HelloPayload& hello) const = 0;
+  // A whole and intact Hello that it expects. Takes `lane`, or leaves it: then it is turned away.
   virtual void on_hello(std::unique_ptr<Lane>& lane, const wire::Header& header, const wire::HelloPayload& hello) = 0;
 
  protected:
   ~GreeterHost() = default;
 };
 
-class Greeter final : public LaneSink {
+class Greeter final : public LaneAcceptor, public LaneSink {
  public:
-  Greeter(GreeterHost& host, std::size_t strangers_max);
-  void take(std::unique_ptr<Lane> lane, Nanos now);
-  void sweep(Nanos now);
+  explicit Greeter(std::size_t strangers_max);
+  // From now on until leave(); two at most.
+  void serve(GreeterHost& host);
+  void leave(GreeterHost& host) noexcept;
+  // What comes from here on comes at `now`.
+  void set_time(Nanos now) { now_ = now; }
+  // Lets go of whom it turned away, and of those who have said nothing for too long.
+  void sweep();
+  void on_accept(std::unique_ptr<Lane> lane) override;
   // Closes all lanes without a word. Outside of callbacks.
   void abandon() noexcept { waiting_.clear(); }
   bool empty() const { return waiting_.empty(); }
@@ -52,7 +61,7 @@ class Greeter final : public LaneSink {
   };
   void refuse(Lane& lane, const wire::HelloPayload& hello);
   Waiting* find(const Lane& lane);
-  GreeterHost& host_;
+  std::array<GreeterHost*, 2> hosts_{};
   const std::size_t strangers_max_;
   std::vector<Waiting> waiting_;
   Nanos now_;

@@ -47,6 +47,8 @@ class QuietLane final : public Lane {
 
 class GreeterTest : public ::testing::Test, public GreeterHost {
  protected:
+  GreeterTest() { greeter.serve(*this); }
+  bool expects(const wire::HelloPayload&) const override { return true; }
   void on_hello(std::unique_ptr<Lane>& lane, const wire::Header&, const wire::HelloPayload&) override {
     taken.push_back(std::move(lane));
   }
@@ -56,7 +58,8 @@ class GreeterTest : public ::testing::Test, public GreeterHost {
     auto lane =
         std::make_unique<QuietLane>(number, Address::ipv4(10, 0, 0, static_cast<std::uint8_t>(from), 0, port), &open);
     QuietLane* raw = lane.get();
-    greeter.take(std::move(lane), now);
+    greeter.set_time(now);
+    greeter.on_accept(std::move(lane));
     return raw;
   }
   void says_hello(Lane* lane, wire::HelloPayload hello = {.purpose = wire::kHelloChannel}) {
@@ -73,7 +76,7 @@ class GreeterTest : public ::testing::Test, public GreeterHost {
   int number = 0;
   std::map<int, bool> open;  // by number, from 1
   std::vector<std::unique_ptr<Lane>> taken;
-  Greeter greeter{*this, 8};
+  Greeter greeter{8};
 };
 
 TEST_F(GreeterTest, TheOldestOfTheSourceWithTheMostMakesRoom) {
@@ -106,7 +109,7 @@ TEST_F(GreeterTest, APeerOfVersionOneIsTurnedAwayAndToldBothVersions) {
   EXPECT_EQ(wire::validate(lane->told_header), nullptr);
   const std::string why = refusal_text(lane->told_header, lane->told);
   EXPECT_NE(why.find("speaks protocol version 2, this side 1..1"), std::string::npos) << why;
-  greeter.sweep({});
+  greeter.sweep();
   EXPECT_EQ(count(), 0u);
   says_hello(come(1), {.version_min = 1, .version_max = 2, .purpose = wire::kHelloEndpoint});
   EXPECT_EQ(taken.size(), 1u) << "it speaks this side's version, too";
@@ -115,7 +118,8 @@ TEST_F(GreeterTest, APeerOfVersionOneIsTurnedAwayAndToldBothVersions) {
 TEST_F(GreeterTest, WhoeverSaysNothingGoesAfterAWhile) {
   come(1, 1_s);
   come(2, 4_s);
-  greeter.sweep(Nanos{6'000'000'001});
+  greeter.set_time(Nanos{6'000'000'001});
+  greeter.sweep();
   EXPECT_FALSE(open[1]);
   EXPECT_TRUE(open[2]);
 }

@@ -37,9 +37,9 @@ void Peers::connect(Peer& peer, ChannelOptions who, const FlowTable* flows, Flow
   who.records = pools_.records;
   who.copies = pools_.copies;
   who.check_memory = settings_.shm_crc;
-  who.rails = &rail_rates_;
+  who.rails = &rails_.rates;
   peer.mux = std::make_unique<Mux>(peer.number, flows, others, host);
-  peer.channel = std::make_unique<Channel>(std::move(who), factory_, *peer.mux);
+  peer.channel = std::make_unique<Channel>(std::move(who), rails_.factory, *peer.mux);
   peer.mux->set_channel(peer.channel.get());
   peer.channel->set_rail_names(names_of(mine), names_of(theirs));
   peer.messages = std::make_unique<MessagePeer>(*peer.mux, settings_);
@@ -105,7 +105,7 @@ Nanos Peers::next_deadline() const {
 Peers::NoLane Peers::no_lane(const Peer& peer) const {
   if (!peer.channel || peer.channel->ever_up()) return {};
   NoLane out{peer.channel->obstacle(), peer.channel->describe_failures()};
-  const std::string trouble = peer.channel->dials() ? "" : factory_.trouble();
+  const std::string trouble = peer.channel->dials() ? "" : rails_.factory.trouble();
   if (!trouble.empty()) out = {Obstacle::kHere, ": " + trouble};
   return out;
 }

@@ -15,9 +15,8 @@
 #include "base/attention.h"
 #include "base/settings.h"
 #include "engine/peer.h"
+#include "engine/shared_rails.h"
 #include "topology/rails.h"
-#include "transport/lane.h"
-#include "transport/rail_rates.h"
 #include "transport/rail_stats.h"
 
 namespace canarynet {
@@ -29,8 +28,8 @@ class Peers {
     std::uint32_t copies = 0;
   };
   // Both outlive this.
-  Peers(const Settings& settings, Pools pools, LaneFactory& factory)
-      : settings_(settings), pools_(pools), factory_(factory), ended_(factory.rails().size()) {}
+  Peers(const Settings& settings, Pools pools, SharedRails& rails)
+      : settings_(settings), pools_(pools), rails_(rails), ended_(rails.factory.rails().size()) {}
 
   // Every lane of every pair of rails that meet; none: these two can't.
   std::vector<PathSpec> paths(std::span<const Rail> mine, std::span<const Rail> theirs, RailPairing pairing) const;
@@ -85,8 +84,7 @@ class Peers {
 
   const Settings& settings_;
   Pools pools_;
-  LaneFactory& factory_;
-  RailRates rail_rates_;  // of the channels, which share it
+  SharedRails& rails_;
   std::vector<Peer*> peers_;
   std::vector<Peer*> connected_;  // those that have a channel: what is done in every cycle is done to them only
   std::vector<RailStats> ended_;  // by rail

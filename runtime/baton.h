@@ -58,6 +58,8 @@ class Baton {
     CANARY_CHECK(before + change >= 0, "what was not announced can't be taken back");
   }
   bool wanted() const { return wanted_.load(std::memory_order_relaxed) > 0; }
+  // Somebody sleeps until it is free, or has been woken for it.
+  bool waited_for() const { return sleepers_.load(std::memory_order_relaxed) > 0; }
 
   // Sleeps until the baton is free (and no other sleeper was chosen to take it), `done()` is true, or `limit` has
   // passed. `done` is called by other threads, too.

@@ -41,11 +41,23 @@ void EpollFactory::ring() const {
 }
 
 Status EpollFactory::add_listener(Descriptor socket, int rail) {
-  if (Status status = watch(socket.fd(), EPOLLIN, listeners_.size()); !status.ok()) return status;
-  listeners_.push_back(std::make_unique<Listener>());
-  listeners_.back()->socket = std::move(socket);
-  listeners_.back()->rail = rail;
+  const auto closed = [](const auto& listener) { return !listener->socket.open(); };
+  const auto place = std::find_if(listeners_.begin(), listeners_.end(), closed) - listeners_.begin();
+  if (Status status = watch(socket.fd(), EPOLLIN, static_cast<std::uint64_t>(place)); !status.ok()) return status;
+  if (static_cast<std::size_t>(place) == listeners_.size()) listeners_.push_back(std::make_unique<Listener>());
+  Listener& listener = *listeners_[static_cast<std::size_t>(place)];
+  listener = {};
+  listener.socket = std::move(socket);
+  listener.rail = rail;
   return {};
+}
+
+void EpollFactory::close_listeners(int rail) {
+  for (const auto& listener : listeners_) {
+    if (listener->rail != rail || !listener->socket.open()) continue;
+    leave_epoll(listener->socket);
+    *listener = {};
+  }
 }
 
 void EpollFactory::pause(Listener& listener, Nanos now) {

@@ -43,6 +43,8 @@ class EpollFactory : public LaneFactory {
   void leave_epoll(const Descriptor& descriptor) const;
   void ring() const;
   Status add_listener(Descriptor socket, int rail);
+  // Their places serve the next ones.
+  void close_listeners(int rail);
   void pause(Listener& listener, Nanos now);
   void resume_listeners(Nanos now);
   Nanos next_resumption() const;

@@ -144,6 +144,11 @@ Result<Address> TcpLaneFactory::listen_control(const Address& at) {
   return result;
 }
 
+void TcpLaneFactory::close_control() {
+  lent_control_ = {};
+  close_listeners(kControlRail);
+}
+
 Result<std::unique_ptr<Lane>> TcpLaneFactory::dial(int rail, const Address& to, LaneSink& sink) {
   if (rail != kControlRail && (rail < 0 || static_cast<std::size_t>(rail) >= options_.rails.size())) {
     return Status(CANARY_INVALID_ARGUMENT, "tcp: there is no rail " + std::to_string(rail));

@@ -51,6 +51,8 @@ class TcpLaneFactory final : public EpollFactory {
   // The next listen_control() takes this socket, which listens already, instead of opening one: peers may be waiting in
   // its queue.
   void lend_control(Socket listener) { lent_control_ = std::move(listener); }
+  // Ends what listen_control() began, and a socket that was lent for it.
+  void close_control();
   std::size_t poll(Nanos now) override;
   Nanos next_deadline() const override;
   const char* name() const override { return "tcp"; }
