@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <set>
@@ -195,17 +196,17 @@ TEST(OneHost, DeliversMessagesWhileACallerDrives) {
     reduced = true;
   });
   usleep(100'000);
-  double longest = 0;
-  int rounds = 0;
-  for (; !reduced && rounds < 200; ++rounds) {
+  std::vector<double> seconds;
+  while (!reduced && seconds.size() < 200) {
     const double began = test::now();
     EXPECT_TRUE(exchanges(ends, 1));
-    longest = std::max(longest, test::now() - began);
+    seconds.push_back(test::now() - began);
     usleep(2'000);
   }
   caller.join();
-  EXPECT_GT(rounds, 20);
-  EXPECT_LT(longest, test::sanitized() ? 1.0 : 0.2);
+  ASSERT_GT(seconds.size(), 20u);
+  std::sort(seconds.begin(), seconds.end());
+  EXPECT_LT(seconds[seconds.size() / 2], test::sanitized() ? 0.05 : 0.008) << "nobody wakes the sleeper";
   EXPECT_EQ(canary_finalize(context), CANARY_OK);
   EXPECT_EQ(other.report(), "right");
 }
@@ -255,6 +256,7 @@ TEST(OneHost, KeepsMessagesGoingWhenJobsComeAndEnd) {
   for (Process& other : others) {
     ++*turn;
     canary_context* context = join_as_first(join);
+    if (context == nullptr) break;
     EXPECT_TRUE(reduces(context, 2, 0, 3));
     EXPECT_EQ(canary_finalize(context), CANARY_OK);
     EXPECT_EQ(other.report(), "right");

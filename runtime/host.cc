@@ -108,7 +108,7 @@ Status Host::open(Wanted wanted) {
 bool Host::serves(const Wanted& wanted) const {
   const Settings& s = wanted.settings;
   const auto same = [](const Rail& a, const Rail& b) { return a.device == b.device && a.address == b.address; };
-  return std::equal(asked_.begin(), asked_.end(), wanted.tcp.rails.begin(), wanted.tcp.rails.end(), same) &&
+  return !broken_ && std::equal(asked_.begin(), asked_.end(), wanted.tcp.rails.begin(), wanted.tcp.rails.end(), same) &&
          std::equal(pacing_.begin(), pacing_.end(), wanted.tcp.pacing.begin(), wanted.tcp.pacing.end()) &&
          host_id_ == wanted.host_id && settings_.transports == s.transports && settings_.insecure == s.insecure &&
          settings_.tcp_congestion == s.tcp_congestion && settings_.tcp_notsent_lowat == s.tcp_notsent_lowat &&
@@ -161,8 +161,9 @@ bool Host::drive_once() {
   }
   bool moved = false;
   try {
-    moved = lanes_->poll(now) != 0;
-  } catch (const std::bad_alloc&) {  // in either's callbacks
+    moved = !broken_ && lanes_->poll(now) != 0;
+  } catch (const std::bad_alloc&) {  // in either's callbacks, and half way through the lanes
+    broken_ = true;
     for (Resident* r : residents_) {
       if (r != nullptr && !r->over()) end(*r);
     }
@@ -210,7 +211,7 @@ Nanos Host::next_deadline() const {
 bool Host::prepare_to_sleep() {
   // An exchange on either side: whoever submits sees the sleeper, or the sleeper what was submitted.
   if (residents_[index_of(Place::kEndpoint)] != nullptr) asleep_.exchange(true);
-  return !called() && lanes_->prepare_to_sleep();
+  return !called() && (broken_ || lanes_->prepare_to_sleep());
 }
 
 void Host::sleep_until(Nanos deadline) {
@@ -223,7 +224,7 @@ void Host::wait_for_lanes(Nanos deadline) {
   if (deadline <= now) return;
   const Nanos span = std::min(deadline - now, 10_s);
   const timespec t{static_cast<time_t>(span.count / 1'000'000'000), static_cast<long>(span.count % 1'000'000'000)};
-  pollfd fds[2] = {{lanes_->poll_fd(), POLLIN, 0}, {doorbell_.fd(), POLLIN, 0}};
+  pollfd fds[2] = {{broken_ ? -1 : lanes_->poll_fd(), POLLIN, 0}, {doorbell_.fd(), POLLIN, 0}};
   ::ppoll(fds, 2, &t, nullptr);
 }
 

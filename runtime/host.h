@@ -198,6 +198,7 @@ class Host {
   std::atomic<bool> rung_{false};  // since it was last drained
   // Nobody looks for commands before the doorbell rings.
   std::atomic<bool> asleep_{false};
+  std::atomic<bool> broken_{false};  // memory ran out inside of the lanes: nobody uses them any more
   std::atomic<bool> stop_{false};
   std::atomic<bool> has_thread_{false};
   std::atomic<bool> has_endpoint_{false};
