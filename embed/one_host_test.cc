@@ -186,9 +186,9 @@ TEST(OneHost, DeliversMessagesWhileACallerDrives) {
     canary_finalize(context);
     return right ? "right" : "wrong";
   });
-  TestEndpoint near({"transports=tcp"});
+  TestEndpoint near({"transports=tcp", "halt_poll=0"});
   canary_context* context = join_as_first(join);
-  TestEndpoint far({"transports=tcp"});
+  TestEndpoint far({"transports=tcp", "halt_poll=0"});
   const Ends ends = test::join_ends(near, far);
   std::atomic<bool> reduced{false};
   std::thread caller([&] {
