@@ -539,7 +539,7 @@ void Endpoint::begin_poll(Nanos now) {
 
 std::size_t Endpoint::end_poll(Nanos now) {
   const SoleUser::Use use(user_);
-  greeter_.sweep();
+  if (!greeter_.empty()) greeter_.sweep();
   std::size_t work = 0;
   if (has_commands()) {
     take_commands();

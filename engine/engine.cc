@@ -298,10 +298,12 @@ void Engine::begin_cycle(Nanos now) {
 }
 
 std::size_t Engine::poll(Nanos now) {
+  const SoleUser::Use use(user_);
   const DenormalGuard guard;
-  begin_poll(now);
+  begin_cycle(now);
+  closed_groups_.clear();
   const std::size_t moved = factory_.poll(now);
-  return moved + end_poll(now);
+  return moved + end_cycle(now);
 }
 
 void Engine::begin_poll(Nanos now) {
@@ -312,7 +314,11 @@ void Engine::begin_poll(Nanos now) {
 
 std::size_t Engine::end_poll(Nanos now) {
   const SoleUser::Use use(user_);
-  greeter_.sweep();
+  return end_cycle(now);
+}
+
+std::size_t Engine::end_cycle(Nanos now) {
+  if (!greeter_.empty()) greeter_.sweep();
   std::size_t work = membership_->poll(now);
   everybody_.on_timers(now);
   work += send(now);

@@ -285,6 +285,7 @@ class Engine final : public MembershipListener,
   static std::vector<LastWord> words_of(const Group& group);
   std::vector<LastWord> last_words() const;
   void begin_cycle(Nanos now);
+  std::size_t end_cycle(Nanos now);
   std::size_t send(Nanos now);
   std::size_t settle_local();
   bool pump_local(std::uint64_t* budget);

@@ -44,7 +44,6 @@ void Greeter::on_accept(std::unique_ptr<Lane> lane) {
 }
 
 void Greeter::sweep() {
-  if (waiting_.empty()) return;
   std::erase_if(waiting_, [&](const Waiting& w) { return w.finished || !w.lane || now_ - w.since > kGreetingLimit; });
 }
 
