@@ -225,7 +225,8 @@ void Host::wait_for_lanes(Nanos deadline) {
   const Nanos span = std::min(deadline - now, 10_s);
   const timespec t{static_cast<time_t>(span.count / 1'000'000'000), static_cast<long>(span.count % 1'000'000'000)};
   pollfd fds[2] = {{broken_ ? -1 : lanes_->poll_fd(), POLLIN, 0}, {doorbell_.fd(), POLLIN, 0}};
-  ::ppoll(fds, 2, &t, nullptr);
+  // Whoever rang may not have come to note it, being preempted by this very thread.
+  if (::ppoll(fds, 2, &t, nullptr) > 0 && (fds[1].revents & POLLIN) != 0) rung_.store(true, std::memory_order_release);
 }
 
 void Host::ring_doorbell() {
