@@ -2,10 +2,24 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/quantity.h"
+
 namespace canarynet::tools {
 
 void wrong(std::string_view option, std::string_view value, const std::string& takes) {
   throw Wrong{std::string(option) + " " + std::string(value) + ": takes " + takes};
+}
+
+double seconds(std::string_view option, std::string_view text) {
+  const auto value = seconds_of(text);
+  if (!value) wrong(option, text, "a time such as 1ms or 20us, or seconds such as 2e-10");
+  return *value;
+}
+
+double rate(std::string_view option, std::string_view text) {
+  const auto value = bits_per_second(text);
+  if (!value || *value <= 0) wrong(option, text, "a rate such as 10gbit or 500mbit");
+  return *value;
 }
 
 namespace {

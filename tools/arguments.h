@@ -40,6 +40,11 @@ T number(std::string_view option, std::string_view text, T min, T max) {
   return *value;
 }
 
+// Seconds from "1ms", "20us" or "2e-10", or wrong().
+double seconds(std::string_view option, std::string_view text);
+// Bits per second (> 0) from "10gbit" or "500mbit", or wrong().
+double rate(std::string_view option, std::string_view text);
+
 // "canary-perf 0.1.0"
 std::string version_text(const std::string& tool);
 

@@ -1,7 +1,6 @@
 // canary-plan: shows, proves, costs and chooses schedules.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/settings.h"
@@ -9,6 +8,7 @@
 #include "collectives/checker.h"
 #include "collectives/selector.h"
 #include "tools/environment.h"
+#include "tools/output.h"
 #include "tools/plan/draw.h"
 #include "tools/plan/network_file.h"
 #include "tools/plan/options.h"
@@ -42,14 +42,7 @@ bool possible(const PlanOptions& o, PlannerId id, const PlanRequest& request, bo
   return false;
 }
 
-bool write(const std::string& path, const std::string& text) {
-  if (path == "-") return std::fputs(text.c_str(), stdout) >= 0;
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file) std::fprintf(stderr, "canary-plan: %s: can't be written\n", path.c_str());
-  return static_cast<bool>(file);
-}
+bool write(const std::string& path, const std::string& text) { return tools::write_output("canary-plan", path, text); }
 
 int show(const PlanOptions& o) {
   const int n = o.ranks_max;

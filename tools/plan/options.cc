@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 
-#include "base/quantity.h"
 #include "base/settings.h"
 #include "base/text.h"
 #include "topology/rails.h"
@@ -14,14 +13,11 @@ namespace {
 constexpr int kRanksMax = 1024;  // all ranks' plans are in memory at once
 
 using tools::number;
+using tools::rate;
+using tools::seconds;
 using tools::whole;
 using tools::wrong;
 
-double seconds(std::string_view option, std::string_view text) {
-  const auto value = seconds_of(text);
-  if (!value) wrong(option, text, "a time such as 1ms or 20us, or seconds such as 2e-10");
-  return *value;
-}
 std::uint64_t bytes(std::string_view option, std::string_view text) {
   const auto value = parse_bytes(text);
   if (!value.ok() || value.value() > Bytes{std::int64_t{1} << 40})
@@ -103,17 +99,11 @@ void fill(const Texts& t, PlanOptions* o) {
   }
   if (o->command != Command::kCost) return;
   o->model.alpha = seconds("--alpha", t.alpha);
-  const auto rate = bits_per_second(t.bandwidth);
-  if (!rate || *rate <= 0) wrong("--bandwidth", t.bandwidth, "a rate such as 10gbit or 500mbit");
-  o->model.beta = 8 / *rate;
+  o->model.beta = 8 / rate("--bandwidth", t.bandwidth);
   if (!t.gamma.empty()) o->model.gamma = seconds("--gamma", t.gamma);
   if (!t.post.empty()) o->model.post = seconds("--post", t.post);
   if (!t.local_alpha.empty()) o->model.local_alpha = seconds("--local-alpha", t.local_alpha);
-  if (!t.local_bandwidth.empty()) {
-    const auto local = bits_per_second(t.local_bandwidth);
-    if (!local || *local <= 0) wrong("--local-bandwidth", t.local_bandwidth, "a rate such as 80gbit");
-    o->model.local_beta = 8 / *local;
-  }
+  if (!t.local_bandwidth.empty()) o->model.local_beta = 8 / rate("--local-bandwidth", t.local_bandwidth);
   o->piece_given = !t.piece.empty();
   if (o->piece_given) o->model.piece_bytes = bytes("--piece", t.piece);
 }

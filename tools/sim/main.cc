@@ -1,0 +1,72 @@
+// canary-sim: simulates merging of gradients and the choice of an exchange for compressed ones.
+#include <cstdio>
+
+#include "tools/environment.h"
+#include "tools/output.h"
+#include "tools/sim/options.h"
+#include "tools/sim/print.h"
+#include "tools/sim/trace_file.h"
+
+namespace canarynet::sim {
+namespace {
+
+constexpr const char* kTool = "canary-sim";
+constexpr int kFailed = 1;
+
+// Writes the table unless something else has standard output, and the JSON where it was asked for.
+bool give(const SimOptions& o, const std::string& table, const std::string& json) {
+  bool fine = true;
+  if (o.json_path != "-" && o.plot_path != "-") fine &= tools::write_output(kTool, "-", table);
+  if (!o.json_path.empty()) fine &= tools::write_output(kTool, o.json_path, json);
+  return fine;
+}
+
+bool merge(const SimOptions& o) {
+  MergeStudy study = o.merge;
+  if (o.model != nullptr) {
+    study.source = o.model->name;
+    study.pass = pass_of(*o.model, o.batch, o.macs_per_second);
+    study.assumption = printed(
+        "%d images per worker; a tensor's backward time is twice its layer's multiply-accumulates (MACs) forward, at "
+        "%.4g MACs per second; biases and normalisation take no time",
+        o.batch, o.macs_per_second);
+  } else {
+    auto trace = read_trace_file(o.trace_path);
+    if (!trace.ok()) {
+      std::fprintf(stderr, "%s: %s\n", kTool, trace.status().text().c_str());
+      return false;
+    }
+    study.source = o.trace_path;
+    study.pass = std::move(trace.value().pass);
+  }
+  const std::vector<MergeRow> rows = rows_of(study);
+  return give(o, text_of(study, rows), json_of(study, rows));
+}
+
+bool select(const SimOptions& o) {
+  const ExchangeChoice choice = choose(o.topk, o.ratio, o.alpha, o.bits_per_second);
+  return give(o, text_of(o.topk, choice), json_of(o.topk, choice, o.alpha, o.bits_per_second));
+}
+
+bool network(const SimOptions& o) {
+  const NetworkReplay all = replay(o.schedule, o.epochs, o.topk, o.ratios);
+  const bool given = give(o, text_of(all), json_of(all));
+  return (o.plot_path.empty() || tools::write_output(kTool, o.plot_path, plot_of(all))) && given;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  const ParsedOptions parsed = parse_sim_options(arguments);
+  if (parsed.exit_status >= 0) {
+    std::fputs(parsed.text.c_str(), parsed.exit_status == 0 ? stdout : stderr);
+    return parsed.exit_status;
+  }
+  tools::warn_of_environment(kTool);
+  const SimOptions& o = parsed.options;
+  const bool fine = o.command == Command::kMerge ? merge(o) : o.command == Command::kSelect ? select(o) : network(o);
+  return fine ? 0 : kFailed;
+}
+
+}  // namespace
+}  // namespace canarynet::sim
+
+int main(int argc, char** argv) { return canarynet::sim::run({argv + 1, argv + argc}); }

@@ -1,0 +1,65 @@
+// tools/sim/network.h -- which exchange of top-k gradients a network calls for as it changes: `canary-sim select` and
+// `canary-sim network`.
+//
+// The schedules are those of FlexComm (collectives/topk_cost.h has the source): α and bandwidth per epoch of training.
+// For each ratio the costs of the exchanges decide; the choice of the ratio itself needs measured compression times and
+// gains, which this replay does not have, so it follows every candidate ratio beside the others.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "collectives/topk_cost.h"
+
+namespace canarynet::sim {
+
+// The epochs first..last (from 1; both belong to it), in which the network stays as it is.
+struct NetworkPhase {
+  int first = 1, last = 1;
+  double alpha = 0;  // seconds
+  double bits_per_second = 0;
+};
+
+// "c1" or "c2" over so many epochs: 50, or a multiple of it, which stretches it. Empty if there is no such schedule.
+// C2's moderate network, which the paper does not give, has 7 ms and 5 Gbit/s.
+std::vector<NetworkPhase> network_schedule(std::string_view name, int epochs);
+constexpr int kScheduleEpochs = 50;
+
+struct ExchangeChoice {
+  double ratio = 1;
+  std::array<double, kTopkExchangeCount> seconds = {};  // by TopkExchange
+  TopkExchange winner = TopkExchange::kAllGather;
+
+  double best_seconds() const { return seconds[static_cast<std::size_t>(winner)]; }
+};
+
+struct TopkStudy {
+  int ranks = 8;
+  double parameters = 0;  // of 4 bytes
+  TopkRoot root = TopkRoot::kStaleness;
+};
+ExchangeChoice choose(const TopkStudy& study, double ratio, double alpha, double bits_per_second);
+
+std::string text_of(const TopkStudy& study, const ExchangeChoice& choice);
+// {"costs_seconds": {"ag": …, "art_ring": …, "art_tree": …}, "winner": …}, and the request.
+std::string json_of(const TopkStudy& study, const ExchangeChoice& choice, double alpha, double bits_per_second);
+
+struct NetworkReplay {
+  std::string schedule;
+  TopkStudy study;
+  std::vector<double> ratios;
+  std::vector<NetworkPhase> phases;
+  std::vector<std::vector<ExchangeChoice>> choices;  // [phase][ratio]
+};
+NetworkReplay replay(const std::string& schedule, int epochs, const TopkStudy& study,
+                     const std::vector<double>& ratios);
+
+std::string text_of(const NetworkReplay& replay);
+std::string json_of(const NetworkReplay& replay);
+// An SVG file: above, seconds per exchange of each ratio by epoch, on a logarithmic axis; below, a band per ratio in the
+// colour of its winner.
+std::string plot_of(const NetworkReplay& replay);
+
+}  // namespace canarynet::sim

@@ -1,0 +1,172 @@
+#include "tools/sim/options.h"
+
+#include <charconv>
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <optional>
+
+#include "base/text.h"
+
+namespace canarynet::sim {
+namespace {
+
+using tools::number;
+using tools::rate;
+using tools::seconds;
+using tools::whole;
+using tools::wrong;
+
+constexpr int kWorkersMax = 1'000'000;
+
+// A positive number: "6e11", "25.6M"; k, M and G stand for 10^3, 10^6 and 10^9.
+std::optional<double> amount(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || !std::isfinite(value) || value <= 0) return {};
+  const std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
+  if (unit.empty()) return value;
+  if (unit == "k") return value * 1e3;
+  if (unit == "M") return value * 1e6;
+  if (unit == "G") return value * 1e9;
+  return {};
+}
+
+double ratio(std::string_view option, std::string_view text, std::string_view one) {
+  const auto value = amount(one);
+  if (!value || *value > 1) wrong(option, text, "shares above 0 and up to 1, such as 0.01");
+  return *value;
+}
+
+std::string model_names() {
+  std::string names;
+  for (const Model& model : models()) names += (names.empty() ? "" : ", ") + std::string(model.name);
+  return names;
+}
+
+struct Texts {
+  std::string model, batch, macs_per_second, workers, allreduce, a, b, fitted_workers;
+  std::string ranks, parameters, ratio, ratios, alpha, bandwidth, root, epochs;
+};
+
+void fill_merge(const Texts& t, SimOptions* o) {
+  if (t.model.empty() == o->trace_path.empty()) throw tools::Wrong{"merge takes either --trace or --model"};
+  if (!t.model.empty()) {
+    o->model = find_model(t.model);
+    if (o->model == nullptr) wrong("--model", t.model, model_names());
+    o->batch = o->model->batch;
+  } else if (!t.batch.empty() || !t.macs_per_second.empty()) {
+    throw tools::Wrong{(t.batch.empty() ? "--macs-per-second" : "--batch") +
+                       std::string(" goes with --model: a trace has its own times")};
+  }
+  if (!t.batch.empty()) o->batch = number("--batch", t.batch, 1, 1'000'000);
+  if (!t.macs_per_second.empty()) {
+    const auto value = amount(t.macs_per_second);
+    if (!value) wrong("--macs-per-second", t.macs_per_second, "a number such as 6e11 or 600G");
+    o->macs_per_second = *value;
+  }
+  MergeStudy& study = o->merge;
+  bool known = false;
+  for (const auto law :
+       {ScalingLaw::kFixed, ScalingLaw::kRing, ScalingLaw::kDoubleTree, ScalingLaw::kDoubleTreeAsPrinted}) {
+    if (t.allreduce != name_of(law)) continue;
+    study.law = law;
+    known = true;
+  }
+  if (!known) wrong("--allreduce", t.allreduce, "fixed, ring, dbtree or dbtree=paper");
+  for (const std::string_view one : split(t.workers)) {
+    const auto workers = whole(one, 1, kWorkersMax);
+    if (!workers) wrong("--workers", t.workers, "a list of whole numbers from 1 to " + std::to_string(kWorkersMax));
+    study.workers.push_back(*workers);
+  }
+  if (study.workers.empty()) wrong("--workers", t.workers, "a list such as 4,8,16");
+  study.fitted = {seconds("--a", t.a), seconds("--b", t.b)};
+  if (!t.fitted_workers.empty()) {
+    if (study.law == ScalingLaw::kFixed) throw tools::Wrong{"--fitted-workers: fixed constants are not scaled"};
+    study.fitted_workers = number("--fitted-workers", t.fitted_workers, 2, kWorkersMax);
+  }
+}
+
+void fill(const Texts& t, SimOptions* o) {
+  if (o->command == Command::kMerge) return fill_merge(t, o);
+  if (!t.ranks.empty()) o->topk.ranks = number("--ranks", t.ranks, 1, kWorkersMax);
+  const auto parameters = amount(t.parameters);
+  if (!parameters) wrong("--params", t.parameters, "a number such as 25600000 or 25.6M");
+  o->topk.parameters = *parameters;
+  if (!t.root.empty()) {
+    if (t.root != "star" && t.root != "var") wrong("--root", t.root, "star or var");
+    o->topk.root = t.root == "star" ? TopkRoot::kStaleness : TopkRoot::kVariance;
+  }
+  if (o->command == Command::kSelect) {
+    o->ratio = ratio("--ratio", t.ratio, t.ratio);
+    o->alpha = seconds("--alpha", t.alpha);
+    o->bits_per_second = rate("--bandwidth", t.bandwidth);
+    return;
+  }
+  if (!t.epochs.empty()) {
+    o->epochs = number("--epochs", t.epochs, kScheduleEpochs, 100 * kScheduleEpochs);
+    if (o->epochs % kScheduleEpochs != 0)
+      wrong("--epochs", t.epochs, "a multiple of " + std::to_string(kScheduleEpochs));
+  }
+  if (network_schedule(o->schedule, o->epochs).empty()) wrong("--schedule", o->schedule, "c1 or c2");
+  if (!t.ratios.empty()) {
+    o->ratios.clear();
+    for (const std::string_view one : split(t.ratios)) o->ratios.push_back(ratio("--ratios", t.ratios, one));
+  }
+}
+
+constexpr const char* kFooter = R"(
+  canary-sim merge --model resnet50 --workers 4,8,16,32,64 --allreduce ring --a 9.72e-4 --b 1.97e-9
+  canary-sim merge --trace iteration.json --workers 8 --allreduce fixed --a 1ms --b 0.2ns --json
+  canary-sim select --ranks 8 --params 25.6M --ratio 0.01 --alpha 1ms --bandwidth 10gbit
+  canary-sim network --schedule c1 --params 25.6M --plot c1.svg
+
+docs/canary-sim.md has the models behind the figures and what they assume.
+Exit status: 0; 1 a file that can't be read or written; 2 wrong arguments.)";
+
+}  // namespace
+
+ParsedOptions parse_sim_options(const std::vector<std::string>& arguments) {
+  ParsedOptions parsed;
+  SimOptions& o = parsed.options;
+  Texts t;
+  CLI::App app{"Simulates how training exchanges its gradients.", "canary-sim"};
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  auto* merge = app.add_subcommand("merge", "which gradients travel in one message, and what that gives");
+  auto* select = app.add_subcommand("select", "which exchange of top-k gradients is the cheapest");
+  auto* network = app.add_subcommand("network", "the same while the network changes, by FlexComm's schedules");
+  merge->add_option("--trace", o.trace_path, "JSON file: layers with their bytes and backward times");
+  merge->add_option("--model", t.model, model_names());
+  merge->add_option("--batch", t.batch, "images per worker [as in MG-WFBP's experiments]");
+  merge->add_option("--macs-per-second", t.macs_per_second, "speed of a worker, from which times are made [6e11]");
+  merge->add_option("--workers", t.workers, "list of numbers of workers")->required();
+  merge->add_option("--allreduce", t.allreduce, "fixed, ring, dbtree or dbtree=paper: how a and b grow with workers")
+      ->required();
+  merge->add_option("--a", t.a, "start-up seconds of an all-reduce")->required();
+  merge->add_option("--b", t.b, "seconds per byte of it")->required();
+  merge->add_option("--fitted-workers", t.fitted_workers, "a and b are those of a ring of so many [16]");
+  for (auto* command : {select, network}) {
+    auto* ranks =
+        command->add_option("--ranks", t.ranks, command == select ? "number of ranks" : "number of ranks [8]");
+    if (command == select) ranks->required();
+    command->add_option("--params", t.parameters, "parameters of 4 bytes, such as 25.6M")->required();
+    command->add_option("--root", t.root, "how AR-Topk finds its root: star or var [star]");
+  }
+  select->add_option("--ratio", t.ratio, "share of the values that is sent")->required();
+  select->add_option("--alpha", t.alpha, "start-up time of a message on a link")->required();
+  select->add_option("--bandwidth", t.bandwidth, "of a link")->required();
+  network->add_option("--schedule", o.schedule, "c1 or c2")->required();
+  network->add_option("--epochs", t.epochs, "a multiple of 50 stretches the schedule [50]");
+  network->add_option("--ratios", t.ratios, "list of candidates [0.1,0.033,0.011,0.004,0.001]");
+  network->add_option("--plot", o.plot_path, "draws it into an SVG file as well; - writes the drawing only");
+  for (auto* command : {merge, select, network})
+    command->add_flag("--json{-}", o.json_path, "results as JSON instead of the table; --json=FILE: beside it");
+  const auto take = [&] {
+    o.command = merge->parsed() ? Command::kMerge : select->parsed() ? Command::kSelect : Command::kNetwork;
+    fill(t, &o);
+  };
+  tools::parse(app, arguments, take, &parsed);
+  return parsed;
+}
+
+}  // namespace canarynet::sim
