@@ -16,7 +16,7 @@ BUILD, VERSION = sys.argv[1:3]
 del sys.argv[1:3]
 TOOLS = {name: os.path.join(BUILD, "tools", folder, name)
          for name, folder in (("canary-run", "run"), ("canary-perf", "perf"), ("canary-plan", "plan"),
-                              ("canaryctl", "ctl"))}
+                              ("canary-sim", "sim"), ("canaryctl", "ctl"))}
 TOOLS = {name: path for name, path in TOOLS.items() if os.path.exists(path)}
 
 
@@ -46,7 +46,8 @@ class Words(unittest.TestCase):
             self.assertIn("Exit status:", out, tool)
 
     def test_a_word_that_a_tool_does_not_know_is_named(self):
-        for tool, commands in (("canaryctl", "top, links or info"), ("canary-plan", "show, check, cost or choose")):
+        for tool, commands in (("canaryctl", "top, links or info"), ("canary-plan", "show, check, cost or choose"),
+                               ("canary-sim", "merge, select or network")):
             self.assertEqual(run(tool, "bogus"), (2, "", "%s: bogus: no such command: takes %s\n" % (tool, commands)))
             status, _, err = run(tool)
             self.assertEqual(status, 2)
@@ -59,8 +60,8 @@ class Words(unittest.TestCase):
         self.assertIn("bogus", err)
 
     def test_an_option_that_a_tool_does_not_know_is_named(self):
-        for arguments in (["canaryctl", "top"], ["canary-plan", "check"], ["canary-perf", "barrier"],
-                          ["canary-run", "-n", "1"]):
+        for arguments in (["canaryctl", "top"], ["canary-plan", "check"], ["canary-sim", "select"],
+                          ["canary-perf", "barrier"], ["canary-run", "-n", "1"]):
             status, _, err = run(*arguments, "--bogus")
             self.assertEqual(status, 2, arguments)
             self.assertIn("--bogus", err)
@@ -168,7 +169,7 @@ class Settings(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(TOOLS) < 4:
+    if len(TOOLS) < 5:
         print("skip: not all tools were built: " + ", ".join(TOOLS))
         sys.exit(77)
     unittest.main()

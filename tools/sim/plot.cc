@@ -43,7 +43,7 @@ std::string plot_of(const NetworkReplay& replay) {
   std::string out = printed(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\" "
       "font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
-      kLeft + kWidth + 90, height);
+      kLeft + kWidth + 30, height);
   out += words(10, 20,
                "Network schedule " + replay.schedule +
                    printed(": %d ranks, %.6g parameters", replay.study.ranks, replay.study.parameters),
@@ -76,11 +76,9 @@ std::string plot_of(const NetworkReplay& replay) {
     }
   }
   for (std::size_t r = 0; r < replay.ratios.size(); ++r) {
-    const std::string ratio = printed("c = %g", replay.ratios[r]);
-    out += words(kLeft - 8, bands + static_cast<double>(r) * (kBand + kBandGap) + 15, ratio, "text-anchor=\"end\"");
-    const ExchangeChoice* last = replay.choices.empty() ? nullptr : &replay.choices.back()[r];
-    if (last != nullptr && last->best_seconds() > 0)
-      out += words(kLeft + kWidth + 6, y(last->best_seconds()) + 4, ratio, ("fill=\"" + grey(r) + "\"").c_str());
+    const double band = bands + static_cast<double>(r) * (kBand + kBandGap);
+    out += printed("<path d=\"M8,%.1f H22\" stroke=\"", band + 11) + grey(r) + "\" stroke-width=\"2\"/>\n";
+    out += words(kLeft - 8, band + 15, printed("c = %g", replay.ratios[r]), "text-anchor=\"end\"");
   }
   return out + "</svg>\n";
 }
