@@ -72,8 +72,8 @@ Status check(const BackwardPass& pass);
 // may be any function that is not negative. Of equally fast groupings one with larger last groups is taken.
 MergePlan merge_exactly(const BackwardPass& pass, const TransferTime& time);
 
-// Algorithm 1 of the paper. From the last layer on, a layer is merged into the one in front of it if that one's gradient
-// is ready less than `a` after the layer's own message could start: τ_b(l-1) + t_b(l-1) - τ_c(l) < a.
+// Algorithm 1 of the paper. From the last layer on, a layer is merged into the one in front of it if the gradient of
+// that one is ready less than `a` after the layer's own message could start: τ_b(l-1) + t_b(l-1) - τ_c(l) < a.
 MergePlan merge_greedily(const BackwardPass& pass, const AffineTime& time);
 
 // WFBP (wait-free backpropagation): a message per layer.

@@ -1,5 +1,5 @@
-// Merging of gradients: the exact planner against brute force, algorithm 1 against the paper's recurrences, closed forms
-// of the extremes, and the scaling of the constants.
+// Merging of gradients: the exact planner against brute force, algorithm 1 against the paper's recurrences, closed
+// forms of the extremes, and the scaling of the constants.
 #include "collectives/merge_planner.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ std::vector<std::size_t> sizes_of(const MergePlan& plan) {
 using Sizes = std::vector<std::size_t>;
 
 // Checks a plan against the definition of its groups alone: they cover the layers from the last to the first, each
-// message leaves once it is ready and the one before is through, and takes T of its bytes. Returns the iteration's time.
+// message leaves once it is ready and the one before is through, and takes T of its bytes. Returns the iteration time.
 double time_by_definition(const BackwardPass& pass, const MergePlan& plan, const TransferTime& time) {
   double free = pass.forward_seconds;
   std::size_t next = pass.layers.size();

@@ -2,11 +2,11 @@
 // exchange is the cheapest.
 //
 // Source: Tyagi, Swany, "Flexible communication for optimal distributed learning over unpredictable networks" (2023,
-// "FlexComm"), section 3-D and equations 4a and 4b. n ranks hold M bytes each, of which the share c (the ratio) is sent;
-// α and β are those of a link between any two of them, lg is the logarithm to base 2:
+// "FlexComm"), section 3-D and equations 4a and 4b. n ranks hold M bytes each, of which the share c (the ratio) is
+// sent; α and β are those of a link between any two of them, lg is the logarithm to base 2:
 //   all-gather     α·lg n + 2Mcβ(n-1)                         every rank's indices and values go to everybody
-//   AR-Topk, ring  α[2(n-1) + lg n] + Mcβ[2(n-1)/n + lg n]    one rank's indices are broadcast, then the values that all
-//   AR-Topk, tree  3α·lg n + 3Mcβ·lg n                        ranks have there are all-reduced
+//   AR-Topk, ring  α[2(n-1) + lg n] + Mcβ[2(n-1)/n + lg n]    one rank's indices are broadcast, then all ranks' values
+//   AR-Topk, tree  3α·lg n + 3Mcβ·lg n                        at these are all-reduced
 // Units: seconds, bytes. Pure, allocates nothing.
 #pragma once
 

@@ -122,7 +122,8 @@ def pages(folder, prefix, source):
 
 
 def tools(prefix, build):
-    for name, folder in (("canary-run", "run"), ("canary-perf", "perf"), ("canary-plan", "plan"), ("canaryctl", "ctl")):
+    for name, folder in (("canary-run", "run"), ("canary-perf", "perf"), ("canary-plan", "plan"), ("canary-sim", "sim"),
+                         ("canaryctl", "ctl")):
         if not os.path.exists(os.path.join(build, "tools", folder, name)):
             continue
         # The loader gets no help: the tool finds the library of its own prefix.

@@ -60,8 +60,8 @@ class Words(unittest.TestCase):
         self.assertIn("bogus", err)
 
     def test_an_option_that_a_tool_does_not_know_is_named(self):
-        for arguments in (["canaryctl", "top"], ["canary-plan", "check"], ["canary-sim", "select"],
-                          ["canary-perf", "barrier"], ["canary-run", "-n", "1"]):
+        for arguments in (["canaryctl", "top"], ["canary-plan", "check"], ["canary-perf", "barrier"],
+                          ["canary-run", "-n", "1"], ["canary-sim", "network", "--schedule", "c1", "--params", "1M"]):
             status, _, err = run(*arguments, "--bogus")
             self.assertEqual(status, 2, arguments)
             self.assertIn("--bogus", err)

@@ -58,8 +58,8 @@ NetworkReplay replay(const std::string& schedule, int epochs, const TopkStudy& s
 
 std::string text_of(const NetworkReplay& replay);
 std::string json_of(const NetworkReplay& replay);
-// An SVG file: above, seconds per exchange of each ratio by epoch, on a logarithmic axis; below, a band per ratio in the
-// colour of its winner.
+// An SVG file: above, the seconds of each ratio's exchange by epoch, on a logarithmic axis; below, a band per ratio in
+// the colour of its winner.
 std::string plot_of(const NetworkReplay& replay);
 
 }  // namespace canarynet::sim
