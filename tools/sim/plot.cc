@@ -48,7 +48,7 @@ std::string plot_of(const NetworkReplay& replay) {
                "Network schedule " + replay.schedule +
                    printed(": %d ranks, %.6g parameters", replay.study.ranks, replay.study.parameters),
                "font-size=\"14\"");
-  for (double decade = bottom; decade <= top; decade += 1) {
+  for (int decade = static_cast<int>(bottom); decade <= static_cast<int>(top); ++decade) {
     const double at = y(std::pow(10, decade));
     out += line(kLeft, at, kLeft + kWidth, at, "#ddd");
     out += words(kLeft - 8, at + 4, printed("%g s", std::pow(10, decade)), "text-anchor=\"end\"");
