@@ -108,6 +108,7 @@ void fill(const Texts& t, SimOptions* o) {
       wrong("--epochs", t.epochs, "a multiple of " + std::to_string(kScheduleEpochs));
   }
   if (network_schedule(o->schedule, o->epochs).empty()) wrong("--schedule", o->schedule, "c1 or c2");
+  if (o->plot_path == "-" && o->json_path == "-") throw tools::Wrong{"--plot - and --json both take standard output"};
   if (!t.ratios.empty()) {
     o->ratios.clear();
     for (const std::string_view one : split(t.ratios)) o->ratios.push_back(ratio("--ratios", t.ratios, one));

@@ -244,6 +244,8 @@ TEST(SimOptions, SelectTakesRanksSizeRatioAndNetwork) {
   EXPECT_EQ(bad({"network", "--params", "1M", "--schedule", "c3"}), "--schedule c3: takes c1 or c2\n");
   EXPECT_EQ(bad({"network", "--params", "1M", "--schedule", "c1", "--epochs", "75"}),
             "--epochs 75: takes a multiple of 50\n");
+  EXPECT_EQ(bad({"network", "--params", "1M", "--schedule", "c1", "--plot", "-", "--json"}),
+            "--plot - and --json both take standard output\n");
   EXPECT_EQ(bad({"network", "--params", "1M", "--schedule", "c1", "--ratios", "0.1,2"}),
             "--ratios 0.1,2: takes shares above 0 and up to 1, such as 0.01\n");
 }
