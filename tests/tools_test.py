@@ -5,12 +5,14 @@ asks for.
   tools_test.py BUILD VERSION
 """
 import glob
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 BUILD, VERSION = sys.argv[1:3]
 del sys.argv[1:3]
@@ -166,6 +168,40 @@ class Settings(unittest.TestCase):
         status, out, err = job(CANARY_SILENCE_LIMIT="2h")
         self.assertEqual(status, 2)
         self.assertIn("must lie between 10ms and 1h", out + err)
+
+
+class Simulations(unittest.TestCase):
+    MERGE = ("merge", "--workers", "2", "--allreduce", "fixed", "--a", "3", "--b", "1", "--trace")
+
+    def merge(self, trace, *more):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            file.write(trace)
+            file.flush()
+            status, out, err = run("canary-sim", *self.MERGE, file.name, *more)
+            return status, out, err.replace(file.name, "t.json")
+
+    def test_a_recorded_pass_is_planned(self):
+        layers = [{"name": "layer %d" % l, "bytes": size, "backward_seconds": seconds}
+                  for l, (size, seconds) in enumerate(((1, 3), (1, 2), (2, 1)))]
+        status, out, err = self.merge(json.dumps({"forward_seconds": 0, "layers": layers}), "--json")
+        self.assertEqual((status, err), (0, ""))
+        result = json.loads(out)["results"][0]
+        self.assertEqual([result[policy]["iteration_seconds"] for policy in ("wfbp", "synceasgd", "mgwfbp", "exact")],
+                         [14, 13, 13, 11])
+        self.assertEqual([(group["first"], group["last"]) for group in result["exact"]["groups"]], [(2, 2), (0, 1)])
+
+    def test_what_is_wrong_in_a_trace_is_named_with_its_place(self):
+        self.assertEqual(self.merge('{"forward_seconds": 1, "layers": [{"bytes": -4, "backward_seconds": 1}]}'),
+                         (1, "", "canary-sim: t.json: layers[0].bytes: takes a whole number from 0 to 1099511627776, "
+                                 "not -4\n"))
+        status, out, err = self.merge('{"forward_seconds": 1,\n "layers": [,]}')
+        self.assertEqual((status, out), (1, ""))
+        self.assertIn("canary-sim: t.json: parse error at line 2, column 13: ", err)
+
+    def test_a_plot_is_well_formed(self):
+        status, out, err = run("canary-sim", "network", "--schedule", "c2", "--params", "25.6M", "--plot", "-")
+        self.assertEqual((status, err), (0, ""))
+        self.assertTrue(xml.etree.ElementTree.fromstring(out).tag.endswith("svg"))
 
 
 if __name__ == "__main__":
