@@ -4,8 +4,8 @@
 // leave only when the last of its tensors is ready. Source: Shi, Chu, Li, "MG-WFBP: Merging gradients wisely for
 // efficient communication in distributed deep learning" (TPDS 2021), for the model, algorithm 1 and the two extremes.
 // The paper calls algorithm 1 optimal; it is not (merge_planner_test.cc has the smallest case), so the default is
-// merge_exactly(). Where the paper's equations 17, 19 and 21 print it the other way round: merging two messages *saves*
-// T(p1) + T(p2) - T(p1 + p2) = a.
+// merge_exactly(). Merging two messages *saves* T(p1) + T(p2) - T(p1 + p2) = a; the paper's equations 17, 19 and 21
+// print the sign the other way round.
 //
 // Layers l = 1..L are numbered in forward order, and the backward pass runs L to 1, after the forward pass:
 //   τ_b(L) = t_f, τ_b(l) = τ_b(l+1) + t_b(l+1)                    when the backward step of l starts
@@ -63,8 +63,7 @@ struct MergePlan {
   double iteration_seconds = 0;              // t_iter; t_f if there is no layer
 };
 
-// Says which layer's time, or the forward pass's, is negative or not finite. The functions below want a pass without
-// such times.
+// Names the first time that is negative or not finite. The functions below take only a pass that has none.
 Status check(const BackwardPass& pass);
 
 // The fastest grouping, by dynamic programming over the ready times: with layers renumbered 1..L as their gradients
