@@ -1,0 +1,32 @@
+// sync/property_test_util.h -- runs a property over many seeds and names the one that failed.
+//
+//   CANARY_SYNC_SEED=17       only this seed
+//   CANARY_SYNC_LIVES=10      ten times as many seeds: a longer campaign
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+
+namespace canarynet::sync {
+
+inline void for_each_seed(const char* what, std::uint64_t seeds, const std::function<void(std::uint64_t)>& property) {
+  std::uint64_t first = 1;
+  if (const char* times = std::getenv("CANARY_SYNC_LIVES")) seeds *= std::strtoull(times, nullptr, 10);
+  if (const char* only = std::getenv("CANARY_SYNC_SEED")) {
+    first = std::strtoull(only, nullptr, 10);
+    seeds = 1;
+  }
+  for (std::uint64_t seed = first; seed < first + seeds; ++seed) {
+    property(seed);
+    if (testing::Test::HasFailure()) {
+      std::cout << what << ": failed with CANARY_SYNC_SEED=" << seed << std::endl;
+      return;
+    }
+  }
+}
+
+}  // namespace canarynet::sync
