@@ -33,6 +33,13 @@ void Gei::enter(Iteration t) {
   newest_ = std::max(newest_, t);
 }
 
+void Gei::fall_back(Iteration t) {
+  for (auto& row : ring_) {
+    if (row.t > t) row.t = 0;
+  }
+  newest_ = std::min(newest_, t);
+}
+
 void Gei::change_layout(Iteration from, std::uint16_t version, int colayers) {
   CANARY_CHECK(from > newest_, "the layout of rows that have begun");
   CANARY_CHECK(colayers > 0 && colayers <= colayers_, "more colayers than the index was made for");

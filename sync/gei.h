@@ -49,6 +49,9 @@ class Gei {
   int rows() const { return rows_; }
   // Some worker has entered iteration t: the rows up to t begin, and as many old ones end.
   void enter(Iteration t);
+  // Whoever had entered more than iteration t is gone: ζ = t if that is less. The rows beyond it end; of rows that had
+  // ended before nothing is known.
+  void fall_back(Iteration t);
   // Rows from iteration `from` on, which must not have begun, have k colayers and this version of their layout.
   void change_layout(Iteration from, std::uint16_t version, int colayers);
 

@@ -5,6 +5,7 @@ namespace {
 
 constexpr std::uint8_t kNull = 1;
 constexpr std::uint8_t kWholeSet = 2;
+constexpr std::uint8_t kOpening = 4;
 constexpr std::size_t kNumberBytesMax = 5;  // 31 bits, seven a byte
 
 std::size_t padded(std::size_t bytes) { return (bytes + 7) / 8 * 8; }
@@ -64,10 +65,11 @@ std::size_t encode(const SubHeader& header, const Contributors& set, std::span<s
   CANARY_CHECK(out.size() >= sub_header_bytes_max(workers), "no room for a sub-header");
   CANARY_CHECK(header.newest >= set.newest() && header.newest >= header.iteration && header.newest <= kIterationMax,
                "a piece newer than the newest iteration");
+  CANARY_CHECK(!header.opening || set.empty(), "a notice with contributors");
   const bool null = set.empty();
   const bool whole = header.whole_set && !null;
   out[0] = kSubHeaderVersion;
-  out[1] = static_cast<std::uint8_t>((null ? kNull : 0) | (whole ? kWholeSet : 0));
+  out[1] = static_cast<std::uint8_t>((null ? kNull : 0) | (whole ? kWholeSet : 0) | (header.opening ? kOpening : 0));
   put(&out[2], header.colayer);
   put(&out[4], header.layout);
   put(&out[6], static_cast<std::uint16_t>(workers));
@@ -95,9 +97,10 @@ const char* decode(std::span<const std::uint8_t> bytes, const SubHeaderBounds& b
   if (bytes.size() < kSubHeaderFixedBytes) return "shorter than a sub-header";
   if (bytes[0] != kSubHeaderVersion) return "another version of the sub-header";
   const std::uint8_t flags = bytes[1];
-  if ((flags & ~(kNull | kWholeSet)) != 0) return "unknown flags";
+  if ((flags & ~(kNull | kWholeSet | kOpening)) != 0) return "unknown flags";
   header->null = (flags & kNull) != 0;
   header->whole_set = (flags & kWholeSet) != 0;
+  header->opening = (flags & kOpening) != 0;
   header->colayer = get<std::uint16_t>(&bytes[2]);
   header->layout = get<std::uint16_t>(&bytes[4]);
   header->round = get<std::uint32_t>(&bytes[8]);
@@ -112,6 +115,7 @@ const char* decode(std::span<const std::uint8_t> bytes, const SubHeaderBounds& b
   if (header->iteration == 0 || header->iteration > header->newest) return "an iteration newer than the newest";
   if (header->null != (header->set_hash == 0)) return "a null piece with contributors, or a sum of nobody's";
   if (header->null && header->whole_set) return "a null piece with contributors";
+  if (header->opening && !header->null) return "a notice that is part of a round";
 
   Reader reader{bytes, kSubHeaderFixedBytes};
   if (header->whole_set) {

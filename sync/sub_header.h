@@ -7,7 +7,8 @@
 //
 // The numbers are little-endian base 128 in their shortest form: a byte each as long as nobody lags by 128 iterations.
 // A piece carries the whole set in the first piece of a part and step, and the hash in the rest. A null piece (kNull)
-// is this header only, and its set is empty. Epoch, source and length are in the frame's own header (transport/wire.h).
+// is this header only, and its set is empty. So is a notice (kOpening): it is no part of the round, but says that one
+// has been opened, to engines that the round's first steps do not reach (session_rounds.h). Epoch, source and length are in the frame's own header (transport/wire.h).
 // decode() takes any bytes; nothing here allocates.
 #pragma once
 
@@ -25,6 +26,7 @@ inline constexpr Iteration kIterationMax = 0x7fffffff;  // of ζ and t on the wi
 
 struct SubHeader {
   bool null = false;       // nobody contributed: no payload follows
+  bool opening = false;    // a notice that the round was opened: null, and no part of it
   bool whole_set = false;  // the contributors themselves, not only their hash
   std::uint16_t colayer = 0;
   std::uint16_t layout = 0;
@@ -44,7 +46,8 @@ struct SubHeaderBounds {
 // The longest sub-header of n workers.
 std::size_t sub_header_bytes_max(int workers);
 
-// Writes the sub-header and returns its bytes. null and set_hash follow from `set`, whatever `header` says. `out` holds
+// Writes the sub-header and returns its bytes. null and set_hash follow from `set`, whatever `header` says;
+// a notice has no contributors. `out` holds
 // sub_header_bytes_max() at least; ζ is not below any contributor.
 std::size_t encode(const SubHeader& header, const Contributors& set, std::span<std::uint8_t> out);
 

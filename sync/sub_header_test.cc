@@ -104,7 +104,8 @@ TEST(SubHeader, ReasonsNameWhatIsWrong) {
   };
   EXPECT_EQ(why(0, 1), "");
   EXPECT_EQ(why(0, 2), "another version of the sub-header");
-  EXPECT_EQ(why(1, 4), "unknown flags");
+  EXPECT_EQ(why(1, 8), "unknown flags");
+  EXPECT_EQ(why(1, 6), "a notice that is part of a round");
   EXPECT_EQ(why(1, 1, false), "a null piece with contributors, or a sum of nobody's");
   EXPECT_EQ(why(2, 10), "no such colayer");
   EXPECT_EQ(why(4, 6), "another layout of the colayers");

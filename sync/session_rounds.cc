@@ -1,0 +1,323 @@
+#include "sync/session_rounds.h"
+
+#include <algorithm>
+#include <string>
+
+namespace canarynet::sync {
+namespace {
+
+constexpr int kRowsMax = 1 << 20;
+
+Iteration rows_bound(const SessionRounds::Options& o) {
+  return o.thresholds.staleness == Thresholds::kUnbounded ? o.staleness_max
+                                                          : std::max(o.staleness_max, o.thresholds.staleness);
+}
+
+}  // namespace
+
+Status SessionRounds::check(const Options& o) {
+  const auto invalid = [](std::string text) { return Status(CANARY_INVALID_ARGUMENT, "session: " + std::move(text)); };
+  if (o.workers < 1 || o.workers > 0xffff) return invalid(std::to_string(o.workers) + " workers (1 to 65535)");
+  if (o.worker < 0 || o.worker >= o.workers) {
+    return invalid("worker " + std::to_string(o.worker) + " of " + std::to_string(o.workers));
+  }
+  if (o.colayers < 1 || o.colayers > 0xffff) return invalid(std::to_string(o.colayers) + " colayers (1 to 65535)");
+  if (o.thresholds.staleness < 0) return invalid("a negative staleness bound");
+  if (o.thresholds.proportion < 0 || o.thresholds.proportion > o.colayers) {
+    return invalid("proportion " + std::to_string(o.thresholds.proportion) + " of " + std::to_string(o.colayers) +
+                   " colayers");
+  }
+  if (o.thresholds.at_bound == AtBound::kWait && o.thresholds.staleness == Thresholds::kUnbounded) {
+    return invalid("mode wait needs a bound to wait at");
+  }
+  if (rows_bound(o) > kRowsMax) return invalid("staleness bound " + std::to_string(rows_bound(o)) + " (at most 2^20)");
+  if (o.backlog_max < 2) return invalid("a backlog of less than 2 results");
+  if (o.linger && *o.linger < Nanos{}) return invalid("a negative linger");
+  return {};
+}
+
+SessionRounds::SessionRounds(const Options& options)
+    : options_(options),
+      thresholds_(options.thresholds),
+      epoch_(options.epoch),
+      members_(WorkerSet::all(options.workers)),
+      index_(options.workers, options.colayers,
+             std::max(gei_rows(rows_bound(options)),
+                      options.thresholds.staleness == Thresholds::kUnbounded ? gei_rows(Thresholds::kUnbounded) : 0)),
+      colayers_(static_cast<std::size_t>(options.colayers)),
+      merged_(static_cast<std::size_t>(options.workers) * static_cast<std::size_t>(options.colayers)),
+      seen_(static_cast<std::size_t>(options.workers)) {
+  for (auto& c : colayers_) {
+    c.last = Contributors(options.workers);
+    c.backlog.reserve(static_cast<std::size_t>(options.backlog_max));
+  }
+  enter({}, 1);
+}
+
+Status SessionRounds::set_thresholds(const Thresholds& thresholds) {
+  Options wanted = options_;
+  wanted.thresholds = thresholds;
+  if (Status status = check(wanted); !status.ok()) return status;
+  if (thresholds.staleness != Thresholds::kUnbounded && gei_rows(thresholds.staleness) > index_.rows()) {
+    return {CANARY_INVALID_ARGUMENT, "session: staleness bound " + std::to_string(thresholds.staleness) + " needs " +
+                                         std::to_string(gei_rows(thresholds.staleness)) +
+                                         " rows of the index, and this session was opened with " +
+                                         std::to_string(index_.rows())};
+  }
+  thresholds_ = thresholds;
+  return {};
+}
+
+void SessionRounds::observe(Iteration newest) {
+  if (newest > index_.newest()) index_.enter(newest);
+}
+
+Nanos SessionRounds::linger() const {
+  // Nobody's round can be ridden on where all join with data only.
+  if (only_with_data()) return {};
+  return options_.linger ? *options_.linger : iteration_time_.median() / 4;
+}
+
+// The rule, for a gradient of iteration t of this worker.
+bool SessionRounds::beyond_bound(Iteration t) const {
+  return thresholds_.at_bound == AtBound::kDrop && index_.overtime(options_.worker, t, thresholds_);
+}
+
+void SessionRounds::drop(IterationRange* range) {
+  dropped_ += static_cast<std::uint64_t>(range->count());
+  *range = {};
+}
+
+void SessionRounds::go_overtime() {
+  overtime_ = true;
+  for (auto& c : colayers_) drop(&c.acc);
+}
+
+void SessionRounds::enter(Nanos now, Iteration t) {
+  iteration_ = t;
+  entered_at_ = now;
+  measured_ = false;
+  blocked_ = false;
+  seen_[static_cast<std::size_t>(options_.worker)] = t;
+  for (auto& c : colayers_) c.pushed = false;
+  observe(t);
+}
+
+SessionRounds::Push SessionRounds::push(Nanos now, int z) {
+  Colayer& c = colayer(z);
+  if (c.pushed) return Push::kRepeated;
+  c.pushed = true;
+  if (!overtime_ && beyond_bound(iteration_)) go_overtime();
+  if (overtime_) {
+    ++dropped_;
+    return Push::kDropped;
+  }
+  if (c.acc.empty()) {
+    c.acc = {iteration_, iteration_};
+    c.acc_since = now;
+    return Push::kAdded;
+  }
+  // A sum is let in or dropped as a whole, so its oldest gradient decides; and its tags have no holes.
+  if (c.acc.last + 1 != iteration_ || beyond_bound(c.acc.first)) {
+    drop(&c.acc);
+    c.acc = {iteration_, iteration_};
+    c.acc_since = now;
+    return Push::kReplaced;
+  }
+  c.acc.last = iteration_;
+  return Push::kAdded;
+}
+
+SessionRounds::Step SessionRounds::step(Nanos now) {
+  if (overtime_) return Step::kOvertime;
+  for (const auto& c : colayers_) {
+    if (!c.pushed) return Step::kUnpushed;
+  }
+  if (!measured_) {
+    iteration_time_.add(now - entered_at_);
+    measured_ = true;
+  }
+  if (beyond_bound(iteration_)) {
+    go_overtime();
+    return Step::kOvertime;
+  }
+  if (thresholds_.at_bound == AtBound::kWait) {
+    blocked_ = false;
+    for (int z = 0; z < options_.colayers && !blocked_; ++z) blocked_ = missing(z);
+    if (blocked_) return Step::kBlocked;
+  }
+  enter(now, iteration_ + 1);
+  return Step::kEntered;
+}
+
+// Entering t + 1 blocks while t + 1 - min t_j > s, where t_j is one more than the last iteration that worker j has
+// finished, and finished means: all its colayers are in rounds committed here. Hearsay about t_j would let a worker go
+// on without the values it waits for.
+bool SessionRounds::missing(int z) const {
+  const Iteration needed = iteration_ - thresholds_.staleness;
+  for (int j = members_.next(); j >= 0; j = members_.next(j + 1)) {
+    // With s = 0 the own round must have come back, too.
+    if (j == options_.worker && thresholds_.staleness > 0) continue;
+    if (merged(j, z) < needed) return true;
+  }
+  return false;
+}
+
+std::uint32_t SessionRounds::applied_before(int z) const {
+  const Colayer& c = colayer(z);
+  return c.backlog.empty() ? std::max(c.round, c.apply_from) : c.backlog.front().first_round;
+}
+
+bool SessionRounds::adopt(Nanos now, Iteration t, std::span<const std::uint32_t> rounds) {
+  if (rounds.size() != colayers_.size() || t <= iteration_) return false;
+  observe(t);
+  if (beyond_bound(t)) return false;
+  for (std::size_t z = 0; z < colayers_.size(); ++z) {
+    if (rounds[z] < applied_before(static_cast<int>(z))) return false;  // older than what this worker has applied
+    for (const Backlog& entry : colayers_[z].backlog) {
+      if (entry.first_round < rounds[z] && rounds[z] <= entry.last_round) return false;
+    }
+  }
+  for (std::size_t z = 0; z < colayers_.size(); ++z) {
+    Colayer& c = colayers_[z];
+    std::erase_if(c.backlog, [&](const Backlog& entry) { return entry.last_round < rounds[z]; });
+    c.apply_from = rounds[z];
+    drop(&c.acc);
+  }
+  overtime_ = false;
+  enter(now, t);
+  return true;
+}
+
+SessionRounds::Piece SessionRounds::arrive(int z, std::uint32_t epoch, std::uint32_t round, Iteration newest,
+                                           int source, Iteration source_iteration) {
+  Colayer& c = colayer(z);
+  if (frozen_ || epoch != epoch_) return ++ignored_, Piece::kIgnore;
+  observe(newest);
+  Iteration& seen = seen_[static_cast<std::size_t>(source)];
+  seen = std::max(seen, source_iteration);
+  if (round == c.round) {
+    if (c.joined) return Piece::kTake;
+    c.wanted = true;
+    return Piece::kHold;
+  }
+  if (round == c.round + 1 && c.joined) {
+    c.boxed = true;
+    return Piece::kHold;
+  }
+  return ++ignored_, Piece::kIgnore;
+}
+
+int SessionRounds::due(Nanos now) const {
+  if (frozen_) return -1;
+  for (int z = 0; z < options_.colayers; ++z) {
+    const Colayer& c = colayer(z);
+    if (c.joined) continue;
+    const bool lingered = !c.acc.empty() && now - c.acc_since >= linger();
+    if (lingered || (c.wanted && !c.acc.empty())) return z;
+    // In BSP a round waits until its gradient is here. A worker that is blocked in step() has no gradient to come, so
+    // where it still waits for another's of this colayer it joins without.
+    if (c.wanted && (!only_with_data() || (blocked_ && missing(z)))) return z;
+  }
+  return -1;
+}
+
+Nanos SessionRounds::next_deadline() const {
+  Nanos deadline = Nanos::max();
+  if (frozen_) return deadline;
+  for (const auto& c : colayers_) {
+    if (!c.joined && !c.acc.empty()) deadline = std::min(deadline, c.acc_since + linger());
+  }
+  return deadline;
+}
+
+SessionRounds::Input SessionRounds::join(Nanos, int z) {
+  Colayer& c = colayer(z);
+  CANARY_CHECK(!c.joined && !frozen_, "a round joined twice, or in a dead epoch");
+  Input input{c.round, {}, !c.wanted, false};
+  if (!c.acc.empty() && beyond_bound(c.acc.first)) {
+    drop(&c.acc);
+    input.discard_acc = true;
+  }
+  c.in = c.acc;
+  c.acc = {};
+  c.joined = true;
+  c.wanted = false;
+  input.tags = c.in;
+  return input;
+}
+
+SessionRounds::Commit SessionRounds::commit(Nanos, int z, const Contributors& set) {
+  Colayer& c = colayer(z);
+  CANARY_CHECK(c.joined, "the commit of a round that was not joined");
+  CANARY_CHECK(set.of(options_.worker) == c.in, "a round lost our gradient, or invented one");
+  index_.merge(z, set);
+  for (int j = set.set().next(); j >= 0; j = set.set().next(j + 1)) {
+    merged(j, z) = std::max(merged(j, z), set.of(j).last);
+  }
+  c.last = set;
+  c.in = {};
+  c.joined = false;
+  c.wanted = c.boxed;
+  c.boxed = false;
+  const std::uint32_t round = c.round++;
+  if (round < c.apply_from) return Commit::kSkipped;
+  Commit outcome = Commit::kAppended;
+  if (c.backlog.size() == static_cast<std::size_t>(options_.backlog_max)) {
+    Backlog& first = c.backlog[0];
+    const Backlog& second = c.backlog[1];
+    first.last_round = second.last_round;
+    first.gradients += second.gradients;
+    if (first.oldest == 0 || (second.oldest != 0 && second.oldest < first.oldest)) first.oldest = second.oldest;
+    c.backlog.erase(c.backlog.begin() + 1);
+    outcome = Commit::kMerged;
+  }
+  c.backlog.push_back({round, round, set.gradients(), set.oldest()});
+  return outcome;
+}
+
+SessionRounds::Recovery SessionRounds::recover(Nanos now, int z, std::uint32_t newest) {
+  CANARY_CHECK(frozen_, "recovery of a living epoch");
+  Colayer& c = colayer(z);
+  c.wanted = false;
+  c.boxed = false;
+  // A commit needs every engine's input, so nobody is more than one round ahead, and only of a round that we joined.
+  if (newest == c.round + 1 && c.joined) return Recovery::kFetchLast;
+  if (newest != c.round) return Recovery::kInconsistent;
+  if (!c.joined) return Recovery::kNothing;
+  c.joined = false;
+  const IterationRange in = c.in;
+  c.in = {};
+  if (in.empty()) return Recovery::kNothing;
+  const bool gap = !c.acc.empty() && c.acc.first != in.last + 1;
+  if (overtime_ || gap || beyond_bound(in.first)) {
+    dropped_ += static_cast<std::uint64_t>(in.count());
+    return Recovery::kDropInput;
+  }
+  c.acc = {in.first, std::max(in.last, c.acc.last)};
+  c.acc_since = now;
+  return Recovery::kReturnInput;
+}
+
+void SessionRounds::regroup(const WorkerSet& members, Iteration newest) {
+  CANARY_CHECK(frozen_, "another membership while the epoch lives");
+  members_ = members;
+  index_.fall_back(std::max(newest, iteration_));
+}
+
+bool SessionRounds::resume(std::uint32_t epoch) {
+  CANARY_CHECK(frozen_, "a new epoch while the old one lives");
+  for (auto& c : colayers_) {
+    CANARY_CHECK(!c.joined, "a new epoch before every round was settled");
+    c.wanted = false;
+    c.boxed = false;
+  }
+  epoch_ = epoch;
+  frozen_ = false;
+  if (!overtime_ || beyond_bound(iteration_)) return false;
+  overtime_ = false;
+  for (auto& c : colayers_) c.pushed = true;  // the rest of the iteration was skipped
+  return true;
+}
+
+}  // namespace canarynet::sync

@@ -1,0 +1,398 @@
+// The exchange of a session: single decisions by hand, and whole sessions over a toy network against the invariants.
+#include "sync/session_rounds.h"
+
+#include <gtest/gtest.h>
+
+#include <iostream>
+
+#include "sync/property_test_util.h"
+#include "sync/session_toy_test_util.h"
+
+namespace canarynet::sync {
+namespace {
+
+using Push = SessionRounds::Push;
+using Step = SessionRounds::Step;
+using Piece = SessionRounds::Piece;
+using Recovery = SessionRounds::Recovery;
+
+SessionRounds session(Thresholds thresholds, int colayers = 1, std::optional<Nanos> linger = 10_ms) {
+  SessionRounds::Options options;
+  options.workers = 3;
+  options.colayers = colayers;
+  options.thresholds = thresholds;
+  options.linger = linger;
+  options.backlog_max = 2;
+  return SessionRounds(options);
+}
+
+Contributors of(std::initializer_list<std::pair<int, IterationRange>> members) {
+  Contributors set(3);
+  for (const auto& [w, range] : members) set.add(w, range);
+  return set;
+}
+
+TEST(SessionRounds, AnOwnGradientWaitsForAnothersRoundAndThenOpensOne) {
+  SessionRounds rounds = session(Thresholds::canary(4, 1));
+  EXPECT_EQ(rounds.push(1_ms, 0), Push::kAdded);
+  EXPECT_EQ(rounds.due(10_ms), -1);
+  EXPECT_EQ(rounds.next_deadline(), 11_ms);
+  EXPECT_EQ(rounds.due(11_ms), 0);
+  const auto input = rounds.join(11_ms, 0);
+  EXPECT_EQ(input.tags, (IterationRange{1, 1}));
+  EXPECT_TRUE(input.opens);
+  EXPECT_EQ(rounds.due(20_ms), -1) << "one round in flight per colayer";
+}
+
+TEST(SessionRounds, TheFirstPieceOfARoundIsJoinedAtOnceWithOrWithoutData) {
+  SessionRounds rounds = session(Thresholds::canary(4, 1));
+  EXPECT_EQ(rounds.arrive(0, 1, 1, 1, 2, 1), Piece::kHold);
+  EXPECT_EQ(rounds.due({}), 0);
+  EXPECT_TRUE(rounds.join({}, 0).tags.empty()) << "null pieces";
+  rounds.commit({}, 0, of({{2, {1, 1}}}));
+  rounds.push(1_ms, 0);
+  rounds.opened(0, 1, 2, 2, 1, 2);
+  EXPECT_EQ(rounds.due(1_ms), 0) << "no linger where a round can be ridden on";
+  EXPECT_EQ(rounds.join(1_ms, 0).tags, (IterationRange{1, 1}));
+}
+
+TEST(SessionRounds, PiecesOfTheNextRoundAreHeldAndOthersIgnored) {
+  SessionRounds rounds = session(Thresholds::canary(4, 1));
+  EXPECT_EQ(rounds.arrive(0, 1, 2, 1, 1, 1), Piece::kIgnore) << "the next round, before this one is joined";
+  EXPECT_EQ(rounds.arrive(0, 2, 1, 1, 1, 1), Piece::kIgnore) << "another epoch";
+  rounds.arrive(0, 1, 1, 1, 1, 1);
+  rounds.join({}, 0);
+  EXPECT_EQ(rounds.arrive(0, 1, 1, 1, 1, 1), Piece::kTake);
+  EXPECT_EQ(rounds.arrive(0, 1, 2, 1, 1, 1), Piece::kHold);
+  EXPECT_EQ(rounds.arrive(0, 1, 3, 1, 1, 1), Piece::kIgnore);
+  EXPECT_EQ(rounds.ignored(), 3u);
+  rounds.commit({}, 0, of({{1, {1, 1}}}));
+  EXPECT_EQ(rounds.due({}), 0) << "what was held is the running round now";
+}
+
+TEST(SessionRounds, GradientsThatWaitAreSummedAndTheirTagsHaveNoHoles) {
+  SessionRounds rounds = session(Thresholds::asp(1));
+  rounds.push({}, 0);
+  EXPECT_EQ(rounds.push({}, 0), Push::kRepeated);
+  EXPECT_EQ(rounds.step({}), Step::kEntered);
+  EXPECT_EQ(rounds.step({}), Step::kUnpushed);
+  rounds.push({}, 0);
+  EXPECT_EQ(rounds.join(10_ms, 0).tags, (IterationRange{1, 2}));
+}
+
+TEST(SessionRounds, AWorkerBehindTheBoundDropsAndPulls) {
+  SessionRounds rounds = session(Thresholds::canary(2, 2), 2);
+  EXPECT_EQ(rounds.push({}, 0), Push::kAdded);
+  rounds.observe(4);
+  EXPECT_EQ(rounds.push({}, 1), Push::kDropped) << "three behind, none merged";
+  EXPECT_EQ(rounds.dropped(), 2u) << "this one, and the one that waited";
+  EXPECT_EQ(rounds.step({}), Step::kOvertime);
+  EXPECT_EQ(rounds.due(1_s), -1);
+  const std::vector<std::uint32_t> newer = {1, 1};
+  EXPECT_TRUE(rounds.adopt(1_ms, 4, newer));
+  EXPECT_EQ(rounds.iteration(), 4);
+  EXPECT_EQ(rounds.push(1_ms, 0), Push::kAdded);
+}
+
+TEST(SessionRounds, AWorkerWithEnoughOfItsIterationMergedMayFinishIt) {
+  SessionRounds rounds = session(Thresholds::canary(2, 1), 2);
+  rounds.push({}, 0);
+  rounds.join(10_ms, 0);
+  rounds.commit(10_ms, 0, of({{0, {1, 1}}, {1, {4, 4}}}));
+  EXPECT_EQ(rounds.newest(), 4);
+  EXPECT_EQ(rounds.push(10_ms, 1), Push::kAdded);
+}
+
+TEST(SessionRounds, WhatWaitedBeyondTheBoundIsNotJoined) {
+  SessionRounds rounds = session(Thresholds::canary(2, 1));
+  rounds.push({}, 0);
+  rounds.arrive(0, 1, 1, 9, 1, 9);
+  EXPECT_EQ(rounds.due({}), 0);
+  const auto input = rounds.join({}, 0);
+  EXPECT_TRUE(input.tags.empty());
+  EXPECT_TRUE(input.discard_acc);
+  EXPECT_EQ(rounds.dropped(), 1u);
+}
+
+TEST(SessionRounds, TheFastestWorkerNeverLosesItsNewestGradient) {
+  SessionRounds rounds = session(Thresholds::canary(1, 1));
+  rounds.arrive(0, 1, 1, 1, 1, 1);
+  rounds.join({}, 0);  // a round that takes long
+  EXPECT_EQ(rounds.push({}, 0), Push::kAdded);
+  rounds.step({});
+  EXPECT_EQ(rounds.push({}, 0), Push::kAdded);
+  rounds.step({});
+  EXPECT_EQ(rounds.push({}, 0), Push::kReplaced) << "iteration 1 is two behind iteration 3";
+  EXPECT_EQ(rounds.waiting(0), (IterationRange{3, 3}));
+  EXPECT_EQ(rounds.dropped(), 2u);
+}
+
+TEST(SessionRounds, InModeWaitNobodyEntersBeforeTheOthersGradientsAreMerged) {
+  SessionRounds rounds = session(Thresholds::ssp(1, 1));
+  rounds.push({}, 0);
+  EXPECT_EQ(rounds.step({}), Step::kEntered);
+  rounds.push({}, 0);
+  rounds.arrive(0, 1, 1, 7, 1, 7);  // hearsay, without the values
+  EXPECT_EQ(rounds.step({}), Step::kBlocked);
+  rounds.join({}, 0);
+  rounds.commit({}, 0, of({{0, {1, 2}}, {1, {1, 3}}}));
+  EXPECT_EQ(rounds.step({}), Step::kBlocked) << "worker 2";
+  rounds.arrive(0, 1, 2, 3, 2, 2);
+  rounds.join({}, 0);
+  rounds.commit({}, 0, of({{2, {1, 1}}}));
+  EXPECT_EQ(rounds.step({}), Step::kEntered);
+}
+
+TEST(SessionRounds, BspJoinsWithDataOnly) {
+  SessionRounds rounds = session(Thresholds::bsp(1));
+  rounds.arrive(0, 1, 1, 1, 1, 1);
+  EXPECT_EQ(rounds.due(1_s), -1);
+  rounds.push(1_s, 0);
+  EXPECT_EQ(rounds.due(1_s), 0) << "and without linger";
+}
+
+// Without this a session that changes to BSP while a gradient waits would stand still for ever.
+TEST(SessionRounds, ABlockedBspWorkerJoinsARoundThatItWaitsFor) {
+  SessionRounds rounds = session(Thresholds::asp(1));
+  rounds.push({}, 0);
+  rounds.join(10_ms, 0);
+  rounds.commit(10_ms, 0, of({{0, {1, 1}}}));  // the others' first gradients still wait
+  ASSERT_TRUE(rounds.set_thresholds(Thresholds::bsp(1)).ok());
+  EXPECT_EQ(rounds.step(10_ms), Step::kBlocked);
+  rounds.arrive(0, 1, 2, 2, 1, 1);
+  EXPECT_EQ(rounds.due(10_ms), 0);
+  EXPECT_TRUE(rounds.join(10_ms, 0).tags.empty());
+}
+
+TEST(SessionRounds, TheBacklogIsBounded) {
+  SessionRounds rounds = session(Thresholds::asp(1));
+  for (std::uint32_t m = 1; m <= 4; ++m) {
+    rounds.arrive(0, 1, m, m, 1, m);
+    rounds.join({}, 0);
+    const auto outcome = rounds.commit({}, 0, of({{1, {m, m}}}));
+    EXPECT_EQ(outcome, m <= 2 ? SessionRounds::Commit::kAppended : SessionRounds::Commit::kMerged);
+  }
+  ASSERT_EQ(rounds.backlog(0).size(), 2u);
+  EXPECT_EQ(rounds.backlog(0)[0].first_round, 1u);
+  EXPECT_EQ(rounds.backlog(0)[0].last_round, 3u);
+  EXPECT_EQ(rounds.backlog(0)[0].gradients, 3);
+  EXPECT_EQ(rounds.applied_before(0), 1u);
+}
+
+TEST(SessionRounds, APullCountsNothingTwice) {
+  SessionRounds rounds = session(Thresholds::canary(1, 1));
+  for (std::uint32_t m = 1; m <= 3; ++m) {
+    rounds.arrive(0, 1, m, 5, 1, 5);
+    rounds.join({}, 0);
+    rounds.commit({}, 0, of({{1, {m, m}}}));
+  }
+  // The backlog holds (1 + 2) and 3.
+  EXPECT_FALSE(rounds.adopt({}, 5, std::vector<std::uint32_t>{2})) << "in the middle of a sum";
+  EXPECT_FALSE(rounds.adopt({}, 3, std::vector<std::uint32_t>{3})) << "itself behind the bound";
+  EXPECT_FALSE(rounds.adopt({}, 5, std::vector<std::uint32_t>{3, 3})) << "of other colayers";
+  EXPECT_TRUE(rounds.adopt({}, 5, std::vector<std::uint32_t>{3}));
+  ASSERT_EQ(rounds.backlog(0).size(), 1u);
+  EXPECT_EQ(rounds.backlog(0)[0].first_round, 3u);
+}
+
+TEST(SessionRounds, ARoundThatThePullBroughtIsNotAppliedAgain) {
+  SessionRounds rounds = session(Thresholds::canary(1, 1));
+  rounds.arrive(0, 1, 1, 5, 1, 5);
+  rounds.join({}, 0);
+  ASSERT_TRUE(rounds.adopt({}, 5, std::vector<std::uint32_t>{2}));
+  EXPECT_EQ(rounds.commit({}, 0, of({{1, {5, 5}}})), SessionRounds::Commit::kSkipped);
+  EXPECT_TRUE(rounds.backlog(0).empty());
+  EXPECT_EQ(rounds.applied_before(0), 2u);
+}
+
+TEST(SessionRounds, AfterADeathARoundIsRedoneOrFetched) {
+  for (const bool committed_elsewhere : {false, true}) {
+    SessionRounds rounds = session(Thresholds::asp(1));
+    rounds.push({}, 0);
+    rounds.join(10_ms, 0);
+    rounds.freeze();
+    EXPECT_EQ(rounds.arrive(0, 1, 1, 1, 1, 1), Piece::kIgnore);
+    WorkerSet members = WorkerSet::all(3);
+    members.remove(2);
+    rounds.regroup(members, 1);
+    EXPECT_EQ(rounds.recover(11_ms, 0, 3), Recovery::kInconsistent);
+    if (committed_elsewhere) {
+      EXPECT_EQ(rounds.recover(11_ms, 0, 2), Recovery::kFetchLast);
+      rounds.commit(11_ms, 0, of({{0, {1, 1}}, {2, {1, 1}}}));
+    } else {
+      EXPECT_EQ(rounds.recover(11_ms, 0, 1), Recovery::kReturnInput);
+      EXPECT_EQ(rounds.waiting(0), (IterationRange{1, 1}));
+    }
+    EXPECT_FALSE(rounds.resume(2));
+    EXPECT_EQ(rounds.next_round(0), committed_elsewhere ? 2u : 1u);
+    EXPECT_EQ(rounds.due(1_s), committed_elsewhere ? -1 : 0);
+  }
+}
+
+TEST(SessionRounds, NobodyIsBehindTheDead) {
+  SessionRounds rounds = session(Thresholds::canary(2, 1));
+  rounds.observe(9);
+  EXPECT_EQ(rounds.push({}, 0), Push::kDropped);
+  rounds.freeze();
+  WorkerSet members = WorkerSet::all(3);
+  members.remove(1);  // the only one that had come to iteration 9
+  rounds.regroup(members, 2);
+  rounds.recover({}, 0, 1);
+  EXPECT_TRUE(rounds.resume(2));
+  EXPECT_EQ(rounds.newest(), 2);
+  EXPECT_EQ(rounds.step({}), Step::kEntered);
+  EXPECT_EQ(rounds.push({}, 0), Push::kAdded);
+}
+
+TEST(SessionRounds, OptionsAndThresholdsAreCheckedInWords) {
+  SessionRounds::Options options;
+  options.workers = 3;
+  options.colayers = 10;
+  options.thresholds = Thresholds::canary(18, 11);
+  EXPECT_EQ(SessionRounds::check(options).text(), "session: proportion 11 of 10 colayers");
+  options.thresholds = Thresholds::canary(18, 6);
+  options.worker = 3;
+  EXPECT_EQ(SessionRounds::check(options).text(), "session: worker 3 of 3");
+  options.worker = 0;
+  SessionRounds rounds(options);
+  EXPECT_EQ(rounds.set_thresholds(Thresholds::canary(40, 6)).text(),
+            "session: staleness bound 40 needs 43 rows of the index, and this session was opened with 21");
+  EXPECT_TRUE(rounds.set_thresholds(Thresholds::ssp(3, 10)).ok());
+}
+
+// --- Whole sessions ---
+
+ToyOptions random_toy(Random& random) {
+  ToyOptions o;
+  static constexpr std::pair<int, int> kCubes[] = {{3, 2}, {2, 3}, {4, 2}, {2, 2}, {5, 1}};
+  o.shape = static_cast<ToyOptions::Shape>(random.below(4));
+  o.workers = random.below(8) == 0 ? 17 + static_cast<int>(random.below(48)) : 1 + static_cast<int>(random.below(12));
+  if (o.shape == ToyOptions::Shape::kBCube) {
+    std::tie(o.radix, o.levels) = kCubes[random.below(5)];
+    o.workers = 1;
+    for (int l = 0; l < o.levels; ++l) o.workers *= o.radix;
+  }
+  o.iterations = o.workers > 16 ? 5 : 12;
+  o.colayers = 1 + static_cast<int>(random.below(o.workers > 16 ? 2 : 5));
+  o.segments = o.shape == ToyOptions::Shape::kBCube ? std::min(o.workers, 4) : 1 + static_cast<int>(random.below(3));
+  o.delay_max = Nanos{100'000 + static_cast<std::int64_t>(random.below(8'000'000))};
+  if (random.below(3) == 0) o.linger = Nanos{static_cast<std::int64_t>(random.below(10'000'000))};
+  for (int w = 0; w < o.workers; ++w) {
+    o.compute.push_back(Nanos{2'000'000 + static_cast<std::int64_t>(random.below(20'000'000))});
+    if (random.below(6) == 0) o.compute.back() = o.compute.back() * 10;
+  }
+  switch (random.below(5)) {
+    case 0:
+      o.thresholds = Thresholds::bsp(o.colayers);
+      break;
+    case 1:
+      o.thresholds = Thresholds::ssp(1 + static_cast<Iteration>(random.below(5)), o.colayers);
+      break;
+    case 2:
+      o.thresholds = Thresholds::asp(o.colayers);
+      break;
+    case 3:
+      o.thresholds = Thresholds::canary(static_cast<Iteration>(random.below(6)), o.colayers);
+      break;
+    case 4:
+      o.thresholds =
+          Thresholds::canary(static_cast<Iteration>(random.below(6)), static_cast<int>(random.below(o.colayers + 1)));
+      o.change_thresholds = random.below(2) == 0;
+  }
+  return o;
+}
+
+TEST(SessionLives, EveryInvariantHoldsOnRandomSessions) {
+  for_each_seed("session", 250, [](std::uint64_t seed) {
+    Random random(seed);
+    SessionToy toy(random_toy(random), seed);
+    toy.run();
+  });
+}
+
+TEST(SessionLives, EveryInvariantHoldsWhenWorkersDie) {
+  for_each_seed("session with deaths", 250, [](std::uint64_t seed) {
+    Random random(seed * 7919);
+    ToyOptions o = random_toy(random);
+    o.change_thresholds = false;
+    const int deaths = 1 + static_cast<int>(random.below(3));
+    for (int i = 0; i < deaths; ++i) {
+      o.deaths.push_back(
+          {Nanos{static_cast<std::int64_t>(random.below(150'000'000))}, static_cast<int>(random.below(o.workers))});
+    }
+    SessionToy toy(o, seed);
+    toy.run();
+  });
+}
+
+TEST(SessionLives, BspSumsEveryIterationOfEverybodyInOneRound) {
+  ToyOptions o;
+  o.workers = 9;
+  o.thresholds = Thresholds::bsp(3);
+  o.iterations = 15;
+  SessionToy toy(o, 3);
+  toy.run();
+  for (int z = 0; z < 3; ++z) {
+    ASSERT_EQ(toy.rounds(z), 15u);
+    for (std::uint32_t m = 1; m <= 15; ++m) {
+      for (int w = 0; w < 9; ++w) EXPECT_EQ(toy.contributors(z, m).of(w), (IterationRange{m, m}));
+    }
+  }
+  EXPECT_EQ(toy.null_pieces(), 0);
+}
+
+// One worker of nine is ten times slower: under BSP all wait for it, under Canary nobody does.
+TEST(SessionLives, AStragglerHoldsUpWhoWaits) {
+  ToyOptions o;
+  o.workers = 9;
+  o.iterations = 20;
+  o.compute.assign(9, 10_ms);
+  o.compute[4] = 100_ms;
+  o.delay_max = 500_us;
+  o.thresholds = Thresholds::bsp(3);
+  SessionToy bsp(o, 5);
+  bsp.run();
+  o.thresholds = Thresholds::canary(4, 3);
+  SessionToy canary(o, 5);
+  canary.run();
+  EXPECT_GT(bsp.now(), 1500_ms);
+  EXPECT_GT(canary.pulls(), 0);
+  EXPECT_GT(canary.dropped(), 0u);
+  o.thresholds = Thresholds::asp(3);
+  SessionToy asp(o, 5);
+  asp.run();
+  EXPECT_EQ(asp.pulls(), 0);
+  EXPECT_EQ(asp.dropped(), 0u);
+}
+
+// What the page warns of: without linger nearly every gradient opens a round of its own.
+TEST(SessionLives, LingerSavesRounds) {
+  const auto pieces_per_iteration = [](Thresholds thresholds, std::optional<Nanos> linger) {
+    ToyOptions o;
+    o.workers = 9;
+    o.shape = ToyOptions::Shape::kBCube;
+    o.radix = 3;
+    o.levels = 2;
+    o.segments = 9;
+    o.colayers = 3;
+    o.iterations = 40;
+    o.delay_max = 300_us;
+    o.compute.assign(9, 20_ms);
+    o.thresholds = thresholds;
+    o.linger = linger;
+    SessionToy toy(o, 11);
+    toy.run();
+    // In units of what BSP sends for one iteration of all nine.
+    return static_cast<double>(toy.payload_pieces()) / (2.0 * 8 * 9 * 3) /
+           (static_cast<double>(toy.iterations_done()) / 9);
+  };
+  const double bsp = pieces_per_iteration(Thresholds::bsp(3), {});
+  const double none = pieces_per_iteration(Thresholds::canary(18, 3), Nanos{});
+  const double with = pieces_per_iteration(Thresholds::canary(18, 3), std::nullopt);
+  std::cout << "pieces with a payload against BSP: " << none << " without linger, " << with << " with" << std::endl;
+  EXPECT_NEAR(bsp, 1.0, 0.001);
+  EXPECT_GT(none, 1.5 * with);
+}
+
+}  // namespace
+}  // namespace canarynet::sync
