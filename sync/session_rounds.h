@@ -133,7 +133,7 @@ class SessionRounds {
 
   // A member died: round traffic stops. The survivors now compare next_round() of every colayer, and iteration().
   void freeze() { frozen_ = true; }
-  // Who is left, and the largest iteration() among them, which is ζ now: of a dead worker that was ahead nobody can pull.
+  // Who is left, and the largest iteration() among them, which is ζ now: nobody can pull from a dead worker.
   void regroup(const WorkerSet& members, Iteration newest);
   enum class Recovery {
     kNothing,

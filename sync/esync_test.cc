@@ -1,0 +1,284 @@
+// ESync: how long a worker waits, with exact speeds and with others, in both modes, and when workers die.
+#include "sync/esync.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iostream>
+#include <queue>
+#include <tuple>
+
+#include "base/random.h"
+#include "sync/property_test_util.h"
+
+namespace canarynet::sync {
+namespace {
+
+TEST(StateServer, AFastWorkerTrainsUntilTheSlowestIsAboutToFinish) {
+  StateServer server(2);
+  server.reset(0, 0, {});
+  server.reset(1, 0, {});
+  EXPECT_FALSE(server.query(1_s, 0, 0, 0, 1_s, 1_s)) << "not one iteration";
+  server.query(3500_ms, 1, 0, 0, 3500_ms, 0_s);  // the test batch says how slow it is
+  EXPECT_FALSE(server.query(1_s, 0, 0, 1, 1_s, 1_s));
+  EXPECT_FALSE(server.query(2_s, 0, 0, 2, 1_s, 2_s));
+  EXPECT_TRUE(server.query(3_s, 0, 0, 3, 1_s, 3_s)) << "the next one would end at 4 s, the slow worker at 3.5 s";
+  EXPECT_TRUE(server.query(3500_ms, 1, 0, 1, 3500_ms, 3500_ms)) << "nobody is left to wait for";
+}
+
+TEST(StateServer, NobodyIsReadyBeforeAllHavePulled) {
+  StateServer server(2);
+  server.reset(0, 0, {});
+  EXPECT_FALSE(server.query(1_s, 0, 0, 1, 1_s, 1_s));
+  server.reset(1, 0, 1_s);
+  EXPECT_TRUE(server.query(2_s, 0, 0, 2, 1_s, 2_s));
+  EXPECT_TRUE(server.query(2_s, 1, 0, 1, 1_s, 2_s));
+  server.reset(0, 1, 3_s);
+  EXPECT_FALSE(server.query(4_s, 0, 1, 1, 1_s, 4_s)) << "worker 1 is ready, but for the round before";
+}
+
+TEST(StateServer, ReadinessIsNotTakenBack) {
+  StateServer server(2);
+  server.reset(0, 0, {});
+  server.reset(1, 0, {});
+  server.query({}, 1, 0, 0, 1_s, {});
+  EXPECT_TRUE(server.query(500_ms, 0, 0, 1, 600_ms, 500_ms));
+  server.query(1_s, 1, 0, 0, 9_s, 1_s);
+  EXPECT_TRUE(server.query(1_s, 0, 0, 2, 10_ms, 1_s));
+}
+
+TEST(StateServer, TheDeadAreNotWaitedFor) {
+  StateServer server(3);
+  server.reset(0, 0, {});
+  server.reset(1, 0, {});
+  EXPECT_FALSE(server.query(1_s, 0, 0, 1, 1_s, 1_s));
+  server.died(2);
+  server.query(1_s, 1, 0, 0, 9_s, 1_s);
+  EXPECT_FALSE(server.query(2_s, 0, 0, 2, 1_s, 2_s));
+  server.died(1);
+  EXPECT_TRUE(server.query(3_s, 0, 0, 3, 1_s, 3_s));
+}
+
+// A job of ESync in virtual time.
+struct Job {
+  struct Wait {
+    Nanos waited;
+    Nanos capability;  // the worker's own, as it said
+    Nanos overrun;     // actual minus predicted finish of the one that was ready last
+  };
+  std::vector<Wait> waits;
+  std::vector<Iteration> iterations;
+  int rounds = 0;
+};
+
+struct JobOptions {
+  bool blocking = true;
+  int noise_percent = 0;
+  Nanos one_way;
+  int rounds = 10;
+  std::vector<std::pair<Nanos, int>> deaths;
+};
+
+Job run(const std::vector<Nanos>& capability, const JobOptions& o, Random& random) {
+  enum class What { kTrained, kQuestion, kAnswer, kReduced, kDeath };
+  struct Event {
+    Nanos at;
+    int order;
+    What what;
+    int worker;
+    std::uint64_t life;
+    Question question;
+    Answer answer;
+    bool operator<(const Event& e) const { return std::tie(e.at, e.order) < std::tie(at, order); }
+  };
+  const int n = static_cast<int>(capability.size());
+  Job job;
+  job.iterations.assign(capability.size(), 0);
+  StateServer server(n, !o.blocking);
+  struct State {
+    EsyncWorker policy;
+    std::uint64_t life = 0;
+    Nanos began, said, predicted, decided, took;
+    bool training = false, alive = true, aggregates = false;
+  };
+  std::vector<State> workers;
+  for (int w = 0; w < n; ++w) {
+    workers.push_back({EsyncWorker(w, o.blocking, capability[static_cast<std::size_t>(w)]), 0, {}, {}, {}, {}, {}});
+    workers.back().said = capability[static_cast<std::size_t>(w)];
+  }
+  std::priority_queue<Event> events;
+  int order = 0;
+  Nanos now;
+  Answers answers;
+  const auto at = [&](int w) -> State& { return workers[static_cast<std::size_t>(w)]; };
+  const auto post = [&](Nanos when, What what, int w, Question q = {}, Answer a = {}) {
+    events.push({when, order++, what, w, at(w).life, q, a});
+  };
+  const auto reduce_if_all_are_here = [&] {
+    int last = -1;
+    for (int w = 0; w < n; ++w) {
+      if (!at(w).alive) continue;
+      if (!at(w).aggregates) return;
+      if (last < 0 || at(w).decided > at(last).decided) last = w;
+    }
+    if (last < 0) return;
+    ++job.rounds;
+    for (int w = 0; w < n; ++w) {
+      if (!at(w).alive) continue;
+      job.waits.push_back({now - at(w).decided, at(w).said, at(last).decided - at(last).predicted});
+      at(w).aggregates = false;
+      post(now + 5_ms, What::kReduced, w);
+    }
+  };
+  const auto proceed = [&](int w) {
+    for (State& me = at(w);;) {
+      const Task task = me.policy.next(now);
+      if (task.kind == Task::Kind::kAsk) {
+        if (task.question.kind == Question::Kind::kIterated) me.said = task.question.capability;
+        post(now + o.one_way, What::kQuestion, w, task.question);
+      } else if (task.kind == Task::Kind::kTrain) {
+        if (me.training) return;
+        me.training = true;
+        me.began = now;
+        me.predicted = now + me.said;
+        const auto exact = capability[static_cast<std::size_t>(w)].count;
+        me.took = {exact + exact * static_cast<std::int64_t>(random.below(2 * o.noise_percent + 1)) / 100 -
+                   exact * o.noise_percent / 100};
+        post(now + me.took, What::kTrained, w);
+        return;
+      } else if (task.kind == Task::Kind::kExchange) {
+        if (me.aggregates) return;
+        me.aggregates = true;
+        me.decided = now;
+        return reduce_if_all_are_here();
+      } else {
+        return;
+      }
+    }
+  };
+  for (int w = 0; w < n; ++w) proceed(w);
+  for (const auto& [when, w] : o.deaths) post(when, What::kDeath, w);
+  while (!events.empty() && job.rounds < o.rounds) {
+    const Event e = events.top();
+    events.pop();
+    now = e.at;
+    State& me = at(e.worker);
+    if (e.what == What::kDeath) {
+      me.alive = false;
+      server.died(e.worker);
+      reduce_if_all_are_here();
+      continue;
+    }
+    if (!me.alive) continue;
+    switch (e.what) {
+      case What::kTrained:
+        if (e.life != me.life) break;  // it was given up
+        me.training = false;
+        ++job.iterations[static_cast<std::size_t>(e.worker)];
+        me.policy.trained(now, me.took);
+        proceed(e.worker);
+        break;
+      case What::kQuestion:
+        answers.clear();
+        server.asked(now, e.question, &answers);
+        for (const auto& answer : answers) post(now + o.one_way, What::kAnswer, answer.worker, {}, answer);
+        break;
+      case What::kAnswer:
+        if (me.policy.answered(now, e.answer) == WorkerPolicy::Reaction::kInterrupt) {
+          ++me.life;
+          me.training = false;
+        }
+        proceed(e.worker);
+        break;
+      case What::kReduced:
+        me.policy.exchanged(now);
+        proceed(e.worker);
+        break;
+      case What::kDeath:
+        break;
+    }
+  }
+  return job;
+}
+
+std::vector<Nanos> random_speeds(Random& random) {
+  std::vector<Nanos> capability(1 + random.below(random.below(4) == 0 ? 64 : 8));
+  for (auto& c : capability) {
+    c = Nanos{10'000'000 + static_cast<std::int64_t>(random.below(random.below(2) == 0 ? 100'000'000 : 3'000'000'000))};
+  }
+  return capability;
+}
+
+TEST(Esync, WithExactSpeedsNobodyWaitsForLongerThanOneIterationOfItsOwn) {
+  for_each_seed("exact speeds", 200, [](std::uint64_t seed) {
+    Random random(seed);
+    const Job job = run(random_speeds(random), {}, random);
+    EXPECT_EQ(job.rounds, 10);
+    for (const auto& wait : job.waits) ASSERT_LE(wait.waited, wait.capability);
+  });
+}
+
+TEST(Esync, WithOtherSpeedsTheLastOnesDelayComesOnTop) {
+  for_each_seed("noise", 200, [](std::uint64_t seed) {
+    Random random(seed);
+    JobOptions options;
+    options.noise_percent = 30;
+    const Job job = run(random_speeds(random), options, random);
+    EXPECT_EQ(job.rounds, 10);
+    for (const auto& wait : job.waits) ASSERT_LE(wait.waited, wait.capability + std::max(wait.overrun, Nanos{}));
+  });
+}
+
+// The blocking worker stands still for a round trip per iteration; the other one loses at most a part of one per round.
+TEST(Esync, WithoutBlockingNobodyWaitsForAnswers) {
+  const std::vector<Nanos> capability = {1000_ms, 30_ms, 30_ms};
+  JobOptions options;
+  options.one_way = 20_ms;
+  Random random(1);
+  const Job blocking = run(capability, options, random);
+  options.blocking = false;
+  const Job not_blocking = run(capability, options, random);
+  ASSERT_EQ(blocking.rounds, 10);
+  ASSERT_EQ(not_blocking.rounds, 10);
+  EXPECT_LT(blocking.iterations[1], 10 * 16) << "70 ms an iteration";
+  EXPECT_GT(not_blocking.iterations[1], 10 * 30) << "30 ms an iteration";
+}
+
+TEST(Esync, WithoutBlockingEveryRoundEndsToo) {
+  for_each_seed("not blocking", 150, [](std::uint64_t seed) {
+    Random random(seed);
+    JobOptions options;
+    options.blocking = false;
+    options.noise_percent = static_cast<int>(random.below(30));
+    options.one_way = Nanos{static_cast<std::int64_t>(random.below(50'000'000))};
+    EXPECT_EQ(run(random_speeds(random), options, random).rounds, 10);
+  });
+}
+
+TEST(Esync, RoundsGoOnWhenWorkersDie) {
+  for_each_seed("deaths", 300, [](std::uint64_t seed) {
+    Random random(seed);
+    const auto capability = random_speeds(random);
+    JobOptions options;
+    options.blocking = random.below(2) == 0;
+    options.one_way = 1_ms;
+    const int n = static_cast<int>(capability.size());
+    for (int w = 1; w < n; w += 2) {
+      options.deaths.push_back({Nanos{static_cast<std::int64_t>(random.below(3'000'000'000))}, w});
+    }
+    EXPECT_EQ(run(capability, options, random).rounds, 10);
+  });
+}
+
+// The paper's cluster: two CPUs at 3.5 s and four GPUs at 0.03 s per iteration.
+TEST(Esync, ThePapersClusterTrainsManyTimesMoreSamplesThanInStep) {
+  Random random(1);
+  const Job job = run({3500_ms, 3500_ms, 30_ms, 30_ms, 30_ms, 30_ms}, {}, random);
+  Iteration sum = 0;
+  for (const auto k : job.iterations) sum += k;
+  std::cout << "iterations per round against one each: " << static_cast<double>(sum) / (6.0 * job.rounds) << std::endl;
+  EXPECT_GT(static_cast<double>(sum) / (6.0 * job.rounds), 33);
+}
+
+}  // namespace
+}  // namespace canarynet::sync

@@ -1,0 +1,122 @@
+// sync/policy.h -- the shape of a policy: who decides what about a job's exchanges, and in which words it says so.
+//
+// A policy has up to two parts. Each worker has a WorkerPolicy, which sees only what this worker sees. Some policies
+// also have one Coordinator for the whole job, at the supervisor, which sees only what workers tell it. Neither knows
+// how its words travel: a trainer in virtual time hands questions and answers over after a delay, the supervisor sends
+// them over control, and both run the same objects. Sessions have a third part, the rounds (session_rounds.h), which
+// the engine runs (docs/decisions/0042-the-shape-of-a-policy.md).
+//
+// The loop of every worker, under every policy:
+//
+//     for (;;) switch (task = policy.next(now); task.kind) {
+//       kTrain:    run an iteration; policy.trained(now, took)
+//       kAsk:      send task.question to the coordinator; go on
+//       kExchange: run task.exchange;  policy.exchanged(now)
+//       kWait:     until an answer comes: policy.answered(now, answer)
+//     }
+//
+// All times are the deciding object's own: an answer carries none, and a question's durations are durations. One owner
+// thread per object; after construction nothing allocates but `answers` beyond its capacity. Results have one order,
+// which depends on the calls alone.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/units.h"
+#include "sync/contributors.h"
+#include "sync/worker_set.h"
+
+namespace canarynet::sync {
+
+// What a worker gives to others and gets from them.
+struct Exchange {
+  enum class Kind {
+    kNone,
+    kSession,     // push every colayer of the gradient into the session's rounds, then step(), or pull
+    kAllReduce,   // with all members, one round after another: mean of `what`
+    kGroup,       // mean of the parameters over `members`, all of them at once; no other exchange of theirs meanwhile
+    kNeighbours,  // parameters: x = sum over `members` of weight * x, each worker over its own neighbours
+    kServer,      // push the gradient to the servers, pull the parameters; `waits` says for whom
+    kPartition,   // send one partition of the accumulated gradient to every peer, add what has come meanwhile
+    kAdopt,       // take the newest common parameters; what was trained since is not counted
+  };
+  enum class What { kGradient, kDelta };  // delta: parameters now minus those after the last exchange
+
+  Kind kind = Kind::kNone;
+  What what = What::kGradient;
+  std::int64_t number = 0;             // of this exchange: equal at all who take part in the same one
+  const WorkerSet* members = nullptr;  // the policy's or coordinator's; valid until this exchange is reported as done
+  bool waits = true;                   // kServer: the pull waits until the push of every worker is in
+  int partition = 0;                   // kPartition: this one of `partitions`
+  int partitions = 1;
+};
+
+// From a worker to the coordinator.
+struct Question {
+  enum class Kind {
+    kIterated,  // ESync: an iteration ended; train on, or aggregate?
+    kPulled,    // ESync: the new parameters are here
+    kGroup,     // Ripples: with whom?
+    kDone,      // Ripples: the group `number` is done here
+    kArrived,   // quorum: here for round `number`
+  };
+  Kind kind = Kind::kIterated;
+  int worker = 0;
+  std::int64_t number = 0;   // round or group
+  Iteration iterations = 0;  // k: local iterations in this round
+  Nanos capability;          // c: time of an iteration, with the question's round trip
+};
+
+// From the coordinator to a worker.
+struct Answer {
+  enum class Kind {
+    kTrain,      // go on by yourself
+    kAggregate,  // the round `number` is to be reduced now, over `members`
+    kGroup,      // average with `members`, as group `number`
+    kAlone,      // nobody is free: go on without an exchange
+    kLate,       // the round `number` went on without you: adopt its parameters
+  };
+  Kind kind = Kind::kTrain;
+  int worker = 0;
+  std::int64_t number = 0;
+  const WorkerSet* members = nullptr;  // the coordinator's; valid until all members have said kDone, or the next round
+  bool requested = true;               // kGroup: it answers this worker's own question
+};
+using Answers = std::vector<Answer>;
+
+struct Task {
+  enum class Kind { kTrain, kAsk, kExchange, kWait };
+  Kind kind = Kind::kTrain;
+  Question question;
+  Exchange exchange;
+};
+
+class WorkerPolicy {
+ public:
+  virtual ~WorkerPolicy() = default;
+  // What to do now. kAsk goes with its question: the next call says what comes after it.
+  virtual Task next(Nanos now) = 0;
+  virtual void trained(Nanos now, Nanos took) = 0;
+  // The exchange that next() asked for has ended.
+  virtual void exchanged(Nanos now) = 0;
+  enum class Reaction {
+    kNone,       // go on with what is running; if nothing is, ask next()
+    kInterrupt,  // give up the running iteration, without trained(), and ask next()
+    kBeside,     // next() has an exchange that runs beside the iteration
+  };
+  virtual Reaction answered(Nanos, const Answer&) { return Reaction::kNone; }
+};
+
+class Coordinator {
+ public:
+  virtual ~Coordinator() = default;
+  // `answers` is appended to.
+  virtual void asked(Nanos now, const Question& question, Answers* answers) = 0;
+  virtual void died(Nanos now, int worker, Answers* answers) = 0;
+  // When it wants to be asked without any event: expire(). Nanos::max() if never.
+  virtual Nanos next_deadline() const { return Nanos::max(); }
+  virtual void expire(Nanos, Answers*) {}
+};
+
+}  // namespace canarynet::sync
