@@ -1,0 +1,212 @@
+#include "sync/ripples.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace canarynet::sync {
+
+GroupGenerator::GroupGenerator(const Options& options, Random* random)
+    : options_(options),
+      random_(random),
+      // A worker is in two groups of one division at most, and waits for one of its own in the other modes.
+      groups_(2 * options.host_of.size() + 1),
+      buffered_(options.host_of.size()),
+      questions_(options.host_of.size()),
+      waiting_(workers()),
+      locked_(workers()),
+      alive_(WorkerSet::all(workers())),
+      idle_(workers()),
+      blocked_(workers()) {
+  for (auto& group : groups_) group.members = group.working = WorkerSet(workers());
+  order_.reserve(groups_.size());
+  pool_.reserve(options.host_of.size());
+}
+
+GroupGenerator::Group* GroupGenerator::make(int caller) {
+  const auto slot = std::find_if(groups_.begin(), groups_.end(), [](const Group& g) { return g.number == 0; });
+  CANARY_CHECK(slot != groups_.end(), "more groups than workers can wait for");
+  slot->number = next_number_++;
+  slot->members.clear();
+  slot->caller = caller;
+  slot->running = false;
+  order_.push_back(static_cast<std::size_t>(slot - groups_.begin()));
+  return &*slot;
+}
+
+void GroupGenerator::free(std::size_t at) {
+  Group& group = groups_[order_[at]];
+  for (int w = group.members.next(); w >= 0; w = group.members.next(w + 1)) {
+    --buffered_[static_cast<std::size_t>(w)];
+    if (group.running) locked_.remove(w);
+  }
+  group.number = 0;
+  order_.erase(order_.begin() + static_cast<std::ptrdiff_t>(at));
+}
+
+void GroupGenerator::answer_alone(int worker, Answers* answers) {
+  waiting_.remove(worker);
+  answers->push_back({Answer::Kind::kAlone, worker, 0, nullptr});
+}
+
+void GroupGenerator::asked(Nanos, const Question& question, Answers* answers) {
+  const int w = question.worker;
+  if (w < 0 || w >= workers() || !alive_.has(w)) return;
+  if (question.kind == Question::Kind::kDone) {
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      Group& group = groups_[order_[i]];
+      if (group.number != question.number || !group.running || !group.working.has(w)) continue;
+      group.working.remove(w);
+      if (group.working.empty()) free(i);
+      break;
+    }
+    return start(answers);
+  }
+  if (question.kind != Question::Kind::kGroup || waiting_.has(w)) return;
+  ++questions_[static_cast<std::size_t>(w)];
+  waiting_.add(w);
+  if (options_.mode != Mode::kSmart) {
+    make_random(w);
+  } else if (buffered_[static_cast<std::size_t>(w)] == 0) {
+    divide(w);
+  }
+  // Without a group now (no mate, or all too slow) it would wait for nothing.
+  const bool has_one = options_.mode == Mode::kSmart ? buffered_[static_cast<std::size_t>(w)] > 0
+                                                     : !order_.empty() && groups_[order_.back()].caller == w;
+  if (!has_one) return answer_alone(w, answers);
+  start(answers);
+}
+
+void GroupGenerator::make_random(int caller) {
+  pool_.clear();
+  for (int w = alive_.next(); w >= 0; w = alive_.next(w + 1)) {
+    if (w != caller && (options_.mode != Mode::kPairs || passive(w))) pool_.push_back(w);
+  }
+  if (pool_.empty()) return;
+  const std::size_t mates = options_.mode == Mode::kPairs ? 1 : static_cast<std::size_t>(options_.group_size - 1);
+  Group* group = make(caller);
+  group->members.add(caller);
+  for (std::size_t i = 0; i < std::min(mates, pool_.size()); ++i) {
+    std::swap(pool_[i], pool_[i + random_->below(pool_.size() - i)]);
+    group->members.add(pool_[i]);
+  }
+  for (int w = group->members.next(); w >= 0; w = group->members.next(w + 1)) ++buffered_[static_cast<std::size_t>(w)];
+}
+
+void GroupGenerator::divide(int caller) {
+  idle_.clear();
+  for (int w = alive_.next(); w >= 0; w = alive_.next(w + 1)) {
+    if (buffered_[static_cast<std::size_t>(w)] != 0) continue;
+    const std::int64_t behind = questions_[static_cast<std::size_t>(caller)] - questions_[static_cast<std::size_t>(w)];
+    if (behind < options_.slowdown_threshold) idle_.add(w);
+  }
+  if (!options_.inter_intra) {
+    pool_.clear();
+    for (int w = idle_.next(); w >= 0; w = idle_.next(w + 1)) pool_.push_back(w);
+    return make_groups_of_pool();
+  }
+  const auto host = [this](int w) { return options_.host_of[static_cast<std::size_t>(w)]; };
+  const auto is_head = [&](int w) {  // the lowest idle worker of its host
+    for (int v = idle_.next(); v < w; v = idle_.next(v + 1)) {
+      if (host(v) == host(w)) return false;
+    }
+    return true;
+  };
+  pool_.clear();
+  for (int w = idle_.next(); w >= 0; w = idle_.next(w + 1)) {
+    if (is_head(w)) pool_.push_back(w);
+  }
+  make_groups_of_pool();
+  for (int head = idle_.next(); head >= 0; head = idle_.next(head + 1)) {
+    if (!is_head(head)) continue;
+    pool_.clear();
+    for (int w = idle_.next(head + 1); w >= 0; w = idle_.next(w + 1)) {
+      if (host(w) == host(head)) pool_.push_back(w);
+    }
+    make_groups_of_pool();
+    if (pool_.empty()) continue;
+    Group* intra = make(-1);
+    intra->members.add(head);
+    for (const int w : pool_) intra->members.add(w);
+    for (int w = intra->members.next(); w >= 0; w = intra->members.next(w + 1)) {
+      ++buffered_[static_cast<std::size_t>(w)];
+    }
+  }
+}
+
+void GroupGenerator::make_groups_of_pool() {
+  const std::size_t size = pool_.size();
+  if (size < 2) return;
+  for (std::size_t i = size; i > 1; --i) std::swap(pool_[i - 1], pool_[random_->below(i)]);
+  const auto wanted = static_cast<std::size_t>(options_.group_size);
+  const std::size_t groups = std::max<std::size_t>(1, std::min((size + wanted - 1) / wanted, size / 2));
+  for (std::size_t g = 0; g < groups; ++g) {
+    Group* group = make(-1);
+    for (std::size_t i = size * g / groups; i < size * (g + 1) / groups; ++i) {
+      group->members.add(pool_[i]);
+      ++buffered_[static_cast<std::size_t>(pool_[i])];
+    }
+  }
+}
+
+void GroupGenerator::start(Answers* answers) {
+  blocked_ = locked_;
+  for (const std::size_t index : order_) {
+    Group& group = groups_[index];
+    if (group.running) continue;
+    bool ready = !group.members.meets(blocked_);
+    if (options_.mode == Mode::kSmart) {
+      for (int w = group.members.next(); w >= 0 && ready; w = group.members.next(w + 1)) ready = waiting_.has(w);
+    }
+    // Whoever is in a group that waits is kept for it: an order that all of its workers share can't deadlock.
+    blocked_.unite(group.members);
+    if (!ready) continue;
+    group.running = true;
+    group.working = group.members;
+    locked_.unite(group.members);
+    for (int w = group.members.next(); w >= 0; w = group.members.next(w + 1)) {
+      const bool requested = options_.mode == Mode::kSmart || w == group.caller;
+      if (requested) waiting_.remove(w);
+      answers->push_back({Answer::Kind::kGroup, w, group.number, &group.members, requested});
+    }
+  }
+}
+
+void GroupGenerator::died(Nanos, int worker, Answers* answers) {
+  if (!alive_.has(worker)) return;
+  alive_.remove(worker);
+  waiting_.remove(worker);
+  for (std::size_t i = 0; i < order_.size();) {
+    Group& group = groups_[order_[i]];
+    if (!group.members.has(worker)) {
+      ++i;
+      continue;
+    }
+    if (group.running) {
+      // The survivors' averaging ends without it, or fails; either way they say so. `members` stays what they were told.
+      group.working.remove(worker);
+      if (group.working.empty()) {
+        free(i);
+      } else {
+        ++i;
+      }
+      continue;
+    }
+    group.members.remove(worker);
+    --buffered_[static_cast<std::size_t>(worker)];
+    const bool pointless = group.members.count() < 2 || group.caller == worker;
+    if (!pointless) {
+      ++i;
+      continue;
+    }
+    const int left = group.caller == worker ? -1 : group.members.next();
+    free(i);
+    // Its question is answered by another group of its buffer, if there is one.
+    if (left >= 0 && waiting_.has(left) &&
+        (options_.mode != Mode::kSmart || buffered_[static_cast<std::size_t>(left)] == 0)) {
+      answer_alone(left, answers);
+    }
+  }
+  start(answers);
+}
+
+}  // namespace canarynet::sync
