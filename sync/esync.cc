@@ -5,10 +5,7 @@
 namespace canarynet::sync {
 
 StateServer::StateServer(int workers, bool silent_unless_ready, Nanos epsilon)
-    : records_(static_cast<std::size_t>(workers)),
-      silent_unless_ready_(silent_unless_ready),
-      epsilon_(epsilon),
-      members_(WorkerSet::all(workers)) {}
+    : records_(static_cast<std::size_t>(workers)), silent_unless_ready_(silent_unless_ready), epsilon_(epsilon) {}
 
 bool StateServer::query(Nanos now, int r, std::int64_t round, Iteration k, Nanos c, Nanos finished) {
   Record& mine = records_[static_cast<std::size_t>(r)];
@@ -37,10 +34,7 @@ void StateServer::reset(int r, std::int64_t round, Nanos finished) {
   mine.ready = false;
 }
 
-void StateServer::died(int r) {
-  records_[static_cast<std::size_t>(r)].alive = false;
-  members_.remove(r);
-}
+void StateServer::died(int r) { records_[static_cast<std::size_t>(r)].alive = false; }
 
 void StateServer::asked(Nanos now, const Question& q, Answers* answers) {
   Record& mine = records_[static_cast<std::size_t>(q.worker)];
@@ -52,7 +46,7 @@ void StateServer::asked(Nanos now, const Question& q, Answers* answers) {
   const bool told = mine.ready && mine.round == q.number;
   const bool ready = query(now, q.worker, q.number, q.iterations, q.capability, now);
   if (silent_unless_ready_ && (!ready || told)) return;
-  answers->push_back({ready ? Answer::Kind::kAggregate : Answer::Kind::kTrain, q.worker, q.number, &members_});
+  answers->push_back({ready ? Answer::Kind::kAggregate : Answer::Kind::kTrain, q.worker, q.number});
 }
 
 EsyncWorker::EsyncWorker(int worker, bool blocking, Nanos first_capability)
@@ -75,7 +69,6 @@ Task EsyncWorker::next(Nanos now) {
       exchange.kind = Exchange::Kind::kAllReduce;
       exchange.what = Exchange::What::kDelta;
       exchange.number = round_;
-      exchange.members = members_;
       return {Task::Kind::kExchange, {}, exchange};
     }
     case State::kTraining:
@@ -102,7 +95,6 @@ WorkerPolicy::Reaction EsyncWorker::answered(Nanos now, const Answer& answer) {
   if (blocking_) round_trip_ = now - asked_at_;
   if (answer.kind == Answer::Kind::kAggregate) {
     state_ = State::kReady;
-    members_ = answer.members;
     return running ? Reaction::kInterrupt : Reaction::kNone;
   }
   if (!running && state_ == State::kAsked) state_ = State::kTraining;

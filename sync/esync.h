@@ -43,7 +43,6 @@ class StateServer final : public Coordinator {
   std::vector<Record> records_;
   bool silent_unless_ready_;
   Nanos epsilon_;
-  WorkerSet members_;
 };
 
 // The worker's side. Blocking: it waits for every answer. Non-blocking (delayed ACK): it trains on meanwhile; on a
@@ -71,7 +70,6 @@ class EsyncWorker final : public WorkerPolicy {
   Nanos took_;
   Nanos round_trip_;
   Nanos asked_at_;
-  const WorkerSet* members_ = nullptr;
 };
 
 }  // namespace canarynet::sync

@@ -34,7 +34,7 @@ struct Exchange {
   enum class Kind {
     kNone,
     kSession,     // push every colayer of the gradient into the session's rounds, then step(), or pull
-    kAllReduce,   // with all members, one round after another: mean of `what`
+    kAllReduce,   // mean of `what` over `members`, one round after another
     kGroup,       // mean of the parameters over `members`, all of them at once; no other exchange of theirs meanwhile
     kNeighbours,  // parameters: x = sum over `members` of weight * x, each worker over its own neighbours
     kServer,      // push the gradient to the servers, pull the parameters; `waits` says for whom
@@ -45,10 +45,11 @@ struct Exchange {
 
   Kind kind = Kind::kNone;
   What what = What::kGradient;
-  std::int64_t number = 0;             // of this exchange: equal at all who take part in the same one
-  const WorkerSet* members = nullptr;  // the policy's or coordinator's; valid until this exchange is reported as done
-  bool waits = true;                   // kServer: the pull waits until the push of every worker is in
-  int partition = 0;                   // kPartition: this one of `partitions`
+  std::int64_t number = 0;  // of this exchange: equal at all who take part in the same one
+  // The policy's or coordinator's, valid until this exchange is reported as done. nullptr: everybody who lives.
+  const WorkerSet* members = nullptr;
+  bool waits = true;  // kServer: the pull waits until the push of every worker is in
+  int partition = 0;  // this one of `partitions` of the gradient or the parameters
   int partitions = 1;
 };
 
@@ -70,18 +71,19 @@ struct Question {
 
 // From the coordinator to a worker.
 struct Answer {
-  enum class Kind {
+  enum class Kind : std::uint8_t {
     kTrain,      // go on by yourself
     kAggregate,  // the round `number` is to be reduced now, over `members`
     kGroup,      // average with `members`, as group `number`
     kAlone,      // nobody is free: go on without an exchange
-    kLate,       // the round `number` went on without you: adopt its parameters
+    kLate,       // your round went on without you: adopt the newest parameters, and go on in round `number`
   };
   Kind kind = Kind::kTrain;
   int worker = 0;
   std::int64_t number = 0;
   const WorkerSet* members = nullptr;  // the coordinator's; valid until all members have said kDone, or the next round
   bool requested = true;               // kGroup: it answers this worker's own question
+  int steps = 1;                       // kAggregate, kLate: iterations before the next exchange
 };
 using Answers = std::vector<Answer>;
 

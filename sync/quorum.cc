@@ -1,0 +1,74 @@
+#include "sync/quorum.h"
+
+#include <algorithm>
+
+namespace canarynet::sync {
+
+Quorum::Quorum(int workers, int percent, int slack_percent, Nanos slack_min)
+    : percent_(percent),
+      slack_percent_(slack_percent),
+      slack_min_(slack_min),
+      members_(WorkerSet::all(workers)),
+      here_(workers),
+      closed_{WorkerSet(workers), WorkerSet(workers)},
+      offset_(static_cast<std::size_t>(workers)) {
+  sorted_.reserve(static_cast<std::size_t>(workers));
+}
+
+int Quorum::needed() const { return (members_.count() * percent_ + 99) / 100; }
+
+bool Quorum::arrive(Nanos now, int w, std::int64_t round) {
+  if (!members_.has(w)) return false;
+  if (round != round_) {
+    // Of an older round only its end is remembered: who is later than one round counts as that late.
+    offset_[static_cast<std::size_t>(w)].add(now - last_opened_);
+    return false;
+  }
+  if (here_.has(w)) return true;
+  if (here_.empty()) opened_ = now;
+  here_.add(w);
+  offset_[static_cast<std::size_t>(w)].add(now - opened_);
+  return true;
+}
+
+void Quorum::died(int w) {
+  members_.remove(w);
+  here_.remove(w);
+}
+
+Nanos Quorum::usual() const {
+  constexpr std::size_t kHistory = 3;
+  sorted_.clear();
+  for (int w = members_.next(); w >= 0; w = members_.next(w + 1)) {
+    const RunningMedian& offset = offset_[static_cast<std::size_t>(w)];
+    if (offset.count() < kHistory) return Nanos::max();
+    sorted_.push_back(offset.median());
+  }
+  if (sorted_.empty()) return Nanos::max();
+  const auto at = sorted_.begin() + (needed() - 1);
+  std::nth_element(sorted_.begin(), at, sorted_.end());
+  return *at;
+}
+
+Nanos Quorum::next_deadline() const {
+  if (here_.empty() || percent_ >= 100 || here_.count() < needed()) return Nanos::max();
+  const Nanos time = usual();
+  if (time == Nanos::max()) return time;
+  return opened_ + std::max(time * slack_percent_ / 100, time + slack_min_);
+}
+
+bool Quorum::complete(Nanos now) const {
+  if (here_.empty()) return false;
+  return here_.count() == members_.count() || now >= next_deadline();
+}
+
+const WorkerSet& Quorum::close() {
+  WorkerSet& closed = closed_[round_ % 2];
+  closed = here_;
+  here_.clear();
+  last_opened_ = opened_;
+  ++round_;
+  return closed;
+}
+
+}  // namespace canarynet::sync

@@ -1,0 +1,58 @@
+// sync/quorum.h -- when a synchronous round goes on without its stragglers, with a deadline learnt from their history.
+//
+// Waiting for the first few of n workers is known from backup workers (Chen et al., "Revisiting Distributed Synchronous
+// SGD", 2016), with a number to choose by hand and every round cut off. Here a round is closed early only if it is
+// unusual: per worker the median is kept of how long after a round's first arrival it comes (also of late ones), and a
+// round that has its quorum waits until `slack_percent` of the time after which the quorum usually is there. So whoever
+// usually comes with the others may jitter, and whoever never does holds up nobody. Without history everybody is waited
+// for.
+//
+// One owner thread; nothing allocates after construction.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/units.h"
+#include "sync/running_median.h"
+#include "sync/worker_set.h"
+
+namespace canarynet::sync {
+
+class Quorum {
+ public:
+  // `percent` of the living workers are a quorum, rounded up; 100 waits for all, always.
+  Quorum(int workers, int percent, int slack_percent = 150, Nanos slack_min = 1_ms);
+
+  std::int64_t round() const { return round_; }
+  // Worker w is here for `round`. False: too late, that round is closed.
+  bool arrive(Nanos now, int w, std::int64_t round);
+  void died(int w);
+  // Whether the round is to be closed, and when it will be if nobody comes.
+  bool complete(Nanos now) const;
+  Nanos next_deadline() const;
+  // Ends the round; who was here stays readable until the next but one is closed.
+  const WorkerSet& close();
+
+  const WorkerSet& here() const { return here_; }
+  const WorkerSet& members() const { return members_; }
+
+ private:
+  int needed() const;
+  // After which time the quorum usually is complete; Nanos::max() without history.
+  Nanos usual() const;
+
+  int percent_;
+  int slack_percent_;
+  Nanos slack_min_;
+  std::int64_t round_ = 0;
+  Nanos opened_;       // first arrival of this round
+  Nanos last_opened_;  // of the round before, for those who come late
+  WorkerSet members_;
+  WorkerSet here_;
+  WorkerSet closed_[2];                // of the last two rounds
+  std::vector<RunningMedian> offset_;  // per worker
+  mutable std::vector<Nanos> sorted_;  // scratch
+};
+
+}  // namespace canarynet::sync
