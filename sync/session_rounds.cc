@@ -215,9 +215,10 @@ int SessionRounds::due(Nanos now) const {
     if (c.joined) continue;
     const bool lingered = !c.acc.empty() && now - c.acc_since >= linger();
     if (lingered || (c.wanted && !c.acc.empty())) return z;
-    // In BSP a round waits until its gradient is here. A worker that is blocked in step() has no gradient to come, so
-    // where it still waits for another's of this colayer it joins without.
-    if (c.wanted && (!only_with_data() || (blocked_ && missing(z)))) return z;
+    // In BSP a round waits for the worker's gradient, if there is one to come: not after the last one, nor before a
+    // pull, nor while step() waits for another's gradient of this very colayer.
+    const bool none_to_come = finished_ || overtime_ || (blocked_ && missing(z));
+    if (c.wanted && (!only_with_data() || none_to_come)) return z;
   }
   return -1;
 }
@@ -250,7 +251,7 @@ SessionRounds::Input SessionRounds::join(Nanos, int z) {
 SessionRounds::Commit SessionRounds::commit(Nanos, int z, const Contributors& set) {
   Colayer& c = colayer(z);
   CANARY_CHECK(c.joined, "the commit of a round that was not joined");
-  CANARY_CHECK(set.of(options_.worker) == c.in, "a round lost our gradient, or invented one");
+  if (!(set.of(options_.worker) == c.in)) return Commit::kRefused;
   index_.merge(z, set);
   for (int j = set.set().next(); j >= 0; j = set.set().next(j + 1)) {
     merged(j, z) = std::max(merged(j, z), set.of(j).last);

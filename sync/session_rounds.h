@@ -72,6 +72,10 @@ class SessionRounds {
   };
   Step step(Nanos now);
 
+  // This worker pushes no more, and from now on joins every round without data. Others in mode wait may run on to the
+  // last iteration that it did not drop; beyond that it has to leave the session, as if it had died.
+  void finish() { finished_ = true; }
+
   // A result that step() hands out, or the sum of several neighbouring ones.
   struct Backlog {
     std::uint32_t first_round = 0;
@@ -125,6 +129,7 @@ class SessionRounds {
     kAppended,  // the value is a new entry of the backlog
     kMerged,    // the two oldest entries were made one (the caller adds them up), then the value was appended
     kSkipped,   // not for the worker: a pull already brought it
+    kRefused,   // nothing changed: `set` has lost our gradient or invented one, so an engine errs and the epoch is over
   };
   // All segments of z's running round are here and all carry `set`. last = value, in is forgotten.
   Commit commit(Nanos now, int z, const Contributors& set);
@@ -215,6 +220,7 @@ class SessionRounds {
   bool blocked_ = false;
   bool overtime_ = false;
   bool frozen_ = false;
+  bool finished_ = false;
   RunningMedian iteration_time_;
   std::uint64_t dropped_ = 0;
   std::uint64_t ignored_ = 0;

@@ -164,6 +164,23 @@ TEST(SessionRounds, ABlockedBspWorkerJoinsARoundThatItWaitsFor) {
   EXPECT_TRUE(rounds.join(10_ms, 0).tags.empty());
 }
 
+TEST(SessionRounds, ARoundWithoutOurGradientIsRefused) {
+  SessionRounds rounds = session(Thresholds::asp(1));
+  rounds.push({}, 0);
+  rounds.join(10_ms, 0);
+  EXPECT_EQ(rounds.commit(10_ms, 0, of({{1, {1, 1}}})), SessionRounds::Commit::kRefused);
+  EXPECT_EQ(rounds.commit(10_ms, 0, of({{0, {1, 2}}})), SessionRounds::Commit::kRefused);
+  EXPECT_EQ(rounds.commit(10_ms, 0, of({{0, {1, 1}}})), SessionRounds::Commit::kAppended);
+}
+
+TEST(SessionRounds, AWorkerThatHasFinishedHoldsUpNoRound) {
+  SessionRounds rounds = session(Thresholds::bsp(1));
+  rounds.arrive(0, 1, 1, 1, 1, 1);
+  EXPECT_EQ(rounds.due({}), -1);
+  rounds.finish();
+  EXPECT_EQ(rounds.due({}), 0);
+}
+
 TEST(SessionRounds, TheBacklogIsBounded) {
   SessionRounds rounds = session(Thresholds::asp(1));
   for (std::uint32_t m = 1; m <= 4; ++m) {
@@ -320,6 +337,25 @@ TEST(SessionLives, EveryInvariantHoldsWhenWorkersDie) {
       o.deaths.push_back(
           {Nanos{static_cast<std::int64_t>(random.below(150'000'000))}, static_cast<int>(random.below(o.workers))});
     }
+    SessionToy toy(o, seed);
+    toy.run();
+  });
+}
+
+// A change of mode must not leave anybody waiting for what nobody will send.
+TEST(SessionLives, EveryInvariantHoldsWhenTheModeChangesWhileItRuns) {
+  for_each_seed("session with switches", 150, [](std::uint64_t seed) {
+    Random random(seed * 104729);
+    ToyOptions o = random_toy(random);
+    o.change_thresholds = false;
+    for (int i = 0; i < 4; ++i) {
+      const Thresholds all[] = {Thresholds::bsp(o.colayers), Thresholds::ssp(2, o.colayers),
+                                Thresholds::asp(o.colayers), Thresholds::canary(3, o.colayers)};
+      o.switches.push_back({Nanos{static_cast<std::int64_t>(random.below(200'000'000))}, all[random.below(4)]});
+    }
+    // Who ended with an iteration that it dropped would be waited for by BSP for ever: it has to leave. Nobody leaves
+    // here, so in the end nobody waits.
+    o.switches.push_back({5_s, Thresholds::asp(o.colayers)});
     SessionToy toy(o, seed);
     toy.run();
   });

@@ -34,7 +34,8 @@ struct ToyOptions {
   int iterations = 20;         // the fastest worker stops after these
   std::vector<std::pair<Nanos, int>> deaths;
   int backlog_max = 4;
-  bool change_thresholds = false;
+  bool change_thresholds = false;                      // each worker its own, now and then
+  std::vector<std::pair<Nanos, Thresholds>> switches;  // of everybody, up to 5 ms later
 };
 
 class SessionToy {
@@ -56,6 +57,16 @@ class SessionToy {
     }
     log_.resize(static_cast<std::size_t>(o_.colayers));
     for (int w = 0; w < o_.workers; ++w) begin_iteration(w);
+    for (const auto& [when, thresholds] : o_.switches) {
+      for (int w = 0; w < o_.workers; ++w) {
+        schedule(when + some(5_ms), [this, w, thresholds = thresholds] {
+          EXPECT_TRUE(at(w).rounds.set_thresholds(thresholds).ok());
+          if (!live_.has(w)) return;
+          if (at(w).waits) step(w);
+          start_due(w);
+        });
+      }
+    }
     for (const auto& [at, w] : o_.deaths) schedule(at, [this, w = w] { die(w); });
   }
 
@@ -230,7 +241,7 @@ class SessionToy {
     const std::uint64_t life = ++me.life;
     me.waits = false;
     newest_ = std::max(newest_, me.rounds.iteration());
-    if (me.rounds.iteration() > o_.iterations) return;  // done: from now on it only takes part in rounds
+    if (me.rounds.iteration() > o_.iterations) return me.rounds.finish();
     const Nanos mean = o_.compute.empty() ? 10_ms : o_.compute[static_cast<std::size_t>(w)];
     const Nanos took = mean / 2 + some(mean);
     for (int z = 0; z < o_.colayers; ++z) {
@@ -274,12 +285,12 @@ class SessionToy {
         EXPECT_EQ(me.rounds.iteration(), t + 1);
         ++iterations_done_;
         for (int z = 0; z < o_.colayers; ++z) take_backlog(w, z);
-        if (o_.thresholds.at_bound == AtBound::kWait) judge_wait(w, t);
+        if (me.rounds.thresholds().at_bound == AtBound::kWait && o_.switches.empty()) judge_wait(w, t);
         return begin_iteration(w);
       case SessionRounds::Step::kBlocked:
         stalls_ += me.waits ? 0 : 1;
         me.waits = true;
-        EXPECT_EQ(o_.thresholds.at_bound, AtBound::kWait);
+        EXPECT_EQ(me.rounds.thresholds().at_bound, AtBound::kWait);
         return start_due(w);
       case SessionRounds::Step::kOvertime:
         clear_accumulators(w);
@@ -518,6 +529,8 @@ class SessionToy {
     ASSERT_LE(round, log.size());
     ASSERT_TRUE(log[round - 1].set == set && log[round - 1].value == value) << "logs differ";
     switch (me.rounds.commit(now_, z, set)) {
+      case SessionRounds::Commit::kRefused:
+        FAIL() << "worker " << w << " lost its gradient";
       case SessionRounds::Commit::kSkipped:
         break;
       case SessionRounds::Commit::kMerged:
@@ -633,7 +646,7 @@ class SessionToy {
       std::uint64_t in_rounds = 0;
       for (const auto& [j, t, z] : logged_) in_rounds += j == w ? 1 : 0;
       EXPECT_EQ(in_rounds + at(w).rounds.dropped(), at(w).pushes) << "worker " << w << ": gradients lost or invented";
-      if (o_.thresholds.at_bound == AtBound::kWait) {
+      if (o_.thresholds.at_bound == AtBound::kWait && o_.switches.empty()) {
         EXPECT_EQ(at(w).rounds.dropped(), 0u);
       }
     }
