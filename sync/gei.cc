@@ -98,7 +98,8 @@ int Gei::proportion(int w, Iteration t) const {
 }
 
 bool Gei::overtime(int w, Iteration t, const Thresholds& thresholds) const {
-  return staleness(t) > thresholds.staleness && proportion(w, t) < thresholds.proportion;
+  if (staleness(t) <= thresholds.staleness) return false;
+  return staleness(t) >= gei_rows(thresholds.staleness) || proportion(w, t) < thresholds.proportion;
 }
 
 }  // namespace canarynet::sync

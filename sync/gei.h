@@ -68,7 +68,7 @@ class Gei {
   Iteration staleness(Iteration t) const { return newest_ - t; }
   // p_i: colayers of iteration t whose gradient from worker w is merged.
   int proportion(int w, Iteration t) const;
-  // s_i > s and p_i < p.
+  // s_i > s and p_i < p. Beyond the rows that s needs the proportion counts as 0, also where more rows are kept.
   bool overtime(int w, Iteration t, const Thresholds& thresholds) const;
 
  private:

@@ -73,6 +73,15 @@ TEST(Gei, OvertimeNeedsBothBoundsToBeBroken) {
   EXPECT_TRUE(gei.overtime(1, 3, thresholds));
 }
 
+TEST(Gei, BeyondTheRowsOfTheBoundNothingIsMerged) {
+  Gei gei(2, 2, 20);  // more rows than the bound 2 needs
+  gei.merge(0, of(2, {{0, {3, 3}}}));
+  gei.enter(7);
+  EXPECT_FALSE(gei.overtime(0, 3, Thresholds::canary(2, 1)));
+  gei.enter(8);
+  EXPECT_TRUE(gei.overtime(0, 3, Thresholds::canary(2, 1)));
+}
+
 TEST(Gei, ThresholdsMayChangeWhileItRuns) {
   Gei gei(2, 4, gei_rows(18));
   gei.enter(10);
