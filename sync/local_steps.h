@@ -69,7 +69,8 @@ class OuterStep {
  public:
   OuterStep(std::size_t elements, double rate, double momentum)
       : rate_(static_cast<float>(rate)), momentum_(static_cast<float>(momentum)), velocity_(elements) {}
-  // velocity = momentum * velocity + delta; parameters += rate * (delta + momentum * velocity), from element `first` on.
+  // velocity = momentum * velocity + delta; parameters += rate * (delta + momentum * velocity). `parameters` are those
+  // from element `first` on.
   void apply(std::span<float> parameters, std::span<const float> mean_delta, std::size_t first = 0);
 
  private:

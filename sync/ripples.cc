@@ -182,7 +182,7 @@ void GroupGenerator::died(Nanos, int worker, Answers* answers) {
       continue;
     }
     if (group.running) {
-      // The survivors' averaging ends without it, or fails; either way they say so. `members` stays what they were told.
+      // The survivors' averaging ends without it, or fails; either way they say so. `members` stays as they know it.
       group.working.remove(worker);
       if (group.working.empty()) {
         free(i);

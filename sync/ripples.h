@@ -3,7 +3,7 @@
 // Source: Luo et al., "Heterogeneity-Aware Asynchronous Decentralized Training" (Ripples, also published as Prague,
 // ASPLOS 2020), sections 4 and 5. A worker that ended a section of iterations asks for a group. A group runs once its
 // members hold no other running one (the lock vector); all members are told, average (a partial all-reduce), and say
-// when they are done; the last one frees the locks. Groups that share a worker run in the order in which they were made.
+// when they are done; the last one frees the locks. Groups that share a worker run in the order of their making.
 //   random  a group of `group_size` with the caller, made per question. Members that train take part when their section
 //           ends. AD-PSGD is this with pairs of an active worker, which asks, and a passive one, which never does.
 //   smart   every worker has a group buffer: the first group in it is its answer. An empty one starts a global division

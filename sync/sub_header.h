@@ -8,7 +8,8 @@
 // The numbers are little-endian base 128 in their shortest form: a byte each as long as nobody lags by 128 iterations.
 // A piece carries the whole set in the first piece of a part and step, and the hash in the rest. A null piece (kNull)
 // is this header only, and its set is empty. So is a notice (kOpening): it is no part of the round, but says that one
-// has been opened, to engines that the round's first steps do not reach (session_rounds.h). Epoch, source and length are in the frame's own header (transport/wire.h).
+// has been opened, to engines that the round's first steps do not reach (session_rounds.h). Epoch, source and length
+// are in the frame's own header (transport/wire.h).
 // decode() takes any bytes; nothing here allocates.
 #pragma once
 
