@@ -56,7 +56,8 @@ class StaticGroupWorker final : public WorkerPolicy {
 };
 
 // Averages with its neighbours on a ring in every iteration. All have two of them (or one, of two workers), so equal
-// weights make the matrix doubly stochastic.
+// weights make the matrix doubly stochastic. Where a death has cut the ring they no longer do: then the weight of two
+// neighbours is 1 / (1 + the larger number of neighbours), and the rest stays with oneself (Metropolis weights).
 class NeighbourWorker final : public WorkerPolicy {
  public:
   NeighbourWorker(int worker, int workers);

@@ -46,7 +46,8 @@ struct Exchange {
   Kind kind = Kind::kNone;
   What what = What::kGradient;
   std::int64_t number = 0;  // of this exchange: equal at all who take part in the same one
-  // The policy's or coordinator's, valid until this exchange is reported as done. nullptr: everybody who lives.
+  // The policy's or coordinator's, valid until this exchange is reported as done. nullptr: everybody. Whoever runs the
+  // exchange leaves out the dead, since its epochs say of all members alike who they are.
   const WorkerSet* members = nullptr;
   bool waits = true;  // kServer: the pull waits until the push of every worker is in
   int partition = 0;  // this one of `partitions` of the gradient or the parameters

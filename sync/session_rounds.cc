@@ -174,6 +174,7 @@ bool SessionRounds::adopt(Nanos now, Iteration t, std::span<const std::uint32_t>
   if (beyond_bound(t)) return false;
   for (std::size_t z = 0; z < colayers_.size(); ++z) {
     if (rounds[z] < applied_before(static_cast<int>(z))) return false;  // older than what this worker has applied
+    if (rounds[z] > colayers_[z].round + 1) return false;               // nobody is more than one round ahead
     for (const Backlog& entry : colayers_[z].backlog) {
       if (entry.first_round < rounds[z] && rounds[z] <= entry.last_round) return false;
     }

@@ -58,7 +58,8 @@ class SessionRounds {
 
   enum class Push {
     kAdded,     // acc += gradient
-    kReplaced,  // acc = gradient: what waited there is too old by now, and counted as dropped
+    kReplaced,  // acc = gradient: what waited there is too old by now, and counted as dropped. What a codec has left in
+                // acc, which has no tags, goes with it, as wherever an accumulator is cleared
     kDropped,   // the gradient is dropped: the worker is overtime, all accumulators are to be cleared, it has to pull
     kRepeated,  // not taken: this colayer was pushed in this iteration already
   };
@@ -90,8 +91,9 @@ class SessionRounds {
   std::uint32_t applied_before(int z) const;
 
   // A pull ends: the parameters are those of a worker in iteration t that had applied all rounds before rounds[z]. What
-  // the backlog holds of them is discarded, so nothing counts twice. False, and nothing changes, where the snapshot is
-  // too old to be used: still behind the bound, or from the middle of a sum in the backlog. A newer one is needed then.
+  // the backlog holds of them is discarded, so nothing counts twice; all accumulators are to be cleared. False, and
+  // nothing changes, where the snapshot is of no use: still behind the bound, from the middle of a sum in the backlog,
+  // or from beyond any round that can have been committed. A newer one is needed then.
   bool adopt(Nanos now, Iteration t, std::span<const std::uint32_t> rounds);
 
   // --- The engine's rounds ---

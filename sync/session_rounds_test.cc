@@ -207,6 +207,7 @@ TEST(SessionRounds, APullCountsNothingTwice) {
   EXPECT_FALSE(rounds.adopt({}, 5, std::vector<std::uint32_t>{2})) << "in the middle of a sum";
   EXPECT_FALSE(rounds.adopt({}, 3, std::vector<std::uint32_t>{3})) << "itself behind the bound";
   EXPECT_FALSE(rounds.adopt({}, 5, std::vector<std::uint32_t>{3, 3})) << "of other colayers";
+  EXPECT_FALSE(rounds.adopt({}, 5, std::vector<std::uint32_t>{6})) << "round 4 is running: nobody has 5";
   EXPECT_TRUE(rounds.adopt({}, 5, std::vector<std::uint32_t>{3}));
   ASSERT_EQ(rounds.backlog(0).size(), 1u);
   EXPECT_EQ(rounds.backlog(0)[0].first_round, 3u);
