@@ -75,6 +75,7 @@ struct JobOptions {
   bool blocking = true;
   int noise_percent = 0;
   Nanos one_way;
+  Nanos pull_spread;  // the new parameters come to some earlier than to others
   int rounds = 10;
   std::vector<std::pair<Nanos, int>> deaths;
 };
@@ -127,7 +128,7 @@ Job run(const std::vector<Nanos>& capability, const JobOptions& o, Random& rando
       if (!at(w).alive) continue;
       job.waits.push_back({now - at(w).decided, at(w).said, at(last).decided - at(last).predicted});
       at(w).aggregates = false;
-      post(now + 5_ms, What::kReduced, w);
+      post(now + 5_ms + Nanos{static_cast<std::int64_t>(random.below(o.pull_spread.count))}, What::kReduced, w);
     }
   };
   const auto proceed = [&](int w) {
@@ -212,7 +213,9 @@ std::vector<Nanos> random_speeds(Random& random) {
 TEST(Esync, WithExactSpeedsNobodyWaitsForLongerThanOneIterationOfItsOwn) {
   for_each_seed("exact speeds", 200, [](std::uint64_t seed) {
     Random random(seed);
-    const Job job = run(random_speeds(random), {}, random);
+    JobOptions options;
+    options.pull_spread = Nanos{static_cast<std::int64_t>(random.below(2'000'000'000))};
+    const Job job = run(random_speeds(random), options, random);
     EXPECT_EQ(job.rounds, 10);
     for (const auto& wait : job.waits) ASSERT_LE(wait.waited, wait.capability);
   });
@@ -223,6 +226,7 @@ TEST(Esync, WithOtherSpeedsTheLastOnesDelayComesOnTop) {
     Random random(seed);
     JobOptions options;
     options.noise_percent = 30;
+    options.pull_spread = Nanos{static_cast<std::int64_t>(random.below(2'000'000'000))};
     const Job job = run(random_speeds(random), options, random);
     EXPECT_EQ(job.rounds, 10);
     for (const auto& wait : job.waits) ASSERT_LE(wait.waited, wait.capability + std::max(wait.overrun, Nanos{}));

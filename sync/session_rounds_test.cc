@@ -133,6 +133,7 @@ TEST(SessionRounds, InModeWaitNobodyEntersBeforeTheOthersGradientsAreMerged) {
   EXPECT_EQ(rounds.step({}), Step::kEntered);
   rounds.push({}, 0);
   rounds.arrive(0, 1, 1, 7, 1, 7);  // hearsay, without the values
+  rounds.arrive(0, 1, 1, 7, 2, 7);
   EXPECT_EQ(rounds.step({}), Step::kBlocked);
   rounds.join({}, 0);
   rounds.commit({}, 0, of({{0, {1, 2}}, {1, {1, 3}}}));
@@ -245,6 +246,26 @@ TEST(SessionRounds, AfterADeathARoundIsRedoneOrFetched) {
     EXPECT_EQ(rounds.next_round(0), committed_elsewhere ? 2u : 1u);
     EXPECT_EQ(rounds.due(1_s), committed_elsewhere ? -1 : 0);
   }
+}
+
+TEST(SessionRounds, WhatReturnsFromARedoneRoundIsNotSummedAcrossAHole) {
+  SessionRounds::Options options;
+  options.workers = 3;
+  options.thresholds = Thresholds::canary(1, 1);
+  options.staleness_max = 18;
+  SessionRounds rounds(options);
+  rounds.push({}, 0);
+  rounds.join({}, 0);
+  rounds.observe(9);
+  EXPECT_EQ(rounds.step({}), Step::kOvertime);
+  ASSERT_TRUE(rounds.adopt({}, 9, std::vector<std::uint32_t>{1}));
+  ASSERT_TRUE(rounds.set_thresholds(Thresholds::canary(18, 1)).ok());
+  rounds.freeze();
+  rounds.regroup(WorkerSet::all(3), 9);
+  EXPECT_EQ(rounds.recover({}, 0, 1), Recovery::kReturnInput);
+  rounds.resume(2);
+  EXPECT_EQ(rounds.push({}, 0), Push::kReplaced) << "1 to 9 would claim what was never summed";
+  EXPECT_EQ(rounds.waiting(0), (IterationRange{9, 9}));
 }
 
 TEST(SessionRounds, NobodyIsBehindTheDead) {
