@@ -61,6 +61,7 @@ class Proof {
  private:
   const Step& at(Site s) const { return plans_[s.rank].steps[s.step]; }
   static bool covers(const Step& step, std::uint32_t leaf) { return step.leaf_begin <= leaf && leaf < step.leaf_end; }
+  static bool is_local(const Step& s) { return s.kind == StepKind::kCopy || s.kind == StepKind::kReduce; }
   static bool receives(const Step& s) { return s.kind == StepKind::kReceive || s.kind == StepKind::kReceiveReduce; }
   static bool reads(const Step& s) { return s.kind != StepKind::kReceive; }
   static bool writes(const Step& s) { return s.kind != StepKind::kSend; }
@@ -109,7 +110,7 @@ class Proof {
     if (step.leaf_begin >= step.leaf_end || step.leaf_end > leaf_count_)
       return broken(site, "covers no leaves of the schedule");
     if (writes(step) && step.dst == Buffer::kInput) return broken(site, "writes the caller's input");
-    if (step.finish && step.kind != StepKind::kReceiveReduce && step.kind != StepKind::kCopy)
+    if (step.finish && (step.kind == StepKind::kSend || step.kind == StepKind::kReceive))
       return broken(site, "has finish but reduces nothing");
     if (step.finish && !reduces(request_.collective))
       return broken(site, "has finish in a collective without reduction");
@@ -122,7 +123,7 @@ class Proof {
         return broken(site, "depends on step " + std::to_string(dep) + ", which shares no leaf with it");
       }
     }
-    if (step.kind == StepKind::kCopy) return {};
+    if (is_local(step)) return {};
     if (step.peer < 0 || step.peer >= n_ || step.peer == site.rank) return broken(site, "has no peer");
     if (!reach_.meets(site.rank, step.peer))
       return broken(site, "needs rank " + std::to_string(step.peer) + ", but they share no rail");
@@ -347,8 +348,9 @@ class Proof {
       if (begins != (step.kind == StepKind::kSend))
         continue;  // a send takes its bytes first; other steps write theirs last
       if (touches_nothing(step)) continue;
-      if (reads(step) && !value(site.rank, step.src).written) {
-        return broken(site, leaf, "reads " + std::string(name_of(step.src)) + " before it is written" + call);
+      for (const Buffer b : {step.src, step.kind == StepKind::kReduce ? step.dst : step.src}) {
+        if (reads(step) && !value(site.rank, b).written)
+          return broken(site, leaf, "reads " + std::string(name_of(b)) + " before it is written" + call);
       }
       if (step.kind == StepKind::kSend) {
         message_[i] = value(site.rank, step.src);
@@ -356,9 +358,9 @@ class Proof {
       }
       if (step.dst == Buffer::kOutput && !has_output(site.rank, leaf))
         return broken(site, leaf, "writes outside of the output");
-      Value result = step.kind == StepKind::kCopy ? value(site.rank, step.src) : message_[mate_of(site)];
-      if (step.kind == StepKind::kReceiveReduce) {
-        const Value& own = value(site.rank, step.src);
+      Value result = is_local(step) ? value(site.rank, step.src) : message_[mate_of(site)];
+      if (step.kind == StepKind::kReceiveReduce || step.kind == StepKind::kReduce) {
+        const Value& own = value(site.rank, step.kind == StepKind::kReduce ? step.dst : step.src);
         if (const std::uint64_t twice = own.contributions & result.contributions; twice != 0) {
           return broken(
               site, leaf,

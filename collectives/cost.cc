@@ -308,6 +308,9 @@ class Walk {
       case StepKind::kCopy:
         done(r, step, task, at);
         break;
+      case StepKind::kReduce:
+        done(r, step, task, at + static_cast<double>(bytes_of(rank, step, task)) * model_.gamma);
+        break;
       case StepKind::kReceive:
       case StepKind::kReceiveReduce:
         if (rank.here[task] >= 0) process(r, step, task, std::max(at, rank.here[task]));
@@ -468,6 +471,15 @@ Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, 
       const double L = request.bcube.levels, r = request.bcube.r;
       if (all_reduce && rails >= request.bcube.levels)
         return 2 * L * (alpha + (r - 2) * post) + share * (2 * beta + gamma) / L;
+      return none();
+    }
+    case PlannerId::kBCubeX: {
+      // Up to the last level 1/r^(L-1) is left of each part, which then goes to all mates.
+      const double L = request.bcube.levels, r = request.bcube.r, left = r / n;
+      if (all_reduce && rails >= request.bcube.levels) {
+        return (2 * L - 1) * (alpha + (r - 2) * post) +
+               bytes / L * ((1 - left) * (2 * beta + gamma) + (r - 1) * left * (beta + gamma));
+      }
       return none();
     }
     case PlannerId::kHalvingDoubling:

@@ -32,6 +32,11 @@ const Case kCases[] = {
     {PlannerId::kBCube, Collective::kAllReduce, 9, {3, 2}},
     {PlannerId::kBCube, Collective::kAllReduce, 8, {2, 3}},
     {PlannerId::kBCube, Collective::kAllReduce, 16, {4, 2}},
+    {PlannerId::kBCubeX, Collective::kAllReduce, 4, {2, 2}},
+    {PlannerId::kBCubeX, Collective::kAllReduce, 9, {3, 2}},
+    {PlannerId::kBCubeX, Collective::kAllReduce, 8, {2, 3}},
+    {PlannerId::kBCubeX, Collective::kAllReduce, 16, {4, 2}},
+    {PlannerId::kBCubeX, Collective::kAllReduce, 64, {4, 3}},
     {PlannerId::kHalvingDoubling, Collective::kAllReduce, 8},
     {PlannerId::kHalvingDoubling, Collective::kAllReduce, 64},
     {PlannerId::kHalvingDoubling, Collective::kReduceScatter, 16},
@@ -68,9 +73,9 @@ PlanRequest request_of(const Case& c, const Reachability& reach) {
 
 TEST(Cost, TheWalkAgreesWithTheClosedForms) {
   for (const Case& c : kCases) {
-    const int rails = c.planner == PlannerId::kBCube ? c.shape.levels : c.planner == PlannerId::kRingPerRail ? 2 : 1;
-    const auto reach = c.planner == PlannerId::kBCube ? Reachability::bcube(c.shape.r, c.shape.levels)
-                                                      : Reachability::full(c.ranks, rails);
+    const bool cube = c.shape.levels != 0;
+    const int rails = cube ? c.shape.levels : c.planner == PlannerId::kRingPerRail ? 2 : 1;
+    const auto reach = cube ? Reachability::bcube(c.shape.r, c.shape.levels) : Reachability::full(c.ranks, rails);
     const PlanRequest request = request_of(c, reach);
     ASSERT_TRUE(planner(c.planner).check(request).ok());
     SCOPED_TRACE(std::string(name_of(c.planner)) + " " + std::string(name_of(c.collective)) + " n " +
@@ -99,8 +104,8 @@ TEST(Cost, PostingCountsWhereOneRankSendsToMany) {
   const auto cube = Reachability::bcube(4, 2);
   const PlanRequest cubic{.ranks = 16, .count = 5040 * 64, .reach = &cube, .bcube = {4, 2}};
   const CostModel model{.alpha = kAlpha, .beta = kBeta, .post = 1e-5};
-  EXPECT_NEAR(walk_cost(PlannerId::kBCube, cubic, 2, model), closed_form(PlannerId::kBCube, cubic, 2, model).value(),
-              1e-5);
+  for (const PlannerId id : {PlannerId::kBCube, PlannerId::kBCubeX})
+    EXPECT_NEAR(walk_cost(id, cubic, 2, model), closed_form(id, cubic, 2, model).value(), 1e-5) << name_of(id);
 }
 
 TEST(Cost, ADoubleTreePipelinesWithinItsFill) {

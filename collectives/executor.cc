@@ -83,7 +83,7 @@ void Executor::bind(const void* input, void* output, DataType type, ReduceOp op)
   remaining_ = program_.tasks;
   for (std::uint32_t i = 0; i < program_.steps.size(); ++i) {
     const ProgramStep& s = program_.steps[i];
-    if (s.kind != StepKind::kSend && s.kind != StepKind::kCopy) continue;
+    if (s.kind == StepKind::kReceive || s.kind == StepKind::kReceiveReduce) continue;
     for (std::uint32_t c = s.piece_begin; c < s.piece_end; ++c) {
       // The program is asked, not pending_: copies that run here release other tasks, which drain() then activates.
       if (program_.pending[s.task_begin + c - s.piece_begin] == 0) activate(i, c);
@@ -213,6 +213,8 @@ void Executor::apply(const ProgramStep& step, std::uint32_t piece, const std::by
   std::byte* dst = at(step.dst, piece);
   if (step.kind == StepKind::kReceiveReduce) {
     reduce_(dst, at(step.src, piece), payload, elements);
+  } else if (step.kind == StepKind::kReduce) {
+    reduce_(dst, dst, payload, elements);
   } else if (dst != payload) {
     std::memcpy(dst, payload, bytes);
   }
@@ -220,7 +222,7 @@ void Executor::apply(const ProgramStep& step, std::uint32_t piece, const std::by
   if (divides) divide(type_, dst, elements, static_cast<std::uint32_t>(program_.ranks));
   if (step.dst == Buffer::kOutput) {
     input_crc_[piece].reset();  // the input may be the same memory
-    output_crc_[piece] = step.kind == StepKind::kReceiveReduce || divides ? std::nullopt : crc;
+    output_crc_[piece] = step.kind != StepKind::kReceive || divides ? std::nullopt : crc;
   }
 }
 
@@ -236,6 +238,7 @@ void Executor::activate(std::uint32_t step, std::uint32_t piece) {
       }
       break;
     case StepKind::kCopy:
+    case StepKind::kReduce:
       apply(s, piece, at(s.src, piece), std::nullopt);
       finish_task(step, piece);
       break;

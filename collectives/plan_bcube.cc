@@ -6,10 +6,12 @@
 // After reduce-scatter step j a rank holds, of part e, the leaves whose digits at the first j+1 visited levels are its
 // own: its *segment* (e, j+1). A step cuts the segment (e, j) in r, one for each mate of that level. All-gather walks
 // back. Order of reduction within a level: own, then the mates upward (mod r).
-#include <algorithm>
-#include <bit>
-#include <map>
-
+//
+// bcube_x (the all-reduce of the paper's table 2) does not cut the segment at the last level: mates send each other all
+// of it and each of them adds all up, which saves the step back. Each rail moves (2/L)(1-1/r^(L-1)) +
+// (r-1)/(L r^(L-1)) M: as much as bcube for r = 2, more for larger r. All mates add in the order of their digits, so
+// that they get the same bits.
+#include "collectives/cube.h"
 #include "collectives/plan_builder.h"
 
 namespace canarynet {
@@ -20,61 +22,15 @@ namespace {
 // A rank that forwards a block must know its length, which all-to-all-v does not tell it.
 bool defines(Collective collective, int) { return collective != Collective::kAllToAllV; }
 
-// The digits of the group's ranks, and their mates.
-struct Cube {
-  int r = 1, levels = 0, n = 1;
-  std::vector<int> stride;  // r^level
+Status check(const PlanRequest& request) { return check_cube(kBCubePlanner, request); }
 
-  explicit Cube(const BCubeShape& shape) : r(shape.r), levels(shape.levels) {
-    for (int l = 0; l < levels; ++l) {
-      stride.push_back(n);
-      n *= r;
-    }
-  }
-  int digit(int rank, int level) const { return rank / stride[level] % r; }
-  // The rank whose digit at `level` is larger by `by` (mod r), the others equal.
-  int mate(int rank, int level, int by) const {
-    const int from = digit(rank, level);
-    const int to = ((from + by) % r + r) % r;
-    return rank + (to - from) * stride[level];
-  }
-};
+// Only an all-reduce has a step to save.
+bool defines_x(Collective collective, int) { return collective == Collective::kAllReduce; }
 
-// The level's own rail if it reaches the peer. Among several other rails the channel chooses.
-int rail_between(const Reachability& reach, int rank, int peer, int level) {
-  const std::uint32_t rails = reach.rails(rank, peer) & ~(Reachability::kLocalBit | Reachability::kHostBit);
-  if ((rails >> level & 1u) != 0) return level;
-  return std::has_single_bit(rails) ? std::countr_zero(rails) : -1;
-}
+Status check_x(const PlanRequest& request) { return check_cube(kBCubeXPlanner, request); }
 
-Status check(const PlanRequest& request) {
-  if (Status status = check_request(kBCubePlanner, request); !status.ok()) return status;
-  const int n = request.ranks;
-  if (n == 1) return {};
-  const std::string ranks = std::to_string(n);
-  if (request.bcube.levels <= 0 || request.bcube.r < 2) {
-    return {CANARY_INVALID_ARGUMENT,
-            "bcube needs n = r^L ranks on BCube wiring; no such shape is known for n = " + ranks};
-  }
-  std::int64_t product = 1;
-  for (int l = 0; l < request.bcube.levels && product <= n; ++l) product *= request.bcube.r;
-  if (product != n || request.bcube.levels > kRailsMax) {
-    return {CANARY_INVALID_ARGUMENT, "bcube(" + std::to_string(request.bcube.r) + "," +
-                                         std::to_string(request.bcube.levels) + ") does not fit n = " + ranks};
-  }
-  const Cube cube(request.bcube);
-  for (int a = 0; a < n; ++a) {
-    for (int l = 0; l < cube.levels; ++l) {
-      for (int by = 1; by < cube.r; ++by) {
-        if (Status status = need_edge(PlannerId::kBCube, *request.reach, a, cube.mate(a, l, by)); !status.ok())
-          return status;
-      }
-    }
-  }
-  return {};
-}
-
-void leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) {
+// Cuts each part in `segments`, if there are parts.
+void cut(const PlanRequest& request, int segments, std::vector<std::uint64_t>* out) {
   out->clear();
   const int n = request.ranks;
   if (is_pairwise(request.collective)) {
@@ -88,15 +44,22 @@ void leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) {
     cut_evenly(0, request.total(), request.bcube.levels, request.element_bytes, &parts);
     parts.push_back(request.total());
     for (std::size_t e = 0; e + 1 < parts.size(); ++e)
-      cut_evenly(parts[e], parts[e + 1] - parts[e], n, request.element_bytes, out);
+      cut_evenly(parts[e], parts[e + 1] - parts[e], segments, request.element_bytes, out);
   }
   out->push_back(request.total());
 }
 
+void leaves(const PlanRequest& request, std::vector<std::uint64_t>* out) { cut(request, request.ranks, out); }
+void leaves_x(const PlanRequest& request, std::vector<std::uint64_t>* out) {
+  cut(request, request.ranks == 1 ? 1 : request.ranks / request.bcube.r, out);
+}
+
 class BCube {
  public:
-  BCube(const PlanRequest& request, int rank, std::uint32_t leaf_count, Plan* out)
+  // `cuts`: steps in which a segment is cut: all levels, or all but the last.
+  BCube(const PlanRequest& request, int rank, int cuts, std::uint32_t leaf_count, Plan* out)
       : cube_(request.bcube),
+        cuts_(cuts),
         reach_(*request.reach),
         rank_(rank),
         blocks_(in_blocks(request.collective)),
@@ -104,7 +67,7 @@ class BCube {
 
   // `result` is where the rank's own segment ends.
   void reduce_scatter(Buffer partial, Buffer result) {
-    for (int j = 0; j < cube_.levels; ++j) {
+    for (int j = 0; j < cuts_; ++j) {
       const bool last = j == cube_.levels - 1;
       for (int e = 0; e < cube_.levels; ++e) {
         const int level = level_of(e, j);
@@ -129,8 +92,8 @@ class BCube {
   // a broadcast.
   template <typename LacksUpTo>
   void all_gather(int first_round, LacksUpTo lacks_up_to, Buffer src) {
-    for (int j = cube_.levels - 1; j >= 0; --j) {
-      const int round = first_round + cube_.levels - 1 - j;
+    for (int j = cuts_ - 1; j >= 0; --j) {
+      const int round = first_round + cuts_ - 1 - j;
       for (int e = 0; e < cube_.levels; ++e) {
         const int level = level_of(e, j);
         for (int by = 1; by < cube_.r; ++by) {
@@ -149,6 +112,37 @@ class BCube {
   void all_gather(int first_round) {
     all_gather(
         first_round, [this](int, int) { return cube_.levels; }, Buffer::kOutput);
+  }
+
+  // After all cuts but the last: sums of the own segment in kScratch become whole ones in kOutput, at all mates of the
+  // last level alike. Sums are not written where they are sent from, so no step waits for an ack.
+  void exchange_last() {
+    if (cuts_ == 0) build_.copy({0, 1}, Buffer::kInput, Buffer::kScratch, false);
+    for (int e = 0; e < cube_.levels; ++e) {
+      const int level = level_of(e, cuts_), own = cube_.digit(rank_, level);
+      const Run run = segment(e, cuts_, rank_).front();
+      for (int by = 1; by < cube_.r; ++by) {
+        const int to = cube_.mate(rank_, level, -by);
+        build_.send(hop(to, cuts_, run, level), Buffer::kScratch);
+      }
+      // Sums of digits 0, 1, … in this order. The first two may change places.
+      bool any = own <= 1;
+      for (int digit = 0; digit < cube_.r; ++digit) {
+        const bool finish = digit == cube_.r - 1 || (own == 1 && cube_.r == 2);
+        if (digit == own) {
+          if (own > 1) build_.reduce(run, Buffer::kScratch, Buffer::kOutput, finish);
+          continue;
+        }
+        const Hop from = hop(cube_.mate(rank_, level, digit - own), cuts_, run, level);
+        if (!any) {
+          build_.receive(from, Buffer::kOutput);
+        } else {
+          const bool first = own <= 1 && digit == 1 - own;
+          build_.receive_reduce(from, first ? Buffer::kScratch : Buffer::kOutput, Buffer::kOutput, finish);
+        }
+        any = true;
+      }
+    }
   }
 
   void copy_own_block() {
@@ -272,7 +266,9 @@ class BCube {
     segment_.clear();
     if (!blocks_) {
       // Leaf order within a part: the digit of the level visited first is the most significant.
-      int first = e * cube_.n, length = cube_.n;
+      int length = 1;
+      for (int j = 0; j < cuts_; ++j) length *= cube_.r;
+      int first = e * length;
       for (int j = 0; j < steps; ++j) {
         length /= cube_.r;
         first += cube_.digit(rank, level_of(e, j)) * length;
@@ -305,6 +301,7 @@ class BCube {
   int rail_to(int peer, int level) const { return rail_between(reach_, rank_, peer, level); }
 
   const Cube cube_;
+  const int cuts_;
   const Reachability& reach_;
   const int rank_;
   const bool blocks_;
@@ -313,91 +310,12 @@ class BCube {
   std::vector<int> segment_blocks_, next_blocks_;
 };
 
-// All-to-all: a block takes a hop at each level at which its source's and its target's digits differ. The difference
-// alone decides which level comes first, so all ranks do the same at any time, and each rail of each rank carries
-// (1-1/r)M in all.
-class Exchange {
- public:
-  Exchange(const PlanRequest& request, int rank, Plan* out)
-      : cube_(request.bcube), reach_(*request.reach), rank_(rank), plan_(out) {}
-
-  void run() {
-    for (int difference = 0; difference < cube_.n; ++difference) find_hops(difference);
-    // Both ends sort alike, so that they see a message at the same place among those between the two.
-    std::sort(hops_.begin(), hops_.end(), [](const Visit& a, const Visit& b) {
-      return a.round != b.round ? a.round < b.round : a.leaf != b.leaf ? a.leaf < b.leaf : a.arrives > b.arrives;
-    });
-    const auto own = static_cast<std::uint32_t>(rank_ * cube_.n + rank_);
-    plan_->add({.kind = StepKind::kCopy, .leaf_begin = own, .leaf_end = own + 1});
-    std::vector<std::uint16_t> send_tag(static_cast<std::size_t>(cube_.n)), receive_tag(send_tag);
-    std::map<std::uint32_t, std::uint32_t> arrival;  // leaf → step
-    for (const Visit& v : hops_) {
-      Step step{.kind = v.arrives ? StepKind::kReceive : StepKind::kSend};
-      step.dst = v.ends ? Buffer::kOutput : Buffer::kScratch;
-      step.src = v.ends ? Buffer::kInput : Buffer::kScratch;
-      step.peer = v.peer;
-      step.tag = (v.arrives ? receive_tag : send_tag)[static_cast<std::size_t>(v.peer)]++;
-      step.round = static_cast<std::uint16_t>(v.round);
-      step.rail = static_cast<std::int16_t>(rail_between(reach_, rank_, v.peer, v.level));
-      step.leaf_begin = v.leaf;
-      step.leaf_end = v.leaf + 1;
-      if (v.arrives) {
-        arrival[v.leaf] = plan_->add(step);
-      } else if (v.ends) {
-        plan_->add(step);
-      } else {
-        const std::uint32_t before = arrival.at(v.leaf);
-        plan_->add(step, std::span(&before, 1));
-      }
-    }
-  }
-
- private:
-  struct Visit {
-    int round, level, peer;
-    std::uint32_t leaf;
-    bool arrives;  // else leaves
-    bool ends;     // at its target, or begins at its source
-  };
-
-  // Finds the hops into and out of this rank of all blocks whose target's digits are their source's plus those of
-  // `difference`.
-  void find_hops(int difference) {
-    int digits = 0;
-    for (int l = 0; l < cube_.levels; ++l) digits += cube_.digit(difference, l);
-    const int first = digits % cube_.levels;
-    int source = rank_;  // of the block that is here before the hop of round j
-    for (int j = 0; j < cube_.levels; ++j) {
-      const int level = (first + j) % cube_.levels, by = cube_.digit(difference, level);
-      if (by == 0) continue;
-      add({j, level, cube_.mate(rank_, level, by), leaf_of(source, difference), false, source == rank_});
-      source = cube_.mate(source, level, -by);
-      const std::uint32_t leaf = leaf_of(source, difference);
-      const bool ends = leaf % static_cast<std::uint32_t>(cube_.n) == static_cast<std::uint32_t>(rank_);
-      add({j, level, cube_.mate(rank_, level, -by), leaf, true, ends});
-    }
-  }
-  void add(const Visit& visit) { hops_.push_back(visit); }
-  std::uint32_t leaf_of(int source, int difference) const {
-    int target = source;
-    for (int l = 0; l < cube_.levels; ++l) target = cube_.mate(target, l, cube_.digit(difference, l));
-    return static_cast<std::uint32_t>(source) * static_cast<std::uint32_t>(cube_.n) +
-           static_cast<std::uint32_t>(target);
-  }
-
-  const Cube cube_;
-  const Reachability& reach_;
-  const int rank_;
-  Plan* plan_;
-  std::vector<Visit> hops_;
-};
-
 void plan(const PlanRequest& request, int rank, Plan* out) {
   if (request.ranks == 1) return plan_alone(request, 1, out);
-  if (is_pairwise(request.collective)) return Exchange(request, rank, out).run();
+  if (is_pairwise(request.collective)) return plan_pairs_on_cube(request, rank, out);
   const int levels = request.bcube.levels;
   const int leaf_count = request.collective == Collective::kBarrier ? 1 : request.ranks * levels;
-  BCube bcube(request, rank, static_cast<std::uint32_t>(leaf_count), out);
+  BCube bcube(request, rank, levels, static_cast<std::uint32_t>(leaf_count), out);
   switch (request.collective) {
     case Collective::kAllReduce:
       bcube.reduce_scatter(Buffer::kOutput, Buffer::kOutput);
@@ -432,6 +350,16 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
   }
 }
 
+void plan_x(const PlanRequest& request, int rank, Plan* out) {
+  if (request.ranks == 1) return plan_alone(request, 1, out);
+  const int levels = request.bcube.levels;
+  const auto leaf_count = static_cast<std::uint32_t>(request.ranks / request.bcube.r * levels);
+  BCube bcube(request, rank, levels - 1, leaf_count, out);
+  bcube.reduce_scatter(Buffer::kScratch, Buffer::kScratch);
+  bcube.exchange_last();
+  bcube.all_gather(levels);
+}
+
 }  // namespace
 
 constinit const Planner kBCubePlanner = {
@@ -441,5 +369,13 @@ constinit const Planner kBCubePlanner = {
     check,
     leaves,
     plan};
+
+constinit const Planner kBCubeXPlanner = {
+    PlannerId::kBCubeX,
+    "bcube with one direct exchange at the last level: 2L-1 steps; r = 2 moves the same bytes, larger r more",
+    defines_x,
+    check_x,
+    leaves_x,
+    plan_x};
 
 }  // namespace canarynet

@@ -49,14 +49,21 @@ void PlanBuilder::receive_reduce(const Hop& hop, Buffer src, Buffer dst, bool fi
 }
 
 void PlanBuilder::copy(Run run, Buffer src, Buffer dst, bool finish) {
-  Step step{.kind = StepKind::kCopy, .src = src, .dst = dst, .finish = finish};
+  emit_local({.kind = StepKind::kCopy, .src = src, .dst = dst, .finish = finish}, run);
+}
+
+void PlanBuilder::reduce(Run run, Buffer src, Buffer dst, bool finish) {
+  emit_local({.kind = StepKind::kReduce, .src = src, .dst = dst, .finish = finish}, run);
+}
+
+void PlanBuilder::emit_local(Step step, Run run) {
   step.leaf_begin = run.begin;
   step.leaf_end = run.end;
-  depend_on_write(step, src);
-  depend_on_everything(step, dst);
+  depend_on_write(step, step.src);
+  depend_on_everything(step, step.dst);
   const std::uint32_t index = emit(step);
-  if (&memory_of(src) != &memory_of(dst)) mark_read(step, src, index);
-  mark_write(step, dst, index);
+  if (&memory_of(step.src) != &memory_of(step.dst)) mark_read(step, step.src, index);
+  mark_write(step, step.dst, index);
 }
 
 void PlanBuilder::depend_on_write(const Step& step, Buffer src) {

@@ -38,6 +38,8 @@ class PlanBuilder {
   // Emit a copy from kInput to kOutput before the sends of its range: in place it moves nothing and no step waits for
   // it.
   void copy(Run run, Buffer src, Buffer dst, bool finish);
+  // Adds `src` to `dst`, which must not be one memory even in place.
+  void reduce(Run run, Buffer src, Buffer dst, bool finish);
 
  private:
   struct LeafState {
@@ -51,6 +53,7 @@ class PlanBuilder {
   std::uint32_t emit(const Step& step);
   void mark_read(const Step& step, Buffer src, std::uint32_t index);
   void mark_write(const Step& step, Buffer dst, std::uint32_t index);
+  void emit_local(Step step, Run run);
 
   Plan* plan_;
   std::vector<LeafState> caller_, scratch_;
@@ -95,5 +98,6 @@ extern const Planner kDoubleTreePlanner;
 extern const Planner kParameterServerPlanner;
 extern const Planner kRingPerRailPlanner;
 extern const Planner kHierarchicalPlanner;
+extern const Planner kBCubeXPlanner;
 
 }  // namespace canarynet

@@ -90,12 +90,13 @@ TEST(Planners, BCubePlansAreProvenOnPureBCubeWiringForUpTo64Ranks) {
     for (const BCubeShape shape : shapes_of(n)) {
       const auto reach = Reachability::bcube(shape.r, shape.levels);
       for (const Collective collective : kAll) {
-        if (!planner(PlannerId::kBCube).defines(collective, n)) continue;
-        for (const int root : {0, n / 2, n - 1}) {
-          if (root != 0 && !has_root(collective)) continue;
-          ASSERT_NO_FATAL_FAILURE(
-              prove(PlannerId::kBCube,
-                    {.collective = collective, .ranks = n, .root = root, .reach = &reach, .bcube = shape}));
+        for (const PlannerId id : {PlannerId::kBCube, PlannerId::kBCubeX}) {
+          if (!planner(id).defines(collective, n)) continue;
+          for (const int root : {0, n / 2, n - 1}) {
+            if (root != 0 && !has_root(collective)) continue;
+            ASSERT_NO_FATAL_FAILURE(
+                prove(id, {.collective = collective, .ranks = n, .root = root, .reach = &reach, .bcube = shape}));
+          }
         }
       }
     }
@@ -317,6 +318,31 @@ TEST(Planners, BCubeLoadsEveryRailOfEveryRankEqually) {
       ASSERT_EQ(bytes.size(), static_cast<std::size_t>(row.shape.levels));
       for (const auto& [rail, b] : bytes)
         EXPECT_EQ(b * row.denominator, count * 4 * row.numerator) << "rank " << rank << " rail " << rail;
+    }
+  }
+}
+
+// The paper's table 2: 2L-1 steps, and per rail (2/L)(1-1/r^(L-1)) + (r-1)/(L r^(L-1)) of the buffer.
+TEST(Planners, BCubeXSavesAStepAndMovesWhatThePaperSays) {
+  for (int n = 2; n <= 64; ++n) {
+    for (const BCubeShape shape : shapes_of(n)) {
+      const auto reach = Reachability::bcube(shape.r, shape.levels);
+      const auto levels = static_cast<std::uint64_t>(shape.levels), r = static_cast<std::uint64_t>(shape.r);
+      const std::uint64_t kept = static_cast<std::uint64_t>(n) / r;  // r^(L-1)
+      const std::uint64_t count = 32 * kept * levels * 12;           // whole units per leaf
+      const PlanRequest request{.ranks = n, .count = count, .reach = &reach, .bcube = shape};
+      const auto leaves = leaves_of(PlannerId::kBCubeX, request);
+      EXPECT_EQ(leaves.size(), kept * levels + 1);
+      SCOPED_TRACE("bcube_x(" + std::to_string(shape.r) + "," + std::to_string(shape.levels) + ")");
+      int last_round = 0;
+      for (int rank = 0; rank < n; ++rank) {
+        const Plan plan = plan_of(PlannerId::kBCubeX, request, rank);
+        for (const Step& s : plan.steps) last_round = std::max(last_round, int{s.round});
+        const auto bytes = sent(plan, leaves, 4);
+        ASSERT_EQ(bytes.size(), levels);
+        for (const auto& [rail, b] : bytes) EXPECT_EQ(b * levels * kept, count * 4 * (2 * (kept - 1) + r - 1)) << rail;
+      }
+      EXPECT_EQ(last_round + 1, 2 * shape.levels - 1);
     }
   }
 }
@@ -614,8 +640,8 @@ TEST(Planners, ChecksAskForNoEdgeThatThePlanDoesNotUse) {
       request.reach = &used;
       const bool star =
           collective == Collective::kBarrier || collective == Collective::kGather || collective == Collective::kScatter;
-      const bool tight =
-          one.id != PlannerId::kBCube && one.id != PlannerId::kHalvingDoubling && (one.id != PlannerId::kMesh || star);
+      const bool tight = one.id != PlannerId::kBCube && one.id != PlannerId::kBCubeX &&
+                         one.id != PlannerId::kHalvingDoubling && (one.id != PlannerId::kMesh || star);
       if (tight) {
         EXPECT_TRUE(check_planner(one.id, request).ok()) << check_planner(one.id, request).to_string();
       }
@@ -655,7 +681,8 @@ TEST(Planners, PlansOf2048RanksStaySmall) {
       for (const int rank : {0, 1023}) {
         const std::size_t steps = plan_of(one.id, request, rank).steps.size();
         const std::size_t limit = one.id == PlannerId::kHalvingDoubling ? 64
-                                  : one.id == PlannerId::kBCube ? (in_blocks(collective) ? 2 * 11 * 2048 : 4 * 11 * 11)
+                                  : one.id == PlannerId::kBCube || one.id == PlannerId::kBCubeX
+                                      ? (in_blocks(collective) ? 2 * 11 * 2048 : 4 * 11 * 11)
                                   : one.id == PlannerId::kRingPerRail ? 4 * 2048 * 11
                                                                       : 4 * 2048;
         EXPECT_LE(steps, limit) << name_of(one.id) << " " << name_of(collective);

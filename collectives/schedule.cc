@@ -16,6 +16,8 @@ std::string_view name_of(StepKind kind) {
       return "receive_reduce";
     case StepKind::kCopy:
       return "copy";
+    case StepKind::kReduce:
+      return "reduce";
   }
   return "?";
 }
@@ -52,6 +54,8 @@ std::string_view name_of(PlannerId id) {
       return "ring_per_rail";
     case PlannerId::kHierarchical:
       return "hierarchical";
+    case PlannerId::kBCubeX:
+      return "bcube_x";
   }
   return "?";
 }
@@ -76,9 +80,9 @@ std::uint32_t Plan::add(Step step, std::span<const std::uint32_t> depends_on) {
 std::span<const Planner> planners() {
   // Made on first use. The planners' own constants are constant-initialised, so no order of initialisation matters.
   static const std::array<Planner, kPlannerCount> all = {
-      kRingPlanner,        kMeshPlanner,       kBCubePlanner,           kHalvingDoublingPlanner,
-      kTreePlanner,        kDoubleTreePlanner, kParameterServerPlanner, kRingPerRailPlanner,
-      kHierarchicalPlanner};
+      kRingPlanner,         kMeshPlanner,       kBCubePlanner,           kHalvingDoublingPlanner,
+      kTreePlanner,         kDoubleTreePlanner, kParameterServerPlanner, kRingPerRailPlanner,
+      kHierarchicalPlanner, kBCubeXPlanner};
   return all;
 }
 
@@ -90,7 +94,7 @@ std::string to_string(const Plan& plan, int rank) {
     const Step& step = plan.steps[i];
     text += "r" + std::to_string(rank) + " s" + std::to_string(i) + " round " + std::to_string(step.round) + "  ";
     text += name_of(step.kind);
-    if (step.kind != StepKind::kCopy) {
+    if (step.peer >= 0) {
       text += step.kind == StepKind::kSend ? " to " : " from ";
       text += std::to_string(step.peer);
       if (step.rail >= 0) text += " rail " + std::to_string(step.rail);

@@ -49,7 +49,8 @@ enum class StepKind : std::uint8_t {
   kSend,           // src[range] to peer; done when acked
   kReceive,        // peer's bytes to dst[range]
   kReceiveReduce,  // dst[range] = src[range] (+) peer's bytes; dst may equal src
-  kCopy,  // dst[range] = src[range]; if both are one memory (in place) nothing is moved, `finish` still divides
+  kCopy,    // dst[range] = src[range]; if both are one memory (in place) nothing is moved, `finish` still divides
+  kReduce,  // dst[range] = dst[range] (+) src[range], both of this rank and never one memory
 };
 std::string_view name_of(StepKind kind);
 
@@ -61,11 +62,11 @@ struct Step {
   Buffer src = Buffer::kInput;
   Buffer dst = Buffer::kOutput;
   bool finish =
-      false;  // this write completes the reduction of the range: the owner divides here for AVG (kReceiveReduce, kCopy)
+      false;  // this write completes the reduction of the range: the owner divides here for AVG (not kReceive)
   std::int16_t rail = -1;   // preferred rail of the sender; -1: any
   std::uint16_t tag = 0;    // step number on the wire; unique per (source, destination); equal at both ends
   std::uint16_t round = 0;  // depth, for printing and cost
-  std::int32_t peer = -1;   // rank in the group; -1 for kCopy
+  std::int32_t peer = -1;   // rank in the group; -1 for kCopy and kReduce
   std::uint32_t leaf_begin = 0;
   std::uint32_t leaf_end = 0;  // one past
   // Into Plan::deps: steps of this rank that must be done (per piece) before this one begins. A dependency on a kSend
@@ -96,8 +97,9 @@ enum class PlannerId : std::uint8_t {
   kParameterServer = 6,
   kRingPerRail = 7,
   kHierarchical = 8,
+  kBCubeX = 9,
 };
-inline constexpr int kPlannerCount = 9;
+inline constexpr int kPlannerCount = 10;
 std::string_view name_of(PlannerId id);  // "ring", "mesh", "bcube", "halving_doubling", "tree", "dbtree", …
 bool parse(std::string_view name, PlannerId* id);
 

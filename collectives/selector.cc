@@ -40,8 +40,8 @@ Order order(std::initializer_list<PlannerId> best) {
     if (std::find(all.begin(), all.begin() + count, id) == all.begin() + count) all[count++] = id;
   };
   for (const PlannerId id : best) add(id);
-  for (const PlannerId id :
-       {kRing, kMesh, kBCube, kHalvingDoubling, kTree, kDoubleTree, kRingPerRail, kHierarchical, kParameterServer})
+  for (const PlannerId id : {kRing, kMesh, kBCube, kHalvingDoubling, kTree, kDoubleTree, kRingPerRail, kHierarchical,
+                             kBCubeX, kParameterServer})
     add(id);
   return all;
 }

@@ -258,7 +258,7 @@ std::vector<Param> params() {
     for (const int n : {1, 2, 3, 4, 5, 8}) out.push_back({planner, n});
   }
   // The same through shared memory, where every shape is the same wiring.
-  for (const char* planner : {"ring", "bcube", "halving_doubling", "ring_per_rail", ""}) {
+  for (const char* planner : {"ring", "bcube", "bcube_x", "halving_doubling", "ring_per_rail", ""}) {
     for (const int n : {2, 4, 5}) out.push_back({planner, n, "shm"});
   }
   return out;

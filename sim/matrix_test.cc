@@ -24,10 +24,11 @@ ClusterOptions options_for(const Case& param) {
   ClusterOptions options;
   options.hosts = ranks / per_host;
   options.ranks_per_host = per_host;
-  options.wiring = planner_id == PlannerId::kBCube && ranks == 4 && per_host == 1   ? Wiring::bcube(2, 2)
-                   : planner_id == PlannerId::kBCube && ranks == 8 && per_host == 1 ? Wiring::bcube(2, 3)
-                   : planner_id == PlannerId::kBCube && ranks == 9 && per_host == 1 ? Wiring::bcube(3, 2)
-                                                                                    : Wiring::flat(options.hosts, 2);
+  const bool cube = (planner_id == PlannerId::kBCube || planner_id == PlannerId::kBCubeX) && per_host == 1;
+  options.wiring = cube && ranks == 4   ? Wiring::bcube(2, 2)
+                   : cube && ranks == 8 ? Wiring::bcube(2, 3)
+                   : cube && ranks == 9 ? Wiring::bcube(3, 2)
+                                        : Wiring::flat(options.hosts, 2);
   options.settings.algo = std::string(name_of(planner_id));
   // A small piece size makes many pieces of few bytes; the large size keeps its own number of pieces bounded.
   options.settings.piece_bytes = Bytes{16384};
@@ -144,14 +145,16 @@ std::vector<Case> cases() {
   std::vector<Case> out;
   for (const Planner& one : planners()) {
     const PlannerId id = one.id;
-    if (id == PlannerId::kBCube) continue;
+    if (id == PlannerId::kBCube || id == PlannerId::kBCubeX) continue;
     for (const int n : {1, 2, 3, 4, 5, 7, 8, 9}) out.push_back({id, n, 1});
     out.push_back({id, 8, 4});
   }
   for (const auto& [n, per_host] : {std::pair{4, 4}, {4, 2}, {6, 3}, {6, 2}, {12, 4}})
     out.push_back({PlannerId::kHierarchical, n, per_host});
-  for (const int n : {4, 8, 9}) out.push_back({PlannerId::kBCube, n, 1});
-  out.push_back({PlannerId::kBCube, 4, 4});
+  for (const PlannerId id : {PlannerId::kBCube, PlannerId::kBCubeX}) {
+    for (const int n : {4, 8, 9}) out.push_back({id, n, 1});
+    out.push_back({id, 4, 4});
+  }
   return out;
 }
 
