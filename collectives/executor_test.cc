@@ -221,6 +221,15 @@ TEST(Executor, AnyOrderOfArrivalsGivesTheSumAndEveryPieceItsCrc) {
   }
 }
 
+TEST(Executor, SumsOfARanksOwnBuffersHaveTheirTurn) {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    Ranks ranks(PlannerId::kBCubeX, Collective::kAllReduce, 9, CANARY_AVG, seed);  // (3, 2): digit 2 needs one
+    ranks.run();
+    ASSERT_NO_FATAL_FAILURE(ranks.expect_right()) << "seed " << seed;
+    EXPECT_EQ(ranks.forged_sends, 0) << "seed " << seed;
+  }
+}
+
 TEST(Executor, NeighboursPiecesAreAddedFromWhereTheyLieInTheFixedOrder) {
   int waited = 0;
   for (const Planner& one : planners()) {
