@@ -38,10 +38,14 @@ void cut(const PlanRequest& request, int segments, std::vector<std::uint64_t>* o
   } else if (n == 1 || request.collective == Collective::kBarrier) {
     out->push_back(0);
   } else if (in_blocks(request.collective)) {
-    return cut_blocks(request, out, request.bcube.levels);
+    const PartCut parts(request);
+    std::uint64_t begin = 0;
+    for (int i = 0; i < n; begin += request.block(i++)) parts.cut(begin, request.block(i), out);
+    out->push_back(begin);
+    return;
   } else {
     std::vector<std::uint64_t> parts;
-    cut_evenly(0, request.total(), request.bcube.levels, request.element_bytes, &parts);
+    PartCut(request).cut(0, request.total(), &parts);
     parts.push_back(request.total());
     for (std::size_t e = 0; e + 1 < parts.size(); ++e)
       cut_evenly(parts[e], parts[e + 1] - parts[e], segments, request.element_bytes, out);

@@ -7,8 +7,8 @@
 namespace canarynet {
 namespace {
 
-// The difference of the digits alone decides which level comes first, so all ranks do the same at any time, and each rail of each rank carries
-// (1-1/r)M in all.
+// The difference of the digits alone decides which level comes first, so all ranks do the same at any time, and each
+// rail of each rank carries (1-1/r)M in all.
 class Exchange {
  public:
   Exchange(const PlanRequest& request, int rank, Plan* out)

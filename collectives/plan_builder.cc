@@ -112,9 +112,11 @@ void PlanBuilder::mark_write(const Step& step, Buffer dst, std::uint32_t index) 
   }
 }
 
+std::uint64_t cut_unit(std::uint32_t element_bytes) { return std::max<std::uint64_t>(1, 128 / element_bytes); }
+
 void cut_evenly(std::uint64_t begin, std::uint64_t elements, int parts, std::uint32_t element_bytes,
                 std::vector<std::uint64_t>* out) {
-  const std::uint64_t unit = std::max<std::uint64_t>(1, 128 / element_bytes);
+  const std::uint64_t unit = cut_unit(element_bytes);
   const std::uint64_t units = (elements + unit - 1) / unit;
   const auto wanted = static_cast<std::uint64_t>(parts);
   for (std::uint64_t i = 0; i < wanted; ++i) {

@@ -64,6 +64,7 @@ class PlanBuilder {
 // Appends `parts` ascending begins that cut [begin, begin + elements) evenly at multiples of 128 bytes (or of a longer
 // element): the kernels get whole cache lines, and a tiny operation sends no message of a few bytes per rank. The
 // caller appends the end.
+std::uint64_t cut_unit(std::uint32_t element_bytes);  // elements of such a multiple
 void cut_evenly(std::uint64_t begin, std::uint64_t elements, int parts, std::uint32_t element_bytes,
                 std::vector<std::uint64_t>* out);
 // Makes one leaf of each rank's block, or `parts` leaves of each, with the end.
