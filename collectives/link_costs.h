@@ -26,6 +26,9 @@ class LinkCosts {
     return found == links_.end() ? everywhere_ : found->second;
   }
 
+  // Whether no link differs from the others.
+  bool alike() const { return links_.empty(); }
+
   // The cost of `bytes` that leave `from` at once over `rails` (a bit each, at least one). Each rail takes what it
   // delivers by the moment when all is there, so one with a long way takes nothing of a short message. alpha: until the
   // first byte is there; beta: (last byte - first byte) / bytes.

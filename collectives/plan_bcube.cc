@@ -364,6 +364,15 @@ void plan_x(const PlanRequest& request, int rank, Plan* out) {
   bcube.all_gather(levels);
 }
 
+Symmetry symmetry(const PlanRequest& request) {
+  const bool alike = !has_root(request.collective) && request.collective != Collective::kBarrier;
+  return {.cell = alike ? 1 : 0, .radix = request.bcube.r, .in_order = false};
+}
+// The order of additions goes by the digit; with two there is one order.
+Symmetry symmetry_x(const PlanRequest& request) {
+  return {.cell = request.bcube.r == 2 ? 1 : 0, .radix = 2, .in_order = false};
+}
+
 }  // namespace
 
 constinit const Planner kBCubePlanner = {
@@ -372,7 +381,8 @@ constinit const Planner kBCubePlanner = {
     defines,
     check,
     leaves,
-    plan};
+    plan,
+    symmetry};
 
 constinit const Planner kBCubeXPlanner = {
     PlannerId::kBCubeX,
@@ -380,6 +390,7 @@ constinit const Planner kBCubeXPlanner = {
     defines_x,
     check_x,
     leaves_x,
-    plan_x};
+    plan_x,
+    symmetry_x};
 
 }  // namespace canarynet

@@ -244,6 +244,13 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
   }
 }
 
+// Without surplus ranks all do alike towards the partner of each distance.
+Symmetry symmetry(const PlanRequest& request) {
+  const bool alike = request.collective == Collective::kAllReduce || request.collective == Collective::kReduceScatter ||
+                     request.collective == Collective::kAllGather || request.collective == Collective::kAllGatherV;
+  return {.cell = alike && core_of(request.ranks) == request.ranks ? 1 : 0, .radix = 2, .in_order = false};
+}
+
 }  // namespace
 
 constinit const Planner kHalvingDoublingPlanner = {
@@ -253,6 +260,7 @@ constinit const Planner kHalvingDoublingPlanner = {
     defines,
     check,
     leaves,
-    plan};
+    plan,
+    symmetry};
 
 }  // namespace canarynet

@@ -349,6 +349,9 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
   }
 }
 
+// Hosts of equal size that follow each other do alike.
+Symmetry symmetry(const PlanRequest& request) { return {.cell = request.collective == Collective::kAllReduce ? 1 : 0}; }
+
 }  // namespace
 
 constinit const Planner kHierarchicalPlanner = {
@@ -357,6 +360,7 @@ constinit const Planner kHierarchicalPlanner = {
     defines,
     check,
     leaves,
-    plan};
+    plan,
+    symmetry};
 
 }  // namespace canarynet

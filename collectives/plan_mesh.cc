@@ -199,11 +199,17 @@ void plan(const PlanRequest& request, int rank, Plan* out) {
   }
 }
 
+Symmetry symmetry(const PlanRequest& request) {
+  const bool around = !has_root(request.collective) && request.collective != Collective::kBarrier;
+  return {.cell = around ? 1 : 0};
+}
+
 }  // namespace
 
 constinit const Planner kMeshPlanner = {
     PlannerId::kMesh, "each piece goes straight to its owner and from there to all: 2 message times, needs every pair",
     defines,          check,
-    leaves,           plan};
+    leaves,           plan,
+    symmetry};
 
 }  // namespace canarynet

@@ -264,12 +264,19 @@ void plan_per_rail(const PlanRequest& request, int rank, Plan* out) {
   }
 }
 
+// Every rank does what the rank before it does, one further.
+Symmetry symmetry(const PlanRequest& request) {
+  const bool around = !has_root(request.collective) && request.collective != Collective::kBarrier;
+  return {.cell = around ? 1 : 0};
+}
+
 }  // namespace
 
 constinit const Planner kRingPlanner = {
     PlannerId::kRing, "segments travel around the ring in rank order: 2(n-1) rounds, one flow per NIC and direction",
     defines,          check,
-    leaves,           plan};
+    leaves,           plan,
+    symmetry};
 
 constinit const Planner kRingPerRailPlanner = {
     PlannerId::kRingPerRail,
@@ -277,6 +284,7 @@ constinit const Planner kRingPerRailPlanner = {
     defines,
     check_per_rail,
     leaves_per_rail,
-    plan_per_rail};
+    plan_per_rail,
+    symmetry};
 
 }  // namespace canarynet

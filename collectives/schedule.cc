@@ -77,6 +77,22 @@ std::uint32_t Plan::add(Step step, std::span<const std::uint32_t> depends_on) {
   return static_cast<std::uint32_t>(steps.size() - 1);
 }
 
+int Symmetry::moved(int rank, int by, int n) const {
+  if (radix == 0) return (rank + by) % n;
+  int out = 0;
+  for (int stride = 1; stride < n; stride *= radix)
+    out += (rank / stride % radix + by / stride % radix) % radix * stride;
+  return out;
+}
+
+int Symmetry::seen_from(int stands_for, int rank, int n) const {
+  if (radix == 0) return (rank - (stands_for - in_cell(stands_for)) + n) % n;
+  int out = 0;
+  for (int stride = 1; stride < n; stride *= radix)
+    out += (rank / stride % radix - stands_for / stride % radix + radix) % radix * stride;
+  return out;
+}
+
 std::span<const Planner> planners() {
   // Made on first use. The planners' own constants are constant-initialised, so no order of initialisation matters.
   static const std::array<Planner, kPlannerCount> all = {

@@ -153,6 +153,22 @@ struct Schedule {
   std::vector<std::uint64_t> leaves;  // ascending, first 0, last total()
 };
 
+// How the plans of a schedule repeat: moving all ranks of a plan of rank a gives the plan of the moved a, if all leaves
+// are of one length. Then the ranks [0, cell) stand for all others, which cost walks use.
+struct Symmetry {
+  int cell = 0;   // 0: they don't, as far as is known
+  int radix = 0;  // 0: ranks move by multiples of `cell` (mod n); else each digit in this base moves by itself
+  // Plans repeat step by step. False: they repeat but for the order of leaves within a step or a round, so that a walk
+  // over the cell alone is close and not exact.
+  bool in_order = true;
+
+  int moved(int rank, int by, int n) const;
+  // The rank of the cell that stands for this one.
+  int in_cell(int rank) const { return rank % cell; }
+  // The number of `rank` once `stands_for` has been moved into the cell.
+  int seen_from(int stands_for, int rank, int n) const;
+};
+
 // A planner; each has a file of its own (plan_ring.cc …). `leaves` and `plan` must come out the same for equal requests
 // on every machine.
 // Errors: CANARY_UNREACHABLE names the ranks that cannot meet; CANARY_INVALID_ARGUMENT says that the planner does not
@@ -165,6 +181,7 @@ struct Planner {
   Status (*check)(const PlanRequest& request);  // OK, or why not
   void (*leaves)(const PlanRequest& request, std::vector<std::uint64_t>* out);
   void (*plan)(const PlanRequest& request, int rank, Plan* out);  // after check() said OK
+  Symmetry (*symmetry)(const PlanRequest& request) = nullptr;     // likewise; null: none
 };
 const Planner& planner(PlannerId id);
 std::span<const Planner> planners();
