@@ -436,6 +436,7 @@ Status check_planner(PlannerId id, const PlanRequest& request) {
   schedule.request.reach = nullptr;
   schedule.request.host_of = {};
   schedule.request.rail_rates = {};
+  schedule.request.ring_order = {};
   made_by.leaves(request, &schedule.leaves);
   std::vector<Plan> plans(static_cast<std::size_t>(request.ranks));
   for (int r = 0; r < request.ranks; ++r) made_by.plan(request, r, &plans[r]);

@@ -121,6 +121,9 @@ struct PlanRequest {
   // [rank * kRailsMax + rail]: bytes a second that the rail is set or known to carry, > 0; empty: all are alike.
   std::span<const double> rail_rates = {};
 
+  // ring, ring_per_rail: the ranks in the order in which they stand around the ring, each once; empty: 0, 1, 2, …
+  std::span<const std::uint16_t> ring_order = {};
+
   std::uint64_t total() const {
     if (collective == Collective::kBarrier) return 1;
     if (!in_blocks(collective)) return count;
@@ -149,7 +152,7 @@ struct PlanRequest {
 // The part that all ranks share. Leaf i is the elements [leaves[i], leaves[i+1]); it may be empty (count < ranks).
 struct Schedule {
   PlannerId planner = PlannerId::kRing;
-  PlanRequest request;                // reach, host_of and rail_rates are not kept
+  PlanRequest request;                // reach and the lists but counts are not kept
   std::vector<std::uint64_t> leaves;  // ascending, first 0, last total()
 };
 

@@ -1,0 +1,33 @@
+// collectives/ring_order.h -- in which order ranks should stand around a ring. Pure: equal results for equal arguments
+// on every machine (whole numbers only; its random numbers have a fixed seed). Allocates; stays off the data path.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "collectives/link_costs.h"
+#include "collectives/schedule.h"
+
+namespace canarynet {
+
+// What a ring would use: [from * n + to]. level 0: no such edge; the higher, the faster. alpha: message time in ns.
+struct RingEdges {
+  int n = 0;
+  std::vector<std::uint32_t> level;
+  std::vector<std::int64_t> alpha;
+};
+
+// The order whose slowest edge is fastest and, among those, whose message times add up to the least, as far as the
+// search finds it: exact up to 10 nodes, above that a search by thresholds with 2-opt and Or-opt moves. Empty if no cycle
+// was found. The first node is 0; if 0, 1, 2, … is as good, it is that.
+std::vector<std::uint16_t> best_cycle(const RingEdges& edges);
+// The search alone, whatever the size.
+std::vector<std::uint16_t> search_cycle(const RingEdges& edges);
+
+// PlanRequest::ring_order for the request's reach, rail_rates and host_of. Ranks of one host stand together, in
+// ascending order; the edge to the next host is that from its last rank to the next one's first. With `links` an edge
+// is as fast as its rails' links together, else as the slower of what both ends' rails carry. Empty if no cycle was
+// found.
+std::vector<std::uint16_t> best_ring_order(const PlanRequest& request, const LinkCosts* links = nullptr);
+
+}  // namespace canarynet
