@@ -73,7 +73,7 @@ const Row kRows[] = {
      &Settings::pacing_rate},
     {{"algo", "CANARY_ALGO", SettingKind::kText, "", 0, 0, true,
       "planner for all collectives it defines: ring, mesh, bcube, halving_doubling, tree, dbtree, parameter_server, "
-      "ring_per_rail, hierarchical, bcube_x; or rules by collective and size: "
+      "ring_per_rail, hierarchical, bcube_x, mesh_relay; or rules by collective and size: "
       "all_reduce:0-64K=mesh,64K-=ring;broadcast=tree; what they leave open, and empty: chosen by size and topology"},
      &Settings::algo},
     {{"ps_servers", "CANARY_PS_SERVERS", SettingKind::kInteger, "1", 1, 8192, true,

@@ -72,6 +72,8 @@ Result<double> closed_form(PlannerId id, const PlanRequest& request, int rails, 
       if (collects) return alpha + half;
       if (to_root) return 2 * alpha + (n - 2) * post + share * (2 * beta / all + gamma);
       return none();
+    case PlannerId::kMeshRelay:  // depends on the wiring
+      return none();
     case PlannerId::kBCube: {
       const double L = request.bcube.levels, r = request.bcube.r;
       if (all_reduce && rails >= request.bcube.levels)

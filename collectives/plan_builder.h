@@ -100,5 +100,6 @@ extern const Planner kParameterServerPlanner;
 extern const Planner kRingPerRailPlanner;
 extern const Planner kHierarchicalPlanner;
 extern const Planner kBCubeXPlanner;
+extern const Planner kMeshRelayPlanner;
 
 }  // namespace canarynet

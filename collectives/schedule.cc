@@ -56,6 +56,8 @@ std::string_view name_of(PlannerId id) {
       return "hierarchical";
     case PlannerId::kBCubeX:
       return "bcube_x";
+    case PlannerId::kMeshRelay:
+      return "mesh_relay";
   }
   return "?";
 }
@@ -98,7 +100,7 @@ std::span<const Planner> planners() {
   static const std::array<Planner, kPlannerCount> all = {
       kRingPlanner,         kMeshPlanner,       kBCubePlanner,           kHalvingDoublingPlanner,
       kTreePlanner,         kDoubleTreePlanner, kParameterServerPlanner, kRingPerRailPlanner,
-      kHierarchicalPlanner, kBCubeXPlanner};
+      kHierarchicalPlanner, kBCubeXPlanner,     kMeshRelayPlanner};
   return all;
 }
 

@@ -98,8 +98,9 @@ enum class PlannerId : std::uint8_t {
   kRingPerRail = 7,
   kHierarchical = 8,
   kBCubeX = 9,
+  kMeshRelay = 10,
 };
-inline constexpr int kPlannerCount = 10;
+inline constexpr int kPlannerCount = 11;
 std::string_view name_of(PlannerId id);  // "ring", "mesh", "bcube", "halving_doubling", "tree", "dbtree", …
 bool parse(std::string_view name, PlannerId* id);
 

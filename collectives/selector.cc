@@ -41,7 +41,7 @@ Order order(std::initializer_list<PlannerId> best) {
   };
   for (const PlannerId id : best) add(id);
   for (const PlannerId id : {kRing, kMesh, kBCube, kHalvingDoubling, kTree, kDoubleTree, kRingPerRail, kHierarchical,
-                             kBCubeX, kParameterServer})
+                             kBCubeX, kParameterServer, kMeshRelay})
     add(id);
   return all;
 }

@@ -152,7 +152,7 @@ TEST(Join, SettingsThatMakeNoSenseAreNamed) {
       {"algo=rign",
        CANARY_INVALID_SETTING,
        {"CANARY_ALGO", "rign", "ring", "mesh", "bcube", "halving_doubling", "tree", "dbtree", "parameter_server",
-        "ring_per_rail, hierarchical, bcube_x"}},
+        "ring_per_rail, hierarchical, bcube_x, mesh_relay"}},
       {"rails=nosuch0", CANARY_INVALID_SETTING, {"CANARY_RAILS", "nosuch0", "lo (127.0.0.1"}},
       {"socket_ifname==nosuch0", CANARY_INVALID_SETTING, {"CANARY_SOCKET_IFNAME", "=nosuch0"}},
   };
