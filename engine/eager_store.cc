@@ -16,6 +16,7 @@ std::size_t buckets_for(std::uint64_t blocks) { return std::bit_ceil(std::max<st
 
 EagerStore::EagerStore(std::uint64_t bytes, Keeps keeps)
     : keeps_(keeps),
+      bytes_(bytes),
       memory_(std::make_unique_for_overwrite<std::byte[]>(bytes)),
       blocks_(static_cast<std::uint32_t>(bytes / kBlock)),
       mask_(buckets_for(bytes / kBlock) - 1),
@@ -94,6 +95,7 @@ EagerStore::Entry* EagerStore::take(const wire::Header& header) {
     index = static_cast<std::uint32_t>(entries_.size());
   }
   Entry& e = entries_[index - 1];
+  charged_ += charge(header.payload_bytes);
   e.header = header;
   e.first_block = first;
   e.used = true;
@@ -110,6 +112,7 @@ void EagerStore::release(Entry* e) {
   unlink<&Entry::same_name>(&names_[name_of(e->header) & mask_], index);
   unlink<&Entry::same_talk>(&talks_[talk_of(e->header) & mask_], index);
   blocks_.release(e->first_block);
+  charged_ -= charge(e->header.payload_bytes);
   e->used = false;
   e->same_name.next = unused_;
   unused_ = index;

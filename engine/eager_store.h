@@ -48,6 +48,7 @@ class EagerStore {
 
   std::byte* data(const Entry& e) { return memory_.get() + std::size_t{e.first_block} * kBlock; }
   bool empty() const { return used_ == 0; }
+  bool half_full() const { return 2 * charged_ >= bytes_; }
 
   Entry* find(const wire::Header& header);
   // nullptr: no room.
@@ -93,6 +94,8 @@ class EagerStore {
   void unlink(std::uint32_t* head, std::uint32_t index);
 
   Keeps keeps_;
+  std::uint64_t bytes_;
+  std::uint64_t charged_ = 0;  // of them
   std::unique_ptr<std::byte[]> memory_;
   BlockPool blocks_;
   std::vector<Entry> entries_;  // those that were ever used; room for one per block

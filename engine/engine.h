@@ -295,6 +295,8 @@ class Engine final : public MembershipListener,
   void finish(GroupMember& member, Operation& op, Status status);
   void settle_debt(EnginePeer& peer, const wire::Header& signature);
   void mark_ready(Operation& op, std::uint32_t partner);
+  bool waits_for_its_piece(const Operation& op, const RunPartner& partner) const;
+  void announce(GroupMember& member, std::optional<std::uint32_t> to = {});
   void drain_eager(GroupMember& member, Operation& op);
   bool admit_signature(GroupMember& member, int source, std::uint32_t number, const wire::SignaturePayload& theirs);
   bool agrees(GroupMember& member, const Operation& op, int source, const wire::SignaturePayload& theirs);

@@ -334,6 +334,7 @@ void Engine::housekeeping(Nanos now) {
                                    [](const auto& m) { return !m->operations.empty() || !m->messages.empty(); });
     if (waits && held(*g)) hold(*g, std::clamp(now - looked, Nanos{}, kLooksEvery * 2));
     for (auto& m : g->local) {
+      announce(*m);
       if (!m->operations.empty()) check_limits(*g, *m, now);
       if (!g->dead && !check_waiting(*g, *m, now)) break;
       if (!g->dead && !m->messages.empty()) check_messages(*g, *m, now);

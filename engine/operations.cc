@@ -219,7 +219,7 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   }
   for (std::uint32_t s = 0; s < program.peers.size(); ++s) {
     if (op.run->partners[s].peer != nullptr) {
-      enqueue(op.run->partners[s]);  // its signature is due
+      if (!waits_for_its_piece(op, op.run->partners[s])) enqueue(op.run->partners[s]);  // its signature is due
       continue;
     }
     // A neighbour in this very engine.
@@ -239,9 +239,43 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   local_dirty_ = true;
   drain_eager(m, op);
   for (RunPartner& partner : op.run->partners) {
-    if (partner.peer != nullptr) count_waiting(partner);  // what that made ready; their turns have come already
+    if (partner.peer == nullptr) continue;
+    if (partner.list == RunPartner::List::kNone && op.run->executor.has_send(partner.index)) {
+      enqueue(partner);  // that made the piece ready which its signature waits for
+    } else {
+      count_waiting(partner);  // what that made ready; their turns have come already
+    }
   }
   look_at(*op.run);
+}
+
+// Whether the signature for the partner may stay until the first piece for it is ready, to share its frame; announce()
+// ends the wait. Besides its arguments a signature tells of room, which the partner does not lack: half of what it may
+// send ahead of us is enough for all that operations in flight can bring, and pieces of operations that are not entered
+// here fill less than the other half.
+bool Engine::waits_for_its_piece(const Operation& op, const RunPartner& partner) const {
+  const Program& program = op.entry->program;
+  const ProgramPeer& peer = program.peers[partner.index];
+  const std::uint64_t bytes = program.piece_offset.back();
+  if (peer.send_tasks == 0 || op.run->executor.has_send(partner.index)) return false;
+  if (bytes > kCopiedPieceBytes - sizeof op.signature || program.waits_for_signatures()) return false;
+  // Callers who drive may not look for long.
+  if (!options_.settings.progress_thread || peers_[partner.engine].eager->half_full()) return false;
+  const std::uint64_t charge = EagerStore::charge(static_cast<std::uint32_t>(bytes));
+  const auto budget = static_cast<std::uint64_t>(options_.settings.eager_bytes.count);
+  return charge * peer.receive_tasks * operations_in_flight_ <= budget / 2;
+}
+
+// Signatures whose piece has not become ready go by themselves: to one engine, or to all, which happens at every look,
+// so that nobody waits for long to hear that a rank has called, and with what.
+void Engine::announce(GroupMember& m, std::optional<std::uint32_t> to) {
+  for (Operation& op : m.operations) {
+    if (op.run->signatures_left == 0) continue;
+    for (RunPartner& partner : op.run->partners) {
+      const bool meant = partner.peer != nullptr && (!to || partner.engine == *to);
+      if (meant && !partner.signature_sent) enqueue(partner);
+    }
+  }
 }
 
 // Pieces that came before we entered.
@@ -402,8 +436,12 @@ Landing Engine::park(std::uint32_t from, const wire::Header& h) {
   EagerStore& store = *peers_[from].eager;
   if (const EagerStore::Entry* known = store.find(h))
     return {Landing::Kind::kDiscard, nullptr, known->complete ? landing::kForgotten : landing::kNoPlace};
+  const bool had_room = !store.half_full();
   const EagerStore::Entry* e = store.take(h);
   if (e == nullptr) return {Landing::Kind::kDiscard, nullptr, landing::kNoPlace};
+  if (had_room && store.half_full()) {
+    for (GroupMember* m : active_) announce(*m, from);  // it may lack room for what is older
+  }
   return {Landing::Kind::kSpan, store.data(*e), landing::kParked};
 }
 

@@ -2,6 +2,7 @@
 // Pieces are compared, parked, charged and told in the same way as with frames of their own. Virtual time.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -41,16 +42,144 @@ TEST(SmallOperations, ATinyAllReduceIsOneFramePerPeerAndDirection) {
   }
 }
 
-// In a group of four the second partner's piece waits for the first one's: the partner hears of the operation before
-// it.
-TEST(SmallOperations, WhoSendsLaterAnnouncesItselfAtOnce) {
+// What a rank sends, at most, in an all-reduce of the planner that the selector takes. In a group of four the second
+// partner's piece waits for the first one's; in a mesh, one element's owner has nothing for anybody before its sum.
+TEST(SmallOperations, ASignatureWaitsForTheFirstPieceToItsPartner) {
+  struct Case {
+    int ranks;
+    std::uint64_t count;
+    std::uint64_t frames;  // of the rank that sends most
+  };
+  for (const Case& all : {Case{2, 1, 1}, {2, 256, 1}, {3, 1, 2}, {3, 256, 4}, {4, 1, 2}, {4, 1024, 2}, {5, 1, 4},
+                          {5, 256, 8}, {8, 1, 7}, {8, 256, 14}}) {
+    Cluster c(narrow(all.ranks));
+    ASSERT_TRUE(c.join());
+    warm_up(c, sum(all.ranks, all.count));
+    std::vector<std::uint64_t> before;
+    for (int h = 0; h < all.ranks; ++h) before.push_back(frames_of(c, h));
+    warm_up(c, sum(all.ranks, all.count));
+    std::uint64_t most = 0;
+    for (int h = 0; h < all.ranks; ++h)
+      most = std::max(most, frames_of(c, h) - before[static_cast<std::size_t>(h)]);
+    EXPECT_EQ(most, all.frames) << all.ranks << " ranks, " << all.count << " elements";
+  }
+}
+
+// Ranks of no two neighbours have called, so no piece becomes ready after the first ones.
+TEST(SmallOperations, WhoWaitsForAnotherIsHeardOfAllTheSame) {
+  for (const bool thread : {true, false}) {
+    ClusterOptions options = narrow(4);
+    options.settings.progress_thread = thread;
+    Cluster c(options);
+    ASSERT_TRUE(c.join());
+    warm_up(c, sum(4, 1));
+    AllRanks op(c, sum(4, 1));
+    op.submit(0);
+    op.submit(2);
+    c.run_for(1_ms);
+    EXPECT_EQ(c.world(2)->group->entered[0], thread ? 1u : 2u) << "callers who drive may not look for long";
+    c.run_for(kLooksEvery);
+    EXPECT_EQ(c.world(2)->group->entered[0], 2u);
+    EXPECT_EQ(c.world(0)->group->entered[2], 2u);
+    op.submit(1);
+    op.submit(3);
+    op.expect_exact();
+  }
+}
+
+TEST(SmallOperations, RanksThatDisagreeHearOfItThoughAnotherHasNotCalled) {
   Cluster c(narrow(4));
   ASSERT_TRUE(c.join());
   warm_up(c, sum(4, 1));
-  std::uint64_t before[4];
-  for (int h = 0; h < 4; ++h) before[h] = frames_of(c, h);
+  const float mine = 1;
+  float out[4] = {};
+  OpTicket tickets[4];
+  c.all_reduce(0, &mine, &out[0], 1, CANARY_F32, CANARY_SUM, &tickets[0]);
+  c.all_reduce(2, &mine, &out[2], 1, CANARY_F32, CANARY_MAX, &tickets[2]);
+  ASSERT_TRUE(c.run_until([&] { return tickets[0].done() && tickets[2].done(); }, kLooksEvery + 1_ms));
+  for (const int r : {0, 2}) {
+    EXPECT_EQ(tickets[r].code, CANARY_MISMATCH);
+    const std::string text = tickets[r].status.text();
+    EXPECT_NE(text.find("rank 0 called all_reduce f32 n=1 sum"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 2 called all_reduce f32 n=1 max"), std::string::npos) << text;
+  }
+}
+
+TEST(SmallOperations, WhoWaitsForTheOneThatHasNotCalledIsNotBlamed) {
+  ClusterOptions options = narrow(4);
+  options.settings.entry_limit = 300_ms;
+  Cluster c(options);
+  ASSERT_TRUE(c.join());
   warm_up(c, sum(4, 1));
-  for (int h = 0; h < 4; ++h) EXPECT_EQ(frames_of(c, h) - before[h], 3u) << h;
+  AllRanks op(c, sum(4, 1));
+  op.submit_all_but(1);
+  ASSERT_TRUE(c.run_until([&] { return op.all_done_but(1); }, 1_s));
+  for (const int r : {0, 2, 3}) {
+    EXPECT_EQ(op.ticket(r).code, CANARY_ENTRY_TIMEOUT);
+    const std::string text = op.ticket(r).status.text();
+    EXPECT_NE(text.find("rank 1 did not call operation #2"), std::string::npos) << text;
+  }
+}
+
+// The piece that a signature waits for is ready at once where what makes it ready came before the call.
+TEST(SmallOperations, WhoCallsLastWaitsForNobody) {
+  for (const oracle::Shape& shape : {sum(4, 1), broadcast(4, 3)}) {
+    Cluster c(narrow(4));
+    ASSERT_TRUE(c.join());
+    warm_up(c, shape);
+    AllRanks op(c, shape);
+    op.submit_all_but(1);
+    c.run_for(kLooksEvery * 2 + 1_ms);
+    op.submit(1);
+    op.expect_exact(1_ms);
+  }
+}
+
+// Ranks 2 and 3 are 0's child in the tree and that one's child. By default room is not short before some thousand
+// pieces.
+ClusterOptions short_of_room() {
+  ClusterOptions options = narrow(4);
+  options.settings.algo = "tree";
+  options.settings.eager_bytes = Bytes{4 * 1024};
+  return options;
+}
+
+TEST(SmallOperations, PiecesThatFillTheRoomOfAnOlderOneMakeItsSignatureGo) {
+  Cluster c(short_of_room());
+  ASSERT_TRUE(c.join());
+  warm_up(c, sum(4, 1));
+  AllRanks oldest(c, sum(4, 1));
+  oldest.submit_all_but(3);
+  std::vector<std::unique_ptr<AllRanks>> ops;
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    ops.push_back(std::make_unique<AllRanks>(c, broadcast(4, 3, 2, i)));
+    ops.back()->submit(2);
+  }
+  c.run_for(1_ms);
+  oldest.submit(3);
+  oldest.expect_exact(1_ms);
+  for (auto& op : ops) {
+    for (const int r : {0, 1, 3}) op->submit(r);
+  }
+  for (auto& op : ops) op->expect_exact(1_ms);
+}
+
+TEST(SmallOperations, OperationsThatWaitForARankLeaveRoomForOthers) {
+  Cluster c(short_of_room());
+  ASSERT_TRUE(c.join());
+  warm_up(c, sum(4, 1));
+  const std::vector<GroupMember*> without_1 = form_group(c, {0, 2, 3});
+  std::vector<std::unique_ptr<AllRanks>> ops;
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    ops.push_back(std::make_unique<AllRanks>(c, sum(4, 1, i)));
+    ops.back()->submit_all_but(1);
+  }
+  c.run_for(1_ms);
+  AllRanks other(c, sum(3, 1));
+  for (int r = 0; r < 3; ++r) other.submit(r, without_1[static_cast<std::size_t>(r)]);
+  other.expect_exact(1_ms);
+  for (auto& op : ops) op->submit(1);
+  for (auto& op : ops) op->expect_exact();
 }
 
 TEST(SmallOperations, WhoHasNothingToSendAnnouncesItselfAllTheSame) {
