@@ -372,12 +372,15 @@ void Engine::hurry(Nanos now) {
 
 // Sends what was submitted, and what submissions, arrivals and timers have made ready.
 std::size_t Engine::send(Nanos now) {
-  if (ready_ && !leaving_ && called()) take_commands();
-  if (!waiting_.empty()) enter_waiting();
-  std::size_t work = settle_local();
+  if (called()) {
+    if (ready_ && !leaving_) take_commands();
+    enter_waiting();
+  }
+  const std::uint64_t ended = operations_ended_;
+  std::size_t work = local_dirty_ ? settle_local() : 0;
   work += everybody_.pump(now);
-  work += settle_local();                  // what pumping completed
-  if (!waiting_.empty()) enter_waiting();  // it may have made room
+  if (local_dirty_) work += settle_local();         // what pumping completed
+  if (operations_ended_ != ended) enter_waiting();  // that made room
   return work;
 }
 

@@ -240,9 +240,10 @@ class Engine final : public MembershipListener,
   void close_group(Group& group);
 
   // commands (commands.cc)
-  // True when there is something for take_commands().
+  // There is something for take_commands() or enter_waiting(). Listed members are few where nothing waits.
   bool called() const {
-    return called_.load(std::memory_order_relaxed) != nullptr || !waiting_.empty() || commands_.ready();
+    return called_.load(std::memory_order_relaxed) != nullptr || commands_.ready() ||
+           std::any_of(waiting_.begin(), waiting_.end(), [](const GroupMember* m) { return m->called(); });
   }
   void take_commands();
   bool call(GroupMember& member, const port::Command& command);

@@ -46,26 +46,27 @@ bool OperationFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
   auto& mine = static_cast<OperationTurn&>(turn);
   Engine::EnginePeer& p = engine_.peers_[to.peer()];
   const bool departed = p.left || gone(to);
-  while (RunPartner* const partner = mine.sending.head) {
-    Run& run = *partner->run;
-    if (!partner->signature_sent) {
-      partner->signature_sent = true;
+  bool filled = false;
+  while (!filled && mine.sending.head != nullptr) {
+    RunPartner& partner = *mine.sending.head;
+    Run& run = *partner.run;
+    if (!partner.signature_sent) {
+      partner.signature_sent = true;
       if (--run.signatures_left == 0) engine_.look_at(run);  // it may be all that was left to do
       // Nobody who has left reads it; frames that no lane takes would keep later operations' from being counted.
       if (!departed) {
-        sign(*partner, out);
-        if (!run.executor.has_send(partner->index)) engine_.dequeue(*partner);
-        return true;
+        sign(partner, out);
+        filled = true;
       }
     }
-    if (departed || !run.executor.has_send(partner->index)) {
-      engine_.dequeue(*partner);
-    } else if (fill(*partner, out)) {
-      if (!run.executor.has_send(partner->index)) engine_.dequeue(*partner);
-      return true;
+    if (!filled && !departed && run.executor.has_send(partner.index)) {
+      filled = fill(partner, out);
+      if (!filled) continue;  // it stands elsewhere now
     }
+    if (departed || !run.executor.has_send(partner.index)) engine_.dequeue(partner);
   }
-  return false;
+  if (mine.sending.head == nullptr) turn.end();
+  return filled;
 }
 
 // The signature behind the first piece, if that is small and may go; else by itself.

@@ -40,6 +40,8 @@ class Turn {
   bool waits() const { return waits_; }
   // The bytes last told to Mux::set_waiting_bytes().
   std::uint64_t waiting_bytes() const { return waiting_bytes_; }
+  // Within next_frame(): its flow has nothing behind this frame.
+  void end() { ended_ = true; }
   // Its part of what the flows of its class send, when all have something: at least 1.
   void set_weight(std::uint32_t weight) {
     CANARY_CHECK(weight != 0, "a turn without weight never comes");
@@ -55,12 +57,14 @@ class Turn {
   std::uint32_t weight_ = 1;
   FlowClass class_;
   bool waits_ = false;
+  bool ended_ = false;
 };
 
 class Flow {
  public:
   virtual ~Flow() = default;
-  // Fills the turn's next frame; false when it has none. The mux fills OutPiece::owner.
+  // Fills the turn's next frame; false when it has none. A flow that knows that there is no other one behind it calls
+  // Turn::end(), and is not asked again. The mux fills OutPiece::owner.
   virtual bool next_frame(Mux& to, Turn& turn, OutPiece* out) = 0;
   // These are as ChannelClient has them.
   virtual void on_done(Mux& to, std::uint64_t cookie) = 0;

@@ -72,23 +72,26 @@ bool Mux::serve(FlowClass which, OutPiece* out) {
     }
     *out = OutPiece{};
     asked_ = turn;
-    ready_again_ = false;
+    ready_again_ = turn->ended_ = false;
     const bool any = turn->flow_->next_frame(*this, *turn, out);
     const bool stays = std::exchange(asked_, nullptr) != nullptr;  // nobody has forgotten it
     if (any) {
       turn->credit_ -= static_cast<std::int64_t>(out->header.payload_bytes + sizeof(wire::Header));
       out->owner = FlowTable::handle_of(*turn->flow_);
       out->urgent = which == FlowClass::kUrgent;
-      if (stays) push_front(queue, *turn);
-      return true;
     }
-    if (!stays) continue;
-    if (ready_again_) {
-      push(queue, *turn);
-    } else {
-      turn->waits_ = false;
-      turn->credit_ = 0;
+    if (stays) {
+      // One that owes stays until it has paid.
+      if (any && (!turn->ended_ || ready_again_ || turn->credit_ <= 0)) {
+        push_front(queue, *turn);
+      } else if (ready_again_) {
+        push(queue, *turn);
+      } else {
+        turn->waits_ = false;
+        turn->credit_ = 0;
+      }
     }
+    if (any) return true;
   }
   return false;
 }
