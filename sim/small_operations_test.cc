@@ -50,8 +50,16 @@ TEST(SmallOperations, ASignatureWaitsForTheFirstPieceToItsPartner) {
     std::uint64_t count;
     std::uint64_t frames;  // of the rank that sends most
   };
-  for (const Case& all : {Case{2, 1, 1}, {2, 256, 1}, {3, 1, 2}, {3, 256, 4}, {4, 1, 2}, {4, 1024, 2}, {5, 1, 4},
-                          {5, 256, 8}, {8, 1, 7}, {8, 256, 14}}) {
+  for (const Case& all : {Case{2, 1, 1},
+                          {2, 256, 1},
+                          {3, 1, 2},
+                          {3, 256, 4},
+                          {4, 1, 2},
+                          {4, 1024, 2},
+                          {5, 1, 4},
+                          {5, 256, 8},
+                          {8, 1, 7},
+                          {8, 256, 14}}) {
     Cluster c(narrow(all.ranks));
     ASSERT_TRUE(c.join());
     warm_up(c, sum(all.ranks, all.count));
@@ -59,8 +67,7 @@ TEST(SmallOperations, ASignatureWaitsForTheFirstPieceToItsPartner) {
     for (int h = 0; h < all.ranks; ++h) before.push_back(frames_of(c, h));
     warm_up(c, sum(all.ranks, all.count));
     std::uint64_t most = 0;
-    for (int h = 0; h < all.ranks; ++h)
-      most = std::max(most, frames_of(c, h) - before[static_cast<std::size_t>(h)]);
+    for (int h = 0; h < all.ranks; ++h) most = std::max(most, frames_of(c, h) - before[static_cast<std::size_t>(h)]);
     EXPECT_EQ(most, all.frames) << all.ranks << " ranks, " << all.count << " elements";
   }
 }
