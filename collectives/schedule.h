@@ -121,6 +121,7 @@ struct PlanRequest {
   std::span<const int> host_of = {};    // [rank]: equal numbers are one host; empty: every rank is a host of its own
   // [rank * kRailsMax + rail]: bytes a second that the rail is set or known to carry, > 0; empty: all are alike.
   std::span<const double> rail_rates = {};
+  int cores = 0;  // of the one host that all ranks are on; 0: unknown, or there are several
 
   // ring, ring_per_rail: the ranks in the order in which they stand around the ring, each once; empty: 0, 1, 2, …
   std::span<const std::uint16_t> ring_order = {};

@@ -15,6 +15,8 @@ using Order = std::array<PlannerId, kPlannerCount>;
 
 // Below this size the number of messages decides, above it the bytes.
 constexpr std::uint64_t kSmallBytes = 64 * 1024;
+// Where ranks wait for cores, the plan of the fewest messages wins up to here; above, that of the fewest bytes per rank.
+constexpr std::uint64_t kCrowdedBytes = 256 * 1024;
 // A ring hides its 2(n-1) message times only behind segments of at least one piece: pieces then pipeline from hop to
 // hop.
 constexpr std::uint64_t kRingSegmentBytes = 128 * 1024;
@@ -50,6 +52,13 @@ Order order(std::initializer_list<PlannerId> best) {
 bool all_local(const Reachability& reach) {
   return reach.ranks() > 1 &&
          reach.all_pairs([](std::uint32_t rails) { return (rails & Reachability::kLocalBit) != 0; });
+}
+
+// More ranks than cores, in shared memory: a message waits until its receiver has a core, whatever runs beside it.
+bool crowded(const PlanRequest& request) {
+  return request.cores != 0 && request.ranks > request.cores && request.reach->all_pairs([](std::uint32_t rails) {
+    return (rails & (Reachability::kHostBit | Reachability::kLocalBit)) != 0;
+  });
 }
 
 // True with several hosts, one of them with several ranks, if ranks of one host meet without a NIC: only then do a
@@ -95,6 +104,8 @@ Order flat_preference(const PlanRequest& request) {
   if (request.collective == Collective::kBroadcast && !small) return order({kRing, kMesh});
   if (request.collective == Collective::kReduce && request.ranks > kMeshRanksMax)
     return order({kTree, kHalvingDoubling});
+  if (request.collective == Collective::kAllReduce && bytes <= kCrowdedBytes && crowded(request))
+    return order({kTree, kMesh});
   // Among two or four ranks no plan takes fewer message times, nor half as many messages.
   if (exchanges_whole(request) && (request.ranks == 2 || (request.ranks == 4 && !rails_differ_by_peer(request))))
     return order({kHalvingDoubling, kMesh});

@@ -48,6 +48,27 @@ TEST(Selector, FlatWiringTakesFewMessagesWhenSmallAndTheRingWhenLarge) {
   EXPECT_NE(chosen(request), PlannerId::kHalvingDoubling);
 }
 
+TEST(Selector, RanksOfOneHostWithoutACoreEachTakeTheTree) {
+  Reachability memory(4);
+  for (int a = 0; a < 4; ++a) {
+    for (int b = a + 1; b < 4; ++b) memory.set(a, b, Reachability::kHostBit, Reachability::kHostBit);
+  }
+  for (const std::uint64_t count : {1, 1024, 16 * 1024, 64 * 1024}) {
+    PlanRequest request{.ranks = 4, .count = count, .reach = &memory, .cores = 2};
+    EXPECT_EQ(chosen(request), PlannerId::kTree) << count;
+    for (const int cores : {0, 4, 64}) {
+      request.cores = cores;
+      EXPECT_NE(chosen(request), PlannerId::kTree) << count << ", " << cores << " cores";
+    }
+  }
+  PlanRequest request{.ranks = 4, .count = 1 << 20, .reach = &memory, .cores = 2};
+  EXPECT_NE(chosen(request), PlannerId::kTree);
+  const auto rails = Reachability::full(4, 2);
+  request.count = 1024;
+  request.reach = &rails;
+  EXPECT_NE(chosen(request), PlannerId::kTree) << "over NICs";
+}
+
 TEST(Selector, TwoOrFourRanksExchangeSmallSumsWhole) {
   for (const int n : {2, 3, 4, 8}) {
     const auto reach = Reachability::full(n, 2);

@@ -54,6 +54,7 @@ Status Coordinator::start(Nanos now) {
   me.host_name = options_.host_name;
   me.pid = options_.pid;
   me.caller_driven = options_.caller_driven;
+  me.cores = options_.cores;
   me.rails.assign(factory_.rails().begin(), factory_.rails().end());
   for (const int rank : me.ranks) claimed_by_[static_cast<std::size_t>(rank)] = 0;
   ranks_there_ = static_cast<int>(me.ranks.size());

@@ -78,6 +78,7 @@ void Member::on_link_up(ControlLink& link) {
     join.engine.host_name = options_.host_name;
     join.engine.pid = options_.pid;
     join.engine.caller_driven = options_.caller_driven;
+    join.engine.cores = options_.cores;
     join.engine.rails.assign(factory_.rails().begin(), factory_.rails().end());
     join.world_size = static_cast<std::uint32_t>(options_.world_size);
     join.must_agree = options_.must_agree;

@@ -34,6 +34,7 @@ struct EngineInfo {
   std::string host_name;     // for messages
   std::int64_t pid = 0;
   bool caller_driven = false;  // no thread of its own: it is silent while its process does not call
+  int cores = 0;               // of its host; 0: unknown
   std::vector<Rail> rails;     // with listening ports
 };
 
@@ -133,6 +134,7 @@ struct MembershipOptions {
   std::string host_name;
   std::int64_t pid = 0;
   bool caller_driven = false;
+  int cores = 0;
   Nanos join_timeout;
   Nanos heartbeat_interval;
   Nanos entry_limit;  // for groups whose other members never ask

@@ -152,6 +152,7 @@ void put(Writer& w, const EngineInfo& engine) {
   w.text(engine.host_name, kNameMax);
   w.number(engine.pid);
   w.number(static_cast<std::uint8_t>(engine.caller_driven));
+  w.number(static_cast<std::uint16_t>(std::min(engine.cores, 0xffff)));
   w.number(static_cast<std::uint32_t>(engine.rails.size()));
   for (const Rail& rail : engine.rails) {
     w.text(rail.device, kNameMax);
@@ -174,6 +175,7 @@ EngineInfo get_engine(Reader& r) {
   const auto caller_driven = r.number<std::uint8_t>("caller driven");
   r.check(caller_driven <= 1, "caller driven");
   engine.caller_driven = caller_driven == 1;
+  engine.cores = r.number<std::uint16_t>("cores");
   engine.rails.resize(r.count("rails", kRailsMax + 1, 18));
   for (Rail& rail : engine.rails) {
     rail.device = r.text("device", kNameMax);

@@ -15,6 +15,7 @@ EngineInfo some_engine(std::uint32_t number) {
   e.host_name = "node";
   e.pid = 123456789;
   e.caller_driven = number % 2 == 1;
+  e.cores = 300 + static_cast<int>(number);
   e.rails.push_back({"eth0", Address::ipv4(10, 0, 0, 7, 24, 4001), BytesPerSec::from_mbit(10'000)});
   Address v6;
   v6.family = Address::Family::kIPv6;

@@ -58,6 +58,7 @@ Status Engine::start(Nanos now) {
   m.host_name = options_.host_name;
   m.pid = options_.pid;
   m.caller_driven = !s.progress_thread;
+  m.cores = options_.cores;
   m.join_timeout = s.join_timeout;
   m.heartbeat_interval = s.heartbeat_interval;
   m.entry_limit = s.entry_limit;

@@ -52,6 +52,7 @@ struct EngineOptions {
   std::string host_id;
   std::string host_name;
   std::int64_t pid = 0;
+  int cores = 0;                     // of the host; 0: unknown
   PulseSource pulse_of;              // may be empty
   std::size_t strangers_max = 1024;  // connections that have not said who they are
   std::uint64_t epoch_seed = 0;      // of groups' epochs, no secret; rank 0's engine gives it to the others

@@ -213,6 +213,7 @@ struct Group {
   std::vector<std::unique_ptr<GroupMember>> forgotten;  // handles given back, while others stay
   std::shared_ptr<const Reachability> reach;            // shared by groups of the same ranks
   BCubeShape bcube;
+  int cores = 0;                        // as PlanRequest has them
   std::vector<double> rail_rates;       // as PlanRequest has them
   std::vector<std::uint32_t> entered;   // by group rank: last operation known to be entered
   std::vector<std::uint8_t> left;       // by group rank: finalized

@@ -64,6 +64,9 @@ Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
   // Within one host its engines are what memory is shared in.
   if (std::adjacent_find(g->host_of.begin(), g->host_of.end(), std::not_equal_to<>()) == g->host_of.end())
     g->host_of.assign(g->engine_of.begin(), g->engine_of.end());
+  const int host = host_of_[static_cast<std::size_t>(members.front())];
+  if (std::all_of(members.begin(), members.end(), [&](int r) { return host_of_[static_cast<std::size_t>(r)] == host; }))
+    g->cores = roster_->engines[g->engine_of.front()].cores;
   // Groups of the same ranks share the matrix of who meets whom: it is by far the largest part of one.
   const auto same = std::find_if(groups_.begin(), groups_.end(), [&](const auto& o) { return o->members == members; });
   if (same != groups_.end()) {

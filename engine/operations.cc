@@ -49,6 +49,7 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   request.servers = static_cast<int>(options_.settings.ps_servers);
   request.host_of = m.group->host_of;
   request.rail_rates = m.group->rail_rates;
+  request.cores = m.group->cores;
   const auto chosen = select_planner(request, decisions_);
   if (chosen.status().code() == CANARY_UNREACHABLE) {
     return Status(CANARY_UNREACHABLE, chosen.status().text() + " (which NICs meet: CANARY_RAIL_PAIRING=" +

@@ -53,6 +53,13 @@ uint32_t crc32c(uint32_t crc_so_far, const void* data, size_t bytes) {
   crc = take_triples<kSmallBlock, crc32c_skip(kSmallBlock), crc32c_skip(2 * kSmallBlock)>(crc, &at, &bytes);
   for (; bytes >= 8; bytes -= 8, at += 8) crc = _mm_crc32_u64(crc, word_at(at));
   uint32_t crc32 = static_cast<uint32_t>(crc);
+  if (bytes >= 4) {  // frames' headers end so
+    uint32_t word;
+    __builtin_memcpy(&word, at, 4);
+    crc32 = _mm_crc32_u32(crc32, word);
+    bytes -= 4;
+    at += 4;
+  }
   for (; bytes > 0; --bytes, ++at) crc32 = _mm_crc32_u8(crc32, *at);
   return ~crc32;
 }

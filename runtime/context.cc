@@ -66,6 +66,7 @@ Status Context::start() {
   e.host_id = s.host_id.empty() ? default_host_id() : s.host_id;
   e.host_name = s.host_id.empty() ? host_name() : s.host_id;
   e.pid = getpid();
+  e.cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));  // not the process's own: each rank may be bound to one
   e.pulse_of = pulse_of;
   e.strangers_max = strangers_share();
   auto token = draw_secret(), epochs = draw_secret();
