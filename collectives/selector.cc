@@ -15,7 +15,7 @@ using Order = std::array<PlannerId, kPlannerCount>;
 
 // Below this size the number of messages decides, above it the bytes.
 constexpr std::uint64_t kSmallBytes = 64 * 1024;
-// Where ranks wait for cores, the plan of the fewest messages wins up to here; above, that of the fewest bytes per rank.
+// Where ranks wait for cores, the plan of the fewest messages wins up to here.
 constexpr std::uint64_t kCrowdedBytes = 256 * 1024;
 // A ring hides its 2(n-1) message times only behind segments of at least one piece: pieces then pipeline from hop to
 // hop.
