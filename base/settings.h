@@ -52,6 +52,7 @@ struct Settings {
   std::int64_t ps_servers = 1;
   Bytes piece_bytes;
   bool shm_crc = false;
+  bool probes = true;
   Bytes eager_bytes;
   std::int64_t ops_in_flight = 64;
   // time limits

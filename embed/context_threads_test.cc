@@ -108,6 +108,10 @@ TEST(ContextThreads, FormAndEndGroupsAndReadCountersBesideEachOther) {
         std::size_t count = 0;
         ASSERT_EQ(canary_stats(context, nics, 16, &count), CANARY_OK);
         ASSERT_GE(count, 1u);
+        canary_link_stats links[4];
+        links[0].struct_size = sizeof links[0];
+        ASSERT_EQ(canary_links(context, links, 4, &count), CANARY_OK);
+        ASSERT_GE(count, 1u);
         ASSERT_NE(canary_group_algorithm(job.world(r)), nullptr);
         std::this_thread::yield();
       }

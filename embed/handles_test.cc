@@ -68,6 +68,7 @@ void use_all(canary_context* context, canary_group* world, canary_group* group, 
   EXPECT_EQ(out, nullptr);
   EXPECT_TRUE(invalid(canary_group_create(context, ranks, 1, &made), says));
   EXPECT_TRUE(invalid(canary_stats(context, &nic, 1, &count), says));
+  EXPECT_TRUE(invalid(canary_links(context, nullptr, 0, &count), says));
   EXPECT_TRUE(invalid(canary_mem_alloc(context, 1, &memory), says));
   EXPECT_TRUE(invalid(canary_mem_free(context, data), says));
   EXPECT_TRUE(invalid(canary_finalize(context), says));

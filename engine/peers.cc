@@ -37,6 +37,7 @@ void Peers::connect(Peer& peer, ChannelOptions who, const FlowTable* flows, Flow
   who.records = pools_.records;
   who.copies = pools_.copies;
   who.check_memory = settings_.shm_crc;
+  who.probes = settings_.probes;
   who.rails = &rails_.rates;
   peer.mux = std::make_unique<Mux>(peer.number, flows, others, host);
   peer.channel = std::make_unique<Channel>(std::move(who), rails_.factory, *peer.mux);

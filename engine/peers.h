@@ -71,7 +71,7 @@ class Peers {
     for (const Peer* p : peers_) {
       if (!p->channel) continue;
       for (const Path& path : p->channel->paths())
-        fn(LinkView{path, p->label, p->channel->remote_name(path), p->ended(), p->channel->ever_up()});
+        fn(LinkView{path, p->number, p->label, p->channel->remote_name(path), p->ended(), p->channel->ever_up()});
     }
   }
 

@@ -182,12 +182,14 @@ Path::InFlight& Channel::note_sent(Path& path, std::uint32_t payload_bytes, bool
   if (idle) path.last_progress = now_;
   Path::InFlight& e = path.in_flight.append(path.first_unacked, path.next_sequence);
   e.record = kNone;
-  e.probe = false;
+  e.probe = e.measures = false;
   e.bytes = payload_bytes + static_cast<std::uint32_t>(sizeof(wire::Header));
-  const bool limited = path.unacked_bytes < static_cast<std::uint64_t>(options_.piece_bytes.count);
+  // What measures the link does not count: the estimator of the lane does not hear of its acknowledgement.
+  const std::uint64_t others = path.unacked_bytes - path.measuring_bytes;
+  const bool limited = path.measuring_bytes != 0 || others < static_cast<std::uint64_t>(options_.piece_bytes.count);
   path.unacked_bytes += e.bytes;
   e.departure =
-      path.estimator.depart(now_, idle, limited, prompt, Bytes{static_cast<std::int64_t>(path.unacked_bytes)});
+      path.estimator.depart(now_, others == 0, limited, prompt, Bytes{static_cast<std::int64_t>(path.unacked_bytes)});
   e.departure.nic = rails_->carried(path.spec.local_rail);
   ++path.next_sequence;
   earlier(path.last_progress + stall_after(path));
@@ -252,6 +254,7 @@ bool Channel::place_next(PieceClass which, PieceClass room) {
     const std::uint32_t next = r.next;
     if (!place(index, *path, next == kNone)) continue;  // blocked: the other lanes may have room
     path->chosen_at = now_;
+    rails_->trains().note_traffic(path->spec.local_rail, now_);
     placed_bytes_ += r.piece.header.payload_bytes;
     const std::int64_t bytes = r.piece.header.payload_bytes + std::int64_t{sizeof(wire::Header)};
     first_lead_ += which == PieceClass::kFirst ? bytes : -bytes * limits::kFirstToBulk;
@@ -284,6 +287,9 @@ std::size_t Channel::pump(Nanos now) {
       if (idle) hedge(now);
       try_lanes();
     }
+  }
+  for (Path& path : paths_) {
+    if (rails_->trains().is(&path)) go_on_with_train(path);
   }
   if (acks_waiting_) {
     acks_waiting_ = false;
@@ -335,11 +341,24 @@ void Channel::send_ack(Path& path) {
   path.ack_due = Nanos::max();
 }
 
-void Channel::entry_acked(Path& path, std::uint32_t sequence, std::uint64_t* bytes, PathEstimator::Departure* last) {
+// What one acknowledgement covers: all of it, and what the estimator of the lane hears of.
+struct Channel::Acked {
+  struct Part {
+    std::uint64_t bytes = 0;
+    PathEstimator::Departure last;  // the youngest
+  };
+  Part all, pieces;
+  Acked() { all.last.sent = pieces.last.sent = Nanos{-1}; }
+};
+
+void Channel::entry_acked(Path& path, std::uint32_t sequence, Acked* acked) {
   Path::InFlight& e = path.entry(sequence);
   if (e.bytes == 0) return;
-  *bytes += e.bytes;
-  if (e.departure.sent >= last->sent) *last = e.departure;
+  for (Acked::Part* part : {&acked->all, &acked->pieces}) {
+    if (e.measures && part == &acked->pieces) continue;
+    part->bytes += e.bytes;
+    if (e.departure.sent >= part->last.sent) part->last = e.departure;
+  }
   CANARY_CHECK(e.bytes <= path.unacked_bytes, "more is acknowledged than is in flight");
   path.unacked_bytes -= e.bytes;
   if (e.probe) forget_probe(path, e);
@@ -351,6 +370,7 @@ void Channel::entry_acked(Path& path, std::uint32_t sequence, std::uint64_t* byt
 
 void Channel::forget_probe(Path& path, Path::InFlight& e) {
   e.probe = false;
+  if (std::exchange(e.measures, false)) path.measuring_bytes -= e.bytes;
   CANARY_CHECK(e.bytes <= path.probes_unacked, "a probe is forgotten twice");
   path.probes_unacked -= e.bytes;
   rails_->add_probes(path.spec.local_rail, -std::int64_t{e.bytes});
@@ -362,17 +382,15 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
   // than the window.
   const std::uint32_t acked = ack.cumulative + 1 - path.first_unacked;
   if (acked > path.next_sequence - path.first_unacked || ack.words > wire::kAckWordsMax) return;
-  std::uint64_t bytes = 0;
-  PathEstimator::Departure last;
-  last.sent = Nanos{-1};
+  Acked now;
   const std::uint32_t behind = ack.cumulative + 1;
-  for (std::uint32_t s = path.first_unacked; s != behind; ++s) entry_acked(path, s, &bytes, &last);
+  for (std::uint32_t s = path.first_unacked; s != behind; ++s) entry_acked(path, s, &now);
   std::uint32_t highest = ack.cumulative;
   for (std::uint32_t w = 0; w < ack.words; ++w) {
     for (std::uint64_t bits = ack.bitmap[w]; bits != 0; bits &= bits - 1) {
       const std::uint32_t s = ack.cumulative + 1 + 64 * w + static_cast<std::uint32_t>(__builtin_ctzll(bits));
       if (later(path.first_unacked, s) || !later(path.next_sequence, s)) continue;
-      entry_acked(path, s, &bytes, &last);
+      entry_acked(path, s, &now);
       if (later(s, highest)) highest = s;
     }
   }
@@ -381,17 +399,19 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
   for (std::uint32_t s = path.first_unacked; later(highest, s + limits::kReorderFrames); ++s) {
     if (path.entry(s).bytes != 0) declare_lost(path, s);
   }
-  if (bytes == 0) return;
-  rails_->add_acked(path.spec.local_rail, bytes);
+  if (now.all.bytes == 0) return;
+  rails_->add_acked(path.spec.local_rail, now.all.bytes);
   const PathEstimator::NicBytes nic = rails_->carried(path.spec.local_rail);
-  path.estimator.on_acked(now_, bytes, last, path.window_was_full, nic);
-  path.window_was_full = false;
-  path.link.on_acked(now_, bytes, last, nic);
+  if (now.pieces.bytes != 0) {
+    path.estimator.on_acked(now_, now.pieces.bytes, now.pieces.last, path.window_was_full, nic);
+    path.window_was_full = false;
+    path.link.on_acked(now_, now.pieces.bytes, now.pieces.last, nic);
+  } else {
+    path.link.on_round_trip(now_, now.all.last, nic);
+  }
+  if (rails_->trains().is(&path)) rails_->trains().note_acked(now_, now.all.bytes - now.pieces.bytes);
   watch_link(path);
-  // Traffic keeps heartbeats away, and its frames meet queues: a pause shows the link's own round trip.
-  if (!leaving_ && !peer_left_ && path.unacked_bytes == 0 &&
-      now_ - path.beats[path.last_beat].sent >= options_.heartbeat_interval / 4)
-    send_heartbeat(path, true);
+  if (now.pieces.bytes != 0) beat_in_pause(path);
   if (path.estimator.was_busy()) rails_->note(path.spec.local_rail, path.estimator.rate());
   path.last_progress = now_;
   end_stall(path);

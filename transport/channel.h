@@ -98,6 +98,7 @@ struct ChannelOptions {
   std::uint32_t records = 2048;  // at most so many sequenced frames in flight over all lanes
   std::uint32_t copies = 256;    // at most, of kCopiedPieceBytes
   RailRates* rails = nullptr;    // shared by the channels of a process; outlives them. Null: the channel has its own
+  bool probes = true;            // links are measured while they are idle, and in pauses (CANARY_PROBES)
   bool check_memory = true;      // payloads have their CRC also where every path is shared memory
 };
 
@@ -250,7 +251,8 @@ class Channel final : public LaneSink {
   bool is_read(const wire::Header& header, const Arrival& arrival, Frame* out);
   void note_sequenced(Path& path, const wire::Header& header);
   void handle_ack(Path& path, const wire::AckPayload& ack);
-  void entry_acked(Path& path, std::uint32_t sequence, std::uint64_t* bytes, PathEstimator::Departure* last);
+  struct Acked;
+  void entry_acked(Path& path, std::uint32_t sequence, Acked* acked);
   void forget_probe(Path& path, Path::InFlight& e);
   void finish_record(std::uint32_t index);
   void take_back(std::uint32_t index);
@@ -277,7 +279,14 @@ class Channel final : public LaneSink {
   Nanos all_delivered(std::uint64_t bytes) const;
   void try_lanes();
   bool on_trial(Path& path) const;
-  bool send_probe(Path& path);
+  bool send_probe(Path& path, std::uint32_t bytes, bool measures);
+  void beat_in_pause(Path& path);
+  void answer_in_pause(Path& path);
+  bool carries_nothing(const Path& path) const;
+  void begin_train(Path& path);
+  std::uint64_t train_window(const Path& path, std::uint32_t frame) const;
+  void go_on_with_train(Path& path);
+  void end_train(Path& path, bool counts);
   bool place(std::uint32_t index, Path& path, bool last_for_now);
   Path::InFlight& note_sent(Path& path, std::uint32_t payload_bytes, bool prompt);
   void hedge(Nanos now);

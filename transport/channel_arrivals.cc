@@ -64,6 +64,8 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
   switch (header.kind) {
     case wire::Kind::kPiece:
     case wire::Kind::kSignature: {
+      rails_->trains().note_traffic(path.spec.local_rail, now_);
+      path.carried = true;
       const bool landed = path.landing;
       path.landing = false;
       if (!arrival.intact && !arrival.discarded) {
@@ -74,8 +76,10 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
       if (!client_.on_arrival(*this, header, arrival)) return;
       break;
     }
-    case wire::Kind::kVoid:
     case wire::Kind::kProbe:
+      rails_->trains().note_probe(path.spec.local_rail, now_);
+      break;
+    case wire::Kind::kVoid:
       break;
     case wire::Kind::kAck: {
       wire::AckPayload ack;
@@ -95,7 +99,11 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
             static_cast<std::int64_t>(static_cast<std::uint64_t>(now_.count) - beat.echo_ns - beat.echo_held_ns);
         if (rtt >= 0 && rtt < (60_s).count) note_echo(path, Nanos{static_cast<std::int64_t>(beat.echo_ns)}, Nanos{rtt});
       }
-      if (first) send_heartbeat(path);
+      if (first) {
+        send_heartbeat(path);
+      } else {
+        answer_in_pause(path);
+      }
       client_.on_heartbeat(*this, header);
       return;
     }

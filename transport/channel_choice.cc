@@ -203,25 +203,29 @@ void Channel::try_lanes() {
     if (p.state != Path::State::kUp || p.stalled || !p.lane) continue;
     while (on_trial(p) && !p.blocked && p.window_open() &&
            p.unacked_bytes + limits::kProbeBytes <= std::max(limits::kProbeWindow, first_window(p))) {
-      if (!send_probe(p)) break;
+      if (!send_probe(p, limits::kProbeBytes, false)) break;
+      p.trial.bytes += limits::kProbeBytes;
+      rails_->trains().note_traffic(p.spec.local_rail, now_);
     }
     trying_ |= p.trial.began != Nanos::max() && !p.estimator.was_busy();
   }
 }
 
-bool Channel::send_probe(Path& path) {
+// `measures`: it serves the estimate of the link (channel_trains.cc).
+bool Channel::send_probe(Path& path, std::uint32_t bytes, bool measures) {
   static constexpr std::array<std::byte, limits::kProbeBytes> kNothing{};
   wire::Header h;
   h.kind = wire::Kind::kProbe;
   h.flags = wire::kSequenced | wire::kAckNow;
-  h.payload_bytes = limits::kProbeBytes;
+  h.payload_bytes = bytes;
   h.lane_sequence = path.next_sequence;
   if (!send_frame(path, h, kNothing.data(), kNoCookie)) return false;
   Path::InFlight& e = note_sent(path, h.payload_bytes, true);
   e.probe = true;
+  e.measures = measures;
+  if (measures) path.measuring_bytes += e.bytes;
   path.probes_unacked += e.bytes;
   rails_->add_probes(path.spec.local_rail, e.bytes);
-  path.trial.bytes += h.payload_bytes;
   return true;
 }
 

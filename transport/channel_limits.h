@@ -20,6 +20,12 @@ inline constexpr std::uint64_t kStrangerBytes = 16 * 1024;
 // Operations of which more than a burst waits for one peer need to know what every lane carries.
 inline constexpr std::uint64_t kLongWaits = 320 * 1024;
 inline constexpr std::uint32_t kProbeBytes = 16 * 1024;
+// A train over a link that is slower than this, or of which nothing is known, has smaller ones: a piece that comes then
+// goes behind three of them.
+inline constexpr std::uint32_t kProbesUnderWay = 3;
+inline constexpr Nanos kTrainQueue = 20_ms;  // or kProbeWindow, while a train finds out that a link is faster
+inline constexpr BytesPerSec kSlowLink = BytesPerSec::from_mbit(50);
+inline constexpr std::uint32_t kSlowProbeBytes = 4 * 1024;
 inline constexpr std::uint64_t kProbeWindow = 64 * 1024;
 inline constexpr std::uint64_t kSentBeforeTrial = 64 * 1024;
 inline constexpr std::uint64_t kSentBetweenTrials = 4 * 1024 * 1024;

@@ -292,6 +292,7 @@ void Channel::fail_path(Path& path, const std::string& why) {
   path.refused_since = Nanos::max();
   path.estimator = PathEstimator{};
   path.link.on_lane_down();
+  end_train(path, false);
   path.beats = {};
   path.trial = Trial{};
   path.window_was_full = false;
@@ -340,6 +341,7 @@ Nanos Channel::refused_since() const {
 void Channel::move_clocks(Nanos missed) {
   last_heard_ += missed;
   for (Path& path : paths_) {
+    end_train(path, false);
     for (Nanos* clock :
          {&path.last_heard, &path.last_progress, &path.stall_began, &path.state_since, &path.successor_since})
       *clock += missed;
@@ -519,6 +521,7 @@ void Channel::on_timer(Nanos now) {
         dial_beside(path, now);
         look_at_losses(path);
         watch_link(path);
+        begin_train(path);
         if (now - path.last_sent >= interval) {
           path.last_sent = now;
           send_heartbeat(path);

@@ -10,6 +10,8 @@
 //   a pause is left out. Two windows of such time in a row that say more raise it, and lower ones that have lasted
 //   lower it; where other channels share the NIC, only what all of them got together contradicts it.
 // - An estimate older than kStale gives way to the next measurement.
+// - On an idle link trains of probes tell the rate (transport/probe_train.h). Two in a row that contradict what is known
+//   on the same side change it, or one that lasted.
 // Units: ns, bytes. One owner thread. Nothing here allocates.
 #pragma once
 
@@ -48,6 +50,8 @@ class LinkEstimate {
   static constexpr std::uint64_t kBusyBytes = 256 * 1024;
   static constexpr int kNoise = 16;  // windows differ by this part for no reason
   static constexpr Nanos kLowerLasts = 400_ms;
+  static constexpr int kTrainNoise = 8;                  // likewise of trains, which are short
+  static constexpr Nanos kTrainLasts = kLowerLasts / 2;  // one that took so long counts as two
   // A rate that rose meanwhile refills a shaper's bucket faster than the rate that is known.
   static constexpr std::int64_t kRefillTimes = 8;
 
@@ -64,10 +68,7 @@ class LinkEstimate {
   void on_echo(Nanos now, Nanos round_trip, Bytes before) { sample(now, round_trip, before); }
   // As PathEstimator::on_acked.
   void on_acked(Nanos now, std::uint64_t bytes, const Departure& last, const NicBytes& nic) {
-    if (last.prompt) {
-      const Bytes sent = std::max(last.unacked, nic.acked - last.nic.acked);
-      sample(now, now - last.sent, sent + (nic.received - last.nic.received));
-    }
+    on_round_trip(now, last, nic);
     // An ack that was held up came later than the link was done with its bytes, but not before the ack before it.
     const Nanos idle = last.sent - ((held_ ? acked_before_ : acked_at_) - round_trip_);
     const Nanos span = now - acked_at_;
@@ -97,12 +98,50 @@ class LinkEstimate {
     busy_time_ += span;
     if (now - window_began_ >= kWindow && busy_time_ >= kBusyMin && busy_bytes_ >= kBusyBytes) end_window(now);
   }
+  // Of a frame whose acknowledgement is looked at for the round trip alone.
+  void on_round_trip(Nanos now, const Departure& last, const NicBytes& nic) {
+    if (!last.prompt) return;
+    const Bytes sent = std::max(last.unacked, nic.acked - last.nic.acked);
+    sample(now, now - last.sent, sent + (nic.received - last.nic.received));
+  }
+  // A full train found `rate` beyond what a bucket may have let pass; it took so long. True: that contradicts what is
+  // known, or was not known, and another one should confirm it.
+  bool on_full_train(Nanos now, BytesPerSec rate, Nanos took) {
+    if (rate.count == 0) return false;
+    sampled_at_ = now;
+    const int side = train_side(rate);
+    if (beta_.count == 0 || side == 0) {
+      beta_.count += beta_.count == 0 ? rate.count : (rate.count - beta_.count) / 8;
+      beta_at_ = now;
+      train_side_ = 0;
+      return false;
+    }
+    const bool again = side == train_side_ || (side < 0 && took >= kTrainLasts);
+    if (side == train_side_) rate = side > 0 ? std::min(rate, train_) : std::max(rate, train_);
+    if (again) {
+      beta_ = rate;
+      beta_at_ = now;
+      lower_ = higher_ = 0;
+    }
+    train_side_ = again ? 0 : side;
+    train_ = rate;
+    return !again;
+  }
+  // A short train's end, which a bucket may have made faster. True: it contradicts what is known.
+  bool on_short_train(Nanos now, BytesPerSec rate) {
+    if (rate.count == 0 || beta_.count == 0) return false;
+    const int side = train_side(rate);
+    if (side == 0) beta_at_ = sampled_at_ = now;
+    return side < 0;
+  }
+  Nanos beta_at() const { return beta_at_; }
   void note_lost() { ++losses_; }
   // What was under way on the lane has gone; what is known of the link has not.
   void on_lane_down() {
     acked_at_ = {};
     busy_bytes_ = 0;
     longer_ = lower_ = higher_ = 0;
+    train_side_ = 0;
   }
   // True when the level to announce has changed. Cheap: for every acknowledgement and timer.
   bool look(Nanos now) {
@@ -137,6 +176,12 @@ class LinkEstimate {
     round_trip_ = longer_to_;
     sampled_at_ = now;
     longer_ = 0;
+  }
+
+  // On which side of what is known it lies; 0: they are the same.
+  int train_side(BytesPerSec rate) const {
+    const std::int64_t noise = beta_.count / kTrainNoise;
+    return rate.count > beta_.count + noise ? 1 : rate.count < beta_.count - noise ? -1 : 0;
   }
 
   void begin_window(Nanos at) {
@@ -193,6 +238,8 @@ class LinkEstimate {
   std::uint32_t lower_ = 0, higher_ = 0;  // windows in a row
   Nanos lower_since_;
   BytesPerSec lower_to_, higher_to_;
+  int train_side_ = 0;  // of the last full train, if it contradicted what is known, and what it found
+  BytesPerSec train_;
 
   LevelWatch alpha_watch_{(50_us).count}, beta_watch_{1};
   Nanos next_look_;

@@ -16,6 +16,7 @@
 #include "transport/lane.h"
 #include "transport/link_estimate.h"
 #include "transport/path_estimator.h"
+#include "transport/probe_train.h"
 #include "transport/sequence_window.h"
 #include "transport/wire.h"
 
@@ -112,6 +113,7 @@ struct Path {
     std::uint32_t record = 0xffffffff;  // index into the channel's records; none when acked over another lane
     std::uint32_t bytes = 0;            // 0: acknowledged or taken back
     bool probe = false;
+    bool measures = false;  // a probe for the link's estimate, of which the choice of lanes learns nothing
     PathEstimator::Departure departure;
   };
 
@@ -146,8 +148,10 @@ struct Path {
   bool needs_flush = false;
   bool window_was_full = false;  // something would have gone here but for the window
   Trial trial;
-  std::uint64_t probes_unacked = 0;  // bytes
-  Nanos chosen_at;                   // when a piece was last entrusted to this lane
+  std::uint64_t probes_unacked = 0;   // bytes
+  std::uint64_t measuring_bytes = 0;  // unacknowledged, of InFlight::measures
+  TrainMemory train;
+  Nanos chosen_at;  // when a piece was last entrusted to this lane
 
   // receiving
   AckState received;
@@ -185,6 +189,8 @@ struct Path {
   };
   std::array<Beat, 4> beats;
   std::size_t last_beat = 0;
+  bool carried = false;  // pieces came since a heartbeat in a pause was last answered
+  Nanos answered_at;
 
   // counters over all lanes of the path
   LaneCounters closed_lanes;

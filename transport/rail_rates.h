@@ -11,6 +11,7 @@
 
 #include "base/units.h"
 #include "transport/path_estimator.h"
+#include "transport/probe_train.h"
 
 namespace canarynet {
 
@@ -33,6 +34,9 @@ class RailRates {
   Nanos urgent_at() const { return urgent_at_; }  // when their number last changed; far back: never
   // Probes that wait to be acknowledged, over all lanes of the rail: what is sent now comes behind them.
   void add_probes(int rail, std::int64_t bytes) { entry(rail).probes += bytes; }
+
+  // The trains over idle links.
+  ProbeTrains& trains() { return trains_; }
 
   // Over all lanes of the rail.
   void add_acked(int rail, std::uint64_t bytes) { entry(rail).carried.acked.count += static_cast<std::int64_t>(bytes); }
@@ -60,6 +64,7 @@ class RailRates {
     return rails_[i];
   }
   std::vector<Entry> rails_;
+  ProbeTrains trains_;
   bool any_ = false;
   int urgent_ = 0;
   Nanos urgent_at_{-(3600_s).count};

@@ -45,6 +45,7 @@ struct RailStats {
 // One path of a channel, for whoever lists them.
 struct LinkView {
   const Path& path;
+  std::uint32_t number;       // its owner's of the peer
   const std::string& peer;    // "rank 3", "hosta:1234"
   const std::string& remote;  // NIC or address there; "": only its number is known
   bool ended;                 // its peer has gone: what it did counts

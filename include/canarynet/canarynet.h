@@ -403,6 +403,31 @@ typedef struct canary_nic_stats {
 /* Fills at most `capacity` entries, sets *count to the number of NICs. */
 CANARY_API enum canary_status canary_stats(canary_context* context, canary_nic_stats* nics, size_t capacity,
                                            size_t* count);
+/* What is known of one link: a path from a NIC of this process to one of a peer, in that direction. Links to ranks on
+ * this host are those of shared memory (device "shm"). Zero stands for what is not known yet. */
+typedef struct canary_link_stats {
+  size_t struct_size;             /* sizeof(canary_link_stats) */
+  char host[64];                  /* the peer's host name */
+  char device[32];                /* this end's NIC */
+  char remote_device[32];         /* the peer's */
+  int32_t rank;                   /* the lowest of the world ranks that the peer's process serves */
+  uint32_t lane;                  /* number of the connection between the two NICs, from 0 */
+  uint64_t alpha_ns;              /* how long a byte takes that meets no queue, one way: half the least round trip */
+  uint64_t beta_bytes_per_second; /* what the link delivers while it is busy */
+  uint64_t jitter_ns;             /* mean difference of two round trips in a row that met no queue */
+  uint64_t losses;                /* frames taken for lost */
+  uint64_t transmit_bytes;        /* sent over the link, headers included */
+  double share;                   /* this link's part of all bytes sent to the peer's process, 0 to 1 */
+  uint64_t age_ns;                /* since alpha or beta was last measured; UINT64_MAX: never */
+  uint32_t up;                    /* 1: pieces may go over it */
+  uint32_t reserved;
+} canary_link_stats;
+/* Fills at most `capacity` entries and sets *count to the number of links, peer by peer. links[0].struct_size says how
+ * large every entry of the array is; it is set in all that are filled, and fields that this library does not know are
+ * zeroed. With `capacity` 0, `links` may be NULL. Any thread may call it at any time; it waits for the thread that
+ * drives the engine, so keep it off the data path. docs/using.md has more. */
+CANARY_API enum canary_status canary_links(canary_context* context, canary_link_stats* links, size_t capacity,
+                                           size_t* count);
 /* Name of the algorithm that the last completed operation of the group ran ("ring"); "" before the first. */
 CANARY_API const char* canary_group_algorithm(const canary_group* group);
 

@@ -632,6 +632,13 @@ class Context {
     return detail::listed<canary_nic_stats>(
         [&](auto* list, std::size_t room, std::size_t* count) { check(canary_stats(handle_, list, room, count)); });
   }
+  // What is known of every link, by peer.
+  std::vector<canary_link_stats> links() const {
+    return detail::listed<canary_link_stats>([&](auto* list, std::size_t room, std::size_t* count) {
+      list->struct_size = sizeof *list;
+      check(canary_links(handle_, list, room, count));
+    });
+  }
 
  private:
   static canary_context* join(const JoinOptions& options) {

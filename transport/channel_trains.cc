@@ -1,0 +1,128 @@
+// Measures links with frames of their own: trains of probes while a rail is idle, heartbeats in pauses of the traffic.
+//
+// When a train may go and what it proves is decided in transport/probe_train.h and transport/link_estimate.h. The
+// choice of lanes learns nothing from these frames.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/log.h"
+#include "transport/channel.h"
+#include "transport/channel_limits.h"
+
+namespace canarynet {
+
+// Traffic keeps heartbeats away, and its frames meet queues: a pause shows the link's own round trip.
+void Channel::beat_in_pause(Path& path) {
+  if (!options_.probes || leaving_ || peer_left_ || path.unacked_bytes != 0) return;
+  if (now_ - path.beats[path.last_beat].sent >= options_.heartbeat_interval / 4) send_heartbeat(path, true);
+}
+
+// The peer's heartbeat came in a pause of its traffic, and nothing of ours is before the answer. Where bytes come this
+// way only, our acknowledgements would keep its echo away for as long as they do.
+void Channel::answer_in_pause(Path& path) {
+  if (!options_.probes || leaving_ || peer_left_ || path.unacked_bytes != 0) return;
+  if (!path.carried || now_ - path.answered_at < options_.heartbeat_interval / 4) return;
+  path.carried = false;
+  path.answered_at = now_;
+  send_heartbeat(path, true);
+}
+
+// Nothing is under way or waits for a lane.
+bool Channel::carries_nothing(const Path& path) const {
+  if (path.unacked_bytes != path.measuring_bytes || path.trial.began != Nanos::max()) return false;
+  for (std::size_t i = 0; i < waiting_.size(); ++i) {
+    if (waiting_[i].head != 0xffffffff || client_.has_piece(*this, static_cast<PieceClass>(i))) return false;
+  }
+  return true;
+}
+
+void Channel::begin_train(Path& path) {
+  ProbeTrains& trains = rails_->trains();
+  if (!options_.probes || trains.running() || leaving_ || peer_left_ || peer_died_) return;
+  if (path.state != Path::State::kUp || path.stalled || path.blocked || path.unacked_bytes != 0) return;
+  if (path.lane->remote().family == Address::Family::kSharedMemory) return;
+  // Both ends came up at the same moment.
+  if (now_ - path.up_since < (options_.dialer ? ProbeTrains::kSettled : ProbeTrains::kSettled * 3 / 2)) return;
+  const LinkEstimate& link = path.link;
+  const bool fresh = link.beta().count != 0 && now_ - link.beta_at() < ProbeTrains::kPeriod;
+  if (fresh && !path.train.wanted) return;
+  const std::uint64_t length = trains.length(path.spec.local_rail, now_, link.beta(), path.train);
+  if (length == 0 || !carries_nothing(path)) return;
+  trains.begin(&path, path.spec.local_rail, now_, length);
+  awake_ = true;
+}
+
+// What the link holds, and a little that waits before it.
+std::uint64_t Channel::train_window(const Path& path, std::uint32_t frame) const {
+  const ProbeTrains& trains = rails_->trains();
+  const BytesPerSec beta = path.link.beta();
+  const Nanos round_trip = path.link.alpha() * 2, held = round_trip + limits::kTrialQueue;
+  const auto bytes = [](BytesPerSec rate, Nanos span) { return static_cast<std::uint64_t>(rate.bytes_in(span).count); };
+  // Of a link of which nothing is known, little at first.
+  if (beta.count == 0) return std::max(limits::kProbeBytes + trains.acked(), bytes(limits::kFirstRate, round_trip));
+  // A link that has become faster is filled as well; one that lets a burst pass does not get more than it soon carries.
+  const Nanos span = now_ - trains.began() - round_trip;
+  const auto seen =
+      span <= Nanos{} ? BytesPerSec{} : BytesPerSec::of(Bytes{static_cast<std::int64_t>(trains.acked())}, span);
+  const std::uint64_t most = std::clamp(bytes(beta, limits::kTrainQueue), limits::kProbeWindow, ProbeTrains::kBurst);
+  return std::max(
+      {limits::kProbesUnderWay * std::uint64_t{frame}, bytes(beta, held), std::min(bytes(seen, held) * 2, most)});
+}
+
+// Sends more of it, no more than fills the link: real pieces come behind what is under way.
+void Channel::go_on_with_train(Path& path) {
+  ProbeTrains& trains = rails_->trains();
+  if (trains.is_whole(now_)) return end_train(path, true);
+  if (trains.meets_another() && !options_.dialer) return end_train(path, false);  // the dialling side's goes on
+  const BytesPerSec beta = path.link.beta();
+  const Nanos round_trip = path.link.alpha() * 2;
+  if (now_ - trains.began() > ProbeTrains::kLongest + round_trip * 8) return end_train(path, true);
+  if (trains.is_in_the_way() || !carries_nothing(path)) return end_train(path, false);
+  const std::uint32_t frame = beta < limits::kSlowLink ? limits::kSlowProbeBytes : limits::kProbeBytes;
+  const std::uint64_t window = train_window(path, frame);
+  while (trains.left() != 0 && !path.blocked && path.window_open() && path.measuring_bytes + frame <= window) {
+    if (!send_probe(path, frame, true)) break;
+    trains.note_sent(frame + sizeof(wire::Header));
+  }
+}
+
+// `counts`: nothing was in its way.
+void Channel::end_train(Path& path, bool counts) {
+  ProbeTrains& trains = rails_->trains();
+  if (!trains.is(&path)) return;
+  LinkEstimate& link = path.link;
+  TrainMemory& memory = path.train;
+  const Nanos took = now_ - trains.began() - link.alpha() * 2;
+  const std::uint64_t acked = trains.acked();
+  const BytesPerSec full = trains.meter().rate_beyond(ProbeTrains::kBurst);
+  const BytesPerSec tail = trains.meter().rate_beyond(acked - std::min(acked, ProbeTrains::kShortMin / 2));
+  BytesPerSec found = full.count != 0 ? full : link.beta();
+  if (tail.count != 0) found = std::min(found, tail);
+  memory.wanted = false;
+  if (counts && acked > ProbeTrains::kBurst) {
+    memory.wanted = link.on_full_train(now_, full, took);
+  } else if (counts && took >= LinkEstimate::kTrainLasts && link.on_short_train(now_, tail)) {
+    link.on_full_train(now_, tail, took);  // a bucket makes a train faster, never slower
+  } else if (counts) {
+    const std::int64_t differs = std::abs(tail.count - memory.tail.count);
+    const bool changed = memory.tail_bytes == trains.length() && differs > memory.tail.count / 4;
+    memory.wanted = link.on_short_train(now_, tail) || changed;
+    memory.tail = tail;
+    memory.tail_bytes = trains.length();
+  }
+  memory.due = now_ + (memory.wanted ? ProbeTrains::kConfirm : ProbeTrains::kPeriod);
+  if (log_enabled(LogLevel::kDebug)) {
+    const auto mbyte = [](BytesPerSec r) { return static_cast<double>(r.count) * 1e-6; };
+    char text[160];
+    std::snprintf(text, sizeof text,
+                  "%s a train of %llu bytes: %.2f MB/s beyond a burst, %.2f at its end, %.2f known%s",
+                  counts ? "was sent" : "gave up", static_cast<unsigned long long>(acked), mbyte(full), mbyte(tail),
+                  mbyte(link.beta()), memory.wanted ? "; another one follows" : "");
+    tell(path, text);
+  }
+  trains.end(now_, found);
+  watch_link(path);
+}
+
+}  // namespace canarynet

@@ -1,0 +1,184 @@
+// transport/probe_train.h -- a train of probes over an idle link: who may send one, how long it is, and what it proves.
+//
+// What: a link that carries nothing shows no rate. Now and then one path of a process sends a train: probe frames in a
+// row, which the peer acknowledges one by one; how far apart the acknowledgements are is the rate at which the link
+// delivered them. A shaper (token bucket) lets the first bytes after a pause pass at the speed of the wire, so
+// - a full train goes on beyond PathEstimator::kBurstBytes, the largest bucket that is expected, and only what lies
+//   beyond it is a rate;
+// - a short train, which is all that a slow link's share pays for, proves no rate. Its end can confirm the one that is
+//   known, it shows that the link is slower (a bucket makes it faster, never slower), and it may differ from the end of
+//   the last short train. A full one follows then. A bucket larger than a short train hides a rise from it.
+// Limits: trains take a hundredth of a rail's time, counted at the rate that they find, with at most ten seconds' worth
+// in a row and as much in advance; one train at a time per process, kGap after another, so that the cost does not grow
+// with the number of peers. A train is stopped when its rail carries anything else.
+// Units: ns, bytes. Plain data, one owner thread. Allocates with the first mention of a rail.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/units.h"
+#include "transport/path_estimator.h"
+
+namespace canarynet {
+
+// The acknowledgements of one train.
+class TrainMeter {
+ public:
+  static constexpr std::size_t kSamplesMax = 512;
+
+  void begin() { count_ = 0; }
+  // So many bytes of it were acknowledged by now, in all.
+  void note(Nanos now, std::uint64_t bytes) {
+    if (count_ != 0 && samples_[count_ - 1].at == now) --count_;
+    if (count_ == kSamplesMax) return;
+    samples_[count_++] = {now, bytes};
+  }
+  // The rate of what came after the first `from` bytes: the highest of any half of it, since TCP pauses while its window
+  // still grows, and a process that wakes up late stretches one half only. 0: too little came, or too fast to tell.
+  BytesPerSec rate_beyond(std::uint64_t from) const {
+    BytesPerSec best{};
+    if (count_ == 0 || samples_[count_ - 1].bytes <= from) return best;
+    const std::uint64_t half = (samples_[count_ - 1].bytes - from) / 2;
+    for (std::size_t first = 0; first < count_; ++first) {
+      if (samples_[first].bytes < from) continue;
+      for (std::size_t end = first + 1; end < count_; ++end) {
+        const std::uint64_t bytes = samples_[end].bytes - samples_[first].bytes;
+        const Nanos span = samples_[end].at - samples_[first].at;
+        if (bytes < half || span < kSpanMin) continue;
+        best = std::max(best, BytesPerSec::of(Bytes{static_cast<std::int64_t>(bytes)}, span));
+        break;
+      }
+    }
+    return best;
+  }
+
+ private:
+  // Late wake-ups are a small part of it.
+  static constexpr Nanos kSpanMin = 2_ms;
+  struct Sample {
+    Nanos at;
+    std::uint64_t bytes = 0;
+  };
+  std::array<Sample, kSamplesMax> samples_;
+  std::size_t count_ = 0;
+};
+
+// What a path remembers from one train to the next.
+struct TrainMemory {
+  Nanos due;                     // no train before
+  bool wanted = false;           // the last one contradicts what is known: a full one may go on credit
+  BytesPerSec tail;              // of the last short train
+  std::uint64_t tail_bytes = 0;  // its length
+};
+
+// The trains of a process.
+class ProbeTrains {
+ public:
+  static constexpr std::int64_t kShare = 100;  // one part in so many of a rail's time
+  static constexpr Nanos kSaved = 10_s;        // whose share may be spent at once, or in advance
+  static constexpr Nanos kGap = 500_ms;
+  static constexpr Nanos kQuiet = 500_ms;    // a rail that carried anything within so long is not idle
+  static constexpr Nanos kSettled = 2_s;     // nor is a path that came up within so long
+  static constexpr Nanos kPeriod = 4_s;      // what is known of an idle path is confirmed so often
+  static constexpr Nanos kConfirm = 450_ms;  // or contradicted a second time
+  static constexpr Nanos kLongest = 1_s;
+  static constexpr std::uint64_t kBeyondMin = 128 * 1024;
+  static constexpr std::uint64_t kBeyondMax = 1280 * 1024;
+  static constexpr Nanos kBeyond = 10_ms;  // of the link's time, of which late wake-ups are a small part
+  static constexpr std::uint64_t kShortMin = 64 * 1024;
+  static constexpr std::uint64_t kShortMax = 128 * 1024;
+  static constexpr Nanos kShort = 80_ms;
+  static constexpr std::uint64_t kBurst = PathEstimator::kBurstBytes;
+  static constexpr std::uint64_t kFull = kBurst + kBeyondMax;  // at most; it ends when enough is seen
+
+  void note_traffic(int rail, Nanos now) { at(rail).busy = now; }
+  // Probes of a peer came over the rail: two trains at once would find each other.
+  void note_probe(int rail, Nanos now) { at(rail).heard = now; }
+
+  // How long a train may be now on a path of this rail whose rate is `beta` (0: not known); 0: none may go.
+  std::uint64_t length(int rail, Nanos now, BytesPerSec beta, const TrainMemory& path) const {
+    const Rail r = known(rail) ? rails_[static_cast<std::size_t>(rail)] : Rail{};
+    if (sender_ != nullptr || now < next_ || now < path.due) return 0;
+    if (now - r.busy < kQuiet || now - r.heard < kQuiet) return 0;
+    const Nanos saved = std::min(now - r.paid, kSaved) / kShare;
+    if (beta.count == 0) return saved.count > 0 ? kFull : 0;
+    if (path.wanted) return saved > Nanos{} - kSaved / kShare ? kFull : 0;
+    const auto pays_for = [&](std::uint64_t bytes) {
+      return beta.time_for(Bytes{static_cast<std::int64_t>(bytes)}) <= saved;
+    };
+    if (pays_for(kBurst + part(beta, kBeyond, kBeyondMin, kBeyondMax))) return kFull;
+    const std::uint64_t bytes = part(beta, kShort, kShortMin, kShortMax);
+    return pays_for(bytes) ? bytes : 0;
+  }
+  // `sender` is only compared.
+  void begin(const void* sender, int rail, Nanos now, std::uint64_t length) {
+    sender_ = sender;
+    rail_ = rail;
+    began_ = now;
+    length_ = length;
+    sent_ = acked_ = 0;
+    beyond_at_ = Nanos::max();
+    meter_.begin();
+  }
+  bool is(const void* sender) const { return sender != nullptr && sender_ == sender; }
+  bool running() const { return sender_ != nullptr; }
+  Nanos began() const { return began_; }
+  std::uint64_t length() const { return length_; }
+  std::uint64_t left() const { return length_ - std::min(sent_, length_); }
+  std::uint64_t acked() const { return acked_; }
+  // A full one ends as soon as enough came beyond the bucket.
+  bool is_whole(Nanos now) const {
+    return acked_ >= length_ ||
+           (acked_ >= kBurst + kBeyondMin && beyond_at_ != Nanos::max() && now - beyond_at_ >= kBeyond);
+  }
+  // Something else goes over its rail.
+  bool is_in_the_way() const { return known(rail_) && rails_[static_cast<std::size_t>(rail_)].busy >= began_; }
+  bool meets_another() const { return known(rail_) && rails_[static_cast<std::size_t>(rail_)].heard >= began_; }
+  void note_sent(std::uint64_t bytes) { sent_ += bytes; }
+  void note_acked(Nanos now, std::uint64_t bytes) {
+    acked_ += bytes;
+    if (acked_ >= kBurst && beyond_at_ == Nanos::max()) beyond_at_ = now;
+    meter_.note(now, acked_);
+  }
+  // It is over, whole or not. `found`: the link's rate as far as anything is known of it. What was sent is paid for.
+  void end(Nanos now, BytesPerSec found) {
+    Rail& r = at(rail_);
+    const Nanos took = found.count == 0 ? now - began_ : found.time_for(Bytes{static_cast<std::int64_t>(sent_)});
+    r.paid = std::max(r.paid, now - kSaved) + std::min(took, kLongest * 4) * kShare;
+    sender_ = nullptr;
+    // Not in step with other processes that probe the same peer.
+    mix_ = mix_ * 6364136223846793005ULL + static_cast<std::uint64_t>(now.count) + 1442695040888963407ULL;
+    next_ = now + kGap + Nanos{static_cast<std::int64_t>((mix_ >> 33) % static_cast<std::uint64_t>((kGap / 4).count))};
+  }
+  const TrainMeter& meter() const { return meter_; }
+
+ private:
+  struct Rail {
+    Nanos busy{-(3600_s).count};
+    Nanos heard{-(3600_s).count};
+    Nanos paid{-(3600_s).count};  // its share of the time before is spent
+  };
+  static std::uint64_t part(BytesPerSec rate, Nanos span, std::uint64_t least, std::uint64_t most) {
+    return std::clamp(static_cast<std::uint64_t>(rate.bytes_in(span).count), least, most);
+  }
+  bool known(int rail) const { return rail >= 0 && static_cast<std::size_t>(rail) < rails_.size(); }
+  Rail& at(int rail) {
+    const auto i = static_cast<std::size_t>(std::max(rail, 0));
+    if (i >= rails_.size()) rails_.resize(i + 1);
+    return rails_[i];
+  }
+
+  std::vector<Rail> rails_;
+  const void* sender_ = nullptr;  // of the train that is under way
+  int rail_ = 0;
+  Nanos began_, next_, beyond_at_;
+  std::uint64_t length_ = 0, sent_ = 0, acked_ = 0;
+  TrainMeter meter_;
+  std::uint64_t mix_ = 0;
+};
+
+}  // namespace canarynet
