@@ -27,8 +27,8 @@ def idle(options, probes, seconds):
 
 def speed(options, probes, size, count):
     """Returns the median in us."""
-    lines = harness.run_to_end(options, 120, 2, 2, [options.perf, "all_reduce", "--json", "-b", str(size), "-n", str(count)],
-                               nics=2, rate="1gbit", env={"CANARY_PROBES": str(probes)})
+    command = [options.perf, "all_reduce", "--json", "-b", str(size), "-n", str(count)]
+    lines = harness.run_to_end(options, 120, 2, 2, command, nics=2, rate="1gbit", env={"CANARY_PROBES": str(probes)})
     text = "\n".join(line.text for line in lines if line.rank == 0)
     return json.loads(text[text.index("{"):])["results"][0]["p50_us"]
 

@@ -69,8 +69,8 @@ def every_bed():
 
 def half_of_least_echo(state, count=20):
     """Returns seconds one way between the two hosts, or None."""
-    inside = lambda host, *arguments: ["nsenter", "-t", str(state["hosts"][host]["pid"]), "-n", sys.executable, "-c", ECHO,
-                                       *arguments]
+    def inside(host, *arguments):
+        return ["nsenter", "-t", str(state["hosts"][host]["pid"]), "-n", sys.executable, "-c", ECHO, *arguments]
     server = subprocess.Popen(inside(1, "serve"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         if server.stdout.readline().strip() != "ready":
@@ -159,7 +159,8 @@ def measure(options, figures, bed):
         _, alpha, beta = watch.last()
         truth = Truth(bed, way)
         figures.add("%s: beta after 2 s, off by" % bed.label, 100 * abs(beta - truth.beta) / truth.beta, "%",
-                    at_most=options.most(10.0), note="%.2f of %.2f MB/s; load %.1f" % (beta / 1e6, truth.beta / 1e6, load))
+                    at_most=options.most(10.0),
+                    note="%.2f of %.2f MB/s; load %.1f" % (beta / 1e6, truth.beta / 1e6, load))
         figures.add("  alpha, off by", 1e6 * abs(alpha - way), "us", at_most=options.most(1e6 * (0.1 * way + 50e-6)),
                     note="%.3f of %.3f ms" % (1e3 * alpha, 1e3 * way))
 
@@ -172,12 +173,13 @@ def measure(options, figures, bed):
         half = Truth(slower, way)
         change("rate=%gmbit" % slower.rate, "rate halved", 2.0, 1.0, half.near_beta, "traffic,")
         far = Truth(longer, way + (longer.delay - bed.delay) * 1e-3)
-        change("delay=%gus" % (longer.delay * 1e3), "delay + %g ms" % (longer.delay - bed.delay), 3.0, 1.0, far.near_alpha,
-               "traffic,")
+        change("delay=%gus" % (longer.delay * 1e3), "delay + %g ms" % (longer.delay - bed.delay), 3.0, 1.0,
+               far.near_alpha, "traffic,")
         began = watch.spell("idle", 60)
         # The shaper's bucket is full again, and the last traffic's estimate is what trains must contradict.
         time.sleep(max(0.0, began + 1 - time.monotonic()))
-        change("rate=%gmbit" % bed.rate, "rate doubled", 11.0 if options.quick else 16.0, 10.0, truth.near_beta, "idle,")
+        change("rate=%gmbit" % bed.rate, "rate doubled", 11.0 if options.quick else 16.0, 10.0, truth.near_beta,
+               "idle,")
         if not options.quick:
             change("delay=%gus" % (bed.delay * 1e3), "delay back", 11.0, 10.0, truth.near_alpha, "idle,")
 

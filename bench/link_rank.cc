@@ -3,10 +3,10 @@
 //
 //   link_rank BYTES PERIOD_MS SPELL...     SPELL is traffic:SECONDS or idle:SECONDS
 //
-// Traffic is one all-reduce of BYTES after the other, with 5 ms between them. Rank 0 keeps the time and tells the others
-// before each operation how it goes on. It prints a line `spell NAME` when one begins and, every PERIOD_MS (0: never), a
-// line `link RANK DEVICE ALPHA_NS BETA AGE_NS` per link. At the end each rank prints `cpu SPELL SECONDS OF` for each
-// idle spell: processor time of the process, and how long the spell was.
+// Traffic is one all-reduce of BYTES after the other, with 5 ms between them. Rank 0 keeps the time and tells the
+// others before each operation how it goes on. It prints a line `spell N NAME` when one begins and, every PERIOD_MS (0:
+// never), a line `link RANK DEVICE ALPHA_NS BETA AGE_NS` per link. Each rank prints `cpu N SECONDS OF` after an idle
+// spell: processor time of the process, and how long the spell was.
 #include <sys/resource.h>
 
 #include <atomic>

@@ -30,7 +30,8 @@ static int print_links(canary_context* context, const char* when) {
     free(links);
     return failed("canary_links");
   }
-  printf("%s\n%6s %-16s %-10s %5s %10s %12s %7s\n", when, "rank", "host", "NIC", "up", "alpha us", "beta MB/s", "share");
+  printf("%s\n", when);
+  printf("%6s %-16s %-10s %5s %10s %12s %7s\n", "rank", "host", "NIC", "up", "alpha us", "beta MB/s", "share");
   for (size_t i = 0; i < count && i < room + 1; i++) {
     const canary_link_stats* l = &links[i];
     printf("%6d %-16s %-10s %5s %10.1f %12.1f %6.0f%%\n", (int)l->rank, l->host, l->device, l->up ? "yes" : "no",

@@ -39,6 +39,7 @@ Channel::Channel(ChannelOptions options, LaneFactory& factory, ChannelClient& cl
 
 // Lanes first: until they have ended they may read the pieces that were copied here.
 Channel::~Channel() {
+  for (Path& path : paths_) end_train(path, false);
   for (const Path& path : paths_)
     rails_->add_probes(path.spec.local_rail, -static_cast<std::int64_t>(path.probes_unacked));
   for (std::uint32_t i = 0; i < records_.made(); ++i) {
@@ -288,8 +289,8 @@ std::size_t Channel::pump(Nanos now) {
       try_lanes();
     }
   }
-  for (Path& path : paths_) {
-    if (rails_->trains().is(&path)) go_on_with_train(path);
+  if (rails_->trains().running()) {
+    for (Path& path : paths_) go_on_with_train(path);
   }
   if (acks_waiting_) {
     acks_waiting_ = false;

@@ -291,8 +291,8 @@ void Channel::fail_path(Path& path, const std::string& why) {
   path.peer_sent_ns = 0;
   path.refused_since = Nanos::max();
   path.estimator = PathEstimator{};
-  path.link.on_lane_down();
   end_train(path, false);
+  path.link.on_lane_down();
   path.beats = {};
   path.trial = Trial{};
   path.window_was_full = false;

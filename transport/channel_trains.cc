@@ -37,8 +37,10 @@ bool Channel::carries_nothing(const Path& path) const {
   return true;
 }
 
+// Or goes on with the one that is under way: nothing may have come that would.
 void Channel::begin_train(Path& path) {
   ProbeTrains& trains = rails_->trains();
+  if (trains.is(&path)) return go_on_with_train(path);
   if (!options_.probes || trains.running() || leaving_ || peer_left_ || peer_died_) return;
   if (path.state != Path::State::kUp || path.stalled || path.blocked || path.unacked_bytes != 0) return;
   if (path.lane->remote().family == Address::Family::kSharedMemory) return;
@@ -73,7 +75,10 @@ std::uint64_t Channel::train_window(const Path& path, std::uint32_t frame) const
 // Sends more of it, no more than fills the link: real pieces come behind what is under way.
 void Channel::go_on_with_train(Path& path) {
   ProbeTrains& trains = rails_->trains();
+  if (!trains.is(&path)) return;
   if (trains.is_whole(now_)) return end_train(path, true);
+  if (leaving_ || peer_left_ || peer_died_ || path.state != Path::State::kUp || path.stalled)
+    return end_train(path, false);
   if (trains.meets_another() && !options_.dialer) return end_train(path, false);  // the dialling side's goes on
   const BytesPerSec beta = path.link.beta();
   const Nanos round_trip = path.link.alpha() * 2;

@@ -10,8 +10,8 @@
 //   a pause is left out. Two windows of such time in a row that say more raise it, and lower ones that have lasted
 //   lower it; where other channels share the NIC, only what all of them got together contradicts it.
 // - An estimate older than kStale gives way to the next measurement.
-// - On an idle link trains of probes tell the rate (transport/probe_train.h). Two in a row that contradict what is known
-//   on the same side change it, or one that lasted.
+// - On an idle link trains of probes tell the rate (transport/probe_train.h). Two in a row that contradict it on the
+//   same side change it, or a slower one that lasted.
 // Units: ns, bytes. One owner thread. Nothing here allocates.
 #pragma once
 

@@ -37,8 +37,8 @@ class TrainMeter {
     if (count_ == kSamplesMax) return;
     samples_[count_++] = {now, bytes};
   }
-  // The rate of what came after the first `from` bytes: the highest of any half of it, since TCP pauses while its window
-  // still grows, and a process that wakes up late stretches one half only. 0: too little came, or too fast to tell.
+  // The rate of what came after the first `from` bytes: the highest of any half of it, since TCP pauses while its
+  // window grows, and a late wake-up stretches one half only. 0: too little came, or too fast to tell.
   BytesPerSec rate_beyond(std::uint64_t from) const {
     BytesPerSec best{};
     if (count_ == 0 || samples_[count_ - 1].bytes <= from) return best;
