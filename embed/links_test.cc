@@ -56,10 +56,8 @@ TEST(Links, AreOneForEachPeerAndNicAndSayWhatIsKnown) {
     shares[l.rank] += l.share;
     bytes[l.rank] += l.transmit_bytes;
   }
-  for (const int peer : {0, 2}) {
-    EXPECT_NEAR(shares[peer], 1, 1e-9);
-    EXPECT_GT(bytes[peer], 1u << 20);
-  }
+  for (const int peer : {0, 2}) EXPECT_NEAR(shares[peer], 1, 1e-9);
+  EXPECT_GT(bytes[0] + bytes[2], 4u << 20);
   for (const canary_link_stats& l : links) {
     EXPECT_NEAR(l.share, static_cast<double>(l.transmit_bytes) / static_cast<double>(bytes[l.rank]), 1e-9);
   }
