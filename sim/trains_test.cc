@@ -44,7 +44,7 @@ TEST(Trains, FindAChangeOfRateWithinTenIdleSeconds) {
                                  {Bed{100, 100_us, 72 << 10}, Bed{50, 100_us, 72 << 10}},
                                  {Bed{50, 100_us, 72 << 10}, Bed{100, 100_us, 72 << 10}}}) {
     Job job(from);
-    job.cluster.run_for(30_s);
+    job.cluster.run_for(60_s);  // where the link is slow, the first train has taken the share of half a minute
     ASSERT_TRUE(job.announces(from)) << from.name() << ": " << job.text();
     job.lay(to);
     const Nanos changed = job.cluster.now();

@@ -104,7 +104,7 @@ void Channel::end_train(Path& path, bool counts) {
   const BytesPerSec tail = trains.meter().rate_beyond(acked - std::min(acked, ProbeTrains::kShortMin / 2));
   BytesPerSec found = full.count != 0 ? full : link.beta();
   if (tail.count != 0) found = std::min(found, tail);
-  memory.wanted = false;
+  memory.wanted &= !counts;
   if (counts && acked > ProbeTrains::kBurst) {
     memory.wanted = link.on_full_train(now_, full, took);
   } else if (counts && took >= LinkEstimate::kTrainLasts && link.on_short_train(now_, tail)) {
@@ -116,7 +116,10 @@ void Channel::end_train(Path& path, bool counts) {
     memory.tail = tail;
     memory.tail_bytes = trains.length();
   }
-  memory.due = now_ + (memory.wanted ? ProbeTrains::kConfirm : ProbeTrains::kPeriod);
+  // One that gave way is tried again soon: it might meet the peer's next one again.
+  memory.due = now_ + (!counts         ? ProbeTrains::kQuiet * 2
+                       : memory.wanted ? ProbeTrains::kConfirm
+                                       : ProbeTrains::kPeriod);
   if (log_enabled(LogLevel::kDebug)) {
     const auto mbyte = [](BytesPerSec r) { return static_cast<double>(r.count) * 1e-6; };
     char text[160];

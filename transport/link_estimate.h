@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <utility>
 
 #include "base/units.h"
 #include "transport/level_watch.h"
@@ -89,14 +90,11 @@ class LinkEstimate {
     }
     const bool burst = burst_ != 0;
     burst_ -= std::min(burst_, bytes);
-    if (span >= kStandstill) busy_bytes_ = 0;
-    if (idle.count > 0 || burst || !alike_ || span >= kStandstill) return;
-    if (busy_bytes_ == 0 || now - window_end_ > 1_s) begin_window(now - span);
-    window_end_ = now;
-    busy_bytes_ += bytes;
-    busy_by_nic_ += by_nic;
-    busy_time_ += span;
-    if (now - window_began_ >= kWindow && busy_time_ >= kBusyMin && busy_bytes_ >= kBusyBytes) end_window(now);
+    if (span >= kStandstill) beyond_ = any_ = {};
+    if (idle.count > 0 || !alike_ || span >= kStandstill) return;
+    // What may be a burst is no faster than it was: that much it tells.
+    if (any_.add(now, bytes, by_nic, span)) end_window_with_bursts();
+    if (!burst && beyond_.add(now, bytes, by_nic, span)) end_window(now);
   }
   // Of a frame whose acknowledgement is looked at for the round trip alone.
   void on_round_trip(Nanos now, const Departure& last, const NicBytes& nic) {
@@ -139,7 +137,7 @@ class LinkEstimate {
   // What was under way on the lane has gone; what is known of the link has not.
   void on_lane_down() {
     acked_at_ = {};
-    busy_bytes_ = 0;
+    beyond_ = any_ = {};
     longer_ = lower_ = higher_ = 0;
     train_side_ = 0;
   }
@@ -184,17 +182,49 @@ class LinkEstimate {
     return rate.count > beta_.count + noise ? 1 : rate.count < beta_.count - noise ? -1 : 0;
   }
 
-  void begin_window(Nanos at) {
-    window_began_ = at;
-    busy_bytes_ = 0;
-    busy_by_nic_ = {};
-    busy_time_ = {};
+  // Busy time that is looked at together.
+  struct Window {
+    Nanos began, last, time;
+    std::uint64_t bytes = 0;
+    Bytes by_nic;
+    // True: it is complete.
+    bool add(Nanos now, std::uint64_t acked, Bytes for_all, Nanos span) {
+      if (bytes == 0 || now - last > 1_s)
+        *this = {.began = now - span, .last = {}, .time = {}, .bytes = 0, .by_nic = {}};
+      last = now;
+      bytes += acked;
+      by_nic += for_all;
+      time += span;
+      return now - began >= kWindow && time >= kBusyMin && bytes >= kBusyBytes;
+    }
+    BytesPerSec own() const { return BytesPerSec::of(Bytes{static_cast<std::int64_t>(bytes)}, time); }
+    BytesPerSec most() const { return std::max(own(), BytesPerSec::of(by_nic, time)); }
+  };
+  void note_lower(Nanos now, Nanos began, BytesPerSec most) {
+    higher_ = 0;
+    // The first one may have begun before the change.
+    if (lower_ == 0) lower_since_ = began;
+    lower_to_ = lower_++ <= 1 ? most : std::max(lower_to_, most);
+    if (lower_ >= 2 && now - lower_since_ >= kLowerLasts) {
+      beta_ = lower_to_;
+      lower_ = 0;
+    }
+    beta_at_ = sampled_at_ = now;
+  }
+  // Short operations with pauses between them may never send more than a burst.
+  void end_window_with_bursts() {
+    const Window w = std::exchange(any_, {});
+    if (beta_.count == 0) return;
+    if (w.most().count < beta_.count - beta_.count / kNoise) {
+      note_lower(w.last, w.began, w.most());
+    } else {
+      lower_ = 0;
+    }
   }
   void end_window(Nanos now) {
-    const auto own = BytesPerSec::of(Bytes{static_cast<std::int64_t>(busy_bytes_)}, busy_time_);
-    const auto most = std::max(own, BytesPerSec::of(busy_by_nic_, busy_time_));
+    const Window w = std::exchange(beyond_, {});
+    const BytesPerSec own = w.own(), most = w.most();
     const std::int64_t noise = beta_.count / kNoise;
-    busy_bytes_ = 0;
     if (beta_.count == 0 || now - beta_at_ > kStale) {
       beta_ = own;
       lower_ = higher_ = 0;
@@ -205,16 +235,7 @@ class LinkEstimate {
     } else if (most.count >= beta_.count - noise) {
       lower_ = higher_ = 0;
       if (own.count >= beta_.count - noise) beta_.count += (own.count - beta_.count) / 8;
-    } else {
-      higher_ = 0;
-      // The first one may have begun before the change.
-      if (lower_ == 0) lower_since_ = window_began_;
-      lower_to_ = lower_++ <= 1 ? most : std::max(lower_to_, most);
-      if (lower_ >= 2 && now - lower_since_ >= kLowerLasts) {
-        beta_ = lower_to_;
-        lower_ = 0;
-      }
-    }
+    }  // lower ones are noted with the bursts, whose window has these bytes as well
     beta_at_ = sampled_at_ = now;
   }
 
@@ -232,10 +253,8 @@ class LinkEstimate {
   bool held_ = false;                                 // something came the other way before that ack
   bool alike_ = true;                                 // and before the one before: both were late, or neither was
   std::uint64_t burst_ = PathEstimator::kBurstBytes;  // what a shaper's bucket may still hold
-  Nanos window_began_, window_end_, busy_time_;
-  std::uint64_t busy_bytes_ = 0;
-  Bytes busy_by_nic_;
-  std::uint32_t lower_ = 0, higher_ = 0;  // windows in a row
+  Window beyond_, any_;                               // without and with what a bucket may have let pass
+  std::uint32_t lower_ = 0, higher_ = 0;              // windows in a row
   Nanos lower_since_;
   BytesPerSec lower_to_, higher_to_;
   int train_side_ = 0;  // of the last full train, if it contradicted what is known, and what it found

@@ -115,6 +115,18 @@ TEST(LinkEstimate, ARateThatFallsOrRisesIsFollowedWithinASecond) {
   }
 }
 
+// Each flight of 256 KiB is within what a shaper may let pass at the speed of the wire, which makes none slower.
+TEST(LinkEstimate, AFallIsFoundByFlightsThatMayAllBeBursts) {
+  Link link(kRate, 2_ms);
+  link.carry(2_s, 6);
+  link.rate = BytesPerSec::from_mbit(100);
+  for (const Nanos began = link.now; link.now - began < 800_ms; link.now += 20_ms) {
+    for (int k = 0; k < 2; ++k) link.send();
+    for (int k = 0; k < 2; ++k) link.acknowledge();
+  }
+  expect_rate(link, link.rate);
+}
+
 TEST(LinkEstimate, WhatOtherChannelsGetOfTheNicIsNoFall) {
   Link link(kRate, 2_ms);
   link.carry(2_s, 6);
