@@ -79,6 +79,10 @@ const Row kRows[] = {
     {{"ps_servers", "CANARY_PS_SERVERS", SettingKind::kInteger, "1", 1, 8192, true,
       "ranks that own a part each, from rank 0, where parameter_server runs"},
      &Settings::ps_servers},
+    {{"measured_choice", "CANARY_MEASURED_CHOICE", SettingKind::kBool, "1", 0, 1, true,
+      "1: what was measured of the links may choose another planner than size and topology do, the same one on all "
+      "ranks; 0: never"},
+     &Settings::measured_choice},
     {{"piece_bytes", "CANARY_PIECE_BYTES", SettingKind::kBytes, "128KiB", 1024, kMiB, true,
       "largest piece: unit of schedule, striping and retransmission; a multiple of 128; rings of shared memory hold "
       "two, and 1 MiB at least"},

@@ -25,6 +25,7 @@ struct Decision {
   std::uint64_t from_bytes = 0;
   std::uint64_t to_bytes = std::numeric_limits<std::uint64_t>::max();  // one past
   PlannerId planner = PlannerId::kRing;
+  std::uint32_t piece_bytes = 0;  // 0: the job's; no row has larger ones
 
   bool operator==(const Decision&) const = default;
   bool covers(Collective c, std::uint64_t bytes) const {

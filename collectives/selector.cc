@@ -23,8 +23,6 @@ constexpr std::uint64_t kRingSegmentBytes = 128 * 1024;
 // Mesh costs 2 message times and posts 2(n-2) more; past about 16 ranks posting them costs more than 2 lg n message
 // times (kernel TCP: about 60 us a message time, about 10 us a post), and n-1 flows into one port at once make it drop.
 constexpr int kMeshRanksMax = 16;
-// To walk the plans of more ranks takes longer than a first call should.
-constexpr int kCostedRanksMax = 64;
 // The costs know nothing of queues and processors, so they overrule the table's first choice only by more than this.
 constexpr double kClearlyCheaper = 0.9;
 
@@ -146,16 +144,26 @@ PlannerId choose(const std::vector<PlannerId>& runnable, const PlanRequest& requ
 
 }  // namespace
 
+Result<std::optional<Choice>> choice_of_rows(const PlanRequest& request, const DecisionTable& forced,
+                                             const MeasuredTable& measured) {
+  const std::uint64_t bytes = operation_bytes(request);
+  if (const Decision* row = forced.find(request.collective, bytes); row != nullptr) {
+    if (Status status = planner(row->planner).check(request); !status.ok())
+      return status.wrap("forced planner " + std::string(name_of(row->planner)));
+    return std::optional(Choice{row->planner, row->piece_bytes, ChosenBy::kForced});
+  }
+  const MeasuredRow* const row = measured.find(request.collective, bytes);
+  if (row == nullptr || row->keeps_static || !planner(row->planner).check(request).ok()) return std::optional<Choice>();
+  return std::optional(Choice{row->planner, row->piece_bytes, ChosenBy::kMeasured});
+}
+
 Result<PlannerId> select_planner(const PlanRequest& request, const DecisionTable& table) {
   if (request.ranks < 1 || request.reach == nullptr || request.reach->ranks() != request.ranks) {
     return Status(CANARY_INVALID_ARGUMENT, "the reachability matrix is not of this group");
   }
-  if (const Decision* row = table.find(request.collective, operation_bytes(request)); row != nullptr) {
-    if (Status status = planner(row->planner).check(request); !status.ok()) {
-      return status.wrap("forced planner " + std::string(name_of(row->planner)));
-    }
-    return row->planner;
-  }
+  auto by_row = choice_of_rows(request, table, {});
+  if (!by_row.ok()) return by_row.status();
+  if (by_row.value()) return by_row.value()->planner;
   canary_status code = CANARY_INVALID_ARGUMENT;
   std::string reasons;
   std::vector<PlannerId> runnable;

@@ -1,16 +1,36 @@
 // collectives/selector.h -- which planner runs an operation. Pure: equal on all ranks for equal arguments.
 //
-// A row of the decision table decides for what it names. Elsewhere the static choice decides: by size, and, if peers
-// are behind different rails, by the costs of the wiring (collectives/wiring.h).
+// A row that the user forces decides for what it names, then a row of the group's measured table. Elsewhere the static
+// choice decides: by size, and, if peers are behind different rails, by the costs of the wiring (collectives/wiring.h).
 #pragma once
+
+#include <cstdint>
+#include <optional>
 
 #include "base/status.h"
 #include "collectives/decision_table.h"
+#include "collectives/measured_table.h"
 #include "collectives/schedule.h"
 
 namespace canarynet {
 
-// The planner for `request`. It is an error if the planner of a row can't run among these ranks, or if none can; the
+// To walk the plans of more ranks takes longer than a first call should, so no costs choose among them.
+inline constexpr int kCostedRanksMax = 64;
+
+enum class ChosenBy : std::uint8_t { kForced, kMeasured, kStatic };
+
+struct Choice {
+  PlannerId planner = PlannerId::kRing;
+  std::uint32_t piece_bytes = 0;  // 0: the job's
+  ChosenBy by = ChosenBy::kStatic;
+};
+
+// What a row decides for `request`; nothing where the static choice is to. It is an error if the planner of a forced
+// row can't run among these ranks. A measured row of a planner that can't run is passed over, on all ranks alike.
+Result<std::optional<Choice>> choice_of_rows(const PlanRequest& request, const DecisionTable& forced,
+                                             const MeasuredTable& measured);
+
+// The planner for `request`, by forced rows and the static choice. It is an error if the planner of a row can't run among these ranks, or if none can; the
 // error names ranks.
 Result<PlannerId> select_planner(const PlanRequest& request, const DecisionTable& table);
 

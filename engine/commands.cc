@@ -10,6 +10,7 @@
 #include <climits>
 
 #include "base/duration_text.h"
+#include "base/serial.h"
 #include "engine/engine.h"
 #include "port/command_check.h"
 
@@ -167,9 +168,19 @@ bool Engine::unlist(GroupMember& m) {
 }
 
 bool Engine::has_room(const GroupMember& m) const {
+  if (m.group->decisions && m.group->decisions->holds(m)) return false;
   const auto limit = static_cast<std::size_t>(options_.settings.ops_in_flight);
   const bool urgent = m.urgent_waiting.load(std::memory_order_relaxed) != 0;
   return m.operations.size() < (urgent ? 2 * limit : limit);
+}
+
+// Its next operation waits until it is known which table decides it. It was called all the same: nobody is to be told
+// that this rank did not.
+bool Engine::held(GroupMember& m) {
+  if (!m.group->decisions || !m.group->decisions->holds(m)) return false;
+  std::uint32_t& entered = m.group->entered[static_cast<std::size_t>(m.rank)];
+  if (m.waiting.ready()) entered = later_of(entered, m.entered + 1);
+  return true;
 }
 
 // Members take turns, operation by operation.
@@ -179,7 +190,7 @@ void Engine::enter_waiting() {
     entered = false;
     for (std::size_t i = 0; i < waiting_.size() && budget != 0; ++i) {
       GroupMember& m = *waiting_[i];
-      if (!has_room(m) || !enter_next(m)) continue;
+      if (held(m) || !has_room(m) || !enter_next(m)) continue;
       entered = true;
       --budget;
     }

@@ -322,6 +322,7 @@ std::size_t Engine::end_cycle(Nanos now) {
   if (!greeter_.empty()) greeter_.sweep();
   std::size_t work = membership_->poll(now);
   everybody_.on_timers(now);
+  if (now >= decisions_due_) decide(now);
   work += send(now);
   if (now >= next_housekeeping_) {
     const Nanos beat = options_.settings.heartbeat_interval;
@@ -385,6 +386,14 @@ std::size_t Engine::send(Nanos now) {
   return work;
 }
 
+// Groups look whether what was measured asks for another table.
+void Engine::decide(Nanos now) {
+  decisions_due_ = Nanos::max();
+  for (const auto& g : groups_) {
+    if (g->decisions) decisions_due_ = std::min(decisions_due_, g->decisions->poll(now));
+  }
+}
+
 // Steps between local ranks, and operations that are complete. Bounded, since lanes wait meanwhile: what is left over
 // is due at once.
 std::size_t Engine::settle_local() {
@@ -412,7 +421,8 @@ void Engine::flush_acks(Nanos now, bool all) {
 
 Nanos Engine::next_deadline() const {
   const Nanos t = std::min(
-      {factory_.next_deadline(), membership_->next_deadline(), next_housekeeping_, everybody_.next_deadline()});
+      {factory_.next_deadline(), membership_->next_deadline(), next_housekeeping_, decisions_due_,
+       everybody_.next_deadline()});
   const bool entering_left = std::any_of(waiting_.begin(), waiting_.end(),
                                          [&](const GroupMember* m) { return m->waiting.ready() && has_room(*m); });
   const bool left = commands_left_ || entering_left || messages_left_ || local_dirty_ || !closed_groups_.empty();

@@ -59,6 +59,9 @@ struct EngineOptions {
   std::uint64_t job_token = 0;       // a secret (base/secret.h); rank 0's engine gives it to the others
   std::uint32_t channel_records = 2048;
   std::uint32_t channel_copies = 256;
+  // For the costs of plans: seconds to add a byte, and to post a message.
+  double reduce_seconds = 0;
+  double post_seconds = 0;
   // Where counting begins, on all engines alike: for tests of what happens where 32 bits end.
   std::uint32_t first_operation = 1;
   std::uint64_t first_message = 1;
@@ -191,6 +194,7 @@ class Engine final : public MembershipListener,
   };
   static constexpr std::uint32_t kWorldFlow = 1;  // flows handed out by the coordinator come behind it
 
+  friend class DecisionFlow;
   friend class OperationFlow;
   friend class GroupMessageFlow;
   friend class NewcomerFlow;
@@ -269,7 +273,12 @@ class Engine final : public MembershipListener,
 
   // operations (operations.cc, operation_flow.cc)
   void enter(GroupMember& member, const CalledOperation& called);
+  PlanRequest plan_request(const Group& group) const;
   Result<ProgramEntry*> program_for(GroupMember& member, const OpRequest& request);
+  Result<Choice> choose(GroupMember& member, const PlanRequest& request, const MeasuredTable& table,
+                        ProgramEntry* known_static, ChoiceUse::Cell& use);
+  bool held(GroupMember& member);
+  void decide(Nanos now);
   std::unique_ptr<Run> take_run(ProgramEntry* entry, Group& group, canary_priority priority);
   void return_run(Operation& op);
   Run* run_at(std::uint32_t index) { return index < runs_.size() ? runs_[index] : nullptr; }
@@ -393,6 +402,7 @@ class Engine final : public MembershipListener,
 
   Nanos now_;
   Nanos next_housekeeping_;
+  Nanos decisions_due_ = Nanos::max();  // when a group's table needs attention before the next housekeeping
   Nanos looked_at_;  // the last housekeeping
   Status join_status_;
   std::uint64_t next_cookie_ = 1;

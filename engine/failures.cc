@@ -46,6 +46,7 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
   // Nothing may read or write the callers' buffers once they hear of it.
   for (EnginePeer& p : peers_) {
     if (p.channel) p.channel->cancel_flow(g.flow);
+    if (p.channel && g.decisions) p.channel->cancel_flow(g.decisions_number());
     if (p.eager) {
       p.eager->for_each([&](EagerStore::Entry& e) {
         if (e.header.flow == g.flow) p.eager->release(&e);
@@ -57,6 +58,7 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
     }
     charge_less(p, 0);  // other groups may have waited for that room
   }
+  if (g.decisions) g.decisions->abandon();
   end_messages(g);
   for (auto& m : g.local) {
     m->early.clear();
@@ -185,6 +187,7 @@ void Engine::on_engine_left(std::uint32_t engine, const std::vector<LastWord>& w
     for (std::size_t r = 0; r < g->engine_of.size(); ++r) {
       if (g->engine_of[r] == engine) g->left[r] = 1;
     }
+    if (g->decisions) g->decisions->on_engine_left(engine);
   }
 }
 
@@ -327,6 +330,7 @@ void Engine::housekeeping(Nanos now) {
     watch_.warn(now);
     check_silence(now);
   }
+  decide(now);
   const Nanos looked = std::exchange(looked_at_, now);
   for (auto& g : groups_) {
     if (g->dead) continue;

@@ -108,10 +108,10 @@ TEST_F(GreeterTest, APeerOfVersionOneIsTurnedAwayAndToldBothVersions) {
   EXPECT_EQ(lane->told_header.version, 1);
   EXPECT_EQ(wire::validate(lane->told_header), nullptr);
   const std::string why = refusal_text(lane->told_header, lane->told);
-  EXPECT_NE(why.find("speaks protocol version 2, this side 1..1"), std::string::npos) << why;
+  EXPECT_NE(why.find("speaks protocol version " + std::to_string(wire::kVersion) + ", this side 1..1"), std::string::npos) << why;
   greeter.sweep();
   EXPECT_EQ(count(), 0u);
-  says_hello(come(1), {.version_min = 1, .version_max = 2, .purpose = wire::kHelloEndpoint});
+  says_hello(come(1), {.version_min = 1, .version_max = wire::kVersion, .purpose = wire::kHelloEndpoint});
   EXPECT_EQ(taken.size(), 1u) << "it speaks this side's version, too";
 }
 

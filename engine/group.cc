@@ -25,6 +25,7 @@ wire::SignaturePayload make_signature(const GroupMember& m, const OpRequest& req
   s.planner = static_cast<std::uint32_t>(program.planner);
   s.piece_bytes = program.piece_bytes;
   s.members = static_cast<std::uint32_t>(m.group->members.size());
+  s.table = m.group->decisions ? m.group->decisions->table_for(m.entered).identity() : 0;
   s.world_rank = static_cast<std::uint32_t>(m.world_rank);
   if (request.collective == Collective::kAllGatherV) {
     s.counts_crc = crc32c(0, request.counts.data(), request.counts.size_bytes());
@@ -105,6 +106,11 @@ std::string disagreement(const wire::SignaturePayload& a, const wire::SignatureP
   const bool v = a.collective == b.collective && a.collective < kCollectiveCount &&
                  has_counts(static_cast<Collective>(a.collective));
   if (signature_hash(a) != signature_hash(b)) {
+    // Ranks that decide apart differ in their planners as well, which follows from it.
+    if (a.table != b.table) {
+      return rank(a) + " decides by " + table_name(a.table) + ", " + rank(b) + " by " + table_name(b.table) + ": " +
+             called(a) + "; " + called(b);
+    }
     std::string text = called(a) + "; " + called(b);
     // Two lists that differ in one place: by `apart` there, and by that times the place in the moments.
     const std::uint64_t apart = b.count - a.count, moment = b.counts_moment - a.counts_moment;

@@ -20,6 +20,8 @@
 #include "base/units.h"
 #include "collectives/executor.h"
 #include "collectives/selector.h"
+#include "engine/choice_use.h"
+#include "engine/decision_flow.h"
 #include "engine/flow/flow.h"
 #include "engine/message_end.h"
 #include "engine/operation_list.h"
@@ -128,6 +130,10 @@ struct ProgramEntry {
   std::vector<std::unique_ptr<Run>> idle;
   std::uint32_t busy = 0;
   std::uint64_t last_used = 0;
+  std::uint64_t bytes = 0;        // operation_bytes()
+  std::uint32_t decided_by = 0;   // identity of the measured table that last led here; 0: none was in force
+  ChosenBy by = ChosenBy::kStatic;
+  ChoiceUse::Cell* use = nullptr;
 };
 
 struct Operation {
@@ -203,6 +209,7 @@ struct GroupMember {
 
 struct Group {
   std::unique_ptr<Flow> operations_flow, messages_flow;  // as the muxes know them, by `flow` and messages_number()
+  std::unique_ptr<DecisionFlow> decisions;               // by decisions_number(); null: no measured table decides here
   std::vector<std::unique_ptr<GroupPeer>> peers;         // engines of its ranks that something was said to, ascending
   std::uint32_t flow = 0;
   std::uint32_t epoch = 0;               // generation of the membership; the first one is drawn, never 0
@@ -223,8 +230,10 @@ struct Group {
   bool dead = false;
   Status verdict;
   std::uint64_t bytes_reduced = 0;
+  ChoiceUse use;  // of all ranks served here
 
   std::uint32_t messages_number() const { return flow | wire::kMessageFlow; }
+  std::uint32_t decisions_number() const { return flow | wire::kDecisionFlow; }
   GroupMember* member(int rank) {
     const auto at =
         std::lower_bound(local.begin(), local.end(), rank, [](const auto& m, int r) { return m->rank < r; });

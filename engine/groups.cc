@@ -89,6 +89,10 @@ Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
   g->messages_flow = std::make_unique<GroupMessageFlow>(*this, *g);
   flows_.add(g->flow, *g->operations_flow);
   flows_.add(g->messages_number(), *g->messages_flow);
+  if (DecisionFlow::serves(*this, *g)) {
+    g->decisions = std::make_unique<DecisionFlow>(*this, *g);
+    flows_.add(g->decisions_number(), *g->decisions);
+  }
   return **groups_.insert(place_of(flow), std::move(g));
 }
 
@@ -311,6 +315,10 @@ void Engine::close_group(Group& g) {
         if (e.complete && (e.header.flow & ~wire::kMessageFlow) == g.flow) store->release(&e);
       });
     }
+  }
+  if (g.decisions) {
+    g.decisions->close();
+    flows_.remove(g.decisions_number());
   }
   flows_.remove(g.flow);
   flows_.remove(g.messages_number());

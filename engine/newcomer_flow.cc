@@ -12,6 +12,7 @@ namespace {
 constexpr std::size_t kStraysMax = 1024;
 
 bool is_of_messages(const wire::Header& h) { return (h.flow & wire::kMessageFlow) != 0; }
+bool is_of_decisions(const wire::Header& h) { return (h.flow & wire::kConnectionFlow) == wire::kDecisionFlow; }
 bool is_of_a_connection(const wire::Header& h) { return (h.flow & wire::kConnectionFlow) == wire::kConnectionFlow; }
 
 }  // namespace
@@ -21,20 +22,22 @@ Landing NewcomerFlow::landing_for(Mux& from, const wire::Header& h) {
   if (is_of_messages(h))
     return engine_.messages_.landing_for(*engine_.peers_[from.peer()].messages, {nullptr, over}, h);
   if (wire::has_signature(h)) return {Landing::Kind::kSlot, nullptr, landing::kLanded};
-  if (over) return {Landing::Kind::kDiscard, nullptr, landing::kForgotten};
+  if (over || is_of_decisions(h)) return {Landing::Kind::kDiscard, nullptr, landing::kForgotten};
   return engine_.park(from.peer(), h);
 }
 
 bool NewcomerFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& arrival) {
   // It was unknown when the frame began to land. Groups know what was decided then; others' frames come again.
   if (Flow* const known = engine_.flows_.find(h.flow)) {
-    if (engine_.find_group(h.flow & ~wire::kMessageFlow) != nullptr) return known->on_arrival(from, h, arrival);
+    if (is_of_decisions(h) || engine_.find_group(h.flow & ~wire::kMessageFlow) != nullptr)
+      return known->on_arrival(from, h, arrival);
     engine_.unpark(from.peer(), h);
     return false;
   }
   Engine::EnginePeer& peer = engine_.peers_[from.peer()];
   const bool over = engine_.over() || is_of_a_connection(h);
   if (is_of_messages(h)) return engine_.messages_.on_arrival(*peer.messages, {nullptr, over}, h, arrival, engine_.now_);
+  if (is_of_decisions(h)) return over;  // else it comes again, and finds its group
   if (wire::has_signature(h)) return on_signature(from, h, arrival, over);
   if (arrival.discarded) return arrival.cookie != landing::kNoPlace;
   EagerStore::Entry* const parked = arrival.cookie == landing::kParked ? peer.eager->find(h) : nullptr;

@@ -25,40 +25,90 @@ std::optional<std::uint32_t> crc_in(const wire::Header& h) {
 
 // --- programs --------------------------------------------------------------------------------------------------------
 
-Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
-  const auto element = static_cast<std::uint32_t>(size_of(r.type));
-  const int root = has_root(r.collective) ? r.root : 0;
-  ++m.uses;
-  for (auto& e : m.programs) {
-    const Program& p = e->program;
-    if (p.collective == r.collective && p.count == r.count && p.element_bytes == element && p.root == root &&
-        std::equal(p.counts.begin(), p.counts.end(), r.counts.begin(), r.counts.end())) {
-      e->last_used = m.uses;
-      return e.get();
-    }
-  }
+// What is equal for all operations of the group.
+PlanRequest Engine::plan_request(const Group& g) const {
   PlanRequest request;
-  request.collective = r.collective;
-  request.ranks = static_cast<int>(m.group->members.size());
-  request.count = r.count;
-  request.counts = r.counts;
-  request.element_bytes = element;
-  request.root = root;
-  request.reach = m.group->reach.get();
-  request.bcube = m.group->bcube;
+  request.ranks = static_cast<int>(g.members.size());
+  request.reach = g.reach.get();
+  request.bcube = g.bcube;
   request.servers = static_cast<int>(options_.settings.ps_servers);
-  request.host_of = m.group->host_of;
-  request.rail_rates = m.group->rail_rates;
-  request.cores = m.group->cores;
-  const auto chosen = select_planner(request, decisions_);
+  request.host_of = g.host_of;
+  request.rail_rates = g.rail_rates;
+  request.cores = g.cores;
+  return request;
+}
+
+// `known_static`: a program of this shape that the static choice made; it would choose the same again, and take long.
+Result<Choice> Engine::choose(GroupMember& m, const PlanRequest& request, const MeasuredTable& table,
+                              ProgramEntry* known_static, ChoiceUse::Cell& use) {
+  auto by_row = choice_of_rows(request, decisions_, table);
+  if (!by_row.ok()) return by_row.status();
+  if (by_row.value()) return *by_row.value();
+  if (known_static != nullptr) return Choice{known_static->program.planner, 0, ChosenBy::kStatic};
+  const auto chosen = select_planner(request, {});
   if (chosen.status().code() == CANARY_UNREACHABLE) {
     return Status(CANARY_UNREACHABLE, chosen.status().text() + " (which NICs meet: CANARY_RAIL_PAIRING=" +
                                           name_of(roster_->pairing) + ", subnets and routes)");
   }
   if (!chosen.ok()) return chosen.status();
+  use.static_choice = chosen.value();
+  if (!std::exchange(use.static_known, true) && m.group->decisions) {
+    m.group->decisions->note_new_class();
+    decisions_due_ = Nanos{};
+  }
+  return Choice{chosen.value(), 0, ChosenBy::kStatic};
+}
+
+// Operations are numbered when they ask: m.entered is this one's.
+Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
+  const auto element = static_cast<std::uint32_t>(size_of(r.type));
+  const int root = has_root(r.collective) ? r.root : 0;
+  const DecisionFlow* const decisions = m.group->decisions.get();
+  static const MeasuredTable kNoTable;
+  const MeasuredTable& table = decisions != nullptr ? decisions->table_for(m.entered) : kNoTable;
+  ++m.uses;
+  const auto is_of_shape = [&](const Program& p) {
+    return p.collective == r.collective && p.count == r.count && p.element_bytes == element && p.root == root &&
+           std::equal(p.counts.begin(), p.counts.end(), r.counts.begin(), r.counts.end());
+  };
+  ProgramEntry* known_static = nullptr;
+  for (auto& e : m.programs) {
+    if (!is_of_shape(e->program)) continue;
+    if (e->decided_by == table.identity()) {
+      e->last_used = m.uses;
+      return e.get();
+    }
+    if (e->by == ChosenBy::kStatic) known_static = e.get();
+  }
+  PlanRequest request = plan_request(*m.group);
+  request.collective = r.collective;
+  request.count = r.count;
+  request.counts = r.counts;
+  request.element_bytes = element;
+  request.root = root;
+  const std::uint64_t bytes = operation_bytes(request);
+  ChoiceUse::Cell& use = m.group->use.cell(r.collective, bytes);
+  use.element_bytes = element;
+  use.root = root;
+  const auto choice = choose(m, request, table, known_static, use);
+  if (!choice.ok()) return choice.status();
+  const auto job_piece = static_cast<std::uint32_t>(roster_->piece_bytes.count);
+  const Choice& chosen = choice.value();
+  const std::uint32_t piece = chosen.piece_bytes != 0 ? std::min(chosen.piece_bytes, job_piece) : job_piece;
+  for (auto& e : m.programs) {
+    if (!is_of_shape(e->program) || e->program.planner != chosen.planner || e->program.piece_bytes != piece) continue;
+    e->decided_by = table.identity();
+    e->by = chosen.by;
+    e->last_used = m.uses;
+    return e.get();
+  }
   auto entry = std::make_unique<ProgramEntry>();
-  entry->program = compile(chosen.value(), request, m.rank, static_cast<std::uint32_t>(roster_->piece_bytes.count));
+  entry->program = compile(chosen.planner, request, m.rank, piece);
   entry->last_used = m.uses;
+  entry->bytes = bytes;
+  entry->decided_by = table.identity();
+  entry->by = chosen.by;
+  entry->use = &use;
   if (m.programs.size() >= kProgramsMax) {
     auto oldest = m.programs.end();
     for (auto it = m.programs.begin(); it != m.programs.end(); ++it) {
@@ -70,10 +120,10 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
     }
   }
   if (log_enabled(LogLevel::kDebug)) {
-    const auto bytes = static_cast<std::int64_t>(r.count * element);
+    const auto moved = static_cast<std::int64_t>(r.count * element);
     log(LogLevel::kDebug, "group %u, rank %d: %s of %s among %d ranks by %s", m.group->flow, m.rank,
-        std::string(name_of(r.collective)).c_str(), as_written(Bytes{bytes}).c_str(), request.ranks,
-        std::string(name_of(chosen.value())).c_str());
+        std::string(name_of(r.collective)).c_str(), as_written(Bytes{moved}).c_str(), request.ranks,
+        std::string(name_of(chosen.planner)).c_str());
   }
   m.programs.push_back(std::move(entry));
   return m.programs.back().get();
@@ -198,6 +248,8 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   op.run->member = &m;
   neighbourly_ += op.run->neighbours != 0;
   op.run->number = number;
+  ++op.entry->use->operations;
+  op.entry->use->bytes += op.entry->bytes;
   op.run->entered = ++operations_entered_;
   op.run->last_progress = now_;
 
@@ -515,7 +567,11 @@ bool Engine::finish_if_complete(Run& run) {
   if (!may_finish(run)) return false;
   Operation& op = *run.operation();
   GroupMember& m = *run.member;
-  m.last_algorithm.store(name_of(op.entry->program.planner).data(), std::memory_order_release);
+  const ProgramEntry& ran = *op.entry;
+  m.last_algorithm.store(name_of(ran.program.planner).data(), std::memory_order_release);
+  ChoiceUse::Took& took = ran.use->took[static_cast<std::size_t>(ran.program.planner)];
+  ++took.operations;
+  took.ns += static_cast<std::uint64_t>((now_ - op.entered).count);
   finish(m, op, Status());
   return true;
 }

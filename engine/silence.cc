@@ -111,9 +111,15 @@ std::vector<GroupEpoch> Engine::groups_waiting_for(std::uint32_t engine) const {
                return end && end->peer == peers_[engine].messages.get() && !end->idle();
              });
     });
-    if (waits) out.push_back({g->flow, g->epoch});
+    // Operations that wait for the word which table decides them.
+    const DecisionFlow* const decisions = g->decisions.get();
+    const bool held = decisions != nullptr && decisions->waits_for() == engine &&
+                      std::any_of(g->local.begin(), g->local.end(),
+                                  [&](const auto& m) { return m->waiting.ready() && decisions->holds(*m); });
+    if (waits || held) out.push_back({g->flow, g->epoch});
   }
   peers_[engine].channel->for_each_unacknowledged([&](const wire::Header& h) {
+    if ((h.flow & wire::kConnectionFlow) == wire::kDecisionFlow) return;  // no operation waits for it by itself
     const GroupEpoch group{h.flow & ~wire::kMessageFlow, h.epoch};
     if (std::find(out.begin(), out.end(), group) == out.end()) out.push_back(group);
   });

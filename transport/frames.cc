@@ -33,7 +33,6 @@ const char* check_payload(const Header& header, Kind kind, std::span<const std::
 }
 
 const char* check_signature(const SignaturePayload& s) {
-  if (s.reserved != 0) return "a signature whose reserved field is not zero";
   if (s.members == 0 || s.members > kRanksMax) return "a signature of a group that can't be";
   if (s.world_rank >= kRanksMax) return "a signature of a rank that can't be";
   if (s.root < -1 || s.root >= static_cast<std::int64_t>(s.members)) return "a signature with a root outside its group";

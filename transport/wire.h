@@ -22,8 +22,9 @@ namespace canarynet::wire {
 
 inline constexpr std::uint16_t kMagic = 0xCA9A;
 // The version of all frames but greetings. 2: a piece may have its signature behind it (kSigned), engines say that they
-// leave, and ask to be dialled.
-inline constexpr std::uint8_t kVersion = 2;
+// leave, and ask to be dialled. 3: a signature says by which measured table its planner was chosen, and groups agree on
+// such tables (decision_wire.h).
+inline constexpr std::uint8_t kVersion = 3;
 // The version of greetings: a hello, and the refusal (kAbort) that may answer it, are the same in every version, so
 // that two versions can tell each other apart by name. A hello says in its payload which versions its sender speaks.
 inline constexpr std::uint8_t kGreetingVersion = 1;
@@ -152,7 +153,7 @@ struct SignaturePayload {
   std::uint32_t members = 0;      // ranks in the group
   std::uint32_t world_rank = 0;   // of the caller, for the message
   std::uint32_t counts_crc = 0;   // all-gather-v: CRC32C of the counts
-  std::uint32_t reserved = 0;
+  std::uint32_t table = 0;        // identity of the measured table that was in force; 0: none was
   std::uint64_t counts_moment = 0;  // all-gather-v: sum of (i + 1) * count i, modulo 2^64
   std::uint64_t counts[kSignatureCounts] =
       {};  // all-gather-v: the first ones; all-to-all-v: elements to the receiver of this

@@ -1,0 +1,88 @@
+#include "collectives/measured_table.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <tuple>
+
+#include "kernels/crc32c.h"
+
+namespace canarynet {
+namespace {
+
+constexpr int kChecksumBits = 20;
+constexpr std::uint32_t kChecksumMask = (1u << kChecksumBits) - 1;
+
+bool before(const MeasuredRow& a, const MeasuredRow& b) {
+  return std::tuple(a.collective, a.size_class) < std::tuple(b.collective, b.size_class);
+}
+
+}  // namespace
+
+MeasuredTable::MeasuredTable(std::uint32_t version, std::vector<MeasuredRow> rows)
+    : version_(version), rows_(std::move(rows)) {
+  std::sort(rows_.begin(), rows_.end(), before);
+  if (version_ == 0) return;
+  const std::vector<wire::DecisionRow> bytes = to_wire();
+  const std::uint32_t sum = crc32c(0, bytes.data(), bytes.size() * sizeof(wire::DecisionRow));
+  identity_ = version_ << kChecksumBits | (sum & kChecksumMask);
+  if (identity_ == 0) identity_ = 1;  // 0 says that there is no table
+}
+
+const MeasuredRow* MeasuredTable::find(Collective collective, std::uint64_t bytes) const {
+  MeasuredRow wanted;
+  wanted.collective = collective;
+  wanted.size_class = canarynet::size_class(bytes);
+  const auto at = std::lower_bound(rows_.begin(), rows_.end(), wanted, before);
+  return at != rows_.end() && !before(wanted, *at) ? &*at : nullptr;
+}
+
+std::vector<wire::DecisionRow> MeasuredTable::to_wire() const {
+  std::vector<wire::DecisionRow> out;
+  for (const MeasuredRow& row : rows_) {
+    wire::DecisionRow& w = out.emplace_back();
+    w.collective = static_cast<std::uint8_t>(row.collective);
+    w.size_class = static_cast<std::uint8_t>(row.size_class);
+    w.planner = static_cast<std::uint8_t>(row.planner);
+    w.runner_up = static_cast<std::uint8_t>(row.runner_up);
+    w.keeps_static = row.keeps_static ? 1 : 0;
+    w.piece_bytes = row.piece_bytes;
+    w.predicted_us = row.predicted_us;
+    w.runner_up_us = row.runner_up_us;
+  }
+  return out;
+}
+
+const char* MeasuredTable::from_wire(std::uint32_t version, wire::ListIn<wire::DecisionRow> rows,
+                                     std::uint32_t piece_bytes, MeasuredTable* out) {
+  std::vector<MeasuredRow> read;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const wire::DecisionRow w = rows.at(i);
+    if (w.collective >= kCollectiveCount || !is_measured(static_cast<Collective>(w.collective)))
+      return "a row for a collective that has none";
+    if (w.size_class >= kSizeClasses) return "a row for a class of sizes that can't be";
+    if (w.planner >= kPlannerCount || w.runner_up >= kPlannerCount) return "a row with a planner that is not known";
+    if (w.keeps_static > 1) return "a row that neither keeps nor changes the static choice";
+    if (w.piece_bytes > piece_bytes || w.piece_bytes % 128 != 0) return "a row with pieces that can't be";
+    MeasuredRow& row = read.emplace_back();
+    row.collective = static_cast<Collective>(w.collective);
+    row.size_class = w.size_class;
+    row.keeps_static = w.keeps_static != 0;
+    row.planner = static_cast<PlannerId>(w.planner);
+    row.runner_up = static_cast<PlannerId>(w.runner_up);
+    row.piece_bytes = w.piece_bytes;
+    row.predicted_us = w.predicted_us;
+    row.runner_up_us = w.runner_up_us;
+    if (i != 0 && !before(read[i - 1], row)) return "rows that are not in order";
+  }
+  *out = MeasuredTable(version, std::move(read));
+  return nullptr;
+}
+
+std::string table_name(std::uint32_t identity) {
+  if (identity == 0) return "no table";
+  char text[48];
+  std::snprintf(text, sizeof text, "table %u (checksum %05x)", identity >> kChecksumBits, identity & kChecksumMask);
+  return text;
+}
+
+}  // namespace canarynet

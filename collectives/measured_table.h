@@ -1,0 +1,74 @@
+// collectives/measured_table.h -- the rows that a group's first rank has made of what was measured (table_costs.h),
+// equal on all ranks. A row covers a collective and a class of sizes; it names a planner with a size of pieces, or says
+// that the static choice stays. Integers only. Pure values, used by one thread.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "collectives/schedule.h"
+#include "transport/decision_frames.h"
+
+namespace canarynet {
+
+// Sizes (operation_bytes()) fall into classes by powers of four: up to 4 KiB, up to 16 KiB, ... up to 256 MiB, beyond.
+inline constexpr int kSizeClasses = 10;
+constexpr int size_class(std::uint64_t bytes) {
+  const int from_1k = (static_cast<int>(std::bit_width(bytes)) - 11) / 2;  // of powers of four, rounded down
+  return bytes < 4096 ? 0 : from_1k < kSizeClasses - 1 ? from_1k : kSizeClasses - 1;
+}
+constexpr std::uint64_t class_begin(int size_class) {
+  return size_class == 0 ? 0 : std::uint64_t{1024} << (2 * size_class);
+}
+
+// The collectives whose choice can be measured: what they move is known alike on all ranks, and follows from the size.
+constexpr bool is_measured(Collective c) {
+  return c != Collective::kBarrier && !is_pairwise(c) && c != Collective::kAllGatherV;
+}
+
+struct MeasuredRow {
+  Collective collective = Collective::kAllReduce;
+  int size_class = 0;
+  bool keeps_static = false;  // `planner` is what the static choice was when the row was made
+  PlannerId planner = PlannerId::kRing;
+  std::uint32_t piece_bytes = 0;  // 0: the job's
+  PlannerId runner_up = PlannerId::kRing;  // the best of the others; the planner itself: there was none
+  std::uint32_t predicted_us = 0, runner_up_us = 0;
+
+  // Whether both decide alike, whatever their reasons.
+  bool decides_as(const MeasuredRow& o) const {
+    return collective == o.collective && size_class == o.size_class && keeps_static == o.keeps_static &&
+           (keeps_static || (planner == o.planner && piece_bytes == o.piece_bytes));
+  }
+};
+
+class MeasuredTable {
+ public:
+  MeasuredTable() = default;
+  // The rows are sorted by this.
+  MeasuredTable(std::uint32_t version, std::vector<MeasuredRow> rows);
+
+  std::uint32_t version() const { return version_; }  // 0: no table, which has no rows
+  const std::vector<MeasuredRow>& rows() const { return rows_; }
+  // The row for the operation, or nullptr.
+  const MeasuredRow* find(Collective collective, std::uint64_t bytes) const;
+  // Names the table in signatures: the low 12 bits of the version, and 20 bits of a checksum of the rows. 0: no table.
+  std::uint32_t identity() const { return identity_; }
+
+  // As a proposal carries the rows.
+  std::vector<wire::DecisionRow> to_wire() const;
+  // nullptr, or why these can't be the rows of a table in a job whose pieces have piece_bytes.
+  static const char* from_wire(std::uint32_t version, wire::ListIn<wire::DecisionRow> rows, std::uint32_t piece_bytes,
+                               MeasuredTable* out);
+
+ private:
+  std::uint32_t version_ = 0, identity_ = 0;
+  std::vector<MeasuredRow> rows_;
+};
+
+// "table 3 (checksum 1a2b3)"; "no table".
+std::string table_name(std::uint32_t identity);
+
+}  // namespace canarynet

@@ -1,0 +1,236 @@
+#include "collectives/table_costs.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "topology/rails.h"
+
+namespace canarynet {
+namespace {
+
+// The times of kernel TCP, and of memory that two processes share, for what nobody measured.
+constexpr LinkCost kUnknownLink{60e-6, 1 / 1.25e9};
+constexpr LinkCost kUnknownMemory{2e-6, 1 / 8e9};
+// Pieces smaller than this cost more to post than they save in a pipeline.
+constexpr std::uint32_t kSmallPiece = 16 * 1024;
+
+std::uint32_t rails_of(const Reachability& reach, int a, int b) {
+  return reach.rails(a, b) & ~(Reachability::kLocalBit | Reachability::kHostBit);
+}
+
+int host_of(const PlanRequest& request, int rank) {
+  if (request.host_of.empty()) return rank;
+  const auto& hosts = request.host_of;
+  return static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(rank)]) - hosts.begin());
+}
+
+// The rail of `b` that a's rail meets: the k-th of the rails that reach `b` meets the k-th of those that reach `a`, and
+// a longer list goes round the shorter one.
+int partner_of(const Reachability& reach, int a, int b, int rail) {
+  const std::uint32_t mine = rails_of(reach, a, b), theirs = rails_of(reach, b, a);
+  if (theirs == 0) return rail;
+  int place = std::popcount(mine & ((1u << rail) - 1)) % std::popcount(theirs);
+  for (std::uint32_t left = theirs;; left &= left - 1) {
+    if (place-- == 0) return std::countr_zero(left);
+  }
+}
+
+double median(std::vector<double>* values) {
+  const auto middle = values->begin() + static_cast<std::ptrdiff_t>(values->size() / 2);
+  std::nth_element(values->begin(), middle, values->end());
+  return *middle;
+}
+
+std::uint32_t microseconds(double seconds) {
+  return static_cast<std::uint32_t>(std::clamp(std::llround(seconds * 1e6), 1LL, 0xffffffffLL));
+}
+
+// About how many tasks a walk has: those of the first two ranks, one of which may be a root, stand for all.
+std::uint64_t tasks_of(PlannerId id, const PlanRequest& request, std::uint64_t piece_bytes) {
+  std::vector<std::uint64_t> leaves;
+  planner(id).leaves(request, &leaves);
+  std::uint64_t most = 0;
+  for (int rank = 0; rank < std::min(request.ranks, 2); ++rank) {
+    Plan plan;
+    planner(id).plan(request, rank, &plan);
+    std::uint64_t tasks = 0;
+    for (const Step& step : plan.steps) {
+      for (std::uint32_t leaf = step.leaf_begin; leaf < step.leaf_end; ++leaf) {
+        const std::uint64_t bytes = (leaves[leaf + 1] - leaves[leaf]) * request.element_bytes;
+        tasks += std::max<std::uint64_t>(1, (bytes + piece_bytes - 1) / piece_bytes);
+      }
+    }
+    most = std::max(most, tasks);
+  }
+  return most * static_cast<std::uint64_t>(request.ranks);
+}
+
+}  // namespace
+
+LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> measured, CostModel* model) {
+  const auto n = static_cast<std::size_t>(request.ranks);
+  std::vector<double> alphas, betas, local_alphas, local_betas;  // seconds; bytes a second
+  std::vector<std::array<double, kRailsMax>> out(n), in(n);      // by host: bytes a second that a NIC has shown
+  struct Known {
+    double alpha = 0, rate = 0;
+  };
+  std::vector<std::array<Known, kRailsMax>> known(n * n);
+  for (const LinkMeasure& m : measured) {
+    const int from = host_of(request, m.from), to = host_of(request, m.to);
+    const double alpha = m.alpha_us * 1e-6, rate = m.beta_kbps * 1e3;
+    if (from == to || m.rail >= kRailsMax) {
+      if (alpha > 0) local_alphas.push_back(alpha);
+      if (rate > 0) local_betas.push_back(rate);
+      continue;
+    }
+    const auto a = static_cast<std::size_t>(from), b = static_cast<std::size_t>(to);
+    const auto rail = static_cast<std::size_t>(m.rail);
+    if (alpha > 0) alphas.push_back(alpha);
+    if (rate > 0) betas.push_back(rate);
+    // Several engines of a host may have measured one link: the least disturbed of them is right.
+    Known& k = known[a * n + b][rail];
+    if (alpha > 0) k.alpha = k.alpha > 0 ? std::min(k.alpha, alpha) : alpha;
+    k.rate = std::max(k.rate, rate);
+    out[a][rail] = std::max(out[a][rail], rate);
+    double& into = in[b][static_cast<std::size_t>(partner_of(*request.reach, m.from, m.to, m.rail))];
+    into = std::max(into, rate);
+  }
+  model->local_alpha = local_alphas.empty() ? kUnknownMemory.alpha : median(&local_alphas);
+  model->local_beta = local_betas.empty() ? kUnknownMemory.beta : 1 / median(&local_betas);
+  const LinkCost usual{alphas.empty() ? kUnknownLink.alpha : median(&alphas),
+                       betas.empty() ? kUnknownLink.beta : 1 / median(&betas)};
+  LinkCosts links(usual);
+  for (std::size_t a = 0; a < n; ++a) {
+    for (std::size_t b = 0; b < n; ++b) {
+      const int from = static_cast<int>(a), to = static_cast<int>(b);
+      if (a == b || host_of(request, from) != from || host_of(request, to) != to) continue;
+      for (std::uint32_t left = rails_of(*request.reach, from, to); left != 0; left &= left - 1) {
+        const int rail = std::countr_zero(left);
+        if (rail >= kRailsMax) break;
+        const auto mine = static_cast<std::size_t>(rail);
+        const auto theirs = static_cast<std::size_t>(partner_of(*request.reach, from, to, rail));
+        const Known& k = known[a * n + b][mine];
+        double rate = k.rate;
+        if (rate <= 0 && out[a][mine] > 0 && in[b][theirs] > 0) rate = std::min(out[a][mine], in[b][theirs]);
+        links.set(from, to, rail, {k.alpha > 0 ? k.alpha : usual.alpha, rate > 0 ? 1 / rate : usual.beta});
+      }
+    }
+  }
+  return links;
+}
+
+TableCosting::TableCosting(const PlanRequest& group, std::uint32_t piece_bytes, LinkCosts links,
+                           const CostModel& model, std::vector<CostedClass> classes, MeasuredTable present)
+    : group_(group),
+      piece_bytes_(piece_bytes),
+      links_(std::move(links)),
+      model_(model),
+      classes_(std::move(classes)),
+      present_(std::move(present)) {}
+
+PlanRequest TableCosting::request_of(const CostedClass& c) const {
+  PlanRequest request = group_;
+  request.collective = c.collective;
+  request.element_bytes = c.element_bytes;
+  request.root = has_root(c.collective) ? c.root : 0;
+  const std::uint64_t elements = c.bytes / c.element_bytes;
+  request.count = in_blocks(c.collective) ? elements / static_cast<std::uint64_t>(group_.ranks) : elements;
+  return request;
+}
+
+void TableCosting::begin_class() {
+  using enum PlannerId;
+  const CostedClass& c = classes_[class_];
+  const PlanRequest request = request_of(c);
+  planned_.clear();
+  costed_.clear();
+  // What ranks of one host do among themselves decides such a plan, and the model does not know that.
+  if (c.static_choice == kHierarchical) return;
+  // About as many tasks as a ring or a mesh in pieces of this size: 4 n^2 of a rank's share each.
+  const auto n = static_cast<std::uint64_t>(group_.ranks);
+  const std::uint64_t shares = std::max<std::uint64_t>(1, kWalkTasks / (4 * n * n)) * n;
+  walk_piece_bytes_ = std::max<std::uint64_t>(piece_bytes_, (c.bytes + shares - 1) / shares);
+  const std::uint32_t smaller = piece_bytes_ / 4 / 128 * 128;
+  for (const Planner& p : planners()) {
+    // Only a caller that asks for these two should get them.
+    if (p.id == kParameterServer || p.id == kRingPerRail) continue;
+    if (!p.check(request).ok()) continue;
+    planned_.push_back({p.id, 0, 0});
+    if (walk_piece_bytes_ == piece_bytes_ && smaller >= kSmallPiece && c.bytes > smaller)
+      planned_.push_back({p.id, smaller, 0});
+  }
+  std::reverse(planned_.begin(), planned_.end());
+}
+
+bool TableCosting::step() {
+  while (class_ < classes_.size()) {
+    if (!begun_) {
+      begun_ = true;
+      begin_class();
+    }
+    while (!planned_.empty()) {
+      Costed candidate = planned_.back();
+      planned_.pop_back();
+      const PlanRequest request = request_of(classes_[class_]);
+      const std::uint64_t piece = candidate.piece_bytes != 0 ? candidate.piece_bytes : walk_piece_bytes_;
+      if (tasks_of(candidate.planner, request, piece) > kWalkTasks) continue;
+      CostModel model = model_;
+      model.links = &links_;
+      model.piece_bytes = piece;
+      candidate.seconds = walk_cost(candidate.planner, request, kRailsMax, model);
+      costed_.push_back(candidate);
+      return true;
+    }
+    end_class();
+    ++class_;
+    begun_ = false;
+  }
+  return false;
+}
+
+void TableCosting::end_class() {
+  const CostedClass& c = classes_[class_];
+  const auto is_static = [&](const Costed& k) { return k.planner == c.static_choice && k.piece_bytes == 0; };
+  const auto of_static = std::find_if(costed_.begin(), costed_.end(), is_static);
+  if (of_static == costed_.end()) return;  // too long a walk: nothing to compare with
+  const auto cheaper = [](const Costed& a, const Costed& b) { return a.seconds < b.seconds; };
+  const auto best = std::min_element(costed_.begin(), costed_.end(), cheaper);
+  auto chosen = of_static;
+  if (const MeasuredRow* row = present_.find(c.collective, c.bytes); row != nullptr && !row->keeps_static) {
+    const auto is_present = [&](const Costed& k) {
+      return k.planner == row->planner && k.piece_bytes == row->piece_bytes;
+    };
+    const auto of_present = std::find_if(costed_.begin(), costed_.end(), is_present);
+    if (of_present != costed_.end() && cheaper(*of_present, *of_static)) chosen = of_present;
+  }
+  if (best->seconds < kClearlyCheaper * chosen->seconds) chosen = best;
+  MeasuredRow row;
+  row.collective = c.collective;
+  row.size_class = size_class(c.bytes);
+  row.keeps_static = chosen == of_static;
+  row.planner = row.runner_up = chosen->planner;
+  row.piece_bytes = chosen->piece_bytes;
+  row.predicted_us = microseconds(chosen->seconds);
+  double next = 0;
+  for (const Costed& other : costed_) {
+    if (other.planner == chosen->planner || (next != 0 && other.seconds >= next)) continue;
+    next = other.seconds;
+    row.runner_up = other.planner;
+    row.runner_up_us = microseconds(next);
+  }
+  rows_.push_back(row);
+}
+
+std::vector<MeasuredRow> TableCosting::rows() && {
+  for (const MeasuredRow& row : present_.rows()) {
+    const auto same = [&](const MeasuredRow& o) {
+      return o.collective == row.collective && o.size_class == row.size_class;
+    };
+    if (std::none_of(rows_.begin(), rows_.end(), same)) rows_.push_back(row);
+  }
+  return std::move(rows_);
+}
+
+}  // namespace canarynet

@@ -1,0 +1,529 @@
+#include "engine/decision_flow.h"
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/serial.h"
+#include "collectives/selector.h"
+#include "engine/engine.h"
+#include "engine/flow/mux.h"
+#include "engine/landing_words.h"
+
+namespace canarynet {
+namespace {
+
+std::tuple<std::uint16_t, std::uint16_t, std::uint16_t> link_of(const wire::LinkLevel& l) {
+  return {l.from, l.to, l.rail};
+}
+// As base/serial.h, of 16 bits.
+bool is_later(std::uint16_t a, std::uint16_t b) { return static_cast<std::int16_t>(a - b) > 0; }
+
+std::vector<std::uint32_t> engines_in_order(const Group& g) {
+  std::vector<std::uint32_t> engines;
+  for (const std::uint32_t e : g.engine_of) {
+    if (std::find(engines.begin(), engines.end(), e) == engines.end()) engines.push_back(e);
+  }
+  return engines;
+}
+
+// The parent of each engine in the tree that spans them, breadth first from the first one, by place; its own place: it
+// is the root, or no way leads there.
+std::vector<std::size_t> parents_in_tree(const Group& g, const std::vector<std::uint32_t>& engines) {
+  std::vector<int> first_rank;
+  for (const std::uint32_t e : engines)
+    first_rank.push_back(static_cast<int>(std::find(g.engine_of.begin(), g.engine_of.end(), e) - g.engine_of.begin()));
+  std::vector<std::size_t> parent(engines.size());
+  for (std::size_t i = 0; i < parent.size(); ++i) parent[i] = i;
+  std::vector<std::size_t> reached{0};
+  for (std::size_t at = 0; at < reached.size(); ++at) {
+    for (std::size_t i = 1; i < engines.size(); ++i) {
+      if (parent[i] != i || !g.reach->meets(first_rank[reached[at]], first_rank[i])) continue;
+      parent[i] = reached[at];
+      reached.push_back(i);
+    }
+  }
+  return parent;
+}
+
+}  // namespace
+
+bool DecisionFlow::serves(const Engine& engine, const Group& g) {
+  if (!engine.options_.settings.measured_choice || g.members.size() > kCostedRanksMax) return false;
+  const auto host = [&](std::size_t rank) { return engine.host_of_engine(g.engine_of[rank]); };
+  bool several_hosts = false;
+  for (std::size_t r = 1; r < g.members.size(); ++r) several_hosts |= host(r) != host(0);
+  if (!several_hosts) return false;
+  const std::vector<std::size_t> parent = parents_in_tree(g, engines_in_order(g));
+  for (std::size_t i = 1; i < parent.size(); ++i) {
+    if (parent[i] == i) return false;
+  }
+  return true;
+}
+
+DecisionFlow::DecisionFlow(Engine& engine, Group& group)
+    : engine_(engine), group_(group), engines_(engines_in_order(group)) {
+  const std::vector<std::size_t> parent = parents_in_tree(group, engines_);
+  const std::size_t me = place_of(engine_.my_engine_);
+  const auto add = [&](std::size_t place, bool child) {
+    Neighbour& n = *neighbours_.emplace_back(std::make_unique<Neighbour>(this));
+    n.engine = engines_[place];
+    n.child = child;
+  };
+  for (const std::uint32_t e : engines_) {
+    const auto rank = std::find(group.engine_of.begin(), group.engine_of.end(), e) - group.engine_of.begin();
+    first_rank_.push_back(static_cast<int>(rank));
+  }
+  branch_.resize(engines_.size(), kNone);
+  if (parent[me] != me) {
+    parent_ = engines_[parent[me]];
+    add(parent[me], false);
+  }
+  for (std::size_t i = 0; i < engines_.size(); ++i) {
+    if (parent[i] == me && i != me) add(i, true);
+    std::size_t up = i;
+    while (parent[up] != up && parent[up] != me) up = parent[up];
+    if (i != me && parent[up] == me && up != me) branch_[i] = engines_[up];
+  }
+  for (const std::uint32_t e : engines_) departed_ |= engine_.peers_[e].left;
+}
+
+std::size_t DecisionFlow::place_of(std::uint32_t engine) const {
+  return static_cast<std::size_t>(std::find(engines_.begin(), engines_.end(), engine) - engines_.begin());
+}
+
+DecisionFlow::Neighbour* DecisionFlow::neighbour(std::uint32_t engine) {
+  for (const auto& n : neighbours_) {
+    if (n->engine == engine) return n.get();
+  }
+  return nullptr;
+}
+
+// There is something to say to it.
+void DecisionFlow::wake(Neighbour& n) {
+  Engine::EnginePeer& peer = engine_.peers_[n.engine];
+  if (peer.ended() || !engine_.open(peer)) return;
+  peer.mux->make_ready(n);
+}
+
+bool DecisionFlow::used() const {
+  const std::uint32_t before = engine_.options_.first_operation - 1;
+  return std::any_of(group_.local.begin(), group_.local.end(), [&](const auto& m) { return m->entered != before; });
+}
+
+// A child has not been told yet how the last proposal ended.
+bool DecisionFlow::outcome_waits() const {
+  return std::any_of(neighbours_.begin(), neighbours_.end(), [](const auto& n) { return n->child && n->outcome; });
+}
+
+// --- deciding --------------------------------------------------------------------------------------------------------
+
+const MeasuredTable& DecisionFlow::table_for(std::uint32_t operation) const {
+  return !settled_ && later(valid_from_, operation) ? previous_ : current_;
+}
+
+bool DecisionFlow::holds(const GroupMember& m) const {
+  return open_ && !group_.dead && later(m.entered + 1, limit_);
+}
+
+// Every local rank decides by the current table: the one before it is not asked for any more.
+void DecisionFlow::settle() {
+  if (settled_) return;
+  for (const auto& m : group_.local) {
+    if (later(valid_from_, m->entered + 1)) return;
+  }
+  settled_ = true;
+  previous_ = {};
+}
+
+void DecisionFlow::note_new_class() {
+  if (!is_root()) return;
+  const Nanos now = engine_.now_;
+  if (!changed_) changed_since_ = now;
+  changed_ = true;
+  first_used_ = std::min(first_used_, now);
+}
+
+// --- levels ----------------------------------------------------------------------------------------------------------
+
+// True if it is news.
+bool DecisionFlow::take_level(const wire::LinkLevel& level) {
+  const auto at = std::lower_bound(levels_.begin(), levels_.end(), level, [](const Level& a, const wire::LinkLevel& b) {
+    return link_of(a.level) < link_of(b);
+  });
+  if (at == levels_.end() || link_of(at->level) != link_of(level)) {
+    levels_.insert(at, {level, false});
+    return true;
+  }
+  if (!is_later(level.serial, at->level.serial)) return false;
+  *at = {level, false};
+  return true;
+}
+
+// What this engine has announced of its links to others of the group. Lanes of one link share its NICs.
+void DecisionFlow::look_at_links(Nanos now) {
+  std::uint64_t changes = 0;
+  for (const std::uint32_t e : engines_) {
+    const Channel* const channel = engine_.channel_to(e);
+    if (channel == nullptr) continue;
+    for (const Path& path : channel->paths()) changes += path.link.changes() + 1;
+  }
+  if (changes == changes_seen_) return;
+  changes_seen_ = changes;
+  const auto me = static_cast<std::uint16_t>(place_of(engine_.my_engine_));
+  bool news = false;
+  for (std::size_t to = 0; to < engines_.size(); ++to) {
+    const Channel* const channel = engine_.channel_to(engines_[to]);
+    if (channel == nullptr) continue;
+    for (const Path& first : channel->paths()) {
+      wire::LinkLevel level;
+      for (const Path& path : channel->paths()) {
+        if (path.spec.local_rail != first.spec.local_rail) continue;
+        const auto alpha = static_cast<std::uint32_t>(std::min<std::int64_t>(
+            (path.link.announced_alpha().count + 999) / 1000, std::numeric_limits<std::uint32_t>::max()));
+        const auto beta = static_cast<std::uint32_t>(std::min<std::int64_t>(
+            (path.link.announced_beta().count + 999) / 1000, std::numeric_limits<std::uint32_t>::max()));
+        if (alpha != 0) level.alpha_us = level.alpha_us != 0 ? std::min(level.alpha_us, alpha) : alpha;
+        level.beta_kbps = std::max(level.beta_kbps, beta);
+      }
+      if (level.alpha_us == 0 && level.beta_kbps == 0) continue;
+      level.from = me;
+      level.to = static_cast<std::uint16_t>(to);
+      level.rail = static_cast<std::uint16_t>(first.spec.local_rail);
+      const auto known = std::find_if(levels_.begin(), levels_.end(),
+                                      [&](const Level& l) { return link_of(l.level) == link_of(level); });
+      if (known != levels_.end()) {
+        if (known->level.alpha_us == level.alpha_us && known->level.beta_kbps == level.beta_kbps) continue;
+        level.serial = static_cast<std::uint16_t>(known->level.serial + 1);
+      }
+      news |= take_level(level);
+    }
+  }
+  if (!news) return;
+  if (is_root()) {
+    if (!changed_) changed_since_ = now;
+    changed_ = true;
+  }
+}
+
+void DecisionFlow::on_report(const Neighbour& from, Mux& mux, const wire::LevelReport& report) {
+  bool news = false;
+  for (std::size_t i = 0; i < report.levels.size(); ++i) {
+    const wire::LinkLevel level = report.levels.at(i);
+    // A child speaks for its part of the tree only.
+    const bool right = level.from < engines_.size() && level.to < engines_.size() && level.from != level.to &&
+                       branch_[level.from] == from.engine && level.rail <= kRailsMax;
+    if (!right) {
+      mux.channel()->note_malformed("a level of a link that is not its own");
+      continue;
+    }
+    news |= take_level(level);
+  }
+  if (!news || !is_root()) return;
+  if (!changed_) changed_since_ = engine_.now_;
+  changed_ = true;
+}
+
+// --- proposals -------------------------------------------------------------------------------------------------------
+
+void DecisionFlow::count_entered(Nanos now) {
+  if (now - window_began_ < kRateWindow) return;
+  std::uint32_t entered = entered_then_;
+  for (const auto& m : group_.local) entered = later_of(entered, m->entered);
+  in_window_ = window_began_.count != 0 ? entered - entered_then_ : 0;
+  entered_then_ = entered;
+  window_began_ = now;
+}
+
+// The root looks whether there is a better table.
+Nanos DecisionFlow::rule(Nanos now) {
+  if (departed_) {
+    if (open_) withdraw();
+    costing_.reset();
+    return Nanos::max();
+  }
+  if (open_) {
+    const Settings& s = engine_.options_.settings;
+    // Long before anybody could be blamed for an operation that waits meanwhile.
+    const Nanos limit = std::min({kProposalLimit, s.entry_limit / 4, s.exchange_limit / 4});
+    if (now - opened_ < limit) return opened_ + limit;
+    log(LogLevel::kInfo, "group %u: table %u is withdrawn, since not all engines answered within %lld ms", group_.flow,
+        proposal_.version(), static_cast<long long>(limit.count / 1'000'000));
+    withdraw();
+    pause_ = std::min(pause_ * 2, kTableEveryMax);
+    next_table_ = now + pause_;
+    changed_ = true;  // what it was made for has not come into force
+    changed_since_ = now;
+    return next_table_;
+  }
+  if (costing_) {
+    if (costing_->step()) return now + kWalkEvery;
+    std::vector<MeasuredRow> rows = std::move(*costing_).rows();
+    costing_.reset();
+    const MeasuredTable made(1, rows);  // sorted
+    const auto alike = [](const MeasuredRow& a, const MeasuredRow& b) { return a.decides_as(b); };
+    if (!std::equal(made.rows().begin(), made.rows().end(), current_.rows().begin(), current_.rows().end(), alike))
+      propose(std::move(rows), now);
+    return now + kSettles;
+  }
+  if (!changed_ || first_used_ == Nanos::max()) return Nanos::max();
+  const bool rates = std::any_of(levels_.begin(), levels_.end(), [](const Level& l) { return l.level.beta_kbps != 0; });
+  Nanos at = std::max(changed_since_ + kSettles, next_table_);
+  if (!rates) at = std::max(at, first_used_ + kWaitsForRates);
+  if (now < at) return at;
+  if (outcome_waits()) return now + kSettles;
+  // Nobody needs the table before the current one any more.
+  for (std::size_t r = 0; r < group_.members.size(); ++r) {
+    if (!settled_ || (last_version_ != 0 && later(valid_from_, group_.entered[r] + 1))) return now + kSettles;
+  }
+  changed_ = false;
+  begin_costing();
+  return now + kWalkEvery;
+}
+
+void DecisionFlow::begin_costing() {
+  std::vector<LinkMeasure> measured;
+  measured.reserve(levels_.size());
+  for (const Level& l : levels_) {
+    measured.push_back({first_rank_[l.level.from], first_rank_[l.level.to], l.level.rail, l.level.alpha_us,
+                        l.level.beta_kbps});
+  }
+  const PlanRequest group = engine_.plan_request(group_);
+  CostModel model;
+  model.gamma = engine_.options_.reduce_seconds;
+  model.post = engine_.options_.post_seconds;
+  LinkCosts links = fill_costs(group, measured, &model);
+  costing_.emplace(group, static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count), std::move(links), model,
+                   group_.use.classes(), current_);
+}
+
+void DecisionFlow::propose(std::vector<MeasuredRow> rows, Nanos now) {
+  next_table_ = now + pause_;
+  std::uint32_t version = last_version_ + 1;
+  if (version == 0) version = 1;
+  open(MeasuredTable(version, std::move(rows)));
+}
+
+// A proposal begins here, and in this part of the tree.
+void DecisionFlow::open(MeasuredTable table) {
+  const Nanos now = engine_.now_;
+  proposal_ = std::move(table);
+  open_ = true;
+  opened_ = now;
+  std::uint32_t entered = group_.local.front()->entered;
+  for (const auto& m : group_.local) entered = later_of(entered, m->entered);
+  const std::uint32_t since = window_began_.count != 0 ? entered - entered_then_ : 0;
+  limit_ = part_limit_ = entered + std::max({kAheadMin, in_window_, since});
+  for (const auto& n : neighbours_) {
+    if (!n->child) continue;
+    n->has_limit = false;
+    n->table = true;
+    wake(*n);
+  }
+  limit_is_known();
+}
+
+// Of one more child, or of this engine.
+void DecisionFlow::limit_is_known() {
+  for (const auto& n : neighbours_) {
+    if (n->child && !n->has_limit) return;
+  }
+  for (const auto& n : neighbours_) {
+    if (n->child) part_limit_ = later_of(part_limit_, n->last);
+  }
+  if (is_root()) {
+    pause_ = kTableEvery;
+    return commit(part_limit_ + 1);
+  }
+  Neighbour& up = *neighbour(parent_);
+  up.limit = true;
+  wake(up);
+}
+
+// The proposal is the table from that operation on.
+void DecisionFlow::commit(std::uint32_t valid_from) {
+  CANARY_CHECK(settled_, "a third table comes only when the first is not needed any more");
+  previous_ = std::move(current_);
+  current_ = std::move(proposal_);
+  proposal_ = {};
+  valid_from_ = valid_from;
+  settled_ = false;
+  open_ = false;
+  last_version_ = outcome_version_ = current_.version();
+  outcome_from_ = valid_from;
+  outcome_commits_ = true;
+  group_.use.begin_anew();
+  for (const auto& n : neighbours_) {
+    if (!n->child) continue;
+    n->outcome = true;
+    wake(*n);
+  }
+  log(LogLevel::kInfo, "group %u: %s decides from operation #%u on", group_.flow,
+      table_name(current_.identity()).c_str(), valid_from);
+}
+
+// The proposal is over, and everything stays as it was.
+void DecisionFlow::withdraw() {
+  open_ = false;
+  last_version_ = outcome_version_ = proposal_.version();
+  outcome_commits_ = false;
+  proposal_ = {};
+  for (const auto& n : neighbours_) {
+    n->limit = false;
+    if (!n->child) continue;
+    n->outcome = !std::exchange(n->table, false);  // a child that was not told needs no outcome
+    if (n->outcome) wake(*n);
+  }
+}
+
+Nanos DecisionFlow::poll(Nanos now) {
+  if (group_.dead || group_.local.empty()) return Nanos::max();
+  settle();
+  count_entered(now);
+  if (used()) look_at_links(now);
+  Nanos next = Nanos::max();
+  if (is_root()) {
+    next = rule(now);
+  } else if (!departed_ && now >= next_report_ &&
+             std::any_of(levels_.begin(), levels_.end(), [](const Level& l) { return !l.told; })) {
+    next_report_ = now + kReportEvery;
+    Neighbour& up = *neighbour(parent_);
+    up.report = true;
+    wake(up);
+  }
+  // A parent that never says how it ended: nobody waits for longer than for a rank that does not call.
+  if (open_ && !is_root() && now - opened_ > engine_.options_.settings.entry_limit) withdraw();
+  return next;
+}
+
+void DecisionFlow::on_engine_left(std::uint32_t engine) {
+  if (std::find(engines_.begin(), engines_.end(), engine) == engines_.end()) return;
+  departed_ = true;
+  // It had said everything to us before: what it did not commit, nobody has.
+  if (open_ && (is_root() || engine == parent_)) withdraw();
+}
+
+void DecisionFlow::close() {
+  if (open_ && !group_.dead) withdraw();
+  for (const auto& n : neighbours_) {
+    Engine::EnginePeer& peer = engine_.peers_[n->engine];
+    if (!peer.mux) continue;
+    // The outcome leaves before the group does: below here they wait for it.
+    if (n->outcome && !group_.dead && peer.channel && !peer.ended()) peer.channel->pump(engine_.now_);
+    peer.mux->forget(*n);
+  }
+}
+
+void DecisionFlow::abandon() {
+  open_ = false;
+  costing_.reset();
+  for (const auto& n : neighbours_) n->report = n->table = n->limit = n->outcome = false;
+}
+
+// --- frames ----------------------------------------------------------------------------------------------------------
+
+bool DecisionFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
+  auto& n = static_cast<Neighbour&>(turn);
+  if (group_.dead || engine_.peers_[to.peer()].ended() || to.channel() == nullptr || to.channel()->peer_left())
+    return false;
+  wire::Header& h = out->header;
+  h.kind = wire::Kind::kSignature;
+  h.flow = group_.decisions_number();
+  h.epoch = group_.epoch;
+  outgoing_.clear();
+  const auto append = [&](const auto& entry) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(&entry);
+    outgoing_.insert(outgoing_.end(), bytes, bytes + sizeof entry);
+  };
+  const auto says = [&](wire::DecisionFrame frame, std::uint32_t version, std::uint32_t op) {
+    h.step = static_cast<std::uint16_t>(frame);
+    h.signature = version;
+    h.op = op;
+    h.payload_bytes = static_cast<std::uint32_t>(outgoing_.size());
+    out->payload = outgoing_.data();  // small enough to be copied at once
+    return true;
+  };
+  if (std::exchange(n.table, false)) {
+    for (const wire::DecisionRow& row : proposal_.to_wire()) append(row);
+    return says(wire::DecisionFrame::kTable, proposal_.version(), 0);
+  }
+  if (std::exchange(n.outcome, false)) {
+    if (outcome_commits_) return says(wire::DecisionFrame::kCommit, outcome_version_, outcome_from_);
+    return says(wire::DecisionFrame::kWithdraw, outcome_version_, 0);
+  }
+  if (std::exchange(n.limit, false)) return says(wire::DecisionFrame::kLimit, proposal_.version(), part_limit_);
+  if (!n.report) return false;
+  std::size_t told = 0;
+  for (Level& l : levels_) {
+    if (l.told || told == wire::kLevelsPerReport) continue;
+    l.told = true;
+    ++told;
+    append(l.level);
+  }
+  n.report = told == wire::kLevelsPerReport;
+  return told != 0 && says(wire::DecisionFrame::kReport, 0, 0);
+}
+
+Landing DecisionFlow::landing_for(Mux&, const wire::Header&) {
+  return {Landing::Kind::kSlot, nullptr, landing::kLanded};
+}
+
+// True where it must not come again.
+bool DecisionFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& arrival) {
+  if (arrival.discarded || group_.dead || h.epoch != group_.epoch) return true;
+  Neighbour* const n = neighbour(from.peer());
+  if (n == nullptr) return true;
+  wire::DecisionWord word;
+  if (!from.is_read(h, arrival.payload, &word)) return true;
+  const bool of_open = open_ && h.signature == proposal_.version();
+  engine_.decisions_due_ = Nanos{};
+  if (const auto* report = std::get_if<wire::LevelReport>(&word)) {
+    if (n->child) on_report(*n, from, *report);
+  } else if (const auto* table = std::get_if<wire::TableProposal>(&word)) {
+    return n->child || on_table(*n, from, *table);
+  } else if (const auto* limit = std::get_if<wire::EntryLimit>(&word)) {
+    if (!n->child || !of_open || n->has_limit) return true;
+    n->has_limit = true;
+    n->last = limit->last;
+    limit_is_known();
+  } else if (const auto* committed = std::get_if<wire::TableCommit>(&word)) {
+    if (n->child || !of_open) return true;
+    if (later(committed->valid_from, part_limit_)) {
+      commit(committed->valid_from);
+    } else {
+      from.channel()->note_malformed("a table from an operation on that may have been entered");
+      withdraw();
+    }
+  } else if (const auto* withdrawal = std::get_if<wire::TableWithdrawal>(&word)) {
+    if (n->child) return true;
+    if (of_open) {
+      withdraw();
+    } else if (!open_ && later(withdrawal->version, last_version_)) {
+      last_version_ = withdrawal->version;  // its table comes late, by another lane
+    }
+  }
+  return true;
+}
+
+bool DecisionFlow::on_table(Neighbour& from, Mux& mux, const wire::TableProposal& table) {
+  if (!later(table.version, last_version_)) return true;
+  if (open_) return table.version == proposal_.version();  // the end of the one before comes by another lane
+  settle();
+  // Before a rank here has come to the current table there is no place for another one.
+  if (!settled_ || group_.local.empty()) return false;
+  if (outcome_waits()) return false;
+  MeasuredTable proposed;
+  const char* const why = MeasuredTable::from_wire(
+      table.version, table.rows, static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count), &proposed);
+  if (why != nullptr) {
+    mux.channel()->note_malformed(why);
+    return true;
+  }
+  CANARY_CHECK(from.engine == parent_, "tables come from above");
+  open(std::move(proposed));
+  return true;
+}
+
+}  // namespace canarynet

@@ -1,0 +1,53 @@
+// transport/decision_wire.h -- how a group agrees on its measured table, in frames of wire.h. Little-endian.
+//
+// The flow of a group's decisions has bit 30 set. Its frames are of kind kSignature, acknowledged and sent again like
+// any; of their headers count:
+//   step: DecisionFrame; epoch: the group's; signature: the table's version; op: see DecisionFrame.
+// Engines are named by their place among the group's, in the order of their first ranks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "transport/wire.h"
+
+namespace canarynet::wire {
+
+inline constexpr std::uint32_t kDecisionFlow = 0x40000000;  // of a group: or'ed with the group's own flow
+
+enum class DecisionFrame : std::uint16_t {
+  kReport = 1,    // to the parent: levels that changed (LinkLevel, one or more)
+  kTable = 2,     // to a child: a table is proposed (DecisionRow, none or more)
+  kLimit = 3,     // to the parent: behind operation `op` nobody in this part of the tree enters one before the outcome
+  kCommit = 4,    // to a child: the table decides from operation `op` on
+  kWithdraw = 5,  // to a child: the proposal is over, and everything stays as it was
+};
+
+// What an engine has announced of one of its links.
+struct LinkLevel {
+  std::uint16_t from = 0;      // engine that measured it
+  std::uint16_t to = 0;        // engine to which the link leads
+  std::uint16_t rail = 0;      // number of the sender's rail
+  std::uint16_t serial = 0;    // counts the changes, as the later of two is the one that holds
+  std::uint32_t alpha_us = 0;  // 0: not known
+  std::uint32_t beta_kbps = 0;  // kilobytes a second; 0: not known
+};
+static_assert(sizeof(LinkLevel) == 16 && std::has_unique_object_representations_v<LinkLevel>);
+
+struct DecisionRow {
+  std::uint8_t collective = 0;
+  std::uint8_t size_class = 0;
+  std::uint8_t planner = 0;
+  std::uint8_t runner_up = 0;
+  std::uint32_t keeps_static = 0;  // 1: the static choice stays; `planner` is what it was
+  std::uint32_t piece_bytes = 0;   // 0: the job's
+  std::uint32_t predicted_us = 0;
+  std::uint32_t runner_up_us = 0;
+};
+static_assert(sizeof(DecisionRow) == 20 && std::has_unique_object_representations_v<DecisionRow>);
+
+inline constexpr std::size_t kLevelsPerReport = 256;
+inline constexpr std::size_t kDecisionRowsMax = 256;
+
+}  // namespace canarynet::wire
