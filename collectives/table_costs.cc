@@ -154,12 +154,12 @@ void TableCosting::begin_class() {
   walk_piece_bytes_ = std::max<std::uint64_t>(piece_bytes_, (c.bytes + shares - 1) / shares);
   const std::uint32_t smaller = piece_bytes_ / 4 / 128 * 128;
   for (const Planner& p : planners()) {
-    // Only a caller that asks for these two should get them.
-    if (p.id == kParameterServer || p.id == kRingPerRail) continue;
+    // Only a caller that asks for the first two should get them; the third is for ranks that share memory.
+    if (p.id == kParameterServer || p.id == kRingPerRail || p.id == kHierarchical) continue;
     if (!p.check(request).ok()) continue;
-    planned_.push_back({p.id, 0, 0});
+    planned_.push_back({p.id, 0, 0, 0});
     if (walk_piece_bytes_ == piece_bytes_ && smaller >= kSmallPiece && c.bytes > smaller)
-      planned_.push_back({p.id, smaller, 0});
+      planned_.push_back({p.id, smaller, 0, 0});
   }
   std::reverse(planned_.begin(), planned_.end());
 }
@@ -190,12 +190,30 @@ bool TableCosting::step() {
   return false;
 }
 
+// Sets what each candidate is expected to take.
+void TableCosting::expect(const CostedClass& c) {
+  const auto took = [&](const Costed& k) {
+    return c.took[static_cast<std::size_t>(k.planner)][k.piece_bytes != 0 ? 1 : 0];
+  };
+  const MeasuredRow* const row = present_.find(c.collective, c.bytes);
+  double scale = 1;
+  for (const Costed& k : costed_) {
+    if (took(k) <= 0 || k.seconds <= 0) continue;
+    const bool in_force = row != nullptr && !row->keeps_static
+                              ? k.planner == row->planner && k.piece_bytes == row->piece_bytes
+                              : k.planner == c.static_choice && k.piece_bytes == 0;
+    if (in_force) scale = took(k) / k.seconds;
+  }
+  for (Costed& k : costed_) k.expected = took(k) > 0 ? took(k) : scale * k.seconds;
+}
+
 void TableCosting::end_class() {
   const CostedClass& c = classes_[class_];
   const auto is_static = [&](const Costed& k) { return k.planner == c.static_choice && k.piece_bytes == 0; };
   const auto of_static = std::find_if(costed_.begin(), costed_.end(), is_static);
   if (of_static == costed_.end()) return;  // too long a walk: nothing to compare with
-  const auto cheaper = [](const Costed& a, const Costed& b) { return a.seconds < b.seconds; };
+  expect(c);
+  const auto cheaper = [](const Costed& a, const Costed& b) { return a.expected < b.expected; };
   const auto best = std::min_element(costed_.begin(), costed_.end(), cheaper);
   auto chosen = of_static;
   if (const MeasuredRow* row = present_.find(c.collective, c.bytes); row != nullptr && !row->keeps_static) {
@@ -205,18 +223,18 @@ void TableCosting::end_class() {
     const auto of_present = std::find_if(costed_.begin(), costed_.end(), is_present);
     if (of_present != costed_.end() && cheaper(*of_present, *of_static)) chosen = of_present;
   }
-  if (best->seconds < kClearlyCheaper * chosen->seconds) chosen = best;
+  if (best->expected < kClearlyCheaper * chosen->expected) chosen = best;
   MeasuredRow row;
   row.collective = c.collective;
   row.size_class = size_class(c.bytes);
   row.keeps_static = chosen == of_static;
   row.planner = row.runner_up = chosen->planner;
   row.piece_bytes = chosen->piece_bytes;
-  row.predicted_us = microseconds(chosen->seconds);
+  row.predicted_us = microseconds(chosen->expected);
   double next = 0;
   for (const Costed& other : costed_) {
-    if (other.planner == chosen->planner || (next != 0 && other.seconds >= next)) continue;
-    next = other.seconds;
+    if (other.planner == chosen->planner || (next != 0 && other.expected >= next)) continue;
+    next = other.expected;
     row.runner_up = other.planner;
     row.runner_up_us = microseconds(next);
   }

@@ -4,11 +4,14 @@
 // What: fill_costs() turns the levels that were announced into the costs of every link. TableCosting then walks, for
 // each class of sizes that is in use, every planner that can run there. The model knows neither queues nor processors,
 // so a planner takes the static choice's place, or that of the one which the present table has, only where it is
-// clearly cheaper; and the static choice comes back as soon as it is no dearer.
+// clearly cheaper; and the static choice comes back as soon as it is no dearer. Where a planner has run since the links
+// last changed, the time that it took counts instead of its cost, and the costs of those that have not run are scaled as
+// the one in force is wrong: a choice that turns out badly is taken back, and not tried again.
 // Cost: a walk of more than kWalkTasks is left out, so that a step takes 1 to 2 ms at most; longer operations are walked
 // in larger pieces. Pure; one thread; allocates.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -40,6 +43,8 @@ struct CostedClass {
   std::uint32_t element_bytes = 1;
   int root = 0;
   PlannerId static_choice = PlannerId::kRing;
+  // Seconds that operations took lately, by planner, in the job's pieces and in smaller ones; 0: it did not run.
+  std::array<std::array<double, 2>, kPlannerCount> took{};
 };
 
 class TableCosting {
@@ -61,8 +66,10 @@ class TableCosting {
   struct Costed {
     PlannerId planner;
     std::uint32_t piece_bytes;  // 0: the job's
-    double seconds;
+    double seconds;             // by the walk
+    double expected = 0;        // by what operations took, too
   };
+  void expect(const CostedClass& which);
   PlanRequest request_of(const CostedClass& which) const;
   void begin_class();
   void end_class();

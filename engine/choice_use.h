@@ -19,9 +19,19 @@ namespace canarynet {
 
 class ChoiceUse {
  public:
+  // Operations by one planner: since another table decides, and lately, since the links last changed.
   struct Took {
-    std::uint64_t operations = 0;
-    std::uint64_t ns = 0;
+    static constexpr std::uint32_t kEnough = 8;  // operations that tell how long the next one takes
+    std::uint64_t operations = 0, ns = 0;
+    std::uint32_t lately = 0;
+    std::int64_t recent_ns = 0;  // a moving mean
+    void note(Nanos time) {
+      ++operations;
+      ns += static_cast<std::uint64_t>(time.count);
+      // The first ones find lanes that were not used for a while.
+      if (lately < kEnough) ++lately;
+      recent_ns = lately < kEnough / 2 ? time.count : recent_ns + (time.count - recent_ns) / 8;
+    }
   };
   struct Cell {
     std::uint64_t operations = 0, bytes = 0;  // entered here, ever more lightly weighted
@@ -29,7 +39,7 @@ class ChoiceUse {
     int root = 0;
     bool static_known = false;  // `static_choice` has been asked for
     PlannerId static_choice = PlannerId::kRing;
-    std::array<Took, kPlannerCount> took{};  // by planner, since begin_anew()
+    std::array<std::array<Took, 2>, kPlannerCount> took{};  // by planner; with the job's pieces, with smaller ones
   };
 
   Cell& cell(Collective collective, std::uint64_t bytes) {
@@ -49,8 +59,20 @@ class ChoiceUse {
       if (!cells_[c] || !is_measured(static_cast<Collective>(c))) continue;
       for (const Cell& cell : *cells_[c]) {
         if (!cell.static_known || cell.operations == 0 || cell.bytes < cell.operations * cell.element_bytes) continue;
-        out.push_back({static_cast<Collective>(c), cell.bytes / cell.operations, cell.element_bytes, cell.root,
-                       cell.static_choice});
+        CostedClass& costed = out.emplace_back();
+        costed.collective = static_cast<Collective>(c);
+        costed.bytes = cell.bytes / cell.operations;
+        costed.element_bytes = cell.element_bytes;
+        costed.root = cell.root;
+        costed.static_choice = cell.static_choice;
+        // A rank's part in what has a root says little of the whole.
+        if (has_root(costed.collective)) continue;
+        for (std::size_t p = 0; p < cell.took.size(); ++p) {
+          for (std::size_t smaller = 0; smaller < 2; ++smaller) {
+            const Took& took = cell.took[p][smaller];
+            if (took.lately >= Took::kEnough) costed.took[p][smaller] = static_cast<double>(took.recent_ns) * 1e-9;
+          }
+        }
       }
     }
     return out;
@@ -60,12 +82,33 @@ class ChoiceUse {
     for (auto& cells : cells_) {
       if (!cells) continue;
       for (Cell& cell : *cells) {
-        cell.took = {};
+        for (auto& by : cell.took) {
+          for (Took& took : by) took.operations = took.ns = 0;
+        }
         if (cell.operations < 2) continue;
         cell.bytes = cell.bytes / cell.operations * (cell.operations / 2);
         cell.operations /= 2;
       }
     }
+  }
+
+  // The links have changed: what operations took before says nothing any more.
+  void forget_times() {
+    for (auto& cells : cells_) {
+      if (!cells) continue;
+      for (Cell& cell : *cells) {
+        for (auto& by : cell.took) {
+          for (Took& took : by) took.lately = 0;
+        }
+      }
+    }
+  }
+  // Whether enough operations of the row's class have run by its planner.
+  bool has_tried(const MeasuredRow& row) const {
+    const auto& cells = cells_[static_cast<std::size_t>(row.collective)];
+    return cells && (*cells)[static_cast<std::size_t>(row.size_class)]
+                            .took[static_cast<std::size_t>(row.planner)][row.piece_bytes != 0 ? 1 : 0]
+                            .lately >= Took::kEnough;
   }
 
  private:

@@ -158,12 +158,22 @@ bool DecisionFlow::take_level(const wire::LinkLevel& level) {
     return true;
   }
   if (!is_later(level.serial, at->level.serial)) return false;
+  const auto differs = [](std::uint32_t before, std::uint32_t now) { return before != 0 && before != now; };
+  const bool another = differs(at->level.alpha_us, level.alpha_us) || differs(at->level.beta_kbps, level.beta_kbps);
   *at = {level, false};
+  if (another && is_root()) group_.use.forget_times();
   return true;
 }
 
+// The root has news of some link.
+void DecisionFlow::levels_changed() {
+  if (!is_root()) return;
+  if (!changed_) changed_since_ = engine_.now_;
+  changed_ = true;
+}
+
 // What this engine has announced of its links to others of the group. Lanes of one link share its NICs.
-void DecisionFlow::look_at_links(Nanos now) {
+void DecisionFlow::look_at_links() {
   std::uint64_t changes = 0;
   for (const std::uint32_t e : engines_) {
     const Channel* const channel = engine_.channel_to(e);
@@ -201,11 +211,7 @@ void DecisionFlow::look_at_links(Nanos now) {
       news |= take_level(level);
     }
   }
-  if (!news) return;
-  if (is_root()) {
-    if (!changed_) changed_since_ = now;
-    changed_ = true;
-  }
+  if (news) levels_changed();
 }
 
 void DecisionFlow::on_report(const Neighbour& from, Mux& mux, const wire::LevelReport& report) {
@@ -221,9 +227,7 @@ void DecisionFlow::on_report(const Neighbour& from, Mux& mux, const wire::LevelR
     }
     news |= take_level(level);
   }
-  if (!news || !is_root()) return;
-  if (!changed_) changed_since_ = engine_.now_;
-  changed_ = true;
+  if (news) levels_changed();
 }
 
 // --- proposals -------------------------------------------------------------------------------------------------------
@@ -263,12 +267,14 @@ Nanos DecisionFlow::rule(Nanos now) {
     std::vector<MeasuredRow> rows = std::move(*costing_).rows();
     costing_.reset();
     const MeasuredTable made(1, rows);  // sorted
+    if (getenv("DBG")) for (auto& r : made.rows()) fprintf(stderr, "t=%.3f %s class %d %s%s piece %u %u us, next %s %u us\n", now.seconds(), std::string(name_of(r.collective)).c_str(), r.size_class, r.keeps_static?"static ":"", std::string(name_of(r.planner)).c_str(), r.piece_bytes, r.predicted_us, std::string(name_of(r.runner_up)).c_str(), r.runner_up_us);
     const auto alike = [](const MeasuredRow& a, const MeasuredRow& b) { return a.decides_as(b); };
     if (!std::equal(made.rows().begin(), made.rows().end(), current_.rows().begin(), current_.rows().end(), alike))
       propose(std::move(rows), now);
     return now + kSettles;
   }
-  if (!changed_ || first_used_ == Nanos::max()) return Nanos::max();
+  judge(now);
+  if (!changed_ || first_used_ == Nanos::max()) return judged_ ? Nanos::max() : judge_at_;
   const bool rates = std::any_of(levels_.begin(), levels_.end(), [](const Level& l) { return l.level.beta_kbps != 0; });
   Nanos at = std::max(changed_since_ + kSettles, next_table_);
   if (!rates) at = std::max(at, first_used_ + kWaitsForRates);
@@ -283,6 +289,17 @@ Nanos DecisionFlow::rule(Nanos now) {
   return now + kWalkEvery;
 }
 
+// The costs are made anew once operations have shown how long they take by the new rows.
+void DecisionFlow::judge(Nanos now) {
+  if (judged_ || now < judge_at_) return;
+  const auto tried = [&](const MeasuredRow& row) { return row.keeps_static || group_.use.has_tried(row); };
+  judged_ = std::all_of(current_.rows().begin(), current_.rows().end(), tried);
+  judge_pause_ = std::min(judge_pause_ * 2, kTableEveryMax);
+  judge_at_ = now + judge_pause_;
+  if (!changed_) changed_since_ = now;
+  changed_ = true;
+}
+
 void DecisionFlow::begin_costing() {
   std::vector<LinkMeasure> measured;
   measured.reserve(levels_.size());
@@ -291,6 +308,7 @@ void DecisionFlow::begin_costing() {
                         l.level.beta_kbps});
   }
   const PlanRequest group = engine_.plan_request(group_);
+  if (getenv("DBG")) for (auto& m : measured) fprintf(stderr, "t=%.3f %d->%d rail %d: %u us %u kB/s\n", engine_.now_.seconds(), m.from, m.to, m.rail, m.alpha_us, m.beta_kbps);
   CostModel model;
   model.gamma = engine_.options_.reduce_seconds;
   model.post = engine_.options_.post_seconds;
@@ -335,6 +353,9 @@ void DecisionFlow::limit_is_known() {
   }
   if (is_root()) {
     pause_ = kTableEvery;
+    judged_ = false;
+    judge_pause_ = kJudgeAfter;
+    judge_at_ = engine_.now_ + judge_pause_;
     return commit(part_limit_ + 1);
   }
   Neighbour& up = *neighbour(parent_);
@@ -382,7 +403,7 @@ Nanos DecisionFlow::poll(Nanos now) {
   if (group_.dead || group_.local.empty()) return Nanos::max();
   settle();
   count_entered(now);
-  if (used()) look_at_links(now);
+  if (used()) look_at_links();
   Nanos next = Nanos::max();
   if (is_root()) {
     next = rule(now);

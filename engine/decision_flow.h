@@ -38,6 +38,8 @@ class DecisionFlow final : public Flow {
   static constexpr Nanos kWaitsForRates = 1_s;
   static constexpr Nanos kTableEvery = 2_s;
   static constexpr Nanos kTableEveryMax = 60_s;  // after proposals that had to be withdrawn
+  // Whether a new table keeps what it promised is first looked at after so long.
+  static constexpr Nanos kJudgeAfter = 1_s;
   static constexpr Nanos kWalkEvery = 2_ms;
   static constexpr Nanos kProposalLimit = 1_s;
   static constexpr Nanos kRateWindow = 100_ms;
@@ -54,6 +56,8 @@ class DecisionFlow final : public Flow {
   bool holds(const GroupMember& member) const;
   // The engine whose word is waited for while a member is held.
   std::uint32_t waits_for() const { return parent_; }
+  // Between a proposal and its outcome.
+  bool proposal_open() const { return open_; }
   // An operation of a class of sizes that was not used before has been entered.
   void note_new_class();
   // Time passes: often enough in housekeeping, and when the moment comes that this returns.
@@ -98,10 +102,12 @@ class DecisionFlow final : public Flow {
   bool used() const;
   bool outcome_waits() const;
 
-  void look_at_links(Nanos now);
+  void look_at_links();
   bool take_level(const wire::LinkLevel& level);
+  void levels_changed();
   void count_entered(Nanos now);
   Nanos rule(Nanos now);
+  void judge(Nanos now);
   void begin_costing();
   void propose(std::vector<MeasuredRow> rows, Nanos now);
   void open(MeasuredTable table);
@@ -150,6 +156,8 @@ class DecisionFlow final : public Flow {
   bool changed_ = false;  // levels or classes, since they were last costed
   Nanos changed_since_, first_used_ = Nanos::max();
   Nanos next_table_, pause_ = kTableEvery;
+  bool judged_ = true;  // the table in force, by what operations took
+  Nanos judge_at_, judge_pause_ = kJudgeAfter;
   bool departed_ = false;  // an engine of the group has left
 
   std::vector<std::byte> outgoing_;  // lent to a channel while it copies it

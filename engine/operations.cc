@@ -569,9 +569,8 @@ bool Engine::finish_if_complete(Run& run) {
   GroupMember& m = *run.member;
   const ProgramEntry& ran = *op.entry;
   m.last_algorithm.store(name_of(ran.program.planner).data(), std::memory_order_release);
-  ChoiceUse::Took& took = ran.use->took[static_cast<std::size_t>(ran.program.planner)];
-  ++took.operations;
-  took.ns += static_cast<std::uint64_t>((now_ - op.entered).count);
+  const bool smaller = ran.program.piece_bytes < static_cast<std::uint32_t>(roster_->piece_bytes.count);
+  ran.use->took[static_cast<std::size_t>(ran.program.planner)][smaller ? 1 : 0].note(now_ - op.entered);
   finish(m, op, Status());
   return true;
 }
