@@ -351,4 +351,23 @@ CANARY_API const char* canary_group_algorithm(const canary_group* handle) {
   return group ? group.context().impl->algorithm(group->member) : "";
 }
 
+CANARY_API canary_status canary_explain(const canary_group* handle, const char* collective, uint64_t bytes, char* text,
+                                        size_t size) {
+  return guarded([&]() -> canary_status {
+    const Inside<canary_group> group(handle);
+    if (!group) return HandlePool<canary_group>::refuse("canary_explain", handle);
+    Collective which{};
+    if (text == nullptr || size == 0 || collective == nullptr || !parse(std::string_view(collective), &which)) {
+      return report(Status(CANARY_INVALID_ARGUMENT, text == nullptr || size == 0
+                                                        ? "canary_explain: there is no room for a text"
+                                                        : "canary_explain: there is no such collective"));
+    }
+    const std::string why = group.context().impl->explain(group->member, which, bytes);
+    const std::size_t length = std::min(why.size(), size - 1);
+    std::memcpy(text, why.data(), length);
+    text[length] = 0;
+    return CANARY_OK;
+  });
+}
+
 }  // extern "C"

@@ -64,7 +64,10 @@ bool DecisionFlow::serves(const Engine& engine, const Group& g) {
 }
 
 DecisionFlow::DecisionFlow(Engine& engine, Group& group)
-    : engine_(engine), group_(group), engines_(engines_in_order(group)) {
+    : engine_(engine),
+      group_(group),
+      engines_(engines_in_order(group)),
+      entered_then_(engine.options_.first_operation - 1) {
   const std::vector<std::size_t> parent = parents_in_tree(group, engines_);
   const std::size_t me = place_of(engine_.my_engine_);
   const auto add = [&](std::size_t place, bool child) {
@@ -236,7 +239,7 @@ void DecisionFlow::count_entered(Nanos now) {
   if (now - window_began_ < kRateWindow) return;
   std::uint32_t entered = entered_then_;
   for (const auto& m : group_.local) entered = later_of(entered, m->entered);
-  in_window_ = window_began_.count != 0 ? entered - entered_then_ : 0;
+  in_window_ = entered - entered_then_;
   entered_then_ = entered;
   window_began_ = now;
 }
@@ -332,8 +335,7 @@ void DecisionFlow::open(MeasuredTable table) {
   opened_ = now;
   std::uint32_t entered = group_.local.front()->entered;
   for (const auto& m : group_.local) entered = later_of(entered, m->entered);
-  const std::uint32_t since = window_began_.count != 0 ? entered - entered_then_ : 0;
-  limit_ = part_limit_ = entered + std::max({kAheadMin, in_window_, since});
+  limit_ = part_limit_ = entered + std::clamp(std::max(in_window_, entered - entered_then_), kAheadMin, kAheadMax);
   for (const auto& n : neighbours_) {
     if (!n->child) continue;
     n->has_limit = false;

@@ -43,7 +43,7 @@ class DecisionFlow final : public Flow {
   static constexpr Nanos kWalkEvery = 2_ms;
   static constexpr Nanos kProposalLimit = 1_s;
   static constexpr Nanos kRateWindow = 100_ms;
-  static constexpr std::uint32_t kAheadMin = 4;  // operations beyond what was entered
+  static constexpr std::uint32_t kAheadMin = 4, kAheadMax = 1 << 20;  // operations beyond what was entered
 
   // Whether the groups' engines agree on tables: there are several hosts, not too many ranks to walk their plans, and a
   // way from the first rank to all others.

@@ -107,6 +107,9 @@ class Engine final : public MembershipListener,
   GroupMember* member(port::MemberId id) const;
   // The planner of the member's last completed operation, a constant string; "" before the first.
   const char* algorithm(port::MemberId id) const;
+  // What decides an operation of this size (operation_bytes()) that the member would enter next, and why: one sentence
+  // or two for people. "": the member has been forgotten.
+  std::string explain(port::MemberId id, Collective collective, std::uint64_t bytes) const;
   // True while operations or messages of a member are not done, those included that the engine has not seen.
   bool pending(port::MemberId id);
   // Ends a local member's part in its group; false: operations or messages are pending. When the last local member has

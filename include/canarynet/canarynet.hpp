@@ -247,6 +247,13 @@ class Group {
     const char* name = canary_group_algorithm(handle_);
     return name != nullptr ? name : "";
   }
+  // Why an operation runs by the algorithm that it does, for people. `collective`: "all_reduce"; `bytes`: of the longer
+  // one of a rank's two buffers.
+  std::string explain(const char* collective, std::uint64_t bytes) const {
+    char text[512];
+    check(canary_explain(handle_, collective, bytes, text, sizeof text));
+    return text;
+  }
   // Pending and later operations give CANARY_ABORTED with this text on every rank.
   void abort(const std::string& reason) { check(canary_group_abort(handle_, reason.c_str())); }
 
