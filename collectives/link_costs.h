@@ -21,6 +21,11 @@ class LinkCosts {
 
   // Sets the cost from `from` over its rail `rail` to `to`.
   void set(int from, int to, int rail, LinkCost cost) { links_[key(from, to, rail)] = cost; }
+  // As if every link had this beta.
+  void set_every_beta(double beta) {
+    everywhere_.beta = beta;
+    for (auto& [key, cost] : links_) cost.beta = beta;
+  }
   LinkCost of(int from, int to, int rail) const {
     const auto found = links_.find(key(from, to, rail));
     return found == links_.end() ? everywhere_ : found->second;

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "topology/rails.h"
 
@@ -13,6 +14,10 @@ namespace {
 // The times of kernel TCP, and of memory that two processes share, for what nobody measured.
 constexpr LinkCost kUnknownLink{60e-6, 1 / 1.25e9};
 constexpr LinkCost kUnknownMemory{2e-6, 1 / 8e9};
+// Up to this size an operation's messages count, not its bytes, whatever the rate may be.
+constexpr std::uint64_t kSmallBytes = 16 * 1024;
+// Two rates, bytes a second, far apart: the cost of a plan is nearly linear in the time of a byte.
+constexpr double kFastRate = 1.25e10, kSlowRate = 1.25e8, kLeastRate = 1e5;
 // Pieces smaller than this cost more to post than they save in a pipeline.
 constexpr std::uint32_t kSmallPiece = 16 * 1024;
 
@@ -69,7 +74,8 @@ std::uint64_t tasks_of(PlannerId id, const PlanRequest& request, std::uint64_t p
 
 }  // namespace
 
-LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> measured, CostModel* model) {
+LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> measured, CostModel* model,
+                     bool* rates_known) {
   const auto n = static_cast<std::size_t>(request.ranks);
   std::vector<double> alphas, betas, local_alphas, local_betas;  // seconds; bytes a second
   std::vector<std::array<double, kRailsMax>> out(n), in(n);      // by host: bytes a second that a NIC has shown
@@ -97,6 +103,7 @@ LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> me
     double& into = in[b][static_cast<std::size_t>(partner_of(*request.reach, m.from, m.to, m.rail))];
     into = std::max(into, rate);
   }
+  *rates_known = !betas.empty();
   model->local_alpha = local_alphas.empty() ? kUnknownMemory.alpha : median(&local_alphas);
   model->local_beta = local_betas.empty() ? kUnknownMemory.beta : 1 / median(&local_betas);
   const LinkCost usual{alphas.empty() ? kUnknownLink.alpha : median(&alphas),
@@ -122,10 +129,11 @@ LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> me
 }
 
 TableCosting::TableCosting(const PlanRequest& group, std::uint32_t piece_bytes, LinkCosts links,
-                           const CostModel& model, std::vector<CostedClass> classes, MeasuredTable present)
+                           bool rates_known, const CostModel& model, std::vector<CostedClass> classes, MeasuredTable present)
     : group_(group),
       piece_bytes_(piece_bytes),
       links_(std::move(links)),
+      rates_known_(rates_known),
       model_(model),
       classes_(std::move(classes)),
       present_(std::move(present)) {}
@@ -146,6 +154,7 @@ void TableCosting::begin_class() {
   const PlanRequest request = request_of(c);
   planned_.clear();
   costed_.clear();
+  rate_inferred_ = false;
   // What ranks of one host do among themselves decides such a plan, and the model does not know that.
   if (c.static_choice == kHierarchical) return;
   // About as many tasks as a ring or a mesh in pieces of this size: 4 n^2 of a rank's share each.
@@ -161,7 +170,47 @@ void TableCosting::begin_class() {
     if (walk_piece_bytes_ == piece_bytes_ && smaller >= kSmallPiece && c.bytes > smaller)
       planned_.push_back({p.id, smaller, 0, 0});
   }
+  if (!rates_known_) {
+    const auto in_force = [&](const Costed& k) { return is_in_force(c, k) && took(c, k) > 0; };
+    const bool known = std::any_of(planned_.begin(), planned_.end(), in_force);
+    if (!known && c.bytes > kSmallBytes) planned_.clear();
+    rate_inferred_ = !known;  // nothing to infer it from
+  }
   std::reverse(planned_.begin(), planned_.end());
+}
+
+double TableCosting::took(const CostedClass& c, const Costed& k) {
+  return c.took[static_cast<std::size_t>(k.planner)][k.piece_bytes != 0 ? 1 : 0];
+}
+
+// Whether operations of the class run by this candidate now.
+bool TableCosting::is_in_force(const CostedClass& c, const Costed& k) const {
+  const MeasuredRow* const row = present_.find(c.collective, c.bytes);
+  if (row == nullptr || row->keeps_static) return k.planner == c.static_choice && k.piece_bytes == 0;
+  return k.planner == row->planner && k.piece_bytes == row->piece_bytes;
+}
+
+double TableCosting::walk(const Costed& k) const {
+  CostModel model = model_;
+  model.links = &links_;
+  model.piece_bytes = k.piece_bytes != 0 ? k.piece_bytes : walk_piece_bytes_;
+  return walk_cost(k.planner, request_of(classes_[class_]), kRailsMax, model);
+}
+
+// The rate by which the planner in force takes as long as it did. Two walks.
+void TableCosting::infer_rate() {
+  const CostedClass& c = classes_[class_];
+  const auto in_force = [&](const Costed& k) { return is_in_force(c, k) && took(c, k) > 0; };
+  const auto known = std::find_if(planned_.begin(), planned_.end(), in_force);
+  if (known == planned_.end()) return;
+  if (tasks_of(known->planner, request_of(c), walk_piece_bytes_) > kWalkTasks / 2) return;
+  links_.set_every_beta(1 / kFastRate);
+  const double fast = walk(*known);
+  links_.set_every_beta(1 / kSlowRate);
+  const double slow = walk(*known);
+  const double per_byte = (slow - fast) / (1 / kSlowRate - 1 / kFastRate);
+  const double beta = per_byte > 0 ? 1 / kFastRate + (took(c, *known) - fast) / per_byte : 1 / kFastRate;
+  links_.set_every_beta(std::clamp(beta, 1 / kFastRate, 1 / kLeastRate));
 }
 
 bool TableCosting::step() {
@@ -170,16 +219,17 @@ bool TableCosting::step() {
       begun_ = true;
       begin_class();
     }
+    if (!rates_known_ && !planned_.empty() && !std::exchange(rate_inferred_, true)) {
+      infer_rate();
+      return true;
+    }
     while (!planned_.empty()) {
       Costed candidate = planned_.back();
       planned_.pop_back();
       const PlanRequest request = request_of(classes_[class_]);
       const std::uint64_t piece = candidate.piece_bytes != 0 ? candidate.piece_bytes : walk_piece_bytes_;
       if (tasks_of(candidate.planner, request, piece) > kWalkTasks) continue;
-      CostModel model = model_;
-      model.links = &links_;
-      model.piece_bytes = piece;
-      candidate.seconds = walk_cost(candidate.planner, request, kRailsMax, model);
+      candidate.seconds = walk(candidate);
       costed_.push_back(candidate);
       return true;
     }
@@ -192,19 +242,11 @@ bool TableCosting::step() {
 
 // Sets what each candidate is expected to take.
 void TableCosting::expect(const CostedClass& c) {
-  const auto took = [&](const Costed& k) {
-    return c.took[static_cast<std::size_t>(k.planner)][k.piece_bytes != 0 ? 1 : 0];
-  };
-  const MeasuredRow* const row = present_.find(c.collective, c.bytes);
   double scale = 1;
   for (const Costed& k : costed_) {
-    if (took(k) <= 0 || k.seconds <= 0) continue;
-    const bool in_force = row != nullptr && !row->keeps_static
-                              ? k.planner == row->planner && k.piece_bytes == row->piece_bytes
-                              : k.planner == c.static_choice && k.piece_bytes == 0;
-    if (in_force) scale = took(k) / k.seconds;
+    if (is_in_force(c, k) && took(c, k) > 0 && k.seconds > 0) scale = took(c, k) / k.seconds;
   }
-  for (Costed& k : costed_) k.expected = took(k) > 0 ? took(k) : scale * k.seconds;
+  for (Costed& k : costed_) k.expected = took(c, k) > 0 ? took(c, k) : scale * k.seconds;
 }
 
 void TableCosting::end_class() {

@@ -6,7 +6,9 @@
 // so a planner takes the static choice's place, or that of the one which the present table has, only where it is
 // clearly cheaper; and the static choice comes back as soon as it is no dearer. Where a planner has run since the links
 // last changed, the time that it took counts instead of its cost, and the costs of those that have not run are scaled as
-// the one in force is wrong: a choice that turns out badly is taken back, and not tried again.
+// the one in force is wrong: a choice that turns out badly is taken back, and not tried again. While no rate of a link is
+// known (links tell it only once they are busy for a while), it is the one by which the planner in force takes the time
+// that it took; what is not small waits until that is known.
 // Cost: a walk of more than kWalkTasks is left out, so that a step takes 1 to 2 ms at most; longer operations are walked
 // in larger pieces. Pure; one thread; allocates.
 #pragma once
@@ -34,7 +36,9 @@ struct LinkMeasure {
 // whose rate nobody measured is as fast as what both of its NICs have shown on others, else as fast as the median one;
 // alpha is the median. What nobody measured at all takes kernel TCP's time at 10 Gbit/s. `request` needs ranks, reach
 // and host_of. Sets local_alpha and local_beta of the model by links between ranks of one host.
-LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> measured, CostModel* model);
+// *rates_known: some rate was measured.
+LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> measured, CostModel* model,
+                     bool* rates_known);
 
 // A class of sizes that the group uses.
 struct CostedClass {
@@ -54,8 +58,8 @@ class TableCosting {
 
   // `group` has what is equal for all operations: ranks, reach, bcube, servers, host_of, rail_rates; what it borrows
   // outlives this. `present` is the table in force.
-  TableCosting(const PlanRequest& group, std::uint32_t piece_bytes, LinkCosts links, const CostModel& model,
-               std::vector<CostedClass> classes, MeasuredTable present);
+  TableCosting(const PlanRequest& group, std::uint32_t piece_bytes, LinkCosts links, bool rates_known,
+               const CostModel& model, std::vector<CostedClass> classes, MeasuredTable present);
 
   // One walk at most. False: nothing was left to do.
   bool step();
@@ -71,12 +75,17 @@ class TableCosting {
   };
   void expect(const CostedClass& which);
   PlanRequest request_of(const CostedClass& which) const;
+  bool is_in_force(const CostedClass& which, const Costed& candidate) const;
+  static double took(const CostedClass& which, const Costed& candidate);
+  double walk(const Costed& candidate) const;
+  void infer_rate();
   void begin_class();
   void end_class();
 
   PlanRequest group_;
   std::uint32_t piece_bytes_;
   LinkCosts links_;
+  bool rates_known_;
   CostModel model_;
   std::vector<CostedClass> classes_;
   MeasuredTable present_;
@@ -85,6 +94,7 @@ class TableCosting {
   std::size_t class_ = 0;                  // that is being costed
   std::vector<Costed> planned_, costed_;   // of it: still to be walked, in reverse order; walked
   std::uint64_t walk_piece_bytes_ = 0;     // of walks with the job's pieces
+  bool rate_inferred_ = false;             // for this class, where none is known
   bool begun_ = false;
 };
 

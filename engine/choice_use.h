@@ -21,7 +21,7 @@ class ChoiceUse {
  public:
   // Operations by one planner: since another table decides, and lately, since the links last changed.
   struct Took {
-    static constexpr std::uint32_t kEnough = 8;  // operations that tell how long the next one takes
+    static constexpr std::uint32_t kEnough = 6;  // operations that tell how long the next one takes
     std::uint64_t operations = 0, ns = 0;
     std::uint32_t lately = 0;
     std::int64_t recent_ns = 0;  // a moving mean
@@ -103,12 +103,20 @@ class ChoiceUse {
       }
     }
   }
-  // Whether enough operations of the row's class have run by its planner.
-  bool has_tried(const MeasuredRow& row) const {
-    const auto& cells = cells_[static_cast<std::size_t>(row.collective)];
-    return cells && (*cells)[static_cast<std::size_t>(row.size_class)]
-                            .took[static_cast<std::size_t>(row.planner)][row.piece_bytes != 0 ? 1 : 0]
-                            .lately >= Took::kEnough;
+  // Whether enough operations of every class have run by the planner that decides it now.
+  bool all_tried(const MeasuredTable& table) const {
+    for (std::size_t c = 0; c < cells_.size(); ++c) {
+      if (!cells_[c] || !is_measured(static_cast<Collective>(c))) continue;
+      for (int s = 0; s < kSizeClasses; ++s) {
+        const Cell& cell = (*cells_[c])[static_cast<std::size_t>(s)];
+        if (!cell.static_known || cell.operations == 0) continue;
+        const MeasuredRow* const row = table.find(static_cast<Collective>(c), class_begin(s));
+        const bool decides = row != nullptr && !row->keeps_static;
+        const auto planner = static_cast<std::size_t>(decides ? row->planner : cell.static_choice);
+        if (cell.took[planner][decides && row->piece_bytes != 0 ? 1 : 0].lately < Took::kEnough) return false;
+      }
+    }
+    return true;
   }
 
  private:

@@ -147,6 +147,7 @@ void DecisionFlow::note_new_class() {
   if (!changed_) changed_since_ = now;
   changed_ = true;
   first_used_ = std::min(first_used_, now);
+  judge_anew();
 }
 
 // --- levels ----------------------------------------------------------------------------------------------------------
@@ -164,7 +165,10 @@ bool DecisionFlow::take_level(const wire::LinkLevel& level) {
   const auto differs = [](std::uint32_t before, std::uint32_t now) { return before != 0 && before != now; };
   const bool another = differs(at->level.alpha_us, level.alpha_us) || differs(at->level.beta_kbps, level.beta_kbps);
   *at = {level, false};
-  if (another && is_root()) group_.use.forget_times();
+  if (another && is_root()) {
+    group_.use.forget_times();
+    judge_anew();
+  }
   return true;
 }
 
@@ -270,14 +274,13 @@ Nanos DecisionFlow::rule(Nanos now) {
     std::vector<MeasuredRow> rows = std::move(*costing_).rows();
     costing_.reset();
     const MeasuredTable made(1, rows);  // sorted
-    if (getenv("DBG")) for (auto& r : made.rows()) fprintf(stderr, "t=%.3f %s class %d %s%s piece %u %u us, next %s %u us\n", now.seconds(), std::string(name_of(r.collective)).c_str(), r.size_class, r.keeps_static?"static ":"", std::string(name_of(r.planner)).c_str(), r.piece_bytes, r.predicted_us, std::string(name_of(r.runner_up)).c_str(), r.runner_up_us);
     const auto alike = [](const MeasuredRow& a, const MeasuredRow& b) { return a.decides_as(b); };
     if (!std::equal(made.rows().begin(), made.rows().end(), current_.rows().begin(), current_.rows().end(), alike))
       propose(std::move(rows), now);
     return now + kSettles;
   }
   judge(now);
-  if (!changed_ || first_used_ == Nanos::max()) return judged_ ? Nanos::max() : judge_at_;
+  if (!changed_ || first_used_ == Nanos::max()) return Nanos::max();
   const bool rates = std::any_of(levels_.begin(), levels_.end(), [](const Level& l) { return l.level.beta_kbps != 0; });
   Nanos at = std::max(changed_since_ + kSettles, next_table_);
   if (!rates) at = std::max(at, first_used_ + kWaitsForRates);
@@ -292,15 +295,23 @@ Nanos DecisionFlow::rule(Nanos now) {
   return now + kWalkEvery;
 }
 
-// The costs are made anew once operations have shown how long they take by the new rows.
+// The costs are made anew once operations have shown how long they take by what decides now.
 void DecisionFlow::judge(Nanos now) {
-  if (judged_ || now < judge_at_) return;
-  const auto tried = [&](const MeasuredRow& row) { return row.keeps_static || group_.use.has_tried(row); };
-  judged_ = std::all_of(current_.rows().begin(), current_.rows().end(), tried);
+  if (judged_) return;
+  const bool tried = group_.use.all_tried(current_);
+  if (!tried && now < judge_at_) return;
+  judged_ = tried;
   judge_pause_ = std::min(judge_pause_ * 2, kTableEveryMax);
   judge_at_ = now + judge_pause_;
   if (!changed_) changed_since_ = now;
   changed_ = true;
+}
+
+// What is known of operations by the table in force is not enough any more.
+void DecisionFlow::judge_anew() {
+  judged_ = false;
+  judge_pause_ = kJudgeAfter;
+  judge_at_ = engine_.now_ + judge_pause_;
 }
 
 void DecisionFlow::begin_costing() {
@@ -311,12 +322,12 @@ void DecisionFlow::begin_costing() {
                         l.level.beta_kbps});
   }
   const PlanRequest group = engine_.plan_request(group_);
-  if (getenv("DBG")) for (auto& m : measured) fprintf(stderr, "t=%.3f %d->%d rail %d: %u us %u kB/s\n", engine_.now_.seconds(), m.from, m.to, m.rail, m.alpha_us, m.beta_kbps);
   CostModel model;
   model.gamma = engine_.options_.reduce_seconds;
   model.post = engine_.options_.post_seconds;
-  LinkCosts links = fill_costs(group, measured, &model);
-  costing_.emplace(group, static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count), std::move(links), model,
+  bool rates_known = false;
+  LinkCosts links = fill_costs(group, measured, &model, &rates_known);
+  costing_.emplace(group, static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count), std::move(links), rates_known, model,
                    group_.use.classes(), current_);
 }
 
@@ -355,9 +366,7 @@ void DecisionFlow::limit_is_known() {
   }
   if (is_root()) {
     pause_ = kTableEvery;
-    judged_ = false;
-    judge_pause_ = kJudgeAfter;
-    judge_at_ = engine_.now_ + judge_pause_;
+    judge_anew();
     return commit(part_limit_ + 1);
   }
   Neighbour& up = *neighbour(parent_);

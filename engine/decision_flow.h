@@ -108,6 +108,7 @@ class DecisionFlow final : public Flow {
   void count_entered(Nanos now);
   Nanos rule(Nanos now);
   void judge(Nanos now);
+  void judge_anew();
   void begin_costing();
   void propose(std::vector<MeasuredRow> rows, Nanos now);
   void open(MeasuredTable table);

@@ -2,8 +2,11 @@
 // network's all-reduce there, and compares the best of all with what the cost model chooses from the true α and β of
 // the links, and with what the static choice takes.
 //
-//   canary-sim-choice [--quick] [NAME...]     beds whose name contains one of the texts
+//   canary-sim-choice [--quick] [--live] [NAME...]     beds whose name contains one of the texts
 //
+// With --live, the group's own measured table takes the place of the model's choice from the truth: a cluster runs the
+// all-reduce for six seconds by what its engines measure, and what it has settled on is timed like the others. The
+// prediction is then the table's (0 %: it has no row).
 // Regret is the time of the chosen planner / time of the best, minus 1. The prediction error is that of the chosen
 // planner's time. Exit status 1: an operation failed, or a sum was wrong. (The times hold the network's part of an
 // engine's cost, not the processors'.)
@@ -11,6 +14,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -119,12 +123,18 @@ LinkCosts truth(const Bed& bed) {
 }
 
 // Seconds of one all-reduce: the mean of those that begin within 100 ms after an equally long warm-up; < 0: it failed.
-double run(const Bed& bed, PlannerId planner, std::uint64_t bytes) {
+// By `planner`, or, with none, by what the group settles on in kSettles, which is told in *live.
+struct Live {
+  std::string planner, why;
+  double predicted = 0;
+};
+constexpr Nanos kSettles = 6_s;
+double run(const Bed& bed, std::optional<PlannerId> planner, std::uint64_t bytes, Live* live = nullptr) {
   ClusterOptions o;
   o.hosts = bed.hosts();
   o.wiring = bed.wiring;
   o.fabric.window_bytes = 16 << 20;
-  o.settings.algo = std::string(name_of(planner));
+  if (planner) o.settings.algo = std::string(name_of(*planner));
   Cluster c(std::move(o));
   for (int h = 0; h < bed.hosts(); ++h) {
     for (int r = 0; r < bed.rails(); ++r) {
@@ -156,8 +166,10 @@ double run(const Bed& bed, PlannerId planner, std::uint64_t bytes) {
     }
     return true;
   };
-  for (const Nanos began = c.now(); c.now() - began < 100_ms;) {
+  for (const Nanos began = c.now(); c.now() - began < (planner ? 100_ms : kSettles);) {
     if (!once()) return -1;
+    // Applications compute in between, and links are seen without a queue.
+    if (!planner) c.run_for(5_ms);
   }
   int times = 0;
   const Nanos began = c.now();
@@ -165,6 +177,15 @@ double run(const Bed& bed, PlannerId planner, std::uint64_t bytes) {
     if (!once()) return -1;
     ++times;
   } while (c.now() - began < 100_ms);
+  if (live != nullptr) {
+    const GroupMember& m = *c.world(0);
+    live->planner = c.engine(0).algorithm(m.id);
+    live->why = c.engine(0).explain(m.id, Collective::kAllReduce, bytes);
+    if (m.group->decisions) {
+      const MeasuredRow* row = m.group->decisions->table_for(m.entered).find(Collective::kAllReduce, bytes);
+      if (row != nullptr) live->predicted = row->predicted_us * 1e-6;
+    }
+  }
   return (c.now() - began).seconds() / times;
 }
 
@@ -177,7 +198,7 @@ struct Totals {
   std::vector<double> regret, regret_static, error;
 };
 
-bool measure(const Bed& bed, std::uint64_t bytes, Totals* totals) {
+bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, Totals* totals) {
   const Reachability reach = reach_of(bed);
   const LinkCosts links = truth(bed);
   const PlanRequest request{.ranks = bed.hosts(), .count = bytes / 4, .reach = &reach, .bcube = bed.bcube};
@@ -205,14 +226,20 @@ bool measure(const Bed& bed, std::uint64_t bytes, Totals* totals) {
   };
   const auto best =
       std::min_element(ran.begin(), ran.end(), [](const Ran& a, const Ran& b) { return a.took < b.took; });
-  const double regret = ran.front().took / best->took - 1, of_static = took(unmeasured.value()) / best->took - 1;
-  const double error = ran.front().predicted / ran.front().took - 1;
+  Live live{std::string(name_of(ran.front().planner)), "", ran.front().predicted};
+  double of_chosen = ran.front().took;
+  if (with_live) {
+    of_chosen = run(bed, std::nullopt, bytes, &live);
+    if (of_chosen < 0) return false;
+  }
+  const double regret = of_chosen / best->took - 1, of_static = took(unmeasured.value()) / best->took - 1;
+  const double error = live.predicted > 0 ? live.predicted / of_chosen - 1 : 0;
   totals->regret.push_back(regret);
   totals->regret_static.push_back(of_static);
   totals->error.push_back(std::abs(error));
   std::printf("| %-28s | %6s | %-16s | %10.3f | %-16s | %5.1f %% | %-16s | %6.1f %% | %+6.1f %% |\n", bed.name.c_str(),
               as_written(Bytes{static_cast<std::int64_t>(bytes)}).c_str(), std::string(name_of(best->planner)).c_str(),
-              best->took * 1e3, std::string(name_of(ran.front().planner)).c_str(), regret * 100,
+              best->took * 1e3, live.planner.c_str(), regret * 100,
               std::string(name_of(unmeasured.value())).c_str(), of_static * 100, error * 100);
   std::fflush(stdout);
   return true;
@@ -221,11 +248,13 @@ bool measure(const Bed& bed, std::uint64_t bytes, Totals* totals) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool quick = false;
+  bool quick = false, live = false;
   std::vector<std::string> wanted;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--quick") == 0) {
       quick = true;
+    } else if (std::strcmp(argv[i], "--live") == 0) {
+      live = true;
     } else {
       wanted.emplace_back(argv[i]);
     }
@@ -238,7 +267,7 @@ int main(int argc, char** argv) {
     const auto named = [&](const std::string& text) { return bed.name.find(text) != std::string::npos; };
     if (!wanted.empty() && std::none_of(wanted.begin(), wanted.end(), named)) continue;
     if (quick && bed.hosts() > 4) continue;
-    for (const std::uint64_t bytes : {1 << 10, 16 << 10, 256 << 10, 4 << 20}) ok = measure(bed, bytes, &totals) && ok;
+    for (const std::uint64_t bytes : {1 << 10, 16 << 10, 256 << 10, 4 << 20}) ok = measure(bed, bytes, live, &totals) && ok;
   }
   const auto worst = [](const std::vector<double>& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); };
   std::printf(
