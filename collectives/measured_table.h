@@ -33,7 +33,7 @@ struct MeasuredRow {
   int size_class = 0;
   bool keeps_static = false;  // `planner` is what the static choice was when the row was made
   PlannerId planner = PlannerId::kRing;
-  std::uint32_t piece_bytes = 0;  // 0: the job's
+  std::uint32_t piece_bytes = 0;           // 0: the job's
   PlannerId runner_up = PlannerId::kRing;  // the best of the others; the planner itself: there was none
   std::uint32_t predicted_us = 0, runner_up_us = 0;
 

@@ -128,8 +128,8 @@ LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> me
   return links;
 }
 
-TableCosting::TableCosting(const PlanRequest& group, std::uint32_t piece_bytes, LinkCosts links,
-                           bool rates_known, const CostModel& model, std::vector<CostedClass> classes, MeasuredTable present)
+TableCosting::TableCosting(const PlanRequest& group, std::uint32_t piece_bytes, LinkCosts links, bool rates_known,
+                           const CostModel& model, std::vector<CostedClass> classes, MeasuredTable present)
     : group_(group),
       piece_bytes_(piece_bytes),
       links_(std::move(links)),

@@ -91,10 +91,10 @@ class TableCosting {
   MeasuredTable present_;
   std::vector<MeasuredRow> rows_;
 
-  std::size_t class_ = 0;                  // that is being costed
-  std::vector<Costed> planned_, costed_;   // of it: still to be walked, in reverse order; walked
-  std::uint64_t walk_piece_bytes_ = 0;     // of walks with the job's pieces
-  bool rate_inferred_ = false;             // for this class, where none is known
+  std::size_t class_ = 0;                 // that is being costed
+  std::vector<Costed> planned_, costed_;  // of it: still to be walked, in reverse order; walked
+  std::uint64_t walk_piece_bytes_ = 0;    // of walks with the job's pieces
+  bool rate_inferred_ = false;            // for this class, where none is known
   bool begun_ = false;
 };
 

@@ -127,9 +127,7 @@ const MeasuredTable& DecisionFlow::table_for(std::uint32_t operation) const {
   return !settled_ && later(valid_from_, operation) ? previous_ : current_;
 }
 
-bool DecisionFlow::holds(const GroupMember& m) const {
-  return open_ && !group_.dead && later(m.entered + 1, limit_);
-}
+bool DecisionFlow::holds(const GroupMember& m) const { return open_ && !group_.dead && later(m.entered + 1, limit_); }
 
 // Every local rank decides by the current table: the one before it is not asked for any more.
 void DecisionFlow::settle() {
@@ -318,8 +316,8 @@ void DecisionFlow::begin_costing() {
   std::vector<LinkMeasure> measured;
   measured.reserve(levels_.size());
   for (const Level& l : levels_) {
-    measured.push_back({first_rank_[l.level.from], first_rank_[l.level.to], l.level.rail, l.level.alpha_us,
-                        l.level.beta_kbps});
+    measured.push_back(
+        {first_rank_[l.level.from], first_rank_[l.level.to], l.level.rail, l.level.alpha_us, l.level.beta_kbps});
   }
   const PlanRequest group = engine_.plan_request(group_);
   CostModel model;
@@ -327,8 +325,8 @@ void DecisionFlow::begin_costing() {
   model.post = engine_.options_.post_seconds;
   bool rates_known = false;
   LinkCosts links = fill_costs(group, measured, &model, &rates_known);
-  costing_.emplace(group, static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count), std::move(links), rates_known, model,
-                   group_.use.classes(), current_);
+  costing_.emplace(group, static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count), std::move(links), rates_known,
+                   model, group_.use.classes(), current_);
 }
 
 void DecisionFlow::propose(std::vector<MeasuredRow> rows, Nanos now) {

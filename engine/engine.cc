@@ -420,9 +420,8 @@ void Engine::flush_acks(Nanos now, bool all) {
 }
 
 Nanos Engine::next_deadline() const {
-  const Nanos t = std::min(
-      {factory_.next_deadline(), membership_->next_deadline(), next_housekeeping_, decisions_due_,
-       everybody_.next_deadline()});
+  const Nanos t = std::min({factory_.next_deadline(), membership_->next_deadline(), next_housekeeping_, decisions_due_,
+                            everybody_.next_deadline()});
   const bool entering_left = std::any_of(waiting_.begin(), waiting_.end(),
                                          [&](const GroupMember* m) { return m->waiting.ready() && has_room(*m); });
   const bool left = commands_left_ || entering_left || messages_left_ || local_dirty_ || !closed_groups_.empty();

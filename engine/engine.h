@@ -406,7 +406,7 @@ class Engine final : public MembershipListener,
   Nanos now_;
   Nanos next_housekeeping_;
   Nanos decisions_due_ = Nanos::max();  // when a group's table needs attention before the next housekeeping
-  Nanos looked_at_;  // the last housekeeping
+  Nanos looked_at_;                     // the last housekeeping
   Status join_status_;
   std::uint64_t next_cookie_ = 1;
   SoleUser user_;

@@ -57,13 +57,14 @@ std::string Engine::explain(port::MemberId id, Collective collective, std::uint6
       out += options_.settings.measured_choice ? "; nothing is measured for a group of one host, or of so many ranks"
                                                : "; CANARY_MEASURED_CHOICE is off";
     } else {
-      out += table.version() == 0 ? "; no table has been made yet" : "; " + table_name(table.identity()) + " has no row";
+      out +=
+          table.version() == 0 ? "; no table has been made yet" : "; " + table_name(table.identity()) + " has no row";
     }
     return out + took_text(cell);
   }
   out += planner_text(row->planner, row->piece_bytes) + ", " +
-         (row->keeps_static ? "chosen by size and topology and kept by " : "chosen by ") + table_name(table.identity()) +
-         ": expected to take " + time_text(row->predicted_us);
+         (row->keeps_static ? "chosen by size and topology and kept by " : "chosen by ") +
+         table_name(table.identity()) + ": expected to take " + time_text(row->predicted_us);
   if (row->runner_up != row->planner)
     out += ", " + std::string(name_of(row->runner_up)) + " " + time_text(row->runner_up_us);
   return out + took_text(cell);

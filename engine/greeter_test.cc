@@ -108,7 +108,9 @@ TEST_F(GreeterTest, APeerOfVersionOneIsTurnedAwayAndToldBothVersions) {
   EXPECT_EQ(lane->told_header.version, 1);
   EXPECT_EQ(wire::validate(lane->told_header), nullptr);
   const std::string why = refusal_text(lane->told_header, lane->told);
-  EXPECT_NE(why.find("speaks protocol version " + std::to_string(wire::kVersion) + ", this side 1..1"), std::string::npos) << why;
+  EXPECT_NE(why.find("speaks protocol version " + std::to_string(wire::kVersion) + ", this side 1..1"),
+            std::string::npos)
+      << why;
   greeter.sweep();
   EXPECT_EQ(count(), 0u);
   says_hello(come(1), {.version_min = 1, .version_max = wire::kVersion, .purpose = wire::kHelloEndpoint});

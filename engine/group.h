@@ -130,8 +130,8 @@ struct ProgramEntry {
   std::vector<std::unique_ptr<Run>> idle;
   std::uint32_t busy = 0;
   std::uint64_t last_used = 0;
-  std::uint64_t bytes = 0;        // operation_bytes()
-  std::uint32_t decided_by = 0;   // identity of the measured table that last led here; 0: none was in force
+  std::uint64_t bytes = 0;       // operation_bytes()
+  std::uint32_t decided_by = 0;  // identity of the measured table that last led here; 0: none was in force
   ChosenBy by = ChosenBy::kStatic;
   ChoiceUse::Cell* use = nullptr;
 };

@@ -14,6 +14,7 @@
 #include "control/unique_id.h"
 #include "discovery/host.h"
 #include "discovery/interfaces.h"
+#include "runtime/machine_costs.h"
 #include "runtime/meeting.h"
 
 namespace canarynet {
@@ -69,6 +70,11 @@ Status Context::start() {
   e.cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));  // not the process's own: each rank may be bound to one
   e.pulse_of = pulse_of;
   e.strangers_max = strangers_share();
+  if (options_.world_size > 1 && s.measured_choice) {
+    const MachineCosts costs = measure_machine_costs();
+    e.reduce_seconds = costs.reduce_seconds;
+    e.post_seconds = costs.post_seconds;
+  }
   auto token = draw_secret(), epochs = draw_secret();
   if (!token.ok()) return token.status();
   if (!epochs.ok()) return epochs.status();

@@ -239,8 +239,8 @@ bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, Totals* totals
   totals->error.push_back(std::abs(error));
   std::printf("| %-28s | %6s | %-16s | %10.3f | %-16s | %5.1f %% | %-16s | %6.1f %% | %+6.1f %% |\n", bed.name.c_str(),
               as_written(Bytes{static_cast<std::int64_t>(bytes)}).c_str(), std::string(name_of(best->planner)).c_str(),
-              best->took * 1e3, live.planner.c_str(), regret * 100,
-              std::string(name_of(unmeasured.value())).c_str(), of_static * 100, error * 100);
+              best->took * 1e3, live.planner.c_str(), regret * 100, std::string(name_of(unmeasured.value())).c_str(),
+              of_static * 100, error * 100);
   std::fflush(stdout);
   return true;
 }
@@ -267,7 +267,8 @@ int main(int argc, char** argv) {
     const auto named = [&](const std::string& text) { return bed.name.find(text) != std::string::npos; };
     if (!wanted.empty() && std::none_of(wanted.begin(), wanted.end(), named)) continue;
     if (quick && bed.hosts() > 4) continue;
-    for (const std::uint64_t bytes : {1 << 10, 16 << 10, 256 << 10, 4 << 20}) ok = measure(bed, bytes, live, &totals) && ok;
+    for (const std::uint64_t bytes : {1 << 10, 16 << 10, 256 << 10, 4 << 20})
+      ok = measure(bed, bytes, live, &totals) && ok;
   }
   const auto worst = [](const std::vector<double>& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); };
   std::printf(

@@ -77,7 +77,8 @@ class Decisions final : public PollWatcher {
 };
 
 // One sum after the other for so long, or until `enough`. Every result is checked. Returns when it was enough.
-Nanos exchange(Cluster& c, Nanos span, std::uint64_t count, const std::function<bool()>& enough = [] { return false; }) {
+Nanos exchange(
+    Cluster& c, Nanos span, std::uint64_t count, const std::function<bool()>& enough = [] { return false; }) {
   const Nanos began = c.now();
   std::uint64_t salt = 1;
   while (c.now() - began < span) {
@@ -91,9 +92,7 @@ Nanos exchange(Cluster& c, Nanos span, std::uint64_t count, const std::function<
 }
 
 std::string planner_now(Cluster& c) { return c.engine(0).algorithm(c.world(0)->id); }
-DecisionFlow& decisions(Cluster& c, int host) {
-  return *c.world(host * c.ranks() / c.hosts())->group->decisions;
-}
+DecisionFlow& decisions(Cluster& c, int host) { return *c.world(host * c.ranks() / c.hosts())->group->decisions; }
 // The table by which the host would enter its next operation; 0: none.
 std::uint32_t table_at(Cluster& c, int host) {
   return decisions(c, host).table_for(c.world(host * c.ranks() / c.hosts())->entered + 1).identity();

@@ -26,11 +26,11 @@ enum class DecisionFrame : std::uint16_t {
 
 // What an engine has announced of one of its links.
 struct LinkLevel {
-  std::uint16_t from = 0;      // engine that measured it
-  std::uint16_t to = 0;        // engine to which the link leads
-  std::uint16_t rail = 0;      // number of the sender's rail
-  std::uint16_t serial = 0;    // counts the changes, as the later of two is the one that holds
-  std::uint32_t alpha_us = 0;  // 0: not known
+  std::uint16_t from = 0;       // engine that measured it
+  std::uint16_t to = 0;         // engine to which the link leads
+  std::uint16_t rail = 0;       // number of the sender's rail
+  std::uint16_t serial = 0;     // counts the changes, as the later of two is the one that holds
+  std::uint32_t alpha_us = 0;   // 0: not known
   std::uint32_t beta_kbps = 0;  // kilobytes a second; 0: not known
 };
 static_assert(sizeof(LinkLevel) == 16 && std::has_unique_object_representations_v<LinkLevel>);

@@ -143,17 +143,17 @@ static_assert(sizeof(AckPayload) == kAckFixedBytes + 8 * kAckWordsMax &&
 // entries.
 inline constexpr std::size_t kSignatureCounts = 8;
 struct SignaturePayload {
-  std::uint64_t count = 0;        // elements, as the caller counts them; all-gather-v: of all blocks
-  std::uint32_t collective = 0;   // Collective
-  std::uint32_t type = 0;         // DataType
-  std::uint32_t redop = 0;        // ReduceOp; 0 where there is none
-  std::int32_t root = -1;         // rank in the group; -1 where there is none
-  std::uint32_t planner = 0;      // PlannerId of the chosen schedule
-  std::uint32_t piece_bytes = 0;  // grid
-  std::uint32_t members = 0;      // ranks in the group
-  std::uint32_t world_rank = 0;   // of the caller, for the message
-  std::uint32_t counts_crc = 0;   // all-gather-v: CRC32C of the counts
-  std::uint32_t table = 0;        // identity of the measured table that was in force; 0: none was
+  std::uint64_t count = 0;          // elements, as the caller counts them; all-gather-v: of all blocks
+  std::uint32_t collective = 0;     // Collective
+  std::uint32_t type = 0;           // DataType
+  std::uint32_t redop = 0;          // ReduceOp; 0 where there is none
+  std::int32_t root = -1;           // rank in the group; -1 where there is none
+  std::uint32_t planner = 0;        // PlannerId of the chosen schedule
+  std::uint32_t piece_bytes = 0;    // grid
+  std::uint32_t members = 0;        // ranks in the group
+  std::uint32_t world_rank = 0;     // of the caller, for the message
+  std::uint32_t counts_crc = 0;     // all-gather-v: CRC32C of the counts
+  std::uint32_t table = 0;          // identity of the measured table that was in force; 0: none was
   std::uint64_t counts_moment = 0;  // all-gather-v: sum of (i + 1) * count i, modulo 2^64
   std::uint64_t counts[kSignatureCounts] =
       {};  // all-gather-v: the first ones; all-to-all-v: elements to the receiver of this
