@@ -1,7 +1,7 @@
 // sim/operation_wire_fuzz.cc -- engines with a group in the middle of operations against frames that lie.
 //
 // Two engines of the simulator share a job. The second one is honest, but its lanes to the first carry, beside its own
-// frames, those of the input: pieces, signed pieces, signatures, acks, heartbeats, aborts, voids, probes, of any place
+// frames, those of the input: pieces, signed pieces, signatures, words about tables, acks, heartbeats, aborts, voids, probes, of any place
 // in any order. A forged piece carries wrong elements and at least one false thing: its CRC, its signature hash, its
 // rank, group, length or place; all else is as the honest engine would send it. Beyond what sanitizers see, the fuzzer
 // checks that an operation that is reported as done has the right result; that nothing is written around a buffer, or
@@ -9,7 +9,7 @@
 // control characters.
 //
 // Input: one byte of set-up (bits 0 to 2: which operation both ranks have called already, 3: only the honest one has,
-// 4: only the other one), then operations: a byte (low four bits: which one, high bit: no time passes after it) and its
+// 4: only the other one, 5: the liar is the first rank, whose tables decide), then operations: a byte (low four bits: which one, high bit: no time passes after it) and its
 // arguments, see Fuzzer::operation(). Missing bytes are zeroes.
 #include <algorithm>
 #include <cstdint>
@@ -19,6 +19,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -32,7 +33,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
 namespace canarynet {
 namespace {
 
-constexpr int kLiar = 1, kVictim = 0;
 constexpr std::size_t kOperations = 200;
 constexpr std::size_t kCalls = 24;
 
@@ -139,12 +139,14 @@ class Call {
 
 class Fuzzer final : public PollWatcher {
  public:
-  explicit Fuzzer(Input input) : input_(input), cluster_(options()) { cluster_.add_watcher(this); }
+  explicit Fuzzer(Input input) : input_(input), cluster_(options()), set_up_(input_.u8()) {
+    if ((set_up_ & 32) != 0) std::swap(liar_, victim_); cluster_.add_watcher(this);
+  }
   ~Fuzzer() override { cluster_.remove_watcher(this); }
   void run() {
     CANARY_CHECK(cluster_.join(), "two honest engines join");
-    group_ = cluster_.world(kVictim)->group;
-    set_up(input_.u8());
+    group_ = cluster_.world(victim_)->group;
+    set_up(set_up_);
     for (std::size_t i = 0; i < kOperations && !input_.empty(); ++i) {
       const std::uint8_t byte = input_.u8();
       operation(byte & 15);
@@ -183,8 +185,8 @@ class Fuzzer final : public PollWatcher {
 
   void set_up(std::uint8_t what) {
     const std::uint8_t shape = what & 7;
-    if ((what & 16) == 0) call(kLiar, shape);
-    if ((what & 8) == 0) call(kVictim, shape);
+    if ((what & 16) == 0) call(liar_, shape);
+    if ((what & 8) == 0) call(victim_, shape);
     cluster_.run_for(10_us);
   }
 
@@ -195,13 +197,13 @@ class Fuzzer final : public PollWatcher {
         return cluster_.run_for(kSteps[input_.u8() % std::size(kSteps)]);
       case 1: {
         const std::uint8_t shape = input_.u8();
-        call(kLiar, shape);
-        return call(kVictim, shape);
+        call(liar_, shape);
+        return call(victim_, shape);
       }
       case 2:
-        return call(kVictim, input_.u8());
+        return call(victim_, input_.u8());
       case 3:
-        return call(kLiar, input_.u8());
+        return call(liar_, input_.u8());
       case 4:
       case 5:
         return piece(false);
@@ -220,6 +222,8 @@ class Fuzzer final : public PollWatcher {
         return other();
       case 13:
         return raw();
+      case 14:
+        return decision();
       default:
         return;
     }
@@ -237,7 +241,7 @@ class Fuzzer final : public PollWatcher {
 
   // --- the lies ---
 
-  Channel* channel() { return cluster_.engine(kLiar).mux(kVictim)->channel(); }
+  Channel* channel() { return cluster_.engine(liar_).mux(victim_)->channel(); }
 
   // Bit 0 of `how` takes a sequence that has not come yet, bit 1 any; bit 2 sends over the other lane.
   void put(wire::Header h, std::vector<std::byte> payload, std::uint8_t how, bool payload_intact = true) {
@@ -259,7 +263,7 @@ class Fuzzer final : public PollWatcher {
   }
 
   wire::Header header(wire::Kind kind) {
-    const GroupMember& victim = *cluster_.world(kVictim);
+    const GroupMember& victim = *cluster_.world(victim_);
     const std::uint8_t b = input_.u8();
     wire::Header h;
     h.kind = kind;
@@ -267,16 +271,16 @@ class Fuzzer final : public PollWatcher {
     h.epoch = group_->epoch;
     h.op = victim.entered + 2 - (b & 3);
     if ((b & 0xf0) == 0xf0) h.op = input_.u32();
-    h.source = kLiar;
-    h.destination = kVictim;
+    h.source = liar_;
+    h.destination = victim_;
     return h;
   }
   // The caller's arguments in that operation, as far as anybody has called it.
   wire::SignaturePayload signature_of(std::uint32_t op) {
-    const GroupMember& liar = *cluster_.world(kLiar);
-    const GroupMember& known = op <= liar.entered ? liar : *cluster_.world(kVictim);
+    const GroupMember& liar = *cluster_.world(liar_);
+    const GroupMember& known = op <= liar.entered ? liar : *cluster_.world(victim_);
     wire::SignaturePayload s = known.history[op % GroupMember::kHistory];
-    s.world_rank = kLiar;
+    s.world_rank = liar_;
     return s;
   }
 
@@ -303,10 +307,10 @@ class Fuzzer final : public PollWatcher {
         h.signature ^= 1 + input_.u8();
         break;
       case 2:
-        h.source = kVictim;
+        h.source = victim_;
         break;
       case 3:
-        h.destination = kLiar;
+        h.destination = liar_;
         break;
       case 4:
         h.epoch += 1 + input_.u8();
@@ -433,6 +437,44 @@ class Fuzzer final : public PollWatcher {
     put(h, std::vector<std::byte>(input_.u8()), how);
   }
 
+  // Any word about the group's table: from its parent, or from a child, in its tree.
+  void decision() {
+    wire::Header h = header(wire::Kind::kSignature);
+    h.flags = wire::kSequenced;
+    h.flow |= wire::kDecisionFlow;
+    const std::uint8_t what = input_.u8(), how = input_.u8();
+    h.step = what & 7;
+    h.signature = 1 + (what >> 3 & 3);
+    if ((how & 32) != 0) h.epoch += 1;
+    if ((what & 0x80) != 0) h.op += input_.u8();
+    const std::size_t entries = what >> 5 & 3;
+    std::vector<std::byte> bytes;
+    const auto append = [&](auto entry) {
+      if ((how & 8) != 0) reinterpret_cast<std::uint8_t*>(&entry)[input_.u8() % sizeof entry] ^= input_.u8();
+      const auto* raw = reinterpret_cast<const std::byte*>(&entry);
+      bytes.insert(bytes.end(), raw, raw + sizeof entry);
+    };
+    for (std::size_t i = 0; i < entries; ++i) {
+      if (h.step == static_cast<std::uint16_t>(wire::DecisionFrame::kTable)) {
+        wire::DecisionRow row;
+        row.size_class = static_cast<std::uint8_t>(i);
+        row.planner = static_cast<std::uint8_t>(input_.u8() % kPlannerCount);
+        append(row);
+      } else if (h.step == static_cast<std::uint16_t>(wire::DecisionFrame::kReport)) {
+        wire::LinkLevel level;
+        level.from = static_cast<std::uint16_t>(liar_);
+        level.to = static_cast<std::uint16_t>(victim_);
+        level.rail = static_cast<std::uint16_t>(i);
+        level.serial = input_.u8();
+        level.alpha_us = input_.u32();
+        level.beta_kbps = input_.u32();
+        append(level);
+      }
+    }
+    if ((how & 16) != 0) bytes.resize(input_.u8());
+    put(h, std::move(bytes), how, (how & 64) == 0);
+  }
+
   // Any header with a right CRC. Pieces of the group are left to piece(), which knows that they lie.
   void raw() {
     wire::Header h;
@@ -453,11 +495,13 @@ class Fuzzer final : public PollWatcher {
   }
 
   Input input_;
+  int liar_ = 1, victim_ = 0;
   std::vector<oracle::Shape> shapes_;
   std::deque<std::vector<std::byte>> payloads_;
   std::vector<std::unique_ptr<Call>> calls_;
   std::size_t called_[2] = {0, 0};
   Cluster cluster_;
+  const std::uint8_t set_up_;
   const Group* group_ = nullptr;
 };
 
