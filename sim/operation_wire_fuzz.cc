@@ -140,7 +140,8 @@ class Call {
 class Fuzzer final : public PollWatcher {
  public:
   explicit Fuzzer(Input input) : input_(input), cluster_(options()), set_up_(input_.u8()) {
-    if ((set_up_ & 32) != 0) std::swap(liar_, victim_); cluster_.add_watcher(this);
+    if ((set_up_ & 32) != 0) std::swap(liar_, victim_);
+    cluster_.add_watcher(this);
   }
   ~Fuzzer() override { cluster_.remove_watcher(this); }
   void run() {
@@ -495,7 +496,7 @@ class Fuzzer final : public PollWatcher {
   }
 
   Input input_;
-  int liar_ = 1, victim_ = 0;
+  std::uint16_t liar_ = 1, victim_ = 0;
   std::vector<oracle::Shape> shapes_;
   std::deque<std::vector<std::byte>> payloads_;
   std::vector<std::unique_ptr<Call>> calls_;

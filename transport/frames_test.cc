@@ -101,7 +101,7 @@ TEST(Frames, AHelloSaysWhatForAndInWhichVersions) {
   EXPECT_TRUE(speaks_our_version(good));
   EXPECT_FALSE(speaks_our_version({.version_min = 1, .version_max = 1}));
   EXPECT_EQ(describe_versions({.version_min = 1, .version_max = 1}),
-            "the peer speaks protocol version 1..1, this side 2");
+            "the peer speaks protocol version 1..1, this side 3");
 }
 
 TEST(Frames, OfAnotherVersionOnlyGreetingsAreBelieved) {
@@ -111,10 +111,10 @@ TEST(Frames, OfAnotherVersionOnlyGreetingsAreBelieved) {
     seal(h);
     const bool greets = kind == Kind::kHello || kind == Kind::kAbort;
     EXPECT_EQ(validate(h) == nullptr, greets) << "kind " << static_cast<int>(kind);
-    h.version = 3;
+    h.version = kVersion + 1;
     seal(h);
     ASSERT_STREQ(validate(h), "version");
-    EXPECT_EQ(explain(validate(h), h), "the peer speaks protocol version 3, this side 2");
+    EXPECT_EQ(explain(validate(h), h), "the peer speaks protocol version 4, this side 3");
   }
 }
 
