@@ -211,7 +211,7 @@ std::vector<Nanos> random_speeds(Random& random) {
 }
 
 TEST(Esync, WithExactSpeedsNobodyWaitsForLongerThanOneIterationOfItsOwn) {
-  for_each_seed("exact speeds", 200, [](std::uint64_t seed) {
+  for_each_seed("exact speeds", 100, [](std::uint64_t seed) {
     Random random(seed);
     JobOptions options;
     options.pull_spread = Nanos{static_cast<std::int64_t>(random.below(2'000'000'000))};
@@ -222,7 +222,7 @@ TEST(Esync, WithExactSpeedsNobodyWaitsForLongerThanOneIterationOfItsOwn) {
 }
 
 TEST(Esync, WithOtherSpeedsTheLastOnesDelayComesOnTop) {
-  for_each_seed("noise", 200, [](std::uint64_t seed) {
+  for_each_seed("noise", 100, [](std::uint64_t seed) {
     Random random(seed);
     JobOptions options;
     options.noise_percent = 30;
@@ -249,7 +249,7 @@ TEST(Esync, WithoutBlockingNobodyWaitsForAnswers) {
 }
 
 TEST(Esync, WithoutBlockingEveryRoundEndsToo) {
-  for_each_seed("not blocking", 150, [](std::uint64_t seed) {
+  for_each_seed("not blocking", 80, [](std::uint64_t seed) {
     Random random(seed);
     JobOptions options;
     options.blocking = false;
@@ -260,7 +260,7 @@ TEST(Esync, WithoutBlockingEveryRoundEndsToo) {
 }
 
 TEST(Esync, RoundsGoOnWhenWorkersDie) {
-  for_each_seed("deaths", 300, [](std::uint64_t seed) {
+  for_each_seed("deaths", 150, [](std::uint64_t seed) {
     Random random(seed);
     const auto capability = random_speeds(random);
     JobOptions options;

@@ -106,7 +106,7 @@ TEST(Gei, RowsCarryTheVersionOfTheirLayout) {
 
 // Rule 13: s + 3 rows are enough for every question that the rule asks.
 TEST(Gei, RandomHistoriesAgreeWithAMapThatForgetsNothing) {
-  for_each_seed("GEI", 300, [](std::uint64_t seed) {
+  for_each_seed("GEI", 150, [](std::uint64_t seed) {
     Random random(seed);
     const int n = 1 + static_cast<int>(random.below(64));
     const int k = 1 + static_cast<int>(random.below(10));

@@ -105,7 +105,7 @@ TEST(PolicyName, ErrorsSayWhatAndWhatInstead) {
 }
 
 TEST(PolicyName, AnyTextIsReadOrRefused) {
-  for_each_seed("names", 20000, [](std::uint64_t seed) {
+  for_each_seed("names", 5000, [](std::uint64_t seed) {
     Random random(seed);
     std::string text = kAll[random.below(std::size(kAll))];
     for (int edits = static_cast<int>(random.below(4)); edits > 0 && !text.empty(); --edits) {
@@ -438,7 +438,7 @@ TEST(Quorum, AWorkerThatUsuallyComesMayJitter) {
 }
 
 TEST(Quorum, NeverLessThanTheQuorumUnlessFewerAreAlive) {
-  for_each_seed("quorum", 500, [](std::uint64_t seed) {
+  for_each_seed("quorum", 200, [](std::uint64_t seed) {
     Random random(seed);
     const int n = 1 + static_cast<int>(random.below(64));
     const int percent = 1 + static_cast<int>(random.below(100));

@@ -285,7 +285,7 @@ GroupGenerator::Options cluster(int hosts, int locals, GroupGenerator::Mode mode
 }
 
 TEST(GroupGenerator, RandomLivesKeepEveryPromise) {
-  for_each_seed("groups", 200, [](std::uint64_t seed) {
+  for_each_seed("groups", 100, [](std::uint64_t seed) {
     Random random(seed);
     const auto mode = static_cast<GroupGenerator::Mode>(random.below(3));
     auto options = cluster(1 + static_cast<int>(random.below(8)), 1 + static_cast<int>(random.below(8)), mode);

@@ -342,7 +342,7 @@ ToyOptions random_toy(Random& random) {
 }
 
 TEST(SessionLives, EveryInvariantHoldsOnRandomSessions) {
-  for_each_seed("session", 250, [](std::uint64_t seed) {
+  for_each_seed("session", 120, [](std::uint64_t seed) {
     Random random(seed);
     SessionToy toy(random_toy(random), seed);
     toy.run();
@@ -350,7 +350,7 @@ TEST(SessionLives, EveryInvariantHoldsOnRandomSessions) {
 }
 
 TEST(SessionLives, EveryInvariantHoldsWhenWorkersDie) {
-  for_each_seed("session with deaths", 250, [](std::uint64_t seed) {
+  for_each_seed("session with deaths", 120, [](std::uint64_t seed) {
     Random random(seed * 7919);
     ToyOptions o = random_toy(random);
     o.change_thresholds = false;
@@ -366,7 +366,7 @@ TEST(SessionLives, EveryInvariantHoldsWhenWorkersDie) {
 
 // A change of mode must not leave anybody waiting for what nobody will send.
 TEST(SessionLives, EveryInvariantHoldsWhenTheModeChangesWhileItRuns) {
-  for_each_seed("session with switches", 150, [](std::uint64_t seed) {
+  for_each_seed("session with switches", 80, [](std::uint64_t seed) {
     Random random(seed * 104729);
     ToyOptions o = random_toy(random);
     o.change_thresholds = false;
