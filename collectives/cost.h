@@ -34,8 +34,8 @@ struct CostModel {
   std::uint64_t piece_bytes = 0;  // messages are pieces of this size, which pipeline; 0: a step's bytes are one message
 };
 
-// Seconds until the last rank is done. The request has passed the planner's check. The walk covers all ranks' plans and
-// takes O(steps · log steps).
+// Seconds until the last rank is done. The request has passed the planner's check. The walk covers all ranks'
+// plans, or, where all do alike, those of a few (collectives/walk.h).
 double walk_cost(PlannerId id, const PlanRequest& request, int rails, const CostModel& model);
 
 // The closed form of the planner on a homogeneous network, or an error if it has none ("dbtree has no closed form for

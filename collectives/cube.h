@@ -32,9 +32,9 @@ int rail_between(const Reachability& reach, int rank, int peer, int level);
 // they minimise the maximum over rails l of load_l / rates[l], where load_l = 2 Σ_j m_((l-j) mod L) (r-1) / r^(j+1).
 // rates[l] > 0 is that of level l's NICs; below 2^31 / r. Exact, in integers, so it is equal on every machine.
 //
-// Let u_l be rail l's load up to a factor. Then m_l = u_l - u_(l-1)/r, and the sum of all m is (1 - 1/r) Σ u: to be done
-// soonest is to find the largest Σ u with u_l <= rates[l] and u_(l-1) <= r u_l (no part is negative). Whatever fulfils
-// these is at most u_l = min over k of r^k rates[(l+k) mod L], and that fulfils them itself.
+// Let u_l be rail l's load up to a factor. Then m_l = u_l - u_(l-1)/r, and the sum of all m is (1 - 1/r) Σ u: to be
+// done soonest is to find the largest Σ u with u_l <= rates[l] and u_(l-1) <= r u_l (no part is negative). Whatever
+// fulfils these is at most u_l = min over k of r^k rates[(l+k) mod L], and that fulfils them itself.
 std::vector<std::uint64_t> part_weights(int r, std::span<const std::uint64_t> rates);
 
 // Appends the ascending begins that cut [begin, begin + elements) in a part per level, as cut_evenly() does, or by

@@ -1,10 +1,10 @@
 // Mesh on any connected wiring: where two ranks don't meet, the message between them goes over the ranks of a shortest
-// way, each of which keeps it in scratch until the next one has it. Pairs that meet do as in the mesh, and sums have the
-// mesh's order.
+// way, each of which keeps it in scratch until the next one has it. Pairs that meet do as in the mesh, and sums have
+// the mesh's order.
 //
-// All ranks walk the same list of messages and do their part of each: send, pass on, or take. So both ends of a link see
-// its messages in one order, and the whole plan would be right if each message ended before the next one began, which
-// is why it has no deadlock. Among shortest ways each pair takes the one whose ranks relay least so far.
+// All ranks walk the same list of messages and do their part of each: send, pass on, or take. So both ends of a link
+// see its messages in one order, and the whole plan would be right if each message ended before the next one began,
+// which is why it has no deadlock. Among shortest ways each pair takes the one whose ranks relay least so far.
 #include <algorithm>
 #include <vector>
 

@@ -1,8 +1,8 @@
 // Ring: every rank sends to the next one only, so each NIC carries one flow in and one out whatever n is (no incast).
 // Segment s starts at rank s+1 and is reduced along the ring, ((x_(s+1) + x_(s+2)) + … + x_s), so rank s finishes it:
 // the order is fixed. All-gather carries it on from s. Pieces of a segment travel independently: hop k of one overlaps
-// hop k+1 of another. Operations with a root use it as a chain that begins or ends there. Ranks stand around the ring as
-// PlanRequest::ring_order says; s, s+1, … above are places then, and a rank's block stays its own.
+// hop k+1 of another. Operations with a root use it as a chain that begins or ends there. Ranks stand around the ring
+// as PlanRequest::ring_order says; s, s+1, … above are places then, and a rank's block stays its own.
 //
 // ring_per_rail uses as many rings as there are rails that all neighbours share, each with an equal part and a rail of
 // its own. It is meant for rails that are disjoint networks of similar speed; elsewhere one ring, whose pieces the

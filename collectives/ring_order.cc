@@ -141,8 +141,7 @@ class Search {
     for (std::size_t i = 0; i < order.size(); ++i) sum += cost(order[i], order[(i + 1) % order.size()]);
     return sum;
   }
-  // Exchanges two neighbouring stretches ("double bridge"), sometimes shuffles all, and improves again; keeps what is no
-  // worse.
+  // Exchanges two neighbouring stretches ("double bridge"), sometimes shuffles all, and improves again.
   std::int64_t again(Order* best, std::int64_t least) {
     const std::size_t n = best->size();
     std::size_t cut[3];

@@ -18,8 +18,8 @@ struct RingEdges {
 };
 
 // The order whose slowest edge is fastest and, among those, whose message times add up to the least, as far as the
-// search finds it: exact up to 10 nodes, above that a search by thresholds with 2-opt and Or-opt moves. Empty if no cycle
-// was found. The first node is 0; if 0, 1, 2, … is as good, it is that.
+// search finds it: exact up to 10 nodes, above that a search by thresholds with 2-opt and Or-opt moves. Empty if no
+// cycle was found. The first node is 0; if 0, 1, 2, … is as good, it is that.
 std::vector<std::uint16_t> best_cycle(const RingEdges& edges);
 // The search alone, whatever the size.
 std::vector<std::uint16_t> search_cycle(const RingEdges& edges);

@@ -152,7 +152,7 @@ TEST(Selector, ARingOfRailsTakesTheRing) {
   }
 }
 
-TEST(Selector, AllToAllIsRefusedByNameWhereSomePairCannotMeet) {
+TEST(Selector, AllToAllIsRelayedOrRefusedByNameWhereSomePairCannotMeet) {
   const auto refused = [](const PlanRequest& request, const char* ranks) {
     const auto result = select_planner(request, {});
     ASSERT_FALSE(result.ok());
@@ -164,7 +164,11 @@ TEST(Selector, AllToAllIsRefusedByNameWhereSomePairCannotMeet) {
   refused({.collective = Collective::kAllToAllV, .ranks = 4, .reach = &cube, .bcube = {2, 2}}, "ranks 0 and 3");
   auto torn = Reachability::full(3, 1);
   torn.set(1, 2, 0, 0);
-  refused({.collective = Collective::kAllToAll, .ranks = 3, .count = 10, .reach = &torn}, "ranks 1 and 2");
+  refused({.collective = Collective::kAllToAllV, .ranks = 3, .count = 10, .reach = &torn}, "ranks 1 and 2");
+  EXPECT_EQ(chosen({.collective = Collective::kAllToAll, .ranks = 3, .count = 10, .reach = &torn}),
+            PlannerId::kMeshRelay);
+  torn.set(0, 2, 0, 0);
+  refused({.collective = Collective::kAllToAll, .ranks = 3, .count = 10, .reach = &torn}, "rank 2");
 }
 
 // Only two ranks know what passes between them, so the choice must not look at it.

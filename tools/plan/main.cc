@@ -6,6 +6,7 @@
 #include "base/settings.h"
 #include "collectives/candidates.h"
 #include "collectives/checker.h"
+#include "collectives/ring_order.h"
 #include "collectives/selector.h"
 #include "tools/environment.h"
 #include "tools/output.h"
@@ -163,7 +164,28 @@ int choose(const PlanOptions& o) {
     std::fprintf(stderr, "canary-plan: %s\n", unmeasured.status().text().c_str());
     return kFailed;
   }
-  const std::vector<Candidate> all = cost_candidates(request, network.rails, model, o.pieces);
+  std::vector<Candidate> all = cost_candidates(request, network.rails, model, o.pieces);
+  // Rings may stand in a better order than that of the ranks; each takes the better of the two.
+  const std::vector<std::uint16_t> order = best_ring_order(request, &network.links);
+  const bool reordered = !std::is_sorted(order.begin(), order.end());
+  std::vector<PlannerId> in_order;  // planners whose best costs are those in `order`
+  if (reordered) {
+    PlanRequest other = request;
+    other.ring_order = order;
+    for (const Candidate& c : cost_candidates(other, network.rails, model, o.pieces)) {
+      if (c.planner != PlannerId::kRing && c.planner != PlannerId::kRingPerRail) continue;
+      const auto same = [&](const Candidate& k) { return k.planner == c.planner && k.piece_bytes == c.piece_bytes; };
+      const auto known = std::find_if(all.begin(), all.end(), same);
+      if (known != all.end() && known->seconds <= c.seconds) continue;
+      if (known != all.end()) {
+        *known = c;
+      } else {
+        all.push_back(c);
+      }
+      if (std::find(in_order.begin(), in_order.end(), c.planner) == in_order.end()) in_order.push_back(c.planner);
+    }
+    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+  }
   model.piece_bytes = kUsualPiece;
   const double of_unmeasured = walk_cost(unmeasured.value(), request, network.rails, model);
   const double best = all.front().seconds;
@@ -181,6 +203,7 @@ int choose(const PlanOptions& o) {
     json["candidates"].push_back(
         {{"algo", name_of(c.planner)}, {"piece_bytes", c.piece_bytes}, {"predicted_seconds", c.seconds}});
   }
+  for (const PlannerId id : in_order) json["ring_orders"][std::string(name_of(id))] = order;
   if (o.json_path != "-") {
     std::printf("%-18s %10s %14s %14s\n", "algorithm", "piece", "predicted (s)", "of the best");
     // Each planner comes with its best piece size.
@@ -190,6 +213,11 @@ int choose(const PlanOptions& o) {
       seen.push_back(c.planner);
       std::printf("%-18s %10s %14.6g %13.2fx\n", std::string(name_of(c.planner)).c_str(),
                   as_written(Bytes{static_cast<std::int64_t>(c.piece_bytes)}).c_str(), c.seconds, c.seconds / best);
+    }
+    for (const PlannerId id : in_order) {
+      std::printf("%s in the order", std::string(name_of(id)).c_str());
+      for (const std::uint16_t rank : order) std::printf(" %d", rank);
+      std::puts("");
     }
     std::printf("without measurements: %s with pieces of %s, %.6g s, %.2fx\n",
                 std::string(name_of(unmeasured.value())).c_str(),
