@@ -16,6 +16,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <utility>
@@ -77,7 +78,6 @@ class LinkEstimate {
     if (span.count != 0) {
       // An ack may have been held up by a piece that came the other way.
       const bool held = (nic.received - nic_.received).count >= kHoldsUp;
-      alike_ = held == held_;
       held_ = held;
       acked_before_ = acked_at_;
     }
@@ -91,10 +91,23 @@ class LinkEstimate {
     const bool burst = burst_ != 0;
     burst_ -= std::min(burst_, bytes);
     if (span >= kStandstill) beyond_ = any_ = {};
-    if (idle.count > 0 || !alike_ || span >= kStandstill) return;
-    // What may be a burst is no faster than it was: that much it tells.
-    if (any_.add(now, bytes, by_nic, span)) end_window_with_bursts();
-    if (!burst && beyond_.add(now, bytes, by_nic, span)) end_window(now);
+    const auto like = static_cast<std::size_t>(held_);
+    if (idle.count > 0 || span >= kStandstill) {
+      stretches_ = {};
+      stretches_[like].open = true;
+      return;
+    }
+    // From one ack to another that was held up alike the link carried what they say, whatever came between them.
+    for (Stretch& s : stretches_) s.add(bytes, by_nic, span, burst);
+    if (stretches_[like].open) {
+      const Stretch s = stretches_[like];
+      stretches_ = {};
+      // What may be a burst is no faster than it was: that much it tells.
+      if (any_.add(now, s.bytes, s.by_nic, s.time)) end_window_with_bursts();
+      if (!s.burst && beyond_.add(now, s.bytes, s.by_nic, s.time)) end_window(now);
+    }
+    stretches_[like] = {};
+    stretches_[like].open = true;
   }
   // Of a frame whose acknowledgement is looked at for the round trip alone.
   void on_round_trip(Nanos now, const Departure& last, const NicBytes& nic) {
@@ -137,6 +150,7 @@ class LinkEstimate {
   // What was under way on the lane has gone; what is known of the link has not.
   void on_lane_down() {
     acked_at_ = {};
+    stretches_ = {};
     beyond_ = any_ = {};
     longer_ = lower_ = higher_ = 0;
     train_side_ = 0;
@@ -182,6 +196,20 @@ class LinkEstimate {
     return rate.count > beta_.count + noise ? 1 : rate.count < beta_.count - noise ? -1 : 0;
   }
 
+  // Busy time since an ack that is remembered.
+  struct Stretch {
+    bool open = false;
+    bool burst = false;
+    std::uint64_t bytes = 0;
+    Bytes by_nic;
+    Nanos time;
+    void add(std::uint64_t acked, Bytes for_all, Nanos span, bool in_burst) {
+      bytes += acked;
+      by_nic += for_all;
+      time += span;
+      burst |= in_burst;
+    }
+  };
   // Busy time that is looked at together.
   struct Window {
     Nanos began, last, time;
@@ -251,7 +279,7 @@ class LinkEstimate {
   Nanos acked_at_, acked_before_;
   NicBytes nic_;                                      // by then
   bool held_ = false;                                 // something came the other way before that ack
-  bool alike_ = true;                                 // and before the one before: both were late, or neither was
+  std::array<Stretch, 2> stretches_;                  // since the last ack that nothing held up, and that something did
   std::uint64_t burst_ = PathEstimator::kBurstBytes;  // what a shaper's bucket may still hold
   Window beyond_, any_;                               // without and with what a bucket may have let pass
   std::uint32_t lower_ = 0, higher_ = 0;              // windows in a row

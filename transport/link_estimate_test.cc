@@ -115,6 +115,22 @@ TEST(LinkEstimate, ARateThatFallsOrRisesIsFollowedWithinASecond) {
   }
 }
 
+// One ack of two stands behind a piece that comes the other way, and comes together with the one after it.
+TEST(LinkEstimate, AcksThatAreHeldUpNowAndThenTellTheRateAllTheSame) {
+  Link link(BytesPerSec::from_mbit(50), 2_ms);
+  for (const int mbit : {50, 25}) {
+    link.rate = BytesPerSec::from_mbit(mbit);
+    for (int flight = 0; flight < 6; ++flight) {
+      for (int k = 0; k < 8; ++k) link.send();
+      for (int k = 0; k < 8; ++k) {
+        if (k % 2 == 0) link.nic.received += Bytes{kPiece};
+        link.acknowledge(k % 2 == 0 ? 15_ms : 0_ms);
+      }
+    }
+    expect_rate(link, link.rate);
+  }
+}
+
 // Each flight of 256 KiB is within what a shaper may let pass at the speed of the wire, which makes none slower.
 TEST(LinkEstimate, AFallIsFoundByFlightsThatMayAllBeBursts) {
   Link link(kRate, 2_ms);
