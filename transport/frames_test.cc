@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/decision_frames.h"
 #include "transport/message_frames.h"
 
 namespace canarynet::wire {
@@ -225,6 +226,33 @@ TEST(MessageFrames, EveryWordIsReadAsWhatItIs) {
   EXPECT_EQ(word_reason(MessageFrame::kRefuse, RefusePayload{}), "");
   EXPECT_EQ(word_reason(MessageFrame::kOpen, OpenPayload{}), "");
   EXPECT_EQ(word_reason(MessageFrame::kOpened, OpenedPayload{}), "");
+}
+
+TEST(DecisionFrames, WordsThatCannotBeRightSayWhy) {
+  const auto reason_of = [](DecisionFrame frame, std::uint32_t version, std::size_t bytes) {
+    Header h = header_of(Kind::kSignature, bytes);
+    h.step = static_cast<std::uint16_t>(frame);
+    h.signature = version;
+    DecisionWord word;
+    const char* const why = read(h, std::vector<std::byte>(bytes), &word);
+    return std::string(why != nullptr ? why : "");
+  };
+  constexpr std::size_t kLevel = sizeof(LinkLevel), kRow = sizeof(DecisionRow);
+  EXPECT_EQ(reason_of(DecisionFrame::kReport, 0, kLevel), "");
+  EXPECT_NE(reason_of(DecisionFrame::kReport, 0, 0), "");
+  EXPECT_NE(reason_of(DecisionFrame::kReport, 0, kLevel + 1), "");
+  EXPECT_NE(reason_of(DecisionFrame::kReport, 0, kLevel * (kLevelsPerReport + 1)), "");
+  EXPECT_EQ(reason_of(DecisionFrame::kTable, 1, 0), "");
+  EXPECT_EQ(reason_of(DecisionFrame::kTable, 1, 2 * kRow), "");
+  EXPECT_NE(reason_of(DecisionFrame::kTable, 0, kRow), "") << "without a version";
+  EXPECT_NE(reason_of(DecisionFrame::kTable, 1, kRow - 1), "");
+  EXPECT_NE(reason_of(DecisionFrame::kTable, 1, kRow * (kDecisionRowsMax + 1)), "");
+  for (const auto frame : {DecisionFrame::kLimit, DecisionFrame::kCommit, DecisionFrame::kWithdraw}) {
+    EXPECT_EQ(reason_of(frame, 1, 0), "");
+    EXPECT_NE(reason_of(frame, 0, 0), "");
+    EXPECT_NE(reason_of(frame, 1, 4), "");
+  }
+  EXPECT_NE(reason_of(DecisionFrame{6}, 1, 0), "");
 }
 
 TEST(MessageFrames, WordsThatCannotBeRightSayWhy) {
