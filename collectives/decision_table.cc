@@ -44,9 +44,18 @@ Status parse_range(std::string_view text, Decision* row) {
   return {};
 }
 
-Status parse_planner(std::string_view text, PlannerId* id) {
-  if (canarynet::parse(text, id)) return {};
-  return wrong("there is no planner " + quoted(text) + "; it takes one of " + known_planners());
+// Reads "ring" or, with the size of its pieces, "ring/32K".
+Status parse_planner(std::string_view text, Decision* row) {
+  const std::size_t slash = text.find('/');
+  if (slash != std::string_view::npos) {
+    const auto size = parse_bytes(text.substr(slash + 1));
+    if (!size.ok() || size.value().count < 1024 || size.value().count > (1 << 20) || size.value().count % 128 != 0)
+      return wrong("the pieces in " + quoted(text) + " are no size from 1K to 1M that 128 divides: write ring/32K");
+    row->piece_bytes = static_cast<std::uint32_t>(size.value().count);
+  }
+  const std::string_view name = text.substr(0, slash);
+  if (canarynet::parse(name, &row->planner)) return {};
+  return wrong("there is no planner " + quoted(name) + "; it takes one of " + known_planners());
 }
 
 std::string as_range(const Decision& row) {
@@ -55,6 +64,10 @@ std::string as_range(const Decision& row) {
     return whole ? std::to_string(bytes / 1024) + "K" : std::to_string(bytes);
   };
   return size(row.from_bytes) + "-" + (row.to_bytes == Decision::kNoEnd ? "" : size(row.to_bytes));
+}
+
+std::string pieces(std::uint32_t bytes) {
+  return bytes % 1024 == 0 ? std::to_string(bytes / 1024) + "K" : std::to_string(bytes);
 }
 
 bool is_any_size(const Decision& row) { return row.from_bytes == 0 && row.to_bytes == Decision::kNoEnd; }
@@ -101,9 +114,10 @@ Result<DecisionTable> DecisionTable::parse(std::string_view text) {
         if (Status bad = parse_range(choice.substr(0, equals), &one); !bad.ok()) return bad;
         chosen = choice.substr(equals + 1);
       }
-      if (Status bad = parse_planner(chosen, &one.planner); !bad.ok()) return bad;
+      if (Status bad = parse_planner(chosen, &one); !bad.ok()) return bad;
       if (!planner(one.planner).defines(one.collective, 2))
-        return wrong(std::string(chosen) + " does not define " + std::string(name) + ", as " + quoted(rule) + " asks");
+        return wrong(std::string(name_of(one.planner)) + " does not define " + std::string(name) + ", as " +
+                     quoted(rule) + " asks");
       if (Status bad = table.add(one); !bad.ok()) return bad;
     }
   }
@@ -140,6 +154,7 @@ std::string DecisionTable::to_string() const {
     out += continues ? "," : (out.empty() ? "" : ";") + std::string(name_of(row->collective));
     if (!is_any_size(*row)) out += (continues ? "" : ":") + as_range(*row);
     out += "=" + std::string(name_of(row->planner));
+    if (row->piece_bytes != 0) out += "/" + pieces(row->piece_bytes);
   }
   return out;
 }

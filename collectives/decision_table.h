@@ -6,6 +6,7 @@
 //   broadcast=tree                            one collective, any size
 //   all_reduce:0-64K=mesh,64K-=ring           by size: from (inclusive) to (exclusive); no number: to the end
 //   all_reduce:0-64K=mesh,64K-=ring;broadcast=tree
+//   all_reduce=ring/32K                       in pieces of 32 KiB, if the job's are not smaller
 // A size is operation_bytes(), which all ranks know alike, so the rows choose the same planner everywhere. Pure.
 #pragma once
 
@@ -25,7 +26,7 @@ struct Decision {
   std::uint64_t from_bytes = 0;
   std::uint64_t to_bytes = std::numeric_limits<std::uint64_t>::max();  // one past
   PlannerId planner = PlannerId::kRing;
-  std::uint32_t piece_bytes = 0;  // 0: the job's; no row has larger ones
+  std::uint32_t piece_bytes = 0;  // 0: the job's; larger ones are cut to the job's
 
   bool operator==(const Decision&) const = default;
   bool covers(Collective c, std::uint64_t bytes) const {

@@ -126,5 +126,17 @@ TEST(DecisionTable, TheSelectorFollowsItsRows) {
   EXPECT_NE(chosen().status().text().find("forced planner bcube"), std::string::npos);
 }
 
+TEST(DecisionTable, APlannerMayHavePiecesOfItsOwn) {
+  const auto table = DecisionTable::parse("all_reduce:0-64K=mesh,64K-=ring/32K;broadcast=tree/1152");
+  ASSERT_TRUE(table.ok()) << table.status().text();
+  EXPECT_EQ(table.value().find(Collective::kAllReduce, 1000)->piece_bytes, 0u);
+  EXPECT_EQ(table.value().find(Collective::kAllReduce, 1 << 20)->piece_bytes, 32u << 10);
+  EXPECT_EQ(table.value().find(Collective::kBroadcast, 0)->piece_bytes, 1152u);
+  EXPECT_EQ(table.value().to_string(), "all_reduce:0-64K=mesh,64K-=ring/32K;broadcast=tree/1152");
+  for (const char* wrong : {"all_reduce=ring/", "all_reduce=ring/1000", "all_reduce=ring/2M", "all_reduce=ring/x",
+                            "all_reduce=/32K", "all_reduce=ring/512"})
+    EXPECT_FALSE(DecisionTable::parse(wrong).ok()) << wrong;
+}
+
 }  // namespace
 }  // namespace canarynet

@@ -64,6 +64,8 @@ void use_all(canary_context* context, canary_group* world, canary_group* group, 
     EXPECT_EQ(canary_group_rank(g), -1);
     EXPECT_EQ(canary_group_size(g), -1);
     EXPECT_STREQ(canary_group_algorithm(g), "");
+    char why[64] = {};
+    EXPECT_EQ(canary_explain(g, "all_reduce", 4096, why, sizeof why), CANARY_INVALID_ARGUMENT);
   }
   EXPECT_EQ(out, nullptr);
   EXPECT_TRUE(invalid(canary_group_create(context, ranks, 1, &made), says));

@@ -39,9 +39,6 @@ class Context final : private Resident {
   // The id by which commands name it here.
   port::TicketId ticket_id(OpTicket& ticket) { return engine_->ticket_id(ticket); }
   const char* algorithm(port::MemberId member) const { return engine_->algorithm(member); }
-  std::string explain(port::MemberId member, Collective collective, std::uint64_t bytes) {
-    return with_engine([&](Engine& e) { return e.explain(member, collective, bytes); });
-  }
 
   // Hands a command to the engine and, when nobody else drives, gives it a first push from this thread. Where too many
   // of the member's operations wait for those before them, it waits as well, on the command's own time. An error: the
@@ -69,6 +66,9 @@ class Context final : private Resident {
         throw;
       }
     });
+  }
+  std::string explain(port::MemberId member, Collective collective, std::uint64_t bytes) {
+    return with_engine([&](Engine& e) { return e.explain(member, collective, bytes); });
   }
   // Opens `bell` (one for each rank at most), which is rung from now on when operations that mark it have completed,
   // and when the job is over. Both calls by whoever holds the engine.
