@@ -101,7 +101,7 @@ TEST_F(Costing, LongLinksAskForFewMessageTimesAndShortOnesKeepTheStaticChoice) {
 TEST_F(Costing, AChoiceThatIsNotDearerThanTheStaticOneStays) {
   measure(20'000, 25'000);
   const MeasuredTable table = table_of(make());
-  measure(1'000, 25'000);  // a mesh is cheaper by less than a tenth: it would not be chosen anew
+  measure(400, 25'000);  // a mesh is cheaper by less than a tenth: it would not be chosen anew
   EXPECT_TRUE(make().keeps_static);
   EXPECT_FALSE(make(table).keeps_static);
 }

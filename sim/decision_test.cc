@@ -495,6 +495,29 @@ TEST(Decision, ARankWithAnotherTableIsNamedEverywhere) {
   }
 }
 
+// One child says that its ranks may be far ahead; the others answer after it.
+TEST(Decision, ATableBeginsBehindTheLatestLimit) {
+  Cluster c(long_cluster(3));
+  ASSERT_TRUE(c.join());
+  Traffic traffic(c, kCount, 2);
+  traffic.run_until([&] { return decisions(c, 0).proposal_open(); }, 5_s);
+  ASSERT_TRUE(decisions(c, 0).proposal_open());
+  const GroupMember& m = *c.world(0);
+  wire::Header h;
+  h.kind = wire::Kind::kSignature;
+  h.flow = m.group->decisions_number();
+  h.epoch = m.group->epoch;
+  h.step = static_cast<std::uint16_t>(wire::DecisionFrame::kLimit);
+  h.signature = 1;
+  h.op = m.entered + 1000;
+  Forger forger(c);
+  EXPECT_TRUE(forger.send(h, ""));
+  ASSERT_TRUE(c.run_until([&] { return !decisions(c, 0).proposal_open(); }, 1_s));
+  EXPECT_EQ(decisions(c, 0).table_for(h.op).identity(), 0u);
+  EXPECT_NE(decisions(c, 0).table_for(h.op + 1).identity(), 0u);
+  traffic.expect_exact();
+}
+
 TEST(Decision, TablesThatCannotBeAreNotTaken) {
   Forged f;
   const auto refused = [&](const std::function<void(wire::DecisionRow&)>& change) {
