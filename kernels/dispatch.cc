@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "kernels/codec.h"
 #include "kernels/crc32c.h"
 #include "kernels/reduce.h"
 #include "kernels/variant.h"
@@ -55,12 +56,17 @@ const VariantList& variant_list() {
     if (has_avx512()) {
       const bool folds = __builtin_cpu_supports("vpclmulqdq");
       found.add({"avx512", kernels_avx512::reduce, folds ? kernels_avx512::crc32c : kernels_sse4::crc32c,
-                 kernels_avx512::divide});
+                 kernels_avx512::divide, kernels_avx512::codec});
     }
-    if (has_avx2()) found.add({"avx2", kernels_avx2::reduce, kernels_sse4::crc32c, kernels_avx2::divide});
-    if (has_sse4()) found.add({"sse4", kernels_sse4::reduce, kernels_sse4::crc32c, kernels_sse4::divide});
+    if (has_avx2()) {
+      found.add({"avx2", kernels_avx2::reduce, kernels_sse4::crc32c, kernels_avx2::divide, kernels_avx2::codec});
+    }
+    if (has_sse4()) {
+      found.add({"sse4", kernels_sse4::reduce, kernels_sse4::crc32c, kernels_sse4::divide, kernels_sse4::codec});
+    }
 #endif
-    found.add({"scalar", kernels_scalar::reduce, kernels_scalar::crc32c, kernels_scalar::divide});
+    found.add(
+        {"scalar", kernels_scalar::reduce, kernels_scalar::crc32c, kernels_scalar::divide, kernels_scalar::codec});
     return found;
   }();
   return list;
@@ -103,6 +109,8 @@ void divide(DataType type, void* data, std::size_t elements, std::uint32_t divis
 std::uint32_t crc32c(std::uint32_t crc, const void* data, std::size_t bytes) {
   return choice().variant->crc32c(crc, data, bytes);
 }
+
+const CodecKernels& codec_kernels() { return choice().variant->codec(); }
 
 const char* kernels_name() { return choice().variant->name; }
 

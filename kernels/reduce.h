@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "base/types.h"
+#include "kernels/codec.h"
 
 namespace canarynet {
 
@@ -33,6 +34,7 @@ struct KernelVariant {
   ReduceFn (*reduce)(DataType type, ReduceOp op);
   std::uint32_t (*crc32c)(std::uint32_t crc, const void* data, std::size_t bytes);
   DivideFn (*divide)(DataType type);  // nullptr for types that the scalar variant divides
+  const CodecKernels& (*codec)();
 };
 const KernelVariant* kernel_variants(std::size_t* count);
 // OK, or CANARY_INVALID_SETTING if CANARY_KERNELS names a variant that this machine lacks (the best one is used then).

@@ -24,8 +24,8 @@ for isa in sse4 avx2 avx512; do
     fi
   done
 done
-if [ "$checked" -ne 5 ]; then
-  echo "expected 5 objects of instruction sets, found $checked"
+if [ "$checked" -ne 8 ]; then
+  echo "expected 8 objects of instruction sets, found $checked"
   exit 1
 fi
 echo "$checked objects checked"

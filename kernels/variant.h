@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "canarynet/types.h"
+#include "kernels/codec.h"
 
 namespace canarynet {
 
@@ -20,23 +21,27 @@ using VariantDivideFn = void (*)(void* data, size_t elements, uint32_t divisor);
 namespace kernels_scalar {
 VariantReduceFn reduce(canary_type type, canary_redop op);
 VariantDivideFn divide(canary_type type);
+const CodecKernels& codec();
 uint32_t crc32c(uint32_t crc, const void* data, size_t bytes);
 }  // namespace kernels_scalar
 
 namespace kernels_sse4 {
 VariantReduceFn reduce(canary_type type, canary_redop op);
 VariantDivideFn divide(canary_type type);
+const CodecKernels& codec();
 uint32_t crc32c(uint32_t crc, const void* data, size_t bytes);
 }  // namespace kernels_sse4
 
 namespace kernels_avx2 {
 VariantReduceFn reduce(canary_type type, canary_redop op);
 VariantDivideFn divide(canary_type type);
+const CodecKernels& codec();
 }  // namespace kernels_avx2
 
 namespace kernels_avx512 {
 VariantReduceFn reduce(canary_type type, canary_redop op);
 VariantDivideFn divide(canary_type type);
+const CodecKernels& codec();
 uint32_t crc32c(uint32_t crc, const void* data, size_t bytes);  // needs VPCLMULQDQ
 }  // namespace kernels_avx512
 
