@@ -1,7 +1,7 @@
 // kernels/codec-inl.h -- the vector codec kernels, written once against Highway and compiled once per instruction set.
 //
 // See kernels-inl.h for the manner. codec_scalar.cc is the specification. Where an instruction set has nothing to offer
-// (gathers, binary16 and compaction before AVX2), its table has the scalar function.
+// (gathers and binary16 before AVX2), its table has the scalar function.
 #pragma once
 
 #define HWY_COMPILE_ONLY_STATIC
@@ -282,11 +282,13 @@ void from_buckets(const uint8_t* codes, size_t count, const float* codebook, flo
 
 #elif HWY_TARGET == HWY_AVX2
 
-// The first levels of the tree lie in registers; the others are gathered.
+// The first six levels of the tree lie in registers, where a lookup takes few instructions; the last two are gathered
+// (walking those one element at a time was half as fast).
 void to_buckets(const float* values, size_t count, const float* tree, uint8_t* codes) {
   const TagF32 d;
   const TagI32 di;
-  const VecF32 top = hn::LoadU(d, tree), fourth = hn::LoadU(d, tree + 8);
+  VecF32 part[8];
+  for (size_t i = 0; i < 8; ++i) part[i] = hn::LoadU(d, tree + i * kLanes);
   const VecI32 one = hn::Set(di, 1), low_bits = hn::Set(di, 7);
   const auto descend = [&](VecI32 entry, VecF32 value, VecF32 cut) HWY_ATTR {
     // An all-ones mask is -1: 2k + 1 = 2k - mask.
@@ -295,10 +297,29 @@ void to_buckets(const float* values, size_t count, const float* tree, uint8_t* c
   encode_all(values, count, codes, [&](VecF32 value, uint8_t* out) HWY_ATTR {
     VecI32 entry = one;
     for (int level = 0; level < 3; ++level) {
-      entry = descend(entry, value, hn::TableLookupLanes(top, hn::IndicesFromVec(d, entry)));
+      entry = descend(entry, value, hn::TableLookupLanes(part[0], hn::IndicesFromVec(d, entry)));
     }
-    entry = descend(entry, value, hn::TableLookupLanes(fourth, hn::IndicesFromVec(d, hn::And(entry, low_bits))));
-    for (int level = 4; level < 8; ++level) entry = descend(entry, value, hn::GatherIndex(d, tree, entry));
+    const auto low = [&] { return hn::IndicesFromVec(d, hn::And(entry, low_bits)); };
+    entry = descend(entry, value, hn::TableLookupLanes(part[1], low()));
+    {
+      const auto index = low();
+      const auto upper = hn::RebindMask(d, hn::TestBit(entry, hn::Set(di, 8)));
+      entry =
+          descend(entry, value,
+                  hn::IfThenElse(upper, hn::TableLookupLanes(part[3], index), hn::TableLookupLanes(part[2], index)));
+    }
+    {
+      const auto index = low();
+      const auto odd = hn::RebindMask(d, hn::TestBit(entry, hn::Set(di, 8)));
+      const auto upper = hn::RebindMask(d, hn::TestBit(entry, hn::Set(di, 16)));
+      const VecF32 first =
+          hn::IfThenElse(odd, hn::TableLookupLanes(part[5], index), hn::TableLookupLanes(part[4], index));
+      const VecF32 second =
+          hn::IfThenElse(odd, hn::TableLookupLanes(part[7], index), hn::TableLookupLanes(part[6], index));
+      entry = descend(entry, value, hn::IfThenElse(upper, second, first));
+    }
+    entry = descend(entry, value, hn::GatherIndex(d, tree, entry));
+    entry = descend(entry, value, hn::GatherIndex(d, tree, entry));
     hn::StoreU(hn::DemoteTo(TagU8(), hn::And(entry, hn::Set(di, 0xFF))), TagU8(), out);
   });
 }
@@ -391,24 +412,16 @@ size_t count_from(const float* values, size_t count, uint32_t magnitude) {
   return found;
 }
 
-#if HWY_TARGET == HWY_SSE4
-
-size_t select(const float* values, size_t count, uint32_t magnitude, uint32_t first_index, uint32_t* indices,
-              float* selected, size_t room) {
-  return kernels_scalar::codec().select(values, count, magnitude, first_index, indices, selected, room);
-}
-
-#else
-
 size_t select(const float* values, size_t count, uint32_t magnitude, uint32_t first_index, uint32_t* indices,
               float* selected, size_t room) {
   static_assert(kLanes <= kSelectSlack);
   const TagF32 d;
   const TagI32 di;
-  const TagU32 du;
   size_t found = 0, i = 0;
   if (magnitude != 0 && magnitude <= kMagnitudeBits) {
     const VecI32 below = hn::Set(di, static_cast<int32_t>(magnitude) - 1);
+#if HWY_TARGET == HWY_AVX3
+    const TagU32 du;
     VecU32 index = hn::Iota(du, first_index);
     const VecU32 step = hn::Set(du, static_cast<uint32_t>(kLanes));
     for (; i + kLanes <= count && found <= room; i += kLanes) {
@@ -420,6 +433,25 @@ size_t select(const float* values, size_t count, uint32_t magnitude, uint32_t fi
       found += hn::CountTrue(di, chosen);
       index = hn::Add(index, step);
     }
+#else
+    // Few values are chosen where this is used, so most turns end at the test. (Highway's Compress for AVX2 copies its
+    // table to the stack for every vector here and takes ten times as long.)
+    constexpr size_t kAtATime = 16;
+    for (; i + kAtATime <= count && found <= room; i += kAtATime) {
+      uint32_t chosen = 0;
+      for (size_t j = 0; j < kAtATime; j += kLanes) {
+        uint8_t mask[8] = {};
+        hn::StoreMaskBits(di, hn::Gt(hn::BitCast(di, magnitudes(hn::LoadU(d, values + i + j))), below), mask);
+        chosen |= static_cast<uint32_t>(mask[0]) << j;
+      }
+      for (; chosen != 0; chosen &= chosen - 1) {
+        const size_t at = i + static_cast<size_t>(__builtin_ctz(chosen));
+        indices[found] = first_index + static_cast<uint32_t>(at);
+        selected[found] = values[at];
+        ++found;
+      }
+    }
+#endif
   }
   for (; i < count && found <= room; ++i) {
     indices[found] = first_index + static_cast<uint32_t>(i);
@@ -428,8 +460,6 @@ size_t select(const float* values, size_t count, uint32_t magnitude, uint32_t fi
   }
   return found;
 }
-
-#endif
 
 void pack_signs(const float* values, size_t count, uint8_t* bits) {
   const TagF32 d;

@@ -123,21 +123,12 @@ void from_int8(const void* codes, std::size_t count, float scale, float* out, bo
   for (std::size_t i = 0; i < count; ++i) put(static_cast<float>(load<std::int8_t>(codes, i)) * scale, i, out, add);
 }
 
-// Eight searches at a time, since each step of one waits for the step before.
 void to_buckets(const float* values, std::size_t count, const float* tree, std::uint8_t* codes) {
-  constexpr std::size_t kAtATime = 8;
-  std::size_t i = 0;
-  for (; i + kAtATime <= count; i += kAtATime) {
-    std::uint32_t entry[kAtATime];
-    for (std::uint32_t& each : entry) each = 1;
-    for (std::size_t at = kSketchBuckets; at != 1; at /= 2) {
-      for (std::size_t j = 0; j < kAtATime; ++j) entry[j] = 2 * entry[j] + (values[i + j] >= tree[entry[j]] ? 1 : 0);
-    }
-    for (std::size_t j = 0; j < kAtATime; ++j) codes[i + j] = static_cast<std::uint8_t>(entry[j]);
-  }
-  for (; i < count; ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float value = values[i];
     std::uint32_t entry = 1;
-    while (entry < kSketchBuckets) entry = 2 * entry + (values[i] >= tree[entry] ? 1 : 0);
+    // No branch: which way a search goes cannot be predicted.
+    for (int level = 0; level < 8; ++level) entry = 2 * entry + static_cast<std::uint32_t>(value >= tree[entry]);
     codes[i] = static_cast<std::uint8_t>(entry);
   }
 }
