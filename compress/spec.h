@@ -1,0 +1,65 @@
+// compress/spec.h -- which codec an operation uses, with its parameters: plain values that are part of its signature.
+//
+// Text form: NAME[:PARAMETER][+sketch:BITS][,OPTION]... It prints the shortest text that parses to the same spec.
+//
+//   dense, fp16, bf16, int8, onebit, signsgd      sketch:1 ... sketch:8 (bits)
+//   topk:R, lwtopk:R, mstopk:R, randomk:R         R: share of values kept, above 0 and at most 1, in steps of 1e-6
+//   power:N, svd:N                                N: rank, 1 to 1024; +sketch:BITS sketches the factors
+//   terngrad
+//   ,mean       sketch: a bucket stands for the mean of its members, not of its start and end
+//   ,seed=N     randomk, terngrad, power, svd, mstopk: where its random numbers begin
+//   ,or-dense   a segment with a NaN or an infinity travels dense; without it encoding fails and names the value
+//
+// docs/compression.md says what each does. Thread-safe: values only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace canarynet {
+
+enum class CodecKind : std::uint8_t {
+  kDense = 0,
+  kF16 = 1,
+  kBf16 = 2,
+  kInt8 = 3,
+  kSketch = 4,
+  kTopK = 5,
+  kLayerTopK = 6,
+  kMsTopK = 7,
+  kRandomK = 8,
+  kOneBit = 9,
+  kSignSgd = 10,
+  kTernGrad = 11,
+  kPower = 12,
+  kSvd = 13,
+};
+inline constexpr std::size_t kCodecKindCount = 14;
+const char* name_of(CodecKind kind);
+
+inline constexpr std::uint16_t kRankMax = 1024;
+
+struct CodecSpec {
+  CodecKind kind = CodecKind::kDense;
+  std::uint8_t bits = 0;         // sketch: of an index
+  std::uint8_t factor_bits = 0;  // power, svd: factors are sketched with so many bits; 0: they travel as f32
+  bool member_mean = false;      // sketch, also of factors
+  bool or_dense = false;
+  std::uint16_t rank = 0;       // power, svd
+  std::uint32_t ratio_ppm = 0;  // top-k family: share of values kept, in millionths
+  std::uint64_t seed = 0;
+
+  bool operator==(const CodecSpec&) const = default;
+};
+
+// CANARY_INVALID_ARGUMENT with the text and what is wrong with it.
+Result<CodecSpec> parse_codec(std::string_view text);
+std::string to_text(const CodecSpec& spec);
+// OK, or the field that is out of range or that this kind does not have. Parsed specs are always good.
+Status check(const CodecSpec& spec);
+
+}  // namespace canarynet
