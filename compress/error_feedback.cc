@@ -1,0 +1,160 @@
+#include "compress/error_feedback.h"
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "compress/codec.h"
+#include "kernels/crc32c.h"
+
+namespace canarynet {
+namespace {
+
+//  | magic: u32 | version: u32 | tensors: u64 |                                   16
+//  then per tensor | id: u64 | count: u64 | steps: u64 | sent: f64 | all: f64 |   40, count x f32
+//  then | crc32c of all before: u32 |
+constexpr std::uint32_t kMagic = 0x46454E43;  // "CNEF"
+constexpr std::uint32_t kVersion = 1;
+constexpr std::size_t kHeadBytes = 16;
+constexpr std::size_t kTensorBytes = 40;
+constexpr std::size_t kChecksumBytes = 4;
+
+template <typename T>
+void append(std::vector<std::uint8_t>* bytes, T value) {
+  const std::size_t at = bytes->size();
+  bytes->resize(at + sizeof(T));
+  std::memcpy(bytes->data() + at, &value, sizeof(T));
+}
+
+template <typename T>
+T take(std::span<const std::uint8_t>* bytes) {
+  T value;
+  std::memcpy(&value, bytes->data(), sizeof(T));
+  *bytes = bytes->subspan(sizeof(T));
+  return value;
+}
+
+Status damaged(const std::string& why) { return {CANARY_MISMATCH, "saved error feedback: " + why}; }
+
+double ratio(double sent, double all) { return all > 0 ? sent / all : 1; }
+
+}  // namespace
+
+Status ErrorFeedback::prepare(std::uint64_t tensor, std::size_t count) {
+  const auto found = tensors_.find(tensor);
+  if (found == tensors_.end()) {
+    tensors_[tensor].residual.resize(count);
+    return {};
+  }
+  if (found->second.residual.size() == count) return {};
+  return {CANARY_MISMATCH, "tensor " + std::to_string(tensor) + " has " +
+                               std::to_string(found->second.residual.size()) + " elements in the error feedback, not " +
+                               std::to_string(count)};
+}
+
+const ErrorFeedback::Tensor& ErrorFeedback::known(std::uint64_t tensor) const {
+  const auto found = tensors_.find(tensor);
+  CANARY_CHECK(found != tensors_.end(), "a tensor is prepared first");
+  return found->second;
+}
+
+void ErrorFeedback::compensate(std::uint64_t tensor, const float* values, std::size_t count, float* out) const {
+  const std::vector<float>& residual = known(tensor).residual;
+  CANARY_CHECK(residual.size() == count, "a tensor keeps its size");
+  for (std::size_t i = 0; i < count; ++i) out[i] = values[i] + residual[i];
+}
+
+void ErrorFeedback::settle(std::uint64_t tensor, const float* compensated, const float* sent, std::size_t count) {
+  const auto found = tensors_.find(tensor);
+  CANARY_CHECK(found != tensors_.end(), "a tensor is prepared first");
+  Tensor& state = found->second;
+  CANARY_CHECK(state.residual.size() == count, "a tensor keeps its size");
+  double sent_energy = 0, energy = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    state.residual[i] = compensated[i] - sent[i];
+    sent_energy += static_cast<double>(sent[i]) * sent[i];
+    energy += static_cast<double>(compensated[i]) * compensated[i];
+  }
+  const double weight = state.steps == 0 ? 1 : kGainWeight;
+  state.sent_energy += weight * (sent_energy - state.sent_energy);
+  state.energy += weight * (energy - state.energy);
+  ++state.steps;
+}
+
+std::span<const float> ErrorFeedback::residual(std::uint64_t tensor) const { return known(tensor).residual; }
+
+double ErrorFeedback::gain(std::uint64_t tensor) const {
+  const Tensor& state = known(tensor);
+  return ratio(state.sent_energy, state.energy);
+}
+
+double ErrorFeedback::gain() const {
+  double sent = 0, all = 0;
+  for (const auto& [id, tensor] : tensors_) {
+    sent += tensor.sent_energy;
+    all += tensor.energy;
+  }
+  return ratio(sent, all);
+}
+
+std::vector<std::uint8_t> ErrorFeedback::save() const {
+  std::vector<std::uint8_t> bytes;
+  append(&bytes, kMagic);
+  append(&bytes, kVersion);
+  append(&bytes, static_cast<std::uint64_t>(tensors_.size()));
+  for (const auto& [id, tensor] : tensors_) {
+    append(&bytes, id);
+    append(&bytes, static_cast<std::uint64_t>(tensor.residual.size()));
+    append(&bytes, tensor.steps);
+    append(&bytes, tensor.sent_energy);
+    append(&bytes, tensor.energy);
+    const auto* residual = reinterpret_cast<const std::uint8_t*>(tensor.residual.data());
+    bytes.insert(bytes.end(), residual, residual + tensor.residual.size() * sizeof(float));
+  }
+  append(&bytes, crc32c(0, bytes.data(), bytes.size()));
+  return bytes;
+}
+
+Status ErrorFeedback::restore(std::span<const std::uint8_t> bytes) {
+  if (bytes.size() < kHeadBytes + kChecksumBytes) return damaged("it ends within its head");
+  std::span<const std::uint8_t> rest = bytes;
+  if (take<std::uint32_t>(&rest) != kMagic) return damaged("it does not begin as one");
+  if (const auto version = take<std::uint32_t>(&rest); version != kVersion) {
+    return damaged("version " + std::to_string(version) + ", this library reads " + std::to_string(kVersion));
+  }
+  std::span<const std::uint8_t> checksum = bytes.last(kChecksumBytes);
+  const std::size_t covered = bytes.size() - kChecksumBytes;
+  if (take<std::uint32_t>(&checksum) != crc32c(0, bytes.data(), covered)) {
+    return damaged("its checksum does not match");
+  }
+  rest = rest.first(rest.size() - kChecksumBytes);
+  std::map<std::uint64_t, Tensor> tensors;
+  for (auto left = take<std::uint64_t>(&rest); left != 0; --left) {
+    if (rest.size() < kTensorBytes) return damaged("it ends within a tensor's head");
+    const auto id = take<std::uint64_t>(&rest);
+    const std::string name = "tensor " + std::to_string(id);
+    const auto count = take<std::uint64_t>(&rest);
+    Tensor tensor;
+    tensor.steps = take<std::uint64_t>(&rest);
+    tensor.sent_energy = take<double>(&rest);
+    tensor.energy = take<double>(&rest);
+    // Before anything is allocated: the count is bounded by the bytes that are there.
+    if (count > rest.size() / sizeof(float)) return damaged(name + " ends early");
+    if (!(tensor.sent_energy >= 0 && std::isfinite(tensor.sent_energy) && tensor.energy >= 0 &&
+          std::isfinite(tensor.energy))) {
+      return damaged(name + " has no energy that can be");
+    }
+    tensor.residual.resize(count);
+    if (count != 0) std::memcpy(tensor.residual.data(), rest.data(), count * sizeof(float));
+    if (first_not_finite(tensor.residual.data(), count) != count) return damaged(name + " has a residual not finite");
+    rest = rest.subspan(count * sizeof(float));
+    if (!tensors.emplace(id, std::move(tensor)).second) return damaged(name + " is there twice");
+  }
+  if (!rest.empty()) return damaged(std::to_string(rest.size()) + " bytes are left over");
+  tensors_ = std::move(tensors);
+  return {};
+}
+
+}  // namespace canarynet

@@ -1,0 +1,64 @@
+// compress/error_feedback.h -- what a lossy codec left out of a tensor is added to its next gradient.
+//
+// Source: FlexComm eq. 2 (Tyagi, Swany 2023), after Seide et al. 2014 and Karimireddy et al. 2019:
+// g_e = gradient + residual; sent = decode(encode(g_e)); residual = g_e - sent. So nothing is lost, only late: for a
+// sparsifier sent + residual is g_e exactly, for every other codec to one unit in the last place of the larger operand.
+//
+// State: one residual per tensor id (f32, as many as the tensor has elements), and the compression gain
+// E||sent||^2 / E||g_e||^2 (FlexComm 2-C3), smoothed over about 1 / kGainWeight steps: numerator and denominator each by
+// itself. It is at most 1 for codecs that only leave things out, and may exceed 1 for unbiased ones (terngrad).
+// save() gives versioned bytes with a checksum, restore() checks them before it changes anything.
+//
+// Memory: prepare() allocates a tensor's residual; compensate and settle allocate nothing. One thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+
+namespace canarynet {
+
+class ErrorFeedback {
+ public:
+  static constexpr double kGainWeight = 0.1;
+
+  // Makes room for a tensor of `count` elements, its residual zero. A tensor that is known keeps its residual; one whose
+  // count differs is CANARY_MISMATCH.
+  Status prepare(std::uint64_t tensor, std::size_t count);
+  void forget(std::uint64_t tensor) { tensors_.erase(tensor); }
+
+  // out = values + residual. `out` may be `values`. The tensor was prepared with this count (CANARY_CHECK).
+  void compensate(std::uint64_t tensor, const float* values, std::size_t count, float* out) const;
+  // residual = compensated - sent, where `sent` is what this rank's bytes decode to. Counts one step of the gain.
+  void settle(std::uint64_t tensor, const float* compensated, const float* sent, std::size_t count);
+
+  // Of a prepared tensor.
+  std::span<const float> residual(std::uint64_t tensor) const;
+  // 1 before the first step.
+  double gain(std::uint64_t tensor) const;
+  // Over all tensors, by their energies; 1 before the first step.
+  double gain() const;
+  std::size_t tensors() const { return tensors_.size(); }
+
+  std::vector<std::uint8_t> save() const;
+  // Replaces all state. CANARY_MISMATCH with the reason if the bytes are damaged or of another version; the state is as
+  // it was then.
+  Status restore(std::span<const std::uint8_t> bytes);
+
+ private:
+  struct Tensor {
+    std::vector<float> residual;
+    double sent_energy = 0;  // smoothed ||sent||^2
+    double energy = 0;       // smoothed ||g_e||^2
+    std::uint64_t steps = 0;
+  };
+  const Tensor& known(std::uint64_t tensor) const;
+
+  std::map<std::uint64_t, Tensor> tensors_;
+};
+
+}  // namespace canarynet
