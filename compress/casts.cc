@@ -1,6 +1,7 @@
 // Codecs that change each value by itself: dense (f32), fp16 and bf16. No head; encode finds what is not finite.
 #include "compress/method.h"
 #include "kernels/codec.h"
+#include "kernels/reduce.h"
 
 namespace canarynet {
 namespace {
@@ -24,12 +25,17 @@ class Dense final : public Method {
     if (Status status = expect_bytes(coding.spec, "body", body.size(), piece.count * sizeof(float)); !status.ok()) {
       return status;
     }
+    // Through a copy, since bodies lie at any address.
+    constexpr std::size_t kStretch = 1024;
+    float stretch[kStretch];
     std::uint32_t greatest = 0;
-    for (std::size_t i = 0; i < piece.count; ++i) {
-      const std::uint32_t magnitude = load<std::uint32_t>(body.data(), i) & 0x7FFFFFFFU;
+    for (std::size_t begin = 0; begin < piece.count; begin += kStretch) {
+      const std::size_t count = piece.count - begin < kStretch ? piece.count - begin : kStretch;
+      float* const target = add ? stretch : out + begin;
+      std::memcpy(target, body.data() + begin * sizeof(float), count * sizeof(float));
+      const std::uint32_t magnitude = codec_kernels().greatest(target, count);
       greatest = magnitude > greatest ? magnitude : greatest;
-      const float value = load<float>(body.data(), i);
-      out[i] = add ? out[i] + value : value;
+      if (add) reduce_kernel(CANARY_F32, CANARY_SUM)(out + begin, out + begin, stretch, count);
     }
     return greatest < kNotFinite32 ? Status() : malformed(coding.spec, "body", "a value is not finite");
   }

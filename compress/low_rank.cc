@@ -127,12 +127,13 @@ float scale_of(std::uint32_t greatest_magnitude) {
 }
 
 void warm_start(float* right, std::size_t rank, std::size_t columns, std::uint64_t seed, std::uint64_t round) {
+  const RandomNumbers numbers(seed, round);
   for (std::size_t i = 0; i < rank; ++i) {
     float* const vector = right + i * columns;
     double norm = std::sqrt(wide_dot(vector, vector, columns));
     if (norm == 0 || !std::isfinite(norm)) {
       for (std::size_t j = 0; j < columns; ++j) {
-        vector[j] = static_cast<float>(random_at(seed, round, i * columns + j) >> 40) * 0x1p-23F - 1.0F;
+        vector[j] = static_cast<float>(numbers.at(i * columns + j) >> 40) * 0x1p-23F - 1.0F;
       }
       norm = std::sqrt(wide_dot(vector, vector, columns));
     }
@@ -177,8 +178,9 @@ void truncated_svd(const Matrix& matrix, float scale, std::size_t rank, std::uin
                    float* left, float* right) {
   const std::size_t width = space.width;
   const bool whole = width == std::min(matrix.rows, matrix.columns);
+  const RandomNumbers numbers(seed, 0);
   for (std::size_t i = 0; i < width * matrix.columns; ++i) {
-    space.right[i] = static_cast<double>(random_at(seed, 0, i) >> 11) * 0x1p-52 - 1.0;
+    space.right[i] = static_cast<double>(numbers.at(i) >> 11) * 0x1p-52 - 1.0;
   }
   double captured = 0;
   constexpr int kIterationsMax = 60;

@@ -101,9 +101,15 @@ constexpr std::uint64_t mixed(std::uint64_t word) {
   word = (word ^ (word >> 27)) * 0x94D049BB133111EBULL;
   return word ^ (word >> 31);
 }
-constexpr std::uint64_t random_at(std::uint64_t seed, std::uint64_t round, std::uint64_t index) {
-  return mixed(mixed(mixed(seed + 0x9E3779B97F4A7C15ULL) + round) + index * 0x9E3779B97F4A7C15ULL);
-}
+class RandomNumbers {
+ public:
+  constexpr RandomNumbers(std::uint64_t seed, std::uint64_t round) : base_(mixed(mixed(seed + kStep) + round)) {}
+  constexpr std::uint64_t at(std::uint64_t index) const { return mixed(base_ + index * kStep); }
+
+ private:
+  static constexpr std::uint64_t kStep = 0x9E3779B97F4A7C15ULL;
+  std::uint64_t base_;
+};
 // Uniform in [0, bound).
 inline std::uint64_t random_below(std::uint64_t random, std::uint64_t bound) {
   __extension__ using Wide = unsigned __int128;

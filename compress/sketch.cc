@@ -53,10 +53,11 @@ std::size_t take_sample(const float* values, std::size_t count, std::uint64_t se
   }
   // Stretches are 2^-17 of the values: begin(j) = j * count / 2^17, without a division.
   static_assert(kSketchSample == std::size_t{1} << 17);
-  for (std::size_t j = 0; j < kSketchSample; ++j) {
-    const std::size_t begin = (j * count) >> 17, end = ((j + 1) * count) >> 17;
-    const std::size_t at = begin + random_below(random_at(seed, 0, j), end - begin);
-    keys[j] = key_of(values[at] + 0.0F);
+  const RandomNumbers numbers(seed, 0);
+  for (std::size_t j = 0, begin = 0; j < kSketchSample; ++j) {
+    const std::size_t end = ((j + 1) * count) >> 17;
+    keys[j] = key_of(values[begin + random_below(numbers.at(j), end - begin)] + 0.0F);
+    begin = end;
   }
   return kSketchSample;
 }

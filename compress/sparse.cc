@@ -127,7 +127,7 @@ class MsTopK final : public Pairs {
     auto* selection = carver.take<Selection>(1);
     selection->count = kept(coding);
     if (selection->count == 0) return std::size_t{0};
-    choose_ms_top_k(values, count, selection->count, random_at(coding.spec.seed, coding.segment.round, 0),
+    choose_ms_top_k(values, count, selection->count, RandomNumbers(coding.spec.seed, coding.segment.round).at(0),
                     TopKSpace(&carver, count, selection->count));
     return std::size_t{0};
   }

@@ -35,8 +35,9 @@ class TernGrad final : public Method {
                              std::uint8_t* body) const override {
     const double scale = *Carver(workspace).take<float>(1);
     const double chance = scale > 0 ? 0x1p32 / scale : 0;  // per unit of |x|, in 2^-32
+    const RandomNumbers numbers(coding.spec.seed, coding.segment.round);
     for (std::size_t i = 0; i < piece.count; ++i) {
-      const std::uint64_t random = random_at(coding.spec.seed, coding.segment.round, piece.begin + i) >> 32;
+      const std::uint64_t random = numbers.at(piece.begin + i) >> 32;
       const bool sent = static_cast<double>(random) < std::fabs(static_cast<double>(values[i])) * chance;
       const unsigned code = sent ? (std::signbit(values[i]) ? 2U : 1U) : 0U;
       body[i / 4] = static_cast<std::uint8_t>((i % 4 == 0 ? 0U : body[i / 4]) | code << 2 * (i % 4));

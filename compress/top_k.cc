@@ -10,12 +10,9 @@
 namespace canarynet {
 namespace {
 
-constexpr std::size_t kSample = std::size_t{1} << 16;
 constexpr std::size_t kDirect = 4096;  // so few values are selected from directly
 
 std::uint32_t magnitude_of(float value) { return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU; }
-
-std::size_t sample_of(std::size_t count) { return std::min(count, kSample); }
 
 // Which of the sample's largest bounds the k-th of all from below: its expected rank and four standard deviations.
 std::size_t bound_rank(std::size_t count, std::size_t k) {
@@ -33,9 +30,7 @@ std::size_t room_for(std::size_t count, std::size_t k) {
 
 void take_magnitudes(const float* values, std::size_t count, std::uint64_t seed, std::uint32_t* magnitudes) {
   const std::size_t sample = sample_of(count);
-  for (std::size_t j = 0; j < sample; ++j) {
-    magnitudes[j] = magnitude_of(values[random_position(j, sample, count, seed, 0)]);
-  }
+  for (std::size_t j = 0; j < sample; ++j) magnitudes[j] = magnitude_of(values[sampled_position(j, count, seed)]);
 }
 
 // Calls `take(index, value)` for each value of at least this magnitude, in order, until it returns false.
@@ -128,6 +123,19 @@ Thresholds search(double mean, double maximum, std::size_t k, Count count_from) 
 
 }  // namespace
 
+std::size_t sample_of(std::size_t count) {
+  if (count <= kDirect) return count;
+  return std::clamp(std::bit_floor(count / 32), kDirect, std::size_t{1} << 16);
+}
+
+std::size_t sampled_position(std::size_t j, std::size_t count, std::uint64_t seed) {
+  if (count <= kDirect) return j;
+  // The sample is a power of two: no division.
+  const int shift = std::countr_zero(sample_of(count));
+  const std::size_t begin = (j * count) >> shift, end = ((j + 1) * count) >> shift;
+  return begin + random_below(RandomNumbers(seed, 0).at(j), end - begin);
+}
+
 std::size_t kept_of(std::size_t count, std::uint32_t ratio_ppm) {
   if (count == 0) return 0;
   const std::uint64_t kept = (static_cast<std::uint64_t>(count) * ratio_ppm + 500'000) / 1'000'000;
@@ -183,8 +191,13 @@ void choose_ms_top_k(const float* values, std::size_t count, std::size_t k, std:
     }
     // The signs are gone, so the magnitudes are floats that the kernel can count.
     const auto* magnitudes = reinterpret_cast<const float*>(space.magnitudes);
-    found = search(sum / static_cast<double>(sample), std::bit_cast<float>(greatest), sample_k,
-                   [&](std::uint32_t threshold) { return kernels.count_from(magnitudes, sample, threshold); });
+    const auto count_sample = [&](std::uint32_t threshold) {
+      return kernels.count_from(magnitudes, sample, threshold);
+    };
+    const auto margin = static_cast<std::size_t>(3 * std::sqrt(static_cast<double>(sample_k)));
+    const double mean = sum / static_cast<double>(sample);
+    found = search(mean, std::bit_cast<float>(greatest), sample_k - margin, count_sample);
+    found.lower = search(mean, std::bit_cast<float>(greatest), sample_k + margin, count_sample).lower;
     found.above_upper = kernels.count_from(values, count, found.upper);
     enclosed = found.above_upper <= k && kernels.count_from(values, count, found.lower) >= k;
   }
@@ -195,7 +208,7 @@ void choose_ms_top_k(const float* values, std::size_t count, std::size_t k, std:
   }
   const std::size_t between = kernels.count_from(values, count, found.lower) - found.above_upper;
   std::size_t fill = k - found.above_upper;
-  std::size_t skip = random_below(random_at(seed, 1, 0), between - fill + 1);
+  std::size_t skip = random_below(RandomNumbers(seed, 1).at(0), between - fill + 1);
   std::size_t kept = 0;
   for_each_from(values, count, found.lower, [&](std::uint32_t index, float value) {
     if (magnitude_of(value) < found.upper) {
@@ -214,7 +227,7 @@ void choose_ms_top_k(const float* values, std::size_t count, std::size_t k, std:
 std::size_t random_position(std::size_t j, std::size_t k, std::size_t count, std::uint64_t seed, std::uint64_t round) {
   // count, k < 2^32, so the products fit.
   const std::size_t begin = j * count / k, end = (j + 1) * count / k;
-  return begin + random_below(random_at(seed, round, j), end - begin);
+  return begin + random_below(RandomNumbers(seed, round).at(j), end - begin);
 }
 
 }  // namespace canarynet

@@ -68,8 +68,8 @@ TEST(TopK, IsExactWhereTheSampleMisleads) {
   constexpr std::size_t kCount = 200'000, kKept = 200;
   for (const bool sample_is_large : {false, true}) {
     std::vector<float> values(kCount, sample_is_large ? 1e-3F : 1.0F);
-    for (std::size_t j = 0; j < 65536; ++j) {
-      values[random_position(j, 65536, kCount, 0, 0)] = sample_is_large && j < 100 ? 5.0F : 1e-6F;
+    for (std::size_t j = 0; j < sample_of(kCount); ++j) {
+      values[sampled_position(j, kCount, 0)] = sample_is_large && j < 100 ? 5.0F : 1e-6F;
     }
     for (std::size_t i = 0; i < kCount; i += 3) values[i] += static_cast<float>(i) * 1e-9F;
     Space space(kCount, kKept);
