@@ -6,7 +6,7 @@
 // round times memcpy (into memory that was touched before) beside the codec, so that both meet the same machine. "fit"
 // is what a segment costs once; "encode" includes it; "send" is the encoding of pieces alone, as a pipeline sees it once
 // the head is there. Pieces are 256 KiB. --quick: 1 MiB, one round (a test). --require: exit status 1 if a goal of
-// docs/compression.md is missed at 4 MiB or more.
+// docs/compression.md is missed at 64 MiB; at smaller sizes it is only told.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -145,10 +145,10 @@ int run(int argc, char** argv) {
                   100.0 * static_cast<double>(bench.wire_bytes) / (4.0 * static_cast<double>(bench.values.size())),
                   bench.checksum);
       for (const Goal& goal : kGoals) {
-        if (text != goal.codec || mib < 4 || (encode >= goal.encode && decode >= goal.decode)) continue;
+        if (text != goal.codec || quick || (encode >= goal.encode && decode >= goal.decode)) continue;
         std::printf("  goal missed: %s encode %.2f (goal %.2f), decode %.2f (goal %.2f)\n", text.c_str(), encode,
                     goal.encode, decode, goal.decode);
-        missed = true;
+        missed = missed || mib >= 64;
       }
     }
   }

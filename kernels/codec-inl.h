@@ -289,6 +289,7 @@ void to_buckets(const float* values, size_t count, const float* tree, uint8_t* c
   const TagI32 di;
   VecF32 part[8];
   for (size_t i = 0; i < 8; ++i) part[i] = hn::LoadU(d, tree + i * kLanes);
+  // Indices are made by hand: with sanitizers IndicesFromVec checks them by a function of libhwy.
   const VecI32 one = hn::Set(di, 1), low_bits = hn::Set(di, 7);
   const auto descend = [&](VecI32 entry, VecF32 value, VecF32 cut) HWY_ATTR {
     // An all-ones mask is -1: 2k + 1 = 2k - mask.
@@ -297,9 +298,9 @@ void to_buckets(const float* values, size_t count, const float* tree, uint8_t* c
   encode_all(values, count, codes, [&](VecF32 value, uint8_t* out) HWY_ATTR {
     VecI32 entry = one;
     for (int level = 0; level < 3; ++level) {
-      entry = descend(entry, value, hn::TableLookupLanes(part[0], hn::IndicesFromVec(d, entry)));
+      entry = descend(entry, value, hn::TableLookupLanes(part[0], hn::Indices256<float>{entry.raw}));
     }
-    const auto low = [&] { return hn::IndicesFromVec(d, hn::And(entry, low_bits)); };
+    const auto low = [&] { return hn::Indices256<float>{hn::And(entry, low_bits).raw}; };
     entry = descend(entry, value, hn::TableLookupLanes(part[1], low()));
     {
       const auto index = low();

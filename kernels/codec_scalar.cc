@@ -155,7 +155,7 @@ std::size_t select(const float* values, std::size_t count, std::uint32_t magnitu
 }
 
 void pack_signs(const float* values, std::size_t count, std::uint8_t* bits) {
-  std::memset(bits, 0, (count + 7) / 8);
+  for (std::size_t i = 0; i < (count + 7) / 8; ++i) bits[i] = 0;
   for (std::size_t i = 0; i < count; ++i) {
     if (std::signbit(values[i])) bits[i / 8] = static_cast<std::uint8_t>(bits[i / 8] | 1U << i % 8);
   }
