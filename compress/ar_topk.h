@@ -1,10 +1,10 @@
 // compress/ar_topk.h -- the pure parts of AR-Topk: one rank's top-k indices, everybody's values there, all-reduced.
 //
-// Source: FlexComm (Tyagi, Swany 2023) algorithm 1. Per iteration one rank is the root; it broadcasts the indices of its
-// k largest values of G = gradient + residual (topk's choice); every rank takes its own values at these indices, keeps
-// the rest as residual, and the mean of the values is all-reduced. STAR rotates the root; VAR takes the rank whose own
-// top-k values have the largest sum of squares, found by an all-gather of one number per rank.
-// Memory: the caller's. Threads: functions of their arguments.
+// Source: FlexComm (Tyagi, Swany 2023) algorithm 1. Per iteration one rank is the root; it broadcasts the indices of
+// its k largest values of G = gradient + residual (topk's choice); every rank takes its own values at these indices,
+// keeps the rest as residual, and the mean of the values is all-reduced. STAR rotates the root; VAR takes the rank
+// whose own top-k values have the largest sum of squares, found by an all-gather of one number per rank. Memory: the
+// caller's. Threads: functions of their arguments.
 #pragma once
 
 #include <cstddef>

@@ -180,11 +180,11 @@ Result<std::size_t> encode_whole(const Coding& coding, const float* values, std:
                                  std::span<float> state, std::span<std::uint8_t> out) {
   CANARY_CHECK(out.size() >= whole_bytes_max(coding), "the message has room for whole_bytes_max");
   SegmentEncoder encoder(coding, workspace, state);
-  const Result<std::size_t> head = encoder.fit(values, out.subspan(kLengthBytes));
+  Result<std::size_t> head = encoder.fit(values, out.subspan(kLengthBytes));
   if (!head.ok()) return head;
   store(out.data(), static_cast<std::uint32_t>(head.value()));
   const std::size_t begin = kLengthBytes + head.value();
-  const Result<std::size_t> body = encoder.encode({0, coding.segment.count}, values, out.subspan(begin));
+  Result<std::size_t> body = encoder.encode({0, coding.segment.count}, values, out.subspan(begin));
   if (!body.ok()) return body;
   return begin + body.value();
 }

@@ -4,10 +4,13 @@
 //
 // The values are normally distributed, in one segment of 1, 4 or 64 MiB. Times are the best of several rounds, and each
 // round times memcpy (into memory that was touched before) beside the codec, so that both meet the same machine. "fit"
-// is what a segment costs once; "encode" includes it; "send" is the encoding of pieces alone, as a pipeline sees it once
-// the head is there. Pieces are 256 KiB. --quick: 1 MiB, one round (a test). --require: exit status 1 if a goal of
-// docs/compression.md is missed at 64 MiB; at smaller sizes it is only told.
+// is what a segment costs once; "encode" includes it; "send" is the encoding of pieces alone, as a pipeline sees it
+// once the head is there. "error" is the length of what is lost over the length of the input. Pieces are 256 KiB.
+// --quick: 1 MiB, one round (a test). --require: exit status 1 if a goal of docs/compression.md is missed at 64 MiB; at
+// smaller sizes it is only told.
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -43,6 +46,7 @@ struct Bench {
   double copy = 1e9, fit = 1e9, send = 1e9, decode = 1e9, add = 1e9;
   std::size_t wire_bytes = 0;
   double checksum = 0;
+  double error = 0;  // ||x - decoded|| / ||x||
 
   explicit Bench(std::size_t count) : values(codec_test::make(codec_test::Data::kGaussian, count, 1)), out(count) {}
 
@@ -88,6 +92,12 @@ struct Bench {
       decode = std::min(decode, seconds([&] { decode_all(false); }));
       checksum = 0;
       for (const float value : out) checksum += value;
+      double missed = 0, all = 0;
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        missed += (static_cast<double>(values[i]) - out[i]) * (static_cast<double>(values[i]) - out[i]);
+        all += static_cast<double>(values[i]) * values[i];
+      }
+      error = std::sqrt(missed / all);
       add = std::min(add, seconds([&] { decode_all(true); }));
       wire_bytes = head_bytes;
       for (const std::size_t bytes : sizes) wire_bytes += bytes;
@@ -125,8 +135,8 @@ int run(int argc, char** argv) {
       quick ? std::vector<std::size_t>{1} : std::vector<std::size_t>{1, 4, 64};  // MiB
   const DenormalGuard guard;
   std::printf("kernels: %s; ratios to memcpy of the f32 values\n", kernels_name());
-  std::printf("%-18s %4s %8s %8s %8s %8s %8s %8s %8s  %s\n", "codec", "MiB", "memcpy", "encode", "fit", "send",
-              "decode", "add", "wire", "checksum");
+  std::printf("%-18s %4s %8s %8s %8s %8s %8s %8s %8s %8s  %s\n", "codec", "MiB", "memcpy", "encode", "fit", "send",
+              "decode", "add", "wire", "error", "checksum");
   bool missed = false;
   for (const std::size_t mib : sizes) {
     Bench bench(mib << 18);
@@ -139,11 +149,11 @@ int run(int argc, char** argv) {
         return 1;
       }
       const double encode = bench.copy / (bench.fit + bench.send), decode = bench.copy / bench.decode;
-      std::printf("%-18s %4zu %5.1fGB/s %8.2f %8.2f %8.2f %8.2f %8.2f %7.2f%%  %.6g\n", text.c_str(), mib,
+      std::printf("%-18s %4zu %5.1fGB/s %8.2f %8.2f %8.2f %8.2f %8.2f %7.2f%% %7.2f%%  %.6g\n", text.c_str(), mib,
                   4e-9 * static_cast<double>(bench.values.size()) / bench.copy, encode, bench.copy / bench.fit,
                   bench.copy / bench.send, decode, bench.copy / bench.add,
                   100.0 * static_cast<double>(bench.wire_bytes) / (4.0 * static_cast<double>(bench.values.size())),
-                  bench.checksum);
+                  100 * bench.error, bench.checksum);
       for (const Goal& goal : kGoals) {
         if (text != goal.codec || quick || (encode >= goal.encode && decode >= goal.decode)) continue;
         std::printf("  goal missed: %s encode %.2f (goal %.2f), decode %.2f (goal %.2f)\n", text.c_str(), encode,

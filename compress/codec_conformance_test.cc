@@ -284,6 +284,15 @@ TEST(Codec, ShapesThatDoNotFitAreRefused) {
   EXPECT_TRUE(status("power:2", {}).ok());
 }
 
+TEST(Codec, Int8KeepsItsErrorWhereFloatsAreAsCoarseAsItsStep) {
+  constexpr float kUnit = std::numeric_limits<float>::denorm_min();
+  const std::vector<float> values = {178 * kUnit, -177 * kUnit, 3 * kUnit, kUnit, 0};
+  Trip trip(Coding{spec_of("int8"), segment_of(values.size())});
+  std::vector<float> decoded;
+  ASSERT_TRUE(trip.encode(values).ok() && trip.decode(&decoded).ok());
+  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_LE(std::fabs(values[i] - decoded[i]), kUnit) << i;
+}
+
 TEST(Codec, TheHeadsOfASketchCostLittle) {
   const Coding coding{spec_of("sketch:8"), segment_of(std::size_t{1} << 18)};  // 1 MiB of f32
   EXPECT_LE(static_cast<double>(whole_bytes_max(coding)), 0.26 * 4 * static_cast<double>(coding.segment.count));

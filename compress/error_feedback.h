@@ -5,8 +5,8 @@
 // sparsifier sent + residual is g_e exactly, for every other codec to one unit in the last place of the larger operand.
 //
 // State: one residual per tensor id (f32, as many as the tensor has elements), and the compression gain
-// E||sent||^2 / E||g_e||^2 (FlexComm 2-C3), smoothed over about 1 / kGainWeight steps: numerator and denominator each by
-// itself. It is at most 1 for codecs that only leave things out, and may exceed 1 for unbiased ones (terngrad).
+// E||sent||^2 / E||g_e||^2 (FlexComm 2-C3), smoothed over about 1 / kGainWeight steps: numerator and denominator each
+// by itself. It is at most 1 for codecs that only leave things out, and may exceed 1 for unbiased ones (terngrad).
 // save() gives versioned bytes with a checksum, restore() checks them before it changes anything.
 //
 // Memory: prepare() allocates a tensor's residual; compensate and settle allocate nothing. One thread at a time.
@@ -26,8 +26,8 @@ class ErrorFeedback {
  public:
   static constexpr double kGainWeight = 0.1;
 
-  // Makes room for a tensor of `count` elements, its residual zero. A tensor that is known keeps its residual; one whose
-  // count differs is CANARY_MISMATCH.
+  // Makes room for a tensor of `count` elements, its residual zero. A tensor that is known keeps its residual; one
+  // whose count differs is CANARY_MISMATCH.
   Status prepare(std::uint64_t tensor, std::size_t count);
   void forget(std::uint64_t tensor) { tensors_.erase(tensor); }
 

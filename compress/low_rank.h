@@ -8,7 +8,8 @@
 //
 // Layout: `left` holds `rank` vectors of `rows` numbers one after the other, `right` `rank` vectors of `columns`.
 // `scale` is a power of two that multiplies M on the way in and is taken out again at the end, so that extreme values
-// neither overflow nor vanish: scale_of(greatest magnitude). Memory and threads: the caller's arrays; nothing allocates.
+// neither overflow nor vanish: scale_of(greatest magnitude). Memory and threads: the caller's arrays; nothing
+// allocates.
 #pragma once
 
 #include <cstddef>

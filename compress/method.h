@@ -15,7 +15,7 @@
 namespace canarynet {
 
 // Hands out parts of a workspace, aligned to cache lines, in the order of the calls: the same calls find the same parts
-// again. With no memory behind it, it only counts.
+// again. With no memory behind it, it only counts, and its pointers lead nowhere.
 class Carver {
  public:
   Carver() = default;
@@ -26,14 +26,14 @@ class Carver {
   T* take(std::size_t count) {
     const std::uintptr_t part = at_ + used_;
     used_ += (count * sizeof(T) + kLine - 1) / kLine * kLine;
-    return at_ == 0 ? nullptr : reinterpret_cast<T*>(part);
+    return reinterpret_cast<T*>(part);
   }
   // What a workspace must have for these parts, wherever it begins.
   std::size_t bytes() const { return used_ == 0 ? 0 : used_ + kLine; }
 
  private:
   static constexpr std::size_t kLine = 64;
-  std::uintptr_t at_ = 0;
+  std::uintptr_t at_ = kLine;
   std::size_t used_ = 0;
 };
 

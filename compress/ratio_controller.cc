@@ -28,9 +28,11 @@ std::vector<double> ratio_candidates(const RatioOptions& options) {
                "ratios are 0 < low <= high <= 1, each a part of the one before");
   std::vector<double> ratios;
   // The rounding may bring the last one up to `low` or above: 0.1 / 81 is 0.00123, which is 0.001.
-  for (double ratio = options.high; ratio >= options.low * (1 - 1e-9); ratio /= options.factor) {
+  double ratio = options.high;
+  while (ratio >= options.low * (1 - 1e-9)) {
     const double rounded = std::max(1.0, std::nearbyint(ratio / options.low)) * options.low;
     if (ratios.empty() || rounded < ratios.back()) ratios.push_back(std::min(rounded, options.high));
+    ratio /= options.factor;
   }
   return ratios;
 }

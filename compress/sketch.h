@@ -6,8 +6,8 @@
 // Dvoretzky-Kiefer-Wolfowitz bound its quantiles are within 0.45 % in rank of the true ones, all at once, with 99 %
 // confidence; the least and the greatest value are exact.
 //
-// - Zeros (bits >= 2): where values are exactly zero, one bucket holds zero alone, and the others are shared out between
-//   the negative and the positive values by their numbers.
+// - Zeros (bits >= 2): where values are exactly zero, one bucket holds zero alone, and the others are shared out
+//   between the negative and the positive values by their numbers.
 // - A value that fills two buckets or more (equal cuts) gets one for itself and is exact.
 // - A bucket [start, end) stands for the mean of start and end, or (member_mean) of the sampled values in it.
 // So codes and decoded values are monotone, and a decoded value is in the bucket of its original.

@@ -82,7 +82,7 @@ TEST(Sketch, EveryValueStaysWithinItsBucketAndInOrder) {
 
 TEST(Sketch, BoundariesAreQuantiles) {
   constexpr double kRankError = 0.005;
-  for (const std::size_t count : {std::size_t{10'000}, std::size_t{400'000}, std::size_t{1'000'003}}) {
+  for (const std::size_t count : {std::size_t{10'000}, std::size_t{400'003}}) {
     for (const Data data : {Data::kGaussian, Data::kHeavyTail, Data::kDenormal}) {
       const std::vector<float> values = make(data, count, 11);
       std::vector<float> sorted(values);
@@ -107,9 +107,10 @@ TEST(Sketch, TheSampleKeepsTheRankErrorForManySeeds) {
   std::vector<float> sorted(values);
   std::sort(sorted.begin(), sorted.end());
   int beyond = 0;
-  constexpr int kSeeds = 40;
+  constexpr int kSeeds = 20;
   for (int seed = 0; seed < kSeeds; ++seed) {
-    const Fitted fitted(values, 8, false, static_cast<std::uint64_t>(seed));
+    // Values in order are where a sample of a part would show.
+    const Fitted fitted(seed % 2 == 0 ? values : sorted, 8, false, static_cast<std::uint64_t>(seed));
     double worst = 0;
     for (std::size_t i = 1; i < 256; ++i) {
       const auto rank = std::lower_bound(sorted.begin(), sorted.end(), fitted.tables->cuts[i]) - sorted.begin();

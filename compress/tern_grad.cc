@@ -1,5 +1,5 @@
-// TernGrad (Wen et al., NeurIPS 2017): each value becomes -s, 0 or s with s = max |x| and P(not 0) = |x| / s, so that its
-// expectation is the value. Head: s (f32). Body: two bits per value, four values a byte: 0 zero, 1 plus, 2 minus.
+// TernGrad (Wen et al., NeurIPS 2017): each value becomes -s, 0 or s with s = max |x| and P(not 0) = |x| / s, so that
+// its expectation is the value. Head: s (f32). Body: two bits per value, four values a byte: 0 zero, 1 plus, 2 minus.
 // Theirs also clips outliers at 2.5 standard deviations; error feedback takes that part here.
 #include <bit>
 #include <cmath>

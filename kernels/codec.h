@@ -58,15 +58,15 @@ struct CodecKernels {
   void (*to_int8)(const float* values, size_t count, float before, float inverse, void* codes);
   void (*from_int8)(const void* codes, size_t count, float scale, float* out, bool add);
 
-  // Code = the number of cuts <= value. `tree` holds 255 ascending cuts as a binary tree from entry 1 on: those of entry
-  // k's left half lie under 2k, of its right half under 2k + 1. Unused cuts are +infinity.
+  // Code = the number of cuts <= value. `tree` holds 255 ascending cuts as a binary tree from entry 1 on: those of
+  // entry k's left half lie under 2k, of its right half under 2k + 1. Unused cuts are +infinity.
   void (*to_buckets)(const float* values, size_t count, const float* tree, uint8_t* codes);
   void (*from_buckets)(const uint8_t* codes, size_t count, const float* codebook, float* out, bool add);
 
   // How many values have at least this magnitude.
   size_t (*count_from)(const float* values, size_t count, uint32_t magnitude);
-  // Lists them in order: `first_index` + position, and the value. Returns how many there are, or any number above `room`
-  // if that is less. Both lists have room for `room` + kSelectSlack elements.
+  // Lists them in order: `first_index` + position, and the value. Returns how many there are, or any number above
+  // `room` if that is less. Both lists have room for `room` + kSelectSlack elements.
   size_t (*select)(const float* values, size_t count, uint32_t magnitude, uint32_t first_index, uint32_t* indices,
                    float* selected, size_t room);
 

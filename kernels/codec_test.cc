@@ -76,8 +76,8 @@ std::vector<KernelVariant> all_variants() {
   return {variants, variants + count};
 }
 
-// Runs `call(kernels, out)` for the scalar and another variant, each with `bytes` bytes of room behind a fence at an odd
-// address; both must write the same and nothing else.
+// Runs `call(kernels, out)` for the scalar and another variant, each with `bytes` bytes of room behind a fence at an
+// odd address; both must write the same and nothing else.
 template <typename Call>
 void expect_same_bytes(const KernelVariant& variant, std::size_t bytes, std::size_t shift, const std::string& what,
                        const std::vector<float>* held, Call call) {
