@@ -30,8 +30,8 @@ struct Choice {
 Result<std::optional<Choice>> choice_of_rows(const PlanRequest& request, const DecisionTable& forced,
                                              const MeasuredTable& measured);
 
-// The planner for `request`, by forced rows and the static choice. It is an error if the planner of a row can't run among these ranks, or if none can; the
-// error names ranks.
+// The planner for `request`, by forced rows and the static choice. It is an error if the planner of a row can't run
+// among these ranks, or if none can; the error names ranks.
 Result<PlannerId> select_planner(const PlanRequest& request, const DecisionTable& table);
 
 }  // namespace canarynet

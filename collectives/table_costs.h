@@ -5,12 +5,11 @@
 // each class of sizes that is in use, every planner that can run there. The model knows neither queues nor processors,
 // so a planner takes the static choice's place, or that of the one which the present table has, only where it is
 // clearly cheaper; and the static choice comes back as soon as it is no dearer. Where a planner has run since the links
-// last changed, the time that it took counts instead of its cost, and the costs of those that have not run are scaled as
-// the one in force is wrong: a choice that turns out badly is taken back, and not tried again. While no rate of a link is
-// known (links tell it only once they are busy for a while), it is the one by which the planner in force takes the time
-// that it took; what is not small waits until that is known.
-// Cost: a walk of more than kWalkTasks is left out, so that a step takes 1 to 2 ms at most; longer operations are walked
-// in larger pieces. Pure; one thread; allocates.
+// last changed, the time that it took counts instead of its cost, and the costs of those that have not run are scaled
+// as the one in force is wrong: a choice that turns out badly is taken back, and not tried again. While no rate of a
+// link is known (links tell it only once they are busy for a while), it is the one by which the planner in force takes
+// the time that it took; what is not small waits until that is known. Cost: a walk of more than kWalkTasks is left out,
+// so that a step takes 1 to 2 ms at most; longer operations are walked in larger pieces. Pure; one thread; allocates.
 #pragma once
 
 #include <array>

@@ -1,12 +1,12 @@
 // sim/operation_wire_fuzz.cc -- engines with a group in the middle of operations against frames that lie.
 //
-// Two engines of the simulator share a job. The second one is honest, but its lanes to the first carry, beside its own
-// frames, those of the input: pieces, signed pieces, signatures, words about tables, acks, heartbeats, aborts, voids,
-// probes, of any place in any order. A forged piece carries wrong elements and at least one false thing: its CRC, its
-// signature hash, its rank, group, length or place; all else is as the honest engine would send it. Beyond what
-// sanitizers see, the fuzzer checks that an operation that is reported as done has the right result; that nothing is
-// written around a buffer, or after it was given back; that every operation ends, well or badly, soon after the input
-// has; and that users get no control characters.
+// Two engines of the simulator share a job. The liar is honest itself, but its lanes to the other one carry, beside
+// its own frames, those of the input: pieces, signed pieces, signatures, words about tables, acks, heartbeats, aborts,
+// voids, probes, of any place in any order. A forged piece carries wrong elements and at least one false thing: its
+// CRC, its signature hash, its rank, group, length or place; all else is as the honest engine would send it. Beyond
+// what sanitizers see, the fuzzer checks that an operation that is reported as done has the right result; that nothing
+// is written around a buffer, or after it was given back; that every operation ends, well or badly, soon after the
+// input has; and that users get no control characters.
 //
 // Input: one byte of set-up (bits 0 to 2: which operation both ranks have called already, 3: only the honest one has,
 // 4: only the other one, 5: the liar is the first rank, whose tables decide), then operations: a byte (low four bits:
