@@ -14,9 +14,9 @@ constexpr Collective kAll[] = {Collective::kAllReduce,  Collective::kReduceScatt
                                Collective::kBroadcast,  Collective::kBarrier,       Collective::kReduce,
                                Collective::kGather,     Collective::kScatter,       Collective::kAllToAll,
                                Collective::kAllGatherV, Collective::kAllToAllV};
-constexpr PlannerId kFlat[] = {PlannerId::kRing,        PlannerId::kMesh,         PlannerId::kHalvingDoubling,
-                               PlannerId::kTree,        PlannerId::kDoubleTree,   PlannerId::kParameterServer,
-                               PlannerId::kRingPerRail, PlannerId::kHierarchical, PlannerId::kMeshRelay};
+constexpr PlannerId kFlat[] = {PlannerId::kRing,        PlannerId::kMesh,        PlannerId::kHalvingDoubling,
+                               PlannerId::kTree,        PlannerId::kDoubleTree,  PlannerId::kParameterServer,
+                               PlannerId::kRingPerRail, PlannerId::kHierarchical};
 
 Plan plan_of(PlannerId id, const PlanRequest& request, int rank) {
   Plan plan;

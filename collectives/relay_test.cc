@@ -56,6 +56,17 @@ TEST(MeshRelay, PlansAreProvenOnAnyConnectedWiring) {
   for (int r = 0; r < 7; ++r) {
     if (r != 3) star.set(3, r, 1, 1);
   }
+  for (const int n : {1, 2, 3, 17}) ASSERT_NO_FATAL_FAILURE(prove_all(Reachability::full(n, 2), "full"));
+  // Up to 64 ranks, the largest of them but for what costs the proof the square of the pairs.
+  for (const BCubeShape shape : {BCubeShape{8, 2}, BCubeShape{2, 5}, BCubeShape{6, 2}}) {
+    const auto cube = Reachability::bcube(shape.r, shape.levels);
+    for (const Collective collective : {Collective::kAllReduce, Collective::kBroadcast, Collective::kBarrier}) {
+      const Status status =
+          check_planner(PlannerId::kMeshRelay,
+                        {.collective = collective, .ranks = cube.ranks(), .count = 1 << 16, .root = 5, .reach = &cube});
+      ASSERT_TRUE(status.ok()) << status.to_string();
+    }
+  }
   ASSERT_NO_FATAL_FAILURE(prove_all(line, "line"));
   ASSERT_NO_FATAL_FAILURE(prove_all(star, "star"));
   ASSERT_NO_FATAL_FAILURE(prove_all(Reachability::bcube(3, 2), "bcube(3,2)"));

@@ -210,7 +210,7 @@ class Search {
 
 // If the order of ranks is as good, it is the one that people expect.
 Order preferred(const RingEdges& e, Order order) {
-  const Order plain = in_rank_order(e.n);
+  Order plain = in_rank_order(e.n);
   if (order.empty()) return order;
   const std::uint32_t slowest = slowest_of(e, plain), found = slowest_of(e, order);
   if (slowest > found || (slowest == found && alpha_of(e, plain) <= alpha_of(e, order))) return plain;
