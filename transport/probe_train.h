@@ -11,11 +11,10 @@
 // Limits: trains take a hundredth of a rail's time, counted at the rate that they find, with at most ten seconds' worth
 // in a row and as much in advance; one train at a time per process, kGap after another, so that the cost does not grow
 // with the number of peers. A train is stopped when its rail carries anything else.
-// Units: ns, bytes. Plain data, one owner thread. Allocates with the first mention of a rail.
+// Units: ns, bytes. Plain data, one owner thread. Allocates with the first mention of a rail and the first train.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -30,7 +29,10 @@ class TrainMeter {
  public:
   static constexpr std::size_t kSamplesMax = 512;
 
-  void begin() { count_ = 0; }
+  void begin() {
+    samples_.resize(kSamplesMax);  // once: most processes have one, but each channel by itself would pay for its own
+    count_ = 0;
+  }
   // So many bytes of it were acknowledged by now, in all.
   void note(Nanos now, std::uint64_t bytes) {
     if (count_ != 0 && samples_[count_ - 1].at == now) --count_;
@@ -63,7 +65,7 @@ class TrainMeter {
     Nanos at;
     std::uint64_t bytes = 0;
   };
-  std::array<Sample, kSamplesMax> samples_;
+  std::vector<Sample> samples_;  // empty before the first train
   std::size_t count_ = 0;
 };
 
