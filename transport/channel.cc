@@ -410,7 +410,8 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
   } else {
     path.link.on_round_trip(now_, now.all.last, nic);
   }
-  if (rails_->trains().is(&path)) rails_->trains().note_acked(now_, now.all.bytes - now.pieces.bytes);
+  if (rails_->trains().is(&path))
+    rails_->trains().note_acked(now_, now.all.bytes - now.pieces.bytes, now.all.last.sent);
   watch_link(path);
   if (now.pieces.bytes != 0) beat_in_pause(path);
   if (path.estimator.was_busy()) rails_->note(path.spec.local_rail, path.estimator.rate());

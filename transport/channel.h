@@ -284,7 +284,8 @@ class Channel final : public LaneSink {
   void answer_in_pause(Path& path);
   bool carries_nothing(const Path& path) const;
   void begin_train(Path& path);
-  std::uint64_t train_window(const Path& path, std::uint32_t frame) const;
+  BytesPerSec seen_of_train(const Path& path) const;
+  std::uint64_t train_window(const Path& path, BytesPerSec seen, std::uint32_t frame) const;
   void go_on_with_train(Path& path);
   void end_train(Path& path, bool counts);
   bool place(std::uint32_t index, Path& path, bool last_for_now);

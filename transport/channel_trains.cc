@@ -51,25 +51,28 @@ void Channel::begin_train(Path& path) {
   if (fresh && !path.train.wanted) return;
   const std::uint64_t length = trains.length(path.spec.local_rail, now_, link.beta(), path.train);
   if (length == 0 || !carries_nothing(path)) return;
-  trains.begin(&path, path.spec.local_rail, now_, length);
+  trains.begin(&path, path.spec.local_rail, now_, length, link.alpha() * 2);
   awake_ = true;
 }
 
-// What the link holds, and a little that waits before it.
-std::uint64_t Channel::train_window(const Path& path, std::uint32_t frame) const {
+// How fast the train is so far: at first that is the speed of the wire, where a shaper lets a burst pass.
+BytesPerSec Channel::seen_of_train(const Path& path) const {
   const ProbeTrains& trains = rails_->trains();
+  const Nanos span = now_ - trains.began() - path.link.alpha() * 2;
+  return span <= Nanos{} ? BytesPerSec{} : BytesPerSec::of(Bytes{static_cast<std::int64_t>(trains.acked())}, span);
+}
+
+// What the link holds, and a little that waits before it.
+std::uint64_t Channel::train_window(const Path& path, BytesPerSec seen, std::uint32_t frame) const {
   const BytesPerSec beta = path.link.beta();
   const Nanos round_trip = path.link.alpha() * 2, held = round_trip + limits::kTrialQueue;
   const auto bytes = [](BytesPerSec rate, Nanos span) { return static_cast<std::uint64_t>(rate.bytes_in(span).count); };
-  // Of a link of which nothing is known, little at first.
-  if (beta.count == 0) return std::max(limits::kProbeBytes + trains.acked(), bytes(limits::kFirstRate, round_trip));
-  // A link that has become faster is filled as well; one that lets a burst pass does not get more than it soon carries.
-  const Nanos span = now_ - trains.began() - round_trip;
-  const auto seen =
-      span <= Nanos{} ? BytesPerSec{} : BytesPerSec::of(Bytes{static_cast<std::int64_t>(trains.acked())}, span);
+  // A link that is faster than anybody knows is filled as well; one that lets a burst pass does not get more than it
+  // soon carries. One of which nothing is known begins with little.
   const std::uint64_t most = std::clamp(bytes(beta, limits::kTrainQueue), limits::kProbeWindow, ProbeTrains::kBurst);
-  return std::max(
-      {limits::kProbesUnderWay * std::uint64_t{frame}, bytes(beta, held), std::min(bytes(seen, held) * 2, most)});
+  const std::uint64_t faster = std::min(bytes(seen, held) * 2, beta.count == 0 ? ProbeTrains::kBurst : most);
+  const std::uint64_t known = beta.count == 0 ? bytes(limits::kFirstRate, round_trip) : bytes(beta, held);
+  return std::max({limits::kProbesUnderWay * std::uint64_t{frame}, known, faster});
 }
 
 // Sends more of it, no more than fills the link: real pieces come behind what is under way.
@@ -80,12 +83,11 @@ void Channel::go_on_with_train(Path& path) {
   if (leaving_ || peer_left_ || peer_died_ || path.state != Path::State::kUp || path.stalled)
     return end_train(path, false);
   if (trains.meets_another() && !options_.dialer) return end_train(path, false);  // the dialling side's goes on
-  const BytesPerSec beta = path.link.beta();
-  const Nanos round_trip = path.link.alpha() * 2;
-  if (now_ - trains.began() > ProbeTrains::kLongest + round_trip * 8) return end_train(path, true);
+  if (now_ - trains.began() > ProbeTrains::kLongest + path.link.alpha() * 16) return end_train(path, true);
   if (trains.is_in_the_way() || !carries_nothing(path)) return end_train(path, false);
-  const std::uint32_t frame = beta < limits::kSlowLink ? limits::kSlowProbeBytes : limits::kProbeBytes;
-  const std::uint64_t window = train_window(path, frame);
+  const BytesPerSec seen = seen_of_train(path), rate = path.link.beta().count != 0 ? path.link.beta() : seen;
+  const std::uint32_t frame = rate < limits::kSlowLink ? limits::kSlowProbeBytes : limits::kProbeBytes;
+  const std::uint64_t window = train_window(path, seen, frame);
   while (trains.left() != 0 && !path.blocked && path.window_open() && path.measuring_bytes + frame <= window) {
     if (!send_probe(path, frame, true)) break;
     trains.note_sent(frame + sizeof(wire::Header));

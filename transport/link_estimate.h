@@ -54,8 +54,9 @@ class LinkEstimate {
   static constexpr Nanos kLowerLasts = 400_ms;
   static constexpr int kTrainNoise = 8;                  // likewise of trains, which are short
   static constexpr Nanos kTrainLasts = kLowerLasts / 2;  // one that took so long counts as two
-  // A rate that rose meanwhile refills a shaper's bucket faster than the rate that is known.
-  static constexpr std::int64_t kRefillTimes = 8;
+  // A rate that rose meanwhile refills a shaper's bucket faster than the rate that is known; with more than twice that,
+  // short operations with pauses between them would never be measured.
+  static constexpr std::int64_t kRefillTimes = 2;
 
   Nanos alpha() const { return round_trip_ / 2; }  // one way; 0: no round trip was seen yet
   BytesPerSec beta() const { return beta_; }       // 0: the link was never busy for long enough
@@ -71,14 +72,19 @@ class LinkEstimate {
   // As PathEstimator::on_acked.
   void on_acked(Nanos now, std::uint64_t bytes, const Departure& last, const NicBytes& nic) {
     on_round_trip(now, last, nic);
+    const Bytes by_nic = nic.acked - nic_.acked;
+    // Those that come at the same time are one.
+    const bool same = now == acked_at_;
+    if (!same) count_acks();
     // An ack that was held up came later than the link was done with its bytes, but not before the ack before it.
     const Nanos idle = last.sent - ((held_ ? acked_before_ : acked_at_) - round_trip_);
-    const Nanos span = now - acked_at_;
-    const Bytes by_nic = nic.acked - nic_.acked;
-    if (span.count != 0) {
-      // An ack may have been held up by a piece that came the other way.
-      const bool held = (nic.received - nic_.received).count >= kHoldsUp;
-      held_ = held;
+    if (!same) {
+      acks_ = {};
+      acks_.at = now;
+      acks_.span = now - acked_at_;
+      acks_.busy = idle.count <= 0 && acks_.span < kStandstill;
+      // It may have been held up by a piece that came the other way.
+      held_ = (nic.received - nic_.received).count >= kHoldsUp;
       acked_before_ = acked_at_;
     }
     acked_at_ = now;
@@ -88,26 +94,10 @@ class LinkEstimate {
       const std::int64_t refilled = std::min(refill.bytes_in(std::min(idle, 1_s)).count, PathEstimator::kBurstBytes);
       burst_ = std::min(burst_ + static_cast<std::uint64_t>(refilled), std::uint64_t{PathEstimator::kBurstBytes});
     }
-    const bool burst = burst_ != 0;
+    acks_.bytes += bytes;
+    acks_.by_nic += by_nic;
+    acks_.burst |= burst_ != 0;
     burst_ -= std::min(burst_, bytes);
-    if (span >= kStandstill) beyond_ = any_ = {};
-    const auto like = static_cast<std::size_t>(held_);
-    if (idle.count > 0 || span >= kStandstill) {
-      stretches_ = {};
-      stretches_[like].open = true;
-      return;
-    }
-    // From one ack to another that was held up alike the link carried what they say, whatever came between them.
-    for (Stretch& s : stretches_) s.add(bytes, by_nic, span, burst);
-    if (stretches_[like].open) {
-      const Stretch s = stretches_[like];
-      stretches_ = {};
-      // What may be a burst is no faster than it was: that much it tells.
-      if (any_.add(now, s.bytes, s.by_nic, s.time)) end_window_with_bursts();
-      if (!s.burst && beyond_.add(now, s.bytes, s.by_nic, s.time)) end_window(now);
-    }
-    stretches_[like] = {};
-    stretches_[like].open = true;
   }
   // Of a frame whose acknowledgement is looked at for the round trip alone.
   void on_round_trip(Nanos now, const Departure& last, const NicBytes& nic) {
@@ -150,6 +140,7 @@ class LinkEstimate {
   // What was under way on the lane has gone; what is known of the link has not.
   void on_lane_down() {
     acked_at_ = {};
+    acks_ = {};
     stretches_ = {};
     beyond_ = any_ = {};
     longer_ = lower_ = higher_ = 0;
@@ -196,6 +187,37 @@ class LinkEstimate {
     return rate.count > beta_.count + noise ? 1 : rate.count < beta_.count - noise ? -1 : 0;
   }
 
+  // Looks at the acks that came last, which are all of their moment now.
+  void count_acks() {
+    const auto like = static_cast<std::size_t>(held_);
+    if (!acks_.busy) {
+      if (acks_.span >= kStandstill) beyond_ = any_ = {};
+      stretches_ = {};
+      stretches_[like].open = true;
+      return;
+    }
+    // From one ack to another that was held up alike the link carried what they say, whatever came between them.
+    for (Stretch& s : stretches_) s.add(acks_);
+    if (stretches_[like].open) {
+      const Stretch s = stretches_[like];
+      stretches_ = {};
+      // What may be a burst is no faster than it was: that much it tells.
+      if (any_.add(acks_.at, s.bytes, s.by_nic, s.time)) end_window_with_bursts();
+      if (!s.burst && beyond_.add(acks_.at, s.bytes, s.by_nic, s.time)) end_window(acks_.at);
+    }
+    stretches_[like] = {};
+    stretches_[like].open = true;
+  }
+
+  // The acks of one moment.
+  struct Acks {
+    Nanos at;
+    Nanos span;         // since those before
+    bool busy = false;  // the link was, all that time
+    bool burst = false;
+    std::uint64_t bytes = 0;
+    Bytes by_nic;
+  };
   // Busy time since an ack that is remembered.
   struct Stretch {
     bool open = false;
@@ -203,11 +225,11 @@ class LinkEstimate {
     std::uint64_t bytes = 0;
     Bytes by_nic;
     Nanos time;
-    void add(std::uint64_t acked, Bytes for_all, Nanos span, bool in_burst) {
-      bytes += acked;
-      by_nic += for_all;
-      time += span;
-      burst |= in_burst;
+    void add(const Acks& a) {
+      bytes += a.bytes;
+      by_nic += a.by_nic;
+      time += a.span;
+      burst |= a.burst;
     }
   };
   // Busy time that is looked at together.
@@ -277,8 +299,9 @@ class LinkEstimate {
   BytesPerSec beta_;
   Nanos beta_at_;
   Nanos acked_at_, acked_before_;
-  NicBytes nic_;                                      // by then
-  bool held_ = false;                                 // something came the other way before that ack
+  NicBytes nic_;       // by then
+  bool held_ = false;  // something came the other way before that ack
+  Acks acks_;
   std::array<Stretch, 2> stretches_;                  // since the last ack that nothing held up, and that something did
   std::uint64_t burst_ = PathEstimator::kBurstBytes;  // what a shaper's bucket may still hold
   Window beyond_, any_;                               // without and with what a bucket may have let pass

@@ -29,25 +29,35 @@ class TrainMeter {
  public:
   static constexpr std::size_t kSamplesMax = 512;
 
-  void begin() {
+  void begin(Nanos round_trip) {
     samples_.resize(kSamplesMax);  // once: most processes have one, but each channel by itself would pay for its own
     count_ = 0;
+    round_trip_ = round_trip;
   }
-  // So many bytes of it were acknowledged by now, in all.
-  void note(Nanos now, std::uint64_t bytes) {
-    if (count_ != 0 && samples_[count_ - 1].at == now) --count_;
+  // So many bytes of it were acknowledged by now, in all; the youngest of them left at `sent`.
+  void note(Nanos now, std::uint64_t bytes, Nanos sent) {
+    if (count_ != 0 && samples_[count_ - 1].at == now) {
+      samples_[count_ - 1].bytes = bytes;
+      return;
+    }
     if (count_ == kSamplesMax) return;
-    samples_[count_++] = {now, bytes};
+    bool dense = false;
+    if (count_ != 0) {
+      // The link was done with what came before, and waited for this.
+      const Nanos before = samples_[count_ - 1].at, idle = sent - (before - round_trip_);
+      dense = idle <= (now - before) / 4;
+    }
+    samples_[count_++] = {now, bytes, dense};
   }
-  // The rate of what came after the first `from` bytes: the highest of any half of it, since TCP pauses while its
-  // window grows, and a late wake-up stretches one half only. 0: too little came, or too fast to tell.
+  // The rate of what came after the first `from` bytes: the highest of any half of it through which the link was busy,
+  // since TCP pauses while its window grows, and a late wake-up stretches one half only. 0: it is not known.
   BytesPerSec rate_beyond(std::uint64_t from) const {
     BytesPerSec best{};
     if (count_ == 0 || samples_[count_ - 1].bytes <= from) return best;
     const std::uint64_t half = (samples_[count_ - 1].bytes - from) / 2;
     for (std::size_t first = 0; first < count_; ++first) {
       if (samples_[first].bytes < from) continue;
-      for (std::size_t end = first + 1; end < count_; ++end) {
+      for (std::size_t end = first + 1; end < count_ && samples_[end].dense; ++end) {
         const std::uint64_t bytes = samples_[end].bytes - samples_[first].bytes;
         const Nanos span = samples_[end].at - samples_[first].at;
         if (bytes < half || span < kSpanMin) continue;
@@ -64,9 +74,11 @@ class TrainMeter {
   struct Sample {
     Nanos at;
     std::uint64_t bytes = 0;
+    bool dense = false;  // the link was busy since the one before
   };
   std::vector<Sample> samples_;  // empty before the first train
   std::size_t count_ = 0;
+  Nanos round_trip_;
 };
 
 // What a path remembers from one train to the next.
@@ -117,14 +129,14 @@ class ProbeTrains {
     return pays_for(bytes) ? bytes : 0;
   }
   // `sender` is only compared.
-  void begin(const void* sender, int rail, Nanos now, std::uint64_t length) {
+  void begin(const void* sender, int rail, Nanos now, std::uint64_t length, Nanos round_trip) {
     sender_ = sender;
     rail_ = rail;
     began_ = now;
     length_ = length;
     sent_ = acked_ = 0;
     beyond_at_ = Nanos::max();
-    meter_.begin();
+    meter_.begin(round_trip);
   }
   bool is(const void* sender) const { return sender != nullptr && sender_ == sender; }
   bool running() const { return sender_ != nullptr; }
@@ -141,10 +153,10 @@ class ProbeTrains {
   bool is_in_the_way() const { return known(rail_) && rails_[static_cast<std::size_t>(rail_)].busy >= began_; }
   bool meets_another() const { return known(rail_) && rails_[static_cast<std::size_t>(rail_)].heard >= began_; }
   void note_sent(std::uint64_t bytes) { sent_ += bytes; }
-  void note_acked(Nanos now, std::uint64_t bytes) {
+  void note_acked(Nanos now, std::uint64_t bytes, Nanos sent) {
     acked_ += bytes;
     if (acked_ >= kBurst && beyond_at_ == Nanos::max()) beyond_at_ = now;
-    meter_.note(now, acked_);
+    meter_.note(now, acked_, sent);
   }
   // It is over, whole or not. `found`: the link's rate as far as anything is known of it. What was sent is paid for.
   void end(Nanos now, BytesPerSec found) {
