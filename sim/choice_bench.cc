@@ -134,6 +134,7 @@ double run(const Bed& bed, std::optional<PlannerId> planner, std::uint64_t bytes
   o.hosts = bed.hosts();
   o.wiring = bed.wiring;
   o.fabric.window_bytes = 16 << 20;
+  o.settings.measured_choice = !planner;
   if (planner) o.settings.algo = std::string(name_of(*planner));
   Cluster c(std::move(o));
   for (int h = 0; h < bed.hosts(); ++h) {

@@ -172,6 +172,7 @@ class Fuzzer final : public PollWatcher {
     ClusterOptions o;
     o.wiring = Wiring::flat(2, 2);
     o.fabric.nic = NicOptions::link(20_us, BytesPerSec::from_mbit(10'000));
+    o.settings.measured_choice = true;
     o.settings.piece_bytes = Bytes{4096};
     o.settings.eager_bytes = Bytes{16 * 1024};
     o.settings.entry_limit = 500_ms;
