@@ -90,9 +90,8 @@ const Row kRows[] = {
     {{"shm_crc", "CANARY_SHM_CRC", SettingKind::kBool, "0", 0, 1, true,
       "1: payloads carry a CRC32C also through this host's own memory, and are checked; on NICs they always do"},
      &Settings::shm_crc},
-    {{"probes", "CANARY_PROBES", SettingKind::kBool, "1", 0, 1, false,
-      "0: links are measured by the traffic alone; no trains of probes while they are idle, no heartbeats in its "
-      "pauses"},
+    {{"probes", "CANARY_PROBES", SettingKind::kBool, "0", 0, 1, false,
+      "1: idle links are measured by trains of probes, which take a hundredth of their time; 0: by traffic alone"},
      &Settings::probes},
     {{"eager_bytes", "CANARY_EAGER_BYTES", SettingKind::kBytes, "4MiB", 16384, 64 * kMiB, true,
       "per peer: what may be sent for operations that it has not entered yet, and of it 256 KiB at most for messages; "

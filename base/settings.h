@@ -53,7 +53,7 @@ struct Settings {
   bool measured_choice = false;
   Bytes piece_bytes;
   bool shm_crc = false;
-  bool probes = true;
+  bool probes = false;
   Bytes eager_bytes;
   std::int64_t ops_in_flight = 64;
   // time limits

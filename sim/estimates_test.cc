@@ -56,10 +56,10 @@ TEST(Estimates, AShorterWayIsFoundWithinASecond) {
 
 // Only pauses of the traffic show it, and more than one of them has to.
 TEST(Estimates, ALongerWayIsFoundAfterAFewPauses) {
-  expect_found({1000, 1_ms}, {1000, 10_ms}, 50_ms);
+  expect_found({1000, 1_ms}, {1000, 10_ms}, 50_ms, 1500_ms);
   if (quick()) return;
-  expect_found({100, 20_ms}, {100, 40_ms}, 50_ms);
-  expect_found({1000, 100_us}, {1000, 500_us}, 50_ms);
+  expect_found({100, 20_ms}, {100, 40_ms}, 50_ms, 1500_ms);
+  expect_found({1000, 100_us}, {1000, 500_us}, 50_ms, 1500_ms);
 }
 
 // The receiver's acknowledgements keep its heartbeats away; it answers those of the sender's pauses.

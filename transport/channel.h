@@ -98,7 +98,7 @@ struct ChannelOptions {
   std::uint32_t records = 2048;  // at most so many sequenced frames in flight over all lanes
   std::uint32_t copies = 256;    // at most, of kCopiedPieceBytes
   RailRates* rails = nullptr;    // shared by the channels of a process; outlives them. Null: the channel has its own
-  bool probes = true;            // links are measured while they are idle, and in pauses (CANARY_PROBES)
+  bool probes = false;           // links are measured while they are idle (CANARY_PROBES)
   bool check_memory = true;      // payloads have their CRC also where every path is shared memory
 };
 

@@ -14,14 +14,14 @@ namespace canarynet {
 
 // Traffic keeps heartbeats away, and its frames meet queues: a pause shows the link's own round trip.
 void Channel::beat_in_pause(Path& path) {
-  if (!options_.probes || leaving_ || peer_left_ || path.unacked_bytes != 0) return;
+  if (leaving_ || peer_left_ || path.unacked_bytes != 0) return;
   if (now_ - path.beats[path.last_beat].sent >= options_.heartbeat_interval / 4) send_heartbeat(path, true);
 }
 
 // The peer's heartbeat came in a pause of its traffic, and nothing of ours is before the answer. Where bytes come this
 // way only, our acknowledgements would keep its echo away for as long as they do.
 void Channel::answer_in_pause(Path& path) {
-  if (!options_.probes || leaving_ || peer_left_ || path.unacked_bytes != 0) return;
+  if (leaving_ || peer_left_ || path.unacked_bytes != 0) return;
   if (!path.carried || now_ - path.answered_at < options_.heartbeat_interval / 4) return;
   path.carried = false;
   path.answered_at = now_;
