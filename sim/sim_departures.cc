@@ -6,6 +6,14 @@
 #include "sim/sim_lane.h"
 
 namespace canarynet {
+namespace {
+
+// A lane whose turn it is sends so much, or one larger frame. Small frames of a real stream leave in one segment. If
+// each waited for a turn of its own, acknowledgements, which overtake, would keep a lane's other frames from ever
+// leaving beside another lane's large ones.
+constexpr std::int64_t kTurnBytes = 16 * 1024;
+
+}  // namespace
 
 bool SimFabric::window_open(const SimLane& lane) {
   if (lane.shared_) {
@@ -48,11 +56,13 @@ void SimFabric::leave_nic(SimLane& lane) {
   std::uint32_t previous = kNoSlot;
   for (std::uint32_t slot = nic.waiting_head; slot != lane.self_.slot; slot = lanes_[slot].lane->next_waiting_)
     previous = slot;
+  if (previous == kNoSlot) nic.turn_bytes = 0;
   (previous == kNoSlot ? nic.waiting_head : lanes_[previous].lane->next_waiting_) = lane.next_waiting_;
   if (nic.waiting_tail == lane.self_.slot) nic.waiting_tail = previous;
 }
 
-// Gives an idle NIC the next frame of the lane whose turn it is; a busy one is asked again when it will be idle.
+// Gives an idle NIC the next frame of the lane whose turn it is; a busy one is asked again when it will be idle. Each
+// lane has its turn, and sends some bytes in it.
 void SimFabric::serve(std::uint32_t index) {
   Nic& nic = nics_[index];
   while (nic.waiting_head != kNoSlot) {
@@ -65,8 +75,19 @@ void SimFabric::serve(std::uint32_t index) {
     nic.waiting_head = lane.next_waiting_;
     if (nic.waiting_head == kNoSlot) nic.waiting_tail = kNoSlot;
     lane.waiting_ = false;
+    nic.turn_bytes += frames_[lane.queue_.head].bytes();
     begin_frame(lane, false);
-    if (!lane.queue_.empty() && window_open(lane)) wait_for_nic(lane);
+    const bool more = !lane.queue_.empty() && window_open(lane);
+    const bool goes_on = more && nic.turn_bytes + frames_[lane.queue_.head].bytes() <= kTurnBytes;
+    if (!goes_on) nic.turn_bytes = 0;
+    if (goes_on) {
+      lane.waiting_ = true;
+      lane.next_waiting_ = nic.waiting_head;
+      nic.waiting_head = lane.self_.slot;
+      if (nic.waiting_tail == kNoSlot) nic.waiting_tail = lane.self_.slot;
+    } else if (more) {
+      wait_for_nic(lane);
+    }
   }
 }
 

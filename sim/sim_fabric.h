@@ -224,6 +224,7 @@ class SimFabric {
     bool tx_event = false;  // kTxDone is set: some lane waits for that moment
     Nanos rx_free_at;
     std::uint32_t waiting_head = kNoSlot, waiting_tail = kNoSlot;  // lanes with something to send, taking turns
+    std::int64_t turn_bytes = 0;  // sent so far by the lane at the head, which has not had all of its turn
     NicCounters counters;
   };
   struct Host {
