@@ -405,6 +405,7 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
   const PathEstimator::NicBytes nic = rails_->carried(path.spec.local_rail);
   if (now.pieces.bytes != 0) {
     path.estimator.on_acked(now_, now.pieces.bytes, now.pieces.last, path.window_was_full, nic);
+    path.best.note(now_, path.estimator.rate());
     path.window_was_full = false;
     path.link.on_acked(now_, now.pieces.bytes, now.pieces.last, nic);
   } else {

@@ -189,7 +189,8 @@ bool Channel::on_trial(Path& path) const {
   }
   if (now_ - t.began < limits::kTrialMax + e.rtt_min() * 8 && t.bytes < limits::kTrialBytes) return true;
   const bool learned = e.rate().count > t.known.count + t.known.count / 4;
-  t.pause = learned ? limits::kTrialPauseMin : std::clamp(t.pause * 2, limits::kTrialPauseMin, limits::kTrialPauseMax);
+  const Nanos most = learned || path.best.is_twice(e.rate()) ? limits::kTrialPauseMin : limits::kTrialPauseMax;
+  t.pause = std::clamp(t.pause * 2, limits::kTrialPauseMin, most);
   t.began = Nanos::max();
   t.next = now_ + t.pause;
   t.next_at_bytes = placed_bytes_ + limits::kSentBetweenTrials;

@@ -8,8 +8,8 @@
 namespace canarynet::limits {
 
 // A lane that carried nothing for so long, or was never busy, is tried with probes. A trial sends twice what a shaper
-// may let pass as a burst. One that shows nothing new makes the pause until the next twice as long; and probes are a
-// small part of what the channel carries.
+// may let pass as a burst. One that shows nothing new makes the pause until the next twice as long, unless the lane has
+// carried far more a short while ago; and probes are a small part of what the channel carries.
 inline constexpr Nanos kTrialPauseMin = 500_ms;
 inline constexpr Nanos kTrialPauseMax = 8_s;
 inline constexpr Nanos kTrialMax = 500_ms;

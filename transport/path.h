@@ -131,7 +131,8 @@ struct Path {
   std::string no_lane;                  // why the last try to get a lane failed; "" once there is one
   Obstacle obstacle = Obstacle::kNone;  // likewise
   PathEstimator estimator;              // of the lane, for the choice of lanes
-  LinkEstimate link;                    // of all lanes of the path, for planners and people
+  BestRate best;                        // of all lanes of the path
+  LinkEstimate link;                    // likewise, for planners and people
 
   // sending
   std::uint32_t next_sequence = 1;

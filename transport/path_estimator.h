@@ -26,6 +26,26 @@
 
 namespace canarynet {
 
+// The highest rate that a path's lanes have proved within the last minute. A link that carried it may do so again any
+// time. It outlives the lanes, since a link that collapses often ends them.
+class BestRate {
+ public:
+  void note(Nanos now, BytesPerSec rate) {
+    // A windowed maximum: two buckets of 30 s each.
+    if (now - bucket_start_ > 30_s) {
+      best_[1] = best_[0];
+      best_[0] = {};
+      bucket_start_ = now;
+    }
+    best_[0] = std::max(best_[0], rate);
+  }
+  bool is_twice(BytesPerSec rate) const { return std::max(best_[0], best_[1]).count > rate.count * 2; }
+
+ private:
+  std::array<BytesPerSec, 2> best_;
+  Nanos bucket_start_{-(30_s).count};
+};
+
 class PathEstimator {
  public:
   // What a NIC carried, for all channels.
@@ -165,7 +185,10 @@ class PathEstimator {
 
   void sample_rate(Nanos now, Bytes moved, Nanos span, bool limited) {
     if (span.count <= 0) return;
-    const auto sample = BytesPerSec::of(moved, span);
+    // While acks are held up a shaper's bucket fills, and what leaves next passes at the speed of the wire. A lane that
+    // is believed to be a thousand times as fast as it is gets all that waits: one sample counts for twice at most.
+    const BytesPerSec twice{rate_.count * 2};
+    const auto sample = rate_.count == 0 ? BytesPerSec::of(moved, span) : std::min(BytesPerSec::of(moved, span), twice);
     const bool grows = flat_rounds_ < kFlatRounds;
     if (rate_.count == 0) {
       rate_ = sample;

@@ -17,10 +17,10 @@ class Link {
  public:
   explicit Link(Nanos round_trip) : round_trip_(round_trip) { estimator.sample_rtt(now_, round_trip); }
 
-  void send() {
+  void send(Nanos carried_for = kRate.time_for(Bytes{kPiece})) {
     unacked_ += kPiece;
     const bool idle = in_flight_.empty();
-    free_ = std::max(free_, now_) + kRate.time_for(Bytes{kPiece});
+    free_ = std::max(free_, now_) + carried_for;
     in_flight_.push_back(
         {estimator.depart(now_, idle, unacked_ <= kPiece, true, bytes(unacked_)), free_ + round_trip_});
     in_flight_.back().departure.nic = nic;
@@ -129,6 +129,24 @@ TEST(PathEstimator, AcksThatWereHeldUpAndComeAtOnceProveNoFasterLink) {
     most = std::max(most, of_the_rate(link));
   }
   EXPECT_LT(most, 1.1);
+}
+
+TEST(PathEstimator, ABucketThatFilledWhileAcksWereHeldUpIsNotTheRate) {
+  constexpr Nanos kAtOnce = 50_us;
+  Link link(100_us);
+  link.carry(200, 3);
+  link.acknowledge(60_ms);
+  link.send(kAtOnce);
+  link.send(kAtOnce);
+  link.acknowledge();
+  link.acknowledge();
+  for (int i = 0; i < 2; ++i) {
+    link.send(kAtOnce);
+    link.acknowledge();
+  }
+  EXPECT_LT(of_the_rate(link), 2.5) << "four pieces at the speed of the wire";
+  link.carry(200, 3);
+  EXPECT_NEAR(of_the_rate(link), 1, 0.1);
 }
 
 TEST(PathEstimator, WhileTheRateGrowsTheWindowIsTwiceWhatTheRateNeeds) {
