@@ -14,6 +14,7 @@ Parts, for --only:
   routed, pointtopoint, onesubnet, ipv6
                 wirings beyond one IPv4 subnet per switch (docs/canary-run.md), at 2 x 500 and 500 + 125 Mbit/s
   loss          0.1, 0.5, 2 % with 1 and 10 ms: each congestion control that this kernel offers
+  delay4, loss4 the same on 4 hosts x 2 x 200 Mbit/s: 5, 20, 50 ms one way; 0.1, 1 % with 1 ms
 """
 import json
 import os
@@ -299,39 +300,67 @@ def congestion_controls():
         return sorted(file.read().split())
 
 
-def loss(options, figures):
-    count = 3 if options.quick else 4
+def each_control(options, figures, label, bed, size, count, *, limit=120, unset=True, raw_too=True, gloo_modes=(),
+                 least=None):
+    """Runs one bed with each congestion control in turn, and, if `unset`, with none set: Canary, raw TCP, Gloo."""
+    if options.match not in label:
+        return
     controls = congestion_controls()
+    arguments = "-b %d -n %d -w 2" % (size, count)
+    steps = []
+    if unset:
+        steps.append(perf(options, "default", limit, arguments, ["CANARY_TCP_CONGESTION="]))
+        # Canary's own default, if no setting names one.
+        steps[0].command = "env -u CANARY_TCP_CONGESTION " + steps[0].command
+    for control in controls:
+        steps.append(perf(options, control, limit, arguments, ["CANARY_TCP_CONGESTION=" + control]))
+        if options.quick:
+            continue
+        if raw_too:
+            steps.append(raw(options, ("raw TCP", control), bed, size, count, limit, congestion=control))
+        for name, nics, split in gloo_modes if options.gloo else ():
+            steps.append(gloo(options, ("Gloo, " + name, control), bed, [size], min(count, 3), limit, nics=nics,
+                              split=split, congestion=control))
+    results = run(options, bed, steps)
+    bound = bed.bound(size)
+    for key in ["default"] * unset + controls:
+        beside = []
+        for other in [step.key for step in steps if step.key[1:] == (key,)]:
+            figure = share(results[other], size, bound)
+            beside.append("%s %s" % (other[0], "-" if figure is None else "%.1f %%" % figure))
+        note = "; ".join(filter(None, [", ".join(beside), why(results[key])]))
+        figures.add("%s: %s" % (label, "nothing set" if key == "default" else key), share(results[key], size, bound),
+                    "%", note=note, at_least=least if key == "default" else None)
+
+
+def loss(options, figures):
     for percent in [0.5] if options.quick else [0.1, 0.5, 2]:
         for delay in [1] if options.quick else [1, 10]:
             # If cubic and reno carry only some 3 Mbit/s, 4 MiB would take ten seconds each.
             size = (1 if options.quick or percent * delay > 2 else 4) * MIB
-            label = "200 Mbit/s, loss %g %%, %d ms one way, %s" % (percent, delay, size_text(size))
-            if options.match not in label:
-                continue
-            bed = Bed(2, [200], more=["--loss", "%g%%" % percent, "--delay", "%dms" % delay])
-            steps = [perf(options, "default", 120, "-b %d -n %d -w 2" % (size, count), ["CANARY_TCP_CONGESTION="])]
-            # Canary's own default, if no setting names one.
-            steps[0].command = "env -u CANARY_TCP_CONGESTION " + steps[0].command
-            for control in controls:
-                steps.append(perf(options, control, 120, "-b %d -n %d -w 2" % (size, count),
-                                  ["CANARY_TCP_CONGESTION=" + control]))
-                if not options.quick:
-                    steps.append(raw(options, ("raw", control), bed, size, count, 120, congestion=control))
-                    if options.gloo:
-                        steps.append(gloo(options, ("gloo", control), bed, [size], count, 120, congestion=control))
-            results = run(options, bed, steps)
-            bound = bed.bound(size)
-            for key in ["default"] + controls:
-                beside = []
-                for name, other in (("raw TCP", ("raw", key)), ("Gloo", ("gloo", key))):
-                    if other in results:
-                        figure = share(results[other], size, bound)
-                        beside.append("%s %s" % (name, "-" if figure is None else "%.1f %%" % figure))
-                note = "; ".join(filter(None, [", ".join(beside), why(results[key])]))
-                figures.add("%s: %s" % (label, "nothing set" if key == "default" else key),
-                            share(results[key], size, bound), "%", note=note,
-                            at_least=options.lossy if key == "default" else None)
+            each_control(options, figures, "200 Mbit/s, loss %g %%, %d ms one way, %s" % (percent, delay,
+                                                                                        size_text(size)),
+                         Bed(2, [200], more=["--loss", "%g%%" % percent, "--delay", "%dms" % delay]), size,
+                         3 if options.quick else 4, gloo_modes=[ONE_NIC], least=options.lossy)
+
+
+def four_hosts(options, figures, label, size, more):
+    rates = [200, 200]
+    each_control(options, figures, "4 hosts, 2 x 200 Mbit/s, %s, %s" % (label, size_text(size)),
+                 Bed(4, rates, more=more), size, 3, unset=False, raw_too=False,
+                 gloo_modes=[("by hand", len(rates), None)])
+
+
+def delay4(options, figures):
+    for delay in [20] if options.quick else [5, 20, 50]:
+        four_hosts(options, figures, "%d ms one way" % delay, options.bytes or (8 if options.quick else 64) * MIB,
+                   ["--delay", "%dms" % delay])
+
+
+def loss4(options, figures):
+    for percent in [1] if options.quick else [0.1, 1]:
+        four_hosts(options, figures, "loss %g %%, 1 ms one way" % percent,
+                   options.bytes or (1 if options.quick else 16) * MIB, ["--loss", "%g%%" % percent, "--delay", "1ms"])
 
 
 PARTS = {
@@ -344,6 +373,8 @@ PARTS = {
     "onesubnet": wiring("onesubnet", (), "onesubnet"),
     "ipv6": wiring("flat", ("--ipv6",), "IPv6"),
     "loss": loss,
+    "delay4": delay4,
+    "loss4": loss4,
 }
 
 
