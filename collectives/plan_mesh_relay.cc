@@ -22,7 +22,7 @@ bool defines(Collective collective, int) { return collective != Collective::kAll
 class Ways {
  public:
   explicit Ways(const Reachability& reach)
-      : n_(reach.ranks()), next_(static_cast<std::size_t>(n_) * static_cast<std::size_t>(n_)), load_(size(n_)) {
+      : n_(reach.ranks()), ways_(static_cast<std::size_t>(n_) * static_cast<std::size_t>(n_)), load_(size(n_)) {
     neighbours_.resize(size(n_));
     for (int a = 0; a < n_; ++a) {
       for (int b = 0; b < n_; ++b) {
@@ -37,7 +37,7 @@ class Ways {
   }
 
   // From source to target, both included; empty if there is no way.
-  const std::vector<int>& of(int source, int target) const { return next_[index(source, target)]; }
+  const std::vector<int>& of(int source, int target) const { return ways_[index(source, target)]; }
 
  private:
   static std::size_t size(int i) { return static_cast<std::size_t>(i); }
@@ -60,7 +60,7 @@ class Ways {
   void choose(int source, int target) {
     const std::vector<int>& hops = hops_[size(target)];
     if (hops[size(source)] < 0) return;
-    std::vector<int>& way = next_[index(source, target)];
+    std::vector<int>& way = ways_[index(source, target)];
     for (int at = source; at != target;) {
       way.push_back(at);
       int best = -1;
@@ -75,7 +75,7 @@ class Ways {
 
   int n_;
   std::vector<std::vector<int>> neighbours_, hops_;  // hops_: [target][rank], -1: no way
-  std::vector<std::vector<int>> next_;
+  std::vector<std::vector<int>> ways_;
   std::vector<int> load_;  // messages that each rank relays
 };
 

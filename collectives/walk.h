@@ -1,5 +1,5 @@
 // collectives/walk.h -- the walk of cost.h: all tasks of a schedule in virtual time, for every rank or for the few that
-// stand for all. Pure; allocates; about a quarter of a microsecond a message.
+// stand for all. Pure; allocates; some tenths of a microsecond a message.
 #pragma once
 
 #include "collectives/cost.h"
