@@ -315,7 +315,7 @@ TEST_F(Strangers, OfAnotherVersionOrAnotherJobDoNotEndAJobThatForms) {
     keep_log();
     std::string wrong = live(test::join_url(port), 0, 2, {"join_timeout=20s"}, 0.3);
     const std::string log = kept_log();
-    for (const char* part : {"speaks protocol version 7..9, rank 0 2", "speaks protocol version 1..1, rank 0 2",
+    for (const char* part : {"speaks protocol version 7..9, rank 0 3", "speaks protocol version 1..1, rank 0 3",
                              "the world sizes differ", "host-x"}) {
       if (wrong.empty() && log.find(part) == std::string::npos)
         wrong = std::string(part) + " is not in the log: " + log;
