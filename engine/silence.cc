@@ -88,7 +88,9 @@ void Engine::check_silence(Nanos now) {
     if (watch_.alone(now, /*by_lanes=*/true, limit)) {
       kill_groups_of(m.engine, my_engine_, CANARY_NO_PATH, "reaches no rank of any other host: " + how);
     } else {
-      kill_groups_of(m.engine, m.engine, CANARY_NO_PATH, "can't be reached: no lane works, " + how, &m.waiting);
+      // One end alone can't tell which of the two is at fault, so the text names both.
+      kill_groups_of(m.engine, m.engine, CANARY_NO_PATH,
+                     "can't be reached by " + ranks_text(my_engine_) + ": no lane works, " + how, &m.waiting);
     }
   }
 }
