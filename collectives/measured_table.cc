@@ -9,9 +9,6 @@
 namespace canarynet {
 namespace {
 
-constexpr int kChecksumBits = 20;
-constexpr std::uint32_t kChecksumMask = (1u << kChecksumBits) - 1;
-
 bool before(const MeasuredRow& a, const MeasuredRow& b) {
   return std::tuple(a.collective, a.size_class) < std::tuple(b.collective, b.size_class);
 }
@@ -24,7 +21,7 @@ MeasuredTable::MeasuredTable(std::uint32_t version, std::vector<MeasuredRow> row
   if (version_ == 0) return;
   const std::vector<wire::DecisionRow> bytes = to_wire();
   const std::uint32_t sum = crc32c(0, bytes.data(), bytes.size() * sizeof(wire::DecisionRow));
-  identity_ = version_ << kChecksumBits | (sum & kChecksumMask);
+  identity_ = version_ << kTableChecksumBits | table_checksum(sum);
   if (identity_ == 0) identity_ = 1;  // 0 says that there is no table
 }
 
@@ -81,7 +78,7 @@ const char* MeasuredTable::from_wire(std::uint32_t version, wire::ListIn<wire::D
 std::string table_name(std::uint32_t identity) {
   if (identity == 0) return "no table";
   char text[48];
-  std::snprintf(text, sizeof text, "table %u (checksum %05x)", identity >> kChecksumBits, identity & kChecksumMask);
+  std::snprintf(text, sizeof text, "table %u (checksum %05x)", table_version(identity), table_checksum(identity));
   return text;
 }
 

@@ -68,6 +68,10 @@ class MeasuredTable {
   std::vector<MeasuredRow> rows_;
 };
 
+// The parts of an identity.
+inline constexpr int kTableChecksumBits = 20;
+constexpr std::uint32_t table_version(std::uint32_t identity) { return identity >> kTableChecksumBits; }
+constexpr std::uint32_t table_checksum(std::uint32_t identity) { return identity & ((1u << kTableChecksumBits) - 1); }
 // "table 3 (checksum 1a2b3)"; "no table".
 std::string table_name(std::uint32_t identity);
 

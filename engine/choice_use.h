@@ -13,6 +13,7 @@
 #include "base/types.h"
 #include "base/units.h"
 #include "collectives/measured_table.h"
+#include "collectives/selector.h"
 #include "collectives/table_costs.h"
 
 namespace canarynet {
@@ -40,6 +41,19 @@ class ChoiceUse {
     bool static_known = false;  // `static_choice` has been asked for
     PlannerId static_choice = PlannerId::kRing;
     std::array<std::array<Took, 2>, kPlannerCount> took{};  // by planner; with the job's pieces, with smaller ones
+
+    struct Sum {
+      std::uint64_t operations = 0, ns = 0;
+    };
+    // Since another table decides, with pieces of any size.
+    Sum took_by(PlannerId planner) const {
+      Sum sum;
+      for (const Took& t : took[static_cast<std::size_t>(planner)]) {
+        sum.operations += t.operations;
+        sum.ns += t.ns;
+      }
+      return sum;
+    }
   };
 
   Cell& cell(Collective collective, std::uint64_t bytes) {
@@ -76,6 +90,16 @@ class ChoiceUse {
       }
     }
     return out;
+  }
+  // Calls fn(collective, size class, cell) for every class that operations were entered of.
+  template <typename Fn>
+  void for_each_used(Fn fn) const {
+    for (std::size_t c = 0; c < cells_.size(); ++c) {
+      for (int s = 0; cells_[c] && s < kSizeClasses; ++s) {
+        const Cell& cell = (*cells_[c])[static_cast<std::size_t>(s)];
+        if (cell.operations != 0) fn(static_cast<Collective>(c), s, cell);
+      }
+    }
   }
   // Another table decides from now on.
   void begin_anew() {
@@ -121,6 +145,17 @@ class ChoiceUse {
 
  private:
   std::array<std::unique_ptr<std::array<Cell, kSizeClasses>>, kCollectiveCount> cells_;
+};
+
+// What decides an operation, and what is known of its kind.
+struct ChoiceView {
+  ChosenBy by = ChosenBy::kStatic;
+  bool known = true;  // false: nobody has asked for the static choice yet
+  PlannerId planner = PlannerId::kRing;
+  std::uint32_t piece_bytes = 0;          // 0: the job's
+  std::uint32_t table = 0;                // identity of the table in force
+  const MeasuredRow* row = nullptr;       // of that table, where it decides or keeps the static choice
+  const ChoiceUse::Cell* cell = nullptr;  // null: no such operation was entered here
 };
 
 }  // namespace canarynet

@@ -110,6 +110,17 @@ class Engine final : public MembershipListener,
   // What decides an operation of this size (operation_bytes()) that the member would enter next, and why: one sentence
   // or two for people. "": the member has been forgotten.
   std::string explain(port::MemberId id, Collective collective, std::uint64_t bytes) const;
+  // Calls fn(group, collective, size class, ChoiceView) for all that the groups use, in the order of their numbers.
+  template <typename Fn>
+  void for_each_choice(Fn fn) const {
+    for (const auto& g : groups_) {
+      if (g->local.empty()) continue;
+      g->use.for_each_used([&](Collective collective, int size_class, const ChoiceUse::Cell& cell) {
+        const std::uint64_t usual = cell.bytes / cell.operations;
+        fn(*g, collective, size_class, choice_view(*g, g->local.front()->entered + 1, collective, usual));
+      });
+    }
+  }
   // True while operations or messages of a member are not done, those included that the engine has not seen.
   bool pending(port::MemberId id);
   // Ends a local member's part in its group; false: operations or messages are pending. When the last local member has
@@ -277,6 +288,8 @@ class Engine final : public MembershipListener,
   // operations (operations.cc, operation_flow.cc)
   void enter(GroupMember& member, const CalledOperation& called);
   PlanRequest plan_request(const Group& group) const;
+  // Of the group's operation of that number.
+  ChoiceView choice_view(const Group& group, std::uint32_t operation, Collective collective, std::uint64_t bytes) const;
   Result<ProgramEntry*> program_for(GroupMember& member, const OpRequest& request);
   Result<Choice> choose(GroupMember& member, const PlanRequest& request, const MeasuredTable& table,
                         ProgramEntry* known_static, ChoiceUse::Cell& use);

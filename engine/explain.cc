@@ -21,11 +21,7 @@ std::string took_text(const ChoiceUse::Cell* cell) {
   if (cell == nullptr) return "";
   std::string out;
   for (std::size_t p = 0; p < cell->took.size(); ++p) {
-    std::uint64_t operations = 0, ns = 0;
-    for (const ChoiceUse::Took& took : cell->took[p]) {
-      operations += took.operations;
-      ns += took.ns;
-    }
+    const auto [operations, ns] = cell->took_by(static_cast<PlannerId>(p));
     if (operations == 0) continue;
     out += (out.empty() ? "; since then " : ", ") + std::to_string(operations) +
            (operations == 1 ? " operation took " : " operations took ") + time_text(ns / operations / 1000) +
@@ -36,38 +32,56 @@ std::string took_text(const ChoiceUse::Cell* cell) {
 
 }  // namespace
 
+ChoiceView Engine::choice_view(const Group& g, std::uint32_t operation, Collective collective,
+                               std::uint64_t bytes) const {
+  ChoiceView view;
+  view.cell = g.use.find(collective, bytes);
+  if (g.decisions) view.table = g.decisions->table_for(operation).identity();
+  if (const Decision* forced = decisions_.find(collective, bytes); forced != nullptr) {
+    view.by = ChosenBy::kForced;
+    view.planner = forced->planner;
+    view.piece_bytes = forced->piece_bytes;
+    return view;
+  }
+  if (g.decisions) view.row = g.decisions->table_for(operation).find(collective, bytes);
+  if (view.row != nullptr) {
+    if (!view.row->keeps_static) view.by = ChosenBy::kMeasured;
+    view.planner = view.row->planner;
+    view.piece_bytes = view.row->piece_bytes;
+    return view;
+  }
+  view.known = view.cell != nullptr && view.cell->static_known;
+  if (view.known) view.planner = view.cell->static_choice;
+  return view;
+}
+
 std::string Engine::explain(port::MemberId id, Collective collective, std::uint64_t bytes) const {
   const GroupMember* const m = member(id);
   if (m == nullptr) return "";
   const Group& g = *m->group;
+  const ChoiceView view = choice_view(g, m->entered + 1, collective, bytes);
   std::string out = std::string(name_of(collective)) + " of " + as_written(Bytes{static_cast<std::int64_t>(bytes)}) +
                     " among " + std::to_string(g.members.size()) + " ranks: ";
-  const ChoiceUse::Cell* const cell = g.use.find(collective, bytes);
-  if (const Decision* row = decisions_.find(collective, bytes); row != nullptr) {
-    return out + planner_text(row->planner, row->piece_bytes) + ", forced by CANARY_ALGO" + took_text(cell);
-  }
-  static const MeasuredTable kNone;
-  const MeasuredTable& table = g.decisions ? g.decisions->table_for(m->entered + 1) : kNone;
-  const MeasuredRow* const row = table.find(collective, bytes);
-  if (row == nullptr) {
-    const bool known = cell != nullptr && cell->static_known;
-    out += known ? std::string(name_of(cell->static_choice)) + ", chosen by size and topology"
-                 : std::string("to be chosen by size and topology");
+  if (view.by == ChosenBy::kForced)
+    return out + planner_text(view.planner, view.piece_bytes) + ", forced by CANARY_ALGO" + took_text(view.cell);
+  if (view.row == nullptr) {
+    out += view.known ? std::string(name_of(view.planner)) + ", chosen by size and topology"
+                      : std::string("to be chosen by size and topology");
     if (!g.decisions) {
       out += options_.settings.measured_choice ? "; nothing is measured for a group of one host, or of so many ranks"
                                                : "; CANARY_MEASURED_CHOICE is off";
     } else {
-      out +=
-          table.version() == 0 ? "; no table has been made yet" : "; " + table_name(table.identity()) + " has no row";
+      out += view.table == 0 ? "; no table has been made yet" : "; " + table_name(view.table) + " has no row";
     }
-    return out + took_text(cell);
+    return out + took_text(view.cell);
   }
-  out += planner_text(row->planner, row->piece_bytes) + ", " +
-         (row->keeps_static ? "chosen by size and topology and kept by " : "chosen by ") +
-         table_name(table.identity()) + ": expected to take " + time_text(row->predicted_us);
-  if (row->runner_up != row->planner)
-    out += ", " + std::string(name_of(row->runner_up)) + " " + time_text(row->runner_up_us);
-  return out + took_text(cell);
+  const MeasuredRow& row = *view.row;
+  out += planner_text(row.planner, row.piece_bytes) + ", " +
+         (row.keeps_static ? "chosen by size and topology and kept by " : "chosen by ") + table_name(view.table) +
+         ": expected to take " + time_text(row.predicted_us);
+  if (row.runner_up != row.planner)
+    out += ", " + std::string(name_of(row.runner_up)) + " " + time_text(row.runner_up_us);
+  return out + took_text(view.cell);
 }
 
 }  // namespace canarynet

@@ -12,6 +12,11 @@ using ipc::LinkMetric;
 using ipc::NicMetric;
 using ipc::ProcessMetric;
 
+ipc::ChosenBy chosen_by(const ChoiceView& view) {
+  if (view.by == ChosenBy::kForced) return ipc::ChosenBy::kForced;
+  if (view.by == ChosenBy::kMeasured) return ipc::ChosenBy::kMeasured;
+  return view.row != nullptr ? ipc::ChosenBy::kKept : ipc::ChosenBy::kStatic;
+}
 std::uint64_t of(std::int64_t n) { return static_cast<std::uint64_t>(std::max<std::int64_t>(n, 0)); }
 
 }  // namespace
@@ -116,6 +121,49 @@ void EngineCounters::fill_links(const Source& source) {
   }
 }
 
+// What each group's operations run by, and why.
+void EngineCounters::fill_choices(const Engine& engine) {
+  ipc::CountersTable& t = writer_.table();
+  std::uint64_t left_out = 0;
+  t.choices = 0;
+  engine.for_each_choice([&](const Group& group, Collective collective, int size_class, const ChoiceView& view) {
+    if (!view.known) return;
+    if (t.choices == ipc::kChoicesMax) {
+      ++left_out;
+      return;
+    }
+    ipc::ChoiceRow& row = t.choice[t.choices++];
+    row = {};
+    ipc::put_label(row.collective, name_of(collective));
+    ipc::put_label(row.planner, name_of(view.planner));
+    row.group = group.flow;
+    row.ranks = static_cast<std::uint32_t>(group.members.size());
+    row.chosen_by = chosen_by(view);
+    row.piece_bytes = view.piece_bytes;
+    row.table_version = table_version(view.table);
+    row.table_checksum = table_checksum(view.table);
+    row.from_bytes = class_begin(size_class);
+    row.to_bytes = size_class + 1 < kSizeClasses ? class_begin(size_class + 1) : 0;
+    if (view.row != nullptr) {
+      row.predicted_ns = std::uint64_t{view.row->predicted_us} * 1000;
+      if (view.row->runner_up != view.row->planner) {
+        ipc::put_label(row.runner_up, name_of(view.row->runner_up));
+        row.runner_up_ns = std::uint64_t{view.row->runner_up_us} * 1000;
+      }
+    }
+    std::size_t lines = 0;
+    for (std::size_t p = 0; view.cell != nullptr && p < view.cell->took.size(); ++p) {
+      const auto [operations, ns] = view.cell->took_by(static_cast<PlannerId>(p));
+      if (operations == 0 || lines == row.times.size()) continue;
+      ipc::ChoiceTimes& times = row.times[lines++];
+      ipc::put_label(times.planner, name_of(static_cast<PlannerId>(p)));
+      times.operations = operations;
+      times.mean_ns = ns / operations;
+    }
+  });
+  t.at(ProcessMetric::kChoicesLeftOut) = left_out;
+}
+
 template <typename Source>
 void EngineCounters::fill_messages(const Source& source) {
   ipc::CountersTable& t = writer_.table();
@@ -136,6 +184,7 @@ void EngineCounters::finish(Nanos now) {
 void EngineCounters::publish(const Engine& engine, Nanos now) {
   std::fill(rails_.begin(), rails_.end(), RailStats{});
   fill_links(engine);
+  fill_choices(engine);
   fill_messages(engine);
   const Engine::Counters c = engine.counters();
   ipc::CountersTable& t = writer_.table();

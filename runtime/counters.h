@@ -31,6 +31,7 @@ class EngineCounters {
   void begin(std::span<const Rail> rails, const std::string& host);
   template <typename Source>
   void fill_links(const Source& source);
+  void fill_choices(const Engine& engine);
   template <typename Source>
   void fill_messages(const Source& source);
   void finish(Nanos now);

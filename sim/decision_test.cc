@@ -214,6 +214,43 @@ TEST(Decision, NothingIsMeasuredWhereTheSettingForbidsIt) {
   EXPECT_EQ(planner_now(c), "ring");
 }
 
+// What canaryctl shows is what explain() says.
+TEST(Decision, EachUsedKindOfOperationIsExplainedOnce) {
+  ClusterOptions o = long_cluster();
+  o.settings.algo = "broadcast=tree";
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  exchange(c, 6_s, kCount, [&] { return planner_now(c) == "mesh"; });
+  exchange(c, 200_ms, kCount);
+  oracle::Shape s = sum(c.ranks(), 1000);
+  s.collective = Collective::kBroadcast;
+  AllRanks op(c, s);
+  op.submit_all();
+  op.expect_exact();
+  std::vector<std::string> seen;
+  c.engine(1).for_each_choice([&](const Group&, Collective collective, int size_class, const ChoiceView& view) {
+    seen.emplace_back(name_of(collective));
+    if (collective == Collective::kBroadcast) {
+      EXPECT_EQ(view.by, ChosenBy::kForced);
+      EXPECT_EQ(view.planner, PlannerId::kTree);
+      return;
+    }
+    EXPECT_EQ(size_class, canarynet::size_class(kCount * 4));
+    EXPECT_EQ(view.by, ChosenBy::kMeasured);
+    ASSERT_NE(view.row, nullptr);
+    EXPECT_EQ(view.planner, PlannerId::kMesh);
+    EXPECT_EQ(view.table, table_at(c, 1));
+    const auto took = view.cell->took_by(PlannerId::kMesh);
+    EXPECT_GE(took.operations, 2u);
+    EXPECT_NEAR(static_cast<double>(took.ns / took.operations) * 1e-3, view.row->predicted_us,
+                0.5 * view.row->predicted_us);
+  });
+  EXPECT_EQ(seen, (std::vector<std::string>{"all_reduce", "broadcast"}));
+  const std::string why = c.engine(1).explain(c.world(1)->id, Collective::kAllReduce, kCount * 4);
+  EXPECT_NE(why.find("mesh"), std::string::npos) << why;
+  EXPECT_NE(why.find("chosen by table"), std::string::npos) << why;
+}
+
 TEST(Decision, AUsersRowGoesFirst) {
   ClusterOptions o = long_cluster(4);
   o.settings.algo = "all_reduce=ring";

@@ -48,7 +48,8 @@ class Words(unittest.TestCase):
             self.assertIn("Exit status:", out, tool)
 
     def test_a_word_that_a_tool_does_not_know_is_named(self):
-        for tool, commands in (("canaryctl", "top, links or info"), ("canary-plan", "show, check, cost or choose"),
+        for tool, commands in (("canaryctl", "top, links, explain or info"),
+                               ("canary-plan", "show, check, cost or choose"),
                                ("canary-sim", "merge, select or network")):
             self.assertEqual(run(tool, "bogus"), (2, "", "%s: bogus: no such command: takes %s\n" % (tool, commands)))
             status, _, err = run(tool)

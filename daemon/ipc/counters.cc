@@ -68,6 +68,7 @@ constexpr MetricInfo kProcess[] = {
     {"canary_message_receives_total", "", kCounter, kNumber, "Receives that are complete."},
     {"canary_message_receive_bytes_total", "", kCounter, kBytes, "Their bytes."},
     {"canary_links_left_out", "", kGauge, kNumber, "Links that have no row here."},
+    {"canary_choices_left_out", "", kGauge, kNumber, "Choices of an algorithm that have no row here."},
 };
 static_assert(std::size(kNic) == static_cast<std::size_t>(NicMetric::kCount));
 static_assert(std::size(kLink) == static_cast<std::size_t>(LinkMetric::kCount));
@@ -107,6 +108,7 @@ std::string validate(const CountersTable& t, std::size_t bytes) {
     return "there is no role " + number(static_cast<std::uint32_t>(t.role));
   if (t.pid <= 0) return "its pid is " + std::to_string(t.pid);
   if (t.nics > kNicsMax) return "it names " + number(t.nics) + " NICs, a table has " + number(kNicsMax);
+  if (t.choices > kChoicesMax) return "it names " + number(t.choices) + " choices, a table has " + number(kChoicesMax);
   if (t.links > kLinksMax) return "it names " + number(t.links) + " links, a table has " + number(kLinksMax);
   if (!is_text(t.process)) return "the name of its process is no text";
   if (!is_text(t.host)) return "the name of its host is no text";
@@ -118,6 +120,15 @@ std::string validate(const CountersTable& t, std::size_t bytes) {
     const LinkRow& l = t.link[i];
     if (l.nic >= t.nics) return "link " + number(i) + " is on NIC " + number(l.nic) + " of " + number(t.nics);
     if (!is_text(l.peer) || !is_text(l.remote)) return "a name of link " + number(i) + " is no text";
+  }
+  for (std::uint32_t i = 0; i < t.choices; ++i) {
+    const ChoiceRow& c = t.choice[i];
+    const auto by = static_cast<std::uint32_t>(c.chosen_by);
+    if (by < static_cast<std::uint32_t>(ChosenBy::kForced) || by > static_cast<std::uint32_t>(ChosenBy::kStatic))
+      return "choice " + number(i) + " is of an unknown kind, " + number(by);
+    bool text = is_text(c.collective) && is_text(c.planner) && is_text(c.runner_up);
+    for (const ChoiceTimes& times : c.times) text = text && is_text(times.planner);
+    if (!text) return "a name of choice " + number(i) + " is no text";
   }
   return "";
 }

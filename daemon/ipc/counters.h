@@ -3,7 +3,7 @@
 //
 //   0        8         12            16          24         32 ...
 //   | magic  | version | table bytes | sequence  | updated  | who: pid, role, rank, names | process values |
-//   | NIC rows | link rows |
+//   | NIC rows | choice rows | link rows |
 //
 // A reader finds it through /proc/PID/fd, where it is called "/memfd:canary-counters (deleted)": nothing is in the file
 // system, and nothing outlives the process. One writer, any number of readers: `sequence` is odd while the table is
@@ -16,6 +16,7 @@
 // New metrics take the next free value, which is 0 in older tables; any other change is a new version.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +29,7 @@ namespace canarynet::ipc {
 
 inline constexpr const char* kCountersName = "canary-counters";
 inline constexpr std::uint64_t kCountersMagic = 0x3153'5243'594e'4143;  // "CANYCRS1"
-inline constexpr std::uint32_t kCountersVersion = 1;
+inline constexpr std::uint32_t kCountersVersion = 2;
 
 // The counters of a NIC. The table below has the same order; an exporter takes names, units and help texts from it.
 enum class NicMetric : std::uint32_t {
@@ -81,6 +82,7 @@ enum class ProcessMetric : std::uint32_t {
   kMessagesReceived,
   kMessageBytesReceived,
   kLinksLeftOut,
+  kChoicesLeftOut,
   kCount
 };
 
@@ -107,7 +109,8 @@ enum class Role : std::uint32_t {
 
 inline constexpr std::size_t kValues = 24;  // per row; those beyond the existing metrics stay 0
 inline constexpr std::size_t kNicsMax = 32;
-inline constexpr std::size_t kLinksMax = 512;  // further links are left out, and counted
+inline constexpr std::size_t kChoicesMax = 64;
+inline constexpr std::size_t kLinksMax = 512;  // further links and choices are left out, and counted
 
 struct NicRow {
   char device[32];
@@ -128,6 +131,38 @@ struct LinkRow {
   std::uint64_t at(LinkMetric m) const { return values[static_cast<std::size_t>(m)]; }
 };
 
+// Why a group's operations run by the algorithm that they do.
+enum class ChosenBy : std::uint32_t {
+  kForced = 1,    // a user's row
+  kMeasured = 2,  // a row of the group's measured table
+  kKept = 3,      // such a row, which keeps the choice by size and topology
+  kStatic = 4,    // size and topology; no row says anything
+};
+
+// Operations of one collective by one algorithm, since another table decides.
+struct ChoiceTimes {
+  char planner[24];
+  std::uint64_t operations;
+  std::uint64_t mean_ns;
+};
+// What runs a collective's operations of one class of sizes in a group. The names of planners are empty where there is
+// none, and numbers 0.
+struct ChoiceRow {
+  static constexpr std::size_t kTimesMax = 4;
+
+  char collective[24];
+  char planner[24];
+  char runner_up[24];   // the best of the others
+  std::uint32_t group;  // its number in the job; 1: all ranks
+  std::uint32_t ranks;
+  ChosenBy chosen_by;
+  std::uint32_t piece_bytes;  // 0: the job's
+  std::uint32_t table_version, table_checksum;
+  std::uint64_t from_bytes, to_bytes;  // one past; to_bytes 0: no end
+  std::uint64_t predicted_ns, runner_up_ns;
+  std::array<ChoiceTimes, kTimesMax> times;
+};
+
 struct CountersTable {
   std::uint64_t magic;
   std::uint32_t version;
@@ -141,25 +176,35 @@ struct CountersTable {
   std::int32_t rank;  // first one served here; -1: no job
   std::int32_t local_ranks;
   std::int32_t world_size;
-  std::uint32_t nics;   // rows in use
-  std::uint32_t links;  // rows in use
-  char process[32];     // the program's name
+  std::uint32_t nics;     // rows in use
+  std::uint32_t links;    // rows in use
+  std::uint32_t choices;  // rows in use
+  std::uint32_t spare;
+  char process[32];  // the program's name
   char host[64];
   char build[32];  // "0.1.0"
   std::array<std::uint64_t, kValues> values;
   std::array<NicRow, kNicsMax> nic;
+  std::array<ChoiceRow, kChoicesMax> choice;
   std::array<LinkRow, kLinksMax> link;
 
   std::uint64_t& at(ProcessMetric m) { return values[static_cast<std::size_t>(m)]; }
   std::uint64_t at(ProcessMetric m) const { return values[static_cast<std::size_t>(m)]; }
-  // The length of what is in use, from the front.
-  std::size_t used_bytes() const { return offsetof(CountersTable, link) + links * sizeof(LinkRow); }
+  // Calls fn(begin, end) for each run of bytes that is in use, from the front. Rows beyond the table don't count.
+  template <typename Fn>
+  void for_each_used(Fn fn) const {
+    fn(std::size_t{0},
+       offsetof(CountersTable, choice) + std::min<std::size_t>(choices, kChoicesMax) * sizeof(ChoiceRow));
+    const std::size_t begin = offsetof(CountersTable, link);
+    fn(begin, begin + std::min<std::size_t>(links, kLinksMax) * sizeof(LinkRow));
+  }
 };
 static_assert(std::is_trivially_copyable_v<CountersTable> && std::has_unique_object_representations_v<CountersTable>);
-static_assert(sizeof(NicRow) == 240 && sizeof(LinkRow) == 304);
-static_assert(offsetof(CountersTable, sequence) == 16 && offsetof(CountersTable, process) == 80);
-static_assert(offsetof(CountersTable, nic) == 400 && offsetof(CountersTable, link) % 8 == 0);
-static_assert(sizeof(CountersTable) == 400 + 240 * kNicsMax + 304 * kLinksMax && sizeof(CountersTable) % 8 == 0);
+static_assert(sizeof(NicRow) == 240 && sizeof(LinkRow) == 304 && sizeof(ChoiceRow) == 288);
+static_assert(offsetof(CountersTable, sequence) == 16 && offsetof(CountersTable, process) == 88);
+static_assert(offsetof(CountersTable, nic) == 408 && offsetof(CountersTable, link) % 8 == 0);
+static_assert(sizeof(CountersTable) == 408 + 240 * kNicsMax + 304 * kLinksMax + 288 * kChoicesMax &&
+              sizeof(CountersTable) % 8 == 0);
 static_assert(static_cast<std::size_t>(NicMetric::kCount) <= kValues &&
               static_cast<std::size_t>(LinkMetric::kCount) <= kValues &&
               static_cast<std::size_t>(ProcessMetric::kCount) <= kValues);

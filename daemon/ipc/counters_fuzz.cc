@@ -46,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   const CountersTable& t = *table;
-  demand(sealed && t.used_bytes() <= sizeof t && t.nics <= kNicsMax);
+  demand(sealed && t.nics <= kNicsMax && t.links <= kLinksMax && t.choices <= kChoicesMax);
   read_label(t.process);
   read_label(t.host);
   read_label(t.build);
@@ -58,6 +58,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     demand(t.link[i].nic < t.nics);
     read_label(t.link[i].peer);
     read_label(t.link[i].remote);
+  }
+  for (std::uint32_t i = 0; i < t.choices; ++i) {
+    const ChoiceRow& c = t.choice[i];
+    demand(c.chosen_by == ChosenBy::kForced || c.chosen_by == ChosenBy::kMeasured || c.chosen_by == ChosenBy::kKept ||
+           c.chosen_by == ChosenBy::kStatic);
+    read_label(c.collective);
+    read_label(c.planner);
+    read_label(c.runner_up);
+    for (const ChoiceTimes& times : c.times) read_label(times.planner);
   }
   return 0;
 }

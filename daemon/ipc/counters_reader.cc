@@ -53,10 +53,11 @@ bool copy_table(const std::atomic<std::uint64_t>* shared, CountersTable* out) {
   for (int i = 0; i < kTries; ++i) {
     const std::uint64_t before = shared[kSequenceWord].load(std::memory_order_acquire);
     if (before % 2 == 0) {
-      copy_words(shared, 0, offsetof(CountersTable, link), out);
+      copy_words(shared, 0, offsetof(CountersTable, nic), out);
       // Only the rows in use are copied: to look at the others would make the kernel fill in their pages.
-      const std::size_t links = std::min<std::size_t>(out->links, kLinksMax);
-      copy_words(shared, offsetof(CountersTable, link), offsetof(CountersTable, link) + links * sizeof(LinkRow), out);
+      out->for_each_used([&](std::size_t begin, std::size_t end) {
+        copy_words(shared, std::max(begin, offsetof(CountersTable, nic)), end, out);
+      });
       if (shared[kSequenceWord].load(std::memory_order_relaxed) == before) return true;
     }
     sched_yield();

@@ -71,6 +71,15 @@ void fill(CountersTable* t) {
   put_label(t->link[0].peer, "rank 4");
   t->link[0].at(LinkMetric::kSmoothedRtt) = 1234;
   t->at(ProcessMetric::kMessagesSent) = 5;
+  t->choices = 1;
+  ChoiceRow& c = t->choice[0];
+  put_label(c.collective, "all_reduce");
+  put_label(c.planner, "mesh");
+  put_label(c.runner_up, "ring");
+  c.chosen_by = ChosenBy::kMeasured;
+  c.predicted_ns = 4321;
+  put_label(c.times[0].planner, "mesh");
+  c.times[0].operations = 9;
 }
 
 // Memory with the name that ours has, and these bytes.
@@ -106,6 +115,10 @@ TEST(Counters, WhatAnEngineWritesIsFoundAndReadWhole) {
   EXPECT_STREQ(t.link[0].peer, "rank 4");
   EXPECT_EQ(t.link[0].at(LinkMetric::kSmoothedRtt), 1234u);
   EXPECT_EQ(t.at(ProcessMetric::kMessagesSent), 5u);
+  ASSERT_EQ(t.choices, 1u);
+  EXPECT_STREQ(t.choice[0].planner, "mesh");
+  EXPECT_EQ(t.choice[0].predicted_ns, 4321u);
+  EXPECT_EQ(t.choice[0].times[0].operations, 9u);
   EXPECT_EQ(scan.value().tables[1].table->role, Role::kEndpoint);
 }
 
@@ -131,6 +144,9 @@ TEST(Counters, ATableIsNeverSeenHalfWritten) {
       for (std::uint32_t i = 0; i < t.links; ++i) t.link[i] = t.link[0];
       t.nic[0].values.fill(k);
       for (std::uint32_t i = 0; i < t.links; ++i) t.link[i].values.fill(k);
+      t.choices = static_cast<std::uint32_t>(1 + k % 30);
+      for (std::uint32_t i = 0; i < t.choices; ++i) t.choice[i] = t.choice[0];
+      for (std::uint32_t i = 0; i < t.choices; ++i) t.choice[i].predicted_ns = k;
       t.values.fill(k);
       writer.publish(Nanos{static_cast<std::int64_t>(k)});
       if (k % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -152,6 +168,8 @@ TEST(Counters, ATableIsNeverSeenHalfWritten) {
     for (std::uint32_t l = 0; l < t.links; ++l) {
       for (const std::uint64_t v : t.link[l].values) ASSERT_EQ(v, k);
     }
+    ASSERT_EQ(t.choices, 1 + k % 30);
+    for (std::uint32_t c = 0; c < t.choices; ++c) ASSERT_EQ(t.choice[c].predicted_ns, k);
   }
   stop = true;
   thread.join();
@@ -208,7 +226,7 @@ TEST(Counters, ForeignAndBrokenMemoryIsNamedAndPassedOver) {
   expect(foreign_memory(table().get(), sizeof(CountersTable) - 8), "a table has");
   expect(foreign_memory(table().get(), sizeof(CountersTable), false), "not sealed");
   expect_of([](CountersTable* t) { t->magic = 0; }, "nothing is written");
-  expect_of([](CountersTable* t) { t->version = 9; }, "it has version 9, this program reads version 1");
+  expect_of([](CountersTable* t) { t->version = 9; }, "it has version 9, this program reads version 2");
   expect_of([](CountersTable* t) { t->table_bytes = 8; }, "it names 8 bytes");
   expect_of([](CountersTable* t) { t->sequence = 3; }, "is the process stopped?");
   expect_of([](CountersTable* t) { t->role = static_cast<Role>(7); }, "no role 7");
@@ -219,6 +237,18 @@ TEST(Counters, ForeignAndBrokenMemoryIsNamedAndPassedOver) {
             "a name of NIC 1 is no text");
   expect_of([](CountersTable* t) { put_label(t->link[0].peer, "x"), t->link[0].peer[0] = '\x1b'; },
             "a name of link 0 is no text");
+  expect_of([](CountersTable* t) { t->choices = 0xffffffff; }, "4294967295 choices");
+  expect_of([](CountersTable* t) { t->choices = 65; }, "65 choices, a table has 64");
+  expect_of([](CountersTable* t) { t->choice[0].chosen_by = static_cast<ChosenBy>(0); },
+            "choice 0 is of an unknown kind, 0");
+  expect_of([](CountersTable* t) { t->choice[0].chosen_by = static_cast<ChosenBy>(5); },
+            "choice 0 is of an unknown kind, 5");
+  for (const auto name :
+       {+[](ChoiceRow* c) { return &c->collective; }, +[](ChoiceRow* c) { return &c->planner; },
+        +[](ChoiceRow* c) { return &c->runner_up; }, +[](ChoiceRow* c) { return &c->times[3].planner; }}) {
+    expect_of([&](CountersTable* t) { std::memset(name(&t->choice[0]), 'x', sizeof *name(&t->choice[0])); },
+              "a name of choice 0 is no text");
+  }
   expect_of([](CountersTable* t) { t->process[0] = '\n'; }, "the name of its process is no text");
   EXPECT_EQ(scan_counters(getpid()).value().notes.size(), 0u);
 }

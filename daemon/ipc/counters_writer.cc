@@ -63,13 +63,14 @@ void CountersWriter::publish(Nanos now) {
   words_[kSequenceWord].store(before + 1, std::memory_order_relaxed);
   // Every store is a release: a reader that sees one of them sees the odd sequence as well.
   const auto* from = reinterpret_cast<const unsigned char*>(table_.get());
-  const std::size_t words = table_->used_bytes() / 8;
-  for (std::size_t i = 0; i < words; ++i) {
-    if (i == kSequenceWord) continue;
-    std::uint64_t word = 0;
-    std::memcpy(&word, from + 8 * i, 8);
-    words_[i].store(word, std::memory_order_release);
-  }
+  table_->for_each_used([&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin / 8; i < end / 8; ++i) {
+      if (i == kSequenceWord) continue;
+      std::uint64_t word = 0;
+      std::memcpy(&word, from + 8 * i, 8);
+      words_[i].store(word, std::memory_order_release);
+    }
+  });
   table_->sequence = before + 2;
   words_[kSequenceWord].store(before + 2, std::memory_order_release);
 }

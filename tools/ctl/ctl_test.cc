@@ -105,11 +105,19 @@ TEST(CtlView, CountersThatFallAndValuesOfAnySizeAreShownWithoutHarm) {
   for (auto& n : mad->nic) n.values.fill(std::numeric_limits<std::uint64_t>::max());
   for (auto& l : mad->link) l.values.fill(std::numeric_limits<std::uint64_t>::max());
   mad->values.fill(std::numeric_limits<std::uint64_t>::max());
+  mad->choices = ipc::kChoicesMax;
+  for (auto& c : mad->choice) {
+    c.piece_bytes = c.table_version = c.table_checksum = std::numeric_limits<std::uint32_t>::max();
+    c.from_bytes = c.to_bytes = c.predicted_ns = c.runner_up_ns = std::numeric_limits<std::uint64_t>::max();
+    for (auto& times : c.times) times.operations = times.mean_ns = std::numeric_limits<std::uint64_t>::max();
+  }
   mad->rank = std::numeric_limits<std::int32_t>::min();
   mad->local_ranks = std::numeric_limits<std::int32_t>::max();
   const Look before = look_at(1000, table(900, 10)), after = look_at(2000, std::move(mad));
   EXPECT_TRUE(has(top_text(before, after, 8), "nic0"));
   EXPECT_FALSE(nlohmann::json::parse(top_json(before, after)).empty());
+  EXPECT_FALSE(explain_text(after).empty());
+  EXPECT_FALSE(nlohmann::json::parse(explain_json(after)).empty());
   EXPECT_EQ(compare(after, before)[0].rate(0, NicMetric::kTransmitBytes), 0.0);
   auto endless = table(std::numeric_limits<std::uint64_t>::max() / 1'000'000, 60);
   EXPECT_TRUE(compare(before, look_at(2000, std::move(endless)))[0].rate(0, NicMetric::kTransmitBytes).has_value());
@@ -192,6 +200,64 @@ TEST(CtlView, LinksShowWhatIsKnownOfEachPath) {
   EXPECT_TRUE(has(links_text(look_at(0, nullptr), look_at(1000, nullptr)), "no process here has counters of Canary"));
 }
 
+TEST(CtlView, ExplainSaysWhatWasChosenWhyAndHowLongItTook) {
+  auto t = table(1000, 10);
+  const auto add = [&](ipc::ChosenBy by, const char* planner) -> ipc::ChoiceRow& {
+    ipc::ChoiceRow& c = t->choice[t->choices++];
+    ipc::put_label(c.collective, "all_reduce");
+    ipc::put_label(c.planner, planner);
+    c.chosen_by = by;
+    c.group = 1;
+    c.ranks = 4;
+    c.from_bytes = 256 << 10;
+    c.to_bytes = 1 << 20;
+    return c;
+  };
+  ipc::ChoiceRow& measured = add(ipc::ChosenBy::kMeasured, "mesh");
+  measured.piece_bytes = 32 << 10;
+  measured.table_version = 3;
+  measured.table_checksum = 0x1a2b3;
+  measured.predicted_ns = 8'510'000;
+  ipc::put_label(measured.runner_up, "ring");
+  measured.runner_up_ns = 9'120'000;
+  ipc::put_label(measured.times[0].planner, "mesh");
+  measured.times[0].operations = 120;
+  measured.times[0].mean_ns = 8'600'000;
+  ipc::ChoiceRow& kept = add(ipc::ChosenBy::kKept, "ring");
+  kept.table_version = 3;
+  kept.from_bytes = 0;
+  add(ipc::ChosenBy::kForced, "tree").to_bytes = 0;
+  add(ipc::ChosenBy::kStatic, "bcube");
+  t->at(ProcessMetric::kChoicesLeftOut) = 7;
+  const Look look = look_at(1000, std::move(t));
+  const std::string text = explain_text(look);
+  EXPECT_TRUE(has(text,
+                  "train               2      1      4 all_reduce      256KiB to 1MiB      mesh/32KiB            "
+                  "table 3 (1a2b3)                     8.51 ms ring 9.12 ms               mesh 8.60 ms (120)\n"))
+      << text;
+  EXPECT_TRUE(has(text, "to 1MiB             ring                  size, topology; table 3 (00000)           - -"))
+      << text;
+  EXPECT_TRUE(has(text, "from 256KiB         tree                  CANARY_ALGO ")) << text;
+  EXPECT_TRUE(has(text, "bcube                 size, topology ")) << text;
+  EXPECT_TRUE(has(text, "1234 and 7 more\n")) << text;
+  const auto json = nlohmann::json::parse(explain_json(look));
+  ASSERT_EQ(json["choices"].size(), 4u);
+  const auto& first = json["choices"][0];
+  EXPECT_EQ(first["op"], "all_reduce");
+  EXPECT_EQ(first["algo"], "mesh");
+  EXPECT_EQ(first["piece_bytes"], 32 << 10);
+  EXPECT_EQ(first["chosen_by"], "measured");
+  EXPECT_EQ(first["table_version"], 3);
+  EXPECT_DOUBLE_EQ(first["predicted_seconds"].get<double>(), 8.51e-3);
+  EXPECT_EQ(first["runner_up"]["algo"], "ring");
+  EXPECT_EQ(first["measured"][0]["operations"], 120);
+  EXPECT_EQ(json["choices"][1]["chosen_by"], "kept");
+  EXPECT_EQ(json["choices"][2]["chosen_by"], "forced");
+  EXPECT_TRUE(json["choices"][2]["to_bytes"].is_null());
+  EXPECT_TRUE(json["choices"][3]["table_version"].is_null() && json["choices"][3]["runner_up"].is_null());
+  EXPECT_TRUE(has(explain_text(look_at(0, nullptr)), "no process here has counters of Canary"));
+}
+
 TEST(CtlView, BytesAreWrittenShort) {
   EXPECT_EQ(bytes_text(0), "0 B");
   EXPECT_EQ(bytes_text(999), "999 B");
@@ -209,6 +275,10 @@ TEST(CtlOptions, AreReadAndWrongOnesNamed) {
   EXPECT_EQ(o.options.pid, 12);
   EXPECT_EQ(o.options.links, 3);
   EXPECT_EQ(parse_ctl_options({"info"}).options.command, Command::kInfo);
+  const auto explained = parse_ctl_options({"explain", "--json", "--pid", "12"});
+  EXPECT_EQ(explained.options.command, Command::kExplain);
+  EXPECT_TRUE(explained.options.json);
+  EXPECT_EQ(explained.options.pid, 12);
   const auto wrong = [](const std::vector<std::string>& arguments, const std::string& says) {
     const auto p = parse_ctl_options(arguments);
     EXPECT_EQ(p.exit_status, 2) << says;
@@ -218,9 +288,9 @@ TEST(CtlOptions, AreReadAndWrongOnesNamed) {
   wrong({"top", "--interval", "soon"}, "--interval soon: takes");
   wrong({"top", "--pid", "0"}, "--pid 0: takes a whole number from 1");
   wrong({"top", "--links", "-1"}, "--links -1: takes");
-  wrong({"tip"}, "canaryctl: tip: no such command: takes top, links or info");
-  wrong({}, "takes a command: top, links or info");
-  wrong({"--tip"}, "--tip: takes a command first: top, links or info");
+  wrong({"tip"}, "canaryctl: tip: no such command: takes top, links, explain or info");
+  wrong({}, "takes a command: top, links, explain or info");
+  wrong({"--tip"}, "--tip: takes a command first: top, links, explain or info");
   EXPECT_EQ(parse_ctl_options({"--version"}).exit_status, 0);
   const auto help = parse_ctl_options({"--help"});
   EXPECT_EQ(help.exit_status, 0);

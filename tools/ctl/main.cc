@@ -38,17 +38,33 @@ std::string text_of(const CtlOptions& options, const Look& before, const Look& a
   return options.json ? top_json(before, after) : top_text(before, after, options.links);
 }
 
+// Says why where the process that was asked for is not there.
+bool is_there(const CtlOptions& options, const Look& look) {
+  if (options.pid == 0 || !look.scan.tables.empty()) return true;
+  const std::string who = "pid " + std::to_string(options.pid);
+  if (!look.scan.notes.empty()) {
+    fail(look.scan.notes.front());
+  } else {
+    fail(who + (look.scan.hidden != 0 ? " belongs to another user: its counters can't be read"
+                                      : " has no counters: it has ended, or does not use libcanarynet"));
+  }
+  return false;
+}
+
+int explain(const CtlOptions& options) {
+  const auto found = look(options);
+  if (!found.ok()) return fail(found.status().text());
+  if (!is_there(options, found.value())) return kNotThere;
+  std::fputs((options.json ? explain_json(found.value()) : explain_text(found.value())).c_str(), stdout);
+  return std::fflush(stdout) == 0 ? 0 : fail("can't write to standard output");
+}
+
 // Of `top` and `links`.
 int watch(const CtlOptions& options) {
   auto first = look(options);
   if (!first.ok()) return fail(first.status().text());
   Look before = first.take();
-  const std::string who = "pid " + std::to_string(options.pid);
-  if (options.pid != 0 && before.scan.tables.empty()) {
-    if (!before.scan.notes.empty()) return fail(before.scan.notes.front());
-    return fail(who + (before.scan.hidden != 0 ? " belongs to another user: its counters can't be read"
-                                               : " has no counters: it has ended, or does not use libcanarynet"));
-  }
+  if (!is_there(options, before)) return kNotThere;
   const bool clears = isatty(STDOUT_FILENO) != 0 && !options.once && !options.json;
   for (;;) {
     sleep_for(options.interval);
@@ -56,7 +72,7 @@ int watch(const CtlOptions& options) {
     if (!next.ok()) return fail(next.status().text());
     Look after = next.take();
     if (options.pid != 0 && after.scan.tables.empty()) {
-      std::fprintf(stderr, "canaryctl: %s has ended\n", who.c_str());
+      std::fprintf(stderr, "canaryctl: pid %d has ended\n", options.pid);
       return 0;
     }
     if (clears) std::fputs("\x1b[H\x1b[2J", stdout);
@@ -91,7 +107,16 @@ int main(int argc, char** argv) {
       return parsed.exit_status;
     }
     canarynet::tools::warn_of_environment("canaryctl");
-    return parsed.options.command == Command::kInfo ? info() : watch(parsed.options);
+    switch (parsed.options.command) {
+      case Command::kInfo:
+        return info();
+      case Command::kExplain:
+        return explain(parsed.options);
+      case Command::kTop:
+      case Command::kLinks:
+        break;
+    }
+    return watch(parsed.options);
   } catch (const std::exception& e) {  // memory ran out
     return fail(e.what());
   }

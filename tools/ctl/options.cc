@@ -30,6 +30,7 @@ constexpr const char* kFooter = R"(
   canaryctl top --once --json           one look, for programs
   canaryctl top --pid 1234 --interval 5s
   canaryctl links                       each path's alpha, beta, share, losses and age
+  canaryctl explain                     which algorithm runs what, why, and how long it takes
   canaryctl info                        what was built, what this kernel offers, which NICs there are
 
 Processes of other users are seen by root only.
@@ -46,6 +47,7 @@ ParsedOptions parse_ctl_options(const std::vector<std::string>& arguments) {
   app.require_subcommand(1);
   auto* top = app.add_subcommand("top", "bytes per second, state and round trips of every NIC and link");
   auto* links = app.add_subcommand("links", "what is known of each path: alpha, beta, share, losses, age");
+  auto* explain = app.add_subcommand("explain", "which algorithm runs what, why, and how long it takes");
   auto* info = app.add_subcommand("info", "versions, dependencies, kernel, NICs");
   top->add_flag("--once", o.once, "one table, of one interval, then end");
   top->add_flag("--json", o.json, "a JSON object per table, on a line of its own");
@@ -55,8 +57,13 @@ ParsedOptions parse_ctl_options(const std::vector<std::string>& arguments) {
   links->add_flag("--json", o.json, "a JSON object, on one line");
   links->add_option("--interval", t.interval, "over which shares are taken, 100ms at least [1s]");
   links->add_option("--pid", t.pid, "one process only");
+  explain->add_flag("--json", o.json, "a JSON object, on one line");
+  explain->add_option("--pid", t.pid, "one process only");
   const auto take = [&] {
-    o.command = info->parsed() ? Command::kInfo : links->parsed() ? Command::kLinks : Command::kTop;
+    o.command = info->parsed()      ? Command::kInfo
+                : links->parsed()   ? Command::kLinks
+                : explain->parsed() ? Command::kExplain
+                                    : Command::kTop;
     o.once |= links->parsed();
     fill(t, &o);
   };

@@ -9,11 +9,11 @@
 
 namespace canarynet::ctl {
 
-enum class Command { kTop, kLinks, kInfo };
+enum class Command { kTop, kLinks, kExplain, kInfo };
 
 struct CtlOptions {
   Command command = Command::kTop;
-  // top, links
+  // top, links, explain
   bool once = false;
   bool json = false;
   Nanos interval = 1_s;

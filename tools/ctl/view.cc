@@ -39,20 +39,6 @@ std::string role_text(const CountersTable& t) {
   return text + " of " + std::to_string(t.world_size);
 }
 
-std::string time_text(std::uint64_t ns) {
-  const auto t = static_cast<double>(ns);
-  char text[32];
-  if (ns == 0) return "-";
-  if (t < 1e6) {
-    std::snprintf(text, sizeof text, "%.0f us", t / 1e3);
-  } else if (t < 1e9) {
-    std::snprintf(text, sizeof text, t < 1e7 ? "%.2f ms" : "%.0f ms", t / 1e6);
-  } else {
-    std::snprintf(text, sizeof text, "%.1f s", t / 1e9);
-  }
-  return text;
-}
-
 std::uint64_t resent(const NicRow& n) {
   return n.at(NicMetric::kResentLost) + n.at(NicMetric::kResentStalled) + n.at(NicMetric::kResentFailover) +
          n.at(NicMetric::kResentHedged);
@@ -203,7 +189,19 @@ std::string bytes_text(double bytes) {
   return text;
 }
 
-namespace {
+std::string time_text(std::uint64_t ns) {
+  const auto t = static_cast<double>(ns);
+  char text[32];
+  if (ns == 0) return "-";
+  if (t < 1e6) {
+    std::snprintf(text, sizeof text, "%.0f us", t / 1e3);
+  } else if (t < 1e9) {
+    std::snprintf(text, sizeof text, t < 1e7 ? "%.2f ms" : "%.0f ms", t / 1e6);
+  } else {
+    std::snprintf(text, sizeof text, "%.1f s", t / 1e9);
+  }
+  return text;
+}
 
 void print_notes(std::string* out, const Look& look) {
   if (look.scan.tables.empty()) *out += "no process here has counters of Canary\n";
@@ -213,8 +211,6 @@ void print_notes(std::string* out, const Look& look) {
           look.scan.hidden == 1 ? "" : "es");
   }
 }
-
-}  // namespace
 
 std::string links_text(const Look& before, const Look& after) {
   std::string out;

@@ -39,11 +39,18 @@ struct EngineView {
 
 std::vector<EngineView> compare(const Look& before, const Look& after);
 
+// "310 us", "1.20 ms", "3.5 s"; "-" for 0.
+std::string time_text(std::uint64_t ns);
 // "1.5 MB", "12 B".
 std::string bytes_text(double bytes);
 std::string top_text(const Look& before, const Look& after, int links_max);
 // What is known of each path: alpha, beta, share, losses, age.
 std::string links_text(const Look& before, const Look& after);
+// What runs each kind of operation, why, how long it was expected to take, and how long it took. Of one look.
+std::string explain_text(const Look& look);
+std::string explain_json(const Look& look);
+// What the tables and NICs of a look leave out, and which were not believed.
+void print_notes(std::string* out, const Look& look);
 // One line each.
 std::string top_json(const Look& before, const Look& after);
 std::string links_json(const Look& before, const Look& after);

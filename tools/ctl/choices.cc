@@ -1,0 +1,141 @@
+// `canaryctl explain`: what each group's operations run by, and why, as text and as JSON.
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/settings.h"
+#include "base/units.h"
+#include "tools/ctl/view.h"
+
+namespace canarynet::ctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using ipc::ChoiceRow;
+using ipc::ChoiceTimes;
+using ipc::ChosenBy;
+
+std::string size_text(std::uint64_t bytes) {
+  return bytes == 0 ? "0" : as_written(Bytes{static_cast<std::int64_t>(bytes & ~(std::uint64_t{1} << 63))});
+}
+
+// "to 4KiB", "16KiB to 64KiB", "from 256MiB".
+std::string sizes_text(const ChoiceRow& c) {
+  if (c.to_bytes == 0) return "from " + size_text(c.from_bytes);
+  if (c.from_bytes == 0) return "to " + size_text(c.to_bytes);
+  return size_text(c.from_bytes) + " to " + size_text(c.to_bytes);
+}
+
+std::string table_text(const ChoiceRow& c) {
+  char text[32];
+  std::snprintf(text, sizeof text, "table %u (%05x)", c.table_version, c.table_checksum);
+  return text;
+}
+
+std::string why_text(const ChoiceRow& c) {
+  switch (c.chosen_by) {
+    case ChosenBy::kForced:
+      return "CANARY_ALGO";
+    case ChosenBy::kMeasured:
+      return table_text(c);
+    case ChosenBy::kKept:
+      return "size, topology; " + table_text(c);
+    case ChosenBy::kStatic:
+      break;
+  }
+  return "size, topology";
+}
+
+const char* why_word(ChosenBy by) {
+  switch (by) {
+    case ChosenBy::kForced:
+      return "forced";
+    case ChosenBy::kMeasured:
+      return "measured";
+    case ChosenBy::kKept:
+      return "kept";
+    case ChosenBy::kStatic:
+      break;
+  }
+  return "static";
+}
+
+// "mesh 8.51 ms (120)"; "-": nothing has run.
+std::string times_text(const ChoiceRow& c) {
+  std::string out;
+  for (const ChoiceTimes& t : c.times) {
+    if (t.operations == 0) continue;
+    out += (out.empty() ? "" : ", ") + std::string(t.planner) + " " + time_text(t.mean_ns) + " (" +
+           std::to_string(t.operations) + ")";
+  }
+  return out.empty() ? "-" : out;
+}
+
+std::string line_of(const ipc::ScannedTable& scanned, const ChoiceRow& c) {
+  std::string planner = c.planner;
+  if (c.piece_bytes != 0) planner += "/" + size_text(c.piece_bytes);
+  const std::string next = c.runner_up[0] == '\0' ? "-" : std::string(c.runner_up) + " " + time_text(c.runner_up_ns);
+  char text[512];
+  std::snprintf(text, sizeof text, "%7d %-15.15s %5d %6u %6u %-15.15s %-19.19s %-21.21s %-33.33s %9s %-26.26s ",
+                scanned.pid, scanned.table->process, scanned.table->rank, c.group, c.ranks, c.collective,
+                sizes_text(c).c_str(), planner.c_str(), why_text(c).c_str(), time_text(c.predicted_ns).c_str(),
+                next.c_str());
+  return text + times_text(c) + "\n";
+}
+
+Json seconds(std::uint64_t ns) { return ns == 0 ? Json(nullptr) : Json(static_cast<double>(ns) * 1e-9); }
+
+Json json_of(const ipc::ScannedTable& scanned, const ChoiceRow& c) {
+  Json out = {{"pid", scanned.pid},
+              {"process", scanned.table->process},
+              {"rank", scanned.table->rank},
+              {"group", c.group},
+              {"ranks", c.ranks},
+              {"op", c.collective},
+              {"from_bytes", c.from_bytes},
+              {"to_bytes", c.to_bytes == 0 ? Json(nullptr) : Json(c.to_bytes)},
+              {"algo", c.planner},
+              {"piece_bytes", c.piece_bytes == 0 ? Json(nullptr) : Json(c.piece_bytes)},
+              {"chosen_by", why_word(c.chosen_by)},
+              {"table_version", c.table_version == 0 ? Json(nullptr) : Json(c.table_version)},
+              {"table_checksum", c.table_version == 0 ? Json(nullptr) : Json(c.table_checksum)},
+              {"predicted_seconds", seconds(c.predicted_ns)},
+              {"runner_up", nullptr},
+              {"measured", Json::array()}};
+  if (c.runner_up[0] != '\0')
+    out["runner_up"] = {{"algo", c.runner_up}, {"predicted_seconds", seconds(c.runner_up_ns)}};
+  for (const ChoiceTimes& t : c.times) {
+    if (t.operations == 0) continue;
+    out["measured"].push_back(
+        {{"algo", t.planner}, {"operations", t.operations}, {"mean_seconds", seconds(t.mean_ns)}});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string explain_text(const Look& look) {
+  char head[256];
+  std::snprintf(head, sizeof head, "%7s %-15s %5s %6s %6s %-15s %-19s %-21s %-33s %9s %-26s %s\n", "PID", "PROCESS",
+                "RANK", "GROUP", "RANKS", "OPERATION", "BYTES", "ALGORITHM", "CHOSEN BY", "EXPECTED", "NEXT BEST",
+                "TOOK SINCE (TIMES)");
+  std::string out = head;
+  for (const ipc::ScannedTable& scanned : look.scan.tables) {
+    for (std::uint32_t i = 0; i < scanned.table->choices; ++i) out += line_of(scanned, scanned.table->choice[i]);
+    const std::uint64_t more = scanned.table->at(ipc::ProcessMetric::kChoicesLeftOut);
+    if (more != 0) out += std::to_string(scanned.pid) + " and " + std::to_string(more) + " more\n";
+  }
+  print_notes(&out, look);
+  return out;
+}
+
+std::string explain_json(const Look& look) {
+  Json out = {{"hidden_processes", look.scan.hidden}, {"passed_over", look.scan.notes}, {"choices", Json::array()}};
+  for (const ipc::ScannedTable& scanned : look.scan.tables) {
+    for (std::uint32_t i = 0; i < scanned.table->choices; ++i)
+      out["choices"].push_back(json_of(scanned, scanned.table->choice[i]));
+  }
+  // A note may quote text that is not printable.
+  return out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace canarynet::ctl
