@@ -29,16 +29,24 @@ std::uint64_t frames(Cluster& c, int hosts) {
 }
 
 TEST(Trains, TellTheRateOfALinkThatHasNeverCarriedAnything) {
-  for (const Bed& bed :
-       {Bed{100, 1_ms}, Bed{1000, 100_us}, Bed{10, 1_ms}, Bed{100, 20_ms}, Bed{100, 100_us, 72 << 10}}) {
+  for (const Bed& bed : {Bed{100, 1_ms}, Bed{1000, 100_us}, Bed{10, 1_ms}, Bed{100, 20_ms}, Bed{100, 100_us, 72 << 10},
+                         // These hold more than the bucket that a train takes into account.
+                         Bed{1000, 1_ms, 256 << 10}, Bed{500, 10_ms}, Bed{500, 50_ms}, Bed{2000, 10_ms, 256 << 10}}) {
     Job job(bed, with_trains);
     EXPECT_TRUE(job.cluster.run_until([&] { return job.announces(bed); }, 10_s)) << bed.name() << ": " << job.text();
+    std::printf("%s, bucket %lld: %s after %.1f s\n", bed.name().c_str(), static_cast<long long>(bed.bucket),
+                job.text().c_str(), job.cluster.now().seconds());
   }
 }
 
 // The bucket of 72 KiB is what canary-run's shapers have; it hides the change from the first part of every train.
 TEST(Trains, FindAChangeOfRateWithinTenIdleSeconds) {
   for (const auto& [from, to] : {std::pair{Bed{1000, 1_ms}, Bed{100, 1_ms}},
+                                 {Bed{100, 1_ms}, Bed{1000, 1_ms}},
+                                 {Bed{100, 10_ms}, Bed{1000, 10_ms}},
+                                 {Bed{100, 1_ms, 256 << 10}, Bed{1000, 1_ms, 256 << 10}},
+                                 {Bed{10, 1_ms}, Bed{1000, 1_ms}},
+                                 {Bed{500, 10_ms}, Bed{250, 10_ms}},
                                  {Bed{10, 1_ms}, Bed{40, 1_ms}},
                                  {Bed{40, 1_ms}, Bed{10, 1_ms}},
                                  {Bed{100, 100_us, 72 << 10}, Bed{50, 100_us, 72 << 10}},

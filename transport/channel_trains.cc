@@ -72,7 +72,7 @@ std::uint64_t Channel::train_window(const Path& path, BytesPerSec seen, std::uin
   const std::uint64_t most = std::clamp(bytes(beta, limits::kTrainQueue), limits::kProbeWindow, ProbeTrains::kBurst);
   const std::uint64_t faster = std::min(bytes(seen, held) * 2, beta.count == 0 ? ProbeTrains::kBurst : most);
   const std::uint64_t known = beta.count == 0 ? bytes(limits::kFirstRate, round_trip) : bytes(beta, held);
-  return std::max({limits::kProbesUnderWay * std::uint64_t{frame}, known, faster});
+  return std::max({limits::kProbesUnderWay * std::uint64_t{frame}, known, faster, rails_->trains().window()});
 }
 
 // Sends more of it, no more than fills the link: real pieces come behind what is under way.
@@ -88,7 +88,8 @@ void Channel::go_on_with_train(Path& path) {
   const BytesPerSec seen = seen_of_train(path), rate = path.link.beta().count != 0 ? path.link.beta() : seen;
   const std::uint32_t frame = rate < limits::kSlowLink ? limits::kSlowProbeBytes : limits::kProbeBytes;
   const std::uint64_t window = train_window(path, seen, frame);
-  while (trains.left() != 0 && !path.blocked && path.window_open() && path.measuring_bytes + frame <= window) {
+  while (trains.left() != 0 && !path.blocked && path.window_open()) {
+    if (path.measuring_bytes + frame > window) return trains.note_full(now_, window);
     if (!send_probe(path, frame, true)) break;
     trains.note_sent(frame + sizeof(wire::Header));
   }
@@ -102,8 +103,8 @@ void Channel::end_train(Path& path, bool counts) {
   TrainMemory& memory = path.train;
   const Nanos took = now_ - trains.began() - link.alpha() * 2;
   const std::uint64_t acked = trains.acked();
-  const BytesPerSec full = trains.meter().rate_beyond(ProbeTrains::kBurst);
-  const BytesPerSec tail = trains.meter().rate_beyond(acked - std::min(acked, ProbeTrains::kShortMin / 2));
+  const BytesPerSec full = trains.meter().beyond(ProbeTrains::kBurst).rate;
+  const BytesPerSec tail = trains.meter().rate_after(acked - std::min(acked, ProbeTrains::kShortMin / 2));
   BytesPerSec found = full.count != 0 ? full : link.beta();
   if (tail.count != 0) found = std::min(found, tail);
   memory.wanted &= !counts;

@@ -8,6 +8,8 @@
 // - a short train, which is all that a slow link's share pays for, proves no rate. Its end can confirm the one that is
 //   known, it shows that the link is slower (a bucket makes it faster, never slower), and it may differ from the end of
 //   the last short train. A full one follows then. A bucket larger than a short train hides a rise from it.
+// A link may hold more than anybody knows. The window of a full train doubles for as long as the bucket is used up and
+// what leaves last meets no queue, and the train becomes as much longer.
 // Limits: trains take a hundredth of a rail's time, counted at the rate that they find, with at most ten seconds' worth
 // in a row and as much in advance; one train at a time per process, kGap after another, so that the cost does not grow
 // with the number of peers. A train is stopped when its rail carries anything else.
@@ -21,65 +23,9 @@
 
 #include "base/units.h"
 #include "transport/path_estimator.h"
+#include "transport/train_meter.h"
 
 namespace canarynet {
-
-// The acknowledgements of one train.
-class TrainMeter {
- public:
-  static constexpr std::size_t kSamplesMax = 512;
-
-  void begin(Nanos round_trip) {
-    samples_.resize(kSamplesMax);  // once: most processes have one, but each channel by itself would pay for its own
-    count_ = 0;
-    round_trip_ = round_trip;
-  }
-  // So many bytes of it were acknowledged by now, in all; the youngest of them left at `sent`.
-  void note(Nanos now, std::uint64_t bytes, Nanos sent) {
-    if (count_ != 0 && samples_[count_ - 1].at == now) {
-      samples_[count_ - 1].bytes = bytes;
-      return;
-    }
-    if (count_ == kSamplesMax) return;
-    bool dense = false;
-    if (count_ != 0) {
-      // The link was done with what came before, and waited for this.
-      const Nanos before = samples_[count_ - 1].at, idle = sent - (before - round_trip_);
-      dense = idle <= (now - before) / 4;
-    }
-    samples_[count_++] = {now, bytes, dense};
-  }
-  // The rate of what came after the first `from` bytes: the highest of any half of it through which the link was busy,
-  // since TCP pauses while its window grows, and a late wake-up stretches one half only. 0: it is not known.
-  BytesPerSec rate_beyond(std::uint64_t from) const {
-    BytesPerSec best{};
-    if (count_ == 0 || samples_[count_ - 1].bytes <= from) return best;
-    const std::uint64_t half = (samples_[count_ - 1].bytes - from) / 2;
-    for (std::size_t first = 0; first < count_; ++first) {
-      if (samples_[first].bytes < from) continue;
-      for (std::size_t end = first + 1; end < count_ && samples_[end].dense; ++end) {
-        const std::uint64_t bytes = samples_[end].bytes - samples_[first].bytes;
-        const Nanos span = samples_[end].at - samples_[first].at;
-        if (bytes < half || span < kSpanMin) continue;
-        best = std::max(best, BytesPerSec::of(Bytes{static_cast<std::int64_t>(bytes)}, span));
-        break;
-      }
-    }
-    return best;
-  }
-
- private:
-  // Late wake-ups are a small part of it.
-  static constexpr Nanos kSpanMin = 2_ms;
-  struct Sample {
-    Nanos at;
-    std::uint64_t bytes = 0;
-    bool dense = false;  // the link was busy since the one before
-  };
-  std::vector<Sample> samples_;  // empty before the first train
-  std::size_t count_ = 0;
-  Nanos round_trip_;
-};
 
 // What a path remembers from one train to the next.
 struct TrainMemory {
@@ -107,7 +53,13 @@ class ProbeTrains {
   static constexpr std::uint64_t kShortMax = 128 * 1024;
   static constexpr Nanos kShort = 80_ms;
   static constexpr std::uint64_t kBurst = PathEstimator::kBurstBytes;
-  static constexpr std::uint64_t kFull = kBurst + kBeyondMax;  // at most; it ends when enough is seen
+  static constexpr std::uint64_t kFull = kBurst + kBeyondMax;  // it ends when enough is seen, at last here
+  // Beyond that it goes on for so many windows, with which a link that holds more is filled: a little more than what a
+  // window that doubles each time sends before the link is full, and once more that.
+  static constexpr std::uint64_t kMoreWindows = 4;
+  static constexpr std::uint64_t kWindowMost = 16 << 20;
+  static constexpr Nanos kNoQueue = 5_ms;    // who waited for less found a link that may hold more
+  static constexpr Nanos kLookEvery = 1_ms;  // whether enough was seen
 
   void note_traffic(int rail, Nanos now) { at(rail).busy = now; }
   // Probes of a peer came over the rail: two trains at once would find each other.
@@ -134,29 +86,46 @@ class ProbeTrains {
     rail_ = rail;
     began_ = now;
     length_ = length;
-    sent_ = acked_ = 0;
-    beyond_at_ = Nanos::max();
+    sent_ = acked_ = window_ = 0;
+    full_since_ = Nanos::max();
+    round_trip_ = round_trip;
+    looked_at_ = now;
     meter_.begin(round_trip);
   }
   bool is(const void* sender) const { return sender != nullptr && sender_ == sender; }
   bool running() const { return sender_ != nullptr; }
   Nanos began() const { return began_; }
   std::uint64_t length() const { return length_; }
-  std::uint64_t left() const { return length_ - std::min(sent_, length_); }
+  std::uint64_t left() const { return most() - std::min(sent_, most()); }
   std::uint64_t acked() const { return acked_; }
+  // What it has found that the link holds at least; 0: nothing yet.
+  std::uint64_t window() const { return window_; }
   // A full one ends as soon as enough came beyond the bucket.
-  bool is_whole(Nanos now) const {
-    return acked_ >= length_ ||
-           (acked_ >= kBurst + kBeyondMin && beyond_at_ != Nanos::max() && now - beyond_at_ >= kBeyond);
+  bool is_whole(Nanos now) {
+    if (acked_ >= most()) return true;
+    if (acked_ < kBurst + kBeyondMin || now - looked_at_ < kLookEvery) return false;
+    looked_at_ = now;
+    const TrainMeter::Found found = meter_.beyond(kBurst);
+    return found.bytes >= kBeyondMax || (found.bytes >= kBeyondMin && found.time >= kBeyond);
   }
   // Something else goes over its rail.
   bool is_in_the_way() const { return known(rail_) && rails_[static_cast<std::size_t>(rail_)].busy >= began_; }
   bool meets_another() const { return known(rail_) && rails_[static_cast<std::size_t>(rail_)].heard >= began_; }
   void note_sent(std::uint64_t bytes) { sent_ += bytes; }
+  // No more may go before some of the `window` bytes that are under way are acknowledged.
+  void note_full(Nanos now, std::uint64_t window) {
+    if (full_since_ != Nanos::max()) return;
+    full_since_ = now;
+    full_window_ = window;
+  }
   void note_acked(Nanos now, std::uint64_t bytes, Nanos sent) {
     acked_ += bytes;
-    if (acked_ >= kBurst && beyond_at_ == Nanos::max()) beyond_at_ = now;
     meter_.note(now, acked_, sent);
+    // What left after a whole window met no queue: the link carries more than that in a round trip. It was no bucket
+    // that let it pass, since the bucket had been used up.
+    if (acked_ < kBurst || full_since_ > sent || now - sent - round_trip_ >= kNoQueue) return;
+    window_ = std::min(full_window_ * 2, kWindowMost);
+    full_since_ = Nanos::max();
   }
   // It is over, whole or not. `found`: the link's rate as far as anything is known of it. What was sent is paid for.
   void end(Nanos now, BytesPerSec found) {
@@ -176,6 +145,7 @@ class ProbeTrains {
     Nanos heard{-(3600_s).count};
     Nanos paid{-(3600_s).count};  // its share of the time before is spent
   };
+  std::uint64_t most() const { return length_ < kFull ? length_ : length_ + kMoreWindows * window_; }
   static std::uint64_t part(BytesPerSec rate, Nanos span, std::uint64_t least, std::uint64_t most) {
     return std::clamp(static_cast<std::uint64_t>(rate.bytes_in(span).count), least, most);
   }
@@ -189,8 +159,10 @@ class ProbeTrains {
   std::vector<Rail> rails_;
   const void* sender_ = nullptr;  // of the train that is under way
   int rail_ = 0;
-  Nanos began_, next_, beyond_at_;
+  Nanos began_, next_, looked_at_, round_trip_;
   std::uint64_t length_ = 0, sent_ = 0, acked_ = 0;
+  std::uint64_t window_ = 0, full_window_ = 0;
+  Nanos full_since_ = Nanos::max();  // that window is under way
   TrainMeter meter_;
   std::uint64_t mix_ = 0;
 };
