@@ -89,6 +89,9 @@ class MpscRing {
   bool ready() const { return published(head_); }
   // Consumer: what pop() will return after `ahead` others; nullptr: nothing yet, or it is still being filled.
   T* peek(std::size_t ahead) { return published(head_ + ahead) ? &cells_[(head_ + ahead) & mask_].value : nullptr; }
+  const T* peek(std::size_t ahead) const {
+    return published(head_ + ahead) ? &cells_[(head_ + ahead) & mask_].value : nullptr;
+  }
 
   // Positions that producers have claimed so far. They may still be filling them, and everything behind those waits.
   // Any thread.

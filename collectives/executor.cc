@@ -1,11 +1,8 @@
 #include "collectives/executor.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <new>
 
 #include "base/check.h"
 #include "kernels/crc32c.h"
@@ -17,20 +14,12 @@ constexpr std::uint64_t pack(std::uint32_t step, std::uint32_t piece) { return s
 
 }  // namespace
 
-// Pages come with the first early arrival, which usually never happens.
-Executor::Reserved::Reserved(std::uint64_t bytes) : bytes_(bytes) {
-  if (bytes == 0) return;
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) throw std::bad_alloc();
-  begin_ = static_cast<std::byte*>(p);
-}
-
-Executor::Reserved::~Reserved() {
-  if (begin_ != nullptr) munmap(begin_, bytes_);
-}
-
+// Pages of the staging come with the first early arrival, which usually never happens.
 Executor::Executor(const Program& program)
-    : program_(program), staging_(program.staging_bytes), scratch_(program.scratch_bytes) {
+    : program_(program),
+      staging_(program.coded() ? 0 : program.staging_bytes),
+      scratch_(program.scratch_bytes),
+      coder_(program.coded() ? std::make_unique<PieceCoder>(program) : nullptr) {
   const std::size_t bytes = lay_out(nullptr);
   block_ = std::make_unique<std::byte[]>(bytes);
   lay_out(block_.get());
@@ -60,7 +49,15 @@ std::size_t Executor::lay_out(std::byte* block) {
   return bytes;
 }
 
-void Executor::bind(const void* input, void* output, DataType type, ReduceOp op) {
+void Executor::bind(const void* input, void* output, DataType type, ReduceOp op, const CodedCall* coded) {
+  CANARY_CHECK((coder_ != nullptr) == (coded != nullptr), "only programs with a codec take its arguments");
+  fault_ = Status();
+  if (coder_) {
+    // In place from here on: what is sent is the input with what was left out of earlier ones.
+    coder_->begin(*coded);
+    coder_->take_input(static_cast<const float*>(input), static_cast<float*>(output), program_.count);
+    input = output;
+  }
   base_[static_cast<std::size_t>(Buffer::kInput)] = static_cast<std::byte*>(const_cast<void*>(input));  // only read
   base_[static_cast<std::size_t>(Buffer::kOutput)] = static_cast<std::byte*>(output);
   base_[static_cast<std::size_t>(Buffer::kScratch)] = scratch_.begin();
@@ -96,10 +93,16 @@ Executor::ReadyPiece Executor::peek_send(std::uint32_t peer) const {
   const std::uint64_t packed = ready_[ready_head_[peer]];
   const ProgramStep& s = program_.steps[packed >> 32];
   const auto piece = static_cast<std::uint32_t>(packed);
-  return {&s, piece, at(s.src, piece), program_.bytes_of(piece), s.task_begin + piece - s.piece_begin};
+  const std::uint32_t task = s.task_begin + piece - s.piece_begin;
+  if (coder_) {
+    const auto encoded = coder_->to_send(task, piece, reinterpret_cast<const float*>(at(s.src, piece)));
+    return {&s, piece, encoded.data, encoded.bytes, task};
+  }
+  return {&s, piece, at(s.src, piece), program_.bytes_of(piece), task};
 }
 
 std::uint32_t Executor::crc_of(const ReadyPiece& send) {
+  if (coder_) return coder_->crc_of(send.task);
   if (send.step->src == Buffer::kScratch) return crc32c(0, send.data, send.bytes);
   std::optional<std::uint32_t>& known = (send.step->src == Buffer::kInput ? input_crc_ : output_crc_)[send.piece];
   if (!known) known = crc32c(0, send.data, send.bytes);
@@ -116,6 +119,7 @@ void Executor::sent(std::uint32_t task) {
 }
 
 std::byte* Executor::staging_at(const ProgramStep& step, std::uint32_t piece) const {
+  if (coder_) return coder_->slot(step.task_begin + piece - step.piece_begin);
   return staging_.begin() + step.staging + (program_.piece_offset[piece] - program_.piece_offset[step.piece_begin]);
 }
 
@@ -128,7 +132,7 @@ Executor::Place Executor::place_for(int source, std::uint16_t tag, std::uint32_t
   const ProgramStep* s = find(source, tag, piece_in_step);
   if (s == nullptr) return {};
   const std::uint32_t piece = s->piece_begin + piece_in_step, task = s->task_begin + piece_in_step;
-  if (program_.bytes_of(piece) != bytes) return {};
+  if (!has_length(piece, bytes)) return {};
   if (flags_[task] & kArrived) return {PlaceKind::kDuplicate, nullptr, task};
   if (flags_[task] & kLanding) return {PlaceKind::kSlot, nullptr, task};
   if (pending_[task] != 0) {
@@ -138,7 +142,7 @@ Executor::Place Executor::place_for(int source, std::uint16_t tag, std::uint32_t
   // The piece's turn has come: a copy lands in place, a reduction in the lane's cache-sized slot.
   if (s->kind == StepKind::kReceive) {
     flags_[task] |= kLanding;
-    return {PlaceKind::kSpan, at(s->dst, piece), task};
+    return {PlaceKind::kSpan, coder_ ? coder_->slot(task) : at(s->dst, piece), task};
   }
   return {PlaceKind::kSlot, nullptr, task};
 }
@@ -146,31 +150,31 @@ Executor::Place Executor::place_for(int source, std::uint16_t tag, std::uint32_t
 bool Executor::fits(int source, std::uint16_t tag, std::uint32_t piece_in_step, std::uint32_t bytes,
                     std::uint32_t* task) const {
   const ProgramStep* s = find(source, tag, piece_in_step);
-  if (s == nullptr || program_.bytes_of(s->piece_begin + piece_in_step) != bytes) return false;
+  if (s == nullptr || !has_length(s->piece_begin + piece_in_step, bytes)) return false;
   *task = s->task_begin + piece_in_step;
   return true;
 }
 
 void Executor::landing_lost(std::uint32_t task) { flags_[task] &= static_cast<std::uint8_t>(~kLanding); }
 
-bool Executor::arrived(std::uint32_t task, const std::byte* payload, bool* other_landing,
+bool Executor::arrived(std::uint32_t task, std::span<const std::byte> payload, bool* other_landing,
                        std::optional<std::uint32_t> crc) {
   *other_landing = false;
   const ProgramStep* s = &program_.steps[program_.step_of_task[task]];
   const std::uint32_t piece = s->piece_begin + (task - s->task_begin);
   std::byte* const staged = staging_at(*s, piece);
-  const bool in_place = s->kind == StepKind::kReceive && payload == at(s->dst, piece);
+  const bool in_place = !coder_ && s->kind == StepKind::kReceive && payload.data() == at(s->dst, piece);
   if (flags_[task] & kArrived) return false;
-  *other_landing = (flags_[task] & kLanding) != 0 && payload != staged && !in_place;
+  *other_landing = (flags_[task] & kLanding) != 0 && payload.data() != staged && !in_place;
   flags_[task] = static_cast<std::uint8_t>((flags_[task] | kArrived) & ~kLanding);
   --missing_[s->peer_index];
   if (pending_[task] != 0) {
-    if (payload != staged) std::memcpy(staged, payload, program_.bytes_of(piece));
+    if (payload.data() != staged && !payload.empty()) std::memcpy(staged, payload.data(), payload.size());
+    if (coder_) coder_->note(task, static_cast<std::uint32_t>(payload.size()));
     flags_[task] |= kStaged;
     return true;
   }
-  apply(*s, piece, payload, crc);
-  finish_task(program_.step_of_task[task], piece);
+  apply_and_finish(program_.step_of_task[task], piece, payload, crc);
   drain();
   return true;
 }
@@ -183,18 +187,17 @@ void Executor::expect_neighbours() {
 bool Executor::offer(int source, std::uint16_t tag, std::uint32_t piece_in_step, const std::byte* payload,
                      std::uint32_t bytes, Sender sender) {
   const ProgramStep* s = find(source, tag, piece_in_step);
-  CANARY_CHECK(s != nullptr && program_.bytes_of(s->piece_begin + piece_in_step) == bytes, "local plans disagree");
+  CANARY_CHECK(s != nullptr && has_length(s->piece_begin + piece_in_step, bytes), "local plans disagree");
   const std::uint32_t piece = s->piece_begin + piece_in_step, task = s->task_begin + piece_in_step;
   CANARY_CHECK((flags_[task] & kArrived) == 0, "a neighbour's piece came twice");
   flags_[task] |= kArrived;
   --missing_[s->peer_index];
   if (pending_[task] != 0) {
     flags_[task] |= kOffered;
-    offers_[task] = {payload, sender};
+    offers_[task] = {{payload, bytes}, sender};
     return false;
   }
-  apply(*s, piece, payload, std::nullopt);
-  finish_task(program_.step_of_task[task], piece);
+  apply_and_finish(program_.step_of_task[task], piece, {payload, bytes}, std::nullopt);
   drain();
   return true;
 }
@@ -206,8 +209,34 @@ bool Executor::next_applied(Sender* sender) {
   return true;
 }
 
-void Executor::apply(const ProgramStep& step, std::uint32_t piece, const std::byte* payload,
+void Executor::apply_and_finish(std::uint32_t step, std::uint32_t piece, std::span<const std::byte> payload,
+                                std::optional<std::uint32_t> crc) {
+  if (apply(program_.steps[step], piece, payload, crc)) finish_task(step, piece);
+}
+
+bool Executor::apply(const ProgramStep& step, std::uint32_t piece, std::span<const std::byte> payload,
                      std::optional<std::uint32_t> crc) {
+  if (coder_ && step.peer >= 0) {
+    if (!apply_encoded(step, piece, payload, crc)) return false;
+  } else {
+    apply_values(step, piece, payload.data());
+  }
+  const bool divides = step.finish && average_;
+  const std::uint32_t elements = program_.bytes_of(piece) / program_.element_bytes;
+  std::byte* const dst = at(step.dst, piece);
+  if (divides) divide(type_, dst, elements, static_cast<std::uint32_t>(program_.ranks));
+  if (coder_ && step.finish) {
+    const float weight = average_ ? static_cast<float>(program_.ranks) : 1;
+    coder_->complete(step.task_begin + piece - step.piece_begin, piece, reinterpret_cast<float*>(dst), weight);
+  }
+  if (step.dst == Buffer::kOutput) {
+    input_crc_[piece].reset();  // the input may be the same memory
+    output_crc_[piece] = step.kind != StepKind::kReceive || divides ? std::nullopt : crc;
+  }
+  return true;
+}
+
+void Executor::apply_values(const ProgramStep& step, std::uint32_t piece, const std::byte* payload) {
   const std::uint32_t bytes = program_.bytes_of(piece);
   const std::uint32_t elements = bytes / program_.element_bytes;
   std::byte* dst = at(step.dst, piece);
@@ -218,12 +247,30 @@ void Executor::apply(const ProgramStep& step, std::uint32_t piece, const std::by
   } else if (dst != payload) {
     std::memcpy(dst, payload, bytes);
   }
-  const bool divides = step.finish && average_;
-  if (divides) divide(type_, dst, elements, static_cast<std::uint32_t>(program_.ranks));
-  if (step.dst == Buffer::kOutput) {
-    input_crc_[piece].reset();  // the input may be the same memory
-    output_crc_[piece] = step.kind != StepKind::kReceive || divides ? std::nullopt : crc;
+}
+
+// What came whole stays in its slot, from where it is handed on.
+bool Executor::apply_encoded(const ProgramStep& step, std::uint32_t piece, std::span<const std::byte> payload,
+                             std::optional<std::uint32_t> crc) {
+  const std::uint32_t task = step.task_begin + piece - step.piece_begin;
+  auto* const dst = reinterpret_cast<float*>(at(step.dst, piece));
+  Status decoded;
+  if (step.kind == StepKind::kReceiveReduce) {
+    const std::byte* const src = at(step.src, piece);
+    if (src != at(step.dst, piece)) std::memcpy(dst, src, program_.bytes_of(piece));
+    decoded = coder_->add(piece, payload, dst);
+  } else {
+    if (payload.data() != coder_->slot(task)) std::memcpy(coder_->slot(task), payload.data(), payload.size());
+    coder_->note(task, static_cast<std::uint32_t>(payload.size()));
+    coder_->note_crc(task, crc);
+    decoded = coder_->replace(piece, payload, dst);
   }
+  if (decoded.ok()) return true;
+  if (fault_.ok()) {
+    fault_ = std::move(decoded);
+    fault_of_ = step.peer;
+  }
+  return false;
 }
 
 // Called when all dependencies of (step, piece) are done.
@@ -239,18 +286,17 @@ void Executor::activate(std::uint32_t step, std::uint32_t piece) {
       break;
     case StepKind::kCopy:
     case StepKind::kReduce:
-      apply(s, piece, at(s.src, piece), std::nullopt);
-      finish_task(step, piece);
+      apply_and_finish(step, piece, {at(s.src, piece), program_.bytes_of(piece)}, std::nullopt);
       break;
     case StepKind::kReceive:
     case StepKind::kReceiveReduce:
       if (const std::uint32_t task = s.task_begin + piece - s.piece_begin; (flags_[task] & kStaged) != 0) {
-        apply(s, piece, staging_at(s, piece), std::nullopt);
-        finish_task(step, piece);
+        const std::span<const std::byte> staged =
+            coder_ ? coder_->in_slot(task) : std::span<const std::byte>(staging_at(s, piece), program_.bytes_of(piece));
+        apply_and_finish(step, piece, staged, std::nullopt);
       } else if ((flags_[task] & kOffered) != 0) {
-        apply(s, piece, offers_[task].data, std::nullopt);
+        apply_and_finish(step, piece, offers_[task].data, std::nullopt);
         applied_.push_back(offers_[task].sender);
-        finish_task(step, piece);
       }
       break;
   }

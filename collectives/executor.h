@@ -6,6 +6,7 @@
 // Memory: input and output are borrowed until complete(). Staging (for early arrivals that must wait their turn) and
 // scratch are the executor's own, sized by the program and reused; every piece of an entered operation has its place,
 // so no arrival order can block.
+// Codecs: a piece is encoded when it is peeked at, and decoded when it is applied (collectives/piece_coder.h).
 // Thread: the engine's owner. Nothing allocates after bind().
 #pragma once
 
@@ -13,9 +14,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "base/reserved.h"
 #include "base/types.h"
+#include "collectives/piece_coder.h"
 #include "collectives/program.h"
 #include "kernels/reduce.h"
 
@@ -29,8 +33,14 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   // Starts an operation and marks what is ready at once. May be called again after complete() or abandon().
-  void bind(const void* input, void* output, DataType type, ReduceOp op);
+  // `coded` is for programs with a codec, which need it.
+  void bind(const void* input, void* output, DataType type, ReduceOp op, const CodedCall* coded = nullptr);
   const Program& program() const { return program_; }
+  // The codec's part; null where the program has none.
+  const PieceCoder* coder() const { return coder_.get(); }
+  // Not OK: a peer's piece was whole and valid, and yet nothing that its codec makes. The operation will not end.
+  const Status& fault() const { return fault_; }
+  int fault_of() const { return fault_of_; }  // rank in the group
 
   // --- sending: per peer (its index in Program::peers), in the order in which pieces became ready
   struct ReadyPiece {
@@ -44,7 +54,7 @@ class Executor {
   bool has_send(std::uint32_t peer) const { return ready_head_[peer] != ready_tail_[peer]; }
   // About how many bytes wait in the peer's queue; the pieces of one queue are of similar size.
   std::uint64_t sends_waiting(std::uint32_t peer) const {
-    return has_send(peer) ? std::uint64_t{ready_tail_[peer] - ready_head_[peer]} * peek_send(peer).bytes : 0;
+    return has_send(peer) ? std::uint64_t{ready_tail_[peer] - ready_head_[peer]} * front_bytes(peer) : 0;
   }
   // The piece at the front of the peer's queue; pop_send() removes it.
   ReadyPiece peek_send(std::uint32_t peer) const;
@@ -77,7 +87,7 @@ class Executor {
   // Takes a whole and valid piece. Returns false for a duplicate, with which nothing is done. `*other_landing` tells
   // that another lane is still writing the same piece into its span and must be redirected. `crc` is the payload's, if
   // the caller has it.
-  bool arrived(std::uint32_t task, const std::byte* payload, bool* other_landing,
+  bool arrived(std::uint32_t task, std::span<const std::byte> payload, bool* other_landing,
                std::optional<std::uint32_t> crc = {});
 
   // --- receiving from executors of the same engine: memory to memory, nothing is staged
@@ -107,7 +117,7 @@ class Executor {
  private:
   enum Flag : std::uint8_t { kArrived = 1, kLanding = 2, kStaged = 4, kDone = 8, kOffered = 16 };
   struct Offer {
-    const std::byte* data = nullptr;
+    std::span<const std::byte> data;
     Sender sender;
   };
 
@@ -117,8 +127,22 @@ class Executor {
   }
   std::byte* staging_at(const ProgramStep& step, std::uint32_t piece) const;
   const ProgramStep* find(int source, std::uint16_t tag, std::uint32_t piece_in_step) const;
+  bool has_length(std::uint32_t piece, std::uint32_t bytes) const {
+    return coder_ == nullptr ? program_.bytes_of(piece) == bytes : bytes != 0 && bytes <= program_.encoded_bytes_max;
+  }
+  std::uint32_t front_bytes(std::uint32_t peer) const {
+    return coder_ == nullptr ? program_.bytes_of(static_cast<std::uint32_t>(ready_[ready_head_[peer]]))
+                             : program_.encoded_bytes_max;
+  }
   void activate(std::uint32_t step, std::uint32_t piece);
-  void apply(const ProgramStep& step, std::uint32_t piece, const std::byte* payload, std::optional<std::uint32_t> crc);
+  // False: it could not be applied, and the task stays undone (fault()).
+  bool apply(const ProgramStep& step, std::uint32_t piece, std::span<const std::byte> payload,
+             std::optional<std::uint32_t> crc);
+  bool apply_encoded(const ProgramStep& step, std::uint32_t piece, std::span<const std::byte> payload,
+                     std::optional<std::uint32_t> crc);
+  void apply_values(const ProgramStep& step, std::uint32_t piece, const std::byte* payload);
+  void apply_and_finish(std::uint32_t step, std::uint32_t piece, std::span<const std::byte> payload,
+                        std::optional<std::uint32_t> crc);
   void finish_task(std::uint32_t step, std::uint32_t piece);
   void drain();
 
@@ -152,21 +176,11 @@ class Executor {
   std::vector<Offer> offers_;           // per task: neighbours' pieces that wait for their turn
   std::vector<Sender> applied_;         // senders whose offers have been applied since
   std::uint32_t remaining_ = 0;
-  // Reserved address space, whose pages come when they are used. Throws std::bad_alloc when there is none left.
-  class Reserved {
-   public:
-    explicit Reserved(std::uint64_t bytes);
-    Reserved(const Reserved&) = delete;
-    Reserved& operator=(const Reserved&) = delete;
-    ~Reserved();
-    std::byte* begin() const { return begin_; }
-
-   private:
-    std::byte* begin_ = nullptr;
-    std::uint64_t bytes_ = 0;
-  };
   Reserved staging_;
   Reserved scratch_;
+  std::unique_ptr<PieceCoder> coder_;
+  Status fault_;
+  int fault_of_ = -1;
 };
 
 }  // namespace canarynet

@@ -168,10 +168,10 @@ class Ranks {
       payload = place.data;
     }
     bool other_landing = false;
-    EXPECT_TRUE(e.arrived(place.task, payload, &other_landing, crc));
+    EXPECT_TRUE(e.arrived(place.task, {payload, m.bytes.size()}, &other_landing, crc));
     EXPECT_FALSE(other_landing);
     if (random_.below(8) == 0) {  // from another lane, which had asked for a place before it was there
-      EXPECT_FALSE(e.arrived(place.task, m.bytes.data(), &other_landing, crc)) << "added twice";
+      EXPECT_FALSE(e.arrived(place.task, m.bytes, &other_landing, crc)) << "added twice";
     }
   }
 
@@ -183,9 +183,9 @@ class Ranks {
     const auto place = e.place_for(m.from, tag, piece, m.ready.bytes);
     EXPECT_EQ(place.kind, Executor::PlaceKind::kSlot);
     bool other_landing = false;
-    EXPECT_TRUE(e.arrived(place.task, m.bytes.data(), &other_landing, crc));
+    EXPECT_TRUE(e.arrived(place.task, m.bytes, &other_landing, crc));
     EXPECT_TRUE(other_landing) << "the first lane has to be turned away";
-    EXPECT_FALSE(e.arrived(place.task, landing, &other_landing, crc)) << "it was there already";
+    EXPECT_FALSE(e.arrived(place.task, {landing, m.bytes.size()}, &other_landing, crc)) << "it was there already";
     EXPECT_FALSE(other_landing);
   }
 

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "collectives/layout.h"
+#include "collectives/piece_coder.h"
 
 namespace canarynet {
 namespace {
@@ -46,6 +47,31 @@ class Grid {
   std::vector<std::uint32_t> first_;  // and the end
 };
 
+// A piece that was complete when it was written is handed on as it is: the bytes that came, or those that the rank which
+// completed it made once. Every other send encodes what it finds.
+void assign_slots(Program* p) {
+  const std::size_t pieces = p->piece_offset.size() - 1;
+  constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  std::array<std::vector<std::uint32_t>, 3> whole;  // [Buffer][piece]: the task whose slot has what lies there
+  for (auto& of_buffer : whole) of_buffer.assign(pieces, kNone);
+  p->slot_of_task.resize(p->tasks);
+  for (const ProgramStep& s : p->steps) {
+    for (std::uint32_t piece = s.piece_begin; piece < s.piece_end; ++piece) {
+      const std::uint32_t task = s.task_begin + piece - s.piece_begin;
+      p->slot_of_task[task] = task;
+      const std::uint32_t of_source = whole[static_cast<std::size_t>(s.src)][piece];
+      std::uint32_t& of_target = whole[static_cast<std::size_t>(s.dst)][piece];
+      if (s.kind == StepKind::kSend) {
+        if (of_source != kNone) p->slot_of_task[task] = of_source;
+      } else if (s.finish || s.kind == StepKind::kReceive) {
+        of_target = task;
+      } else {
+        of_target = s.kind == StepKind::kCopy ? of_source : kNone;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 const ProgramStep* Program::receive_step(int source, std::uint16_t tag) const {
@@ -62,7 +88,7 @@ int Program::peer_index(int peer) const {
   return at != peers.end() && at->rank == peer ? static_cast<int>(at - peers.begin()) : -1;
 }
 
-Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_t piece_bytes) {
+Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_t piece_bytes, const CodecSpec& codec) {
   Program p;
   p.collective = request.collective;
   p.planner = id;
@@ -137,6 +163,16 @@ Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_
   for (ProgramPeer& peer : p.peers) {
     peer.ready_begin = at;
     at += peer.send_tasks;
+  }
+  if (codec.kind != CodecKind::kDense && request.ranks > 1) {
+    CANARY_CHECK(request.collective == Collective::kAllReduce && request.element_bytes == sizeof(float),
+                 "a codec takes all-reduces of f32");
+    p.codec = codec;
+    for (std::uint32_t piece = 0; piece < p.piece_offset.size() - 1; ++piece) {
+      const std::size_t most = encoded_bytes_max(codec, p.bytes_of(piece) / sizeof(float));
+      p.encoded_bytes_max = std::max(p.encoded_bytes_max, static_cast<std::uint32_t>(most));
+    }
+    assign_slots(&p);
   }
   return p;
 }

@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 #include "collectives/schedule.h"
+#include "compress/spec.h"
 
 namespace canarynet {
 
@@ -65,6 +66,12 @@ struct Program {
   std::uint64_t staging_bytes = 0;
   std::uint64_t scratch_bytes = 0;
 
+  // With a codec, pieces travel encoded (collectives/piece_coder.h) and have other lengths on the wire.
+  CodecSpec codec;
+  std::uint32_t encoded_bytes_max = 0;
+  std::vector<std::uint32_t> slot_of_task;  // the task whose slot has the bytes of this one
+  bool coded() const { return codec.kind != CodecKind::kDense; }
+
   std::uint32_t bytes_of(std::uint32_t piece) const {
     return static_cast<std::uint32_t>(piece_offset[piece + 1] - piece_offset[piece]);
   }
@@ -77,7 +84,9 @@ struct Program {
   int peer_index(int rank) const;
 };
 
-// `request` has passed the planner's check.
-Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_t piece_bytes);
+// `request` has passed the planner's check. A codec takes an all-reduce of f32 by a plan that completes every element
+// on one rank (completes_once() in collectives/selector.h); in a group of one rank nothing travels, so nothing is coded.
+Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_t piece_bytes,
+                const CodecSpec& codec = {});
 
 }  // namespace canarynet

@@ -157,6 +157,36 @@ Result<std::optional<Choice>> choice_of_rows(const PlanRequest& request, const D
   return std::optional(Choice{row->planner, row->piece_bytes, ChosenBy::kMeasured});
 }
 
+bool completes_once(PlannerId id, const PlanRequest& request) {
+  if (id == PlannerId::kBCubeX) return request.ranks == 1;
+  return request.ranks == 1 || id != PlannerId::kHalvingDoubling || !exchanges_whole(request);
+}
+
+Result<PlannerId> select_coded_planner(const PlanRequest& request, const DecisionTable& forced) {
+  const auto by_row = choice_of_rows(request, forced, {});
+  if (!by_row.ok()) return by_row.status();
+  if (by_row.value()) {
+    const PlannerId id = by_row.value()->planner;
+    if (completes_once(id, request)) return id;
+    return Status(CANARY_INVALID_ARGUMENT, "forced planner " + std::string(name_of(id)) +
+                                               " lets several ranks complete one sum, which no codec allows");
+  }
+  std::string reasons;
+  std::vector<PlannerId> runnable;
+  for (const PlannerId id : preference(request)) {
+    const Status status = planner(id).check(request);
+    if (status.ok() && completes_once(id, request)) runnable.push_back(id);
+    if (!status.ok()) reasons += (reasons.empty() ? "" : "; ") + status.text();
+  }
+  if (runnable.empty()) {
+    return Status(CANARY_UNREACHABLE, "no planner can run an all_reduce with a codec among these " +
+                                          std::to_string(request.ranks) + " ranks: " + reasons);
+  }
+  const bool mesh = std::find(runnable.begin(), runnable.end(), PlannerId::kMesh) != runnable.end();
+  if (mesh && request.ranks <= kMeshRanksMax && runnable.front() != PlannerId::kHierarchical) return PlannerId::kMesh;
+  return runnable.front();
+}
+
 Result<PlannerId> select_planner(const PlanRequest& request, const DecisionTable& table) {
   if (request.ranks < 1 || request.reach == nullptr || request.reach->ranks() != request.ranks) {
     return Status(CANARY_INVALID_ARGUMENT, "the reachability matrix is not of this group");

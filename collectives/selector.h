@@ -30,6 +30,15 @@ struct Choice {
 Result<std::optional<Choice>> choice_of_rows(const PlanRequest& request, const DecisionTable& forced,
                                              const MeasuredTable& measured);
 
+// Whether the planner's plan for an all-reduce completes every element on one rank, which then tells it to all others: so
+// must every plan whose pieces go through a codec, since two ranks that complete a sum each by themselves would not
+// decode the same.
+bool completes_once(PlannerId id, const PlanRequest& request);
+// The planner for an all-reduce with a codec, by forced rows and otherwise by what encoding costs: a mesh encodes every
+// value twice in all, a ring once more for every rank. Errors as of select_planner(), also where a forced planner does
+// not complete every element on one rank.
+Result<PlannerId> select_coded_planner(const PlanRequest& request, const DecisionTable& forced);
+
 // The planner for `request`, by forced rows and the static choice. It is an error if the planner of a row can't run
 // among these ranks, or if none can; the error names ranks.
 Result<PlannerId> select_planner(const PlanRequest& request, const DecisionTable& table);

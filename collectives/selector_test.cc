@@ -202,6 +202,40 @@ TEST(Selector, AForcedPlannerIsTakenRefusedOrReplaced) {
   EXPECT_NE(apart.status().text().find("ranks 1 and 2"), std::string::npos);
 }
 
+// Two ranks that complete one sum would each decode something else.
+TEST(Selector, PlansForCodecsCompleteEveryElementOnOneRank) {
+  int refused = 0;
+  for (const int n : {2, 3, 4, 5, 6, 8, 9}) {
+    const auto reach = Reachability::full(n, 2);
+    for (const std::uint64_t count : {std::uint64_t{500}, std::uint64_t{1'000'000}}) {
+      const PlanRequest request{.ranks = n, .count = count, .reach = &reach, .bcube = find_bcube(reach, 2)};
+      for (const Planner& one : planners()) {
+        if (!one.check(request).ok()) continue;
+        std::vector<std::uint64_t> leaves;
+        one.leaves(request, &leaves);
+        std::vector<int> completed(leaves.size() - 1);
+        for (int r = 0; r < n; ++r) {
+          Plan plan;
+          one.plan(request, r, &plan);
+          for (const Step& s : plan.steps) {
+            for (std::uint32_t leaf = s.leaf_begin; s.finish && leaf < s.leaf_end; ++leaf) ++completed[leaf];
+          }
+        }
+        for (std::size_t leaf = 0; leaf + 1 < leaves.size(); ++leaf) {
+          if (leaves[leaf] == leaves[leaf + 1]) continue;
+          EXPECT_EQ(completed[leaf] == 1, completes_once(one.id, request)) << name_of(one.id) << " n " << n;
+        }
+        refused += !completes_once(one.id, request);
+      }
+      const auto picked = select_coded_planner(request, {});
+      ASSERT_TRUE(picked.ok());
+      EXPECT_TRUE(completes_once(picked.value(), request));
+      EXPECT_EQ(picked.value(), PlannerId::kMesh) << "it encodes every value twice";
+    }
+  }
+  EXPECT_GT(refused, 0);
+}
+
 TEST(Selector, WhenNobodyCanMeetTheRanksAreNamed) {
   const Reachability reach(3);
   const auto result = select_planner({.ranks = 3, .count = 10, .reach = &reach}, {});

@@ -77,10 +77,30 @@ void ErrorFeedback::settle(std::uint64_t tensor, const float* compensated, const
     sent_energy += static_cast<double>(sent[i]) * sent[i];
     energy += static_cast<double>(compensated[i]) * compensated[i];
   }
+  count_step(state, sent_energy, energy);
+}
+
+void ErrorFeedback::count_step(Tensor& state, double sent_energy, double energy) {
   const double weight = state.steps == 0 ? 1 : kGainWeight;
   state.sent_energy += weight * (sent_energy - state.sent_energy);
   state.energy += weight * (energy - state.energy);
   ++state.steps;
+}
+
+ErrorFeedback::Exchange ErrorFeedback::begin(std::uint64_t tensor) {
+  const auto found = tensors_.find(tensor);
+  CANARY_CHECK(found != tensors_.end(), "a tensor is prepared first");
+  Tensor& state = found->second;
+  state.left_out.assign(state.residual.size(), 0);
+  return {state.residual, state.left_out};
+}
+
+void ErrorFeedback::commit(std::uint64_t tensor, double sent_energy, double energy) {
+  const auto found = tensors_.find(tensor);
+  CANARY_CHECK(found != tensors_.end() && found->second.left_out.size() == found->second.residual.size(),
+               "an exchange begins before it ends");
+  found->second.residual.swap(found->second.left_out);
+  count_step(found->second, sent_energy, energy);
 }
 
 std::span<const float> ErrorFeedback::residual(std::uint64_t tensor) const { return known(tensor).residual; }
@@ -99,8 +119,30 @@ double ErrorFeedback::gain() const {
   return ratio(sent, all);
 }
 
+double ErrorFeedback::residual_norm(std::uint64_t tensor) const {
+  double energy = 0;
+  for (const float value : known(tensor).residual) energy += static_cast<double>(value) * value;
+  return std::sqrt(energy);
+}
+
+double ErrorFeedback::residual_norm() const {
+  double energy = 0;
+  for (const auto& [id, tensor] : tensors_) {
+    const double norm = residual_norm(id);
+    energy += norm * norm;
+  }
+  return std::sqrt(energy);
+}
+
+std::size_t ErrorFeedback::saved_bytes() const {
+  std::size_t bytes = kHeadBytes + kChecksumBytes;
+  for (const auto& [id, tensor] : tensors_) bytes += kTensorBytes + tensor.residual.size() * sizeof(float);
+  return bytes;
+}
+
 std::vector<std::uint8_t> ErrorFeedback::save() const {
   std::vector<std::uint8_t> bytes;
+  bytes.reserve(saved_bytes());
   append(&bytes, kMagic);
   append(&bytes, kVersion);
   append(&bytes, static_cast<std::uint64_t>(tensors_.size()));

@@ -9,7 +9,7 @@
 // by itself. It is at most 1 for codecs that only leave things out, and may exceed 1 for unbiased ones (terngrad).
 // save() gives versioned bytes with a checksum, restore() checks them before it changes anything.
 //
-// Memory: prepare() allocates a tensor's residual; compensate and settle allocate nothing. One thread at a time.
+// Memory: prepare() allocates a tensor's residual, begin() as much again; compensate, commit and settle allocate nothing. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -36,6 +36,17 @@ class ErrorFeedback {
   // residual = compensated - sent, where `sent` is what this rank's bytes decode to. Counts one step of the gain.
   void settle(std::uint64_t tensor, const float* compensated, const float* sent, std::size_t count);
 
+  // The same for an exchange that settles piece by piece: `residual` is to be added to the tensor's values, and what its
+  // encodings leave out is to be added to `left_out`, which begins as zeros. Nothing counts before commit(); both stay
+  // until then, or until the next begin() if there is none. The tensor was prepared. Allocates at the first use.
+  struct Exchange {
+    std::span<const float> residual;
+    std::span<float> left_out;
+  };
+  Exchange begin(std::uint64_t tensor);
+  void commit(std::uint64_t tensor, double sent_energy, double energy);
+
+  bool knows(std::uint64_t tensor) const { return tensors_.count(tensor) != 0; }
   // Of a prepared tensor.
   std::span<const float> residual(std::uint64_t tensor) const;
   // 1 before the first step.
@@ -44,6 +55,11 @@ class ErrorFeedback {
   double gain() const;
   std::size_t tensors() const { return tensors_.size(); }
 
+  // Euclidean, of one tensor or of all.
+  double residual_norm(std::uint64_t tensor) const;
+  double residual_norm() const;
+
+  std::size_t saved_bytes() const;
   std::vector<std::uint8_t> save() const;
   // Replaces all state. CANARY_MISMATCH with the reason if the bytes are damaged or of another version; the state is as
   // it was then.
@@ -52,11 +68,13 @@ class ErrorFeedback {
  private:
   struct Tensor {
     std::vector<float> residual;
-    double sent_energy = 0;  // smoothed ||sent||^2
-    double energy = 0;       // smoothed ||g_e||^2
+    std::vector<float> left_out;  // of the exchange under way
+    double sent_energy = 0;       // smoothed ||sent||^2
+    double energy = 0;            // smoothed ||g_e||^2
     std::uint64_t steps = 0;
   };
   const Tensor& known(std::uint64_t tensor) const;
+  static void count_step(Tensor& state, double sent_energy, double energy);
 
   std::map<std::uint64_t, Tensor> tensors_;
 };

@@ -166,6 +166,30 @@ std::string to_text(const CodecSpec& spec) {
   return text;
 }
 
+Result<std::uint32_t> codec_number(const CodecSpec& spec) {
+  if (Status status = check(spec); !status.ok()) return status;
+  const char* const without = spec.rank != 0   ? "it needs the shape of a matrix"
+                              : spec.seed != 0 ? "there is no room for its seed"
+                                               : nullptr;
+  if (without != nullptr)
+    return Status(CANARY_INVALID_ARGUMENT, "codec " + to_text(spec) + " has no number: " + without);
+  return static_cast<std::uint32_t>(spec.kind) | std::uint32_t{spec.bits} << 4 | std::uint32_t{spec.member_mean} << 8 |
+         std::uint32_t{spec.or_dense} << 9 | spec.ratio_ppm << 12;
+}
+
+Result<CodecSpec> codec_of_number(std::uint32_t number) {
+  CodecSpec spec;
+  spec.kind = static_cast<CodecKind>(number & 15);
+  spec.bits = static_cast<std::uint8_t>(number >> 4 & 15);
+  spec.member_mean = (number >> 8 & 1) != 0;
+  spec.or_dense = (number >> 9 & 1) != 0;
+  spec.ratio_ppm = number >> 12;
+  const Result<std::uint32_t> again = codec_number(spec);
+  if (again.ok() && again.value() == number) return spec;
+  return Status(CANARY_INVALID_ARGUMENT, std::to_string(number) + " is the number of no codec" +
+                                             (again.ok() ? "" : " (" + again.status().text() + ")"));
+}
+
 Status check(const CodecSpec& spec) {
   const KindInfo* info = info_of(spec.kind);
   const auto bad = [&](const std::string& why) {

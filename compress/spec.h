@@ -59,6 +59,12 @@ struct CodecSpec {
 // CANARY_INVALID_ARGUMENT with the text and what is wrong with it.
 Result<CodecSpec> parse_codec(std::string_view text);
 std::string to_text(const CodecSpec& spec);
+// A spec as one number, for places that have room for no more; 0 is dense. Numbers of this form never change:
+// kind (4 bits) | bits (4) | member_mean (1) | or_dense (1) | zeros (2) | ratio_ppm (20). Neither codecs with a rank,
+// which need the shape of a matrix, nor seeds have a number: CANARY_INVALID_ARGUMENT.
+Result<std::uint32_t> codec_number(const CodecSpec& spec);
+// CANARY_INVALID_ARGUMENT unless codec_number() gives the number.
+Result<CodecSpec> codec_of_number(std::uint32_t number);
 // OK, or the field that is out of range or that this kind does not have. Parsed specs are always good.
 Status check(const CodecSpec& spec);
 

@@ -233,9 +233,9 @@ CANARY_API canary_status canary_isend_with(canary_connection* handle, const void
   return guarded([&]() -> canary_status {
     const Alone<canary_connection> connection(handle);
     if (const auto s = check_usable("canary_isend", handle, connection, request); s != CANARY_OK) return s;
-    port::Terms terms;
-    if (Status s = read_options(options, &terms.priority, &terms.time_limit); !s.ok())
-      return report(s.wrap("canary_isend"));
+    OptionsRead read;
+    if (Status s = read_options(options, /*takes_codec=*/false, &read); !s.ok()) return report(s.wrap("canary_isend"));
+    const port::Terms terms{read.priority, read.time_limit};
     const canary_registration* registration = nullptr;
     if (const auto s = resolve("canary_isend", registered, &registration); s != CANARY_OK) return s;
     if (const auto s = check_registration("canary_isend", *connection, data, bytes, registration); s != CANARY_OK)
@@ -257,9 +257,9 @@ CANARY_API canary_status canary_irecv_with(canary_connection* handle, int count,
   return guarded([&]() -> canary_status {
     const Alone<canary_connection> connection(handle);
     if (const auto s = check_usable("canary_irecv", handle, connection, request); s != CANARY_OK) return s;
-    port::Terms terms;
-    if (Status s = read_options(options, &terms.priority, &terms.time_limit); !s.ok())
-      return report(s.wrap("canary_irecv"));
+    OptionsRead read;
+    if (Status s = read_options(options, /*takes_codec=*/false, &read); !s.ok()) return report(s.wrap("canary_irecv"));
+    const port::Terms terms{read.priority, read.time_limit};
     if (count < 1 || count > CANARY_RECEIVES_MAX)
       return invalid("canary_irecv: count " + std::to_string(count) + ": takes 1 to " +
                      std::to_string(CANARY_RECEIVES_MAX));

@@ -16,7 +16,7 @@ Nanos span_of(std::uint64_t nanoseconds) {
   return Nanos{static_cast<std::int64_t>(std::min<std::uint64_t>(nanoseconds, INT64_MAX / 2))};
 }
 
-Status read_options(const canary_op_options* options, canary_priority* priority, Nanos* time_limit) {
+Status read_options(const canary_op_options* options, bool takes_codec, OptionsRead* read) {
   if (options == nullptr) return {};
   if (options->struct_size != sizeof(canary_op_options)) {
     return wrong("struct_size is " + std::to_string(options->struct_size) + ", expected " +
@@ -26,11 +26,14 @@ Status read_options(const canary_op_options* options, canary_priority* priority,
     return wrong("priority is " + std::to_string(options->priority) +
                  ": takes CANARY_PRIORITY_NORMAL (0) or CANARY_PRIORITY_URGENT (1)");
   }
-  if (options->codec != 0) return wrong("codec is " + std::to_string(options->codec) + ": this version takes only 0");
-  if (options->tensor != 0)
-    return wrong("tensor is " + std::to_string(options->tensor) + ": this version takes only 0");
-  *priority = static_cast<canary_priority>(options->priority);
-  *time_limit = span_of(options->deadline);
+  if (options->codec != 0 && !takes_codec)
+    return wrong("codec is " + std::to_string(options->codec) + ": only all_reduce takes one");
+  if (options->tensor != 0 && options->codec == 0)
+    return wrong("tensor is " + std::to_string(options->tensor) + " without a codec");
+  read->priority = static_cast<canary_priority>(options->priority);
+  read->time_limit = span_of(options->deadline);
+  read->codec = options->codec;
+  read->tensor = options->tensor;
   return {};
 }
 

@@ -12,8 +12,15 @@ namespace canarynet {
 // A span that callers give in nanoseconds: at most half of what a clock counts, so that it may be added to a time.
 Nanos span_of(std::uint64_t nanoseconds);
 
-// CANARY_INVALID_ARGUMENT: a size that no version has had, an unknown priority, a reserved field that is not 0. NULL
-// leaves both as they are.
-Status read_options(const canary_op_options* options, canary_priority* priority, Nanos* time_limit);
+struct OptionsRead {
+  canary_priority priority = CANARY_PRIORITY_NORMAL;
+  Nanos time_limit{};
+  std::uint32_t codec = 0;
+  std::uint64_t tensor = 0;
+};
+
+// CANARY_INVALID_ARGUMENT: a size that no version has had, an unknown priority, a codec for a call that takes none, a
+// tensor without a codec. NULL leaves `read` as it is.
+Status read_options(const canary_op_options* options, bool takes_codec, OptionsRead* read);
 
 }  // namespace canarynet

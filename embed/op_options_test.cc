@@ -32,8 +32,7 @@ std::vector<std::pair<canary_op_options, std::string>> wrong_options() {
   add("priority is 2: takes CANARY_PRIORITY_NORMAL (0) or CANARY_PRIORITY_URGENT (1)",
       [](auto* o) { o->priority = 2; });
   add("priority is 4294967295", [](auto* o) { o->priority = 0xffffffff; });
-  add("codec is 1: this version takes only 0", [](auto* o) { o->codec = 1; });
-  add("tensor is 5: this version takes only 0", [](auto* o) { o->tensor = 5; });
+  add("tensor is 5 without a codec", [](auto* o) { o->tensor = 5; });
   return all;
 }
 
@@ -84,6 +83,70 @@ TEST(OpOptions, WrongOnesAreRefusedByEveryOperationAndNamed) {
   const canary_op_options urgent = options_with(CANARY_PRIORITY_URGENT);
   float v = 3;
   EXPECT_EQ(canary_all_reduce_with(job.world(0), &v, &v, 1, CANARY_F32, CANARY_SUM, &urgent, nullptr), CANARY_OK);
+}
+
+TEST(OpOptions, OnlyAnAllReduceOfF32SumsTakesACodec) {
+  Job job(1);
+  ASSERT_TRUE(job.joined());
+  canary_op_options options = CANARY_OP_OPTIONS_INIT;
+  options.codec = codec("int8");
+  for (const auto& [name, call] : calls()) {
+    if (name == "all_reduce") continue;
+    EXPECT_EQ(call(job.world(0), &options, nullptr), CANARY_INVALID_ARGUMENT) << name;
+    const std::string text = last_error().message;
+    EXPECT_NE(text.find(name + ": canary_op_options.codec is 3: only all_reduce takes one"), std::string::npos) << text;
+  }
+  const auto refused = [&](canary_type type, canary_redop redop, std::uint32_t number) {
+    options.codec = number;
+    double in[4] = {}, out[4] = {};
+    EXPECT_EQ(canary_all_reduce_with(job.world(0), in, out, 4, type, redop, &options, nullptr),
+              CANARY_INVALID_ARGUMENT);
+    return std::string(last_error().message);
+  };
+  const auto says = [](const std::string& text, const char* what) {
+    EXPECT_NE(text.find(what), std::string::npos) << text;
+  };
+  says(refused(CANARY_F64, CANARY_SUM, 3), "all_reduce: a codec takes f32, not f64");
+  says(refused(CANARY_F32, CANARY_MAX, 3), "all_reduce: a codec takes sum and avg, not max");
+  says(refused(CANARY_F32, CANARY_SUM, 4), "all_reduce: 4 is the number of no codec (codec sketch: bits = 0");
+  says(refused(CANARY_F32, CANARY_SUM, 15), "all_reduce: 15 is the number of no codec");
+  says(refused(CANARY_F32, CANARY_SUM, 3 | 1 << 10), "all_reduce: 1027 is the number of no codec");
+  std::uint32_t number = 77;
+  EXPECT_EQ(canary_codec("power:4", &number), CANARY_INVALID_ARGUMENT);
+  says(last_error().message, "canary_codec: codec power:4 has no number: it needs the shape of a matrix");
+  EXPECT_EQ(canary_codec("zip", &number), CANARY_INVALID_ARGUMENT);
+  EXPECT_EQ(number, 77u);
+}
+
+TEST(OpOptions, ACodecWithFeedbackTravelsAndItsStateIsKept) {
+  constexpr int kRanks = 3;
+  Job job(kRanks);
+  ASSERT_TRUE(job.joined());
+  job.each([&](int r) {
+    std::vector<float> values(100'000);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((i * 7919 + r) % 1000) - 500;
+    canary_op_options options = CANARY_OP_OPTIONS_INIT;
+    options.codec = codec("sketch:4,mean");
+    options.tensor = 12;
+    ASSERT_EQ(canary_all_reduce_with(job.world(r), values.data(), values.data(), values.size(), CANARY_F32, CANARY_AVG,
+                                     &options, nullptr),
+              CANARY_OK)
+        << last_error().message;
+    EXPECT_NEAR(values[0], -499, 100);
+    double gain = 0, norm = 0;
+    EXPECT_EQ(canary_feedback_gain(job.world(r), 12, &gain, &norm), CANARY_OK) << last_error().message;
+    EXPECT_NEAR(gain, 1, 0.05);
+    EXPECT_GT(norm, 0);
+    std::size_t size = 0;
+    ASSERT_EQ(canary_feedback_save(job.world(r), nullptr, &size), CANARY_OK) << last_error().message;
+    std::vector<std::byte> saved(size);
+    std::size_t room = size - 1;
+    EXPECT_EQ(canary_feedback_save(job.world(r), saved.data(), &room), CANARY_LIMIT);
+    EXPECT_EQ(room, size);
+    EXPECT_EQ(canary_feedback_save(job.world(r), saved.data(), &room), CANARY_OK);
+    EXPECT_EQ(canary_feedback_restore(job.world(r), saved.data(), size - 1), CANARY_MISMATCH);
+    EXPECT_EQ(canary_feedback_restore(job.world(r), saved.data(), size), CANARY_OK) << last_error().message;
+  });
 }
 
 TEST(OpOptions, EveryOperationTakesThemAndNull) {

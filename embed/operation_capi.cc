@@ -39,8 +39,13 @@ canary_status run(canary_group* handle, OpRequest request, const canary_op_optio
   return guarded([&]() -> canary_status {
     const Inside<canary_group> group(handle);
     if (!group) return HandlePool<canary_group>::refuse(std::string(name_of(request.collective)), handle);
-    if (Status s = read_options(options, &request.priority, &request.time_limit); !s.ok())
+    OptionsRead read;
+    if (Status s = read_options(options, request.collective == Collective::kAllReduce, &read); !s.ok())
       return report(s.wrap(std::string(name_of(request.collective))));
+    request.priority = read.priority;
+    request.time_limit = read.time_limit;
+    request.codec = read.codec;
+    request.tensor = read.tensor;
     for (const CountList& list : lists) {
       if (list.numbers == nullptr && !list.displacements)
         return invalid(std::string(name_of(request.collective)) + ": counts are NULL");
@@ -67,8 +72,9 @@ canary_status run_message(const char* name, canary_group* handle, const canary_o
   return guarded([&]() -> canary_status {
     const Inside<canary_group> group(handle);
     if (!group) return HandlePool<canary_group>::refuse(name, handle);
-    port::Terms terms;
-    if (Status s = read_options(options, &terms.priority, &terms.time_limit); !s.ok()) return report(s.wrap(name));
+    OptionsRead read;
+    if (Status s = read_options(options, /*takes_codec=*/false, &read); !s.ok()) return report(s.wrap(name));
+    const port::Terms terms{read.priority, read.time_limit};
     canary_context& context = group.context();
     canary_op* op = context.take_op(group->member, out != nullptr);
     return submit(context, make(group->member, op->ticket.id(), terms), op, out);

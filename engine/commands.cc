@@ -41,6 +41,7 @@ Status Engine::submit(const port::Command& c) {
     here.ticket = ticket != nullptr && ticket->id() == c.ticket;
   }
   if (Status wrong = port::check_command(c, here); !wrong.ok()) return wrong;
+  if (Status wrong = check_codec(c); !wrong.ok()) return wrong;
   const bool taken = m != nullptr && has_queue(c.kind) ? call(*m, c) : commands_.push(c);
   return taken ? Status() : Status(CANARY_WOULD_BLOCK, "");
 }
@@ -121,6 +122,10 @@ void Engine::obey(const port::Command& c) {
       if (OpTicket* ticket = tickets_->at(c.ticket.place); ticket != nullptr) ticket->finish(Status());
       return;
     }
+    case port::Command::Kind::kSaveFeedback:
+    case port::Command::Kind::kRestoreFeedback:
+    case port::Command::Kind::kFeedbackGain:
+      return obey_feedback(m, c);
     default:
       break;
   }
@@ -170,6 +175,10 @@ bool Engine::unlist(GroupMember& m) {
 bool Engine::has_room(const GroupMember& m) const {
   if (m.group->decisions && m.group->decisions->holds(m)) return false;
   const auto limit = static_cast<std::size_t>(options_.settings.ops_in_flight);
+  // Its residual is known when the operation before has ended.
+  const WaitingOperation* const next = m.waiting.peek(0);
+  const std::uint64_t tensor = next != nullptr ? port::tensor_of(next->command) : 0;
+  if (tensor != 0 && m.exchanges(tensor)) return false;
   const bool urgent = m.urgent_waiting.load(std::memory_order_relaxed) != 0;
   return m.operations.size() < (urgent ? 2 * limit : limit);
 }

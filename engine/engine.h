@@ -294,6 +294,17 @@ class Engine final : public MembershipListener,
   Result<Choice> choose(GroupMember& member, const PlanRequest& request, const MeasuredTable& table,
                         ProgramEntry* known_static, ChoiceUse::Cell& use);
   bool held(GroupMember& member);
+  // operations with a codec (coded_operations.cc)
+  void obey_feedback(GroupMember* member, const port::Command& command);
+  Status serve_feedback(ErrorFeedback& feedback, const port::Command& command) const;
+  static Status check_codec(const port::Command& command);
+  static CodecSpec codec_of(const GroupMember& member, const OpRequest& request);
+  static Result<Choice> choose_coded(const PlanRequest& request, const DecisionTable& forced);
+  Status begin_feedback(GroupMember& member, const OpRequest& request, const Program& program,
+                        ErrorFeedback::Exchange* begun);
+  static void bind(GroupMember& member, Operation& op, const ErrorFeedback::Exchange& feedback);
+  Status end_coded(GroupMember& member, const Operation& op);
+  bool kill_of_fault(Run& run);
   void decide(Nanos now);
   std::unique_ptr<Run> take_run(ProgramEntry* entry, Group& group, canary_priority priority);
   void return_run(Operation& op);
@@ -303,8 +314,8 @@ class Engine final : public MembershipListener,
   void dequeue(RunPartner& partner);
   void count_waiting(RunPartner& partner);
   void charge_less(EnginePeer& peer, std::uint32_t bytes);
-  void piece_arrived(Run& run, std::uint32_t task, Mux& from, const wire::Header& header, const std::byte* payload,
-                     std::optional<std::uint32_t> crc);
+  void piece_arrived(Run& run, std::uint32_t task, Mux& from, const wire::Header& header,
+                     std::span<const std::byte> payload, std::optional<std::uint32_t> crc);
   Landing park(std::uint32_t from, const wire::Header& header);
   bool park_whole(std::uint32_t from, const wire::Header& header, std::span<const std::byte> payload);
   void unpark(std::uint32_t from, const wire::Header& header);

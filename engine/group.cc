@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "compress/spec.h"
 #include "kernels/crc32c.h"
 
 namespace canarynet {
@@ -34,6 +35,10 @@ wire::SignaturePayload make_signature(const GroupMember& m, const OpRequest& req
       if (i < wire::kSignatureCounts) s.counts[i] = request.counts[i];
     }
   }
+  if (program.coded()) {
+    s.counts[0] = request.codec;
+    s.counts[1] = request.tensor;
+  }
   return s;
 }
 
@@ -47,6 +52,11 @@ wire::SignaturePayload addressed(const wire::SignaturePayload& signature, const 
 }
 
 port::MemberShape GroupMember::shape() const { return {rank, static_cast<int>(group->members.size())}; }
+
+bool GroupMember::exchanges(std::uint64_t tensor) const {
+  return std::any_of(operations.begin(), operations.end(),
+                     [&](const Operation& op) { return op.request.tensor == tensor; });
+}
 
 bool GroupMember::pending() const {
   if (!operations.empty() || waiting.claimed() != waiting.taken()) return true;
@@ -97,6 +107,11 @@ std::string describe(const wire::SignaturePayload& s) {
   }
   if (reduces(op)) out += " " + named<ReduceOp>("operation", s.redop, kReduceOpCount);
   if (s.root >= 0) out += " root=" + std::to_string(s.root);
+  if (op == Collective::kAllReduce && s.counts[0] != 0) {
+    const auto codec = codec_of_number(static_cast<std::uint32_t>(s.counts[0]));
+    out += " codec=" + (codec.ok() ? to_text(codec.value()) : std::to_string(s.counts[0]));
+    if (s.counts[1] != 0) out += " tensor=" + std::to_string(s.counts[1]);
+  }
   return out + " " + named<PlannerId>("planner", s.planner, kPlannerCount) + " piece=" + std::to_string(s.piece_bytes);
 }
 

@@ -20,6 +20,7 @@
 #include "base/units.h"
 #include "collectives/executor.h"
 #include "collectives/selector.h"
+#include "compress/error_feedback.h"
 #include "engine/choice_use.h"
 #include "engine/decision_flow.h"
 #include "engine/flow/flow.h"
@@ -133,7 +134,7 @@ struct ProgramEntry {
   std::uint64_t bytes = 0;       // operation_bytes()
   std::uint32_t decided_by = 0;  // identity of the measured table that last led here; 0: none was in force
   ChosenBy by = ChosenBy::kStatic;
-  ChoiceUse::Cell* use = nullptr;
+  ChoiceUse::Cell* use = nullptr;  // null: with a codec, of which nothing is measured
 };
 
 struct Operation {
@@ -197,12 +198,16 @@ struct GroupMember {
   static constexpr std::uint32_t kHistory = 64;
   wire::SignaturePayload history[kHistory] = {};  // of operations entered, by number
 
+  ErrorFeedback feedback;  // of tensors that travel with a codec
+
   std::vector<std::unique_ptr<MessageEnd>> messages;  // by the other's rank; empty before the first message
 
   Operation* find(std::uint32_t number) const { return operations.find(number); }
   // Something waits in its queues.
   bool called() const { return waiting.ready() || called_messages.ready(); }
   port::MemberShape shape() const;
+  // An operation of the tensor is in flight.
+  bool exchanges(std::uint64_t tensor) const;
   // Operations or messages are not done.
   bool pending() const;
 };

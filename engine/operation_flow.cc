@@ -185,7 +185,7 @@ bool OperationFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& 
   if ((arrival.cookie & kInRun) == 0) return on_parked(from, h, arrival);
   Run* const run = landed_in(arrival.cookie, h);
   if (run == nullptr) return true;  // it has ended since, or came over another lane as well
-  engine_.piece_arrived(*run, task_of(arrival.cookie), from, h, arrival.payload.data(), crc_in(h));
+  engine_.piece_arrived(*run, task_of(arrival.cookie), from, h, arrival.payload, crc_in(h));
   return true;
 }
 
@@ -213,7 +213,7 @@ bool OperationFlow::on_signed_piece(Mux& from, const wire::Header& h, std::span<
   const wire::Header& own = piece.piece;
   if (op != nullptr && own.signature == op->hash &&
       op->run->executor.fits(own.source, own.step, own.piece, own.payload_bytes, &task))
-    engine_.piece_arrived(*op->run, task, from, own, piece.elements.data(), crc_in(own));
+    engine_.piece_arrived(*op->run, task, from, own, piece.elements, crc_in(own));
   return true;
 }
 
@@ -234,7 +234,7 @@ bool OperationFlow::on_parked(Mux& from, const wire::Header& h, const Arrival& a
   // A piece that was parked when its operation was entered has not been compared with it yet.
   std::uint32_t task = 0;
   if (h.signature == op->hash && op->run->executor.fits(h.source, h.step, h.piece, h.payload_bytes, &task))
-    engine_.piece_arrived(*op->run, task, from, h, arrival.payload.data(), crc_in(h));
+    engine_.piece_arrived(*op->run, task, from, h, arrival.payload, crc_in(h));
   if (parked != nullptr) store.release(parked);
   return true;
 }

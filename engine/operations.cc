@@ -62,6 +62,8 @@ Result<Choice> Engine::choose(GroupMember& m, const PlanRequest& request, const 
 // Operations are numbered when they ask: m.entered is this one's.
 Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   const auto element = static_cast<std::uint32_t>(size_of(r.type));
+  const CodecSpec codec = codec_of(m, r);
+  const bool coded = codec.kind != CodecKind::kDense;
   const int root = has_root(r.collective) ? r.root : 0;
   const DecisionFlow* const decisions = m.group->decisions.get();
   static const MeasuredTable kNoTable;
@@ -69,7 +71,7 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   ++m.uses;
   const auto is_of_shape = [&](const Program& p) {
     return p.collective == r.collective && p.count == r.count && p.element_bytes == element && p.root == root &&
-           std::equal(p.counts.begin(), p.counts.end(), r.counts.begin(), r.counts.end());
+           p.codec == codec && std::equal(p.counts.begin(), p.counts.end(), r.counts.begin(), r.counts.end());
   };
   ProgramEntry* known_static = nullptr;
   for (auto& e : m.programs) {
@@ -90,11 +92,12 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   ChoiceUse::Cell& use = m.group->use.cell(r.collective, bytes);
   use.element_bytes = element;
   use.root = root;
-  const auto choice = choose(m, request, table, known_static, use);
+  const auto choice = coded ? choose_coded(request, decisions_) : choose(m, request, table, known_static, use);
   if (!choice.ok()) return choice.status();
   const auto job_piece = static_cast<std::uint32_t>(roster_->piece_bytes.count);
   const Choice& chosen = choice.value();
-  const std::uint32_t piece = chosen.piece_bytes != 0 ? std::min(chosen.piece_bytes, job_piece) : job_piece;
+  const std::uint32_t asked = chosen.piece_bytes != 0 ? std::min(chosen.piece_bytes, job_piece) : job_piece;
+  const std::uint32_t piece = coded ? coded_piece_bytes(codec, asked) : asked;
   for (auto& e : m.programs) {
     if (!is_of_shape(e->program) || e->program.planner != chosen.planner || e->program.piece_bytes != piece) continue;
     e->decided_by = table.identity();
@@ -103,12 +106,12 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
     return e.get();
   }
   auto entry = std::make_unique<ProgramEntry>();
-  entry->program = compile(chosen.planner, request, m.rank, piece);
+  entry->program = compile(chosen.planner, request, m.rank, piece, codec);
   entry->last_used = m.uses;
   entry->bytes = bytes;
   entry->decided_by = table.identity();
   entry->by = chosen.by;
-  entry->use = &use;
+  entry->use = coded ? nullptr : &use;
   if (m.programs.size() >= kProgramsMax) {
     auto oldest = m.programs.end();
     for (auto it = m.programs.begin(); it != m.programs.end(); ++it) {
@@ -208,11 +211,14 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
     return;
   }
   std::unique_ptr<Run> run;
+  ErrorFeedback::Exchange feedback;
   auto entry = [&]() -> Result<ProgramEntry*> {
     try {
       m.operations.make_room();
       auto found = program_for(m, request);
-      if (found.ok()) run = take_run(found.value(), g, request.priority);
+      if (!found.ok()) return found;
+      if (Status begun = begin_feedback(m, request, found.value()->program, &feedback); !begun.ok()) return begun;
+      run = take_run(found.value(), g, request.priority);
       return found;
     } catch (const std::bad_alloc&) {
       // Only here: the others would wait for this rank.
@@ -248,8 +254,10 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   op.run->member = &m;
   neighbourly_ += op.run->neighbours != 0;
   op.run->number = number;
-  ++op.entry->use->operations;
-  op.entry->use->bytes += op.entry->bytes;
+  if (ChoiceUse::Cell* const use = op.entry->use; use != nullptr) {
+    ++use->operations;
+    use->bytes += op.entry->bytes;
+  }
   op.run->entered = ++operations_entered_;
   op.run->last_progress = now_;
 
@@ -259,7 +267,7 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   m.history[number % GroupMember::kHistory] = op.signature;
   g.entered[static_cast<std::size_t>(m.rank)] = number;
 
-  op.run->executor.bind(request.input, request.output, request.type, request.redop);
+  bind(m, op, feedback);
   op.remaining_seen = op.run->executor.remaining();
 
   // Some neighbours have told already what they were called with, and that they have room.
@@ -310,7 +318,7 @@ bool Engine::waits_for_its_piece(const Operation& op, const RunPartner& partner)
   const Program& program = op.entry->program;
   const ProgramPeer& peer = program.peers[partner.index];
   const std::uint64_t bytes = program.piece_offset.back();
-  if (peer.send_tasks == 0 || op.run->executor.has_send(partner.index)) return false;
+  if (peer.send_tasks == 0 || op.run->executor.has_send(partner.index) || program.coded()) return false;
   if (bytes > kCopiedPieceBytes - sizeof op.signature || program.waits_for_signatures()) return false;
   // Callers who drive may not look for long.
   if (!options_.settings.progress_thread || peers_[partner.engine].eager->half_full()) return false;
@@ -347,7 +355,7 @@ void Engine::drain_eager(GroupMember& m, Operation& op) {
       // Lengths are the sender's word here: nothing was known of the operation when it came.
       std::uint32_t task = 0;
       if (h.signature == op.hash && op.run->executor.fits(h.source, h.step, h.piece, h.payload_bytes, &task))
-        op.run->executor.arrived(task, store.data(e), &other_landing, crc_in(h));
+        op.run->executor.arrived(task, {store.data(e), h.payload_bytes}, &other_landing, crc_in(h));
       store.release(&e);
       return true;
     });
@@ -469,11 +477,12 @@ void Engine::wake_partners(Run& run) {
     }
   }
   if (run.executor.has_applied()) local_dirty_ = true;
+  if (!run.executor.fault().ok()) look_at(run);
 }
 
 // A whole and valid piece of its operation's.
-void Engine::piece_arrived(Run& run, std::uint32_t task, Mux& from, const wire::Header& h, const std::byte* payload,
-                           std::optional<std::uint32_t> crc) {
+void Engine::piece_arrived(Run& run, std::uint32_t task, Mux& from, const wire::Header& h,
+                           std::span<const std::byte> payload, std::optional<std::uint32_t> crc) {
   bool other_landing = false;
   if (!run.executor.arrived(task, payload, &other_landing, crc)) return;
   run.last_progress = now_;
@@ -564,14 +573,16 @@ bool Engine::may_finish(const Run& run) {
 }
 
 bool Engine::finish_if_complete(Run& run) {
+  if (kill_of_fault(run)) return true;
   if (!may_finish(run)) return false;
   Operation& op = *run.operation();
   GroupMember& m = *run.member;
   const ProgramEntry& ran = *op.entry;
   m.last_algorithm.store(name_of(ran.program.planner).data(), std::memory_order_release);
   const bool smaller = ran.program.piece_bytes < static_cast<std::uint32_t>(roster_->piece_bytes.count);
-  ran.use->took[static_cast<std::size_t>(ran.program.planner)][smaller ? 1 : 0].note(now_ - op.entered);
-  finish(m, op, Status());
+  if (ran.use != nullptr)
+    ran.use->took[static_cast<std::size_t>(ran.program.planner)][smaller ? 1 : 0].note(now_ - op.entered);
+  finish(m, op, ran.program.coded() ? end_coded(m, op) : Status());
   return true;
 }
 

@@ -22,6 +22,10 @@ Command operation(MemberId member, const MemberShape& shape, const OpRequest& re
                 : request.count;
   c.time_limit = request.time_limit.count;
   if (!request.counts.empty()) c.numbers = memory_at(request.counts.data(), request.counts.size_bytes());
+  if (request.collective == Collective::kAllReduce) {
+    c.numbers.region = request.codec;
+    c.numbers.offset = request.tensor;
+  }
   const Lengths lengths = lengths_of(c, shape, request.counts);
   c.input = memory_at(request.input, lengths.input);
   c.output = memory_at(request.output, lengths.output);
@@ -40,7 +44,40 @@ OpRequest request_of(const Command& c, const Regions& regions) {
   r.time_limit = Nanos{c.time_limit};
   r.priority = static_cast<canary_priority>(c.priority);
   r.counts = counts_of(c, regions);
+  if (r.collective == Collective::kAllReduce) {
+    r.codec = c.numbers.region;
+    r.tensor = c.numbers.offset;
+  }
   return r;
+}
+
+Command save_feedback(MemberId member, std::span<std::byte> to, std::uint64_t* size, TicketId ticket) {
+  Command c;
+  c.kind = Command::Kind::kSaveFeedback;
+  c.member = member;
+  c.ticket = ticket;
+  c.output = memory_at(to.data(), to.size());
+  c.numbers = memory_at(size, sizeof *size);
+  return c;
+}
+
+Command restore_feedback(MemberId member, std::span<const std::byte> from, TicketId ticket) {
+  Command c;
+  c.kind = Command::Kind::kRestoreFeedback;
+  c.member = member;
+  c.ticket = ticket;
+  c.input = memory_at(from.data(), from.size());
+  return c;
+}
+
+Command feedback_gain(MemberId member, std::uint64_t tensor, FeedbackGain* to, TicketId ticket) {
+  Command c;
+  c.kind = Command::Kind::kFeedbackGain;
+  c.member = member;
+  c.ticket = ticket;
+  c.count = tensor;
+  c.output = memory_at(to, sizeof *to);
+  return c;
 }
 
 Command group(int world_rank, std::span<const std::int32_t> ranks, TicketId ticket) {

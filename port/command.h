@@ -49,7 +49,8 @@ struct Command {
   enum class Kind : std::uint8_t {
     kNone,
     // An engine's.
-    kOperation,  // of a member: collective, type, redop, count, root, buffers; numbers: its counts, if it has any
+    kOperation,  // of a member: collective, type, redop, count, root, buffers; numbers: its counts, if it has any;
+                 // an all-reduce, which has none, has its codec's number in numbers.region and its tensor in .offset
     kGroup,      // the world rank `rank` asks for a group of the world ranks in `numbers` (32 bits each)
     kAbort,      // of the member's group, with the reason in `numbers` (characters); a ticket is optional
     kDeadline,   // of the operation or message whose ticket this is: `time_limit` from now on
@@ -64,6 +65,10 @@ struct Command {
     kSendOn,           // a connection: `input`, all of it, under `tag`
     kReceiveOn,        // a connection: what comes under `tag`, into `output`
     kStats,            // the counters of its rails, into `output`
+    // Again an engine's: a member's error feedback, while no operation of its is pending.
+    kSaveFeedback,     // into `output`, if that has room; its size, 8 bytes, into `numbers` in any case
+    kRestoreFeedback,  // from `input`
+    kFeedbackGain,     // of tensor `count` (0: all): gain and norm of the residual, two 8-byte floats, into `output`
   } kind = Kind::kNone;
   std::uint8_t collective = 0;
   std::uint8_t priority = 0;      // operations and messages: a canary_priority
@@ -116,6 +121,8 @@ struct OpRequest {
   Nanos time_limit{};                                 // 0: none; else from submission
   canary_priority priority = CANARY_PRIORITY_NORMAL;  // this rank's own: others may have given another one
   std::span<const std::uint64_t> counts = {};         // as PlanRequest::counts; borrowed like the buffers
+  std::uint32_t codec = 0;                            // all_reduce: the number of a codec (compress/spec.h); 0: none
+  std::uint64_t tensor = 0;  // with a codec: whose error feedback takes what is left out; 0: nobody's
 };
 
 }  // namespace canarynet
@@ -127,6 +134,20 @@ namespace canarynet::port {
 Command operation(MemberId member, const MemberShape& shape, const OpRequest& request, TicketId ticket);
 // The way back, of a command that was checked.
 OpRequest request_of(const Command& command, const Regions& regions);
+
+// The tensor of an all-reduce with a codec; 0: none.
+inline std::uint64_t tensor_of(const Command& c) {
+  const bool all_reduce = c.collective == static_cast<std::uint8_t>(Collective::kAllReduce);
+  return c.kind == Command::Kind::kOperation && all_reduce ? c.numbers.offset : 0;
+}
+
+Command save_feedback(MemberId member, std::span<std::byte> to, std::uint64_t* size, TicketId ticket);
+Command restore_feedback(MemberId member, std::span<const std::byte> from, TicketId ticket);
+struct FeedbackGain {
+  double gain = 1;
+  double residual_norm = 0;
+};
+Command feedback_gain(MemberId member, std::uint64_t tensor, FeedbackGain* to, TicketId ticket);
 
 Command group(int world_rank, std::span<const std::int32_t> ranks, TicketId ticket);
 Command abort(MemberId member, std::string_view reason, TicketId ticket = kNoTicket);

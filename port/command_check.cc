@@ -233,6 +233,17 @@ Status check_terms(const Command& c) {
   return wrong("a time limit of " + std::to_string(c.time_limit) + " ns");
 }
 
+// Whether its number names a codec is the engine's to know.
+Status check_coding(const Command& c) {
+  if (c.collective != static_cast<std::uint8_t>(Collective::kAllReduce)) return {};
+  const std::uint32_t codec = c.numbers.region;
+  if (codec == 0) return c.numbers.offset == 0 ? Status() : wrong("a tensor without a codec");
+  if (c.type != CANARY_F32)
+    return wrong("a codec takes f32, not " + std::string(name_of(static_cast<DataType>(c.type))));
+  if (c.redop == CANARY_SUM || c.redop == CANARY_AVG) return {};
+  return wrong("a codec takes sum and avg, not " + std::string(name_of(static_cast<ReduceOp>(c.redop))));
+}
+
 Status check_arguments(const Command& c, const Surroundings& here) {
   if (!here.member) return no_such_group();
   if (!here.ticket) return no_such_ticket(c);
@@ -240,6 +251,7 @@ Status check_arguments(const Command& c, const Surroundings& here) {
   if (c.redop < 0 || c.redop >= kReduceOpCount)
     return wrong("redop " + std::to_string(c.redop) + " is not a canary_redop");
   if (Status terms = check_terms(c); !terms.ok()) return terms;
+  if (Status coding = check_coding(c); !coding.ok()) return coding;
   if (Status list = check_list(c, *here.member, here.regions); !list.ok()) return list;
   const Call call{c, *here.member, counts_of(c, here.regions)};
   if (Status counts = check_counts(call); !counts.ok()) return counts;
@@ -333,6 +345,24 @@ Status check_connection_message(const Command& c, const Surroundings& here) {
   return check_buffer(m, m.bytes, "data", here.regions);
 }
 
+// --- error feedback --------------------------------------------------------------------------------------------------
+
+Status check_feedback(const Command& c, const Surroundings& here) {
+  if (!here.member) return no_such_group();
+  if (!here.ticket) return no_such_ticket(c);
+  switch (c.kind) {
+    case Command::Kind::kSaveFeedback:
+      if (c.numbers.bytes != sizeof(std::uint64_t))
+        return wrong("its size takes 8 bytes, not " + std::to_string(c.numbers.bytes));
+      if (Status s = check_buffer(c.numbers, sizeof(std::uint64_t), "size", here.regions); !s.ok()) return s;
+      return check_buffer(c.output, c.output.bytes, "bytes", here.regions);
+    case Command::Kind::kRestoreFeedback:
+      return check_buffer(c.input, c.input.bytes, "bytes", here.regions);
+    default:
+      return check_buffer(c.output, sizeof(FeedbackGain), "output", here.regions);
+  }
+}
+
 // --- connections -----------------------------------------------------------------------------------------------------
 
 Status check_connect(const Command& c, const Surroundings& here) {
@@ -386,6 +416,12 @@ Status check_of_engine(const Command& c, const Surroundings& here) {
       return check_group(c, here);
     case Command::Kind::kAbort:
       return check_abort(c, here);
+    case Command::Kind::kSaveFeedback:
+    case Command::Kind::kRestoreFeedback:
+    case Command::Kind::kFeedbackGain: {
+      Status s = check_feedback(c, here);
+      return s.ok() ? s : s.wrap("error feedback");
+    }
     case Command::Kind::kDeadline:
       return check_deadline(c);
     default:
@@ -408,7 +444,7 @@ Status check_command(const Command& c, const Surroundings& here) {
   if (c.more_follows > (c.kind == Command::Kind::kReceiveOn ? 1 : 0))
     return wrong("only receives of connections are followed by more");
   if (!has_priority(c.kind) && c.priority != 0) return wrong("only operations and messages have a priority");
-  if (c.kind == Command::Kind::kNone || c.kind > Command::Kind::kStats)
+  if (c.kind == Command::Kind::kNone || c.kind > Command::Kind::kFeedbackGain)
     return wrong("command " + std::to_string(static_cast<int>(c.kind)) + " does not exist");
   return here.endpoint ? check_of_endpoint(c, here) : check_of_engine(c, here);
 }

@@ -109,6 +109,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       touch_message(command, regions, arena);
       if (port::message_bytes(command) != (sends(command) ? command.input : command.output).bytes) std::abort();
       break;
+    case Command::Kind::kSaveFeedback:
+    case Command::Kind::kRestoreFeedback:
+    case Command::Kind::kFeedbackGain:
+      if (!here.member || !here.ticket) std::abort();
+      if (command.kind == Command::Kind::kSaveFeedback) touch(regions.at(command.numbers), 8, true, arena);
+      if (command.kind == Command::Kind::kSaveFeedback)
+        touch(regions.at(command.output), command.output.bytes, true, arena);
+      if (command.kind == Command::Kind::kRestoreFeedback)
+        touch(regions.at(command.input), command.input.bytes, false, arena);
+      if (command.kind == Command::Kind::kFeedbackGain)
+        touch(regions.at(command.output), sizeof(port::FeedbackGain), true, arena);
+      break;
     case Command::Kind::kSendOn:
     case Command::Kind::kReceiveOn:
       if (!here.connected || !here.ticket) std::abort();

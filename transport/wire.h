@@ -157,7 +157,7 @@ struct SignaturePayload {
   std::uint64_t counts_moment = 0;  // all-gather-v: sum of (i + 1) * count i, modulo 2^64
   std::uint64_t counts[kSignatureCounts] =
       {};  // all-gather-v: the first ones; all-to-all-v: elements to the receiver of this
-           // signature, elements from it
+           // signature, elements from it; all-reduce: number of its codec, tensor
 };
 static_assert(sizeof(SignaturePayload) == 120 && std::has_unique_object_representations_v<SignaturePayload>);
 

@@ -164,7 +164,16 @@ inline void check(canary_status status) {
 struct OpOptions {
   canary_priority priority = CANARY_PRIORITY_NORMAL;  // for this rank alone; see canary_op_options
   std::chrono::nanoseconds deadline{};                // from the call on, as Operation::set_deadline(); 0: none
+  std::uint32_t codec = 0;                            // all_reduce: of codec(); see canary_op_options
+  std::uint64_t tensor = 0;                           // with a codec: whose error feedback takes what is left out
 };
+
+// The number of a codec; see canary_codec.
+inline std::uint32_t codec(const char* text) {
+  std::uint32_t number = 0;
+  check(canary_codec(text, &number));
+  return number;
+}
 
 namespace detail {
 
@@ -174,6 +183,8 @@ inline canary_op_options raw(const OpOptions& options) {
   // A deadline that has passed already becomes the shortest there is.
   if (options.deadline.count() != 0)
     out.deadline = options.deadline.count() > 0 ? static_cast<std::uint64_t>(options.deadline.count()) : 1;
+  out.codec = options.codec;
+  out.tensor = options.tensor;
   return out;
 }
 

@@ -1,0 +1,107 @@
+// One rank of bench/codecs.py: all-reduces of one gradient, by each codec in turn.
+//
+//   codecs_rank BYTES STEPS CODEC...     "dense" is no codec
+// Rank 0 prints a line of JSON for each codec: the seconds of each step, the bytes that its host's NICs sent in a step by
+// their own counters, and how far the first result is from the sum (as a share of it).
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "canarynet/canarynet.hpp"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Of all interfaces of this network namespace but loopback.
+double sent_bytes() {
+  std::ifstream table("/proc/self/net/dev");
+  double sum = 0;
+  for (std::string line; std::getline(table, line);) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    std::istringstream name(line.substr(0, colon)), numbers(line.substr(colon + 1));
+    std::string of;
+    name >> of;
+    double value = 0;
+    for (int field = 0; field < 9; ++field) numbers >> value;  // the ninth: sent bytes
+    if (of != "lo") sum += value;
+  }
+  return sum;
+}
+
+// A normal distribution's values, by repeating a table: what a rank has at an index is known to all.
+class Gradient {
+ public:
+  Gradient() : table_(kTable) {
+    std::minstd_rand random(7);
+    std::normal_distribution<float> normal(0, 0.01F);
+    for (float& v : table_) v = normal(random);
+  }
+  float at(std::size_t i, int rank) const { return table_[(i + static_cast<std::size_t>(rank) * 7919) % kTable]; }
+
+ private:
+  static constexpr std::size_t kTable = 1'000'003;
+  std::vector<float> table_;
+};
+
+void measure(canarynet::Context& context, const Gradient& gradient, std::size_t count, int steps,
+             const std::string& codec, std::uint64_t tensor) {
+  canarynet::Group& world = context.world();
+  std::vector<float> input(count), output(count);
+  for (std::size_t i = 0; i < count; ++i) input[i] = gradient.at(i, context.rank());
+  canarynet::OpOptions options;
+  if (codec != "dense") {
+    options.codec = canarynet::codec(codec.c_str());
+    options.tensor = tensor;
+  }
+  std::string seconds;
+  double error = 0, energy = 0;
+  world.all_reduce(input, output, CANARY_SUM, options);  // the first one compiles, and touches its memory
+  for (std::size_t i = 0; i < count; i += 97) {
+    double exact = 0;
+    for (int r = 0; r < context.world_size(); ++r) exact += gradient.at(i, r);
+    error += (output[i] - exact) * (output[i] - exact);
+    energy += exact * exact;
+  }
+  const double before = sent_bytes();
+  for (int s = 0; s < steps; ++s) {
+    world.barrier();
+    const auto began = Clock::now();
+    world.all_reduce(input, output, CANARY_SUM, options);
+    world.barrier();
+    seconds += (s == 0 ? "" : ", ") + std::to_string(std::chrono::duration<double>(Clock::now() - began).count());
+  }
+  const double sent = (sent_bytes() - before) / steps;
+  if (context.rank() != 0) return;
+  std::printf("{\"codec\": \"%s\", \"seconds\": [%s], \"sent_bytes\": %.0f, \"error\": %.6f}\n", codec.c_str(),
+              seconds.c_str(), sent, std::sqrt(error / energy));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc < 4) {
+    std::fprintf(stderr, "usage: codecs_rank BYTES STEPS CODEC...\n");
+    return 2;
+  }
+  const std::size_t count = std::strtoull(argv[1], nullptr, 10) / sizeof(float);
+  canarynet::Context context;
+  const Gradient gradient;
+  for (int i = 3; i < argc; ++i)
+    measure(context, gradient, count, std::atoi(argv[2]), argv[i], static_cast<std::uint64_t>(i));
+  context.finalize();
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "codecs_rank: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,75 @@
+// The C ABI of codecs: their numbers, and the error feedback of a group's tensors.
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "canarynet/canarynet.h"
+#include "compress/spec.h"
+#include "embed/context_handles.h"
+#include "embed/last_error.h"
+
+using namespace canarynet;
+
+namespace {
+
+// Hands a command over and waits for its result. `make` makes it for a member and a ticket.
+template <typename Make>
+canary_status ask(const char* name, canary_group* handle, const Make& make) {
+  return guarded([&]() -> canary_status {
+    const Inside<canary_group> group(handle);
+    if (!group) return HandlePool<canary_group>::refuse(name, handle);
+    canary_context& context = group.context();
+    canary_op* const op = context.take_op(group->member, false);
+    const Status wrong = context.impl->run(make(group->member, op->ticket.id()), op->ticket);
+    const canary_status code = wrong.ok() ? tell(*context.impl, op->ticket) : report(wrong);
+    context.give_op(op);
+    return code;
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+CANARY_API canary_status canary_codec(const char* text, uint32_t* codec) {
+  return guarded([&]() -> canary_status {
+    if (text == nullptr || codec == nullptr) return invalid("canary_codec: an argument is NULL");
+    const auto spec = parse_codec(text);
+    if (!spec.ok()) return report(spec.status().wrap("canary_codec"));
+    const auto number = codec_number(spec.value());
+    if (!number.ok()) return report(number.status().wrap("canary_codec"));
+    *codec = number.value();
+    return CANARY_OK;
+  });
+}
+
+CANARY_API canary_status canary_feedback_save(canary_group* group, void* bytes, size_t* size) {
+  if (size == nullptr) return invalid("canary_feedback_save: size is NULL");
+  std::uint64_t needed = 0;
+  const auto room = std::span(static_cast<std::byte*>(bytes), bytes != nullptr ? *size : 0);
+  const canary_status code = ask("canary_feedback_save", group, [&](auto member, auto ticket) {
+    return port::save_feedback(member, room, &needed, ticket);
+  });
+  if (code == CANARY_OK || code == CANARY_LIMIT) *size = needed;
+  return code;
+}
+
+CANARY_API canary_status canary_feedback_restore(canary_group* group, const void* bytes, size_t size) {
+  if (bytes == nullptr) return invalid("canary_feedback_restore: bytes are NULL");
+  return ask("canary_feedback_restore", group, [&](auto member, auto ticket) {
+    return port::restore_feedback(member, {static_cast<const std::byte*>(bytes), size}, ticket);
+  });
+}
+
+CANARY_API canary_status canary_feedback_gain(canary_group* group, uint64_t tensor, double* gain,
+                                              double* residual_norm) {
+  port::FeedbackGain told;
+  const canary_status code = ask("canary_feedback_gain", group, [&](auto member, auto ticket) {
+    return port::feedback_gain(member, tensor, &told, ticket);
+  });
+  if (code == CANARY_OK && gain != nullptr) *gain = told.gain;
+  if (code == CANARY_OK && residual_norm != nullptr) *residual_norm = told.residual_norm;
+  return code;
+}
+
+}  // extern "C"

@@ -1,0 +1,132 @@
+// Operations with a codec: which codec and planner, error feedback, what is refused, pieces that decode to nothing.
+// collectives/piece_coder.h encodes and decodes.
+#include <cstring>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "compress/codec.h"
+#include "engine/engine.h"
+
+namespace canarynet {
+
+Status Engine::check_codec(const port::Command& c) {
+  const bool all_reduce =
+      c.kind == port::Command::Kind::kOperation && static_cast<Collective>(c.collective) == Collective::kAllReduce;
+  if (!all_reduce || c.numbers.region == 0) return {};
+  const auto codec = codec_of_number(c.numbers.region);
+  return codec.ok() ? Status() : Status(codec.status()).wrap("all_reduce");
+}
+
+// Nothing travels where a rank is alone, so nothing is lost either.
+CodecSpec Engine::codec_of(const GroupMember& m, const OpRequest& r) {
+  return r.codec != 0 && m.group->members.size() > 1 ? codec_of_number(r.codec).value() : CodecSpec();
+}
+
+Result<Choice> Engine::choose_coded(const PlanRequest& request, const DecisionTable& forced) {
+  const auto planner = select_coded_planner(request, forced);
+  if (!planner.ok()) return planner.status();
+  return Choice{planner.value(), 0, ChosenBy::kStatic};
+}
+
+// Allocates at a tensor's first use. Where the tensor has another length in this rank's state, the group ends: the
+// others may know nothing of that and would wait.
+Status Engine::begin_feedback(GroupMember& m, const OpRequest& r, const Program& program,
+                              ErrorFeedback::Exchange* begun) {
+  if (!program.coded() || r.tensor == 0) return {};
+  if (Status known = m.feedback.prepare(r.tensor, r.count); !known.ok()) {
+    Verdict v;
+    v.code = known.code();
+    v.rank = m.world_rank;
+    v.op = m.entered;
+    v.text = rank_name(m.world_rank) + ": " + known.text();
+    kill(*m.group, v, true);
+    return known;
+  }
+  *begun = m.feedback.begin(r.tensor);
+  return {};
+}
+
+void Engine::bind(GroupMember& m, Operation& op, const ErrorFeedback::Exchange& feedback) {
+  const OpRequest& r = op.request;
+  const CodedCall coded{static_cast<std::uint32_t>(m.world_rank), op.number, feedback.residual, feedback.left_out};
+  op.run->executor.bind(r.input, r.output, r.type, r.redop, op.entry->program.coded() ? &coded : nullptr);
+}
+
+// The result of a complete operation. Where an element was refused, all ranks hear of the same one, and residuals stay
+// as they were.
+Status Engine::end_coded(GroupMember& m, const Operation& op) {
+  const PieceCoder& coder = *op.run->executor.coder();
+  const Refusal refusal = coder.refusal();
+  const std::uint64_t tensor = op.request.tensor;
+  if (refusal.there()) {
+    ErrorDetail d;
+    d.rank = static_cast<int>(refusal.rank);
+    d.op = op.number;
+    d.op_name = std::string(name_of(op.request.collective));
+    d.group = m.group->flow;
+    d.phase = "exchange";
+    d.elapsed = now_ - op.entered;
+    const std::string of = tensor != 0 ? "tensor " + std::to_string(tensor) + ", " : "";
+    return Status(CANARY_INVALID_ARGUMENT,
+                  d.op_name + " #" + std::to_string(op.number) + ": " + of + coder.text_of(refusal), d);
+  }
+  if (tensor != 0) m.feedback.commit(tensor, coder.totals().sent_energy, coder.totals().energy);
+  return {};
+}
+
+// Saves, restores or tells a member's state between its operations.
+void Engine::obey_feedback(GroupMember* m, const port::Command& c) {
+  OpTicket* const ticket = tickets_->at(c.ticket.place);
+  if (ticket == nullptr) return;
+  if (m == nullptr) return ticket->finish(Status(CANARY_CLOSED, "error feedback: the group has been destroyed"));
+  if (!m->operations.empty() || m->waiting.claimed() != m->waiting.taken()) {
+    return ticket->finish(
+        Status(CANARY_INVALID_ARGUMENT, "error feedback: operations of the group are pending, and may change it"));
+  }
+  try {
+    ticket->finish(serve_feedback(m->feedback, c));
+  } catch (const std::bad_alloc&) {
+    ticket->finish(Status(CANARY_LIMIT, "error feedback: there is no memory left"));
+  }
+}
+
+Status Engine::serve_feedback(ErrorFeedback& feedback, const port::Command& c) const {
+  if (c.kind == port::Command::Kind::kRestoreFeedback)
+    return feedback.restore({reinterpret_cast<const std::uint8_t*>(regions_.at(c.input)), c.input.bytes});
+  if (c.kind == port::Command::Kind::kFeedbackGain) {
+    if (c.count != 0 && !feedback.knows(c.count))
+      return Status(CANARY_INVALID_ARGUMENT, "error feedback: nothing is known of tensor " + std::to_string(c.count));
+    const port::FeedbackGain told = c.count != 0
+                                        ? port::FeedbackGain{feedback.gain(c.count), feedback.residual_norm(c.count)}
+                                        : port::FeedbackGain{feedback.gain(), feedback.residual_norm()};
+    std::memcpy(regions_.at(c.output), &told, sizeof told);
+    return {};
+  }
+  const std::uint64_t size = feedback.saved_bytes();
+  std::memcpy(regions_.at(c.numbers), &size, sizeof size);
+  if (c.output.nowhere()) return {};
+  if (c.output.bytes < size) {
+    return Status(CANARY_LIMIT,
+                  "error feedback: " + std::to_string(c.output.bytes) + " bytes of room for " + std::to_string(size));
+  }
+  const std::vector<std::uint8_t> bytes = feedback.save();
+  std::memcpy(regions_.at(c.output), bytes.data(), bytes.size());
+  return {};
+}
+
+// A peer's piece was whole and valid, and no encoder can have made it. False: there was none.
+bool Engine::kill_of_fault(Run& run) {
+  if (run.member == nullptr || run.executor.fault().ok()) return false;
+  Group& g = *run.member->group;
+  Verdict v;
+  v.code = run.executor.fault().code();
+  v.rank = g.members[static_cast<std::size_t>(run.executor.fault_of())];
+  v.op = run.number;
+  v.text = "operation #" + std::to_string(run.number) + " of group " + std::to_string(g.flow) + ": rank " +
+           std::to_string(v.rank) + " sent a piece that does not decode: " + run.executor.fault().text();
+  kill(g, v, true);
+  return true;
+}
+
+}  // namespace canarynet
