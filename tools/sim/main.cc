@@ -1,11 +1,13 @@
-// canary-sim: simulates merging of gradients and the choice of an exchange for compressed ones.
+// canary-sim: simulates merging of gradients, the choice of an exchange for compressed ones, and training.
 #include <cstdio>
+#include <stdexcept>
 
 #include "tools/environment.h"
 #include "tools/output.h"
 #include "tools/sim/options.h"
 #include "tools/sim/print.h"
 #include "tools/sim/trace_file.h"
+#include "tools/sim/train/report.h"
 
 namespace canarynet::sim {
 namespace {
@@ -54,6 +56,22 @@ bool network(const SimOptions& o) {
   return (o.plot_path.empty() || tools::write_output(kTool, o.plot_path, plot_of(all))) && given;
 }
 
+bool train(const SimOptions& o) {
+  try {
+    const Images images = Images::load(o.train.learner.directory);
+    Learner learner(o.train.learner, images);
+    const std::string assumption = Trainer::assumption(o.train, learner.size());
+    auto trained = Trainer(o.train, learner).run();
+    if (!trained.ok()) throw std::runtime_error(trained.status().to_string());
+    const Training& t = trained.value();
+    const bool given = give(o, text_of(o.train, t, assumption), json_of(o.train, t, assumption));
+    return (o.plot_path.empty() || tools::write_output(kTool, o.plot_path, plot_of(o.train, t))) && given;
+  } catch (const std::runtime_error& e) {
+    std::fprintf(stderr, "%s: %s\n", kTool, e.what());
+    return false;
+  }
+}
+
 int run(const std::vector<std::string>& arguments) {
   const ParsedOptions parsed = parse_sim_options(arguments);
   if (parsed.exit_status >= 0) {
@@ -62,7 +80,10 @@ int run(const std::vector<std::string>& arguments) {
   }
   tools::warn_of_environment(kTool);
   const SimOptions& o = parsed.options;
-  const bool fine = o.command == Command::kMerge ? merge(o) : o.command == Command::kSelect ? select(o) : network(o);
+  const bool fine = o.command == Command::kMerge    ? merge(o)
+                    : o.command == Command::kSelect ? select(o)
+                    : o.command == Command::kTrain  ? train(o)
+                                                    : network(o);
   return fine ? 0 : kFailed;
 }
 

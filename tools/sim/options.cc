@@ -45,6 +45,8 @@ std::string model_names() {
 
 struct Texts {
   std::string model, batch, macs_per_second, workers, allreduce, a, b, fitted_workers;
+  std::string sync, topology, nic, latency, profile, iteration, slow, jitter, rate, target, hidden, data, train_batch;
+  std::string train_workers, workers_per_host, seed, colayers, steps, evaluate_every, test_images;
   std::string ranks, parameters, ratio, ratios, alpha, bandwidth, root, epochs;
 };
 
@@ -86,8 +88,73 @@ void fill_merge(const Texts& t, SimOptions* o) {
   }
 }
 
+double share(std::string_view option, const std::string& text) {
+  const auto value = text == "0" ? std::optional(0.0) : amount(text);
+  if (!value || *value > 1) wrong(option, text, "a share from 0 to 1, such as 0.85");
+  return *value;
+}
+
+void fill_train(const Texts& t, SimOptions* options) {
+  TrainOptions& o = options->train;
+  constexpr int kTrainWorkersMax = 256;
+  o.learner.workers = number("--workers", t.train_workers, 1, kTrainWorkersMax);
+  if (!t.workers_per_host.empty())
+    o.workers_per_host = number("--workers-per-host", t.workers_per_host, 1, kTrainWorkersMax);
+  if (!t.seed.empty()) o.learner.seed = number<std::uint64_t>("--seed", t.seed, 0, UINT64_MAX);
+  auto policy = sync::parse_policy(t.sync);
+  if (!policy.ok()) throw tools::Wrong{"--sync " + t.sync + ": " + policy.status().text()};
+  o.policy = policy.value();
+  const auto topology = parse_topology(t.topology.empty() ? "flat" : t.topology);
+  if (!topology.ok()) wrong("--topology", t.topology, topology.status().text());
+  o.topology = topology.value();
+  if (!t.nic.empty()) o.nic_bits_per_second = rate("--nic", t.nic);
+  if (!t.latency.empty()) o.latency = seconds("--latency", t.latency);
+  auto profile = find_profile(t.profile.empty() ? "vgg19-v100" : t.profile);
+  if (!profile.ok()) throw tools::Wrong{"--profile " + t.profile + ": " + profile.status().text()};
+  o.profile = std::move(profile.value());
+  if (!t.iteration.empty()) {
+    const double wanted = seconds("--iteration", t.iteration);
+    if (wanted < 1e-6 || wanted > 3600) wrong("--iteration", t.iteration, "a time from 1us to an hour");
+    o.profile.set_seconds(wanted);
+    o.profile.source += "; its times are scaled to iterations of " + t.iteration;
+  }
+  if (!t.slow.empty()) {
+    const auto slow = parse_slow(t.slow, o.workers());
+    if (!slow.ok()) wrong("--slow", t.slow, slow.status().text());
+    o.slow = slow.value();
+  }
+  if (!t.jitter.empty()) o.jitter = share("--jitter", t.jitter);
+  if (!t.target.empty()) o.target = share("--target", t.target);
+  if (!t.rate.empty()) {
+    const auto value = amount(t.rate);
+    if (!value || *value > 100) wrong("--rate", t.rate, "a number above 0, such as 0.1");
+    o.rate = *value;
+  }
+  if (!t.hidden.empty()) {
+    o.learner.hidden.clear();
+    for (const std::string_view one : split(t.hidden)) {
+      const auto width = whole<std::size_t>(one, 1, 4096);
+      if (!width) wrong("--hidden", t.hidden, "widths of layers from 1 to 4096, such as 64 or 128,64");
+      o.learner.hidden.push_back(*width);
+    }
+  }
+  if (!t.train_batch.empty()) o.learner.batch = number<std::size_t>("--batch", t.train_batch, 1, 10'000);
+  if (!t.data.empty()) {
+    if (t.data != "iid" && t.data != "by-class") wrong("--data", t.data, "iid or by-class");
+    o.learner.by_class = t.data == "by-class";
+  }
+  if (!t.colayers.empty()) o.colayers = number("--colayers", t.colayers, 1, 100);
+  if (!t.steps.empty()) o.steps = number("--steps", t.steps, 1, 10'000'000);
+  if (!t.evaluate_every.empty()) o.evaluate_every = number("--evaluate-every", t.evaluate_every, 1, 1'000'000);
+  if (!t.test_images.empty()) o.test_images = number<std::size_t>("--test-images", t.test_images, 1, 10'000);
+  if (options->plot_path == "-" && options->json_path == "-")
+    throw tools::Wrong{"--plot - and --json both take standard output"};
+  if (const Status fits = check(o); !fits.ok()) throw tools::Wrong{fits.text()};
+}
+
 void fill(const Texts& t, SimOptions* o) {
   if (o->command == Command::kMerge) return fill_merge(t, o);
+  if (o->command == Command::kTrain) return fill_train(t, o);
   if (!t.ranks.empty()) o->topk.ranks = number("--ranks", t.ranks, 1, kWorkersMax);
   const auto parameters = amount(t.parameters);
   if (!parameters) wrong("--params", t.parameters, "a number such as 25600000 or 25.6M");
@@ -120,9 +187,10 @@ constexpr const char* kFooter = R"(
   canary-sim merge --trace iteration.json --workers 8 --allreduce fixed --a 1ms --b 0.2ns --json
   canary-sim select --ranks 8 --params 25.6M --ratio 0.01 --alpha 1ms --bandwidth 10gbit
   canary-sim network --schedule c1 --params 25.6M --plot c1.svg
+  canary-sim train --workers 9 --sync esync --topology bcube:3,2 --nic 10gbit --slow 3:5x --target 0.8
 
 docs/canary-sim.md has the models behind the figures and what they assume.
-Exit status: 0; 1 a file that can't be read or written; 2 wrong arguments.)";
+Exit status: 0; 1 a file that can't be read or written, or a failed training; 2 wrong arguments.)";
 
 }  // namespace
 
@@ -136,6 +204,7 @@ ParsedOptions parse_sim_options(const std::vector<std::string>& arguments) {
   auto* merge = app.add_subcommand("merge", "which gradients travel in one message, and what that gives");
   auto* select = app.add_subcommand("select", "which exchange of top-k gradients is the cheapest");
   auto* network = app.add_subcommand("network", "the same while the network changes, by FlexComm's schedules");
+  auto* train = app.add_subcommand("train", "training in virtual time: true gradients, simulated engines");
   merge->add_option("--trace", o.trace_path, "JSON file: layers with their bytes and backward times");
   merge->add_option("--model", t.model, model_names());
   merge->add_option("--batch", t.batch, "images per worker [as in MG-WFBP's experiments]");
@@ -160,10 +229,37 @@ ParsedOptions parse_sim_options(const std::vector<std::string>& arguments) {
   network->add_option("--epochs", t.epochs, "a multiple of 50 stretches the schedule [50]");
   network->add_option("--ratios", t.ratios, "list of candidates [0.1,0.033,0.011,0.004,0.001]");
   network->add_option("--plot", o.plot_path, "draws it into an SVG file as well; - writes the drawing only");
-  for (auto* command : {merge, select, network})
+  train->add_option("--workers", t.train_workers, "number of workers")->required();
+  train->add_option("--sync", t.sync, "policy: bsp, bml, ps, esync, ripples:smart, diloco:h=50, ... (docs/sync.md)")
+      ->required();
+  train->add_option("--workers-per-host", t.workers_per_host, "that share a host and its NICs [1]");
+  train->add_option("--seed", t.seed, "of everything random [1]");
+  train->add_option("--topology", t.topology, "flat:NICS, mesh or bcube:R,L [flat:1]");
+  train->add_option("--nic", t.nic, "rate of a NIC [10gbit]");
+  train->add_option("--latency", t.latency, "of a link in one direction [20us]");
+  train->add_option("--profile", t.profile, profile_names() + " [vgg19-v100]");
+  train->add_option("--iteration", t.iteration, "seconds of an iteration instead of the profile's");
+  train->add_option("--slow", t.slow, "3:5x: worker 3 takes five times as long; 3:+5x: it sleeps five iterations more");
+  train->add_option("--jitter", t.jitter, "an iteration takes up to this share more or less [0]");
+  train->add_option("--target", t.target, "accuracy that ends the training [0.85]");
+  train->add_flag("--go-on", o.train.go_on, "goes on beyond the target, to --steps");
+  train->add_option("--steps", t.steps, "iterations at most, as a mean over the workers [2000]");
+  train->add_option("--rate", t.rate, "of learning [0.1]");
+  train->add_option("--batch", t.train_batch, "images per worker and iteration [32]");
+  train->add_option("--hidden", t.hidden, "widths of the network's inner layers [128]");
+  train->add_option("--data", t.data, "how images are dealt out: iid, by-class [iid]");
+  train->add_option("--data-dir", o.train.learner.directory, "of Fashion-MNIST's files [Debian's]");
+  train->add_option("--colayers", t.colayers, "parts that are exchanged while others are computed [10]");
+  train->add_option("--evaluate-every", t.evaluate_every, "steps between two points of the curve [10]");
+  train->add_option("--test-images", t.test_images, "for the curve; the end takes all [2000]");
+  train->add_option("--plot", o.plot_path, "draws the curve into an SVG file as well; - writes the drawing only");
+  for (auto* command : {merge, select, network, train})
     command->add_flag("--json{-}", o.json_path, "results as JSON instead of the table; --json=FILE: beside it");
   const auto take = [&] {
-    o.command = merge->parsed() ? Command::kMerge : select->parsed() ? Command::kSelect : Command::kNetwork;
+    o.command = merge->parsed()    ? Command::kMerge
+                : select->parsed() ? Command::kSelect
+                : train->parsed()  ? Command::kTrain
+                                   : Command::kNetwork;
     fill(t, &o);
   };
   tools::parse(app, arguments, take, &parsed);

@@ -9,10 +9,11 @@
 #include "tools/sim/merge.h"
 #include "tools/sim/models.h"
 #include "tools/sim/network.h"
+#include "tools/sim/train/train_options.h"
 
 namespace canarynet::sim {
 
-enum class Command : std::uint8_t { kMerge, kSelect, kNetwork };
+enum class Command : std::uint8_t { kMerge, kSelect, kNetwork, kTrain };
 
 struct SimOptions {
   Command command = Command::kMerge;
@@ -29,7 +30,8 @@ struct SimOptions {
   std::string schedule;
   int epochs = kScheduleEpochs;
   std::vector<double> ratios = {0.1, 0.033, 0.011, 0.004, 0.001};
-  std::string plot_path;
+  std::string plot_path;  // network, train
+  TrainOptions train;
 };
 
 struct ParsedOptions : tools::Outcome {

@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""Runs the papers' comparisons of policies with canary-sim train, and puts their figures beside ours.
+
+  bench/virtual_training.py [--build DIR] [--only NAME] [--markdown FILE] [--json FILE]     20 minutes of one core
+  bench/virtual_training.py --quick           a small network, a low target; checks only who is faster than whom
+
+All times are virtual, so a busy machine changes nothing. Each policy runs with each of the learning rates, and counts
+with the one that took it to the target first, since a policy that sums stale gradients bears a lower one than one that
+waits. Exit status: 0; 1 a run failed, or an expected order did not show.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RATES = ("0.02", "0.05", "0.1")
+
+# name: what all runs have, the runs (policy, what it has besides), the reference, and the paper's figures: how many
+# times faster to the target than the reference.
+COMPARISONS = {
+    "canary": {
+        "title": "9 workers, VGG-19, 10 Gbit/s; BCube(3,2), the server on a flat network of one NIC",
+        "common": "--workers 9 --profile vgg19-v100 --nic 10gbit",
+        "runs": {"ps": "--topology flat:1", "bml": "--topology bcube:3,2", "ako:parts=4": "--topology bcube:3,2",
+                 "ssp:3": "--topology bcube:3,2", "asp": "--topology bcube:3,2",
+                 "canary:s=18,p=6": "--topology bcube:3,2"},
+        "reference": "ps",
+        # 2.84 over PS, 2.28 over Ako, 1.61 over BML, put over PS.
+        "paper": {"ps": 1, "ako:parts=4": 2.84 / 2.28, "bml": 2.84 / 1.61, "canary:s=18,p=6": 2.84},
+    },
+    "canary-slow": {
+        "title": "the same, one worker 5x slower",
+        "common": "--workers 9 --profile vgg19-v100 --nic 10gbit --slow 3:5x",
+        "runs": {"ps": "--topology flat:1", "bml": "--topology bcube:3,2", "ako:parts=4": "--topology bcube:3,2",
+                 "ssp:3": "--topology bcube:3,2", "asp": "--topology bcube:3,2",
+                 "canary:s=18,p=6": "--topology bcube:3,2"},
+        "reference": "ps",
+        "paper": {},
+    },
+    "esync": {
+        "title": "6 workers of 3.5, 3.5, 0.03, 0.03, 0.03, 0.03 s per iteration, ResNet-18, 10 Gbit/s, i.i.d.",
+        "common": "--workers 6 --profile resnet18-1080ti --nic 10gbit --slow 0:116.7x,1:116.7x",
+        "runs": {"bsp": "", "ps-async": "", "esync": "", "esync-nb": "", "diloco:h=100": ""},
+        "reference": "bsp",
+        "paper": {"bsp": 1, "esync": 7},
+    },
+    "esync-by-class": {
+        "title": "the same, images dealt out by class",
+        "common": "--workers 6 --profile resnet18-1080ti --nic 10gbit --slow 0:116.7x,1:116.7x --data by-class",
+        "runs": {"bsp": "", "ps-async": "", "esync": "", "esync-nb": "", "diloco:h=100": ""},
+        "reference": "bsp",
+        "paper": {},
+    },
+    "ripples": {
+        "title": "16 workers on 4 hosts, VGG-16 of 9.23 MB, 56 Gbit/s",
+        "common": "--workers 16 --workers-per-host 4 --profile vgg16-1080ti --nic 56gbit",
+        "runs": {p: "" for p in ("ps", "bml", "ad-psgd", "ripples:static", "ripples:random", "ripples:smart")},
+        "reference": "ps",
+        "paper": {"ps": 1, "bml": 4.27, "ad-psgd": 1.42, "ripples:static": 5.01, "ripples:random": 3.03,
+                  "ripples:smart": 5.26},
+    },
+    "ripples-2x": {
+        "title": "the same, one worker sleeps 2 iterations after each",
+        "common": "--workers 16 --workers-per-host 4 --profile vgg16-1080ti --nic 56gbit --slow 5:+2x",
+        "runs": {p: "" for p in ("ps", "bml", "ad-psgd", "ripples:static", "ripples:random", "ripples:smart")},
+        # The paper's are over its server without a slow worker.
+        "reference": "ps", "reference_of": "ripples",
+        "paper": {"bml": 1.66, "ad-psgd": 1.37, "ripples:static": 2.47, "ripples:random": 2.13,
+                  "ripples:smart": 4.23},
+    },
+    "ripples-5x": {
+        "title": "the same, one worker sleeps 5 iterations after each",
+        "common": "--workers 16 --workers-per-host 4 --profile vgg16-1080ti --nic 56gbit --slow 5:+5x",
+        "runs": {p: "" for p in ("ps", "bml", "ad-psgd", "ripples:static", "ripples:random", "ripples:smart")},
+        "reference": "ps", "reference_of": "ripples",
+        "paper": {"ripples:smart": 3.5},
+    },
+    "local": {
+        "title": "8 workers, ResNet-50, 100 Mbit/s, 20 ms",
+        "common": "--workers 8 --profile resnet50-k80 --nic 100mbit --latency 10ms",
+        "runs": {p: "" for p in ("bsp", "esync", "diloco:h=10", "diloco:h=50", "diloco:h=200")},
+        "reference": "bsp",
+        "paper": {},
+    },
+    "local-speeds": {
+        "title": "the same, speeds 1:2:4:8, two workers each",
+        "common": "--workers 8 --profile resnet50-k80 --nic 100mbit --latency 10ms "
+                  "--slow 0:8x,1:8x,2:4x,3:4x,4:2x,5:2x",
+        "runs": {p: "" for p in ("bsp", "esync", "diloco:h=10", "diloco:h=50", "diloco:h=200")},
+        "reference": "bsp",
+        "paper": {},
+    },
+}
+
+# Of --quick: (comparison, faster, slower, by at least).
+ORDERS = [
+    ("canary", "bml", "ps", 1.5),
+    ("canary-slow", "canary:s=18,p=6", "ps", 1.5),
+    ("esync", "esync", "bsp", 3),
+    ("ripples-5x", "ripples:smart", "bml", 1.5),
+    ("local", "diloco:h=10", "bsp", 3),
+]
+
+
+def run(program, comparison, policy, rate, extra):
+    command = [program, "train", "--sync", policy, "--rate", rate, "--json"]
+    command += comparison["common"].split() + comparison["runs"][policy].split() + extra
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit("virtual_training: %s: %s" % (" ".join(command), done.stderr.strip()))
+    return json.loads(done.stdout)
+
+
+def better(a, b):
+    """Whether result a reached the target before b, or came nearer to it."""
+    if b is None:
+        return True
+    if (a["seconds_to_target"] is None) != (b["seconds_to_target"] is None):
+        return b["seconds_to_target"] is None
+    if a["seconds_to_target"] is None:
+        return a["final_accuracy"] > b["final_accuracy"]
+    return a["seconds_to_target"] < b["seconds_to_target"]
+
+
+def best_of(program, comparison, policy, rates, extra):
+    best = None
+    for rate in rates:
+        result = run(program, comparison, policy, rate, extra)
+        result["rate"] = rate
+        if better(result, best):
+            best = result
+    return best
+
+
+def ratio_text(value):
+    return "" if value is None else "%.2fx" % value
+
+
+def table(name, results):
+    comparison = COMPARISONS[name]
+    reference = results[comparison.get("reference_of", name)][comparison["reference"]]["seconds_to_target"]
+    lines = ["**%s** (`%s`)" % (comparison["title"], name), "",
+             "| policy | paper | ours | virtual s | steps | GB | gradients/s | GB/s | rate |",
+             "|---|---|---|---|---|---|---|---|---|"]
+    for policy, r in results[name].items():
+        seconds = r["seconds_to_target"]
+        ours = reference / seconds if seconds and reference else None
+        reached = ["%.1f" % seconds, "%.0f" % r["steps_to_target"], "%.4g" % (r["bytes_to_target"] / 1e9)] if seconds \
+            else ["not reached (%.1f %%)" % (100 * r["final_accuracy"]), "", ""]
+        lines.append("| `%s` | %s | %s | %s | %.4g | %.4g | %s |" % (
+            policy, ratio_text(comparison["paper"].get(policy)), ratio_text(ours), " | ".join(reached),
+            sum(r["iterations"]) / r["seconds"], r["bytes"] / 1e9 / r["seconds"], r["rate"]))
+    return "\n".join(lines) + "\n"
+
+
+def full(program, arguments):
+    names = [n for n in COMPARISONS if arguments.only is None or arguments.only in n]
+    names = [n for n in COMPARISONS if n in names or n in {COMPARISONS[m].get("reference_of") for m in names}]
+    extra = ["--target", "0.8", "--steps", "3000", "--evaluate-every", "5"]
+    results, text = {}, []
+    for name in names:
+        results[name] = {policy: best_of(program, COMPARISONS[name], policy, RATES, extra)
+                         for policy in COMPARISONS[name]["runs"]}
+        text.append(table(name, results))
+        print(text[-1], flush=True)
+    if arguments.markdown:
+        with open(arguments.markdown, "w") as file:
+            file.write("\n".join(text))
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(results, file)
+    return 0
+
+
+def quick(program):
+    extra = ["--hidden", "16", "--batch", "16", "--target", "0.6", "--steps", "400", "--evaluate-every", "2",
+             "--test-images", "500"]
+    wrong = 0
+    for name, faster, slower, times in ORDERS:
+        seconds = [run(program, COMPARISONS[name], policy, "0.05", extra)["seconds_to_target"]
+                   for policy in (faster, slower)]
+        fine = None not in seconds and seconds[1] >= times * seconds[0]
+        wrong += not fine
+        print("%s %s: %s takes %s s, %s %s s; at least %gx is expected" % (
+            "ok  " if fine else "FAIL", name, faster, seconds[0], slower, seconds[1], times))
+    return 1 if wrong else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default=os.path.join(ROOT, "build", "release"))
+    parser.add_argument("--program", help="canary-sim, instead of the one in --build")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", help="comparisons whose names hold this")
+    parser.add_argument("--markdown")
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+    program = arguments.program or os.path.join(arguments.build, "tools", "sim", "canary-sim")
+    return quick(program) if arguments.quick else full(program, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+// What each kind of exchange is among simulated engines.
+//
+//   gradients of all, in step   all-reduces of the engine, a colayer as soon as it is computed
+//   a server, not in step       a message with the gradient to its host, one with the parameters back
+//   a session                   rounds, each an all-reduce of one colayer (sessions.h)
+//   deltas                      an all-reduce over the members
+//   a group's mean              an all-reduce in a group that the engine forms when it is first named
+//   neighbours                  a message to each of them and one back
+//   a partition                 a message to every peer
+//   adopt                       a message from a worker that has the newest common parameters
+#include <algorithm>
+
+#include "base/check.h"
+#include "tools/sim/train/trainer.h"
+
+namespace canarynet::sim {
+namespace {
+
+Engines::Members members_of(const sync::Exchange& exchange, int workers) {
+  Engines::Members members;
+  for (int w = 0; w < workers; ++w) {
+    if (exchange.members == nullptr || exchange.members->has(w)) members.push_back(w);
+  }
+  return members;
+}
+
+}  // namespace
+
+bool Trainer::exchanges_while_computing() const {
+  using Kind = sync::PolicySpec::Kind;
+  return sessions_ || options_.policy.kind == Kind::kBsp || options_.policy.kind == Kind::kBml ||
+         options_.policy.kind == Kind::kPs;
+}
+
+void Trainer::exchange(int w, const Exchange& exchange) {
+  Worker& me = at(w);
+  me.exchanging = true;
+  me.stepped = false;
+  me.exchange = exchange;
+  switch (exchange.kind) {
+    case Exchange::Kind::kNone:
+      return exchanged(w);
+    case Exchange::Kind::kSession:
+      return sessions_ ? sessions_->step(w, [this, w] { exchanged(w); }) : finish_gradient(w);
+    case Exchange::Kind::kAllReduce:
+      return exchange.what == Exchange::What::kDelta ? reduce_delta(w) : finish_gradient(w);
+    case Exchange::Kind::kServer:
+      return exchange.waits ? finish_gradient(w) : push_to_server(w);
+    case Exchange::Kind::kGroup:
+      return average_group(w);
+    case Exchange::Kind::kNeighbours:
+      return average_neighbours(w);
+    case Exchange::Kind::kPartition:
+      return send_partition(w);
+    case Exchange::Kind::kAdopt:
+      return adopt(w);
+  }
+}
+
+void Trainer::exchanged(int w) {
+  Worker& me = at(w);
+  me.exchanging = false;
+  ++result_.exchanges;
+  me.policy->exchanged(engines_.now());
+  proceed(w);
+}
+
+// A colayer of the running iteration's gradient is computed: all workers reduce it, one after the other, or a round of
+// their session takes it along.
+void Trainer::gradient_part(int w, int z) {
+  if (sessions_) {
+    const Slice& slice = slices_[static_cast<std::size_t>(z)];
+    if (sessions_->push(w, z, slice.of(std::span<const float>(at(w).gradient)))) return;
+    give_up_iteration(w);
+    return sessions_->pull(w, [this, w] { proceed(w); });
+  }
+  engines_.average(w, {}, 0, slices_[static_cast<std::size_t>(z)].of(std::span(at(w).gradient)), [this, w] {
+    Worker& me = at(w);
+    if (--me.parts == 0 && me.exchanging) finish_gradient(w);
+  });
+}
+
+// Ends the exchange once all colayers hold the mean of all workers' gradients.
+void Trainer::finish_gradient(int w) {
+  Worker& me = at(w);
+  if (me.parts > 0) return;
+  for (std::size_t i = 0; i < me.parameters.size(); ++i) me.parameters[i] -= rate() * me.gradient[i];
+  exchanged(w);
+}
+
+void Trainer::reduce_delta(int w) {
+  Worker& me = at(w);
+  const auto parts = slices_of(me.parameters.size(), me.exchange.partitions);
+  const Slice part = parts[static_cast<std::size_t>(me.exchange.partition)];
+  me.sent.resize(part.size);
+  for (std::size_t i = 0; i < part.size; ++i) me.sent[i] = me.parameters[part.first + i] - me.anchor[part.first + i];
+  engines_.average(w, members_of(me.exchange, count()), 0, me.sent, [this, w, part] {
+    Worker& it = at(w);
+    const auto anchor = part.of(std::span(it.anchor));
+    it.outer->apply(anchor, it.sent, part.first);
+    std::copy(anchor.begin(), anchor.end(), part.of(std::span(it.parameters)).begin());
+    it.rounds = it.exchange.number + 1;
+    exchanged(w);
+    serve_adopters();
+  });
+}
+
+// An iteration may end meanwhile: its step is then taken from the mean.
+void Trainer::average_group(int w) {
+  Worker& me = at(w);
+  me.before = me.sent = me.parameters;
+  engines_.average(w, members_of(me.exchange, count()), 0, me.sent, [this, w] {
+    Worker& it = at(w);
+    if (it.stepped) {
+      for (std::size_t i = 0; i < it.sent.size(); ++i) it.sent[i] += it.parameters[i] - it.before[i];
+    }
+    it.parameters = it.sent;
+    exchanged(w);
+  });
+}
+
+void Trainer::average_neighbours(int w) {
+  for (const int peer : members_of(at(w).exchange, count())) {
+    if (peer == w) continue;
+    engines_.transfer(w, peer, at(w).parameters, [this, w, peer](std::span<const float> values) {
+      at(peer).arrived[w].emplace_back(values.begin(), values.end());
+      join_neighbours(peer);
+    });
+  }
+  join_neighbours(w);
+}
+
+// Takes the mean once something is here from every neighbour. One that is an iteration ahead may have sent twice.
+void Trainer::join_neighbours(int w) {
+  Worker& me = at(w);
+  if (!me.exchanging) return;
+  const Engines::Members members = members_of(me.exchange, count());
+  for (const int peer : members) {
+    if (peer != w && me.arrived[peer].empty()) return;
+  }
+  const float share = 1 / static_cast<float>(members.size());
+  for (float& value : me.parameters) value *= share;
+  for (const int peer : members) {
+    if (peer == w) continue;
+    const std::vector<float>& theirs = me.arrived[peer].front();
+    for (std::size_t i = 0; i < theirs.size(); ++i) me.parameters[i] += share * theirs[i];
+    me.arrived[peer].pop_front();
+  }
+  exchanged(w);
+}
+
+// The server has a host of its own behind the workers', and takes a step for each gradient that comes.
+void Trainer::push_to_server(int w) {
+  const int server = options_.hosts() * options_.workers_per_host;
+  engines_.transfer(w, server, at(w).gradient, [this, w, server](std::span<const float> gradient) {
+    for (std::size_t i = 0; i < server_.size(); ++i) server_[i] -= rate() * gradient[i];
+    engines_.transfer(server, w, server_, [this, w](std::span<const float> parameters) {
+      at(w).parameters.assign(parameters.begin(), parameters.end());
+      exchanged(w);
+    });
+  });
+}
+
+// The own gradient counts at once, and each partition of what was gathered goes to all others in its turn. The exchange
+// ends when the last one has it: a worker that sent on would only fill its own queues.
+void Trainer::send_partition(int w) {
+  Worker& me = at(w);
+  const float scale = rate() / static_cast<float>(count());
+  for (std::size_t i = 0; i < me.parameters.size(); ++i) {
+    me.waiting[i] += me.gradient[i];
+    me.parameters[i] -= scale * me.gradient[i];
+  }
+  const auto parts = slices_of(me.parameters.size(), me.exchange.partitions);
+  const Slice part = parts[static_cast<std::size_t>(me.exchange.partition)];
+  const auto waiting = part.of(std::span(me.waiting));
+  const std::vector<float> values(waiting.begin(), waiting.end());
+  std::fill(waiting.begin(), waiting.end(), 0.0f);
+  me.parts = count() - 1;
+  if (me.parts == 0) return exchanged(w);
+  for (int step = 1; step < count(); ++step) {
+    const int peer = (w + step) % count();
+    engines_.transfer(w, peer, values, [this, w, peer, part, scale](std::span<const float> arrived) {
+      const auto theirs = part.of(std::span(at(peer).parameters));
+      for (std::size_t i = 0; i < arrived.size(); ++i) theirs[i] -= scale * arrived[i];
+      if (--at(w).parts == 0) exchanged(w);
+    });
+  }
+}
+
+void Trainer::adopt(int w) {
+  adopters_.push_back(w);
+  serve_adopters();
+}
+
+// Whoever has the round before the adopter's own gives it what follows from that: parameters and the outer step's
+// momentum, which is as large again.
+void Trainer::serve_adopters() {
+  for (std::size_t i = 0; i < adopters_.size();) {
+    const int w = adopters_[i];
+    int from = 0;
+    for (int j = 0; j < count(); ++j) from = at(j).rounds > at(from).rounds ? j : from;
+    if (at(from).rounds < at(w).exchange.number) {
+      ++i;
+      continue;
+    }
+    adopters_.erase(adopters_.begin() + static_cast<std::ptrdiff_t>(i));
+    std::vector<float> values = at(from).anchor;
+    values.resize(2 * values.size());
+    const std::int64_t rounds = at(from).rounds;
+    engines_.transfer(
+        from, w, std::move(values), [this, w, rounds, outer = *at(from).outer](std::span<const float> arrived) {
+          Worker& me = at(w);
+          me.anchor.assign(arrived.begin(), arrived.begin() + static_cast<std::ptrdiff_t>(me.anchor.size()));
+          me.parameters = me.anchor;
+          *me.outer = outer;
+          me.rounds = rounds;
+          exchanged(w);
+        });
+  }
+}
+
+}  // namespace canarynet::sim
