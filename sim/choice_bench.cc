@@ -2,11 +2,13 @@
 // network's all-reduce there, and compares the best of all with what the cost model chooses from the true α and β of
 // the links, and with what the static choice takes.
 //
-//   canary-sim-choice [--quick] [--live] [NAME...]     beds whose name contains one of the texts
+//   canary-sim-choice [--quick] [--live] [--why] [NAME...]     beds whose name contains one of the texts
 //
 // With --live, the group's own measured table takes the place of the model's choice from the truth: a cluster runs the
-// all-reduce for six seconds by what its engines measure, and what it has settled on is timed like the others. The
-// prediction is then the table's (0 %: it has no row).
+// all-reduce for ten seconds by what its engines measure, and what it has settled on is timed. Applications compute
+// between operations, so there are 5 ms between two, which don't count. The other planners run exactly like that, since
+// lanes that have carried more know their rates better. The prediction is the table's (0 %: it has no row). --why adds
+// what canary_explain() says, and the times of all planners.
 // Regret is the time of the chosen planner / time of the best, minus 1. The prediction error is that of the chosen
 // planner's time. Exit status 1: an operation failed, or a sum was wrong. (The times hold the network's part of an
 // engine's cost, not the processors'.)
@@ -122,14 +124,15 @@ LinkCosts truth(const Bed& bed) {
   return links;
 }
 
-// Seconds of one all-reduce: the mean of those that begin within 100 ms after an equally long warm-up; < 0: it failed.
-// By `planner`, or, with none, by what the group settles on in kSettles, which is told in *live.
+// Seconds of one all-reduce: the mean of those that begin within 100 ms after an equally long warm-up, or, with
+// `paused`, within a second after kSettles, with pauses; < 0: it failed. By `planner`, or, with none, by what the group
+// settles on, which is told in *live.
 struct Live {
   std::string planner, why;
   double predicted = 0;
 };
-constexpr Nanos kSettles = 6_s;
-double run(const Bed& bed, std::optional<PlannerId> planner, std::uint64_t bytes, Live* live = nullptr) {
+constexpr Nanos kSettles = 10_s, kPause = 5_ms;
+double run(const Bed& bed, std::optional<PlannerId> planner, std::uint64_t bytes, bool paused, Live* live = nullptr) {
   ClusterOptions o;
   o.hosts = bed.hosts();
   o.wiring = bed.wiring;
@@ -167,17 +170,19 @@ double run(const Bed& bed, std::optional<PlannerId> planner, std::uint64_t bytes
     }
     return true;
   };
-  for (const Nanos began = c.now(); c.now() - began < (planner ? 100_ms : kSettles);) {
+  for (const Nanos began = c.now(); c.now() - began < (paused ? kSettles : 100_ms);) {
     if (!once()) return -1;
-    // Applications compute in between, and links are seen without a queue.
-    if (!planner) c.run_for(5_ms);
+    if (paused) c.run_for(kPause);
   }
   int times = 0;
-  const Nanos began = c.now();
-  do {
+  Nanos took{};
+  for (const Nanos began = c.now(); c.now() - began < (paused ? 1_s : 100_ms) || times == 0;) {
+    const Nanos submitted = c.now();
     if (!once()) return -1;
+    took += c.now() - submitted;
     ++times;
-  } while (c.now() - began < 100_ms);
+    if (paused) c.run_for(kPause);
+  }
   if (live != nullptr) {
     const GroupMember& m = *c.world(0);
     live->planner = c.engine(0).algorithm(m.id);
@@ -187,7 +192,7 @@ double run(const Bed& bed, std::optional<PlannerId> planner, std::uint64_t bytes
       if (row != nullptr) live->predicted = row->predicted_us * 1e-6;
     }
   }
-  return (c.now() - began).seconds() / times;
+  return took.seconds() / times;
 }
 
 double median(std::vector<double> values) {
@@ -199,7 +204,7 @@ struct Totals {
   std::vector<double> regret, regret_static, error;
 };
 
-bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, Totals* totals) {
+bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, bool why, Totals* totals) {
   const Reachability reach = reach_of(bed);
   const LinkCosts links = truth(bed);
   const PlanRequest request{.ranks = bed.hosts(), .count = bytes / 4, .reach = &reach, .bcube = bed.bcube};
@@ -213,7 +218,7 @@ bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, Totals* totals
   };
   std::vector<Ran> ran;
   for (const Candidate& c : candidates) {
-    const double took = run(bed, c.planner, bytes);
+    const double took = run(bed, c.planner, bytes, with_live);
     if (took < 0) {
       std::fprintf(stderr, "%s, %s: %s failed\n", bed.name.c_str(),
                    as_written(Bytes{static_cast<std::int64_t>(bytes)}).c_str(),
@@ -230,7 +235,7 @@ bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, Totals* totals
   Live live{std::string(name_of(ran.front().planner)), "", ran.front().predicted};
   double of_chosen = ran.front().took;
   if (with_live) {
-    of_chosen = run(bed, std::nullopt, bytes, &live);
+    of_chosen = run(bed, std::nullopt, bytes, true, &live);
     if (of_chosen < 0) return false;
   }
   const double regret = of_chosen / best->took - 1, of_static = took(unmeasured.value()) / best->took - 1;
@@ -242,6 +247,13 @@ bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, Totals* totals
               as_written(Bytes{static_cast<std::int64_t>(bytes)}).c_str(), std::string(name_of(best->planner)).c_str(),
               best->took * 1e3, live.planner.c_str(), regret * 100, std::string(name_of(unmeasured.value())).c_str(),
               of_static * 100, error * 100);
+  if (why) {
+    std::printf("%s\n ", live.why.c_str());
+    for (const Ran& r : ran)
+      std::printf(" %s %.3f ms (predicted %.3f)", std::string(name_of(r.planner)).c_str(), r.took * 1e3,
+                  r.predicted * 1e3);
+    std::puts("");
+  }
   std::fflush(stdout);
   return true;
 }
@@ -249,13 +261,15 @@ bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, Totals* totals
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool quick = false, live = false;
+  bool quick = false, live = false, why = false;
   std::vector<std::string> wanted;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--quick") == 0) {
       quick = true;
     } else if (std::strcmp(argv[i], "--live") == 0) {
       live = true;
+    } else if (std::strcmp(argv[i], "--why") == 0) {
+      why = true;
     } else {
       wanted.emplace_back(argv[i]);
     }
@@ -269,7 +283,7 @@ int main(int argc, char** argv) {
     if (!wanted.empty() && std::none_of(wanted.begin(), wanted.end(), named)) continue;
     if (quick && bed.hosts() > 4) continue;
     for (const std::uint64_t bytes : {1 << 10, 16 << 10, 256 << 10, 4 << 20})
-      ok = measure(bed, bytes, live, &totals) && ok;
+      ok = measure(bed, bytes, live, why, &totals) && ok;
   }
   const auto worst = [](const std::vector<double>& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); };
   std::printf(
