@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/text.h"
+#include "tools/sim/train/compressor.h"
 
 namespace canarynet::sim {
 namespace {
@@ -45,7 +46,8 @@ std::string model_names() {
 
 struct Texts {
   std::string model, batch, macs_per_second, workers, allreduce, a, b, fitted_workers;
-  std::string sync, topology, nic, latency, profile, iteration, slow, jitter, rate, target, hidden, data, train_batch;
+  std::string codec, sync, topology, nic, latency, profile, iteration, slow, jitter, rate, target, hidden, data,
+      train_batch;
   std::string train_workers, workers_per_host, seed, colayers, steps, evaluate_every, test_images;
   std::string ranks, parameters, ratio, ratios, alpha, bandwidth, root, epochs;
 };
@@ -122,6 +124,11 @@ void fill_train(const Texts& t, SimOptions* options) {
     const auto slow = parse_slow(t.slow, o.workers());
     if (!slow.ok()) wrong("--slow", t.slow, slow.status().text());
     o.slow = slow.value();
+  }
+  if (!t.codec.empty()) {
+    const auto codec = Compressor::parse(t.codec);
+    if (!codec.ok()) throw tools::Wrong{"--codec " + t.codec + ": " + codec.status().text()};
+    o.codec = codec.value();
   }
   if (!t.jitter.empty()) o.jitter = share("--jitter", t.jitter);
   if (!t.target.empty()) o.target = share("--target", t.target);
@@ -240,6 +247,7 @@ ParsedOptions parse_sim_options(const std::vector<std::string>& arguments) {
   train->add_option("--profile", t.profile, profile_names() + " [vgg19-v100]");
   train->add_option("--iteration", t.iteration, "seconds of an iteration instead of the profile's");
   train->add_option("--slow", t.slow, "3:5x: worker 3 takes five times as long; 3:+5x: it sleeps five iterations more");
+  train->add_option("--codec", t.codec, "of gradients, such as sketch:8, int8 or fp16 [dense]");
   train->add_option("--jitter", t.jitter, "an iteration takes up to this share more or less [0]");
   train->add_option("--target", t.target, "accuracy that ends the training [0.85]");
   train->add_flag("--go-on", o.train.go_on, "goes on beyond the target, to --steps");

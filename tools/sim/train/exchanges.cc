@@ -9,6 +9,7 @@
 //   a partition                 a message to every peer
 //   adopt                       a message from a worker that has the newest common parameters
 #include <algorithm>
+#include <string>
 
 #include "base/check.h"
 #include "tools/sim/train/trainer.h"
@@ -25,12 +26,6 @@ Engines::Members members_of(const sync::Exchange& exchange, int workers) {
 }
 
 }  // namespace
-
-bool Trainer::exchanges_while_computing() const {
-  using Kind = sync::PolicySpec::Kind;
-  return sessions_ || options_.policy.kind == Kind::kBsp || options_.policy.kind == Kind::kBml ||
-         options_.policy.kind == Kind::kPs;
-}
 
 void Trainer::exchange(int w, const Exchange& exchange) {
   Worker& me = at(w);
@@ -68,13 +63,17 @@ void Trainer::exchanged(int w) {
 // A colayer of the running iteration's gradient is computed: all workers reduce it, one after the other, or a round of
 // their session takes it along.
 void Trainer::gradient_part(int w, int z) {
+  const auto values = slices_[static_cast<std::size_t>(z)].of(std::span(at(w).gradient));
+  if (compressor_) {
+    const Status sent = compressor_->apply(w, z, values);
+    if (!sent.ok() && failure_.ok()) failure_ = sent.wrap("the gradient of worker " + std::to_string(w));
+  }
   if (sessions_) {
-    const Slice& slice = slices_[static_cast<std::size_t>(z)];
-    if (sessions_->push(w, z, slice.of(std::span<const float>(at(w).gradient)))) return;
+    if (sessions_->push(w, z, values)) return;
     give_up_iteration(w);
     return sessions_->pull(w, [this, w] { proceed(w); });
   }
-  engines_.average(w, {}, 0, slices_[static_cast<std::size_t>(z)].of(std::span(at(w).gradient)), [this, w] {
+  engines_.average(w, {}, 0, values, [this, w] {
     Worker& me = at(w);
     if (--me.parts == 0 && me.exchanging) finish_gradient(w);
   });

@@ -35,7 +35,7 @@ std::string text_of(const TrainOptions& o, const Training& t, const std::string&
                     o.topology.name() +
                     printed(" of %g Gbit/s NICs, seed %llu", o.nic_bits_per_second / 1e9,
                             static_cast<unsigned long long>(o.learner.seed)) +
-                    slow_of(o) + "\n";
+                    slow_of(o) + (o.codec ? ", codec " + to_text(*o.codec) : "") + "\n";
   out += "profile: " + o.profile.source + "\nassumption: " + assumption + "\n";
   out += "  virtual s      steps           GB   accuracy\n";
   const std::size_t every = std::max<std::size_t>(1, (t.curve.size() + kCurveLines - 1) / kCurveLines);
@@ -75,6 +75,7 @@ std::string json_of(const TrainOptions& o, const Training& t, const std::string&
                                  {"profile", o.profile.name},
                                  {"profile_source", o.profile.source},
                                  {"iteration_seconds", o.profile.seconds()},
+                                 {"codec", o.codec ? to_text(*o.codec) : "dense"},
                                  {"assumption", assumption},
                                  {"target", o.target}};
   const auto reached = [&](double CurvePoint::*field) {

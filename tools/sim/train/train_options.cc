@@ -102,6 +102,11 @@ Status check(const TrainOptions& o) {
     return invalid("policy " + name + ": a server on " + o.topology.name() +
                    " does not meet all workers; it runs on flat and mesh");
   }
+  if (o.codec && !o.reduces_gradients()) {
+    return invalid("policy " + name +
+                   ": --codec goes with policies that reduce gradients: bsp, ssp, asp, canary, bml "
+                   "and ps");
+  }
   return sync::check(o.policy, sync::cluster_of(o.hosts(), o.workers_per_host));
 }
 

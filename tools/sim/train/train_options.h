@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "compress/spec.h"
 #include "sync/policy_name.h"
 #include "tools/sim/train/learner.h"
 #include "tools/sim/train/profile.h"
@@ -37,8 +39,9 @@ struct TrainOptions {
   double latency = 20e-6;  // seconds, of a link in one direction
   Profile profile;
   std::vector<Slowness> slow;
-  double jitter = 0;  // an iteration takes up to this share of its time more or less
-  double rate = 0.1;  // of learning
+  std::optional<CodecSpec> codec;  // of gradients
+  double jitter = 0;               // an iteration takes up to this share of its time more or less
+  double rate = 0.1;               // of learning
   double target = 0.85;
   int colayers = 10;                    // parts in which a gradient is exchanged while the rest of it is computed
   double steps = 2000;                  // at most, as a mean over the workers
@@ -47,6 +50,11 @@ struct TrainOptions {
   std::size_t test_images = 2000;       // of the curve
   std::size_t final_images = SIZE_MAX;  // of the accuracy at the end: all, unless a test is in a hurry
 
+  // Gradients of all workers go through all-reduces, colayer by colayer.
+  bool reduces_gradients() const {
+    return policy.is_session() || policy.kind == sync::PolicySpec::Kind::kBml ||
+           policy.kind == sync::PolicySpec::Kind::kPs;
+  }
   int workers() const { return learner.workers; }
   int hosts() const { return learner.workers / workers_per_host; }  // of workers
   // More hosts, of which each has a server and nothing else.

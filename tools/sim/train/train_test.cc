@@ -99,6 +99,10 @@ TEST(TrainOptions, WrongArgumentsAreNamed) {
   has(refusal({"--workers", "9", "--sync", "bsp", "--workers-per-host", "4"}), "9 workers do not fill hosts of 4");
   has(refusal({"--workers", "9", "--sync", "bsp", "--data", "sorted"}), "--data sorted: takes iid or by-class");
   has(refusal({"--workers", "9", "--sync", "canary:s=18,p=6", "--colayers", "4"}), "p is more than the 4 colayers");
+  has(refusal({"--workers", "9", "--sync", "bsp", "--codec", "zip"}), "--codec zip: ");
+  has(refusal({"--workers", "9", "--sync", "bsp", "--codec", "topk:0.1"}), "can't be summed in an all-reduce");
+  has(refusal({"--workers", "9", "--sync", "esync", "--codec", "int8"}),
+      "policy esync: --codec goes with policies that");
   has(refusal({"--workers", "9", "--sync", "bsp", "--iteration", "0s"}), "--iteration 0s: takes a time");
   has(refusal({"--workers", "9", "--sync", "ripples:static", "--workers-per-host", "9", "--topology", "bcube:3,2"}),
       "bcube:3,2 has 9 hosts");
@@ -221,6 +225,18 @@ TEST_F(TrainingInVirtualTime, AnOvertimeWorkerDropsItsGradientsAndPulls) {
   EXPECT_GT(training.dropped, 0u);
   EXPECT_LT(training.divergence, 0.1) << "the newest parameters came with the pull";
   EXPECT_GT(training.end.accuracy, 0.5);
+}
+
+TEST_F(TrainingInVirtualTime, ACodecSendsLessAndItsErrorIsNotLost) {
+  const auto run = [&](const char* codec) {
+    return train({"--workers", "4", "--sync", "bsp", "--steps", "30", "--target", "1", "--codec", codec});
+  };
+  const Training dense = run("dense"), sketch = run("sketch:8"), coarse = run("sketch:1");
+  EXPECT_NEAR(sketch.end.bytes / dense.end.bytes, 0.25, 0.01);
+  EXPECT_LT(sketch.end.seconds, 0.5 * dense.end.seconds);
+  EXPECT_NEAR(sketch.end.accuracy, dense.end.accuracy, 0.03);
+  EXPECT_NE(sketch.end.accuracy, dense.end.accuracy) << "it left something out";
+  EXPECT_GT(coarse.end.accuracy, 0.4) << "what two values can't tell comes with the next gradient";
 }
 
 // Local steps send one gradient's size per round where BSP sends one per iteration.

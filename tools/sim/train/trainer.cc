@@ -14,7 +14,8 @@ constexpr double kAskSeconds = 50e-6;  // one way between a worker and the coord
 constexpr Nanos kStandstill = 10'000_s;
 
 double scale_of(const TrainOptions& options, std::size_t parameters) {
-  return options.profile.bytes() / (4.0 * static_cast<double>(parameters));
+  const double share = options.codec ? Compressor::share(*options.codec) : 1;
+  return share * options.profile.bytes() / (4.0 * static_cast<double>(parameters));
 }
 
 Wiring wiring_of(const TrainOptions& o) {
@@ -65,6 +66,7 @@ Trainer::Trainer(const TrainOptions& options, Learner& learner)
   const sync::Cluster cluster = sync::cluster_of(options.hosts(), options.workers_per_host);
   coordinator_ = make_coordinator(options.policy, cluster, &random_);
   server_ = learner.start();
+  if (options.codec) compressor_ = std::make_unique<Compressor>(*options.codec, slices_, count());
   if (options.policy.is_session() && options.policy.kind != sync::PolicySpec::Kind::kBsp) {
     Sessions::Options session;
     session.workers = count();
@@ -99,7 +101,10 @@ std::string Trainer::assumption(const TrainOptions& o, std::size_t parameters) {
          o.profile.name +
          printed(": NICs are %.4g times slower, so that exchanges take as long against the %.4g s of an iteration as ",
                  scale, o.profile.seconds()) +
-         "the profile's; start-up times of messages are not scaled; bytes are given at the profile's size";
+         "the profile's; start-up times of messages are not scaled; bytes are given at the profile's size" +
+         (o.codec ? printed("; a byte of it is sent as %.3g, and sums on their way are not encoded again",
+                            Compressor::share(*o.codec))
+                  : "");
 }
 
 Result<Training> Trainer::run() {
@@ -110,6 +115,7 @@ Result<Training> Trainer::run() {
   for (int w = 0; w < count(); ++w) proceed(w);
   const double steps_max = options_.steps * count();
   while (static_cast<double>(iterations_) < steps_max && (options_.go_on || !result_.target)) {
+    if (!failure_.ok()) return failure_;
     if (!engines_.step()) {
       if (!engines_.failure().ok()) return engines_.failure();
       return Status(CANARY_INTERNAL, "nothing happens any more: policy " + sync::to_string(options_.policy) +
@@ -188,7 +194,7 @@ void Trainer::begin_iteration(int w) {
   const Nanos working = time_of(w, &asleep);
   me.took = asleep + working;
   learner_.gradient(w, me.parameters, me.gradient);
-  if (exchanges_while_computing()) {
+  if (options_.reduces_gradients()) {
     me.parts = static_cast<int>(slices_.size());
     const double stretch = working.seconds() / options_.profile.seconds();
     for (std::size_t z = 0; z < slices_.size(); ++z) {

@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "sync/local_steps.h"
 #include "sync/policy_name.h"
+#include "tools/sim/train/compressor.h"
 #include "tools/sim/train/engines.h"
 #include "tools/sim/train/learner.h"
 #include "tools/sim/train/sessions.h"
@@ -103,7 +104,6 @@ class Trainer {
   double divergence() const;
 
   // What an exchange is (exchanges.cc).
-  bool exchanges_while_computing() const;
   void exchange(int w, const Exchange& exchange);
   void exchanged(int w);
   void gradient_part(int w, int z);
@@ -121,12 +121,14 @@ class Trainer {
   TrainOptions options_;
   Learner& learner_;
   std::vector<Slice> slices_;
-  double scale_ = 1;  // bytes of the profile per byte of the model
+  double scale_ = 1;  // bytes sent of the profile per byte of the model
   Random random_;     // the coordinator's
   std::unique_ptr<sync::Coordinator> coordinator_;
   std::vector<Worker> workers_;
-  std::vector<float> server_;           // kServer without waiting: the parameters there
-  std::vector<int> adopters_;           // workers that wait for parameters to adopt
+  std::vector<float> server_;  // kServer without waiting: the parameters there
+  std::vector<int> adopters_;  // workers that wait for parameters to adopt
+  std::unique_ptr<Compressor> compressor_;
+  Status failure_;
   std::unique_ptr<Sessions> sessions_;  // of the policies that have one; bsp is an all-reduce per colayer
   Engines engines_;                     // last: it ends first, and nobody writes to the others afterwards
   Nanos start_;
