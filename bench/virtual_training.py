@@ -4,7 +4,7 @@
   bench/virtual_training.py [--build DIR] [--only NAME] [--rates LIST] [--markdown FILE] [--json FILE]
   bench/virtual_training.py --quick           a small network, a low target; checks only who is faster than whom
 
-The whole takes some ten minutes of one core. All times are virtual, so a busy machine changes nothing. Each policy runs
+All times are virtual, so a busy machine changes nothing. Each policy runs
 with each of the learning rates, and counts with the one that took it to the target first, since a policy that sums
 stale gradients bears a lower one than one that waits. Exit status: 0; 1 a run failed, or an expected order did not
 show.
