@@ -172,6 +172,9 @@ void SimFabric::begin_frame(SimLane& lane, bool at_once) {
   }
   frame.begun = now_;
   frame.left_at = now_ + frame.serialise;
+  lane.leaves_at_ = frame.left_at;
+  lane.leaves_for_ = frame.serialise;
+  lane.leaves_bytes_ = bytes;
   const std::int64_t slowness = hosts_[frame.to_host].slowness;
   Nanos head = now_ + delay * slowness + frame.serialise * (slowness - 1);
   // Nothing can be seen before the last bit, so one event is enough. (The receiving NIC's own rate needs the time of

@@ -31,6 +31,27 @@ bool SimLane::backs_off() const {
   return peer == nullptr || peer->dead_ ? unanswered_ : peer->vain_retries_ != 0;
 }
 
+// Bytes that this end sent and that are on their way or there, the part of a frame that has left among them: as many as
+// a kernel would acknowledge but for a round trip. Nothing gets on over a dead wire.
+std::uint64_t SimLane::got_on() const {
+  const SimLane* peer = fabric_->resolve(peer_);
+  const auto host = [](int h) { return static_cast<std::uint16_t>(h); };
+  const bool deaf_wire = nic_ != kNoSlot && fabric_->lane_blocked(host(host_), host(peer_host_), nic_, peer_nic_);
+  if (peer == nullptr || peer->dead_ || peer->silent_ || deaf_wire)
+    return counters_.bytes_sent - static_cast<std::uint64_t>(in_flight_bytes_);
+  // A NIC sends one at a time.
+  const std::int64_t left = std::clamp<std::int64_t>((leaves_at_ - fabric_->now_).count, 0, leaves_for_.count);
+  const double part = leaves_for_.count == 0 ? 0 : static_cast<double>(left) / static_cast<double>(leaves_for_.count);
+  return counters_.bytes_sent - static_cast<std::uint64_t>(part * static_cast<double>(leaves_bytes_));
+}
+
+Lane::Progress SimLane::progress() const {
+  // Without a stream, what is lost is as gone as what arrived.
+  if (!up_ || fabric_ == nullptr || !fabric_->options_.stream) return {};
+  const SimLane* peer = fabric_->resolve(peer_);
+  return {got_on(), peer == nullptr || peer->dead_ ? 0 : peer->got_on()};
+}
+
 bool SimLane::send(const wire::Header& header, const std::byte* payload, std::uint64_t cookie) {
   if (!up_) return false;
   if (queued_frames_ >= fabric_->options_.queue_frames) {

@@ -21,6 +21,7 @@ class SimLane final : public Lane {
   std::size_t queued_bytes() const override { return queued_bytes_; }
   bool up() const override { return up_ && !deaf_; }
   bool backs_off() const override;
+  Progress progress() const override;
   const LaneCounters& counters() const override { return counters_; }
   std::string description() const override;
   int rail() const override { return rail_; }
@@ -30,6 +31,7 @@ class SimLane final : public Lane {
   friend class SimFabric;
   friend class SimLaneFactory;
   static constexpr std::uint32_t kCutFrame = kNoSlot - 1;
+  std::uint64_t got_on() const;
   struct Landed {
     Landing landing;
     std::uint32_t frame = kNoSlot;  // header shown, payload still coming; kCutFrame: it never will
@@ -62,7 +64,9 @@ class SimLane final : public Lane {
   std::size_t queued_bytes_ = 0;
   std::int64_t in_flight_bytes_ = 0;
   std::int64_t in_flight_frames_ = 0;
-  std::uint32_t live_ = kNoSlot;           // frames on their way whose payload still lies in the sender's memory
+  std::uint32_t live_ = kNoSlot;   // frames on their way whose payload still lies in the sender's memory
+  Nanos leaves_at_, leaves_for_;   // the last frame that has begun: when it will have left, and how long it takes
+  std::int64_t leaves_bytes_ = 0;  // its size
   std::uint32_t waiting_frame_ = kNoSlot;  // the one with Frame::kWaiting
   Nanos last_arrival_;                     // when the last frame that this end sent arrives
   Nanos fin_arrival_;                      // when the peer's FIN comes, once it closed

@@ -216,7 +216,27 @@ TEST(Trace, ANicThatCollapsesAndComesBackIsUsed) {
   for (const int n : hosts()) expect_used(collapse(span(12)), n);
 }
 
-// A collapse often ends the lane, and each trial of a lane that shows nothing new makes the pause until the next one
+// Nothing that the lane holds is acknowledged for seconds, but it gets on. Given up, it would be on probation when the NIC
+// is back.
+TEST(Trace, ANicThatCollapsesKeepsItsLane) {
+  Job job(2, 3, 8 << 20, kPieceBytes);
+  job.set_rates(kMbit);
+  ASSERT_TRUE(job.cluster().join());
+  job.run_until(job.cluster().now() + 1500_ms, true);
+  job.set_rates(std::array{kMbit[0] / 100, kMbit[1], kMbit[2]});
+  job.run_until(job.cluster().now() + 3_s, true);
+  job.set_rates(kMbit);
+  job.run_until(job.cluster().now() + 1_s, true);
+  job.run_until(job.cluster().now() + 20_s, false);
+  EXPECT_TRUE(job.idle());
+  for (int h = 0; h < 2; ++h) {
+    job.cluster().engine(h).for_each_link([&](const LinkView& link) {
+      EXPECT_EQ(link.path.failovers, 0u) << "host " << h << ", NIC " << link.path.spec.local_rail;
+    });
+  }
+}
+
+// A collapse may end the lane, and each trial of a lane that shows nothing new makes the pause until the next one
 // longer. What the NIC carried before it collapsed must be remembered meanwhile.
 TEST(Trace, ANicThatWasSlowForLongIsFoundAgainSoon) {
   constexpr int kHosts = 4;

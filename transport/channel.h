@@ -296,6 +296,8 @@ class Channel final : public LaneSink {
   Nanos late_after(const Path::InFlight& frame, const Path& path) const;
   bool anything_late(Nanos now);
   bool check_stall(Path& path, Nanos now);
+  bool gets_on(Path& path, Nanos now);
+  bool still_brings(Path& path, Nanos now, Nanos silence);
   void end_stall(Path& path);
   Nanos stall_after(const Path& path) const;
   std::string path_name(const Path& path) const;

@@ -386,6 +386,32 @@ void Channel::end_stall(Path& path) {
   }
 }
 
+// What a lane holds when its NIC collapses to a hundredth takes seconds, and whole frames are acknowledged rarely. Its
+// connection goes on meanwhile; given up, it would be on probation when the NIC is back, each time for longer.
+bool Channel::gets_on(Path& path, Nanos now) {
+  const std::uint64_t acked = path.lane->progress().acknowledged;
+  if (acked <= path.acked_at_stall) return false;
+  path.acked_at_stall = acked;
+  path.stall_began = now;
+  return true;
+}
+
+// Likewise of what comes: half of a frame is a sign of life. Asked in the second half of the silence that is allowed.
+bool Channel::still_brings(Path& path, Nanos now, Nanos silence) {
+  if (now - path.last_heard < silence / 2) return true;
+  if (path.quiet_looked_at <= path.last_heard) {
+    path.quiet_looked_at = now;
+    path.came_by_then = path.lane->progress().received;
+    return true;
+  }
+  if (now - path.last_heard < silence) return true;
+  const std::uint64_t came = path.lane->progress().received;
+  if (came <= path.came_by_then) return false;
+  path.came_by_then = came;
+  path.quiet_looked_at = path.last_heard = now;
+  return true;
+}
+
 // True when the path was given up.
 bool Channel::check_stall(Path& path, Nanos now) {
   if (path.first_unacked == path.next_sequence) return false;
@@ -408,6 +434,7 @@ bool Channel::check_stall(Path& path, Nanos now) {
       tell(path,
            "has stalled: nothing was acknowledged for " + milliseconds(now - quiet_since) + "; other paths take over");
       path.stalled = true;
+      path.acked_at_stall = path.lane->progress().acknowledged;
       for (std::uint32_t s = path.first_unacked; s != path.next_sequence; ++s) {
         Path::InFlight& e = path.entry(s);
         if (e.bytes == 0 || e.record == kNone) continue;
@@ -429,8 +456,10 @@ bool Channel::check_stall(Path& path, Nanos now) {
   }
   if (path.stalled && now - path.stall_began >= limits::kDeadAfterStall &&
       other_progress > quiet_since + stall_after(path)) {
-    fail_path(path, "no acknowledgement for " + milliseconds(now - quiet_since));
-    return true;
+    if (!gets_on(path, now)) {
+      fail_path(path, "no acknowledgement for " + milliseconds(now - quiet_since));
+      return true;
+    }
   }
   earlier(path.stalled ? now + limits::kDeadAfterStall / 4 : path.last_progress + stall_after(path));
   return false;
@@ -514,7 +543,7 @@ void Channel::on_timer(Nanos now) {
         if (check_stall(path, now)) break;
         // A lane that says nothing while its peer is heard elsewhere is dead, even if we have nothing in flight on it.
         const Nanos silence = std::min(interval * 4, options_.silence_limit);
-        if (now - path.last_heard >= silence && last_heard_ - path.last_heard >= interval * 2) {
+        if (last_heard_ - path.last_heard >= interval * 2 && !still_brings(path, now, silence)) {
           fail_path(path, "silent for " + milliseconds(now - path.last_heard));
           break;
         }

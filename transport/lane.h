@@ -117,6 +117,14 @@ class Lane {
   // it gets through is decided by that back-off, which may last as long again as the outage did. False where the peer's
   // kernel answers, be its process asleep, and where nothing tells. May cost a system call.
   virtual bool backs_off() const { return false; }
+  // How far the connection itself has got, whole frames or not. Only what both are compared with an earlier look tells
+  // anything: a lane that is merely slow gets on, a dead one does not.
+  struct Progress {
+    std::uint64_t acknowledged = 0;  // bytes of ours that the peer's kernel has
+    std::uint64_t received = 0;      // bytes of the peer's that are here, read or not
+  };
+  // Zeroes where nothing tells. Costs a system call.
+  virtual Progress progress() const { return {}; }
   virtual const LaneCounters& counters() const = 0;
   // Brings the counters of what the connection itself sent again up to date. Returns a sentence for the log where the
   // way loses so much that another setting would serve this lane better, else "". For about once per second: costs a

@@ -141,11 +141,12 @@ struct Path {
   SequenceWindow<InFlight> in_flight;  // of AckState::kWindow; none before its rails are known
   Nanos last_progress;                 // last ack of something, or when the path went from empty to busy
   Nanos stall_began;
-  std::uint32_t stalls = 0;  // time-outs in a row with nowhere else to go
-  bool stalled = false;      // in flight without acks for too long: gets no new pieces
-  bool blocked = false;      // send() refused; on_writable clears it
-  Nanos ack_asked;           // when an ack was last asked for at once
-  bool ack_wanted = false;   // for an awaited frame that was not the last then
+  std::uint64_t acked_at_stall = 0;  // bytes that the peer's kernel had (Lane::progress())
+  std::uint32_t stalls = 0;          // time-outs in a row with nowhere else to go
+  bool stalled = false;              // in flight without acks for too long: gets no new pieces
+  bool blocked = false;              // send() refused; on_writable clears it
+  Nanos ack_asked;                   // when an ack was last asked for at once
+  bool ack_wanted = false;           // for an awaited frame that was not the last then
   bool needs_flush = false;
   bool window_was_full = false;  // something would have gone here but for the window
   Trial trial;
@@ -168,6 +169,8 @@ struct Path {
 
   // liveness
   Nanos last_heard;
+  Nanos quiet_looked_at;           // when the connection was asked since then what has come of an unfinished frame
+  std::uint64_t came_by_then = 0;  // bytes (Lane::progress())
   Nanos last_sent;
   Nanos state_since;
   Nanos next_dial;                     // kIdle

@@ -82,6 +82,12 @@ bool TcpLane::backs_off() const {
   return (state_ == State::kUp || state_ == State::kDeaf) && retransmits(socket_.fd());
 }
 
+Lane::Progress TcpLane::progress() const {
+  Progress out;
+  if (state_ == State::kUp || state_ == State::kDeaf) ask_progress(socket_.fd(), &out.acknowledged, &out.received);
+  return out;
+}
+
 std::string TcpLane::look_at_losses() {
   WayLosses losses;
   if (state_ != State::kUp || !ask_losses(socket_.fd(), &losses)) return {};

@@ -45,6 +45,7 @@ class TcpLane final : public Lane, private FrameHandler {
   std::size_t queued_bytes() const override { return queue_.bytes(); }
   bool up() const override { return state_ == State::kUp; }
   bool backs_off() const override;
+  Progress progress() const override;
   const LaneCounters& counters() const override { return counters_; }
   std::string look_at_losses() override;
   std::string description() const override { return description_; }

@@ -513,6 +513,26 @@ TEST_F(TcpLaneTest, OneTurnIsBounded) {
   EXPECT_LE(most, std::uint64_t{2} << 20);
 }
 
+TEST_F(TcpLaneTest, ProgressCountsPartsOfFrames) {
+  start();
+  Socket socket = accepted_stranger();
+  Lane& lane = *doorman_.lanes[0];
+  const Lane::Progress before = lane.progress();
+  const auto payload = pattern_bytes(1, 1000);
+  const wire::Header header = make_header(1, payload);
+  write_all(socket, &header, sizeof header);
+  write_all(socket, payload.data(), 500);
+  ASSERT_TRUE(lane.send(make_header(2, payload), payload.data(), 7));
+  lane.flush(clock_.now());
+  // The stranger reads nothing: its kernel has it.
+  for (int i = 0; i < 2000 && lane.progress().acknowledged < before.acknowledged + sizeof header + 1000; ++i) {
+    factory_->poll(clock_.now());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(lane.progress().acknowledged, before.acknowledged + sizeof header + 1000);
+  EXPECT_EQ(lane.progress().received, before.received + sizeof header + 500);
+}
+
 TEST_F(TcpLaneTest, KernelCountsWhatTheDeviceSent) {
   start();
   const std::uint64_t before = factory_->kernel_tx_bytes(0);

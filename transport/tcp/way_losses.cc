@@ -29,6 +29,16 @@ bool ask_losses(int fd, WayLosses* out) {
   return true;
 }
 
+bool ask_progress(int fd, std::uint64_t* acknowledged, std::uint64_t* received) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  if (length < offsetof(tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received) return false;
+  *acknowledged = info.tcpi_bytes_acked;
+  *received = info.tcpi_bytes_received;
+  return true;
+}
+
 std::string congestion_of(int fd) {
   char name[32] = {};
   socklen_t length = sizeof name - 1;
