@@ -216,8 +216,8 @@ TEST(Trace, ANicThatCollapsesAndComesBackIsUsed) {
   for (const int n : hosts()) expect_used(collapse(span(12)), n);
 }
 
-// Nothing that the lane holds is acknowledged for seconds, but it gets on. Given up, it would be on probation when the NIC
-// is back.
+// Nothing that the lane holds is acknowledged for seconds, but it gets on. Given up, it would be on probation when the
+// NIC is back.
 TEST(Trace, ANicThatCollapsesKeepsItsLane) {
   Job job(2, 3, 8 << 20, kPieceBytes);
   job.set_rates(kMbit);
