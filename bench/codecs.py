@@ -4,8 +4,8 @@
 Four hosts with 2 NICs each all-reduce 100 MB of f32, with error feedback, on links of 100 Mbit/s and on links that are
 not shaped. Rank 0 tells the times (median, from a barrier to the barrier behind the operation), the bytes that its
 host's NICs sent by their own counters, and how far a single result is from the exact sum. On links of 100 Mbit/s a
-sketch of 8 bits must send at most 26 % of the bytes that dense sends. Unshaped links are as fast as this machine's memory, so there dense wins
-where the hosts share few cores: encoding takes the cores that exchange.
+sketch of 8 bits must send at most 26 % of the bytes that dense sends. Unshaped links are as fast as this machine's
+memory, so there dense wins where the hosts share few cores: encoding takes the cores that exchange.
 """
 import json
 import sys

@@ -1,8 +1,8 @@
 // One rank of bench/codecs.py: all-reduces of one gradient, by each codec in turn.
 //
 //   codecs_rank BYTES STEPS CODEC...     "dense" is no codec
-// Rank 0 prints a line of JSON for each codec: the seconds of each step, the bytes that its host's NICs sent in a step by
-// their own counters, and how far the first result is from the sum (as a share of it).
+// Rank 0 prints a line of JSON for each codec: the seconds of each step, the bytes that its host's NICs sent in a step
+// by their own counters, and how far the first result is from the sum (as a share of it).
 #include <chrono>
 #include <cmath>
 #include <cstdint>

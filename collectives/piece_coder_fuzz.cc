@@ -1,5 +1,6 @@
-// collectives/piece_coder_fuzz.cc -- foreign bytes as encoded pieces of an all-reduce: a peer's partial sum, a piece that
-// is complete. Whatever comes, it is applied or refused with a reason, and what is applied is handed on as it came.
+// collectives/piece_coder_fuzz.cc -- foreign bytes as encoded pieces of an all-reduce: a peer's partial sum, a piece
+// that is complete. Whatever comes, it is applied or refused with a reason, and what is applied is handed on as it
+// came.
 //
 // Input: | codec: u8 | rank: u8 | then for each piece that arrives: length: u16, bytes |.
 #include <cstdlib>

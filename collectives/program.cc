@@ -47,8 +47,8 @@ class Grid {
   std::vector<std::uint32_t> first_;  // and the end
 };
 
-// A piece that was complete when it was written is handed on as it is: the bytes that came, or those that the rank which
-// completed it made once. Every other send encodes what it finds.
+// A piece that was complete when it was written is handed on as it is: the bytes that came, or those that the rank
+// which completed it made once. Every other send encodes what it finds.
 void assign_slots(Program* p) {
   const std::size_t pieces = p->piece_offset.size() - 1;
   constexpr std::uint32_t kNone = ~std::uint32_t{0};

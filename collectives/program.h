@@ -85,7 +85,8 @@ struct Program {
 };
 
 // `request` has passed the planner's check. A codec takes an all-reduce of f32 by a plan that completes every element
-// on one rank (completes_once() in collectives/selector.h); in a group of one rank nothing travels, so nothing is coded.
+// on one rank (completes_once() in collectives/selector.h); in a group of one rank nothing travels, so nothing is
+// coded.
 Program compile(PlannerId id, const PlanRequest& request, int rank, std::uint32_t piece_bytes,
                 const CodecSpec& codec = {});
 

@@ -30,8 +30,8 @@ struct Choice {
 Result<std::optional<Choice>> choice_of_rows(const PlanRequest& request, const DecisionTable& forced,
                                              const MeasuredTable& measured);
 
-// Whether the planner's plan for an all-reduce completes every element on one rank, which then tells it to all others: so
-// must every plan whose pieces go through a codec, since two ranks that complete a sum each by themselves would not
+// Whether the planner's plan for an all-reduce completes every element on one rank, which then tells it to all others:
+// so must every plan whose pieces go through a codec, since two ranks that complete a sum each by themselves would not
 // decode the same.
 bool completes_once(PlannerId id, const PlanRequest& request);
 // The planner for an all-reduce with a codec, by forced rows and otherwise by what encoding costs: a mesh encodes every

@@ -9,7 +9,8 @@
 // by itself. It is at most 1 for codecs that only leave things out, and may exceed 1 for unbiased ones (terngrad).
 // save() gives versioned bytes with a checksum, restore() checks them before it changes anything.
 //
-// Memory: prepare() allocates a tensor's residual, begin() as much again; compensate, commit and settle allocate nothing. One thread at a time.
+// Memory: prepare() allocates a tensor's residual, begin() as much again; compensate, commit and settle allocate
+// nothing. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -36,9 +37,9 @@ class ErrorFeedback {
   // residual = compensated - sent, where `sent` is what this rank's bytes decode to. Counts one step of the gain.
   void settle(std::uint64_t tensor, const float* compensated, const float* sent, std::size_t count);
 
-  // The same for an exchange that settles piece by piece: `residual` is to be added to the tensor's values, and what its
-  // encodings leave out is to be added to `left_out`, which begins as zeros. Nothing counts before commit(); both stay
-  // until then, or until the next begin() if there is none. The tensor was prepared. Allocates at the first use.
+  // The same for an exchange that settles piece by piece: `residual` is to be added to the tensor's values, and what
+  // its encodings leave out is to be added to `left_out`, which begins as zeros. Nothing counts before commit(); both
+  // stay until then, or until the next begin() if there is none. The tensor was prepared. Allocates at the first use.
   struct Exchange {
     std::span<const float> residual;
     std::span<float> left_out;

@@ -106,11 +106,11 @@ typedef struct canary_op_options {
    * has to send goes before everything that is not urgent, piece by piece, on all NICs; the rest keeps a sixteenth of
    * the bytes. An operation is only as fast as its slowest rank, so give the same priority on all of them. */
   uint32_t priority;
-  /* all_reduce of CANARY_F32 with CANARY_SUM or CANARY_AVG: the number of a codec (canary_codec), by which values travel
-   * in fewer bytes and with less precision; 0: none. All ranks get the same bits. Codec and tensor are arguments that
-   * ranks must agree on. An element that is NaN or infinite is refused (but with ",or-dense"): the operation then fails
-   * on all ranks with CANARY_INVALID_ARGUMENT, which names the element and its rank, its output holds nothing, and the
-   * group lives on. docs/compression.md tells which codec is good for what. */
+  /* all_reduce of CANARY_F32 with CANARY_SUM or CANARY_AVG: the number of a codec (canary_codec), by which values
+   * travel in fewer bytes and with less precision; 0: none. All ranks get the same bits. Codec and tensor are arguments
+   * that ranks must agree on. An element that is NaN or infinite is refused (but with ",or-dense"): the operation then
+   * fails on all ranks with CANARY_INVALID_ARGUMENT, which names the element and its rank, its output holds nothing,
+   * and the group lives on. docs/compression.md tells which codec is good for what. */
   uint32_t codec;
   uint64_t deadline; /* nanoseconds from the call on, as canary_op_set_deadline has them; 0: none */
   /* With a codec: the application's number for this tensor, other than 0. What the codec leaves out on this rank is
@@ -121,9 +121,9 @@ typedef struct canary_op_options {
 #define CANARY_OP_OPTIONS_INIT \
   { sizeof(canary_op_options), CANARY_PRIORITY_NORMAL, 0, 0, 0 }
 
-/* The number of a codec, from its text: "int8", "sketch:8", "topk:0.01,or-dense" (docs/compression.md). Pure: equal texts
- * have equal numbers everywhere. CANARY_INVALID_ARGUMENT says what is wrong with the text; codecs that need the shape of
- * a matrix (power, svd), and seeds, have no number. */
+/* The number of a codec, from its text: "int8", "sketch:8", "topk:0.01,or-dense" (docs/compression.md). Pure: equal
+ * texts have equal numbers everywhere. CANARY_INVALID_ARGUMENT says what is wrong with the text; codecs that need the
+ * shape of a matrix (power, svd), and seeds, have no number. */
 CANARY_API enum canary_status canary_codec(const char* text, uint32_t* codec);
 /* What the codecs of this rank's operations in the group have left out of their tensors, as bytes for a checkpoint. On
  * entry *size is the room at `bytes`, on return what the state takes; `bytes` may be NULL to ask for that. With less
@@ -133,8 +133,8 @@ CANARY_API enum canary_status canary_feedback_save(canary_group* group, void* by
  * nothing has changed. No operation of the group may be pending. */
 CANARY_API enum canary_status canary_feedback_restore(canary_group* group, const void* bytes, size_t size);
 /* The share of the energy (sum of squares) of a tensor that its codec sent, smoothed over about ten operations: 1 where
- * nothing is left out, and before the first operation; tensor 0: of all tensors. The norm of what is left out now goes to
- * *residual_norm; either pointer may be NULL. No operation of the group may be pending. */
+ * nothing is left out, and before the first operation; tensor 0: of all tensors. The norm of what is left out now goes
+ * to *residual_norm; either pointer may be NULL. No operation of the group may be pending. */
 CANARY_API enum canary_status canary_feedback_gain(canary_group* group, uint64_t tensor, double* gain,
                                                    double* residual_norm);
 
