@@ -249,18 +249,20 @@ void Executor::apply_values(const ProgramStep& step, std::uint32_t piece, const 
   }
 }
 
-// What came whole stays in its slot, from where it is handed on.
+// What came whole stays in its slot, from where it is handed on. Everything is decoded there: a payload may lie in a ring
+// that its sender can still write, and a decoder looks at an index twice.
 bool Executor::apply_encoded(const ProgramStep& step, std::uint32_t piece, std::span<const std::byte> payload,
                              std::optional<std::uint32_t> crc) {
   const std::uint32_t task = step.task_begin + piece - step.piece_begin;
   auto* const dst = reinterpret_cast<float*>(at(step.dst, piece));
+  if (payload.data() != coder_->slot(task)) std::memcpy(coder_->slot(task), payload.data(), payload.size());
+  payload = {coder_->slot(task), payload.size()};
   Status decoded;
   if (step.kind == StepKind::kReceiveReduce) {
     const std::byte* const src = at(step.src, piece);
     if (src != at(step.dst, piece)) std::memcpy(dst, src, program_.bytes_of(piece));
     decoded = coder_->add(piece, payload, dst);
   } else {
-    if (payload.data() != coder_->slot(task)) std::memcpy(coder_->slot(task), payload.data(), payload.size());
     coder_->note(task, static_cast<std::uint32_t>(payload.size()));
     coder_->note_crc(task, crc);
     decoded = coder_->replace(piece, payload, dst);

@@ -99,7 +99,11 @@ Coding PieceCoder::coding(std::uint32_t piece) const {
 }
 
 void PieceCoder::encode(std::uint32_t task, std::uint32_t piece, const float* values) {
-  const Coding how = coding(piece);
+  Coding how = coding(piece);
+  // Dice of its own for each rank, or all would round the same elements up, and the owner of a sum those that are up
+  // already: sums would be wrong on average. Whoever decodes throws none.
+  if (how.spec.kind == CodecKind::kTernGrad)
+    how.segment.round ^= (std::uint64_t{call_.rank} + 1) * 0xD1B54A32D192ED03ULL;
   std::byte* const out = slot(task);
   Refusal& refusal = refusals_[piece];
   const std::size_t room = program_.encoded_bytes_max - 1;
@@ -132,8 +136,8 @@ void PieceCoder::leave_out(std::uint32_t piece, const float* values, const float
   const std::size_t count = program_.bytes_of(piece) / sizeof(float);
   double energy = 0, sent_energy = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const float difference = weight * (values[i] - sent[i]);
-    out[i] += std::isfinite(difference) ? difference : 0;
+    const float sum = out[i] + weight * (values[i] - sent[i]);
+    if (std::isfinite(sum)) out[i] = sum;
     energy += static_cast<double>(values[i]) * values[i];
     sent_energy += static_cast<double>(sent[i]) * sent[i];
   }
@@ -186,6 +190,8 @@ Status PieceCoder::decode(std::uint32_t piece, std::span<const std::byte> encode
   const std::uint64_t first = first_element(piece);
   if (told.element < first || told.element - first >= program_.bytes_of(piece) / sizeof(float))
     return {CANARY_MISMATCH, "an encoded piece that refuses an element which it does not have"};
+  if (told.rank >= call_.ranks || std::isfinite(told.value))
+    return {CANARY_MISMATCH, "an encoded piece whose refusal names no rank, or a number that any codec encodes"};
   *refusal = told;
   return {};
 }

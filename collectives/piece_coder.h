@@ -35,6 +35,7 @@ struct CodedCall {
   std::uint64_t round = 0;               // equal on all ranks, another one for every operation
   std::span<const float> residual = {};  // is added to the input; empty: nothing is
   std::span<float> left_out = {};  // zeros, to which is added what this rank's encodings leave out; empty: nobody asks
+  std::uint32_t ranks = ~std::uint32_t{0};  // in the world: no refusal names another one
 };
 
 // An element that the codec does not encode: which one, of whose input.

@@ -45,7 +45,9 @@ double ratio(double sent, double all) { return all > 0 ? sent / all : 1; }
 Status ErrorFeedback::prepare(std::uint64_t tensor, std::size_t count) {
   const auto found = tensors_.find(tensor);
   if (found == tensors_.end()) {
-    tensors_[tensor].residual.resize(count);
+    Tensor fresh;
+    fresh.residual.resize(count);  // where that throws, nothing is known of the tensor
+    tensors_.emplace(tensor, std::move(fresh));
     return {};
   }
   if (found->second.residual.size() == count) return {};

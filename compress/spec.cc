@@ -168,9 +168,10 @@ std::string to_text(const CodecSpec& spec) {
 
 Result<std::uint32_t> codec_number(const CodecSpec& spec) {
   if (Status status = check(spec); !status.ok()) return status;
-  const char* const without = spec.rank != 0   ? "it needs the shape of a matrix"
-                              : spec.seed != 0 ? "there is no room for its seed"
-                                               : nullptr;
+  const char* const without = spec.rank != 0                                    ? "it needs the shape of a matrix"
+                              : spec.seed != 0                                  ? "there is no room for its seed"
+                              : spec.kind == CodecKind::kDense && spec.or_dense ? "dense is no codec to fall back from"
+                                                                                : nullptr;
   if (without != nullptr)
     return Status(CANARY_INVALID_ARGUMENT, "codec " + to_text(spec) + " has no number: " + without);
   return static_cast<std::uint32_t>(spec.kind) | std::uint32_t{spec.bits} << 4 | std::uint32_t{spec.member_mean} << 8 |

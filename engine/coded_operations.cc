@@ -47,9 +47,10 @@ Status Engine::begin_feedback(GroupMember& m, const OpRequest& r, const Program&
   return {};
 }
 
-void Engine::bind(GroupMember& m, Operation& op, const ErrorFeedback::Exchange& feedback) {
+void Engine::bind(GroupMember& m, Operation& op, const ErrorFeedback::Exchange& feedback) const {
   const OpRequest& r = op.request;
-  const CodedCall coded{static_cast<std::uint32_t>(m.world_rank), op.number, feedback.residual, feedback.left_out};
+  const CodedCall coded{static_cast<std::uint32_t>(m.world_rank), op.number, feedback.residual, feedback.left_out,
+                        static_cast<std::uint32_t>(roster_->engine_of.size())};
   op.run->executor.bind(r.input, r.output, r.type, r.redop, op.entry->program.coded() ? &coded : nullptr);
 }
 

@@ -302,7 +302,7 @@ class Engine final : public MembershipListener,
   static Result<Choice> choose_coded(const PlanRequest& request, const DecisionTable& forced);
   Status begin_feedback(GroupMember& member, const OpRequest& request, const Program& program,
                         ErrorFeedback::Exchange* begun);
-  static void bind(GroupMember& member, Operation& op, const ErrorFeedback::Exchange& feedback);
+  void bind(GroupMember& member, Operation& op, const ErrorFeedback::Exchange& feedback) const;
   Status end_coded(GroupMember& member, const Operation& op);
   bool kill_of_fault(Run& run);
   void decide(Nanos now);

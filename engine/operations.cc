@@ -90,8 +90,10 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   request.root = root;
   const std::uint64_t bytes = operation_bytes(request);
   ChoiceUse::Cell& use = m.group->use.cell(r.collective, bytes);
-  use.element_bytes = element;
-  use.root = root;
+  if (!coded) {
+    use.element_bytes = element;
+    use.root = root;
+  }
   const auto choice = coded ? choose_coded(request, decisions_) : choose(m, request, table, known_static, use);
   if (!choice.ok()) return choice.status();
   const auto job_piece = static_cast<std::uint32_t>(roster_->piece_bytes.count);

@@ -282,7 +282,7 @@ TEST(Codecs, RanksThatDisagreeAboutThemAreNamed) {
       {"codec=int8", [](OpRequest* r) { r->codec = number_of("int8"); }},
       {"codec=sketch:8,mean", [](OpRequest* r) { r->codec = number_of("sketch:8,mean"); }},
       {"tensor=8", [](OpRequest* r) { r->tensor = 8; }},
-      {"", [](OpRequest* r) { r->codec = 0, r->tensor = 0; }},
+      {"rank 1 called all_reduce f32 n=50000 sum mesh", [](OpRequest* r) { r->codec = 0, r->tensor = 0; }},
   };
   for (const Change& change : changes) {
     Cluster c(flat_cluster(3));
@@ -299,6 +299,24 @@ TEST(Codecs, RanksThatDisagreeAboutThemAreNamed) {
       EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
     }
   }
+}
+
+// Every element is of one rank alone and a tenth of the largest. Ranks that threw the same dice would round up sums that
+// are up already, and nothing else.
+TEST(Codecs, SumsOfRandomRoundingAreRightOnAverage) {
+  Cluster c(flat_cluster(4));
+  ASSERT_TRUE(c.join());
+  constexpr std::size_t kCount = 2'000;
+  Values in(4, std::vector<float>(kCount, 0));
+  for (std::size_t i = 0; i < kCount; ++i) in[i % 4][i] = i < 4 ? 1.0F : 0.1F;
+  double sum = 0;
+  constexpr int kTimes = 20;
+  for (int t = 0; t < kTimes; ++t) {
+    Exchange e(c, in, "terngrad", 0);
+    e.expect_equal("operation " + std::to_string(t));
+    for (std::size_t i = 4; i < kCount; ++i) sum += e.out[0][i];
+  }
+  EXPECT_NEAR(sum / (kTimes * (kCount - 4)), 0.1, 0.01);
 }
 
 TEST(Codecs, OperationsOfOneTensorFollowEachOther) {

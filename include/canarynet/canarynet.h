@@ -115,7 +115,8 @@ typedef struct canary_op_options {
   uint64_t deadline; /* nanoseconds from the call on, as canary_op_set_deadline has them; 0: none */
   /* With a codec: the application's number for this tensor, other than 0. What the codec leaves out on this rank is
    * kept and added to the tensor's next input, so that it is late and not lost (error feedback). It takes twice the
-   * tensor's memory. An operation waits for an earlier one of the same tensor. 0: what is left out is lost. */
+   * tensor's memory. An operation waits for an earlier one of the same tensor. A tensor keeps its length: with
+   * another one the group ends (CANARY_MISMATCH). Not without a codec. 0: what is left out is lost. */
   uint64_t tensor;
 } canary_op_options;
 #define CANARY_OP_OPTIONS_INIT \
