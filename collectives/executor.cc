@@ -249,8 +249,8 @@ void Executor::apply_values(const ProgramStep& step, std::uint32_t piece, const 
   }
 }
 
-// What came whole stays in its slot, from where it is handed on. Everything is decoded there: a payload may lie in a ring
-// that its sender can still write, and a decoder looks at an index twice.
+// What came whole stays in its slot, from where it is handed on. Everything is decoded there: a payload may lie in a
+// ring that its sender can still write, and a decoder looks at an index twice.
 bool Executor::apply_encoded(const ProgramStep& step, std::uint32_t piece, std::span<const std::byte> payload,
                              std::optional<std::uint32_t> crc) {
   const std::uint32_t task = step.task_begin + piece - step.piece_begin;

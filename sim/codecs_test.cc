@@ -301,8 +301,8 @@ TEST(Codecs, RanksThatDisagreeAboutThemAreNamed) {
   }
 }
 
-// Every element is of one rank alone and a tenth of the largest. Ranks that threw the same dice would round up sums that
-// are up already, and nothing else.
+// Every element is of one rank alone and a tenth of the largest. Ranks that threw the same dice would round up sums
+// that are up already, and nothing else.
 TEST(Codecs, SumsOfRandomRoundingAreRightOnAverage) {
   Cluster c(flat_cluster(4));
   ASSERT_TRUE(c.join());
