@@ -48,7 +48,9 @@ def body():
             figures.add("%s, %s: time" % (where, r["codec"]), round(1e3 * harness.median(r["seconds"]), 1), "ms",
                         note="%.2f x dense's speed, error %.2f %%" % (speed, 100 * r["error"]))
             # Without a rate the four hosts wait for cores, and what is late is sent again.
-            limit = {"at_most": 26} if r["codec"] == "sketch:8" and size >= 4_000_000 and rate else {}
+            # A busy machine sends some pieces again, and the short form is over before that evens out.
+            judged = r["codec"] == "sketch:8" and size >= 4_000_000 and rate
+            limit = {"at_most": 40 if options.quick else 26} if judged else {}
             figures.add("%s, %s: wire bytes, dense = 100" % (where, r["codec"]), round(100 * share, 2), "%", **limit)
     return figures.finish()
 
