@@ -15,14 +15,14 @@ function(canarynet_own_flags target)
   endif()
 endfunction()
 
-# canarynet_library(NAME SOURCES a.cc … [DEPS base …] [SEPARATE b.cc …])
+# canarynet_library(NAME SOURCES a.cc … [SEPARATE b.cc …] [DEPS base …])
 # A static library canarynet_NAME, alias canarynet::NAME; #include paths start at the repository's root. Sanitized builds
-# compile its sources in bundles, which takes little more than half the time; SEPARATE names those that can't share one
-# with others, since they define the same names or include headers that exclude each other. Ordinary builds compile
-# each by itself, so that no source forgets an include.
+# compile its SOURCES in bundles, so that headers are read once for several of them; those under SEPARATE can't share a
+# bundle, since they define the same names or include headers that exclude each other. Ordinary builds compile each by
+# itself, so that no source forgets an include.
 function(canarynet_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;SEPARATE" ${ARGN})
-  add_library(canarynet_${name} STATIC ${ARG_SOURCES})
+  add_library(canarynet_${name} STATIC ${ARG_SOURCES} ${ARG_SEPARATE})
   add_library(canarynet::${name} ALIAS canarynet_${name})
   target_include_directories(canarynet_${name} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
   foreach(dep ${ARG_DEPS})

@@ -20,7 +20,7 @@ class PieceCoderTest : public testing::Test {
   explicit PieceCoderTest(const char* codec = "int8")
       : program_(compile(PlannerId::kMesh, {.ranks = 2, .count = 1000, .reach = &reach_}, 0, 1024, spec(codec))),
         coder_(program_) {
-    coder_.begin({.rank = 5, .round = 1});
+    coder_.begin({.rank = 5, .round = 1, .ranks = 8});
   }
   std::vector<std::byte> encoded(std::uint32_t piece, const std::vector<float>& values) {
     std::uint32_t task = 0;
@@ -79,6 +79,14 @@ TEST_F(PieceCoderTest, WhatNoEncoderMakesIsAMismatch) {
   values[3] = std::numeric_limits<float>::quiet_NaN();
   std::vector<std::byte> refusal = encoded(0, values);
   EXPECT_EQ(code(refusal), CANARY_OK);
+  const auto changed = [&](std::size_t at, auto value) {
+    std::vector<std::byte> bytes = refusal;
+    std::memcpy(bytes.data() + at, &value, sizeof value);
+    return code(bytes);
+  };
+  EXPECT_EQ(changed(1, std::uint32_t{7}), CANARY_OK);
+  EXPECT_EQ(changed(1, std::uint32_t{8}), CANARY_MISMATCH) << "a rank that the world does not have";
+  EXPECT_EQ(changed(13, 1.0F), CANARY_MISMATCH) << "a number that the codec encodes";
   const std::uint64_t outside = 256;
   std::memcpy(refusal.data() + 5, &outside, sizeof outside);
   EXPECT_EQ(code(refusal), CANARY_MISMATCH) << "an element of another piece";

@@ -51,30 +51,33 @@ OpRequest request_of(const Command& c, const Regions& regions) {
   return r;
 }
 
-Command save_feedback(MemberId member, std::span<std::byte> to, std::uint64_t* size, TicketId ticket) {
+namespace {
+
+Command of_member(Command::Kind kind, MemberId member, TicketId ticket) {
   Command c;
-  c.kind = Command::Kind::kSaveFeedback;
+  c.kind = kind;
   c.member = member;
   c.ticket = ticket;
+  return c;
+}
+
+}  // namespace
+
+Command save_feedback(MemberId member, std::span<std::byte> to, std::uint64_t* size, TicketId ticket) {
+  Command c = of_member(Command::Kind::kSaveFeedback, member, ticket);
   c.output = memory_at(to.data(), to.size());
   c.numbers = memory_at(size, sizeof *size);
   return c;
 }
 
 Command restore_feedback(MemberId member, std::span<const std::byte> from, TicketId ticket) {
-  Command c;
-  c.kind = Command::Kind::kRestoreFeedback;
-  c.member = member;
-  c.ticket = ticket;
+  Command c = of_member(Command::Kind::kRestoreFeedback, member, ticket);
   c.input = memory_at(from.data(), from.size());
   return c;
 }
 
 Command feedback_gain(MemberId member, std::uint64_t tensor, FeedbackGain* to, TicketId ticket) {
-  Command c;
-  c.kind = Command::Kind::kFeedbackGain;
-  c.member = member;
-  c.ticket = ticket;
+  Command c = of_member(Command::Kind::kFeedbackGain, member, ticket);
   c.count = tensor;
   c.output = memory_at(to, sizeof *to);
   return c;
@@ -90,19 +93,13 @@ Command group(int world_rank, std::span<const std::int32_t> ranks, TicketId tick
 }
 
 Command abort(MemberId member, std::string_view reason, TicketId ticket) {
-  Command c;
-  c.kind = Command::Kind::kAbort;
-  c.member = member;
-  c.ticket = ticket;
+  Command c = of_member(Command::Kind::kAbort, member, ticket);
   c.numbers = memory_at(reason.data(), reason.size());
   return c;
 }
 
 Command deadline(MemberId member, TicketId ticket, Nanos from_now) {
-  Command c;
-  c.kind = Command::Kind::kDeadline;
-  c.member = member;
-  c.ticket = ticket;
+  Command c = of_member(Command::Kind::kDeadline, member, ticket);
   c.time_limit = from_now.count;
   return c;
 }
