@@ -53,21 +53,33 @@ class Run {
 
   // Returns false if nothing can move any more before everything is done.
   bool finish() {
-    for (;;) {
-      std::vector<std::pair<int, std::uint32_t>> ready;
-      bool all_done = true;
-      for (int r = 0; r < request_.ranks; ++r) {
-        for (std::uint32_t i = 0; i < state_[r].size(); ++i) {
-          if (state_[r][i] == State::kDone) continue;
-          all_done = false;
-          if (can_move(r, i)) ready.push_back({r, i});
-        }
+    std::size_t left = 0;
+    std::vector<std::vector<std::uint32_t>> ready(static_cast<std::size_t>(request_.ranks));
+    const auto look_at = [&](int rank) {
+      ready[rank].clear();
+      for (std::uint32_t i = 0; i < state_[rank].size(); ++i) {
+        if (state_[rank][i] != State::kDone && can_move(rank, i)) ready[rank].push_back(i);
       }
-      if (all_done) return true;
-      if (ready.empty()) return false;
-      const auto [r, i] = ready[random_.below(ready.size())];
-      move(r, i);
+    };
+    for (int r = 0; r < request_.ranks; ++r) {
+      left += state_[r].size();
+      look_at(r);
     }
+    while (left != 0) {
+      std::size_t movable = 0;
+      for (const auto& of_rank : ready) movable += of_rank.size();
+      if (movable == 0) return false;
+      std::size_t chosen = random_.below(movable);
+      int r = 0;
+      for (; chosen >= ready[r].size(); ++r) chosen -= ready[r].size();
+      const std::uint32_t i = ready[r][chosen];
+      move(r, i);
+      left -= state_[r][i] == State::kDone;
+      // A step concerns its own rank and the one at the other end, nobody else.
+      look_at(r);
+      if (const int peer = plans_[r].steps[i].peer; peer >= 0 && peer != r) look_at(peer);
+    }
+    return true;
   }
 
   bool right() {
