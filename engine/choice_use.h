@@ -29,6 +29,9 @@ class ChoiceUse {
     void note(Nanos time) {
       ++operations;
       ns += static_cast<std::uint64_t>(time.count);
+    }
+    // At the slowest rank.
+    void note_slowest(Nanos time) {
       // The first ones find lanes that were not used for a while.
       if (lately < kEnough) ++lately;
       recent_ns = lately < kEnough / 2 ? time.count : recent_ns + (time.count - recent_ns) / 8;

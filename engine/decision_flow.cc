@@ -1,7 +1,9 @@
 #include "engine/decision_flow.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <limits>
 #include <tuple>
 
 #include "base/check.h"
@@ -165,6 +167,7 @@ bool DecisionFlow::take_level(const wire::LinkLevel& level) {
   *at = {level, false};
   if (another && is_root()) {
     group_.use.forget_times();
+    slowest_.clear();
     judge_anew();
   }
   return true;
@@ -233,6 +236,28 @@ void DecisionFlow::on_report(const Neighbour& from, Mux& mux, const wire::LevelR
     news |= take_level(level);
   }
   if (news) levels_changed();
+}
+
+// --- what operations took --------------------------------------------------------------------------------------------
+
+void DecisionFlow::note_time(std::uint32_t operation, Nanos time, ChoiceUse::Took* took) {
+  // About so many in the time between two reports that a report holds twice as many.
+  const std::uint32_t lately = in_window_ * 2 / static_cast<std::uint32_t>(wire::kTimesPerReport);
+  if (!SlowestTimes::drawn(operation, std::bit_width(lately))) return;
+  const std::int64_t us = std::clamp<std::int64_t>(time.count / 1000, 1, std::numeric_limits<std::uint32_t>::max());
+  take_time(operation, static_cast<std::uint32_t>(us), took);
+}
+
+void DecisionFlow::take_time(std::uint32_t operation, std::uint32_t us, ChoiceUse::Took* took) {
+  std::size_t sources = group_.local.size() + neighbours_.size();
+  if (!is_root()) --sources;
+  const auto* all = slowest_.note(operation, us, static_cast<std::uint32_t>(sources), took);
+  if (all == nullptr) return;
+  if (!is_root()) {
+    if (times_kept_ < times_.size()) times_[times_kept_++] = {all->op, all->us};
+  } else if (all->of != nullptr) {
+    static_cast<ChoiceUse::Took*>(all->of)->note_slowest(Nanos{std::int64_t{all->us} * 1000});
+  }
 }
 
 // --- proposals -------------------------------------------------------------------------------------------------------
@@ -423,6 +448,12 @@ Nanos DecisionFlow::poll(Nanos now) {
     up.report = true;
     wake(up);
   }
+  if (!is_root() && !departed_ && times_kept_ != 0 && now >= next_times_) {
+    next_times_ = now + kTimesEvery;
+    Neighbour& up = *neighbour(parent_);
+    up.times = true;
+    wake(up);
+  }
   // A parent that never says how it ended: nobody waits for longer than for a rank that does not call.
   if (open_ && !is_root() && now - opened_ > engine_.options_.settings.entry_limit) withdraw();
   return next;
@@ -449,7 +480,7 @@ void DecisionFlow::close() {
 void DecisionFlow::abandon() {
   open_ = false;
   costing_.reset();
-  for (const auto& n : neighbours_) n->report = n->table = n->limit = n->outcome = false;
+  for (const auto& n : neighbours_) n->report = n->times = n->table = n->limit = n->outcome = false;
 }
 
 // --- frames ----------------------------------------------------------------------------------------------------------
@@ -484,6 +515,10 @@ bool DecisionFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
     return says(wire::DecisionFrame::kWithdraw, outcome_version_, 0);
   }
   if (std::exchange(n.limit, false)) return says(wire::DecisionFrame::kLimit, proposal_.version(), part_limit_);
+  if (std::exchange(n.times, false)) {
+    for (std::size_t i = 0; i < times_kept_; ++i) append(times_[i]);
+    if (std::exchange(times_kept_, 0) != 0) return says(wire::DecisionFrame::kTimes, 0, 0);
+  }
   if (!n.report) return false;
   std::size_t told = 0;
   for (Level& l : levels_) {
@@ -511,6 +546,9 @@ bool DecisionFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& a
   engine_.decisions_due_ = Nanos{};
   if (const auto* report = std::get_if<wire::LevelReport>(&word)) {
     if (n->child) on_report(*n, from, *report);
+  } else if (const auto* times = std::get_if<wire::TimesReport>(&word)) {
+    for (std::size_t i = 0; n->child && i < times->times.size(); ++i)
+      take_time(times->times.at(i).op, times->times.at(i).us, nullptr);
   } else if (const auto* table = std::get_if<wire::TableProposal>(&word)) {
     return n->child || on_table(*n, from, *table);
   } else if (const auto* limit = std::get_if<wire::EntryLimit>(&word)) {

@@ -11,6 +11,7 @@
 // Thread: the engine's owner. Units: ns, bytes; operations by number (base/serial.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -19,7 +20,9 @@
 #include "base/units.h"
 #include "collectives/measured_table.h"
 #include "collectives/table_costs.h"
+#include "engine/choice_use.h"
 #include "engine/flow/flow.h"
+#include "engine/slowest_times.h"
 #include "transport/decision_frames.h"
 
 namespace canarynet {
@@ -32,6 +35,7 @@ class DecisionFlow final : public Flow {
  public:
   // Announced levels travel at most so often.
   static constexpr Nanos kReportEvery = 500_ms;
+  static constexpr Nanos kTimesEvery = 100_ms;
   // Levels rarely change alone: so long after the first change the table is made anew.
   static constexpr Nanos kSettles = 150_ms;
   // Rates are known later than round trips: the first table waits so long for one.
@@ -60,6 +64,8 @@ class DecisionFlow final : public Flow {
   bool proposal_open() const { return open_; }
   // An operation of a class of sizes that was not used before has been entered.
   void note_new_class();
+  // A local rank has ended an operation by what `took` counts.
+  void note_time(std::uint32_t operation, Nanos time, ChoiceUse::Took* took);
   // Time passes: often enough in housekeeping, and when the moment comes that this returns.
   Nanos poll(Nanos now);
   void on_engine_left(std::uint32_t engine);
@@ -83,6 +89,7 @@ class DecisionFlow final : public Flow {
     bool child = false;
     bool left = false;
     bool report = false;
+    bool times = false;  // to a parent
     bool table = false;
     bool limit = false;    // to a parent
     bool outcome = false;  // to a child
@@ -109,6 +116,7 @@ class DecisionFlow final : public Flow {
   Nanos rule(Nanos now);
   void judge(Nanos now);
   void judge_anew();
+  void take_time(std::uint32_t operation, std::uint32_t us, ChoiceUse::Took* took);
   void begin_costing();
   void propose(std::vector<MeasuredRow> rows, Nanos now);
   void open(MeasuredTable table);
@@ -132,6 +140,10 @@ class DecisionFlow final : public Flow {
 
   std::vector<Level> levels_;  // ascending by link; all that passed through here
   std::uint64_t changes_seen_ = 0;
+  SlowestTimes slowest_;
+  std::array<wire::OperationTime, wire::kTimesPerReport> times_;  // of this part of the tree, for the parent
+  std::size_t times_kept_ = 0;
+  Nanos next_times_;
   Nanos next_report_;
 
   // The tables: `current_` from `valid_from_` on, `previous_` before, while some local rank is not there yet.

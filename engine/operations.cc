@@ -582,8 +582,11 @@ bool Engine::finish_if_complete(Run& run) {
   const ProgramEntry& ran = *op.entry;
   m.last_algorithm.store(name_of(ran.program.planner).data(), std::memory_order_release);
   const bool smaller = ran.program.piece_bytes < static_cast<std::uint32_t>(roster_->piece_bytes.count);
-  if (ran.use != nullptr)
-    ran.use->took[static_cast<std::size_t>(ran.program.planner)][smaller ? 1 : 0].note(now_ - op.entered);
+  if (ran.use != nullptr) {
+    ChoiceUse::Took& took = ran.use->took[static_cast<std::size_t>(ran.program.planner)][smaller ? 1 : 0];
+    took.note(now_ - op.entered);
+    if (m.group->decisions) m.group->decisions->note_time(op.number, now_ - op.entered, &took);
+  }
   finish(m, op, ran.program.coded() ? end_coded(m, op) : Status());
   return true;
 }

@@ -22,6 +22,11 @@ const char* read(const Header& header, std::span<const std::byte> payload, Decis
     *out = LevelReport{ListIn<LinkLevel>(payload)};
     return nullptr;
   }
+  if (frame == DecisionFrame::kTimes) {
+    if (const char* why = check_list<OperationTime>(payload, 1, kTimesPerReport)) return why;
+    *out = TimesReport{ListIn<OperationTime>(payload)};
+    return nullptr;
+  }
   if (header.signature == 0) return "a table without a version";
   if (frame == DecisionFrame::kTable) {
     if (const char* why = check_list<DecisionRow>(payload, 0, kDecisionRowsMax)) return why;

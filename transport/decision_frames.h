@@ -35,6 +35,9 @@ class ListIn {
 struct LevelReport {
   ListIn<LinkLevel> levels;
 };
+struct TimesReport {
+  ListIn<OperationTime> times;
+};
 struct TableProposal {
   std::uint32_t version = 0;
   ListIn<DecisionRow> rows;
@@ -50,7 +53,8 @@ struct TableCommit {
 struct TableWithdrawal {
   std::uint32_t version = 0;
 };
-using DecisionWord = std::variant<LevelReport, TableProposal, EntryLimit, TableCommit, TableWithdrawal>;
+using DecisionWord =
+    std::variant<LevelReport, TimesReport, TableProposal, EntryLimit, TableCommit, TableWithdrawal>;
 
 const char* read(const Header& header, std::span<const std::byte> payload, DecisionWord* out);
 

@@ -22,6 +22,7 @@ enum class DecisionFrame : std::uint16_t {
   kLimit = 3,     // to the parent: behind operation `op` nobody in this part of the tree enters one before the outcome
   kCommit = 4,    // to a child: the table decides from operation `op` on
   kWithdraw = 5,  // to a child: the proposal is over, and everything stays as it was
+  kTimes = 6,     // to the parent: what operations took in this part of the tree (OperationTime, one or more)
 };
 
 // What an engine has announced of one of its links.
@@ -47,6 +48,14 @@ struct DecisionRow {
 };
 static_assert(sizeof(DecisionRow) == 20 && std::has_unique_object_representations_v<DecisionRow>);
 
+// How long an operation took at the slowest rank of a part of the tree.
+struct OperationTime {
+  std::uint32_t op = 0;
+  std::uint32_t us = 0;
+};
+static_assert(sizeof(OperationTime) == 8 && std::has_unique_object_representations_v<OperationTime>);
+
+inline constexpr std::size_t kTimesPerReport = 32;
 inline constexpr std::size_t kLevelsPerReport = 256;
 inline constexpr std::size_t kDecisionRowsMax = 256;
 

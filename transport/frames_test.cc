@@ -242,6 +242,10 @@ TEST(DecisionFrames, WordsThatCannotBeRightSayWhy) {
   EXPECT_NE(reason_of(DecisionFrame::kReport, 0, 0), "");
   EXPECT_NE(reason_of(DecisionFrame::kReport, 0, kLevel + 1), "");
   EXPECT_NE(reason_of(DecisionFrame::kReport, 0, kLevel * (kLevelsPerReport + 1)), "");
+  EXPECT_EQ(reason_of(DecisionFrame::kTimes, 0, sizeof(OperationTime)), "");
+  EXPECT_NE(reason_of(DecisionFrame::kTimes, 0, 0), "");
+  EXPECT_NE(reason_of(DecisionFrame::kTimes, 0, sizeof(OperationTime) + 1), "");
+  EXPECT_NE(reason_of(DecisionFrame::kTimes, 0, sizeof(OperationTime) * (kTimesPerReport + 1)), "");
   EXPECT_EQ(reason_of(DecisionFrame::kTable, 1, 0), "");
   EXPECT_EQ(reason_of(DecisionFrame::kTable, 1, 2 * kRow), "");
   EXPECT_NE(reason_of(DecisionFrame::kTable, 0, kRow), "") << "without a version";
