@@ -53,8 +53,7 @@ struct TableCommit {
 struct TableWithdrawal {
   std::uint32_t version = 0;
 };
-using DecisionWord =
-    std::variant<LevelReport, TimesReport, TableProposal, EntryLimit, TableCommit, TableWithdrawal>;
+using DecisionWord = std::variant<LevelReport, TimesReport, TableProposal, EntryLimit, TableCommit, TableWithdrawal>;
 
 const char* read(const Header& header, std::span<const std::byte> payload, DecisionWord* out);
 
