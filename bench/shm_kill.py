@@ -30,6 +30,9 @@ BYTES_MAX = 4 << 20
 JOINING = 0.1  # share of the jobs whose ranks die while they join
 CLONE_NEWNET, SIOCSIFFLAGS, IFF_UP = 0x40000000, 0x8914, 1
 HEAP_PER_JOB, RESIDENT_PER_JOB = 4.0, 1024.0  # bytes; the heap's use is known exactly, its smallest block is of 32
+# The C library keeps up to 40 MB of stacks of threads that have ended, and for each of them 320 bytes on the heap: use
+# after a job wanders by that much.
+WANDERS = 4 * 320
 SETTLED = 5  # jobs after which a process has everything that it keeps
 
 
@@ -265,17 +268,19 @@ class Campaign:
                       (where, member.survived, "; ".join(wrong), "; ".join(member.said["left"][:4])))
 
     def growth(self, member, name):
-        """Returns bytes per job, the lesser of both halves of its life: memory that is kept once is no growth. None if
-        there are too few jobs.
+        """Returns bytes per job beyond WANDERS, by the lesser of both halves of its life: memory that is kept once is
+        no growth. None if there are too few jobs.
 
-        At the ends and in the middle the least of ten settled jobs counts.
+        At the ends and in the middle the least of ten settled jobs counts. The process that outlives the 70 jobs of
+        the short form shows one block of 32 bytes left by each of them.
         """
         rests = [rest[name] for rest in member.rests[SETTLED:]]
         if len(rests) < 30:
             return None
         middle = len(rests) // 2
         least = [min(part) for part in (rests[:10], rests[middle - 5:middle + 5], rests[-10:])]
-        return min(least[1] - least[0], least[2] - least[1]) / ((len(rests) - 10) / 2)
+        grown = 2 * min(least[1] - least[0], least[2] - least[1]) - WANDERS
+        return max(grown, 0) / (len(rests) - 10)
 
     def note(self, trial, text):
         self.figures.note("job %d: %s" % (trial, text))
