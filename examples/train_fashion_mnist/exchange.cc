@@ -10,7 +10,10 @@ double now_ms() {
 
 void GradientExchange::submit(Range range) {
   if (pending_.empty()) first_ms_ = now_ms();
-  pending_.push_back(group_.all_reduce_async(gradient_.subspan(range.begin, range.size()), CANARY_AVG));
+  canarynet::OpOptions options;
+  options.codec = codec_;
+  if (codec_ != 0) options.tensor = range.begin + 1;
+  pending_.push_back(group_.all_reduce_async(gradient_.subspan(range.begin, range.size()), CANARY_AVG, options));
 }
 
 void GradientExchange::finish() {

@@ -1,5 +1,4 @@
-// train_fashion_mnist -- trains a 784-256-128-10 network on Fashion-MNIST over all ranks, through Canary's public
-// header alone.
+// train_fashion_mnist -- trains a small network on Fashion-MNIST over all ranks, through Canary's public header alone.
 //
 //   canary-run -n 4 --hosts 4 --topology bcube:2,2 --rate 200mbit -- train_fashion_mnist
 #include <cstdio>
@@ -27,7 +26,7 @@ void write_json(const Options& options, const std::string& text) {
 int exchange_only(canarynet::Context& context, const Options& options) {
   constexpr std::size_t kWarmup = 5;
   auto& world = context.world();
-  Network network({784, 256, 128, kClasses}, 1, options.seed);
+  Network network = make_network(options, 784, options.seed);
   const auto gradient = network.gradient();
   const auto own = static_cast<float>(context.rank());
   const auto average = static_cast<float>(context.world_size() - 1) / 2;
@@ -71,7 +70,6 @@ int train_all(canarynet::Context& context, const Options& options) {
   const double accuracy = static_cast<double>(correct) / static_cast<double>(test.size());
   // The algorithm of an all_reduce: same_everywhere() ran one last.
   const std::string algorithm = context.world().algorithm();
-  const std::size_t gradient_bytes = Network({images.pixels(), 256, 128, kClasses}, 1, 0).gradient().size_bytes();
   if (speaks) {
     std::printf("\ntest accuracy %.2f %% (%lld of %zu) after %zu steps, %.2f epochs, %.1f s; loss %.4f\n",
                 100 * accuracy, static_cast<long long>(correct), test.size(), f.steps, f.epochs, f.seconds, f.loss);
@@ -79,21 +77,23 @@ int train_all(canarynet::Context& context, const Options& options) {
                 context.world_size(), static_cast<unsigned long long>(trainer.hash()));
     std::printf(
         "step %.1f ms; exchange of %.3f MB %.1f ms (median %.1f), %.1f ms of it not hidden behind the backward pass\n",
-        f.step_ms_mean, static_cast<double>(gradient_bytes) / 1e6, f.exchange_ms_mean, f.exchange_ms_median,
+        f.step_ms_mean, static_cast<double>(trainer.gradient_bytes()) / 1e6, f.exchange_ms_mean, f.exchange_ms_median,
         f.exposed_ms_mean);
     std::printf("gradient traffic by NIC, sent:\n%s", traffic_text(f.traffic).c_str());
     std::fflush(stdout);
     write_json(
         options,
-        format("{\"mode\": \"train\", \"ranks\": %d, \"algorithm\": \"%s\", \"steps\": %zu, \"epochs\": %.3f, "
-               "\"seconds\": %.2f,\n"
-               " \"test_accuracy\": %.4f, \"loss\": %.5f, \"identical\": %s, \"parameters_hash\": \"%016llx\",\n",
-               context.world_size(), algorithm.c_str(), f.steps, f.epochs, f.seconds, accuracy, f.loss,
-               same ? "true" : "false", static_cast<unsigned long long>(trainer.hash())) +
+        format("{\"mode\": \"train\", \"network\": \"%s\", \"codec\": \"%s\",\n", options.network.c_str(),
+               options.codec.c_str()) +
+            format(" \"ranks\": %d, \"algorithm\": \"%s\", \"steps\": %zu, \"epochs\": %.3f, "
+                   "\"seconds\": %.2f,\n"
+                   " \"test_accuracy\": %.4f, \"loss\": %.5f, \"identical\": %s, \"parameters_hash\": \"%016llx\",\n",
+                   context.world_size(), algorithm.c_str(), f.steps, f.epochs, f.seconds, accuracy, f.loss,
+                   same ? "true" : "false", static_cast<unsigned long long>(trainer.hash())) +
             format(" \"gradient_bytes\": %zu, \"step_ms_mean\": %.3f, \"step_ms_median\": %.3f,\n"
                    " \"exchange_ms_mean\": %.3f, \"exchange_ms_median\": %.3f,\n"
                    " \"exposed_ms_mean\": %.3f, \"exposed_ms_median\": %.3f,\n \"nics\": ",
-                   gradient_bytes, f.step_ms_mean, f.step_ms_median, f.exchange_ms_mean, f.exchange_ms_median,
+                   trainer.gradient_bytes(), f.step_ms_mean, f.step_ms_median, f.exchange_ms_mean, f.exchange_ms_median,
                    f.exposed_ms_mean, f.exposed_ms_median) +
             traffic_json(f.traffic) + "}\n");
   }

@@ -23,9 +23,7 @@ Batch make_batch(std::size_t count, std::size_t inputs, int classes) {
 }
 
 // The derivative of the loss by each parameter, against what the loss does when the parameter moves a little.
-TEST(Gradient, AgreesWithFiniteDifferences) {
-  Network network({9, 7, 6, 4}, 5, 3);
-  const auto batch = make_batch(5, 9, 4);
+void expect_true_gradient(Network& network, const Batch& batch) {
   network.forward(batch.images, batch.labels);
   network.backward([](Range) {});
   const std::vector<float> gradient(network.gradient().begin(), network.gradient().end());
@@ -43,6 +41,23 @@ TEST(Gradient, AgreesWithFiniteDifferences) {
     magnitude = std::max(magnitude, static_cast<double>(std::fabs(gradient[i])));
   }
   EXPECT_GT(magnitude, 0.05);  // the tolerance above means something
+}
+
+TEST(Gradient, AgreesWithFiniteDifferences) {
+  Network network({9, 7, 6, 4}, 5, 3);
+  expect_true_gradient(network, make_batch(5, 9, 4));
+}
+
+// Two convolutions over each other, the second one with a stride that does not divide the side.
+TEST(Gradient, OfConvolutionsAgreesWithFiniteDifferences) {
+  Network network(36,
+                  {{.outputs = 3, .kernel = 3, .stride = 1},
+                   {.outputs = 4, .kernel = 3, .stride = 4},
+                   {.outputs = 5},
+                   {.outputs = 4}},
+                  5, 3);
+  EXPECT_EQ(network.parameters().size(), 9u * 3 + 3 + 27 * 4 + 4 + 4 * 4 * 5 + 5 + 5 * 4 + 4);
+  expect_true_gradient(network, make_batch(5, 36, 4));
 }
 
 TEST(Gradient, OfHalvesAveragesToThatOfTheWhole) {
@@ -104,6 +119,21 @@ TEST(Training, LearnsASeparableProblem) {
   }
   EXPECT_GT(correct, 58u);
   EXPECT_LT(last, first / 2);
+}
+
+TEST(Network, RefusesConvolutionsThatDoNotFit) {
+  const std::vector<LayerSpec> last = {{.outputs = 2}};
+  const auto with = [&](std::size_t inputs, std::vector<LayerSpec> layers) {
+    layers.insert(layers.end(), last.begin(), last.end());
+    return Network(inputs, layers, 1, 1);
+  };
+  EXPECT_NO_THROW(with(16, {{.outputs = 2, .kernel = 3}}));
+  EXPECT_THROW(with(15, {{.outputs = 2, .kernel = 3}}), std::invalid_argument);  // not square
+  EXPECT_THROW(with(16, {{.outputs = 2, .kernel = 2}}), std::invalid_argument);  // no middle
+  EXPECT_THROW(with(16, {{.outputs = 2, .kernel = 5}}), std::invalid_argument);  // beyond both edges
+  EXPECT_THROW(with(16, {{.outputs = 2, .kernel = 3, .stride = 0}}), std::invalid_argument);
+  EXPECT_THROW(with(16, {{.outputs = 8}, {.outputs = 2, .kernel = 3}}), std::invalid_argument);  // no image any more
+  EXPECT_THROW(Network(16, {{.outputs = 2, .kernel = 3}}, 1, 1), std::invalid_argument);
 }
 
 TEST(Network, RefusesAnotherShape) {

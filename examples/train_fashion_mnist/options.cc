@@ -8,6 +8,8 @@ namespace {
 constexpr const char* kHelp =
     R"(train_fashion_mnist: trains a small network on all ranks, each with its share of the images.
   --data DIR          Fashion-MNIST's four .gz files [/usr/share/datasets/fashion-mnist]
+  --network NAME      dense: 784-256-128-10; conv: two convolutions, 128, 10 [dense]
+  --codec CODEC       the gradient travels by this codec, such as sketch:8, with error feedback [none]
   --steps N           steps of the optimizer [700]
   --batch N           images per rank and step [128]
   --rate R            learning rate, falling to a tenth of it [0.1]
@@ -37,6 +39,11 @@ std::string set(const std::string& option, const std::string& value, Options* o)
   };
   if (option == "--data") return o->data = value, "";
   if (option == "--json") return o->json = value, "";
+  if (option == "--codec") return o->codec = value, "";
+  if (option == "--network") {
+    if (value != "dense" && value != "conv") return "takes dense or conv";
+    return o->network = value, "";
+  }
   if (option == "--steps") return count(&o->steps, 1, 1'000'000);
   if (option == "--batch") return count(&o->batch, 1, 10'000);
   if (option == "--report-every") return count(&o->report_every, 1, 1'000'000);
@@ -84,6 +91,8 @@ Parsed parse_options(const std::vector<std::string>& arguments) {
       return refuse(option + (problem == "is no option" ? "" : " " + value) + ": " + problem);
     }
   }
+  if (parsed.options.exchange_only > 0 && !parsed.options.codec.empty())
+    return refuse("--codec " + parsed.options.codec + ": --exchange-only looks for exact results");
   return parsed;
 }
 

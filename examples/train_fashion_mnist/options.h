@@ -10,6 +10,8 @@ namespace train {
 
 struct Options {
   std::string data = "/usr/share/datasets/fashion-mnist";
+  std::string network = "dense";  // or "conv"
+  std::string codec;              // of the gradient's exchange; empty: none
   std::size_t steps = 700;
   std::size_t batch = 128;  // per rank
   float rate = 0.1f;

@@ -7,11 +7,17 @@
 #include <stdexcept>
 
 namespace train {
-namespace {
 
-std::vector<std::size_t> widths_for(const Dataset& images) { return {images.pixels(), 256, 128, kClasses}; }
-
-}  // namespace
+Network make_network(const Options& options, std::size_t pixels, std::uint64_t seed) {
+  if (options.network == "dense") return {{pixels, 256, 128, kClasses}, options.batch, seed};
+  return {pixels,
+          {{.outputs = 16, .kernel = 3, .stride = 2},
+           {.outputs = 32, .kernel = 3, .stride = 2},
+           {.outputs = 128},
+           {.outputs = kClasses}},
+          options.batch,
+          seed};
+}
 
 double mean(const std::vector<double>& values) {
   return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
@@ -29,9 +35,9 @@ Trainer::Trainer(canarynet::Context& context, const Options& options, const Data
       options_(options),
       images_(images),
       // Each rank draws other weights; rank 0's count, as they would when it had loaded a checkpoint.
-      network_(widths_for(images), options.batch, options.seed + static_cast<std::uint64_t>(context.rank())),
+      network_(make_network(options, images.pixels(), options.seed + static_cast<std::uint64_t>(context.rank()))),
       descent_(network_.parameters().size(), options.momentum),
-      exchange_(context.world(), network_.gradient()),
+      exchange_(context.world(), network_.gradient(), options.codec),
       ranks_(static_cast<std::size_t>(context.world_size())),
       rank_(static_cast<std::size_t>(context.rank())),
       order_(shuffled(images.size(), options.seed, 0)),

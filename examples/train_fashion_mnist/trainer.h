@@ -28,6 +28,9 @@ struct TrainingFigures {
   std::vector<NicTraffic> traffic;                      // all ranks
 };
 
+// The network that the options name.
+Network make_network(const Options& options, std::size_t pixels, std::uint64_t seed);
+
 class Trainer {
  public:
   Trainer(canarynet::Context& context, const Options& options, const Dataset& images);
@@ -39,6 +42,7 @@ class Trainer {
   std::uint64_t hash() const;
   // Whether all ranks have the same.
   bool same_everywhere();
+  std::size_t gradient_bytes() { return network_.gradient().size_bytes(); }
 
  private:
   // This rank's progress in some steps.

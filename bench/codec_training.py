@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Codecs: what training loses by them. Four ranks train on Fashion-MNIST with each codec, and dense.
+
+The quick start's program does it (examples/train_fashion_mnist --codec), with its fully connected network and with a
+convolutional one, and error feedback for every bucket of the gradient. Each run has its seed, for the weights and the
+order of the images; a codec's runs are compared with dense's of the same seeds. All ranks must end with the same bits.
+Accuracy is over the 10,000 test images and does not depend on the machine's load.
+"""
+import json
+import os
+import tempfile
+
+import harness
+from harness import BenchError, Figures
+
+RANKS, BATCH = 4, 64
+CODECS = ["fp16", "bf16", "int8", "sketch:8", "sketch:8,mean", "sketch:4,mean", "topk:0.01", "mstopk:0.01",
+          "randomk:0.01", "onebit", "signsgd", "terngrad"]
+JUDGED, LOSS = ("sketch:8", "sketch:8,mean", "topk:0.01"), 0.5  # points of accuracy, mean over the seeds
+
+
+def train(options, network, codec, seed, steps):
+    """Returns the test accuracy in per cent and the seconds of training."""
+    with tempfile.TemporaryDirectory(prefix="canary-bench.") as folder:
+        out = os.path.join(folder, "figures.json")
+        program = os.path.join(options.build, "examples", "train_fashion_mnist", "train_fashion_mnist")
+        if not os.access(program, os.X_OK):
+            raise BenchError("train_fashion_mnist is not built in %s" % options.build)
+        command = [program, "--network", network, "--steps", str(steps), "--batch", str(BATCH), "--seed", str(seed),
+                   "--report-every", str(steps), "--json", out] + (["--codec", codec] if codec else [])
+        harness.run_to_end(options, 60 + steps, RANKS, 1, command)
+        with open(out) as file:
+            figures = json.load(file)
+    if not figures["identical"]:
+        raise BenchError("%s by %s, seed %d: the ranks' parameters differ" % (network, codec or "no codec", seed))
+    return 100 * figures["test_accuracy"], figures["seconds"]
+
+
+def body():
+    parser = harness.arguments(__doc__, repeat=5, quick_repeat=1)
+    parser.add_argument("--codec", action="append", help="these alone, beside dense; may be repeated")
+    parser.add_argument("--network", action="append", choices=("dense", "conv"), help="[both; with --quick dense]")
+    parser.add_argument("--steps", type=int, default=None, help="of the optimizer [1400; with --quick 150]")
+    options = harness.parse(parser)
+    figures = Figures(options)
+    steps = options.steps or (150 if options.quick else 1400)
+    codecs = options.codec or (["sketch:8,mean"] if options.quick else CODECS)
+    figures.note("%d ranks, batches of %d, %d steps, %d seeds" % (RANKS, BATCH, steps, options.repeat))
+    for network in options.network or (["dense"] if options.quick else ["dense", "conv"]):
+        seeds = range(1, options.repeat + 1)
+        plain = [train(options, network, None, seed, steps) for seed in seeds]
+        show(figures, network + ", no codec", plain, "")
+        for codec in codecs:
+            runs = [train(options, network, codec, seed, steps) for seed in seeds]
+            lost = [p[0] - r[0] for p, r in zip(plain, runs)]
+            show(figures, "%s, %s" % (network, codec), runs, "; lost by seed " + " ".join("%.2f" % v for v in lost))
+            judged = codec in JUDGED
+            # One short run says only that nothing is broken.
+            figures.add("  lost", sum(lost) / len(lost), "points",
+                        at_most=(3.0 if options.quick else LOSS) if judged else None)
+    return figures.finish()
+
+
+def show(figures, name, runs, note):
+    accuracies = [r[0] for r in runs]
+    figures.add(name, sum(accuracies) / len(accuracies), "%",
+                note="%.2f to %.2f%s; %.1f s" % (min(accuracies), max(accuracies), note,
+                                                 harness.median([r[1] for r in runs])))
+
+
+if __name__ == "__main__":
+    harness.main(body)
