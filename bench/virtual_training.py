@@ -40,6 +40,20 @@ COMPARISONS = {
         "reference": "ps",
         "paper": {},
     },
+    "canary-16": {
+        "title": "16 workers, VGG-19, 10 Gbit/s, BCube(4,2)",
+        "common": "--workers 16 --profile vgg19-v100 --nic 10gbit --topology bcube:4,2",
+        "runs": {"bml": "", "canary:s=18,p=6": ""},
+        "reference": "bml",
+        "paper": {},
+    },
+    "canary-16-sketch": {
+        "title": "the same, gradients as sketches of 8 bits",
+        "common": "--workers 16 --profile vgg19-v100 --nic 10gbit --topology bcube:4,2 --codec sketch:8",
+        "runs": {"bml": "", "canary:s=18,p=6": ""},
+        "reference": "bml", "reference_of": "canary-16",
+        "paper": {},
+    },
     "esync": {
         "title": "6 workers of 3.5, 3.5, 0.03, 0.03, 0.03, 0.03 s per iteration, ResNet-18, 10 Gbit/s, i.i.d.",
         "common": "--workers 6 --profile resnet18-1080ti --nic 10gbit --slow 0:116.7x,1:116.7x",

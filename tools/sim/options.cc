@@ -44,10 +44,13 @@ std::string model_names() {
   return names;
 }
 
+// Each halves an image of 28 x 28; the fourth would see 4 x 4.
+constexpr std::size_t kConvolutionsMax = 3;
+
 struct Texts {
   std::string model, batch, macs_per_second, workers, allreduce, a, b, fitted_workers;
   std::string codec, sync, topology, nic, latency, profile, iteration, slow, jitter, rate, target, hidden, data,
-      train_batch;
+      train_batch, convolutions;
   std::string train_workers, workers_per_host, seed, colayers, steps, evaluate_every, test_images;
   std::string ranks, parameters, ratio, ratios, alpha, bandwidth, root, epochs;
 };
@@ -143,6 +146,14 @@ void fill_train(const Texts& t, SimOptions* options) {
       const auto width = whole<std::size_t>(one, 1, 4096);
       if (!width) wrong("--hidden", t.hidden, "widths of layers from 1 to 4096, such as 64 or 128,64");
       o.learner.hidden.push_back(*width);
+    }
+  }
+  if (!t.convolutions.empty()) {
+    for (const std::string_view one : split(t.convolutions)) {
+      const auto channels = whole<std::size_t>(one, 1, 256);
+      if (!channels || o.learner.convolutions.size() == kConvolutionsMax)
+        wrong("--convolutions", t.convolutions, "up to three numbers of channels from 1 to 256, such as 16,32");
+      o.learner.convolutions.push_back(*channels);
     }
   }
   if (!t.train_batch.empty()) o.learner.batch = number<std::size_t>("--batch", t.train_batch, 1, 10'000);
@@ -255,6 +266,7 @@ ParsedOptions parse_sim_options(const std::vector<std::string>& arguments) {
   train->add_option("--rate", t.rate, "of learning [0.1]");
   train->add_option("--batch", t.train_batch, "images per worker and iteration [32]");
   train->add_option("--hidden", t.hidden, "widths of the network's inner layers [128]");
+  train->add_option("--convolutions", t.convolutions, "channels of convolutions before them, such as 16,32 [none]");
   train->add_option("--data", t.data, "how images are dealt out: iid, by-class [iid]");
   train->add_option("--data-dir", o.train.learner.directory, "of Fashion-MNIST's files [Debian's]");
   train->add_option("--colayers", t.colayers, "parts that are exchanged while others are computed [10]");

@@ -9,11 +9,13 @@ namespace {
 
 constexpr std::size_t kTestBatch = 250;
 
-std::vector<std::size_t> widths_of(const LearnerOptions& options, std::size_t pixels) {
-  std::vector<std::size_t> widths = {pixels};
-  widths.insert(widths.end(), options.hidden.begin(), options.hidden.end());
-  widths.push_back(train::kClasses);
-  return widths;
+std::vector<train::LayerSpec> layers_of(const LearnerOptions& options) {
+  std::vector<train::LayerSpec> layers;
+  for (const std::size_t channels : options.convolutions)
+    layers.push_back({.outputs = channels, .kernel = 3, .stride = 2});
+  for (const std::size_t width : options.hidden) layers.push_back({.outputs = width});
+  layers.push_back({.outputs = train::kClasses});
+  return layers;
 }
 
 }  // namespace
@@ -26,7 +28,7 @@ Learner::Learner(const LearnerOptions& options, const Images& images)
     : options_(options),
       images_(images.training),
       test_(images.test),
-      network_(widths_of(options, images_.pixels()), std::max(options.batch, kTestBatch), options.seed),
+      network_(images_.pixels(), layers_of(options), std::max(options.batch, kTestBatch), options.seed),
       start_(network_.parameters().begin(), network_.parameters().end()),
       batch_images_(std::max(options.batch, kTestBatch) * images_.pixels()),
       batch_labels_(std::max(options.batch, kTestBatch)) {

@@ -17,7 +17,8 @@ namespace canarynet::sim {
 
 struct LearnerOptions {
   std::string directory = "/usr/share/datasets/fashion-mnist";
-  std::vector<std::size_t> hidden = {128};  // widths of the layers between pixels and classes
+  std::vector<std::size_t> convolutions;    // channels of 3 x 3 convolutions that halve the image, before all else
+  std::vector<std::size_t> hidden = {128};  // widths of the layers between those, or pixels, and classes
   std::size_t batch = 32;                   // images per worker and iteration
   bool by_class = false;
   int workers = 1;

@@ -98,6 +98,7 @@ TEST(TrainOptions, WrongArgumentsAreNamed) {
   has(refusal({"--workers", "9", "--sync", "bsp", "--target", "85"}), "--target 85: takes a share from 0 to 1");
   has(refusal({"--workers", "9", "--sync", "bsp", "--workers-per-host", "4"}), "9 workers do not fill hosts of 4");
   has(refusal({"--workers", "9", "--sync", "bsp", "--data", "sorted"}), "--data sorted: takes iid or by-class");
+  has(refusal({"--workers", "9", "--sync", "bsp", "--convolutions", "8,8,8,8"}), "--convolutions 8,8,8,8: takes up to");
   has(refusal({"--workers", "9", "--sync", "canary:s=18,p=6", "--colayers", "4"}), "p is more than the 4 colayers");
   has(refusal({"--workers", "9", "--sync", "bsp", "--codec", "zip"}), "--codec zip: ");
   has(refusal({"--workers", "9", "--sync", "bsp", "--codec", "topk:0.1"}), "can't be summed in an all-reduce");
@@ -172,6 +173,13 @@ TEST_F(TrainingInVirtualTime, AnExchangeTakesAsLongAsTheProfilesWould) {
   const Training alone = train({"--workers", "1", "--sync", "bsp", "--steps", "10"});
   EXPECT_NEAR(alone.end.seconds, 10 * 0.16, 0.001);
   EXPECT_EQ(alone.end.bytes, 0);
+}
+
+TEST_F(TrainingInVirtualTime, AConvolutionalNetworkLearnsAsWell) {
+  const Training training =
+      train({"--workers", "4", "--sync", "bsp", "--steps", "40", "--convolutions", "4,8", "--target", "1"});
+  EXPECT_GT(training.end.accuracy, 0.5);
+  EXPECT_EQ(training.end.steps, 40);
 }
 
 // All gradients of all workers, each in the iteration where it belongs: what BSP is, by two different ways.
