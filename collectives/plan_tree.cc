@@ -6,6 +6,8 @@
 //
 // Children are added in the order in which they can be ready, own contribution first: the order is fixed.
 #include <algorithm>
+#include <span>
+#include <vector>
 
 #include "collectives/plan_builder.h"
 
@@ -44,44 +46,65 @@ Parents binary(int n, bool second) {
   return parents;
 }
 
-// A tree with the message times of its edges, one message at a time per rank and direction.
+// A tree with the message times of its edges, one message at a time per rank and direction. Every rank's plan makes its
+// own, so it takes a few linear passes and no allocation per position.
 struct Tree {
-  explicit Tree(Parents given) : parent(std::move(given)), children(parent.size()), ready(parent.size()) {
+  explicit Tree(Parents given)
+      : parent(std::move(given)),
+        up_round(parent.size()),
+        down_round(parent.size(), -1),
+        ready(parent.size()),
+        first_child(parent.size() + 1),
+        child(parent.size()) {
     const int n = static_cast<int>(parent.size());
     for (int v = 0; v < n; ++v) {
       if (parent[v] < 0) {
         root = v;
       } else {
-        children[parent[v]].push_back(v);
+        ++first_child[parent[v] + 1];
       }
+    }
+    for (int v = 0; v < n; ++v) first_child[v + 1] += first_child[v];
+    std::vector<int> next(first_child.begin(), first_child.end() - 1);
+    for (int v = 0; v < n; ++v) {
+      if (parent[v] >= 0) child[next[parent[v]]++] = v;
     }
     std::vector<int> order = {root};  // parents before children
+    order.reserve(parent.size());
     for (std::size_t i = 0; i < order.size(); ++i) {
-      order.insert(order.end(), children[order[i]].begin(), children[order[i]].end());
+      const std::span<int> below = children(order[i]);
+      order.insert(order.end(), below.begin(), below.end());
     }
-    up_round.resize(parent.size());
     for (auto at = order.rbegin(); at != order.rend(); ++at) {
-      std::sort(children[*at].begin(), children[*at].end(),
+      const std::span<int> below = children(*at);
+      std::sort(below.begin(), below.end(),
                 [&](int a, int b) { return ready[a] != ready[b] ? ready[a] < ready[b] : a < b; });
-      for (const int child : children[*at]) {
-        up_round[child] = std::max(ready[*at], ready[child]);
-        ready[*at] = up_round[child] + 1;
+      for (const int v : below) {
+        up_round[v] = std::max(ready[*at], ready[v]);
+        ready[*at] = up_round[v] + 1;
       }
     }
-    down_round.resize(parent.size(), -1);
     for (const int v : order) {
+      const std::span<int> below = children(v);
       int round = down_round[v];
-      for (auto child = children[v].rbegin(); child != children[v].rend(); ++child) down_round[*child] = ++round;
+      for (auto deepest = below.rbegin(); deepest != below.rend(); ++deepest) down_round[*deepest] = ++round;
     }
+  }
+
+  // First ready first; broadcast serves them in reverse: the deepest has most to do.
+  std::span<int> children(int v) {
+    return std::span(child).subspan(first_child[v], first_child[v + 1] - first_child[v]);
+  }
+  std::span<const int> children(int v) const {
+    return std::span(child).subspan(first_child[v], first_child[v + 1] - first_child[v]);
   }
 
   int root = 0;
   Parents parent;
-  std::vector<std::vector<int>>
-      children;                 // first ready first; broadcast serves them in reverse: the deepest has most to do
   std::vector<int> up_round;    // of the message to the parent
   std::vector<int> down_round;  // of the message from it, from 0
   std::vector<int> ready;       // when a subtree's sum is complete: rounds
+  std::vector<int> first_child, child;  // those of a position follow each other in `child`
 };
 
 // The steps that rank `first + position` (mod n) of a group makes in a tree.
@@ -97,7 +120,7 @@ class Walk {
   // Sums live in `partial`, where the root's ends too. `finish`: the root's last sum is the result.
   void reduce(Run run, Buffer own, Buffer partial, bool finish) {
     Buffer held = own;
-    const std::vector<int>& children = tree_.children[me_];
+    const std::span<const int> children = tree_.children(me_);
     for (std::size_t i = 0; i < children.size(); ++i) {
       const bool last = is_root() && i + 1 == children.size();
       build_.receive_reduce({.peer = rank_of(children[i]), .round = tree_.up_round[children[i]], .run = run}, held,
@@ -113,7 +136,7 @@ class Walk {
     const Buffer held = is_root() ? Buffer::kOutput : Buffer::kScratch;
     const int parent = is_root() ? -1 : rank_of(tree_.parent[me_]);
     if (parent >= 0) build_.send({.peer = parent, .round = tree_.up_round[me_], .run = block(me_)}, Buffer::kInput);
-    for (const int child : tree_.children[me_]) {
+    for (const int child : tree_.children(me_)) {
       const Hop hop = {.peer = rank_of(child), .round = tree_.up_round[child], .run = block(child)};
       build_.receive(hop, held);
       each_run(child + 1, child + size_of(child),
@@ -134,7 +157,7 @@ class Walk {
                [&](Run run) { build_.receive({.peer = hop.peer, .round = hop.round, .run = run}, held); });
       build_.receive(hop, Buffer::kOutput);
     }
-    const std::vector<int>& children = tree_.children[me_];
+    const std::span<const int> children = tree_.children(me_);
     for (auto child = children.rbegin(); child != children.rend(); ++child) {
       const Hop hop = {.peer = rank_of(*child), .round = tree_.down_round[*child], .run = block(*child)};
       each_run(*child + 1, *child + size_of(*child),
@@ -149,7 +172,7 @@ class Walk {
       build_.receive({.peer = rank_of(tree_.parent[me_]), .round = first_round + tree_.down_round[me_], .run = run},
                      result);
     }
-    const std::vector<int>& children = tree_.children[me_];
+    const std::span<const int> children = tree_.children(me_);
     for (auto child = children.rbegin(); child != children.rend(); ++child) {
       build_.send({.peer = rank_of(*child), .round = first_round + tree_.down_round[*child], .run = run},
                   is_root() ? source : result);

@@ -11,59 +11,13 @@
 
 #include "base/check.h"
 #include "collectives/plan_builder.h"
+#include "collectives/walk_events.h"
 
 namespace canarynet {
 namespace {
 
-// Events by time. A radix heap (Ahuja, Mehlhorn, Orlin, Tarjan 1990): times only grow, and times that are not negative
-// compare as their bits do.
-class Events {
- public:
-  enum Kind : std::uint32_t { kArrival, kHere, kDone, kOutFree, kInFree };
-  struct Event {
-    std::uint64_t at;
-    std::uint32_t what;  // kind and index: kArrival, kHere: the send; kDone: the step; else the gate
-    std::uint32_t task;  // of the step
-    Kind kind() const { return static_cast<Kind>(what >> kIndexBits); }
-    std::uint32_t index() const { return what & ((1u << kIndexBits) - 1); }
-  };
-  static constexpr int kIndexBits = 29;
-
-  void push(double at, Kind kind, std::uint32_t index, std::uint32_t task = 0) {
-    put({std::bit_cast<std::uint64_t>(at), std::uint32_t{kind} << kIndexBits | index, task});
-  }
-  // Takes all events of the next moment; false if there are none.
-  bool next(double* now, std::vector<Event>* out) {
-    if (filled_ == 0) return false;
-    if (const int b = std::countr_zero(filled_); b > 0) {
-      moving_.swap(buckets_[static_cast<std::size_t>(b)]);
-      filled_ &= filled_ - 1;
-      last_ = moving_.front().at;
-      for (const Event& e : moving_) last_ = std::min(last_, e.at);
-      for (const Event& e : moving_) put(e);
-      moving_.clear();
-    }
-    *now = std::bit_cast<double>(last_);
-    out->clear();
-    out->swap(buckets_[0]);
-    filled_ &= ~std::uint64_t{1};
-    return true;
-  }
-
- private:
-  // Bucket b has the events whose time differs from the last moment in bit b - 1 and below; the sign never does.
-  void put(const Event& event) {
-    const auto b = static_cast<std::size_t>(std::bit_width(event.at ^ last_));
-    buckets_[b].push_back(event);
-    filled_ |= std::uint64_t{1} << b;
-  }
-
-  std::uint64_t last_ = 0, filled_ = 0;  // filled_: a bit for each bucket that is not empty
-  std::array<std::vector<Event>, 64> buckets_;
-  std::vector<Event> moving_;
-};
-
-// A message that waits for a port.
+// A message that waits for a port. Those of one step that are next to each other take one place in the heap: that of the
+// first, which goes before the others anyway.
 struct Item {
   double at;
   std::uint32_t piece;
@@ -126,30 +80,30 @@ class Walk {
     for (const Task t : first) ready(t.step, t.task);
     finish_all();
     serve_all();
-    for (std::vector<Events::Event> moment; events_.next(&now_, &moment);) {
-      for (const Events::Event& e : moment) {
+    for (std::vector<WalkEvents::Event> moment; events_.next(&now_, &moment);) {
+      for (const WalkEvents::Event& e : moment) {
         switch (e.kind()) {
-          case Events::kArrival: {
+          case WalkEvents::kArrival: {
             const Step& send = steps_[e.index()];
             wait(in_, send.in_queue, {now_, piece_of(send, e.task), send.mate, e.task});
             break;
           }
-          case Events::kHere: {
+          case WalkEvents::kHere: {
             const Step& send = steps_[e.index()];
             look_again(send.in_queue);
             finish(e.index(), e.task);
             if (--pending_[steps_[send.mate].task_begin + e.task] == 0) ready(send.mate, e.task);
             break;
           }
-          case Events::kDone:
+          case WalkEvents::kDone:
             if (steps_[e.index()].kind == StepKind::kReceiveReduce) look_again(steps_[steps_[e.index()].mate].in_queue);
             finish(e.index(), e.task);
             break;
-          case Events::kOutFree:
+          case WalkEvents::kOutFree:
             out_.gates[e.index()].wakes_at = -1;
             touch(out_, e.index());
             break;
-          case Events::kInFree:
+          case WalkEvents::kInFree:
             in_.gates[e.index()].wakes_at = -1;
             touch(in_, e.index());
             break;
@@ -161,6 +115,7 @@ class Walk {
     CANARY_CHECK(done_ == tasks_, "a proven plan ends");
     return end_;
   }
+  WalkWork work() const { return {tasks_, events_.heaped(), longest_}; }
 
  private:
   struct Step {
@@ -169,11 +124,18 @@ class Walk {
     std::uint32_t piece_begin = 0, piece_end = 0;
     std::uint32_t dependents_begin = 0, dependents_end = 0;
     std::uint32_t mate = 0;  // the other end's step
-    // Of a send; a receive has its send's in_queue.
-    std::uint32_t out_queue = 0, in_queue = 0, link = 0;
+    // Of a send.
+    std::uint32_t out_queue = 0, in_queue = 0, link = 0, way = 0;
+    // What waits for a port: the task that stands for others in the heap, and how many follow it. kNone: none does.
+    std::uint32_t head = kNone, behind = 0;
+    std::uint64_t bytes = 0;
+  };
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  // What many sends have in common, so that steps stay small: a walk is as fast as they are in the caches.
+  struct Way {
     bool local = false;
     double alpha = 0, out_beta = 0, in_beta = 0, link_beta = 0;
-    std::uint64_t bytes = 0;
+    bool operator==(const Way&) const = default;
   };
 
   // --- hosts, ports, rails
@@ -299,7 +261,8 @@ class Walk {
       first_step_.push_back(static_cast<std::uint32_t>(steps_.size()));
     }
     tasks_ = pending_.size();
-    CANARY_CHECK(steps_.size() < std::size_t{1} << Events::kIndexBits, "steps are numbered in 29 bits");
+    CANARY_CHECK(steps_.size() < std::size_t{1} << WalkEvents::kIndexBits, "steps are numbered in 29 bits");
+    came_.resize(tasks_);
     if (model_.links != nullptr) link_busy_.resize(tasks_);
   }
   // Visits the tasks of `b` for the pieces that `a` covers too.
@@ -358,13 +321,16 @@ class Walk {
         const std::uint32_t out_port = port_of(r, peer), in_port = port_of(to, from);
         const std::uint32_t out_rails = rails_between(r, peer, wire_[i].rail);
         const std::uint32_t in_rails = rails_between(peer, r, wire_[i].rail);
-        send.local = is_local(out_port);
-        send.alpha = send.local ? model_.local_alpha : model_.alpha;
-        send.out_beta = beta_of(out_port, out_rails);
-        send.in_beta = beta_of(in_port, in_rails);
+        Way way{.local = is_local(out_port)};
+        way.alpha = way.local ? model_.local_alpha : model_.alpha;
+        way.out_beta = beta_of(out_port, out_rails);
+        way.in_beta = beta_of(in_port, in_rails);
         out.emplace_back(std::uint64_t{out_port} << 32 | out_rails, i);
         in.emplace_back(std::uint64_t{in_port} << 32 | in_rails, i);
-        if (model_.links == nullptr || send.local) continue;
+        if (model_.links == nullptr || way.local) {
+          send.way = number_of(way);
+          continue;
+        }
         // The cost is that of the whole step, so that a stream of pieces uses rails that a single piece would not wait
         // for. Steps in a row often go the same way.
         const std::uint64_t between = std::uint64_t{host_[r]} << 32 | host_[peer];
@@ -374,8 +340,9 @@ class Walk {
               model_.links->together(static_cast<int>(host_[r]), static_cast<int>(host_[peer]), out_rails, send.bytes);
           of_last = of_this;
         }
-        send.alpha = link.alpha;
-        send.link_beta = link.beta;
+        way.alpha = link.alpha;
+        way.link_beta = link.beta;
+        send.way = number_of(way);
         links.emplace_back(between, i);
       }
     }
@@ -400,6 +367,16 @@ class Walk {
       link_free_.push_back(0);
       return static_cast<std::uint32_t>(link_free_.size() - 1);
     });
+  }
+
+  // Usually one of the last few.
+  std::uint32_t number_of(const Way& way) {
+    const std::size_t begin = ways_.size() - std::min<std::size_t>(ways_.size(), 8);
+    for (std::size_t i = ways_.size(); i-- > begin;) {
+      if (ways_[i] == way) return static_cast<std::uint32_t>(i);
+    }
+    ways_.push_back(way);
+    return static_cast<std::uint32_t>(ways_.size() - 1);
   }
 
   // Queues are sorted by port. Those of a port that share no rail are gates of their own; otherwise the port is one.
@@ -449,11 +426,35 @@ class Walk {
     side.gates[gate].dirty = true;
     side.dirty.push_back(gate);
   }
-  static void wait(Side& side, std::uint32_t queue, const Item& item) {
+  void wait(Side& side, std::uint32_t queue, const Item& item) {
     Queue& q = side.queues[queue];
+    touch(side, q.gate);
+    Step& s = steps_[item.step];
+    if (s.head != kNone && s.head + s.behind + 1 == item.task && piece_of(s, item.task - 1) + 1 == item.piece) {
+      ++s.behind;
+      came_[s.task_begin + item.task] = item.at;
+      return;
+    }
+    if (s.head == kNone) s.head = item.task;
     q.items.push_back(item);
     std::push_heap(q.items.begin(), q.items.end(), Behind{});
-    touch(side, q.gate);
+    longest_ = std::max<std::uint64_t>(longest_, q.items.size());
+  }
+  Item take_first(Queue& queue) {
+    std::vector<Item>& items = queue.items;
+    const Item item = items.front();
+    if (items.size() > 1) std::pop_heap(items.begin(), items.end(), Behind{});
+    Step& s = steps_[item.step];
+    if (s.head != item.task || s.behind == 0) {
+      if (s.head == item.task) s.head = kNone;
+      items.pop_back();
+      return item;
+    }
+    ++s.head;
+    --s.behind;
+    items.back() = {came_[s.task_begin + s.head], item.piece + 1, item.step, s.head};
+    std::push_heap(items.begin(), items.end(), Behind{});
+    return item;
   }
 
   // All dependencies of the task are done, and the bytes that it receives are here.
@@ -476,7 +477,7 @@ class Walk {
         const double at = now_ + static_cast<double>(bytes_of(s, task)) * model_.gamma;
         // Rails add side by side, each what came over it.
         if (s.kind == StepKind::kReceiveReduce) occupy(in_, in_.queues[steps_[s.mate].in_queue], at);
-        events_.push(at, Events::kDone, step, task);
+        events_.push(at, WalkEvents::kDone, step, task);
         break;
       }
     }
@@ -505,17 +506,19 @@ class Walk {
   }
 
   void serve_all() {
+    // Two rails may share what is said of a link, so somebody has to be first.
+    if (model_.links != nullptr) std::sort(out_.dirty.begin(), out_.dirty.end());
     for (const std::uint32_t gate : out_.dirty)
-      serve(out_, gate, Events::kOutFree, [this](Queue& queue, const Item& item) { leave(queue, item); });
+      serve(out_, gate, WalkEvents::kOutFree, [this](Queue& queue, const Item& item) { leave(queue, item); });
     out_.dirty.clear();
     for (const std::uint32_t gate : in_.dirty)
-      serve(in_, gate, Events::kInFree, [this](Queue& queue, const Item& item) { enter(queue, item); });
+      serve(in_, gate, WalkEvents::kInFree, [this](Queue& queue, const Item& item) { enter(queue, item); });
     in_.dirty.clear();
   }
 
   // Starts what can start now, best first, and plans another look for when the next rail is free.
   template <typename Start>
-  void serve(Side& side, std::uint32_t index, Events::Kind wake, Start start) {
+  void serve(Side& side, std::uint32_t index, WalkEvents::Kind wake, Start start) {
     Gate& gate = side.gates[index];
     gate.dirty = false;
     for (;;) {
@@ -537,38 +540,38 @@ class Walk {
         }
         return;
       }
-      const Item item = best->items.front();
-      std::pop_heap(best->items.begin(), best->items.end(), Behind{});
-      best->items.pop_back();
+      const Item item = take_first(*best);
       start(*best, item);
     }
   }
 
   void leave(Queue& queue, const Item& item) {
     const Step& send = steps_[item.step];
+    const Way& way = ways_[send.way];
     const auto bytes = static_cast<double>(bytes_of(send, item.task));
-    double busy = bytes * send.out_beta;
-    occupy(out_, queue, now_ + busy + (send.local ? 0 : model_.post));
+    double busy = bytes * way.out_beta;
+    occupy(out_, queue, now_ + busy + (way.local ? 0 : model_.post));
     if (model_.links != nullptr) {
-      if (!send.local) {
+      if (!way.local) {
         // The message before this one may not have left the link yet.
         double& free = link_free_[send.link];
-        free = std::max(free, now_) + bytes * send.link_beta;
+        free = std::max(free, now_) + bytes * way.link_beta;
         busy = std::max(busy, free - now_);
       }
       link_busy_[send.task_begin + item.task] = busy;
     }
-    events_.push(now_ + send.alpha, Events::kArrival, item.step, item.task);
+    events_.push(now_ + way.alpha, WalkEvents::kArrival, item.step, item.task);
   }
 
   void enter(Queue& queue, const Item& item) {
     const std::uint32_t step = steps_[item.step].mate;
     const Step& send = steps_[step];
+    const Way& way = ways_[send.way];
     const auto bytes = static_cast<double>(bytes_of(send, item.task));
-    const double busy = bytes * send.in_beta;
+    const double busy = bytes * way.in_beta;
     occupy(in_, queue, now_ + busy);
-    const double leaving = model_.links != nullptr ? link_busy_[send.task_begin + item.task] : bytes * send.out_beta;
-    events_.push(now_ + std::max(busy, leaving), Events::kHere, step, item.task);
+    const double leaving = model_.links != nullptr ? link_busy_[send.task_begin + item.task] : bytes * way.out_beta;
+    events_.push(now_ + std::max(busy, leaving), WalkEvents::kHere, step, item.task);
     // That event looks after the port, so no other one need wake it.
     Gate& gate = in_.gates[queue.gate];
     if (leaving <= busy && (gate.wakes_at < 0 || now_ + busy < gate.wakes_at)) gate.wakes_at = now_ + busy;
@@ -593,18 +596,20 @@ class Walk {
   std::vector<std::uint32_t> piece_number_;
 
   std::vector<Step> steps_;                // of all walked ranks
+  std::vector<Way> ways_;
   std::vector<Wire> wire_;                 // per step
   std::vector<std::uint32_t> first_step_;  // per walked rank, and the end
   std::vector<std::uint32_t> dependents_;
   std::vector<std::uint16_t> pending_;  // per task: dependencies, and the bytes of a receive
+  std::vector<double> came_;            // per task that another stands for: since when it waits
   std::vector<double> link_busy_;       // per task of a send, with model.links: how long it holds the link
   std::vector<double> link_free_;       // per pair of hosts: when the next message may start
 
   Side out_, in_;
-  Events events_;
+  WalkEvents events_;
   std::vector<Task> finished_;  // tasks whose dependents are not told yet
   double now_ = 0, end_ = 0;
-  std::uint64_t tasks_ = 0, done_ = 0;
+  std::uint64_t tasks_ = 0, done_ = 0, longest_ = 0;
 };
 
 // Ranks per host if the ranks of a host follow each other and all hosts have as many; 1 if hosts are not told; else 0.
@@ -669,8 +674,12 @@ Symmetry walked_ranks(PlannerId id, const PlanRequest& request, const CostModel&
   return symmetry;
 }
 
-double walk(PlannerId id, const PlanRequest& request, int rails, const CostModel& model, const Symmetry& symmetry) {
-  return Walk(id, request, rails, model, symmetry).run();
+double walk(PlannerId id, const PlanRequest& request, int rails, const CostModel& model, const Symmetry& symmetry,
+            WalkWork* work) {
+  Walk walk(id, request, rails, model, symmetry);
+  const double seconds = walk.run();
+  if (work != nullptr) *work = walk.work();
+  return seconds;
 }
 
 }  // namespace canarynet

@@ -2,6 +2,8 @@
 // stand for all. Pure; allocates; some tenths of a microsecond a message.
 #pragma once
 
+#include <cstdint>
+
 #include "collectives/cost.h"
 #include "collectives/schedule.h"
 
@@ -13,7 +15,15 @@ namespace canarynet {
 // may count as the longest, and plans repeat but for the order of their leaves.
 Symmetry walked_ranks(PlannerId id, const PlanRequest& request, const CostModel& model, bool exactly);
 
+// What a walk took, as numbers that are the same on every machine.
+struct WalkWork {
+  std::uint64_t tasks = 0;          // pieces of steps
+  std::uint64_t heaped = 0;         // how often an event was put into the heap of events, or moved in it
+  std::uint64_t longest_queue = 0;  // of those of the ports
+};
+
 // Seconds until the last rank is done.
-double walk(PlannerId id, const PlanRequest& request, int rails, const CostModel& model, const Symmetry& symmetry);
+double walk(PlannerId id, const PlanRequest& request, int rails, const CostModel& model, const Symmetry& symmetry,
+            WalkWork* work = nullptr);
 
 }  // namespace canarynet

@@ -9,9 +9,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "base/random.h"
+#include "collectives/walk_events.h"
 
 namespace canarynet {
 namespace {
@@ -230,6 +232,50 @@ TEST(Walk, RanksThatStandForOthersInAnotherOrderAreClose) {
     }
   }
   std::printf("worst: %.2f %%\n", 100 * worst);
+}
+
+// The trees' walks take all ranks, so the work per message must stay small: no event is searched for among others, and
+// no port looks through what waits for it.
+TEST(Walk, TreesOf2048RanksTakeLittleWorkAMessage) {
+  const auto flat = Reachability::full(2048, 1);
+  for (const PlannerId id : {PlannerId::kTree, PlannerId::kDoubleTree}) {
+    for (const double gamma : {0.0, 1e-10}) {
+      const CostModel model{.alpha = 2e-5, .beta = 8e-10, .gamma = gamma, .post = 5e-6, .piece_bytes = 1 << 20};
+      const PlanRequest request{.ranks = 2048, .count = std::uint64_t{64} << 18, .reach = &flat};
+      WalkWork work;
+      EXPECT_GT(walk(id, request, 1, model, {}, &work), 0);
+      EXPECT_GE(work.tasks, 2u * 2 * 2047 * (id == PlannerId::kTree ? 64 : 32)) << "a send and a receive a piece";
+      EXPECT_LT(work.heaped, work.tasks / 4) << name_of(id) << " gamma " << gamma;
+      EXPECT_LE(work.longest_queue, 32u) << name_of(id) << " gamma " << gamma;
+    }
+  }
+}
+
+TEST(WalkEvents, ComeInTheOrderOfTheirTimesWhateverTheirKinds) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Random random(seed);
+    WalkEvents events;
+    std::multiset<double> waiting;
+    double now = 0;
+    std::vector<WalkEvents::Event> moment;
+    for (int i = 0; i < 3000; ++i) {
+      for (std::uint64_t k = random.below(4); k-- > 0;) {
+        // Equal steps, so that moments coincide; with an odd seed kinds take different times.
+        const double at = now + 0.25 * static_cast<double>(random.below(seed % 2 == 0 ? 2 : 40));
+        waiting.insert(at);
+        events.push(at, static_cast<WalkEvents::Kind>(random.below(5)), 7);
+      }
+      const bool any = events.next(&now, &moment);
+      ASSERT_EQ(any, !waiting.empty());
+      if (!any) continue;
+      ASSERT_EQ(now, *waiting.begin());
+      ASSERT_EQ(moment.size(), waiting.count(now)) << "all of a moment at once";
+      waiting.erase(now);
+    }
+    if (seed % 2 == 1) {
+      EXPECT_GT(events.heaped(), 100u);
+    }
+  }
 }
 
 // Generous, since test machines are slow and shared; docs/collectives.md has measured times.
