@@ -2,7 +2,8 @@
 //
 //   codecs_rank BYTES STEPS CODEC...     "dense" is no codec
 // Rank 0 prints a line of JSON for each codec: the seconds of each step, the bytes that its host's NICs sent in a step
-// by their own counters, and how far the first result is from the sum (as a share of it).
+// by their own counters, and how far the first result is from the sum (as a share of it). A codec that is chosen
+// ("auto" in its text) first runs untimed until there was time to choose, which the line tells, with the reasons.
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <exception>
 #include <fstream>
 #include <random>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -53,6 +55,25 @@ class Gradient {
   std::vector<float> table_;
 };
 
+constexpr int kSettleSteps = 12;
+constexpr double kSettleSeconds = 12;
+
+// Operations while a codec is chosen for them. Rank 0 says when it is enough. Returns what it took, as JSON.
+std::string settle(canarynet::Group& world, int rank, const std::vector<float>& input, std::vector<float>& output,
+                   const canarynet::OpOptions& options) {
+  const auto began = Clock::now();
+  const auto since = [&] { return std::chrono::duration<double>(Clock::now() - began).count(); };
+  int steps = 0;
+  for (float enough = 0; enough == 0;) {
+    world.all_reduce(input, output, CANARY_SUM, options);
+    ++steps;
+    const float mine = rank == 0 && steps >= kSettleSteps && since() >= kSettleSeconds ? 1 : 0;
+    world.all_reduce(std::vector<float>{mine}, std::span<float>(&enough, 1), CANARY_MAX);
+  }
+  return ", \"settled_after\": " + std::to_string(since()) + ", \"settling_steps\": " + std::to_string(steps) +
+         ", \"why\": \"" + world.explain("all_reduce", input.size() * sizeof(float)) + "\"";
+}
+
 void measure(canarynet::Context& context, const Gradient& gradient, std::size_t count, int steps,
              const std::string& codec, std::uint64_t tensor) {
   canarynet::Group& world = context.world();
@@ -63,7 +84,8 @@ void measure(canarynet::Context& context, const Gradient& gradient, std::size_t 
     options.codec = canarynet::codec(codec.c_str());
     options.tensor = tensor;
   }
-  std::string seconds;
+  std::string seconds, settled;
+  if (codec.find("auto") != std::string::npos) settled = settle(world, context.rank(), input, output, options);
   double error = 0, energy = 0;
   world.all_reduce(input, output, CANARY_SUM, options);  // the first one compiles, and touches its memory
   for (std::size_t i = 0; i < count; i += 97) {
@@ -82,8 +104,8 @@ void measure(canarynet::Context& context, const Gradient& gradient, std::size_t 
   }
   const double sent = (sent_bytes() - before) / steps;
   if (context.rank() != 0) return;
-  std::printf("{\"codec\": \"%s\", \"seconds\": [%s], \"sent_bytes\": %.0f, \"error\": %.6f}\n", codec.c_str(),
-              seconds.c_str(), sent, std::sqrt(error / energy));
+  std::printf("{\"codec\": \"%s\", \"seconds\": [%s], \"sent_bytes\": %.0f, \"error\": %.6f%s}\n", codec.c_str(),
+              seconds.c_str(), sent, std::sqrt(error / energy), settled.c_str());
   std::fflush(stdout);
 }
 

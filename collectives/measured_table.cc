@@ -4,13 +4,23 @@
 #include <cstdio>
 #include <tuple>
 
+#include "compress/codec_ask.h"
 #include "kernels/crc32c.h"
 
 namespace canarynet {
 namespace {
 
 bool before(const MeasuredRow& a, const MeasuredRow& b) {
-  return std::tuple(a.collective, a.size_class) < std::tuple(b.collective, b.size_class);
+  return std::tuple(a.collective, a.size_class, a.asked) < std::tuple(b.collective, b.size_class, b.asked);
+}
+
+// nullptr, or why the row can't choose a codec.
+const char* why_no_codec_row(const wire::DecisionRow& w) {
+  if (static_cast<Collective>(w.collective) != Collective::kAllReduce) return "a codec for a collective that has none";
+  if (!asks_for_choice(w.asked) || !check_asked(w.asked).ok()) return "a row for what nobody can ask for";
+  const std::size_t candidates = candidates_of(w.asked).count;
+  if (w.planner >= candidates || w.runner_up >= candidates) return "a row with a codec that is no candidate";
+  return w.keeps_static != 0 || w.piece_bytes != 0 ? "a row that chooses a codec and more" : nullptr;
 }
 
 }  // namespace
@@ -29,6 +39,17 @@ const MeasuredRow* MeasuredTable::find(Collective collective, std::uint64_t byte
   MeasuredRow wanted;
   wanted.collective = collective;
   wanted.size_class = canarynet::size_class(bytes);
+  return find(wanted);
+}
+
+const MeasuredRow* MeasuredTable::find_codec(std::uint32_t asked, std::uint64_t bytes) const {
+  MeasuredRow wanted;
+  wanted.size_class = canarynet::size_class(bytes);
+  wanted.asked = asked;
+  return find(wanted);
+}
+
+const MeasuredRow* MeasuredTable::find(const MeasuredRow& wanted) const {
   const auto at = std::lower_bound(rows_.begin(), rows_.end(), wanted, before);
   return at != rows_.end() && !before(wanted, *at) ? &*at : nullptr;
 }
@@ -39,8 +60,9 @@ std::vector<wire::DecisionRow> MeasuredTable::to_wire() const {
     wire::DecisionRow& w = out.emplace_back();
     w.collective = static_cast<std::uint8_t>(row.collective);
     w.size_class = static_cast<std::uint8_t>(row.size_class);
-    w.planner = static_cast<std::uint8_t>(row.planner);
-    w.runner_up = static_cast<std::uint8_t>(row.runner_up);
+    w.asked = row.asked;
+    w.planner = row.asked != 0 ? row.codec : static_cast<std::uint8_t>(row.planner);
+    w.runner_up = row.asked != 0 ? row.codec_runner_up : static_cast<std::uint8_t>(row.runner_up);
     w.keeps_static = row.keeps_static ? 1 : 0;
     w.piece_bytes = row.piece_bytes;
     w.predicted_us = row.predicted_us;
@@ -57,15 +79,25 @@ const char* MeasuredTable::from_wire(std::uint32_t version, wire::ListIn<wire::D
     if (w.collective >= kCollectiveCount || !is_measured(static_cast<Collective>(w.collective)))
       return "a row for a collective that has none";
     if (w.size_class >= kSizeClasses) return "a row for a class of sizes that can't be";
-    if (w.planner >= kPlannerCount || w.runner_up >= kPlannerCount) return "a row with a planner that is not known";
+    if (w.asked != 0) {
+      if (const char* const why = why_no_codec_row(w); why != nullptr) return why;
+    } else if (w.planner >= kPlannerCount || w.runner_up >= kPlannerCount) {
+      return "a row with a planner that is not known";
+    }
     if (w.keeps_static > 1) return "a row that neither keeps nor changes the static choice";
     if (w.piece_bytes > piece_bytes || w.piece_bytes % 128 != 0) return "a row with pieces that can't be";
     MeasuredRow& row = read.emplace_back();
     row.collective = static_cast<Collective>(w.collective);
     row.size_class = w.size_class;
     row.keeps_static = w.keeps_static != 0;
-    row.planner = static_cast<PlannerId>(w.planner);
-    row.runner_up = static_cast<PlannerId>(w.runner_up);
+    row.asked = w.asked;
+    if (w.asked != 0) {
+      row.codec = w.planner;
+      row.codec_runner_up = w.runner_up;
+    } else {
+      row.planner = static_cast<PlannerId>(w.planner);
+      row.runner_up = static_cast<PlannerId>(w.runner_up);
+    }
     row.piece_bytes = w.piece_bytes;
     row.predicted_us = w.predicted_us;
     row.runner_up_us = w.runner_up_us;

@@ -31,6 +31,11 @@ constexpr bool is_measured(Collective c) {
 struct MeasuredRow {
   Collective collective = Collective::kAllReduce;
   int size_class = 0;
+  // A choice among codecs: the number that operations ask with (compress/codec_ask.h), and places among its candidates,
+  // of the best one and of the next; the same: nothing is known of another. 0: a choice among planners, of which the
+  // lines up to `runner_up` tell.
+  std::uint32_t asked = 0;
+  std::uint8_t codec = 0, codec_runner_up = 0;
   bool keeps_static = false;  // `planner` is what the static choice was when the row was made
   PlannerId planner = PlannerId::kRing;
   std::uint32_t piece_bytes = 0;           // 0: the job's
@@ -39,8 +44,8 @@ struct MeasuredRow {
 
   // Whether both decide alike, whatever their reasons.
   bool decides_as(const MeasuredRow& o) const {
-    return collective == o.collective && size_class == o.size_class && keeps_static == o.keeps_static &&
-           (keeps_static || (planner == o.planner && piece_bytes == o.piece_bytes));
+    return collective == o.collective && size_class == o.size_class && asked == o.asked && codec == o.codec &&
+           keeps_static == o.keeps_static && (keeps_static || (planner == o.planner && piece_bytes == o.piece_bytes));
   }
 };
 
@@ -54,6 +59,8 @@ class MeasuredTable {
   const std::vector<MeasuredRow>& rows() const { return rows_; }
   // The row for the operation, or nullptr.
   const MeasuredRow* find(Collective collective, std::uint64_t bytes) const;
+  // The row that chooses a codec for an all-reduce of so many bytes that asks with this number, or nullptr.
+  const MeasuredRow* find_codec(std::uint32_t asked, std::uint64_t bytes) const;
   // Names the table in signatures: the low 12 bits of the version, and 20 bits of a checksum of the rows. 0: no table.
   std::uint32_t identity() const { return identity_; }
 
@@ -64,6 +71,8 @@ class MeasuredTable {
                                MeasuredTable* out);
 
  private:
+  const MeasuredRow* find(const MeasuredRow& wanted) const;
+
   std::uint32_t version_ = 0, identity_ = 0;
   std::vector<MeasuredRow> rows_;
 };

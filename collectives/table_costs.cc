@@ -286,7 +286,7 @@ void TableCosting::end_class() {
 std::vector<MeasuredRow> TableCosting::rows() && {
   for (const MeasuredRow& row : present_.rows()) {
     const auto same = [&](const MeasuredRow& o) {
-      return o.collective == row.collective && o.size_class == row.size_class;
+      return o.collective == row.collective && o.size_class == row.size_class && o.asked == row.asked;
     };
     if (std::none_of(rows_.begin(), rows_.end(), same)) rows_.push_back(row);
   }

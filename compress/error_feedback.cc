@@ -1,5 +1,6 @@
 #include "compress/error_feedback.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -73,6 +74,7 @@ void ErrorFeedback::settle(std::uint64_t tensor, const float* compensated, const
   CANARY_CHECK(found != tensors_.end(), "a tensor is prepared first");
   Tensor& state = found->second;
   CANARY_CHECK(state.residual.size() == count, "a tensor keeps its size");
+  state.leaves = true;
   double sent_energy = 0, energy = 0;
   for (std::size_t i = 0; i < count; ++i) {
     state.residual[i] = compensated[i] - sent[i];
@@ -89,6 +91,18 @@ void ErrorFeedback::count_step(Tensor& state, double sent_energy, double energy)
   ++state.steps;
 }
 
+bool ErrorFeedback::leaves(std::uint64_t tensor) const {
+  const auto found = tensors_.find(tensor);
+  return found != tensors_.end() && found->second.leaves;
+}
+
+void ErrorFeedback::commit_all_sent(std::uint64_t tensor) {
+  const auto found = tensors_.find(tensor);
+  CANARY_CHECK(found != tensors_.end(), "a tensor is prepared first");
+  std::fill(found->second.residual.begin(), found->second.residual.end(), 0.0F);
+  found->second.leaves = false;
+}
+
 ErrorFeedback::Exchange ErrorFeedback::begin(std::uint64_t tensor) {
   const auto found = tensors_.find(tensor);
   CANARY_CHECK(found != tensors_.end(), "a tensor is prepared first");
@@ -102,6 +116,7 @@ void ErrorFeedback::commit(std::uint64_t tensor, double sent_energy, double ener
   CANARY_CHECK(found != tensors_.end() && found->second.left_out.size() == found->second.residual.size(),
                "an exchange begins before it ends");
   found->second.residual.swap(found->second.left_out);
+  found->second.leaves = true;
   count_step(found->second, sent_energy, energy);
 }
 

@@ -47,6 +47,11 @@ class ErrorFeedback {
   Exchange begin(std::uint64_t tensor);
   void commit(std::uint64_t tensor, double sent_energy, double energy);
 
+  // Something may be left out of the tensor.
+  bool leaves(std::uint64_t tensor) const;
+  // An exchange has sent the tensor with all that was left out of it before: nothing is, now.
+  void commit_all_sent(std::uint64_t tensor);
+
   bool knows(std::uint64_t tensor) const { return tensors_.count(tensor) != 0; }
   // Of a prepared tensor.
   std::span<const float> residual(std::uint64_t tensor) const;
@@ -73,6 +78,7 @@ class ErrorFeedback {
     double sent_energy = 0;       // smoothed ||sent||^2
     double energy = 0;            // smoothed ||g_e||^2
     std::uint64_t steps = 0;
+    bool leaves = true;           // `residual` may hold something
   };
   const Tensor& known(std::uint64_t tensor) const;
   static void count_step(Tensor& state, double sent_energy, double energy);

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "canarynet/canarynet.h"
-#include "compress/spec.h"
+#include "compress/codec_ask.h"
 #include "embed/context_handles.h"
 #include "embed/last_error.h"
 
@@ -34,9 +34,7 @@ extern "C" {
 CANARY_API canary_status canary_codec(const char* text, uint32_t* codec) {
   return guarded([&]() -> canary_status {
     if (text == nullptr || codec == nullptr) return invalid("canary_codec: an argument is NULL");
-    const auto spec = parse_codec(text);
-    if (!spec.ok()) return report(spec.status().wrap("canary_codec"));
-    const auto number = codec_number(spec.value());
+    const auto number = number_asked(text);
     if (!number.ok()) return report(number.status().wrap("canary_codec"));
     *codec = number.value();
     return CANARY_OK;

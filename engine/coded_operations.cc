@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "collectives/selector.h"
 #include "compress/codec.h"
+#include "compress/codec_ask.h"
 #include "engine/engine.h"
 
 namespace canarynet {
@@ -14,13 +16,67 @@ Status Engine::check_codec(const port::Command& c) {
   const bool all_reduce =
       c.kind == port::Command::Kind::kOperation && static_cast<Collective>(c.collective) == Collective::kAllReduce;
   if (!all_reduce || c.numbers.region == 0) return {};
-  const auto codec = codec_of_number(c.numbers.region);
-  return codec.ok() ? Status() : Status(codec.status()).wrap("all_reduce");
+  const Status good = check_asked(c.numbers.region);
+  return good.ok() ? Status() : Status(good).wrap("all_reduce");
 }
 
 // Nothing travels where a rank is alone, so nothing is lost either.
-CodecSpec Engine::codec_of(const GroupMember& m, const OpRequest& r) {
-  return r.codec != 0 && m.group->members.size() > 1 ? codec_of_number(r.codec).value() : CodecSpec();
+CodecSpec Engine::codec_of(const GroupMember& m, const OpRequest& r, const MeasuredTable& table) {
+  if (r.codec == 0 || m.group->members.size() == 1) return {};
+  if (!asks_for_choice(r.codec)) return codec_of_number(r.codec).value();
+  return candidates_of(r.codec).specs[CodecUse::chosen(table, r.codec, r.count * sizeof(float))];
+}
+
+CodecSpeed Engine::codec_speed(const CodecSpec& spec) {
+  for (const auto& [of, speed] : codec_speeds_) {
+    if (of == spec) return speed;
+  }
+  codec_speeds_.emplace_back(spec, options_.codec_speed ? options_.codec_speed(spec) : CodecSpeed());
+  return codec_speeds_.back().second;
+}
+
+// Notes an entered operation whose codec is chosen. It stays dense for good where there is no flow of decisions, or no
+// plan that may run takes codecs.
+void Engine::note_asked(GroupMember& m, Operation& op) {
+  Group& g = *m.group;
+  const OpRequest& r = op.request;
+  if (!asks_for_choice(r.codec) || g.members.size() == 1) return;
+  const std::uint64_t bytes = r.count * sizeof(float);
+  CodecUse::Cell* cell = g.codec_use.find(r.codec, bytes);
+  if (cell == nullptr) {
+    PlanRequest request = plan_request(g);
+    request.count = r.count;
+    request.element_bytes = sizeof(float);
+    if (bytes == 0 || !select_coded_planner(request, decisions_).ok()) return;
+    cell = g.codec_use.add(r.codec, bytes);
+    if (cell == nullptr) return;
+    if (g.decisions) {
+      g.decisions->note_new_class();
+      decisions_due_ = Nanos{};
+    }
+  }
+  cell->bytes = bytes;
+  cell->feedback = r.tensor != 0;
+  op.asked = cell;
+  if (g.decisions) op.candidate = CodecUse::chosen(g.decisions->table_for(op.number), r.codec, bytes);
+}
+
+// Of a complete operation, for those who choose the next one's planner or codec.
+void Engine::note_time(GroupMember& m, const Operation& op) {
+  const ProgramEntry& ran = *op.entry;
+  const Nanos time = now_ - op.entered;
+  ChoiceUse::Took* took = nullptr;
+  if (ran.use != nullptr) {
+    const bool smaller = ran.program.piece_bytes < static_cast<std::uint32_t>(roster_->piece_bytes.count);
+    took = &ran.use->took[static_cast<std::size_t>(ran.program.planner)][smaller ? 1 : 0];
+    took->note(time);
+    if (!options_.settings.measured_choice) took = nullptr;
+  }
+  if (op.asked != nullptr) {
+    took = &op.asked->took[op.candidate];
+    took->note(time);
+  }
+  if (took != nullptr && m.group->decisions) m.group->decisions->note_time(op.number, time, took);
 }
 
 Result<Choice> Engine::choose_coded(const PlanRequest& request, const DecisionTable& forced) {
@@ -33,7 +89,8 @@ Result<Choice> Engine::choose_coded(const PlanRequest& request, const DecisionTa
 // others may know nothing of that and would wait.
 Status Engine::begin_feedback(GroupMember& m, const OpRequest& r, const Program& program,
                               ErrorFeedback::Exchange* begun) {
-  if (!program.coded() || r.tensor == 0) return {};
+  if (r.tensor == 0) return {};
+  if (!program.coded() && !m.feedback.leaves(r.tensor)) return {};
   if (Status known = m.feedback.prepare(r.tensor, r.count); !known.ok()) {
     Verdict v;
     v.code = known.code();
@@ -43,20 +100,36 @@ Status Engine::begin_feedback(GroupMember& m, const OpRequest& r, const Program&
     kill(*m.group, v, true);
     return known;
   }
-  *begun = m.feedback.begin(r.tensor);
+  if (program.coded()) {
+    *begun = m.feedback.begin(r.tensor);
+  } else {
+    begun->residual = m.feedback.residual(r.tensor);
+  }
   return {};
 }
 
 void Engine::bind(GroupMember& m, Operation& op, const ErrorFeedback::Exchange& feedback) const {
   const OpRequest& r = op.request;
+  if (!op.entry->program.coded() && !feedback.residual.empty()) {
+    // What a codec has left out before travels with this one.
+    const float* const input = static_cast<const float*>(r.input);
+    float* const output = static_cast<float*>(r.output);
+    for (std::uint64_t i = 0; i < r.count; ++i) output[i] = input[i] + feedback.residual[i];
+    op.run->executor.bind(output, output, r.type, r.redop, nullptr);
+    return;
+  }
   const CodedCall coded{static_cast<std::uint32_t>(m.world_rank), op.number, feedback.residual, feedback.left_out,
                         static_cast<std::uint32_t>(roster_->engine_of.size())};
   op.run->executor.bind(r.input, r.output, r.type, r.redop, op.entry->program.coded() ? &coded : nullptr);
 }
 
-// The result of a complete operation. Where an element was refused, all ranks hear of the same one, and residuals stay
+// The result of a complete operation, with a codec or without. Where an element was refused, all ranks hear of the same one, and residuals stay
 // as they were.
 Status Engine::end_coded(GroupMember& m, const Operation& op) {
+  if (!op.entry->program.coded()) {
+    if (op.request.tensor != 0 && m.feedback.leaves(op.request.tensor)) m.feedback.commit_all_sent(op.request.tensor);
+    return {};
+  }
   const PieceCoder& coder = *op.run->executor.coder();
   const Refusal refusal = coder.refusal();
   const std::uint64_t tensor = op.request.tensor;

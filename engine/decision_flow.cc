@@ -53,7 +53,7 @@ std::vector<std::size_t> parents_in_tree(const Group& g, const std::vector<std::
 }  // namespace
 
 bool DecisionFlow::serves(const Engine& engine, const Group& g) {
-  if (!engine.options_.settings.measured_choice || g.members.size() > kCostedRanksMax) return false;
+  if (g.members.size() > kCostedRanksMax) return false;
   const auto host = [&](std::size_t rank) { return engine.host_of_engine(g.engine_of[rank]); };
   bool several_hosts = false;
   for (std::size_t r = 1; r < g.members.size(); ++r) several_hosts |= host(r) != host(0);
@@ -167,6 +167,7 @@ bool DecisionFlow::take_level(const wire::LinkLevel& level) {
   *at = {level, false};
   if (another && is_root()) {
     group_.use.forget_times();
+    group_.codec_use.forget_times();
     slowest_.clear();
     judge_anew();
   }
@@ -296,6 +297,7 @@ Nanos DecisionFlow::rule(Nanos now) {
     if (costing_->step()) return now + kWalkEvery;
     std::vector<MeasuredRow> rows = std::move(*costing_).rows();
     costing_.reset();
+    choose_codecs(&rows);
     const MeasuredTable made(1, rows);  // sorted
     const auto alike = [](const MeasuredRow& a, const MeasuredRow& b) { return a.decides_as(b); };
     if (!std::equal(made.rows().begin(), made.rows().end(), current_.rows().begin(), current_.rows().end(), alike))
@@ -321,7 +323,7 @@ Nanos DecisionFlow::rule(Nanos now) {
 // The costs are made anew once operations have shown how long they take by what decides now.
 void DecisionFlow::judge(Nanos now) {
   if (judged_) return;
-  const bool tried = group_.use.all_tried(current_);
+  const bool tried = all_tried();
   if (!tried && now < judge_at_) return;
   judged_ = tried;
   judge_pause_ = std::min(judge_pause_ * 2, kTableEveryMax);
@@ -350,8 +352,10 @@ void DecisionFlow::begin_costing() {
   model.post = engine_.options_.post_seconds;
   bool rates_known = false;
   LinkCosts links = fill_costs(group, measured, &model, &rates_known);
+  std::vector<CostedClass> classes;
+  if (measures_planners()) classes = group_.use.classes();
   costing_.emplace(group, static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count), std::move(links), rates_known,
-                   model, group_.use.classes(), current_);
+                   model, std::move(classes), current_);
 }
 
 void DecisionFlow::propose(std::vector<MeasuredRow> rows, Nanos now) {
@@ -369,7 +373,8 @@ void DecisionFlow::open(MeasuredTable table) {
   opened_ = now;
   std::uint32_t entered = group_.local.front()->entered;
   for (const auto& m : group_.local) entered = later_of(entered, m->entered);
-  limit_ = part_limit_ = entered + std::clamp(std::max(in_window_, entered - entered_then_), kAheadMin, kAheadMax);
+  limit_ = part_limit_ = entered + std::clamp(std::max(in_window_, entered - entered_then_),
+                                              measures_planners() ? kAheadMin : kAheadMinOfCodecs, kAheadMax);
   for (const auto& n : neighbours_) {
     if (!n->child) continue;
     n->has_limit = false;
@@ -437,7 +442,7 @@ Nanos DecisionFlow::poll(Nanos now) {
   if (group_.dead || group_.local.empty()) return Nanos::max();
   settle();
   count_entered(now);
-  if (used()) look_at_links();
+  if (active()) look_at_links();
   Nanos next = Nanos::max();
   if (is_root()) {
     next = rule(now);

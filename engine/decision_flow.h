@@ -7,6 +7,8 @@
 // the outcome, and a parent passes on the latest of its part of the tree. COMMIT names the first operation behind all
 // of them. So nobody can have entered an operation of the new table before everybody knows it. What goes wrong
 // meanwhile ends the proposal with WITHDRAW, or with the group.
+// Codecs of operations that let them be chosen (compress/codec_ask.h) come from the same table, also where no planner is
+// measured: the flow stays silent until such an operation is entered.
 // Memory: its own; the engine and the group outlive it. Allocates when levels or tables change, never for an operation.
 // Thread: the engine's owner. Units: ns, bytes; operations by number (base/serial.h).
 #pragma once
@@ -48,6 +50,8 @@ class DecisionFlow final : public Flow {
   static constexpr Nanos kProposalLimit = 1_s;
   static constexpr Nanos kRateWindow = 100_ms;
   static constexpr std::uint32_t kAheadMin = 4, kAheadMax = 1 << 20;  // operations beyond what was entered
+  // The same where only codecs are chosen: their operations are long, and a held one waits for a round trip.
+  static constexpr std::uint32_t kAheadMinOfCodecs = 1;
 
   // Whether the groups' engines agree on tables: there are several hosts, not too many ranks to walk their plans, and a
   // way from the first rank to all others.
@@ -107,6 +111,9 @@ class DecisionFlow final : public Flow {
   Neighbour* neighbour(std::uint32_t engine);
   void wake(Neighbour& neighbour);
   bool used() const;
+  bool measures_planners() const;
+  bool active() const;
+  bool all_tried() const;
   bool outcome_waits() const;
 
   void look_at_links();
@@ -118,6 +125,7 @@ class DecisionFlow final : public Flow {
   void judge_anew();
   void take_time(std::uint32_t operation, std::uint32_t us, ChoiceUse::Took* took);
   void begin_costing();
+  void choose_codecs(std::vector<MeasuredRow>* rows);
   void propose(std::vector<MeasuredRow> rows, Nanos now);
   void open(MeasuredTable table);
   void limit_is_known();

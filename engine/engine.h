@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/hashed_bag.h"
@@ -25,6 +26,7 @@
 #include "base/settings.h"
 #include "base/sole_user.h"
 #include "base/status.h"
+#include "collectives/codec_pick.h"
 #include "control/membership.h"
 #include "engine/eager_store.h"
 #include "engine/flow/flow_table.h"
@@ -62,6 +64,8 @@ struct EngineOptions {
   // For the costs of plans: seconds to add a byte, and to post a message.
   double reduce_seconds = 0;
   double post_seconds = 0;
+  // How fast a codec is here, measured when it first is a candidate; empty: as if it took no time.
+  std::function<CodecSpeed(const CodecSpec&)> codec_speed;
   // Where counting begins, on all engines alike: for tests of what happens where 32 bits end.
   std::uint32_t first_operation = 1;
   std::uint64_t first_message = 1;
@@ -289,6 +293,7 @@ class Engine final : public MembershipListener,
   void enter(GroupMember& member, const CalledOperation& called);
   PlanRequest plan_request(const Group& group) const;
   // Of the group's operation of that number.
+  std::string explain_planner(const GroupMember& member, Collective collective, std::uint64_t bytes) const;
   ChoiceView choice_view(const Group& group, std::uint32_t operation, Collective collective, std::uint64_t bytes) const;
   Result<ProgramEntry*> program_for(GroupMember& member, const OpRequest& request);
   Result<Choice> choose(GroupMember& member, const PlanRequest& request, const MeasuredTable& table,
@@ -298,7 +303,10 @@ class Engine final : public MembershipListener,
   void obey_feedback(GroupMember* member, const port::Command& command);
   Status serve_feedback(ErrorFeedback& feedback, const port::Command& command) const;
   static Status check_codec(const port::Command& command);
-  static CodecSpec codec_of(const GroupMember& member, const OpRequest& request);
+  static CodecSpec codec_of(const GroupMember& member, const OpRequest& request, const MeasuredTable& table);
+  CodecSpeed codec_speed(const CodecSpec& spec);
+  void note_asked(GroupMember& member, Operation& operation);
+  void note_time(GroupMember& member, const Operation& operation);
   static Result<Choice> choose_coded(const PlanRequest& request, const DecisionTable& forced);
   Status begin_feedback(GroupMember& member, const OpRequest& request, const Program& program,
                         ErrorFeedback::Exchange* begun);
@@ -390,6 +398,7 @@ class Engine final : public MembershipListener,
   std::shared_ptr<SharedRails> rails_;
   LaneFactory& factory_;
   DecisionTable decisions_;  // CANARY_ALGO
+  std::vector<std::pair<CodecSpec, CodecSpeed>> codec_speeds_;  // that were asked for
   Greeter& greeter_;
   std::unique_ptr<Membership> membership_;
   std::shared_ptr<const Roster> roster_ = std::make_shared<Roster>();  // shared with membership_

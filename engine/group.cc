@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "base/check.h"
-#include "compress/spec.h"
+#include "compress/codec_ask.h"
 #include "kernels/crc32c.h"
 
 namespace canarynet {
@@ -35,7 +35,7 @@ wire::SignaturePayload make_signature(const GroupMember& m, const OpRequest& req
       if (i < wire::kSignatureCounts) s.counts[i] = request.counts[i];
     }
   }
-  if (program.coded()) {
+  if (request.codec != 0 && s.members > 1) {
     s.counts[0] = request.codec;
     s.counts[1] = request.tensor;
   }
@@ -108,8 +108,7 @@ std::string describe(const wire::SignaturePayload& s) {
   if (reduces(op)) out += " " + named<ReduceOp>("operation", s.redop, kReduceOpCount);
   if (s.root >= 0) out += " root=" + std::to_string(s.root);
   if (op == Collective::kAllReduce && s.counts[0] != 0) {
-    const auto codec = codec_of_number(static_cast<std::uint32_t>(s.counts[0]));
-    out += " codec=" + (codec.ok() ? to_text(codec.value()) : std::to_string(s.counts[0]));
+    out += " codec=" + text_asked(static_cast<std::uint32_t>(s.counts[0]));
     if (s.counts[1] != 0) out += " tensor=" + std::to_string(s.counts[1]);
   }
   return out + " " + named<PlannerId>("planner", s.planner, kPlannerCount) + " piece=" + std::to_string(s.piece_bytes);

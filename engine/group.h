@@ -22,6 +22,7 @@
 #include "collectives/selector.h"
 #include "compress/error_feedback.h"
 #include "engine/choice_use.h"
+#include "engine/codec_use.h"
 #include "engine/decision_flow.h"
 #include "engine/flow/flow.h"
 #include "engine/message_end.h"
@@ -134,7 +135,7 @@ struct ProgramEntry {
   std::uint64_t bytes = 0;       // operation_bytes()
   std::uint32_t decided_by = 0;  // identity of the measured table that last led here; 0: none was in force
   ChosenBy by = ChosenBy::kStatic;
-  ChoiceUse::Cell* use = nullptr;  // null: with a codec, of which nothing is measured
+  ChoiceUse::Cell* use = nullptr;  // null: with a codec
 };
 
 struct Operation {
@@ -142,6 +143,8 @@ struct Operation {
   OpRequest request;
   OpTicket* ticket = nullptr;
   ProgramEntry* entry = nullptr;
+  CodecUse::Cell* asked = nullptr;  // null: its codec was not chosen
+  std::size_t candidate = 0;        // of what it asks for
   std::unique_ptr<Run> run;
   wire::SignaturePayload signature;
   std::uint32_t hash = 0;
@@ -236,6 +239,7 @@ struct Group {
   Status verdict;
   std::uint64_t bytes_reduced = 0;
   ChoiceUse use;  // of all ranks served here
+  CodecUse codec_use;
 
   std::uint32_t messages_number() const { return flow | wire::kMessageFlow; }
   std::uint32_t decisions_number() const { return flow | wire::kDecisionFlow; }

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/serial.h"
+#include "compress/codec_ask.h"
 #include "engine/engine.h"
 #include "engine/landing_words.h"
 
@@ -52,7 +53,7 @@ Result<Choice> Engine::choose(GroupMember& m, const PlanRequest& request, const 
   }
   if (!chosen.ok()) return chosen.status();
   use.static_choice = chosen.value();
-  if (!std::exchange(use.static_known, true) && m.group->decisions) {
+  if (!std::exchange(use.static_known, true) && m.group->decisions && options_.settings.measured_choice) {
     m.group->decisions->note_new_class();
     decisions_due_ = Nanos{};
   }
@@ -62,12 +63,12 @@ Result<Choice> Engine::choose(GroupMember& m, const PlanRequest& request, const 
 // Operations are numbered when they ask: m.entered is this one's.
 Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   const auto element = static_cast<std::uint32_t>(size_of(r.type));
-  const CodecSpec codec = codec_of(m, r);
-  const bool coded = codec.kind != CodecKind::kDense;
   const int root = has_root(r.collective) ? r.root : 0;
   const DecisionFlow* const decisions = m.group->decisions.get();
   static const MeasuredTable kNoTable;
   const MeasuredTable& table = decisions != nullptr ? decisions->table_for(m.entered) : kNoTable;
+  CodecSpec codec = codec_of(m, r, table);
+  bool coded = codec.kind != CodecKind::kDense;
   ++m.uses;
   const auto is_of_shape = [&](const Program& p) {
     return p.collective == r.collective && p.count == r.count && p.element_bytes == element && p.root == root &&
@@ -94,7 +95,12 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
     use.element_bytes = element;
     use.root = root;
   }
-  const auto choice = coded ? choose_coded(request, decisions_) : choose(m, request, table, known_static, use);
+  auto choice = coded ? choose_coded(request, decisions_) : choose(m, request, table, known_static, use);
+  if (!choice.ok() && coded && asks_for_choice(r.codec)) {
+    codec = {};  // a user's row forces a plan that takes no codec for this very size
+    coded = false;
+    choice = choose(m, request, table, nullptr, use);
+  }
   if (!choice.ok()) return choice.status();
   const auto job_piece = static_cast<std::uint32_t>(roster_->piece_bytes.count);
   const Choice& chosen = choice.value();
@@ -269,6 +275,7 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   m.history[number % GroupMember::kHistory] = op.signature;
   g.entered[static_cast<std::size_t>(m.rank)] = number;
 
+  note_asked(m, op);
   bind(m, op, feedback);
   op.remaining_seen = op.run->executor.remaining();
 
@@ -581,13 +588,8 @@ bool Engine::finish_if_complete(Run& run) {
   GroupMember& m = *run.member;
   const ProgramEntry& ran = *op.entry;
   m.last_algorithm.store(name_of(ran.program.planner).data(), std::memory_order_release);
-  const bool smaller = ran.program.piece_bytes < static_cast<std::uint32_t>(roster_->piece_bytes.count);
-  if (ran.use != nullptr) {
-    ChoiceUse::Took& took = ran.use->took[static_cast<std::size_t>(ran.program.planner)][smaller ? 1 : 0];
-    took.note(now_ - op.entered);
-    if (m.group->decisions) m.group->decisions->note_time(op.number, now_ - op.entered, &took);
-  }
-  finish(m, op, ran.program.coded() ? end_coded(m, op) : Status());
+  note_time(m, op);
+  finish(m, op, end_coded(m, op));
   return true;
 }
 

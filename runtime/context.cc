@@ -70,6 +70,7 @@ Status Context::start() {
   e.cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));  // not the process's own: each rank may be bound to one
   e.pulse_of = pulse_of;
   e.strangers_max = strangers_share();
+  e.codec_speed = measure_codec;
   if (options_.world_size > 1 && s.measured_choice) {
     const MachineCosts costs = measure_machine_costs();
     e.reduce_seconds = costs.reduce_seconds;

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <vector>
 
+#include "base/check.h"
+#include "compress/codec.h"
 #include "kernels/reduce.h"
 
 namespace canarynet {
@@ -25,6 +27,39 @@ MachineCosts measure_machine_costs() {
     least = least == 0 ? took : std::min(least, took);
   }
   return {least / (kElements * sizeof(float)), kPost};
+}
+
+CodecSpeed measure_codec(const CodecSpec& spec) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::size_t kElements = 256 * 1024;
+  constexpr double kBytes = kElements * sizeof(float);
+  std::vector<float> values(kElements);
+  // A sum of uniform numbers is normal enough; no two values are alike.
+  std::uint32_t dice = 1;
+  for (float& v : values) {
+    std::uint32_t sum = 0;
+    for (int i = 0; i < 4; ++i) sum += (dice = dice * 1664525u + 1013904223u) >> 12;
+    v = (static_cast<float>(sum) - 2097152.0F) * 1e-8F;
+  }
+  const Coding coding{spec, {.count = kElements}};
+  std::vector<std::byte> workspace(workspace_bytes(coding));
+  std::vector<std::uint8_t> encoded(whole_bytes_max(coding));
+  const DenormalGuard guard;
+  const auto seconds = [](auto since) { return std::chrono::duration<double>(Clock::now() - since).count(); };
+  CodecSpeed least;
+  for (int run = 0; run < 2; ++run) {
+    auto began = Clock::now();
+    const auto bytes = encode_whole(coding, values.data(), workspace, {}, encoded);
+    const double encode = seconds(began) / kBytes;
+    CANARY_CHECK(bytes.ok(), "finite values are encoded");
+    began = Clock::now();
+    const Status decoded = decode_whole(coding, {encoded.data(), bytes.value()}, workspace, values.data(), false);
+    const double decode = seconds(began) / kBytes;
+    CANARY_CHECK(decoded.ok(), "what was encoded decodes");
+    least.encode = run == 0 ? encode : std::min(least.encode, encode);
+    least.decode = run == 0 ? decode : std::min(least.decode, decode);
+  }
+  return least;
 }
 
 }  // namespace canarynet

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/serial.h"
+#include "compress/codec_ask.h"
 #include "sim/cluster_test_util.h"
 #include "sim/forger_test_util.h"
 
@@ -209,8 +210,8 @@ TEST(Decision, NothingIsMeasuredWhereTheSettingForbidsIt) {
   o.settings.measured_choice = false;
   Cluster c(o);
   ASSERT_TRUE(c.join());
-  EXPECT_EQ(c.world(0)->group->decisions, nullptr);
   exchange(c, 2_s, kCount);
+  for (int host = 0; host < 4; ++host) EXPECT_EQ(table_at(c, host), 0u);
   EXPECT_EQ(planner_now(c), "ring");
 }
 
@@ -576,6 +577,15 @@ TEST(Decision, TablesThatCannotBeAreNotTaken) {
   EXPECT_TRUE(refused([](auto& r) { r.keeps_static = 2; }));
   EXPECT_TRUE(refused([](auto& r) { r.piece_bytes = 256 * 1024; })) << "larger than the job's";
   EXPECT_TRUE(refused([](auto& r) { r.piece_bytes = 1000; }));
+  const std::uint32_t among = number_asked("int8,auto").value();
+  EXPECT_TRUE(refused([](auto& r) { r.asked = 3; })) << "a codec, not a choice";
+  EXPECT_TRUE(refused([](auto& r) { r.asked = 15 | 1 << 4; })) << "no text asks so";
+  EXPECT_TRUE(refused([&](auto& r) { r.asked = among, r.planner = 2; })) << "dense or int8";
+  EXPECT_TRUE(refused([&](auto& r) { r.asked = among, r.planner = 0, r.runner_up = 2; }));
+  EXPECT_TRUE(refused([&](auto& r) { r.asked = among, r.planner = 1, r.piece_bytes = 128; }));
+  EXPECT_TRUE(refused([&](auto& r) {
+    r.asked = among, r.planner = 1, r.collective = static_cast<std::uint8_t>(Collective::kBroadcast);
+  }));
   const wire::DecisionRow row = Forged::row(PlannerId::kTree);
   EXPECT_TRUE(f.propose(1, {row, row}));
   EXPECT_FALSE(f.is_open()) << "one row twice";

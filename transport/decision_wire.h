@@ -36,17 +36,20 @@ struct LinkLevel {
 };
 static_assert(sizeof(LinkLevel) == 16 && std::has_unique_object_representations_v<LinkLevel>);
 
+// Of a choice among planners, or among codecs: then `planner` and `runner_up` are places among the candidates of what
+// was asked for, and the other fields stay 0.
 struct DecisionRow {
   std::uint8_t collective = 0;
   std::uint8_t size_class = 0;
   std::uint8_t planner = 0;
   std::uint8_t runner_up = 0;
+  std::uint32_t asked = 0;         // among codecs: the number that operations ask with (compress/codec_ask.h)
   std::uint32_t keeps_static = 0;  // 1: the static choice stays; `planner` is what it was
   std::uint32_t piece_bytes = 0;   // 0: the job's
   std::uint32_t predicted_us = 0;
   std::uint32_t runner_up_us = 0;
 };
-static_assert(sizeof(DecisionRow) == 20 && std::has_unique_object_representations_v<DecisionRow>);
+static_assert(sizeof(DecisionRow) == 24 && std::has_unique_object_representations_v<DecisionRow>);
 
 // How long an operation took at the slowest rank of a part of the tree.
 struct OperationTime {

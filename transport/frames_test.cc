@@ -115,7 +115,7 @@ TEST(Frames, OfAnotherVersionOnlyGreetingsAreBelieved) {
     h.version = kVersion + 1;
     seal(h);
     ASSERT_STREQ(validate(h), "version");
-    EXPECT_EQ(explain(validate(h), h), "the peer speaks protocol version 4, this side 3");
+    EXPECT_EQ(explain(validate(h), h), "the peer speaks protocol version 5, this side 4");
   }
 }
 

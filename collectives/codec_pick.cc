@@ -1,0 +1,76 @@
+#include "collectives/codec_pick.h"
+
+#include <algorithm>
+
+#include "collectives/piece_coder.h"
+
+namespace canarynet {
+namespace {
+
+constexpr double kSlowdownMin = 0.5, kSlowdownMax = 32;
+// Of an operation's time, what its bytes take at least.
+constexpr double kWireMin = 0.02;
+
+// What all bytes of f32 take. By dense operations, else by those of the present codec.
+double dense_seconds(std::span<const CodecTrial> trials, std::size_t present) {
+  if (trials[0].took > 0) return trials[0].took;
+  const CodecTrial& p = trials[present];
+  const double wire = p.took - (p.slowdown > 0 ? p.slowdown : 1) * p.work;
+  return std::max(wire, kWireMin * p.took) / p.share;
+}
+
+}  // namespace
+
+double wire_share(const CodecSpec& spec, std::uint64_t bytes, int ranks, std::uint32_t piece_bytes) {
+  if (spec.kind == CodecKind::kDense) return 1;
+  const std::uint64_t part = std::max<std::uint64_t>(4, bytes / static_cast<std::uint64_t>(std::max(1, ranks)));
+  const std::uint64_t piece = std::min<std::uint64_t>(part, coded_piece_bytes(spec, piece_bytes));
+  CodecSpec usual = spec;
+  usual.or_dense = false;  // values that are not finite are rare
+  return static_cast<double>(encoded_bytes_max(usual, piece / sizeof(float))) / static_cast<double>(piece);
+}
+
+double codec_work(const CodecSpeed& speed, std::uint64_t bytes, int ranks, bool feedback) {
+  const double all = static_cast<double>(bytes), n = std::max(1, ranks);
+  // Each rank encodes its input but for its own part, and the sum of that part. Of what the others send it decodes its
+  // own part from each, and all other parts as sums. Feedback decodes all that is encoded, else the sum alone.
+  return speed.encode * all + speed.decode * (2 * all * (n - 1) / n + (feedback ? all : all / n));
+}
+
+CodecPick pick_codec(std::span<CodecTrial> trials, std::size_t present) {
+  CodecPick pick{present, present, 0, 0};
+  if (trials[present].took <= 0) return pick;
+  const double dense = dense_seconds(trials, present);
+  double least = 0;  // slowdown
+  for (CodecTrial& t : trials.subspan(1)) {
+    if (t.took > 0 && trials[0].took > 0 && t.work > 0)
+      t.slowdown = std::clamp((t.took - t.share * dense) / t.work, kSlowdownMin, kSlowdownMax);
+    if (t.slowdown > 0) least = least > 0 ? std::min(least, t.slowdown) : t.slowdown;
+  }
+  const auto expected = [&](const CodecTrial& t) {
+    if (t.took > 0) return t.took;
+    return t.share * dense + (t.slowdown > 0 ? t.slowdown : least > 0 ? least : 1) * t.work;
+  };
+  pick.expected = trials[present].took;
+  double least_wanted = pick.expected;
+  for (std::size_t i = 0; i < trials.size(); ++i) {
+    if (i == present) continue;
+    // Scaled so that what clears its bar is below the present one's time.
+    const double wanted = expected(trials[i]) / (trials[i].took > 0 ? kFaster : kWorthATrial);
+    if (wanted >= least_wanted) continue;
+    least_wanted = wanted;
+    pick.best = i;
+    pick.expected = expected(trials[i]);
+  }
+  pick.runner_up = pick.best;
+  for (std::size_t i = 0; i < trials.size(); ++i) {
+    if (i == pick.best) continue;
+    const double seconds = expected(trials[i]);
+    if (pick.runner_up != pick.best && seconds >= pick.runner_up_expected) continue;
+    pick.runner_up = i;
+    pick.runner_up_expected = seconds;
+  }
+  return pick;
+}
+
+}  // namespace canarynet

@@ -1,0 +1,89 @@
+#include "collectives/codec_pick.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace canarynet {
+namespace {
+
+constexpr std::size_t kDense = 0, kHalf = 1, kQuarter = 2;
+
+// 100 MB: dense took so long; half and a quarter of the bytes cost a rank 0.15 and 0.2 seconds.
+std::array<CodecTrial, 3> trials(double dense_took) {
+  return {{{1, 0, dense_took, 0}, {0.5, 0.15, 0, 0}, {0.25, 0.2, 0, 0}}};
+}
+
+TEST(CodecPick, NothingIsChosenBeforeOperationsHaveRun) {
+  auto t = trials(0);
+  EXPECT_EQ(pick_codec(t, kDense).best, kDense);
+  t = trials(6);
+  EXPECT_EQ(pick_codec(t, kHalf).best, kHalf);
+}
+
+TEST(CodecPick, BytesDecideOnSlowLinksAndWorkOnFastOnes) {
+  auto t = trials(6);
+  const CodecPick slow = pick_codec(t, kDense);
+  EXPECT_EQ(slow.best, kQuarter);
+  EXPECT_NEAR(slow.expected, 6 * 0.25 + 0.2, 1e-9);
+  EXPECT_EQ(slow.runner_up, kHalf);
+  EXPECT_NEAR(slow.runner_up_expected, 6 * 0.5 + 0.15, 1e-9);
+  t = trials(0.18);
+  const CodecPick fast = pick_codec(t, kDense);
+  EXPECT_EQ(fast.best, kDense);
+  EXPECT_NEAR(fast.runner_up_expected, 0.24, 1e-2);
+}
+
+// 0.295 s instead of 0.3 are not worth a trial.
+TEST(CodecPick, ATrialMustPromiseToBeClearlyFaster) {
+  auto t = trials(0.3);
+  t[kQuarter].work = 0.22;
+  EXPECT_EQ(pick_codec(t, kDense).best, kDense);
+  t[kQuarter].work = 0.19;
+  EXPECT_EQ(pick_codec(t, kDense).best, kQuarter);
+  // One that has run need be faster only by what operations differ.
+  t[kQuarter].took = 0.285;
+  EXPECT_EQ(pick_codec(t, kDense).best, kQuarter);
+  t[kQuarter].took = 0.295;
+  EXPECT_EQ(pick_codec(t, kDense).best, kDense);
+}
+
+// A codec that turned out slow shows what computing costs here, so no other one is tried for the same reason.
+TEST(CodecPick, AFailedTrialIsTakenBackAndNotRepeatedWithAnother) {
+  auto t = trials(0.4);
+  EXPECT_EQ(pick_codec(t, kDense).best, kQuarter);
+  t[kQuarter].took = 0.7;
+  const CodecPick pick = pick_codec(t, kQuarter);
+  EXPECT_EQ(pick.best, kDense);
+  EXPECT_NEAR(t[kQuarter].slowdown, 3, 1e-6);
+  // The links change, so that times count no more; the slowdown does.
+  t[kDense].took = 0.4;
+  t[kQuarter].took = 0;
+  EXPECT_EQ(pick_codec(t, kDense).best, kDense);
+  t[kDense].took = 4;
+  EXPECT_EQ(pick_codec(t, kDense).best, kQuarter);
+}
+
+// While a codec runs, what dense would take follows from its time.
+TEST(CodecPick, FromTheCodecsTimeItFollowsThatDenseWouldBeFasterNow) {
+  auto t = trials(0);
+  t[kQuarter].took = 0.25;  // 0.2 of them computing
+  EXPECT_EQ(pick_codec(t, kQuarter).best, kDense);
+  t[kQuarter].took = 1.5;
+  EXPECT_EQ(pick_codec(t, kQuarter).best, kQuarter);
+}
+
+TEST(CodecPick, SharesAndWorkCountPiecesAndRanks) {
+  EXPECT_EQ(wire_share({}, 1 << 20, 4, 128 << 10), 1);
+  const CodecSpec int8{.kind = CodecKind::kInt8};
+  EXPECT_NEAR(wire_share(int8, 100 << 20, 4, 128 << 10), 0.25, 0.001);
+  const CodecSpec safe{.kind = CodecKind::kInt8, .or_dense = true};
+  EXPECT_NEAR(wire_share(safe, 100 << 20, 4, 128 << 10), 0.25, 0.001);
+  EXPECT_GT(wire_share(int8, 256, 4, 128 << 10), 0.35);  // heads count where parts are small
+  const double work = codec_work({2e-9, 1e-9}, 1000, 4, true);
+  EXPECT_NEAR(work, 1000 * (2e-9 + 1e-9 * (1.5 + 1)), 1e-12);
+  EXPECT_NEAR(codec_work({2e-9, 1e-9}, 1000, 4, false), 1000 * (2e-9 + 1e-9 * 1.75), 1e-12);
+}
+
+}  // namespace
+}  // namespace canarynet

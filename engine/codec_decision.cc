@@ -1,0 +1,60 @@
+// How a group's measured table chooses codecs: the part of engine/decision_flow.h beside collectives/codec_pick.h.
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "collectives/codec_pick.h"
+#include "engine/decision_flow.h"
+#include "engine/engine.h"
+
+namespace canarynet {
+namespace {
+
+std::uint32_t microseconds(double seconds) {
+  return static_cast<std::uint32_t>(std::clamp(std::llround(seconds * 1e6), 1LL, 0xffffffffLL));
+}
+
+}  // namespace
+
+bool DecisionFlow::measures_planners() const { return engine_.options_.settings.measured_choice; }
+
+// Something asks for a table.
+bool DecisionFlow::active() const { return used() && (measures_planners() || group_.codec_use.any()); }
+
+// Whether enough operations have run by what decides now.
+bool DecisionFlow::all_tried() const {
+  return (!measures_planners() || group_.use.all_tried(current_)) && group_.codec_use.all_tried(current_);
+}
+
+// Puts rows that choose codecs in the place of those that are there.
+void DecisionFlow::choose_codecs(std::vector<MeasuredRow>* rows) {
+  const auto n = static_cast<int>(group_.members.size());
+  const auto piece = static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count);
+  for (const auto& cell : group_.codec_use.cells()) {
+    const std::size_t present = CodecUse::chosen(current_, cell->asked, cell->bytes);
+    if (!CodecUse::enough(cell->took[present])) continue;  // the row that is there stays
+    const CodecCandidates candidates = candidates_of(cell->asked);
+    std::array<CodecTrial, kCodecCandidatesMax> trials;
+    for (std::size_t i = 0; i < candidates.count; ++i) {
+      const CodecSpec& spec = candidates.specs[i];
+      CodecTrial& t = trials[i];
+      t.share = wire_share(spec, cell->bytes, n, piece);
+      if (i != 0) t.work = codec_work(engine_.codec_speed(spec), cell->bytes, n, cell->feedback);
+      if (CodecUse::enough(cell->took[i])) t.took = static_cast<double>(cell->took[i].recent_ns) * 1e-9;
+      t.slowdown = cell->slowdown[i];
+    }
+    const CodecPick pick = pick_codec({trials.data(), candidates.count}, present);
+    for (std::size_t i = 0; i < candidates.count; ++i) cell->slowdown[i] = trials[i].slowdown;
+    MeasuredRow row;
+    row.size_class = cell->size_class;
+    row.asked = cell->asked;
+    row.codec = static_cast<std::uint8_t>(pick.best);
+    row.codec_runner_up = static_cast<std::uint8_t>(pick.runner_up);
+    row.predicted_us = microseconds(pick.expected);
+    row.runner_up_us = microseconds(pick.runner_up_expected);
+    std::erase_if(*rows, [&](const MeasuredRow& r) { return r.asked == row.asked && r.size_class == row.size_class; });
+    rows->push_back(row);
+  }
+}
+
+}  // namespace canarynet

@@ -1,0 +1,78 @@
+// engine/codec_use.h -- operations of a group that let their codec be chosen, by what they ask for and class of sizes:
+// what the rows of the measured table that choose codecs are made from, and what explains them.
+//
+// Memory: a cell stays where it is while this lives; the first operation of its kind makes it. Beyond kCellsMax kinds
+// nothing is noted, and operations travel dense. Units: bytes, ns. Thread: the engine's owner.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "collectives/measured_table.h"
+#include "compress/codec_ask.h"
+#include "engine/choice_use.h"
+
+namespace canarynet {
+
+class CodecUse {
+ public:
+  static constexpr std::size_t kCellsMax = 64;
+  // So many slow operations tell how long the next one takes; of fast ones, ChoiceUse::Took::kEnough.
+  static constexpr std::uint32_t kEnoughSlow = 2;
+  static constexpr Nanos kSlow = 250_ms;
+
+  struct Cell {
+    std::uint32_t asked = 0;
+    int size_class = 0;
+    std::uint64_t bytes = 0;  // of the latest one
+    bool feedback = false;    // it named a tensor
+    std::array<ChoiceUse::Took, kCodecCandidatesMax> took{};  // by candidate
+    std::array<double, kCodecCandidatesMax> slowdown{};       // CodecTrial's
+  };
+
+  static bool enough(const ChoiceUse::Took& took) {
+    return took.lately >= (took.recent_ns >= kSlow.count ? kEnoughSlow : ChoiceUse::Took::kEnough);
+  }
+  bool any() const { return !cells_.empty(); }
+  // nullptr: no such operation was entered here.
+  Cell* find(std::uint32_t asked, std::uint64_t bytes) const {
+    const int size = canarynet::size_class(bytes);
+    for (const auto& c : cells_) {
+      if (c->asked == asked && c->size_class == size) return c.get();
+    }
+    return nullptr;
+  }
+  // Of a kind that has none yet. nullptr: there are too many.
+  Cell* add(std::uint32_t asked, std::uint64_t bytes) {
+    if (cells_.size() == kCellsMax) return nullptr;
+    Cell& made = *cells_.emplace_back(std::make_unique<Cell>());
+    made.asked = asked;
+    made.size_class = canarynet::size_class(bytes);
+    return &made;
+  }
+  const std::vector<std::unique_ptr<Cell>>& cells() const { return cells_; }
+  // The links have changed: what operations took before says nothing any more.
+  void forget_times() {
+    for (const auto& c : cells_) {
+      for (ChoiceUse::Took& t : c->took) t.lately = 0;
+    }
+  }
+  // Whether enough operations of every kind have run by what the table chooses for them.
+  bool all_tried(const MeasuredTable& table) const {
+    return std::all_of(cells_.begin(), cells_.end(),
+                       [&](const auto& c) { return enough(c->took[chosen(table, c->asked, c->bytes)]); });
+  }
+  // The candidate that the table chooses: its row's, else dense.
+  static std::size_t chosen(const MeasuredTable& table, std::uint32_t asked, std::uint64_t bytes) {
+    const MeasuredRow* const row = table.find_codec(asked, bytes);
+    return row != nullptr ? row->codec : 0;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Cell>> cells_;
+};
+
+}  // namespace canarynet

@@ -1,0 +1,161 @@
+// Operations that let their codec be chosen, in virtual time: dense first, then what is faster, from the same operation
+// on everywhere, and nothing that a codec left out is lost on the way.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "sim/codec_exchange_test_util.h"
+
+namespace canarynet {
+namespace {
+
+constexpr std::size_t kCount = 100'000;
+
+// An engine takes no virtual time to encode, so what it would take is said here, and must be believed before a codec
+// has run.
+ClusterOptions cluster(double codec_seconds, std::uint64_t mbit = 100) {
+  ClusterOptions o = flat_cluster(4);
+  o.fabric.nic = NicOptions::link(100_us, BytesPerSec::from_mbit(static_cast<std::int64_t>(mbit)));
+  o.amend = [codec_seconds](int, EngineOptions* e) {
+    e->codec_speed = [codec_seconds](const CodecSpec&) {
+      const double each = codec_seconds / (kCount * sizeof(float));
+      return CodecSpeed{each, each};
+    };
+  };
+  return o;
+}
+
+const CodecUse::Cell& cell(Cluster& c, int rank) {
+  const auto& cells = c.world(rank)->group->codec_use.cells();
+  EXPECT_EQ(cells.size(), 1u);
+  return *cells.at(0);
+}
+std::uint64_t ran(Cluster& c, std::size_t candidate, int rank = 0) {
+  return cell(c, rank).took.at(candidate).operations;
+}
+
+// What all ranks gave and got, so far.
+struct Balance {
+  std::vector<double> given = std::vector<double>(kCount), got = std::vector<double>(kCount);
+  void expect_even(Cluster& c) const {
+    for (std::size_t i = 0; i < kCount; i += 7) {
+      double left = 0;
+      for (int r = 0; r < c.ranks(); ++r) {
+        if (c.world(r)->feedback.knows(kTensor)) left += residual(c, r)[i];
+      }
+      ASSERT_NEAR(given[i], got[i] + left, 1e-3) << "element " << i;
+    }
+  }
+};
+
+// One after the other for so long, or until `enough`. All ranks get the same.
+void exchange(
+    Cluster& c, Nanos span, const std::string& codec, Balance* balance,
+    const std::function<bool()>& enough = [] { return false; }) {
+  const Values input = gradients(c.ranks(), kCount, 4);
+  for (const Nanos end = c.now() + span; c.now() < end && !enough();) {
+    Exchange e(c, input, codec);
+    ASSERT_NO_FATAL_FAILURE(e.expect_equal(codec));
+    for (std::size_t i = 0; i < kCount; ++i) {
+      balance->given[i] += sum_of(input, i);
+      balance->got[i] += e.out[0][i];
+    }
+    for (int r = 1; r < c.ranks(); ++r) {
+      ASSERT_EQ(c.world(r)->history[c.world(r)->entered % GroupMember::kHistory].table,
+                c.world(0)->history[c.world(0)->entered % GroupMember::kHistory].table);
+    }
+    c.run_for(1_ms);
+  }
+}
+
+TEST(CodecChoice, SlowLinksGetTheCodecThatSendsLeastAndFastOnesDense) {
+  Cluster c(cluster(2e-3));
+  ASSERT_TRUE(c.join());
+  Balance balance;
+  ASSERT_NO_FATAL_FAILURE(exchange(c, 6_s, "auto", &balance));
+  EXPECT_GE(ran(c, 0), 6u) << "dense shows what the links carry";
+  for (int r = 0; r < 4; ++r) EXPECT_GE(ran(c, 2, r), 40u) << "int8 at rank " << r;
+  ASSERT_NO_FATAL_FAILURE(balance.expect_even(c));
+  const std::string why = c.engine(2).explain(c.world(2)->id, Collective::kAllReduce, kCount * 4);
+  EXPECT_NE(why.find("; with codec auto int8,or-dense, chosen by table "), std::string::npos) << why;
+  EXPECT_NE(why.find("each by dense"), std::string::npos) << why;
+
+  // Now the links are fast: what int8 takes leaves little for its bytes, so dense is tried, and what int8 left out leaves
+  // with the first of them.
+  for (int host = 0; host < 4; ++host)
+    c.fabric().nic(host, 0) = NicOptions::link(20_us, BytesPerSec::from_mbit(10'000));
+  const std::uint64_t dense = ran(c, 0);
+  ASSERT_NO_FATAL_FAILURE(exchange(c, 8_s, "auto", &balance, [&] { return ran(c, 0) > dense; }));
+  for (int r = 0; r < 4; ++r) EXPECT_EQ(ran(c, 0, r), dense + 1) << "dense at rank " << r;
+  for (int r = 0; r < 4; ++r) EXPECT_FALSE(c.world(r)->feedback.leaves(kTensor));
+  ASSERT_NO_FATAL_FAILURE(balance.expect_even(c));
+}
+
+TEST(CodecChoice, EncodingThatTakesLongerThanItSavesIsNotTried) {
+  Cluster c(cluster(0.2));
+  ASSERT_TRUE(c.join());
+  Balance balance;
+  ASSERT_NO_FATAL_FAILURE(exchange(c, 4_s, "sketch:8,auto", &balance));
+  EXPECT_GT(ran(c, 0), 20u);
+  EXPECT_EQ(ran(c, 1), 0u);
+  const std::string why = c.engine(0).explain(c.world(0)->id, Collective::kAllReduce, kCount * 4);
+  EXPECT_NE(why.find("; with codec sketch:8,auto dense, chosen by table "), std::string::npos) << why;
+}
+
+TEST(CodecChoice, TheCodecThatOperationsNameIsTheirOwn) {
+  Cluster c(cluster(0));
+  ASSERT_TRUE(c.join());
+  Balance balance;
+  ASSERT_NO_FATAL_FAILURE(exchange(c, 4_s, "topk:0.01,auto", &balance));
+  EXPECT_GT(ran(c, 1), 20u);
+  ASSERT_NO_FATAL_FAILURE(balance.expect_even(c));
+  Exchange plain(c, gradients(4, kCount, 5), "", 0);
+  ASSERT_NO_FATAL_FAILURE(plain.expect_equal("no codec"));
+  EXPECT_NEAR(plain.out[0][17], sum_of(plain.in, 17), 1e-6) << "others stay dense";
+}
+
+TEST(CodecChoice, WhoDoesNotAskIsNamed) {
+  Cluster c(cluster(0));
+  ASSERT_TRUE(c.join());
+  Exchange e(c, gradients(4, 50'000, 1), "auto:0.01");
+  e.request[2].codec = 0;
+  e.request[2].tensor = 0;
+  e.submit_all();
+  ASSERT_TRUE(e.finish(1_s));
+  for (const auto& ticket : e.tickets) {
+    EXPECT_EQ(ticket->code, CANARY_MISMATCH);
+    EXPECT_NE(ticket->status.text().find("codec=auto:0.01 tensor=7"), std::string::npos) << ticket->status.text();
+  }
+}
+
+TEST(CodecChoice, APlanThatTakesNoCodecStaysDense) {
+  ClusterOptions o = cluster(0);
+  o.settings.algo = "halving_doubling";
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  const Values input = gradients(4, 30'000, 1);
+  for (int i = 0; i < 60; ++i) {
+    Exchange e(c, input, "auto");
+    ASSERT_NO_FATAL_FAILURE(e.expect_equal("auto"));
+    c.run_for(50_ms);
+  }
+  EXPECT_EQ(c.engine(0).algorithm(c.world(0)->id), std::string("halving_doubling"));
+}
+
+// Nobody measures there, and memory is faster than any codec.
+TEST(CodecChoice, WithinOneHostItIsDense) {
+  ClusterOptions o = cluster(0);
+  o.hosts = 1;
+  o.ranks_per_host = 3;
+  o.wiring = Wiring::flat(1, 1);
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  Exchange e(c, gradients(3, kCount, 1), "auto");
+  ASSERT_NO_FATAL_FAILURE(e.expect_equal("auto"));
+  const std::string why = c.engine(0).explain(c.world(0)->id, Collective::kAllReduce, kCount * 4);
+  EXPECT_NE(why.find("with codec auto dense, since nothing is measured"), std::string::npos) << why;
+}
+
+}  // namespace
+}  // namespace canarynet
