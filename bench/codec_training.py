@@ -4,7 +4,8 @@
 The quick start's program does it (examples/train_fashion_mnist --codec), with its fully connected network and with a
 convolutional one, and error feedback for every bucket of the gradient. Each run has its seed, for the weights and the
 order of the images; a codec's runs are compared with dense's of the same seeds. All ranks must end with the same bits.
-Accuracy is over the 10,000 test images and does not depend on the machine's load.
+Accuracy is over the 10,000 test images and does not depend on the machine's load. Momentum multiplies what comes late:
+codecs that leave much to later operations are to be tried with less of it (--momentum 0 --rate 0.5).
 """
 import json
 import os
@@ -27,7 +28,8 @@ def train(options, network, codec, seed, steps):
         if not os.access(program, os.X_OK):
             raise BenchError("train_fashion_mnist is not built in %s" % options.build)
         command = [program, "--network", network, "--steps", str(steps), "--batch", str(BATCH), "--seed", str(seed),
-                   "--report-every", str(steps), "--json", out] + (["--codec", codec] if codec else [])
+                   "--report-every", str(steps), "--json", out, "--momentum", str(options.momentum),
+               "--rate", str(options.rate)] + (["--codec", codec] if codec else [])
         harness.run_to_end(options, 60 + steps, RANKS, 1, command)
         with open(out) as file:
             figures = json.load(file)
@@ -40,12 +42,15 @@ def body():
     parser = harness.arguments(__doc__, repeat=5, quick_repeat=1)
     parser.add_argument("--codec", action="append", help="these alone, beside dense; may be repeated")
     parser.add_argument("--network", action="append", choices=("dense", "conv"), help="[both; with --quick dense]")
+    parser.add_argument("--momentum", type=float, default=0.9, help="of the averaged gradient [0.9]")
+    parser.add_argument("--rate", type=float, default=0.1, help="of learning [0.1]")
     parser.add_argument("--steps", type=int, default=None, help="of the optimizer [1400; with --quick 150]")
     options = harness.parse(parser)
     figures = Figures(options)
     steps = options.steps or (150 if options.quick else 1400)
     codecs = options.codec or (["sketch:8,mean"] if options.quick else CODECS)
-    figures.note("%d ranks, batches of %d, %d steps, %d seeds" % (RANKS, BATCH, steps, options.repeat))
+    figures.note("%d ranks, batches of %d, %d steps, %d seeds, momentum %g, rate %g" %
+                 (RANKS, BATCH, steps, options.repeat, options.momentum, options.rate))
     for network in options.network or (["dense"] if options.quick else ["dense", "conv"]):
         seeds = range(1, options.repeat + 1)
         plain = [train(options, network, None, seed, steps) for seed in seeds]
