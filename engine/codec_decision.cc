@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "collectives/codec_pick.h"
 #include "engine/decision_flow.h"
@@ -26,13 +27,32 @@ bool DecisionFlow::all_tried() const {
   return (!measures_planners() || group_.use.all_tried(current_)) && group_.codec_use.all_tried(current_);
 }
 
+// Whether the links are much faster or slower than when this was last true. Rates that nothing shapes always move a
+// little, and what operations took says more than they do.
+bool DecisionFlow::rates_moved() {
+  std::vector<std::uint32_t> rates;
+  for (const Level& l : levels_) {
+    if (l.level.beta_kbps != 0) rates.push_back(l.level.beta_kbps);
+  }
+  if (rates.empty()) return false;
+  const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2);
+  std::nth_element(rates.begin(), middle, rates.end());
+  const double rate = *middle;
+  if (codec_rate_ != 0 && !CodecUse::far_apart(rate, codec_rate_)) return false;
+  return std::exchange(codec_rate_, rate) != 0;
+}
+
 // Puts rows that choose codecs in the place of those that are there.
 void DecisionFlow::choose_codecs(std::vector<MeasuredRow>* rows) {
   const auto n = static_cast<int>(group_.members.size());
   const auto piece = static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count);
+  const bool moved = rates_moved();
   for (const auto& cell : group_.codec_use.cells()) {
     const std::size_t present = CodecUse::chosen(current_, cell->asked, cell->bytes);
+    if (moved || CodecUse::moved(*cell, present)) CodecUse::forget_others(cell.get(), present);
     if (!CodecUse::enough(cell->took[present])) continue;  // the row that is there stays
+    cell->judged = present;
+    cell->judged_seconds = static_cast<double>(cell->took[present].recent_ns) * 1e-9;
     const CodecCandidates candidates = candidates_of(cell->asked);
     std::array<CodecTrial, kCodecCandidatesMax> trials;
     for (std::size_t i = 0; i < candidates.count; ++i) {

@@ -31,8 +31,22 @@ class CodecUse {
     bool feedback = false;    // it named a tensor
     std::array<ChoiceUse::Took, kCodecCandidatesMax> took{};  // by candidate
     std::array<double, kCodecCandidatesMax> slowdown{};       // CodecTrial's
+    std::size_t judged = 0;                                   // the candidate that ran when it was last looked at,
+    double judged_seconds = 0;                                // and what it took; 0: never
   };
 
+  // So much says that something has changed, not that it wavers.
+  static constexpr double kFarApart = 2;
+  static bool far_apart(double a, double b) { return a > kFarApart * b || b > kFarApart * a; }
+  // Whether the present candidate takes another time than when it was judged.
+  static bool moved(const Cell& c, std::size_t present) {
+    const double takes = static_cast<double>(c.took[present].recent_ns) * 1e-9;
+    return c.judged == present && c.judged_seconds > 0 && far_apart(takes, c.judged_seconds);
+  }
+  bool any_moved(const MeasuredTable& table) const {
+    return std::any_of(cells_.begin(), cells_.end(),
+                       [&](const auto& c) { return moved(*c, chosen(table, c->asked, c->bytes)); });
+  }
   static bool enough(const ChoiceUse::Took& took) {
     return took.lately >= (took.recent_ns >= kSlow.count ? kEnoughSlow : ChoiceUse::Took::kEnough);
   }
@@ -54,11 +68,14 @@ class CodecUse {
     return &made;
   }
   const std::vector<std::unique_ptr<Cell>>& cells() const { return cells_; }
-  // The links have changed: what operations took before says nothing any more.
-  void forget_times() {
-    for (const auto& c : cells_) {
-      for (ChoiceUse::Took& t : c->took) t.lately = 0;
+  // What operations took by another candidate than the present one says nothing any more. The present one's time follows
+  // by itself, fast where operations are few.
+  static void forget_others(Cell* cell, std::size_t present) {
+    for (std::size_t i = 0; i < cell->took.size(); ++i) {
+      if (i != present) cell->took[i].lately = 0;
     }
+    ChoiceUse::Took& own = cell->took[present];
+    if (own.recent_ns >= kSlow.count) own.lately = std::min(own.lately, 1u);
   }
   // Whether enough operations of every kind have run by what the table chooses for them.
   bool all_tried(const MeasuredTable& table) const {

@@ -167,7 +167,6 @@ bool DecisionFlow::take_level(const wire::LinkLevel& level) {
   *at = {level, false};
   if (another && is_root()) {
     group_.use.forget_times();
-    group_.codec_use.forget_times();
     slowest_.clear();
     judge_anew();
   }
@@ -322,7 +321,7 @@ Nanos DecisionFlow::rule(Nanos now) {
 
 // The costs are made anew once operations have shown how long they take by what decides now.
 void DecisionFlow::judge(Nanos now) {
-  if (judged_) return;
+  if (judged_ && !group_.codec_use.any_moved(current_)) return;
   const bool tried = all_tried();
   if (!tried && now < judge_at_) return;
   judged_ = tried;

@@ -125,6 +125,7 @@ class DecisionFlow final : public Flow {
   void judge_anew();
   void take_time(std::uint32_t operation, std::uint32_t us, ChoiceUse::Took* took);
   void begin_costing();
+  bool rates_moved();
   void choose_codecs(std::vector<MeasuredRow>* rows);
   void propose(std::vector<MeasuredRow> rows, Nanos now);
   void open(MeasuredTable table);
@@ -180,6 +181,7 @@ class DecisionFlow final : public Flow {
   bool judged_ = true;  // the table in force, by what operations took
   Nanos judge_at_, judge_pause_ = kJudgeAfter;
   bool departed_ = false;  // an engine of the group has left
+  double codec_rate_ = 0;  // of the median link when what codecs took began to count; 0: not known
 
   std::vector<std::byte> outgoing_;  // lent to a channel while it copies it
 };

@@ -125,6 +125,19 @@ class Engine final : public MembershipListener,
       });
     }
   }
+  // Calls fn(group, CodecUse::Cell, row or nullptr, identity of the table) for all codecs that the groups let be chosen.
+  template <typename Fn>
+  void for_each_codec_choice(Fn fn) const {
+    for (const auto& g : groups_) {
+      if (g->local.empty()) continue;
+      const MeasuredTable* const table =
+          g->decisions ? &g->decisions->table_for(g->local.front()->entered + 1) : nullptr;
+      for (const auto& cell : g->codec_use.cells()) {
+        fn(*g, *cell, table != nullptr ? table->find_codec(cell->asked, cell->bytes) : nullptr,
+           table != nullptr ? table->identity() : 0);
+      }
+    }
+  }
   // True while operations or messages of a member are not done, those included that the engine has not seen.
   bool pending(port::MemberId id);
   // Ends a local member's part in its group; false: operations or messages are pending. When the last local member has

@@ -164,6 +164,49 @@ void EngineCounters::fill_choices(const Engine& engine) {
   t.at(ProcessMetric::kChoicesLeftOut) = left_out;
 }
 
+// Which codecs they let be chosen, and why.
+void EngineCounters::fill_codec_choices(const Engine& engine) {
+  ipc::CountersTable& t = writer_.table();
+  engine.for_each_codec_choice([&](const Group& group, const CodecUse::Cell& cell, const MeasuredRow* chosen,
+                                   std::uint32_t table) {
+    if (t.choices == ipc::kChoicesMax) {
+      ++t.at(ProcessMetric::kChoicesLeftOut);
+      return;
+    }
+    const CodecCandidates candidates = candidates_of(cell.asked);
+    const auto name = [&](std::size_t candidate) { return to_text(candidates.specs.at(candidate)); };
+    ipc::ChoiceRow& row = t.choice[t.choices++];
+    row = {};
+    ipc::put_label(row.collective, name_of(Collective::kAllReduce));
+    ipc::put_label(row.asked, text_asked(cell.asked));
+    ipc::put_label(row.planner, name(chosen != nullptr ? chosen->codec : 0));
+    row.group = group.flow;
+    row.ranks = static_cast<std::uint32_t>(group.members.size());
+    row.chosen_by = chosen != nullptr ? ipc::ChosenBy::kMeasured : ipc::ChosenBy::kStatic;
+    row.table_version = table_version(table);
+    row.table_checksum = table_checksum(table);
+    row.from_bytes = class_begin(cell.size_class);
+    row.to_bytes = cell.size_class + 1 < kSizeClasses ? class_begin(cell.size_class + 1) : 0;
+    if (chosen != nullptr) {
+      row.predicted_ns = std::uint64_t{chosen->predicted_us} * 1000;
+      if (chosen->codec_runner_up != chosen->codec) {
+        ipc::put_label(row.runner_up, name(chosen->codec_runner_up));
+        row.runner_up_ns = std::uint64_t{chosen->runner_up_us} * 1000;
+      }
+    }
+    static_assert(ipc::ChoiceRow::kTimesMax >= kCodecCandidatesMax);
+    std::size_t lines = 0;
+    for (std::size_t i = 0; i < candidates.count; ++i) {
+      const ChoiceUse::Took& took = cell.took[i];
+      if (took.operations == 0) continue;
+      ipc::ChoiceTimes& times = row.times[lines++];
+      ipc::put_label(times.planner, name(i));
+      times.operations = took.operations;
+      times.mean_ns = took.ns / took.operations;
+    }
+  });
+}
+
 template <typename Source>
 void EngineCounters::fill_messages(const Source& source) {
   ipc::CountersTable& t = writer_.table();
@@ -185,6 +228,7 @@ void EngineCounters::publish(const Engine& engine, Nanos now) {
   std::fill(rails_.begin(), rails_.end(), RailStats{});
   fill_links(engine);
   fill_choices(engine);
+  fill_codec_choices(engine);
   fill_messages(engine);
   const Engine::Counters c = engine.counters();
   ipc::CountersTable& t = writer_.table();

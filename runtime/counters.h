@@ -32,6 +32,7 @@ class EngineCounters {
   template <typename Source>
   void fill_links(const Source& source);
   void fill_choices(const Engine& engine);
+  void fill_codec_choices(const Engine& engine);
   template <typename Source>
   void fill_messages(const Source& source);
   void finish(Nanos now);

@@ -29,7 +29,7 @@ namespace canarynet::ipc {
 
 inline constexpr const char* kCountersName = "canary-counters";
 inline constexpr std::uint64_t kCountersMagic = 0x3153'5243'594e'4143;  // "CANYCRS1"
-inline constexpr std::uint32_t kCountersVersion = 2;
+inline constexpr std::uint32_t kCountersVersion = 3;
 
 // The counters of a NIC. The table below has the same order; an exporter takes names, units and help texts from it.
 enum class NicMetric : std::uint32_t {
@@ -146,11 +146,13 @@ struct ChoiceTimes {
   std::uint64_t mean_ns;
 };
 // What runs a collective's operations of one class of sizes in a group. The names of planners are empty where there is
-// none, and numbers 0.
+// none, and numbers 0. Where operations let their codec be chosen, `asked` is what they ask with ("auto"), and codecs
+// stand in the places of planners.
 struct ChoiceRow {
   static constexpr std::size_t kTimesMax = 4;
 
   char collective[24];
+  char asked[24];
   char planner[24];
   char runner_up[24];   // the best of the others
   std::uint32_t group;  // its number in the job; 1: all ranks
@@ -200,10 +202,10 @@ struct CountersTable {
   }
 };
 static_assert(std::is_trivially_copyable_v<CountersTable> && std::has_unique_object_representations_v<CountersTable>);
-static_assert(sizeof(NicRow) == 240 && sizeof(LinkRow) == 304 && sizeof(ChoiceRow) == 288);
+static_assert(sizeof(NicRow) == 240 && sizeof(LinkRow) == 304 && sizeof(ChoiceRow) == 312);
 static_assert(offsetof(CountersTable, sequence) == 16 && offsetof(CountersTable, process) == 88);
 static_assert(offsetof(CountersTable, nic) == 408 && offsetof(CountersTable, link) % 8 == 0);
-static_assert(sizeof(CountersTable) == 408 + 240 * kNicsMax + 304 * kLinksMax + 288 * kChoicesMax &&
+static_assert(sizeof(CountersTable) == 408 + 240 * kNicsMax + 304 * kLinksMax + 312 * kChoicesMax &&
               sizeof(CountersTable) % 8 == 0);
 static_assert(static_cast<std::size_t>(NicMetric::kCount) <= kValues &&
               static_cast<std::size_t>(LinkMetric::kCount) <= kValues &&

@@ -32,6 +32,7 @@ std::string table_text(const ChoiceRow& c) {
 }
 
 std::string why_text(const ChoiceRow& c) {
+  if (c.asked[0] != '\0') return c.chosen_by == ChosenBy::kMeasured ? table_text(c) : "nothing is known yet";
   switch (c.chosen_by) {
     case ChosenBy::kForced:
       return "CANARY_ALGO";
@@ -71,12 +72,14 @@ std::string times_text(const ChoiceRow& c) {
 }
 
 std::string line_of(const ipc::ScannedTable& scanned, const ChoiceRow& c) {
+  std::string operation = c.collective;
+  if (c.asked[0] != '\0') operation += "/" + std::string(c.asked);
   std::string planner = c.planner;
   if (c.piece_bytes != 0) planner += "/" + size_text(c.piece_bytes);
   const std::string next = c.runner_up[0] == '\0' ? "-" : std::string(c.runner_up) + " " + time_text(c.runner_up_ns);
   char text[512];
-  std::snprintf(text, sizeof text, "%7d %-15.15s %5d %6u %6u %-15.15s %-19.19s %-21.21s %-33.33s %9s %-26.26s ",
-                scanned.pid, scanned.table->process, scanned.table->rank, c.group, c.ranks, c.collective,
+  std::snprintf(text, sizeof text, "%7d %-15.15s %5d %6u %6u %-26.26s %-19.19s %-21.21s %-33.33s %9s %-26.26s ",
+                scanned.pid, scanned.table->process, scanned.table->rank, c.group, c.ranks, operation.c_str(),
                 sizes_text(c).c_str(), planner.c_str(), why_text(c).c_str(), time_text(c.predicted_ns).c_str(),
                 next.c_str());
   return text + times_text(c) + "\n";
@@ -91,6 +94,7 @@ Json json_of(const ipc::ScannedTable& scanned, const ChoiceRow& c) {
               {"group", c.group},
               {"ranks", c.ranks},
               {"op", c.collective},
+              {"asked_codec", c.asked[0] == '\0' ? Json(nullptr) : Json(c.asked)},
               {"from_bytes", c.from_bytes},
               {"to_bytes", c.to_bytes == 0 ? Json(nullptr) : Json(c.to_bytes)},
               {"algo", c.planner},
@@ -115,7 +119,7 @@ Json json_of(const ipc::ScannedTable& scanned, const ChoiceRow& c) {
 
 std::string explain_text(const Look& look) {
   char head[256];
-  std::snprintf(head, sizeof head, "%7s %-15s %5s %6s %6s %-15s %-19s %-21s %-33s %9s %-26s %s\n", "PID", "PROCESS",
+  std::snprintf(head, sizeof head, "%7s %-15s %5s %6s %6s %-26s %-19s %-21s %-33s %9s %-26s %s\n", "PID", "PROCESS",
                 "RANK", "GROUP", "RANKS", "OPERATION", "BYTES", "ALGORITHM", "CHOSEN BY", "EXPECTED", "NEXT BEST",
                 "TOOK SINCE (TIMES)");
   std::string out = head;

@@ -228,20 +228,28 @@ TEST(CtlView, ExplainSaysWhatWasChosenWhyAndHowLongItTook) {
   kept.from_bytes = 0;
   add(ipc::ChosenBy::kForced, "tree").to_bytes = 0;
   add(ipc::ChosenBy::kStatic, "bcube");
+  ipc::ChoiceRow& codec = add(ipc::ChosenBy::kMeasured, "int8");
+  ipc::put_label(codec.asked, "auto:0.01");
+  ipc::put_label(codec.runner_up, "dense");
+  codec.runner_up_ns = 6'290'000'000;
   t->at(ProcessMetric::kChoicesLeftOut) = 7;
   const Look look = look_at(1000, std::move(t));
   const std::string text = explain_text(look);
   EXPECT_TRUE(has(text,
-                  "train               2      1      4 all_reduce      256KiB to 1MiB      mesh/32KiB            "
+                  "train               2      1      4 all_reduce                 256KiB to 1MiB      mesh/32KiB            "
                   "table 3 (1a2b3)                     8.51 ms ring 9.12 ms               mesh 8.60 ms (120)\n"))
       << text;
   EXPECT_TRUE(has(text, "to 1MiB             ring                  size, topology; table 3 (00000)           - -"))
       << text;
   EXPECT_TRUE(has(text, "from 256KiB         tree                  CANARY_ALGO ")) << text;
   EXPECT_TRUE(has(text, "bcube                 size, topology ")) << text;
+  EXPECT_TRUE(has(text, "all_reduce/auto:0.01       256KiB to 1MiB      int8                  table 0 (00000) ")) << text;
   EXPECT_TRUE(has(text, "1234 and 7 more\n")) << text;
   const auto json = nlohmann::json::parse(explain_json(look));
-  ASSERT_EQ(json["choices"].size(), 4u);
+  ASSERT_EQ(json["choices"].size(), 5u);
+  EXPECT_TRUE(json["choices"][0]["asked_codec"].is_null());
+  EXPECT_EQ(json["choices"][4]["asked_codec"], "auto:0.01");
+  EXPECT_EQ(json["choices"][4]["runner_up"]["algo"], "dense");
   const auto& first = json["choices"][0];
   EXPECT_EQ(first["op"], "all_reduce");
   EXPECT_EQ(first["algo"], "mesh");
