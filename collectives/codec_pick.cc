@@ -24,7 +24,7 @@ double dense_seconds(std::span<const CodecTrial> trials, std::size_t present) {
 double wire_share(const CodecSpec& spec, std::uint64_t bytes, int ranks, std::uint32_t piece_bytes) {
   if (spec.kind == CodecKind::kDense) return 1;
   const std::uint64_t part = std::max<std::uint64_t>(4, bytes / static_cast<std::uint64_t>(std::max(1, ranks)));
-  const std::uint64_t piece = std::min<std::uint64_t>(part, coded_piece_bytes(spec, piece_bytes));
+  const std::uint64_t piece = std::min<std::uint64_t>(part, coded_piece_bytes(spec, piece_bytes, part));
   CodecSpec usual = spec;
   usual.or_dense = false;  // values that are not finite are rare
   return static_cast<double>(encoded_bytes_max(usual, piece / sizeof(float))) / static_cast<double>(piece);

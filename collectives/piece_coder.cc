@@ -18,6 +18,9 @@ constexpr std::byte kRefusal{1};
 //  | form: u8 | rank: u32 | element: u64 | value: f32 |
 constexpr std::uint32_t kRefusalBytes = 17;
 constexpr std::uint32_t kUnit = 128;  // of a piece's bytes, as on every grid
+constexpr std::uint32_t kPiecesOfAPart = 4;
+// Pieces of at most so many bytes are not cut smaller for that: a codebook of 1 KiB is 1.6 % of half of it.
+constexpr std::uint32_t kWorthACodebook = 256 * 1024;
 
 template <typename T>
 void put(std::byte* at, T value) {
@@ -53,10 +56,12 @@ std::size_t encoded_bytes_max(const CodecSpec& spec, std::size_t elements) {
   return std::max<std::size_t>(1 + whole_bytes_max({spec, {.count = elements}}), kRefusalBytes);
 }
 
-std::uint32_t coded_piece_bytes(const CodecSpec& spec, std::uint32_t piece_bytes) {
+std::uint32_t coded_piece_bytes(const CodecSpec& spec, std::uint32_t piece_bytes, std::uint64_t part_bytes) {
   const std::uint64_t most = std::min<std::uint64_t>(4 * std::uint64_t{piece_bytes}, wire::kPayloadMax);
   auto bytes = static_cast<std::uint32_t>(std::uint64_t{16} * piece_bytes / kUnit * kUnit);
   while (bytes > kUnit && encoded_bytes_max(spec, bytes / sizeof(float)) > most) bytes = bytes / 2 / kUnit * kUnit;
+  while (bytes > kWorthACodebook && kPiecesOfAPart * std::uint64_t{bytes} > part_bytes)
+    bytes = bytes / 2 / kUnit * kUnit;
   return std::max(bytes, kUnit);
 }
 

@@ -109,9 +109,11 @@ class PieceCoder {
   Totals totals_;
 };
 
-// Bytes of values that a piece should have, for a job whose pieces have `piece_bytes` otherwise: enough to make a
-// codebook worth its bytes, and no more than encode to a frame. A multiple of 128.
-std::uint32_t coded_piece_bytes(const CodecSpec& spec, std::uint32_t piece_bytes);
+// Bytes of values that a piece should have, for a job whose pieces have `piece_bytes` otherwise, where `part_bytes` go
+// from one rank to another: enough to make a codebook worth its bytes, no more than encode to a frame, and a part has
+// several pieces, or the one that it is would travel by one NIC, and if late, whole by another one as well. A multiple
+// of 128.
+std::uint32_t coded_piece_bytes(const CodecSpec& spec, std::uint32_t piece_bytes, std::uint64_t part_bytes);
 // A bound for an encoded piece of so many elements.
 std::size_t encoded_bytes_max(const CodecSpec& spec, std::size_t elements);
 

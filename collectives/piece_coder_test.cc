@@ -97,7 +97,7 @@ TEST_F(PieceCoderTest, WhatNoEncoderMakesIsAMismatch) {
 TEST(CodedPieces, FillAFrameAndNoMore) {
   for (const char* text : {"fp16", "int8", "sketch:8", "sketch:1", "topk:0.001", "topk:1", "onebit", "int8,or-dense"}) {
     for (const std::uint32_t job : {1024u, 128u * 1024, 1u << 20}) {
-      const std::uint32_t bytes = coded_piece_bytes(spec(text), job);
+      const std::uint32_t bytes = coded_piece_bytes(spec(text), job, 1 << 30);
       EXPECT_EQ(bytes % 128, 0u) << text;
       EXPECT_GE(bytes, 128u) << text;
       EXPECT_LE(bytes, 16 * job) << text;
@@ -105,8 +105,23 @@ TEST(CodedPieces, FillAFrameAndNoMore) {
     }
   }
   // A codebook is worth its bytes: 26 % of f32 is the most that a sketch of 8 bits may take.
-  const std::uint32_t bytes = coded_piece_bytes(spec("sketch:8"), 128 * 1024);
-  EXPECT_LE(encoded_bytes_max(spec("sketch:8"), bytes / 4), 0.26 * bytes);
+  for (const std::uint64_t part : {std::uint64_t{1} << 30, std::uint64_t{1} << 20, std::uint64_t{256} << 10}) {
+    const std::uint32_t bytes = coded_piece_bytes(spec("sketch:8"), 128 * 1024, part);
+    EXPECT_LE(encoded_bytes_max(spec("sketch:8"), bytes / 4), 0.26 * bytes) << part;
+  }
+}
+
+TEST(CodedPieces, SeveralMakeAPartUnlessACodebookWouldWeighTooMuch) {
+  const auto pieces = [](std::uint64_t part) {
+    const std::uint64_t bytes = coded_piece_bytes(spec("sketch:8"), 128 * 1024, part);
+    EXPECT_GE(bytes, 128u * 1024);
+    return (part + bytes - 1) / bytes;
+  };
+  EXPECT_EQ(pieces(1 << 20), 4u);  // of 4 MiB among four ranks
+  EXPECT_EQ(pieces(2 << 20), 4u);
+  EXPECT_EQ(pieces(4 << 20), 4u);
+  EXPECT_EQ(pieces(64 << 20), 64u);
+  EXPECT_EQ(pieces(256 << 10), 1u);
 }
 
 TEST(CodedPrograms, AreNotCodedWhereNothingTravels) {

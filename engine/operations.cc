@@ -105,7 +105,8 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   const auto job_piece = static_cast<std::uint32_t>(roster_->piece_bytes.count);
   const Choice& chosen = choice.value();
   const std::uint32_t asked = chosen.piece_bytes != 0 ? std::min(chosen.piece_bytes, job_piece) : job_piece;
-  const std::uint32_t piece = coded ? coded_piece_bytes(codec, asked) : asked;
+  const std::uint64_t part = bytes / static_cast<std::uint64_t>(request.ranks);
+  const std::uint32_t piece = coded ? coded_piece_bytes(codec, asked, part) : asked;
   for (auto& e : m.programs) {
     if (!is_of_shape(e->program) || e->program.planner != chosen.planner || e->program.piece_bytes != piece) continue;
     e->decided_by = table.identity();

@@ -102,7 +102,7 @@ TEST(Frames, AHelloSaysWhatForAndInWhichVersions) {
   EXPECT_TRUE(speaks_our_version(good));
   EXPECT_FALSE(speaks_our_version({.version_min = 1, .version_max = 1}));
   EXPECT_EQ(describe_versions({.version_min = 1, .version_max = 1}),
-            "the peer speaks protocol version 1..1, this side 3");
+            "the peer speaks protocol version 1..1, this side 4");
 }
 
 TEST(Frames, OfAnotherVersionOnlyGreetingsAreBelieved) {

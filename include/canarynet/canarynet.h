@@ -122,8 +122,9 @@ typedef struct canary_op_options {
 #define CANARY_OP_OPTIONS_INIT \
   { sizeof(canary_op_options), CANARY_PRIORITY_NORMAL, 0, 0, 0 }
 
-/* The number of a codec, from its text: "int8", "sketch:8", "topk:0.01,or-dense" (docs/compression.md). Pure: equal
- * texts have equal numbers everywhere. CANARY_INVALID_ARGUMENT says what is wrong with the text; codecs that need the
+/* The number of a codec, from its text: "int8", "sketch:8", "topk:0.01,or-dense" (docs/compression.md); or of a choice
+ * that operations make by what they take: "auto" for none, bf16 or int8, "auto:0.01" for one of these or topk:0.01, and
+ * "sketch:8,auto" for none or that codec. Pure: equal texts have equal numbers everywhere. CANARY_INVALID_ARGUMENT says what is wrong with the text; codecs that need the
  * shape of a matrix (power, svd), and seeds, have no number. */
 CANARY_API enum canary_status canary_codec(const char* text, uint32_t* codec);
 /* What the codecs of this rank's operations in the group have left out of their tensors, as bytes for a checkpoint. On
