@@ -125,6 +125,7 @@ bool OperationFlow::fill(RunPartner& partner, OutPiece* out) {
   out->header.piece = ready.in_step();
   out->header.payload_bytes = ready.bytes;
   out->payload = ready.data;
+  out->encoded = op.entry->program.coded();
   out->cookie = cookie_of(run, ready.task);
   out->rail = ready.step->rail;
   return true;

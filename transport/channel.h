@@ -54,6 +54,7 @@ struct OutPiece {
   std::uint64_t cookie = kNoCookie;  // likewise; kNoCookie: nobody wants to know
   int rail = -1;                     // preferred local rail
   bool borrow = false;               // never copied: on_done comes with the acknowledgement, however small it is
+  bool encoded = false;              // both ends compute for every such piece: the next one, and acks, may take long
   bool urgent = false;               // its user waits for it while others are under way: they leave it room
 };
 

@@ -267,6 +267,7 @@ bool Channel::hedge_over(Path& idle, Path& busy, Nanos now) {
     if (e.record == kNone || e.bytes == 0) continue;
     Record& r = records_[e.record];
     if (r.hedged || r.state != Record::State::kInFlight || r.placements > 1) continue;
+    if (r.piece.encoded && now < late_after(e, busy) + limits::kEncodedMargin) continue;
     // Overdue, it may well take as long again.
     const Nanos left = now >= late_after(e, busy) ? now - e.departure.sent : due(e, busy) - now;
     const Nanos there = arrival_at(rate, idle, e.bytes) + idle.estimator.latency() / 2;

@@ -166,6 +166,7 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
     out->header.piece = piece_;
     out->header.payload_bytes = kBytes;
     out->payload = memory_.data();
+    out->encoded = encoded;
     out->cookie = piece_++;
     return true;
   }
@@ -183,6 +184,7 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
   std::unique_ptr<Channel> channel;
   Nanos now;
   std::uint32_t to_send = 0;
+  bool encoded = false;
   std::vector<std::uint64_t> done;
   int landings_lost = 0;
   std::size_t asked = 0;  // heartbeats that fresh lanes were given
@@ -291,7 +293,7 @@ TEST_F(ChannelFrames, APeerOfAnotherVersionIsNamedWithBoth) {
   const wire::HelloPayload hello{.version_min = 1, .version_max = 1, .purpose = wire::kHelloChannel};
   from_peer(0, wire::Kind::kHello, &hello, sizeof hello);
   EXPECT_EQ(channel->paths_up(), 0);
-  EXPECT_NE(channel->describe_failures().find("protocol version 1..1, this side 3"), std::string::npos)
+  EXPECT_NE(channel->describe_failures().find("protocol version 1..1, this side 4"), std::string::npos)
       << channel->describe_failures();
 }
 
@@ -463,6 +465,25 @@ TEST_F(ChannelFrames, APieceThatWouldWaitLongGoesOverAnIdleLaneAsWell) {
   ASSERT_LT(hedged.size(), waiting.size()) << "those that are soon there stay where they are";
   for (std::size_t i = 0; i < hedged.size(); ++i) EXPECT_EQ(hedged[i].piece, waiting[waiting.size() - 1 - i].piece);
   EXPECT_EQ(path(1).resends[3], hedged.size());
+}
+
+// Its next one may still be encoded, and the peer may be decoding others: an idle lane proves nothing.
+TEST_F(ChannelFrames, AnEncodedPieceIsHedgedOnceItIsLateAndNotBefore) {
+  open(2);
+  warm_up();
+  encoded = true;
+  send(200);
+  ASSERT_GT(lane(0).of(wire::Kind::kPiece).size(), 8u);
+  now += 1_ms;
+  lane(1).sent.clear();
+  ack(1, path(1).next_sequence - 1);
+  channel->wake();
+  channel->pump(now);
+  EXPECT_TRUE(lane(1).of(wire::Kind::kPiece).empty());
+  now += limits::kStallMin;
+  channel->wake();
+  channel->pump(now);
+  EXPECT_FALSE(lane(1).of(wire::Kind::kPiece).empty());
 }
 
 TEST_F(ChannelFrames, AnAcknowledgementWaitsForCompanyButNotForLong) {

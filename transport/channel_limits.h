@@ -71,6 +71,9 @@ inline constexpr Nanos kStallMax = 1_s;
 inline constexpr Nanos kDeadAfterStall = 200_ms;
 // A piece is late when it took so much longer than expected.
 inline constexpr Nanos kHedgeMargin = 2_ms;
+// The same for an encoded piece, before which its peer may have others to decode and to encode. It is not hedged before
+// it is late: an idle lane tells nothing where the next piece is still being encoded.
+inline constexpr Nanos kEncodedMargin = 20_ms;
 // So many of the frames that a lane holds are looked at for a hedge at a time, from the youngest.
 inline constexpr std::uint32_t kHedgeLooks = 32;
 
