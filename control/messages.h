@@ -23,7 +23,8 @@ inline constexpr std::size_t kNameMax = 255;      // host names, host ids, devic
 inline constexpr std::size_t kTextMax = 4096;     // reasons: longer ones are cut
 inline constexpr std::size_t kSettingMax = 1024;  // "name=value"
 inline constexpr std::uint32_t kWorldMax = wire::kRanksMax;
-inline constexpr std::uint32_t kFlowsMax = (1u << 30) - 2;  // of groups: the bits above say what kind of flow it is
+// Of groups: the bits above say what kind of flow it is, and the highest below them that nobody handed it out.
+inline constexpr std::uint32_t kFlowsMax = (1u << 29) - 2;
 inline constexpr std::uint32_t kEnginesMax = 65535;
 inline constexpr std::size_t kObstacleTextMax = 256;       // likewise, in a report of missed engines
 inline constexpr std::uint32_t kWaitingGroupsMax = 65535;  // in a report of missed engines, per engine

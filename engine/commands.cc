@@ -108,6 +108,7 @@ void Engine::obey(const port::Command& c) {
     case port::Command::Kind::kDeadline:
       if (m == nullptr) return;
       post_messages(*m, INT_MAX);  // it has overtaken what it is meant for
+      set_partial_deadline(c.ticket, now_ + Nanos{c.time_limit});
       set_deadline(*m, c.ticket, now_ + Nanos{c.time_limit});
       return;
     case port::Command::Kind::kAbort: {
@@ -122,6 +123,8 @@ void Engine::obey(const port::Command& c) {
       if (OpTicket* ticket = tickets_->at(c.ticket.place); ticket != nullptr) ticket->finish(Status());
       return;
     }
+    case port::Command::Kind::kPartial:
+      return obey_partial(m, c);
     case port::Command::Kind::kSaveFeedback:
     case port::Command::Kind::kRestoreFeedback:
     case port::Command::Kind::kFeedbackGain:

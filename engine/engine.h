@@ -35,6 +35,7 @@
 #include "engine/group.h"
 #include "engine/messages.h"
 #include "engine/newcomer_flow.h"
+#include "engine/partial.h"
 #include "engine/peers.h"
 #include "engine/silence_watch.h"
 #include "port/command.h"
@@ -118,7 +119,7 @@ class Engine final : public MembershipListener,
   template <typename Fn>
   void for_each_choice(Fn fn) const {
     for (const auto& g : groups_) {
-      if (g->local.empty()) continue;
+      if (g->local.empty() || g->partial) continue;
       g->use.for_each_used([&](Collective collective, int size_class, const ChoiceUse::Cell& cell) {
         const std::uint64_t usual = cell.bytes / cell.operations;
         fn(*g, collective, size_class, choice_view(*g, g->local.front()->entered + 1, collective, usual));
@@ -250,6 +251,7 @@ class Engine final : public MembershipListener,
     std::uint32_t engine = 0;  // that said it
     std::uint32_t op = 0;
     wire::SignaturePayload payload;
+    Nanos came{};
   };
   struct PendingGroup {
     std::uint64_t cookie = 0;
@@ -260,7 +262,7 @@ class Engine final : public MembershipListener,
   };
 
   // groups (groups.cc)
-  Group& add_group(std::uint32_t flow, std::vector<int> members);
+  Group& add_group(std::uint32_t flow, std::vector<int> members, GroupEpoch parent = {}, std::uint64_t number = 0);
   GroupPeer* group_peer(Group& group, std::uint32_t engine);
   void add_member(Group& group, int rank);
   // Where a group with that number is, or would go.
@@ -268,8 +270,8 @@ class Engine final : public MembershipListener,
     return std::lower_bound(groups_.begin(), groups_.end(), flow, [](const auto& g, auto f) { return g->flow < f; });
   }
   Group* find_group(std::uint32_t flow);
-  // Whether a group of unknown number is over: nobody can be about to join it here.
-  bool over() const { return pending_groups_.empty(); }
+  // Whether the frame's group, of unknown number, is over: nobody can be about to join it here.
+  bool over(const wire::Header& header) const;
   void admit_strays(Group& group);
   void drop_early(Group& group);
   void drop_early_of_unknown_groups();
@@ -295,6 +297,25 @@ class Engine final : public MembershipListener,
   void end_waiting(GroupMember& member);
   bool check_waiting(Group& group, GroupMember& member, Nanos now);
   void set_deadline(GroupMember& member, port::TicketId ticket, Nanos deadline);
+
+  // partial all-reduces (partial_operations.cc)
+  void obey_partial(GroupMember* caller, const port::Command& command);
+  Status begin_partial(const GroupMember& caller, GroupEpoch name, std::uint64_t number, std::vector<int> members,
+                       bool weighted, const PartialCall& what);
+  Group& add_partial(const Group& parent, GroupEpoch name, std::uint64_t number, std::vector<int> members,
+                     bool weighted);
+  void enter_partial(Group& group, PartialCall& call);
+  void settle_partials();
+  void settle_partial(Group& group, PartialCall& call);
+  void close_partial(Group& group);
+  void end_unknown_partial(GroupEpoch name, const Status& why);
+  void expire_strays(Nanos now);
+  bool lists_agree(Group& group, std::uint32_t from, const wire::SignaturePayload& theirs);
+  bool contradicts(const StraySignature& stray, Group& group);
+  bool contradicts_any(const StraySignature& stray);
+  void end_partials_of(const Group& parent, const Verdict& verdict);
+  bool partial_pending(const GroupMember& member) const;
+  void set_partial_deadline(port::TicketId ticket, Nanos deadline);
 
   // MuxHost
   void on_heartbeat(Mux& from, const wire::Header& header) override;
@@ -428,6 +449,9 @@ class Engine final : public MembershipListener,
   std::vector<std::unique_ptr<Group>> groups_;         // ascending flows; the world first
   std::vector<std::unique_ptr<Group>> closed_groups_;  // until the next cycle
   std::size_t members_ = 0;                            // of groups_
+  std::vector<Group*> partials_;                       // of groups_: of partial all-reduces under way
+  PastPartials past_partials_;
+  bool partials_due_ = false;                          // some of their operations may have ended
   std::vector<GroupMember*> active_;                   // members with operations in flight, in order of becoming active
   std::vector<Run*> runs_;                             // by Run::index
   // Groups that were closed lately: others may still ask what was entered there.

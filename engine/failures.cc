@@ -72,6 +72,8 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
     }
     end_waiting(*m);
   }
+  partials_due_ |= g.partial != nullptr;
+  if (verdict.code == CANARY_ABORTED) end_partials_of(g, verdict);
   if (!flood) return;
   Verdict v = verdict;
   v.flow = g.flow;
@@ -125,6 +127,11 @@ void Engine::on_verdict(const Verdict& verdict) {
     if (verdict.flow == 0 && std::find(g->members.begin(), g->members.end(), verdict.rank) == g->members.end())
       continue;
     kill(*g, verdict, true);  // passed on: some members may only be reachable through us
+  }
+  if (wire::is_partial(verdict.flow) && find_group(verdict.flow) == nullptr) {
+    ErrorDetail d;
+    d.rank = verdict.rank;
+    end_unknown_partial({verdict.flow, verdict.epoch}, Status(verdict.code, verdict.text, d));
   }
   // The others go on without a rank served here: they won't form groups with it any more.
   const std::vector<int>& mine = options_.local_ranks;
@@ -331,6 +338,7 @@ void Engine::housekeeping(Nanos now) {
     check_silence(now);
   }
   decide(now);
+  if (!strays_.empty()) expire_strays(now);
   const Nanos looked = std::exchange(looked_at_, now);
   for (auto& g : groups_) {
     if (g->dead) continue;

@@ -35,6 +35,10 @@ wire::SignaturePayload make_signature(const GroupMember& m, const OpRequest& req
       if (i < wire::kSignatureCounts) s.counts[i] = request.counts[i];
     }
   }
+  if (m.group->partial) {
+    const PartialCall& call = *m.group->partial->calls[m.group->place_of(m)];
+    sign_partial(*m.group->partial, m.group->members, call.step == PartialCall::Step::kWeights, &s);
+  }
   if (request.codec != 0 && s.members > 1) {
     s.counts[0] = request.codec;
     s.counts[1] = request.tensor;
@@ -98,6 +102,7 @@ std::string describe(const wire::SignaturePayload& s) {
   if (s.collective >= kCollectiveCount) return out;
   const auto op = static_cast<Collective>(s.collective);
   if (op == Collective::kBarrier) return out;
+  if (is_partial(s)) out = describe_partial(s);
   out += " " + named<DataType>("type", s.type, kDataTypeCount);
   if (op != Collective::kAllToAllV) out += " n=" + std::to_string(s.count);
   if (op == Collective::kAllGatherV) {

@@ -27,6 +27,7 @@
 #include "engine/flow/flow.h"
 #include "engine/message_end.h"
 #include "engine/operation_list.h"
+#include "engine/partial.h"
 #include "port/command.h"
 #include "port/ticket.h"
 #include "transport/wire.h"
@@ -240,9 +241,20 @@ struct Group {
   std::uint64_t bytes_reduced = 0;
   ChoiceUse use;  // of all ranks served here
   CodecUse codec_use;
+  std::unique_ptr<PartialOperation> partial;  // null: a group that was formed
 
   std::uint32_t messages_number() const { return flow | wire::kMessageFlow; }
   std::uint32_t decisions_number() const { return flow | wire::kDecisionFlow; }
+  GroupMember* member_of_world(int world_rank) {
+    const auto at =
+        std::find_if(local.begin(), local.end(), [&](const auto& m) { return m->world_rank == world_rank; });
+    return at != local.end() ? at->get() : nullptr;
+  }
+  // Among those served here.
+  std::size_t place_of(const GroupMember& m) const {
+    const auto at = std::find_if(local.begin(), local.end(), [&](const auto& l) { return l.get() == &m; });
+    return static_cast<std::size_t>(at - local.begin());
+  }
   GroupMember* member(int rank) {
     const auto at =
         std::lower_bound(local.begin(), local.end(), rank, [](const auto& m, int r) { return m->rank < r; });

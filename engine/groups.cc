@@ -54,10 +54,19 @@ std::vector<double> told_rates(const Roster& roster, const Reachability& reach,
 
 }  // namespace
 
-Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
+// `parent` and `number`: of a partial all-reduce's.
+Group& Engine::add_group(std::uint32_t flow, std::vector<int> members, GroupEpoch parent, std::uint64_t number) {
   auto g = std::make_unique<Group>();
   g->flow = flow;
-  g->epoch = first_epoch(roster_->epoch_seed, flow);
+  if (wire::is_partial(flow)) {
+    g->epoch = partial_group(parent.flow, parent.epoch, number, members.front()).epoch;
+    g->partial = std::make_unique<PartialOperation>();
+    g->partial->number = number;
+    g->partial->parent = parent.flow;
+    g->partial->parent_epoch = parent.epoch;
+  } else {
+    g->epoch = first_epoch(roster_->epoch_seed, flow);
+  }
   for (const int r : members)
     g->engine_of.push_back(static_cast<std::uint32_t>(roster_->engine_of[static_cast<std::size_t>(r)]));
   for (const int r : members) g->host_of.push_back(host_of_[static_cast<std::size_t>(r)]);
@@ -89,7 +98,7 @@ Group& Engine::add_group(std::uint32_t flow, std::vector<int> members) {
   g->messages_flow = std::make_unique<GroupMessageFlow>(*this, *g);
   flows_.add(g->flow, *g->operations_flow);
   flows_.add(g->messages_number(), *g->messages_flow);
-  if (DecisionFlow::serves(*this, *g)) {
+  if (!g->partial && DecisionFlow::serves(*this, *g)) {
     g->decisions = std::make_unique<DecisionFlow>(*this, *g);
     flows_.add(g->decisions_number(), *g->decisions);
   }
@@ -221,6 +230,7 @@ void Engine::admit_strays(Group& g) {
       continue;
     }
     strays_.erase(strays_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (g.partial && stray.epoch == g.epoch && !lists_agree(g, stray.engine, stray.payload)) return;
     if (stray.epoch != g.epoch || stray.source >= g.entered.size() || g.engine_of[stray.source] != stray.engine)
       continue;
     g.entered[stray.source] = later_of(g.entered[stray.source], stray.op);
@@ -241,16 +251,17 @@ void Engine::drop_early(Group& g) {
   }
 }
 
-// With no request open, what was kept for groups to come is of groups that are over.
+// With no request open, what was kept for groups to come is of groups that are over; but not what is kept for partial
+// all-reduces, which nobody requests.
 void Engine::drop_early_of_unknown_groups() {
   if (!pending_groups_.empty()) return;
-  strays_.clear();
+  std::erase_if(strays_, [](const StraySignature& s) { return !wire::is_partial(s.flow); });
   for (EnginePeer& p : peers_) {
     if (!p.channel) continue;
     for (EagerStore* store : {p.eager.get(), &p.messages->parked}) {
       store->for_each([&](EagerStore::Entry& e) {
         // One that is not complete yet is dropped when it is.
-        if (e.complete && find_group(e.header.flow & ~wire::kMessageFlow) == nullptr) store->release(&e);
+        if (e.complete && !wire::is_partial(e.header.flow) && find_group(e.header.flow & ~wire::kMessageFlow) == nullptr) store->release(&e);
       });
     }
   }
@@ -272,7 +283,7 @@ bool Engine::pending(port::MemberId id) {
   while (commands_left_);
   GroupMember* const m = member(id);
   if (m != nullptr) post_messages(*m, INT_MAX);
-  return m != nullptr && m->pending();
+  return m != nullptr && (m->pending() || partial_pending(*m));
 }
 
 bool Engine::forget(port::MemberId id) {

@@ -18,7 +18,7 @@ bool is_of_a_connection(const wire::Header& h) { return (h.flow & wire::kConnect
 }  // namespace
 
 Landing NewcomerFlow::landing_for(Mux& from, const wire::Header& h) {
-  const bool over = engine_.over() || is_of_a_connection(h);
+  const bool over = engine_.over(h) || is_of_a_connection(h);
   if (is_of_messages(h))
     return engine_.messages_.landing_for(*engine_.peers_[from.peer()].messages, {nullptr, over}, h);
   if (wire::has_signature(h)) return {Landing::Kind::kSlot, nullptr, landing::kLanded};
@@ -35,7 +35,7 @@ bool NewcomerFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& a
     return false;
   }
   Engine::EnginePeer& peer = engine_.peers_[from.peer()];
-  const bool over = engine_.over() || is_of_a_connection(h);
+  const bool over = engine_.over(h) || is_of_a_connection(h);
   if (is_of_messages(h)) return engine_.messages_.on_arrival(*peer.messages, {nullptr, over}, h, arrival, engine_.now_);
   if (is_of_decisions(h)) return over;  // else it comes again, and finds its group
   if (wire::has_signature(h)) return on_signature(from, h, arrival, over);
@@ -58,7 +58,8 @@ bool NewcomerFlow::on_signature(Mux& from, const wire::Header& h, const Arrival&
   // Its creation is on the way to us.
   if (engine_.strays_.size() >= kStraysMax) return false;
   if (with_piece && !engine_.park_whole(from.peer(), piece.piece, piece.elements)) return false;
-  engine_.strays_.push_back({h.flow, h.epoch, h.source, h.destination, from.peer(), h.op, piece.signature});
+  engine_.strays_.push_back({h.flow, h.epoch, h.source, h.destination, from.peer(), h.op, piece.signature, engine_.now_});
+  if (wire::is_partial(h.flow)) engine_.contradicts_any(Engine::StraySignature(engine_.strays_.back()));
   return true;
 }
 

@@ -191,6 +191,9 @@ bool OperationFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& 
 }
 
 bool OperationFlow::on_signature(Mux& from, const wire::Header& h, const wire::SignaturePayload& theirs) {
+  // Before anything that takes both lists for one: ranks in the group are places in it.
+  if (group_.partial && !group_.dead && h.epoch == group_.epoch && !engine_.lists_agree(group_, from.peer(), theirs))
+    return true;
   if (!speaks_for(from, h)) return true;
   engine_.settle_debt(engine_.peers_[from.peer()], h);
   auto& entered = group_.entered[h.source];
@@ -202,7 +205,11 @@ bool OperationFlow::on_signature(Mux& from, const wire::Header& h, const wire::S
 // The signature first: elements of another operation than ours go nowhere.
 bool OperationFlow::on_signed_piece(Mux& from, const wire::Header& h, std::span<const std::byte> payload) {
   wire::SignedPiece piece;
-  if (!from.is_read(h, payload, &piece) || !speaks_for(from, h)) return true;
+  if (!from.is_read(h, payload, &piece)) return true;
+  if (group_.partial && !group_.dead && h.epoch == group_.epoch &&
+      !engine_.lists_agree(group_, from.peer(), piece.signature))
+    return true;
+  if (!speaks_for(from, h)) return true;
   GroupMember* const m = group_.member(h.destination);
   // Room first: a frame without it comes again, and leaves no signature behind each time.
   const bool early = m != nullptr && later(h.op, m->entered);

@@ -604,6 +604,7 @@ void Engine::finish(GroupMember& m, Operation& op, Status status) {
   ++operations_ended_;
   operations_failed_ += !status.ok();
   if (m.operations.empty()) active_.erase(std::find(active_.begin(), active_.end(), &m));
+  partials_due_ |= m.group->partial != nullptr;
   ticket->finish(std::move(status));
 }
 

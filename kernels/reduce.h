@@ -26,6 +26,10 @@ ReduceFn reduce_kernel(DataType type, ReduceOp op);
 using DivideFn = void (*)(void* data, std::size_t elements, std::uint32_t divisor);
 void divide(DataType type, void* data, std::size_t elements, std::uint32_t divisor);
 
+// to[i] = from[i] * factor, multiplied as f64 and rounded to the type (f16/bf16 through f32); floats only. One variant:
+// it is a pass over memory.
+void scale(DataType type, void* to, const void* from, std::size_t elements, double factor);
+
 // The variant in use: "scalar", "sse4", "avx2", "avx512".
 const char* kernels_name();
 // All variants this machine can run, best first; for tests and benchmarks.

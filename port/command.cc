@@ -83,6 +83,20 @@ Command feedback_gain(MemberId member, std::uint64_t tensor, FeedbackGain* to, T
   return c;
 }
 
+Command partial(MemberId member, const OpRequest& request, std::span<const std::uint64_t> numbers, bool weighted,
+                TicketId ticket) {
+  OpRequest plain = request;
+  plain.collective = Collective::kAllReduce;
+  plain.counts = {};
+  plain.codec = 0;
+  plain.tensor = 0;
+  Command c = operation(member, {}, plain, ticket);
+  c.kind = Command::Kind::kPartial;
+  c.rank = weighted ? 1 : 0;
+  c.numbers = memory_at(numbers.data(), numbers.size_bytes());
+  return c;
+}
+
 Command group(int world_rank, std::span<const std::int32_t> ranks, TicketId ticket) {
   Command c;
   c.kind = Command::Kind::kGroup;

@@ -69,6 +69,9 @@ struct Command {
     kSaveFeedback,     // into `output`, if that has room; its size, 8 bytes, into `numbers` in any case
     kRestoreFeedback,  // from `input`
     kFeedbackGain,     // of tensor `count` (0: all): gain and norm of the residual, two 8-byte floats, into `output`
+    kPartial,          // an all-reduce among some ranks of a member's group, this one among them: type, redop, count,
+                       // buffers as kOperation has them; numbers (8 bytes each): its number, the bits of this rank's
+                       // weight (a double), the ranks; `rank`: 1 if weights count, else 0
   } kind = Kind::kNone;
   std::uint8_t collective = 0;
   std::uint8_t priority = 0;      // operations and messages: a canary_priority
@@ -148,6 +151,10 @@ struct FeedbackGain {
   double residual_norm = 0;
 };
 Command feedback_gain(MemberId member, std::uint64_t tensor, FeedbackGain* to, TicketId ticket);
+
+// `numbers` as kPartial has them.
+Command partial(MemberId member, const OpRequest& request, std::span<const std::uint64_t> numbers, bool weighted,
+                TicketId ticket);
 
 Command group(int world_rank, std::span<const std::int32_t> ranks, TicketId ticket);
 Command abort(MemberId member, std::string_view reason, TicketId ticket = kNoTicket);

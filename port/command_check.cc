@@ -1,6 +1,8 @@
 #include "port/command_check.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <string>
@@ -273,6 +275,58 @@ Status check_operation(const Command& c, const Surroundings& here) {
   return s.ok() ? s : s.wrap(std::string(name_of(static_cast<Collective>(c.collective))));
 }
 
+// The list of a partial all-reduce: its number, this rank's weight, the ranks.
+Status check_among(const Command& c, const Surroundings& here) {
+  constexpr std::uint64_t kHead = 2;
+  const std::uint64_t words = c.numbers.bytes / sizeof(std::uint64_t);
+  const auto size = static_cast<std::uint64_t>(here.member->size);
+  if (words <= kHead || words - kHead > size || c.numbers.bytes % sizeof(std::uint64_t) != 0) {
+    return wrong(std::to_string(words > kHead ? words - kHead : 0) + " ranks of a group of " + std::to_string(size));
+  }
+  if (c.numbers.nowhere()) return wrong("ranks are NULL");
+  if (!here.regions.has(c.numbers))
+    return wrong("its list of ranks lies outside of region " + std::to_string(c.numbers.region));
+  const auto* numbers = reinterpret_cast<const std::uint64_t*>(here.regions.at(c.numbers));
+  if (reinterpret_cast<std::uintptr_t>(numbers) % alignof(std::uint64_t) != 0)
+    return wrong("its list of ranks is not aligned to 8 bytes");
+  bool listed = false, ascending = true;
+  for (std::uint64_t i = kHead; i < words; ++i) {
+    if (numbers[i] >= size)
+      return wrong("rank " + std::to_string(static_cast<std::int64_t>(numbers[i])) + " is outside of a group of " +
+                   std::to_string(size));
+    ascending = ascending && (i == kHead || numbers[i - 1] < numbers[i]);
+    if (!ascending && std::find(numbers + kHead, numbers + i, numbers[i]) != numbers + i)
+      return wrong("rank " + std::to_string(numbers[i]) + " is listed twice");
+    listed |= numbers[i] == static_cast<std::uint64_t>(here.member->rank);
+  }
+  if (!listed) return wrong("only ranks of the list call it, and rank " + std::to_string(here.member->rank) + " is not");
+  if (c.rank != 0 && c.rank != 1) return wrong("weights neither count nor do not");
+  if (c.rank == 0) return {};
+  const auto weight = std::bit_cast<double>(numbers[1]);
+  if (!(weight >= 0) || std::isinf(weight)) return wrong("a weight of " + std::to_string(weight));
+  if (c.redop != CANARY_SUM && c.redop != CANARY_AVG)
+    return wrong("weights count in sum and avg, not in " + std::string(name_of(static_cast<ReduceOp>(c.redop))));
+  const bool floats = c.type == CANARY_F32 || c.type == CANARY_F64 || c.type == CANARY_F16 || c.type == CANARY_BF16;
+  return floats ? Status() : wrong("weights take floats, not " + std::string(name_of(static_cast<DataType>(c.type))));
+}
+
+Status check_partial(const Command& c, const Surroundings& here) {
+  if (!here.member) return no_such_group();
+  if (!here.ticket) return no_such_ticket(c);
+  if (c.collective != static_cast<std::uint8_t>(Collective::kAllReduce)) return wrong("it is no all_reduce");
+  if (Status type = check_type(c); !type.ok()) return type;
+  if (c.redop < 0 || c.redop >= kReduceOpCount)
+    return wrong("redop " + std::to_string(c.redop) + " is not a canary_redop");
+  if (Status terms = check_terms(c); !terms.ok()) return terms;
+  if (Status list = check_among(c, here); !list.ok()) return list;
+  const Call call{c, *here.member, {}};
+  if (c.count > kBytesMax / call.element / call.size) return wrong("count " + std::to_string(c.count) + " is too large");
+  const std::uint64_t bytes = c.count * call.element;
+  if (Status s = check_buffer(c.input, bytes, "input", here.regions); !s.ok()) return s;
+  if (Status s = check_buffer(c.output, bytes, "output", here.regions); !s.ok()) return s;
+  return check_overlap(call, bytes, bytes, here.regions);
+}
+
 Status check_group(const Command& c, const Surroundings& here) {
   if (!here.ticket) return no_such_ticket(c);
   const std::uint64_t count = c.numbers.bytes / sizeof(std::int32_t);
@@ -407,6 +461,10 @@ Status check_of_engine(const Command& c, const Surroundings& here) {
   switch (c.kind) {
     case Command::Kind::kOperation:
       return check_operation(c, here);
+    case Command::Kind::kPartial: {
+      Status s = check_partial(c, here);
+      return s.ok() ? s : s.wrap("partial_all_reduce");
+    }
     case Command::Kind::kSend:
     case Command::Kind::kReceive: {
       Status s = check_message(c, here);
@@ -431,7 +489,7 @@ Status check_of_engine(const Command& c, const Surroundings& here) {
 
 bool has_priority(Command::Kind kind) {
   using K = Command::Kind;
-  return kind == K::kOperation || kind == K::kSend || kind == K::kReceive || kind == K::kSendOn ||
+  return kind == K::kOperation || kind == K::kPartial || kind == K::kSend || kind == K::kReceive || kind == K::kSendOn ||
          kind == K::kReceiveOn;
 }
 
@@ -444,7 +502,7 @@ Status check_command(const Command& c, const Surroundings& here) {
   if (c.more_follows > (c.kind == Command::Kind::kReceiveOn ? 1 : 0))
     return wrong("only receives of connections are followed by more");
   if (!has_priority(c.kind) && c.priority != 0) return wrong("only operations and messages have a priority");
-  if (c.kind == Command::Kind::kNone || c.kind > Command::Kind::kFeedbackGain)
+  if (c.kind == Command::Kind::kNone || c.kind > Command::Kind::kPartial)
     return wrong("command " + std::to_string(static_cast<int>(c.kind)) + " does not exist");
   return here.endpoint ? check_of_endpoint(c, here) : check_of_engine(c, here);
 }

@@ -138,6 +138,11 @@ struct AckPayload {
 static_assert(sizeof(AckPayload) == kAckFixedBytes + 8 * kAckWordsMax &&
               std::has_unique_object_representations_v<AckPayload>);
 
+// Bits of a group's number that say that no coordinator handed it out: of a partial all-reduce, it follows from the
+// arguments of the call (engine/partial.h). The bits above say what kind of flow it is.
+inline constexpr std::uint32_t kPartialFlow = 0x20000000;
+constexpr bool is_partial(std::uint32_t flow) { return flow >> 29 == 1; }
+
 // Signature: the full arguments of one rank's call, compared field by field on every neighbour. Lists of counts are as
 // long as the group, so they travel as sums that tell where two lists differ in one place, a checksum, and their first
 // entries.
@@ -157,7 +162,8 @@ struct SignaturePayload {
   std::uint64_t counts_moment = 0;  // all-gather-v: sum of (i + 1) * count i, modulo 2^64
   std::uint64_t counts[kSignatureCounts] =
       {};  // all-gather-v: the first ones; all-to-all-v: elements to the receiver of this
-           // signature, elements from it; all-reduce: number of its codec, tensor
+           // signature, elements from it; all-reduce: number of its codec, tensor; of a partial one, which has an odd
+           // counts_crc (of its list of ranks) and its number in counts_moment: [2] to [6] the first ranks, [7] its part
 };
 static_assert(sizeof(SignaturePayload) == 120 && std::has_unique_object_representations_v<SignaturePayload>);
 
