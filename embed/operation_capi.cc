@@ -1,5 +1,7 @@
 // The C ABI of operations: collectives, sends and receives of a group, and what is asked of those that are under way.
 // Their arguments are checked by the port (port/command_check.h).
+#include <algorithm>
+#include <bit>
 #include <initializer_list>
 #include <new>
 #include <string>
@@ -65,6 +67,48 @@ canary_status run(canary_group* handle, OpRequest request, const canary_op_optio
   });
 }
 
+Status check_among(const canary_partial* among) {
+  if (among == nullptr) return Status(CANARY_INVALID_ARGUMENT, "among is NULL");
+  if (among->struct_size != sizeof *among) {
+    return Status(CANARY_INVALID_ARGUMENT, "struct_size is " + std::to_string(among->struct_size) + ", expected " +
+                                               std::to_string(sizeof *among) + " (use CANARY_PARTIAL_INIT)");
+  }
+  if (among->reserved != 0) return Status(CANARY_INVALID_ARGUMENT, "reserved is not 0");
+  if (among->ranks == nullptr) return Status(CANARY_INVALID_ARGUMENT, "ranks are NULL");
+  if (among->count > 0) return {};
+  return Status(CANARY_INVALID_ARGUMENT, "a list of " + std::to_string(among->count) + " ranks");
+}
+
+canary_status run_partial(canary_group* handle, const canary_partial* among, OpRequest request,
+                          const canary_op_options* options, canary_op** out) {
+  constexpr const char* kName = "partial_all_reduce";
+  return guarded([&]() -> canary_status {
+    const Inside<canary_group> group(handle);
+    if (!group) return HandlePool<canary_group>::refuse(kName, handle);
+    OptionsRead read;
+    if (Status s = read_options(options, /*takes_codec=*/false, &read); !s.ok()) return report(s.wrap(kName));
+    if (Status s = check_among(among); !s.ok()) return report(s.wrap(kName));
+    // Of a longer list one more than there are ranks is enough to refuse it.
+    const int ranks = std::min(among->count, group->shape.size + 1);
+    request.priority = read.priority;
+    request.time_limit = read.time_limit;
+    canary_context& context = group.context();
+    canary_op* op = context.take_op(group->member, out != nullptr);
+    try {
+      op->counts.clear();
+      op->counts.push_back(among->number);
+      op->counts.push_back(std::bit_cast<std::uint64_t>(among->weight != nullptr ? *among->weight : 1.0));
+      for (int i = 0; i < ranks; ++i)
+        op->counts.push_back(static_cast<std::uint64_t>(std::int64_t{among->ranks[i]}));
+    } catch (const std::bad_alloc&) {
+      context.give_op(op);
+      return report(no_memory());
+    }
+    return submit(context, port::partial(group->member, request, op->counts, among->weight != nullptr, op->ticket.id()),
+                  op, out);
+  });
+}
+
 // Sends and receives likewise. `make` makes the command for a ticket.
 template <typename Make>
 canary_status run_message(const char* name, canary_group* handle, const canary_op_options* options, canary_op** out,
@@ -93,6 +137,18 @@ CANARY_API canary_status canary_all_reduce_with(canary_group* group, const void*
                                                 canary_type type, canary_redop redop, const canary_op_options* options,
                                                 canary_op** op) {
   return run(group, {Collective::kAllReduce, input, output, count, type, redop}, options, op);
+}
+
+CANARY_API canary_status canary_partial_all_reduce(canary_group* group, const canary_partial* among, const void* input,
+                                                   void* output, size_t count, canary_type type, canary_redop redop,
+                                                   canary_op** op) {
+  return canary_partial_all_reduce_with(group, among, input, output, count, type, redop, nullptr, op);
+}
+CANARY_API canary_status canary_partial_all_reduce_with(canary_group* group, const canary_partial* among,
+                                                        const void* input, void* output, size_t count, canary_type type,
+                                                        canary_redop redop, const canary_op_options* options,
+                                                        canary_op** op) {
+  return run_partial(group, among, {Collective::kAllReduce, input, output, count, type, redop}, options, op);
 }
 
 CANARY_API canary_status canary_reduce_scatter(canary_group* group, const void* input, void* output, size_t count,

@@ -85,6 +85,21 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       touch(request.output, lengths.output, true, arena);
       break;
     }
+    case Command::Kind::kPartial: {
+      if (!here.member || !here.ticket) std::abort();
+      const std::uint64_t bytes = command.count * size_of(static_cast<DataType>(command.type));
+      touch(regions.at(command.numbers), command.numbers.bytes, false, arena);
+      touch(regions.at(command.input), bytes, false, arena);
+      touch(regions.at(command.output), bytes, true, arena);
+      std::vector<std::uint64_t> list(command.numbers.bytes / sizeof(std::uint64_t));
+      std::memcpy(list.data(), regions.at(command.numbers), command.numbers.bytes);
+      if (list.size() < 3) std::abort();
+      std::sort(list.begin() + 2, list.end());
+      if (std::adjacent_find(list.begin() + 2, list.end()) != list.end()) std::abort();
+      if (list.back() >= static_cast<std::uint64_t>(shape.size)) std::abort();
+      if (!std::binary_search(list.begin() + 2, list.end(), static_cast<std::uint64_t>(shape.rank))) std::abort();
+      break;
+    }
     case Command::Kind::kGroup: {
       if (!here.ticket) std::abort();
       std::vector<std::int32_t> list(command.numbers.bytes / sizeof(std::int32_t));

@@ -195,6 +195,39 @@ CANARY_API enum canary_status canary_scatter(canary_group* group, const void* in
 /* Completes on a rank after every rank has called it. */
 CANARY_API enum canary_status canary_barrier(canary_group* group, canary_op** op);
 
+/* Which ranks reduce together in canary_partial_all_reduce. Begin with CANARY_PARTIAL_INIT. It is read within the
+ * call. */
+typedef struct canary_partial {
+  size_t struct_size; /* sizeof(canary_partial) */
+  const int* ranks;   /* ranks in the group, the caller among them, in any order; all members name the same ones */
+  int count;          /* how many */
+  int reserved;       /* 0 */
+  /* The caller's number for this exchange, on which its members agree: a round, or what a group generator handed out.
+   * A rank gives it to one list of ranks. Sets of ranks that share none may use one number at once. */
+  uint64_t number;
+  /* This rank's weight, a finite number of at least 0, for batches of unequal size; NULL: weights do not count, which
+   * all members must agree on. With CANARY_AVG the result is the sum of weight x input over the sum of the weights, with
+   * CANARY_SUM the sum of weight x input. Floats only. */
+  const double* weight;
+} canary_partial;
+#define CANARY_PARTIAL_INIT \
+  { sizeof(canary_partial), NULL, 0, 0, 0, NULL }
+/* An all_reduce among some ranks of the group, for which no group is formed; only they call it. Any number of them runs
+ * at once, beside each other and beside the group's operations, in no order. Its failure ends no group: whoever is dead,
+ * silent or does not call within CANARY_ENTRY_LIMIT is named in the error of the other members, and what other ranks do
+ * goes on. So it works, among ranks that live, also where the group has ended because another rank was lost; not where
+ * it was aborted. Lists, types, reductions that differ give CANARY_MISMATCH, which names two ranks. After a failure the
+ * output holds nothing, and the next attempt takes another number: one of the last 512 is CANARY_INVALID_ARGUMENT. At
+ * most 1,024 of a process are under way. docs/using.md has more. */
+CANARY_API enum canary_status canary_partial_all_reduce(canary_group* group, const canary_partial* among,
+                                                        const void* input, void* output, size_t count,
+                                                        enum canary_type type, enum canary_redop redop, canary_op** op);
+/* With options, which have no codec here. */
+CANARY_API enum canary_status canary_partial_all_reduce_with(canary_group* group, const canary_partial* among,
+                                                             const void* input, void* output, size_t count,
+                                                             enum canary_type type, enum canary_redop redop,
+                                                             const canary_op_options* options, canary_op** op);
+
 /* Messages between two ranks of a group. The k-th send from one rank to another meets the k-th receive there from that
  * rank, whatever collectives run beside them; count and type must be equal on both sides. A send is done when the
  * peer's engine has the bytes: a small one may be done before the peer has called canary_recv, a larger one is not.

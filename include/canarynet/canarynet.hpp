@@ -168,6 +168,13 @@ struct OpOptions {
   std::uint64_t tensor = 0;                           // with a codec: whose error feedback takes what is left out
 };
 
+// Which ranks reduce together, see canary_partial. `ranks` is read within the call.
+struct Among {
+  std::span<const int> ranks;         // of the group, the caller among them
+  std::uint64_t number = 0;           // of this exchange, on which they agree
+  std::optional<double> weight = {};  // this rank's; none: weights do not count
+};
+
 // The number of a codec; see canary_codec.
 inline std::uint32_t codec(const char* text) {
   std::uint32_t number = 0;
@@ -290,6 +297,34 @@ class Group {
   Operation all_reduce_async(Data&& in_place, canary_redop redop = CANARY_SUM, const OpOptions& options = {}) {
     canary_op* op = nullptr;
     start_all_reduce(in_place, in_place, redop, options, &op);
+    return Operation(op);
+  }
+
+  // The same among some ranks of the group, for which no group is formed; see canary_partial_all_reduce.
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out>
+  void partial_all_reduce(const Among& among, const In& input, Out&& output, canary_redop redop = CANARY_AVG,
+                          const OpOptions& options = {}) {
+    start_partial(among, input, output, redop, options, nullptr);
+  }
+  template <OutputBuffer Data>
+  void partial_all_reduce(const Among& among, Data&& in_place, canary_redop redop = CANARY_AVG,
+                          const OpOptions& options = {}) {
+    start_partial(among, in_place, in_place, redop, options, nullptr);
+  }
+  template <InputBuffer In, OutputBuffer Out>
+  requires SameElement<In, Out> Operation partial_all_reduce_async(const Among& among, const In& input, Out&& output,
+                                                                   canary_redop redop = CANARY_AVG,
+                                                                   const OpOptions& options = {}) {
+    canary_op* op = nullptr;
+    start_partial(among, input, output, redop, options, &op);
+    return Operation(op);
+  }
+  template <OutputBuffer Data>
+  Operation partial_all_reduce_async(const Among& among, Data&& in_place, canary_redop redop = CANARY_AVG,
+                                     const OpOptions& options = {}) {
+    canary_op* op = nullptr;
+    start_partial(among, in_place, in_place, redop, options, &op);
     return Operation(op);
   }
 
@@ -491,6 +526,20 @@ class Group {
     require(std::ranges::size(input) == std::ranges::size(output), "all_reduce: input and output differ in length");
     check(canary_all_reduce_with(handle_, std::ranges::data(input), std::ranges::data(output),
                                  std::ranges::size(output), wire_type<Out>(), redop, &how, op));
+  }
+  template <typename In, typename Out>
+  void start_partial(const Among& among, In& input, Out& output, canary_redop redop, const OpOptions& options,
+                     canary_op** op) {
+    const canary_op_options how = detail::raw(options);
+    require(std::ranges::size(input) == std::ranges::size(output),
+            "partial_all_reduce: input and output differ in length");
+    canary_partial who = CANARY_PARTIAL_INIT;
+    who.ranks = among.ranks.data();
+    who.count = static_cast<int>(among.ranks.size());
+    who.number = among.number;
+    who.weight = among.weight ? &*among.weight : nullptr;
+    check(canary_partial_all_reduce_with(handle_, &who, std::ranges::data(input), std::ranges::data(output),
+                                         std::ranges::size(output), wire_type<Out>(), redop, &how, op));
   }
   template <typename In, typename Out>
   void start_reduce_scatter(In& input, Out& output, canary_redop redop, const OpOptions& options, canary_op** op) {

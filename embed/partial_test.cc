@@ -1,0 +1,153 @@
+// Partial all-reduces through the C ABI, over real sockets.
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "canarynet/canarynet.hpp"
+#include "embed/job_test_util.h"
+
+namespace canarynet {
+namespace {
+
+using test::Job;
+using test::last_error;
+using test::now;
+
+canary_partial among(const std::vector<int>& ranks, std::uint64_t number, const double* weight = nullptr) {
+  canary_partial p = CANARY_PARTIAL_INIT;
+  p.ranks = ranks.data();
+  p.count = static_cast<int>(ranks.size());
+  p.number = number;
+  p.weight = weight;
+  return p;
+}
+
+TEST(Partial, PairsThatChangeEveryRoundAverageByWeights) {
+  constexpr int kRanks = 4, kRounds = 60;
+  Job job(kRanks);
+  ASSERT_TRUE(job.joined());
+  job.each([&](int rank) {
+    std::vector<float> in(5000), out(5000);
+    for (int round = 0; round < kRounds; ++round) {
+      const int partner = rank ^ (1 + round % 3);
+      const std::vector<int> pair = round % 2 == 0 ? std::vector{rank, partner} : std::vector{partner, rank};
+      std::fill(in.begin(), in.end(), static_cast<float>(rank + 1));
+      const double weight = rank + 1;
+      const canary_partial p = among(pair, static_cast<std::uint64_t>(round), &weight);
+      canary_op* op = nullptr;
+      const bool waits = round % 5 == 0;
+      ASSERT_EQ(canary_partial_all_reduce(job.world(rank), &p, in.data(), out.data(), in.size(), CANARY_F32, CANARY_AVG,
+                                          waits ? &op : nullptr),
+                CANARY_OK)
+          << last_error().message;
+      if (waits) {
+        ASSERT_EQ(canary_op_wait(op), CANARY_OK) << last_error().message;
+      }
+      const double a = rank + 1, b = partner + 1;
+      ASSERT_NEAR(out.back(), (a * a + b * b) / (a + b), 1e-5) << "rank " << rank << ", round " << round;
+    }
+  });
+}
+
+TEST(Partial, WhatIsWrongIsRefusedByNameAndNothingElseEnds) {
+  Job job(2);
+  ASSERT_TRUE(job.joined());
+  float x[4] = {1, 2, 3, 4};
+  std::int32_t n[4] = {};
+  canary_group* const world = job.world(0);
+  const auto says = [&](const canary_partial* p, canary_type type, void* data, const std::string& word) {
+    EXPECT_EQ(canary_partial_all_reduce(world, p, data, data, 4, type, CANARY_AVG, nullptr), CANARY_INVALID_ARGUMENT);
+    EXPECT_NE(last_error().message.find(word), std::string::npos) << last_error().message;
+    EXPECT_EQ(last_error().message.find("partial_all_reduce"), last_error().message.find(": ") + 2)
+        << last_error().message;
+  };
+  const std::vector<int> both{0, 1}, twice{0, 0}, outside{0, 2}, negative{0, -1}, other{1}, three{0, 1, 1};
+  const double minus = -1, weight = 1;
+  says(nullptr, CANARY_F32, x, "among is NULL");
+  canary_partial p = among(both, 1);
+  p.struct_size = 8;
+  says(&p, CANARY_F32, x, "CANARY_PARTIAL_INIT");
+  for (const auto& [list, word] : std::vector<std::pair<std::vector<int>, std::string>>{
+           {twice, "listed twice"}, {outside, "rank 2 is outside"}, {negative, "rank -1 is outside"},
+           {other, "rank 0 is not"}, {three, "3 ranks of a group of 2"}}) {
+    p = among(list, 1);
+    says(&p, CANARY_F32, x, word);
+  }
+  p = among(both, 1, &minus);
+  says(&p, CANARY_F32, x, "a weight of -1");
+  p = among(both, 1, &weight);
+  says(&p, CANARY_I32, n, "weights take floats, not i32");
+  p = among(both, 1);
+  says(&p, CANARY_F32, nullptr, "input is NULL");
+  p.count = 0;
+  says(&p, CANARY_F32, x, "a list of 0 ranks");
+
+  const double begun = now();
+  job.each([&](int rank) {
+    float mine[4] = {};
+    const canary_partial q = among(both, 2);
+    const std::size_t count = rank == 0 ? 4 : 3;
+    EXPECT_EQ(canary_partial_all_reduce(job.world(rank), &q, mine, mine, count, CANARY_F32, CANARY_SUM, nullptr),
+              CANARY_MISMATCH);
+    for (const char* word : {"partial_all_reduce #2 among ranks 0, 1", "n=4", "n=3"})
+      EXPECT_NE(last_error().message.find(word), std::string::npos) << last_error().message;
+    EXPECT_EQ(canary_all_reduce(job.world(rank), mine, mine, 4, CANARY_F32, CANARY_SUM, nullptr), CANARY_OK)
+        << last_error().message;
+  });
+  EXPECT_LT(now() - begun, 10);
+}
+
+TEST(Partial, AMemberThatIsKilledIsNamedAndTheOthersAverageWithoutIt) {
+  const std::string join = test::join_url(test::free_port());
+  std::vector<std::unique_ptr<test::Process>> ranks;
+  int go[2];
+  ASSERT_EQ(pipe(go), 0);
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.push_back(std::make_unique<test::Process>([&join, &go, rank]() -> std::string {
+      canary_context* context = nullptr;
+      if (test::init(join, rank, 4, {}, &context) != CANARY_OK) return last_error().message;
+      float x = static_cast<float>(rank);
+      char byte = 0;
+      if (rank == 2) {
+        [[maybe_unused]] const ssize_t told = write(go[1], &byte, 1);
+        pause();
+      }
+      const std::vector<int> all{0, 1, 2, 3}, rest{0, 1, 3};
+      const canary_partial with = among(all, 1), without = among(rest, 2);
+      float y = 0;
+      canary_status code = canary_partial_all_reduce(canary_world(context), &with, &x, &y, 1, CANARY_F32, CANARY_AVG,
+                                                     nullptr);
+      if (code != CANARY_PEER_DIED || last_error().rank != 2) return "not told: " + last_error().message;
+      code = canary_partial_all_reduce(canary_world(context), &without, &x, &y, 1, CANARY_F32, CANARY_SUM, nullptr);
+      if (code != CANARY_OK || y != 4) return "not without it: " + last_error().message;
+      canary_finalize(context);
+      return "good";
+    }));
+  }
+  char byte = 0;
+  ASSERT_EQ(read(go[0], &byte, 1), 1);
+  usleep(100'000);
+  ranks[2]->kill();
+  for (const int rank : {0, 1, 3}) EXPECT_EQ(ranks[static_cast<std::size_t>(rank)]->report(), "good") << rank;
+  close(go[0]);
+  close(go[1]);
+}
+
+TEST(Partial, InCpp) {
+  Job job(2);
+  ASSERT_TRUE(job.joined());
+  // The C++ face is over the same calls; a context of its own shows that it compiles and runs.
+  const std::string url = test::join_url(test::free_port());
+  Context context({.join = url, .rank = 0, .world_size = 1});
+  const std::vector<int> me{0};
+  std::vector<double> in{2, 4}, out(2);
+  context.world().partial_all_reduce({.ranks = me, .number = 1, .weight = 3}, in, out);
+  EXPECT_EQ(out, in);
+  context.world().partial_all_reduce_async({.ranks = me, .number = 2, .weight = 3}, in, CANARY_SUM).wait();
+  EXPECT_EQ(in, (std::vector<double>{6, 12}));
+  EXPECT_THROW(context.world().partial_all_reduce({.ranks = me, .number = 2}, in), Error);
+}
+
+}  // namespace
+}  // namespace canarynet
