@@ -15,13 +15,14 @@ import harness
 from harness import BenchError, Figures
 
 RANKS, BATCH = 4, 64
+CHANCE = 10.0  # per cent, of ten classes
 CODECS = ["fp16", "bf16", "int8", "sketch:8", "sketch:8,mean", "sketch:4,mean", "topk:0.01", "mstopk:0.01",
           "randomk:0.01", "onebit", "signsgd", "terngrad"]
 JUDGED, LOSS = ("sketch:8", "sketch:8,mean", "topk:0.01"), 0.5  # points of accuracy, mean over the seeds
 
 
 def train(options, network, codec, seed, steps):
-    """Returns the test accuracy in per cent and the seconds of training."""
+    """Returns the test accuracy in per cent, that of chance where training diverged, and the seconds of training."""
     with tempfile.TemporaryDirectory(prefix="canary-bench.") as folder:
         out = os.path.join(folder, "figures.json")
         program = os.path.join(options.build, "examples", "train_fashion_mnist", "train_fashion_mnist")
@@ -30,7 +31,12 @@ def train(options, network, codec, seed, steps):
         command = [program, "--network", network, "--steps", str(steps), "--batch", str(BATCH), "--seed", str(seed),
                    "--report-every", str(steps), "--json", out, "--momentum", str(options.momentum),
                "--rate", str(options.rate)] + (["--codec", codec] if codec else [])
-        harness.run_to_end(options, 60 + steps, RANKS, 1, command)
+        try:
+            harness.run_to_end(options, 60 + steps, RANKS, 1, command)
+        except BenchError as error:
+            if "nan, which codec" not in str(error):
+                raise
+            return CHANCE, 0  # the training has diverged, and codecs take no such values
         with open(out) as file:
             figures = json.load(file)
     if not figures["identical"]:
