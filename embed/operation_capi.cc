@@ -98,8 +98,7 @@ canary_status run_partial(canary_group* handle, const canary_partial* among, OpR
       op->counts.clear();
       op->counts.push_back(among->number);
       op->counts.push_back(std::bit_cast<std::uint64_t>(among->weight != nullptr ? *among->weight : 1.0));
-      for (int i = 0; i < ranks; ++i)
-        op->counts.push_back(static_cast<std::uint64_t>(std::int64_t{among->ranks[i]}));
+      for (int i = 0; i < ranks; ++i) op->counts.push_back(static_cast<std::uint64_t>(std::int64_t{among->ranks[i]}));
     } catch (const std::bad_alloc&) {
       context.give_op(op);
       return report(no_memory());

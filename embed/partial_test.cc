@@ -68,9 +68,12 @@ TEST(Partial, WhatIsWrongIsRefusedByNameAndNothingElseEnds) {
   canary_partial p = among(both, 1);
   p.struct_size = 8;
   says(&p, CANARY_F32, x, "CANARY_PARTIAL_INIT");
-  for (const auto& [list, word] : std::vector<std::pair<std::vector<int>, std::string>>{
-           {twice, "listed twice"}, {outside, "rank 2 is outside"}, {negative, "rank -1 is outside"},
-           {other, "rank 0 is not"}, {three, "3 ranks of a group of 2"}}) {
+  for (const auto& [list, word] :
+       std::vector<std::pair<std::vector<int>, std::string>>{{twice, "listed twice"},
+                                                             {outside, "rank 2 is outside"},
+                                                             {negative, "rank -1 is outside"},
+                                                             {other, "rank 0 is not"},
+                                                             {three, "3 ranks of a group of 2"}}) {
     p = among(list, 1);
     says(&p, CANARY_F32, x, word);
   }
@@ -116,8 +119,8 @@ TEST(Partial, AMemberThatIsKilledIsNamedAndTheOthersAverageWithoutIt) {
       const std::vector<int> all{0, 1, 2, 3}, rest{0, 1, 3};
       const canary_partial with = among(all, 1), without = among(rest, 2);
       float y = 0;
-      canary_status code = canary_partial_all_reduce(canary_world(context), &with, &x, &y, 1, CANARY_F32, CANARY_AVG,
-                                                     nullptr);
+      canary_status code =
+          canary_partial_all_reduce(canary_world(context), &with, &x, &y, 1, CANARY_F32, CANARY_AVG, nullptr);
       if (code != CANARY_PEER_DIED || last_error().rank != 2) return "not told: " + last_error().message;
       code = canary_partial_all_reduce(canary_world(context), &without, &x, &y, 1, CANARY_F32, CANARY_SUM, nullptr);
       if (code != CANARY_OK || y != 4) return "not without it: " + last_error().message;

@@ -451,9 +451,9 @@ class Engine final : public MembershipListener,
   std::size_t members_ = 0;                            // of groups_
   std::vector<Group*> partials_;                       // of groups_: of partial all-reduces under way
   PastPartials past_partials_;
-  bool partials_due_ = false;                          // some of their operations may have ended
-  std::vector<GroupMember*> active_;                   // members with operations in flight, in order of becoming active
-  std::vector<Run*> runs_;                             // by Run::index
+  bool partials_due_ = false;         // some of their operations may have ended
+  std::vector<GroupMember*> active_;  // members with operations in flight, in order of becoming active
+  std::vector<Run*> runs_;            // by Run::index
   // Groups that were closed lately: others may still ask what was entered there.
   struct ClosedGroup {
     Entered entered;

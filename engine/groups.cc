@@ -261,7 +261,9 @@ void Engine::drop_early_of_unknown_groups() {
     for (EagerStore* store : {p.eager.get(), &p.messages->parked}) {
       store->for_each([&](EagerStore::Entry& e) {
         // One that is not complete yet is dropped when it is.
-        if (e.complete && !wire::is_partial(e.header.flow) && find_group(e.header.flow & ~wire::kMessageFlow) == nullptr) store->release(&e);
+        if (e.complete && !wire::is_partial(e.header.flow) &&
+            find_group(e.header.flow & ~wire::kMessageFlow) == nullptr)
+          store->release(&e);
       });
     }
   }

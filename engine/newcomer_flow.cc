@@ -58,7 +58,8 @@ bool NewcomerFlow::on_signature(Mux& from, const wire::Header& h, const Arrival&
   // Its creation is on the way to us.
   if (engine_.strays_.size() >= kStraysMax) return false;
   if (with_piece && !engine_.park_whole(from.peer(), piece.piece, piece.elements)) return false;
-  engine_.strays_.push_back({h.flow, h.epoch, h.source, h.destination, from.peer(), h.op, piece.signature, engine_.now_});
+  engine_.strays_.push_back(
+      {h.flow, h.epoch, h.source, h.destination, from.peer(), h.op, piece.signature, engine_.now_});
   if (wire::is_partial(h.flow)) engine_.contradicts_any(Engine::StraySignature(engine_.strays_.back()));
   return true;
 }

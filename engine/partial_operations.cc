@@ -70,8 +70,10 @@ Status Engine::begin_partial(const GroupMember& caller, GroupEpoch name, std::ui
              call->caller == caller.id;
     };
     const auto& under_way = *other->partial;
-    if (other != g && under_way.number == number && std::any_of(under_way.calls.begin(), under_way.calls.end(), calls))
-      return Status(CANARY_INVALID_ARGUMENT, text + ": this rank has called " + describe_partial(number, other->members));
+    if ((other != g || g->members != members) && under_way.number == number &&
+        std::any_of(under_way.calls.begin(), under_way.calls.end(), calls))
+      return Status(CANARY_INVALID_ARGUMENT,
+                    text + ": this rank has called " + describe_partial(number, other->members));
   }
   if (g == nullptr) {
     if (const Status* const past = past_partials_.find(name)) {
@@ -130,7 +132,8 @@ Group& Engine::add_partial(const Group& parent, GroupEpoch name, std::uint64_t n
     Verdict v;
     v.code = CANARY_LIMIT;
     v.rank = g.local.front()->world_rank;
-    v.text = rank_name(v.rank) + " has " + std::to_string(kPartialsMax) + " partial all-reduces under way: there is no room";
+    v.text =
+        rank_name(v.rank) + " has " + std::to_string(kPartialsMax) + " partial all-reduces under way: there is no room";
     kill(g, v, true);
     return g;
   }
@@ -178,8 +181,7 @@ void Engine::enter_partial(Group& g, PartialCall& call) {
 
 // --- ends ------------------------------------------------------------------------------------------------------------
 
-// What has ended goes on with its next step, or its caller hears of it; a group without any more to do is gone before
-// that.
+// What has ended goes on with its next step, or its caller hears of it; a group without any more to do is closed.
 void Engine::settle_partials() {
   while (std::exchange(partials_due_, false)) {
     for (std::size_t i = 0; i < partials_.size();) {
@@ -209,7 +211,6 @@ void Engine::settle_partial(Group& g, PartialCall& call) {
     status = Status(CANARY_INVALID_ARGUMENT, "the weights sum to " + std::to_string(call.total));
   }
   call.step = At::kDone;
-  past_partials_.add({g.flow, g.epoch}, g.dead ? g.verdict : Status());
   call.ticket->finish(status.ok() ? status : status.wrap(describe_partial(g.partial->number, g.members)));
 }
 
@@ -286,10 +287,10 @@ bool Engine::contradicts(const StraySignature& stray, Group& g) {
   if (stray.payload.counts_moment != mine.number) return false;
   const std::vector<int> ranks = ranks_in(stray.payload);
   const GroupEpoch theirs{stray.flow, stray.epoch};
-  if (ranks.empty() || partial_group(mine.parent, mine.parent_epoch, mine.number, ranks.front()) != theirs) return false;
+  if (ranks.empty() || partial_group(mine.parent, mine.parent_epoch, mine.number, ranks.front()) != theirs)
+    return false;
   const bool wanted = std::any_of(mine.calls.begin(), mine.calls.end(), [&](const auto& call) {
-    return call->member != nullptr &&
-           std::find(ranks.begin(), ranks.end(), call->member->world_rank) != ranks.end();
+    return call->member != nullptr && std::find(ranks.begin(), ranks.end(), call->member->world_rank) != ranks.end();
   });
   if (!wanted || lists_agree(g, stray.engine, stray.payload)) return false;
   Verdict v;

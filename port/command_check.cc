@@ -299,7 +299,8 @@ Status check_among(const Command& c, const Surroundings& here) {
       return wrong("rank " + std::to_string(numbers[i]) + " is listed twice");
     listed |= numbers[i] == static_cast<std::uint64_t>(here.member->rank);
   }
-  if (!listed) return wrong("only ranks of the list call it, and rank " + std::to_string(here.member->rank) + " is not");
+  if (!listed)
+    return wrong("only ranks of the list call it, and rank " + std::to_string(here.member->rank) + " is not");
   if (c.rank != 0 && c.rank != 1) return wrong("weights neither count nor do not");
   if (c.rank == 0) return {};
   const auto weight = std::bit_cast<double>(numbers[1]);
@@ -320,7 +321,8 @@ Status check_partial(const Command& c, const Surroundings& here) {
   if (Status terms = check_terms(c); !terms.ok()) return terms;
   if (Status list = check_among(c, here); !list.ok()) return list;
   const Call call{c, *here.member, {}};
-  if (c.count > kBytesMax / call.element / call.size) return wrong("count " + std::to_string(c.count) + " is too large");
+  if (c.count > kBytesMax / call.element / call.size)
+    return wrong("count " + std::to_string(c.count) + " is too large");
   const std::uint64_t bytes = c.count * call.element;
   if (Status s = check_buffer(c.input, bytes, "input", here.regions); !s.ok()) return s;
   if (Status s = check_buffer(c.output, bytes, "output", here.regions); !s.ok()) return s;
@@ -489,8 +491,8 @@ Status check_of_engine(const Command& c, const Surroundings& here) {
 
 bool has_priority(Command::Kind kind) {
   using K = Command::Kind;
-  return kind == K::kOperation || kind == K::kPartial || kind == K::kSend || kind == K::kReceive || kind == K::kSendOn ||
-         kind == K::kReceiveOn;
+  return kind == K::kOperation || kind == K::kPartial || kind == K::kSend || kind == K::kReceive ||
+         kind == K::kSendOn || kind == K::kReceiveOn;
 }
 
 }  // namespace

@@ -188,7 +188,7 @@ TEST(CommandCheck, SaysWhichFieldOfAnOperationIsWrong) {
   const OpRequest reduce{Collective::kReduce, g_memory, g_memory + 64, 8, CANARY_I32, CANARY_SUM, 1};
   expect_refused(caller, operation({0, 1}, caller.shape, reduce, {0, 1}),
                  {{"command 0 does not exist", [](Command* c) { c->kind = Command::Kind::kNone; }},
-                  {"command 18 does not exist", [](Command* c) { c->kind = static_cast<Command::Kind>(18); }},
+                  {"command 19 does not exist", [](Command* c) { c->kind = static_cast<Command::Kind>(19); }},
                   {"command 12 is none of an engine's", [](Command* c) { c->kind = Command::Kind::kSendOn; }},
                   {"only receives of connections are followed by more", [](Command* c) { c->more_follows = 1; }},
                   {"collective 11 does not exist", [](Command* c) { c->collective = 11; }},

@@ -81,8 +81,7 @@ class Partial {
                       .type = CANARY_F32,
                       .redop = redop,
                       .time_limit = limit};
-    cluster_.submit(c.rank,
-                    port::partial(m->id, request, c.numbers, weight != kPlain, cluster_.id(m, &c.ticket)));
+    cluster_.submit(c.rank, port::partial(m->id, request, c.numbers, weight != kPlain, cluster_.id(m, &c.ticket)));
   }
 
   Cluster& cluster_;
@@ -144,6 +143,32 @@ TEST(PartialAllReduce, WeightsMakeAMeanOfUnequalBatches) {
   total.expect_exact(1, weights);
   none.expect_error(CANARY_INVALID_ARGUMENT, "the weights sum to 0");
   expect_world_lives(c);
+}
+
+TEST(PartialAllReduce, AMeanOf16BitsDoesNotOverflow) {
+  Cluster c(flat_cluster(2));
+  ASSERT_TRUE(c.join());
+  // 4096 in f16; times the weight it would be infinite.
+  std::vector<std::uint16_t> x(300, 0x6C00);
+  std::vector<std::vector<std::uint16_t>> out(2, std::vector<std::uint16_t>(x.size()));
+  std::vector<std::vector<std::uint64_t>> numbers;
+  OpTicket tickets[2];
+  for (int r = 0; r < 2; ++r) numbers.push_back({1, std::bit_cast<std::uint64_t>(256.0 * (r + 1)), 0, 1});
+  for (std::size_t r = 0; r < 2; ++r) {
+    const GroupMember* const m = c.world(static_cast<int>(r));
+    const OpRequest request{.collective = Collective::kAllReduce,
+                            .input = x.data(),
+                            .output = out[r].data(),
+                            .count = x.size(),
+                            .type = CANARY_F16,
+                            .redop = CANARY_AVG};
+    c.submit(static_cast<int>(r), port::partial(m->id, request, numbers[r], true, c.id(m, &tickets[r])));
+  }
+  ASSERT_TRUE(c.run_until([&] { return tickets[0].done() && tickets[1].done(); }, 1_s));
+  for (std::size_t r = 0; r < 2; ++r) {
+    EXPECT_EQ(tickets[r].code, CANARY_OK);
+    for (const std::uint16_t bits : out[r]) EXPECT_NEAR(bits, 0x6C00, 2) << "4096 but for rounding";
+  }
 }
 
 TEST(PartialAllReduce, RanksOfOneProcessTakePartInSeveral) {
@@ -221,10 +246,8 @@ TEST(PartialAllReduce, ListsThatDifferAreToldByNameAtOnce) {
     std::vector<int> other_list;
   };
   // Equal and different lowest ranks; one list within the other; whoever is first.
-  const std::vector<Case> cases = {{0, {0, 1}, 1, {0, 1, 2}},
-                                   {0, {0, 1, 2}, 2, {1, 2}},
-                                   {1, {1, 2}, 0, {0, 1, 2}},
-                                   {0, {0, 1}, 1, {1, 2}}};
+  const std::vector<Case> cases = {
+      {0, {0, 1}, 1, {0, 1, 2}}, {0, {0, 1, 2}, 2, {1, 2}}, {1, {1, 2}, 0, {0, 1, 2}}, {0, {0, 1}, 1, {1, 2}}};
   for (const Case& lists : cases) {
     for (const bool together : {true, false}) {
       Cluster c(flat_cluster(3));
