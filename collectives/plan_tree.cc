@@ -101,9 +101,9 @@ struct Tree {
 
   int root = 0;
   Parents parent;
-  std::vector<int> up_round;    // of the message to the parent
-  std::vector<int> down_round;  // of the message from it, from 0
-  std::vector<int> ready;       // when a subtree's sum is complete: rounds
+  std::vector<int> up_round;            // of the message to the parent
+  std::vector<int> down_round;          // of the message from it, from 0
+  std::vector<int> ready;               // when a subtree's sum is complete: rounds
   std::vector<int> first_child, child;  // those of a position follow each other in `child`
 };
 

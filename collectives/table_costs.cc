@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "topology/rails.h"
@@ -129,14 +130,16 @@ LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> me
 }
 
 TableCosting::TableCosting(const PlanRequest& group, std::uint32_t piece_bytes, LinkCosts links, bool rates_known,
-                           const CostModel& model, std::vector<CostedClass> classes, MeasuredTable present)
+                           const CostModel& model, std::vector<CostedClass> classes, MeasuredTable present,
+                           bool may_try)
     : group_(group),
       piece_bytes_(piece_bytes),
       links_(std::move(links)),
       rates_known_(rates_known),
       model_(model),
       classes_(std::move(classes)),
-      present_(std::move(present)) {}
+      present_(std::move(present)),
+      may_try_(may_try) {}
 
 PlanRequest TableCosting::request_of(const CostedClass& c) const {
   PlanRequest request = group_;
@@ -163,12 +166,15 @@ void TableCosting::begin_class() {
   walk_piece_bytes_ = std::max<std::uint64_t>(piece_bytes_, (c.bytes + shares - 1) / shares);
   const std::uint32_t smaller = piece_bytes_ / 4 / 128 * 128;
   for (const Planner& p : planners()) {
-    // Only a caller that asks for the first two should get them; the third is for ranks that share memory.
-    if (p.id == kParameterServer || p.id == kRingPerRail || p.id == kHierarchical) continue;
+    // Only a caller that asks for the first should get it; the second is for ranks that share memory.
+    if (p.id == kParameterServer || p.id == kHierarchical) continue;
     if (!p.check(request).ok()) continue;
-    planned_.push_back({p.id, 0, 0, 0});
+    // Where all ranks meet they relay nothing, and one rail has one ring.
+    if (p.id == kMeshRelay && planner(kMesh).check(request).ok()) continue;
+    if (p.id == kRingPerRail && std::has_single_bit(rails_of(*request.reach, 0, 1))) continue;
+    planned_.push_back({p.id, 0, 0});
     if (walk_piece_bytes_ == piece_bytes_ && smaller >= kSmallPiece && c.bytes > smaller)
-      planned_.push_back({p.id, smaller, 0, 0});
+      planned_.push_back({p.id, smaller, 0});
   }
   if (!rates_known_) {
     const auto in_force = [&](const Costed& k) { return is_in_force(c, k) && took(c, k) > 0; };
@@ -179,8 +185,8 @@ void TableCosting::begin_class() {
   std::reverse(planned_.begin(), planned_.end());
 }
 
-double TableCosting::took(const CostedClass& c, const Costed& k) {
-  return c.took[static_cast<std::size_t>(k.planner)][k.piece_bytes != 0 ? 1 : 0];
+const CostedClass::Known& TableCosting::known(const CostedClass& c, const Costed& k) {
+  return c.known[static_cast<std::size_t>(k.planner)][k.piece_bytes != 0 ? 1 : 0];
 }
 
 // Whether operations of the class run by this candidate now.
@@ -240,36 +246,85 @@ bool TableCosting::step() {
   return false;
 }
 
-// Sets what each candidate is expected to take.
+double TableCosting::least_cost() const {
+  double least = std::numeric_limits<double>::max();
+  for (const Costed& k : costed_) least = std::min(least, k.seconds);
+  return least;
+}
+
+// Sets what each candidate is expected to take: the time that it took, or its cost, which is wrong by as much as the
+// cost of what decides.
 void TableCosting::expect(const CostedClass& c) {
   double scale = 1;
   for (const Costed& k : costed_) {
     if (is_in_force(c, k) && took(c, k) > 0 && k.seconds > 0) scale = took(c, k) / k.seconds;
   }
-  for (Costed& k : costed_) k.expected = took(c, k) > 0 ? took(c, k) : scale * k.seconds;
+  const double least = least_cost();
+  for (Costed& k : costed_) {
+    const CostedClass::Known& what = known(c, k);
+    k.tried = what.took > 0;
+    k.expected = k.tried ? what.took : scale * k.seconds;
+    k.aged = what.aged;
+    if (!k.tried || what.cost <= 0 || is_in_force(c, k) || !rates_known_) continue;
+    const double now = k.seconds * what.least, then = what.cost * least;  // against the cheapest
+    k.outdated = now > kSameCost * then || then > kSameCost * now;
+  }
+}
+
+// The cheapest of those that nobody has tried in this round, if it may be the best.
+TableCosting::Candidate TableCosting::to_try(double best_cost, double best_time) const {
+  auto next = costed_.cend();
+  for (auto k = costed_.cbegin(); k != costed_.cend(); ++k) {
+    const bool open = k->tried && !k->outdated ? k->aged && k->expected <= kCloseBefore * best_time
+                                               : k->seconds <= kClose * best_cost;
+    if (open && (next == costed_.cend() || k->seconds < next->seconds)) next = k;
+  }
+  return next;
+}
+
+// costed_.cend(): nothing is known that could replace what decides.
+TableCosting::Candidate TableCosting::choose(const CostedClass& c, bool* on_trial) {
+  const auto find = [&](auto is) { return std::find_if(costed_.begin(), costed_.end(), is); };
+  const auto of_static = find([&](const Costed& k) { return k.planner == c.static_choice && k.piece_bytes == 0; });
+  const auto present = find([&](const Costed& k) { return is_in_force(c, k); });
+  *on_trial = c.on_trial;
+  // Too long a walk: nothing to compare with.
+  if (of_static == costed_.end() || present == costed_.end()) return of_static;
+  if (!present->tried) return present;
+  present->aged = false;  // its times are taken all the time
+  Candidate best = present;
+  for (auto k = costed_.cbegin(); k != costed_.cend(); ++k) {
+    if (k->tried && k->expected < best->expected) best = k;
+  }
+  // The best may cost more than others, by a model that is wrong.
+  auto next = to_try(least_cost(), best->expected);
+  if (next == costed_.cend()) next = to_try(best->seconds, best->expected);
+  would_try_ |= next != costed_.cend() && (!next->tried || next->outdated);
+  *on_trial =
+      next != costed_.cend() && (may_try_ || (!next->tried && next->expected < kClearlyCheaper * best->expected));
+  if (*on_trial) return next;
+  // What was only tried has no claim to stay.
+  if (!c.on_trial && best->expected > kBetter * present->expected) best = present;
+  if (of_static->tried && best->expected > kLikeStatic * of_static->expected) best = of_static;
+  return best;
 }
 
 void TableCosting::end_class() {
   const CostedClass& c = classes_[class_];
-  const auto is_static = [&](const Costed& k) { return k.planner == c.static_choice && k.piece_bytes == 0; };
-  const auto of_static = std::find_if(costed_.begin(), costed_.end(), is_static);
-  if (of_static == costed_.end()) return;  // too long a walk: nothing to compare with
   expect(c);
-  const auto cheaper = [](const Costed& a, const Costed& b) { return a.expected < b.expected; };
-  const auto best = std::min_element(costed_.begin(), costed_.end(), cheaper);
-  auto chosen = of_static;
-  if (const MeasuredRow* row = present_.find(c.collective, c.bytes); row != nullptr && !row->keeps_static) {
-    const auto is_present = [&](const Costed& k) {
-      return k.planner == row->planner && k.piece_bytes == row->piece_bytes;
-    };
-    const auto of_present = std::find_if(costed_.begin(), costed_.end(), is_present);
-    if (of_present != costed_.end() && cheaper(*of_present, *of_static)) chosen = of_present;
+  bool on_trial = false;
+  const auto chosen = choose(c, &on_trial);
+  trying_ |= on_trial;
+  if (chosen == costed_.cend()) return;
+  const double least = least_cost();
+  for (const Costed& k : costed_) {
+    costs_.push_back({c.collective, c.bytes, k.planner, k.piece_bytes != 0, is_in_force(c, k), k.outdated, on_trial,
+                      k.seconds, least, rates_known_});
   }
-  if (best->expected < kClearlyCheaper * chosen->expected) chosen = best;
   MeasuredRow row;
   row.collective = c.collective;
   row.size_class = size_class(c.bytes);
-  row.keeps_static = chosen == of_static;
+  row.keeps_static = chosen->planner == c.static_choice && chosen->piece_bytes == 0;
   row.planner = row.runner_up = chosen->planner;
   row.piece_bytes = chosen->piece_bytes;
   row.predicted_us = microseconds(chosen->expected);

@@ -3,13 +3,13 @@
 //
 // What: fill_costs() turns the levels that were announced into the costs of every link. TableCosting then walks, for
 // each class of sizes that is in use, every planner that can run there. The model knows neither queues nor processors,
-// so a planner takes the static choice's place, or that of the one which the present table has, only where it is
-// clearly cheaper; and the static choice comes back as soon as it is no dearer. Where a planner has run since the links
-// last changed, the time that it took counts instead of its cost, and the costs of those that have not run are scaled
-// as the one in force is wrong: a choice that turns out badly is taken back, and not tried again. While no rate of a
-// link is known (links tell it only once they are busy for a while), it is the one by which the planner in force takes
-// the time that it took; what is not small waits until that is known. Cost: a walk of more than kWalkTasks is left out,
-// so that a step takes 1 to 2 ms at most; longer operations are walked in larger pieces. Pure; one thread; allocates.
+// so nothing takes the place of a planner before that one has run often enough, and what the model puts close to the
+// best is tried: the row names it until it has run often enough, then the next one. Among those that were tried the
+// times decide; they are not scaled by costs, which change by far more than times do while rates become known. A
+// planner whose cost has changed against those of the others is tried again. While no rate of a link is known (links
+// tell it only once they are busy for a while), it is the one by which the planner in force takes the time that it
+// took; what is not small waits until that is known. Cost: a walk of more than kWalkTasks is left out, so that a step
+// takes 1 to 2 ms at most; longer operations are walked in larger pieces. Pure; one thread; allocates.
 #pragma once
 
 #include <array>
@@ -46,22 +46,49 @@ struct CostedClass {
   std::uint32_t element_bytes = 1;
   int root = 0;
   PlannerId static_choice = PlannerId::kRing;
-  // Seconds that operations took lately, by planner, in the job's pieces and in smaller ones; 0: it did not run.
-  std::array<std::array<double, 2>, kPlannerCount> took{};
+  // What is known of a planner, in the job's pieces and in smaller ones. Seconds.
+  struct Known {
+    double took = 0;             // by operations, lately; 0: too few ran
+    double cost = 0, least = 0;  // by measured rates, of it and of the cheapest, when that was first used; 0: not yet
+    bool aged = false;           // from before this round of trials
+  };
+  std::array<std::array<Known, 2>, kPlannerCount> known{};
+  bool on_trial = false;  // the present row is there to be tried
 };
 
 class TableCosting {
  public:
   static constexpr std::uint64_t kWalkTasks = 4096;
-  static constexpr double kClearlyCheaper = 0.9;
+  // What costs so much more than the best, by the model, is tried; and what took so much more before this round.
+  static constexpr double kClose = 1.3, kCloseBefore = 1.15;
+  static constexpr double kSameCost = 1.3;        // a cost that has changed by less has not changed
+  static constexpr double kClearlyCheaper = 0.9;  // is tried at any time
+  // What was tried and is only so little better than what decides, or than the static choice, does not replace it.
+  static constexpr double kBetter = 0.95, kLikeStatic = 0.99;
 
   // `group` has what is equal for all operations: ranks, reach, bcube, servers, host_of, rail_rates; what it borrows
   // outlives this. `present` is the table in force.
   TableCosting(const PlanRequest& group, std::uint32_t piece_bytes, LinkCosts links, bool rates_known,
-               const CostModel& model, std::vector<CostedClass> classes, MeasuredTable present);
+               const CostModel& model, std::vector<CostedClass> classes, MeasuredTable present, bool may_try);
 
   // One walk at most. False: nothing was left to do.
   bool step();
+  // What was found of each candidate.
+  struct Cost {
+    Collective collective;
+    std::uint64_t bytes;  // says which class it is
+    PlannerId planner;
+    bool smaller;           // in smaller pieces than the job's
+    bool in_force;          // it decides by the present table
+    bool outdated;          // it was tried when it cost something else
+    bool class_on_trial;    // what the new row names is to be tried
+    double seconds, least;  // by the walk, of it and of the cheapest of its class
+    bool by_rates;          // that were measured
+  };
+  const std::vector<Cost>& costs() const { return costs_; }
+  // Some row is there to be tried; or would be, if that were allowed.
+  bool trying() const { return trying_; }
+  bool would_try() const { return would_try_; }
   // The finished rows: those of the present table for classes that are not costed now, too.
   std::vector<MeasuredRow> rows() &&;
 
@@ -71,11 +98,19 @@ class TableCosting {
     std::uint32_t piece_bytes;  // 0: the job's
     double seconds;             // by the walk
     double expected = 0;        // by what operations took, too
+    bool tried = false;         // that says how long it takes
+    bool outdated = false;      // it was tried when it cost something else
+    bool aged = false;          // it was tried before this round
   };
+  using Candidate = std::vector<Costed>::const_iterator;
   void expect(const CostedClass& which);
+  Candidate to_try(double best_cost, double best_time) const;
+  Candidate choose(const CostedClass& which, bool* on_trial);
   PlanRequest request_of(const CostedClass& which) const;
   bool is_in_force(const CostedClass& which, const Costed& candidate) const;
-  static double took(const CostedClass& which, const Costed& candidate);
+  static const CostedClass::Known& known(const CostedClass& which, const Costed& candidate);
+  static double took(const CostedClass& which, const Costed& candidate) { return known(which, candidate).took; }
+  double least_cost() const;
   double walk(const Costed& candidate) const;
   void infer_rate();
   void begin_class();
@@ -88,7 +123,10 @@ class TableCosting {
   CostModel model_;
   std::vector<CostedClass> classes_;
   MeasuredTable present_;
+  bool may_try_;
   std::vector<MeasuredRow> rows_;
+  std::vector<Cost> costs_;
+  bool trying_ = false, would_try_ = false;
 
   std::size_t class_ = 0;                 // that is being costed
   std::vector<Costed> planned_, costed_;  // of it: still to be walked, in reverse order; walked

@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
 #include "collectives/measured_table.h"
 
 namespace canarynet {
@@ -64,18 +69,48 @@ class Costing : public ::testing::Test {
       }
     }
   }
-  void took(PlannerId id, double seconds) { one.took[static_cast<std::size_t>(id)][0] = seconds; }
+  CostedClass::Known& known(PlannerId id, bool smaller = false) {
+    return one.known[static_cast<std::size_t>(id)][smaller ? 1 : 0];
+  }
+  double& took(PlannerId id, bool smaller = false) { return known(id, smaller).took; }
+  void keep_costs() {
+    for (const TableCosting::Cost& c : found) {
+      CostedClass::Known& k = known(c.planner, c.smaller);
+      if (k.took > 0) k.cost = c.seconds, k.least = c.least;
+    }
+  }
   // The row for the class; decides nothing if there is none.
-  MeasuredRow make(const MeasuredTable& present = {}) {
+  MeasuredRow make(const MeasuredTable& present = {}, bool may_try = true) {
     CostModel model;
     bool known = false;
     LinkCosts costs = fill_costs(group, links, &model, &known);
-    TableCosting costing(group, 128 << 10, std::move(costs), known, model, {one}, present);
+    TableCosting costing(group, 128 << 10, std::move(costs), known, model, {one}, present, may_try);
     while (costing.step()) ++steps;
+    trying = costing.trying();
+    would_try = costing.would_try();
+    found = costing.costs();
     const std::vector<MeasuredRow> rows = std::move(costing).rows();
     MeasuredRow none;
     none.keeps_static = true;
     return rows.empty() ? none : rows.front();
+  }
+  // Lets every row that is to be tried run, for so long as `time_of` says, until one stays.
+  MeasuredRow settle(const std::function<double(const MeasuredRow&)>& time_of) {
+    MeasuredRow row = make();
+    for (trials = 0; trying && trials < 30; ++trials) {
+      one.on_trial = true;
+      keep_costs();
+      took(row.planner, row.piece_bytes != 0) = time_of(row);
+      row = make(table_of(row));
+    }
+    one.on_trial = false;
+    return row;
+  }
+  double cost_of(PlannerId id, bool smaller = false) const {
+    for (const TableCosting::Cost& c : found) {
+      if (c.planner == id && c.smaller == smaller) return c.seconds;
+    }
+    return 0;
   }
   static MeasuredTable table_of(const MeasuredRow& row) { return MeasuredTable(1, {row}); }
 
@@ -83,48 +118,141 @@ class Costing : public ::testing::Test {
   PlanRequest group;
   CostedClass one;
   std::vector<LinkMeasure> links;
-  int steps = 0;
+  int steps = 0, trials = 0;
+  bool trying = false, would_try = false;
+  std::vector<TableCosting::Cost> found;
 };
 
-TEST_F(Costing, LongLinksAskForFewMessageTimesAndShortOnesKeepTheStaticChoice) {
+TEST_F(Costing, NothingTakesThePlaceOfAPlannerThatHasNotRun) {
   measure(20'000, 25'000);
-  EXPECT_FALSE(make().keeps_static);
-  EXPECT_EQ(make().planner, PlannerId::kMesh);
-  EXPECT_EQ(make().runner_up == PlannerId::kMesh, false);
+  const MeasuredRow row = make();
+  EXPECT_TRUE(row.keeps_static);
+  EXPECT_EQ(row.planner, PlannerId::kRing);
+  EXPECT_NE(row.predicted_us, 0u);
+  EXPECT_FALSE(trying);
+}
+
+TEST_F(Costing, LongLinksAskForFewMessageTimes) {
+  measure(20'000, 25'000);
+  took(PlannerId::kRing) = 0.150;
+  const MeasuredRow row = make();
+  EXPECT_FALSE(row.keeps_static);
+  EXPECT_EQ(row.planner, PlannerId::kMesh);
+  EXPECT_NE(row.runner_up, PlannerId::kMesh);
+  EXPECT_TRUE(trying);
+}
+
+TEST_F(Costing, WhatTheModelPutsCloseIsTriedAndTheBestMeasuredStays) {
+  for (const PlannerId truth : {PlannerId::kRing, PlannerId::kMesh, PlannerId::kHalvingDoubling}) {
+    measure(400, 25'000);  // all of them within 30 %
+    one.known = {};
+    took(PlannerId::kRing) = truth == PlannerId::kRing ? 0.030 : 0.050;
+    std::vector<std::pair<PlannerId, bool>> tried;
+    const MeasuredRow stays = settle([&](const MeasuredRow& row) {
+      tried.emplace_back(row.planner, row.piece_bytes != 0);
+      return row.planner == truth && row.piece_bytes == 0 ? 0.030 : 0.055;
+    });
+    EXPECT_EQ(stays.planner, truth) << name_of(truth);
+    EXPECT_EQ(stays.piece_bytes, 0u);
+    EXPECT_EQ(stays.keeps_static, truth == PlannerId::kRing);
+    EXPECT_EQ(stays.predicted_us, 30'000u);
+    EXPECT_FALSE(would_try);
+    EXPECT_GE(tried.size(), 2u);
+    std::sort(tried.begin(), tried.end());
+    EXPECT_EQ(std::adjacent_find(tried.begin(), tried.end()), tried.end()) << "each once";
+    for (const auto& [planner, smaller] : tried) {
+      EXPECT_LE(cost_of(planner, smaller), 1.3001 * cost_of(stays.planner)) << name_of(planner);
+      EXPECT_NE(planner, PlannerId::kTree) << "it costs twice as much";
+    }
+    EXPECT_TRUE(make(table_of(stays)).decides_as(stays)) << "it stays for good";
+  }
+}
+
+TEST_F(Costing, NothingIsTriedWhereThatIsNotItsTime) {
+  measure(400, 25'000);
+  took(PlannerId::kRing) = 0.040;
+  EXPECT_TRUE(make({}, false).keeps_static);
+  EXPECT_FALSE(trying);
+  EXPECT_TRUE(would_try);
+  measure(20'000, 25'000);
+  took(PlannerId::kRing) = 0.150;
+  EXPECT_EQ(make({}, false).planner, PlannerId::kMesh) << "half the time is worth it at once";
+}
+
+TEST_F(Costing, WhatWasTriedAndIsHardlyBetterReplacesNothing) {
+  measure(400, 25'000);
+  took(PlannerId::kMesh) = 0.100;
+  took(PlannerId::kHalvingDoubling) = 0.097;
+  took(PlannerId::kRing) = 0.200;
+  MeasuredRow mesh = make();
+  mesh.planner = PlannerId::kMesh;
+  mesh.piece_bytes = 0;
+  mesh.keeps_static = false;
+  EXPECT_EQ(make(table_of(mesh), false).planner, PlannerId::kMesh);
+  took(PlannerId::kHalvingDoubling) = 0.090;
+  EXPECT_EQ(make(table_of(mesh), false).planner, PlannerId::kHalvingDoubling);
+  one.on_trial = true;
+  took(PlannerId::kHalvingDoubling) = 0.097;
+  EXPECT_EQ(make(table_of(mesh), false).planner, PlannerId::kHalvingDoubling) << "the mesh was only tried";
+  took(PlannerId::kRing) = 0.0975;
+  EXPECT_TRUE(make(table_of(mesh), false).keeps_static) << "as good as the best";
+}
+
+TEST_F(Costing, TimesHoldAsLongAsTheirPlannersCostTheSameAgainstTheOthers) {
+  measure(20'000, 25'000);
+  took(PlannerId::kRing) = 0.150;
+  took(PlannerId::kMesh) = 0.300;
+  took(PlannerId::kMesh, true) = 0.300;
+  make();
+  keep_costs();
+  EXPECT_NE(make().planner, PlannerId::kMesh) << "it was tried";
+  measure(2'000, 250'000);  // all of it is ten times as fast
+  took(PlannerId::kRing) = 0.015;
+  EXPECT_NE(make().planner, PlannerId::kMesh) << "a time is a time";
+  const auto outdated = [&](PlannerId id) {
+    return std::any_of(found.begin(), found.end(), [&](const auto& c) { return c.planner == id && c.outdated; });
+  };
+  EXPECT_FALSE(outdated(PlannerId::kMesh));
+  MeasuredRow mesh = make();
+  mesh.planner = PlannerId::kMesh;
+  mesh.piece_bytes = 0;
+  mesh.keeps_static = false;
   measure(100, 25'000);
-  const MeasuredRow kept = make();
-  EXPECT_TRUE(kept.keeps_static);
-  EXPECT_EQ(kept.planner, PlannerId::kRing);
-  EXPECT_NE(kept.predicted_us, 0u);
+  took(PlannerId::kMesh) = 0.040;
+  make(table_of(mesh));
+  EXPECT_FALSE(outdated(PlannerId::kMesh));
+  EXPECT_TRUE(outdated(PlannerId::kRing)) << "it cost twice as much as a mesh, and doesn't any more";
+  EXPECT_TRUE(would_try);
 }
 
-TEST_F(Costing, AChoiceThatIsNotDearerThanTheStaticOneStays) {
+// Times of before a round would be compared with those of lanes that know each other better since.
+TEST_F(Costing, WhatWasCloseBeforeARoundIsTriedAgainInIt) {
   measure(20'000, 25'000);
-  const MeasuredTable table = table_of(make());
-  measure(400, 25'000);  // a mesh is cheaper by less than a tenth: it would not be chosen anew
-  EXPECT_TRUE(make().keeps_static);
-  EXPECT_FALSE(make(table).keeps_static);
-}
-
-TEST_F(Costing, AChoiceThatTurnsOutBadlyIsTakenBackAndNotTriedAgain) {
-  measure(20'000, 25'000);
-  took(PlannerId::kRing, 0.150);
-  const MeasuredRow tried = make();
-  ASSERT_FALSE(tried.keeps_static);
-  one.took[static_cast<std::size_t>(tried.planner)][tried.piece_bytes != 0 ? 1 : 0] = 0.400;
-  const MeasuredRow after = make(table_of(tried));
-  EXPECT_FALSE(after.decides_as(tried));
-  EXPECT_FALSE(make(table_of(after)).decides_as(tried));
+  took(PlannerId::kMesh) = 0.100;
+  took(PlannerId::kMesh, true) = 0.200;
+  took(PlannerId::kHalvingDoubling) = 0.110;
+  took(PlannerId::kHalvingDoubling, true) = 0.200;
+  took(PlannerId::kRing) = 0.150;
+  MeasuredRow mesh = make();
+  mesh.planner = PlannerId::kMesh;
+  mesh.piece_bytes = 0;
+  mesh.keeps_static = false;
+  for (const bool aged : {false, true}) {
+    for (const PlannerId id : {PlannerId::kMesh, PlannerId::kHalvingDoubling, PlannerId::kRing}) known(id).aged = aged;
+    EXPECT_EQ(make(table_of(mesh)).planner, aged ? PlannerId::kHalvingDoubling : PlannerId::kMesh);
+    EXPECT_EQ(trying, aged);
+  }
 }
 
 TEST_F(Costing, WithoutARateWhatIsNotSmallWaitsForTheTimeOfWhatRuns) {
   measure(20'000, 0);
   make();
   EXPECT_EQ(steps, 0);
-  took(PlannerId::kRing, 0.151);  // 6 message times, and 31 ms for 1.5 times the bytes
+  took(PlannerId::kRing) = 0.151;  // 6 message times, and 31 ms for 1.5 times the bytes
   EXPECT_EQ(make().planner, PlannerId::kMesh);
-  took(PlannerId::kRing, 20);  // it is the bytes
-  EXPECT_TRUE(make().keeps_static);
+  took(PlannerId::kRing) = 20;  // it is the bytes
+  make({}, false);
+  EXPECT_GT(cost_of(PlannerId::kMesh), 0.9 * cost_of(PlannerId::kRing));
 }
 
 TEST_F(Costing, ALinkThatNobodyMeasuredIsAsFastAsItsNics) {
@@ -146,7 +274,7 @@ TEST_F(Costing, NoWalkIsLongerThanItMay) {
     CostModel model;
     bool known = false;
     LinkCosts costs = fill_costs(group, links, &model, &known);
-    TableCosting costing(group, 128 << 10, std::move(costs), known, model, {one}, {});
+    TableCosting costing(group, 128 << 10, std::move(costs), known, model, {one}, {}, true);
     for (int i = 0; i < 100 && costing.step(); ++i) {
     }
     EXPECT_EQ(std::move(costing).rows().size(), ranks == 64 ? 0u : 1u) << ranks;

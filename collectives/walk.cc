@@ -16,8 +16,8 @@
 namespace canarynet {
 namespace {
 
-// A message that waits for a port. Those of one step that are next to each other take one place in the heap: that of the
-// first, which goes before the others anyway.
+// A message that waits for a port. Those of one step that are next to each other take one place in the heap: that of
+// the first, which goes before the others anyway.
 struct Item {
   double at;
   std::uint32_t piece;
@@ -595,7 +595,7 @@ class Walk {
   std::vector<std::uint64_t> piece_bytes_;
   std::vector<std::uint32_t> piece_number_;
 
-  std::vector<Step> steps_;                // of all walked ranks
+  std::vector<Step> steps_;  // of all walked ranks
   std::vector<Way> ways_;
   std::vector<Wire> wire_;                 // per step
   std::vector<std::uint32_t> first_step_;  // per walked rank, and the end

@@ -5,9 +5,11 @@
 // classes. Units: bytes, ns. Thread: the engine's owner.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/types.h"
@@ -20,21 +22,34 @@ namespace canarynet {
 
 class ChoiceUse {
  public:
-  // Operations by one planner: since another table decides, and lately, since the links last changed.
+  // Operations by one planner: since another table decides, and lately, at the slowest rank.
   struct Took {
-    static constexpr std::uint32_t kEnough = 6;  // operations that tell how long the next one takes
+    static constexpr std::uint32_t kFew = 3, kEnough = 6;  // operations that tell how long the next one takes
+    static constexpr std::int64_t kLong = 100'000'000;     // of what takes so long, few are enough
     std::uint64_t operations = 0, ns = 0;
     std::uint32_t lately = 0;
     std::int64_t recent_ns = 0;  // a moving mean
+    double cost = 0, least = 0;  // see CostedClass::Known
+    bool aged = false;
     void note(Nanos time) {
       ++operations;
       ns += static_cast<std::uint64_t>(time.count);
     }
-    // At the slowest rank.
     void note_slowest(Nanos time) {
+      if (lately < kFew + 7) ++lately;
       // The first ones find lanes that were not used for a while.
-      if (lately < kEnough) ++lately;
-      recent_ns = lately < kEnough / 2 ? time.count : recent_ns + (time.count - recent_ns) / 8;
+      recent_ns = lately <= kFew ? time.count : recent_ns + (time.count - recent_ns) / (lately - kFew + 1);
+    }
+    void forget() {
+      lately = 0;
+      cost = 0;
+      aged = false;
+    }
+    // It decides again: what it took then is not mixed with what it takes now.
+    void begin_again() {
+      lately = std::min(lately, 1u);
+      cost = 0;
+      aged = false;
     }
   };
   struct Cell {
@@ -45,6 +60,46 @@ class ChoiceUse {
     PlannerId static_choice = PlannerId::kRing;
     std::array<std::array<Took, 2>, kPlannerCount> took{};  // by planner; with the job's pieces, with smaller ones
 
+    // Only times of operations of one size can be compared: of this one, which is often seen. Others since then.
+    std::uint64_t usual_bytes = 0;
+    std::uint32_t others = 0;
+    // At the first rank: the row of the class is there to be tried, and how long what decides took when it was judged.
+    bool on_trial = false;
+    std::int64_t judged_ns = 0;
+
+    void note_entered(std::uint64_t size) {
+      constexpr std::uint32_t kNotSeen = 64;
+      ++operations;
+      bytes += size;
+      if (size == usual_bytes) {
+        others = 0;
+      } else if (usual_bytes == 0 || ++others >= kNotSeen) {
+        usual_bytes = size;
+        others = 0;
+        for (auto& by : took) {
+          for (Took& t : by) t.forget();
+        }
+      }
+    }
+    // Whether the times of a planner tell how long it takes, or that it takes far longer than another one.
+    bool enough(const Took& t) const {
+      if (t.lately >= Took::kEnough) return true;
+      if (t.lately < Took::kFew) return false;
+      if (t.recent_ns >= Took::kLong) return true;
+      for (const auto& by : took) {
+        for (const Took& other : by) {
+          if (other.lately >= Took::kEnough && t.recent_ns / 3 > other.recent_ns / 2) return true;
+        }
+      }
+      return false;
+    }
+    // What the table says of the class: the planner's times.
+    const Took& in_force(const MeasuredRow* row) const {
+      const bool decides = row != nullptr && !row->keeps_static;
+      return took[static_cast<std::size_t>(decides ? row->planner : static_choice)]
+                 [decides && row->piece_bytes != 0 ? 1 : 0];
+    }
+    Took& in_force(const MeasuredRow* row) { return const_cast<Took&>(std::as_const(*this).in_force(row)); }
     struct Sum {
       std::uint64_t operations = 0, ns = 0;
     };
@@ -75,19 +130,19 @@ class ChoiceUse {
     for (std::size_t c = 0; c < cells_.size(); ++c) {
       if (!cells_[c] || !is_measured(static_cast<Collective>(c))) continue;
       for (const Cell& cell : *cells_[c]) {
-        if (!cell.static_known || cell.operations == 0 || cell.bytes < cell.operations * cell.element_bytes) continue;
+        if (!cell.static_known || cell.operations == 0 || cell.usual_bytes < cell.element_bytes) continue;
         CostedClass& costed = out.emplace_back();
         costed.collective = static_cast<Collective>(c);
-        costed.bytes = cell.bytes / cell.operations;
+        costed.bytes = cell.usual_bytes;
+        costed.on_trial = cell.on_trial;
         costed.element_bytes = cell.element_bytes;
         costed.root = cell.root;
         costed.static_choice = cell.static_choice;
-        // A rank's part in what has a root says little of the whole.
-        if (has_root(costed.collective)) continue;
         for (std::size_t p = 0; p < cell.took.size(); ++p) {
           for (std::size_t smaller = 0; smaller < 2; ++smaller) {
             const Took& took = cell.took[p][smaller];
-            if (took.lately >= Took::kEnough) costed.took[p][smaller] = static_cast<double>(took.recent_ns) * 1e-9;
+            if (!cell.enough(took)) continue;
+            costed.known[p][smaller] = {static_cast<double>(took.recent_ns) * 1e-9, took.cost, took.least, took.aged};
           }
         }
       }
@@ -105,7 +160,14 @@ class ChoiceUse {
     }
   }
   // Another table decides from now on.
-  void begin_anew() {
+  void begin_anew(const MeasuredTable& before, const MeasuredTable& now) {
+    for_each_measured(now, [&](Collective collective, Cell& cell, const MeasuredRow* row) {
+      const Took* const last = &cell.in_force(before.find(collective, cell.usual_bytes));
+      Took& present = cell.in_force(row);
+      if (last == &present) return;
+      present.begin_again();
+      cell.judged_ns = 0;
+    });
     for (auto& cells : cells_) {
       if (!cells) continue;
       for (Cell& cell : *cells) {
@@ -119,34 +181,87 @@ class ChoiceUse {
     }
   }
 
-  // The links have changed: what operations took before says nothing any more.
-  void forget_times() {
+  // What is known of a class, by what decides it.
+  template <typename Fn>
+  void for_each_measured(const MeasuredTable& table, Fn fn) {
+    for (std::size_t c = 0; c < cells_.size(); ++c) {
+      if (!cells_[c] || !is_measured(static_cast<Collective>(c))) continue;
+      for (int s = 0; s < kSizeClasses; ++s) {
+        Cell& cell = (*cells_[c])[static_cast<std::size_t>(s)];
+        if (!cell.static_known || cell.operations == 0) continue;
+        fn(static_cast<Collective>(c), cell, table.find(static_cast<Collective>(c), class_begin(s)));
+      }
+    }
+  }
+  // A link has changed: what operations took before says nothing of what runs now. What others took is kept as long as
+  // their costs stay what they were (TableCosting).
+  void forget_present(const MeasuredTable& table) {
+    for_each_measured(table, [](Collective, Cell& cell, const MeasuredRow* row) { cell.in_force(row).forget(); });
+  }
+  // Whether enough operations of every class have run by the planner that decides it now.
+  bool all_tried(const MeasuredTable& table) {
+    bool all = true;
+    for_each_measured(
+        table, [&](Collective, Cell& cell, const MeasuredRow* row) { all = all && cell.enough(cell.in_force(row)); });
+    return all;
+  }
+  // What decides takes another time than when it was judged.
+  bool any_moved(const MeasuredTable& table) {
+    bool any = false;
+    for_each_measured(table, [&](Collective, Cell& cell, const MeasuredRow* row) { any |= moved(cell, row) != 0; });
+    return any;
+  }
+  // What decides has become faster: whatever did that may have done it to others, which are to be tried again. Where it
+  // has become slower, it is compared with what others took before, and those are timed again.
+  void renew_others_where_moved(const MeasuredTable& table) {
+    for_each_measured(table, [](Collective, Cell& cell, const MeasuredRow* row) {
+      const int by = moved(cell, row);
+      const Took* const present = &cell.in_force(row);
+      for (auto& of_planner : cell.took) {
+        for (Took& t : of_planner) {
+          if (&t == present || by == 0) continue;
+          if (by < 0) t.forget();
+          t.aged = t.lately != 0;
+        }
+      }
+    });
+  }
+  // A round of trials begins.
+  void age() {
     for (auto& cells : cells_) {
       if (!cells) continue;
       for (Cell& cell : *cells) {
         for (auto& by : cell.took) {
-          for (Took& took : by) took.lately = 0;
+          for (Took& t : by) t.aged = t.lately != 0;
         }
       }
     }
   }
-  // Whether enough operations of every class have run by the planner that decides it now.
-  bool all_tried(const MeasuredTable& table) const {
-    for (std::size_t c = 0; c < cells_.size(); ++c) {
-      if (!cells_[c] || !is_measured(static_cast<Collective>(c))) continue;
-      for (int s = 0; s < kSizeClasses; ++s) {
-        const Cell& cell = (*cells_[c])[static_cast<std::size_t>(s)];
-        if (!cell.static_known || cell.operations == 0) continue;
-        const MeasuredRow* const row = table.find(static_cast<Collective>(c), class_begin(s));
-        const bool decides = row != nullptr && !row->keeps_static;
-        const auto planner = static_cast<std::size_t>(decides ? row->planner : cell.static_choice);
-        if (cell.took[planner][decides && row->piece_bytes != 0 ? 1 : 0].lately < Took::kEnough) return false;
+  // The classes have been costed, with these costs, and this is what is to be tried.
+  void note_costs(const TableCosting& costing, const MeasuredTable& present) {
+    for (const TableCosting::Cost& cost : costing.costs()) {
+      Cell& cell = this->cell(cost.collective, cost.bytes);
+      Took& t = cell.took[static_cast<std::size_t>(cost.planner)][cost.smaller ? 1 : 0];
+      if (cost.by_rates && cell.enough(t) && (t.cost == 0 || cost.in_force)) {
+        t.cost = cost.seconds;
+        t.least = cost.least;
       }
+      cell.on_trial = cost.class_on_trial;
     }
-    return true;
+    for_each_measured(present, [](Collective, Cell& cell, const MeasuredRow* row) {
+      const Took& t = cell.in_force(row);
+      if (cell.enough(t)) cell.judged_ns = t.recent_ns;
+    });
   }
 
  private:
+  // 1: it has become slower; -1: faster.
+  static int moved(const Cell& cell, const MeasuredRow* row) {
+    const Took& t = cell.in_force(row);
+    if (t.lately < Took::kEnough || cell.judged_ns == 0) return 0;
+    return t.recent_ns > cell.judged_ns / 4 * 5 ? 1 : t.recent_ns < cell.judged_ns / 4 * 3 ? -1 : 0;
+  }
+
   std::array<std::unique_ptr<std::array<Cell, kSizeClasses>>, kCollectiveCount> cells_;
 };
 

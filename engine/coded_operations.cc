@@ -65,18 +65,21 @@ void Engine::note_asked(GroupMember& m, Operation& op) {
 void Engine::note_time(GroupMember& m, const Operation& op) {
   const ProgramEntry& ran = *op.entry;
   const Nanos time = now_ - op.entered;
-  ChoiceUse::Took* took = nullptr;
+  ChoiceUse::Took* slowest = nullptr;  // where the slowest rank's time is noted
+  bool told = op.asked != nullptr;
   if (ran.use != nullptr) {
     const bool smaller = ran.program.piece_bytes < static_cast<std::uint32_t>(roster_->piece_bytes.count);
-    took = &ran.use->took[static_cast<std::size_t>(ran.program.planner)][smaller ? 1 : 0];
-    took->note(time);
-    if (!options_.settings.measured_choice) took = nullptr;
+    ChoiceUse::Took& took = ran.use->took[static_cast<std::size_t>(ran.program.planner)][smaller ? 1 : 0];
+    took.note(time);
+    told |= options_.settings.measured_choice;
+    // Times of operations of several sizes are not compared.
+    if (options_.settings.measured_choice && ran.bytes == ran.use->usual_bytes) slowest = &took;
   }
   if (op.asked != nullptr) {
-    took = &op.asked->took[op.candidate];
-    took->note(time);
+    slowest = &op.asked->took[op.candidate];
+    slowest->note(time);
   }
-  if (took != nullptr && m.group->decisions) m.group->decisions->note_time(op.number, time, took);
+  if (told && m.group->decisions) m.group->decisions->note_time(op.number, time, slowest);
 }
 
 Result<Choice> Engine::choose_coded(const PlanRequest& request, const DecisionTable& forced) {

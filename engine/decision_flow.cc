@@ -166,7 +166,7 @@ bool DecisionFlow::take_level(const wire::LinkLevel& level) {
   const bool another = differs(at->level.alpha_us, level.alpha_us) || differs(at->level.beta_kbps, level.beta_kbps);
   *at = {level, false};
   if (another && is_root()) {
-    group_.use.forget_times();
+    group_.use.forget_present(current_);
     slowest_.clear();
     judge_anew();
   }
@@ -294,13 +294,7 @@ Nanos DecisionFlow::rule(Nanos now) {
   }
   if (costing_) {
     if (costing_->step()) return now + kWalkEvery;
-    std::vector<MeasuredRow> rows = std::move(*costing_).rows();
-    costing_.reset();
-    choose_codecs(&rows);
-    const MeasuredTable made(1, rows);  // sorted
-    const auto alike = [](const MeasuredRow& a, const MeasuredRow& b) { return a.decides_as(b); };
-    if (!std::equal(made.rows().begin(), made.rows().end(), current_.rows().begin(), current_.rows().end(), alike))
-      propose(std::move(rows), now);
+    end_costing(now);
     return now + kSettles;
   }
   judge(now);
@@ -315,19 +309,59 @@ Nanos DecisionFlow::rule(Nanos now) {
     if (!settled_ || (last_version_ != 0 && later(valid_from_, group_.entered[r] + 1))) return now + kSettles;
   }
   changed_ = false;
-  begin_costing();
+  begin_costing(now);
   return now + kWalkEvery;
 }
 
-// The costs are made anew once operations have shown how long they take by what decides now.
+// Every class has been costed: proposes what is better.
+void DecisionFlow::end_costing(Nanos now) {
+  group_.use.note_costs(*costing_, current_);
+  const bool trying = costing_->trying();
+  round_waits_ = costing_->would_try() && !trying;
+  if (trying && !in_round_) {
+    round_began_ = now;
+    group_.use.age();
+  } else if (in_round_ && !trying) {
+    // Without a reason trials take a tenth of the time, at most.
+    round_pause_ = now - next_round_ > round_pause_ * 4 ? kRoundEvery : std::min(round_pause_ * 2, kRoundEveryMax);
+    next_round_ = now + round_pause_;
+    next_trial_ = now + std::max(round_pause_, (now - round_began_) * 9);
+  }
+  moved_ = false;
+  in_round_ = trying;
+  std::vector<MeasuredRow> rows = std::move(*costing_).rows();
+  costing_.reset();
+  choose_codecs(&rows);
+  const MeasuredTable made(1, rows);  // sorted
+  const auto alike = [](const MeasuredRow& a, const MeasuredRow& b) { return a.decides_as(b); };
+  if (std::equal(made.rows().begin(), made.rows().end(), current_.rows().begin(), current_.rows().end(), alike)) return;
+  propose(std::move(rows), now);
+  if (in_round_) next_table_ = now + kTrialEvery;
+}
+
+// The costs are made anew once operations have shown how long they take by what decides now, and when that changes.
 void DecisionFlow::judge(Nanos now) {
-  if (judged_ && !group_.codec_use.any_moved(current_)) return;
-  const bool tried = all_tried();
-  if (!tried && now < judge_at_) return;
-  judged_ = tried;
-  judge_pause_ = std::min(judge_pause_ * 2, kTableEveryMax);
-  judge_at_ = now + judge_pause_;
-  if (!changed_) changed_since_ = now;
+  const bool moved = measures_planners() && group_.use.any_moved(current_);
+  if (moved && !in_round_ && !moved_ && now >= next_round_) {
+    moved_ = true;
+    group_.use.renew_others_where_moved(current_);
+  }
+  if (!judged_) {
+    const bool tried = all_tried();
+    if (!tried && now < judge_at_) return;
+    judged_ = tried;
+    judge_pause_ = std::min(judge_pause_ * 2, kTableEveryMax);
+    judge_at_ = now + judge_pause_;
+    judge_soon(now);
+  } else if (moved || group_.codec_use.any_moved(current_) || (round_waits_ && now >= next_trial_)) {
+    round_waits_ = false;
+    judge_soon(now);
+  }
+}
+
+// No level has changed, so nothing needs to settle.
+void DecisionFlow::judge_soon(Nanos now) {
+  if (!changed_) changed_since_ = now - kSettles;
   changed_ = true;
 }
 
@@ -338,7 +372,7 @@ void DecisionFlow::judge_anew() {
   judge_at_ = engine_.now_ + judge_pause_;
 }
 
-void DecisionFlow::begin_costing() {
+void DecisionFlow::begin_costing(Nanos now) {
   std::vector<LinkMeasure> measured;
   measured.reserve(levels_.size());
   for (const Level& l : levels_) {
@@ -354,7 +388,8 @@ void DecisionFlow::begin_costing() {
   std::vector<CostedClass> classes;
   if (measures_planners()) classes = group_.use.classes();
   costing_.emplace(group, static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count), std::move(links), rates_known,
-                   model, std::move(classes), current_);
+                   model, std::move(classes), current_,
+                   measures_planners() && (in_round_ || moved_ || now >= next_trial_));
 }
 
 void DecisionFlow::propose(std::vector<MeasuredRow> rows, Nanos now) {
@@ -413,7 +448,7 @@ void DecisionFlow::commit(std::uint32_t valid_from) {
   last_version_ = outcome_version_ = current_.version();
   outcome_from_ = valid_from;
   outcome_commits_ = true;
-  group_.use.begin_anew();
+  group_.use.begin_anew(previous_, current_);
   for (const auto& n : neighbours_) {
     if (!n->child) continue;
     n->outcome = true;
@@ -485,117 +520,6 @@ void DecisionFlow::abandon() {
   open_ = false;
   costing_.reset();
   for (const auto& n : neighbours_) n->report = n->times = n->table = n->limit = n->outcome = false;
-}
-
-// --- frames ----------------------------------------------------------------------------------------------------------
-
-bool DecisionFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
-  auto& n = static_cast<Neighbour&>(turn);
-  if (group_.dead || engine_.peers_[to.peer()].ended() || to.channel() == nullptr || to.channel()->peer_left())
-    return false;
-  wire::Header& h = out->header;
-  h.kind = wire::Kind::kSignature;
-  h.flow = group_.decisions_number();
-  h.epoch = group_.epoch;
-  outgoing_.clear();
-  const auto append = [&](const auto& entry) {
-    const auto* bytes = reinterpret_cast<const std::byte*>(&entry);
-    outgoing_.insert(outgoing_.end(), bytes, bytes + sizeof entry);
-  };
-  const auto says = [&](wire::DecisionFrame frame, std::uint32_t version, std::uint32_t op) {
-    h.step = static_cast<std::uint16_t>(frame);
-    h.signature = version;
-    h.op = op;
-    h.payload_bytes = static_cast<std::uint32_t>(outgoing_.size());
-    out->payload = outgoing_.data();  // small enough to be copied at once
-    return true;
-  };
-  if (std::exchange(n.table, false)) {
-    for (const wire::DecisionRow& row : proposal_.to_wire()) append(row);
-    return says(wire::DecisionFrame::kTable, proposal_.version(), 0);
-  }
-  if (std::exchange(n.outcome, false)) {
-    if (outcome_commits_) return says(wire::DecisionFrame::kCommit, outcome_version_, outcome_from_);
-    return says(wire::DecisionFrame::kWithdraw, outcome_version_, 0);
-  }
-  if (std::exchange(n.limit, false)) return says(wire::DecisionFrame::kLimit, proposal_.version(), part_limit_);
-  if (std::exchange(n.times, false)) {
-    for (std::size_t i = 0; i < times_kept_; ++i) append(times_[i]);
-    if (std::exchange(times_kept_, 0) != 0) return says(wire::DecisionFrame::kTimes, 0, 0);
-  }
-  if (!n.report) return false;
-  std::size_t told = 0;
-  for (Level& l : levels_) {
-    if (l.told || told == wire::kLevelsPerReport) continue;
-    l.told = true;
-    ++told;
-    append(l.level);
-  }
-  n.report = told == wire::kLevelsPerReport;
-  return told != 0 && says(wire::DecisionFrame::kReport, 0, 0);
-}
-
-Landing DecisionFlow::landing_for(Mux&, const wire::Header&) {
-  return {Landing::Kind::kSlot, nullptr, landing::kLanded};
-}
-
-// True where it must not come again.
-bool DecisionFlow::on_arrival(Mux& from, const wire::Header& h, const Arrival& arrival) {
-  if (arrival.discarded || group_.dead || h.epoch != group_.epoch) return true;
-  Neighbour* const n = neighbour(from.peer());
-  if (n == nullptr) return true;
-  wire::DecisionWord word;
-  if (!from.is_read(h, arrival.payload, &word)) return true;
-  const bool of_open = open_ && h.signature == proposal_.version();
-  engine_.decisions_due_ = Nanos{};
-  if (const auto* report = std::get_if<wire::LevelReport>(&word)) {
-    if (n->child) on_report(*n, from, *report);
-  } else if (const auto* times = std::get_if<wire::TimesReport>(&word)) {
-    for (std::size_t i = 0; n->child && i < times->times.size(); ++i)
-      take_time(times->times.at(i).op, times->times.at(i).us, nullptr);
-  } else if (const auto* table = std::get_if<wire::TableProposal>(&word)) {
-    return n->child || on_table(*n, from, *table);
-  } else if (const auto* limit = std::get_if<wire::EntryLimit>(&word)) {
-    if (!n->child || !of_open || n->has_limit) return true;
-    n->has_limit = true;
-    n->last = limit->last;
-    limit_is_known();
-  } else if (const auto* committed = std::get_if<wire::TableCommit>(&word)) {
-    if (n->child || !of_open) return true;
-    if (later(committed->valid_from, part_limit_)) {
-      commit(committed->valid_from);
-    } else {
-      from.channel()->note_malformed("a table from an operation on that may have been entered");
-      withdraw();
-    }
-  } else if (const auto* withdrawal = std::get_if<wire::TableWithdrawal>(&word)) {
-    if (n->child) return true;
-    if (of_open) {
-      withdraw();
-    } else if (!open_ && later(withdrawal->version, last_version_)) {
-      last_version_ = withdrawal->version;  // its table comes late, by another lane
-    }
-  }
-  return true;
-}
-
-bool DecisionFlow::on_table(Neighbour& from, Mux& mux, const wire::TableProposal& table) {
-  if (!later(table.version, last_version_)) return true;
-  if (open_) return table.version == proposal_.version();  // the end of the one before comes by another lane
-  settle();
-  // Before a rank here has come to the current table there is no place for another one.
-  if (!settled_ || group_.local.empty()) return false;
-  if (outcome_waits()) return false;
-  MeasuredTable proposed;
-  const char* const why = MeasuredTable::from_wire(
-      table.version, table.rows, static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count), &proposed);
-  if (why != nullptr) {
-    mux.channel()->note_malformed(why);
-    return true;
-  }
-  CANARY_CHECK(from.engine == parent_, "tables come from above");
-  open(std::move(proposed));
-  return true;
 }
 
 }  // namespace canarynet

@@ -44,6 +44,10 @@ class DecisionFlow final : public Flow {
   static constexpr Nanos kWaitsForRates = 1_s;
   static constexpr Nanos kTableEvery = 2_s;
   static constexpr Nanos kTableEveryMax = 60_s;  // after proposals that had to be withdrawn
+  // While planners are tried one after the other.
+  static constexpr Nanos kTrialEvery = 50_ms;
+  // Between two rounds of trials, and ever longer while they follow each other.
+  static constexpr Nanos kRoundEvery = 4_s, kRoundEveryMax = 60_s;
   // Whether a new table keeps what it promised is first looked at after so long.
   static constexpr Nanos kJudgeAfter = 1_s;
   static constexpr Nanos kWalkEvery = 2_ms;
@@ -122,9 +126,11 @@ class DecisionFlow final : public Flow {
   void count_entered(Nanos now);
   Nanos rule(Nanos now);
   void judge(Nanos now);
+  void judge_soon(Nanos now);
+  void end_costing(Nanos now);
   void judge_anew();
   void take_time(std::uint32_t operation, std::uint32_t us, ChoiceUse::Took* took);
-  void begin_costing();
+  void begin_costing(Nanos now);
   bool rates_moved();
   void choose_codecs(std::vector<MeasuredRow>* rows);
   void propose(std::vector<MeasuredRow> rows, Nanos now);
@@ -178,6 +184,9 @@ class DecisionFlow final : public Flow {
   bool changed_ = false;  // levels or classes, since they were last costed
   Nanos changed_since_, first_used_ = Nanos::max();
   Nanos next_table_, pause_ = kTableEvery;
+  // Of trials; there is something to be tried; something else is to be timed again, since what decides has moved.
+  bool in_round_ = false, round_waits_ = false, moved_ = false;
+  Nanos round_began_, next_round_, next_trial_, round_pause_ = kRoundEvery;  // next_trial_: unless something has moved
   bool judged_ = true;  // the table in force, by what operations took
   Nanos judge_at_, judge_pause_ = kJudgeAfter;
   bool departed_ = false;  // an engine of the group has left

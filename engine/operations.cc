@@ -264,8 +264,7 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   neighbourly_ += op.run->neighbours != 0;
   op.run->number = number;
   if (ChoiceUse::Cell* const use = op.entry->use; use != nullptr) {
-    ++use->operations;
-    use->bytes += op.entry->bytes;
+    use->note_entered(op.entry->bytes);
   }
   op.run->entered = ++operations_entered_;
   op.run->last_progress = now_;

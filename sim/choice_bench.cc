@@ -207,7 +207,9 @@ struct Totals {
 bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, bool why, Totals* totals) {
   const Reachability reach = reach_of(bed);
   const LinkCosts links = truth(bed);
-  const PlanRequest request{.ranks = bed.hosts(), .count = bytes / 4, .reach = &reach, .bcube = bed.bcube};
+  // A flat network can be run as a BCube, too.
+  const BCubeShape bcube = bed.bcube.levels != 0 ? bed.bcube : find_bcube(reach, kRailsMax);
+  const PlanRequest request{.ranks = bed.hosts(), .count = bytes / 4, .reach = &reach, .bcube = bcube};
   constexpr std::uint64_t kPiece[] = {128 << 10};  // the engine's
   const auto candidates = cost_candidates(request, bed.rails(), {.links = &links}, kPiece);
   const auto unmeasured = select_planner(request, {});

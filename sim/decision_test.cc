@@ -182,27 +182,76 @@ TEST(Decision, ABetterPlannerThanTheStaticOneIsChosenWithinTwoSeconds) {
   const Nanos took = exchange(c, 4_s, kCount, [&] { return planner_now(c) != "ring"; });
   std::printf("ring to %s after %.3f s\n", planner_now(c).c_str(), took.seconds());
   EXPECT_LE(took.count, (2_s).count);
-  EXPECT_EQ(planner_now(c), "mesh");
+  exchange(c, 4_s, kCount);
+  const int tables = watch.tables();
+  const std::string chosen = planner_now(c);
+  EXPECT_NE(chosen, "ring");
   exchange(c, 3_s, kCount);
-  EXPECT_EQ(planner_now(c), "mesh");
-  EXPECT_LE(watch.tables(), 2) << "nothing has changed since";
+  EXPECT_EQ(planner_now(c), chosen);
+  EXPECT_EQ(watch.tables(), tables) << "all were tried, and nothing has changed since";
+}
+
+// The mean time of the sums of so long a while.
+double seconds_each(Cluster& c, Nanos span, std::uint64_t count) {
+  const std::uint32_t before = c.world(0)->entered;
+  const double took = exchange(c, span, count).seconds();
+  return took / (c.world(0)->entered - before) - 1e-3;
+}
+
+// Rails of 500 and 125 Mbit/s: by the model a mesh, a ring and halving cost the same, and the mesh takes far longer.
+TEST(Decision, WhatTheModelPutsCloseIsTriedAndTheBestStays) {
+  constexpr std::uint64_t kFew = 1 << 16;  // 256 KiB
+  const auto make = [](std::string algo) {
+    ClusterOptions o = flat_cluster(4, 2);
+    o.settings.measured_choice = algo.empty();
+    o.settings.algo = std::move(algo);
+    o.fabric.window_bytes = 16 << 20;
+    auto c = std::make_unique<Cluster>(o);
+    for (int host = 0; host < 4; ++host) {
+      c->fabric().nic(host, 0) = NicOptions::link(50_us, BytesPerSec::from_mbit(500));
+      c->fabric().nic(host, 1) = NicOptions::link(50_us, BytesPerSec::from_mbit(125));
+    }
+    return c;
+  };
+  double best = 1;
+  for (const char* planner : {"mesh", "ring", "halving_doubling"}) {
+    auto c = make(planner);
+    ASSERT_TRUE(c->join());
+    exchange(*c, 200_ms, kFew);
+    best = std::min(best, seconds_each(*c, 200_ms, kFew));
+  }
+  auto c = make("");
+  ASSERT_TRUE(c->join());
+  Decisions watch(*c);
+  exchange(*c, 4500_ms, kFew);
+  const double chosen = seconds_each(*c, 300_ms, kFew);
+  std::printf("%s: %.3f ms, the best of three by force: %.3f ms; %d tables\n", planner_now(*c).c_str(), chosen * 1e3,
+              best * 1e3, watch.tables());
+  EXPECT_LE(chosen, 1.1 * best);
+  EXPECT_LE(watch.tables(), 24) << "each is tried once";
 }
 
 TEST(Decision, AChangeOfTheLinksIsFoundAndNothingFlaps) {
   Cluster c(long_cluster(4, 1, 100_us));
   ASSERT_TRUE(c.join());
   Decisions watch(c);
-  exchange(c, 3_s, kCount);
-  EXPECT_EQ(planner_now(c), "ring") << "short links: nothing is clearly cheaper";
-  const int before = watch.tables();
+  exchange(c, 12_s, kCount);  // what is close has been tried
   set_delay(c, 20_ms);
-  const Nanos took = exchange(c, 6_s, kCount, [&] { return planner_now(c) != "ring"; });
-  std::printf("ring to %s %.3f s after the change\n", planner_now(c).c_str(), took.seconds());
-  EXPECT_EQ(planner_now(c), "mesh");
-  EXPECT_LE(took.count, (5_s).count);
-  exchange(c, 6_s, kCount);
-  EXPECT_EQ(planner_now(c), "mesh");
-  EXPECT_LE(watch.tables() - before, 2);
+  // A ring takes 151 ms then, a mesh 71.
+  const auto is_quick = [&] {
+    const std::string now = planner_now(c);
+    return now == "mesh" || now.starts_with("bcube") || now == "halving_doubling";
+  };
+  const Nanos took = exchange(c, 8_s, kCount, is_quick);
+  std::printf("%s %.3f s after the change\n", planner_now(c).c_str(), took.seconds());
+  EXPECT_LE(took.count, (6500_ms).count);
+  exchange(c, 12_s, kCount);
+  EXPECT_NE(planner_now(c), "ring");
+  const int tables = watch.tables();
+  const std::string chosen = planner_now(c);
+  exchange(c, 5_s, kCount);
+  EXPECT_EQ(planner_now(c), chosen);
+  EXPECT_LE(watch.tables() - tables, 1);
 }
 
 TEST(Decision, NothingIsMeasuredWhereTheSettingForbidsIt) {

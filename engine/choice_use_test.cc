@@ -1,0 +1,121 @@
+// What the first rank of a group keeps of the times that operations took.
+#include "engine/choice_use.h"
+
+#include <gtest/gtest.h>
+
+namespace canarynet {
+namespace {
+
+constexpr std::uint64_t kBytes = 512 << 10;
+
+class ChoiceUseTest : public ::testing::Test {
+ protected:
+  ChoiceUseTest() : cell(use.cell(Collective::kAllReduce, kBytes)) {
+    cell.static_known = true;
+    cell.static_choice = PlannerId::kRing;
+    cell.note_entered(kBytes);
+  }
+  ChoiceUse::Took& took(PlannerId id) { return cell.took[static_cast<std::size_t>(id)][0]; }
+  void run(PlannerId id, Nanos time, int times = 8) {
+    for (int i = 0; i < times; ++i) took(id).note_slowest(time);
+  }
+  static MeasuredTable table(PlannerId id) {
+    MeasuredRow row;
+    row.size_class = size_class(kBytes);
+    row.planner = id;
+    return MeasuredTable(1, {row});
+  }
+  // As far as the costs of planners in the order of `costs`, which differ by nothing, tell.
+  void judge(const MeasuredTable& present) {
+    const Reachability reach = Reachability::full(4, 1);
+    const PlanRequest group{.ranks = 4, .reach = &reach};
+    TableCosting costing(group, 128 << 10, LinkCosts({1e-4, 1e-8}), true, {}, use.classes(), present, true);
+    while (costing.step()) {
+    }
+    use.note_costs(costing, present);
+  }
+
+  ChoiceUse use;
+  ChoiceUse::Cell& cell;
+};
+
+TEST_F(ChoiceUseTest, FewOperationsAreEnoughOnlyWhereTheyTakeLongOrFarTooLong) {
+  run(PlannerId::kRing, 10_ms);
+  run(PlannerId::kMesh, 12_ms, 3);
+  EXPECT_FALSE(cell.enough(took(PlannerId::kMesh)));
+  run(PlannerId::kTree, 16_ms, 3);
+  EXPECT_TRUE(cell.enough(took(PlannerId::kTree))) << "one that is so bad is not run for longer";
+  run(PlannerId::kDoubleTree, 100_ms, 2);
+  EXPECT_FALSE(cell.enough(took(PlannerId::kDoubleTree)));
+  run(PlannerId::kMesh, 12_ms, 3);
+  EXPECT_TRUE(cell.enough(took(PlannerId::kMesh)));
+}
+
+TEST_F(ChoiceUseTest, TheFirstOperationsByAPlannerDoNotCount) {
+  run(PlannerId::kMesh, 100_ms, 2);
+  run(PlannerId::kMesh, 10_ms, 6);
+  EXPECT_EQ(took(PlannerId::kMesh).recent_ns, (10_ms).count);
+  took(PlannerId::kMesh).begin_again();
+  EXPECT_FALSE(cell.enough(took(PlannerId::kMesh)));
+  run(PlannerId::kMesh, 30_ms, 5);
+  EXPECT_TRUE(cell.enough(took(PlannerId::kMesh)));
+  EXPECT_EQ(took(PlannerId::kMesh).recent_ns, (30_ms).count) << "what it took before is not mixed with that";
+}
+
+TEST_F(ChoiceUseTest, OnlyOperationsOfOneSizeAreCompared) {
+  run(PlannerId::kRing, 10_ms);
+  for (int i = 0; i < 200; ++i) cell.note_entered(i % 4 == 0 ? kBytes : kBytes + 4096);
+  EXPECT_EQ(cell.usual_bytes, kBytes) << "it is still seen";
+  EXPECT_TRUE(cell.enough(took(PlannerId::kRing)));
+  for (int i = 0; i < 64; ++i) cell.note_entered(kBytes + 4096);
+  EXPECT_EQ(cell.usual_bytes, kBytes + 4096);
+  EXPECT_FALSE(cell.enough(took(PlannerId::kRing))) << "times of another size";
+}
+
+TEST_F(ChoiceUseTest, AChoiceWhoseTimesMoveIsJudgedAgain) {
+  const MeasuredTable mesh = table(PlannerId::kMesh);
+  run(PlannerId::kRing, 12_ms);
+  run(PlannerId::kMesh, 10_ms);
+  judge(mesh);
+  EXPECT_FALSE(use.any_moved(mesh));
+  run(PlannerId::kMesh, 11_ms, 30);
+  EXPECT_FALSE(use.any_moved(mesh)) << "by a tenth";
+  run(PlannerId::kMesh, 14_ms, 60);
+  EXPECT_TRUE(use.any_moved(mesh));
+  EXPECT_FALSE(took(PlannerId::kRing).aged);
+  use.renew_others_where_moved(mesh);
+  EXPECT_TRUE(cell.enough(took(PlannerId::kRing))) << "what the replaced one took is kept";
+  EXPECT_TRUE(took(PlannerId::kRing).aged) << "to be timed again";
+  judge(mesh);
+  EXPECT_FALSE(use.any_moved(mesh));
+  run(PlannerId::kMesh, 7_ms, 60);
+  EXPECT_TRUE(use.any_moved(mesh));
+  use.renew_others_where_moved(mesh);
+  EXPECT_FALSE(cell.enough(took(PlannerId::kRing))) << "it may have become faster as well";
+  EXPECT_TRUE(cell.enough(took(PlannerId::kMesh)));
+}
+
+TEST_F(ChoiceUseTest, APlannerThatComesIntoForceIsTimedAnew) {
+  run(PlannerId::kRing, 12_ms);
+  run(PlannerId::kMesh, 10_ms);
+  use.age();
+  EXPECT_TRUE(took(PlannerId::kRing).aged);
+  use.begin_anew(table(PlannerId::kMesh), table(PlannerId::kMesh));
+  EXPECT_TRUE(cell.enough(took(PlannerId::kMesh))) << "it has been in force";
+  use.begin_anew(table(PlannerId::kMesh), table(PlannerId::kRing));
+  EXPECT_FALSE(cell.enough(took(PlannerId::kRing)));
+  EXPECT_FALSE(took(PlannerId::kRing).aged);
+  EXPECT_TRUE(cell.enough(took(PlannerId::kMesh))) << "what the replaced one took is kept";
+}
+
+TEST_F(ChoiceUseTest, ALinkThatChangesOutdatesOnlyTheTimesOfWhatRuns) {
+  run(PlannerId::kRing, 12_ms);
+  run(PlannerId::kMesh, 10_ms);
+  EXPECT_TRUE(use.all_tried(table(PlannerId::kMesh)));
+  use.forget_present(table(PlannerId::kMesh));
+  EXPECT_FALSE(use.all_tried(table(PlannerId::kMesh)));
+  EXPECT_TRUE(cell.enough(took(PlannerId::kRing)));
+}
+
+}  // namespace
+}  // namespace canarynet
