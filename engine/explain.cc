@@ -49,11 +49,11 @@ std::string codec_text(const CodecUse::Cell& cell, const MeasuredTable* table) {
   }
   std::string took;
   for (std::size_t i = 0; i < candidates.count; ++i) {
-    const auto& [operations, ns, lately, recent_ns] = cell.took[i];
-    if (operations == 0) continue;
-    took += (took.empty() ? "; so far " : ", ") + std::to_string(operations) +
-            (operations == 1 ? " operation took " : " operations took ") + time_text(ns / operations / 1000) +
-            (operations == 1 ? " by " : " each by ") + name(i);
+    const ChoiceUse::Took& t = cell.took[i];
+    if (t.operations == 0) continue;
+    took += (took.empty() ? "; so far " : ", ") + std::to_string(t.operations) +
+            (t.operations == 1 ? " operation took " : " operations took ") + time_text(t.ns / t.operations / 1000) +
+            (t.operations == 1 ? " by " : " each by ") + name(i);
   }
   return out + took;
 }
