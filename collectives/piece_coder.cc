@@ -139,13 +139,17 @@ void PieceCoder::leave_out(std::uint32_t piece, const float* values, const float
   if (call_.left_out.empty() || refusals_[piece].there()) return;
   float* const out = call_.left_out.data() + first_element(piece);
   const std::size_t count = program_.bytes_of(piece) / sizeof(float);
-  double energy = 0, sent_energy = 0;
+  double energy = 0, sent_energy = 0, left_energy = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const float sum = out[i] + weight * (values[i] - sent[i]);
-    if (std::isfinite(sum)) out[i] = sum;
+    const float before = out[i], sum = before + weight * (values[i] - sent[i]);
+    if (std::isfinite(sum)) {
+      out[i] = sum;
+      left_energy += static_cast<double>(sum) * sum - static_cast<double>(before) * before;
+    }
     energy += static_cast<double>(values[i]) * values[i];
     sent_energy += static_cast<double>(sent[i]) * sent[i];
   }
+  totals_.left_energy += left_energy;
   if (!std::isfinite(energy) || !std::isfinite(sent_energy)) return;
   totals_.energy += energy;
   totals_.sent_energy += sent_energy;

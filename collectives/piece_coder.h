@@ -58,6 +58,7 @@ class PieceCoder {
   struct Totals {
     std::uint64_t value_bytes = 0, encoded_bytes = 0;  // of the pieces that this rank encoded
     double energy = 0, sent_energy = 0;  // sums of squares, before and after; where what is left out counts
+    double left_energy = 0;              // of what is left out
   };
 
   explicit PieceCoder(const Program& program);

@@ -5,9 +5,9 @@
 namespace canarynet {
 namespace {
 
-constexpr std::uint32_t kAnyCodec = 15;            // in the place of a kind
-constexpr std::uint32_t kOrNone = 1u << 10;        // with a codec's number
-constexpr std::uint32_t kRatioShift = 12;          // as in a codec's number
+constexpr std::uint32_t kAnyCodec = 15;      // in the place of a kind
+constexpr std::uint32_t kOrNone = 1u << 10;  // with a codec's number
+constexpr std::uint32_t kRatioShift = 12;    // as in a codec's number
 constexpr std::string_view kAuto = "auto", kOption = ",auto";
 
 bool is_any(std::uint32_t number) { return (number & 15) == kAnyCodec; }
@@ -41,8 +41,9 @@ Result<std::uint32_t> number_asked(std::string_view text) {
   if (any) {
     const auto sparse = parse_codec("topk:" + codec.substr(kAuto.size() + 1));
     if (!sparse.ok() || sparse.value().or_dense) {
-      return wrong("auto takes nothing, or the share of values that top-k may keep, above 0 and at most 1, in steps of "
-                   "0.000001, as in auto:0.01");
+      return wrong(
+          "auto takes nothing, or the share of values that top-k may keep, above 0 and at most 1, in steps of "
+          "0.000001, as in auto:0.01");
     }
     return kAnyCodec | sparse.value().ratio_ppm << kRatioShift;
   }

@@ -100,6 +100,7 @@ void ErrorFeedback::commit_all_sent(std::uint64_t tensor) {
   const auto found = tensors_.find(tensor);
   CANARY_CHECK(found != tensors_.end(), "a tensor is prepared first");
   std::fill(found->second.residual.begin(), found->second.residual.end(), 0.0F);
+  found->second.left_energy = 0;
   found->second.leaves = false;
 }
 
@@ -111,12 +112,13 @@ ErrorFeedback::Exchange ErrorFeedback::begin(std::uint64_t tensor) {
   return {state.residual, state.left_out};
 }
 
-void ErrorFeedback::commit(std::uint64_t tensor, double sent_energy, double energy) {
+void ErrorFeedback::commit(std::uint64_t tensor, double sent_energy, double energy, double left_energy) {
   const auto found = tensors_.find(tensor);
   CANARY_CHECK(found != tensors_.end() && found->second.left_out.size() == found->second.residual.size(),
                "an exchange begins before it ends");
   found->second.residual.swap(found->second.left_out);
   found->second.leaves = true;
+  found->second.left_energy = left_energy;
   count_step(found->second, sent_energy, energy);
 }
 

@@ -45,7 +45,8 @@ class ErrorFeedback {
     std::span<float> left_out;
   };
   Exchange begin(std::uint64_t tensor);
-  void commit(std::uint64_t tensor, double sent_energy, double energy);
+  // `left_energy`: sum of squares of what is left out.
+  void commit(std::uint64_t tensor, double sent_energy, double energy, double left_energy);
 
   // Something may be left out of the tensor.
   bool leaves(std::uint64_t tensor) const;
@@ -65,6 +66,12 @@ class ErrorFeedback {
   double residual_norm(std::uint64_t tensor) const;
   double residual_norm() const;
 
+  // Sums of squares over all tensors: smoothed, of what was sent and of what it was made from; and of what exchanges
+  // have left out, which after restore() counts from each tensor's next one on. Cheap.
+  double sent_energy() const { return sum(&Tensor::sent_energy); }
+  double energy() const { return sum(&Tensor::energy); }
+  double left_energy() const { return sum(&Tensor::left_energy); }
+
   std::size_t saved_bytes() const;
   std::vector<std::uint8_t> save() const;
   // Replaces all state. CANARY_MISMATCH with the reason if the bytes are damaged or of another version; the state is as
@@ -78,8 +85,14 @@ class ErrorFeedback {
     double sent_energy = 0;       // smoothed ||sent||^2
     double energy = 0;            // smoothed ||g_e||^2
     std::uint64_t steps = 0;
-    bool leaves = true;           // `residual` may hold something
+    double left_energy = 0;  // of `residual`, as the last exchange told
+    bool leaves = true;      // `residual` may hold something
   };
+  double sum(double Tensor::*of) const {
+    double all = 0;
+    for (const auto& [id, tensor] : tensors_) all += tensor.*of;
+    return all;
+  }
   const Tensor& known(std::uint64_t tensor) const;
   static void count_step(Tensor& state, double sent_energy, double energy);
 

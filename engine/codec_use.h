@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "collectives/measured_table.h"
@@ -27,8 +28,10 @@ class CodecUse {
   struct Cell {
     std::uint32_t asked = 0;
     int size_class = 0;
-    std::uint64_t bytes = 0;  // of the latest one
-    bool feedback = false;    // it named a tensor
+    std::string text;                                         // what is asked,
+    std::array<std::string, kCodecCandidatesMax> names;       // and the candidates, without their or-dense
+    std::uint64_t bytes = 0;                                  // of the latest one
+    bool feedback = false;                                    // it named a tensor
     std::array<ChoiceUse::Took, kCodecCandidatesMax> took{};  // by candidate
     std::array<double, kCodecCandidatesMax> slowdown{};       // CodecTrial's
     std::size_t judged = 0;                                   // the candidate that ran when it was last looked at,
@@ -65,10 +68,17 @@ class CodecUse {
     Cell& made = *cells_.emplace_back(std::make_unique<Cell>());
     made.asked = asked;
     made.size_class = canarynet::size_class(bytes);
+    made.text = text_asked(asked);
+    const CodecCandidates candidates = candidates_of(asked);
+    for (std::size_t i = 0; i < candidates.count; ++i) {
+      CodecSpec shown = candidates.specs[i];
+      shown.or_dense = false;
+      made.names[i] = to_text(shown);
+    }
     return &made;
   }
   const std::vector<std::unique_ptr<Cell>>& cells() const { return cells_; }
-  // What operations took by another candidate than the present one says nothing any more. The present one's time follows
+  // What operations took by other candidates than the present one says nothing any more. The present one's time follows
   // by itself, fast where operations are few.
   static void forget_others(Cell* cell, std::size_t present) {
     for (std::size_t i = 0; i < cell->took.size(); ++i) {

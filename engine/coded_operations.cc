@@ -1,5 +1,7 @@
 // Operations with a codec: which codec and planner, error feedback, what is refused, pieces that decode to nothing.
 // collectives/piece_coder.h encodes and decodes.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <new>
 #include <string>
@@ -126,8 +128,8 @@ void Engine::bind(GroupMember& m, Operation& op, const ErrorFeedback::Exchange& 
   op.run->executor.bind(r.input, r.output, r.type, r.redop, op.entry->program.coded() ? &coded : nullptr);
 }
 
-// The result of a complete operation, with a codec or without. Where an element was refused, all ranks hear of the same one, and residuals stay
-// as they were.
+// The result of a complete operation, with a codec or without. Where an element was refused, all ranks hear of the same
+// one, and residuals stay as they were.
 Status Engine::end_coded(GroupMember& m, const Operation& op) {
   if (!op.entry->program.coded()) {
     if (op.request.tensor != 0 && m.feedback.leaves(op.request.tensor)) m.feedback.commit_all_sent(op.request.tensor);
@@ -148,8 +150,27 @@ Status Engine::end_coded(GroupMember& m, const Operation& op) {
     return Status(CANARY_INVALID_ARGUMENT,
                   d.op_name + " #" + std::to_string(op.number) + ": " + of + coder.text_of(refusal), d);
   }
-  if (tensor != 0) m.feedback.commit(tensor, coder.totals().sent_energy, coder.totals().energy);
+  const PieceCoder::Totals& t = coder.totals();
+  codec_value_bytes_ += t.value_bytes;
+  codec_encoded_bytes_ += t.encoded_bytes;
+  if (tensor != 0) m.feedback.commit(tensor, t.sent_energy, t.energy, t.left_energy);
   return {};
+}
+
+void Engine::count_codecs(Counters* out) const {
+  out->codec_value_bytes = codec_value_bytes_;
+  out->codec_encoded_bytes = codec_encoded_bytes_;
+  double sent = 0, energy = 0, left = 0;
+  for (const auto& g : groups_) {
+    for (const auto& m : g->local) {
+      sent += m->feedback.sent_energy();
+      energy += m->feedback.energy();
+      left += m->feedback.left_energy();
+    }
+  }
+  if (energy <= 0) return;
+  out->codec_gain = sent / energy;
+  out->codec_residual = std::sqrt(std::max(0.0, left) / energy);
 }
 
 // Saves, restores or tells a member's state between its operations.

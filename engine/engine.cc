@@ -442,6 +442,7 @@ Engine::Counters Engine::counters() const {
   out.operations_in_flight = operations_in_flight_;
   out.operations = operations_ended_;
   out.operation_failures = operations_failed_;
+  count_codecs(&out);
   return out;
 }
 

@@ -126,7 +126,7 @@ class Engine final : public MembershipListener,
       });
     }
   }
-  // Calls fn(group, CodecUse::Cell, row or nullptr, identity of the table) for all codecs that the groups let be chosen.
+  // Calls fn(group, CodecUse::Cell, row or nullptr, identity of the table) for all codecs that groups let be chosen.
   template <typename Fn>
   void for_each_codec_choice(Fn fn) const {
     for (const auto& g : groups_) {
@@ -179,6 +179,10 @@ class Engine final : public MembershipListener,
     std::uint64_t operations_in_flight = 0;
     std::uint64_t operations = 0;  // that ended, failed ones included
     std::uint64_t operation_failures = 0;
+    std::uint64_t codec_value_bytes = 0;  // that codecs have encoded for complete operations
+    std::uint64_t codec_encoded_bytes = 0;
+    double codec_gain = 0;      // of tensors with error feedback: share of their energy that was sent, 0 without any;
+    double codec_residual = 0;  // norm of what is left out of them now, of their own norm
   };
   Counters counters() const;
   const MessageCounters& message_counters() const { return messages_.counters(); }
@@ -341,6 +345,7 @@ class Engine final : public MembershipListener,
   CodecSpeed codec_speed(const CodecSpec& spec);
   void note_asked(GroupMember& member, Operation& operation);
   void note_time(GroupMember& member, const Operation& operation);
+  void count_codecs(Counters* counters) const;
   static Result<Choice> choose_coded(const PlanRequest& request, const DecisionTable& forced);
   Status begin_feedback(GroupMember& member, const OpRequest& request, const Program& program,
                         ErrorFeedback::Exchange* begun);
@@ -432,6 +437,7 @@ class Engine final : public MembershipListener,
   std::shared_ptr<SharedRails> rails_;
   LaneFactory& factory_;
   DecisionTable decisions_;  // CANARY_ALGO
+  std::uint64_t codec_value_bytes_ = 0, codec_encoded_bytes_ = 0;
   std::vector<std::pair<CodecSpec, CodecSpeed>> codec_speeds_;  // that were asked for
   Greeter& greeter_;
   std::unique_ptr<Membership> membership_;

@@ -30,30 +30,28 @@ std::string took_text(const ChoiceUse::Cell* cell) {
   return out;
 }
 
-// "; with codec auto int8, chosen by table 3 (checksum 1a2b3): expected to take 1800ms, dense 6300ms; so far 4 operations
-// took 6310ms each by dense"
+// "; with codec auto int8, chosen by table 3 (checksum 1a2b3): expected to take 1800ms, dense 6300ms; so far 4
+// operations took 6310ms each by dense"
 std::string codec_text(const CodecUse::Cell& cell, const MeasuredTable* table) {
-  const CodecCandidates candidates = candidates_of(cell.asked);
-  const auto name = [&](std::size_t i) { return to_text(candidates.specs[i]); };
-  std::string out = "; with codec " + text_asked(cell.asked) + " ";
+  std::string out = "; with codec " + cell.text + " ";
   const MeasuredRow* const row = table != nullptr ? table->find_codec(cell.asked, cell.bytes) : nullptr;
   if (table == nullptr) {
     out += "dense, since nothing is measured for a group of one host, or of so many ranks";
   } else if (row == nullptr) {
     out += "dense, until operations have shown how long they take";
   } else {
-    out += name(row->codec) + ", chosen by " + table_name(table->identity()) + ": expected to take " +
+    out += cell.names[row->codec] + ", chosen by " + table_name(table->identity()) + ": expected to take " +
            time_text(row->predicted_us);
     if (row->codec_runner_up != row->codec)
-      out += ", " + name(row->codec_runner_up) + " " + time_text(row->runner_up_us);
+      out += ", " + cell.names[row->codec_runner_up] + " " + time_text(row->runner_up_us);
   }
   std::string took;
-  for (std::size_t i = 0; i < candidates.count; ++i) {
+  for (std::size_t i = 0; i < cell.names.size(); ++i) {
     const ChoiceUse::Took& t = cell.took[i];
     if (t.operations == 0) continue;
     took += (took.empty() ? "; so far " : ", ") + std::to_string(t.operations) +
             (t.operations == 1 ? " operation took " : " operations took ") + time_text(t.ns / t.operations / 1000) +
-            (t.operations == 1 ? " by " : " each by ") + name(i);
+            (t.operations == 1 ? " by " : " each by ") + cell.names[i];
   }
   return out + took;
 }

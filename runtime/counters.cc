@@ -17,6 +17,7 @@ ipc::ChosenBy chosen_by(const ChoiceView& view) {
   if (view.by == ChosenBy::kMeasured) return ipc::ChosenBy::kMeasured;
   return view.row != nullptr ? ipc::ChosenBy::kKept : ipc::ChosenBy::kStatic;
 }
+std::uint64_t ppm(double share) { return static_cast<std::uint64_t>(std::clamp(share, 0.0, 1e6) * 1e6); }
 std::uint64_t of(std::int64_t n) { return static_cast<std::uint64_t>(std::max<std::int64_t>(n, 0)); }
 
 }  // namespace
@@ -167,44 +168,42 @@ void EngineCounters::fill_choices(const Engine& engine) {
 // Which codecs they let be chosen, and why.
 void EngineCounters::fill_codec_choices(const Engine& engine) {
   ipc::CountersTable& t = writer_.table();
-  engine.for_each_codec_choice([&](const Group& group, const CodecUse::Cell& cell, const MeasuredRow* chosen,
-                                   std::uint32_t table) {
-    if (t.choices == ipc::kChoicesMax) {
-      ++t.at(ProcessMetric::kChoicesLeftOut);
-      return;
-    }
-    const CodecCandidates candidates = candidates_of(cell.asked);
-    const auto name = [&](std::size_t candidate) { return to_text(candidates.specs.at(candidate)); };
-    ipc::ChoiceRow& row = t.choice[t.choices++];
-    row = {};
-    ipc::put_label(row.collective, name_of(Collective::kAllReduce));
-    ipc::put_label(row.asked, text_asked(cell.asked));
-    ipc::put_label(row.planner, name(chosen != nullptr ? chosen->codec : 0));
-    row.group = group.flow;
-    row.ranks = static_cast<std::uint32_t>(group.members.size());
-    row.chosen_by = chosen != nullptr ? ipc::ChosenBy::kMeasured : ipc::ChosenBy::kStatic;
-    row.table_version = table_version(table);
-    row.table_checksum = table_checksum(table);
-    row.from_bytes = class_begin(cell.size_class);
-    row.to_bytes = cell.size_class + 1 < kSizeClasses ? class_begin(cell.size_class + 1) : 0;
-    if (chosen != nullptr) {
-      row.predicted_ns = std::uint64_t{chosen->predicted_us} * 1000;
-      if (chosen->codec_runner_up != chosen->codec) {
-        ipc::put_label(row.runner_up, name(chosen->codec_runner_up));
-        row.runner_up_ns = std::uint64_t{chosen->runner_up_us} * 1000;
-      }
-    }
-    static_assert(ipc::ChoiceRow::kTimesMax >= kCodecCandidatesMax);
-    std::size_t lines = 0;
-    for (std::size_t i = 0; i < candidates.count; ++i) {
-      const ChoiceUse::Took& took = cell.took[i];
-      if (took.operations == 0) continue;
-      ipc::ChoiceTimes& times = row.times[lines++];
-      ipc::put_label(times.planner, name(i));
-      times.operations = took.operations;
-      times.mean_ns = took.ns / took.operations;
-    }
-  });
+  engine.for_each_codec_choice(
+      [&](const Group& group, const CodecUse::Cell& cell, const MeasuredRow* chosen, std::uint32_t table) {
+        if (t.choices == ipc::kChoicesMax) {
+          ++t.at(ProcessMetric::kChoicesLeftOut);
+          return;
+        }
+        ipc::ChoiceRow& row = t.choice[t.choices++];
+        row = {};
+        ipc::put_label(row.collective, name_of(Collective::kAllReduce));
+        ipc::put_label(row.asked, cell.text);
+        ipc::put_label(row.planner, cell.names[chosen != nullptr ? chosen->codec : 0]);
+        row.group = group.flow;
+        row.ranks = static_cast<std::uint32_t>(group.members.size());
+        row.chosen_by = chosen != nullptr ? ipc::ChosenBy::kMeasured : ipc::ChosenBy::kStatic;
+        row.table_version = table_version(table);
+        row.table_checksum = table_checksum(table);
+        row.from_bytes = class_begin(cell.size_class);
+        row.to_bytes = cell.size_class + 1 < kSizeClasses ? class_begin(cell.size_class + 1) : 0;
+        if (chosen != nullptr) {
+          row.predicted_ns = std::uint64_t{chosen->predicted_us} * 1000;
+          if (chosen->codec_runner_up != chosen->codec) {
+            ipc::put_label(row.runner_up, cell.names[chosen->codec_runner_up]);
+            row.runner_up_ns = std::uint64_t{chosen->runner_up_us} * 1000;
+          }
+        }
+        static_assert(ipc::ChoiceRow::kTimesMax >= kCodecCandidatesMax);
+        std::size_t lines = 0;
+        for (std::size_t i = 0; i < cell.names.size(); ++i) {
+          const ChoiceUse::Took& took = cell.took[i];
+          if (took.operations == 0) continue;
+          ipc::ChoiceTimes& times = row.times[lines++];
+          ipc::put_label(times.planner, cell.names[i]);
+          times.operations = took.operations;
+          times.mean_ns = took.ns / took.operations;
+        }
+      });
 }
 
 template <typename Source>
@@ -236,6 +235,10 @@ void EngineCounters::publish(const Engine& engine, Nanos now) {
   t.at(ProcessMetric::kOperationsInFlight) = c.operations_in_flight;
   t.at(ProcessMetric::kOperations) = c.operations;
   t.at(ProcessMetric::kOperationFailures) = c.operation_failures;
+  t.at(ProcessMetric::kCodecValueBytes) = c.codec_value_bytes;
+  t.at(ProcessMetric::kCodecEncodedBytes) = c.codec_encoded_bytes;
+  t.at(ProcessMetric::kCodecGainPpm) = ppm(c.codec_gain);
+  t.at(ProcessMetric::kCodecResidualPpm) = ppm(c.codec_residual);
   finish(now);
 }
 

@@ -11,7 +11,8 @@ struct MachineCosts {
   double post_seconds = 0;    // to post a message
 };
 
-// Takes about a millisecond. Times the reduction kernel; posting takes what it usually does in kernel TCP, as the static choice has it.
+// Times the reduction kernel for a millisecond; posting takes what it usually does in kernel TCP, as the static choice
+// has it.
 MachineCosts measure_machine_costs();
 // Encodes and decodes 1 MiB of made-up gradients twice, and takes the shorter times: 1 to 3 ms by codec.
 CodecSpeed measure_codec(const CodecSpec& spec);

@@ -96,7 +96,7 @@ inline double sum_of(const Values& values, std::size_t i) {
 
 // Nothing is lost, only late: inputs and what was left out before = result + what is left out now.
 inline void expect_conserved(const Exchange& e, const Values& before, const Values& after, double times,
-                      const std::string& what) {
+                             const std::string& what) {
   double scale = 0;
   for (const auto& of_rank : e.in) {
     for (const float v : of_rank) scale = std::max(scale, std::abs(static_cast<double>(v)));

@@ -69,6 +69,10 @@ constexpr MetricInfo kProcess[] = {
     {"canary_message_receive_bytes_total", "", kCounter, kBytes, "Their bytes."},
     {"canary_links_left_out", "", kGauge, kNumber, "Links that have no row here."},
     {"canary_choices_left_out", "", kGauge, kNumber, "Choices of an algorithm that have no row here."},
+    {"canary_codec_value_bytes_total", "", kCounter, kBytes, "Values that codecs have encoded."},
+    {"canary_codec_encoded_bytes_total", "", kCounter, kBytes, "What they became."},
+    {"canary_codec_gain_ppm", "", kGauge, kNumber, "Share of the energy of tensors with error feedback that was sent."},
+    {"canary_codec_residual_ppm", "", kGauge, kNumber, "Norm of what is left out of them now, of their own norm."},
 };
 static_assert(std::size(kNic) == static_cast<std::size_t>(NicMetric::kCount));
 static_assert(std::size(kLink) == static_cast<std::size_t>(LinkMetric::kCount));

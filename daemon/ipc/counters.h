@@ -83,6 +83,10 @@ enum class ProcessMetric : std::uint32_t {
   kMessageBytesReceived,
   kLinksLeftOut,
   kChoicesLeftOut,
+  kCodecValueBytes,
+  kCodecEncodedBytes,
+  kCodecGainPpm,
+  kCodecResidualPpm,
   kCount
 };
 

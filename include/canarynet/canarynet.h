@@ -124,8 +124,8 @@ typedef struct canary_op_options {
 
 /* The number of a codec, from its text: "int8", "sketch:8", "topk:0.01,or-dense" (docs/compression.md); or of a choice
  * that operations make by what they take: "auto" for none, bf16 or int8, "auto:0.01" for one of these or topk:0.01, and
- * "sketch:8,auto" for none or that codec. Pure: equal texts have equal numbers everywhere. CANARY_INVALID_ARGUMENT says what is wrong with the text; codecs that need the
- * shape of a matrix (power, svd), and seeds, have no number. */
+ * "sketch:8,auto" for none or that codec. Pure: equal texts have equal numbers everywhere. CANARY_INVALID_ARGUMENT says
+ * what is wrong with the text; codecs that need the shape of a matrix (power, svd), and seeds, have no number. */
 CANARY_API enum canary_status canary_codec(const char* text, uint32_t* codec);
 /* What the codecs of this rank's operations in the group have left out of their tensors, as bytes for a checkpoint. On
  * entry *size is the room at `bytes`, on return what the state takes; `bytes` may be NULL to ask for that. With less

@@ -235,15 +235,17 @@ TEST(CtlView, ExplainSaysWhatWasChosenWhyAndHowLongItTook) {
   t->at(ProcessMetric::kChoicesLeftOut) = 7;
   const Look look = look_at(1000, std::move(t));
   const std::string text = explain_text(look);
-  EXPECT_TRUE(has(text,
-                  "train               2      1      4 all_reduce                 256KiB to 1MiB      mesh/32KiB            "
-                  "table 3 (1a2b3)                     8.51 ms ring 9.12 ms               mesh 8.60 ms (120)\n"))
+  EXPECT_TRUE(
+      has(text,
+          "train               2      1      4 all_reduce                 256KiB to 1MiB      mesh/32KiB            "
+          "table 3 (1a2b3)                     8.51 ms ring 9.12 ms               mesh 8.60 ms (120)\n"))
       << text;
   EXPECT_TRUE(has(text, "to 1MiB             ring                  size, topology; table 3 (00000)           - -"))
       << text;
   EXPECT_TRUE(has(text, "from 256KiB         tree                  CANARY_ALGO ")) << text;
   EXPECT_TRUE(has(text, "bcube                 size, topology ")) << text;
-  EXPECT_TRUE(has(text, "all_reduce/auto:0.01       256KiB to 1MiB      int8                  table 0 (00000) ")) << text;
+  EXPECT_TRUE(has(text, "all_reduce/auto:0.01       256KiB to 1MiB      int8                  table 0 (00000) "))
+      << text;
   EXPECT_TRUE(has(text, "1234 and 7 more\n")) << text;
   const auto json = nlohmann::json::parse(explain_json(look));
   ASSERT_EQ(json["choices"].size(), 5u);
