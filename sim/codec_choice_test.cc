@@ -74,7 +74,7 @@ TEST(CodecChoice, SlowLinksGetTheCodecThatSendsLeastAndFastOnesDense) {
   ASSERT_TRUE(c.join());
   Balance balance;
   ASSERT_NO_FATAL_FAILURE(exchange(c, 6_s, "auto", &balance));
-  EXPECT_GE(ran(c, 0), 6u) << "dense shows what the links carry";
+  EXPECT_GE(ran(c, 0), 2u) << "dense shows what the links carry";
   for (int r = 0; r < 4; ++r) EXPECT_GE(ran(c, 2, r), 20u) << "int8 at rank " << r;
   ASSERT_NO_FATAL_FAILURE(balance.expect_even(c));
   const Engine::Counters counted = c.engine(1).counters();
