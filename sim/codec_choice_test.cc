@@ -44,7 +44,7 @@ struct Balance {
       for (int r = 0; r < c.ranks(); ++r) {
         if (c.world(r)->feedback.knows(kTensor)) left += residual(c, r)[i];
       }
-      ASSERT_NEAR(given[i], got[i] + left, 1e-3) << "element " << i;
+      ASSERT_NEAR(given[i], got[i] + left, 3e-5) << "element " << i;
     }
   }
 };
