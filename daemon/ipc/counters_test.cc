@@ -226,7 +226,7 @@ TEST(Counters, ForeignAndBrokenMemoryIsNamedAndPassedOver) {
   expect(foreign_memory(table().get(), sizeof(CountersTable) - 8), "a table has");
   expect(foreign_memory(table().get(), sizeof(CountersTable), false), "not sealed");
   expect_of([](CountersTable* t) { t->magic = 0; }, "nothing is written");
-  expect_of([](CountersTable* t) { t->version = 9; }, "it has version 9, this program reads version 2");
+  expect_of([](CountersTable* t) { t->version = 9; }, "it has version 9, this program reads version 3");
   expect_of([](CountersTable* t) { t->table_bytes = 8; }, "it names 8 bytes");
   expect_of([](CountersTable* t) { t->sequence = 3; }, "is the process stopped?");
   expect_of([](CountersTable* t) { t->role = static_cast<Role>(7); }, "no role 7");
