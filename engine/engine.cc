@@ -382,7 +382,7 @@ std::size_t Engine::send(Nanos now) {
   std::size_t work = local_dirty_ ? settle_local() : 0;
   settle_partials();
   work += everybody_.pump(now);
-  if (local_dirty_) work += settle_local();         // what pumping completed
+  if (local_dirty_) work += settle_local();  // what pumping completed
   settle_partials();
   if (operations_ended_ != ended) enter_waiting();  // that made room
   return work;
@@ -426,7 +426,8 @@ Nanos Engine::next_deadline() const {
                             everybody_.next_deadline()});
   const bool entering_left = std::any_of(waiting_.begin(), waiting_.end(),
                                          [&](const GroupMember* m) { return m->waiting.ready() && has_room(*m); });
-  const bool left = commands_left_ || entering_left || messages_left_ || local_dirty_ || partials_due_ || !closed_groups_.empty();
+  const bool left =
+      commands_left_ || entering_left || messages_left_ || local_dirty_ || partials_due_ || !closed_groups_.empty();
   return left ? Nanos{} : t;
 }
 

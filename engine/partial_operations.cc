@@ -157,8 +157,7 @@ void Engine::enter_partial(Group& g, PartialCall& call) {
   using At = PartialCall::Step;
   OpRequest step = call.request;
   if (is_mean_by_weights(call, g) && call.step == At::kNone) {
-    // Together they may be no mean of anything, and elements of 16 bits overflow when they are multiplied by the size of
-    // a batch: so the sum of the weights first.
+    // The sum of the weights first: elements of 16 bits overflow when they are multiplied by the size of a batch.
     call.step = At::kWeights;
     call.total = call.weight;
     step.input = step.output = &call.total;
@@ -279,8 +278,8 @@ bool Engine::lists_agree(Group& g, std::uint32_t from, const wire::SignaturePayl
 }
 
 // Whether somebody counts on a rank for an exchange whose number that rank has given to another list of ranks, this
-// group's: where the lowest ranks of both differ, they are two groups, and each would wait for the other's members. Both
-// end.
+// group's: where the lowest ranks of both differ, they are two groups, and each would wait for the other's members.
+// Both end.
 bool Engine::contradicts(const StraySignature& stray, Group& g) {
   const PartialOperation& mine = *g.partial;
   if (g.dead || !wire::is_partial(stray.flow) || stray.flow == g.flow || !is_partial(stray.payload)) return false;

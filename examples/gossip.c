@@ -2,8 +2,8 @@
  *
  *   canary-run -n 4 -- gossip
  *
- * Every rank has a model (here: one value per parameter, its rank) and a batch of its own size. In every round the ranks
- * meet in pairs, others each time, and average their models, weighted by their batches. A pair that fails (its other
+ * Every rank has a model (here: one value per parameter, its rank) and a batch. In every round the ranks meet in pairs,
+ * others each time, and average their models, weighted by their batches. A pair that fails (its other
  * rank has died, say) costs its round only: the rank goes on with its own model. All decide alike who meets whom, from
  * the number of the round; a server could as well.
  */

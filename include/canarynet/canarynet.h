@@ -206,19 +206,19 @@ typedef struct canary_partial {
    * A rank gives it to one list of ranks. Sets of ranks that share none may use one number at once. */
   uint64_t number;
   /* This rank's weight, a finite number of at least 0, for batches of unequal size; NULL: weights do not count, which
-   * all members must agree on. With CANARY_AVG the result is the sum of weight x input over the sum of the weights, with
-   * CANARY_SUM the sum of weight x input. Floats only. */
+   * all members must agree on. With CANARY_AVG the result is the sum of weight x input over the sum of the weights,
+   * with CANARY_SUM the sum of weight x input. Floats only. */
   const double* weight;
 } canary_partial;
 #define CANARY_PARTIAL_INIT \
   { sizeof(canary_partial), NULL, 0, 0, 0, NULL }
 /* An all_reduce among some ranks of the group, for which no group is formed; only they call it. Any number of them runs
- * at once, beside each other and beside the group's operations, in no order. Its failure ends no group: whoever is dead,
+ * at once, beside each other and beside the group's operations, in no order. Its failure ends no group: who is dead,
  * silent or does not call within CANARY_ENTRY_LIMIT is named in the error of the other members, and what other ranks do
  * goes on. So it works, among ranks that live, also where the group has ended because another rank was lost; not where
- * it was aborted. Lists, types, reductions that differ give CANARY_MISMATCH, which names two ranks. After a failure the
- * output holds nothing, and the next attempt takes another number: one of the last 512 is CANARY_INVALID_ARGUMENT. At
- * most 1,024 of a process are under way. docs/using.md has more. */
+ * it was aborted. Lists, types and reductions that differ give CANARY_MISMATCH, which names two ranks. After a failure
+ * the output holds nothing, and the next attempt takes another number: one of the last 512 that have run is
+ * CANARY_INVALID_ARGUMENT. At most 1,024 of a process are under way. docs/using.md has more. */
 CANARY_API enum canary_status canary_partial_all_reduce(canary_group* group, const canary_partial* among,
                                                         const void* input, void* output, size_t count,
                                                         enum canary_type type, enum canary_redop redop, canary_op** op);
