@@ -24,6 +24,8 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "compress/codec_ask.h"
+#include "compress/spec.h"
 #include "sim/cluster.h"
 #include "sim/lent_memory.h"
 #include "sim/oracle.h"
@@ -461,6 +463,12 @@ class Fuzzer final : public PollWatcher {
         wire::DecisionRow row;
         row.size_class = static_cast<std::uint8_t>(i);
         row.planner = static_cast<std::uint8_t>(input_.u8() % kPlannerCount);
+        if ((how & 4) != 0) {  // a row that chooses a codec
+          static const std::uint32_t asked[] = {number_asked("auto").value(), number_asked("sketch:8,auto").value(),
+                                                codec_number(parse_codec("int8").value()).value(), 0xffffffff};
+          row.asked = asked[input_.u8() % std::size(asked)];
+          row.runner_up = static_cast<std::uint8_t>(input_.u8() & 3);
+        }
         append(row);
       } else if (h.step == static_cast<std::uint16_t>(wire::DecisionFrame::kReport)) {
         wire::LinkLevel level;
