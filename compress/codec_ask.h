@@ -27,7 +27,8 @@ inline constexpr std::size_t kCodecCandidatesMax = 4;
 struct CodecCandidates {
   std::array<CodecSpec, kCodecCandidatesMax> specs{};  // the first one is dense
   std::size_t count = 1;
-  std::span<const CodecSpec> all() const { return {specs.data(), count}; }
+  std::span<const CodecSpec> all() const& { return {specs.data(), count}; }
+  std::span<const CodecSpec> all() && = delete;  // it would outlive what it points to
 };
 
 // Whether the number asks for a choice.

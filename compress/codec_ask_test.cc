@@ -12,7 +12,8 @@ std::vector<std::string> candidates(const std::string& text) {
   const auto number = number_asked(text);
   EXPECT_TRUE(number.ok()) << number.status().text();
   std::vector<std::string> out;
-  for (const CodecSpec& spec : candidates_of(number.value()).all()) out.push_back(to_text(spec));
+  const CodecCandidates found = candidates_of(number.value());
+  for (const CodecSpec& spec : found.all()) out.push_back(to_text(spec));
   return out;
 }
 

@@ -76,7 +76,9 @@ TEST(OpOptions, WrongOnesAreRefusedByEveryOperationAndNamed) {
       EXPECT_EQ(call(job.world(0), &options, &op), CANARY_INVALID_ARGUMENT) << name << ", " << says;
       EXPECT_EQ(op, nullptr) << name;
       const std::string text = last_error().message;
-      EXPECT_NE(text.find(name + ": canary_op_options." + says), std::string::npos) << text;
+      std::string wanted = name;
+      wanted.append(": canary_op_options.").append(says);
+      EXPECT_NE(text.find(wanted), std::string::npos) << text;
     }
   }
   // Nothing was done, so all ranks are still in step: the first operation is the first.
