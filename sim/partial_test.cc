@@ -266,12 +266,15 @@ TEST(PartialAllReduce, ListsThatDifferAreToldByNameAtOnce) {
 TEST(PartialAllReduce, ArgumentsThatDifferAreToldByName) {
   Cluster c(flat_cluster(3));
   ASSERT_TRUE(c.join());
-  Partial weighted(c, 1, {0, 1}, 100), reduction(c, 2, {0, 1}, 100);
+  Partial weighted(c, 1, {0, 1}, 100), reduction(c, 2, {0, 1}, 100), sum(c, 3, {0, 1}, 100);
+  sum.call(0, 2.0, CANARY_SUM);  // differs in nothing but that
+  sum.call(1, kPlain, CANARY_SUM);
   weighted.call(0, 2.0);
   weighted.call(1);
   reduction.call(0, kPlain, CANARY_SUM);
   reduction.call(1, kPlain, CANARY_MAX);
-  ASSERT_TRUE(c.run_until([&] { return weighted.done() && reduction.done(); }, 1_s));
+  ASSERT_TRUE(c.run_until([&] { return weighted.done() && reduction.done() && sum.done(); }, 1_s));
+  sum.expect_error(CANARY_MISMATCH, "weighted");
   weighted.expect_error(CANARY_MISMATCH, "mean by weights");
   reduction.expect_error(CANARY_MISMATCH, "max");
   expect_world_lives(c);
