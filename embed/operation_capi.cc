@@ -1,6 +1,5 @@
 // The C ABI of operations: collectives, sends and receives of a group, and what is asked of those that are under way.
 // Their arguments are checked by the port (port/command_check.h).
-#include <algorithm>
 #include <bit>
 #include <initializer_list>
 #include <new>
@@ -88,8 +87,12 @@ canary_status run_partial(canary_group* handle, const canary_partial* among, OpR
     OptionsRead read;
     if (Status s = read_options(options, /*takes_codec=*/false, &read); !s.ok()) return report(s.wrap(kName));
     if (Status s = check_among(among); !s.ok()) return report(s.wrap(kName));
-    // Of a longer list one more than there are ranks is enough to refuse it.
-    const int ranks = std::min(among->count, group->shape.size + 1);
+    // Refused before any of it is read: the list may be as long as it says.
+    if (among->count > group->shape.size) {
+      return report(Status(CANARY_INVALID_ARGUMENT,
+                           std::to_string(among->count) + " ranks of a group of " + std::to_string(group->shape.size))
+                        .wrap(kName));
+    }
     request.priority = read.priority;
     request.time_limit = read.time_limit;
     canary_context& context = group.context();
@@ -98,7 +101,8 @@ canary_status run_partial(canary_group* handle, const canary_partial* among, OpR
       op->counts.clear();
       op->counts.push_back(among->number);
       op->counts.push_back(std::bit_cast<std::uint64_t>(among->weight != nullptr ? *among->weight : 1.0));
-      for (int i = 0; i < ranks; ++i) op->counts.push_back(static_cast<std::uint64_t>(std::int64_t{among->ranks[i]}));
+      for (int i = 0; i < among->count; ++i)
+        op->counts.push_back(static_cast<std::uint64_t>(std::int64_t{among->ranks[i]}));
     } catch (const std::bad_alloc&) {
       context.give_op(op);
       return report(no_memory());
