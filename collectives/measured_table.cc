@@ -20,7 +20,7 @@ const char* why_no_codec_row(const wire::DecisionRow& w) {
   if (!asks_for_choice(w.asked) || !check_asked(w.asked).ok()) return "a row for what nobody can ask for";
   const std::size_t candidates = candidates_of(w.asked).count;
   if (w.planner >= candidates || w.runner_up >= candidates) return "a row with a codec that is no candidate";
-  return w.keeps_static != 0 || w.piece_bytes != 0 ? "a row that chooses a codec and more" : nullptr;
+  return w.keeps_static != 0 || w.piece_bytes != 0 || w.reason != 0 ? "a row that chooses a codec and more" : nullptr;
 }
 
 }  // namespace
@@ -64,6 +64,8 @@ std::vector<wire::DecisionRow> MeasuredTable::to_wire() const {
     w.planner = row.asked != 0 ? row.codec : static_cast<std::uint8_t>(row.planner);
     w.runner_up = row.asked != 0 ? row.codec_runner_up : static_cast<std::uint8_t>(row.runner_up);
     w.keeps_static = row.keeps_static ? 1 : 0;
+    w.reason = static_cast<std::uint8_t>(row.reason);
+    w.to_follow = row.to_follow;
     w.piece_bytes = row.piece_bytes;
     w.predicted_us = row.predicted_us;
     w.runner_up_us = row.runner_up_us;
@@ -85,11 +87,17 @@ const char* MeasuredTable::from_wire(std::uint32_t version, wire::ListIn<wire::D
       return "a row with a planner that is not known";
     }
     if (w.keeps_static > 1) return "a row that neither keeps nor changes the static choice";
+    if (w.reason >= kRowReasons) return "a row for a reason that is not known";
+    if (w.to_follow >> kPlannerCount != 0 ||
+        (w.to_follow != 0 && static_cast<RowReason>(w.reason) != RowReason::kTrial))
+      return "a row with trials that can't follow";
     if (w.piece_bytes > piece_bytes || w.piece_bytes % 128 != 0) return "a row with pieces that can't be";
     MeasuredRow& row = read.emplace_back();
     row.collective = static_cast<Collective>(w.collective);
     row.size_class = w.size_class;
     row.keeps_static = w.keeps_static != 0;
+    row.reason = static_cast<RowReason>(w.reason);
+    row.to_follow = w.to_follow;
     row.asked = w.asked;
     if (w.asked != 0) {
       row.codec = w.planner;

@@ -28,6 +28,17 @@ constexpr bool is_measured(Collective c) {
   return c != Collective::kBarrier && !is_pairwise(c) && c != Collective::kAllGatherV;
 }
 
+// Why a row names the planner that it does. As on the wire.
+enum class RowReason : std::uint8_t {
+  kUntimed = 0,         // too few operations had run to compare anything
+  kTrial = 1,           // it is there to be timed; the next table says what came of it
+  kFastest = 2,         // of all that was timed, it took the least
+  kAsFastAsStatic = 3,  // the static choice: what took less took hardly less
+  kStays = 4,           // what decided before: what took less took hardly less
+};
+inline constexpr std::uint8_t kRowReasons = 5;
+static_assert(kPlannerCount <= 16, "planners that are still to be tried are bits of 16");
+
 struct MeasuredRow {
   Collective collective = Collective::kAllReduce;
   int size_class = 0;
@@ -41,11 +52,15 @@ struct MeasuredRow {
   std::uint32_t piece_bytes = 0;           // 0: the job's
   PlannerId runner_up = PlannerId::kRing;  // the best of the others; the planner itself: there was none
   std::uint32_t predicted_us = 0, runner_up_us = 0;
+  RowReason reason = RowReason::kUntimed;
+  std::uint16_t to_follow = 0;  // on trial: the planners that are tried after this one, as bits by their numbers
 
-  // Whether both decide alike, whatever their reasons.
+  bool on_trial() const { return reason == RowReason::kTrial; }
+  // Whether both decide alike, and as finally, whatever their reasons.
   bool decides_as(const MeasuredRow& o) const {
     return collective == o.collective && size_class == o.size_class && asked == o.asked && codec == o.codec &&
-           keeps_static == o.keeps_static && (keeps_static || (planner == o.planner && piece_bytes == o.piece_bytes));
+           on_trial() == o.on_trial() && keeps_static == o.keeps_static &&
+           (keeps_static || (planner == o.planner && piece_bytes == o.piece_bytes));
   }
 };
 

@@ -268,52 +268,73 @@ void TableCosting::expect(const CostedClass& c) {
     if (!k.tried || what.cost <= 0 || is_in_force(c, k) || !rates_known_) continue;
     const double now = k.seconds * what.least, then = what.cost * least;  // against the cheapest
     k.outdated = now > kSameCost * then || then > kSameCost * now;
+    // A time of another network would be the best one for ever.
+    if (k.outdated) k.expected = scale * k.seconds;
   }
 }
 
-// The cheapest of those that nobody has tried in this round, if it may be the best.
+// Nobody has tried it in this round, and it may be the best.
+bool TableCosting::open_to_trial(const Costed& k, double best_cost, double best_time) {
+  return k.timed() ? k.aged && k.expected <= kCloseBefore * best_time : k.seconds <= kClose * best_cost;
+}
+
+// The cheapest of those.
 TableCosting::Candidate TableCosting::to_try(double best_cost, double best_time) const {
   auto next = costed_.cend();
   for (auto k = costed_.cbegin(); k != costed_.cend(); ++k) {
-    const bool open = k->tried && !k->outdated ? k->aged && k->expected <= kCloseBefore * best_time
-                                               : k->seconds <= kClose * best_cost;
-    if (open && (next == costed_.cend() || k->seconds < next->seconds)) next = k;
+    if (open_to_trial(*k, best_cost, best_time) && (next == costed_.cend() || k->seconds < next->seconds)) next = k;
   }
   return next;
 }
 
 // costed_.cend(): nothing is known that could replace what decides.
-TableCosting::Candidate TableCosting::choose(const CostedClass& c, bool* on_trial) {
+TableCosting::Choice TableCosting::choose(const CostedClass& c) {
   const auto find = [&](auto is) { return std::find_if(costed_.begin(), costed_.end(), is); };
   const auto of_static = find([&](const Costed& k) { return k.planner == c.static_choice && k.piece_bytes == 0; });
   const auto present = find([&](const Costed& k) { return is_in_force(c, k); });
-  *on_trial = c.on_trial;
   // Too long a walk: nothing to compare with.
-  if (of_static == costed_.end() || present == costed_.end()) return of_static;
-  if (!present->tried) return present;
+  if (of_static == costed_.end() || present == costed_.end()) return {of_static};
+  if (!present->tried) {
+    const MeasuredRow* const row = c.on_trial ? present_.find(c.collective, c.bytes) : nullptr;
+    if (row == nullptr || !row->on_trial()) return {present};
+    return {present, RowReason::kTrial, row->to_follow};
+  }
   present->aged = false;  // its times are taken all the time
   Candidate best = present;
   for (auto k = costed_.cbegin(); k != costed_.cend(); ++k) {
-    if (k->tried && k->expected < best->expected) best = k;
+    if (k->timed() && k->expected < best->expected) best = k;
   }
   // The best may cost more than others, by a model that is wrong.
-  auto next = to_try(least_cost(), best->expected);
+  const double least = least_cost();
+  auto next = to_try(least, best->expected);
   if (next == costed_.cend()) next = to_try(best->seconds, best->expected);
   would_try_ |= next != costed_.cend() && (!next->tried || next->outdated);
-  *on_trial =
-      next != costed_.cend() && (may_try_ || (!next->tried && next->expected < kClearlyCheaper * best->expected));
-  if (*on_trial) return next;
+  if (next != costed_.cend() && (may_try_ || (!next->tried && next->expected < kClearlyCheaper * best->expected))) {
+    std::uint16_t to_follow = 0;
+    for (auto k = costed_.cbegin(); may_try_ && k != costed_.cend(); ++k) {
+      if (k->planner != next->planner && open_to_trial(*k, std::max(least, best->seconds), best->expected))
+        to_follow = static_cast<std::uint16_t>(to_follow | 1u << static_cast<unsigned>(k->planner));
+    }
+    return {next, RowReason::kTrial, to_follow};
+  }
+  const Candidate fastest = best;
+  RowReason reason = RowReason::kFastest;
+  const auto keep = [&](Candidate which, RowReason why) {
+    best = which;
+    reason = best == fastest ? RowReason::kFastest : why;
+  };
   // What was only tried has no claim to stay.
-  if (!c.on_trial && best->expected > kBetter * present->expected) best = present;
-  if (of_static->tried && best->expected > kLikeStatic * of_static->expected) best = of_static;
-  return best;
+  if (!c.on_trial && best->expected > kBetter * present->expected) keep(present, RowReason::kStays);
+  if (of_static->timed() && best->expected > kLikeStatic * of_static->expected)
+    keep(of_static, RowReason::kAsFastAsStatic);
+  return {best, reason};
 }
 
 void TableCosting::end_class() {
   const CostedClass& c = classes_[class_];
   expect(c);
-  bool on_trial = false;
-  const auto chosen = choose(c, &on_trial);
+  const auto [chosen, reason, to_follow] = choose(c);
+  const bool on_trial = reason == RowReason::kTrial;
   trying_ |= on_trial;
   if (chosen == costed_.cend()) return;
   const double least = least_cost();
@@ -328,6 +349,8 @@ void TableCosting::end_class() {
   row.planner = row.runner_up = chosen->planner;
   row.piece_bytes = chosen->piece_bytes;
   row.predicted_us = microseconds(chosen->expected);
+  row.reason = reason;
+  row.to_follow = to_follow;
   double next = 0;
   for (const Costed& other : costed_) {
     if (other.planner == chosen->planner || (next != 0 && other.expected >= next)) continue;

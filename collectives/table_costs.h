@@ -101,11 +101,19 @@ class TableCosting {
     bool tried = false;         // that says how long it takes
     bool outdated = false;      // it was tried when it cost something else
     bool aged = false;          // it was tried before this round
+
+    bool timed() const { return tried && !outdated; }
   };
   using Candidate = std::vector<Costed>::const_iterator;
   void expect(const CostedClass& which);
+  static bool open_to_trial(const Costed& candidate, double best_cost, double best_time);
   Candidate to_try(double best_cost, double best_time) const;
-  Candidate choose(const CostedClass& which, bool* on_trial);
+  struct Choice {
+    Candidate chosen;
+    RowReason reason = RowReason::kUntimed;
+    std::uint16_t to_follow = 0;
+  };
+  Choice choose(const CostedClass& which);
   PlanRequest request_of(const CostedClass& which) const;
   bool is_in_force(const CostedClass& which, const Costed& candidate) const;
   static const CostedClass::Known& known(const CostedClass& which, const Costed& candidate);

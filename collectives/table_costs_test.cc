@@ -33,9 +33,15 @@ MeasuredRow row(Collective collective, int size_class, PlannerId planner) {
   return r;
 }
 
+MeasuredRow trial(MeasuredRow r) {
+  r.reason = RowReason::kTrial;
+  r.to_follow = 1u << static_cast<unsigned>(PlannerId::kTree);
+  return r;
+}
+
 TEST(MeasuredTable, IsTheSameBehindTheWireAndAnotherOneHasAnotherIdentity) {
   const MeasuredTable table(
-      7, {row(Collective::kBroadcast, 3, PlannerId::kTree), row(Collective::kAllReduce, 5, PlannerId::kMesh)});
+      7, {row(Collective::kBroadcast, 3, PlannerId::kTree), trial(row(Collective::kAllReduce, 5, PlannerId::kMesh))});
   const std::vector<wire::DecisionRow> bytes = table.to_wire();
   MeasuredTable read;
   ASSERT_EQ(
@@ -44,6 +50,10 @@ TEST(MeasuredTable, IsTheSameBehindTheWireAndAnotherOneHasAnotherIdentity) {
   EXPECT_EQ(read.identity(), table.identity());
   ASSERT_NE(read.find(Collective::kAllReduce, class_begin(5)), nullptr);
   EXPECT_EQ(read.find(Collective::kAllReduce, class_begin(5))->planner, PlannerId::kMesh);
+  EXPECT_TRUE(read.find(Collective::kAllReduce, class_begin(5))->on_trial());
+  EXPECT_EQ(read.find(Collective::kAllReduce, class_begin(5))->to_follow,
+            1u << static_cast<unsigned>(PlannerId::kTree));
+  EXPECT_FALSE(read.find(Collective::kBroadcast, class_begin(3))->on_trial());
   EXPECT_EQ(read.find(Collective::kAllReduce, class_begin(4)), nullptr);
   EXPECT_EQ(read.find(Collective::kReduce, class_begin(5)), nullptr);
   EXPECT_NE(MeasuredTable(8, read.rows()).identity(), table.identity());
@@ -148,14 +158,22 @@ TEST_F(Costing, WhatTheModelPutsCloseIsTriedAndTheBestMeasuredStays) {
     one.known = {};
     took(PlannerId::kRing) = truth == PlannerId::kRing ? 0.030 : 0.050;
     std::vector<std::pair<PlannerId, bool>> tried;
+    unsigned promised = 0, followed = 0;
     const MeasuredRow stays = settle([&](const MeasuredRow& row) {
       tried.emplace_back(row.planner, row.piece_bytes != 0);
+      EXPECT_TRUE(row.on_trial());
+      EXPECT_EQ(row.to_follow >> static_cast<unsigned>(row.planner) & 1, 0) << "that one runs now";
+      followed |= 1u << static_cast<unsigned>(row.planner);
+      promised |= row.to_follow;
       return row.planner == truth && row.piece_bytes == 0 ? 0.030 : 0.055;
     });
     EXPECT_EQ(stays.planner, truth) << name_of(truth);
     EXPECT_EQ(stays.piece_bytes, 0u);
     EXPECT_EQ(stays.keeps_static, truth == PlannerId::kRing);
     EXPECT_EQ(stays.predicted_us, 30'000u);
+    EXPECT_EQ(stays.reason, RowReason::kFastest);
+    EXPECT_EQ(promised & ~followed, 0u) << "what was to follow has run";
+    EXPECT_NE(promised, 0u);
     EXPECT_FALSE(would_try);
     EXPECT_GE(tried.size(), 2u);
     std::sort(tried.begin(), tried.end());
@@ -165,6 +183,7 @@ TEST_F(Costing, WhatTheModelPutsCloseIsTriedAndTheBestMeasuredStays) {
       EXPECT_NE(planner, PlannerId::kTree) << "it costs twice as much";
     }
     EXPECT_TRUE(make(table_of(stays)).decides_as(stays)) << "it stays for good";
+    EXPECT_FALSE(trial(stays).decides_as(stays)) << "or it would be called a trial for good";
   }
 }
 
@@ -189,6 +208,7 @@ TEST_F(Costing, WhatWasTriedAndIsHardlyBetterReplacesNothing) {
   mesh.piece_bytes = 0;
   mesh.keeps_static = false;
   EXPECT_EQ(make(table_of(mesh), false).planner, PlannerId::kMesh);
+  EXPECT_EQ(make(table_of(mesh), false).reason, RowReason::kStays);
   took(PlannerId::kHalvingDoubling) = 0.090;
   EXPECT_EQ(make(table_of(mesh), false).planner, PlannerId::kHalvingDoubling);
   one.on_trial = true;
@@ -196,6 +216,7 @@ TEST_F(Costing, WhatWasTriedAndIsHardlyBetterReplacesNothing) {
   EXPECT_EQ(make(table_of(mesh), false).planner, PlannerId::kHalvingDoubling) << "the mesh was only tried";
   took(PlannerId::kRing) = 0.0975;
   EXPECT_TRUE(make(table_of(mesh), false).keeps_static) << "as good as the best";
+  EXPECT_EQ(make(table_of(mesh), false).reason, RowReason::kAsFastAsStatic);
 }
 
 TEST_F(Costing, TimesHoldAsLongAsTheirPlannersCostTheSameAgainstTheOthers) {
@@ -222,6 +243,8 @@ TEST_F(Costing, TimesHoldAsLongAsTheirPlannersCostTheSameAgainstTheOthers) {
   make(table_of(mesh));
   EXPECT_FALSE(outdated(PlannerId::kMesh));
   EXPECT_TRUE(outdated(PlannerId::kRing)) << "it cost twice as much as a mesh, and doesn't any more";
+  took(PlannerId::kRing) = 0.001;
+  EXPECT_EQ(make(table_of(mesh), false).planner, PlannerId::kMesh) << "a time of another network decides nothing";
   EXPECT_TRUE(would_try);
 }
 

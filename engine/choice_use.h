@@ -27,6 +27,11 @@ class ChoiceUse {
     static constexpr std::uint32_t kFew = 3, kEnough = 6;  // operations that tell how long the next one takes
     static constexpr std::int64_t kLong = 100'000'000;     // of what takes so long, few are enough
     std::uint64_t operations = 0, ns = 0;
+    // The same of the last table before by which any ran.
+    struct Before {
+      std::uint32_t table = 0;  // its version; 0: there was none yet
+      std::uint64_t operations = 0, ns = 0;
+    } before;
     std::uint32_t lately = 0;
     std::int64_t recent_ns = 0;  // a moving mean
     double cost = 0, least = 0;  // see CostedClass::Known
@@ -77,7 +82,10 @@ class ChoiceUse {
         usual_bytes = size;
         others = 0;
         for (auto& by : took) {
-          for (Took& t : by) t.forget();
+          for (Took& t : by) {
+            t.forget();
+            t.before = {};
+          }
         }
       }
     }
@@ -172,7 +180,10 @@ class ChoiceUse {
       if (!cells) continue;
       for (Cell& cell : *cells) {
         for (auto& by : cell.took) {
-          for (Took& took : by) took.operations = took.ns = 0;
+          for (Took& took : by) {
+            if (took.operations != 0) took.before = {before.version(), took.operations, took.ns};
+            took.operations = took.ns = 0;
+          }
         }
         if (cell.operations < 2) continue;
         cell.bytes = cell.bytes / cell.operations * (cell.operations / 2);

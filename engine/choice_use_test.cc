@@ -108,6 +108,25 @@ TEST_F(ChoiceUseTest, APlannerThatComesIntoForceIsTimedAnew) {
   EXPECT_TRUE(cell.enough(took(PlannerId::kMesh))) << "what the replaced one took is kept";
 }
 
+// What explains a choice has to name what the others took, long after they ran.
+TEST_F(ChoiceUseTest, WhatAPlannerTookByTheLastTableThatNamedItIsKept) {
+  took(PlannerId::kRing).note(12_ms);
+  use.begin_anew({}, table(PlannerId::kMesh));
+  took(PlannerId::kMesh).note(10_ms);
+  took(PlannerId::kMesh).note(20_ms);
+  use.begin_anew(table(PlannerId::kMesh), table(PlannerId::kRing));
+  use.begin_anew(table(PlannerId::kRing), table(PlannerId::kTree));
+  EXPECT_EQ(took(PlannerId::kRing).before.table, 0u) << "no table was there";
+  EXPECT_EQ(took(PlannerId::kRing).before.operations, 1u);
+  EXPECT_EQ(took(PlannerId::kMesh).before.table, 1u);
+  EXPECT_EQ(took(PlannerId::kMesh).before.operations, 2u);
+  EXPECT_EQ(took(PlannerId::kMesh).before.ns, 30'000'000u);
+  EXPECT_EQ(took(PlannerId::kMesh).operations, 0u);
+  EXPECT_EQ(took(PlannerId::kTree).before.operations, 0u);
+  for (int i = 0; i < 70; ++i) cell.note_entered(kBytes / 2);
+  EXPECT_EQ(took(PlannerId::kMesh).before.operations, 0u) << "another size is usual now";
+}
+
 TEST_F(ChoiceUseTest, ALinkThatChangesOutdatesOnlyTheTimesOfWhatRuns) {
   run(PlannerId::kRing, 12_ms);
   run(PlannerId::kMesh, 10_ms);

@@ -1,4 +1,5 @@
 // Why an operation runs by the planner that it does, in words.
+#include <bit>
 #include <string>
 
 #include "base/text.h"
@@ -28,6 +29,49 @@ std::string took_text(const ChoiceUse::Cell* cell) {
            (operations == 1 ? " by " : " each by ") + std::string(name_of(static_cast<PlannerId>(p)));
   }
   return out;
+}
+
+// "; before, ring took 9120us (8 operations, table 2), mesh in smaller pieces 8800us (8, table 3)"
+std::string before_text(const ChoiceUse::Cell* cell) {
+  std::string out;
+  for (std::size_t p = 0; cell != nullptr && p < cell->took.size(); ++p) {
+    for (std::size_t smaller = 0; smaller < 2; ++smaller) {
+      const auto& t = cell->took[p][smaller].before;
+      if (t.operations == 0) continue;
+      out += (out.empty() ? "; before, " : ", ") + std::string(name_of(static_cast<PlannerId>(p))) +
+             (smaller != 0 ? " in smaller pieces" : "") + (out.empty() ? " took " : " ") +
+             time_text(t.ns / t.operations / 1000) + " (" + std::to_string(t.operations) +
+             (!out.empty()        ? ""
+              : t.operations == 1 ? " operation"
+                                  : " operations") +
+             ", " + (t.table == 0 ? "no table" : "table " + std::to_string(t.table)) + ")";
+    }
+  }
+  return out;
+}
+
+// "; it is on trial, and tree and dbtree follow"; "; it stays: nothing that was timed took clearly less".
+std::string reason_text(const MeasuredRow& row) {
+  switch (row.reason) {
+    case RowReason::kUntimed:
+      return "; too few operations had run to compare it with others";
+    case RowReason::kFastest:
+      return "; of what was timed it took the least";
+    case RowReason::kAsFastAsStatic:
+      return "; nothing that was timed took clearly less than the choice by size and topology";
+    case RowReason::kStays:
+      return "; it stays, since nothing that was timed took clearly less";
+    case RowReason::kTrial:
+      break;
+  }
+  std::string out = "; it is on trial", names;
+  for (unsigned p = 0; p < kPlannerCount; ++p) {
+    if ((row.to_follow >> p & 1) == 0) continue;
+    names += (names.empty() ? "" : row.to_follow >> (p + 1) == 0 ? " and " : ", ");
+    names += name_of(static_cast<PlannerId>(p));
+  }
+  if (names.empty()) return out;
+  return out + ", and " + names + (std::has_single_bit(row.to_follow) ? " follows" : " follow");
 }
 
 // "; with codec auto int8, chosen by table 3 (checksum 1a2b3): expected to take 1800ms, dense 6300ms; so far 4
@@ -114,11 +158,13 @@ std::string Engine::explain_planner(const GroupMember& m, Collective collective,
   }
   const MeasuredRow& row = *view.row;
   out += planner_text(row.planner, row.piece_bytes) + ", " +
-         (row.keeps_static ? "chosen by size and topology and kept by " : "chosen by ") + table_name(view.table) +
-         ": expected to take " + time_text(row.predicted_us);
+         (row.on_trial()     ? "tried by "
+          : row.keeps_static ? "chosen by size and topology and kept by "
+                             : "chosen by ") +
+         table_name(view.table) + ": expected to take " + time_text(row.predicted_us);
   if (row.runner_up != row.planner)
     out += ", " + std::string(name_of(row.runner_up)) + " " + time_text(row.runner_up_us);
-  return out + took_text(view.cell);
+  return out + reason_text(row) + took_text(view.cell) + before_text(view.cell);
 }
 
 }  // namespace canarynet

@@ -122,6 +122,35 @@ void EngineCounters::fill_links(const Source& source) {
   }
 }
 
+static_assert(static_cast<unsigned>(ipc::ChoiceReason::kStays) == static_cast<unsigned>(RowReason::kStays));
+
+// What operations took since the present table decides, then by what else they ran before, as far as there is room.
+static void fill_times(const ChoiceUse::Cell& cell, ipc::ChoiceRow* row) {
+  std::size_t lines = 0;
+  const auto add = [&](std::string name, std::uint64_t operations, std::uint64_t ns) -> ipc::ChoiceTimes* {
+    if (operations == 0 || lines == row->times.size()) return nullptr;
+    ipc::ChoiceTimes& times = row->times[lines++];
+    ipc::put_label(times.planner, name);
+    times.operations = operations;
+    times.mean_ns = ns / operations;
+    return &times;
+  };
+  for (std::size_t p = 0; p < cell.took.size(); ++p) {
+    const auto [operations, ns] = cell.took_by(static_cast<PlannerId>(p));
+    add(std::string(name_of(static_cast<PlannerId>(p))), operations, ns);
+  }
+  for (std::size_t p = 0; p < cell.took.size(); ++p) {
+    for (std::size_t smaller = 0; smaller < 2; ++smaller) {
+      const auto& t = cell.took[p][smaller].before;
+      const std::string name(name_of(static_cast<PlannerId>(p)));
+      ipc::ChoiceTimes* const times = add(smaller != 0 ? name + "/smaller" : name, t.operations, t.ns);
+      if (times == nullptr) continue;
+      times->before = 1;
+      times->table_version = t.table;
+    }
+  }
+}
+
 // What each group's operations run by, and why.
 void EngineCounters::fill_choices(const Engine& engine) {
   ipc::CountersTable& t = writer_.table();
@@ -147,20 +176,13 @@ void EngineCounters::fill_choices(const Engine& engine) {
     row.to_bytes = size_class + 1 < kSizeClasses ? class_begin(size_class + 1) : 0;
     if (view.row != nullptr) {
       row.predicted_ns = std::uint64_t{view.row->predicted_us} * 1000;
+      row.reason = static_cast<ipc::ChoiceReason>(view.row->reason);
       if (view.row->runner_up != view.row->planner) {
         ipc::put_label(row.runner_up, name_of(view.row->runner_up));
         row.runner_up_ns = std::uint64_t{view.row->runner_up_us} * 1000;
       }
     }
-    std::size_t lines = 0;
-    for (std::size_t p = 0; view.cell != nullptr && p < view.cell->took.size(); ++p) {
-      const auto [operations, ns] = view.cell->took_by(static_cast<PlannerId>(p));
-      if (operations == 0 || lines == row.times.size()) continue;
-      ipc::ChoiceTimes& times = row.times[lines++];
-      ipc::put_label(times.planner, name_of(static_cast<PlannerId>(p)));
-      times.operations = operations;
-      times.mean_ns = ns / operations;
-    }
+    if (view.cell != nullptr) fill_times(*view.cell, &row);
   });
   t.at(ProcessMetric::kChoicesLeftOut) = left_out;
 }

@@ -223,7 +223,23 @@ TEST(Decision, WhatTheModelPutsCloseIsTriedAndTheBestStays) {
   auto c = make("");
   ASSERT_TRUE(c->join());
   Decisions watch(*c);
-  exchange(*c, 4500_ms, kFew);
+  // Rank 1, which decides nothing, can tell, too.
+  const auto why = [&] { return c->engine(1).explain(c->world(1)->id, Collective::kAllReduce, kFew * 4); };
+  std::string on_trial;
+  exchange(*c, 4500_ms, kFew, [&] {
+    const std::string now = why();
+    if (now.find("tried by table ") != std::string::npos && now.find("; before, ") != std::string::npos) on_trial = now;
+    return false;
+  });
+  EXPECT_NE(on_trial.find("; it is on trial"), std::string::npos) << on_trial;
+  EXPECT_NE(on_trial.find("operations, table "), std::string::npos) << on_trial;
+  const std::string settled = why();
+  EXPECT_EQ(settled.find("tri"), std::string::npos) << settled;
+  EXPECT_NE(settled.find("timed"), std::string::npos) << settled;
+  EXPECT_GE(std::count(settled.begin() + static_cast<std::ptrdiff_t>(settled.find("; before, ")), settled.end(), '('),
+            2)
+      << settled;
+  std::puts(settled.c_str());
   const double chosen = seconds_each(*c, 300_ms, kFew);
   std::printf("%s: %.3f ms, the best of three by force: %.3f ms; %d tables\n", planner_now(*c).c_str(), chosen * 1e3,
               best * 1e3, watch.tables());
@@ -298,7 +314,7 @@ TEST(Decision, EachUsedKindOfOperationIsExplainedOnce) {
   EXPECT_EQ(seen, (std::vector<std::string>{"all_reduce", "broadcast"}));
   const std::string why = c.engine(1).explain(c.world(1)->id, Collective::kAllReduce, kCount * 4);
   EXPECT_NE(why.find("mesh"), std::string::npos) << why;
-  EXPECT_NE(why.find("chosen by table"), std::string::npos) << why;
+  EXPECT_NE(why.find(" by table "), std::string::npos) << why;
 }
 
 TEST(Decision, AUsersRowGoesFirst) {
@@ -626,12 +642,16 @@ TEST(Decision, TablesThatCannotBeAreNotTaken) {
   EXPECT_TRUE(refused([](auto& r) { r.keeps_static = 2; }));
   EXPECT_TRUE(refused([](auto& r) { r.piece_bytes = 256 * 1024; })) << "larger than the job's";
   EXPECT_TRUE(refused([](auto& r) { r.piece_bytes = 1000; }));
+  EXPECT_TRUE(refused([](auto& r) { r.reason = kRowReasons; }));
+  EXPECT_TRUE(refused([](auto& r) { r.to_follow = 1; })) << "behind no trial";
+  EXPECT_TRUE(refused([](auto& r) { r.reason = 1, r.to_follow = 1u << kPlannerCount; }));
   const std::uint32_t among = number_asked("int8,auto").value();
   EXPECT_TRUE(refused([](auto& r) { r.asked = 3; })) << "a codec, not a choice";
   EXPECT_TRUE(refused([](auto& r) { r.asked = 15 | 1 << 4; })) << "no text asks so";
   EXPECT_TRUE(refused([&](auto& r) { r.asked = among, r.planner = 2; })) << "dense or int8";
   EXPECT_TRUE(refused([&](auto& r) { r.asked = among, r.planner = 0, r.runner_up = 2; }));
   EXPECT_TRUE(refused([&](auto& r) { r.asked = among, r.planner = 1, r.piece_bytes = 128; }));
+  EXPECT_TRUE(refused([&](auto& r) { r.asked = among, r.planner = 1, r.reason = 1; }));
   EXPECT_TRUE(refused([&](auto& r) {
     r.asked = among, r.planner = 1, r.collective = static_cast<std::uint8_t>(Collective::kBroadcast);
   }));

@@ -43,9 +43,11 @@ struct DecisionRow {
   std::uint8_t size_class = 0;
   std::uint8_t planner = 0;
   std::uint8_t runner_up = 0;
-  std::uint32_t asked = 0;         // among codecs: the number that operations ask with (compress/codec_ask.h)
-  std::uint32_t keeps_static = 0;  // 1: the static choice stays; `planner` is what it was
-  std::uint32_t piece_bytes = 0;   // 0: the job's
+  std::uint32_t asked = 0;        // among codecs: the number that operations ask with (compress/codec_ask.h)
+  std::uint8_t keeps_static = 0;  // 1: the static choice stays; `planner` is what it was
+  std::uint8_t reason = 0;        // RowReason of collectives/measured_table.h
+  std::uint16_t to_follow = 0;    // on trial: the planners that are tried after this one, as bits
+  std::uint32_t piece_bytes = 0;  // 0: the job's
   std::uint32_t predicted_us = 0;
   std::uint32_t runner_up_us = 0;
 };

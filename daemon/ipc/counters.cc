@@ -130,6 +130,8 @@ std::string validate(const CountersTable& t, std::size_t bytes) {
     const auto by = static_cast<std::uint32_t>(c.chosen_by);
     if (by < static_cast<std::uint32_t>(ChosenBy::kForced) || by > static_cast<std::uint32_t>(ChosenBy::kStatic))
       return "choice " + number(i) + " is of an unknown kind, " + number(by);
+    if (static_cast<std::uint32_t>(c.reason) > static_cast<std::uint32_t>(ChoiceReason::kStays))
+      return "choice " + number(i) + " has an unknown reason, " + number(static_cast<std::uint32_t>(c.reason));
     bool text = is_text(c.collective) && is_text(c.asked) && is_text(c.planner) && is_text(c.runner_up);
     for (const ChoiceTimes& times : c.times) text = text && is_text(times.planner);
     if (!text) return "a name of choice " + number(i) + " is no text";

@@ -29,7 +29,7 @@ namespace canarynet::ipc {
 
 inline constexpr const char* kCountersName = "canary-counters";
 inline constexpr std::uint64_t kCountersMagic = 0x3153'5243'594e'4143;  // "CANYCRS1"
-inline constexpr std::uint32_t kCountersVersion = 3;
+inline constexpr std::uint32_t kCountersVersion = 4;
 
 // The counters of a NIC. The table below has the same order; an exporter takes names, units and help texts from it.
 enum class NicMetric : std::uint32_t {
@@ -143,17 +143,28 @@ enum class ChosenBy : std::uint32_t {
   kStatic = 4,    // size and topology; no row says anything
 };
 
-// Operations of one collective by one algorithm, since another table decides.
+// Why a row of a measured table names the algorithm that it does.
+enum class ChoiceReason : std::uint32_t {
+  kNone = 0,            // no row, or too few operations had run to compare it
+  kTrial = 1,           // it is there to be timed
+  kFastest = 2,         // of all that was timed, it took the least
+  kAsFastAsStatic = 3,  // the choice by size and topology: what took less took hardly less
+  kStays = 4,           // what decided before: what took less took hardly less
+};
+
+// Operations of one collective by one algorithm.
 struct ChoiceTimes {
   char planner[24];
   std::uint64_t operations;
   std::uint64_t mean_ns;
+  std::uint32_t before;         // 1: by an earlier table than the one that decides now, the last one by which any ran
+  std::uint32_t table_version;  // of that one; 0: there was none yet
 };
 // What runs a collective's operations of one class of sizes in a group. The names of planners are empty where there is
 // none, and numbers 0. Where operations let their codec be chosen, `asked` is what they ask with ("auto"), and codecs
 // stand in the places of planners.
 struct ChoiceRow {
-  static constexpr std::size_t kTimesMax = 4;
+  static constexpr std::size_t kTimesMax = 8;
 
   char collective[24];
   char asked[24];
@@ -166,6 +177,8 @@ struct ChoiceRow {
   std::uint32_t table_version, table_checksum;
   std::uint64_t from_bytes, to_bytes;  // one past; to_bytes 0: no end
   std::uint64_t predicted_ns, runner_up_ns;
+  ChoiceReason reason;
+  std::uint32_t spare;
   std::array<ChoiceTimes, kTimesMax> times;
 };
 
@@ -206,10 +219,10 @@ struct CountersTable {
   }
 };
 static_assert(std::is_trivially_copyable_v<CountersTable> && std::has_unique_object_representations_v<CountersTable>);
-static_assert(sizeof(NicRow) == 240 && sizeof(LinkRow) == 304 && sizeof(ChoiceRow) == 312);
+static_assert(sizeof(NicRow) == 240 && sizeof(LinkRow) == 304 && sizeof(ChoiceRow) == 544);
 static_assert(offsetof(CountersTable, sequence) == 16 && offsetof(CountersTable, process) == 88);
 static_assert(offsetof(CountersTable, nic) == 408 && offsetof(CountersTable, link) % 8 == 0);
-static_assert(sizeof(CountersTable) == 408 + 240 * kNicsMax + 304 * kLinksMax + 312 * kChoicesMax &&
+static_assert(sizeof(CountersTable) == 408 + 240 * kNicsMax + 304 * kLinksMax + 544 * kChoicesMax &&
               sizeof(CountersTable) % 8 == 0);
 static_assert(static_cast<std::size_t>(NicMetric::kCount) <= kValues &&
               static_cast<std::size_t>(LinkMetric::kCount) <= kValues &&

@@ -63,6 +63,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const ChoiceRow& c = t.choice[i];
     demand(c.chosen_by == ChosenBy::kForced || c.chosen_by == ChosenBy::kMeasured || c.chosen_by == ChosenBy::kKept ||
            c.chosen_by == ChosenBy::kStatic);
+    demand(static_cast<std::uint32_t>(c.reason) <= static_cast<std::uint32_t>(ChoiceReason::kStays));
     read_label(c.collective);
     read_label(c.planner);
     read_label(c.runner_up);

@@ -226,7 +226,7 @@ TEST(Counters, ForeignAndBrokenMemoryIsNamedAndPassedOver) {
   expect(foreign_memory(table().get(), sizeof(CountersTable) - 8), "a table has");
   expect(foreign_memory(table().get(), sizeof(CountersTable), false), "not sealed");
   expect_of([](CountersTable* t) { t->magic = 0; }, "nothing is written");
-  expect_of([](CountersTable* t) { t->version = 9; }, "it has version 9, this program reads version 3");
+  expect_of([](CountersTable* t) { t->version = 9; }, "it has version 9, this program reads version 4");
   expect_of([](CountersTable* t) { t->table_bytes = 8; }, "it names 8 bytes");
   expect_of([](CountersTable* t) { t->sequence = 3; }, "is the process stopped?");
   expect_of([](CountersTable* t) { t->role = static_cast<Role>(7); }, "no role 7");
@@ -243,9 +243,11 @@ TEST(Counters, ForeignAndBrokenMemoryIsNamedAndPassedOver) {
             "choice 0 is of an unknown kind, 0");
   expect_of([](CountersTable* t) { t->choice[0].chosen_by = static_cast<ChosenBy>(5); },
             "choice 0 is of an unknown kind, 5");
+  expect_of([](CountersTable* t) { t->choice[0].reason = static_cast<ChoiceReason>(5); },
+            "choice 0 has an unknown reason, 5");
   for (const auto name :
        {+[](ChoiceRow* c) { return &c->collective; }, +[](ChoiceRow* c) { return &c->planner; },
-        +[](ChoiceRow* c) { return &c->runner_up; }, +[](ChoiceRow* c) { return &c->times[3].planner; }}) {
+        +[](ChoiceRow* c) { return &c->runner_up; }, +[](ChoiceRow* c) { return &c->times[7].planner; }}) {
     expect_of([&](CountersTable* t) { std::memset(name(&t->choice[0]), 'x', sizeof *name(&t->choice[0])); },
               "a name of choice 0 is no text");
   }

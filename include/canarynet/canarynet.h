@@ -492,9 +492,10 @@ CANARY_API enum canary_status canary_links(canary_context* context, canary_link_
 CANARY_API const char* canary_group_algorithm(const canary_group* group);
 /* Writes into `text`, which has room for `size` bytes, why an operation of the group runs by the algorithm that it
  * does: what is chosen and by what (a user's rule, a measured table, size and topology), how long it and the next best
- * are expected to take, and how long operations took since. `collective` is a name as CANARY_ALGO has it
- * ("all_reduce"), `bytes` the longer one of a rank's two buffers. A longer text is cut; it always ends with a zero.
- * For people: the words may change. CANARY_INVALID_ARGUMENT: there is no such collective. */
+ * are expected to take, whether it is only on trial or why it stays, and how long operations took since, and before by
+ * others. `collective` is a name as CANARY_ALGO has it ("all_reduce"), `bytes` the longer one of a rank's two buffers.
+ * A longer text is cut; it always ends with a zero. For people: the words may change. CANARY_INVALID_ARGUMENT: there is
+ * no such collective. */
 CANARY_API enum canary_status canary_explain(const canary_group* group, const char* collective, uint64_t bytes,
                                              char* text, size_t size);
 

@@ -10,6 +10,7 @@ namespace canarynet::ctl {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using ipc::ChoiceReason;
 using ipc::ChoiceRow;
 using ipc::ChoiceTimes;
 using ipc::ChosenBy;
@@ -60,15 +61,39 @@ const char* why_word(ChosenBy by) {
   return "static";
 }
 
-// "mesh 8.51 ms (120)"; "-": nothing has run.
+// For the text, and for JSON.
+struct ReasonWords {
+  const char *text, *word;
+};
+ReasonWords reason_of(const ChoiceRow& c) {
+  switch (c.reason) {
+    case ChoiceReason::kTrial:
+      return {"on trial", "trial"};
+    case ChoiceReason::kFastest:
+      return {"fastest", "fastest"};
+    case ChoiceReason::kAsFastAsStatic:
+      return {"as fast", "as_fast_as_static"};
+    case ChoiceReason::kStays:
+      return {"stays", "stays"};
+    case ChoiceReason::kNone:
+      break;
+  }
+  return {"-", nullptr};
+}
+
+// "mesh 8.51 ms (120)"; "-, before: ring 9.12 ms (8, table 2)": nothing has run since.
 std::string times_text(const ChoiceRow& c) {
-  std::string out;
+  std::string now, before;
   for (const ChoiceTimes& t : c.times) {
     if (t.operations == 0) continue;
+    std::string& out = t.before != 0 ? before : now;
     out += (out.empty() ? "" : ", ") + std::string(t.planner) + " " + time_text(t.mean_ns) + " (" +
-           std::to_string(t.operations) + ")";
+           std::to_string(t.operations);
+    if (t.before != 0) out += t.table_version == 0 ? ", no table" : ", table " + std::to_string(t.table_version);
+    out += ")";
   }
-  return out.empty() ? "-" : out;
+  if (now.empty()) now = "-";
+  return before.empty() ? now : now + "; before: " + before;
 }
 
 std::string line_of(const ipc::ScannedTable& scanned, const ChoiceRow& c) {
@@ -78,10 +103,10 @@ std::string line_of(const ipc::ScannedTable& scanned, const ChoiceRow& c) {
   if (c.piece_bytes != 0) planner += "/" + size_text(c.piece_bytes);
   const std::string next = c.runner_up[0] == '\0' ? "-" : std::string(c.runner_up) + " " + time_text(c.runner_up_ns);
   char text[512];
-  std::snprintf(text, sizeof text, "%7d %-15.15s %5d %6u %6u %-26.26s %-19.19s %-21.21s %-33.33s %9s %-26.26s ",
+  std::snprintf(text, sizeof text, "%7d %-15.15s %5d %6u %6u %-26.26s %-19.19s %-21.21s %-33.33s %-8s %9s %-26.26s ",
                 scanned.pid, scanned.table->process, scanned.table->rank, c.group, c.ranks, operation.c_str(),
-                sizes_text(c).c_str(), planner.c_str(), why_text(c).c_str(), time_text(c.predicted_ns).c_str(),
-                next.c_str());
+                sizes_text(c).c_str(), planner.c_str(), why_text(c).c_str(), reason_of(c).text,
+                time_text(c.predicted_ns).c_str(), next.c_str());
   return text + times_text(c) + "\n";
 }
 
@@ -102,15 +127,18 @@ Json json_of(const ipc::ScannedTable& scanned, const ChoiceRow& c) {
               {"chosen_by", why_word(c.chosen_by)},
               {"table_version", c.table_version == 0 ? Json(nullptr) : Json(c.table_version)},
               {"table_checksum", c.table_version == 0 ? Json(nullptr) : Json(c.table_checksum)},
+              {"reason", reason_of(c).word == nullptr ? Json(nullptr) : Json(reason_of(c).word)},
               {"predicted_seconds", seconds(c.predicted_ns)},
               {"runner_up", nullptr},
-              {"measured", Json::array()}};
+              {"measured", Json::array()},
+              {"measured_before", Json::array()}};
   if (c.runner_up[0] != '\0')
     out["runner_up"] = {{"algo", c.runner_up}, {"predicted_seconds", seconds(c.runner_up_ns)}};
   for (const ChoiceTimes& t : c.times) {
     if (t.operations == 0) continue;
-    out["measured"].push_back(
-        {{"algo", t.planner}, {"operations", t.operations}, {"mean_seconds", seconds(t.mean_ns)}});
+    Json times = {{"algo", t.planner}, {"operations", t.operations}, {"mean_seconds", seconds(t.mean_ns)}};
+    if (t.before != 0) times["table_version"] = t.table_version == 0 ? Json(nullptr) : Json(t.table_version);
+    out[t.before != 0 ? "measured_before" : "measured"].push_back(std::move(times));
   }
   return out;
 }
@@ -119,9 +147,9 @@ Json json_of(const ipc::ScannedTable& scanned, const ChoiceRow& c) {
 
 std::string explain_text(const Look& look) {
   char head[256];
-  std::snprintf(head, sizeof head, "%7s %-15s %5s %6s %6s %-26s %-19s %-21s %-33s %9s %-26s %s\n", "PID", "PROCESS",
-                "RANK", "GROUP", "RANKS", "OPERATION", "BYTES", "ALGORITHM", "CHOSEN BY", "EXPECTED", "NEXT BEST",
-                "TOOK SINCE (TIMES)");
+  std::snprintf(head, sizeof head, "%7s %-15s %5s %6s %6s %-26s %-19s %-21s %-33s %-8s %9s %-26s %s\n", "PID",
+                "PROCESS", "RANK", "GROUP", "RANKS", "OPERATION", "BYTES", "ALGORITHM", "CHOSEN BY", "REASON",
+                "EXPECTED", "NEXT BEST", "TOOK SINCE (TIMES)");
   std::string out = head;
   for (const ipc::ScannedTable& scanned : look.scan.tables) {
     for (std::uint32_t i = 0; i < scanned.table->choices; ++i) out += line_of(scanned, scanned.table->choice[i]);

@@ -223,9 +223,14 @@ TEST(CtlView, ExplainSaysWhatWasChosenWhyAndHowLongItTook) {
   ipc::put_label(measured.times[0].planner, "mesh");
   measured.times[0].operations = 120;
   measured.times[0].mean_ns = 8'600'000;
+  measured.reason = ipc::ChoiceReason::kTrial;
+  measured.times[1] = {.planner = "ring", .operations = 8, .mean_ns = 9'120'000, .before = 1, .table_version = 2};
+  measured.times[2] = {
+      .planner = "tree/smaller", .operations = 3, .mean_ns = 1'000'000, .before = 1, .table_version = 0};
   ipc::ChoiceRow& kept = add(ipc::ChosenBy::kKept, "ring");
   kept.table_version = 3;
   kept.from_bytes = 0;
+  kept.reason = ipc::ChoiceReason::kStays;
   add(ipc::ChosenBy::kForced, "tree").to_bytes = 0;
   add(ipc::ChosenBy::kStatic, "bcube");
   ipc::ChoiceRow& codec = add(ipc::ChosenBy::kMeasured, "int8");
@@ -238,9 +243,11 @@ TEST(CtlView, ExplainSaysWhatWasChosenWhyAndHowLongItTook) {
   EXPECT_TRUE(
       has(text,
           "train               2      1      4 all_reduce                 256KiB to 1MiB      mesh/32KiB            "
-          "table 3 (1a2b3)                     8.51 ms ring 9.12 ms               mesh 8.60 ms (120)\n"))
+          "table 3 (1a2b3)                   on trial   8.51 ms ring 9.12 ms               mesh 8.60 ms (120); "
+          "before: ring 9.12 ms (8, table 2), tree/smaller 1.00 ms (3, no table)\n"))
       << text;
-  EXPECT_TRUE(has(text, "to 1MiB             ring                  size, topology; table 3 (00000)           - -"))
+  EXPECT_TRUE(
+      has(text, "to 1MiB             ring                  size, topology; table 3 (00000)   stays            - -"))
       << text;
   EXPECT_TRUE(has(text, "from 256KiB         tree                  CANARY_ALGO ")) << text;
   EXPECT_TRUE(has(text, "bcube                 size, topology ")) << text;
@@ -260,7 +267,15 @@ TEST(CtlView, ExplainSaysWhatWasChosenWhyAndHowLongItTook) {
   EXPECT_EQ(first["table_version"], 3);
   EXPECT_DOUBLE_EQ(first["predicted_seconds"].get<double>(), 8.51e-3);
   EXPECT_EQ(first["runner_up"]["algo"], "ring");
+  ASSERT_EQ(first["measured"].size(), 1u);
   EXPECT_EQ(first["measured"][0]["operations"], 120);
+  EXPECT_EQ(first["reason"], "trial");
+  ASSERT_EQ(first["measured_before"].size(), 2u);
+  EXPECT_EQ(first["measured_before"][0]["algo"], "ring");
+  EXPECT_EQ(first["measured_before"][0]["table_version"], 2);
+  EXPECT_TRUE(first["measured_before"][1]["table_version"].is_null());
+  EXPECT_EQ(json["choices"][1]["reason"], "stays");
+  EXPECT_TRUE(json["choices"][2]["reason"].is_null());
   EXPECT_EQ(json["choices"][1]["chosen_by"], "kept");
   EXPECT_EQ(json["choices"][2]["chosen_by"], "forced");
   EXPECT_TRUE(json["choices"][2]["to_bytes"].is_null());
