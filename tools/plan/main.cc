@@ -99,6 +99,17 @@ int check(const PlanOptions& o) {
   return failed ? kFailed : 0;
 }
 
+// In bcube_x on one flat network all send to all in turn, and nobody stands for others: 4,096 ranks would take 40 s and
+// 3.6 GB.
+bool short_enough(const PlanOptions& o, PlannerId id, int ranks, bool* failed) {
+  constexpr int kRanksMax = 2048;
+  if (id != PlannerId::kBCubeX || o.bcube.levels != 0 || ranks <= kRanksMax) return true;
+  *failed |= !o.planners.empty();
+  std::fprintf(stderr, "canary-plan: %s: at most %d ranks of a flat network can be walked\n",
+               text_of(o, id, ranks).c_str(), kRanksMax);
+  return false;
+}
+
 int cost(const PlanOptions& o) {
   const int n = o.ranks_max;
   const Reachability reach = reach_of(o, n);
@@ -119,7 +130,7 @@ int cost(const PlanOptions& o) {
   bool failed = false;
   if (table) std::printf("%-18s %14s %14s\n", "algorithm", "walk (s)", "closed form");
   for (const PlannerId id : planners_of(o)) {
-    if (!possible(o, id, request, &failed)) continue;
+    if (!possible(o, id, request, &failed) || !short_enough(o, id, n, &failed)) continue;
     CostModel model = o.model;
     if (id == PlannerId::kDoubleTree && !o.piece_given) model.piece_bytes = kDoubleTreePiece;
     const double walk = walk_cost(id, request, o.rails, model);

@@ -10,7 +10,8 @@
 namespace canarynet::plan {
 namespace {
 
-constexpr int kRanksMax = 1024;  // all ranks' plans are in memory at once
+constexpr int kRanksMax = 1024;      // all ranks' plans are in memory at once
+constexpr int kCostRanksMax = 4096;  // ranks that stand for others are walked, so that takes little
 
 using tools::number;
 using tools::rate;
@@ -43,6 +44,7 @@ struct Texts {
 };
 
 void fill(const Texts& t, PlanOptions* o) {
+  const int ranks_max = o->command == Command::kCost ? kCostRanksMax : kRanksMax;
   if (!t.op.empty() && !parse(t.op, &o->collective)) wrong("--op", t.op, collective_names());
   if (!t.algo.empty() && t.algo != "all") {
     for (const std::string_view name : split(t.algo)) {
@@ -58,9 +60,9 @@ void fill(const Texts& t, PlanOptions* o) {
     const auto r = named ? whole(std::string_view(t.wiring).substr(6, comma - 6), 2, 64) : std::nullopt;
     const auto levels = named ? whole(std::string_view(t.wiring).substr(comma + 1), 1, 11) : std::nullopt;
     int n = 1;
-    for (int l = 0; r && levels && l < *levels && n <= kRanksMax; ++l) n *= *r;
-    if (!r || !levels || n > kRanksMax)
-      wrong("--wiring", t.wiring, "flat or bcube:R,L with at most " + std::to_string(kRanksMax) + " ranks");
+    for (int l = 0; r && levels && l < *levels && n <= ranks_max; ++l) n *= *r;
+    if (!r || !levels || n > ranks_max)
+      wrong("--wiring", t.wiring, "flat or bcube:R,L with at most " + std::to_string(ranks_max) + " ranks");
     o->bcube = {*r, *levels};
     o->rails = *levels;
     o->ranks_min = o->ranks_max = n;
@@ -68,11 +70,11 @@ void fill(const Texts& t, PlanOptions* o) {
   if (!t.ranks.empty()) {
     const auto dash = t.ranks.find('-');
     const bool range = dash != std::string::npos;
-    const auto first = whole(std::string_view(t.ranks).substr(0, dash), 1, kRanksMax);
-    const auto last = range ? whole(std::string_view(t.ranks).substr(dash + 1), 1, kRanksMax) : first;
+    const auto first = whole(std::string_view(t.ranks).substr(0, dash), 1, ranks_max);
+    const auto last = range ? whole(std::string_view(t.ranks).substr(dash + 1), 1, ranks_max) : first;
     if (!first || !last || *first > *last || (range && o->command != Command::kCheck)) {
       wrong("--ranks", t.ranks,
-            "a number from 1 to " + std::to_string(kRanksMax) +
+            "a number from 1 to " + std::to_string(ranks_max) +
                 (o->command == Command::kCheck ? ", or two such as 2-16" : ""));
     }
     if (o->bcube.levels != 0 && (*first != o->ranks_min || *last != o->ranks_min))
@@ -83,10 +85,10 @@ void fill(const Texts& t, PlanOptions* o) {
   if (o->command == Command::kCheck && o->ranks_max > 64)
     wrong("--ranks", t.ranks.empty() ? std::to_string(o->ranks_max) : t.ranks, "at most 64: the proof is symbolic");
   // A network's number of ranks is known only when its file has been read.
-  const int root_max = o->command == Command::kChoose ? kRanksMax - 1 : o->ranks_min - 1;
+  const int root_max = o->command == Command::kChoose ? ranks_max - 1 : o->ranks_min - 1;
   if (!t.root.empty()) o->root = number("--root", t.root, 0, root_max);
-  if (!t.servers.empty()) o->servers = number("--servers", t.servers, 1, kRanksMax);
-  if (!t.per_host.empty()) o->ranks_per_host = number("--ranks-per-host", t.per_host, 1, kRanksMax);
+  if (!t.servers.empty()) o->servers = number("--servers", t.servers, 1, ranks_max);
+  if (!t.per_host.empty()) o->ranks_per_host = number("--ranks-per-host", t.per_host, 1, ranks_max);
   if (!t.size.empty()) o->bytes = bytes("--bytes", t.size);
   if (!o->svg_path.empty() && o->planners.size() != 1) wrong("--svg", o->svg_path, "one schedule: name it with --algo");
   if (!t.rank.empty()) o->rank = number("--rank", t.rank, 0, o->ranks_max - 1);

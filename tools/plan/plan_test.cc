@@ -79,6 +79,12 @@ TEST(PlanOptions, WhatIsWrongIsNamedWithItsValue) {
   EXPECT_NE(refusal({"show", "--ranks", "0"}).find("--ranks 0"), std::string::npos);
   EXPECT_NE(refusal({"show", "--ranks", "2-4"}).find("--ranks 2-4"), std::string::npos);
   EXPECT_NE(refusal({"check", "--ranks", "65"}).find("at most 64"), std::string::npos);
+  EXPECT_NE(refusal({"show", "--ranks", "1025"}).find("from 1 to 1024"), std::string::npos);
+  const auto cost = [](const char* ranks) {
+    return std::vector<std::string>{"cost", "--ranks", ranks, "--alpha", "1us", "--bandwidth", "1gbit"};
+  };
+  EXPECT_EQ(good(cost("4096")).ranks_max, 4096) << "walks are short";
+  EXPECT_NE(refusal(cost("4097")).find("from 1 to 4096"), std::string::npos);
   EXPECT_NE(refusal({"show", "--wiring", "bcube:2"}).find("--wiring bcube:2"), std::string::npos);
   EXPECT_NE(refusal({"show", "--wiring", "bcube:2,2", "--ranks", "5"}).find("takes 4 with"), std::string::npos);
   EXPECT_NE(refusal({"cost", "--alpha", "-1ms", "--bandwidth", "1gbit"}).find("--alpha"), std::string::npos);
