@@ -17,9 +17,12 @@ constexpr std::uint8_t kCoded = 1;
 constexpr std::uint8_t kTravelsDense = 2;
 constexpr std::size_t kLengthBytes = 4;  // of the head, in encode_whole
 
+// artopk is a collective, and has no segments.
+constexpr std::size_t kMethodCount = kCodecKindCount - 1;
+
 const Method& method_of(const CodecSpec& spec) {
   using Factory = const Method& (*)();
-  static constexpr std::array<Factory, kCodecKindCount> kFactories = {
+  static constexpr std::array<Factory, kMethodCount> kFactories = {
       dense_method,    f16_method,         bf16_method,     int8_method,     sketch_method,
       top_k_method,    layer_top_k_method, ms_top_k_method, random_k_method, one_bit_method,
       sign_sgd_method, tern_grad_method,   power_method,    svd_method};
@@ -43,6 +46,7 @@ void check_piece(const Coding& coding, Piece piece) {
 
 Status check(const Coding& coding) {
   if (Status status = check(coding.spec); !status.ok()) return status;
+  if (coding.spec.kind == CodecKind::kArTopK) return bad_segment(coding, "it is a collective, and encodes no segments");
   const Segment& segment = coding.segment;
   if (segment.count > kSegmentElementsMax) {
     return bad_segment(coding, "a segment of " + std::to_string(segment.count) + " elements is too large (at most " +

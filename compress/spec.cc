@@ -11,7 +11,7 @@ namespace {
 struct KindInfo {
   CodecKind kind;
   const char* name;
-  enum Parameter : std::uint8_t { kNone, kBits, kRatio, kRank } parameter;
+  enum Parameter : std::uint8_t { kNone, kBits, kRatio, kRank, kRootAndRatio } parameter;
   bool seeded;
 };
 constexpr std::array<KindInfo, kCodecKindCount> kKinds = {{
@@ -29,12 +29,15 @@ constexpr std::array<KindInfo, kCodecKindCount> kKinds = {{
     {CodecKind::kTernGrad, "terngrad", KindInfo::kNone, true},
     {CodecKind::kPower, "power", KindInfo::kRank, true},
     {CodecKind::kSvd, "svd", KindInfo::kRank, true},
+    {CodecKind::kArTopK, "artopk", KindInfo::kRootAndRatio, false},
 }};
 
 const KindInfo* info_of(CodecKind kind) {
   const auto index = static_cast<std::size_t>(kind);
   return index < kKinds.size() ? &kKinds[index] : nullptr;
 }
+
+constexpr std::string_view kGathered = "gather";  // in the place of a root
 
 Status wrong(std::string_view text, const std::string& why) {
   return {CANARY_INVALID_ARGUMENT, "codec \"" + std::string(text) + "\": " + why};
@@ -86,13 +89,19 @@ std::string parse_parameter(const KindInfo& info, std::string_view text, bool gi
       spec->rank = static_cast<std::uint16_t>(rank);
       return "";
     }
+    case KindInfo::kRootAndRatio: {
+      const std::string_view root = take_until(&text, ':');
+      spec->bits = root == "star" ? kArTopKStar : root == "var" ? kArTopKVar : root == kGathered ? kAgTopK : 0;
+      if (spec->bits == 0) return "takes how its root is chosen, star or var, as in artopk:star:0.01";
+      [[fallthrough]];
+    }
     case KindInfo::kRatio: {
       double ratio = 0;
       const bool number = parse_whole(text, &ratio) && ratio > 0 && ratio <= 1;
       const double ppm = number ? std::nearbyint(ratio * 1e6) : 0;
       if (!number || ppm < 1 || std::fabs(ratio * 1e6 - ppm) > 1e-4) {
         return "takes the share of values it keeps, above 0 and at most 1, in steps of 0.000001, as in " +
-               std::string(info.name) + ":0.01";
+               std::string(info.name) + (info.parameter == KindInfo::kRootAndRatio ? ":star:0.01" : ":0.01");
       }
       spec->ratio_ppm = static_cast<std::uint32_t>(ppm);
       return "";
@@ -116,7 +125,13 @@ Result<CodecSpec> parse_codec(std::string_view text) {
   std::string_view parameter = take_until(&head, '+');
   const std::string_view factors = head;
   const bool given = parameter.find(':') != std::string_view::npos;
-  const std::string_view name = take_until(&parameter, ':');
+  std::string_view name = take_until(&parameter, ':');
+  std::string gathered;
+  if (name == "agtopk") {
+    gathered = std::string(kGathered) + ":" + std::string(parameter);
+    parameter = gathered;
+    name = "artopk";
+  }
 
   const KindInfo* info = nullptr;
   for (const KindInfo& each : kKinds) {
@@ -139,14 +154,15 @@ Result<CodecSpec> parse_codec(std::string_view text) {
     const std::string_view option = take_until(&rest, ',');
     if (option == "mean" && (spec.bits != 0 || spec.factor_bits != 0)) {
       spec.member_mean = true;
-    } else if (option == "or-dense") {
+    } else if (option == "or-dense" && spec.kind != CodecKind::kArTopK) {
       spec.or_dense = true;
     } else if (option.substr(0, 5) == "seed=" && info->seeded) {
       if (!parse_whole(option.substr(5), &spec.seed)) return wrong(text, "seed= takes a number below 2^64");
     } else {
       return wrong(text, "\"" + std::string(option) + "\" is no option of " + info->name + " (it takes " +
                              (spec.bits != 0 || spec.factor_bits != 0 ? "mean, " : "") +
-                             (info->seeded ? "seed=N, " : "") + "or-dense)");
+                             (info->seeded ? "seed=N, " : "") +
+                             (spec.kind != CodecKind::kArTopK ? "or-dense)" : "none)"));
     }
   }
   return spec;
@@ -158,6 +174,10 @@ std::string to_text(const CodecSpec& spec) {
   std::string text = info->name;
   if (info->parameter == KindInfo::kBits) text += ":" + std::to_string(spec.bits);
   if (info->parameter == KindInfo::kRank) text += ":" + std::to_string(spec.rank);
+  if (info->parameter == KindInfo::kRootAndRatio) {
+    text = spec.bits == kAgTopK ? "agtopk" : spec.bits == kArTopKVar ? "artopk:var" : "artopk:star";
+    text += ":" + ratio_text(spec.ratio_ppm);
+  }
   if (info->parameter == KindInfo::kRatio) text += ":" + ratio_text(spec.ratio_ppm);
   if (spec.factor_bits != 0) text += "+sketch:" + std::to_string(spec.factor_bits);
   if (spec.member_mean) text += ",mean";
@@ -199,8 +219,12 @@ Status check(const CodecSpec& spec) {
   if (info == nullptr) return bad("kind " + std::to_string(static_cast<unsigned>(spec.kind)) + " does not exist");
   const bool bits = info->parameter == KindInfo::kBits;
   const bool rank = info->parameter == KindInfo::kRank;
-  const bool ratio = info->parameter == KindInfo::kRatio;
-  if (bits ? spec.bits < 1 || spec.bits > 8 : spec.bits != 0) {
+  const bool chain = info->parameter == KindInfo::kRootAndRatio;
+  const bool ratio = info->parameter == KindInfo::kRatio || chain;
+  if (chain && (spec.bits < kArTopKStar || spec.bits > kAgTopK))
+    return bad("roots are chosen in ways 1 to 3, not " + std::to_string(spec.bits));
+  if (chain && spec.or_dense) return bad("it never travels dense, neither by or-dense nor by auto");
+  if (!chain && (bits ? spec.bits < 1 || spec.bits > 8 : spec.bits != 0)) {
     return bad("bits = " + std::to_string(spec.bits) + (bits ? ", 1 to 8 are possible" : ", which it does not have"));
   }
   if (rank ? spec.rank < 1 || spec.rank > kRankMax : spec.rank != 0) {

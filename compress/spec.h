@@ -6,6 +6,7 @@
 //   topk:R, lwtopk:R, mstopk:R, randomk:R         R: share of values kept, above 0 and at most 1, in steps of 1e-6
 //   power:N, svd:N                                N: rank, 1 to 1024; +sketch:BITS sketches the factors
 //   terngrad
+//   artopk:star:R, artopk:var:R, agtopk:R         collectives of their own (engine/top_k_chain.h), no codecs of segments
 //   ,mean       sketch: a bucket stands for the mean of its members, not of its start and end
 //   ,seed=N     randomk, terngrad, power, svd, mstopk: where its random numbers begin
 //   ,or-dense   a segment with a NaN or an infinity travels dense; without it encoding fails and names the value
@@ -37,15 +38,18 @@ enum class CodecKind : std::uint8_t {
   kTernGrad = 11,
   kPower = 12,
   kSvd = 13,
+  kArTopK = 14,
 };
-inline constexpr std::size_t kCodecKindCount = 14;
+inline constexpr std::size_t kCodecKindCount = 15;
 const char* name_of(CodecKind kind);
 
 inline constexpr std::uint16_t kRankMax = 1024;
+// CodecSpec::bits of kArTopK: roots in turn, the root of the largest norm, or none (all indices and values are gathered).
+inline constexpr std::uint8_t kArTopKStar = 1, kArTopKVar = 2, kAgTopK = 3;
 
 struct CodecSpec {
   CodecKind kind = CodecKind::kDense;
-  std::uint8_t bits = 0;         // sketch: of an index
+  std::uint8_t bits = 0;         // sketch: of an index; artopk: how ranks agree on the indices, as below
   std::uint8_t factor_bits = 0;  // power, svd: factors are sketched with so many bits; 0: they travel as f32
   bool member_mean = false;      // sketch, also of factors
   bool or_dense = false;

@@ -28,6 +28,9 @@ TEST(CodecSpec, TextsComeBackAsTheyWere) {
                                  "power:4",
                                  "power:1024,seed=3",
                                  "svd:2+sketch:8",
+                                 "artopk:star:0.01",
+                                 "artopk:var:1",
+                                 "agtopk:0.000001",
                                  "power:4+sketch:6,mean,seed=1,or-dense"}) {
     const Result<CodecSpec> spec = parse_codec(text);
     ASSERT_TRUE(spec.ok()) << spec.status().text();
@@ -70,6 +73,13 @@ TEST(CodecSpec, ErrorsNameTheTextAndWhatIsWrong) {
       {"sketch:8,", "\"\" is no option"},
       {"topk:0.1,seed=1", "no option of topk"},
       {"randomk:0.1,seed=-1", "below 2^64"},
+      {"artopk:0.01", "star or var, as in artopk:star:0.01"},
+      {"artopk:star", "above 0"},
+      {"artopk:mean:0.01", "star or var"},
+      {"artopk:star:0.01:2", "above 0"},
+      {"agtopk:star:0.01", "above 0"},
+      {"agtopk", "above 0"},
+      {"artopk:var:0.01,or-dense", "no option of artopk"},
   };
   for (const auto& each : cases) {
     const Result<CodecSpec> spec = parse_codec(each.text);
@@ -89,7 +99,10 @@ TEST(CodecSpec, FieldsThatAKindDoesNotHaveAreRefused) {
   EXPECT_FALSE(check(CodecSpec{.kind = CodecKind::kPower, .factor_bits = 9, .rank = 1}).ok());
   EXPECT_FALSE(check(CodecSpec{.kind = CodecKind::kBf16, .seed = 1}).ok());
   EXPECT_FALSE(check(CodecSpec{.kind = CodecKind::kBf16, .member_mean = true}).ok());
-  EXPECT_FALSE(check(CodecSpec{.kind = static_cast<CodecKind>(14)}).ok());
+  EXPECT_FALSE(check(CodecSpec{.kind = static_cast<CodecKind>(15)}).ok());
+  EXPECT_FALSE(check(CodecSpec{.kind = CodecKind::kArTopK, .ratio_ppm = 10}).ok());
+  EXPECT_FALSE(check(CodecSpec{.kind = CodecKind::kArTopK, .bits = 4, .ratio_ppm = 10}).ok());
+  EXPECT_FALSE(check(CodecSpec{.kind = CodecKind::kArTopK, .bits = 1, .or_dense = true, .ratio_ppm = 10}).ok());
 }
 
 }  // namespace

@@ -19,13 +19,21 @@ Status Engine::check_codec(const port::Command& c) {
       c.kind == port::Command::Kind::kOperation && static_cast<Collective>(c.collective) == Collective::kAllReduce;
   if (!all_reduce || c.numbers.region == 0) return {};
   const Status good = check_asked(c.numbers.region);
-  return good.ok() ? Status() : Status(good).wrap("all_reduce");
+  if (!good.ok()) return Status(good).wrap("all_reduce");
+  const auto spec = codec_of_number(c.numbers.region);
+  if (!spec.ok() || spec.value().kind != CodecKind::kArTopK || c.count <= kSegmentElementsMax) return {};
+  return {CANARY_INVALID_ARGUMENT, "all_reduce: codec " + to_text(spec.value()) + " takes at most " +
+                                       std::to_string(kSegmentElementsMax) + " elements, not " +
+                                       std::to_string(c.count)};
 }
 
 // Nothing travels where a rank is alone, so nothing is lost either.
 CodecSpec Engine::codec_of(const GroupMember& m, const OpRequest& r, const MeasuredTable& table) {
   if (r.codec == 0 || m.group->members.size() == 1) return {};
-  if (!asks_for_choice(r.codec)) return codec_of_number(r.codec).value();
+  if (!asks_for_choice(r.codec)) {
+    const CodecSpec spec = codec_of_number(r.codec).value();
+    return spec.kind == CodecKind::kArTopK ? CodecSpec() : spec;  // it has no elements here, or would be a chain
+  }
   return candidates_of(r.codec).specs[CodecUse::chosen(table, r.codec, r.count * sizeof(float))];
 }
 
@@ -178,7 +186,7 @@ void Engine::obey_feedback(GroupMember* m, const port::Command& c) {
   OpTicket* const ticket = tickets_->at(c.ticket.place);
   if (ticket == nullptr) return;
   if (m == nullptr) return ticket->finish(Status(CANARY_CLOSED, "error feedback: the group has been destroyed"));
-  if (!m->operations.empty() || m->waiting.claimed() != m->waiting.taken()) {
+  if (!m->operations.empty() || m->chains() || m->waiting.claimed() != m->waiting.taken()) {
     return ticket->finish(
         Status(CANARY_INVALID_ARGUMENT, "error feedback: operations of the group are pending, and may change it"));
   }

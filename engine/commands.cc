@@ -176,7 +176,7 @@ bool Engine::unlist(GroupMember& m) {
 }
 
 bool Engine::has_room(const GroupMember& m) const {
-  if (m.group->decisions && m.group->decisions->holds(m)) return false;
+  if (m.chains() || (m.group->decisions && m.group->decisions->holds(m))) return false;
   const auto limit = static_cast<std::size_t>(options_.settings.ops_in_flight);
   // Its residual is known when the operation before has ended.
   const WaitingOperation* const next = m.waiting.peek(0);
@@ -191,12 +191,13 @@ bool Engine::has_room(const GroupMember& m) const {
 bool Engine::held(GroupMember& m) {
   if (!m.group->decisions || !m.group->decisions->holds(m)) return false;
   std::uint32_t& entered = m.group->entered[static_cast<std::size_t>(m.rank)];
-  if (m.waiting.ready()) entered = later_of(entered, m.entered + 1);
+  if (m.waiting.ready() || m.chains()) entered = later_of(entered, m.entered + 1);
   return true;
 }
 
 // Members take turns, operation by operation.
 void Engine::enter_waiting() {
+  enter_phases();
   int budget = kEnteredPerCycle;
   for (bool entered = true; entered && budget != 0;) {
     entered = false;
@@ -222,7 +223,11 @@ bool Engine::enter_next(GroupMember& m) {
   CANARY_CHECK(next.ticket != nullptr, "a ticket ended before its operation");
   m.waiting.drop();  // before anything that may end all that waits
   if (next.request.priority == CANARY_PRIORITY_URGENT) m.urgent_waiting.fetch_sub(1, std::memory_order_relaxed);
-  enter(m, next);
+  if (is_chain(m, next.request)) {
+    begin_chain(m, next);
+  } else {
+    enter(m, next);
+  }
   return true;
 }
 
@@ -256,6 +261,7 @@ void Engine::set_deadline(GroupMember& m, port::TicketId ticket, Nanos deadline)
   for (Operation& op : m.operations) {
     if (op.ticket->id() == ticket) op.deadline = deadline;
   }
+  if (m.chains() && m.chain->called().ticket->id() == ticket) m.chain->set_deadline(deadline);
   // Also among those of this very moment: the deadline has overtaken what it is meant for.
   const std::size_t waiting = m.waiting.claimed() - m.waiting.taken();
   for (std::size_t i = 0; i < waiting; ++i) {

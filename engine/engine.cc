@@ -377,6 +377,8 @@ std::size_t Engine::send(Nanos now) {
   if (called()) {
     if (ready_ && !leaving_) take_commands();
     enter_waiting();
+  } else if (!chains_due_.empty()) {
+    enter_phases();
   }
   const std::uint64_t ended = operations_ended_;
   std::size_t work = local_dirty_ ? settle_local() : 0;

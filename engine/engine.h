@@ -340,6 +340,12 @@ class Engine final : public MembershipListener,
   // operations with a codec (coded_operations.cc)
   void obey_feedback(GroupMember* member, const port::Command& command);
   Status serve_feedback(ErrorFeedback& feedback, const port::Command& command) const;
+  // all-reduces by artopk (top_k_operations.cc)
+  static bool is_chain(const GroupMember& member, const OpRequest& request);
+  void begin_chain(GroupMember& member, const CalledOperation& called);
+  void enter_phase(GroupMember& member);
+  void enter_phases();
+  bool go_on(GroupMember& member, std::uint32_t number, Nanos entered, Status* status);
   static Status check_codec(const port::Command& command);
   static CodecSpec codec_of(const GroupMember& member, const OpRequest& request, const MeasuredTable& table);
   CodecSpeed codec_speed(const CodecSpec& spec);
@@ -476,6 +482,7 @@ class Engine final : public MembershipListener,
   std::atomic<GroupMember*> called_{nullptr};  // members that were called since the last look
   Messages messages_;
   std::vector<GroupMember*> waiting_;  // members with operations that wait for room, or were called lately
+  std::vector<GroupMember*> chains_due_;  // whose chain's next phase is due
   bool commands_left_ = false;         // the cycle's share was taken, not all
   bool messages_left_ = false;         // likewise
 

@@ -66,10 +66,11 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
       Operation& op = m->operations.front();
       ErrorDetail d = detail;
       d.op = op.number;
-      d.op_name = std::string(name_of(op.request.collective));
+      d.op_name = std::string(op.name());
       d.elapsed = now_ - op.entered;
       finish(*m, op, Status(verdict.code, d.op_name + " #" + std::to_string(d.op) + ": " + verdict.text, d));
     }
+    if (m->chain && m->chain->due()) enter_phase(*m);
     end_waiting(*m);
   }
   partials_due_ |= g.partial != nullptr;

@@ -63,7 +63,7 @@ bool GroupMember::exchanges(std::uint64_t tensor) const {
 }
 
 bool GroupMember::pending() const {
-  if (!operations.empty() || waiting.claimed() != waiting.taken()) return true;
+  if (!operations.empty() || chains() || waiting.claimed() != waiting.taken()) return true;
   if (called_messages.claimed() != called_messages.taken()) return true;
   for (const auto& end : messages) {
     if (end && !end->idle()) return true;

@@ -28,6 +28,7 @@
 #include "engine/message_end.h"
 #include "engine/operation_list.h"
 #include "engine/partial.h"
+#include "engine/top_k_chain.h"
 #include "port/command.h"
 #include "port/ticket.h"
 #include "transport/wire.h"
@@ -151,6 +152,9 @@ struct Operation {
   std::uint32_t hash = 0;
   Nanos entered;
   Nanos deadline = Nanos::max();
+  bool chained = false;  // a phase of its member's chain
+  // As its caller named it.
+  std::string_view name() const { return name_of(chained ? Collective::kAllReduce : request.collective); }
   std::uint32_t remaining_seen = 0;  // executor().remaining() when progress was last noticed
 };
 
@@ -160,14 +164,6 @@ struct WaitingOperation {
   bool seen = false;  // by the engine, which has set what follows
   Nanos submitted{};
   Nanos deadline{};
-};
-
-// Its turn has come.
-struct CalledOperation {
-  OpRequest request;
-  OpTicket* ticket = nullptr;
-  Nanos submitted;
-  Nanos deadline;
 };
 
 struct GroupMember {
@@ -202,7 +198,8 @@ struct GroupMember {
   static constexpr std::uint32_t kHistory = 64;
   wire::SignaturePayload history[kHistory] = {};  // of operations entered, by number
 
-  ErrorFeedback feedback;  // of tensors that travel with a codec
+  ErrorFeedback feedback;            // of tensors that travel with a codec
+  std::unique_ptr<TopKChain> chain;  // null before the first one
 
   std::vector<std::unique_ptr<MessageEnd>> messages;  // by the other's rank; empty before the first message
 
@@ -210,6 +207,8 @@ struct GroupMember {
   // Something waits in its queues.
   bool called() const { return waiting.ready() || called_messages.ready(); }
   port::MemberShape shape() const;
+  // A chain is under way, and nothing else enters.
+  bool chains() const { return chain && chain->active(); }
   // An operation of the tensor is in flight.
   bool exchanges(std::uint64_t tensor) const;
   // Operations or messages are not done.

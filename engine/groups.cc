@@ -301,6 +301,7 @@ bool Engine::forget(port::MemberId id) {
   member->programs.clear();
   retire_messages(*member);
   std::erase(waiting_, member);
+  std::erase(chains_due_, member);
   member_ids_.remove(id.place);
   g->forgotten.push_back(std::move(*at));
   g->local.erase(at);

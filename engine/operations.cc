@@ -206,6 +206,7 @@ void Engine::return_run(Operation& op) {
 
 void Engine::enter(GroupMember& m, const CalledOperation& called) {
   const OpRequest& request = called.request;
+  const Collective named = called.chained ? Collective::kAllReduce : request.collective;  // by the caller
   OpTicket* const ticket = called.ticket;
   Group& g = *m.group;
   const std::uint32_t number = ++m.entered;
@@ -213,7 +214,7 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   if (g.dead) {
     ErrorDetail d = g.verdict.detail();
     d.op = number;
-    d.op_name = std::string(name_of(request.collective));
+    d.op_name = std::string(name_of(named));
     d.phase = "entry";
     d.elapsed = now_ - called.submitted;
     ticket->finish(Status(g.verdict.code(), d.op_name + " #" + std::to_string(number) + ": " + g.verdict.text(), d));
@@ -244,7 +245,7 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
     // Equal arguments give the same answer on every rank, so the group stays in step.
     ErrorDetail d;
     d.op = number;
-    d.op_name = std::string(name_of(request.collective));
+    d.op_name = std::string(name_of(named));
     d.group = g.flow;
     d.phase = "entry";
     ticket->finish(
@@ -259,6 +260,7 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   op.entry = entry.value();
   op.entered = now_;
   op.deadline = called.deadline;
+  op.chained = called.chained;
   op.run = std::move(run);
   op.run->member = &m;
   neighbourly_ += op.run->neighbours != 0;
@@ -271,6 +273,7 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
 
   const Program& program = op.entry->program;
   op.signature = make_signature(m, request, program);
+  if (op.chained) m.chain->sign(&op.signature);
   op.hash = signature_hash(op.signature);
   m.history[number % GroupMember::kHistory] = op.signature;
   g.entered[static_cast<std::size_t>(m.rank)] = number;
@@ -596,6 +599,9 @@ bool Engine::finish_if_complete(Run& run) {
 // `op` is gone afterwards.
 void Engine::finish(GroupMember& m, Operation& op, Status status) {
   OpTicket* ticket = op.ticket;
+  const bool chained = op.chained;
+  const std::uint32_t number = op.number;
+  const Nanos entered = op.entered;
   return_run(op);
   m.operations.remove(op);
   CANARY_CHECK(operations_in_flight_ != 0, "an operation ends twice");
@@ -604,6 +610,7 @@ void Engine::finish(GroupMember& m, Operation& op, Status status) {
   operations_failed_ += !status.ok();
   if (m.operations.empty()) active_.erase(std::find(active_.begin(), active_.end(), &m));
   partials_due_ |= m.group->partial != nullptr;
+  if (chained && go_on(m, number, entered, &status)) return;
   ticket->finish(std::move(status));
 }
 

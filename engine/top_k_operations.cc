@@ -1,0 +1,122 @@
+// All-reduces by artopk and agtopk: their phases enter one after the other, as operations of their member.
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "engine/engine.h"
+
+namespace canarynet {
+
+bool Engine::is_chain(const GroupMember& m, const OpRequest& r) {
+  if (r.collective != Collective::kAllReduce || r.codec == 0 || r.count == 0 || m.group->members.size() == 1)
+    return false;
+  const auto spec = codec_of_number(r.codec);
+  return spec.ok() && spec.value().kind == CodecKind::kArTopK;
+}
+
+// Its first phase, or the error that ends it.
+void Engine::begin_chain(GroupMember& m, const CalledOperation& called) {
+  const OpRequest& r = called.request;
+  Verdict v;
+  v.rank = m.world_rank;
+  v.op = m.entered + 1;
+  if (!m.group->dead) {
+    try {
+      if (!m.chain) m.chain = std::make_unique<TopKChain>();
+      ErrorFeedback::Exchange feedback;
+      const Status known = r.tensor != 0 ? m.feedback.prepare(r.tensor, r.count) : Status();
+      if (known.ok()) {
+        if (r.tensor != 0) feedback = m.feedback.begin(r.tensor);
+        chains_due_.reserve(members_);
+        m.chain->begin(called, codec_of_number(r.codec).value(), m.rank, static_cast<int>(m.group->members.size()),
+                       feedback);
+        return enter_phase(m);
+      }
+      v.code = known.code();
+      v.text = rank_name(m.world_rank) + ": " + known.text();
+    } catch (const std::bad_alloc&) {
+      v.code = CANARY_LIMIT;
+      v.text = "rank " + std::to_string(m.world_rank) + " has no memory left for this operation";
+    }
+    // The others would wait for this rank.
+    kill(*m.group, v, true);
+  }
+  enter(m, called);  // which says why it can't be
+}
+
+// The phase that is due; in a group that is dead it ends the call.
+void Engine::enter_phase(GroupMember& m) {
+  TopKChain& chain = *m.chain;
+  if (held(m)) {
+    chains_due_.push_back(&m);
+    return;
+  }
+  const CalledOperation phase = chain.take_phase();
+  const std::size_t before = m.operations.size();
+  enter(m, phase);
+  if (m.operations.size() == before) chain.end();  // it has ended at once, and told its caller
+}
+
+void Engine::enter_phases() {
+  for (std::size_t i = chains_due_.size(); i-- > 0;) {
+    GroupMember& m = *chains_due_[i];
+    if (m.chain->due() && held(m)) continue;
+    chains_due_.erase(chains_due_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (m.chain->due()) enter_phase(m);
+  }
+}
+
+// A phase has ended. Whether the call goes on; else `status` is how it ended.
+bool Engine::go_on(GroupMember& m, std::uint32_t number, Nanos entered, Status* status) {
+  TopKChain& chain = *m.chain;
+  if (!status->ok()) {
+    chain.end();
+    return false;
+  }
+  int culprit = m.rank;
+  const Status went = chain.go_on(&culprit);
+  if (went.ok() && chain.active()) {
+    chains_due_.push_back(&m);
+    return true;
+  }
+  chain.end();
+  const OpRequest& r = chain.called().request;
+  if (went.ok()) {
+    codec_value_bytes_ += chain.value_bytes();
+    codec_encoded_bytes_ += chain.encoded_bytes();
+    if (r.tensor != 0) {
+      m.feedback.commit(r.tensor, chain.sent_energy(), chain.sent_energy() + chain.left_energy(), chain.left_energy());
+    }
+    return false;
+  }
+  if (went.code() == CANARY_MISMATCH) {
+    Verdict v;
+    v.code = went.code();
+    v.rank = m.group->members[static_cast<std::size_t>(culprit)];
+    v.op = number;
+    v.text = "operation #" + std::to_string(number) + " of group " + std::to_string(m.group->flow) + ": rank " +
+             std::to_string(v.rank) + " sent what does not decode: " + went.text();
+    kill(*m.group, v, true);
+    *status = m.group->verdict;
+    return false;
+  }
+  ErrorDetail d;
+  d.op = number;
+  d.op_name = std::string(name_of(r.collective));
+  d.group = m.group->flow;
+  d.phase = "exchange";
+  d.elapsed = now_ - entered;
+  std::string text = went.text();
+  if (const Refusal& refusal = chain.refusal(); refusal.there()) {
+    d.rank = m.group->members[std::min<std::size_t>(refusal.rank, m.group->members.size() - 1)];
+    text = (r.tensor != 0 ? "tensor " + std::to_string(r.tensor) + ", " : "") + "element " +
+           std::to_string(refusal.element) + " of rank " + std::to_string(d.rank) + " is " +
+           std::to_string(refusal.value) + ", which codec " + to_text(codec_of_number(r.codec).value()) +
+           " does not encode";
+  }
+  *status = Status(CANARY_INVALID_ARGUMENT, d.op_name + " #" + std::to_string(number) + ": " + text, d);
+  return false;
+}
+
+}  // namespace canarynet
