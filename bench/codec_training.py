@@ -17,8 +17,9 @@ from harness import BenchError, Figures
 RANKS, BATCH = 4, 64
 CHANCE = 10.0  # per cent, of ten classes
 CODECS = ["fp16", "bf16", "int8", "sketch:8", "sketch:8,mean", "sketch:4,mean", "topk:0.01", "mstopk:0.01",
-          "randomk:0.01", "onebit", "signsgd", "terngrad"]
-JUDGED, LOSS = ("sketch:8", "sketch:8,mean", "topk:0.01"), 0.5  # points of accuracy, mean over the seeds
+          "randomk:0.01", "artopk:star:0.01", "artopk:var:0.01", "agtopk:0.01", "onebit", "signsgd", "terngrad"]
+JUDGED = ("sketch:8", "sketch:8,mean", "topk:0.01", "artopk:star:0.01", "artopk:var:0.01")
+LOSS = 0.5  # points of accuracy, mean over the seeds
 
 
 def train(options, network, codec, seed, steps):

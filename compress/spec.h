@@ -6,7 +6,7 @@
 //   topk:R, lwtopk:R, mstopk:R, randomk:R         R: share of values kept, above 0 and at most 1, in steps of 1e-6
 //   power:N, svd:N                                N: rank, 1 to 1024; +sketch:BITS sketches the factors
 //   terngrad
-//   artopk:star:R, artopk:var:R, agtopk:R         collectives of their own (engine/top_k_chain.h), no codecs of segments
+//   artopk:star:R, artopk:var:R, agtopk:R         collectives (engine/top_k_chain.h), which encode no segments
 //   ,mean       sketch: a bucket stands for the mean of its members, not of its start and end
 //   ,seed=N     randomk, terngrad, power, svd, mstopk: where its random numbers begin
 //   ,or-dense   a segment with a NaN or an infinity travels dense; without it encoding fails and names the value
@@ -44,7 +44,7 @@ inline constexpr std::size_t kCodecKindCount = 15;
 const char* name_of(CodecKind kind);
 
 inline constexpr std::uint16_t kRankMax = 1024;
-// CodecSpec::bits of kArTopK: roots in turn, the root of the largest norm, or none (all indices and values are gathered).
+// CodecSpec::bits of kArTopK: roots in turn, the root of the largest norm, or none (all is gathered).
 inline constexpr std::uint8_t kArTopKStar = 1, kArTopKVar = 2, kAgTopK = 3;
 
 struct CodecSpec {

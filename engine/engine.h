@@ -481,10 +481,10 @@ class Engine final : public MembershipListener,
   MpscRing<port::Command> commands_;           // all but operations and messages, which wait with their members
   std::atomic<GroupMember*> called_{nullptr};  // members that were called since the last look
   Messages messages_;
-  std::vector<GroupMember*> waiting_;  // members with operations that wait for room, or were called lately
+  std::vector<GroupMember*> waiting_;     // members with operations that wait for room, or were called lately
   std::vector<GroupMember*> chains_due_;  // whose chain's next phase is due
-  bool commands_left_ = false;         // the cycle's share was taken, not all
-  bool messages_left_ = false;         // likewise
+  bool commands_left_ = false;            // the cycle's share was taken, not all
+  bool messages_left_ = false;            // likewise
 
   Nanos now_;
   Nanos next_housekeeping_;

@@ -243,8 +243,7 @@ Status TopKChain::take_pairs(int* culprit) {
   float* const output = static_cast<float*>(called_.request.output);
   std::fill_n(output, count, 0.0F);
   for (int rank = 0; rank < ranks_; ++rank) {
-    const std::uint32_t* const told =
-        all_pairs_.data() + record * static_cast<std::size_t>(rank) + kRefusalWords;
+    const std::uint32_t* const told = all_pairs_.data() + record * static_cast<std::size_t>(rank) + kRefusalWords;
     for (std::size_t i = 0; i < k_; ++i) output[told[i]] += std::bit_cast<float>(told[k_ + i]);
   }
   finish_output();

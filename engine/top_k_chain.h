@@ -87,16 +87,16 @@ class TopKChain {
   CodecSpec spec_;
   int rank_ = 0, ranks_ = 0, root_ = 0;
   std::size_t k_ = 0;
-  std::span<float> work_;       // input + residual; once something is taken from it, what is left out
-  std::uint64_t unfit_ = 0;     // its first element that is not finite, or its length
+  std::span<float> work_;    // input + residual; once something is taken from it, what is left out
+  std::uint64_t unfit_ = 0;  // its first element that is not finite, or its length
   float unfit_value_ = 0;
   std::map<std::uint64_t, std::uint64_t> iterations_;  // of each tensor in this group, for STAR
   std::vector<std::byte> space_;                       // of the choice
   std::vector<double> norms_;                          // of all ranks
   double own_norm_ = 0;
   std::vector<std::uint32_t> indices_;
-  std::vector<float> values_;                          // k, then three per rank for refusals
-  std::vector<std::uint32_t> pairs_, all_pairs_;       // a refusal, k indices, the bits of k values
+  std::vector<float> values_;                     // k, then three per rank for refusals
+  std::vector<std::uint32_t> pairs_, all_pairs_;  // a refusal, k indices, the bits of k values
   double sent_energy_ = 0, left_energy_ = 0;
   std::uint64_t encoded_bytes_ = 0;
   Refusal refusal_;

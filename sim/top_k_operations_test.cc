@@ -94,7 +94,8 @@ TEST_P(TopKOperations, TakeTheRootsIndicesAndLeaveAllElseExactly) {
         ASSERT_EQ(left[r], wanted) << what << ", rank " << r;  // so sent + residual = gradient + residual, exactly
       }
       for (std::size_t i = 0; i < kCount; ++i) {
-        ASSERT_NEAR(e.out[0][i] * (average ? static_cast<float>(ranks) : 1), sum[i], 1e-6 * size[i]) << what << ", element " << i;
+        ASSERT_NEAR(e.out[0][i] * (average ? static_cast<float>(ranks) : 1), sum[i], 1e-6 * size[i])
+            << what << ", element " << i;
       }
     }
   }
@@ -191,8 +192,8 @@ TEST(TopKOperation, CallsThatWaitBehindItEndAsIfTheyHadComeOneByOne) {
     ASSERT_TRUE(c.join());
     std::vector<std::unique_ptr<Exchange>> all;
     std::uint64_t i = 0;
-    for (const std::string codec :
-         {"artopk:var:0.02", "", "artopk:star:0.02", "artopk:star:0.02", "int8", "agtopk:0.02", "", "artopk:var:0.02"}) {
+    for (const std::string codec : {"artopk:var:0.02", "", "artopk:star:0.02", "artopk:star:0.02", "int8",
+                                    "agtopk:0.02", "", "artopk:var:0.02"}) {
       all.push_back(std::make_unique<Exchange>(c, gradients(3, kCount, ++i), codec, codec.empty() ? 0 : kTensor));
       if (!at_once) {
         all.back()->submit_all();
@@ -248,7 +249,8 @@ TEST(TopKOperation, WhatEndsAGroupEndsACallInAnyPhase) {
       int ended = 0;
       for (Nanos at{}; at < 160_ms; at += 14_ms) {
         ClusterOptions options = flat_cluster(4);
-        options.fabric.nic = NicOptions::link(20_ms, BytesPerSec::from_mbit(1'000));  // a phase takes some of these steps
+        options.fabric.nic =
+            NicOptions::link(20_ms, BytesPerSec::from_mbit(1'000));  // a phase takes some of these steps
         Cluster c(options);
         ASSERT_TRUE(c.join());
         Exchange e(c, gradients(4, 40'000, 1), codec);
