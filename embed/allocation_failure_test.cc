@@ -66,6 +66,9 @@ using test::Process;
 
 enum class From { kInit, kReady };
 
+// The limits below add up to some 12 s; what hangs is ended by Process.
+constexpr double kEndsWithin = 40;
+
 // A rank works until something fails, and then it leaves. It allocates nothing itself meanwhile: the n-th is the
 // library's.
 struct Outcome {
@@ -122,54 +125,85 @@ Outcome live(const std::string& url, int rank, From armed_from, long nth) {
   return out;
 }
 
-// Rank 1's n-th allocation fails. True: it had fewer.
-bool nth_fails(From from, long nth) {
+// What fails, by number: the first one and the distance to the next.
+struct Sweep {
+  long first;
+  std::function<long(long)> next;
+};
+// Another part of a long sweep in each run: CANARY_TEST_SEED repeats one, CANARY_TEST_WHOLE=1 leaves nothing out.
+Sweep every(long step) {
+  if (std::getenv("CANARY_TEST_WHOLE") != nullptr) step = 1;
+  const char* const given = std::getenv("CANARY_TEST_SEED");
+  const long seed = given != nullptr ? std::atol(given)
+                                     : static_cast<long>(std::chrono::steady_clock::now().time_since_epoch().count());
+  const long first = 1 + (seed % step + step) % step;
+  printf("every %ldth allocation from the %ldth on: CANARY_TEST_SEED=%ld\n", step, first, first - 1);
+  return {first, [step](long n) { return n + step; }};
+}
+
+// Lets one allocation after another fail, each in processes of its own, several at a time: they mostly wait. A process
+// ends its report with kFewer if it made no allocation of this number, which ends the sweep. True: it came to that end.
+constexpr char kFewer[] = " fewer";
+constexpr std::size_t kAtOnce = 8;
+bool sweep(const Sweep& of, const std::function<void(std::vector<Process>&, long)>& start) {
+  bool fewer = false;
+  for (long n = of.first; n < 4000 && !fewer && !testing::Test::HasFailure();) {
+    std::vector<std::pair<long, std::vector<Process>>> running(kAtOnce);
+    for (auto& [number, processes] : running) {
+      number = n;
+      n = of.next(n);
+      start(processes, number);
+    }
+    for (auto& [number, processes] : running) {
+      for (Process& p : processes) {
+        const std::string said = p.report();
+        EXPECT_FALSE(said.empty()) << "a process ended without a word at allocation " << number;
+        EXPECT_EQ(said.find("wrong bytes"), std::string::npos) << "allocation " << number << ": " << said;
+        fewer |= said.ends_with(kFewer);
+      }
+    }
+  }
+  return fewer;
+}
+
+// Rank 1's n-th allocation fails.
+void start_ranks(std::vector<Process>& processes, From from, long nth) {
   const std::string url = test::join_url(test::free_port());
-  std::vector<Process> processes;
   for (int r = 0; r < 2; ++r) {
-    processes.emplace_back([&, r]() -> std::string {
+    processes.emplace_back([=]() -> std::string {
       const auto began = std::chrono::steady_clock::now();
       const Outcome out = live(url, r, from, r == 1 ? nth : 0);
       const std::string said = std::string(out.what) + " " + std::to_string(out.status) +
                                (out.right ? "" : " wrong bytes") +
                                (out.status != CANARY_OK ? " " + last_error().message : "");
-      EXPECT_LT(test::seconds_since(began), 15) << "allocation " << nth;
-      return said + (r == 1 && g_left.load() > 0 ? " fewer" : " done");
+      EXPECT_LT(test::seconds_since(began), kEndsWithin) << "allocation " << nth << ", rank " << r << ": " << said;
+      return said + (r == 1 && g_left.load() > 0 ? kFewer : " done");
     });
   }
-  bool fewer = false;
-  for (Process& p : processes) {
-    const std::string said = p.report();
-    EXPECT_EQ(said.find("wrong bytes"), std::string::npos) << "allocation " << nth;
-    EXPECT_FALSE(said.empty()) << "a process ended without a word at allocation " << nth;
-    fewer |= said.find("fewer") != std::string::npos;
-  }
-  return fewer;
 }
 
 TEST(AllocationFailure, OnTheWayIsAStatusOnEveryRankAndNothingHangs) {
   if (test::sanitized()) GTEST_SKIP() << "a sanitizer brings its own operator new";
   const long step = std::getenv("CANARY_TEST_QUICK") != nullptr ? 37 : 3;
-  for (long n = 1; n < 4000 && !HasFailure(); n += step) {
-    if (nth_fails(From::kReady, n)) break;
-  }
+  EXPECT_TRUE(sweep(every(step), [](auto& processes, long n) { start_ranks(processes, From::kReady, n); }));
 }
 
 TEST(AllocationFailure, WhileJoiningIsAStatusOnEveryRankAndNothingHangs) {
   if (test::sanitized()) GTEST_SKIP() << "a sanitizer brings its own operator new";
   const long step = std::getenv("CANARY_TEST_QUICK") != nullptr ? 211 : 31;
-  for (long n = 1; n < 4000 && !HasFailure(); n += step) {
-    if (nth_fails(From::kInit, n)) break;
-  }
+  EXPECT_TRUE(sweep(every(step), [](auto& processes, long n) { start_ranks(processes, From::kInit, n); }));
 }
 
 // Its process lives on and says nothing: only the end of its connections tells.
 TEST(AllocationFailure, APeerHearsAtOnceOfARankThatRanOutOfMemory) {
   if (test::sanitized()) GTEST_SKIP() << "a sanitizer brings its own operator new";
   const std::string url = test::join_url(test::free_port());
+  int heard[2];
+  ASSERT_EQ(pipe(heard), 0);
   std::vector<Process> processes;
   for (int r = 0; r < 2; ++r) {
     processes.emplace_back([&, r]() -> std::string {
+      close(heard[r]);  // rank 0 writes
       const test::Strings settings = {"entry_limit=60s", "join_timeout=10s", "silence_limit=30s", "exchange_limit=60s"};
       canary_context* context = nullptr;
       if (test::init(url, r, 2, settings, &context) != CANARY_OK) return "init: " + last_error().message;
@@ -183,12 +217,12 @@ TEST(AllocationFailure, APeerHearsAtOnceOfARankThatRanOutOfMemory) {
         const auto began = std::chrono::steady_clock::now();
         const canary_status status = sum();
         const double seconds = test::seconds_since(began);
+        close(heard[1]);
         if (status != CANARY_PEER_DIED) return std::string(canary_status_name(status)) + ": " + last_error().message;
         return seconds < 10 ? "fine" : "after " + std::to_string(seconds) + " s";
       }
       g_left = 1;  // the next word of rank 0, which its own thread reads
       g_armed = true;
-      const timespec long_enough{15, 0};
       const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
       while (g_left.load() > 0 && std::chrono::steady_clock::now() < until) {
         const timespec moment{0, 1'000'000};
@@ -196,59 +230,61 @@ TEST(AllocationFailure, APeerHearsAtOnceOfARankThatRanOutOfMemory) {
       }
       g_armed = false;
       if (g_left.load() > 0) return "nothing was allocated";
-      nanosleep(&long_enough, nullptr);
+      pollfd told{heard[0], POLLIN, 0};
+      if (poll(&told, 1, 20'000) != 1) return "the peer heard nothing";
       const canary_status status = sum();
       canary_finalize(context);
       return status == CANARY_LIMIT ? "fine" : std::string(canary_status_name(status)) + ": " + last_error().message;
     });
   }
+  for (const int end : heard) close(end);
   for (Process& p : processes) EXPECT_EQ(p.report(), "fine");
 }
 
 // Two endpoints of one process, of which one runs out of memory in its thread.
+std::string live_with_two_endpoints(long n) {
+  g_of = "canary-endpoint";
+  test::TestEndpoint one({"silence_limit=1s", "join_timeout=3s", "exchange_limit=3s"});
+  test::TestEndpoint two({"silence_limit=1s", "join_timeout=3s", "exchange_limit=3s"});
+  test::Handle handle;
+  canary_listener* const listener = two.listen(&handle);
+  canary_connection* ends[2] = {};
+  canary_request* requests[2] = {};
+  std::vector<std::uint8_t> data(300'000), got(300'000);
+  void* const at = got.data();
+  const std::size_t size = got.size();
+  const auto began = std::chrono::steady_clock::now();
+  const auto result = [&](const auto& call) {
+    canary_status status = CANARY_WOULD_BLOCK;
+    while ((status = call()) == CANARY_WOULD_BLOCK && test::seconds_since(began) < kEndsWithin) usleep(50);
+    EXPECT_NE(status, CANARY_WOULD_BLOCK) << "allocation " << n;
+    return status == CANARY_OK;
+  };
+  g_left = n;
+  g_armed = true;
+  if (result([&] { return canary_connect(one.raw, handle.data(), &ends[0]); }) &&
+      (ends[1] != nullptr || test::poll_until([&] {
+         const canary_status s = canary_accept(listener, &ends[1]);
+         return s != CANARY_WOULD_BLOCK || test::seconds_since(began) > 4;
+       })) &&
+      ends[1] != nullptr && result([&] { return canary_isend(ends[0], data.data(), size, 0, nullptr, &requests[0]); }) &&
+      result([&] { return canary_irecv(ends[1], 1, &at, &size, nullptr, nullptr, &requests[1]); })) {
+    for (canary_request* r : requests) result([&] { return canary_test(r, nullptr); });
+  }
+  std::size_t count = 0;
+  for (canary_endpoint* e : {one.raw, two.raw}) (void)canary_endpoint_stats(e, nullptr, 0, &count);
+  for (canary_connection* c : ends) EXPECT_TRUE(c == nullptr || canary_close(c) == CANARY_OK);
+  one.destroy();
+  two.destroy();
+  g_armed = false;
+  return g_left > 0 ? kFewer : "done";
+}
+
 TEST(AllocationFailure, OfAnEndpointsThreadEndsItsConnectionsAndNothingElse) {
   if (test::sanitized()) GTEST_SKIP() << "a sanitizer brings its own operator new";
-  g_of = "canary-endpoint";
-  bool failed = true;
-  for (long n = 1; n < 4000 && failed && !HasFailure(); n += 1 + n / 8) {
-    test::TestEndpoint one({"silence_limit=1s", "join_timeout=3s", "exchange_limit=3s"});
-    test::TestEndpoint two({"silence_limit=1s", "join_timeout=3s", "exchange_limit=3s"});
-    test::Handle handle;
-    canary_listener* const listener = two.listen(&handle);
-    canary_connection* ends[2] = {};
-    canary_request* requests[2] = {};
-    std::vector<std::uint8_t> data(300'000), got(300'000);
-    void* const at = got.data();
-    const std::size_t size = got.size();
-    const auto began = std::chrono::steady_clock::now();
-    const auto result = [&](const auto& call) {
-      canary_status status = CANARY_WOULD_BLOCK;
-      while ((status = call()) == CANARY_WOULD_BLOCK && test::seconds_since(began) < 15) usleep(50);
-      EXPECT_NE(status, CANARY_WOULD_BLOCK) << "allocation " << n;
-      return status == CANARY_OK;
-    };
-    g_left = n;
-    g_armed = true;
-    if (result([&] { return canary_connect(one.raw, handle.data(), &ends[0]); }) &&
-        (ends[1] != nullptr || test::poll_until([&] {
-           const canary_status s = canary_accept(listener, &ends[1]);
-           return s != CANARY_WOULD_BLOCK || test::seconds_since(began) > 4;
-         })) &&
-        ends[1] != nullptr &&
-        result([&] { return canary_isend(ends[0], data.data(), size, 0, nullptr, &requests[0]); }) &&
-        result([&] { return canary_irecv(ends[1], 1, &at, &size, nullptr, nullptr, &requests[1]); })) {
-      for (canary_request* r : requests) result([&] { return canary_test(r, nullptr); });
-    }
-    std::size_t count = 0;
-    for (canary_endpoint* e : {one.raw, two.raw}) (void)canary_endpoint_stats(e, nullptr, 0, &count);
-    for (canary_connection* c : ends) EXPECT_TRUE(c == nullptr || canary_close(c) == CANARY_OK);
-    one.destroy();
-    two.destroy();
-    g_armed = false;
-    failed = g_left <= 0;
-  }
-  g_of = nullptr;
-  EXPECT_FALSE(failed) << "every allocation of the thread has failed once";
+  EXPECT_TRUE(sweep({1, [](long n) { return n + 1 + n / 8; }}, [](auto& processes, long n) {
+    processes.emplace_back([n] { return live_with_two_endpoints(n); });
+  }));
 }
 
 // A caller has no memory left for the message either.
@@ -271,42 +307,42 @@ TEST(AllocationFailure, OfEverythingFromSomePointOnIsAStatusToo) {
 }
 
 // Its neighbours in the process, who wait for it to come.
+std::string join_from_two_threads(const std::string& url, long n) {
+  g_of = "second rank";
+  canary_context* contexts[2] = {};
+  canary_status statuses[2] = {};
+  const auto began = std::chrono::steady_clock::now();
+  test::on_threads(2, [&](int r) {
+    canary_config config = CANARY_CONFIG_INIT;
+    config.join = url.c_str();
+    config.rank = r;
+    config.world_size = 2;
+    config.local_ranks = 2;
+    const char* const limit = "join_timeout=60s";
+    config.settings = &limit;
+    config.settings_count = 1;
+    if (r == 1) {
+      usleep(100'000);  // behind the first one
+      pthread_setname_np(pthread_self(), "second rank");
+      g_left = n;
+      g_armed = true;
+    }
+    statuses[r] = canary_init(&config, &contexts[r]);
+    if (r == 1) g_armed = false;
+  });
+  const bool failed = g_left <= 0;
+  EXPECT_LT(test::seconds_since(began), kEndsWithin) << "allocation " << n;
+  for (const canary_status s : statuses) EXPECT_TRUE(s == CANARY_OK || (failed && s == CANARY_LIMIT)) << n << ": " << s;
+  test::on_threads(2, [&](int r) { EXPECT_TRUE(contexts[r] == nullptr || canary_finalize(contexts[r]) == CANARY_OK); });
+  return failed ? "done" : kFewer;
+}
+
 TEST(AllocationFailure, OfALocalRankThatJoinsIsToldToThoseThatWaitForIt) {
   if (test::sanitized()) GTEST_SKIP() << "a sanitizer brings its own operator new";
-  g_of = "second rank";
-  bool failed = true;
-  for (long n = 1; n < 4000 && failed && !HasFailure(); n += 1 + n / 16) {
+  EXPECT_TRUE(sweep({1, [](long n) { return n + 1 + n / 16; }}, [](auto& processes, long n) {
     const std::string url = test::join_url(test::free_port());
-    canary_context* contexts[2] = {};
-    canary_status statuses[2] = {};
-    const auto began = std::chrono::steady_clock::now();
-    test::on_threads(2, [&](int r) {
-      canary_config config = CANARY_CONFIG_INIT;
-      config.join = url.c_str();
-      config.rank = r;
-      config.world_size = 2;
-      config.local_ranks = 2;
-      const char* const limit = "join_timeout=10s";
-      config.settings = &limit;
-      config.settings_count = 1;
-      if (r == 1) {
-        usleep(100'000);  // behind the first one
-        pthread_setname_np(pthread_self(), "second rank");
-        g_left = n;
-        g_armed = true;
-      }
-      statuses[r] = canary_init(&config, &contexts[r]);
-      if (r == 1) g_armed = false;
-    });
-    failed = g_left <= 0;
-    EXPECT_LT(test::seconds_since(began), 8) << "allocation " << n;
-    for (const canary_status s : statuses)
-      EXPECT_TRUE(s == CANARY_OK || (failed && s == CANARY_LIMIT)) << n << ": " << s;
-    test::on_threads(2,
-                     [&](int r) { EXPECT_TRUE(contexts[r] == nullptr || canary_finalize(contexts[r]) == CANARY_OK); });
-  }
-  g_of = nullptr;
-  EXPECT_FALSE(failed) << "every allocation of the thread has failed once";
+    processes.emplace_back([=] { return join_from_two_threads(url, n); });
+  }));
 }
 
 TEST(AllocationFailure, StatisticsThatCanNotBeHadAreAStatus) {

@@ -88,8 +88,14 @@ Status ShmLane::take_offer(shm::Received& received) {
   Message answer;
   answer.kind = MessageKind::kAccept;
   const int bell = bell_.fd();
-  if (shm::send_message(socket_.fd(), answer, &bell, 1) != Io::kDone)
-    return system_error("shm: the answer could not be sent", errno);
+  switch (shm::send_message(socket_.fd(), answer, &bell, 1)) {
+    case Io::kDone:
+      break;
+    case Io::kClosed:
+      return gone(false);  // it has another lane by now, or has given up
+    default:
+      return system_error("shm: the answer could not be sent", errno);
+  }
   open_rings(1);
   return {};
 }
@@ -290,33 +296,22 @@ std::size_t ShmLane::on_socket() {
         break;
     }
     ++handled;
-    if (take_message(received, &why)) continue;
-    go_down(Status(CANARY_SYSTEM, why), false);
+    const Status status = take_message(received);
+    if (status.ok()) continue;
+    go_down(status, status.code() == CANARY_PEER_DIED);
     return handled;
   }
   return handled;
 }
 
-bool ShmLane::take_message(shm::Received& received, std::string* why) {
-  Status status;
-  switch (state_) {
-    case State::kGreeting:
-      status = take_offer(received);
-      break;
-    case State::kOffered:
-      status = take_answer(received);
-      break;
-    default:
-      if (received.message.kind == MessageKind::kArena) {
-        status = peer_arenas_->add(received.message.arena, received.descriptors[0].fd(), received.message.bytes);
-      } else if (received.message.kind == MessageKind::kArenaGone) {
-        peer_arenas_->remove(received.message.arena);
-      } else {
-        status = unexpected();
-      }
-  }
-  if (!status.ok()) *why = status.text();
-  return status.ok();
+Status ShmLane::take_message(shm::Received& received) {
+  if (state_ == State::kGreeting) return take_offer(received);
+  if (state_ == State::kOffered) return take_answer(received);
+  if (received.message.kind == MessageKind::kArena)
+    return peer_arenas_->add(received.message.arena, received.descriptors[0].fd(), received.message.bytes);
+  if (received.message.kind != MessageKind::kArenaGone) return unexpected();
+  peer_arenas_->remove(received.message.arena);
+  return {};
 }
 
 // A reference's arena was announced before the reference: at the latest now the message is there.
@@ -325,7 +320,7 @@ const std::byte* ShmLane::arena_at(std::uint32_t arena, std::uint64_t offset, st
   for (int i = 0; found == nullptr && i < kMessagesPerPoll; ++i) {
     shm::Received received;
     std::string why;
-    if (shm::receive_message(socket_.fd(), &received, &why) != Io::kDone || !take_message(received, &why)) break;
+    if (shm::receive_message(socket_.fd(), &received, &why) != Io::kDone || !take_message(received).ok()) break;
     found = peer_arenas_->at(arena, offset, bytes);
   }
   return found;

@@ -72,7 +72,7 @@ class ShmLane final : public Lane, private shm::RingHandler, private shm::Refere
   Status take_offer(shm::Received& message);
   Status take_answer(shm::Received& message);
   void open_rings(int send_ring);
-  bool take_message(shm::Received& message, std::string* why);
+  Status take_message(shm::Received& message);
   std::size_t receive();
   void write_queue();
   std::size_t tell_writable();

@@ -477,6 +477,17 @@ TEST_F(ShmStranger, WhoseOfferMakesNoSenseIsTurnedAway) {
   }
 }
 
+// Dials that cross: the one that is late is of no use to its owner any more. Nothing hinders connections.
+TEST_F(ShmStranger, ThatLeavesBeforeItsAnswerIsNoTrouble) {
+  {
+    Stranger stranger(fixture_.factory(1)->rails()[0].address);
+    stranger.offer();
+  }
+  run_until([] { return false; }, 50_ms);
+  EXPECT_EQ(fixture_.factory(1)->trouble(), "");
+  EXPECT_EQ(doorman_.lanes.size(), 1u);
+}
+
 TEST_F(ShmStranger, ThatSaysNothingIsGivenUp) {
   Stranger stranger(fixture_.factory(1)->rails()[0].address);
   EXPECT_FALSE(run_until([&] { return stranger.hung_up(); }, 1_s));
