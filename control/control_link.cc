@@ -13,7 +13,7 @@ constexpr std::size_t kWaitingMax =
     8192;  // messages on a link that takes none: verdicts and deaths, one each, never get there
 }
 
-void ControlLink::adopt(std::unique_ptr<Lane> lane) {
+void ControlLink::adopt(std::unique_ptr<Lane> lane) noexcept {
   lane_ = std::move(lane);
   lane_->set_sink(this);
 }

@@ -45,14 +45,14 @@ class ControlLink final : public LaneSink {
   // Takes over an accepted lane, or awaits the one that dial() makes.
   // `now`: the owner's clock, read when something is sent.
   ControlLink(LinkOwner& owner, const Nanos& now) : owner_(&owner), now_(now) {}
-  void adopt(std::unique_ptr<Lane> lane);
+  void adopt(std::unique_ptr<Lane> lane) noexcept;
   Status dial(LaneFactory& factory, const Address& to);
 
   void send_hello(const wire::HelloPayload& hello);
   void send(Bytestring message);
   void send(const Message& message) { send(share(message)); }
   // No callback comes any more. The lane stays open until the link is destroyed, outside of callbacks.
-  void retire() { owner_ = nullptr; }
+  void retire() noexcept { owner_ = nullptr; }
 
   bool up() const { return lane_ != nullptr && lane_->up(); }
   // The other end's machine has all that was sent, and can be believed: what is not answered waits for its process.
@@ -83,6 +83,8 @@ class ControlLink final : public LaneSink {
   void push();
   void break_off(const Status& reason);
 
+  friend class LinkGraveyard;
+  std::unique_ptr<ControlLink> buried_before_;
   LinkOwner* owner_;
   const Nanos& now_;
   Address address_;
@@ -91,6 +93,29 @@ class ControlLink final : public LaneSink {
   bool broken_ = false;
   std::string refusal_;         // what the other end said instead of a hello
   std::unique_ptr<Lane> lane_;  // ends before the bytes it may have borrowed
+};
+
+// Links that nobody needs any more, until no callback of their lanes can run. It takes them without any memory of its
+// own: one that is let go because memory has run out would end inside its callback.
+class LinkGraveyard {
+ public:
+  LinkGraveyard() = default;
+  LinkGraveyard(const LinkGraveyard&) = delete;
+  LinkGraveyard& operator=(const LinkGraveyard&) = delete;
+  ~LinkGraveyard() { clear(); }
+  void add(std::unique_ptr<ControlLink> link) noexcept {
+    if (link == nullptr) return;
+    link->retire();
+    link->buried_before_ = std::move(last_);
+    last_ = std::move(link);
+  }
+  bool empty() const { return last_ == nullptr; }
+  void clear() noexcept {
+    while (last_ != nullptr) last_ = std::move(last_->buried_before_);
+  }
+
+ private:
+  std::unique_ptr<ControlLink> last_;
 };
 
 }  // namespace canarynet::control

@@ -82,18 +82,22 @@ Message Coordinator::to_message(const Status& why) { return to_refuse(why); }
 
 // --- joining ---------------------------------------------------------------------------------------------------------
 
-void Coordinator::adopt(std::unique_ptr<Lane> lane, const wire::Header&, const wire::HelloPayload& hello) {
-  auto link = std::make_unique<ControlLink>(*this, now_);
-  link->adopt(std::move(lane));
-  if (leaving_) return bury(std::move(link));
-  link->send_hello(
-      {.engine = 0, .target = hello.engine, .rail = 0xffff, .peer_rail = 0xffff, .purpose = wire::kHelloControl});
-  ControlLink& l = *link;
-  l.token = hello.job;
+void Coordinator::adopt(std::unique_ptr<Lane>&& lane, const wire::Header&, const wire::HelloPayload& hello) {
+  if (leaving_) {
+    auto link = std::make_unique<ControlLink>(*this, now_);
+    link->adopt(std::move(lane));
+    return bury(std::move(link));
+  }
   while (newcomers_.size() >= options_.strangers_max) {
     drop_newcomer(one_to_drop(newcomers_, [](const Newcomer& n) { return n.link->remote(); }));
   }
-  newcomers_.push_back({std::move(link), now_});
+  // Where memory runs out the lane has an owner all the time: it is inside its callback here.
+  newcomers_.push_back({std::make_unique<ControlLink>(*this, now_), now_});
+  ControlLink& l = *newcomers_.back().link;
+  l.adopt(std::move(lane));
+  l.token = hello.job;
+  l.send_hello(
+      {.engine = 0, .target = hello.engine, .rail = 0xffff, .peer_rail = 0xffff, .purpose = wire::kHelloControl});
   if (wire::speaks_our_version(hello)) return;
   turn_away(l, {},
             failure(CANARY_VERSION, "a rank (" + l.description() + ") speaks protocol version " +
@@ -433,12 +437,6 @@ void Coordinator::readmit(ControlLink& link, const Rejoin& rejoin) {
     if (peers_[e].left || (e == 0 && leaving_)) peer.link->send(Left{e, peers_[e].words});
   }
   for (const Verdict& v : verdicts_.all()) peer.link->send(VerdictNote{v});
-}
-
-void Coordinator::bury(std::unique_ptr<ControlLink> link) {
-  if (link == nullptr) return;
-  link->retire();
-  graveyard_.push_back(std::move(link));
 }
 
 void Coordinator::tell_all(const Message& message, std::uint32_t except) {

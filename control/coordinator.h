@@ -39,7 +39,7 @@ class Coordinator final : public Membership, public LinkOwner {
   void ask_to_connect(Nanos now, std::uint32_t engine) override;
   void leave(Nanos now, std::vector<LastWord> words) override;
   void abandon() noexcept override;
-  void adopt(std::unique_ptr<Lane> lane, const wire::Header& header, const wire::HelloPayload& hello) override;
+  void adopt(std::unique_ptr<Lane>&& lane, const wire::Header& header, const wire::HelloPayload& hello) override;
 
  private:
   enum class Phase { kIdle, kGathering, kJoined, kFailed };
@@ -98,7 +98,7 @@ class Coordinator final : public Membership, public LinkOwner {
   void answer(std::vector<GroupAnswer>& answers);
   void send_answer(const GroupAnswer& a);
   void beat(Nanos now);
-  void bury(std::unique_ptr<ControlLink> link);
+  void bury(std::unique_ptr<ControlLink> link) noexcept { graveyard_.add(std::move(link)); }
   Nanos grace() const;
 
   MembershipOptions options_;
@@ -116,7 +116,7 @@ class Coordinator final : public Membership, public LinkOwner {
   std::vector<Newcomer> newcomers_;                              // said hello, not yet who they are; the oldest first
   std::vector<Refused> refused_;                                 // while gathering, oldest first
   SparseWarning refused_warning_;
-  std::vector<std::unique_ptr<ControlLink>> graveyard_;  // destroyed outside of callbacks
+  LinkGraveyard graveyard_;  // destroyed outside of callbacks
   int ranks_there_ = 0;
   std::vector<int> claimed_by_;  // [rank] → peer, -1: nobody yet
   GroupDesk desk_;

@@ -248,12 +248,6 @@ void Member::on_link_broken(ControlLink& link, const Status& reason) {
   if (&link == link_.get()) lose_way();
 }
 
-void Member::bury(std::unique_ptr<ControlLink> link) {
-  if (link == nullptr) return;
-  link->retire();
-  graveyard_.push_back(std::move(link));
-}
-
 void Member::bury_all(std::vector<std::unique_ptr<ControlLink>>* links) {
   for (auto& link : *links) bury(std::move(link));
   links->clear();
@@ -446,7 +440,7 @@ void Member::leave(Nanos now, std::vector<LastWord> words) {
   for (const auto& link : attempts_) link->send(farewell);
 }
 
-void Member::adopt(std::unique_ptr<Lane> lane, const wire::Header&, const wire::HelloPayload&) {
+void Member::adopt(std::unique_ptr<Lane>&& lane, const wire::Header&, const wire::HelloPayload&) {
   // Somebody takes this engine for the coordinator. Closed in poll(): it is inside the lane's callback here.
   auto link = std::make_unique<ControlLink>(*this, now_);
   link->adopt(std::move(lane));

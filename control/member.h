@@ -39,7 +39,7 @@ class Member final : public Membership, public LinkOwner {
   void ask_to_connect(Nanos now, std::uint32_t engine) override;
   void leave(Nanos now, std::vector<LastWord> words) override;
   void abandon() noexcept override;
-  void adopt(std::unique_ptr<Lane> lane, const wire::Header& header, const wire::HelloPayload& hello) override;
+  void adopt(std::unique_ptr<Lane>&& lane, const wire::Header& header, const wire::HelloPayload& hello) override;
 
  private:
   enum class Phase { kIdle, kJoining, kJoined, kFailed };
@@ -71,7 +71,7 @@ class Member final : public Membership, public LinkOwner {
   void on_refuse(const Refuse& refuse);
   void send_request(const Pending& pending);
   void answer(std::uint32_t request, std::uint32_t flow, const Status& why);
-  void bury(std::unique_ptr<ControlLink> link);
+  void bury(std::unique_ptr<ControlLink> link) noexcept { graveyard_.add(std::move(link)); }
   void move_clocks(Nanos missed);
   void bury_all(std::vector<std::unique_ptr<ControlLink>>* links);
   std::vector<Address> ways_to_coordinator() const;
@@ -97,11 +97,11 @@ class Member final : public Membership, public LinkOwner {
   // joined
   std::shared_ptr<Roster> roster_ = std::make_shared<Roster>();  // shared with the listener, once complete
   std::uint32_t me_ = 0;
-  std::unique_ptr<ControlLink> link_;                    // the coordinator's and ours
-  std::vector<std::unique_ptr<ControlLink>> dialling_;   // of this round
-  std::vector<std::unique_ptr<ControlLink>> attempts_;   // sent REJOIN, not answered yet; the last is the current one
-  std::vector<std::unique_ptr<ControlLink>> graveyard_;  // destroyed outside of callbacks
-  std::uint32_t attempt_ = 0;                            // last REJOIN sent
+  std::unique_ptr<ControlLink> link_;                   // the coordinator's and ours
+  std::vector<std::unique_ptr<ControlLink>> dialling_;  // of this round
+  std::vector<std::unique_ptr<ControlLink>> attempts_;  // sent REJOIN, not answered yet; the last is the current one
+  LinkGraveyard graveyard_;                             // destroyed outside of callbacks
+  std::uint32_t attempt_ = 0;                           // last REJOIN sent
   Nanos round_ends_ = Nanos::max();
   Nanos dialled_at_;
   bool redialled_ = false;  // since the way was lost

@@ -186,7 +186,7 @@ class Membership {
   virtual void abandon() noexcept = 0;
   // Frames of control lanes that a factory accepted or dialled are routed here by their Hello (purpose kHelloControl):
   // the engine's acceptor hands over the lane with the Hello it read.
-  virtual void adopt(std::unique_ptr<Lane> lane, const wire::Header& header, const wire::HelloPayload& hello) = 0;
+  virtual void adopt(std::unique_ptr<Lane>&& lane, const wire::Header& header, const wire::HelloPayload& hello) = 0;
 };
 
 std::unique_ptr<Membership> make_membership(MembershipOptions options, LaneFactory& factory,

@@ -267,7 +267,8 @@ std::string live_with_two_endpoints(long n) {
          const canary_status s = canary_accept(listener, &ends[1]);
          return s != CANARY_WOULD_BLOCK || test::seconds_since(began) > 4;
        })) &&
-      ends[1] != nullptr && result([&] { return canary_isend(ends[0], data.data(), size, 0, nullptr, &requests[0]); }) &&
+      ends[1] != nullptr &&
+      result([&] { return canary_isend(ends[0], data.data(), size, 0, nullptr, &requests[0]); }) &&
       result([&] { return canary_irecv(ends[1], 1, &at, &size, nullptr, nullptr, &requests[1]); })) {
     for (canary_request* r : requests) result([&] { return canary_test(r, nullptr); });
   }
@@ -318,7 +319,7 @@ std::string join_from_two_threads(const std::string& url, long n) {
     config.rank = r;
     config.world_size = 2;
     config.local_ranks = 2;
-    const char* const limit = "join_timeout=60s";
+    const char* const limit = "join_timeout=15s";
     config.settings = &limit;
     config.settings_count = 1;
     if (r == 1) {
