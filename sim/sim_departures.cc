@@ -139,6 +139,7 @@ void SimFabric::begin_frame(SimLane& lane, bool at_once) {
   }
   Nanos delay = latency(lane.nic_, lane.peer_nic_);
   Nanos copy_delay;
+  Nanos pace;  // from one frame of the lane to the next, at its receiver
   if (lane.nic_ != kNoSlot) {
     Nic& nic = nics_[lane.nic_];
     const DirectionOptions& out = nic.options.out;
@@ -150,6 +151,8 @@ void SimFabric::begin_frame(SimLane& lane, bool at_once) {
     nic.counters.tx_bytes += static_cast<std::uint64_t>(bytes);
     ++nic.counters.tx_frames;
     for (const DirectionOptions* d : {&out, &in}) {
+      if (options_.stream && d->stream_rate.count > 0)
+        pace = std::max(pace, d->stream_rate.time_for(Bytes{std::min(bytes, room)}));
       if (d->jitter.count > 0)
         delay.count += static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(d->jitter.count) + 1));
       if (random_.chance_ppm(d->loss_ppm)) frame.flags |= Frame::kLost;
@@ -170,6 +173,7 @@ void SimFabric::begin_frame(SimLane& lane, bool at_once) {
       frame.flags |= Frame::kEarlyHead;
     }
   }
+  frame.serialise = std::max(frame.serialise, pace);
   frame.begun = now_;
   frame.left_at = now_ + frame.serialise;
   lane.leaves_at_ = frame.left_at;
@@ -185,7 +189,7 @@ void SimFabric::begin_frame(SimLane& lane, bool at_once) {
     frame.serialise = {};
   }
   if ((frame.flags & Frame::kUnordered) == 0) {
-    head = std::max(head, lane.last_arrival_);
+    head = std::max(head, lane.last_arrival_ + (frame.serialise.count == 0 ? pace : Nanos{}));
     lane.last_arrival_ = head + frame.serialise;
     if ((frame.flags & Frame::kEarlyHead) != 0 && frame.serialise.count > 1) {
       // The frame before may become whole this very instant, in an event pushed later: let it go first.

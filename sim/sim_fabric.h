@@ -42,6 +42,9 @@ struct DirectionOptions {
   Nanos latency{10'000};
   Nanos jitter;                // uniform in [0, jitter]; frames of a lane keep their order
   BytesPerSec rate;            // 0: unlimited
+  // A stream lane gets no more than this, however fast the NIC is: what congestion control makes of losses that are too
+  // many and small to be simulated one by one (sim/lossy_stream.h). 0: the NIC's rate. The NIC is free meanwhile.
+  BytesPerSec stream_rate{};
   std::int64_t bucket = 0;     // after a pause a sender's shaper passes so many bytes at kWireRate, as tc-tbf does
   std::uint32_t loss_ppm = 0;  // per frame
   // Longer frames are lost, as on a path whose MTU is smaller than that of its ends; 0: no limit.

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "sim/lossy_stream.h"
 #include "sim/sim_test_util.h"
 
 namespace canarynet {
@@ -166,6 +167,46 @@ TEST(SimFabric, StreamDeliversEverythingInOrderDespiteLossAndJitter) {
   ASSERT_EQ(net[1].got.size(), 500u);
   for (std::uint32_t i = 0; i < 500; ++i) ASSERT_EQ(net[1].got[i].header.piece, i);
   EXPECT_GT(net.fabric.counters().lost, 5u);
+}
+
+TEST(SimFabric, AStreamOverALossyNicKeepsItsOwnRateAndLeavesTheNicToOthers) {
+  constexpr int kFrames = 50;
+  const BytesPerSec kept = BytesPerSec::from_mbit(8);
+  for (const bool early : {true, false}) {
+    FabricOptions options = link_options(1_ms, BytesPerSec::from_mbit(1000));
+    options.early_headers = early;
+    Net net(options, 3, 1);
+    net.fabric.nic(1, 0).in.stream_rate = kept;
+    Lane& lossy = net.connect(0, 1);
+    Lane& other = net.connect(0, 2);
+    const Nanos start = net.fabric.now();
+    net.send(lossy, kFrames, kPieceBytes);
+    net.send(other, kFrames, kPieceBytes);
+    net.run_for(1_s);
+    ASSERT_EQ(net[2].got.size(), 50u);
+    // Both lanes share the NIC, and no longer than the first needs for its window.
+    const double free = BytesPerSec::from_mbit(1000).time_for(Bytes{2ll * kFrames * (kPieceBytes + 48)}).seconds();
+    EXPECT_LE((net[2].got.back().at - start).seconds(), free + 0.002);
+    net.run_for(10_s);
+    ASSERT_EQ(net[1].got.size(), 50u);
+    const double slow = kept.time_for(Bytes{kFrames * (kPieceBytes + 48ll)}).seconds();
+    EXPECT_NEAR((net[1].got.back().at - start).seconds(), slow, slow * 0.02);
+  }
+}
+
+// Raw TCP, reno, 1000 Mbit/s, `bench/raw_tcp.py --congestion reno` under `canary-run --loss`: Mbit/s.
+TEST(LossyStream, TheRateIsNearWhatRawTcpKeptInNamespaces) {
+  const struct {
+    double loss;
+    Nanos round_trip;
+    double mbit;
+  } measured[] = {{0.01, 2_ms, 63.7}, {0.01, 20_ms, 5.45}, {0.02, 2_ms, 39.8}, {0.02, 20_ms, 4.25},
+                  {0.05, 2_ms, 23.3}, {0.05, 20_ms, 2.26}, {0.10, 2_ms, 4.03}, {0.10, 20_ms, 1.39}};
+  for (const auto& m : measured) {
+    const double ours = static_cast<double>(lossy_stream_rate(m.loss, m.round_trip).count) * 8e-6;
+    EXPECT_GT(m.mbit / ours, 0.75) << m.loss << " " << ours;
+    EXPECT_LT(m.mbit / ours, 1.5) << m.loss << " " << ours;
+  }
 }
 
 TEST(SimFabric, DuplicatesComeTwiceAndReorderedFramesOvertake) {

@@ -49,7 +49,7 @@ constexpr std::size_t kConvolutionsMax = 3;
 
 struct Texts {
   std::string model, batch, macs_per_second, workers, allreduce, a, b, fitted_workers;
-  std::string codec, sync, topology, nic, latency, profile, iteration, slow, jitter, rate, target, hidden, data,
+  std::string codec, sync, topology, nic, latency, profile, iteration, slow, lossy, jitter, rate, target, hidden, data,
       train_batch, convolutions;
   std::string train_workers, workers_per_host, seed, colayers, steps, evaluate_every, test_images;
   std::string ranks, parameters, ratio, ratios, alpha, bandwidth, root, epochs;
@@ -127,6 +127,11 @@ void fill_train(const Texts& t, SimOptions* options) {
     const auto slow = parse_slow(t.slow, o.workers());
     if (!slow.ok()) wrong("--slow", t.slow, slow.status().text());
     o.slow = slow.value();
+  }
+  if (!t.lossy.empty()) {
+    const auto lossy = parse_lossy(t.lossy);
+    if (!lossy.ok()) wrong("--lossy", t.lossy, lossy.status().text());
+    o.lossy = lossy.value();
   }
   if (!t.codec.empty()) {
     const auto codec = Compressor::parse(t.codec);
@@ -257,6 +262,7 @@ ParsedOptions parse_sim_options(const std::vector<std::string>& arguments) {
   train->add_option("--latency", t.latency, "of a link in one direction [20us]");
   train->add_option("--profile", t.profile, profile_names() + " [vgg19-v100]");
   train->add_option("--iteration", t.iteration, "seconds of an iteration instead of the profile's");
+  train->add_option("--lossy", t.lossy, "1:10%: NIC 1 of every host loses a tenth of all packets; 3.1:10%: of host 3");
   train->add_option("--slow", t.slow, "3:5x: worker 3 takes five times as long; 3:+5x: it sleeps five iterations more");
   train->add_option("--codec", t.codec, "of gradients, such as sketch:8, int8 or fp16 [dense]");
   train->add_option("--jitter", t.jitter, "an iteration takes up to this share more or less [0]");

@@ -13,6 +13,11 @@ Engines::Engines(const ClusterOptions& options)
       cluster_(options),
       memberships_(static_cast<std::size_t>(options.hosts * options.ranks_per_host)) {}
 
+void Engines::limit_streams(int host, int nic, BytesPerSec rate) {
+  NicOptions& options = cluster_.fabric().nic(host, nic);
+  options.out.stream_rate = options.in.stream_rate = rate;
+}
+
 Status Engines::join() {
   if (cluster_.join()) return {};
   for (int h = 0; h < cluster_.hosts(); ++h) {

@@ -31,6 +31,8 @@ class Engines {
   using Members = std::vector<int>;  // workers, ascending; empty: all of them
 
   explicit Engines(const ClusterOptions& options);
+  // No stream from or to this NIC gets more than `rate` from now on: what its losses leave of it.
+  void limit_streams(int host, int nic, BytesPerSec rate);
   // Brings the job up. The clock goes on from there.
   Status join();
 

@@ -20,6 +20,16 @@ std::string slow_of(const TrainOptions& o) {
   return text;
 }
 
+std::string lossy_of(const TrainOptions& o) {
+  std::string text;
+  for (const LossyNic& lossy : o.lossy) {
+    text += text.empty() ? ", lossy: " : ", ";
+    text += lossy.host < 0 ? printed("NIC %d of every host %g %%", lossy.nic, 100 * lossy.loss)
+                           : printed("NIC %d of host %d %g %%", lossy.nic, lossy.host, 100 * lossy.loss);
+  }
+  return text;
+}
+
 std::string line_of(const CurvePoint& p) {
   return printed("%12.3f %10.1f %12.4g %10.2f %%\n", p.seconds, p.steps, p.bytes / 1e9, 100 * p.accuracy);
 }
@@ -35,7 +45,7 @@ std::string text_of(const TrainOptions& o, const Training& t, const std::string&
                     o.topology.name() +
                     printed(" of %g Gbit/s NICs, seed %llu", o.nic_bits_per_second / 1e9,
                             static_cast<unsigned long long>(o.learner.seed)) +
-                    slow_of(o) + (o.codec ? ", codec " + to_text(*o.codec) : "") + "\n";
+                    slow_of(o) + lossy_of(o) + (o.codec ? ", codec " + to_text(*o.codec) : "") + "\n";
   out += "profile: " + o.profile.source + "\nassumption: " + assumption + "\n";
   out += "  virtual s      steps           GB   accuracy\n";
   const std::size_t every = std::max<std::size_t>(1, (t.curve.size() + kCurveLines - 1) / kCurveLines);
@@ -111,7 +121,7 @@ std::string plot_of(const TrainOptions& o, const Training& t) {
       "font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
       kLeft + kWidth + 30, kTop + kHeight + 50);
   out += "<text x=\"10\" y=\"20\" font-size=\"14\">" + sync::to_string(o.policy) +
-         printed(", %d workers, ", o.workers()) + o.topology.name() + slow_of(o) + "</text>\n";
+         printed(", %d workers, ", o.workers()) + o.topology.name() + slow_of(o) + lossy_of(o) + "</text>\n";
   for (int percent = 0; percent <= 100; percent += 20) {
     const double at = y(percent / 100.0);
     out += printed("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", kLeft, at,

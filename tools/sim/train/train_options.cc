@@ -11,7 +11,9 @@ namespace canarynet::sim {
 namespace {
 
 constexpr int kHostsMax = 64;
+constexpr int kNicsMax = 8;
 constexpr double kSlowMax = 1e6;
+constexpr double kLossMax = 50;  // percent
 
 Status invalid(const std::string& text) { return {CANARY_INVALID_ARGUMENT, text}; }
 
@@ -23,13 +25,18 @@ std::string TrainTopology::name() const {
   return printed("flat:%d", rails);
 }
 
+int TrainTopology::nics(int hosts) const {
+  if (kind == Kind::kBCube) return levels;
+  return kind == Kind::kMesh ? hosts - 1 : rails;
+}
+
 Result<TrainTopology> parse_topology(std::string_view text) {
   TrainTopology topology;
   const std::size_t colon = text.find(':');
   const std::string_view kind = text.substr(0, colon);
   const std::string_view rest = colon == std::string_view::npos ? "" : text.substr(colon + 1);
   if (kind == "flat") {
-    const auto rails = rest.empty() ? std::optional(1) : tools::whole(rest, 1, 8);
+    const auto rails = rest.empty() ? std::optional(1) : tools::whole(rest, 1, kNicsMax);
     if (rails && text.back() != ':') return topology.rails = *rails, topology;
   } else if (kind == "mesh" && colon == std::string_view::npos) {
     return topology.kind = TrainTopology::Kind::kMesh, topology;
@@ -70,6 +77,28 @@ Result<std::vector<Slowness>> parse_slow(std::string_view text, int workers) {
   return slow;
 }
 
+Result<std::vector<LossyNic>> parse_lossy(std::string_view text) {
+  const Status wrong = invalid("NIC:10% (of every host) or HOST.NIC:10%, above 0 and up to " +
+                               std::to_string(static_cast<int>(kLossMax)) + "%, several with commas");
+  std::vector<LossyNic> lossy;
+  for (std::string_view one : split(text)) {
+    const std::size_t colon = one.find(':');
+    if (colon == std::string_view::npos || !one.ends_with('%')) return wrong;
+    const std::string_view place = one.substr(0, colon), amount = one.substr(colon + 1, one.size() - colon - 2);
+    const std::size_t dot = place.find('.');
+    const bool everywhere = dot == std::string_view::npos;
+    const auto host = everywhere ? std::optional(-1) : tools::whole(place.substr(0, dot), 0, kHostsMax - 1);
+    const auto nic = tools::whole(everywhere ? place : place.substr(dot + 1), 0, kNicsMax - 1);
+    double percent = 0;
+    const auto [end, error] = std::from_chars(amount.data(), amount.data() + amount.size(), percent);
+    const bool read = error == std::errc() && end == amount.data() + amount.size();
+    if (!host || !nic || !read || !(percent > 0 && percent <= kLossMax)) return wrong;
+    lossy.push_back({*host, *nic, percent / 100});
+  }
+  if (lossy.empty()) return wrong;
+  return lossy;
+}
+
 Status check(const TrainOptions& o) {
   using Kind = sync::PolicySpec::Kind;
   const int workers = o.workers();
@@ -87,6 +116,11 @@ Status check(const TrainOptions& o) {
   }
   if (o.topology.kind == TrainTopology::Kind::kMesh && o.hosts() + o.servers() > 9) {
     return invalid(printed("a mesh of %d hosts needs more than 8 NICs each", o.hosts() + o.servers()));
+  }
+  const int hosts = o.hosts() + o.servers(), nics = o.topology.nics(hosts);
+  for (const LossyNic& lossy : o.lossy) {
+    if (lossy.host >= hosts || lossy.nic >= nics)
+      return invalid(printed("--lossy: there are %d hosts, from 0, with %d NICs each, from 0", hosts, nics));
   }
   const std::string name = sync::to_string(o.policy);
   if (o.policy.kind == Kind::kCanary && o.policy.proportion > o.colayers) {

@@ -22,12 +22,20 @@ struct Slowness {
   double added = 0;
 };
 
+// A NIC that loses this share of all packets, out and in.
+struct LossyNic {
+  int host = -1;  // -1: that NIC of every host
+  int nic = 0;
+  double loss = 0;
+};
+
 struct TrainTopology {
   enum class Kind : std::uint8_t { kFlat, kMesh, kBCube };
   Kind kind = Kind::kFlat;
   int rails = 1;              // flat: NICs of a host
   int radix = 0, levels = 0;  // bcube
   std::string name() const;
+  int nics(int hosts) const;  // of each of so many hosts
 };
 
 struct TrainOptions {
@@ -39,6 +47,7 @@ struct TrainOptions {
   double latency = 20e-6;  // seconds, of a link in one direction
   Profile profile;
   std::vector<Slowness> slow;
+  std::vector<LossyNic> lossy;
   std::optional<CodecSpec> codec;  // of gradients
   double jitter = 0;               // an iteration takes up to this share of its time more or less
   double rate = 0.1;               // of learning
@@ -65,6 +74,8 @@ struct TrainOptions {
 Result<TrainTopology> parse_topology(std::string_view text);
 // "3:5x" (five times as slow), "3:+5x" (five iterations of sleep added), several with commas.
 Result<std::vector<Slowness>> parse_slow(std::string_view text, int workers);
+// "1:10%" (NIC 1 of every host), "3.1:10%" (of host 3), several with commas. Whether the NICs exist is check()'s.
+Result<std::vector<LossyNic>> parse_lossy(std::string_view text);
 // What the workers, the policy and the topology ask of each other; a policy whose exchange can't run is named.
 Status check(const TrainOptions& options);
 

@@ -95,6 +95,10 @@ TEST(TrainOptions, WrongArgumentsAreNamed) {
   has(refusal({"--workers", "9", "--sync", "bsp", "--profile", "vgg20"}), "there is no profile \"vgg20\": vgg19-v100");
   has(refusal({"--workers", "9", "--sync", "bsp", "--slow", "9:5x"}), "--slow 9:5x: takes WORKER:5x");
   has(refusal({"--workers", "9", "--sync", "bsp", "--slow", "3:0x"}), "--slow 3:0x: takes WORKER:5x");
+  has(refusal({"--workers", "9", "--sync", "bsp", "--lossy", "0"}), "--lossy 0: takes NIC:10%");
+  has(refusal({"--workers", "9", "--sync", "bsp", "--lossy", "0:60%"}), "--lossy 0:60%: takes NIC:10%");
+  has(refusal({"--workers", "9", "--sync", "bsp", "--lossy", "1:10%"}), "there are 9 hosts, from 0, with 1 NICs");
+  has(refusal({"--workers", "9", "--sync", "bsp", "--lossy", "9.0:10%"}), "there are 9 hosts, from 0, with 1 NICs");
   has(refusal({"--workers", "9", "--sync", "bsp", "--target", "85"}), "--target 85: takes a share from 0 to 1");
   has(refusal({"--workers", "9", "--sync", "bsp", "--workers-per-host", "4"}), "9 workers do not fill hosts of 4");
   has(refusal({"--workers", "9", "--sync", "bsp", "--data", "sorted"}), "--data sorted: takes iid or by-class");
@@ -115,6 +119,17 @@ TEST(TrainOptions, APolicyWhoseExchangeCannotRunThereIsRefusedByName) {
     EXPECT_NE(why.find("policy " + std::string(policy) + ": "), std::string::npos) << why;
     EXPECT_NE(why.find("runs on flat and mesh"), std::string::npos) << why;
   }
+}
+
+TEST(TrainOptions, LossyNicsAreReadForAllHostsAndForOne) {
+  const auto lossy = parse_lossy("1:10%,3.0:0.5%").value();
+  ASSERT_EQ(lossy.size(), 2u);
+  EXPECT_EQ(lossy[0].host, -1);
+  EXPECT_EQ(lossy[0].nic, 1);
+  EXPECT_DOUBLE_EQ(lossy[0].loss, 0.1);
+  EXPECT_EQ(lossy[1].host, 3);
+  EXPECT_EQ(lossy[1].nic, 0);
+  EXPECT_DOUBLE_EQ(lossy[1].loss, 0.005);
 }
 
 TEST(TrainOptions, SlowWorkersAreReadInBothWays) {

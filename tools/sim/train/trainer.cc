@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "sim/lossy_stream.h"
 #include "tools/sim/print.h"
 
 namespace canarynet::sim {
@@ -16,6 +17,11 @@ constexpr Nanos kStandstill = 10'000_s;
 double scale_of(const TrainOptions& options, std::size_t parameters) {
   const double share = options.codec ? Compressor::share(*options.codec) : 1;
   return share * options.profile.bytes() / (4.0 * static_cast<double>(parameters));
+}
+
+// What a rate becomes where all payloads are so many times smaller.
+BytesPerSec scaled(BytesPerSec rate, double scale) {
+  return {std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(rate.count) / scale))};
 }
 
 Wiring wiring_of(const TrainOptions& o) {
@@ -37,9 +43,8 @@ ClusterOptions cluster_of(const TrainOptions& o, std::size_t parameters) {
   c.wiring = wiring_of(o);
   c.fabric.seed = o.learner.seed;
   c.fabric.control_latency = Nanos::from_seconds(kAskSeconds);
-  const double bytes_per_second = o.nic_bits_per_second / 8 / scale_of(o, parameters);
-  c.fabric.nic = NicOptions::link(Nanos::from_seconds(o.latency),
-                                  BytesPerSec{std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes_per_second))});
+  const BytesPerSec nic{static_cast<std::int64_t>(o.nic_bits_per_second / 8)};
+  c.fabric.nic = NicOptions::link(Nanos::from_seconds(o.latency), scaled(nic, scale_of(o, parameters)));
   // A payload has as many pieces as one of 8 MB would; of the profile's it would have thousands.
   constexpr std::int64_t kPieces = 64, kUnit = 128, kPieceMin = 1024;
   const auto bytes = static_cast<std::int64_t>(4 * parameters);
@@ -63,6 +68,12 @@ Trainer::Trainer(const TrainOptions& options, Learner& learner)
       scale_(scale_of(options, learner.size())),
       random_(options.learner.seed + 1),
       engines_(cluster_of(options, learner.size())) {
+  for (const LossyNic& lossy : options.lossy) {
+    const BytesPerSec rate = scaled(lossy_stream_rate(lossy.loss, Nanos::from_seconds(2 * options.latency)), scale_);
+    const int first = std::max(lossy.host, 0);
+    const int last = lossy.host < 0 ? options.hosts() + options.servers() - 1 : lossy.host;
+    for (int host = first; host <= last; ++host) engines_.limit_streams(host, lossy.nic, rate);
+  }
   const sync::Cluster cluster = sync::cluster_of(options.hosts(), options.workers_per_host);
   coordinator_ = make_coordinator(options.policy, cluster, &random_);
   server_ = learner.start();
