@@ -43,6 +43,20 @@ COMPARISONS = {
         "reference": "ps",
         "paper": {},
     },
+    "canary-lossy": {
+        "title": "9 workers, VGG-19, 10 Gbit/s; one NIC of worker 3 loses 10 % of all packets on a flat network, 1 % on "
+                 "BCube(3,2)",
+        "common": "--workers 9 --profile vgg19-v100 --nic 10gbit",
+        "runs": {p + " " + name: options + (" --codec sketch:8" if "8" in name else "")
+                 for p in ("bml", "ako:parts=4", "canary:s=18,p=6")
+                 for name, options in {"flat:2": "--topology flat:2 --lossy 3.1:10%",
+                                       "bcube": "--topology bcube:3,2 --lossy 3.1:1%",
+                                       "bcube,sketch:8": "--topology bcube:3,2 --lossy 3.1:1%",
+                                       "flat:2,sketch:8": "--topology flat:2 --lossy 3.1:10%"}.items()
+                 if p.startswith("canary") or "8" not in name},
+        "reference": "bml flat:2",
+        "paper": {},
+    },
     "canary-16": {
         "title": "16 workers, VGG-19, 10 Gbit/s, BCube(4,2)",
         "common": "--workers 16 --profile vgg19-v100 --nic 10gbit --topology bcube:4,2",
