@@ -23,12 +23,14 @@ class LevelWatch {
   // Levels that differ by less than `floor` are the same.
   explicit LevelWatch(std::int64_t floor) : floor_(floor) {}
 
-  // `level` is what is measured now; 0: nothing yet. True: the level is announced now.
-  bool look(Nanos now, std::int64_t level) {
+  // `level` is what is measured now; 0: nothing yet. A level that was `seen` for some time before it was believed has
+  // lasted for that long already; half of kLasts counts at most, since what was seen are a few samples. True: the level
+  // is announced now.
+  bool look(Nanos now, std::int64_t level, Nanos seen = {}) {
     if (level == 0) return false;
     const std::int64_t band = std::max(announced_ / kPart, floor_);
     const int side = announced_ == 0 || level > announced_ + band ? 1 : level < announced_ - band ? -1 : 0;
-    if (side != side_) since_ = now;
+    if (side != side_) since_ = side == 0 ? now : now - std::min(seen, kLasts / 2);
     side_ = side;
     if (side == 0) {
       if (now - since_ >= kCalm) {

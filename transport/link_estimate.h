@@ -150,7 +150,8 @@ class LinkEstimate {
   bool look(Nanos now) {
     if (now < next_look_) return false;
     next_look_ = now + kLookEvery;
-    const bool alpha = alpha_watch_.look(now, this->alpha().count), beta = beta_watch_.look(now, beta_.count);
+    const bool alpha = alpha_watch_.look(now, this->alpha().count, longer_for_);
+    const bool beta = beta_watch_.look(now, beta_.count);
     changes_ += alpha || beta;
     return alpha || beta;
   }
@@ -166,17 +167,24 @@ class LinkEstimate {
     }
     const Nanos slack = std::max(kSlack, round_trip_ / kNoise) + jitter_ * kJitters;
     if (round_trip_.count == 0 || round_trip <= round_trip_ + slack) {
-      if (round_trip_.count == 0 || round_trip < round_trip_) round_trip_ = round_trip;
+      if (round_trip_.count == 0 || round_trip < round_trip_) {
+        round_trip_ = round_trip;
+        longer_for_ = {};
+      }
       sampled_at_ = now;
       longer_ = 0;
       return;
     }
     if (!small) return;
     if (longer_ == 0) longer_since_ = now;
+    longest_ = longer_ == 0 ? round_trip : std::max(longest_, round_trip);
     longer_to_ = longer_++ == 0 ? round_trip : std::min(longer_to_, round_trip);
     const bool slightly = longer_to_ - round_trip_ <= PathEstimator::kWakeUp;
     if (longer_ < (slightly ? 3 : 2) || now - longer_since_ < (slightly ? kSlightlyLongerLasts : kLongerLasts)) return;
     round_trip_ = longer_to_;
+    // Those of a longer way are alike; those that met the queues of others are not.
+    const bool alike = longest_ - longer_to_ <= std::max(kSlack, longer_to_ / kNoise);
+    longer_for_ = alike ? now - longer_since_ : Nanos{};
     sampled_at_ = now;
     longer_ = 0;
   }
@@ -293,6 +301,9 @@ class LinkEstimate {
   Nanos round_trip_;          // the least
   std::uint32_t longer_ = 0;  // round trips in a row that met no queue, since when, the least of them
   Nanos longer_since_, longer_to_;
+  Nanos longest_;  // of them
+  Nanos
+      longer_for_;  // alike ones were seen so long before it was believed; 0: it is not longer, or they were not alike
   Nanos last_small_, jitter_;
   std::uint64_t losses_ = 0;
 

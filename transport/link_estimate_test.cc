@@ -166,6 +166,26 @@ TEST(LinkEstimate, ALongerWayIsBelievedOnceItLastsAndAShorterOneAtOnce) {
   EXPECT_EQ(link.estimate.alpha(), 1_ms);
 }
 
+// Samples that differ met the queues of others, which may be gone again.
+TEST(LinkEstimate, SamplesOfALongerWayThatAreAlikeMakeItKnownSooner) {
+  const auto announced_after = [](Nanos other) {
+    Link link(kRate, 2_ms);
+    const auto beat = [&](Nanos round_trip) {
+      link.round_trip = round_trip;
+      link.echo();
+      link.estimate.look(link.now);
+      link.now += 50_ms;
+    };
+    for (int i = 0; i < 20; ++i) beat(2_ms);
+    EXPECT_EQ(link.estimate.announced_alpha(), 1_ms);
+    const Nanos began = link.now;
+    for (int i = 0; i < 40 && link.estimate.announced_alpha() == 1_ms; ++i) beat(i % 2 == 0 ? 8_ms : other);
+    EXPECT_EQ(link.estimate.announced_alpha(), 4_ms);
+    return link.now - began;
+  };
+  EXPECT_EQ(announced_after(10_ms) - announced_after(8_ms), LevelWatch::kLasts / 2);
+}
+
 TEST(LinkEstimate, SurvivesItsLane) {
   Link link(kRate, 10_ms);
   link.carry(2_s, 12);
@@ -235,6 +255,28 @@ TEST(LevelWatch, AStepIsAnnouncedOnceItLasts) {
   EXPECT_TRUE(watch.look(3400_ms, 200));
   EXPECT_EQ(watch.announced(), 200);
   EXPECT_EQ(announcements(60, [](Nanos t) { return t < 30_s ? 100 : 50; }), 2);
+}
+
+// What is believed only after a while has lasted for that while, as far as samples so few can tell.
+TEST(LevelWatch, HalfOfTheTimeMayHavePassedBeforeTheLevelWasBelieved) {
+  for (const Nanos seen : {0_ms, 40_ms, 100_ms, 5_s}) {
+    LevelWatch watch(1);
+    watch.look(1_s, 100);
+    EXPECT_TRUE(watch.look(1200_ms, 100));
+    EXPECT_FALSE(watch.look(2_s, 200, seen));
+    const Nanos left = LevelWatch::kLasts - std::min(seen, LevelWatch::kLasts / 2);
+    EXPECT_FALSE(watch.look(2_s + left - 1_ms, 200, seen));
+    EXPECT_TRUE(watch.look(2_s + left, 200, seen)) << seen.count;
+  }
+  for (const Nanos half : {100_ms, 300_ms, 1_s, 3_s}) {
+    LevelWatch watch(1);
+    int times = 0;
+    for (Nanos t = 1_s; t < 600_s; t += 50_ms) {
+      const bool longer = t.count / half.count % 2 == 0;
+      times += watch.look(t, longer ? 1000 : 500, longer ? 150_ms : 0_ms);
+    }
+    EXPECT_LE(times, 9) << half.count << ": what alternates is soon ignored";
+  }
 }
 
 TEST(LevelWatch, NoiseIsNoChange) {
