@@ -208,14 +208,14 @@ void Channel::settle_candidate(Path& path, Nanos now) {
     const bool speechless = now >= silent && path.lane->backs_off();  // nothing of it can be on its way
     if (now < silent || (now < heard_out && !speechless)) return earlier(std::max(heard_out, silent));
   }
-  auto candidate = std::move(path.candidate);
+  // It keeps its owner meanwhile: without memory this ends here, maybe within a callback of the candidate.
   if (path.lane != nullptr)
     fail_path(path, "silent for " + milliseconds(now - path.last_heard) + ", and replaced by a new connection");
   path.challenged = Nanos::max();
-  if (candidate->up()) {
-    take(path, std::move(candidate));
+  if (path.candidate->up()) {
+    take(path, std::move(path.candidate));
   } else {
-    graveyard_.push_back(std::move(candidate));
+    graveyard_.push_back(std::move(path.candidate));
   }
 }
 
