@@ -1,6 +1,7 @@
 #include "engine/partial.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/hashed_bag.h"
 #include "kernels/crc32c.h"
@@ -80,19 +81,34 @@ std::string describe_partial(const wire::SignaturePayload& s) {
 
 void PastPartials::add(GroupEpoch group, Status status) {
   if (find(group) != nullptr) return;
-  if (groups_.size() < kKept) {
-    groups_.push_back(group);
-    ends_.push_back(std::move(status));
-    return;
+  if (chains_.empty()) {
+    past_.reserve(kKept);
+    chains_.assign(2 * kKept, kNone);
   }
-  groups_[oldest_] = group;
-  ends_[oldest_] = std::move(status);
-  oldest_ = (oldest_ + 1) % kKept;
+  std::size_t index = past_.size();
+  if (index < kKept) {
+    past_.emplace_back();
+  } else {
+    index = std::exchange(oldest_, (oldest_ + 1) % kKept);
+    unlink(static_cast<std::uint16_t>(index));
+  }
+  std::uint16_t& chain = chain_of(group);
+  past_[index] = {group, std::move(status), chain};
+  chain = static_cast<std::uint16_t>(index);
+}
+
+void PastPartials::unlink(std::uint16_t index) {
+  std::uint16_t* at = &chain_of(past_[index].group);
+  while (*at != index) at = &past_[*at].next;
+  *at = past_[index].next;
 }
 
 const Status* PastPartials::find(GroupEpoch group) const {
-  const auto at = std::find(groups_.begin(), groups_.end(), group);
-  return at != groups_.end() ? &ends_[static_cast<std::size_t>(at - groups_.begin())] : nullptr;
+  if (chains_.empty()) return nullptr;
+  for (std::uint16_t at = chains_[group.flow % chains_.size()]; at != kNone; at = past_[at].next) {
+    if (past_[at].group == group) return &past_[at].end;
+  }
+  return nullptr;
 }
 
 }  // namespace canarynet

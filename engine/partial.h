@@ -72,8 +72,17 @@ class PastPartials {
   const Status* find(GroupEpoch group) const;
 
  private:
-  std::vector<GroupEpoch> groups_;
-  std::vector<Status> ends_;
+  static constexpr std::uint16_t kNone = 0xffff;
+  struct Past {
+    GroupEpoch group;
+    Status end;
+    std::uint16_t next = kNone;  // of the same chain
+  };
+  // A group's number is a hash already.
+  std::uint16_t& chain_of(GroupEpoch group) { return chains_[group.flow % chains_.size()]; }
+  void unlink(std::uint16_t index);
+  std::vector<Past> past_;             // by age from oldest_ on
+  std::vector<std::uint16_t> chains_;  // the newest one of each, by place in past_; none before the first add()
   std::size_t oldest_ = 0;
 };
 

@@ -1,4 +1,6 @@
 // Partial all-reduces: some ranks of a group, many at once, and nobody forms a group for them.
+#include "engine/partial.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -395,6 +397,27 @@ TEST(PartialAllReduce, RandomSetsOfSixtyFourRanksKeepTheMeanAndDrawNear) {
   EXPECT_NEAR(std::accumulate(x.begin(), x.end(), 0.0) / kRanks, mean, 1e-9);
   const auto [least, most] = std::minmax_element(x.begin(), x.end());
   EXPECT_LT(*most - *least, 20) << "from 63";
+}
+
+TEST(PastPartials, TheNewestAreKnownWithTheirFirstWord) {
+  Random random(17);
+  PastPartials past;
+  std::vector<GroupEpoch> all;
+  const auto word = [](std::size_t i) { return "end of " + std::to_string(i); };
+  for (std::size_t i = 0; i < 5 * PastPartials::kKept; ++i) {
+    const GroupEpoch group{static_cast<std::uint32_t>(random.next()), static_cast<std::uint32_t>(i)};
+    all.push_back(group);
+    past.add(group, Status(CANARY_ABORTED, word(i)));
+    past.add(group, Status(CANARY_ABORTED, "a later word"));
+    if (i % 97 != 0) continue;
+    for (std::size_t j = 0; j <= i; ++j) {
+      const Status* const found = past.find(all[j]);
+      ASSERT_EQ(found != nullptr, i - j < PastPartials::kKept) << j << " of " << i;
+      if (found == nullptr) continue;
+      ASSERT_NE(found->text().find(word(j)), std::string::npos) << found->text();
+    }
+    ASSERT_EQ(past.find({group.flow, group.epoch + 1}), nullptr);
+  }
 }
 
 TEST(PartialAllReduce, LeavesNothingBehind) {
