@@ -108,6 +108,7 @@ void Engine::obey(const port::Command& c) {
     case port::Command::Kind::kDeadline:
       if (m == nullptr) return;
       post_messages(*m, INT_MAX);  // it has overtaken what it is meant for
+      set_session_deadline(c.ticket, now_ + Nanos{c.time_limit});
       set_partial_deadline(c.ticket, now_ + Nanos{c.time_limit});
       set_deadline(*m, c.ticket, now_ + Nanos{c.time_limit});
       return;
@@ -125,6 +126,12 @@ void Engine::obey(const port::Command& c) {
     }
     case port::Command::Kind::kPartial:
       return obey_partial(m, c);
+    case port::Command::Kind::kOpenSession:
+    case port::Command::Kind::kPush:
+    case port::Command::Kind::kStep:
+    case port::Command::Kind::kThresholds:
+    case port::Command::Kind::kCloseSession:
+      return obey_session(m, c);
     case port::Command::Kind::kSaveFeedback:
     case port::Command::Kind::kRestoreFeedback:
     case port::Command::Kind::kFeedbackGain:

@@ -383,6 +383,8 @@ std::size_t Engine::send(Nanos now) {
   const std::uint64_t ended = operations_ended_;
   std::size_t work = local_dirty_ ? settle_local() : 0;
   settle_partials();
+  sessions_due_ |= now >= sessions_deadline_;
+  if (sessions_due_) settle_sessions();
   work += everybody_.pump(now);
   if (local_dirty_) work += settle_local();  // what pumping completed
   settle_partials();
@@ -425,11 +427,11 @@ void Engine::flush_acks(Nanos now, bool all) {
 
 Nanos Engine::next_deadline() const {
   const Nanos t = std::min({factory_.next_deadline(), membership_->next_deadline(), next_housekeeping_, decisions_due_,
-                            everybody_.next_deadline()});
+                            everybody_.next_deadline(), sessions_deadline_});
   const bool entering_left = std::any_of(waiting_.begin(), waiting_.end(),
                                          [&](const GroupMember* m) { return m->waiting.ready() && has_room(*m); });
   const bool left =
-      commands_left_ || entering_left || messages_left_ || local_dirty_ || partials_due_ || !closed_groups_.empty();
+      commands_left_ || entering_left || messages_left_ || local_dirty_ || partials_due_ || sessions_due_ || !closed_groups_.empty();
   return left ? Nanos{} : t;
 }
 

@@ -37,6 +37,7 @@
 #include "engine/newcomer_flow.h"
 #include "engine/partial.h"
 #include "engine/peers.h"
+#include "engine/session.h"
 #include "engine/silence_watch.h"
 #include "port/command.h"
 #include "port/id_table.h"
@@ -119,7 +120,7 @@ class Engine final : public MembershipListener,
   template <typename Fn>
   void for_each_choice(Fn fn) const {
     for (const auto& g : groups_) {
-      if (g->local.empty() || g->partial) continue;
+      if (g->local.empty() || wire::is_partial(g->flow)) continue;
       g->use.for_each_used([&](Collective collective, int size_class, const ChoiceUse::Cell& cell) {
         const std::uint64_t usual = cell.bytes / cell.operations;
         fn(*g, collective, size_class, choice_view(*g, g->local.front()->entered + 1, collective, usual));
@@ -130,7 +131,7 @@ class Engine final : public MembershipListener,
   template <typename Fn>
   void for_each_codec_choice(Fn fn) const {
     for (const auto& g : groups_) {
-      if (g->local.empty()) continue;
+      if (g->local.empty() || wire::is_partial(g->flow)) continue;
       const MeasuredTable* const table =
           g->decisions ? &g->decisions->table_for(g->local.front()->entered + 1) : nullptr;
       for (const auto& cell : g->codec_use.cells()) {
@@ -139,6 +140,11 @@ class Engine final : public MembershipListener,
       }
     }
   }
+  // What a member's session knows of itself; false: there is none of that number.
+  bool read_session(port::MemberId id, std::uint64_t number, SessionView* view) const;
+  // The row of its index for an iteration and a colayer; nullptr: there is no such row.
+  const sync::WorkerSet* session_row(port::MemberId id, std::uint64_t number, sync::Iteration iteration,
+                                     int colayer) const;
   // True while operations or messages of a member are not done, those included that the engine has not seen.
   bool pending(port::MemberId id);
   // Ends a local member's part in its group; false: operations or messages are pending. When the last local member has
@@ -266,7 +272,8 @@ class Engine final : public MembershipListener,
   };
 
   // groups (groups.cc)
-  Group& add_group(std::uint32_t flow, std::vector<int> members, GroupEpoch parent = {}, std::uint64_t number = 0);
+  Group& add_group(std::uint32_t flow, std::vector<int> members, GroupEpoch parent = {}, std::uint64_t number = 0,
+                   bool of_session = false);
   GroupPeer* group_peer(Group& group, std::uint32_t engine);
   void add_member(Group& group, int rank);
   // Where a group with that number is, or would go.
@@ -320,6 +327,23 @@ class Engine final : public MembershipListener,
   void end_partials_of(const Group& parent, const Verdict& verdict);
   bool partial_pending(const GroupMember& member) const;
   void set_partial_deadline(port::TicketId ticket, Nanos deadline);
+
+  // sessions (session_operations.cc)
+  void obey_session(GroupMember* caller, const port::Command& command);
+  void open_session(const GroupMember& caller, const port::Command& command, OpTicket* ticket);
+  Status add_session_groups(Session& session, const GroupMember& caller);
+  Session* find_session(port::MemberId caller, std::uint64_t number) const;
+  bool has_session(const GroupMember& member) const;
+  void hear_of_round(const GroupMember& member, int source, std::uint32_t operation);
+  void settle_sessions();
+  bool settle_session(Session& session);
+  void open_rounds(Session& session);
+  void meet_in_session(Session& session, OpTicket* ticket);
+  void end_session(Session& session, const Verdict& verdict);
+  void close_session(Session& session);
+  void check_sessions(Nanos now);
+  void end_sessions_of(const Group& parent, const Verdict& verdict);
+  void set_session_deadline(port::TicketId ticket, Nanos deadline);
 
   // MuxHost
   void on_heartbeat(Mux& from, const wire::Header& header) override;
@@ -445,6 +469,9 @@ class Engine final : public MembershipListener,
   DecisionTable decisions_;  // CANARY_ALGO
   std::uint64_t codec_value_bytes_ = 0, codec_encoded_bytes_ = 0;
   std::vector<std::pair<CodecSpec, CodecSpeed>> codec_speeds_;  // that were asked for
+  std::vector<std::unique_ptr<Session>> sessions_;  // before the groups, which are lent their buffers
+  bool sessions_due_ = false;                       // something of theirs may have happened
+  Nanos sessions_deadline_ = Nanos::max();          // when a gradient has waited for long enough
   Greeter& greeter_;
   std::unique_ptr<Membership> membership_;
   std::shared_ptr<const Roster> roster_ = std::make_shared<Roster>();  // shared with membership_

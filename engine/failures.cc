@@ -74,7 +74,11 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
     end_waiting(*m);
   }
   partials_due_ |= g.partial != nullptr;
-  if (verdict.code == CANARY_ABORTED) end_partials_of(g, verdict);
+  sessions_due_ |= !sessions_.empty();
+  if (verdict.code == CANARY_ABORTED) {
+    end_partials_of(g, verdict);
+    end_sessions_of(g, verdict);
+  }
   if (!flood) return;
   Verdict v = verdict;
   v.flow = g.flow;
@@ -340,6 +344,7 @@ void Engine::housekeeping(Nanos now) {
   }
   decide(now);
   if (!strays_.empty()) expire_strays(now);
+  if (!sessions_.empty()) check_sessions(now);
   const Nanos looked = std::exchange(looked_at_, now);
   for (auto& g : groups_) {
     if (g->dead) continue;

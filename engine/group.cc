@@ -1,11 +1,13 @@
 #include "engine/group.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <iterator>
 
 #include "base/check.h"
 #include "compress/codec_ask.h"
+#include "engine/session.h"
 #include "kernels/crc32c.h"
 
 namespace canarynet {
@@ -15,6 +17,44 @@ Operation* Run::operation() const {
   CANARY_CHECK(op != nullptr, "a run without its operation");
   return op;
 }
+
+namespace {
+
+// Places in the counts of a signature, behind those of codecs: a session says what all its workers must agree on.
+constexpr std::size_t kSessionPlace = 2, kColayerPlace = 3, kColayersPlace = 4, kElementsPlace = 5;
+
+void sign_session(const Session& session, int colayer, wire::SignaturePayload* s) {
+  std::uint64_t elements = 0;
+  std::uint32_t crc = 0;
+  for (const auto& c : session.colayers) {
+    const std::uint64_t count = c.count;
+    elements += count;
+    crc = crc32c(crc, &count, sizeof count);
+  }
+  s->counts_moment = crc | std::uint64_t{1} << 32;  // never 0
+  s->counts[kSessionPlace] = session.number;
+  s->counts[kColayerPlace] = static_cast<std::uint64_t>(colayer + 1);
+  s->counts[kColayersPlace] = session.colayers.size();
+  s->counts[kElementsPlace] = elements;
+}
+
+bool is_of_session(const wire::SignaturePayload& s) {
+  return s.collective == static_cast<std::uint32_t>(Collective::kAllReduce) && s.counts_crc == 0 &&
+         s.counts_moment != 0;
+}
+
+// "session #1 of 3 colayers with 1000 elements (layout 1a2b3c4d), colayer 2:"
+std::string describe_session(const wire::SignaturePayload& s) {
+  char layout[16];
+  std::snprintf(layout, sizeof layout, "%08x", static_cast<unsigned>(s.counts_moment));
+  std::string out = "session #" + std::to_string(s.counts[kSessionPlace]) + " of " +
+                    std::to_string(s.counts[kColayersPlace]) + " colayers with " +
+                    std::to_string(s.counts[kElementsPlace]) + " elements (layout " + layout + ")";
+  if (s.counts[kColayerPlace] != 0) out += ", colayer " + std::to_string(s.counts[kColayerPlace] - 1);
+  return out + ":";
+}
+
+}  // namespace
 
 wire::SignaturePayload make_signature(const GroupMember& m, const OpRequest& request, const Program& program) {
   wire::SignaturePayload s;
@@ -39,6 +79,7 @@ wire::SignaturePayload make_signature(const GroupMember& m, const OpRequest& req
     const PartialCall& call = *m.group->partial->calls[m.group->place_of(m)];
     sign_partial(*m.group->partial, m.group->members, call.step == PartialCall::Step::kWeights, &s);
   }
+  if (m.session != nullptr) sign_session(*m.session, m.colayer, &s);
   if (request.codec != 0 && s.members > 1) {
     s.counts[0] = request.codec;
     s.counts[1] = request.tensor;
@@ -103,6 +144,7 @@ std::string describe(const wire::SignaturePayload& s) {
   const auto op = static_cast<Collective>(s.collective);
   if (op == Collective::kBarrier) return out;
   if (is_partial(s)) out = describe_partial(s);
+  if (is_of_session(s)) out = describe_session(s);
   out += " " + named<DataType>("type", s.type, kDataTypeCount);
   if (op != Collective::kAllToAllV) out += " n=" + std::to_string(s.count);
   if (op == Collective::kAllGatherV) {

@@ -35,6 +35,7 @@
 
 namespace canarynet {
 
+class Session;
 struct Group;
 struct GroupMember;
 
@@ -197,6 +198,9 @@ struct GroupMember {
   HashedBag<EarlySignature> early;  // of operations not entered yet, by the operation's number; bounded
   static constexpr std::uint32_t kHistory = 64;
   wire::SignaturePayload history[kHistory] = {};  // of operations entered, by number
+
+  Session* session = nullptr;  // whose rounds these are; null: none's
+  int colayer = -1;            // of it; -1: the group where a session's workers meet
 
   ErrorFeedback feedback;            // of tensors that travel with a codec
   std::unique_ptr<TopKChain> chain;  // null before the first one

@@ -54,16 +54,19 @@ std::vector<double> told_rates(const Roster& roster, const Reachability& reach,
 
 }  // namespace
 
-// `parent` and `number`: of a partial all-reduce's.
-Group& Engine::add_group(std::uint32_t flow, std::vector<int> members, GroupEpoch parent, std::uint64_t number) {
+// `parent` and `number`: of a partial all-reduce's, or one of a session's.
+Group& Engine::add_group(std::uint32_t flow, std::vector<int> members, GroupEpoch parent, std::uint64_t number,
+                         bool of_session) {
   auto g = std::make_unique<Group>();
   g->flow = flow;
   if (wire::is_partial(flow)) {
     g->epoch = partial_group(parent.flow, parent.epoch, number, members.front()).epoch;
-    g->partial = std::make_unique<PartialOperation>();
-    g->partial->number = number;
-    g->partial->parent = parent.flow;
-    g->partial->parent_epoch = parent.epoch;
+    if (!of_session) {
+      g->partial = std::make_unique<PartialOperation>();
+      g->partial->number = number;
+      g->partial->parent = parent.flow;
+      g->partial->parent_epoch = parent.epoch;
+    }
   } else {
     g->epoch = first_epoch(roster_->epoch_seed, flow);
   }
@@ -98,7 +101,7 @@ Group& Engine::add_group(std::uint32_t flow, std::vector<int> members, GroupEpoc
   g->messages_flow = std::make_unique<GroupMessageFlow>(*this, *g);
   flows_.add(g->flow, *g->operations_flow);
   flows_.add(g->messages_number(), *g->messages_flow);
-  if (!g->partial && DecisionFlow::serves(*this, *g)) {
+  if (!wire::is_partial(flow) && DecisionFlow::serves(*this, *g)) {
     g->decisions = std::make_unique<DecisionFlow>(*this, *g);
     flows_.add(g->decisions_number(), *g->decisions);
   }
@@ -285,7 +288,7 @@ bool Engine::pending(port::MemberId id) {
   while (commands_left_);
   GroupMember* const m = member(id);
   if (m != nullptr) post_messages(*m, INT_MAX);
-  return m != nullptr && (m->pending() || partial_pending(*m));
+  return m != nullptr && (m->pending() || partial_pending(*m) || has_session(*m));
 }
 
 bool Engine::forget(port::MemberId id) {

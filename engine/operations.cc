@@ -297,7 +297,11 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
     }
     // A neighbour in this very engine.
     GroupMember* other = g.member(program.peers[s].rank);
-    if (other == nullptr || later(number, other->entered)) continue;
+    if (other == nullptr) continue;
+    if (later(number, other->entered)) {
+      if (other->session != nullptr) hear_of_round(*other, m.rank, number);
+      continue;
+    }
     Operation* theirs = other->find(number);
     wire::SignaturePayload told = other->history[number % GroupMember::kHistory];
     if (theirs != nullptr) told = addressed(told, theirs->request, static_cast<std::size_t>(m.rank));
@@ -327,6 +331,7 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
 // send ahead of us is enough for all that operations in flight can bring, and pieces of operations that are not entered
 // here fill less than the other half.
 bool Engine::waits_for_its_piece(const Operation& op, const RunPartner& partner) const {
+  if (op.run->member->session != nullptr) return false;  // it is what tells the partner of a round
   const Program& program = op.entry->program;
   const ProgramPeer& peer = program.peers[partner.index];
   const std::uint64_t bytes = program.piece_offset.back();
@@ -456,6 +461,7 @@ void Engine::charge_less(EnginePeer& peer, std::uint32_t bytes) {
 
 bool Engine::admit_signature(GroupMember& m, int source, std::uint32_t number, const wire::SignaturePayload& theirs) {
   if (later(number, m.entered)) {
+    if (m.session != nullptr) hear_of_round(m, source, number);
     if (m.early.size() >= kEarlyMax) return false;
     m.early.add(number, {static_cast<std::uint16_t>(source), number, theirs});  // twice if it came twice: no harm
     return true;
@@ -610,6 +616,7 @@ void Engine::finish(GroupMember& m, Operation& op, Status status) {
   operations_failed_ += !status.ok();
   if (m.operations.empty()) active_.erase(std::find(active_.begin(), active_.end(), &m));
   partials_due_ |= m.group->partial != nullptr;
+  sessions_due_ |= m.session != nullptr;
   if (chained && go_on(m, number, entered, &status)) return;
   ticket->finish(std::move(status));
 }

@@ -97,6 +97,48 @@ Command partial(MemberId member, const OpRequest& request, std::span<const std::
   return c;
 }
 
+namespace {
+
+Command of_session(Command::Kind kind, MemberId member, std::uint64_t session, TicketId ticket) {
+  Command c = of_member(kind, member, ticket);
+  c.count = session;
+  return c;
+}
+
+}  // namespace
+
+Command open_session(MemberId member, std::uint64_t session, std::span<const std::uint64_t> numbers, TicketId ticket) {
+  Command c = of_session(Command::Kind::kOpenSession, member, session, ticket);
+  c.numbers = memory_at(numbers.data(), numbers.size_bytes());
+  return c;
+}
+
+Command push(MemberId member, std::uint64_t session, int colayer, std::span<const float> gradient, TicketId ticket) {
+  Command c = of_session(Command::Kind::kPush, member, session, ticket);
+  c.rank = colayer;
+  c.input = memory_at(gradient.data(), gradient.size_bytes());
+  return c;
+}
+
+Command step(MemberId member, std::uint64_t session, SessionStep what, std::span<float> sums, SessionResult* result,
+             TicketId ticket) {
+  Command c = of_session(Command::Kind::kStep, member, session, ticket);
+  c.rank = static_cast<std::int32_t>(what);
+  c.output = memory_at(sums.data(), sums.size_bytes());
+  c.numbers = memory_at(result, sizeof *result);
+  return c;
+}
+
+Command thresholds(MemberId member, std::uint64_t session, std::span<const std::uint64_t> numbers, TicketId ticket) {
+  Command c = of_session(Command::Kind::kThresholds, member, session, ticket);
+  c.numbers = memory_at(numbers.data(), numbers.size_bytes());
+  return c;
+}
+
+Command close_session(MemberId member, std::uint64_t session, TicketId ticket) {
+  return of_session(Command::Kind::kCloseSession, member, session, ticket);
+}
+
 Command group(int world_rank, std::span<const std::int32_t> ranks, TicketId ticket) {
   Command c;
   c.kind = Command::Kind::kGroup;

@@ -18,6 +18,7 @@
 #include "base/types.h"
 #include "base/units.h"
 #include "port/memory_ref.h"
+#include "port/session.h"
 
 namespace canarynet::port {
 
@@ -72,6 +73,13 @@ struct Command {
     kPartial,          // an all-reduce among some ranks of a member's group, this one among them: type, redop, count,
                        // buffers as kOperation has them; numbers (8 bytes each): its number, the bits of this rank's
                        // weight (a double), the ranks; `rank`: 1 if weights count, else 0
+    // A session of a member (port/session.h), which has the caller's number `count`.
+    kOpenSession,   // numbers: kSessionHead words, then the elements of each colayer (8 bytes each)
+    kPush,          // the gradient of colayer `rank` from `input`
+    kStep,          // `rank`: a SessionStep; sums of all colayers, one behind the other, into `output`, and a
+                    // SessionResult into `numbers`
+    kThresholds,    // from now on; numbers: kSessionHead words
+    kCloseSession,  // no other command names it afterwards
   } kind = Kind::kNone;
   std::uint8_t collective = 0;
   std::uint8_t priority = 0;      // operations and messages: a canary_priority
@@ -155,6 +163,14 @@ Command feedback_gain(MemberId member, std::uint64_t tensor, FeedbackGain* to, T
 // `numbers` as kPartial has them.
 Command partial(MemberId member, const OpRequest& request, std::span<const std::uint64_t> numbers, bool weighted,
                 TicketId ticket);
+
+// `numbers` as kOpenSession has them.
+Command open_session(MemberId member, std::uint64_t session, std::span<const std::uint64_t> numbers, TicketId ticket);
+Command push(MemberId member, std::uint64_t session, int colayer, std::span<const float> gradient, TicketId ticket);
+Command step(MemberId member, std::uint64_t session, SessionStep what, std::span<float> sums, SessionResult* result,
+             TicketId ticket);
+Command thresholds(MemberId member, std::uint64_t session, std::span<const std::uint64_t> numbers, TicketId ticket);
+Command close_session(MemberId member, std::uint64_t session, TicketId ticket);
 
 Command group(int world_rank, std::span<const std::int32_t> ranks, TicketId ticket);
 Command abort(MemberId member, std::string_view reason, TicketId ticket = kNoTicket);

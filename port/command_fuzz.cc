@@ -136,6 +136,27 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (command.kind == Command::Kind::kFeedbackGain)
         touch(regions.at(command.output), sizeof(port::FeedbackGain), true, arena);
       break;
+    case Command::Kind::kOpenSession:
+    case Command::Kind::kThresholds: {
+      if (!here.member || !here.ticket) std::abort();
+      touch(regions.at(command.numbers), command.numbers.bytes, false, arena);
+      const std::uint64_t words = command.numbers.bytes / sizeof(std::uint64_t);
+      if (words < port::kSessionHead || words > port::kSessionHead + port::kColayersMax) std::abort();
+      if (command.kind == Command::Kind::kOpenSession && words == port::kSessionHead) std::abort();
+      break;
+    }
+    case Command::Kind::kPush:
+      if (!here.member || !here.ticket || command.rank < 0) std::abort();
+      touch(regions.at(command.input), command.input.bytes, false, arena);
+      break;
+    case Command::Kind::kStep:
+      if (!here.member || !here.ticket || command.rank < 0 || command.rank >= port::kSessionSteps) std::abort();
+      touch(regions.at(command.output), command.output.bytes, true, arena);
+      touch(regions.at(command.numbers), sizeof(port::SessionResult), true, arena);
+      break;
+    case Command::Kind::kCloseSession:
+      if (!here.member || !here.ticket) std::abort();
+      break;
     case Command::Kind::kSendOn:
     case Command::Kind::kReceiveOn:
       if (!here.connected || !here.ticket) std::abort();

@@ -153,14 +153,21 @@ SessionRounds::Step SessionRounds::step(Nanos now) {
 // Entering t + 1 blocks while t + 1 - min t_j > s, where t_j is one more than the last iteration that worker j has
 // finished, and finished means: all its colayers are in rounds committed here. Hearsay about t_j would let a worker go
 // on without the values it waits for.
-bool SessionRounds::missing(int z) const {
+int SessionRounds::awaited(int z) const {
   const Iteration needed = iteration_ - thresholds_.staleness;
   for (int j = members_.next(); j >= 0; j = members_.next(j + 1)) {
     // With s = 0 the own round must have come back, too.
     if (j == options_.worker && thresholds_.staleness > 0) continue;
-    if (merged(j, z) < needed) return true;
+    if (merged(j, z) < needed) return j;
   }
-  return false;
+  return -1;
+}
+
+int SessionRounds::awaited() const {
+  for (int z = 0; blocked_ && z < options_.colayers; ++z) {
+    if (const int j = awaited(z); j >= 0) return j;
+  }
+  return -1;
 }
 
 std::uint32_t SessionRounds::applied_before(int z) const {

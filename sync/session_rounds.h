@@ -160,6 +160,9 @@ class SessionRounds {
   // InvalidArgument if the bound needs more rows than the session was opened with; nothing changes then.
   Status set_thresholds(const Thresholds& thresholds);
   const Thresholds& thresholds() const { return thresholds_; }
+  void set_linger(std::optional<Nanos> linger) { options_.linger = linger; }
+  // Mode wait: a worker whose gradient step() waits for; -1: it waits for nobody.
+  int awaited() const;
   // What a round's aggregators need to know of ζ, besides arrive().
   void observe(Iteration newest);
 
@@ -202,8 +205,9 @@ class SessionRounds {
   // The last iteration of worker j whose gradient of colayer z is in a committed round.
   Iteration& merged(int j, int z) { return merged_[static_cast<std::size_t>(j * options_.colayers + z)]; }
   Iteration merged(int j, int z) const { return merged_[static_cast<std::size_t>(j * options_.colayers + z)]; }
-  // Mode wait: some member's gradient of z is missing that step() waits for.
-  bool missing(int z) const;
+  // Mode wait: the member whose gradient of z step() waits for; -1: nobody's.
+  int awaited(int z) const;
+  bool missing(int z) const { return awaited(z) >= 0; }
   void drop(IterationRange* range);
   void go_overtime();
   void enter(Nanos now, Iteration t);

@@ -1,0 +1,404 @@
+// Sessions of the engine: what callers ask of them, their rounds, and their ends.
+//
+// A session has a group of its own for each colayer and one more, where its workers meet when they open it and when
+// they finish. They are made as those of partial all-reduces are, by every engine for itself. Round m of a colayer is
+// operation m of its group: a signature that comes for one that is not entered here says that a round has been opened,
+// and every engine joins it at once, with the worker's data or with zeros, while the worker computes.
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "base/check.h"
+#include "base/duration_text.h"
+#include "base/hashed_bag.h"
+#include "engine/engine.h"
+
+namespace canarynet {
+namespace {
+
+constexpr std::size_t kSessionsMax = 64;  // of all ranks served here
+
+std::string name_of_session(std::uint64_t number) { return "session #" + std::to_string(number); }
+
+// The number for the hash of one of its groups; place 0 is where the workers meet.
+std::uint64_t group_number(std::uint64_t session, std::size_t place) {
+  constexpr std::uint64_t kSessions = 0x53e5510053e55100u;  // apart from partial all-reduces of the same numbers
+  return mixed_bits(mixed_bits(session ^ kSessions) + place);
+}
+
+std::span<const std::uint64_t> words_at(const port::Regions& regions, const port::MemoryRef& m) {
+  return {reinterpret_cast<const std::uint64_t*>(regions.at(m)), m.bytes / sizeof(std::uint64_t)};
+}
+
+}  // namespace
+
+Session* Engine::find_session(port::MemberId caller, std::uint64_t number) const {
+  for (const auto& s : sessions_) {
+    if (s->number == number && s->caller == caller) return s.get();
+  }
+  return nullptr;
+}
+
+bool Engine::has_session(const GroupMember& m) const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& s) { return s->caller == m.id; });
+}
+
+bool Engine::read_session(port::MemberId id, std::uint64_t number, SessionView* view) const {
+  const Session* const s = find_session(id, number);
+  if (s != nullptr) *view = s->view();
+  return s != nullptr;
+}
+
+const sync::WorkerSet* Engine::session_row(port::MemberId id, std::uint64_t number, sync::Iteration iteration,
+                                           int colayer) const {
+  const Session* const s = find_session(id, number);
+  if (s == nullptr || colayer < 0 || colayer >= static_cast<int>(s->colayers.size())) return nullptr;
+  const sync::Gei& index = s->rounds.index();
+  if (iteration < std::max<sync::Iteration>(1, index.oldest_row()) || iteration > index.newest()) return nullptr;
+  return &index.row(iteration, colayer);
+}
+
+// --- calls -----------------------------------------------------------------------------------------------------------
+
+void Engine::obey_session(GroupMember* caller, const port::Command& c) {
+  using Kind = port::Command::Kind;
+  OpTicket* const ticket = tickets_->at(c.ticket.place);
+  CANARY_CHECK(ticket != nullptr, "a ticket ended before its session's call");
+  if (caller == nullptr)
+    return ticket->finish(Status(CANARY_INVALID_ARGUMENT, name_of_session(c.count) + ": its group has been destroyed"));
+  if (c.kind == Kind::kOpenSession) return open_session(*caller, c, ticket);
+  Session* const s = find_session(caller->id, c.count);
+  if (s == nullptr)
+    return ticket->finish(Status(CANARY_INVALID_ARGUMENT, name_of_session(c.count) + " has been closed"));
+  const auto answer = [&](const Status& status) {
+    ticket->finish(status.ok() ? status : status.wrap(name_of_session(s->number)));
+  };
+  const bool closes = c.kind == Kind::kCloseSession;
+  if (s->state == Session::State::kEnded && !closes) return answer(s->verdict);
+  if (s->state == Session::State::kOpening && !closes)
+    return answer(Status(CANARY_INVALID_ARGUMENT, "it is being opened"));
+  switch (c.kind) {
+    case Kind::kPush:
+      if (s->state != Session::State::kOpen)
+        return answer(Status(CANARY_INVALID_ARGUMENT, "a push after the worker has finished"));
+      if (s->asked.ticket != nullptr)
+        return answer(Status(CANARY_INVALID_ARGUMENT, "a push while a step of this worker is under way"));
+      answer(s->push(now_, c.rank,
+                     {reinterpret_cast<const float*>(regions_.at(c.input)), c.input.bytes / sizeof(float)}));
+      break;
+    case Kind::kThresholds: {
+      const auto numbers = words_at(regions_, c.numbers);
+      const Status wrong = s->rounds.set_thresholds(Session::thresholds_of(numbers, s->rounds.index().colayers(
+                                                                                        s->rounds.index().newest())));
+      if (wrong.ok()) s->rounds.set_linger(Session::linger_of(numbers));
+      answer(wrong);
+      break;
+    }
+    case Kind::kStep: {
+      const auto what = static_cast<port::SessionStep>(c.rank);
+      std::size_t elements = 0;
+      for (const auto& colayer : s->colayers) elements += colayer.count;
+      if (c.output.bytes != elements * sizeof(float)) {
+        return answer(Status(CANARY_INVALID_ARGUMENT, "sums have room for " +
+                                                          std::to_string(c.output.bytes / sizeof(float)) +
+                                                          " elements, its colayers have " + std::to_string(elements)));
+      }
+      if (s->asked.ticket != nullptr)
+        return answer(Status(CANARY_INVALID_ARGUMENT, "a step of this worker is under way"));
+      const bool finishes = what == port::SessionStep::kFinish;
+      if (!finishes && s->state != Session::State::kOpen)
+        return answer(Status(CANARY_INVALID_ARGUMENT, "a step after the worker has finished"));
+      s->asked = {ticket, what, {reinterpret_cast<float*>(regions_.at(c.output)), elements}, regions_.at(c.numbers),
+                  now_};
+      if (finishes && s->state == Session::State::kOpen) {
+        s->state = Session::State::kFinishing;
+        s->rounds.finish();
+      }
+      break;
+    }
+    default:
+      close_session(*s);  // it is gone
+      return ticket->finish(Status());
+  }
+  sessions_due_ = true;
+}
+
+void Engine::open_session(const GroupMember& caller, const port::Command& c, OpTicket* ticket) {
+  const std::string name = name_of_session(c.count);
+  const auto refuse = [&](const Status& why) { ticket->finish(why.wrap(name)); };
+  const Group& parent = *caller.group;
+  if (parent.dead && parent.verdict.code() == CANARY_ABORTED) return refuse(parent.verdict);
+  if (find_session(caller.id, c.count) != nullptr)
+    return refuse(Status(CANARY_INVALID_ARGUMENT, "this rank has opened it"));
+  if (sessions_.size() >= kSessionsMax) {
+    return refuse(
+        Status(CANARY_LIMIT, "this process has " + std::to_string(kSessionsMax) + " sessions: there is no room"));
+  }
+  const auto numbers = words_at(regions_, c.numbers);
+  sync::SessionRounds::Options options;
+  if (Status wrong = Session::read(numbers, caller.rank, static_cast<int>(parent.members.size()), &options);
+      !wrong.ok())
+    return refuse(wrong);
+  sessions_.push_back(
+      std::make_unique<Session>(caller.id, c.count, options, numbers.subspan(port::kSessionHead)));
+  Session& s = *sessions_.back();
+  if (Status wrong = add_session_groups(s, caller); !wrong.ok()) {
+    close_session(s);
+    return refuse(wrong);
+  }
+  s.opening = ticket;
+  try {
+    s.allocate();
+  } catch (const std::bad_alloc&) {
+    Verdict v;
+    v.code = CANARY_LIMIT;
+    v.rank = caller.world_rank;
+    v.text = "rank " + std::to_string(caller.world_rank) + " has no memory for it";
+    return end_session(s, v);
+  }
+  meet_in_session(s, &s.control_ticket);
+}
+
+// Its members in the groups; those groups that another local rank has made are there.
+Status Engine::add_session_groups(Session& s, const GroupMember& caller) {
+  const Group& parent = *caller.group;
+  const std::vector<int> members = parent.members;  // groups move
+  const GroupEpoch of{parent.flow, parent.epoch};
+  for (std::size_t place = 0; place <= s.colayers.size(); ++place) {
+    const std::uint64_t number = group_number(s.number, place);
+    const GroupEpoch name = partial_group(of.flow, of.epoch, number, members.front());
+    Group* g = find_group(name.flow);
+    if (g == nullptr) {
+      if (const Status* const past = past_partials_.find(name))
+        return past->ok() ? Status(CANARY_INVALID_ARGUMENT, "its number has been used, each one takes one of its own")
+                          : *past;
+      g = &add_group(name.flow, members, of, number, /*of_session=*/true);
+      for (const std::uint32_t e : g->engine_of) {
+        if (!peers_[e].gone) continue;
+        const Status& loss = peers_[e].why_gone;
+        Verdict v;
+        v.code = loss.code();
+        v.rank = loss.detail().rank;
+        v.text = loss.text();
+        kill(*g, v, true);
+        break;
+      }
+    } else if (g->epoch != name.epoch || g->members != members) {
+      return Status(CANARY_LIMIT, "another group has the same number by chance, take the next");
+    }
+    GroupMember* const m = g->member_of_world(caller.world_rank);
+    if (m == nullptr || m->session != nullptr)
+      return Status(CANARY_INVALID_ARGUMENT, "its number has been used, each one takes one of its own");
+    m->session = &s;
+    m->colayer = static_cast<int>(place) - 1;
+    (place == 0 ? s.control : s.colayers[place - 1].member) = m;
+    if (!g->dead) admit_strays(*g);
+    drop_early(*g);
+  }
+  return {};
+}
+
+// An all-reduce of one number, whose signature says the layout: all have called when it is done.
+void Engine::meet_in_session(Session& s, OpTicket* ticket) {
+  ticket->reset();
+  s.token = 0;
+  const OpRequest request{.collective = Collective::kAllReduce,
+                          .input = &s.token,
+                          .output = &s.token,
+                          .count = 1,
+                          .type = CANARY_F32,
+                          .redop = CANARY_SUM};
+  enter(*s.control, {request, ticket, now_, Nanos::max()});
+}
+
+// --- rounds ----------------------------------------------------------------------------------------------------------
+
+// A peer, or another rank of this process, has entered a round that this member has not.
+void Engine::hear_of_round(const GroupMember& m, int source, std::uint32_t operation) {
+  if (m.colayer < 0) return;
+  sync::SessionRounds& rounds = m.session->rounds;
+  const std::uint32_t round = operation - (options_.first_operation - 1);
+  rounds.opened(m.colayer, rounds.epoch(), round, rounds.newest(), source, rounds.last_seen(source));
+  sessions_due_ = true;
+}
+
+void Engine::open_rounds(Session& s) {
+  if (s.state == Session::State::kOpening || s.state == Session::State::kEnded) return;
+  for (int z = s.due(now_); z >= 0; z = s.due(now_)) {
+    Session::Colayer& c = s.colayers[static_cast<std::size_t>(z)];
+    const std::span<float> in = s.join(now_, z);
+    const OpRequest request{.collective = Collective::kAllReduce,
+                            .input = in.data(),
+                            .output = in.data(),
+                            .count = in.size(),
+                            .type = CANARY_F32,
+                            .redop = CANARY_SUM};
+    c.ticket.reset();
+    enter(*c.member, {request, &c.ticket, now_, Nanos::max()});
+  }
+}
+
+void Engine::settle_sessions() {
+  while (std::exchange(sessions_due_, false)) {
+    for (std::size_t i = 0; i < sessions_.size(); ++i) {
+      while (settle_session(*sessions_[i])) {
+      }
+    }
+    if (local_dirty_) settle_local();  // rounds among local ranks, or of one rank alone
+  }
+  sessions_deadline_ = Nanos::max();
+  for (const auto& s : sessions_) {
+    if (s->state == Session::State::kEnded || s->state == Session::State::kOpening) continue;
+    sessions_deadline_ = std::min({sessions_deadline_, s->rounds.next_deadline(), s->asked.deadline});
+  }
+}
+
+// True: something has changed that may lead to more.
+bool Engine::settle_session(Session& s) {
+  using At = Session::State;
+  if (s.state == At::kEnded) return false;
+  const auto fails = [&](const Group& g, const OpTicket& ticket) {
+    Verdict v;
+    const Status& why = g.dead ? g.verdict : ticket.status;
+    v.code = why.code();
+    v.rank = why.detail().rank;
+    v.text = why.text();
+    end_session(s, v);
+    return false;
+  };
+  if (s.control->group->dead) return fails(*s.control->group, s.control_ticket);
+  for (std::size_t z = 0; z < s.colayers.size(); ++z) {
+    Session::Colayer& c = s.colayers[z];
+    const bool done = c.running && c.ticket.done();
+    if (c.member->group->dead || (done && c.ticket.code != CANARY_OK)) return fails(*c.member->group, c.ticket);
+    if (!done) continue;
+    if (const Status wrong = s.commit(now_, static_cast<int>(z)); !wrong.ok()) {
+      Verdict v;
+      v.code = wrong.code();
+      v.rank = s.control->world_rank;
+      v.text = wrong.text();
+      end_session(s, v);
+      return false;
+    }
+  }
+  const bool meets = s.control_ticket.done();
+  if (meets && s.control_ticket.code != CANARY_OK) return fails(*s.control->group, s.control_ticket);
+  if (s.state == At::kOpening) {
+    if (!meets) return false;
+    s.state = At::kOpen;
+    std::exchange(s.opening, nullptr)->finish(Status());
+  }
+  open_rounds(s);
+  if (s.state == At::kFinishing && s.drained()) {
+    const std::uint32_t met = s.control->entered - (options_.first_operation - 1);
+    if (met == 1) {
+      meet_in_session(s, &s.control_ticket);
+      return true;
+    }
+    if (meets) s.state = At::kFinished;
+  }
+  if (s.asked.ticket == nullptr) return false;
+  Status status;
+  if (!s.answer(now_, &status)) {
+    if (now_ >= s.asked.deadline)
+      std::exchange(s.asked, {}).ticket->finish(
+          Status(CANARY_DEADLINE, "the caller's deadline passed").wrap(name_of_session(s.number)));
+    open_rounds(s);  // a worker that waits joins what it kept its data for
+    return false;
+  }
+  std::exchange(s.asked, {}).ticket->finish(status.ok() ? status : status.wrap(name_of_session(s.number)));
+  return false;
+}
+
+// --- ends ------------------------------------------------------------------------------------------------------------
+
+// All its groups end, here and everywhere; callers hear of it.
+void Engine::end_session(Session& s, const Verdict& verdict) {
+  if (s.state == Session::State::kEnded) return;
+  s.state = Session::State::kEnded;
+  const auto kill_one = [&](GroupMember* m) {
+    if (m != nullptr) kill(*m->group, verdict, true);
+  };
+  kill_one(s.control);
+  for (auto& c : s.colayers) kill_one(c.member);
+  ErrorDetail detail;
+  detail.rank = verdict.rank;
+  detail.phase = "exchange";
+  s.verdict = s.control != nullptr ? s.control->group->verdict : Status(verdict.code, verdict.text, detail);
+  const Status told = s.verdict.wrap(name_of_session(s.number));
+  if (OpTicket* const opening = std::exchange(s.opening, nullptr)) opening->finish(told);
+  if (OpTicket* const asked = std::exchange(s.asked, {}).ticket) asked->finish(told);
+}
+
+// Without a word to others where all have finished; else it ends for them, too.
+void Engine::close_session(Session& s) {
+  const bool silent = s.state == Session::State::kFinished || s.state == Session::State::kEnded ||
+                      (s.state == Session::State::kOpening && s.opening == nullptr);
+  if (!silent) {
+    Verdict v;
+    v.code = CANARY_ABORTED;
+    v.rank = s.control->world_rank;
+    v.text = rank_name(v.rank) + " closed it before all had finished";
+    end_session(s, v);
+  }
+  std::vector<GroupMember*> members{s.control};
+  for (auto& c : s.colayers) members.push_back(c.member);
+  for (GroupMember* const m : members) {
+    if (m == nullptr) continue;
+    Group& g = *m->group;
+    m->session = nullptr;
+    for (auto& e : m->programs) {
+      for (auto& run : e->idle) runs_[run->index] = nullptr;
+    }
+    m->programs.clear();
+    retire_messages(*m);
+    std::erase(waiting_, m);
+    member_ids_.remove(m->id.place);
+    const auto at = std::find_if(g.local.begin(), g.local.end(), [&](const auto& l) { return l.get() == m; });
+    g.forgotten.push_back(std::move(*at));
+    g.local.erase(at);
+    if (!g.local.empty()) continue;
+    past_partials_.add({g.flow, g.epoch}, g.dead ? g.verdict : Status());
+    close_group(g);
+  }
+  std::erase_if(sessions_, [&](const auto& one) { return one.get() == &s; });
+}
+
+// A step that waits for a worker which left, or has pushed nothing for too long.
+void Engine::check_sessions(Nanos now) {
+  for (const auto& one : sessions_) {
+    Session& s = *one;
+    const int j = s.asked.ticket != nullptr && s.state == Session::State::kOpen ? s.rounds.awaited() : -1;
+    if (j < 0) continue;
+    const Group& g = *s.control->group;
+    const auto at = static_cast<std::size_t>(j);
+    const Nanos waits = now - s.asked.since;
+    const bool left = g.left[at] != 0 && now - std::max(s.asked.since, s.committed_at) > departure_grace();
+    if (!left && waits <= options_.settings.entry_limit) continue;
+    Verdict v;
+    v.code = left ? CANARY_PEER_DIED : CANARY_ENTRY_TIMEOUT;
+    v.rank = g.members[at];
+    v.elapsed = waits;
+    v.text = rank_name(v.rank) + (left ? " left the job (finalize)" : " pushed nothing more for " + milliseconds(waits)) +
+             ", while a step waited for its gradient";
+    end_session(s, v);
+  }
+}
+
+// Those that an aborted group's ranks have in it.
+void Engine::end_sessions_of(const Group& parent, const Verdict& verdict) {
+  for (const auto& s : sessions_) {
+    const GroupMember* const m = member(s->caller);
+    if (m != nullptr && m->group == &parent) end_session(*s, verdict);
+  }
+}
+
+void Engine::set_session_deadline(port::TicketId ticket, Nanos deadline) {
+  for (const auto& s : sessions_) {
+    if (s->asked.ticket == nullptr || s->asked.ticket->id() != ticket) continue;
+    s->asked.deadline = deadline;
+    sessions_due_ = true;
+  }
+}
+
+}  // namespace canarynet
