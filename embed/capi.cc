@@ -110,6 +110,11 @@ void end_pending(canary_context& context) {
 
 void forget_groups(canary_context& context) {
   if (context.impl->ranks().size() == 1) return;
+  for (const auto& session : context.sessions) {
+    OpTicket ticket;
+    const auto id = context.impl->ticket_id(ticket);
+    (void)context.impl->run(port::close_session(session->member, session->number, id), ticket);
+  }
   for (const auto& group : context.groups) {
     context.impl->with_engine([&](Engine& e) { e.forget(group->member); });
   }

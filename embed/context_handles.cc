@@ -33,6 +33,7 @@ void canary_context::give_op(canary_op* op) {
 void canary_context::clear() {
   free_ops.clear();
   ops.clear();
+  sessions.clear();
   groups.clear();
   world.reset();
   bell.close();

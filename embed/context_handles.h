@@ -32,6 +32,7 @@ struct canary_context : canarynet::Handled {
   std::mutex mutex;  // handles only; never held while driving
   canarynet::Kept<canary_group> world;
   std::vector<canarynet::Kept<canary_group>> groups;
+  std::vector<canarynet::Kept<canary_session>> sessions;
   std::vector<canarynet::Kept<canary_op>> ops;
   std::vector<canary_op*> free_ops;
   canarynet::CompletionBell bell;
@@ -50,6 +51,20 @@ struct canary_group : canarynet::Handled {
   std::atomic<canary_context*> context{nullptr};
   canarynet::port::MemberId member;
   canarynet::port::MemberShape shape;
+  std::atomic<std::uint32_t> inside{0};  // calls
+  void clear() { member = {}; }
+};
+
+struct canary_session : canarynet::Handled {
+  static constexpr std::uint8_t kKind = 0xC9;
+  static constexpr const char* kName = "session";
+  static constexpr const char* kEnds = "it was closed, or its context finalized";
+
+  std::atomic<canary_context*> context{nullptr};
+  canarynet::port::MemberId member;  // of its group
+  std::uint64_t number = 0;
+  int colayers = 0;
+  int workers = 0;
   std::atomic<std::uint32_t> inside{0};  // calls
   void clear() { member = {}; }
 };
@@ -88,8 +103,8 @@ class Inside {
     if (found == nullptr) return;
     context_ = context_of(*found);
     context_->inside.fetch_add(1);  // seen by canary_finalize, or we see that it is closing
-    if constexpr (std::is_same_v<T, canary_group>) {
-      (group_ = found)->inside.fetch_add(1);  // likewise, by canary_group_destroy
+    if constexpr (std::is_same_v<T, canary_group> || std::is_same_v<T, canary_session>) {
+      (inside_ = &found->inside)->fetch_add(1);  // likewise, by canary_group_destroy and canary_session_close
     }
     if constexpr (std::is_same_v<T, canary_op>) {
       if (HandlePool<T>::hold(handle, /*alone=*/false) != nullptr) op_ = found;
@@ -99,7 +114,7 @@ class Inside {
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
   ~Inside() {
-    if (group_ != nullptr) group_->inside.fetch_sub(1, std::memory_order_release);
+    if (inside_ != nullptr) inside_->fetch_sub(1, std::memory_order_release);
     if (op_ != nullptr && HandlePool<canary_op>::let_go(*op_)) context_->give_op(op_);
     if (context_ != nullptr) context_->inside.fetch_sub(1, std::memory_order_release);
   }
@@ -110,7 +125,7 @@ class Inside {
 
  private:
   canary_context* context_ = nullptr;
-  canary_group* group_ = nullptr;
+  std::atomic<std::uint32_t>* inside_ = nullptr;
   canary_op* op_ = nullptr;
   T* object_ = nullptr;
 };

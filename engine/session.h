@@ -92,6 +92,7 @@ class Session {
   OpTicket control_ticket;
   float token = 0;  // what travels there
   State state = State::kOpening;
+  bool opened = false;
   OpTicket* opening = nullptr;
   Asked asked;
   Status verdict;    // of kEnded

@@ -154,7 +154,9 @@ void Engine::open_session(const GroupMember& caller, const port::Command& c, OpT
     v.code = CANARY_LIMIT;
     v.rank = caller.world_rank;
     v.text = "rank " + std::to_string(caller.world_rank) + " has no memory for it";
-    return end_session(s, v);
+    end_session(s, v);
+    sessions_due_ = true;
+    return;
   }
   meet_in_session(s, &s.control_ticket);
 }
@@ -240,8 +242,15 @@ void Engine::open_rounds(Session& s) {
 
 void Engine::settle_sessions() {
   while (std::exchange(sessions_due_, false)) {
-    for (std::size_t i = 0; i < sessions_.size(); ++i) {
-      while (settle_session(*sessions_[i])) {
+    for (std::size_t i = 0; i < sessions_.size();) {
+      Session& s = *sessions_[i];
+      while (settle_session(s)) {
+      }
+      // One that never was open has no handle that anybody could close.
+      if (s.state == Session::State::kEnded && !s.opened) {
+        close_session(s);
+      } else {
+        ++i;
       }
     }
     if (local_dirty_) settle_local();  // rounds among local ranks, or of one rank alone
@@ -286,6 +295,7 @@ bool Engine::settle_session(Session& s) {
   if (s.state == At::kOpening) {
     if (!meets) return false;
     s.state = At::kOpen;
+    s.opened = true;
     std::exchange(s.opening, nullptr)->finish(Status());
   }
   open_rounds(s);

@@ -469,11 +469,18 @@ Status check_session(const Command& c, const Surroundings& here) {
       return check_session_words(c, here.regions);
     case Command::Kind::kPush:
       if (c.rank < 0) return wrong("colayer " + std::to_string(c.rank) + " does not exist");
-      return check_buffer(c.input, std::max<std::uint64_t>(c.input.bytes, 1), "gradient", here.regions);
+      if (Status s = check_buffer(c.input, std::max<std::uint64_t>(c.input.bytes, 1), "gradient", here.regions);
+          !s.ok())
+        return s;
+      return reinterpret_cast<std::uintptr_t>(here.regions.at(c.input)) % alignof(float) == 0
+                 ? Status()
+                 : wrong("gradient is not aligned to 4 bytes");
     case Command::Kind::kStep: {
       if (c.rank < 0 || c.rank >= kSessionSteps) return wrong("step " + std::to_string(c.rank) + " does not exist");
       if (Status s = check_buffer(c.output, std::max<std::uint64_t>(c.output.bytes, 1), "sums", here.regions); !s.ok())
         return s;
+      if (reinterpret_cast<std::uintptr_t>(here.regions.at(c.output)) % alignof(float) != 0)
+        return wrong("sums are not aligned to 4 bytes");
       if (c.numbers.bytes != sizeof(SessionResult))
         return wrong("its result takes " + std::to_string(sizeof(SessionResult)) + " bytes, not " +
                      std::to_string(c.numbers.bytes));

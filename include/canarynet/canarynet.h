@@ -228,6 +228,90 @@ CANARY_API enum canary_status canary_partial_all_reduce_with(canary_group* group
                                                              enum canary_type type, enum canary_redop redop,
                                                              const canary_op_options* options, canary_op** op);
 
+/* Sessions: training with bounded staleness. The workers of a group exchange gradients in rounds, each an all_reduce of
+ * one colayer (layers whose gradients travel together) that every rank's library joins at once, with what its worker
+ * has pushed or with nothing, while the worker computes. A step hands out the sum of what has arrived; it is to be
+ * scaled by 1/ranks. docs/sync.md tells how to choose thresholds. A session is alive as long as all its members are: a
+ * dead one, or one that leaves or closes it before all have finished, ends it for everybody with an error that names
+ * it. The group and its operations do not wait for it. */
+typedef struct canary_session canary_session;
+#define CANARY_STALENESS_UNBOUNDED ((int64_t)-1)
+#define CANARY_LINGER_USUAL ((int64_t)-1)
+typedef struct canary_session_options {
+  size_t struct_size;   /* sizeof(canary_session_options) */
+  uint64_t number;      /* of this session, on which its members agree; a group takes each number once */
+  const size_t* counts; /* f32 elements of each colayer, in the order in which backward makes them; equal everywhere */
+  int colayers;         /* how many: 1 to 256 */
+  /* The rule, for this worker alone; canary_session_set changes it. A worker that is more than `staleness` iterations
+   * behind, with fewer than `proportion` colayers of its iteration exchanged, is overtime. BSP: wait, 0; SSP: wait and
+   * a bound; ASP: drop and CANARY_STALENESS_UNBOUNDED; Canary: drop and a bound. */
+  int at_bound;          /* an enum canary_at_bound */
+  int64_t staleness;     /* iterations */
+  int64_t staleness_max; /* how far canary_session_set may raise the bound; at least the bound itself */
+  int proportion;        /* colayers; -1: all. Counts where at_bound is drop. */
+  int backlog;           /* results of a colayer that are kept apart until they are taken: 2 to 64. Each takes memory. */
+  int64_t linger;        /* nanoseconds that a gradient waits for another's round before it opens one */
+} canary_session_options;
+#define CANARY_SESSION_OPTIONS_INIT \
+  { sizeof(canary_session_options), 0, NULL, 0, CANARY_AT_BOUND_DROP, 18, 0, -1, 2, CANARY_LINGER_USUAL }
+/* What a step has handed out. Begin with CANARY_SESSION_RESULT_INIT. */
+typedef struct canary_session_result {
+  size_t struct_size;   /* sizeof(canary_session_result) */
+  int64_t iteration;    /* that this worker is in now, from 1 */
+  int64_t newest;       /* that any worker is known to have entered */
+  int64_t oldest;       /* iteration among the gradients in the sums; 0: there are none */
+  uint64_t gradients;   /* in the sums, one per worker, iteration and colayer */
+  uint64_t rounds;      /* whose results are in the sums, of all colayers */
+  uint64_t dropped;     /* of this worker's gradients, since the opening */
+  uint64_t overtime;    /* 1: nothing was handed out: the worker is too far behind, and has to pull */
+} canary_session_result;
+#define CANARY_SESSION_RESULT_INIT \
+  { sizeof(canary_session_result), 0, 0, 0, 0, 0, 0, 0 }
+/* Blocks until all members have opened it, for at most CANARY_ENTRY_LIMIT. Numbers or layouts that differ are
+ * CANARY_MISMATCH. It takes 2 + backlog times the memory of the colayers, and 12 bytes per rank and colayer. */
+CANARY_API enum canary_status canary_session_open(canary_group* group, const canary_session_options* options,
+                                                  canary_session** session);
+/* Colayer `colayer` of this iteration's gradient, `count` elements; once per iteration and colayer. It is added to what
+ * waits here, so the buffer is the caller's again when the call returns. Of a worker that is overtime it is dropped. */
+CANARY_API enum canary_status canary_session_push(canary_session* session, int colayer, const float* gradient,
+                                                  size_t count);
+/* Ends the iteration, after every colayer was pushed. `sums` has room for all colayers, one behind the other: `count`
+ * elements. Where at_bound is drop it never waits; else it may, until others have caught up. With `op` it returns at
+ * once, and sums and result are lent until the operation is done; past a deadline (canary_op_set_deadline) the step is
+ * to be made again, and the session goes on. */
+CANARY_API enum canary_status canary_session_step(canary_session* session, float* sums, size_t count,
+                                                  canary_session_result* result, canary_op** op);
+/* Hands out all rounds that are exchanged, and goes on with the newest iteration: what this worker has pushed and is not
+ * on its way is dropped. It never waits. Rounds are the same everywhere: who applies all of them has the parameters of
+ * the fastest worker. */
+CANARY_API enum canary_status canary_session_pull(canary_session* session, float* sums, size_t count,
+                                                  canary_session_result* result, canary_op** op);
+/* This worker pushes no more. Waits for all others to say so (each for at most CANARY_ENTRY_LIMIT), and hands out what
+ * is left: afterwards all workers have been handed the same gradients. */
+CANARY_API enum canary_status canary_session_finish(canary_session* session, float* sums, size_t count,
+                                                    canary_session_result* result, canary_op** op);
+/* Takes at_bound, staleness, proportion and linger of `options` from now on, for this worker. */
+CANARY_API enum canary_status canary_session_set(canary_session* session, const canary_session_options* options);
+/* What is known here. */
+typedef struct canary_session_state {
+  size_t struct_size;  /* sizeof(canary_session_state) */
+  int64_t iteration;   /* of this worker */
+  int64_t newest;      /* of any worker, as far as known; newest - iteration is this worker's staleness */
+  int64_t oldest_row;  /* of the index of gradients: rows oldest_row (or 1) to newest can be read */
+  int32_t proportion;  /* colayers of this iteration whose own gradient has been exchanged */
+  int32_t overtime;    /* 1: this worker has to pull */
+  uint64_t rounds;     /* exchanged, of all colayers */
+  uint64_t dropped;    /* of this worker's gradients */
+  uint64_t bytes;      /* that the session's buffers take */
+} canary_session_state;
+CANARY_API enum canary_status canary_session_read(canary_session* session, canary_session_state* state);
+/* A row of the index: the members whose gradient of this iteration and colayer has been exchanged, rank r as bit r % 64
+ * of bits[r / 64]. `words` is the room at `bits`. CANARY_INVALID_ARGUMENT: there is no such row (any more). */
+CANARY_API enum canary_status canary_session_row(canary_session* session, int64_t iteration, int colayer,
+                                                 uint64_t* bits, size_t words);
+/* Frees it on this rank. Before all have finished it ends the session for everybody (CANARY_ABORTED). */
+CANARY_API enum canary_status canary_session_close(canary_session* session);
+
 /* Messages between two ranks of a group. The k-th send from one rank to another meets the k-th receive there from that
  * rank, whatever collectives run beside them; count and type must be equal on both sides. A send is done when the
  * peer's engine has the bytes: a small one may be done before the peer has called canary_recv, a larger one is not.

@@ -2,8 +2,8 @@
 // of codes.
 //
 // What: Context (one rank of a job), Group (ranks and their sequence of operations), Operation (one in flight).
-//   connections.hpp, which this header includes, has messages without a job. It is header only; every call goes
-//   straight to canarynet.h, so it adds no ABI of its own.
+//   connections.hpp has messages without a job, session.hpp training with bounded staleness; this header includes both.
+//   It is header only; every call goes straight to canarynet.h, so it adds no ABI of its own.
 // Shapes and units: buffers are contiguous ranges (vector, array, span) of float, double, f16, bf16, int8_t, uint8_t,
 //   int32_t or int64_t; the element type chooses the wire type. Times are std::chrono durations.
 // Ownership: an *_async call borrows its buffers until its Operation has completed; the destructor of an Operation
@@ -732,3 +732,4 @@ class Context {
 }  // namespace canarynet
 
 #include "canarynet/connections.hpp"
+#include "canarynet/session.hpp"

@@ -32,6 +32,12 @@ enum canary_status {
   CANARY_INTERNAL = 21          /* a bug in Canary */
 };
 
+/* What happens to a worker of a session that is too far behind. */
+enum canary_at_bound {
+  CANARY_AT_BOUND_DROP = 0, /* its gradients are dropped, and it pulls */
+  CANARY_AT_BOUND_WAIT = 1  /* nobody gets so far ahead: a step waits */
+};
+
 /* Element types. f16 is IEEE binary16, bf16 the upper half of binary32. */
 enum canary_type {
   CANARY_F32 = 0,

@@ -1,0 +1,239 @@
+// The C ABI of sessions (engine/session_operations.cc does what they ask for).
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "canarynet/canarynet.h"
+#include "embed/context_handles.h"
+#include "embed/last_error.h"
+
+using namespace canarynet;
+
+// The engine writes a result from its first number on.
+static_assert(sizeof(canary_session_result) - offsetof(canary_session_result, iteration) ==
+              sizeof(port::SessionResult));
+static_assert(offsetof(canary_session_result, overtime) - offsetof(canary_session_result, iteration) ==
+              offsetof(port::SessionResult, overtime));
+static_assert(offsetof(canary_session_result, gradients) - offsetof(canary_session_result, iteration) ==
+              offsetof(port::SessionResult, gradients));
+
+namespace {
+
+Status wrong_size(std::size_t size, std::size_t expected, const char* init) {
+  return Status(CANARY_INVALID_ARGUMENT, "struct_size is " + std::to_string(size) + ", expected " +
+                                             std::to_string(expected) + " (use " + init + ")");
+}
+
+Status bad(const std::string& what) { return Status(CANARY_INVALID_ARGUMENT, what); }
+
+// The words of a command. What is out of range is said here where a word could not say it.
+Status read(const canary_session_options* options, std::vector<std::uint64_t>* words) {
+  if (options == nullptr) return bad("options are NULL");
+  const canary_session_options& o = *options;
+  if (o.struct_size != sizeof o) return wrong_size(o.struct_size, sizeof o, "CANARY_SESSION_OPTIONS_INIT");
+  if (o.at_bound != CANARY_AT_BOUND_DROP && o.at_bound != CANARY_AT_BOUND_WAIT)
+    return bad("at_bound " + std::to_string(o.at_bound) + " is not a canary_at_bound");
+  if (o.staleness < CANARY_STALENESS_UNBOUNDED)
+    return bad("a staleness bound of " + std::to_string(o.staleness));
+  if (o.staleness_max < 0) return bad("a staleness_max of " + std::to_string(o.staleness_max));
+  if (o.proportion < -1) return bad("a proportion of " + std::to_string(o.proportion) + " colayers");
+  if (o.linger < CANARY_LINGER_USUAL) return bad("a linger of " + std::to_string(o.linger) + " ns");
+  words->assign(port::kSessionHead, 0);
+  (*words)[port::kStaleness] = o.staleness == CANARY_STALENESS_UNBOUNDED ? port::kUnboundedStaleness
+                                                                         : static_cast<std::uint64_t>(o.staleness);
+  (*words)[port::kProportion] = static_cast<std::uint64_t>(std::int64_t{o.proportion});
+  (*words)[port::kWaits] = o.at_bound == CANARY_AT_BOUND_WAIT ? 1 : 0;
+  (*words)[port::kLinger] =
+      o.linger == CANARY_LINGER_USUAL ? port::kUsualLinger : static_cast<std::uint64_t>(o.linger);
+  (*words)[port::kStalenessMax] = static_cast<std::uint64_t>(o.staleness_max);
+  (*words)[port::kBacklog] = static_cast<std::uint64_t>(std::int64_t{o.backlog});
+  return {};
+}
+
+// Hands a command over and waits for its result.
+template <typename Make>
+canary_status ask(canary_context& context, port::MemberId member, const Make& make) {
+  canary_op* const op = context.take_op(member, false);
+  const Status wrong = context.impl->run(make(op->ticket.id()), op->ticket);
+  const canary_status code = wrong.ok() ? tell(*context.impl, op->ticket) : report(wrong);
+  context.give_op(op);
+  return code;
+}
+
+canary_status step(const char* name, port::SessionStep what, canary_session* handle, float* sums, std::size_t count,
+                   canary_session_result* result, canary_op** out) {
+  return guarded([&]() -> canary_status {
+    const Inside<canary_session> session(handle);
+    if (!session) return HandlePool<canary_session>::refuse(name, handle);
+    if (result == nullptr) return report(bad("result is NULL").wrap(name));
+    if (result->struct_size != sizeof *result)
+      return report(wrong_size(result->struct_size, sizeof *result, "CANARY_SESSION_RESULT_INIT").wrap(name));
+    if (count > PTRDIFF_MAX / sizeof *sums) return report(bad("count " + std::to_string(count) + " is too large").wrap(name));
+    canary_context& context = session.context();
+    canary_op* const op = context.take_op(session->member, out != nullptr);
+    auto* const to = reinterpret_cast<port::SessionResult*>(&result->iteration);
+    const port::Command c =
+        port::step(session->member, session->number, what, {sums, count}, to, op->ticket.id());
+    const Status wrong = out == nullptr ? context.impl->run(c, op->ticket) : context.impl->submit(c);
+    if (wrong.ok() && out != nullptr) {
+      *out = HandlePool<canary_op>::open(*op);
+      return CANARY_OK;
+    }
+    const canary_status code = wrong.ok() ? tell(*context.impl, op->ticket) : report(wrong);
+    context.give_op(op);
+    return code;
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+CANARY_API canary_status canary_session_open(canary_group* handle, const canary_session_options* options,
+                                             canary_session** session) {
+  constexpr const char* kName = "session_open";
+  return guarded([&]() -> canary_status {
+    const Inside<canary_group> group(handle);
+    if (!group) return HandlePool<canary_group>::refuse(kName, handle);
+    if (session == nullptr) return report(bad("session is NULL").wrap(kName));
+    std::vector<std::uint64_t> words;
+    if (Status s = read(options, &words); !s.ok()) return report(s.wrap(kName));
+    if (options->colayers < 1 || options->colayers > static_cast<int>(port::kColayersMax)) {
+      return report(bad(std::to_string(options->colayers) + " colayers (1 to " + std::to_string(port::kColayersMax) +
+                        ")").wrap(kName));
+    }
+    if (options->counts == nullptr) return report(bad("counts are NULL").wrap(kName));
+    if (options->proportion == -1) words[port::kProportion] = static_cast<std::uint64_t>(options->colayers);
+    words.insert(words.end(), options->counts, options->counts + options->colayers);
+    canary_context& context = group.context();
+    Kept<canary_session> made(HandlePool<canary_session>::take());
+    made->context = &context;
+    made->member = group->member;
+    made->number = options->number;
+    made->colayers = options->colayers;
+    made->workers = group->shape.size;
+    {
+      const std::lock_guard lock(context.mutex);
+      context.sessions.reserve(context.sessions.size() + 1);
+    }
+    const canary_status code = ask(context, group->member, [&](auto ticket) {
+      return port::open_session(group->member, options->number, words, ticket);
+    });
+    if (code != CANARY_OK) return code;
+    const std::lock_guard lock(context.mutex);
+    context.sessions.push_back(std::move(made));
+    *session = HandlePool<canary_session>::open(*context.sessions.back());
+    return CANARY_OK;
+  });
+}
+
+CANARY_API canary_status canary_session_push(canary_session* handle, int colayer, const float* gradient,
+                                             size_t count) {
+  constexpr const char* kName = "session_push";
+  return guarded([&]() -> canary_status {
+    const Inside<canary_session> session(handle);
+    if (!session) return HandlePool<canary_session>::refuse(kName, handle);
+    if (count > PTRDIFF_MAX / sizeof *gradient)
+      return report(bad("count " + std::to_string(count) + " is too large").wrap(kName));
+    return ask(session.context(), session->member, [&](auto ticket) {
+      return port::push(session->member, session->number, colayer, {gradient, count}, ticket);
+    });
+  });
+}
+
+CANARY_API canary_status canary_session_step(canary_session* session, float* sums, size_t count,
+                                             canary_session_result* result, canary_op** op) {
+  return step("session_step", port::SessionStep::kStep, session, sums, count, result, op);
+}
+CANARY_API canary_status canary_session_pull(canary_session* session, float* sums, size_t count,
+                                             canary_session_result* result, canary_op** op) {
+  return step("session_pull", port::SessionStep::kPull, session, sums, count, result, op);
+}
+CANARY_API canary_status canary_session_finish(canary_session* session, float* sums, size_t count,
+                                               canary_session_result* result, canary_op** op) {
+  return step("session_finish", port::SessionStep::kFinish, session, sums, count, result, op);
+}
+
+CANARY_API canary_status canary_session_set(canary_session* handle, const canary_session_options* options) {
+  constexpr const char* kName = "session_set";
+  return guarded([&]() -> canary_status {
+    const Inside<canary_session> session(handle);
+    if (!session) return HandlePool<canary_session>::refuse(kName, handle);
+    std::vector<std::uint64_t> words;
+    if (Status s = read(options, &words); !s.ok()) return report(s.wrap(kName));
+    if (options->proportion == -1) words[port::kProportion] = static_cast<std::uint64_t>(session->colayers);
+    return ask(session.context(), session->member,
+               [&](auto ticket) { return port::thresholds(session->member, session->number, words, ticket); });
+  });
+}
+
+CANARY_API canary_status canary_session_read(canary_session* handle, canary_session_state* state) {
+  constexpr const char* kName = "session_read";
+  return guarded([&]() -> canary_status {
+    const Inside<canary_session> session(handle);
+    if (!session) return HandlePool<canary_session>::refuse(kName, handle);
+    if (state == nullptr) return report(bad("state is NULL").wrap(kName));
+    if (state->struct_size != sizeof *state)
+      return report(wrong_size(state->struct_size, sizeof *state, "sizeof(canary_session_state)").wrap(kName));
+    SessionView v;
+    const bool is = session.context().impl->with_engine(
+        [&](Engine& e) { return e.read_session(session->member, session->number, &v); });
+    if (!is) return report(bad("the session has been closed").wrap(kName));
+    state->iteration = v.iteration;
+    state->newest = v.newest;
+    state->oldest_row = v.oldest_row;
+    state->proportion = v.proportion;
+    state->overtime = v.overtime ? 1 : 0;
+    state->rounds = v.rounds;
+    state->dropped = v.dropped;
+    state->bytes = v.bytes;
+    return CANARY_OK;
+  });
+}
+
+CANARY_API canary_status canary_session_row(canary_session* handle, int64_t iteration, int colayer, uint64_t* bits,
+                                            size_t words) {
+  constexpr const char* kName = "session_row";
+  return guarded([&]() -> canary_status {
+    const Inside<canary_session> session(handle);
+    if (!session) return HandlePool<canary_session>::refuse(kName, handle);
+    if (bits == nullptr) return report(bad("bits are NULL").wrap(kName));
+    const std::size_t needed = (static_cast<std::size_t>(session->workers) + 63) / 64;
+    if (words < needed) {
+      return report(bad("room for " + std::to_string(words) + " words: " + std::to_string(session->workers) +
+                        " workers take " + std::to_string(needed)).wrap(kName));
+    }
+    const bool is = session.context().impl->with_engine([&](Engine& e) {
+      const sync::WorkerSet* const row = e.session_row(session->member, session->number, iteration, colayer);
+      for (std::size_t i = 0; row != nullptr && i < words; ++i) bits[i] = row->bits(i);
+      return row != nullptr;
+    });
+    if (is) return CANARY_OK;
+    return report(bad("there is no row of iteration " + std::to_string(iteration) + " and colayer " +
+                      std::to_string(colayer)).wrap(kName));
+  });
+}
+
+CANARY_API canary_status canary_session_close(canary_session* handle) {
+  constexpr const char* kName = "session_close";
+  return guarded([&]() -> canary_status {
+    const Inside<canary_session> session(handle);
+    if (!session || !HandlePool<canary_session>::close(*session, handle))
+      return HandlePool<canary_session>::refuse(kName, handle);
+    canary_context& context = session.context();
+    const canary_status code = ask(context, session->member, [&](auto ticket) {
+      return port::close_session(session->member, session->number, ticket);
+    });
+    // Whoever waited in a step has been told; the others are about to leave.
+    while (session->inside.load() != 1) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    const std::lock_guard lock(context.mutex);
+    std::erase_if(context.sessions, [&](const auto& s) { return s.get() == &*session; });
+    return code;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,223 @@
+// Sessions through the C ABI, over real sockets.
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "canarynet/canarynet.hpp"
+#include "embed/job_test_util.h"
+
+namespace canarynet {
+namespace {
+
+using test::Job;
+using test::last_error;
+
+constexpr std::size_t kCounts[] = {1000, 70'000};
+constexpr std::size_t kAll = 71'000;
+
+canary_session_options options(std::uint64_t number, int at_bound, std::int64_t staleness) {
+  canary_session_options o = CANARY_SESSION_OPTIONS_INIT;
+  o.number = number;
+  o.counts = kCounts;
+  o.colayers = 2;
+  o.at_bound = at_bound;
+  o.staleness = staleness;
+  return o;
+}
+
+// Trains for `iterations`, sleeping for `compute` each; returns how much each element was summed to, or the error.
+std::string train(canary_group* group, std::uint64_t number, int at_bound, std::int64_t staleness, int iterations,
+                  unsigned compute_us, double* total) {
+  const canary_session_options o = options(number, at_bound, staleness);
+  canary_session* session = nullptr;
+  if (canary_session_open(group, &o, &session) != CANARY_OK) return last_error().message;
+  std::vector<float> gradient(kCounts[1], 1.0f), sums(kAll);
+  const auto apply = [&] {
+    for (const std::size_t at : {std::size_t{0}, kAll - 1}) {
+      if (sums[at] != sums[at == 0 ? kCounts[0] - 1 : kCounts[0]]) return false;
+    }
+    *total += static_cast<double>(sums[0]);
+    return true;
+  };
+  canary_session_result result = CANARY_SESSION_RESULT_INIT;
+  for (int i = 0; i < iterations; ++i) {
+    usleep(compute_us);
+    for (int z = 0; z < 2; ++z) {
+      if (canary_session_push(session, z, gradient.data(), kCounts[z]) != CANARY_OK) return last_error().message;
+    }
+    if (canary_session_step(session, sums.data(), kAll, &result, nullptr) != CANARY_OK) return last_error().message;
+    if (result.overtime != 0 && canary_session_pull(session, sums.data(), kAll, &result, nullptr) != CANARY_OK)
+      return last_error().message;
+    if (!apply()) return "elements of a colayer differ";
+  }
+  if (canary_session_finish(session, sums.data(), kAll, &result, nullptr) != CANARY_OK) return last_error().message;
+  if (!apply()) return "elements of a colayer differ";
+  if (canary_session_close(session) != CANARY_OK) return last_error().message;
+  return "";
+}
+
+TEST(Session, EverybodyIsHandedEverything) {
+  Job job(4);
+  ASSERT_TRUE(job.joined());
+  job.each([&](int rank) {
+    double bsp = 0, asp = 0;
+    EXPECT_EQ(train(job.world(rank), 1, CANARY_AT_BOUND_WAIT, 0, 30, 200, &bsp), "");
+    EXPECT_EQ(bsp, 4 * 30);
+    EXPECT_EQ(train(job.world(rank), 2, CANARY_AT_BOUND_DROP, CANARY_STALENESS_UNBOUNDED, 30,
+                    rank == 3 ? 3000 : 200, &asp),
+              "");
+    EXPECT_EQ(asp, 4 * 30);
+  });
+}
+
+TEST(Session, AFastWorkerGoesOnWhileASlowOneComputes) {
+  Job job(3);
+  ASSERT_TRUE(job.joined());
+  std::atomic<int> fast{0};
+  std::atomic<int> seen{-1};
+  job.each([&](int rank) {
+    const canary_session_options o = options(1, CANARY_AT_BOUND_DROP, CANARY_STALENESS_UNBOUNDED);
+    canary_session* session = nullptr;
+    ASSERT_EQ(canary_session_open(job.world(rank), &o, &session), CANARY_OK) << last_error().message;
+    std::vector<float> gradient(kCounts[1], 1.0f), sums(kAll);
+    canary_session_result result = CANARY_SESSION_RESULT_INIT;
+    for (int i = 0; i < (rank == 2 ? 1 : 50); ++i) {
+      if (rank == 2) {
+        // It calls nothing at all until the others are through.
+        for (int waited = 0; fast < 2 && waited < 10'000; ++waited) usleep(1000);
+        seen = fast;
+      }
+      for (int z = 0; z < 2; ++z)
+        ASSERT_EQ(canary_session_push(session, z, gradient.data(), kCounts[z]), CANARY_OK) << last_error().message;
+      ASSERT_EQ(canary_session_step(session, sums.data(), kAll, &result, nullptr), CANARY_OK) << last_error().message;
+    }
+    if (rank != 2) ++fast;
+    ASSERT_EQ(canary_session_finish(session, sums.data(), kAll, &result, nullptr), CANARY_OK) << last_error().message;
+    EXPECT_EQ(canary_session_close(session), CANARY_OK);
+  });
+  EXPECT_EQ(seen, 2);
+}
+
+TEST(Session, AWorkerThatIsKilledIsNamedByAllOthers) {
+  const std::string join = test::join_url(test::free_port());
+  std::vector<std::unique_ptr<test::Process>> ranks;
+  int go[2];
+  ASSERT_EQ(pipe(go), 0);
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.push_back(std::make_unique<test::Process>([&join, &go, rank]() -> std::string {
+      canary_context* context = nullptr;
+      if (test::init(join, rank, 4, {}, &context) != CANARY_OK) return last_error().message;
+      if (rank == 2) {
+        char byte = 0;
+        [[maybe_unused]] const ssize_t told = write(go[1], &byte, 1);
+      }
+      double total = 0;
+      // Ranks 0 and 1 wait for its gradients, rank 3 does not.
+      const bool waits = rank < 2;
+      const std::string error =
+          train(canary_world(context), 1, waits ? CANARY_AT_BOUND_WAIT : CANARY_AT_BOUND_DROP, 1, 100'000, 500, &total);
+      if (last_error().code != CANARY_PEER_DIED || last_error().rank != 2) return "not told: " + error;
+      canary_finalize(context);
+      return "good";
+    }));
+  }
+  char byte = 0;
+  ASSERT_EQ(read(go[0], &byte, 1), 1);
+  usleep(100'000);
+  ranks[2]->kill();
+  for (const int rank : {0, 1, 3}) EXPECT_EQ(ranks[static_cast<std::size_t>(rank)]->report(), "good") << rank;
+  close(go[0]);
+  close(go[1]);
+}
+
+TEST(Session, WhatIsWrongIsRefusedByNameAndNothingElseEnds) {
+  Job job(1);
+  ASSERT_TRUE(job.joined());
+  canary_session* session = nullptr;
+  const auto refused = [&](const canary_session_options* o, const std::string& word) {
+    EXPECT_EQ(canary_session_open(job.world(0), o, &session), CANARY_INVALID_ARGUMENT);
+    EXPECT_NE(last_error().message.find(word), std::string::npos) << last_error().message;
+    EXPECT_EQ(session, nullptr);
+  };
+  refused(nullptr, "options are NULL");
+  canary_session_options o = options(1, CANARY_AT_BOUND_DROP, 3);
+  const auto with = [&](auto change, const std::string& word) {
+    canary_session_options other = o;
+    change(other);
+    refused(&other, word);
+  };
+  const std::size_t none[] = {10, 0};
+  with([](auto& x) { x.struct_size = 8; }, "CANARY_SESSION_OPTIONS_INIT");
+  with([](auto& x) { x.counts = nullptr; }, "counts are NULL");
+  with([&](auto& x) { x.counts = none; }, "colayer 1 has no elements");
+  with([](auto& x) { x.colayers = 0; }, "0 colayers");
+  with([](auto& x) { x.colayers = 257; }, "257 colayers");
+  with([](auto& x) { x.at_bound = 2; }, "at_bound 2");
+  with([](auto& x) { x.staleness = -2; }, "bound of -2");
+  with([](auto& x) { x.proportion = 3; }, "proportion 3 of 2");
+  with([](auto& x) { x.backlog = 1; }, "a backlog of 1");
+  with([](auto& x) { x.linger = -5; }, "a linger of -5");
+  with([](auto& x) { x.at_bound = CANARY_AT_BOUND_WAIT, x.staleness = -1; }, "needs a bound");
+  ASSERT_EQ(canary_session_open(job.world(0), &o, &session), CANARY_OK) << last_error().message;
+  canary_session* again = nullptr;
+  EXPECT_EQ(canary_session_open(job.world(0), &o, &again), CANARY_INVALID_ARGUMENT);
+  EXPECT_NE(last_error().message.find("has opened it"), std::string::npos) << last_error().message;
+
+  std::vector<float> data(kAll);
+  canary_session_result result = CANARY_SESSION_RESULT_INIT;
+  const auto fails = [&](canary_status code, const std::string& word) {
+    EXPECT_EQ(code, CANARY_INVALID_ARGUMENT);
+    EXPECT_NE(last_error().message.find(word), std::string::npos) << last_error().message;
+  };
+  fails(canary_session_push(session, 0, nullptr, kCounts[0]), "gradient is NULL");
+  fails(canary_session_push(session, 0, data.data(), 7), "colayer 0 has 1000 elements, not 7");
+  fails(canary_session_push(session, 2, data.data(), 7), "colayer 2 of 2");
+  fails(canary_session_push(session, -1, data.data(), 7), "colayer -1");
+  fails(canary_session_push(session, 0, data.data(), SIZE_MAX), "too large");
+  fails(canary_session_step(session, data.data(), kAll, nullptr, nullptr), "result is NULL");
+  fails(canary_session_step(session, data.data(), kAll - 1, &result, nullptr), "room for 70999");
+  fails(canary_session_step(session, nullptr, kAll, &result, nullptr), "sums is NULL");
+  fails(canary_session_step(session, data.data(), kAll, &result, nullptr), "before every colayer was pushed");
+  ASSERT_EQ(canary_session_push(session, 0, data.data(), kCounts[0]), CANARY_OK);
+  fails(canary_session_push(session, 0, data.data(), kCounts[0]), "pushed in iteration 1 already");
+  std::uint64_t bits[1] = {};
+  fails(canary_session_row(session, 5, 0, bits, 1), "no row of iteration 5");
+  fails(canary_session_row(session, 1, 0, bits, 0), "room for 0 words");
+  fails(canary_session_read(session, nullptr), "state is NULL");
+  o.staleness = 100;
+  fails(canary_session_set(session, &o), "rows of the index");
+  EXPECT_EQ(canary_session_close(session), CANARY_OK);
+  fails(canary_session_close(session), "it was closed");
+  fails(canary_session_push(session, 0, data.data(), kCounts[0]), "this session has ended");
+  o.staleness = 3;
+  fails(canary_session_open(job.world(0), &o, &again), "closed it before all had finished");
+}
+
+TEST(Session, InCpp) {
+  const std::string url = test::join_url(test::free_port());
+  test::on_threads(2, [&](int rank) {
+    Context context({.join = url, .rank = rank, .world_size = 2});
+    Session session(context.world(), 7, kCounts, Rule::ssp(1));
+    std::vector<float> gradient(kAll, static_cast<float>(rank + 1)), sums(kAll);
+    double total = 0;
+    for (int i = 0; i < 10; ++i) {
+      session.push(0, std::span(gradient).first(kCounts[0]));
+      session.push(1, std::span(gradient).first(kCounts[1]));
+      EXPECT_EQ(session.step(sums).iteration, i + 2);
+      total += static_cast<double>(sums[0]);
+    }
+    session.set(Rule::asp());
+    EXPECT_EQ(session.state().iteration, 11);
+    EXPECT_EQ(session.finish(sums).dropped, 0u);
+    total += static_cast<double>(sums[0]);
+    EXPECT_EQ(total, 30);
+    EXPECT_EQ(session.row(10, 1, 2), std::vector<std::uint64_t>{3});
+    session.close();
+  });
+}
+
+}  // namespace
+}  // namespace canarynet

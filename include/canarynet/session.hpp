@@ -1,0 +1,101 @@
+// canarynet/session.hpp -- C++20 over the sessions of canarynet.h: training with bounded staleness.
+//
+// What: Session (one worker's part), its Rule (Canary, BSP, SSP or ASP), and what a step hands out.
+// Ownership: gradients are the caller's again when push() returns; sums are written before step(), pull() or finish()
+//   returns. The destructor closes the session, which ends it for everybody unless all have finished.
+// Threads and failures: as in canarynet.hpp, which includes this header.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "canarynet/canarynet.hpp"
+
+namespace canarynet {
+inline namespace v0 {
+
+// When a worker is too far behind, and what then happens; see canary_session_options.
+struct Rule {
+  canary_at_bound at_bound = CANARY_AT_BOUND_DROP;
+  std::int64_t staleness = 18;
+  int proportion = -1;  // colayers; -1: all
+  std::optional<std::chrono::nanoseconds> linger = {};
+
+  static Rule canary(std::int64_t s, int p) { return {CANARY_AT_BOUND_DROP, s, p}; }
+  static Rule bsp() { return {CANARY_AT_BOUND_WAIT, 0}; }
+  static Rule ssp(std::int64_t s) { return {CANARY_AT_BOUND_WAIT, s}; }
+  static Rule asp() { return {CANARY_AT_BOUND_DROP, CANARY_STALENESS_UNBOUNDED}; }
+};
+
+class Session {
+ public:
+  // Blocks until all members of the group have opened it; `counts` are the elements of each colayer.
+  Session(Group& group, std::uint64_t number, std::span<const std::size_t> counts, const Rule& rule,
+          std::int64_t staleness_max = 0, int backlog = 2) {
+    canary_session_options options = raw(rule);
+    options.number = number;
+    options.counts = counts.data();
+    options.colayers = static_cast<int>(counts.size());
+    options.staleness_max = staleness_max;
+    options.backlog = backlog;
+    check(canary_session_open(group.handle(), &options, &handle_));
+  }
+  Session(Session&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Session& operator=(Session&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Session() {
+    if (handle_ != nullptr) (void)canary_session_close(handle_);
+  }
+  void close() { check(canary_session_close(std::exchange(handle_, nullptr))); }
+
+  canary_session* handle() const { return handle_; }
+  void push(int colayer, std::span<const float> gradient) {
+    check(canary_session_push(handle_, colayer, gradient.data(), gradient.size()));
+  }
+  canary_session_result step(std::span<float> sums) { return ask(canary_session_step, sums); }
+  canary_session_result pull(std::span<float> sums) { return ask(canary_session_pull, sums); }
+  canary_session_result finish(std::span<float> sums) { return ask(canary_session_finish, sums); }
+  void set(const Rule& rule) {
+    const canary_session_options options = raw(rule);
+    check(canary_session_set(handle_, &options));
+  }
+  canary_session_state state() const {
+    canary_session_state out{};
+    out.struct_size = sizeof out;
+    check(canary_session_read(handle_, &out));
+    return out;
+  }
+  // The members whose gradient of this iteration and colayer has been exchanged; rank r is bit r % 64 of word r / 64.
+  std::vector<std::uint64_t> row(std::int64_t iteration, int colayer, int workers) const {
+    std::vector<std::uint64_t> bits((static_cast<std::size_t>(workers) + 63) / 64);
+    check(canary_session_row(handle_, iteration, colayer, bits.data(), bits.size()));
+    return bits;
+  }
+
+ private:
+  static canary_session_options raw(const Rule& rule) {
+    canary_session_options out = CANARY_SESSION_OPTIONS_INIT;
+    out.at_bound = rule.at_bound;
+    out.staleness = rule.staleness;
+    out.proportion = rule.proportion;
+    if (rule.linger) out.linger = rule.linger->count();
+    return out;
+  }
+  template <typename Call>
+  canary_session_result ask(Call call, std::span<float> sums) {
+    canary_session_result result = CANARY_SESSION_RESULT_INIT;
+    check(call(handle_, sums.data(), sums.size(), &result, nullptr));
+    return result;
+  }
+  canary_session* handle_ = nullptr;
+};
+
+}  // namespace v0
+}  // namespace canarynet

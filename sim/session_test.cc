@@ -1,0 +1,221 @@
+// Sessions: rounds that every engine joins while its worker computes.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "sim/session_test_util.h"
+
+namespace canarynet {
+namespace {
+
+SessionWorkers start(Cluster& c, const SessionSetup& setup, const std::vector<Nanos>& compute, int iterations) {
+  SessionWorkers out;
+  for (int r = 0; r < c.ranks(); ++r)
+    out.push_back(std::make_unique<SessionWorker>(c, r, setup, compute[static_cast<std::size_t>(r) % compute.size()],
+                                                  iterations));
+  return out;
+}
+
+TEST(Session, InBspEveryStepHandsOutAllWorkersGradients) {
+  Cluster c(flat_cluster(4));
+  ASSERT_TRUE(c.join());
+  SessionWorkers w = start(c, SessionSetup::bsp(), {1_ms, 3_ms}, 20);
+  ASSERT_TRUE(work(c, w));
+  expect_nothing_lost(w, 3);
+  for (const auto& one : w) {
+    EXPECT_EQ(one->gradients, 20u * 4 * 3);
+    EXPECT_EQ(one->last.dropped, 0u);
+    EXPECT_EQ(one->last.iteration, 21);
+    EXPECT_LE(one->most_stale, 1) << "newest is the iteration that is entered";
+  }
+}
+
+TEST(Session, AFastWorkerIsNotHeldByASlowOne) {
+  Cluster c(flat_cluster(4));
+  ASSERT_TRUE(c.join());
+  SessionWorkers w = start(c, SessionSetup::asp(), {1_ms, 1_ms, 1_ms, 20_ms}, 20);
+  const Nanos begun = c.now();
+  ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[0]->steps == 20; }));
+  EXPECT_LT(c.now() - begun, 50_ms) << "twenty iterations of 1 ms, while worker 3 computes for 20 ms each";
+  ASSERT_TRUE(work(c, w));
+  expect_nothing_lost(w, 3);
+  for (const auto& one : w) EXPECT_EQ(one->last.dropped, 0u);
+  EXPECT_GT(w[3]->most_stale, 10);
+}
+
+TEST(Session, SspLetsNobodyGetFurtherAheadThanItsBound) {
+  Cluster c(flat_cluster(3));
+  ASSERT_TRUE(c.join());
+  SessionWorkers w = start(c, SessionSetup::ssp(3), {1_ms, 1_ms, 10_ms}, 20);
+  ASSERT_TRUE(work_until(c, w, 10_s, [&] {
+    const auto fast = w[0]->view().iteration, slow = w[2]->view().iteration;
+    EXPECT_LE(fast, slow + 3 + 1);
+    return false;
+  }));
+  expect_nothing_lost(w, 3);
+  for (const auto& one : w) EXPECT_EQ(one->last.dropped, 0u);
+}
+
+TEST(Session, AWorkerBeyondTheBoundIsDroppedAndPullsWhatTheOthersHave) {
+  Cluster c(flat_cluster(4));
+  ASSERT_TRUE(c.join());
+  SessionWorkers w = start(c, SessionSetup::canary(3, 3), {1_ms, 1_ms, 1_ms, 9_ms}, 30);
+  ASSERT_TRUE(work(c, w));
+  expect_nothing_lost(w, 3);
+  EXPECT_GT(w[3]->pulls, 0u);
+  EXPECT_GT(w[3]->last.dropped, 0u);
+  for (int r = 0; r < 3; ++r) EXPECT_EQ(w[static_cast<std::size_t>(r)]->last.dropped, 0u);
+}
+
+TEST(Session, RowsTellWhoseGradientIsExchanged) {
+  Cluster c(flat_cluster(3));
+  ASSERT_TRUE(c.join());
+  SessionWorkers w = start(c, SessionSetup::asp(), {1_ms}, 4);
+  w[2]->hold(true);
+  ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[0]->steps == 4 && w[1]->steps == 4; }));
+  c.run_for(5_ms);
+  for (const auto& one : w) {
+    const sync::WorkerSet* const row = one->row(2, 1);
+    ASSERT_NE(row, nullptr);
+    EXPECT_EQ(row->bits(), 0b011u);
+    EXPECT_EQ(one->row(9, 1), nullptr);
+    EXPECT_EQ(one->row(2, 3), nullptr);
+  }
+  w[2]->hold(false);
+  ASSERT_TRUE(work(c, w));
+  expect_nothing_lost(w, 3);
+  EXPECT_EQ(w[0]->row(2, 1)->bits(), 0b111u);
+}
+
+TEST(Session, ThresholdsChangeWhileItRuns) {
+  Cluster c(flat_cluster(3));
+  ASSERT_TRUE(c.join());
+  SessionWorkers w = start(c, SessionSetup::bsp(), {1_ms, 1_ms, 10_ms}, 40);
+  ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[0]->steps == 5; }));
+  EXPECT_GE(c.now(), 45_ms);
+  EXPECT_LE(w[0]->view().iteration - w[2]->view().iteration, 1);
+  for (auto& one : w) one->set(SessionSetup::asp());
+  ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[0]->steps == 25; }));
+  EXPECT_GT(w[0]->view().iteration - w[2]->view().iteration, 10) << "it waits for nobody any more";
+  for (auto& one : w) one->set(SessionSetup::bsp());
+  ASSERT_TRUE(work(c, w));
+  expect_nothing_lost(w, 3);
+}
+
+TEST(Session, RanksOfOneProcessAndOneAloneTakePart) {
+  for (const auto& [hosts, ranks] : std::vector<std::pair<int, int>>{{1, 1}, {1, 3}, {3, 2}}) {
+    Cluster c(flat_cluster(hosts, 2, ranks));
+    ASSERT_TRUE(c.join());
+    SessionWorkers w = start(c, SessionSetup::asp(), {1_ms, 2_ms, 5_ms}, 10);
+    ASSERT_TRUE(work(c, w)) << hosts << " x " << ranks;
+    expect_nothing_lost(w, 3);
+  }
+}
+
+TEST(Session, LayoutsThatDifferAreToldByName) {
+  Cluster c(flat_cluster(2));
+  ASSERT_TRUE(c.join());
+  SessionSetup one = SessionSetup::asp(), other = one;
+  other.counts = {40, 90, 25};
+  SessionWorkers w;
+  w.push_back(std::make_unique<SessionWorker>(c, 0, one, 1_ms, 1));
+  w.push_back(std::make_unique<SessionWorker>(c, 1, other, 1_ms, 1));
+  ASSERT_TRUE(work(c, w, 1_s));
+  for (const auto& each : w) {
+    EXPECT_EQ(each->error.code(), CANARY_MISMATCH);
+    EXPECT_NE(each->error.text().find("session #1 of 3 colayers with 155 elements"), std::string::npos)
+        << each->error.to_string();
+  }
+  // Nothing of it is left, and the group lives.
+  AllRanks op(c, sum(2, 1000));
+  op.submit_all();
+  op.expect_exact();
+}
+
+TEST(Session, ADeadWorkerEndsItAndIsNamed) {
+  for (const std::uint64_t waits : {0u, 1u}) {
+    Cluster c(flat_cluster(4));
+    ASSERT_TRUE(c.join());
+    SessionWorkers w = start(c, SessionSetup::with(5, 3, waits), {1_ms, 2_ms}, 1000);
+    ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[0]->steps == 5; }));
+    w[2].reset();
+    c.kill(2, CrashKind::kHangup);
+    ASSERT_TRUE(work(c, w, 5_s)) << "somebody waits for ever";
+    for (const int r : {0, 1, 3}) {
+      const Status& error = w[static_cast<std::size_t>(r)]->error;
+      EXPECT_EQ(error.code(), CANARY_PEER_DIED) << error.to_string();
+      EXPECT_EQ(error.detail().rank, 2) << error.to_string();
+      EXPECT_NE(error.text().find("session #1"), std::string::npos) << error.to_string();
+    }
+  }
+}
+
+TEST(Session, OneThatClosesItEarlyOrLeavesIsNamed) {
+  for (const bool leaves : {false, true}) {
+    Cluster c(flat_cluster(3));
+    ASSERT_TRUE(c.join());
+    SessionWorkers w = start(c, SessionSetup::ssp(2), {1_ms}, 1000);
+    ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[0]->steps == 5; }));
+    if (leaves) {
+      w[1].reset();
+      leave_and_end(c, 1);
+    } else {
+      w[1]->hold(true);
+      w[1]->close();
+    }
+    ASSERT_TRUE(work_until(c, w, 5_s, [&] { return !w[0]->error.ok() && !w[2]->error.ok(); }));
+    for (const std::size_t r : {0u, 2u}) {
+      EXPECT_EQ(w[r]->error.code(), leaves ? CANARY_PEER_DIED : CANARY_ABORTED) << w[r]->error.to_string();
+      EXPECT_NE(w[r]->error.text().find("rank 1"), std::string::npos) << w[r]->error.to_string();
+    }
+  }
+}
+
+TEST(Session, AStepThatWaitsForWhoPushesNothingEndsWithItsName) {
+  ClusterOptions o = flat_cluster(3);
+  o.settings.entry_limit = 500_ms;
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  SessionWorkers w = start(c, SessionSetup::ssp(2), {1_ms}, 100);
+  w[1]->hold(true);
+  ASSERT_TRUE(work_until(c, w, 5_s, [&] { return !w[0]->error.ok() && !w[2]->error.ok(); }));
+  EXPECT_EQ(w[0]->error.code(), CANARY_ENTRY_TIMEOUT) << w[0]->error.to_string();
+  EXPECT_EQ(w[0]->error.detail().rank, 1) << w[0]->error.to_string();
+}
+
+TEST(Session, NothingIsLostOrSummedTwiceUnderFaults) {
+  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+    Random random(seed);
+    const int ranks = 2 + static_cast<int>(random.below(7));
+    ClusterOptions o = flat_cluster(ranks);
+    o.fabric.seed = seed;
+    o.fabric.stream = random.below(2) == 0;
+    for (DirectionOptions* d : {&o.fabric.nic.out, &o.fabric.nic.in}) {
+      d->jitter = 200_us;
+      d->loss_ppm = o.fabric.stream ? 0 : 20'000;
+      d->duplicate_ppm = 20'000;
+      d->reorder_ppm = 50'000;
+      d->corrupt_ppm = 2'000;
+    }
+    Cluster c(o);
+    ASSERT_TRUE(c.join());
+    SessionSetup setup = SessionSetup::with(random.below(6), 1 + random.below(3), random.below(2));
+    setup.counts = {100, 3000, 40'000};
+    setup.backlog = 2 + random.below(3);
+    if (random.below(2) == 0) setup.linger = random.below(3'000'000);
+    std::vector<Nanos> compute;
+    for (int r = 0; r < ranks; ++r) compute.push_back(Nanos{static_cast<std::int64_t>(random.below(5'000'000))});
+    SessionWorkers w = start(c, setup, compute, 15);
+    const std::string what = "seed " + std::to_string(seed) + ", " + std::to_string(ranks) + " ranks, s " +
+                             std::to_string(setup.staleness) + ", waits " + std::to_string(setup.waits) + ": ";
+    ASSERT_TRUE(work(c, w)) << what;
+    expect_nothing_lost(w, 3, what);
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace canarynet
