@@ -37,18 +37,16 @@ Status read(const canary_session_options* options, std::vector<std::uint64_t>* w
   if (o.struct_size != sizeof o) return wrong_size(o.struct_size, sizeof o, "CANARY_SESSION_OPTIONS_INIT");
   if (o.at_bound != CANARY_AT_BOUND_DROP && o.at_bound != CANARY_AT_BOUND_WAIT)
     return bad("at_bound " + std::to_string(o.at_bound) + " is not a canary_at_bound");
-  if (o.staleness < CANARY_STALENESS_UNBOUNDED)
-    return bad("a staleness bound of " + std::to_string(o.staleness));
+  if (o.staleness < CANARY_STALENESS_UNBOUNDED) return bad("a staleness bound of " + std::to_string(o.staleness));
   if (o.staleness_max < 0) return bad("a staleness_max of " + std::to_string(o.staleness_max));
   if (o.proportion < -1) return bad("a proportion of " + std::to_string(o.proportion) + " colayers");
   if (o.linger < CANARY_LINGER_USUAL) return bad("a linger of " + std::to_string(o.linger) + " ns");
   words->assign(port::kSessionHead, 0);
-  (*words)[port::kStaleness] = o.staleness == CANARY_STALENESS_UNBOUNDED ? port::kUnboundedStaleness
-                                                                         : static_cast<std::uint64_t>(o.staleness);
+  (*words)[port::kStaleness] =
+      o.staleness == CANARY_STALENESS_UNBOUNDED ? port::kUnboundedStaleness : static_cast<std::uint64_t>(o.staleness);
   (*words)[port::kProportion] = static_cast<std::uint64_t>(std::int64_t{o.proportion});
   (*words)[port::kWaits] = o.at_bound == CANARY_AT_BOUND_WAIT ? 1 : 0;
-  (*words)[port::kLinger] =
-      o.linger == CANARY_LINGER_USUAL ? port::kUsualLinger : static_cast<std::uint64_t>(o.linger);
+  (*words)[port::kLinger] = o.linger == CANARY_LINGER_USUAL ? port::kUsualLinger : static_cast<std::uint64_t>(o.linger);
   (*words)[port::kStalenessMax] = static_cast<std::uint64_t>(o.staleness_max);
   (*words)[port::kBacklog] = static_cast<std::uint64_t>(std::int64_t{o.backlog});
   return {};
@@ -72,12 +70,12 @@ canary_status step(const char* name, port::SessionStep what, canary_session* han
     if (result == nullptr) return report(bad("result is NULL").wrap(name));
     if (result->struct_size != sizeof *result)
       return report(wrong_size(result->struct_size, sizeof *result, "CANARY_SESSION_RESULT_INIT").wrap(name));
-    if (count > PTRDIFF_MAX / sizeof *sums) return report(bad("count " + std::to_string(count) + " is too large").wrap(name));
+    if (count > PTRDIFF_MAX / sizeof *sums)
+      return report(bad("count " + std::to_string(count) + " is too large").wrap(name));
     canary_context& context = session.context();
     canary_op* const op = context.take_op(session->member, out != nullptr);
     auto* const to = reinterpret_cast<port::SessionResult*>(&result->iteration);
-    const port::Command c =
-        port::step(session->member, session->number, what, {sums, count}, to, op->ticket.id());
+    const port::Command c = port::step(session->member, session->number, what, {sums, count}, to, op->ticket.id());
     const Status wrong = out == nullptr ? context.impl->run(c, op->ticket) : context.impl->submit(c);
     if (wrong.ok() && out != nullptr) {
       *out = HandlePool<canary_op>::open(*op);
@@ -103,8 +101,9 @@ CANARY_API canary_status canary_session_open(canary_group* handle, const canary_
     std::vector<std::uint64_t> words;
     if (Status s = read(options, &words); !s.ok()) return report(s.wrap(kName));
     if (options->colayers < 1 || options->colayers > static_cast<int>(port::kColayersMax)) {
-      return report(bad(std::to_string(options->colayers) + " colayers (1 to " + std::to_string(port::kColayersMax) +
-                        ")").wrap(kName));
+      return report(
+          bad(std::to_string(options->colayers) + " colayers (1 to " + std::to_string(port::kColayersMax) + ")")
+              .wrap(kName));
     }
     if (options->counts == nullptr) return report(bad("counts are NULL").wrap(kName));
     if (options->proportion == -1) words[port::kProportion] = static_cast<std::uint64_t>(options->colayers);
@@ -131,8 +130,7 @@ CANARY_API canary_status canary_session_open(canary_group* handle, const canary_
   });
 }
 
-CANARY_API canary_status canary_session_push(canary_session* handle, int colayer, const float* gradient,
-                                             size_t count) {
+CANARY_API canary_status canary_session_push(canary_session* handle, int colayer, const float* gradient, size_t count) {
   constexpr const char* kName = "session_push";
   return guarded([&]() -> canary_status {
     const Inside<canary_session> session(handle);
@@ -205,7 +203,8 @@ CANARY_API canary_status canary_session_row(canary_session* handle, int64_t iter
     const std::size_t needed = (static_cast<std::size_t>(session->workers) + 63) / 64;
     if (words < needed) {
       return report(bad("room for " + std::to_string(words) + " words: " + std::to_string(session->workers) +
-                        " workers take " + std::to_string(needed)).wrap(kName));
+                        " workers take " + std::to_string(needed))
+                        .wrap(kName));
     }
     const bool is = session.context().impl->with_engine([&](Engine& e) {
       const sync::WorkerSet* const row = e.session_row(session->member, session->number, iteration, colayer);
@@ -213,8 +212,9 @@ CANARY_API canary_status canary_session_row(canary_session* handle, int64_t iter
       return row != nullptr;
     });
     if (is) return CANARY_OK;
-    return report(bad("there is no row of iteration " + std::to_string(iteration) + " and colayer " +
-                      std::to_string(colayer)).wrap(kName));
+    return report(
+        bad("there is no row of iteration " + std::to_string(iteration) + " and colayer " + std::to_string(colayer))
+            .wrap(kName));
   });
 }
 

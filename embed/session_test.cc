@@ -66,9 +66,9 @@ TEST(Session, EverybodyIsHandedEverything) {
     double bsp = 0, asp = 0;
     EXPECT_EQ(train(job.world(rank), 1, CANARY_AT_BOUND_WAIT, 0, 30, 200, &bsp), "");
     EXPECT_EQ(bsp, 4 * 30);
-    EXPECT_EQ(train(job.world(rank), 2, CANARY_AT_BOUND_DROP, CANARY_STALENESS_UNBOUNDED, 30,
-                    rank == 3 ? 3000 : 200, &asp),
-              "");
+    EXPECT_EQ(
+        train(job.world(rank), 2, CANARY_AT_BOUND_DROP, CANARY_STALENESS_UNBOUNDED, 30, rank == 3 ? 3000 : 200, &asp),
+        "");
     EXPECT_EQ(asp, 4 * 30);
   });
 }

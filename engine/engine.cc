@@ -430,8 +430,8 @@ Nanos Engine::next_deadline() const {
                             everybody_.next_deadline(), sessions_deadline_});
   const bool entering_left = std::any_of(waiting_.begin(), waiting_.end(),
                                          [&](const GroupMember* m) { return m->waiting.ready() && has_room(*m); });
-  const bool left =
-      commands_left_ || entering_left || messages_left_ || local_dirty_ || partials_due_ || sessions_due_ || !closed_groups_.empty();
+  const bool left = commands_left_ || entering_left || messages_left_ || local_dirty_ || partials_due_ ||
+                    sessions_due_ || !closed_groups_.empty();
   return left ? Nanos{} : t;
 }
 

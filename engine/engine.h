@@ -469,9 +469,9 @@ class Engine final : public MembershipListener,
   DecisionTable decisions_;  // CANARY_ALGO
   std::uint64_t codec_value_bytes_ = 0, codec_encoded_bytes_ = 0;
   std::vector<std::pair<CodecSpec, CodecSpeed>> codec_speeds_;  // that were asked for
-  std::vector<std::unique_ptr<Session>> sessions_;  // before the groups, which are lent their buffers
-  bool sessions_due_ = false;                       // something of theirs may have happened
-  Nanos sessions_deadline_ = Nanos::max();          // when a gradient has waited for long enough
+  std::vector<std::unique_ptr<Session>> sessions_;              // before the groups, which are lent their buffers
+  bool sessions_due_ = false;                                   // something of theirs may have happened
+  Nanos sessions_deadline_ = Nanos::max();                      // when a gradient has waited for long enough
   Greeter& greeter_;
   std::unique_ptr<Membership> membership_;
   std::shared_ptr<const Roster> roster_ = std::make_shared<Roster>();  // shared with membership_

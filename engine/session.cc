@@ -100,8 +100,8 @@ Status Session::push(Nanos now, int z, std::span<const float> gradient) {
   const std::span<float> acc(c.acc.data(), c.count);
   switch (rounds.push(now, z)) {
     case SessionRounds::Push::kRepeated:
-      return invalid("colayer " + std::to_string(z) + " was pushed in iteration " +
-                     std::to_string(rounds.iteration()) + " already");
+      return invalid("colayer " + std::to_string(z) + " was pushed in iteration " + std::to_string(rounds.iteration()) +
+                     " already");
     case SessionRounds::Push::kDropped:
       clear();
       break;
@@ -225,8 +225,8 @@ bool Session::answer(Nanos now, Status* status) {
           result.overtime = 1;
           break;
         case SessionRounds::Step::kUnpushed:
-          *status = invalid("iteration " + std::to_string(rounds.iteration()) +
-                            " ends before every colayer was pushed");
+          *status =
+              invalid("iteration " + std::to_string(rounds.iteration()) + " ends before every colayer was pushed");
           return true;
       }
       break;

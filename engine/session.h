@@ -48,8 +48,8 @@ class Session {
     std::size_t count = 0;
     std::vector<float> acc, in;  // with room for the words
     std::vector<std::vector<float>> backlog;
-    std::size_t kept = 0;   // of them
-    OpTicket ticket;        // of the running round
+    std::size_t kept = 0;  // of them
+    OpTicket ticket;       // of the running round
     bool running = false;
   };
   // A step of the worker's that has no answer yet.
@@ -95,7 +95,7 @@ class Session {
   bool opened = false;
   OpTicket* opening = nullptr;
   Asked asked;
-  Status verdict;    // of kEnded
+  Status verdict;  // of kEnded
   Nanos committed_at;
 
  private:

@@ -83,13 +83,13 @@ void Engine::obey_session(GroupMember* caller, const port::Command& c) {
         return answer(Status(CANARY_INVALID_ARGUMENT, "a push after the worker has finished"));
       if (s->asked.ticket != nullptr)
         return answer(Status(CANARY_INVALID_ARGUMENT, "a push while a step of this worker is under way"));
-      answer(s->push(now_, c.rank,
-                     {reinterpret_cast<const float*>(regions_.at(c.input)), c.input.bytes / sizeof(float)}));
+      answer(
+          s->push(now_, c.rank, {reinterpret_cast<const float*>(regions_.at(c.input)), c.input.bytes / sizeof(float)}));
       break;
     case Kind::kThresholds: {
       const auto numbers = words_at(regions_, c.numbers);
-      const Status wrong = s->rounds.set_thresholds(Session::thresholds_of(numbers, s->rounds.index().colayers(
-                                                                                        s->rounds.index().newest())));
+      const Status wrong = s->rounds.set_thresholds(
+          Session::thresholds_of(numbers, s->rounds.index().colayers(s->rounds.index().newest())));
       if (wrong.ok()) s->rounds.set_linger(Session::linger_of(numbers));
       answer(wrong);
       break;
@@ -108,8 +108,8 @@ void Engine::obey_session(GroupMember* caller, const port::Command& c) {
       const bool finishes = what == port::SessionStep::kFinish;
       if (!finishes && s->state != Session::State::kOpen)
         return answer(Status(CANARY_INVALID_ARGUMENT, "a step after the worker has finished"));
-      s->asked = {ticket, what, {reinterpret_cast<float*>(regions_.at(c.output)), elements}, regions_.at(c.numbers),
-                  now_};
+      s->asked = {
+          ticket, what, {reinterpret_cast<float*>(regions_.at(c.output)), elements}, regions_.at(c.numbers), now_};
       if (finishes && s->state == Session::State::kOpen) {
         s->state = Session::State::kFinishing;
         s->rounds.finish();
@@ -139,8 +139,7 @@ void Engine::open_session(const GroupMember& caller, const port::Command& c, OpT
   if (Status wrong = Session::read(numbers, caller.rank, static_cast<int>(parent.members.size()), &options);
       !wrong.ok())
     return refuse(wrong);
-  sessions_.push_back(
-      std::make_unique<Session>(caller.id, c.count, options, numbers.subspan(port::kSessionHead)));
+  sessions_.push_back(std::make_unique<Session>(caller.id, c.count, options, numbers.subspan(port::kSessionHead)));
   Session& s = *sessions_.back();
   if (Status wrong = add_session_groups(s, caller); !wrong.ok()) {
     close_session(s);
@@ -311,8 +310,8 @@ bool Engine::settle_session(Session& s) {
   Status status;
   if (!s.answer(now_, &status)) {
     if (now_ >= s.asked.deadline)
-      std::exchange(s.asked, {}).ticket->finish(
-          Status(CANARY_DEADLINE, "the caller's deadline passed").wrap(name_of_session(s.number)));
+      std::exchange(s.asked, {})
+          .ticket->finish(Status(CANARY_DEADLINE, "the caller's deadline passed").wrap(name_of_session(s.number)));
     open_rounds(s);  // a worker that waits joins what it kept its data for
     return false;
   }
@@ -389,7 +388,8 @@ void Engine::check_sessions(Nanos now) {
     v.code = left ? CANARY_PEER_DIED : CANARY_ENTRY_TIMEOUT;
     v.rank = g.members[at];
     v.elapsed = waits;
-    v.text = rank_name(v.rank) + (left ? " left the job (finalize)" : " pushed nothing more for " + milliseconds(waits)) +
+    v.text = rank_name(v.rank) +
+             (left ? " left the job (finalize)" : " pushed nothing more for " + milliseconds(waits)) +
              ", while a step waited for its gradient";
     end_session(s, v);
   }

@@ -445,8 +445,8 @@ Status check_session_words(const Command& c, const Regions& regions) {
   if (c.kind == Command::Kind::kThresholds) return {};
   if (numbers[kStalenessMax] > kMost) return wrong("a largest staleness bound that is negative");
   if (numbers[kBacklog] < 2 || numbers[kBacklog] > kBacklogMax) {
-    return wrong("a backlog of " + std::to_string(numbers[kBacklog]) + " results (2 to " +
-                 std::to_string(kBacklogMax) + ")");
+    return wrong("a backlog of " + std::to_string(numbers[kBacklog]) + " results (2 to " + std::to_string(kBacklogMax) +
+                 ")");
   }
   if (words == kSessionHead) return wrong("no colayers");
   std::uint64_t elements = 0;

@@ -125,8 +125,9 @@ class SessionWorker {
     if (mine.code == CANARY_OK) ++pushed;
   }
   void ask(port::SessionStep what) {
-    at_ = what == port::SessionStep::kStep ? At::kStepping : what == port::SessionStep::kPull ? At::kPulling
-                                                                                           : At::kFinishing;
+    at_ = what == port::SessionStep::kStep   ? At::kStepping
+          : what == port::SessionStep::kPull ? At::kPulling
+                                             : At::kFinishing;
     submit(port::step(id(), setup_.number, what, sums_, &last, ticket()));
   }
   void answered() {

@@ -249,21 +249,21 @@ typedef struct canary_session_options {
   int64_t staleness;     /* iterations */
   int64_t staleness_max; /* how far canary_session_set may raise the bound; at least the bound itself */
   int proportion;        /* colayers; -1: all. Counts where at_bound is drop. */
-  int backlog;           /* results of a colayer that are kept apart until they are taken: 2 to 64. Each takes memory. */
-  int64_t linger;        /* nanoseconds that a gradient waits for another's round before it opens one */
+  int backlog;    /* results of a colayer that are kept apart until they are taken: 2 to 64. Each takes memory. */
+  int64_t linger; /* nanoseconds that a gradient waits for another's round before it opens one */
 } canary_session_options;
 #define CANARY_SESSION_OPTIONS_INIT \
   { sizeof(canary_session_options), 0, NULL, 0, CANARY_AT_BOUND_DROP, 18, 0, -1, 2, CANARY_LINGER_USUAL }
 /* What a step has handed out. Begin with CANARY_SESSION_RESULT_INIT. */
 typedef struct canary_session_result {
-  size_t struct_size;   /* sizeof(canary_session_result) */
-  int64_t iteration;    /* that this worker is in now, from 1 */
-  int64_t newest;       /* that any worker is known to have entered */
-  int64_t oldest;       /* iteration among the gradients in the sums; 0: there are none */
-  uint64_t gradients;   /* in the sums, one per worker, iteration and colayer */
-  uint64_t rounds;      /* whose results are in the sums, of all colayers */
-  uint64_t dropped;     /* of this worker's gradients, since the opening */
-  uint64_t overtime;    /* 1: nothing was handed out: the worker is too far behind, and has to pull */
+  size_t struct_size; /* sizeof(canary_session_result) */
+  int64_t iteration;  /* that this worker is in now, from 1 */
+  int64_t newest;     /* that any worker is known to have entered */
+  int64_t oldest;     /* iteration among the gradients in the sums; 0: there are none */
+  uint64_t gradients; /* in the sums, one per worker, iteration and colayer */
+  uint64_t rounds;    /* whose results are in the sums, of all colayers */
+  uint64_t dropped;   /* of this worker's gradients, since the opening */
+  uint64_t overtime;  /* 1: nothing was handed out: the worker is too far behind, and has to pull */
 } canary_session_result;
 #define CANARY_SESSION_RESULT_INIT \
   { sizeof(canary_session_result), 0, 0, 0, 0, 0, 0, 0 }
@@ -281,9 +281,9 @@ CANARY_API enum canary_status canary_session_push(canary_session* session, int c
  * to be made again, and the session goes on. */
 CANARY_API enum canary_status canary_session_step(canary_session* session, float* sums, size_t count,
                                                   canary_session_result* result, canary_op** op);
-/* Hands out all rounds that are exchanged, and goes on with the newest iteration: what this worker has pushed and is not
- * on its way is dropped. It never waits. Rounds are the same everywhere: who applies all of them has the parameters of
- * the fastest worker. */
+/* Hands out all rounds that are exchanged, and goes on with the newest iteration: what this worker has pushed and is
+ * not on its way is dropped. It never waits. Rounds are the same everywhere: who applies all of them has the parameters
+ * of the fastest worker. */
 CANARY_API enum canary_status canary_session_pull(canary_session* session, float* sums, size_t count,
                                                   canary_session_result* result, canary_op** op);
 /* This worker pushes no more. Waits for all others to say so (each for at most CANARY_ENTRY_LIMIT), and hands out what
@@ -294,15 +294,15 @@ CANARY_API enum canary_status canary_session_finish(canary_session* session, flo
 CANARY_API enum canary_status canary_session_set(canary_session* session, const canary_session_options* options);
 /* What is known here. */
 typedef struct canary_session_state {
-  size_t struct_size;  /* sizeof(canary_session_state) */
-  int64_t iteration;   /* of this worker */
-  int64_t newest;      /* of any worker, as far as known; newest - iteration is this worker's staleness */
-  int64_t oldest_row;  /* of the index of gradients: rows oldest_row (or 1) to newest can be read */
-  int32_t proportion;  /* colayers of this iteration whose own gradient has been exchanged */
-  int32_t overtime;    /* 1: this worker has to pull */
-  uint64_t rounds;     /* exchanged, of all colayers */
-  uint64_t dropped;    /* of this worker's gradients */
-  uint64_t bytes;      /* that the session's buffers take */
+  size_t struct_size; /* sizeof(canary_session_state) */
+  int64_t iteration;  /* of this worker */
+  int64_t newest;     /* of any worker, as far as known; newest - iteration is this worker's staleness */
+  int64_t oldest_row; /* of the index of gradients: rows oldest_row (or 1) to newest can be read */
+  int32_t proportion; /* colayers of this iteration whose own gradient has been exchanged */
+  int32_t overtime;   /* 1: this worker has to pull */
+  uint64_t rounds;    /* exchanged, of all colayers */
+  uint64_t dropped;   /* of this worker's gradients */
+  uint64_t bytes;     /* that the session's buffers take */
 } canary_session_state;
 CANARY_API enum canary_status canary_session_read(canary_session* session, canary_session_state* state);
 /* A row of the index: the members whose gradient of this iteration and colayer has been exchanged, rank r as bit r % 64
