@@ -10,6 +10,7 @@
 #include "canarynet/canarynet.h"
 #include "embed/context_handles.h"
 #include "embed/last_error.h"
+#include "engine/session.h"
 
 using namespace canarynet;
 

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/serial.h"
+#include "engine/session.h"
 
 namespace canarynet {
 namespace {

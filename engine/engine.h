@@ -37,7 +37,6 @@
 #include "engine/newcomer_flow.h"
 #include "engine/partial.h"
 #include "engine/peers.h"
-#include "engine/session.h"
 #include "engine/silence_watch.h"
 #include "port/command.h"
 #include "port/id_table.h"
@@ -72,6 +71,12 @@ struct EngineOptions {
   std::uint32_t first_operation = 1;
   std::uint64_t first_message = 1;
 };
+
+class Session;
+struct SessionView;
+namespace sync {
+class WorkerSet;
+}
 
 class Engine final : public MembershipListener,
                      private MuxHost,
@@ -143,7 +148,7 @@ class Engine final : public MembershipListener,
   // What a member's session knows of itself; false: there is none of that number.
   bool read_session(port::MemberId id, std::uint64_t number, SessionView* view) const;
   // The row of its index for an iteration and a colayer; nullptr: there is no such row.
-  const sync::WorkerSet* session_row(port::MemberId id, std::uint64_t number, sync::Iteration iteration,
+  const sync::WorkerSet* session_row(port::MemberId id, std::uint64_t number, std::int64_t iteration,
                                      int colayer) const;
   // True while operations or messages of a member are not done, those included that the engine has not seen.
   bool pending(port::MemberId id);

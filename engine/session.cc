@@ -135,6 +135,7 @@ bool Session::drained() const {
 std::span<float> Session::join(Nanos now, int z) {
   Colayer& c = colayers[static_cast<std::size_t>(z)];
   const SessionRounds::Input input = rounds.join(now, z);
+  if (!input.tags.empty()) stalest_ = std::max(stalest_, rounds.newest() - input.tags.first);
   if (input.discard_acc) std::fill(c.acc.begin(), c.acc.end(), 0.0f);
   std::swap(c.acc, c.in);
   std::fill(c.acc.begin(), c.acc.end(), 0.0f);
@@ -266,6 +267,7 @@ SessionView Session::view() const {
   v.dropped = rounds.dropped();
   v.rounds = committed_;
   v.bytes = bytes_;
+  v.stalest = stalest_;
   v.overtime = rounds.overtime();
   return v;
 }

@@ -29,8 +29,9 @@ struct SessionView {
   int proportion = 0;  // of the worker's own iteration
   int workers = 0, colayers = 0;
   std::uint64_t dropped = 0;
-  std::uint64_t rounds = 0;  // committed, of all colayers
-  std::uint64_t bytes = 0;   // of all buffers
+  std::uint64_t rounds = 0;     // committed, of all colayers
+  std::uint64_t bytes = 0;      // of all buffers
+  sync::Iteration stalest = 0;  // the most that an own gradient was behind the newest iteration when it was joined
   bool overtime = false;
 };
 
@@ -107,6 +108,7 @@ class Session {
   sync::Contributors set_;
   std::uint64_t committed_ = 0;
   std::uint64_t bytes_ = 0;
+  sync::Iteration stalest_ = 0;
 };
 
 }  // namespace canarynet

@@ -12,6 +12,7 @@
 #include "base/duration_text.h"
 #include "base/hashed_bag.h"
 #include "engine/engine.h"
+#include "engine/session.h"
 
 namespace canarynet {
 namespace {

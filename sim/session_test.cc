@@ -67,6 +67,7 @@ TEST(Session, AWorkerBeyondTheBoundIsDroppedAndPullsWhatTheOthersHave) {
   expect_nothing_lost(w, 3);
   EXPECT_GT(w[3]->pulls, 0u);
   EXPECT_GT(w[3]->last.dropped, 0u);
+  EXPECT_GT(w[3]->last.iteration, 30) << "a pull takes it to where the others are";
   for (int r = 0; r < 3; ++r) EXPECT_EQ(w[static_cast<std::size_t>(r)]->last.dropped, 0u);
 }
 
@@ -126,6 +127,7 @@ TEST(Session, LayoutsThatDifferAreToldByName) {
   ASSERT_TRUE(work(c, w, 1_s));
   for (const auto& each : w) {
     EXPECT_EQ(each->error.code(), CANARY_MISMATCH);
+    EXPECT_EQ(each->pushed, 0u) << "it is told at the opening";
     EXPECT_NE(each->error.text().find("session #1 of 3 colayers with 155 elements"), std::string::npos)
         << each->error.to_string();
   }
@@ -186,6 +188,21 @@ TEST(Session, AStepThatWaitsForWhoPushesNothingEndsWithItsName) {
   EXPECT_EQ(w[0]->error.detail().rank, 1) << w[0]->error.to_string();
 }
 
+TEST(Session, ADeadlineEndsTheStepAndNotTheSession) {
+  Cluster c(flat_cluster(2));
+  ASSERT_TRUE(c.join());
+  SessionWorkers w = start(c, SessionSetup::bsp(), {1_ms}, 3);
+  w[1]->hold(true);
+  ASSERT_TRUE(work_until(c, w, 1_s, [&] { return c.now() >= 10_ms; }));
+  c.set_deadline(c.world(0), &w[0]->last_ticket(), 5_ms);
+  ASSERT_TRUE(work_until(c, w, 1_s, [&] { return !w[0]->error.ok(); }));
+  EXPECT_EQ(w[0]->error.code(), CANARY_DEADLINE) << w[0]->error.to_string();
+  w[0]->step_again();
+  w[1]->hold(false);
+  ASSERT_TRUE(work(c, w));
+  expect_nothing_lost(w, 3);
+}
+
 TEST(Session, NothingIsLostOrSummedTwiceUnderFaults) {
   for (std::uint64_t seed = 1; seed <= 24; ++seed) {
     Random random(seed);
@@ -213,6 +230,11 @@ TEST(Session, NothingIsLostOrSummedTwiceUnderFaults) {
                              std::to_string(setup.staleness) + ", waits " + std::to_string(setup.waits) + ": ";
     ASSERT_TRUE(work(c, w)) << what;
     expect_nothing_lost(w, 3, what);
+    // The bound of rule 10: with p = k nothing older is joined.
+    for (const auto& one : w) {
+      const bool strict = setup.waits == 0 && setup.proportion == 3;
+      if (strict) EXPECT_LE(one->view().stalest, static_cast<std::int64_t>(setup.staleness)) << what;
+    }
     if (HasFailure()) return;
   }
 }

@@ -84,6 +84,11 @@ class SessionWorker {
   }
   Nanos wakes() const { return at_ == At::kComputing && !held_ ? until_ : Nanos::max(); }
   void hold(bool held) { held_ = held; }
+  // After a deadline.
+  void step_again() {
+    error = {};
+    ask(port::SessionStep::kStep);
+  }
   void close() { submit(port::close_session(id(), setup_.number, ticket())); }
   void set(const SessionSetup& setup) {
     const auto words = setup.words(false);
