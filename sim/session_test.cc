@@ -204,7 +204,7 @@ TEST(Session, ADeadlineEndsTheStepAndNotTheSession) {
 }
 
 TEST(Session, NothingIsLostOrSummedTwiceUnderFaults) {
-  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 14; ++seed) {
     Random random(seed);
     const int ranks = 2 + static_cast<int>(random.below(7));
     ClusterOptions o = flat_cluster(ranks);
@@ -220,7 +220,7 @@ TEST(Session, NothingIsLostOrSummedTwiceUnderFaults) {
     Cluster c(o);
     ASSERT_TRUE(c.join());
     SessionSetup setup = SessionSetup::with(random.below(6), 1 + random.below(3), random.below(2));
-    setup.counts = {100, 3000, 40'000};
+    setup.counts = {100, 3000, 12'000};
     setup.backlog = 2 + random.below(3);
     if (random.below(2) == 0) setup.linger = random.below(3'000'000);
     std::vector<Nanos> compute;
@@ -233,7 +233,8 @@ TEST(Session, NothingIsLostOrSummedTwiceUnderFaults) {
     // The bound of rule 10: with p = k nothing older is joined.
     for (const auto& one : w) {
       const bool strict = setup.waits == 0 && setup.proportion == 3;
-      if (strict) EXPECT_LE(one->view().stalest, static_cast<std::int64_t>(setup.staleness)) << what;
+      if (!strict) continue;
+      EXPECT_LE(one->view().stalest, static_cast<std::int64_t>(setup.staleness)) << what;
     }
     if (HasFailure()) return;
   }
