@@ -296,6 +296,7 @@ bool Engine::settle_session(Session& s) {
     if (!meets) return false;
     s.state = At::kOpen;
     s.opened = true;
+    s.rounds.begin(now_);
     std::exchange(s.opening, nullptr)->finish(Status());
   }
   open_rounds(s);

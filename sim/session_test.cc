@@ -188,6 +188,18 @@ TEST(Session, AStepThatWaitsForWhoPushesNothingEndsWithItsName) {
   EXPECT_EQ(w[0]->error.detail().rank, 1) << w[0]->error.to_string();
 }
 
+// Once the first iteration counted from the clock's zero, and with it what a gradient lingers.
+TEST(Session, OpenedLateItLingersNoLonger) {
+  Cluster c(flat_cluster(3));
+  ASSERT_TRUE(c.join());
+  c.run_for(40_s);
+  SessionWorkers w = start(c, SessionSetup::ssp(1), {1_ms}, 6);
+  const Nanos begun = c.now();
+  ASSERT_TRUE(work(c, w));
+  expect_nothing_lost(w, 3);
+  EXPECT_LT(c.now() - begun, 1_s);
+}
+
 TEST(Session, ADeadlineEndsTheStepAndNotTheSession) {
   Cluster c(flat_cluster(2));
   ASSERT_TRUE(c.join());

@@ -56,6 +56,9 @@ class SessionRounds {
 
   // --- The worker ---
 
+  // The first iteration begins; without it, at time 0. The median iteration, and so linger, counts from here.
+  void begin(Nanos now) { entered_at_ = now; }
+
   enum class Push {
     kAdded,     // acc += gradient
     kReplaced,  // acc = gradient: what waited there is too old by now, and counted as dropped. What a codec has left in
