@@ -188,7 +188,7 @@ TEST(CommandCheck, SaysWhichFieldOfAnOperationIsWrong) {
   const OpRequest reduce{Collective::kReduce, g_memory, g_memory + 64, 8, CANARY_I32, CANARY_SUM, 1};
   expect_refused(caller, operation({0, 1}, caller.shape, reduce, {0, 1}),
                  {{"command 0 does not exist", [](Command* c) { c->kind = Command::Kind::kNone; }},
-                  {"command 19 does not exist", [](Command* c) { c->kind = static_cast<Command::Kind>(19); }},
+                  {"command 24 does not exist", [](Command* c) { c->kind = static_cast<Command::Kind>(24); }},
                   {"command 12 is none of an engine's", [](Command* c) { c->kind = Command::Kind::kSendOn; }},
                   {"only receives of connections are followed by more", [](Command* c) { c->more_follows = 1; }},
                   {"collective 11 does not exist", [](Command* c) { c->collective = 11; }},
@@ -222,6 +222,30 @@ TEST(CommandCheck, SaysWhichFieldOfAnOperationIsWrong) {
   const Command good = operation({0, 1}, caller.shape, reduce, {0, 1});
   EXPECT_EQ(check_command(good, {caller.regions, 8, {}, true}).text(), "reduce: its group has been destroyed");
   EXPECT_EQ(check_command(good, {caller.regions, 8, caller.shape, false}).text(), "reduce: nobody waits for ticket 0");
+}
+
+TEST(CommandCheck, SaysWhichWordOfASessionIsWrong) {
+  const Regions regions;
+  const auto said = [&](std::vector<std::uint64_t> words) {
+    const Command c = open_session({}, 1, words, {});
+    Surroundings here{regions, 4, MemberShape{1, 4}, true};
+    return check_command(c, here).text();
+  };
+  EXPECT_EQ(said({3, 2, 0, kUsualLinger, 3, 2, 10, 20}), "");
+  EXPECT_EQ(said({3, 2, 0, kUsualLinger, 3, 2}), "session_open: no colayers");
+  EXPECT_EQ(said({3, 2, 0, kUsualLinger, 3, 1, 10}), "session_open: a backlog of 1 results (2 to 64)");
+  EXPECT_EQ(said({3, 2, 2, kUsualLinger, 3, 2, 10}), "session_open: at the bound it neither waits nor drops");
+  EXPECT_EQ(said({3, 2, 0, 1u << 20, 3, 2, 10, 0}), "session_open: colayer 1 has no elements");
+  EXPECT_EQ(said({3, 2, 0, 0, 3, 2, std::uint64_t{1} << 44, 1}),
+            "session_open: colayer 1 of 1 elements is too large");
+  EXPECT_EQ(said({3, 2}), "session_open: its numbers have 16 bytes, takes 48 to 2096");
+  EXPECT_EQ(said({UINT64_MAX - 1, 2, 0, 0, 3, 2, 1}), "session_open: a staleness bound of -2");
+  std::vector<float> gradient(4);
+  Surroundings here{regions, 4, MemberShape{1, 4}, true};
+  EXPECT_TRUE(check_command(push({}, 1, 0, gradient, {}), here).ok());
+  Command c = push({}, 1, 0, gradient, {});
+  ++c.input.offset;
+  EXPECT_EQ(check_command(c, here).text(), "session_push: gradient is not aligned to 4 bytes");
 }
 
 TEST(CommandCheck, TakesABarrierWhateverItCounts) {
