@@ -236,8 +236,7 @@ TEST(CommandCheck, SaysWhichWordOfASessionIsWrong) {
   EXPECT_EQ(said({3, 2, 0, kUsualLinger, 3, 1, 10}), "session_open: a backlog of 1 results (2 to 64)");
   EXPECT_EQ(said({3, 2, 2, kUsualLinger, 3, 2, 10}), "session_open: at the bound it neither waits nor drops");
   EXPECT_EQ(said({3, 2, 0, 1u << 20, 3, 2, 10, 0}), "session_open: colayer 1 has no elements");
-  EXPECT_EQ(said({3, 2, 0, 0, 3, 2, std::uint64_t{1} << 44, 1}),
-            "session_open: colayer 1 of 1 elements is too large");
+  EXPECT_EQ(said({3, 2, 0, 0, 3, 2, std::uint64_t{1} << 44, 1}), "session_open: colayer 1 of 1 elements is too large");
   EXPECT_EQ(said({3, 2}), "session_open: its numbers have 16 bytes, takes 48 to 2096");
   EXPECT_EQ(said({UINT64_MAX - 1, 2, 0, 0, 3, 2, 1}), "session_open: a staleness bound of -2");
   std::vector<float> gradient(4);

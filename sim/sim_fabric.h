@@ -40,8 +40,8 @@ class SimLaneFactory;
 // One direction of a NIC. Faults of the sender's `out` and of the receiver's `in` both apply.
 struct DirectionOptions {
   Nanos latency{10'000};
-  Nanos jitter;                // uniform in [0, jitter]; frames of a lane keep their order
-  BytesPerSec rate;            // 0: unlimited
+  Nanos jitter;      // uniform in [0, jitter]; frames of a lane keep their order
+  BytesPerSec rate;  // 0: unlimited
   // A stream lane gets no more than this, however fast the NIC is: what congestion control makes of losses that are too
   // many and small to be simulated one by one (sim/lossy_stream.h). 0: the NIC's rate. The NIC is free meanwhile.
   BytesPerSec stream_rate{};
