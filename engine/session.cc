@@ -268,6 +268,7 @@ SessionView Session::view() const {
   v.rounds = committed_;
   v.bytes = bytes_;
   v.stalest = stalest_;
+  v.linger = rounds.linger();
   v.overtime = rounds.overtime();
   return v;
 }

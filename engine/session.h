@@ -32,6 +32,7 @@ struct SessionView {
   std::uint64_t rounds = 0;     // committed, of all colayers
   std::uint64_t bytes = 0;      // of all buffers
   sync::Iteration stalest = 0;  // the most that an own gradient was behind the newest iteration when it was joined
+  Nanos linger;                 // how long a gradient waits for another's round
   bool overtime = false;
 };
 
