@@ -44,8 +44,8 @@ COMPARISONS = {
         "paper": {},
     },
     "canary-lossy": {
-        "title": "9 workers, VGG-19, 10 Gbit/s; one NIC of worker 3 loses 10 % of all packets on a flat network, 1 % on "
-                 "BCube(3,2)",
+        "title": "9 workers, VGG-19, 10 Gbit/s; one NIC of worker 3 loses 10 % of all packets on a flat network, "
+                 "1 % on BCube(3,2)",
         "common": "--workers 9 --profile vgg19-v100 --nic 10gbit",
         "runs": {p + " " + name: options + (" --codec sketch:8" if "8" in name else "")
                  for p in ("bml", "ako:parts=4", "canary:s=18,p=6")

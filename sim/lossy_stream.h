@@ -11,8 +11,8 @@ namespace canarynet {
 //                                   avoidance algorithm", 1997, equation 3, with every packet acknowledged
 //   + 200 ms x 14 loss^3            timeouts: Linux waits 200 ms at least, and needs one rarely, since it notices most
 //                                   lost retransmissions by later acknowledgements. The factor is fitted.
-// Raw TCP in network namespaces with reno (docs/congestion.md) had 0.78 to 1.44 of this with 1 to 10 % of loss and round
-// trips of 2 and 20 ms.
+// Raw TCP in network namespaces with reno had 0.78 to 1.44 of this, with 1 to 10 % of loss and round trips of 2 and 20
+// ms (sim_fabric_test).
 BytesPerSec lossy_stream_rate(double loss, Nanos round_trip);
 
 }  // namespace canarynet
