@@ -48,12 +48,11 @@ void Peers::connect(Peer& peer, ChannelOptions who, const FlowTable* flows, Flow
   if (peer.gone) peer.channel->peer_died();
   if (peer.left) peer.channel->peer_departed();
   peer.channel->start(now);
-  // Successors first: if all began with the lowest, they would queue for its NIC while others' are idle. With several
-  // NICs that makes the lanes' shares more unequal (decision 57).
+  // Successors first: if all began with the lowest, they would queue for its NIC while others' are idle.
   const auto after = [first](const Peer* p) { return p->number - first; };
   const auto place = std::upper_bound(connected_.begin(), connected_.end(), &peer,
                                       [&](const Peer* a, const Peer* b) { return after(a) < after(b); });
-  connected_.insert(mine.size() == 1 ? place : connected_.end(), &peer);
+  connected_.insert(place, &peer);
 }
 
 void Peers::disconnect(Peer& peer) {
