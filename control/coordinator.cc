@@ -92,8 +92,9 @@ void Coordinator::adopt(std::unique_ptr<Lane>&& lane, const wire::Header&, const
     drop_newcomer(one_to_drop(newcomers_, [](const Newcomer& n) { return n.link->remote(); }));
   }
   // Where memory runs out the lane has an owner all the time: it is inside its callback here.
-  newcomers_.push_back({std::make_unique<ControlLink>(*this, now_), now_});
-  ControlLink& l = *newcomers_.back().link;
+  auto link = std::make_unique<ControlLink>(*this, now_);
+  ControlLink& l = *link;
+  newcomers_.push_back({std::move(link), now_});
   l.adopt(std::move(lane));
   l.token = hello.job;
   l.send_hello(

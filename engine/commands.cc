@@ -35,7 +35,8 @@ bool has_queue(port::Command::Kind kind) {
 Status Engine::submit(const port::Command& c) {
   GroupMember* const m = member(c.member);
   port::Surroundings here{regions_, options_.world_size, {}, false};
-  if (m != nullptr) here.member = m->shape();
+  // Nobody calls those of a session or a partial all-reduce.
+  if (m != nullptr && !wire::is_partial(m->group->flow)) here.member = m->shape();
   if (c.kind != port::Command::Kind::kDeadline) {  // whose ticket may be in use again
     const OpTicket* const ticket = tickets_->at(c.ticket.place);
     here.ticket = ticket != nullptr && ticket->id() == c.ticket;
@@ -198,7 +199,7 @@ bool Engine::has_room(const GroupMember& m) const {
 bool Engine::held(GroupMember& m) {
   if (!m.group->decisions || !m.group->decisions->holds(m)) return false;
   std::uint32_t& entered = m.group->entered[static_cast<std::size_t>(m.rank)];
-  if (m.waiting.ready() || m.chains()) entered = later_of(entered, m.entered + 1);
+  if (m.waiting.ready() || (m.chains() && m.chain->due())) entered = later_of(entered, m.entered + 1);
   return true;
 }
 

@@ -346,6 +346,7 @@ class Engine final : public MembershipListener,
   void meet_in_session(Session& session, OpTicket* ticket);
   void end_session(Session& session, const Verdict& verdict);
   void close_session(Session& session);
+  void leave_session_group(GroupMember& member);
   void check_sessions(Nanos now);
   void end_sessions_of(const Group& parent, const Verdict& verdict);
   void set_session_deadline(port::TicketId ticket, Nanos deadline);

@@ -12,7 +12,6 @@
 namespace canarynet {
 
 using port::SessionWord;
-using sync::Contributors;
 using sync::Iteration;
 using sync::SessionRounds;
 using sync::Thresholds;

@@ -67,7 +67,11 @@ void Engine::obey_session(GroupMember* caller, const port::Command& c) {
   CANARY_CHECK(ticket != nullptr, "a ticket ended before its session's call");
   if (caller == nullptr)
     return ticket->finish(Status(CANARY_INVALID_ARGUMENT, name_of_session(c.count) + ": its group has been destroyed"));
-  if (c.kind == Kind::kOpenSession) return open_session(*caller, c, ticket);
+  if (c.kind == Kind::kOpenSession) {
+    open_session(*caller, c, ticket);
+    sessions_due_ = true;  // the workers' meeting may have failed at once
+    return;
+  }
   Session* const s = find_session(caller->id, c.count);
   if (s == nullptr)
     return ticket->finish(Status(CANARY_INVALID_ARGUMENT, name_of_session(c.count) + " has been closed"));
@@ -140,7 +144,11 @@ void Engine::open_session(const GroupMember& caller, const port::Command& c, OpT
   if (Status wrong = Session::read(numbers, caller.rank, static_cast<int>(parent.members.size()), &options);
       !wrong.ok())
     return refuse(wrong);
-  sessions_.push_back(std::make_unique<Session>(caller.id, c.count, options, numbers.subspan(port::kSessionHead)));
+  try {
+    sessions_.push_back(std::make_unique<Session>(caller.id, c.count, options, numbers.subspan(port::kSessionHead)));
+  } catch (const std::bad_alloc&) {
+    return refuse(Status(CANARY_LIMIT, "there is no memory for its index"));
+  }
   Session& s = *sessions_.back();
   if (Status wrong = add_session_groups(s, caller); !wrong.ok()) {
     close_session(s);
@@ -154,9 +162,7 @@ void Engine::open_session(const GroupMember& caller, const port::Command& c, OpT
     v.code = CANARY_LIMIT;
     v.rank = caller.world_rank;
     v.text = "rank " + std::to_string(caller.world_rank) + " has no memory for it";
-    end_session(s, v);
-    sessions_due_ = true;
-    return;
+    return end_session(s, v);
   }
   meet_in_session(s, &s.control_ticket);
 }
@@ -237,6 +243,7 @@ void Engine::open_rounds(Session& s) {
                             .redop = CANARY_SUM};
     c.ticket.reset();
     enter(*c.member, {request, &c.ticket, now_, Nanos::max()});
+    sessions_due_ |= c.ticket.done();  // it could not be entered
   }
 }
 
@@ -341,6 +348,21 @@ void Engine::end_session(Session& s, const Verdict& verdict) {
   if (OpTicket* const asked = std::exchange(s.asked, {}).ticket) asked->finish(told);
 }
 
+void Engine::leave_session_group(GroupMember& m) {
+  Group& g = *m.group;
+  m.session = nullptr;
+  for (auto& e : m.programs) {
+    for (auto& run : e->idle) runs_[run->index] = nullptr;
+  }
+  m.programs.clear();
+  retire_messages(m);
+  std::erase(waiting_, &m);
+  member_ids_.remove(m.id.place);
+  const auto at = std::find_if(g.local.begin(), g.local.end(), [&](const auto& local) { return local.get() == &m; });
+  g.forgotten.push_back(std::move(*at));
+  g.local.erase(at);
+}
+
 // Without a word to others where all have finished; else it ends for them, too.
 void Engine::close_session(Session& s) {
   const bool silent = s.state == Session::State::kFinished || s.state == Session::State::kEnded ||
@@ -352,22 +374,18 @@ void Engine::close_session(Session& s) {
     v.text = rank_name(v.rank) + " closed it before all had finished";
     end_session(s, v);
   }
+  if (OpTicket* const asked = std::exchange(s.asked, {}).ticket)
+    asked->finish(Status(CANARY_INVALID_ARGUMENT, name_of_session(s.number) + " has been closed"));
   std::vector<GroupMember*> members{s.control};
   for (auto& c : s.colayers) members.push_back(c.member);
   for (GroupMember* const m : members) {
     if (m == nullptr) continue;
     Group& g = *m->group;
-    m->session = nullptr;
-    for (auto& e : m->programs) {
-      for (auto& run : e->idle) runs_[run->index] = nullptr;
-    }
-    m->programs.clear();
-    retire_messages(*m);
-    std::erase(waiting_, m);
-    member_ids_.remove(m->id.place);
-    const auto at = std::find_if(g.local.begin(), g.local.end(), [&](const auto& l) { return l.get() == m; });
-    g.forgotten.push_back(std::move(*at));
-    g.local.erase(at);
+    leave_session_group(*m);
+    // Local ranks that have not opened it hear of its end when they do; they would keep a dead group for ever.
+    const bool opened =
+        std::any_of(g.local.begin(), g.local.end(), [](const auto& local) { return local->session != nullptr; });
+    while (g.dead && !opened && !g.local.empty()) leave_session_group(*g.local.back());
     if (!g.local.empty()) continue;
     past_partials_.add({g.flow, g.epoch}, g.dead ? g.verdict : Status());
     close_group(g);

@@ -29,6 +29,12 @@ float value_of(std::uint32_t kind) {
   return kind == kInfinity ? infinity : -infinity;
 }
 
+// A peer may have sent any float; where that is no part of a refusal, 0 stands for it.
+std::uint32_t word_of(float told) {
+  constexpr float kMost = 1 << 24;
+  return told >= 0 && told <= kMost ? static_cast<std::uint32_t>(told) : 0;
+}
+
 template <typename T>
 void grow(std::vector<T>* v, std::size_t size) {
   if (v->size() < size) v->resize(size);
@@ -204,8 +210,8 @@ Status TopKChain::take_values() {
   for (int rank = 0; rank < ranks_; ++rank) {
     const float* const told = values_.data() + k_ + kRefusalWords * static_cast<std::size_t>(rank);
     if (told[0] == 0) continue;
-    note_refusal(static_cast<std::uint32_t>(rank), static_cast<std::uint32_t>(told[0]),
-                 (static_cast<std::uint64_t>(told[1]) << kLowBits) + static_cast<std::uint64_t>(told[2]));
+    note_refusal(static_cast<std::uint32_t>(rank), word_of(told[0]),
+                 (std::uint64_t{word_of(told[1])} << kLowBits) + word_of(told[2]));
   }
   end();
   if (refusal_.there()) return {CANARY_INVALID_ARGUMENT, ""};

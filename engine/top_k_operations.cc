@@ -55,7 +55,7 @@ void Engine::enter_phase(GroupMember& m) {
   const CalledOperation phase = chain.take_phase();
   const std::size_t before = m.operations.size();
   enter(m, phase);
-  if (m.operations.size() == before) chain.end();  // it has ended at once, and told its caller
+  if (m.group->dead || m.operations.size() == before) chain.end();  // it has ended at once, and told its caller
 }
 
 void Engine::enter_phases() {

@@ -13,7 +13,6 @@
 
 namespace {
 
-using canarynet::Collective;
 using canarynet::port::Command;
 
 void touch(const void* begin, std::uint64_t bytes, bool writes, const std::vector<std::uint64_t>& arena) {

@@ -127,23 +127,26 @@ static_assert(static_cast<unsigned>(ipc::ChoiceReason::kStays) == static_cast<un
 // What operations took since the present table decides, then by what else they ran before, as far as there is room.
 static void fill_times(const ChoiceUse::Cell& cell, ipc::ChoiceRow* row) {
   std::size_t lines = 0;
-  const auto add = [&](std::string name, std::uint64_t operations, std::uint64_t ns) -> ipc::ChoiceTimes* {
+  const auto add = [&](PlannerId planner, bool smaller, std::uint64_t operations,
+                       std::uint64_t ns) -> ipc::ChoiceTimes* {
     if (operations == 0 || lines == row->times.size()) return nullptr;
     ipc::ChoiceTimes& times = row->times[lines++];
+    const std::string_view name = name_of(planner);
     ipc::put_label(times.planner, name);
+    if (smaller && name.size() < sizeof times.planner)
+      ipc::put_label(std::span(times.planner).subspan(name.size()), "/smaller");
     times.operations = operations;
     times.mean_ns = ns / operations;
     return &times;
   };
   for (std::size_t p = 0; p < cell.took.size(); ++p) {
     const auto [operations, ns] = cell.took_by(static_cast<PlannerId>(p));
-    add(std::string(name_of(static_cast<PlannerId>(p))), operations, ns);
+    add(static_cast<PlannerId>(p), false, operations, ns);
   }
   for (std::size_t p = 0; p < cell.took.size(); ++p) {
     for (std::size_t smaller = 0; smaller < 2; ++smaller) {
       const auto& t = cell.took[p][smaller].before;
-      const std::string name(name_of(static_cast<PlannerId>(p)));
-      ipc::ChoiceTimes* const times = add(smaller != 0 ? name + "/smaller" : name, t.operations, t.ns);
+      ipc::ChoiceTimes* const times = add(static_cast<PlannerId>(p), smaller != 0, t.operations, t.ns);
       if (times == nullptr) continue;
       times->before = 1;
       times->table_version = t.table;

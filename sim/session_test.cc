@@ -190,6 +190,44 @@ TEST(Session, AStepThatWaitsForWhoPushesNothingEndsWithItsName) {
   EXPECT_EQ(w[0]->error.detail().rank, 1) << w[0]->error.to_string();
 }
 
+TEST(Session, AStepOfBspNamesWhoIsMissingAndNotTheFirst) {
+  ClusterOptions o = flat_cluster(3);
+  o.settings.entry_limit = 500_ms;
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  SessionWorkers w = start(c, SessionSetup::bsp(), {1_ms}, 100);
+  w[2]->hold(true);
+  ASSERT_TRUE(work_until(c, w, 5_s, [&] { return !w[0]->error.ok() && !w[1]->error.ok(); }));
+  for (const std::size_t r : {0u, 1u}) {
+    EXPECT_EQ(w[r]->error.code(), CANARY_ENTRY_TIMEOUT) << w[r]->error.to_string();
+    EXPECT_EQ(w[r]->error.detail().rank, 2) << w[r]->error.to_string();
+  }
+}
+
+TEST(Session, ALocalRankThatOpensOneWhichHasFailedIsTold) {
+  ClusterOptions o = flat_cluster(2);
+  o.ranks_per_host = 2;
+  o.settings.entry_limit = 300_ms;
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  SessionWorkers w;
+  w.push_back(std::make_unique<SessionWorker>(c, 0, SessionSetup::bsp(), 1_ms, 1));
+  ASSERT_TRUE(work_until(c, w, 5_s, [&] { return !w[0]->error.ok(); }));
+  w.push_back(std::make_unique<SessionWorker>(c, 1, SessionSetup::bsp(), 1_ms, 1));
+  ASSERT_TRUE(work_until(c, w, 5_s, [&] { return !w[1]->error.ok(); }));
+}
+
+TEST(Session, AnIndexThatFitsNoMemoryIsRefused) {
+  Cluster c(flat_cluster(2));
+  ASSERT_TRUE(c.join());
+  SessionSetup setup = SessionSetup::ssp(2);
+  setup.counts.assign(256, 10);
+  setup.staleness_max = 1 << 19;
+  SessionWorkers w = start(c, setup, {1_ms}, 1);
+  ASSERT_TRUE(work_until(c, w, 1_s, [&] { return !w[0]->error.ok(); }));
+  EXPECT_NE(w[0]->error.text().find("an index of"), std::string::npos) << w[0]->error.to_string();
+}
+
 // Once the first iteration counted from the clock's zero, and with it what a gradient lingers.
 TEST(Session, OpenedLateItLingersNoLonger) {
   Cluster c(flat_cluster(3));

@@ -7,6 +7,7 @@ namespace canarynet::sync {
 namespace {
 
 constexpr int kRowsMax = 1 << 20;
+constexpr std::int64_t kIndexMax = 1 << 22;  // words of 64 bits, one for 64 workers, in all rows and colayers
 
 Iteration rows_bound(const SessionRounds::Options& o) {
   return o.thresholds.staleness == Thresholds::kUnbounded ? o.staleness_max
@@ -31,6 +32,11 @@ Status SessionRounds::check(const Options& o) {
     return invalid("mode wait needs a bound to wait at");
   }
   if (rows_bound(o) > kRowsMax) return invalid("staleness bound " + std::to_string(rows_bound(o)) + " (at most 2^20)");
+  const std::int64_t words = std::int64_t{rows_bound(o) + 3} * o.colayers * ((o.workers + 63) / 64);
+  if (words > kIndexMax) {
+    return invalid("an index of " + std::to_string(rows_bound(o) + 3) + " rows, " + std::to_string(o.colayers) +
+                   " colayers and " + std::to_string(o.workers) + " workers (at most 2^22 words of 64 workers)");
+  }
   if (o.backlog_max < 2) return invalid("a backlog of less than 2 results");
   if (o.linger && *o.linger < Nanos{}) return invalid("a negative linger");
   return {};
@@ -165,6 +171,7 @@ int SessionRounds::awaited(int z) const {
 
 int SessionRounds::awaited() const {
   for (int z = 0; blocked_ && z < options_.colayers; ++z) {
+    if (colayer(z).joined) continue;  // who is missing in that round is for the round's own limits to say
     if (const int j = awaited(z); j >= 0) return j;
   }
   return -1;

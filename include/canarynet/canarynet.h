@@ -267,8 +267,10 @@ typedef struct canary_session_result {
 } canary_session_result;
 #define CANARY_SESSION_RESULT_INIT \
   { sizeof(canary_session_result), 0, 0, 0, 0, 0, 0, 0 }
-/* Blocks until all members have opened it, for at most CANARY_ENTRY_LIMIT. Numbers or layouts that differ are
- * CANARY_MISMATCH. It takes 2 + backlog times the memory of the colayers, and 12 bytes per rank and colayer. */
+/* Blocks until all members have opened it, for at most CANARY_ENTRY_LIMIT: members with another number are not there
+ * (CANARY_ENTRY_TIMEOUT), and layouts that differ are CANARY_MISMATCH. It takes 2 + backlog times the memory of the
+ * colayers and of 12 bytes per rank and colayer, and an index of a bit per rank, colayer and row (2 x staleness_max + 2
+ * rows or so). */
 CANARY_API enum canary_status canary_session_open(canary_group* group, const canary_session_options* options,
                                                   canary_session** session);
 /* Colayer `colayer` of this iteration's gradient, `count` elements; once per iteration and colayer. It is added to what
