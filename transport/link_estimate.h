@@ -42,6 +42,7 @@ class LinkEstimate {
   static constexpr Nanos kLongerLasts = 150_ms;
   static constexpr Nanos kSlightlyLongerLasts = 300_ms;
   static constexpr std::int64_t kJitters = 5;  // and by no more than so many times the jitter
+  static constexpr Nanos kSpell = 50_ms;
   // A piece of this size or more that comes the other way holds up an ack.
   static constexpr std::int64_t kHoldsUp = 16 * 1024;
   // A frame with no more than that before it met no queue.
@@ -60,7 +61,10 @@ class LinkEstimate {
 
   Nanos alpha() const { return round_trip_ / 2; }  // one way; 0: no round trip was seen yet
   BytesPerSec beta() const { return beta_; }       // 0: the link was never busy for long enough
-  Nanos jitter() const { return jitter_; }         // mean difference of two round trips in a row that met no queue
+  // Mean difference of two round trips in a row that met no queue, or of the least of two spells in a row.
+  Nanos jitter() const {
+    return spell_jitter_.known() ? std::min(jitter_.mean(), spell_jitter_.mean()) : jitter_.mean();
+  }
   std::uint64_t losses() const { return losses_; }
   Nanos sampled_at() const { return sampled_at_; }  // 0: never
   Nanos announced_alpha() const { return Nanos{alpha_watch_.announced()}; }
@@ -157,15 +161,37 @@ class LinkEstimate {
   }
 
  private:
+  // A moving mean of how far a value differs from the one before.
+  class Jitter {
+   public:
+    void add(Nanos value) {
+      if (last_.count != 0) {
+        mean_.count += (std::abs(value.count - last_.count) - mean_.count) / 16;
+        known_ = true;
+      }
+      last_ = value;
+    }
+    bool known() const { return known_; }
+    Nanos mean() const { return mean_; }
+
+   private:
+    Nanos last_, mean_;
+    bool known_ = false;
+  };
+
   void sample(Nanos now, Nanos round_trip, Bytes before) {
     if (round_trip.count <= 0) return;
     const bool small = before.count <= kSmallBytes;
     if (small) {
-      const std::int64_t differs = std::abs(round_trip.count - last_small_.count);
-      if (last_small_.count != 0) jitter_.count += (differs - jitter_.count) / 16;
-      last_small_ = round_trip;
+      jitter_.add(round_trip);
+      if (spell_least_.count == 0 || now - spell_began_ >= kSpell) {
+        if (spell_least_.count != 0) spell_jitter_.add(spell_least_);
+        spell_least_ = round_trip;
+        spell_began_ = now;
+      }
+      spell_least_ = std::min(spell_least_, round_trip);
     }
-    const Nanos slack = std::max(kSlack, round_trip_ / kNoise) + jitter_ * kJitters;
+    const Nanos slack = std::max(kSlack, round_trip_ / kNoise) + jitter() * kJitters;
     if (round_trip_.count == 0 || round_trip <= round_trip_ + slack) {
       if (round_trip_.count == 0 || round_trip < round_trip_) {
         round_trip_ = round_trip;
@@ -304,7 +330,10 @@ class LinkEstimate {
   Nanos longest_;  // of them
   Nanos
       longer_for_;  // alike ones were seen so long before it was believed; 0: it is not longer, or they were not alike
-  Nanos last_small_, jitter_;
+  // Of frames that follow one another some meet the queue of a shaper that nobody here knows of, which is no jitter of
+  // the link's; then the least of spells differ less.
+  Jitter jitter_, spell_jitter_;
+  Nanos spell_began_, spell_least_;
   std::uint64_t losses_ = 0;
 
   BytesPerSec beta_;

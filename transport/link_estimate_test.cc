@@ -186,6 +186,26 @@ TEST(LinkEstimate, SamplesOfALongerWayThatAreAlikeMakeItKnownSooner) {
   EXPECT_EQ(announced_after(10_ms) - announced_after(8_ms), LevelWatch::kLasts / 2);
 }
 
+// As over a real link: of the round trips in a pause of the traffic two meet what is left in the shaper's queue.
+TEST(LinkEstimate, WhatSomeFramesMeetInAQueueHidesNoLongerWay) {
+  Link link(kRate, 2_ms);
+  const auto pause = [&](Nanos way) {
+    for (const Nanos queue : {3_ms, 4_ms, 0_ms}) {
+      link.round_trip = way + queue;
+      link.echo();
+      link.now += 1_ms;
+    }
+    link.estimate.look(link.now);
+    link.now += 97_ms;
+  };
+  for (int i = 0; i < 30; ++i) pause(2_ms);
+  EXPECT_EQ(link.estimate.alpha(), 1_ms);
+  EXPECT_EQ(link.estimate.jitter(), 0_ms);
+  int pauses = 0;
+  while (link.estimate.announced_alpha() != 4_ms && pauses < 100) pause(8_ms), ++pauses;
+  EXPECT_LE(pauses, 8) << "within a second";
+}
+
 TEST(LinkEstimate, SurvivesItsLane) {
   Link link(kRate, 10_ms);
   link.carry(2_s, 12);
