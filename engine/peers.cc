@@ -39,7 +39,6 @@ void Peers::connect(Peer& peer, ChannelOptions who, const FlowTable* flows, Flow
   who.check_memory = settings_.shm_crc;
   who.probes = settings_.probes;
   who.rails = &rails_.rates;
-  const std::uint32_t first = who.my_engine;
   peer.mux = std::make_unique<Mux>(peer.number, flows, others, host);
   peer.channel = std::make_unique<Channel>(std::move(who), rails_.factory, *peer.mux);
   peer.mux->set_channel(peer.channel.get());
@@ -48,11 +47,7 @@ void Peers::connect(Peer& peer, ChannelOptions who, const FlowTable* flows, Flow
   if (peer.gone) peer.channel->peer_died();
   if (peer.left) peer.channel->peer_departed();
   peer.channel->start(now);
-  // Successors first: if all began with the lowest, they would queue for its NIC while others' are idle.
-  const auto after = [first](const Peer* p) { return p->number - first; };
-  const auto place = std::upper_bound(connected_.begin(), connected_.end(), &peer,
-                                      [&](const Peer* a, const Peer* b) { return after(a) < after(b); });
-  connected_.insert(place, &peer);
+  connected_.push_back(&peer);
 }
 
 void Peers::disconnect(Peer& peer) {

@@ -213,14 +213,13 @@ TEST(Decision, WhatTheModelPutsCloseIsTriedAndTheBestStays) {
     }
     return c;
   };
-  std::map<std::string, double> by_force;
+  double best = 1;
   for (const char* planner : {"mesh", "ring", "halving_doubling"}) {
     auto c = make(planner);
     ASSERT_TRUE(c->join());
     exchange(*c, 200_ms, kFew);
-    by_force[planner] = seconds_each(*c, 200_ms, kFew);
+    best = std::min(best, seconds_each(*c, 200_ms, kFew));
   }
-  const double best = std::min({by_force["mesh"], by_force["ring"], by_force["halving_doubling"]});
   auto c = make("");
   ASSERT_TRUE(c->join());
   Decisions watch(*c);
@@ -244,10 +243,7 @@ TEST(Decision, WhatTheModelPutsCloseIsTriedAndTheBestStays) {
   const double chosen = seconds_each(*c, 300_ms, kFew);
   std::printf("%s: %.3f ms, the best of three by force: %.3f ms; %d tables\n", planner_now(*c).c_str(), chosen * 1e3,
               best * 1e3, watch.tables());
-  ASSERT_TRUE(by_force.contains(planner_now(*c))) << planner_now(*c);
-  EXPECT_LE(by_force[planner_now(*c)], 1.1 * best);
-  // What lanes carried before, in the trials of others, changes what they take now: a mesh from 6.5 to 7.5 ms here.
-  EXPECT_LE(chosen, 1.2 * best);
+  EXPECT_LE(chosen, 1.1 * best);
   EXPECT_LE(watch.tables(), 24) << "each is tried once";
 }
 

@@ -235,16 +235,6 @@ double share_of_bound(const std::vector<LinkBed>& nics, std::uint64_t bytes = 32
   return share;
 }
 
-// If all hosts began with the same one, they would queue for its NIC: 71 % of the bound.
-TEST(Links, ManyHostsWithOneNicEachFillAllOfThem) {
-  constexpr int kHosts = 9;
-  constexpr std::uint64_t kBytes = 1 << 20;
-  const Nanos took = mean_time(kHosts, {{500, 50_us, 72 << 10}}, kBytes, 5);
-  const Nanos bound = BytesPerSec::from_mbit(500).time_for(Bytes{2 * (kHosts - 1) * kBytes / kHosts});
-  std::printf("%d hosts with one NIC: %.1f %% of the bound\n", kHosts, 100 * ratio(bound, took));
-  EXPECT_GT(ratio(bound, took), 0.93);
-}
-
 TEST(Links, LongPathsAreFilled) {
   EXPECT_GT(share_of_bound({{200, 20_ms}}), 0.85);
   if (quick()) return;
