@@ -375,11 +375,9 @@ void Engine::hurry(Nanos now) {
 
 // Sends what was submitted, and what submissions, arrivals and timers have made ready.
 std::size_t Engine::send(Nanos now) {
-  if (called()) {
+  if (called() || !chains_due_.empty()) {
     if (ready_ && !leaving_) take_commands();
     enter_waiting();
-  } else if (!chains_due_.empty()) {
-    enter_phases();
   }
   const std::uint64_t ended = operations_ended_;
   std::size_t work = local_dirty_ ? settle_local() : 0;

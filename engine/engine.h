@@ -280,6 +280,7 @@ class Engine final : public MembershipListener,
   Group& add_group(std::uint32_t flow, std::vector<int> members, GroupEpoch parent = {}, std::uint64_t number = 0,
                    bool of_session = false);
   GroupPeer* group_peer(Group& group, std::uint32_t engine);
+  void dismiss(GroupMember& member);
   void add_member(Group& group, int rank);
   // Where a group with that number is, or would go.
   auto place_of(std::uint32_t flow) {
@@ -346,7 +347,6 @@ class Engine final : public MembershipListener,
   void meet_in_session(Session& session, OpTicket* ticket);
   void end_session(Session& session, const Verdict& verdict);
   void close_session(Session& session);
-  void leave_session_group(GroupMember& member);
   void check_sessions(Nanos now);
   void end_sessions_of(const Group& parent, const Verdict& verdict);
   void set_session_deadline(port::TicketId ticket, Nanos deadline);
@@ -440,6 +440,7 @@ class Engine final : public MembershipListener,
   void move_clocks(Nanos missed);
   void check_limits(Group& group, GroupMember& member, Nanos now);
   void kill(Group& group, const Verdict& verdict, bool flood);
+  void kill_if_lost(Group& group, const char* when = "");
   void kill_groups_of(std::uint32_t engine, std::uint32_t culprit, canary_status code, const std::string& why,
                       const std::vector<GroupEpoch>* only = nullptr);
   std::optional<Word> word_over_control(const Peer& peer) const override;

@@ -145,6 +145,19 @@ void Engine::on_verdict(const Verdict& verdict) {
     give_up_groups(loss(my_engine_, verdict.code, verdict.text));
 }
 
+// One that is made when an engine of it is gone already has the same end.
+void Engine::kill_if_lost(Group& g, const char* when) {
+  for (const std::uint32_t e : g.engine_of) {
+    if (!peers_[e].gone) continue;
+    const Status& loss = peers_[e].why_gone;
+    Verdict v;
+    v.code = loss.code();
+    v.rank = loss.detail().rank;
+    v.text = loss.text() + when;
+    return kill(g, v, true);
+  }
+}
+
 // Every group that has `engine`, or those of the list. `culprit`: whose fault it is; this engine where it can't reach
 // `engine` itself.
 void Engine::kill_groups_of(std::uint32_t engine, std::uint32_t culprit, canary_status code, const std::string& why,

@@ -160,16 +160,7 @@ void Engine::on_group(int local_rank, std::uint64_t cookie, std::uint32_t flow_h
     g = &add_group(flow, pending->members);
     admit_strays(*g);
     drop_early(*g);
-    for (std::uint32_t e = 0; e < peers_.size(); ++e) {
-      const bool in_group = std::find(g->engine_of.begin(), g->engine_of.end(), e) != g->engine_of.end();
-      if (!peers_[e].gone || !in_group) continue;
-      const Status& loss = peers_[e].why_gone;
-      Verdict v;
-      v.code = loss.code();
-      v.rank = loss.detail().rank;
-      v.text = loss.text() + ", before the group was formed";
-      kill(*g, v, true);
-    }
+    kill_if_lost(*g, ", before the group was formed");
   }
   const auto member =
       std::find_if(g->local.begin(), g->local.end(), [&](const auto& m) { return m->world_rank == local_rank; });
@@ -296,20 +287,26 @@ bool Engine::forget(port::MemberId id) {
   if (pending(id)) return false;
   GroupMember* const member = this->member(id);
   if (member == nullptr) return true;
-  Group* g = member->group;
-  const auto at = std::find_if(g->local.begin(), g->local.end(), [&](const auto& m) { return m.get() == member; });
-  for (auto& e : member->programs) {
+  Group& g = *member->group;
+  dismiss(*member);
+  if (g.local.empty()) close_group(g);
+  return true;
+}
+
+// One that has nothing pending leaves its group, which may be left without any.
+void Engine::dismiss(GroupMember& m) {
+  Group& g = *m.group;
+  for (auto& e : m.programs) {
     for (auto& run : e->idle) runs_[run->index] = nullptr;
   }
-  member->programs.clear();
-  retire_messages(*member);
-  std::erase(waiting_, member);
-  std::erase(chains_due_, member);
-  member_ids_.remove(id.place);
-  g->forgotten.push_back(std::move(*at));
-  g->local.erase(at);
-  if (g->local.empty()) close_group(*g);
-  return true;
+  m.programs.clear();
+  retire_messages(m);
+  std::erase(waiting_, &m);
+  std::erase(chains_due_, &m);
+  member_ids_.remove(m.id.place);
+  const auto at = std::find_if(g.local.begin(), g.local.end(), [&](const auto& local) { return local.get() == &m; });
+  g.forgotten.push_back(std::move(*at));
+  g.local.erase(at);
 }
 
 // No rank served here is in it any more. Everything sent is the channels' own by now; what comes late is known by the

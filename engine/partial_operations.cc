@@ -137,16 +137,8 @@ Group& Engine::add_partial(const Group& parent, GroupEpoch name, std::uint64_t n
     kill(g, v, true);
     return g;
   }
-  for (const std::uint32_t e : g.engine_of) {
-    if (!peers_[e].gone) continue;
-    const Status& loss = peers_[e].why_gone;
-    Verdict v;
-    v.code = loss.code();
-    v.rank = loss.detail().rank;
-    v.text = loss.text();
-    kill(g, v, true);
-    return g;
-  }
+  kill_if_lost(g);
+  if (g.dead) return g;
   admit_strays(g);
   drop_early(g);
   return g;
@@ -215,17 +207,7 @@ void Engine::settle_partial(Group& g, PartialCall& call) {
 
 void Engine::close_partial(Group& g) {
   past_partials_.add({g.flow, g.epoch}, g.dead ? g.verdict : Status());
-  for (auto& m : g.local) {
-    for (auto& e : m->programs) {
-      for (auto& run : e->idle) runs_[run->index] = nullptr;
-    }
-    m->programs.clear();
-    retire_messages(*m);
-    std::erase(waiting_, m.get());
-    member_ids_.remove(m->id.place);
-    g.forgotten.push_back(std::move(m));
-  }
-  g.local.clear();
+  while (!g.local.empty()) dismiss(*g.local.back());
   close_group(g);
 }
 

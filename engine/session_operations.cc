@@ -181,16 +181,7 @@ Status Engine::add_session_groups(Session& s, const GroupMember& caller) {
         return past->ok() ? Status(CANARY_INVALID_ARGUMENT, "its number has been used, each one takes one of its own")
                           : *past;
       g = &add_group(name.flow, members, of, number, /*of_session=*/true);
-      for (const std::uint32_t e : g->engine_of) {
-        if (!peers_[e].gone) continue;
-        const Status& loss = peers_[e].why_gone;
-        Verdict v;
-        v.code = loss.code();
-        v.rank = loss.detail().rank;
-        v.text = loss.text();
-        kill(*g, v, true);
-        break;
-      }
+      kill_if_lost(*g);
     } else if (g->epoch != name.epoch || g->members != members) {
       return Status(CANARY_LIMIT, "another group has the same number by chance, take the next");
     }
@@ -330,15 +321,15 @@ bool Engine::settle_session(Session& s) {
 
 // --- ends ------------------------------------------------------------------------------------------------------------
 
-// All its groups end, here and everywhere; callers hear of it.
+// All its groups end, here and everywhere; callers hear of it. Others end those of the colayers themselves when the one
+// where workers meet has ended.
 void Engine::end_session(Session& s, const Verdict& verdict) {
   if (s.state == Session::State::kEnded) return;
   s.state = Session::State::kEnded;
-  const auto kill_one = [&](GroupMember* m) {
-    if (m != nullptr) kill(*m->group, verdict, true);
-  };
-  kill_one(s.control);
-  for (auto& c : s.colayers) kill_one(c.member);
+  if (s.control != nullptr) kill(*s.control->group, verdict, true);
+  for (auto& c : s.colayers) {
+    if (c.member != nullptr) kill(*c.member->group, verdict, false);
+  }
   ErrorDetail detail;
   detail.rank = verdict.rank;
   detail.phase = "exchange";
@@ -346,21 +337,6 @@ void Engine::end_session(Session& s, const Verdict& verdict) {
   const Status told = s.verdict.wrap(name_of_session(s.number));
   if (OpTicket* const opening = std::exchange(s.opening, nullptr)) opening->finish(told);
   if (OpTicket* const asked = std::exchange(s.asked, {}).ticket) asked->finish(told);
-}
-
-void Engine::leave_session_group(GroupMember& m) {
-  Group& g = *m.group;
-  m.session = nullptr;
-  for (auto& e : m.programs) {
-    for (auto& run : e->idle) runs_[run->index] = nullptr;
-  }
-  m.programs.clear();
-  retire_messages(m);
-  std::erase(waiting_, &m);
-  member_ids_.remove(m.id.place);
-  const auto at = std::find_if(g.local.begin(), g.local.end(), [&](const auto& local) { return local.get() == &m; });
-  g.forgotten.push_back(std::move(*at));
-  g.local.erase(at);
 }
 
 // Without a word to others where all have finished; else it ends for them, too.
@@ -381,11 +357,12 @@ void Engine::close_session(Session& s) {
   for (GroupMember* const m : members) {
     if (m == nullptr) continue;
     Group& g = *m->group;
-    leave_session_group(*m);
+    m->session = nullptr;
+    dismiss(*m);
     // Local ranks that have not opened it hear of its end when they do; they would keep a dead group for ever.
     const bool opened =
         std::any_of(g.local.begin(), g.local.end(), [](const auto& local) { return local->session != nullptr; });
-    while (g.dead && !opened && !g.local.empty()) leave_session_group(*g.local.back());
+    while (g.dead && !opened && !g.local.empty()) dismiss(*g.local.back());
     if (!g.local.empty()) continue;
     past_partials_.add({g.flow, g.epoch}, g.dead ? g.verdict : Status());
     close_group(g);
