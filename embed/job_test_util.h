@@ -196,6 +196,36 @@ class Process {
   int from_ = -1;
 };
 
+// Four processes of a job. Rank 2 says that it is `ready` and is killed a moment later; `body` returns "good" in the
+// others.
+inline void expect_good_without_rank_2(
+    const std::function<std::string(canary_context*, int rank, const std::function<void()>& ready)>& body) {
+  const std::string join = join_url(free_port());
+  int go[2];
+  ASSERT_EQ(pipe(go), 0);
+  const auto ready = [&go] {
+    const char byte = 0;
+    [[maybe_unused]] const ssize_t told = write(go[1], &byte, 1);
+  };
+  std::vector<std::unique_ptr<Process>> ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.push_back(std::make_unique<Process>([&, rank]() -> std::string {
+      canary_context* context = nullptr;
+      if (init(join, rank, 4, {}, &context) != CANARY_OK) return last_error().message;
+      std::string said = body(context, rank, ready);
+      if (said == "good") canary_finalize(context);
+      return said;
+    }));
+  }
+  char byte = 0;
+  ASSERT_EQ(read(go[0], &byte, 1), 1);
+  usleep(100'000);
+  ranks[2]->kill();
+  for (const int rank : {0, 1, 3}) EXPECT_EQ(ranks[static_cast<std::size_t>(rank)]->report(), "good") << rank;
+  close(go[0]);
+  close(go[1]);
+}
+
 // Seconds on a clock that all processes of this machine share.
 inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

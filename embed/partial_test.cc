@@ -102,39 +102,22 @@ TEST(Partial, WhatIsWrongIsRefusedByNameAndNothingElseEnds) {
 }
 
 TEST(Partial, AMemberThatIsKilledIsNamedAndTheOthersAverageWithoutIt) {
-  const std::string join = test::join_url(test::free_port());
-  std::vector<std::unique_ptr<test::Process>> ranks;
-  int go[2];
-  ASSERT_EQ(pipe(go), 0);
-  for (int rank = 0; rank < 4; ++rank) {
-    ranks.push_back(std::make_unique<test::Process>([&join, &go, rank]() -> std::string {
-      canary_context* context = nullptr;
-      if (test::init(join, rank, 4, {}, &context) != CANARY_OK) return last_error().message;
-      float x = static_cast<float>(rank);
-      char byte = 0;
-      if (rank == 2) {
-        [[maybe_unused]] const ssize_t told = write(go[1], &byte, 1);
-        pause();
-      }
-      const std::vector<int> all{0, 1, 2, 3}, rest{0, 1, 3};
-      const canary_partial with = among(all, 1), without = among(rest, 2);
-      float y = 0;
-      canary_status code =
-          canary_partial_all_reduce(canary_world(context), &with, &x, &y, 1, CANARY_F32, CANARY_AVG, nullptr);
-      if (code != CANARY_PEER_DIED || last_error().rank != 2) return "not told: " + last_error().message;
-      code = canary_partial_all_reduce(canary_world(context), &without, &x, &y, 1, CANARY_F32, CANARY_SUM, nullptr);
-      if (code != CANARY_OK || y != 4) return "not without it: " + last_error().message;
-      canary_finalize(context);
-      return "good";
-    }));
-  }
-  char byte = 0;
-  ASSERT_EQ(read(go[0], &byte, 1), 1);
-  usleep(100'000);
-  ranks[2]->kill();
-  for (const int rank : {0, 1, 3}) EXPECT_EQ(ranks[static_cast<std::size_t>(rank)]->report(), "good") << rank;
-  close(go[0]);
-  close(go[1]);
+  test::expect_good_without_rank_2([](canary_context* context, int rank, const auto& ready) -> std::string {
+    float x = static_cast<float>(rank);
+    if (rank == 2) {
+      ready();
+      pause();
+    }
+    const std::vector<int> all{0, 1, 2, 3}, rest{0, 1, 3};
+    const canary_partial with = among(all, 1), without = among(rest, 2);
+    float y = 0;
+    canary_status code =
+        canary_partial_all_reduce(canary_world(context), &with, &x, &y, 1, CANARY_F32, CANARY_AVG, nullptr);
+    if (code != CANARY_PEER_DIED || last_error().rank != 2) return "not told: " + last_error().message;
+    code = canary_partial_all_reduce(canary_world(context), &without, &x, &y, 1, CANARY_F32, CANARY_SUM, nullptr);
+    if (code != CANARY_OK || y != 4) return "not without it: " + last_error().message;
+    return "good";
+  });
 }
 
 TEST(Partial, InCpp) {

@@ -103,35 +103,16 @@ TEST(Session, AFastWorkerGoesOnWhileASlowOneComputes) {
 }
 
 TEST(Session, AWorkerThatIsKilledIsNamedByAllOthers) {
-  const std::string join = test::join_url(test::free_port());
-  std::vector<std::unique_ptr<test::Process>> ranks;
-  int go[2];
-  ASSERT_EQ(pipe(go), 0);
-  for (int rank = 0; rank < 4; ++rank) {
-    ranks.push_back(std::make_unique<test::Process>([&join, &go, rank]() -> std::string {
-      canary_context* context = nullptr;
-      if (test::init(join, rank, 4, {}, &context) != CANARY_OK) return last_error().message;
-      if (rank == 2) {
-        char byte = 0;
-        [[maybe_unused]] const ssize_t told = write(go[1], &byte, 1);
-      }
-      double total = 0;
-      // Ranks 0 and 1 wait for its gradients, rank 3 does not.
-      const bool waits = rank < 2;
-      const std::string error =
-          train(canary_world(context), 1, waits ? CANARY_AT_BOUND_WAIT : CANARY_AT_BOUND_DROP, 1, 100'000, 500, &total);
-      if (last_error().code != CANARY_PEER_DIED || last_error().rank != 2) return "not told: " + error;
-      canary_finalize(context);
-      return "good";
-    }));
-  }
-  char byte = 0;
-  ASSERT_EQ(read(go[0], &byte, 1), 1);
-  usleep(100'000);
-  ranks[2]->kill();
-  for (const int rank : {0, 1, 3}) EXPECT_EQ(ranks[static_cast<std::size_t>(rank)]->report(), "good") << rank;
-  close(go[0]);
-  close(go[1]);
+  test::expect_good_without_rank_2([](canary_context* context, int rank, const auto& ready) -> std::string {
+    if (rank == 2) ready();
+    double total = 0;
+    // Ranks 0 and 1 wait for its gradients, rank 3 does not.
+    const bool waits = rank < 2;
+    const std::string error =
+        train(canary_world(context), 1, waits ? CANARY_AT_BOUND_WAIT : CANARY_AT_BOUND_DROP, 1, 100'000, 500, &total);
+    if (last_error().code != CANARY_PEER_DIED || last_error().rank != 2) return "not told: " + error;
+    return "good";
+  });
 }
 
 TEST(Session, WhatIsWrongIsRefusedByNameAndNothingElseEnds) {

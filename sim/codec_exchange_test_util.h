@@ -77,6 +77,15 @@ struct Exchange {
           << what << ": ranks 0 and " << r << " differ";
     }
   }
+  // Submits, finishes, and looks whether all ranks refused the call with these words.
+  void expect_refused(const std::string& words) {
+    submit_all();
+    ASSERT_TRUE(finish());
+    for (const auto& ticket : tickets) {
+      EXPECT_EQ(ticket->code, CANARY_INVALID_ARGUMENT);
+      EXPECT_NE(ticket->status.text().find(words), std::string::npos) << ticket->status.text();
+    }
+  }
   Cluster& cluster;
   Values in, out;
   std::vector<OpRequest> request;
