@@ -4,8 +4,12 @@
 The quick start's program does it (examples/train_fashion_mnist --codec), with its fully connected network and with a
 convolutional one, and error feedback for every bucket of the gradient. Each run has its seed, for the weights and the
 order of the images; a codec's runs are compared with dense's of the same seeds. All ranks must end with the same bits.
-Accuracy is over the 10,000 test images and does not depend on the machine's load. Momentum multiplies what comes late:
-codecs that leave much to later operations are to be tried with less of it (--momentum 0 --rate 0.5).
+Accuracy is over the 10,000 test images and does not depend on the machine's load.
+
+Codecs that leave out whole elements train by a recipe of their own (docs/compression.md), unless --plain is given: the
+optimizer's momentum multiplies what comes late, so momentum is gathered before the codec, there is less of it, and the
+rate is higher instead; the codec keeps more in the first three tenths of the steps; the gradient is one bucket. All
+codecs are compared with dense training by --momentum and --rate.
 """
 import json
 import os
@@ -18,8 +22,18 @@ RANKS, BATCH = 4, 64
 CHANCE = 10.0  # per cent, of ten classes
 CODECS = ["fp16", "bf16", "int8", "sketch:8", "sketch:8,mean", "sketch:4,mean", "topk:0.01", "mstopk:0.01",
           "randomk:0.01", "artopk:star:0.01", "artopk:var:0.01", "agtopk:0.01", "onebit", "signsgd", "terngrad"]
+SPARSE = ("topk:", "lwtopk:", "mstopk:", "artopk:", "agtopk:")  # with the recipe
 JUDGED = ("sketch:8", "sketch:8,mean", "topk:0.01", "artopk:star:0.01", "artopk:var:0.01")
 LOSS = 0.5  # points of accuracy, mean over the seeds
+
+
+def recipe(options, codec, steps):
+    if not codec or options.plain or not codec.startswith(SPARSE):
+        how = ["--momentum", options.momentum, "--rate", options.rate]
+    else:
+        how = ["--codec-momentum", options.codec_momentum, "--rate", options.codec_rate, "--buckets", "one",
+               "--warm-up", round(options.warm_up * steps)]
+    return [str(word) for word in how] + (["--codec", codec] if codec else [])
 
 
 def train(options, network, codec, seed, steps):
@@ -30,8 +44,7 @@ def train(options, network, codec, seed, steps):
         if not os.access(program, os.X_OK):
             raise BenchError("train_fashion_mnist is not built in %s" % options.build)
         command = [program, "--network", network, "--steps", str(steps), "--batch", str(BATCH), "--seed", str(seed),
-                   "--report-every", str(steps), "--json", out, "--momentum", str(options.momentum),
-               "--rate", str(options.rate)] + (["--codec", codec] if codec else [])
+                   "--report-every", str(steps), "--json", out] + recipe(options, codec, steps)
         try:
             harness.run_to_end(options, 60 + steps, RANKS, 1, command)
         except BenchError as error:
@@ -51,11 +64,18 @@ def body():
     parser.add_argument("--network", action="append", choices=("dense", "conv"), help="[both; with --quick dense]")
     parser.add_argument("--momentum", type=float, default=0.9, help="of the averaged gradient [0.9]")
     parser.add_argument("--rate", type=float, default=0.1, help="of learning [0.1]")
+    parser.add_argument("--plain", action="store_true", help="sparse codecs train like the others, without a recipe")
+    parser.add_argument("--codec-momentum", type=float, default=0.5, help="of each rank's gradient, recipe's [0.5]")
+    parser.add_argument("--codec-rate", type=float, default=0.4, help="of learning, recipe's [0.4]")
+    parser.add_argument("--warm-up", type=float, default=0.3, help="share of the steps, recipe's [0.3]")
     parser.add_argument("--steps", type=int, default=None, help="of the optimizer [1400; with --quick 150]")
     options = harness.parse(parser)
     figures = Figures(options)
     steps = options.steps or (150 if options.quick else 1400)
     codecs = options.codec or (["sketch:8,mean"] if options.quick else CODECS)
+    if not options.plain:
+        figures.note("sparse codecs: momentum %g before the codec, rate %g, warm-up in %g of the steps, one bucket" %
+                     (options.codec_momentum, options.codec_rate, options.warm_up))
     figures.note("%d ranks, batches of %d, %d steps, %d seeds, momentum %g, rate %g" %
                  (RANKS, BATCH, steps, options.repeat, options.momentum, options.rate))
     for network in options.network or (["dense"] if options.quick else ["dense", "conv"]):

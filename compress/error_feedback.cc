@@ -15,9 +15,10 @@ namespace {
 
 //  | magic: u32 | version: u32 | tensors: u64 |                                   16
 //  then per tensor | id: u64 | count: u64 | steps: u64 | sent: f64 | all: f64 |   40, count x f32
+//  and from version 2 on | velocities: u64 |, 0 or count, and so many x f32
 //  then | crc32c of all before: u32 |
 constexpr std::uint32_t kMagic = 0x46454E43;  // "CNEF"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2, kVersionWithoutVelocity = 1;
 constexpr std::size_t kHeadBytes = 16;
 constexpr std::size_t kTensorBytes = 40;
 constexpr std::size_t kChecksumBytes = 4;
@@ -37,7 +38,23 @@ T take(std::span<const std::uint8_t>* bytes) {
   return value;
 }
 
+void append_floats(std::vector<std::uint8_t>* bytes, const std::vector<float>& values) {
+  const auto* begin = reinterpret_cast<const std::uint8_t*>(values.data());
+  bytes->insert(bytes->end(), begin, begin + values.size() * sizeof(float));
+}
+
 Status damaged(const std::string& why) { return {CANARY_MISMATCH, "saved error feedback: " + why}; }
+
+// Of a count that stands before them. Nothing is allocated for more than is there.
+Status take_floats(std::span<const std::uint8_t>* bytes, std::uint64_t count, const std::string& what,
+                   std::vector<float>* values) {
+  if (count > bytes->size() / sizeof(float)) return damaged(what + " ends early");
+  values->resize(count);
+  if (count != 0) std::memcpy(values->data(), bytes->data(), count * sizeof(float));
+  *bytes = bytes->subspan(count * sizeof(float));
+  if (first_not_finite(values->data(), count) != count) return damaged(what + " is not finite");
+  return {};
+}
 
 double ratio(double sent, double all) { return all > 0 ? sent / all : 1; }
 
@@ -100,29 +117,52 @@ void ErrorFeedback::commit_all_sent(std::uint64_t tensor) {
   const auto found = tensors_.find(tensor);
   CANARY_CHECK(found != tensors_.end(), "a tensor is prepared first");
   std::fill(found->second.residual.begin(), found->second.residual.end(), 0.0F);
+  found->second.velocity.clear();
   found->second.left_energy = 0;
   found->second.leaves = false;
 }
 
-ErrorFeedback::Exchange ErrorFeedback::begin(std::uint64_t tensor) {
+ErrorFeedback::Exchange ErrorFeedback::begin(std::uint64_t tensor, const float* values, float momentum) {
   const auto found = tensors_.find(tensor);
   CANARY_CHECK(found != tensors_.end(), "a tensor is prepared first");
   Tensor& state = found->second;
-  state.left_out.assign(state.residual.size(), 0);
-  return {state.residual, state.left_out};
+  const std::size_t count = state.residual.size();
+  state.left_out.assign(count, 0);
+  state.gathers = momentum != 0;
+  if (!state.gathers) return {state.residual, state.left_out};
+  state.velocity.resize(count);
+  state.velocity_next.resize(count);
+  state.carried.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const float kept = momentum * state.velocity[i];
+    state.velocity_next[i] = kept + values[i];
+    state.carried[i] = kept + state.residual[i];
+  }
+  return {state.carried, state.left_out};
 }
 
 void ErrorFeedback::commit(std::uint64_t tensor, double sent_energy, double energy, double left_energy) {
   const auto found = tensors_.find(tensor);
   CANARY_CHECK(found != tensors_.end() && found->second.left_out.size() == found->second.residual.size(),
                "an exchange begins before it ends");
-  found->second.residual.swap(found->second.left_out);
-  found->second.leaves = true;
-  found->second.left_energy = left_energy;
-  count_step(found->second, sent_energy, energy);
+  Tensor& state = found->second;
+  state.residual.swap(state.left_out);
+  if (state.gathers) {
+    for (std::size_t i = 0; i < state.residual.size(); ++i) {
+      if (state.residual[i] == 0) state.velocity_next[i] = 0;  // what has arrived moves on by itself no longer
+    }
+    state.velocity.swap(state.velocity_next);
+  } else {
+    state.velocity.clear();
+  }
+  state.leaves = true;
+  state.left_energy = left_energy;
+  count_step(state, sent_energy, energy);
 }
 
 std::span<const float> ErrorFeedback::residual(std::uint64_t tensor) const { return known(tensor).residual; }
+
+std::span<const float> ErrorFeedback::velocity(std::uint64_t tensor) const { return known(tensor).velocity; }
 
 double ErrorFeedback::gain(std::uint64_t tensor) const {
   const Tensor& state = known(tensor);
@@ -155,7 +195,9 @@ double ErrorFeedback::residual_norm() const {
 
 std::size_t ErrorFeedback::saved_bytes() const {
   std::size_t bytes = kHeadBytes + kChecksumBytes;
-  for (const auto& [id, tensor] : tensors_) bytes += kTensorBytes + tensor.residual.size() * sizeof(float);
+  for (const auto& [id, tensor] : tensors_) {
+    bytes += kTensorBytes + sizeof(std::uint64_t) + (tensor.residual.size() + tensor.velocity.size()) * sizeof(float);
+  }
   return bytes;
 }
 
@@ -171,8 +213,9 @@ std::vector<std::uint8_t> ErrorFeedback::save() const {
     append(&bytes, tensor.steps);
     append(&bytes, tensor.sent_energy);
     append(&bytes, tensor.energy);
-    const auto* residual = reinterpret_cast<const std::uint8_t*>(tensor.residual.data());
-    bytes.insert(bytes.end(), residual, residual + tensor.residual.size() * sizeof(float));
+    append_floats(&bytes, tensor.residual);
+    append(&bytes, static_cast<std::uint64_t>(tensor.velocity.size()));
+    append_floats(&bytes, tensor.velocity);
   }
   append(&bytes, crc32c(0, bytes.data(), bytes.size()));
   return bytes;
@@ -182,7 +225,8 @@ Status ErrorFeedback::restore(std::span<const std::uint8_t> bytes) {
   if (bytes.size() < kHeadBytes + kChecksumBytes) return damaged("it ends within its head");
   std::span<const std::uint8_t> rest = bytes;
   if (take<std::uint32_t>(&rest) != kMagic) return damaged("it does not begin as one");
-  if (const auto version = take<std::uint32_t>(&rest); version != kVersion) {
+  const auto version = take<std::uint32_t>(&rest);
+  if (version != kVersion && version != kVersionWithoutVelocity) {
     return damaged("version " + std::to_string(version) + ", this library reads " + std::to_string(kVersion));
   }
   std::span<const std::uint8_t> checksum = bytes.last(kChecksumBytes);
@@ -201,16 +245,18 @@ Status ErrorFeedback::restore(std::span<const std::uint8_t> bytes) {
     tensor.steps = take<std::uint64_t>(&rest);
     tensor.sent_energy = take<double>(&rest);
     tensor.energy = take<double>(&rest);
-    // Before anything is allocated: the count is bounded by the bytes that are there.
-    if (count > rest.size() / sizeof(float)) return damaged(name + " ends early");
     if (!(tensor.sent_energy >= 0 && std::isfinite(tensor.sent_energy) && tensor.energy >= 0 &&
           std::isfinite(tensor.energy))) {
       return damaged(name + " has no energy that can be");
     }
-    tensor.residual.resize(count);
-    if (count != 0) std::memcpy(tensor.residual.data(), rest.data(), count * sizeof(float));
-    if (first_not_finite(tensor.residual.data(), count) != count) return damaged(name + " has a residual not finite");
-    rest = rest.subspan(count * sizeof(float));
+    Status taken = take_floats(&rest, count, name + "'s residual", &tensor.residual);
+    if (taken.ok() && version != kVersionWithoutVelocity) {
+      if (rest.size() < sizeof(std::uint64_t)) return damaged(name + " ends before its velocity");
+      const auto velocities = take<std::uint64_t>(&rest);
+      if (velocities != 0 && velocities != count) return damaged(name + " has a velocity of another length");
+      taken = take_floats(&rest, velocities, name + "'s velocity", &tensor.velocity);
+    }
+    if (!taken.ok()) return taken;
     if (!tensors.emplace(id, std::move(tensor)).second) return damaged(name + " is there twice");
   }
   if (!rest.empty()) return damaged(std::to_string(rest.size()) + " bytes are left over");

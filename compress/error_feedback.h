@@ -9,8 +9,14 @@
 // by itself. It is at most 1 for codecs that only leave things out, and may exceed 1 for unbiased ones (terngrad).
 // save() gives versioned bytes with a checksum, restore() checks them before it changes anything.
 //
-// Memory: prepare() allocates a tensor's residual, begin() as much again; compensate, commit and settle allocate
-// nothing. One thread at a time.
+// Momentum correction (Lin et al., Deep Gradient Compression, ICLR 2018, sections 3.2 and 3.3) for sparsifiers: this
+// rank's gradients gather momentum before they are sparsified, in place of that of the optimizer, which would multiply
+// what comes late. velocity = momentum * velocity + gradient; g_e = velocity + residual. Where nothing is left out of
+// an element, its velocity ends with it (their momentum factor masking), so that it is not driven by stale gradients.
+// So sent + residual is g_e exactly, as without momentum, and a gradient counts at most 1 / (1 - momentum) times.
+//
+// Memory: prepare() allocates a tensor's residual, begin() as much again, and three times as much again with momentum;
+// compensate, commit and settle allocate nothing. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +50,9 @@ class ErrorFeedback {
     std::span<const float> residual;
     std::span<float> left_out;
   };
-  Exchange begin(std::uint64_t tensor);
+  // With momentum, `residual` holds the tensor's momentum as well, and `values` are the tensor's, as many as it has. An
+  // exchange without it, once committed, ends the tensor's velocity.
+  Exchange begin(std::uint64_t tensor, const float* values = nullptr, float momentum = 0);
   // `left_energy`: sum of squares of what is left out.
   void commit(std::uint64_t tensor, double sent_energy, double energy, double left_energy);
 
@@ -56,6 +64,8 @@ class ErrorFeedback {
   bool knows(std::uint64_t tensor) const { return tensors_.count(tensor) != 0; }
   // Of a prepared tensor.
   std::span<const float> residual(std::uint64_t tensor) const;
+  // Empty before the first exchange with momentum.
+  std::span<const float> velocity(std::uint64_t tensor) const;
   // 1 before the first step.
   double gain(std::uint64_t tensor) const;
   // Over all tensors, by their energies; 1 before the first step.
@@ -81,9 +91,12 @@ class ErrorFeedback {
  private:
   struct Tensor {
     std::vector<float> residual;
-    std::vector<float> left_out;  // of the exchange under way
-    double sent_energy = 0;       // smoothed ||sent||^2
-    double energy = 0;            // smoothed ||g_e||^2
+    std::vector<float> left_out;                // of the exchange under way
+    std::vector<float> velocity;                // empty: there is no momentum
+    std::vector<float> velocity_next, carried;  // of the exchange under way, with momentum; else not used
+    bool gathers = false;                       // the exchange under way has momentum
+    double sent_energy = 0;                     // smoothed ||sent||^2
+    double energy = 0;                          // smoothed ||g_e||^2
     std::uint64_t steps = 0;
     double left_energy = 0;  // of `residual`, as the last exchange told
     bool leaves = true;      // `residual` may hold something

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compress/codec_test_util.h"
+#include "kernels/crc32c.h"
 
 namespace canarynet {
 namespace {
@@ -96,11 +97,102 @@ TEST(ErrorFeedback, ATensorKeepsItsSize) {
   EXPECT_NE(std::string::npos, status.text().find("tensor 9 has 10 elements"));
 }
 
+// One exchange of three elements by a codec that sends those of `sent` that are true.
+void exchange(ErrorFeedback* feedback, const std::vector<float>& gradient, float momentum,
+              const std::vector<bool>& sent) {
+  const ErrorFeedback::Exchange begun = feedback->begin(5, gradient.data(), momentum);
+  for (std::size_t i = 0; i < gradient.size(); ++i) begun.left_out[i] = sent[i] ? 0 : gradient[i] + begun.residual[i];
+  feedback->commit(5, 1, 1, 0);
+}
+
+std::vector<float> copy(std::span<const float> values) { return {values.begin(), values.end()}; }
+
+TEST(ErrorFeedback, MomentumGathersUntilItsElementIsSentAndBeginsAnewThen) {
+  ErrorFeedback feedback;
+  ASSERT_TRUE(feedback.prepare(5, 3).ok());
+  EXPECT_TRUE(feedback.velocity(5).empty());
+  exchange(&feedback, {1, 4, 8}, 0.5F, {false, true, false});
+  EXPECT_EQ(copy(feedback.residual(5)), (std::vector<float>{1, 0, 8}));
+  EXPECT_EQ(copy(feedback.velocity(5)), (std::vector<float>{1, 0, 8}));
+  exchange(&feedback, {1, 4, 0}, 0.5F, {false, false, false});
+  EXPECT_EQ(copy(feedback.velocity(5)), (std::vector<float>{1.5F, 4, 4}));
+  EXPECT_EQ(copy(feedback.residual(5)), (std::vector<float>{2.5F, 4, 12}));
+  // What would have been sent, residual and velocity together, is what codecs choose from.
+  EXPECT_EQ(copy(feedback.begin(5, std::vector<float>{1, 1, 1}.data(), 0.5F).residual),
+            (std::vector<float>{3.25F, 6, 14}));
+  // That exchange failed: it has changed nothing.
+  EXPECT_EQ(copy(feedback.velocity(5)), (std::vector<float>{1.5F, 4, 4}));
+  exchange(&feedback, {0, 0, 0}, 0.5F, {true, true, true});
+  EXPECT_EQ(copy(feedback.velocity(5)), (std::vector<float>{0, 0, 0}));
+}
+
+TEST(ErrorFeedback, AnExchangeWithoutMomentumEndsTheVelocity) {
+  for (const bool dense : {false, true}) {
+    ErrorFeedback feedback;
+    ASSERT_TRUE(feedback.prepare(5, 3).ok());
+    exchange(&feedback, {1, 2, 3}, 0.9F, {false, false, false});
+    if (dense) {
+      feedback.commit_all_sent(5);
+    } else {
+      exchange(&feedback, {1, 2, 3}, 0, {false, false, false});
+      EXPECT_EQ(copy(feedback.residual(5)), (std::vector<float>{2, 4, 6}));
+    }
+    EXPECT_TRUE(feedback.velocity(5).empty());
+    exchange(&feedback, {1, 1, 1}, 0.9F, {false, true, false});
+    EXPECT_EQ(copy(feedback.velocity(5)), (std::vector<float>{1, 0, 1}));
+  }
+}
+
+TEST(ErrorFeedback, AGradientCountsNoMoreThanItsMomentumLetsIt) {
+  constexpr float kMomentum = 0.75F;
+  for (const std::size_t every : {1, 3, 40}) {
+    ErrorFeedback feedback;
+    ASSERT_TRUE(feedback.prepare(5, 1).ok());
+    double got = 0;
+    for (std::size_t step = 0; step < 120; ++step) {
+      const bool sends = (step + 1) % every == 0;
+      const std::vector<float> gradient{step == 0 ? 1.0F : 0};
+      const float all = gradient[0] + feedback.begin(5, gradient.data(), kMomentum).residual[0];
+      exchange(&feedback, gradient, kMomentum, {sends});
+      if (sends) got += all;
+    }
+    // Sent at once it counts once; late, as often as its momentum has had time for.
+    double wanted = 0;
+    for (std::size_t i = 0; i < every; ++i) wanted += std::pow(kMomentum, i);
+    EXPECT_NEAR(got, wanted, 1e-5) << "sent every " << every;
+    EXPECT_LE(got, 1 / (1 - kMomentum) + 1e-5);
+  }
+}
+
+TEST(ErrorFeedback, AVelocityIsSavedTooAndStatesWithoutOneAreStillRead) {
+  ErrorFeedback feedback, other;
+  ASSERT_TRUE(feedback.prepare(5, 3).ok());
+  exchange(&feedback, {1, 2, 3}, 0.5F, {false, true, false});
+  std::vector<std::uint8_t> bytes = feedback.save();
+  EXPECT_EQ(bytes.size(), feedback.saved_bytes());
+  ASSERT_TRUE(other.restore(bytes).ok());
+  EXPECT_EQ(copy(other.velocity(5)), (std::vector<float>{1, 0, 3}));
+  EXPECT_EQ(bytes, other.save());
+  // As version 1 wrote it: no velocity between the residual and the checksum.
+  const std::size_t kVelocity = sizeof(std::uint64_t) + 3 * sizeof(float), kChecksum = 4;
+  bytes.resize(bytes.size() - kVelocity - kChecksum);
+  bytes[4] = 1;
+  const std::uint32_t crc = crc32c(0, bytes.data(), bytes.size());
+  for (int i = 0; i < 4; ++i) bytes.push_back(static_cast<std::uint8_t>(crc >> 8 * i));
+  ASSERT_TRUE(other.restore(bytes).ok());
+  EXPECT_EQ(copy(other.residual(5)), (std::vector<float>{1, 0, 3}));
+  EXPECT_TRUE(other.velocity(5).empty());
+}
+
 ErrorFeedback example() {
   ErrorFeedback feedback;
   const float compensated[] = {1.5F, -2, 3}, sent[] = {1, -2, 0};
   EXPECT_TRUE(feedback.prepare(5, 3).ok() && feedback.prepare(3, 0).ok());
   feedback.settle(5, compensated, sent, 3);
+  EXPECT_TRUE(feedback.prepare(6, 2).ok());
+  const float gradient[] = {1, 2};
+  feedback.begin(6, gradient, 0.5F).left_out[0] = 1;
+  feedback.commit(6, 1, 1, 1);
   return feedback;
 }
 
@@ -110,7 +202,7 @@ TEST(ErrorFeedback, WhatIsSavedComesBack) {
   ErrorFeedback other;
   ASSERT_TRUE(other.prepare(77, 4).ok());
   ASSERT_TRUE(other.restore(bytes).ok());
-  EXPECT_EQ(2U, other.tensors());
+  EXPECT_EQ(3U, other.tensors());
   EXPECT_EQ(bytes, other.save());
   EXPECT_EQ(0.5F, other.residual(5)[0]);
   EXPECT_EQ(feedback.gain(5), other.gain(5));

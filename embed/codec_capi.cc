@@ -5,6 +5,7 @@
 
 #include "canarynet/canarynet.h"
 #include "compress/codec_ask.h"
+#include "compress/warm_up.h"
 #include "embed/context_handles.h"
 #include "embed/last_error.h"
 
@@ -37,6 +38,17 @@ CANARY_API canary_status canary_codec(const char* text, uint32_t* codec) {
     const auto number = number_asked(text);
     if (!number.ok()) return report(number.status().wrap("canary_codec"));
     *codec = number.value();
+    return CANARY_OK;
+  });
+}
+
+CANARY_API canary_status canary_codec_warm_up(uint32_t codec, double first, uint64_t step, uint64_t steps,
+                                              uint32_t* now) {
+  return guarded([&]() -> canary_status {
+    if (now == nullptr) return invalid("canary_codec_warm_up: now is NULL");
+    const auto number = warmed_up(codec, first, step, steps);
+    if (!number.ok()) return report(number.status().wrap("canary_codec_warm_up"));
+    *now = number.value();
     return CANARY_OK;
   });
 }

@@ -8,6 +8,8 @@
 namespace canarynet {
 namespace {
 
+constexpr std::size_t kWithoutMomentum = offsetof(canary_op_options, momentum);
+
 Status wrong(const std::string& what) { return Status(CANARY_INVALID_ARGUMENT, "canary_op_options." + what); }
 
 }  // namespace
@@ -18,7 +20,7 @@ Nanos span_of(std::uint64_t nanoseconds) {
 
 Status read_options(const canary_op_options* options, bool takes_codec, OptionsRead* read) {
   if (options == nullptr) return {};
-  if (options->struct_size != sizeof(canary_op_options)) {
+  if (options->struct_size != sizeof(canary_op_options) && options->struct_size != kWithoutMomentum) {
     return wrong("struct_size is " + std::to_string(options->struct_size) + ", expected " +
                  std::to_string(sizeof(canary_op_options)) + " (use CANARY_OP_OPTIONS_INIT)");
   }
@@ -30,6 +32,12 @@ Status read_options(const canary_op_options* options, bool takes_codec, OptionsR
     return wrong("codec is " + std::to_string(options->codec) + ": only all_reduce takes one");
   if (options->tensor != 0 && options->codec == 0)
     return wrong("tensor is " + std::to_string(options->tensor) + " without a codec");
+  const float momentum = options->struct_size != kWithoutMomentum ? options->momentum : 0;
+  if (!(momentum >= 0 && momentum < 1))
+    return wrong("momentum is " + std::to_string(momentum) + ": takes 0 (none) to below 1");
+  if (momentum != 0 && options->tensor == 0)
+    return wrong("momentum is " + std::to_string(momentum) + " without a tensor");
+  read->momentum = momentum;
   read->priority = static_cast<canary_priority>(options->priority);
   read->time_limit = span_of(options->deadline);
   read->codec = options->codec;

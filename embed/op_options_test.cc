@@ -1,5 +1,7 @@
 // canary_op_options: every call that takes them reads them, wrong ones are refused by name, deadlines and priorities
 // reach the engine. sim/priority_test.cc tests what priorities do to time.
+#include <cmath>
+#include <cstddef>
 #include <functional>
 #include <numeric>
 #include <thread>
@@ -26,13 +28,17 @@ std::vector<std::pair<canary_op_options, std::string>> wrong_options() {
     spoil(&o);
     all.emplace_back(o, says);
   };
-  add("struct_size is 0, expected 32 (use CANARY_OP_OPTIONS_INIT)", [](auto* o) { o->struct_size = 0; });
+  add("struct_size is 0, expected 40 (use CANARY_OP_OPTIONS_INIT)", [](auto* o) { o->struct_size = 0; });
   add("struct_size is 24,", [](auto* o) { o->struct_size = 24; });
-  add("struct_size is 40,", [](auto* o) { o->struct_size = 40; });
+  add("struct_size is 48,", [](auto* o) { o->struct_size = 48; });
   add("priority is 2: takes CANARY_PRIORITY_NORMAL (0) or CANARY_PRIORITY_URGENT (1)",
       [](auto* o) { o->priority = 2; });
   add("priority is 4294967295", [](auto* o) { o->priority = 0xffffffff; });
   add("tensor is 5 without a codec", [](auto* o) { o->tensor = 5; });
+  add("momentum is 0.500000 without a tensor", [](auto* o) { o->momentum = 0.5F; });
+  add("momentum is 1.000000: takes 0 (none) to below 1", [](auto* o) { o->momentum = 1; });
+  add("momentum is -0.100000: takes", [](auto* o) { o->momentum = -0.1F; });
+  add("momentum is nan: takes", [](auto* o) { o->momentum = NAN; });
   return all;
 }
 
@@ -113,6 +119,15 @@ TEST(OpOptions, OnlyAnAllReduceOfF32SumsTakesACodec) {
   says(refused(CANARY_F32, CANARY_SUM, 4), "all_reduce: 4 is the number of no codec (codec sketch: bits = 0");
   says(refused(CANARY_F32, CANARY_SUM, 14), "all_reduce: 14 is the number of no codec");
   says(refused(CANARY_F32, CANARY_SUM, 3 | 1 << 10), "all_reduce: 1027 is the number of no codec");
+  options.tensor = 1;
+  options.momentum = 0.5F;
+  for (const std::string text : {"int8", "sketch:8", "onebit", "bf16", "terngrad", "auto:0.01", "topk:0.01,auto"}) {
+    const std::string wanted =
+        "all_reduce: momentum is for codecs that leave out whole elements (artopk, agtopk, "
+        "topk, lwtopk, mstopk, randomk), not for " +
+        text;
+    says(refused(CANARY_F32, CANARY_SUM, codec(text.c_str())), wanted.c_str());
+  }
   std::uint32_t number = 77;
   EXPECT_EQ(canary_codec("power:4", &number), CANARY_INVALID_ARGUMENT);
   says(last_error().message, "canary_codec: codec power:4 has no number: it needs the shape of a matrix");
@@ -148,6 +163,42 @@ TEST(OpOptions, ACodecWithFeedbackTravelsAndItsStateIsKept) {
     EXPECT_EQ(canary_feedback_save(job.world(r), saved.data(), &room), CANARY_OK);
     EXPECT_EQ(canary_feedback_restore(job.world(r), saved.data(), size - 1), CANARY_MISMATCH);
     EXPECT_EQ(canary_feedback_restore(job.world(r), saved.data(), size), CANARY_OK) << last_error().message;
+  });
+}
+
+TEST(OpOptions, MomentumReachesTheFeedbackAndOlderCallersHaveNone) {
+  Job job(2);
+  ASSERT_TRUE(job.joined());
+  job.each([&](int r) {
+    // The largest element travels, the other one stays and gathers momentum: 1, then 1 + 1.5, 2.5 + 1.75.
+    const double wanted[2][3] = {{1, 2.5, 4.25}, {1, 2, 3}};
+    for (const int old : {0, 1}) {
+      canary_op_options options = CANARY_OP_OPTIONS_INIT;
+      options.codec = warm_up(codec("artopk:star:0.1"), 0.5, 1, 2);
+      EXPECT_EQ(options.codec, codec("artopk:star:0.125")) << "half of the steps are in the second stage";
+      options.codec = codec("artopk:star:0.5");
+      options.tensor = 1 + static_cast<std::uint64_t>(old);
+      options.momentum = 0.5F;
+      if (old != 0) options.struct_size = offsetof(canary_op_options, momentum);
+      for (const double norm_wanted : wanted[old]) {
+        float values[2] = {100, 1};
+        ASSERT_EQ(canary_all_reduce_with(job.world(r), values, values, 2, CANARY_F32, CANARY_SUM, &options, nullptr),
+                  CANARY_OK)
+            << last_error().message;
+        EXPECT_EQ(values[0], 200);
+        EXPECT_EQ(values[1], 0);
+        double norm = 0;
+        EXPECT_EQ(canary_feedback_gain(job.world(r), options.tensor, nullptr, &norm), CANARY_OK);
+        EXPECT_NEAR(norm, norm_wanted, 1e-6) << (old != 0 ? "of an older caller" : "");
+      }
+    }
+    std::uint32_t now = 77;
+    EXPECT_EQ(canary_codec_warm_up(codec("int8"), 0.5, 0, 10, &now), CANARY_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(last_error().message).find("canary_codec_warm_up: codec int8 keeps no share"),
+              std::string::npos)
+        << last_error().message;
+    EXPECT_EQ(now, 77u);
+    EXPECT_EQ(canary_codec_warm_up(codec("topk:0.1"), 0.5, 0, 10, nullptr), CANARY_INVALID_ARGUMENT);
   });
 }
 

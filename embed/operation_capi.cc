@@ -47,6 +47,7 @@ canary_status run(canary_group* handle, OpRequest request, const canary_op_optio
     request.time_limit = read.time_limit;
     request.codec = read.codec;
     request.tensor = read.tensor;
+    request.momentum = read.momentum;
     for (const CountList& list : lists) {
       if (list.numbers == nullptr && !list.displacements)
         return invalid(std::string(name_of(request.collective)) + ": counts are NULL");

@@ -14,6 +14,14 @@
 
 namespace canarynet {
 
+namespace {
+
+bool leaves_out_elements(const CodecSpec& spec) {
+  return spec.kind == CodecKind::kArTopK || traits_of(spec).sparsifier;
+}
+
+}  // namespace
+
 Status Engine::check_codec(const port::Command& c) {
   const bool all_reduce =
       c.kind == port::Command::Kind::kOperation && static_cast<Collective>(c.collective) == Collective::kAllReduce;
@@ -21,6 +29,12 @@ Status Engine::check_codec(const port::Command& c) {
   const Status good = check_asked(c.numbers.region);
   if (!good.ok()) return Status(good).wrap("all_reduce");
   const auto spec = codec_of_number(c.numbers.region);
+  if (port::momentum_of(c) != 0 && (!spec.ok() || !leaves_out_elements(spec.value()))) {
+    return {CANARY_INVALID_ARGUMENT,
+            "all_reduce: momentum is for codecs that leave out whole elements (artopk, agtopk, "
+            "topk, lwtopk, mstopk, randomk), not for " +
+                text_asked(c.numbers.region)};
+  }
   if (!spec.ok() || spec.value().kind != CodecKind::kArTopK || c.count <= kSegmentElementsMax) return {};
   return {CANARY_INVALID_ARGUMENT, "all_reduce: codec " + to_text(spec.value()) + " takes at most " +
                                        std::to_string(kSegmentElementsMax) + " elements, not " +
@@ -114,7 +128,7 @@ Status Engine::begin_feedback(GroupMember& m, const OpRequest& r, const Program&
     return known;
   }
   if (program.coded()) {
-    *begun = m.feedback.begin(r.tensor);
+    *begun = m.feedback.begin(r.tensor, static_cast<const float*>(r.input), r.momentum);
   } else {
     begun->residual = m.feedback.residual(r.tensor);
   }

@@ -27,7 +27,7 @@ void Engine::begin_chain(GroupMember& m, const CalledOperation& called) {
       ErrorFeedback::Exchange feedback;
       const Status known = r.tensor != 0 ? m.feedback.prepare(r.tensor, r.count) : Status();
       if (known.ok()) {
-        if (r.tensor != 0) feedback = m.feedback.begin(r.tensor);
+        if (r.tensor != 0) feedback = m.feedback.begin(r.tensor, static_cast<const float*>(r.input), r.momentum);
         chains_due_.reserve(members_);
         m.chain->begin(called, codec_of_number(r.codec).value(), m.rank, static_cast<int>(m.group->members.size()),
                        feedback);

@@ -25,6 +25,7 @@ Command operation(MemberId member, const MemberShape& shape, const OpRequest& re
   if (request.collective == Collective::kAllReduce) {
     c.numbers.region = request.codec;
     c.numbers.offset = request.tensor;
+    c.numbers.reserved = std::bit_cast<std::uint32_t>(request.momentum);
   }
   const Lengths lengths = lengths_of(c, shape, request.counts);
   c.input = memory_at(request.input, lengths.input);
@@ -47,6 +48,7 @@ OpRequest request_of(const Command& c, const Regions& regions) {
   if (r.collective == Collective::kAllReduce) {
     r.codec = c.numbers.region;
     r.tensor = c.numbers.offset;
+    r.momentum = momentum_of(c);
   }
   return r;
 }
@@ -90,6 +92,7 @@ Command partial(MemberId member, const OpRequest& request, std::span<const std::
   plain.counts = {};
   plain.codec = 0;
   plain.tensor = 0;
+  plain.momentum = 0;
   Command c = operation(member, {}, plain, ticket);
   c.kind = Command::Kind::kPartial;
   c.rank = weighted ? 1 : 0;

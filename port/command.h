@@ -9,6 +9,7 @@
 // Commands are checked before they are taken (port/command_check.h).
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -51,7 +52,8 @@ struct Command {
     kNone,
     // An engine's.
     kOperation,  // of a member: collective, type, redop, count, root, buffers; numbers: its counts, if it has any;
-                 // an all-reduce, which has none, has its codec's number in numbers.region and its tensor in .offset
+                 // an all-reduce, which has none, has its codec's number in numbers.region, its tensor in .offset
+                 // and the bits of its momentum (a float) in .reserved
     kGroup,      // the world rank `rank` asks for a group of the world ranks in `numbers` (32 bits each)
     kAbort,      // of the member's group, with the reason in `numbers` (characters); a ticket is optional
     kDeadline,   // of the operation or message whose ticket this is: `time_limit` from now on
@@ -134,6 +136,7 @@ struct OpRequest {
   std::span<const std::uint64_t> counts = {};         // as PlanRequest::counts; borrowed like the buffers
   std::uint32_t codec = 0;                            // all_reduce: the number of a codec (compress/spec.h); 0: none
   std::uint64_t tensor = 0;  // with a codec: whose error feedback takes what is left out; 0: nobody's
+  float momentum = 0;        // with a tensor and a sparsifier: of this rank's gradients (compress/error_feedback.h)
 };
 
 }  // namespace canarynet
@@ -151,6 +154,9 @@ inline std::uint64_t tensor_of(const Command& c) {
   const bool all_reduce = c.collective == static_cast<std::uint8_t>(Collective::kAllReduce);
   return c.kind == Command::Kind::kOperation && all_reduce ? c.numbers.offset : 0;
 }
+
+// Of an all-reduce.
+inline float momentum_of(const Command& c) { return std::bit_cast<float>(c.numbers.reserved); }
 
 Command save_feedback(MemberId member, std::span<std::byte> to, std::uint64_t* size, TicketId ticket);
 Command restore_feedback(MemberId member, std::span<const std::byte> from, TicketId ticket);

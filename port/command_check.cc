@@ -239,6 +239,11 @@ Status check_terms(const Command& c) {
 Status check_coding(const Command& c) {
   if (c.collective != static_cast<std::uint8_t>(Collective::kAllReduce)) return {};
   const std::uint32_t codec = c.numbers.region;
+  const float momentum = momentum_of(c);
+  if (!(momentum >= 0 && momentum < 1)) {
+    return wrong("a momentum of " + std::to_string(momentum) + ", from 0 to below 1 is possible");
+  }
+  if (momentum != 0 && c.numbers.offset == 0) return wrong("momentum without a tensor");
   if (codec == 0) return c.numbers.offset == 0 ? Status() : wrong("a tensor without a codec");
   if (c.type != CANARY_F32)
     return wrong("a codec takes f32, not " + std::string(name_of(static_cast<DataType>(c.type))));
@@ -598,11 +603,16 @@ bool has_priority(Command::Kind kind) {
          kind == K::kSendOn || kind == K::kReceiveOn;
 }
 
+bool may_have_momentum(const Command& c) {
+  return c.kind == Command::Kind::kOperation && c.collective == static_cast<std::uint8_t>(Collective::kAllReduce);
+}
+
 }  // namespace
 
 Status check_command(const Command& c, const Surroundings& here) {
   const bool names_connection = !here.endpoint && c.connection != ConnectionId{};
-  if (c.input.reserved != 0 || c.output.reserved != 0 || c.numbers.reserved != 0 || names_connection)
+  const bool has_momentum = c.numbers.reserved != 0 && !may_have_momentum(c);
+  if (c.input.reserved != 0 || c.output.reserved != 0 || has_momentum || names_connection)
     return wrong("a command with bits of another version");
   if (c.more_follows > (c.kind == Command::Kind::kReceiveOn ? 1 : 0))
     return wrong("only receives of connections are followed by more");

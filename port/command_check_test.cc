@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -219,6 +220,23 @@ TEST(CommandCheck, SaysWhichFieldOfAnOperationIsWrong) {
                      c->connection = {0, 1};
                    }},
                   {"a command with bits of another version", [](Command* c) { c->output.reserved = 1; }}});
+  const OpRequest coded{.collective = Collective::kAllReduce,
+                        .input = g_memory,
+                        .output = g_memory,
+                        .count = 8,
+                        .type = CANARY_F32,
+                        .codec = 5,
+                        .tensor = 3,
+                        .momentum = 0.5F};
+  const auto momentum = [](Command* c, float m) { c->numbers.reserved = std::bit_cast<std::uint32_t>(m); };
+  expect_refused(
+      caller, operation({0, 1}, caller.shape, coded, {0, 1}),
+      {{"all_reduce: momentum without a tensor", [](Command* c) { c->numbers.offset = 0; }},
+       {"all_reduce: a momentum of 1.000000, from 0 to below 1 is possible", [&](Command* c) { momentum(c, 1); }},
+       {"all_reduce: a momentum of -0.500000, from 0 to below 1 is possible", [&](Command* c) { momentum(c, -0.5F); }},
+       {"a command with bits of another version",
+        [](Command* c) { c->collective = static_cast<std::uint8_t>(Collective::kReduce); }}});
+  EXPECT_EQ(request_of(operation({0, 1}, caller.shape, coded, {0, 1}), caller.regions).momentum, 0.5F);
   const Command good = operation({0, 1}, caller.shape, reduce, {0, 1});
   EXPECT_EQ(check_command(good, {caller.regions, 8, {}, true}).text(), "reduce: its group has been destroyed");
   EXPECT_EQ(check_command(good, {caller.regions, 8, caller.shape, false}).text(), "reduce: nobody waits for ticket 0");

@@ -45,7 +45,7 @@ inline Values gradients(int ranks, std::size_t count, std::uint64_t seed) {
 // One all-reduce by all ranks.
 struct Exchange {
   Exchange(Cluster& c, const Values& input, const std::string& codec, std::uint64_t tensor = kTensor,
-           ReduceOp op = CANARY_SUM)
+           ReduceOp op = CANARY_SUM, float momentum = 0)
       : cluster(c), in(input), out(in.size(), std::vector<float>(in[0].size(), -1)) {
     for (std::size_t r = 0; r < in.size(); ++r) {
       tickets.push_back(std::make_unique<OpTicket>());
@@ -56,7 +56,8 @@ struct Exchange {
                          .type = CANARY_F32,
                          .redop = op,
                          .codec = codec.empty() ? 0 : number_of(codec),
-                         .tensor = tensor});
+                         .tensor = tensor,
+                         .momentum = momentum});
     }
   }
   void submit(std::size_t r) { cluster.submit(cluster.world(static_cast<int>(r)), request[r], tickets[r].get()); }
@@ -94,6 +95,11 @@ struct Exchange {
 
 inline std::vector<float> residual(Cluster& c, int rank) {
   const auto now = c.world(rank)->feedback.residual(kTensor);
+  return {now.begin(), now.end()};
+}
+
+inline std::vector<float> velocity(Cluster& c, int rank) {
+  const auto now = c.world(rank)->feedback.velocity(kTensor);
   return {now.begin(), now.end()};
 }
 

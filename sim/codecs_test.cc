@@ -87,6 +87,31 @@ INSTANTIATE_TEST_SUITE_P(All, CodecsOnPlans, testing::ValuesIn(cases()), [](cons
          std::to_string(one.param.per_host);
 });
 
+// A sparsifier of pieces, whose sums are sparsified again: what is sent and what is left are the inputs with momentum.
+TEST(Codecs, WithMomentumNothingIsLostEither) {
+  constexpr float kMomentum = 0.5F;
+  const std::size_t count = 5'000;
+  for (const std::string codec : {"topk:0.05", "mstopk:0.05", "randomk:0.25", "topk:0.05,or-dense"}) {
+    Cluster c(flat_cluster(4));
+    ASSERT_TRUE(c.join());
+    Values carried(4, std::vector<float>(count)), after = carried, speed = carried;
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      const Values input = gradients(4, count, 70 + step);
+      Exchange e(c, input, codec, kTensor, CANARY_SUM, kMomentum);
+      ASSERT_NO_FATAL_FAILURE(e.expect_equal(codec));
+      for (std::size_t r = 0; r < 4; ++r) {
+        for (std::size_t i = 0; i < count; ++i) carried[r][i] = after[r][i] + kMomentum * speed[r][i];
+        after[r] = residual(c, static_cast<int>(r));
+        const std::vector<float> before = speed[r];
+        speed[r] = velocity(c, static_cast<int>(r));
+        for (std::size_t i = 0; i < count; ++i)
+          ASSERT_EQ(speed[r][i], after[r][i] != 0 ? kMomentum * before[i] + input[r][i] : 0) << codec << ", " << i;
+      }
+      ASSERT_NO_FATAL_FAILURE(expect_conserved(e, carried, after, 1, codec));
+    }
+  }
+}
+
 TEST(Codecs, ResultsAreAsCloseAsTheCodecIs) {
   Cluster c(flat_cluster(4));
   ASSERT_TRUE(c.join());

@@ -108,6 +108,43 @@ INSTANTIATE_TEST_SUITE_P(All, TopKOperations,
                            return std::to_string(one.param.ranks) + "_" + std::to_string(one.param.per_host);
                          });
 
+TEST(TopKOperation, MomentumIsGatheredBeforeTheChoiceAndEndsWhereValuesAreTaken) {
+  constexpr float kMomentum = 0.5F;
+  for (const std::string codec : {"artopk:star:0.02", "artopk:var:0.02", "agtopk:0.02"}) {
+    Cluster c(flat_cluster(3));
+    ASSERT_TRUE(c.join());
+    Values left(3, std::vector<float>(kCount)), speed = left;
+    for (std::size_t step = 0; step < 5; ++step) {
+      const Values input = gradients(3, kCount, 50 + step);
+      Values g = input, wanted_speed = speed;
+      for (std::size_t r = 0; r < 3; ++r) {
+        for (std::size_t i = 0; i < kCount; ++i) {
+          g[r][i] = input[r][i] + (kMomentum * speed[r][i] + left[r][i]);
+          wanted_speed[r][i] = kMomentum * speed[r][i] + input[r][i];
+        }
+      }
+      Exchange e(c, input, codec, kTensor, CANARY_SUM, kMomentum);
+      ASSERT_NO_FATAL_FAILURE(e.expect_equal(codec));
+      ASSERT_EQ(e.in, input) << codec << ": an input was written";
+      const auto taken = taken_by(codec, g, step);
+      for (std::size_t r = 0; r < 3; ++r) {
+        Values wanted{g[r], wanted_speed[r]};
+        for (const std::size_t i : taken[r]) wanted[0][i] = wanted[1][i] = 0;
+        left[r] = residual(c, static_cast<int>(r));
+        speed[r] = velocity(c, static_cast<int>(r));
+        ASSERT_EQ(left[r], wanted[0]) << codec << ", step " << step << ", rank " << r;
+        ASSERT_EQ(speed[r], wanted[1]) << codec << ", step " << step << ", rank " << r;
+      }
+    }
+    // A call that is refused has no part in it.
+    Values bad = gradients(3, kCount, 99);
+    bad[1][77] = std::numeric_limits<float>::infinity();
+    Exchange refused(c, bad, codec, kTensor, CANARY_SUM, kMomentum);
+    refused.expect_refused("element 77 of rank 1");
+    for (int r = 0; r < 3; ++r) ASSERT_EQ(velocity(c, r), speed[static_cast<std::size_t>(r)]) << codec;
+  }
+}
+
 TEST(TopKOperation, RootsTakeTurnsPerTensor) {
   Cluster c(flat_cluster(2));
   ASSERT_TRUE(c.join());

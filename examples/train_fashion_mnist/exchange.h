@@ -1,7 +1,8 @@
 // exchange.h -- averages a gradient over all ranks, bucket by bucket, while the rest of it is still being computed.
 //
 // All ranks submit the same ranges in the same order. A submitted range is borrowed until finish(). With a codec, what
-// it leaves out of a range joins that range's next gradient. Times are this rank's. Failures come as canarynet::Error.
+// it leaves out of a range joins that range's next gradient. As one bucket, all of the gradient travels in finish(),
+// and a sparse codec chooses among all of it. Times are this rank's. Failures come as canarynet::Error.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 #include "canarynet/canarynet.hpp"
 #include "examples/train_fashion_mnist/network.h"
+#include "examples/train_fashion_mnist/options.h"
 
 namespace train {
 
@@ -18,10 +20,21 @@ double now_ms();
 
 class GradientExchange {
  public:
-  // `codec`: its text, or empty.
-  GradientExchange(canarynet::Group& group, std::span<float> gradient, const std::string& codec)
-      : group_(group), gradient_(gradient), codec_(codec.empty() ? 0 : canarynet::codec(codec.c_str())) {}
-  void submit(Range range);
+  GradientExchange(canarynet::Group& group, std::span<float> gradient, const Options& options)
+      : group_(group),
+        gradient_(gradient),
+        codec_(options.codec.empty() ? 0 : canarynet::codec(options.codec.c_str())),
+        now_(codec_),
+        momentum_(options.codec_momentum),
+        warm_up_(options.warm_up),
+        one_bucket_(options.one_bucket) {}
+  void begin(std::size_t step) {
+    constexpr double kFirstShare = 0.25;
+    if (warm_up_ != 0) now_ = canarynet::warm_up(codec_, kFirstShare, step, warm_up_);
+  }
+  void submit(Range range) {
+    if (!one_bucket_) send(range);
+  }
   // Waits until every submitted range holds the average.
   void finish();
 
@@ -31,9 +44,14 @@ class GradientExchange {
   double exposed_ms() const { return exposed_ms_; }
 
  private:
+  void send(Range range);
+
   canarynet::Group& group_;
   std::span<float> gradient_;
-  std::uint32_t codec_;
+  std::uint32_t codec_, now_;  // at the end, and in this step
+  float momentum_;
+  std::size_t warm_up_;
+  bool one_bucket_;
   std::vector<canarynet::Operation> pending_;
   double first_ms_ = 0, whole_ms_ = 0, exposed_ms_ = 0;
 };

@@ -10,10 +10,13 @@ constexpr const char* kHelp =
   --data DIR          Fashion-MNIST's four .gz files [/usr/share/datasets/fashion-mnist]
   --network NAME      dense: 784-256-128-10; conv: two convolutions, 128, 10 [dense]
   --codec CODEC       the gradient travels by this codec, such as sketch:8, with error feedback [none]
+  --codec-momentum M  of each rank's gradient, before a sparse codec, in place of --momentum [0: none]
+  --warm-up N         steps in which a sparse codec keeps more, from a quarter of all values on [0]
+  --buckets NAME      layers: each travels once it is there; one: all together, chosen from as one [layers]
   --steps N           steps of the optimizer [700]
   --batch N           images per rank and step [128]
   --rate R            learning rate, falling to a tenth of it [0.1]
-  --momentum M        [0.9]
+  --momentum M        of the average, in the optimizer [0.9; 0 with --codec-momentum]
   --seed N            of weights and order of the images [1]
   --report-every N    steps between lines of progress [50]
   --min-accuracy A    exit 1 when the test accuracy is below, such as 0.85 or 85 (per cent)
@@ -44,6 +47,13 @@ std::string set(const std::string& option, const std::string& value, Options* o)
     if (value != "dense" && value != "conv") return "takes dense or conv";
     return o->network = value, "";
   }
+  if (option == "--buckets") {
+    if (value != "layers" && value != "one") return "takes layers or one";
+    return o->one_bucket = value == "one", "";
+  }
+  if (option == "--warm-up") return count(&o->warm_up, 0, 1'000'000);
+  if (option == "--codec-momentum")
+    return number(value, 0.0f, 0.9999f, &o->codec_momentum) ? "" : "takes a number from 0 to 0.9999";
   if (option == "--steps") return count(&o->steps, 1, 1'000'000);
   if (option == "--batch") return count(&o->batch, 1, 10'000);
   if (option == "--report-every") return count(&o->report_every, 1, 1'000'000);
@@ -69,6 +79,7 @@ Parsed parse_options(const std::vector<std::string>& arguments) {
     parsed.text = "train_fashion_mnist: " + text + " (see --help)";
     return parsed;
   };
+  bool momentum_given = false;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     std::string option = arguments[i], value;
     if (option == "--help" || option == "-h") {
@@ -87,9 +98,18 @@ Parsed parse_options(const std::vector<std::string>& arguments) {
       const bool known = set(option, "1", &ignored) != "is no option";
       return refuse(option + (known ? ": its value is missing" : ": is no option"));
     }
+    momentum_given |= option == "--momentum";
     if (const std::string problem = set(option, value, &parsed.options); !problem.empty()) {
       return refuse(option + (problem == "is no option" ? "" : " " + value) + ": " + problem);
     }
+  }
+  const Options& o = parsed.options;
+  if (o.codec.empty() && (o.codec_momentum != 0 || o.warm_up != 0)) {
+    return refuse(std::string(o.warm_up != 0 ? "--warm-up" : "--codec-momentum") + ": there is no --codec");
+  }
+  if (o.codec_momentum != 0) {
+    if (momentum_given && o.momentum != 0) return refuse("--codec-momentum: it takes the place of --momentum");
+    parsed.options.momentum = 0;
   }
   if (parsed.options.exchange_only > 0 && !parsed.options.codec.empty())
     return refuse("--codec " + parsed.options.codec + ": --exchange-only looks for exact results");

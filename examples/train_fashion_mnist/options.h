@@ -12,6 +12,9 @@ struct Options {
   std::string data = "/usr/share/datasets/fashion-mnist";
   std::string network = "dense";  // or "conv"
   std::string codec;              // of the gradient's exchange; empty: none
+  float codec_momentum = 0;
+  std::size_t warm_up = 0;  // steps
+  bool one_bucket = false;
   std::size_t steps = 700;
   std::size_t batch = 128;  // per rank
   float rate = 0.1f;

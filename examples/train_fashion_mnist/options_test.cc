@@ -18,6 +18,18 @@ TEST(TrainOptions, TakeBothSpellings) {
   EXPECT_DOUBLE_EQ(parse_options({"--min-accuracy=0.85"}).options.accuracy_min, 0.85);
 }
 
+TEST(TrainOptions, MomentumIsEitherTheOptimizersOrThatOfTheCodec) {
+  EXPECT_EQ(parse_options({}).options.momentum, 0.9F);
+  const auto parsed = parse_options({"--codec=topk:0.01", "--codec-momentum=0.5", "--warm-up=30", "--buckets=one"});
+  ASSERT_EQ(parsed.exit_status, -1) << parsed.text;
+  EXPECT_EQ(parsed.options.codec_momentum, 0.5F);
+  EXPECT_EQ(parsed.options.momentum, 0);
+  EXPECT_EQ(parsed.options.warm_up, 30u);
+  EXPECT_TRUE(parsed.options.one_bucket);
+  EXPECT_EQ(parse_options({"--codec=topk:0.01", "--codec-momentum=0.5", "--momentum=0.9"}).exit_status, 2);
+  EXPECT_EQ(parse_options({"--codec=topk:0.01", "--codec-momentum=0.5", "--momentum=0"}).exit_status, -1);
+}
+
 TEST(TrainOptions, ErrorsNameTheOptionAndItsValue) {
   for (const auto& arguments : std::vector<std::vector<std::string>>{{"--steps", "0"},
                                                                      {"--steps", "many"},
@@ -29,6 +41,10 @@ TEST(TrainOptions, ErrorsNameTheOptionAndItsValue) {
                                                                      {"steps", "4"},
                                                                      {"--min-accuracy", "101"},
                                                                      {"--momentum", "1"},
+                                                                     {"--buckets", "two"},
+                                                                     {"--codec-momentum", "1", "--codec", "topk:0.1"},
+                                                                     {"--codec-momentum", "0.5"},
+                                                                     {"--warm-up", "5"},
                                                                      {"--network", "deep"}}) {
     const auto parsed = parse_options(arguments);
     EXPECT_EQ(parsed.exit_status, 2) << arguments[0];

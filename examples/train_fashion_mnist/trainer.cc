@@ -37,7 +37,7 @@ Trainer::Trainer(canarynet::Context& context, const Options& options, const Data
       // Each rank draws other weights; rank 0's count, as they would when it had loaded a checkpoint.
       network_(make_network(options, images.pixels(), options.seed + static_cast<std::uint64_t>(context.rank()))),
       descent_(network_.parameters().size(), options.momentum),
-      exchange_(context.world(), network_.gradient(), options.codec),
+      exchange_(context.world(), network_.gradient(), options),
       ranks_(static_cast<std::size_t>(context.world_size())),
       rank_(static_cast<std::size_t>(context.rank())),
       order_(shuffled(images.size(), options.seed, 0)),
@@ -77,6 +77,7 @@ TrainingFigures Trainer::train() {
     load_batch(step);
     progress.loss += network_.forward(batch_images_, batch_labels_);
     progress.correct += network_.correct();
+    exchange_.begin(step);
     network_.backward([this](Range range) { exchange_.submit(range); });
     exchange_.finish();
     descent_.step(network_.parameters(), network_.gradient(), rate_at(step));

@@ -118,15 +118,30 @@ typedef struct canary_op_options {
    * tensor's memory. An operation waits for an earlier one of the same tensor. A tensor keeps its length: with
    * another one the group ends (CANARY_MISMATCH). Not without a codec. 0: what is left out is lost. */
   uint64_t tensor;
+  /* With a tensor and a codec that leaves out whole elements (artopk, agtopk, topk, lwtopk, mstopk, randomk): from 0 to
+   * below 1; 0: none. This rank's gradients gather momentum before the codec chooses among them, and an element that
+   * has been sent with all that was left of it begins anew (Deep Gradient Compression). Use it in place of momentum in
+   * the optimizer, which multiplies what comes late: there, take plain descent. It takes another three times the
+   * tensor's memory. Give the same value on all ranks and in every operation of the tensor; without it, or when it
+   * travels dense, the tensor's velocity ends. docs/compression.md has values that have worked. */
+  float momentum;
+  uint32_t reserved; /* 0 */
 } canary_op_options;
 #define CANARY_OP_OPTIONS_INIT \
-  { sizeof(canary_op_options), CANARY_PRIORITY_NORMAL, 0, 0, 0 }
+  { sizeof(canary_op_options), CANARY_PRIORITY_NORMAL, 0, 0, 0, 0.0f, 0 }
 
 /* The number of a codec, from its text: "int8", "sketch:8", "topk:0.01,or-dense" (docs/compression.md); or of a choice
  * that operations make by what they take: "auto" for none, bf16 or int8, "auto:0.01" for one of these or topk:0.01, and
  * "sketch:8,auto" for none or that codec. Pure: equal texts have equal numbers everywhere. CANARY_INVALID_ARGUMENT says
  * what is wrong with the text; codecs that need the shape of a matrix (power, svd), and seeds, have no number. */
 CANARY_API enum canary_status canary_codec(const char* text, uint32_t* codec);
+/* For the first steps of training, in which gradients change fast: a codec with a share (topk:0.01, artopk:var:0.01)
+ * that keeps more at first. Step 0 keeps `first` of all values, and every stage a quarter of the one before it; the
+ * `steps` are cut into as many equal stages as it takes to come down to the codec's own share, which every step from
+ * `steps` on keeps. Pure: equal arguments give equal numbers everywhere. CANARY_INVALID_ARGUMENT: the codec has no
+ * share, or `first` is not from that to 1. */
+CANARY_API enum canary_status canary_codec_warm_up(uint32_t codec, double first, uint64_t step, uint64_t steps,
+                                                   uint32_t* now);
 /* What the codecs of this rank's operations in the group have left out of their tensors, as bytes for a checkpoint. On
  * entry *size is the room at `bytes`, on return what the state takes; `bytes` may be NULL to ask for that. With less
  * room than needed nothing is written, and the result is CANARY_LIMIT. No operation of the group may be pending. */

@@ -166,6 +166,7 @@ struct OpOptions {
   std::chrono::nanoseconds deadline{};                // from the call on, as Operation::set_deadline(); 0: none
   std::uint32_t codec = 0;                            // all_reduce: of codec(); see canary_op_options
   std::uint64_t tensor = 0;                           // with a codec: whose error feedback takes what is left out
+  float momentum = 0;                                 // with a tensor and a sparse codec; see canary_op_options
 };
 
 // Which ranks reduce together, see canary_partial. `ranks` is read within the call.
@@ -182,6 +183,13 @@ inline std::uint32_t codec(const char* text) {
   return number;
 }
 
+// A codec that keeps more in the first steps; see canary_codec_warm_up.
+inline std::uint32_t warm_up(std::uint32_t codec, double first, std::uint64_t step, std::uint64_t steps) {
+  std::uint32_t now = 0;
+  check(canary_codec_warm_up(codec, first, step, steps, &now));
+  return now;
+}
+
 namespace detail {
 
 inline canary_op_options raw(const OpOptions& options) {
@@ -192,6 +200,7 @@ inline canary_op_options raw(const OpOptions& options) {
     out.deadline = options.deadline.count() > 0 ? static_cast<std::uint64_t>(options.deadline.count()) : 1;
   out.codec = options.codec;
   out.tensor = options.tensor;
+  out.momentum = options.momentum;
   return out;
 }
 
