@@ -37,6 +37,8 @@ Status read_options(const canary_op_options* options, bool takes_codec, OptionsR
     return wrong("momentum is " + std::to_string(momentum) + ": takes 0 (none) to below 1");
   if (momentum != 0 && options->tensor == 0)
     return wrong("momentum is " + std::to_string(momentum) + " without a tensor");
+  if (options->struct_size != kWithoutMomentum && options->reserved != 0)
+    return wrong("reserved is " + std::to_string(options->reserved) + ", expected 0 (use CANARY_OP_OPTIONS_INIT)");
   read->momentum = momentum;
   read->priority = static_cast<canary_priority>(options->priority);
   read->time_limit = span_of(options->deadline);

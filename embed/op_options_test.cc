@@ -38,6 +38,7 @@ std::vector<std::pair<canary_op_options, std::string>> wrong_options() {
   add("momentum is 0.500000 without a tensor", [](auto* o) { o->momentum = 0.5F; });
   add("momentum is 1.000000: takes 0 (none) to below 1", [](auto* o) { o->momentum = 1; });
   add("momentum is -0.100000: takes", [](auto* o) { o->momentum = -0.1F; });
+  add("reserved is 7, expected 0", [](auto* o) { o->reserved = 7; });
   add("momentum is nan: takes", [](auto* o) { o->momentum = NAN; });
   return all;
 }
