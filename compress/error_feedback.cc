@@ -130,6 +130,7 @@ ErrorFeedback::Exchange ErrorFeedback::begin(std::uint64_t tensor, const float* 
   state.left_out.assign(count, 0);
   state.gathers = momentum != 0;
   if (!state.gathers) return {state.residual, state.left_out};
+  CANARY_CHECK(values != nullptr, "momentum is gathered from values");
   state.velocity.resize(count);
   state.velocity_next.resize(count);
   state.carried.resize(count);

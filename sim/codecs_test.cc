@@ -104,6 +104,7 @@ TEST(Codecs, WithMomentumNothingIsLostEither) {
         after[r] = residual(c, static_cast<int>(r));
         const std::vector<float> before = speed[r];
         speed[r] = velocity(c, static_cast<int>(r));
+        ASSERT_EQ(speed[r].size(), count) << codec;
         for (std::size_t i = 0; i < count; ++i)
           ASSERT_EQ(speed[r][i], after[r][i] != 0 ? kMomentum * before[i] + input[r][i] : 0) << codec << ", " << i;
       }
