@@ -31,8 +31,8 @@ def recipe(options, codec, steps):
     if not codec or options.plain or not codec.startswith(SPARSE):
         how = ["--momentum", options.momentum, "--rate", options.rate]
     else:
-        how = ["--codec-momentum", options.codec_momentum, "--rate", options.codec_rate, "--buckets", "one",
-               "--warm-up", round(options.warm_up * steps)]
+        how = ["--momentum", 0, "--codec-momentum", options.codec_momentum, "--rate", options.codec_rate,
+               "--warm-up", round(options.warm_up * steps), "--buckets", "one"]
     return [str(word) for word in how] + (["--codec", codec] if codec else [])
 
 
