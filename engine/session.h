@@ -60,7 +60,10 @@ class Session {
     port::SessionStep what{};
     std::span<float> sums;
     void* result = nullptr;
-    Nanos since, deadline = Nanos::max();
+    Nanos since;  // the call, or later: when the worker that it waits for was last seen to go on
+    int awaited = -1;
+    sync::Iteration awaited_in = 0;  // the last iteration of which that worker's gradients were exchanged
+    Nanos deadline = Nanos::max();
   };
 
   static Status read(std::span<const std::uint64_t> numbers, int worker, int workers,

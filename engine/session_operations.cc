@@ -376,6 +376,13 @@ void Engine::check_sessions(Nanos now) {
     Session& s = *one;
     const int j = s.asked.ticket != nullptr && s.state == Session::State::kOpen ? s.rounds.awaited() : -1;
     if (j < 0) continue;
+    // One that is far behind may have to take many steps until it has caught up.
+    const sync::Iteration iteration = s.rounds.last_merged(j);
+    if (s.asked.awaited != j || s.asked.awaited_in != iteration) {
+      if (s.asked.awaited >= 0) s.asked.since = now;
+      s.asked.awaited = j;
+      s.asked.awaited_in = iteration;
+    }
     const Group& g = *s.control->group;
     const auto at = static_cast<std::size_t>(j);
     const Nanos waits = now - s.asked.since;

@@ -190,6 +190,20 @@ TEST(Session, AStepThatWaitsForWhoPushesNothingEndsWithItsName) {
   EXPECT_EQ(w[0]->error.detail().rank, 1) << w[0]->error.to_string();
 }
 
+TEST(Session, AStepWaitsForWhoCatchesUpAsLongAsItGoesOn) {
+  ClusterOptions o = flat_cluster(3);
+  o.settings.entry_limit = 500_ms;
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  SessionWorkers w = start(c, SessionSetup::asp(), {1_ms, 1_ms, 100_ms}, 30);
+  ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[0]->steps == 20 && w[1]->steps == 20; }));
+  for (auto& one : w) one->set(SessionSetup::bsp());
+  const Nanos began = c.now();
+  ASSERT_TRUE(work(c, w));
+  EXPECT_GT(c.now() - began, 1_s);
+  expect_nothing_lost(w, 3);
+}
+
 TEST(Session, AStepOfBspNamesWhoIsMissingAndNotTheFirst) {
   ClusterOptions o = flat_cluster(3);
   o.settings.entry_limit = 500_ms;

@@ -169,6 +169,12 @@ int SessionRounds::awaited(int z) const {
   return -1;
 }
 
+Iteration SessionRounds::last_merged(int j) const {
+  Iteration last = 0;
+  for (int z = 0; z < options_.colayers; ++z) last = std::max(last, merged(j, z));
+  return last;
+}
+
 int SessionRounds::awaited() const {
   for (int z = 0; blocked_ && z < options_.colayers; ++z) {
     if (colayer(z).joined) continue;  // who is missing in that round is for the round's own limits to say

@@ -183,6 +183,8 @@ class SessionRounds {
   Nanos linger() const;
   // t_j as last heard of worker j; 0 before that. To choose whom to pull from.
   Iteration last_seen(int j) const { return seen_[static_cast<std::size_t>(j)]; }
+  // The last iteration of which a gradient of worker j is in a committed round of any colayer; 0: none.
+  Iteration last_merged(int j) const;
 
   std::uint64_t dropped() const { return dropped_; }  // gradients, one per iteration and colayer
   std::uint64_t ignored() const { return ignored_; }  // pieces
