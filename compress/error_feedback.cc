@@ -150,7 +150,10 @@ void ErrorFeedback::commit(std::uint64_t tensor, double sent_energy, double ener
   state.residual.swap(state.left_out);
   if (state.gathers) {
     for (std::size_t i = 0; i < state.residual.size(); ++i) {
-      if (state.residual[i] == 0) state.velocity_next[i] = 0;  // what has arrived moves on by itself no longer
+      // What has arrived moves on by itself no longer. Nor does what has left the range of floats: the tensor would be
+      // refused for ever, and its saved state as well.
+      const bool ends = state.residual[i] == 0 || !std::isfinite(state.velocity_next[i]);
+      if (ends) state.velocity_next[i] = 0;
     }
     state.velocity.swap(state.velocity_next);
   } else {

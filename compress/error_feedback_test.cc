@@ -143,6 +143,15 @@ TEST(ErrorFeedback, AnExchangeWithoutMomentumEndsTheVelocity) {
   }
 }
 
+TEST(ErrorFeedback, AVelocityBeyondTheRangeOfFloatsEndsAndTheStateCanBeRestored) {
+  ErrorFeedback feedback, other;
+  ASSERT_TRUE(feedback.prepare(5, 1).ok());
+  for (const float gradient : {-3e38F, 2.3e38F, 3.3e38F}) exchange(&feedback, {gradient}, 0.1F, {false});
+  EXPECT_TRUE(std::isfinite(feedback.residual(5)[0]));
+  EXPECT_EQ(copy(feedback.velocity(5)), (std::vector<float>{0}));
+  EXPECT_TRUE(other.restore(feedback.save()).ok());
+}
+
 TEST(ErrorFeedback, AGradientCountsNoMoreThanItsMomentumLetsIt) {
   constexpr float kMomentum = 0.75F;
   for (const std::size_t every : {1, 3, 40}) {

@@ -32,12 +32,13 @@ Status read_options(const canary_op_options* options, bool takes_codec, OptionsR
     return wrong("codec is " + std::to_string(options->codec) + ": only all_reduce takes one");
   if (options->tensor != 0 && options->codec == 0)
     return wrong("tensor is " + std::to_string(options->tensor) + " without a codec");
-  const float momentum = options->struct_size != kWithoutMomentum ? options->momentum : 0;
+  const bool has_momentum = options->struct_size != kWithoutMomentum;
+  const float momentum = has_momentum ? options->momentum : 0;
   if (!(momentum >= 0 && momentum < 1))
     return wrong("momentum is " + std::to_string(momentum) + ": takes 0 (none) to below 1");
   if (momentum != 0 && options->tensor == 0)
     return wrong("momentum is " + std::to_string(momentum) + " without a tensor");
-  if (options->struct_size != kWithoutMomentum && options->reserved != 0)
+  if (has_momentum && options->reserved != 0)
     return wrong("reserved is " + std::to_string(options->reserved) + ", expected 0 (use CANARY_OP_OPTIONS_INIT)");
   read->momentum = momentum;
   read->priority = static_cast<canary_priority>(options->priority);

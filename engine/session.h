@@ -54,16 +54,21 @@ class Session {
     OpTicket ticket;       // of the running round
     bool running = false;
   };
+  // A worker that a step waits for, and the last iteration of which its gradients were exchanged.
+  struct Awaited {
+    int worker = -1;
+    sync::Iteration exchanged = 0;
+    bool operator==(const Awaited&) const = default;
+  };
   // A step of the worker's that has no answer yet.
   struct Asked {
     OpTicket* ticket = nullptr;
     port::SessionStep what{};
     std::span<float> sums;
     void* result = nullptr;
-    Nanos since;  // the call, or later: when the worker that it waits for was last seen to go on
-    int awaited = -1;
-    sync::Iteration awaited_in = 0;  // the last iteration of which that worker's gradients were exchanged
+    Nanos since;  // the call, or later: when `awaited` changed
     Nanos deadline = Nanos::max();
+    Awaited awaited = {};
   };
 
   static Status read(std::span<const std::uint64_t> numbers, int worker, int workers,

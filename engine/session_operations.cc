@@ -377,11 +377,9 @@ void Engine::check_sessions(Nanos now) {
     const int j = s.asked.ticket != nullptr && s.state == Session::State::kOpen ? s.rounds.awaited() : -1;
     if (j < 0) continue;
     // One that is far behind may have to take many steps until it has caught up.
-    const sync::Iteration iteration = s.rounds.last_merged(j);
-    if (s.asked.awaited != j || s.asked.awaited_in != iteration) {
-      if (s.asked.awaited >= 0) s.asked.since = now;
-      s.asked.awaited = j;
-      s.asked.awaited_in = iteration;
+    if (const Session::Awaited seen{j, s.rounds.last_merged(j)}; s.asked.awaited != seen) {
+      s.asked.awaited = seen;
+      s.asked.since = now;
     }
     const Group& g = *s.control->group;
     const auto at = static_cast<std::size_t>(j);

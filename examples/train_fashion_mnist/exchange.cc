@@ -11,8 +11,8 @@ double now_ms() {
 void GradientExchange::send(Range range) {
   if (pending_.empty()) first_ms_ = now_ms();
   canarynet::OpOptions options;
-  options.codec = now_;
-  if (now_ != 0) options.tensor = range.begin + 1;
+  options.codec = step_codec_;
+  if (step_codec_ != 0) options.tensor = range.begin + 1;
   options.momentum = momentum_;
   pending_.push_back(group_.all_reduce_async(gradient_.subspan(range.begin, range.size()), CANARY_AVG, options));
 }

@@ -24,13 +24,14 @@ class GradientExchange {
       : group_(group),
         gradient_(gradient),
         codec_(options.codec.empty() ? 0 : canarynet::codec(options.codec.c_str())),
-        now_(codec_),
+        step_codec_(codec_),
         momentum_(options.codec_momentum),
         warm_up_(options.warm_up),
         one_bucket_(options.one_bucket) {}
+  // Before a step's first range: how much its codec keeps.
   void begin(std::size_t step) {
-    constexpr double kFirstShare = 0.25;
-    if (warm_up_ != 0) now_ = canarynet::warm_up(codec_, kFirstShare, step, warm_up_);
+    constexpr double kFirstShare = 0.25;  // of the warm-up
+    if (warm_up_ != 0) step_codec_ = canarynet::warm_up(codec_, kFirstShare, step, warm_up_);
   }
   void submit(Range range) {
     if (!one_bucket_) send(range);
@@ -48,7 +49,7 @@ class GradientExchange {
 
   canarynet::Group& group_;
   std::span<float> gradient_;
-  std::uint32_t codec_, now_;  // at the end, and in this step
+  std::uint32_t codec_, step_codec_;  // in the end, and in this step
   float momentum_;
   std::size_t warm_up_;
   bool one_bucket_;

@@ -293,9 +293,10 @@ CANARY_API enum canary_status canary_session_open(canary_group* group, const can
 CANARY_API enum canary_status canary_session_push(canary_session* session, int colayer, const float* gradient,
                                                   size_t count);
 /* Ends the iteration, after every colayer was pushed. `sums` has room for all colayers, one behind the other: `count`
- * elements. Where at_bound is drop it never waits; else it may, until others have caught up. With `op` it returns at
- * once, and sums and result are lent until the operation is done; past a deadline (canary_op_set_deadline) the step is
- * to be made again, and the session goes on. */
+ * elements. Where at_bound is drop it never waits; else it may, until others have caught up: for each as long as that
+ * one goes on, and CANARY_ENTRY_LIMIT after its last gradient (CANARY_ENTRY_TIMEOUT). With `op` it returns at once, and
+ * sums and result are lent until the operation is done; past a deadline (canary_op_set_deadline) the step is to be made
+ * again, and the session goes on. */
 CANARY_API enum canary_status canary_session_step(canary_session* session, float* sums, size_t count,
                                                   canary_session_result* result, canary_op** op);
 /* Hands out all rounds that are exchanged, and goes on with the newest iteration: what this worker has pushed and is
