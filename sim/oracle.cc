@@ -1,6 +1,7 @@
 #include "sim/oracle.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -76,8 +77,29 @@ double decode(FloatLayout f, std::uint64_t bits) {
       float_bits(kF64, negative, exponent - f.bias(), fraction << (kF64.fraction_bits - f.fraction_bits)));
 }
 
-// A rank's input, element by element, as the type's bits. The part that all elements have in common is computed once:
-// the simulations draw and judge billions of them.
+// As many elements as the loops below take at a time: their intermediate values stay in the first-level cache.
+constexpr std::size_t kBlock = 512;
+using Bits = std::array<std::uint64_t, kBlock>;
+using Values = std::array<double, kBlock>;
+
+// Calls f(first, n) for blocks of the elements from `begin` on.
+template <typename F>
+void in_blocks(std::uint64_t begin, std::uint64_t count, F&& f) {
+  for (std::uint64_t done = 0; done < count; done += kBlock)
+    f(begin + done, static_cast<std::size_t>(std::min<std::uint64_t>(kBlock, count - done)));
+}
+
+void encode_all(FloatLayout f, const Values& values, std::size_t n, Bits* bits) {
+  if (f.fraction_bits == kF32.fraction_bits) {
+    for (std::size_t i = 0; i < n; ++i) (*bits)[i] = std::bit_cast<std::uint32_t>(static_cast<float>(values[i]));
+  } else {
+    for (std::size_t i = 0; i < n; ++i) (*bits)[i] = encode(f, values[i]);
+  }
+}
+
+// A rank's input, a block of elements at a time. What depends on the kind and the type is chosen once for a block, and
+// the inner loops have no call and no division: the simulations draw and judge billions of elements, and spent four
+// fifths of their time here.
 class Input {
  public:
   Input(const Shape& s, int rank)
@@ -95,38 +117,56 @@ class Input {
       kind_ = Kind::kPowersOfTwo;
     } else {
       kind_ = Kind::kWholeNumbers;
-      // The widest integers whose sum over all ranks the type holds exactly, in whatever order they are added.
+      // The most integers, as a power of two, whose sum over all ranks the type holds exactly, in whatever order they
+      // are added.
       const auto exact = std::uint64_t{1} << (layout_.fraction_bits + 1);
       const bool adds = s.redop == CANARY_SUM || s.redop == CANARY_AVG;
       const std::uint64_t most = adds ? exact / static_cast<std::uint64_t>(s.ranks) : exact;
-      range_ = std::clamp(most, std::uint64_t{1}, std::uint64_t{1} << 50);
+      range_ = std::bit_floor(std::clamp(most, std::uint64_t{1}, std::uint64_t{1} << 50));
     }
   }
 
-  std::uint64_t operator[](std::uint64_t i) const {
-    const std::uint64_t h = mix_third(two_, i);
+  // Writes the n elements from `first` on, as the type's bits; above those of an integer is anything.
+  void bits(std::uint64_t first, std::size_t n, Bits* out) const {
     switch (kind_) {
       case Kind::kBits:
-        return h;
-      case Kind::kOddIntegers:
-        return h | 1;  // an odd factor is invertible, so it loses nothing of the product so far
+        return each_hash(first, n, [out](std::size_t i, std::uint64_t h) { (*out)[i] = h; });
+      case Kind::kOddIntegers:  // an odd factor is invertible, so it loses nothing of the product so far
+        return each_hash(first, n, [out](std::size_t i, std::uint64_t h) { (*out)[i] = h | 1; });
       case Kind::kFractions:
-        return fraction(h);
+        return each_hash(first, n, [this, out](std::size_t i, std::uint64_t h) { (*out)[i] = fraction(h); });
       case Kind::kPowersOfTwo:
       case Kind::kWholeNumbers:
         break;
     }
-    return encode(layout_, exact(h));
+    Values exact;
+    values(first, n, &exact);
+    encode_all(layout_, exact, n, out);
+  }
+
+  // Writes what the n elements from `first` on are worth, if they are floats.
+  void values(std::uint64_t first, std::size_t n, Values* out) const {
+    if (kind_ == Kind::kWholeNumbers)
+      return each_hash(first, n, [out, mask = range_ - 1](std::size_t i, std::uint64_t h) {
+        const auto magnitude = static_cast<std::int64_t>(1 + (h >> 1 & mask));
+        const std::int64_t sign = -static_cast<std::int64_t>(h & 1);  // 0 or all bits; a branch would guess wrong
+        (*out)[i] = static_cast<double>((magnitude ^ sign) - sign);
+      });
+    // f16 can hold every product of these powers of two; only the factors of late ranks do not change its size.
+    if (kind_ == Kind::kPowersOfTwo)
+      return each_hash(first, n, [out, early = rank_ < 14](std::size_t i, std::uint64_t h) {
+        const double sign = (h & 1) != 0 ? -1 : 1;
+        (*out)[i] = early ? sign * ((h & 2) != 0 ? 2 : 0.5) : -1;
+      });
+    each_hash(first, n, [this, out](std::size_t i, std::uint64_t h) { (*out)[i] = decode(layout_, fraction(h)); });
   }
 
  private:
   enum class Kind { kBits, kOddIntegers, kFractions, kPowersOfTwo, kWholeNumbers };
 
-  double exact(std::uint64_t h) const {
-    const double sign = (h & 1) != 0 ? -1 : 1;
-    // f16 can hold every product of these powers of two; only the factors of late ranks do not change its size.
-    if (kind_ == Kind::kPowersOfTwo) return rank_ < 14 ? sign * ((h & 2) != 0 ? 2 : 0.5) : -1;
-    return sign * static_cast<double>(1 + (h >> 1) % range_);
+  template <typename F>
+  void each_hash(std::uint64_t first, std::size_t n, F&& f) const {
+    for (std::size_t i = 0; i < n; ++i) f(i, mix_third(two_, first + i));
   }
 
   // All bits of the fraction are random. The size is such that no sum or product overflows or underflows.
@@ -148,28 +188,30 @@ class Input {
   std::uint64_t range_ = 1;
 };
 
-// The compiler turns a copy of a known length into one instruction instead of a call.
-void copy_element(std::size_t bytes, void* to, const void* from) {
-  switch (bytes) {
-    case 1:
-      std::memcpy(to, from, 1);
-      return;
-    case 2:
-      std::memcpy(to, from, 2);
-      return;
-    case 4:
-      std::memcpy(to, from, 4);
-      return;
-    default:
-      std::memcpy(to, from, 8);
+template <typename T>
+void store(const Bits& bits, std::size_t n, std::byte* at) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const T v = static_cast<T>(bits[i]);
+    std::memcpy(at + i * sizeof(T), &v, sizeof(T));
   }
 }
-void put(DataType type, void* at, std::uint64_t i, std::uint64_t bits) {
-  copy_element(size_of(type), static_cast<std::byte*>(at) + i * size_of(type), &bits);
+// Writes n elements of the type, from the buffer's element `begin` on.
+void put(DataType type, void* buffer, std::uint64_t begin, std::size_t n, const Bits& bits) {
+  std::byte* const at = static_cast<std::byte*>(buffer) + begin * size_of(type);
+  switch (size_of(type)) {
+    case 1:
+      return store<std::uint8_t>(bits, n, at);
+    case 2:
+      return store<std::uint16_t>(bits, n, at);
+    case 4:
+      return store<std::uint32_t>(bits, n, at);
+    default:
+      return store<std::uint64_t>(bits, n, at);
+  }
 }
 std::uint64_t get(DataType type, const void* at, std::uint64_t i) {
   std::uint64_t bits = 0;
-  copy_element(size_of(type), &bits, static_cast<const std::byte*>(at) + i * size_of(type));
+  std::memcpy(&bits, static_cast<const std::byte*>(at) + i * size_of(type), size_of(type));
   return bits;
 }
 
@@ -186,21 +228,23 @@ std::int64_t as_integer(DataType type, std::uint64_t bits) {
   }
 }
 
-// One step of a reduction; AVG adds.
+// One step of a reduction of n values; AVG adds.
 template <typename T>
-T combine(ReduceOp op, T a, T b) {
+void combine(ReduceOp op, std::size_t n, std::array<T, kBlock>* sum, const std::array<T, kBlock>& next) {
   switch (op) {
     case CANARY_SUM:
     case CANARY_AVG:
-      return a + b;
+      for (std::size_t i = 0; i < n; ++i) (*sum)[i] += next[i];
+      return;
     case CANARY_MIN:
-      return std::min(a, b);
+      for (std::size_t i = 0; i < n; ++i) (*sum)[i] = std::min((*sum)[i], next[i]);
+      return;
     case CANARY_MAX:
-      return std::max(a, b);
+      for (std::size_t i = 0; i < n; ++i) (*sum)[i] = std::max((*sum)[i], next[i]);
+      return;
     case CANARY_PROD:
-      return a * b;
+      for (std::size_t i = 0; i < n; ++i) (*sum)[i] *= next[i];
   }
-  return a;
 }
 
 std::vector<Input> inputs_of(const Shape& s) {
@@ -209,46 +253,79 @@ std::vector<Input> inputs_of(const Shape& s) {
   return out;
 }
 
-// Element i of the exact reduction over `inputs`, one for each rank; AVG is not yet divided.
-std::uint64_t reduced(const Shape& s, const std::vector<Input>& inputs, std::uint64_t i) {
-  std::uint64_t out = inputs[0][i];
+// The n elements from `first` on of the exact reduction over `inputs`, one for each rank; AVG is not yet divided.
+void reduced(const Shape& s, const std::vector<Input>& inputs, std::uint64_t first, std::size_t n, Bits* out) {
   if (is_float(s.type)) {
-    const FloatLayout f = layout_of(s.type);
-    double sum = decode(f, out);
-    for (std::size_t r = 1; r < inputs.size(); ++r) sum = combine(s.redop, sum, decode(f, inputs[r][i]));
-    return encode(f, sum);
+    Values sum, next;
+    inputs[0].values(first, n, &sum);
+    for (std::size_t r = 1; r < inputs.size(); ++r) {
+      inputs[r].values(first, n, &next);
+      combine(s.redop, n, &sum, next);
+    }
+    return encode_all(layout_of(s.type), sum, n, out);
   }
-  const bool ordered = s.redop == CANARY_MIN || s.redop == CANARY_MAX;
+  inputs[0].bits(first, n, out);
+  Bits next;
+  if (s.redop != CANARY_MIN && s.redop != CANARY_MAX) {
+    for (std::size_t r = 1; r < inputs.size(); ++r) {
+      inputs[r].bits(first, n, &next);
+      combine(s.redop, n, out, next);
+    }
+    return;
+  }
+  std::array<std::int64_t, kBlock> best, other;
+  for (std::size_t i = 0; i < n; ++i) best[i] = as_integer(s.type, (*out)[i]);
   for (std::size_t r = 1; r < inputs.size(); ++r) {
-    const std::uint64_t v = inputs[r][i];
-    out = ordered ? static_cast<std::uint64_t>(combine(s.redop, as_integer(s.type, out), as_integer(s.type, v)))
-                  : combine(s.redop, out, v);
+    inputs[r].bits(first, n, &next);
+    for (std::size_t i = 0; i < n; ++i) other[i] = as_integer(s.type, next[i]);
+    combine(s.redop, n, &best, other);
   }
-  return out;
+  for (std::size_t i = 0; i < n; ++i) (*out)[i] = static_cast<std::uint64_t>(best[i]);
 }
 
-// Compares the error of `got` against the real numbers with the most that this many roundings may cost in any order
-// (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2). Returns true if it is within.
-bool within_rounding(const Shape& s, const std::vector<Input>& inputs, std::uint64_t i, double got) {
+// Compares the errors of n elements of `output`, from `begin` on, against the real numbers with the most that this many
+// roundings may cost in any order (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2). Calls wrong(i) with
+// the place in `output` of each that is not within.
+template <typename F>
+void check_rounding(const Shape& s, const std::vector<Input>& inputs, std::uint64_t first, std::size_t n,
+                    const void* output, std::uint64_t begin, F&& wrong) {
   const FloatLayout f = layout_of(s.type);
   const double unit = std::ldexp(1.0, -f.fraction_bits - 1);
   const double steps = s.ranks - 1 + (s.redop == CANARY_AVG ? 1 : 0);
   const double gamma = steps * unit / (1 - steps * unit);
-  long double exact = s.redop == CANARY_PROD ? 1 : 0, magnitude = 0;
-  for (const Input& input : inputs) {
-    const long double v = decode(f, input[i]);
-    exact = s.redop == CANARY_PROD ? exact * v : exact + v;
-    magnitude += std::fabs(v);
-  }
-  if (s.redop == CANARY_PROD) magnitude = std::fabs(exact);
-  if (s.redop == CANARY_AVG) {
-    exact /= s.ranks;
-    magnitude /= s.ranks;
-  }
   const double smallest = std::ldexp(1.0, 1 - f.bias() - f.fraction_bits);  // a quotient may be subnormal
-  // The reference rounds, too: a few parts in 2^64 a step.
-  const long double own = magnitude * std::ldexp(1.0L, -60) * s.ranks;
-  return std::fabs(static_cast<long double>(got) - exact) <= gamma * magnitude + smallest + own;
+  std::array<long double, kBlock> exact, magnitude;
+  exact.fill(s.redop == CANARY_PROD ? 1 : 0);
+  magnitude.fill(0);
+  Values v;
+  for (const Input& input : inputs) {
+    input.values(first, n, &v);
+    for (std::size_t i = 0; i < n; ++i) {
+      exact[i] = s.redop == CANARY_PROD ? exact[i] * v[i] : exact[i] + v[i];
+      magnitude[i] += std::fabs(v[i]);
+    }
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    if (s.redop == CANARY_PROD) magnitude[i] = std::fabs(exact[i]);
+    if (s.redop == CANARY_AVG) {
+      exact[i] /= s.ranks;
+      magnitude[i] /= s.ranks;
+    }
+    // The reference rounds, too: a few parts in 2^64 a step.
+    const long double own = magnitude[i] * std::ldexp(1.0L, -60) * s.ranks;
+    const long double got = decode(f, get(s.type, output, begin + i));
+    if (!(std::fabs(got - exact[i]) <= gamma * magnitude[i] + smallest + own)) wrong(begin + i);
+  }
+}
+
+// Writes `count` elements of a rank's input, from `first` on, to the buffer's element `at` and those behind it.
+void put_input(const Shape& s, const Input& input, std::uint64_t first, std::uint64_t count, void* buffer,
+               std::uint64_t at) {
+  Bits bits;
+  in_blocks(0, count, [&](std::uint64_t begin, std::size_t n) {
+    input.bits(first + begin, n, &bits);
+    put(s.type, buffer, at + begin, n, bits);
+  });
 }
 
 std::uint64_t ranks_of(const Shape& s) { return static_cast<std::uint64_t>(s.ranks); }
@@ -320,8 +397,7 @@ std::size_t in_place_output(const Shape& s, int rank) {
 
 void fill_input(const Shape& s, int rank, void* input) {
   const std::uint64_t n = input_bytes(s, rank) / size_of(s.type);
-  const Input own(s, rank);
-  for (std::uint64_t i = 0; i < n; ++i) put(s.type, input, i, own[i]);
+  put_input(s, Input(s, rank), 0, n, input, 0);
 }
 
 void expected_output(const Shape& s, int rank, void* output) {
@@ -334,7 +410,11 @@ void expected_output(const Shape& s, int rank, void* output) {
     case Collective::kReduceScatter: {
       const std::vector<Input> inputs = inputs_of(s);
       const std::uint64_t first = s.collective == Collective::kReduceScatter ? own_block : 0;
-      for (std::uint64_t i = 0; i < s.count; ++i) put(s.type, output, i, reduced(s, inputs, first + i));
+      Bits bits;
+      in_blocks(0, s.count, [&](std::uint64_t begin, std::size_t n) {
+        reduced(s, inputs, first + begin, n, &bits);
+        put(s.type, output, begin, n, bits);
+      });
       if (s.redop == CANARY_AVG) divide(s.type, output, s.count, static_cast<std::uint32_t>(s.ranks));
       return;
     }
@@ -345,18 +425,16 @@ void expected_output(const Shape& s, int rank, void* output) {
     case Collective::kAllToAllV: {
       std::uint64_t at = 0;
       for (int r = 0; r < s.ranks; ++r) {
-        const Input theirs(s, r);
         const std::uint64_t first = is_pairwise(s.collective) ? sent_before(s, r, rank) : 0;
         const std::uint64_t count = block(s, r, rank);
-        for (std::uint64_t i = 0; i < count; ++i) put(s.type, output, at++, theirs[first + i]);
+        put_input(s, Input(s, r), first, count, output, at);
+        at += count;
       }
       return;
     }
     case Collective::kBroadcast:
     case Collective::kScatter: {
-      const Input theirs(s, s.root);
-      const std::uint64_t first = s.collective == Collective::kScatter ? own_block : 0;
-      for (std::uint64_t i = 0; i < s.count; ++i) put(s.type, output, i, theirs[first + i]);
+      put_input(s, Input(s, s.root), s.collective == Collective::kScatter ? own_block : 0, s.count, output, 0);
       return;
     }
     case Collective::kBarrier:
@@ -383,10 +461,9 @@ std::string compare(const Shape& s, int rank, const void* output) {
   if (rounds(s)) {
     const std::uint64_t begin = input_in_blocks(s.collective) ? s.count * static_cast<std::uint64_t>(rank) : 0;
     const std::vector<Input> inputs = inputs_of(s);
-    const FloatLayout f = layout_of(s.type);
-    for (std::uint64_t i = 0; i < n; ++i) {
-      if (!within_rounding(s, inputs, begin + i, decode(f, get(s.type, output, i)))) count(i);
-    }
+    in_blocks(0, n, [&](std::uint64_t at, std::size_t some) {
+      check_rounding(s, inputs, begin + at, some, output, at, count);
+    });
   } else {
     std::vector<std::byte> expected(bytes);
     expected_output(s, rank, expected.data());
@@ -402,16 +479,21 @@ std::string compare(const Shape& s, int rank, const void* output) {
 
 std::uint64_t digest(const void* data, std::size_t bytes) {
   const auto* at = static_cast<const std::byte*>(data);
-  std::uint64_t h = bytes;
-  for (; bytes >= 8; at += 8, bytes -= 8) {
-    std::uint64_t word;
-    std::memcpy(&word, at, 8);
+  const auto step = [](std::uint64_t h, std::uint64_t word) {
     h = (h ^ word) * 0x9e3779b97f4a7c15ull;
-    h ^= h >> 29;
+    return h ^ h >> 29;
+  };
+  // Four at a time: each step of one waits for its multiplication.
+  std::array<std::uint64_t, 4> h{bytes, 1, 2, 3}, words;
+  std::size_t left = bytes;
+  for (; left >= sizeof(words); at += sizeof(words), left -= sizeof(words)) {
+    std::memcpy(words.data(), at, sizeof(words));
+    for (std::size_t i = 0; i < h.size(); ++i) h[i] = step(h[i], words[i]);
   }
-  std::uint64_t tail = 0;
-  if (bytes != 0) std::memcpy(&tail, at, bytes);
-  return mix(h, tail, bytes);
+  words.fill(0);
+  if (left != 0) std::memcpy(words.data(), at, left);
+  for (std::size_t i = 0; i < h.size(); ++i) h[i] = step(h[i], words[i]);
+  return mix(mix(h[0], h[1], h[2]), h[3], left);
 }
 
 std::string Judge::check(int rank, const void* output) {

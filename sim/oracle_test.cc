@@ -43,7 +43,7 @@ T at(const std::vector<std::byte>& bytes, std::size_t i) {
 template <typename T>
 void expect_sums_of_the_processor(DataType type) {
   for (const int ranks : {1, 2, 3, 7, 33}) {
-    const oracle::Shape s{.ranks = ranks, .count = 500, .type = type, .salt = 5};
+    const oracle::Shape s{.ranks = ranks, .count = 1300, .type = type, .salt = 5};
     std::vector<std::vector<std::byte>> inputs;
     for (int r = 0; r < ranks; ++r) inputs.push_back(input_of(s, r));
     const auto expected = output_of(s, 0);
@@ -67,12 +67,30 @@ TEST(Oracle, ExpectsTheSumsOfTheProcessorInEveryOrder) {
 TEST(Oracle, ExpectsWhatTheKernelsGiveInAllTypesAndOperations) {
   for (const DataType type : kTypes) {
     for (const ReduceOp op : kOps) {
-      const oracle::Shape s{.ranks = 5, .count = 300, .type = type, .redop = op, .salt = 9};
+      const oracle::Shape s{.ranks = 5, .count = 1300, .type = type, .redop = op, .salt = 9};
       std::vector<std::byte> sum = input_of(s, 0);
       for (int r = 1; r < s.ranks; ++r) add(s, &sum, input_of(s, r));
       if (op == CANARY_AVG) divide(type, sum.data(), s.count, static_cast<std::uint32_t>(s.ranks));
       EXPECT_EQ(sum, output_of(s, 0)) << oracle::to_string(s);
     }
+  }
+}
+
+TEST(Oracle, AnElementIsTheSameWhereverItsBlockBegins) {
+  for (const DataType type : kTypes) {
+    const oracle::Shape whole{.ranks = 3, .count = 2100, .type = type, .salt = 4};
+    oracle::Shape scattered = whole;
+    scattered.collective = Collective::kReduceScatter;
+    scattered.count = 700;
+    const auto expected = output_of(whole, 0);
+    std::vector<std::byte> joined;
+    for (int r = 0; r < scattered.ranks; ++r) {
+      const auto block = output_of(scattered, r);
+      joined.insert(joined.end(), block.begin(), block.end());
+    }
+    EXPECT_EQ(joined, expected) << oracle::to_string(whole);
+    EXPECT_NE(std::memcmp(expected.data(), expected.data() + 512 * size_of(type), 512 * size_of(type)), 0)
+        << oracle::to_string(whole) << ": elements repeat, so a piece in a wrong place would not show";
   }
 }
 
@@ -91,7 +109,7 @@ TEST(Oracle, FindsOneWrongBitInAnyElement) {
 
 TEST(Oracle, FindsAContributionThatIsMissingWhereResultsAreRounded) {
   for (const DataType type : {CANARY_F32, CANARY_F64, CANARY_F16, CANARY_BF16}) {
-    const oracle::Shape s{.ranks = 4, .count = 200, .type = type, .salt = 3, .rounds = true};
+    const oracle::Shape s{.ranks = 4, .count = 1300, .type = type, .salt = 3, .rounds = true};
     std::vector<std::byte> sum = input_of(s, 0);
     for (int r = 1; r < s.ranks - 1; ++r) add(s, &sum, input_of(s, r));
     EXPECT_NE(oracle::compare(s, 0, sum.data()), "") << oracle::to_string(s);
