@@ -1,8 +1,10 @@
 #include "collectives/codec_pick.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "collectives/piece_coder.h"
+#include "collectives/topk_cost.h"
 
 namespace canarynet {
 namespace {
@@ -28,6 +30,20 @@ double wire_share(const CodecSpec& spec, std::uint64_t bytes, int ranks, std::ui
   CodecSpec usual = spec;
   usual.or_dense = false;  // values that are not finite are rare
   return static_cast<double>(encoded_bytes_max(usual, piece / sizeof(float))) / static_cast<double>(piece);
+}
+
+double top_k_share(const CodecSpec& spec, std::uint64_t bytes, int ranks, LinkCost link) {
+  if (ranks <= 1) return 1;
+  if (link.beta <= 0) link = {0, 1};
+  const double n = ranks, lg = std::log2(n), all = static_cast<double>(bytes) * link.beta;
+  const double dense = std::min(2 * (n - 1) * link.alpha + 2 * (n - 1) / n * all, 2 * lg * link.alpha + 2 * lg * all);
+  const TopkRequest request{.ranks = ranks,
+                            .bytes = static_cast<double>(bytes),
+                            .ratio = spec.ratio_ppm * 1e-6,
+                            .link = link,
+                            .root = spec.bits == kArTopKVar ? TopkRoot::kVariance : TopkRoot::kStaleness};
+  if (spec.bits == kAgTopK) return topk_cost(TopkExchange::kAllGather, request) / dense;
+  return std::min(topk_cost(TopkExchange::kRing, request), topk_cost(TopkExchange::kTree, request)) / dense;
 }
 
 double codec_work(const CodecSpeed& speed, std::uint64_t bytes, int ranks, bool feedback) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "collectives/link_costs.h"
 #include "compress/spec.h"
 
 namespace canarynet {
@@ -22,7 +23,7 @@ struct CodecSpeed {
 };
 
 struct CodecTrial {
-  double share = 1;     // bytes on the wire, of dense's
+  double share = 1;     // of the time that dense's bytes take on the wire
   double work = 0;      // seconds that a rank computes; 0 for dense
   double took = 0;      // seconds of an operation at the slowest rank, lately; 0: none has run
   double slowdown = 0;  // of `work`, as far as it has shown; 0: never. pick_codec() keeps it
@@ -39,6 +40,9 @@ inline constexpr double kWorthATrial = 0.9, kFaster = 0.97;
 
 // Of the bytes of f32, those on the wire, for pieces of coded_piece_bytes() or of the whole share of a rank.
 double wire_share(const CodecSpec& spec, std::uint64_t bytes, int ranks, std::uint32_t piece_bytes);
+// Of artopk and agtopk (compress/spec.h), whose exchange is another one: the time that it takes, of a dense ring's or
+// tree's, by the closed forms of collectives/topk_cost.h. `link`: a usual one; without a beta the bytes alone count.
+double top_k_share(const CodecSpec& spec, std::uint64_t bytes, int ranks, LinkCost link);
 // Seconds that a rank encodes and decodes for an all-reduce by a mesh: every value is encoded twice in all.
 double codec_work(const CodecSpeed& speed, std::uint64_t bytes, int ranks, bool feedback);
 // trials[0] is dense. The present one stays best until it has run.

@@ -85,5 +85,25 @@ TEST(CodecPick, SharesAndWorkCountPiecesAndRanks) {
   EXPECT_NEAR(codec_work({2e-9, 1e-9}, 1000, 4, false), 1000 * (2e-9 + 1e-9 * 1.75), 1e-12);
 }
 
+// Worked by hand: 8 ranks, 10^8 values, 1 ms, 10 Gbit/s (0.32 s for all bytes), 1 % of the values.
+TEST(CodecPick, ExchangesOfTopKAreWeighedAgainstADenseRing) {
+  const LinkCost link{1e-3, 8e-10};
+  const std::uint64_t bytes = 400'000'000;
+  const double dense = 2 * 7 * 1e-3 + 2 * 7.0 / 8 * 0.32;
+  const auto share = [&](const char* text, LinkCost of) {
+    return top_k_share(parse_codec(text).value(), bytes, 8, of);
+  };
+  EXPECT_NEAR(share("agtopk:0.01", link), (3e-3 + 2 * 7 * 0.0032) / dense, 1e-9);
+  EXPECT_NEAR(share("artopk:star:0.01", link), (17e-3 + (2 * 7.0 / 8 + 3) * 0.0032) / dense, 1e-9);
+  EXPECT_NEAR(share("artopk:var:0.01", link) * dense, share("artopk:star:0.01", link) * dense + 3e-3 + 28 * 8e-10,
+              1e-9);
+  // Few values over a long way: a tree. Without a rate the bytes alone count.
+  const LinkCost far{0.05, 8e-10};
+  EXPECT_NEAR(share("artopk:star:0.001", far) * std::min(14 * 0.05 + 1.75 * 0.32, 6 * 0.05 + 6 * 0.32),
+              9 * 0.05 + 9 * 0.00032, 1e-9);
+  EXPECT_NEAR(share("agtopk:0.01", {0.05, 0}), 8 * 0.01, 1e-9);
+  EXPECT_EQ(top_k_share(parse_codec("agtopk:0.01").value(), bytes, 1, link), 1);
+}
+
 }  // namespace
 }  // namespace canarynet

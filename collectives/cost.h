@@ -9,8 +9,8 @@
 // host), as fast as request.rail_rates says or β each. A step that names a rail uses that one if it reaches the peer;
 // any other step uses all rails that reach the peer together. A message between ranks of one host uses no rail: it
 // takes `local_alpha`, and occupies each of the two ranks for bytes·local_beta. If model.links knows each link, a
-// message starts with the link's own α, messages of one link follow each other at its β, and a NIC is as fast as its
-// fastest link. An ack costs nothing, since data that would be overwritten meanwhile is staged.
+// message starts with its α, messages of one link follow each other at its β, a NIC is as fast as its fastest link, and
+// a piece takes one rail (collectives/walk_lanes.h). An ack costs nothing: data that would be overwritten is staged.
 // Units: seconds, bytes. Pure; allocates, so it stays off the data path. docs/collectives.md has the closed forms.
 #pragma once
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/check.h"
+#include "collectives/null_piece.h"
 #include "kernels/crc32c.h"
 
 namespace canarynet {
@@ -49,12 +50,13 @@ std::size_t Executor::lay_out(std::byte* block) {
   return bytes;
 }
 
-void Executor::bind(const void* input, void* output, DataType type, ReduceOp op, const CodedCall* coded) {
+void Executor::bind(const void* input, void* output, DataType type, ReduceOp op, const CodedCall* coded,
+                    bool null_pieces) {
   CANARY_CHECK((coder_ != nullptr) == (coded != nullptr), "only programs with a codec take its arguments");
   fault_ = Status();
   if (coder_) {
     // In place from here on: what is sent is the input with what was left out of earlier ones.
-    coder_->begin(*coded);
+    coder_->begin(*coded, null_pieces);
     coder_->take_input(static_cast<const float*>(input), static_cast<float*>(output), program_.count);
     input = output;
   }
@@ -63,6 +65,8 @@ void Executor::bind(const void* input, void* output, DataType type, ReduceOp op,
   base_[static_cast<std::size_t>(Buffer::kScratch)] = scratch_.begin();
   type_ = type;
   average_ = op == CANARY_AVG;
+  takes_null_pieces_ = !reduces(program_.collective) || op == CANARY_SUM || op == CANARY_AVG;
+  sends_null_pieces_ = null_pieces && takes_null_pieces_;
   reduce_ = reduce_kernel(type, average_ ? CANARY_SUM : op);
   const std::size_t pieces = program_.piece_offset.size() - 1;
   std::copy(program_.pending.begin(), program_.pending.end(), pending_);
@@ -96,13 +100,16 @@ Executor::ReadyPiece Executor::peek_send(std::uint32_t peer) const {
   const std::uint32_t task = s.task_begin + piece - s.piece_begin;
   if (coder_) {
     const auto encoded = coder_->to_send(task, piece, reinterpret_cast<const float*>(at(s.src, piece)));
-    return {&s, piece, encoded.data, encoded.bytes, task};
+    return {&s, piece, encoded.data, encoded.bytes, task, encoded.null};
   }
-  return {&s, piece, at(s.src, piece), program_.bytes_of(piece), task};
+  const std::byte* const values = at(s.src, piece);
+  const bool null = sends_null_pieces_ && all_zero(values, program_.bytes_of(piece));
+  return {&s, piece, values, null ? 0 : program_.bytes_of(piece), task, null};
 }
 
 std::uint32_t Executor::crc_of(const ReadyPiece& send) {
   if (coder_) return coder_->crc_of(send.task);
+  if (send.null) return 0;
   if (send.step->src == Buffer::kScratch) return crc32c(0, send.data, send.bytes);
   std::optional<std::uint32_t>& known = (send.step->src == Buffer::kInput ? input_crc_ : output_crc_)[send.piece];
   if (!known) known = crc32c(0, send.data, send.bytes);
@@ -134,6 +141,7 @@ Executor::Place Executor::place_for(int source, std::uint16_t tag, std::uint32_t
   const std::uint32_t piece = s->piece_begin + piece_in_step, task = s->task_begin + piece_in_step;
   if (!has_length(piece, bytes)) return {};
   if (flags_[task] & kArrived) return {PlaceKind::kDuplicate, nullptr, task};
+  if (is_null(piece, bytes)) return {PlaceKind::kSlot, nullptr, task};  // nothing of it lands
   if (flags_[task] & kLanding) return {PlaceKind::kSlot, nullptr, task};
   if (pending_[task] != 0) {
     flags_[task] |= kLanding;
@@ -164,14 +172,16 @@ bool Executor::arrived(std::uint32_t task, std::span<const std::byte> payload, b
   const std::uint32_t piece = s->piece_begin + (task - s->task_begin);
   std::byte* const staged = staging_at(*s, piece);
   const bool in_place = !coder_ && s->kind == StepKind::kReceive && payload.data() == at(s->dst, piece);
+  const bool null = is_null(piece, payload.size());
   if (flags_[task] & kArrived) return false;
-  *other_landing = (flags_[task] & kLanding) != 0 && payload.data() != staged && !in_place;
+  *other_landing = (flags_[task] & kLanding) != 0 && (null || (payload.data() != staged && !in_place));
   flags_[task] = static_cast<std::uint8_t>((flags_[task] | kArrived) & ~kLanding);
   --missing_[s->peer_index];
   if (pending_[task] != 0) {
     if (payload.data() != staged && !payload.empty()) std::memcpy(staged, payload.data(), payload.size());
     if (coder_) coder_->note(task, static_cast<std::uint32_t>(payload.size()));
     flags_[task] |= kStaged;
+    if (null) flags_[task] |= kNull;
     return true;
   }
   apply_and_finish(program_.step_of_task[task], piece, payload, crc);
@@ -216,8 +226,11 @@ void Executor::apply_and_finish(std::uint32_t step, std::uint32_t piece, std::sp
 
 bool Executor::apply(const ProgramStep& step, std::uint32_t piece, std::span<const std::byte> payload,
                      std::optional<std::uint32_t> crc) {
+  const bool null = is_null(piece, payload.size());
   if (coder_ && step.peer >= 0) {
     if (!apply_encoded(step, piece, payload, crc)) return false;
+  } else if (null) {
+    apply_null(step, piece);
   } else {
     apply_values(step, piece, payload.data());
   }
@@ -231,7 +244,7 @@ bool Executor::apply(const ProgramStep& step, std::uint32_t piece, std::span<con
   }
   if (step.dst == Buffer::kOutput) {
     input_crc_[piece].reset();  // the input may be the same memory
-    output_crc_[piece] = step.kind != StepKind::kReceive || divides ? std::nullopt : crc;
+    output_crc_[piece] = step.kind != StepKind::kReceive || divides || null ? std::nullopt : crc;
   }
   return true;
 }
@@ -246,6 +259,21 @@ void Executor::apply_values(const ProgramStep& step, std::uint32_t piece, const 
     reduce_(dst, dst, payload, elements);
   } else if (dst != payload) {
     std::memcpy(dst, payload, bytes);
+  }
+}
+
+// A sum takes zeros as if they had come: it must not keep a -0.0 that is 0.0 on a rank which has added it to zeros.
+void Executor::apply_null(const ProgramStep& step, std::uint32_t piece) {
+  const std::uint32_t bytes = program_.bytes_of(piece);
+  std::byte* const dst = at(step.dst, piece);
+  if (step.kind == StepKind::kReceive) {
+    std::memset(dst, 0, bytes);
+    return;
+  }
+  const std::byte* const src = at(step.src, piece);
+  for (std::size_t done = 0; done < bytes; done += kZeroBlock) {
+    const std::size_t block = std::min<std::size_t>(kZeroBlock, bytes - done);
+    reduce_(dst + done, src + done, kZeros, block / program_.element_bytes);
   }
 }
 
@@ -293,9 +321,10 @@ void Executor::activate(std::uint32_t step, std::uint32_t piece) {
     case StepKind::kReceive:
     case StepKind::kReceiveReduce:
       if (const std::uint32_t task = s.task_begin + piece - s.piece_begin; (flags_[task] & kStaged) != 0) {
-        const std::span<const std::byte> staged =
-            coder_ ? coder_->in_slot(task) : std::span<const std::byte>(staging_at(s, piece), program_.bytes_of(piece));
-        apply_and_finish(step, piece, staged, std::nullopt);
+        const std::size_t bytes = (flags_[task] & kNull) != 0 ? 0 : program_.bytes_of(piece);
+        apply_and_finish(step, piece,
+                         coder_ ? coder_->in_slot(task) : std::span<const std::byte>(staging_at(s, piece), bytes),
+                         std::nullopt);
       } else if ((flags_[task] & kOffered) != 0) {
         apply_and_finish(step, piece, offers_[task].data, std::nullopt);
         applied_.push_back(offers_[task].sender);

@@ -7,6 +7,8 @@
 // scratch are the executor's own, sized by the program and reused; every piece of an entered operation has its place,
 // so no arrival order can block.
 // Codecs: a piece is encoded when it is peeked at, and decoded when it is applied (collectives/piece_coder.h).
+// Null pieces (collectives/null_piece.h): an operation that is told so sends them. All take them, but products and
+// extremes: for a sum they are zeros, a copy writes zeros.
 // Thread: the engine's owner. Nothing allocates after bind().
 #pragma once
 
@@ -33,8 +35,9 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   // Starts an operation and marks what is ready at once. May be called again after complete() or abandon().
-  // `coded` is for programs with a codec, which need it.
-  void bind(const void* input, void* output, DataType type, ReduceOp op, const CodedCall* coded = nullptr);
+  // `coded` is for programs with a codec, which need it. `null_pieces`: what is all zero is sent as a null piece.
+  void bind(const void* input, void* output, DataType type, ReduceOp op, const CodedCall* coded = nullptr,
+            bool null_pieces = false);
   const Program& program() const { return program_; }
   // The codec's part; null where the program has none.
   const PieceCoder* coder() const { return coder_.get(); }
@@ -49,6 +52,7 @@ class Executor {
     const std::byte* data = nullptr;
     std::uint32_t bytes = 0;
     std::uint32_t task = 0;                                              // for sent()
+    bool null = false;                                                   // its values do not travel
     std::uint32_t in_step() const { return piece - step->piece_begin; }  // its number on the wire
   };
   bool has_send(std::uint32_t peer) const { return ready_head_[peer] != ready_tail_[peer]; }
@@ -115,7 +119,8 @@ class Executor {
   bool next_woken_peer(std::uint32_t* peer);
 
  private:
-  enum Flag : std::uint8_t { kArrived = 1, kLanding = 2, kStaged = 4, kDone = 8, kOffered = 16 };
+  // kNull: what is staged is a null piece.
+  enum Flag : std::uint8_t { kArrived = 1, kLanding = 2, kStaged = 4, kDone = 8, kOffered = 16, kNull = 32 };
   struct Offer {
     std::span<const std::byte> data;
     Sender sender;
@@ -128,7 +133,12 @@ class Executor {
   std::byte* staging_at(const ProgramStep& step, std::uint32_t piece) const;
   const ProgramStep* find(int source, std::uint16_t tag, std::uint32_t piece_in_step) const;
   bool has_length(std::uint32_t piece, std::uint32_t bytes) const {
-    return coder_ == nullptr ? program_.bytes_of(piece) == bytes : bytes != 0 && bytes <= program_.encoded_bytes_max;
+    if (coder_ != nullptr) return bytes != 0 && bytes <= program_.encoded_bytes_max;
+    return program_.bytes_of(piece) == bytes || (bytes == 0 && takes_null_pieces_);
+  }
+  // Of a piece that has such a length, without a codec.
+  bool is_null(std::uint32_t piece, std::size_t bytes) const {
+    return coder_ == nullptr && bytes == 0 && program_.bytes_of(piece) != 0;
   }
   std::uint32_t front_bytes(std::uint32_t peer) const {
     return coder_ == nullptr ? program_.bytes_of(static_cast<std::uint32_t>(ready_[ready_head_[peer]]))
@@ -141,6 +151,7 @@ class Executor {
   bool apply_encoded(const ProgramStep& step, std::uint32_t piece, std::span<const std::byte> payload,
                      std::optional<std::uint32_t> crc);
   void apply_values(const ProgramStep& step, std::uint32_t piece, const std::byte* payload);
+  void apply_null(const ProgramStep& step, std::uint32_t piece);
   void apply_and_finish(std::uint32_t step, std::uint32_t piece, std::span<const std::byte> payload,
                         std::optional<std::uint32_t> crc);
   void finish_task(std::uint32_t step, std::uint32_t piece);
@@ -151,6 +162,7 @@ class Executor {
   ReduceFn reduce_ = nullptr;
   DataType type_ = CANARY_F32;
   bool average_ = false;
+  bool sends_null_pieces_ = false, takes_null_pieces_ = false;
   // Room in the block for all that the program can push.
   template <typename T>
   struct Stack {

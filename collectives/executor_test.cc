@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -24,10 +26,16 @@ struct Message {
   std::uint32_t crc = 0;
 };
 
+enum class Zeros : std::uint8_t {
+  kNone,
+  kSome,       // most leaves of each rank's input, one of everybody's; they travel as null pieces
+  kSomeWhole,  // likewise, but ranks with an odd number send them as any other values
+};
+
 class Ranks {
  public:
-  Ranks(PlannerId id, Collective collective, int ranks, ReduceOp op, std::uint64_t seed)
-      : collective_(collective), op_(op), random_(seed), reach_(Reachability::full(ranks, 2)) {
+  Ranks(PlannerId id, Collective collective, int ranks, ReduceOp op, std::uint64_t seed, Zeros zeros = Zeros::kNone)
+      : collective_(collective), op_(op), zeros_(zeros), random_(seed), reach_(Reachability::full(ranks, 2)) {
     const PlanRequest request{.collective = collective,
                               .ranks = ranks,
                               .count = kCount,
@@ -47,7 +55,8 @@ class Ranks {
     }
     for (int r = 0; r < ranks; ++r) {
       for (std::size_t i = 0; i < inputs_[r].size(); ++i) inputs_[r][i] = value(r, i);
-      executors_[r]->bind(inputs_[r].data(), outputs_[r].data(), CANARY_F32, op);
+      const bool null_pieces = zeros == Zeros::kSome || (zeros == Zeros::kSomeWhole && r % 2 == 0);
+      executors_[r]->bind(inputs_[r].data(), outputs_[r].data(), CANARY_F32, op, nullptr, null_pieces);
     }
   }
 
@@ -73,7 +82,7 @@ class Ranks {
       flying.erase(flying.begin() + static_cast<std::ptrdiff_t>(pick));
       deliver(m, m.crc + forged);
       if (random_.below(4) == 0) deliver(m, m.crc + forged);  // once more: nothing may change
-      EXPECT_EQ(std::memcmp(m.ready.data, m.bytes.data(), m.bytes.size()), 0) << "overwritten before the ack";
+      EXPECT_TRUE(std::equal(m.bytes.begin(), m.bytes.end(), m.ready.data)) << "overwritten before the ack";
       executors_[m.from]->sent(m.ready.task);
     }
     FAIL() << "no end";
@@ -122,9 +131,12 @@ class Ranks {
 
   int sends = 0;
   int forged_sends = 0;  // pieces whose CRC did not fit their bytes
+  int null_sends = 0;
 
  private:
-  static float value(int rank, std::size_t i) {
+  float value(int rank, std::size_t i) const {
+    const std::size_t leaf = i / (kCount / 4) % 4;
+    if (zeros_ != Zeros::kNone && (leaf == 3 || (leaf + static_cast<std::size_t>(rank)) % 3 != 0)) return 0;
     return static_cast<float>((i % 97) * 8 + 4 * static_cast<unsigned>(rank));
   }
   float wanted(int rank, std::size_t i) const {
@@ -147,6 +159,8 @@ class Ranks {
     m.bytes.assign(m.ready.data, m.ready.data + m.ready.bytes);
     m.crc = e.crc_of(m.ready);
     ++sends;
+    null_sends += m.ready.null;
+    EXPECT_EQ(m.ready.null, m.bytes.empty());
     forged_sends += m.crc != crc32c(0, m.bytes.data(), m.bytes.size());
     return m;
   }
@@ -191,6 +205,7 @@ class Ranks {
 
   const Collective collective_;
   const ReduceOp op_;
+  const Zeros zeros_;
   Random random_;
   const Reachability reach_;
   std::vector<std::unique_ptr<Program>> programs_;
@@ -245,6 +260,141 @@ TEST(Executor, NeighboursPiecesAreAddedFromWhereTheyLieInTheFixedOrder) {
     }
   }
   EXPECT_GT(waited, 100) << "no piece had to wait: the order was not put to the test";
+}
+
+TEST(Executor, NullPiecesAreZerosInAnyOrder) {
+  for (const Planner& one : planners()) {
+    for (const Collective collective : kMoving) {
+      if (!one.defines(collective, 4)) continue;
+      for (const ReduceOp op : {CANARY_SUM, CANARY_AVG}) {
+        for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+          SCOPED_TRACE(std::string(name_of(one.id)) + " " + std::string(name_of(collective)) + " seed " +
+                       std::to_string(seed));
+          Ranks ranks(one.id, collective, 4, op, seed, seed % 2 == 0 ? Zeros::kSome : Zeros::kSomeWhole);
+          ranks.run();
+          ASSERT_NO_FATAL_FAILURE(ranks.expect_right());
+          EXPECT_EQ(ranks.forged_sends, 0) << "a CRC outlived the bytes it was of";
+          if (seed % 2 == 0) {
+            EXPECT_GT(ranks.null_sends, ranks.sends / 8);
+          }
+          EXPECT_LT(ranks.null_sends, ranks.sends);
+          Ranks neighbours(one.id, collective, 4, op, seed, Zeros::kSome);
+          neighbours.run_as_neighbours();
+          ASSERT_NO_FATAL_FAILURE(neighbours.expect_right());
+        }
+      }
+    }
+  }
+}
+
+// Two ranks that exchange halves of 300 floats, in pieces of 256 bytes.
+class TwoRanks : public testing::Test {
+ protected:
+  Executor& bound(std::vector<float>& values, ReduceOp op, bool null_pieces) {
+    executor_.bind(values.data(), values.data(), CANARY_F32, op, nullptr, null_pieces);
+    return executor_;
+  }
+  const ProgramStep& first_receive() const { return program_.steps[program_.receives.front()]; }
+
+  const Reachability reach_ = Reachability::full(2, 1);
+  const Program program_ =
+      compile(PlannerId::kMesh, {.ranks = 2, .count = 300, .element_bytes = 4, .reach = &reach_}, 0, 256);
+  Executor executor_{program_};
+};
+
+TEST_F(TwoRanks, OnlyBytesThatAreAllZeroStayBehind) {
+  std::vector<float> values(300);
+  EXPECT_TRUE(bound(values, CANARY_SUM, true).peek_send(0).null);
+  EXPECT_EQ(executor_.peek_send(0).bytes, 0u);
+  EXPECT_EQ(bound(values, CANARY_SUM, false).peek_send(0).bytes, 256u) << "unless the caller says so";
+  const auto piece = bound(values, CANARY_SUM, true).peek_send(0);
+  auto* const sent = reinterpret_cast<float*>(const_cast<std::byte*>(piece.data));
+  for (std::size_t i = 0; i < 64; ++i) {
+    for (const float value : {-0.0F, 1e-45F}) {
+      sent[i] = value;
+      EXPECT_EQ(executor_.peek_send(0).bytes, 256u) << i;
+      EXPECT_FALSE(executor_.peek_send(0).null) << i;
+    }
+    sent[i] = 0;
+  }
+  for (ReduceOp op : {CANARY_MIN, CANARY_MAX, CANARY_PROD}) EXPECT_FALSE(bound(values, op, true).peek_send(0).null);
+}
+
+TEST_F(TwoRanks, ProductsAndExtremesTakeNoPieceWithoutBytes) {
+  std::vector<float> values(300, 1.0F);
+  const ProgramStep& step = first_receive();
+  std::uint32_t task = 0;
+  for (ReduceOp op : {CANARY_MIN, CANARY_MAX, CANARY_PROD}) {
+    bound(values, op, true);
+    EXPECT_EQ(executor_.place_for(step.peer, step.tag, 0, 0).kind, Executor::PlaceKind::kUnknown) << op;
+    EXPECT_FALSE(executor_.fits(step.peer, step.tag, 0, 0, &task)) << op;
+  }
+  for (ReduceOp op : {CANARY_SUM, CANARY_AVG}) {
+    bound(values, op, false);
+    EXPECT_EQ(executor_.place_for(step.peer, step.tag, 0, 0).kind, Executor::PlaceKind::kSlot) << op;
+    EXPECT_TRUE(executor_.fits(step.peer, step.tag, 0, 0, &task)) << op;
+    EXPECT_FALSE(executor_.fits(step.peer, step.tag, 0, 4, &task)) << "a part of it is no null piece";
+  }
+}
+
+// As it is on the rank that added it to zeros of its own, where a plan has every sum on several ranks.
+TEST_F(TwoRanks, MinusZeroAndANullPieceMakeZero) {
+  std::vector<float> values(300, -0.0F);
+  bound(values, CANARY_SUM, true);
+  const ProgramStep& step = first_receive();
+  const auto place = executor_.place_for(step.peer, step.tag, 0, 0);
+  bool other_landing = false;
+  ASSERT_TRUE(executor_.arrived(place.task, {}, &other_landing));
+  EXPECT_FALSE(other_landing);
+  const std::size_t first = program_.place[static_cast<std::size_t>(step.dst)][step.piece_begin] / sizeof(float);
+  for (std::size_t i = 0; i < 64; ++i) EXPECT_FALSE(std::signbit(values[first + i])) << i;
+}
+
+// A whole piece of the same name is landing over another lane, which must be turned away.
+TEST_F(TwoRanks, ANullPieceOvertakesOneThatLands) {
+  std::vector<float> values(300);
+  bound(values, CANARY_SUM, true);
+  for (std::uint32_t i : program_.receives) {
+    const ProgramStep& step = program_.steps[i];
+    const auto landing = executor_.place_for(step.peer, step.tag, 0, 256);
+    const auto place = executor_.place_for(step.peer, step.tag, 0, 0);
+    ASSERT_EQ(place.kind, Executor::PlaceKind::kSlot);
+    bool other_landing = false;
+    ASSERT_TRUE(executor_.arrived(place.task, {}, &other_landing));
+    EXPECT_EQ(other_landing, landing.kind == Executor::PlaceKind::kSpan);
+    EXPECT_EQ(executor_.place_for(step.peer, step.tag, 0, 256).kind, Executor::PlaceKind::kDuplicate);
+  }
+}
+
+// Its place in the staging may hold what another lane had begun to write there.
+TEST(Executor, ANullPieceThatWaitsForItsTurnIsOneWhenThatComes) {
+  const auto reach = Reachability::full(3, 1);
+  const Program program =
+      compile(PlannerId::kMesh, {.ranks = 3, .count = 300, .element_bytes = 4, .reach = &reach}, 0, 512);
+  Executor executor(program);
+  std::vector<float> values(300, 7.0F);
+  executor.bind(values.data(), values.data(), CANARY_F32, CANARY_SUM);
+  const ProgramStep* first = nullptr;
+  bool other_landing = false;
+  int waited = 0;
+  for (const std::uint32_t i : program.receives) {
+    const ProgramStep& step = program.steps[i];
+    if (step.kind != StepKind::kReceiveReduce) continue;
+    const auto place = executor.place_for(step.peer, step.tag, 0, program.bytes_of(step.piece_begin));
+    if (place.kind == Executor::PlaceKind::kSlot) {
+      first = &step;
+      continue;
+    }
+    std::memset(place.data, 0x42, program.bytes_of(step.piece_begin));
+    executor.landing_lost(place.task);
+    ASSERT_TRUE(executor.arrived(place.task, {}, &other_landing));
+    EXPECT_FALSE(other_landing);
+    ++waited;
+  }
+  EXPECT_EQ(waited, 1);
+  ASSERT_NE(first, nullptr);
+  ASSERT_TRUE(executor.arrived(executor.place_for(first->peer, first->tag, 0, 0).task, {}, &other_landing));
+  EXPECT_EQ(values, std::vector<float>(300, 7.0F));
 }
 
 // A ring hands every block on n - 2 times: those pieces go out with the CRC they came with, so it travels with the data

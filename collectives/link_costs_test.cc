@@ -36,6 +36,7 @@ TEST(LinkCosts, EqualLinksCostWhatTheModelSays) {
   const LinkCosts links({.alpha = kAlpha, .beta = kBeta});
   for (const int rails : {1, 2}) {
     for (const std::uint64_t piece : {std::uint64_t{0}, std::uint64_t{128} * 1024}) {
+      if (rails > 1 && piece != 0) continue;  // the model splits pieces over rails
       const auto reach = Reachability::full(8, rails);
       const PlanRequest request{.ranks = 8, .count = 5040 * 64, .reach = &reach};
       const CostModel plain{.alpha = kAlpha, .beta = kBeta, .post = 1e-5, .piece_bytes = piece};
@@ -47,6 +48,47 @@ TEST(LinkCosts, EqualLinksCostWhatTheModelSays) {
       }
     }
   }
+}
+
+// The model splits a piece over the rails, a channel never does: it gives whole pieces to either.
+TEST(LinkCosts, OverTwoEqualRailsAPieceTakesAsLongAsOverOneAndManyPiecesHalf) {
+  const LinkCosts links({.alpha = kAlpha, .beta = kBeta});
+  const auto one_rail = Reachability::full(8, 1), two_rails = Reachability::full(8, 2);
+  for (const PlannerId id : {PlannerId::kRing, PlannerId::kMesh, PlannerId::kHalvingDoubling, PlannerId::kTree}) {
+    const PlanRequest over_one{.ranks = 8, .count = 2048, .reach = &one_rail};
+    PlanRequest over_two = over_one;
+    over_two.reach = &two_rails;
+    const CostModel whole{.links = &links, .piece_bytes = 16 << 10};
+    if (id == PlannerId::kRing || id == PlannerId::kTree) {  // others send a peer several pieces at once
+      const double one = walk_cost(id, over_one, 1, whole);
+      EXPECT_NEAR(walk_cost(id, over_two, 2, whole), one, 1e-9 * one) << name_of(id);
+    }
+    over_two.count = 1 << 20;
+    CostModel fine{.alpha = kAlpha, .beta = kBeta, .piece_bytes = 1 << 10};
+    const double split = walk_cost(id, over_two, 2, fine);
+    fine.links = &links;
+    EXPECT_NEAR(walk_cost(id, over_two, 2, fine), split, 0.02 * split) << name_of(id);
+  }
+}
+
+// A plan that gives each rail an equal part names rails, and the slow one is left alone where that is earlier.
+TEST(LinkCosts, ARailThatAPlanNamesIsNoOrder) {
+  const auto reach = Reachability::full(4, 2);
+  LinkCosts links({.alpha = kAlpha, .beta = kBeta});
+  for (int a = 0; a < 4; ++a) {
+    for (int b = 0; b < 4; ++b) {
+      if (a != b) links.set(a, b, 1, {.alpha = kAlpha, .beta = 8 * kBeta});
+    }
+  }
+  const PlanRequest request{
+      .collective = Collective::kAllGather, .ranks = 4, .count = 8 << 10, .reach = &reach};  // 32 KiB each
+  const CostModel model{.links = &links, .piece_bytes = 128 << 10};
+  // Both rings take the fast rail, so that in each of three rounds one's half of a block is there behind the other's.
+  const double part = 16384 * kBeta;
+  EXPECT_NEAR(walk_cost(PlannerId::kRingPerRail, request, 2, model), 3 * (kAlpha + part) + part, 1e-9);
+  // A rail that is slower by less than a sixteenth has its ring to itself.
+  for (int a = 0; a < 4; ++a) links.set(a, (a + 1) % 4, 1, {.alpha = kAlpha, .beta = 1.05 * kBeta});
+  EXPECT_NEAR(walk_cost(PlannerId::kRingPerRail, request, 2, model), 3 * (kAlpha + 1.05 * part), 1e-9);
 }
 
 TEST(LinkCosts, ASlowLinkHoldsUpTheRingThatUsesIt) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "collectives/null_piece.h"
 #include "compress/codec.h"
 #include "kernels/crc32c.h"
 #include "transport/wire.h"
@@ -15,6 +16,7 @@ namespace {
 
 constexpr std::byte kValues{0};
 constexpr std::byte kRefusal{1};
+constexpr std::byte kNull{2};  // nothing follows
 //  | form: u8 | rank: u32 | element: u64 | value: f32 |
 constexpr std::uint32_t kRefusalBytes = 17;
 constexpr std::uint32_t kUnit = 128;  // of a piece's bytes, as on every grid
@@ -76,8 +78,9 @@ PieceCoder::PieceCoder(const Program& program)
       crc_(program.tasks),
       refusals_(program.piece_offset.size() - 1) {}
 
-void PieceCoder::begin(const CodedCall& call) {
+void PieceCoder::begin(const CodedCall& call, bool null_pieces) {
   call_ = call;
+  null_pieces_ = null_pieces;
   totals_ = {};
   std::fill(length_.begin(), length_.end(), 0);
   std::fill(crc_.begin(), crc_.end(), std::nullopt);
@@ -103,6 +106,8 @@ Coding PieceCoder::coding(std::uint32_t piece) const {
            .round = call_.round * 0x9E3779B97F4A7C15ULL + first_element(piece)}};
 }
 
+bool PieceCoder::is_null(std::uint32_t task) const { return length_[task] == 1 && *slot(task) == kNull; }
+
 void PieceCoder::encode(std::uint32_t task, std::uint32_t piece, const float* values) {
   Coding how = coding(piece);
   // Dice of its own for each rank, or all would round the same elements up, and the owner of a sum those that are up
@@ -111,8 +116,10 @@ void PieceCoder::encode(std::uint32_t task, std::uint32_t piece, const float* va
     how.segment.round ^= (std::uint64_t{call_.rank} + 1) * 0xD1B54A32D192ED03ULL;
   std::byte* const out = slot(task);
   Refusal& refusal = refusals_[piece];
+  const bool null = null_pieces_ && all_zero(values, program_.bytes_of(piece));
   const std::size_t room = program_.encoded_bytes_max - 1;
-  const auto bytes = encode_whole(how, values, workspace_, {}, as_octets(out + 1, room));
+  const auto bytes =
+      null ? Result<std::size_t>(std::size_t{0}) : encode_whole(how, values, workspace_, {}, as_octets(out + 1, room));
   if (!bytes.ok()) {
     const std::size_t at = first_not_finite(values, how.segment.count);
     CANARY_CHECK(at < how.segment.count, "a codec refuses only what is not finite");
@@ -120,7 +127,7 @@ void PieceCoder::encode(std::uint32_t task, std::uint32_t piece, const float* va
     if (own.before(refusal)) refusal = own;
   }
   if (!refusal.there()) {
-    out[0] = kValues;
+    out[0] = null ? kNull : kValues;
     length_[task] = static_cast<std::uint32_t>(1 + bytes.value());
   } else {
     out[0] = kRefusal;
@@ -159,14 +166,14 @@ PieceCoder::Encoded PieceCoder::to_send(std::uint32_t task, std::uint32_t piece,
   const std::uint32_t slot_of = slot_task(task);
   if (slot_of == task && length_[task] == 0) {
     encode(task, piece, values);
-    if (!call_.left_out.empty() && !refusals_[piece].there()) {
+    if (!call_.left_out.empty() && !refusals_[piece].there() && !is_null(task)) {
       auto* const sent = reinterpret_cast<float*>(sent_memory_.begin());
       CANARY_CHECK(decode(piece, in_slot(task), sent, false, nullptr).ok(), "what was encoded decodes");
       leave_out(piece, values, sent, 1);
     }
   }
   CANARY_CHECK(length_[slot_of] != 0, "a piece is handed on before it is there");
-  return {slot(slot_of), length_[slot_of]};
+  return {slot(slot_of), length_[slot_of], is_null(slot_of)};
 }
 
 std::uint32_t PieceCoder::crc_of(std::uint32_t task) {
@@ -177,7 +184,7 @@ std::uint32_t PieceCoder::crc_of(std::uint32_t task) {
 
 void PieceCoder::complete(std::uint32_t task, std::uint32_t piece, float* values, float weight) {
   encode(task, piece, values);
-  if (refusals_[piece].there()) return;
+  if (refusals_[piece].there() || is_null(task)) return;
   auto* const sent = reinterpret_cast<float*>(sent_memory_.begin());
   CANARY_CHECK(decode(piece, in_slot(task), sent, false, nullptr).ok(), "what was encoded decodes");
   leave_out(piece, values, sent, weight);
@@ -191,6 +198,10 @@ Status PieceCoder::decode(std::uint32_t piece, std::span<const std::byte> encode
     const std::span<const std::uint8_t> whole(reinterpret_cast<const std::uint8_t*>(encoded.data()) + 1,
                                               encoded.size() - 1);
     return decode_whole(coding(piece), whole, workspace_, out, add);
+  }
+  if (encoded[0] == kNull && encoded.size() == 1) {
+    if (!add) std::memset(out, 0, program_.bytes_of(piece));
+    return {};
   }
   if (encoded[0] != kRefusal || refusal == nullptr || encoded.size() != kRefusalBytes)
     return {CANARY_MISMATCH, "an encoded piece of a form that does not exist"};

@@ -3,7 +3,8 @@
 // Every piece is a segment of its own (compress/codec.h), so a program with a codec runs on the piece grid like any
 // other one: what a piece's dependencies say holds for its encoding as well. An encoded piece begins with one byte that
 // tells its form: values as encode_whole() makes them, or a *refusal* in their place, which names the element that the
-// codec does not encode. A refusal takes the way of the sum that it spoils, so all ranks get the same one.
+// codec does not encode. A refusal takes the way of the sum that it spoils, so all ranks get the same one. Where null
+// pieces may be sent (collectives/null_piece.h), that byte alone is a piece of zeros, of which nothing is left out.
 //
 // Slots: a task that makes or receives an encoded piece has a slot for it. A piece that is complete is encoded once, by
 // the rank that completes it, and the same bytes go everywhere: all ranks decode the same.
@@ -34,7 +35,7 @@ struct CodedCall {
   std::uint32_t rank = 0;                // of the caller in the world, for refusals
   std::uint64_t round = 0;               // equal on all ranks, another one for every operation
   std::span<const float> residual = {};  // is added to the input; empty: nothing is
-  std::span<float> left_out = {};  // zeros, to which is added what this rank's encodings leave out; empty: nobody asks
+  std::span<float> left_out = {};        // to which is added what this rank's encodings leave out; empty: nobody asks
   std::uint32_t ranks = ~std::uint32_t{0};  // in the world: no refusal names another one
 };
 
@@ -54,6 +55,7 @@ class PieceCoder {
   struct Encoded {
     const std::byte* data = nullptr;
     std::uint32_t bytes = 0;
+    bool null = false;
   };
   struct Totals {
     std::uint64_t value_bytes = 0, encoded_bytes = 0;  // of the pieces that this rank encoded
@@ -63,7 +65,8 @@ class PieceCoder {
 
   explicit PieceCoder(const Program& program);
 
-  void begin(const CodedCall& call);
+  // `null_pieces`: zeros are encoded as a null piece.
+  void begin(const CodedCall& call, bool null_pieces = false);
   // output = input + residual
   void take_input(const float* input, float* output, std::uint64_t count) const;
 
@@ -91,6 +94,7 @@ class PieceCoder {
 
  private:
   std::uint32_t slot_task(std::uint32_t task) const { return program_.slot_of_task[task]; }
+  bool is_null(std::uint32_t task) const;
   Coding coding(std::uint32_t piece) const;
   std::uint64_t first_element(std::uint32_t piece) const;
   void encode(std::uint32_t task, std::uint32_t piece, const float* values);
@@ -107,6 +111,7 @@ class PieceCoder {
   std::vector<std::optional<std::uint32_t>> crc_;
   std::vector<Refusal> refusals_;  // per piece
   CodedCall call_;
+  bool null_pieces_ = false;
   Totals totals_;
 };
 

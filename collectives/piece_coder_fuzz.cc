@@ -2,7 +2,8 @@
 // that is complete. Whatever comes, it is applied or refused with a reason, and what is applied is handed on as it
 // came.
 //
-// Input: | codec: u8 | rank: u8 | then for each piece that arrives: length: u16, bytes |.
+// Input: | codec: u8 | rank: u8 | then for each piece that arrives: length: u16, bytes |. Rank's bit 7: this rank has
+// zeros, and sends null pieces.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -35,9 +36,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const PlannerId planner = data[1] % 2 == 0 ? PlannerId::kMesh : PlannerId::kRing;
   const Program program = compile(planner, request, rank, 2048, codec);
   Executor executor(program);
-  std::vector<float> values(kCount, 0.5F), residual(kCount), left_out(kCount);
+  const bool null_pieces = (data[1] & 0x80) != 0;
+  std::vector<float> values(kCount, null_pieces ? 0 : 0.5F), residual(kCount), left_out(kCount);
   const CodedCall call{static_cast<std::uint32_t>(rank), 1, residual, left_out};
-  executor.bind(values.data(), values.data(), CANARY_F32, CANARY_SUM, &call);
+  executor.bind(values.data(), values.data(), CANARY_F32, CANARY_SUM, &call, null_pieces);
   data += 2;
   size -= 2;
   for (std::size_t next = 0; size >= 2 && next < program.receives.size();) {

@@ -94,6 +94,37 @@ TEST_F(PieceCoderTest, WhatNoEncoderMakesIsAMismatch) {
   EXPECT_EQ(code(refusal), CANARY_MISMATCH);
 }
 
+TEST_F(PieceCoderTest, ZerosAreOneByteWhereNullPiecesMayBeSent) {
+  std::vector<float> values(256);
+  EXPECT_GT(encoded(0, values).size(), 1u) << "elsewhere they are values";
+  std::vector<float> left_out(1000);
+  coder_.begin({.rank = 5, .round = 1, .left_out = left_out, .ranks = 8}, true);
+  const std::vector<std::byte> null = encoded(1, values);
+  ASSERT_EQ(null.size(), 1u);
+  EXPECT_EQ(left_out, std::vector<float>(1000));
+  values.assign(256, 3.0F);
+  ASSERT_TRUE(coder_.add(1, null, values.data()).ok());
+  EXPECT_EQ(values, std::vector<float>(256, 3.0F));
+  ASSERT_TRUE(coder_.replace(1, null, values.data()).ok());
+  EXPECT_EQ(values, std::vector<float>(256));
+  values[255] = -0.0F;
+  EXPECT_GT(encoded(0, values).size(), 1u) << "its bytes are not all zero";
+  EXPECT_EQ(coder_.replace(1, std::vector{null[0], std::byte{0}}, values.data()).code(), CANARY_MISMATCH);
+}
+
+TEST_F(PieceCoderTest, ANullPieceDoesNotHideARefusal) {
+  std::vector<float> values(256, 1.0F);
+  values[9] = std::numeric_limits<float>::infinity();
+  const std::vector<std::byte> refused = encoded(1, values);
+  PieceCoder other(program_);
+  other.begin({.rank = 6, .round = 1}, true);
+  std::vector<float> zeros(256);
+  ASSERT_TRUE(other.add(1, refused, zeros.data()).ok());
+  other.complete(0, 1, zeros.data(), 1);
+  EXPECT_EQ(other.in_slot(0).size(), 17u) << "the next rank hears of it, too";
+  EXPECT_EQ(other.refusal().rank, 5u);
+}
+
 TEST(CodedPieces, FillAFrameAndNoMore) {
   for (const char* text : {"fp16", "int8", "sketch:8", "sketch:1", "topk:0.001", "topk:1", "onebit", "int8,or-dense"}) {
     for (const std::uint32_t job : {1024u, 128u * 1024, 1u << 20}) {

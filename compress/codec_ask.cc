@@ -57,6 +57,8 @@ Result<std::uint32_t> number_asked(std::string_view text) {
   return number.value() | kOrNone;
 }
 
+Result<CodecSpec> codec_named(std::uint32_t number) { return codec_of_number(number & ~kOrNone); }
+
 Status check_asked(std::uint32_t number) {
   if (!asks_for_choice(number)) return codec_of_number(number).status();
   const std::string text = text_asked(number);
@@ -95,6 +97,9 @@ CodecCandidates candidates_of(std::uint32_t number) {
   const auto spec = codec_of_number(number & ~kOrNone);
   CANARY_CHECK(spec.ok(), "candidates of a number that is no codec's");
   if (spec.value().kind != CodecKind::kDense) add(spec.value());
+  if (spec.value().kind == CodecKind::kArTopK && spec.value().bits != kAgTopK) {
+    add({.kind = CodecKind::kArTopK, .bits = kAgTopK, .ratio_ppm = spec.value().ratio_ppm});
+  }
   return out;
 }
 

@@ -19,7 +19,8 @@ std::vector<std::string> candidates(const std::string& text) {
 
 TEST(CodecAsk, TextsComeBackAsTheyWere) {
   for (const std::string text : {"dense", "int8", "sketch:8,mean,or-dense", "topk:0.01", "auto", "auto:0.01", "auto:1",
-                                 "int8,auto", "sketch:8,mean,auto", "topk:0.001,auto"}) {
+                                 "int8,auto", "sketch:8,mean,auto", "topk:0.001,auto", "artopk:star:0.01",
+                                 "artopk:var:0.01,or-dense", "artopk:star:0.01,auto", "agtopk:0.01,auto"}) {
     const auto number = number_asked(text);
     ASSERT_TRUE(number.ok()) << number.status().text();
     EXPECT_EQ(text_asked(number.value()), text);
@@ -35,6 +36,15 @@ TEST(CodecAsk, CandidatesAreDenseAndCodecsThatFallBackToIt) {
   EXPECT_EQ(candidates("auto"), (Texts{"dense", "bf16,or-dense", "int8,or-dense"}));
   EXPECT_EQ(candidates("auto:0.01"), (Texts{"dense", "bf16,or-dense", "int8,or-dense", "topk:0.01,or-dense"}));
   EXPECT_EQ(candidates("sketch:8,mean,auto"), (Texts{"dense", "sketch:8,mean,or-dense"}));
+  EXPECT_EQ(candidates("artopk:star:0.01,auto"), (Texts{"dense", "artopk:star:0.01,or-dense", "agtopk:0.01,or-dense"}));
+  EXPECT_EQ(candidates("artopk:var:0.01,auto"), (Texts{"dense", "artopk:var:0.01,or-dense", "agtopk:0.01,or-dense"}));
+  EXPECT_EQ(candidates("agtopk:0.01,auto"), (Texts{"dense", "agtopk:0.01,or-dense"}));
+}
+
+TEST(CodecAsk, ANumberNamesItsCodecWithAChoiceAndWithout) {
+  EXPECT_EQ(to_text(codec_named(number_asked("topk:0.5").value()).value()), "topk:0.5");
+  EXPECT_EQ(to_text(codec_named(number_asked("artopk:var:0.01,auto").value()).value()), "artopk:var:0.01,or-dense");
+  EXPECT_FALSE(codec_named(number_asked("auto").value()).ok());
 }
 
 TEST(CodecAsk, WhatIsWrongIsSaid) {

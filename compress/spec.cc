@@ -148,21 +148,20 @@ Result<CodecSpec> parse_codec(std::string_view text) {
     }
     spec.factor_bits = static_cast<std::uint8_t>(bits);
   }
+  const bool takes_mean = info->parameter == KindInfo::kBits || spec.factor_bits != 0;
   bool options = text.find(',') != std::string_view::npos;
   while (options) {
     options = rest.find(',') != std::string_view::npos;
     const std::string_view option = take_until(&rest, ',');
-    if (option == "mean" && (spec.bits != 0 || spec.factor_bits != 0)) {
+    if (option == "mean" && takes_mean) {
       spec.member_mean = true;
-    } else if (option == "or-dense" && spec.kind != CodecKind::kArTopK) {
+    } else if (option == "or-dense") {
       spec.or_dense = true;
     } else if (option.substr(0, 5) == "seed=" && info->seeded) {
       if (!parse_whole(option.substr(5), &spec.seed)) return wrong(text, "seed= takes a number below 2^64");
     } else {
       return wrong(text, "\"" + std::string(option) + "\" is no option of " + info->name + " (it takes " +
-                             (spec.bits != 0 || spec.factor_bits != 0 ? "mean, " : "") +
-                             (info->seeded ? "seed=N, " : "") +
-                             (spec.kind != CodecKind::kArTopK ? "or-dense)" : "none)"));
+                             (takes_mean ? "mean, " : "") + (info->seeded ? "seed=N, " : "") + "or-dense)");
     }
   }
   return spec;
@@ -223,7 +222,6 @@ Status check(const CodecSpec& spec) {
   const bool ratio = info->parameter == KindInfo::kRatio || chain;
   if (chain && (spec.bits < kArTopKStar || spec.bits > kAgTopK))
     return bad("roots are chosen in ways 1 to 3, not " + std::to_string(spec.bits));
-  if (chain && spec.or_dense) return bad("it never travels dense, neither by or-dense nor by auto");
   if (!chain && (bits ? spec.bits < 1 || spec.bits > 8 : spec.bits != 0)) {
     return bad("bits = " + std::to_string(spec.bits) + (bits ? ", 1 to 8 are possible" : ", which it does not have"));
   }

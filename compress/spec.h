@@ -9,7 +9,8 @@
 //   artopk:star:R, artopk:var:R, agtopk:R         collectives (engine/top_k_chain.h), which encode no segments
 //   ,mean       sketch: a bucket stands for the mean of its members, not of its start and end
 //   ,seed=N     randomk, terngrad, power, svd, mstopk: where its random numbers begin
-//   ,or-dense   a segment with a NaN or an infinity travels dense; without it encoding fails and names the value
+//   ,or-dense   a segment with a NaN or an infinity travels dense; without it encoding fails and names the value.
+//               artopk, agtopk: the whole operation does
 //
 // docs/compression.md says what each does. Thread-safe: values only.
 #pragma once

@@ -42,7 +42,8 @@ Coordinator::Coordinator(MembershipOptions options, LaneFactory& factory, Member
       attention_(options_.heartbeat_interval),
       desk_(options_.world_size, options_.entry_limit),
       missing_(options_.heartbeat_interval / 2),
-      entries_(options_.heartbeat_interval * 3) {}
+      entries_(options_.heartbeat_interval * 3),
+      policies_(options_.world_size, options_.epoch_seed) {}
 
 Status Coordinator::start(Nanos now) {
   now_ = now;
@@ -359,6 +360,12 @@ void Coordinator::on_link_message(ControlLink& link, Message& message) {
     entries_.answer(from, state->entered);
   } else if (auto* wanted = std::get_if<ConnectRequest>(&message)) {
     pass_on(*wanted, from);
+  } else if (auto* word = std::get_if<PolicyWord>(&message)) {
+    const auto& ranks = peer.info.ranks;
+    if (std::find(ranks.begin(), ranks.end(), static_cast<int>(word->rank)) == ranks.end()) return;
+    std::vector<PolicyReply> replies;
+    policies_.hear(now_, *word, &replies);
+    send_replies(replies);
   } else if (auto* leave = std::get_if<Leave>(&message)) {
     if (peer.left) return;
     peer.left = true;
@@ -367,12 +374,8 @@ void Coordinator::on_link_message(ControlLink& link, Message& message) {
     entries_.forget(from);
     tell_all(Left{from, peer.words}, from);
     if (!leaving_) notices_.left(from, peer.words);
-    std::vector<GroupAnswer> answers;
-    desk_.ranks_gone(peer.info.ranks,
-                     failure(CANARY_CLOSED, engine_text(peer.info) + " has left the job", peer.info.ranks.front(),
-                             peer.info.host_name, "entry"),
-                     &answers);
-    answer(answers);
+    ranks_gone(peer.info.ranks, failure(CANARY_CLOSED, engine_text(peer.info) + " has left the job",
+                                        peer.info.ranks.front(), peer.info.host_name, "entry"));
   }
 }
 
@@ -438,6 +441,9 @@ void Coordinator::readmit(ControlLink& link, const Rejoin& rejoin) {
     if (peers_[e].left || (e == 0 && leaving_)) peer.link->send(Left{e, peers_[e].words});
   }
   for (const Verdict& v : verdicts_.all()) peer.link->send(VerdictNote{v});
+  std::vector<PolicyReply> replies;
+  policies_.repeat(peer.info.ranks, &replies);
+  send_replies(replies);
 }
 
 void Coordinator::tell_all(const Message& message, std::uint32_t except) {
@@ -477,12 +483,18 @@ void Coordinator::declare_dead(std::uint32_t engine, const std::string& why) {
   bury(std::move(peer.link));
   tell_all(Death{engine, why}, engine);
   if (!leaving_) notices_.died(engine, why);
+  ranks_gone(peer.info.ranks, failure(CANARY_PEER_DIED, engine_text(peer.info) + " died: " + why,
+                                      peer.info.ranks.front(), peer.info.host_name, "entry"));
+}
+
+// Nothing waits for them any more.
+void Coordinator::ranks_gone(const std::vector<int>& ranks, const Status& why) {
   std::vector<GroupAnswer> answers;
-  desk_.ranks_gone(peer.info.ranks,
-                   failure(CANARY_PEER_DIED, engine_text(peer.info) + " died: " + why, peer.info.ranks.front(),
-                           peer.info.host_name, "entry"),
-                   &answers);
+  desk_.ranks_gone(ranks, why, &answers);
   answer(answers);
+  std::vector<PolicyReply> replies;
+  policies_.ranks_gone(now_, ranks, &replies);
+  send_replies(replies);
 }
 
 void Coordinator::spread(const Verdict& verdict, std::uint32_t from) { tell_all(VerdictNote{verdict}, from); }
@@ -565,6 +577,25 @@ void Coordinator::send_answer(const GroupAnswer& a) {
   link->send(GroupFailed{a.request, a.why.code(), a.why.detail().rank, a.why.detail().host, a.why.text()});
 }
 
+void Coordinator::say(Nanos now, PolicyWord word) {
+  now_ = now;
+  if (phase_ != Phase::kJoined || leaving_) return;
+  std::vector<PolicyReply> replies;
+  policies_.hear(now, word, &replies);
+  send_replies(replies);
+}
+
+void Coordinator::send_replies(std::vector<PolicyReply>& replies) {
+  for (PolicyReply& reply : replies) {
+    const auto engine = static_cast<std::uint32_t>(roster_->engine_of[reply.rank]);
+    if (engine == 0) {
+      notices_.policy_reply(std::move(reply));
+    } else if (ControlLink* link = peers_[engine].link.get(); link != nullptr) {
+      link->send(std::move(reply));
+    }
+  }
+}
+
 // --- time ------------------------------------------------------------------------------------------------------------
 
 void Coordinator::beat(Nanos now) {
@@ -615,6 +646,11 @@ std::size_t Coordinator::poll(Nanos now) {
         if (!leaving_) notices_.entered(std::move(entered));
       }
     }
+    if (now >= policies_.next_deadline()) {
+      std::vector<PolicyReply> replies;
+      policies_.poll(now, &replies);
+      send_replies(replies);
+    }
     if (now >= desk_.next_deadline()) {
       std::vector<GroupAnswer> answers;
       desk_.poll(now, &answers);
@@ -628,7 +664,7 @@ Nanos Coordinator::next_deadline() const {
   if (abandoned_) return Nanos::max();
   if (!notices_.empty() || !graveyard_.empty()) return now_;
   Nanos next = std::min({join_deadline_, next_beat_, next_judgement_, desk_.next_deadline(), missing_.next_deadline(),
-                         entries_.next_deadline()});
+                         entries_.next_deadline(), policies_.next_deadline()});
   if (!newcomers_.empty()) next = std::min(next, newcomers_.front().since + kNewcomerLimit + 1_ns);
   return next;
 }
@@ -653,12 +689,8 @@ void Coordinator::leave(Nanos now, std::vector<LastWord> words) {
   leaving_ = true;
   if (!peers_.empty()) peers_[0].words = std::move(words);
   if (phase_ == Phase::kJoined) tell_all(Left{0, peers_[0].words}, 0);
-  std::vector<GroupAnswer> answers;
-  desk_.ranks_gone(
-      peers_[0].info.ranks,
-      failure(CANARY_CLOSED, engine_text(peers_[0].info) + " has left the job", 0, options_.host_name, "entry"),
-      &answers);
-  answer(answers);
+  ranks_gone(peers_[0].info.ranks,
+             failure(CANARY_CLOSED, engine_text(peers_[0].info) + " has left the job", 0, options_.host_name, "entry"));
 }
 
 }  // namespace canarynet::control

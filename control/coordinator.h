@@ -18,6 +18,7 @@
 #include "control/membership.h"
 #include "control/miss_desk.h"
 #include "control/notices.h"
+#include "control/policy_desk.h"
 
 namespace canarynet::control {
 
@@ -37,6 +38,7 @@ class Coordinator final : public Membership, public LinkOwner {
   void ask_entered(Nanos now, GroupEpoch group) override;
   void tell_entered(Nanos now, const Entered& entered) override;
   void ask_to_connect(Nanos now, std::uint32_t engine) override;
+  void say(Nanos now, PolicyWord word) override;
   void leave(Nanos now, std::vector<LastWord> words) override;
   void abandon() noexcept override;
   void adopt(std::unique_ptr<Lane>&& lane, const wire::Header& header, const wire::HelloPayload& hello) override;
@@ -97,6 +99,8 @@ class Coordinator final : public Membership, public LinkOwner {
   void pass_on(const ConnectRequest& request, std::uint32_t from);
   void answer(std::vector<GroupAnswer>& answers);
   void send_answer(const GroupAnswer& a);
+  void send_replies(std::vector<PolicyReply>& replies);
+  void ranks_gone(const std::vector<int>& ranks, const Status& why);
   void beat(Nanos now);
   void bury(std::unique_ptr<ControlLink> link) noexcept { graveyard_.add(std::move(link)); }
   Nanos grace() const;
@@ -122,6 +126,7 @@ class Coordinator final : public Membership, public LinkOwner {
   GroupDesk desk_;
   MissDesk missing_;
   EntryDesk entries_;
+  PolicyDesk policies_;
   std::vector<OwnRequest> own_requests_;
   VerdictLog verdicts_;
   Notices notices_;

@@ -12,9 +12,10 @@ namespace {
 
 constexpr Nanos kBackoffMin = 20_ms;
 constexpr Nanos kBackoffMax = 500_ms;
-constexpr Nanos kAnswerSlack = 2_s;       // for what the coordinator has to say when its own time-out passes
-constexpr Nanos kRoundMax = 500_ms;       // of dialling: what comes back after an outage is found that soon
-constexpr Nanos kAnswerPatience = 8_s;    // where the coordinator's machine answers and its process does not
+constexpr Nanos kAnswerSlack = 2_s;     // for what the coordinator has to say when its own time-out passes
+constexpr Nanos kRoundMax = 500_ms;     // of dialling: what comes back after an outage is found that soon
+constexpr Nanos kAnswerPatience = 8_s;  // where the coordinator's machine answers and its process does not
+constexpr std::size_t kClosingWordsKept = 64;
 constexpr std::size_t kAttemptsMax = 16;  // unanswered connections kept open
 
 }  // namespace
@@ -194,6 +195,11 @@ void Member::on_link_message(ControlLink& link, Message& message) {
     notices_.entry_question(question->group);
   } else if (auto* state = std::get_if<EntryState>(&message)) {
     notices_.entered(std::move(state->entered));
+  } else if (auto* reply = std::get_if<PolicyReply>(&message)) {
+    std::erase_if(words_, [&](const PolicyWord& word) {
+      return word.policy == reply->policy && word.rank == reply->rank && word.serial <= reply->heard;
+    });
+    notices_.policy_reply(std::move(*reply));
   } else if (auto* wanted = std::get_if<ConnectRequest>(&message)) {
     notices_.connect_wanted(wanted->engine);
   } else if (auto* heartbeat = std::get_if<Heartbeat>(&message)) {
@@ -321,6 +327,7 @@ void Member::settle(ControlLink& link, std::uint32_t attempt) {
   for (const Pending& p : pending_) send_request(p);
   for (const Verdict& v : own_verdicts_.all()) link_->send(VerdictNote{v});
   link_->send(MissReport{missed_});
+  for (const PolicyWord& word : words_) link_->send(word);
 }
 
 // No coordinator any more: nobody answers requests, nobody tells of deaths.
@@ -402,6 +409,18 @@ void Member::report_missed(Nanos now, std::vector<Missed> missed) {
   now_ = now;
   missed_ = std::move(missed);
   if (phase_ == Phase::kJoined && link_ != nullptr && !leaving_) link_->send(MissReport{missed_});
+}
+
+void Member::say(Nanos now, PolicyWord word) {
+  now_ = now;
+  if (phase_ != Phase::kJoined || leaving_ || gone()) return;
+  // Nobody may be there to take the answer to a kLeave, and what was said before it need not be said again.
+  std::erase_if(words_, [&](const PolicyWord& before) {
+    return (before.policy == word.policy && before.rank == word.rank && word.kind == PolicyWord::Kind::kLeave) ||
+           (before.kind == PolicyWord::Kind::kLeave && words_.size() > kClosingWordsKept);
+  });
+  words_.push_back(word);
+  if (link_ != nullptr) link_->send(std::move(word));
 }
 
 void Member::ask_entered(Nanos now, GroupEpoch group) {

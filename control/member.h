@@ -37,6 +37,7 @@ class Member final : public Membership, public LinkOwner {
   void ask_entered(Nanos now, GroupEpoch group) override;
   void tell_entered(Nanos now, const Entered& entered) override;
   void ask_to_connect(Nanos now, std::uint32_t engine) override;
+  void say(Nanos now, PolicyWord word) override;
   void leave(Nanos now, std::vector<LastWord> words) override;
   void abandon() noexcept override;
   void adopt(std::unique_ptr<Lane>&& lane, const wire::Header& header, const wire::HelloPayload& hello) override;
@@ -117,8 +118,9 @@ class Member final : public Membership, public LinkOwner {
   std::vector<Pending> pending_;
   std::uint32_t last_request_ = 0;
   VerdictLog verdicts_;
-  VerdictLog own_verdicts_;     // said again after a rejoin
-  std::vector<Missed> missed_;  // last reported, likewise
+  VerdictLog own_verdicts_;        // said again after a rejoin
+  std::vector<Missed> missed_;     // last reported, likewise
+  std::vector<PolicyWord> words_;  // of which it is not known that they came, likewise
   Notices notices_;
   bool leaving_ = false;
   bool abandoned_ = false;

@@ -21,6 +21,7 @@
 
 #include "base/settings.h"
 #include "base/status.h"
+#include "control/policy_word.h"
 #include "topology/rails.h"
 #include "transport/lane.h"
 
@@ -122,6 +123,8 @@ class MembershipListener {
   virtual void on_connect_wanted(std::uint32_t engine) = 0;
   // An abort came over control.
   virtual void on_verdict(const Verdict& verdict) = 0;
+  // To a local rank's words about a policy that asks.
+  virtual void on_policy_reply(const PolicyReply& reply) = 0;
 };
 
 struct MembershipOptions {
@@ -177,6 +180,9 @@ class Membership {
   // Asks that engine to connect to this one. May be lost, with the connection to the coordinator or with the
   // coordinator: whoever still waits asks again.
   virtual void ask_to_connect(Nanos now, std::uint32_t engine) = 0;
+  // A local rank's word to the coordinator of a policy. It gets there once, unless that one is gone; replies come
+  // as on_policy_reply(), perhaps more than once.
+  virtual void say(Nanos now, PolicyWord word) = 0;
   // Says LEAVE; nothing after it is a death. The others hear what its ranks had entered: an engine that had no channel
   // to it knows by this alone. The coordinator keeps serving until poll() says `finished` or it is
   // destroyed.

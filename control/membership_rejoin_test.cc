@@ -118,6 +118,38 @@ TEST(MembershipRejoin, AMemberWhoseLinkOverflowedComesBack) {
   for (int h = 0; h < 4; ++h) EXPECT_TRUE(job[h].died.empty()) << h;
 }
 
+// A question that is said while the way to the coordinator is cut gets there when it is open again, and so does the
+// answer, each once.
+TEST(MembershipRejoin, WordsOfPoliciesGetThereOverANewConnection) {
+  Job job(JobOptions{.engines = 3});
+  job.join();
+  std::uint32_t said[3] = {};
+  const auto say = [&](std::uint32_t rank, PolicyWord word) {
+    word.policy = {1, 1, 1};
+    word.rank = rank;
+    word.serial = ++said[rank];
+    job[static_cast<int>(rank)].membership->say(job.fabric.now(), word);
+  };
+  PolicyWord open;
+  open.kind = PolicyWord::Kind::kOpen;
+  open.name = "ripples:smart";
+  open.members = {0, 1, 2};
+  open.hosts = {0, 1, 2};
+  PolicyWord ask;
+  ask.question.kind = sync::Question::Kind::kGroup;
+  for (std::uint32_t rank = 0; rank < 3; ++rank) say(rank, open);
+  job.run_for(50_ms);
+  job.damage(1, 0, Job::Damage::kHeader);  // rank 1's connection is of no use from its next word on
+  for (std::uint32_t rank = 0; rank < 3; ++rank) say(rank, ask);
+  job.run_for(3_s);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_TRUE(job[rank].died.empty());
+    ASSERT_EQ(job[rank].policy_replies.size(), 1u) << rank;
+    EXPECT_EQ(job[rank].policy_replies[0].kind, sync::Answer::Kind::kGroup);
+    EXPECT_EQ(job[rank].policy_replies[0].members, (std::vector<std::uint32_t>{0, 1, 2}));
+  }
+}
+
 struct Garbled {
   std::string name;
   std::vector<std::pair<int, int>> ways;  // from, to

@@ -59,6 +59,7 @@ class Party final : public MembershipListener, public LaneAcceptor, public LaneS
   }
   void on_entered(const Entered& e) override { entered.push_back(e); }
   void on_connect_wanted(std::uint32_t engine) override { wanted_by.push_back(engine); }
+  void on_policy_reply(const PolicyReply& reply) override { policy_replies.push_back(reply); }
   void on_verdict(const Verdict& verdict) override {
     verdicts.push_back(verdict);
     membership->flood(verdict);  // as the engine does: it must not go round for ever
@@ -95,6 +96,7 @@ class Party final : public MembershipListener, public LaneAcceptor, public LaneS
   std::vector<Verdict> verdicts;
   std::vector<Entered> entered;
   std::vector<std::uint32_t> wanted_by;
+  std::vector<PolicyReply> policy_replies;
 
  private:
   SimFabric& fabric_;

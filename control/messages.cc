@@ -456,6 +456,110 @@ void get(Reader& r, EntryState* m) {
 void put(Writer& w, const ConnectRequest& m) { w.number(m.engine); }
 void get(Reader& r, ConnectRequest* m) { m->engine = r.number<std::uint32_t>("engine"); }
 
+void put(Writer& w, const PolicyId& id) {
+  w.number(id.flow);
+  w.number(id.epoch);
+  w.number(id.number);
+}
+void get(Reader& r, PolicyId* id) {
+  id->flow = r.number<std::uint32_t>("policy");
+  id->epoch = r.number<std::uint32_t>("policy");
+  id->number = r.number<std::uint64_t>("policy");
+}
+
+void put(Writer& w, const PolicyWord& m) {
+  put(w, m.policy);
+  w.number(m.rank);
+  w.number(m.serial);
+  w.number(m.seen);
+  w.number(static_cast<std::uint8_t>(m.kind));
+  if (m.kind == PolicyWord::Kind::kOpen) {
+    w.text(m.name, kPolicyNameMax);
+    w.number(static_cast<std::uint32_t>(m.members.size()));
+    for (std::size_t i = 0; i < m.members.size(); ++i) {
+      w.number(m.members[i]);
+      w.number(m.hosts[i]);
+    }
+  }
+  if (m.kind != PolicyWord::Kind::kAsk) return;
+  w.number(static_cast<std::uint8_t>(m.question.kind));
+  w.number(m.question.number);
+  w.number(m.question.iterations);
+  w.number(m.question.capability.count);
+}
+void get(Reader& r, PolicyWord* m) {
+  get(r, &m->policy);
+  m->rank = r.number<std::uint32_t>("rank");
+  m->serial = r.number<std::uint32_t>("serial");
+  m->seen = r.number<std::uint32_t>("replies seen");
+  const auto kind = r.number<std::uint8_t>("kind of word");
+  r.check(kind <= static_cast<std::uint8_t>(PolicyWord::Kind::kLeave), "kind of word");
+  if (!r.ok()) return;
+  m->kind = static_cast<PolicyWord::Kind>(kind);
+  if (m->kind == PolicyWord::Kind::kOpen) {
+    m->name = r.text("policy's name", kPolicyNameMax);
+    const std::size_t members = r.count("members", kWorldMax, 2 * sizeof(std::uint32_t));
+    for (std::size_t i = 0; i < members; ++i) {
+      m->members.push_back(r.number<int>("member"));
+      m->hosts.push_back(r.number<std::uint32_t>("host"));
+      r.check(m->hosts.back() < kWorldMax, "host");
+    }
+  }
+  if (m->kind != PolicyWord::Kind::kAsk) return;
+  const auto question = r.number<std::uint8_t>("question");
+  r.check(question <= static_cast<std::uint8_t>(sync::Question::Kind::kArrived), "question");
+  m->question.kind = static_cast<sync::Question::Kind>(question);
+  m->question.number = r.number<std::int64_t>("question's number");
+  m->question.iterations = r.number<std::int64_t>("iterations");
+  m->question.capability = Nanos{r.number<std::int64_t>("capability")};
+}
+
+void put(Writer& w, const PolicyReply& m) {
+  put(w, m.policy);
+  w.number(m.rank);
+  w.number(m.serial);
+  w.number(m.heard);
+  w.number(static_cast<std::uint8_t>(m.last));
+  w.number(static_cast<std::uint8_t>(m.failed));
+  if (m.failed != CANARY_OK) return w.text(m.text, kTextMax);
+  w.number(static_cast<std::uint8_t>(m.kind));
+  w.number(m.number);
+  w.number(static_cast<std::uint8_t>(m.requested));
+  w.number(m.steps);
+  w.number(static_cast<std::uint32_t>(m.members.size()));
+  for (const std::uint32_t member : m.members) w.number(member);
+}
+void get(Reader& r, PolicyReply* m) {
+  get(r, &m->policy);
+  m->rank = r.number<std::uint32_t>("rank");
+  m->serial = r.number<std::uint32_t>("serial");
+  m->heard = r.number<std::uint32_t>("words heard");
+  const auto last = r.number<std::uint8_t>("last");
+  r.check(last <= 1, "last");
+  m->last = last != 0;
+  const auto failed = r.number<std::uint8_t>("status");
+  r.check(failed <= CANARY_INTERNAL && failed != CANARY_WOULD_BLOCK, "status");
+  if (!r.ok()) return;
+  m->failed = static_cast<canary_status>(failed);
+  if (m->failed != CANARY_OK) {
+    m->text = r.text("reason", kTextMax);
+    return;
+  }
+  const auto kind = r.number<std::uint8_t>("answer");
+  r.check(kind <= static_cast<std::uint8_t>(sync::Answer::Kind::kLate), "answer");
+  m->kind = static_cast<sync::Answer::Kind>(kind);
+  m->number = r.number<std::int64_t>("answer's number");
+  const auto requested = r.number<std::uint8_t>("requested");
+  r.check(requested <= 1, "requested");
+  m->requested = requested != 0;
+  m->steps = r.number<std::int32_t>("steps");
+  m->members.resize(r.count("members", kWorldMax, sizeof(std::uint32_t)));
+  for (std::size_t i = 0; i < m->members.size(); ++i) {
+    m->members[i] = r.number<std::uint32_t>("member");
+    r.check(m->members[i] < kWorldMax && (i == 0 || m->members[i] > m->members[i - 1]), "member");
+  }
+}
+
 // Alternative `kind` of the variant: the kind on the wire is its index plus one, so that zeroed bytes are no message.
 template <std::size_t kind = 0>
 Message get_kind(Reader& r, std::size_t wanted) {

@@ -29,7 +29,8 @@ inline constexpr std::uint32_t kEnginesMax = 65535;
 inline constexpr std::size_t kObstacleTextMax = 256;       // likewise, in a report of missed engines
 inline constexpr std::uint32_t kWaitingGroupsMax = 65535;  // in a report of missed engines, per engine
 inline constexpr std::uint32_t kLastWordsMax = 32768;      // 16 bytes each: they fit one frame; more are not said
-inline constexpr std::size_t kWelcomeBytes = 256 * 1024;   // a roster travels in parts of about this size
+inline constexpr std::size_t kPolicyNameMax = 255;
+inline constexpr std::size_t kWelcomeBytes = 256 * 1024;  // a roster travels in parts of about this size
 
 // To the coordinator, once: who is there.
 struct Join {
@@ -124,9 +125,10 @@ struct ConnectRequest {
   std::uint32_t engine = 0;
 };
 
-using Message =
-    std::variant<Join, Welcome, Refuse, GroupRequest, GroupCreated, GroupFailed, VerdictNote, Death, Leave, Left,
-                 Heartbeat, Rejoin, Rejoined, Retract, MissReport, EntryQuestion, EntryState, ConnectRequest>;
+// Behind them: PolicyWord to the coordinator, PolicyReply from it (control/policy_word.h).
+using Message = std::variant<Join, Welcome, Refuse, GroupRequest, GroupCreated, GroupFailed, VerdictNote, Death, Leave,
+                             Left, Heartbeat, Rejoin, Rejoined, Retract, MissReport, EntryQuestion, EntryState,
+                             ConnectRequest, PolicyWord, PolicyReply>;
 
 std::vector<std::byte> encode(const Message& message);
 Result<Message> decode(std::span<const std::byte> bytes);

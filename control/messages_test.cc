@@ -56,6 +56,22 @@ std::vector<Message> one_of_each() {
                   .reporter = 7,
                   .elapsed = 5_ms,
                   .text = "x"};
+  PolicyWord word;
+  word.kind = PolicyWord::Kind::kOpen;
+  word.policy = {1, 7, 3};
+  word.rank = 2;
+  word.serial = 1;
+  word.name = "ripples:smart";
+  word.members = {0, 2, 5};
+  word.hosts = {0, 0, 1};
+  PolicyReply reply;
+  reply.policy = {1, 7, 3};
+  reply.rank = 2;
+  reply.serial = 4;
+  reply.heard = 9;
+  reply.kind = sync::Answer::Kind::kGroup;
+  reply.number = 12;
+  reply.members = {0, 2, 3};
   return {join,
           welcome,
           Refuse{CANARY_MISMATCH, 2, "host", "text"},
@@ -75,7 +91,9 @@ std::vector<Message> one_of_each() {
                       {4, {}, Obstacle::kHere, ""}}},
           EntryQuestion{{7, 1}},
           EntryState{{{7, 1}, {5, 0, 6}, {0, 2}}},
-          ConnectRequest{3}};
+          ConnectRequest{3},
+          word,
+          reply};
 }
 
 TEST(ControlMessages, EveryKindSurvivesItsEncoding) {
@@ -96,6 +114,35 @@ TEST(ControlMessages, EveryKindSurvivesItsEncoding) {
   EXPECT_EQ(join.engine.rails[0].nominal, BytesPerSec::from_mbit(10'000));
   EXPECT_EQ(join.engine.ranks, (std::vector<int>{2, 3}));
   EXPECT_EQ(join.must_agree[2], "empty=");
+}
+
+TEST(ControlMessages, WordsAndRepliesOfPoliciesSurviveInEveryKind) {
+  PolicyWord word;
+  word.question.kind = sync::Question::Kind::kIterated;
+  word.question.number = 5;
+  word.question.iterations = 78;
+  word.question.capability = 30_ms;
+  word.seen = 3;
+  const auto asked = std::get<PolicyWord>(decode(encode(word)).value());
+  EXPECT_EQ(asked.question.kind, word.question.kind);
+  EXPECT_EQ(asked.question.iterations, 78);
+  EXPECT_EQ(asked.question.capability, 30_ms);
+  EXPECT_EQ(asked.seen, 3u);
+  word.kind = PolicyWord::Kind::kLeave;
+  EXPECT_EQ(std::get<PolicyWord>(decode(encode(word)).value()).kind, PolicyWord::Kind::kLeave);
+  const auto opened = std::get<PolicyWord>(decode(encode(one_of_each()[18])).value());
+  EXPECT_EQ(opened.name, "ripples:smart");
+  EXPECT_EQ(opened.members, (std::vector<int>{0, 2, 5}));
+  EXPECT_EQ(opened.hosts, (std::vector<std::uint32_t>{0, 0, 1}));
+  PolicyReply reply;
+  reply.failed = CANARY_MISMATCH;
+  reply.text = "names differ";
+  const auto failed = std::get<PolicyReply>(decode(encode(reply)).value());
+  EXPECT_EQ(failed.failed, CANARY_MISMATCH);
+  EXPECT_EQ(failed.text, "names differ");
+  reply.failed = CANARY_OK;
+  reply.members = {3, 2};
+  EXPECT_NE(decode(encode(reply)).status().text().find("member"), std::string::npos) << "not in order";
 }
 
 TEST(ControlMessages, EveryTruncationIsRefused) {

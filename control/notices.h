@@ -39,6 +39,7 @@ class Notices {
   void connect_wanted(std::uint32_t engine) { add(Kind::kConnectWanted).number = engine; }
   void entry_question(GroupEpoch group) { add(Kind::kEntryQuestion).entered.group = group; }
   void entered(Entered entered) { add(Kind::kEntered).entered = std::move(entered); }
+  void policy_reply(PolicyReply reply) { add(Kind::kPolicyReply).policy_reply = std::move(reply); }
   void verdict(const Verdict& verdict) { add(Kind::kVerdict).verdict = verdict; }
 
   bool empty() const { return list_.empty(); }
@@ -78,6 +79,9 @@ class Notices {
         case Kind::kVerdict:
           listener.on_verdict(n.verdict);
           break;
+        case Kind::kPolicyReply:
+          listener.on_policy_reply(n.policy_reply);
+          break;
       }
     }
     return now.size();
@@ -94,7 +98,8 @@ class Notices {
     kConnectWanted,
     kEntryQuestion,
     kEntered,
-    kVerdict
+    kVerdict,
+    kPolicyReply
   };
   struct Notice {
     Kind kind;
@@ -106,6 +111,7 @@ class Notices {
     Verdict verdict = {};
     Entered entered = {};
     std::vector<LastWord> words = {};
+    PolicyReply policy_reply = {};
   };
   Notice& add(Kind kind) { return list_.emplace_back(Notice{kind}); }
   std::vector<Notice> list_;

@@ -115,6 +115,12 @@ void forget_groups(canary_context& context) {
     const auto id = context.impl->ticket_id(ticket);
     (void)context.impl->run(port::close_session(session->member, session->number, id), ticket);
   }
+  for (const auto& policy : context.policies) {
+    if (!policy->asks) continue;
+    OpTicket ticket;
+    const auto id = context.impl->ticket_id(ticket);
+    (void)context.impl->run(port::close_policy(policy->member, policy->number, id), ticket);
+  }
   for (const auto& group : context.groups) {
     context.impl->with_engine([&](Engine& e) { e.forget(group->member); });
   }
@@ -270,7 +276,7 @@ CANARY_API canary_status canary_group_destroy(canary_group* handle) {
     });
     if (wrong != nullptr) return invalid(wrong);
     // Threads that came before the handle was closed may still look at the member.
-    while (group->inside.load() != 1) std::this_thread::sleep_for(kTurn);
+    wait_until_alone(group->inside);
     if (!context.impl->with_engine([&](Engine& e) { return e.forget(group->member); })) return invalid(pending);
     const std::lock_guard lock(context.mutex);
     std::erase_if(context.groups, [&](const auto& g) { return g.get() == &*group; });

@@ -13,18 +13,14 @@ using namespace canarynet;
 
 namespace {
 
-// Hands a command over and waits for its result. `make` makes it for a member and a ticket.
+// Hands a command over, waits for its result and tells it. `make` makes it for a member and a ticket.
 template <typename Make>
 canary_status ask(const char* name, canary_group* handle, const Make& make) {
   return guarded([&]() -> canary_status {
     const Inside<canary_group> group(handle);
     if (!group) return HandlePool<canary_group>::refuse(name, handle);
-    canary_context& context = group.context();
-    canary_op* const op = context.take_op(group->member, false);
-    const Status wrong = context.impl->run(make(group->member, op->ticket.id()), op->ticket);
-    const canary_status code = wrong.ok() ? tell(*context.impl, op->ticket) : report(wrong);
-    context.give_op(op);
-    return code;
+    return report(
+        run_command(group.context(), group->member, [&](auto ticket) { return make(group->member, ticket); }));
   });
 }
 
@@ -80,6 +76,13 @@ CANARY_API canary_status canary_feedback_gain(canary_group* group, uint64_t tens
   if (code == CANARY_OK && gain != nullptr) *gain = told.gain;
   if (code == CANARY_OK && residual_norm != nullptr) *residual_norm = told.residual_norm;
   return code;
+}
+
+CANARY_API canary_status canary_top_k_roots(canary_group* group, uint64_t* counts, size_t ranks) {
+  if (counts == nullptr) return invalid("canary_top_k_roots: counts is NULL");
+  return ask("canary_top_k_roots", group, [&](auto member, auto ticket) {
+    return port::top_k_roots(member, {counts, ranks}, ticket);
+  });
 }
 
 }  // extern "C"

@@ -1,5 +1,8 @@
 #include "embed/context_handles.h"
 
+#include <chrono>
+#include <thread>
+
 #include "embed/last_error.h"
 
 using namespace canarynet;
@@ -33,7 +36,9 @@ void canary_context::give_op(canary_op* op) {
 void canary_context::clear() {
   free_ops.clear();
   ops.clear();
+  policies.clear();
   sessions.clear();
+  bundles.clear();
   groups.clear();
   world.reset();
   bell.close();
@@ -42,11 +47,15 @@ void canary_context::clear() {
 
 namespace canarynet {
 
-canary_status tell(const Context& context, OpTicket& ticket) {
+Status result_of(const Context& context, OpTicket& ticket) {
   if (!ticket.done()) ticket.finish(context.why_over());
-  const auto code = static_cast<canary_status>(ticket.code.load(std::memory_order_acquire));
-  if (code != CANARY_OK) report(ticket.status);
-  return code;
+  return ticket.code.load(std::memory_order_acquire) == CANARY_OK ? Status() : ticket.status;
+}
+
+canary_status tell(const Context& context, OpTicket& ticket) { return report(result_of(context, ticket)); }
+
+void wait_until_alone(const std::atomic<std::uint32_t>& inside) {
+  while (inside.load() != 1) std::this_thread::sleep_for(std::chrono::microseconds(200));
 }
 
 }  // namespace canarynet

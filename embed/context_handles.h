@@ -18,6 +18,11 @@
 #include "port/ticket.h"
 #include "runtime/completion_bell.h"
 #include "runtime/context.h"
+#include "sync/policy.h"
+
+namespace canarynet {
+class Bundle;
+}
 
 // A context counts who is inside of its calls: canary_finalize turns away whoever comes, and waits for those.
 struct canary_context : canarynet::Handled {
@@ -33,6 +38,8 @@ struct canary_context : canarynet::Handled {
   canarynet::Kept<canary_group> world;
   std::vector<canarynet::Kept<canary_group>> groups;
   std::vector<canarynet::Kept<canary_session>> sessions;
+  std::vector<canarynet::Kept<canary_bundle>> bundles;
+  std::vector<canarynet::Kept<canary_policy>> policies;
   std::vector<canarynet::Kept<canary_op>> ops;
   std::vector<canary_op*> free_ops;
   canarynet::CompletionBell bell;
@@ -69,6 +76,45 @@ struct canary_session : canarynet::Handled {
   void clear() { member = {}; }
 };
 
+struct canary_bundle : canarynet::Handled {
+  static constexpr std::uint8_t kKind = 0xCA;
+  static constexpr const char* kName = "bundle";
+  static constexpr const char* kEnds = "it was destroyed, or its context finalized";
+
+  std::atomic<canary_context*> context{nullptr};
+  std::shared_ptr<canarynet::Bundle> bundle;
+  std::atomic<std::uint32_t> inside{0};  // calls
+  std::mutex mutex;                      // they take turns
+  void clear();
+};
+
+struct canary_policy : canarynet::Handled {
+  static constexpr std::uint8_t kKind = 0xCB;
+  static constexpr const char* kName = "policy";
+  static constexpr const char* kEnds = "it was closed, or its context finalized";
+
+  std::atomic<canary_context*> context{nullptr};
+  canarynet::port::MemberId member;  // of its group
+  canarynet::port::MemberShape shape;
+  std::uint64_t number = 0;
+  std::atomic<std::uint32_t> inside{0};  // calls
+  std::mutex mutex;                      // they take turns
+  bool asks = false;                     // a coordinator
+  bool leaves = false;
+  bool over = false;  // nothing is left to be done
+  std::unique_ptr<canarynet::sync::WorkerPolicy> worker;
+  bool named = false;                  // an answer has named an exchange that is not over
+  std::uint64_t owed = 0;              // its number
+  canarynet::sync::WorkerSet members;  // and who takes part
+  canarynet::sync::Task::Kind doing = canarynet::sync::Task::Kind::kWait;  // what the caller was told to do
+  std::vector<int> ranks;                                                  // and with whom
+  std::vector<std::byte> answer;
+  void clear() {
+    member = {};
+    worker.reset();
+  }
+};
+
 struct canary_op : canarynet::Handled {
   static constexpr std::uint8_t kKind = 0xC3;
   static constexpr const char* kName = "op";
@@ -103,8 +149,9 @@ class Inside {
     if (found == nullptr) return;
     context_ = context_of(*found);
     context_->inside.fetch_add(1);  // seen by canary_finalize, or we see that it is closing
-    if constexpr (std::is_same_v<T, canary_group> || std::is_same_v<T, canary_session>) {
-      (inside_ = &found->inside)->fetch_add(1);  // likewise, by canary_group_destroy and canary_session_close
+    if constexpr (std::is_same_v<T, canary_group> || std::is_same_v<T, canary_session> ||
+                  std::is_same_v<T, canary_bundle> || std::is_same_v<T, canary_policy>) {
+      (inside_ = &found->inside)->fetch_add(1);  // likewise, by the calls that end these
     }
     if constexpr (std::is_same_v<T, canary_op>) {
       if (HandlePool<T>::hold(handle, /*alone=*/false) != nullptr) op_ = found;
@@ -130,7 +177,22 @@ class Inside {
   T* object_ = nullptr;
 };
 
-// Tells the result of a ticket. If it is not done, its context has left the job, and nothing touches its buffers any
-// more.
+// The result of a ticket. If it is not done, its context has left the job, and nothing touches its buffers any more.
+Status result_of(const Context& context, OpTicket& ticket);
+// The same for a caller, whose last error it becomes.
 canary_status tell(const Context& context, OpTicket& ticket);
+
+// Hands a command over and waits for its result. `make` makes it for its ticket's id.
+template <typename Make>
+Status run_command(canary_context& context, port::MemberId member, const Make& make) {
+  canary_op* const op = context.take_op(member, false);
+  Status result = context.impl->run(make(op->ticket.id()), op->ticket);
+  if (result.ok()) result = result_of(*context.impl, op->ticket);
+  context.give_op(op);
+  return result;
+}
+
+// Returns when the caller is the only one inside of a closed handle: others have been told, and are about to leave.
+void wait_until_alone(const std::atomic<std::uint32_t>& inside);
+
 }  // namespace canarynet

@@ -188,6 +188,96 @@ INSTANTIATE_TEST_SUITE_P(Ranks, NoAllocation,
                            return name + (param_info.param.shared ? "_shared" : "");
                          });
 
+// A bundle's iterations, whose messages are those operations: merged in place, merged by copies, and as it plans.
+TEST_F(NoAllocation, InABundlesIterations) {
+  constexpr int kRanks = 3;
+  constexpr std::size_t kTensors = 12, kCount = 3000;
+  struct {
+    canary_merge policy;
+    std::size_t distance;  // of tensors in memory
+  } const kinds[] = {
+      {CANARY_MERGE_WFBP, kCount}, {CANARY_MERGE_SYNCEASGD, kCount + 1}, {CANARY_MERGE_EXACT, kCount + 1}};
+  Job job(kRanks, {"heartbeat_interval=60s", "silence_limit=600s", "silence_warning=0", "transports=tcp"});
+  ASSERT_TRUE(job.joined());
+  for (const auto& kind : kinds) {
+    std::barrier warm(kRanks, []() noexcept { arm(); });
+    long counted = -1;
+    std::barrier ended(kRanks, [&]() noexcept { counted = disarm(); });
+    std::barrier<> turns(kRanks);
+    std::atomic<int> good = 0;
+    job.each([&](int rank) {
+      std::vector<float> memory(kTensors * kind.distance);
+      std::vector<canary_tensor> list;
+      for (std::size_t t = 0; t < kTensors; ++t) list.push_back({memory.data() + t * kind.distance, kCount});
+      canary_bundle_options options = CANARY_BUNDLE_OPTIONS_INIT;
+      options.policy = kind.policy;
+      canary_bundle* bundle = nullptr;
+      bool ok = canary_bundle_create(job.world(rank), list.data(), kTensors, CANARY_F32, CANARY_MAX, &options,
+                                     &bundle) == CANARY_OK;
+      const auto iterate = [&](int turn) {
+        if (turn >= 0 && turn != rank) turns.arrive_and_wait();
+        for (std::size_t t = 0; t < kTensors; ++t) ok = ok && canary_bundle_submit(bundle, t) == CANARY_OK;
+        if (turn == rank) turns.arrive_and_wait();
+        ok = ok && canary_bundle_wait(bundle) == CANARY_OK;
+      };
+      // All messages pending on each rank in turn, by each of the plans; the last plan is made in the first of them.
+      for (int i = 0; i < 10 * kRanks; ++i) iterate(i % kRanks);
+      for (int i = 0; i < 10; ++i) iterate(-1);
+      warm.arrive_and_wait();
+      for (int i = 0; i < 50; ++i) iterate(-1);
+      ended.arrive_and_wait();
+      good += ok;
+      canary_bundle_destroy(bundle);
+    });
+    EXPECT_EQ(good, kRanks) << kind.policy;
+    EXPECT_EQ(counted, 0) << kind.policy;
+  }
+}
+
+// With a dense colayer and one that is encoded. Rank 0's gradients are zeros, so that there are null pieces.
+TEST_F(NoAllocation, NorInASessionsRounds) {
+  Job job(3, {"heartbeat_interval=60s", "silence_limit=600s", "silence_warning=0"});
+  ASSERT_TRUE(job.joined());
+  std::barrier warm(3, []() noexcept { arm(); });
+  long counted = -1;
+  std::barrier ended(3, [&]() noexcept { counted = disarm(); });
+  std::atomic<int> good = 0;
+  job.each([&](int rank) {
+    const std::size_t counts[] = {20'000, 70'000};
+    std::uint32_t codecs[] = {0, 0};
+    EXPECT_EQ(canary_codec("sketch:8", &codecs[1]), CANARY_OK);
+    canary_session_options o = CANARY_SESSION_OPTIONS_INIT;
+    o.number = 1;
+    o.counts = counts;
+    o.colayers = 2;
+    o.codecs = codecs;
+    o.at_bound = CANARY_AT_BOUND_WAIT;
+    o.staleness = 0;
+    canary_session* session = nullptr;
+    EXPECT_EQ(canary_session_open(job.world(rank), &o, &session), CANARY_OK) << last_error().message;
+    std::vector<float> gradient(70'000, static_cast<float>(rank)), sums(90'000);
+    canary_session_result result = CANARY_SESSION_RESULT_INIT;
+    const auto iterate = [&](int iterations) {
+      for (int i = 0; i < iterations; ++i) {
+        for (int z = 0; z < 2; ++z) {
+          if (canary_session_push(session, z, gradient.data(), counts[z]) != CANARY_OK) return false;
+        }
+        if (canary_session_step(session, sums.data(), sums.size(), &result, nullptr) != CANARY_OK) return false;
+      }
+      return true;
+    };
+    bool ok = iterate(12);
+    warm.arrive_and_wait();
+    ok = ok && iterate(50);
+    ended.arrive_and_wait();
+    good += ok;
+    EXPECT_EQ(canary_session_finish(session, sums.data(), sums.size(), &result, nullptr), CANARY_OK);
+    EXPECT_EQ(canary_session_close(session), CANARY_OK);
+  });
+  EXPECT_EQ(good, 3);
+  EXPECT_EQ(counted, 0);
+}
+
 // --- idle ------------------------------------------------------------------------------------------------------------
 
 double cpu_seconds() {

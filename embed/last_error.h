@@ -1,7 +1,8 @@
-// embed/last_error.h -- what the families of C calls share: the thread's last error, and settings out of a
-// canary_config.
+// embed/last_error.h -- what the families of C calls share: the thread's last error, words for wrong arguments, and
+// settings out of a canary_config.
 #pragma once
 
+#include <cstddef>
 #include <new>
 #include <string>
 
@@ -15,7 +16,14 @@ namespace canarynet {
 // Keeps a failure for canary_last_error() of this thread; returns its code.
 canary_status report(const Status& status);
 
-inline canary_status invalid(const std::string& what) { return report(Status(CANARY_INVALID_ARGUMENT, what)); }
+// What makes no sense in a call.
+inline Status bad(const std::string& what) { return Status(CANARY_INVALID_ARGUMENT, what); }
+inline canary_status invalid(const std::string& what) { return report(bad(what)); }
+// `init`: what callers begin with.
+inline Status wrong_size(std::size_t size, std::size_t expected, const char* init) {
+  return bad("struct_size is " + std::to_string(size) + ", expected " + std::to_string(expected) + " (use " + init +
+             ")");
+}
 
 // No exception crosses the C ABI: only out-of-memory can come from below.
 template <typename Fn>

@@ -203,6 +203,34 @@ TEST(OpOptions, MomentumReachesTheFeedbackAndOlderCallersHaveNone) {
   });
 }
 
+TEST(OpOptions, HowOftenARankWasRootIsToldAndOrDenseNeedsATensor) {
+  Job job(2);
+  ASSERT_TRUE(job.joined());
+  job.each([&](int r) {
+    canary_op_options options = CANARY_OP_OPTIONS_INIT;
+    options.codec = codec("artopk:star:0.5,or-dense");
+    float values[2] = {100, 1};
+    const auto reduce = [&] {
+      return canary_all_reduce_with(job.world(r), values, values, 2, CANARY_F32, CANARY_SUM, &options, nullptr);
+    };
+    const auto told = [](const char* words) {
+      return std::string(last_error().message).find(words) != std::string::npos;
+    };
+    EXPECT_EQ(reduce(), CANARY_INVALID_ARGUMENT);
+    EXPECT_TRUE(told("all_reduce: codec artopk:star:0.5,or-dense needs a tensor")) << last_error().message;
+    options.tensor = 1;
+    for (int i = 0; i < 3; ++i) ASSERT_EQ(reduce(), CANARY_OK) << last_error().message;
+    std::uint64_t counts[3] = {9, 9, 9};
+    ASSERT_EQ(canary_top_k_roots(job.world(r), counts, 2), CANARY_OK) << last_error().message;
+    EXPECT_EQ(counts[0], 2u);
+    EXPECT_EQ(counts[1], 1u);
+    EXPECT_EQ(canary_top_k_roots(job.world(r), counts, 3), CANARY_INVALID_ARGUMENT);
+    EXPECT_TRUE(told("3 counts for a group of 2 ranks")) << last_error().message;
+    EXPECT_EQ(canary_top_k_roots(job.world(r), nullptr, 2), CANARY_INVALID_ARGUMENT);
+    EXPECT_EQ(canary_top_k_roots(nullptr, counts, 2), CANARY_INVALID_ARGUMENT);
+  });
+}
+
 TEST(OpOptions, EveryOperationTakesThemAndNull) {
   Job job(1);
   ASSERT_TRUE(job.joined());

@@ -68,15 +68,12 @@ canary_status run(canary_group* handle, OpRequest request, const canary_op_optio
 }
 
 Status check_among(const canary_partial* among) {
-  if (among == nullptr) return Status(CANARY_INVALID_ARGUMENT, "among is NULL");
-  if (among->struct_size != sizeof *among) {
-    return Status(CANARY_INVALID_ARGUMENT, "struct_size is " + std::to_string(among->struct_size) + ", expected " +
-                                               std::to_string(sizeof *among) + " (use CANARY_PARTIAL_INIT)");
-  }
-  if (among->reserved != 0) return Status(CANARY_INVALID_ARGUMENT, "reserved is not 0");
-  if (among->ranks == nullptr) return Status(CANARY_INVALID_ARGUMENT, "ranks are NULL");
+  if (among == nullptr) return bad("among is NULL");
+  if (among->struct_size != sizeof *among) return wrong_size(among->struct_size, sizeof *among, "CANARY_PARTIAL_INIT");
+  if (among->reserved != 0) return bad("reserved is not 0");
+  if (among->ranks == nullptr) return bad("ranks are NULL");
   if (among->count > 0) return {};
-  return Status(CANARY_INVALID_ARGUMENT, "a list of " + std::to_string(among->count) + " ranks");
+  return bad("a list of " + std::to_string(among->count) + " ranks");
 }
 
 canary_status run_partial(canary_group* handle, const canary_partial* among, OpRequest request,

@@ -1,16 +1,15 @@
 // The C ABI of sessions (engine/session_operations.cc does what they ask for).
-#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <limits>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "canarynet/canarynet.h"
 #include "embed/context_handles.h"
 #include "embed/last_error.h"
 #include "engine/session.h"
+#include "sync/policy_name.h"
 
 using namespace canarynet;
 
@@ -24,24 +23,36 @@ static_assert(offsetof(canary_session_result, gradients) - offsetof(canary_sessi
 
 namespace {
 
-Status wrong_size(std::size_t size, std::size_t expected, const char* init) {
-  return Status(CANARY_INVALID_ARGUMENT, "struct_size is " + std::to_string(size) + ", expected " +
-                                             std::to_string(expected) + " (use " + init + ")");
-}
+// Programs that were built before there were codecs say this size.
+constexpr std::size_t kWithoutCodecs = offsetof(canary_session_options, codec);
+// And before sessions could go on after a death.
+constexpr std::size_t kWithoutDeaths = offsetof(canary_session_options, at_death);
+constexpr std::size_t kStateWithoutWorkers = offsetof(canary_session_state, workers);
 
-Status bad(const std::string& what) { return Status(CANARY_INVALID_ARGUMENT, what); }
+bool has_codecs(const canary_session_options& o) { return o.struct_size >= kWithoutDeaths; }
+bool has_deaths(const canary_session_options& o) { return o.struct_size == sizeof o; }
+Status check_size(const canary_session_options& o) {
+  if (o.struct_size == sizeof o || o.struct_size == kWithoutCodecs || o.struct_size == kWithoutDeaths) return {};
+  return wrong_size(o.struct_size, sizeof o, "CANARY_SESSION_OPTIONS_INIT");
+}
 
 // The words of a command. What is out of range is said here where a word could not say it.
 Status read(const canary_session_options* options, std::vector<std::uint64_t>* words) {
   if (options == nullptr) return bad("options are NULL");
   const canary_session_options& o = *options;
-  if (o.struct_size != sizeof o) return wrong_size(o.struct_size, sizeof o, "CANARY_SESSION_OPTIONS_INIT");
+  if (Status s = check_size(o); !s.ok()) return s;
   if (o.at_bound != CANARY_AT_BOUND_DROP && o.at_bound != CANARY_AT_BOUND_WAIT)
     return bad("at_bound " + std::to_string(o.at_bound) + " is not a canary_at_bound");
   if (o.staleness < CANARY_STALENESS_UNBOUNDED) return bad("a staleness bound of " + std::to_string(o.staleness));
   if (o.staleness_max < 0) return bad("a staleness_max of " + std::to_string(o.staleness_max));
   if (o.proportion < -1) return bad("a proportion of " + std::to_string(o.proportion) + " colayers");
   if (o.linger < CANARY_LINGER_USUAL) return bad("a linger of " + std::to_string(o.linger) + " ns");
+  if (has_codecs(o) && o.reserved != 0)
+    return bad("reserved is " + std::to_string(o.reserved) + ", expected 0 (use CANARY_SESSION_OPTIONS_INIT)");
+  if (has_deaths(o) && o.at_death != CANARY_AT_DEATH_END && o.at_death != CANARY_AT_DEATH_GO_ON)
+    return bad("at_death " + std::to_string(o.at_death) + " is not a canary_at_death");
+  if (has_deaths(o) && o.reserved_2 != 0)
+    return bad("reserved_2 is " + std::to_string(o.reserved_2) + ", expected 0 (use CANARY_SESSION_OPTIONS_INIT)");
   words->assign(port::kSessionHead, 0);
   (*words)[port::kStaleness] =
       o.staleness == CANARY_STALENESS_UNBOUNDED ? port::kUnboundedStaleness : static_cast<std::uint64_t>(o.staleness);
@@ -50,17 +61,14 @@ Status read(const canary_session_options* options, std::vector<std::uint64_t>* w
   (*words)[port::kLinger] = o.linger == CANARY_LINGER_USUAL ? port::kUsualLinger : static_cast<std::uint64_t>(o.linger);
   (*words)[port::kStalenessMax] = static_cast<std::uint64_t>(o.staleness_max);
   (*words)[port::kBacklog] = static_cast<std::uint64_t>(std::int64_t{o.backlog});
+  (*words)[port::kGoesOn] = has_deaths(o) && o.at_death == CANARY_AT_DEATH_GO_ON ? 1 : 0;
   return {};
 }
 
-// Hands a command over and waits for its result.
+// Hands a command over, waits for its result and tells it.
 template <typename Make>
 canary_status ask(canary_context& context, port::MemberId member, const Make& make) {
-  canary_op* const op = context.take_op(member, false);
-  const Status wrong = context.impl->run(make(op->ticket.id()), op->ticket);
-  const canary_status code = wrong.ok() ? tell(*context.impl, op->ticket) : report(wrong);
-  context.give_op(op);
-  return code;
+  return report(run_command(context, member, make));
 }
 
 canary_status step(const char* name, port::SessionStep what, canary_session* handle, float* sums, std::size_t count,
@@ -108,7 +116,11 @@ CANARY_API canary_status canary_session_open(canary_group* handle, const canary_
     }
     if (options->counts == nullptr) return report(bad("counts are NULL").wrap(kName));
     if (options->proportion == -1) words[port::kProportion] = static_cast<std::uint64_t>(options->colayers);
-    words.insert(words.end(), options->counts, options->counts + options->colayers);
+    const std::uint32_t* const codecs = has_codecs(*options) ? options->codecs : nullptr;
+    for (int z = 0; z < options->colayers; ++z) {
+      words.push_back(options->counts[z]);
+      words.push_back(codecs != nullptr ? codecs[z] : has_codecs(*options) ? options->codec : 0);
+    }
     canary_context& context = group.context();
     Kept<canary_session> made(HandlePool<canary_session>::take());
     made->context = &context;
@@ -127,6 +139,27 @@ CANARY_API canary_status canary_session_open(canary_group* handle, const canary_
     const std::lock_guard lock(context.mutex);
     context.sessions.push_back(std::move(made));
     *session = HandlePool<canary_session>::open(*context.sessions.back());
+    return CANARY_OK;
+  });
+}
+
+CANARY_API canary_status canary_session_rule(const char* name, canary_session_options* options) {
+  constexpr const char* kName = "session_rule";
+  return guarded([&]() -> canary_status {
+    if (name == nullptr || options == nullptr) return report(bad("an argument is NULL").wrap(kName));
+    if (Status s = check_size(*options); !s.ok()) return report(s.wrap(kName));
+    const auto spec = sync::parse_policy(name);
+    if (!spec.ok()) return report(spec.status().wrap(kName));
+    if (!spec.value().is_session()) {
+      return report(bad("policy " + to_string(spec.value()) + " exchanges through no session: bsp, ssp, asp, canary do")
+                        .wrap(kName));
+    }
+    // -1 stands for all colayers.
+    const sync::Thresholds t = spec.value().thresholds(-1);
+    options->at_bound = t.at_bound == sync::AtBound::kWait ? CANARY_AT_BOUND_WAIT : CANARY_AT_BOUND_DROP;
+    options->staleness = t.staleness == sync::Thresholds::kUnbounded ? CANARY_STALENESS_UNBOUNDED : t.staleness;
+    options->proportion = t.proportion;
+    options->linger = spec.value().linger ? spec.value().linger->count : CANARY_LINGER_USUAL;
     return CANARY_OK;
   });
 }
@@ -176,7 +209,7 @@ CANARY_API canary_status canary_session_read(canary_session* handle, canary_sess
     const Inside<canary_session> session(handle);
     if (!session) return HandlePool<canary_session>::refuse(kName, handle);
     if (state == nullptr) return report(bad("state is NULL").wrap(kName));
-    if (state->struct_size != sizeof *state)
+    if (state->struct_size != sizeof *state && state->struct_size != kStateWithoutWorkers)
       return report(wrong_size(state->struct_size, sizeof *state, "sizeof(canary_session_state)").wrap(kName));
     SessionView v;
     const bool is = session.context().impl->with_engine(
@@ -190,6 +223,9 @@ CANARY_API canary_status canary_session_read(canary_session* handle, canary_sess
     state->rounds = v.rounds;
     state->dropped = v.dropped;
     state->bytes = v.bytes;
+    if (state->struct_size == kStateWithoutWorkers) return CANARY_OK;
+    state->workers = v.living;
+    state->reserved = 0;
     return CANARY_OK;
   });
 }
@@ -230,7 +266,7 @@ CANARY_API canary_status canary_session_close(canary_session* handle) {
       return port::close_session(session->member, session->number, ticket);
     });
     // Whoever waited in a step has been told; the others are about to leave.
-    while (session->inside.load() != 1) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    wait_until_alone(session->inside);
     const std::lock_guard lock(context.mutex);
     std::erase_if(context.sessions, [&](const auto& s) { return s.get() == &*session; });
     return code;

@@ -42,6 +42,29 @@ bool DecisionFlow::rates_moved() {
   return std::exchange(codec_rate_, rate) != 0;
 }
 
+// The way between two engines, over all their rails: the median α and rate of those of which a rate is known.
+LinkCost DecisionFlow::usual_link() const {
+  std::vector<double> alphas, rates;
+  for (auto at = levels_.begin(); at != levels_.end();) {
+    const auto [from, to] = std::pair(at->level.from, at->level.to);
+    double alpha = 0, rate = 0;
+    for (; at != levels_.end() && at->level.from == from && at->level.to == to; ++at) {
+      const double each = at->level.alpha_us * 1e-6;
+      if (each > 0) alpha = alpha > 0 ? std::min(alpha, each) : each;
+      rate += at->level.beta_kbps * 1e3;
+    }
+    if (rate <= 0) continue;
+    alphas.push_back(alpha);
+    rates.push_back(rate);
+  }
+  if (rates.empty()) return {};
+  const auto median = [](std::vector<double>& v) {
+    std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
+    return v[v.size() / 2];
+  };
+  return {median(alphas), 1 / median(rates)};
+}
+
 // Puts rows that choose codecs in the place of those that are there.
 void DecisionFlow::choose_codecs(std::vector<MeasuredRow>* rows) {
   const auto n = static_cast<int>(group_.members.size());
@@ -58,8 +81,15 @@ void DecisionFlow::choose_codecs(std::vector<MeasuredRow>* rows) {
     for (std::size_t i = 0; i < candidates.count; ++i) {
       const CodecSpec& spec = candidates.specs[i];
       CodecTrial& t = trials[i];
-      t.share = wire_share(spec, cell->bytes, n, piece);
-      if (i != 0) t.work = codec_work(engine_.codec_speed(spec), cell->bytes, n, cell->feedback);
+      if (spec.kind == CodecKind::kArTopK) {
+        // Every value is looked at once, by the rank that chooses among its own.
+        t.share = top_k_share(spec, cell->bytes, n, usual_link());
+        t.work = static_cast<double>(cell->bytes) *
+                 engine_.codec_speed({.kind = CodecKind::kTopK, .ratio_ppm = spec.ratio_ppm}).encode;
+      } else {
+        t.share = wire_share(spec, cell->bytes, n, piece);
+        if (i != 0) t.work = codec_work(engine_.codec_speed(spec), cell->bytes, n, cell->feedback);
+      }
       if (CodecUse::enough(cell->took[i])) t.took = static_cast<double>(cell->took[i].recent_ns) * 1e-9;
       t.slowdown = cell->slowdown[i];
     }

@@ -35,20 +35,23 @@ Status Engine::check_codec(const port::Command& c) {
             "topk, lwtopk, mstopk, randomk), not for " +
                 text_asked(c.numbers.region)};
   }
-  if (!spec.ok() || spec.value().kind != CodecKind::kArTopK || c.count <= kSegmentElementsMax) return {};
-  return {CANARY_INVALID_ARGUMENT, "all_reduce: codec " + to_text(spec.value()) + " takes at most " +
-                                       std::to_string(kSegmentElementsMax) + " elements, not " +
+  const auto named = codec_named(c.numbers.region);
+  if (!named.ok() || named.value().kind != CodecKind::kArTopK) return {};
+  const std::string codec = "all_reduce: codec " + text_asked(c.numbers.region);
+  if (named.value().or_dense && port::tensor_of(c) == 0)
+    return {CANARY_INVALID_ARGUMENT, codec + " needs a tensor: without one, what was to travel dense is gone by then"};
+  if (c.count <= kSegmentElementsMax) return {};
+  return {CANARY_INVALID_ARGUMENT, codec + " takes at most " + std::to_string(kSegmentElementsMax) + " elements, not " +
                                        std::to_string(c.count)};
 }
 
 // Nothing travels where a rank is alone, so nothing is lost either.
 CodecSpec Engine::codec_of(const GroupMember& m, const OpRequest& r, const MeasuredTable& table) {
   if (r.codec == 0 || m.group->members.size() == 1) return {};
-  if (!asks_for_choice(r.codec)) {
-    const CodecSpec spec = codec_of_number(r.codec).value();
-    return spec.kind == CodecKind::kArTopK ? CodecSpec() : spec;  // it has no elements here, or would be a chain
-  }
-  return candidates_of(r.codec).specs[CodecUse::chosen(table, r.codec, r.count * sizeof(float))];
+  const CodecSpec spec = asks_for_choice(r.codec)
+                             ? candidates_of(r.codec).specs[CodecUse::chosen(table, r.codec, r.count * sizeof(float))]
+                             : codec_of_number(r.codec).value();
+  return spec.kind == CodecKind::kArTopK ? CodecSpec() : spec;  // it has no elements here, or would be a chain
 }
 
 CodecSpeed Engine::codec_speed(const CodecSpec& spec) {
@@ -59,21 +62,26 @@ CodecSpeed Engine::codec_speed(const CodecSpec& spec) {
   return codec_speeds_.back().second;
 }
 
-// Notes an entered operation whose codec is chosen. It stays dense for good where there is no flow of decisions, or no
-// plan that may run takes codecs.
-void Engine::note_asked(GroupMember& m, Operation& op) {
+// The candidate that an operation of this number takes, of those that it asks for: the same on all ranks.
+std::size_t Engine::chosen_candidate(const GroupMember& m, const OpRequest& r, std::uint32_t number) {
+  const DecisionFlow* const decisions = m.group->decisions.get();
+  if (decisions == nullptr) return 0;
+  return CodecUse::chosen(decisions->table_for(number), r.codec, r.count * sizeof(float));
+}
+
+// Where operations that ask for this choice are noted. nullptr: there is none, and they stay dense for good, where no
+// plan that may run takes codecs. (artopk and agtopk run by any plan.)
+CodecUse::Cell* Engine::cell_of_asked(GroupMember& m, const OpRequest& r) {
   Group& g = *m.group;
-  const OpRequest& r = op.request;
-  if (!asks_for_choice(r.codec) || g.members.size() == 1) return;
   const std::uint64_t bytes = r.count * sizeof(float);
   CodecUse::Cell* cell = g.codec_use.find(r.codec, bytes);
   if (cell == nullptr) {
     PlanRequest request = plan_request(g);
     request.count = r.count;
     request.element_bytes = sizeof(float);
-    if (bytes == 0 || !select_coded_planner(request, decisions_).ok()) return;
+    if (bytes == 0 || (!is_chain(m, r) && !select_coded_planner(request, decisions_).ok())) return nullptr;
     cell = g.codec_use.add(r.codec, bytes);
-    if (cell == nullptr) return;
+    if (cell == nullptr) return nullptr;
     if (g.decisions) {
       g.decisions->note_new_class();
       decisions_due_ = Nanos{};
@@ -81,8 +89,14 @@ void Engine::note_asked(GroupMember& m, Operation& op) {
   }
   cell->bytes = bytes;
   cell->feedback = r.tensor != 0;
-  op.asked = cell;
-  if (g.decisions) op.candidate = CodecUse::chosen(g.decisions->table_for(op.number), r.codec, bytes);
+  return cell;
+}
+
+// Notes an entered operation whose codec is chosen.
+void Engine::note_asked(GroupMember& m, Operation& op) {
+  if (!asks_for_choice(op.request.codec) || m.group->members.size() == 1) return;
+  op.asked = cell_of_asked(m, op.request);
+  if (op.asked != nullptr) op.candidate = chosen_candidate(m, op.request, op.number);
 }
 
 // Of a complete operation, for those who choose the next one's planner or codec.
@@ -91,13 +105,15 @@ void Engine::note_time(GroupMember& m, const Operation& op) {
   const Nanos time = now_ - op.entered;
   ChoiceUse::Took* slowest = nullptr;  // where the slowest rank's time is noted
   bool told = op.asked != nullptr;
+  // A number has one time, and that of a chain's last one is the call's.
+  const bool of_choice = op.chained && m.chain->choice().cell != nullptr;
   if (ran.use != nullptr) {
     const bool smaller = ran.program.piece_bytes < static_cast<std::uint32_t>(roster_->piece_bytes.count);
     ChoiceUse::Took& took = ran.use->took[static_cast<std::size_t>(ran.program.planner)][smaller ? 1 : 0];
     took.note(time);
-    told |= options_.settings.measured_choice;
+    told |= options_.settings.measured_choice && !of_choice;
     // Times of operations of several sizes are not compared.
-    if (options_.settings.measured_choice && ran.bytes == ran.use->usual_bytes) slowest = &took;
+    if (options_.settings.measured_choice && !of_choice && ran.bytes == ran.use->usual_bytes) slowest = &took;
   }
   if (op.asked != nullptr) {
     slowest = &op.asked->took[op.candidate];
@@ -114,9 +130,13 @@ Result<Choice> Engine::choose_coded(const PlanRequest& request, const DecisionTa
 
 // Allocates at a tensor's first use. Where the tensor has another length in this rank's state, the group ends: the
 // others may know nothing of that and would wait.
-Status Engine::begin_feedback(GroupMember& m, const OpRequest& r, const Program& program,
+Status Engine::begin_feedback(GroupMember& m, const CalledOperation& called, const Program& program,
                               ErrorFeedback::Exchange* begun) {
-  if (r.tensor == 0) return {};
+  const OpRequest& r = called.request;
+  if (r.tensor == 0) {
+    if (program.coded()) begun->left_out = called.left_out;
+    return {};
+  }
   if (!program.coded() && !m.feedback.leaves(r.tensor)) return {};
   if (Status known = m.feedback.prepare(r.tensor, r.count); !known.ok()) {
     Verdict v;
@@ -135,19 +155,19 @@ Status Engine::begin_feedback(GroupMember& m, const OpRequest& r, const Program&
   return {};
 }
 
-void Engine::bind(GroupMember& m, Operation& op, const ErrorFeedback::Exchange& feedback) const {
+void Engine::bind(GroupMember& m, Operation& op, const ErrorFeedback::Exchange& feedback, bool null_pieces) const {
   const OpRequest& r = op.request;
   if (!op.entry->program.coded() && !feedback.residual.empty()) {
     // What a codec has left out before travels with this one.
     const float* const input = static_cast<const float*>(r.input);
     float* const output = static_cast<float*>(r.output);
     for (std::uint64_t i = 0; i < r.count; ++i) output[i] = input[i] + feedback.residual[i];
-    op.run->executor.bind(output, output, r.type, r.redop, nullptr);
+    op.run->executor.bind(output, output, r.type, r.redop, nullptr, null_pieces);
     return;
   }
   const CodedCall coded{static_cast<std::uint32_t>(m.world_rank), op.number, feedback.residual, feedback.left_out,
                         static_cast<std::uint32_t>(roster_->engine_of.size())};
-  op.run->executor.bind(r.input, r.output, r.type, r.redop, op.entry->program.coded() ? &coded : nullptr);
+  op.run->executor.bind(r.input, r.output, r.type, r.redop, op.entry->program.coded() ? &coded : nullptr, null_pieces);
 }
 
 // The result of a complete operation, with a codec or without. Where an element was refused, all ranks hear of the same
@@ -205,10 +225,19 @@ void Engine::obey_feedback(GroupMember* m, const port::Command& c) {
         Status(CANARY_INVALID_ARGUMENT, "error feedback: operations of the group are pending, and may change it"));
   }
   try {
-    ticket->finish(serve_feedback(m->feedback, c));
+    ticket->finish(c.kind == port::Command::Kind::kTopKRoots ? tell_roots(*m, c) : serve_feedback(m->feedback, c));
   } catch (const std::bad_alloc&) {
     ticket->finish(Status(CANARY_LIMIT, "error feedback: there is no memory left"));
   }
+}
+
+Status Engine::tell_roots(const GroupMember& m, const port::Command& c) const {
+  std::byte* const to = regions_.at(c.output);
+  std::fill_n(to, c.count * sizeof(std::uint64_t), std::byte{});
+  if (!m.chain) return {};
+  const std::span<const std::uint64_t> counts = m.chain->roots().counts();
+  std::memcpy(to, counts.data(), std::min<std::size_t>(counts.size(), c.count) * sizeof(std::uint64_t));
+  return {};
 }
 
 Status Engine::serve_feedback(ErrorFeedback& feedback, const port::Command& c) const {

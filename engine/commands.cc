@@ -133,9 +133,12 @@ void Engine::obey(const port::Command& c) {
     case port::Command::Kind::kThresholds:
     case port::Command::Kind::kCloseSession:
       return obey_session(m, c);
+    case port::Command::Kind::kPolicy:
+      return obey_policy(m, c);
     case port::Command::Kind::kSaveFeedback:
     case port::Command::Kind::kRestoreFeedback:
     case port::Command::Kind::kFeedbackGain:
+    case port::Command::Kind::kTopKRoots:
       return obey_feedback(m, c);
     default:
       break;

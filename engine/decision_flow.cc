@@ -165,7 +165,9 @@ bool DecisionFlow::take_level(const wire::LinkLevel& level) {
   const auto differs = [](std::uint32_t before, std::uint32_t now) { return before != 0 && before != now; };
   const bool another = differs(at->level.alpha_us, level.alpha_us) || differs(at->level.beta_kbps, level.beta_kbps);
   *at = {level, false};
-  if (another && is_root()) {
+  // Of busy links some level changes all the time: what operations have shown since the last one that counted is kept
+  // until it has been judged, or nothing ever would be.
+  if (another && is_root() && judged_) {
     group_.use.forget_present(current_);
     slowest_.clear();
     judge_anew();

@@ -132,6 +132,7 @@ class DecisionFlow final : public Flow {
   void take_time(std::uint32_t operation, std::uint32_t us, ChoiceUse::Took* took);
   void begin_costing(Nanos now);
   bool rates_moved();
+  LinkCost usual_link() const;
   void choose_codecs(std::vector<MeasuredRow>* rows);
   void propose(std::vector<MeasuredRow> rows, Nanos now);
   void open(MeasuredTable table);

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/serial.h"
+#include "engine/policy_post.h"
 #include "engine/session.h"
 
 namespace canarynet {
@@ -446,6 +447,8 @@ Engine::Counters Engine::counters() const {
   out.operations_in_flight = operations_in_flight_;
   out.operations = operations_ended_;
   out.operation_failures = operations_failed_;
+  out.null_pieces = null_pieces_;
+  out.null_value_bytes = null_value_bytes_;
   count_codecs(&out);
   return out;
 }

@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,6 +74,7 @@ struct EngineOptions {
 };
 
 class Session;
+struct PolicyPost;
 struct SessionView;
 namespace sync {
 class WorkerSet;
@@ -150,6 +152,11 @@ class Engine final : public MembershipListener,
   // The row of its index for an iteration and a colayer; nullptr: there is no such row.
   const sync::WorkerSet* session_row(port::MemberId id, std::uint64_t number, std::int64_t iteration,
                                      int colayer) const;
+  // What its codec has left out of a colayer on this rank, and what later rounds take along; empty: nothing.
+  std::span<const float> session_left_out(port::MemberId id, std::uint64_t number, int colayer) const;
+  // Of the member's group, by rank: numbers of hosts, counted from 0 in order of appearance, and who is gone. False: it
+  // has been forgotten.
+  bool look_around(port::MemberId id, std::vector<std::uint64_t>* hosts, std::vector<bool>* gone) const;
   // True while operations or messages of a member are not done, those included that the engine has not seen.
   bool pending(port::MemberId id);
   // Ends a local member's part in its group; false: operations or messages are pending. When the last local member has
@@ -192,6 +199,8 @@ class Engine final : public MembershipListener,
     std::uint64_t operation_failures = 0;
     std::uint64_t codec_value_bytes = 0;  // that codecs have encoded for complete operations
     std::uint64_t codec_encoded_bytes = 0;
+    std::uint64_t null_pieces = 0;       // sent to other engines, each once
+    std::uint64_t null_value_bytes = 0;  // of the zeros that did not travel, as values
     double codec_gain = 0;      // of tensors with error feedback: share of their energy that was sent, 0 without any;
     double codec_residual = 0;  // norm of what is left out of them now, of their own norm
   };
@@ -218,6 +227,7 @@ class Engine final : public MembershipListener,
   void on_entry_question(GroupEpoch group) override;
   void on_entered(const Entered& entered) override;
   void on_verdict(const Verdict& verdict) override;
+  void on_policy_reply(const PolicyReply& reply) override;
 
  private:
   // GreeterHost
@@ -329,27 +339,65 @@ class Engine final : public MembershipListener,
   void expire_strays(Nanos now);
   bool lists_agree(Group& group, std::uint32_t from, const wire::SignaturePayload& theirs);
   bool contradicts(const StraySignature& stray, Group& group);
+  bool contradicts_past(const StraySignature& stray);
+  void end_partial_of(const StraySignature& stray, Verdict verdict);
   bool contradicts_any(const StraySignature& stray);
+  bool refuse_session_stray(const StraySignature& stray);
+  bool says_who_it_is(std::uint32_t from, const wire::SignaturePayload& theirs) const;
   void end_partials_of(const Group& parent, const Verdict& verdict);
   bool partial_pending(const GroupMember& member) const;
   void set_partial_deadline(port::TicketId ticket, Nanos deadline);
 
+  // policies that ask (policy_operations.cc)
+  void obey_policy(GroupMember* caller, const port::Command& command);
+  Status open_policy(const GroupMember& caller, const port::Command& command);
+  PolicyPost* find_post(port::MemberId caller, std::uint64_t number) const;
+  bool has_post(const GroupMember& member) const;
+  void say(PolicyPost& post, PolicyWord word);
+  void settle_post(PolicyPost& post);
+  void leave_policy(PolicyPost& post);
+  void close_policy(PolicyPost& post);
+  void end_posts(const Status& why, const Group* of = nullptr);
+  void retire_posts(int world_rank);
+  void check_posts(Nanos now);
+
   // sessions (session_operations.cc)
   void obey_session(GroupMember* caller, const port::Command& command);
   void open_session(const GroupMember& caller, const port::Command& command, OpTicket* ticket);
-  Status add_session_groups(Session& session, const GroupMember& caller);
+  Status add_session_groups(Session& session);
+  Status add_session_group(Session& session, std::size_t place);
+  void release_session_group(GroupMember** place);
   Session* find_session(port::MemberId caller, std::uint64_t number) const;
   bool has_session(const GroupMember& member) const;
   void hear_of_round(const GroupMember& member, int source, std::uint32_t operation);
   void settle_sessions();
   bool settle_session(Session& session);
   void open_rounds(Session& session);
+  Status check_session_codecs(const Session& session, const Group& parent) const;
   void meet_in_session(Session& session, OpTicket* ticket);
   void end_session(Session& session, const Verdict& verdict);
   void close_session(Session& session);
   void check_sessions(Nanos now);
   void end_sessions_of(const Group& parent, const Verdict& verdict);
   void set_session_deadline(port::TicketId ticket, Nanos deadline);
+  void check_step_deadline(Session& session);
+
+  // what becomes of them after deaths (session_deaths.cc)
+  static bool is_death(canary_status code);
+  bool regroup_session(Session& session, const Status& why);
+  bool note_deaths(Session& session, std::span<const int> named);
+  void end_with_siblings(const Session& session);
+  static Verdict reason_of(const Session& session, int world_rank);
+  void check_who_left(const Session& session, Nanos now);
+  bool recover_session(Session& session);
+  bool resume_session(Session& session);
+  void end_session_here(Session& session, const Status& why);
+  bool keeps_answering(const Session& session) const;
+  void keep_closed_session(Session& session);
+  void drop_old_sessions(Nanos now);
+  void drop_session(Session& session);
+  void drop_sessions_of(port::MemberId caller);
+  void refuse_session_strays();
 
   // MuxHost
   void on_heartbeat(Mux& from, const wire::Header& header) override;
@@ -370,22 +418,28 @@ class Engine final : public MembershipListener,
   // operations with a codec (coded_operations.cc)
   void obey_feedback(GroupMember* member, const port::Command& command);
   Status serve_feedback(ErrorFeedback& feedback, const port::Command& command) const;
+  Status tell_roots(const GroupMember& member, const port::Command& command) const;
   // all-reduces by artopk (top_k_operations.cc)
   static bool is_chain(const GroupMember& member, const OpRequest& request);
   void begin_chain(GroupMember& member, const CalledOperation& called);
+  Status prepare_chain(GroupMember& member, const CalledOperation& called, const CodecSpec& spec,
+                       std::size_t candidate);
   void enter_phase(GroupMember& member);
   void enter_phases();
+  void note_chain_time(GroupMember& member, std::uint32_t number);
   bool go_on(GroupMember& member, std::uint32_t number, Nanos entered, Status* status);
   static Status check_codec(const port::Command& command);
   static CodecSpec codec_of(const GroupMember& member, const OpRequest& request, const MeasuredTable& table);
   CodecSpeed codec_speed(const CodecSpec& spec);
+  static std::size_t chosen_candidate(const GroupMember& member, const OpRequest& request, std::uint32_t number);
+  CodecUse::Cell* cell_of_asked(GroupMember& member, const OpRequest& request);
   void note_asked(GroupMember& member, Operation& operation);
   void note_time(GroupMember& member, const Operation& operation);
   void count_codecs(Counters* counters) const;
   static Result<Choice> choose_coded(const PlanRequest& request, const DecisionTable& forced);
-  Status begin_feedback(GroupMember& member, const OpRequest& request, const Program& program,
+  Status begin_feedback(GroupMember& member, const CalledOperation& called, const Program& program,
                         ErrorFeedback::Exchange* begun);
-  void bind(GroupMember& member, Operation& op, const ErrorFeedback::Exchange& feedback) const;
+  void bind(GroupMember& member, Operation& op, const ErrorFeedback::Exchange& feedback, bool null_pieces) const;
   Status end_coded(GroupMember& member, const Operation& op);
   bool kill_of_fault(Run& run);
   void decide(Nanos now);
@@ -440,6 +494,7 @@ class Engine final : public MembershipListener,
   void move_clocks(Nanos missed);
   void check_limits(Group& group, GroupMember& member, Nanos now);
   void kill(Group& group, const Verdict& verdict, bool flood);
+  void spread(const Verdict& verdict, std::span<const std::uint32_t> engines);
   void kill_if_lost(Group& group, const char* when = "");
   void kill_groups_of(std::uint32_t engine, std::uint32_t culprit, canary_status code, const std::string& why,
                       const std::vector<GroupEpoch>* only = nullptr);
@@ -475,10 +530,12 @@ class Engine final : public MembershipListener,
   LaneFactory& factory_;
   DecisionTable decisions_;  // CANARY_ALGO
   std::uint64_t codec_value_bytes_ = 0, codec_encoded_bytes_ = 0;
+  std::uint64_t null_pieces_ = 0, null_value_bytes_ = 0;
   std::vector<std::pair<CodecSpec, CodecSpeed>> codec_speeds_;  // that were asked for
   std::vector<std::unique_ptr<Session>> sessions_;              // before the groups, which are lent their buffers
-  bool sessions_due_ = false;                                   // something of theirs may have happened
-  Nanos sessions_deadline_ = Nanos::max();                      // when a gradient has waited for long enough
+  std::vector<std::unique_ptr<PolicyPost>> posts_;
+  bool sessions_due_ = false;               // something of theirs may have happened
+  Nanos sessions_deadline_ = Nanos::max();  // when a gradient has waited for long enough
   Greeter& greeter_;
   std::unique_ptr<Membership> membership_;
   std::shared_ptr<const Roster> roster_ = std::make_shared<Roster>();  // shared with membership_

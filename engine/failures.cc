@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "control/text.h"
 #include "engine/engine.h"
+#include "engine/session.h"
 
 namespace canarynet {
 
@@ -78,15 +79,19 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
   if (verdict.code == CANARY_ABORTED) {
     end_partials_of(g, verdict);
     end_sessions_of(g, verdict);
+    end_posts(g.verdict, &g);
   }
   if (!flood) return;
   Verdict v = verdict;
   v.flow = g.flow;
   v.epoch = g.epoch;
   v.reporter = my_engine_;
-  membership_->flood(v);
+  spread(v, g.engine_of);
+}
 
-  // Lanes carry it as well: control may be slower, or gone.
+// To all by control, and to these engines by lanes as well: control may be slower, or gone.
+void Engine::spread(const Verdict& v, std::span<const std::uint32_t> engines) {
+  membership_->flood(v);
   struct {
     wire::AbortPayload fixed;
     char text[wire::kAbortTextMax];
@@ -100,10 +105,10 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
   std::memcpy(abort.text, v.text.data(), abort.fixed.text_bytes);
   wire::Header h;
   h.kind = wire::Kind::kAbort;
-  h.flow = g.flow;
-  h.epoch = g.epoch;
+  h.flow = v.flow;
+  h.epoch = v.epoch;
   h.payload_bytes = static_cast<std::uint32_t>(sizeof abort.fixed) + abort.fixed.text_bytes;
-  for (const std::uint32_t engine : g.engine_of) {
+  for (const std::uint32_t engine : engines) {
     if (engine == my_engine_) continue;
     if (Channel* c = channel_to(engine)) c->broadcast(h, &abort, now_);
   }
@@ -141,8 +146,13 @@ void Engine::on_verdict(const Verdict& verdict) {
   // The others go on without a rank served here: they won't form groups with it any more.
   const std::vector<int>& mine = options_.local_ranks;
   const bool lost = verdict.code == CANARY_PEER_SILENT || verdict.code == CANARY_PEER_DIED;
-  if (lost && std::find(mine.begin(), mine.end(), verdict.rank) != mine.end())
+  if (lost && std::find(mine.begin(), mine.end(), verdict.rank) != mine.end()) {
     give_up_groups(loss(my_engine_, verdict.code, verdict.text));
+    for (const auto& s : sessions_) {
+      const bool of_it = std::find(s->ranks.begin(), s->ranks.end(), verdict.rank) != s->ranks.end();
+      if (s->goes_on && of_it && s->state != Session::State::kFinished) end_session(*s, verdict);
+    }
+  }
 }
 
 // One that is made when an engine of it is gone already has the same end.
@@ -191,6 +201,10 @@ void Engine::lose(std::uint32_t engine, const Status& why) {
   peer.why_gone = why;
   if (peer.channel) peer.channel->peer_died();
   give_up_groups();
+  sessions_due_ |= !sessions_.empty();
+  refuse_session_strays();
+  if (engine == 0)
+    end_posts(Status(CANARY_COORDINATOR_LOST, "rank 0, which answers its questions, is gone: " + why.text()));
 }
 
 void Engine::on_engine_died(std::uint32_t engine, const std::string& why) {
@@ -214,6 +228,8 @@ void Engine::on_engine_left(std::uint32_t engine, const std::vector<LastWord>& w
     }
     if (g->decisions) g->decisions->on_engine_left(engine);
   }
+  refuse_session_strays();
+  if (engine == 0) end_posts(Status(CANARY_COORDINATOR_LOST, "rank 0, which answers its questions, has left the job"));
 }
 
 // --- limits ----------------------------------------------------------------------------------------------------------
@@ -358,6 +374,7 @@ void Engine::housekeeping(Nanos now) {
   decide(now);
   if (!strays_.empty()) expire_strays(now);
   if (!sessions_.empty()) check_sessions(now);
+  if (!posts_.empty()) check_posts(now);
   const Nanos looked = std::exchange(looked_at_, now);
   for (auto& g : groups_) {
     if (g->dead) continue;

@@ -21,26 +21,35 @@ Operation* Run::operation() const {
 namespace {
 
 // Places in the counts of a signature, behind those of codecs: a session says what all its workers must agree on.
-constexpr std::size_t kSessionPlace = 2, kColayerPlace = 3, kColayersPlace = 4, kElementsPlace = 5;
+constexpr std::size_t kSessionPlace = 2, kColayerPlace = 3, kColayersPlace = 4, kElementsPlace = 5, kCodecPlace = 6;
+// In the place of a codec: colayers have several.
+constexpr std::uint64_t kCodecsDiffer = ~std::uint64_t{0};
+// Beside the layout's hash.
+constexpr std::uint64_t kGoesOn = std::uint64_t{1} << 33;
 
 void sign_session(const Session& session, int colayer, wire::SignaturePayload* s) {
   std::uint64_t elements = 0;
   std::uint32_t crc = 0;
+  std::uint64_t codec = session.colayers.front().codec;
   for (const auto& c : session.colayers) {
-    const std::uint64_t count = c.count;
-    elements += count;
-    crc = crc32c(crc, &count, sizeof count);
+    const std::uint64_t layout[] = {c.count, c.codec};
+    elements += c.count;
+    crc = crc32c(crc, layout, sizeof layout);
+    if (c.codec != session.colayers.front().codec) codec = kCodecsDiffer;
   }
   s->counts_moment = crc | std::uint64_t{1} << 32;  // never 0
+  if (session.goes_on) s->counts_moment |= kGoesOn;
   s->counts[kSessionPlace] = session.number;
   s->counts[kColayerPlace] = static_cast<std::uint64_t>(colayer + 1);
   s->counts[kColayersPlace] = session.colayers.size();
   s->counts[kElementsPlace] = elements;
+  s->counts[kCodecPlace] = codec;
 }
 
 bool is_of_session(const wire::SignaturePayload& s) {
-  return s.collective == static_cast<std::uint32_t>(Collective::kAllReduce) && s.counts_crc == 0 &&
-         s.counts_moment != 0;
+  const bool is = s.collective == static_cast<std::uint32_t>(Collective::kAllReduce) ||
+                  s.collective == static_cast<std::uint32_t>(Collective::kBroadcast);
+  return is && s.counts_crc == 0 && s.counts_moment != 0;
 }
 
 // "session #1 of 3 colayers with 1000 elements (layout 1a2b3c4d), colayer 2:"
@@ -49,12 +58,22 @@ std::string describe_session(const wire::SignaturePayload& s) {
   std::snprintf(layout, sizeof layout, "%08x", static_cast<unsigned>(s.counts_moment));
   std::string out = "session #" + std::to_string(s.counts[kSessionPlace]) + " of " +
                     std::to_string(s.counts[kColayersPlace]) + " colayers with " +
-                    std::to_string(s.counts[kElementsPlace]) + " elements (layout " + layout + ")";
+                    std::to_string(s.counts[kElementsPlace]) + " elements";
+  const std::uint64_t codec = s.counts[kCodecPlace];
+  if (codec == kCodecsDiffer) out += ", several codecs";
+  if (codec != 0 && codec != kCodecsDiffer) out += ", codec " + text_asked(static_cast<std::uint32_t>(codec));
+  out += std::string(" (layout ") + layout + ")";
+  if ((s.counts_moment & kGoesOn) != 0) out += " that goes on after deaths";
   if (s.counts[kColayerPlace] != 0) out += ", colayer " + std::to_string(s.counts[kColayerPlace] - 1);
   return out + ":";
 }
 
 }  // namespace
+
+std::optional<std::uint64_t> session_in(const wire::SignaturePayload& signature) {
+  if (!is_of_session(signature)) return {};
+  return signature.counts[kSessionPlace];
+}
 
 wire::SignaturePayload make_signature(const GroupMember& m, const OpRequest& request, const Program& program) {
   wire::SignaturePayload s;

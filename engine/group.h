@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -267,6 +268,8 @@ struct Group {
 
 // The signature that a rank which enters `request` tells its neighbours.
 wire::SignaturePayload make_signature(const GroupMember& member, const OpRequest& request, const Program& program);
+// The number of the session that a signature is of.
+std::optional<std::uint64_t> session_in(const wire::SignaturePayload& signature);
 // The same as rank `to` of the group gets it: with what passes between the two.
 wire::SignaturePayload addressed(const wire::SignaturePayload& signature, const OpRequest& request, std::size_t to);
 // A hash of the fields that are equal on all ranks.

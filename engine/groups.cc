@@ -279,7 +279,7 @@ bool Engine::pending(port::MemberId id) {
   while (commands_left_);
   GroupMember* const m = member(id);
   if (m != nullptr) post_messages(*m, INT_MAX);
-  return m != nullptr && (m->pending() || partial_pending(*m) || has_session(*m));
+  return m != nullptr && (m->pending() || partial_pending(*m) || has_session(*m) || has_post(*m));
 }
 
 bool Engine::forget(port::MemberId id) {
@@ -287,6 +287,7 @@ bool Engine::forget(port::MemberId id) {
   if (pending(id)) return false;
   GroupMember* const member = this->member(id);
   if (member == nullptr) return true;
+  drop_sessions_of(id);
   Group& g = *member->group;
   dismiss(*member);
   if (g.local.empty()) close_group(g);
@@ -355,6 +356,7 @@ void Engine::close_group(Group& g) {
 
 void Engine::retire(int local_rank) {
   const SoleUser::Use use(user_);
+  retire_posts(local_rank);
   for (auto& g : groups_) {
     for (std::size_t r = 0; r < g->members.size(); ++r) {
       if (g->members[r] == local_rank) g->left[r] = 1;

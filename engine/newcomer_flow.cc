@@ -60,7 +60,10 @@ bool NewcomerFlow::on_signature(Mux& from, const wire::Header& h, const Arrival&
   if (with_piece && !engine_.park_whole(from.peer(), piece.piece, piece.elements)) return false;
   engine_.strays_.push_back(
       {h.flow, h.epoch, h.source, h.destination, from.peer(), h.op, piece.signature, engine_.now_});
-  if (wire::is_partial(h.flow)) engine_.contradicts_any(Engine::StraySignature(engine_.strays_.back()));
+  if (wire::is_partial(h.flow)) {
+    const Engine::StraySignature stray = engine_.strays_.back();
+    if (!engine_.contradicts_any(stray)) engine_.refuse_session_stray(stray);
+  }
   return true;
 }
 

@@ -121,6 +121,10 @@ bool OperationFlow::fill(RunPartner& partner, OutPiece* out) {
   const bool checked = engine_.peers_[partner.engine].channel->checked() && out->behind.empty();
   if (checked) out->header.payload_crc32 = run.executor.crc_of(ready);
   out->has_payload_crc = checked;
+  if (ready.null) {
+    ++engine_.null_pieces_;
+    engine_.null_value_bytes_ += op.entry->program.bytes_of(ready.piece);
+  }
   out->header.step = ready.step->tag;
   out->header.piece = ready.in_step();
   out->header.payload_bytes = ready.bytes;

@@ -227,7 +227,7 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
       m.operations.make_room();
       auto found = program_for(m, request);
       if (!found.ok()) return found;
-      if (Status begun = begin_feedback(m, request, found.value()->program, &feedback); !begun.ok()) return begun;
+      if (Status begun = begin_feedback(m, called, found.value()->program, &feedback); !begun.ok()) return begun;
       run = take_run(found.value(), g, request.priority);
       return found;
     } catch (const std::bad_alloc&) {
@@ -279,7 +279,7 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   g.entered[static_cast<std::size_t>(m.rank)] = number;
 
   note_asked(m, op);
-  bind(m, op, feedback);
+  bind(m, op, feedback, called.null_pieces);
   op.remaining_seen = op.run->executor.remaining();
 
   // Some neighbours have told already what they were called with, and that they have room.
@@ -618,6 +618,7 @@ void Engine::finish(GroupMember& m, Operation& op, Status status) {
   partials_due_ |= m.group->partial != nullptr;
   sessions_due_ |= m.session != nullptr;
   if (chained && go_on(m, number, entered, &status)) return;
+  ticket->done_at = now_;
   ticket->finish(std::move(status));
 }
 

@@ -79,7 +79,7 @@ std::string describe_partial(const wire::SignaturePayload& s) {
   return out;
 }
 
-void PastPartials::add(GroupEpoch group, Status status) {
+void PastPartials::add(GroupEpoch group, Status status, SpentNumber spent) {
   if (find(group) != nullptr) return;
   if (chains_.empty()) {
     past_.reserve(kKept);
@@ -91,9 +91,11 @@ void PastPartials::add(GroupEpoch group, Status status) {
   } else {
     index = std::exchange(oldest_, (oldest_ + 1) % kKept);
     unlink(static_cast<std::uint16_t>(index));
+    failed_ -= past_[index].end.ok() ? 0 : 1;
   }
+  failed_ += status.ok() ? 0 : 1;
   std::uint16_t& chain = chain_of(group);
-  past_[index] = {group, std::move(status), chain};
+  past_[index] = {group, std::move(status), chain, std::move(spent)};
   chain = static_cast<std::uint16_t>(index);
 }
 

@@ -62,14 +62,29 @@ std::vector<int> ranks_in(const wire::SignaturePayload& signature);
 std::string describe_partial(const wire::SignaturePayload& signature);
 std::string describe_partial(std::uint64_t number, const std::vector<int>& members);
 
+// A number that ranks served here gave to a list.
+struct SpentNumber {
+  std::uint64_t number = 0;
+  GroupEpoch parent;
+  std::vector<int> members, callers;  // world ranks
+};
+
 // Those that are over here, the newest ones: how each ended.
 class PastPartials {
  public:
   static constexpr std::size_t kKept = 512;
   // The first word counts.
-  void add(GroupEpoch group, Status status);
+  void add(GroupEpoch group, Status status, SpentNumber spent = {});
   // nullptr: it is not known to be over.
   const Status* find(GroupEpoch group) const;
+  // Of those that failed, one for which `fits` holds; nullptr: none.
+  template <typename Fits>
+  const SpentNumber* find_failed(const Fits& fits) const {
+    for (std::size_t i = 0; failed_ != 0 && i < past_.size(); ++i) {
+      if (!past_[i].end.ok() && fits(past_[i].spent)) return &past_[i].spent;
+    }
+    return nullptr;
+  }
 
  private:
   static constexpr std::uint16_t kNone = 0xffff;
@@ -77,6 +92,7 @@ class PastPartials {
     GroupEpoch group;
     Status end;
     std::uint16_t next = kNone;  // of the same chain
+    SpentNumber spent;
   };
   // A group's number is a hash already.
   std::uint16_t& chain_of(GroupEpoch group) { return chains_[group.flow % chains_.size()]; }
@@ -84,6 +100,7 @@ class PastPartials {
   std::vector<Past> past_;             // by age from oldest_ on
   std::vector<std::uint16_t> chains_;  // the newest one of each, by place in past_; none before the first add()
   std::size_t oldest_ = 0;
+  std::size_t failed_ = 0;
 };
 
 }  // namespace canarynet

@@ -207,9 +207,20 @@ void Engine::settle_partial(Group& g, PartialCall& call) {
 }
 
 void Engine::close_partial(Group& g) {
-  past_partials_.add({g.flow, g.epoch}, g.dead ? g.verdict : Status());
+  SpentNumber spent;
+  if (g.dead) {
+    spent = {g.partial->number, {g.partial->parent, g.partial->parent_epoch}, g.members, {}};
+    for (const auto& call : g.partial->calls) {
+      if (call->member != nullptr) spent.callers.push_back(call->member->world_rank);
+    }
+  }
+  past_partials_.add({g.flow, g.epoch}, g.dead ? g.verdict : Status(), std::move(spent));
   while (!g.local.empty()) dismiss(*g.local.back());
   close_group(g);
+  for (std::size_t i = 0; i < strays_.size();) {
+    const StraySignature stray = strays_[i];
+    i = contradicts_past(stray) ? 0 : i + 1;  // then some are gone
+  }
 }
 
 // A verdict on one that is not called here, or is over: what came for it is of no use any more.
@@ -246,11 +257,15 @@ void Engine::expire_strays(Nanos now) {
 
 // --- disagreement ----------------------------------------------------------------------------------------------------
 
+bool Engine::says_who_it_is(std::uint32_t from, const wire::SignaturePayload& theirs) const {
+  const auto rank = static_cast<std::size_t>(theirs.world_rank);
+  return rank < roster_->engine_of.size() && static_cast<std::uint32_t>(roster_->engine_of[rank]) == from;
+}
+
 // A signature of a partial all-reduce that has this one's number and another list. False: the group has been ended.
 bool Engine::lists_agree(Group& g, std::uint32_t from, const wire::SignaturePayload& theirs) {
   if (!is_partial(theirs) || same_list(g, theirs)) return true;
-  const auto rank = static_cast<std::size_t>(theirs.world_rank);
-  if (rank >= roster_->engine_of.size() || static_cast<std::uint32_t>(roster_->engine_of[rank]) != from) return true;
+  if (!says_who_it_is(from, theirs)) return true;
   Verdict v;
   v.code = CANARY_MISMATCH;
   v.rank = static_cast<int>(theirs.world_rank);
@@ -278,17 +293,57 @@ bool Engine::contradicts(const StraySignature& stray, Group& g) {
   Verdict v;
   v.code = CANARY_MISMATCH;
   v.rank = g.local.front()->world_rank;
-  v.flow = theirs.flow;
-  v.epoch = theirs.epoch;
-  v.reporter = my_engine_;
   v.text = g.verdict.text();
-  membership_->flood(v);
-  end_unknown_partial(theirs, Status(v.code, v.text, g.verdict.detail()));
+  end_partial_of(stray, std::move(v));
   return true;
 }
 
+// Whether somebody counts on a rank served here for an exchange whose number that rank has given to another list, one
+// that failed: who saw a death first leaves the dead out, and who saw it later has called the list with it. The
+// stray's ends.
+bool Engine::contradicts_past(const StraySignature& stray) {
+  if (!wire::is_partial(stray.flow) || !is_partial(stray.payload)) return false;
+  const std::vector<int> ranks = ranks_in(stray.payload);
+  if (ranks.empty()) return false;
+  const GroupEpoch theirs{stray.flow, stray.epoch};
+  int caller = -1;
+  const SpentNumber* const spent = past_partials_.find_failed([&](const SpentNumber& past) {
+    if (past.callers.empty() || past.number != stray.payload.counts_moment) return false;
+    const auto called = std::find_first_of(past.callers.begin(), past.callers.end(), ranks.begin(), ranks.end());
+    if (called == past.callers.end()) return false;
+    caller = *called;
+    return partial_group(past.parent.flow, past.parent.epoch, past.number, ranks.front()) == theirs;
+  });
+  if (spent == nullptr || !says_who_it_is(stray.engine, stray.payload)) return false;
+  Verdict v;
+  v.code = CANARY_MISMATCH;
+  v.rank = caller;
+  v.text = "rank " + std::to_string(stray.payload.world_rank) + " called " + describe_partial(stray.payload) +
+           "; rank " + std::to_string(caller) + " called " + describe_partial(spent->number, spent->members) +
+           ", which has failed";
+  end_partial_of(stray, std::move(v));
+  return true;
+}
+
+// One that is not called here and won't be.
+void Engine::end_partial_of(const StraySignature& stray, Verdict v) {
+  v.flow = stray.flow;
+  v.epoch = stray.epoch;
+  v.reporter = my_engine_;
+  std::vector<std::uint32_t> engines;
+  for (const int rank : ranks_in(stray.payload)) {
+    if (static_cast<std::size_t>(rank) >= roster_->engine_of.size()) continue;
+    engines.push_back(static_cast<std::uint32_t>(roster_->engine_of[static_cast<std::size_t>(rank)]));
+  }
+  spread(v, engines);
+  ErrorDetail detail;
+  detail.rank = v.rank;
+  end_unknown_partial({v.flow, v.epoch}, Status(v.code, v.text, detail));
+}
+
 bool Engine::contradicts_any(const StraySignature& stray) {
-  return std::any_of(partials_.begin(), partials_.end(), [&](Group* g) { return contradicts(stray, *g); });
+  return contradicts_past(stray) ||
+         std::any_of(partials_.begin(), partials_.end(), [&](Group* g) { return contradicts(stray, *g); });
 }
 
 bool Engine::over(const wire::Header& h) const {

@@ -42,8 +42,8 @@ void grow(std::vector<T>* v, std::size_t size) {
 
 }  // namespace
 
-void TopKChain::begin(const CalledOperation& called, const CodecSpec& spec, int rank, int ranks,
-                      const ErrorFeedback::Exchange& feedback) {
+void TopKChain::begin(const CalledOperation& called, const CodecSpec& spec, const Choice& choice, int rank, int ranks,
+                      const ErrorFeedback::Exchange& feedback, Nanos now) {
   const OpRequest& r = called.request;
   const auto n = static_cast<std::size_t>(ranks);
   const bool gathers = spec.bits == kAgTopK;
@@ -52,6 +52,7 @@ void TopKChain::begin(const CalledOperation& called, const CodecSpec& spec, int 
   TopKSpace(&room, r.count, k);
   grow(&space_, room.bytes());
   grow(&norms_, n);
+  if (roots_.counts().size() < n) roots_ = RootHistogram(n);
   grow(&indices_, k);
   if (!gathers) grow(&values_, k + kRefusalWords * n);
   const std::size_t record = kRefusalWords + 2 * k;
@@ -62,6 +63,9 @@ void TopKChain::begin(const CalledOperation& called, const CodecSpec& spec, int 
   called_ = called;
   called_.chained = true;
   spec_ = spec;
+  choice_ = choice;
+  began_ = now;
+  went_dense_ = false;
   rank_ = rank;
   ranks_ = ranks;
   k_ = k;
@@ -121,6 +125,9 @@ CalledOperation TopKChain::take_phase() {
       r.count = kRefusalWords + 2 * k_;
       r.type = CANARY_I32;
       break;
+    case Phase::kDense:  // as if no codec had been asked for: what was left out of the tensor goes along
+      r.tensor = called_.request.tensor;
+      break;
     case Phase::kNone:
       break;
   }
@@ -162,6 +169,10 @@ Status TopKChain::go_on(int* culprit) {
       return take_values();
     case Phase::kPairs:
       return take_pairs(culprit);
+    case Phase::kDense:
+      went_dense_ = true;
+      end();
+      return {};
     case Phase::kNone:
       break;
   }
@@ -213,8 +224,9 @@ Status TopKChain::take_values() {
     note_refusal(static_cast<std::uint32_t>(rank), word_of(told[0]),
                  (std::uint64_t{word_of(told[1])} << kLowBits) + word_of(told[2]));
   }
+  if (refusal_.there()) return refuse();
   end();
-  if (refusal_.there()) return {CANARY_INVALID_ARGUMENT, ""};
+  roots_.count(static_cast<std::size_t>(root_));
   left_energy_ = squared_norm(work_);
   float* const output = static_cast<float*>(called_.request.output);
   std::fill_n(output, called_.request.count, 0.0F);
@@ -244,8 +256,8 @@ Status TopKChain::take_pairs(int* culprit) {
       least = std::uint64_t{index} + 1;
     }
   }
+  if (refusal_.there()) return refuse();
   end();
-  if (refusal_.there()) return {CANARY_INVALID_ARGUMENT, ""};
   float* const output = static_cast<float*>(called_.request.output);
   std::fill_n(output, count, 0.0F);
   for (int rank = 0; rank < ranks_; ++rank) {
@@ -253,6 +265,17 @@ Status TopKChain::take_pairs(int* culprit) {
     for (std::size_t i = 0; i < k_; ++i) output[told[i]] += std::bit_cast<float>(told[k_ + i]);
   }
   finish_output();
+  return {};
+}
+
+// All ranks have found the same element. The input is as it was: with a tensor nothing was written over it.
+Status TopKChain::refuse() {
+  if (!spec_.or_dense) {
+    end();
+    return {CANARY_INVALID_ARGUMENT, ""};
+  }
+  phase_ = Phase::kDense;
+  due_ = true;
   return {};
 }
 

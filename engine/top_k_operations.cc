@@ -4,6 +4,7 @@
 #include <new>
 #include <string>
 
+#include "compress/codec_ask.h"
 #include "engine/engine.h"
 
 namespace canarynet {
@@ -11,38 +12,52 @@ namespace canarynet {
 bool Engine::is_chain(const GroupMember& m, const OpRequest& r) {
   if (r.collective != Collective::kAllReduce || r.codec == 0 || r.count == 0 || m.group->members.size() == 1)
     return false;
-  const auto spec = codec_of_number(r.codec);
+  const auto spec = codec_named(r.codec);
   return spec.ok() && spec.value().kind == CodecKind::kArTopK;
 }
 
-// Its first phase, or the error that ends it.
+// Its first phase, the one operation that it is where its choice is dense, or the error that ends it.
 void Engine::begin_chain(GroupMember& m, const CalledOperation& called) {
-  const OpRequest& r = called.request;
-  Verdict v;
-  v.rank = m.world_rank;
-  v.op = m.entered + 1;
-  if (!m.group->dead) {
-    try {
-      if (!m.chain) m.chain = std::make_unique<TopKChain>();
-      ErrorFeedback::Exchange feedback;
-      const Status known = r.tensor != 0 ? m.feedback.prepare(r.tensor, r.count) : Status();
-      if (known.ok()) {
-        if (r.tensor != 0) feedback = m.feedback.begin(r.tensor, static_cast<const float*>(r.input), r.momentum);
-        chains_due_.reserve(members_);
-        m.chain->begin(called, codec_of_number(r.codec).value(), m.rank, static_cast<int>(m.group->members.size()),
-                       feedback);
-        return enter_phase(m);
-      }
-      v.code = known.code();
-      v.text = rank_name(m.world_rank) + ": " + known.text();
-    } catch (const std::bad_alloc&) {
-      v.code = CANARY_LIMIT;
-      v.text = "rank " + std::to_string(m.world_rank) + " has no memory left for this operation";
-    }
-    // The others would wait for this rank.
-    kill(*m.group, v, true);
+  if (m.group->dead) return enter(m, called);  // which says why it can't be
+  const std::uint32_t asked = called.request.codec;
+  const bool chosen = asks_for_choice(asked);
+  const std::size_t candidate = chosen ? chosen_candidate(m, called.request, m.entered + 1) : 0;
+  const CodecSpec spec = chosen ? candidates_of(asked).specs[candidate] : codec_named(asked).value();
+  if (spec.kind == CodecKind::kDense) return enter(m, called);
+  if (Status prepared = prepare_chain(m, called, spec, candidate); !prepared.ok()) {
+    Verdict v;
+    v.code = prepared.code();
+    v.rank = m.world_rank;
+    v.op = m.entered + 1;
+    v.text = prepared.text();
+    kill(*m.group, v, true);  // the others would wait for this rank
+    return enter(m, called);
   }
-  enter(m, called);  // which says why it can't be
+  enter_phase(m);
+}
+
+// Takes all the memory that the chain needs before its first phase, and nothing is entered yet: a call that gets none
+// is entered once, to end.
+Status Engine::prepare_chain(GroupMember& m, const CalledOperation& called, const CodecSpec& spec,
+                             std::size_t candidate) {
+  const OpRequest& r = called.request;
+  try {
+    TopKChain::Choice choice;
+    choice.candidate = candidate;
+    if (asks_for_choice(r.codec)) choice.cell = cell_of_asked(m, r);
+    if (!m.chain) m.chain = std::make_unique<TopKChain>();
+    ErrorFeedback::Exchange feedback;
+    if (r.tensor != 0) {
+      if (Status known = m.feedback.prepare(r.tensor, r.count); !known.ok())
+        return Status(known.code(), rank_name(m.world_rank) + ": " + known.text());
+      feedback = m.feedback.begin(r.tensor, static_cast<const float*>(r.input), r.momentum);
+    }
+    chains_due_.reserve(members_);
+    m.chain->begin(called, spec, choice, m.rank, static_cast<int>(m.group->members.size()), feedback, now_);
+    return {};
+  } catch (const std::bad_alloc&) {
+    return Status(CANARY_LIMIT, "rank " + std::to_string(m.world_rank) + " has no memory left for this operation");
+  }
 }
 
 // The phase that is due; in a group that is dead it ends the call.
@@ -67,6 +82,17 @@ void Engine::enter_phases() {
   }
 }
 
+// Of a call that has ended well, for those who choose the next one's codec. `number`: its last phase's.
+void Engine::note_chain_time(GroupMember& m, std::uint32_t number) {
+  const TopKChain& chain = *m.chain;
+  CodecUse::Cell* const cell = chain.choice().cell;
+  if (cell == nullptr) return;
+  const Nanos time = now_ - chain.began();
+  ChoiceUse::Took& took = cell->took[chain.choice().candidate];
+  took.note(time);
+  if (m.group->decisions) m.group->decisions->note_time(number, time, &took);
+}
+
 // A phase has ended. Whether the call goes on; else `status` is how it ended.
 bool Engine::go_on(GroupMember& m, std::uint32_t number, Nanos entered, Status* status) {
   TopKChain& chain = *m.chain;
@@ -83,6 +109,8 @@ bool Engine::go_on(GroupMember& m, std::uint32_t number, Nanos entered, Status* 
   chain.end();
   const OpRequest& r = chain.called().request;
   if (went.ok()) {
+    note_chain_time(m, number);
+    if (chain.went_dense()) return false;  // and that operation has told what became of its tensor
     codec_value_bytes_ += chain.value_bytes();
     codec_encoded_bytes_ += chain.encoded_bytes();
     if (r.tensor != 0) {
@@ -112,8 +140,7 @@ bool Engine::go_on(GroupMember& m, std::uint32_t number, Nanos entered, Status* 
     d.rank = m.group->members[std::min<std::size_t>(refusal.rank, m.group->members.size() - 1)];
     text = (r.tensor != 0 ? "tensor " + std::to_string(r.tensor) + ", " : "") + "element " +
            std::to_string(refusal.element) + " of rank " + std::to_string(d.rank) + " is " +
-           std::to_string(refusal.value) + ", which codec " + to_text(codec_of_number(r.codec).value()) +
-           " does not encode";
+           std::to_string(refusal.value) + ", which codec " + to_text(chain.spec()) + " does not encode";
   }
   *status = Status(CANARY_INVALID_ARGUMENT, d.op_name + " #" + std::to_string(number) + ": " + text, d);
   return false;

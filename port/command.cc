@@ -85,6 +85,13 @@ Command feedback_gain(MemberId member, std::uint64_t tensor, FeedbackGain* to, T
   return c;
 }
 
+Command top_k_roots(MemberId member, std::span<std::uint64_t> to, TicketId ticket) {
+  Command c = of_member(Command::Kind::kTopKRoots, member, ticket);
+  c.count = to.size();
+  c.output = memory_at(to.data(), to.size_bytes());
+  return c;
+}
+
 Command partial(MemberId member, const OpRequest& request, std::span<const std::uint64_t> numbers, bool weighted,
                 TicketId ticket) {
   OpRequest plain = request;
@@ -140,6 +147,46 @@ Command thresholds(MemberId member, std::uint64_t session, std::span<const std::
 
 Command close_session(MemberId member, std::uint64_t session, TicketId ticket) {
   return of_session(Command::Kind::kCloseSession, member, session, ticket);
+}
+
+namespace {
+
+Command of_policy(PolicyStep step, MemberId member, std::uint64_t policy, TicketId ticket) {
+  Command c = of_member(Command::Kind::kPolicy, member, ticket);
+  c.count = policy;
+  c.rank = static_cast<std::int32_t>(step);
+  return c;
+}
+
+}  // namespace
+
+Command open_policy(MemberId member, std::uint64_t policy, std::string_view name, std::span<const std::uint64_t> hosts,
+                    TicketId ticket) {
+  Command c = of_policy(PolicyStep::kOpen, member, policy, ticket);
+  c.input = memory_at(name.data(), name.size());
+  c.numbers = memory_at(hosts.data(), hosts.size_bytes());
+  return c;
+}
+
+Command ask_policy(MemberId member, std::uint64_t policy, std::span<const std::uint64_t> question, TicketId ticket) {
+  Command c = of_policy(PolicyStep::kAsk, member, policy, ticket);
+  c.numbers = memory_at(question.data(), question.size_bytes());
+  return c;
+}
+
+Command next_answer(MemberId member, std::uint64_t policy, std::span<std::byte> to, bool waits, TicketId ticket) {
+  Command c = of_policy(PolicyStep::kNext, member, policy, ticket);
+  c.type = waits ? 1 : 0;
+  c.output = memory_at(to.data(), to.size());
+  return c;
+}
+
+Command leave_policy(MemberId member, std::uint64_t policy, TicketId ticket) {
+  return of_policy(PolicyStep::kLeave, member, policy, ticket);
+}
+
+Command close_policy(MemberId member, std::uint64_t policy, TicketId ticket) {
+  return of_policy(PolicyStep::kClose, member, policy, ticket);
 }
 
 Command group(int world_rank, std::span<const std::int32_t> ranks, TicketId ticket) {

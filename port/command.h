@@ -19,6 +19,7 @@
 #include "base/types.h"
 #include "base/units.h"
 #include "port/memory_ref.h"
+#include "port/policy.h"
 #include "port/session.h"
 
 namespace canarynet::port {
@@ -72,16 +73,21 @@ struct Command {
     kSaveFeedback,     // into `output`, if that has room; its size, 8 bytes, into `numbers` in any case
     kRestoreFeedback,  // from `input`
     kFeedbackGain,     // of tensor `count` (0: all): gain and norm of the residual, two 8-byte floats, into `output`
+    kTopKRoots,        // how often each rank was the root of its artopk: `count` numbers (8 bytes each) into `output`
     kPartial,          // an all-reduce among some ranks of a member's group, this one among them: type, redop, count,
                        // buffers as kOperation has them; numbers (8 bytes each): its number, the bits of this rank's
                        // weight (a double), the ranks; `rank`: 1 if weights count, else 0
     // A session of a member (port/session.h), which has the caller's number `count`.
-    kOpenSession,   // numbers: kSessionHead words, then the elements of each colayer (8 bytes each)
+    kOpenSession,   // numbers: kSessionHead words, then kSessionColayer for each colayer
     kPush,          // the gradient of colayer `rank` from `input`
     kStep,          // `rank`: a SessionStep; sums of all colayers, one behind the other, into `output`, and a
                     // SessionResult into `numbers`
     kThresholds,    // from now on; numbers: kSessionHead words
     kCloseSession,  // no other command names it afterwards
+    kPolicy,        // of a member's policy that asks (port/policy.h), which has the caller's number `count`; `rank`: a
+                    // PolicyStep. kOpen: its name in `input` (characters), the host of each rank in `numbers` (8 bytes
+                    // each); kAsk: kQuestionWords in `numbers`; kNext: a PolicyAnswer with room for all members into
+                    // `output`, `type`: 1 waits for one
   } kind = Kind::kNone;
   std::uint8_t collective = 0;
   std::uint8_t priority = 0;      // operations and messages: a canary_priority
@@ -165,6 +171,7 @@ struct FeedbackGain {
   double residual_norm = 0;
 };
 Command feedback_gain(MemberId member, std::uint64_t tensor, FeedbackGain* to, TicketId ticket);
+Command top_k_roots(MemberId member, std::span<std::uint64_t> to, TicketId ticket);
 
 // `numbers` as kPartial has them.
 Command partial(MemberId member, const OpRequest& request, std::span<const std::uint64_t> numbers, bool weighted,
@@ -177,6 +184,13 @@ Command step(MemberId member, std::uint64_t session, SessionStep what, std::span
              TicketId ticket);
 Command thresholds(MemberId member, std::uint64_t session, std::span<const std::uint64_t> numbers, TicketId ticket);
 Command close_session(MemberId member, std::uint64_t session, TicketId ticket);
+
+Command open_policy(MemberId member, std::uint64_t policy, std::string_view name, std::span<const std::uint64_t> hosts,
+                    TicketId ticket);
+Command ask_policy(MemberId member, std::uint64_t policy, std::span<const std::uint64_t> question, TicketId ticket);
+Command next_answer(MemberId member, std::uint64_t policy, std::span<std::byte> to, bool waits, TicketId ticket);
+Command leave_policy(MemberId member, std::uint64_t policy, TicketId ticket);
+Command close_policy(MemberId member, std::uint64_t policy, TicketId ticket);
 
 Command group(int world_rank, std::span<const std::int32_t> ranks, TicketId ticket);
 Command abort(MemberId member, std::string_view reason, TicketId ticket = kNoTicket);

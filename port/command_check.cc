@@ -4,18 +4,15 @@
 #include <bit>
 #include <cmath>
 #include <cstdio>
-#include <limits>
 #include <string>
 #include <vector>
 
+#include "port/check_parts.h"
+#include "port/policy_check.h"
+#include "port/session_check.h"
+
 namespace canarynet::port {
 namespace {
-
-constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 46;
-
-Status wrong(const std::string& what) { return Status(CANARY_INVALID_ARGUMENT, what); }
-Status no_such_group() { return wrong("its group has been destroyed"); }
-Status no_such_ticket(const Command& c) { return wrong("nobody waits for ticket " + std::to_string(c.ticket.place)); }
 
 // A command to run a collective, and what follows from it and its caller.
 struct Call {
@@ -112,19 +109,6 @@ std::string text_of(const Range& r) {
   std::snprintf(text, sizeof text, " [0x%llx, 0x%llx)", static_cast<unsigned long long>(r.begin),
                 static_cast<unsigned long long>(r.begin + r.bytes));
   return r.what + std::string(text);
-}
-
-// `needs` bytes of it are read or written.
-Status check_buffer(const MemoryRef& m, std::uint64_t needs, const char* what, const Regions& regions) {
-  if (needs == 0) return {};
-  if (m.nowhere()) return wrong(std::string(what) + " is NULL");
-  if (m.bytes < needs) {
-    return wrong(std::string(what) + " has " + std::to_string(m.bytes) + " bytes: the operation needs " +
-                 std::to_string(needs));
-  }
-  if (regions.has(m)) return {};
-  return wrong(std::string(what) + " of " + std::to_string(m.bytes) + " bytes at " + std::to_string(m.offset) +
-               " lies outside of region " + std::to_string(m.region));
 }
 
 // Where, in elements, one of both begins in the other when the operation is done in place, and how callers write that;
@@ -224,9 +208,6 @@ Status check_type(const Command& c) {
   if (c.type >= 0 && c.type < kDataTypeCount) return {};
   return wrong("type " + std::to_string(c.type) + " is not a canary_type");
 }
-
-// Behind any moment that a clock shows there is still one that far away.
-constexpr std::int64_t kTimeLimitMax = std::numeric_limits<std::int64_t>::max() / 2;
 
 Status check_terms(const Command& c) {
   if (c.priority > CANARY_PRIORITY_URGENT)
@@ -419,103 +400,14 @@ Status check_feedback(const Command& c, const Surroundings& here) {
       return check_buffer(c.output, c.output.bytes, "bytes", here.regions);
     case Command::Kind::kRestoreFeedback:
       return check_buffer(c.input, c.input.bytes, "bytes", here.regions);
-    default:
-      return check_buffer(c.output, sizeof(FeedbackGain), "output", here.regions);
-  }
-}
-
-// --- sessions --------------------------------------------------------------------------------------------------------
-
-// Its list of 8-byte words.
-Status check_session_words(const Command& c, const Regions& regions) {
-  const std::uint64_t words = c.numbers.bytes / sizeof(std::uint64_t);
-  const std::uint64_t most = kSessionHead + (c.kind == Command::Kind::kOpenSession ? kColayersMax : 0);
-  if (c.numbers.bytes % sizeof(std::uint64_t) != 0 || words < kSessionHead || words > most) {
-    return wrong("its numbers have " + std::to_string(c.numbers.bytes) + " bytes, takes " +
-                 std::to_string(kSessionHead * 8) + " to " + std::to_string(most * 8));
-  }
-  if (c.numbers.nowhere()) return wrong("numbers are NULL");
-  if (!regions.has(c.numbers)) return wrong("its numbers lie outside of region " + std::to_string(c.numbers.region));
-  const auto* numbers = reinterpret_cast<const std::uint64_t*>(regions.at(c.numbers));
-  if (reinterpret_cast<std::uintptr_t>(numbers) % alignof(std::uint64_t) != 0)
-    return wrong("its numbers are not aligned to 8 bytes");
-  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
-  if (numbers[kStaleness] > kMost && numbers[kStaleness] != kUnboundedStaleness)
-    return wrong("a staleness bound of " + std::to_string(static_cast<std::int64_t>(numbers[kStaleness])));
-  if (numbers[kProportion] > kColayersMax)
-    return wrong("a proportion of " + std::to_string(static_cast<std::int64_t>(numbers[kProportion])) + " colayers");
-  if (numbers[kWaits] > 1) return wrong("at the bound it neither waits nor drops");
-  if (numbers[kLinger] > static_cast<std::uint64_t>(kTimeLimitMax) && numbers[kLinger] != kUsualLinger)
-    return wrong("a linger of " + std::to_string(static_cast<std::int64_t>(numbers[kLinger])) + " ns");
-  if (c.kind == Command::Kind::kThresholds) return {};
-  if (numbers[kStalenessMax] > kMost) return wrong("a largest staleness bound that is negative");
-  if (numbers[kBacklog] < 2 || numbers[kBacklog] > kBacklogMax) {
-    return wrong("a backlog of " + std::to_string(numbers[kBacklog]) + " results (2 to " + std::to_string(kBacklogMax) +
-                 ")");
-  }
-  if (words == kSessionHead) return wrong("no colayers");
-  std::uint64_t elements = 0;
-  for (std::uint64_t z = 0; z + kSessionHead < words; ++z) {
-    const std::uint64_t count = numbers[kSessionHead + z];
-    if (count == 0) return wrong("colayer " + std::to_string(z) + " has no elements");
-    if (count > kBytesMax / sizeof(float) - elements)
-      return wrong("colayer " + std::to_string(z) + " of " + std::to_string(count) + " elements is too large");
-    elements += count;
-  }
-  return {};
-}
-
-Status check_session(const Command& c, const Surroundings& here) {
-  if (!here.member) return no_such_group();
-  if (!here.ticket) return no_such_ticket(c);
-  switch (c.kind) {
-    case Command::Kind::kOpenSession:
-    case Command::Kind::kThresholds:
-      return check_session_words(c, here.regions);
-    case Command::Kind::kPush:
-      if (c.rank < 0) return wrong("colayer " + std::to_string(c.rank) + " does not exist");
-      if (Status s = check_buffer(c.input, std::max<std::uint64_t>(c.input.bytes, 1), "gradient", here.regions);
-          !s.ok())
-        return s;
-      return reinterpret_cast<std::uintptr_t>(here.regions.at(c.input)) % alignof(float) == 0
-                 ? Status()
-                 : wrong("gradient is not aligned to 4 bytes");
-    case Command::Kind::kStep: {
-      if (c.rank < 0 || c.rank >= kSessionSteps) return wrong("step " + std::to_string(c.rank) + " does not exist");
-      if (Status s = check_buffer(c.output, std::max<std::uint64_t>(c.output.bytes, 1), "sums", here.regions); !s.ok())
-        return s;
-      if (reinterpret_cast<std::uintptr_t>(here.regions.at(c.output)) % alignof(float) != 0)
-        return wrong("sums are not aligned to 4 bytes");
-      if (c.numbers.bytes != sizeof(SessionResult))
-        return wrong("its result takes " + std::to_string(sizeof(SessionResult)) + " bytes, not " +
-                     std::to_string(c.numbers.bytes));
-      return check_buffer(c.numbers, sizeof(SessionResult), "result", here.regions);
+    case Command::Kind::kTopKRoots: {
+      const auto ranks = static_cast<std::uint64_t>(here.member->size);
+      if (c.count != ranks)
+        return wrong(std::to_string(c.count) + " counts for a group of " + std::to_string(ranks) + " ranks");
+      return check_buffer(c.output, ranks * sizeof(std::uint64_t), "counts", here.regions);
     }
     default:
-      return {};
-  }
-}
-
-const char* name_of_session_call(const Command& c) {
-  switch (c.kind) {
-    case Command::Kind::kOpenSession:
-      return "session_open";
-    case Command::Kind::kPush:
-      return "session_push";
-    case Command::Kind::kThresholds:
-      return "session_set";
-    case Command::Kind::kCloseSession:
-      return "session_close";
-    default:
-      break;
-  }
-  switch (static_cast<SessionStep>(c.rank)) {
-    case SessionStep::kPull:
-      return "session_pull";
-    case SessionStep::kFinish:
-      return "session_finish";
-    default:
-      return "session_step";
+      return check_buffer(c.output, sizeof(FeedbackGain), "output", here.regions);
   }
 }
 
@@ -578,7 +470,8 @@ Status check_of_engine(const Command& c, const Surroundings& here) {
       return check_abort(c, here);
     case Command::Kind::kSaveFeedback:
     case Command::Kind::kRestoreFeedback:
-    case Command::Kind::kFeedbackGain: {
+    case Command::Kind::kFeedbackGain:
+    case Command::Kind::kTopKRoots: {
       Status s = check_feedback(c, here);
       return s.ok() ? s : s.wrap("error feedback");
     }
@@ -591,6 +484,10 @@ Status check_of_engine(const Command& c, const Surroundings& here) {
     case Command::Kind::kCloseSession: {
       Status s = check_session(c, here);
       return s.ok() ? s : s.wrap(name_of_session_call(c));
+    }
+    case Command::Kind::kPolicy: {
+      Status s = check_policy(c, here);
+      return s.ok() ? s : s.wrap("policy");
     }
     default:
       return wrong("command " + std::to_string(static_cast<int>(c.kind)) + " is none of an engine's");
@@ -617,7 +514,7 @@ Status check_command(const Command& c, const Surroundings& here) {
   if (c.more_follows > (c.kind == Command::Kind::kReceiveOn ? 1 : 0))
     return wrong("only receives of connections are followed by more");
   if (!has_priority(c.kind) && c.priority != 0) return wrong("only operations and messages have a priority");
-  if (c.kind == Command::Kind::kNone || c.kind > Command::Kind::kCloseSession)
+  if (c.kind == Command::Kind::kNone || c.kind > Command::Kind::kPolicy)
     return wrong("command " + std::to_string(static_cast<int>(c.kind)) + " does not exist");
   return here.endpoint ? check_of_endpoint(c, here) : check_of_engine(c, here);
 }

@@ -189,7 +189,7 @@ TEST(CommandCheck, SaysWhichFieldOfAnOperationIsWrong) {
   const OpRequest reduce{Collective::kReduce, g_memory, g_memory + 64, 8, CANARY_I32, CANARY_SUM, 1};
   expect_refused(caller, operation({0, 1}, caller.shape, reduce, {0, 1}),
                  {{"command 0 does not exist", [](Command* c) { c->kind = Command::Kind::kNone; }},
-                  {"command 24 does not exist", [](Command* c) { c->kind = static_cast<Command::Kind>(24); }},
+                  {"command 99 does not exist", [](Command* c) { c->kind = static_cast<Command::Kind>(99); }},
                   {"command 12 is none of an engine's", [](Command* c) { c->kind = Command::Kind::kSendOn; }},
                   {"only receives of connections are followed by more", [](Command* c) { c->more_follows = 1; }},
                   {"collective 11 does not exist", [](Command* c) { c->collective = 11; }},
@@ -249,14 +249,19 @@ TEST(CommandCheck, SaysWhichWordOfASessionIsWrong) {
     Surroundings here{regions, 4, MemberShape{1, 4}, true};
     return check_command(c, here).text();
   };
-  EXPECT_EQ(said({3, 2, 0, kUsualLinger, 3, 2, 10, 20}), "");
-  EXPECT_EQ(said({3, 2, 0, kUsualLinger, 3, 2}), "session_open: no colayers");
-  EXPECT_EQ(said({3, 2, 0, kUsualLinger, 3, 1, 10}), "session_open: a backlog of 1 results (2 to 64)");
-  EXPECT_EQ(said({3, 2, 2, kUsualLinger, 3, 2, 10}), "session_open: at the bound it neither waits nor drops");
-  EXPECT_EQ(said({3, 2, 0, 1u << 20, 3, 2, 10, 0}), "session_open: colayer 1 has no elements");
-  EXPECT_EQ(said({3, 2, 0, 0, 3, 2, std::uint64_t{1} << 44, 1}), "session_open: colayer 1 of 1 elements is too large");
-  EXPECT_EQ(said({3, 2}), "session_open: its numbers have 16 bytes, takes 48 to 2096");
-  EXPECT_EQ(said({UINT64_MAX - 1, 2, 0, 0, 3, 2, 1}), "session_open: a staleness bound of -2");
+  EXPECT_EQ(said({3, 2, 0, kUsualLinger, 3, 2, 0, 10, 0, 20, 7}), "");
+  EXPECT_EQ(said({3, 2, 0, kUsualLinger, 3, 2, 1}), "session_open: no colayers");
+  EXPECT_EQ(said({3, 2, 0, kUsualLinger, 3, 1, 0, 10, 0}), "session_open: a backlog of 1 results (2 to 64)");
+  EXPECT_EQ(said({3, 2, 2, kUsualLinger, 3, 2, 0, 10, 0}), "session_open: at the bound it neither waits nor drops");
+  EXPECT_EQ(said({3, 2, 0, kUsualLinger, 3, 2, 2, 10, 0}), "session_open: after a death it neither ends nor goes on");
+  EXPECT_EQ(said({3, 2, 0, 1u << 20, 3, 2, 0, 10, 0, 0, 0}), "session_open: colayer 1 has no elements");
+  EXPECT_EQ(said({3, 2, 0, 0, 3, 2, 0, std::uint64_t{1} << 44, 0, 1, 0}),
+            "session_open: colayer 1 of 1 elements is too large");
+  EXPECT_EQ(said({3, 2}), "session_open: its numbers have 16 bytes, takes 56 to 4152");
+  EXPECT_EQ(said({UINT64_MAX - 1, 2, 0, 0, 3, 2, 0, 1, 0}), "session_open: a staleness bound of -2");
+  EXPECT_EQ(said({3, 2, 0, 0, 3, 2, 0, 10, 0, 20}), "session_open: half a colayer");
+  EXPECT_EQ(said({3, 2, 0, 0, 3, 2, 0, 10, std::uint64_t{1} << 32}),
+            "session_open: colayer 0: a codec of number 4294967296");
   std::vector<float> gradient(4);
   Surroundings here{regions, 4, MemberShape{1, 4}, true};
   EXPECT_TRUE(check_command(push({}, 1, 0, gradient, {}), here).ok());
@@ -321,6 +326,29 @@ TEST(CommandCheck, SaysWhatIsWrongWithAGroup) {
                   {"ranks are NULL", [](Command* c) { c->numbers.offset = 0; }},
                   {"its list of ranks is not aligned to 4 bytes", [](Command* c) { c->numbers.offset += 2; }},
                   {"its list of ranks lies outside of region 7", [](Command* c) { c->numbers.region = 7; }}});
+}
+
+TEST(CommandCheck, SaysWhatIsWrongWithAPolicysCall) {
+  const Caller caller(2, 0);
+  const std::uint64_t hosts[2] = {0, 1}, question[kQuestionWords] = {1, 2, 3, 4};
+  std::uint64_t bad[kQuestionWords] = {0, 2, 3, 4};
+  expect_refused(caller, open_policy({0, 1}, 7, "esync", hosts, {0, 1}),
+                 {{"policy: a name of 0 bytes (1 to 255)", [](Command* c) { c->input.bytes = 0; }},
+                  {"policy: a name of 256 bytes (1 to 255)", [](Command* c) { c->input.bytes = 256; }},
+                  {"policy: hosts take 16 bytes, not 8", [](Command* c) { c->numbers.bytes = 8; }},
+                  {"policy: hosts is NULL", [](Command* c) { c->numbers.offset = 0; }},
+                  {"policy: host 2 of rank 1 (0 to 1)", [&](Command* c) { c->numbers = memory_at(bad, 16); }},
+                  {"policy: step 5 of a policy does not exist", [](Command* c) { c->rank = kPolicySteps; }},
+                  {"policy: step -1 of a policy does not exist", [](Command* c) { c->rank = -1; }}});
+  std::uint64_t worse[kQuestionWords] = {5, 2, 3, 4};
+  expect_refused(caller, ask_policy({0, 1}, 7, question, {0, 1}),
+                 {{"policy: questions take 32 bytes, not 24", [](Command* c) { c->numbers.bytes = 24; }},
+                  {"policy: a question that does not exist", [&](Command* c) { c->numbers = memory_at(worse, 32); }}});
+  std::array<std::byte, policy_answer_bytes(2)> answer;
+  expect_refused(caller, next_answer({0, 1}, 7, answer, true, {0, 1}),
+                 {{"policy: an answer takes 32 bytes, not 31", [](Command* c) { c->output.bytes = 31; }},
+                  {"policy: it waits or not, and not 2", [](Command* c) { c->type = 2; }},
+                  {"policy: answer is NULL", [](Command* c) { c->output.offset = 0; }}});
 }
 
 TEST(CommandCheck, SaysWhatIsWrongWithAnAbortOrADeadline) {

@@ -126,6 +126,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case Command::Kind::kSaveFeedback:
     case Command::Kind::kRestoreFeedback:
     case Command::Kind::kFeedbackGain:
+    case Command::Kind::kTopKRoots:
       if (!here.member || !here.ticket) std::abort();
       if (command.kind == Command::Kind::kSaveFeedback) touch(regions.at(command.numbers), 8, true, arena);
       if (command.kind == Command::Kind::kSaveFeedback)
@@ -134,14 +135,19 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         touch(regions.at(command.input), command.input.bytes, false, arena);
       if (command.kind == Command::Kind::kFeedbackGain)
         touch(regions.at(command.output), sizeof(port::FeedbackGain), true, arena);
+      if (command.kind == Command::Kind::kTopKRoots) {
+        if (command.count != static_cast<std::uint64_t>(ranks)) std::abort();
+        touch(regions.at(command.output), command.count * sizeof(std::uint64_t), true, arena);
+      }
       break;
     case Command::Kind::kOpenSession:
     case Command::Kind::kThresholds: {
       if (!here.member || !here.ticket) std::abort();
       touch(regions.at(command.numbers), command.numbers.bytes, false, arena);
       const std::uint64_t words = command.numbers.bytes / sizeof(std::uint64_t);
-      if (words < port::kSessionHead || words > port::kSessionHead + port::kColayersMax) std::abort();
-      if (command.kind == Command::Kind::kOpenSession && words == port::kSessionHead) std::abort();
+      const std::uint64_t colayers = (words - port::kSessionHead) / port::kSessionColayer;
+      if (words < port::kSessionHead || colayers > port::kColayersMax) std::abort();
+      if (command.kind == Command::Kind::kOpenSession && colayers == 0) std::abort();
       break;
     }
     case Command::Kind::kPush:
@@ -155,6 +161,24 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     case Command::Kind::kCloseSession:
       if (!here.member || !here.ticket) std::abort();
+      break;
+    case Command::Kind::kPolicy:
+      if (!here.member || !here.ticket || command.rank < 0 || command.rank >= port::kPolicySteps) std::abort();
+      switch (static_cast<port::PolicyStep>(command.rank)) {
+        case port::PolicyStep::kOpen:
+          touch(regions.at(command.input), command.input.bytes, false, arena);
+          touch(regions.at(command.numbers), command.numbers.bytes, false, arena);
+          break;
+        case port::PolicyStep::kAsk:
+          touch(regions.at(command.numbers), port::kQuestionWords * 8, false, arena);
+          break;
+        case port::PolicyStep::kNext:
+          touch(regions.at(command.output), port::policy_answer_bytes(static_cast<std::uint64_t>(ranks)), true, arena);
+          break;
+        case port::PolicyStep::kLeave:
+        case port::PolicyStep::kClose:
+          break;
+      }
       break;
     case Command::Kind::kSendOn:
     case Command::Kind::kReceiveOn:

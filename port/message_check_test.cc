@@ -84,7 +84,7 @@ TEST(MessageCheck, SaysWhichFieldOfAConnectionsMessageIsWrong) {
                     {"a time limit of -1 ns", [](Command* c) { c->time_limit = -1; }},
                     {"only receives of connections are followed by more", [](Command* c) { c->more_follows = 2; }},
                     {"command 1 is none of an endpoint's", [](Command* c) { c->kind = Command::Kind::kOperation; }},
-                    {"command 24 does not exist", [](Command* c) { c->kind = static_cast<Command::Kind>(24); }}});
+                    {"command 99 does not exist", [](Command* c) { c->kind = static_cast<Command::Kind>(99); }}});
     Surroundings without = here;
     without.ticket = false;
     EXPECT_EQ(check_command(good, without).text(), "nobody waits for ticket 0");

@@ -9,7 +9,8 @@
 
 namespace canarynet::port {
 
-// The words that a session's numbers begin with. Those behind kLinger count at the opening only.
+// The words that a session's numbers begin with. Those behind kLinger count at the opening only; behind them stand
+// kSessionColayer words for each colayer: its elements, and the number of its codec (0: none).
 enum SessionWord : std::size_t {
   kStaleness,     // the bound s; kUnboundedStaleness: none
   kProportion,    // p: colayers of an iteration
@@ -17,8 +18,10 @@ enum SessionWord : std::size_t {
   kLinger,        // nanoseconds; kUsualLinger: a quarter of the median iteration
   kStalenessMax,  // up to which the bound may be raised later
   kBacklog,       // results of a colayer that are kept apart until they are taken
+  kGoesOn,        // after a death: 1 goes on with the survivors, 0 ends; equal for all workers
   kSessionHead,
 };
+inline constexpr std::size_t kSessionColayer = 2;
 inline constexpr std::uint64_t kUnboundedStaleness = UINT64_MAX;
 inline constexpr std::uint64_t kUsualLinger = UINT64_MAX;
 inline constexpr std::uint64_t kColayersMax = 256;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "base/units.h"
 #include "port/command.h"
 #include "port/id_table.h"
 
@@ -26,6 +27,7 @@ struct OpTicket {
   port::MemberShape shape;   // likewise
   std::uint32_t number = 0;  // the operation's number in its group
   std::uint64_t bytes = 0;   // messages: of the one that was sent or has come
+  Nanos done_at{};           // a collective that has succeeded: when, on the engine's clock
   // Set when it is done, for whoever waits for any of several tickets; nullptr: nobody does. Outlives the ticket's use.
   std::atomic<bool>* news = nullptr;
 
@@ -47,6 +49,7 @@ struct OpTicket {
     member = {};
     number = 0;
     bytes = 0;
+    done_at = {};
     ++use_;
     code.store(CANARY_WOULD_BLOCK, std::memory_order_relaxed);
   }

@@ -34,6 +34,8 @@ class Context final : private Resident {
 
   const std::vector<int>& ranks() const { return options_.ranks; }
   int world_size() const { return options_.world_size; }
+  // The clock by which tickets say when they were done. Any thread.
+  Nanos now() const { return host_->now(); }
   // The group of all ranks, as one of ours names it.
   port::MemberId world(int rank);
   // The id by which commands name it here.

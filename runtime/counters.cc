@@ -264,6 +264,8 @@ void EngineCounters::publish(const Engine& engine, Nanos now) {
   t.at(ProcessMetric::kCodecEncodedBytes) = c.codec_encoded_bytes;
   t.at(ProcessMetric::kCodecGainPpm) = ppm(c.codec_gain);
   t.at(ProcessMetric::kCodecResidualPpm) = ppm(c.codec_residual);
+  t.at(ProcessMetric::kNullPieces) = c.null_pieces;
+  t.at(ProcessMetric::kNullValueBytes) = c.null_value_bytes;
   finish(now);
 }
 

@@ -56,7 +56,9 @@ TEST(Blame, TheHostWhoseNicsAreCutIsNamedOnEveryRank) {
   for (const Bed& bed : beds()) {
     for (int host = 0; host < bed.hosts; ++host) {
       for (const Cut how : {Cut::kBothWays, Cut::kItIsNotHeard, Cut::kItHearsNobody}) {
-        Random random(++seed);
+        ++seed;
+        if (std::getenv("CANARY_TEST_QUICK") != nullptr && seed % 3 != 0) continue;
+        Random random(seed);
         const std::string what = std::string(bed.name) + ", " + std::to_string(bed.hosts) + " hosts, host " +
                                  std::to_string(host) + ", cut " + std::to_string(static_cast<int>(how)) + ", seed " +
                                  std::to_string(seed);

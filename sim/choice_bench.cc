@@ -2,13 +2,15 @@
 // network's all-reduce there, and compares the best of all with what the cost model chooses from the true α and β of
 // the links, and with what the static choice takes.
 //
-//   canary-sim-choice [--quick] [--live] [--why] [NAME...]     beds whose name contains one of the texts
+//   canary-sim-choice [--quick] [--live] [--why] [--bytes N]... [NAME...]
+//     NAME: only beds whose name contains one of the texts; --bytes: only these sizes (4K, 1M, ...)
 //
 // With --live, the group's own measured table takes the place of the model's choice from the truth: a cluster runs the
-// all-reduce for ten seconds by what its engines measure, and what it has settled on is timed. Applications compute
-// between operations, so there are 5 ms between two, which don't count. The other planners run exactly like that, since
-// lanes that have carried more know their rates better. The prediction is the table's (0 %: it has no row). --why adds
-// what canary_explain() says, and the times of all planners.
+// all-reduce by what its engines measure, until its table has been the same for five seconds (ten seconds at least, two
+// minutes at most: told as "unsettled"), and what it has settled on is timed. Applications compute between operations,
+// so there are 5 ms between two, which don't count. The other planners, with the engine's pieces and with a quarter of
+// them, run for ten seconds like that, since lanes that have carried more know their rates better. The prediction is
+// the table's (0 %: it has no row). --why adds what canary_explain() says, and the times of all planners.
 // Regret is the time of the chosen planner / time of the best, minus 1. The prediction error is that of the chosen
 // planner's time. Exit status 1: an operation failed, or a sum was wrong. (The times hold the network's part of an
 // engine's cost, not the processors'.)
@@ -17,6 +19,7 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -125,20 +128,28 @@ LinkCosts truth(const Bed& bed) {
 }
 
 // Seconds of one all-reduce: the mean of those that begin within 100 ms after an equally long warm-up, or, with
-// `paused`, within a second after kSettles, with pauses; < 0: it failed. By `planner`, or, with none, by what the group
+// `paused`, within a second after kSettles, with pauses; < 0: it failed. By `forced`, or, with none, by what the group
 // settles on, which is told in *live.
 struct Live {
   std::string planner, why;
   double predicted = 0;
+  bool settled = true;
 };
-constexpr Nanos kSettles = 10_s, kPause = 5_ms;
-double run(const Bed& bed, std::optional<PlannerId> planner, std::uint64_t bytes, bool paused, Live* live = nullptr) {
+struct Forced {
+  PlannerId planner;
+  std::uint64_t piece_bytes;
+};
+constexpr Nanos kSettles = 10_s, kQuiet = 5_s, kSettlesMax = 120_s, kPause = 5_ms;
+double run(const Bed& bed, std::optional<Forced> forced, std::uint64_t bytes, bool paused, Live* live = nullptr) {
   ClusterOptions o;
   o.hosts = bed.hosts();
   o.wiring = bed.wiring;
   o.fabric.window_bytes = 16 << 20;
-  o.settings.measured_choice = !planner;
-  if (planner) o.settings.algo = std::string(name_of(*planner));
+  o.settings.measured_choice = !forced;
+  if (forced) {
+    o.settings.algo = std::string(name_of(forced->planner));
+    o.settings.piece_bytes = Bytes{static_cast<std::int64_t>(forced->piece_bytes)};
+  }
   Cluster c(std::move(o));
   for (int h = 0; h < bed.hosts(); ++h) {
     for (int r = 0; r < bed.rails(); ++r) {
@@ -170,10 +181,25 @@ double run(const Bed& bed, std::optional<PlannerId> planner, std::uint64_t bytes
     }
     return true;
   };
-  for (const Nanos began = c.now(); c.now() - began < (paused ? kSettles : 100_ms);) {
+  const auto table = [&] {
+    const GroupMember& m = *c.world(0);
+    return m.group->decisions ? m.group->decisions->table_for(m.entered + 1).identity() : 0;
+  };
+  const Nanos start = c.now(), settles = paused ? kSettles : 100_ms;
+  Nanos changed = start;
+  auto present = table();
+  const auto is_settled = [&] {
+    if (c.now() - start < settles) return false;
+    return live == nullptr || c.now() - changed >= kQuiet || c.now() - start >= kSettlesMax;
+  };
+  while (!is_settled()) {
     if (!once()) return -1;
     if (paused) c.run_for(kPause);
+    if (table() == present) continue;
+    present = table();
+    changed = c.now();
   }
+  if (live != nullptr) live->settled = c.now() - changed >= kQuiet;
   int times = 0;
   Nanos took{};
   for (const Nanos began = c.now(); c.now() - began < (paused ? 1_s : 100_ms) || times == 0;) {
@@ -210,27 +236,32 @@ bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, bool why, Tota
   // A flat network can be run as a BCube, too.
   const BCubeShape bcube = bed.bcube.levels != 0 ? bed.bcube : find_bcube(reach, kRailsMax);
   const PlanRequest request{.ranks = bed.hosts(), .count = bytes / 4, .reach = &reach, .bcube = bcube};
-  constexpr std::uint64_t kPiece[] = {128 << 10};  // the engine's
-  const auto candidates = cost_candidates(request, bed.rails(), {.links = &links}, kPiece);
+  static constexpr std::uint64_t kPiece[] = {128 << 10, 32 << 10};  // the engine's, and those that a table may choose
+  const auto candidates =
+      cost_candidates(request, bed.rails(), {.links = &links}, std::span(kPiece).first(with_live ? 2 : 1));
   const auto unmeasured = select_planner(request, {});
   if (candidates.empty() || !unmeasured.ok()) return false;
   struct Ran {
     PlannerId planner;
+    std::uint64_t piece_bytes;
     double predicted, took;
+    std::string name() const { return std::string(name_of(planner)) + (piece_bytes == kPiece[0] ? "" : "/4"); }
   };
   std::vector<Ran> ran;
   for (const Candidate& c : candidates) {
-    const double took = run(bed, c.planner, bytes, with_live);
+    const double took = run(bed, Forced{c.planner, c.piece_bytes}, bytes, with_live);
     if (took < 0) {
       std::fprintf(stderr, "%s, %s: %s failed\n", bed.name.c_str(),
                    as_written(Bytes{static_cast<std::int64_t>(bytes)}).c_str(),
                    std::string(name_of(c.planner)).c_str());
       return false;
     }
-    ran.push_back({c.planner, c.seconds, took});
+    ran.push_back({c.planner, c.piece_bytes, c.seconds, took});
   }
   const auto took = [&](PlannerId id) {
-    return std::find_if(ran.begin(), ran.end(), [&](const Ran& r) { return r.planner == id; })->took;
+    return std::find_if(ran.begin(), ran.end(),
+                        [&](const Ran& r) { return r.planner == id && r.piece_bytes == kPiece[0]; })
+        ->took;
   };
   const auto best =
       std::min_element(ran.begin(), ran.end(), [](const Ran& a, const Ran& b) { return a.took < b.took; });
@@ -246,14 +277,15 @@ bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, bool why, Tota
   totals->regret_static.push_back(of_static);
   totals->error.push_back(std::abs(error));
   std::printf("| %-28s | %6s | %-16s | %10.3f | %-16s | %5.1f %% | %-16s | %6.1f %% | %+6.1f %% |\n", bed.name.c_str(),
-              as_written(Bytes{static_cast<std::int64_t>(bytes)}).c_str(), std::string(name_of(best->planner)).c_str(),
-              best->took * 1e3, live.planner.c_str(), regret * 100, std::string(name_of(unmeasured.value())).c_str(),
-              of_static * 100, error * 100);
+              as_written(Bytes{static_cast<std::int64_t>(bytes)}).c_str(), best->name().c_str(), best->took * 1e3,
+              live.planner.c_str(), regret * 100, std::string(name_of(unmeasured.value())).c_str(), of_static * 100,
+              error * 100);
+  if (!live.settled) std::puts("unsettled: the table changed to the end");
   if (why) {
     std::printf("%s\n ", live.why.c_str());
-    for (const Ran& r : ran)
-      std::printf(" %s %.3f ms (predicted %.3f)", std::string(name_of(r.planner)).c_str(), r.took * 1e3,
-                  r.predicted * 1e3);
+    for (const Ran& r : ran) {
+      std::printf(" %s %.3f ms (predicted %.3f)", r.name().c_str(), r.took * 1e3, r.predicted * 1e3);
+    }
     std::puts("");
   }
   std::fflush(stdout);
@@ -265,6 +297,7 @@ bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, bool why, Tota
 int main(int argc, char** argv) {
   bool quick = false, live = false, why = false;
   std::vector<std::string> wanted;
+  std::vector<std::uint64_t> sizes;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--quick") == 0) {
       quick = true;
@@ -272,10 +305,18 @@ int main(int argc, char** argv) {
       live = true;
     } else if (std::strcmp(argv[i], "--why") == 0) {
       why = true;
+    } else if (std::strcmp(argv[i], "--bytes") == 0 && i + 1 < argc) {
+      const auto size = parse_bytes(argv[++i]);
+      if (!size.ok() || size.value().count < 4) {
+        std::fprintf(stderr, "--bytes wants a size of at least 4 bytes, not %s\n", argv[i]);
+        return 2;
+      }
+      sizes.push_back(static_cast<std::uint64_t>(size.value().count) / 4 * 4);
     } else {
       wanted.emplace_back(argv[i]);
     }
   }
+  if (sizes.empty()) sizes = {1 << 10, 16 << 10, 256 << 10, 4 << 20};
   std::puts("| network | bytes | best | ms | chosen | regret | static choice | regret | prediction |");
   std::puts("|---|---|---|---|---|---|---|---|---|");
   Totals totals;
@@ -284,8 +325,7 @@ int main(int argc, char** argv) {
     const auto named = [&](const std::string& text) { return bed.name.find(text) != std::string::npos; };
     if (!wanted.empty() && std::none_of(wanted.begin(), wanted.end(), named)) continue;
     if (quick && bed.hosts() > 4) continue;
-    for (const std::uint64_t bytes : {1 << 10, 16 << 10, 256 << 10, 4 << 20})
-      ok = measure(bed, bytes, live, why, &totals) && ok;
+    for (const std::uint64_t bytes : sizes) ok = measure(bed, bytes, live, why, &totals) && ok;
   }
   const auto worst = [](const std::vector<double>& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); };
   std::printf(

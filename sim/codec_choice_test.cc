@@ -2,6 +2,7 @@
 // on everywhere, and nothing that a codec left out is lost on the way.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <functional>
 #include <string>
 
@@ -14,9 +15,9 @@ constexpr std::size_t kCount = 100'000;
 
 // An engine takes no virtual time to encode, so what it would take is said here, and must be believed before a codec
 // has run.
-ClusterOptions cluster(double codec_seconds, std::uint64_t mbit = 100) {
-  ClusterOptions o = flat_cluster(4);
-  o.fabric.nic = NicOptions::link(100_us, BytesPerSec::from_mbit(static_cast<std::int64_t>(mbit)));
+ClusterOptions cluster(double codec_seconds, std::uint64_t mbit = 100, int hosts = 4, Nanos latency = 100_us) {
+  ClusterOptions o = flat_cluster(hosts);
+  o.fabric.nic = NicOptions::link(latency, BytesPerSec::from_mbit(static_cast<std::int64_t>(mbit)));
   o.amend = [codec_seconds](int, EngineOptions* e) {
     e->codec_speed = [codec_seconds](const CodecSpec&) {
       const double each = codec_seconds / (kCount * sizeof(float));
@@ -39,11 +40,13 @@ std::uint64_t ran(Cluster& c, std::size_t candidate, int rank = 0) {
 struct Balance {
   std::vector<double> given = std::vector<double>(kCount), got = std::vector<double>(kCount);
   void expect_even(Cluster& c, double within = 3e-5) const {
+    std::vector<std::vector<float>> residuals;
+    for (int r = 0; r < c.ranks(); ++r) {
+      if (c.world(r)->feedback.knows(kTensor)) residuals.push_back(residual(c, r));
+    }
     for (std::size_t i = 0; i < kCount; i += 7) {
       double left = 0;
-      for (int r = 0; r < c.ranks(); ++r) {
-        if (c.world(r)->feedback.knows(kTensor)) left += residual(c, r)[i];
-      }
+      for (const std::vector<float>& of_rank : residuals) left += of_rank[i];
       ASSERT_NEAR(given[i], got[i] + left, within) << "element " << i;
     }
   }
@@ -126,6 +129,59 @@ TEST(CodecChoice, TheCodecThatOperationsNameIsTheirOwn) {
   Exchange plain(c, gradients(4, kCount, 5), "", 0);
   ASSERT_NO_FATAL_FAILURE(plain.expect_equal("no codec"));
   EXPECT_NEAR(plain.out[0][17], sum_of(plain.in, 17), 1e-6) << "others stay dense";
+}
+
+constexpr std::size_t kDense = 0, kArTopK = 1, kAgTopK = 2;
+
+// FlexComm's switch: an all-gather has one start-up time and n shares of the bytes, AR-Topk more of the one and fewer
+// of the other.
+TEST(CodecChoice, TopKIsGatheredWhereWaysAreLongAndReducedWhereBytesCount) {
+  struct Case {
+    Nanos latency;
+    const char* codec;
+    std::size_t chosen, other;
+  };
+  for (const Case& one :
+       {Case{100_us, "artopk:star:0.1,auto", kArTopK, kAgTopK}, Case{100_us, "artopk:var:0.1,auto", kArTopK, kAgTopK},
+        Case{5_ms, "artopk:star:0.001,auto", kAgTopK, kArTopK}}) {
+    const bool quick = std::getenv("CANARY_TEST_QUICK") != nullptr;
+    if (quick && one.chosen == kArTopK) continue;  // under sanitizers, where each takes a minute
+    Cluster c(cluster(6e-3, 20, 8, one.latency));
+    ASSERT_TRUE(c.join());
+    Balance balance;
+    const auto enough = [&] {
+      const auto& cells = c.world(0)->group->codec_use.cells();
+      return !cells.empty() && cells[0]->took[one.chosen].operations >= 20;
+    };
+    ASSERT_NO_FATAL_FAILURE(exchange(c, 12_s, one.codec, &balance, enough));
+    const std::string why = c.engine(7).explain(c.world(7)->id, Collective::kAllReduce, kCount * 4);
+    EXPECT_GE(ran(c, kDense), 2u) << why;
+    for (int r = 0; r < 8; ++r) {
+      EXPECT_GE(ran(c, one.chosen, r), 20u) << why;
+      EXPECT_LE(ran(c, one.other, r), 8u) << why;
+    }
+    EXPECT_NE(why.find(std::string("; with codec ") + one.codec), std::string::npos) << why;
+    ASSERT_NO_FATAL_FAILURE(balance.expect_even(c, 1e-3));
+  }
+}
+
+TEST(CodecChoice, TopKGoesBackToDenseWithAllThatItLeftOut) {
+  Cluster c(cluster(60e-3, 20));
+  ASSERT_TRUE(c.join());
+  Balance balance;
+  const auto enough = [&] {
+    const auto& cells = c.world(0)->group->codec_use.cells();
+    return !cells.empty() && cells[0]->took[kArTopK].operations + cells[0]->took[kAgTopK].operations >= 40;
+  };
+  ASSERT_NO_FATAL_FAILURE(exchange(c, 12_s, "artopk:star:0.01,auto", &balance, enough));
+  EXPECT_GE(ran(c, kArTopK) + ran(c, kAgTopK), 20u);
+  for (int host = 0; host < 4; ++host)
+    c.fabric().nic(host, 0) = NicOptions::link(20_us, BytesPerSec::from_mbit(10'000));
+  const std::uint64_t dense = ran(c, kDense);
+  ASSERT_NO_FATAL_FAILURE(exchange(c, 8_s, "artopk:star:0.01,auto", &balance, [&] { return ran(c, kDense) > dense; }));
+  EXPECT_EQ(ran(c, kDense), dense + 1) << c.engine(0).explain(c.world(0)->id, Collective::kAllReduce, kCount * 4);
+  for (int r = 0; r < 4; ++r) EXPECT_FALSE(c.world(r)->feedback.leaves(kTensor));
+  ASSERT_NO_FATAL_FAILURE(balance.expect_even(c, 1e-3));
 }
 
 TEST(CodecChoice, WhoDoesNotAskIsNamed) {

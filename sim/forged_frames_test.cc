@@ -93,5 +93,37 @@ TEST(ForgedFrames, APeerSpeaksForItsOwnRanksOnly) {
   op.expect_exact();
 }
 
+// By itself, with its signature behind it, and ahead of its operation.
+TEST(ForgedFrames, APieceWithoutBytesIsNotBelievedWhereZerosCount) {
+  for (const ReduceOp op : {CANARY_MIN, CANARY_MAX, CANARY_PROD}) {
+    Cluster c(flat_cluster(2));
+    ASSERT_TRUE(c.join());
+    oracle::Shape shape = sum(2, 1000);
+    shape.redop = op;
+    AllRanks first(c, shape);
+    first.submit_all();
+    first.expect_exact();
+    const wire::SignaturePayload mine = c.world(0)->history[1];  // as the next call's
+    wire::SignaturePayload signature = mine;
+    signature.world_rank = 1;
+    Forger forger(c);
+    const auto forge = [&] {
+      wire::Header h = Forger::piece_of(c, 2, 0);
+      h.signature = signature_hash(mine);
+      for (h.step = 0; h.step < 8; ++h.step) forger.send(h, &signature);
+      h.flags = wire::kSigned;
+      h.payload_bytes = sizeof signature;
+      for (h.step = 0; h.step < 8; ++h.step) forger.send(h, &signature);
+    };
+    forge();
+    AllRanks second(c, shape);
+    second.submit(0);
+    forge();
+    c.run_for(1_ms);
+    second.submit(1);
+    second.expect_exact();
+  }
+}
+
 }  // namespace
 }  // namespace canarynet

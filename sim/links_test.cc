@@ -212,6 +212,39 @@ TEST(Links, ASlowSecondNicCostsMixedSizesOfFourHostsNothing) {
     expect_no_worse_mixed(4, {{500, 50_us, bucket}, {20, 50_us, bucket}}, seed++);
 }
 
+// What a sketch of 1 MiB sends, with a pause for computing behind each. The first trials of all lanes take 15 MB; after
+// them, and over a long time, probes are next to nothing.
+TEST(Links, ProbesAreASmallPartOfWhatShortOperationsSend) {
+  constexpr std::uint64_t kBytes = 256 << 10;
+  const std::vector<LinkBed> nics = {{100}, {100}};
+  ClusterOptions o = cluster_of(4, nics);
+  o.settings.algo = "mesh";
+  Cluster c(o);
+  lay_links(c, nics);
+  ASSERT_TRUE(c.join());
+  const auto sent = [&] {
+    std::uint64_t bytes = 0;
+    for (int host = 0; host < 4; ++host) {
+      for (int rail = 0; rail < 2; ++rail) bytes += c.fabric().nic_counters(host, rail).tx_bytes;
+    }
+    return static_cast<double>(bytes);
+  };
+  const auto part_of_what_is_due = [&](int operations) {
+    const double before = sent();
+    for (int i = 0; i < operations; ++i) {
+      AllRanks op(c, sum(4, kBytes / 4));
+      op.submit_all();
+      op.expect_exact(10_s);
+      c.run_for(150_ms);
+    }
+    return (sent() - before) / (operations * 2.0 * 3 * kBytes);
+  };
+  const double first = part_of_what_is_due(20), then = part_of_what_is_due(200), last = part_of_what_is_due(400);
+  std::printf("the first 20 operations sent %.3f times what is due, the next 200 %.3f times, and 400 more %.3f times\n",
+              first, then, last);
+  EXPECT_LT(last, 1.05);
+}
+
 TEST(Links, EqualNicsShare) {
   const LinkBed nic{500};
   for (const std::uint64_t bytes : {1 << 20, 4 << 20}) {

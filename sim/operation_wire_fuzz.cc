@@ -465,6 +465,7 @@ class Fuzzer final : public PollWatcher {
         row.planner = static_cast<std::uint8_t>(input_.u8() % kPlannerCount);
         if ((how & 4) != 0) {  // a row that chooses a codec
           static const std::uint32_t asked[] = {number_asked("auto").value(), number_asked("sketch:8,auto").value(),
+                                                number_asked("artopk:star:0.01,auto").value(),
                                                 codec_number(parse_codec("int8").value()).value(), 0xffffffff};
           row.asked = asked[input_.u8() % std::size(asked)];
           row.runner_up = static_cast<std::uint8_t>(input_.u8() & 3);

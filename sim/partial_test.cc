@@ -207,6 +207,43 @@ TEST(PartialAllReduce, EndsWithADeadMembersNameAndTheOthersGoOnWithoutIt) {
   }
 }
 
+// Whoever leaves the dead out counts on one who had not seen the death.
+TEST(PartialAllReduce, WhoSawADeathFirstHearsOfThoseWhoCalledTheDead) {
+  for (const bool survivors_first : {true, false}) {
+    Cluster c(flat_cluster(4));
+    ASSERT_TRUE(c.join());
+    Partial with(c, 1, {0, 1, 2}, 100), without(c, 1, {1, 2}, 100), others(c, 1, {3}, 100);
+    if (survivors_first) without.call(1);
+    c.kill(0, CrashKind::kHangup);
+    c.run_for(1_s);
+    with.call(2);
+    ASSERT_TRUE(c.run_until([&] { return with.done(); }, 1_s));
+    with.expect_error(CANARY_PEER_DIED, "rank 0");
+    if (!survivors_first) without.call(1);
+    others.call_all();
+    ASSERT_TRUE(c.run_until([&] { return without.done() && others.done(); }, 1_s)) << survivors_first;
+    without.expect_error(CANARY_MISMATCH, "rank 2 called partial_all_reduce #1 among ranks 0, 1, 2, which has failed");
+    EXPECT_EQ(without.calls()[0]->ticket.status.detail().rank, 2);
+    others.expect_exact(1);
+    Partial next(c, 2, {1, 2}, 100);
+    next.call_all();
+    ASSERT_TRUE(c.run_until([&] { return next.done(); }, 1_s));
+    next.expect_exact(1.0 / 2);
+  }
+}
+
+TEST(PartialAllReduce, ListsThatDifferAreToldWithoutACoordinatorToo) {
+  Cluster c(flat_cluster(4));
+  ASSERT_TRUE(c.join());
+  c.kill(0, CrashKind::kHangup);
+  c.run_for(1_s);
+  Partial p(c, 1, {2, 3}, 100);
+  p.call(2);
+  p.call(1, kPlain, CANARY_AVG, {1, 2});
+  ASSERT_TRUE(c.run_until([&] { return p.done(); }, 1_s));
+  p.expect_error(CANARY_MISMATCH, "called partial_all_reduce #1 among ranks");
+}
+
 TEST(PartialAllReduce, OneThatDoesNotCallIsNamedAndTheGroupLivesOn) {
   ClusterOptions o = flat_cluster(4);
   o.settings.entry_limit = 500_ms;
@@ -418,6 +455,28 @@ TEST(PastPartials, TheNewestAreKnownWithTheirFirstWord) {
     }
     ASSERT_EQ(past.find({group.flow, group.epoch + 1}), nullptr);
   }
+}
+
+TEST(PastPartials, ANumberThatFailedIsKnownByItsCallers) {
+  PastPartials past;
+  const auto number_of_caller = [&](int rank) {
+    const SpentNumber* const found = past.find_failed([&](const SpentNumber& spent) {
+      return std::find(spent.callers.begin(), spent.callers.end(), rank) != spent.callers.end();
+    });
+    return found != nullptr ? static_cast<int>(found->number) : -1;
+  };
+  past.add({1, 1}, Status(), {7, {1, 1}, {2, 3}, {2}});
+  EXPECT_EQ(number_of_caller(2), -1) << "it went well";
+  past.add({2, 1}, Status(CANARY_PEER_DIED, "gone"), {8, {1, 1}, {2, 3, 4}, {2, 4}});
+  EXPECT_EQ(number_of_caller(2), 8);
+  EXPECT_EQ(number_of_caller(4), 8);
+  EXPECT_EQ(number_of_caller(3), -1) << "it is elsewhere";
+  for (std::uint32_t i = 0; i < PastPartials::kKept - 1; ++i) past.add({3 + i, 1}, Status());
+  EXPECT_EQ(number_of_caller(2), 8);
+  past.add({1000, 1}, Status());
+  EXPECT_EQ(number_of_caller(2), -1) << "others are newer";
+  past.add({1001, 1}, Status(CANARY_PEER_DIED, "gone"), {9, {1, 1}, {2, 3}, {2}});
+  EXPECT_EQ(number_of_caller(2), 9);
 }
 
 TEST(PartialAllReduce, LeavesNothingBehind) {

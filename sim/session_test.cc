@@ -11,14 +11,6 @@
 namespace canarynet {
 namespace {
 
-SessionWorkers start(Cluster& c, const SessionSetup& setup, const std::vector<Nanos>& compute, int iterations) {
-  SessionWorkers out;
-  for (int r = 0; r < c.ranks(); ++r)
-    out.push_back(std::make_unique<SessionWorker>(c, r, setup, compute[static_cast<std::size_t>(r) % compute.size()],
-                                                  iterations));
-  return out;
-}
-
 TEST(Session, InBspEveryStepHandsOutAllWorkersGradients) {
   Cluster c(flat_cluster(4));
   ASSERT_TRUE(c.join());
@@ -272,17 +264,7 @@ TEST(Session, NothingIsLostOrSummedTwiceUnderFaults) {
   for (std::uint64_t seed = 1; seed <= 14; ++seed) {
     Random random(seed);
     const int ranks = 2 + static_cast<int>(random.below(7));
-    ClusterOptions o = flat_cluster(ranks);
-    o.fabric.seed = seed;
-    o.fabric.stream = random.below(2) == 0;
-    for (DirectionOptions* d : {&o.fabric.nic.out, &o.fabric.nic.in}) {
-      d->jitter = 200_us;
-      d->loss_ppm = o.fabric.stream ? 0 : 20'000;
-      d->duplicate_ppm = 20'000;
-      d->reorder_ppm = 50'000;
-      d->corrupt_ppm = 2'000;
-    }
-    Cluster c(o);
+    Cluster c(rough_cluster(ranks, seed, &random));
     ASSERT_TRUE(c.join());
     SessionSetup setup = SessionSetup::with(random.below(6), 1 + random.below(3), random.below(2));
     setup.counts = {100, 3000, 12'000};

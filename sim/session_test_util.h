@@ -8,11 +8,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/random.h"
 #include "engine/session.h"
+#include "kernels/crc32c.h"
 #include "sim/cluster_test_util.h"
 
 namespace canarynet {
@@ -20,8 +23,13 @@ namespace canarynet {
 struct SessionSetup {
   std::uint64_t number = 1;
   std::vector<std::uint64_t> counts = {40, 25, 90};  // at least as many as ranks
-  std::uint64_t staleness = 18, proportion = 3, waits = 0, linger = port::kUsualLinger, staleness_max = 64, backlog = 2;
+  std::uint64_t staleness = 18, proportion = 3, waits = 0, linger = port::kUsualLinger, staleness_max = 64, backlog = 2,
+                goes_on = 0;
+  std::vector<std::uint32_t> codecs = {};  // of the colayers; empty: none
+  // Element i of what rank r pushes for colayer z in its n-th iteration, from 0. Empty: 1 where i is r, else 0.
+  std::function<float(int r, std::size_t z, int n, std::size_t i)> gradient = {};
 
+  std::uint64_t codec(std::size_t z) const { return codecs.empty() ? 0 : codecs[z % codecs.size()]; }
   static SessionSetup bsp() { return with(0, 3, 1); }
   static SessionSetup ssp(std::uint64_t s) { return with(s, 3, 1); }
   static SessionSetup asp() { return with(port::kUnboundedStaleness, 3, 0); }
@@ -34,8 +42,11 @@ struct SessionSetup {
     return out;
   }
   std::vector<std::uint64_t> words(bool opening) const {
-    std::vector<std::uint64_t> out{staleness, proportion, waits, linger, staleness_max, backlog};
-    if (opening) out.insert(out.end(), counts.begin(), counts.end());
+    std::vector<std::uint64_t> out{staleness, proportion, waits, linger, staleness_max, backlog, goes_on};
+    for (std::size_t z = 0; opening && z < counts.size(); ++z) {
+      out.push_back(counts[z]);
+      out.push_back(codec(z));
+    }
     return out;
   }
   std::size_t elements() const {
@@ -51,9 +62,10 @@ class SessionWorker {
       : cluster_(cluster), rank_(rank), setup_(std::move(setup)), compute_(compute), left_(iterations) {
     words_ = setup_.words(true);
     sums_.resize(setup_.elements());
-    totals_.assign(setup_.counts.size(), std::vector<double>(static_cast<std::size_t>(cluster.ranks())));
-    for (const auto count : setup_.counts) gradient_.emplace_back(static_cast<std::size_t>(count));
-    for (auto& g : gradient_) g[static_cast<std::size_t>(rank)] = 1;
+    for (const auto count : setup_.counts) {
+      handed_.emplace_back(static_cast<std::size_t>(count));
+      given_.emplace_back(static_cast<std::size_t>(count));
+    }
     submit(port::open_session(id(), setup_.number, words_, ticket()));
     at_ = At::kOpening;
   }
@@ -68,7 +80,8 @@ class SessionWorker {
           continue;
         }
         --left_;
-        for (int z = 0; z < static_cast<int>(gradient_.size()); ++z) push(z);
+        for (std::size_t z = 0; z < setup_.counts.size(); ++z) push(z);
+        ++n_;
         ask(port::SessionStep::kStep);
         continue;
       }
@@ -104,8 +117,22 @@ class SessionWorker {
   const sync::WorkerSet* row(sync::Iteration t, int z) const { return engine().session_row(id(), setup_.number, t, z); }
   OpTicket& last_ticket() { return *ticket_; }
 
-  // Of colayer z, how many gradients of rank r were handed out in all.
-  double total(int z, int r) const { return totals_[static_cast<std::size_t>(z)][static_cast<std::size_t>(r)]; }
+  // Of colayer z, how many gradients of rank r were handed out in all: where it is 1 in element r.
+  double total(int z, int r) const { return handed_[static_cast<std::size_t>(z)][static_cast<std::size_t>(r)]; }
+  // What was handed out of colayer z in all, and what was pushed here.
+  const std::vector<double>& handed(std::size_t z) const { return handed_[z]; }
+  const std::vector<double>& given(std::size_t z) const { return given_[z]; }
+  // What the codec has left out of colayer z here; empty: nothing.
+  std::span<const float> left_out(std::size_t z) const {
+    return engine().session_left_out(id(), setup_.number, static_cast<int>(z));
+  }
+  // Beside what it pushes by itself. It must not be taken: nobody counts it.
+  Status push_of(std::size_t z, std::span<const float> gradient) {
+    OpTicket mine;
+    submit(port::push(id(), setup_.number, static_cast<int>(z), gradient, cluster_.id(member(), &mine)));
+    return mine.status;
+  }
+  std::vector<std::uint32_t> crcs;  // of what each step handed out
   std::uint64_t pushed = 0, gradients = 0, pulls = 0, steps = 0;
   sync::Iteration most_stale = 0;  // newest - oldest of any step
   port::SessionResult last;
@@ -122,12 +149,17 @@ class SessionWorker {
     return cluster_.id(member(), ticket_.get());
   }
   void submit(const port::Command& c) { cluster_.submit(rank_, c); }
-  void push(int z) {
+  void push(std::size_t z) {
     OpTicket mine;
-    std::vector<float> gradient = gradient_[static_cast<std::size_t>(z)];
-    submit(port::push(id(), setup_.number, z, gradient, cluster_.id(member(), &mine)));
+    std::vector<float> gradient(static_cast<std::size_t>(setup_.counts[z]));
+    if (!setup_.gradient) gradient[static_cast<std::size_t>(rank_)] = 1;
+    for (std::size_t i = 0; setup_.gradient && i < gradient.size(); ++i) gradient[i] = setup_.gradient(rank_, z, n_, i);
+    submit(port::push(id(), setup_.number, static_cast<int>(z), gradient, cluster_.id(member(), &mine)));
+    if (mine.code == CANARY_OK) {
+      ++pushed;
+      for (std::size_t i = 0; i < gradient.size(); ++i) given_[z][i] += static_cast<double>(gradient[i]);
+    }
     std::fill(gradient.begin(), gradient.end(), 1e30f);  // it is the caller's again
-    if (mine.code == CANARY_OK) ++pushed;
   }
   void ask(port::SessionStep what) {
     at_ = what == port::SessionStep::kStep   ? At::kStepping
@@ -140,11 +172,12 @@ class SessionWorker {
     if (last.overtime != 0) return ask(port::SessionStep::kPull);
     std::size_t at = 0;
     for (std::size_t z = 0; z < setup_.counts.size(); ++z) {
-      for (std::size_t r = 0; r < totals_[z].size(); ++r) totals_[z][r] += static_cast<double>(sums_[at + r]);
-      for (std::size_t i = totals_[z].size(); i < setup_.counts[z]; ++i)
+      for (std::size_t i = 0; i < handed_[z].size(); ++i) handed_[z][i] += static_cast<double>(sums_[at + i]);
+      for (std::size_t i = static_cast<std::size_t>(cluster_.ranks()); !setup_.gradient && i < handed_[z].size(); ++i)
         EXPECT_EQ(sums_[at + i], 0) << "rank " << rank_ << ", colayer " << z << ", element " << i;
-      at += static_cast<std::size_t>(setup_.counts[z]);
+      at += handed_[z].size();
     }
+    crcs.push_back(crc32c(0, sums_.data(), sums_.size() * sizeof(float)));
     gradients += last.gradients;
     if (last.oldest != 0) most_stale = std::max(most_stale, last.newest - last.oldest);
     pulls += at_ == At::kPulling;
@@ -170,10 +203,26 @@ class SessionWorker {
   At at_ = At::kOpening;
   std::vector<std::uint64_t> words_;
   std::vector<float> sums_;
-  std::vector<std::vector<float>> gradient_;
-  std::vector<std::vector<double>> totals_;  // by colayer and rank
+  int n_ = 0;                                        // iterations that were pushed
+  std::vector<std::vector<double>> handed_, given_;  // by colayer and element
   std::unique_ptr<OpTicket> ticket_;
 };
+
+// A fabric that loses, duplicates, reorders and corrupts frames. `random` draws whether its lanes are streams, which
+// lose none.
+inline ClusterOptions rough_cluster(int hosts, std::uint64_t seed, Random* random, int ranks_per_host = 1) {
+  ClusterOptions o = flat_cluster(hosts, 2, ranks_per_host);
+  o.fabric.seed = seed;
+  o.fabric.stream = random->below(2) == 0;
+  for (DirectionOptions* d : {&o.fabric.nic.out, &o.fabric.nic.in}) {
+    d->jitter = 200_us;
+    d->loss_ppm = o.fabric.stream ? 0 : 20'000;
+    d->duplicate_ppm = 20'000;
+    d->reorder_ppm = 50'000;
+    d->corrupt_ppm = 2'000;
+  }
+  return o;
+}
 
 using SessionWorkers = std::vector<std::unique_ptr<SessionWorker>>;
 
@@ -193,6 +242,13 @@ bool work_until(Cluster& c, SessionWorkers& workers, Nanos limit, const Done& do
     if (!c.step(next)) c.run_for(next - c.now());
   }
   return false;
+}
+inline SessionWorkers start(Cluster& c, const SessionSetup& setup, const std::vector<Nanos>& compute, int iterations) {
+  SessionWorkers out;
+  for (int r = 0; r < c.ranks(); ++r)
+    out.push_back(std::make_unique<SessionWorker>(c, r, setup, compute[static_cast<std::size_t>(r) % compute.size()],
+                                                  iterations));
+  return out;
 }
 inline bool work(Cluster& c, SessionWorkers& workers, Nanos limit = 60_s) {
   return work_until(c, workers, limit, [] { return false; });

@@ -162,6 +162,35 @@ TEST(TopKOperation, RootsTakeTurnsPerTensor) {
   }
 }
 
+TEST(TopKOperation, ItIsToldHowOftenEachRankWasRoot) {
+  Cluster c(flat_cluster(3));
+  ASSERT_TRUE(c.join());
+  const auto roots = [&](int rank) {
+    std::vector<std::uint64_t> counts(3, 99);
+    OpTicket ticket;
+    c.submit(rank, port::top_k_roots(c.world(rank)->id, counts, c.id(c.world(rank), &ticket)));
+    EXPECT_TRUE(c.run_until([&] { return ticket.done(); }, 1_s));
+    EXPECT_EQ(ticket.code, CANARY_OK) << ticket.status.to_string();
+    return counts;
+  };
+  using Counts = std::vector<std::uint64_t>;
+  EXPECT_EQ(roots(1), (Counts{0, 0, 0})) << "before the first";
+  for (std::size_t step = 0; step < 5; ++step) {
+    Values input = gradients(3, kCount, step);
+    for (float& v : input[1]) v *= 2;
+    ASSERT_NO_FATAL_FAILURE(Exchange(c, input, "artopk:star:0.02").expect_equal("star"));
+  }
+  for (int r = 0; r < 3; ++r) EXPECT_EQ(roots(r), (Counts{2, 2, 1}));
+  for (int r = 0; r < 3; ++r) c.world(r)->feedback.forget(kTensor);
+  for (std::size_t step = 0; step < 3; ++step) {
+    Values input = gradients(3, kCount, step);
+    for (float& v : input[1]) v *= 9;
+    ASSERT_NO_FATAL_FAILURE(Exchange(c, input, "artopk:var:0.02", 0).expect_equal("var"));
+    ASSERT_NO_FATAL_FAILURE(Exchange(c, input, "agtopk:0.02", 0).expect_equal("none is root"));
+  }
+  for (int r = 0; r < 3; ++r) EXPECT_EQ(roots(r), (Counts{2, 5, 1}));
+}
+
 TEST(TopKOperation, WhatIsNotFiniteIsNamedOnEveryRankAndTheGroupLivesOn) {
   for (const std::string codec : {"artopk:star:0.01", "artopk:var:0.01", "agtopk:0.01"}) {
     Cluster c(flat_cluster(4));
@@ -183,6 +212,42 @@ TEST(TopKOperation, WhatIsNotFiniteIsNamedOnEveryRankAndTheGroupLivesOn) {
   }
 }
 
+// A value that is not finite must not decide whether a call fails where dense was asked for instead.
+TEST(TopKOperation, WhatIsNotFiniteGoesDenseIfAskedAndTakesWhatWasLeftOutWithIt) {
+  for (const std::string codec : {"artopk:star:0.02,or-dense", "artopk:var:0.02,or-dense", "agtopk:0.02,or-dense"}) {
+    Cluster c(flat_cluster(3));
+    ASSERT_TRUE(c.join());
+    for (const bool in_place : {false, true}) {
+      Exchange before(c, gradients(3, kCount, 1), codec);
+      ASSERT_NO_FATAL_FAILURE(before.expect_equal(codec));
+      const Values left = {residual(c, 0), residual(c, 1), residual(c, 2)};
+      Values input = gradients(3, kCount, 2);
+      input[1][77] = std::numeric_limits<float>::infinity();
+      input[2][78] = std::numeric_limits<float>::quiet_NaN();
+      Exchange e(c, input, codec, kTensor, CANARY_AVG);
+      for (std::size_t r = 0; in_place && r < 3; ++r) e.request[r].output = e.in[r].data();
+      e.submit_all();
+      ASSERT_TRUE(e.finish());
+      for (std::size_t r = 0; r < 3; ++r) {
+        ASSERT_EQ(e.tickets[r]->code, CANARY_OK) << codec << ": " << e.tickets[r]->status.to_string();
+        const std::vector<float>& out = in_place ? e.in[r] : e.out[r];
+        EXPECT_EQ(out[77], std::numeric_limits<float>::infinity());
+        EXPECT_TRUE(std::isnan(out[78]));
+        for (std::size_t i = 0; i < kCount; ++i) {
+          if (i == 77 || i == 78) continue;
+          ASSERT_NEAR(3 * out[i], sum_of(input, i) + sum_of(left, i), 1e-6) << codec << ", element " << i;
+        }
+        EXPECT_EQ(residual(c, static_cast<int>(r)), std::vector<float>(kCount)) << codec << ": all of it was sent";
+        EXPECT_EQ(c.world(static_cast<int>(r))->entered, c.world(0)->entered);
+      }
+    }
+    Exchange again(c, gradients(3, kCount, 3), codec);
+    ASSERT_NO_FATAL_FAILURE(again.expect_equal(codec));
+    Exchange plain(c, gradients(3, kCount, 3), "", 0);
+    ASSERT_NO_FATAL_FAILURE(plain.expect_equal("dense"));
+  }
+}
+
 TEST(TopKOperation, RanksThatDisagreeAboutItAreNamed) {
   struct Change {
     const char* says;
@@ -192,6 +257,8 @@ TEST(TopKOperation, RanksThatDisagreeAboutItAreNamed) {
       {"codec=artopk:var:0.01", [](OpRequest* r) { r->codec = number_of("artopk:var:0.01"); }},
       {"codec=artopk:star:0.02", [](OpRequest* r) { r->codec = number_of("artopk:star:0.02"); }},
       {"codec=agtopk:0.01", [](OpRequest* r) { r->codec = number_of("agtopk:0.01"); }},
+      {"codec=artopk:star:0.01,or-dense", [](OpRequest* r) { r->codec = number_of("artopk:star:0.01,or-dense"); }},
+      {"codec=artopk:star:0.01,auto", [](OpRequest* r) { r->codec = number_of("artopk:star:0.01,auto"); }},
       {"codec=int8", [](OpRequest* r) { r->codec = number_of("int8"); }},
       {"avg codec=artopk:star:0.01", [](OpRequest* r) { r->redop = CANARY_AVG; }},
       {"n=4999", [](OpRequest* r) { r->count = 4'999; }},
@@ -274,7 +341,9 @@ TEST(TopKOperation, GroupsOfOneNoElementsNoTensorAndOneBufferWork) {
 // A rank's death, an abort, or a deadline at any moment of a call: every caller hears of it, and none hangs.
 TEST(TopKOperation, WhatEndsAGroupEndsACallInAnyPhase) {
   enum class How : std::uint8_t { kDeath, kAbort, kDeadline };
-  for (const std::string codec : {"artopk:star:0.02", "artopk:var:0.02", "agtopk:0.02"}) {
+  for (const std::string codec : {"artopk:star:0.02", "artopk:var:0.02", "agtopk:0.02", "agtopk:0.02,or-dense"}) {
+    Values input = gradients(4, 40'000, 1);
+    if (codec.ends_with("or-dense")) input[3][39'999] = std::numeric_limits<float>::quiet_NaN();  // a phase more
     for (const How how : {How::kDeath, How::kAbort, How::kDeadline}) {
       int ended = 0;
       for (Nanos at{}; at < 160_ms; at += 14_ms) {
@@ -283,7 +352,7 @@ TEST(TopKOperation, WhatEndsAGroupEndsACallInAnyPhase) {
             NicOptions::link(20_ms, BytesPerSec::from_mbit(1'000));  // a phase takes some of these steps
         Cluster c(options);
         ASSERT_TRUE(c.join());
-        Exchange e(c, gradients(4, 40'000, 1), codec);
+        Exchange e(c, input, codec);
         Exchange behind(c, gradients(4, 100, 2), "", 0);
         e.submit_all();
         behind.submit_all();

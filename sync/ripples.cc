@@ -48,6 +48,14 @@ void GroupGenerator::answer_alone(int worker, Answers* answers) {
   answers->push_back({Answer::Kind::kAlone, worker, 0, nullptr});
 }
 
+void GroupGenerator::serve_left_over(Answers* answers) {
+  if (options_.mode != Mode::kSmart) return;
+  for (int w = waiting_.next(); w >= 0; w = waiting_.next(w + 1)) {
+    if (buffered_[static_cast<std::size_t>(w)] == 0) divide(w);
+    if (buffered_[static_cast<std::size_t>(w)] == 0) answer_alone(w, answers);
+  }
+}
+
 void GroupGenerator::asked(Nanos, const Question& question, Answers* answers) {
   const int w = question.worker;
   if (w < 0 || w >= workers() || !alive_.has(w)) return;
@@ -59,6 +67,7 @@ void GroupGenerator::asked(Nanos, const Question& question, Answers* answers) {
       if (group.working.empty()) free(i);
       break;
     }
+    serve_left_over(answers);
     return start(answers);
   }
   if (question.kind != Question::Kind::kGroup || waiting_.has(w)) return;
@@ -206,6 +215,7 @@ void GroupGenerator::died(Nanos, int worker, Answers* answers) {
       answer_alone(left, answers);
     }
   }
+  serve_left_over(answers);
   start(answers);
 }
 

@@ -65,6 +65,8 @@ class GroupGenerator final : public Coordinator {
   // Puts `pool_` in random order into groups of about group_size.
   void make_groups_of_pool();
   void answer_alone(int worker, Answers* answers);
+  // Workers that asked while a group of theirs was not done by all, and have none now.
+  void serve_left_over(Answers* answers);
 
   Options options_;
   Random* random_;

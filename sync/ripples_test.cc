@@ -449,5 +449,34 @@ TEST(NeighbourWorker, OnARingTheMatrixIsDoublyStochastic) {
   }
 }
 
+// A fast worker asks again before the others of its group have said that they are done.
+TEST(Ripples, AQuestionThatComesBeforeOthersAreDoneIsAnswered) {
+  Random random(1);
+  GroupGenerator::Options options;
+  options.host_of = {0, 1};
+  GroupGenerator generator(options, &random);
+  Answers answers;
+  const auto ask = [&](Question::Kind kind, int worker, std::int64_t number = 0) {
+    Question question;
+    question.kind = kind;
+    question.worker = worker;
+    question.number = number;
+    generator.asked({}, question, &answers);
+  };
+  ask(Question::Kind::kGroup, 0);
+  ask(Question::Kind::kGroup, 1);
+  ASSERT_EQ(answers.size(), 2u);
+  const std::int64_t number = answers[0].number;
+  answers.clear();
+  ask(Question::Kind::kDone, 0, number);
+  ask(Question::Kind::kGroup, 0);
+  EXPECT_TRUE(answers.empty());
+  ask(Question::Kind::kDone, 1, number);
+  generator.died({}, 1, &answers);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].kind, Answer::Kind::kAlone);
+  EXPECT_EQ(answers[0].worker, 0);
+}
+
 }  // namespace
 }  // namespace canarynet::sync

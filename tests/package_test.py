@@ -8,6 +8,7 @@ commands from the pages as they stand.
 Then it moves the prefix, which must not matter, and looks at the symbols: canary_* and nothing else is exported. The
 NCCL plugin is there and loads.
 """
+import glob
 import os
 import re
 import shutil
@@ -143,9 +144,11 @@ def symbols(prefix, source):
     exported = {line.split()[-1].split("@")[0] for line in listed.splitlines() if line.split()[-2] not in "A"}
     foreign = sorted(name for name in exported if not name.startswith("canary_"))
     assert not foreign, "exported beside canary_*: %s" % foreign
-    with open(os.path.join(source, "include/canarynet/canarynet.h")) as file:
-        declared = set(re.findall(r"CANARY_API[^;]*?\b(canary_\w+)\(", file.read()))
-    assert exported == declared, "only in the library: %s; only in the header: %s" % (exported - declared,
+    declared = set()
+    for header in glob.glob(os.path.join(source, "include/canarynet/*.h")):
+        with open(header) as file:
+            declared |= set(re.findall(r"CANARY_API[^;]*?\b(canary_\w+)\(", file.read()))
+    assert exported == declared, "only in the library: %s; only in the headers: %s" % (exported - declared,
                                                                                       declared - exported)
     print("ok   %d symbols, all canary_* and all declared" % len(exported))
 

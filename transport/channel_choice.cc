@@ -193,7 +193,8 @@ bool Channel::on_trial(Path& path) const {
   t.pause = std::clamp(t.pause * 2, limits::kTrialPauseMin, most);
   t.began = Nanos::max();
   t.next = now_ + t.pause;
-  t.next_at_bytes = placed_bytes_ + limits::kSentBetweenTrials;
+  const auto times = static_cast<std::uint64_t>(t.pause.count / limits::kTrialPauseMin.count);
+  t.next_at_bytes = placed_bytes_ + limits::kSentBetweenTrials * times;
   return false;
 }
 

@@ -8,8 +8,9 @@
 namespace canarynet::limits {
 
 // A lane that carried nothing for so long, or was never busy, is tried with probes. A trial sends twice what a shaper
-// may let pass as a burst. One that shows nothing new makes the pause until the next twice as long, unless the lane has
-// carried far more a short while ago; and probes are a small part of what the channel carries.
+// may let pass as a burst. One that shows nothing new makes the pause until the next twice as long, in time and in what
+// the channel sends meanwhile, unless the lane has carried far more a short while ago: so probes are a small part of
+// what short operations send, too.
 inline constexpr Nanos kTrialPauseMin = 500_ms;
 inline constexpr Nanos kTrialPauseMax = 8_s;
 inline constexpr Nanos kTrialMax = 500_ms;
@@ -28,7 +29,7 @@ inline constexpr BytesPerSec kSlowLink = BytesPerSec::from_mbit(50);
 inline constexpr std::uint32_t kSlowProbeBytes = 4 * 1024;
 inline constexpr std::uint64_t kProbeWindow = 64 * 1024;
 inline constexpr std::uint64_t kSentBeforeTrial = 64 * 1024;
-inline constexpr std::uint64_t kSentBetweenTrials = 4 * 1024 * 1024;
+inline constexpr std::uint64_t kSentBetweenTrials = 4 * 1024 * 1024;  // in the shortest pause
 // Before anything is measured.
 inline constexpr BytesPerSec kAssumedRate = BytesPerSec::from_mbit(1000);
 // The lane that carries what there is until anything is proved is taken for this: one that has proved a gigabit takes

@@ -24,7 +24,8 @@ inline constexpr std::uint16_t kMagic = 0xCA9A;
 // The version of all frames but greetings. 2: a piece may have its signature behind it (kSigned), engines say that they
 // leave, and ask to be dialled. 3: a signature says by which measured table its planner was chosen, and groups agree on
 // such tables (decision_wire.h). 4: such tables choose codecs, too. 5: their rows say why they are what they are.
-inline constexpr std::uint8_t kVersion = 5;
+// 6: null pieces.
+inline constexpr std::uint8_t kVersion = 6;
 // The version of greetings: a hello, and the refusal (kAbort) that may answer it, are the same in every version, so
 // that two versions can tell each other apart by name. A hello says in its payload which versions its sender speaks.
 inline constexpr std::uint8_t kGreetingVersion = 1;
@@ -33,7 +34,8 @@ inline constexpr std::uint32_t kRanksMax = 65535;       // of a job: a header ha
 
 enum class Kind : std::uint8_t {
   kHello = 1,      // first frame in each direction of a lane: who is there (HelloPayload)
-  kPiece = 2,      // payload: elements of one piece; with kSigned, a SignaturePayload behind them
+  kPiece = 2,      // payload: elements of one piece, none if all their bytes are zero (null piece); with kSigned, a
+                   // SignaturePayload behind them
   kSignature = 3,  // a rank entered an operation: its full arguments; also "READY": all its pieces have a place now.
                    // By itself where the rank's first piece for the receiver is large, or not ready yet
   kAck = 4,        // arrived whole and valid: cumulative sequence + bitmap (AckPayload)

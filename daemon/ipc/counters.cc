@@ -73,6 +73,8 @@ constexpr MetricInfo kProcess[] = {
     {"canary_codec_encoded_bytes_total", "", kCounter, kBytes, "What they became."},
     {"canary_codec_gain_ppm", "", kGauge, kNumber, "Share of the energy of tensors with error feedback that was sent."},
     {"canary_codec_residual_ppm", "", kGauge, kNumber, "Norm of what is left out of them now, of their own norm."},
+    {"canary_null_pieces_total", "", kCounter, kNumber, "Pieces of zeros that were sent without them."},
+    {"canary_null_value_bytes_total", "", kCounter, kBytes, "Zeros that they stood for, as values."},
 };
 static_assert(std::size(kNic) == static_cast<std::size_t>(NicMetric::kCount));
 static_assert(std::size(kLink) == static_cast<std::size_t>(LinkMetric::kCount));

@@ -87,6 +87,8 @@ enum class ProcessMetric : std::uint32_t {
   kCodecEncodedBytes,
   kCodecGainPpm,
   kCodecResidualPpm,
+  kNullPieces,
+  kNullValueBytes,
   kCount
 };
 

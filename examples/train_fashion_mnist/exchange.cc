@@ -8,6 +8,32 @@ double now_ms() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+GradientExchange::GradientExchange(canarynet::Group& group, std::span<float> gradient, const std::vector<Range>& ranges,
+                                   const Options& options)
+    : group_(group),
+      gradient_(gradient),
+      codec_(options.codec.empty() ? 0 : canarynet::codec(options.codec.c_str())),
+      step_codec_(codec_),
+      momentum_(options.codec_momentum),
+      warm_up_(options.warm_up),
+      one_bucket_(options.one_bucket) {
+  if (codec_ != 0 || one_bucket_) return;
+  std::vector<std::span<float>> tensors;
+  for (const Range range : ranges) tensors.push_back(gradient.subspan(range.begin, range.size()));
+  const canary_merge policy = options.merge == "mgwfbp"      ? CANARY_MERGE_MGWFBP
+                              : options.merge == "wfbp"      ? CANARY_MERGE_WFBP
+                              : options.merge == "synceasgd" ? CANARY_MERGE_SYNCEASGD
+                                                             : CANARY_MERGE_EXACT;
+  bundle_.emplace(group, tensors, CANARY_AVG, canarynet::Merging{.policy = policy});
+}
+
+void GradientExchange::submit(Range range) {
+  if (one_bucket_) return;
+  if (!bundle_) return send(range);
+  if (submitted_ == 0) first_ms_ = now_ms();
+  bundle_->submit(submitted_++);
+}
+
 void GradientExchange::send(Range range) {
   if (pending_.empty()) first_ms_ = now_ms();
   canarynet::OpOptions options;
@@ -20,6 +46,8 @@ void GradientExchange::send(Range range) {
 void GradientExchange::finish() {
   const double start = now_ms();
   if (one_bucket_) send({0, gradient_.size()});
+  if (bundle_) bundle_->wait();
+  submitted_ = 0;
   for (auto& operation : pending_) operation.wait();
   pending_.clear();
   const double end = now_ms();

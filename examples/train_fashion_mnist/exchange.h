@@ -1,11 +1,15 @@
-// exchange.h -- averages a gradient over all ranks, bucket by bucket, while the rest of it is still being computed.
+// exchange.h -- averages a gradient over all ranks, range by range, while the rest of it is still being computed.
 //
-// All ranks submit the same ranges in the same order. A submitted range is borrowed until finish(). With a codec, what
-// it leaves out of a range joins that range's next gradient. As one bucket, all of the gradient travels in finish(),
-// and a sparse codec chooses among all of it. Times are this rank's. Failures come as canarynet::Error.
+// All ranks submit the same ranges in the same order. A submitted range is borrowed until finish(). The ranges are
+// tensors of a bundle (canarynet/bundle.hpp), which finds out which of them had better travel together. With a codec
+// each is an operation of its own, and what the codec leaves out of a range joins that range's next gradient. As one
+// bucket, all of the gradient travels in finish(), and a sparse codec chooses among all of it. Times are this rank's.
+// Failures come as canarynet::Error.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,22 +24,15 @@ double now_ms();
 
 class GradientExchange {
  public:
-  GradientExchange(canarynet::Group& group, std::span<float> gradient, const Options& options)
-      : group_(group),
-        gradient_(gradient),
-        codec_(options.codec.empty() ? 0 : canarynet::codec(options.codec.c_str())),
-        step_codec_(codec_),
-        momentum_(options.codec_momentum),
-        warm_up_(options.warm_up),
-        one_bucket_(options.one_bucket) {}
+  // `ranges`: all of the gradient, as they will be submitted.
+  GradientExchange(canarynet::Group& group, std::span<float> gradient, const std::vector<Range>& ranges,
+                   const Options& options);
   // Before a step's first range: how much its codec keeps.
   void begin(std::size_t step) {
     constexpr double kFirstShare = 0.25;  // of the warm-up
     if (warm_up_ != 0) step_codec_ = canarynet::warm_up(codec_, kFirstShare, step, warm_up_);
   }
-  void submit(Range range) {
-    if (!one_bucket_) send(range);
-  }
+  void submit(Range range);
   // Waits until every submitted range holds the average.
   void finish();
 
@@ -53,6 +50,8 @@ class GradientExchange {
   float momentum_;
   std::size_t warm_up_;
   bool one_bucket_;
+  std::optional<canarynet::Bundle> bundle_;  // without a codec
+  std::size_t submitted_ = 0;                // of its tensors
   std::vector<canarynet::Operation> pending_;
   double first_ms_ = 0, whole_ms_ = 0, exposed_ms_ = 0;
 };

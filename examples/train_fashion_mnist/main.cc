@@ -6,13 +6,16 @@
 #include <exception>
 #include <fstream>
 #include <stdexcept>
+#include <string>
 
+#include "examples/train_fashion_mnist/sync_report.h"
+#include "examples/train_fashion_mnist/sync_trainer.h"
 #include "examples/train_fashion_mnist/trainer.h"
 
 namespace train {
 namespace {
 
-constexpr int kFailed = 1;
+constexpr int kFailed = 1, kWrongArguments = 2;
 
 void write_json(const Options& options, const std::string& text) {
   if (options.json.empty()) return;
@@ -59,14 +62,23 @@ int exchange_only(canarynet::Context& context, const Options& options) {
   return kFailed;
 }
 
+int accurate_enough(double accuracy, const Options& options, bool speaks) {
+  if (accuracy >= options.accuracy_min) return 0;
+  if (speaks) {
+    std::fprintf(stderr, "train_fashion_mnist: test accuracy %.2f %% is below %.2f %%\n", 100 * accuracy,
+                 100 * options.accuracy_min);
+  }
+  return kFailed;
+}
+
 int train_all(canarynet::Context& context, const Options& options) {
   const bool speaks = context.rank() == 0;
   const Dataset images = Dataset::load(options.data, "train"), test = Dataset::load(options.data, "t10k");
   if (test.pixels() != images.pixels()) throw std::runtime_error("training and test images differ in size");
   Trainer trainer(context, options, images);
   const TrainingFigures f = trainer.train();
-  const auto correct = trainer.count_correct(test);
-  const bool same = trainer.same_everywhere();
+  const auto correct = trainer.replica().count_correct(context.world(), test);
+  const bool same = trainer.replica().same_everywhere(context.world());
   const double accuracy = static_cast<double>(correct) / static_cast<double>(test.size());
   // The algorithm of an all_reduce: same_everywhere() ran one last.
   const std::string algorithm = context.world().algorithm();
@@ -74,7 +86,7 @@ int train_all(canarynet::Context& context, const Options& options) {
     std::printf("\ntest accuracy %.2f %% (%lld of %zu) after %zu steps, %.2f epochs, %.1f s; loss %.4f\n",
                 100 * accuracy, static_cast<long long>(correct), test.size(), f.steps, f.epochs, f.seconds, f.loss);
     std::printf("parameters %s on all %d ranks (hash %016llx)\n", same ? "bit-identical" : "NOT THE SAME",
-                context.world_size(), static_cast<unsigned long long>(trainer.hash()));
+                context.world_size(), static_cast<unsigned long long>(trainer.replica().hash()));
     std::printf(
         "step %.1f ms; exchange of %.3f MB %.1f ms (median %.1f), %.1f ms of it not hidden behind the backward pass\n",
         f.step_ms_mean, static_cast<double>(trainer.gradient_bytes()) / 1e6, f.exchange_ms_mean, f.exchange_ms_median,
@@ -89,7 +101,7 @@ int train_all(canarynet::Context& context, const Options& options) {
                    "\"seconds\": %.2f,\n"
                    " \"test_accuracy\": %.4f, \"loss\": %.5f, \"identical\": %s, \"parameters_hash\": \"%016llx\",\n",
                    context.world_size(), algorithm.c_str(), f.steps, f.epochs, f.seconds, accuracy, f.loss,
-                   same ? "true" : "false", static_cast<unsigned long long>(trainer.hash())) +
+                   same ? "true" : "false", static_cast<unsigned long long>(trainer.replica().hash())) +
             format(" \"gradient_bytes\": %zu, \"step_ms_mean\": %.3f, \"step_ms_median\": %.3f,\n"
                    " \"exchange_ms_mean\": %.3f, \"exchange_ms_median\": %.3f,\n"
                    " \"exposed_ms_mean\": %.3f, \"exposed_ms_median\": %.3f,\n \"nics\": ",
@@ -98,11 +110,33 @@ int train_all(canarynet::Context& context, const Options& options) {
             traffic_json(f.traffic) + "}\n");
   }
   if (!same && speaks) std::fprintf(stderr, "train_fashion_mnist: the ranks' parameters differ\n");
-  if (accuracy < options.accuracy_min && speaks) {
-    std::fprintf(stderr, "train_fashion_mnist: test accuracy %.2f %% is below %.2f %%\n", 100 * accuracy,
-                 100 * options.accuracy_min);
+  const int status = accurate_enough(accuracy, options, speaks);
+  return same ? status : kFailed;
+}
+
+int train_by_policy(canarynet::Context& context, const Options& options) {
+  for (const auto& [rank, factor] : options.slow) {
+    if (rank >= static_cast<std::size_t>(context.world_size()))
+      throw std::runtime_error("--slow " + std::to_string(rank) + ": there are " +
+                               std::to_string(context.world_size()) + " ranks");
   }
-  return same && accuracy >= options.accuracy_min ? 0 : kFailed;
+  const Dataset images = Dataset::load(options.data, "train"), test = Dataset::load(options.data, "t10k");
+  if (test.pixels() != images.pixels()) throw std::runtime_error("training and test images differ in size");
+  SyncTrainer trainer(context, options, images);
+  const SyncFigures figures = trainer.train();
+  TestFigures result;
+  result.correct = trainer.replica().count_correct(trainer.group(), test);
+  result.images = test.size();
+  result.identical = trainer.replica().same_everywhere(trainer.group());
+  result.hash = trainer.replica().hash();
+  const bool speaks = context.rank() == 0;
+  if (speaks) {
+    std::printf("\n%s", sync_text(options, figures, result).c_str());
+    std::fflush(stdout);
+    write_json(options, sync_json(options, figures, result));
+  }
+  const int status = accurate_enough(result.accuracy(), options, speaks);
+  return result.identical ? status : kFailed;
 }
 
 int main_with(const std::vector<std::string>& arguments) {
@@ -111,11 +145,19 @@ int main_with(const std::vector<std::string>& arguments) {
     std::fprintf(parsed.exit_status == 0 ? stdout : stderr, "%s\n", parsed.text.c_str());
     return parsed.exit_status;
   }
+  const Options& options = parsed.options;
+  try {
+    if (!options.sync.empty()) (void)canarynet::Policy::by_session(options.sync);
+  } catch (const canarynet::Error& error) {
+    std::fprintf(stderr, "train_fashion_mnist: --sync %s: %s (see --help)\n", options.sync.c_str(), error.what());
+    return kWrongArguments;
+  }
   const char* rank = std::getenv("CANARY_RANK");
   try {
     canarynet::Context context;
-    const int status =
-        parsed.options.exchange_only > 0 ? exchange_only(context, parsed.options) : train_all(context, parsed.options);
+    const int status = options.exchange_only > 0 ? exchange_only(context, options)
+                       : !options.sync.empty()   ? train_by_policy(context, options)
+                                                 : train_all(context, options);
     context.finalize();
     return status;
   } catch (const std::exception& error) {

@@ -71,12 +71,14 @@ Network::Network(std::size_t inputs, const std::vector<LayerSpec>& layers, std::
 void Network::plan_buckets() {
   for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {
     const std::size_t rows = std::max<std::size_t>(1, kBucketElements / layer->outputs);
-    for (std::size_t row = 0; row < layer->inputs; row += rows) {
+    // Downwards in memory, as the layers come: what is ready one after the other lies together.
+    for (std::size_t row = (layer->inputs - 1) / rows * rows;; row -= rows) {
       const std::size_t end = std::min(layer->inputs, row + rows);
       // The biases go with the last rows.
       buckets_.push_back({layer->weights + row * layer->outputs, end == layer->inputs
                                                                      ? layer->biases + layer->outputs
                                                                      : layer->weights + end * layer->outputs});
+      if (row == 0) break;
     }
   }
 }

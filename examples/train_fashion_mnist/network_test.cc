@@ -95,6 +95,7 @@ TEST(Buckets, CoverTheGradientOnceAndAreFinalWhenReported) {
   ASSERT_EQ(order.size(), network.buckets().size());
   EXPECT_GT(order.size(), 4u);                              // the first layer goes in parts
   EXPECT_EQ(order.front().end, network.gradient().size());  // the last layer first
+  for (std::size_t i = 1; i < order.size(); ++i) EXPECT_EQ(order[i].end, order[i - 1].begin) << "no range of " << i;
 }
 
 TEST(Training, LearnsASeparableProblem) {

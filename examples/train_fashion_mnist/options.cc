@@ -1,5 +1,6 @@
 #include "examples/train_fashion_mnist/options.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace train {
@@ -12,6 +13,7 @@ constexpr const char* kHelp =
   --codec CODEC       the gradient travels by this codec, such as sketch:8, with error feedback [none]
   --codec-momentum M  of each rank's gradient, before a sparse codec, in place of --momentum [0: none]
   --warm-up N         steps in which a sparse codec keeps more, from a quarter of all values on [0]
+  --merge NAME        ranges that travel together: exact (as measured), mgwfbp, wfbp (none), synceasgd (all) [exact]
   --buckets NAME      layers: each travels once it is there; one: all together, chosen from as one [layers]
   --steps N           steps of the optimizer [700]
   --batch N           images per rank and step [128]
@@ -22,6 +24,12 @@ constexpr const char* kHelp =
   --min-accuracy A    exit 1 when the test accuracy is below, such as 0.85 or 85 (per cent)
   --exchange-only N   no training: exchanges the same gradient N times and tells how long that takes
   --json FILE         figures for programs, written by rank 0
+  --sync POLICY       who waits for whom: bsp, ssp:3, asp, canary:s=18,p=6; or who averages parameters with whom:
+                      esync, ripples:smart, ripples:random, ripples:static [none: all, with every gradient]. --steps
+                      counts iterations of each rank; with asp and canary those that all make on average
+  --slow RANK:Fx,...  with --sync: these ranks take F times as long to compute, by sleeping: 1:4x
+  --pace MS           with --sync: computing an iteration takes at least so long, by sleeping [0]
+  --seconds S         with --sync: trains for so long, in place of --steps
 Start it with one process per rank:  canary-run -n 4 -- train_fashion_mnist
 Exit status: 0 done; 1 failed, or not accurate enough; 2 wrong arguments.)";
 
@@ -34,6 +42,24 @@ bool number(const std::string& text, T min, T max, T* out) {
   return true;
 }
 
+// "1:4x,3:2.5x"
+bool slowness(const std::string& text, std::vector<std::pair<std::size_t, double>>* out) {
+  out->clear();
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size()), colon = text.find(':', at);
+    std::pair<std::size_t, double> one;
+    if (colon >= end || text[end - 1] != 'x') return false;
+    if (!number(text.substr(at, colon - at), std::size_t{0}, std::size_t{1'000'000}, &one.first)) return false;
+    if (!number(text.substr(colon + 1, end - 1 - (colon + 1)), 1.0, 1000.0, &one.second)) return false;
+    for (const auto& other : *out) {
+      if (other.first == one.first) return false;
+    }
+    out->push_back(one);
+    at = end + 1;
+  }
+  return true;
+}
+
 // Returns what is wrong with the value, or nothing.
 std::string set(const std::string& option, const std::string& value, Options* o) {
   const auto count = [&](std::size_t* out, std::size_t min, std::size_t max) -> std::string {
@@ -43,9 +69,20 @@ std::string set(const std::string& option, const std::string& value, Options* o)
   if (option == "--data") return o->data = value, "";
   if (option == "--json") return o->json = value, "";
   if (option == "--codec") return o->codec = value, "";
+  if (option == "--sync") return o->sync = value, "";
+  if (option == "--slow")
+    return slowness(value, &o->slow) ? ""
+                                     : "takes ranks and how many times slower each is, from 1x to 1000x: 1:4x,3:2x";
+  if (option == "--pace") return number(value, 0.0, 60'000.0, &o->pace_ms) ? "" : "takes milliseconds from 0 to 60000";
+  if (option == "--seconds") return number(value, 0.1, 1e6, &o->seconds) ? "" : "takes a number from 0.1 to 1000000";
   if (option == "--network") {
     if (value != "dense" && value != "conv") return "takes dense or conv";
     return o->network = value, "";
+  }
+  if (option == "--merge") {
+    if (value != "exact" && value != "mgwfbp" && value != "wfbp" && value != "synceasgd")
+      return "takes exact, mgwfbp, wfbp or synceasgd";
+    return o->merge = value, "";
   }
   if (option == "--buckets") {
     if (value != "layers" && value != "one") return "takes layers or one";
@@ -72,6 +109,13 @@ std::string set(const std::string& option, const std::string& value, Options* o)
 
 }  // namespace
 
+double Options::slowness_of(int rank) const {
+  for (const auto& [slow_rank, factor] : slow) {
+    if (slow_rank == static_cast<std::size_t>(rank)) return factor;
+  }
+  return 1;
+}
+
 Parsed parse_options(const std::vector<std::string>& arguments) {
   Parsed parsed;
   const auto refuse = [&](const std::string& text) {
@@ -79,7 +123,7 @@ Parsed parse_options(const std::vector<std::string>& arguments) {
     parsed.text = "train_fashion_mnist: " + text + " (see --help)";
     return parsed;
   };
-  bool momentum_given = false;
+  bool momentum_given = false, steps_given = false;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     std::string option = arguments[i], value;
     if (option == "--help" || option == "-h") {
@@ -99,6 +143,7 @@ Parsed parse_options(const std::vector<std::string>& arguments) {
       return refuse(option + (known ? ": its value is missing" : ": is no option"));
     }
     momentum_given |= option == "--momentum";
+    steps_given |= option == "--steps";
     if (const std::string problem = set(option, value, &parsed.options); !problem.empty()) {
       return refuse(option + (problem == "is no option" ? "" : " " + value) + ": " + problem);
     }
@@ -107,9 +152,25 @@ Parsed parse_options(const std::vector<std::string>& arguments) {
   if (o.codec.empty() && (o.codec_momentum != 0 || o.warm_up != 0)) {
     return refuse(std::string(o.warm_up != 0 ? "--warm-up" : "--codec-momentum") + ": there is no --codec");
   }
+  if (o.merge != "exact" && (!o.codec.empty() || o.one_bucket))
+    return refuse("--merge " + o.merge + ": ranges are no bundle with " + (o.one_bucket ? "--buckets one" : "--codec"));
   if (o.codec_momentum != 0) {
     if (momentum_given && o.momentum != 0) return refuse("--codec-momentum: it takes the place of --momentum");
     parsed.options.momentum = 0;
+  }
+  if (o.sync.empty()) {
+    for (const auto& [given, option] :
+         {std::pair{!o.slow.empty(), "--slow"}, {o.pace_ms != 0, "--pace"}, {o.seconds != 0, "--seconds"}}) {
+      if (given) return refuse(std::string(option) + ": there is no --sync");
+    }
+  } else {
+    for (const auto& [given, option] : {std::pair{!o.codec.empty(), "--codec"},
+                                        {o.exchange_only != 0, "--exchange-only"},
+                                        {o.one_bucket, "--buckets one"},
+                                        {o.merge != "exact", "--merge"}}) {
+      if (given) return refuse("--sync " + o.sync + ": not with " + option);
+    }
+    if (o.seconds != 0 && steps_given) return refuse("--seconds: it takes the place of --steps");
   }
   if (parsed.options.exchange_only > 0 && !parsed.options.codec.empty())
     return refuse("--codec " + parsed.options.codec + ": --exchange-only looks for exact results");

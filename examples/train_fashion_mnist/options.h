@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace train {
@@ -15,6 +16,7 @@ struct Options {
   float codec_momentum = 0;
   std::size_t warm_up = 0;  // steps
   bool one_bucket = false;
+  std::string merge = "exact";  // without a codec
   std::size_t steps = 700;
   std::size_t batch = 128;  // per rank
   float rate = 0.1f;
@@ -24,6 +26,12 @@ struct Options {
   double accuracy_min = 0;        // share, 0..1
   std::size_t exchange_only = 0;  // > 0: so many exchanges instead of training
   std::string json;
+  std::string sync;                                       // policy; empty: an all-reduce of every gradient
+  std::vector<std::pair<std::size_t, double>> slow = {};  // rank, how many times slower it computes
+  double pace_ms = 0;                                     // that an iteration's computation takes at least
+  double seconds = 0;                                     // > 0: trains for so long, in place of `steps`
+
+  double slowness_of(int rank) const;
 };
 
 struct Parsed {

@@ -30,22 +30,55 @@ TEST(TrainOptions, MomentumIsEitherTheOptimizersOrThatOfTheCodec) {
   EXPECT_EQ(parse_options({"--codec=topk:0.01", "--codec-momentum=0.5", "--momentum=0"}).exit_status, -1);
 }
 
+TEST(TrainOptions, SlowRanksArePicked) {
+  const auto parsed =
+      parse_options({"--sync=canary:s=18,p=6", "--slow", "1:4x,3:2.5x", "--pace=60", "--seconds", "30"});
+  ASSERT_EQ(parsed.exit_status, -1) << parsed.text;
+  EXPECT_EQ(parsed.options.sync, "canary:s=18,p=6");
+  EXPECT_EQ(parsed.options.pace_ms, 60);
+  EXPECT_EQ(parsed.options.seconds, 30);
+  EXPECT_EQ(parsed.options.slowness_of(1), 4);
+  EXPECT_EQ(parsed.options.slowness_of(3), 2.5);
+  EXPECT_EQ(parsed.options.slowness_of(0), 1);
+}
+
 TEST(TrainOptions, ErrorsNameTheOptionAndItsValue) {
-  for (const auto& arguments : std::vector<std::vector<std::string>>{{"--steps", "0"},
-                                                                     {"--steps", "many"},
-                                                                     {"--batch="},
-                                                                     {"--rate", "-1"},
-                                                                     {"--rate", "nan"},
-                                                                     {"--steps"},
-                                                                     {"--speed", "1"},
-                                                                     {"steps", "4"},
-                                                                     {"--min-accuracy", "101"},
-                                                                     {"--momentum", "1"},
-                                                                     {"--buckets", "two"},
-                                                                     {"--codec-momentum", "1", "--codec", "topk:0.1"},
-                                                                     {"--codec-momentum", "0.5"},
-                                                                     {"--warm-up", "5"},
-                                                                     {"--network", "deep"}}) {
+  for (const auto& arguments :
+       std::vector<std::vector<std::string>>{{"--steps", "0"},
+                                             {"--steps", "many"},
+                                             {"--batch="},
+                                             {"--rate", "-1"},
+                                             {"--rate", "nan"},
+                                             {"--steps"},
+                                             {"--speed", "1"},
+                                             {"steps", "4"},
+                                             {"--min-accuracy", "101"},
+                                             {"--momentum", "1"},
+                                             {"--buckets", "two"},
+                                             {"--merge", "given"},
+                                             {"--merge", "wfbp", "--codec", "int8"},
+                                             {"--codec-momentum", "1", "--codec", "topk:0.1"},
+                                             {"--codec-momentum", "0.5"},
+                                             {"--warm-up", "5"},
+                                             {"--network", "deep"},
+                                             {"--slow", "1:4x"},
+                                             {"--pace", "5"},
+                                             {"--seconds", "5"},
+                                             {"--slow", "1", "--sync", "bsp"},
+                                             {"--slow", "", "--sync", "bsp"},
+                                             {"--slow", "1:4", "--sync", "bsp"},
+                                             {"--slow", "1:0.5x", "--sync", "bsp"},
+                                             {"--slow", "1:nanx", "--sync", "bsp"},
+                                             {"--slow", "-1:4x", "--sync", "bsp"},
+                                             {"--slow", "1:4x,", "--sync", "bsp"},
+                                             {"--slow", "1:4x,1:2x", "--sync", "bsp"},
+                                             {"--pace", "-1", "--sync", "bsp"},
+                                             {"--seconds", "0", "--sync", "bsp"},
+                                             {"--seconds", "5", "--steps", "7", "--sync", "bsp"},
+                                             {"--sync", "bsp", "--codec", "int8"},
+                                             {"--sync", "bsp", "--buckets", "one"},
+                                             {"--sync", "bsp", "--merge", "wfbp"},
+                                             {"--sync", "bsp", "--exchange-only", "5"}}) {
     const auto parsed = parse_options(arguments);
     EXPECT_EQ(parsed.exit_status, 2) << arguments[0];
     EXPECT_NE(parsed.text.find(arguments[0].substr(0, arguments[0].find('='))), std::string::npos) << parsed.text;

@@ -13,6 +13,7 @@
 #include "examples/train_fashion_mnist/exchange.h"
 #include "examples/train_fashion_mnist/network.h"
 #include "examples/train_fashion_mnist/options.h"
+#include "examples/train_fashion_mnist/replica.h"
 #include "examples/train_fashion_mnist/traffic.h"
 
 namespace train {
@@ -28,21 +29,13 @@ struct TrainingFigures {
   std::vector<NicTraffic> traffic;                      // all ranks
 };
 
-// The network that the options name.
-Network make_network(const Options& options, std::size_t pixels, std::uint64_t seed);
-
 class Trainer {
  public:
   Trainer(canarynet::Context& context, const Options& options, const Dataset& images);
 
   TrainingFigures train();
-  // How many of the test images all ranks together classify rightly, each its share.
-  std::int64_t count_correct(const Dataset& test);
-  // A hash of the parameters, bit by bit.
-  std::uint64_t hash() const;
-  // Whether all ranks have the same.
-  bool same_everywhere();
-  std::size_t gradient_bytes() { return network_.gradient().size_bytes(); }
+  Replica& replica() { return replica_; }
+  std::size_t gradient_bytes() { return replica_.network().gradient().size_bytes(); }
 
  private:
   // This rank's progress in some steps.
@@ -51,21 +44,15 @@ class Trainer {
     std::size_t steps = 0, correct = 0;
     double step_ms = 0, exposed_ms = 0;
   };
-  void load_batch(std::size_t step);
-  float rate_at(std::size_t step) const;
   void report(std::size_t step, const Traffic& traffic, Progress* progress, TrainingFigures* figures);
 
   canarynet::Context& context_;
   const Options& options_;
   const Dataset& images_;
-  Network network_;
+  Replica replica_;
   MomentumDescent descent_;
   GradientExchange exchange_;
   std::size_t ranks_, rank_;
-  std::vector<std::uint32_t> order_;
-  std::size_t epoch_ = 0;
-  std::vector<float> batch_images_;
-  std::vector<std::uint8_t> batch_labels_;
   std::vector<double> step_ms_, exchange_ms_, exposed_ms_;
 };
 

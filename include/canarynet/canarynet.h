@@ -131,9 +131,10 @@ typedef struct canary_op_options {
   { sizeof(canary_op_options), CANARY_PRIORITY_NORMAL, 0, 0, 0, 0.0f, 0 }
 
 /* The number of a codec, from its text: "int8", "sketch:8", "topk:0.01,or-dense" (docs/compression.md); or of a choice
- * that operations make by what they take: "auto" for none, bf16 or int8, "auto:0.01" for one of these or topk:0.01, and
- * "sketch:8,auto" for none or that codec. Pure: equal texts have equal numbers everywhere. CANARY_INVALID_ARGUMENT says
- * what is wrong with the text; codecs that need the shape of a matrix (power, svd), and seeds, have no number. */
+ * that operations make by what they take: "auto" for none, bf16 or int8, "auto:0.01" for one of these or topk:0.01,
+ * "sketch:8,auto" for none or that codec, and "artopk:star:0.01,auto" for none, that, or agtopk:0.01. Pure: equal
+ * texts have equal numbers everywhere. CANARY_INVALID_ARGUMENT says what is wrong with the text; codecs that need the
+ * shape of a matrix (power, svd), and seeds, have no number. */
 CANARY_API enum canary_status canary_codec(const char* text, uint32_t* codec);
 /* For the first steps of training, in which gradients change fast: a codec with a share (topk:0.01, artopk:var:0.01)
  * that keeps more at first. Step 0 keeps `first` of all values, and every stage a quarter of the one before it; the
@@ -154,6 +155,11 @@ CANARY_API enum canary_status canary_feedback_restore(canary_group* group, const
  * to *residual_norm; either pointer may be NULL. No operation of the group may be pending. */
 CANARY_API enum canary_status canary_feedback_gain(canary_group* group, uint64_t tensor, double* gain,
                                                    double* residual_norm);
+/* How often each rank of the group has been the root of this rank's operations by artopk, in calls that ended well:
+ * `counts` has room for one number per rank of the group, of which there are `ranks`, else CANARY_INVALID_ARGUMENT. By
+ * artopk:star ranks take turns; by artopk:var a rank that is root far more often holds other data than the others. No
+ * operation of the group may be pending. */
+CANARY_API enum canary_status canary_top_k_roots(canary_group* group, uint64_t* counts, size_t ranks);
 
 /* Collectives. With `op` NULL the call blocks until completion; otherwise it returns at once with a handle for
  * canary_op_test and canary_op_wait. Where 1,024 operations of the group wait for those before them, it returns only
@@ -218,7 +224,8 @@ typedef struct canary_partial {
   int count;          /* how many */
   int reserved;       /* 0 */
   /* The caller's number for this exchange, on which its members agree: a round, or what a group generator handed out.
-   * A rank gives it to one list of ranks. Sets of ranks that share none may use one number at once. */
+   * A rank gives it to one list of ranks. Sets of ranks that share none may use one number at once. A policy has 2^32
+   * numbers of its group for itself (canarynet/policy.h). */
   uint64_t number;
   /* This rank's weight, a finite number of at least 0, for batches of unequal size; NULL: weights do not count, which
    * all members must agree on. With CANARY_AVG the result is the sum of weight x input over the sum of the weights,
@@ -248,7 +255,10 @@ CANARY_API enum canary_status canary_partial_all_reduce_with(canary_group* group
  * has pushed or with nothing, while the worker computes. A step hands out the sum of what has arrived; it is to be
  * scaled by 1/ranks. docs/sync.md tells how to choose thresholds. A session is alive as long as all its members are: a
  * dead one, or one that leaves or closes it before all have finished, ends it for everybody with an error that names
- * it. The group and its operations do not wait for it. */
+ * it. With CANARY_AT_DEATH_GO_ON the others go on without one that dies or leaves: they agree on the last rounds that
+ * count, so that all of them are handed the same, and no gradient of theirs is lost or summed twice; of the dead one
+ * counts what a survivor had been handed. Ranks of one process die and leave together. The group and its operations do
+ * not wait for a session. */
 typedef struct canary_session canary_session;
 #define CANARY_STALENESS_UNBOUNDED ((int64_t)-1)
 #define CANARY_LINGER_USUAL ((int64_t)-1)
@@ -266,9 +276,25 @@ typedef struct canary_session_options {
   int proportion;        /* colayers; -1: all. Counts where at_bound is drop. */
   int backlog;    /* results of a colayer that are kept apart until they are taken: 2 to 64. Each takes memory. */
   int64_t linger; /* nanoseconds that a gradient waits for another's round before it opens one */
+  /* Codecs (canary_codec), by which gradients travel in fewer bytes and with less precision; all workers give the same
+   * ones. All but choices (auto), artopk and agtopk. What a codec leaves out on this rank stays here and goes with this
+   * worker's next gradient of the colayer (error feedback), so it is late, not lost; what is left out at the end of the
+   * session is lost. Who contributed what is exact. docs/sync.md tells more. */
+  uint32_t codec;         /* of all colayers; 0: none */
+  uint32_t reserved;      /* 0 */
+  const uint32_t* codecs; /* one for each colayer, in place of `codec`; NULL: that one counts for all */
+  int at_death;           /* an enum canary_at_death, equal for all workers */
+  int reserved_2;         /* 0 */
 } canary_session_options;
-#define CANARY_SESSION_OPTIONS_INIT \
-  { sizeof(canary_session_options), 0, NULL, 0, CANARY_AT_BOUND_DROP, 18, 0, -1, 2, CANARY_LINGER_USUAL }
+#define CANARY_SESSION_OPTIONS_INIT                                                                                  \
+  {                                                                                                                  \
+    sizeof(canary_session_options), 0, NULL, 0, CANARY_AT_BOUND_DROP, 18, 0, -1, 2, CANARY_LINGER_USUAL, 0, 0, NULL, \
+        CANARY_AT_DEATH_END, 0                                                                                       \
+  }
+/* Sets at_bound, staleness, proportion and linger to the rule of this name: "bsp", "ssp:3", "asp", "canary:s=18,p=6",
+ * each with ",linger=5ms" if wanted (docs/sync.md has the names). Pure: needs no context. CANARY_INVALID_ARGUMENT says
+ * what is wrong with the text; policies that are no sessions ("esync") are refused, too. */
+CANARY_API enum canary_status canary_session_rule(const char* name, canary_session_options* options);
 /* What a step has handed out. Begin with CANARY_SESSION_RESULT_INIT. */
 typedef struct canary_session_result {
   size_t struct_size; /* sizeof(canary_session_result) */
@@ -283,13 +309,17 @@ typedef struct canary_session_result {
 #define CANARY_SESSION_RESULT_INIT \
   { sizeof(canary_session_result), 0, 0, 0, 0, 0, 0, 0 }
 /* Blocks until all members have opened it, for at most CANARY_ENTRY_LIMIT: members with another number are not there
- * (CANARY_ENTRY_TIMEOUT), and layouts that differ are CANARY_MISMATCH. It takes 2 + backlog times the memory of the
- * colayers and of 12 bytes per rank and colayer, and an index of a bit per rank, colayer and row (2 x staleness_max + 2
+ * (CANARY_ENTRY_TIMEOUT), and layouts, codecs or at_death that differ are CANARY_MISMATCH. It takes 2 + backlog times
+ * the memory of the colayers (once more with a codec, and once or with a codec twice more where it goes on after
+ * deaths) and of 12 bytes per rank and colayer, and an index of a bit per rank, colayer and row (2 x staleness_max + 2
  * rows or so). */
 CANARY_API enum canary_status canary_session_open(canary_group* group, const canary_session_options* options,
                                                   canary_session** session);
 /* Colayer `colayer` of this iteration's gradient, `count` elements; once per iteration and colayer. It is added to what
- * waits here, so the buffer is the caller's again when the call returns. Of a worker that is overtime it is dropped. */
+ * waits here, so the buffer is the caller's again when the call returns. Of a worker that is overtime it is dropped.
+ * With a codec (but one with ",or-dense") an element that is NaN or infinite, or becomes so with what waits, is
+ * refused: CANARY_INVALID_ARGUMENT names colayer and element, nothing has changed, and another one may be pushed.
+ * Should the sum of several workers' gradients be infinite, the session ends for all, who are told the same. */
 CANARY_API enum canary_status canary_session_push(canary_session* session, int colayer, const float* gradient,
                                                   size_t count);
 /* Ends the iteration, after every colayer was pushed. `sums` has room for all colayers, one behind the other: `count`
@@ -321,6 +351,8 @@ typedef struct canary_session_state {
   uint64_t rounds;    /* exchanged, of all colayers */
   uint64_t dropped;   /* of this worker's gradients */
   uint64_t bytes;     /* that the session's buffers take */
+  int32_t workers;    /* that are not known to be dead */
+  int32_t reserved;
 } canary_session_state;
 CANARY_API enum canary_status canary_session_read(canary_session* session, canary_session_state* state);
 /* A row of the index: the members whose gradient of this iteration and colayer has been exchanged, rank r as bit r % 64
@@ -614,4 +646,8 @@ CANARY_API const char* canary_version(void);
 #ifdef __cplusplus
 }
 #endif
+
+#include "canarynet/bundle.h"
+#include "canarynet/policy.h"
+
 #endif

@@ -2,8 +2,8 @@
 // of codes.
 //
 // What: Context (one rank of a job), Group (ranks and their sequence of operations).
-//   operation.hpp has operations, connections.hpp messages without a job, session.hpp training with bounded staleness;
-//   this header includes all of them.
+//   operation.hpp has operations, bundle.hpp tensors that travel merged, connections.hpp messages without a job,
+//   session.hpp training with bounded staleness, policy.hpp who averages with whom; this header includes all of them.
 //   It is header only; every call goes straight to canarynet.h, so it adds no ABI of its own.
 // Shapes and units: buffers are contiguous ranges (vector, array, span) of float, double, f16, bf16, int8_t, uint8_t,
 //   int32_t or int64_t; the element type chooses the wire type. Times are std::chrono durations.
@@ -524,5 +524,7 @@ class Context {
 }  // namespace v0
 }  // namespace canarynet
 
+#include "canarynet/bundle.hpp"
 #include "canarynet/connections.hpp"
+#include "canarynet/policy.hpp"
 #include "canarynet/session.hpp"

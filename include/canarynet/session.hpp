@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,19 +31,36 @@ struct Rule {
   static Rule bsp() { return {CANARY_AT_BOUND_WAIT, 0}; }
   static Rule ssp(std::int64_t s) { return {CANARY_AT_BOUND_WAIT, s}; }
   static Rule asp() { return {CANARY_AT_BOUND_DROP, CANARY_STALENESS_UNBOUNDED}; }
+  // By its name, as "canary:s=18,p=6"; see canary_session_rule.
+  static Rule parse(const std::string& name) {
+    canary_session_options options = CANARY_SESSION_OPTIONS_INIT;
+    check(canary_session_rule(name.c_str(), &options));
+    Rule rule{static_cast<canary_at_bound>(options.at_bound), options.staleness, options.proportion};
+    if (options.linger != CANARY_LINGER_USUAL) rule.linger = std::chrono::nanoseconds(options.linger);
+    return rule;
+  }
 };
 
 class Session {
  public:
-  // Blocks until all members of the group have opened it; `counts` are the elements of each colayer.
+  // Blocks until all members of the group have opened it; `counts` are the elements of each colayer, `codecs` one for
+  // each (canarynet::codec), one for all, or none. `at_death`: what becomes of it when a member dies.
   Session(Group& group, std::uint64_t number, std::span<const std::size_t> counts, const Rule& rule,
-          std::int64_t staleness_max = 0, int backlog = 2) {
+          std::int64_t staleness_max = 0, int backlog = 2, std::span<const std::uint32_t> codecs = {},
+          canary_at_death at_death = CANARY_AT_DEATH_END) {
+    if (codecs.size() > 1 && codecs.size() != counts.size()) {
+      throw Error(CANARY_INVALID_ARGUMENT,
+                  std::to_string(codecs.size()) + " codecs for " + std::to_string(counts.size()) + " colayers");
+    }
     canary_session_options options = raw(rule);
     options.number = number;
     options.counts = counts.data();
     options.colayers = static_cast<int>(counts.size());
     options.staleness_max = staleness_max;
     options.backlog = backlog;
+    options.at_death = at_death;
+    if (codecs.size() == 1) options.codec = codecs.front();
+    if (codecs.size() > 1) options.codecs = codecs.data();
     check(canary_session_open(group.handle(), &options, &handle_));
   }
   Session(Session&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
@@ -60,6 +78,13 @@ class Session {
     check(canary_session_push(handle_, colayer, gradient.data(), gradient.size()));
   }
   canary_session_result step(std::span<float> sums) { return ask(canary_session_step, sums); }
+  // Sums and result are lent until it is done; past a deadline of it the session goes on, and the step is to be made
+  // again.
+  Operation step_async(std::span<float> sums, canary_session_result* result) {
+    canary_op* op = nullptr;
+    check(canary_session_step(handle_, sums.data(), sums.size(), result, &op));
+    return Operation(op);
+  }
   canary_session_result pull(std::span<float> sums) { return ask(canary_session_pull, sums); }
   canary_session_result finish(std::span<float> sums) { return ask(canary_session_finish, sums); }
   void set(const Rule& rule) {

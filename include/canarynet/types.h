@@ -38,6 +38,12 @@ enum canary_at_bound {
   CANARY_AT_BOUND_WAIT = 1  /* nobody gets so far ahead: a step waits */
 };
 
+/* What becomes of a session when one of its workers dies. */
+enum canary_at_death {
+  CANARY_AT_DEATH_END = 0,  /* it ends for everybody, who are told who died */
+  CANARY_AT_DEATH_GO_ON = 1 /* the others go on without it */
+};
+
 /* Element types. f16 is IEEE binary16, bf16 the upper half of binary32. */
 enum canary_type {
   CANARY_F32 = 0,

@@ -1,0 +1,238 @@
+#include "control/policy_desk.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace canarynet::control {
+namespace {
+
+Status wrong(const std::string& text) { return Status(CANARY_INVALID_ARGUMENT, text); }
+
+// What a worker may claim: beyond these, sums of times would overflow.
+constexpr Nanos kCapabilityMax{1'000'000'000'000'000};
+
+bool sound(const sync::Question& q) {
+  return q.capability >= Nanos{} && q.capability <= kCapabilityMax && q.number >= 0 && q.iterations >= 0;
+}
+
+}  // namespace
+
+PolicyDesk::At PolicyDesk::find(const PolicyId& id) {
+  return std::find_if(policies_.begin(), policies_.end(), [&](const auto& p) { return p->id == id; });
+}
+
+PolicyDesk::Policy* PolicyDesk::open(const PolicyWord& word, Status* why) {
+  const auto refuse = [&](const Status& status) {
+    *why = status;
+    return nullptr;
+  };
+  const std::set<int> distinct(word.members.begin(), word.members.end());
+  const bool members = !word.members.empty() && distinct.size() == word.members.size() && *distinct.begin() >= 0 &&
+                       *distinct.rbegin() < static_cast<int>(gone_.size()) &&
+                       distinct.count(static_cast<int>(word.rank)) != 0 && word.hosts.size() == word.members.size();
+  if (!members) return refuse(wrong("its list of members is wrong"));
+  if (const auto at = find(word.policy); at != policies_.end()) {
+    Policy& there = **at;
+    if (there.name == word.name && there.members == word.members && there.hosts == word.hosts) return &there;
+    return refuse(Status(CANARY_MISMATCH, there.name != word.name
+                                              ? "rank " + std::to_string(word.rank) + " opens policy \"" + word.name +
+                                                    "\" and others \"" + there.name + "\" under one number"
+                                              : "ranks open the policy with different members or hosts"));
+  }
+  const auto spec = sync::parse_policy(word.name);
+  if (!spec.ok()) return refuse(spec.status());
+  if (policies_.size() >= kPoliciesMax)
+    return refuse(Status(CANARY_LIMIT, "this job has " + std::to_string(kPoliciesMax) + " policies that ask"));
+  auto policy = std::make_unique<Policy>();
+  sync::Cluster cluster;
+  for (const std::uint32_t host : word.hosts) cluster.host_of.push_back(static_cast<int>(host));
+  if (Status status = sync::check(spec.value(), cluster); !status.ok()) return refuse(status);
+  policy->random = std::make_unique<Random>(seed_ + word.policy.number);
+  policy->coordinator = sync::make_coordinator(spec.value(), cluster, policy->random.get());
+  if (policy->coordinator == nullptr) return refuse(wrong("policy " + word.name + " asks nobody"));
+  policy->id = word.policy;
+  policy->name = word.name;
+  policy->members = word.members;
+  policy->hosts = word.hosts;
+  policy->workers.resize(word.members.size());
+  policies_.push_back(std::move(policy));
+  Policy& made = *policies_.back();
+  for (std::size_t w = 0; w < made.members.size(); ++w) {
+    if (!gone_[static_cast<std::size_t>(made.members[w])]) continue;
+    made.workers[w].gone = true;
+    answers_.clear();
+    made.coordinator->died({}, static_cast<int>(w), &answers_);  // nobody waits yet
+  }
+  return &made;
+}
+
+void PolicyDesk::hear(Nanos now, const PolicyWord& word, std::vector<PolicyReply>* replies) {
+  if (word.rank >= gone_.size() || gone_[word.rank]) return;
+  Policy* policy = nullptr;
+  Status why = wrong("no policy was opened under this number");
+  if (word.kind == PolicyWord::Kind::kOpen) {
+    policy = open(word, &why);
+  } else if (const auto at = find(word.policy); at != policies_.end()) {
+    policy = at->get();
+  } else if (word.kind == PolicyWord::Kind::kLeave) {
+    return;  // said again, and over
+  }
+  const auto place = policy == nullptr
+                         ? std::vector<int>::iterator{}
+                         : std::find(policy->members.begin(), policy->members.end(), static_cast<int>(word.rank));
+  if (policy != nullptr && place == policy->members.end()) {
+    why = wrong("rank " + std::to_string(word.rank) + " is no member of it");
+    policy = nullptr;
+  }
+  if (policy != nullptr && word.kind == PolicyWord::Kind::kOpen &&
+      policy->workers[static_cast<std::size_t>(place - policy->members.begin())].gone) {
+    why = wrong("rank " + std::to_string(word.rank) + " has closed it, and a policy takes a number of its own");
+    policy = nullptr;
+  }
+  if (policy == nullptr) {
+    PolicyReply failed;
+    failed.policy = word.policy;
+    failed.rank = word.rank;
+    failed.serial = word.seen + 1;
+    failed.heard = word.serial;
+    failed.failed = why.code();
+    failed.text = why.text();
+    replies->push_back(std::move(failed));
+    return;
+  }
+  const int w = static_cast<int>(place - policy->members.begin());
+  Worker& worker = policy->workers[static_cast<std::size_t>(w)];
+  std::erase_if(worker.replies, [&](const PolicyReply& r) { return r.serial <= word.seen; });
+  if (worker.gone) return;
+  // What a worker says last is heard also where its words before got lost with a connection.
+  if (word.kind != PolicyWord::Kind::kLeave && word.serial != worker.heard + 1) return;  // said again
+  worker.heard = word.serial;
+  answers_.clear();
+  switch (word.kind) {
+    case PolicyWord::Kind::kOpen:
+      worker.opened = true;
+      // What others have asked for before it was there to hear of it.
+      for (PolicyReply& early : worker.replies) {
+        early.heard = worker.heard;
+        replies->push_back(early);
+      }
+      break;
+    case PolicyWord::Kind::kLeave:
+      if (policy->round > worker.round && std::find(policy->round_lists.begin(), policy->round_lists.end(),
+                                                    static_cast<std::uint32_t>(w)) != policy->round_lists.end()) {
+        PolicyReply owed;
+        owed.kind = sync::Answer::Kind::kAggregate;
+        owed.number = policy->round;
+        owed.members = policy->round_lists;
+        reply(*policy, w, std::move(owed), replies);
+      }
+      {
+        PolicyReply last;
+        last.last = true;
+        reply(*policy, w, std::move(last), replies);
+      }
+      leave(now, *policy, w, replies);
+      break;
+    case PolicyWord::Kind::kAsk:
+      if (!worker.opened || !sound(word.question)) return;
+      sync::Question question = word.question;
+      question.worker = w;
+      policy->coordinator->asked(now, question, &answers_);
+      pass_on(*policy, answers_, replies);
+      break;
+  }
+  drop_if_over(find(word.policy));
+}
+
+void PolicyDesk::leave(Nanos now, Policy& policy, int worker, std::vector<PolicyReply>* replies) {
+  Worker& it = policy.workers[static_cast<std::size_t>(worker)];
+  if (std::exchange(it.gone, true)) return;
+  answers_.clear();
+  policy.coordinator->died(now, worker, &answers_);
+  pass_on(policy, answers_, replies);
+}
+
+void PolicyDesk::ranks_gone(Nanos now, const std::vector<int>& ranks, std::vector<PolicyReply>* replies) {
+  for (const int rank : ranks) {
+    if (rank < 0 || static_cast<std::size_t>(rank) >= gone_.size()) continue;
+    gone_[static_cast<std::size_t>(rank)] = true;
+    for (const auto& policy : policies_) {
+      const auto place = std::find(policy->members.begin(), policy->members.end(), rank);
+      if (place != policy->members.end())
+        leave(now, *policy, static_cast<int>(place - policy->members.begin()), replies);
+    }
+  }
+  for (std::size_t i = policies_.size(); i-- > 0;) drop_if_over(policies_.begin() + static_cast<std::ptrdiff_t>(i));
+}
+
+void PolicyDesk::repeat(const std::vector<int>& ranks, std::vector<PolicyReply>* replies) const {
+  for (const auto& policy : policies_) {
+    for (std::size_t w = 0; w < policy->workers.size(); ++w) {
+      if (std::find(ranks.begin(), ranks.end(), policy->members[w]) == ranks.end()) continue;
+      for (PolicyReply again : policy->workers[w].replies) {
+        again.heard = policy->workers[w].heard;
+        replies->push_back(std::move(again));
+      }
+    }
+  }
+}
+
+void PolicyDesk::pass_on(Policy& policy, const sync::Answers& answers, std::vector<PolicyReply>* replies) {
+  for (const sync::Answer& answer : answers) {
+    PolicyReply to;
+    to.kind = answer.kind;
+    to.number = answer.number;
+    to.requested = answer.requested;
+    to.steps = answer.steps;
+    if (answer.members != nullptr) {
+      for (int w = answer.members->next(); w >= 0; w = answer.members->next(w + 1))
+        to.members.push_back(static_cast<std::uint32_t>(w));
+    } else if (answer.kind == sync::Answer::Kind::kAggregate) {
+      if (policy.round != answer.number) {
+        policy.round = answer.number;
+        policy.round_lists.clear();
+        for (std::size_t w = 0; w < policy.workers.size(); ++w) {
+          if (!policy.workers[w].gone) policy.round_lists.push_back(static_cast<std::uint32_t>(w));
+        }
+      }
+      to.members = policy.round_lists;
+      policy.workers[static_cast<std::size_t>(answer.worker)].round = answer.number;
+    }
+    reply(policy, answer.worker, std::move(to), replies);
+  }
+}
+
+void PolicyDesk::reply(Policy& policy, int worker, PolicyReply reply, std::vector<PolicyReply>* replies) {
+  Worker& it = policy.workers[static_cast<std::size_t>(worker)];
+  if (it.gone || it.replies.size() >= kRepliesMax) return;
+  reply.policy = policy.id;
+  reply.rank = static_cast<std::uint32_t>(policy.members[static_cast<std::size_t>(worker)]);
+  reply.serial = ++it.told;
+  reply.heard = it.heard;
+  it.replies.push_back(reply);
+  if (it.opened) replies->push_back(std::move(reply));
+}
+
+void PolicyDesk::drop_if_over(At at) {
+  if (at == policies_.end()) return;
+  const auto& workers = (*at)->workers;
+  if (std::all_of(workers.begin(), workers.end(), [](const Worker& w) { return w.gone; })) policies_.erase(at);
+}
+
+void PolicyDesk::poll(Nanos now, std::vector<PolicyReply>* replies) {
+  for (const auto& policy : policies_) {
+    if (now < policy->coordinator->next_deadline()) continue;
+    answers_.clear();
+    policy->coordinator->expire(now, &answers_);
+    pass_on(*policy, answers_, replies);
+  }
+}
+
+Nanos PolicyDesk::next_deadline() const {
+  Nanos next = Nanos::max();
+  for (const auto& policy : policies_) next = std::min(next, policy->coordinator->next_deadline());
+  return next;
+}
+
+}  // namespace canarynet::control

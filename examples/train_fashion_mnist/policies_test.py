@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""train_fashion_mnist --sync, as a job: every policy learns, a slow rank holds up whom it should, a death is survived.
+
+  policies_test.py CANARY_RUN TRAIN_FASHION_MNIST [unittest's arguments]
+"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+RUN, TRAIN = sys.argv[1:3]
+RANKS = 3
+
+
+def job(folder, *arguments, more=()):
+    """Starts a job; its figures will be in folder/figures.json, its state is in folder/state.json."""
+    command = [RUN, "-n", str(RANKS), "--state", os.path.join(folder, "state.json"), *more, "--", TRAIN, "--json",
+               os.path.join(folder, "figures.json"), *arguments]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True)
+
+
+def read(folder, name):
+    with open(os.path.join(folder, name)) as file:
+        return json.load(file)
+
+
+class Policies(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="canary-policies.")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def train(self, *arguments):
+        process = job(self.folder, *arguments)
+        text, _ = process.communicate(timeout=100)
+        self.assertEqual(process.returncode, 0, text)
+        return read(self.folder, "figures.json")
+
+    def iterations(self, figures):
+        self.assertEqual(len(figures["phases"]), 1)
+        return [worker["iterations"] for worker in figures["phases"][0]["workers"]]
+
+    def test_in_bsp_all_make_as_many_steps_and_have_the_same(self):
+        figures = self.train("--sync", "bsp", "--steps", "60", "--min-accuracy", "65")
+        self.assertEqual(self.iterations(figures), [60] * RANKS)
+        self.assertLess(figures["apart"], 1e-5)
+        self.assertTrue(figures["identical"])
+
+    def test_in_ssp_a_slow_rank_is_waited_for(self):
+        figures = self.train("--sync", "ssp:2", "--steps", "60", "--slow", "1:3x", "--pace", "5", "--min-accuracy",
+                             "65")
+        self.assertEqual(self.iterations(figures), [60] * RANKS)
+        waited = [worker["waited_s"] for worker in figures["phases"][0]["workers"]]
+        self.assertGreater(min(waited[0], waited[2]), 3 * waited[1])
+
+    def test_asynchronous_ranks_leave_a_slow_one_behind(self):
+        figures = self.train("--sync", "asp", "--steps", "60", "--slow", "1:4x", "--pace", "8", "--min-accuracy", "60")
+        first, slow, last = self.iterations(figures)
+        self.assertGreater(min(first, last), 2 * slow)
+        self.assertGreaterEqual(first + slow + last, 60 * RANKS)
+        self.assertLess(figures["apart"], 1e-5)
+
+    def test_a_rank_beyond_the_bound_pulls(self):
+        figures = self.train("--sync", "canary:s=4,p=6", "--steps", "60", "--slow", "1:8x", "--pace", "5")
+        workers = figures["phases"][0]["workers"]
+        self.assertGreater(workers[1]["pulls"], 0)
+        self.assertGreater(workers[1]["dropped"], 0)
+        self.assertLess(figures["apart"], 1e-5)
+
+    def test_ranks_that_average_parameters_learn(self):
+        for policy in ("ripples:static", "ripples:smart"):
+            with self.subTest(policy):
+                figures = self.train("--sync", policy, "--steps", "60", "--pace", "5", "--min-accuracy", "60")
+                self.assertEqual(self.iterations(figures), [60] * RANKS)
+                for worker in figures["phases"][0]["workers"]:
+                    self.assertGreater(worker["exchanges"], 15)
+                    self.assertEqual(worker["failed"], 0)
+                self.assertLess(figures["apart"], 0.5)
+
+    def test_in_esync_fast_ranks_train_until_the_slow_one_is_ready(self):
+        figures = self.train("--sync", "esync", "--seconds", "4", "--slow", "1:5x", "--pace", "10", "--min-accuracy",
+                             "60")
+        first, slow, last = self.iterations(figures)
+        self.assertGreater(min(first, last), 2 * slow)
+        exchanges = [worker["exchanges"] for worker in figures["phases"][0]["workers"]]
+        self.assertGreater(min(exchanges), 5)
+        self.assertLessEqual(max(exchanges) - min(exchanges), 1)
+
+    def test_ranks_that_average_go_on_without_a_dead_one(self):
+        for policy in ("ripples:smart", "esync"):
+            with self.subTest(policy):
+                for worker in self.survives(policy, phases=2)["phases"][0]["workers"]:
+                    self.assertGreater(worker["seconds"], 3.5, "it trained on")
+                    self.assertGreater(worker["exchanges"] - worker["failed"], 30)
+
+    def test_seconds_end_it_for_all_where_steps_wait(self):
+        figures = self.train("--sync", "ssp:3", "--seconds", "2", "--slow", "1:3x", "--pace", "10")
+        for worker in figures["phases"][0]["workers"]:
+            self.assertGreater(worker["seconds"], 1.9)
+            self.assertLess(worker["seconds"], 5)
+        self.assertLess(figures["apart"], 1e-5)
+
+    def survives(self, policy, phases):
+        process = job(self.folder, "--sync", policy, "--seconds", "4", "--pace", "10", "--report-every", "1",
+                      more=("--keep-going",))
+        line = process.stdout.readline()
+        while line and "iteration" not in line:
+            line = process.stdout.readline()
+        time.sleep(1)
+        victim = next(r["pid"] for r in read(self.folder, "state.json")["ranks"] if r["rank"] == 2)
+        os.kill(victim, signal.SIGKILL)
+        text, _ = process.communicate(timeout=100)
+        self.assertEqual(process.returncode, 128 + signal.SIGKILL, text)
+        figures = read(self.folder, "figures.json")
+        self.assertEqual(figures["died"], [2])
+        self.assertEqual([len(phase["workers"]) for phase in figures["phases"]], [2] * phases)
+        self.assertTrue(figures["identical"])
+        return figures
+
+    def test_the_others_go_on_after_a_death(self):
+        for policy in ("bsp", "asp"):
+            with self.subTest(policy):
+                for worker in self.survives(policy, phases=2)["phases"][1]["workers"]:
+                    self.assertGreater(worker["iterations"], 20)
+
+    def test_wrong_policies_and_ranks_are_told(self):
+        for arguments, status, words in ((("--sync", "bps"), 2, "there is no policy \"bps\""),
+                                         (("--sync", "ssp"), 2, "needs its bound"),
+                                         (("--sync", "canary:t=3"), 2, "has no option \"t\""),
+                                         (("--sync", "d-psgd"), 2, "runs in canary-sim only"),
+                                         (("--sync", "bsp", "--slow", "3:2x"), 1, "--slow 3: there are 3 ranks"),
+                                         (("--sync", "canary:s=3,p=60"), 1, "60")):
+            with self.subTest(arguments):
+                process = job(self.folder, *arguments)
+                text, _ = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, status, text)
+                self.assertIn(words, text)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]] + sys.argv[3:], verbosity=2)

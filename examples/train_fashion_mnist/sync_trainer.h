@@ -1,0 +1,93 @@
+// sync_trainer.h -- training by a policy (--sync): who exchanges what with whom, and when.
+//
+// bsp, ssp, asp and canary push what each iteration changes into a session (canarynet/session.hpp), and apply the sums
+// that a step hands out. What is pushed is rate x velocity, not the gradient: each rank keeps the momentum of its own
+// gradients, so the parameters follow from the sums alone, and in bsp they are those of the usual trainer.
+// ripples and esync (canarynet/policy.hpp) let each rank take its own steps, and replace its parameters by their mean
+// over some ranks when the policy says so. An exchange that a death spoils is left out.
+// A rank that dies ends a session. The others then form a group of those who are left, agree on the mean of their
+// parameters, and go on in a session of their own; only rank 0 can't be lost.
+// All ranks call the same functions in the same order. One thread. Failures come as canarynet::Error.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "canarynet/canarynet.hpp"
+#include "examples/train_fashion_mnist/exchange.h"
+#include "examples/train_fashion_mnist/options.h"
+#include "examples/train_fashion_mnist/pace.h"
+#include "examples/train_fashion_mnist/replica.h"
+
+namespace train {
+
+// What one worker did between two changes of who takes part.
+struct WorkerFigures {
+  std::int64_t rank = 0;
+  std::int64_t iterations = 0;
+  std::int64_t dropped = 0;  // of its gradients, by iteration and colayer
+  std::int64_t pulls = 0;
+  std::int64_t exchanges = 0;  // means over some ranks
+  std::int64_t failed = 0;     // of them
+  double seconds = 0;
+  double waited = 0;  // of them, in the exchange
+  double loss = 0;    // mean of all iterations
+};
+
+struct SyncFigures {
+  // By phase, then by member; of a phase in which a rank died only the survivors are known.
+  std::vector<std::vector<WorkerFigures>> phases;
+  std::vector<int> died;  // world ranks, in this order
+  double apart = 0;       // largest distance of a rank's parameters from the mean at the end, over the mean's length
+};
+
+class SyncTrainer {
+ public:
+  SyncTrainer(canarynet::Context& context, const Options& options, const Dataset& images);
+
+  // Afterwards all who are left have the same parameters.
+  SyncFigures train();
+  // Those who are left.
+  canarynet::Group& group() { return left_ ? *left_ : context_.world(); }
+  Replica& replica() { return replica_; }
+
+ private:
+  double agree();
+  void train_in_session();
+  void train_by_averaging();
+  void take_mean(const canarynet::Policy::Task& task);
+  void train_alone();
+  double left_ms() const { return start_ms_ + 1e3 * options_.seconds - now_ms(); }
+  void compute(canarynet::Session& session, bool waits);
+  canary_session_result step(canarynet::Session& session, bool waits);
+  void apply();
+  float progress(bool waits) const;
+  float progress_end() const;
+  bool over(bool waits) const { return progress(waits) >= progress_end(); }
+  void report();
+  void lose(const canarynet::Error& error);
+  SyncFigures figures(double apart);
+
+  canarynet::Context& context_;
+  const Options& options_;
+  Replica replica_;
+  std::optional<canarynet::Group> left_;
+  std::vector<int> alive_;  // world ranks
+  std::vector<int> died_;
+  std::vector<std::size_t> counts_;  // of the colayers
+  Pace pace_;
+  std::vector<float> velocity_, change_, sums_;
+  bool agreed_ = false;  // on the parameters to begin with
+  double start_ms_ = 0;
+  std::size_t step_ = 0;               // iterations of this rank
+  std::int64_t done_ = 0;              // where steps wait: iterations that all have made
+  std::int64_t merged_ = 0;            // gradients in the parameters, by iteration and colayer
+  std::vector<WorkerFigures> phases_;  // this rank's
+  double phase_start_ms_ = 0;
+  double loss_ = 0;  // since the last report
+  std::size_t reported_ = 0;
+};
+
+}  // namespace train

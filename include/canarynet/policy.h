@@ -1,0 +1,92 @@
+/* canarynet/policy.h -- policies: who averages parameters with whom, and when, so that nobody waits for the slowest
+ * worker in every iteration. canarynet.h includes it.
+ *
+ * What: the workers of a group open a policy under one number; each then asks its own what to do, as long as it trains:
+ *
+ *     canary_policy_open(group, &options, &policy);
+ *     while (canary_policy_next(policy, &task) == CANARY_OK && task.kind != CANARY_TASK_DONE) {
+ *       if (task.kind == CANARY_TASK_TRAIN && trained_enough) {
+ *         canary_policy_leave(policy);
+ *       } else if (task.kind == CANARY_TASK_TRAIN) {
+ *         compute a gradient, take the optimizer's step;
+ *         canary_policy_trained(policy, nanoseconds that took);
+ *       } else {
+ *         replace the parameters by their mean over task.ranks: canary_partial_all_reduce with CANARY_AVG;
+ *         canary_policy_exchanged(policy);
+ *       }
+ *     }
+ *     canary_policy_close(policy);
+ *
+ *   Names (docs/sync.md): ripples:static and ripples:static-rotating, which need no server; ripples:smart,
+ *   ripples:random and esync, which ask one that the library runs beside rank 0. No parameters pass there.
+ * Numbers: the exchanges of policy n are the partial all-reduces number n * 2^32 to n * 2^32 + 2^32 - 1 of its group.
+ *   Partial all-reduces of a program's own must use other numbers.
+ * Ownership: the ranks of a task are the policy's until its next call; the rest is read within the call.
+ * Threads: any, but only one at a time may be in a call of the same policy: another one gets CANARY_INVALID_ARGUMENT.
+ * Failures: a death of another rank ends no policy. An exchange with it fails, is reported by canary_policy_exchanged
+ *   like one that went well (the parameters stay as they are), and the next ones are without it. When the server is
+ *   lost with rank 0, canary_policy_next gives CANARY_COORDINATOR_LOST. Calls that make no sense give
+ *   CANARY_INVALID_ARGUMENT, and nothing has changed.
+ */
+#ifndef CANARYNET_POLICY_H
+#define CANARYNET_POLICY_H
+
+#include "canarynet/canarynet.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct canary_policy canary_policy;
+
+/* Begin with CANARY_POLICY_OPTIONS_INIT. Read within the call. */
+typedef struct canary_policy_options {
+  size_t struct_size; /* sizeof(canary_policy_options) */
+  uint64_t number;    /* of this policy, on which its members agree, below 2^32; a group takes each number once */
+  const char* name;
+  const int* hosts;  /* of each rank of the group, from 0, equal on all ranks; NULL: as the library sees them */
+  int64_t iteration; /* esync: nanoseconds that an iteration takes here, from one that was tried; 0: not known */
+} canary_policy_options;
+#define CANARY_POLICY_OPTIONS_INIT \
+  { sizeof(canary_policy_options), 0, NULL, NULL, 0 }
+
+enum canary_task_kind {
+  CANARY_TASK_TRAIN = 0, /* an iteration, by oneself */
+  CANARY_TASK_MEAN = 1,  /* the mean of the parameters over some ranks */
+  CANARY_TASK_DONE = 2   /* nothing: this worker has left, and owes nobody an exchange any more */
+};
+/* What to do. Begin with CANARY_TASK_INIT. */
+typedef struct canary_task {
+  size_t struct_size; /* sizeof(canary_task) */
+  int kind;           /* an enum canary_task_kind */
+  int count;          /* mean: how many ranks */
+  const int* ranks;   /* of the group, this one among them, ascending */
+  uint64_t number;    /* of the exchange, for canary_partial: equal on these ranks, and no other list's */
+} canary_task;
+#define CANARY_TASK_INIT \
+  { sizeof(canary_task), CANARY_TASK_TRAIN, 0, NULL, 0 }
+
+/* Whether there is such a policy: *by_session is 1 if canary_session_rule takes the name, 0 if canary_policy_open does.
+ * Pure: needs no context. CANARY_INVALID_ARGUMENT says what is wrong with the name. */
+CANARY_API enum canary_status canary_policy_check(const char* name, int* by_session);
+/* Returns at once; that members name different policies shows in canary_policy_next (CANARY_MISMATCH). */
+CANARY_API enum canary_status canary_policy_open(canary_group* group, const canary_policy_options* options,
+                                                 canary_policy** policy);
+/* Until the task has been reported as done, it is the same. Policies that ask wait here for an answer, for at most
+ * CANARY_ENTRY_LIMIT (CANARY_ENTRY_TIMEOUT: ask again, or give up). */
+CANARY_API enum canary_status canary_policy_next(canary_policy* policy, canary_task* task);
+/* The iteration is done; it took so long. */
+CANARY_API enum canary_status canary_policy_trained(canary_policy* policy, int64_t nanoseconds);
+/* The exchange is over, well or not. */
+CANARY_API enum canary_status canary_policy_exchanged(canary_policy* policy);
+/* This worker trains no more. Others may count on it already: canary_policy_next then has their exchanges for it, and
+ * CANARY_TASK_DONE when there are none left; the others go on without it. With ripples:static all workers have to make
+ * the same number of iterations, or to limit their exchanges (canary_op_options.deadline). */
+CANARY_API enum canary_status canary_policy_leave(canary_policy* policy);
+/* Frees it on this rank. A worker that has not left before may be waited for, up to CANARY_ENTRY_LIMIT. */
+CANARY_API enum canary_status canary_policy_close(canary_policy* policy);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

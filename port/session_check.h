@@ -1,0 +1,16 @@
+// port/session_check.h -- the part of port/command_check.h that looks at the commands of a session.
+//
+// No state; any thread. Where all is well nothing is allocated.
+#pragma once
+
+#include "base/status.h"
+#include "port/command_check.h"
+
+namespace canarynet::port {
+
+// OK, or CANARY_INVALID_ARGUMENT with what is wrong.
+Status check_session(const Command& command, const Surroundings& here);
+// "session_push".
+const char* name_of_session_call(const Command& command);
+
+}  // namespace canarynet::port

@@ -1,0 +1,85 @@
+// A group's measured table where links are busy all the time, in virtual time.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <functional>
+#include <string>
+
+#include "sim/cluster_test_util.h"
+
+namespace canarynet {
+namespace {
+
+// 4 MiB among eight hosts of which one has a fifth of the others' rate. An operation takes a third of a second, and in
+// that time the level of some link of the 112 changes, be it for a moment.
+TEST(BusyLinks, LevelsThatChangeAllTheTimeKeepNobodyFromJudging) {
+  ClusterOptions o = flat_cluster(8, 2);
+  o.settings.measured_choice = true;
+  o.fabric.window_bytes = 16 << 20;
+  Cluster c(o);
+  for (int host = 0; host < 8; ++host) {
+    for (int rail = 0; rail < 2; ++rail)
+      c.fabric().nic(host, rail) = NicOptions::link(50_us, BytesPerSec::from_mbit(host == 7 ? 100 : 500));
+  }
+  ASSERT_TRUE(c.join());
+  std::uint64_t salt = 0;
+  std::string why;
+  const auto is_judged = [&] {
+    const GroupMember& m = *c.world(0);
+    if (m.group->decisions->table_for(m.entered + 1).identity() == 0) return false;
+    why = c.engine(0).explain(m.id, Collective::kAllReduce, 4 << 20);
+    return why.find("too few operations") == std::string::npos;
+  };
+  while (c.now() < 6_s && !is_judged()) {
+    AllRanks op(c, sum(8, 1 << 20, ++salt));
+    op.submit_all();
+    op.expect_exact(60_s);
+    c.run_for(5_ms);
+  }
+  std::printf("after %llu operations, %.1f s: %s\n", static_cast<unsigned long long>(salt), c.now().seconds(),
+              why.c_str());
+  EXPECT_TRUE(is_judged());
+}
+
+// Times from before the links changed are none of what runs now.
+TEST(BusyLinks, LevelsThatChangeOnceOutdateWhatRuns) {
+  ClusterOptions o = flat_cluster(4, 1);
+  o.settings.measured_choice = true;
+  o.fabric.window_bytes = 16 << 20;
+  Cluster c(o);
+  const auto set_delay = [&](Nanos delay) {
+    for (int host = 0; host < 4; ++host) c.fabric().nic(host, 0) = NicOptions::link(delay, BytesPerSec::from_mbit(100));
+  };
+  set_delay(100_us);
+  ASSERT_TRUE(c.join());
+  std::uint64_t salt = 0;
+  const auto run_until = [&](Nanos end, const std::function<bool()>& enough) {
+    while (c.now() < end && !enough()) {
+      AllRanks op(c, sum(4, 1 << 17, ++salt));
+      op.submit_all();
+      op.expect_exact(60_s);
+      c.run_for(1_ms);
+    }
+  };
+  const Group& g = *c.world(0)->group;
+  const auto table = [&] { return g.decisions->table_for(c.world(0)->entered + 1); };
+  const auto in_force = [&]() -> const ChoiceUse::Took& {
+    const MeasuredTable now = table();
+    return g.use.find(Collective::kAllReduce, 512 << 10)->in_force(now.find(Collective::kAllReduce, 512 << 10));
+  };
+  run_until(40_s, [&] {
+    const std::string why = c.engine(0).explain(c.world(0)->id, Collective::kAllReduce, 512 << 10);
+    return c.now() > 5_s && why.find("timed") != std::string::npos && why.find("trial") == std::string::npos &&
+           in_force().lately >= ChoiceUse::Took::kEnough;
+  });
+  const std::uint32_t identity = table().identity();
+  ASSERT_NE(identity, 0u);
+  ASSERT_GE(in_force().lately, ChoiceUse::Took::kEnough);
+  set_delay(20_ms);
+  run_until(c.now() + 3_s, [&] { return in_force().lately < ChoiceUse::Took::kFew; });
+  EXPECT_LT(in_force().lately, ChoiceUse::Took::kFew);
+  EXPECT_EQ(table().identity(), identity) << "nothing has been decided by times of before";
+}
+
+}  // namespace
+}  // namespace canarynet
