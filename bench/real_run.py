@@ -67,26 +67,25 @@ def rate_between(lines, start, end):
 # Of the workers that are left at the end.
 def row(options, policy, case, result):
     iterations, seconds, waited = {}, {}, {}
-    for worker in (w for phase in result["phases"] for w in phase["workers"]):
+    for worker in result["workers"]:
         rank = worker["rank"]
-        iterations[rank] = iterations.get(rank, 0) + worker["iterations"]
-        seconds[rank] = seconds.get(rank, 0) + worker["seconds"]
-        waited[rank] = waited.get(rank, 0) + worker["waited_s"]
+        iterations[rank], seconds[rank], waited[rank] = worker["iterations"], worker["seconds"], worker["waited_s"]
     half = options.seconds / 2
     return {"policy": policy, "case": case, "accuracy": result["test_accuracy"], "apart": result["apart"],
             "first_half": rate_between(result["lines"], 0.1 * half, 0.9 * half),
             "second_half": rate_between(result["lines"], 1.2 * half, 2 * half),
             "slow": iterations[SLOW_RANK] / seconds[SLOW_RANK], "together": sum(iterations.values()) / options.seconds,
-            "waited": waited[0] / seconds[0], "died": result["died"]}
+            "waited": waited[0] / seconds[0], "longest": max(worker["longest_wait_s"] for worker in result["workers"]),
+            "died": result["died"]}
 
 
 def table(rows):
-    lines = ["| policy | case | its/s of worker 0, first half | second half | of worker %d | waited | accuracy |"
-             % SLOW_RANK, "|---|---|---|---|---|---|---|"]
+    lines = ["| policy | case | its/s of worker 0, first half | second half | of worker %d | waited | longest wait | "
+             "accuracy |" % SLOW_RANK, "|---|---|---|---|---|---|---|---|"]
     for r in rows:
-        lines.append("| `%s` | %s | %.1f | %.1f | %.1f | %.0f %% | %.1f %% |" % (
+        lines.append("| `%s` | %s | %.1f | %.1f | %.1f | %.0f %% | %.0f ms | %.1f %% |" % (
             r["policy"], r["case"], r["first_half"], r["second_half"], r["slow"], 100 * r["waited"],
-            100 * r["accuracy"]))
+            1e3 * r["longest"], 100 * r["accuracy"]))
     return "\n".join(lines)
 
 
@@ -116,8 +115,9 @@ def body():
                     r = row(options, policy, case, train(options, policy, case))
                     rows.append(r)
                     figures.note("%-6s %-18s worker 0: %4.1f iterations/s, then %4.1f; worker %d: %4.1f; waited %3.0f "
-                                 "%%, accuracy %.2f %%" % (case, policy, r["first_half"], r["second_half"], SLOW_RANK,
-                                                          r["slow"], 100 * r["waited"], 100 * r["accuracy"]))
+                                 "%%, at once at most %.0f ms, accuracy %.2f %%" % (case, policy, r["first_half"], r["second_half"], SLOW_RANK,
+                                                          r["slow"], 100 * r["waited"], 1e3 * r["longest"],
+                                                          100 * r["accuracy"]))
                     check(figures, r)
     if options.markdown:
         with open(options.markdown, "w") as file:

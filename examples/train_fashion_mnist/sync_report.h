@@ -18,9 +18,6 @@ struct TestFigures {
   double accuracy() const { return static_cast<double>(correct) / static_cast<double>(images); }
 };
 
-// Iterations per second of all members of a phase together.
-double iterations_per_second(const std::vector<WorkerFigures>& phase);
-
 std::string sync_text(const Options& options, const SyncFigures& figures, const TestFigures& test);
 std::string sync_json(const Options& options, const SyncFigures& figures, const TestFigures& test);
 

@@ -25,23 +25,25 @@ SyncFigures SyncTrainer::train() {
   for (;;) {
     try {
       agree();
-      if (canarynet::Policy::by_session(options_.sync)) {
-        train_in_session();
-      } else {
-        train_by_averaging();
+      if (!trained_) {
+        if (canarynet::Policy::by_session(options_.sync)) {
+          train_in_session();
+        } else {
+          train_by_averaging();
+        }
+        trained_ = true;
+        agree();
       }
-      const double apart = agree();
-      return figures(apart);
+      return figures();
     } catch (const canarynet::Error& error) {
       lose(error);
     }
   }
 }
 
-// All go on from the same parameters and count from the same progress. Returns how far apart they were.
-double SyncTrainer::agree() {
+// All go on from the same parameters and count from the same progress.
+void SyncTrainer::agree() {
   const auto parameters = replica_.network().parameters();
-  double apart = 0;
   if (!agreed_) {
     group().broadcast(parameters, 0);
   } else {
@@ -52,29 +54,29 @@ double SyncTrainer::agree() {
       length += static_cast<double>(parameters[i]) * parameters[i];
       distance += std::pow(static_cast<double>(own[i] - parameters[i]), 2);
     }
-    apart = length > 0 ? std::sqrt(distance / length) : 0;
-    group().all_reduce(std::span(&apart, 1), CANARY_MAX);
+    apart_ = std::max(apart_, length > 0 ? std::sqrt(distance / length) : 0);
+    group().all_reduce(std::span(&apart_, 1), CANARY_MAX);
   }
-  std::int64_t progress[2] = {done_, merged_};
+  // Who is through with training has heard all others say so.
+  std::int64_t progress[3] = {done_, merged_, trained_ ? 1 : 0};
   group().all_reduce(std::span(progress), CANARY_MAX);
   done_ = progress[0];
   merged_ = progress[1];
+  trained_ = progress[2] != 0;
+  workers_ = group().size();
   if (!agreed_) start_ms_ = now_ms();
   agreed_ = true;
-  return apart;
 }
 
 void SyncTrainer::train_in_session() {
-  phases_.push_back({.rank = context_.rank()});
-  phase_start_ms_ = now_ms();
   const canarynet::Rule rule = canarynet::Rule::parse(options_.sync);
   const bool waits = rule.at_bound == CANARY_AT_BOUND_WAIT;
-  canarynet::Session session(group(), 1, counts_, rule);
-  WorkerFigures& mine = phases_.back();
+  canarynet::Session session(group(), 1, counts_, rule, 0, 2, {}, CANARY_AT_DEATH_GO_ON);
+  const std::int64_t dropped_before = mine_.dropped;
   const auto note = [&](const canary_session_result& result, double since) {
-    mine.waited += (now_ms() - since) / 1e3;
-    mine.dropped = static_cast<std::int64_t>(result.dropped);
-    mine.seconds = (now_ms() - phase_start_ms_) / 1e3;
+    waited_since(since);
+    mine_.dropped = dropped_before + static_cast<std::int64_t>(result.dropped);
+    workers_ = session.state().workers;
     merged_ += static_cast<std::int64_t>(result.gradients);
     if (result.overtime == 0) apply();
   };
@@ -87,11 +89,11 @@ void SyncTrainer::train_in_session() {
       since = now_ms();
       note(session.pull(sums_), since);
       std::fill(velocity_.begin(), velocity_.end(), 0.0f);
-      ++mine.pulls;
+      ++mine_.pulls;
     }
     ++step_;
     ++done_;
-    ++mine.iterations;
+    ++mine_.iterations;
     if (step_ % options_.report_every == 0) report();
   }
   const double since = now_ms();
@@ -100,9 +102,6 @@ void SyncTrainer::train_in_session() {
 }
 
 void SyncTrainer::train_by_averaging() {
-  phases_.push_back({.rank = context_.rank()});
-  phase_start_ms_ = now_ms();
-  WorkerFigures& mine = phases_.back();
   const double usual_ms = options_.pace_ms * options_.slowness_of(context_.rank());
   canarynet::Policy policy(group(), 1, options_.sync, {}, std::chrono::microseconds(std::llround(1e3 * usual_ms)));
   for (;;) {
@@ -113,8 +112,7 @@ void SyncTrainer::train_by_averaging() {
       take_mean(task);
       policy.exchanged();
     }
-    mine.waited += (now_ms() - since) / 1e3;
-    mine.seconds = (now_ms() - phase_start_ms_) / 1e3;
+    waited_since(since);
     if (task.mean()) continue;
     if (over(true)) {
       policy.leave();
@@ -125,7 +123,7 @@ void SyncTrainer::train_by_averaging() {
     policy.trained(std::chrono::microseconds(std::llround(1e3 * (now_ms() - start))));
     ++step_;
     ++done_;
-    ++mine.iterations;
+    ++mine_.iterations;
     if (step_ % options_.report_every == 0) report();
   }
   policy.close();
@@ -134,12 +132,11 @@ void SyncTrainer::train_by_averaging() {
 // The parameters stay as they are where it fails, as it does with a rank that has died or is out of time.
 void SyncTrainer::take_mean(const canarynet::Policy::Task& task) {
   constexpr double kGraceMs = 500;  // for those who are about to come
-  WorkerFigures& mine = phases_.back();
   const auto parameters = replica_.network().parameters();
   canarynet::OpOptions how;
   if (options_.seconds > 0)
     how.deadline = std::chrono::microseconds(std::max<std::int64_t>(1, std::llround(1e3 * (left_ms() + kGraceMs))));
-  ++mine.exchanges;
+  ++mine_.exchanges;
   try {
     group().partial_all_reduce({.ranks = task.ranks, .number = task.number}, parameters, sums_, CANARY_AVG, how);
     std::copy(sums_.begin(), sums_.end(), parameters.begin());
@@ -147,7 +144,7 @@ void SyncTrainer::take_mean(const canarynet::Policy::Task& task) {
     const auto code = error.code();
     if (code != CANARY_PEER_DIED && code != CANARY_PEER_SILENT && code != CANARY_MISMATCH && code != CANARY_DEADLINE)
       throw;
-    ++mine.failed;
+    ++mine_.failed;
   }
 }
 
@@ -165,14 +162,14 @@ void SyncTrainer::train_alone() {
   }
   pace_.computed(now_ms() - start - pace_.taken());
   loss_ += loss;
-  phases_.back().loss += loss;
+  mine_.loss += loss;
 }
 
 void SyncTrainer::compute(canarynet::Session& session, bool waits) {
   const double start = now_ms(), loss = replica_.forward(step_, group().rank(), group().size());
   double elsewhere = 0;  // handing over
   pace_.after_forward();
-  const float rate = rate_at(options_, step_, progress(waits), progress_end());
+  const float rate = rate_at(options_, step_, progress(waits), progress_end()) / static_cast<float>(workers_);
   const std::span<const float> gradient = replica_.network().gradient();
   int colayer = 0;
   replica_.network().backward([&](Range range) {
@@ -187,7 +184,7 @@ void SyncTrainer::compute(canarynet::Session& session, bool waits) {
   });
   pace_.computed(now_ms() - start - elsewhere - pace_.taken());
   loss_ += loss;
-  phases_.back().loss += loss;
+  mine_.loss += loss;
 }
 
 canary_session_result SyncTrainer::step(canarynet::Session& session, bool waits) {
@@ -206,13 +203,12 @@ canary_session_result SyncTrainer::step(canarynet::Session& session, bool waits)
   return result;
 }
 
-// The sums hold rate x velocity, colayer behind colayer.
+// The sums hold what the parameters change by, colayer behind colayer.
 void SyncTrainer::apply() {
   const auto parameters = replica_.network().parameters();
-  const float share = 1 / static_cast<float>(group().size());
   std::size_t at = 0;
   for (const Range& range : replica_.network().buckets()) {
-    for (std::size_t i = range.begin; i < range.end; ++i) parameters[i] -= share * sums_[at++];
+    for (std::size_t i = range.begin; i < range.end; ++i) parameters[i] -= sums_[at++];
   }
 }
 
@@ -230,15 +226,14 @@ float SyncTrainer::progress_end() const {
 
 void SyncTrainer::report() {
   if (context_.rank() != 0) return;
-  const WorkerFigures& mine = phases_.back();
   const std::string exchanged =
-      mine.exchanges > 0
-          ? format("%d means", static_cast<int>(mine.exchanges))
+      mine_.exchanges > 0
+          ? format("%d means", static_cast<int>(mine_.exchanges))
           : format("gradients of %.1f iterations of each rank",
                    static_cast<double>(merged_) / static_cast<double>(counts_.size()) / context_.world_size());
   std::printf("%6.1f s  iteration %5zu  loss %.4f  %s, %.0f %% of the time in exchanges, %d ranks\n",
               (now_ms() - start_ms_) / 1e3, step_, loss_ / static_cast<double>(step_ - reported_), exchanged.c_str(),
-              100 * mine.waited / mine.seconds, group().size());
+              100 * mine_.waited / mine_.seconds, workers_);
   std::fflush(stdout);
   reported_ = step_;
   loss_ = 0;
@@ -265,19 +260,23 @@ void SyncTrainer::lose(const canarynet::Error& first) {
   }
 }
 
-SyncFigures SyncTrainer::figures(double apart) {
-  SyncFigures figures;
-  figures.died = died_;
-  figures.apart = apart;
-  for (WorkerFigures& mine : phases_) {
-    mine.loss /= static_cast<double>(std::max<std::int64_t>(1, mine.iterations));
-    std::vector<WorkerFigures> all(static_cast<std::size_t>(group().size()));
-    const auto bytes = [](std::span<WorkerFigures> of) {
-      return std::span(reinterpret_cast<std::uint8_t*>(of.data()), of.size_bytes());
-    };
-    group().all_gather(bytes(std::span(&mine, 1)), bytes(all));
-    figures.phases.push_back(std::move(all));
-  }
+void SyncTrainer::waited_since(double start_ms) {
+  const double now = now_ms(), waited = (now - start_ms) / 1e3;
+  mine_.waited += waited;
+  mine_.longest_wait = std::max(mine_.longest_wait, waited);
+  mine_.seconds = (now - start_ms_) / 1e3;
+}
+
+SyncFigures SyncTrainer::figures() {
+  SyncFigures figures{
+      .workers = std::vector<WorkerFigures>(static_cast<std::size_t>(group().size())), .died = died_, .apart = apart_};
+  WorkerFigures mine = mine_;
+  mine.rank = context_.rank();
+  mine.loss /= static_cast<double>(std::max<std::int64_t>(1, mine.iterations));
+  const auto bytes = [](std::span<WorkerFigures> of) {
+    return std::span(reinterpret_cast<std::uint8_t*>(of.data()), of.size_bytes());
+  };
+  group().all_gather(bytes(std::span(&mine, 1)), bytes(figures.workers));
   return figures;
 }
 

@@ -1,12 +1,13 @@
 // sync_trainer.h -- training by a policy (--sync): who exchanges what with whom, and when.
 //
 // bsp, ssp, asp and canary push what each iteration changes into a session (canarynet/session.hpp), and apply the sums
-// that a step hands out. What is pushed is rate x velocity, not the gradient: each rank keeps the momentum of its own
-// gradients, so the parameters follow from the sums alone, and in bsp they are those of the usual trainer.
+// that a step hands out. What is pushed is rate x velocity over the number of workers, not the gradient: each rank keeps
+// the momentum of its own gradients, so the parameters follow from the sums alone, and in bsp they are those of the
+// usual trainer but for rounding.
 // ripples and esync (canarynet/policy.hpp) let each rank take its own steps, and replace its parameters by their mean
 // over some ranks when the policy says so. An exchange that a death spoils is left out.
-// A rank that dies ends a session. The others then form a group of those who are left, agree on the mean of their
-// parameters, and go on in a session of their own; only rank 0 can't be lost.
+// When a rank dies, training goes on: sessions do so by themselves, and averaging leaves out what a death spoils. Before
+// they compare what they have, those who are left form a group of their own. Only rank 0 can't be lost.
 // All ranks call the same functions in the same order. One thread. Failures come as canarynet::Error.
 #pragma once
 
@@ -23,7 +24,7 @@
 
 namespace train {
 
-// What one worker did between two changes of who takes part.
+// What one worker did.
 struct WorkerFigures {
   std::int64_t rank = 0;
   std::int64_t iterations = 0;
@@ -32,15 +33,15 @@ struct WorkerFigures {
   std::int64_t exchanges = 0;  // means over some ranks
   std::int64_t failed = 0;     // of them
   double seconds = 0;
-  double waited = 0;  // of them, in the exchange
-  double loss = 0;    // mean of all iterations
+  double waited = 0;        // of them, in the exchange
+  double longest_wait = 0;  // of these, at once
+  double loss = 0;          // mean of all iterations
 };
 
 struct SyncFigures {
-  // By phase, then by member; of a phase in which a rank died only the survivors are known.
-  std::vector<std::vector<WorkerFigures>> phases;
-  std::vector<int> died;  // world ranks, in this order
-  double apart = 0;       // largest distance of a rank's parameters from the mean at the end, over the mean's length
+  std::vector<WorkerFigures> workers;  // those who are left
+  std::vector<int> died;               // world ranks
+  double apart = 0;  // largest distance of a rank's parameters from the mean at the end, over the mean's length
 };
 
 class SyncTrainer {
@@ -54,7 +55,7 @@ class SyncTrainer {
   Replica& replica() { return replica_; }
 
  private:
-  double agree();
+  void agree();
   void train_in_session();
   void train_by_averaging();
   void take_mean(const canarynet::Policy::Task& task);
@@ -68,7 +69,8 @@ class SyncTrainer {
   bool over(bool waits) const { return progress(waits) >= progress_end(); }
   void report();
   void lose(const canarynet::Error& error);
-  SyncFigures figures(double apart);
+  SyncFigures figures();
+  void waited_since(double start_ms);
 
   canarynet::Context& context_;
   const Options& options_;
@@ -79,13 +81,15 @@ class SyncTrainer {
   std::vector<std::size_t> counts_;  // of the colayers
   Pace pace_;
   std::vector<float> velocity_, change_, sums_;
-  bool agreed_ = false;  // on the parameters to begin with
+  bool agreed_ = false;   // on the parameters to begin with
+  bool trained_ = false;  // all that is left is to compare
+  double apart_ = 0;
   double start_ms_ = 0;
-  std::size_t step_ = 0;               // iterations of this rank
-  std::int64_t done_ = 0;              // where steps wait: iterations that all have made
-  std::int64_t merged_ = 0;            // gradients in the parameters, by iteration and colayer
-  std::vector<WorkerFigures> phases_;  // this rank's
-  double phase_start_ms_ = 0;
+  int workers_ = 0;          // that live, as far as known
+  std::size_t step_ = 0;     // iterations of this rank
+  std::int64_t done_ = 0;    // where steps wait: iterations that all have made
+  std::int64_t merged_ = 0;  // gradients in the parameters, by iteration and colayer
+  WorkerFigures mine_;
   double loss_ = 0;  // since the last report
   std::size_t reported_ = 0;
 };
