@@ -10,7 +10,6 @@
 namespace canarynet {
 namespace {
 
-constexpr double kGainWeight = 0.1;  // of one iteration in the smoothed gain
 constexpr double kGainFloor = 1e-12;
 
 bool dominates(const RatioCost& a, const RatioCost& b) {
@@ -112,7 +111,7 @@ void RatioController::report(double gain, double compress_seconds) {
     if (++explored_ == candidates_.size()) choose();
     return;
   }
-  recent_gain_ += kGainWeight * (gain - recent_gain_);
+  recent_gain_ += options_.gain_weight * (gain - recent_gain_);
   const double before = candidates_[current_].gain;
   const double moved = std::fabs(recent_gain_ - before);
   if (moved > 0 && moved >= options_.gain_change * before) begin_exploration();

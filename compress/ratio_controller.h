@@ -35,6 +35,7 @@ struct RatioOptions {
   double factor = 3;
   int explore_iterations = 10;
   double gain_change = 0.10;  // relative
+  double gain_weight = 0.1;   // of one report in the smoothed gain
 };
 
 // high / factor^k, rounded to multiples of `low`, while at least `low`: 0.1, 0.033, 0.011, 0.004, 0.001 by default.

@@ -44,7 +44,7 @@ std::string text_of(Word word, std::int64_t value) {
 
 // --- creation --------------------------------------------------------------------------------------------------------
 
-Result<std::shared_ptr<Bundle>> Bundle::create(const Place& place, std::span<const canary_tensor> tensors,
+Result<std::shared_ptr<Bundle>> Bundle::create(const GroupPlace& place, std::span<const canary_tensor> tensors,
                                                canary_type type, canary_redop redop,
                                                const canary_bundle_options& options) {
   std::shared_ptr<Bundle> made(new Bundle(place, type, redop, static_cast<canary_priority>(options.priority)));
@@ -79,9 +79,9 @@ Result<std::shared_ptr<Bundle>> Bundle::create(const Place& place, std::span<con
 }
 
 Status Bundle::declare(std::span<const canary_tensor> tensors) {
-  if (type_ < 0 || type_ >= kDataTypeCount)
+  if (static_cast<int>(type_) < 0 || static_cast<int>(type_) >= kDataTypeCount)
     return bad("type " + std::to_string(static_cast<int>(type_)) + " is not a canary_type");
-  if (redop_ < 0 || redop_ >= kReduceOpCount)
+  if (static_cast<int>(redop_) < 0 || static_cast<int>(redop_) >= kReduceOpCount)
     return bad("redop " + std::to_string(static_cast<int>(redop_)) + " is not a canary_redop");
   element_ = size_of(type_);
   const std::uint64_t most = kBytesMax / static_cast<std::uint64_t>(place_.shape.size);
@@ -382,21 +382,16 @@ Status Bundle::follow(BundleTuner::Then then) {
 
 // --- operations ------------------------------------------------------------------------------------------------------
 
-Status Bundle::run(const OpRequest& request) {
-  return run_command(*place_.context, place_.member,
-                     [&](auto ticket) { return port::operation(place_.member, place_.shape, request, ticket); });
-}
-
 Status Bundle::all_reduce(std::span<std::int64_t> words, canary_redop redop) {
-  return run({Collective::kAllReduce, words.data(), words.data(), words.size(), CANARY_I64, redop});
+  return place_.run({Collective::kAllReduce, words.data(), words.data(), words.size(), CANARY_I64, redop});
 }
 
 Status Bundle::from_rank_0(std::span<std::int64_t> words) {
-  return run({Collective::kBroadcast, words.data(), words.data(), words.size(), CANARY_I64, CANARY_SUM, 0});
+  return place_.run({Collective::kBroadcast, words.data(), words.data(), words.size(), CANARY_I64, CANARY_SUM, 0});
 }
 
 Status Bundle::all_gather(std::span<const std::int64_t> own, std::span<std::int64_t> all) {
-  return run({Collective::kAllGather, own.data(), all.data(), own.size(), CANARY_I64});
+  return place_.run({Collective::kAllGather, own.data(), all.data(), own.size(), CANARY_I64});
 }
 
 void Bundle::read(canary_bundle_state* state, std::span<std::size_t> ends) const {

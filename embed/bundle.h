@@ -24,13 +24,8 @@ namespace canarynet {
 
 class Bundle {
  public:
-  struct Place {  // the group's member
-    canary_context* context;
-    port::MemberId member;
-    port::MemberShape shape;
-  };
   // What canary_bundle_create has. Collective.
-  static Result<std::shared_ptr<Bundle>> create(const Place& place, std::span<const canary_tensor> tensors,
+  static Result<std::shared_ptr<Bundle>> create(const GroupPlace& place, std::span<const canary_tensor> tensors,
                                                 canary_type type, canary_redop redop,
                                                 const canary_bundle_options& options);
   Status submit(std::size_t tensor);
@@ -57,7 +52,7 @@ class Bundle {
     bool launched = false;    // in this iteration
   };
 
-  Bundle(const Place& place, canary_type type, canary_redop redop, canary_priority priority)
+  Bundle(const GroupPlace& place, canary_type type, canary_redop redop, canary_priority priority)
       : place_(place), type_(type), redop_(redop), priority_(priority) {}
   Status declare(std::span<const canary_tensor> tensors);
   Status choose_groups(const canary_bundle_options& options, std::vector<std::uint32_t>* ends);
@@ -72,14 +67,12 @@ class Bundle {
   Status finish(Message& message);
   Status end_iteration();
   Status follow(BundleTuner::Then then);
-  // An operation of the group that all ranks call here, waited for.
-  Status run(const OpRequest& request);
   Status all_reduce(std::span<std::int64_t> words, canary_redop redop);
   Status from_rank_0(std::span<std::int64_t> words);
   Status all_gather(std::span<const std::int64_t> own, std::span<std::int64_t> all);
   Status fail(const Status& why);
 
-  Place place_;
+  GroupPlace place_;
   canary_type type_;
   canary_redop redop_;
   canary_priority priority_;

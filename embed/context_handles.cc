@@ -36,6 +36,7 @@ void canary_context::give_op(canary_op* op) {
 void canary_context::clear() {
   free_ops.clear();
   ops.clear();
+  ratios.clear();
   policies.clear();
   sessions.clear();
   bundles.clear();

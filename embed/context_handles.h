@@ -22,7 +22,8 @@
 
 namespace canarynet {
 class Bundle;
-}
+class RatioChoice;
+}  // namespace canarynet
 
 // A context counts who is inside of its calls: canary_finalize turns away whoever comes, and waits for those.
 struct canary_context : canarynet::Handled {
@@ -40,6 +41,7 @@ struct canary_context : canarynet::Handled {
   std::vector<canarynet::Kept<canary_session>> sessions;
   std::vector<canarynet::Kept<canary_bundle>> bundles;
   std::vector<canarynet::Kept<canary_policy>> policies;
+  std::vector<canarynet::Kept<canary_ratio>> ratios;
   std::vector<canarynet::Kept<canary_op>> ops;
   std::vector<canary_op*> free_ops;
   canarynet::CompletionBell bell;
@@ -115,6 +117,18 @@ struct canary_policy : canarynet::Handled {
   }
 };
 
+struct canary_ratio : canarynet::Handled {
+  static constexpr std::uint8_t kKind = 0xCC;
+  static constexpr const char* kName = "ratio";
+  static constexpr const char* kEnds = "it was destroyed, or its context finalized";
+
+  std::atomic<canary_context*> context{nullptr};
+  std::shared_ptr<canarynet::RatioChoice> choice;
+  std::atomic<std::uint32_t> inside{0};  // calls
+  std::mutex mutex;                      // they take turns
+  void clear();
+};
+
 struct canary_op : canarynet::Handled {
   static constexpr std::uint8_t kKind = 0xC3;
   static constexpr const char* kName = "op";
@@ -150,7 +164,8 @@ class Inside {
     context_ = context_of(*found);
     context_->inside.fetch_add(1);  // seen by canary_finalize, or we see that it is closing
     if constexpr (std::is_same_v<T, canary_group> || std::is_same_v<T, canary_session> ||
-                  std::is_same_v<T, canary_bundle> || std::is_same_v<T, canary_policy>) {
+                  std::is_same_v<T, canary_bundle> || std::is_same_v<T, canary_policy> ||
+                  std::is_same_v<T, canary_ratio>) {
       (inside_ = &found->inside)->fetch_add(1);  // likewise, by the calls that end these
     }
     if constexpr (std::is_same_v<T, canary_op>) {
@@ -191,6 +206,18 @@ Status run_command(canary_context& context, port::MemberId member, const Make& m
   context.give_op(op);
   return result;
 }
+
+// A group as what works with its operations sees it.
+struct GroupPlace {
+  canary_context* context;
+  port::MemberId member;
+  port::MemberShape shape;
+
+  // An operation that all ranks call here, waited for.
+  Status run(const OpRequest& request) const {
+    return run_command(*context, member, [&](auto ticket) { return port::operation(member, shape, request, ticket); });
+  }
+};
 
 // Returns when the caller is the only one inside of a closed handle: others have been told, and are about to leave.
 void wait_until_alone(const std::atomic<std::uint32_t>& inside);

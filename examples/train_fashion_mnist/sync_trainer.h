@@ -1,13 +1,13 @@
 // sync_trainer.h -- training by a policy (--sync): who exchanges what with whom, and when.
 //
 // bsp, ssp, asp and canary push what each iteration changes into a session (canarynet/session.hpp), and apply the sums
-// that a step hands out. What is pushed is rate x velocity over the number of workers, not the gradient: each rank keeps
-// the momentum of its own gradients, so the parameters follow from the sums alone, and in bsp they are those of the
-// usual trainer but for rounding.
+// that a step hands out. What is pushed is rate x velocity over the number of workers, not the gradient: each rank
+// keeps the momentum of its own gradients, so the parameters follow from the sums alone, and in bsp they are those of
+// the usual trainer but for rounding.
 // ripples and esync (canarynet/policy.hpp) let each rank take its own steps, and replace its parameters by their mean
 // over some ranks when the policy says so. An exchange that a death spoils is left out.
-// When a rank dies, training goes on: sessions do so by themselves, and averaging leaves out what a death spoils. Before
-// they compare what they have, those who are left form a group of their own. Only rank 0 can't be lost.
+// When a rank dies, training goes on: sessions do so by themselves, and averaging leaves out what a death spoils.
+// Before they compare what they have, those who are left form a group of their own. Only rank 0 can't be lost.
 // All ranks call the same functions in the same order. One thread. Failures come as canarynet::Error.
 #pragma once
 

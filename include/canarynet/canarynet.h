@@ -649,5 +649,6 @@ CANARY_API const char* canary_version(void);
 
 #include "canarynet/bundle.h"
 #include "canarynet/policy.h"
+#include "canarynet/ratio.h"
 
 #endif

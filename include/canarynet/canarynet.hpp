@@ -527,4 +527,5 @@ class Context {
 #include "canarynet/bundle.hpp"
 #include "canarynet/connections.hpp"
 #include "canarynet/policy.hpp"
+#include "canarynet/ratio.hpp"
 #include "canarynet/session.hpp"
