@@ -92,6 +92,10 @@ function(canarynet_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  # It is there for tests that hang: under sanitizers on a busy machine others take as long.
+  if(CANARYNET_SANITIZE AND ARG_TIMEOUT LESS 600)
+    set(ARG_TIMEOUT 600)
+  endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
   if(ARG_SERIAL OR "net" IN_LIST ARG_LABELS)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)  # shaped links and time limits do not share two cores
