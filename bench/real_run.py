@@ -115,9 +115,9 @@ def body():
                     r = row(options, policy, case, train(options, policy, case))
                     rows.append(r)
                     figures.note("%-6s %-18s worker 0: %4.1f iterations/s, then %4.1f; worker %d: %4.1f; waited %3.0f "
-                                 "%%, at once at most %.0f ms, accuracy %.2f %%" % (case, policy, r["first_half"], r["second_half"], SLOW_RANK,
-                                                          r["slow"], 100 * r["waited"], 1e3 * r["longest"],
-                                                          100 * r["accuracy"]))
+                                 "%%, at once at most %.0f ms, accuracy %.2f %%" % (
+                                     case, policy, r["first_half"], r["second_half"], SLOW_RANK, r["slow"],
+                                     100 * r["waited"], 1e3 * r["longest"], 100 * r["accuracy"]))
                     check(figures, r)
     if options.markdown:
         with open(options.markdown, "w") as file:
