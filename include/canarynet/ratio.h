@@ -46,7 +46,8 @@ typedef struct canary_ratio_options {
   const char* codec;
   uint64_t tensor; /* whose gain counts: the options' `tensor` of the operations, other than 0 */
   uint64_t count;  /* its elements (f32) */
-  /* Candidates are high, high / factor, ... down to low, in multiples of low: 0 < low <= high <= 1, factor 1.1 or more. */
+  /* Candidates are high, high / factor, ... down to low, in multiples of low. 0 < low <= high <= 1, and factor is 1.1
+   * or more. */
   double high;
   double low;
   double factor;
