@@ -297,7 +297,7 @@ ParsedOptions parse_sim_options(const std::vector<std::string>& arguments) {
   search->add_option("--generations", t.generations, "of NSGA-II [100]");
   search->add_option("--population", t.population, "of NSGA-II, a multiple of 4 [100]");
   search->add_option("--seed", t.seed, "of NSGA-II [1]");
-  search->add_flag("--exhaustive", o.search.exhaustive, "tries all designs instead; takes minutes, and no pagmo");
+  search->add_flag("--exhaustive", o.search.exhaustive, "tries all designs instead, and takes no pagmo");
   search->add_option("--plot", o.plot_path, "draws the front into an SVG file as well; - writes the drawing only");
   train->add_option("--workers", t.train_workers, "number of workers")->required();
   train->add_option("--sync", t.sync, "policy: bsp, bml, ps, esync, ripples:smart, diloco:h=50, ... (docs/sync.md)")

@@ -50,7 +50,7 @@ DesignCost DesignCosts::of(const Design& design) {
       out.gain = (s.gain + (n - 1) * s.other_gain) / n;
     }
   } else {
-    const CodecSample& s = sample(codec, design.piece_bytes);
+    const CodecSample& s = sample(codec, exchanges_.longest_piece(design.planner, bytes, design.piece_bytes));
     const CodedWork& work = exchanges_.work(design.planner, bytes);
     out.cost.compress_seconds = bytes * work.seconds_per_byte(s.encode, s.decode, s.add);
     out.cost.sync_seconds = exchanges_.coded(design.planner, bytes, design.piece_bytes, s.wire_share);

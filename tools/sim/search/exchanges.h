@@ -34,23 +34,26 @@ class Exchanges {
   std::vector<PlannerId> planners(Collective collective, bool coded) const;
 
   // Seconds. `bytes`: of the operation's whole buffer; `wire_share`: what is sent per byte of it.
-  double dense(PlannerId planner, double bytes, std::uint64_t piece_bytes);
-  double coded(PlannerId planner, double bytes, std::uint64_t piece_bytes, double wire_share);
+  double dense(PlannerId planner, double bytes, std::uint64_t piece_bytes) const;
+  double coded(PlannerId planner, double bytes, std::uint64_t piece_bytes, double wire_share) const;
   // One rank's `index_bytes` to all, by the cheapest planner, then an all-reduce of as many bytes of values.
-  double ar_top_k(PlannerId planner, double index_bytes, std::uint64_t piece_bytes);
+  double ar_top_k(PlannerId planner, double index_bytes, std::uint64_t piece_bytes) const;
   // Every rank's `pair_bytes` to all.
-  double all_gather(PlannerId planner, double pair_bytes, std::uint64_t piece_bytes);
+  double all_gather(PlannerId planner, double pair_bytes, std::uint64_t piece_bytes) const;
 
   // Of a coded all-reduce of so many bytes.
   const CodedWork& work(PlannerId planner, double bytes);
+  // The bytes of values in its longest piece: no more than a rank's part has.
+  std::uint64_t longest_piece(PlannerId planner, double bytes, std::uint64_t piece_bytes) const;
 
   // More messages than these are not walked. A test sets another limit.
   std::uint64_t walked_messages_max = 32 * 1024;
 
  private:
   PlanRequest request(Collective collective, double bytes) const;
-  double seconds(PlannerId planner, Collective collective, double bytes, const CostModel& model) const;
-  CostModel model(std::uint64_t piece_bytes, double wire_share) const;
+  // `add`: seconds per byte that is added.
+  double seconds(PlannerId planner, const PlanRequest& whole, std::uint64_t piece_bytes, double wire_share,
+                 double add) const;
 
   Network network_;
   double add_;

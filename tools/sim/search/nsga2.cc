@@ -1,4 +1,4 @@
-// The one source that includes pagmo, whose headers take many seconds to compile.
+// The one source that includes pagmo, whose headers are long to compile.
 #include "tools/sim/search/nsga2.h"
 
 #include <pagmo/algorithms/nsga2.hpp>

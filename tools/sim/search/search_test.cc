@@ -121,6 +121,13 @@ TEST(Exchanges, EncodedPiecesTakeTheTimeOfTheirBytes) {
   EXPECT_NEAR(quarter / dense, 0.25, 0.01);
 }
 
+TEST(Exchanges, APieceIsNoLongerThanARanksPart) {
+  const Exchanges exchanges(kNetwork, 0);
+  EXPECT_EQ(exchanges.longest_piece(PlannerId::kMesh, 8 * 4096, 1024), 1024u);
+  EXPECT_EQ(exchanges.longest_piece(PlannerId::kMesh, 8 * 4096, 1024 * 1024), 4096u);
+  EXPECT_EQ(exchanges.dense(PlannerId::kMesh, 8 * 4096, 4096), exchanges.dense(PlannerId::kMesh, 8 * 4096, 1 << 20));
+}
+
 TEST(Exchanges, LongOnesAreFollowedOnAStraightLine) {
   Exchanges walked({.ranks = 8, .alpha = 100e-6, .bits_per_second = 1e9}, 1e-10), followed = walked;
   walked.walked_messages_max = ~std::uint64_t{0};
