@@ -1,4 +1,5 @@
-// canary-sim: simulates merging of gradients, the choice of an exchange for compressed ones, and training.
+// canary-sim: simulates merging of gradients, the choice of an exchange for compressed ones, and training; searches
+// for the designs of an exchange that none other beats.
 #include <cstdio>
 #include <stdexcept>
 
@@ -56,6 +57,19 @@ bool network(const SimOptions& o) {
   return (o.plot_path.empty() || tools::write_output(kTool, o.plot_path, plot_of(all))) && given;
 }
 
+bool search(const SimOptions& o) {
+  if (!o.search.exhaustive && !has_nsga2()) {
+    std::fprintf(stderr,
+                 "%s: search: this build has no NSGA-II, since pagmo was not found when it was configured (Debian: "
+                 "libpagmo-dev); --exhaustive needs none\n",
+                 kTool);
+    return false;
+  }
+  const SearchResult found = search(o.search);
+  const bool given = give(o, text_of(o.search, found), json_of(o.search, found));
+  return (o.plot_path.empty() || tools::write_output(kTool, o.plot_path, plot_of(o.search, found))) && given;
+}
+
 bool train(const SimOptions& o) {
   try {
     const Images images = Images::load(o.train.learner.directory);
@@ -82,6 +96,7 @@ int run(const std::vector<std::string>& arguments) {
   const SimOptions& o = parsed.options;
   const bool fine = o.command == Command::kMerge    ? merge(o)
                     : o.command == Command::kSelect ? select(o)
+                    : o.command == Command::kSearch ? search(o)
                     : o.command == Command::kTrain  ? train(o)
                                                     : network(o);
   return fine ? 0 : kFailed;

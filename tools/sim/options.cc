@@ -18,6 +18,7 @@ using tools::whole;
 using tools::wrong;
 
 constexpr int kWorkersMax = 1'000'000;
+constexpr double kSearchParametersMax = 4e9;
 
 // A positive number: "6e11", "25.6M"; k, M and G stand for 10^3, 10^6 and 10^9.
 std::optional<double> amount(std::string_view text) {
@@ -53,6 +54,7 @@ struct Texts {
       train_batch, convolutions;
   std::string train_workers, workers_per_host, seed, colayers, steps, evaluate_every, test_images;
   std::string ranks, parameters, ratio, ratios, alpha, bandwidth, root, epochs;
+  std::string post, codec_speed, least_gain, generations, population;
 };
 
 void fill_merge(const Texts& t, SimOptions* o) {
@@ -175,9 +177,39 @@ void fill_train(const Texts& t, SimOptions* options) {
   if (const Status fits = check(o); !fits.ok()) throw tools::Wrong{fits.text()};
 }
 
+void fill_search(const Texts& t, SimOptions* options) {
+  SearchStudy& o = options->search;
+  Network& network = o.run.network;
+  network.ranks = number("--ranks", t.ranks, 2, kSearchRanksMax);
+  const auto parameters = amount(t.parameters);
+  if (!parameters || *parameters < 1 || *parameters > kSearchParametersMax)
+    wrong("--params", t.parameters, "a number from 1 to 4G, such as 25.6M");
+  o.run.parameters = *parameters;
+  network.alpha = seconds("--alpha", t.alpha);
+  network.bits_per_second = rate("--bandwidth", t.bandwidth);
+  if (!t.post.empty()) network.post = seconds("--post", t.post);
+  if (!t.codec_speed.empty()) {
+    const auto speed = amount(t.codec_speed);
+    if (!speed) wrong("--codec-speed", t.codec_speed, "bytes of f32 a second, such as 2G");
+    o.run.codec_speed = *speed;
+  }
+  if (!t.least_gain.empty()) o.least_gain = share("--least-gain", t.least_gain);
+  if (o.exhaustive && !(t.generations.empty() && t.population.empty() && t.seed.empty()))
+    throw tools::Wrong{"--exhaustive tries all designs: it takes no --generations, --population or --seed"};
+  if (!t.generations.empty()) o.nsga2.generations = number("--generations", t.generations, 1u, 100'000u);
+  if (!t.population.empty()) {
+    o.nsga2.population = number("--population", t.population, 8u, 10'000u);
+    if (o.nsga2.population % 4 != 0) wrong("--population", t.population, "a multiple of 4");
+  }
+  if (!t.seed.empty()) o.nsga2.seed = number<std::uint32_t>("--seed", t.seed, 0, UINT32_MAX);
+  if (options->plot_path == "-" && options->json_path == "-")
+    throw tools::Wrong{"--plot - and --json both take standard output"};
+}
+
 void fill(const Texts& t, SimOptions* o) {
   if (o->command == Command::kMerge) return fill_merge(t, o);
   if (o->command == Command::kTrain) return fill_train(t, o);
+  if (o->command == Command::kSearch) return fill_search(t, o);
   if (!t.ranks.empty()) o->topk.ranks = number("--ranks", t.ranks, 1, kWorkersMax);
   const auto parameters = amount(t.parameters);
   if (!parameters) wrong("--params", t.parameters, "a number such as 25600000 or 25.6M");
@@ -210,10 +242,12 @@ constexpr const char* kFooter = R"(
   canary-sim merge --trace iteration.json --workers 8 --allreduce fixed --a 1ms --b 0.2ns --json
   canary-sim select --ranks 8 --params 25.6M --ratio 0.01 --alpha 1ms --bandwidth 10gbit
   canary-sim network --schedule c1 --params 25.6M --plot c1.svg
+  canary-sim search --ranks 8 --params 25.6M --alpha 50us --bandwidth 10gbit --plot front.svg
   canary-sim train --workers 9 --sync esync --topology bcube:3,2 --nic 10gbit --slow 3:5x --target 0.8
 
 docs/canary-sim.md has the models behind the figures and what they assume.
-Exit status: 0; 1 a file that can't be read or written, or a failed training; 2 wrong arguments.)";
+Exit status: 0; 1 a file that can't be read or written, a failed training, or a search without pagmo; 2 wrong
+arguments.)";
 
 }  // namespace
 
@@ -227,6 +261,7 @@ ParsedOptions parse_sim_options(const std::vector<std::string>& arguments) {
   auto* merge = app.add_subcommand("merge", "which gradients travel in one message, and what that gives");
   auto* select = app.add_subcommand("select", "which exchange of top-k gradients is the cheapest");
   auto* network = app.add_subcommand("network", "the same while the network changes, by FlexComm's schedules");
+  auto* search = app.add_subcommand("search", "codec, piece size and planner at once: Pareto front and knee");
   auto* train = app.add_subcommand("train", "training in virtual time: true gradients, simulated engines");
   merge->add_option("--trace", o.trace_path, "JSON file: layers with their bytes and backward times");
   merge->add_option("--model", t.model, model_names());
@@ -252,6 +287,18 @@ ParsedOptions parse_sim_options(const std::vector<std::string>& arguments) {
   network->add_option("--epochs", t.epochs, "a multiple of 50 stretches the schedule [50]");
   network->add_option("--ratios", t.ratios, "list of candidates [0.1,0.033,0.011,0.004,0.001]");
   network->add_option("--plot", o.plot_path, "draws it into an SVG file as well; - writes the drawing only");
+  search->add_option("--ranks", t.ranks, "number of ranks, each on a host of its own, up to 64")->required();
+  search->add_option("--params", t.parameters, "parameters of 4 bytes, such as 25.6M")->required();
+  search->add_option("--alpha", t.alpha, "start-up time of a message on a link")->required();
+  search->add_option("--bandwidth", t.bandwidth, "of a link")->required();
+  search->add_option("--post", t.post, "time to post a message [10us]");
+  search->add_option("--codec-speed", t.codec_speed, "bytes of f32 a second of every codec [measured]");
+  search->add_option("--least-gain", t.least_gain, "designs with less are passed over [0.1]");
+  search->add_option("--generations", t.generations, "of NSGA-II [100]");
+  search->add_option("--population", t.population, "of NSGA-II, a multiple of 4 [100]");
+  search->add_option("--seed", t.seed, "of NSGA-II [1]");
+  search->add_flag("--exhaustive", o.search.exhaustive, "tries all designs instead, and takes no pagmo");
+  search->add_option("--plot", o.plot_path, "draws the front into an SVG file as well; - writes the drawing only");
   train->add_option("--workers", t.train_workers, "number of workers")->required();
   train->add_option("--sync", t.sync, "policy: bsp, bml, ps, esync, ripples:smart, diloco:h=50, ... (docs/sync.md)")
       ->required();
@@ -279,11 +326,12 @@ ParsedOptions parse_sim_options(const std::vector<std::string>& arguments) {
   train->add_option("--evaluate-every", t.evaluate_every, "steps between two points of the curve [10]");
   train->add_option("--test-images", t.test_images, "for the curve; the end takes all [2000]");
   train->add_option("--plot", o.plot_path, "draws the curve into an SVG file as well; - writes the drawing only");
-  for (auto* command : {merge, select, network, train})
+  for (auto* command : {merge, select, network, search, train})
     command->add_flag("--json{-}", o.json_path, "results as JSON instead of the table; --json=FILE: beside it");
   const auto take = [&] {
     o.command = merge->parsed()    ? Command::kMerge
                 : select->parsed() ? Command::kSelect
+                : search->parsed() ? Command::kSearch
                 : train->parsed()  ? Command::kTrain
                                    : Command::kNetwork;
     fill(t, &o);

@@ -9,11 +9,12 @@
 #include "tools/sim/merge.h"
 #include "tools/sim/models.h"
 #include "tools/sim/network.h"
+#include "tools/sim/search/search.h"
 #include "tools/sim/train/train_options.h"
 
 namespace canarynet::sim {
 
-enum class Command : std::uint8_t { kMerge, kSelect, kNetwork, kTrain };
+enum class Command : std::uint8_t { kMerge, kSelect, kNetwork, kSearch, kTrain };
 
 struct SimOptions {
   Command command = Command::kMerge;
@@ -30,7 +31,8 @@ struct SimOptions {
   std::string schedule;
   int epochs = kScheduleEpochs;
   std::vector<double> ratios = {0.1, 0.033, 0.011, 0.004, 0.001};
-  std::string plot_path;  // network, train
+  std::string plot_path;  // network, search, train
+  SearchStudy search;
   TrainOptions train;
 };
 

@@ -250,6 +250,38 @@ TEST(SimOptions, SelectTakesRanksSizeRatioAndNetwork) {
             "--ratios 0.1,2: takes shares above 0 and up to 1, such as 0.01\n");
 }
 
+TEST(SimOptions, SearchTakesANetworkAndHowLongToLook) {
+  const std::vector<std::string> usual = {"search",  "--ranks", "8",           "--params", "25.6M",
+                                          "--alpha", "50us",    "--bandwidth", "10gbit"};
+  const SearchStudy study = good(usual).search;
+  EXPECT_EQ(study.run.network.ranks, 8);
+  EXPECT_DOUBLE_EQ(study.run.network.alpha, 50e-6);
+  EXPECT_EQ(study.run.network.bits_per_second, 1e10);
+  EXPECT_EQ(study.run.parameters, 25.6e6);
+  EXPECT_EQ(study.run.codec_speed, 0);
+  EXPECT_EQ(study.nsga2.seed, 1u);
+  EXPECT_FALSE(study.exhaustive);
+  EXPECT_EQ(bad(usual, {"--ranks", "65"}), "--ranks 65: takes a whole number from 2 to 64\n");
+  EXPECT_EQ(bad(usual, {"--ranks", "1"}), "--ranks 1: takes a whole number from 2 to 64\n");
+  EXPECT_EQ(bad(usual, {"--params", "5G"}), "--params 5G: takes a number from 1 to 4G, such as 25.6M\n");
+  EXPECT_EQ(bad(usual, {"--population", "6"}), "--population 6: takes a whole number from 8 to 10000\n");
+  EXPECT_EQ(bad(usual, {"--population", "10"}), "--population 10: takes a multiple of 4\n");
+  EXPECT_EQ(bad(usual, {"--generations", "0"}), "--generations 0: takes a whole number from 1 to 100000\n");
+  EXPECT_EQ(bad(usual, {"--seed", "-1"}), "--seed -1: takes a whole number from 0 to 4294967295\n");
+  EXPECT_EQ(bad(usual, {"--codec-speed", "fast"}), "--codec-speed fast: takes bytes of f32 a second, such as 2G\n");
+  EXPECT_EQ(bad(usual, {"--least-gain", "2"}), "--least-gain 2: takes a share from 0 to 1, such as 0.85\n");
+  EXPECT_EQ(bad(usual, {"--post", "long"}),
+            "--post long: takes a time such as 1ms or 20us, or seconds such as 2e-10\n");
+  std::vector<std::string> all = usual;
+  all.push_back("--exhaustive");
+  EXPECT_TRUE(good(all).search.exhaustive);
+  EXPECT_EQ(bad(all, {"--seed", "3"}),
+            "--exhaustive tries all designs: it takes no --generations, --population or --seed\n");
+  std::vector<std::string> both = usual;
+  both.push_back("--json");
+  EXPECT_EQ(bad(both, {"--plot", "-"}), "--plot - and --json both take standard output\n");
+}
+
 TEST(Select, JsonHasEveryCostAndTheWinner) {
   const TopkStudy study{.ranks = 8, .parameters = 25.6e6};
   const auto json = nlohmann::json::parse(json_of(study, choose(study, 0.01, 1e-3, 10e9), 1e-3, 10e9));
