@@ -273,6 +273,8 @@ class Channel final : public LaneSink {
   BytesPerSec believed_rate(const Path& path) const;
   void settle_home();
   std::uint64_t first_window(const Path& path) const;
+  static std::uint64_t short_window(const Path& path);
+  std::uint64_t trial_window(const Path& path) const;
   std::uint64_t window_of(const Path& path, PieceClass which) const;
   bool has_room(Path& path, std::uint32_t bytes, PieceClass which) const;
   Nanos arrival(const Path& path, std::uint64_t bytes) const;

@@ -75,12 +75,22 @@ void Channel::settle_home() {
   home_ = home;
 }
 
+// Enough to show whether a lane is twice as fast as it is believed to be, and little more.
+std::uint64_t Channel::short_window(const Path& path) {
+  const Nanos span = path.estimator.rtt_min() * 2 + limits::kTrialQueue;
+  return static_cast<std::uint64_t>(path.estimator.rate().bytes_in(span).count);
+}
+
+// What was sent when a trial shows that there is nothing new was sent for nothing.
+std::uint64_t Channel::trial_window(const Path& path) const {
+  return path.trial.known.count != 0 ? short_window(path) : first_window(path);
+}
+
 // The bytes that may be under way before more is proved.
 std::uint64_t Channel::first_window(const Path& path) const {
   const BytesPerSec rate = path.estimator.rate();
   // While others are about to show what they carry, little is entrusted to those that have.
-  if (rate.count != 0 && trying_)
-    return static_cast<std::uint64_t>(rate.bytes_in(path.estimator.rtt_min() * 2 + limits::kTrialQueue).count);
+  if (rate.count != 0 && trying_) return short_window(path);
   if (rate.count != 0) return path.estimator.window();
   return static_cast<std::uint64_t>(limits::kFirstRate.bytes_in(path.estimator.rtt_min()).count);
 }
@@ -169,6 +179,19 @@ Path* Channel::choose_path(std::uint32_t bytes, int rail, PieceClass which) {
 
 // --- trials ----------------------------------------------------------------------------------------------------------
 
+namespace {
+
+// Whether a trial of a lane whose rate is known has shown that it is no faster, before all of it was sent.
+bool shows_nothing_new(const Trial& trial, const PathEstimator& e, Nanos now) {
+  const std::uint64_t moved = e.delivered() - trial.delivered;
+  if (trial.known.count == 0 || moved < limits::kTrialEnough) return false;
+  const Nanos took = now - trial.began - e.rtt_min() - PathEstimator::kWakeUp;
+  return took.count > 0 && BytesPerSec::of(Bytes{static_cast<std::int64_t>(moved)}, took).count <=
+                               trial.known.count + trial.known.count / 4;
+}
+
+}  // namespace
+
 // Begins and ends trials.
 bool Channel::on_trial(Path& path) const {
   Trial& t = path.trial;
@@ -184,10 +207,12 @@ bool Channel::on_trial(Path& path) const {
     if (&path == home_ && (soon || known) && !long_) return false;
     t.began = now_;
     t.bytes = 0;
+    t.delivered = e.delivered();
     t.known = e.was_busy() ? e.rate() : BytesPerSec{};
     return true;
   }
-  if (now_ - t.began < limits::kTrialMax + e.rtt_min() * 8 && t.bytes < limits::kTrialBytes) return true;
+  const bool goes_on = now_ - t.began < limits::kTrialMax + e.rtt_min() * 8 && t.bytes < limits::kTrialBytes;
+  if (goes_on && !shows_nothing_new(t, e, now_)) return true;
   const bool learned = e.rate().count > t.known.count + t.known.count / 4;
   const Nanos most = learned || path.best.is_twice(e.rate()) ? limits::kTrialPauseMin : limits::kTrialPauseMax;
   t.pause = std::clamp(t.pause * 2, limits::kTrialPauseMin, most);
@@ -204,7 +229,7 @@ void Channel::try_lanes() {
   for (Path& p : paths_) {
     if (p.state != Path::State::kUp || p.stalled || !p.lane) continue;
     while (on_trial(p) && !p.blocked && p.window_open() &&
-           p.unacked_bytes + limits::kProbeBytes <= std::max(limits::kProbeWindow, first_window(p))) {
+           p.unacked_bytes + limits::kProbeBytes <= std::max(limits::kProbeWindow, trial_window(p))) {
       if (!send_probe(p, limits::kProbeBytes, false)) break;
       p.trial.bytes += limits::kProbeBytes;
       rails_->trains().note_traffic(p.spec.local_rail, now_);

@@ -16,6 +16,8 @@ inline constexpr Nanos kTrialPauseMax = 8_s;
 inline constexpr Nanos kTrialMax = 500_ms;
 inline constexpr Nanos kTrialQueue = 2_ms;
 inline constexpr std::uint64_t kTrialBytes = 640 * 1024;
+// What of it says enough where it takes as long as ever: a burst would have passed faster.
+inline constexpr std::uint64_t kTrialEnough = 96 * 1024;
 // Another engine's channel may just have given so much to either end's NIC: little on a fast one, long on a slow one.
 inline constexpr std::uint64_t kStrangerBytes = 16 * 1024;
 // Operations of which more than a burst waits for one peer need to know what every lane carries.

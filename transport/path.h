@@ -99,6 +99,7 @@ struct Trial {
   std::uint64_t next_at_bytes = 0;  // nor before the channel has sent so much
   Nanos pause;                      // until the one after this; doubles with each that shows nothing new
   std::uint64_t bytes = 0;          // probes sent so far
+  std::uint64_t delivered = 0;      // by the lane when it began
   BytesPerSec known;                // the rate when it began
 };
 

@@ -148,7 +148,8 @@ class PathEstimator {
   // What the last acknowledgement of some size said, however little that proves: good enough for patience. 0: none
   // came.
   BytesPerSec seen() const { return was_busy_ ? rate_ : std::max(rate_, seen_); }
-  Nanos sampled_at() const { return sampled_at_; }  // when the rate was last confirmed or changed
+  std::uint64_t delivered() const { return delivered_; }  // bytes that were acknowledged
+  Nanos sampled_at() const { return sampled_at_; }        // when the rate was last confirmed or changed
   Nanos srtt() const { return srtt_; }
   Nanos rttvar() const { return rttvar_; }
   Nanos rtt_min() const {
