@@ -6,8 +6,8 @@
 // compress/low_rank.h computes, on the engine's thread. With +sketch:B the all-reduces of power have that codec, and
 // svd's factors travel sketched. All ranks compute the result from the same factors, so they get the same bits.
 // Power begins with the `right` that the tensor's last call ended with, which error feedback keeps.
-// What is not finite: a rank without a factor offers NaN instead, which all ranks find in the sum; one phase more, which
-// there is only then, tells whose element it was. svd's factors take a refusal along.
+// Not finite: a rank with such an element offers NaN for its factor, which all ranks find in the sum; one phase more,
+// which there is only then, tells whose element it was. svd's factors take a refusal along.
 #pragma once
 
 #include <cstddef>

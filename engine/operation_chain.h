@@ -2,8 +2,8 @@
 // owns.
 //
 // What: each phase is an operation of the group with a number and a plan of its own. engine/top_k_chain.h has the
-// phases of artopk and agtopk, engine/low_rank_chain.h those of power and svd. Here is what they share: the call's input
-// with what was left out of its tensor, refusals of elements that are not finite, and the last phase of or-dense, which
+// phases of artopk and agtopk, engine/low_rank_chain.h those of power and svd. Here is what they share: the input with
+// what was left out of its tensor, refusals of elements that are not finite, and the last phase of or-dense, which
 // follows where there is one: everything, dense.
 //
 // A member has one chain at a time, and enters nothing else before it has ended: numbers must mean the same on all
