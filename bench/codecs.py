@@ -61,7 +61,8 @@ def judge_choice(figures, where, chosen, results):
 def body():
     parser = harness.arguments(__doc__, repeat=3, quick_repeat=1)
     parser.add_argument("--bytes", type=int, default=None, help="of the gradient [100 MB; with --quick 32 MB]")
-    parser.add_argument("--codec", action="append", help="these alone, beside dense; may be repeated")
+    parser.add_argument("--codec", action="append",
+                        help="these alone, beside dense; may be repeated; power:4@4096: of 4096 rows")
     options = harness.parse(parser)
     figures = Figures(options)
     size = options.bytes or (32_000_000 if options.quick else 100_000_000)

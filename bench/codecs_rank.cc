@@ -1,6 +1,6 @@
 // One rank of bench/codecs.py: all-reduces of one gradient, by each codec in turn.
 //
-//   codecs_rank BYTES STEPS CODEC...     "dense" is no codec
+//   codecs_rank BYTES STEPS CODEC...     "dense" is no codec; power:4@4096: of a matrix of so many rows
 // Rank 0 prints a line of JSON for each codec: the seconds of each step, the bytes that its host's NICs sent in a step
 // by their own counters, and how far the first result is from the sum (as a share of it). A codec that is chosen
 // ("auto" in its text) first runs untimed until there was time to choose, which the line tells, with the reasons.
@@ -81,7 +81,9 @@ void measure(canarynet::Context& context, const Gradient& gradient, std::size_t 
   for (std::size_t i = 0; i < count; ++i) input[i] = gradient.at(i, context.rank());
   canarynet::OpOptions options;
   if (codec != "dense") {
-    options.codec = canarynet::codec(codec.c_str());
+    const std::size_t at = codec.find('@');
+    options.codec = canarynet::codec(codec.substr(0, at).c_str());
+    if (at != std::string::npos) options.rows = std::strtoull(codec.c_str() + at + 1, nullptr, 10);
     options.tensor = tensor;
   }
   std::string seconds, settled;

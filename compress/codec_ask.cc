@@ -50,6 +50,8 @@ Result<std::uint32_t> number_asked(std::string_view text) {
   auto spec = parse_codec(codec);
   if (!spec.ok()) return wrong(spec.status().text());
   if (spec.value().kind == CodecKind::kDense) return wrong("dense is what auto chooses the codec against");
+  if (needs_shape(spec.value().kind))
+    return wrong("auto chooses by the number of elements alone, and it needs the shape of a matrix");
   CodecSpec candidate = spec.value();
   candidate.or_dense = true;
   const auto number = codec_number(candidate);

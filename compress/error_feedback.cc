@@ -16,9 +16,10 @@ namespace {
 //  | magic: u32 | version: u32 | tensors: u64 |                                   16
 //  then per tensor | id: u64 | count: u64 | steps: u64 | sent: f64 | all: f64 |   40, count x f32
 //  and from version 2 on | velocities: u64 |, 0 or count, and so many x f32
+//  and from version 3 on | length of the right factor: u64 |, and so many x f32
 //  then | crc32c of all before: u32 |
 constexpr std::uint32_t kMagic = 0x46454E43;  // "CNEF"
-constexpr std::uint32_t kVersion = 2, kVersionWithoutVelocity = 1;
+constexpr std::uint32_t kVersion = 3, kVersionWithVelocity = 2, kOldestVersion = 1;
 constexpr std::size_t kHeadBytes = 16;
 constexpr std::size_t kTensorBytes = 40;
 constexpr std::size_t kChecksumBytes = 4;
@@ -164,6 +165,14 @@ void ErrorFeedback::commit(std::uint64_t tensor, double sent_energy, double ener
   count_step(state, sent_energy, energy);
 }
 
+std::span<float> ErrorFeedback::right_factor(std::uint64_t tensor, std::size_t length) {
+  const auto found = tensors_.find(tensor);
+  CANARY_CHECK(found != tensors_.end(), "a tensor is prepared first");
+  std::vector<float>& factor = found->second.right_factor;
+  if (factor.size() != length) factor.assign(length, 0.0F);
+  return factor;
+}
+
 std::span<const float> ErrorFeedback::residual(std::uint64_t tensor) const { return known(tensor).residual; }
 
 std::span<const float> ErrorFeedback::velocity(std::uint64_t tensor) const { return known(tensor).velocity; }
@@ -200,7 +209,8 @@ double ErrorFeedback::residual_norm() const {
 std::size_t ErrorFeedback::saved_bytes() const {
   std::size_t bytes = kHeadBytes + kChecksumBytes;
   for (const auto& [id, tensor] : tensors_) {
-    bytes += kTensorBytes + sizeof(std::uint64_t) + (tensor.residual.size() + tensor.velocity.size()) * sizeof(float);
+    bytes += kTensorBytes + 2 * sizeof(std::uint64_t) +
+             (tensor.residual.size() + tensor.velocity.size() + tensor.right_factor.size()) * sizeof(float);
   }
   return bytes;
 }
@@ -220,6 +230,8 @@ std::vector<std::uint8_t> ErrorFeedback::save() const {
     append_floats(&bytes, tensor.residual);
     append(&bytes, static_cast<std::uint64_t>(tensor.velocity.size()));
     append_floats(&bytes, tensor.velocity);
+    append(&bytes, static_cast<std::uint64_t>(tensor.right_factor.size()));
+    append_floats(&bytes, tensor.right_factor);
   }
   append(&bytes, crc32c(0, bytes.data(), bytes.size()));
   return bytes;
@@ -230,7 +242,7 @@ Status ErrorFeedback::restore(std::span<const std::uint8_t> bytes) {
   std::span<const std::uint8_t> rest = bytes;
   if (take<std::uint32_t>(&rest) != kMagic) return damaged("it does not begin as one");
   const auto version = take<std::uint32_t>(&rest);
-  if (version != kVersion && version != kVersionWithoutVelocity) {
+  if (version < kOldestVersion || version > kVersion) {
     return damaged("version " + std::to_string(version) + ", this library reads " + std::to_string(kVersion));
   }
   std::span<const std::uint8_t> checksum = bytes.last(kChecksumBytes);
@@ -254,11 +266,16 @@ Status ErrorFeedback::restore(std::span<const std::uint8_t> bytes) {
       return damaged(name + " has no energy that can be");
     }
     Status taken = take_floats(&rest, count, name + "'s residual", &tensor.residual);
-    if (taken.ok() && version != kVersionWithoutVelocity) {
+    if (taken.ok() && version >= kVersionWithVelocity) {
       if (rest.size() < sizeof(std::uint64_t)) return damaged(name + " ends before its velocity");
       const auto velocities = take<std::uint64_t>(&rest);
       if (velocities != 0 && velocities != count) return damaged(name + " has a velocity of another length");
       taken = take_floats(&rest, velocities, name + "'s velocity", &tensor.velocity);
+    }
+    if (taken.ok() && version == kVersion) {
+      if (rest.size() < sizeof(std::uint64_t)) return damaged(name + " ends before its right factor");
+      const auto length = take<std::uint64_t>(&rest);
+      taken = take_floats(&rest, length, name + "'s right factor", &tensor.right_factor);
     }
     if (!taken.ok()) return taken;
     if (!tensors.emplace(id, std::move(tensor)).second) return damaged(name + " is there twice");

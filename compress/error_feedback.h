@@ -15,6 +15,9 @@
 // an element, its velocity ends with it (their momentum factor masking), so that it is not driven by stale gradients.
 // So sent + residual is g_e exactly, as without momentum, and a gradient counts at most 1 / (1 - momentum) times.
 //
+// Power iteration (compress/low_rank.h) carries its right factor from one exchange of a tensor to the next, the same on
+// all ranks; it is kept and saved here.
+//
 // Memory: prepare() allocates a tensor's residual, begin() as much again, and three times as much again with momentum;
 // compensate, commit and settle allocate nothing. One thread at a time.
 #pragma once
@@ -56,6 +59,11 @@ class ErrorFeedback {
   // `left_energy`: sum of squares of what is left out.
   void commit(std::uint64_t tensor, double sent_energy, double energy, double left_energy);
 
+  // What power iteration begins with in the tensor's next exchange: zeros at first, and where it had another length.
+  // The tensor was prepared. It stays where it is until forget(), restore() or a call with another length, allocates at
+  // the first use.
+  std::span<float> right_factor(std::uint64_t tensor, std::size_t length);
+
   // Something may be left out of the tensor.
   bool leaves(std::uint64_t tensor) const;
   // An exchange has sent the tensor with all that was left out of it before: nothing is, now.
@@ -94,6 +102,7 @@ class ErrorFeedback {
     std::vector<float> left_out;                // of the exchange under way
     std::vector<float> velocity;                // empty: there is no momentum
     std::vector<float> velocity_next, carried;  // of the exchange under way, with momentum; else not used
+    std::vector<float> right_factor;            // empty: no exchange has had one
     bool gathers = false;                       // the exchange under way has momentum
     double sent_energy = 0;                     // smoothed ||sent||^2
     double energy = 0;                          // smoothed ||g_e||^2

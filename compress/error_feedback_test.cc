@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -173,24 +174,36 @@ TEST(ErrorFeedback, AGradientCountsNoMoreThanItsMomentumLetsIt) {
   }
 }
 
-TEST(ErrorFeedback, AVelocityIsSavedTooAndStatesWithoutOneAreStillRead) {
+TEST(ErrorFeedback, VelocityAndRightFactorAreSavedTooAndStatesWithoutThemAreStillRead) {
   ErrorFeedback feedback, other;
   ASSERT_TRUE(feedback.prepare(5, 3).ok());
   exchange(&feedback, {1, 2, 3}, 0.5F, {false, true, false});
+  const std::span<float> factor = feedback.right_factor(5, 4);
+  EXPECT_EQ(copy(factor), std::vector<float>(4)) << "a cold start";
+  std::iota(factor.begin(), factor.end(), 1.0F);
   std::vector<std::uint8_t> bytes = feedback.save();
   EXPECT_EQ(bytes.size(), feedback.saved_bytes());
   ASSERT_TRUE(other.restore(bytes).ok());
   EXPECT_EQ(copy(other.velocity(5)), (std::vector<float>{1, 0, 3}));
   EXPECT_EQ(bytes, other.save());
-  // As version 1 wrote it: no velocity between the residual and the checksum.
+  EXPECT_EQ(copy(other.right_factor(5, 4)), (std::vector<float>{1, 2, 3, 4}));
+  EXPECT_EQ(copy(other.right_factor(5, 2)), std::vector<float>(2)) << "of another length it begins anew";
+  // As versions 2 and 1 wrote it: no right factor before the checksum, and no velocity either.
   const std::size_t kVelocity = sizeof(std::uint64_t) + 3 * sizeof(float), kChecksum = 4;
-  bytes.resize(bytes.size() - kVelocity - kChecksum);
-  bytes[4] = 1;
-  const std::uint32_t crc = crc32c(0, bytes.data(), bytes.size());
-  for (int i = 0; i < 4; ++i) bytes.push_back(static_cast<std::uint8_t>(crc >> 8 * i));
-  ASSERT_TRUE(other.restore(bytes).ok());
-  EXPECT_EQ(copy(other.residual(5)), (std::vector<float>{1, 0, 3}));
-  EXPECT_TRUE(other.velocity(5).empty());
+  const std::size_t kRightFactor = sizeof(std::uint64_t) + 4 * sizeof(float);
+  const auto restore_older = [&](std::uint8_t version, std::size_t without) {
+    bytes.resize(bytes.size() - without - kChecksum);
+    bytes[4] = version;
+    const std::uint32_t crc = crc32c(0, bytes.data(), bytes.size());
+    for (int i = 0; i < 4; ++i) bytes.push_back(static_cast<std::uint8_t>(crc >> 8 * i));
+    const Status restored = other.restore(bytes);
+    ASSERT_TRUE(restored.ok()) << restored.text();
+    EXPECT_EQ(copy(other.residual(5)), (std::vector<float>{1, 0, 3}));
+    EXPECT_EQ(copy(other.velocity(5)), version == 2 ? (std::vector<float>{1, 0, 3}) : std::vector<float>());
+    EXPECT_EQ(copy(other.right_factor(5, 4)), std::vector<float>(4));
+  };
+  restore_older(2, kRightFactor);
+  restore_older(1, kVelocity);
 }
 
 ErrorFeedback example() {

@@ -119,17 +119,14 @@ class Factored final : public Method {
     if (Status status = expect_bytes(coding.spec, "body", body.size(), 0); !status.ok()) return status;
     Carver carver(workspace);
     const Space space(&carver, coding);
-    const std::size_t rows = coding.segment.rows, columns = coding.segment.columns, rank = rank_of(coding);
+    const std::size_t columns = coding.segment.columns;
+    const Factors factors{space.left, space.right, coding.segment.rows, columns, rank_of(coding)};
     constexpr std::size_t kStretch = 512;  // summed apart, so that decode_add adds what decode gives
     for (std::size_t at = piece.begin, end = piece.begin + piece.count; at < end;) {
       const std::size_t row = at / columns, column = at % columns;
       const std::size_t stretch = std::min({columns - column, end - at, kStretch});
-      float sums[kStretch] = {};
-      for (std::size_t i = 0; i < rank; ++i) {
-        const float factor = space.left[i * rows + row];
-        const float* const right = space.right + i * columns + column;
-        for (std::size_t j = 0; j < stretch; ++j) sums[j] += factor * right[j];
-      }
+      float sums[kStretch];
+      product_at(factors, row, column, {sums, stretch});
       for (std::size_t j = 0; j < stretch; ++j) out[j] = add ? out[j] + sums[j] : sums[j];
       out += stretch;
       at += stretch;

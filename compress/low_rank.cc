@@ -168,6 +168,15 @@ void power_right(const Matrix& matrix, float scale, const float* left, std::size
   }
 }
 
+void product_at(const Factors& factors, std::size_t row, std::size_t column, std::span<float> out) {
+  std::fill(out.begin(), out.end(), 0.0F);
+  for (std::size_t i = 0; i < factors.rank; ++i) {
+    const float factor = factors.left[i * factors.rows + row];
+    const float* const right = factors.right + i * factors.columns + column;
+    for (std::size_t j = 0; j < out.size(); ++j) out[j] += factor * right[j];
+  }
+}
+
 SvdSpace::SvdSpace(Carver* carver, std::size_t rows, std::size_t columns, std::size_t rank)
     : width(std::min({rows, columns, rank + kSpare})),
       left(carver->take<double>(width * rows)),

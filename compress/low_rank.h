@@ -36,6 +36,16 @@ void orthonormalize(float* vectors, std::size_t rank, std::size_t length);
 // Takes `scale` out.
 void power_right(const Matrix& matrix, float scale, const float* left, std::size_t rank, float* right);
 
+struct Factors {
+  const float* left;
+  const float* right;
+  std::size_t rows;
+  std::size_t columns;
+  std::size_t rank;
+};
+// Of their product, what begins in this row and column and ends in the same row.
+void product_at(const Factors& factors, std::size_t row, std::size_t column, std::span<float> out);
+
 // Parts of a workspace for the SVD.
 struct SvdSpace {
   SvdSpace(Carver* carver, std::size_t rows, std::size_t columns, std::size_t rank);

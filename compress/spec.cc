@@ -187,23 +187,29 @@ std::string to_text(const CodecSpec& spec) {
 
 Result<std::uint32_t> codec_number(const CodecSpec& spec) {
   if (Status status = check(spec); !status.ok()) return status;
-  const char* const without = spec.rank != 0                                    ? "it needs the shape of a matrix"
-                              : spec.seed != 0                                  ? "there is no room for its seed"
+  const char* const without = spec.seed != 0                                    ? "there is no room for its seed"
                               : spec.kind == CodecKind::kDense && spec.or_dense ? "dense is no codec to fall back from"
                                                                                 : nullptr;
   if (without != nullptr)
     return Status(CANARY_INVALID_ARGUMENT, "codec " + to_text(spec) + " has no number: " + without);
-  return static_cast<std::uint32_t>(spec.kind) | std::uint32_t{spec.bits} << 4 | std::uint32_t{spec.member_mean} << 8 |
-         std::uint32_t{spec.or_dense} << 9 | spec.ratio_ppm << 12;
+  const std::uint32_t bits = spec.rank != 0 ? spec.factor_bits : spec.bits;
+  const std::uint32_t share = spec.rank != 0 ? spec.rank : spec.ratio_ppm;
+  return static_cast<std::uint32_t>(spec.kind) | bits << 4 | std::uint32_t{spec.member_mean} << 8 |
+         std::uint32_t{spec.or_dense} << 9 | share << 12;
 }
 
 Result<CodecSpec> codec_of_number(std::uint32_t number) {
   CodecSpec spec;
   spec.kind = static_cast<CodecKind>(number & 15);
-  spec.bits = static_cast<std::uint8_t>(number >> 4 & 15);
+  const auto bits = static_cast<std::uint8_t>(number >> 4 & 15);
+  (needs_shape(spec.kind) ? spec.factor_bits : spec.bits) = bits;
   spec.member_mean = (number >> 8 & 1) != 0;
   spec.or_dense = (number >> 9 & 1) != 0;
-  spec.ratio_ppm = number >> 12;
+  if (needs_shape(spec.kind)) {
+    spec.rank = static_cast<std::uint16_t>(number >> 12);
+  } else {
+    spec.ratio_ppm = number >> 12;
+  }
   const Result<std::uint32_t> again = codec_number(spec);
   if (again.ok() && again.value() == number) return spec;
   return Status(CANARY_INVALID_ARGUMENT, std::to_string(number) + " is the number of no codec" +

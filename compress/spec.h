@@ -43,6 +43,10 @@ enum class CodecKind : std::uint8_t {
 };
 inline constexpr std::size_t kCodecKindCount = 15;
 const char* name_of(CodecKind kind);
+// It encodes a matrix, whose shape it must know.
+constexpr bool needs_shape(CodecKind kind) { return kind == CodecKind::kPower || kind == CodecKind::kSvd; }
+// An operation by it is a chain of others (engine/operation_chain.h), and encodes no pieces.
+constexpr bool makes_chain(CodecKind kind) { return kind == CodecKind::kArTopK || needs_shape(kind); }
 
 inline constexpr std::uint16_t kRankMax = 1024;
 // CodecSpec::bits of kArTopK: roots in turn, the root of the largest norm, or none (all is gathered).
@@ -65,8 +69,8 @@ struct CodecSpec {
 Result<CodecSpec> parse_codec(std::string_view text);
 std::string to_text(const CodecSpec& spec);
 // A spec as one number, for places that have room for no more; 0 is dense. Numbers of this form never change:
-// kind (4 bits) | bits (4) | member_mean (1) | or_dense (1) | zeros (2) | ratio_ppm (20). Neither codecs with a rank,
-// which need the shape of a matrix, nor seeds have a number: CANARY_INVALID_ARGUMENT.
+// kind (4 bits) | bits (4) | member_mean (1) | or_dense (1) | zeros (2) | ratio_ppm (20); power and svd have
+// factor_bits and rank in the places of bits and ratio_ppm. Seeds have no number: CANARY_INVALID_ARGUMENT.
 Result<std::uint32_t> codec_number(const CodecSpec& spec);
 // CANARY_INVALID_ARGUMENT unless codec_number() gives the number.
 Result<CodecSpec> codec_of_number(std::uint32_t number);

@@ -91,6 +91,26 @@ TEST(CodecSpec, ErrorsNameTheTextAndWhatIsWrong) {
   }
 }
 
+TEST(CodecSpec, CodecsOfMatricesHaveNumbersWithTheirRankAndTheBitsOfTheirFactors) {
+  for (const char* text : {"power:1", "power:1024", "power:4+sketch:8", "power:4+sketch:6,mean,or-dense", "svd:2",
+                           "svd:7+sketch:8,mean"}) {
+    const CodecSpec spec = parse_codec(text).value();
+    EXPECT_TRUE(needs_shape(spec.kind) && makes_chain(spec.kind));
+    const auto number = codec_number(spec);
+    ASSERT_TRUE(number.ok()) << number.status().text();
+    const auto again = codec_of_number(number.value());
+    ASSERT_TRUE(again.ok()) << text << ": " << again.status().text();
+    EXPECT_EQ(again.value(), spec) << text;
+  }
+  EXPECT_EQ(codec_number(parse_codec("power:4+sketch:8").value()).value(), 12u | 8u << 4 | 4u << 12)
+      << "numbers never change";
+  EXPECT_FALSE(codec_number(parse_codec("power:4,seed=7").value()).ok());
+  for (const std::uint32_t number : {12u, 12u | 1025u << 12, 12u | 65'540u << 12, 12u | 9u << 4 | 4u << 12,
+                                     12u | 1u << 8 | 4u << 12, 13u | 1u << 10 | 4u << 12}) {
+    EXPECT_FALSE(codec_of_number(number).ok()) << number;
+  }
+}
+
 TEST(CodecSpec, FieldsThatAKindDoesNotHaveAreRefused) {
   EXPECT_FALSE(check(CodecSpec{.kind = CodecKind::kInt8, .bits = 3}).ok());
   EXPECT_FALSE(check(CodecSpec{.kind = CodecKind::kSketch}).ok());

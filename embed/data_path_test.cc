@@ -234,6 +234,47 @@ TEST_F(NoAllocation, InABundlesIterations) {
   }
 }
 
+// Chains of operations, whose arrays are there after the first call of a size.
+TEST_F(NoAllocation, InAllReducesOfMatricesAndOfLargestValues) {
+  Job job(3, {"heartbeat_interval=60s", "silence_limit=600s", "silence_warning=0"});
+  ASSERT_TRUE(job.joined());
+  std::barrier warm(3, []() noexcept { arm(); });
+  long counted = -1;
+  std::barrier ended(3, [&]() noexcept { counted = disarm(); });
+  std::atomic<int> good = 0;
+  job.each([&](int rank) {
+    constexpr std::size_t kRows = 120, kCount = kRows * 100;
+    std::vector<float> gradient(kCount), sum(kCount);
+    for (std::size_t i = 0; i < kCount; ++i) gradient[i] = static_cast<float>((i * 31 + 7) % 101) * 0.01F;
+    const char* const names[] = {"power:2", "power:2+sketch:8", "svd:1", "artopk:star:0.01", "artopk:var:0.01"};
+    canary_op_options options[std::size(names)];
+    for (std::size_t i = 0; i < std::size(names); ++i) {
+      options[i] = CANARY_OP_OPTIONS_INIT;
+      EXPECT_EQ(canary_codec(names[i], &options[i].codec), CANARY_OK);
+      options[i].tensor = i + 1;
+      if (i < 3) options[i].rows = kRows;
+    }
+    const auto iterate = [&](int iterations) {
+      for (int i = 0; i < iterations; ++i) {
+        for (const canary_op_options& o : options) {
+          if (canary_all_reduce_with(job.world(rank), gradient.data(), sum.data(), kCount, CANARY_F32, CANARY_AVG, &o,
+                                     nullptr) != CANARY_OK) {
+            return false;
+          }
+        }
+      }
+      return true;
+    };
+    bool ok = iterate(12);
+    warm.arrive_and_wait();
+    ok = ok && iterate(30);
+    ended.arrive_and_wait();
+    good += ok;
+  });
+  EXPECT_EQ(good, 3);
+  EXPECT_EQ(counted, 0);
+}
+
 // With a dense colayer and one that is encoded. Rank 0's gradients are zeros, so that there are null pieces.
 TEST_F(NoAllocation, NorInASessionsRounds) {
   Job job(3, {"heartbeat_interval=60s", "silence_limit=600s", "silence_warning=0"});

@@ -18,10 +18,11 @@ struct OptionsRead {
   std::uint32_t codec = 0;
   std::uint64_t tensor = 0;
   float momentum = 0;
+  std::uint64_t rows = 0;
 };
 
 // CANARY_INVALID_ARGUMENT: a size that no version has had, an unknown priority, a codec for a call that takes none, a
-// tensor without a codec, a momentum without a tensor or out of range. NULL leaves `read` as it is.
+// tensor or rows without a codec, a momentum without a tensor or out of range. NULL leaves `read` as it is.
 Status read_options(const canary_op_options* options, bool takes_codec, OptionsRead* read);
 
 }  // namespace canarynet

@@ -28,13 +28,15 @@ std::vector<std::pair<canary_op_options, std::string>> wrong_options() {
     spoil(&o);
     all.emplace_back(o, says);
   };
-  add("struct_size is 0, expected 40 (use CANARY_OP_OPTIONS_INIT)", [](auto* o) { o->struct_size = 0; });
+  add("struct_size is 0, expected 48 (use CANARY_OP_OPTIONS_INIT)", [](auto* o) { o->struct_size = 0; });
   add("struct_size is 24,", [](auto* o) { o->struct_size = 24; });
-  add("struct_size is 48,", [](auto* o) { o->struct_size = 48; });
+  add("struct_size is 44,", [](auto* o) { o->struct_size = 44; });
+  add("struct_size is 56,", [](auto* o) { o->struct_size = 56; });
   add("priority is 2: takes CANARY_PRIORITY_NORMAL (0) or CANARY_PRIORITY_URGENT (1)",
       [](auto* o) { o->priority = 2; });
   add("priority is 4294967295", [](auto* o) { o->priority = 0xffffffff; });
   add("tensor is 5 without a codec", [](auto* o) { o->tensor = 5; });
+  add("rows is 6 without a codec", [](auto* o) { o->rows = 6; });
   add("momentum is 0.500000 without a tensor", [](auto* o) { o->momentum = 0.5F; });
   add("momentum is 1.000000: takes 0 (none) to below 1", [](auto* o) { o->momentum = 1; });
   add("momentum is -0.100000: takes", [](auto* o) { o->momentum = -0.1F; });
@@ -130,8 +132,10 @@ TEST(OpOptions, OnlyAnAllReduceOfF32SumsTakesACodec) {
     says(refused(CANARY_F32, CANARY_SUM, codec(text.c_str())), wanted.c_str());
   }
   std::uint32_t number = 77;
-  EXPECT_EQ(canary_codec("power:4", &number), CANARY_INVALID_ARGUMENT);
-  says(last_error().message, "canary_codec: codec power:4 has no number: it needs the shape of a matrix");
+  EXPECT_EQ(canary_codec("power:4,seed=3", &number), CANARY_INVALID_ARGUMENT);
+  says(last_error().message, "canary_codec: codec power:4,seed=3 has no number: there is no room for its seed");
+  EXPECT_EQ(canary_codec("power:4,auto", &number), CANARY_INVALID_ARGUMENT);
+  says(last_error().message, "it needs the shape of a matrix");
   EXPECT_EQ(canary_codec("zip", &number), CANARY_INVALID_ARGUMENT);
   EXPECT_EQ(number, 77u);
 }
@@ -200,6 +204,52 @@ TEST(OpOptions, MomentumReachesTheFeedbackAndOlderCallersHaveNone) {
         << last_error().message;
     EXPECT_EQ(now, 77u);
     EXPECT_EQ(canary_codec_warm_up(codec("topk:0.1"), 0.5, 0, 10, nullptr), CANARY_INVALID_ARGUMENT);
+  });
+}
+
+TEST(OpOptions, RowsMakeAMatrixOfTheBufferAndOlderCallersHaveNone) {
+  static constexpr std::size_t kRows = 64, kColumns = 48;
+  Job job(2);
+  ASSERT_TRUE(job.joined());
+  job.each([&](int r) {
+    std::vector<float> values(kRows * kColumns);
+    const auto element = [](std::size_t i, int of) {
+      const std::size_t row = i / kColumns, column = i % kColumns;
+      return static_cast<float>((1 + static_cast<std::size_t>(of)) * (1 + row % 7)) *
+             static_cast<float>(1 + column % 5) * 0.125F;
+    };
+    canary_op_options options = CANARY_OP_OPTIONS_INIT;
+    options.tensor = 4;
+    const auto reduce = [&] {
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = element(i, r);
+      return canary_all_reduce_with(job.world(r), values.data(), values.data(), values.size(), CANARY_F32, CANARY_SUM,
+                                    &options, nullptr);
+    };
+    const auto told = [](const char* words) {
+      return std::string(last_error().message).find(words) != std::string::npos;
+    };
+    for (const char* text : {"power:2", "power:2+sketch:8", "svd:2"}) {
+      options.codec = codec(text);
+      options.rows = 0;
+      EXPECT_EQ(reduce(), CANARY_INVALID_ARGUMENT);
+      EXPECT_TRUE(told("needs the shape of a matrix: give its rows")) << last_error().message;
+      options.rows = kRows;
+      options.struct_size = offsetof(canary_op_options, rows);
+      EXPECT_EQ(reduce(), CANARY_INVALID_ARGUMENT) << "an older caller has no rows";
+      options.struct_size = sizeof options;
+      options.rows = kRows + 1;
+      EXPECT_EQ(reduce(), CANARY_INVALID_ARGUMENT);
+      EXPECT_TRUE(told("all_reduce: 3072 elements are no matrix of 65 rows")) << last_error().message;
+      options.rows = kRows;
+      ASSERT_EQ(reduce(), CANARY_OK) << last_error().message;
+      const float slack = std::string(text) == "power:2+sketch:8" ? 2 : 1e-4F;
+      for (std::size_t i = 0; i < values.size(); ++i)
+        ASSERT_NEAR(values[i], element(i, 0) + element(i, 1), slack) << text << ", element " << i;
+    }
+    // And by the wrapper, whose options have rows as well.
+    options = detail::raw({.codec = codec("power:2"), .tensor = 5, .rows = kRows});
+    ASSERT_EQ(reduce(), CANARY_OK) << last_error().message;
+    EXPECT_NEAR(values[0], element(0, 0) + element(0, 1), 1e-4F);
   });
 }
 

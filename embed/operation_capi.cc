@@ -48,6 +48,7 @@ canary_status run(canary_group* handle, OpRequest request, const canary_op_optio
     request.codec = read.codec;
     request.tensor = read.tensor;
     request.momentum = read.momentum;
+    request.rows = read.rows;
     for (const CountList& list : lists) {
       if (list.numbers == nullptr && !list.displacements)
         return invalid(std::string(name_of(request.collective)) + ": counts are NULL");

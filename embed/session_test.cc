@@ -205,6 +205,7 @@ TEST(Session, WhatIsWrongIsRefusedByNameAndNothingElseEnds) {
   with([](auto& x) { x.reserved = 1; }, "reserved is 1");
   with([](auto& x) { x.codec = codec_of("auto"); }, "codec auto is a choice");
   with([](auto& x) { x.codec = codec_of("artopk:star:0.01"); }, "codec artopk:star:0.01 is not for sessions");
+  with([](auto& x) { x.codec = codec_of("svd:4"); }, "codec svd:4 is not for sessions: colayers have no shape");
   with([](auto& x) { x.codec = 0x0fffffff; }, "colayer 0");
   const std::uint32_t second[] = {0, codec_of("int8,auto")};
   with([&](auto& x) { x.codecs = second; }, "colayer 1: codec int8,auto is a choice");

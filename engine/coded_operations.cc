@@ -36,13 +36,24 @@ Status Engine::check_codec(const port::Command& c) {
                 text_asked(c.numbers.region)};
   }
   const auto named = codec_named(c.numbers.region);
-  if (!named.ok() || named.value().kind != CodecKind::kArTopK) return {};
-  const std::string codec = "all_reduce: codec " + text_asked(c.numbers.region);
-  if (named.value().or_dense && port::tensor_of(c) == 0)
-    return {CANARY_INVALID_ARGUMENT, codec + " needs a tensor: without one, what was to travel dense is gone by then"};
-  if (c.count <= kSegmentElementsMax) return {};
-  return {CANARY_INVALID_ARGUMENT, codec + " takes at most " + std::to_string(kSegmentElementsMax) + " elements, not " +
-                                       std::to_string(c.count)};
+  // The text is made where it is needed: the data path allocates nothing.
+  const auto wrong = [&](const std::string& why) {
+    return Status(CANARY_INVALID_ARGUMENT, "all_reduce: codec " + text_asked(c.numbers.region) + why);
+  };
+  const std::uint64_t rows = port::rows_of(c);
+  const bool shaped = named.ok() && needs_shape(named.value().kind);
+  if (shaped && rows == 0 && c.count != 0)
+    return wrong(" needs the shape of a matrix: give its rows in canary_op_options.rows, or take a codec without one");
+  if (!shaped && rows != 0) return wrong(" has no use for rows: power and svd have");
+  if (!named.ok() || !makes_chain(named.value().kind)) return {};
+  if (!shaped && named.value().or_dense && port::tensor_of(c) == 0)
+    return wrong(" needs a tensor: without one, what was to travel dense is gone by then");
+  if (c.count > kSegmentElementsMax) {
+    return wrong(" takes at most " + std::to_string(kSegmentElementsMax) + " elements, not " + std::to_string(c.count));
+  }
+  if (!shaped || c.count == 0) return {};
+  const Status fits = check(Coding{named.value(), {.count = c.count, .rows = rows, .columns = c.count / rows}});
+  return fits.ok() ? fits : Status(fits).wrap("all_reduce");
 }
 
 // Nothing travels where a rank is alone, so nothing is lost either.
@@ -51,7 +62,7 @@ CodecSpec Engine::codec_of(const GroupMember& m, const OpRequest& r, const Measu
   const CodecSpec spec = asks_for_choice(r.codec)
                              ? candidates_of(r.codec).specs[CodecUse::chosen(table, r.codec, r.count * sizeof(float))]
                              : codec_of_number(r.codec).value();
-  return spec.kind == CodecKind::kArTopK ? CodecSpec() : spec;  // it has no elements here, or would be a chain
+  return makes_chain(spec.kind) ? CodecSpec() : spec;  // it has no elements here, or would be a chain
 }
 
 CodecSpeed Engine::codec_speed(const CodecSpec& spec) {
@@ -193,6 +204,10 @@ Status Engine::end_coded(GroupMember& m, const Operation& op) {
                   d.op_name + " #" + std::to_string(op.number) + ": " + of + coder.text_of(refusal), d);
   }
   const PieceCoder::Totals& t = coder.totals();
+  if (op.chained) {  // of whose values the chain tells
+    m.chain->note_encoded(t.encoded_bytes);
+    return {};
+  }
   codec_value_bytes_ += t.value_bytes;
   codec_encoded_bytes_ += t.encoded_bytes;
   if (tensor != 0) m.feedback.commit(tensor, t.sent_energy, t.energy, t.left_energy);
@@ -234,8 +249,8 @@ void Engine::obey_feedback(GroupMember* m, const port::Command& c) {
 Status Engine::tell_roots(const GroupMember& m, const port::Command& c) const {
   std::byte* const to = regions_.at(c.output);
   std::fill_n(to, c.count * sizeof(std::uint64_t), std::byte{});
-  if (!m.chain) return {};
-  const std::span<const std::uint64_t> counts = m.chain->roots().counts();
+  if (!m.top_k) return {};
+  const std::span<const std::uint64_t> counts = m.top_k->roots().counts();
   std::memcpy(to, counts.data(), std::min<std::size_t>(counts.size(), c.count) * sizeof(std::uint64_t));
   return {};
 }

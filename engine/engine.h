@@ -419,7 +419,7 @@ class Engine final : public MembershipListener,
   void obey_feedback(GroupMember* member, const port::Command& command);
   Status serve_feedback(ErrorFeedback& feedback, const port::Command& command) const;
   Status tell_roots(const GroupMember& member, const port::Command& command) const;
-  // all-reduces by artopk (top_k_operations.cc)
+  // all-reduces by artopk, power and svd (chained_operations.cc)
   static bool is_chain(const GroupMember& member, const OpRequest& request);
   void begin_chain(GroupMember& member, const CalledOperation& called);
   Status prepare_chain(GroupMember& member, const CalledOperation& called, const CodecSpec& spec,

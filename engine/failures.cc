@@ -71,7 +71,7 @@ void Engine::kill(Group& g, const Verdict& verdict, bool flood) {
       d.elapsed = now_ - op.entered;
       finish(*m, op, Status(verdict.code, d.op_name + " #" + std::to_string(d.op) + ": " + verdict.text, d));
     }
-    if (m->chain && m->chain->due()) enter_phase(*m);
+    if (m->chains() && m->chain->due()) enter_phase(*m);
     end_waiting(*m);
   }
   partials_due_ |= g.partial != nullptr;

@@ -22,6 +22,8 @@ namespace {
 
 // Places in the counts of a signature, behind those of codecs: a session says what all its workers must agree on.
 constexpr std::size_t kSessionPlace = 2, kColayerPlace = 3, kColayersPlace = 4, kElementsPlace = 5, kCodecPlace = 6;
+// Of an all-reduce's matrix, which no session's is.
+constexpr std::size_t kRowsPlace = 3;
 // In the place of a codec: colayers have several.
 constexpr std::uint64_t kCodecsDiffer = ~std::uint64_t{0};
 // Beside the layout's hash.
@@ -102,6 +104,7 @@ wire::SignaturePayload make_signature(const GroupMember& m, const OpRequest& req
   if (request.codec != 0 && s.members > 1) {
     s.counts[0] = request.codec;
     s.counts[1] = request.tensor;
+    if (request.rows != 0) s.counts[kRowsPlace] = request.rows;
   }
   return s;
 }
@@ -176,6 +179,7 @@ std::string describe(const wire::SignaturePayload& s) {
   if (op == Collective::kAllReduce && s.counts[0] != 0) {
     out += " codec=" + text_asked(static_cast<std::uint32_t>(s.counts[0]));
     if (s.counts[1] != 0) out += " tensor=" + std::to_string(s.counts[1]);
+    if (!is_of_session(s) && s.counts[kRowsPlace] != 0) out += " rows=" + std::to_string(s.counts[kRowsPlace]);
   }
   return out + " " + named<PlannerId>("planner", s.planner, kPlannerCount) + " piece=" + std::to_string(s.piece_bytes);
 }

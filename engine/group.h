@@ -26,6 +26,7 @@
 #include "engine/codec_use.h"
 #include "engine/decision_flow.h"
 #include "engine/flow/flow.h"
+#include "engine/low_rank_chain.h"
 #include "engine/message_end.h"
 #include "engine/operation_list.h"
 #include "engine/partial.h"
@@ -204,7 +205,9 @@ struct GroupMember {
   int colayer = -1;            // of it; -1: the group where a session's workers meet
 
   ErrorFeedback feedback;            // of tensors that travel with a codec
-  std::unique_ptr<TopKChain> chain;  // null before the first one
+  OperationChain* chain = nullptr;   // the latest one, of these two; null before the first one
+  std::unique_ptr<TopKChain> top_k;  // null before its first call
+  std::unique_ptr<LowRankChain> low_rank;
 
   std::vector<std::unique_ptr<MessageEnd>> messages;  // by the other's rank; empty before the first message
 
@@ -213,7 +216,7 @@ struct GroupMember {
   bool called() const { return waiting.ready() || called_messages.ready(); }
   port::MemberShape shape() const;
   // A chain is under way, and nothing else enters.
-  bool chains() const { return chain && chain->active(); }
+  bool chains() const { return chain != nullptr && chain->active(); }
   // An operation of the tensor is in flight.
   bool exchanges(std::uint64_t tensor) const;
   // Operations or messages are not done.

@@ -50,6 +50,7 @@ void Engine::obey_partial(GroupMember* caller, const port::Command& c) {
   call.request.codec = 0;  // what an all-reduce has there is the list of ranks here
   call.request.tensor = 0;
   call.request.momentum = 0;
+  call.request.rows = 0;
   call.ticket = ticket;
   call.submitted = now_;
   call.deadline = c.time_limit > 0 ? now_ + Nanos{c.time_limit} : Nanos::max();

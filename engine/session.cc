@@ -40,7 +40,11 @@ Status check_codec(std::uint32_t number) {
   if (Status good = check_asked(number); !good.ok()) return good;
   if (asks_for_choice(number))
     return invalid("codec " + text_asked(number) + " is a choice, and a session makes none: name one codec");
-  if (codec_of_number(number).value().kind != CodecKind::kArTopK) return {};
+  const CodecKind kind = codec_of_number(number).value().kind;
+  if (needs_shape(kind))
+    return invalid("codec " + text_asked(number) +
+                   " is not for sessions: colayers have no shape; take a sketch or topk");
+  if (kind != CodecKind::kArTopK) return {};
   return invalid(
       "codec " + text_asked(number) +
       " is not for sessions: its ranks agree on the elements of their gradients that travel, and a round has "

@@ -26,6 +26,7 @@ Command operation(MemberId member, const MemberShape& shape, const OpRequest& re
     c.numbers.region = request.codec;
     c.numbers.offset = request.tensor;
     c.numbers.reserved = std::bit_cast<std::uint32_t>(request.momentum);
+    c.numbers.bytes = request.rows;
   }
   const Lengths lengths = lengths_of(c, shape, request.counts);
   c.input = memory_at(request.input, lengths.input);
@@ -49,6 +50,7 @@ OpRequest request_of(const Command& c, const Regions& regions) {
     r.codec = c.numbers.region;
     r.tensor = c.numbers.offset;
     r.momentum = momentum_of(c);
+    r.rows = rows_of(c);
   }
   return r;
 }
@@ -100,6 +102,7 @@ Command partial(MemberId member, const OpRequest& request, std::span<const std::
   plain.codec = 0;
   plain.tensor = 0;
   plain.momentum = 0;
+  plain.rows = 0;
   Command c = operation(member, {}, plain, ticket);
   c.kind = Command::Kind::kPartial;
   c.rank = weighted ? 1 : 0;

@@ -53,8 +53,8 @@ struct Command {
     kNone,
     // An engine's.
     kOperation,  // of a member: collective, type, redop, count, root, buffers; numbers: its counts, if it has any;
-                 // an all-reduce, which has none, has its codec's number in numbers.region, its tensor in .offset
-                 // and the bits of its momentum (a float) in .reserved
+                 // an all-reduce, which has none, has its codec's number in numbers.region, its tensor in .offset,
+                 // the bits of its momentum (a float) in .reserved, and the rows of its matrix in .bytes
     kGroup,      // the world rank `rank` asks for a group of the world ranks in `numbers` (32 bits each)
     kAbort,      // of the member's group, with the reason in `numbers` (characters); a ticket is optional
     kDeadline,   // of the operation or message whose ticket this is: `time_limit` from now on
@@ -143,6 +143,7 @@ struct OpRequest {
   std::uint32_t codec = 0;                            // all_reduce: the number of a codec (compress/spec.h); 0: none
   std::uint64_t tensor = 0;  // with a codec: whose error feedback takes what is left out; 0: nobody's
   float momentum = 0;        // with a tensor and a sparsifier: of this rank's gradients (compress/error_feedback.h)
+  std::uint64_t rows = 0;    // with a codec of matrices: so many, each count / rows numbers; 0: it is none
 };
 
 }  // namespace canarynet
@@ -162,6 +163,7 @@ inline std::uint64_t tensor_of(const Command& c) {
 }
 
 // Of an all-reduce.
+inline std::uint64_t rows_of(const Command& c) { return c.numbers.bytes; }
 inline float momentum_of(const Command& c) { return std::bit_cast<float>(c.numbers.reserved); }
 
 Command save_feedback(MemberId member, std::span<std::byte> to, std::uint64_t* size, TicketId ticket);

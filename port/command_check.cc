@@ -51,6 +51,7 @@ std::size_t lists_of(Collective c) { return c == Collective::kAllToAllV ? 4 : c 
 
 // Whether the list has its length and lies where it can be read.
 Status check_list(const Command& c, const MemberShape& member, const Regions& regions) {
+  if (static_cast<Collective>(c.collective) == Collective::kAllReduce) return {};  // its rows are there
   const std::size_t numbers = lists_of(static_cast<Collective>(c.collective)) * static_cast<std::size_t>(member.size);
   const std::uint64_t bytes = numbers * sizeof(std::uint64_t);
   if (c.numbers.bytes != bytes) {
@@ -225,7 +226,12 @@ Status check_coding(const Command& c) {
     return wrong("a momentum of " + std::to_string(momentum) + ", from 0 to below 1 is possible");
   }
   if (momentum != 0 && c.numbers.offset == 0) return wrong("momentum without a tensor");
+  const std::uint64_t rows = rows_of(c);
+  if (codec == 0 && rows != 0) return wrong(std::to_string(rows) + " rows without a codec");
   if (codec == 0) return c.numbers.offset == 0 ? Status() : wrong("a tensor without a codec");
+  if (rows != 0 && c.count % rows != 0) {
+    return wrong(std::to_string(c.count) + " elements are no matrix of " + std::to_string(rows) + " rows");
+  }
   if (c.type != CANARY_F32)
     return wrong("a codec takes f32, not " + std::string(name_of(static_cast<DataType>(c.type))));
   if (c.redop == CANARY_SUM || c.redop == CANARY_AVG) return {};

@@ -237,6 +237,22 @@ TEST(CommandCheck, SaysWhichFieldOfAnOperationIsWrong) {
        {"a command with bits of another version",
         [](Command* c) { c->collective = static_cast<std::uint8_t>(Collective::kReduce); }}});
   EXPECT_EQ(request_of(operation({0, 1}, caller.shape, coded, {0, 1}), caller.regions).momentum, 0.5F);
+  OpRequest matrix = coded;
+  matrix.rows = 4;
+  EXPECT_EQ(request_of(operation({0, 1}, caller.shape, matrix, {0, 1}), caller.regions).rows, 4u);
+  matrix.momentum = 0;
+  EXPECT_TRUE(caller.check(operation({0, 1}, caller.shape, matrix, {0, 1})).ok());
+  const auto rows = [](Command* c, std::uint64_t n) { c->numbers.bytes = n; };
+  expect_refused(
+      caller, operation({0, 1}, caller.shape, matrix, {0, 1}),
+      {{"all_reduce: 8 elements are no matrix of 3 rows", [&](Command* c) { rows(c, 3); }},
+       {"all_reduce: 8 elements are no matrix of 16 rows", [&](Command* c) { rows(c, 16); }},
+       {"all_reduce: 8 elements are no matrix of 18446744073709551615 rows",
+        [&](Command* c) { rows(c, ~std::uint64_t{0}); }},
+       {"all_reduce: 8 elements are no matrix of 9223372036854775816 rows",
+        [&](Command* c) { rows(c, (std::uint64_t{1} << 63) + 8); }},
+       {"all_reduce: 4 rows without a codec", [](Command* c) { c->numbers.region = 0; }},
+       {"all_reduce: count 18446744073709551612 is too large", [](Command* c) { c->count = ~std::uint64_t{0} - 3; }}});
   const Command good = operation({0, 1}, caller.shape, reduce, {0, 1});
   EXPECT_EQ(check_command(good, {caller.regions, 8, {}, true}).text(), "reduce: its group has been destroyed");
   EXPECT_EQ(check_command(good, {caller.regions, 8, caller.shape, false}).text(), "reduce: nobody waits for ticket 0");

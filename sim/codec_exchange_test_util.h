@@ -45,7 +45,7 @@ inline Values gradients(int ranks, std::size_t count, std::uint64_t seed) {
 // One all-reduce by all ranks.
 struct Exchange {
   Exchange(Cluster& c, const Values& input, const std::string& codec, std::uint64_t tensor = kTensor,
-           ReduceOp op = CANARY_SUM, float momentum = 0)
+           ReduceOp op = CANARY_SUM, float momentum = 0, std::uint64_t rows = 0)
       : cluster(c), in(input), out(in.size(), std::vector<float>(in[0].size(), -1)) {
     for (std::size_t r = 0; r < in.size(); ++r) {
       tickets.push_back(std::make_unique<OpTicket>());
@@ -57,7 +57,8 @@ struct Exchange {
                          .redop = op,
                          .codec = codec.empty() ? 0 : number_of(codec),
                          .tensor = tensor,
-                         .momentum = momentum});
+                         .momentum = momentum,
+                         .rows = rows});
     }
   }
   void submit(std::size_t r) { cluster.submit(cluster.world(static_cast<int>(r)), request[r], tickets[r].get()); }
@@ -122,6 +123,15 @@ inline void expect_conserved(const Exchange& e, const Values& before, const Valu
     const double kept = times * e.out[0][i] + sum_of(after, i);
     ASSERT_NEAR(given, kept, 3e-5 * (scale + std::abs(given) + std::abs(kept))) << what << ", element " << i;
   }
+}
+
+// Of both NICs of all hosts.
+inline std::uint64_t sent_bytes(Cluster& c) {
+  std::uint64_t sum = 0;
+  for (int h = 0; h < c.hosts(); ++h) {
+    for (int rail = 0; rail < 2; ++rail) sum += c.fabric().nic_counters(h, rail).tx_bytes;
+  }
+  return sum;
 }
 
 }  // namespace canarynet

@@ -181,6 +181,7 @@ TEST(SessionCodecs, OnesThatNoRoundTakesAreRefused) {
   refused(number_of("int8,auto"), "codec int8,auto is a choice");
   refused(number_of("artopk:star:0.01"), "codec artopk:star:0.01 is not for sessions");
   refused(number_of("agtopk:0.01"), "codec agtopk:0.01 is not for sessions");
+  refused(number_of("power:4"), "codec power:4 is not for sessions: colayers have no shape");
   refused(0xffffffff, "codec");
   // And the number is still free.
   SessionWorkers w = start(c, with_codecs(SessionSetup::asp(), {"int8"}), {1_ms}, 1);

@@ -93,13 +93,4 @@ inline void expect_only_late_or_dropped(const SessionWorkers& workers, const Ses
   }
 }
 
-// Of both NICs of all hosts.
-inline std::uint64_t sent_bytes(Cluster& c) {
-  std::uint64_t sum = 0;
-  for (int h = 0; h < c.hosts(); ++h) {
-    for (int rail = 0; rail < 2; ++rail) sum += c.fabric().nic_counters(h, rail).tx_bytes;
-  }
-  return sum;
-}
-
 }  // namespace canarynet

@@ -165,7 +165,7 @@ struct SignaturePayload {
   std::uint64_t counts[kSignatureCounts] =
       {};  // all-gather-v: the first ones; all-to-all-v: elements to the receiver of this
            // signature, elements from it; all-reduce: number of its codec, tensor,
-           // phase and root of its chain (engine/top_k_chain.h); if it is
+           // phase and root of its chain (engine/operation_chain.h), rows of its matrix; if it is
            // partial, which an odd counts_crc says (its list of ranks; its number is in
            // counts_moment): [2] to [6] the first ranks, [7] its part
 };

@@ -126,15 +126,19 @@ typedef struct canary_op_options {
    * travels dense, the tensor's velocity ends. docs/compression.md has values that have worked. */
   float momentum;
   uint32_t reserved; /* 0 */
+  /* With a codec of matrices (power, svd), which need it: the buffer is a matrix of so many rows, each of them
+   * count / rows numbers, one row behind the other. An argument on which ranks must agree. With a tensor, power also
+   * keeps what its next operation begins with; give a tensor one shape. 0: it is no matrix. */
+  uint64_t rows;
 } canary_op_options;
 #define CANARY_OP_OPTIONS_INIT \
-  { sizeof(canary_op_options), CANARY_PRIORITY_NORMAL, 0, 0, 0, 0.0f, 0 }
+  { sizeof(canary_op_options), CANARY_PRIORITY_NORMAL, 0, 0, 0, 0.0f, 0, 0 }
 
 /* The number of a codec, from its text: "int8", "sketch:8", "topk:0.01,or-dense" (docs/compression.md); or of a choice
  * that operations make by what they take: "auto" for none, bf16 or int8, "auto:0.01" for one of these or topk:0.01,
  * "sketch:8,auto" for none or that codec, and "artopk:star:0.01,auto" for none, that, or agtopk:0.01. Pure: equal
- * texts have equal numbers everywhere. CANARY_INVALID_ARGUMENT says what is wrong with the text; codecs that need the
- * shape of a matrix (power, svd), and seeds, have no number. */
+ * texts have equal numbers everywhere. CANARY_INVALID_ARGUMENT says what is wrong with the text; seeds have no
+ * number. */
 CANARY_API enum canary_status canary_codec(const char* text, uint32_t* codec);
 /* For the first steps of training, in which gradients change fast: a codec with a share (topk:0.01, artopk:var:0.01)
  * that keeps more at first. Step 0 keeps `first` of all values, and every stage a quarter of the one before it; the
@@ -277,9 +281,9 @@ typedef struct canary_session_options {
   int backlog;    /* results of a colayer that are kept apart until they are taken: 2 to 64. Each takes memory. */
   int64_t linger; /* nanoseconds that a gradient waits for another's round before it opens one */
   /* Codecs (canary_codec), by which gradients travel in fewer bytes and with less precision; all workers give the same
-   * ones. All but choices (auto), artopk and agtopk. What a codec leaves out on this rank stays here and goes with this
-   * worker's next gradient of the colayer (error feedback), so it is late, not lost; what is left out at the end of the
-   * session is lost. Who contributed what is exact. docs/sync.md tells more. */
+   * ones. All but choices (auto), artopk, agtopk, power and svd. What a codec leaves out on this rank stays here and
+   * goes with this worker's next gradient of the colayer (error feedback), so it is late, not lost; what is left out at
+   * the end of the session is lost. Who contributed what is exact. docs/sync.md tells more. */
   uint32_t codec;         /* of all colayers; 0: none */
   uint32_t reserved;      /* 0 */
   const uint32_t* codecs; /* one for each colayer, in place of `codec`; NULL: that one counts for all */

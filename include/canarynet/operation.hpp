@@ -150,6 +150,7 @@ struct OpOptions {
   std::uint32_t codec = 0;                            // all_reduce: of codec(); see canary_op_options
   std::uint64_t tensor = 0;                           // with a codec: whose error feedback takes what is left out
   float momentum = 0;                                 // with a tensor and a sparse codec; see canary_op_options
+  std::uint64_t rows = 0;                             // with power or svd: of the matrix; see canary_op_options
 };
 
 // Which ranks reduce together, see canary_partial. `ranks` is read within the call.
@@ -184,6 +185,7 @@ inline canary_op_options raw(const OpOptions& options) {
   out.codec = options.codec;
   out.tensor = options.tensor;
   out.momentum = options.momentum;
+  out.rows = options.rows;
   return out;
 }
 

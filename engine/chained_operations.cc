@@ -1,4 +1,4 @@
-// All-reduces by artopk and agtopk: their phases enter one after the other, as operations of their member.
+// All-reduces by artopk, agtopk, power and svd: their phases enter one after the other, as operations of their member.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -8,12 +8,24 @@
 #include "engine/engine.h"
 
 namespace canarynet {
+namespace {
+
+OperationChain& chain_for(GroupMember& m, const CodecSpec& spec) {
+  if (needs_shape(spec.kind)) {
+    if (!m.low_rank) m.low_rank = std::make_unique<LowRankChain>();
+    return *m.low_rank;
+  }
+  if (!m.top_k) m.top_k = std::make_unique<TopKChain>();
+  return *m.top_k;
+}
+
+}  // namespace
 
 bool Engine::is_chain(const GroupMember& m, const OpRequest& r) {
   if (r.collective != Collective::kAllReduce || r.codec == 0 || r.count == 0 || m.group->members.size() == 1)
     return false;
   const auto spec = codec_named(r.codec);
-  return spec.ok() && spec.value().kind == CodecKind::kArTopK;
+  return spec.ok() && makes_chain(spec.value().kind);
 }
 
 // Its first phase, the one operation that it is where its choice is dense, or the error that ends it.
@@ -42,18 +54,18 @@ Status Engine::prepare_chain(GroupMember& m, const CalledOperation& called, cons
                              std::size_t candidate) {
   const OpRequest& r = called.request;
   try {
-    TopKChain::Choice choice;
+    OperationChain::Choice choice;
     choice.candidate = candidate;
     if (asks_for_choice(r.codec)) choice.cell = cell_of_asked(m, r);
-    if (!m.chain) m.chain = std::make_unique<TopKChain>();
-    ErrorFeedback::Exchange feedback;
     if (r.tensor != 0) {
       if (Status known = m.feedback.prepare(r.tensor, r.count); !known.ok())
         return Status(known.code(), rank_name(m.world_rank) + ": " + known.text());
-      feedback = m.feedback.begin(r.tensor, static_cast<const float*>(r.input), r.momentum);
     }
     chains_due_.reserve(members_);
-    m.chain->begin(called, spec, choice, m.rank, static_cast<int>(m.group->members.size()), feedback, now_);
+    OperationChain& chain = chain_for(m, spec);
+    const OperationChain::Place place{m.rank, static_cast<int>(m.group->members.size()), m.entered + 1};
+    chain.begin(called, spec, choice, place, r.tensor != 0 ? &m.feedback : nullptr, now_);
+    m.chain = &chain;
     return {};
   } catch (const std::bad_alloc&) {
     return Status(CANARY_LIMIT, "rank " + std::to_string(m.world_rank) + " has no memory left for this operation");
@@ -62,7 +74,7 @@ Status Engine::prepare_chain(GroupMember& m, const CalledOperation& called, cons
 
 // The phase that is due; in a group that is dead it ends the call.
 void Engine::enter_phase(GroupMember& m) {
-  TopKChain& chain = *m.chain;
+  OperationChain& chain = *m.chain;
   if (held(m)) {
     chains_due_.push_back(&m);
     return;
@@ -84,7 +96,7 @@ void Engine::enter_phases() {
 
 // Of a call that has ended well, for those who choose the next one's codec. `number`: its last phase's.
 void Engine::note_chain_time(GroupMember& m, std::uint32_t number) {
-  const TopKChain& chain = *m.chain;
+  const OperationChain& chain = *m.chain;
   CodecUse::Cell* const cell = chain.choice().cell;
   if (cell == nullptr) return;
   const Nanos time = now_ - chain.began();
@@ -95,13 +107,15 @@ void Engine::note_chain_time(GroupMember& m, std::uint32_t number) {
 
 // A phase has ended. Whether the call goes on; else `status` is how it ended.
 bool Engine::go_on(GroupMember& m, std::uint32_t number, Nanos entered, Status* status) {
-  TopKChain& chain = *m.chain;
-  if (!status->ok()) {
+  OperationChain& chain = *m.chain;
+  // A phase that has a codec may be refused; then all ranks hear of it, and nothing else ends.
+  const bool refused = status->code() == CANARY_INVALID_ARGUMENT && !m.group->dead && needs_shape(chain.spec().kind);
+  if (!status->ok() && !refused) {
     chain.end();
     return false;
   }
   int culprit = m.rank;
-  const Status went = chain.go_on(&culprit);
+  const Status went = chain.go_on(refused, &culprit);
   if (went.ok() && chain.active()) {
     chains_due_.push_back(&m);
     return true;
@@ -114,7 +128,7 @@ bool Engine::go_on(GroupMember& m, std::uint32_t number, Nanos entered, Status* 
     codec_value_bytes_ += chain.value_bytes();
     codec_encoded_bytes_ += chain.encoded_bytes();
     if (r.tensor != 0) {
-      m.feedback.commit(r.tensor, chain.sent_energy(), chain.sent_energy() + chain.left_energy(), chain.left_energy());
+      m.feedback.commit(r.tensor, chain.sent_energy(), chain.energy(), chain.left_energy());
     }
     return false;
   }
