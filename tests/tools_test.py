@@ -50,7 +50,7 @@ class Words(unittest.TestCase):
     def test_a_word_that_a_tool_does_not_know_is_named(self):
         for tool, commands in (("canaryctl", "top, links, explain or info"),
                                ("canary-plan", "show, check, cost or choose"),
-                               ("canary-sim", "merge, select, network or train")):
+                               ("canary-sim", "merge, select, network, search or train")):
             self.assertEqual(run(tool, "bogus"), (2, "", "%s: bogus: no such command: takes %s\n" % (tool, commands)))
             status, _, err = run(tool)
             self.assertEqual(status, 2)
