@@ -17,6 +17,7 @@ namespace canarynet {
 namespace {
 
 constexpr int kIterationsMax = 10'000;
+constexpr double kLowest = 1e-6;  // the unit of a codec's ratio
 // Links that differ from what they were by more than that have changed.
 constexpr double kLinkChange = 0.25, kAlphaNoise = 50e-6;
 
@@ -32,9 +33,10 @@ Status check(const canary_ratio_options& o) {
   if (o.checkpoint == nullptr) return bad("checkpoint is NULL: candidates are tried from a checkpoint");
   if (o.tensor == 0) return bad("tensor is 0: the gain is that of a tensor's error feedback");
   if (o.count == 0) return bad("count is 0");
-  if (!is_number(o.high) || !is_number(o.low) || !(o.low > 0 && o.low <= o.high && o.high <= 1))
+  if (!is_number(o.high) || !is_number(o.low) || o.low < kLowest || o.low > o.high || o.high > 1) {
     return bad("low is " + std::to_string(o.low) + " and high " + std::to_string(o.high) +
-               ": takes 0 < low <= high <= 1");
+               ": takes 0.000001 <= low <= high <= 1");
+  }
   if (!is_number(o.factor) || o.factor < 1.1)
     return bad("factor is " + std::to_string(o.factor) + ": takes 1.1 or more");
   if (!is_number(o.gain_change) || o.gain_change <= 0)
@@ -44,6 +46,16 @@ Status check(const canary_ratio_options& o) {
   }
   if (o.reserved != 0) return bad("reserved is " + std::to_string(o.reserved) + ", not 0");
   return {};
+}
+
+// A batch that memory ran out in can't be gone on with.
+template <typename Body>
+Status guard(const Body& body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return no_memory();
+  }
 }
 
 RatioOptions controller_options(const canary_ratio_options& o) {
@@ -104,19 +116,31 @@ Status RatioChoice::declare(const char* codec) {
 
 // Compares what ranks have given, takes the slowest rank's times, and looks at the links for the first time.
 Status RatioChoice::agree() {
-  enum Word : std::size_t { kCodec, kTensor, kCount, kLast, kNumber, kGainChange, kIterations, kWords };
-  constexpr std::array<const char*, kWords> kNames = {"the codec and the largest ratio",
-                                                      "the tensor",
-                                                      "the number of elements",
-                                                      "the smallest ratio",
-                                                      "the number of candidates",
-                                                      "gain_change",
-                                                      "iterations"};
+  enum Word : std::size_t {
+    kCodec,
+    kTensor,
+    kTensorHigh,
+    kCount,
+    kCountHigh,
+    kHigh,
+    kLow,
+    kFactor,
+    kGainChange,
+    kIterations,
+    kWords
+  };
+  constexpr std::array<const char*, kWords> kNames = {
+      "the codec", "the tensor", "the tensor", "count", "count", "high", "low", "factor", "gain_change", "iterations"};
+  const auto low = [](std::uint64_t word) { return static_cast<double>(word & 0xffffffff); };
+  const auto high = [](std::uint64_t word) { return static_cast<double>(word >> 32); };
   std::vector<double> own = {static_cast<double>(candidates_.front().codec),
-                             static_cast<double>(options_.tensor),
-                             static_cast<double>(options_.count),
-                             static_cast<double>(candidates_.back().codec),
-                             static_cast<double>(candidates_.size()),
+                             low(options_.tensor),
+                             high(options_.tensor),
+                             low(options_.count),
+                             high(options_.count),
+                             options_.high,
+                             options_.low,
+                             options_.factor,
                              options_.gain_change,
                              static_cast<double>(options_.iterations)};
   if (Status s = all_gather(own); !s.ok()) return s;
@@ -146,7 +170,7 @@ Status RatioChoice::next(std::uint32_t* codec) {
   if (!failed_.ok()) return failed_;
   if (under_way_) return bad("the iteration before has not been reported (canary_ratio_report)");
   if (done_ == 0) {
-    if (Status s = begin_batch(); !s.ok()) return fail(s);
+    if (Status s = guard([&] { return begin_batch(); }); !s.ok()) return fail(s);
   }
   under_way_ = true;
   *codec = candidate_of(step_.ratio).codec;
@@ -161,10 +185,7 @@ Status RatioChoice::begin_batch() {
   if (step_.save) {
     if (Status s = save(); !s.ok()) return s;
   }
-  // Nothing is known of a tensor that was never sent.
-  const Status s = read_gain(&gain_before_);
-  sent_before_ = s.ok();
-  return s.code() == CANARY_INVALID_ARGUMENT ? Status() : s;
+  return read_gain(&before_);
 }
 
 Status RatioChoice::report() {
@@ -173,28 +194,37 @@ Status RatioChoice::report() {
   under_way_ = false;
   if (++done_ < options_.iterations) return {};
   done_ = 0;
-  const Status s = look();
+  const Status s = guard([&] { return look(); });
   return s.ok() ? s : fail(s);
 }
 
 // Has all ranks see everybody's gain and links, and tells the controller.
 Status RatioChoice::look() {
-  double smoothed = 1;
-  const Status known = read_gain(&smoothed);
-  // An operation that chose to travel dense has left nothing out.
-  const bool dense = known.code() == CANARY_INVALID_ARGUMENT && asks_for_choice(candidates_.front().codec);
-  if (!known.ok() && !dense) return known;
+  Gain now_left;
+  Status mine = read_gain(&now_left);
+  if (mine.ok() && !now_left.sent && place_.shape.size > 1 && !asks_for_choice(candidates_.front().codec))
+    mine = bad("tensor " + std::to_string(options_.tensor) + " was not sent by the codec that canary_ratio_next gave");
   // What the batch itself has sent: error feedback smooths over what was before, too.
-  const double kept = sent_before_ ? std::pow(1 - ErrorFeedback::kGainWeight, options_.iterations) : 0;
-  const double gain = std::clamp((smoothed - kept * gain_before_) / (1 - kept), 0.0, 1.0);
+  const double kept = before_.sent ? std::pow(1 - ErrorFeedback::kGainWeight, options_.iterations) : 0;
+  const double gain =
+      now_left.whole ? 1 : std::clamp((now_left.smoothed - kept * before_.smoothed) / (1 - kept), 0.0, 1.0);
   const LinkCost own = own_links();
-  if (Status s = all_gather(std::array{gain, own.alpha, own.beta}); !s.ok()) return s;
+  // Whoever can't go on says so, or the others would wait for it.
+  constexpr std::size_t kWords = 4;
+  if (Status s = all_gather(std::array<double, kWords>{mine.ok() ? 0.0 : 1.0, gain, own.alpha, own.beta}); !s.ok())
+    return s;
+  if (!mine.ok()) return mine;
+  for (std::size_t r = 0; r < gathered_.size(); r += kWords) {
+    if (gathered_[r] == 0) continue;
+    return Status(CANARY_INVALID_ARGUMENT,
+                  "rank " + std::to_string(r / kWords) + " could not tell its gain, as its own error says");
+  }
   gain_ = 0;
   LinkCost now;
-  for (std::size_t r = 0; r < gathered_.size(); r += 3) {
-    gain_ += gathered_[r] / place_.shape.size;
-    now.alpha = std::max(now.alpha, gathered_[r + 1]);
-    now.beta = std::max(now.beta, gathered_[r + 2]);
+  for (std::size_t r = 0; r < gathered_.size(); r += kWords) {
+    gain_ += gathered_[r + 1] / place_.shape.size;
+    now.alpha = std::max(now.alpha, gathered_[r + 2]);
+    now.beta = std::max(now.beta, gathered_[r + 3]);
   }
   const bool changed = moved(link_, now);
   const int choices = controller_->choices();
@@ -230,14 +260,15 @@ Status RatioChoice::restore() {
   return {};
 }
 
-// The smoothed one.
-Status RatioChoice::read_gain(double* gain) const {
+Status RatioChoice::read_gain(Gain* gain) const {
+  const auto ask = [&](const auto& make) { return run_command(*place_.context, place_.member, make); };
   port::FeedbackGain told;
-  const Status s = run_command(*place_.context, place_.member, [&](auto ticket) {
-    return port::feedback_gain(place_.member, options_.tensor, &told, ticket);
-  });
-  *gain = told.gain;
-  return s;
+  const Status s = ask([&](auto ticket) { return port::feedback_gain(place_.member, options_.tensor, &told, ticket); });
+  *gain = {.smoothed = told.gain, .sent = s.ok(), .whole = !s.ok() || told.residual_norm == 0};
+  if (s.code() != CANARY_INVALID_ARGUMENT) return s;
+  // Nothing is known of the tensor, or an operation is pending, which ends this as well.
+  std::uint64_t size = 0;
+  return ask([&](auto ticket) { return port::save_feedback(place_.member, {}, &size, ticket); });
 }
 
 double RatioChoice::sync_seconds(double ratio) const {

@@ -38,6 +38,13 @@ class RatioChoice {
     double compress_seconds = 0;  // at the slowest rank
   };
 
+  // Of the tensor. `whole`: nothing is left out of it, as where it travels dense, or to nobody.
+  struct Gain {
+    double smoothed = 1;
+    bool sent = false;  // by a codec, ever
+    bool whole = true;
+  };
+
   RatioChoice(const GroupPlace& place, const canary_ratio_options& options);
   Status declare(const char* codec);
   Status agree();
@@ -45,7 +52,7 @@ class RatioChoice {
   Status begin_batch();
   Status save();
   Status restore();
-  Status read_gain(double* gain) const;
+  Status read_gain(Gain* gain) const;
   double sync_seconds(double ratio) const;
   LinkCost own_links() const;
   const Candidate& candidate_of(double ratio) const;
@@ -62,10 +69,10 @@ class RatioChoice {
   std::vector<double> gathered_;     // all ranks', rank behind rank
   std::vector<std::byte> feedback_;  // of the checkpoint
   RatioController::Step step_{};
-  bool under_way_ = false;    // next() was called, report() not yet
-  int done_ = 0;              // iterations of the batch
-  bool sent_before_ = false;  // the tensor had a gain when the batch began
-  double gain_before_ = 1, gain_ = 0;
+  bool under_way_ = false;  // next() was called, report() not yet
+  int done_ = 0;            // iterations of the batch
+  Gain before_;             // when the batch began
+  double gain_ = 0;
   Status failed_;
 };
 

@@ -249,6 +249,14 @@ TEST(Ratio, RanksThatDifferAreTold) {
     EXPECT_EQ(canary_ratio_create(job.world(r), &o, &ratio), CANARY_MISMATCH);
     EXPECT_NE(last_error().message.find("ranks 0 and 2 create different ratios: iterations"), std::string::npos)
         << last_error().message;
+    o = options_of("topk");
+    if (r == 2) o.factor = 3.1;
+    EXPECT_EQ(canary_ratio_create(job.world(r), &o, &ratio), CANARY_MISMATCH);
+    EXPECT_NE(last_error().message.find("ranks 0 and 2 create different ratios: factor"), std::string::npos)
+        << last_error().message;
+    o = options_of("topk");
+    if (r == 1) o.tensor += std::uint64_t{1} << 60;
+    EXPECT_EQ(canary_ratio_create(job.world(r), &o, &ratio), CANARY_MISMATCH);
     o = options_of(r == 1 ? "mstopk" : "topk");
     EXPECT_EQ(canary_ratio_create(job.world(r), &o, &ratio), CANARY_MISMATCH);
     EXPECT_NE(last_error().message.find("ranks 0 and 1 create different ratios: the codec"), std::string::npos)
@@ -256,6 +264,50 @@ TEST(Ratio, RanksThatDifferAreTold) {
     // And the group lives on.
     o = options_of("topk");
     EXPECT_EQ(canary_ratio_create(job.world(r), &o, &ratio), CANARY_OK) << last_error().message;
+    EXPECT_EQ(canary_ratio_destroy(ratio), CANARY_OK);
+  });
+}
+
+TEST(Ratio, ARankAloneLeavesNothingOut) {
+  Job job(1);
+  ASSERT_TRUE(job.joined());
+  canary_ratio_options o = options_of("topk");
+  o.iterations = 1;
+  canary_ratio* ratio = nullptr;
+  ASSERT_EQ(canary_ratio_create(job.world(0), &o, &ratio), CANARY_OK) << last_error().message;
+  for (int i = 0; i < 5; ++i) {
+    std::uint32_t number = 0;
+    ASSERT_EQ(canary_ratio_next(ratio, &number), CANARY_OK) << last_error().message;
+    all_reduce(job.world(0), even(0), number);
+    ASSERT_EQ(canary_ratio_report(ratio), CANARY_OK) << last_error().message;
+    EXPECT_EQ(state_of(ratio).gain, 1);
+  }
+  EXPECT_EQ(canary_ratio_destroy(ratio), CANARY_OK);
+}
+
+// One that has lost its error feedback, here: the others would wait for it.
+TEST(Ratio, WhatOneRankCannotTellEndsItOnAllRanks) {
+  Job job(2);
+  ASSERT_TRUE(job.joined());
+  job.each([&](int r) {
+    std::size_t size = 0;
+    ASSERT_EQ(canary_feedback_save(job.world(r), nullptr, &size), CANARY_OK) << last_error().message;
+    std::vector<std::uint8_t> nothing(size);
+    ASSERT_EQ(canary_feedback_save(job.world(r), nothing.data(), &size), CANARY_OK) << last_error().message;
+    canary_ratio_options o = options_of("topk");
+    o.iterations = 1;
+    canary_ratio* ratio = nullptr;
+    ASSERT_EQ(canary_ratio_create(job.world(r), &o, &ratio), CANARY_OK) << last_error().message;
+    std::uint32_t number = 0;
+    ASSERT_EQ(canary_ratio_next(ratio, &number), CANARY_OK) << last_error().message;
+    all_reduce(job.world(r), even(0), number);
+    if (r == 1) {
+      ASSERT_EQ(canary_feedback_restore(job.world(r), nothing.data(), size), CANARY_OK) << last_error().message;
+    }
+    EXPECT_EQ(canary_ratio_report(ratio), CANARY_INVALID_ARGUMENT);
+    EXPECT_NE(last_error().message.find(r == 1 ? "tensor 7 was not sent" : "rank 1 could not tell its gain"),
+              std::string::npos)
+        << last_error().message;
     EXPECT_EQ(canary_ratio_destroy(ratio), CANARY_OK);
   });
 }
@@ -280,9 +332,9 @@ TEST(Ratio, WrongArgumentsAndTurnsAreTold) {
   refused(changed([](auto& o) { o.checkpoint = nullptr; }), "checkpoint is NULL");
   refused(changed([](auto& o) { o.tensor = 0; }), "tensor is 0");
   refused(changed([](auto& o) { o.count = 0; }), "count is 0");
-  refused(changed([](auto& o) { o.high = 1.5; }), "0 < low <= high <= 1");
-  refused(changed([](auto& o) { o.low = NAN; }), "0 < low <= high <= 1");
-  refused(changed([](auto& o) { o.low = 1e-9; }), "takes");
+  refused(changed([](auto& o) { o.high = 1.5; }), "0.000001 <= low <= high <= 1");
+  refused(changed([](auto& o) { o.low = NAN; }), "0.000001 <= low <= high <= 1");
+  refused(changed([](auto& o) { o.low = 5e-324; }), "0.000001 <= low <= high <= 1");
   refused(changed([](auto& o) { o.factor = 1; }), "factor is 1.0");
   refused(changed([](auto& o) { o.gain_change = -1; }), "gain_change");
   refused(changed([](auto& o) { o.iterations = 0; }), "iterations is 0");

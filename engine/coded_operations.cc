@@ -16,6 +16,16 @@ namespace canarynet {
 
 namespace {
 
+// Matrices are worked on in one go, and the engine's thread moves nothing else meanwhile: a few seconds at most, since
+// peers take who is silent for CANARY_SILENCE_LIMIT for dead. Sixty iterations of svd over elements x (directions and a
+// few more), and power's products of elements x directions.
+constexpr std::uint64_t kSvdWorkMax = std::uint64_t{1} << 26, kPowerWorkMax = std::uint64_t{1} << 32, kSvdMore = 8;
+
+bool takes_too_long(const CodecSpec& spec, std::uint64_t elements) {
+  if (spec.kind == CodecKind::kSvd) return elements * (spec.rank + kSvdMore) > kSvdWorkMax;
+  return elements * spec.rank > kPowerWorkMax;
+}
+
 bool leaves_out_elements(const CodecSpec& spec) {
   return spec.kind == CodecKind::kArTopK || traits_of(spec).sparsifier;
 }
@@ -53,7 +63,10 @@ Status Engine::check_codec(const port::Command& c) {
   }
   if (!shaped || c.count == 0) return {};
   const Status fits = check(Coding{named.value(), {.count = c.count, .rows = rows, .columns = c.count / rows}});
-  return fits.ok() ? fits : Status(fits).wrap("all_reduce");
+  if (!fits.ok()) return Status(fits).wrap("all_reduce");
+  if (!takes_too_long(named.value(), c.count)) return {};
+  return wrong(" of " + std::to_string(c.count) + " elements would hold up everything else for too long: take " +
+               (named.value().kind == CodecKind::kSvd ? "power, or fewer directions" : "fewer directions"));
 }
 
 // Nothing travels where a rank is alone, so nothing is lost either.

@@ -419,6 +419,26 @@ TEST(LowRankOperation, CodecsThatNeedAShapeAreRefusedWithoutOneAndOthersWithIt) 
   says("power:2", 30, "all_reduce: 200 elements are no matrix of 30 rows");
 }
 
+// The engine's thread would do nothing else, and peers would take the rank for dead.
+TEST(LowRankOperation, MatricesThatWouldTakeMinutesAreRefused) {
+  Cluster c(flat_cluster(2));
+  ASSERT_TRUE(c.join());
+  const Values input = gradients(2, 200, 1);
+  const auto answer = [&](const std::string& codec, std::uint64_t count) {
+    MatrixExchange e(c, input, codec, 4096);
+    e.request[0].count = count;  // refused before it is touched
+    e.request[0].input = e.request[0].output;
+    return c.engine(0).submit(c.operation(c.world(0), e.request[0], e.tickets[0].get()));
+  };
+  const Status svd = answer("svd:4", 4096 * 4096);
+  EXPECT_EQ(svd.code(), CANARY_INVALID_ARGUMENT);
+  EXPECT_NE(svd.text().find("codec svd:4 of 16777216 elements would hold up everything else"), std::string::npos)
+      << svd.text();
+  const Status power = answer("power:1024", 4096 * 4096);
+  EXPECT_EQ(power.code(), CANARY_INVALID_ARGUMENT);
+  EXPECT_NE(power.text().find("take fewer directions"), std::string::npos) << power.text();
+}
+
 // A rank's death, an abort, or a deadline at any moment of a call: every caller hears of it, and none hangs.
 TEST(LowRankOperation, WhatEndsAGroupEndsACallInAnyPhase) {
   enum class How : std::uint8_t { kDeath, kAbort, kDeadline };

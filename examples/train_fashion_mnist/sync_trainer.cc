@@ -54,7 +54,7 @@ void SyncTrainer::agree() {
       length += static_cast<double>(parameters[i]) * parameters[i];
       distance += std::pow(static_cast<double>(own[i] - parameters[i]), 2);
     }
-    apart_ = std::max(apart_, length > 0 ? std::sqrt(distance / length) : 0);
+    if (trained_) apart_ = std::max(apart_, length > 0 ? std::sqrt(distance / length) : 0);
     group().all_reduce(std::span(&apart_, 1), CANARY_MAX);
   }
   // Who is through with training has heard all others say so.

@@ -155,7 +155,8 @@ CANARY_API enum canary_status canary_feedback_save(canary_group* group, void* by
  * nothing has changed. No operation of the group may be pending. */
 CANARY_API enum canary_status canary_feedback_restore(canary_group* group, const void* bytes, size_t size);
 /* The share of the energy (sum of squares) of a tensor that its codec sent, smoothed over about ten operations: 1 where
- * nothing is left out, and before the first operation; tensor 0: of all tensors. The norm of what is left out now goes
+ * nothing is left out; tensor 0: of all tensors, 1 before the first operation. CANARY_INVALID_ARGUMENT: the tensor was
+ * never sent by a codec. The norm of what is left out now goes
  * to *residual_norm; either pointer may be NULL. No operation of the group may be pending. */
 CANARY_API enum canary_status canary_feedback_gain(canary_group* group, uint64_t tensor, double* gain,
                                                    double* residual_norm);

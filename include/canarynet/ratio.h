@@ -10,8 +10,9 @@
  * Order: all ranks of the group create it with the same options, and call next and report in the same order with
  *   regard to the group's other operations: create and report run small operations of the group.
  * Threads: any, but only one at a time may be in a call of the same ratio: another one gets CANARY_INVALID_ARGUMENT.
- * Failures: a failed operation of a ratio ends it; calls that make no sense give CANARY_INVALID_ARGUMENT, and nothing
- *   has changed.
+ * Failures: a failed operation of a ratio ends it, and so does one of the group that is pending where none may be: then
+ *   on all ranks, with the number of the rank that found it. Calls that make no sense give CANARY_INVALID_ARGUMENT, and
+ *   nothing has changed.
  *
  *   for (;;) {
  *     canary_ratio_next(ratio, &options.codec);    // may call the checkpoint function
@@ -46,8 +47,8 @@ typedef struct canary_ratio_options {
   const char* codec;
   uint64_t tensor; /* whose gain counts: the options' `tensor` of the operations, other than 0 */
   uint64_t count;  /* its elements (f32) */
-  /* Candidates are high, high / factor, ... down to low, in multiples of low. 0 < low <= high <= 1, and factor is 1.1
-   * or more. */
+  /* Candidates are high, high / factor, ... down to low, in multiples of low. 0.000001 <= low <= high <= 1, and factor
+   * is 1.1 or more. */
   double high;
   double low;
   double factor;
@@ -67,17 +68,19 @@ CANARY_API enum canary_status canary_ratio_create(canary_group* group, const can
 /* The codec of the next iteration, for canary_op_options. Before it returns, training state may have been saved or
  * restored. No operation of the group may be pending. */
 CANARY_API enum canary_status canary_ratio_next(canary_ratio* ratio, uint32_t* codec);
-/* The iteration has ended, its operation of the tensor with it. The last one of every `iterations` runs a small
- * operation of the group. */
+/* The iteration has ended. The last one of every `iterations` runs a small operation of the group; no other may be
+ * pending then. */
 CANARY_API enum canary_status canary_ratio_report(canary_ratio* ratio);
 /* Frees it on this rank. */
 CANARY_API enum canary_status canary_ratio_destroy(canary_ratio* ratio);
 
 /* What it has found; equal on all ranks. */
 typedef struct canary_ratio_state {
-  size_t struct_size;    /* sizeof(canary_ratio_state) */
-  double ratio;          /* that the next iteration takes */
-  double gain;           /* mean over ranks and iterations, of the last look */
+  size_t struct_size; /* sizeof(canary_ratio_state) */
+  double ratio;       /* that the next iteration takes */
+  /* Mean over ranks, of the last `iterations`, as it follows from the smoothed gains before and after them: right where
+   * gradients' energies are alike. 1 where nothing is left out. */
+  double gain;
   double alpha_seconds;  /* of the slowest rank's links, as they were when the ratio was chosen; 0: none is measured */
   double byte_seconds;   /* likewise, to send a byte to one peer */
   uint64_t explorations; /* that have begun */
