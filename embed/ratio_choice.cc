@@ -263,7 +263,7 @@ Status RatioChoice::restore() {
 Status RatioChoice::read_gain(Gain* gain) const {
   const auto ask = [&](const auto& make) { return run_command(*place_.context, place_.member, make); };
   port::FeedbackGain told;
-  const Status s = ask([&](auto ticket) { return port::feedback_gain(place_.member, options_.tensor, &told, ticket); });
+  Status s = ask([&](auto ticket) { return port::feedback_gain(place_.member, options_.tensor, &told, ticket); });
   *gain = {.smoothed = told.gain, .sent = s.ok(), .whole = !s.ok() || told.residual_norm == 0};
   if (s.code() != CANARY_INVALID_ARGUMENT) return s;
   // Nothing is known of the tensor, or an operation is pending, which ends this as well.
