@@ -65,6 +65,13 @@ std::vector<float> crowded() {
   return g;
 }
 
+void iterate(canary_ratio* ratio, canary_group* group, const std::vector<float>& gradient) {
+  std::uint32_t number = 0;
+  ASSERT_EQ(canary_ratio_next(ratio, &number), CANARY_OK) << last_error().message;
+  all_reduce(group, gradient, number);
+  ASSERT_EQ(canary_ratio_report(ratio), CANARY_OK) << last_error().message;
+}
+
 canary_ratio_state state_of(canary_ratio* ratio) {
   canary_ratio_state s{};
   s.struct_size = sizeof s;
@@ -137,10 +144,7 @@ TEST(Ratio, GainsAreThoseOfTheIterationsAndMeansOverRanks) {
     canary_ratio* ratio = nullptr;
     ASSERT_EQ(canary_ratio_create(job.world(r), &o, &ratio), CANARY_OK) << last_error().message;
     for (const double share : {0.1, 0.03, 0.01}) {
-      std::uint32_t number = 0;
-      ASSERT_EQ(canary_ratio_next(ratio, &number), CANARY_OK) << last_error().message;
-      all_reduce(job.world(r), r == 0 ? crowded() : even(static_cast<std::size_t>(r)), number);
-      ASSERT_EQ(canary_ratio_report(ratio), CANARY_OK) << last_error().message;
+      ASSERT_NO_FATAL_FAILURE(iterate(ratio, job.world(r), r == 0 ? crowded() : even(static_cast<std::size_t>(r))));
       EXPECT_NEAR(state_of(ratio).gain, (1 + 2 * share) / 3, 0.01) << "rank " << r;
     }
     EXPECT_EQ(canary_ratio_destroy(ratio), CANARY_OK);
@@ -181,10 +185,7 @@ TEST(Ratio, OperationsThatChooseMayTravelDense) {
     canary_ratio* ratio = nullptr;
     ASSERT_EQ(canary_ratio_create(job.world(r), &o, &ratio), CANARY_OK) << last_error().message;
     for (int i = 0; i < 4; ++i) {
-      std::uint32_t number = 0;
-      ASSERT_EQ(canary_ratio_next(ratio, &number), CANARY_OK) << last_error().message;
-      all_reduce(job.world(r), even(0), number);
-      ASSERT_EQ(canary_ratio_report(ratio), CANARY_OK) << last_error().message;
+      ASSERT_NO_FATAL_FAILURE(iterate(ratio, job.world(r), even(0)));
       EXPECT_EQ(state_of(ratio).gain, 1);
     }
     EXPECT_EQ(canary_ratio_destroy(ratio), CANARY_OK);
@@ -201,10 +202,8 @@ TEST(Ratio, GainsThatMoveAreExploredAgain) {
     ASSERT_EQ(canary_ratio_create(job.world(r), &o, &ratio), CANARY_OK) << last_error().message;
     int iterations = 0;
     while (state_of(ratio).explorations == 1 && iterations < 400) {
-      std::uint32_t number = 0;
-      ASSERT_EQ(canary_ratio_next(ratio, &number), CANARY_OK) << last_error().message;
-      all_reduce(job.world(r), iterations < 20 ? even(static_cast<std::size_t>(iterations)) : crowded(), number);
-      ASSERT_EQ(canary_ratio_report(ratio), CANARY_OK) << last_error().message;
+      ASSERT_NO_FATAL_FAILURE(
+          iterate(ratio, job.world(r), iterations < 20 ? even(static_cast<std::size_t>(iterations)) : crowded()));
       ++iterations;
     }
     EXPECT_EQ(state_of(ratio).explorations, 2u) << "rank " << r;
@@ -226,10 +225,7 @@ TEST(Ratio, LinksAreLookedAt) {
     canary_ratio* ratio = nullptr;
     ASSERT_EQ(canary_ratio_create(job.world(r), &o, &ratio), CANARY_OK) << last_error().message;
     for (int i = 0; i < 3; ++i) {
-      std::uint32_t number = 0;
-      ASSERT_EQ(canary_ratio_next(ratio, &number), CANARY_OK) << last_error().message;
-      all_reduce(job.world(r), even(0), number);
-      ASSERT_EQ(canary_ratio_report(ratio), CANARY_OK) << last_error().message;
+      ASSERT_NO_FATAL_FAILURE(iterate(ratio, job.world(r), even(0)));
     }
     EXPECT_GT(state_of(ratio).alpha_seconds, 1e-7);
     EXPECT_LT(state_of(ratio).alpha_seconds, 1);

@@ -10,9 +10,9 @@
  * Order: all ranks of the group create it with the same options, and call next and report in the same order with
  *   regard to the group's other operations: create and report run small operations of the group.
  * Threads: any, but only one at a time may be in a call of the same ratio: another one gets CANARY_INVALID_ARGUMENT.
- * Failures: a failed operation of a ratio ends it, and so does one of the group that is pending where none may be: then
- *   on all ranks, with the number of the rank that found it. Calls that make no sense give CANARY_INVALID_ARGUMENT, and
- *   nothing has changed.
+ * Failures: a failed operation of a ratio ends it. So does an operation of the group that is pending where none may be:
+ *   in report on all ranks, of which the others are told the rank; in next on that rank alone. Other calls that make no
+ *   sense give CANARY_INVALID_ARGUMENT, and nothing has changed.
  *
  *   for (;;) {
  *     canary_ratio_next(ratio, &options.codec);    // may call the checkpoint function
