@@ -39,6 +39,10 @@ class Bed:
     def __init__(self, hosts, rates, topology="flat", more=()):
         self.hosts, self.rates, self.topology, self.more = hosts, rates, topology, list(more)
 
+    def rate(self):
+        """Returns canary-run's --rate."""
+        return ",".join("%dmbit" % r for r in self.rates)
+
     def bound(self, size):
         return 2 * (self.hosts - 1) / self.hosts * size / (sum(self.rates) * 1e6 / 8)
 
@@ -117,7 +121,7 @@ def run(options, bed, steps):
                               place, place, place))
         try:
             with Job(options, bed.hosts, bed.hosts, ["sh", "-c", "\n".join(script)], nics=len(bed.rates),
-                     rate=",".join("%dmbit" % r for r in bed.rates), topology=bed.topology, more=bed.more) as job:
+                     rate=bed.rate(), topology=bed.topology, more=bed.more) as job:
                 status = job.wait(30 + sum(step.limit + 2 for step in steps))
                 if status != 0:
                     raise BenchError("the bed did not end well:\n" + job.tail())

@@ -23,14 +23,31 @@ const char* why_no_codec_row(const wire::DecisionRow& w) {
   return w.keeps_static != 0 || w.piece_bytes != 0 || w.reason != 0 ? "a row that chooses a codec and more" : nullptr;
 }
 
+bool is_ring(PlannerId id) { return id == PlannerId::kRing || id == PlannerId::kRingPerRail; }
+
+// nullptr, or why these are not all ranks, each once.
+const char* why_no_order(wire::ListIn<std::uint16_t> order, int ranks) {
+  if (order.size() == 0) return nullptr;
+  if (order.size() != static_cast<std::size_t>(ranks)) return "an order of another number of ranks";
+  std::vector<bool> seen(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const std::uint16_t rank = order.at(i);
+    if (rank >= seen.size() || seen[rank]) return "an order that does not name each rank once";
+    seen[rank] = true;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
-MeasuredTable::MeasuredTable(std::uint32_t version, std::vector<MeasuredRow> rows)
-    : version_(version), rows_(std::move(rows)) {
+MeasuredTable::MeasuredTable(std::uint32_t version, std::vector<MeasuredRow> rows,
+                             std::vector<std::uint16_t> ring_order)
+    : version_(version), rows_(std::move(rows)), ring_order_(std::move(ring_order)) {
   std::sort(rows_.begin(), rows_.end(), before);
   if (version_ == 0) return;
   const std::vector<wire::DecisionRow> bytes = to_wire();
-  const std::uint32_t sum = crc32c(0, bytes.data(), bytes.size() * sizeof(wire::DecisionRow));
+  std::uint32_t sum = crc32c(0, bytes.data(), bytes.size() * sizeof(wire::DecisionRow));
+  sum = crc32c(sum, ring_order_.data(), ring_order_.size() * sizeof(std::uint16_t));
   identity_ = version_ << kTableChecksumBits | table_checksum(sum);
   if (identity_ == 0) identity_ = 1;  // 0 says that there is no table
 }
@@ -69,15 +86,19 @@ std::vector<wire::DecisionRow> MeasuredTable::to_wire() const {
     w.piece_bytes = row.piece_bytes;
     w.predicted_us = row.predicted_us;
     w.runner_up_us = row.runner_up_us;
+    w.in_order = row.in_order ? 1 : 0;
   }
   return out;
 }
 
-const char* MeasuredTable::from_wire(std::uint32_t version, wire::ListIn<wire::DecisionRow> rows,
-                                     std::uint32_t piece_bytes, MeasuredTable* out) {
+const char* MeasuredTable::from_wire(const wire::TableProposal& proposal, int ranks, std::uint32_t piece_bytes,
+                                     MeasuredTable* out) {
+  if (const char* const why = why_no_order(proposal.ring_order, ranks); why != nullptr) return why;
+  std::vector<std::uint16_t> order;
+  for (std::size_t i = 0; i < proposal.ring_order.size(); ++i) order.push_back(proposal.ring_order.at(i));
   std::vector<MeasuredRow> read;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const wire::DecisionRow w = rows.at(i);
+  for (std::size_t i = 0; i < proposal.rows.size(); ++i) {
+    const wire::DecisionRow w = proposal.rows.at(i);
     if (w.collective >= kCollectiveCount || !is_measured(static_cast<Collective>(w.collective)))
       return "a row for a collective that has none";
     if (w.size_class >= kSizeClasses) return "a row for a class of sizes that can't be";
@@ -92,6 +113,10 @@ const char* MeasuredTable::from_wire(std::uint32_t version, wire::ListIn<wire::D
         (w.to_follow != 0 && static_cast<RowReason>(w.reason) != RowReason::kTrial))
       return "a row with trials that can't follow";
     if (w.piece_bytes > piece_bytes || w.piece_bytes % 128 != 0) return "a row with pieces that can't be";
+    if (w.in_order > 1) return "a row whose in_order is neither 0 nor 1";
+    if (w.in_order == 1 &&
+        (w.asked != 0 || w.keeps_static != 0 || order.empty() || !is_ring(static_cast<PlannerId>(w.planner))))
+      return "a row in an order that can't be";
     MeasuredRow& row = read.emplace_back();
     row.collective = static_cast<Collective>(w.collective);
     row.size_class = w.size_class;
@@ -109,9 +134,10 @@ const char* MeasuredTable::from_wire(std::uint32_t version, wire::ListIn<wire::D
     row.piece_bytes = w.piece_bytes;
     row.predicted_us = w.predicted_us;
     row.runner_up_us = w.runner_up_us;
+    row.in_order = w.in_order != 0;
     if (i != 0 && !before(read[i - 1], row)) return "rows that are not in order";
   }
-  *out = MeasuredTable(version, std::move(read));
+  *out = MeasuredTable(proposal.version, std::move(read), std::move(order));
   return nullptr;
 }
 

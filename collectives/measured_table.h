@@ -1,6 +1,7 @@
 // collectives/measured_table.h -- the rows that a group's first rank has made of what was measured (table_costs.h),
 // equal on all ranks. A row covers a collective and a class of sizes; it names a planner with a size of pieces, or says
-// that the static choice stays. Integers only. Pure values, used by one thread.
+// that the static choice stays. The table has an order of ranks in which rings may stand. Integers only. Pure values,
+// used by one thread.
 #pragma once
 
 #include <bit>
@@ -50,6 +51,7 @@ struct MeasuredRow {
   bool keeps_static = false;  // `planner` is what the static choice was when the row was made
   PlannerId planner = PlannerId::kRing;
   std::uint32_t piece_bytes = 0;           // 0: the job's
+  bool in_order = false;                   // its ranks stand in the table's order (ring, ring_per_rail)
   PlannerId runner_up = PlannerId::kRing;  // the best of the others; the planner itself: there was none
   std::uint32_t predicted_us = 0, runner_up_us = 0;
   RowReason reason = RowReason::kUntimed;
@@ -60,29 +62,31 @@ struct MeasuredRow {
   bool decides_as(const MeasuredRow& o) const {
     return collective == o.collective && size_class == o.size_class && asked == o.asked && codec == o.codec &&
            on_trial() == o.on_trial() && keeps_static == o.keeps_static &&
-           (keeps_static || (planner == o.planner && piece_bytes == o.piece_bytes));
+           (keeps_static || (planner == o.planner && piece_bytes == o.piece_bytes && in_order == o.in_order));
   }
 };
 
 class MeasuredTable {
  public:
   MeasuredTable() = default;
-  // The rows are sorted by this.
-  MeasuredTable(std::uint32_t version, std::vector<MeasuredRow> rows);
+  // The rows are sorted by this. `ring_order`: of all ranks, or empty where no row needs one.
+  MeasuredTable(std::uint32_t version, std::vector<MeasuredRow> rows, std::vector<std::uint16_t> ring_order = {});
 
   std::uint32_t version() const { return version_; }  // 0: no table, which has no rows
   const std::vector<MeasuredRow>& rows() const { return rows_; }
+  const std::vector<std::uint16_t>& ring_order() const { return ring_order_; }
   // The row for the operation, or nullptr.
   const MeasuredRow* find(Collective collective, std::uint64_t bytes) const;
   // The row that chooses a codec for an all-reduce of so many bytes that asks with this number, or nullptr.
   const MeasuredRow* find_codec(std::uint32_t asked, std::uint64_t bytes) const;
-  // Names the table in signatures: the low 12 bits of the version, and 20 bits of a checksum of the rows. 0: no table.
+  // Names the table in signatures: the low 12 bits of the version, and 20 bits of a checksum of the rows and the order.
+  // 0: no table.
   std::uint32_t identity() const { return identity_; }
 
   // As a proposal carries the rows.
   std::vector<wire::DecisionRow> to_wire() const;
-  // nullptr, or why these can't be the rows of a table in a job whose pieces have piece_bytes.
-  static const char* from_wire(std::uint32_t version, wire::ListIn<wire::DecisionRow> rows, std::uint32_t piece_bytes,
+  // nullptr, or why this can't be a table of a group of so many ranks in a job whose pieces have piece_bytes.
+  static const char* from_wire(const wire::TableProposal& proposal, int ranks, std::uint32_t piece_bytes,
                                MeasuredTable* out);
 
  private:
@@ -90,6 +94,7 @@ class MeasuredTable {
 
   std::uint32_t version_ = 0, identity_ = 0;
   std::vector<MeasuredRow> rows_;
+  std::vector<std::uint16_t> ring_order_;
 };
 
 // The parts of an identity.

@@ -224,6 +224,126 @@ bool share_host(const PlanRequest& request, int a, int b) {
          request.host_of[static_cast<std::size_t>(a)] == request.host_of[static_cast<std::size_t>(b)];
 }
 
+// The ranks of each host, ascending.
+std::vector<std::vector<int>> hosts_of(const PlanRequest& request) {
+  std::vector<std::vector<int>> hosts;
+  for (int r = 0; r < request.ranks; ++r) {
+    const auto same = [&](const std::vector<int>& host) { return share_host(request, host.front(), r); };
+    const auto host = std::find_if(hosts.begin(), hosts.end(), same);
+    (host != hosts.end() ? *host : hosts.emplace_back()).push_back(r);
+  }
+  return hosts;
+}
+
+// An edge of a ring, or what can be said of a whole one: its slowest edge, and the sum of its message times.
+struct Quality {
+  double rate = 0;   // bytes a second; 0: no such edge
+  double alpha = 0;  // seconds
+};
+
+double rate_of_rails(const PlanRequest& request, int rank, std::uint32_t rails) {
+  double rate = 0;
+  for (std::uint32_t left = rails; left != 0; left &= left - 1) {
+    const auto rail = static_cast<std::size_t>(std::countr_zero(left));
+    rate += request.rail_rates.empty() ? 1 : request.rail_rates[static_cast<std::size_t>(rank) * kRailsMax + rail];
+  }
+  return rate;
+}
+
+// From the last rank of host `a` to the first one of `b`.
+Quality edge_between(const PlanRequest& request, const std::vector<int>& a, const std::vector<int>& b,
+                     const LinkCosts* links) {
+  const int from = a.back(), to = b.front();
+  const std::uint32_t out = request.reach->rails(from, to);
+  if (links == nullptr || out == 0) {
+    return {std::min(rate_of_rails(request, from, out), rate_of_rails(request, to, request.reach->rails(to, from))), 0};
+  }
+  Quality edge{0, 1e9};
+  for (std::uint32_t left = out; left != 0; left &= left - 1) {
+    const LinkCost link = links->of(a.front(), b.front(), std::countr_zero(left));
+    edge.rate += link.beta > 0 ? 1 / link.beta : 1e18;
+    edge.alpha = std::min(edge.alpha, link.alpha);
+  }
+  return edge;
+}
+
+// Of all edges between hosts: [from * hosts + to].
+std::vector<Quality> all_edges(const PlanRequest& request, const std::vector<std::vector<int>>& hosts,
+                               const LinkCosts* links) {
+  std::vector<Quality> edges;
+  for (const std::vector<int>& a : hosts) {
+    for (const std::vector<int>& b : hosts) edges.push_back(&a == &b ? Quality{} : edge_between(request, a, b, links));
+  }
+  return edges;
+}
+
+// Rates within an eighth of the power of two below them are alike to a search over what was measured.
+double coarse(double rate) {
+  if (rate < 16) return rate;
+  const auto whole = static_cast<std::uint64_t>(std::min(rate, 1e18));
+  const int low = static_cast<int>(std::bit_width(whole)) - 4;
+  return static_cast<double>(whole >> low << low);
+}
+
+std::vector<std::uint16_t> search_order(const std::vector<std::vector<int>>& hosts, const std::vector<Quality>& edges) {
+  RingEdges nodes{.n = static_cast<int>(hosts.size()), .level = {}, .alpha = {}};
+  std::vector<double> steps;
+  for (const Quality& edge : edges) steps.push_back(edge.rate);
+  std::sort(steps.begin(), steps.end());
+  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
+  const bool none = steps.front() == 0;
+  for (const Quality& edge : edges) {
+    const auto level = std::lower_bound(steps.begin(), steps.end(), edge.rate) - steps.begin();
+    nodes.level.push_back(static_cast<std::uint32_t>(level) + (none ? 0 : 1));
+    nodes.alpha.push_back(std::min(kAlphaMax, static_cast<std::int64_t>(std::min(edge.alpha, 1e3) * 1e9)));
+  }
+  std::vector<std::uint16_t> order;
+  for (const std::uint16_t host : best_cycle(nodes)) {
+    for (const int r : hosts[host]) order.push_back(static_cast<std::uint16_t>(r));
+  }
+  return order;
+}
+
+// `order` empty: by the order of ranks.
+Quality quality_of(const PlanRequest& request, const std::vector<std::vector<int>>& hosts,
+                   const std::vector<Quality>& edges, std::span<const std::uint16_t> order) {
+  std::vector<std::size_t> host(static_cast<std::size_t>(request.ranks));
+  for (std::size_t h = 0; h < hosts.size(); ++h) {
+    for (const int r : hosts[h]) host[static_cast<std::size_t>(r)] = h;
+  }
+  Quality all{1e300, 0};
+  for (std::size_t i = 0; i < host.size(); ++i) {
+    const std::size_t next = (i + 1) % host.size();
+    const std::size_t a = host[order.empty() ? i : order[i]], b = host[order.empty() ? next : order[next]];
+    if (a == b) continue;
+    all.rate = std::min(all.rate, edges[a * hosts.size() + b].rate);
+    all.alpha += edges[a * hosts.size() + b].alpha;
+  }
+  return all;
+}
+
+// No order can be better than each host's best edge out and its best one in.
+Quality bound_of(const std::vector<Quality>& edges, std::size_t hosts) {
+  Quality bound{1e300, 0};
+  for (std::size_t a = 0; a < hosts; ++a) {
+    double out = 0, in = 0, alpha = 1e300;
+    for (std::size_t b = 0; b < hosts; ++b) {
+      if (a == b) continue;
+      out = std::max(out, edges[a * hosts + b].rate);
+      in = std::max(in, edges[b * hosts + a].rate);
+      if (edges[a * hosts + b].rate > 0) alpha = std::min(alpha, edges[a * hosts + b].alpha);
+    }
+    bound.rate = std::min({bound.rate, out, in});
+    bound.alpha += alpha;
+  }
+  return bound;
+}
+
+bool better_by(double factor, const Quality& a, const Quality& b) {
+  constexpr double kAlike = 0.9;
+  return a.rate > 0 && (a.rate >= factor * b.rate || (a.rate >= kAlike * b.rate && a.alpha * factor <= b.alpha));
+}
+
 }  // namespace
 
 std::vector<std::uint16_t> search_cycle(const RingEdges& edges) {
@@ -262,54 +382,41 @@ std::vector<std::uint16_t> best_cycle(const RingEdges& edges) {
 }
 
 std::vector<std::uint16_t> best_ring_order(const PlanRequest& request, const LinkCosts* links) {
-  std::vector<std::vector<int>> hosts;
-  for (int r = 0; r < request.ranks; ++r) {
-    const auto same = [&](const std::vector<int>& host) { return share_host(request, host.front(), r); };
-    const auto host = std::find_if(hosts.begin(), hosts.end(), same);
-    (host != hosts.end() ? *host : hosts.emplace_back()).push_back(r);
+  const std::vector<std::vector<int>> hosts = hosts_of(request);
+  return search_order(hosts, all_edges(request, hosts, links));
+}
+
+std::vector<std::uint16_t> order_by_links(const PlanRequest& request, const LinkCosts& links,
+                                          std::span<const std::uint16_t> present) {
+  constexpr double kClearly = 1.25, kStill = 1.1;
+  const std::vector<std::vector<int>> hosts = hosts_of(request);
+  if (hosts.size() < 3) return {};
+  std::vector<Quality> edges = all_edges(request, hosts, &links);
+  const Quality plain = quality_of(request, hosts, edges, request.ring_order);
+  Quality now = plain;
+  Order kept;
+  if (!present.empty() && better_by(kStill, quality_of(request, hosts, edges, present), plain)) {
+    kept.assign(present.begin(), present.end());
+    now = quality_of(request, hosts, edges, present);
   }
-  RingEdges edges{.n = static_cast<int>(hosts.size()), .level = {}, .alpha = {}};
-  std::vector<double> rates;
-  const auto rails_rate = [&](int rank, std::uint32_t rails) {
-    double rate = 0;
-    for (std::uint32_t left = rails; left != 0; left &= left - 1) {
-      const auto rail = static_cast<std::size_t>(std::countr_zero(left));
-      rate += request.rail_rates.empty() ? 1 : request.rail_rates[static_cast<std::size_t>(rank) * kRailsMax + rail];
-    }
-    return rate;
-  };
-  for (const std::vector<int>& a : hosts) {
-    for (const std::vector<int>& b : hosts) {
-      const int from = a.back(), to = b.front();
-      const std::uint32_t out = &a == &b ? 0 : request.reach->rails(from, to);
-      const std::uint32_t in = &a == &b ? 0 : request.reach->rails(to, from);
-      double rate = std::min(rails_rate(from, out), rails_rate(to, in)), alpha = 0;
-      if (links != nullptr && out != 0) {
-        rate = 0;
-        alpha = 1e9;
-        for (std::uint32_t left = out; left != 0; left &= left - 1) {
-          const LinkCost link = links->of(a.front(), b.front(), std::countr_zero(left));
-          rate += link.beta > 0 ? 1 / link.beta : 1e18;
-          alpha = std::min(alpha, link.alpha);
-        }
-      }
-      rates.push_back(rate);
-      edges.alpha.push_back(std::min(kAlphaMax, static_cast<std::int64_t>(std::min(alpha, 1e3) * 1e9)));
-    }
+  if (!better_by(kClearly, bound_of(edges, hosts.size()), now)) return kept;
+  std::vector<Quality> alike = edges;
+  for (Quality& edge : alike) edge.rate = coarse(edge.rate);
+  Order found = search_order(hosts, alike);
+  if (found.empty() || !better_by(kClearly, quality_of(request, hosts, edges, found), now)) return kept;
+  return found;
+}
+
+bool needs_order(const PlanRequest& request) {
+  std::size_t crossings = 0;
+  for (int a = 0; a < request.ranks; ++a) {
+    const int b = (a + 1) % request.ranks;
+    if (a == b) continue;
+    if (!request.reach->meets(a, b)) return true;
+    crossings += share_host(request, a, b) ? 0 : 1;
   }
-  std::vector<double> steps = rates;
-  std::sort(steps.begin(), steps.end());
-  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
-  const bool none = steps.front() == 0;
-  for (const double rate : rates) {
-    const auto level = std::lower_bound(steps.begin(), steps.end(), rate) - steps.begin();
-    edges.level.push_back(static_cast<std::uint32_t>(level) + (none ? 0 : 1));
-  }
-  std::vector<std::uint16_t> order;
-  for (const std::uint16_t host : best_cycle(edges)) {
-    for (const int r : hosts[host]) order.push_back(static_cast<std::uint16_t>(r));
-  }
-  return order;
+  const std::size_t hosts = hosts_of(request).size();
+  return crossings > (hosts > 1 ? hosts : 0);
 }
 
 }  // namespace canarynet

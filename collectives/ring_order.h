@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "collectives/link_costs.h"
@@ -29,5 +30,13 @@ std::vector<std::uint16_t> search_cycle(const RingEdges& edges);
 // is as fast as its rails' links together, else as the slower of what both ends' rails carry. Empty if no cycle was
 // found.
 std::vector<std::uint16_t> best_ring_order(const PlanRequest& request, const LinkCosts* links = nullptr);
+
+// Returns `present`, or another order if that is clearly better: links are measured with some error, and what
+// operations took in the present one is worth nothing in another. In both, empty means request.ring_order. It searches,
+// in groups of 64 hosts for some ten milliseconds, only where an order may be clearly better.
+std::vector<std::uint16_t> order_by_links(const PlanRequest& request, const LinkCosts& links,
+                                          std::span<const std::uint16_t> present);
+// Whether ranks 0, 1, 2, … can't stand around a ring, or go from host to host and back more often than they have to.
+bool needs_order(const PlanRequest& request);
 
 }  // namespace canarynet

@@ -200,5 +200,90 @@ TEST(RingOrder, RanksOfAHostStandTogetherAndSlowLinksAreAvoided) {
   EXPECT_TRUE(best_ring_order({.ranks = 6, .reach = &cables}).empty());
 }
 
+// Six hosts whose links are alike, as measured: each a few per cent off.
+class OrderByLinks : public ::testing::Test {
+ protected:
+  OrderByLinks() : reach(Reachability::full(6, 1)), links({1e-4, 1e-9}) {
+    request.ranks = 6;
+    request.reach = &reach;
+    for (int a = 0; a < 6; ++a) {
+      for (int b = 0; b < 6; ++b) {
+        if (a != b) set(a, b, 1e-9);
+      }
+    }
+  }
+  void set(int from, int to, double beta, double alpha = 1e-4) {
+    const auto noisy = [&](double x) { return x * (0.95 + 0.001 * static_cast<double>(random.below(100))); };
+    links.set(from, to, 0, {noisy(alpha), noisy(beta)});
+  }
+  static bool joins(const Order& order, int a, int b) {
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const int from = order[i], to = order[(i + 1) % order.size()];
+      if ((from == a && to == b) || (from == b && to == a)) return true;
+    }
+    return false;
+  }
+
+  Reachability reach;
+  LinkCosts links;
+  PlanRequest request;
+  Random random{5};
+};
+
+TEST_F(OrderByLinks, LinksThatAreAlikeLeaveRanksInTheirOrder) {
+  for (int i = 0; i < 20; ++i) {
+    for (int a = 0; a < 6; ++a) set(a, (a + 1) % 6, 1e-9);
+    EXPECT_EQ(order_by_links(request, links, {}), Order());
+  }
+}
+
+TEST_F(OrderByLinks, ASlowOrFarPairNeedNotStandSideBySide) {
+  for (const bool far : {false, true}) {
+    SCOPED_TRACE(far);
+    set(1, 2, far ? 1e-9 : 20e-9, far ? 5e-3 : 1e-4);
+    set(2, 1, far ? 1e-9 : 20e-9, far ? 5e-3 : 1e-4);
+    const Order order = order_by_links(request, links, {});
+    ASSERT_EQ(order.size(), 6u);
+    EXPECT_FALSE(joins(order, 1, 2));
+    EXPECT_TRUE(planner(PlannerId::kRing).check({.ranks = 6, .reach = &reach, .ring_order = order}).ok());
+    EXPECT_EQ(order_by_links(request, links, order), order) << "it stays";
+    set(1, 2, 1e-9), set(2, 1, 1e-9);
+    EXPECT_EQ(order_by_links(request, links, order), Order()) << "there is no reason any more";
+  }
+}
+
+TEST_F(OrderByLinks, AnOrderStaysUntilAnotherOneIsClearlyBetter) {
+  set(1, 2, 20e-9), set(2, 1, 20e-9);
+  const Order order = order_by_links(request, links, {});
+  ASSERT_EQ(order.size(), 6u);
+  // One of its edges loses a tenth, then nearly all of its rate.
+  const int a = order[4], b = order[5];
+  set(a, b, 1.12e-9);
+  EXPECT_EQ(order_by_links(request, links, order), order);
+  set(a, b, 15e-9), set(b, a, 15e-9);
+  const Order other = order_by_links(request, links, order);
+  ASSERT_EQ(other.size(), 6u);
+  EXPECT_FALSE(joins(other, 1, 2));
+  EXPECT_FALSE(joins(other, a, b));
+}
+
+TEST_F(OrderByLinks, WhereNoOrderAvoidsAHostsLinksNoneIsBetter) {
+  for (int a = 0; a < 5; ++a) set(a, 5, 20e-9), set(5, a, 20e-9);
+  EXPECT_EQ(order_by_links(request, links, {}), Order());
+}
+
+TEST(RingOrder, RanksThatMeetOneAfterTheOtherNeedNoOrder) {
+  const auto needs = [](const Reachability& reach, std::vector<int> host_of = {}) {
+    return needs_order({.ranks = reach.ranks(), .reach = &reach, .host_of = host_of});
+  };
+  EXPECT_FALSE(needs(Reachability::full(1, 1)));
+  EXPECT_FALSE(needs(Reachability::full(5, 1)));
+  EXPECT_TRUE(needs(Reachability::bcube(2, 2))) << "ranks 1 and 2 don't meet";
+  EXPECT_FALSE(needs(Reachability::full(4, 1), {0, 0, 1, 1}));
+  EXPECT_TRUE(needs(Reachability::full(4, 1), {0, 1, 0, 1})) << "it would leave each host twice";
+  EXPECT_FALSE(needs(Reachability::full(4, 1), {0, 1, 1, 0}));
+  EXPECT_FALSE(needs(Reachability::full(3, 1), {4, 4, 4}));
+}
+
 }  // namespace
 }  // namespace canarynet

@@ -120,19 +120,25 @@ Order preference(const PlanRequest& request) {
   return flat;
 }
 
+// Plans that send by other ways than a ring are worth a walk where rings don't stand in the order of ranks.
+bool is_costed(PlannerId id, const PlanRequest& request) {
+  using enum PlannerId;
+  if (id == kTree || id == kMeshRelay) return !request.ring_order.empty();
+  return id == kMesh || id == kRing || id == kBCube || id == kHalvingDoubling;
+}
+
 // The table's first choice that can run, unless the wiring makes another one clearly cheaper.
 PlannerId choose(const std::vector<PlannerId>& runnable, const PlanRequest& request) {
   using enum PlannerId;
   const PlannerId first = runnable.front();
   // Only two ranks know what passes between them; the costs of a hierarchical plan are decided within it.
-  if (first == kHierarchical || is_pairwise(request.collective) || request.ranks > kCostedRanksMax ||
-      !rails_differ_by_peer(request))
-    return first;
+  if (first == kHierarchical || is_pairwise(request.collective) || request.ranks > kCostedRanksMax) return first;
+  if (!rails_differ_by_peer(request) && request.ring_order.empty()) return first;
   const double of_first = wiring_cost(first, request);
   PlannerId best = first;
   double least = of_first;
   for (const PlannerId id : runnable) {
-    if (id != kMesh && id != kRing && id != kBCube && id != kHalvingDoubling) continue;
+    if (!is_costed(id, request)) continue;
     const double cost = id == first ? of_first : wiring_cost(id, request);
     if (cost < least) {
       best = id;
@@ -153,8 +159,11 @@ Result<std::optional<Choice>> choice_of_rows(const PlanRequest& request, const D
     return std::optional(Choice{row->planner, row->piece_bytes, ChosenBy::kForced});
   }
   const MeasuredRow* const row = measured.find(request.collective, bytes);
-  if (row == nullptr || row->keeps_static || !planner(row->planner).check(request).ok()) return std::optional<Choice>();
-  return std::optional(Choice{row->planner, row->piece_bytes, ChosenBy::kMeasured});
+  if (row == nullptr || row->keeps_static) return std::optional<Choice>();
+  PlanRequest in_order = request;
+  if (row->in_order) in_order.ring_order = measured.ring_order();
+  if (!planner(row->planner).check(in_order).ok()) return std::optional<Choice>();
+  return std::optional(Choice{row->planner, row->piece_bytes, ChosenBy::kMeasured, row->in_order});
 }
 
 bool completes_once(PlannerId id, const PlanRequest& request) {

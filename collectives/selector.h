@@ -23,6 +23,7 @@ struct Choice {
   PlannerId planner = PlannerId::kRing;
   std::uint32_t piece_bytes = 0;  // 0: the job's
   ChosenBy by = ChosenBy::kStatic;
+  bool in_order = false;  // a ring in the measured table's order
 };
 
 // What a row decides for `request`; nothing where the static choice is to. It is an error if the planner of a forced

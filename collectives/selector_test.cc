@@ -171,6 +171,17 @@ TEST(Selector, AllToAllIsRelayedOrRefusedByNameWhereSomePairCannotMeet) {
   refused({.collective = Collective::kAllToAll, .ranks = 3, .count = 10, .reach = &torn}, "rank 2");
 }
 
+TEST(Selector, WhereAPairCannotMeetSmallSumsAreRelayedAndLargeOnesGoRound) {
+  auto torn = Reachability::full(4, 1);
+  torn.set(0, 1, 0, 0);
+  const std::vector<std::uint16_t> order{0, 2, 1, 3};
+  const PlanRequest request{.ranks = 4, .count = 256, .reach = &torn, .ring_order = order};
+  EXPECT_EQ(chosen(request), PlannerId::kMeshRelay) << "4 message times; a ring takes 6";
+  PlanRequest large = request;
+  large.count = 4 << 20;
+  EXPECT_EQ(chosen(large), PlannerId::kRing);
+}
+
 // Only two ranks know what passes between them, so the choice must not look at it.
 TEST(Selector, TheCountsOfOneRankDoNotDecide) {
   const auto reach = Reachability::full(3, 1);

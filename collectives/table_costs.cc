@@ -131,7 +131,7 @@ LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> me
 
 TableCosting::TableCosting(const PlanRequest& group, std::uint32_t piece_bytes, LinkCosts links, bool rates_known,
                            const CostModel& model, std::vector<CostedClass> classes, MeasuredTable present,
-                           bool may_try)
+                           bool may_try, std::vector<std::uint16_t> ring_order)
     : group_(group),
       piece_bytes_(piece_bytes),
       links_(std::move(links)),
@@ -139,10 +139,12 @@ TableCosting::TableCosting(const PlanRequest& group, std::uint32_t piece_bytes, 
       model_(model),
       classes_(std::move(classes)),
       present_(std::move(present)),
-      may_try_(may_try) {}
+      may_try_(may_try),
+      ring_order_(std::move(ring_order)) {}
 
-PlanRequest TableCosting::request_of(const CostedClass& c) const {
+PlanRequest TableCosting::request_of(const CostedClass& c, bool in_order) const {
   PlanRequest request = group_;
+  if (in_order) request.ring_order = ring_order_;
   request.collective = c.collective;
   request.element_bytes = c.element_bytes;
   request.root = has_root(c.collective) ? c.root : 0;
@@ -168,13 +170,16 @@ void TableCosting::begin_class() {
   for (const Planner& p : planners()) {
     // Only a caller that asks for the first should get it; the second is for ranks that share memory.
     if (p.id == kParameterServer || p.id == kHierarchical) continue;
-    if (!p.check(request).ok()) continue;
     // Where all ranks meet they relay nothing, and one rail has one ring.
     if (p.id == kMeshRelay && planner(kMesh).check(request).ok()) continue;
     if (p.id == kRingPerRail && std::has_single_bit(rails_of(*request.reach, 0, 1))) continue;
-    planned_.push_back({p.id, 0, 0});
-    if (walk_piece_bytes_ == piece_bytes_ && smaller >= kSmallPiece && c.bytes > smaller)
-      planned_.push_back({p.id, smaller, 0});
+    for (const bool in_order : {false, true}) {
+      if (in_order && (ring_order_.empty() || (p.id != kRing && p.id != kRingPerRail))) continue;
+      if (!p.check(request_of(c, in_order)).ok()) continue;
+      planned_.push_back({.planner = p.id, .piece_bytes = 0, .in_order = in_order});
+      if (walk_piece_bytes_ == piece_bytes_ && smaller >= kSmallPiece && c.bytes > smaller)
+        planned_.push_back({.planner = p.id, .piece_bytes = smaller, .in_order = in_order});
+    }
   }
   if (!rates_known_) {
     const auto in_force = [&](const Costed& k) { return is_in_force(c, k) && took(c, k) > 0; };
@@ -186,21 +191,23 @@ void TableCosting::begin_class() {
 }
 
 const CostedClass::Known& TableCosting::known(const CostedClass& c, const Costed& k) {
-  return c.known[static_cast<std::size_t>(k.planner)][k.piece_bytes != 0 ? 1 : 0];
+  return c.known[static_cast<std::size_t>(k.planner)][k.variant()];
 }
 
 // Whether operations of the class run by this candidate now.
 bool TableCosting::is_in_force(const CostedClass& c, const Costed& k) const {
   const MeasuredRow* const row = present_.find(c.collective, c.bytes);
-  if (row == nullptr || row->keeps_static) return k.planner == c.static_choice && k.piece_bytes == 0;
-  return k.planner == row->planner && k.piece_bytes == row->piece_bytes;
+  if (row == nullptr || row->keeps_static) return k.is_static(c.static_choice);
+  // Rings that stand in another order now, or in none, are still what decides.
+  const bool in_order = row->in_order && !ring_order_.empty();
+  return k.planner == row->planner && k.piece_bytes == row->piece_bytes && k.in_order == in_order;
 }
 
 double TableCosting::walk(const Costed& k) const {
   CostModel model = model_;
   model.links = &links_;
   model.piece_bytes = k.piece_bytes != 0 ? k.piece_bytes : walk_piece_bytes_;
-  return walk_cost(k.planner, request_of(classes_[class_]), kRailsMax, model);
+  return walk_cost(k.planner, request_of(classes_[class_], k.in_order), kRailsMax, model);
 }
 
 // The rate by which the planner in force takes as long as it did. Two walks.
@@ -209,7 +216,7 @@ void TableCosting::infer_rate() {
   const auto in_force = [&](const Costed& k) { return is_in_force(c, k) && took(c, k) > 0; };
   const auto known = std::find_if(planned_.begin(), planned_.end(), in_force);
   if (known == planned_.end()) return;
-  if (tasks_of(known->planner, request_of(c), walk_piece_bytes_) > kWalkTasks / 2) return;
+  if (tasks_of(known->planner, request_of(c, known->in_order), walk_piece_bytes_) > kWalkTasks / 2) return;
   links_.set_every_beta(1 / kFastRate);
   const double fast = walk(*known);
   links_.set_every_beta(1 / kSlowRate);
@@ -232,7 +239,7 @@ bool TableCosting::step() {
     while (!planned_.empty()) {
       Costed candidate = planned_.back();
       planned_.pop_back();
-      const PlanRequest request = request_of(classes_[class_]);
+      const PlanRequest request = request_of(classes_[class_], candidate.in_order);
       const std::uint64_t piece = candidate.piece_bytes != 0 ? candidate.piece_bytes : walk_piece_bytes_;
       if (tasks_of(candidate.planner, request, piece) > kWalkTasks) continue;
       candidate.seconds = walk(candidate);
@@ -290,7 +297,7 @@ TableCosting::Candidate TableCosting::to_try(double best_cost, double best_time)
 // costed_.cend(): nothing is known that could replace what decides.
 TableCosting::Choice TableCosting::choose(const CostedClass& c) {
   const auto find = [&](auto is) { return std::find_if(costed_.begin(), costed_.end(), is); };
-  const auto of_static = find([&](const Costed& k) { return k.planner == c.static_choice && k.piece_bytes == 0; });
+  const auto of_static = find([&](const Costed& k) { return k.is_static(c.static_choice); });
   const auto present = find([&](const Costed& k) { return is_in_force(c, k); });
   // Too long a walk: nothing to compare with.
   if (of_static == costed_.end() || present == costed_.end()) return {of_static};
@@ -339,15 +346,16 @@ void TableCosting::end_class() {
   if (chosen == costed_.cend()) return;
   const double least = least_cost();
   for (const Costed& k : costed_) {
-    costs_.push_back({c.collective, c.bytes, k.planner, k.piece_bytes != 0, is_in_force(c, k), k.outdated, on_trial,
-                      k.seconds, least, rates_known_});
+    costs_.push_back({c.collective, c.bytes, k.planner, k.variant(), is_in_force(c, k), k.outdated, on_trial, k.seconds,
+                      least, rates_known_});
   }
   MeasuredRow row;
   row.collective = c.collective;
   row.size_class = size_class(c.bytes);
-  row.keeps_static = chosen->planner == c.static_choice && chosen->piece_bytes == 0;
+  row.keeps_static = chosen->is_static(c.static_choice);
   row.planner = row.runner_up = chosen->planner;
   row.piece_bytes = chosen->piece_bytes;
+  row.in_order = chosen->in_order;
   row.predicted_us = microseconds(chosen->expected);
   row.reason = reason;
   row.to_follow = to_follow;
@@ -363,6 +371,7 @@ void TableCosting::end_class() {
 
 std::vector<MeasuredRow> TableCosting::rows() && {
   for (const MeasuredRow& row : present_.rows()) {
+    if (row.in_order && present_.ring_order() != ring_order_) continue;  // there is one order for all
     const auto same = [&](const MeasuredRow& o) {
       return o.collective == row.collective && o.size_class == row.size_class && o.asked == row.asked;
     };

@@ -23,6 +23,12 @@
 
 namespace canarynet {
 
+// How else a planner can run than in the job's pieces with ranks in their own order.
+inline constexpr std::size_t kVariants = 4;
+constexpr std::size_t variant_of(bool smaller_pieces, bool in_order) {
+  return (smaller_pieces ? 1u : 0u) | (in_order ? 2u : 0u);
+}
+
 // What was announced of the link from one rank's host over its rail to another's.
 struct LinkMeasure {
   int from = 0, to = 0;  // any rank of either host
@@ -46,13 +52,13 @@ struct CostedClass {
   std::uint32_t element_bytes = 1;
   int root = 0;
   PlannerId static_choice = PlannerId::kRing;
-  // What is known of a planner, in the job's pieces and in smaller ones. Seconds.
+  // What is known of a planner, by variant. Seconds.
   struct Known {
     double took = 0;             // by operations, lately; 0: too few ran
     double cost = 0, least = 0;  // by measured rates, of it and of the cheapest, when that was first used; 0: not yet
     bool aged = false;           // from before this round of trials
   };
-  std::array<std::array<Known, 2>, kPlannerCount> known{};
+  std::array<std::array<Known, kVariants>, kPlannerCount> known{};
   bool on_trial = false;  // the present row is there to be tried
 };
 
@@ -67,9 +73,10 @@ class TableCosting {
   static constexpr double kBetter = 0.95, kLikeStatic = 0.99;
 
   // `group` has what is equal for all operations: ranks, reach, bcube, servers, host_of, rail_rates; what it borrows
-  // outlives this. `present` is the table in force.
+  // outlives this. `present` is the table in force. `ring_order`: rings are tried in it as well, unless it is empty.
   TableCosting(const PlanRequest& group, std::uint32_t piece_bytes, LinkCosts links, bool rates_known,
-               const CostModel& model, std::vector<CostedClass> classes, MeasuredTable present, bool may_try);
+               const CostModel& model, std::vector<CostedClass> classes, MeasuredTable present, bool may_try,
+               std::vector<std::uint16_t> ring_order = {});
 
   // One walk at most. False: nothing was left to do.
   bool step();
@@ -78,7 +85,7 @@ class TableCosting {
     Collective collective;
     std::uint64_t bytes;  // says which class it is
     PlannerId planner;
-    bool smaller;           // in smaller pieces than the job's
+    std::size_t variant;    // variant_of()
     bool in_force;          // it decides by the present table
     bool outdated;          // it was tried when it cost something else
     bool class_on_trial;    // what the new row names is to be tried
@@ -96,13 +103,16 @@ class TableCosting {
   struct Costed {
     PlannerId planner;
     std::uint32_t piece_bytes;  // 0: the job's
-    double seconds;             // by the walk
+    bool in_order = false;      // in ring_order_
+    double seconds = 0;         // by the walk
     double expected = 0;        // by what operations took, too
     bool tried = false;         // that says how long it takes
     bool outdated = false;      // it was tried when it cost something else
     bool aged = false;          // it was tried before this round
 
     bool timed() const { return tried && !outdated; }
+    std::size_t variant() const { return variant_of(piece_bytes != 0, in_order); }
+    bool is_static(PlannerId choice) const { return planner == choice && variant() == 0; }
   };
   using Candidate = std::vector<Costed>::const_iterator;
   void expect(const CostedClass& which);
@@ -114,7 +124,7 @@ class TableCosting {
     std::uint16_t to_follow = 0;
   };
   Choice choose(const CostedClass& which);
-  PlanRequest request_of(const CostedClass& which) const;
+  PlanRequest request_of(const CostedClass& which, bool in_order = false) const;
   bool is_in_force(const CostedClass& which, const Costed& candidate) const;
   static const CostedClass::Known& known(const CostedClass& which, const Costed& candidate);
   static double took(const CostedClass& which, const Costed& candidate) { return known(which, candidate).took; }
@@ -132,6 +142,7 @@ class TableCosting {
   std::vector<CostedClass> classes_;
   MeasuredTable present_;
   bool may_try_;
+  std::vector<std::uint16_t> ring_order_;
   std::vector<MeasuredRow> rows_;
   std::vector<Cost> costs_;
   bool trying_ = false, would_try_ = false;

@@ -39,14 +39,21 @@ MeasuredRow trial(MeasuredRow r) {
   return r;
 }
 
+// As its receiver, one of four ranks, takes it.
+const char* read_again(const MeasuredTable& table, MeasuredTable* out) {
+  const std::vector<wire::DecisionRow> rows = table.to_wire();
+  wire::TableProposal proposal;
+  proposal.version = table.version();
+  proposal.ring_order = wire::ListIn<std::uint16_t>(std::as_bytes(std::span(table.ring_order())));
+  proposal.rows = wire::ListIn<wire::DecisionRow>(std::as_bytes(std::span(rows)));
+  return MeasuredTable::from_wire(proposal, 4, 128 << 10, out);
+}
+
 TEST(MeasuredTable, IsTheSameBehindTheWireAndAnotherOneHasAnotherIdentity) {
   const MeasuredTable table(
       7, {row(Collective::kBroadcast, 3, PlannerId::kTree), trial(row(Collective::kAllReduce, 5, PlannerId::kMesh))});
-  const std::vector<wire::DecisionRow> bytes = table.to_wire();
   MeasuredTable read;
-  ASSERT_EQ(
-      MeasuredTable::from_wire(7, wire::ListIn<wire::DecisionRow>(std::as_bytes(std::span(bytes))), 128 << 10, &read),
-      nullptr);
+  ASSERT_EQ(read_again(table, &read), nullptr);
   EXPECT_EQ(read.identity(), table.identity());
   ASSERT_NE(read.find(Collective::kAllReduce, class_begin(5)), nullptr);
   EXPECT_EQ(read.find(Collective::kAllReduce, class_begin(5))->planner, PlannerId::kMesh);
@@ -60,6 +67,42 @@ TEST(MeasuredTable, IsTheSameBehindTheWireAndAnotherOneHasAnotherIdentity) {
   EXPECT_NE(MeasuredTable(7, {row(Collective::kBroadcast, 3, PlannerId::kTree)}).identity(), table.identity());
   EXPECT_EQ(MeasuredTable().identity(), 0u);
   EXPECT_EQ(table_name(table.identity()).rfind("table 7 (checksum ", 0), 0u);
+}
+
+MeasuredRow in_order(MeasuredRow r) {
+  r.in_order = true;
+  return r;
+}
+
+TEST(MeasuredTable, AnOrderOfRanksIsPartOfIt) {
+  const std::vector<MeasuredRow> rows{in_order(row(Collective::kAllReduce, 5, PlannerId::kRing)),
+                                      row(Collective::kReduce, 5, PlannerId::kRing)};
+  const MeasuredTable table(7, rows, {0, 2, 1, 3});
+  MeasuredTable read;
+  ASSERT_EQ(read_again(table, &read), nullptr);
+  EXPECT_EQ(read.ring_order(), table.ring_order());
+  EXPECT_EQ(read.identity(), table.identity());
+  EXPECT_TRUE(read.find(Collective::kAllReduce, class_begin(5))->in_order);
+  EXPECT_FALSE(read.find(Collective::kReduce, class_begin(5))->in_order);
+  EXPECT_NE(MeasuredTable(7, rows, {0, 1, 2, 3}).identity(), table.identity()) << "ranks would stand apart";
+  EXPECT_FALSE(rows[0].decides_as(row(Collective::kAllReduce, 5, PlannerId::kRing)));
+}
+
+TEST(MeasuredTable, OrdersThatCannotBeAreRefused) {
+  const MeasuredRow ring = in_order(row(Collective::kAllReduce, 5, PlannerId::kRing));
+  MeasuredTable read;
+  EXPECT_NE(read_again(MeasuredTable(7, {ring}), &read), nullptr) << "there is none";
+  EXPECT_NE(read_again(MeasuredTable(7, {ring}, {0, 2, 1}), &read), nullptr);
+  EXPECT_NE(read_again(MeasuredTable(7, {ring}, {0, 2, 1, 4}), &read), nullptr);
+  EXPECT_NE(read_again(MeasuredTable(7, {ring}, {0, 2, 1, 2}), &read), nullptr);
+  EXPECT_NE(
+      read_again(MeasuredTable(7, {in_order(row(Collective::kAllReduce, 5, PlannerId::kMesh))}, {0, 2, 1, 3}), &read),
+      nullptr)
+      << "a mesh has no order";
+  MeasuredRow kept = ring;
+  kept.keeps_static = true;
+  EXPECT_NE(read_again(MeasuredTable(7, {kept}, {0, 2, 1, 3}), &read), nullptr);
+  EXPECT_EQ(read_again(MeasuredTable(7, {ring}, {0, 2, 1, 3}), &read), nullptr);
 }
 
 // Four hosts on one flat rail. A mesh takes 2 message times, the ring, which is the static choice here, 6.
@@ -85,7 +128,7 @@ class Costing : public ::testing::Test {
   double& took(PlannerId id, bool smaller = false) { return known(id, smaller).took; }
   void keep_costs() {
     for (const TableCosting::Cost& c : found) {
-      CostedClass::Known& k = known(c.planner, c.smaller);
+      CostedClass::Known& k = known(c.planner, c.variant != 0);
       if (k.took > 0) k.cost = c.seconds, k.least = c.least;
     }
   }
@@ -118,7 +161,7 @@ class Costing : public ::testing::Test {
   }
   double cost_of(PlannerId id, bool smaller = false) const {
     for (const TableCosting::Cost& c : found) {
-      if (c.planner == id && c.smaller == smaller) return c.seconds;
+      if (c.planner == id && c.variant == variant_of(smaller, false)) return c.seconds;
     }
     return 0;
   }

@@ -57,6 +57,12 @@ Status take_floats(std::span<const std::uint8_t>* bytes, std::uint64_t count, co
   return {};
 }
 
+double energy_of(std::span<const float> values) {
+  double energy = 0;
+  for (const float value : values) energy += static_cast<double>(value) * value;
+  return energy;
+}
+
 double ratio(double sent, double all) { return all > 0 ? sent / all : 1; }
 
 }  // namespace
@@ -81,6 +87,10 @@ const ErrorFeedback::Tensor& ErrorFeedback::known(std::uint64_t tensor) const {
   return found->second;
 }
 
+ErrorFeedback::Tensor& ErrorFeedback::known(std::uint64_t tensor) {
+  return const_cast<Tensor&>(std::as_const(*this).known(tensor));
+}
+
 void ErrorFeedback::compensate(std::uint64_t tensor, const float* values, std::size_t count, float* out) const {
   const std::vector<float>& residual = known(tensor).residual;
   CANARY_CHECK(residual.size() == count, "a tensor keeps its size");
@@ -102,10 +112,11 @@ void ErrorFeedback::settle(std::uint64_t tensor, const float* compensated, const
   count_step(state, sent_energy, energy);
 }
 
-void ErrorFeedback::count_step(Tensor& state, double sent_energy, double energy) {
-  const double weight = state.steps == 0 ? 1 : kGainWeight;
-  state.sent_energy += weight * (sent_energy - state.sent_energy);
-  state.energy += weight * (energy - state.energy);
+// As if the other parts were like this one: sums stay those of the whole tensor, whatever parts it travels in.
+void ErrorFeedback::count_step(Tensor& state, double sent_energy, double energy, double share) {
+  const double weight = state.steps == 0 ? 1 : kGainWeight * share;
+  state.sent_energy += weight * (sent_energy / share - state.sent_energy);
+  state.energy += weight * (energy / share - state.energy);
   ++state.steps;
 }
 
@@ -114,55 +125,82 @@ bool ErrorFeedback::leaves(std::uint64_t tensor) const {
   return found != tensors_.end() && found->second.leaves;
 }
 
-void ErrorFeedback::commit_all_sent(std::uint64_t tensor) {
-  const auto found = tensors_.find(tensor);
-  CANARY_CHECK(found != tensors_.end(), "a tensor is prepared first");
-  std::fill(found->second.residual.begin(), found->second.residual.end(), 0.0F);
-  found->second.velocity.clear();
-  found->second.left_energy = 0;
-  found->second.leaves = false;
+// Count 0 stands for the whole tensor.
+TensorPart ErrorFeedback::within(const Tensor& state, TensorPart part) {
+  const std::size_t all = state.residual.size();
+  if (part.count == 0) return {0, all};
+  CANARY_CHECK(part.begin <= all && part.count <= all - part.begin, "a part lies in its tensor");
+  return part;
 }
 
-ErrorFeedback::Exchange ErrorFeedback::begin(std::uint64_t tensor, const float* values, float momentum) {
-  const auto found = tensors_.find(tensor);
-  CANARY_CHECK(found != tensors_.end(), "a tensor is prepared first");
-  Tensor& state = found->second;
-  const std::size_t count = state.residual.size();
-  state.left_out.assign(count, 0);
-  state.gathers = momentum != 0;
-  if (!state.gathers) return {state.residual, state.left_out};
-  CANARY_CHECK(values != nullptr, "momentum is gathered from values");
-  state.velocity.resize(count);
-  state.velocity_next.resize(count);
-  state.carried.resize(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    const float kept = momentum * state.velocity[i];
-    state.velocity_next[i] = kept + values[i];
-    state.carried[i] = kept + state.residual[i];
+void ErrorFeedback::commit_all_sent(std::uint64_t tensor, TensorPart part) {
+  Tensor& state = known(tensor);
+  const auto [begin, count] = within(state, part);
+  if (count != state.residual.size()) {
+    const std::span<float> residual = std::span(state.residual).subspan(begin, count);
+    state.left_energy = std::max(0.0, state.left_energy - energy_of(residual));
+    std::fill(residual.begin(), residual.end(), 0.0F);
+    if (!state.velocity.empty()) std::fill_n(state.velocity.begin() + static_cast<std::ptrdiff_t>(begin), count, 0.0F);
+    return;
   }
-  return {state.carried, state.left_out};
+  std::fill(state.residual.begin(), state.residual.end(), 0.0F);
+  state.velocity.clear();
+  state.left_energy = 0;
+  state.leaves = false;
 }
 
-void ErrorFeedback::commit(std::uint64_t tensor, double sent_energy, double energy, double left_energy) {
-  const auto found = tensors_.find(tensor);
-  CANARY_CHECK(found != tensors_.end() && found->second.left_out.size() == found->second.residual.size(),
-               "an exchange begins before it ends");
-  Tensor& state = found->second;
-  state.residual.swap(state.left_out);
+ErrorFeedback::Exchange ErrorFeedback::begin(std::uint64_t tensor, const float* values, float momentum,
+                                             TensorPart part) {
+  Tensor& state = known(tensor);
+  const auto [begin, count] = within(state, part);
+  const std::size_t all = state.residual.size();
+  state.left_out.resize(all);
+  const std::span<float> left_out = std::span(state.left_out).subspan(begin, count);
+  std::fill(left_out.begin(), left_out.end(), 0.0F);
+  state.gathers = momentum != 0;
+  if (!state.gathers) return {std::span(state.residual).subspan(begin, count), left_out};
+  CANARY_CHECK(values != nullptr, "momentum is gathered from values");
+  state.velocity.resize(all);
+  state.velocity_next.resize(all);
+  state.carried.resize(all);
+  for (std::size_t i = 0; i < count; ++i) {
+    const float kept = momentum * state.velocity[begin + i];
+    state.velocity_next[begin + i] = kept + values[i];
+    state.carried[begin + i] = kept + state.residual[begin + i];
+  }
+  return {std::span(state.carried).subspan(begin, count), left_out};
+}
+
+void ErrorFeedback::commit(std::uint64_t tensor, double sent_energy, double energy, double left_energy,
+                           TensorPart part) {
+  Tensor& state = known(tensor);
+  CANARY_CHECK(state.left_out.size() == state.residual.size(), "an exchange begins before it ends");
+  const auto [begin, count] = within(state, part);
+  const bool whole = count == state.residual.size();
+  if (whole) {
+    state.residual.swap(state.left_out);
+    state.left_energy = left_energy;
+  } else {
+    const std::span<float> residual = std::span(state.residual).subspan(begin, count);
+    state.left_energy = std::max(0.0, state.left_energy - energy_of(residual)) + left_energy;
+    std::copy_n(state.left_out.begin() + static_cast<std::ptrdiff_t>(begin), count, residual.begin());
+  }
   if (state.gathers) {
-    for (std::size_t i = 0; i < state.residual.size(); ++i) {
+    for (std::size_t i = begin; i < begin + count; ++i) {
       // What has arrived moves on by itself no longer. Nor does what has left the range of floats: the tensor would be
       // refused for ever, and its saved state as well.
       const bool ends = state.residual[i] == 0 || !std::isfinite(state.velocity_next[i]);
       if (ends) state.velocity_next[i] = 0;
+      state.velocity[i] = state.velocity_next[i];
     }
-    state.velocity.swap(state.velocity_next);
-  } else {
+  } else if (whole) {
     state.velocity.clear();
+  } else if (!state.velocity.empty()) {
+    std::fill_n(state.velocity.begin() + static_cast<std::ptrdiff_t>(begin), count, 0.0F);
   }
   state.leaves = true;
-  state.left_energy = left_energy;
-  count_step(state, sent_energy, energy);
+  count_step(state, sent_energy, energy,
+             whole ? 1 : static_cast<double>(count) / static_cast<double>(state.residual.size()));
 }
 
 std::span<float> ErrorFeedback::right_factor(std::uint64_t tensor, std::size_t length) {
@@ -173,7 +211,11 @@ std::span<float> ErrorFeedback::right_factor(std::uint64_t tensor, std::size_t l
   return factor;
 }
 
-std::span<const float> ErrorFeedback::residual(std::uint64_t tensor) const { return known(tensor).residual; }
+std::span<const float> ErrorFeedback::residual(std::uint64_t tensor, TensorPart part) const {
+  const Tensor& state = known(tensor);
+  const auto [begin, count] = within(state, part);
+  return std::span(state.residual).subspan(begin, count);
+}
 
 std::span<const float> ErrorFeedback::velocity(std::uint64_t tensor) const { return known(tensor).velocity; }
 
@@ -191,11 +233,7 @@ double ErrorFeedback::gain() const {
   return ratio(sent, all);
 }
 
-double ErrorFeedback::residual_norm(std::uint64_t tensor) const {
-  double energy = 0;
-  for (const float value : known(tensor).residual) energy += static_cast<double>(value) * value;
-  return std::sqrt(energy);
-}
+double ErrorFeedback::residual_norm(std::uint64_t tensor) const { return std::sqrt(energy_of(known(tensor).residual)); }
 
 double ErrorFeedback::residual_norm() const {
   double energy = 0;
@@ -266,6 +304,7 @@ Status ErrorFeedback::restore(std::span<const std::uint8_t> bytes) {
       return damaged(name + " has no energy that can be");
     }
     Status taken = take_floats(&rest, count, name + "'s residual", &tensor.residual);
+    tensor.left_energy = energy_of(tensor.residual);
     if (taken.ok() && version >= kVersionWithVelocity) {
       if (rest.size() < sizeof(std::uint64_t)) return damaged(name + " ends before its velocity");
       const auto velocities = take<std::uint64_t>(&rest);

@@ -32,6 +32,11 @@
 
 namespace canarynet {
 
+// Elements of a tensor that an exchange has to do with. Count 0: all of them.
+struct TensorPart {
+  std::size_t begin = 0, count = 0;
+};
+
 class ErrorFeedback {
  public:
   static constexpr double kGainWeight = 0.1;
@@ -54,10 +59,11 @@ class ErrorFeedback {
     std::span<float> left_out;
   };
   // With momentum, `residual` holds the tensor's momentum as well, and `values` are the tensor's, as many as it has. An
-  // exchange without it, once committed, ends the tensor's velocity.
-  Exchange begin(std::uint64_t tensor, const float* values = nullptr, float momentum = 0);
+  // exchange without it, once committed, ends the tensor's velocity. Several parts of a tensor may be exchanged at a
+  // time, if no two share an element and all have the same momentum; `values` and both spans are the part's.
+  Exchange begin(std::uint64_t tensor, const float* values = nullptr, float momentum = 0, TensorPart part = {});
   // `left_energy`: sum of squares of what is left out.
-  void commit(std::uint64_t tensor, double sent_energy, double energy, double left_energy);
+  void commit(std::uint64_t tensor, double sent_energy, double energy, double left_energy, TensorPart part = {});
 
   // What power iteration begins with in the tensor's next exchange: zeros at first, and where it had another length.
   // The tensor was prepared. It stays where it is until forget(), restore() or a call with another length, allocates at
@@ -66,12 +72,12 @@ class ErrorFeedback {
 
   // Something may be left out of the tensor.
   bool leaves(std::uint64_t tensor) const;
-  // An exchange has sent the tensor with all that was left out of it before: nothing is, now.
-  void commit_all_sent(std::uint64_t tensor);
+  // An exchange has sent the tensor, or a part, with all that was left out of it before: nothing is, now.
+  void commit_all_sent(std::uint64_t tensor, TensorPart part = {});
 
   bool knows(std::uint64_t tensor) const { return tensors_.count(tensor) != 0; }
   // Of a prepared tensor.
-  std::span<const float> residual(std::uint64_t tensor) const;
+  std::span<const float> residual(std::uint64_t tensor, TensorPart part = {}) const;
   // Empty before the first exchange with momentum.
   std::span<const float> velocity(std::uint64_t tensor) const;
   // 1 before the first step.
@@ -85,7 +91,7 @@ class ErrorFeedback {
   double residual_norm() const;
 
   // Sums of squares over all tensors: smoothed, of what was sent and of what it was made from; and of what exchanges
-  // have left out, which after restore() counts from each tensor's next one on. Cheap.
+  // have left out. Cheap.
   double sent_energy() const { return sum(&Tensor::sent_energy); }
   double energy() const { return sum(&Tensor::energy); }
   double left_energy() const { return sum(&Tensor::left_energy); }
@@ -107,7 +113,7 @@ class ErrorFeedback {
     double sent_energy = 0;                     // smoothed ||sent||^2
     double energy = 0;                          // smoothed ||g_e||^2
     std::uint64_t steps = 0;
-    double left_energy = 0;  // of `residual`, as the last exchange told
+    double left_energy = 0;  // of `residual`, as exchanges told
     bool leaves = true;      // `residual` may hold something
   };
   double sum(double Tensor::*of) const {
@@ -116,7 +122,10 @@ class ErrorFeedback {
     return all;
   }
   const Tensor& known(std::uint64_t tensor) const;
-  static void count_step(Tensor& state, double sent_energy, double energy);
+  Tensor& known(std::uint64_t tensor);
+  static TensorPart within(const Tensor& state, TensorPart part);
+  // `share`: of the tensor's elements that the step was of.
+  static void count_step(Tensor& state, double sent_energy, double energy, double share = 1);
 
   std::map<std::uint64_t, Tensor> tensors_;
 };

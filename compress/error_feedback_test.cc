@@ -89,6 +89,54 @@ TEST(ErrorFeedback, GainIsTheShareOfTheEnergyThatWasSent) {
   EXPECT_DOUBLE_EQ((0.9 * 9 + 0.1 * 16 + 25) / 50, feedback.gain());
 }
 
+TEST(ErrorFeedback, ExchangesOfPartsLeaveTheRestOfTheirTensorAsItIs) {
+  ErrorFeedback feedback;
+  ASSERT_TRUE(feedback.prepare(1, 10).ok());
+  const TensorPart low{0, 4}, high{4, 6};
+  const auto below = feedback.begin(1, nullptr, 0, low), above = feedback.begin(1, nullptr, 0, high);
+  ASSERT_EQ(below.residual.size(), 4u);
+  ASSERT_EQ(above.left_out.size(), 6u);
+  std::fill(below.left_out.begin(), below.left_out.end(), 1.0F);
+  std::fill(above.left_out.begin(), above.left_out.end(), 2.0F);
+  feedback.commit(1, 12, 16, 4, low);
+  EXPECT_EQ(feedback.residual(1)[3], 1);
+  EXPECT_EQ(feedback.residual(1)[4], 0) << "the other one is still under way";
+  EXPECT_DOUBLE_EQ(feedback.energy(), 40) << "as if the whole tensor were like that";
+  feedback.commit(1, 0, 24, 24, high);
+  EXPECT_EQ(feedback.residual(1, high)[0], 2);
+  EXPECT_EQ(feedback.residual(1, low)[0], 1);
+  EXPECT_DOUBLE_EQ(feedback.left_energy(), 4 + 24);
+  const auto again = feedback.begin(1, nullptr, 0, low);
+  EXPECT_EQ(again.residual[0], 1);
+  EXPECT_EQ(again.left_out[0], 0);
+  feedback.commit(1, 1, 1, 0, low);
+  EXPECT_DOUBLE_EQ(feedback.left_energy(), 24);
+  ErrorFeedback restored;
+  ASSERT_TRUE(restored.restore(feedback.save()).ok());
+  EXPECT_DOUBLE_EQ(restored.left_energy(), 24);
+  feedback.commit_all_sent(1, high);
+  EXPECT_DOUBLE_EQ(feedback.left_energy(), 0);
+  EXPECT_EQ(feedback.residual(1)[9], 0);
+}
+
+TEST(ErrorFeedback, MomentumOfAPartIsItsOwn) {
+  ErrorFeedback feedback;
+  ASSERT_TRUE(feedback.prepare(1, 4).ok());
+  const std::vector<float> ones(2, 1.0F);
+  const TensorPart low{0, 2}, high{2, 2};
+  for (const TensorPart part : {low, high}) {
+    const auto exchange = feedback.begin(1, ones.data(), 0.5F, part);
+    std::fill(exchange.left_out.begin(), exchange.left_out.end(), 1.0F);
+    feedback.commit(1, 0, 2, 2, part);
+  }
+  EXPECT_EQ(feedback.begin(1, ones.data(), 0.5F, high).residual[0], 1.5F) << "half of the velocity, and the residual";
+  feedback.commit(1, 4.5, 4.5, 0, high);
+  EXPECT_EQ(feedback.velocity(1)[2], 0) << "it was sent";
+  EXPECT_EQ(feedback.velocity(1)[0], 1) << "and this was not";
+  feedback.commit_all_sent(1, low);
+  EXPECT_EQ(feedback.velocity(1)[0], 0);
+}
+
 TEST(ErrorFeedback, ATensorKeepsItsSize) {
   ErrorFeedback feedback;
   ASSERT_TRUE(feedback.prepare(9, 10).ok());

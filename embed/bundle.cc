@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/types.h"
+#include "compress/codec_ask.h"
 #include "embed/last_error.h"
 
 namespace canarynet {
@@ -22,7 +23,7 @@ void mix(std::uint64_t* hash, std::uint64_t word) {
 bool measures(std::uint32_t policy) { return policy == CANARY_MERGE_EXACT || policy == CANARY_MERGE_MGWFBP; }
 
 // What ranks compare at the creation, a word each.
-enum Word : std::size_t { kTensors, kType, kRedop, kPolicy, kCounts, kGroups, kPlaces, kWords };
+enum Word : std::size_t { kTensors, kType, kRedop, kPolicy, kCodec, kTensor, kCounts, kGroups, kPlaces, kWords };
 
 std::string text_of(Word word, std::int64_t value) {
   const auto number = static_cast<int>(value);
@@ -35,6 +36,10 @@ std::string text_of(Word word, std::int64_t value) {
       return std::string(name_of(static_cast<ReduceOp>(number)));
     case kPolicy:
       return "policy " + std::to_string(value);
+    case kCodec:
+      return value == 0 ? "no codec" : "codec " + text_asked(static_cast<std::uint32_t>(value));
+    case kTensor:
+      return value == 0 ? "no tensor in the error feedback" : "tensor " + std::to_string(value);
     default:
       return "";
   }
@@ -47,12 +52,15 @@ std::string text_of(Word word, std::int64_t value) {
 Result<std::shared_ptr<Bundle>> Bundle::create(const GroupPlace& place, std::span<const canary_tensor> tensors,
                                                canary_type type, canary_redop redop,
                                                const canary_bundle_options& options) {
-  std::shared_ptr<Bundle> made(new Bundle(place, type, redop, static_cast<canary_priority>(options.priority)));
+  const Terms terms{static_cast<canary_priority>(options.priority), options.codec, options.tensor, options.momentum};
+  std::shared_ptr<Bundle> made(new Bundle(place, type, redop, terms));
   Bundle& b = *made;
   if (Status s = b.declare(tensors); !s.ok()) return s;
+  if (Status s = b.check_codec(); !s.ok()) return s;
   std::vector<std::uint32_t> ends;
   if (Status s = b.choose_groups(options, &ends); !s.ok()) return s;
   if (Status s = b.agree(options, ends); !s.ok()) return s;
+  if (b.terms_.tensor != 0) b.give_places();
   if (measures(options.policy)) {
     std::vector<std::uint64_t> bytes;
     for (const Tensor& t : b.tensors_) bytes.push_back(t.bytes);
@@ -162,6 +170,8 @@ Status Bundle::agree(const canary_bundle_options& options, std::span<const std::
   own[kType] = type_;
   own[kRedop] = redop_;
   own[kPolicy] = static_cast<std::int64_t>(options.policy);
+  own[kCodec] = options.codec;
+  own[kTensor] = static_cast<std::int64_t>(options.tensor);
   own[kCounts] = static_cast<std::int64_t>(counts);
   own[kGroups] = static_cast<std::int64_t>(groups);
   own[kPlaces] = static_cast<std::int64_t>(hash_of_places());
@@ -202,13 +212,16 @@ Status Bundle::tensors_differ(int rank) {
 
 // --- groups in memory ------------------------------------------------------------------------------------------------
 
-// Without a gap: in any order that all ranks have, else in that of their numbers.
+// Without a gap: in any order that all ranks have, else in that of their numbers; with error feedback in that of their
+// places there.
 bool Bundle::lies_together(const Message& m) const {
   const std::byte *low = nullptr, *high = nullptr;
   for (std::size_t i = m.first; i < m.end; ++i) {
     const Tensor& t = tensors_[i];
     if (t.bytes == 0) continue;
-    if (!same_places_ && high != nullptr && high != t.data) return false;
+    if (low != nullptr && down_ && t.data + t.bytes != low) return false;
+    const bool upwards = !same_places_ || (terms_.tensor != 0 && !down_);
+    if (upwards && high != nullptr && high != t.data) return false;
     if (low == nullptr || t.data < low) low = t.data;
     if (high == nullptr || t.data + t.bytes > high) high = t.data + t.bytes;
   }
@@ -226,9 +239,10 @@ void Bundle::lay_out(std::span<const std::uint32_t> ends) {
       message_of_[i] = static_cast<std::uint32_t>(messages_.size());
       m.count += tensors_[i].count;
     }
+    m.offset = tensors_[down_ ? end - 1 : first].offset;
     m.copied = !lies_together(m);
     if (m.copied) {
-      if (staging_ != nullptr) m.data = staging_.get() + tensors_[first].offset;
+      if (staging_ != nullptr) m.data = staging_.get() + m.offset;
     } else {
       for (std::size_t i = first; i < end; ++i) {
         const Tensor& t = tensors_[i];
@@ -244,15 +258,57 @@ void Bundle::lay_out(std::span<const std::uint32_t> ends) {
 // Where groups may change, all that can come must lie together: so all tensors go up in memory, or all down.
 bool Bundle::may_need_staging() const {
   if (!tuner_) return std::any_of(messages_.begin(), messages_.end(), [](const Message& m) { return m.copied; });
-  bool up = true, down = same_places_;
+  return !lies_upwards() && !lies_downwards();
+}
+
+bool Bundle::lies_upwards() const {
   const Tensor* before = nullptr;
   for (const Tensor& t : tensors_) {
     if (t.bytes == 0) continue;
-    up = up && (before == nullptr || before->data + before->bytes == t.data);
-    down = down && (before == nullptr || t.data + t.bytes == before->data);
+    if (before != nullptr && before->data + before->bytes != t.data) return false;
     before = &t;
   }
-  return !up && !down;
+  return true;
+}
+
+bool Bundle::lies_downwards() const {
+  const Tensor* before = nullptr;
+  for (const Tensor& t : tensors_) {
+    if (t.bytes == 0) continue;
+    if (before != nullptr && t.data + t.bytes != before->data) return false;
+    before = &t;
+  }
+  return same_places_;
+}
+
+// A tensor's place is the same on all ranks, whatever group it travels in.
+void Bundle::give_places() {
+  down_ = lies_downwards() && !lies_upwards();
+  if (!down_) return;
+  for (Tensor& t : tensors_) t.offset = bytes_ - t.offset - t.bytes;
+}
+
+OpRequest Bundle::request_for(std::byte* data, std::uint64_t count, std::uint64_t offset) const {
+  OpRequest request{Collective::kAllReduce, data, data, count, type_, redop_};
+  request.priority = terms_.priority;
+  request.codec = terms_.codec;
+  request.tensor = terms_.tensor;
+  request.momentum = terms_.momentum;
+  if (terms_.tensor == 0) return request;
+  request.part_of = bytes_ / element_;
+  request.part_begin = offset / element_;
+  return request;
+}
+
+// Before anybody else hears of the bundle: as a message of all tensors would be checked.
+Status Bundle::check_codec() {
+  if (terms_.codec == 0 || bytes_ == 0) return {};
+  std::byte* const data = tensors_[by_address_.front()].data;
+  canary_op* const op = place_.context->take_op(place_.member, false);
+  const Status s = place_.context->impl->check_call(
+      port::operation(place_.member, place_.shape, request_for(data, bytes_ / element_, 0), op->ticket.id()));
+  place_.context->give_op(op);
+  return s;
 }
 
 // --- an iteration ----------------------------------------------------------------------------------------------------
@@ -285,8 +341,7 @@ Status Bundle::launch(Message& m) {
   if (m.count == 0) return {};
   canary_context& context = *place_.context;
   canary_op* const op = context.take_op(place_.member, false);
-  OpRequest request{Collective::kAllReduce, m.data, m.data, m.count, type_, redop_};
-  request.priority = priority_;
+  const OpRequest request = request_for(m.data, m.count, m.offset);
   const Status s = context.impl->submit(port::operation(place_.member, place_.shape, request, op->ticket.id()));
   if (!s.ok()) {
     context.give_op(op);

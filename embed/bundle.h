@@ -1,8 +1,8 @@
 // embed/bundle.h -- a bundle's tensors in memory, and their messages as ordinary operations of its group.
 //
 // What: it starts a group's all-reduce when the last of its tensors has been submitted, copies where tensors do not lie
-// together, and carries what the tuner (collectives/bundle_tuner.h) measures and decides from rank to rank, by
-// operations of the group as well.
+// together (with error feedback: and in the order of their places in it), and carries what the tuner
+// (collectives/bundle_tuner.h) measures and decides from rank to rank, by operations of the group as well.
 // Memory: all of it is taken by create(); plans allocate a little. Thread: one caller at a time, while its context
 // stays. Failure: the first one of a message is kept and ends the bundle.
 #pragma once
@@ -40,24 +40,38 @@ class Bundle {
   struct Tensor {
     std::byte* data = nullptr;
     std::uint64_t count = 0, bytes = 0;
-    std::uint64_t offset = 0;  // in the staging memory: behind the tensors before it
+    std::uint64_t offset = 0;  // of its place among all bytes, as staging memory and error feedback have them
   };
   // A message. `data`: where it is reduced.
   struct Message {
     std::size_t first = 0, end = 0;  // tensors
     std::uint64_t count = 0;         // elements; 0: nothing is sent
+    std::uint64_t offset = 0;        // of the lowest place of its tensors
     std::byte* data = nullptr;
     bool copied = false;
     canary_op* op = nullptr;  // under way
     bool launched = false;    // in this iteration
   };
 
-  Bundle(const GroupPlace& place, canary_type type, canary_redop redop, canary_priority priority)
-      : place_(place), type_(type), redop_(redop), priority_(priority) {}
+  // What its messages are asked for with, which are the same but for their values.
+  struct Terms {
+    canary_priority priority = CANARY_PRIORITY_NORMAL;
+    std::uint32_t codec = 0;
+    std::uint64_t tensor = 0;
+    float momentum = 0;
+  };
+
+  Bundle(const GroupPlace& place, canary_type type, canary_redop redop, const Terms& terms)
+      : place_(place), type_(type), redop_(redop), terms_(terms) {}
   Status declare(std::span<const canary_tensor> tensors);
   Status choose_groups(const canary_bundle_options& options, std::vector<std::uint32_t>* ends);
   Status agree(const canary_bundle_options& options, std::span<const std::uint32_t> given);
   Status tensors_differ(int rank);
+  Status check_codec();
+  bool lies_downwards() const;
+  bool lies_upwards() const;
+  void give_places();
+  OpRequest request_for(std::byte* data, std::uint64_t count, std::uint64_t offset) const;
   std::uint64_t hash_of_places() const;
   bool lies_together(const Message& message) const;
   void lay_out(std::span<const std::uint32_t> ends);
@@ -75,10 +89,11 @@ class Bundle {
   GroupPlace place_;
   canary_type type_;
   canary_redop redop_;
-  canary_priority priority_;
+  Terms terms_;
   std::vector<Tensor> tensors_;
   std::vector<std::uint32_t> by_address_;  // tensors that have elements
   bool same_places_ = false;               // all ranks have them in the same order in memory, with the same gaps
+  bool down_ = false;                      // places count from the last tensor on
   std::uint64_t element_ = 0, bytes_ = 0;
   std::unique_ptr<std::byte[]> staging_;
   std::vector<Message> messages_;

@@ -1,4 +1,6 @@
 // The C ABI of bundles (embed/bundle.h does what they ask for).
+#include <cstddef>
+#include <cstring>
 #include <string>
 
 #include "canarynet/canarynet.h"
@@ -13,8 +15,19 @@ void canary_bundle::clear() { bundle.reset(); }
 
 namespace {
 
-Status check(const canary_bundle_options& o) {
-  if (o.struct_size != sizeof o) return wrong_size(o.struct_size, sizeof o, "CANARY_BUNDLE_OPTIONS_INIT");
+// An older program's options have no codec.
+Status read_options(const canary_bundle_options* options, canary_bundle_options* out) {
+  constexpr std::size_t kWithoutCodec = offsetof(canary_bundle_options, codec);
+  canary_bundle_options& o = *out;
+  if (options != nullptr) {
+    if (options->struct_size != sizeof o && options->struct_size != kWithoutCodec)
+      return wrong_size(options->struct_size, sizeof o, "CANARY_BUNDLE_OPTIONS_INIT");
+    std::memcpy(&o, options, options->struct_size);
+  }
+  if (o.codec == 0 && (o.tensor != 0 || o.momentum != 0)) {
+    return bad((o.tensor != 0 ? "tensor is " + std::to_string(o.tensor) : "momentum is " + std::to_string(o.momentum)) +
+               " without a codec");
+  }
   if (o.priority == CANARY_PRIORITY_NORMAL || o.priority == CANARY_PRIORITY_URGENT) return {};
   return bad("priority " + std::to_string(o.priority) + " is not a canary_priority");
 }
@@ -37,8 +50,7 @@ CANARY_API canary_status canary_bundle_create(canary_group* handle, const canary
     }
     if (tensors == nullptr) return report(bad("tensors are NULL").wrap(kName));
     canary_bundle_options o = CANARY_BUNDLE_OPTIONS_INIT;
-    if (options != nullptr) o = *options;
-    if (Status s = check(o); !s.ok()) return report(s.wrap(kName));
+    if (Status s = read_options(options, &o); !s.ok()) return report(s.wrap(kName));
     canary_context& context = group.context();
     Kept<canary_bundle> made(HandlePool<canary_bundle>::take());
     made->context = &context;

@@ -58,7 +58,7 @@ Status Engine::prepare_chain(GroupMember& m, const CalledOperation& called, cons
     choice.candidate = candidate;
     if (asks_for_choice(r.codec)) choice.cell = cell_of_asked(m, r);
     if (r.tensor != 0) {
-      if (Status known = m.feedback.prepare(r.tensor, r.count); !known.ok())
+      if (Status known = m.feedback.prepare(r.tensor, tensor_elements(r)); !known.ok())
         return Status(known.code(), rank_name(m.world_rank) + ": " + known.text());
     }
     chains_due_.reserve(members_);
@@ -128,7 +128,7 @@ bool Engine::go_on(GroupMember& m, std::uint32_t number, Nanos entered, Status* 
     codec_value_bytes_ += chain.value_bytes();
     codec_encoded_bytes_ += chain.encoded_bytes();
     if (r.tensor != 0) {
-      m.feedback.commit(r.tensor, chain.sent_energy(), chain.energy(), chain.left_energy());
+      m.feedback.commit(r.tensor, chain.sent_energy(), chain.energy(), chain.left_energy(), part_of_tensor(r));
     }
     return false;
   }
@@ -153,7 +153,7 @@ bool Engine::go_on(GroupMember& m, std::uint32_t number, Nanos entered, Status* 
   if (const Refusal& refusal = chain.refusal(); refusal.there()) {
     d.rank = m.group->members[std::min<std::size_t>(refusal.rank, m.group->members.size() - 1)];
     text = (r.tensor != 0 ? "tensor " + std::to_string(r.tensor) + ", " : "") + "element " +
-           std::to_string(refusal.element) + " of rank " + std::to_string(d.rank) + " is " +
+           std::to_string(refusal.element + r.part_begin) + " of rank " + std::to_string(d.rank) + " is " +
            std::to_string(refusal.value) + ", which codec " + to_text(chain.spec()) + " does not encode";
   }
   *status = Status(CANARY_INVALID_ARGUMENT, d.op_name + " #" + std::to_string(number) + ": " + text, d);

@@ -63,7 +63,7 @@ class ChoiceUse {
     int root = 0;
     bool static_known = false;  // `static_choice` has been asked for
     PlannerId static_choice = PlannerId::kRing;
-    std::array<std::array<Took, 2>, kPlannerCount> took{};  // by planner; with the job's pieces, with smaller ones
+    std::array<std::array<Took, kVariants>, kPlannerCount> took{};  // by planner and variant_of()
 
     // Only times of operations of one size can be compared: of this one, which is often seen. Others since then.
     std::uint64_t usual_bytes = 0;
@@ -105,13 +105,13 @@ class ChoiceUse {
     const Took& in_force(const MeasuredRow* row) const {
       const bool decides = row != nullptr && !row->keeps_static;
       return took[static_cast<std::size_t>(decides ? row->planner : static_choice)]
-                 [decides && row->piece_bytes != 0 ? 1 : 0];
+                 [decides ? variant_of(row->piece_bytes != 0, row->in_order) : 0];
     }
     Took& in_force(const MeasuredRow* row) { return const_cast<Took&>(std::as_const(*this).in_force(row)); }
     struct Sum {
       std::uint64_t operations = 0, ns = 0;
     };
-    // Since another table decides, with pieces of any size.
+    // Since another table decides, in whatever variant.
     Sum took_by(PlannerId planner) const {
       Sum sum;
       for (const Took& t : took[static_cast<std::size_t>(planner)]) {
@@ -147,10 +147,10 @@ class ChoiceUse {
         costed.root = cell.root;
         costed.static_choice = cell.static_choice;
         for (std::size_t p = 0; p < cell.took.size(); ++p) {
-          for (std::size_t smaller = 0; smaller < 2; ++smaller) {
-            const Took& took = cell.took[p][smaller];
+          for (std::size_t v = 0; v < kVariants; ++v) {
+            const Took& took = cell.took[p][v];
             if (!cell.enough(took)) continue;
-            costed.known[p][smaller] = {static_cast<double>(took.recent_ns) * 1e-9, took.cost, took.least, took.aged};
+            costed.known[p][v] = {static_cast<double>(took.recent_ns) * 1e-9, took.cost, took.least, took.aged};
           }
         }
       }
@@ -209,6 +209,17 @@ class ChoiceUse {
   void forget_present(const MeasuredTable& table) {
     for_each_measured(table, [](Collective, Cell& cell, const MeasuredRow* row) { cell.in_force(row).forget(); });
   }
+  // Rings have another order to be tried in.
+  void forget_ordered() {
+    for (auto& cells : cells_) {
+      if (!cells) continue;
+      for (Cell& cell : *cells) {
+        for (auto& by : cell.took) {
+          for (const bool smaller : {false, true}) by[variant_of(smaller, true)].forget();
+        }
+      }
+    }
+  }
   // Whether enough operations of every class have run by the planner that decides it now.
   bool all_tried(const MeasuredTable& table) {
     bool all = true;
@@ -252,7 +263,7 @@ class ChoiceUse {
   void note_costs(const TableCosting& costing, const MeasuredTable& present) {
     for (const TableCosting::Cost& cost : costing.costs()) {
       Cell& cell = this->cell(cost.collective, cost.bytes);
-      Took& t = cell.took[static_cast<std::size_t>(cost.planner)][cost.smaller ? 1 : 0];
+      Took& t = cell.took[static_cast<std::size_t>(cost.planner)][cost.variant];
       if (cost.by_rates && cell.enough(t) && (t.cost == 0 || cost.in_force)) {
         t.cost = cost.seconds;
         t.least = cost.least;

@@ -127,6 +127,16 @@ TEST_F(ChoiceUseTest, WhatAPlannerTookByTheLastTableThatNamedItIsKept) {
   EXPECT_EQ(took(PlannerId::kMesh).before.operations, 0u) << "another size is usual now";
 }
 
+TEST_F(ChoiceUseTest, AnotherOrderOfRanksLeavesOnlyTheTimesInTheirOwn) {
+  run(PlannerId::kRing, 12_ms);
+  ChoiceUse::Took& ordered = cell.took[static_cast<std::size_t>(PlannerId::kRing)][variant_of(false, true)];
+  for (int i = 0; i < 8; ++i) ordered.note_slowest(10_ms);
+  EXPECT_TRUE(cell.enough(ordered));
+  use.forget_ordered();
+  EXPECT_FALSE(cell.enough(ordered));
+  EXPECT_TRUE(cell.enough(took(PlannerId::kRing)));
+}
+
 TEST_F(ChoiceUseTest, ALinkThatChangesOutdatesOnlyTheTimesOfWhatRuns) {
   run(PlannerId::kRing, 12_ms);
   run(PlannerId::kMesh, 10_ms);

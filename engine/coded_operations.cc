@@ -133,11 +133,14 @@ void Engine::note_time(GroupMember& m, const Operation& op) {
   const bool of_choice = op.chained && m.chain->choice().cell != nullptr;
   if (ran.use != nullptr) {
     const bool smaller = ran.program.piece_bytes < static_cast<std::uint32_t>(roster_->piece_bytes.count);
-    ChoiceUse::Took& took = ran.use->took[static_cast<std::size_t>(ran.program.planner)][smaller ? 1 : 0];
+    ChoiceUse::Took& took =
+        ran.use->took[static_cast<std::size_t>(ran.program.planner)][variant_of(smaller, !ran.ring_order.empty())];
     took.note(time);
     told |= options_.settings.measured_choice && !of_choice;
     // Times of operations of several sizes are not compared.
-    if (options_.settings.measured_choice && !of_choice && ran.bytes == ran.use->usual_bytes) slowest = &took;
+    const DecisionFlow* const decisions = m.group->decisions.get();
+    const bool kept = decisions == nullptr || decisions->keeps_times_of(ran.ring_order);
+    if (options_.settings.measured_choice && !of_choice && ran.bytes == ran.use->usual_bytes && kept) slowest = &took;
   }
   if (op.asked != nullptr) {
     slowest = &op.asked->took[op.candidate];
@@ -162,7 +165,7 @@ Status Engine::begin_feedback(GroupMember& m, const CalledOperation& called, con
     return {};
   }
   if (!program.coded() && !m.feedback.leaves(r.tensor)) return {};
-  if (Status known = m.feedback.prepare(r.tensor, r.count); !known.ok()) {
+  if (Status known = m.feedback.prepare(r.tensor, tensor_elements(r)); !known.ok()) {
     Verdict v;
     v.code = known.code();
     v.rank = m.world_rank;
@@ -172,9 +175,9 @@ Status Engine::begin_feedback(GroupMember& m, const CalledOperation& called, con
     return known;
   }
   if (program.coded()) {
-    *begun = m.feedback.begin(r.tensor, static_cast<const float*>(r.input), r.momentum);
+    *begun = m.feedback.begin(r.tensor, static_cast<const float*>(r.input), r.momentum, part_of_tensor(r));
   } else {
-    begun->residual = m.feedback.residual(r.tensor);
+    begun->residual = m.feedback.residual(r.tensor, part_of_tensor(r));
   }
   return {};
 }
@@ -198,7 +201,8 @@ void Engine::bind(GroupMember& m, Operation& op, const ErrorFeedback::Exchange& 
 // one, and residuals stay as they were.
 Status Engine::end_coded(GroupMember& m, const Operation& op) {
   if (!op.entry->program.coded()) {
-    if (op.request.tensor != 0 && m.feedback.leaves(op.request.tensor)) m.feedback.commit_all_sent(op.request.tensor);
+    if (op.request.tensor != 0 && m.feedback.leaves(op.request.tensor))
+      m.feedback.commit_all_sent(op.request.tensor, part_of_tensor(op.request));
     return {};
   }
   const PieceCoder& coder = *op.run->executor.coder();
@@ -213,8 +217,10 @@ Status Engine::end_coded(GroupMember& m, const Operation& op) {
     d.phase = "exchange";
     d.elapsed = now_ - op.entered;
     const std::string of = tensor != 0 ? "tensor " + std::to_string(tensor) + ", " : "";
+    Refusal in_tensor = refusal;
+    in_tensor.element += op.request.part_begin;
     return Status(CANARY_INVALID_ARGUMENT,
-                  d.op_name + " #" + std::to_string(op.number) + ": " + of + coder.text_of(refusal), d);
+                  d.op_name + " #" + std::to_string(op.number) + ": " + of + coder.text_of(in_tensor), d);
   }
   const PieceCoder::Totals& t = coder.totals();
   if (op.chained) {  // of whose values the chain tells
@@ -223,7 +229,7 @@ Status Engine::end_coded(GroupMember& m, const Operation& op) {
   }
   codec_value_bytes_ += t.value_bytes;
   codec_encoded_bytes_ += t.encoded_bytes;
-  if (tensor != 0) m.feedback.commit(tensor, t.sent_energy, t.energy, t.left_energy);
+  if (tensor != 0) m.feedback.commit(tensor, t.sent_energy, t.energy, t.left_energy, part_of_tensor(op.request));
   return {};
 }
 

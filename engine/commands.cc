@@ -32,8 +32,8 @@ bool has_queue(port::Command::Kind kind) {
 
 }  // namespace
 
-Status Engine::submit(const port::Command& c) {
-  GroupMember* const m = member(c.member);
+Status Engine::check_call(const port::Command& c) const {
+  const GroupMember* const m = member(c.member);
   port::Surroundings here{regions_, options_.world_size, {}, false};
   // Nobody calls those of a session or a partial all-reduce.
   if (m != nullptr && !wire::is_partial(m->group->flow)) here.member = m->shape();
@@ -42,7 +42,12 @@ Status Engine::submit(const port::Command& c) {
     here.ticket = ticket != nullptr && ticket->id() == c.ticket;
   }
   if (Status wrong = port::check_command(c, here); !wrong.ok()) return wrong;
-  if (Status wrong = check_codec(c); !wrong.ok()) return wrong;
+  return check_codec(c);
+}
+
+Status Engine::submit(const port::Command& c) {
+  if (Status wrong = check_call(c); !wrong.ok()) return wrong;
+  GroupMember* const m = member(c.member);
   const bool taken = m != nullptr && has_queue(c.kind) ? call(*m, c) : commands_.push(c);
   return taken ? Status() : Status(CANARY_WOULD_BLOCK, "");
 }
@@ -191,8 +196,7 @@ bool Engine::has_room(const GroupMember& m) const {
   const auto limit = static_cast<std::size_t>(options_.settings.ops_in_flight);
   // Its residual is known when the operation before has ended.
   const WaitingOperation* const next = m.waiting.peek(0);
-  const std::uint64_t tensor = next != nullptr ? port::tensor_of(next->command) : 0;
-  if (tensor != 0 && m.exchanges(tensor)) return false;
+  if (next != nullptr && m.exchanges(next->command)) return false;
   const bool urgent = m.urgent_waiting.load(std::memory_order_relaxed) != 0;
   return m.operations.size() < (urgent ? 2 * limit : limit);
 }

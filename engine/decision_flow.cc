@@ -5,10 +5,12 @@
 #include <cstring>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "base/serial.h"
+#include "collectives/ring_order.h"
 #include "collectives/selector.h"
 #include "engine/engine.h"
 #include "engine/flow/mux.h"
@@ -51,6 +53,8 @@ std::vector<std::size_t> parents_in_tree(const Group& g, const std::vector<std::
 }
 
 }  // namespace
+
+static_assert(kCostedRanksMax <= static_cast<int>(wire::kOrderedRanksMax), "an order of all ranks can be proposed");
 
 bool DecisionFlow::serves(const Engine& engine, const Group& g) {
   if (g.members.size() > kCostedRanksMax) return false;
@@ -180,6 +184,7 @@ void DecisionFlow::levels_changed() {
   if (!is_root()) return;
   if (!changed_) changed_since_ = engine_.now_;
   changed_ = true;
+  order_due_ = true;
 }
 
 // What this engine has announced of its links to others of the group. Lanes of one link share its NICs.
@@ -334,9 +339,11 @@ void DecisionFlow::end_costing(Nanos now) {
   std::vector<MeasuredRow> rows = std::move(*costing_).rows();
   costing_.reset();
   choose_codecs(&rows);
-  const MeasuredTable made(1, rows);  // sorted
+  const MeasuredTable made(1, rows, order_of(rows));  // sorted
   const auto alike = [](const MeasuredRow& a, const MeasuredRow& b) { return a.decides_as(b); };
-  if (std::equal(made.rows().begin(), made.rows().end(), current_.rows().begin(), current_.rows().end(), alike)) return;
+  if (made.ring_order() == current_.ring_order() &&
+      std::equal(made.rows().begin(), made.rows().end(), current_.rows().begin(), current_.rows().end(), alike))
+    return;
   propose(std::move(rows), now);
   if (in_round_) next_table_ = now + kTrialEvery;
 }
@@ -388,17 +395,34 @@ void DecisionFlow::begin_costing(Nanos now) {
   bool rates_known = false;
   LinkCosts links = fill_costs(group, measured, &model, &rates_known);
   std::vector<CostedClass> classes;
-  if (measures_planners()) classes = group_.use.classes();
+  if (measures_planners()) {
+    if (std::exchange(order_due_, false)) {
+      std::vector<std::uint16_t> order = order_by_links(group, links, ring_order_);
+      if (order != ring_order_) {
+        group_.use.forget_ordered();
+        slowest_.clear();
+      }
+      ring_order_ = std::move(order);
+    }
+    classes = group_.use.classes();
+  }
   costing_.emplace(group, static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count), std::move(links), rates_known,
                    model, std::move(classes), current_,
-                   measures_planners() && (in_round_ || moved_ || now >= next_trial_));
+                   measures_planners() && (in_round_ || moved_ || now >= next_trial_), ring_order_);
+}
+
+// The order that a table with these rows has: none where no row asks for it.
+std::vector<std::uint16_t> DecisionFlow::order_of(const std::vector<MeasuredRow>& rows) const {
+  const bool needed = std::any_of(rows.begin(), rows.end(), [](const MeasuredRow& row) { return row.in_order; });
+  return needed ? ring_order_ : std::vector<std::uint16_t>();
 }
 
 void DecisionFlow::propose(std::vector<MeasuredRow> rows, Nanos now) {
   next_table_ = now + pause_;
   std::uint32_t version = last_version_ + 1;
   if (version == 0) version = 1;
-  open(MeasuredTable(version, std::move(rows)));
+  std::vector<std::uint16_t> order = order_of(rows);
+  open(MeasuredTable(version, std::move(rows), std::move(order)));
 }
 
 // A proposal begins here, and in this part of the tree.

@@ -68,6 +68,8 @@ class DecisionFlow final : public Flow {
   bool holds(const GroupMember& member) const;
   // The engine whose word is waited for while a member is held.
   std::uint32_t waits_for() const { return parent_; }
+  // Whether what operations took by rings in this order is kept: those of an order that was given up tell nothing.
+  bool keeps_times_of(const std::vector<std::uint16_t>& order) const { return order.empty() || order == ring_order_; }
   // Between a proposal and its outcome.
   bool proposal_open() const { return open_; }
   // An operation of a class of sizes that was not used before has been entered.
@@ -134,6 +136,7 @@ class DecisionFlow final : public Flow {
   bool rates_moved();
   LinkCost usual_link() const;
   void choose_codecs(std::vector<MeasuredRow>* rows);
+  std::vector<std::uint16_t> order_of(const std::vector<MeasuredRow>& rows) const;
   void propose(std::vector<MeasuredRow> rows, Nanos now);
   void open(MeasuredTable table);
   void limit_is_known();
@@ -190,8 +193,10 @@ class DecisionFlow final : public Flow {
   Nanos round_began_, next_round_, next_trial_, round_pause_ = kRoundEvery;  // next_trial_: unless something has moved
   bool judged_ = true;  // the table in force, by what operations took
   Nanos judge_at_, judge_pause_ = kJudgeAfter;
-  bool departed_ = false;  // an engine of the group has left
-  double codec_rate_ = 0;  // of the median link when what codecs took began to count; 0: not known
+  bool departed_ = false;                  // an engine of the group has left
+  std::vector<std::uint16_t> ring_order_;  // in which rings are tried; empty: only in the group's
+  bool order_due_ = false;                 // levels have changed since it was looked for
+  double codec_rate_ = 0;                  // of the median link when what codecs took began to count; 0: not known
 
   std::vector<std::byte> outgoing_;  // lent to a channel while it copies it
 };

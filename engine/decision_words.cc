@@ -34,8 +34,10 @@ bool DecisionFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
     return true;
   };
   if (std::exchange(n.table, false)) {
+    for (const std::uint16_t rank : proposal_.ring_order()) append(rank);
     for (const wire::DecisionRow& row : proposal_.to_wire()) append(row);
-    return says(wire::DecisionFrame::kTable, proposal_.version(), 0);
+    return says(wire::DecisionFrame::kTable, proposal_.version(),
+                static_cast<std::uint32_t>(proposal_.ring_order().size()));
   }
   if (std::exchange(n.outcome, false)) {
     if (outcome_commits_) return says(wire::DecisionFrame::kCommit, outcome_version_, outcome_from_);
@@ -110,8 +112,9 @@ bool DecisionFlow::on_table(Neighbour& from, Mux& mux, const wire::TableProposal
   if (!settled_ || group_.local.empty()) return false;
   if (outcome_waits()) return false;
   MeasuredTable proposed;
-  const char* const why = MeasuredTable::from_wire(
-      table.version, table.rows, static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count), &proposed);
+  const char* const why =
+      MeasuredTable::from_wire(table, static_cast<int>(group_.members.size()),
+                               static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count), &proposed);
   if (why != nullptr) {
     mux.channel()->note_malformed(why);
     return true;

@@ -109,6 +109,8 @@ class Engine final : public MembershipListener,
   // the member's operations wait for those before them, or the queue of its messages or that of the other commands is
   // full, which every poll() ends. Those pass what waits. Nobody forgets the member meanwhile.
   Status submit(const port::Command& command);
+  // Says what is wrong with the command, and does not take it.
+  Status check_call(const port::Command& command) const;
   // Whether the member's queue of operations is full.
   bool full(port::MemberId member) const;
   // Commands name the ticket by this id, from the first call until the ticket ends.

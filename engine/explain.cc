@@ -1,5 +1,7 @@
 // Why an operation runs by the planner that it does, in words.
+#include <algorithm>
 #include <bit>
+#include <span>
 #include <string>
 
 #include "base/text.h"
@@ -10,11 +12,15 @@ namespace {
 
 std::string time_text(std::uint64_t us) { return as_written(Nanos{static_cast<std::int64_t>(us) * 1000}); }
 
-// "ring"; "ring in pieces of 32KiB".
-std::string planner_text(PlannerId id, std::uint32_t piece_bytes) {
+// "ring"; "ring in pieces of 32KiB"; "ring with the ranks in the order 0 2 1 3".
+std::string planner_text(PlannerId id, std::uint32_t piece_bytes, std::span<const std::uint16_t> order) {
   std::string out(name_of(id));
   if (piece_bytes != 0) out += " in pieces of " + as_written(Bytes{piece_bytes});
-  return out;
+  if (order.empty() || (id != PlannerId::kRing && id != PlannerId::kRingPerRail)) return out;
+  constexpr std::size_t kShown = 16;
+  out += " with the ranks in the order";
+  for (const std::uint16_t rank : order.first(std::min(order.size(), kShown))) out += ' ' + std::to_string(rank);
+  return out + (order.size() > kShown ? " ..." : "");
 }
 
 // "; since then 120 operations took 8510us each by mesh"
@@ -35,11 +41,12 @@ std::string took_text(const ChoiceUse::Cell* cell) {
 std::string before_text(const ChoiceUse::Cell* cell) {
   std::string out;
   for (std::size_t p = 0; cell != nullptr && p < cell->took.size(); ++p) {
-    for (std::size_t smaller = 0; smaller < 2; ++smaller) {
-      const auto& t = cell->took[p][smaller].before;
+    for (std::size_t v = 0; v < kVariants; ++v) {
+      const auto& t = cell->took[p][v].before;
       if (t.operations == 0) continue;
       out += (out.empty() ? "; before, " : ", ") + std::string(name_of(static_cast<PlannerId>(p))) +
-             (smaller != 0 ? " in smaller pieces" : "") + (out.empty() ? " took " : " ") +
+             ((v & variant_of(true, false)) != 0 ? " in smaller pieces" : "") +
+             ((v & variant_of(false, true)) != 0 ? " in another order" : "") + (out.empty() ? " took " : " ") +
              time_text(t.ns / t.operations / 1000) + " (" + std::to_string(t.operations) +
              (!out.empty()        ? ""
               : t.operations == 1 ? " operation"
@@ -143,9 +150,10 @@ std::string Engine::explain_planner(const GroupMember& m, Collective collective,
   std::string out = std::string(name_of(collective)) + " of " + as_written(Bytes{static_cast<std::int64_t>(bytes)}) +
                     " among " + std::to_string(g.members.size()) + " ranks: ";
   if (view.by == ChosenBy::kForced)
-    return out + planner_text(view.planner, view.piece_bytes) + ", forced by CANARY_ALGO" + took_text(view.cell);
+    return out + planner_text(view.planner, view.piece_bytes, g.ring_order) + ", forced by CANARY_ALGO" +
+           took_text(view.cell);
   if (view.row == nullptr) {
-    out += view.known ? std::string(name_of(view.planner)) + ", chosen by size and topology"
+    out += view.known ? planner_text(view.planner, 0, g.ring_order) + ", chosen by size and topology"
                       : std::string("to be chosen by size and topology");
     if (!options_.settings.measured_choice) {
       out += "; CANARY_MEASURED_CHOICE is off";
@@ -157,7 +165,8 @@ std::string Engine::explain_planner(const GroupMember& m, Collective collective,
     return out + took_text(view.cell);
   }
   const MeasuredRow& row = *view.row;
-  out += planner_text(row.planner, row.piece_bytes) + ", " +
+  const auto& order = row.in_order ? g.decisions->table_for(m.entered + 1).ring_order() : g.ring_order;
+  out += planner_text(row.planner, row.piece_bytes, order) + ", " +
          (row.on_trial()     ? "tried by "
           : row.keeps_static ? "chosen by size and topology and kept by "
                              : "chosen by ") +

@@ -120,9 +120,14 @@ wire::SignaturePayload addressed(const wire::SignaturePayload& signature, const 
 
 port::MemberShape GroupMember::shape() const { return {rank, static_cast<int>(group->members.size())}; }
 
-bool GroupMember::exchanges(std::uint64_t tensor) const {
-  return std::any_of(operations.begin(), operations.end(),
-                     [&](const Operation& op) { return op.request.tensor == tensor; });
+bool GroupMember::exchanges(const port::Command& c) const {
+  const std::uint64_t tensor = port::tensor_of(c), all = port::part_of(c), begin = port::part_begin_of(c);
+  return tensor != 0 && std::any_of(operations.begin(), operations.end(), [&](const Operation& op) {
+           const OpRequest& r = op.request;
+           if (r.tensor != tensor) return false;
+           if (all == 0 || r.part_of == 0 || r.momentum != port::momentum_of(c)) return true;
+           return begin < r.part_begin + r.count && r.part_begin < begin + c.count;
+         });
 }
 
 bool GroupMember::pending() const {

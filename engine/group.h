@@ -140,7 +140,8 @@ struct ProgramEntry {
   std::uint64_t bytes = 0;       // operation_bytes()
   std::uint32_t decided_by = 0;  // identity of the measured table that last led here; 0: none was in force
   ChosenBy by = ChosenBy::kStatic;
-  ChoiceUse::Cell* use = nullptr;  // null: with a codec
+  std::vector<std::uint16_t> ring_order;  // of a measured table; empty: the group's
+  ChoiceUse::Cell* use = nullptr;         // null: with a codec
 };
 
 struct Operation {
@@ -217,8 +218,8 @@ struct GroupMember {
   port::MemberShape shape() const;
   // A chain is under way, and nothing else enters.
   bool chains() const { return chain != nullptr && chain->active(); }
-  // An operation of the tensor is in flight.
-  bool exchanges(std::uint64_t tensor) const;
+  // An operation of the tensor is in flight that has elements in common with this one, or another momentum.
+  bool exchanges(const port::Command& command) const;
   // Operations or messages are not done.
   bool pending() const;
 };
@@ -236,13 +237,14 @@ struct Group {
   std::vector<std::unique_ptr<GroupMember>> forgotten;  // handles given back, while others stay
   std::shared_ptr<const Reachability> reach;            // shared by groups of the same ranks
   BCubeShape bcube;
-  int cores = 0;                        // as PlanRequest has them
-  std::vector<double> rail_rates;       // as PlanRequest has them
-  std::vector<std::uint32_t> entered;   // by group rank: last operation known to be entered
-  std::vector<std::uint8_t> left;       // by group rank: finalized
-  Nanos asked_at;                       // when everybody was last asked who has entered what
-  Nanos answered_at;                    // and when their answers came
-  std::vector<std::uint32_t> answered;  // the engines that gave one
+  int cores = 0;                          // as PlanRequest has them
+  std::vector<double> rail_rates;         // as PlanRequest has them
+  std::vector<std::uint16_t> ring_order;  // likewise: where ranks 0, 1, 2, ... don't meet one after the other
+  std::vector<std::uint32_t> entered;     // by group rank: last operation known to be entered
+  std::vector<std::uint8_t> left;         // by group rank: finalized
+  Nanos asked_at;                         // when everybody was last asked who has entered what
+  Nanos answered_at;                      // and when their answers came
+  std::vector<std::uint32_t> answered;    // the engines that gave one
   bool dead = false;
   Status verdict;
   std::uint64_t bytes_reduced = 0;

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "base/serial.h"
+#include "collectives/ring_order.h"
 #include "engine/engine.h"
 #include "engine/group_message_flow.h"
 #include "engine/operation_flow.h"
@@ -85,10 +86,16 @@ Group& Engine::add_group(std::uint32_t flow, std::vector<int> members, GroupEpoc
     g->reach = (*same)->reach;
     g->bcube = (*same)->bcube;
     g->rail_rates = (*same)->rail_rates;
+    g->ring_order = (*same)->ring_order;
   } else {
     g->reach = groups_.empty() ? reach_ : std::make_shared<const Reachability>(reach_->subset(members));
     g->bcube = find_bcube(*g->reach, kRailsMax);
     g->rail_rates = told_rates(*roster_, *g->reach, g->engine_of);
+    g->members = members;
+    const PlanRequest request = plan_request(*g);
+    // Partial groups are made for one operation, which is not worth a search.
+    if (request.ranks <= kCostedRanksMax && !wire::is_partial(flow) && needs_order(request))
+      g->ring_order = best_ring_order(request);
   }
   g->entered.assign(members.size(), options_.first_operation - 1);
   g->left.resize(members.size());

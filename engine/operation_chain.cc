@@ -29,7 +29,7 @@ void OperationChain::begin(const CalledOperation& called, const CodecSpec& spec,
   const OpRequest& r = called.request;
   const float* const input = static_cast<const float*>(r.input);
   ErrorFeedback::Exchange exchange;
-  if (feedback != nullptr) exchange = feedback->begin(r.tensor, input, r.momentum);
+  if (feedback != nullptr) exchange = feedback->begin(r.tensor, input, r.momentum, part_of_tensor(r));
   make_room(r, spec, place, feedback);
 
   called_ = called;

@@ -40,6 +40,12 @@ struct CalledOperation {
   bool null_pieces = false;  // pieces of zeros travel without them
 };
 
+// What an all-reduce with a tensor has to do with: the elements of that tensor, and which of them travel.
+inline std::uint64_t tensor_elements(const OpRequest& r) { return r.part_of != 0 ? r.part_of : r.count; }
+inline TensorPart part_of_tensor(const OpRequest& r) {
+  return r.part_of != 0 ? TensorPart{r.part_begin, r.count} : TensorPart{};
+}
+
 class OperationChain {
  public:
   // Signatures have its number.

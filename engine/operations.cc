@@ -35,6 +35,7 @@ PlanRequest Engine::plan_request(const Group& g) const {
   request.servers = static_cast<int>(options_.settings.ps_servers);
   request.host_of = g.host_of;
   request.rail_rates = g.rail_rates;
+  request.ring_order = g.ring_order;
   request.cores = g.cores;
   return request;
 }
@@ -104,11 +105,15 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   if (!choice.ok()) return choice.status();
   const auto job_piece = static_cast<std::uint32_t>(roster_->piece_bytes.count);
   const Choice& chosen = choice.value();
+  std::vector<std::uint16_t> order;
+  if (chosen.in_order) request.ring_order = order = table.ring_order();
   const std::uint32_t asked = chosen.piece_bytes != 0 ? std::min(chosen.piece_bytes, job_piece) : job_piece;
   const std::uint64_t part = bytes / static_cast<std::uint64_t>(request.ranks);
   const std::uint32_t piece = coded ? coded_piece_bytes(codec, asked, part) : asked;
   for (auto& e : m.programs) {
-    if (!is_of_shape(e->program) || e->program.planner != chosen.planner || e->program.piece_bytes != piece) continue;
+    if (!is_of_shape(e->program) || e->program.planner != chosen.planner || e->program.piece_bytes != piece ||
+        e->ring_order != order)
+      continue;
     e->decided_by = table.identity();
     e->by = chosen.by;
     e->last_used = m.uses;
@@ -120,6 +125,7 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   entry->bytes = bytes;
   entry->decided_by = table.identity();
   entry->by = chosen.by;
+  entry->ring_order = std::move(order);
   entry->use = coded ? nullptr : &use;
   if (m.programs.size() >= kProgramsMax) {
     auto oldest = m.programs.end();

@@ -33,13 +33,13 @@ void TopKChain::make_room(const OpRequest& r, const CodecSpec& spec, const Place
   const std::size_t record = kRefusalWords + 2 * k;
   if (gathers) grow(&pairs_, record);
   if (gathers) grow(&all_pairs_, record * n);
-  iterations_.try_emplace(r.tensor);
+  iterations_.try_emplace({r.tensor, r.part_begin});
 }
 
 OperationChain::Phase TopKChain::start(const Place& place) {
   k_ = kept_of(work_.size(), spec().ratio_ppm);
-  // STAR's roots take turns per tensor: counted over all, each tensor of a model would have the same root for ever.
-  std::uint64_t& iteration = iterations_[called().request.tensor];
+  // STAR's roots take turns per tensor and part: counted over all, each would have the same root for ever.
+  std::uint64_t& iteration = iterations_[{called().request.tensor, called().request.part_begin}];
   root_ = static_cast<int>(star_root(iteration++, static_cast<std::size_t>(place.ranks)));
   const bool gathers = spec().bits == kAgTopK, by_norms = spec().bits == kArTopKVar;
   if (gathers || by_norms || rank_ == root_) choose_own();

@@ -38,9 +38,10 @@ class TopKChain final : public OperationChain {
   int root_ = 0;
   std::size_t k_ = 0;
   RootHistogram roots_{0};
-  std::map<std::uint64_t, std::uint64_t> iterations_;  // of each tensor in this group, for STAR
-  std::vector<std::byte> space_;                       // of the choice
-  std::vector<double> norms_;                          // of all ranks
+  // Of each tensor in this group, and of each part of it, by its first element: for STAR.
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> iterations_;
+  std::vector<std::byte> space_;  // of the choice
+  std::vector<double> norms_;     // of all ranks
   double own_norm_ = 0;
   std::vector<std::uint32_t> indices_;
   std::vector<float> values_;                     // k, then three per rank for refusals

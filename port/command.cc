@@ -26,8 +26,9 @@ Command operation(MemberId member, const MemberShape& shape, const OpRequest& re
     c.numbers.region = request.codec;
     c.numbers.offset = request.tensor;
     c.numbers.reserved = std::bit_cast<std::uint32_t>(request.momentum);
-    c.numbers.bytes = request.rows;
+    c.numbers.bytes = request.part_of != 0 ? request.part_of : request.rows;
   }
+  if (request.part_of != 0) c.part = Command::kIsPart | request.part_begin;
   const Lengths lengths = lengths_of(c, shape, request.counts);
   c.input = memory_at(request.input, lengths.input);
   c.output = memory_at(request.output, lengths.output);
@@ -51,6 +52,8 @@ OpRequest request_of(const Command& c, const Regions& regions) {
     r.tensor = c.numbers.offset;
     r.momentum = momentum_of(c);
     r.rows = rows_of(c);
+    r.part_of = part_of(c);
+    r.part_begin = part_begin_of(c);
   }
   return r;
 }
@@ -103,6 +106,7 @@ Command partial(MemberId member, const OpRequest& request, std::span<const std::
   plain.tensor = 0;
   plain.momentum = 0;
   plain.rows = 0;
+  plain.part_of = plain.part_begin = 0;
   Command c = operation(member, {}, plain, ticket);
   c.kind = Command::Kind::kPartial;
   c.rank = weighted ? 1 : 0;

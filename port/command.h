@@ -54,7 +54,8 @@ struct Command {
     // An engine's.
     kOperation,  // of a member: collective, type, redop, count, root, buffers; numbers: its counts, if it has any;
                  // an all-reduce, which has none, has its codec's number in numbers.region, its tensor in .offset,
-                 // the bits of its momentum (a float) in .reserved, and the rows of its matrix in .bytes
+                 // the bits of its momentum (a float) in .reserved, and the rows of its matrix in .bytes; of a part of
+                 // a tensor, the elements of the whole one there, and in `part` kIsPart + the first element of the part
     kGroup,      // the world rank `rank` asks for a group of the world ranks in `numbers` (32 bits each)
     kAbort,      // of the member's group, with the reason in `numbers` (characters); a ticket is optional
     kDeadline,   // of the operation or message whose ticket this is: `time_limit` from now on
@@ -105,8 +106,13 @@ struct Command {
   MemoryRef input;
   MemoryRef output;
   MemoryRef numbers;
-  ConnectionId connection;  // kListen, kCloseListener: the listener
+  union {
+    ConnectionId connection{};  // kListen, kCloseListener: the listener
+    std::uint64_t part;         // kOperation; without kIsPart: it is none
+  };
 
+  static constexpr std::uint64_t kIsPart = std::uint64_t{1} << 63;
+  bool is_part() const { return (part & kIsPart) != 0; }
   ListenerId listener() const { return {connection.place, connection.use}; }
 };
 static_assert(sizeof(Command) == 128 && std::is_trivially_copyable_v<Command>);
@@ -144,6 +150,8 @@ struct OpRequest {
   std::uint64_t tensor = 0;  // with a codec: whose error feedback takes what is left out; 0: nobody's
   float momentum = 0;        // with a tensor and a sparsifier: of this rank's gradients (compress/error_feedback.h)
   std::uint64_t rows = 0;    // with a codec of matrices: so many, each count / rows numbers; 0: it is none
+  // With a tensor and without rows: the values are elements part_begin, ... of a tensor of part_of; 0: all of it.
+  std::uint64_t part_of = 0, part_begin = 0;
 };
 
 }  // namespace canarynet
@@ -163,7 +171,9 @@ inline std::uint64_t tensor_of(const Command& c) {
 }
 
 // Of an all-reduce.
-inline std::uint64_t rows_of(const Command& c) { return c.numbers.bytes; }
+inline std::uint64_t rows_of(const Command& c) { return c.is_part() ? 0 : c.numbers.bytes; }
+inline std::uint64_t part_of(const Command& c) { return c.is_part() ? c.numbers.bytes : 0; }
+inline std::uint64_t part_begin_of(const Command& c) { return c.is_part() ? c.part & ~Command::kIsPart : 0; }
 inline float momentum_of(const Command& c) { return std::bit_cast<float>(c.numbers.reserved); }
 
 Command save_feedback(MemberId member, std::span<std::byte> to, std::uint64_t* size, TicketId ticket);

@@ -217,6 +217,15 @@ Status check_terms(const Command& c) {
   return wrong("a time limit of " + std::to_string(c.time_limit) + " ns");
 }
 
+Status check_part(const Command& c) {
+  if (!c.is_part()) return {};
+  if (c.numbers.offset == 0) return wrong("a part without a tensor");
+  const std::uint64_t all = part_of(c), begin = part_begin_of(c);
+  if (all <= kBytesMax && c.count != 0 && begin <= all && c.count <= all - begin) return {};
+  return wrong("elements " + std::to_string(begin) + " and the " + std::to_string(c.count) +
+               " from there on are no part of a tensor of " + std::to_string(all));
+}
+
 // Whether its number names a codec is the engine's to know.
 Status check_coding(const Command& c) {
   if (c.collective != static_cast<std::uint8_t>(Collective::kAllReduce)) return {};
@@ -227,6 +236,7 @@ Status check_coding(const Command& c) {
   }
   if (momentum != 0 && c.numbers.offset == 0) return wrong("momentum without a tensor");
   const std::uint64_t rows = rows_of(c);
+  if (Status part = check_part(c); !part.ok()) return part;
   if (codec == 0 && rows != 0) return wrong(std::to_string(rows) + " rows without a codec");
   if (codec == 0) return c.numbers.offset == 0 ? Status() : wrong("a tensor without a codec");
   if (rows != 0 && c.count % rows != 0) {
@@ -506,15 +516,16 @@ bool has_priority(Command::Kind kind) {
          kind == K::kSendOn || kind == K::kReceiveOn;
 }
 
-bool may_have_momentum(const Command& c) {
+bool is_all_reduce(const Command& c) {
   return c.kind == Command::Kind::kOperation && c.collective == static_cast<std::uint8_t>(Collective::kAllReduce);
 }
 
 }  // namespace
 
 Status check_command(const Command& c, const Surroundings& here) {
-  const bool names_connection = !here.endpoint && c.connection != ConnectionId{};
-  const bool has_momentum = c.numbers.reserved != 0 && !may_have_momentum(c);
+  const bool is_part = is_all_reduce(c) && c.is_part();
+  const bool names_connection = !here.endpoint && c.connection != ConnectionId{} && !is_part;
+  const bool has_momentum = c.numbers.reserved != 0 && !is_all_reduce(c);
   if (c.input.reserved != 0 || c.output.reserved != 0 || has_momentum || names_connection)
     return wrong("a command with bits of another version");
   if (c.more_follows > (c.kind == Command::Kind::kReceiveOn ? 1 : 0))

@@ -253,6 +253,26 @@ TEST(CommandCheck, SaysWhichFieldOfAnOperationIsWrong) {
         [&](Command* c) { rows(c, (std::uint64_t{1} << 63) + 8); }},
        {"all_reduce: 4 rows without a codec", [](Command* c) { c->numbers.region = 0; }},
        {"all_reduce: count 18446744073709551612 is too large", [](Command* c) { c->count = ~std::uint64_t{0} - 3; }}});
+  OpRequest part = coded;
+  part.part_of = 100;
+  part.part_begin = 92;
+  const Command of_part = operation({0, 1}, caller.shape, part, {0, 1});
+  EXPECT_TRUE(caller.check(of_part).ok());
+  EXPECT_EQ(request_of(of_part, caller.regions).part_of, 100u);
+  EXPECT_EQ(request_of(of_part, caller.regions).part_begin, 92u);
+  EXPECT_EQ(request_of(of_part, caller.regions).rows, 0u);
+  EXPECT_EQ(request_of(operation({0, 1}, caller.shape, coded, {0, 1}), caller.regions).part_of, 0u);
+  const auto from = [](Command* c, std::uint64_t begin) { c->part = Command::kIsPart | begin; };
+  expect_refused(
+      caller, of_part,
+      {{"all_reduce: elements 93 and the 8 from there on are no part of a tensor of 100",
+        [&](Command* c) { from(c, 93); }},
+       {"all_reduce: elements 9223372036854775807 and the 8 from there on are no part of a tensor of 100",
+        [&](Command* c) { from(c, ~std::uint64_t{0}); }},
+       {"all_reduce: elements 92 and the 8 from there on are no part of a tensor of 18446744073709551615",
+        [](Command* c) { c->numbers.bytes = ~std::uint64_t{0}; }},
+       {"all_reduce: a part without a tensor", [](Command* c) { c->numbers.offset = 0, c->numbers.reserved = 0; }},
+       {"a command with bits of another version", [](Command* c) { c->part = 92; }}});
   const Command good = operation({0, 1}, caller.shape, reduce, {0, 1});
   EXPECT_EQ(check_command(good, {caller.regions, 8, {}, true}).text(), "reduce: its group has been destroyed");
   EXPECT_EQ(check_command(good, {caller.regions, 8, caller.shape, false}).text(), "reduce: nobody waits for ticket 0");

@@ -46,6 +46,8 @@ class Context final : private Resident {
   // of the member's operations wait for those before them, it waits as well, on the command's own time. An error: the
   // command makes no sense, and its ticket is not used.
   Status submit(const port::Command& command);
+  // Says what is wrong with a command, and does not hand it over.
+  Status check_call(const port::Command& command) const { return engine_->check_call(command); }
   // Drives, or sleeps while another thread does, until the ticket is done or the job was left.
   void wait(const OpTicket& ticket);
   // Both at once, for a call that blocks: the caller drives its submission itself, and nobody else is woken for it.

@@ -124,29 +124,39 @@ void EngineCounters::fill_links(const Source& source) {
 
 static_assert(static_cast<unsigned>(ipc::ChoiceReason::kStays) == static_cast<unsigned>(RowReason::kStays));
 
+// "ring", "ring/smaller" (pieces), "ring/ordered" (its ranks, by the measured table), "ring/ordered/smaller", as far as
+// there is room. Allocates nothing.
+static void put_planner(std::span<char> label, PlannerId planner, std::size_t variant) {
+  const auto append = [&](std::string_view text) {
+    if (text.size() >= label.size()) return;  // rather than cut
+    ipc::put_label(label, text);
+    label = label.subspan(text.size());
+  };
+  append(name_of(planner));
+  if ((variant & variant_of(false, true)) != 0) append("/ordered");
+  if ((variant & variant_of(true, false)) != 0) append("/smaller");
+}
+
 // What operations took since the present table decides, then by what else they ran before, as far as there is room.
 static void fill_times(const ChoiceUse::Cell& cell, ipc::ChoiceRow* row) {
   std::size_t lines = 0;
-  const auto add = [&](PlannerId planner, bool smaller, std::uint64_t operations,
+  const auto add = [&](PlannerId planner, std::size_t variant, std::uint64_t operations,
                        std::uint64_t ns) -> ipc::ChoiceTimes* {
     if (operations == 0 || lines == row->times.size()) return nullptr;
     ipc::ChoiceTimes& times = row->times[lines++];
-    const std::string_view name = name_of(planner);
-    ipc::put_label(times.planner, name);
-    if (smaller && name.size() < sizeof times.planner)
-      ipc::put_label(std::span(times.planner).subspan(name.size()), "/smaller");
+    put_planner(times.planner, planner, variant);
     times.operations = operations;
     times.mean_ns = ns / operations;
     return &times;
   };
   for (std::size_t p = 0; p < cell.took.size(); ++p) {
     const auto [operations, ns] = cell.took_by(static_cast<PlannerId>(p));
-    add(static_cast<PlannerId>(p), false, operations, ns);
+    add(static_cast<PlannerId>(p), 0, operations, ns);
   }
   for (std::size_t p = 0; p < cell.took.size(); ++p) {
-    for (std::size_t smaller = 0; smaller < 2; ++smaller) {
-      const auto& t = cell.took[p][smaller].before;
-      ipc::ChoiceTimes* const times = add(static_cast<PlannerId>(p), smaller != 0, t.operations, t.ns);
+    for (std::size_t v = 0; v < kVariants; ++v) {
+      const auto& t = cell.took[p][v].before;
+      ipc::ChoiceTimes* const times = add(static_cast<PlannerId>(p), v, t.operations, t.ns);
       if (times == nullptr) continue;
       times->before = 1;
       times->table_version = t.table;
@@ -168,7 +178,8 @@ void EngineCounters::fill_choices(const Engine& engine) {
     ipc::ChoiceRow& row = t.choice[t.choices++];
     row = {};
     ipc::put_label(row.collective, name_of(collective));
-    ipc::put_label(row.planner, name_of(view.planner));
+    const bool ordered = view.row != nullptr && view.row->in_order;
+    put_planner(row.planner, view.planner, variant_of(false, ordered));
     row.group = group.flow;
     row.ranks = static_cast<std::uint32_t>(group.members.size());
     row.chosen_by = chosen_by(view);

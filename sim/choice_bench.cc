@@ -42,6 +42,7 @@ struct Bed {
   Wiring wiring;
   BCubeShape bcube;
   std::vector<std::vector<Nic>> nics;  // [host][rail]
+  double bad_way_mbit = 0;             // between hosts 0 and 1, both ways; 0: there is none
 
   int hosts() const { return static_cast<int>(nics.size()); }
   int rails() const { return static_cast<int>(nics.front().size()); }
@@ -69,6 +70,9 @@ std::vector<Bed> all_beds() {
     Bed far = flat(hosts + "one of them far", n, {{1000}});
     far.nics.back() = {{1000, 5_ms}};
     beds.push_back(far);
+    Bed bad = flat(hosts + "a bad way between two", n, {{500}});
+    bad.bad_way_mbit = 25;
+    beds.push_back(bad);
   }
   for (const int n : {3, 5}) {
     beds.push_back({std::to_string(n) + " hosts, a link per pair",
@@ -119,7 +123,8 @@ LinkCosts truth(const Bed& bed) {
           const auto mine = static_cast<std::size_t>(i), theirs = static_cast<std::size_t>(k);
           if (networks[from][mine] != networks[to][theirs]) continue;
           const Nic &out = bed.nics[from][mine], &in = bed.nics[to][theirs];
-          links.set(a, b, i, {out.delay.seconds(), 8 / (std::min(out.mbit, in.mbit) * 1e6)});
+          const double way = bed.bad_way_mbit > 0 && a + b == 1 ? bed.bad_way_mbit : out.mbit;
+          links.set(a, b, i, {out.delay.seconds(), 8 / (std::min({out.mbit, in.mbit, way}) * 1e6)});
         }
       }
     }
@@ -156,6 +161,10 @@ double run(const Bed& bed, std::optional<Forced> forced, std::uint64_t bytes, bo
       const Nic& nic = bed.nics[static_cast<std::size_t>(h)][static_cast<std::size_t>(r)];
       c.fabric().nic(h, r) = NicOptions::link(nic.delay, BytesPerSec::from_mbit(static_cast<std::int64_t>(nic.mbit)));
     }
+  }
+  for (const auto& [a, b] : {std::pair{0, 1}, {1, 0}}) {
+    if (bed.bad_way_mbit > 0)
+      c.fabric().path(a, b).stream_rate = BytesPerSec::from_mbit(static_cast<std::int64_t>(bed.bad_way_mbit));
   }
   if (!c.join()) return -1;
   const auto n = static_cast<std::size_t>(bed.hosts());

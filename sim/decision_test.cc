@@ -536,6 +536,49 @@ TEST(Decision, AGroupThatItsFirstRankHasLeftHoldsNobody) {
   EXPECT_TRUE(c.run_until([&] { return !held(); }, 100_ms));
 }
 
+// Two hosts of four reach each other over a bad way only, at a twentieth of the rate. A ring in the order of ranks goes
+// there, and so does every other plan; a ring in another order need not.
+TEST(Decision, ARingGoesRoundABadLink) {
+  Cluster c(long_cluster(4, 1, 100_us));
+  for (const auto& [a, b] : {std::pair{0, 1}, {1, 0}}) c.fabric().path(a, b).stream_rate = BytesPerSec::from_mbit(5);
+  ASSERT_TRUE(c.join());
+  Decisions watched(c);
+  const auto explained = [&] { return c.engine(0).explain(c.world(0)->id, Collective::kAllReduce, kCount * 4); };
+  const auto goes_round = [&] {
+    const std::string why = explained();
+    const auto at = why.find(" with the ranks in the order 0 ");
+    return why.find(": ring") != std::string::npos && at != std::string::npos && why.find(", chosen by table") > at;
+  };
+  exchange(c, 60_s, kCount, goes_round);
+  EXPECT_TRUE(goes_round()) << explained();
+  for (int h = 1; h < 4; ++h) EXPECT_EQ(table_at(c, h), table_at(c, 0));
+  AllRanks op(c, sum(4, kCount));
+  const Nanos began = c.now();
+  op.submit_all();
+  op.expect_exact(10_s);
+  EXPECT_LT((c.now() - began).seconds(), 1.2 * 1.5 * kCount * 4 / 12.5e6) << "what the good links need";
+  // The way becomes as good as the others. Nobody goes there, so nobody learns of it, and nothing goes wrong.
+  for (const auto& [a, b] : {std::pair{0, 1}, {1, 0}}) c.fabric().path(a, b).stream_rate = {};
+  exchange(c, 10_s, kCount);
+}
+
+// Where ranks 0 and 1 don't meet a ring stands in an order of its own from the first operation on.
+TEST(Decision, AWiringThatLacksAnEdgeHasARingAllTheSame) {
+  ClusterOptions o = flat_cluster(4, 2);
+  o.wiring.networks = {{0, 3}, {1, 2}, {0, 1}, {2, 3}};  // a cable each from 0 to 2 to 1 to 3 and back
+  o.settings.algo = "ring";
+  Cluster c(std::move(o));
+  ASSERT_TRUE(c.join());
+  for (const std::uint64_t count : {std::uint64_t{1}, std::uint64_t{1000}, kCount, 16 * kCount}) {
+    AllRanks op(c, sum(4, count));
+    op.submit_all();
+    op.expect_exact(60_s);
+  }
+  EXPECT_EQ(planner_now(c), "ring");
+  const std::string why = c.engine(1).explain(c.world(1)->id, Collective::kAllReduce, 64 * kCount);
+  EXPECT_NE(why.find(": ring with the ranks in the order 0 3 1 2, forced by CANARY_ALGO"), std::string::npos) << why;
+}
+
 // --- lies ------------------------------------------------------------------------------------------------------------
 
 // Engine 1 is the first of this group: what it says decides.
@@ -643,6 +686,8 @@ TEST(Decision, TablesThatCannotBeAreNotTaken) {
   EXPECT_TRUE(refused([](auto& r) { r.piece_bytes = 256 * 1024; })) << "larger than the job's";
   EXPECT_TRUE(refused([](auto& r) { r.piece_bytes = 1000; }));
   EXPECT_TRUE(refused([](auto& r) { r.reason = kRowReasons; }));
+  EXPECT_TRUE(refused([](auto& r) { r.planner = 0, r.in_order = 1; })) << "there is no order";
+  EXPECT_TRUE(refused([](auto& r) { r.in_order = 2; }));
   EXPECT_TRUE(refused([](auto& r) { r.to_follow = 1; })) << "behind no trial";
   EXPECT_TRUE(refused([](auto& r) { r.reason = 1, r.to_follow = 1u << kPlannerCount; }));
   const std::uint32_t among = number_asked("int8,auto").value();

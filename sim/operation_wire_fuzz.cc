@@ -458,9 +458,15 @@ class Fuzzer final : public PollWatcher {
       const auto* raw = reinterpret_cast<const std::byte*>(&entry);
       bytes.insert(bytes.end(), raw, raw + sizeof entry);
     };
+    const bool table = h.step == static_cast<std::uint16_t>(wire::DecisionFrame::kTable);
+    if (table) h.op = 0;
+    if (table && (how & 16) != 0) {
+      for (; h.op < 2; ++h.op) append(static_cast<std::uint16_t>(1 - h.op));  // of two ranks
+    }
     for (std::size_t i = 0; i < entries; ++i) {
-      if (h.step == static_cast<std::uint16_t>(wire::DecisionFrame::kTable)) {
+      if (table) {
         wire::DecisionRow row;
+        row.in_order = how >> 6 & 1;
         row.size_class = static_cast<std::uint8_t>(i);
         row.planner = static_cast<std::uint8_t>(input_.u8() % kPlannerCount);
         if ((how & 4) != 0) {  // a row that chooses a codec

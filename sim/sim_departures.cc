@@ -150,6 +150,9 @@ void SimFabric::begin_frame(SimLane& lane, bool at_once) {
     }
     nic.counters.tx_bytes += static_cast<std::uint64_t>(bytes);
     ++nic.counters.tx_frames;
+    const PathOptions* const path = path_between(lane.nic_, lane.peer_nic_);
+    if (options_.stream && path != nullptr && path->stream_rate.count > 0)
+      pace = path->stream_rate.time_for(Bytes{std::min(bytes, room)});
     for (const DirectionOptions* d : {&out, &in}) {
       if (options_.stream && d->stream_rate.count > 0)
         pace = std::max(pace, d->stream_rate.time_for(Bytes{std::min(bytes, room)}));

@@ -210,7 +210,15 @@ void SimFabric::close(SimLane& lane) {
 
 Nanos SimFabric::latency(std::uint32_t from_nic, std::uint32_t to_nic) const {
   if (from_nic == kNoSlot) return options_.control_latency;
-  return nics_[from_nic].options.out.latency + nics_[to_nic].options.in.latency;
+  const PathOptions* const path = path_between(from_nic, to_nic);
+  const Nanos latency = nics_[from_nic].options.out.latency + nics_[to_nic].options.in.latency;
+  return path != nullptr ? latency + path->latency : latency;
+}
+
+const PathOptions* SimFabric::path_between(std::uint32_t from_nic, std::uint32_t to_nic) const {
+  if (paths_.empty()) return nullptr;
+  const auto from = static_cast<std::size_t>(nics_[from_nic].host), to = static_cast<std::size_t>(nics_[to_nic].host);
+  return &paths_[from * hosts_.size() + to];
 }
 
 void SimFabric::note(Nanos at, int host, std::uint64_t lane, std::uint64_t kind, const wire::Header* header) {

@@ -66,6 +66,12 @@ struct NicOptions {
   static NicOptions link(Nanos latency, BytesPerSec rate = {});
 };
 
+// The way from one host to another, beside what their NICs say of it.
+struct PathOptions {
+  Nanos latency;
+  BytesPerSec stream_rate{};  // as DirectionOptions has it
+};
+
 // The NICs that share a network: networks[host][rail]. NICs of one network meet; hosts meet over shared networks only.
 struct Wiring {
   std::vector<std::vector<std::uint32_t>> networks;
@@ -158,6 +164,7 @@ class SimFabric {
 
   // --- faults ---
   NicOptions& nic(int host, int rail);  // changes apply to frames that begin from now on
+  PathOptions& path(int from, int to);  // likewise; over all NICs
   void nic_down(int host, int rail, NicDeath death);
   void nic_up(int host, int rail);
   bool nic_is_up(int host, int rail) const;
@@ -295,6 +302,9 @@ class SimFabric {
            (options_.stream && options_.retransmit_backs_off && blocked(to, from, to_nic, from_nic));
   }
   Nanos latency(std::uint32_t from_nic, std::uint32_t to_nic) const;
+  // nullptr: no path was ever asked for.
+  const PathOptions* path_between(std::uint32_t from_nic, std::uint32_t to_nic) const;
+  std::vector<PathOptions> paths_;  // [from * hosts + to], or empty
   bool window_open(const SimLane& lane);
   void drop_lists(SimLane& lane);
   void forget_unflushed(SimLane& lane, std::uint32_t at_most);

@@ -192,6 +192,11 @@ bool SimFabric::blocked(std::uint16_t from, std::uint16_t to, std::uint32_t from
 }
 
 NicOptions& SimFabric::nic(int host, int rail) { return nic_at(host, rail).options; }
+PathOptions& SimFabric::path(int from, int to) {
+  const std::size_t n = hosts_.size();
+  if (paths_.empty()) paths_.resize(n * n);
+  return paths_[static_cast<std::size_t>(from) * n + static_cast<std::size_t>(to)];
+}
 const NicCounters& SimFabric::nic_counters(int host, int rail) const { return nic_at(host, rail).counters; }
 bool SimFabric::nic_is_up(int host, int rail) const { return nic_at(host, rail).up; }
 

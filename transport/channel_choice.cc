@@ -99,12 +99,7 @@ std::uint64_t Channel::first_window(const Path& path) const {
 // them as long as there are such pieces.
 std::uint64_t Channel::window_of(const Path& path, PieceClass which) const {
   const std::int64_t piece = options_.piece_bytes.count + std::int64_t{sizeof(wire::Header)};
-  std::uint64_t whole = first_window(path);
-  // Acks come by pieces, behind the peer's own: what a window holds beyond whole ones would not be used, and a lane of
-  // three pieces and a half runs dry with three. Short operations have few pieces, and would give a lane one too many.
-  const bool runs_on = long_ || paths_.size() == 1;
-  if (path.estimator.rate().count != 0 && runs_on && !trying_) whole += static_cast<std::uint64_t>(piece);
-  whole = std::max(static_cast<std::uint64_t>(limits::kPiecesInFlight * piece), whole);
+  const std::uint64_t whole = std::max(static_cast<std::uint64_t>(limits::kPiecesInFlight * piece), first_window(path));
   const Nanos since = now_ - rails_->urgent_at();
   if (which == PieceClass::kFirst || (rails_->urgent() == 0 && since > limits::kUrgentMemory)) return whole;
   // The bare round trip: the pieces' own time is what this is about.
@@ -118,7 +113,13 @@ std::uint64_t Channel::window_of(const Path& path, PieceClass which) const {
 
 bool Channel::has_room(Path& path, std::uint32_t bytes, PieceClass which) const {
   if (path.blocked || !path.window_open()) return false;
-  if (path.unacked_bytes == 0 || path.unacked_bytes + bytes <= window_of(path, which)) return true;
+  const std::uint64_t window = window_of(path, which);
+  if (path.unacked_bytes == 0 || path.unacked_bytes + bytes <= window) return true;
+  // Acks come by pieces, behind the peer's own: what a window holds beyond whole ones would not be used, and a lane of
+  // three pieces and a half runs dry with three. Short operations have few pieces, and would give a lane one too many.
+  const bool runs_on = (long_ || paths_.size() == 1) && path.estimator.rate().count != 0 && !trying_;
+  const std::uint64_t needed = runs_on ? first_window(path) : 0;
+  if (window >= needed && path.unacked_bytes < needed) return true;
   path.window_was_full = true;
   return false;
 }

@@ -245,6 +245,22 @@ TEST_F(ChannelFrames, ALaneHoldsThreePiecesBeforeAnythingIsKnownOfIt) {
   EXPECT_EQ(lane(0).of(wire::Kind::kPiece).size(), 3u);
 }
 
+// A window of three pieces and a half would otherwise be one of three.
+TEST_F(ChannelFrames, AWindowIsUsedToItsEnd) {
+  open(1);
+  send(200);
+  for (std::uint32_t acked = 1; acked <= 100; ++acked) {
+    now += BytesPerSec::from_mbit(70).time_for(Bytes{kBytes});
+    ack(0, acked);
+    channel->pump(now);
+  }
+  const std::uint64_t window = path(0).estimator.window();
+  ASSERT_GT(window, 3u * kBytes) << "or three pieces hide what this is about";
+  ASSERT_GT(window % (kBytes + sizeof(wire::Header)), kBytes / 8) << "it ends within one";
+  EXPECT_GE(path(0).unacked_bytes, window);
+  EXPECT_LE(path(0).unacked_bytes, window + kBytes + sizeof(wire::Header));
+}
+
 TEST_F(ChannelFrames, AnAcknowledgementOfWhatWasNotSentFreesNothing) {
   open(1);
   send(2);
@@ -293,7 +309,7 @@ TEST_F(ChannelFrames, APeerOfAnotherVersionIsNamedWithBoth) {
   const wire::HelloPayload hello{.version_min = 1, .version_max = 1, .purpose = wire::kHelloChannel};
   from_peer(0, wire::Kind::kHello, &hello, sizeof hello);
   EXPECT_EQ(channel->paths_up(), 0);
-  EXPECT_NE(channel->describe_failures().find("protocol version 1..1, this side 6"), std::string::npos)
+  EXPECT_NE(channel->describe_failures().find("protocol version 1..1, this side 7"), std::string::npos)
       << channel->describe_failures();
 }
 

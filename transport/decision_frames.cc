@@ -29,8 +29,12 @@ const char* read(const Header& header, std::span<const std::byte> payload, Decis
   }
   if (header.signature == 0) return "a table without a version";
   if (frame == DecisionFrame::kTable) {
-    if (const char* why = check_list<DecisionRow>(payload, 0, kDecisionRowsMax)) return why;
-    *out = TableProposal{header.signature, ListIn<DecisionRow>(payload)};
+    const std::size_t order_bytes = header.op * sizeof(std::uint16_t);
+    if (header.op > kOrderedRanksMax || order_bytes > payload.size()) return "an order of more ranks than are there";
+    const std::span<const std::byte> rows = payload.subspan(order_bytes);
+    if (const char* why = check_list<DecisionRow>(rows, 0, kDecisionRowsMax)) return why;
+    *out =
+        TableProposal{header.signature, ListIn<std::uint16_t>(payload.first(order_bytes)), ListIn<DecisionRow>(rows)};
     return nullptr;
   }
   if (!payload.empty()) return "a payload of another length than its word has";

@@ -40,6 +40,7 @@ struct TimesReport {
 };
 struct TableProposal {
   std::uint32_t version = 0;
+  ListIn<std::uint16_t> ring_order;  // empty, or the group's ranks
   ListIn<DecisionRow> rows;
 };
 struct EntryLimit {

@@ -18,7 +18,8 @@ inline constexpr std::uint32_t kDecisionFlow = 0x40000000;  // of a group: or'ed
 
 enum class DecisionFrame : std::uint16_t {
   kReport = 1,    // to the parent: levels that changed (LinkLevel, one or more)
-  kTable = 2,     // to a child: a table is proposed (DecisionRow, none or more)
+  kTable = 2,     // to a child: a table is proposed (`op` ranks in the order of its rings, none or all of the group's,
+                  // two bytes each; then DecisionRow, none or more)
   kLimit = 3,     // to the parent: behind operation `op` nobody in this part of the tree enters one before the outcome
   kCommit = 4,    // to a child: the table decides from operation `op` on
   kWithdraw = 5,  // to a child: the proposal is over, and everything stays as it was
@@ -50,8 +51,9 @@ struct DecisionRow {
   std::uint32_t piece_bytes = 0;  // 0: the job's
   std::uint32_t predicted_us = 0;
   std::uint32_t runner_up_us = 0;
+  std::uint32_t in_order = 0;  // 1: a ring whose ranks stand in the table's order
 };
-static_assert(sizeof(DecisionRow) == 24 && std::has_unique_object_representations_v<DecisionRow>);
+static_assert(sizeof(DecisionRow) == 28 && std::has_unique_object_representations_v<DecisionRow>);
 
 // How long an operation took at the slowest rank of a part of the tree.
 struct OperationTime {
@@ -63,5 +65,6 @@ static_assert(sizeof(OperationTime) == 8 && std::has_unique_object_representatio
 inline constexpr std::size_t kTimesPerReport = 32;
 inline constexpr std::size_t kLevelsPerReport = 256;
 inline constexpr std::size_t kDecisionRowsMax = 256;
+inline constexpr std::size_t kOrderedRanksMax = 64;
 
 }  // namespace canarynet::wire

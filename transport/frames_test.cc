@@ -102,7 +102,7 @@ TEST(Frames, AHelloSaysWhatForAndInWhichVersions) {
   EXPECT_TRUE(speaks_our_version(good));
   EXPECT_FALSE(speaks_our_version({.version_min = 1, .version_max = 1}));
   EXPECT_EQ(describe_versions({.version_min = 1, .version_max = 1}),
-            "the peer speaks protocol version 1..1, this side 6");
+            "the peer speaks protocol version 1..1, this side 7");
 }
 
 TEST(Frames, OfAnotherVersionOnlyGreetingsAreBelieved) {
@@ -115,7 +115,7 @@ TEST(Frames, OfAnotherVersionOnlyGreetingsAreBelieved) {
     h.version = kVersion + 1;
     seal(h);
     ASSERT_STREQ(validate(h), "version");
-    EXPECT_EQ(explain(validate(h), h), "the peer speaks protocol version 7, this side 6");
+    EXPECT_EQ(explain(validate(h), h), "the peer speaks protocol version 8, this side 7");
   }
 }
 
@@ -251,6 +251,23 @@ TEST(DecisionFrames, WordsThatCannotBeRightSayWhy) {
   EXPECT_NE(reason_of(DecisionFrame::kTable, 0, kRow), "") << "without a version";
   EXPECT_NE(reason_of(DecisionFrame::kTable, 1, kRow - 1), "");
   EXPECT_NE(reason_of(DecisionFrame::kTable, 1, kRow * (kDecisionRowsMax + 1)), "");
+  const auto reason_of_order = [](std::uint32_t ranks, std::size_t bytes) {
+    Header h = header_of(Kind::kSignature, bytes);
+    h.step = static_cast<std::uint16_t>(DecisionFrame::kTable);
+    h.signature = 1;
+    h.op = ranks;
+    DecisionWord word;
+    const char* const why = read(h, std::vector<std::byte>(bytes), &word);
+    if (why != nullptr) return std::string(why);
+    const auto& table = std::get<TableProposal>(word);
+    return std::to_string(table.ring_order.size()) + " ranks, " + std::to_string(table.rows.size()) + " rows";
+  };
+  EXPECT_EQ(reason_of_order(3, 6 + 2 * kRow), "3 ranks, 2 rows");
+  EXPECT_EQ(reason_of_order(kOrderedRanksMax, kOrderedRanksMax * 2), "64 ranks, 0 rows");
+  EXPECT_EQ(reason_of_order(kOrderedRanksMax + 1, 1000), "an order of more ranks than are there");
+  EXPECT_EQ(reason_of_order(4, 6), "an order of more ranks than are there");
+  EXPECT_EQ(reason_of_order(0x80000001, 2), "an order of more ranks than are there");
+  EXPECT_EQ(reason_of_order(3, kRow), "a list that ends within an entry");
   for (const auto frame : {DecisionFrame::kLimit, DecisionFrame::kCommit, DecisionFrame::kWithdraw}) {
     EXPECT_EQ(reason_of(frame, 1, 0), "");
     EXPECT_NE(reason_of(frame, 0, 0), "");

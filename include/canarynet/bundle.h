@@ -12,13 +12,18 @@
  *   until canary_bundle_destroy. Tensors whose groups lie in memory without a gap, upwards or downwards, are reduced
  *   where they are; other groups are copied into memory of the bundle and back. That memory is as large as the bundle,
  *   and is only taken where groups may need it.
+ * Codecs: a bundle's messages may travel by a codec, with the group's error feedback. What is left out belongs to the
+ *   tensors' elements, whatever messages they travel in, so new plans lose nothing of it. With
+ *   error feedback groups are reduced where they are only if they lie as all tensors do, upwards or downwards.
  * Order: a bundle's messages are operations of its group. All ranks declare the same tensors in the same order, and
  *   call submit and wait in the same order with regard to the group's other operations. Tensors may be submitted in any
  *   order: one waits for those declared before it.
  * Threads: any, but only one at a time may be in a call of the same bundle: another one gets CANARY_INVALID_ARGUMENT.
- * Failures: a failed message ends the bundle and its group on all ranks; the error names the message's tensors. Calls
+ * Failures: a failed message ends the bundle and its group on all ranks; the error names the message's tensors. A value
+ *   that the codec does not encode ends the bundle on all ranks, and the group lives on. Calls
  *   that make no sense give CANARY_INVALID_ARGUMENT, and nothing has changed.
- * Allocation: after its creation a bundle allocates only in the iterations that end with a new plan.
+ * Allocation: after its creation a bundle allocates only in the iterations that end with a new plan. With a codec the
+ *   first iteration also makes room for what is left out, twice as large as the bundle, five times with momentum.
  */
 #ifndef CANARYNET_BUNDLE_H
 #define CANARYNET_BUNDLE_H
@@ -55,9 +60,17 @@ typedef struct canary_bundle_options {
    * measure: the order in which ranks are added may depend on a message's size. */
   const size_t* ends;
   size_t groups; /* how many */
+  /* Of all messages, as canary_op_options has them; the type is f32 then, and redop CANARY_SUM or CANARY_AVG. No codecs
+   * of matrices (power, svd). `tensor` numbers the bundle as one tensor of all its elements, in the order in which
+   * they are declared, or, where all tensors lie downwards in memory on all ranks, in the opposite one. What was saved
+   * of it (canary_feedback_save) can be restored for a bundle that declares the same and lies the same way on all ranks
+   * as before; nothing tells whether it does. */
+  uint32_t codec;
+  float momentum;
+  uint64_t tensor;
 } canary_bundle_options;
 #define CANARY_BUNDLE_OPTIONS_INIT \
-  { sizeof(canary_bundle_options), CANARY_MERGE_EXACT, CANARY_PRIORITY_NORMAL, NULL, 0 }
+  { sizeof(canary_bundle_options), CANARY_MERGE_EXACT, CANARY_PRIORITY_NORMAL, NULL, 0, 0, 0, 0 }
 
 #define CANARY_BUNDLE_TENSORS_MAX 4096
 

@@ -22,14 +22,20 @@
 namespace canarynet {
 inline namespace v0 {
 
-// Which tensors travel together; see canary_bundle_options.
+// Which tensors travel together, and how; see canary_bundle_options.
 struct Merging {
   canary_merge policy = CANARY_MERGE_EXACT;
   canary_priority priority = CANARY_PRIORITY_NORMAL;
   std::vector<std::size_t> ends = {};  // of given groups
+  std::uint32_t codec = 0;             // of codec(); 0: none
+  std::uint64_t tensor = 0;            // with a codec: the bundle's number in the error feedback; 0: none is kept
+  float momentum = 0;
 
   static Merging given(std::vector<std::size_t> ends) {
-    return {CANARY_MERGE_GIVEN, CANARY_PRIORITY_NORMAL, std::move(ends)};
+    Merging merging;
+    merging.policy = CANARY_MERGE_GIVEN;
+    merging.ends = std::move(ends);
+    return merging;
   }
 };
 
@@ -47,6 +53,9 @@ class Bundle {
     options.priority = merging.priority;
     options.ends = merging.ends.empty() ? nullptr : merging.ends.data();
     options.groups = merging.ends.size();
+    options.codec = merging.codec;
+    options.tensor = merging.tensor;
+    options.momentum = merging.momentum;
     constexpr canary_type kType = type_of<detail::ElementOf<std::ranges::range_reference_t<Tensors>>>;
     check(canary_bundle_create(group.handle(), list.data(), list.size(), kType, redop, &options, &handle_));
   }

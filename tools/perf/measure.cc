@@ -477,6 +477,7 @@ Row timed_row(Context& context, const PerfOptions& options, Op op, const Work& w
   row.bytes = work.bytes();
   row.count = work.count();
   row.algorithm = op == Op::kSendRecv ? "direct" : context.world().algorithm();
+  if (op != Op::kSendRecv) row.why = context.world().explain(std::string(name_of(op)).c_str(), row.bytes);
   row.iterations = loop.operations();
   const bool blocking = options.in_flight == 1;
   const auto operations = static_cast<double>(std::max<std::uint64_t>(row.iterations, 1));

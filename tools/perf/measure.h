@@ -34,6 +34,7 @@ struct Row {
   std::uint64_t bytes = 0;  // whole buffer
   std::uint64_t count = 0;  // elements, as given to the call
   std::string algorithm;
+  std::string why;  // that algorithm runs, at the end, as canary_explain() says
   std::uint64_t iterations = 0;
   double time_us = 0;  // see --help
   double mean_us = 0, p50_us = 0, p99_us = 0, max_us = 0;

@@ -129,7 +129,7 @@ TEST(Report, JsonHasTheFieldsThatBenchesRead) {
   row.nics = {nic("nic0", 10, 11), nic("nic1", 20, 21)};
   row.nics[1].rank = 1;
   const auto json = json_row(row, o);
-  for (const char* field : {"op", "bytes", "count", "type", "redop", "algo", "time_us", "p50_us", "p99_us",
+  for (const char* field : {"op", "bytes", "count", "type", "redop", "algo", "why", "time_us", "p50_us", "p99_us",
                             "algbw_GBps", "busbw_GBps", "wrong", "cpu_s_per_GB", "nics"}) {
     EXPECT_TRUE(json.contains(field)) << field;
   }

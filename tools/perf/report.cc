@@ -88,6 +88,7 @@ nlohmann::json json_row(const Row& row, const PerfOptions& options) {
           {"type", name_of(options.type)},
           {"redop", redop_text(row, options)},
           {"algo", row.algorithm},
+          {"why", row.why},
           {"iterations", row.iterations},
           {"time_us", row.time_us},
           {"mean_us", row.mean_us},
