@@ -176,6 +176,27 @@ class Costing : public ::testing::Test {
   std::vector<TableCosting::Cost> found;
 };
 
+// Otherwise a group would go back to what the links had spoken against, until the new order has been tried.
+TEST_F(Costing, ARingThatIsToStandInAnotherOrderStaysWhatDecides) {
+  measure(100, 12'500);
+  one.static_choice = PlannerId::kMesh;
+  const MeasuredTable present(1, {in_order(row(Collective::kAllReduce, size_class(one.bytes), PlannerId::kRing))},
+                              {0, 2, 1, 3});
+  for (const std::vector<std::uint16_t>& order : {std::vector<std::uint16_t>{0, 3, 1, 2}, {}}) {
+    CostModel model;
+    bool known = false;
+    LinkCosts costs = fill_costs(group, links, &model, &known);
+    TableCosting costing(group, 128 << 10, std::move(costs), known, model, {one}, present, false, order);
+    while (costing.step()) {
+    }
+    const std::vector<MeasuredRow> rows = std::move(costing).rows();
+    ASSERT_FALSE(rows.empty());
+    EXPECT_EQ(rows.front().planner, PlannerId::kRing);
+    EXPECT_EQ(rows.front().in_order, !order.empty());
+    EXPECT_FALSE(rows.front().keeps_static);
+  }
+}
+
 TEST_F(Costing, NothingTakesThePlaceOfAPlannerThatHasNotRun) {
   measure(20'000, 25'000);
   const MeasuredRow row = make();
