@@ -281,7 +281,7 @@ std::vector<Quality> all_edges(const PlanRequest& request, const std::vector<std
 double coarse(double rate) {
   if (rate < 16) return rate;
   const auto whole = static_cast<std::uint64_t>(std::min(rate, 1e18));
-  const int low = static_cast<int>(std::bit_width(whole)) - 4;
+  const int low = std::max(0, static_cast<int>(std::bit_width(whole)) - 4);
   return static_cast<double>(whole >> low << low);
 }
 

@@ -305,7 +305,7 @@ Status Bundle::check_codec() {
   if (terms_.codec == 0 || bytes_ == 0) return {};
   std::byte* const data = tensors_[by_address_.front()].data;
   canary_op* const op = place_.context->take_op(place_.member, false);
-  const Status s = place_.context->impl->check_call(
+  Status s = place_.context->impl->check_call(
       port::operation(place_.member, place_.shape, request_for(data, bytes_ / element_, 0), op->ticket.id()));
   place_.context->give_op(op);
   return s;
