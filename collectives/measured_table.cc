@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <tuple>
 
+#include "collectives/ring_order.h"
 #include "compress/codec_ask.h"
 #include "kernels/crc32c.h"
 
@@ -22,8 +23,6 @@ const char* why_no_codec_row(const wire::DecisionRow& w) {
   if (w.planner >= candidates || w.runner_up >= candidates) return "a row with a codec that is no candidate";
   return w.keeps_static != 0 || w.piece_bytes != 0 || w.reason != 0 ? "a row that chooses a codec and more" : nullptr;
 }
-
-bool is_ring(PlannerId id) { return id == PlannerId::kRing || id == PlannerId::kRingPerRail; }
 
 // nullptr, or why these are not all ranks, each once.
 const char* why_no_order(wire::ListIn<std::uint16_t> order, int ranks) {
@@ -115,7 +114,7 @@ const char* MeasuredTable::from_wire(const wire::TableProposal& proposal, int ra
     if (w.piece_bytes > piece_bytes || w.piece_bytes % 128 != 0) return "a row with pieces that can't be";
     if (w.in_order > 1) return "a row whose in_order is neither 0 nor 1";
     if (w.in_order == 1 &&
-        (w.asked != 0 || w.keeps_static != 0 || order.empty() || !is_ring(static_cast<PlannerId>(w.planner))))
+        (w.asked != 0 || w.keeps_static != 0 || order.empty() || !takes_order(static_cast<PlannerId>(w.planner))))
       return "a row in an order that can't be";
     MeasuredRow& row = read.emplace_back();
     row.collective = static_cast<Collective>(w.collective);

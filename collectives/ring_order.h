@@ -11,6 +11,9 @@
 
 namespace canarynet {
 
+// Whether PlanRequest::ring_order says where the planner's ranks stand.
+constexpr bool takes_order(PlannerId id) { return id == PlannerId::kRing || id == PlannerId::kRingPerRail; }
+
 // What a ring would use: [from * n + to]. level 0: no such edge; the higher, the faster. alpha: message time in ns.
 struct RingEdges {
   int n = 0;

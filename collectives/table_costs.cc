@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "collectives/ring_order.h"
 #include "topology/rails.h"
 
 namespace canarynet {
@@ -174,7 +175,7 @@ void TableCosting::begin_class() {
     if (p.id == kMeshRelay && planner(kMesh).check(request).ok()) continue;
     if (p.id == kRingPerRail && std::has_single_bit(rails_of(*request.reach, 0, 1))) continue;
     for (const bool in_order : {false, true}) {
-      if (in_order && (ring_order_.empty() || (p.id != kRing && p.id != kRingPerRail))) continue;
+      if (in_order && (ring_order_.empty() || !takes_order(p.id))) continue;
       if (!p.check(request_of(c, in_order)).ok()) continue;
       planned_.push_back({.planner = p.id, .piece_bytes = 0, .in_order = in_order});
       if (walk_piece_bytes_ == piece_bytes_ && smaller >= kSmallPiece && c.bytes > smaller)

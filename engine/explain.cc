@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/text.h"
+#include "collectives/ring_order.h"
 #include "engine/engine.h"
 
 namespace canarynet {
@@ -16,7 +17,7 @@ std::string time_text(std::uint64_t us) { return as_written(Nanos{static_cast<st
 std::string planner_text(PlannerId id, std::uint32_t piece_bytes, std::span<const std::uint16_t> order) {
   std::string out(name_of(id));
   if (piece_bytes != 0) out += " in pieces of " + as_written(Bytes{piece_bytes});
-  if (order.empty() || (id != PlannerId::kRing && id != PlannerId::kRingPerRail)) return out;
+  if (order.empty() || !takes_order(id)) return out;
   constexpr std::size_t kShown = 16;
   out += " with the ranks in the order";
   for (const std::uint16_t rank : order.first(std::min(order.size(), kShown))) out += ' ' + std::to_string(rank);

@@ -239,7 +239,7 @@ struct Group {
   BCubeShape bcube;
   int cores = 0;                          // as PlanRequest has them
   std::vector<double> rail_rates;         // as PlanRequest has them
-  std::vector<std::uint16_t> ring_order;  // likewise: where ranks 0, 1, 2, ... don't meet one after the other
+  std::vector<std::uint16_t> ring_order;  // likewise; empty: ranks stand in their own order
   std::vector<std::uint32_t> entered;     // by group rank: last operation known to be entered
   std::vector<std::uint8_t> left;         // by group rank: finalized
   Nanos asked_at;                         // when everybody was last asked who has entered what

@@ -13,15 +13,15 @@
  *   where they are; other groups are copied into memory of the bundle and back. That memory is as large as the bundle,
  *   and is only taken where groups may need it.
  * Codecs: a bundle's messages may travel by a codec, with the group's error feedback. What is left out belongs to the
- *   tensors' elements, whatever messages they travel in, so new plans lose nothing of it. With
- *   error feedback groups are reduced where they are only if they lie as all tensors do, upwards or downwards.
+ *   tensors' elements, whatever messages they travel in, so new plans lose nothing of it. With error feedback groups
+ *   are reduced where they are only if they lie as all tensors do, upwards or downwards.
  * Order: a bundle's messages are operations of its group. All ranks declare the same tensors in the same order, and
  *   call submit and wait in the same order with regard to the group's other operations. Tensors may be submitted in any
  *   order: one waits for those declared before it.
  * Threads: any, but only one at a time may be in a call of the same bundle: another one gets CANARY_INVALID_ARGUMENT.
  * Failures: a failed message ends the bundle and its group on all ranks; the error names the message's tensors. A value
- *   that the codec does not encode ends the bundle on all ranks, and the group lives on. Calls
- *   that make no sense give CANARY_INVALID_ARGUMENT, and nothing has changed.
+ *   that the codec does not encode ends the bundle on all ranks, and the group lives on. Calls that make no sense give
+ *   CANARY_INVALID_ARGUMENT, and nothing has changed.
  * Allocation: after its creation a bundle allocates only in the iterations that end with a new plan. With a codec the
  *   first iteration also makes room for what is left out, twice as large as the bundle, five times with momentum.
  */
