@@ -92,11 +92,13 @@ struct LastWord {
 };
 
 // An engine that no lane has brought a word from for a while, and the groups whose operations can't go on without one.
+// `deaf`: it is heard, but it hears nothing from here, and the groups wait for its acknowledgements.
 struct Missed {
   std::uint32_t engine = 0;
   std::vector<GroupEpoch> waiting;
   Obstacle obstacle = Obstacle::kNone;
   std::string why;  // ": " and what the obstacle is
+  bool deaf = false;
   bool operator==(const Missed&) const = default;
 };
 

@@ -386,7 +386,7 @@ void put(Writer& w, const Rejoined& m) { w.number(m.attempt); }
 void get(Reader& r, Rejoined* m) { m->attempt = r.number<std::uint32_t>("attempt"); }
 
 // An entry of a report without its groups and its text.
-constexpr std::size_t kMissedBytes = 2 * sizeof(std::uint32_t) + sizeof(std::uint8_t) + sizeof(std::uint16_t);
+constexpr std::size_t kMissedBytes = 2 * sizeof(std::uint32_t) + 2 * sizeof(std::uint8_t) + sizeof(std::uint16_t);
 
 // The report fits one frame: all engines are in it, and as many of their groups and texts as there is room for. Groups
 // that are left out are in a later report, when the coordinator's verdicts have ended those of this one.
@@ -409,6 +409,7 @@ void put(Writer& w, const MissReport& m) {
     }
     w.number(static_cast<std::uint8_t>(missed.obstacle));
     w.text(std::string(why), kObstacleTextMax);
+    w.number(static_cast<std::uint8_t>(missed.deaf));
   }
 }
 void get(Reader& r, MissReport* m) {
@@ -424,6 +425,9 @@ void get(Reader& r, MissReport* m) {
     r.check(obstacle <= static_cast<std::uint8_t>(Obstacle::kThere), "obstacle");
     missed.obstacle = static_cast<Obstacle>(obstacle);
     missed.why = r.text("obstacle", kObstacleTextMax);
+    const auto deaf = r.number<std::uint8_t>("who hears whom");
+    r.check(deaf <= 1, "who hears whom");
+    missed.deaf = deaf != 0;
   }
 }
 

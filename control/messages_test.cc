@@ -237,6 +237,18 @@ TEST(ControlMessages, AReportOfMissedEnginesFitsOneFrame) {
   }
 }
 
+TEST(ControlMessages, AMissedEngineIsSaidToBeDeafOrSilent) {
+  for (const bool deaf : {false, true}) {
+    const auto bytes = encode(MissReport{{{7, {{1, 2}}, Obstacle::kNone, "", deaf}}});
+    const auto back = decode(bytes);
+    ASSERT_TRUE(back.ok()) << back.status().text();
+    EXPECT_EQ(std::get<MissReport>(back.value()).missed.at(0).deaf, deaf);
+    auto wrong = bytes;
+    wrong.back() = std::byte{2};
+    EXPECT_NE(decode(wrong).status().text().find("who hears whom"), std::string::npos);
+  }
+}
+
 TEST(ControlMessages, TextsArePrintable) {
   EXPECT_EQ(std::get<Death>(decode(encode(Death{1, "a\nb\x1b[2J"})).value()).why, "a?b?[2J");
   auto bytes = encode(Death{1, "closed"});

@@ -36,7 +36,10 @@ std::vector<MissDesk::Standing> MissDesk::standings() const {
   std::vector<Standing> out(reports_.size());
   for (std::uint32_t e = 0; e < out.size(); ++e) {
     for (const Missed& m : reports_[e]) {
-      ++out[m.engine].missed_by;
+      // What one end says of the other's hearing, that one says itself once it has seen it.
+      const bool said = m.deaf && std::any_of(reports_[m.engine].begin(), reports_[m.engine].end(),
+                                              [&](const Missed& its) { return its.engine == e && !its.deaf; });
+      if (!said) ++out[m.deaf ? e : m.engine].missed_by;
       out[m.engine].cut_off_from.push_back(e);
       out[e].cut_off_from.push_back(m.engine);
     }

@@ -100,6 +100,36 @@ TEST_F(MissDeskTest, APairAloneIsNamedWithBothEnds) {
       "nic1>nic1 while control is alive");
 }
 
+// A host that hears nobody may be done itself, and wait for nothing; those whose last pieces it can't acknowledge do.
+TEST_F(MissDeskTest, OneThatHearsNobodyAndWaitsForNothingIsNamedByThoseWhoWaitForIt) {
+  const auto deaf = [](std::uint32_t engine) { return Missed{engine, {kWorld}, Obstacle::kNone, "", true}; };
+  open(3);
+  desk.report(1_s, 1, {missed(0, false), missed(2, false)});
+  desk.report(3_s, 0, {deaf(1)});
+  auto verdicts = desk.poll(4_s);
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].rank, 1) << verdicts[0].text;
+  // Of two that miss nobody else it is the one that is not heard, whether or not the deaf one has said so itself.
+  for (const bool says : {true, false}) {
+    desk = MissDesk(100_ms);
+    open(2);
+    if (says) desk.report(1_s, 1, {missed(0, false)});
+    desk.report(3_s, 0, {deaf(1)});
+    verdicts = desk.poll(4_s);
+    ASSERT_EQ(verdicts.size(), 1u);
+    EXPECT_EQ(verdicts[0].rank, 0) << verdicts[0].text;
+  }
+  // Said of both ends it is one pair: the one that two others don't hear is at fault.
+  desk = MissDesk(100_ms);
+  open(3);
+  desk.report(1_s, 1, {missed(0), deaf(2)});
+  desk.report(1_s, 0, {deaf(1)});
+  desk.report(1_s, 2, {missed(0)});
+  verdicts = desk.poll(4_s);
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].rank, 0) << verdicts[0].text;
+}
+
 TEST_F(MissDeskTest, WhoHearsButIsNotHeardIsAtFault) {
   open(2);
   desk.report(1_s, 1, {missed(0)});

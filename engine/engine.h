@@ -514,6 +514,7 @@ class Engine final : public MembershipListener,
     return host_of_[static_cast<std::size_t>(roster_->engines[engine].ranks.front())];
   }
   bool inquired(Group& group, Nanos since);
+  bool hears_nothing(const EnginePeer& p, Nanos now) const;
   std::vector<GroupEpoch> groups_waiting_for(std::uint32_t engine) const;
   std::string rank_name(int world_rank) const;
   std::string ranks_text(std::uint32_t engine) const;

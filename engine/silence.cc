@@ -63,7 +63,10 @@ void Engine::check_silence(Nanos now) {
     const bool long_enough = ready_ && p.channel && now - p.met > limit && now - lanes > limit / 2;
     const Peers::NoLane no_lane = long_enough ? everybody_.no_lane(p) : Peers::NoLane{};
     if (!long_enough || (p.neighbour && no_lane.obstacle == Obstacle::kNone)) {
-      p.complained_at = Nanos::max();
+      std::vector<GroupEpoch> unheard;
+      if (ready_ && hears_nothing(p, now) && !p.channel->drained()) unheard = groups_waiting_for(e);
+      p.complained_at = unheard.empty() ? Nanos::max() : std::min(p.complained_at, now);
+      if (!unheard.empty()) missed.push_back({e, std::move(unheard), Obstacle::kNone, {}, /*deaf=*/true});
       continue;
     }
     Missed m{e, {}, no_lane.obstacle, {}};
@@ -83,9 +86,11 @@ void Engine::check_silence(Nanos now) {
   for (const Missed& m : missed_) {
     const EnginePeer& p = peers_[m.engine];
     if (p.complained_at == Nanos::max() || now - p.complained_at <= beat * 2) continue;
-    const std::string how = p.channel->describe_paths() + " silent for " + milliseconds(now - p.channel->last_heard()) +
+    const std::string how = p.channel->describe_paths() +
+                            (m.deaf ? " unheard there for " + milliseconds(now - p.channel->last_heard_by_peer())
+                                    : " silent for " + milliseconds(now - p.channel->last_heard())) +
                             " while control is alive, longer than " + watch_.limit_text() + m.why;
-    if (watch_.alone(now, /*by_lanes=*/true, limit)) {
+    if (!m.deaf && watch_.alone(now, /*by_lanes=*/true, limit)) {
       kill_groups_of(m.engine, my_engine_, CANARY_NO_PATH, "reaches no rank of any other host: " + how);
     } else {
       // One end alone can't tell which of the two is at fault, so the text names both.
@@ -93,6 +98,15 @@ void Engine::check_silence(Nanos now) {
                      "can't be reached by " + ranks_text(my_engine_) + ": no lane works, " + how, &m.waiting);
     }
   }
+}
+
+// Whether the peer, though it is heard, has heard no frame of ours for longer than the limit. It may wait for nothing
+// itself, and so not complain: the acknowledgement of its last piece was lost, and what is sent again does not arrive.
+// One that waits has said so before, a beat after the limit.
+bool Engine::hears_nothing(const EnginePeer& p, Nanos now) const {
+  if (p.neighbour || !p.channel || !p.channel->ever_up()) return false;
+  const Nanos limit = options_.settings.silence_limit + options_.settings.heartbeat_interval * 3;
+  return now - std::max(p.channel->last_heard_by_peer(), p.met) > limit;
 }
 
 // Groups whose operations or messages need a lane to that engine.

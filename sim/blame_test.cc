@@ -130,6 +130,52 @@ TEST(Blame, AHostThatIsNotHeardLearnsOfItWhereTheOthersAreDone) {
   EXPECT_EQ(last.ticket(2).status.detail().rank, 2) << last.ticket(2).status.to_string();
 }
 
+// Host 2 has all that it needs, and its last acknowledgements don't matter to it; then it hears nobody. Here it has not
+// called at all. The others hear it, and would wait for its acknowledgement until the exchange limit.
+TEST(Blame, AHostThatHearsNobodyAndWaitsForNothingIsNamed) {
+  for (const int hosts : {3, 5}) {
+    ClusterOptions o = impatient(flat_cluster(hosts, 2));
+    o.settings.entry_limit = 60_s;
+    o.settings.algo = "mesh";  // the root sends to each of them
+    Cluster c(o);
+    ASSERT_TRUE(c.join());
+    c.run_for(1500_ms);
+    cut(c, 2, Cut::kItHearsNobody);
+    oracle::Shape shape = sum(hosts, 100'000);
+    shape.collective = Collective::kBroadcast;
+    AllRanks op(c, shape);
+    op.submit_all_but(2);
+    ASSERT_TRUE(c.run_until([&] { return op.done(0); }, 3_s)) << hosts;
+    EXPECT_EQ(op.ticket(0).code, CANARY_NO_PATH) << op.ticket(0).status.to_string();
+    EXPECT_EQ(op.ticket(0).status.detail().rank, 2) << op.ticket(0).status.to_string();
+  }
+}
+
+// A host that is only sent to sends nothing but acknowledgements, which nobody answers, and one that can't take what
+// comes acknowledges nothing. Both hear and are heard, for longer than the limit.
+TEST(Blame, NobodyIsDeafWhileTheOtherDirectionIsBusyOrItsRankIsLate) {
+  ClusterOptions o = impatient(flat_cluster(2, 1));
+  o.fabric.nic = NicOptions::link(1_ms, BytesPerSec::from_mbit(200));
+  o.settings.entry_limit = 60_s;
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  const auto early = form_group(c, {0, 1});
+  oracle::Shape down = sum(2, 30'000'000);  // five seconds
+  down.collective = Collective::kBroadcast;
+  AllRanks flow(c, down);
+  flow.submit_all();
+  oracle::Shape up = sum(2, 3'000'000);
+  up.collective = Collective::kBroadcast;
+  up.root = 1;
+  AllRanks waits(c, up);
+  waits.submit(1, early[1]);  // rank 0 calls later, and acknowledges no more than it has room for until then
+  c.run_for(4_s);
+  ASSERT_FALSE(flow.done(1));
+  waits.submit(0, early[0]);
+  flow.expect_exact(5_s);
+  waits.expect_exact(5_s);
+}
+
 // Only `absent` does not call. On every other rank the verdict names it and nobody else.
 void expect_absent_named(Cluster& c, int absent, const std::string& what) {
   AllRanks op(c, sum(c.ranks(), 100));

@@ -401,6 +401,7 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
     if (path.entry(s).bytes != 0) declare_lost(path, s);
   }
   if (now.all.bytes == 0) return;
+  heard_by_peer_ = std::max(heard_by_peer_, now.all.last.sent);
   rails_->add_acked(path.spec.local_rail, now.all.bytes);
   const PathEstimator::NicBytes nic = rails_->carried(path.spec.local_rail);
   if (now.pieces.bytes != 0) {

@@ -177,6 +177,9 @@ class Channel final : public LaneSink {
   // Since when every dial of every path has been refused or hung up on: nobody is there. Nanos::max(): that is not so.
   Nanos refused_since() const;
   Nanos last_heard() const { return last_heard_; }
+  // When the youngest frame left here that the peer is known to have heard, by an acknowledgement or an echo. A peer
+  // that is heard may itself hear nothing, where one direction is cut.
+  Nanos last_heard_by_peer() const { return heard_by_peer_; }
   std::span<const Path> paths() const { return paths_; }
   // "nic0>nic0, nic1>nic1": for messages.
   std::string describe_paths() const;
@@ -243,7 +246,8 @@ class Channel final : public LaneSink {
   bool send_frame(Path& path, wire::Header header, const void* payload, std::uint64_t cookie);
   bool is_worth_a_ride(const Path& path) const;
   void send_ack(Path& path);
-  void send_heartbeat(Path& path, bool pause = false);
+  void send_heartbeat(Path& path, Path::BeatFor why = Path::BeatFor::kLife);
+  void note_heard_by_peer(const Path& path, Nanos sent);
   void note_echo(Path& path, Nanos sent, Nanos round_trip);
   void watch_link(Path& path);
   void look_at_losses(Path& path);
@@ -285,6 +289,7 @@ class Channel final : public LaneSink {
   bool send_probe(Path& path, std::uint32_t bytes, bool measures);
   void beat_in_pause(Path& path);
   void answer_in_pause(Path& path);
+  void answer_amid_traffic(Path& path);
   bool carries_nothing(const Path& path) const;
   void begin_train(Path& path);
   BytesPerSec seen_of_train(const Path& path) const;
@@ -324,7 +329,7 @@ class Channel final : public LaneSink {
 
   Nanos now_;
   Nanos next_timer_ = Nanos::max();
-  Nanos last_heard_;
+  Nanos last_heard_, heard_by_peer_;
   RailRates own_rails_;
   RailRates* rails_ = nullptr;
   std::uint64_t placed_bytes_ = 0;  // payloads entrusted to lanes so far

@@ -94,6 +94,7 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
       path.peer_heard_at = now_;
       // One that was held back for long tells more of the two clocks than of the way.
       const Nanos held{static_cast<std::int64_t>(beat.echo_held_ns)};
+      note_heard_by_peer(path, Nanos{static_cast<std::int64_t>(beat.echo_ns)});
       if (beat.echo_ns != 0 && held >= Nanos{} && held <= limits::kEchoHeldMax) {
         const auto rtt =
             static_cast<std::int64_t>(static_cast<std::uint64_t>(now_.count) - beat.echo_ns - beat.echo_held_ns);
@@ -103,6 +104,7 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
         send_heartbeat(path);
       } else {
         answer_in_pause(path);
+        answer_amid_traffic(path);
       }
       client_.on_heartbeat(*this, header);
       return;
@@ -122,13 +124,21 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
   note_sequenced(path, header);
 }
 
+// The echo of the heartbeat that was `sent` then: of the last few, for anybody may say anything.
+void Channel::note_heard_by_peer(const Path& path, Nanos sent) {
+  const bool ours =
+      std::any_of(path.beats.begin(), path.beats.end(), [&](const Path::Beat& b) { return b.sent == sent; });
+  if (ours) heard_by_peer_ = std::max(heard_by_peer_, sent);
+}
+
 // The echo of what was `sent` then.
 void Channel::note_echo(Path& path, Nanos sent, Nanos round_trip) {
   const auto beat =
       std::find_if(path.beats.begin(), path.beats.end(), [&](const Path::Beat& b) { return b.sent == sent; });
   if (beat != path.beats.end()) {
+    if (beat->why == Path::BeatFor::kHearing) return;
     path.link.on_echo(now_, round_trip, beat->unacked);  // the peer's beats leave in pauses as well
-    if (beat->pause) return;
+    if (beat->why == Path::BeatFor::kPause) return;
   }
   if (path.echo_seen) {
     path.estimator.sample_rtt(now_, round_trip);

@@ -90,7 +90,7 @@ int Channel::paths_up() const {
 
 void Channel::start(Nanos now) {
   now_ = now;
-  last_heard_ = now;
+  last_heard_ = heard_by_peer_ = now;
   for (Path& path : paths_) {
     path.state_since = now;
     path.last_heard = now;
@@ -340,6 +340,7 @@ Nanos Channel::refused_since() const {
 
 void Channel::move_clocks(Nanos missed) {
   last_heard_ += missed;
+  heard_by_peer_ += missed;
   for (Path& path : paths_) {
     end_train(path, false);
     for (Nanos* clock :
@@ -475,9 +476,9 @@ void Channel::watch_link(Path& path) {
       options_.peer_engine, ms(path.link.announced_alpha()), ms(alpha), mbyte(path.link.announced_beta()), mbyte(beta));
 }
 
-void Channel::send_heartbeat(Path& path, bool pause) {
+void Channel::send_heartbeat(Path& path, Path::BeatFor why) {
   path.last_beat = (path.last_beat + 1) % path.beats.size();
-  path.beats[path.last_beat] = {now_, Bytes{static_cast<std::int64_t>(path.unacked_bytes)}, pause};
+  path.beats[path.last_beat] = {now_, Bytes{static_cast<std::int64_t>(path.unacked_bytes)}, why};
   wire::HeartbeatPayload beat;
   beat.sent_ns = static_cast<std::uint64_t>(now_.count);
   beat.echo_ns = path.peer_sent_ns;
@@ -551,9 +552,13 @@ void Channel::on_timer(Nanos now) {
         look_at_losses(path);
         watch_link(path);
         begin_train(path);
+        // Acknowledgements of what the peer sends keep a lane busy, and nobody answers them.
+        const bool asks = now - heard_by_peer_ > options_.silence_limit / 2;
         if (now - path.last_sent >= interval) {
           path.last_sent = now;
           send_heartbeat(path);
+        } else if (asks && now - path.last_beat_sent() >= interval) {
+          send_heartbeat(path, Path::BeatFor::kHearing);
         }
         earlier(path.last_sent + interval);
         earlier(std::max(path.last_heard + silence, now + interval / 4));

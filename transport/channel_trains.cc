@@ -15,7 +15,7 @@ namespace canarynet {
 // Traffic keeps heartbeats away, and its frames meet queues: a pause shows the link's own round trip.
 void Channel::beat_in_pause(Path& path) {
   if (leaving_ || peer_left_ || path.unacked_bytes != 0) return;
-  if (now_ - path.beats[path.last_beat].sent >= options_.heartbeat_interval / 4) send_heartbeat(path, true);
+  if (now_ - path.last_beat_sent() >= options_.heartbeat_interval / 4) send_heartbeat(path, Path::BeatFor::kPause);
 }
 
 // The peer's heartbeat came in a pause of its traffic, and nothing of ours is before the answer. Where bytes come this
@@ -25,7 +25,15 @@ void Channel::answer_in_pause(Path& path) {
   if (!path.carried || now_ - path.answered_at < options_.heartbeat_interval / 4) return;
   path.carried = false;
   path.answered_at = now_;
-  send_heartbeat(path, true);
+  send_heartbeat(path, Path::BeatFor::kPause);
+}
+
+// What else goes this way says nothing of what was heard, and keeps the heartbeats of idle lanes away. Rarely: amid
+// traffic a heartbeat tells nothing of the link, and the next one in a pause is due later for it.
+void Channel::answer_amid_traffic(Path& path) {
+  if (leaving_ || peer_left_) return;
+  if (now_ - path.last_beat_sent() >= options_.silence_limit / 4 && now_ - path.last_sent < options_.heartbeat_interval)
+    send_heartbeat(path, Path::BeatFor::kHearing);
 }
 
 // Nothing is under way or waits for a lane.

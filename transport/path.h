@@ -185,15 +185,20 @@ struct Path {
   bool echo_seen = false;          // since the lane came up
   std::uint64_t peer_sent_ns = 0;  // to echo
   Nanos peer_heard_at;
-  // A heartbeat that left here: when, and what was unacknowledged. `pause`: in a pause of the traffic, for the link's
-  // round trip. Echoes are of one of the last few.
+  // A heartbeat that left here: when, why, and what was unacknowledged. Echoes are of one of the last few.
+  enum class BeatFor : std::uint8_t {
+    kLife,     // nothing else was sent for a while
+    kPause,    // in a pause of the traffic, for the link's round trip
+    kHearing,  // amid traffic: whether the other end hears this one. Its echo waits behind whatever flows
+  };
   struct Beat {
     Nanos sent;
     Bytes unacked;
-    bool pause = false;
+    BeatFor why = BeatFor::kLife;
   };
   std::array<Beat, 4> beats;
   std::size_t last_beat = 0;
+  Nanos last_beat_sent() const { return beats[last_beat].sent; }
   bool carried = false;  // pieces came since a heartbeat in a pause was last answered
   Nanos answered_at;
 
