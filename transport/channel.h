@@ -289,7 +289,7 @@ class Channel final : public LaneSink {
   bool send_probe(Path& path, std::uint32_t bytes, bool measures);
   void beat_in_pause(Path& path);
   void answer_in_pause(Path& path);
-  void answer_amid_traffic(Path& path);
+  void answer_question(Path& path);
   bool carries_nothing(const Path& path) const;
   void begin_train(Path& path);
   BytesPerSec seen_of_train(const Path& path) const;

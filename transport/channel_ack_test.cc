@@ -15,9 +15,14 @@ constexpr std::uint32_t kPieceBytes = 20'000;  // borrowed, not copied
 // Keeps the headers of what is sent; takes back what it is told to, of which the first `begun` frames are half written.
 class FakeLane final : public Lane {
  public:
-  bool send(const wire::Header& header, const std::byte*, std::uint64_t cookie) override {
+  bool send(const wire::Header& header, const std::byte* payload, std::uint64_t cookie) override {
     if (sent.size() == 10'000) return false;  // as every queue ends somewhere
     sent.push_back(header);
+    if (header.kind == wire::Kind::kHeartbeat) {
+      wire::HeartbeatPayload beat;
+      std::memcpy(&beat, payload, sizeof beat);
+      beats.push_back(beat.sent_ns);
+    }
     cookies.push_back(cookie);
     return true;
   }
@@ -35,6 +40,7 @@ class FakeLane final : public Lane {
 
   std::vector<wire::Header> sent;
   std::vector<std::uint64_t> cookies, cancelled;
+  std::vector<std::uint64_t> beats;  // when they were sent
   bool gives_up = true;
 
  private:
@@ -87,6 +93,14 @@ class ChannelAcks : public ::testing::Test, public LaneFactory, public ChannelCl
   }
   // A small frame of the peer's comes, and a piece of ours goes.
   std::size_t acks_after(std::uint32_t sequence, std::uint32_t bytes, Nanos later) {
+    arrive(sequence, bytes, later);
+    send(1);
+    std::size_t n = 0;
+    for (const wire::Header& h : lane().sent) n += h.kind == wire::Kind::kAck ? 1 : 0;
+    return n;
+  }
+  // A small frame of the peer's comes.
+  void arrive(std::uint32_t sequence, std::uint32_t bytes, Nanos later) {
     now_ = now_ + later;
     channel_->begin_cycle(now_);
     wire::Header header;
@@ -94,11 +108,22 @@ class ChannelAcks : public ::testing::Test, public LaneFactory, public ChannelCl
     header.flags = wire::kSequenced;
     header.lane_sequence = sequence;
     channel_->on_frame(lane(), header, Arrival{.payload = {memory_.data(), bytes}, .intact = true});
-    send(1);
-    std::size_t n = 0;
-    for (const wire::Header& h : lane().sent) n += h.kind == wire::Kind::kAck ? 1 : 0;
-    return n;
   }
+  // A heartbeat of the peer's comes, with the echo of ours of that time (0: it has heard none).
+  void beat(std::uint64_t echo, bool asks = false) {
+    channel_->begin_cycle(now_);
+    wire::HeartbeatPayload payload;
+    payload.sent_ns = static_cast<std::uint64_t>(now_.count);
+    payload.echo_ns = echo;
+    wire::Header header;
+    header.kind = wire::Kind::kHeartbeat;
+    header.flags = asks ? wire::kAckNow : 0;
+    header.payload_bytes = sizeof payload;
+    const auto* bytes = reinterpret_cast<const std::byte*>(&payload);
+    channel_->on_frame(lane(), header, Arrival{.payload = {bytes, sizeof payload}, .intact = true});
+  }
+  static std::size_t beats(const FakeLane& lane) { return lane.beats.size(); }
+  static std::uint64_t last_beat(const FakeLane& lane) { return lane.beats.back(); }
   static std::size_t voids(const FakeLane& lane) {
     std::size_t n = 0;
     for (const wire::Header& h : lane.sent) n += h.kind == wire::Kind::kVoid ? 1 : 0;
@@ -183,6 +208,61 @@ TEST_F(ChannelAcks, OfSmallFramesSeveralShareTheAckThatGoesAlongWithOthers) {
   EXPECT_EQ(acks_after(++s, 5000, 10_us), 4u) << "of some size";
   EXPECT_EQ(acks_after(++s, 128, 10_us), 4u);
   EXPECT_EQ(acks_after(++s, 128, 600_us), 5u) << "it would soon go by itself";
+}
+
+// Acknowledgements of what the peer sends keep this lane's heartbeats away, and nobody answers them.
+TEST_F(ChannelAcks, AnEndThatOnlyAcknowledgesAsksWhetherItIsHeardAndBelievesTheEcho) {
+  open(1, 1);
+  const Nanos began = now_;
+  const std::size_t before = beats(lane());
+  for (std::uint32_t i = 1; now_ < began + 2_s; ++i) {
+    arrive(i, 5000, 20_ms);
+    channel_->on_timer(now_);
+    channel_->pump(now_);
+    if (now_ < began + 500_ms) {
+      ASSERT_EQ(beats(lane()), before) << "half of the limit has not passed";
+    }
+  }
+  EXPECT_GE(beats(lane()) - before, 10u) << "one in each interval from then on";
+  EXPECT_LE(beats(lane()) - before, 20u);
+  EXPECT_EQ(channel_->last_heard_by_peer(), began) << "nothing says that the peer hears this end";
+  const std::uint64_t heard = last_beat(lane());
+  beat(heard);
+  EXPECT_EQ(channel_->last_heard_by_peer().count, static_cast<std::int64_t>(heard));
+  beat(static_cast<std::uint64_t>((now_ + 1_s).count));
+  EXPECT_EQ(channel_->last_heard_by_peer().count, static_cast<std::int64_t>(heard)) << "never sent";
+}
+
+TEST_F(ChannelAcks, AHeartbeatInAPauseOfThePeersTrafficIsAnsweredOnce) {
+  open(1, 1);
+  beat(0);  // the first is answered
+  std::size_t before = beats(lane());
+  beat(last_beat(lane()));
+  EXPECT_EQ(beats(lane()), before) << "nothing came in between";
+  arrive(1, 5000, 30_ms);
+  for (int i = 0; i < 3; ++i) {
+    beat(last_beat(lane()));
+    EXPECT_EQ(beats(lane()), before + 1);
+  }
+  arrive(2, 5000, 30_ms);
+  send(1);
+  before = beats(lane());
+  beat(last_beat(lane()));
+  EXPECT_EQ(beats(lane()), before) << "what goes this way would be before the answer";
+}
+
+TEST_F(ChannelAcks, AQuestionWhetherItIsHeardIsAnsweredAmidTraffic) {
+  open(1, 1);
+  beat(0);  // the first is answered
+  send(1);  // and not acknowledged: there is no pause
+  const std::size_t before = beats(lane());
+  for (std::uint32_t i = 1; i <= 10; ++i) {  // something is sent all the time
+    arrive(i, 5000, 40_ms);
+    channel_->on_timer(now_);
+    channel_->pump(now_);
+    beat(last_beat(lane()), i % 5 == 0);
+  }
+  EXPECT_EQ(beats(lane()) - before, 2u) << "those two were questions";
 }
 
 TEST_F(ChannelAcks, LossesAreFoundOverTheEndOfTheNumbers) {

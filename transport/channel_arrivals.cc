@@ -89,12 +89,12 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
     case wire::Kind::kHeartbeat: {
       wire::HeartbeatPayload beat;
       if (!is_read(header, arrival, &beat)) return;
+      note_heard_by_peer(path, Nanos{static_cast<std::int64_t>(beat.echo_ns)});
       const bool first = path.peer_sent_ns == 0;
       path.peer_sent_ns = beat.sent_ns;
       path.peer_heard_at = now_;
       // One that was held back for long tells more of the two clocks than of the way.
       const Nanos held{static_cast<std::int64_t>(beat.echo_held_ns)};
-      note_heard_by_peer(path, Nanos{static_cast<std::int64_t>(beat.echo_ns)});
       if (beat.echo_ns != 0 && held >= Nanos{} && held <= limits::kEchoHeldMax) {
         const auto rtt =
             static_cast<std::int64_t>(static_cast<std::uint64_t>(now_.count) - beat.echo_ns - beat.echo_held_ns);
@@ -104,7 +104,7 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
         send_heartbeat(path);
       } else {
         answer_in_pause(path);
-        answer_amid_traffic(path);
+        if ((header.flags & wire::kAckNow) != 0) answer_question(path);
       }
       client_.on_heartbeat(*this, header);
       return;
@@ -136,7 +136,7 @@ void Channel::note_echo(Path& path, Nanos sent, Nanos round_trip) {
   const auto beat =
       std::find_if(path.beats.begin(), path.beats.end(), [&](const Path::Beat& b) { return b.sent == sent; });
   if (beat != path.beats.end()) {
-    if (beat->why == Path::BeatFor::kHearing) return;
+    if (beat->why == Path::BeatFor::kQuestion || beat->why == Path::BeatFor::kAnswer) return;
     path.link.on_echo(now_, round_trip, beat->unacked);  // the peer's beats leave in pauses as well
     if (beat->why == Path::BeatFor::kPause) return;
   }

@@ -487,6 +487,7 @@ void Channel::send_heartbeat(Path& path, Path::BeatFor why) {
   h.kind = wire::Kind::kHeartbeat;
   h.payload_bytes = sizeof beat;
   client_.fill_heartbeat(*this, &h);
+  if (why == Path::BeatFor::kQuestion) h.flags |= wire::kAckNow;
   send_frame(path, h, &beat, kNoCookie);
 }
 
@@ -558,7 +559,7 @@ void Channel::on_timer(Nanos now) {
           path.last_sent = now;
           send_heartbeat(path);
         } else if (asks && now - path.last_beat_sent() >= interval) {
-          send_heartbeat(path, Path::BeatFor::kHearing);
+          send_heartbeat(path, Path::BeatFor::kQuestion);
         }
         earlier(path.last_sent + interval);
         earlier(std::max(path.last_heard + silence, now + interval / 4));

@@ -28,12 +28,10 @@ void Channel::answer_in_pause(Path& path) {
   send_heartbeat(path, Path::BeatFor::kPause);
 }
 
-// What else goes this way says nothing of what was heard, and keeps the heartbeats of idle lanes away. Rarely: amid
-// traffic a heartbeat tells nothing of the link, and the next one in a pause is due later for it.
-void Channel::answer_amid_traffic(Path& path) {
+// What else goes this way says nothing of what was heard, and keeps the heartbeats of idle lanes away.
+void Channel::answer_question(Path& path) {
   if (leaving_ || peer_left_) return;
-  if (now_ - path.last_beat_sent() >= options_.silence_limit / 4 && now_ - path.last_sent < options_.heartbeat_interval)
-    send_heartbeat(path, Path::BeatFor::kHearing);
+  if (now_ - path.last_beat_sent() >= options_.heartbeat_interval / 4) send_heartbeat(path, Path::BeatFor::kAnswer);
 }
 
 // Nothing is under way or waits for a lane.

@@ -35,7 +35,7 @@ constexpr Shape shape_of(Kind kind) {
     case Kind::kAck:
       return {0, false, kAckFixedBytes, sizeof(AckPayload)};
     case Kind::kHeartbeat:
-      return {0, false, sizeof(HeartbeatPayload), sizeof(HeartbeatPayload)};
+      return {kAckNow, false, sizeof(HeartbeatPayload), sizeof(HeartbeatPayload)};
     case Kind::kAbort:
       return {0, false, sizeof(AbortPayload), sizeof(AbortPayload) + kAbortTextMax};
     case Kind::kGoodbye:

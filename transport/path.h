@@ -187,9 +187,10 @@ struct Path {
   Nanos peer_heard_at;
   // A heartbeat that left here: when, why, and what was unacknowledged. Echoes are of one of the last few.
   enum class BeatFor : std::uint8_t {
-    kLife,     // nothing else was sent for a while
-    kPause,    // in a pause of the traffic, for the link's round trip
-    kHearing,  // amid traffic: whether the other end hears this one. Its echo waits behind whatever flows
+    kLife,      // nothing else was sent for a while
+    kPause,     // in a pause of the traffic, for the link's round trip
+    kQuestion,  // amid traffic: does the peer hear this end? The echo may wait behind whatever flows
+    kAnswer,    // of that, amid traffic as well
   };
   struct Beat {
     Nanos sent;

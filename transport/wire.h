@@ -49,7 +49,7 @@ enum class Kind : std::uint8_t {
 
 // flags
 inline constexpr std::uint8_t kSequenced = 1;  // lane_sequence counts; acked and resent (pieces, signatures)
-inline constexpr std::uint8_t kAckNow = 2;     // the sender waits for the ack: don't wait for more
+inline constexpr std::uint8_t kAckNow = 2;     // the sender waits for the ack (heartbeat: for its echo)
 inline constexpr std::uint8_t kUnchecked = 4;  // payload_crc32 says nothing; in shared memory only (CANARY_SHM_CRC)
 inline constexpr std::uint8_t kSigned = 8;  // of an operation's piece: the sender's signature lies behind its elements
 
