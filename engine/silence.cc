@@ -41,8 +41,11 @@ void Engine::check_silence(Nanos now) {
     if (!SilenceWatch::should_speak(p)) continue;
     const Nanos control = std::max(membership_->last_heard(e), p.met);
     const Nanos lanes = p.channel ? p.channel->last_heard() : Nanos{};
-    // The coordinator's own silence says nothing of a peer that no lane joins to us.
-    if (word_over_control(p)->relayed && now - membership_->last_heard(0) > limit / 2) continue;
+    // The coordinator's own silence says nothing of a peer that no lane joins to us. Once it has ended nobody brings
+    // word of that one any more, and a channel has as long to come up as a peer may be silent.
+    if (word_over_control(p)->relayed && now - membership_->last_heard(0) > limit / 2) {
+      if (!peers_[0].ended() || !p.channel || now - lanes <= limit + beat) continue;
+    }
     if (watch_.judge(p, now) == SilenceWatch::Fate::kSilent) {
       const std::string via = p.channel ? " via " + p.channel->describe_paths() + everybody_.no_lane(p).why : "";
       // A channel that never was up has only been opened then.

@@ -151,6 +151,29 @@ TEST(Blame, AHostThatHearsNobodyAndWaitsForNothingIsNamed) {
   }
 }
 
+// Hosts 1 and 4 are in a group of their own, and open their channel when host 4 is cut off already: none of its lanes
+// was ever up, and whom host 4 hears over control it hears from rank 0, which it does not hear.
+TEST(Blame, AHostThatIsCutOffBeforeItsFirstLaneIsUpLearnsThatItIsAlone) {
+  ClusterOptions o = impatient(flat_cluster(7, 2));
+  o.settings.connect_at_join = 0;
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  const auto members = form_group(c, {1, 4});
+  for (int other = 0; other < 7; ++other) {
+    if (other == 4) continue;
+    c.fabric().block(4, other, kBlockAll, false);
+    c.fabric().block(other, 4, kBlockAll, false);
+  }
+  AllRanks op(c, sum(2, 1000));
+  op.submit(0, members[0]);
+  op.submit(1, members[1]);
+  ASSERT_TRUE(c.run_until([&] { return op.all_done(); }, 5_s));
+  for (const int r : {0, 1}) {
+    EXPECT_EQ(op.ticket(r).code, CANARY_PEER_SILENT) << op.ticket(r).status.to_string();
+    EXPECT_EQ(op.ticket(r).status.detail().rank, 4) << op.ticket(r).status.to_string();
+  }
+}
+
 // A host that is only sent to sends nothing but acknowledgements, which nobody answers, and one that can't take what
 // comes acknowledges nothing. Both hear and are heard, for longer than the limit.
 TEST(Blame, NobodyIsDeafWhileTheOtherDirectionIsBusyOrItsRankIsLate) {
