@@ -178,16 +178,16 @@ TEST(Blame, AHostThatIsCutOffBeforeItsFirstLaneIsUpLearnsThatItIsAlone) {
 // comes acknowledges nothing. Both hear and are heard, for longer than the limit.
 TEST(Blame, NobodyIsDeafWhileTheOtherDirectionIsBusyOrItsRankIsLate) {
   ClusterOptions o = impatient(flat_cluster(2, 1));
-  o.fabric.nic = NicOptions::link(1_ms, BytesPerSec::from_mbit(200));
+  o.fabric.nic = NicOptions::link(1_ms, BytesPerSec::from_mbit(20));
   o.settings.entry_limit = 60_s;
   Cluster c(o);
   ASSERT_TRUE(c.join());
   const auto early = form_group(c, {0, 1});
-  oracle::Shape down = sum(2, 30'000'000);  // five seconds
+  oracle::Shape down = sum(2, 3'000'000);  // five seconds
   down.collective = Collective::kBroadcast;
   AllRanks flow(c, down);
   flow.submit_all();
-  oracle::Shape up = sum(2, 3'000'000);
+  oracle::Shape up = sum(2, 300'000);
   up.collective = Collective::kBroadcast;
   up.root = 1;
   AllRanks waits(c, up);
