@@ -145,7 +145,7 @@ TEST(Blame, AHostThatHearsNobodyAndWaitsForNothingIsNamed) {
     shape.collective = Collective::kBroadcast;
     AllRanks op(c, shape);
     op.submit_all_but(2);
-    ASSERT_TRUE(c.run_until([&] { return op.done(0); }, 3_s)) << hosts;
+    ASSERT_TRUE(c.run_until([&] { return op.all_done_but(2); }, 3_s)) << hosts;
     EXPECT_EQ(op.ticket(0).code, CANARY_NO_PATH) << op.ticket(0).status.to_string();
     EXPECT_EQ(op.ticket(0).status.detail().rank, 2) << op.ticket(0).status.to_string();
   }
