@@ -105,6 +105,7 @@ TEST(Blame, AHostThatIsNotHeardLearnsOfItWhereTheOthersAreDone) {
   const auto members = form_group(c, {0, 1, 2});
   c.run_for(1500_ms);  // lanes' silence says nothing about a job that is younger than the limit
   cut(c, 2, Cut::kItIsNotHeard);
+  const Nanos began = c.now();
   // Nobody acknowledges what host 2 sends. Copies of 200 small broadcasts in the world take most of the room that there
   // is for them (256, one for each: its signature travels with it), so the signature of its last operation in the group
   // can't leave.
@@ -128,6 +129,7 @@ TEST(Blame, AHostThatIsNotHeardLearnsOfItWhereTheOthersAreDone) {
   ASSERT_TRUE(c.run_until([&] { return last.done(2); }, 2_s));
   EXPECT_EQ(last.ticket(2).code, CANARY_NO_PATH) << last.ticket(2).status.to_string();
   EXPECT_EQ(last.ticket(2).status.detail().rank, 2) << last.ticket(2).status.to_string();
+  EXPECT_LE(c.now() - began, 1400_ms) << "those who do not hear it say so before it can tell from their echoes";
 }
 
 // Host 2 has all that it needs, and its last acknowledgements don't matter to it; then it hears nobody. Here it has not
