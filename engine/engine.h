@@ -266,6 +266,7 @@ class Engine final : public MembershipListener,
     std::unique_ptr<HashedBag<EagerDebt>> debts;
     Status why_gone;                     // what a group that needs it is told
     Nanos complained_at = Nanos::max();  // since when some group has waited for a lane to it
+    Nanos unheard_since = Nanos::max();  // since when it is heard and seems to have heard nothing for too long
     std::uint32_t beat_turn = 0;         // whose turn it is in the heartbeat's group fields
     bool awaited = false;                // the join waits until a lane to it is up
     Nanos next_ask = Nanos::max();       // it dials, and is asked to over control until a lane is up
@@ -514,7 +515,7 @@ class Engine final : public MembershipListener,
     return host_of_[static_cast<std::size_t>(roster_->engines[engine].ranks.front())];
   }
   bool inquired(Group& group, Nanos since);
-  bool hears_nothing(const EnginePeer& p, Nanos now) const;
+  bool hears_nothing(EnginePeer& p, Nanos now) const;
   std::vector<GroupEpoch> groups_waiting_for(std::uint32_t engine) const;
   std::string rank_name(int world_rank) const;
   std::string ranks_text(std::uint32_t engine) const;

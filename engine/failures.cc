@@ -347,7 +347,9 @@ void Engine::check_limits(Group& g, GroupMember& m, Nanos now) {
 // what did not come meanwhile. The entry limit and the caller's deadlines go on: they are promises about time itself.
 void Engine::move_clocks(Nanos missed) {
   for (EnginePeer& p : peers_) {
-    if (p.complained_at != Nanos::max()) p.complained_at += missed;
+    for (Nanos* since : {&p.complained_at, &p.unheard_since}) {
+      if (*since != Nanos::max()) *since += missed;
+    }
   }
   for (auto& g : groups_) hold(*g, missed);
 }

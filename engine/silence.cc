@@ -39,6 +39,7 @@ void Engine::check_silence(Nanos now) {
   for (std::uint32_t e = 0; e < peers_.size(); ++e) {
     EnginePeer& p = peers_[e];
     if (!SilenceWatch::should_speak(p)) continue;
+    const bool deaf = hears_nothing(p, now);
     const Nanos control = std::max(membership_->last_heard(e), p.met);
     const Nanos lanes = p.channel ? p.channel->last_heard() : Nanos{};
     // The coordinator's own silence says nothing of a peer that no lane joins to us. Once it has ended nobody brings
@@ -67,7 +68,7 @@ void Engine::check_silence(Nanos now) {
     const Peers::NoLane no_lane = long_enough ? everybody_.no_lane(p) : Peers::NoLane{};
     if (!long_enough || (p.neighbour && no_lane.obstacle == Obstacle::kNone)) {
       std::vector<GroupEpoch> unheard;
-      if (ready_ && hears_nothing(p, now) && !p.channel->drained()) unheard = groups_waiting_for(e);
+      if (ready_ && deaf && !p.channel->drained()) unheard = groups_waiting_for(e);
       p.complained_at = unheard.empty() ? Nanos::max() : std::min(p.complained_at, now);
       if (!unheard.empty()) missed.push_back({e, std::move(unheard), Obstacle::kNone, {}, /*deaf=*/true});
       continue;
@@ -105,11 +106,14 @@ void Engine::check_silence(Nanos now) {
 
 // Whether the peer, though it is heard, has heard no frame of ours for longer than the limit. It may wait for nothing
 // itself, and so not complain: the acknowledgement of its last piece was lost, and what is sent again does not arrive.
-// One that waits has said so before, a beat after the limit.
-bool Engine::hears_nothing(const EnginePeer& p, Nanos now) const {
-  if (p.neighbour || !p.channel || !p.channel->ever_up()) return false;
-  const Nanos limit = options_.settings.silence_limit + options_.settings.heartbeat_interval * 3;
-  return now - std::max(p.channel->last_heard_by_peer(), p.met) > limit;
+// One that waits has said so before, a beat after the limit. A channel whose lanes come back after a longer outage needs
+// a round trip until it knows that it is heard again.
+bool Engine::hears_nothing(EnginePeer& p, Nanos now) const {
+  const Nanos limit = options_.settings.silence_limit, beat = options_.settings.heartbeat_interval;
+  const bool heard = !p.neighbour && p.channel && p.channel->ever_up() && now - p.channel->last_heard() <= limit / 2;
+  const bool unheard = heard && now - std::max(p.channel->last_heard_by_peer(), p.met) > limit + beat;
+  p.unheard_since = unheard ? std::min(p.unheard_since, now) : Nanos::max();
+  return unheard && now - p.unheard_since >= beat * 2;
 }
 
 // Groups whose operations or messages need a lane to that engine.

@@ -201,6 +201,32 @@ TEST(Blame, NobodyIsDeafWhileTheOtherDirectionIsBusyOrItsRankIsLate) {
   waits.expect_exact(5_s);
 }
 
+// What was sent before an outage is long ago, and the first echo after it takes a round trip, in which rank 0 would have
+// given its verdict.
+TEST(Blame, NobodyIsDeafInTheFirstRoundTripAfterAnIdleOutage) {
+  ClusterOptions o = impatient(flat_cluster(3, 2));
+  o.fabric.nic = NicOptions::link(100_ms, BytesPerSec::from_mbit(1000));
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  c.run_for(3_s);
+  const auto heard = [&] {  // by rank 0, of host 2
+    Nanos latest;
+    c.engine(0).for_each_link([&](const LinkView& link) {
+      if (link.number == 2) latest = std::max(latest, link.path.last_heard);
+    });
+    return latest;
+  };
+  cut(c, 2, Cut::kBothWays);
+  c.run_for(5_s);
+  const Nanos before = heard();
+  ASSERT_LT(before, c.now() - 4_s);
+  for (int other = 0; other < 2; ++other) c.fabric().unblock(2, other);
+  ASSERT_TRUE(c.run_until([&] { return heard() > before; }, 3_s));
+  AllRanks op(c, broadcast(3, 1000));
+  op.submit_all();
+  op.expect_exact(5_s);
+}
+
 // Only `absent` does not call. On every other rank the verdict names it and nobody else.
 void expect_absent_named(Cluster& c, int absent, const std::string& what) {
   AllRanks op(c, sum(c.ranks(), 100));

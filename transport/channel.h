@@ -247,8 +247,7 @@ class Channel final : public LaneSink {
   bool is_worth_a_ride(const Path& path) const;
   void send_ack(Path& path);
   void send_heartbeat(Path& path, Path::BeatFor why = Path::BeatFor::kLife);
-  void note_heard_by_peer(const Path& path, Nanos sent);
-  void note_echo(Path& path, Nanos sent, Nanos round_trip);
+  void note_echo(Path& path, const Path::Beat* beat, Nanos round_trip);
   void watch_link(Path& path);
   void look_at_losses(Path& path);
   bool is_greeted(const wire::Header& header, const Arrival& arrival, std::string* why_not) const;

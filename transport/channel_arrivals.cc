@@ -89,7 +89,9 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
     case wire::Kind::kHeartbeat: {
       wire::HeartbeatPayload beat;
       if (!is_read(header, arrival, &beat)) return;
-      note_heard_by_peer(path, Nanos{static_cast<std::int64_t>(beat.echo_ns)});
+      const Nanos echoed{static_cast<std::int64_t>(beat.echo_ns)};
+      const Path::Beat* const ours = path.find_beat(echoed);
+      if (ours != nullptr) heard_by_peer_ = std::max(heard_by_peer_, echoed);
       const bool first = path.peer_sent_ns == 0;
       path.peer_sent_ns = beat.sent_ns;
       path.peer_heard_at = now_;
@@ -98,7 +100,7 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
       if (beat.echo_ns != 0 && held >= Nanos{} && held <= limits::kEchoHeldMax) {
         const auto rtt =
             static_cast<std::int64_t>(static_cast<std::uint64_t>(now_.count) - beat.echo_ns - beat.echo_held_ns);
-        if (rtt >= 0 && rtt < (60_s).count) note_echo(path, Nanos{static_cast<std::int64_t>(beat.echo_ns)}, Nanos{rtt});
+        if (rtt >= 0 && rtt < (60_s).count) note_echo(path, ours, Nanos{rtt});
       }
       if (first) {
         send_heartbeat(path);
@@ -124,18 +126,9 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
   note_sequenced(path, header);
 }
 
-// The echo of the heartbeat that was `sent` then: of the last few, for anybody may say anything.
-void Channel::note_heard_by_peer(const Path& path, Nanos sent) {
-  const bool ours =
-      std::any_of(path.beats.begin(), path.beats.end(), [&](const Path::Beat& b) { return b.sent == sent; });
-  if (ours) heard_by_peer_ = std::max(heard_by_peer_, sent);
-}
-
-// The echo of what was `sent` then.
-void Channel::note_echo(Path& path, Nanos sent, Nanos round_trip) {
-  const auto beat =
-      std::find_if(path.beats.begin(), path.beats.end(), [&](const Path::Beat& b) { return b.sent == sent; });
-  if (beat != path.beats.end()) {
+// `beat`: the one that was echoed; nullptr: one that left long ago, or never did.
+void Channel::note_echo(Path& path, const Path::Beat* beat, Nanos round_trip) {
+  if (beat != nullptr) {
     if (beat->why == Path::BeatFor::kQuestion || beat->why == Path::BeatFor::kAnswer) return;
     path.link.on_echo(now_, round_trip, beat->unacked);  // the peer's beats leave in pauses as well
     if (beat->why == Path::BeatFor::kPause) return;

@@ -6,6 +6,7 @@
 // Units: ns, bytes. One owner thread. Nothing here allocates.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -200,6 +201,11 @@ struct Path {
   std::array<Beat, 4> beats;
   std::size_t last_beat = 0;
   Nanos last_beat_sent() const { return beats[last_beat].sent; }
+  // nullptr: none of the last few left then. What is said of them is the peer's word, who may say anything.
+  const Beat* find_beat(Nanos sent) const {
+    const auto it = std::find_if(beats.begin(), beats.end(), [&](const Beat& b) { return b.sent == sent; });
+    return it == beats.end() ? nullptr : &*it;
+  }
   bool carried = false;  // pieces came since a heartbeat in a pause was last answered
   Nanos answered_at;
 
