@@ -1,9 +1,10 @@
 // One rank of bench/codecs.py: all-reduces of one gradient, by each codec in turn.
 //
-//   codecs_rank BYTES STEPS CODEC...     "dense" is no codec; power:4@4096: of a matrix of so many rows
+//   codecs_rank BYTES WARM_UP STEPS CODEC...     "dense" is no codec; power:4@4096: of a matrix of so many rows
 // Rank 0 prints a line of JSON for each codec: the seconds of each step, the bytes that its host's NICs sent in a step
-// by their own counters, and how far the first result is from the sum (as a share of it). A codec that is chosen
-// ("auto" in its text) first runs untimed until there was time to choose, which the line tells, with the reasons.
+// by their own counters, and how far the first result is from the sum (as a share of it). WARM_UP steps of each codec
+// are not counted. A codec that is chosen ("auto" in its text) first runs untimed until there was time to choose, which
+// the line tells, with the reasons.
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -74,7 +75,7 @@ std::string settle(canarynet::Group& world, int rank, const std::vector<float>& 
          ", \"why\": \"" + world.explain("all_reduce", input.size() * sizeof(float)) + "\"";
 }
 
-void measure(canarynet::Context& context, const Gradient& gradient, std::size_t count, int steps,
+void measure(canarynet::Context& context, const Gradient& gradient, std::size_t count, int warm_up, int steps,
              const std::string& codec, std::uint64_t tensor) {
   canarynet::Group& world = context.world();
   std::vector<float> input(count), output(count);
@@ -96,13 +97,15 @@ void measure(canarynet::Context& context, const Gradient& gradient, std::size_t 
     energy += exact * exact;
   }
   if (codec.find("auto") != std::string::npos) settled = settle(world, context.rank(), input, output, options);
-  const double before = sent_bytes();
-  for (int s = 0; s < steps; ++s) {
+  double before = sent_bytes();
+  for (int s = -warm_up; s < steps; ++s) {
+    if (s == 0) before = sent_bytes();
     world.barrier();
     const auto began = Clock::now();
     world.all_reduce(input, output, CANARY_SUM, options);
     world.barrier();
-    seconds += (s == 0 ? "" : ", ") + std::to_string(std::chrono::duration<double>(Clock::now() - began).count());
+    if (s >= 0)
+      seconds += (s == 0 ? "" : ", ") + std::to_string(std::chrono::duration<double>(Clock::now() - began).count());
   }
   const double sent = (sent_bytes() - before) / steps;
   if (context.rank() != 0) return;
@@ -114,15 +117,16 @@ void measure(canarynet::Context& context, const Gradient& gradient, std::size_t 
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc < 4) {
-    std::fprintf(stderr, "usage: codecs_rank BYTES STEPS CODEC...\n");
+  if (argc < 5) {
+    std::fprintf(stderr, "usage: codecs_rank BYTES WARM_UP STEPS CODEC...\n");
     return 2;
   }
   const std::size_t count = std::strtoull(argv[1], nullptr, 10) / sizeof(float);
   canarynet::Context context;
   const Gradient gradient;
-  for (int i = 3; i < argc; ++i)
-    measure(context, gradient, count, std::atoi(argv[2]), argv[i], static_cast<std::uint64_t>(i));
+  for (int i = 4; i < argc; ++i) {
+    measure(context, gradient, count, std::atoi(argv[2]), std::atoi(argv[3]), argv[i], static_cast<std::uint64_t>(i));
+  }
   context.finalize();
   return 0;
 } catch (const std::exception& error) {

@@ -204,8 +204,8 @@ class PathEstimator {
   }
   // On average: one late wake-up is nothing.
   void sample_service(Nanos took, Bytes bytes) {
-    carried_for_.count += (took.count - carried_for_.count) / 8;
-    carried_.count += (bytes.count - carried_.count) / 8;
+    carried_for_.count += (took.count - carried_for_.count) / 6;
+    carried_.count += (bytes.count - carried_.count) / 6;
   }
   void begin_span(Nanos now) {
     span_began_ = now;
@@ -230,7 +230,9 @@ class PathEstimator {
     const Nanos held = last.prompt ? late : late * 2;  // the ack may have waited for company
     const Nanos service = now - last.sent - rtt_min() - held;
     if (rate_.count == 0 || service.count <= 0) return;
-    const auto most = BytesPerSec::of(carried, service);
+    // One that came late, because the peer was computing or others' bytes went first, is no reason by itself: short
+    // operations prove no rate, so what is taken from it would not come back before the next trial.
+    const auto most = std::max(BytesPerSec::of(carried, service), ceiling());
     if (most >= rate_) return;
     rate_.count -= (rate_.count - most.count) / 4;
     sampled_at_ = now;
