@@ -8,8 +8,9 @@ Accuracy is over the 10,000 test images and does not depend on the machine's loa
 
 Codecs that leave out whole elements train by a recipe of their own (docs/compression.md), unless --plain is given: the
 optimizer's momentum multiplies what comes late, so momentum is gathered before the codec, there is less of it, and the
-rate is higher instead; the codec keeps more in the first three tenths of the steps; the gradient is one bucket. All
-codecs are compared with dense training by --momentum and --rate.
+rate is higher instead; the codec keeps more in the first three tenths of the steps; the gradient is one bucket. Where
+the ratio is left to the library (artopk:star@0.1:0.001, between these shares) there is no warm-up. All codecs are
+compared with dense training by --momentum and --rate.
 """
 import json
 import os
@@ -28,16 +29,21 @@ LOSS = 0.5  # points of accuracy, mean over the seeds
 
 
 def recipe(options, codec, steps):
-    if not codec or options.plain or not codec.startswith(SPARSE):
+    if not codec:
+        return ["--momentum", str(options.momentum), "--rate", str(options.rate)]
+    codec, _, shares = codec.partition("@")
+    if options.plain or not (codec + ":").startswith(SPARSE):
         how = ["--momentum", options.momentum, "--rate", options.rate]
     else:
-        how = ["--momentum", 0, "--codec-momentum", options.codec_momentum, "--rate", options.codec_rate,
-               "--warm-up", round(options.warm_up * steps), "--buckets", "one"]
-    return [str(word) for word in how] + (["--codec", codec] if codec else [])
+        how = ["--momentum", 0, "--codec-momentum", options.codec_momentum, "--rate", options.codec_rate]
+        if not shares:
+            how += ["--warm-up", round(options.warm_up * steps), "--buckets", "one"]
+    return [str(word) for word in how] + ["--codec", codec] + (["--ratio", shares] if shares else [])
 
 
 def train(options, network, codec, seed, steps):
-    """Returns the test accuracy in per cent, that of chance where training diverged, and the seconds of training."""
+    """Returns the test accuracy in per cent, that of chance where training diverged, the seconds of training, and what
+    ratio was chosen after how many steps that were undone (0: none was)."""
     with tempfile.TemporaryDirectory(prefix="canary-bench.") as folder:
         out = os.path.join(folder, "figures.json")
         program = os.path.join(options.build, "examples", "train_fashion_mnist", "train_fashion_mnist")
@@ -50,17 +56,18 @@ def train(options, network, codec, seed, steps):
         except BenchError as error:
             if "nan, which codec" not in str(error):
                 raise
-            return CHANCE, 0  # the training has diverged, and codecs take no such values
+            return CHANCE, 0, 0, 0  # the training has diverged, and codecs take no such values
         with open(out) as file:
             figures = json.load(file)
     if not figures["identical"]:
         raise BenchError("%s by %s, seed %d: the ranks' parameters differ" % (network, codec or "no codec", seed))
-    return 100 * figures["test_accuracy"], figures["seconds"]
+    return 100 * figures["test_accuracy"], figures["seconds"], figures["ratio"], figures["steps_undone"]
 
 
 def body():
     parser = harness.arguments(__doc__, repeat=5, quick_repeat=1)
-    parser.add_argument("--codec", action="append", help="these alone, beside dense; may be repeated")
+    parser.add_argument("--codec", action="append", help="these alone, beside dense; may be repeated; "
+                        "artopk:star@0.1:0.001: keeps a share that is chosen meanwhile")
     parser.add_argument("--network", action="append", choices=("dense", "conv"), help="[both; with --quick dense]")
     parser.add_argument("--momentum", type=float, default=0.9, help="of the averaged gradient [0.9]")
     parser.add_argument("--rate", type=float, default=0.1, help="of learning [0.1]")
@@ -95,6 +102,8 @@ def body():
 
 def show(figures, name, runs, note):
     accuracies = [r[0] for r in runs]
+    if any(r[2] for r in runs):
+        note += "; chosen %s, steps undone %s" % tuple(" ".join("%g" % r[i] for r in runs) for i in (2, 3))
     figures.add(name, sum(accuracies) / len(accuracies), "%",
                 note="%.2f to %.2f%s; %.1f s" % (min(accuracies), max(accuracies), note,
                                                  harness.median([r[1] for r in runs])))

@@ -91,12 +91,16 @@ int train_all(canarynet::Context& context, const Options& options) {
         "step %.1f ms; exchange of %.3f MB %.1f ms (median %.1f), %.1f ms of it not hidden behind the backward pass\n",
         f.step_ms_mean, static_cast<double>(trainer.gradient_bytes()) / 1e6, f.exchange_ms_mean, f.exchange_ms_median,
         f.exposed_ms_mean);
+    if (f.ratio != 0)
+      std::printf("%s keeps %.3g of the gradient in the end; %zu more steps tried ratios and were undone\n",
+                  options.codec.c_str(), f.ratio, f.undone);
     std::printf("gradient traffic by NIC, sent:\n%s", traffic_text(f.traffic).c_str());
     std::fflush(stdout);
     write_json(
         options,
         format("{\"mode\": \"train\", \"network\": \"%s\", \"codec\": \"%s\",\n", options.network.c_str(),
                options.codec.c_str()) +
+            format(" \"ratio\": %.6f, \"steps_undone\": %zu,\n", f.ratio, f.undone) +
             format(" \"ranks\": %d, \"algorithm\": \"%s\", \"steps\": %zu, \"epochs\": %.3f, "
                    "\"seconds\": %.2f,\n"
                    " \"test_accuracy\": %.4f, \"loss\": %.5f, \"identical\": %s, \"parameters_hash\": \"%016llx\",\n",

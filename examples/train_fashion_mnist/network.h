@@ -80,6 +80,7 @@ class MomentumDescent {
  public:
   MomentumDescent(std::size_t count, float momentum) : velocity_(count), momentum_(momentum) {}
   void step(std::span<float> parameters, std::span<const float> gradient, float rate);
+  std::span<float> velocity() { return velocity_; }
 
  private:
   std::vector<float> velocity_;

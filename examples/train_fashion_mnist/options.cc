@@ -12,6 +12,8 @@ constexpr const char* kHelp =
   --network NAME      dense: 784-256-128-10; conv: two convolutions, 128, 10 [dense]
   --codec CODEC       the gradient travels by this codec, such as sketch:8, with error feedback [none]
   --codec-momentum M  of each rank's gradient, before a sparse codec, in place of --momentum [0: none]
+  --ratio HIGH:LOW    how much a sparse codec keeps, which then is named without its ratio (artopk:star), is chosen while
+                      training goes on, between these shares: 0.1:0.001. The gradient is one bucket [none]
   --warm-up N         steps in which a sparse codec keeps more, from a quarter of all values on [0]
   --merge NAME        ranges that travel together: exact (as measured), mgwfbp, wfbp (none), synceasgd (all) [exact]
   --buckets NAME      layers: each travels once it is there; one: all together, chosen from as one [layers]
@@ -60,6 +62,13 @@ bool slowness(const std::string& text, std::vector<std::pair<std::size_t, double
   return true;
 }
 
+// "0.1:0.001"
+bool shares(const std::string& text, double* high, double* low) {
+  const std::size_t colon = std::min(text.find(':'), text.size() - 1);
+  return !text.empty() && number(text.substr(0, colon), 0.000001, 1.0, high) &&
+         number(text.substr(colon + 1), 0.000001, *high, low);
+}
+
 // Returns what is wrong with the value, or nothing.
 std::string set(const std::string& option, const std::string& value, Options* o) {
   const auto count = [&](std::size_t* out, std::size_t min, std::size_t max) -> std::string {
@@ -88,6 +97,8 @@ std::string set(const std::string& option, const std::string& value, Options* o)
     if (value != "layers" && value != "one") return "takes layers or one";
     return o->one_bucket = value == "one", "";
   }
+  if (option == "--ratio")
+    return shares(value, &o->ratio_high, &o->ratio_low) ? "" : "takes two shares, the larger one first: 0.1:0.001";
   if (option == "--warm-up") return count(&o->warm_up, 0, 1'000'000);
   if (option == "--codec-momentum")
     return number(value, 0.0f, 0.9999f, &o->codec_momentum) ? "" : "takes a number from 0 to 0.9999";
@@ -149,8 +160,14 @@ Parsed parse_options(const std::vector<std::string>& arguments) {
     }
   }
   const Options& o = parsed.options;
-  if (o.codec.empty() && (o.codec_momentum != 0 || o.warm_up != 0)) {
-    return refuse(std::string(o.warm_up != 0 ? "--warm-up" : "--codec-momentum") + ": there is no --codec");
+  for (const auto& [given, option] : {std::pair{o.warm_up != 0, "--warm-up"},
+                                      {o.codec_momentum != 0, "--codec-momentum"},
+                                      {o.ratio_high != 0, "--ratio"}}) {
+    if (given && o.codec.empty()) return refuse(std::string(option) + ": there is no --codec");
+  }
+  if (o.ratio_high != 0) {
+    if (o.warm_up != 0) return refuse("--warm-up: --ratio says how much is kept");
+    parsed.options.one_bucket = true;
   }
   if (o.merge != "exact" && (!o.codec.empty() || o.one_bucket))
     return refuse("--merge " + o.merge + ": ranges are no bundle with " + (o.one_bucket ? "--buckets one" : "--codec"));

@@ -14,7 +14,8 @@ struct Options {
   std::string network = "dense";  // or "conv"
   std::string codec;              // of the gradient's exchange; empty: none
   float codec_momentum = 0;
-  std::size_t warm_up = 0;  // steps
+  double ratio_high = 0, ratio_low = 0;  // between which the share that the codec keeps is chosen; 0: it says itself
+  std::size_t warm_up = 0;               // steps
   bool one_bucket = false;
   std::string merge = "exact";  // without a codec
   std::size_t steps = 700;

@@ -24,12 +24,26 @@ Trainer::Trainer(canarynet::Context& context, const Options& options, const Data
       images_(images),
       replica_(options, images, context.rank()),
       descent_(replica_.network().parameters().size(), options.momentum),
-      exchange_(context.world(), replica_.network().gradient(), replica_.network().buckets(), options),
+      exchange_(context.world(), replica_.network().gradient(), replica_.network().buckets(), options,
+                [this](canary_checkpoint what) { checkpoint(what); }),
       ranks_(static_cast<std::size_t>(context.world_size())),
       rank_(static_cast<std::size_t>(context.rank())) {
   if (images.size() < options.batch * ranks_)
     throw std::runtime_error("fewer images than one batch of all ranks takes");
   for (auto* times : {&step_ms_, &exchange_ms_, &exposed_ms_}) times->reserve(options.steps);
+}
+
+void Trainer::checkpoint(canary_checkpoint what) {
+  const std::span<float> parameters = replica_.network().parameters(), velocity = descent_.velocity();
+  if (what == CANARY_CHECKPOINT_SAVE) {
+    saved_.parameters.assign(parameters.begin(), parameters.end());
+    saved_.velocity.assign(velocity.begin(), velocity.end());
+    saved_.step = step_;
+  } else {
+    std::copy(saved_.parameters.begin(), saved_.parameters.end(), parameters.begin());
+    std::copy(saved_.velocity.begin(), saved_.velocity.end(), velocity.begin());
+    step_ = saved_.step;
+  }
 }
 
 TrainingFigures Trainer::train() {
@@ -40,15 +54,15 @@ TrainingFigures Trainer::train() {
   const Traffic traffic(context_);
   Progress progress;
   const double start = now_ms();
-  for (std::size_t step = 0; step < options_.steps; ++step) {
+  for (step_ = 0; step_ < options_.steps; ++step_) {
     const double step_start = now_ms();
-    progress.loss += replica_.forward(step, context_.rank(), context_.world_size());
+    exchange_.begin(step_);
+    progress.loss += replica_.forward(step_, context_.rank(), context_.world_size());
     progress.correct += network.correct();
-    exchange_.begin(step);
     network.backward([this](Range range) { exchange_.submit(range); });
     exchange_.finish();
     descent_.step(network.parameters(), network.gradient(),
-                  rate_at(options_, step, static_cast<float>(step), static_cast<float>(options_.steps)));
+                  rate_at(options_, step_, static_cast<float>(step_), static_cast<float>(options_.steps)));
 
     step_ms_.push_back(now_ms() - step_start);
     exchange_ms_.push_back(exchange_.whole_ms());
@@ -56,11 +70,13 @@ TrainingFigures Trainer::train() {
     progress.step_ms += step_ms_.back();
     progress.exposed_ms += exposed_ms_.back();
     ++progress.steps;
-    if ((step + 1) % options_.report_every == 0 || step + 1 == options_.steps)
-      report(step + 1, traffic, &progress, &figures);
+    if ((step_ + 1) % options_.report_every == 0 || step_ + 1 == options_.steps)
+      report(step_ + 1, traffic, &progress, &figures);
   }
   figures.seconds = (now_ms() - start) / 1e3;
   figures.steps = options_.steps;
+  figures.undone = step_ms_.size() - options_.steps;
+  if (exchange_.ratio() != nullptr) figures.ratio = exchange_.ratio()->state().ratio;
   figures.epochs = static_cast<double>(options_.steps * options_.batch * ranks_) / static_cast<double>(images_.size());
   figures.step_ms_mean = mean(step_ms_);
   figures.step_ms_median = median(step_ms_);

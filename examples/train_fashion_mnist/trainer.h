@@ -27,6 +27,8 @@ struct TrainingFigures {
   double exchange_ms_mean = 0, exchange_ms_median = 0;  // first bucket submitted to last one there
   double exposed_ms_mean = 0, exposed_ms_median = 0;    // the part that the backward pass did not hide
   std::vector<NicTraffic> traffic;                      // all ranks
+  std::size_t undone = 0;                               // steps that tried a ratio and were undone
+  double ratio = 0;                                     // that was chosen last; 0: none was
 };
 
 class Trainer {
@@ -44,6 +46,12 @@ class Trainer {
     std::size_t steps = 0, correct = 0;
     double step_ms = 0, exposed_ms = 0;
   };
+  // What a step changes, but for the codec's part, which the library keeps.
+  struct State {
+    std::vector<float> parameters, velocity;
+    std::size_t step = 0;
+  };
+  void checkpoint(canary_checkpoint what);
   void report(std::size_t step, const Traffic& traffic, Progress* progress, TrainingFigures* figures);
 
   canarynet::Context& context_;
@@ -52,7 +60,8 @@ class Trainer {
   Replica replica_;
   MomentumDescent descent_;
   GradientExchange exchange_;
-  std::size_t ranks_, rank_;
+  std::size_t ranks_, rank_, step_ = 0;
+  State saved_;
   std::vector<double> step_ms_, exchange_ms_, exposed_ms_;
 };
 
