@@ -22,6 +22,7 @@ using test::Lies;
 using test::Model;
 using test::Ranks;
 using test::Sizes;
+using test::value_of;
 
 template <typename T>
 void iterate(Bundle& bundle, Model<T>& model, int rank, int ranks, int iterations, canary_redop redop) {

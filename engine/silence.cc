@@ -106,8 +106,8 @@ void Engine::check_silence(Nanos now) {
 
 // Whether the peer, though it is heard, has heard no frame of ours for longer than the limit. It may wait for nothing
 // itself, and so not complain: the acknowledgement of its last piece was lost, and what is sent again does not arrive.
-// One that waits has said so before, a beat after the limit. A channel whose lanes come back after a longer outage needs
-// a round trip until it knows that it is heard again.
+// One that waits has said so before, a beat after the limit. A channel whose lanes come back after a longer outage
+// needs a round trip until it knows that it is heard again.
 bool Engine::hears_nothing(EnginePeer& p, Nanos now) const {
   const Nanos limit = options_.settings.silence_limit, beat = options_.settings.heartbeat_interval;
   const bool heard = !p.neighbour && p.channel && p.channel->ever_up() && now - p.channel->last_heard() <= limit / 2;

@@ -201,8 +201,8 @@ TEST(Blame, NobodyIsDeafWhileTheOtherDirectionIsBusyOrItsRankIsLate) {
   waits.expect_exact(5_s);
 }
 
-// What was sent before an outage is long ago, and the first echo after it takes a round trip, in which rank 0 would have
-// given its verdict.
+// What was sent before an outage is long ago, and the first echo after it takes a round trip, in which rank 0 would
+// have given its verdict.
 TEST(Blame, NobodyIsDeafInTheFirstRoundTripAfterAnIdleOutage) {
   ClusterOptions o = impatient(flat_cluster(3, 2));
   o.fabric.nic = NicOptions::link(100_ms, BytesPerSec::from_mbit(1000));

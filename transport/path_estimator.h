@@ -235,8 +235,8 @@ class PathEstimator {
     lately_for_.count += (std::max(service, Nanos{}).count - lately_for_.count) / 4;
     if (service.count <= 0 || lately_for_.count <= 0) return;
     auto most = BytesPerSec::of(carried, service);
-    // Of short operations, which prove no rate, what is taken from it would not come back before the next trial: that one
-    // piece was late, because the peer was computing or others' bytes went first, is no reason then.
+    // Short operations prove no rate, so what is taken from it would not come back before the next trial: that one of
+    // their pieces was late, because the peer was computing or others' bytes went first, is no reason.
     if (!last.proves) most = std::max(most, BytesPerSec::of(lately_, lately_for_));
     if (most >= rate_) return;
     rate_.count -= (rate_.count - most.count) / 4;

@@ -4,8 +4,8 @@
 // tensors of a bundle (canarynet/bundle.hpp), which finds out which of them had better travel together. With a codec
 // each is an operation of its own, and what the codec leaves out of a range joins that range's next gradient. As one
 // bucket, all of the gradient travels in finish(), and a sparse codec chooses among all of it. How much it keeps may be
-// chosen meanwhile (canarynet/ratio.hpp), for which begin() now and then brings back what training has learnt. Times are this rank's.
-// Failures come as canarynet::Error.
+// chosen meanwhile (canarynet/ratio.hpp), for which begin() now and then brings back what training had learnt before.
+// Times are this rank's. Failures come as canarynet::Error.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,8 @@ double now_ms();
 
 class GradientExchange {
  public:
-  // `ranges`: all of the gradient, as they will be submitted. `checkpoint`: saves the training's state, or brings it back.
+  // `ranges`: all of the gradient, as they will be submitted. `checkpoint` saves the training's state, or brings it
+  // back.
   GradientExchange(canarynet::Group& group, std::span<float> gradient, const std::vector<Range>& ranges,
                    const Options& options, canarynet::Ratio::Checkpoint checkpoint);
   // Before a step: how much its codec keeps. May call the checkpoint.

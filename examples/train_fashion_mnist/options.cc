@@ -12,8 +12,8 @@ constexpr const char* kHelp =
   --network NAME      dense: 784-256-128-10; conv: two convolutions, 128, 10 [dense]
   --codec CODEC       the gradient travels by this codec, such as sketch:8, with error feedback [none]
   --codec-momentum M  of each rank's gradient, before a sparse codec, in place of --momentum [0: none]
-  --ratio HIGH:LOW    how much a sparse codec keeps, which then is named without its ratio (artopk:star), is chosen while
-                      training goes on, between these shares: 0.1:0.001. The gradient is one bucket [none]
+  --ratio HIGH:LOW    how much a sparse codec keeps, which then is named without its ratio (artopk:star), is chosen
+                      while training goes on, between these shares: 0.1:0.001. The gradient is one bucket [none]
   --warm-up N         steps in which a sparse codec keeps more, from a quarter of all values on [0]
   --merge NAME        ranges that travel together: exact (as measured), mgwfbp, wfbp (none), synceasgd (all) [exact]
   --buckets NAME      layers: each travels once it is there; one: all together, chosen from as one [layers]
