@@ -239,14 +239,13 @@ Status RatioChoice::look() {
 
 Status RatioChoice::save() {
   std::uint64_t needed = 0;
-  const auto ask = [&] {
+  const auto ask = [&](std::span<std::byte> room) {
     return run_command(*place_.context, place_.member,
-                       [&](auto ticket) { return port::save_feedback(place_.member, feedback_, &needed, ticket); });
+                       [&](auto ticket) { return port::save_feedback(place_.member, room, &needed, ticket); });
   };
-  feedback_.clear();
-  Status s = ask();
+  Status s = ask({});
   feedback_.resize(needed);
-  if (s.ok()) s = ask();
+  if (s.ok()) s = ask(feedback_);
   if (!s.ok()) return s.wrap("saving error feedback");
   options_.checkpoint(options_.user, CANARY_CHECKPOINT_SAVE);
   return {};

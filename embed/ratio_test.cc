@@ -207,6 +207,11 @@ TEST(Ratio, GainsThatMoveAreExploredAgain) {
       ++iterations;
     }
     EXPECT_EQ(state_of(ratio).explorations, 2u) << "rank " << r;
+    // Its checkpoint takes the place of the first one's.
+    for (int i = 0; i < 3 * o.iterations + 1; ++i) {
+      ASSERT_NO_FATAL_FAILURE(iterate(ratio, job.world(r), crowded()));
+    }
+    EXPECT_EQ(state_of(ratio).choices, 2u) << "rank " << r;
     EXPECT_EQ(canary_ratio_destroy(ratio), CANARY_OK);
   });
 }
