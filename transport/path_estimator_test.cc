@@ -89,6 +89,7 @@ TEST(PathEstimator, AcksThatAreLateNowAndThenTakeLittle) {
   link.carry(200, 8);
   link.run_dry();
   for (int i = 0; i < 400; ++i) {
+    link.pause(1_ms);
     link.send();
     link.acknowledge(i % 4 == 0 ? 10_ms : Nanos{});
   }
