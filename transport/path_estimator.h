@@ -39,8 +39,7 @@ class BestRate {
     }
     best_[0] = std::max(best_[0], rate);
   }
-  BytesPerSec rate() const { return std::max(best_[0], best_[1]); }
-  bool is_twice(BytesPerSec of) const { return rate().count > of.count * 2; }
+  bool is_twice(BytesPerSec rate) const { return std::max(best_[0], best_[1]).count > rate.count * 2; }
 
  private:
   std::array<BytesPerSec, 2> best_;
@@ -230,14 +229,8 @@ class PathEstimator {
     const Nanos late = std::max(kWakeUp, rtt_min() / kVariation);
     const Nanos held = last.prompt ? late : late * 2;  // the ack may have waited for company
     const Nanos service = now - last.sent - rtt_min() - held;
-    if (rate_.count == 0) return;
-    lately_.count += (carried.count - lately_.count) / 4;
-    lately_for_.count += (std::max(service, Nanos{}).count - lately_for_.count) / 4;
-    if (service.count <= 0 || lately_for_.count <= 0) return;
-    auto most = BytesPerSec::of(carried, service);
-    // Short operations prove no rate, so what is taken from it would not come back before the next trial: that one of
-    // their pieces was late, because the peer was computing or others' bytes went first, is no reason.
-    if (!last.proves) most = std::max(most, BytesPerSec::of(lately_, lately_for_));
+    if (rate_.count == 0 || service.count <= 0) return;
+    const auto most = BytesPerSec::of(carried, service);
     if (most >= rate_) return;
     rate_.count -= (rate_.count - most.count) / 4;
     sampled_at_ = now;
@@ -265,8 +258,6 @@ class PathEstimator {
   std::array<RoundTrip, 2> fastest_;
   Nanos carried_for_;  // of what prompt acks told: the time beyond a round trip
   Bytes carried_;
-  Bytes lately_;  // what the last few pieces and their company came to, and the time beyond a round trip
-  Nanos lately_for_;
   Nanos bucket_start_{-(5_s).count};
   std::uint64_t delivered_ = 0;
   Nanos delivered_at_;

@@ -82,20 +82,6 @@ TEST(PathEstimator, ALinkThatBecameSlowIsFelt) {
   EXPECT_LT(of_the_rate(link), 0.35) << "five milliseconds became twenty-five";
 }
 
-// Of four peers that compute one is late with its acknowledgement each time. Short operations prove no rate, so what
-// one such piece took from it would stay lost.
-TEST(PathEstimator, AcksThatAreLateNowAndThenTakeLittle) {
-  Link link(1_ms);
-  link.carry(200, 8);
-  link.run_dry();
-  for (int i = 0; i < 400; ++i) {
-    link.pause(1_ms);
-    link.send();
-    link.acknowledge(i % 4 == 0 ? 10_ms : Nanos{});
-  }
-  EXPECT_GT(of_the_rate(link), 0.6);
-}
-
 TEST(PathEstimator, PiecesThatTakeLongSpeakAgainstALaneBeforeItProvesAnything) {
   Link link(100_us);
   link.carry(1, 1);
