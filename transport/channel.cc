@@ -408,7 +408,7 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
   if (now.pieces.bytes != 0) {
     now.pieces.last.dated &= now.pieces.last.sent == now.all.last.sent;
     const Nanos queued = path.link.queued(now_, now.pieces.last, ack.arrived_ns);
-    path.estimator.on_acked(now_, now.pieces.bytes, now.pieces.last, queued, path.window_was_full, nic);
+    path.estimator.on_acked(now_, now.pieces.bytes, now.pieces.last, path.window_was_full, nic);
     path.best.note(now_, path.estimator.rate());
     path.window_was_full = false;
     path.link.on_acked(now_, now.pieces.bytes, now.pieces.last, queued, nic);

@@ -7,8 +7,9 @@
 // - A shaper lets a burst pass at the speed of the wire. What a lane carries within a burst after a pause proves
 //   nothing; only what lies beyond it counts.
 // - What is sent may be all that there was to send: over a longer span, pauses and all, it is a lower bound.
-// - The time that a piece took to arrive, beyond the least that one took and a late wake-up, is an upper bound, however
-//   little was sent; but it is one of the NIC, which carries other channels' bytes as well.
+// - The time that a piece took, less what a round trip and two late wake-ups take, is an upper bound, however little
+//   was sent; but it is one of the NIC, which carries other channels' bytes as well, and the acks of this one behind
+//   them.
 // The window follows BBR as well: two round trips at the rate, since what TCP sends again holds up the acks of all that
 // comes behind it for one, while others must leave. While the rate still grows with it, twice that (STARTUP); then a
 // quarter more in one round trip of eight (PROBE_BW).
@@ -72,7 +73,7 @@ class PathEstimator {
   static constexpr std::int64_t kBurstBytes = 320 * 1024;
   static constexpr BytesPerSec kRefill{1'250'000'000};
   static constexpr std::int64_t kSeenBytes = 32 * 1024;
-  // How late an end may wake up without anything being wrong with the link; a long one varies by more.
+  // How late both ends together wake up without anything being wrong with the link; a long one varies by more.
   static constexpr Nanos kWakeUp = 1_ms;
   static constexpr int kVariation = 8;  // this part of a round trip
   // A span with pauses is looked at after the first, and a new one begins after the second.
@@ -97,26 +98,26 @@ class PathEstimator {
     const bool proves = burst_used_ >= std::uint64_t{kBurstBytes};
     return {now, delivered_at_, delivered_, acked_sent_, limited, prompt, true, proves, unacked, {}};
   }
-  // `bytes` were acked; `last` is the youngest departure among them, and took so much longer than the least to arrive
-  // (transport/arrival_clock.h). `full`: the window was what kept more from going. `nic`: by now.
-  void on_acked(Nanos now, std::uint64_t bytes, const Departure& last, Nanos queued, bool full, const NicBytes& nic) {
+  // `bytes` were acked; `last` is the youngest departure among them. `full`: the window was what kept more from going.
+  // `nic`: by now.
+  void on_acked(Nanos now, std::uint64_t bytes, const Departure& last, bool full, const NicBytes& nic) {
     delivered_ += bytes;
     delivered_at_ = now;
     acked_sent_ = last.sent;
     burst_used_ = std::min(burst_used_ + bytes, std::uint64_t{kBurstBytes});
     if (last.prompt) sample_rtt(now, now - last.sent, last.unacked);
     const Bytes moved{static_cast<std::int64_t>(delivered_ - last.delivered)};
-    // It may have stood behind what others sent here, and at the peer's NIC behind what came there from others: of that
-    // we see nothing, but where all do the same, as much comes to us.
+    // It may have stood behind what others sent here, and its ack behind what the peer sent to others: of that we see
+    // what came to us.
     const Bytes meanwhile = nic.since(last.nic);
-    sample_service(queued, std::max(last.unacked, meanwhile));
+    if (last.prompt) sample_service(now - last.sent - rtt_min(), std::max(last.unacked, meanwhile));
     was_busy_ |= last.proves;
     if (!last.limited || moved.count >= kSeenBytes) seen_ = BytesPerSec::of(moved, now - last.delivered_at);
     // Acks that were late come close together; what they tell of had left as far apart as ever.
     const Nanos span = std::max(now - last.delivered_at, last.sent - last.first_sent);
     if (last.proves) sample_rate(now, moved, span, last.limited);
     bound_from_span(now);
-    bound_from_service(now, std::max(moved, meanwhile), queued, last.proves);
+    bound_from_service(now, std::max(moved, meanwhile), last);
     count_round(last, full);
   }
   // `unacked`: the bytes that the link carried meanwhile.
@@ -164,7 +165,7 @@ class PathEstimator {
     if (f.rtt == Nanos::max()) return {};
     return rate_.count == 0 ? f.rtt : std::max(Nanos{}, f.rtt - rate_.time_for(f.unacked));
   }
-  // What its pieces would allow it, judged by how long they took to arrive beyond the least and a late wake-up.
+  // What its pieces would allow it, judged by how long they took, less a round trip and late wake-ups.
   // BytesPerSec::max() in the ordinary case.
   BytesPerSec ceiling() const {
     const Nanos service = carried_for_ - std::max(kWakeUp, rtt_min() / kVariation);
@@ -226,16 +227,12 @@ class PathEstimator {
     }
     if (span >= kSpanMax) begin_span(now);
   }
-  void bound_from_service(Nanos now, Bytes carried, Nanos queued, bool proves) {
-    const Nanos service = queued - std::max(kWakeUp, rtt_min() / kVariation);
-    if (rate_.count == 0) return;
-    lately_.count += (carried.count - lately_.count) / 4;
-    lately_for_.count += (std::max(service, Nanos{}).count - lately_for_.count) / 4;
-    if (service.count <= 0 || lately_for_.count <= 0) return;
-    auto most = BytesPerSec::of(carried, service);
-    // Short operations prove no rate, so what is taken from it does not come back before the next trial. One of their
-    // pieces may be late because the peer was computing or others' bytes went first: their mean decides.
-    if (!proves) most = std::max(most, BytesPerSec::of(lately_, lately_for_));
+  void bound_from_service(Nanos now, Bytes carried, const Departure& last) {
+    const Nanos late = std::max(kWakeUp, rtt_min() / kVariation);
+    const Nanos held = last.prompt ? late : late * 2;  // the ack may have waited for company
+    const Nanos service = now - last.sent - rtt_min() - held;
+    if (rate_.count == 0 || service.count <= 0) return;
+    const auto most = BytesPerSec::of(carried, service);
     if (most >= rate_) return;
     rate_.count -= (rate_.count - most.count) / 4;
     sampled_at_ = now;
@@ -261,10 +258,8 @@ class PathEstimator {
   Nanos sampled_at_;
   Nanos srtt_, rttvar_;
   std::array<RoundTrip, 2> fastest_;
-  Nanos carried_for_;  // mean of the time beyond the least
+  Nanos carried_for_;  // of what prompt acks told: the time beyond a round trip
   Bytes carried_;
-  Bytes lately_;  // what the last few pieces and their company came to, and the time beyond the least
-  Nanos lately_for_;
   Nanos bucket_start_{-(5_s).count};
   std::uint64_t delivered_ = 0;
   Nanos delivered_at_;
