@@ -40,10 +40,8 @@ Channel::Channel(ChannelOptions options, LaneFactory& factory, ChannelClient& cl
 // Lanes first: until they have ended they may read the pieces that were copied here.
 Channel::~Channel() {
   for (Path& path : paths_) end_train(path, false);
-  for (Path& path : paths_) {
+  for (const Path& path : paths_)
     rails_->add_probes(path.spec.local_rail, -static_cast<std::int64_t>(path.probes_unacked));
-    drop_unacked(path, path.unacked_bytes);
-  }
   for (std::uint32_t i = 0; i < records_.made(); ++i) {
     if (records_[i].state != Record::State::kFree) count_urgent_out(records_[i]);
   }
@@ -107,7 +105,7 @@ void Channel::take_back(std::uint32_t index) {
       e.record = kNone;
       if (!dropped) continue;
       // The acknowledgement of what goes in its place proves nothing of the lane.
-      drop_unacked(path, e.bytes - sizeof(wire::Header));
+      path.unacked_bytes -= e.bytes - sizeof(wire::Header);
       e.bytes = sizeof(wire::Header);
       // The sequence must still count at the receiver, or its cumulative ack would stop here.
       fill_hole(path, s);
@@ -179,22 +177,6 @@ bool Channel::place(std::uint32_t index, Path& path, bool last_for_now) {
   return true;
 }
 
-void Channel::drop_unacked(Path& path, std::uint64_t bytes) {
-  path.unacked_bytes -= bytes;
-  rails_->add_under_way(path.spec.local_rail, -static_cast<std::int64_t>(bytes));
-}
-
-// What leaves by this path's NIC now may wait for other channels' bytes.
-bool Channel::left_behind_others(const Path& path) const {
-  const auto own = static_cast<std::int64_t>(path.unacked_bytes);
-  return rails_->under_way(path.spec.local_rail) - own > LinkEstimate::kSmallBytes;
-}
-
-// What arrives by this path's NIC now may have waited for what came to other channels.
-bool Channel::arrives_among_others(const Path& path) const {
-  return now_ - rails_->others_arrival(path.spec.local_rail, this) < limits::kAmongOthers;
-}
-
 // A sequenced frame has been given to the path's lane. `prompt`: its ack comes at once.
 Path::InFlight& Channel::note_sent(Path& path, std::uint32_t payload_bytes, bool prompt) {
   const bool idle = path.first_unacked == path.next_sequence;
@@ -206,13 +188,10 @@ Path::InFlight& Channel::note_sent(Path& path, std::uint32_t payload_bytes, bool
   // What measures the link does not count: the estimator of the lane does not hear of its acknowledgement.
   const std::uint64_t others = path.unacked_bytes - path.measuring_bytes;
   const bool limited = path.measuring_bytes != 0 || others < static_cast<std::uint64_t>(options_.piece_bytes.count);
-  const bool behind = left_behind_others(path);
   path.unacked_bytes += e.bytes;
-  rails_->add_under_way(path.spec.local_rail, e.bytes);
   e.departure =
       path.estimator.depart(now_, others == 0, limited, prompt, Bytes{static_cast<std::int64_t>(path.unacked_bytes)});
   e.departure.nic = rails_->carried(path.spec.local_rail);
-  e.departure.behind = behind;
   ++path.next_sequence;
   earlier(path.last_progress + stall_after(path));
   return e;
@@ -356,8 +335,6 @@ void Channel::send_ack(Path& path) {
   wire::Header h;
   h.kind = wire::Kind::kAck;
   h.payload_bytes = path.received.encode(&ack);
-  ack.arrived_ns = static_cast<std::uint64_t>(path.arrived_at.count);
-  if (left_behind_others(path) || arrives_among_others(path)) h.flags |= wire::kBehind;
   if (!send_frame(path, h, &ack, kNoCookie)) return;  // on_writable tries again
   path.ack_pending_frames = 0;
   path.ack_pending_bytes = 0;
@@ -384,7 +361,7 @@ void Channel::entry_acked(Path& path, std::uint32_t sequence, Acked* acked) {
     if (e.departure.sent >= part->last.sent) part->last = e.departure;
   }
   CANARY_CHECK(e.bytes <= path.unacked_bytes, "more is acknowledged than is in flight");
-  drop_unacked(path, e.bytes);
+  path.unacked_bytes -= e.bytes;
   if (e.probe) forget_probe(path, e);
   e.bytes = 0;
   const std::uint32_t record = e.record;
@@ -400,7 +377,7 @@ void Channel::forget_probe(Path& path, Path::InFlight& e) {
   rails_->add_probes(path.spec.local_rail, -std::int64_t{e.bytes});
 }
 
-void Channel::handle_ack(Path& path, const wire::AckPayload& ack, bool after_others) {
+void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
   // It acknowledges from none to all of what is in flight. Any other number is older than an ack that was heard
   // already, or was never sent: ignoring it leaves everything unacked, which is safe, and no loop here runs further
   // than the window.
@@ -424,18 +401,14 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack, bool after_oth
     if (path.entry(s).bytes != 0) declare_lost(path, s);
   }
   if (now.all.bytes == 0) return;
-  now.all.last.behind |= after_others;
-  now.pieces.last.behind |= after_others;
   heard_by_peer_ = std::max(heard_by_peer_, now.all.last.sent);
   rails_->add_acked(path.spec.local_rail, now.all.bytes);
   const PathEstimator::NicBytes nic = rails_->carried(path.spec.local_rail);
   if (now.pieces.bytes != 0) {
-    now.pieces.last.dated &= now.pieces.last.sent == now.all.last.sent;
-    const Nanos queued = path.link.queued(now_, now.pieces.last, ack.arrived_ns);
     path.estimator.on_acked(now_, now.pieces.bytes, now.pieces.last, path.window_was_full, nic);
     path.best.note(now_, path.estimator.rate());
     path.window_was_full = false;
-    path.link.on_acked(now_, now.pieces.bytes, now.pieces.last, queued, nic);
+    path.link.on_acked(now_, now.pieces.bytes, now.pieces.last, nic);
   } else {
     path.link.on_round_trip(now_, now.all.last, nic);
   }
@@ -455,7 +428,7 @@ void Channel::declare_lost(Path& path, std::uint32_t sequence) {
   // Twice within a round trip says nothing new.
   if (now_ - e.departure.sent < path.estimator.rtt_min() / 2) return;
   e.departure.sent = now_;
-  e.departure.prompt = e.departure.dated = false;  // the ack may be the first frame's: it tells no round trip
+  e.departure.prompt = false;  // the ack may be the first frame's: it tells no round trip
   path.link.note_lost();
   if (e.probe) forget_probe(path, e);
   const std::uint32_t record = e.record;

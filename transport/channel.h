@@ -247,17 +247,14 @@ class Channel final : public LaneSink {
   bool is_worth_a_ride(const Path& path) const;
   void send_ack(Path& path);
   void send_heartbeat(Path& path, Path::BeatFor why = Path::BeatFor::kLife);
-  void note_echo(Path& path, const Path::Beat* beat, Nanos round_trip, bool behind);
+  void note_echo(Path& path, const Path::Beat* beat, Nanos round_trip);
   void watch_link(Path& path);
   void look_at_losses(Path& path);
   bool is_greeted(const wire::Header& header, const Arrival& arrival, std::string* why_not) const;
   template <typename Frame>
   bool is_read(const wire::Header& header, const Arrival& arrival, Frame* out);
   void note_sequenced(Path& path, const wire::Header& header);
-  void handle_ack(Path& path, const wire::AckPayload& ack, bool after_others);
-  void drop_unacked(Path& path, std::uint64_t bytes);
-  bool left_behind_others(const Path& path) const;
-  bool arrives_among_others(const Path& path) const;
+  void handle_ack(Path& path, const wire::AckPayload& ack);
   struct Acked;
   void entry_acked(Path& path, std::uint32_t sequence, Acked* acked);
   void forget_probe(Path& path, Path::InFlight& e);

@@ -41,7 +41,6 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
   path.last_heard = now_;
   last_heard_ = now_;
   rails_->add_received(path.spec.local_rail, sizeof header + header.payload_bytes);
-  if (header.payload_bytes > LinkEstimate::kSmallBytes) rails_->note_arrival(path.spec.local_rail, this, now_);
   if (path.challenged != Nanos::max()) {
     // It speaks: whoever said that this lane has ended was wrong, or lied.
     if (path.candidate)
@@ -84,27 +83,24 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
       break;
     case wire::Kind::kAck: {
       wire::AckPayload ack;
-      if (is_read(header, arrival, &ack)) handle_ack(path, ack, (header.flags & wire::kBehind) != 0);
+      if (is_read(header, arrival, &ack)) handle_ack(path, ack);
       return;
     }
     case wire::Kind::kHeartbeat: {
       wire::HeartbeatPayload beat;
       if (!is_read(header, arrival, &beat)) return;
-      const bool behind = (header.flags & wire::kBehind) != 0;
       const Nanos echoed{static_cast<std::int64_t>(beat.echo_ns)};
       const Path::Beat* const ours = path.find_beat(echoed);
       if (ours != nullptr) heard_by_peer_ = std::max(heard_by_peer_, echoed);
-      if (ours != nullptr) path.link.note_way(now_, echoed, beat.sent_ns - beat.echo_held_ns);
       const bool first = path.peer_sent_ns == 0;
       path.peer_sent_ns = beat.sent_ns;
       path.peer_heard_at = now_;
-      path.heard_among_others = arrives_among_others(path);
       // One that was held back for long tells more of the two clocks than of the way.
       const Nanos held{static_cast<std::int64_t>(beat.echo_held_ns)};
       if (beat.echo_ns != 0 && held >= Nanos{} && held <= limits::kEchoHeldMax) {
         const auto rtt =
             static_cast<std::int64_t>(static_cast<std::uint64_t>(now_.count) - beat.echo_ns - beat.echo_held_ns);
-        if (rtt >= 0 && rtt < (60_s).count) note_echo(path, ours, Nanos{rtt}, behind);
+        if (rtt >= 0 && rtt < (60_s).count) note_echo(path, ours, Nanos{rtt});
       }
       if (first) {
         send_heartbeat(path);
@@ -131,11 +127,10 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
 }
 
 // `beat`: the one that was echoed; nullptr: one that left long ago, or never did.
-void Channel::note_echo(Path& path, const Path::Beat* beat, Nanos round_trip, bool behind) {
+void Channel::note_echo(Path& path, const Path::Beat* beat, Nanos round_trip) {
   if (beat != nullptr) {
     if (beat->why == Path::BeatFor::kQuestion || beat->why == Path::BeatFor::kAnswer) return;
-    path.link.on_echo(now_, round_trip, beat->unacked,
-                      behind || beat->behind);  // the peer's beats leave in pauses as well
+    path.link.on_echo(now_, round_trip, beat->unacked);  // the peer's beats leave in pauses as well
     if (beat->why == Path::BeatFor::kPause) return;
   }
   if (path.echo_seen) {
@@ -180,7 +175,6 @@ void Channel::note_malformed(const char* why) {
 void Channel::note_sequenced(Path& path, const wire::Header& header) {
   if ((header.flags & wire::kSequenced) == 0) return;
   if (!path.received.mark(header.lane_sequence)) return;
-  path.arrived_at = now_;
   ++path.ack_pending_frames;
   path.ack_pending_bytes += header.payload_bytes;
   if ((header.flags & wire::kAckNow) != 0 || path.ack_pending_bytes >= limits::kAckBytes ||

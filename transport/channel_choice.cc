@@ -215,14 +215,11 @@ bool Channel::on_trial(Path& path) const {
     t.bytes = 0;
     t.delivered = e.delivered();
     t.known = e.was_busy() ? e.rate() : BytesPerSec{};
-    t.best = path.best.rate();
     return true;
   }
   const bool goes_on = now_ - t.began < limits::kTrialMax + e.rtt_min() * 8 && t.bytes < limits::kTrialBytes;
   if (goes_on && !shows_nothing_new(t, e, now_)) return true;
-  // Short operations wear down what a lane is believed to carry. To find again what it carried is nothing new.
-  const std::int64_t known = std::max(t.known, t.best).count;
-  const bool learned = e.rate().count > known + known / 4;
+  const bool learned = e.rate().count > t.known.count + t.known.count / 4;
   const Nanos most = learned || path.best.is_twice(e.rate()) ? limits::kTrialPauseMin : limits::kTrialPauseMax;
   t.pause = std::clamp(t.pause * 2, limits::kTrialPauseMin, most);
   t.began = Nanos::max();

@@ -42,9 +42,6 @@ inline constexpr BytesPerSec kFirstRate = BytesPerSec::from_mbit(50);
 // And the slowest that it may turn out to have, where patience is the question.
 inline constexpr BytesPerSec kSlowestRate = BytesPerSec::from_mbit(10);
 
-// What arrives so soon after another channel's piece may have waited for it at the NIC.
-inline constexpr Nanos kAmongOthers = 20_ms;
-
 // A heartbeat's echo that waited longer than that for a frame back is not believed: clocks drift by 20 ppm.
 inline constexpr Nanos kEchoHeldMax = 3_s;
 

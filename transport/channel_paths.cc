@@ -281,7 +281,7 @@ void Channel::fail_path(Path& path, const std::string& why) {
     }
   }
   path.next_sequence = path.first_unacked = 1;
-  drop_unacked(path, path.unacked_bytes);
+  path.unacked_bytes = 0;
   path.stalled = path.blocked = path.needs_flush = path.echo_seen = path.ack_now = false;
   path.stalls = 0;
   path.received.reset();
@@ -478,8 +478,7 @@ void Channel::watch_link(Path& path) {
 
 void Channel::send_heartbeat(Path& path, Path::BeatFor why) {
   path.last_beat = (path.last_beat + 1) % path.beats.size();
-  const bool behind = left_behind_others(path);
-  path.beats[path.last_beat] = {now_, Bytes{static_cast<std::int64_t>(path.unacked_bytes)}, behind, why};
+  path.beats[path.last_beat] = {now_, Bytes{static_cast<std::int64_t>(path.unacked_bytes)}, why};
   wire::HeartbeatPayload beat;
   beat.sent_ns = static_cast<std::uint64_t>(now_.count);
   beat.echo_ns = path.peer_sent_ns;
@@ -489,7 +488,6 @@ void Channel::send_heartbeat(Path& path, Path::BeatFor why) {
   h.payload_bytes = sizeof beat;
   client_.fill_heartbeat(*this, &h);
   if (why == Path::BeatFor::kQuestion) h.flags |= wire::kAckNow;
-  if (behind || path.heard_among_others) h.flags |= wire::kBehind;
   send_frame(path, h, &beat, kNoCookie);
 }
 

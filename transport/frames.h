@@ -33,9 +33,9 @@ constexpr Shape shape_of(Kind kind) {
     case Kind::kSignature:
       return {kOfPieces, true, 0, kPayloadMax};  // its flow knows more
     case Kind::kAck:
-      return {kBehind, false, kAckFixedBytes, sizeof(AckPayload)};
+      return {0, false, kAckFixedBytes, sizeof(AckPayload)};
     case Kind::kHeartbeat:
-      return {kAckNow | kBehind, false, sizeof(HeartbeatPayload), sizeof(HeartbeatPayload)};
+      return {kAckNow, false, sizeof(HeartbeatPayload), sizeof(HeartbeatPayload)};
     case Kind::kAbort:
       return {0, false, sizeof(AbortPayload), sizeof(AbortPayload) + kAbortTextMax};
     case Kind::kGoodbye:

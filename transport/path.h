@@ -65,7 +65,7 @@ class AckState {
       }
       out->bitmap[out->words++] = word;
     }
-    return wire::kAckFixedBytes + 8 * out->words;
+    return 8 + 8 * out->words;
   }
   // Begins anew, as if everything up to `cumulative` had arrived.
   void reset(std::uint32_t cumulative = 0) {
@@ -102,7 +102,6 @@ struct Trial {
   std::uint64_t bytes = 0;          // probes sent so far
   std::uint64_t delivered = 0;      // by the lane when it began
   BytesPerSec known;                // the rate when it began
-  BytesPerSec best;                 // the highest one of the last while then
 };
 
 struct Path {
@@ -164,7 +163,6 @@ struct Path {
   std::uint64_t ack_pending_bytes = 0;
   bool ack_now = false;
   Nanos ack_due = Nanos::max();
-  Nanos arrived_at;                 // the last sequenced frame
   const char* malformed = nullptr;  // why the frame that is landing can't be right
   bool landing = false;             // a kSpan landing is in progress
   const std::byte* landing_place = nullptr;
@@ -188,7 +186,6 @@ struct Path {
   bool echo_seen = false;          // since the lane came up
   std::uint64_t peer_sent_ns = 0;  // to echo
   Nanos peer_heard_at;
-  bool heard_among_others = false;  // it may have waited for what came to other channels
   // A heartbeat that left here: when, why, and what was unacknowledged. Echoes are of one of the last few.
   enum class BeatFor : std::uint8_t {
     kLife,      // nothing else was sent for a while
@@ -199,7 +196,6 @@ struct Path {
   struct Beat {
     Nanos sent;
     Bytes unacked;
-    bool behind = false;  // other channels' bytes on the NIC
     BeatFor why = BeatFor::kLife;
   };
   std::array<Beat, 4> beats;

@@ -39,8 +39,7 @@ class BestRate {
     }
     best_[0] = std::max(best_[0], rate);
   }
-  BytesPerSec rate() const { return std::max(best_[0], best_[1]); }
-  bool is_twice(BytesPerSec of) const { return rate().count > of.count * 2; }
+  bool is_twice(BytesPerSec rate) const { return std::max(best_[0], best_[1]).count > rate.count * 2; }
 
  private:
   std::array<BytesPerSec, 2> best_;
@@ -63,8 +62,6 @@ class PathEstimator {
     Nanos first_sent{};    // when what was acknowledged then had left
     bool limited = false;  // less than a piece was in flight: the sample says little about the link
     bool prompt = true;    // the ack is not held back for company: it tells the round trip
-    bool dated = true;     // the arrival that its ack tells is its own
-    bool behind = false;   // it, or its ack, left behind other channels' bytes; the caller sets it
     bool proves = false;   // it left behind a burst
     Bytes unacked{};       // with this piece: what the link must carry before its ack can come
     NicBytes nic;          // until then; the caller sets it
@@ -97,7 +94,7 @@ class PathEstimator {
       acked_sent_ = now;
     }
     const bool proves = burst_used_ >= std::uint64_t{kBurstBytes};
-    return {now, delivered_at_, delivered_, acked_sent_, limited, prompt, true, false, proves, unacked, {}};
+    return {now, delivered_at_, delivered_, acked_sent_, limited, prompt, proves, unacked, {}};
   }
   // `bytes` were acked; `last` is the youngest departure among them. `full`: the window was what kept more from going.
   // `nic`: by now.

@@ -35,9 +35,6 @@ class RailRates {
   // Probes that wait to be acknowledged, over all lanes of the rail: what is sent now comes behind them.
   void add_probes(int rail, std::int64_t bytes) { entry(rail).probes += bytes; }
 
-  // Bytes that are not acknowledged yet, over all lanes of the rail.
-  void add_under_way(int rail, std::int64_t bytes) { entry(rail).under_way += bytes; }
-
   // The trains over idle links.
   ProbeTrains& trains() { return trains_; }
 
@@ -46,35 +43,18 @@ class RailRates {
   void add_received(int rail, std::uint64_t bytes) {
     entry(rail).carried.received.count += static_cast<std::int64_t>(bytes);
   }
-  // More than a small frame arrived by this channel.
-  void note_arrival(int rail, const void* channel, Nanos now) {
-    Entry& e = entry(rail);
-    if (e.arrived_for != channel) e.arrived_before = e.arrived_at;
-    e.arrived_for = channel;
-    e.arrived_at = now;
-  }
-  // When that was last so for another channel than this; far back: never.
-  Nanos others_arrival(int rail, const void* channel) const {
-    if (!known(rail)) return Nanos{-(3600_s).count};
-    const Entry& e = rails_[static_cast<std::size_t>(rail)];
-    return e.arrived_for == channel ? e.arrived_before : e.arrived_at;
-  }
 
   PathEstimator::NicBytes carried(int rail) const {
     return known(rail) ? rails_[static_cast<std::size_t>(rail)].carried : PathEstimator::NicBytes{};
   }
   BytesPerSec rate(int rail) const { return known(rail) ? rails_[static_cast<std::size_t>(rail)].rate : BytesPerSec{}; }
   std::int64_t probes(int rail) const { return known(rail) ? rails_[static_cast<std::size_t>(rail)].probes : 0; }
-  std::int64_t under_way(int rail) const { return known(rail) ? rails_[static_cast<std::size_t>(rail)].under_way : 0; }
   bool any() const { return any_; }
 
  private:
   struct Entry {
     BytesPerSec rate;
     std::int64_t probes = 0;
-    std::int64_t under_way = 0;
-    const void* arrived_for = nullptr;
-    Nanos arrived_at{-(3600_s).count}, arrived_before{-(3600_s).count};
     PathEstimator::NicBytes carried;
   };
   bool known(int rail) const { return rail >= 0 && static_cast<std::size_t>(rail) < rails_.size(); }
