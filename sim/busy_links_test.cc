@@ -13,10 +13,7 @@ namespace {
 // 4 MiB among eight hosts of which one has a fifth of the others' rate. An operation takes a third of a second, and in
 // that time the level of some link of the 112 changes, be it for a moment.
 TEST(BusyLinks, LevelsThatChangeAllTheTimeKeepNobodyFromJudging) {
-  ClusterOptions o = flat_cluster(8, 2);
-  o.settings.measured_choice = true;
-  o.fabric.window_bytes = 16 << 20;
-  Cluster c(o);
+  Cluster c(measuring(flat_cluster(8, 2)));
   for (int host = 0; host < 8; ++host) {
     for (int rail = 0; rail < 2; ++rail)
       c.fabric().nic(host, rail) = NicOptions::link(50_us, BytesPerSec::from_mbit(host == 7 ? 100 : 500));
@@ -43,10 +40,7 @@ TEST(BusyLinks, LevelsThatChangeAllTheTimeKeepNobodyFromJudging) {
 
 // Times from before the links changed are none of what runs now.
 TEST(BusyLinks, LevelsThatChangeOnceOutdateWhatRuns) {
-  ClusterOptions o = flat_cluster(4, 1);
-  o.settings.measured_choice = true;
-  o.fabric.window_bytes = 16 << 20;
-  Cluster c(o);
+  Cluster c(measuring(flat_cluster(4, 1)));
   const auto set_delay = [&](Nanos delay) {
     for (int host = 0; host < 4; ++host) c.fabric().nic(host, 0) = NicOptions::link(delay, BytesPerSec::from_mbit(100));
   };

@@ -29,6 +29,13 @@ inline ClusterOptions impatient(ClusterOptions options) {
   return options;
 }
 
+// Options with which groups choose by what they measured of their links.
+inline ClusterOptions measuring(ClusterOptions options) {
+  options.settings.measured_choice = true;
+  options.fabric.window_bytes = 16 << 20;
+  return options;
+}
+
 // The shapes of f32 operations. Equal salts give equal inputs.
 inline oracle::Shape sum(int ranks, std::uint64_t count, std::uint64_t salt = 1) {
   oracle::Shape s;

@@ -10,11 +10,9 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "base/serial.h"
 #include "sim/cluster_test_util.h"
 #include "sim/forger_test_util.h"
 
@@ -25,10 +23,8 @@ namespace {
 constexpr std::uint64_t kCount = 1 << 17;  // f32: 512 KiB
 NicOptions link_of(Nanos delay) { return NicOptions::link(delay, BytesPerSec::from_mbit(100)); }
 ClusterOptions long_cluster(int hosts = 4, int ranks_per_host = 1, Nanos delay = 20_ms) {
-  ClusterOptions o = flat_cluster(hosts, 1, ranks_per_host);
-  o.settings.measured_choice = true;
+  ClusterOptions o = measuring(flat_cluster(hosts, 1, ranks_per_host));
   o.fabric.nic = link_of(delay);
-  o.fabric.window_bytes = 16 << 20;
   return o;
 }
 void set_delay(Cluster& c, Nanos delay) {

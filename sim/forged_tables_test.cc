@@ -14,17 +14,14 @@
 namespace canarynet {
 namespace {
 
-ClusterOptions measured_cluster() {
-  ClusterOptions o = flat_cluster(3, 1, 1);
-  o.settings.measured_choice = true;
-  o.fabric.nic = NicOptions::link(20_ms, BytesPerSec::from_mbit(100));
-  o.fabric.window_bytes = 16 << 20;
-  return o;
-}
-
 // Engine 1 is the first of this group: what it says decides.
 struct Forged {
-  Forged() : c(measured_cluster()), joined(c.join()), members(form_group(c, {1, 0, 2})), forger(c) {}
+  Forged() : c(long_links()), joined(c.join()), members(form_group(c, {1, 0, 2})), forger(c) {}
+  static ClusterOptions long_links() {
+    ClusterOptions o = measuring(flat_cluster(3, 1));
+    o.fabric.nic = NicOptions::link(20_ms, BytesPerSec::from_mbit(100));
+    return o;
+  }
   GroupMember* of_rank(int world) { return members[world == 1 ? 0 : world == 0 ? 1 : 2]; }
   wire::Header header(wire::DecisionFrame frame, std::uint32_t version, std::uint32_t op) {
     wire::Header h;
