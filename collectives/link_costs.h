@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <unordered_map>
+#include <vector>
 
 namespace canarynet {
 
@@ -21,11 +22,17 @@ class LinkCosts {
 
   // Sets the cost from `from` over its rail `rail` to `to`.
   void set(int from, int to, int rail, LinkCost cost) { links_[key(from, to, rail)] = cost; }
-  // As if every link had this beta.
-  void set_every_beta(double beta) {
-    everywhere_.beta = beta;
-    for (auto& [key, cost] : links_) cost.beta = beta;
+  // As set(), of a link that has shown no rate: its beta is a guess.
+  void guess(int from, int to, int rail, LinkCost cost) {
+    set(from, to, rail, cost);
+    guessed_.push_back(key(from, to, rail));
   }
+  bool has_guesses() const { return !guessed_.empty(); }
+  // Another guess for all of those.
+  void set_guessed_beta(double beta) {
+    for (const std::uint64_t link : guessed_) links_[link].beta = beta;
+  }
+  LinkCost usual() const { return everywhere_; }
   LinkCost of(int from, int to, int rail) const {
     const auto found = links_.find(key(from, to, rail));
     return found == links_.end() ? everywhere_ : found->second;
@@ -47,6 +54,7 @@ class LinkCosts {
 
   LinkCost everywhere_;
   std::unordered_map<std::uint64_t, LinkCost> links_;
+  std::vector<std::uint64_t> guessed_;
 };
 
 }  // namespace canarynet

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <utility>
 
@@ -31,17 +32,6 @@ int host_of(const PlanRequest& request, int rank) {
   if (request.host_of.empty()) return rank;
   const auto& hosts = request.host_of;
   return static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(rank)]) - hosts.begin());
-}
-
-// The rail of `b` that a's rail meets: the k-th of the rails that reach `b` meets the k-th of those that reach `a`, and
-// a longer list goes round the shorter one.
-int partner_of(const Reachability& reach, int a, int b, int rail) {
-  const std::uint32_t mine = rails_of(reach, a, b), theirs = rails_of(reach, b, a);
-  if (theirs == 0) return rail;
-  int place = std::popcount(mine & ((1u << rail) - 1)) % std::popcount(theirs);
-  for (std::uint32_t left = theirs;; left &= left - 1) {
-    if (place-- == 0) return std::countr_zero(left);
-  }
 }
 
 double median(std::vector<double>* values) {
@@ -102,7 +92,7 @@ LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> me
     if (alpha > 0) k.alpha = k.alpha > 0 ? std::min(k.alpha, alpha) : alpha;
     k.rate = std::max(k.rate, rate);
     out[a][rail] = std::max(out[a][rail], rate);
-    double& into = in[b][static_cast<std::size_t>(partner_of(*request.reach, m.from, m.to, m.rail))];
+    double& into = in[b][static_cast<std::size_t>(request.reach->partner(m.from, m.to, m.rail))];
     into = std::max(into, rate);
   }
   *rates_known = !betas.empty();
@@ -119,11 +109,16 @@ LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> me
         const int rail = std::countr_zero(left);
         if (rail >= kRailsMax) break;
         const auto mine = static_cast<std::size_t>(rail);
-        const auto theirs = static_cast<std::size_t>(partner_of(*request.reach, from, to, rail));
+        const auto theirs = static_cast<std::size_t>(request.reach->partner(from, to, rail));
         const Known& k = known[a * n + b][mine];
         double rate = k.rate;
         if (rate <= 0 && out[a][mine] > 0 && in[b][theirs] > 0) rate = std::min(out[a][mine], in[b][theirs]);
-        links.set(from, to, rail, {k.alpha > 0 ? k.alpha : usual.alpha, rate > 0 ? 1 / rate : usual.beta});
+        const LinkCost cost{k.alpha > 0 ? k.alpha : usual.alpha, rate > 0 ? 1 / rate : usual.beta};
+        if (rate > 0) {
+          links.set(from, to, rail, cost);
+        } else {
+          links.guess(from, to, rail, cost);
+        }
       }
     }
   }
@@ -204,27 +199,41 @@ bool TableCosting::is_in_force(const CostedClass& c, const Costed& k) const {
   return k.planner == row->planner && k.piece_bytes == row->piece_bytes && k.in_order == in_order;
 }
 
-double TableCosting::walk(const Costed& k) const {
+double TableCosting::walk(const LinkCosts& links, const Costed& k) const {
   CostModel model = model_;
-  model.links = &links_;
+  model.links = &links;
   model.piece_bytes = k.piece_bytes != 0 ? k.piece_bytes : walk_piece_bytes_;
   return walk_cost(k.planner, request_of(classes_[class_], k.in_order), kRailsMax, model);
 }
 
-// The rate by which the planner in force takes as long as it did. Two walks.
+// The rate of links that have shown none by which the planner in force takes as long as it did. Two walks.
 void TableCosting::infer_rate() {
   const CostedClass& c = classes_[class_];
   const auto in_force = [&](const Costed& k) { return is_in_force(c, k) && took(c, k) > 0; };
   const auto known = std::find_if(planned_.begin(), planned_.end(), in_force);
   if (known == planned_.end()) return;
   if (tasks_of(known->planner, request_of(c, known->in_order), walk_piece_bytes_) > kWalkTasks / 2) return;
-  links_.set_every_beta(1 / kFastRate);
-  const double fast = walk(*known);
-  links_.set_every_beta(1 / kSlowRate);
-  const double slow = walk(*known);
-  const double per_byte = (slow - fast) / (1 / kSlowRate - 1 / kFastRate);
-  const double beta = per_byte > 0 ? 1 / kFastRate + (took(c, *known) - fast) / per_byte : 1 / kFastRate;
-  links_.set_every_beta(std::clamp(beta, 1 / kFastRate, 1 / kLeastRate));
+  const double time = took(c, *known);
+  // Rates are first known of links that are busy for long, and the others are no slower than those.
+  const double slow_beta = rates_known_ ? links_.usual().beta : 1 / kSlowRate;
+  LinkCosts guess = links_;
+  guess.set_guessed_beta(slow_beta);
+  const double slow = walk(guess, *known);
+  if (rates_known_) {
+    if (c.bytes <= kSmallBytes) return;
+    guessed_beta_ = slow_beta;
+    if (slow < kSameCost * time) return;
+  }
+  guess.set_guessed_beta(1 / kFastRate);
+  const double fast = walk(guess, *known);
+  const double per_byte = (slow - fast) / (slow_beta - 1 / kFastRate);
+  const double beta = per_byte > 0 ? 1 / kFastRate + (time - fast) / per_byte : 1 / kFastRate;
+  const double inferred = std::clamp(beta, 1 / kFastRate, rates_known_ ? slow_beta : 1 / kLeastRate);
+  if (rates_known_) {
+    guessed_beta_ = inferred;
+  } else {
+    links_.set_guessed_beta(inferred);
+  }
 }
 
 bool TableCosting::step() {
@@ -233,7 +242,7 @@ bool TableCosting::step() {
       begun_ = true;
       begin_class();
     }
-    if (!rates_known_ && !planned_.empty() && !std::exchange(rate_inferred_, true)) {
+    if (links_.has_guesses() && !planned_.empty() && !std::exchange(rate_inferred_, true)) {
       infer_rate();
       return true;
     }
@@ -243,7 +252,7 @@ bool TableCosting::step() {
       const PlanRequest request = request_of(classes_[class_], candidate.in_order);
       const std::uint64_t piece = candidate.piece_bytes != 0 ? candidate.piece_bytes : walk_piece_bytes_;
       if (tasks_of(candidate.planner, request, piece) > kWalkTasks) continue;
-      candidate.seconds = walk(candidate);
+      candidate.seconds = walk(links_, candidate);
       costed_.push_back(candidate);
       return true;
     }
@@ -261,24 +270,32 @@ double TableCosting::least_cost() const {
 }
 
 // Sets what each candidate is expected to take: the time that it took, or its cost, which is wrong by as much as the
-// cost of what decides.
-void TableCosting::expect(const CostedClass& c) {
-  double scale = 1;
+// cost of what decides. Returns that, time over cost; 0: what decides was not timed.
+double TableCosting::expect(const CostedClass& c) {
+  double scale = 0;
   for (const Costed& k : costed_) {
     if (is_in_force(c, k) && took(c, k) > 0 && k.seconds > 0) scale = took(c, k) / k.seconds;
   }
   const double least = least_cost();
   for (Costed& k : costed_) {
     const CostedClass::Known& what = known(c, k);
+    const double by_model = (scale > 0 ? scale : 1) * k.seconds;
     k.tried = what.took > 0;
-    k.expected = k.tried ? what.took : scale * k.seconds;
+    k.expected = k.tried ? what.took : by_model;
     k.aged = what.aged;
     if (!k.tried || what.cost <= 0 || is_in_force(c, k) || !rates_known_) continue;
     const double now = k.seconds * what.least, then = what.cost * least;  // against the cheapest
     k.outdated = now > kSameCost * then || then > kSameCost * now;
-    // A time of another network would be the best one for ever.
-    if (k.outdated) k.expected = scale * k.seconds;
+    if (k.outdated) {
+      k.expected = by_model;  // a time of another network would be the best one for ever
+    } else if (scale > 0 && what.scale > 0) {
+      // The network may have changed for all of them alike. While rates become known all costs change as well, but no
+      // times do: those of what decides show whether it is the network.
+      const double by_cost = k.seconds / what.cost, by_time = by_cost * scale / what.scale;
+      if (std::min(by_cost, by_time) > kSameCost || std::max(by_cost, by_time) < 1 / kSameCost) k.expected *= by_time;
+    }
   }
+  return scale;
 }
 
 // Nobody has tried it in this round, and it may be the best.
@@ -317,7 +334,7 @@ TableCosting::Choice TableCosting::choose(const CostedClass& c) {
   auto next = to_try(least, best->expected);
   if (next == costed_.cend()) next = to_try(best->seconds, best->expected);
   would_try_ |= next != costed_.cend() && (!next->tried || next->outdated);
-  if (next != costed_.cend() && (may_try_ || (!next->tried && next->expected < kClearlyCheaper * best->expected))) {
+  if (next != costed_.cend() && (may_try_ || (!next->timed() && next->expected < kClearlyCheaper * best->expected))) {
     std::uint16_t to_follow = 0;
     for (auto k = costed_.cbegin(); may_try_ && k != costed_.cend(); ++k) {
       if (k->planner != next->planner && open_to_trial(*k, std::max(least, best->seconds), best->expected))
@@ -340,7 +357,7 @@ TableCosting::Choice TableCosting::choose(const CostedClass& c) {
 
 void TableCosting::end_class() {
   const CostedClass& c = classes_[class_];
-  expect(c);
+  const double scale = expect(c);
   const auto [chosen, reason, to_follow] = choose(c);
   const bool on_trial = reason == RowReason::kTrial;
   trying_ |= on_trial;
@@ -348,7 +365,7 @@ void TableCosting::end_class() {
   const double least = least_cost();
   for (const Costed& k : costed_) {
     costs_.push_back({c.collective, c.bytes, k.planner, k.variant(), is_in_force(c, k), k.outdated, on_trial, k.seconds,
-                      least, rates_known_});
+                      least, scale, rates_known_});
   }
   MeasuredRow row;
   row.collective = c.collective;

@@ -56,6 +56,7 @@ struct CostedClass {
   struct Known {
     double took = 0;             // by operations, lately; 0: too few ran
     double cost = 0, least = 0;  // by measured rates, of it and of the cheapest, when that was first used; 0: not yet
+    double scale = 0;            // time over cost of what decided then; 0: not known
     bool aged = false;           // from before this round of trials
   };
   std::array<std::array<Known, kVariants>, kPlannerCount> known{};
@@ -90,12 +91,16 @@ class TableCosting {
     bool outdated;          // it was tried when it cost something else
     bool class_on_trial;    // what the new row names is to be tried
     double seconds, least;  // by the walk, of it and of the cheapest of its class
+    double scale;           // time over cost of what decides the class; 0: it was not timed
     bool by_rates;          // that were measured
   };
   const std::vector<Cost>& costs() const { return costs_; }
   // Some row is there to be tried; or would be, if that were allowed.
   bool trying() const { return trying_; }
   bool would_try() const { return would_try_; }
+  // What links that have shown no rate take for a byte, by the time of what decides, where that took far less than by
+  // the links that have shown one; 0: it says nothing of them.
+  double guessed_beta() const { return guessed_beta_; }
   // The finished rows: those of the present table for classes that are not costed now, too.
   std::vector<MeasuredRow> rows() &&;
 
@@ -115,7 +120,7 @@ class TableCosting {
     bool is_static(PlannerId choice) const { return planner == choice && variant() == 0; }
   };
   using Candidate = std::vector<Costed>::const_iterator;
-  void expect(const CostedClass& which);
+  double expect(const CostedClass& which);
   static bool open_to_trial(const Costed& candidate, double best_cost, double best_time);
   Candidate to_try(double best_cost, double best_time) const;
   struct Choice {
@@ -129,7 +134,7 @@ class TableCosting {
   static const CostedClass::Known& known(const CostedClass& which, const Costed& candidate);
   static double took(const CostedClass& which, const Costed& candidate) { return known(which, candidate).took; }
   double least_cost() const;
-  double walk(const Costed& candidate) const;
+  double walk(const LinkCosts& links, const Costed& candidate) const;
   void infer_rate();
   void begin_class();
   void end_class();
@@ -150,7 +155,8 @@ class TableCosting {
   std::size_t class_ = 0;                 // that is being costed
   std::vector<Costed> planned_, costed_;  // of it: still to be walked, in reverse order; walked
   std::uint64_t walk_piece_bytes_ = 0;    // of walks with the job's pieces
-  bool rate_inferred_ = false;            // for this class, where none is known
+  bool rate_inferred_ = false;            // for this class, of links of which none is known
+  double guessed_beta_ = 0;
   bool begun_ = false;
 };
 

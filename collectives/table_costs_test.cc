@@ -129,7 +129,7 @@ class Costing : public ::testing::Test {
   void keep_costs() {
     for (const TableCosting::Cost& c : found) {
       CostedClass::Known& k = known(c.planner, c.variant != 0);
-      if (k.took > 0) k.cost = c.seconds, k.least = c.least;
+      if (k.took > 0) k.cost = c.seconds, k.least = c.least, k.scale = c.scale;
     }
   }
   // The row for the class; decides nothing if there is none.
@@ -141,6 +141,7 @@ class Costing : public ::testing::Test {
     while (costing.step()) ++steps;
     trying = costing.trying();
     would_try = costing.would_try();
+    guessed_beta = costing.guessed_beta();
     found = costing.costs();
     const std::vector<MeasuredRow> rows = std::move(costing).rows();
     MeasuredRow none;
@@ -173,6 +174,7 @@ class Costing : public ::testing::Test {
   std::vector<LinkMeasure> links;
   int steps = 0, trials = 0;
   bool trying = false, would_try = false;
+  double guessed_beta = 0;
   std::vector<TableCosting::Cost> found;
 };
 
@@ -310,6 +312,71 @@ TEST_F(Costing, TimesHoldAsLongAsTheirPlannersCostTheSameAgainstTheOthers) {
   took(PlannerId::kRing) = 0.001;
   EXPECT_EQ(make(table_of(mesh), false).planner, PlannerId::kMesh) << "a time of another network decides nothing";
   EXPECT_TRUE(would_try);
+}
+
+// Where the network has changed for all of them alike, so have their times; where only more is known of it, none has.
+TEST_F(Costing, ATimeOfBeforeIsScaledWhereWhatDecidesShowsThatTheNetworkChanged) {
+  for (const double now : {0.060, 0.600}) {
+    measure(400, 25'000);
+    one.known = {};
+    took(PlannerId::kRing) = 0.060;
+    took(PlannerId::kMesh) = took(PlannerId::kMesh, true) = 0.055;
+    make();
+    keep_costs();
+    measure(4'000, 2'500);
+    took(PlannerId::kRing) = now;
+    const MeasuredRow row = make({}, false);
+    EXPECT_EQ(row.planner, PlannerId::kMesh);
+    EXPECT_NEAR(row.predicted_us, now / 0.060 * 55'000, 100) << "it still took a little less";
+    EXPECT_EQ(row.reason, RowReason::kFastest) << "and is not tried anew";
+  }
+}
+
+TEST_F(Costing, WhatIsOutdatedAndClearlyCheaperIsTriedAtOnce) {
+  for (const bool outdated : {false, true}) {
+    measure(20'000, 25'000);
+    for (auto& of_planner : one.known) {
+      for (CostedClass::Known& k : of_planner) k.took = 0.200;
+    }
+    took(PlannerId::kRing) = 0.150;
+    make();
+    keep_costs();
+    // When it was tried it cost twice as much as the cheapest, and now it is that itself.
+    if (outdated) known(PlannerId::kMesh).least /= 2;
+    const MeasuredRow row = make({}, false);
+    EXPECT_EQ(row.on_trial(), outdated);
+    EXPECT_EQ(row.planner, outdated ? PlannerId::kMesh : PlannerId::kRing);
+  }
+}
+
+// The first links that show a rate are those that are busy for long.
+TEST_F(Costing, LinksThatShowNoRateAreFasterWhereWhatDecidesTellsSo) {
+  measure(50, 0);
+  links.front().beta_kbps = 3'125;
+  one.bytes = 256 << 10;
+  one.static_choice = PlannerId::kMesh;
+  took(PlannerId::kMesh) = 0.0423;  // two shares over the one that is known
+  make();
+  EXPECT_GT(guessed_beta, 0);
+  EXPECT_LT(guessed_beta, 0.1 / 3'125e3);
+  took(PlannerId::kMesh) = 0.080;
+  make();
+  EXPECT_NEAR(guessed_beta, 0.4 / 3'125e3, 0.2 / 3'125e3);
+  took(PlannerId::kMesh) = 0.126;
+  make();
+  EXPECT_DOUBLE_EQ(guessed_beta, 1 / 3'125e3) << "they may well be alike";
+  took(PlannerId::kMesh) = 3;
+  make();
+  EXPECT_DOUBLE_EQ(guessed_beta, 1 / 3'125e3) << "never slower";
+  one.bytes = 1 << 10;
+  took(PlannerId::kMesh) = 0.0001;
+  make();
+  EXPECT_EQ(guessed_beta, 0) << "few bytes tell nothing of rates";
+  measure(50, 3'125);
+  one.bytes = 256 << 10;
+  took(PlannerId::kMesh) = 0.0423;
+  make();
+  EXPECT_EQ(guessed_beta, 0) << "there is nothing to guess";
 }
 
 // Times of before a round would be compared with those of lanes that know each other better since.

@@ -33,8 +33,8 @@ class ChoiceUse {
       std::uint64_t operations = 0, ns = 0;
     } before;
     std::uint32_t lately = 0;
-    std::int64_t recent_ns = 0;  // a moving mean
-    double cost = 0, least = 0;  // see CostedClass::Known
+    std::int64_t recent_ns = 0;             // a moving mean
+    double cost = 0, least = 0, scale = 0;  // see CostedClass::Known
     bool aged = false;
     void note(Nanos time) {
       ++operations;
@@ -150,7 +150,8 @@ class ChoiceUse {
           for (std::size_t v = 0; v < kVariants; ++v) {
             const Took& took = cell.took[p][v];
             if (!cell.enough(took)) continue;
-            costed.known[p][v] = {static_cast<double>(took.recent_ns) * 1e-9, took.cost, took.least, took.aged};
+            costed.known[p][v] = {static_cast<double>(took.recent_ns) * 1e-9, took.cost, took.least, took.scale,
+                                  took.aged};
           }
         }
       }
@@ -267,6 +268,7 @@ class ChoiceUse {
       if (cost.by_rates && cell.enough(t) && (t.cost == 0 || cost.in_force)) {
         t.cost = cost.seconds;
         t.least = cost.least;
+        t.scale = cost.scale;
       }
       cell.on_trial = cost.class_on_trial;
     }

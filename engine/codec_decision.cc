@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "collectives/codec_pick.h"
@@ -24,15 +25,26 @@ bool DecisionFlow::active() const { return used() && (measures_planners() || gro
 
 // Whether enough operations have run by what decides now.
 bool DecisionFlow::all_tried() const {
-  return (!measures_planners() || group_.use.all_tried(current_)) && group_.codec_use.all_tried(current_);
+  if (measures_planners() && !group_.use.all_tried(current_)) return false;
+  for (const auto& cell : group_.codec_use.cells()) {
+    if (lacks_rate(candidates_of(cell->asked))) return false;
+  }
+  return group_.codec_use.all_tried(current_);
+}
+
+// Whether the best of them follows from the links, and no rate is known yet: one is waited for, but not for ever.
+bool DecisionFlow::lacks_rate(const CodecCandidates& candidates) const {
+  if (levels_.rates_known() || engine_.now_ - first_used_ > kCodecsWaitForRates) return false;
+  const auto specs = std::span(candidates.specs).first(candidates.count);
+  return std::any_of(specs.begin(), specs.end(), [](const CodecSpec& s) { return s.kind == CodecKind::kArTopK; });
 }
 
 // Whether the links are much faster or slower than when this was last true. Rates that nothing shapes always move a
 // little, and what operations took says more than they do.
 bool DecisionFlow::rates_moved() {
   std::vector<std::uint32_t> rates;
-  for (const Level& l : levels_) {
-    if (l.level.beta_kbps != 0) rates.push_back(l.level.beta_kbps);
+  for (const LevelBook::Level& l : levels_.all()) {
+    if (l.beta_kbps != 0) rates.push_back(l.beta_kbps);
   }
   if (rates.empty()) return false;
   const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2);
@@ -45,13 +57,14 @@ bool DecisionFlow::rates_moved() {
 // The way between two engines, over all their rails: the median α and rate of those of which a rate is known.
 LinkCost DecisionFlow::usual_link() const {
   std::vector<double> alphas, rates;
-  for (auto at = levels_.begin(); at != levels_.end();) {
+  const std::vector<LevelBook::Level>& levels = levels_.all();
+  for (auto at = levels.begin(); at != levels.end();) {
     const auto [from, to] = std::pair(at->level.from, at->level.to);
     double alpha = 0, rate = 0;
-    for (; at != levels_.end() && at->level.from == from && at->level.to == to; ++at) {
-      const double each = at->level.alpha_us * 1e-6;
+    for (; at != levels.end() && at->level.from == from && at->level.to == to; ++at) {
+      const double each = at->alpha_us * 1e-6;
       if (each > 0) alpha = alpha > 0 ? std::min(alpha, each) : each;
-      rate += at->level.beta_kbps * 1e3;
+      rate += at->beta_kbps * 1e3;
     }
     if (rate <= 0) continue;
     alphas.push_back(alpha);
@@ -77,6 +90,7 @@ void DecisionFlow::choose_codecs(std::vector<MeasuredRow>* rows) {
     cell->judged = present;
     cell->judged_seconds = static_cast<double>(cell->took[present].recent_ns) * 1e-9;
     const CodecCandidates candidates = candidates_of(cell->asked);
+    if (lacks_rate(candidates)) continue;
     std::array<CodecTrial, kCodecCandidatesMax> trials;
     for (std::size_t i = 0; i < candidates.count; ++i) {
       const CodecSpec& spec = candidates.specs[i];

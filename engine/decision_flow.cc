@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -18,12 +17,6 @@
 
 namespace canarynet {
 namespace {
-
-std::tuple<std::uint16_t, std::uint16_t, std::uint16_t> link_of(const wire::LinkLevel& l) {
-  return {l.from, l.to, l.rail};
-}
-// As base/serial.h, of 16 bits.
-bool is_later(std::uint16_t a, std::uint16_t b) { return static_cast<std::int16_t>(a - b) > 0; }
 
 std::vector<std::uint32_t> engines_in_order(const Group& g) {
   std::vector<std::uint32_t> engines;
@@ -156,35 +149,25 @@ void DecisionFlow::note_new_class() {
 
 // --- levels ----------------------------------------------------------------------------------------------------------
 
-// True if it is news.
-bool DecisionFlow::take_level(const wire::LinkLevel& level) {
-  const auto at = std::lower_bound(levels_.begin(), levels_.end(), level, [](const Level& a, const wire::LinkLevel& b) {
-    return link_of(a.level) < link_of(b);
-  });
-  if (at == levels_.end() || link_of(at->level) != link_of(level)) {
-    levels_.insert(at, {level, false});
-    return true;
-  }
-  if (!is_later(level.serial, at->level.serial)) return false;
-  const auto differs = [](std::uint32_t before, std::uint32_t now) { return before != 0 && before != now; };
-  const bool another = differs(at->level.alpha_us, level.alpha_us) || differs(at->level.beta_kbps, level.beta_kbps);
-  *at = {level, false};
-  // Of busy links some level changes all the time: what operations have shown since the last one that counted is kept
-  // until it has been judged, or nothing ever would be.
-  if (another && is_root() && judged_) {
-    group_.use.forget_present(current_);
-    slowest_.clear();
-    judge_anew();
-  }
-  return true;
+void DecisionFlow::take_level(const wire::LinkLevel& level) {
+  const int partner = group_.reach->partner(first_rank_[level.from], first_rank_[level.to], level.rail);
+  levels_.take(level, static_cast<std::uint16_t>(partner));
 }
 
-// The root has news of some link.
-void DecisionFlow::levels_changed() {
-  if (!is_root()) return;
-  if (!changed_) changed_since_ = engine_.now_;
+// The root looks which levels its tables are made of.
+void DecisionFlow::count_levels(Nanos now) {
+  const bool felt = (measures_planners() && group_.use.any_moved(current_)) || group_.codec_use.any_moved(current_);
+  const LevelBook::Counted counted = levels_.count(now, felt);
+  if (counted == LevelBook::Counted::kNothing) return;
+  if (!changed_) changed_since_ = now;
   changed_ = true;
   order_due_ = true;
+  // Of busy links some level changes all the time: what operations have shown since the last one that counted is kept
+  // until it has been judged, or nothing ever would be.
+  if (counted != LevelBook::Counted::kChanged || !judged_) return;
+  group_.use.forget_present(current_);
+  slowest_.clear();
+  judge_anew();
 }
 
 // What this engine has announced of its links to others of the group. Lanes of one link share its NICs.
@@ -198,7 +181,6 @@ void DecisionFlow::look_at_links() {
   if (changes == changes_seen_) return;
   changes_seen_ = changes;
   const auto me = static_cast<std::uint16_t>(place_of(engine_.my_engine_));
-  bool news = false;
   for (std::size_t to = 0; to < engines_.size(); ++to) {
     const Channel* const channel = engine_.channel_to(engines_[to]);
     if (channel == nullptr) continue;
@@ -217,20 +199,16 @@ void DecisionFlow::look_at_links() {
       level.from = me;
       level.to = static_cast<std::uint16_t>(to);
       level.rail = static_cast<std::uint16_t>(first.spec.local_rail);
-      const auto known = std::find_if(levels_.begin(), levels_.end(),
-                                      [&](const Level& l) { return link_of(l.level) == link_of(level); });
-      if (known != levels_.end()) {
-        if (known->level.alpha_us == level.alpha_us && known->level.beta_kbps == level.beta_kbps) continue;
-        level.serial = static_cast<std::uint16_t>(known->level.serial + 1);
+      if (const wire::LinkLevel* const known = levels_.find(me, level.to, level.rail)) {
+        if (known->alpha_us == level.alpha_us && known->beta_kbps == level.beta_kbps) continue;
+        level.serial = static_cast<std::uint16_t>(known->serial + 1);
       }
-      news |= take_level(level);
+      take_level(level);
     }
   }
-  if (news) levels_changed();
 }
 
 void DecisionFlow::on_report(const Neighbour& from, Mux& mux, const wire::LevelReport& report) {
-  bool news = false;
   for (std::size_t i = 0; i < report.levels.size(); ++i) {
     const wire::LinkLevel level = report.levels.at(i);
     // A child speaks for its part of the tree only.
@@ -240,9 +218,8 @@ void DecisionFlow::on_report(const Neighbour& from, Mux& mux, const wire::LevelR
       mux.channel()->note_malformed("a level of a link that is not its own");
       continue;
     }
-    news |= take_level(level);
+    take_level(level);
   }
-  if (news) levels_changed();
 }
 
 // --- what operations took --------------------------------------------------------------------------------------------
@@ -304,11 +281,11 @@ Nanos DecisionFlow::rule(Nanos now) {
     end_costing(now);
     return now + kSettles;
   }
+  count_levels(now);
   judge(now);
-  if (!changed_ || first_used_ == Nanos::max()) return Nanos::max();
-  const bool rates = std::any_of(levels_.begin(), levels_.end(), [](const Level& l) { return l.level.beta_kbps != 0; });
+  if (!changed_ || first_used_ == Nanos::max()) return levels_.next();
   Nanos at = std::max(changed_since_ + kSettles, next_table_);
-  if (!rates) at = std::max(at, first_used_ + kWaitsForRates);
+  if (!levels_.rates_known()) at = std::max(at, first_used_ + kWaitsForRates);
   if (now < at) return at;
   if (outcome_waits()) return now + kSettles;
   // Nobody needs the table before the current one any more.
@@ -336,6 +313,12 @@ void DecisionFlow::end_costing(Nanos now) {
   }
   moved_ = false;
   in_round_ = trying;
+  const double guess = costing_->guessed_beta();
+  if (guess > 0 && std::max(guess, guessed_beta_) > TableCosting::kSameCost * std::min(guess, guessed_beta_)) {
+    guessed_beta_ = guess;
+    order_due_ = true;
+    judge_soon(now);
+  }
   std::vector<MeasuredRow> rows = std::move(*costing_).rows();
   costing_.reset();
   choose_codecs(&rows);
@@ -383,11 +366,9 @@ void DecisionFlow::judge_anew() {
 
 void DecisionFlow::begin_costing(Nanos now) {
   std::vector<LinkMeasure> measured;
-  measured.reserve(levels_.size());
-  for (const Level& l : levels_) {
-    measured.push_back(
-        {first_rank_[l.level.from], first_rank_[l.level.to], l.level.rail, l.level.alpha_us, l.level.beta_kbps});
-  }
+  measured.reserve(levels_.all().size());
+  for (const LevelBook::Level& l : levels_.all())
+    measured.push_back({first_rank_[l.level.from], first_rank_[l.level.to], l.level.rail, l.alpha_us, l.beta_kbps});
   const PlanRequest group = engine_.plan_request(group_);
   CostModel model;
   model.gamma = engine_.options_.reduce_seconds;
@@ -397,7 +378,9 @@ void DecisionFlow::begin_costing(Nanos now) {
   std::vector<CostedClass> classes;
   if (measures_planners()) {
     if (std::exchange(order_due_, false)) {
-      std::vector<std::uint16_t> order = order_by_links(group, links, ring_order_);
+      LinkCosts by = links;
+      if (guessed_beta_ > 0) by.set_guessed_beta(guessed_beta_);
+      std::vector<std::uint16_t> order = order_by_links(group, by, ring_order_);
       if (order != ring_order_) {
         group_.use.forget_ordered();
         slowest_.clear();
@@ -507,7 +490,7 @@ Nanos DecisionFlow::poll(Nanos now) {
   if (is_root()) {
     next = rule(now);
   } else if (!departed_ && now >= next_report_ &&
-             std::any_of(levels_.begin(), levels_.end(), [](const Level& l) { return !l.told; })) {
+             std::any_of(levels_.all().begin(), levels_.all().end(), [](const auto& l) { return !l.told; })) {
     next_report_ = now + kReportEvery;
     Neighbour& up = *neighbour(parent_);
     up.report = true;

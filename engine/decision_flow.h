@@ -22,8 +22,10 @@
 #include "base/units.h"
 #include "collectives/measured_table.h"
 #include "collectives/table_costs.h"
+#include "compress/codec_ask.h"
 #include "engine/choice_use.h"
 #include "engine/flow/flow.h"
+#include "engine/level_book.h"
 #include "engine/slowest_times.h"
 #include "transport/decision_frames.h"
 
@@ -42,6 +44,8 @@ class DecisionFlow final : public Flow {
   static constexpr Nanos kSettles = 150_ms;
   // Rates are known later than round trips: the first table waits so long for one.
   static constexpr Nanos kWaitsForRates = 1_s;
+  // Where codecs are to be chosen by rates, none of which is known after this, those are too high to be seen.
+  static constexpr Nanos kCodecsWaitForRates = 4_s;
   static constexpr Nanos kTableEvery = 2_s;
   static constexpr Nanos kTableEveryMax = 60_s;  // after proposals that had to be withdrawn
   // While planners are tried one after the other.
@@ -107,11 +111,6 @@ class DecisionFlow final : public Flow {
     bool has_limit = false;
     std::uint32_t last = 0;
   };
-  struct Level {
-    wire::LinkLevel level;
-    bool told = false;  // to the parent
-  };
-
   bool is_root() const { return parent_ == kNone; }
   std::size_t place_of(std::uint32_t engine) const;
   Neighbour* neighbour(std::uint32_t engine);
@@ -120,11 +119,12 @@ class DecisionFlow final : public Flow {
   bool measures_planners() const;
   bool active() const;
   bool all_tried() const;
+  bool lacks_rate(const CodecCandidates& candidates) const;
   bool outcome_waits() const;
 
   void look_at_links();
-  bool take_level(const wire::LinkLevel& level);
-  void levels_changed();
+  void take_level(const wire::LinkLevel& level);
+  void count_levels(Nanos now);
   void count_entered(Nanos now);
   Nanos rule(Nanos now);
   void judge(Nanos now);
@@ -157,7 +157,7 @@ class DecisionFlow final : public Flow {
   std::uint32_t parent_ = kNone;        // an engine
   std::vector<std::unique_ptr<Neighbour>> neighbours_;
 
-  std::vector<Level> levels_;  // ascending by link; all that passed through here
+  LevelBook levels_;  // all that passed through here
   std::uint64_t changes_seen_ = 0;
   SlowestTimes slowest_;
   std::array<wire::OperationTime, wire::kTimesPerReport> times_;  // of this part of the tree, for the parent
@@ -196,6 +196,7 @@ class DecisionFlow final : public Flow {
   bool departed_ = false;                  // an engine of the group has left
   std::vector<std::uint16_t> ring_order_;  // in which rings are tried; empty: only in the group's
   bool order_due_ = false;                 // levels have changed since it was looked for
+  double guessed_beta_ = 0;                // TableCosting::guessed_beta(), for the order
   double codec_rate_ = 0;                  // of the median link when what codecs took began to count; 0: not known
 
   std::vector<std::byte> outgoing_;  // lent to a channel while it copies it

@@ -50,7 +50,7 @@ bool DecisionFlow::next_frame(Mux& to, Turn& turn, OutPiece* out) {
   }
   if (!n.report) return false;
   std::size_t told = 0;
-  for (Level& l : levels_) {
+  for (LevelBook::Level& l : levels_.all()) {
     if (l.told || told == wire::kLevelsPerReport) continue;
     l.told = true;
     ++told;
