@@ -4,9 +4,9 @@
 // waits behind another channel's piece makes a way seem longer for a second, and if that counted, all that was timed
 // would be worth nothing each time. So:
 // - Both ends of a link take half of the same round trip for alpha: the shorter one is right.
-// - A level that changes counts once it has stood for a while. It counts at once where operations have felt a change, or
-//   where many links have changed. So does what was not known of a link before, and a way that is shorter: nothing but
-//   the link makes it so.
+// - A level that changes counts once it has stood for a while. It counts at once where operations have felt a change,
+//   or where many links have changed. So does what was not known of a link before, and a way that is shorter: nothing
+//   but the link makes it so.
 // Memory: its own; allocates when a link is new. Thread: the engine's owner. Units: us, kilobytes a second.
 #pragma once
 
