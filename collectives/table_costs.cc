@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <utility>
 
@@ -32,6 +31,17 @@ int host_of(const PlanRequest& request, int rank) {
   if (request.host_of.empty()) return rank;
   const auto& hosts = request.host_of;
   return static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(rank)]) - hosts.begin());
+}
+
+// The rail of `b` that a's rail meets: the k-th of the rails that reach `b` meets the k-th of those that reach `a`, and
+// a longer list goes round the shorter one.
+int partner_of(const Reachability& reach, int a, int b, int rail) {
+  const std::uint32_t mine = rails_of(reach, a, b), theirs = rails_of(reach, b, a);
+  if (theirs == 0) return rail;
+  int place = std::popcount(mine & ((1u << rail) - 1)) % std::popcount(theirs);
+  for (std::uint32_t left = theirs;; left &= left - 1) {
+    if (place-- == 0) return std::countr_zero(left);
+  }
 }
 
 double median(std::vector<double>* values) {
@@ -92,7 +102,7 @@ LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> me
     if (alpha > 0) k.alpha = k.alpha > 0 ? std::min(k.alpha, alpha) : alpha;
     k.rate = std::max(k.rate, rate);
     out[a][rail] = std::max(out[a][rail], rate);
-    double& into = in[b][static_cast<std::size_t>(request.reach->partner(m.from, m.to, m.rail))];
+    double& into = in[b][static_cast<std::size_t>(partner_of(*request.reach, m.from, m.to, m.rail))];
     into = std::max(into, rate);
   }
   *rates_known = !betas.empty();
@@ -109,7 +119,7 @@ LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> me
         const int rail = std::countr_zero(left);
         if (rail >= kRailsMax) break;
         const auto mine = static_cast<std::size_t>(rail);
-        const auto theirs = static_cast<std::size_t>(request.reach->partner(from, to, rail));
+        const auto theirs = static_cast<std::size_t>(partner_of(*request.reach, from, to, rail));
         const Known& k = known[a * n + b][mine];
         double rate = k.rate;
         if (rate <= 0 && out[a][mine] > 0 && in[b][theirs] > 0) rate = std::min(out[a][mine], in[b][theirs]);
@@ -220,8 +230,8 @@ void TableCosting::infer_rate() {
   guess.set_guessed_beta(slow_beta);
   const double slow = walk(guess, *known);
   if (rates_known_) {
-    if (c.bytes <= kSmallBytes) return;
-    guessed_beta_ = slow_beta;
+    if (c.bytes <= kSmallBytes || slow_beta <= 1 / kFastRate) return;
+    if (slow < kMayBeAlike * time && guessed_beta_ <= 0) guessed_beta_ = slow_beta;
     if (slow < kSameCost * time) return;
   }
   guess.set_guessed_beta(1 / kFastRate);
@@ -230,7 +240,8 @@ void TableCosting::infer_rate() {
   const double beta = per_byte > 0 ? 1 / kFastRate + (time - fast) / per_byte : 1 / kFastRate;
   const double inferred = std::clamp(beta, 1 / kFastRate, rates_known_ ? slow_beta : 1 / kLeastRate);
   if (rates_known_) {
-    guessed_beta_ = inferred;
+    // Of classes that tell something the one whose time leaves the least for those links is right.
+    guessed_beta_ = guessed_beta_ > 0 ? std::min(guessed_beta_, inferred) : inferred;
   } else {
     links_.set_guessed_beta(inferred);
   }
@@ -270,32 +281,26 @@ double TableCosting::least_cost() const {
 }
 
 // Sets what each candidate is expected to take: the time that it took, or its cost, which is wrong by as much as the
-// cost of what decides. Returns that, time over cost; 0: what decides was not timed.
-double TableCosting::expect(const CostedClass& c) {
-  double scale = 0;
+// cost of what decides.
+void TableCosting::expect(const CostedClass& c) {
+  double scale = 1;
   for (const Costed& k : costed_) {
     if (is_in_force(c, k) && took(c, k) > 0 && k.seconds > 0) scale = took(c, k) / k.seconds;
   }
   const double least = least_cost();
   for (Costed& k : costed_) {
     const CostedClass::Known& what = known(c, k);
-    const double by_model = (scale > 0 ? scale : 1) * k.seconds;
     k.tried = what.took > 0;
-    k.expected = k.tried ? what.took : by_model;
+    k.expected = k.tried ? what.took : scale * k.seconds;
     k.aged = what.aged;
     if (!k.tried || what.cost <= 0 || is_in_force(c, k) || !rates_known_) continue;
     const double now = k.seconds * what.least, then = what.cost * least;  // against the cheapest
     k.outdated = now > kSameCost * then || then > kSameCost * now;
-    if (k.outdated) {
-      k.expected = by_model;  // a time of another network would be the best one for ever
-    } else if (scale > 0 && what.scale > 0) {
-      // The network may have changed for all of them alike. While rates become known all costs change as well, but no
-      // times do: those of what decides show whether it is the network.
-      const double by_cost = k.seconds / what.cost, by_time = by_cost * scale / what.scale;
-      if (std::min(by_cost, by_time) > kSameCost || std::max(by_cost, by_time) < 1 / kSameCost) k.expected *= by_time;
-    }
+    // Where the network has changed, all of them may cost something else.
+    if (what.before) k.outdated |= k.seconds > kSameCost * what.cost || what.cost > kSameCost * k.seconds;
+    // A time of another network would be the best one for ever.
+    if (k.outdated) k.expected = scale * k.seconds;
   }
-  return scale;
 }
 
 // Nobody has tried it in this round, and it may be the best.
@@ -357,7 +362,7 @@ TableCosting::Choice TableCosting::choose(const CostedClass& c) {
 
 void TableCosting::end_class() {
   const CostedClass& c = classes_[class_];
-  const double scale = expect(c);
+  expect(c);
   const auto [chosen, reason, to_follow] = choose(c);
   const bool on_trial = reason == RowReason::kTrial;
   trying_ |= on_trial;
@@ -365,7 +370,7 @@ void TableCosting::end_class() {
   const double least = least_cost();
   for (const Costed& k : costed_) {
     costs_.push_back({c.collective, c.bytes, k.planner, k.variant(), is_in_force(c, k), k.outdated, on_trial, k.seconds,
-                      least, scale, rates_known_});
+                      least, rates_known_});
   }
   MeasuredRow row;
   row.collective = c.collective;

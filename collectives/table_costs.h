@@ -56,8 +56,8 @@ struct CostedClass {
   struct Known {
     double took = 0;             // by operations, lately; 0: too few ran
     double cost = 0, least = 0;  // by measured rates, of it and of the cheapest, when that was first used; 0: not yet
-    double scale = 0;            // time over cost of what decided then; 0: not known
     bool aged = false;           // from before this round of trials
+    bool before = false;         // and from before the network changed
   };
   std::array<std::array<Known, kVariants>, kPlannerCount> known{};
   bool on_trial = false;  // the present row is there to be tried
@@ -69,6 +69,7 @@ class TableCosting {
   // What costs so much more than the best, by the model, is tried; and what took so much more before this round.
   static constexpr double kClose = 1.3, kCloseBefore = 1.15;
   static constexpr double kSameCost = 1.3;        // a cost that has changed by less has not changed
+  static constexpr double kMayBeAlike = 1.15;     // a cost that is more than the time by less is no reason to guess
   static constexpr double kClearlyCheaper = 0.9;  // is tried at any time
   // What was tried and is only so little better than what decides, or than the static choice, does not replace it.
   static constexpr double kBetter = 0.95, kLikeStatic = 0.99;
@@ -91,7 +92,6 @@ class TableCosting {
     bool outdated;          // it was tried when it cost something else
     bool class_on_trial;    // what the new row names is to be tried
     double seconds, least;  // by the walk, of it and of the cheapest of its class
-    double scale;           // time over cost of what decides the class; 0: it was not timed
     bool by_rates;          // that were measured
   };
   const std::vector<Cost>& costs() const { return costs_; }
@@ -120,7 +120,7 @@ class TableCosting {
     bool is_static(PlannerId choice) const { return planner == choice && variant() == 0; }
   };
   using Candidate = std::vector<Costed>::const_iterator;
-  double expect(const CostedClass& which);
+  void expect(const CostedClass& which);
   static bool open_to_trial(const Costed& candidate, double best_cost, double best_time);
   Candidate to_try(double best_cost, double best_time) const;
   struct Choice {

@@ -33,9 +33,9 @@ class ChoiceUse {
       std::uint64_t operations = 0, ns = 0;
     } before;
     std::uint32_t lately = 0;
-    std::int64_t recent_ns = 0;             // a moving mean
-    double cost = 0, least = 0, scale = 0;  // see CostedClass::Known
-    bool aged = false;
+    std::int64_t recent_ns = 0;  // a moving mean
+    double cost = 0, least = 0;  // see CostedClass::Known
+    bool aged = false, before_change = false;
     void note(Nanos time) {
       ++operations;
       ns += static_cast<std::uint64_t>(time.count);
@@ -48,13 +48,13 @@ class ChoiceUse {
     void forget() {
       lately = 0;
       cost = 0;
-      aged = false;
+      aged = before_change = false;
     }
     // It decides again: what it took then is not mixed with what it takes now.
     void begin_again() {
       lately = std::min(lately, 1u);
       cost = 0;
-      aged = false;
+      aged = before_change = false;
     }
   };
   struct Cell {
@@ -150,8 +150,8 @@ class ChoiceUse {
           for (std::size_t v = 0; v < kVariants; ++v) {
             const Took& took = cell.took[p][v];
             if (!cell.enough(took)) continue;
-            costed.known[p][v] = {static_cast<double>(took.recent_ns) * 1e-9, took.cost, took.least, took.scale,
-                                  took.aged};
+            costed.known[p][v] = {static_cast<double>(took.recent_ns) * 1e-9, took.cost, took.least, took.aged,
+                                  took.before_change};
           }
         }
       }
@@ -209,6 +209,15 @@ class ChoiceUse {
   // their costs stay what they were (TableCosting).
   void forget_present(const MeasuredTable& table) {
     for_each_measured(table, [](Collective, Cell& cell, const MeasuredRow* row) { cell.in_force(row).forget(); });
+  }
+  // The network has changed. What others took is of before.
+  void note_change(const MeasuredTable& table) {
+    for_each_measured(table, [](Collective, Cell& cell, const MeasuredRow* row) {
+      const Took* const present = &cell.in_force(row);
+      for (auto& by : cell.took) {
+        for (Took& t : by) t.before_change |= &t != present && t.lately != 0;
+      }
+    });
   }
   // Rings have another order to be tried in.
   void forget_ordered() {
@@ -268,7 +277,6 @@ class ChoiceUse {
       if (cost.by_rates && cell.enough(t) && (t.cost == 0 || cost.in_force)) {
         t.cost = cost.seconds;
         t.least = cost.least;
-        t.scale = cost.scale;
       }
       cell.on_trial = cost.class_on_trial;
     }

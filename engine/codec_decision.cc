@@ -26,15 +26,15 @@ bool DecisionFlow::active() const { return used() && (measures_planners() || gro
 // Whether enough operations have run by what decides now.
 bool DecisionFlow::all_tried() const {
   if (measures_planners() && !group_.use.all_tried(current_)) return false;
-  for (const auto& cell : group_.codec_use.cells()) {
-    if (lacks_rate(candidates_of(cell->asked))) return false;
-  }
-  return group_.codec_use.all_tried(current_);
+  if (!group_.codec_use.all_tried(current_)) return false;
+  const auto& cells = group_.codec_use.cells();
+  return std::none_of(cells.begin(), cells.end(), [&](const auto& cell) { return lacks_rate(cell->asked); });
 }
 
 // Whether the best of them follows from the links, and no rate is known yet: one is waited for, but not for ever.
-bool DecisionFlow::lacks_rate(const CodecCandidates& candidates) const {
+bool DecisionFlow::lacks_rate(std::uint32_t asked) const {
   if (levels_.rates_known() || engine_.now_ - first_used_ > kCodecsWaitForRates) return false;
+  const CodecCandidates candidates = candidates_of(asked);
   const auto specs = std::span(candidates.specs).first(candidates.count);
   return std::any_of(specs.begin(), specs.end(), [](const CodecSpec& s) { return s.kind == CodecKind::kArTopK; });
 }
@@ -44,7 +44,7 @@ bool DecisionFlow::lacks_rate(const CodecCandidates& candidates) const {
 bool DecisionFlow::rates_moved() {
   std::vector<std::uint32_t> rates;
   for (const LevelBook::Level& l : levels_.all()) {
-    if (l.beta_kbps != 0) rates.push_back(l.beta_kbps);
+    if (l.beta.counts != 0) rates.push_back(l.beta.counts);
   }
   if (rates.empty()) return false;
   const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2);
@@ -62,9 +62,9 @@ LinkCost DecisionFlow::usual_link() const {
     const auto [from, to] = std::pair(at->level.from, at->level.to);
     double alpha = 0, rate = 0;
     for (; at != levels.end() && at->level.from == from && at->level.to == to; ++at) {
-      const double each = at->alpha_us * 1e-6;
+      const double each = at->alpha.counts * 1e-6;
       if (each > 0) alpha = alpha > 0 ? std::min(alpha, each) : each;
-      rate += at->beta_kbps * 1e3;
+      rate += at->beta.counts * 1e3;
     }
     if (rate <= 0) continue;
     alphas.push_back(alpha);
@@ -85,12 +85,15 @@ void DecisionFlow::choose_codecs(std::vector<MeasuredRow>* rows) {
   const bool moved = rates_moved();
   for (const auto& cell : group_.codec_use.cells()) {
     const std::size_t present = CodecUse::chosen(current_, cell->asked, cell->bytes);
-    if (moved || CodecUse::moved(*cell, present)) CodecUse::forget_others(cell.get(), present);
+    if (moved || CodecUse::moved(*cell, present)) {
+      CodecUse::forget_others(cell.get(), present);
+      cell->judged_seconds = 0;  // or it would have moved until it is judged again, and that asks for operations
+    }
     if (!CodecUse::enough(cell->took[present])) continue;  // the row that is there stays
     cell->judged = present;
     cell->judged_seconds = static_cast<double>(cell->took[present].recent_ns) * 1e-9;
     const CodecCandidates candidates = candidates_of(cell->asked);
-    if (lacks_rate(candidates)) continue;
+    if (lacks_rate(cell->asked)) continue;
     std::array<CodecTrial, kCodecCandidatesMax> trials;
     for (std::size_t i = 0; i < candidates.count; ++i) {
       const CodecSpec& spec = candidates.specs[i];

@@ -150,21 +150,31 @@ void DecisionFlow::note_new_class() {
 // --- levels ----------------------------------------------------------------------------------------------------------
 
 void DecisionFlow::take_level(const wire::LinkLevel& level) {
-  const int partner = group_.reach->partner(first_rank_[level.from], first_rank_[level.to], level.rail);
-  levels_.take(level, static_cast<std::uint16_t>(partner));
+  const auto& engines = engine_.roster_->engines;
+  int partner = -1, mine = 0, theirs = 0;
+  const std::vector<RailPair> pairs =
+      pair_rails(engines[engines_[level.from]].rails, engines[engines_[level.to]].rails, engine_.roster_->pairing);
+  for (const RailPair& pair : pairs) {
+    if (pair.local != level.rail) continue;
+    partner = pair.remote;
+    ++mine;
+  }
+  for (const RailPair& pair : pairs) theirs += pair.remote == partner;
+  levels_.take(level, mine == 1 && theirs == 1 ? static_cast<std::uint16_t>(partner) : LevelBook::kNoRail);
 }
 
 // The root looks which levels its tables are made of.
-void DecisionFlow::count_levels(Nanos now) {
-  const bool felt = (measures_planners() && group_.use.any_moved(current_)) || group_.codec_use.any_moved(current_);
-  const LevelBook::Counted counted = levels_.count(now, felt);
-  if (counted == LevelBook::Counted::kNothing) return;
+void DecisionFlow::count_levels(Nanos now, bool felt) {
+  using Counted = LevelBook::Counted;
+  const Counted counted = levels_.count(now, felt);
+  if (counted == Counted::kNothing) return;
   if (!changed_) changed_since_ = now;
   changed_ = true;
   order_due_ = true;
   // Of busy links some level changes all the time: what operations have shown since the last one that counted is kept
   // until it has been judged, or nothing ever would be.
-  if (counted != LevelBook::Counted::kChanged || !judged_) return;
+  if (counted == Counted::kChangedForSure) group_.use.note_change(current_);
+  if (counted < Counted::kChanged || !judged_) return;
   group_.use.forget_present(current_);
   slowest_.clear();
   judge_anew();
@@ -281,8 +291,11 @@ Nanos DecisionFlow::rule(Nanos now) {
     end_costing(now);
     return now + kSettles;
   }
-  count_levels(now);
-  judge(now);
+  const bool moved = measures_planners() && group_.use.any_moved(current_);
+  const bool codecs_moved = group_.codec_use.any_moved(current_);
+  count_levels(now, moved || codecs_moved);
+  // What a level that counts now has outdated has not moved.
+  judge(now, moved && group_.use.any_moved(current_), codecs_moved);
   if (!changed_ || first_used_ == Nanos::max()) return levels_.next();
   Nanos at = std::max(changed_since_ + kSettles, next_table_);
   if (!levels_.rates_known()) at = std::max(at, first_used_ + kWaitsForRates);
@@ -332,8 +345,7 @@ void DecisionFlow::end_costing(Nanos now) {
 }
 
 // The costs are made anew once operations have shown how long they take by what decides now, and when that changes.
-void DecisionFlow::judge(Nanos now) {
-  const bool moved = measures_planners() && group_.use.any_moved(current_);
+void DecisionFlow::judge(Nanos now, bool moved, bool codecs_moved) {
   if (moved && !in_round_ && !moved_ && now >= next_round_) {
     moved_ = true;
     group_.use.renew_others_where_moved(current_);
@@ -345,7 +357,7 @@ void DecisionFlow::judge(Nanos now) {
     judge_pause_ = std::min(judge_pause_ * 2, kTableEveryMax);
     judge_at_ = now + judge_pause_;
     judge_soon(now);
-  } else if (moved || group_.codec_use.any_moved(current_) || (round_waits_ && now >= next_trial_)) {
+  } else if (moved || codecs_moved || (round_waits_ && now >= next_trial_)) {
     round_waits_ = false;
     judge_soon(now);
   }
@@ -368,7 +380,8 @@ void DecisionFlow::begin_costing(Nanos now) {
   std::vector<LinkMeasure> measured;
   measured.reserve(levels_.all().size());
   for (const LevelBook::Level& l : levels_.all())
-    measured.push_back({first_rank_[l.level.from], first_rank_[l.level.to], l.level.rail, l.alpha_us, l.beta_kbps});
+    measured.push_back(
+        {first_rank_[l.level.from], first_rank_[l.level.to], l.level.rail, l.alpha.counts, l.beta.counts});
   const PlanRequest group = engine_.plan_request(group_);
   CostModel model;
   model.gamma = engine_.options_.reduce_seconds;

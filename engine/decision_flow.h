@@ -22,7 +22,6 @@
 #include "base/units.h"
 #include "collectives/measured_table.h"
 #include "collectives/table_costs.h"
-#include "compress/codec_ask.h"
 #include "engine/choice_use.h"
 #include "engine/flow/flow.h"
 #include "engine/level_book.h"
@@ -119,15 +118,15 @@ class DecisionFlow final : public Flow {
   bool measures_planners() const;
   bool active() const;
   bool all_tried() const;
-  bool lacks_rate(const CodecCandidates& candidates) const;
+  bool lacks_rate(std::uint32_t asked) const;
   bool outcome_waits() const;
 
   void look_at_links();
   void take_level(const wire::LinkLevel& level);
-  void count_levels(Nanos now);
+  void count_levels(Nanos now, bool felt);
   void count_entered(Nanos now);
   Nanos rule(Nanos now);
-  void judge(Nanos now);
+  void judge(Nanos now, bool moved, bool codecs_moved);
   void judge_soon(Nanos now);
   void end_costing(Nanos now);
   void judge_anew();

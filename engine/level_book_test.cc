@@ -49,8 +49,8 @@ TEST_F(Levels, WhatWasNotKnownCountsAtOnce) {
   announce(0, 1, 100, 12'500);
   EXPECT_EQ(count(1100_ms), Counted::kNew);
   EXPECT_TRUE(book.rates_known());
-  EXPECT_EQ(of(0, 1).alpha_us, 100u);
-  EXPECT_EQ(of(0, 1).beta_kbps, 12'500u);
+  EXPECT_EQ(of(0, 1).alpha.counts, 100u);
+  EXPECT_EQ(of(0, 1).beta.counts, 12'500u);
   EXPECT_EQ(count(1100_ms), Counted::kNothing);
   EXPECT_EQ(book.next(), Nanos::max());
 }
@@ -61,14 +61,14 @@ TEST_F(Levels, ALongerWayAndAnotherRateCountOnceTheyHaveStood) {
   announce_both(0, 1, 2'000, 12'500);
   announce(2, 3, 100, 25'000);
   EXPECT_EQ(count(2_s), Counted::kNothing);
-  EXPECT_EQ(of(0, 1).alpha_us, 100u);
-  EXPECT_EQ(of(2, 3).beta_kbps, 12'500u);
+  EXPECT_EQ(of(0, 1).alpha.counts, 100u);
+  EXPECT_EQ(of(2, 3).beta.counts, 12'500u);
   EXPECT_EQ(book.next(), 4_s);
   EXPECT_EQ(count(3999_ms), Counted::kNothing);
   EXPECT_EQ(count(4_s), Counted::kChanged);
-  EXPECT_EQ(of(0, 1).alpha_us, 2'000u);
-  EXPECT_EQ(of(1, 0).alpha_us, 2'000u);
-  EXPECT_EQ(of(2, 3).beta_kbps, 25'000u);
+  EXPECT_EQ(of(0, 1).alpha.counts, 2'000u);
+  EXPECT_EQ(of(1, 0).alpha.counts, 2'000u);
+  EXPECT_EQ(of(2, 3).beta.counts, 25'000u);
   EXPECT_EQ(book.next(), Nanos::max());
 }
 
@@ -82,7 +82,7 @@ TEST_F(Levels, WhatDoesNotStandNeverCounts) {
     EXPECT_EQ(count(Nanos{i * 3'000'000'000LL} + 3500_ms), Counted::kNothing) << "nearly what it was is what it was";
     EXPECT_EQ(book.next(), Nanos::max());
   }
-  EXPECT_EQ(of(0, 1).alpha_us, 100u);
+  EXPECT_EQ(of(0, 1).alpha.counts, 100u);
 }
 
 TEST_F(Levels, AShorterWayCountsAtOnce) {
@@ -90,8 +90,8 @@ TEST_F(Levels, AShorterWayCountsAtOnce) {
   count(1_s);
   announce(0, 1, 100, 12'500);
   EXPECT_EQ(count(2_s), Counted::kChanged);
-  EXPECT_EQ(of(0, 1).alpha_us, 100u);
-  EXPECT_EQ(of(1, 0).alpha_us, 100u) << "it is the same round trip";
+  EXPECT_EQ(of(0, 1).alpha.counts, 100u);
+  EXPECT_EQ(of(1, 0).alpha.counts, 100u) << "it is the same round trip";
 }
 
 // From one end the way seems longer where others' bytes are in front of its small frames.
@@ -101,11 +101,11 @@ TEST_F(Levels, OfBothEndsTheShorterWayIsRight) {
   announce(0, 1, 2'000, 12'500);
   EXPECT_EQ(count(2_s), Counted::kNothing);
   EXPECT_EQ(count(60_s), Counted::kNothing);
-  EXPECT_EQ(of(0, 1).alpha_us, 100u);
+  EXPECT_EQ(of(0, 1).alpha.counts, 100u);
   announce(1, 0, 2'000, 12'500);
   count(61_s);
   EXPECT_EQ(count(63_s), Counted::kChanged);
-  EXPECT_EQ(of(0, 1).alpha_us, 2'000u);
+  EXPECT_EQ(of(0, 1).alpha.counts, 2'000u);
 }
 
 TEST_F(Levels, TheOtherEndOfALinkIsThatOfItsRail) {
@@ -113,9 +113,9 @@ TEST_F(Levels, TheOtherEndOfALinkIsThatOfItsRail) {
   announce(1, 0, 100, 0, 1, 0);
   announce(0, 1, 50, 0, 1, 2);
   EXPECT_EQ(count(1_s), Counted::kNew);
-  EXPECT_EQ(of(0, 1, 0).alpha_us, 100u);
-  EXPECT_EQ(of(1, 0, 1).alpha_us, 100u);
-  EXPECT_EQ(of(0, 1, 1).alpha_us, 50u);
+  EXPECT_EQ(of(0, 1, 0).alpha.counts, 100u);
+  EXPECT_EQ(of(1, 0, 1).alpha.counts, 100u);
+  EXPECT_EQ(of(0, 1, 1).alpha.counts, 50u);
 }
 
 TEST_F(Levels, WhatOperationsHaveFeltCountsAtOnceAndSoDoesWhatFollows) {
@@ -123,10 +123,10 @@ TEST_F(Levels, WhatOperationsHaveFeltCountsAtOnceAndSoDoesWhatFollows) {
   count(1_s);
   announce_both(0, 1, 2'000, 12'500);
   EXPECT_EQ(count(2_s), Counted::kNothing);
-  EXPECT_EQ(count(2100_ms, true), Counted::kChanged);
-  EXPECT_EQ(of(0, 1).alpha_us, 2'000u);
+  EXPECT_EQ(count(2100_ms, true), Counted::kChangedForSure);
+  EXPECT_EQ(of(0, 1).alpha.counts, 2'000u);
   announce(1, 2, 100, 1'000);
-  EXPECT_EQ(count(4_s), Counted::kChanged) << "links are announced one after the other";
+  EXPECT_EQ(count(4_s), Counted::kChangedForSure) << "links are announced one after the other";
   announce(2, 3, 100, 1'000);
   EXPECT_EQ(count(4200_ms), Counted::kNothing) << "that was long ago";
 }
@@ -137,8 +137,37 @@ TEST_F(Levels, ManyLinksThatChangeCountAtOnce) {
   for (int to = 1; to < 4; ++to) announce(0, to, 100, 1'250);
   EXPECT_EQ(count(2_s), Counted::kNothing);
   announce(1, 0, 100, 1'250);
-  EXPECT_EQ(count(2100_ms), Counted::kChanged) << "a NIC's";
-  for (int to = 1; to < 4; ++to) EXPECT_EQ(of(0, to).beta_kbps, 1'250u);
+  EXPECT_EQ(count(2100_ms), Counted::kChangedForSure) << "a NIC's";
+  for (int to = 1; to < 4; ++to) EXPECT_EQ(of(0, to).beta.counts, 1'250u);
+}
+
+// The ends of a link measure a little apart, and each value has its own time.
+TEST_F(Levels, ARateThatDipsOnALinkOfUnequalEndsDoesNotCountAtOnce) {
+  announce_all(103, 12'500);
+  count(1_s);
+  announce(1, 0, 97, 12'500);
+  EXPECT_EQ(count(2_s), Counted::kNothing);
+  announce(0, 1, 103, 6'000);
+  EXPECT_EQ(count(3_s), Counted::kNothing);
+  announce_both(0, 1, 2'000, 6'000);
+  EXPECT_EQ(count(4_s), Counted::kNothing);
+  EXPECT_EQ(count(5_s), Counted::kChanged);
+  EXPECT_EQ(of(0, 1).beta.counts, 6'000u);
+  EXPECT_EQ(of(1, 0).beta.counts, 12'500u) << "it has differed for a second";
+  EXPECT_EQ(of(0, 1).alpha.counts, 103u);
+  EXPECT_EQ(count(6_s), Counted::kChanged);
+  EXPECT_EQ(of(0, 1).alpha.counts, 2'000u);
+  announce(0, 1, 2'000, 0);
+  count(60_s);
+  EXPECT_EQ(of(0, 1).beta.counts, 6'000u) << "what is not known is no news";
+}
+
+TEST_F(Levels, ARailThatMeetsSeveralHasNoOtherEnd) {
+  announce(0, 1, 2'000, 0, 0, LevelBook::kNoRail);
+  announce(1, 0, 100, 0, 0, LevelBook::kNoRail);
+  count(1_s);
+  EXPECT_EQ(of(0, 1).alpha.counts, 2'000u);
+  EXPECT_EQ(of(1, 0).alpha.counts, 100u);
 }
 
 TEST_F(Levels, AnOlderLevelIsNoNews) {

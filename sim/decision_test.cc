@@ -216,7 +216,7 @@ TEST(Decision, WhatTheModelPutsCloseIsTriedAndTheBestStays) {
     best = std::min(best, seconds_each(*c, 200_ms, kFew));
   }
   // Which small frames meet others' pieces depends on when the first operation comes.
-  for (const Nanos phase : {0_us, 1700_us, 6800_us, 11900_us, 15300_us}) {
+  for (const Nanos phase : {0_us, 1700_us, 6800_us, 11900_us, 18700_us}) {
     if (phase > 1700_us && std::getenv("CANARY_TEST_QUICK") != nullptr) break;
     SCOPED_TRACE(phase.count);
     auto c = make("");

@@ -1,7 +1,6 @@
 #include "topology/rails.h"
 
 #include <algorithm>
-#include <bit>
 #include <map>
 #include <numeric>
 #include <set>
@@ -142,16 +141,6 @@ void Reachability::set(int a, int b, std::uint32_t rails_of_a, std::uint32_t rai
   }
   between_[static_cast<std::size_t>(a) * kinds_ + static_cast<std::size_t>(b)] = rails_of_a;
   between_[static_cast<std::size_t>(b) * kinds_ + static_cast<std::size_t>(a)] = rails_of_b;
-}
-
-int Reachability::partner(int a, int b, int rail) const {
-  const auto nics = [&](int from, int to) { return rails(from, to) & ~(kLocalBit | kHostBit); };
-  const std::uint32_t theirs = nics(b, a);
-  if (theirs == 0) return rail;
-  int place = std::popcount(nics(a, b) & ((1u << rail) - 1)) % std::popcount(theirs);
-  for (std::uint32_t left = theirs;; left &= left - 1) {
-    if (place-- == 0) return std::countr_zero(left);
-  }
 }
 
 Reachability Reachability::full(int ranks, int rails) {

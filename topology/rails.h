@@ -87,9 +87,6 @@ class Reachability {
     if (engine_[i] == engine_[j]) return a == b ? 0 : kLocalBit;
     return between_[static_cast<std::size_t>(kind_[i]) * kinds_ + static_cast<std::size_t>(kind_[j])];
   }
-  // The rail of `b` that a's rail meets: the k-th of the rails that reach `b` meets the k-th of those that reach `a`,
-  // and a longer list goes round the shorter one.
-  int partner(int a, int b, int rail) const;
   // Gives every rank a kind of its own, unless each has one already.
   void set(int a, int b, std::uint32_t rails_of_a, std::uint32_t rails_of_b);
   // The matrix of a subset: row i is members[i].

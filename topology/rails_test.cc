@@ -133,19 +133,6 @@ TEST(Reachability, RailNumbersAreTheRowsOwn) {
 }
 
 // The matrix, kept for kinds of ranks, must equal what each two ranks would find for themselves.
-TEST(Reachability, ARailsPartnerIsOfTheSamePlaceAmongThoseThatReachTheOther) {
-  const std::vector<std::vector<Rail>> hosts{{rail_on(1, 1), rail_on(2, 1), rail_on(3, 1)},
-                                             {rail_on(3, 2), rail_on(9, 2), rail_on(1, 2)},
-                                             {rail_on(1, 3), rail_on(1, 4)}};
-  const std::vector<int> engines{0, 1, 2};
-  const Reachability reach = Reachability::from_rails(hosts, engines);
-  EXPECT_EQ(reach.partner(0, 1, 0), 0) << "rails 0 and 2 meet rails 0 and 2";
-  EXPECT_EQ(reach.partner(0, 1, 2), 2);
-  EXPECT_EQ(reach.partner(1, 0, 2), 2);
-  EXPECT_EQ(reach.partner(2, 0, 1), 0) << "both of them meet the one";
-  EXPECT_EQ(reach.partner(0, 2, 0), 0);
-}
-
 TEST(Reachability, RanksOfOneKindMeetAsEachTwoWould) {
   Random random(7);
   const auto one_of = [&](std::initializer_list<int> list) { return list.begin()[random.below(list.size())]; };
