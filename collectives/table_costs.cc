@@ -226,11 +226,11 @@ void TableCosting::infer_rate() {
   const double time = took(c, *known);
   // Rates are first known of links that are busy for long, and the others are no slower than those.
   const double slow_beta = rates_known_ ? links_.usual().beta : 1 / kSlowRate;
+  if (rates_known_ && (c.bytes <= kSmallBytes || slow_beta <= 1 / kFastRate)) return;
   LinkCosts guess = links_;
   guess.set_guessed_beta(slow_beta);
   const double slow = walk(guess, *known);
   if (rates_known_) {
-    if (c.bytes <= kSmallBytes || slow_beta <= 1 / kFastRate) return;
     if (slow < kMayBeAlike * time && guessed_beta_ <= 0) guessed_beta_ = slow_beta;
     if (slow < kSameCost * time) return;
   }

@@ -6,10 +6,11 @@
 // so nothing takes the place of a planner before that one has run often enough, and what the model puts close to the
 // best is tried: the row names it until it has run often enough, then the next one. Among those that were tried the
 // times decide; they are not scaled by costs, which change by far more than times do while rates become known. A
-// planner whose cost has changed against those of the others is tried again. While no rate of a link is known (links
-// tell it only once they are busy for a while), it is the one by which the planner in force takes the time that it
-// took; what is not small waits until that is known. Cost: a walk of more than kWalkTasks is left out, so that a step
-// takes 1 to 2 ms at most; longer operations are walked in larger pieces. Pure; one thread; allocates.
+// planner whose cost has changed against those of the others, or at all since the network changed, is tried again.
+// While no rate of a link is known (links tell it only once they are busy for a while), it is the one by which the
+// planner in force takes the time that it took; what is not small waits until that is known. Cost: a walk of more than
+// kWalkTasks is left out, so that a step takes 1 to 2 ms at most; longer operations are walked in larger pieces. Pure;
+// one thread; allocates.
 #pragma once
 
 #include <array>
@@ -57,7 +58,7 @@ struct CostedClass {
     double took = 0;             // by operations, lately; 0: too few ran
     double cost = 0, least = 0;  // by measured rates, of it and of the cheapest, when that was first used; 0: not yet
     bool aged = false;           // from before this round of trials
-    bool before = false;         // and from before the network changed
+    bool before = false;         // from before the network changed
   };
   std::array<std::array<Known, kVariants>, kPlannerCount> known{};
   bool on_trial = false;  // the present row is there to be tried
@@ -69,7 +70,7 @@ class TableCosting {
   // What costs so much more than the best, by the model, is tried; and what took so much more before this round.
   static constexpr double kClose = 1.3, kCloseBefore = 1.15;
   static constexpr double kSameCost = 1.3;        // a cost that has changed by less has not changed
-  static constexpr double kMayBeAlike = 1.15;     // a cost that is more than the time by less is no reason to guess
+  static constexpr double kMayBeAlike = 1.15;     // a cost that exceeds the time by less than that explains it
   static constexpr double kClearlyCheaper = 0.9;  // is tried at any time
   // What was tried and is only so little better than what decides, or than the static choice, does not replace it.
   static constexpr double kBetter = 0.95, kLikeStatic = 0.99;
@@ -98,8 +99,8 @@ class TableCosting {
   // Some row is there to be tried; or would be, if that were allowed.
   bool trying() const { return trying_; }
   bool would_try() const { return would_try_; }
-  // What links that have shown no rate take for a byte, by the time of what decides, where that took far less than by
-  // the links that have shown one; 0: it says nothing of them.
+  // What links that have shown no rate take for a byte, by the time of what decides: as much as the median of the
+  // others, or less where that one's rate would have taken far longer. 0: that time says nothing of them.
   double guessed_beta() const { return guessed_beta_; }
   // The finished rows: those of the present table for classes that are not costed now, too.
   std::vector<MeasuredRow> rows() &&;
@@ -155,8 +156,8 @@ class TableCosting {
   std::size_t class_ = 0;                 // that is being costed
   std::vector<Costed> planned_, costed_;  // of it: still to be walked, in reverse order; walked
   std::uint64_t walk_piece_bytes_ = 0;    // of walks with the job's pieces
-  bool rate_inferred_ = false;            // for this class, of links of which none is known
-  double guessed_beta_ = 0;
+  bool rate_inferred_ = false;            // for this class, of links that have shown none
+  double guessed_beta_ = 0;               // over all classes so far
   bool begun_ = false;
 };
 

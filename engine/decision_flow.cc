@@ -171,9 +171,9 @@ void DecisionFlow::count_levels(Nanos now, bool felt) {
   if (!changed_) changed_since_ = now;
   changed_ = true;
   order_due_ = true;
+  if (counted == Counted::kChangedForSure) group_.use.note_change(current_);
   // Of busy links some level changes all the time: what operations have shown since the last one that counted is kept
   // until it has been judged, or nothing ever would be.
-  if (counted == Counted::kChangedForSure) group_.use.note_change(current_);
   if (counted < Counted::kChanged || !judged_) return;
   group_.use.forget_present(current_);
   slowest_.clear();

@@ -255,7 +255,6 @@ TEST(Decision, RingsGoRoundABadWay) {
   constexpr std::uint64_t kFew = 1 << 16;  // 256 KiB
   ClusterOptions o = measuring(flat_cluster(4, 1));
   o.fabric.nic = NicOptions::link(50_us, BytesPerSec::from_mbit(500));
-  o.fabric.window_bytes = 16 << 20;
   Cluster c(o);
   for (const auto& [a, b] : {std::pair{0, 1}, {1, 0}}) c.fabric().path(a, b).stream_rate = BytesPerSec::from_mbit(25);
   ASSERT_TRUE(c.join());
