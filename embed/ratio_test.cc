@@ -196,22 +196,42 @@ TEST(Ratio, GainsThatMoveAreExploredAgain) {
   Job job(2);
   ASSERT_TRUE(job.joined());
   job.each([&](int r) {
+    struct Checkpoints {
+      int saves = 0, restores = 0;
+    } checkpoints;
     canary_ratio_options o = options_of("artopk:star");
     o.iterations = 2;
+    o.user = &checkpoints;
+    o.checkpoint = [](void* user, canary_checkpoint what) {
+      auto& c = *static_cast<Checkpoints*>(user);
+      ++(what == CANARY_CHECKPOINT_SAVE ? c.saves : c.restores);
+    };
     canary_ratio* ratio = nullptr;
     ASSERT_EQ(canary_ratio_create(job.world(r), &o, &ratio), CANARY_OK) << last_error().message;
-    int iterations = 0;
-    while (state_of(ratio).explorations == 1 && iterations < 400) {
-      ASSERT_NO_FATAL_FAILURE(
-          iterate(ratio, job.world(r), iterations < 20 ? even(static_cast<std::size_t>(iterations)) : crowded()));
-      ++iterations;
+    // On a busy machine links move as well, and the ratio is chosen again without an exploration.
+    canary_ratio_state before = state_of(ratio);
+    for (int i = 0; i < 400 && state_of(ratio).explorations == 1; ++i) {
+      ASSERT_NO_FATAL_FAILURE(iterate(ratio, job.world(r), i < 20 ? even(static_cast<std::size_t>(i)) : crowded()));
+      const canary_ratio_state now = state_of(ratio);
+      if (before.exploring == 0 && now.choices != before.choices) {
+        EXPECT_EQ(now.choices, before.choices + 1) << "rank " << r;
+        EXPECT_TRUE(now.alpha_seconds != before.alpha_seconds || now.byte_seconds != before.byte_seconds)
+            << "rank " << r;
+      }
+      before = now;
     }
-    EXPECT_EQ(state_of(ratio).explorations, 2u) << "rank " << r;
+    EXPECT_EQ(before.explorations, 2u) << "rank " << r;
+    EXPECT_EQ(before.exploring, 1) << "rank " << r;
+    EXPECT_EQ(checkpoints.saves, 1) << "rank " << r;
+    EXPECT_EQ(checkpoints.restores, 3) << "rank " << r;
     // Its checkpoint takes the place of the first one's.
     for (int i = 0; i < 3 * o.iterations + 1; ++i) {
       ASSERT_NO_FATAL_FAILURE(iterate(ratio, job.world(r), crowded()));
     }
-    EXPECT_EQ(state_of(ratio).choices, 2u) << "rank " << r;
+    EXPECT_EQ(state_of(ratio).choices, before.choices + 1) << "rank " << r;
+    EXPECT_EQ(state_of(ratio).exploring, 0) << "rank " << r;
+    EXPECT_EQ(checkpoints.saves, 2) << "rank " << r;
+    EXPECT_EQ(checkpoints.restores, 6) << "rank " << r;
     EXPECT_EQ(canary_ratio_destroy(ratio), CANARY_OK);
   });
 }
