@@ -349,7 +349,7 @@ class Fuzzer {
         ack.cumulative = l->seen;
         wire::Header h;
         h.kind = wire::Kind::kAck;
-        h.payload_bytes = 8;
+        h.payload_bytes = wire::kAckFixedBytes;
         put(l, h, &ack, 1 | 16);
         poll({});
         if (standing(l)) answers += l->answers - had;
@@ -368,12 +368,13 @@ class Fuzzer {
     if ((b & 2) != 0) ack.cumulative += input_.u32();
     ack.words = b >> 5;
     if ((b & 4) != 0) ack.words = input_.u32();
+    ack.arrived_ns = b * 0x0123456789abcdefu;
     for (std::uint32_t i = 0; i < std::min<std::uint32_t>(ack.words, 16); ++i) {
       ack.bitmap[i] = std::uint64_t{input_.u8()} << (input_.u8() % 57);
     }
     wire::Header h;
     h.kind = wire::Kind::kAck;
-    h.payload_bytes = 8 + 8 * std::min<std::uint32_t>(ack.words, 16);
+    h.payload_bytes = wire::kAckFixedBytes + 8 * std::min<std::uint32_t>(ack.words, 16);
     put(l, h, &ack, 1 | 16 | ((b & 8) != 0 ? 4 : 0));
   }
 

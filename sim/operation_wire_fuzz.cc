@@ -393,6 +393,7 @@ class Fuzzer final : public PollWatcher {
     if ((how & 8) != 0) ack.cumulative = input_.u8();
     ack.words = how >> 6;
     ack.bitmap[0] = input_.u32();
+    ack.arrived_ns = ack.bitmap[0] * 0x0123456789abcdefu;
     const auto* raw = reinterpret_cast<const std::byte*>(&ack);
     std::vector<std::byte> bytes(raw, raw + wire::kAckFixedBytes + 8 * (how >> 4 & 3));
     wire::Header h;

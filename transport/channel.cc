@@ -335,6 +335,7 @@ void Channel::send_ack(Path& path) {
   wire::Header h;
   h.kind = wire::Kind::kAck;
   h.payload_bytes = path.received.encode(&ack);
+  ack.arrived_ns = static_cast<std::uint64_t>(path.arrived_at.count);
   if (!send_frame(path, h, &ack, kNoCookie)) return;  // on_writable tries again
   path.ack_pending_frames = 0;
   path.ack_pending_bytes = 0;
@@ -405,10 +406,12 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
   rails_->add_acked(path.spec.local_rail, now.all.bytes);
   const PathEstimator::NicBytes nic = rails_->carried(path.spec.local_rail);
   if (now.pieces.bytes != 0) {
+    now.pieces.last.dated &= now.pieces.last.sent == now.all.last.sent;
+    const Nanos queued = path.link.queued(now_, now.pieces.last, ack.arrived_ns);
     path.estimator.on_acked(now_, now.pieces.bytes, now.pieces.last, path.window_was_full, nic);
     path.best.note(now_, path.estimator.rate());
     path.window_was_full = false;
-    path.link.on_acked(now_, now.pieces.bytes, now.pieces.last, nic);
+    path.link.on_acked(now_, now.pieces.bytes, now.pieces.last, queued, nic);
   } else {
     path.link.on_round_trip(now_, now.all.last, nic);
   }
@@ -428,7 +431,8 @@ void Channel::declare_lost(Path& path, std::uint32_t sequence) {
   // Twice within a round trip says nothing new.
   if (now_ - e.departure.sent < path.estimator.rtt_min() / 2) return;
   e.departure.sent = now_;
-  e.departure.prompt = false;  // the ack may be the first frame's: it tells no round trip
+  e.departure.nic = rails_->carried(path.spec.local_rail);
+  e.departure.prompt = e.departure.dated = false;  // the ack may be the first frame's: it tells no round trip
   path.link.note_lost();
   if (e.probe) forget_probe(path, e);
   const std::uint32_t record = e.record;

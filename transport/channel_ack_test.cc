@@ -23,6 +23,11 @@ class FakeLane final : public Lane {
       std::memcpy(&beat, payload, sizeof beat);
       beats.push_back(beat.sent_ns);
     }
+    if (header.kind == wire::Kind::kAck) {
+      wire::AckPayload ack;
+      std::memcpy(&ack, payload, header.payload_bytes);
+      arrived.push_back(ack.arrived_ns);
+    }
     cookies.push_back(cookie);
     return true;
   }
@@ -40,7 +45,8 @@ class FakeLane final : public Lane {
 
   std::vector<wire::Header> sent;
   std::vector<std::uint64_t> cookies, cancelled;
-  std::vector<std::uint64_t> beats;  // when they were sent
+  std::vector<std::uint64_t> beats;    // when they were sent
+  std::vector<std::uint64_t> arrived;  // by the acks
   bool gives_up = true;
 
  private:
@@ -85,9 +91,10 @@ class ChannelAcks : public ::testing::Test, public LaneFactory, public ChannelCl
     payload.cumulative = cumulative;
     payload.words = bitmap != 0 ? 1 : 0;
     payload.bitmap[0] = bitmap;
+    payload.arrived_ns = static_cast<std::uint64_t>(now_.count);
     wire::Header header;
     header.kind = wire::Kind::kAck;
-    header.payload_bytes = 8 + 8 * payload.words;
+    header.payload_bytes = wire::kAckFixedBytes + 8 * payload.words;
     const auto* bytes = reinterpret_cast<const std::byte*>(&payload);
     channel_->on_frame(lane, header, Arrival{.payload = {bytes, header.payload_bytes}, .intact = true});
   }
@@ -174,6 +181,17 @@ class ChannelAcks : public ::testing::Test, public LaneFactory, public ChannelCl
   Nanos now_{1'000'000'000};
   std::size_t to_send_ = 0, sent_ = 0, done_ = 0;
 };
+
+TEST_F(ChannelAcks, OneTellsWhenTheLastFrameArrivedHoweverLateItIsItself) {
+  open(1, 1);
+  arrive(1, 64, 3_ms);
+  arrive(2, 64, 2_ms);
+  const auto arrived = static_cast<std::uint64_t>(now_.count);
+  now_ += 40_ms;
+  channel_->begin_cycle(now_);
+  channel_->pump(now_);
+  EXPECT_EQ(lane().arrived, std::vector{arrived});
+}
 
 TEST_F(ChannelAcks, OneThatIsOlderThanTheLastOrWasNeverSentSaysNothing) {
   open(1, 5000);
@@ -298,12 +316,12 @@ TEST(AckState, CountsOverTheEndOfTheNumbers) {
   wire::AckPayload ack;
   // Every second one.
   for (std::uint32_t i = 1; i < 70; i += 2) EXPECT_TRUE(state.mark(first + i));
-  EXPECT_EQ(state.encode(&ack), 8u + 16u);
+  EXPECT_EQ(state.encode(&ack), wire::kAckFixedBytes + 16u);
   EXPECT_EQ(ack.cumulative, first - 1);
   EXPECT_EQ(ack.bitmap[0], 0xaaaaaaaaaaaaaaaau);
   EXPECT_EQ(ack.bitmap[1], 0b101010u);
   for (std::uint32_t i = 0; i < 70; i += 2) EXPECT_TRUE(state.mark(first + i));
-  EXPECT_EQ(state.encode(&ack), 8u);
+  EXPECT_EQ(state.encode(&ack), wire::kAckFixedBytes);
   EXPECT_EQ(ack.cumulative, first + 69);
   EXPECT_TRUE(state.mark(first)) << "behind: a duplicate";
   EXPECT_TRUE(state.mark(first + 69 + AckState::kWindow));

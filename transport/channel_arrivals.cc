@@ -92,6 +92,7 @@ void Channel::on_frame(Lane& lane, const wire::Header& header, const Arrival& ar
       const Nanos echoed{static_cast<std::int64_t>(beat.echo_ns)};
       const Path::Beat* const ours = path.find_beat(echoed);
       if (ours != nullptr) heard_by_peer_ = std::max(heard_by_peer_, echoed);
+      if (ours != nullptr) path.link.note_way(now_, echoed, beat.sent_ns - beat.echo_held_ns);
       const bool first = path.peer_sent_ns == 0;
       path.peer_sent_ns = beat.sent_ns;
       path.peer_heard_at = now_;
@@ -175,6 +176,7 @@ void Channel::note_malformed(const char* why) {
 void Channel::note_sequenced(Path& path, const wire::Header& header) {
   if ((header.flags & wire::kSequenced) == 0) return;
   if (!path.received.mark(header.lane_sequence)) return;
+  path.arrived_at = now_;
   ++path.ack_pending_frames;
   path.ack_pending_bytes += header.payload_bytes;
   if ((header.flags & wire::kAckNow) != 0 || path.ack_pending_bytes >= limits::kAckBytes ||

@@ -22,10 +22,18 @@ Bytes bytes_of(std::uint64_t n) { return Bytes{static_cast<std::int64_t>(n)}; }
 // A lane on probation carries data only when there is no other.
 bool Channel::usable(const Path& path) const { return path.state == wanted_ && !path.stalled; }
 
+// What it has proved, or others have of its NIC lately, if that is far more and its own pieces take no longer. A lane
+// that always has a little to do is neither busy nor tried.
+BytesPerSec Channel::proved_rate(const Path& path) const {
+  const BytesPerSec rate = path.estimator.rate();
+  const BytesPerSec allowed = std::min(rails_->rate(path.spec.local_rail), path.estimator.own_ceiling());
+  return rate.count != 0 && allowed.count / 4 > rate.count ? allowed : rate;
+}
+
 // A lane that has proved nothing itself is promised the rate that other channels proved of its NIC or, where it carries
 // what there is, a guess; less where its own pieces take longer.
 BytesPerSec Channel::promise_of(const Path& path) const {
-  if (path.estimator.was_busy()) return path.estimator.rate();
+  if (path.estimator.was_busy()) return proved_rate(path);
   BytesPerSec promised = rails_->rate(path.spec.local_rail);
   if (promised.count == 0 && &path == home_) promised = limits::kGuessedRate;
   const BytesPerSec allowed = std::max(path.estimator.ceiling(), limits::kSlowestRate);
@@ -34,7 +42,7 @@ BytesPerSec Channel::promise_of(const Path& path) const {
 
 // 0: nobody knows anything of this lane, while there is one to go by.
 BytesPerSec Channel::believed_rate(const Path& path) const {
-  const BytesPerSec rate = path.estimator.rate();
+  const BytesPerSec rate = proved_rate(path);
   // Long operations show soon what the lanes carry, and all of them have their part in that.
   if (long_ && !any_rate_) {
     const BytesPerSec known = rails_->rate(path.spec.local_rail);
@@ -215,11 +223,14 @@ bool Channel::on_trial(Path& path) const {
     t.bytes = 0;
     t.delivered = e.delivered();
     t.known = e.was_busy() ? e.rate() : BytesPerSec{};
+    t.best = path.best.rate();
     return true;
   }
   const bool goes_on = now_ - t.began < limits::kTrialMax + e.rtt_min() * 8 && t.bytes < limits::kTrialBytes;
   if (goes_on && !shows_nothing_new(t, e, now_)) return true;
-  const bool learned = e.rate().count > t.known.count + t.known.count / 4;
+  // Short operations wear down what a lane is believed to carry. To find again what it carried is nothing new.
+  const std::int64_t known = std::max(t.known, t.best).count;
+  const bool learned = e.rate().count > known + known / 4;
   const Nanos most = learned || path.best.is_twice(e.rate()) ? limits::kTrialPauseMin : limits::kTrialPauseMax;
   t.pause = std::clamp(t.pause * 2, limits::kTrialPauseMin, most);
   t.began = Nanos::max();

@@ -117,8 +117,9 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
     channel->on_frame(lane(rail), h, arrival);
     channel->pump(now);
   }
-  // Everything up to `cumulative` has come, and of the sequences behind it those in `beyond`.
-  void ack(int rail, std::uint32_t cumulative, std::initializer_list<std::uint32_t> beyond = {}) {
+  // Everything up to `cumulative` has come, and of the sequences behind it those in `beyond`. The ack has waited at the
+  // peer.
+  void ack(int rail, std::uint32_t cumulative, std::initializer_list<std::uint32_t> beyond = {}, Nanos waited = {}) {
     wire::AckPayload payload;
     payload.cumulative = cumulative;
     for (const std::uint32_t sequence : beyond) {
@@ -126,7 +127,8 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
       payload.words = std::max(payload.words, bit / 64 + 1);
       payload.bitmap[bit / 64] |= std::uint64_t{1} << (bit % 64);
     }
-    from_peer(rail, wire::Kind::kAck, &payload, 8 + 8 * payload.words);
+    payload.arrived_ns = static_cast<std::uint64_t>((now - waited).count);
+    from_peer(rail, wire::Kind::kAck, &payload, wire::kAckFixedBytes + 8 * payload.words);
   }
   // A piece of the peer begins to land over this lane.
   Landing begin_landing(int rail) {
@@ -261,6 +263,51 @@ TEST_F(ChannelFrames, AWindowIsUsedToItsEnd) {
   EXPECT_LE(path(0).unacked_bytes, window + kBytes + sizeof(wire::Header));
 }
 
+// Where two pieces are under way, each waits for the one before it: none shows the bare way, and a link that is always
+// busy would seem to be idle between them.
+TEST_F(ChannelFrames, AHeartbeatShowsTheBareWay) {
+  open(1);
+  wire::HeartbeatPayload beat;
+  beat.sent_ns = beat.echo_ns = static_cast<std::uint64_t>(now.count);
+  now += 2_ms;
+  from_peer(0, wire::Kind::kHeartbeat, &beat, sizeof beat);
+  const BytesPerSec rate = BytesPerSec::from_mbit(100);
+  Nanos arrived = now;
+  send(2);
+  for (std::uint32_t piece = 1; piece <= 200; ++piece) {
+    arrived = arrived + rate.time_for(Bytes{kBytes + sizeof(wire::Header)});
+    now = arrived + 2_ms;
+    ack(0, piece, {}, 2_ms);
+    send(1);
+  }
+  EXPECT_NEAR(static_cast<double>(path(0).link.beta().count) / static_cast<double>(rate.count), 1, 0.05);
+}
+
+// As where the peer sends as much: the less it has left, the sooner its acks come.
+TEST_F(ChannelFrames, AcksThatWaitedLessAndLessMakeNoLinkFaster) {
+  open(1);
+  const BytesPerSec rate = BytesPerSec::from_mbit(100);
+  const Nanos each = rate.time_for(Bytes{kBytes + sizeof(wire::Header)});
+  // The first heartbeat shows the bare way: none there, and two milliseconds back.
+  wire::HeartbeatPayload beat;
+  beat.sent_ns = beat.echo_ns = static_cast<std::uint64_t>(now.count);
+  now += 2_ms;
+  from_peer(0, wire::Kind::kHeartbeat, &beat, sizeof beat);
+  std::vector<Nanos> left;
+  Nanos arrived;
+  for (std::uint32_t flight = 0; flight < 20; ++flight) {
+    send(16);
+    for (std::uint32_t k = 0; k < 16; ++k) {
+      while (left.size() < lane(0).of(wire::Kind::kPiece).size()) left.push_back(now);
+      arrived = std::max(arrived, left[flight * 16 + k]) + each;
+      now = std::max(now, arrived + each / 4 * (16 - static_cast<int>(k)) + 2_ms);
+      ack(0, flight * 16 + k + 1, {}, now - arrived);
+    }
+    now += 20_ms;
+  }
+  EXPECT_NEAR(static_cast<double>(path(0).link.beta().count) / static_cast<double>(rate.count), 1, 0.1);
+}
+
 TEST_F(ChannelFrames, AnAcknowledgementOfWhatWasNotSentFreesNothing) {
   open(1);
   send(2);
@@ -309,7 +356,7 @@ TEST_F(ChannelFrames, APeerOfAnotherVersionIsNamedWithBoth) {
   const wire::HelloPayload hello{.version_min = 1, .version_max = 1, .purpose = wire::kHelloChannel};
   from_peer(0, wire::Kind::kHello, &hello, sizeof hello);
   EXPECT_EQ(channel->paths_up(), 0);
-  EXPECT_NE(channel->describe_failures().find("protocol version 1..1, this side 7"), std::string::npos)
+  EXPECT_NE(channel->describe_failures().find("protocol version 1..1, this side 8"), std::string::npos)
       << channel->describe_failures();
 }
 
@@ -543,7 +590,7 @@ TEST(AckWindow, WhatIsBeyondItIsNotTakenForOneWithin) {
   EXPECT_FALSE(state.mark(AckState::kWindow + 1));
   EXPECT_TRUE(state.mark(0)) << "long counted";
   wire::AckPayload ack;
-  EXPECT_EQ(state.encode(&ack), 8 + 8 * AckState::kWindow / 64);
+  EXPECT_EQ(state.encode(&ack), wire::kAckFixedBytes + 8 * AckState::kWindow / 64);
   EXPECT_EQ(ack.bitmap[AckState::kWindow / 64 - 1], std::uint64_t{1} << 63);
 }
 

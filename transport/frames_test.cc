@@ -102,7 +102,7 @@ TEST(Frames, AHelloSaysWhatForAndInWhichVersions) {
   EXPECT_TRUE(speaks_our_version(good));
   EXPECT_FALSE(speaks_our_version({.version_min = 1, .version_max = 1}));
   EXPECT_EQ(describe_versions({.version_min = 1, .version_max = 1}),
-            "the peer speaks protocol version 1..1, this side 7");
+            "the peer speaks protocol version 1..1, this side 8");
 }
 
 TEST(Frames, OfAnotherVersionOnlyGreetingsAreBelieved) {
@@ -115,7 +115,7 @@ TEST(Frames, OfAnotherVersionOnlyGreetingsAreBelieved) {
     h.version = kVersion + 1;
     seal(h);
     ASSERT_STREQ(validate(h), "version");
-    EXPECT_EQ(explain(validate(h), h), "the peer speaks protocol version 8, this side 7");
+    EXPECT_EQ(explain(validate(h), h), "the peer speaks protocol version 9, this side 8");
   }
 }
 

@@ -5,23 +5,26 @@
 // here is what planners and people are told. It belongs to the path, so a lane's death leaves it alone.
 // - alpha is half the least round trip. A shorter one counts at once. A longer one counts when frames that met no queue
 //   of ours have seen nothing else for a while: heartbeats in pauses of the traffic, and small frames.
-// - beta is measured while the link is busy: a piece that left before the link was done with the one before it finds it
-//   so, and what is acknowledged between the two acks took exactly that time. What a shaper lets pass as a burst after
-//   a pause is left out. Two windows of such time in a row that say more raise it, and lower ones that have lasted
-//   lower it; where other channels share the NIC, only what all of them got together contradicts it.
-// - An estimate older than kStale gives way to the next measurement.
+// - beta is measured while the link is busy: a piece that left before the link was done with the one before it (or a
+//   moment later) finds it so, and what arrived after that one took exactly the time between the two arrivals, of which
+//   the peer tells (transport/arrival_clock.h). When the acks came does not matter: they wait behind all that the peer
+//   has to send, most at the beginning of an exchange and least at its end. What a shaper lets pass as a burst after a
+//   pause is left out. The first windows of such time tell the rate together; then two in a row that say more raise it,
+//   and lower ones that have lasted lower it. Where other channels share the NIC, only what all of them got together
+//   contradicts it.
+// - An estimate older than kStale gives way to the next measurements.
 // - On an idle link trains of probes tell the rate (transport/probe_train.h). Two in a row that contradict it on the
 //   same side change it, or a slower one that lasted.
 // Units: ns, bytes. One owner thread. Nothing here allocates.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <utility>
 
 #include "base/units.h"
+#include "transport/arrival_clock.h"
 #include "transport/level_watch.h"
 #include "transport/path_estimator.h"
 
@@ -43,15 +46,18 @@ class LinkEstimate {
   static constexpr Nanos kSlightlyLongerLasts = 300_ms;
   static constexpr std::int64_t kJitters = 5;  // and by no more than so many times the jitter
   static constexpr Nanos kSpell = 50_ms;
-  // A piece of this size or more that comes the other way holds up an ack.
-  static constexpr std::int64_t kHoldsUp = 16 * 1024;
   // A frame with no more than that before it met no queue.
   static constexpr std::int64_t kSmallBytes = 1024;
   // A window of busy time.
   static constexpr Nanos kWindow = 100_ms;
   static constexpr Nanos kBusyMin = 5_ms;
   static constexpr std::uint64_t kBusyBytes = 256 * 1024;
-  static constexpr int kNoise = 16;  // windows differ by this part for no reason
+  // A link that had nothing to do for no more than this part of the time counts as busy, and half of that part counts,
+  // too: what a shaper's bucket gains then, the next pieces use up, but not every link has a shaper.
+  static constexpr int kBriefly = 4;
+  static constexpr Nanos kCarriedFor = 500_ms;
+  static constexpr int kFirstWindows = 4;  // tell the rate together: one alone may be far off
+  static constexpr int kNoise = 16;        // windows differ by this part for no reason
   static constexpr Nanos kLowerLasts = 400_ms;
   static constexpr int kTrainNoise = 8;                  // likewise of trains, which are short
   static constexpr Nanos kTrainLasts = kLowerLasts / 2;  // one that took so long counts as two
@@ -73,35 +79,43 @@ class LinkEstimate {
 
   // An echo came, which nobody held up. `before`: the bytes that may have stood before it on either way.
   void on_echo(Nanos now, Nanos round_trip, Bytes before) { sample(now, round_trip, before); }
+  // A heartbeat of ours had arrived by the peer's clock.
+  void note_way(Nanos now, Nanos sent, std::uint64_t arrived_ns) { arrivals_.note(now, sent, arrived_ns); }
+  // And a piece, which is to be told to on_acked(): how long it was under way beyond the least.
+  Nanos queued(Nanos now, const Departure& last, std::uint64_t arrived_ns) {
+    if (!last.dated) return std::max(Nanos{}, now - last.sent - round_trip_);
+    return arrivals_.queued(now, last.sent, arrived_ns, round_trip_);
+  }
   // As PathEstimator::on_acked.
-  void on_acked(Nanos now, std::uint64_t bytes, const Departure& last, const NicBytes& nic) {
+  void on_acked(Nanos now, std::uint64_t bytes, const Departure& last, Nanos queued, const NicBytes& nic) {
     on_round_trip(now, last, nic);
-    const Bytes by_nic = nic.acked - nic_.acked;
-    // Those that come at the same time are one.
-    const bool same = now == acked_at_;
-    if (!same) count_acks();
-    // An ack that was held up came later than the link was done with its bytes, but not before the ack before it.
-    const Nanos idle = last.sent - ((held_ ? acked_before_ : acked_at_) - round_trip_);
-    if (!same) {
+    const Bytes by_nic = nic.acked - std::exchange(acked_by_nic_, nic.acked);
+    // When the link was done with the last of them.
+    const Nanos passed = last.sent + queued;
+    const Nanos idle = last.sent - passed_;
+    // Those that arrived at the same time are one.
+    if (passed != passed_) {
+      count_acks();
       acks_ = {};
       acks_.at = now;
-      acks_.span = now - acked_at_;
-      acks_.busy = idle.count <= 0 && acks_.span < kStandstill;
-      // It may have been held up by a piece that came the other way.
-      held_ = (nic.received - nic_.received).count >= kHoldsUp;
-      acked_before_ = acked_at_;
+      const Nanos span = std::max(Nanos{}, passed - passed_);
+      acks_.busy = idle <= span / kBriefly && span < kStandstill;
+      acks_.span = span - std::max(Nanos{}, idle) / 2;
+      acks_.carried_for = span - std::max(Nanos{}, idle);
+      passed_ = passed;
     }
-    acked_at_ = now;
-    nic_ = nic;
-    if (idle.count > 0) {
+    if (idle.count > 0 && !acks_.busy) {
       const BytesPerSec refill = beta_.count == 0 ? PathEstimator::kRefill : BytesPerSec{beta_.count * kRefillTimes};
       const std::int64_t refilled = std::min(refill.bytes_in(std::min(idle, 1_s)).count, PathEstimator::kBurstBytes);
-      burst_ = std::min(burst_ + static_cast<std::uint64_t>(refilled), std::uint64_t{PathEstimator::kBurstBytes});
+      burst_ = std::min(burst_ + refilled, PathEstimator::kBurstBytes);
     }
     acks_.bytes += bytes;
     acks_.by_nic += by_nic;
-    acks_.burst |= burst_ != 0;
-    burst_ -= std::min(burst_, bytes);
+    const Bytes meanwhile = nic.acked - last.nic.acked;
+    const bool shared = last.dated && meanwhile.count * 3 > last.unacked.count * 4;
+    acks_.shared |= shared;
+    if (shared) acks_.in_flight = std::max(acks_.in_flight, BytesPerSec::of(meanwhile, now - last.sent));
+    if (last.dated) note_carried(now, last.sent, bytes);
   }
   // Of a frame whose acknowledgement is looked at for the round trip alone.
   void on_round_trip(Nanos now, const Departure& last, const NicBytes& nic) {
@@ -127,6 +141,7 @@ class LinkEstimate {
       beta_ = rate;
       beta_at_ = now;
       lower_ = higher_ = 0;
+      first_.left = 0;
     }
     train_side_ = again ? 0 : side;
     train_ = rate;
@@ -143,9 +158,7 @@ class LinkEstimate {
   void note_lost() { ++losses_; }
   // What was under way on the lane has gone; what is known of the link has not.
   void on_lane_down() {
-    acked_at_ = {};
-    acks_ = {};
-    stretches_ = {};
+    forget_arrivals();
     beyond_ = any_ = {};
     longer_ = lower_ = higher_ = 0;
     train_side_ = 0;
@@ -208,6 +221,7 @@ class LinkEstimate {
     const bool slightly = longer_to_ - round_trip_ <= PathEstimator::kWakeUp;
     if (longer_ < (slightly ? 3 : 2) || now - longer_since_ < (slightly ? kSlightlyLongerLasts : kLongerLasts)) return;
     round_trip_ = longer_to_;
+    forget_arrivals();
     // Those of a longer way are alike; those that met the queues of others are not.
     const bool alike = longest_ - longer_to_ <= std::max(kSlack, longer_to_ / kNoise);
     longer_for_ = alike ? now - longer_since_ : Nanos{};
@@ -221,68 +235,102 @@ class LinkEstimate {
     return rate.count > beta_.count + noise ? 1 : rate.count < beta_.count - noise ? -1 : 0;
   }
 
-  // Looks at the acks that came last, which are all of their moment now.
-  void count_acks() {
-    const auto like = static_cast<std::size_t>(held_);
-    if (!acks_.busy) {
-      if (acks_.span >= kStandstill) beyond_ = any_ = {};
-      stretches_ = {};
-      stretches_[like].open = true;
-      return;
-    }
-    // From one ack to another that was held up alike the link carried what they say, whatever came between them.
-    for (Stretch& s : stretches_) s.add(acks_);
-    if (stretches_[like].open) {
-      const Stretch s = stretches_[like];
-      stretches_ = {};
-      // What may be a burst is no faster than it was: that much it tells.
-      if (any_.add(acks_.at, s.bytes, s.by_nic, s.time)) end_window_with_bursts();
-      if (!s.burst && beyond_.add(acks_.at, s.bytes, s.by_nic, s.time)) end_window(acks_.at);
-    }
-    stretches_[like] = {};
-    stretches_[like].open = true;
+  // Pieces that pass no faster than usual leave the bucket as full as it was: their sender was slow. But what is usual
+  // may have changed, so they count in part.
+  void take_from_bucket(std::int64_t bytes) {
+    const bool usual = beta_.count != 0 && bytes < beta_.bytes_in(acks_.carried_for).count / 4 * 5;
+    burst_ -= std::min(burst_, usual ? bytes / 2 : bytes);
   }
 
-  // The acks of one moment.
+  void forget_arrivals() {
+    arrivals_.forget();
+    passed_ = {};
+    acks_ = {};
+    carried_since_ = {};
+    carried_ = 0;
+  }
+
+  // What has left since and is acknowledged, less what a bucket may have let pass, is the least that the link carries,
+  // busy or not: one that has become far faster is never busy for long.
+  void note_carried(Nanos now, Nanos sent, std::uint64_t bytes) {
+    if (carried_since_.count == 0) {
+      carried_since_ = sent;  // the ack's other pieces left before
+      return;
+    }
+    if (sent < carried_since_) return;
+    carried_ += static_cast<std::int64_t>(bytes);
+    const Nanos span = now - carried_since_;
+    if (span < kCarriedFor) return;
+    const BytesPerSec least = BytesPerSec::of(Bytes{carried_ - PathEstimator::kBurstBytes}, span);
+    if (beta_.count != 0 && least.count > beta_.count + beta_.count / kNoise) {
+      beta_ = least;
+      beta_at_ = now;
+      lower_ = higher_ = 0;
+      first_.left = 0;
+    }
+    carried_since_ = {};
+    carried_ = 0;
+  }
+
+  // Looks at the acks that came last, which are all of their moment now.
+  void count_acks() {
+    const bool burst = burst_ != 0;
+    take_from_bucket(static_cast<std::int64_t>(acks_.bytes));
+    if (!acks_.busy) {
+      if (acks_.span >= kStandstill) beyond_ = any_ = {};
+      return;
+    }
+    // What may be a burst is no faster than it was: that much it tells.
+    if (any_.add(acks_)) end_window_with_bursts();
+    if (!burst && beyond_.add(acks_)) end_window(acks_.at);
+  }
+
+  // The acks of what arrived at one moment.
   struct Acks {
     Nanos at;
-    Nanos span;         // since those before
-    bool busy = false;  // the link was, all that time
-    bool burst = false;
+    Nanos span;             // since what arrived before
+    Nanos carried_for;      // of that, what it was under way itself
+    bool busy = false;      // the link was, all that time
+    bool shared = false;    // others' bytes were acknowledged while they were under way
+    BytesPerSec in_flight;  // what the NIC carried then
     std::uint64_t bytes = 0;
     Bytes by_nic;
-  };
-  // Busy time since an ack that is remembered.
-  struct Stretch {
-    bool open = false;
-    bool burst = false;
-    std::uint64_t bytes = 0;
-    Bytes by_nic;
-    Nanos time;
-    void add(const Acks& a) {
-      bytes += a.bytes;
-      by_nic += a.by_nic;
-      time += a.span;
-      burst |= a.burst;
-    }
   };
   // Busy time that is looked at together.
   struct Window {
     Nanos began, last, time;
-    std::uint64_t bytes = 0;
+    Nanos alone;  // of that, others got next to nothing
+    std::uint64_t bytes = 0, alone_bytes = 0;
     Bytes by_nic;
+    BytesPerSec in_flight;
     // True: it is complete.
-    bool add(Nanos now, std::uint64_t acked, Bytes for_all, Nanos span) {
-      if (bytes == 0 || now - last > 1_s)
-        *this = {.began = now - span, .last = {}, .time = {}, .bytes = 0, .by_nic = {}};
-      last = now;
-      bytes += acked;
-      by_nic += for_all;
-      time += span;
-      return now - began >= kWindow && time >= kBusyMin && bytes >= kBusyBytes;
+    bool add(const Acks& acks) {
+      if (bytes == 0 || acks.at - last > 1_s) {
+        *this = {};
+        began = acks.at - acks.span;
+      }
+      last = acks.at;
+      in_flight = std::max(in_flight, acks.in_flight);
+      if (!acks.shared) {
+        alone += acks.span;
+        alone_bytes += acks.bytes;
+      }
+      bytes += acks.bytes;
+      by_nic += acks.by_nic;
+      time += acks.span;
+      return acks.at - began >= kWindow && time >= kBusyMin && bytes >= kBusyBytes;
     }
-    BytesPerSec own() const { return BytesPerSec::of(Bytes{static_cast<std::int64_t>(bytes)}, time); }
-    BytesPerSec most() const { return std::max(own(), BytesPerSec::of(by_nic, time)); }
+    BytesPerSec own() const {
+      const bool by_itself = alone >= kBusyMin;
+      return BytesPerSec::of(Bytes{static_cast<std::int64_t>(by_itself ? alone_bytes : bytes)},
+                             by_itself ? alone : time);
+    }
+    // Others got nothing that is worth mentioning.
+    bool by_itself() const { return by_nic.count - static_cast<std::int64_t>(bytes) <= by_nic.count / kNoise; }
+    // Where others never paused, the NIC is the link, as far as anybody can tell.
+    BytesPerSec first() const { return alone >= kBusyMin ? own() : together(); }
+    BytesPerSec together() const { return std::max(own(), BytesPerSec::of(by_nic, time)); }
+    BytesPerSec most() const { return std::max(together(), in_flight); }
   };
   void note_lower(Nanos now, Nanos began, BytesPerSec most) {
     higher_ = 0;
@@ -292,6 +340,7 @@ class LinkEstimate {
     if (lower_ >= 2 && now - lower_since_ >= kLowerLasts) {
       beta_ = lower_to_;
       lower_ = 0;
+      first_.left = 0;
     }
     beta_at_ = sampled_at_ = now;
   }
@@ -309,17 +358,23 @@ class LinkEstimate {
     const Window w = std::exchange(beyond_, {});
     const BytesPerSec own = w.own(), most = w.most();
     const std::int64_t noise = beta_.count / kNoise;
-    if (beta_.count == 0 || now - beta_at_ > kStale) {
-      beta_ = own;
+    if (beta_.count == 0 || now - beta_at_ > kStale) first_ = {.left = kFirstWindows, .sum = {}};
+    if (first_.left != 0) {
+      --first_.left;
+      first_.sum.count += w.first().count;
+      beta_.count = first_.sum.count / (kFirstWindows - first_.left);
       lower_ = higher_ = 0;
     } else if (own.count > beta_.count + noise) {
       lower_ = 0;
       if (higher_++ != 0) beta_ = std::min(own, higher_to_);
       higher_to_ = own;
-    } else if (most.count >= beta_.count - noise) {
-      lower_ = higher_ = 0;
-      if (own.count >= beta_.count - noise) beta_.count += (own.count - beta_.count) / 8;
-    }  // lower ones are noted with the bursts, whose window has these bytes as well
+    } else {
+      higher_ = 0;
+      // Lower ones are noted with the bursts, whose window has these bytes as well. A little lower they are no change,
+      // but what was believed was too much.
+      if (most.count >= beta_.count - noise) lower_ = 0;
+      if (own.count >= beta_.count - (w.by_itself() ? noise * 2 : noise)) beta_.count += (own.count - beta_.count) / 8;
+    }
     beta_at_ = sampled_at_ = now;
   }
 
@@ -338,14 +393,21 @@ class LinkEstimate {
 
   BytesPerSec beta_;
   Nanos beta_at_;
-  Nanos acked_at_, acked_before_;
-  NicBytes nic_;       // by then
-  bool held_ = false;  // something came the other way before that ack
+  ArrivalClock arrivals_;
+  Nanos passed_;        // when the link was done with what was acknowledged last, by our clock
+  Bytes acked_by_nic_;  // by then
   Acks acks_;
-  std::array<Stretch, 2> stretches_;                  // since the last ack that nothing held up, and that something did
-  std::uint64_t burst_ = PathEstimator::kBurstBytes;  // what a shaper's bucket may still hold
-  Window beyond_, any_;                               // without and with what a bucket may have let pass
-  std::uint32_t lower_ = 0, higher_ = 0;              // windows in a row
+  std::int64_t burst_ = PathEstimator::kBurstBytes;  // what a shaper's bucket may still hold
+  // The first windows after nothing was known, or it was too old.
+  struct First {
+    int left = 0;
+    BytesPerSec sum;
+  };
+  First first_;
+  Nanos carried_since_;  // 0: the next piece begins
+  std::int64_t carried_ = 0;
+  Window beyond_, any_;                   // without and with what a bucket may have let pass
+  std::uint32_t lower_ = 0, higher_ = 0;  // windows in a row
   Nanos lower_since_;
   BytesPerSec lower_to_, higher_to_;
   int train_side_ = 0;  // of the last full train, if it contradicted what is known, and what it found

@@ -19,14 +19,18 @@ class Link {
   Link(BytesPerSec its_rate, Nanos its_round_trip) : rate(its_rate), round_trip(its_round_trip) { echo(); }
 
   // A heartbeat on the idle link.
-  void echo() { estimate.on_echo(now, round_trip, {}); }
-  void send(std::uint64_t bytes = kPiece) {
+  void echo() {
+    estimate.on_echo(now, round_trip, {});
+    estimate.note_way(now, now - round_trip, peers_clock(now - round_trip / 2));
+  }
+  // A piece, which a shaper's bucket lets pass sooner.
+  void send(std::uint64_t bytes = kPiece, Nanos sooner = {}) {
     const bool idle = pieces_.empty();
     unacked_ += bytes;
-    free_ = std::max(free_, now) + rate.time_for(count(bytes));
+    free_ = std::max(free_, now) + rate.time_for(count(bytes)) - sooner;
     auto departure = shaper_.depart(now, idle, unacked_ <= kPiece, true, count(unacked_));
     departure.nic = nic;
-    pieces_.push_back({departure, free_ + round_trip, bytes});
+    pieces_.push_back({departure, free_ + round_trip / 2, free_ + round_trip, bytes});
   }
   // The oldest is acknowledged; the NIC carried so much for others meanwhile.
   void acknowledge(Nanos late = {}, Bytes others = {}) {
@@ -35,15 +39,24 @@ class Link {
     now = std::max(now, p.acked + late);
     unacked_ -= p.bytes;
     nic.acked += count(p.bytes) + others;
-    estimate.on_acked(now, p.bytes, p.departure, nic);
+    const Nanos read = stands_still ? now - round_trip / 2 : p.arrived;
+    const Nanos queued = estimate.queued(now, p.departure, peers_clock(read));
+    estimate.on_acked(now, p.bytes, p.departure, queued, nic);
     changes += estimate.look(now);
   }
-  // Keeps `window` pieces under way for so long, then runs dry.
-  void carry(Nanos span, std::size_t window, Bytes others = {}) {
+  void acknowledge_what_has_come() {
+    while (!pieces_.empty() && pieces_.front().acked <= now) acknowledge();
+  }
+  // Keeps `window` pieces under way for so long.
+  void saturate(Nanos span, std::size_t window, Bytes others = {}) {
     for (const Nanos began = now; now - began < span;) {
       while (pieces_.size() < window) send();
       acknowledge({}, others);
     }
+  }
+  // And then runs dry.
+  void carry(Nanos span, std::size_t window, Bytes others = {}) {
+    saturate(span, window, others);
     while (!pieces_.empty()) acknowledge();
   }
 
@@ -53,13 +66,16 @@ class Link {
   Nanos now = 1_s;
   PathEstimator::NicBytes nic;
   int changes = 0;
+  bool stands_still = false;  // the peer, so it reads what has arrived just before it acknowledges it
 
  private:
   struct Piece {
     PathEstimator::Departure departure;
-    Nanos acked;
+    Nanos arrived, acked;
     std::uint64_t bytes;
   };
+  // It began somewhere else.
+  static std::uint64_t peers_clock(Nanos t) { return static_cast<std::uint64_t>(t.count) - 123'456'789'000; }
   static Bytes count(std::uint64_t n) { return Bytes{static_cast<std::int64_t>(n)}; }
   PathEstimator shaper_;  // for departures only
   std::deque<Piece> pieces_;
@@ -131,6 +147,104 @@ TEST(LinkEstimate, AcksThatAreHeldUpNowAndThenTellTheRateAllTheSame) {
   }
 }
 
+// The peer sends as much: acks wait behind three pieces of it at an exchange's beginning, and behind none at its end.
+TEST(LinkEstimate, WhatThePeerSendsBeforeItsAcksMakesNoLinkFaster) {
+  Link link(BytesPerSec::from_mbit(100), 2_ms);
+  for (int flight = 0; flight < 20; ++flight, link.now += 10_ms) {
+    for (int k = 0; k < 10; ++k) link.send();
+    for (int k = 0; k < 10; ++k) {
+      link.nic.received += Bytes{kPiece};
+      link.acknowledge(30_ms / 9 * (9 - k));
+    }
+  }
+  expect_rate(link, link.rate);
+}
+
+// Every other piece passes sooner by the two milliseconds in which the bucket was filled.
+TEST(LinkEstimate, ALinkThatIsBrieflyIdleNowAndThenIsNoFasterForThat) {
+  Link link(BytesPerSec::from_mbit(100), 2_ms);
+  link.carry(1_s, 6);
+  for (int i = 0; i < 80; ++i) {
+    link.send();
+    link.send(kPiece, 2_ms);
+    for (int k = 0; k < 2; ++k) link.acknowledge();  // two milliseconds after the link was done with it
+  }
+  EXPECT_NEAR(static_cast<double>(link.estimate.beta().count) / static_cast<double>(link.rate.count), 1, 0.1);
+}
+
+// After a pause the first pieces leave slowly, and the bucket is as full as before when the third comes.
+TEST(LinkEstimate, WhatABucketStillHoldsAfterSlowPiecesProvesNothing) {
+  Link link(BytesPerSec::from_mbit(100), 2_ms);
+  link.carry(1_s, 6);
+  for (int flight = 0; flight < 20; ++flight, link.now += 8_ms) {
+    for (int k = 0; k < 6; ++k) link.send(kPiece, k == 2 ? 6_ms : 0_ms);
+    for (int k = 0; k < 6; ++k) link.acknowledge();
+  }
+  expect_rate(link, link.rate);
+}
+
+// Otherwise the time beyond what was the least would be taken for queue, and the link for busy in it.
+TEST(LinkEstimate, PausesAreNoBusyTimeOnceTheWayIsLonger) {
+  Link link(BytesPerSec::from_mbit(100), 2_ms);
+  link.carry(1_s, 6);
+  link.round_trip = 102_ms;
+  for (int i = 0; i < 6; ++i, link.now += 100_ms) link.echo();
+  EXPECT_EQ(link.estimate.alpha(), 51_ms);
+  for (int flight = 0; flight < 30; ++flight) {
+    for (int k = 0; k < 6; ++k) link.send();
+    link.now += link.rate.time_for(Bytes{6 * kPiece}) + 20_ms;
+    link.acknowledge_what_has_come();
+  }
+  expect_rate(link, link.rate);
+}
+
+// A link that is never idle shows its bare way to nobody, and its queue is not the way.
+TEST(LinkEstimate, ARiseIsFoundAmidTrafficThatNeverPauses) {
+  Link link(BytesPerSec::from_mbit(100), 2_ms);
+  link.saturate(30_s, 6);
+  expect_rate(link, link.rate);
+  link.rate = BytesPerSec::from_mbit(200);
+  link.saturate(2_s, 6);
+  expect_rate(link, link.rate);
+}
+
+// As after a stall: the ack of the first copy tells of an arrival before the second one left.
+TEST(LinkEstimate, AnArrivalThatMayBeAnotherFramesIsNotLookedAt) {
+  LinkEstimate estimate;
+  estimate.on_echo(1_s, 10_ms, {});
+  PathEstimator::Departure first, second;
+  first.sent = 1_s;
+  second.sent = 1200_ms;
+  second.dated = false;
+  EXPECT_EQ(estimate.queued(1010_ms, first, 1'005'000'000), 0_ms);
+  EXPECT_EQ(estimate.queued(1230_ms, second, 1'005'000'000), 20_ms) << "as its round trip says";
+  first.sent = 2_s;
+  EXPECT_EQ(estimate.queued(2100_ms, first, 2'005'000'000), 0_ms) << "the least is what it was";
+}
+
+TEST(LinkEstimate, OneWindowIsNotTheRate) {
+  Link link(BytesPerSec::from_mbit(140), 2_ms);
+  link.carry(160_ms, 6);
+  const BytesPerSec first = link.estimate.beta();
+  ASSERT_GT(first.count, 0);
+  link.rate = BytesPerSec::from_mbit(100);
+  link.carry(230_ms, 6);
+  EXPECT_LT(link.estimate.beta().count, first.count * 85 / 100);
+  link.carry(1_s, 6);
+  expect_rate(link, link.rate);
+}
+
+// Windows that are a little lower now and then are no change, but the mean is.
+TEST(LinkEstimate, TheRateIsTheMeanOfWindowsThatDifferALittle) {
+  Link link(BytesPerSec::from_mbit(100), 2_ms);
+  link.carry(1_s, 6);
+  for (int i = 0; i < 30; ++i) {
+    link.rate = BytesPerSec::from_mbit(i % 2 == 0 ? 89 : 100);
+    link.carry(110_ms, 6);
+  }
+  EXPECT_NEAR(static_cast<double>(link.estimate.beta().count) / 12.5e6, 0.925, 0.03);
+}
+
 // Each flight of 256 KiB is within what a shaper may let pass at the speed of the wire, which makes none slower.
 TEST(LinkEstimate, AFallIsFoundByFlightsThatMayAllBeBursts) {
   Link link(kRate, 2_ms);
@@ -150,6 +264,50 @@ TEST(LinkEstimate, WhatOtherChannelsGetOfTheNicIsNoFall) {
   link.rate.count /= 2;
   link.carry(3_s, 6, Bytes{kPiece});
   expect_rate(link, kRate);
+}
+
+// Others' pieces stand before each of ours, and their acks come before ours or after it.
+TEST(LinkEstimate, AShareOfTheNicIsNotTheRate) {
+  for (const bool first : {true, false}) {
+    Link link(kRate, 2_ms);
+    if (!first) {
+      link.carry(1_s, 4);
+      expect_rate(link, kRate);
+      link.now += 100_ms;
+    }
+    link.rate.count /= 3;  // all the way they get two thirds
+    link.carry(2_s, 4, Bytes{2 * static_cast<std::int64_t>(kPiece)});
+    expect_rate(link, kRate);
+  }
+}
+
+// Its pieces leave one by one, and are never behind one another.
+TEST(LinkEstimate, ALinkThatCarriesMoreThanItsRateIsFaster) {
+  Link link(BytesPerSec::from_mbit(20), 1_ms);
+  link.carry(2_s, 4);
+  expect_rate(link, BytesPerSec::from_mbit(20));
+  link.rate = BytesPerSec::from_mbit(10'000);
+  for (int i = 0; i < 200; ++i) {
+    link.send();
+    link.acknowledge();
+    link.now += 10_ms;
+  }
+  EXPECT_GT(link.estimate.beta(), BytesPerSec::from_mbit(80)) << "of 95 that a bucket does not explain";
+  EXPECT_LT(link.estimate.beta(), BytesPerSec::from_mbit(105));
+}
+
+// What a full bucket lets pass at once is no proof.
+TEST(LinkEstimate, ABurstAfterAPauseDoesNotCountAsCarried) {
+  constexpr auto kSlow = BytesPerSec::from_mbit(2);
+  Link link(kSlow, 1_ms);
+  link.carry(8_s, 4);
+  expect_rate(link, kSlow);
+  for (int i = 0; i < 20; ++i) {
+    link.now += 1_s;
+    for (int k = 0; k < 2; ++k) link.send(kPiece, kSlow.time_for(Bytes{kPiece}) - 1_ms);
+    for (int k = 0; k < 2; ++k) link.acknowledge();
+  }
+  expect_rate(link, kSlow);
 }
 
 TEST(LinkEstimate, ALongerWayIsBelievedOnceItLastsAndAShorterOneAtOnce) {
@@ -232,6 +390,7 @@ TEST(LinkEstimate, AStandstillIsNoRate) {
   link.carry(2_s, 12);
   for (int i = 0; i < 12; ++i) link.send();
   link.acknowledge();
+  link.stands_still = true;
   for (const int acks : {2, 2, 4}) {
     link.now += 12_s;  // the peer was stopped in the middle of it
     for (int i = 0; i < acks; ++i) link.acknowledge();

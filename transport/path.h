@@ -65,7 +65,7 @@ class AckState {
       }
       out->bitmap[out->words++] = word;
     }
-    return 8 + 8 * out->words;
+    return wire::kAckFixedBytes + 8 * out->words;
   }
   // Begins anew, as if everything up to `cumulative` had arrived.
   void reset(std::uint32_t cumulative = 0) {
@@ -102,6 +102,7 @@ struct Trial {
   std::uint64_t bytes = 0;          // probes sent so far
   std::uint64_t delivered = 0;      // by the lane when it began
   BytesPerSec known;                // the rate when it began
+  BytesPerSec best;                 // the highest one of the last while then
 };
 
 struct Path {
@@ -163,6 +164,7 @@ struct Path {
   std::uint64_t ack_pending_bytes = 0;
   bool ack_now = false;
   Nanos ack_due = Nanos::max();
+  Nanos arrived_at;                 // the last sequenced frame
   const char* malformed = nullptr;  // why the frame that is landing can't be right
   bool landing = false;             // a kSpan landing is in progress
   const std::byte* landing_place = nullptr;

@@ -39,7 +39,8 @@ class BestRate {
     }
     best_[0] = std::max(best_[0], rate);
   }
-  bool is_twice(BytesPerSec rate) const { return std::max(best_[0], best_[1]).count > rate.count * 2; }
+  BytesPerSec rate() const { return std::max(best_[0], best_[1]); }
+  bool is_twice(BytesPerSec of) const { return rate().count > of.count * 2; }
 
  private:
   std::array<BytesPerSec, 2> best_;
@@ -62,6 +63,7 @@ class PathEstimator {
     Nanos first_sent{};    // when what was acknowledged then had left
     bool limited = false;  // less than a piece was in flight: the sample says little about the link
     bool prompt = true;    // the ack is not held back for company: it tells the round trip
+    bool dated = true;     // the arrival that its ack tells is its own
     bool proves = false;   // it left behind a burst
     Bytes unacked{};       // with this piece: what the link must carry before its ack can come
     NicBytes nic;          // until then; the caller sets it
@@ -94,7 +96,7 @@ class PathEstimator {
       acked_sent_ = now;
     }
     const bool proves = burst_used_ >= std::uint64_t{kBurstBytes};
-    return {now, delivered_at_, delivered_, acked_sent_, limited, prompt, proves, unacked, {}};
+    return {now, delivered_at_, delivered_, acked_sent_, limited, prompt, true, proves, unacked, {}};
   }
   // `bytes` were acked; `last` is the youngest departure among them. `full`: the window was what kept more from going.
   // `nic`: by now.
@@ -108,7 +110,7 @@ class PathEstimator {
     // It may have stood behind what others sent here, and its ack behind what the peer sent to others: of that we see
     // what came to us.
     const Bytes meanwhile = nic.since(last.nic);
-    if (last.prompt) sample_service(now - last.sent - rtt_min(), std::max(last.unacked, meanwhile));
+    if (last.prompt) sample_service(now - last.sent - rtt_min(), std::max(last.unacked, meanwhile), last.unacked);
     was_busy_ |= last.proves;
     if (!last.limited || moved.count >= kSeenBytes) seen_ = BytesPerSec::of(moved, now - last.delivered_at);
     // Acks that were late come close together; what they tell of had left as far apart as ever.
@@ -165,11 +167,9 @@ class PathEstimator {
   }
   // What its pieces would allow it, judged by how long they took, less a round trip and late wake-ups.
   // BytesPerSec::max() in the ordinary case.
-  BytesPerSec ceiling() const {
-    const Nanos service = carried_for_ - std::max(kWakeUp, rtt_min() / kVariation);
-    if (service.count <= 0) return BytesPerSec{std::numeric_limits<std::int64_t>::max()};
-    return BytesPerSec::of(carried_, service);
-  }
+  BytesPerSec ceiling() const { return allowed_by(carried_); }
+  // The same as if nobody else's bytes had been in their way: what it can be is at least that.
+  BytesPerSec own_ceiling() const { return allowed_by(own_); }
   // What to keep unacknowledged; 0: nothing is proved yet.
   std::uint64_t window() const {
     const std::int64_t needed = rate_.bytes_in(rtt_min() * 2 + kQueueTarget).count;
@@ -202,8 +202,14 @@ class PathEstimator {
     }
     sampled_at_ = now;
   }
+  BytesPerSec allowed_by(Bytes carried) const {
+    const Nanos service = carried_for_ - std::max(kWakeUp, rtt_min() / kVariation);
+    if (service.count <= 0) return BytesPerSec{std::numeric_limits<std::int64_t>::max()};
+    return BytesPerSec::of(carried, service);
+  }
   // On average: one late wake-up is nothing.
-  void sample_service(Nanos took, Bytes bytes) {
+  void sample_service(Nanos took, Bytes bytes, Bytes own) {
+    own_.count += (own.count - own_.count) / 8;
     carried_for_.count += (took.count - carried_for_.count) / 8;
     carried_.count += (bytes.count - carried_.count) / 8;
   }
@@ -257,7 +263,7 @@ class PathEstimator {
   Nanos srtt_, rttvar_;
   std::array<RoundTrip, 2> fastest_;
   Nanos carried_for_;  // of what prompt acks told: the time beyond a round trip
-  Bytes carried_;
+  Bytes carried_, own_;
   Nanos bucket_start_{-(5_s).count};
   std::uint64_t delivered_ = 0;
   Nanos delivered_at_;

@@ -91,6 +91,20 @@ TEST(PathEstimator, PiecesThatTakeLongSpeakAgainstALaneBeforeItProvesAnything) {
   EXPECT_GT(link.estimator.ceiling(), kRate);
 }
 
+// Others' pieces before each of its own explain why it took so long, but that is no sign that its way is fast.
+TEST(PathEstimator, OthersBytesAllowALaneMoreAndItsOwnDoNot) {
+  Link link(2_ms);
+  for (int i = 0; i < 60; ++i) {
+    link.send(kRate.time_for(Bytes{10 * static_cast<std::int64_t>(kPiece)}));
+    link.nic.acked += Bytes{10 * static_cast<std::int64_t>(kPiece)};
+    link.run_dry();
+    link.pause(20_ms);
+  }
+  EXPECT_GT(link.estimator.ceiling().count, kRate.count * 9 / 10);
+  EXPECT_LT(link.estimator.own_ceiling().count, kRate.count / 8);
+  EXPECT_GT(link.estimator.own_ceiling().count, kRate.count / 12);
+}
+
 TEST(PathEstimator, OnALongPathAFewMillisecondsMoreProveNothing) {
   Link link(80_ms);
   link.carry(200, 40);
