@@ -171,7 +171,10 @@ void DecisionFlow::count_levels(Nanos now, bool felt) {
   if (!changed_) changed_since_ = now;
   changed_ = true;
   order_due_ = true;
-  if (counted == Counted::kChangedForSure) group_.use.note_change(current_);
+  if (counted == Counted::kChangedForSure) {
+    group_.use.note_change(current_);
+    guessed_beta_ = 0;
+  }
   // Of busy links some level changes all the time: what operations have shown since the last one that counted is kept
   // until it has been judged, or nothing ever would be.
   if (counted < Counted::kChanged || !judged_) return;
@@ -326,8 +329,9 @@ void DecisionFlow::end_costing(Nanos now) {
   }
   moved_ = false;
   in_round_ = trying;
+  // What one planner's time allows, another one's does not: the least that was seen is right.
   const double guess = costing_->guessed_beta();
-  if (guess > 0 && std::max(guess, guessed_beta_) > TableCosting::kSameCost * std::min(guess, guessed_beta_)) {
+  if (guess > 0 && (guessed_beta_ <= 0 || guess * TableCosting::kSameCost < guessed_beta_)) {
     guessed_beta_ = guess;
     order_due_ = true;
     judge_soon(now);

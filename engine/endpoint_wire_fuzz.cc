@@ -369,6 +369,7 @@ class Fuzzer {
     ack.words = b >> 5;
     if ((b & 4) != 0) ack.words = input_.u32();
     ack.arrived_ns = b * 0x0123456789abcdefu;
+    ack.nic_received = b * 0xfedcba9876543210u;
     for (std::uint32_t i = 0; i < std::min<std::uint32_t>(ack.words, 16); ++i) {
       ack.bitmap[i] = std::uint64_t{input_.u8()} << (input_.u8() % 57);
     }

@@ -72,11 +72,13 @@ void exchange(
   }
 }
 
-TEST(CodecChoice, SlowLinksGetTheCodecThatSendsLeastAndFastOnesDense) {
+// Whenever it is that the links change.
+class ChangeOfTheRate : public ::testing::TestWithParam<Nanos> {};
+TEST_P(ChangeOfTheRate, SlowLinksGetTheCodecThatSendsLeastAndFastOnesDense) {
   Cluster c(cluster(6e-3, 20));
   ASSERT_TRUE(c.join());
   Balance balance;
-  ASSERT_NO_FATAL_FAILURE(exchange(c, 6_s, "auto", &balance));
+  ASSERT_NO_FATAL_FAILURE(exchange(c, 6_s + GetParam(), "auto", &balance));
   EXPECT_GE(ran(c, 0), 2u) << "dense shows what the links carry";
   for (int r = 0; r < 4; ++r) EXPECT_GE(ran(c, 2, r), 20u) << "int8 at rank " << r;
   ASSERT_NO_FATAL_FAILURE(balance.expect_even(c));
@@ -107,6 +109,7 @@ TEST(CodecChoice, SlowLinksGetTheCodecThatSendsLeastAndFastOnesDense) {
   for (int r = 0; r < 4; ++r) EXPECT_FALSE(c.world(r)->feedback.leaves(kTensor));
   ASSERT_NO_FATAL_FAILURE(balance.expect_even(c));
 }
+INSTANTIATE_TEST_SUITE_P(Phases, ChangeOfTheRate, ::testing::Values(0_us, 1700_us, 5100_us, 11900_us));
 
 TEST(CodecChoice, EncodingThatTakesLongerThanItSavesIsNotTried) {
   Cluster c(cluster(0.2));

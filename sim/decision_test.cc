@@ -75,7 +75,8 @@ class Decisions final : public PollWatcher {
 
 // One sum after the other for so long, or until `enough`. Every result is checked. Returns when it was enough.
 Nanos exchange(
-    Cluster& c, Nanos span, std::uint64_t count, const std::function<bool()>& enough = [] { return false; }) {
+    Cluster& c, Nanos span, std::uint64_t count, const std::function<bool()>& enough = [] { return false; },
+    Nanos pause = 1_ms) {
   const Nanos began = c.now();
   std::uint64_t salt = 1;
   while (c.now() - began < span) {
@@ -83,7 +84,7 @@ Nanos exchange(
     op.submit_all();
     op.expect_exact(60_s);
     if (testing::Test::HasFatalFailure() || enough()) break;
-    c.run_for(1_ms);
+    c.run_for(pause);
   }
   return c.now() - began;
 }
@@ -262,6 +263,43 @@ TEST(Decision, RingsGoRoundABadWay) {
   const double took = seconds_each(c, 300_ms, kFew);
   std::printf("%s: %.3f ms\n", planner_now(c).c_str(), took * 1e3);
   EXPECT_LE(took, 10e-3) << "over that way alone 128 KiB take 42 ms";
+}
+
+// Three fast hosts send to a slow one at once, so each of them gets a third of its NICs; and ways between fast hosts show
+// no rate at all.
+TEST(Decision, BesideASlowHostRatesAreRightAndTheBestStays) {
+  constexpr std::uint64_t kFew = 1 << 16;  // 256 KiB
+  ClusterOptions o = measuring(flat_cluster(4, 2));
+  Cluster c(std::move(o));
+  for (int host = 0; host < 4; ++host) {
+    for (int rail = 0; rail < 2; ++rail)
+      c.fabric().nic(host, rail) = NicOptions::link(50_us, BytesPerSec::from_mbit(host == 3 ? 100 : 500));
+  }
+  ASSERT_TRUE(c.join());
+  Decisions watch(c);
+  const auto exchange_for = [&](Nanos span) {
+    exchange(
+        c, span, kFew, [] { return false; }, 5_ms);
+  };
+  exchange_for(16_s);
+  int known = 0;
+  for (int host = 0; host < 3; ++host) {
+    c.engine(host).for_each_link([&](const LinkView& view) {
+      if (view.number != 3 || view.path.link.beta().count == 0) return;
+      ++known;
+      EXPECT_NEAR(static_cast<double>(view.path.link.beta().count), 12.5e6, 2.5e6)
+          << "from host " << host << " over rail " << view.path.spec.local_rail;
+    });
+  }
+  EXPECT_GE(known, 3);
+  // A ring over each rail takes 16 ms at least, by the bytes that the slow host sends, and the best no longer.
+  const double took = seconds_each(c, 300_ms, kFew);
+  std::printf("%s: %.3f ms\n", planner_now(c).c_str(), took * 1e3);
+  EXPECT_LE(took, 18e-3);
+  const int tables = watch.tables();
+  exchange_for(8_s);
+  std::printf("%d tables in 8 s\n", watch.tables() - tables);
+  EXPECT_LE(watch.tables() - tables, 8) << "what is close is tried anew, and that is all";
 }
 
 class ChangeOfTheLinks : public ::testing::TestWithParam<Nanos> {};

@@ -394,6 +394,7 @@ class Fuzzer final : public PollWatcher {
     ack.words = how >> 6;
     ack.bitmap[0] = input_.u32();
     ack.arrived_ns = ack.bitmap[0] * 0x0123456789abcdefu;
+    ack.nic_received = ack.bitmap[0] * 0xfedcba9876543210u;
     const auto* raw = reinterpret_cast<const std::byte*>(&ack);
     std::vector<std::byte> bytes(raw, raw + wire::kAckFixedBytes + 8 * (how >> 4 & 3));
     wire::Header h;

@@ -336,6 +336,7 @@ void Channel::send_ack(Path& path) {
   h.kind = wire::Kind::kAck;
   h.payload_bytes = path.received.encode(&ack);
   ack.arrived_ns = static_cast<std::uint64_t>(path.arrived_at.count);
+  ack.nic_received = static_cast<std::uint64_t>(path.nic_received.count);
   if (!send_frame(path, h, &ack, kNoCookie)) return;  // on_writable tries again
   path.ack_pending_frames = 0;
   path.ack_pending_bytes = 0;
@@ -411,7 +412,8 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
     path.estimator.on_acked(now_, now.pieces.bytes, now.pieces.last, path.window_was_full, nic);
     path.best.note(now_, path.estimator.rate());
     path.window_was_full = false;
-    path.link.on_acked(now_, now.pieces.bytes, now.pieces.last, queued, nic);
+    path.link.on_acked(now_, now.pieces.bytes, now.pieces.last,
+                       {queued, ack.nic_received, nic, rails_->rate(path.spec.local_rail)});
   } else {
     path.link.on_round_trip(now_, now.all.last, nic);
   }

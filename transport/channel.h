@@ -272,7 +272,6 @@ class Channel final : public LaneSink {
   void count_urgent_out(Record& record);
   Path* choose_path(std::uint32_t bytes, int rail, PieceClass which);
   bool usable(const Path& path) const;
-  BytesPerSec proved_rate(const Path& path) const;
   BytesPerSec promise_of(const Path& path) const;
   BytesPerSec believed_rate(const Path& path) const;
   void settle_home();

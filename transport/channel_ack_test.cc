@@ -27,6 +27,7 @@ class FakeLane final : public Lane {
       wire::AckPayload ack;
       std::memcpy(&ack, payload, header.payload_bytes);
       arrived.push_back(ack.arrived_ns);
+      received.push_back(ack.nic_received);
     }
     cookies.push_back(cookie);
     return true;
@@ -45,8 +46,8 @@ class FakeLane final : public Lane {
 
   std::vector<wire::Header> sent;
   std::vector<std::uint64_t> cookies, cancelled;
-  std::vector<std::uint64_t> beats;    // when they were sent
-  std::vector<std::uint64_t> arrived;  // by the acks
+  std::vector<std::uint64_t> beats;              // when they were sent
+  std::vector<std::uint64_t> arrived, received;  // by the acks
   bool gives_up = true;
 
  private:
@@ -63,6 +64,7 @@ class ChannelAcks : public ::testing::Test, public LaneFactory, public ChannelCl
     o.piece_bytes = Bytes{kPieceBytes};
     o.heartbeat_interval = 100_ms;
     o.silence_limit = 1_s;
+    o.rails = &rates_;
     channel_ = std::make_unique<Channel>(std::move(o), *this, *this);
     channel_->start(now_);
     for (FakeLane* lane : lanes_) {
@@ -177,6 +179,7 @@ class ChannelAcks : public ::testing::Test, public LaneFactory, public ChannelCl
   std::uint32_t piece_bytes_ = kPieceBytes;
   std::vector<std::byte> memory_ = std::vector<std::byte>(kPieceBytes);
   std::vector<FakeLane*> lanes_;  // the channel's
+  RailRates rates_;
   std::unique_ptr<Channel> channel_;
   Nanos now_{1'000'000'000};
   std::size_t to_send_ = 0, sent_ = 0, done_ = 0;
@@ -191,6 +194,23 @@ TEST_F(ChannelAcks, OneTellsWhenTheLastFrameArrivedHoweverLateItIsItself) {
   channel_->begin_cycle(now_);
   channel_->pump(now_);
   EXPECT_EQ(lane().arrived, std::vector{arrived});
+}
+
+TEST_F(ChannelAcks, OneTellsWhatAllChannelsReceivedOverItsNicWhenTheLastFrameArrived) {
+  open(1, 1);
+  arrive(1, 64, 3_ms);
+  now_ += 40_ms;
+  channel_->begin_cycle(now_);
+  channel_->pump(now_);
+  rates_.add_received(0, 5000);
+  rates_.add_received(1, 700);
+  arrive(2, 64, 2_ms);
+  rates_.add_received(0, 9000);
+  now_ += 40_ms;
+  channel_->begin_cycle(now_);
+  channel_->pump(now_);
+  ASSERT_EQ(lane().received.size(), 2u);
+  EXPECT_EQ(lane().received[1] - lane().received[0], 5000 + sizeof(wire::Header) + 64);
 }
 
 TEST_F(ChannelAcks, OneThatIsOlderThanTheLastOrWasNeverSentSaysNothing) {

@@ -177,6 +177,7 @@ void Channel::note_sequenced(Path& path, const wire::Header& header) {
   if ((header.flags & wire::kSequenced) == 0) return;
   if (!path.received.mark(header.lane_sequence)) return;
   path.arrived_at = now_;
+  path.nic_received = rails_->carried(path.spec.local_rail).received;
   ++path.ack_pending_frames;
   path.ack_pending_bytes += header.payload_bytes;
   if ((header.flags & wire::kAckNow) != 0 || path.ack_pending_bytes >= limits::kAckBytes ||

@@ -22,18 +22,10 @@ Bytes bytes_of(std::uint64_t n) { return Bytes{static_cast<std::int64_t>(n)}; }
 // A lane on probation carries data only when there is no other.
 bool Channel::usable(const Path& path) const { return path.state == wanted_ && !path.stalled; }
 
-// What it has proved, or others have of its NIC lately, if that is far more and its own pieces take no longer. A lane
-// that always has a little to do is neither busy nor tried.
-BytesPerSec Channel::proved_rate(const Path& path) const {
-  const BytesPerSec rate = path.estimator.rate();
-  const BytesPerSec allowed = std::min(rails_->rate(path.spec.local_rail), path.estimator.own_ceiling());
-  return rate.count != 0 && allowed.count / 4 > rate.count ? allowed : rate;
-}
-
 // A lane that has proved nothing itself is promised the rate that other channels proved of its NIC or, where it carries
 // what there is, a guess; less where its own pieces take longer.
 BytesPerSec Channel::promise_of(const Path& path) const {
-  if (path.estimator.was_busy()) return proved_rate(path);
+  if (path.estimator.was_busy()) return path.estimator.rate();
   BytesPerSec promised = rails_->rate(path.spec.local_rail);
   if (promised.count == 0 && &path == home_) promised = limits::kGuessedRate;
   const BytesPerSec allowed = std::max(path.estimator.ceiling(), limits::kSlowestRate);
@@ -42,7 +34,7 @@ BytesPerSec Channel::promise_of(const Path& path) const {
 
 // 0: nobody knows anything of this lane, while there is one to go by.
 BytesPerSec Channel::believed_rate(const Path& path) const {
-  const BytesPerSec rate = proved_rate(path);
+  const BytesPerSec rate = path.estimator.rate();
   // Long operations show soon what the lanes carry, and all of them have their part in that.
   if (long_ && !any_rate_) {
     const BytesPerSec known = rails_->rate(path.spec.local_rail);
@@ -212,12 +204,13 @@ bool Channel::on_trial(Path& path) const {
   const PathEstimator& e = path.estimator;
   if (t.began == Nanos::max()) {
     if (now_ < t.next || placed_bytes_ < std::max(t.next_at_bytes, limits::kSentBeforeTrial)) return false;
-    if (e.was_busy() && now_ - path.chosen_at < limits::kTrialPauseMin) return false;
+    // The rate that other channels proved of its NIC may do, unless its own pieces take longer, or far less time.
+    const BytesPerSec vouched = rails_->rate(path.spec.local_rail);
+    const bool outgrown = e.load().count / limits::kNoBucket > std::max({e.rate(), vouched, path.best.rate()}).count;
+    if (e.was_busy() && now_ - path.chosen_at < limits::kTrialPauseMin && !outgrown) return false;
     // Behind probes its pieces would be late; those of long operations little, and they need a rate.
     const bool soon = now_ - home_since_ < limits::kTrialPauseMin;
-    // The rate that other channels proved of its NIC may do, unless its own pieces take longer.
-    const BytesPerSec vouched = rails_->rate(path.spec.local_rail);
-    const bool known = vouched.count != 0 && e.ceiling() >= vouched;
+    const bool known = vouched.count != 0 && e.ceiling() >= vouched && !outgrown;
     if (&path == home_ && (soon || known) && !long_) return false;
     t.began = now_;
     t.bytes = 0;

@@ -18,6 +18,8 @@ inline constexpr Nanos kTrialQueue = 2_ms;
 inline constexpr std::uint64_t kTrialBytes = 640 * 1024;
 // What of it says enough where it takes as long as ever: a burst would have passed faster.
 inline constexpr std::uint64_t kTrialEnough = 96 * 1024;
+// Pieces that take so much less time than they should are explained by no shaper's bucket: the link has changed.
+inline constexpr std::int64_t kNoBucket = 16;
 // Another engine's channel may just have given so much to either end's NIC: little on a fast one, long on a slow one.
 inline constexpr std::uint64_t kStrangerBytes = 16 * 1024;
 // Operations of which more than a burst waits for one peer need to know what every lane carries.

@@ -56,8 +56,11 @@ class LinkEstimate {
   // too: what a shaper's bucket gains then, the next pieces use up, but not every link has a shaper.
   static constexpr int kBriefly = 4;
   static constexpr Nanos kCarriedFor = 500_ms;
+  // The peer's NIC receives no more between two acks: so many bytes may be added up.
+  static constexpr std::uint64_t kBelieved = std::uint64_t{1} << 40;
   static constexpr int kFirstWindows = 4;  // tell the rate together: one alone may be far off
   static constexpr int kNoise = 16;        // windows differ by this part for no reason
+  static constexpr Nanos kAloneTells = 1_s;
   static constexpr Nanos kLowerLasts = 400_ms;
   static constexpr int kTrainNoise = 8;                  // likewise of trains, which are short
   static constexpr Nanos kTrainLasts = kLowerLasts / 2;  // one that took so long counts as two
@@ -86,12 +89,22 @@ class LinkEstimate {
     if (!last.dated) return std::max(Nanos{}, now - last.sent - round_trip_);
     return arrivals_.queued(now, last.sent, arrived_ns, round_trip_);
   }
+  // What an ack tells beyond the bytes of its pieces.
+  struct Passage {
+    Nanos queued;                 // the last piece, as queued() says
+    std::uint64_t peer_received;  // bytes by the peer's NIC when that had arrived; any number
+    NicBytes nic;                 // by ours, by now
+    BytesPerSec nic_rate;         // that lanes of our NIC have proved; 0: none has
+  };
   // As PathEstimator::on_acked.
-  void on_acked(Nanos now, std::uint64_t bytes, const Departure& last, Nanos queued, const NicBytes& nic) {
+  void on_acked(Nanos now, std::uint64_t bytes, const Departure& last, const Passage& passage) {
+    const NicBytes& nic = passage.nic;
     on_round_trip(now, last, nic);
     const Bytes by_nic = nic.acked - std::exchange(acked_by_nic_, nic.acked);
+    const std::uint64_t by_peer = passage.peer_received - std::exchange(received_by_peer_, passage.peer_received);
+    nic_rate_ = passage.nic_rate;
     // When the link was done with the last of them.
-    const Nanos passed = last.sent + queued;
+    const Nanos passed = last.sent + passage.queued;
     const Nanos idle = last.sent - passed_;
     // Those that arrived at the same time are one.
     if (passed != passed_) {
@@ -111,6 +124,7 @@ class LinkEstimate {
     }
     acks_.bytes += bytes;
     acks_.by_nic += by_nic;
+    acks_.by_peer.count += static_cast<std::int64_t>(std::min(by_peer, kBelieved));
     const Bytes meanwhile = nic.acked - last.nic.acked;
     const bool shared = last.dated && meanwhile.count * 3 > last.unacked.count * 4;
     acks_.shared |= shared;
@@ -285,6 +299,11 @@ class LinkEstimate {
     if (!burst && beyond_.add(acks_)) end_window(acks_.at);
   }
 
+  // The peer's NIC received far more than that from us.
+  static bool is_crowded(Bytes by_peer, std::uint64_t bytes) {
+    return by_peer.count * 3 > static_cast<std::int64_t>(bytes) * 4;
+  }
+
   // The acks of what arrived at one moment.
   struct Acks {
     Nanos at;
@@ -294,14 +313,14 @@ class LinkEstimate {
     bool shared = false;    // others' bytes were acknowledged while they were under way
     BytesPerSec in_flight;  // what the NIC carried then
     std::uint64_t bytes = 0;
-    Bytes by_nic;
+    Bytes by_nic, by_peer;
   };
   // Busy time that is looked at together.
   struct Window {
     Nanos began, last, time;
     Nanos alone;  // of that, others got next to nothing
     std::uint64_t bytes = 0, alone_bytes = 0;
-    Bytes by_nic;
+    Bytes by_nic, by_peer, alone_by_peer;
     BytesPerSec in_flight;
     // True: it is complete.
     bool add(const Acks& acks) {
@@ -311,26 +330,38 @@ class LinkEstimate {
       }
       last = acks.at;
       in_flight = std::max(in_flight, acks.in_flight);
-      if (!acks.shared) {
+      if (!acks.shared && !is_crowded(acks.by_peer, acks.bytes)) {
         alone += acks.span;
         alone_bytes += acks.bytes;
+        alone_by_peer += acks.by_peer;
       }
       bytes += acks.bytes;
       by_nic += acks.by_nic;
+      by_peer += acks.by_peer;
       time += acks.span;
       return acks.at - began >= kWindow && time >= kBusyMin && bytes >= kBusyBytes;
     }
+    bool was_alone() const { return alone >= kBusyMin; }
     BytesPerSec own() const {
-      const bool by_itself = alone >= kBusyMin;
-      return BytesPerSec::of(Bytes{static_cast<std::int64_t>(by_itself ? alone_bytes : bytes)},
-                             by_itself ? alone : time);
+      return BytesPerSec::of(Bytes{static_cast<std::int64_t>(was_alone() ? alone_bytes : bytes)},
+                             was_alone() ? alone : time);
     }
     // Others got nothing that is worth mentioning.
-    bool by_itself() const { return by_nic.count - static_cast<std::int64_t>(bytes) <= by_nic.count / kNoise; }
-    // Where others never paused, the NIC is the link, as far as anybody can tell.
-    BytesPerSec first() const { return alone >= kBusyMin ? own() : together(); }
+    bool by_itself() const {
+      return !is_crowded(by_peer, bytes) && by_nic.count - static_cast<std::int64_t>(bytes) <= by_nic.count / kNoise;
+    }
     BytesPerSec together() const { return std::max(own(), BytesPerSec::of(by_nic, time)); }
-    BytesPerSec most() const { return std::max(together(), in_flight); }
+    // Where others never paused, the NIC is the link, as far as anybody can tell.
+    BytesPerSec first() const { return was_alone() ? own() : together(); }
+    BytesPerSec most(BytesPerSec nic_rate) const {
+      const BytesPerSec most = std::max(together(), in_flight);
+      if (was_alone()) return std::max(most, BytesPerSec::of(alone_by_peer, alone));
+      return is_crowded(by_peer, bytes) ? std::max(most, into_peer(nic_rate)) : most;
+    }
+    // What the peer's NIC received, as far as ours could have sent that.
+    BytesPerSec into_peer(BytesPerSec nic_rate) const {
+      return std::max(own(), std::min(BytesPerSec::of(by_peer, time), std::max(together(), nic_rate)));
+    }
   };
   void note_lower(Nanos now, Nanos began, BytesPerSec most) {
     higher_ = 0;
@@ -348,20 +379,27 @@ class LinkEstimate {
   void end_window_with_bursts() {
     const Window w = std::exchange(any_, {});
     if (beta_.count == 0) return;
-    if (w.most().count < beta_.count - beta_.count / kNoise) {
-      note_lower(w.last, w.began, w.most());
+    const BytesPerSec most = w.most(nic_rate_);
+    if (most.count < beta_.count - beta_.count / kNoise) {
+      note_lower(w.last, w.began, most);
     } else {
       lower_ = 0;
     }
   }
   void end_window(Nanos now) {
     const Window w = std::exchange(beyond_, {});
-    const BytesPerSec own = w.own(), most = w.most();
+    // What all sent to the peer tells something where they never pause: a way between two fast NICs may be slow.
+    if (w.was_alone()) alone_at_ = now;
+    const bool of_all = now - alone_at_ > kAloneTells && is_crowded(w.by_peer, w.bytes);
+    const BytesPerSec own = of_all ? w.into_peer(nic_rate_) : w.own(), most = w.most(nic_rate_);
     const std::int64_t noise = beta_.count / kNoise;
-    if (beta_.count == 0 || now - beta_at_ > kStale) first_ = {.left = kFirstWindows, .sum = {}};
+    if (beta_.count == 0 || now - beta_at_ > kStale) first_ = {.left = kFirstWindows};
+    if (w.was_alone() && std::exchange(told_by_all_, false)) first_ = {.left = kFirstWindows, .alone = true};
+    told_by_all_ |= of_all;
     if (first_.left != 0) {
+      if (first_.alone && !w.was_alone()) return;
       --first_.left;
-      first_.sum.count += w.first().count;
+      first_.sum.count += (of_all ? own : w.first()).count;
       beta_.count = first_.sum.count / (kFirstWindows - first_.left);
       lower_ = higher_ = 0;
     } else if (own.count > beta_.count + noise) {
@@ -396,12 +434,17 @@ class LinkEstimate {
   ArrivalClock arrivals_;
   Nanos passed_;        // when the link was done with what was acknowledged last, by our clock
   Bytes acked_by_nic_;  // by then
+  std::uint64_t received_by_peer_ = 0;
+  BytesPerSec nic_rate_;
+  Nanos alone_at_{-(3600_s).count};  // others paused in a window
+  bool told_by_all_ = false;         // since then: the rate is what all of them sent to the peer
   Acks acks_;
   std::int64_t burst_ = PathEstimator::kBurstBytes;  // what a shaper's bucket may still hold
   // The first windows after nothing was known, or it was too old.
   struct First {
     int left = 0;
-    BytesPerSec sum;
+    bool alone = false;  // others paused in these
+    BytesPerSec sum = {};
   };
   First first_;
   Nanos carried_since_;  // 0: the next piece begins

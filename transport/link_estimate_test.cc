@@ -32,7 +32,7 @@ class Link {
     departure.nic = nic;
     pieces_.push_back({departure, free_ + round_trip / 2, free_ + round_trip, bytes});
   }
-  // The oldest is acknowledged; the NIC carried so much for others meanwhile.
+  // The oldest is acknowledged; the NIC carried so much for others meanwhile, and the peer's received so much.
   void acknowledge(Nanos late = {}, Bytes others = {}) {
     const Piece p = pieces_.front();
     pieces_.pop_front();
@@ -41,7 +41,8 @@ class Link {
     nic.acked += count(p.bytes) + others;
     const Nanos read = stands_still ? now - round_trip / 2 : p.arrived;
     const Nanos queued = estimate.queued(now, p.departure, peers_clock(read));
-    estimate.on_acked(now, p.bytes, p.departure, queued, nic);
+    peer_received += p.bytes + crowd;
+    estimate.on_acked(now, p.bytes, p.departure, {queued, peer_received, nic, nic_rate});
     changes += estimate.look(now);
   }
   void acknowledge_what_has_come() {
@@ -65,6 +66,8 @@ class Link {
   Nanos round_trip;
   Nanos now = 1_s;
   PathEstimator::NicBytes nic;
+  BytesPerSec nic_rate;
+  std::uint64_t peer_received = 0, crowd = 0;  // others' bytes with each piece
   int changes = 0;
   bool stands_still = false;  // the peer, so it reads what has arrived just before it acknowledges it
 
@@ -279,6 +282,52 @@ TEST(LinkEstimate, AShareOfTheNicIsNotTheRate) {
     link.carry(2_s, 4, Bytes{2 * static_cast<std::int64_t>(kPiece)});
     expect_rate(link, kRate);
   }
+}
+
+// Three of the same speed send to one peer, whose NIC is the slowest of all.
+TEST(LinkEstimate, AShareOfThePeersNicIsNotTheRate) {
+  for (const bool first : {true, false}) {
+    Link link(kRate, 2_ms);
+    link.nic_rate = BytesPerSec::from_mbit(1000);
+    if (!first) {
+      link.carry(1_s, 4);
+      expect_rate(link, kRate);
+      link.now += 100_ms;
+    }
+    link.rate.count /= 3;
+    link.crowd = 2 * kPiece;
+    link.carry(2_s, 4);
+    expect_rate(link, kRate);
+    // And now that NIC is slower, and then faster.
+    for (const int part : {2, 1}) {
+      link.rate = BytesPerSec{kRate.count / part / 3};
+      link.carry(1_s, 4);
+      expect_rate(link, BytesPerSec{kRate.count / part});
+    }
+  }
+}
+
+// Ours is the slowest of those that send to the peer, whether others pause or not, and whatever it says.
+TEST(LinkEstimate, WhatAPeerReceivesFromOthersMakesNoLinkFaster) {
+  for (const std::uint64_t crowd : {10 * kPiece, std::uint64_t{1} << 60, ~std::uint64_t{0} - 2 * kPiece}) {
+    Link link(kRate, 2_ms);
+    link.nic_rate = kRate;
+    link.crowd = crowd;
+    link.carry(2_s, 4);
+    expect_rate(link, kRate);
+    link.nic_rate = {};  // nobody has proved any
+    link.carry(1_s, 4);
+    expect_rate(link, kRate);
+  }
+  Link link(kRate, 2_ms);
+  link.nic_rate = BytesPerSec::from_mbit(1000);
+  for (int i = 0; i < 8; ++i) {
+    link.crowd = 4 * kPiece;
+    link.saturate(600_ms, 4);
+    link.crowd = 0;
+    link.saturate(100_ms, 4);
+  }
+  expect_rate(link, kRate);
 }
 
 // Its pieces leave one by one, and are never behind one another.

@@ -165,6 +165,7 @@ struct Path {
   bool ack_now = false;
   Nanos ack_due = Nanos::max();
   Nanos arrived_at;                 // the last sequenced frame
+  Bytes nic_received;               // of all channels by its NIC then
   const char* malformed = nullptr;  // why the frame that is landing can't be right
   bool landing = false;             // a kSpan landing is in progress
   const std::byte* landing_place = nullptr;

@@ -167,9 +167,14 @@ class PathEstimator {
   }
   // What its pieces would allow it, judged by how long they took, less a round trip and late wake-ups.
   // BytesPerSec::max() in the ordinary case.
-  BytesPerSec ceiling() const { return allowed_by(carried_); }
-  // The same as if nobody else's bytes had been in their way: what it can be is at least that.
-  BytesPerSec own_ceiling() const { return allowed_by(own_); }
+  BytesPerSec ceiling() const {
+    const Nanos service = carried_for_ - slack();
+    if (service.count <= 0) return BytesPerSec{std::numeric_limits<std::int64_t>::max()};
+    return BytesPerSec::of(carried_, service);
+  }
+  // What it has carried itself lately, in the time that its pieces took, a late wake-up's at least. A shaper's bucket may
+  // explain it.
+  BytesPerSec load() const { return BytesPerSec::of(own_, std::max(carried_for_ - slack(), slack())); }
   // What to keep unacknowledged; 0: nothing is proved yet.
   std::uint64_t window() const {
     const std::int64_t needed = rate_.bytes_in(rtt_min() * 2 + kQueueTarget).count;
@@ -202,11 +207,7 @@ class PathEstimator {
     }
     sampled_at_ = now;
   }
-  BytesPerSec allowed_by(Bytes carried) const {
-    const Nanos service = carried_for_ - std::max(kWakeUp, rtt_min() / kVariation);
-    if (service.count <= 0) return BytesPerSec{std::numeric_limits<std::int64_t>::max()};
-    return BytesPerSec::of(carried, service);
-  }
+  Nanos slack() const { return std::max(kWakeUp, rtt_min() / kVariation); }
   // On average: one late wake-up is nothing.
   void sample_service(Nanos took, Bytes bytes, Bytes own) {
     own_.count += (own.count - own_.count) / 8;
@@ -232,8 +233,7 @@ class PathEstimator {
     if (span >= kSpanMax) begin_span(now);
   }
   void bound_from_service(Nanos now, Bytes carried, const Departure& last) {
-    const Nanos late = std::max(kWakeUp, rtt_min() / kVariation);
-    const Nanos held = last.prompt ? late : late * 2;  // the ack may have waited for company
+    const Nanos held = last.prompt ? slack() : slack() * 2;  // the ack may have waited for company
     const Nanos service = now - last.sent - rtt_min() - held;
     if (rate_.count == 0 || service.count <= 0) return;
     const auto most = BytesPerSec::of(carried, service);

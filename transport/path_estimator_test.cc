@@ -92,7 +92,7 @@ TEST(PathEstimator, PiecesThatTakeLongSpeakAgainstALaneBeforeItProvesAnything) {
 }
 
 // Others' pieces before each of its own explain why it took so long, but that is no sign that its way is fast.
-TEST(PathEstimator, OthersBytesAllowALaneMoreAndItsOwnDoNot) {
+TEST(PathEstimator, OthersBytesAllowALaneMoreAndAreNoLoadOfIts) {
   Link link(2_ms);
   for (int i = 0; i < 60; ++i) {
     link.send(kRate.time_for(Bytes{10 * static_cast<std::int64_t>(kPiece)}));
@@ -101,8 +101,21 @@ TEST(PathEstimator, OthersBytesAllowALaneMoreAndItsOwnDoNot) {
     link.pause(20_ms);
   }
   EXPECT_GT(link.estimator.ceiling().count, kRate.count * 9 / 10);
-  EXPECT_LT(link.estimator.own_ceiling().count, kRate.count / 8);
-  EXPECT_GT(link.estimator.own_ceiling().count, kRate.count / 12);
+  EXPECT_LT(link.estimator.load().count, kRate.count / 8);
+  EXPECT_GT(link.estimator.load().count, kRate.count / 12);
+}
+
+// In no time, that is: a late wake-up is all that was seen.
+TEST(PathEstimator, ALoadThatIsCarriedInNoTimeIsBoundByAWakeUp) {
+  Link link(100_us);
+  for (int i = 0; i < 60; ++i) {
+    link.send(Nanos{});
+    link.run_dry();
+    link.pause(20_ms);
+  }
+  const auto bound = BytesPerSec::of(Bytes{kPiece}, PathEstimator::kWakeUp);
+  EXPECT_NEAR(static_cast<double>(link.estimator.load().count), static_cast<double>(bound.count),
+              static_cast<double>(bound.count) / 20);
 }
 
 TEST(PathEstimator, OnALongPathAFewMillisecondsMoreProveNothing) {

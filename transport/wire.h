@@ -24,7 +24,8 @@ inline constexpr std::uint16_t kMagic = 0xCA9A;
 // The version of all frames but greetings. 2: a piece may have its signature behind it (kSigned), engines say that they
 // leave, and ask to be dialled. 3: a signature says by which measured table its planner was chosen, and groups agree on
 // such tables (decision_wire.h). 4: such tables choose codecs, too. 5: their rows say why they are what they are.
-// 6: null pieces. 7: tables have an order of ranks. 8: acks tell when their last frame arrived.
+// 6: null pieces. 7: tables have an order of ranks. 8: acks tell when their last frame arrived,
+// and what its NIC had received by then.
 inline constexpr std::uint8_t kVersion = 8;
 // The version of greetings: a hello, and the refusal (kAbort) that may answer it, are the same in every version, so
 // that two versions can tell each other apart by name. A hello says in its payload which versions its sender speaks.
@@ -38,7 +39,8 @@ enum class Kind : std::uint8_t {
                    // SignaturePayload behind them
   kSignature = 3,  // a rank entered an operation: its full arguments; also "READY": all its pieces have a place now.
                    // By itself where the rank's first piece for the receiver is large, or not ready yet
-  kAck = 4,        // arrived whole and valid: cumulative sequence + bitmap, and when (AckPayload)
+  kAck = 4,        // arrived whole and valid: cumulative sequence + bitmap, when, and what came by the
+                   // NIC until then (AckPayload)
   kHeartbeat = 5,  // alive; carries the last operation entered and an RTT echo (HeartbeatPayload)
   kAbort = 6,      // a group's epoch is dead: the verdict (AbortPayload, text behind it)
   kGoodbye = 7,    // the peer closes on purpose: what follows is not a death
@@ -131,11 +133,12 @@ Header greeting(Kind kind, const void* payload, std::size_t bytes);
 // Ack: `cumulative` = highest sequence such that it and all before it arrived; word i, bit b of the bitmap = sequence
 // cumulative + 1 + 64 i + b arrived. Only as many words as needed follow (payload_bytes = kAckFixedBytes + 8 * words).
 inline constexpr int kAckWordsMax = 16;  // 1024 sequences
-inline constexpr std::uint32_t kAckFixedBytes = 16;
+inline constexpr std::uint32_t kAckFixedBytes = 24;
 struct AckPayload {
   std::uint32_t cumulative = 0;
   std::uint32_t words = 0;
-  std::uint64_t arrived_ns = 0;  // when the last of them did, by the clock of this frame's sender
+  std::uint64_t arrived_ns = 0;    // when the last of them did, by the clock of this frame's sender
+  std::uint64_t nic_received = 0;  // bytes of all channels that had come by the sender's NIC by then
   std::uint64_t bitmap[kAckWordsMax] = {};
 };
 static_assert(sizeof(AckPayload) == kAckFixedBytes + 8 * kAckWordsMax &&
