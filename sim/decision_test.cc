@@ -265,8 +265,8 @@ TEST(Decision, RingsGoRoundABadWay) {
   EXPECT_LE(took, 10e-3) << "over that way alone 128 KiB take 42 ms";
 }
 
-// Three fast hosts send to a slow one at once, so each of them gets a third of its NICs; and ways between fast hosts show
-// no rate at all.
+// Three fast hosts send to a slow one at once, so each of them gets a third of its NICs; and ways between fast hosts
+// show no rate at all.
 TEST(Decision, BesideASlowHostRatesAreRightAndTheBestStays) {
   constexpr std::uint64_t kFew = 1 << 16;  // 256 KiB
   ClusterOptions o = measuring(flat_cluster(4, 2));

@@ -172,8 +172,8 @@ class PathEstimator {
     if (service.count <= 0) return BytesPerSec{std::numeric_limits<std::int64_t>::max()};
     return BytesPerSec::of(carried_, service);
   }
-  // What it has carried itself lately, in the time that its pieces took, a late wake-up's at least. A shaper's bucket may
-  // explain it.
+  // What it has carried itself lately, in the time that its pieces took, a late wake-up's at least. A shaper's bucket
+  // may explain it.
   BytesPerSec load() const { return BytesPerSec::of(own_, std::max(carried_for_ - slack(), slack())); }
   // What to keep unacknowledged; 0: nothing is proved yet.
   std::uint64_t window() const {
