@@ -412,8 +412,7 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
     path.estimator.on_acked(now_, now.pieces.bytes, now.pieces.last, path.window_was_full, nic);
     path.best.note(now_, path.estimator.rate());
     path.window_was_full = false;
-    path.link.on_acked(now_, now.pieces.bytes, now.pieces.last,
-                       {queued, ack.nic_received, nic, rails_->rate(path.spec.local_rail)});
+    path.link.on_acked(now_, now.pieces.bytes, now.pieces.last, {queued, ack.nic_received, nic});
   } else {
     path.link.on_round_trip(now_, now.all.last, nic);
   }

@@ -204,12 +204,12 @@ bool Channel::on_trial(Path& path) const {
   const PathEstimator& e = path.estimator;
   if (t.began == Nanos::max()) {
     if (now_ < t.next || placed_bytes_ < std::max(t.next_at_bytes, limits::kSentBeforeTrial)) return false;
-    // The rate that other channels proved of its NIC may do, unless its own pieces take longer, or far less time.
-    const BytesPerSec vouched = rails_->rate(path.spec.local_rail);
-    const bool outgrown = e.load().count / limits::kNoBucket > std::max({e.rate(), vouched, path.best.rate()}).count;
+    const bool outgrown = e.was_busy() && e.load().count / limits::kOutgrownTimes > e.rate().count;
     if (e.was_busy() && now_ - path.chosen_at < limits::kTrialPauseMin && !outgrown) return false;
     // Behind probes its pieces would be late; those of long operations little, and they need a rate.
     const bool soon = now_ - home_since_ < limits::kTrialPauseMin;
+    // The rate that other channels proved of its NIC may do, unless its own pieces take longer, or far less time.
+    const BytesPerSec vouched = rails_->rate(path.spec.local_rail);
     const bool known = vouched.count != 0 && e.ceiling() >= vouched && !outgrown;
     if (&path == home_ && (soon || known) && !long_) return false;
     t.began = now_;

@@ -7,10 +7,10 @@
 
 namespace canarynet::limits {
 
-// A lane that carried nothing for so long, or was never busy, is tried with probes. A trial sends twice what a shaper
-// may let pass as a burst. One that shows nothing new makes the pause until the next twice as long, in time and in what
-// the channel sends meanwhile, unless the lane has carried far more a short while ago: so probes are a small part of
-// what short operations send, too.
+// A lane that carried nothing for so long, was never busy, or has outgrown its rate is tried with probes. A trial sends
+// twice what a shaper may let pass as a burst. One that shows nothing new makes the pause until the next twice as long,
+// in time and in what the channel sends meanwhile, unless the lane has carried far more a short while ago: so probes
+// are a small part of what short operations send, too.
 inline constexpr Nanos kTrialPauseMin = 500_ms;
 inline constexpr Nanos kTrialPauseMax = 8_s;
 inline constexpr Nanos kTrialMax = 500_ms;
@@ -18,8 +18,9 @@ inline constexpr Nanos kTrialQueue = 2_ms;
 inline constexpr std::uint64_t kTrialBytes = 640 * 1024;
 // What of it says enough where it takes as long as ever: a burst would have passed faster.
 inline constexpr std::uint64_t kTrialEnough = 96 * 1024;
-// Pieces that take so much less time than they should are explained by no shaper's bucket: the link has changed.
-inline constexpr std::int64_t kNoBucket = 16;
+// A lane whose pieces take so much less time than they should has changed: a shaper's bucket makes them five times as
+// fast, a round trip that was never seen bare eight times (PathEstimator::kVariation).
+inline constexpr std::int64_t kOutgrownTimes = 16;
 // Another engine's channel may just have given so much to either end's NIC: little on a fast one, long on a slow one.
 inline constexpr std::uint64_t kStrangerBytes = 16 * 1024;
 // Operations of which more than a burst waits for one peer need to know what every lane carries.

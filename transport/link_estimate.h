@@ -11,7 +11,8 @@
 //   has to send, most at the beginning of an exchange and least at its end. What a shaper lets pass as a burst after a
 //   pause is left out. The first windows of such time tell the rate together; then two in a row that say more raise it,
 //   and lower ones that have lasted lower it. Where other channels share the NIC, only what all of them got together
-//   contradicts it.
+//   contradicts it. Where others send to the peer's NIC all the time, it is what they and we sent there together, and
+//   where they pause, what we sent meanwhile.
 // - An estimate older than kStale gives way to the next measurements.
 // - On an idle link trains of probes tell the rate (transport/probe_train.h). Two in a row that contradict it on the
 //   same side change it, or a slower one that lasted.
@@ -60,7 +61,8 @@ class LinkEstimate {
   static constexpr std::uint64_t kBelieved = std::uint64_t{1} << 40;
   static constexpr int kFirstWindows = 4;  // tell the rate together: one alone may be far off
   static constexpr int kNoise = 16;        // windows differ by this part for no reason
-  static constexpr Nanos kAloneTells = 1_s;
+  // The peer counts others' pieces once they are whole: it is not crowded where so many of ours in a row meet none.
+  static constexpr std::uint32_t kCalm = 4;
   static constexpr Nanos kLowerLasts = 400_ms;
   static constexpr int kTrainNoise = 8;                  // likewise of trains, which are short
   static constexpr Nanos kTrainLasts = kLowerLasts / 2;  // one that took so long counts as two
@@ -89,12 +91,11 @@ class LinkEstimate {
     if (!last.dated) return std::max(Nanos{}, now - last.sent - round_trip_);
     return arrivals_.queued(now, last.sent, arrived_ns, round_trip_);
   }
-  // What an ack tells beyond the bytes of its pieces.
+  // When an ack's pieces passed, and what else had passed by then.
   struct Passage {
     Nanos queued;                 // the last piece, as queued() says
     std::uint64_t peer_received;  // bytes by the peer's NIC when that had arrived; any number
     NicBytes nic;                 // by ours, by now
-    BytesPerSec nic_rate;         // that lanes of our NIC have proved; 0: none has
   };
   // As PathEstimator::on_acked.
   void on_acked(Nanos now, std::uint64_t bytes, const Departure& last, const Passage& passage) {
@@ -102,7 +103,6 @@ class LinkEstimate {
     on_round_trip(now, last, nic);
     const Bytes by_nic = nic.acked - std::exchange(acked_by_nic_, nic.acked);
     const std::uint64_t by_peer = passage.peer_received - std::exchange(received_by_peer_, passage.peer_received);
-    nic_rate_ = passage.nic_rate;
     // When the link was done with the last of them.
     const Nanos passed = last.sent + passage.queued;
     const Nanos idle = last.sent - passed_;
@@ -288,6 +288,8 @@ class LinkEstimate {
 
   // Looks at the acks that came last, which are all of their moment now.
   void count_acks() {
+    calm_ = is_crowded(acks_.by_peer, acks_.bytes) ? 0 : calm_ + 1;
+    acks_.calm = calm_;
     const bool burst = burst_ != 0;
     take_from_bucket(static_cast<std::int64_t>(acks_.bytes));
     if (!acks_.busy) {
@@ -307,10 +309,11 @@ class LinkEstimate {
   // The acks of what arrived at one moment.
   struct Acks {
     Nanos at;
-    Nanos span;             // since what arrived before
-    Nanos carried_for;      // of that, what it was under way itself
-    bool busy = false;      // the link was, all that time
-    bool shared = false;    // others' bytes were acknowledged while they were under way
+    Nanos span;           // since what arrived before
+    Nanos carried_for;    // of that, what it was under way itself
+    bool busy = false;    // the link was, all that time
+    bool shared = false;  // others' bytes were acknowledged while they were under way
+    std::uint32_t calm = 0;
     BytesPerSec in_flight;  // what the NIC carried then
     std::uint64_t bytes = 0;
     Bytes by_nic, by_peer;
@@ -330,7 +333,7 @@ class LinkEstimate {
       }
       last = acks.at;
       in_flight = std::max(in_flight, acks.in_flight);
-      if (!acks.shared && !is_crowded(acks.by_peer, acks.bytes)) {
+      if (!acks.shared && acks.calm >= kCalm) {
         alone += acks.span;
         alone_bytes += acks.bytes;
         alone_by_peer += acks.by_peer;
@@ -353,15 +356,12 @@ class LinkEstimate {
     BytesPerSec together() const { return std::max(own(), BytesPerSec::of(by_nic, time)); }
     // Where others never paused, the NIC is the link, as far as anybody can tell.
     BytesPerSec first() const { return was_alone() ? own() : together(); }
-    BytesPerSec most(BytesPerSec nic_rate) const {
+    BytesPerSec most() const {
       const BytesPerSec most = std::max(together(), in_flight);
-      if (was_alone()) return std::max(most, BytesPerSec::of(alone_by_peer, alone));
-      return is_crowded(by_peer, bytes) ? std::max(most, into_peer(nic_rate)) : most;
+      return std::max(most, was_alone() ? BytesPerSec::of(alone_by_peer, alone) : into_peer());
     }
-    // What the peer's NIC received, as far as ours could have sent that.
-    BytesPerSec into_peer(BytesPerSec nic_rate) const {
-      return std::max(own(), std::min(BytesPerSec::of(by_peer, time), std::max(together(), nic_rate)));
-    }
+    // What the peer's NIC received.
+    BytesPerSec into_peer() const { return std::max(own(), BytesPerSec::of(by_peer, time)); }
   };
   void note_lower(Nanos now, Nanos began, BytesPerSec most) {
     higher_ = 0;
@@ -379,7 +379,7 @@ class LinkEstimate {
   void end_window_with_bursts() {
     const Window w = std::exchange(any_, {});
     if (beta_.count == 0) return;
-    const BytesPerSec most = w.most(nic_rate_);
+    const BytesPerSec most = w.most();
     if (most.count < beta_.count - beta_.count / kNoise) {
       note_lower(w.last, w.began, most);
     } else {
@@ -388,18 +388,19 @@ class LinkEstimate {
   }
   void end_window(Nanos now) {
     const Window w = std::exchange(beyond_, {});
-    // What all sent to the peer tells something where they never pause: a way between two fast NICs may be slow.
+    // Where others never pause, the peer's NIC is the link, as far as anybody can tell. Where they do, it need not be:
+    // a way between two fast NICs may be slow, and so may ours.
     if (w.was_alone()) alone_at_ = now;
-    const bool of_all = now - alone_at_ > kAloneTells && is_crowded(w.by_peer, w.bytes);
-    const BytesPerSec own = of_all ? w.into_peer(nic_rate_) : w.own(), most = w.most(nic_rate_);
+    const bool crowded = !w.was_alone() && is_crowded(w.by_peer, w.bytes);
+    if (crowded && now - alone_at_ <= kStale) return;
+    const BytesPerSec own = crowded ? w.into_peer() : w.own(), most = w.most();
     const std::int64_t noise = beta_.count / kNoise;
     if (beta_.count == 0 || now - beta_at_ > kStale) first_ = {.left = kFirstWindows};
-    if (w.was_alone() && std::exchange(told_by_all_, false)) first_ = {.left = kFirstWindows, .alone = true};
-    told_by_all_ |= of_all;
+    if (w.was_alone() && std::exchange(told_by_all_, false)) first_ = {.left = kFirstWindows};
+    told_by_all_ |= crowded;
     if (first_.left != 0) {
-      if (first_.alone && !w.was_alone()) return;
       --first_.left;
-      first_.sum.count += (of_all ? own : w.first()).count;
+      first_.sum.count += (crowded ? own : w.first()).count;
       beta_.count = first_.sum.count / (kFirstWindows - first_.left);
       lower_ = higher_ = 0;
     } else if (own.count > beta_.count + noise) {
@@ -435,7 +436,7 @@ class LinkEstimate {
   Nanos passed_;        // when the link was done with what was acknowledged last, by our clock
   Bytes acked_by_nic_;  // by then
   std::uint64_t received_by_peer_ = 0;
-  BytesPerSec nic_rate_;
+  std::uint32_t calm_ = 0;           // moments in a row at which the peer's NIC was not crowded
   Nanos alone_at_{-(3600_s).count};  // others paused in a window
   bool told_by_all_ = false;         // since then: the rate is what all of them sent to the peer
   Acks acks_;
@@ -443,7 +444,6 @@ class LinkEstimate {
   // The first windows after nothing was known, or it was too old.
   struct First {
     int left = 0;
-    bool alone = false;  // others paused in these
     BytesPerSec sum = {};
   };
   First first_;
