@@ -54,6 +54,48 @@ std::uint32_t microseconds(double seconds) {
   return static_cast<std::uint32_t>(std::clamp(std::llround(seconds * 1e6), 1LL, 0xffffffffLL));
 }
 
+struct KnownLink {
+  double alpha = 0, rate = 0;  // seconds; bytes a second; 0: not known
+};
+
+// Finds whether the rates that are known are those of a few hosts, and says which, by host; empty: they are not. Each
+// such host shows rates with half of the others, and with two at least. A pair that is twice as fast as the median one
+// does not speak against that.
+std::vector<bool> hosts_with_rates(const PlanRequest& request, std::span<const std::array<KnownLink, kRailsMax>> known,
+                                   double median_rate) {
+  const auto n = static_cast<std::size_t>(request.ranks);
+  const auto rate = [&](std::size_t a, std::size_t b) {
+    double most = 0;
+    for (const KnownLink& k : known[a * n + b]) most = std::max(most, k.rate);
+    for (const KnownLink& k : known[b * n + a]) most = std::max(most, k.rate);
+    return most;
+  };
+  std::vector<std::size_t> others(n);  // with which a host shows rates
+  std::vector<bool> counts(n * n), found(n);
+  std::size_t hosts = 0, left = 0;
+  for (std::size_t a = 0; a < n; ++a) {
+    hosts += host_of(request, static_cast<int>(a)) == static_cast<int>(a) ? 1 : 0;
+    for (std::size_t b = 0; b < n; ++b) {
+      const double r = rate(a, b);
+      counts[a * n + b] = r > 0 && r < 2 * median_rate;
+      others[a] += counts[a * n + b] ? 1 : 0;
+    }
+    left += others[a];
+  }
+  if (left == 0) return {};
+  for (std::size_t few = std::max<std::size_t>(1, hosts / 4); left != 0 && few != 0; --few) {
+    const auto most = static_cast<std::size_t>(std::max_element(others.begin(), others.end()) - others.begin());
+    if (others[most] < std::max<std::size_t>(2, hosts / 2)) return {};
+    found[most] = true;
+    left -= 2 * others[most];
+    others[most] = 0;
+    for (std::size_t b = 0; b < n; ++b) {
+      if (counts[most * n + b] && !found[b]) --others[b];
+    }
+  }
+  return left == 0 ? found : std::vector<bool>();
+}
+
 // About how many tasks a walk has: those of the first two ranks, one of which may be a root, stand for all.
 std::uint64_t tasks_of(PlannerId id, const PlanRequest& request, std::uint64_t piece_bytes) {
   std::vector<std::uint64_t> leaves;
@@ -77,14 +119,11 @@ std::uint64_t tasks_of(PlannerId id, const PlanRequest& request, std::uint64_t p
 }  // namespace
 
 LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> measured, CostModel* model,
-                     bool* rates_known) {
+                     RatesKnown* rates) {
   const auto n = static_cast<std::size_t>(request.ranks);
   std::vector<double> alphas, betas, local_alphas, local_betas;  // seconds; bytes a second
   std::vector<std::array<double, kRailsMax>> out(n), in(n);      // by host: bytes a second that a NIC has shown
-  struct Known {
-    double alpha = 0, rate = 0;
-  };
-  std::vector<std::array<Known, kRailsMax>> known(n * n);
+  std::vector<std::array<KnownLink, kRailsMax>> known(n * n);
   for (const LinkMeasure& m : measured) {
     const int from = host_of(request, m.from), to = host_of(request, m.to);
     const double alpha = m.alpha_us * 1e-6, rate = m.beta_kbps * 1e3;
@@ -98,18 +137,19 @@ LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> me
     if (alpha > 0) alphas.push_back(alpha);
     if (rate > 0) betas.push_back(rate);
     // Several engines of a host may have measured one link: the least disturbed of them is right.
-    Known& k = known[a * n + b][rail];
+    KnownLink& k = known[a * n + b][rail];
     if (alpha > 0) k.alpha = k.alpha > 0 ? std::min(k.alpha, alpha) : alpha;
     k.rate = std::max(k.rate, rate);
     out[a][rail] = std::max(out[a][rail], rate);
     double& into = in[b][static_cast<std::size_t>(partner_of(*request.reach, m.from, m.to, m.rail))];
     into = std::max(into, rate);
   }
-  *rates_known = !betas.empty();
   model->local_alpha = local_alphas.empty() ? kUnknownMemory.alpha : median(&local_alphas);
   model->local_beta = local_betas.empty() ? kUnknownMemory.beta : 1 / median(&local_betas);
   const LinkCost usual{alphas.empty() ? kUnknownLink.alpha : median(&alphas),
                        betas.empty() ? kUnknownLink.beta : 1 / median(&betas)};
+  const std::vector<bool> busy = hosts_with_rates(request, known, 1 / usual.beta);
+  *rates = {.any = !betas.empty(), .of_few_hosts = !busy.empty()};
   LinkCosts links(usual);
   for (std::size_t a = 0; a < n; ++a) {
     for (std::size_t b = 0; b < n; ++b) {
@@ -120,9 +160,13 @@ LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> me
         if (rail >= kRailsMax) break;
         const auto mine = static_cast<std::size_t>(rail);
         const auto theirs = static_cast<std::size_t>(partner_of(*request.reach, from, to, rail));
-        const Known& k = known[a * n + b][mine];
+        const KnownLink& k = known[a * n + b][mine];
         double rate = k.rate;
-        if (rate <= 0 && out[a][mine] > 0 && in[b][theirs] > 0) rate = std::min(out[a][mine], in[b][theirs]);
+        // What the others carry to and from a few hosts tells nothing of the ways between them.
+        const bool told = busy.empty() || busy[a] || busy[b];
+        if (rate <= 0 && told && out[a][mine] > 0 && in[b][theirs] > 0) rate = std::min(out[a][mine], in[b][theirs]);
+        // They are as slow the other way and over their other rails, as far as anybody knows.
+        if (rate <= 0 && told && !busy.empty()) rate = 1 / usual.beta;
         const LinkCost cost{k.alpha > 0 ? k.alpha : usual.alpha, rate > 0 ? 1 / rate : usual.beta};
         if (rate > 0) {
           links.set(from, to, rail, cost);
@@ -135,18 +179,22 @@ LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> me
   return links;
 }
 
-TableCosting::TableCosting(const PlanRequest& group, std::uint32_t piece_bytes, LinkCosts links, bool rates_known,
+TableCosting::TableCosting(const PlanRequest& group, std::uint32_t piece_bytes, LinkCosts links, RatesKnown rates,
                            const CostModel& model, std::vector<CostedClass> classes, MeasuredTable present,
                            bool may_try, std::vector<std::uint16_t> ring_order)
     : group_(group),
       piece_bytes_(piece_bytes),
       links_(std::move(links)),
-      rates_known_(rates_known),
+      rates_(rates),
       model_(model),
       classes_(std::move(classes)),
       present_(std::move(present)),
       may_try_(may_try),
-      ring_order_(std::move(ring_order)) {}
+      ring_order_(std::move(ring_order)) {
+  if (!rates_.of_few_hosts) return;
+  links_at_best_ = links_;
+  links_at_best_.set_guessed_beta(1 / kFastRate);
+}
 
 PlanRequest TableCosting::request_of(const CostedClass& c, bool in_order) const {
   PlanRequest request = group_;
@@ -187,7 +235,7 @@ void TableCosting::begin_class() {
         planned_.push_back({.planner = p.id, .piece_bytes = smaller, .in_order = in_order});
     }
   }
-  if (!rates_known_) {
+  if (!rates_.any) {
     const auto in_force = [&](const Costed& k) { return is_in_force(c, k) && took(c, k) > 0; };
     const bool known = std::any_of(planned_.begin(), planned_.end(), in_force);
     if (!known && c.bytes > kSmallBytes) planned_.clear();
@@ -225,12 +273,12 @@ void TableCosting::infer_rate() {
   if (tasks_of(known->planner, request_of(c, known->in_order), walk_piece_bytes_) > kWalkTasks / 2) return;
   const double time = took(c, *known);
   // Rates are first known of links that are busy for long, and the others are no slower than those.
-  const double slow_beta = rates_known_ ? links_.usual().beta : 1 / kSlowRate;
-  if (rates_known_ && (c.bytes <= kSmallBytes || slow_beta <= 1 / kFastRate)) return;
+  const double slow_beta = rates_.any ? links_.usual().beta : 1 / kSlowRate;
+  if (rates_.any && (c.bytes <= kSmallBytes || slow_beta <= 1 / kFastRate)) return;
   LinkCosts guess = links_;
   guess.set_guessed_beta(slow_beta);
   const double slow = walk(guess, *known);
-  if (rates_known_) {
+  if (rates_.any) {
     if (slow < kMayBeAlike * time && guessed_beta_ <= 0) guessed_beta_ = slow_beta;
     if (slow < kSameCost * time) return;
   }
@@ -238,8 +286,8 @@ void TableCosting::infer_rate() {
   const double fast = walk(guess, *known);
   const double per_byte = (slow - fast) / (slow_beta - 1 / kFastRate);
   const double beta = per_byte > 0 ? 1 / kFastRate + (time - fast) / per_byte : 1 / kFastRate;
-  const double inferred = std::clamp(beta, 1 / kFastRate, rates_known_ ? slow_beta : 1 / kLeastRate);
-  if (rates_known_) {
+  const double inferred = std::clamp(beta, 1 / kFastRate, rates_.any ? slow_beta : 1 / kLeastRate);
+  if (rates_.any) {
     // Of classes that tell something the one whose time leaves the least for those links is right.
     guessed_beta_ = guessed_beta_ > 0 ? std::min(guessed_beta_, inferred) : inferred;
   } else {
@@ -255,6 +303,10 @@ bool TableCosting::step() {
     }
     if (links_.has_guesses() && !planned_.empty() && !std::exchange(rate_inferred_, true)) {
       infer_rate();
+      return true;
+    }
+    if (rates_.of_few_hosts && !costed_.empty() && !std::exchange(costed_.back().walked_at_best, true)) {
+      costed_.back().at_best = walk(links_at_best_, costed_.back());
       return true;
     }
     while (!planned_.empty()) {
@@ -280,6 +332,12 @@ double TableCosting::least_cost() const {
   return least;
 }
 
+double TableCosting::least_at_best() const {
+  double least = std::numeric_limits<double>::max();
+  for (const Costed& k : costed_) least = std::min(least, k.at_best);
+  return least;
+}
+
 // Sets what each candidate is expected to take: the time that it took, or its cost, which is wrong by as much as the
 // cost of what decides.
 void TableCosting::expect(const CostedClass& c) {
@@ -293,7 +351,7 @@ void TableCosting::expect(const CostedClass& c) {
     k.tried = what.took > 0;
     k.expected = k.tried ? what.took : scale * k.seconds;
     k.aged = what.aged;
-    if (!k.tried || what.cost <= 0 || is_in_force(c, k) || !rates_known_) continue;
+    if (!k.tried || what.cost <= 0 || is_in_force(c, k) || !rates_.any) continue;
     const double now = k.seconds * what.least, then = what.cost * least;  // against the cheapest
     k.outdated = now > kSameCost * then || then > kSameCost * now;
     // Where the network has changed, all of them may cost something else.
@@ -303,9 +361,10 @@ void TableCosting::expect(const CostedClass& c) {
   }
 }
 
-// Nobody has tried it in this round, and it may be the best.
-bool TableCosting::open_to_trial(const Costed& k, double best_cost, double best_time) {
-  return k.timed() ? k.aged && k.expected <= kCloseBefore * best_time : k.seconds <= kClose * best_cost;
+// Nobody has tried it in this round, and it may be the best: by the costs, or if links that show no rate are fast.
+bool TableCosting::open_to_trial(const Costed& k, double best_cost, double best_time) const {
+  if (k.timed()) return k.aged && k.expected <= kCloseBefore * best_time;
+  return k.seconds <= kClose * best_cost || (k.walked_at_best && k.at_best <= kClose * least_at_best());
 }
 
 // The cheapest of those.
@@ -370,7 +429,7 @@ void TableCosting::end_class() {
   const double least = least_cost();
   for (const Costed& k : costed_) {
     costs_.push_back({c.collective, c.bytes, k.planner, k.variant(), is_in_force(c, k), k.outdated, on_trial, k.seconds,
-                      least, rates_known_});
+                      least, rates_.any});
   }
   MeasuredRow row;
   row.collective = c.collective;

@@ -38,13 +38,20 @@ struct LinkMeasure {
   std::uint32_t beta_kbps = 0;  // kilobytes a second; 0: not known
 };
 
+struct RatesKnown {
+  bool any = false;
+  // All links that show a rate begin or end at the same few hosts, which are slow, or the only ones that others send
+  // to: ways between the others may be far faster, as they are never busy for long.
+  bool of_few_hosts = false;
+};
+
 // The costs of every link between the hosts of the group, as the walk takes them (model->links is left alone). A link
-// whose rate nobody measured is as fast as what both of its NICs have shown on others, else as fast as the median one;
+// whose rate nobody measured is as fast as what both of its NICs have shown on others (but not where rates are of few
+// hosts, and it is no way of theirs), else as fast as the median one;
 // alpha is the median. What nobody measured at all takes kernel TCP's time at 10 Gbit/s. `request` needs ranks, reach
 // and host_of. Sets local_alpha and local_beta of the model by links between ranks of one host.
-// *rates_known: some rate was measured.
 LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> measured, CostModel* model,
-                     bool* rates_known);
+                     RatesKnown* rates);
 
 // A class of sizes that the group uses.
 struct CostedClass {
@@ -77,7 +84,7 @@ class TableCosting {
 
   // `group` has what is equal for all operations: ranks, reach, bcube, servers, host_of, rail_rates; what it borrows
   // outlives this. `present` is the table in force. `ring_order`: rings are tried in it as well, unless it is empty.
-  TableCosting(const PlanRequest& group, std::uint32_t piece_bytes, LinkCosts links, bool rates_known,
+  TableCosting(const PlanRequest& group, std::uint32_t piece_bytes, LinkCosts links, RatesKnown rates,
                const CostModel& model, std::vector<CostedClass> classes, MeasuredTable present, bool may_try,
                std::vector<std::uint16_t> ring_order = {});
 
@@ -111,10 +118,12 @@ class TableCosting {
     std::uint32_t piece_bytes;  // 0: the job's
     bool in_order = false;      // in ring_order_
     double seconds = 0;         // by the walk
-    double expected = 0;        // by what operations took, too
-    bool tried = false;         // that says how long it takes
-    bool outdated = false;      // it was tried when it cost something else
-    bool aged = false;          // it was tried before this round
+    double at_best = 0;         // by one where links whose rate is a guess carry bytes in no time
+    bool walked_at_best = false;
+    double expected = 0;    // by what operations took, too
+    bool tried = false;     // that says how long it takes
+    bool outdated = false;  // it was tried when it cost something else
+    bool aged = false;      // it was tried before this round
 
     bool timed() const { return tried && !outdated; }
     std::size_t variant() const { return variant_of(piece_bytes != 0, in_order); }
@@ -122,7 +131,7 @@ class TableCosting {
   };
   using Candidate = std::vector<Costed>::const_iterator;
   void expect(const CostedClass& which);
-  static bool open_to_trial(const Costed& candidate, double best_cost, double best_time);
+  bool open_to_trial(const Costed& candidate, double best_cost, double best_time) const;
   Candidate to_try(double best_cost, double best_time) const;
   struct Choice {
     Candidate chosen;
@@ -135,6 +144,7 @@ class TableCosting {
   static const CostedClass::Known& known(const CostedClass& which, const Costed& candidate);
   static double took(const CostedClass& which, const Costed& candidate) { return known(which, candidate).took; }
   double least_cost() const;
+  double least_at_best() const;
   double walk(const LinkCosts& links, const Costed& candidate) const;
   void infer_rate();
   void begin_class();
@@ -143,7 +153,8 @@ class TableCosting {
   PlanRequest group_;
   std::uint32_t piece_bytes_;
   LinkCosts links_;
-  bool rates_known_;
+  RatesKnown rates_;
+  LinkCosts links_at_best_;  // where rates are of few hosts
   CostModel model_;
   std::vector<CostedClass> classes_;
   MeasuredTable present_;

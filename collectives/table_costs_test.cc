@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -135,7 +136,7 @@ class Costing : public ::testing::Test {
   // The row for the class; decides nothing if there is none.
   MeasuredRow make(const MeasuredTable& present = {}, bool may_try = true) {
     CostModel model;
-    bool known = false;
+    RatesKnown known;
     LinkCosts costs = fill_costs(group, links, &model, &known);
     TableCosting costing(group, 128 << 10, std::move(costs), known, model, {one}, present, may_try);
     while (costing.step()) ++steps;
@@ -186,7 +187,7 @@ TEST_F(Costing, ARingThatIsToStandInAnotherOrderStaysWhatDecides) {
                               {0, 2, 1, 3});
   for (const std::vector<std::uint16_t>& order : {std::vector<std::uint16_t>{0, 3, 1, 2}, {}}) {
     CostModel model;
-    bool known = false;
+    RatesKnown known;
     LinkCosts costs = fill_costs(group, links, &model, &known);
     TableCosting costing(group, 128 << 10, std::move(costs), known, model, {one}, present, false, order);
     while (costing.step()) {
@@ -411,11 +412,65 @@ TEST_F(Costing, WithoutARateWhatIsNotSmallWaitsForTheTimeOfWhatRuns) {
 TEST_F(Costing, ALinkThatNobodyMeasuredIsAsFastAsItsNics) {
   links = {{0, 1, 0, 100, 1000}, {2, 3, 0, 100, 50}, {3, 0, 0, 100, 2000}};
   CostModel model;
-  bool known = false;
+  RatesKnown known;
   const LinkCosts costs = fill_costs(group, links, &model, &known);
-  EXPECT_TRUE(known);
+  EXPECT_TRUE(known.any);
   EXPECT_DOUBLE_EQ(costs.of(0, 3, 0).beta, 1 / 50e3) << "into host 3 nobody saw more";
   EXPECT_DOUBLE_EQ(costs.of(0, 2, 0).beta, 1 / 1000e3) << "nothing is known of the way into host 2: the median";
+}
+
+// Only ways to the slow one are ever busy for long. A double tree, of which it is a leaf, takes the least.
+TEST_F(Costing, BesideASlowHostPlansAreTriedThatUseTheOthersMore) {
+  reach = Reachability::full(8, 1);
+  group.ranks = 8;
+  one.bytes = 256 << 10;
+  for (int a = 0; a < 8; ++a) {
+    for (int b = 0; b < 8; ++b) {
+      if (a != b) links.push_back({a, b, 0, 60, b == 7 ? 12'500u : 0});
+    }
+  }
+  took(PlannerId::kRing) = 0.050;
+  bool tried = false;
+  const MeasuredRow stays = settle([&](const MeasuredRow& row) {
+    const bool is = row.planner == PlannerId::kDoubleTree && row.piece_bytes != 0;
+    tried |= is;
+    return is ? 0.028 : 0.048;
+  });
+  EXPECT_TRUE(tried);
+  EXPECT_EQ(stays.planner, PlannerId::kDoubleTree);
+  EXPECT_LE(trials, 8) << "of fourteen that there are";
+}
+
+TEST_F(Costing, RatesAreOfFewHostsWhereAllOthersAreBusyWithThoseAlone) {
+  std::set<std::pair<int, int>> fast;
+  const auto few = [&](int ranks, std::initializer_list<std::pair<int, int>> busy) {
+    reach = Reachability::full(ranks, 1);
+    group.ranks = ranks;
+    links.clear();
+    for (const auto& [a, b] : busy) links.push_back({a, b, 0, 60, fast.contains({a, b}) ? 62'500u : 12'500u});
+    CostModel model;
+    RatesKnown rates;
+    const LinkCosts costs = fill_costs(group, links, &model, &rates);
+    EXPECT_EQ(rates.any, busy.size() != 0);
+    EXPECT_TRUE(!rates.of_few_hosts || costs.has_guesses());
+    return rates.of_few_hosts;
+  };
+  EXPECT_FALSE(few(4, {}));
+  EXPECT_FALSE(few(4, {{0, 1}})) << "a way between two";
+  EXPECT_FALSE(few(4, {{0, 1}, {1, 0}}));
+  EXPECT_TRUE(few(4, {{0, 3}, {2, 3}}));
+  EXPECT_TRUE(few(4, {{0, 3}, {3, 2}, {3, 1}}));
+  EXPECT_FALSE(few(4, {{0, 1}, {1, 2}, {2, 3}, {3, 0}})) << "a ring of equals";
+  EXPECT_FALSE(few(4, {{0, 3}, {2, 3}, {1, 2}})) << "two others, too";
+  EXPECT_FALSE(few(8, {{0, 7}, {1, 7}})) << "that may be anything";
+  EXPECT_FALSE(few(8, {{0, 7}, {1, 7}, {2, 7}}));
+  EXPECT_TRUE(few(8, {{0, 7}, {1, 7}, {2, 7}, {7, 3}}));
+  EXPECT_TRUE(few(8, {{0, 7}, {1, 7}, {2, 7}, {3, 7}, {6, 0}, {6, 1}, {6, 2}, {6, 3}, {6, 7}})) << "two slow ones";
+  EXPECT_FALSE(
+      few(8, {{0, 7}, {1, 7}, {2, 7}, {3, 7}, {6, 0}, {6, 1}, {6, 2}, {6, 3}, {5, 0}, {5, 1}, {5, 2}, {5, 3}}));
+  EXPECT_FALSE(few(4, {{0, 3}, {2, 3}, {3, 1}, {0, 1}}));
+  fast.insert({0, 1});
+  EXPECT_TRUE(few(4, {{0, 3}, {2, 3}, {3, 1}, {0, 1}})) << "a way between others that is fast";
 }
 
 TEST_F(Costing, NoWalkIsLongerThanItMay) {
@@ -425,7 +480,7 @@ TEST_F(Costing, NoWalkIsLongerThanItMay) {
     one.bytes = std::uint64_t{256} << 20;
     measure(100, 25'000);
     CostModel model;
-    bool known = false;
+    RatesKnown known;
     LinkCosts costs = fill_costs(group, links, &model, &known);
     TableCosting costing(group, 128 << 10, std::move(costs), known, model, {one}, {}, true);
     for (int i = 0; i < 100 && costing.step(); ++i) {

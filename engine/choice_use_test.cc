@@ -29,7 +29,7 @@ class ChoiceUseTest : public ::testing::Test {
   void judge(const MeasuredTable& present) {
     const Reachability reach = Reachability::full(4, 1);
     const PlanRequest group{.ranks = 4, .reach = &reach};
-    TableCosting costing(group, 128 << 10, LinkCosts({1e-4, 1e-8}), true, {}, use.classes(), present, true);
+    TableCosting costing(group, 128 << 10, LinkCosts({1e-4, 1e-8}), {.any = true}, {}, use.classes(), present, true);
     while (costing.step()) {
     }
     use.note_costs(costing, present);

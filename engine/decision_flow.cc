@@ -173,7 +173,7 @@ void DecisionFlow::count_levels(Nanos now, bool felt) {
   order_due_ = true;
   if (counted == Counted::kChangedForSure) {
     group_.use.note_change(current_);
-    guessed_beta_ = 0;
+    guess_is_old_ = true;
   }
   // Of busy links some level changes all the time: what operations have shown since the last one that counted is kept
   // until it has been judged, or nothing ever would be.
@@ -329,13 +329,7 @@ void DecisionFlow::end_costing(Nanos now) {
   }
   moved_ = false;
   in_round_ = trying;
-  // What one planner's time allows, another one's does not: the least that was seen is right.
-  const double guess = costing_->guessed_beta();
-  if (guess > 0 && (guessed_beta_ <= 0 || guess * TableCosting::kSameCost < guessed_beta_)) {
-    guessed_beta_ = guess;
-    order_due_ = true;
-    judge_soon(now);
-  }
+  take_guess(costing_->guessed_beta(), now);
   std::vector<MeasuredRow> rows = std::move(*costing_).rows();
   costing_.reset();
   choose_codecs(&rows);
@@ -346,6 +340,17 @@ void DecisionFlow::end_costing(Nanos now) {
     return;
   propose(std::move(rows), now);
   if (in_round_) next_table_ = now + kTrialEvery;
+}
+
+// One planner's time allows what another one's does not, so the least guess since the network changed is right.
+void DecisionFlow::take_guess(double beta, Nanos now) {
+  if (beta <= 0) return;
+  const bool faster = guessed_beta_ <= 0 || beta * TableCosting::kSameCost < guessed_beta_;
+  const bool slower = std::exchange(guess_is_old_, false) && beta > guessed_beta_ * TableCosting::kSameCost;
+  if (!faster && !slower) return;
+  guessed_beta_ = beta;
+  order_due_ = true;
+  judge_soon(now);
 }
 
 // The costs are made anew once operations have shown how long they take by what decides now, and when that changes.
@@ -390,8 +395,8 @@ void DecisionFlow::begin_costing(Nanos now) {
   CostModel model;
   model.gamma = engine_.options_.reduce_seconds;
   model.post = engine_.options_.post_seconds;
-  bool rates_known = false;
-  LinkCosts links = fill_costs(group, measured, &model, &rates_known);
+  RatesKnown rates;
+  LinkCosts links = fill_costs(group, measured, &model, &rates);
   std::vector<CostedClass> classes;
   if (measures_planners()) {
     if (std::exchange(order_due_, false)) {
@@ -406,7 +411,7 @@ void DecisionFlow::begin_costing(Nanos now) {
     }
     classes = group_.use.classes();
   }
-  costing_.emplace(group, static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count), std::move(links), rates_known,
+  costing_.emplace(group, static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count), std::move(links), rates,
                    model, std::move(classes), current_,
                    measures_planners() && (in_round_ || moved_ || now >= next_trial_), ring_order_);
 }

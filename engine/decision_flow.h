@@ -131,6 +131,7 @@ class DecisionFlow final : public Flow {
   void end_costing(Nanos now);
   void judge_anew();
   void take_time(std::uint32_t operation, std::uint32_t us, ChoiceUse::Took* took);
+  void take_guess(double beta, Nanos now);
   void begin_costing(Nanos now);
   bool rates_moved();
   LinkCost usual_link() const;
@@ -195,7 +196,8 @@ class DecisionFlow final : public Flow {
   bool departed_ = false;                  // an engine of the group has left
   std::vector<std::uint16_t> ring_order_;  // in which rings are tried; empty: only in the group's
   bool order_due_ = false;                 // levels have changed since it was looked for
-  double guessed_beta_ = 0;                // TableCosting::guessed_beta(), the least since links changed, for the order
+  double guessed_beta_ = 0;                // TableCosting::guessed_beta(), for the order; 0: there was none
+  bool guess_is_old_ = false;              // the network has changed for sure since
   double codec_rate_ = 0;                  // of the median link when what codecs took began to count; 0: not known
 
   std::vector<std::byte> outgoing_;  // lent to a channel while it copies it
