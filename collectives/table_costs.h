@@ -8,7 +8,8 @@
 // times decide; they are not scaled by costs, which change by far more than times do while rates become known. A
 // planner whose cost has changed against those of the others, or at all since the network changed, is tried again.
 // While no rate of a link is known (links tell it only once they are busy for a while), it is the one by which the
-// planner in force takes the time that it took; what is not small waits until that is known. Cost: a walk of more than
+// planner in force takes the time that it took; what is not small waits until that is known. Where a few hosts' links
+// alone show rates, what would be close to the best if the others were fast is tried, too. Cost: a walk of more than
 // kWalkTasks is left out, so that a step takes 1 to 2 ms at most; longer operations are walked in larger pieces. Pure;
 // one thread; allocates.
 #pragma once
@@ -46,10 +47,10 @@ struct RatesKnown {
 };
 
 // The costs of every link between the hosts of the group, as the walk takes them (model->links is left alone). A link
-// whose rate nobody measured is as fast as what both of its NICs have shown on others (but not where rates are of few
-// hosts, and it is no way of theirs), else as fast as the median one;
-// alpha is the median. What nobody measured at all takes kernel TCP's time at 10 Gbit/s. `request` needs ranks, reach
-// and host_of. Sets local_alpha and local_beta of the model by links between ranks of one host.
+// whose rate nobody measured is as fast as what both of its NICs have shown on others, else as fast as the median one;
+// where rates are of few hosts, a way between two others is as fast as the median one, and that is a guess. Alpha is
+// the median. What nobody measured at all takes kernel TCP's time at 10 Gbit/s. `request` needs ranks, reach and
+// host_of. Sets local_alpha and local_beta of the model by links between ranks of one host.
 LinkCosts fill_costs(const PlanRequest& request, std::span<const LinkMeasure> measured, CostModel* model,
                      RatesKnown* rates);
 

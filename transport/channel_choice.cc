@@ -204,6 +204,7 @@ bool Channel::on_trial(Path& path) const {
   const PathEstimator& e = path.estimator;
   if (t.began == Nanos::max()) {
     if (now_ < t.next || placed_bytes_ < std::max(t.next_at_bytes, limits::kSentBeforeTrial)) return false;
+    // One that always has a little to do is not busy any more, and would stay as slow as it once was.
     const bool outgrown = e.was_busy() && e.load().count / limits::kOutgrownTimes > e.rate().count;
     if (e.was_busy() && now_ - path.chosen_at < limits::kTrialPauseMin && !outgrown) return false;
     // Behind probes its pieces would be late; those of long operations little, and they need a rate.

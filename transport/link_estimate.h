@@ -57,8 +57,8 @@ class LinkEstimate {
   // too: what a shaper's bucket gains then, the next pieces use up, but not every link has a shaper.
   static constexpr int kBriefly = 4;
   static constexpr Nanos kCarriedFor = 500_ms;
-  // The peer's NIC receives no more between two acks: so many bytes may be added up.
-  static constexpr std::uint64_t kBelieved = std::uint64_t{1} << 40;
+  // No NIC receives more between two acks. A peer may name any number, and those of a window are added up.
+  static constexpr std::uint64_t kBelieved = std::uint64_t{1} << 36;
   static constexpr int kFirstWindows = 4;  // tell the rate together: one alone may be far off
   static constexpr int kNoise = 16;        // windows differ by this part for no reason
   // The peer counts others' pieces once they are whole: it is not crowded where so many of ours in a row meet none.
@@ -260,6 +260,7 @@ class LinkEstimate {
     arrivals_.forget();
     passed_ = {};
     acks_ = {};
+    calm_ = 0;
     carried_since_ = {};
     carried_ = 0;
   }
@@ -357,8 +358,8 @@ class LinkEstimate {
     // Where others never paused, the NIC is the link, as far as anybody can tell.
     BytesPerSec first() const { return was_alone() ? own() : together(); }
     BytesPerSec most() const {
-      const BytesPerSec most = std::max(together(), in_flight);
-      return std::max(most, was_alone() ? BytesPerSec::of(alone_by_peer, alone) : into_peer());
+      const BytesPerSec ours = std::max(together(), in_flight);
+      return std::max(ours, was_alone() ? BytesPerSec::of(alone_by_peer, alone) : into_peer());
     }
     // What the peer's NIC received.
     BytesPerSec into_peer() const { return std::max(own(), BytesPerSec::of(by_peer, time)); }

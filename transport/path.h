@@ -102,7 +102,7 @@ struct Trial {
   std::uint64_t bytes = 0;          // probes sent so far
   std::uint64_t delivered = 0;      // by the lane when it began
   BytesPerSec known;                // the rate when it began
-  BytesPerSec best;                 // the highest one of the last while then
+  BytesPerSec best;                 // the highest rate that the lane had shown lately, when it began
 };
 
 struct Path {
