@@ -57,7 +57,7 @@ void ControlLink::push() {
     if (next.header.payload_bytes > kInlinePayloadBytes) borrowed_.push_back(next.bytes);
     waiting_.pop_front();
   }
-  lane_->flush(now_);
+  lane_->flush(*now_);
 }
 
 void ControlLink::on_up(Lane&) {

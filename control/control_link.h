@@ -44,13 +44,18 @@ class ControlLink final : public LaneSink {
  public:
   // Takes over an accepted lane, or awaits the one that dial() makes.
   // `now`: the owner's clock, read when something is sent.
-  ControlLink(LinkOwner& owner, const Nanos& now) : owner_(&owner), now_(now) {}
+  ControlLink(LinkOwner& owner, const Nanos& now) : owner_(&owner), now_(&now) {}
   void adopt(std::unique_ptr<Lane> lane) noexcept;
   Status dial(LaneFactory& factory, const Address& to);
 
   void send_hello(const wire::HelloPayload& hello);
   void send(Bytestring message);
   void send(const Message& message) { send(share(message)); }
+  // From now on it is that owner's.
+  void hand_to(LinkOwner& owner, const Nanos& now) {
+    owner_ = &owner;
+    now_ = &now;
+  }
   // No callback comes any more. The lane stays open until the link is destroyed, outside of callbacks.
   void retire() noexcept { owner_ = nullptr; }
 
@@ -86,7 +91,7 @@ class ControlLink final : public LaneSink {
   friend class LinkGraveyard;
   std::unique_ptr<ControlLink> buried_before_;
   LinkOwner* owner_;
-  const Nanos& now_;
+  const Nanos* now_;
   Address address_;
   std::deque<Waiting> waiting_;      // not yet taken by the lane
   std::deque<Bytestring> borrowed_;  // taken, not surely handed over

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "control/text.h"
+#include "control/ways.h"
 #include "transport/frames.h"
 #include "transport/strangers.h"
 
@@ -18,6 +19,9 @@ namespace {
 constexpr Nanos kNewcomerLimit = 10_s;    // a member says who it is in one breath with its hello
 constexpr std::size_t kRefusedKept = 16;  // reasons of those that were turned away, for the job's own failure
 constexpr std::size_t kRefusedTold = 4;   // of them, in its text
+constexpr const char* kRefused = "its process has ended, control connections are refused";
+constexpr std::size_t kCallsMax = 16;  // engines at a time
+constexpr Nanos kCallAgain = 1_s;
 
 // "algo" and "ring" of "algo=ring".
 std::string name_part(const std::string& setting) { return setting.substr(0, setting.find('=')); }
@@ -77,6 +81,67 @@ Status Coordinator::start(Nanos now) {
   return {};
 }
 
+void Coordinator::succeed(Nanos now, Inheritance inheritance) {
+  now_ = now;
+  phase_ = Phase::kJoined;
+  me_ = inheritance.me;
+  roster_ = std::move(inheritance.roster);
+  missing_.open(*roster_);
+  entries_.open(roster_->engines.size());
+  next_beat_ = now;
+  gathers_until_ = now + grace();
+  desk_.succeed();
+  policies_.succeed(gathers_until_);
+  peers_.resize(roster_->engines.size());
+  for (std::uint32_t e = 0; e < peers_.size(); ++e) {
+    Peer& peer = peers_[e];
+    peer.info = roster_->engines[e];
+    peer.last_heard = now;  // until now it had nobody to speak to
+  }
+  verdicts_ = std::move(inheritance.verdicts);
+  // Nobody is there yet to be told.
+  for (std::uint32_t e = 0; e < peers_.size(); ++e) {
+    const Ended& ended = inheritance.ended[e];
+    if (ended.died) declare_dead(e, ended.why, ended.sure);
+    if (ended.left) take_leave(e, ended.words);
+  }
+  notices_ = {};  // it has been told here
+  for (std::uint32_t e = 0; e < peers_.size(); ++e) {
+    if (inheritance.passed_over[e]) found_ended(e);
+  }
+  next_call_ = gathers_until_;
+  for (EarlyMember& early : inheritance.early) {
+    ControlLink& link = *early.link;
+    link.hand_to(*this, now_);
+    link.send_hello({.engine = me_, .target = 0, .rail = 0xffff, .peer_rail = 0xffff, .purpose = wire::kHelloControl});
+    newcomers_.push_back({std::move(early.link), early.since});
+    if (early.asked) readmit(link, early.rejoin);
+  }
+  std::vector<GroupAnswer> answers;
+  const std::vector<int>& mine = peers_[me_].info.ranks;
+  desk_.forgotten(mine, inheritance.forgotten);
+  for (const OwnGroup& g : inheritance.groups) {
+    for (const int rank : g.ranks) desk_.recall(now, rank, g.flow, g.members, &answers);
+  }
+  peers_[me_].last_request = inheritance.last_request;
+  for (const OpenRequest& r : inheritance.requests) {
+    own_requests_.push_back({r.request, r.cookie});
+    desk_.ask(now, me_, r.request, r.rank, r.members, &answers, /*carried=*/true);
+  }
+  answer(answers);
+  report_missed(now, std::move(inheritance.missed));
+  for (const GroupEpoch& group : inheritance.questions) ask_entered(now, group);
+  for (PolicyWord& word : inheritance.words) say(now, std::move(word));
+  peers_[me_].testified = true;
+  std::vector<PolicyReply> replies;
+  policies_.testified(now, mine, &replies);
+  send_replies(replies);
+}
+
+std::string Coordinator::my_name() const {
+  return "rank " + std::to_string(peers_.empty() ? 0 : peers_[me_].info.ranks.front());
+}
+
 Nanos Coordinator::grace() const { return std::max(options_.heartbeat_interval * 5, 500_ms); }
 
 Message Coordinator::to_message(const Status& why) { return to_refuse(why); }
@@ -99,11 +164,12 @@ void Coordinator::adopt(std::unique_ptr<Lane>&& lane, const wire::Header&, const
   l.adopt(std::move(lane));
   l.token = hello.job;
   l.send_hello(
-      {.engine = 0, .target = hello.engine, .rail = 0xffff, .peer_rail = 0xffff, .purpose = wire::kHelloControl});
+      {.engine = me_, .target = hello.engine, .rail = 0xffff, .peer_rail = 0xffff, .purpose = wire::kHelloControl});
   if (wire::speaks_our_version(hello)) return;
-  turn_away(l, {},
-            failure(CANARY_VERSION, "a rank (" + l.description() + ") speaks protocol version " +
-                                        wire::version_text(hello) + ", rank 0 " + std::to_string(wire::kVersion)));
+  turn_away(
+      l, {},
+      failure(CANARY_VERSION, "a rank (" + l.description() + ") speaks protocol version " + wire::version_text(hello) +
+                                  ", " + my_name() + " " + std::to_string(wire::kVersion)));
 }
 
 // A process that shows the unique id is a member of this job, and without it the job can't form: it fails, for all to
@@ -245,6 +311,12 @@ void Coordinator::admit(ControlLink& link, Join& join) {
   link.entry = number;
   Peer& peer = peers_.emplace_back();
   peer.info = std::move(join.engine);
+  // It knows its port, and we from where it comes: perhaps over a network of none of its NICs.
+  if (const std::uint16_t port = peer.info.control.port; port != 0) {
+    peer.info.control = link.remote();
+    peer.info.control.port = port;
+    peer.info.control.prefix_bits = 0;
+  }
   peer.link = take_newcomer(link);
   peer.last_heard = now_;
   log(LogLevel::kDebug, "%s has joined: %d of %d ranks are there", engine_text(peer.info).c_str(), ranks_there_,
@@ -298,7 +370,7 @@ void Coordinator::complete() {
       part.part.push_back(roster_->engines[e]);
       bytes += welcome_bytes(roster_->engines[e]);
     }
-    tell_all(part, 0);
+    tell_all(part, me_);
   }
 }
 
@@ -345,7 +417,8 @@ void Coordinator::on_link_message(ControlLink& link, Message& message) {
       answers.push_back(
           {from, request->request, rank, 0, Status(CANARY_INVALID_ARGUMENT, "asked for another engine's rank")});
     } else {
-      desk_.ask(now_, from, request->request, rank, request->members, &answers);
+      desk_.ask(now_, from, request->request, rank, request->members, &answers,
+                /*carried=*/me_ != 0 && !peer.testified);
     }
     answer(answers);
   } else if (auto* note = std::get_if<VerdictNote>(&message)) {
@@ -367,22 +440,59 @@ void Coordinator::on_link_message(ControlLink& link, Message& message) {
     policies_.hear(now_, *word, &replies);
     send_replies(replies);
   } else if (auto* leave = std::get_if<Leave>(&message)) {
-    if (peer.left) return;
-    peer.left = true;
-    peer.words = std::move(leave->words);
-    missing_.forget(from);
-    entries_.forget(from);
-    tell_all(Left{from, peer.words}, from);
-    if (!leaving_) notices_.left(from, peer.words);
-    ranks_gone(peer.info.ranks, failure(CANARY_CLOSED, engine_text(peer.info) + " has left the job",
-                                        peer.info.ranks.front(), peer.info.host_name, "entry"));
+    take_leave(from, std::move(leave->words));
+  } else if (me_ != 0) {
+    take_testimony(from, message);
+  }
+}
+
+void Coordinator::take_leave(std::uint32_t engine, std::vector<LastWord> words) {
+  Peer& peer = peers_[engine];
+  if (peer.left) return;
+  peer.left = true;
+  peer.words = std::move(words);
+  missing_.forget(engine);
+  entries_.forget(engine);
+  tell_all(Left{engine, peer.words}, engine);
+  if (!leaving_) notices_.left(engine, peer.words);
+  ranks_gone(peer.info.ranks, failure(CANARY_CLOSED, engine_text(peer.info) + " has left the job",
+                                      peer.info.ranks.front(), peer.info.host_name, "entry"));
+}
+
+// What a coordinator before this one has told.
+void Coordinator::take_testimony(std::uint32_t from, const Message& message) {
+  // The word of others does not count against one that has come itself since.
+  const auto is_away = [&](std::uint32_t e) {
+    return e < peers_.size() && e != me_ && !peers_[e].dead && !peers_[e].left && peers_[e].last_attempt == 0;
+  };
+  Peer& peer = peers_[from];
+  if (const auto* death = std::get_if<Death>(&message)) {
+    if (is_away(death->engine)) declare_dead(death->engine, death->why, death->sure);
+  } else if (const auto* left = std::get_if<Left>(&message)) {
+    if (is_away(left->engine)) take_leave(left->engine, left->words);
+  } else if (const auto* known = std::get_if<GroupKnown>(&message)) {
+    const auto rank = static_cast<int>(known->rank);
+    if (std::find(peer.info.ranks.begin(), peer.info.ranks.end(), rank) == peer.info.ranks.end()) return;
+    std::vector<GroupAnswer> answers;
+    desk_.recall(now_, rank, known->flow, known->members, &answers);
+    answer(answers);
+  } else if (std::holds_alternative<Testified>(message)) {
+    peer.testified = true;
+    const auto owes = [&](const Peer& p) { return !p.testified && !p.dead && !p.left; };
+    if (std::none_of(peers_.begin(), peers_.end(), owes)) gathers_until_ = {};
+    std::vector<PolicyReply> replies;
+    policies_.testified(now_, peer.info.ranks, &replies);
+    send_replies(replies);
   }
 }
 
 void Coordinator::on_link_down(ControlLink& link, const Status& reason, bool hangup) {
   if (link.entry < 0) {
-    if (!hangup) link.send(Retract{});
-    return bury(take_newcomer(link));
+    if (std::unique_ptr<ControlLink> newcomer = take_newcomer(link); newcomer != nullptr) {
+      if (!hangup) link.send(Retract{});
+      return bury(std::move(newcomer));
+    }
+    return on_call(link, hangup);
   }
   Peer& peer = peers_[static_cast<std::size_t>(link.entry)];
   // Deaf, or given up by the network (ETIMEDOUT, EHOSTUNREACH): no proof that its process has ended.
@@ -418,9 +528,11 @@ void Coordinator::on_link_broken(ControlLink& link, const Status& reason) {
 }
 
 void Coordinator::readmit(ControlLink& link, const Rejoin& rejoin) {
-  if (phase_ != Phase::kJoined || rejoin.job != roster_->job || rejoin.engine == 0 || rejoin.engine >= peers_.size()) {
-    return refuse(link, failure(CANARY_JOIN, "rank 0 coordinates another job"));
+  if (phase_ != Phase::kJoined || rejoin.job != roster_->job || rejoin.engine == me_ ||
+      rejoin.engine >= peers_.size()) {
+    return refuse(link, failure(CANARY_JOIN, my_name() + " coordinates another job"));
   }
+  if (rejoin.coordinator != me_) return link.send(Retract{});
   Peer& peer = peers_[rejoin.engine];
   if (peer.dead) {
     return refuse(link, failure(CANARY_PEER_DIED, engine_text(peer.info) + " was declared dead: " + peer.why_dead,
@@ -434,12 +546,14 @@ void Coordinator::readmit(ControlLink& link, const Rejoin& rejoin) {
   link.entry = static_cast<int>(rejoin.engine);
   peer.link = take_newcomer(link);
   peer.link->send(Rejoined{rejoin.attempt});
+  if (me_ != 0) desk_.forgotten(peer.info.ranks, rejoin.forgotten);
   // The old connection may have lost these words. All of them may be repeated.
   for (std::uint32_t e = 0; e < peers_.size(); ++e) {
     if (e == rejoin.engine) continue;
-    if (peers_[e].dead) peer.link->send(Death{e, peers_[e].why_dead});
-    if (peers_[e].left || (e == 0 && leaving_)) peer.link->send(Left{e, peers_[e].words});
+    if (peers_[e].dead) peer.link->send(Death{e, peers_[e].why_dead, peers_[e].surely_dead});
+    if (peers_[e].left || (e == me_ && leaving_)) peer.link->send(Left{e, peers_[e].words});
   }
+  for (const GroupEpoch& group : entries_.questions()) peer.link->send(EntryQuestion{group});
   for (const Verdict& v : verdicts_.all()) peer.link->send(VerdictNote{v});
   std::vector<PolicyReply> replies;
   policies_.repeat(peer.info.ranks, &replies);
@@ -448,7 +562,7 @@ void Coordinator::readmit(ControlLink& link, const Rejoin& rejoin) {
 
 void Coordinator::tell_all(const Message& message, std::uint32_t except) {
   const Bytestring bytes = share(message);
-  for (std::uint32_t e = 1; e < peers_.size(); ++e) {
+  for (std::uint32_t e = 0; e < peers_.size(); ++e) {
     if (e != except && peers_[e].link != nullptr && !peers_[e].left) peers_[e].link->send(bytes);
   }
 }
@@ -457,7 +571,7 @@ void Coordinator::tell_all(const Message& message, std::uint32_t except) {
 
 void Coordinator::judge_ended(Nanos now) {
   next_judgement_ = Nanos::max();
-  for (std::uint32_t e = 1; e < peers_.size(); ++e) {
+  for (std::uint32_t e = 0; e < peers_.size(); ++e) {
     Peer& peer = peers_[e];
     if (peer.ended) {
       peer.ended = false;
@@ -473,18 +587,65 @@ void Coordinator::judge_ended(Nanos now) {
   }
 }
 
-void Coordinator::declare_dead(std::uint32_t engine, const std::string& why) {
+void Coordinator::declare_dead(std::uint32_t engine, const std::string& why, bool sure) {
   Peer& peer = peers_[engine];
   peer.dead = true;
+  peer.surely_dead = sure;
   peer.why_dead = why;
   missing_.forget(engine);
   entries_.forget(engine);
   peer.suspect_until = Nanos::max();
   bury(std::move(peer.link));
-  tell_all(Death{engine, why}, engine);
-  if (!leaving_) notices_.died(engine, why);
+  tell_all(Death{engine, why, sure}, engine);
+  if (!leaving_) notices_.died(engine, why, sure);
   ranks_gone(peer.info.ranks, failure(CANARY_PEER_DIED, engine_text(peer.info) + " died: " + why,
                                       peer.info.ranks.front(), peer.info.host_name, "entry"));
+}
+
+// Some of those that have not come to this successor ended together with its predecessor, and nobody saw it. They are
+// called, a few at a time: one whose machine answers and that refuses at all its addresses is no more.
+void Coordinator::call_absent(Nanos now) {
+  for (Call& call : calls_) {
+    // Addresses that never answer are of NICs that died with it.
+    if (call.refusals != 0 && !call.up) found_ended(call.engine);
+    for (auto& link : call.links) bury(std::move(link));
+  }
+  calls_.clear();
+  next_call_ = Nanos::max();
+  const auto all = static_cast<std::uint32_t>(peers_.size());
+  for (std::uint32_t step = 0; step < all && calls_.size() < kCallsMax; ++step) {
+    const std::uint32_t e = (call_from_ + step) % all;
+    const Peer& peer = peers_[e];
+    if (e == me_ || peer.dead || peer.left || peer.last_attempt != 0) continue;
+    next_call_ = now + kCallAgain;
+    Call call{e, {}, 0};
+    for (const Address& way : ways_to(peer.info, options_)) {
+      auto link = std::make_unique<ControlLink>(*this, now_);
+      if (link->dial(factory_, way).ok()) call.links.push_back(std::move(link));
+    }
+    if (call.links.empty()) continue;
+    calls_.push_back(std::move(call));
+    if (calls_.size() == kCallsMax) call_from_ = e + 1;
+  }
+}
+
+// One of these connections stands, or ended before it did.
+void Coordinator::on_call(ControlLink& link, bool refused) {
+  for (Call& call : calls_) {
+    const auto found =
+        std::find_if(call.links.begin(), call.links.end(), [&](const auto& l) { return l.get() == &link; });
+    if (found == call.links.end()) continue;
+    if (refused && ++call.refusals == call.links.size()) call.ended = true;
+    call.up |= link.up();  // it lives, and will come
+    if (!refused) bury(std::move(*found));
+    return;
+  }
+}
+
+void Coordinator::found_ended(std::uint32_t engine) {
+  const Peer& peer = peers_[engine];
+  if (!peer.dead && !peer.left && peer.last_attempt == 0 && !listener_.stands(engine))
+    declare_dead(engine, kRefused, /*sure=*/false);
 }
 
 // Nothing waits for them any more.
@@ -500,29 +661,29 @@ void Coordinator::ranks_gone(const std::vector<int>& ranks, const Status& why) {
 void Coordinator::spread(const Verdict& verdict, std::uint32_t from) { tell_all(VerdictNote{verdict}, from); }
 
 void Coordinator::flood(const Verdict& verdict) {
-  if (phase_ == Phase::kJoined && verdicts_.add(verdict)) spread(verdict, 0);
+  if (phase_ == Phase::kJoined && verdicts_.add(verdict)) spread(verdict, me_);
 }
 
 void Coordinator::report_missed(Nanos now, std::vector<Missed> missed) {
   now_ = now;
-  if (phase_ == Phase::kJoined) missing_.report(now, 0, std::move(missed));
+  if (phase_ == Phase::kJoined) missing_.report(now, me_, std::move(missed));
 }
 
 void Coordinator::ask_entered(Nanos now, GroupEpoch group) {
   now_ = now;
   if (phase_ != Phase::kJoined || leaving_ || !entries_.ask(now, group)) return;
-  tell_all(EntryQuestion{group}, 0);
+  tell_all(EntryQuestion{group}, me_);
   notices_.entry_question(group);
 }
 
 void Coordinator::tell_entered(Nanos now, const Entered& entered) {
   now_ = now;
-  if (phase_ == Phase::kJoined) entries_.answer(0, entered);
+  if (phase_ == Phase::kJoined) entries_.answer(me_, entered);
 }
 
 void Coordinator::ask_to_connect(Nanos now, std::uint32_t engine) {
   now_ = now;
-  if (phase_ == Phase::kJoined && !leaving_) pass_on(ConnectRequest{engine}, 0);
+  if (phase_ == Phase::kJoined && !leaving_) pass_on(ConnectRequest{engine}, me_);
 }
 
 // Tells the engine that the request names who made it. One that has ended, is on its way back or does not read (it is
@@ -530,7 +691,7 @@ void Coordinator::ask_to_connect(Nanos now, std::uint32_t engine) {
 // good.
 void Coordinator::pass_on(const ConnectRequest& request, std::uint32_t from) {
   if (request.engine >= peers_.size() || request.engine == from) return;
-  if (request.engine == 0) {
+  if (request.engine == me_) {
     if (!leaving_) notices_.connect_wanted(from);
     return;
   }
@@ -544,16 +705,16 @@ void Coordinator::request_group(Nanos now, int local_rank, std::vector<int> memb
     return notices_.group_failed(local_rank, cookie,
                                  Status(CANARY_CLOSED, leaving_ ? "this rank has left the job" : "not joined"));
   }
-  const std::uint32_t request = ++peers_[0].last_request;
+  const std::uint32_t request = ++peers_[me_].last_request;
   own_requests_.push_back({request, cookie});
   std::vector<GroupAnswer> answers;
-  desk_.ask(now, 0, request, local_rank, members, &answers);
+  desk_.ask(now, me_, request, local_rank, members, &answers);
   answer(answers);
 }
 
 void Coordinator::answer(std::vector<GroupAnswer>& answers) {
   for (GroupAnswer& a : answers) {
-    if (a.engine != 0) {
+    if (a.engine != me_) {
       send_answer(a);
       peers_[a.engine].answers.push_back(std::move(a));
       continue;
@@ -588,7 +749,7 @@ void Coordinator::say(Nanos now, PolicyWord word) {
 void Coordinator::send_replies(std::vector<PolicyReply>& replies) {
   for (PolicyReply& reply : replies) {
     const auto engine = static_cast<std::uint32_t>(roster_->engine_of[reply.rank]);
-    if (engine == 0) {
+    if (engine == me_) {
       notices_.policy_reply(std::move(reply));
     } else if (ControlLink* link = peers_[engine].link.get(); link != nullptr) {
       link->send(std::move(reply));
@@ -602,8 +763,8 @@ void Coordinator::beat(Nanos now) {
   next_beat_ = now + options_.heartbeat_interval;
   Heartbeat heartbeat;
   heartbeat.heard.resize((peers_.size() + 63) / 64);
-  heartbeat.heard[0] = 1;
-  for (std::size_t e = 1; e < peers_.size(); ++e) {
+  heartbeat.heard[me_ / 64] |= std::uint64_t{1} << (me_ % 64);
+  for (std::size_t e = 0; e < peers_.size(); ++e) {
     if (peers_[e].heard_since_beat) heartbeat.heard[e / 64] |= std::uint64_t{1} << (e % 64);
     peers_[e].heard_since_beat = false;
   }
@@ -634,7 +795,11 @@ std::size_t Coordinator::poll(Nanos now) {
   if (phase_ == Phase::kJoined) {
     if (look || now >= next_judgement_) judge_ended(now);
     if (now >= next_beat_) beat(now);
-    if (now >= missing_.next_deadline()) {
+    for (Call& call : calls_) {
+      if (std::exchange(call.ended, false)) found_ended(call.engine);
+    }
+    if (now >= next_call_) call_absent(now);
+    if (now >= std::max(missing_.next_deadline(), gathers_until_)) {
       for (const Verdict& v : missing_.poll(now)) {
         flood(v);
         if (!leaving_) notices_.verdict(v);
@@ -642,7 +807,7 @@ std::size_t Coordinator::poll(Nanos now) {
     }
     if (now >= entries_.next_deadline()) {
       for (Entered& entered : entries_.poll(now)) {
-        tell_all(EntryState{entered}, 0);
+        tell_all(EntryState{entered}, me_);
         if (!leaving_) notices_.entered(std::move(entered));
       }
     }
@@ -663,15 +828,16 @@ std::size_t Coordinator::poll(Nanos now) {
 Nanos Coordinator::next_deadline() const {
   if (abandoned_) return Nanos::max();
   if (!notices_.empty() || !graveyard_.empty()) return now_;
-  Nanos next = std::min({join_deadline_, next_beat_, next_judgement_, desk_.next_deadline(), missing_.next_deadline(),
-                         entries_.next_deadline(), policies_.next_deadline()});
+  Nanos next = std::min({join_deadline_, next_beat_, next_judgement_, desk_.next_deadline(), next_call_,
+                         std::max(missing_.next_deadline(), gathers_until_), entries_.next_deadline(),
+                         policies_.next_deadline()});
   if (!newcomers_.empty()) next = std::min(next, newcomers_.front().since + kNewcomerLimit + 1_ns);
   return next;
 }
 
 Nanos Coordinator::last_heard(std::uint32_t engine) const {
   if (phase_ != Phase::kJoined || engine >= peers_.size()) return {};
-  if (engine == 0) return now_;
+  if (engine == me_) return now_;
   return peers_[engine].last_heard == Nanos::max() ? now_ : peers_[engine].last_heard;
 }
 
@@ -680,6 +846,7 @@ void Coordinator::abandon() noexcept {
   phase_ = Phase::kFailed;
   for (Peer& peer : peers_) peer.link.reset();
   newcomers_.clear();
+  calls_.clear();
   graveyard_.clear();
 }
 
@@ -687,10 +854,12 @@ void Coordinator::leave(Nanos now, std::vector<LastWord> words) {
   now_ = now;
   if (leaving_) return;
   leaving_ = true;
-  if (!peers_.empty()) peers_[0].words = std::move(words);
-  if (phase_ == Phase::kJoined) tell_all(Left{0, peers_[0].words}, 0);
-  ranks_gone(peers_[0].info.ranks,
-             failure(CANARY_CLOSED, engine_text(peers_[0].info) + " has left the job", 0, options_.host_name, "entry"));
+  if (peers_.empty()) return;
+  Peer& mine = peers_[me_];
+  mine.words = std::move(words);
+  if (phase_ == Phase::kJoined) tell_all(Left{me_, mine.words}, me_);
+  ranks_gone(mine.info.ranks, failure(CANARY_CLOSED, engine_text(mine.info) + " has left the job",
+                                      mine.info.ranks.front(), options_.host_name, "entry"));
 }
 
 }  // namespace canarynet::control

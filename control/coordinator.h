@@ -1,5 +1,5 @@
-// control/coordinator.h -- the membership of the engine that serves world rank 0: gathers the others, then keeps
-// everybody told.
+// control/coordinator.h -- the membership of the engine that coordinates: that of world rank 0 gathers the others, and
+// keeps everybody told. One that succeeds another begins with what it knew as a member, and with what others tell it.
 //
 // See control/membership.h for the contract. An engine's control connection that ends without LEAVE or RETRACT is a
 // death, at once if it was in use, after a grace if it had been silent (its engine may be on its way back over
@@ -15,6 +15,7 @@
 #include "control/control_link.h"
 #include "control/entry_desk.h"
 #include "control/group_desk.h"
+#include "control/inheritance.h"
 #include "control/membership.h"
 #include "control/miss_desk.h"
 #include "control/notices.h"
@@ -27,11 +28,14 @@ class Coordinator final : public Membership, public LinkOwner {
   Coordinator(MembershipOptions options, LaneFactory& factory, MembershipListener& listener);
 
   Status start(Nanos now) override;
+  // Instead of start(): goes on from where another coordinator ended.
+  void succeed(Nanos now, Inheritance inheritance);
   std::size_t poll(Nanos now) override;
   Nanos next_deadline() const override;
   Nanos last_heard(std::uint32_t engine) const override;
   Nanos surely_heard(std::uint32_t engine) const override { return last_heard(engine); }
   bool joined() const override { return phase_ == Phase::kJoined; }
+  std::uint32_t coordinator() const override { return me_; }
   void request_group(Nanos now, int local_rank, std::vector<int> members, std::uint64_t cookie) override;
   void flood(const Verdict& verdict) override;
   void report_missed(Nanos now, std::vector<Missed> missed) override;
@@ -45,7 +49,7 @@ class Coordinator final : public Membership, public LinkOwner {
 
  private:
   enum class Phase { kIdle, kGathering, kJoined, kFailed };
-  struct Peer {  // entry 0 is this engine itself, without a link
+  struct Peer {  // one of them is this engine itself, without a link
     EngineInfo info;
     std::unique_ptr<ControlLink> link;
     Nanos last_heard;
@@ -53,10 +57,12 @@ class Coordinator final : public Membership, public LinkOwner {
     bool left = false;
     std::vector<LastWord> words;  // with which it left
     bool dead = false;
+    bool surely_dead = true;
     bool away = false;                   // while gathering: its connection is of no use, it joins again over another
     bool ended = false;                  // its link hung up; judged in poll(), when the time is known
     Nanos suspect_until = Nanos::max();  // ended after a silence: dead unless it is back by then
     std::string why_dead;
+    bool testified = false;  // to a successor, all that it had to tell
     std::uint32_t last_request = 0;
     std::uint32_t last_attempt = 0;
     std::vector<GroupAnswer> answers;  // that may not have come: one lost with a connection is given again
@@ -69,12 +75,20 @@ class Coordinator final : public Membership, public LinkOwner {
     std::unique_ptr<ControlLink> link;
     Nanos since;
   };
+  // Of a successor, to an engine that has not come: does its process live?
+  struct Call {
+    std::uint32_t engine;
+    std::vector<std::unique_ptr<ControlLink>> links;
+    std::size_t refusals = 0;
+    bool ended = false;  // all of them; judged in poll()
+    bool up = false;     // one stood
+  };
   struct Refused {
     std::vector<int> ranks;  // that it said it serves, where it came to that
     Status why;
   };
 
-  void on_link_up(ControlLink&) override {}
+  void on_link_up(ControlLink& link) override { on_call(link, /*refused=*/false); }
   void on_link_hello(ControlLink&, const wire::HelloPayload&) override {}
   void on_link_message(ControlLink& link, Message& message) override;
   void on_link_down(ControlLink& link, const Status& reason, bool hangup) override;
@@ -92,8 +106,14 @@ class Coordinator final : public Membership, public LinkOwner {
   void fail(const Status& why);
   void refuse(ControlLink& link, const Status& why) { link.send(to_message(why)); }
   static Message to_message(const Status& why);
+  void take_testimony(std::uint32_t from, const Message& message);
+  void take_leave(std::uint32_t engine, std::vector<LastWord> words);
+  std::string my_name() const;
   void judge_ended(Nanos now);
-  void declare_dead(std::uint32_t engine, const std::string& why);
+  void declare_dead(std::uint32_t engine, const std::string& why, bool sure = true);
+  void call_absent(Nanos now);
+  void on_call(ControlLink& link, bool refused);
+  void found_ended(std::uint32_t engine);
   void tell_all(const Message& message, std::uint32_t except);
   void spread(const Verdict& verdict, std::uint32_t from);
   void pass_on(const ConnectRequest& request, std::uint32_t from);
@@ -110,6 +130,8 @@ class Coordinator final : public Membership, public LinkOwner {
   MembershipListener& listener_;
   Attention attention_;
   Phase phase_ = Phase::kIdle;
+  std::uint32_t me_ = 0;           // this engine, once the roster is known
+  Nanos gathers_until_ = Nanos{};  // a successor: it judges nobody before all have told what they know
   Nanos now_;
   Nanos join_deadline_ = Nanos::max();
   Nanos next_beat_ = Nanos::max();
@@ -118,7 +140,10 @@ class Coordinator final : public Membership, public LinkOwner {
   std::shared_ptr<Roster> roster_ = std::make_shared<Roster>();  // shared with the listener, once complete
   std::vector<Peer> peers_;                                      // in order of arrival, after the join in the roster's
   std::vector<Newcomer> newcomers_;                              // said hello, not yet who they are; the oldest first
-  std::vector<Refused> refused_;                                 // while gathering, oldest first
+  std::vector<Call> calls_;
+  Nanos next_call_ = Nanos::max();
+  std::uint32_t call_from_ = 0;   // engines take turns
+  std::vector<Refused> refused_;  // while gathering, oldest first
   SparseWarning refused_warning_;
   LinkGraveyard graveyard_;  // destroyed outside of callbacks
   int ranks_there_ = 0;

@@ -47,6 +47,12 @@ std::vector<Entered> EntryDesk::poll(Nanos now) {
   return out;
 }
 
+std::vector<GroupEpoch> EntryDesk::questions() const {
+  std::vector<GroupEpoch> out;
+  for (const Inquiry& inquiry : open_) out.push_back(inquiry.merged.group);
+  return out;
+}
+
 Nanos EntryDesk::next_deadline() const {
   Nanos next = Nanos::max();
   for (const Inquiry& inquiry : open_) next = std::min(next, complete(inquiry) ? Nanos{} : inquiry.deadline);

@@ -31,6 +31,8 @@ class EntryDesk {
   // The answers that everybody is to be told.
   std::vector<Entered> poll(Nanos now);
   Nanos next_deadline() const;
+  // What is asked and not told yet: an engine whose connection is a new one may not have heard of it.
+  std::vector<GroupEpoch> questions() const;
 
  private:
   struct Inquiry {

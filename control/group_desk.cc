@@ -19,8 +19,8 @@ std::string in_order(const std::vector<int>& ranks) {
 }  // namespace
 
 void GroupDesk::ask(Nanos now, std::uint32_t engine, std::uint32_t request, int rank, const std::vector<int>& members,
-                    std::vector<GroupAnswer>* answers) {
-  GroupAnswer answer{engine, request, rank, 0, {}};
+                    std::vector<GroupAnswer>* answers, bool carried) {
+  GroupAnswer answer{engine, request, rank, 0, {}, carried};
   const auto refuse = [&](const Status& why) {
     answer.why = why;
     answers->push_back(answer);
@@ -42,6 +42,7 @@ void GroupDesk::ask(Nanos now, std::uint32_t engine, std::uint32_t request, int 
     const Status& why = gone_[static_cast<std::size_t>(member)];
     if (!why.ok()) return refuse(why);
   }
+  if (carried && take_recalled(&answer, members)) return answers->push_back(answer);
   auto list = std::find_if(lists_.begin(), lists_.end(), [&](const List& l) { return l.members == members; });
   if (list == lists_.end()) {
     lists_.push_back({members, std::vector<std::uint32_t>(members.size()), {}, 0});
@@ -73,6 +74,87 @@ void GroupDesk::ask(Nanos now, std::uint32_t engine, std::uint32_t request, int 
   }
   instance.asked.clear();
   drop_finished(*list);
+}
+
+// The first of these groups that the rank may not have been told of.
+bool GroupDesk::take_recalled(GroupAnswer* answer, const std::vector<int>& members) {
+  for (auto group = recalled_.begin(); group != recalled_.end(); ++group) {
+    if (group->members != members) continue;
+    const auto member =
+        static_cast<std::size_t>(std::find(members.begin(), members.end(), answer->rank) - members.begin());
+    if (group->told[member] || forgotten_[static_cast<std::size_t>(answer->rank)] >= group->flow) continue;
+    answer->flow = group->flow;
+    group->told[member] = true;
+    if (std::find(group->told.begin(), group->told.end(), false) == group->told.end()) recalled_.erase(group);
+    return true;
+  }
+  return false;
+}
+
+// Takes back what that member waits for, as if it had not asked; in the order in which it did.
+std::vector<GroupAnswer> GroupDesk::withdraw(List& list, std::size_t member) {
+  std::vector<GroupAnswer> out;
+  for (Instance& instance : list.waiting) {
+    const auto its = std::find_if(instance.asked.begin(), instance.asked.end(),
+                                  [&](const GroupAnswer& a) { return a.rank == list.members[member]; });
+    if (its == instance.asked.end()) continue;
+    out.push_back(*its);
+    instance.asked.erase(its);
+    instance.has_asked[member] = false;
+    --list.requests[member];
+  }
+  std::erase_if(list.waiting, [](const Instance& i) {
+    return std::find(i.has_asked.begin(), i.has_asked.end(), true) == i.has_asked.end();
+  });
+  if (list.waiting.empty()) lists_.erase(lists_.begin() + (&list - lists_.data()));
+  return out;
+}
+
+void GroupDesk::recall(Nanos now, int rank, std::uint32_t flow, const std::vector<int>& members,
+                       std::vector<GroupAnswer>* answers) {
+  const auto place = std::find(members.begin(), members.end(), rank);
+  const auto in_job = [&](int r) { return r >= 0 && static_cast<std::size_t>(r) < gone_.size(); };
+  std::vector<int> sorted = members;
+  std::sort(sorted.begin(), sorted.end());
+  const bool distinct = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+  if (place == members.end() || !distinct || !std::all_of(members.begin(), members.end(), in_job)) return;
+  next_flow_ = std::max(next_flow_, std::min(flow, kFlowsMax - kFlowsLeft) + kFlowsLeft);
+  auto group = std::lower_bound(recalled_.begin(), recalled_.end(), flow,
+                                [](const Recalled& known, std::uint32_t f) { return known.flow < f; });
+  if (group == recalled_.end() || group->flow != flow) {
+    if (recalled_.size() >= kRecalledMax) return;
+    group = recalled_.insert(group, {flow, members, std::vector<bool>(members.size())});
+  }
+  if (group->members != members) return;
+  group->told[static_cast<std::size_t>(place - members.begin())] = true;
+  if (std::find(group->told.begin(), group->told.end(), false) == group->told.end()) {
+    recalled_.erase(group);
+    return;
+  }
+  // Some wait for it here, perhaps in front of others that they asked for later.
+  const auto list = std::find_if(lists_.begin(), lists_.end(), [&](const List& l) { return l.members == members; });
+  if (list == lists_.end()) return;
+  std::vector<GroupAnswer> again;
+  for (std::size_t m = 0; m < members.size(); ++m) {
+    if (group->told[m]) continue;
+    const auto waits = [&](const Instance& i) {
+      return std::any_of(i.asked.begin(), i.asked.end(),
+                         [&](const GroupAnswer& a) { return a.rank == members[m] && a.carried; });
+    };
+    const auto still = std::find_if(lists_.begin(), lists_.end(), [&](const List& l) { return l.members == members; });
+    if (still == lists_.end()) break;
+    if (std::none_of(still->waiting.begin(), still->waiting.end(), waits)) continue;
+    for (GroupAnswer& a : withdraw(*still, m)) again.push_back(std::move(a));
+  }
+  for (const GroupAnswer& a : again) ask(now, a.engine, a.request, a.rank, members, answers, a.carried);
+}
+
+void GroupDesk::forgotten(const std::vector<int>& ranks, std::uint32_t up_to) {
+  for (const int rank : ranks) {
+    std::uint32_t& known = forgotten_[static_cast<std::size_t>(rank)];
+    known = std::max(known, up_to);
+  }
+  next_flow_ = std::max(next_flow_, std::min(up_to, kFlowsMax - kFlowsLeft) + kFlowsLeft);
 }
 
 // The list itself goes with the last one that waits: all its ranks have asked equally often then.

@@ -109,6 +109,75 @@ TEST(GroupDesk, ListsOfDeadRanksAreForgotten) {
   EXPECT_EQ(desk.next_deadline(), Nanos::max());
 }
 
+// A desk that takes another one's place.
+struct NextDesk {
+  NextDesk() { desk.succeed(); }
+  std::vector<GroupAnswer> ask(std::uint32_t rank, std::uint32_t request, const std::vector<int>& list, bool carried) {
+    std::vector<GroupAnswer> answers;
+    desk.ask({}, rank, request, static_cast<int>(rank), list, &answers, carried);
+    return answers;
+  }
+  std::vector<GroupAnswer> recall(int rank, std::uint32_t flow, const std::vector<int>& list) {
+    std::vector<GroupAnswer> answers;
+    desk.recall({}, rank, flow, list, &answers);
+    return answers;
+  }
+  GroupDesk desk{6, 5_s};
+};
+
+TEST(GroupDesk, WhatAnotherDeskFormedIsToldToThoseWhoHadAskedForIt) {
+  NextDesk d;
+  EXPECT_TRUE(d.recall(1, 9, {1, 2, 3}).empty());
+  auto answers = d.ask(2, 4, {1, 2, 3}, true);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].flow, 9u);
+  // Rank 3 asked before rank 1 said so, and asked twice.
+  NextDesk late;
+  EXPECT_TRUE(late.ask(3, 7, {1, 2, 3}, true).empty());
+  EXPECT_TRUE(late.ask(3, 8, {1, 2, 3}, true).empty());
+  answers = late.recall(1, 9, {1, 2, 3});
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].request, 7u);
+  EXPECT_EQ(answers[0].flow, 9u);
+  // Its second request meets the others' next one.
+  EXPECT_TRUE(late.ask(1, 3, {1, 2, 3}, false).empty());
+  EXPECT_EQ(late.ask(2, 4, {1, 2, 3}, true)[0].flow, 9u);
+  answers = late.ask(2, 5, {1, 2, 3}, false);
+  ASSERT_EQ(answers.size(), 3u);
+  for (const GroupAnswer& a : answers) EXPECT_GT(a.flow, 9u + GroupDesk::kFlowsLeft - 1);
+  EXPECT_EQ(late.desk.lists(), 0u);
+}
+
+TEST(GroupDesk, WhatARankHadOfAnotherDeskItDoesNotGetAgain) {
+  NextDesk d;
+  d.recall(1, 9, {1, 2});
+  d.recall(2, 9, {1, 2});
+  EXPECT_TRUE(d.ask(1, 5, {1, 2}, true).empty());
+  EXPECT_NE(d.ask(2, 5, {1, 2}, true)[0].flow, 9u);
+  // It has forgotten which ones it had.
+  d.recall(3, 20, {3, 4});
+  d.desk.forgotten({4}, 30);
+  EXPECT_TRUE(d.ask(4, 1, {3, 4}, true).empty());
+  // What was not asked for before is new.
+  d.recall(0, 40, {0, 5});
+  EXPECT_TRUE(d.ask(5, 1, {0, 5}, false).empty());
+  EXPECT_GT(d.ask(0, 1, {0, 5}, false)[0].flow, 40u);
+}
+
+TEST(GroupDesk, NonsenseOfAnotherDeskIsPassedOver) {
+  NextDesk d;
+  EXPECT_TRUE(d.recall(1, 9, {2, 3}).empty()) << "not its group";
+  EXPECT_TRUE(d.recall(1, 9, {1, 77}).empty()) << "no such rank";
+  d.recall(1, 10, {1, 2});
+  d.recall(2, 10, {2, 1});  // another list under this number
+  EXPECT_EQ(d.ask(2, 1, {1, 2}, true)[0].flow, 10u);
+  d.recall(1, GroupDesk::kFlowsMax, {1, 2, 3});
+  EXPECT_TRUE(d.ask(4, 1, {4, 5}, false).empty());
+  const auto answers = d.ask(5, 1, {4, 5}, false);
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_TRUE(answers[0].flow == GroupDesk::kFlowsMax || answers[0].why.code() == CANARY_LIMIT);
+}
+
 TEST(GroupDesk, RankListsReadWell) {
   EXPECT_EQ(ranks_text({3}), "rank 3");
   EXPECT_EQ(ranks_text({0, 1}), "ranks 0, 1");

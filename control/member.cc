@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "control/text.h"
+#include "control/ways.h"
 #include "transport/frames.h"
 
 namespace canarynet::control {
@@ -17,6 +18,10 @@ constexpr Nanos kRoundMax = 500_ms;     // of dialling: what comes back after an
 constexpr Nanos kAnswerPatience = 8_s;  // where the coordinator's machine answers and its process does not
 constexpr std::size_t kClosingWordsKept = 64;
 constexpr std::size_t kAttemptsMax = 16;  // unanswered connections kept open
+constexpr Nanos kSuccessorsTurn = 20_ms;  // it hears of the death about when we do, and has to take over
+constexpr Nanos kEarlyLimit = 10_s;       // a member that came before this engine coordinates is kept so long
+constexpr std::size_t kGroupsKept = 64;   // for a successor; the coordinator tells all ranks of one in one breath
+constexpr std::size_t kQuestionsKept = 64;
 
 }  // namespace
 
@@ -28,6 +33,16 @@ Status Member::start(Nanos now) {
   if (!options_.coordinator.valid() || options_.coordinator.port == 0) {
     return Status(CANARY_INVALID_SETTING,
                   "the coordinator's address \"" + options_.coordinator.to_string() + "\" needs host and port");
+  }
+  // For those who come when this engine's turn to coordinate has come. Without it the turn is the next one's.
+  Address at = options_.coordinator;
+  at.port = 0;
+  if (!at.loopback()) at.bytes = {};
+  const Result<Address> bound = factory_.listen_control(at);
+  if (bound.ok()) {
+    control_port_ = bound.value().port;
+  } else {
+    log(LogLevel::kDebug, "this engine could not coordinate: %s", bound.status().text().c_str());
   }
   phase_ = Phase::kJoining;
   backoff_ = kBackoffMin;
@@ -80,6 +95,7 @@ void Member::on_link_up(ControlLink& link) {
     join.engine.pid = options_.pid;
     join.engine.caller_driven = options_.caller_driven;
     join.engine.cores = options_.cores;
+    join.engine.control.port = control_port_;
     join.engine.rails.assign(factory_.rails().begin(), factory_.rails().end());
     join.world_size = static_cast<std::uint32_t>(options_.world_size);
     join.must_agree = options_.must_agree;
@@ -93,10 +109,11 @@ void Member::on_link_up(ControlLink& link) {
   dialling_.erase(found);
   bury_all(&dialling_);
   hello.engine = me_;
+  hello.target = coordinator_;
   hello.job = roster_->job;
   link.send_hello(hello);
   link.attempt = ++attempt_;
-  link.send(Rejoin{roster_->job, me_, attempt_});
+  link.send(Rejoin{roster_->job, me_, attempt_, coordinator_, forgotten_});
   attempts_.push_back(std::move(standing));
 }
 
@@ -150,8 +167,8 @@ void Member::welcome(Welcome& part) {
   heard_.assign(roster_->engines.size(), now_);
   surely_heard_ = heard_;
   told_at_ = now_;
-  known_dead_.assign(roster_->engines.size(), false);
-  known_left_.assign(roster_->engines.size(), false);
+  ended_engines_.resize(roster_->engines.size());
+  passed_over_.assign(roster_->engines.size(), false);
   notices_.joined();
 }
 
@@ -173,6 +190,13 @@ void Member::on_link_message(ControlLink& link, Message& message) {
     return;
   }
   if (phase_ != Phase::kJoined || leaving_) return;
+  if (EarlyMember* const early = find_early(link); early != nullptr) {
+    const auto* const rejoin = std::get_if<Rejoin>(&message);
+    if (rejoin == nullptr || rejoin->job != roster_->job) return;
+    early->asked = true;
+    early->rejoin = *rejoin;
+    return;
+  }
   if (auto* rejoined = std::get_if<Rejoined>(&message)) {
     if (&link != link_.get()) settle(link, rejoined->attempt);
   } else if (auto* refusal = std::get_if<Refuse>(&message)) {
@@ -184,16 +208,22 @@ void Member::on_link_message(ControlLink& link, Message& message) {
   } else if (auto* note = std::get_if<VerdictNote>(&message)) {
     if (verdicts_.add(note->verdict)) notices_.verdict(note->verdict);
   } else if (auto* death = std::get_if<Death>(&message)) {
-    if (death->engine >= known_dead_.size() || death->engine == me_ || known_dead_[death->engine]) return;
-    known_dead_[death->engine] = true;
-    notices_.died(death->engine, death->why);
+    if (death->engine >= ended_engines_.size() || death->engine == me_) return;
+    Ended& ended = ended_engines_[death->engine];
+    if (std::exchange(ended.died, true)) return;
+    ended.why = death->why;
+    ended.sure = death->sure;
+    notices_.died(death->engine, death->why, death->sure);
   } else if (auto* left = std::get_if<Left>(&message)) {
-    if (left->engine >= known_left_.size() || left->engine == me_ || known_left_[left->engine]) return;
-    known_left_[left->engine] = true;
+    if (left->engine >= ended_engines_.size() || left->engine == me_) return;
+    Ended& ended = ended_engines_[left->engine];
+    if (std::exchange(ended.left, true)) return;
+    ended.words = left->words;
     notices_.left(left->engine, std::move(left->words));
   } else if (auto* question = std::get_if<EntryQuestion>(&message)) {
     notices_.entry_question(question->group);
   } else if (auto* state = std::get_if<EntryState>(&message)) {
+    std::erase(questions_, state->entered.group);
     notices_.entered(std::move(state->entered));
   } else if (auto* reply = std::get_if<PolicyReply>(&message)) {
     std::erase_if(words_, [&](const PolicyWord& word) {
@@ -221,6 +251,11 @@ void Member::on_link_down(ControlLink& link, const Status& reason, bool hangup) 
     if (!hangup && !answered_) link.send(Retract{});
     return join_again(reason.text());
   }
+  if (const EarlyMember* const early = find_early(link); early != nullptr) {
+    bury(std::move(early_[static_cast<std::size_t>(early - early_.data())].link));
+    early_.erase(early_.begin() + (early - early_.data()));
+    return;
+  }
   const bool attempted =
       std::any_of(attempts_.begin(), attempts_.end(), [&](const auto& l) { return l.get() == &link; });
   if (!hangup && (&link == link_.get() || attempted)) return on_link_broken(link, reason);
@@ -236,12 +271,15 @@ void Member::on_link_down(ControlLink& link, const Status& reason, bool hangup) 
   for (auto* list : {&dialling_, &attempts_}) {
     const auto found = std::find_if(list->begin(), list->end(), [&](const auto& l) { return l.get() == &link; });
     if (found == list->end()) continue;
-    const bool refused = hangup && list == &dialling_ && link.address() == options_.coordinator;
+    const bool refused = hangup && list == &dialling_;
+    const bool own_address = refused && coordinator_ == 0 && link.address() == options_.coordinator;
     bury(std::move(*found));
     list->erase(found);
-    // Its machine answers, and nobody listens there any more.
-    if (refused && !gone())
-      end_way(Way::kDied, Status(CANARY_COORDINATOR_LOST, "control connection refused after a silence"));
+    if (!refused || gone()) return;
+    // Its machine answers, and nobody listens there any more. Rank 0 listens where it was named. Others are known by
+    // their NICs, one of which might be another machine's by now: all have to refuse, or those that answer at all.
+    ++refusals_;
+    if (own_address || (coordinator_ != 0 && refusals_ == ways_)) on_refused();
     return;
   }
 }
@@ -251,6 +289,7 @@ void Member::on_link_broken(ControlLink& link, const Status& reason) {
     return fail(failure(CANARY_JOIN, "rank 0 answers with something else: " + reason.text(), 0));
   // Stays open, unread, until another has taken its place: its end would look like our death.
   link.send(Retract{});
+  if (find_early(link) != nullptr) return;
   if (&link == link_.get()) lose_way();
 }
 
@@ -261,24 +300,14 @@ void Member::bury_all(std::vector<std::unique_ptr<ControlLink>>* links) {
 
 // --- the way to the coordinator --------------------------------------------------------------------------------------
 
-std::vector<Address> Member::ways_to_coordinator() const {
-  std::vector<Address> ways{options_.coordinator};
-  if (options_.coordinator.loopback()) return ways;
-  for (const Rail& rail : roster_->engines[0].rails) {
-    if (rail.address.family == Address::Family::kSharedMemory) continue;  // control goes over IP
-    Address a = rail.address;
-    a.port = options_.coordinator.port;
-    a.prefix_bits = 0;
-    const auto same = [&](const Address& b) { return b.family == a.family && b.bytes == a.bytes; };
-    if (a.valid() && std::find_if(ways.begin(), ways.end(), same) == ways.end()) ways.push_back(a);
-  }
-  return ways;
+std::string Member::coordinator_text() const {
+  return "rank " + std::to_string(roster_->engines[coordinator_].ranks.front());
 }
 
 // The connection is silent or gone; poll() dials again, at once.
 void Member::lose_way() {
   if (phase_ != Phase::kJoined || leaving_ || gone()) return;
-  if (known_left_[0]) return;
+  if (ended_engines_[coordinator_].left) return;
   if (way_ == Way::kOpen) {
     way_ = Way::kLost;
     redialled_ = false;
@@ -296,10 +325,12 @@ void Member::dial_again(Nanos now) {
   redialled_ = true;
   dialled_at_ = now;
   round_ends_ = now + std::clamp(options_.heartbeat_interval * 3, 200_ms, kRoundMax);
-  for (const Address& way : ways_to_coordinator()) {
+  for (const Address& way : ways_to(roster_->engines[coordinator_], options_)) {
     auto link = std::make_unique<ControlLink>(*this, now_);
     if (link->dial(factory_, way).ok()) dialling_.push_back(std::move(link));
   }
+  ways_ = dialling_.size();
+  refusals_ = 0;
 }
 
 // The coordinator took up this connection: it is the one from now on.
@@ -322,12 +353,108 @@ void Member::settle(ControlLink& link, std::uint32_t attempt) {
   bury(std::move(link_));
   link_ = std::move(taken);
   way_ = Way::kOpen;
+  settled_ = true;
   ended_ = false;
   round_ends_ = Nanos::max();
+  // Rank 0 knew all of this first.
+  for (std::uint32_t e = 0; e < ended_engines_.size() && coordinator_ != 0; ++e) {
+    if (ended_engines_[e].died) link_->send(Death{e, ended_engines_[e].why, ended_engines_[e].sure});
+    if (ended_engines_[e].left) link_->send(Left{e, ended_engines_[e].words});
+  }
+  for (const OwnGroup& g : groups_) {
+    for (const int rank : g.ranks) {
+      if (coordinator_ != 0) link_->send(GroupKnown{static_cast<std::uint32_t>(rank), g.flow, g.members});
+    }
+  }
   for (const Pending& p : pending_) send_request(p);
   for (const Verdict& v : own_verdicts_.all()) link_->send(VerdictNote{v});
   link_->send(MissReport{missed_});
-  for (const PolicyWord& word : words_) link_->send(word);
+  for (const GroupEpoch& group : questions_) link_->send(EntryQuestion{group});
+  for (PolicyWord word : words_) {
+    if (word.kind == PolicyWord::Kind::kResume) word.ago += now_ - sought_at_;
+    link_->send(std::move(word));
+  }
+  link_->send(Testified{});
+}
+
+// The coordinator has died or left: the next one takes its place.
+void Member::lose_coordinator(Way way, const Status& why) {
+  if (way == Way::kDied && !ended_engines_[coordinator_].died) {
+    ended_engines_[coordinator_].died = true;
+    ended_engines_[coordinator_].why = why.text();
+    notices_.died(coordinator_, why.text(), true);
+  }
+  const std::uint32_t before = coordinator_;
+  seek();
+  if (coordinator_ == before) return end_way(way, why);
+  log(LogLevel::kInfo, "%s is gone (%s): %s coordinates from now on",
+      control::engine_text(roster_->engines[before]).c_str(), why.text().c_str(), coordinator_text().c_str());
+}
+
+void Member::on_refused() {
+  if (coordinator_ != 0 && listener_.stands(coordinator_)) {
+    refused_warning_.say(
+        now_, coordinator_text() + " is to coordinate and lives, but refuses control connections: does a firewall?");
+  } else if (settled_) {
+    lose_coordinator(Way::kDied, Status(CANARY_COORDINATOR_LOST, "control connection refused after a silence"));
+  } else {
+    pass_over("it refused the connection");
+  }
+}
+
+// It was to coordinate, and its process has ended before that. Whether it has died or left others can tell.
+void Member::pass_over(const std::string& why) {
+  passed_over_[coordinator_] = true;
+  const std::uint32_t before = coordinator_;
+  seek();
+  if (coordinator_ == before) return end_way(Way::kDied, Status(CANARY_COORDINATOR_LOST, why));
+  log(LogLevel::kDebug, "%s is passed over, %s: %s coordinates", control::engine_text(roster_->engines[before]).c_str(),
+      why.c_str(), coordinator_text().c_str());
+}
+
+// The first engine that lives, as far as is known here, and can be found by the others.
+void Member::seek() {
+  std::uint32_t next = 0;
+  const auto can = [&](std::uint32_t e) {
+    return roster_->engines[e].control.port != 0 && !ended_engines_[e].died && !ended_engines_[e].left &&
+           !passed_over_[e];
+  };
+  while (next < ended_engines_.size() && !can(next)) ++next;
+  if (next == ended_engines_.size()) return;
+  bury(std::move(link_));
+  bury_all(&dialling_);
+  bury_all(&attempts_);
+  coordinator_ = next;
+  sought_at_ = now_;
+  settled_ = false;
+  way_ = Way::kLost;
+  redialled_ = ended_ = false;
+  round_ends_ = next == me_ ? Nanos::max() : now_ + kSuccessorsTurn;
+  // Nobody brought word meanwhile.
+  last_heard_ = told_at_ = now_;
+  std::fill(heard_.begin(), heard_.end(), now_);
+  surely_heard_ = heard_;
+  heard_bits_.clear();
+  words_.clear();  // the listener says what counts (kResume)
+  notices_.coordinator(next);
+}
+
+Inheritance Member::bequeath() {
+  Inheritance out;
+  out.roster = roster_;
+  out.me = me_;
+  out.ended = std::move(ended_engines_);
+  out.passed_over = std::move(passed_over_);
+  out.early = std::move(early_);
+  out.groups.assign(groups_.begin(), groups_.end());
+  out.forgotten = forgotten_;
+  out.last_request = last_request_;
+  out.requests.assign(pending_.begin(), pending_.end());
+  out.verdicts = std::move(verdicts_);
+  out.missed = std::move(missed_);
+  out.questions = std::move(questions_);
+  out.words = std::move(words_);
+  return out;
 }
 
 // No coordinator any more: nobody answers requests, nobody tells of deaths.
@@ -337,16 +464,14 @@ void Member::end_way(Way way, const Status& why) {
   bury(std::move(link_));
   bury_all(&dialling_);
   bury_all(&attempts_);
-  if (way == Way::kDied && !known_dead_[0]) {
-    known_dead_[0] = true;
-    notices_.died(0, why.text());
-  }
+  const EngineInfo& it = roster_->engines[coordinator_];
   for (const Pending& p : pending_) {
-    notices_.group_failed(
-        p.rank, p.cookie,
-        failure(CANARY_COORDINATOR_LOST, "rank 0 is gone: " + why.text(), 0, roster_->engines[0].host_name, "entry"));
+    notices_.group_failed(p.rank, p.cookie,
+                          failure(CANARY_COORDINATOR_LOST, coordinator_text() + " is gone: " + why.text(),
+                                  it.ranks.front(), it.host_name, "entry"));
   }
   pending_.clear();
+  notices_.coordinator_lost(Status(CANARY_COORDINATOR_LOST, coordinator_text() + " is gone: " + why.text()));
 }
 
 // After the join: the others go on without this engine.
@@ -373,13 +498,14 @@ void Member::request_group(Nanos now, int local_rank, std::vector<int> members, 
                                  Status(CANARY_CLOSED, leaving_ ? "this rank has left the job" : "not joined"));
   }
   if (gone()) {
-    return notices_.group_failed(local_rank, cookie,
-                                 failure(CANARY_COORDINATOR_LOST, "rank 0, which hands out groups, is gone", 0,
-                                         roster_->engines[0].host_name, "entry"));
+    return notices_.group_failed(
+        local_rank, cookie,
+        failure(CANARY_COORDINATOR_LOST, coordinator_text() + ", which hands out groups, is gone",
+                roster_->engines[coordinator_].ranks.front(), roster_->engines[coordinator_].host_name, "entry"));
   }
   // Longer than the coordinator's own limit: it names the ranks that did not ask.
   const Nanos deadline = now + options_.entry_limit + std::max(options_.heartbeat_interval * 10, kAnswerSlack);
-  pending_.push_back({++last_request_, local_rank, cookie, std::move(members), deadline});
+  pending_.push_back({{++last_request_, local_rank, cookie, std::move(members)}, deadline});
   if (link_ != nullptr) send_request(pending_.back());
 }
 
@@ -393,10 +519,20 @@ void Member::answer(std::uint32_t request, std::uint32_t flow, const Status& why
   if (found == pending_.end()) return;
   if (flow != 0) {
     notices_.group(found->rank, found->cookie, flow);
+    remember(found->rank, flow, std::move(found->members));
   } else {
     notices_.group_failed(found->rank, found->cookie, why);
   }
   pending_.erase(found);
+}
+
+void Member::remember(int rank, std::uint32_t flow, std::vector<int> members) {
+  const auto known = std::find_if(groups_.rbegin(), groups_.rend(), [&](const OwnGroup& g) { return g.flow == flow; });
+  if (known != groups_.rend()) return known->ranks.push_back(rank);
+  groups_.push_back({flow, std::move(members), {rank}});
+  if (groups_.size() <= kGroupsKept) return;
+  forgotten_ = std::max(forgotten_, groups_.front().flow);
+  groups_.pop_front();
 }
 
 void Member::flood(const Verdict& verdict) {
@@ -414,9 +550,14 @@ void Member::report_missed(Nanos now, std::vector<Missed> missed) {
 void Member::say(Nanos now, PolicyWord word) {
   now_ = now;
   if (phase_ != Phase::kJoined || leaving_ || gone()) return;
+  // It says all that went before.
+  if (word.kind == PolicyWord::Kind::kResume) {
+    std::erase_if(words_, [&](const PolicyWord& w) { return w.policy == word.policy && w.rank == word.rank; });
+  }
   // Nobody may be there to take the answer to a kLeave, and what was said before it need not be said again.
   std::erase_if(words_, [&](const PolicyWord& before) {
-    return (before.policy == word.policy && before.rank == word.rank && word.kind == PolicyWord::Kind::kLeave) ||
+    const bool same = before.policy == word.policy && before.rank == word.rank;
+    return (same && word.kind == PolicyWord::Kind::kLeave && before.kind != PolicyWord::Kind::kResume) ||
            (before.kind == PolicyWord::Kind::kLeave && words_.size() > kClosingWordsKept);
   });
   words_.push_back(word);
@@ -425,7 +566,11 @@ void Member::say(Nanos now, PolicyWord word) {
 
 void Member::ask_entered(Nanos now, GroupEpoch group) {
   now_ = now;
-  if (phase_ == Phase::kJoined && link_ != nullptr && !leaving_) link_->send(EntryQuestion{group});
+  if (phase_ != Phase::kJoined || leaving_) return;
+  if (questions_.size() >= kQuestionsKept) questions_.erase(questions_.begin());
+  std::erase(questions_, group);
+  questions_.push_back(group);
+  if (link_ != nullptr) link_->send(EntryQuestion{group});
 }
 
 void Member::tell_entered(Nanos now, const Entered& entered) {
@@ -445,6 +590,7 @@ void Member::abandon() noexcept {
   link_.reset();
   dialling_.clear();
   attempts_.clear();
+  early_.clear();
   graveyard_.clear();
 }
 
@@ -459,11 +605,32 @@ void Member::leave(Nanos now, std::vector<LastWord> words) {
   for (const auto& link : attempts_) link->send(farewell);
 }
 
-void Member::adopt(std::unique_ptr<Lane>&& lane, const wire::Header&, const wire::HelloPayload&) {
-  // Somebody takes this engine for the coordinator. Closed in poll(): it is inside the lane's callback here.
+// Somebody takes this engine for the coordinator. It may hear why in a moment.
+void Member::adopt(std::unique_ptr<Lane>&& lane, const wire::Header&, const wire::HelloPayload& hello) {
+  const bool kept =
+      phase_ == Phase::kJoined && !leaving_ && wire::speaks_our_version(hello) && hello.job == roster_->job;
   auto link = std::make_unique<ControlLink>(*this, now_);
-  link->adopt(std::move(lane));
-  bury(std::move(link));
+  ControlLink& l = *link;
+  if (kept) {
+    while (early_.size() >= options_.strangers_max) drop_early(0);
+    early_.push_back({std::move(link), now_, false, {}});
+  }
+  l.adopt(std::move(lane));
+  l.token = hello.job;
+  // Closed in poll(): it is inside the lane's callback here.
+  if (!kept) bury(std::move(link));
+}
+
+EarlyMember* Member::find_early(const ControlLink& link) {
+  const auto found =
+      std::find_if(early_.begin(), early_.end(), [&](const EarlyMember& e) { return e.link.get() == &link; });
+  return found != early_.end() ? &*found : nullptr;
+}
+
+void Member::drop_early(std::size_t index) {
+  early_[index].link->send(Retract{});
+  bury(std::move(early_[index].link));
+  early_.erase(early_.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
 // --- time ------------------------------------------------------------------------------------------------------------
@@ -500,12 +667,13 @@ std::size_t Member::poll(Nanos now) {
       link_->heard = false;
       just_heard_ = true;
     }
+    while (!early_.empty() && now - early_.front().since > kEarlyLimit) drop_early(0);
     const Nanos patience = options_.heartbeat_interval * 3;
     if (missed.count != 0) move_clocks(missed);
     if (just_heard_) {
       just_heard_ = false;
       last_heard_ = now;
-      heard_[0] = now;
+      heard_[coordinator_] = now;
     }
     for (std::size_t e = 0; e < heard_.size() && e / 64 < heard_bits_.size(); ++e) {
       if ((heard_bits_[e / 64] >> (e % 64) & 1) == 0) continue;
@@ -516,19 +684,21 @@ std::size_t Member::poll(Nanos now) {
     heard_bits_.clear();
     if (ended_) {
       ended_ = false;
-      if (known_left_[0]) {
-        end_way(Way::kLeft, Status(CANARY_CLOSED, "it has left the job"));
+      if (ended_engines_[coordinator_].left) {
+        lose_coordinator(Way::kLeft, Status(CANARY_CLOSED, "it has left the job"));
       } else if (now - last_heard_ <= patience) {
-        end_way(Way::kDied, Status(CANARY_COORDINATOR_LOST, "control connection closed"));
+        lose_coordinator(Way::kDied, Status(CANARY_COORDINATOR_LOST, "control connection closed"));
       }
-    } else if (known_left_[0] && !gone() && (link_ == nullptr || now - last_heard_ > patience)) {
-      end_way(Way::kLeft, Status(CANARY_CLOSED, "it has left the job"));
+    } else if (ended_engines_[coordinator_].left && !gone() && (link_ == nullptr || now - last_heard_ > patience)) {
+      lose_coordinator(Way::kLeft, Status(CANARY_CLOSED, "it has left the job"));
     }
     if (way_ == Way::kOpen && now - last_heard_ > patience && silence_counts()) lose_way();
     if (way_ == Way::kLost && now >= round_ends_) {
       // A coordinator that stands still has the last attempt waiting already: more would only give it more to do.
       if (redialled_ && !attempts_.empty() && attempts_.back()->delivers() && now - dialled_at_ < kAnswerPatience) {
         round_ends_ = now + options_.heartbeat_interval;
+      } else if (coordinator_ != 0 && std::exchange(refusals_, 0) != 0 && attempts_.empty()) {
+        on_refused();
       } else {
         dial_again(now);
       }
@@ -547,8 +717,9 @@ std::size_t Member::poll(Nanos now) {
       notices_.group_failed(
           late.rank, late.cookie,
           failure(CANARY_ENTRY_TIMEOUT,
-                  "rank 0, which hands out groups, gave no answer within " + duration_text(options_.entry_limit), 0,
-                  roster_->engines[0].host_name, "entry"));
+                  coordinator_text() + ", which hands out groups, gave no answer within " +
+                      duration_text(options_.entry_limit),
+                  roster_->engines[coordinator_].ranks.front(), roster_->engines[coordinator_].host_name, "entry"));
     }
   }
   return notices_.empty() ? 0 : notices_.tell(listener_, roster_);  // nearly always empty
@@ -556,7 +727,8 @@ std::size_t Member::poll(Nanos now) {
 
 // A coordinator that runs only inside its caller's calls is not lost for being silent.
 bool Member::silence_counts() const {
-  return phase_ == Phase::kJoined && (!roster_->engines[0].caller_driven || known_left_[0]);
+  return phase_ == Phase::kJoined &&
+         (!roster_->engines[coordinator_].caller_driven || ended_engines_[coordinator_].left);
 }
 
 Nanos Member::next_deadline() const {
@@ -567,6 +739,7 @@ Nanos Member::next_deadline() const {
     next = std::min(next, last_heard_ + options_.heartbeat_interval * 3 + 1_ns);
   }
   for (const Pending& p : pending_) next = std::min(next, p.deadline);
+  if (!early_.empty()) next = std::min(next, early_.front().since + kEarlyLimit + 1_ns);
   return leaving_ ? Nanos::max() : next;
 }
 
@@ -574,11 +747,11 @@ Nanos Member::last_heard(std::uint32_t engine) const {
   if (phase_ != Phase::kJoined || engine >= heard_.size()) return {};
   // Without a coordinator nobody can tell: what lanes say decides.
   if (engine == me_ || gone()) return now_;
-  return engine == 0 ? last_heard_ : heard_[engine];
+  return engine == coordinator_ ? last_heard_ : heard_[engine];
 }
 
 Nanos Member::surely_heard(std::uint32_t engine) const {
-  if (phase_ != Phase::kJoined || engine >= heard_.size() || engine == me_ || engine == 0 || gone())
+  if (phase_ != Phase::kJoined || engine >= heard_.size() || engine == me_ || engine == coordinator_ || gone())
     return last_heard(engine);
   return surely_heard_[engine];
 }

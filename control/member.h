@@ -1,4 +1,4 @@
-// control/member.h -- the membership of an engine that does not serve rank 0: joins through the coordinator and keeps
+// control/member.h -- the membership of an engine that does not coordinate: joins through the coordinator and keeps
 // the way to it open.
 //
 // See control/membership.h for the contract. Joining: dials until the coordinator answers or the join time-out passed.
@@ -7,15 +7,20 @@
 // again. So at once when either end can't read the connection any more. The old connection, and those of attempts that
 // were not answered, stay open until one was: closing one that the coordinator holds for ours would look like our
 // death.
+// Once the coordinator has died or left, the next engine that lives takes its place. This one dials it and says again
+// what has no answer yet, and what a coordinator has to know; or it succeeds itself (control/succession.h).
 // Thread: the engine's owner.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/attention.h"
+#include "base/sparse_warning.h"
 #include "control/control_link.h"
+#include "control/inheritance.h"
 #include "control/membership.h"
 #include "control/notices.h"
 
@@ -31,6 +36,7 @@ class Member final : public Membership, public LinkOwner {
   Nanos last_heard(std::uint32_t engine) const override;
   Nanos surely_heard(std::uint32_t engine) const override;
   bool joined() const override { return phase_ == Phase::kJoined; }
+  std::uint32_t coordinator() const override { return coordinator_; }
   void request_group(Nanos now, int local_rank, std::vector<int> members, std::uint64_t cookie) override;
   void flood(const Verdict& verdict) override;
   void report_missed(Nanos now, std::vector<Missed> missed) override;
@@ -42,15 +48,16 @@ class Member final : public Membership, public LinkOwner {
   void abandon() noexcept override;
   void adopt(std::unique_ptr<Lane>&& lane, const wire::Header& header, const wire::HelloPayload& hello) override;
 
+  // It is this engine's turn to coordinate, and the listener has heard of it.
+  bool succeeds() const { return phase_ == Phase::kJoined && coordinator_ == me_ && !leaving_ && notices_.empty(); }
+  // What it takes there. Nothing but its destruction follows.
+  Inheritance bequeath();
+
  private:
   enum class Phase { kIdle, kJoining, kJoined, kFailed };
   // The coordinator, after the join.
   enum class Way { kOpen, kLost, kLeft, kDied, kEvicted };  // kLost: being dialled again
-  struct Pending {
-    std::uint32_t request;
-    int rank;
-    std::uint64_t cookie;
-    std::vector<int> members;
+  struct Pending : OpenRequest {
     Nanos deadline;
   };
 
@@ -68,14 +75,21 @@ class Member final : public Membership, public LinkOwner {
   void lose_way();
   void dial_again(Nanos now);
   void settle(ControlLink& link, std::uint32_t attempt);
+  void lose_coordinator(Way way, const Status& why);
+  void on_refused();
+  void pass_over(const std::string& why);
+  void remember(int rank, std::uint32_t flow, std::vector<int> members);
+  void seek();
   void end_way(Way way, const Status& why);
+  EarlyMember* find_early(const ControlLink& link);
+  void drop_early(std::size_t index);
   void on_refuse(const Refuse& refuse);
   void send_request(const Pending& pending);
   void answer(std::uint32_t request, std::uint32_t flow, const Status& why);
   void bury(std::unique_ptr<ControlLink> link) noexcept { graveyard_.add(std::move(link)); }
   void move_clocks(Nanos missed);
   void bury_all(std::vector<std::unique_ptr<ControlLink>>* links);
-  std::vector<Address> ways_to_coordinator() const;
+  std::string coordinator_text() const;
   bool silence_counts() const;
   bool gone() const { return way_ == Way::kLeft || way_ == Way::kDied || way_ == Way::kEvicted; }
 
@@ -98,8 +112,17 @@ class Member final : public Membership, public LinkOwner {
   // joined
   std::shared_ptr<Roster> roster_ = std::make_shared<Roster>();  // shared with the listener, once complete
   std::uint32_t me_ = 0;
+  std::uint16_t control_port_ = 0;  // where this engine listens for the others, should it coordinate
+  std::uint32_t coordinator_ = 0;   // the engine that does, or is to
+  SparseWarning refused_warning_;
+  Nanos sought_at_;                                     // when it came to that
+  bool settled_ = true;                                 // it has taken up a connection of ours
+  std::vector<bool> passed_over_;                       // [engine]: refused us before it coordinated
+  std::vector<EarlyMember> early_;                      // take this engine for the coordinator; it may know soon why
   std::unique_ptr<ControlLink> link_;                   // the coordinator's and ours
   std::vector<std::unique_ptr<ControlLink>> dialling_;  // of this round
+  std::size_t ways_ = 0;                                // that it began with, and how many of them were refused
+  std::size_t refusals_ = 0;
   std::vector<std::unique_ptr<ControlLink>> attempts_;  // sent REJOIN, not answered yet; the last is the current one
   LinkGraveyard graveyard_;                             // destroyed outside of callbacks
   std::uint32_t attempt_ = 0;                           // last REJOIN sent
@@ -114,13 +137,16 @@ class Member final : public Membership, public LinkOwner {
   Nanos told_at_;                    // its last word of whom it hears
   std::vector<std::uint64_t> heard_bits_;
   Nanos next_beat_ = Nanos::max();
-  std::vector<bool> known_dead_, known_left_;
+  std::vector<Ended> ended_engines_;  // [engine]
   std::vector<Pending> pending_;
   std::uint32_t last_request_ = 0;
   VerdictLog verdicts_;
-  VerdictLog own_verdicts_;        // said again after a rejoin
-  std::vector<Missed> missed_;     // last reported, likewise
-  std::vector<PolicyWord> words_;  // of which it is not known that they came, likewise
+  VerdictLog own_verdicts_;            // said again after a rejoin
+  std::vector<Missed> missed_;         // last reported, likewise
+  std::vector<GroupEpoch> questions_;  // without an answer, likewise
+  std::vector<PolicyWord> words_;      // of which it is not known that they came, likewise
+  std::deque<OwnGroup> groups_;        // the last ones that ranks served here were told of
+  std::uint32_t forgotten_ = 0;        // the flow of the last one that is no longer in it
   Notices notices_;
   bool leaving_ = false;
   bool abandoned_ = false;

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "control/coordinator.h"
-#include "control/member.h"
+#include "control/succession.h"
 
 namespace canarynet {
 
@@ -17,7 +17,7 @@ std::unique_ptr<Membership> make_membership(MembershipOptions options, LaneFacto
   CANARY_CHECK(options.heartbeat_interval.count > 0, "heartbeats need an interval");
   if (options.local_ranks.front() == 0)
     return std::make_unique<control::Coordinator>(std::move(options), factory, listener);
-  return std::make_unique<control::Member>(std::move(options), factory, listener);
+  return std::make_unique<control::Succession>(std::move(options), factory, listener);
 }
 
 }  // namespace canarynet

@@ -5,6 +5,8 @@
 // of every other engine to it stays open: its end (FIN, RST) without a LEAVE proves that the process died; silence
 // proves nothing: it is dialled again, over any of the coordinator's addresses. So is one on which something came
 // damaged: the side that can't read it any more says RETRACT on it and keeps it open until another has taken its place.
+// Once the coordinator has died or left, the next engine in the roster that lives coordinates: the others dial it and
+// tell it what it has to know (docs/decisions/0056-the-next-engine-coordinates.md).
 // Units: ranks are world ranks unless said otherwise. Memory: own; grows only while joining and creating groups.
 // Thread: the engine's owner. Runs by poll(); reads no clock, opens no socket (LaneFactory).
 // Failures: a failed join comes as on_join_failed with the same sentence on every rank that had connected. Where the
@@ -36,6 +38,7 @@ struct EngineInfo {
   std::int64_t pid = 0;
   bool caller_driven = false;  // no thread of its own: it is silent while its process does not call
   int cores = 0;               // of its host; 0: unknown
+  Address control;             // where it listens for the others, should it come to coordinate; port 0: it can't
   std::vector<Rail> rails;     // with listening ports
 };
 
@@ -115,6 +118,9 @@ class MembershipListener {
   // Proof: the engine's control connection ended without LEAVE (or the coordinator said so). `why` e.g. "control
   // connection closed".
   virtual void on_engine_died(std::uint32_t engine, const std::string& why) = 0;
+  // Likewise, of one that may have left: with nobody to coordinate just then, its LEAVE would have reached no one. Its
+  // farewell on lanes tells.
+  virtual void on_engine_ended(std::uint32_t engine, const std::string& why) = 0;
   // The engine left on purpose (finalize), with these words.
   virtual void on_engine_left(std::uint32_t engine, const std::vector<LastWord>& words) = 0;
   // Somebody asks what is known here of the operations that ranks have entered: tell_entered() answers, at once.
@@ -127,6 +133,13 @@ class MembershipListener {
   virtual void on_verdict(const Verdict& verdict) = 0;
   // To a local rank's words about a policy that asks.
   virtual void on_policy_reply(const PolicyReply& reply) = 0;
+  // From now on that engine coordinates, perhaps this one. It knows nothing of the policies that ask: before this
+  // returns, say() has to tell it of them (PolicyWord::Kind::kResume).
+  virtual void on_coordinator(std::uint32_t engine) = 0;
+  // Nobody coordinates any more: no engine is left that could.
+  virtual void on_coordinator_lost(const Status& why) = 0;
+  // Whether a lane to that engine stands: its process lives then, whatever refuses control connections to it.
+  virtual bool stands(std::uint32_t engine) const = 0;
 };
 
 struct MembershipOptions {
@@ -166,6 +179,8 @@ class Membership {
   // Likewise, but no later than it was: what a heartbeat of the coordinator tells may be as old as the one before.
   virtual Nanos surely_heard(std::uint32_t engine) const = 0;
   virtual bool joined() const = 0;
+  // The engine that coordinates or, while it is sought, that is to. The last one, where none is left.
+  virtual std::uint32_t coordinator() const = 0;
   // Collective among the members only. The same list in the same order on every member; the k-th request of a list on
   // one rank meets the k-th on the others. A list that some of its ranks don't ask for fails by entry_limit, naming
   // them, and the other order where one of them asked for the same ranks in another.

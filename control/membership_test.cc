@@ -135,7 +135,8 @@ TEST_P(JobOfShape, CoordinatorMayLeaveFirst) {
     EXPECT_LT(job.fabric.now() - job[h].membership->last_heard(1), 2_s);
     job[h].membership->request_group(job.fabric.now(), job.options.ranks_each * h, {job.options.ranks_each * h}, 1);
     job[h].poll();
-    EXPECT_EQ((job[h].group_errors[{job.options.ranks_each * h, 1}].code()), CANARY_COORDINATOR_LOST);
+    job.run_for(100_ms);
+    EXPECT_NE((job[h].flows[{job.options.ranks_each * h, 1}]), 0u) << "the next one coordinates";
   }
 }
 
@@ -335,16 +336,6 @@ TEST(MembershipGroups, WrongListsAreRefused) {
     for (std::size_t i = 0; i < lists.size(); ++i)
       EXPECT_EQ((job[h].group_errors[{h, i}].code()), CANARY_INVALID_ARGUMENT) << h << i;
   }
-}
-
-TEST(MembershipGroups, CoordinatorsDeathFailsPendingRequests) {
-  Job job({.engines = 3});
-  job.join();
-  job[1].membership->request_group(job.fabric.now(), 1, {1, 2}, 1);
-  job.run_for(100_ms);
-  job.kill(0);
-  job.run_for(100_ms);
-  EXPECT_EQ((job[1].group_errors[{1, 1}].code()), CANARY_COORDINATOR_LOST);
 }
 
 TEST(MembershipVerdicts, OnlyTheLatestAreRemembered) {

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,7 @@ class Party final : public MembershipListener, public LaneAcceptor, public LaneS
     died[engine] = why;
     died_at = fabric_.now();
   }
+  void on_engine_ended(std::uint32_t engine, const std::string&) override { ended.push_back(engine); }
   void on_engine_left(std::uint32_t engine, const std::vector<LastWord>& words) override {
     left.push_back(engine);
     last_words.insert(last_words.end(), words.begin(), words.end());
@@ -60,6 +62,12 @@ class Party final : public MembershipListener, public LaneAcceptor, public LaneS
   void on_entered(const Entered& e) override { entered.push_back(e); }
   void on_connect_wanted(std::uint32_t engine) override { wanted_by.push_back(engine); }
   void on_policy_reply(const PolicyReply& reply) override { policy_replies.push_back(reply); }
+  void on_coordinator_lost(const Status& why) override { lost = why; }
+  bool stands(std::uint32_t engine) const override { return standing.count(engine) != 0; }
+  void on_coordinator(std::uint32_t engine) override {
+    coordinators.push_back(engine);
+    for (const PolicyWord& word : resumes) membership->say(fabric_.now(), word);
+  }
   void on_verdict(const Verdict& verdict) override {
     verdicts.push_back(verdict);
     membership->flood(verdict);  // as the engine does: it must not go round for ever
@@ -91,12 +99,16 @@ class Party final : public MembershipListener, public LaneAcceptor, public LaneS
   std::map<std::pair<int, std::uint64_t>, Status> group_errors;
   std::map<std::uint32_t, std::string> died;
   Nanos died_at;
-  std::vector<std::uint32_t> left;
+  std::vector<std::uint32_t> left, ended;
   std::vector<LastWord> last_words;
   std::vector<Verdict> verdicts;
   std::vector<Entered> entered;
   std::vector<std::uint32_t> wanted_by;
   std::vector<PolicyReply> policy_replies;
+  Status lost;
+  std::set<std::uint32_t> standing;  // engines to which a lane stands
+  std::vector<std::uint32_t> coordinators;
+  std::vector<PolicyWord> resumes;  // said when another engine coordinates
 
  private:
   SimFabric& fabric_;

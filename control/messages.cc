@@ -153,6 +153,7 @@ void put(Writer& w, const EngineInfo& engine) {
   w.number(engine.pid);
   w.number(static_cast<std::uint8_t>(engine.caller_driven));
   w.number(static_cast<std::uint16_t>(std::min(engine.cores, 0xffff)));
+  put(w, engine.control);
   w.number(static_cast<std::uint32_t>(engine.rails.size()));
   for (const Rail& rail : engine.rails) {
     w.text(rail.device, kNameMax);
@@ -176,6 +177,7 @@ EngineInfo get_engine(Reader& r) {
   r.check(caller_driven <= 1, "caller driven");
   engine.caller_driven = caller_driven == 1;
   engine.cores = r.number<std::uint16_t>("cores");
+  engine.control = get_address(r);
   engine.rails.resize(r.count("rails", kRailsMax + 1, 18));
   for (Rail& rail : engine.rails) {
     rail.device = r.text("device", kNameMax);
@@ -237,7 +239,7 @@ void get(Reader& r, Welcome* m) {
   r.check(m->world_size >= 1 && m->world_size <= kWorldMax, "world size");
   r.check(m->engines >= 1 && m->engines <= m->world_size && m->first < m->engines, "engines");
   r.check(m->piece_bytes >= 1 && m->piece_bytes <= std::int64_t{wire::kPayloadMax}, "piece size");
-  const std::size_t count = r.count("engines in part", kEnginesMax, 28);
+  const std::size_t count = r.count("engines in part", kEnginesMax, 32);
   r.check(count >= 1 && count <= m->engines - m->first, "engines in part");
   if (!r.ok()) return;
   m->part.reserve(count);
@@ -325,10 +327,14 @@ void get(Reader& r, VerdictNote* m) {
 
 void put(Writer& w, const Death& m) {
   w.number(m.engine);
+  w.number(static_cast<std::uint8_t>(m.sure));
   w.text(m.why, kTextMax);
 }
 void get(Reader& r, Death* m) {
   m->engine = r.number<std::uint32_t>("engine");
+  const auto sure = r.number<std::uint8_t>("kind of death");
+  r.check(sure <= 1, "kind of death");
+  m->sure = sure != 0;
   m->why = r.text("text", kTextMax);
 }
 
@@ -375,11 +381,16 @@ void put(Writer& w, const Rejoin& m) {
   w.number(m.job);
   w.number(m.engine);
   w.number(m.attempt);
+  w.number(m.coordinator);
+  w.number(m.forgotten);
 }
 void get(Reader& r, Rejoin* m) {
   m->job = r.number<std::uint64_t>("job");
   m->engine = r.number<std::uint32_t>("engine");
   m->attempt = r.number<std::uint32_t>("attempt");
+  m->coordinator = r.number<std::uint32_t>("coordinator");
+  m->forgotten = r.number<std::uint32_t>("flow");
+  r.check(m->forgotten <= kFlowsMax, "flow");
 }
 
 void put(Writer& w, const Rejoined& m) { w.number(m.attempt); }
@@ -460,6 +471,35 @@ void get(Reader& r, EntryState* m) {
 void put(Writer& w, const ConnectRequest& m) { w.number(m.engine); }
 void get(Reader& r, ConnectRequest* m) { m->engine = r.number<std::uint32_t>("engine"); }
 
+void put(Writer& w, const GroupKnown& m) {
+  w.number(m.rank);
+  w.number(m.flow);
+  put(w, m.members);
+}
+void get(Reader& r, GroupKnown* m) {
+  m->rank = r.number<std::uint32_t>("rank");
+  r.check(m->rank < kWorldMax, "rank");
+  m->flow = r.number<std::uint32_t>("flow");
+  r.check(m->flow != 0 && m->flow <= kFlowsMax, "flow");
+  m->members = get_ranks(r, "members");
+}
+
+void put(Writer&, const Testified&) {}
+void get(Reader&, Testified*) {}
+
+void put(Writer& w, const std::vector<std::uint32_t>& workers) {
+  w.number(static_cast<std::uint32_t>(workers.size()));
+  for (const std::uint32_t worker : workers) w.number(worker);
+}
+std::vector<std::uint32_t> get_workers(Reader& r) {
+  std::vector<std::uint32_t> workers(r.count("members", kWorldMax, sizeof(std::uint32_t)));
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    workers[i] = r.number<std::uint32_t>("member");
+    r.check(workers[i] < kWorldMax && (i == 0 || workers[i] > workers[i - 1]), "member");
+  }
+  return workers;
+}
+
 void put(Writer& w, const PolicyId& id) {
   w.number(id.flow);
   w.number(id.epoch);
@@ -472,12 +512,13 @@ void get(Reader& r, PolicyId* id) {
 }
 
 void put(Writer& w, const PolicyWord& m) {
+  using Kind = PolicyWord::Kind;
   put(w, m.policy);
   w.number(m.rank);
   w.number(m.serial);
   w.number(m.seen);
   w.number(static_cast<std::uint8_t>(m.kind));
-  if (m.kind == PolicyWord::Kind::kOpen) {
+  if (m.kind == Kind::kOpen || m.kind == Kind::kResume) {
     w.text(m.name, kPolicyNameMax);
     w.number(static_cast<std::uint32_t>(m.members.size()));
     for (std::size_t i = 0; i < m.members.size(); ++i) {
@@ -485,11 +526,20 @@ void put(Writer& w, const PolicyWord& m) {
       w.number(m.hosts[i]);
     }
   }
-  if (m.kind != PolicyWord::Kind::kAsk) return;
-  w.number(static_cast<std::uint8_t>(m.question.kind));
-  w.number(m.question.number);
-  w.number(m.question.iterations);
-  w.number(m.question.capability.count);
+  if (m.kind == Kind::kAsk || m.kind == Kind::kResume) {
+    w.number(static_cast<std::uint8_t>(m.question.kind));
+    w.number(m.question.number);
+    w.number(m.question.iterations);
+    w.number(m.question.capability.count);
+  }
+  if (m.kind != Kind::kResume) return;
+  const sync::Recollection::Told& told = m.told;
+  const unsigned flags = (m.asked ? 1u : 0) | (m.open ? 2u : 0) | (m.has_told ? 4u : 0) | (told.done ? 8u : 0);
+  w.number(static_cast<std::uint8_t>(flags));
+  w.number(m.ago.count);
+  w.number(static_cast<std::uint8_t>(told.kind));
+  w.number(told.number);
+  put(w, told.members);
 }
 void get(Reader& r, PolicyWord* m) {
   get(r, &m->policy);
@@ -497,10 +547,11 @@ void get(Reader& r, PolicyWord* m) {
   m->serial = r.number<std::uint32_t>("serial");
   m->seen = r.number<std::uint32_t>("replies seen");
   const auto kind = r.number<std::uint8_t>("kind of word");
-  r.check(kind <= static_cast<std::uint8_t>(PolicyWord::Kind::kLeave), "kind of word");
+  r.check(kind <= static_cast<std::uint8_t>(PolicyWord::Kind::kResume), "kind of word");
   if (!r.ok()) return;
-  m->kind = static_cast<PolicyWord::Kind>(kind);
-  if (m->kind == PolicyWord::Kind::kOpen) {
+  using Kind = PolicyWord::Kind;
+  m->kind = static_cast<Kind>(kind);
+  if (m->kind == Kind::kOpen || m->kind == Kind::kResume) {
     m->name = r.text("policy's name", kPolicyNameMax);
     const std::size_t members = r.count("members", kWorldMax, 2 * sizeof(std::uint32_t));
     for (std::size_t i = 0; i < members; ++i) {
@@ -509,13 +560,26 @@ void get(Reader& r, PolicyWord* m) {
       r.check(m->hosts.back() < kWorldMax, "host");
     }
   }
-  if (m->kind != PolicyWord::Kind::kAsk) return;
+  if (m->kind == Kind::kOpen || m->kind == Kind::kLeave) return;
   const auto question = r.number<std::uint8_t>("question");
   r.check(question <= static_cast<std::uint8_t>(sync::Question::Kind::kArrived), "question");
   m->question.kind = static_cast<sync::Question::Kind>(question);
   m->question.number = r.number<std::int64_t>("question's number");
   m->question.iterations = r.number<std::int64_t>("iterations");
   m->question.capability = Nanos{r.number<std::int64_t>("capability")};
+  if (m->kind != Kind::kResume) return;
+  const auto flags = r.number<std::uint8_t>("what was said");
+  r.check(flags < 16, "what was said");
+  m->asked = (flags & 1) != 0;
+  m->open = (flags & 2) != 0;
+  m->has_told = (flags & 4) != 0;
+  m->told.done = (flags & 8) != 0;
+  m->ago = Nanos{r.number<std::int64_t>("age of a question")};
+  const auto told = r.number<std::uint8_t>("answer");
+  r.check(told <= static_cast<std::uint8_t>(sync::Answer::Kind::kLate), "answer");
+  if (r.ok()) m->told.kind = static_cast<sync::Answer::Kind>(told);
+  m->told.number = r.number<std::int64_t>("answer's number");
+  m->told.members = get_workers(r);
 }
 
 void put(Writer& w, const PolicyReply& m) {
@@ -530,8 +594,7 @@ void put(Writer& w, const PolicyReply& m) {
   w.number(m.number);
   w.number(static_cast<std::uint8_t>(m.requested));
   w.number(m.steps);
-  w.number(static_cast<std::uint32_t>(m.members.size()));
-  for (const std::uint32_t member : m.members) w.number(member);
+  put(w, m.members);
 }
 void get(Reader& r, PolicyReply* m) {
   get(r, &m->policy);
@@ -557,11 +620,7 @@ void get(Reader& r, PolicyReply* m) {
   r.check(requested <= 1, "requested");
   m->requested = requested != 0;
   m->steps = r.number<std::int32_t>("steps");
-  m->members.resize(r.count("members", kWorldMax, sizeof(std::uint32_t)));
-  for (std::size_t i = 0; i < m->members.size(); ++i) {
-    m->members[i] = r.number<std::uint32_t>("member");
-    r.check(m->members[i] < kWorldMax && (i == 0 || m->members[i] > m->members[i - 1]), "member");
-  }
+  m->members = get_workers(r);
 }
 
 // Alternative `kind` of the variant: the kind on the wire is its index plus one, so that zeroed bytes are no message.

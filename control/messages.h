@@ -18,7 +18,7 @@
 
 namespace canarynet::control {
 
-inline constexpr std::uint8_t kFormat = 2;
+inline constexpr std::uint8_t kFormat = 3;
 inline constexpr std::size_t kNameMax = 255;      // host names, host ids, devices: longer ones are cut
 inline constexpr std::size_t kTextMax = 4096;     // reasons: longer ones are cut
 inline constexpr std::size_t kSettingMax = 1024;  // "name=value"
@@ -76,16 +76,17 @@ struct GroupFailed {
 struct VerdictNote {
   Verdict verdict;
 };
-// The coordinator says that this engine's process ended.
+// The coordinator says that this engine's process ended. To a successor: its predecessor said so.
 struct Death {
   std::uint32_t engine = 0;
   std::string why;
+  bool sure = true;  // else it may have left, with nobody there to hear it
 };
 // To the coordinator: what follows is no death.
 struct Leave {
   std::vector<LastWord> words;
 };
-// From the coordinator: that engine left (0: the coordinator itself).
+// From the coordinator: that engine left, perhaps the coordinator itself. To a successor: its predecessor said so.
 struct Left {
   std::uint32_t engine = 0;
   std::vector<LastWord> words;
@@ -94,11 +95,13 @@ struct Left {
 struct Heartbeat {
   std::vector<std::uint64_t> heard;
 };
-// To the coordinator, on a new connection that takes the place of a silent one.
+// To the coordinator, on a new connection that takes the place of a silent one, or to one that succeeds another.
 struct Rejoin {
   std::uint64_t job = 0;
   std::uint32_t engine = 0;
-  std::uint32_t attempt = 0;  // counts up: an older one that comes late is ignored
+  std::uint32_t attempt = 0;      // counts up: an older one that comes late is ignored
+  std::uint32_t coordinator = 0;  // the engine that is meant
+  std::uint32_t forgotten = 0;    // the sender can't tell any more which groups it had up to this flow
 };
 struct Rejoined {
   std::uint32_t attempt = 0;
@@ -125,10 +128,19 @@ struct ConnectRequest {
   std::uint32_t engine = 0;
 };
 
-// Behind them: PolicyWord to the coordinator, PolicyReply from it (control/policy_word.h).
+// To a successor: a group that its predecessor formed, as that one told the sender's rank.
+struct GroupKnown {
+  std::uint32_t rank = 0;
+  std::uint32_t flow = 0;
+  std::vector<int> members;  // world ranks
+};
+// To the coordinator: all that the sender had to say on this connection at first has been said.
+struct Testified {};
+
+// Between them: PolicyWord to the coordinator, PolicyReply from it (control/policy_word.h).
 using Message = std::variant<Join, Welcome, Refuse, GroupRequest, GroupCreated, GroupFailed, VerdictNote, Death, Leave,
                              Left, Heartbeat, Rejoin, Rejoined, Retract, MissReport, EntryQuestion, EntryState,
-                             ConnectRequest, PolicyWord, PolicyReply>;
+                             ConnectRequest, PolicyWord, PolicyReply, GroupKnown, Testified>;
 
 std::vector<std::byte> encode(const Message& message);
 Result<Message> decode(std::span<const std::byte> bytes);

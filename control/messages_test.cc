@@ -16,6 +16,7 @@ EngineInfo some_engine(std::uint32_t number) {
   e.pid = 123456789;
   e.caller_driven = number % 2 == 1;
   e.cores = 300 + static_cast<int>(number);
+  e.control = Address::ipv4(10, 9, 8, 7, 0, static_cast<std::uint16_t>(5000 + number));
   e.rails.push_back({"eth0", Address::ipv4(10, 0, 0, 7, 24, 4001), BytesPerSec::from_mbit(10'000)});
   Address v6;
   v6.family = Address::Family::kIPv6;
@@ -79,11 +80,11 @@ std::vector<Message> one_of_each() {
           GroupCreated{5, 17},
           GroupFailed{6, CANARY_ENTRY_TIMEOUT, -1, "", "why"},
           note,
-          Death{3, "closed"},
+          Death{3, "closed", false},
           Leave{{{{7, 1}, 3, 5}}},
           Left{2, {{{7, 1}, 3, 5}, {{8, 1}, 0, 6}}},
           Heartbeat{{1, 0xff00}},
-          Rejoin{99, 3, 2},
+          Rejoin{99, 3, 2, 1, 77},
           Rejoined{2},
           Retract{},
           MissReport{{{1, {}, Obstacle::kNone, ""},
@@ -93,7 +94,9 @@ std::vector<Message> one_of_each() {
           EntryState{{{7, 1}, {5, 0, 6}, {0, 2}}},
           ConnectRequest{3},
           word,
-          reply};
+          reply,
+          GroupKnown{2, 9, {4, 2, 7}},
+          Testified{}};
 }
 
 TEST(ControlMessages, EveryKindSurvivesItsEncoding) {

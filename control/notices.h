@@ -26,8 +26,8 @@ class Notices {
     n.cookie = cookie;
     n.status = why;
   }
-  void died(std::uint32_t engine, const std::string& why) {
-    Notice& n = add(Kind::kDied);
+  void died(std::uint32_t engine, const std::string& why, bool sure) {
+    Notice& n = add(sure ? Kind::kDied : Kind::kEnded);
     n.number = engine;
     n.text = why;
   }
@@ -40,6 +40,8 @@ class Notices {
   void entry_question(GroupEpoch group) { add(Kind::kEntryQuestion).entered.group = group; }
   void entered(Entered entered) { add(Kind::kEntered).entered = std::move(entered); }
   void policy_reply(PolicyReply reply) { add(Kind::kPolicyReply).policy_reply = std::move(reply); }
+  void coordinator(std::uint32_t engine) { add(Kind::kCoordinator).number = engine; }
+  void coordinator_lost(const Status& why) { add(Kind::kCoordinatorLost).status = why; }
   void verdict(const Verdict& verdict) { add(Kind::kVerdict).verdict = verdict; }
 
   bool empty() const { return list_.empty(); }
@@ -64,6 +66,9 @@ class Notices {
         case Kind::kDied:
           listener.on_engine_died(n.number, n.text);
           break;
+        case Kind::kEnded:
+          listener.on_engine_ended(n.number, n.text);
+          break;
         case Kind::kLeft:
           listener.on_engine_left(n.number, n.words);
           break;
@@ -82,6 +87,12 @@ class Notices {
         case Kind::kPolicyReply:
           listener.on_policy_reply(n.policy_reply);
           break;
+        case Kind::kCoordinator:
+          listener.on_coordinator(n.number);
+          break;
+        case Kind::kCoordinatorLost:
+          listener.on_coordinator_lost(n.status);
+          break;
       }
     }
     return now.size();
@@ -94,12 +105,15 @@ class Notices {
     kGroup,
     kGroupFailed,
     kDied,
+    kEnded,
     kLeft,
     kConnectWanted,
     kEntryQuestion,
     kEntered,
     kVerdict,
-    kPolicyReply
+    kPolicyReply,
+    kCoordinator,
+    kCoordinatorLost
   };
   struct Notice {
     Kind kind;

@@ -12,6 +12,9 @@ Status wrong(const std::string& text) { return Status(CANARY_INVALID_ARGUMENT, t
 // What a worker may claim: beyond these, sums of times would overflow.
 constexpr Nanos kCapabilityMax{1'000'000'000'000'000};
 
+constexpr Nanos kAgeMax{1'000'000'000'000'000};
+constexpr std::size_t kHeldMax = 65536;
+
 bool sound(const sync::Question& q) {
   return q.capability >= Nanos{} && q.capability <= kCapabilityMax && q.number >= 0 && q.iterations >= 0;
 }
@@ -71,7 +74,8 @@ void PolicyDesk::hear(Nanos now, const PolicyWord& word, std::vector<PolicyReply
   if (word.rank >= gone_.size() || gone_[word.rank]) return;
   Policy* policy = nullptr;
   Status why = wrong("no policy was opened under this number");
-  if (word.kind == PolicyWord::Kind::kOpen) {
+  const bool opens = word.kind == PolicyWord::Kind::kOpen || word.kind == PolicyWord::Kind::kResume;
+  if (opens) {
     policy = open(word, &why);
   } else if (const auto at = find(word.policy); at != policies_.end()) {
     policy = at->get();
@@ -85,8 +89,7 @@ void PolicyDesk::hear(Nanos now, const PolicyWord& word, std::vector<PolicyReply
     why = wrong("rank " + std::to_string(word.rank) + " is no member of it");
     policy = nullptr;
   }
-  if (policy != nullptr && word.kind == PolicyWord::Kind::kOpen &&
-      policy->workers[static_cast<std::size_t>(place - policy->members.begin())].gone) {
+  if (policy != nullptr && opens && policy->workers[static_cast<std::size_t>(place - policy->members.begin())].gone) {
     why = wrong("rank " + std::to_string(word.rank) + " has closed it, and a policy takes a number of its own");
     policy = nullptr;
   }
@@ -103,10 +106,13 @@ void PolicyDesk::hear(Nanos now, const PolicyWord& word, std::vector<PolicyReply
   }
   const int w = static_cast<int>(place - policy->members.begin());
   Worker& worker = policy->workers[static_cast<std::size_t>(w)];
-  std::erase_if(worker.replies, [&](const PolicyReply& r) { return r.serial <= word.seen; });
+  // A worker that resumes has its numbers from another coordinator.
+  const bool first = word.kind == PolicyWord::Kind::kResume && !worker.opened;
+  if (!first) std::erase_if(worker.replies, [&](const PolicyReply& r) { return r.serial <= word.seen; });
   if (worker.gone) return;
   // What a worker says last is heard also where its words before got lost with a connection.
-  if (word.kind != PolicyWord::Kind::kLeave && word.serial != worker.heard + 1) return;  // said again
+  if (word.kind != PolicyWord::Kind::kLeave && !first && word.serial != worker.heard + 1) return;  // said again
+  if (gathers() && policy->held.size() >= kHeldMax) return;
   worker.heard = word.serial;
   answers_.clear();
   switch (word.kind) {
@@ -118,26 +124,26 @@ void PolicyDesk::hear(Nanos now, const PolicyWord& word, std::vector<PolicyReply
         replies->push_back(early);
       }
       break;
+    case PolicyWord::Kind::kResume:
+      if (first) resume(now, *policy, w, word, replies);
+      break;
     case PolicyWord::Kind::kLeave:
-      if (policy->round > worker.round && std::find(policy->round_lists.begin(), policy->round_lists.end(),
-                                                    static_cast<std::uint32_t>(w)) != policy->round_lists.end()) {
-        PolicyReply owed;
-        owed.kind = sync::Answer::Kind::kAggregate;
-        owed.number = policy->round;
-        owed.members = policy->round_lists;
-        reply(*policy, w, std::move(owed), replies);
+      if (gathers()) {
+        const bool known = std::any_of(policy->held.begin(), policy->held.end(),
+                                       [&](const auto& held) { return held.first == w && !held.second; });
+        if (!known) policy->held.emplace_back(w, std::nullopt);
+      } else {
+        depart(now, *policy, w, replies);
       }
-      {
-        PolicyReply last;
-        last.last = true;
-        reply(*policy, w, std::move(last), replies);
-      }
-      leave(now, *policy, w, replies);
       break;
     case PolicyWord::Kind::kAsk:
       if (!worker.opened || !sound(word.question)) return;
       sync::Question question = word.question;
       question.worker = w;
+      if (gathers()) {
+        policy->held.emplace_back(w, question);
+        break;
+      }
       policy->coordinator->asked(now, question, &answers_);
       pass_on(*policy, answers_, replies);
       break;
@@ -145,9 +151,102 @@ void PolicyDesk::hear(Nanos now, const PolicyWord& word, std::vector<PolicyReply
   drop_if_over(find(word.policy));
 }
 
+void PolicyDesk::resume(Nanos now, Policy& policy, int w, const PolicyWord& word, std::vector<PolicyReply>* replies) {
+  Worker& worker = policy.workers[static_cast<std::size_t>(w)];
+  worker.opened = true;
+  // It knows of this exchange already. The rest goes on in its own numbers.
+  std::erase_if(worker.replies, [&](const PolicyReply& early) {
+    return word.has_told && early.kind == word.told.kind && early.number == word.told.number;
+  });
+  worker.told = word.seen;
+  for (PolicyReply& early : worker.replies) {
+    early.serial = ++worker.told;
+    early.heard = worker.heard;
+    replies->push_back(early);
+  }
+  const std::vector<std::uint32_t>& with = word.told.members;
+  const bool told = word.has_told && std::find(with.begin(), with.end(), static_cast<std::uint32_t>(w)) != with.end() &&
+                    with.back() < policy.workers.size();
+  if ((word.asked && !sound(word.question)) || word.ago < Nanos{} || word.ago > kAgeMax) return;
+  sync::Question question = word.question;
+  question.worker = w;
+  sync::Recollection memory;
+  memory.worker = w;
+  if (word.asked) memory.question = &question;
+  memory.ago = word.ago;
+  memory.open = word.open;
+  if (told) memory.told = &word.told;
+  if (told && word.told.kind == sync::Answer::Kind::kAggregate && word.told.number >= 0) {
+    worker.round = word.told.number;
+    if (worker.round > policy.round) {
+      policy.round = worker.round;
+      policy.round_lists = word.told.members;
+    }
+  }
+  policy.coordinator->recall(now, memory);
+  if (gathers()) return;  // the others come first
+  answers_.clear();
+  policy.coordinator->recalled(now, &answers_);
+  pass_on(policy, answers_, replies);
+}
+
+void PolicyDesk::succeed(Nanos until) {
+  gathers_until_ = until;
+  testified_.assign(gone_.size(), false);
+}
+
+void PolicyDesk::testified(Nanos now, const std::vector<int>& ranks, std::vector<PolicyReply>* replies) {
+  if (!gathers()) return;
+  for (const int rank : ranks) testified_[static_cast<std::size_t>(rank)] = true;
+  for (std::size_t r = 0; r < gone_.size(); ++r) {
+    if (!testified_[r] && !gone_[r]) return;
+  }
+  go_on(now, replies);
+}
+
+// All memories are here, or it has been waited for them long enough.
+void PolicyDesk::go_on(Nanos now, std::vector<PolicyReply>* replies) {
+  gathers_until_ = Nanos::max();
+  for (const auto& policy : policies_) {
+    answers_.clear();
+    for (const int w : std::exchange(policy->mourned, {})) policy->coordinator->died(now, w, &answers_);
+    policy->coordinator->recalled(now, &answers_);
+    pass_on(*policy, answers_, replies);
+    for (const auto& [w, question] : std::exchange(policy->held, {})) {
+      if (policy->workers[static_cast<std::size_t>(w)].gone) continue;
+      if (!question) {
+        depart(now, *policy, w, replies);
+        continue;
+      }
+      answers_.clear();
+      policy->coordinator->asked(now, *question, &answers_);
+      pass_on(*policy, answers_, replies);
+    }
+  }
+  for (std::size_t i = policies_.size(); i-- > 0;) drop_if_over(policies_.begin() + static_cast<std::ptrdiff_t>(i));
+}
+
+// Tells it first of the exchange that others count on it for.
+void PolicyDesk::depart(Nanos now, Policy& policy, int w, std::vector<PolicyReply>* replies) {
+  if (policy.round > policy.workers[static_cast<std::size_t>(w)].round &&
+      std::find(policy.round_lists.begin(), policy.round_lists.end(), static_cast<std::uint32_t>(w)) !=
+          policy.round_lists.end()) {
+    PolicyReply owed;
+    owed.kind = sync::Answer::Kind::kAggregate;
+    owed.number = policy.round;
+    owed.members = policy.round_lists;
+    reply(policy, w, std::move(owed), replies);
+  }
+  PolicyReply last;
+  last.last = true;
+  reply(policy, w, std::move(last), replies);
+  leave(now, policy, w, replies);
+}
+
 void PolicyDesk::leave(Nanos now, Policy& policy, int worker, std::vector<PolicyReply>* replies) {
   Worker& it = policy.workers[static_cast<std::size_t>(worker)];
   if (std::exchange(it.gone, true)) return;
+  if (gathers()) return policy.mourned.push_back(worker);
   answers_.clear();
   policy.coordinator->died(now, worker, &answers_);
   pass_on(policy, answers_, replies);
@@ -164,6 +263,7 @@ void PolicyDesk::ranks_gone(Nanos now, const std::vector<int>& ranks, std::vecto
     }
   }
   for (std::size_t i = policies_.size(); i-- > 0;) drop_if_over(policies_.begin() + static_cast<std::ptrdiff_t>(i));
+  testified(now, {}, replies);
 }
 
 void PolicyDesk::repeat(const std::vector<int>& ranks, std::vector<PolicyReply>* replies) const {
@@ -198,6 +298,10 @@ void PolicyDesk::pass_on(Policy& policy, const sync::Answers& answers, std::vect
       }
       to.members = policy.round_lists;
       policy.workers[static_cast<std::size_t>(answer.worker)].round = answer.number;
+      if (!std::binary_search(to.members.begin(), to.members.end(), static_cast<std::uint32_t>(answer.worker))) {
+        to.failed = CANARY_MISMATCH;
+        to.text = "others have begun round " + std::to_string(answer.number) + " without this worker";
+      }
     }
     reply(policy, answer.worker, std::move(to), replies);
   }
@@ -221,6 +325,7 @@ void PolicyDesk::drop_if_over(At at) {
 }
 
 void PolicyDesk::poll(Nanos now, std::vector<PolicyReply>* replies) {
+  if (now >= gathers_until_) go_on(now, replies);
   for (const auto& policy : policies_) {
     if (now < policy->coordinator->next_deadline()) continue;
     answers_.clear();
@@ -230,7 +335,7 @@ void PolicyDesk::poll(Nanos now, std::vector<PolicyReply>* replies) {
 }
 
 Nanos PolicyDesk::next_deadline() const {
-  Nanos next = Nanos::max();
+  Nanos next = gathers_until_;
   for (const auto& policy : policies_) next = std::min(next, policy->coordinator->next_deadline());
   return next;
 }

@@ -6,6 +6,8 @@
 // An answer that means everybody (ESync's aggregate) names those who live when the first worker of that round is told,
 // and the others of the round are told the same: all of them average over one list, and who has died meanwhile fails
 // that exchange for all. A worker that leaves is told first of exchanges that others count on it for.
+// The desk of an engine that succeeds another begins with what the workers remember (kResume). It answers nobody before
+// all have told it, or a moment has passed.
 // Pure bookkeeping: replies are returned, not sent. What members say is foreign: it is judged.
 // Units: world ranks; Nanos handed in. Memory: of open policies, kPoliciesMax at most; replies until their worker has
 // said that it has seen them. Thread: the engine's owner. Failures: as replies.
@@ -13,7 +15,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -34,12 +38,17 @@ class PolicyDesk {
 
   // Replies that follow are appended to *replies.
   void hear(Nanos now, const PolicyWord& word, std::vector<PolicyReply>* replies);
+  // The state of another desk is to come from its workers: by testified(), or until then.
+  void succeed(Nanos until);
+  // What these ranks had to tell has come.
+  void testified(Nanos now, const std::vector<int>& ranks, std::vector<PolicyReply>* replies);
   // These ranks ask no more.
   void ranks_gone(Nanos now, const std::vector<int>& ranks, std::vector<PolicyReply>* replies);
   // What these ranks may not have seen: their connection is a new one.
   void repeat(const std::vector<int>& ranks, std::vector<PolicyReply>* replies) const;
   void poll(Nanos now, std::vector<PolicyReply>* replies);
   Nanos next_deadline() const;
+  bool gathers() const { return gathers_until_ != Nanos::max(); }
 
   std::size_t open() const { return policies_.size(); }  // for tests
 
@@ -62,18 +71,26 @@ class PolicyDesk {
     std::vector<Worker> workers;
     std::int64_t round = -1;                 // of which everybody's list is known
     std::vector<std::uint32_t> round_lists;  // it
+    // While memories are gathered: what was asked (nullopt: the worker leaves), and who is gone.
+    std::vector<std::pair<int, std::optional<sync::Question>>> held;
+    std::vector<int> mourned;
   };
   using At = std::vector<std::unique_ptr<Policy>>::iterator;
 
   At find(const PolicyId& id);
   // nullptr: the word opens nothing, and *why says what is wrong.
   Policy* open(const PolicyWord& word, Status* why);
+  void resume(Nanos now, Policy& policy, int worker, const PolicyWord& word, std::vector<PolicyReply>* replies);
+  void go_on(Nanos now, std::vector<PolicyReply>* replies);
+  void depart(Nanos now, Policy& policy, int worker, std::vector<PolicyReply>* replies);
   void leave(Nanos now, Policy& policy, int worker, std::vector<PolicyReply>* replies);
   void pass_on(Policy& policy, const sync::Answers& answers, std::vector<PolicyReply>* replies);
   void reply(Policy& policy, int worker, PolicyReply reply, std::vector<PolicyReply>* replies);
   void drop_if_over(At at);
 
   std::uint64_t seed_;
+  Nanos gathers_until_ = Nanos::max();  // the workers' memories are gathered; max: not
+  std::vector<bool> testified_;
   std::vector<bool> gone_;
   std::vector<std::unique_ptr<Policy>> policies_;
   sync::Answers answers_;

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "base/random.h"
 
 namespace canarynet::control {
@@ -236,12 +239,176 @@ TEST(PolicyDesk, WhatDoesNotFitIsRefusedByName) {
   EXPECT_TRUE(replies.empty()) << "there is no such rank";
 }
 
+// Three workers as above, whose coordinator has gone: each has asked `asked` questions and seen `seen` replies.
+struct NextDesk {
+  explicit NextDesk(std::string policy = "ripples:smart") : name(std::move(policy)) { desk.succeed(1_s); }
+  struct Memory {
+    std::optional<Question> question = {};
+    Nanos ago = {};
+    bool open = false;
+    std::optional<sync::Recollection::Told> told = {};
+  };
+  void resume(int w, const Memory& memory, Nanos now = {}) {
+    Speaker& s = speakers[w];
+    s.serial = 7;
+    s.seen = 4;
+    PolicyWord word = s.say(PolicyWord::Kind::kResume);
+    word.name = name;
+    word.members = {2, 3, 5};
+    word.hosts = {0, 1, 2};
+    word.asked = memory.question.has_value();
+    if (memory.question) word.question = *memory.question;
+    word.ago = memory.ago;
+    word.open = memory.open;
+    word.has_told = memory.told.has_value();
+    if (memory.told) word.told = *memory.told;
+    desk.hear(now, word, &replies);
+  }
+  void resumed(int w, Nanos now = {}) { desk.testified(now, {static_cast<int>(speakers[w].rank)}, &replies); }
+  void others(Nanos now = {}) { desk.testified(now, {0, 1, 4}, &replies); }
+  std::vector<PolicyReply> take() { return std::exchange(replies, {}); }
+
+  std::string name;
+  PolicyDesk desk{6, 1};
+  Speaker speakers[3] = {{2}, {3}, {5}};
+  std::vector<PolicyReply> replies;
+};
+
+Question question(Question::Kind kind, std::int64_t number = 0, sync::Iteration iterations = 0, Nanos capability = {}) {
+  Question q;
+  q.kind = kind;
+  q.number = number;
+  q.iterations = iterations;
+  q.capability = capability;
+  return q;
+}
+
+// The answer of one was on its way when the generator died: it gets it, and the group is over when all have done it.
+TEST(PolicyDesk, AGroupThatSomeWereToldOfIsToldToTheRest) {
+  NextDesk d;
+  d.others();
+  const sync::Recollection::Told group{Answer::Kind::kGroup, 12, {0, 1, 2}, false};
+  d.resume(0, {question(Question::Kind::kGroup), {}, false, group});
+  d.resumed(0);
+  // This one has done it already, and asks for the next one.
+  d.resume(1, {question(Question::Kind::kGroup),
+               {},
+               true,
+               sync::Recollection::Told{Answer::Kind::kGroup, 12, {0, 1, 2}, true}});
+  d.resumed(1);
+  EXPECT_TRUE(d.take().empty()) << "not before all have told";
+  d.resume(2, {question(Question::Kind::kGroup), {}, true, {}});
+  d.resumed(2);
+  auto replies = d.take();
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_EQ(replies[0].rank, 5u);
+  EXPECT_EQ(replies[0].number, 12);
+  EXPECT_EQ(replies[0].members, (std::vector<std::uint32_t>{0, 1, 2}));
+  EXPECT_TRUE(replies[0].requested);
+  EXPECT_EQ(replies[0].serial, 5u) << "its numbers go on";
+  d.speakers[2].seen = 5;
+  for (const int w : {0, 2}) {
+    d.desk.hear({}, d.speakers[w].ask(Question::Kind::kDone, 12), &d.replies);
+    d.desk.hear({}, d.speakers[w].ask(Question::Kind::kGroup), &d.replies);
+  }
+  replies = d.take();
+  ASSERT_EQ(replies.size(), 3u);
+  for (const PolicyReply& r : replies) EXPECT_GT(r.number, 12 + (1 << 19)) << "a number that nobody has used";
+}
+
+TEST(PolicyDesk, OneThatComesLateIsNotToldOfItsGroupAgain) {
+  NextDesk d;
+  d.others();
+  const sync::Recollection::Told group{Answer::Kind::kGroup, 12, {0, 2}, false};
+  d.resume(0, {question(Question::Kind::kGroup), {}, false, group});
+  d.resume(1, {question(Question::Kind::kGroup), {}, true, {}});
+  d.desk.poll(1_s, &d.replies);  // it is not waited for any longer
+  for (const PolicyReply& r : d.take()) EXPECT_NE(r.rank, 5u);
+  d.resume(2, {question(Question::Kind::kGroup), {}, false, group}, 2_s);
+  d.resumed(2, 2_s);
+  EXPECT_TRUE(d.take().empty()) << "it has it, and two groups at once are none";
+}
+
+// It may be in a group that nobody else has told of.
+TEST(PolicyDesk, WhoHasNotComeToTheNextDeskIsPutIntoNoGroup) {
+  for (const char* const name : {"ripples:random,group=3", "ripples:smart"}) {
+    NextDesk d(name);
+    d.others();
+    d.resume(0, {question(Question::Kind::kGroup), {}, true, {}});
+    d.resume(1, {question(Question::Kind::kGroup), {}, true, {}});
+    d.desk.poll(1_s, &d.replies);
+    const auto replies = d.take();
+    ASSERT_EQ(replies.size(), 2u) << name;
+    for (const PolicyReply& r : replies) EXPECT_EQ(r.members, (std::vector<std::uint32_t>{0, 1})) << name;
+  }
+}
+
+TEST(PolicyDesk, ARoundOfEsyncKeepsItsListAtTheNextDesk) {
+  NextDesk d("esync");
+  d.others();
+  d.desk.ranks_gone({}, {3}, &d.replies);  // after the list was made
+  d.resume(0, {question(Question::Kind::kIterated, 5, 9, 10_ms), 1_ms, false,
+               sync::Recollection::Told{Answer::Kind::kAggregate, 5, {0, 1, 2}, false}});
+  d.resumed(0);
+  d.resume(2, {question(Question::Kind::kIterated, 5, 1, 100_ms), 2_ms, true, {}});
+  d.resumed(2);
+  const auto replies = d.take();
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_EQ(replies[0].rank, 5u);
+  EXPECT_EQ(replies[0].kind, Answer::Kind::kAggregate);
+  EXPECT_EQ(replies[0].number, 5);
+  EXPECT_EQ(replies[0].members, (std::vector<std::uint32_t>{0, 1, 2})) << "two lists would be a mismatch";
+}
+
+// The state server knows by the memories when each will finish: a fast one trains on beside a slow one that has begun.
+TEST(PolicyDesk, TimesOfEsyncAreRemembered) {
+  NextDesk d("esync");
+  d.others();
+  d.resume(0, {question(Question::Kind::kPulled, 5, 0, 10_ms), 9_ms, false, {}});
+  d.resume(1, {question(Question::Kind::kPulled, 5, 0, 10_ms), 9_ms, false, {}});
+  d.resume(2, {question(Question::Kind::kPulled, 5, 0, 100_ms), 9_ms, false, {}});
+  for (int w = 0; w < 3; ++w) d.resumed(w);
+  d.desk.hear(1_ms, d.speakers[0].ask(Question::Kind::kIterated, 5, 1, 10_ms), &d.replies);
+  auto replies = d.take();
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_EQ(replies[0].kind, Answer::Kind::kTrain);
+  d.desk.hear(82_ms, d.speakers[0].ask(Question::Kind::kIterated, 5, 9, 10_ms), &d.replies);
+  replies = d.take();
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_EQ(replies[0].kind, Answer::Kind::kAggregate) << "the slow one ends at 91 ms";
+}
+
+TEST(PolicyDesk, WhoLeavesOrDiesWhileTheNextDeskGathersIsNotForgotten) {
+  NextDesk d;
+  d.others();
+  for (int w = 0; w < 3; ++w) d.resume(w, {question(Question::Kind::kGroup), {}, w != 2, {}});
+  d.desk.hear({}, d.speakers[2].say(PolicyWord::Kind::kLeave), &d.replies);
+  d.resumed(0);
+  d.resumed(1);
+  EXPECT_TRUE(d.take().empty());
+  d.resumed(2);
+  auto replies = d.take();
+  ASSERT_EQ(replies.size(), 3u);
+  EXPECT_TRUE(std::any_of(replies.begin(), replies.end(), [](const PolicyReply& r) { return r.rank == 5 && r.last; }));
+  NextDesk other;
+  other.others();
+  other.resume(0, {question(Question::Kind::kGroup), {}, true, {}});
+  other.resume(1, {question(Question::Kind::kGroup), {}, true, {}});
+  other.resumed(0);
+  other.resumed(1);
+  other.desk.ranks_gone({}, {5}, &other.replies);
+  replies = other.take();
+  ASSERT_EQ(replies.size(), 2u);
+  EXPECT_EQ(replies[0].members, (std::vector<std::uint32_t>{0, 1}));
+}
+
 // Whatever workers claim, nothing crashes, and no worker is told of an exchange without itself.
 TEST(PolicyDesk, AnyWordsAreSurvived) {
   for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6}) {
     Random random(seed);
     PolicyDesk desk(8, seed);
     std::vector<PolicyReply> replies;
+    if (seed % 2 == 0) desk.succeed(5_s);
     Speaker speakers[8];
     for (std::uint32_t r = 0; r < 8; ++r) speakers[r].rank = r;
     const char* const names[] = {"ripples:smart", "ripples:random", "esync", "esync-nb", "ad-psgd", "diloco:h=2"};
@@ -254,6 +421,24 @@ TEST(PolicyDesk, AnyWordsAreSurvived) {
       if (what == 0) {
         s.serial = 0;
         desk.hear(now, s.open(name, {0, 1, 2, 3, 4, 5, 6, 7}), &replies);
+      } else if (what == 4 || (what < 40 && step < 20)) {
+        PolicyWord word = s.open(name, {0, 1, 2, 3, 4, 5, 6, 7});
+        word.kind = PolicyWord::Kind::kResume;
+        word.question.kind = static_cast<Question::Kind>(random.below(5));
+        word.question.number = static_cast<std::int64_t>(random.below(2) == 0 ? random.below(20) : random.next());
+        word.asked = random.below(2) == 0;
+        word.open = random.below(2) == 0;
+        word.has_told = random.below(2) == 0;
+        word.ago = Nanos{static_cast<std::int64_t>(random.below(4) == 0 ? random.next() : random.below(1u << 30))};
+        word.told.kind = random.below(2) == 0 ? Answer::Kind::kGroup : Answer::Kind::kAggregate;
+        word.told.number = static_cast<std::int64_t>(random.below(2) == 0 ? random.below(20) : random.next());
+        word.told.done = random.below(4) == 0;
+        for (std::uint32_t w = 0; w < 10; ++w) {
+          if (random.below(3) == 0) word.told.members.push_back(w);
+        }
+        desk.hear(now, word, &replies);
+      } else if (what == 5) {
+        desk.testified(now, {static_cast<int>(s.rank)}, &replies);
       } else if (what == 1 && step > 15'000) {
         desk.hear(now, s.say(PolicyWord::Kind::kLeave), &replies);
       } else if (what == 2 && step > 15'000) {

@@ -25,18 +25,25 @@ struct PolicyId {
 
 struct PolicyWord {
   // kLeave: this worker asks no more; a reply says when there is no exchange any more that others count on it for.
-  enum class Kind : std::uint8_t { kOpen, kAsk, kLeave };
+  // kResume: to a coordinator that succeeds another, what that one has heard from this worker and told it.
+  enum class Kind : std::uint8_t { kOpen, kAsk, kLeave, kResume };
   Kind kind = Kind::kAsk;
   PolicyId policy;
   std::uint32_t rank = 0;    // the worker, in the world
   std::uint32_t serial = 0;  // of this worker's words, from 1
   std::uint32_t seen = 0;    // the last reply that came
-  // kOpen
+  // kOpen, kResume
   std::string name;                  // as sync/policy_name.h has it
   std::vector<int> members;          // world ranks; worker w is members[w]
   std::vector<std::uint32_t> hosts;  // of each
-  // kAsk; its worker follows from `rank`
+  // kAsk: the question. kResume: the last one, if `asked`. Its worker follows from `rank`
   sync::Question question = {};
+  // kResume; see sync::Recollection
+  bool asked = false;
+  bool open = false;
+  bool has_told = false;
+  Nanos ago;
+  sync::Recollection::Told told = {};
 };
 
 struct PolicyReply {

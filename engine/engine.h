@@ -224,11 +224,15 @@ class Engine final : public MembershipListener,
   void on_group(int local_rank, std::uint64_t cookie, std::uint32_t flow) override;
   void on_group_failed(int local_rank, std::uint64_t cookie, const Status& why) override;
   void on_engine_died(std::uint32_t engine, const std::string& why) override;
+  void on_engine_ended(std::uint32_t engine, const std::string& why) override;
   void on_engine_left(std::uint32_t engine, const std::vector<LastWord>& words) override;
   void on_connect_wanted(std::uint32_t engine) override;
   void on_entry_question(GroupEpoch group) override;
   void on_entered(const Entered& entered) override;
   void on_verdict(const Verdict& verdict) override;
+  void on_coordinator(std::uint32_t engine) override;
+  void on_coordinator_lost(const Status& why) override;
+  bool stands(std::uint32_t engine) const override;
   void on_policy_reply(const PolicyReply& reply) override;
 
  private:
@@ -265,6 +269,7 @@ class Engine final : public MembershipListener,
     // The part of it whose operation is done here; bounded by the budget, never grows. Null: there never was a channel.
     std::unique_ptr<HashedBag<EagerDebt>> debts;
     Status why_gone;                     // what a group that needs it is told
+    std::string why_ended;               // the coordinator says that its process is no more; lanes are to agree
     Nanos complained_at = Nanos::max();  // since when some group has waited for a lane to it
     Nanos unheard_since = Nanos::max();  // since when it is heard and seems to have heard nothing for too long
     std::uint32_t beat_turn = 0;         // whose turn it is in the heartbeat's group fields
@@ -361,6 +366,8 @@ class Engine final : public MembershipListener,
   void leave_policy(PolicyPost& post);
   void close_policy(PolicyPost& post);
   void end_posts(const Status& why, const Group* of = nullptr);
+  void resume(PolicyPost& post);
+  std::string name_of_coordinator() const;
   void retire_posts(int world_rank);
   void check_posts(Nanos now);
 
@@ -538,8 +545,10 @@ class Engine final : public MembershipListener,
   std::vector<std::pair<CodecSpec, CodecSpeed>> codec_speeds_;  // that were asked for
   std::vector<std::unique_ptr<Session>> sessions_;              // before the groups, which are lent their buffers
   std::vector<std::unique_ptr<PolicyPost>> posts_;
-  bool sessions_due_ = false;               // something of theirs may have happened
-  Nanos sessions_deadline_ = Nanos::max();  // when a gradient has waited for long enough
+  std::vector<std::unique_ptr<PolicyPost>> closed_posts_;  // the last ones; the others may run theirs on
+  Status coordinator_lost_;                                // for good
+  bool sessions_due_ = false;                              // something of theirs may have happened
+  Nanos sessions_deadline_ = Nanos::max();                 // when a gradient has waited for long enough
   Greeter& greeter_;
   std::unique_ptr<Membership> membership_;
   std::shared_ptr<const Roster> roster_ = std::make_shared<Roster>();  // shared with membership_

@@ -203,14 +203,30 @@ void Engine::lose(std::uint32_t engine, const Status& why) {
   give_up_groups();
   sessions_due_ |= !sessions_.empty();
   refuse_session_strays();
-  if (engine == 0)
-    end_posts(Status(CANARY_COORDINATOR_LOST, "rank 0, which answers its questions, is gone: " + why.text()));
+  if (engine == membership_->coordinator())
+    end_posts(Status(CANARY_COORDINATOR_LOST,
+                     name_of_coordinator() + ", which answers its questions, is gone: " + why.text()));
 }
 
 void Engine::on_engine_died(std::uint32_t engine, const std::string& why) {
   if (engine >= peers_.size() || peers_[engine].gone || peers_[engine].left) return;
   lose(engine, loss(engine, CANARY_PEER_DIED, ranks_text(engine) + " died: " + why));
   kill_groups_of(engine, engine, CANARY_PEER_DIED, "died: " + why);
+}
+
+bool Engine::stands(std::uint32_t engine) const {
+  return engine < peers_.size() && peers_[engine].channel && peers_[engine].channel->paths_up() > 0;
+}
+
+// An engine that never had a lane to it, or has heard its farewell, misses nothing of it. Others name it, if they do.
+// While a lane stands its process lives, whatever refused a connection to it.
+void Engine::on_engine_ended(std::uint32_t engine, const std::string& why) {
+  if (engine >= peers_.size() || peers_[engine].ended()) return;
+  EnginePeer& peer = peers_[engine];
+  const Channel* const c = peer.channel.get();
+  if (c == nullptr || !c->ever_up() || c->peer_left()) return on_engine_left(engine, {});
+  peer.why_ended = why;
+  if (!stands(engine)) on_engine_died(engine, why);
 }
 
 void Engine::on_engine_left(std::uint32_t engine, const std::vector<LastWord>& words) {
@@ -229,7 +245,6 @@ void Engine::on_engine_left(std::uint32_t engine, const std::vector<LastWord>& w
     if (g->decisions) g->decisions->on_engine_left(engine);
   }
   refuse_session_strays();
-  if (engine == 0) end_posts(Status(CANARY_COORDINATOR_LOST, "rank 0, which answers its questions, has left the job"));
 }
 
 // --- limits ----------------------------------------------------------------------------------------------------------

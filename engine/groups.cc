@@ -207,9 +207,11 @@ Status Engine::group_hope(const std::vector<int>& members) const {
     const EnginePeer& peer = peers_[static_cast<std::size_t>(roster_->engine_of[static_cast<std::size_t>(r)])];
     if (peer.gone) return peer.why_gone;
   }
-  if (!peers_[0].gone) return {};
-  return Status(CANARY_COORDINATOR_LOST, "rank 0, which hands out groups, is gone: " + peers_[0].why_gone.text(),
-                peers_[0].why_gone.detail());
+  const EnginePeer& coordinator = peers_[membership_->coordinator()];
+  if (!coordinator.gone) return {};
+  return Status(CANARY_COORDINATOR_LOST,
+                coordinator.label + ", which hands out groups, is gone: " + coordinator.why_gone.text(),
+                coordinator.why_gone.detail());
 }
 
 void Engine::on_group_failed(int, std::uint64_t cookie, const Status& why) {

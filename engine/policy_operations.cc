@@ -87,6 +87,7 @@ void Engine::obey_policy(GroupMember* caller, const port::Command& c) {
     word.question.number = static_cast<std::int64_t>(words[port::kQuestionNumber]);
     word.question.iterations = static_cast<std::int64_t>(words[port::kIterations]);
     word.question.capability = Nanos{static_cast<std::int64_t>(words[port::kCapability])};
+    post->note(word.question, now_);
     say(*post, std::move(word));
     return answer({});
   }
@@ -108,8 +109,9 @@ Status Engine::open_policy(const GroupMember& caller, const port::Command& c) {
   if (find_post(caller.id, c.count) != nullptr) return Status(CANARY_INVALID_ARGUMENT, "this rank has opened it");
   if (posts_.size() >= kPostsMax)
     return Status(CANARY_LIMIT, "this process has " + std::to_string(kPostsMax) + " policies that ask");
-  if (my_engine_ != 0 && (peers_[0].gone || peers_[0].left))
-    return Status(CANARY_COORDINATOR_LOST, "rank 0, which answers its questions, is gone");
+  if (!coordinator_lost_.ok()) return coordinator_lost_;
+  if (peers_[membership_->coordinator()].gone)
+    return Status(CANARY_COORDINATOR_LOST, name_of_coordinator() + ", which answers its questions, is gone");
   posts_.push_back(std::make_unique<PolicyPost>());
   PolicyPost& post = *posts_.back();
   post.caller = caller.id;
@@ -122,8 +124,59 @@ Status Engine::open_policy(const GroupMember& caller, const port::Command& c) {
   const auto* hosts = reinterpret_cast<const std::uint64_t*>(regions_.at(c.numbers));
   for (std::size_t i = 0; i < c.numbers.bytes / sizeof *hosts; ++i)
     word.hosts.push_back(static_cast<std::uint32_t>(hosts[i]));
+  post.opening = word;
   say(post, std::move(word));
   return {};
+}
+
+// Another engine coordinates from now on, and has not heard of any policy. It has to know of those who have left one,
+// too: it would wait for them.
+void Engine::on_coordinator(std::uint32_t) {
+  for (auto* posts : {&posts_, &closed_posts_}) {
+    for (const auto& post : *posts) {
+      if (post->over.ok()) resume(*post);
+    }
+  }
+}
+
+void Engine::resume(PolicyPost& post) {
+  PolicyWord word = post.opening;
+  word.kind = PolicyWord::Kind::kResume;
+  word.ago = word.asked ? now_ - post.asked_at : Nanos{};
+  say(post, std::move(word));
+  if (!post.left) return;
+  PolicyWord leave;
+  leave.kind = PolicyWord::Kind::kLeave;
+  say(post, std::move(leave));
+}
+
+void Engine::on_coordinator_lost(const Status& why) {
+  coordinator_lost_ = why;
+  end_posts(why);
+}
+
+std::string Engine::name_of_coordinator() const { return ranks_text(membership_->coordinator()); }
+
+// What a coordinator that succeeds this one would have to know of it.
+void PolicyPost::note(const sync::Question& question, Nanos now) {
+  using Kind = sync::Question::Kind;
+  sync::Recollection::Told& told = opening.told;
+  if (question.kind == Kind::kPulled && question.number > told.number) told.done = true;
+  if (question.kind == Kind::kDone) {  // no question, and one may be open beside it
+    told.done |= question.number == told.number;
+    return;
+  }
+  opening.question = question;
+  opening.asked = opening.open = true;
+  asked_at = now;
+}
+
+void PolicyPost::note(const PolicyReply& reply) {
+  using Kind = sync::Answer::Kind;
+  if (reply.kind != Kind::kGroup || reply.requested) opening.open = false;
+  if (reply.kind != Kind::kAggregate && reply.kind != Kind::kGroup) return;
+  opening.has_told = true;
+  opening.told = {reply.kind, reply.number, reply.members, false};
 }
 
 void Engine::say(PolicyPost& post, PolicyWord word) {
@@ -144,7 +197,8 @@ void Engine::on_policy_reply(const PolicyReply& reply) {
       post.over = reply.failed != CANARY_OK ? Status(reply.failed, reply.text)
                                             : Status(CANARY_LIMIT, "its worker takes no answers");
     } else {
-      post.inbox.push_back(reply);
+      if (!reply.last) post.note(reply);
+      if (!std::exchange(post.finished, post.finished || reply.last)) post.inbox.push_back(reply);
     }
     return settle_post(post);
   }
@@ -172,7 +226,12 @@ void Engine::close_policy(PolicyPost& post) {
   leave_policy(post);
   if (post.waiting != nullptr)
     post.waiting->finish(Status(CANARY_INVALID_ARGUMENT, name_of_policy(post.policy.number) + " has been closed"));
-  std::erase_if(posts_, [&](const auto& one) { return one.get() == &post; });
+  post.waiting = nullptr;
+  const auto place = std::find_if(posts_.begin(), posts_.end(), [&](const auto& one) { return one.get() == &post; });
+  post.inbox = {};
+  closed_posts_.push_back(std::move(*place));
+  posts_.erase(place);
+  if (closed_posts_.size() > kPostsMax) closed_posts_.erase(closed_posts_.begin());
 }
 
 // Nobody answers any more: none of them, or those of a group's members.

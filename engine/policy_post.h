@@ -24,8 +24,16 @@ struct PolicyPost {
   std::uint32_t said = 0;  // words
   std::uint32_t seen = 0;  // replies
   std::deque<PolicyReply> inbox;
-  bool left = false;  // it has said that it asks no more
-  Status over;        // an error: no reply comes any more
+  bool left = false;      // it has said that it asks no more
+  bool finished = false;  // and heard that nobody counts on it
+  // For a coordinator that succeeds another, to which all of it is said again: the opening word, with what its worker
+  // said and heard last.
+  PolicyWord opening;
+  Nanos asked_at;
+  Status over;  // an error: no reply comes any more
+
+  void note(const sync::Question& question, Nanos now);
+  void note(const PolicyReply& reply);
 
   // A kNext that waits.
   OpTicket* waiting = nullptr;

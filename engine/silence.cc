@@ -12,7 +12,8 @@ std::optional<SilenceHost::Word> Engine::word_over_control(const Peer& p) const 
   // Whom no lane joins to us, for want of a rail or of something to send, is known by the coordinator's word alone: its
   // silence comes to its own limit.
   const bool lanes = p.channel && p.channel->ever_up();
-  return Word{membership_->last_heard(p.number), !lanes && p.number != 0 && my_engine_ != 0};
+  const std::uint32_t coordinator = membership_->coordinator();
+  return Word{membership_->last_heard(p.number), !lanes && p.number != coordinator && my_engine_ != coordinator};
 }
 
 SilenceHost::Names Engine::names_of(std::span<const Peer* const> peers) const {
@@ -39,13 +40,17 @@ void Engine::check_silence(Nanos now) {
   for (std::uint32_t e = 0; e < peers_.size(); ++e) {
     EnginePeer& p = peers_[e];
     if (!SilenceWatch::should_speak(p)) continue;
+    if (!p.why_ended.empty() && p.channel->paths_up() == 0) {
+      on_engine_died(e, p.why_ended);
+      continue;
+    }
     const bool deaf = hears_nothing(p, now);
     const Nanos control = std::max(membership_->last_heard(e), p.met);
     const Nanos lanes = p.channel ? p.channel->last_heard() : Nanos{};
     // The coordinator's own silence says nothing of a peer that no lane joins to us. Once it has ended nobody brings
     // word of that one any more, and a channel has as long to come up as a peer may be silent.
-    if (word_over_control(p)->relayed && now - membership_->last_heard(0) > limit / 2) {
-      if (!peers_[0].ended() || !p.channel || now - lanes <= limit + beat) continue;
+    if (word_over_control(p)->relayed && now - membership_->last_heard(membership_->coordinator()) > limit / 2) {
+      if (!peers_[membership_->coordinator()].ended() || !p.channel || now - lanes <= limit + beat) continue;
     }
     if (watch_.judge(p, now) == SilenceWatch::Fate::kSilent) {
       const std::string via = p.channel ? " via " + p.channel->describe_paths() + everybody_.no_lane(p).why : "";

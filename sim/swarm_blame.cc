@@ -21,8 +21,11 @@ class Judgement {
         named_(named_rank_ < 0 ? -1 : cluster.host_of(named_rank_)) {}
 
   std::string pass() const {
-    // Rank 0 forms the groups: a host that has lost it, or is lost to it, can form none.
-    if (status_.code() == CANARY_COORDINATOR_LOST && deed_.victim >= 0 && (lost(0) || host_ == deed_.victim)) return "";
+    // Rank 0 forms the groups: a host that has lost it, or is lost to it, can form none. After a death that is proved,
+    // the next one forms them.
+    const bool proved = deed_.ending == Ending::kCrash && deed_.hangup;
+    if (status_.code() == CANARY_COORDINATOR_LOST && !proved && deed_.victim >= 0 && (lost(0) || host_ == deed_.victim))
+      return "";
     switch (deed_.ending) {
       case Ending::kNone:
         return text_;

@@ -1,6 +1,7 @@
 #include "sync/esync.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace canarynet::sync {
 
@@ -47,6 +48,22 @@ void StateServer::asked(Nanos now, const Question& q, Answers* answers) {
   const bool ready = query(now, q.worker, q.number, q.iterations, q.capability, now);
   if (silent_unless_ready_ && (!ready || told)) return;
   answers->push_back({ready ? Answer::Kind::kAggregate : Answer::Kind::kTrain, q.worker, q.number});
+}
+
+void StateServer::recall(Nanos now, const Recollection& r) {
+  if (r.question == nullptr) return;
+  Record& its = records_[static_cast<std::size_t>(r.worker)];
+  its.round = r.question->number;
+  its.capability = r.question->capability;
+  its.finished = now - r.ago;
+  its.ready = r.told != nullptr && r.told->kind == Answer::Kind::kAggregate && r.told->number == its.round;
+  if (r.open && r.question->kind == Question::Kind::kIterated) its.open = *r.question;
+}
+
+void StateServer::recalled(Nanos now, Answers* answers) {
+  for (Record& record : records_) {
+    if (const auto open = std::exchange(record.open, std::nullopt)) asked(now, *open, answers);
+  }
 }
 
 EsyncWorker::EsyncWorker(int worker, bool blocking, Nanos first_capability)

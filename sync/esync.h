@@ -8,6 +8,7 @@
 // latest finish of all workers in 28 %.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "base/units.h"
@@ -31,6 +32,8 @@ class StateServer final : public Coordinator {
   // In non-blocking mode "not ready" is assumed, and not said.
   void asked(Nanos now, const Question& question, Answers* answers) override;
   void died(Nanos, int worker, Answers*) override { died(worker); }
+  void recall(Nanos now, const Recollection& r) override;
+  void recalled(Nanos now, Answers* answers) override;
 
  private:
   struct Record {
@@ -39,6 +42,7 @@ class StateServer final : public Coordinator {
     Nanos finished;
     bool ready = false;
     bool alive = true;
+    std::optional<Question> open;  // recalled
   };
   std::vector<Record> records_;
   bool silent_unless_ready_;

@@ -111,6 +111,21 @@ class WorkerPolicy {
   virtual Reaction answered(Nanos, const Answer&) { return Reaction::kNone; }
 };
 
+// What a worker told a coordinator and heard from it, for the one that takes its place.
+struct Recollection {
+  struct Told {
+    Answer::Kind kind = Answer::Kind::kTrain;  // kAggregate or kGroup
+    std::int64_t number = 0;
+    std::vector<std::uint32_t> members;  // workers, ascending
+    bool done = false;                   // the worker has said so, or would have
+  };
+  int worker = 0;
+  const Question* question = nullptr;  // its last one; nullptr: it has asked nothing
+  Nanos ago;                           // when it was asked
+  bool open = false;                   // no answer has come
+  const Told* told = nullptr;          // the last exchange that it was told of; nullptr: none
+};
+
 class Coordinator {
  public:
   virtual ~Coordinator() = default;
@@ -120,6 +135,10 @@ class Coordinator {
   // When it wants to be asked without any event: expire(). Nanos::max() if never.
   virtual Nanos next_deadline() const { return Nanos::max(); }
   virtual void expire(Nanos, Answers*) {}
+  // Takes over from another coordinator, whose state went with it: one call for each worker that is known, and then
+  // recalled(), which answers what is open. Workers of whom one hears later come the same way, again with recalled().
+  virtual void recall(Nanos, const Recollection&) {}
+  virtual void recalled(Nanos, Answers*) {}
 };
 
 }  // namespace canarynet::sync

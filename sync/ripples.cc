@@ -12,12 +12,15 @@ GroupGenerator::GroupGenerator(const Options& options, Random* random)
       groups_(2 * options.host_of.size() + 1),
       buffered_(options.host_of.size()),
       questions_(options.host_of.size()),
+      done_(options.host_of.size()),
+      come_(workers()),
+      reopened_(workers()),
       waiting_(workers()),
       locked_(workers()),
       alive_(WorkerSet::all(workers())),
       idle_(workers()),
       blocked_(workers()) {
-  for (auto& group : groups_) group.members = group.working = WorkerSet(workers());
+  for (auto& group : groups_) group.members = group.working = group.told = WorkerSet(workers());
   order_.reserve(groups_.size());
   pool_.reserve(options.host_of.size());
 }
@@ -28,7 +31,7 @@ GroupGenerator::Group* GroupGenerator::make(int caller) {
   slot->number = next_number_++;
   slot->members.clear();
   slot->caller = caller;
-  slot->running = false;
+  slot->running = slot->recalled = false;
   order_.push_back(static_cast<std::size_t>(slot - groups_.begin()));
   return &*slot;
 }
@@ -59,6 +62,7 @@ void GroupGenerator::serve_left_over(Answers* answers) {
 void GroupGenerator::asked(Nanos, const Question& question, Answers* answers) {
   const int w = question.worker;
   if (w < 0 || w >= workers() || !alive_.has(w)) return;
+  come_.add(w);
   if (question.kind == Question::Kind::kDone) {
     for (std::size_t i = 0; i < order_.size(); ++i) {
       Group& group = groups_[order_[i]];
@@ -88,7 +92,7 @@ void GroupGenerator::asked(Nanos, const Question& question, Answers* answers) {
 void GroupGenerator::make_random(int caller) {
   pool_.clear();
   for (int w = alive_.next(); w >= 0; w = alive_.next(w + 1)) {
-    if (w != caller && (options_.mode != Mode::kPairs || passive(w))) pool_.push_back(w);
+    if (w != caller && (options_.mode != Mode::kPairs || passive(w)) && may_be_free(w)) pool_.push_back(w);
   }
   if (pool_.empty()) return;
   const std::size_t mates = options_.mode == Mode::kPairs ? 1 : static_cast<std::size_t>(options_.group_size - 1);
@@ -106,7 +110,7 @@ void GroupGenerator::divide(int caller) {
   for (int w = alive_.next(); w >= 0; w = alive_.next(w + 1)) {
     if (buffered_[static_cast<std::size_t>(w)] != 0) continue;
     const std::int64_t behind = questions_[static_cast<std::size_t>(caller)] - questions_[static_cast<std::size_t>(w)];
-    if (behind < options_.slowdown_threshold) idle_.add(w);
+    if (behind < options_.slowdown_threshold && may_be_free(w)) idle_.add(w);
   }
   if (!options_.inter_intra) {
     pool_.clear();
@@ -178,6 +182,82 @@ void GroupGenerator::start(Answers* answers) {
       answers->push_back({Answer::Kind::kGroup, w, group.number, &group.members, requested});
     }
   }
+}
+
+void GroupGenerator::recall(Nanos, const Recollection& r) {
+  if (r.worker < 0 || r.worker >= workers() || !alive_.has(r.worker)) return;
+  successor_ = true;
+  come_.add(r.worker);
+  next_number_ = std::max(next_number_, kNumbersLeft);
+  if (r.open && r.question != nullptr && r.question->kind == Question::Kind::kGroup) {
+    waiting_.add(r.worker);
+    reopened_.add(r.worker);
+  }
+  if (r.told == nullptr || r.told->kind != Answer::Kind::kGroup) return;
+  if (r.told->number <= 0 || r.told->number > INT64_MAX / 2) return;
+  next_number_ = std::max(next_number_, r.told->number + kNumbersLeft);
+  const auto known =
+      std::find_if(order_.begin(), order_.end(), [&](std::size_t g) { return groups_[g].number == r.told->number; });
+  Group* group = known != order_.end() ? &groups_[*known] : nullptr;
+  if (r.told->done) {
+    // Others may have it before them still, and say so later.
+    done_[static_cast<std::size_t>(r.worker)] = r.told->number;
+    if (group != nullptr) group->working.remove(r.worker);
+    return;
+  }
+  if (group == nullptr) group = recall_group(*r.told);
+  if (group != nullptr) group->told.add(r.worker);
+}
+
+// nullptr: it can't be, beside what others have told.
+GroupGenerator::Group* GroupGenerator::recall_group(const Recollection::Told& told) {
+  blocked_.clear();
+  for (const std::uint32_t w : told.members) {
+    if (w >= options_.host_of.size()) return nullptr;
+    blocked_.add(static_cast<int>(w));
+  }
+  if (blocked_.meets(locked_) || order_.size() == groups_.size()) return nullptr;
+  Group* const group = make(-1);
+  --next_number_;
+  group->number = told.number;
+  group->running = group->recalled = true;
+  group->told.clear();
+  group->members = group->working = blocked_;
+  group->working.intersect(alive_);
+  locked_.unite(blocked_);
+  for (const std::uint32_t w : told.members) {
+    ++buffered_[w];
+    if (done_[w] == told.number) group->working.remove(static_cast<int>(w));
+  }
+  return group;
+}
+
+void GroupGenerator::recalled(Nanos, Answers* answers) {
+  for (std::size_t i = 0; i < order_.size();) {
+    Group& group = groups_[order_[i]];
+    // Some have not heard of it: their answers went with the coordinator before.
+    const bool news = std::exchange(group.recalled, false);
+    for (int w = group.working.next(); w >= 0 && news; w = group.working.next(w + 1)) {
+      if (group.told.has(w)) continue;
+      const bool requested = waiting_.has(w);
+      waiting_.remove(w);
+      answers->push_back({Answer::Kind::kGroup, w, group.number, &group.members, requested});
+    }
+    if (group.running && group.working.empty()) {
+      free(i);
+    } else {
+      ++i;
+    }
+  }
+  for (int w = reopened_.next(); w >= 0; w = reopened_.next(w + 1)) {
+    if (!waiting_.has(w) || options_.mode == Mode::kSmart) continue;
+    const std::size_t before = order_.size();
+    make_random(w);
+    if (order_.size() == before) answer_alone(w, answers);
+  }
+  reopened_.clear();
+  serve_left_over(answers);
+  start(answers);
 }
 
 void GroupGenerator::died(Nanos, int worker, Answers* answers) {

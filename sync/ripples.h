@@ -41,6 +41,10 @@ class GroupGenerator final : public Coordinator {
 
   void asked(Nanos now, const Question& question, Answers* answers) override;
   void died(Nanos now, int worker, Answers* answers) override;
+  // Groups that run are known by their members. What was made and had not begun is gone, and those who asked are given
+  // others; how often each had asked is not known any more, so the filter for slow workers begins anew.
+  void recall(Nanos now, const Recollection& r) override;
+  void recalled(Nanos now, Answers* answers) override;
 
   // kPairs: workers of odd number are passive, the others ask.
   static bool passive(int worker) { return worker % 2 != 0; }
@@ -54,7 +58,11 @@ class GroupGenerator final : public Coordinator {
     WorkerSet working;  // members that have not said "done"
     int caller = -1;    // kRandom, kPairs: whose question it answers
     bool running = false;
+    bool recalled = false;  // `told` counts
+    WorkerSet told;         // members that know of it
   };
+  // Numbers behind the greatest one that is recalled: the last groups of the coordinator before may not be known.
+  static constexpr std::int64_t kNumbersLeft = std::int64_t{1} << 20;
   int workers() const { return static_cast<int>(options_.host_of.size()); }
   Group* make(int caller);
   void free(std::size_t at);
@@ -65,6 +73,9 @@ class GroupGenerator final : public Coordinator {
   // Puts `pool_` in random order into groups of about group_size.
   void make_groups_of_pool();
   void answer_alone(int worker, Answers* answers);
+  // Of one that has not come to this coordinator, nobody may know which group it is in.
+  bool may_be_free(int worker) const { return !successor_ || come_.has(worker); }
+  Group* recall_group(const Recollection::Told& told);
   // Workers that asked while a group of theirs was not done by all, and have none now.
   void serve_left_over(Answers* answers);
 
@@ -74,7 +85,11 @@ class GroupGenerator final : public Coordinator {
   std::vector<std::size_t> order_;  // indices of groups in the order in which they were made
   std::vector<int> buffered_;       // per worker: groups in its buffer
   std::vector<std::int64_t> questions_;
-  WorkerSet waiting_;  // have asked and have no answer yet
+  std::vector<std::int64_t> done_;  // per worker: the group that it is recalled to have done
+  bool successor_ = false;          // others' groups are known as far as their workers have come:
+  WorkerSet come_;                  // these
+  WorkerSet reopened_;              // recalled to be waiting, and not answered since
+  WorkerSet waiting_;               // have asked and have no answer yet
   WorkerSet locked_;
   WorkerSet alive_;
   WorkerSet idle_;     // scratch of divide()

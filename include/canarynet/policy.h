@@ -18,15 +18,16 @@
  *     canary_policy_close(policy);
  *
  *   Names (docs/sync.md): ripples:static and ripples:static-rotating, which need no server; ripples:smart,
- *   ripples:random and esync, which ask one that the library runs beside rank 0. No parameters pass there.
+ *   ripples:random and esync, which ask one that the library runs with the job's coordinator: in rank 0's process, and
+ *   once that has ended in the next one's. No parameters pass there.
  * Numbers: the exchanges of policy n are the partial all-reduces number n * 2^32 to n * 2^32 + 2^32 - 1 of its group.
  *   Partial all-reduces of a program's own must use other numbers.
  * Ownership: the ranks of a task are the policy's until its next call; the rest is read within the call.
  * Threads: any, but only one at a time may be in a call of the same policy: another one gets CANARY_INVALID_ARGUMENT.
  * Failures: a death of another rank ends no policy. An exchange with it fails, is reported by canary_policy_exchanged
- *   like one that went well (the parameters stay as they are), and the next ones are without it. When the server is
- *   lost with rank 0, canary_policy_next gives CANARY_COORDINATOR_LOST. Calls that make no sense give
- *   CANARY_INVALID_ARGUMENT, and nothing has changed.
+ *   like one that went well (the parameters stay as they are), and the next ones are without it. When the server's
+ *   machine falls silent, which proves no death, canary_policy_next gives CANARY_COORDINATOR_LOST. Calls that make no
+ *   sense give CANARY_INVALID_ARGUMENT, and nothing has changed.
  */
 #ifndef CANARYNET_POLICY_H
 #define CANARYNET_POLICY_H

@@ -22,7 +22,7 @@ enum canary_status {
   CANARY_NO_PATH = 11,          /* every lane to a live peer is silent */
   CANARY_PEER_DIED = 12,        /* a peer's process ended (its connection was closed or reset) */
   CANARY_PEER_SILENT = 13,      /* a peer was not heard on any lane nor on control */
-  CANARY_COORDINATOR_LOST = 14, /* the first rank's engine is gone */
+  CANARY_COORDINATOR_LOST = 14, /* nobody coordinates: the rank that did is silent, or the join lost it */
   CANARY_PARTITIONED = 15,      /* this side can't reach enough of the group */
   CANARY_ENTRY_TIMEOUT = 16,    /* a rank is alive but did not call the operation in time */
   CANARY_EXCHANGE_TIMEOUT = 17, /* no progress within the exchange limit */
