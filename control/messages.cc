@@ -534,7 +534,8 @@ void put(Writer& w, const PolicyWord& m) {
   }
   if (m.kind != Kind::kResume) return;
   const sync::Recollection::Told& told = m.told;
-  const unsigned flags = (m.asked ? 1u : 0) | (m.open ? 2u : 0) | (m.has_told ? 4u : 0) | (told.done ? 8u : 0);
+  const unsigned flags =
+      (m.asked ? 1u : 0) | (m.open ? 2u : 0) | (m.has_told ? 4u : 0) | (told.done ? 8u : 0) | (m.leaves ? 16u : 0);
   w.number(static_cast<std::uint8_t>(flags));
   w.number(m.ago.count);
   w.number(static_cast<std::uint8_t>(told.kind));
@@ -569,11 +570,12 @@ void get(Reader& r, PolicyWord* m) {
   m->question.capability = Nanos{r.number<std::int64_t>("capability")};
   if (m->kind != Kind::kResume) return;
   const auto flags = r.number<std::uint8_t>("what was said");
-  r.check(flags < 16, "what was said");
+  r.check(flags < 32, "what was said");
   m->asked = (flags & 1) != 0;
   m->open = (flags & 2) != 0;
   m->has_told = (flags & 4) != 0;
   m->told.done = (flags & 8) != 0;
+  m->leaves = (flags & 16) != 0;
   m->ago = Nanos{r.number<std::int64_t>("age of a question")};
   const auto told = r.number<std::uint8_t>("answer");
   r.check(told <= static_cast<std::uint8_t>(sync::Answer::Kind::kLate), "answer");

@@ -133,6 +133,17 @@ TEST(ControlMessages, WordsAndRepliesOfPoliciesSurviveInEveryKind) {
   EXPECT_EQ(asked.seen, 3u);
   word.kind = PolicyWord::Kind::kLeave;
   EXPECT_EQ(std::get<PolicyWord>(decode(encode(word)).value()).kind, PolicyWord::Kind::kLeave);
+  word.kind = PolicyWord::Kind::kResume;
+  word.name = "esync";
+  word.asked = word.has_told = word.leaves = true;
+  word.ago = 7_ms;
+  word.told = {sync::Answer::Kind::kAggregate, 4, {0, 3}, true};
+  const auto resumed = std::get<PolicyWord>(decode(encode(word)).value());
+  EXPECT_TRUE(resumed.asked && resumed.has_told && resumed.leaves && resumed.told.done && !resumed.open);
+  EXPECT_EQ(resumed.ago, 7_ms);
+  EXPECT_EQ(resumed.question.iterations, 78);
+  EXPECT_EQ(resumed.told.number, 4);
+  EXPECT_EQ(resumed.told.members, (std::vector<std::uint32_t>{0, 3}));
   const auto opened = std::get<PolicyWord>(decode(encode(one_of_each()[18])).value());
   EXPECT_EQ(opened.name, "ripples:smart");
   EXPECT_EQ(opened.members, (std::vector<int>{0, 2, 5}));

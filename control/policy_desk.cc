@@ -126,7 +126,8 @@ void PolicyDesk::hear(Nanos now, const PolicyWord& word, std::vector<PolicyReply
       break;
     case PolicyWord::Kind::kResume:
       if (first) resume(now, *policy, w, word, replies);
-      break;
+      if (!word.leaves) break;
+      [[fallthrough]];
     case PolicyWord::Kind::kLeave:
       if (gathers()) {
         const bool known = std::any_of(policy->held.begin(), policy->held.end(),

@@ -390,6 +390,26 @@ TEST(PolicyDesk, WhoLeavesOrDiesWhileTheNextDeskGathersIsNotForgotten) {
   auto replies = d.take();
   ASSERT_EQ(replies.size(), 3u);
   EXPECT_TRUE(std::any_of(replies.begin(), replies.end(), [](const PolicyReply& r) { return r.rank == 5 && r.last; }));
+  // One that had left before says so as it resumes.
+  NextDesk before;
+  before.others();
+  for (int w = 0; w < 3; ++w) {
+    Speaker& s = before.speakers[w];
+    PolicyWord word = s.open("ripples:smart", {2, 3, 5});
+    word.kind = PolicyWord::Kind::kResume;
+    word.question.kind = Question::Kind::kGroup;
+    word.asked = word.open = w != 2;
+    word.leaves = w == 2;
+    before.desk.hear({}, word, &before.replies);
+    before.resumed(w);
+  }
+  replies = before.take();
+  ASSERT_EQ(replies.size(), 3u);
+  for (const PolicyReply& r : replies) {
+    EXPECT_EQ(r.last, r.rank == 5);
+    if (r.last) continue;
+    EXPECT_EQ(r.members, (std::vector<std::uint32_t>{0, 1}));
+  }
   NextDesk other;
   other.others();
   other.resume(0, {question(Question::Kind::kGroup), {}, true, {}});
@@ -433,6 +453,7 @@ TEST(PolicyDesk, AnyWordsAreSurvived) {
         word.told.kind = random.below(2) == 0 ? Answer::Kind::kGroup : Answer::Kind::kAggregate;
         word.told.number = static_cast<std::int64_t>(random.below(2) == 0 ? random.below(20) : random.next());
         word.told.done = random.below(4) == 0;
+        word.leaves = random.below(16) == 0 && step > 15'000;
         for (std::uint32_t w = 0; w < 10; ++w) {
           if (random.below(3) == 0) word.told.members.push_back(w);
         }

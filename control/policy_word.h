@@ -42,6 +42,7 @@ struct PolicyWord {
   bool asked = false;
   bool open = false;
   bool has_told = false;
+  bool leaves = false;  // it asks no more: a kLeave is in it
   Nanos ago;
   sync::Recollection::Told told = {};
 };

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "control/membership_test_util.h"
 #include "sim/warnings_test_util.h"
 
@@ -244,6 +246,21 @@ TEST(Succession, AGroupIsOneForAllWhereverTheCoordinatorDies) {
     ASSERT_GT(flow_of_all(job, 1, 3), two) << "step " << step;
   }
   EXPECT_GT(told_some, 3) << "the cases that this test is for did not come up";
+}
+
+TEST(Succession, AThousandEnginesFindTheNextOne) {
+  const bool quick = std::getenv("CANARY_TEST_QUICK") != nullptr;
+  Job job({.engines = quick ? 300 : 1000, .join_timeout = 60_s});
+  job.join();
+  job.run_for(1_s);
+  const Nanos died = job.fabric.now();
+  job.kill(0);
+  ask_for_all(job, 1, 1);
+  while (flow_of_all(job, 1, 1) == 0 && job.fabric.now() < died + 10_s) job.run_for(10_ms);
+  EXPECT_LT(job.fabric.now() - died, 1_s);
+  job.kill(100);
+  job.run_for(100_ms);
+  for (const int h : {1, 2, job.options.engines - 1}) EXPECT_EQ(job[h].died.size(), 2u) << h;
 }
 
 TEST(Succession, GroupsWithTheDeadFailAndOthersThatWaitAreFormed) {

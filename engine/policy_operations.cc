@@ -143,11 +143,8 @@ void Engine::resume(PolicyPost& post) {
   PolicyWord word = post.opening;
   word.kind = PolicyWord::Kind::kResume;
   word.ago = word.asked ? now_ - post.asked_at : Nanos{};
+  word.leaves = post.left;
   say(post, std::move(word));
-  if (!post.left) return;
-  PolicyWord leave;
-  leave.kind = PolicyWord::Kind::kLeave;
-  say(post, std::move(leave));
 }
 
 void Engine::on_coordinator_lost(const Status& why) {

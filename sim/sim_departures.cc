@@ -130,7 +130,9 @@ void SimFabric::begin_frame(SimLane& lane, bool at_once) {
   frame.serialise = {};
   if (frame.borrowed != nullptr) {
     link_live(lane, index);
-    if (!options_.stream && !lane.shared_) copy_payload(frame, frame.payload_bytes);
+    // Control has no acknowledgements: what it has handed over is copied, as by a kernel's socket.
+    const bool control = lane.rail_ == kControlRail;
+    if ((!options_.stream && !lane.shared_) || control) copy_payload(frame, frame.payload_bytes);
     if (bytes > room) {
       frame.flags |= Frame::kWaiting | Frame::kEarlyHead;
       frame.limit = static_cast<std::uint32_t>(room - static_cast<std::int64_t>(sizeof(wire::Header)));
