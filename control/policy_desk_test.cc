@@ -414,9 +414,11 @@ TEST(PolicyDesk, WhoLeavesOrDiesWhileTheNextDeskGathersIsNotForgotten) {
   other.others();
   other.resume(0, {question(Question::Kind::kGroup), {}, true, {}});
   other.resume(1, {question(Question::Kind::kGroup), {}, true, {}});
+  other.resume(2, {question(Question::Kind::kGroup), {}, false, {}});
   other.resumed(0);
-  other.resumed(1);
   other.desk.ranks_gone({}, {5}, &other.replies);
+  EXPECT_TRUE(other.take().empty());
+  other.resumed(1);
   replies = other.take();
   ASSERT_EQ(replies.size(), 2u);
   EXPECT_EQ(replies[0].members, (std::vector<std::uint32_t>{0, 1}));
