@@ -59,7 +59,7 @@ std::string survive(const std::string& join, int rank, int ranks, std::size_t un
         if (last_error().code != CANARY_PEER_DIED || !drop(last_error().rank)) return "no sum: " + why;
         break;
       }
-      if (const std::string wrong = wrong_sums(sums, members, round); !wrong.empty()) return wrong;
+      if (std::string wrong = wrong_sums(sums, members, round); !wrong.empty()) return wrong;
       usleep(1000);
     }
     canary_group_destroy(group);
@@ -71,7 +71,7 @@ std::string survive(const std::string& join, int rank, int ranks, std::size_t un
   for (std::size_t i = 0; i < kCount; ++i) in[i] = value_of(rank, 0, i);
   if (canary_all_reduce(group, in.data(), sums.data(), kCount, CANARY_F32, CANARY_SUM, nullptr) != CANARY_OK)
     return "no last sum: " + std::string(last_error().message);
-  if (const std::string wrong = wrong_sums(sums, members, 0); !wrong.empty()) return wrong;
+  if (std::string wrong = wrong_sums(sums, members, 0); !wrong.empty()) return wrong;
   canary_finalize(context);
   return "good after " + std::to_string(formed);
 }
