@@ -14,6 +14,8 @@ namespace canarynet {
 namespace {
 
 constexpr std::size_t kPostsMax = 256;  // of all ranks served here
+// What a successor's desk is told of them takes up room there until all of their workers have said the same.
+constexpr std::size_t kClosedPostsKept = 64;
 
 std::string name_of_policy(std::uint64_t number) { return "policy #" + std::to_string(number); }
 
@@ -228,7 +230,7 @@ void Engine::close_policy(PolicyPost& post) {
   post.inbox = {};
   closed_posts_.push_back(std::move(*place));
   posts_.erase(place);
-  if (closed_posts_.size() > kPostsMax) closed_posts_.erase(closed_posts_.begin());
+  if (closed_posts_.size() > kClosedPostsKept) closed_posts_.erase(closed_posts_.begin());
 }
 
 // Nobody answers any more: none of them, or those of a group's members.
