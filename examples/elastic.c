@@ -100,6 +100,6 @@ int main(int argc, char** argv) {
     if (now() - began > my_end) _exit(0); /* as a process that is killed: no word, no canary_finalize */
     usleep(1000);
   }
-  if (me == last) printf("%d steps in %d groups, the last one of %d ranks: every sum was right\n", steps, groups, count);
+  if (me == last) printf("%d steps in %d groups, the last one of %d ranks: all sums right\n", steps, groups, count);
   return canary_finalize(context) == CANARY_OK ? 0 : failed("canary_finalize");
 }
