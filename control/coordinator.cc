@@ -474,6 +474,7 @@ void Coordinator::take_testimony(std::uint32_t from, const Message& message) {
     const auto rank = static_cast<int>(known->rank);
     if (std::find(peer.info.ranks.begin(), peer.info.ranks.end(), rank) == peer.info.ranks.end()) return;
     std::vector<GroupAnswer> answers;
+    if (peer.testified) return;  // it had told already, and the rest is of this coordinator
     desk_.recall(now_, rank, known->flow, known->members, &answers);
     answer(answers);
   } else if (std::holds_alternative<Testified>(message)) {
@@ -546,7 +547,7 @@ void Coordinator::readmit(ControlLink& link, const Rejoin& rejoin) {
   link.entry = static_cast<int>(rejoin.engine);
   peer.link = take_newcomer(link);
   peer.link->send(Rejoined{rejoin.attempt});
-  if (me_ != 0) desk_.forgotten(peer.info.ranks, rejoin.forgotten);
+  if (me_ != 0 && !peer.testified) desk_.forgotten(peer.info.ranks, rejoin.forgotten);
   // The old connection may have lost these words. All of them may be repeated.
   for (std::uint32_t e = 0; e < peers_.size(); ++e) {
     if (e == rejoin.engine) continue;

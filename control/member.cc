@@ -22,6 +22,7 @@ constexpr Nanos kSuccessorsTurn = 20_ms;  // it hears of the death about when we
 constexpr Nanos kEarlyLimit = 10_s;       // a member that came before this engine coordinates is kept so long
 constexpr std::size_t kGroupsKept = 64;   // for a successor; the coordinator tells all ranks of one in one breath
 constexpr std::size_t kQuestionsKept = 64;
+constexpr Nanos kPartlyRefused = 3_s;  // where other addresses may still answer: a SYN that got lost is sent again
 
 }  // namespace
 
@@ -354,6 +355,7 @@ void Member::settle(ControlLink& link, std::uint32_t attempt) {
   link_ = std::move(taken);
   way_ = Way::kOpen;
   settled_ = true;
+  refusals_ = 0;
   ended_ = false;
   round_ends_ = Nanos::max();
   // Rank 0 knew all of this first.
@@ -382,7 +384,10 @@ void Member::lose_coordinator(Way way, const Status& why) {
   if (way == Way::kDied && !ended_engines_[coordinator_].died) {
     ended_engines_[coordinator_].died = true;
     ended_engines_[coordinator_].why = why.text();
-    notices_.died(coordinator_, why.text(), true);
+    // One that succeeded rank 0 and refuses may have left, with its word lost. Lanes tell.
+    const bool sure = coordinator_ == 0 || refusals_ == 0;
+    ended_engines_[coordinator_].sure = sure;
+    notices_.died(coordinator_, why.text(), sure);
   }
   const std::uint32_t before = coordinator_;
   seek();
@@ -430,6 +435,7 @@ void Member::seek() {
   way_ = Way::kLost;
   redialled_ = ended_ = false;
   round_ends_ = next == me_ ? Nanos::max() : now_ + kSuccessorsTurn;
+  refusals_ = 0;
   // Nobody brought word meanwhile.
   last_heard_ = told_at_ = now_;
   std::fill(heard_.begin(), heard_.end(), now_);
@@ -697,9 +703,12 @@ std::size_t Member::poll(Nanos now) {
       // A coordinator that stands still has the last attempt waiting already: more would only give it more to do.
       if (redialled_ && !attempts_.empty() && attempts_.back()->delivers() && now - dialled_at_ < kAnswerPatience) {
         round_ends_ = now + options_.heartbeat_interval;
-      } else if (coordinator_ != 0 && std::exchange(refusals_, 0) != 0 && attempts_.empty()) {
+      } else if (coordinator_ != 0 && refusals_ != 0 && attempts_.empty() &&
+                 now - partly_refused_at_ > kPartlyRefused) {
         on_refused();
+        refusals_ = 0;
       } else {
+        if (refusals_ == 0) partly_refused_at_ = now;
         dial_again(now);
       }
     }

@@ -123,6 +123,7 @@ class Member final : public Membership, public LinkOwner {
   std::vector<std::unique_ptr<ControlLink>> dialling_;  // of this round
   std::size_t ways_ = 0;                                // that it began with, and how many of them were refused
   std::size_t refusals_ = 0;
+  Nanos partly_refused_at_;                             // the last round before some of them were
   std::vector<std::unique_ptr<ControlLink>> attempts_;  // sent REJOIN, not answered yet; the last is the current one
   LinkGraveyard graveyard_;                             // destroyed outside of callbacks
   std::uint32_t attempt_ = 0;                           // last REJOIN sent

@@ -136,7 +136,7 @@ Status Engine::open_policy(const GroupMember& caller, const port::Command& c) {
 void Engine::on_coordinator(std::uint32_t) {
   for (auto* posts : {&posts_, &closed_posts_}) {
     for (const auto& post : *posts) {
-      if (post->over.ok()) resume(*post);
+      resume(*post);
     }
   }
 }
@@ -145,7 +145,7 @@ void Engine::resume(PolicyPost& post) {
   PolicyWord word = post.opening;
   word.kind = PolicyWord::Kind::kResume;
   word.ago = word.asked ? now_ - post.asked_at : Nanos{};
-  word.leaves = post.left;
+  word.leaves = post.left || !post.over.ok();
   say(post, std::move(word));
 }
 
