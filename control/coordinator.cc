@@ -21,7 +21,7 @@ constexpr std::size_t kRefusedKept = 16;  // reasons of those that were turned a
 constexpr std::size_t kRefusedTold = 4;   // of them, in its text
 constexpr const char* kRefused = "its process has ended, control connections are refused";
 constexpr std::size_t kCallsMax = 16;  // engines at a time
-constexpr Nanos kCallAgain = 1_s;
+constexpr Nanos kCallAgain = 3_s;      // long enough for a SYN that got lost to be sent again
 
 // "algo" and "ring" of "algo=ring".
 std::string name_part(const std::string& setting) { return setting.substr(0, setting.find('=')); }
@@ -473,8 +473,8 @@ void Coordinator::take_testimony(std::uint32_t from, const Message& message) {
   } else if (const auto* known = std::get_if<GroupKnown>(&message)) {
     const auto rank = static_cast<int>(known->rank);
     if (std::find(peer.info.ranks.begin(), peer.info.ranks.end(), rank) == peer.info.ranks.end()) return;
-    std::vector<GroupAnswer> answers;
     if (peer.testified) return;  // it had told already, and the rest is of this coordinator
+    std::vector<GroupAnswer> answers;
     desk_.recall(now_, rank, known->flow, known->members, &answers);
     answer(answers);
   } else if (std::holds_alternative<Testified>(message)) {

@@ -343,6 +343,26 @@ TEST(PolicyDesk, WhoHasNotComeToTheNextDeskIsPutIntoNoGroup) {
   }
 }
 
+// The others have gone on without it, in other groups. It takes part in no other one before it has done its own.
+TEST(PolicyDesk, OneThatComesLateIsInItsGroupUntilItHasDoneIt) {
+  NextDesk d("ripples:random,group=3");
+  d.others();
+  d.resume(0, {question(Question::Kind::kGroup), {}, true, {}});
+  d.resume(1, {});
+  d.desk.poll(1_s, &d.replies);
+  const auto begun = d.take();
+  ASSERT_EQ(begun.size(), 2u);
+  d.resume(
+      2,
+      {question(Question::Kind::kGroup), {}, false, sync::Recollection::Told{Answer::Kind::kGroup, 12, {0, 2}, false}});
+  d.resumed(2);
+  for (const int w : {0, 1}) d.desk.hear({}, d.speakers[w].ask(Question::Kind::kDone, begun[0].number), &d.replies);
+  d.desk.hear({}, d.speakers[0].ask(Question::Kind::kGroup), &d.replies);
+  EXPECT_TRUE(d.take().empty()) << "the group of three waits for it";
+  d.desk.hear({}, d.speakers[2].ask(Question::Kind::kDone, 12), &d.replies);
+  EXPECT_EQ(d.take().size(), 3u);
+}
+
 TEST(PolicyDesk, ARoundOfEsyncKeepsItsListAtTheNextDesk) {
   NextDesk d("esync");
   d.others();

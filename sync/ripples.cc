@@ -206,6 +206,9 @@ void GroupGenerator::recall(Nanos, const Recollection& r) {
     return;
   }
   if (group == nullptr) group = recall_group(*r.told);
+  // The others are in other groups by now. It is in this one until it says that it is not.
+  if (group == nullptr)
+    group = recall_group({Answer::Kind::kGroup, r.told->number, {static_cast<std::uint32_t>(r.worker)}, false});
   if (group != nullptr) group->told.add(r.worker);
 }
 
