@@ -415,6 +415,9 @@ TEST_F(Strangers, WhoSayNothingLeaveDescriptorsAndRoomForMembers) {
   }
 }
 
+// A rank of two opens up to 15 files; some more may be open for a moment, while both call one another.
+constexpr int kMostSpare = 20;
+
 // One of two ranks may open only `spare` files more. Each says something in the end, "" where it lived: the limited
 // one first.
 struct Ends {
@@ -423,7 +426,7 @@ struct Ends {
 };
 std::vector<Ends> with_few_files(int limited, const Strings& limits, const Strings& others) {
   std::vector<std::pair<int, std::vector<Process>>> jobs;
-  for (int spare = 1; spare <= 15; ++spare) {
+  for (int spare = 1; spare <= kMostSpare; ++spare) {
     jobs.emplace_back(spare, std::vector<Process>());
     const std::string join = test::join_url(test::free_port());
     for (int r = 0; r < 2; ++r) {
