@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "control/text.h"
-#include "control/ways.h"
 #include "transport/frames.h"
 #include "transport/strangers.h"
 
@@ -20,8 +19,6 @@ constexpr Nanos kNewcomerLimit = 10_s;    // a member says who it is in one brea
 constexpr std::size_t kRefusedKept = 16;  // reasons of those that were turned away, for the job's own failure
 constexpr std::size_t kRefusedTold = 4;   // of them, in its text
 constexpr const char* kRefused = "its process has ended, control connections are refused";
-constexpr std::size_t kCallsMax = 16;  // engines at a time
-constexpr Nanos kCallAgain = 3_s;      // long enough for a SYN that got lost to be sent again
 
 // "algo" and "ring" of "algo=ring".
 std::string name_part(const std::string& setting) { return setting.substr(0, setting.find('=')); }
@@ -47,7 +44,8 @@ Coordinator::Coordinator(MembershipOptions options, LaneFactory& factory, Member
       desk_(options_.world_size, options_.entry_limit),
       missing_(options_.heartbeat_interval / 2),
       entries_(options_.heartbeat_interval * 3),
-      policies_(options_.world_size, options_.epoch_seed) {}
+      policies_(options_.world_size, options_.epoch_seed),
+      roll_call_(options_, factory_) {}
 
 Status Coordinator::start(Nanos now) {
   now_ = now;
@@ -109,7 +107,7 @@ void Coordinator::succeed(Nanos now, Inheritance inheritance) {
   for (std::uint32_t e = 0; e < peers_.size(); ++e) {
     if (inheritance.passed_over[e]) found_ended(e);
   }
-  next_call_ = gathers_until_;
+  roll_call_.begin(gathers_until_);
   for (EarlyMember& early : inheritance.early) {
     ControlLink& link = *early.link;
     link.hand_to(*this, now_);
@@ -120,9 +118,7 @@ void Coordinator::succeed(Nanos now, Inheritance inheritance) {
   std::vector<GroupAnswer> answers;
   const std::vector<int>& mine = peers_[me_].info.ranks;
   desk_.forgotten(mine, inheritance.forgotten);
-  for (const OwnGroup& g : inheritance.groups) {
-    for (const int rank : g.ranks) desk_.recall(now, rank, g.flow, g.members, &answers);
-  }
+  for (const OwnGroup& g : inheritance.groups) desk_.recall(now, g.ranks, g.flow, g.members, &answers);
   peers_[me_].last_request = inheritance.last_request;
   for (const OpenRequest& r : inheritance.requests) {
     own_requests_.push_back({r.request, r.cookie});
@@ -418,7 +414,7 @@ void Coordinator::on_link_message(ControlLink& link, Message& message) {
           {from, request->request, rank, 0, Status(CANARY_INVALID_ARGUMENT, "asked for another engine's rank")});
     } else {
       desk_.ask(now_, from, request->request, rank, request->members, &answers,
-                /*carried=*/me_ != 0 && !peer.testified);
+                /*carried=*/succeeds() && !peer.testified);
     }
     answer(answers);
   } else if (auto* note = std::get_if<VerdictNote>(&message)) {
@@ -441,7 +437,7 @@ void Coordinator::on_link_message(ControlLink& link, Message& message) {
     send_replies(replies);
   } else if (auto* leave = std::get_if<Leave>(&message)) {
     take_leave(from, std::move(leave->words));
-  } else if (me_ != 0) {
+  } else if (succeeds()) {
     take_testimony(from, message);
   }
 }
@@ -471,11 +467,13 @@ void Coordinator::take_testimony(std::uint32_t from, const Message& message) {
   } else if (const auto* left = std::get_if<Left>(&message)) {
     if (is_away(left->engine)) take_leave(left->engine, left->words);
   } else if (const auto* known = std::get_if<GroupKnown>(&message)) {
-    const auto rank = static_cast<int>(known->rank);
-    if (std::find(peer.info.ranks.begin(), peer.info.ranks.end(), rank) == peer.info.ranks.end()) return;
+    const auto is_its = [&](int rank) {
+      return std::find(peer.info.ranks.begin(), peer.info.ranks.end(), rank) != peer.info.ranks.end();
+    };
+    if (!std::all_of(known->ranks.begin(), known->ranks.end(), is_its)) return;
     if (peer.testified) return;  // it had told already, and the rest is of this coordinator
     std::vector<GroupAnswer> answers;
-    desk_.recall(now_, rank, known->flow, known->members, &answers);
+    desk_.recall(now_, known->ranks, known->flow, known->members, &answers);
     answer(answers);
   } else if (std::holds_alternative<Testified>(message)) {
     peer.testified = true;
@@ -491,9 +489,9 @@ void Coordinator::on_link_down(ControlLink& link, const Status& reason, bool han
   if (link.entry < 0) {
     if (std::unique_ptr<ControlLink> newcomer = take_newcomer(link); newcomer != nullptr) {
       if (!hangup) link.send(Retract{});
-      return bury(std::move(newcomer));
+      bury(std::move(newcomer));
     }
-    return on_call(link, hangup);
+    return;
   }
   Peer& peer = peers_[static_cast<std::size_t>(link.entry)];
   // Deaf, or given up by the network (ETIMEDOUT, EHOSTUNREACH): no proof that its process has ended.
@@ -547,7 +545,7 @@ void Coordinator::readmit(ControlLink& link, const Rejoin& rejoin) {
   link.entry = static_cast<int>(rejoin.engine);
   peer.link = take_newcomer(link);
   peer.link->send(Rejoined{rejoin.attempt});
-  if (me_ != 0 && !peer.testified) desk_.forgotten(peer.info.ranks, rejoin.forgotten);
+  if (succeeds() && !peer.testified) desk_.forgotten(peer.info.ranks, rejoin.forgotten);
   // The old connection may have lost these words. All of them may be repeated.
   for (std::uint32_t e = 0; e < peers_.size(); ++e) {
     if (e == rejoin.engine) continue;
@@ -603,44 +601,13 @@ void Coordinator::declare_dead(std::uint32_t engine, const std::string& why, boo
                                       peer.info.ranks.front(), peer.info.host_name, "entry"));
 }
 
-// Some of those that have not come to this successor ended together with its predecessor, and nobody saw it. They are
-// called, a few at a time: one whose machine answers and that refuses at all its addresses is no more.
 void Coordinator::call_absent(Nanos now) {
-  for (Call& call : calls_) {
-    // Addresses that never answer are of NICs that died with it.
-    if (call.refusals != 0 && !call.up) found_ended(call.engine);
-    for (auto& link : call.links) bury(std::move(link));
-  }
-  calls_.clear();
-  next_call_ = Nanos::max();
-  const auto all = static_cast<std::uint32_t>(peers_.size());
-  for (std::uint32_t step = 0; step < all && calls_.size() < kCallsMax; ++step) {
-    const std::uint32_t e = (call_from_ + step) % all;
-    const Peer& peer = peers_[e];
-    if (e == me_ || peer.dead || peer.left || peer.last_attempt != 0) continue;
-    next_call_ = now + kCallAgain;
-    Call call{e, {}, 0};
-    for (const Address& way : ways_to(peer.info, options_)) {
-      auto link = std::make_unique<ControlLink>(*this, now_);
-      if (link->dial(factory_, way).ok()) call.links.push_back(std::move(link));
-    }
-    if (call.links.empty()) continue;
-    calls_.push_back(std::move(call));
-    if (calls_.size() == kCallsMax) call_from_ = e + 1;
-  }
-}
-
-// One of these connections stands, or ended before it did.
-void Coordinator::on_call(ControlLink& link, bool refused) {
-  for (Call& call : calls_) {
-    const auto found =
-        std::find_if(call.links.begin(), call.links.end(), [&](const auto& l) { return l.get() == &link; });
-    if (found == call.links.end()) continue;
-    if (refused && ++call.refusals == call.links.size()) call.ended = true;
-    call.up |= link.up();  // it lives, and will come
-    if (!refused) bury(std::move(*found));
-    return;
-  }
+  const auto absent = [&](std::uint32_t e) {
+    return e != me_ && !peers_[e].dead && !peers_[e].left && peers_[e].last_attempt == 0;
+  };
+  std::vector<std::uint32_t> ended;
+  roll_call_.poll(now, roster_->engines, absent, &ended);
+  for (const std::uint32_t e : ended) found_ended(e);
 }
 
 void Coordinator::found_ended(std::uint32_t engine) {
@@ -796,10 +763,7 @@ std::size_t Coordinator::poll(Nanos now) {
   if (phase_ == Phase::kJoined) {
     if (look || now >= next_judgement_) judge_ended(now);
     if (now >= next_beat_) beat(now);
-    for (Call& call : calls_) {
-      if (std::exchange(call.ended, false)) found_ended(call.engine);
-    }
-    if (now >= next_call_) call_absent(now);
+    if (now >= roll_call_.next_deadline()) call_absent(now);
     if (now >= std::max(missing_.next_deadline(), gathers_until_)) {
       for (const Verdict& v : missing_.poll(now)) {
         flood(v);
@@ -829,7 +793,7 @@ std::size_t Coordinator::poll(Nanos now) {
 Nanos Coordinator::next_deadline() const {
   if (abandoned_) return Nanos::max();
   if (!notices_.empty() || !graveyard_.empty()) return now_;
-  Nanos next = std::min({join_deadline_, next_beat_, next_judgement_, desk_.next_deadline(), next_call_,
+  Nanos next = std::min({join_deadline_, next_beat_, next_judgement_, desk_.next_deadline(), roll_call_.next_deadline(),
                          std::max(missing_.next_deadline(), gathers_until_), entries_.next_deadline(),
                          policies_.next_deadline()});
   if (!newcomers_.empty()) next = std::min(next, newcomers_.front().since + kNewcomerLimit + 1_ns);
@@ -847,7 +811,7 @@ void Coordinator::abandon() noexcept {
   phase_ = Phase::kFailed;
   for (Peer& peer : peers_) peer.link.reset();
   newcomers_.clear();
-  calls_.clear();
+  roll_call_.abandon();
   graveyard_.clear();
 }
 

@@ -20,6 +20,7 @@
 #include "control/miss_desk.h"
 #include "control/notices.h"
 #include "control/policy_desk.h"
+#include "control/roll_call.h"
 
 namespace canarynet::control {
 
@@ -75,20 +76,12 @@ class Coordinator final : public Membership, public LinkOwner {
     std::unique_ptr<ControlLink> link;
     Nanos since;
   };
-  // Of a successor, to an engine that has not come: does its process live?
-  struct Call {
-    std::uint32_t engine;
-    std::vector<std::unique_ptr<ControlLink>> links;
-    std::size_t refusals = 0;
-    bool ended = false;  // all of them; judged in poll()
-    bool up = false;     // one stood
-  };
   struct Refused {
     std::vector<int> ranks;  // that it said it serves, where it came to that
     Status why;
   };
 
-  void on_link_up(ControlLink& link) override { on_call(link, /*refused=*/false); }
+  void on_link_up(ControlLink&) override {}
   void on_link_hello(ControlLink&, const wire::HelloPayload&) override {}
   void on_link_message(ControlLink& link, Message& message) override;
   void on_link_down(ControlLink& link, const Status& reason, bool hangup) override;
@@ -109,10 +102,10 @@ class Coordinator final : public Membership, public LinkOwner {
   void take_testimony(std::uint32_t from, const Message& message);
   void take_leave(std::uint32_t engine, std::vector<LastWord> words);
   std::string my_name() const;
+  bool succeeds() const { return me_ != 0; }  // of rank 0's engine nobody is the successor
   void judge_ended(Nanos now);
   void declare_dead(std::uint32_t engine, const std::string& why, bool sure = true);
   void call_absent(Nanos now);
-  void on_call(ControlLink& link, bool refused);
   void found_ended(std::uint32_t engine);
   void tell_all(const Message& message, std::uint32_t except);
   void spread(const Verdict& verdict, std::uint32_t from);
@@ -140,10 +133,7 @@ class Coordinator final : public Membership, public LinkOwner {
   std::shared_ptr<Roster> roster_ = std::make_shared<Roster>();  // shared with the listener, once complete
   std::vector<Peer> peers_;                                      // in order of arrival, after the join in the roster's
   std::vector<Newcomer> newcomers_;                              // said hello, not yet who they are; the oldest first
-  std::vector<Call> calls_;
-  Nanos next_call_ = Nanos::max();
-  std::uint32_t call_from_ = 0;   // engines take turns
-  std::vector<Refused> refused_;  // while gathering, oldest first
+  std::vector<Refused> refused_;                                 // while gathering, oldest first
   SparseWarning refused_warning_;
   LinkGraveyard graveyard_;  // destroyed outside of callbacks
   int ranks_there_ = 0;
@@ -152,6 +142,7 @@ class Coordinator final : public Membership, public LinkOwner {
   MissDesk missing_;
   EntryDesk entries_;
   PolicyDesk policies_;
+  RollCall roll_call_;
   std::vector<OwnRequest> own_requests_;
   VerdictLog verdicts_;
   Notices notices_;

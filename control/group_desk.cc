@@ -85,7 +85,7 @@ bool GroupDesk::take_recalled(GroupAnswer* answer, const std::vector<int>& membe
     if (group->told[member] || forgotten_[static_cast<std::size_t>(answer->rank)] >= group->flow) continue;
     answer->flow = group->flow;
     group->told[member] = true;
-    if (std::find(group->told.begin(), group->told.end(), false) == group->told.end()) recalled_.erase(group);
+    if (group->known_to_all()) recalled_.erase(group);
     return true;
   }
   return false;
@@ -110,14 +110,17 @@ std::vector<GroupAnswer> GroupDesk::withdraw(List& list, std::size_t member) {
   return out;
 }
 
-void GroupDesk::recall(Nanos now, int rank, std::uint32_t flow, const std::vector<int>& members,
+void GroupDesk::recall(Nanos now, const std::vector<int>& ranks, std::uint32_t flow, const std::vector<int>& members,
                        std::vector<GroupAnswer>* answers) {
-  const auto place = std::find(members.begin(), members.end(), rank);
+  const auto is_member = [&](int r) { return std::find(members.begin(), members.end(), r) != members.end(); };
   const auto in_job = [&](int r) { return r >= 0 && static_cast<std::size_t>(r) < gone_.size(); };
   std::vector<int> sorted = members;
   std::sort(sorted.begin(), sorted.end());
   const bool distinct = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
-  if (place == members.end() || !distinct || !std::all_of(members.begin(), members.end(), in_job)) return;
+  if (!distinct || !std::all_of(members.begin(), members.end(), in_job) ||
+      !std::all_of(ranks.begin(), ranks.end(), is_member)) {
+    return;
+  }
   next_flow_ = std::max(next_flow_, std::min(flow, kFlowsMax - kFlowsLeft) + kFlowsLeft);
   auto group = std::lower_bound(recalled_.begin(), recalled_.end(), flow,
                                 [](const Recalled& known, std::uint32_t f) { return known.flow < f; });
@@ -126,8 +129,11 @@ void GroupDesk::recall(Nanos now, int rank, std::uint32_t flow, const std::vecto
     group = recalled_.insert(group, {flow, members, std::vector<bool>(members.size())});
   }
   if (group->members != members) return;
-  group->told[static_cast<std::size_t>(place - members.begin())] = true;
-  if (std::find(group->told.begin(), group->told.end(), false) == group->told.end()) {
+  for (const int rank : ranks) {
+    const auto place = std::find(members.begin(), members.end(), rank);
+    group->told[static_cast<std::size_t>(place - members.begin())] = true;
+  }
+  if (group->known_to_all()) {
     recalled_.erase(group);
     return;
   }

@@ -46,10 +46,10 @@ class GroupDesk {
   // Answers that follow are appended to *answers.
   void ask(Nanos now, std::uint32_t engine, std::uint32_t request, int rank, const std::vector<int>& members,
            std::vector<GroupAnswer>* answers, bool carried = false);
-  // The numbers that another desk has handed out come from its ranks: one recall() for each group and rank that was
-  // told of it, no longer in order. `carried` in ask(): that rank had asked before.
+  // The numbers that another desk has handed out come from its ranks: one recall() for each group and the ranks of
+  // one engine that were told of it, no longer in order. `carried` in ask(): that rank had asked before.
   void succeed() { next_flow_ = std::max(next_flow_, kFlowsLeft); }
-  void recall(Nanos now, int rank, std::uint32_t flow, const std::vector<int>& members,
+  void recall(Nanos now, const std::vector<int>& ranks, std::uint32_t flow, const std::vector<int>& members,
               std::vector<GroupAnswer>* answers);
   // These ranks can't tell which groups they had up to that number: they had them all.
   void forgotten(const std::vector<int>& ranks, std::uint32_t up_to);
@@ -81,6 +81,7 @@ class GroupDesk {
     std::uint32_t flow = 0;
     std::vector<int> members;
     std::vector<bool> told;
+    bool known_to_all() const { return std::find(told.begin(), told.end(), false) == told.end(); }
   };
   bool take_recalled(GroupAnswer* answer, const std::vector<int>& members);
   std::vector<GroupAnswer> withdraw(List& list, std::size_t member);

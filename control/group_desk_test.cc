@@ -117,9 +117,9 @@ struct NextDesk {
     desk.ask({}, rank, request, static_cast<int>(rank), list, &answers, carried);
     return answers;
   }
-  std::vector<GroupAnswer> recall(int rank, std::uint32_t flow, const std::vector<int>& list) {
+  std::vector<GroupAnswer> recall(const std::vector<int>& ranks, std::uint32_t flow, const std::vector<int>& list) {
     std::vector<GroupAnswer> answers;
-    desk.recall({}, rank, flow, list, &answers);
+    desk.recall({}, ranks, flow, list, &answers);
     return answers;
   }
   GroupDesk desk{6, 5_s};
@@ -127,7 +127,7 @@ struct NextDesk {
 
 TEST(GroupDesk, WhatAnotherDeskFormedIsToldToThoseWhoHadAskedForIt) {
   NextDesk d;
-  EXPECT_TRUE(d.recall(1, 9, {1, 2, 3}).empty());
+  EXPECT_TRUE(d.recall({1}, 9, {1, 2, 3}).empty());
   auto answers = d.ask(2, 4, {1, 2, 3}, true);
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_EQ(answers[0].flow, 9u);
@@ -135,7 +135,7 @@ TEST(GroupDesk, WhatAnotherDeskFormedIsToldToThoseWhoHadAskedForIt) {
   NextDesk late;
   EXPECT_TRUE(late.ask(3, 7, {1, 2, 3}, true).empty());
   EXPECT_TRUE(late.ask(3, 8, {1, 2, 3}, true).empty());
-  answers = late.recall(1, 9, {1, 2, 3});
+  answers = late.recall({1}, 9, {1, 2, 3});
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_EQ(answers[0].request, 7u);
   EXPECT_EQ(answers[0].flow, 9u);
@@ -150,28 +150,33 @@ TEST(GroupDesk, WhatAnotherDeskFormedIsToldToThoseWhoHadAskedForIt) {
 
 TEST(GroupDesk, WhatARankHadOfAnotherDeskItDoesNotGetAgain) {
   NextDesk d;
-  d.recall(1, 9, {1, 2});
-  d.recall(2, 9, {1, 2});
+  d.recall({1}, 9, {1, 2});
+  d.recall({2}, 9, {1, 2});
   EXPECT_TRUE(d.ask(1, 5, {1, 2}, true).empty());
   EXPECT_NE(d.ask(2, 5, {1, 2}, true)[0].flow, 9u);
+  // Several ranks of one engine are told of at once.
+  d.recall({1, 3}, 12, {1, 2, 3});
+  EXPECT_TRUE(d.ask(3, 2, {1, 2, 3}, true).empty());
+  EXPECT_EQ(d.ask(2, 6, {1, 2, 3}, true)[0].flow, 12u);
   // It has forgotten which ones it had.
-  d.recall(3, 20, {3, 4});
+  d.recall({3}, 20, {3, 4});
   d.desk.forgotten({4}, 30);
   EXPECT_TRUE(d.ask(4, 1, {3, 4}, true).empty());
   // What was not asked for before is new.
-  d.recall(0, 40, {0, 5});
+  d.recall({0}, 40, {0, 5});
   EXPECT_TRUE(d.ask(5, 1, {0, 5}, false).empty());
   EXPECT_GT(d.ask(0, 1, {0, 5}, false)[0].flow, 40u);
 }
 
 TEST(GroupDesk, NonsenseOfAnotherDeskIsPassedOver) {
   NextDesk d;
-  EXPECT_TRUE(d.recall(1, 9, {2, 3}).empty()) << "not its group";
-  EXPECT_TRUE(d.recall(1, 9, {1, 77}).empty()) << "no such rank";
-  d.recall(1, 10, {1, 2});
-  d.recall(2, 10, {2, 1});  // another list under this number
+  EXPECT_TRUE(d.recall({1}, 9, {2, 3}).empty()) << "not its group";
+  EXPECT_TRUE(d.recall({2, 1}, 9, {2, 3}).empty()) << "not of all of them";
+  EXPECT_TRUE(d.recall({1}, 9, {1, 77}).empty()) << "no such rank";
+  d.recall({1}, 10, {1, 2});
+  d.recall({2}, 10, {2, 1});  // another list under this number
   EXPECT_EQ(d.ask(2, 1, {1, 2}, true)[0].flow, 10u);
-  d.recall(1, GroupDesk::kFlowsMax, {1, 2, 3});
+  d.recall({1}, GroupDesk::kFlowsMax, {1, 2, 3});
   EXPECT_TRUE(d.ask(4, 1, {4, 5}, false).empty());
   const auto answers = d.ask(5, 1, {4, 5}, false);
   ASSERT_EQ(answers.size(), 2u);

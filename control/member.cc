@@ -364,9 +364,7 @@ void Member::settle(ControlLink& link, std::uint32_t attempt) {
     if (ended_engines_[e].left) link_->send(Left{e, ended_engines_[e].words});
   }
   for (const OwnGroup& g : groups_) {
-    for (const int rank : g.ranks) {
-      if (coordinator_ != 0) link_->send(GroupKnown{static_cast<std::uint32_t>(rank), g.flow, g.members});
-    }
+    if (coordinator_ != 0) link_->send(GroupKnown{g.ranks, g.flow, g.members});
   }
   for (const Pending& p : pending_) send_request(p);
   for (const Verdict& v : own_verdicts_.all()) link_->send(VerdictNote{v});

@@ -472,13 +472,13 @@ void put(Writer& w, const ConnectRequest& m) { w.number(m.engine); }
 void get(Reader& r, ConnectRequest* m) { m->engine = r.number<std::uint32_t>("engine"); }
 
 void put(Writer& w, const GroupKnown& m) {
-  w.number(m.rank);
+  put(w, m.ranks);
   w.number(m.flow);
   put(w, m.members);
 }
 void get(Reader& r, GroupKnown* m) {
-  m->rank = r.number<std::uint32_t>("rank");
-  r.check(m->rank < kWorldMax, "rank");
+  m->ranks = get_ranks(r, "ranks");
+  r.check(!m->ranks.empty(), "ranks");
   m->flow = r.number<std::uint32_t>("flow");
   r.check(m->flow != 0 && m->flow <= kFlowsMax, "flow");
   m->members = get_ranks(r, "members");

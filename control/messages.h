@@ -130,7 +130,7 @@ struct ConnectRequest {
 
 // To a successor: a group that its predecessor formed, as that one told the sender's rank.
 struct GroupKnown {
-  std::uint32_t rank = 0;
+  std::vector<int> ranks;  // those of the sender's that were told
   std::uint32_t flow = 0;
   std::vector<int> members;  // world ranks
 };

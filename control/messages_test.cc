@@ -95,7 +95,7 @@ std::vector<Message> one_of_each() {
           ConnectRequest{3},
           word,
           reply,
-          GroupKnown{2, 9, {4, 2, 7}},
+          GroupKnown{{2, 7}, 9, {4, 2, 7}},
           Testified{}};
 }
 

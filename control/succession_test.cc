@@ -389,7 +389,7 @@ TEST(Succession, StrangersDoNotMakeACoordinator) {
     say(wire::Kind::kHello, &hello, sizeof hello);
     for (const control::Message& message :
          {control::Message{control::Rejoin{job_token, 2, 7, 1, 0}}, control::Message{control::Death{0, "so"}},
-          control::Message{control::GroupKnown{2, 3, {1, 2}}}}) {
+          control::Message{control::GroupKnown{{2}, 3, {1, 2}}}}) {
       const auto bytes = control::encode(message);
       say(wire::Kind::kControl, bytes.data(), bytes.size());
     }

@@ -269,12 +269,16 @@ class Engine final : public MembershipListener,
     // The part of it whose operation is done here; bounded by the budget, never grows. Null: there never was a channel.
     std::unique_ptr<HashedBag<EagerDebt>> debts;
     Status why_gone;                     // what a group that needs it is told
-    std::string why_ended;               // the coordinator says that its process is no more; lanes are to agree
     Nanos complained_at = Nanos::max();  // since when some group has waited for a lane to it
     Nanos unheard_since = Nanos::max();  // since when it is heard and seems to have heard nothing for too long
     std::uint32_t beat_turn = 0;         // whose turn it is in the heartbeat's group fields
     bool awaited = false;                // the join waits until a lane to it is up
     Nanos next_ask = Nanos::max();       // it dials, and is asked to over control until a lane is up
+  };
+  // The coordinator says that this process is no more. Lanes are to agree.
+  struct Doubt {
+    std::uint32_t engine = 0;
+    std::string why;
   };
   struct StraySignature {
     std::uint32_t flow = 0;
@@ -527,6 +531,7 @@ class Engine final : public MembershipListener,
   std::string rank_name(int world_rank) const;
   std::string ranks_text(std::uint32_t engine) const;
   void check_silence(Nanos now);
+  bool take_ended(std::uint32_t engine, const std::string& why);
   void lose(std::uint32_t engine, const Status& why);
   void give_up_groups(const Status& why = {});
   Status loss(std::uint32_t engine, canary_status code, const std::string& text) const;
@@ -591,6 +596,7 @@ class Engine final : public MembershipListener,
   bool messages_left_ = false;            // likewise
 
   Nanos now_;
+  std::vector<Doubt> doubtful_;  // one for an engine
   Nanos next_housekeeping_;
   Nanos decisions_due_ = Nanos::max();  // when a group's table needs attention before the next housekeeping
   Nanos looked_at_;                     // the last housekeeping

@@ -215,18 +215,28 @@ void Engine::on_engine_died(std::uint32_t engine, const std::string& why) {
 }
 
 bool Engine::stands(std::uint32_t engine) const {
-  return engine < peers_.size() && peers_[engine].channel && peers_[engine].channel->paths_up() > 0;
+  return engine < peers_.size() && peers_[engine].channel && peers_[engine].channel->stands();
+}
+
+void Engine::on_engine_ended(std::uint32_t engine, const std::string& why) {
+  if (engine >= peers_.size() || take_ended(engine, why)) return;
+  std::erase_if(doubtful_, [&](const Doubt& d) { return d.engine == engine; });
+  doubtful_.push_back({engine, why});
 }
 
 // An engine that never had a lane to it, or has heard its farewell, misses nothing of it. Others name it, if they do.
-// While a lane stands its process lives, whatever refused a connection to it.
-void Engine::on_engine_ended(std::uint32_t engine, const std::string& why) {
-  if (engine >= peers_.size() || peers_[engine].ended()) return;
-  EnginePeer& peer = peers_[engine];
-  const Channel* const c = peer.channel.get();
-  if (c == nullptr || !c->ever_up() || c->peer_left()) return on_engine_left(engine, {});
-  peer.why_ended = why;
-  if (!stands(engine)) on_engine_died(engine, why);
+// While a lane stands its process lives, whatever refused a connection to it: false, and it is asked again.
+bool Engine::take_ended(std::uint32_t engine, const std::string& why) {
+  if (peers_[engine].ended()) return true;
+  const Channel* const c = peers_[engine].channel.get();
+  if (c == nullptr || !c->ever_up() || c->peer_left()) {
+    on_engine_left(engine, {});
+  } else if (!c->stands()) {
+    on_engine_died(engine, why);
+  } else {
+    return false;
+  }
+  return true;
 }
 
 void Engine::on_engine_left(std::uint32_t engine, const std::vector<LastWord>& words) {
@@ -384,6 +394,7 @@ void Engine::housekeeping(Nanos now) {
   check_ready();
   if (!joined_) return;
   ask_to_be_dialled(now);
+  if (!leaving_) std::erase_if(doubtful_, [&](const Doubt& d) { return take_ended(d.engine, d.why); });
   if (!leaving_ && options_.settings.progress_thread) {
     watch_.warn(now);
     check_silence(now);

@@ -40,10 +40,6 @@ void Engine::check_silence(Nanos now) {
   for (std::uint32_t e = 0; e < peers_.size(); ++e) {
     EnginePeer& p = peers_[e];
     if (!SilenceWatch::should_speak(p)) continue;
-    if (!p.why_ended.empty() && p.channel->paths_up() == 0) {
-      on_engine_died(e, p.why_ended);
-      continue;
-    }
     const bool deaf = hears_nothing(p, now);
     const Nanos control = std::max(membership_->last_heard(e), p.met);
     const Nanos lanes = p.channel ? p.channel->last_heard() : Nanos{};

@@ -497,8 +497,11 @@ TEST(ChannelFaults, ALaneOnProbationCarriesDataWhenThereIsNoOther) {
     pair.pass(150_ms);
     pair.fabric.nic_up(1, 0);
     ASSERT_TRUE(pair.until([&] { return pair.a().channel->paths()[0].state == Path::State::kProbation; }, 2_s));
+    EXPECT_TRUE(pair.a().channel->stands());
+    EXPECT_EQ(pair.a().channel->paths_up(), 0);
   }
   pair.fabric.nic_down(1, 0, NicDeath::kBothEnds);
+  ASSERT_TRUE(pair.until([&] { return !pair.a().channel->stands(); }, 1_s));
   for (std::uint32_t i = 0; i < 4; ++i) pair.a().send(kFlow, i, 100'000);  // while there is no lane at all
   pair.pass(150_ms);
   pair.fabric.nic_up(1, 0);

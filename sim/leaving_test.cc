@@ -107,5 +107,60 @@ TEST(Leaving, WhatARankHadEnteredIsKnownToThoseWhoHearOfItThroughOthersOnly) {
   expect_root_known_to_have_called(c, 1, 62);
 }
 
+// A coordinator that finds all control connections to an engine refused says that its process has ended. A firewall
+// refuses as well, and the lanes know better.
+class SaidToHaveEnded : public ::testing::TestWithParam<bool> {
+ protected:
+  SaidToHaveEnded() : cluster(options()) {}
+  static ClusterOptions options() {
+    ClusterOptions o = flat_cluster(3, 1);
+    o.settings.progress_thread = GetParam();
+    o.fabric.control_over_rails = false;
+    return o;
+  }
+  void say() { cluster.engine(2).on_engine_ended(1, "connections are refused"); }
+  void flap() {
+    cluster.fabric().nic_down(2, 0, NicDeath::kBothEnds);
+    cluster.run_for(200_ms);
+    cluster.fabric().nic_up(2, 0);
+    cluster.run_for(500_ms);
+  }
+  Cluster cluster;
+};
+INSTANTIATE_TEST_SUITE_P(By, SaidToHaveEnded, ::testing::Bool(),
+                         [](const auto& by) { return by.param ? "threads" : "callers"; });
+
+TEST_P(SaidToHaveEnded, CountsOnceTheLastLaneIsGone) {
+  ASSERT_TRUE(cluster.join());
+  AllRanks before(cluster, sum(3, 1000));
+  before.submit_all();
+  before.expect_exact(1_s);
+  say();
+  cluster.run_for(2_s);
+  AllRanks during(cluster, sum(3, 1000, 2));
+  during.submit_all();
+  during.expect_exact(1_s);
+  // It ends, and the coordinator, which says so at once, is not heard.
+  cluster.fabric().block(0, 2);
+  cluster.kill(1, CrashKind::kHangup);
+  AllRanks after(cluster, sum(3, 1000, 3));
+  after.submit(2);
+  ASSERT_TRUE(cluster.run_until([&] { return after.done(2); }, 1_s));
+  EXPECT_EQ(after.ticket(2).status.code(), CANARY_PEER_DIED) << after.ticket(2).status.to_string();
+  const std::string text = after.ticket(2).status.text();
+  EXPECT_NE(text.find("connections are refused"), std::string::npos) << text;
+}
+
+TEST_P(SaidToHaveEnded, WaitsForALaneOnProbation) {
+  ASSERT_TRUE(cluster.join());
+  for (int i = 0; i < 6; ++i) flap();  // each return that fails doubles the probation
+  ASSERT_TRUE(cluster.engine(2).stands(1));
+  say();
+  cluster.run_for(5_s);
+  AllRanks op(cluster, sum(3, 1000));
+  op.submit_all();
+  op.expect_exact(1_s);
+}
+
 }  // namespace
 }  // namespace canarynet

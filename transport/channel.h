@@ -166,6 +166,7 @@ class Channel final : public LaneSink {
   void goodbye(Nanos now);
 
   int paths_up() const;
+  bool stands() const;  // a lane is up, or on probation: the peer's process answers
   bool ever_up() const { return ever_up_; }
   // Records in flight or waiting for a lane.
   bool drained() const { return records_.used() == 0; }

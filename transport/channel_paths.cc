@@ -88,6 +88,12 @@ int Channel::paths_up() const {
   return up;
 }
 
+bool Channel::stands() const {
+  return std::any_of(paths_.begin(), paths_.end(), [](const Path& path) {
+    return path.state == Path::State::kUp || path.state == Path::State::kProbation;
+  });
+}
+
 void Channel::start(Nanos now) {
   now_ = now;
   last_heard_ = heard_by_peer_ = now;
