@@ -15,13 +15,13 @@ function(canarynet_own_flags target)
   endif()
 endfunction()
 
-# canarynet_library(NAME SOURCES a.cc … [SEPARATE b.cc …] [DEPS base …])
+# canarynet_library(NAME SOURCES a.cc … [SEPARATE b.cc …] [PRECOMPILE name/name.h] [DEPS base …])
 # A static library canarynet_NAME, alias canarynet::NAME; #include paths start at the repository's root. Sanitized builds
 # compile its SOURCES in bundles, so that headers are read once for several of them; those under SEPARATE can't share a
 # bundle, since they define the same names or include headers that exclude each other. Ordinary builds compile each by
-# itself, so that no source forgets an include.
+# itself, with CANARYNET_PRECOMPILE after the header under PRECOMPILE. That no source forgets an include clang-tidy sees.
 function(canarynet_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;SEPARATE" ${ARGN})
+  cmake_parse_arguments(ARG "" "PRECOMPILE" "SOURCES;DEPS;SEPARATE" ${ARGN})
   add_library(canarynet_${name} STATIC ${ARG_SOURCES} ${ARG_SEPARATE})
   add_library(canarynet::${name} ALIAS canarynet_${name})
   target_include_directories(canarynet_${name} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
@@ -32,6 +32,8 @@ function(canarynet_library name)
   if(CANARYNET_SANITIZE)
     set_target_properties(canarynet_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
     set_source_files_properties(${ARG_SEPARATE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  elseif(CANARYNET_PRECOMPILE AND ARG_PRECOMPILE)
+    target_precompile_headers(canarynet_${name} PRIVATE ${PROJECT_SOURCE_DIR}/${ARG_PRECOMPILE})
   endif()
 endfunction()
 
@@ -44,28 +46,47 @@ function(canarynet_program name)
   canarynet_own_flags(${name})
 endfunction()
 
-# Flags of test code: as our own, but in sanitized builds not optimised (checks are compiled in either way, and it takes
-# half the time) and with the test framework's headers precompiled. Ordinary builds go without, so that no source
-# forgets an include.
-function(canarynet_test_flags target)
-  canarynet_own_flags(${target})
-  if(NOT CANARYNET_SANITIZE)
+# canarynet_precompile(TARGET KEY LIBS … HEADERS …)
+# These headers come first in every source of the target, precompiled once for all targets with this key. scripts/lint
+# compiles a twentieth of the tests without, so that none forgets an include for long.
+function(canarynet_precompile target key)
+  if(NOT CANARYNET_PRECOMPILE)
     return()
   endif()
-  target_compile_options(${target} PRIVATE -O0)
+  cmake_parse_arguments(ARG "" "" "LIBS;HEADERS" ${ARGN})
+  set(owner canarynet_${key}_headers)
+  if(NOT TARGET ${owner})
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/${key}_headers.cc CONTENT "// reads the precompiled header\n")
+    add_library(${owner} OBJECT ${PROJECT_BINARY_DIR}/${key}_headers.cc)
+    target_link_libraries(${owner} PRIVATE ${ARG_LIBS})
+    target_precompile_headers(${owner} PRIVATE ${ARG_HEADERS})
+    canarynet_own_flags(${owner})
+    # As the executables that use it.
+    target_compile_options(${owner} PRIVATE -fPIE ${CANARYNET_TEST_OPTIMISATION})
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${owner})
+endfunction()
+
+# Test code takes longer to optimise than to run. In sanitized builds checks are compiled in either way.
+if(CANARYNET_SANITIZE)
+  set(CANARYNET_TEST_OPTIMISATION -O0)
+else()
+  set(CANARYNET_TEST_OPTIMISATION $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
+endif()
+
+# Flags of test code: as our own, optimised less.
+function(canarynet_test_flags target)
+  canarynet_own_flags(${target})
+  target_compile_options(${target} PRIVATE ${CANARYNET_TEST_OPTIMISATION})
   get_target_property(type ${target} TYPE)
-  if(type STREQUAL EXECUTABLE)
-    if(NOT TARGET canarynet_test_headers)
-      file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/test_headers.cc CONTENT "int main() {}\n")
-      add_executable(canarynet_test_headers ${PROJECT_BINARY_DIR}/test_headers.cc)
-      target_link_libraries(canarynet_test_headers PRIVATE GTest::gtest)
-      target_precompile_headers(canarynet_test_headers PRIVATE <gtest/gtest.h> <algorithm> <chrono> <cstring>
-        <functional>
-        <map> <memory> <string> <thread> <vector>)
-      canarynet_own_flags(canarynet_test_headers)
-      target_compile_options(canarynet_test_headers PRIVATE -O0)
-    endif()
-    target_precompile_headers(${target} REUSE_FROM canarynet_test_headers)
+  get_target_property(libraries ${target} LINK_LIBRARIES)
+  if(NOT type STREQUAL EXECUTABLE)
+    return()
+  elseif("canarynet::cluster" IN_LIST libraries)
+    canarynet_precompile(${target} cluster_test LIBS canarynet::cluster GTest::gtest
+      HEADERS ${PROJECT_SOURCE_DIR}/sim/cluster_test_util.h)
+  else()
+    canarynet_precompile(${target} test LIBS GTest::gtest HEADERS <gtest/gtest.h>)
   endif()
 endfunction()
 

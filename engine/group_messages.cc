@@ -184,9 +184,9 @@ void Engine::check_messages(Group& g, GroupMember& m, Nanos now) {
     for (const MessageList* list : {&end->sends, &end->receives}) {
       for (const MessageRequest* r = list->head; r != nullptr; r = r->next) {
         if (now < r->deadline) continue;
-        return give_up(*r, CANARY_DEADLINE,
-                       std::string("the caller's deadline of ") + verb(r->sends) + " #" +
-                           std::to_string(r->group_first) + " passed after " + milliseconds(now - r->entered));
+        std::string passed = "the caller's deadline of ";
+        passed.append(verb(r->sends)).append(" #").append(std::to_string(r->group_first));
+        return give_up(*r, CANARY_DEADLINE, passed + " passed after " + milliseconds(now - r->entered));
       }
       const MessageRequest* r = list->head;  // the others wait for it
       if (r == nullptr) continue;
