@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 
 #include "collectives/planners_test_util.h"
@@ -52,7 +53,8 @@ TEST(Planners, ParameterServersAreProvenForAnyNumberOfServers) {
 }
 
 TEST(Planners, BCubePlansAreProvenOnPureBCubeWiringForUpTo64Ranks) {
-  for (int n = 1; n <= 64; ++n) {
+  const int most = std::getenv("CANARY_TEST_QUICK") != nullptr ? 49 : 64;  // 64 alone takes three quarters of the time
+  for (int n = 1; n <= most; ++n) {
     for (const BCubeShape shape : shapes_of(n)) {
       const auto reach = Reachability::bcube(shape.r, shape.levels);
       for (const Collective collective : kAll) {
