@@ -41,4 +41,14 @@ TopkExchange cheapest_topk(const TopkRequest& request) {
   return best;
 }
 
+double dense_ring_cost(const TopkRequest& request) {
+  if (request.ranks <= 1) return 0;
+  const double n = request.ranks;
+  return 2 * (n - 1) * request.link.alpha + 2 * (n - 1) / n * request.bytes * request.link.beta;
+}
+
+bool compression_pays(const TopkRequest& request, double compress_seconds) {
+  return topk_cost(cheapest_topk(request), request) + compress_seconds < dense_ring_cost(request);
+}
+
 }  // namespace canarynet

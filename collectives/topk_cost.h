@@ -41,4 +41,9 @@ double topk_cost(TopkExchange exchange, const TopkRequest& request);
 // The first of the cheapest, in the order of the enumeration.
 TopkExchange cheapest_topk(const TopkRequest& request);
 
+// Seconds of a ring all-reduce of all M bytes: 2(n-1)α + 2(n-1)/n·Mβ. The paper's dense exchange; adding takes no time.
+double dense_ring_cost(const TopkRequest& request);
+// The paper's equation 3: whether the cheapest exchange and the compression together take less than that ring.
+bool compression_pays(const TopkRequest& request, double compress_seconds);
+
 }  // namespace canarynet

@@ -1,5 +1,7 @@
 // canary-sim: simulates merging of gradients, the choice of an exchange for compressed ones, and training; searches
 // for the designs of an exchange that none other beats.
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <stdexcept>
 
@@ -7,6 +9,7 @@
 #include "tools/output.h"
 #include "tools/sim/options.h"
 #include "tools/sim/print.h"
+#include "tools/sim/search/codec_sample.h"
 #include "tools/sim/trace_file.h"
 #include "tools/sim/train/report.h"
 
@@ -48,11 +51,27 @@ bool merge(const SimOptions& o) {
 
 bool select(const SimOptions& o) {
   const ExchangeChoice choice = choose(o.topk, o.ratio, o.alpha, o.bits_per_second);
-  return give(o, text_of(o.topk, choice), json_of(o.topk, choice, o.alpha, o.bits_per_second));
+  return give(o, text_of(o.topk, choice, o.compress_seconds),
+              json_of(o.topk, choice, o.alpha, o.bits_per_second, o.compress_seconds));
+}
+
+// Of exact top-k on one core.
+std::vector<RatioSample> samples_of(const SimOptions& o) {
+  constexpr std::size_t kSampled = 1 << 20;
+  const SampleGradient gradient(kSampled, /*seed=*/1);
+  std::vector<RatioSample> samples;
+  for (std::size_t r = 0; r < o.ratios.size(); ++r) {
+    CodecSpec spec;
+    spec.kind = CodecKind::kTopK;
+    spec.ratio_ppm = static_cast<std::uint32_t>(std::max(1.0, std::round(o.ratios[r] * 1e6)));
+    const CodecSample sample = sample_codec(spec, kSampled * sizeof(float), gradient, o.codec_speed);
+    samples.push_back({sample.encode * o.topk.parameters * 4, o.gains.empty() ? sample.gain : o.gains[r]});
+  }
+  return samples;
 }
 
 bool network(const SimOptions& o) {
-  const NetworkReplay all = replay(o.schedule, o.epochs, o.topk, o.ratios);
+  const NetworkReplay all = replay(o.schedule, o.epochs, o.topk, o.ratios, samples_of(o));
   const bool given = give(o, text_of(all), json_of(all));
   return (o.plot_path.empty() || tools::write_output(kTool, o.plot_path, plot_of(all))) && given;
 }

@@ -2,8 +2,8 @@
 // `canary-sim network`.
 //
 // The schedules are those of FlexComm (collectives/topk_cost.h has the source): α and bandwidth per epoch of training.
-// For each ratio the costs of the exchanges decide; the choice of the ratio itself needs measured compression times and
-// gains, which this replay does not have, so it follows every candidate ratio beside the others.
+// For each ratio the costs of the exchanges decide; the ratio itself is chosen as compress/ratio_controller.h does, by
+// that cost, the time to compress and the gain, of which samples are handed in.
 #pragma once
 
 #include <array>
@@ -31,6 +31,7 @@ struct ExchangeChoice {
   double ratio = 1;
   std::array<double, kTopkExchangeCount> seconds = {};  // by TopkExchange
   TopkExchange winner = TopkExchange::kAllGather;
+  double dense_seconds = 0;  // a ring all-reduce of everything
 
   double best_seconds() const { return seconds[static_cast<std::size_t>(winner)]; }
 };
@@ -42,24 +43,36 @@ struct TopkStudy {
 };
 ExchangeChoice choose(const TopkStudy& study, double ratio, double alpha, double bits_per_second);
 
-std::string text_of(const TopkStudy& study, const ExchangeChoice& choice);
-// {"costs_seconds": {"ag": …, "art_ring": …, "art_tree": …}, "winner": …}, and the request.
-std::string json_of(const TopkStudy& study, const ExchangeChoice& choice, double alpha, double bits_per_second);
+// `compress_seconds`: what is added to the exchange before it is compared with the dense ring.
+std::string text_of(const TopkStudy& study, const ExchangeChoice& choice, double compress_seconds);
+// {"costs_seconds": {"ag": …, "art_ring": …, "art_tree": …}, "winner": …, "dense_seconds": …, "pays": …}, and the
+// request.
+std::string json_of(const TopkStudy& study, const ExchangeChoice& choice, double alpha, double bits_per_second,
+                    double compress_seconds);
+
+// What compressing at a ratio takes, and the share of the gradient's energy that it sends.
+struct RatioSample {
+  double compress_seconds = 0;
+  double gain = 1;
+};
 
 struct NetworkReplay {
   std::string schedule;
   TopkStudy study;
   std::vector<double> ratios;
   std::vector<NetworkPhase> phases;
+  std::vector<RatioSample> samples;                  // [ratio]
   std::vector<std::vector<ExchangeChoice>> choices;  // [phase][ratio]
+  std::vector<std::size_t> chosen;                   // [phase], of the ratios; empty without samples
 };
-NetworkReplay replay(const std::string& schedule, int epochs, const TopkStudy& study,
-                     const std::vector<double>& ratios);
+// One sample per ratio, or none: then no ratio is chosen.
+NetworkReplay replay(const std::string& schedule, int epochs, const TopkStudy& study, const std::vector<double>& ratios,
+                     const std::vector<RatioSample>& samples);
 
 std::string text_of(const NetworkReplay& replay);
 std::string json_of(const NetworkReplay& replay);
 // An SVG file: above, the seconds of each ratio's exchange by epoch, on a logarithmic axis; below, a band per ratio in
-// the colour of its winner.
+// the colour of its winner, the chosen one with a frame.
 std::string plot_of(const NetworkReplay& replay);
 
 }  // namespace canarynet::sim

@@ -53,7 +53,7 @@ struct Texts {
   std::string codec, sync, topology, nic, latency, profile, iteration, slow, lossy, jitter, rate, target, hidden, data,
       train_batch, convolutions;
   std::string train_workers, workers_per_host, seed, colayers, steps, evaluate_every, test_images;
-  std::string ranks, parameters, ratio, ratios, alpha, bandwidth, root, epochs;
+  std::string ranks, parameters, ratio, ratios, gains, compress, alpha, bandwidth, root, epochs;
   std::string post, codec_speed, least_gain, generations, population;
 };
 
@@ -177,6 +177,12 @@ void fill_train(const Texts& t, SimOptions* options) {
   if (const Status fits = check(o); !fits.ok()) throw tools::Wrong{fits.text()};
 }
 
+double codec_speed(const Texts& t) {
+  const auto speed = amount(t.codec_speed);
+  if (!speed) wrong("--codec-speed", t.codec_speed, "bytes of f32 a second, such as 2G");
+  return *speed;
+}
+
 void fill_search(const Texts& t, SimOptions* options) {
   SearchStudy& o = options->search;
   Network& network = o.run.network;
@@ -188,11 +194,7 @@ void fill_search(const Texts& t, SimOptions* options) {
   network.alpha = seconds("--alpha", t.alpha);
   network.bits_per_second = rate("--bandwidth", t.bandwidth);
   if (!t.post.empty()) network.post = seconds("--post", t.post);
-  if (!t.codec_speed.empty()) {
-    const auto speed = amount(t.codec_speed);
-    if (!speed) wrong("--codec-speed", t.codec_speed, "bytes of f32 a second, such as 2G");
-    o.run.codec_speed = *speed;
-  }
+  if (!t.codec_speed.empty()) o.run.codec_speed = codec_speed(t);
   if (!t.least_gain.empty()) o.least_gain = share("--least-gain", t.least_gain);
   if (o.exhaustive && !(t.generations.empty() && t.population.empty() && t.seed.empty()))
     throw tools::Wrong{"--exhaustive tries all designs: it takes no --generations, --population or --seed"};
@@ -222,6 +224,7 @@ void fill(const Texts& t, SimOptions* o) {
     o->ratio = ratio("--ratio", t.ratio, t.ratio);
     o->alpha = seconds("--alpha", t.alpha);
     o->bits_per_second = rate("--bandwidth", t.bandwidth);
+    if (!t.compress.empty()) o->compress_seconds = seconds("--compress", t.compress);
     return;
   }
   if (!t.epochs.empty()) {
@@ -235,6 +238,12 @@ void fill(const Texts& t, SimOptions* o) {
     o->ratios.clear();
     for (const std::string_view one : split(t.ratios)) o->ratios.push_back(ratio("--ratios", t.ratios, one));
   }
+  if (!t.gains.empty()) {
+    for (const std::string_view one : split(t.gains)) o->gains.push_back(ratio("--gains", t.gains, one));
+    if (o->gains.size() != o->ratios.size())
+      wrong("--gains", t.gains, "one for each of " + std::to_string(o->ratios.size()) + " ratios");
+  }
+  if (!t.codec_speed.empty()) o->codec_speed = codec_speed(t);
 }
 
 constexpr const char* kFooter = R"(
@@ -283,9 +292,12 @@ ParsedOptions parse_sim_options(const std::vector<std::string>& arguments) {
   select->add_option("--ratio", t.ratio, "share of the values that is sent")->required();
   select->add_option("--alpha", t.alpha, "start-up time of a message on a link")->required();
   select->add_option("--bandwidth", t.bandwidth, "of a link")->required();
+  select->add_option("--compress", t.compress, "time to compress, before it is compared with a dense ring [0]");
   network->add_option("--schedule", o.schedule, "c1 or c2")->required();
   network->add_option("--epochs", t.epochs, "a multiple of 50 stretches the schedule [50]");
   network->add_option("--ratios", t.ratios, "list of candidates [0.1,0.033,0.011,0.004,0.001]");
+  network->add_option("--gains", t.gains, "of the candidates, 0 to 1 [those of a made-up gradient]");
+  network->add_option("--codec-speed", t.codec_speed, "bytes of f32 a second of the compression [measured]");
   network->add_option("--plot", o.plot_path, "draws it into an SVG file as well; - writes the drawing only");
   search->add_option("--ranks", t.ranks, "number of ranks, each on a host of its own, up to 64")->required();
   search->add_option("--params", t.parameters, "parameters of 4 bytes, such as 25.6M")->required();

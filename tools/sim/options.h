@@ -28,10 +28,13 @@ struct SimOptions {
   // select, network
   TopkStudy topk;
   double ratio = 1, alpha = 0, bits_per_second = 0;
+  double compress_seconds = 0;  // select
   std::string schedule;
   int epochs = kScheduleEpochs;
   std::vector<double> ratios = {0.1, 0.033, 0.011, 0.004, 0.001};
-  std::string plot_path;  // network, search, train
+  std::vector<double> gains;  // of the ratios; empty: those of a made-up gradient
+  double codec_speed = 0;     // bytes of f32 a second; 0: measured
+  std::string plot_path;      // network, search, train
   SearchStudy search;
   TrainOptions train;
 };

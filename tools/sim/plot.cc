@@ -75,6 +75,15 @@ std::string plot_of(const NetworkReplay& replay) {
              "</title></rect>\n" + words(from + 4, band + 15, winner, "fill=\"white\"");
     }
   }
+  for (std::size_t p = 0; p < replay.chosen.size(); ++p) {
+    const double from = x(replay.phases[p].first - 1), to = x(replay.phases[p].last);
+    const double band = bands + static_cast<double>(replay.chosen[p]) * (kBand + kBandGap);
+    out += printed(
+        "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.0f\" fill=\"none\" stroke=\"black\" "
+        "stroke-width=\"3\"/>\n",
+        from + 1.5, band, to - from - 3, kBand);
+  }
+  if (!replay.chosen.empty()) out += words(kLeft, bands - 10, "in a frame: the ratio that is chosen", "fill=\"#555\"");
   for (std::size_t r = 0; r < replay.ratios.size(); ++r) {
     const double band = bands + static_cast<double>(r) * (kBand + kBandGap);
     out += printed("<path d=\"M8,%.1f H22\" stroke=\"", band + 11) + grey(r) + "\" stroke-width=\"2\"/>\n";

@@ -246,6 +246,12 @@ TEST(SimOptions, SelectTakesRanksSizeRatioAndNetwork) {
             "--epochs 75: takes a multiple of 50\n");
   EXPECT_EQ(bad({"network", "--params", "1M", "--schedule", "c1", "--plot", "-", "--json"}),
             "--plot - and --json both take standard output\n");
+  EXPECT_EQ(bad({"network", "--params", "1M", "--schedule", "c1", "--ratios", "0.1,0.2", "--gains", "0.5"}),
+            "--gains 0.5: takes one for each of 2 ratios\n");
+  EXPECT_EQ(bad({"network", "--params", "1M", "--schedule", "c1", "--codec-speed", "fast"}),
+            "--codec-speed fast: takes bytes of f32 a second, such as 2G\n");
+  EXPECT_EQ(bad(kSelect, {"--compress", "long"}),
+            "--compress long: takes a time such as 1ms or 20us, or seconds such as 2e-10\n");
   EXPECT_EQ(bad({"network", "--params", "1M", "--schedule", "c1", "--ratios", "0.1,2"}),
             "--ratios 0.1,2: takes shares above 0 and up to 1, such as 0.01\n");
 }
@@ -284,12 +290,18 @@ TEST(SimOptions, SearchTakesANetworkAndHowLongToLook) {
 
 TEST(Select, JsonHasEveryCostAndTheWinner) {
   const TopkStudy study{.ranks = 8, .parameters = 25.6e6};
-  const auto json = nlohmann::json::parse(json_of(study, choose(study, 0.01, 1e-3, 10e9), 1e-3, 10e9));
+  const auto json = nlohmann::json::parse(json_of(study, choose(study, 0.01, 1e-3, 10e9), 1e-3, 10e9, 0.15));
   // α lg n = 3 ms, Mcβ = 0.8192 ms.
   EXPECT_NEAR(json["costs_seconds"]["ag"].get<double>(), 3e-3 + 14 * 0.8192e-3, 1e-9);
   EXPECT_NEAR(json["costs_seconds"]["art_ring"].get<double>(), 17e-3 + 4.75 * 0.8192e-3, 1e-9);
   EXPECT_NEAR(json["costs_seconds"]["art_tree"].get<double>(), 9e-3 + 9 * 0.8192e-3, 1e-9);
   EXPECT_EQ(json["winner"], "ag");
+  // 14 ms and 1.75 times 81.92 ms; the all-gather takes 14.5 ms.
+  EXPECT_NEAR(json["dense_seconds"].get<double>(), 14e-3 + 1.75 * 81.92e-3, 1e-9);
+  EXPECT_EQ(json["compress_seconds"], 0.15);
+  EXPECT_EQ(json["pays"], false) << json.dump(1);
+  const auto quick = nlohmann::json::parse(json_of(study, choose(study, 0.01, 1e-3, 10e9), 1e-3, 10e9, 0.14));
+  EXPECT_EQ(quick["pays"], true) << quick.dump(1);
 }
 
 TEST(Network, SchedulesCoverAllEpochsWithoutAHole) {
@@ -315,7 +327,8 @@ TEST(Network, SchedulesCoverAllEpochsWithoutAHole) {
 }
 
 TEST(Network, EachNetworkCallsForItsOwnExchange) {
-  const NetworkReplay all = replay("c1", 50, {.ranks = 8, .parameters = 25.6e6}, {0.1, 0.001});
+  const NetworkReplay all = replay("c1", 50, {.ranks = 8, .parameters = 25.6e6}, {0.1, 0.001}, {});
+  EXPECT_TRUE(all.chosen.empty()) << "nothing is known of compression times and gains";
   const auto winner = [&](std::size_t phase, std::size_t ratio) { return all.choices[phase][ratio].winner; };
   EXPECT_EQ(winner(0, 0), TopkExchange::kRing);       // short ways, much to send
   EXPECT_EQ(winner(2, 0), TopkExchange::kTree);       // long ways, much to send
@@ -323,8 +336,31 @@ TEST(Network, EachNetworkCallsForItsOwnExchange) {
   for (std::size_t phase = 0; phase < 4; ++phase) EXPECT_EQ(winner(phase, 1), TopkExchange::kAllGather);
 }
 
+// Times to compress are the same here, so that the knee lies between a gain near 1 and the least to send.
+TEST(Network, TheRatioIsTheKneeOfTimesAndGains) {
+  const TopkStudy study{.ranks = 8, .parameters = 25.6e6};
+  const std::vector<double> ratios = {0.1, 0.01, 0.001};
+  const NetworkReplay all = replay("c1", 50, study, ratios, {{0.02, 0.9}, {0.02, 0.8}, {0.02, 0.1}});
+  EXPECT_EQ(all.chosen, (std::vector<std::size_t>(4, 1)));
+  // Gains that are all the same leave the times.
+  EXPECT_EQ(replay("c1", 50, study, ratios, {{0.02, 0.5}, {0.02, 0.5}, {0.02, 0.5}}).chosen,
+            (std::vector<std::size_t>(4, 2)));
+  const auto json = nlohmann::json::parse(json_of(all));
+  EXPECT_EQ(json["phases"][2]["chosen_ratio"], 0.01);
+  EXPECT_EQ(json["samples"][1]["gain"], 0.8);
+  EXPECT_NEAR(json["phases"][1]["dense_seconds"].get<double>(), 14e-3 + 1.75 * 0.8192, 1e-9);
+  EXPECT_NE(text_of(all).find("chosen"), std::string::npos);
+  const std::string svg = plot_of(all);
+  std::size_t frames = 0;
+  for (std::size_t at = svg.find("fill=\"none\" stroke=\"black\""); at != std::string::npos;
+       at = svg.find("fill=\"none\" stroke=\"black\"", at + 1)) {
+    ++frames;
+  }
+  EXPECT_EQ(frames, 4u);
+}
+
 TEST(Network, ThePlotHasABandPerRatioAndPhase) {
-  const NetworkReplay all = replay("c2", 50, {.ranks = 8, .parameters = 25.6e6}, {0.1, 0.01, 0.001});
+  const NetworkReplay all = replay("c2", 50, {.ranks = 8, .parameters = 25.6e6}, {0.1, 0.01, 0.001}, {});
   const std::string svg = plot_of(all);
   EXPECT_TRUE(svg.starts_with("<svg "));
   EXPECT_TRUE(svg.ends_with("</svg>\n"));
@@ -333,7 +369,7 @@ TEST(Network, ThePlotHasABandPerRatioAndPhase) {
   EXPECT_EQ(bands, 5u * 3);
   EXPECT_NE(svg.find("<title>c = 0.1: art_tree, 1.187 s</title>"), std::string::npos) << svg;
   // One rank exchanges nothing: no logarithm of 0.
-  const std::string alone = plot_of(replay("c1", 50, {.ranks = 1, .parameters = 1}, {0.1}));
+  const std::string alone = plot_of(replay("c1", 50, {.ranks = 1, .parameters = 1}, {0.1}, {}));
   EXPECT_EQ(alone.find("nan"), std::string::npos);
   EXPECT_EQ(alone.find("inf"), std::string::npos);
 }
