@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Runs the papers' comparisons of policies with canary-sim train, and puts their figures beside ours.
 
-  bench/virtual_training.py [--build DIR] [--only NAME] [--rates LIST] [--markdown FILE] [--json FILE]
+  bench/virtual_training.py [--build DIR] [--only NAME] [--rates LIST] [--markdown FILE] [--json FILE] [--svg DIR]
   bench/virtual_training.py --quick           a small network, a low target; checks only who is faster than whom
 
-All times are virtual, so a busy machine changes nothing. Each policy runs
-with each of the learning rates, and counts with the one that took it to the target first, since a policy that sums
-stale gradients bears a lower one than one that waits. Exit status: 0; 1 a run failed, or an expected order did not
-show.
+All times are virtual, so a busy machine changes nothing. Each policy runs with each of the learning rates, and counts
+with the one that took it to the target first, since a policy that sums stale gradients bears a lower one than one that
+waits. --svg draws a plot for each comparison, training_NAME.svg: accuracy over virtual seconds. Exit status: 0; 1 a run
+failed, or an expected order did not show.
 """
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -180,16 +181,58 @@ def table(name, results):
     return "\n".join(lines) + "\n"
 
 
+COLOURS = ("#000000", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999")
+
+
+def svg(title, results, target):
+    """Returns a plot: accuracy of each policy over virtual seconds, on a logarithmic axis."""
+    left, width, top, height = 60, 640, 40, 300
+    times = [p["seconds"] for r in results.values() for p in r["curve"] if p["seconds"] > 0]
+    low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
+
+    def x(seconds):
+        return left + width * (math.log10(seconds) - low) / max(1, high - low)
+
+    def y(accuracy):
+        return top + height * (1 - accuracy)
+
+    out = ['<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="11">'
+           % (left + width + 220, top + height + 50), '<rect width="100%" height="100%" fill="white"/>',
+           '<text x="10" y="20" font-size="14">%s</text>' % title]
+    for percent in range(0, 101, 20):
+        at = y(percent / 100)
+        out += ['<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#ddd"/>' % (left, at, left + width, at),
+                '<text x="%d" y="%.1f" text-anchor="end">%d %%</text>' % (left - 8, at + 4, percent)]
+    for decade in range(low, high + 1):
+        at = x(10.0 ** decade)
+        out += ['<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#ddd"/>' % (at, top, at, top + height),
+                '<text x="%.1f" y="%d" text-anchor="middle">%g s</text>' % (at, top + height + 18, 10.0 ** decade)]
+    out.append('<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#d55e00" stroke-dasharray="4"/>'
+               % (left, y(target), left + width, y(target)))
+    for i, (policy, r) in enumerate(results.items()):
+        colour, at = COLOURS[i % len(COLOURS)], top + 10 + 16 * i
+        points = " ".join("%.1f,%.1f" % (x(p["seconds"]), y(p["accuracy"])) for p in r["curve"] if p["seconds"] > 0)
+        out += ['<polyline fill="none" stroke="%s" stroke-width="1.5" points="%s"/>' % (colour, points),
+                '<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="%s" stroke-width="3"/>'
+                % (left + width + 15, at - 4, left + width + 35, at - 4, colour),
+                '<text x="%d" y="%d">%s, rate %s</text>' % (left + width + 40, at, policy, r["rate"])]
+    return "\n".join(out + ["</svg>"]) + "\n"
+
+
 def full(program, arguments):
     names = [n for n in COMPARISONS if arguments.only is None or arguments.only in n]
     names = [n for n in COMPARISONS if n in names or n in {COMPARISONS[m].get("reference_of") for m in names}]
-    extra = ["--target", "0.8", "--steps", "3000", "--evaluate-every", "5"]
+    target = 0.8
+    extra = ["--target", str(target), "--steps", "3000", "--evaluate-every", "5"]
     results, text = {}, []
     for name in names:
         results[name] = {policy: best_of(program, COMPARISONS[name], policy, arguments.rates.split(","), extra)
                          for policy in COMPARISONS[name]["runs"]}
         text.append(table(name, results))
         print(text[-1], flush=True)
+        if arguments.svg:
+            with open(os.path.join(arguments.svg, "training_%s.svg" % name), "w") as file:
+                file.write(svg(COMPARISONS[name]["title"], results[name], target))
     if arguments.markdown:
         with open(arguments.markdown, "w") as file:
             file.write("\n".join(text))
@@ -222,6 +265,7 @@ def main():
     parser.add_argument("--rates", default=RATES, help="of learning [%(default)s]")
     parser.add_argument("--markdown")
     parser.add_argument("--json")
+    parser.add_argument("--svg", metavar="DIR", help="draw a plot for each comparison there")
     arguments = parser.parse_args()
     program = arguments.program or os.path.join(arguments.build, "tools", "sim", "canary-sim")
     return quick(program) if arguments.quick else full(program, arguments)

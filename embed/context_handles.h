@@ -103,7 +103,8 @@ struct canary_policy : canarynet::Handled {
   std::mutex mutex;                      // they take turns
   bool asks = false;                     // a coordinator
   bool leaves = false;
-  bool over = false;  // nothing is left to be done
+  bool over = false;         // nothing is left to be done
+  bool interrupted = false;  // the iteration that runs is not wanted any more
   std::unique_ptr<canarynet::sync::WorkerPolicy> worker;
   bool named = false;                  // an answer has named an exchange that is not over
   std::uint64_t owed = 0;              // its number

@@ -30,10 +30,11 @@ Status ask(canary_policy& policy, const Make& make) {
 
 Status check(const PolicySpec& spec, const std::string& name) {
   using Kind = PolicySpec::Kind;
-  const bool runs = spec.kind == Kind::kRipples || spec.kind == Kind::kRipplesStatic || spec.kind == Kind::kEsync;
+  const bool esync = spec.kind == Kind::kEsync || spec.kind == Kind::kEsyncNonBlocking;
+  const bool runs = spec.kind == Kind::kRipples || spec.kind == Kind::kRipplesStatic || esync;
   if (spec.is_session()) return bad("policy " + name + " exchanges through a session: canary_session_open runs it");
-  if (!runs) return bad("policy " + name + " runs in canary-sim only; here: ripples, esync");
-  if (spec.kind == Kind::kEsync && spec.outer_rate != 1) return bad("policy " + name + " takes the mean: rate is 1");
+  if (!runs) return bad("policy " + name + " runs in canary-sim only; here: ripples, esync, esync-nb");
+  if (esync && spec.outer_rate != 1) return bad("policy " + name + " takes the mean: rate is 1");
   return {};
 }
 
@@ -72,7 +73,8 @@ Status take_answer(canary_policy& policy, bool waits, bool* came) {
     policy.owed = static_cast<std::uint64_t>(head.number);
     answer.members = &policy.members;
   }
-  if (!policy.leaves) (void)policy.worker->answered(now(policy), answer);
+  if (!policy.leaves && policy.worker->answered(now(policy), answer) == sync::WorkerPolicy::Reaction::kInterrupt)
+    policy.interrupted = true;
   return {};
 }
 
@@ -100,6 +102,7 @@ void exchanged(canary_policy& policy) {
 
 void tell(canary_policy& policy, Task::Kind kind, std::uint64_t number, canary_task* task) {
   policy.doing = kind;
+  policy.interrupted = false;
   task->kind = kind == Task::Kind::kTrain ? CANARY_TASK_TRAIN : CANARY_TASK_MEAN;
   task->count = kind == Task::Kind::kTrain ? 0 : static_cast<int>(policy.ranks.size());
   task->ranks = kind == Task::Kind::kTrain ? nullptr : policy.ranks.data();
@@ -216,7 +219,7 @@ CANARY_API canary_status canary_policy_open(canary_group* handle, const canary_p
     made->shape = group->shape;
     made->number = options->number;
     made->asks = spec.value().kind != PolicySpec::Kind::kRipplesStatic;
-    made->named = made->leaves = made->over = false;
+    made->named = made->leaves = made->over = made->interrupted = false;
     made->doing = Task::Kind::kWait;
     made->members = sync::WorkerSet(group->shape.size);
     made->ranks.reserve(static_cast<std::size_t>(group->shape.size));
@@ -253,6 +256,18 @@ CANARY_API canary_status canary_policy_trained(canary_policy* handle, int64_t na
     if (policy.doing != Task::Kind::kTrain) return bad("its task is not to train");
     policy.doing = Task::Kind::kWait;
     policy.worker->trained(now(policy), Nanos{nanoseconds});
+    return {};
+  });
+}
+
+CANARY_API canary_status canary_policy_poll(canary_policy* handle, int* interrupted) {
+  return in_turn("policy_poll", handle, [&](canary_policy& policy) -> Status {
+    if (interrupted == nullptr) return bad("interrupted is NULL");
+    if (policy.doing != Task::Kind::kTrain) return bad("its task is not to train");
+    for (bool came = policy.asks && !policy.leaves; came;) {
+      if (Status s = take_answer(policy, /*waits=*/false, &came); !s.ok()) return s;
+    }
+    *interrupted = policy.interrupted ? 1 : 0;
     return {};
   });
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "canarynet/canarynet.hpp"
@@ -25,9 +26,10 @@ struct Figures {
 };
 
 // "Trains" by `policy` until `over`; the one parameter moves by exchanges alone. Errors other than theirs end it.
-template <typename Over>
-Figures run(canary_group* group, canary_policy* policy, std::chrono::microseconds iteration, double* x,
-            const Over& over) {
+// `iterate`: false where it gave the iteration up.
+template <typename Iterate, typename Over>
+requires std::is_invocable_r_v<bool, Iterate> Figures run(canary_group* group, canary_policy* policy,
+                                                          const Iterate& iterate, double* x, const Over& over) {
   Figures f;
   canary_task task = CANARY_TASK_INIT;
   for (;;) {
@@ -41,9 +43,11 @@ Figures run(canary_group* group, canary_policy* policy, std::chrono::microsecond
       continue;
     }
     if (task.kind == CANARY_TASK_TRAIN) {
-      std::this_thread::sleep_for(iteration);
+      const auto began = std::chrono::steady_clock::now();
+      if (!iterate()) continue;
       ++f.iterations;
-      EXPECT_EQ(canary_policy_trained(policy, std::chrono::nanoseconds(iteration).count()), CANARY_OK);
+      const auto took = std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
+      EXPECT_EQ(canary_policy_trained(policy, took), CANARY_OK);
       continue;
     }
     const std::vector<int> ranks(task.ranks, task.ranks + task.count);
@@ -61,6 +65,16 @@ Figures run(canary_group* group, canary_policy* policy, std::chrono::microsecond
     ++f.exchanges;
     EXPECT_EQ(canary_policy_exchanged(policy), CANARY_OK) << last_error().message;
   }
+}
+
+template <typename Over>
+Figures run(canary_group* group, canary_policy* policy, std::chrono::microseconds iteration, double* x,
+            const Over& over) {
+  const auto sleep = [&] {
+    std::this_thread::sleep_for(iteration);
+    return true;
+  };
+  return run(group, policy, sleep, x, over);
 }
 
 canary_policy* open(canary_group* group, std::uint64_t number, const char* name, const int* hosts = nullptr) {
@@ -126,6 +140,51 @@ TEST(Policy, FastWorkersOfEsyncTrainOnUntilTheSlowOneIsReady) {
   EXPECT_GT(figures[1].iterations, 2 * figures[2].iterations);
 }
 
+// Nobody waits for an answer. An iteration that runs when all others are ready is given up, or ended and counted.
+TEST(Policy, WorkersOfEsyncNbTrainWhileTheyAskAndGiveUpWhatRuns) {
+  for (const bool gives_up : {true, false}) {
+    SCOPED_TRACE(gives_up);
+    Job job(3);
+    ASSERT_TRUE(job.joined());
+    double x[3];
+    Figures figures[3];
+    int given_up[3] = {};
+    double longest[3] = {};
+    const auto start = std::chrono::steady_clock::now();
+    job.each([&](int rank) {
+      x[rank] = rank;
+      canary_policy* const policy = open(job.world(rank), 1, "esync-nb");
+      const auto iterate = [&] {
+        const auto began = std::chrono::steady_clock::now();
+        const double iteration = rank == 2 ? 0.04 : 0.015;
+        int interrupted = 0;
+        while (test::seconds_since(began) < iteration) {
+          std::this_thread::sleep_for(std::chrono::microseconds(500));
+          const auto polled = std::chrono::steady_clock::now();
+          EXPECT_EQ(canary_policy_poll(policy, &interrupted), CANARY_OK) << last_error().message;
+          longest[rank] = std::max(longest[rank], test::seconds_since(polled));
+          if (interrupted == 0 || !gives_up) continue;
+          ++given_up[rank];
+          return false;
+        }
+        return true;
+      };
+      const auto over = [&](const Figures& f) { return f.exchanges >= 8 || test::seconds_since(start) > 20; };
+      figures[rank] = run(job.world(rank), policy, iterate, &x[rank], over);
+      EXPECT_EQ(canary_policy_close(policy), CANARY_OK);
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(figures[rank].error, "");
+      EXPECT_EQ(figures[rank].failed, 0);
+      EXPECT_EQ(figures[rank].exchanges, 8) << "words come and go while all train";
+      EXPECT_DOUBLE_EQ(x[rank], 1);
+      EXPECT_LT(longest[rank], 0.5) << "a poll waits for nothing";
+    }
+    EXPECT_EQ(given_up[0] + given_up[1] + given_up[2] > 0, gives_up);
+    EXPECT_GT(figures[0].iterations, figures[2].iterations);
+  }
+}
+
 TEST(Policy, DifferentNamesUnderOneNumberAreTold) {
   Job job(2);
   ASSERT_TRUE(job.joined());
@@ -159,6 +218,7 @@ TEST(Policy, WrongCallsAreToldByName) {
   refused("bsp", "canary_session_open");
   refused("d-psgd", "canary-sim");
   refused("esync:rate=0.5", "rate is 1");
+  refused("esync-nb:rate=0.5", "rate is 1");
   o.iteration = -1;
   refused("esync", "-1 ns");
   o.iteration = 0;
@@ -180,9 +240,14 @@ TEST(Policy, WrongCallsAreToldByName) {
   canary_task task = CANARY_TASK_INIT;
   fails(canary_policy_next(policy, nullptr), "task is NULL");
   fails(canary_policy_trained(policy, 5), "not to train");
+  int interrupted = 0;
+  fails(canary_policy_poll(policy, &interrupted), "not to train");
   ASSERT_EQ(canary_policy_next(policy, &task), CANARY_OK);
   EXPECT_EQ(task.kind, CANARY_TASK_TRAIN);
   fails(canary_policy_exchanged(policy), "no exchange");
+  fails(canary_policy_poll(policy, nullptr), "interrupted is NULL");
+  EXPECT_EQ(canary_policy_poll(policy, &interrupted), CANARY_OK);
+  EXPECT_EQ(interrupted, 0);
   fails(canary_policy_trained(policy, -5), "-5 ns");
   EXPECT_EQ(canary_policy_trained(policy, 5), CANARY_OK);
   EXPECT_EQ(canary_policy_next(policy, &task), CANARY_OK) << "alone it trains on";
@@ -196,7 +261,7 @@ TEST(Policy, WrongCallsAreToldByName) {
 }
 
 TEST(Policy, TheOthersGoOnAfterADeath) {
-  for (const char* const name : {"ripples:static", "ripples:smart", "esync"}) {
+  for (const char* const name : {"ripples:static", "ripples:smart", "esync", "esync-nb"}) {
     SCOPED_TRACE(name);
     constexpr int kHosts[] = {0, 0, 1, 1};
     test::expect_good_without_rank_2([&](canary_context* context, int rank, const std::function<void()>& ready) {
@@ -225,7 +290,7 @@ TEST(Policy, TheOthersGoOnAfterADeath) {
 // Its engine runs the servers; the next one's does so from then on, and the one after that.
 TEST(Policy, TheOthersGoOnWithoutRankZero) {
   // Each has a server of its own kind; under sanitizers, one of each of the two does.
-  std::vector<std::string> names{"ripples:random,group=2", "esync", "ripples:smart", "ripples:static"};
+  std::vector<std::string> names{"ripples:random,group=2", "esync", "esync-nb", "ripples:smart", "ripples:static"};
   if (std::getenv("CANARY_TEST_QUICK") != nullptr) names.resize(2);
   for (const std::string& name : names) {
     SCOPED_TRACE(name);
@@ -266,7 +331,7 @@ TEST(Policy, TheOthersGoOnWithoutRankZero) {
 
 // Some have left the policy when rank 0 dies, and some leave after it; nobody waits for them at the next server.
 TEST(Policy, WhoHasLeftIsNotWaitedForAfterRankZero) {
-  for (const std::string name : {"ripples:smart", "esync"}) {
+  for (const std::string name : {"ripples:smart", "esync", "esync-nb"}) {
     SCOPED_TRACE(name);
     const std::string join = test::join_url(test::free_port());
     std::vector<std::unique_ptr<test::Process>> ranks;

@@ -97,7 +97,7 @@ Task EsyncWorker::next(Nanos now) {
 void EsyncWorker::trained(Nanos, Nanos took) {
   ++iterations_;
   took_ = took;
-  state_ = State::kIterated;
+  if (state_ != State::kReady) state_ = State::kIterated;  // one that was not given up counts as well
 }
 
 void EsyncWorker::exchanged(Nanos) {

@@ -284,5 +284,21 @@ TEST(Esync, ThePapersClusterTrainsManyTimesMoreSamplesThanInStep) {
   EXPECT_GT(static_cast<double>(sum) / (6.0 * job.rounds), 33);
 }
 
+// A program may not be able to give up what runs.
+TEST(Esync, AnIterationThatIsEndedThoughAllOthersAreReadyCounts) {
+  EsyncWorker worker(0, /*blocking=*/false, 1_ms);
+  EXPECT_EQ(worker.next({}).kind, Task::Kind::kAsk);
+  EXPECT_EQ(worker.next({}).kind, Task::Kind::kTrain);
+  worker.trained(1_ms, 1_ms);
+  EXPECT_EQ(worker.next(1_ms).kind, Task::Kind::kAsk);
+  EXPECT_EQ(worker.next(1_ms).kind, Task::Kind::kTrain);
+  EXPECT_EQ(worker.answered(1500_us, {Answer::Kind::kAggregate, 0, 0}), WorkerPolicy::Reaction::kInterrupt);
+  worker.trained(2_ms, 1_ms);
+  EXPECT_EQ(worker.local_iterations(), 2);
+  EXPECT_EQ(worker.next(2_ms).kind, Task::Kind::kExchange);
+  worker.exchanged(3_ms);
+  EXPECT_EQ(worker.round(), 1);
+}
+
 }  // namespace
 }  // namespace canarynet::sync

@@ -27,8 +27,8 @@ constexpr const char* kHelp =
   --exchange-only N   no training: exchanges the same gradient N times and tells how long that takes
   --json FILE         figures for programs, written by rank 0
   --sync POLICY       who waits for whom: bsp, ssp:3, asp, canary:s=18,p=6; or who averages parameters with whom:
-                      esync, ripples:smart, ripples:random, ripples:static [none: all, with every gradient]. --steps
-                      counts iterations of each rank; with asp and canary those that all make on average
+                      esync, esync-nb, ripples:smart, ripples:random, ripples:static [none: all, with every gradient].
+                      --steps counts iterations of each rank; with asp and canary those that all make on average
   --slow RANK:Fx,...  with --sync: these ranks take F times as long to compute, by sleeping: 1:4x
   --pace MS           with --sync: computing an iteration takes at least so long, by sleeping [0]
   --seconds S         with --sync: trains for so long, in place of --steps

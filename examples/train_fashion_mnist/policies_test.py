@@ -82,13 +82,15 @@ class Policies(unittest.TestCase):
                 self.assertLess(figures["apart"], 0.5)
 
     def test_in_esync_fast_ranks_train_until_the_slow_one_is_ready(self):
-        figures = self.train("--sync", "esync", "--seconds", "4", "--slow", "1:5x", "--pace", "10", "--min-accuracy",
-                             "60")
-        first, slow, last = self.iterations(figures)
-        self.assertGreater(min(first, last), 2 * slow)
-        exchanges = [worker["exchanges"] for worker in figures["workers"]]
-        self.assertGreater(min(exchanges), 5)
-        self.assertLessEqual(max(exchanges) - min(exchanges), 1)
+        for policy in ("esync", "esync-nb"):
+            with self.subTest(policy):
+                figures = self.train("--sync", policy, "--seconds", "4", "--slow", "1:5x", "--pace", "10",
+                                     "--min-accuracy", "60")
+                first, slow, last = self.iterations(figures)
+                self.assertGreater(min(first, last), 2 * slow)
+                exchanges = [worker["exchanges"] for worker in figures["workers"]]
+                self.assertGreater(min(exchanges), 5)
+                self.assertLessEqual(max(exchanges) - min(exchanges), 1)
 
     def test_ranks_that_average_go_on_without_a_dead_one(self):
         for policy in ("ripples:smart", "esync"):

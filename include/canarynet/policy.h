@@ -18,8 +18,8 @@
  *     canary_policy_close(policy);
  *
  *   Names (docs/sync.md): ripples:static and ripples:static-rotating, which need no server; ripples:smart,
- *   ripples:random and esync, which ask one that the library runs with the job's coordinator: in rank 0's process, and
- *   once that has ended in the next one's. No parameters pass there.
+ *   ripples:random, esync and esync-nb, which ask one that the library runs with the job's coordinator: in rank 0's
+ *   process, and once that has ended in the next one's. No parameters pass there.
  * Numbers: the exchanges of policy n are the partial all-reduces number n * 2^32 to n * 2^32 + 2^32 - 1 of its group.
  *   Partial all-reduces of a program's own must use other numbers.
  * Ownership: the ranks of a task are the policy's until its next call; the rest is read within the call.
@@ -78,6 +78,10 @@ CANARY_API enum canary_status canary_policy_open(canary_group* group, const cana
 CANARY_API enum canary_status canary_policy_next(canary_policy* policy, canary_task* task);
 /* The iteration is done; it took so long. */
 CANARY_API enum canary_status canary_policy_trained(canary_policy* policy, int64_t nanoseconds);
+/* While an iteration runs, as often as one likes; never waits. *interrupted is 1 once the iteration is not wanted any
+ * more, since the others are ready (esync-nb). The caller may drop its result and call canary_policy_next at once; one
+ * that ends it all the same, and reports it as trained, keeps the others waiting until then. */
+CANARY_API enum canary_status canary_policy_poll(canary_policy* policy, int* interrupted);
 /* The exchange is over, well or not. */
 CANARY_API enum canary_status canary_policy_exchanged(canary_policy* policy);
 /* This worker trains no more. Others may count on it already: canary_policy_next then has their exchanges for it, and

@@ -64,6 +64,12 @@ class Policy {
             std::span<const int>(task.ranks, static_cast<std::size_t>(task.count)), task.number};
   }
   void trained(std::chrono::nanoseconds took) { check(canary_policy_trained(handle_, took.count())); }
+  // Whether the iteration that runs is not wanted any more: its result may be dropped, and next() called at once.
+  bool interrupted() const {
+    int interrupted = 0;
+    check(canary_policy_poll(handle_, &interrupted));
+    return interrupted != 0;
+  }
   // Trains no more; next() has the exchanges that others count on.
   void leave() { check(canary_policy_leave(handle_)); }
   // Also of an exchange that failed.
