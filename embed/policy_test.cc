@@ -377,6 +377,7 @@ TEST(Policy, InCpp) {
     for (int exchanges = 0; exchanges < 5;) {
       const auto task = policy.next();
       if (!task.mean()) {
+        EXPECT_FALSE(policy.interrupted()) << "ripples never gives an iteration up";
         policy.trained(std::chrono::milliseconds(1));
         continue;
       }

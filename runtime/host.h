@@ -183,13 +183,13 @@ class Host {
   std::string host_id_;
   std::array<bool, 2> taken_{};  // places; the registry's mutex guards it
 
+  static constexpr Nanos kDrivesEvery = 1_ms;  // by callers whose calls are done at once
   SystemClock clock_;
   std::unique_ptr<TcpLaneFactory> tcp_;
   std::unique_ptr<HostLanes> lanes_;  // over it, and through shared memory
   std::shared_ptr<SharedRails> rails_;
   std::array<Resident*, 2> residents_{};  // by place; the holder's
   Baton baton_;
-  static constexpr Nanos kDrivesEvery = 1_ms;
   Nanos drove_at_;   // when the last cycle began; the holder's
   Nanos last_work_;  // of the thread's cycles
   Nanos spin_budget_;

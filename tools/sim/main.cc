@@ -50,9 +50,8 @@ bool merge(const SimOptions& o) {
 }
 
 bool select(const SimOptions& o) {
-  const ExchangeChoice choice = choose(o.topk, o.ratio, o.alpha, o.bits_per_second);
-  return give(o, text_of(o.topk, choice, o.compress_seconds),
-              json_of(o.topk, choice, o.alpha, o.bits_per_second, o.compress_seconds));
+  const ExchangeChoice choice = choose(o.topk, o.ratio, o.alpha, o.bits_per_second, o.compress_seconds);
+  return give(o, text_of(o.topk, choice), json_of(o.topk, choice, o.alpha, o.bits_per_second));
 }
 
 // Of exact top-k on one core.

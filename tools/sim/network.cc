@@ -27,10 +27,6 @@ Json study_json(const TopkStudy& study) {
           {"root", study.root == TopkRoot::kStaleness ? "star" : "var"}};
 }
 
-bool pays(const ExchangeChoice& choice, double compress_seconds) {
-  return choice.best_seconds() + compress_seconds < choice.dense_seconds;
-}
-
 }  // namespace
 
 std::vector<NetworkPhase> network_schedule(std::string_view name, int epochs) {
@@ -53,7 +49,8 @@ std::vector<NetworkPhase> network_schedule(std::string_view name, int epochs) {
   return phases;
 }
 
-ExchangeChoice choose(const TopkStudy& study, double ratio, double alpha, double bits_per_second) {
+ExchangeChoice choose(const TopkStudy& study, double ratio, double alpha, double bits_per_second,
+                      double compress_seconds) {
   const TopkRequest request{.ranks = study.ranks,
                             .bytes = study.parameters * kParameterBytes,
                             .ratio = ratio,
@@ -63,11 +60,13 @@ ExchangeChoice choose(const TopkStudy& study, double ratio, double alpha, double
   for (int e = 0; e < kTopkExchangeCount; ++e)
     choice.seconds[static_cast<std::size_t>(e)] = topk_cost(static_cast<TopkExchange>(e), request);
   choice.winner = cheapest_topk(request);
+  choice.compress_seconds = compress_seconds;
   choice.dense_seconds = dense_ring_cost(request);
+  choice.pays = compression_pays(request, compress_seconds);
   return choice;
 }
 
-std::string text_of(const TopkStudy& study, const ExchangeChoice& choice, double compress_seconds) {
+std::string text_of(const TopkStudy& study, const ExchangeChoice& choice) {
   std::string out =
       printed("%d ranks, %.6g parameters of 4 bytes, ratio %g\n", study.ranks, study.parameters, choice.ratio);
   out += printed("%-10s %14s %14s\n", "exchange", "seconds", "of the best");
@@ -78,21 +77,20 @@ std::string text_of(const TopkStudy& study, const ExchangeChoice& choice, double
   }
   out += "winner: " + std::string(name_of(choice.winner)) + "\n";
   return out + printed("with %g s to compress it takes %.6g s, and a dense ring %.6g s: compressing %s\n",
-                       compress_seconds, choice.best_seconds() + compress_seconds, choice.dense_seconds,
-                       pays(choice, compress_seconds) ? "pays" : "does not pay");
+                       choice.compress_seconds, choice.best_seconds() + choice.compress_seconds, choice.dense_seconds,
+                       choice.pays ? "pays" : "does not pay");
 }
 
-std::string json_of(const TopkStudy& study, const ExchangeChoice& choice, double alpha, double bits_per_second,
-                    double compress_seconds) {
+std::string json_of(const TopkStudy& study, const ExchangeChoice& choice, double alpha, double bits_per_second) {
   Json json = study_json(study);
   json["ratio"] = choice.ratio;
   json["alpha_seconds"] = alpha;
   json["bandwidth_bits_per_second"] = bits_per_second;
   json["costs_seconds"] = costs_json(choice);
   json["winner"] = name_of(choice.winner);
-  json["compress_seconds"] = compress_seconds;
+  json["compress_seconds"] = choice.compress_seconds;
   json["dense_seconds"] = choice.dense_seconds;
-  json["pays"] = pays(choice, compress_seconds);
+  json["pays"] = choice.pays;
   return json.dump(1) + "\n";
 }
 
@@ -102,10 +100,12 @@ NetworkReplay replay(const std::string& schedule, int epochs, const TopkStudy& s
   NetworkReplay result{schedule, study, ratios, network_schedule(schedule, epochs), samples, {}, {}};
   for (const NetworkPhase& phase : result.phases) {
     auto& row = result.choices.emplace_back();
-    for (const double ratio : ratios) row.push_back(choose(study, ratio, phase.alpha, phase.bits_per_second));
     std::vector<RatioCost> costs;
-    for (std::size_t r = 0; r < samples.size(); ++r)
-      costs.push_back({samples[r].compress_seconds, row[r].best_seconds(), 1 / samples[r].gain});
+    for (std::size_t r = 0; r < ratios.size(); ++r) {
+      const double compress_seconds = samples.empty() ? 0 : samples[r].compress_seconds;
+      row.push_back(choose(study, ratios[r], phase.alpha, phase.bits_per_second, compress_seconds));
+      if (!samples.empty()) costs.push_back({compress_seconds, row[r].best_seconds(), 1 / samples[r].gain});
+    }
     if (!costs.empty()) result.chosen.push_back(knee_of(costs));
   }
   return result;

@@ -31,7 +31,9 @@ struct ExchangeChoice {
   double ratio = 1;
   std::array<double, kTopkExchangeCount> seconds = {};  // by TopkExchange
   TopkExchange winner = TopkExchange::kAllGather;
-  double dense_seconds = 0;  // a ring all-reduce of everything
+  double compress_seconds = 0;  // what is added to the exchange before it is compared with
+  double dense_seconds = 0;     // a ring all-reduce of everything
+  bool pays = false;            // it takes longer than both
 
   double best_seconds() const { return seconds[static_cast<std::size_t>(winner)]; }
 };
@@ -41,14 +43,13 @@ struct TopkStudy {
   double parameters = 0;  // of 4 bytes
   TopkRoot root = TopkRoot::kStaleness;
 };
-ExchangeChoice choose(const TopkStudy& study, double ratio, double alpha, double bits_per_second);
+ExchangeChoice choose(const TopkStudy& study, double ratio, double alpha, double bits_per_second,
+                      double compress_seconds);
 
-// `compress_seconds`: what is added to the exchange before it is compared with the dense ring.
-std::string text_of(const TopkStudy& study, const ExchangeChoice& choice, double compress_seconds);
+std::string text_of(const TopkStudy& study, const ExchangeChoice& choice);
 // {"costs_seconds": {"ag": …, "art_ring": …, "art_tree": …}, "winner": …, "dense_seconds": …, "pays": …}, and the
 // request.
-std::string json_of(const TopkStudy& study, const ExchangeChoice& choice, double alpha, double bits_per_second,
-                    double compress_seconds);
+std::string json_of(const TopkStudy& study, const ExchangeChoice& choice, double alpha, double bits_per_second);
 
 // What compressing at a ratio takes, and the share of the gradient's energy that it sends.
 struct RatioSample {

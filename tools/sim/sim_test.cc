@@ -290,7 +290,7 @@ TEST(SimOptions, SearchTakesANetworkAndHowLongToLook) {
 
 TEST(Select, JsonHasEveryCostAndTheWinner) {
   const TopkStudy study{.ranks = 8, .parameters = 25.6e6};
-  const auto json = nlohmann::json::parse(json_of(study, choose(study, 0.01, 1e-3, 10e9), 1e-3, 10e9, 0.15));
+  const auto json = nlohmann::json::parse(json_of(study, choose(study, 0.01, 1e-3, 10e9, 0.15), 1e-3, 10e9));
   // α lg n = 3 ms, Mcβ = 0.8192 ms.
   EXPECT_NEAR(json["costs_seconds"]["ag"].get<double>(), 3e-3 + 14 * 0.8192e-3, 1e-9);
   EXPECT_NEAR(json["costs_seconds"]["art_ring"].get<double>(), 17e-3 + 4.75 * 0.8192e-3, 1e-9);
@@ -300,7 +300,7 @@ TEST(Select, JsonHasEveryCostAndTheWinner) {
   EXPECT_NEAR(json["dense_seconds"].get<double>(), 14e-3 + 1.75 * 81.92e-3, 1e-9);
   EXPECT_EQ(json["compress_seconds"], 0.15);
   EXPECT_EQ(json["pays"], false) << json.dump(1);
-  const auto quick = nlohmann::json::parse(json_of(study, choose(study, 0.01, 1e-3, 10e9), 1e-3, 10e9, 0.14));
+  const auto quick = nlohmann::json::parse(json_of(study, choose(study, 0.01, 1e-3, 10e9, 0.14), 1e-3, 10e9));
   EXPECT_EQ(quick["pays"], true) << quick.dump(1);
 }
 
