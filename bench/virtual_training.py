@@ -197,7 +197,7 @@ def svg(title, results, target):
         return top + height * (1 - accuracy)
 
     out = ['<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="11">'
-           % (left + width + 220, top + height + 50), '<rect width="100%" height="100%" fill="white"/>',
+           % (left + width + 290, top + height + 50), '<rect width="100%" height="100%" fill="white"/>',
            '<text x="10" y="20" font-size="14">%s</text>' % title]
     for percent in range(0, 101, 20):
         at = y(percent / 100)
