@@ -1,7 +1,6 @@
 // The C ABI of policies: a worker's part (sync/policy.h) decides here, in the caller's thread; what it asks goes
 // through the engine to the coordinator (engine/policy_operations.cc).
 #include <cstddef>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -9,7 +8,7 @@
 #include "embed/context_handles.h"
 #include "embed/in_turn.h"
 #include "embed/last_error.h"
-#include "port/policy.h"
+#include "engine/policy_words.h"
 #include "sync/policy_name.h"
 
 using namespace canarynet;
@@ -45,32 +44,21 @@ Status take_answer(canary_policy& policy, bool waits, bool* came) {
   });
   *came = false;
   if (!told.ok()) return told;
-  port::PolicyAnswer head;
-  std::memcpy(&head, policy.answer.data(), sizeof head);
-  if (head.kind == port::PolicyAnswer::kNone) return {};
+  sync::WorkerSet members(policy.shape.size);
+  sync::Answer answer;
+  const auto heard = read_answer(policy.answer, policy.shape.rank, &members, &answer);
+  if (!heard.ok()) return heard.status();
+  if (heard.value() == Heard::kNothing) return {};
   *came = true;
-  if (head.kind == port::PolicyAnswer::kLast) {
+  if (heard.value() == Heard::kLast) {
     policy.over = true;
     return {};
   }
-  sync::Answer answer;
-  answer.kind = static_cast<sync::Answer::Kind>(head.kind);
-  answer.worker = policy.shape.rank;
-  answer.number = head.number;
-  answer.requested = head.requested != 0;
-  answer.steps = head.steps;
-  if (head.members != 0) {
+  if (answer.members != nullptr) {
     if (policy.named) return Status(CANARY_INTERNAL, "two exchanges at a time");
-    policy.members.clear();
-    for (std::uint32_t i = 0; i < head.members; ++i) {
-      std::uint32_t worker = 0;
-      std::memcpy(&worker, policy.answer.data() + sizeof head + i * sizeof worker, sizeof worker);
-      if (worker >= static_cast<std::uint32_t>(policy.shape.size)) return Status(CANARY_INTERNAL, "a worker too many");
-      policy.members.add(static_cast<int>(worker));
-    }
-    if (!policy.members.has(policy.shape.rank)) return Status(CANARY_INTERNAL, "an exchange without this worker");
+    policy.members = members;
     policy.named = true;
-    policy.owed = static_cast<std::uint64_t>(head.number);
+    policy.owed = static_cast<std::uint64_t>(answer.number);
     answer.members = &policy.members;
   }
   if (!policy.leaves && policy.worker->answered(now(policy), answer) == sync::WorkerPolicy::Reaction::kInterrupt)
@@ -135,10 +123,7 @@ Status next(canary_policy& policy, canary_task* task) {
     const Task what = policy.worker->next(now(policy));
     switch (what.kind) {
       case Task::Kind::kAsk: {
-        const auto& q = what.question;
-        const std::uint64_t words[port::kQuestionWords] = {
-            static_cast<std::uint64_t>(q.kind), static_cast<std::uint64_t>(q.number),
-            static_cast<std::uint64_t>(q.iterations), static_cast<std::uint64_t>(q.capability.count)};
+        const auto words = write_question(what.question);
         Status asked =
             ask(policy, [&](auto ticket) { return port::ask_policy(policy.member, policy.number, words, ticket); });
         if (!asked.ok()) return asked;
@@ -218,7 +203,7 @@ CANARY_API canary_status canary_policy_open(canary_group* handle, const canary_p
     made->member = group->member;
     made->shape = group->shape;
     made->number = options->number;
-    made->asks = spec.value().kind != PolicySpec::Kind::kRipplesStatic;
+    made->asks = spec.value().asks();
     made->named = made->leaves = made->over = made->interrupted = false;
     made->doing = Task::Kind::kWait;
     made->members = sync::WorkerSet(group->shape.size);

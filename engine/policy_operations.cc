@@ -9,6 +9,7 @@
 #include "base/duration_text.h"
 #include "engine/engine.h"
 #include "engine/policy_post.h"
+#include "engine/policy_words.h"
 
 namespace canarynet {
 namespace {
@@ -18,18 +19,6 @@ constexpr std::size_t kPostsMax = 256;  // of all ranks served here
 constexpr std::size_t kClosedPostsKept = 64;
 
 std::string name_of_policy(std::uint64_t number) { return "policy #" + std::to_string(number); }
-
-void write(const PolicyReply& reply, std::byte* to, std::uint64_t bytes) {
-  port::PolicyAnswer head;
-  head.kind = reply.last ? port::PolicyAnswer::kLast : static_cast<std::uint32_t>(reply.kind);
-  head.requested = reply.requested ? 1 : 0;
-  head.number = reply.number;
-  head.steps = reply.steps;
-  const std::size_t room = (bytes - sizeof head) / sizeof(std::uint32_t);
-  head.members = static_cast<std::uint32_t>(std::min(room, reply.members.size()));
-  std::memcpy(to, &head, sizeof head);
-  if (head.members != 0) std::memcpy(to + sizeof head, reply.members.data(), head.members * sizeof(std::uint32_t));
-}
 
 }  // namespace
 
@@ -82,13 +71,10 @@ void Engine::obey_policy(GroupMember* caller, const port::Command& c) {
   if (step == port::PolicyStep::kAsk) {
     if (!post->over.ok()) return answer(post->over);
     if (post->left) return answer(Status(CANARY_INVALID_ARGUMENT, "this worker has left it"));
-    const auto* words = reinterpret_cast<const std::uint64_t*>(regions_.at(c.numbers));
     PolicyWord word;
     word.kind = PolicyWord::Kind::kAsk;
-    word.question.kind = static_cast<sync::Question::Kind>(words[port::kQuestionKind]);
-    word.question.number = static_cast<std::int64_t>(words[port::kQuestionNumber]);
-    word.question.iterations = static_cast<std::int64_t>(words[port::kIterations]);
-    word.question.capability = Nanos{static_cast<std::int64_t>(words[port::kCapability])};
+    word.question = read_question(std::span<const std::uint64_t, port::kQuestionWords>(
+        reinterpret_cast<const std::uint64_t*>(regions_.at(c.numbers)), port::kQuestionWords));
     post->note(word.question, now_);
     say(*post, std::move(word));
     return answer({});
@@ -206,7 +192,7 @@ void Engine::on_policy_reply(const PolicyReply& reply) {
 void Engine::settle_post(PolicyPost& post) {
   if (post.waiting == nullptr) return;
   if (!post.inbox.empty()) {
-    write(post.inbox.front(), reinterpret_cast<std::byte*>(regions_.at(post.to)), post.to.bytes);
+    write_answer(post.inbox.front(), {reinterpret_cast<std::byte*>(regions_.at(post.to)), post.to.bytes});
     post.inbox.pop_front();
     return std::exchange(post.waiting, nullptr)->finish(Status());
   }

@@ -116,6 +116,12 @@ void Cluster::run_for(Nanos span) {
   if (fabric_.now() < end) fabric_.advance_to(end);  // nothing happens any more, but time passes
 }
 
+Cluster::~Cluster() {
+  for (int host = 0; host < hosts(); ++host) {
+    if (alive(host)) kill(host, CrashKind::kSilent);
+  }
+}
+
 void Cluster::kill(int host, CrashKind kind) {
   fabric_.crash(host, kind);
   engines_[static_cast<std::size_t>(host)].reset();

@@ -37,6 +37,8 @@ class PollWatcher {
 class Cluster {
  public:
   explicit Cluster(ClusterOptions options);
+  // Ends the processes one after the other, each while its engine still has what its frames are read from.
+  ~Cluster();
 
   int hosts() const { return options_.hosts; }
   int ranks() const { return options_.hosts * options_.ranks_per_host; }

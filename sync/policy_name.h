@@ -66,6 +66,11 @@ struct PolicySpec {
   // Whether the gradients go through a session's rounds, and with which thresholds.
   bool is_session() const { return kind <= Kind::kCanary; }
   Thresholds thresholds(int colayers) const;
+  // Whether its workers ask a coordinator.
+  bool asks() const {
+    return kind == Kind::kEsync || kind == Kind::kEsyncNonBlocking || kind == Kind::kRipples || kind == Kind::kAdPsgd ||
+           kind == Kind::kDiloco;
+  }
 };
 
 // InvalidArgument names what is wrong and what there is instead.

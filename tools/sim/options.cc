@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "base/text.h"
-#include "tools/sim/train/compressor.h"
 
 namespace canarynet::sim {
 namespace {
@@ -136,7 +135,7 @@ void fill_train(const Texts& t, SimOptions* options) {
     o.lossy = lossy.value();
   }
   if (!t.codec.empty()) {
-    const auto codec = Compressor::parse(t.codec);
+    const auto codec = parse_codec(t.codec);
     if (!codec.ok()) throw tools::Wrong{"--codec " + t.codec + ": " + codec.status().text()};
     o.codec = codec.value();
   }

@@ -8,10 +8,7 @@
 namespace canarynet::sim {
 
 Engines::Engines(const ClusterOptions& options)
-    : wiring_(options.wiring),
-      ranks_per_host_(options.ranks_per_host),
-      cluster_(options),
-      memberships_(static_cast<std::size_t>(options.hosts * options.ranks_per_host)) {}
+    : wiring_(options.wiring), ranks_per_host_(options.ranks_per_host), cluster_(options) {}
 
 void Engines::limit_streams(int host, int nic, BytesPerSec rate) {
   NicOptions& options = cluster_.fabric().nic(host, nic);
@@ -76,42 +73,48 @@ Engines::Pending& Engines::add(Done done) {
   return pending;
 }
 
-void Engines::reduce(int worker, const Members& members, int channel, std::span<float> values, ReduceOp op, Done done) {
-  const bool all = members.empty() || static_cast<int>(members.size()) == cluster_.ranks();
-  if (all && channel == 0) return reduce_in(cluster_.world(worker), values, op, std::move(done));
-  Members list = members;
-  if (all) {
-    for (list.clear(); static_cast<int>(list.size()) < cluster_.ranks();) list.push_back(static_cast<int>(list.size()));
-  }
-  auto& mine = memberships_[static_cast<std::size_t>(worker)];
-  const auto [place, first] = mine.try_emplace({channel, list});
-  Membership& membership = place->second;
-  if (membership.member != nullptr) return reduce_in(membership.member, values, op, std::move(done));
-  membership.waiting.push_back(
-      [this, &membership, values, op, done = std::move(done)] { reduce_in(membership.member, values, op, done); });
-  if (!first) return;
-  Pending& pending = add({});
-  pending.list = std::move(list);
-  OpTicket* const ticket = &pending.ticket;
-  pending.done = [this, worker, &membership, ticket] {
-    membership.member = cluster_.engine(cluster_.host_of(worker)).member(ticket->member);
-    CANARY_CHECK(membership.member != nullptr, "a group of the simulated training is gone");
-    for (const Done& call : std::exchange(membership.waiting, {})) call();
-  };
-  cluster_.submit(worker,
-                  port::group(worker, pending.list, cluster_.engine(cluster_.host_of(worker)).ticket_id(*ticket)));
-}
-
-void Engines::reduce_in(GroupMember* member, std::span<float> values, ReduceOp op, Done done) {
+void Engines::all_reduce(int worker, std::span<float> values, std::uint32_t codec, std::uint64_t tensor, Done done) {
   Pending& pending = add(std::move(done));
-  cluster_.submit(member,
+  cluster_.submit(cluster_.world(worker),
                   {.collective = Collective::kAllReduce,
                    .input = values.data(),
                    .output = values.data(),
                    .count = values.size(),
                    .type = CANARY_F32,
-                   .redop = op},
+                   .redop = CANARY_AVG,
+                   .codec = codec,
+                   .tensor = codec != 0 ? tensor : 0},
                   &pending.ticket);
+}
+
+void Engines::mean(int worker, const std::vector<int>& members, std::uint64_t number, std::span<float> values,
+                   Done done) {
+  if (members.size() == 1) return after({}, std::move(done));
+  const OpRequest request{.collective = Collective::kAllReduce,
+                          .input = values.data(),
+                          .output = values.data(),
+                          .count = values.size(),
+                          .type = CANARY_F32,
+                          .redop = CANARY_AVG};
+  Pending& pending = add(std::move(done));
+  pending.numbers = {number, 0};
+  for (const int member : members) pending.numbers.push_back(static_cast<std::uint64_t>(member));
+  const GroupMember* const world = cluster_.world(worker);
+  cluster_.submit(worker, port::partial(world->id, request, pending.numbers, /*weighted=*/false,
+                                        cluster_.id(world, &pending.ticket)));
+}
+
+void Engines::call(int worker, const MakeCommand& make, Done done) {
+  Pending& pending = add(std::move(done));
+  const GroupMember* const world = cluster_.world(worker);
+  cluster_.submit(worker, make(world->id, cluster_.id(world, &pending.ticket)));
+}
+
+SessionView Engines::session(int worker, std::uint64_t number) {
+  SessionView view;
+  const bool open = cluster_.engine(cluster_.host_of(worker)).read_session(cluster_.world(worker)->id, number, &view);
+  CANARY_CHECK(open, "a session that nobody has opened");
+  return view;
 }
 
 bool Engines::meet(int a, int b) const {
@@ -126,7 +129,7 @@ bool Engines::meet(int a, int b) const {
 
 // The shortest way, by the lowest workers.
 std::vector<int> Engines::path_between(int from, int to) const {
-  std::vector<int> before(memberships_.size(), -1);
+  std::vector<int> before(static_cast<std::size_t>(cluster_.ranks()), -1);
   std::deque<int> reached = {from};
   before[static_cast<std::size_t>(from)] = from;
   while (before[static_cast<std::size_t>(to)] < 0) {

@@ -1,9 +1,9 @@
 // tools/sim/train/engines.h -- the engines of a simulated training, and its clock: exchanges as calls that end later.
 //
-// What: a simulated cluster with one rank per worker. average() and sum() are all-reduces of the engine, in the world
-// or in a group that the engine forms when its members are first named; transfer() is a message of the engine, over as
-// many hosts as lie between the two. `done` is called when the worker's own part has ended, at that time, never from
-// within the call. after() is for everything else that takes time: computing, questions to a coordinator.
+// What: a simulated cluster with one rank per worker. all_reduce() is the world's; mean() is a partial all-reduce, for
+// which the engines make a group; transfer() is a message, over as many hosts as lie between the two; call() is any
+// other command. `done` is called when the worker's own part has ended, at that time, never from within the call.
+// after() is for everything else that takes time, such as computing.
 // Units: Nanos of virtual time. Memory: values are borrowed until `done`, unless they are handed over. Thread: one.
 // Determinism: everything follows from the options and the order of the calls.
 // Failures: of the engine, as failure(); nothing happens any more then.
@@ -11,7 +11,6 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
 #include <queue>
 #include <span>
@@ -21,6 +20,7 @@
 
 #include "base/status.h"
 #include "base/units.h"
+#include "engine/session.h"
 #include "sim/cluster.h"
 
 namespace canarynet::sim {
@@ -28,7 +28,8 @@ namespace canarynet::sim {
 class Engines {
  public:
   using Done = std::function<void()>;
-  using Members = std::vector<int>;  // workers, ascending; empty: all of them
+  // Of a member of the world, for a ticket that is kept here.
+  using MakeCommand = std::function<port::Command(port::MemberId, port::TicketId)>;
 
   explicit Engines(const ClusterOptions& options);
   // No stream from or to this NIC gets more than `rate` from now on: what its losses leave of it.
@@ -42,30 +43,31 @@ class Engines {
   bool step();
   const Status& failure() const { return failure_; }
 
-  // All members call with as many values. Calls with the same members and channel meet in their order; those of
-  // different channels do not wait for one another.
-  void average(int worker, const Members& members, int channel, std::span<float> values, Done done) {
-    reduce(worker, members, channel, values, CANARY_AVG, std::move(done));
-  }
-  void sum(int worker, const Members& members, int channel, std::span<float> values, Done done) {
-    reduce(worker, members, channel, values, CANARY_SUM, std::move(done));
-  }
+  // The mean over all workers, who call in the same order with as many values. With a codec (its number) what it leaves
+  // out of values waits in the engine for the next ones of the same `tensor`, from 1; 0: dense.
+  void all_reduce(int worker, std::span<float> values, std::uint32_t codec, std::uint64_t tensor, Done done);
+  // The mean over these workers, who call with equal lists. Each mean has a number of its own: with a list, or at all
+  // where lists overlap.
+  void mean(int worker, const std::vector<int>& members, std::uint64_t number, std::span<float> values, Done done);
   // Values go from one worker to another. Those between the same two arrive in order.
   void transfer(int from, int to, std::vector<float> values, std::function<void(std::span<const float>)> arrived);
+  void call(int worker, const MakeCommand& make, Done done);
 
   // By all NICs, headers and heartbeats included.
   std::uint64_t sent_bytes();
   // Whether two workers share a host or a network.
   bool meet(int a, int b) const;
+  // A session that this worker has opened in the world.
+  SessionView session(int worker, std::uint64_t number);
   // What the engines showed to one another, as a hash: equal runs have equal ones.
   std::uint64_t hash() { return cluster_.fabric().hash(); }
 
  private:
-  // An operation, a message or a request for a group, of one worker.
+  // A command of one worker.
   struct Pending {
     OpTicket ticket;
-    std::vector<int> list;      // a group's ranks
-    std::vector<float> values;  // of a message
+    std::vector<std::uint64_t> numbers;  // of a mean
+    std::vector<float> values;           // of a message
     Done done;
   };
   struct Event {
@@ -74,13 +76,6 @@ class Engines {
     Done what;
     bool operator<(const Event& e) const { return std::tie(e.at, e.order) < std::tie(at, order); }
   };
-  // A worker's part in a group: a call that comes before it is formed waits.
-  struct Membership {
-    GroupMember* member = nullptr;
-    std::vector<Done> waiting;
-  };
-  void reduce(int worker, const Members& members, int channel, std::span<float> values, ReduceOp op, Done done);
-  void reduce_in(GroupMember* member, std::span<float> values, ReduceOp op, Done done);
   void hop(std::vector<int> path, std::size_t at, std::vector<float> values,
            std::function<void(std::span<const float>)> arrived);
   std::vector<int> path_between(int from, int to) const;
@@ -93,7 +88,6 @@ class Engines {
   std::vector<std::unique_ptr<Pending>> pending_;
   std::atomic<bool> news_{false};
   Cluster cluster_;
-  std::vector<std::map<std::pair<int, Members>, Membership>> memberships_;  // per worker
   std::priority_queue<Event> events_;
   std::uint64_t order_ = 0;
   Status failure_;

@@ -2,9 +2,8 @@
 //
 //   gradients of all, in step   all-reduces of the engine, a colayer as soon as it is computed
 //   a server, not in step       a message with the gradient to its host, one with the parameters back
-//   a session                   rounds, each an all-reduce of one colayer (sessions.h)
-//   deltas                      an all-reduce over the members
-//   a group's mean              an all-reduce in a group that the engine forms when it is first named
+//   a session                   the engines' (sessions.h)
+//   deltas, a group's mean      a partial all-reduce
 //   neighbours                  a message to each of them and one back
 //   a partition                 a message to every peer
 //   adopt                       a message from a worker that has the newest common parameters
@@ -17,8 +16,8 @@
 namespace canarynet::sim {
 namespace {
 
-Engines::Members members_of(const sync::Exchange& exchange, int workers) {
-  Engines::Members members;
+std::vector<int> members_of(const sync::Exchange& exchange, int workers) {
+  std::vector<int> members;
   for (int w = 0; w < workers; ++w) {
     if (exchange.members == nullptr || exchange.members->has(w)) members.push_back(w);
   }
@@ -36,7 +35,7 @@ void Trainer::exchange(int w, const Exchange& exchange) {
     case Exchange::Kind::kNone:
       return exchanged(w);
     case Exchange::Kind::kSession:
-      return sessions_ ? sessions_->step(w, [this, w] { exchanged(w); }) : finish_gradient(w);
+      return sessions_->step(w, [this, w] { exchanged(w); });
     case Exchange::Kind::kAllReduce:
       return exchange.what == Exchange::What::kDelta ? reduce_delta(w) : finish_gradient(w);
     case Exchange::Kind::kServer:
@@ -55,6 +54,7 @@ void Trainer::exchange(int w, const Exchange& exchange) {
 void Trainer::exchanged(int w) {
   Worker& me = at(w);
   me.exchanging = false;
+  me.is_told = false;
   ++result_.exchanges;
   me.policy->exchanged(engines_.now());
   proceed(w);
@@ -64,16 +64,12 @@ void Trainer::exchanged(int w) {
 // their session takes it along.
 void Trainer::gradient_part(int w, int z) {
   const auto values = slices_[static_cast<std::size_t>(z)].of(std::span(at(w).gradient));
-  if (compressor_) {
-    const Status sent = compressor_->apply(w, z, values);
-    if (!sent.ok() && failure_.ok()) failure_ = sent.wrap("the gradient of worker " + std::to_string(w));
-  }
   if (sessions_) {
     if (sessions_->push(w, z, values)) return;
     give_up_iteration(w);
     return sessions_->pull(w, [this, w] { proceed(w); });
   }
-  engines_.average(w, {}, 0, values, [this, w] {
+  engines_.all_reduce(w, values, codec_, static_cast<std::uint64_t>(z) + 1, [this, w] {
     Worker& me = at(w);
     if (--me.parts == 0 && me.exchanging) finish_gradient(w);
   });
@@ -93,7 +89,8 @@ void Trainer::reduce_delta(int w) {
   const Slice part = parts[static_cast<std::size_t>(me.exchange.partition)];
   me.sent.resize(part.size);
   for (std::size_t i = 0; i < part.size; ++i) me.sent[i] = me.parameters[part.first + i] - me.anchor[part.first + i];
-  engines_.average(w, members_of(me.exchange, count()), 0, me.sent, [this, w, part] {
+  const auto number = static_cast<std::uint64_t>(me.exchange.number);
+  engines_.mean(w, members_of(me.exchange, count()), number, me.sent, [this, w, part] {
     Worker& it = at(w);
     const auto anchor = part.of(std::span(it.anchor));
     it.outer->apply(anchor, it.sent, part.first);
@@ -108,7 +105,8 @@ void Trainer::reduce_delta(int w) {
 void Trainer::average_group(int w) {
   Worker& me = at(w);
   me.before = me.sent = me.parameters;
-  engines_.average(w, members_of(me.exchange, count()), 0, me.sent, [this, w] {
+  const auto number = static_cast<std::uint64_t>(me.exchange.number);
+  engines_.mean(w, members_of(me.exchange, count()), number, me.sent, [this, w] {
     Worker& it = at(w);
     if (it.stepped) {
       for (std::size_t i = 0; i < it.sent.size(); ++i) it.sent[i] += it.parameters[i] - it.before[i];
@@ -133,7 +131,7 @@ void Trainer::average_neighbours(int w) {
 void Trainer::join_neighbours(int w) {
   Worker& me = at(w);
   if (!me.exchanging) return;
-  const Engines::Members members = members_of(me.exchange, count());
+  const std::vector<int> members = members_of(me.exchange, count());
   for (const int peer : members) {
     if (peer != w && me.arrived[peer].empty()) return;
   }

@@ -67,10 +67,9 @@ std::string text_of(const TrainOptions& o, const Training& t, const std::string&
   out +=
       printed("divergence of parameters %.2g; hash %016llx\n", t.divergence, static_cast<unsigned long long>(t.hash));
   if (t.rounds > 0) {
-    out +=
-        printed("%lld rounds of colayers with %.2f contributors each; %llu gradients of colayers dropped, %lld pulls\n",
-                static_cast<long long>(t.rounds), t.contributors, static_cast<unsigned long long>(t.dropped),
-                static_cast<long long>(t.pulls));
+    out += printed("%lld rounds of colayers with %.2f gradients each; %llu gradients of colayers dropped, %lld pulls\n",
+                   static_cast<long long>(t.rounds), t.gradients, static_cast<unsigned long long>(t.dropped),
+                   static_cast<long long>(t.pulls));
   }
   return out;
 }
@@ -101,7 +100,7 @@ std::string json_of(const TrainOptions& o, const Training& t, const std::string&
   json["exchanges"] = t.exchanges;
   json["divergence"] = t.divergence;
   json["rounds"] = t.rounds;
-  json["contributors"] = t.contributors;
+  json["gradients"] = t.gradients;
   json["dropped"] = t.dropped;
   json["pulls"] = t.pulls;
   json["iterations"] = t.iterations;

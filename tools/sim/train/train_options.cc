@@ -141,6 +141,13 @@ Status check(const TrainOptions& o) {
                    ": --codec goes with policies that reduce gradients: bsp, ssp, asp, canary, bml "
                    "and ps");
   }
+  if (o.codec) {
+    const std::string codec = "codec " + to_text(*o.codec);
+    if (const auto number = codec_number(*o.codec); !number.ok()) return number.status();
+    if (needs_shape(o.codec->kind)) return invalid(codec + " is for matrices, and colayers have no shape");
+    if (o.codec->kind == CodecKind::kArTopK && o.policy.kind != Kind::kBml)
+      return invalid(codec + " goes with bml: elsewhere not all workers have a gradient at the same time");
+  }
   return sync::check(o.policy, sync::cluster_of(o.hosts(), o.workers_per_host));
 }
 

@@ -105,7 +105,8 @@ TEST(TrainOptions, WrongArgumentsAreNamed) {
   has(refusal({"--workers", "9", "--sync", "bsp", "--convolutions", "8,8,8,8"}), "--convolutions 8,8,8,8: takes up to");
   has(refusal({"--workers", "9", "--sync", "canary:s=18,p=6", "--colayers", "4"}), "p is more than the 4 colayers");
   has(refusal({"--workers", "9", "--sync", "bsp", "--codec", "zip"}), "--codec zip: ");
-  has(refusal({"--workers", "9", "--sync", "bsp", "--codec", "topk:0.1"}), "can't be summed in an all-reduce");
+  has(refusal({"--workers", "9", "--sync", "bsp", "--codec", "svd:2"}), "is for matrices");
+  has(refusal({"--workers", "9", "--sync", "bsp", "--codec", "artopk:star:0.01"}), "goes with bml");
   has(refusal({"--workers", "9", "--sync", "esync", "--codec", "int8"}),
       "policy esync: --codec goes with policies that");
   has(refusal({"--workers", "9", "--sync", "bsp", "--iteration", "0s"}), "--iteration 0s: takes a time");
@@ -201,13 +202,13 @@ TEST_F(TrainingInVirtualTime, AConvolutionalNetworkLearnsAsWell) {
 TEST_F(TrainingInVirtualTime, ASessionWithoutAnyLeadLearnsWhatAnAllReduceDoes) {
   const std::vector<std::string> arguments = {"--workers", "9", "--topology", "bcube:3,2", "--steps", "20",
                                               "--target",  "1", "--jitter",   "0.3",       "--slow",  "5:2x"};
-  const Training by_all_reduce = train(with(arguments, {"--sync", "bsp"}));
+  const Training by_all_reduce = train(with(arguments, {"--sync", "bml"}));
   const Training by_session = train(with(arguments, {"--sync", "ssp:0"}));
   ASSERT_EQ(by_all_reduce.curve.size(), by_session.curve.size());
   for (std::size_t i = 0; i < by_session.curve.size(); ++i)
     EXPECT_NEAR(by_session.curve[i].accuracy, by_all_reduce.curve[i].accuracy, 0.002);
   EXPECT_GT(by_session.end.accuracy, 0.5);
-  EXPECT_EQ(by_session.contributors, 9);
+  EXPECT_EQ(by_session.gradients, 9);
   EXPECT_EQ(by_session.dropped, 0u);
 }
 
@@ -260,6 +261,35 @@ TEST_F(TrainingInVirtualTime, ACodecSendsLessAndItsErrorIsNotLost) {
   EXPECT_NEAR(sketch.end.accuracy, dense.end.accuracy, 0.03);
   EXPECT_NE(sketch.end.accuracy, dense.end.accuracy) << "it left something out";
   EXPECT_GT(coarse.end.accuracy, 0.4) << "what two values can't tell comes with the next gradient";
+}
+
+// Each by what the engines make of it, in all-reduces and in rounds, whose words of who contributed travel beside it.
+TEST_F(TrainingInVirtualTime, AllKindsOfCodecsTravelThroughTheEngines) {
+  const auto run = [&](const char* policy, const char* codec) {
+    return train(
+        {"--workers", "4", "--sync", policy, "--steps", "30", "--target", "1", "--hidden", "64", "--codec", codec});
+  };
+  struct Codec {
+    const char* name;
+    double share;  // of dense bytes
+  };
+  for (const char* policy : {"bml", "bsp"}) {
+    const Training dense = run(policy, "dense");
+    for (const Codec& codec : {Codec{"fp16", 0.5}, Codec{"int8", 0.25}, Codec{"onebit", 1.0 / 32}}) {
+      const Training coded = run(policy, codec.name);
+      EXPECT_GT(coded.end.bytes / dense.end.bytes, codec.share) << policy << " with " << codec.name;
+      EXPECT_LT(coded.end.bytes / dense.end.bytes, codec.share + 0.06) << policy << " with " << codec.name;
+      EXPECT_NEAR(coded.end.accuracy, dense.end.accuracy, 0.08) << policy << " with " << codec.name;
+    }
+    // Everybody's values go to everybody: n - 1 times, where dense ones go 2 (n - 1) / n times.
+    const Training top = run(policy, "topk:0.1");
+    EXPECT_GT(top.end.bytes / dense.end.bytes, 0.1 * 4 / 2) << policy;
+    EXPECT_LT(top.end.bytes / dense.end.bytes, 0.2 * 4 / 2) << policy;
+    EXPECT_NEAR(top.end.accuracy, dense.end.accuracy, 0.08) << policy;
+  }
+  const Training dense = run("bml", "dense"), friendly = run("bml", "artopk:star:0.1");
+  EXPECT_LT(friendly.end.bytes, 0.4 * dense.end.bytes);
+  EXPECT_GT(friendly.end.accuracy, 0.5) << "the values that one rank named are everybody's";
 }
 
 // Local steps send one gradient's size per round where BSP sends one per iteration.

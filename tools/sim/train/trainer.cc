@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 
+#include "compress/codec.h"
+#include "engine/policy_words.h"
 #include "sim/lossy_stream.h"
 #include "tools/sim/print.h"
 
@@ -13,10 +15,24 @@ namespace {
 constexpr double kAskSeconds = 50e-6;  // one way between a worker and the coordinator
 // Nobody computes for this long: a policy or an exchange stands still.
 constexpr Nanos kStandstill = 10'000_s;
+constexpr std::uint64_t kPolicy = 1;  // in the world, which has no other
 
-double scale_of(const TrainOptions& options, std::size_t parameters) {
-  const double share = options.codec ? Compressor::share(*options.codec) : 1;
-  return share * options.profile.bytes() / (4.0 * static_cast<double>(parameters));
+// Bytes sent per byte of a gradient of so many values, whose colayers all hosts reduce together: each encodes its own
+// share of a colayer.
+double coded_share(const TrainOptions& o, double parameters) {
+  if (!o.codec || makes_chain(o.codec->kind)) return 1;  // a chain's parts are all as long as the values
+  Coding coding;
+  coding.spec = *o.codec;
+  coding.segment.count = static_cast<std::size_t>(std::max(1.0, parameters / o.colayers / o.hosts()));
+  const std::size_t bytes = head_bytes_max(coding) + body_bytes_max(coding, {0, coding.segment.count});
+  return static_cast<double>(bytes) / static_cast<double>(sizeof(float) * coding.segment.count);
+}
+
+// What a codec has to send with each part weighs more in a small model than at the profile's size.
+double scale_of(const TrainOptions& o, std::size_t parameters) {
+  const auto values = static_cast<double>(parameters);
+  const double shares = coded_share(o, o.profile.bytes() / sizeof(float)) / coded_share(o, values);
+  return shares * o.profile.bytes() / (sizeof(float) * values);
 }
 
 // What a rate becomes where all payloads are so many times smaller.
@@ -66,7 +82,8 @@ Trainer::Trainer(const TrainOptions& options, Learner& learner)
       learner_(learner),
       slices_(slices_of(learner.size(), options.colayers)),
       scale_(scale_of(options, learner.size())),
-      random_(options.learner.seed + 1),
+      codec_(options.codec ? codec_number(*options.codec).value() : 0),
+      policy_name_(sync::to_string(options.policy)),
       engines_(cluster_of(options, learner.size())) {
   for (const LossyNic& lossy : options.lossy) {
     const BytesPerSec rate = scaled(lossy_stream_rate(lossy.loss, Nanos::from_seconds(2 * options.latency)), scale_);
@@ -75,15 +92,15 @@ Trainer::Trainer(const TrainOptions& options, Learner& learner)
     for (int host = first; host <= last; ++host) engines_.limit_streams(host, lossy.nic, rate);
   }
   const sync::Cluster cluster = sync::cluster_of(options.hosts(), options.workers_per_host);
-  coordinator_ = make_coordinator(options.policy, cluster, &random_);
+  for (int rank = 0; rank < (options.hosts() + options.servers()) * options.workers_per_host; ++rank)
+    hosts_.push_back(static_cast<std::uint64_t>(rank / options.workers_per_host));
   server_ = learner.start();
-  if (options.codec) compressor_ = std::make_unique<Compressor>(*options.codec, slices_, count());
-  if (options.policy.is_session() && options.policy.kind != sync::PolicySpec::Kind::kBsp) {
+  if (options.policy.is_session()) {
     Sessions::Options session;
     session.workers = count();
     session.thresholds = options.policy.thresholds(options.colayers);
     session.linger = options.policy.linger;
-    session.notice = Nanos::from_seconds(options.latency);
+    session.codec = codec_;
     session.scale = rate() / static_cast<float>(count());
     sessions_ = std::make_unique<Sessions>(session, &engines_, &slices_,
                                            [this](int w) -> std::vector<float>& { return at(w).parameters; });
@@ -95,6 +112,8 @@ Trainer::Trainer(const TrainOptions& options, Learner& learner)
     me.gradient.resize(learner.size());
     me.waiting.resize(learner.size());
     me.random.emplace(options.learner.seed * 1'000'003 + static_cast<std::uint64_t>(w));
+    me.told = sync::WorkerSet(count());
+    me.heard.resize(port::policy_answer_bytes(hosts_.size()));
     me.policy = make_worker(options.policy, cluster, w, time_of(w, nullptr));
     const bool diloco = options.policy.kind == sync::PolicySpec::Kind::kDiloco;
     const double rate = diloco ? options.policy.local_steps.outer_rate : options.policy.outer_rate;
@@ -113,13 +132,13 @@ std::string Trainer::assumption(const TrainOptions& o, std::size_t parameters) {
          printed(": NICs are %.4g times slower, so that exchanges take as long against the %.4g s of an iteration as ",
                  scale, o.profile.seconds()) +
          "the profile's; start-up times of messages are not scaled; bytes are given at the profile's size" +
-         (o.codec ? printed("; a byte of it is sent as %.3g, and sums on their way are not encoded again",
-                            Compressor::share(*o.codec))
-                  : "");
+         (o.codec && !makes_chain(o.codec->kind) ? printed("; a byte of it is sent as %.3g at that size",
+                                                           coded_share(o, o.profile.bytes() / sizeof(float)))
+                                                 : "");
 }
 
 Result<Training> Trainer::run() {
-  if (Status joined = engines_.join(); !joined.ok()) return joined;
+  if (Status up = bring_up(); !up.ok()) return up;
   start_ = last_iteration_ = engines_.now();
   start_bytes_ = engines_.sent_bytes();
   evaluate();
@@ -143,9 +162,9 @@ Result<Training> Trainer::run() {
   result_.hash = engines_.hash();
   result_.divergence = divergence();
   if (sessions_) {
-    result_.rounds = sessions_->rounds();
-    result_.contributors =
-        result_.rounds > 0 ? static_cast<double>(sessions_->contributions()) / static_cast<double>(result_.rounds) : 0;
+    result_.rounds = static_cast<std::int64_t>(sessions_->rounds());
+    result_.gradients =
+        result_.rounds > 0 ? static_cast<double>(sessions_->gradients()) / static_cast<double>(result_.rounds) : 0;
     result_.dropped = sessions_->dropped();
     result_.pulls = sessions_->pulls();
   }
@@ -158,6 +177,22 @@ Result<Training> Trainer::run() {
   return result_;
 }
 
+// The job, and in it the session and the policy.
+Status Trainer::bring_up() {
+  if (Status joined = engines_.join(); !joined.ok()) return joined;
+  int open = 0;
+  const int wanted = (sessions_ ? count() : 0) + (options_.policy.asks() ? count() : 0);
+  for (int w = 0; w < count(); ++w) {
+    if (sessions_) sessions_->open(w, [&open] { ++open; });
+    if (options_.policy.asks()) open_policy(w, [&open] { ++open; });
+  }
+  while (open < wanted) {
+    if (!engines_.step())
+      return engines_.failure().ok() ? Status(CANARY_INTERNAL, "its session does not open") : engines_.failure();
+  }
+  return {};
+}
+
 // The loop at the head of sync/policy.h.
 void Trainer::proceed(int w) {
   Worker& me = at(w);
@@ -165,7 +200,7 @@ void Trainer::proceed(int w) {
     const sync::Task task = me.policy->next(engines_.now());
     switch (task.kind) {
       case sync::Task::Kind::kAsk:
-        ask(task.question);
+        ask(w, task.question);
         continue;
       case sync::Task::Kind::kTrain:
         if (!me.training) begin_iteration(w);
@@ -249,37 +284,47 @@ void Trainer::give_up_iteration(int w) {
   ++me.life;
 }
 
-void Trainer::ask(const sync::Question& question) {
-  engines_.after(Nanos::from_seconds(kAskSeconds), [this, question] {
-    sync::Answers answers;
-    coordinator_->asked(engines_.now(), question, &answers);
-    deliver(answers);
-  });
+void Trainer::open_policy(int w, Engines::Done opened) {
+  engines_.call(
+      w, [&](auto member, auto ticket) { return port::open_policy(member, kPolicy, policy_name_, hosts_, ticket); },
+      [this, w, opened = std::move(opened)] {
+        opened();
+        listen(w);
+      });
 }
 
-void Trainer::deliver(const sync::Answers& answers) {
-  for (const sync::Answer& answer : answers) {
-    engines_.after(Nanos::from_seconds(kAskSeconds), [this, answer] {
-      Worker& me = at(answer.worker);
-      const auto reaction = me.policy->answered(engines_.now(), answer);
-      if (reaction == sync::WorkerPolicy::Reaction::kInterrupt && me.training) give_up_iteration(answer.worker);
-      if (!me.training || reaction == sync::WorkerPolicy::Reaction::kBeside) proceed(answer.worker);
-    });
+void Trainer::ask(int w, const sync::Question& question) {
+  const auto words = write_question(question);
+  engines_.call(w, [&](auto member, auto ticket) { return port::ask_policy(member, kPolicy, words, ticket); }, {});
+}
+
+void Trainer::listen(int w) {
+  engines_.call(
+      w,
+      [&](auto member, auto ticket) { return port::next_answer(member, kPolicy, at(w).heard, /*waits=*/true, ticket); },
+      [this, w] { hear(w); });
+}
+
+void Trainer::hear(int w) {
+  Worker& me = at(w);
+  sync::WorkerSet members(count());
+  sync::Answer answer;
+  const auto heard = read_answer(me.heard, w, &members, &answer);
+  const bool two = heard.ok() && answer.members != nullptr && me.is_told;
+  if (!heard.ok() || heard.value() != Heard::kAnswer || two) {
+    failure_ = Status(CANARY_INTERNAL, "worker " + std::to_string(w) + " was told " +
+                                           (two ? "of two exchanges at a time" : "what is no answer"));
+    return;
   }
-  watch_deadline();
-}
-
-void Trainer::watch_deadline() {
-  const Nanos deadline = coordinator_->next_deadline();
-  if (deadline == Nanos::max() || deadline == watched_) return;
-  watched_ = deadline;
-  engines_.after(std::max(deadline - engines_.now(), Nanos{}), [this] {
-    watched_ = Nanos::max();
-    if (coordinator_->next_deadline() > engines_.now()) return watch_deadline();
-    sync::Answers answers;
-    coordinator_->expire(engines_.now(), &answers);
-    deliver(answers);
-  });
+  listen(w);
+  if (answer.members != nullptr) {
+    me.told = members;
+    me.is_told = true;
+    answer.members = &me.told;
+  }
+  const auto reaction = me.policy->answered(engines_.now(), answer);
+  if (reaction == sync::WorkerPolicy::Reaction::kInterrupt && me.training) give_up_iteration(w);
+  if (!me.training || reaction == sync::WorkerPolicy::Reaction::kBeside) proceed(w);
 }
 
 CurvePoint Trainer::point() {

@@ -1,7 +1,8 @@
 // tools/sim/train/trainer.h -- training in virtual time: true gradients, simulated engines, and the loop of policy.h.
 //
 // An iteration takes the profile's seconds; its gradient is computed at its start, from the parameters of that moment.
-// Exchanges are the engines' own (engines.h), and policies are sync's. Bit for bit the same for equal options. One
+// Everything else is the engines' own: collectives, sessions and messages (engines.h), and the coordinator that
+// policies ask. Each worker's own policy is sync's, as in a program. Bit for bit the same for equal options. One
 // thread.
 #pragma once
 
@@ -16,7 +17,6 @@
 #include "base/random.h"
 #include "sync/local_steps.h"
 #include "sync/policy_name.h"
-#include "tools/sim/train/compressor.h"
 #include "tools/sim/train/engines.h"
 #include "tools/sim/train/learner.h"
 #include "tools/sim/train/sessions.h"
@@ -41,10 +41,10 @@ struct Training {
   std::int64_t exchanges = 0;            // that workers took part in
   // How far the worker that is furthest from the mean of all parameters is from it, per length of that mean.
   double divergence = 0;
-  // Sessions: rounds of colayers, the mean number of contributors of one, gradients dropped (of one iteration and
+  // Sessions: rounds of colayers, the mean number of gradients in one, gradients dropped (of one iteration and
   // colayer), and pulls.
   std::int64_t rounds = 0;
-  double contributors = 0;
+  double gradients = 0;
   std::uint64_t dropped = 0;
   std::int64_t pulls = 0;
   std::uint64_t hash = 0;  // of parameters and of all that the engines said
@@ -73,6 +73,9 @@ class Trainer {
     std::map<int, std::deque<std::vector<float>>> arrived;  // kNeighbours: by the neighbour
     std::unique_ptr<sync::OuterStep> outer;
     std::optional<Random> random;
+    std::vector<std::byte> heard;  // where an answer of the coordinator comes
+    sync::WorkerSet told;          // the members of the exchange that it told of, until that has ended
+    bool is_told = false;
     Exchange exchange;
     bool training = false;
     bool exchanging = false;
@@ -94,9 +97,11 @@ class Trainer {
   void begin_iteration(int w);
   void end_iteration(int w);
   Nanos time_of(int w, Nanos* asleep);
-  void ask(const sync::Question& question);
-  void deliver(const sync::Answers& answers);
-  void watch_deadline();
+  Status bring_up();
+  void open_policy(int w, Engines::Done opened);
+  void ask(int w, const sync::Question& question);
+  void listen(int w);
+  void hear(int w);
   void evaluate();
   CurvePoint point();
   std::vector<float> mean_parameters() const;
@@ -121,22 +126,21 @@ class Trainer {
   TrainOptions options_;
   Learner& learner_;
   std::vector<Slice> slices_;
-  double scale_ = 1;  // bytes sent of the profile per byte of the model
-  Random random_;     // the coordinator's
-  std::unique_ptr<sync::Coordinator> coordinator_;
+  double scale_ = 1;         // bytes sent of the profile per byte of the model
+  std::uint32_t codec_ = 0;  // its number
+  std::string policy_name_;
+  std::vector<std::uint64_t> hosts_;  // of all ranks
   std::vector<Worker> workers_;
   std::vector<float> server_;  // kServer without waiting: the parameters there
   std::vector<int> adopters_;  // workers that wait for parameters to adopt
-  std::unique_ptr<Compressor> compressor_;
   Status failure_;
-  std::unique_ptr<Sessions> sessions_;  // of the policies that have one; bsp is an all-reduce per colayer
+  std::unique_ptr<Sessions> sessions_;  // of the policies that have one
   Engines engines_;                     // last: it ends first, and nobody writes to the others afterwards
   Nanos start_;
   std::uint64_t start_bytes_ = 0;
   Nanos last_iteration_;
   std::int64_t iterations_ = 0;
   std::int64_t next_evaluation_ = 0;
-  Nanos watched_ = Nanos::max();
   Training result_;
 };
 
