@@ -1,4 +1,5 @@
 // The C ABI of sessions (engine/session_operations.cc does what they ask for).
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <limits>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "canarynet/canarynet.h"
+#include "embed/colayers.h"
 #include "embed/context_handles.h"
 #include "embed/last_error.h"
 #include "engine/session.h"
@@ -143,6 +145,39 @@ CANARY_API canary_status canary_session_open(canary_group* handle, const canary_
   });
 }
 
+CANARY_API canary_status canary_session_colayers(canary_group* handle, const size_t* counts, const double* ready,
+                                                 size_t tensors, size_t* ends, int* colayers) {
+  constexpr const char* kName = "session_colayers";
+  return guarded([&]() -> canary_status {
+    const Inside<canary_group> group(handle);
+    if (!group) return HandlePool<canary_group>::refuse(kName, handle);
+    const auto refuse = [&](const Status& why) { return report(why.wrap(kName)); };
+    if (counts == nullptr || ready == nullptr || ends == nullptr || colayers == nullptr)
+      return refuse(bad("an argument is NULL"));
+    if (tensors < 1 || tensors > CANARY_SESSION_TENSORS_MAX) {
+      return refuse(
+          bad(std::to_string(tensors) + " tensors (1 to " + std::to_string(CANARY_SESSION_TENSORS_MAX) + ")"));
+    }
+    constexpr std::size_t kMost = std::size_t{1} << 40;  // elements of all, far beyond any memory
+    constexpr double kLongest = 1e6;                     // seconds
+    std::size_t elements = 0;
+    for (std::size_t i = 0; i < tensors; ++i) {
+      if (counts[i] == 0) return refuse(bad("tensor " + std::to_string(i) + " has no elements"));
+      if (counts[i] > kMost - elements)
+        return refuse(bad("tensor " + std::to_string(i) + " makes the model too large"));
+      elements += counts[i];
+      if (!(ready[i] >= 0 && ready[i] <= kLongest))
+        return refuse(bad("tensor " + std::to_string(i) + " is ready after " + std::to_string(ready[i]) + " s"));
+    }
+    const auto found =
+        find_colayers({&group.context(), group->member, group->shape}, {counts, tensors}, {ready, tensors});
+    if (!found.ok()) return refuse(found.status());
+    std::copy(found.value().begin(), found.value().end(), ends);
+    *colayers = static_cast<int>(found.value().size());
+    return CANARY_OK;
+  });
+}
+
 CANARY_API canary_status canary_session_rule(const char* name, canary_session_options* options) {
   constexpr const char* kName = "session_rule";
   return guarded([&]() -> canary_status {
@@ -252,6 +287,36 @@ CANARY_API canary_status canary_session_row(canary_session* handle, int64_t iter
     return report(
         bad("there is no row of iteration " + std::to_string(iteration) + " and colayer " + std::to_string(colayer))
             .wrap(kName));
+  });
+}
+
+CANARY_API canary_status canary_session_rows(canary_session* handle, int64_t first, int64_t last, uint64_t* bits,
+                                             size_t words) {
+  constexpr const char* kName = "session_rows";
+  return guarded([&]() -> canary_status {
+    const Inside<canary_session> session(handle);
+    if (!session) return HandlePool<canary_session>::refuse(kName, handle);
+    const auto refuse = [&](const Status& why) { return report(why.wrap(kName)); };
+    if (bits == nullptr) return refuse(bad("bits are NULL"));
+    const std::string which = "iterations " + std::to_string(first) + " to " + std::to_string(last);
+    if (first < 1 || last < first || last - first >= (1 << 24)) return refuse(bad(which));
+    const std::size_t row = (static_cast<std::size_t>(session->workers) + 63) / 64;
+    const std::size_t needed = static_cast<std::size_t>(last - first + 1) * session->colayers * row;
+    if (words < needed) {
+      return refuse(bad("room for " + std::to_string(words) + " words: " + which + " take " + std::to_string(needed)));
+    }
+    const bool are = session.context().impl->with_engine([&](Engine& e) {
+      std::uint64_t* to = bits;
+      for (std::int64_t t = first; t <= last; ++t) {
+        for (int z = 0; z < session->colayers; ++z) {
+          const sync::WorkerSet* const members = e.session_row(session->member, session->number, t, z);
+          if (members == nullptr) return false;
+          for (std::size_t i = 0; i < row; ++i) *to++ = members->bits(i);
+        }
+      }
+      return true;
+    });
+    return are ? CANARY_OK : refuse(bad("there are not all rows of " + which + " (any more)"));
   });
 }
 

@@ -313,6 +313,17 @@ typedef struct canary_session_result {
 } canary_session_result;
 #define CANARY_SESSION_RESULT_INIT \
   { sizeof(canary_session_result), 0, 0, 0, 0, 0, 0, 0 }
+/* Which tensors of a model make a colayer: those that the merge planner (as bundles have it) would send together, since
+ * a message costs a start-up time whatever its size. `counts` are the f32 elements of each tensor, `ready` the seconds
+ * from the beginning of an iteration until its gradient is there, as the program has measured them, both in the order
+ * in which backward makes them; there are `tensors`, 1 to CANARY_SESSION_TENSORS_MAX. All members call it with equal
+ * counts (else CANARY_MISMATCH, on all of them, and the group lives on); the slowest member's times count. It measures
+ * a few all_reduces of the group, of 256 KiB to 16 MiB, and blocks until all are through. `ends` has room for `tensors`
+ * numbers: for each colayer how many tensors are in it and in those before it, equal on all members; *colayers is how
+ * many there are, at most 256. */
+#define CANARY_SESSION_TENSORS_MAX 4096
+CANARY_API enum canary_status canary_session_colayers(canary_group* group, const size_t* counts, const double* ready,
+                                                      size_t tensors, size_t* ends, int* colayers);
 /* Blocks until all members have opened it, for at most CANARY_ENTRY_LIMIT: members with another number are not there
  * (CANARY_ENTRY_TIMEOUT), and layouts, codecs or at_death that differ are CANARY_MISMATCH. It takes 2 + backlog times
  * the memory of the colayers (once more with a codec, and once or with a codec twice more where it goes on after
@@ -364,6 +375,10 @@ CANARY_API enum canary_status canary_session_read(canary_session* session, canar
  * of bits[r / 64]. `words` is the room at `bits`. CANARY_INVALID_ARGUMENT: there is no such row (any more). */
 CANARY_API enum canary_status canary_session_row(canary_session* session, int64_t iteration, int colayer,
                                                  uint64_t* bits, size_t words);
+/* The matrix of the index at one moment: the rows of iterations `first` to `last` and of all colayers, in this order:
+ * (last - first + 1) x colayers x words of a row. */
+CANARY_API enum canary_status canary_session_rows(canary_session* session, int64_t first, int64_t last, uint64_t* bits,
+                                                  size_t words);
 /* Frees it on this rank. Before all have finished it ends the session for everybody (CANARY_ABORTED). */
 CANARY_API enum canary_status canary_session_close(canary_session* session);
 

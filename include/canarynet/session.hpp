@@ -6,6 +6,7 @@
 // Threads and failures: as in canarynet.hpp, which includes this header.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -97,10 +98,32 @@ class Session {
     check(canary_session_read(handle_, &out));
     return out;
   }
+  // Which tensors make a colayer, by the merge planner; collective, see canary_session_colayers. Returns for each
+  // colayer the number of tensors in it and in those before it.
+  static std::vector<std::size_t> colayers(Group& group, std::span<const std::size_t> counts,
+                                           std::span<const double> ready) {
+    if (counts.size() != ready.size()) {
+      throw Error(CANARY_INVALID_ARGUMENT,
+                  std::to_string(ready.size()) + " ready times for " + std::to_string(counts.size()) + " tensors");
+    }
+    std::vector<std::size_t> ends(counts.size());
+    int found = 0;
+    check(canary_session_colayers(group.handle(), counts.data(), ready.data(), counts.size(), ends.data(), &found));
+    ends.resize(static_cast<std::size_t>(found));
+    return ends;
+  }
   // The members whose gradient of this iteration and colayer has been exchanged; rank r is bit r % 64 of word r / 64.
   std::vector<std::uint64_t> row(std::int64_t iteration, int colayer, int workers) const {
     std::vector<std::uint64_t> bits((static_cast<std::size_t>(workers) + 63) / 64);
     check(canary_session_row(handle_, iteration, colayer, bits.data(), bits.size()));
+    return bits;
+  }
+  // The rows of these iterations, of all colayers each, as row() has them, one behind the other.
+  std::vector<std::uint64_t> rows(std::int64_t first, std::int64_t last, int colayers, int workers) const {
+    const auto iterations = static_cast<std::size_t>(std::max<std::int64_t>(0, last - first + 1));
+    std::vector<std::uint64_t> bits(iterations * static_cast<std::size_t>(colayers) *
+                                    ((static_cast<std::size_t>(workers) + 63) / 64));
+    check(canary_session_rows(handle_, first, last, bits.data(), bits.size()));
     return bits;
   }
 
