@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,9 @@
 #include "sim/oracle.h"
 
 namespace canarynet {
+
+// Under sanitizers, which see the same code in fewer cases.
+inline bool quick() { return std::getenv("CANARY_TEST_QUICK") != nullptr; }
 
 inline ClusterOptions flat_cluster(int hosts, int rails = 2, int ranks_per_host = 1) {
   ClusterOptions c;

@@ -75,8 +75,7 @@ void exchange(
 // Whenever it is that the links change.
 class ChangeOfTheRate : public ::testing::TestWithParam<Nanos> {};
 TEST_P(ChangeOfTheRate, SlowLinksGetTheCodecThatSendsLeastAndFastOnesDense) {
-  if (GetParam() > Nanos{} && std::getenv("CANARY_TEST_QUICK") != nullptr)
-    GTEST_SKIP() << "CANARY_TEST_QUICK: one phase does";
+  if (GetParam() > Nanos{} && quick()) GTEST_SKIP() << "CANARY_TEST_QUICK: one phase does";
   Cluster c(cluster(6e-3, 20));
   ASSERT_TRUE(c.join());
   Balance balance;
@@ -128,7 +127,11 @@ TEST(CodecChoice, TheCodecThatOperationsNameIsTheirOwn) {
   Cluster c(cluster(0));
   ASSERT_TRUE(c.join());
   Balance balance;
-  ASSERT_NO_FATAL_FAILURE(exchange(c, 3_s, "topk:0.01,auto", &balance));
+  const auto enough = [&] {
+    const auto& cells = c.world(0)->group->codec_use.cells();
+    return !cells.empty() && cells[0]->took[1].operations > 30;
+  };
+  ASSERT_NO_FATAL_FAILURE(exchange(c, 3_s, "topk:0.01,auto", &balance, enough));
   EXPECT_GT(ran(c, 1), 20u);
   ASSERT_NO_FATAL_FAILURE(balance.expect_even(c, 1e-3));
   Exchange plain(c, gradients(4, kCount, 5), "", 0);
@@ -149,8 +152,7 @@ TEST(CodecChoice, TopKIsGatheredWhereWaysAreLongAndReducedWhereBytesCount) {
   for (const Case& one :
        {Case{100_us, "artopk:star:0.1,auto", kArTopK, kAgTopK}, Case{100_us, "artopk:var:0.1,auto", kArTopK, kAgTopK},
         Case{5_ms, "artopk:star:0.001,auto", kAgTopK, kArTopK}}) {
-    const bool quick = std::getenv("CANARY_TEST_QUICK") != nullptr;
-    if (quick && one.chosen == kArTopK) continue;  // under sanitizers, where each takes a minute
+    if (quick() && one.chosen == kArTopK) continue;  // under sanitizers, where each takes a minute
     Cluster c(cluster(6e-3, 20, 8, one.latency));
     ASSERT_TRUE(c.join());
     Balance balance;
@@ -176,7 +178,8 @@ TEST(CodecChoice, TopKGoesBackToDenseWithAllThatItLeftOut) {
   Balance balance;
   const auto enough = [&] {
     const auto& cells = c.world(0)->group->codec_use.cells();
-    return !cells.empty() && cells[0]->took[kArTopK].operations + cells[0]->took[kAgTopK].operations >= 40;
+    return !cells.empty() &&
+           cells[0]->took[kArTopK].operations + cells[0]->took[kAgTopK].operations >= (quick() ? 22u : 40u);
   };
   ASSERT_NO_FATAL_FAILURE(exchange(c, 12_s, "artopk:star:0.01,auto", &balance, enough));
   EXPECT_GE(ran(c, kArTopK) + ran(c, kAgTopK), 20u);

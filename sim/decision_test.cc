@@ -218,7 +218,7 @@ TEST(Decision, WhatTheModelPutsCloseIsTriedAndTheBestStays) {
   }
   // Which small frames meet others' pieces depends on when the first operation comes.
   for (const Nanos phase : {0_us, 1700_us, 6800_us, 11900_us, 18700_us}) {
-    if (phase > 1700_us && std::getenv("CANARY_TEST_QUICK") != nullptr) break;
+    if (phase > 1700_us && quick()) break;
     SCOPED_TRACE(phase.count);
     auto c = make("");
     ASSERT_TRUE(c->join());
@@ -305,7 +305,7 @@ TEST(Decision, BesideASlowHostRatesAreRightAndTheBestStays) {
 class ChangeOfTheLinks : public ::testing::TestWithParam<Nanos> {};
 TEST_P(ChangeOfTheLinks, IsFoundAndNothingFlaps) {
   const Nanos phase = GetParam();
-  if (phase > 600_ms && std::getenv("CANARY_TEST_QUICK") != nullptr) GTEST_SKIP() << "CANARY_TEST_QUICK: two phases do";
+  if (phase > 600_ms && quick()) GTEST_SKIP() << "CANARY_TEST_QUICK: two phases do";
   Cluster c(long_cluster(4, 1, 100_us));
   ASSERT_TRUE(c.join());
   Decisions watch(c);

@@ -12,9 +12,6 @@
 
 namespace canarynet {
 
-// The sanitizers see the same code in the first bed of each kind.
-inline bool quick() { return std::getenv("CANARY_TEST_QUICK") != nullptr; }
-
 struct Bed {
   std::int64_t mbit;
   Nanos delay;  // one way

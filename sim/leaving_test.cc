@@ -99,7 +99,7 @@ TEST(Leaving, WhatARankHadEnteredIsKnownWithoutAChannelToIt) {
 
 TEST(Leaving, WhatARankHadEnteredIsKnownToThoseWhoHearOfItThroughOthersOnly) {
   // In BCube most ranks have a channel.
-  const int levels = std::getenv("CANARY_TEST_QUICK") != nullptr ? 5 : 6;
+  const int levels = quick() ? 5 : 6;
   ClusterOptions o;
   o.hosts = 1 << levels;
   o.wiring = Wiring::bcube(2, levels);

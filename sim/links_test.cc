@@ -14,9 +14,6 @@
 namespace canarynet {
 namespace {
 
-// The sanitizers see the same code in the first bed of each kind.
-bool quick() { return std::getenv("CANARY_TEST_QUICK") != nullptr; }
-
 struct LinkBed {
   std::int64_t mbit;
   Nanos delay = 50_us;  // one way

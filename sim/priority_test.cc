@@ -15,9 +15,6 @@
 namespace canarynet {
 namespace {
 
-// The sanitizers see the same code in the smaller bed.
-bool quick() { return std::getenv("CANARY_TEST_QUICK") != nullptr; }
-
 constexpr std::uint64_t kUrgentBytes = 1 << 20;
 constexpr std::uint64_t kBulkBytes = 64 << 20;
 

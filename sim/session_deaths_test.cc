@@ -14,8 +14,6 @@
 namespace canarynet {
 namespace {
 
-bool quick() { return std::getenv("CANARY_TEST_QUICK") != nullptr; }
-
 SessionSetup goes_on(SessionSetup setup) {
   setup.goes_on = 1;
   return setup;

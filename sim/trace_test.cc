@@ -27,9 +27,6 @@ constexpr std::array<double, 3> kMbit = {100, 30, 10};
 constexpr Bytes kPieceBytes{64 * 1024};
 constexpr Nanos kTick = 100_ms;
 
-// The sanitizers see the same code in a shorter time, whose shares say little.
-bool quick() { return std::getenv("CANARY_TEST_QUICK") != nullptr; }
-
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
   const char* text = std::getenv(variable);
   return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;

@@ -7,7 +7,7 @@
 // ripples and esync (canarynet/policy.hpp) let each rank take its own steps, and replace its parameters by their mean
 // over some ranks when the policy says so. An exchange that a death spoils is left out.
 // When a rank dies, training goes on: sessions do so by themselves, and averaging leaves out what a death spoils.
-// Before they compare what they have, those who are left form a group of their own. Only rank 0 can't be lost.
+// Before they compare what they have, those who are left form a group of their own; its first rank reports.
 // All ranks call the same functions in the same order. One thread. Failures come as canarynet::Error.
 #pragma once
 

@@ -17,13 +17,14 @@ constexpr double kAskSeconds = 50e-6;  // one way between a worker and the coord
 constexpr Nanos kStandstill = 10'000_s;
 constexpr std::uint64_t kPolicy = 1;  // in the world, which has no other
 
-// Bytes sent per byte of a gradient of so many values, whose colayers all hosts reduce together: each encodes its own
-// share of a colayer.
+// Bytes sent per byte of a gradient of so many values, whose colayers all hosts reduce together. What is fitted and
+// encoded by itself is a host's share of a colayer, on BCube for each level by itself.
 double coded_share(const TrainOptions& o, double parameters) {
   if (!o.codec || makes_chain(o.codec->kind)) return 1;  // a chain's parts are all as long as the values
   Coding coding;
   coding.spec = *o.codec;
-  coding.segment.count = static_cast<std::size_t>(std::max(1.0, parameters / o.colayers / o.hosts()));
+  const int shares = o.hosts() * (o.topology.kind == TrainTopology::Kind::kBCube ? o.topology.levels : 1);
+  coding.segment.count = static_cast<std::size_t>(std::max(1.0, parameters / o.colayers / shares));
   const std::size_t bytes = head_bytes_max(coding) + body_bytes_max(coding, {0, coding.segment.count});
   return static_cast<double>(bytes) / static_cast<double>(sizeof(float) * coding.segment.count);
 }
