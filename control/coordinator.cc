@@ -15,17 +15,8 @@ namespace canarynet::control {
 
 namespace {
 
-constexpr Nanos kNewcomerLimit = 10_s;    // a member says who it is in one breath with its hello
-constexpr std::size_t kRefusedKept = 16;  // reasons of those that were turned away, for the job's own failure
-constexpr std::size_t kRefusedTold = 4;   // of them, in its text
+constexpr Nanos kNewcomerLimit = 10_s;  // a member says who it is in one breath with its hello
 constexpr const char* kRefused = "its process has ended, control connections are refused";
-
-// "algo" and "ring" of "algo=ring".
-std::string name_part(const std::string& setting) { return setting.substr(0, setting.find('=')); }
-std::string value_part(const std::string& setting) {
-  const std::size_t at = setting.find('=');
-  return at == std::string::npos ? std::string() : setting.substr(at + 1);
-}
 
 // Two engines of one process differ in the ports of their listeners.
 bool same_engine(const EngineInfo& a, const EngineInfo& b) {
@@ -41,6 +32,7 @@ Coordinator::Coordinator(MembershipOptions options, LaneFactory& factory, Member
       factory_(factory),
       listener_(listener),
       attention_(options_.heartbeat_interval),
+      joining_(options_),
       desk_(options_.world_size, options_.entry_limit),
       missing_(options_.heartbeat_interval / 2),
       entries_(options_.heartbeat_interval * 3),
@@ -49,7 +41,6 @@ Coordinator::Coordinator(MembershipOptions options, LaneFactory& factory, Member
 
 Status Coordinator::start(Nanos now) {
   now_ = now;
-  claimed_by_.assign(static_cast<std::size_t>(options_.world_size), -1);
   peers_.emplace_back();
   EngineInfo& me = peers_[0].info;
   me.ranks = options_.local_ranks;
@@ -59,10 +50,9 @@ Status Coordinator::start(Nanos now) {
   me.caller_driven = options_.caller_driven;
   me.cores = options_.cores;
   me.rails.assign(factory_.rails().begin(), factory_.rails().end());
-  for (const int rank : me.ranks) claimed_by_[static_cast<std::size_t>(rank)] = 0;
-  ranks_there_ = static_cast<int>(me.ranks.size());
+  joining_.enter(me);
   phase_ = Phase::kGathering;
-  if (ranks_there_ == options_.world_size) {
+  if (joining_.complete()) {
     complete();
     return {};
   }
@@ -174,84 +164,11 @@ void Coordinator::turn_away(ControlLink& link, const std::vector<int>& ranks, co
   const bool gathering = phase_ == Phase::kGathering;
   if (gathering && options_.join_token != 0 && link.token == options_.join_token) return fail(why);
   refuse(link, why);
-  const bool known =
-      std::any_of(refused_.begin(), refused_.end(), [&](const Refused& r) { return r.why.text() == why.text(); });
-  if (!gathering || known || refused_.size() >= kRefusedKept) {
-    refused_warning_.say(now_, "turned away: " + why.text());
-  } else {
+  if (gathering && joining_.remember(ranks, why)) {
     log(LogLevel::kWarn, "turned away: %s", why.text().c_str());
+  } else {
+    refused_warning_.say(now_, "turned away: " + why.text());
   }
-  if (!gathering || known) return;
-  if (refused_.size() >= kRefusedKept) refused_.erase(refused_.begin());
-  refused_.push_back({ranks, why});
-}
-
-// The join limit has passed. What kept a missing rank out is the job's failure, where that is known.
-Status Coordinator::incomplete() const {
-  std::vector<int> missing;
-  for (int rank = 0; rank < options_.world_size; ++rank) {
-    const int number = claimed_by_[static_cast<std::size_t>(rank)];
-    if (number < 0 || peers_[static_cast<std::size_t>(number)].away) missing.push_back(rank);
-  }
-  const auto is_missed = [&](const Refused& r) {
-    return std::any_of(r.ranks.begin(), r.ranks.end(),
-                       [&](int rank) { return std::find(missing.begin(), missing.end(), rank) != missing.end(); });
-  };
-  std::vector<Refused> refused = refused_;
-  const auto others = std::stable_partition(refused.begin(), refused.end(), is_missed);
-  const Status& cause = others != refused.begin() ? refused.front().why : Status();
-  std::string text = ranks_text(missing) + " did not join within " + duration_text(options_.join_timeout) + " (" +
-                     std::to_string(ranks_there_) + " of " + std::to_string(options_.world_size) + " are there)";
-  for (std::size_t i = 0; i < refused.size() && i < kRefusedTold; ++i)
-    text += (i == 0 ? "; turned away: " : "; ") + refused[i].why.text();
-  if (refused.size() > kRefusedTold) text += "; and " + std::to_string(refused.size() - kRefusedTold) + " more";
-  if (const std::string trouble = factory_.trouble(); !trouble.empty()) text += "; " + trouble;
-  return cause.ok() ? failure(CANARY_JOIN, text, missing.front())
-                    : failure(cause.code(), text, cause.detail().rank, cause.detail().host);
-}
-
-Status Coordinator::check(const Join& join) const {
-  const EngineInfo& their = join.engine;
-  const EngineInfo& mine = peers_[0].info;
-  const auto culprit = [&](canary_status code, const std::string& text) {
-    return failure(code, text, their.ranks.front(), their.host_name);
-  };
-  if (join.world_size != static_cast<std::uint32_t>(options_.world_size)) {
-    return culprit(CANARY_JOIN, "the world sizes differ: " + std::to_string(options_.world_size) + " on " +
-                                    engine_text(mine) + ", " + std::to_string(join.world_size) + " on " +
-                                    engine_text(their));
-  }
-  if (their.ranks.back() >= options_.world_size) {
-    return culprit(CANARY_JOIN,
-                   engine_text(their) + " does not exist in a job of " + std::to_string(options_.world_size));
-  }
-  for (const int rank : their.ranks) {
-    const int other = claimed_by_[static_cast<std::size_t>(rank)];
-    if (other < 0) continue;
-    const EngineInfo& first = peers_[static_cast<std::size_t>(other)].info;
-    return culprit(CANARY_JOIN, "rank " + std::to_string(rank) + " joined twice: from host " + first.host_name +
-                                    ", pid " + std::to_string(first.pid) + " and from host " + their.host_name +
-                                    ", pid " + std::to_string(their.pid));
-  }
-  const auto value_of = [](const std::vector<std::string>& settings, const std::string& name) {
-    for (const std::string& s : settings) {
-      if (name_part(s) == name) return "\"" + value_part(s) + "\"";
-    }
-    return std::string("unknown");
-  };
-  for (const auto* settings : {&options_.must_agree, &join.must_agree}) {
-    for (const std::string& s : *settings) {
-      const std::string name = name_part(s);
-      const std::string here = value_of(options_.must_agree, name), there = value_of(join.must_agree, name);
-      if (here == there) continue;
-      std::string text = "setting " + name;
-      text.append(" differs: ").append(here).append(" on ").append(engine_text(mine));
-      text.append(", ").append(there).append(" on ").append(engine_text(their));
-      make_printable(&text);
-      return culprit(CANARY_MISMATCH, text);
-    }
-  }
-  return {};
 }
 
 // It may be a member, in whose eyes a connection that just ends would be this process's end: it comes again.
@@ -271,16 +188,9 @@ std::unique_ptr<ControlLink> Coordinator::take_newcomer(ControlLink& link) {
 }
 
 void Coordinator::admit(ControlLink& link, Join& join) {
-  if (link.token != options_.join_token) {
-    // Somebody of another job: it is told, and this job does not mind.
-    const Status why = failure(CANARY_JOIN,
-                               engine_text(join.engine) + " was turned away: " +
-                                   (link.token == 0            ? "this job is joined by a unique id, it came by address"
-                                    : options_.join_token == 0 ? "it brought a unique id, this job is joined by address"
-                                                               : "it brought the unique id of another job"),
-                               join.engine.ranks.front(), join.engine.host_name);
-    return turn_away(link, join.engine.ranks, why);
-  }
+  // Somebody of another job: it is told, and this job does not mind.
+  if (const Status strange = joining_.check_token(link.token, join.engine); !strange.ok())
+    return turn_away(link, join.engine.ranks, strange);
   if (phase_ == Phase::kFailed) return refuse(link, failure_);
   if (phase_ == Phase::kJoined) {
     return refuse(link, failure(CANARY_JOIN, engine_text(join.engine) + " came after the job had started"));
@@ -293,18 +203,12 @@ void Coordinator::admit(ControlLink& link, Join& join) {
     bury(std::move(peer.link));
     peer.link = take_newcomer(link);
     peer.ended = false;
-    if (peer.away) {
-      peer.away = false;
-      ranks_there_ += static_cast<int>(peer.info.ranks.size());
-      if (ranks_there_ == options_.world_size) complete();
-    }
+    if (joining_.come_back(e) && joining_.complete()) complete();
     return;
   }
-  if (const Status wrong = check(join); !wrong.ok()) return turn_away(link, join.engine.ranks, wrong);
-  const auto number = static_cast<int>(peers_.size());
-  for (const int rank : join.engine.ranks) claimed_by_[static_cast<std::size_t>(rank)] = number;
-  ranks_there_ += static_cast<int>(join.engine.ranks.size());
-  link.entry = number;
+  if (const Status wrong = joining_.check(join); !wrong.ok()) return turn_away(link, join.engine.ranks, wrong);
+  joining_.enter(join.engine);
+  link.entry = static_cast<int>(peers_.size());
   Peer& peer = peers_.emplace_back();
   peer.info = std::move(join.engine);
   // It knows its port, and we from where it comes: perhaps over a network of none of its NICs.
@@ -315,16 +219,14 @@ void Coordinator::admit(ControlLink& link, Join& join) {
   }
   peer.link = take_newcomer(link);
   peer.last_heard = now_;
-  log(LogLevel::kDebug, "%s has joined: %d of %d ranks are there", engine_text(peer.info).c_str(), ranks_there_,
+  log(LogLevel::kDebug, "%s has joined: %d of %d ranks are there", engine_text(peer.info).c_str(), joining_.there(),
       options_.world_size);
-  if (ranks_there_ == options_.world_size) complete();
+  if (joining_.complete()) complete();
 }
 
 // A roster said on its connection would be lost: the job waits until it has joined again.
-void Coordinator::mislay(Peer& peer) {
-  if (phase_ != Phase::kGathering || peer.away) return;
-  peer.away = true;
-  ranks_there_ -= static_cast<int>(peer.info.ranks.size());
+void Coordinator::mislay(const Peer& peer) {
+  if (phase_ == Phase::kGathering) joining_.leave(static_cast<std::size_t>(&peer - peers_.data()));
 }
 
 void Coordinator::complete() {
@@ -500,8 +402,8 @@ void Coordinator::on_link_down(ControlLink& link, const Status& reason, bool han
   bury(std::move(peer.link));
   switch (phase_) {
     case Phase::kGathering:
-      if (link.retracted || peer.away) {  // it dials again, and is known by its process
-        mislay(peer);
+      if (link.retracted || joining_.away(static_cast<std::size_t>(link.entry))) {
+        mislay(peer);  // it dials again, and is known by its process
         return;
       }
       return fail(failure(CANARY_PEER_DIED,
@@ -758,7 +660,7 @@ std::size_t Coordinator::poll(Nanos now) {
   }
   while (!newcomers_.empty() && now - newcomers_.front().since > kNewcomerLimit) drop_newcomer(0);
   if (phase_ == Phase::kGathering && now >= join_deadline_) {
-    fail(incomplete());
+    fail(joining_.incomplete(factory_.trouble()));
   }
   if (phase_ == Phase::kJoined) {
     if (look || now >= next_judgement_) judge_ended(now);

@@ -16,6 +16,7 @@
 #include "control/entry_desk.h"
 #include "control/group_desk.h"
 #include "control/inheritance.h"
+#include "control/join_desk.h"
 #include "control/membership.h"
 #include "control/miss_desk.h"
 #include "control/notices.h"
@@ -59,7 +60,6 @@ class Coordinator final : public Membership, public LinkOwner {
     std::vector<LastWord> words;  // with which it left
     bool dead = false;
     bool surely_dead = true;
-    bool away = false;                   // while gathering: its connection is of no use, it joins again over another
     bool ended = false;                  // its link hung up; judged in poll(), when the time is known
     Nanos suspect_until = Nanos::max();  // ended after a silence: dead unless it is back by then
     std::string why_dead;
@@ -76,10 +76,6 @@ class Coordinator final : public Membership, public LinkOwner {
     std::unique_ptr<ControlLink> link;
     Nanos since;
   };
-  struct Refused {
-    std::vector<int> ranks;  // that it said it serves, where it came to that
-    Status why;
-  };
 
   void on_link_up(ControlLink&) override {}
   void on_link_hello(ControlLink&, const wire::HelloPayload&) override {}
@@ -89,13 +85,11 @@ class Coordinator final : public Membership, public LinkOwner {
 
   void admit(ControlLink& link, Join& join);
   void turn_away(ControlLink& link, const std::vector<int>& ranks, const Status& why);
-  Status incomplete() const;
-  Status check(const Join& join) const;
   void readmit(ControlLink& link, const Rejoin& rejoin);
   std::unique_ptr<ControlLink> take_newcomer(ControlLink& link);
   void drop_newcomer(std::size_t index);
   void complete();
-  void mislay(Peer& peer);
+  void mislay(const Peer& peer);
   void fail(const Status& why);
   void refuse(ControlLink& link, const Status& why) { link.send(to_message(why)); }
   static Message to_message(const Status& why);
@@ -133,11 +127,9 @@ class Coordinator final : public Membership, public LinkOwner {
   std::shared_ptr<Roster> roster_ = std::make_shared<Roster>();  // shared with the listener, once complete
   std::vector<Peer> peers_;                                      // in order of arrival, after the join in the roster's
   std::vector<Newcomer> newcomers_;                              // said hello, not yet who they are; the oldest first
-  std::vector<Refused> refused_;                                 // while gathering, oldest first
   SparseWarning refused_warning_;
   LinkGraveyard graveyard_;  // destroyed outside of callbacks
-  int ranks_there_ = 0;
-  std::vector<int> claimed_by_;  // [rank] → peer, -1: nobody yet
+  JoinDesk joining_;         // while gathering
   GroupDesk desk_;
   MissDesk missing_;
   EntryDesk entries_;
