@@ -25,7 +25,7 @@ COMPARISONS = {
     "canary": {
         "title": "9 workers, VGG-19, 10 Gbit/s; BCube(3,2), the server on a flat network of one NIC",
         "common": "--workers 9 --profile vgg19-v100 --nic 10gbit",
-        "runs": {"ps": "--topology flat:1", "bml": "--topology bcube:3,2", "ako:parts=4": "--topology bcube:3,2",
+        "runs": {"ps": "--topology flat:1", "bml": "--topology bcube:3,2", "ako:parts=16": "--topology bcube:3,2",
                  "ssp:3": "--topology bcube:3,2", "asp": "--topology bcube:3,2",
                  "canary:s=18,p=6": "--topology bcube:3,2",
                  "bml sketch:8": "--topology bcube:3,2 --codec sketch:8",
@@ -33,12 +33,12 @@ COMPARISONS = {
         "reference": "ps",
         # Its sketches are the paper's own part, the others send what they have. 2.84 over PS, 2.28 over Ako, 1.61 over
         # BML, put over PS.
-        "paper": {"ps": 1, "ako:parts=4": 2.84 / 2.28, "bml": 2.84 / 1.61, "canary:s=18,p=6 sketch:8": 2.84},
+        "paper": {"ps": 1, "ako:parts=16": 2.84 / 2.28, "bml": 2.84 / 1.61, "canary:s=18,p=6 sketch:8": 2.84},
     },
     "canary-slow": {
         "title": "the same, one worker 5x slower",
         "common": "--workers 9 --profile vgg19-v100 --nic 10gbit --slow 3:5x",
-        "runs": {"ps": "--topology flat:1", "bml": "--topology bcube:3,2", "ako:parts=4": "--topology bcube:3,2",
+        "runs": {"ps": "--topology flat:1", "bml": "--topology bcube:3,2", "ako:parts=16": "--topology bcube:3,2",
                  "ssp:3": "--topology bcube:3,2", "asp": "--topology bcube:3,2",
                  "canary:s=18,p=6": "--topology bcube:3,2",
                  "bml sketch:8": "--topology bcube:3,2 --codec sketch:8",
@@ -49,10 +49,9 @@ COMPARISONS = {
     "canary-lossy": {
         "title": "9 workers, VGG-19, 10 Gbit/s; one NIC of worker 3 loses 10 % of all packets on a flat network, "
                  "1 % on BCube(3,2)",
-        # Five times the parameters: in a smaller model pieces are too small to be spread over two NICs of a host.
-        "common": "--workers 9 --profile vgg19-v100 --nic 10gbit --hidden 512",
+        "common": "--workers 9 --profile vgg19-v100 --nic 10gbit",
         "runs": {p + " " + name: options + (" --codec sketch:8" if "8" in name else "")
-                 for p in ("bml", "ako:parts=4", "canary:s=18,p=6")
+                 for p in ("bml", "ako:parts=16", "canary:s=18,p=6")
                  for name, options in {"flat:2": "--topology flat:2 --lossy 3.1:10%",
                                        "bcube": "--topology bcube:3,2 --lossy 3.1:1%",
                                        "bcube,sketch:8": "--topology bcube:3,2 --lossy 3.1:1%",
