@@ -77,7 +77,10 @@ Trainer::Trainer(const TrainOptions& options, Learner& learner)
   const sync::Cluster cluster = sync::cluster_of(options.hosts(), options.workers_per_host);
   coordinator_ = make_coordinator(options.policy, cluster, &random_);
   server_ = learner.start();
-  if (options.codec) compressor_ = std::make_unique<Compressor>(*options.codec, slices_, count());
+  if (options.codec) {
+    const int parts = options.exchanges_deltas() ? options.policy.updates().parts : options.colayers;
+    compressor_ = std::make_unique<Compressor>(*options.codec, slices_of(learner.size(), parts), count());
+  }
   if (options.policy.is_session() && options.policy.kind != sync::PolicySpec::Kind::kBsp) {
     Sessions::Options session;
     session.workers = count();
@@ -91,15 +94,13 @@ Trainer::Trainer(const TrainOptions& options, Learner& learner)
   workers_.resize(static_cast<std::size_t>(count()));
   for (int w = 0; w < count(); ++w) {
     Worker& me = at(w);
-    me.parameters = me.anchor = learner.start();
+    me.parameters = learner.start();
     me.gradient.resize(learner.size());
     me.waiting.resize(learner.size());
     me.random.emplace(options.learner.seed * 1'000'003 + static_cast<std::uint64_t>(w));
     me.policy = make_worker(options.policy, cluster, w, time_of(w, nullptr));
-    const bool diloco = options.policy.kind == sync::PolicySpec::Kind::kDiloco;
-    const double rate = diloco ? options.policy.local_steps.outer_rate : options.policy.outer_rate;
-    const double momentum = diloco ? options.policy.local_steps.outer_momentum : 0;
-    me.outer = std::make_unique<sync::OuterStep>(learner.size(), rate, momentum);
+    if (options.exchanges_deltas())
+      me.updates = std::make_unique<sync::LocalUpdates>(learner.start(), options.policy.updates());
   }
 }
 
@@ -172,6 +173,7 @@ void Trainer::proceed(int w) {
         return;
       case sync::Task::Kind::kExchange:
         if (!me.exchanging) exchange(w, task.exchange);
+        if (task.exchange.beside) continue;
         return;
       case sync::Task::Kind::kWait:
         return;
@@ -300,12 +302,11 @@ std::vector<float> Trainer::mean_parameters() const {
 // workers train by themselves in between, since nobody has the mean of what they have reached meanwhile; else the mean
 // of all workers' parameters.
 std::vector<float> Trainer::common_parameters() const {
-  using Kind = sync::PolicySpec::Kind;
-  const Kind kind = options_.policy.kind;
-  if (kind == Kind::kPsAsync) return server_;
-  if (kind == Kind::kEsync || kind == Kind::kEsyncNonBlocking || kind == Kind::kDiloco) {
+  if (options_.policy.kind == sync::PolicySpec::Kind::kPsAsync) return server_;
+  if (options_.exchanges_deltas()) {
     const auto less = [](const Worker& a, const Worker& b) { return a.rounds < b.rounds; };
-    return std::max_element(workers_.begin(), workers_.end(), less)->anchor;
+    const auto anchor = std::max_element(workers_.begin(), workers_.end(), less)->updates->anchor();
+    return {anchor.begin(), anchor.end()};
   }
   return mean_parameters();
 }

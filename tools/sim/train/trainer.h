@@ -10,11 +10,12 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/random.h"
-#include "sync/local_steps.h"
+#include "sync/local_updates.h"
 #include "sync/policy_name.h"
 #include "tools/sim/train/compressor.h"
 #include "tools/sim/train/engines.h"
@@ -66,20 +67,20 @@ class Trainer {
     std::unique_ptr<sync::WorkerPolicy> policy;
     std::vector<float> parameters;
     std::vector<float> gradient;  // of the running iteration, and then what an exchange makes of it
-    std::vector<float> anchor;    // kDelta: the parameters after the last exchange
     std::vector<float> sent;      // given to an exchange, which may write there
     std::vector<float> before;    // kGroup: what was given
     std::vector<float> waiting;   // kPartition: own gradients not sent yet
     std::map<int, std::deque<std::vector<float>>> arrived;  // kNeighbours: by the neighbour
-    std::unique_ptr<sync::OuterStep> outer;
+    std::unique_ptr<sync::LocalUpdates> updates;            // kDelta
     std::optional<Random> random;
     Exchange exchange;
+    sync::WorkerSet behind;  // of the exchange
     bool training = false;
     bool exchanging = false;
     bool stepped = false;     // a local step was taken since the exchange began
     int parts = 0;            // of the running gradient's exchange that are under way
     std::uint64_t life = 0;   // of iterations: events of an older one are void
-    std::int64_t rounds = 0;  // kDelta: exchanges that are in `anchor`
+    std::int64_t rounds = 0;  // kDelta: exchanges that are in `updates`
     std::int64_t iterations = 0;
     Nanos began;
     Nanos took;  // the iteration that runs, or ran last
@@ -106,17 +107,17 @@ class Trainer {
   // What an exchange is (exchanges.cc).
   void exchange(int w, const Exchange& exchange);
   void exchanged(int w);
+  void compress(int w, int part, std::span<float> values, const char* what);
   void gradient_part(int w, int z);
   void give_up_iteration(int w);
   void finish_gradient(int w);
   void reduce_delta(int w);
+  void hand_over(int w);
   void average_group(int w);
   void average_neighbours(int w);
   void join_neighbours(int w);
   void push_to_server(int w);
   void send_partition(int w);
-  void adopt(int w);
-  void serve_adopters();
 
   TrainOptions options_;
   Learner& learner_;
@@ -126,7 +127,6 @@ class Trainer {
   std::unique_ptr<sync::Coordinator> coordinator_;
   std::vector<Worker> workers_;
   std::vector<float> server_;  // kServer without waiting: the parameters there
-  std::vector<int> adopters_;  // workers that wait for parameters to adopt
   std::unique_ptr<Compressor> compressor_;
   Status failure_;
   std::unique_ptr<Sessions> sessions_;  // of the policies that have one; bsp is an all-reduce per colayer
