@@ -25,10 +25,18 @@ void write(const PolicyReply& reply, std::byte* to, std::uint64_t bytes) {
   head.requested = reply.requested ? 1 : 0;
   head.number = reply.number;
   head.steps = reply.steps;
-  const std::size_t room = (bytes - sizeof head) / sizeof(std::uint32_t);
-  head.members = static_cast<std::uint32_t>(std::min(room, reply.members.size()));
+  head.source = reply.source;
+  head.counted = reply.counted ? 1 : 0;
+  const std::size_t room = (bytes - sizeof head) / sizeof(std::uint32_t) / 2;
+  std::byte* end = to + sizeof head;
+  const auto put = [&](const std::vector<std::uint32_t>& workers, std::uint32_t* count) {
+    *count = static_cast<std::uint32_t>(std::min(room, workers.size()));
+    if (*count != 0) std::memcpy(end, workers.data(), *count * sizeof(std::uint32_t));
+    end += *count * sizeof(std::uint32_t);
+  };
+  put(reply.members, &head.members);
+  put(reply.behind, &head.behind);
   std::memcpy(to, &head, sizeof head);
-  if (head.members != 0) std::memcpy(to + sizeof head, reply.members.data(), head.members * sizeof(std::uint32_t));
 }
 
 }  // namespace
@@ -89,6 +97,9 @@ void Engine::obey_policy(GroupMember* caller, const port::Command& c) {
     word.question.number = static_cast<std::int64_t>(words[port::kQuestionNumber]);
     word.question.iterations = static_cast<std::int64_t>(words[port::kIterations]);
     word.question.capability = Nanos{static_cast<std::int64_t>(words[port::kCapability])};
+    word.question.applied = static_cast<std::int64_t>(words[port::kApplied]) - 1;
+    word.question.doubted = static_cast<std::int64_t>(words[port::kDoubted]) - 1;
+    word.question.unsure = words[port::kUnsure] != 0;
     post->note(word.question, now_);
     say(*post, std::move(word));
     return answer({});
@@ -175,7 +186,7 @@ void PolicyPost::note(const PolicyReply& reply) {
   if (reply.kind != Kind::kGroup || reply.requested) opening.open = false;
   if (reply.kind != Kind::kAggregate && reply.kind != Kind::kGroup) return;
   opening.has_told = true;
-  opening.told = {reply.kind, reply.number, reply.members, false};
+  opening.told = {reply.kind, reply.number, reply.members, false, reply.source, reply.behind};
 }
 
 void Engine::say(PolicyPost& post, PolicyWord word) {

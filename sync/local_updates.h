@@ -13,8 +13,8 @@
 //     fail    nothing, but the next take is told whether others had this delta: then base = taken
 //
 // So what was trained since take stays in x, and goes with the next delta. With `mix` x becomes mix * x + (1 - mix) *
-// anchor instead, as Streaming DiLoCo has it (arXiv:2501.18512): the share 1 - mix of that is dropped, and the share mix
-// of what was taken goes once more (docs/sync.md has both in numbers).
+// anchor instead, as Streaming DiLoCo has it (arXiv:2501.18512): the share 1 - mix of that is dropped, and the share
+// mix of what was taken goes once more (docs/sync.md has both in numbers).
 // Parts are ranges of nearly equal size, in order, and are independent of one another.
 // Memory: three times the parameters, with momentum four times; nothing allocates after construction. One owner thread.
 #pragma once
