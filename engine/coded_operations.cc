@@ -32,7 +32,8 @@ bool leaves_out_elements(const CodecSpec& spec) {
 
 }  // namespace
 
-// A partial all-reduce has no phases, in whose numbers its ranks would have to agree, and no table of what was measured.
+// A partial all-reduce has no phases, in whose numbers its ranks would have to agree, and no table of what was
+// measured.
 Status Engine::check_codec_of_partial(const port::Command& c) {
   if (c.numbers.region == 0) return {};
   const auto wrong = [&](const std::string& why) {

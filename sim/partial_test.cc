@@ -266,8 +266,8 @@ TEST(PartialAllReduce, WithACodecAllGetTheSameBits) {
   expect_world_lives(c);
 }
 
-// A tenth of the elements travels at a time. The next exchange of the tensor takes the rest along, whichever ranks it is
-// among, and one of the group's own as well.
+// A tenth of the elements travels at a time. The next exchange of the tensor takes the rest along, whichever ranks it
+// is among, and one of the group's own as well.
 TEST(PartialAllReduce, WhatACodecLeavesOutStaysWithTheRank) {
   constexpr std::size_t kCount = 1000;
   Cluster c(flat_cluster(4));

@@ -48,10 +48,9 @@ void LocalUpdates::take(std::span<const float> parameters, int p, bool counted, 
   }
 }
 
-void LocalUpdates::apply(std::span<float> parameters, int p, std::span<const float> mean) {
+void LocalUpdates::step(int p, std::span<const float> mean) {
   const Part of = part(p);
   outer_.apply(std::span(anchor_).subspan(of.first, of.size), mean, of.first);
-  go_on(parameters, of);
 }
 
 void LocalUpdates::save(int p, std::span<float> state) const {
@@ -66,11 +65,12 @@ void LocalUpdates::adopt(std::span<float> parameters, int p, std::span<const flo
   CANARY_CHECK(state.size() == state_size(p), "a state of other parameters");
   std::copy_n(state.data(), of.size, anchor_.data() + of.first);
   if (!outer_.velocity().empty()) std::copy_n(state.data() + of.size, of.size, outer_.velocity().data() + of.first);
-  go_on(parameters, of);
+  settle(parameters, p);
 }
 
 // Where nothing was trained since, x = anchor to the bit.
-void LocalUpdates::go_on(std::span<float> parameters, Part of) {
+void LocalUpdates::settle(std::span<float> parameters, int p) {
+  const Part of = part(p);
   CANARY_CHECK(parameters.size() == anchor_.size(), "an outer step over other parameters");
   for (std::size_t at = of.first; at < of.first + of.size; ++at) {
     base_[at] = anchor_[at];

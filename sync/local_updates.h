@@ -68,9 +68,15 @@ class LocalUpdates {
   // All functions below: `parameters` are all of the worker's, `p` is a part. One exchange of a part at a time.
   // `counted`: the one before failed here, and its delta was in the others' mean.
   void take(std::span<const float> parameters, int p, bool counted, std::span<float> delta);
-  // The mean over all that took part in the exchange.
-  void apply(std::span<float> parameters, int p, std::span<const float> mean);
-  // What apply() made on one worker, for those whose own state is an older one.
+  // The mean over all that took part in the exchange. In two steps where the parameters may not change yet: others may
+  // be given what step() made, and settle() brings it into the parameters.
+  void apply(std::span<float> parameters, int p, std::span<const float> mean) {
+    step(p, mean);
+    settle(parameters, p);
+  }
+  void step(int p, std::span<const float> mean);
+  void settle(std::span<float> parameters, int p);
+  // What step() made on one worker, for those whose own state is an older one.
   std::size_t state_size(int p) const { return part(p).size * (outer_.velocity().empty() ? 1 : 2); }
   void save(int p, std::span<float> state) const;
   void adopt(std::span<float> parameters, int p, std::span<const float> state);
@@ -79,8 +85,6 @@ class LocalUpdates {
   std::span<const float> base() const { return base_; }
 
  private:
-  void go_on(std::span<float> parameters, Part part);
-
   std::optional<float> mix_;
   std::size_t parts_;
   std::vector<float> anchor_;

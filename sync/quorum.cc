@@ -60,9 +60,7 @@ Nanos Quorum::usual() const {
 }
 
 Nanos Quorum::next_deadline() const {
-  const int arrived = here_.count() - joined_.count();
-  const bool quorum = arrived >= std::min(needed(), members_.count() - joined_.count());
-  if (arrived == 0 || percent_ >= 100 || !quorum) return Nanos::max();
+  if (here_ == joined_ || percent_ >= 100 || here_.count() < needed()) return Nanos::max();
   const Nanos time = usual();
   if (time == Nanos::max()) return time;
   return opened_ + std::max(time * slack_percent_ / 100, time + slack_min_);

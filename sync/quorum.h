@@ -27,8 +27,7 @@ class Quorum {
   std::int64_t round() const { return round_; }
   // Worker w is here for `round`. False: too late, that round is closed.
   bool arrive(Nanos now, int w, std::int64_t round);
-  // A worker that came too late is here for this round instead. It is ahead of the others, whose round does not close
-  // earlier for that.
+  // A worker that came too late is here for this round instead. The round is open from the first of the others on.
   void join(int w);
   void died(int w);
   // Whether the round is to be closed, and when it will be if nobody comes.
