@@ -56,7 +56,7 @@ typedef struct canary_policy_options {
 
 enum canary_task_kind {
   CANARY_TASK_TRAIN = 0, /* an iteration, by oneself */
-  CANARY_TASK_MEAN = 1,  /* an exchange: a mean over some ranks; told once if it runs beside iterations */
+  CANARY_TASK_MEAN = 1,  /* an exchange: a mean over some ranks; not told of what canary_policy_poll has begun */
   CANARY_TASK_DONE = 2,  /* nothing: this worker has left, and owes nobody an exchange any more */
   CANARY_TASK_FINISH = 3 /* what runs beside iterations has come, or has to be waited for; perhaps in two steps */
 };
