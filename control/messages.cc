@@ -531,6 +531,9 @@ void put(Writer& w, const PolicyWord& m) {
     w.number(m.question.number);
     w.number(m.question.iterations);
     w.number(m.question.capability.count);
+    w.number(m.question.applied);
+    w.number(m.question.doubted);
+    w.number(static_cast<std::uint8_t>(m.question.unsure));
   }
   if (m.kind != Kind::kResume) return;
   const sync::Recollection::Told& told = m.told;
@@ -541,6 +544,8 @@ void put(Writer& w, const PolicyWord& m) {
   w.number(static_cast<std::uint8_t>(told.kind));
   w.number(told.number);
   put(w, told.members);
+  w.number(std::int32_t{told.source});
+  put(w, told.behind);
 }
 void get(Reader& r, PolicyWord* m) {
   get(r, &m->policy);
@@ -568,6 +573,11 @@ void get(Reader& r, PolicyWord* m) {
   m->question.number = r.number<std::int64_t>("question's number");
   m->question.iterations = r.number<std::int64_t>("iterations");
   m->question.capability = Nanos{r.number<std::int64_t>("capability")};
+  m->question.applied = r.number<std::int64_t>("round applied");
+  m->question.doubted = r.number<std::int64_t>("round in doubt");
+  const auto unsure = r.number<std::uint8_t>("unsure");
+  r.check(unsure <= 1, "unsure");
+  m->question.unsure = unsure != 0;
   if (m->kind != Kind::kResume) return;
   const auto flags = r.number<std::uint8_t>("what was said");
   r.check(flags < 32, "what was said");
@@ -582,6 +592,8 @@ void get(Reader& r, PolicyWord* m) {
   if (r.ok()) m->told.kind = static_cast<sync::Answer::Kind>(told);
   m->told.number = r.number<std::int64_t>("answer's number");
   m->told.members = get_workers(r);
+  m->told.source = r.number<std::int32_t>("source");
+  m->told.behind = get_workers(r);
 }
 
 void put(Writer& w, const PolicyReply& m) {
@@ -597,6 +609,9 @@ void put(Writer& w, const PolicyReply& m) {
   w.number(static_cast<std::uint8_t>(m.requested));
   w.number(m.steps);
   put(w, m.members);
+  w.number(m.source);
+  w.number(static_cast<std::uint8_t>(m.counted));
+  put(w, m.behind);
 }
 void get(Reader& r, PolicyReply* m) {
   get(r, &m->policy);
@@ -623,6 +638,11 @@ void get(Reader& r, PolicyReply* m) {
   m->requested = requested != 0;
   m->steps = r.number<std::int32_t>("steps");
   m->members = get_workers(r);
+  m->source = r.number<std::int32_t>("source");
+  const auto counted = r.number<std::uint8_t>("counted");
+  r.check(counted <= 1, "counted");
+  m->counted = counted != 0;
+  m->behind = get_workers(r);
 }
 
 // Alternative `kind` of the variant: the kind on the wire is its index plus one, so that zeroed bytes are no message.

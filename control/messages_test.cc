@@ -125,11 +125,16 @@ TEST(ControlMessages, WordsAndRepliesOfPoliciesSurviveInEveryKind) {
   word.question.number = 5;
   word.question.iterations = 78;
   word.question.capability = 30_ms;
+  word.question.applied = 3;
+  word.question.unsure = true;
   word.seen = 3;
   const auto asked = std::get<PolicyWord>(decode(encode(word)).value());
   EXPECT_EQ(asked.question.kind, word.question.kind);
   EXPECT_EQ(asked.question.iterations, 78);
   EXPECT_EQ(asked.question.capability, 30_ms);
+  EXPECT_EQ(asked.question.applied, 3);
+  EXPECT_EQ(asked.question.doubted, -1);
+  EXPECT_TRUE(asked.question.unsure);
   EXPECT_EQ(asked.seen, 3u);
   word.kind = PolicyWord::Kind::kLeave;
   EXPECT_EQ(std::get<PolicyWord>(decode(encode(word)).value()).kind, PolicyWord::Kind::kLeave);
@@ -137,13 +142,15 @@ TEST(ControlMessages, WordsAndRepliesOfPoliciesSurviveInEveryKind) {
   word.name = "esync";
   word.asked = word.has_told = word.leaves = true;
   word.ago = 7_ms;
-  word.told = {sync::Answer::Kind::kAggregate, 4, {0, 3}, true};
+  word.told = {sync::Answer::Kind::kAggregate, 4, {0, 3}, true, 3, {0}};
   const auto resumed = std::get<PolicyWord>(decode(encode(word)).value());
   EXPECT_TRUE(resumed.asked && resumed.has_told && resumed.leaves && resumed.told.done && !resumed.open);
   EXPECT_EQ(resumed.ago, 7_ms);
   EXPECT_EQ(resumed.question.iterations, 78);
   EXPECT_EQ(resumed.told.number, 4);
   EXPECT_EQ(resumed.told.members, (std::vector<std::uint32_t>{0, 3}));
+  EXPECT_EQ(resumed.told.source, 3);
+  EXPECT_EQ(resumed.told.behind, std::vector<std::uint32_t>{0});
   const auto opened = std::get<PolicyWord>(decode(encode(one_of_each()[18])).value());
   EXPECT_EQ(opened.name, "ripples:smart");
   EXPECT_EQ(opened.members, (std::vector<int>{0, 2, 5}));
@@ -155,6 +162,14 @@ TEST(ControlMessages, WordsAndRepliesOfPoliciesSurviveInEveryKind) {
   EXPECT_EQ(failed.failed, CANARY_MISMATCH);
   EXPECT_EQ(failed.text, "names differ");
   reply.failed = CANARY_OK;
+  reply.members = {2, 3};
+  reply.source = 3;
+  reply.counted = true;
+  reply.behind = {2};
+  const auto told = std::get<PolicyReply>(decode(encode(reply)).value());
+  EXPECT_EQ(told.source, 3);
+  EXPECT_TRUE(told.counted);
+  EXPECT_EQ(told.behind, std::vector<std::uint32_t>{2});
   reply.members = {3, 2};
   EXPECT_NE(decode(encode(reply)).status().text().find("member"), std::string::npos) << "not in order";
 }

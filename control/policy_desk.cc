@@ -166,8 +166,14 @@ void PolicyDesk::resume(Nanos now, Policy& policy, int w, const PolicyWord& word
     replies->push_back(early);
   }
   const std::vector<std::uint32_t>& with = word.told.members;
-  const bool told = word.has_told && std::find(with.begin(), with.end(), static_cast<std::uint32_t>(w)) != with.end() &&
-                    with.back() < policy.workers.size();
+  const std::vector<std::uint32_t>& behind = word.told.behind;
+  const auto has = [](const std::vector<std::uint32_t>& list, std::int64_t one) {
+    return one >= 0 && std::binary_search(list.begin(), list.end(), static_cast<std::uint32_t>(one));
+  };
+  const bool source = behind.empty() ? word.told.source == -1
+                                     : has(with, word.told.source) && !has(behind, word.told.source) &&
+                                           std::includes(with.begin(), with.end(), behind.begin(), behind.end());
+  const bool told = word.has_told && has(with, w) && with.back() < policy.workers.size() && source;
   if ((word.asked && !sound(word.question)) || word.ago < Nanos{} || word.ago > kAgeMax) return;
   sync::Question question = word.question;
   question.worker = w;
@@ -289,6 +295,12 @@ void PolicyDesk::pass_on(Policy& policy, const sync::Answers& answers, std::vect
     if (answer.members != nullptr) {
       for (int w = answer.members->next(); w >= 0; w = answer.members->next(w + 1))
         to.members.push_back(static_cast<std::uint32_t>(w));
+      to.source = answer.source;
+      to.counted = answer.counted;
+      for (int w = answer.behind != nullptr ? answer.behind->next() : -1; w >= 0; w = answer.behind->next(w + 1))
+        to.behind.push_back(static_cast<std::uint32_t>(w));
+      if (answer.kind == sync::Answer::Kind::kAggregate)
+        policy.workers[static_cast<std::size_t>(answer.worker)].round = answer.number;
     } else if (answer.kind == sync::Answer::Kind::kAggregate) {
       if (policy.round != answer.number) {
         policy.round = answer.number;

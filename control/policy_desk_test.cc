@@ -380,6 +380,86 @@ TEST(PolicyDesk, ARoundOfEsyncKeepsItsListAtTheNextDesk) {
   EXPECT_EQ(replies[0].members, (std::vector<std::uint32_t>{0, 1, 2})) << "two lists would be a mismatch";
 }
 
+PolicyWord arrive(Speaker& s, std::int64_t round, std::int64_t applied) {
+  PolicyWord word = s.ask(Question::Kind::kArrived, round, 1, 10_ms);
+  word.question.applied = applied;
+  return word;
+}
+
+// Worker 2 is late for round 0, and takes part in round 1 with what it has trained.
+TEST(PolicyDesk, ALateWorkerOfDilocoIsBehindInItsNextRound) {
+  Desk d("diloco:h=1,quorum=60");
+  Nanos now;
+  for (std::int64_t round = 0; round < 3; ++round) {
+    for (Speaker& s : d.speakers) d.hear(arrive(s, round, round - 1), now += 10_ms);
+    EXPECT_EQ(d.take().size(), 3u);
+  }
+  for (int w = 0; w < 2; ++w) d.hear(arrive(d.speakers[w], 3, 2), now += 10_ms);
+  EXPECT_TRUE(d.take().empty()) << "it is usually there 20 ms after the first one";
+  d.desk.poll(now + 100_ms, &d.replies);
+  auto replies = d.take();
+  ASSERT_EQ(replies.size(), 2u);
+  for (const PolicyReply& r : replies) {
+    EXPECT_EQ(r.members, (std::vector<std::uint32_t>{0, 1}));
+    EXPECT_EQ(r.source, -1);
+  }
+  d.hear(arrive(d.speakers[2], 3, 2), now += 200_ms);
+  EXPECT_TRUE(d.take().empty()) << "it waits for the others' next round";
+  for (int w = 0; w < 2; ++w) d.hear(arrive(d.speakers[w], 4, 3), now += 10_ms);
+  replies = d.take();
+  ASSERT_EQ(replies.size(), 3u);
+  for (const PolicyReply& r : replies) {
+    EXPECT_EQ(r.number, 4);
+    EXPECT_EQ(r.members, (std::vector<std::uint32_t>{0, 1, 2}));
+    EXPECT_EQ(r.source, 0);
+    EXPECT_EQ(r.behind, std::vector<std::uint32_t>{2});
+    EXPECT_FALSE(r.counted);
+  }
+}
+
+TEST(PolicyDesk, ARoundOfDilocoThatSomeWereToldOfIsToldToTheRest) {
+  NextDesk d("diloco:h=1");
+  d.others();
+  const sync::Recollection::Told told{Answer::Kind::kAggregate, 7, {0, 1, 2}, false, 1, {2}};
+  d.resume(0, {question(Question::Kind::kArrived, 7, 1, 10_ms), 9_ms, false, told});
+  d.resume(1, {question(Question::Kind::kArrived, 7, 1, 10_ms), 9_ms, true, {}});
+  d.resume(2, {question(Question::Kind::kArrived, 6, 1, 10_ms), 9_ms, true, {}});
+  for (int w = 0; w < 3; ++w) d.resumed(w);
+  auto replies = d.take();
+  ASSERT_EQ(replies.size(), 2u);
+  for (const PolicyReply& r : replies) {
+    EXPECT_NE(r.rank, 2u) << "it knows";
+    EXPECT_EQ(r.kind, Answer::Kind::kAggregate);
+    EXPECT_EQ(r.number, 7);
+    EXPECT_EQ(r.members, told.members);
+    EXPECT_EQ(r.source, 1);
+    EXPECT_EQ(r.behind, told.behind);
+  }
+  d.desk.hear({}, d.speakers[1].say(PolicyWord::Kind::kLeave), &d.replies);
+  replies = d.take();
+  ASSERT_EQ(replies.size(), 1u) << "it has been told of the round";
+  EXPECT_TRUE(replies[0].last);
+  for (const int w : {0, 2}) d.desk.hear({}, arrive(d.speakers[w], 8, 7), &d.replies);
+  replies = d.take();
+  ASSERT_EQ(replies.size(), 2u);
+  EXPECT_EQ(replies[0].members, (std::vector<std::uint32_t>{0, 2}));
+}
+
+// A memory that no coordinator can have left is none.
+TEST(PolicyDesk, ASourceThatIsBehindIsBelievedNobody) {
+  for (const auto& [source, behind] :
+       {std::pair<int, std::vector<std::uint32_t>>{2, {2}}, {0, {3}}, {-1, {2}}, {5, {2}}}) {
+    NextDesk d("diloco:h=1");
+    d.others();
+    d.resume(0, {question(Question::Kind::kArrived, 7, 1, 10_ms), 9_ms, false,
+                 sync::Recollection::Told{Answer::Kind::kAggregate, 7, {0, 1, 2}, false, source, behind}});
+    d.resume(1, {question(Question::Kind::kArrived, 7, 1, 10_ms), 9_ms, true, {}});
+    d.resume(2, {question(Question::Kind::kArrived, 6, 1, 10_ms), 9_ms, true, {}});
+    for (int w = 0; w < 3; ++w) d.resumed(w);
+    for (const PolicyReply& r : d.take()) EXPECT_TRUE(r.behind.empty());
+  }
+}
+
 // The state server knows by the memories when each will finish: a fast one trains on beside a slow one that has begun.
 TEST(PolicyDesk, TimesOfEsyncAreRemembered) {
   NextDesk d("esync");
@@ -453,7 +533,8 @@ TEST(PolicyDesk, AnyWordsAreSurvived) {
     if (seed % 2 == 0) desk.succeed(5_s);
     Speaker speakers[8];
     for (std::uint32_t r = 0; r < 8; ++r) speakers[r].rank = r;
-    const char* const names[] = {"ripples:smart", "ripples:random", "esync", "esync-nb", "ad-psgd", "diloco:h=2"};
+    const char* const names[] = {"ripples:smart", "ripples:random", "esync",
+                                 "esync-nb",      "ad-psgd",        "diloco:h=2,fragments=2,quorum=50"};
     const std::string name = names[seed - 1];
     Nanos now;
     for (int step = 0; step < 20'000; ++step) {
@@ -475,9 +556,11 @@ TEST(PolicyDesk, AnyWordsAreSurvived) {
         word.told.kind = random.below(2) == 0 ? Answer::Kind::kGroup : Answer::Kind::kAggregate;
         word.told.number = static_cast<std::int64_t>(random.below(2) == 0 ? random.below(20) : random.next());
         word.told.done = random.below(4) == 0;
+        word.told.source = static_cast<int>(random.below(10)) - 1;
         word.leaves = random.below(16) == 0 && step > 15'000;
         for (std::uint32_t w = 0; w < 10; ++w) {
           if (random.below(3) == 0) word.told.members.push_back(w);
+          if (random.below(6) == 0) word.told.behind.push_back(w);
         }
         desk.hear(now, word, &replies);
       } else if (what == 5) {
@@ -494,6 +577,8 @@ TEST(PolicyDesk, AnyWordsAreSurvived) {
             static_cast<std::int64_t>(random.below(4) == 0 ? random.next() : random.below(1u << 30))};
         PolicyWord word = s.ask(static_cast<Question::Kind>(random.below(5)), number,
                                 static_cast<sync::Iteration>(random.below(5)), capability);
+        word.question.applied = static_cast<std::int64_t>(random.below(3) == 0 ? random.next() : random.below(4)) - 1;
+        word.question.doubted = static_cast<std::int64_t>(random.below(3) == 0 ? random.next() : random.below(4)) - 1;
         if (random.below(4) == 0) word.seen = static_cast<std::uint32_t>(random.next());
         desk.hear(now, word, &replies);
       }

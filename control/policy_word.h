@@ -59,7 +59,11 @@ struct PolicyReply {
   bool requested = true;
   std::int32_t steps = 1;
   std::vector<std::uint32_t> members;  // workers, ascending
-  bool last = false;                   // the answer to kLeave: no answer, and nothing follows
+  // See sync::Answer.
+  std::int32_t source = -1;
+  bool counted = false;
+  std::vector<std::uint32_t> behind;  // workers, ascending
+  bool last = false;                  // the answer to kLeave: no answer, and nothing follows
 };
 
 }  // namespace canarynet

@@ -18,10 +18,11 @@
 #include "port/ticket.h"
 #include "runtime/completion_bell.h"
 #include "runtime/context.h"
-#include "sync/policy.h"
+#include "sync/policy_name.h"
 
 namespace canarynet {
 class Bundle;
+class ParameterExchange;
 class RatioChoice;
 }  // namespace canarynet
 
@@ -106,16 +107,23 @@ struct canary_policy : canarynet::Handled {
   bool over = false;         // nothing is left to be done
   bool interrupted = false;  // the iteration that runs is not wanted any more
   std::unique_ptr<canarynet::sync::WorkerPolicy> worker;
+  canarynet::sync::PolicySpec spec;
   bool named = false;                  // an answer has named an exchange that is not over
   std::uint64_t owed = 0;              // its number
   canarynet::sync::WorkerSet members;  // and who takes part
-  canarynet::sync::Task::Kind doing = canarynet::sync::Task::Kind::kWait;  // what the caller was told to do
-  std::vector<int> ranks;                                                  // and with whom
+  canarynet::sync::WorkerSet behind;
+  // What the caller was told to do, and with whom.
+  enum class Doing { kNothing, kTrain, kExchange, kFinish };
+  Doing doing = Doing::kNothing;
+  std::vector<int> ranks;
+  std::vector<int> behind_ranks;
+  canarynet::sync::Exchange exchange;
+  bool ready = false;   // an exchange may be begun beside the iteration that runs
+  bool beside = false;  // the exchange runs beside iterations
+  bool waits = false;   // kFinish: nothing else is to be done before it has ended
   std::vector<std::byte> answer;
-  void clear() {
-    member = {};
-    worker.reset();
-  }
+  std::shared_ptr<canarynet::ParameterExchange> parameters;  // that the program has lent
+  void clear();
 };
 
 struct canary_ratio : canarynet::Handled {

@@ -84,7 +84,8 @@ canary_status run_partial(canary_group* handle, const canary_partial* among, OpR
     const Inside<canary_group> group(handle);
     if (!group) return HandlePool<canary_group>::refuse(kName, handle);
     OptionsRead read;
-    if (Status s = read_options(options, /*takes_codec=*/false, &read); !s.ok()) return report(s.wrap(kName));
+    if (Status s = read_options(options, /*takes_codec=*/true, &read); !s.ok()) return report(s.wrap(kName));
+    if (read.rows != 0) return report(bad("a matrix of " + std::to_string(read.rows) + " rows").wrap(kName));
     if (Status s = check_among(among); !s.ok()) return report(s.wrap(kName));
     // Refused before any of it is read: the list may be as long as it says.
     if (among->count > group->shape.size) {
@@ -100,6 +101,9 @@ canary_status run_partial(canary_group* handle, const canary_partial* among, OpR
       op->counts.clear();
       op->counts.push_back(among->number);
       op->counts.push_back(std::bit_cast<std::uint64_t>(among->weight != nullptr ? *among->weight : 1.0));
+      op->counts.push_back(read.codec);
+      op->counts.push_back(read.tensor);
+      op->counts.push_back(std::bit_cast<std::uint32_t>(read.momentum));
       for (int i = 0; i < among->count; ++i)
         op->counts.push_back(static_cast<std::uint64_t>(std::int64_t{among->ranks[i]}));
     } catch (const std::bad_alloc&) {

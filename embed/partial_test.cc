@@ -83,6 +83,22 @@ TEST(Partial, WhatIsWrongIsRefusedByNameAndNothingElseEnds) {
   says(&p, CANARY_I32, n, "weights take floats, not i32");
   p = among(both, 1);
   says(&p, CANARY_F32, nullptr, "input is NULL");
+  canary_op_options how = CANARY_OP_OPTIONS_INIT;
+  const auto refuses = [&](const char* codec, canary_type type, void* data, const std::string& word) {
+    ASSERT_EQ(canary_codec(codec, &how.codec), CANARY_OK) << last_error().message;
+    EXPECT_EQ(canary_partial_all_reduce_with(world, &p, data, data, 4, type, CANARY_AVG, &how, nullptr),
+              CANARY_INVALID_ARGUMENT);
+    EXPECT_NE(last_error().message.find(word), std::string::npos) << last_error().message;
+  };
+  refuses("auto", CANARY_F32, x, "is a choice, which only a group's all_reduce makes");
+  refuses("artopk:star:0.1", CANARY_F32, x, "is only for a group's all_reduce");
+  refuses("int8", CANARY_I32, n, "a codec takes f32, not i32");
+  how.tensor = 3;
+  how.momentum = 0.5F;
+  refuses("int8", CANARY_F32, x, "has no use for momentum");
+  how.momentum = 0;
+  how.rows = 2;
+  refuses("int8", CANARY_F32, x, "a matrix of 2 rows");
   p.count = 0;
   says(&p, CANARY_F32, x, "a list of 0 ranks");
 
@@ -99,6 +115,30 @@ TEST(Partial, WhatIsWrongIsRefusedByNameAndNothingElseEnds) {
         << last_error().message;
   });
   EXPECT_LT(now() - begun, 10);
+}
+
+TEST(Partial, ATensorIsInOneExchangeAtATime) {
+  Job job(2);
+  ASSERT_TRUE(job.joined());
+  canary_op_options how = CANARY_OP_OPTIONS_INIT;
+  ASSERT_EQ(canary_codec("int8", &how.codec), CANARY_OK);
+  how.tensor = 3;
+  const std::vector<int> both{0, 1};
+  float x[2][4] = {{1, 2, 3, 4}, {3, 4, 5, 6}}, y[2][4] = {}, z[4] = {};
+  const auto call = [&](int rank, std::uint64_t number, float* to, canary_op** op) {
+    const canary_partial p = among(both, number);
+    return canary_partial_all_reduce_with(job.world(rank), &p, x[rank], to, 4, CANARY_F32, CANARY_AVG, &how, op);
+  };
+  canary_op* op = nullptr;
+  ASSERT_EQ(call(0, 1, y[0], &op), CANARY_OK) << last_error().message;
+  EXPECT_EQ(call(0, 2, z, nullptr), CANARY_INVALID_ARGUMENT);
+  EXPECT_NE(last_error().message.find("tensor 3 is being exchanged"), std::string::npos) << last_error().message;
+  ASSERT_EQ(call(1, 1, y[1], nullptr), CANARY_OK) << last_error().message;
+  ASSERT_EQ(canary_op_wait(op), CANARY_OK) << last_error().message;
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(y[0][i], y[1][i]);
+    EXPECT_NEAR(y[0][i], x[0][i] + 1, 0.05);
+  }
 }
 
 TEST(Partial, AMemberThatIsKilledIsNamedAndTheOthersAverageWithoutIt) {

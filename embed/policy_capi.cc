@@ -1,6 +1,10 @@
 // The C ABI of policies: a worker's part (sync/policy.h) decides here, in the caller's thread; what it asks goes
 // through the engine to the coordinator (engine/policy_operations.cc).
+#include <algorithm>
 #include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -8,16 +12,25 @@
 #include "embed/context_handles.h"
 #include "embed/in_turn.h"
 #include "embed/last_error.h"
+#include "embed/op_options.h"
+#include "embed/parameter_exchange.h"
 #include "engine/policy_words.h"
 #include "sync/policy_name.h"
 
 using namespace canarynet;
+
+void canary_policy::clear() {
+  member = {};
+  worker.reset();
+  parameters.reset();
+}
 
 namespace {
 
 using sync::Exchange;
 using sync::PolicySpec;
 using sync::Task;
+using Doing = canary_policy::Doing;
 
 Nanos now(canary_policy& policy) { return context_of(policy)->impl->now(); }
 
@@ -30,12 +43,16 @@ Status ask(canary_policy& policy, const Make& make) {
 Status check(const PolicySpec& spec, const std::string& name) {
   using Kind = PolicySpec::Kind;
   const bool esync = spec.kind == Kind::kEsync || spec.kind == Kind::kEsyncNonBlocking;
-  const bool runs = spec.kind == Kind::kRipples || spec.kind == Kind::kRipplesStatic || esync;
+  const bool runs =
+      spec.kind == Kind::kRipples || spec.kind == Kind::kRipplesStatic || spec.kind == Kind::kDiloco || esync;
   if (spec.is_session()) return bad("policy " + name + " exchanges through a session: canary_session_open runs it");
-  if (!runs) return bad("policy " + name + " runs in canary-sim only; here: ripples, esync, esync-nb");
+  if (!runs) return bad("policy " + name + " runs in canary-sim only; here: ripples, esync, esync-nb, diloco");
   if (esync && spec.outer_rate != 1) return bad("policy " + name + " takes the mean: rate is 1");
   return {};
 }
+
+// ESync's delta is that of the parameters' mean as long as anchors are equal: the mean survives a failed exchange.
+bool of_deltas(const canary_policy& policy) { return policy.spec.kind == PolicySpec::Kind::kDiloco; }
 
 // Takes one answer, if there is one; waits for it where `waits`. *came: there was one.
 Status take_answer(canary_policy& policy, bool waits, bool* came) {
@@ -44,25 +61,30 @@ Status take_answer(canary_policy& policy, bool waits, bool* came) {
   });
   *came = false;
   if (!told.ok()) return told;
-  sync::WorkerSet members(policy.shape.size);
+  sync::WorkerSet members(policy.shape.size), behind(policy.shape.size);
   sync::Answer answer;
-  const auto heard = read_answer(policy.answer, policy.shape.rank, &members, &answer);
-  if (!heard.ok()) return heard.status();
-  if (heard.value() == Heard::kNothing) return {};
+  const auto got = read_answer(policy.answer, policy.shape.rank, &members, &behind, &answer);
+  if (!got.ok()) return got.status();
+  if (got.value() == Heard::kNothing) return {};
   *came = true;
-  if (heard.value() == Heard::kLast) {
+  if (got.value() == Heard::kLast) {
     policy.over = true;
     return {};
   }
   if (answer.members != nullptr) {
     if (policy.named) return Status(CANARY_INTERNAL, "two exchanges at a time");
     policy.members = members;
+    policy.behind = behind;
     policy.named = true;
     policy.owed = static_cast<std::uint64_t>(answer.number);
     answer.members = &policy.members;
+    if (answer.behind != nullptr) answer.behind = &policy.behind;
   }
-  if (!policy.leaves && policy.worker->answered(now(policy), answer) == sync::WorkerPolicy::Reaction::kInterrupt)
-    policy.interrupted = true;
+  using Reaction = sync::WorkerPolicy::Reaction;
+  const bool heard = !policy.leaves || of_deltas(policy);  // what a delta is, its worker knows
+  const Reaction reaction = heard ? policy.worker->answered(now(policy), answer) : Reaction::kNone;
+  policy.interrupted |= reaction == Reaction::kInterrupt;
+  policy.ready |= reaction == Reaction::kBeside;
   return {};
 }
 
@@ -82,36 +104,87 @@ Status list_ranks(canary_policy& policy, const Exchange& exchange) {
   return {};
 }
 
-void exchanged(canary_policy& policy) {
-  policy.named = false;
+void exchanged(canary_policy& policy, bool well) {
+  policy.named = policy.beside = false;
   if (policy.leaves) return;
-  policy.worker->exchanged(now(policy));
+  if (well) {
+    policy.worker->exchanged(now(policy));
+  } else {
+    policy.worker->exchange_failed(now(policy));
+  }
 }
 
-void tell(canary_policy& policy, Task::Kind kind, std::uint64_t number, canary_task* task) {
-  policy.doing = kind;
+// Handing over takes a number, too.
+std::uint64_t number_of(const canary_policy& policy) {
+  const auto number = static_cast<std::uint64_t>(policy.exchange.number) * (of_deltas(policy) ? 2 : 1);
+  return policy.number << 32 | (number & UINT32_MAX);  // apart from those of the group's other policies
+}
+
+void tell(canary_policy& policy, Doing doing, canary_task* task) {
+  const std::size_t size = task->struct_size;
+  policy.doing = doing;
   policy.interrupted = false;
-  task->kind = kind == Task::Kind::kTrain ? CANARY_TASK_TRAIN : CANARY_TASK_MEAN;
-  task->count = kind == Task::Kind::kTrain ? 0 : static_cast<int>(policy.ranks.size());
-  task->ranks = kind == Task::Kind::kTrain ? nullptr : policy.ranks.data();
-  task->number = policy.number << 32 | (number & UINT32_MAX);  // apart from those of the group's other policies
+  *task = CANARY_TASK_INIT;
+  task->struct_size = size;
+  task->kind = doing == Doing::kTrain ? CANARY_TASK_TRAIN : CANARY_TASK_DONE;
+  if (doing != Doing::kExchange && doing != Doing::kFinish) return;
+  task->kind = doing == Doing::kExchange ? CANARY_TASK_MEAN : CANARY_TASK_FINISH;
+  const Exchange& e = policy.exchange;
+  task->count = static_cast<int>(policy.ranks.size());
+  task->ranks = policy.ranks.data();
+  task->number = number_of(policy);
+  task->beside = e.beside ? 1 : 0;
+  if (!of_deltas(policy)) return;
+  task->of = CANARY_MEAN_OF_DELTAS;
+  task->part = e.partition;
+  task->parts = e.partitions;
+  task->counted = e.counted ? 1 : 0;
+  task->source = e.source;
+  task->behind_count = static_cast<int>(policy.behind_ranks.size());
+  task->behind = policy.behind_ranks.data();
+}
+
+// What it takes to begin it.
+Status note_exchange(canary_policy& policy, const Exchange& exchange) {
+  if (Status s = list_ranks(policy, exchange); !s.ok()) return s;
+  policy.exchange = exchange;
+  policy.behind_ranks.clear();
+  for (int rank = exchange.behind != nullptr ? exchange.behind->next() : -1; rank >= 0;
+       rank = exchange.behind->next(rank + 1))
+    policy.behind_ranks.push_back(rank);
+  policy.beside = exchange.beside;
+  policy.ready = false;
+  return {};
+}
+
+Status tell_exchange(canary_policy& policy, const Exchange& exchange, canary_task* task) {
+  if (Status s = note_exchange(policy, exchange); !s.ok()) return s;
+  tell(policy, Doing::kExchange, task);
+  return {};
+}
+
+Status tell_finish(canary_policy& policy, bool waits, canary_task* task) {
+  policy.waits = waits;
+  tell(policy, Doing::kFinish, task);
+  return {};
 }
 
 // What a worker that leaves still owes to others.
 Status next_owed(canary_policy& policy, canary_task* task) {
+  if (policy.beside) return tell_finish(policy, /*waits=*/true, task);
   bool came = true;
   while (!policy.over && !policy.named) {
     if (Status s = take_answer(policy, /*waits=*/true, &came); !s.ok()) return s;
   }
-  if (policy.named) {
-    if (Status s = list_ranks(policy, {}); !s.ok()) return s;
-    tell(policy, Task::Kind::kExchange, policy.owed, task);
+  if (!policy.named) {
+    tell(policy, Doing::kNothing, task);
     return {};
   }
-  tell(policy, Task::Kind::kTrain, 0, task);
-  policy.doing = Task::Kind::kWait;
-  task->kind = CANARY_TASK_DONE;
-  return {};
+  Exchange owed;
+  owed.number = static_cast<std::int64_t>(policy.owed);
+  if (of_deltas(policy)) owed = policy.worker->next(now(policy)).exchange;
+  owed.beside = false;
+  return tell_exchange(policy, owed, task);
 }
 
 Status next(canary_policy& policy, canary_task* task) {
@@ -120,6 +193,9 @@ Status next(canary_policy& policy, canary_task* task) {
     for (bool came = policy.asks; came;) {
       if (Status s = take_answer(policy, /*waits=*/false, &came); !s.ok()) return s;
     }
+    // What runs beside iterations is taken as soon as it has come, between two of them.
+    if (policy.beside && policy.parameters && policy.parameters->ended())
+      return tell_finish(policy, /*waits=*/false, task);
     const Task what = policy.worker->next(now(policy));
     switch (what.kind) {
       case Task::Kind::kAsk: {
@@ -130,23 +206,62 @@ Status next(canary_policy& policy, canary_task* task) {
         break;
       }
       case Task::Kind::kWait: {
+        if (policy.beside) return tell_finish(policy, /*waits=*/true, task);
         bool came = false;
         if (Status s = take_answer(policy, /*waits=*/true, &came); !s.ok()) return s;
         break;
       }
       case Task::Kind::kTrain:
-        tell(policy, what.kind, 0, task);
+        tell(policy, Doing::kTrain, task);
         return {};
       case Task::Kind::kExchange:
-        if (Status s = list_ranks(policy, what.exchange); !s.ok()) return s;
-        if (policy.ranks.size() < 2) {
-          exchanged(policy);
-          break;
-        }
-        tell(policy, what.kind, static_cast<std::uint64_t>(what.exchange.number), task);
-        return {};
+        if (Status s = tell_exchange(policy, what.exchange, task); !s.ok()) return s;
+        if (policy.ranks.size() >= 2 || of_deltas(policy)) return {};  // an outer step is made alone, too
+        exchanged(policy, true);
+        break;
     }
   }
+}
+
+Status begin(canary_policy& policy) {
+  const Exchange& e = policy.exchange;
+  return policy.parameters->begin(
+      {policy.ranks, number_of(policy), e.partition, e.counted, policy.shape.rank, e.source, policy.behind_ranks});
+}
+
+// Begins the exchange that was told, or takes what has come of it.
+Status exchange(canary_policy& policy) {
+  ParameterExchange& parameters = *policy.parameters;
+  const bool begins = policy.doing == Doing::kExchange;
+  policy.doing = Doing::kNothing;
+  bool applied = false;
+  Status status;
+  if (begins) {
+    status = begin(policy);
+    if (status.ok() && policy.beside) return {};
+  } else if (parameters.running()) {
+    status = parameters.go_on(&applied);
+  }
+  while (status.ok() && parameters.running() && (begins || policy.waits)) status = parameters.go_on(&applied);
+  if (parameters.running()) return {};
+  exchanged(policy, applied);
+  return applied ? Status() : status;
+}
+
+// While an iteration runs, whose parameters stay as they are: what others wait for.
+Status go_on_beside(canary_policy& policy) {
+  ParameterExchange& parameters = *policy.parameters;
+  if (policy.beside && parameters.goes_on_beside()) {
+    bool applied = false;
+    const Status status = parameters.go_on(&applied);
+    if (!status.ok()) exchanged(policy, false);
+    return status;
+  }
+  if (!policy.ready) return {};
+  if (Status s = note_exchange(policy, policy.worker->next(now(policy)).exchange); !s.ok()) return s;
+  const Status begun = begin(policy);
+  if (!begun.ok()) exchanged(policy, false);
+  return begun;
 }
 
 }  // namespace
@@ -205,9 +320,12 @@ CANARY_API canary_status canary_policy_open(canary_group* handle, const canary_p
     made->number = options->number;
     made->asks = spec.value().asks();
     made->named = made->leaves = made->over = made->interrupted = false;
-    made->doing = Task::Kind::kWait;
-    made->members = sync::WorkerSet(group->shape.size);
+    made->beside = made->waits = made->ready = false;
+    made->doing = Doing::kNothing;
+    made->spec = spec.value();
+    made->members = made->behind = sync::WorkerSet(group->shape.size);
     made->ranks.reserve(static_cast<std::size_t>(group->shape.size));
+    made->behind_ranks.reserve(static_cast<std::size_t>(group->shape.size));
     made->answer.resize(port::policy_answer_bytes(static_cast<std::uint64_t>(group->shape.size)));
     made->worker = sync::make_worker(spec.value(), cluster, group->shape.rank, Nanos{options->iteration});
     {
@@ -238,8 +356,8 @@ CANARY_API canary_status canary_policy_next(canary_policy* handle, canary_task* 
 CANARY_API canary_status canary_policy_trained(canary_policy* handle, int64_t nanoseconds) {
   return in_turn("policy_trained", handle, [&](canary_policy& policy) -> Status {
     if (nanoseconds < 0) return bad("an iteration of " + std::to_string(nanoseconds) + " ns");
-    if (policy.doing != Task::Kind::kTrain) return bad("its task is not to train");
-    policy.doing = Task::Kind::kWait;
+    if (policy.doing != Doing::kTrain) return bad("its task is not to train");
+    policy.doing = Doing::kNothing;
     policy.worker->trained(now(policy), Nanos{nanoseconds});
     return {};
   });
@@ -248,27 +366,81 @@ CANARY_API canary_status canary_policy_trained(canary_policy* handle, int64_t na
 CANARY_API canary_status canary_policy_poll(canary_policy* handle, int* interrupted) {
   return in_turn("policy_poll", handle, [&](canary_policy& policy) -> Status {
     if (interrupted == nullptr) return bad("interrupted is NULL");
-    if (policy.doing != Task::Kind::kTrain) return bad("its task is not to train");
+    if (policy.doing != Doing::kTrain) return bad("its task is not to train");
     for (bool came = policy.asks && !policy.leaves; came;) {
       if (Status s = take_answer(policy, /*waits=*/false, &came); !s.ok()) return s;
     }
     *interrupted = policy.interrupted ? 1 : 0;
+    return policy.parameters && !policy.leaves ? go_on_beside(policy) : Status();
+  });
+}
+
+namespace {
+
+Status end_exchange(canary_policy& policy, bool well) {
+  const bool told = policy.doing == Doing::kExchange || policy.doing == Doing::kFinish;
+  if (!told && !policy.beside) return bad("its task is no exchange");
+  if (policy.parameters && policy.parameters->running()) return bad("canary_policy_exchange has begun it, and ends it");
+  if (told) policy.doing = Doing::kNothing;
+  exchanged(policy, well);
+  return {};
+}
+
+}  // namespace
+
+CANARY_API canary_status canary_policy_exchanged(canary_policy* handle) {
+  return in_turn("policy_exchanged", handle, [&](canary_policy& policy) { return end_exchange(policy, true); });
+}
+
+CANARY_API canary_status canary_policy_exchange_failed(canary_policy* handle) {
+  return in_turn("policy_exchange_failed", handle, [&](canary_policy& policy) { return end_exchange(policy, false); });
+}
+
+CANARY_API canary_status canary_policy_lend(canary_policy* handle, float* parameters, size_t count,
+                                            const canary_op_options* options) {
+  return in_turn("policy_lend", handle, [&](canary_policy& policy) -> Status {
+    OptionsRead read;
+    if (Status s = read_options(options, /*takes_codec=*/true, &read); !s.ok()) return s;
+    if (read.rows != 0) return bad("a matrix of " + std::to_string(read.rows) + " rows");
+    if (parameters == nullptr) return bad("parameters are NULL");
+    if (count == 0) return bad("there are no parameters");
+    if (policy.parameters) return bad("it has parameters already");
+    if (policy.doing == Doing::kExchange || policy.beside) return bad("an exchange has begun without them");
+    std::optional<sync::LocalUpdates::Options> deltas;
+    if (of_deltas(policy)) deltas = policy.spec.updates();
+    if (deltas && static_cast<std::size_t>(deltas->parts) > count)
+      return bad(std::to_string(count) + " parameters are fewer than the " + std::to_string(deltas->parts) +
+                 " fragments of policy " + sync::to_string(policy.spec));
+    policy.parameters = std::make_shared<ParameterExchange>(*context_of(policy), policy.member,
+                                                            std::span(parameters, count), read, deltas);
     return {};
   });
 }
 
-CANARY_API canary_status canary_policy_exchanged(canary_policy* handle) {
-  return in_turn("policy_exchanged", handle, [&](canary_policy& policy) -> Status {
-    if (policy.doing != Task::Kind::kExchange) return bad("its task is no exchange");
-    policy.doing = Task::Kind::kWait;
-    exchanged(policy);
+CANARY_API canary_status canary_policy_exchange(canary_policy* handle, uint64_t deadline) {
+  return in_turn("policy_exchange", handle, [&](canary_policy& policy) -> Status {
+    if (!policy.parameters) return bad("it has no parameters: canary_policy_lend gives it some");
+    if (policy.doing != Doing::kExchange && policy.doing != Doing::kFinish) return bad("its task is no exchange");
+    policy.parameters->limit(span_of(deadline));
+    return exchange(policy);
+  });
+}
+
+CANARY_API canary_status canary_policy_common(canary_policy* handle, float* parameters, size_t count) {
+  return in_turn("policy_common", handle, [&](canary_policy& policy) -> Status {
+    if (parameters == nullptr) return bad("parameters are NULL");
+    if (!policy.parameters) return bad("it has no parameters: canary_policy_lend gives it some");
+    if (count != policy.parameters->size())
+      return bad(std::to_string(count) + " parameters, and it has " + std::to_string(policy.parameters->size()));
+    const std::span<const float> common = policy.parameters->common();
+    std::copy(common.begin(), common.end(), parameters);
     return {};
   });
 }
 
 CANARY_API canary_status canary_policy_leave(canary_policy* handle) {
   return in_turn("policy_leave", handle, [&](canary_policy& policy) -> Status {
-    if (policy.doing == Task::Kind::kExchange) return bad("its exchange is not over");
+    if (policy.doing == Doing::kExchange || policy.doing == Doing::kFinish) return bad("its exchange is not over");
     if (policy.leaves) return {};
     policy.leaves = true;
     policy.over = !policy.asks;
@@ -290,6 +462,7 @@ CANARY_API canary_status canary_policy_close(canary_policy* handle) {
     }
     // Whoever waited for an answer has been told, and is about to leave.
     wait_until_alone(policy->inside);
+    if (policy->parameters) policy->parameters->drop();
     const std::lock_guard lock(context.mutex);
     std::erase_if(context.policies, [&](const auto& p) { return p.get() == &*policy; });
     return closed.ok() ? CANARY_OK : report(closed.wrap(kName));

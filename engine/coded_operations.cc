@@ -32,6 +32,22 @@ bool leaves_out_elements(const CodecSpec& spec) {
 
 }  // namespace
 
+// A partial all-reduce has no phases, in whose numbers its ranks would have to agree, and no table of what was
+// measured.
+Status Engine::check_codec_of_partial(const port::Command& c) {
+  if (c.numbers.region == 0) return {};
+  const auto wrong = [&](const std::string& why) {
+    return Status(CANARY_INVALID_ARGUMENT, "partial_all_reduce: codec " + text_asked(c.numbers.region) + why);
+  };
+  if (Status good = check_asked(c.numbers.region); !good.ok()) return good.wrap("partial_all_reduce");
+  if (asks_for_choice(c.numbers.region)) return wrong(" is a choice, which only a group's all_reduce makes");
+  const CodecSpec spec = codec_of_number(c.numbers.region).value();
+  if (makes_chain(spec.kind))
+    return wrong(" is only for a group's all_reduce: take one that encodes element by element");
+  if (port::momentum_of(c) != 0 && !leaves_out_elements(spec)) return wrong(" has no use for momentum");
+  return {};
+}
+
 Status Engine::check_codec(const port::Command& c) {
   const bool all_reduce =
       c.kind == port::Command::Kind::kOperation && static_cast<Collective>(c.collective) == Collective::kAllReduce;
@@ -164,8 +180,9 @@ Status Engine::begin_feedback(GroupMember& m, const CalledOperation& called, con
     if (program.coded()) begun->left_out = called.left_out;
     return {};
   }
-  if (!program.coded() && !m.feedback.leaves(r.tensor)) return {};
-  if (Status known = m.feedback.prepare(r.tensor, tensor_elements(r)); !known.ok()) {
+  if (!program.coded() && !feedback_of(m).leaves(r.tensor)) return {};
+  ErrorFeedback& kept = feedback_of(m);
+  if (Status known = kept.prepare(r.tensor, tensor_elements(r)); !known.ok()) {
     Verdict v;
     v.code = known.code();
     v.rank = m.world_rank;
@@ -175,9 +192,9 @@ Status Engine::begin_feedback(GroupMember& m, const CalledOperation& called, con
     return known;
   }
   if (program.coded()) {
-    *begun = m.feedback.begin(r.tensor, static_cast<const float*>(r.input), r.momentum, part_of_tensor(r));
+    *begun = kept.begin(r.tensor, static_cast<const float*>(r.input), r.momentum, part_of_tensor(r));
   } else {
-    begun->residual = m.feedback.residual(r.tensor, part_of_tensor(r));
+    begun->residual = kept.residual(r.tensor, part_of_tensor(r));
   }
   return {};
 }
@@ -201,8 +218,8 @@ void Engine::bind(GroupMember& m, Operation& op, const ErrorFeedback::Exchange& 
 // one, and residuals stay as they were.
 Status Engine::end_coded(GroupMember& m, const Operation& op) {
   if (!op.entry->program.coded()) {
-    if (op.request.tensor != 0 && m.feedback.leaves(op.request.tensor))
-      m.feedback.commit_all_sent(op.request.tensor, part_of_tensor(op.request));
+    if (op.request.tensor != 0 && feedback_of(m).leaves(op.request.tensor))
+      feedback_of(m).commit_all_sent(op.request.tensor, part_of_tensor(op.request));
     return {};
   }
   const PieceCoder& coder = *op.run->executor.coder();
@@ -229,7 +246,7 @@ Status Engine::end_coded(GroupMember& m, const Operation& op) {
   }
   codec_value_bytes_ += t.value_bytes;
   codec_encoded_bytes_ += t.encoded_bytes;
-  if (tensor != 0) m.feedback.commit(tensor, t.sent_energy, t.energy, t.left_energy, part_of_tensor(op.request));
+  if (tensor != 0) feedback_of(m).commit(tensor, t.sent_energy, t.energy, t.left_energy, part_of_tensor(op.request));
   return {};
 }
 
@@ -254,7 +271,7 @@ void Engine::obey_feedback(GroupMember* m, const port::Command& c) {
   OpTicket* const ticket = tickets_->at(c.ticket.place);
   if (ticket == nullptr) return;
   if (m == nullptr) return ticket->finish(Status(CANARY_CLOSED, "error feedback: the group has been destroyed"));
-  if (!m->operations.empty() || m->chains() || m->waiting.claimed() != m->waiting.taken()) {
+  if (!m->operations.empty() || m->chains() || m->waiting.claimed() != m->waiting.taken() || partial_pending(*m)) {
     return ticket->finish(
         Status(CANARY_INVALID_ARGUMENT, "error feedback: operations of the group are pending, and may change it"));
   }

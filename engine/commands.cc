@@ -42,6 +42,7 @@ Status Engine::check_call(const port::Command& c) const {
     here.ticket = ticket != nullptr && ticket->id() == c.ticket;
   }
   if (Status wrong = port::check_command(c, here); !wrong.ok()) return wrong;
+  if (c.kind == port::Command::Kind::kPartial) return check_codec_of_partial(port::all_reduce_of(c, regions_));
   return check_codec(c);
 }
 
@@ -196,7 +197,8 @@ bool Engine::has_room(const GroupMember& m) const {
   const auto limit = static_cast<std::size_t>(options_.settings.ops_in_flight);
   // Its residual is known when the operation before has ended.
   const WaitingOperation* const next = m.waiting.peek(0);
-  if (next != nullptr && m.exchanges(next->command)) return false;
+  if (next != nullptr && (m.exchanges(next->command) || exchanges_in_partial(m, port::tensor_of(next->command))))
+    return false;
   const bool urgent = m.urgent_waiting.load(std::memory_order_relaxed) != 0;
   return m.operations.size() < (urgent ? 2 * limit : limit);
 }

@@ -357,6 +357,8 @@ class Engine final : public MembershipListener,
   bool refuse_session_stray(const StraySignature& stray);
   bool says_who_it_is(std::uint32_t from, const wire::SignaturePayload& theirs) const;
   void end_partials_of(const Group& parent, const Verdict& verdict);
+  bool exchanges_in_partial(const GroupMember& member, std::uint64_t tensor) const;
+  ErrorFeedback& feedback_of(GroupMember& member);
   bool partial_pending(const GroupMember& member) const;
   void set_partial_deadline(port::TicketId ticket, Nanos deadline);
 
@@ -443,6 +445,7 @@ class Engine final : public MembershipListener,
   void note_chain_time(GroupMember& member, std::uint32_t number);
   bool go_on(GroupMember& member, std::uint32_t number, Nanos entered, Status* status);
   static Status check_codec(const port::Command& command);
+  static Status check_codec_of_partial(const port::Command& all_reduce);
   static CodecSpec codec_of(const GroupMember& member, const OpRequest& request, const MeasuredTable& table);
   CodecSpeed codec_speed(const CodecSpec& spec);
   static std::size_t chosen_candidate(const GroupMember& member, const OpRequest& request, std::uint32_t number);

@@ -184,7 +184,8 @@ std::string describe(const wire::SignaturePayload& s) {
   if (op == Collective::kAllReduce && s.counts[0] != 0) {
     out += " codec=" + text_asked(static_cast<std::uint32_t>(s.counts[0]));
     if (s.counts[1] != 0) out += " tensor=" + std::to_string(s.counts[1]);
-    if (!is_of_session(s) && s.counts[kRowsPlace] != 0) out += " rows=" + std::to_string(s.counts[kRowsPlace]);
+    if (!is_of_session(s) && !is_partial(s) && s.counts[kRowsPlace] != 0)
+      out += " rows=" + std::to_string(s.counts[kRowsPlace]);
   }
   return out + " " + named<PlannerId>("planner", s.planner, kPlannerCount) + " piece=" + std::to_string(s.piece_bytes);
 }

@@ -39,24 +39,26 @@ void Engine::obey_partial(GroupMember* caller, const port::Command& c) {
     return ticket->finish(parent.verdict.wrap("partial_all_reduce"));
   const auto* numbers = reinterpret_cast<const std::uint64_t*>(regions_.at(c.numbers));
   std::vector<int> members;
-  for (std::size_t i = 2; i < c.numbers.bytes / sizeof *numbers; ++i)
+  for (std::size_t i = port::kPartialHead; i < c.numbers.bytes / sizeof *numbers; ++i)
     members.push_back(parent.members[static_cast<std::size_t>(numbers[i])]);
   std::sort(members.begin(), members.end());
 
   PartialCall call;
   call.caller = caller->id;
   call.request = port::request_of(c, regions_);
-  call.request.root = -1;
-  call.request.codec = 0;  // what an all-reduce has there is the list of ranks here
-  call.request.tensor = 0;
-  call.request.momentum = 0;
-  call.request.rows = 0;
   call.ticket = ticket;
   call.submitted = now_;
   call.deadline = c.time_limit > 0 ? now_ + Nanos{c.time_limit} : Nanos::max();
-  call.weight = c.rank != 0 ? std::bit_cast<double>(numbers[1]) : 1;
-  const GroupEpoch name = partial_group(parent.flow, parent.epoch, numbers[0], members.front());
-  const Status wrong = begin_partial(*caller, name, numbers[0], std::move(members), c.rank != 0, call);
+  call.weight = c.rank != 0 ? std::bit_cast<double>(numbers[port::kPartialWeight]) : 1;
+  const std::uint64_t number = numbers[port::kPartialNumber];
+  if (call.request.tensor != 0 &&
+      (caller->exchanges(port::all_reduce_of(c, regions_)) || exchanges_in_partial(*caller, call.request.tensor))) {
+    return ticket->finish(Status(
+        CANARY_INVALID_ARGUMENT,
+        describe_partial(number, members) + ": tensor " + std::to_string(call.request.tensor) + " is being exchanged"));
+  }
+  const GroupEpoch name = partial_group(parent.flow, parent.epoch, number, members.front());
+  const Status wrong = begin_partial(*caller, name, number, std::move(members), c.rank != 0, call);
   if (!wrong.ok()) ticket->finish(wrong);
   settle_partials();
 }
@@ -158,6 +160,9 @@ void Engine::enter_partial(Group& g, PartialCall& call) {
     step.count = 1;
     step.type = CANARY_F64;
     step.redop = CANARY_SUM;
+    step.codec = 0;
+    step.tensor = 0;
+    step.momentum = 0;
   } else {
     call.step = At::kElements;
     if (g.partial->weighted) {
@@ -357,6 +362,24 @@ void Engine::end_partials_of(const Group& parent, const Verdict& verdict) {
   for (Group* const g : partials_) {
     if (g->partial->parent == parent.flow && g->partial->parent_epoch == parent.epoch) kill(*g, verdict, false);
   }
+}
+
+// Whether a partial all-reduce of the member has to do with this tensor, whose residual is the member's.
+bool Engine::exchanges_in_partial(const GroupMember& m, std::uint64_t tensor) const {
+  return std::any_of(partials_.begin(), partials_.end(), [&](const Group* g) {
+    return std::any_of(g->partial->calls.begin(), g->partial->calls.end(), [&](const auto& call) {
+      using At = PartialCall::Step;
+      return call->caller == m.id && call->step != At::kNone && call->step != At::kDone && tensor != 0 &&
+             call->request.tensor == tensor;
+    });
+  });
+}
+
+// What a codec left out in a partial all-reduce stays with the member that called it.
+ErrorFeedback& Engine::feedback_of(GroupMember& m) {
+  if (!m.group->partial) return m.feedback;
+  GroupMember* const caller = member(m.group->partial->calls[m.group->place_of(m)]->caller);
+  return caller != nullptr ? caller->feedback : m.feedback;
 }
 
 bool Engine::partial_pending(const GroupMember& m) const {

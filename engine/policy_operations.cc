@@ -161,7 +161,7 @@ void PolicyPost::note(const PolicyReply& reply) {
   if (reply.kind != Kind::kGroup || reply.requested) opening.open = false;
   if (reply.kind != Kind::kAggregate && reply.kind != Kind::kGroup) return;
   opening.has_told = true;
-  opening.told = {reply.kind, reply.number, reply.members, false};
+  opening.told = {reply.kind, reply.number, reply.members, false, reply.source, reply.behind};
 }
 
 void Engine::say(PolicyPost& post, PolicyWord word) {

@@ -28,8 +28,10 @@ enum class Heard {
   kAnswer,
   kLast,  // none will come any more
 };
-// What `from` says to `worker`, one of members->workers(). *members is written where the answer has members, which then
-// point there. An error: it can't be an answer to this worker.
-Result<Heard> read_answer(std::span<const std::byte> from, int worker, sync::WorkerSet* members, sync::Answer* answer);
+// What `from` says to `worker`, one of members->workers(). *members and *behind are written where the answer has
+// members, which then point there; as do those behind, where there are any. An error: it can't be an answer to this
+// worker.
+Result<Heard> read_answer(std::span<const std::byte> from, int worker, sync::WorkerSet* members,
+                          sync::WorkerSet* behind, sync::Answer* answer);
 
 }  // namespace canarynet

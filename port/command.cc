@@ -35,7 +35,21 @@ Command operation(MemberId member, const MemberShape& shape, const OpRequest& re
   return c;
 }
 
+Command all_reduce_of(const Command& partial, const Regions& regions) {
+  const auto* words = reinterpret_cast<const std::uint64_t*>(regions.at(partial.numbers));
+  Command c = partial;
+  c.kind = Command::Kind::kOperation;
+  c.rank = -1;
+  c.numbers = {};
+  c.numbers.region = static_cast<std::uint32_t>(words[kPartialCodec]);
+  c.numbers.offset = words[kPartialTensor];
+  c.numbers.reserved = static_cast<std::uint32_t>(words[kPartialMomentum]);
+  c.part = 0;
+  return c;
+}
+
 OpRequest request_of(const Command& c, const Regions& regions) {
+  if (c.kind == Command::Kind::kPartial) return request_of(all_reduce_of(c, regions), regions);
   OpRequest r;
   r.collective = static_cast<Collective>(c.collective);
   r.input = regions.at(c.input);

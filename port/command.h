@@ -76,8 +76,8 @@ struct Command {
     kFeedbackGain,     // of tensor `count` (0: all): gain and norm of the residual, two 8-byte floats, into `output`
     kTopKRoots,        // how often each rank was the root of its artopk: `count` numbers (8 bytes each) into `output`
     kPartial,          // an all-reduce among some ranks of a member's group, this one among them: type, redop, count,
-                       // buffers as kOperation has them; numbers (8 bytes each): its number, the bits of this rank's
-                       // weight (a double), the ranks; `rank`: 1 if weights count, else 0
+                       // buffers as kOperation has them; numbers (8 bytes each): kPartialHead words, and the ranks;
+                       // `rank`: 1 if weights count, else 0
     // A session of a member (port/session.h), which has the caller's number `count`.
     kOpenSession,   // numbers: kSessionHead words, then kSessionColayer for each colayer
     kPush,          // the gradient of colayer `rank` from `input`
@@ -116,6 +116,16 @@ struct Command {
   ListenerId listener() const { return {connection.place, connection.use}; }
 };
 static_assert(sizeof(Command) == 128 && std::is_trivially_copyable_v<Command>);
+
+// What stands before the ranks of a kPartial.
+enum PartialWord : std::size_t {
+  kPartialNumber,
+  kPartialWeight,  // the bits of a double
+  kPartialCodec,
+  kPartialTensor,
+  kPartialMomentum,  // the bits of a float
+  kPartialHead
+};
 
 // Receives in one unit.
 inline constexpr std::size_t kUnitMax = 8;
@@ -164,6 +174,9 @@ Command operation(MemberId member, const MemberShape& shape, const OpRequest& re
 // The way back, of a command that was checked.
 OpRequest request_of(const Command& command, const Regions& regions);
 
+// The all-reduce that a kPartial is, with its codec where a kOperation has it. Its words were checked.
+Command all_reduce_of(const Command& partial, const Regions& regions);
+
 // The tensor of an all-reduce with a codec; 0: none.
 inline std::uint64_t tensor_of(const Command& c) {
   const bool all_reduce = c.collective == static_cast<std::uint8_t>(Collective::kAllReduce);
@@ -185,7 +198,7 @@ struct FeedbackGain {
 Command feedback_gain(MemberId member, std::uint64_t tensor, FeedbackGain* to, TicketId ticket);
 Command top_k_roots(MemberId member, std::span<std::uint64_t> to, TicketId ticket);
 
-// `numbers` as kPartial has them.
+// `numbers` as kPartial has them: what `request` says of a codec does not count.
 Command partial(MemberId member, const OpRequest& request, std::span<const std::uint64_t> numbers, bool weighted,
                 TicketId ticket);
 

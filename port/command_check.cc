@@ -277,9 +277,9 @@ Status check_operation(const Command& c, const Surroundings& here) {
   return s.ok() ? s : s.wrap(std::string(name_of(static_cast<Collective>(c.collective))));
 }
 
-// The list of a partial all-reduce: its number, this rank's weight, the ranks.
+// The list of a partial all-reduce: its number, this rank's weight, its codec, the ranks.
 Status check_among(const Command& c, const Surroundings& here) {
-  constexpr std::uint64_t kHead = 2;
+  constexpr std::uint64_t kHead = kPartialHead;
   const std::uint64_t words = c.numbers.bytes / sizeof(std::uint64_t);
   const auto size = static_cast<std::uint64_t>(here.member->size);
   if (words <= kHead || words - kHead > size || c.numbers.bytes % sizeof(std::uint64_t) != 0) {
@@ -303,9 +303,12 @@ Status check_among(const Command& c, const Surroundings& here) {
   }
   if (!listed)
     return wrong("only ranks of the list call it, and rank " + std::to_string(here.member->rank) + " is not");
+  if (numbers[kPartialCodec] > UINT32_MAX || numbers[kPartialMomentum] > UINT32_MAX)
+    return wrong("a codec that does not exist");
+  if (Status coding = check_coding(all_reduce_of(c, here.regions)); !coding.ok()) return coding;
   if (c.rank != 0 && c.rank != 1) return wrong("weights neither count nor do not");
   if (c.rank == 0) return {};
-  const auto weight = std::bit_cast<double>(numbers[1]);
+  const auto weight = std::bit_cast<double>(numbers[kPartialWeight]);
   if (!(weight >= 0) || std::isinf(weight)) return wrong("a weight of " + std::to_string(weight));
   if (c.redop != CANARY_SUM && c.redop != CANARY_AVG)
     return wrong("weights count in sum and avg, not in " + std::string(name_of(static_cast<ReduceOp>(c.redop))));

@@ -366,8 +366,8 @@ TEST(CommandCheck, SaysWhatIsWrongWithAGroup) {
 
 TEST(CommandCheck, SaysWhatIsWrongWithAPolicysCall) {
   const Caller caller(2, 0);
-  const std::uint64_t hosts[2] = {0, 1}, question[kQuestionWords] = {1, 2, 3, 4};
-  std::uint64_t bad[kQuestionWords] = {0, 2, 3, 4};
+  const std::uint64_t hosts[2] = {0, 1}, question[kQuestionWords] = {1, 2, 3, 4, 0, 1, 1};
+  std::uint64_t bad[kQuestionWords] = {0, 2, 3, 4, 0, 0, 0};
   expect_refused(caller, open_policy({0, 1}, 7, "esync", hosts, {0, 1}),
                  {{"policy: a name of 0 bytes (1 to 255)", [](Command* c) { c->input.bytes = 0; }},
                   {"policy: a name of 256 bytes (1 to 255)", [](Command* c) { c->input.bytes = 256; }},
@@ -376,13 +376,15 @@ TEST(CommandCheck, SaysWhatIsWrongWithAPolicysCall) {
                   {"policy: host 2 of rank 1 (0 to 1)", [&](Command* c) { c->numbers = memory_at(bad, 16); }},
                   {"policy: step 5 of a policy does not exist", [](Command* c) { c->rank = kPolicySteps; }},
                   {"policy: step -1 of a policy does not exist", [](Command* c) { c->rank = -1; }}});
-  std::uint64_t worse[kQuestionWords] = {5, 2, 3, 4};
-  expect_refused(caller, ask_policy({0, 1}, 7, question, {0, 1}),
-                 {{"policy: questions take 32 bytes, not 24", [](Command* c) { c->numbers.bytes = 24; }},
-                  {"policy: a question that does not exist", [&](Command* c) { c->numbers = memory_at(worse, 32); }}});
+  std::uint64_t worse[kQuestionWords] = {5, 2, 3, 4, 0, 0, 0}, neither[kQuestionWords] = {1, 2, 3, 4, 0, 0, 2};
+  expect_refused(
+      caller, ask_policy({0, 1}, 7, question, {0, 1}),
+      {{"policy: questions take 56 bytes, not 24", [](Command* c) { c->numbers.bytes = 24; }},
+       {"policy: a question that does not exist", [&](Command* c) { c->numbers = memory_at(worse, 56); }},
+       {"policy: a question that does not exist", [&](Command* c) { c->numbers = memory_at(neither, 56); }}});
   std::array<std::byte, policy_answer_bytes(2)> answer;
   expect_refused(caller, next_answer({0, 1}, 7, answer, true, {0, 1}),
-                 {{"policy: an answer takes 32 bytes, not 31", [](Command* c) { c->output.bytes = 31; }},
+                 {{"policy: an answer takes 56 bytes, not 31", [](Command* c) { c->output.bytes = 31; }},
                   {"policy: it waits or not, and not 2", [](Command* c) { c->type = 2; }},
                   {"policy: answer is NULL", [](Command* c) { c->output.offset = 0; }}});
 }

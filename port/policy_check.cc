@@ -32,7 +32,8 @@ Status check_policy(const Command& c, const Surroundings& here) {
       constexpr std::uint64_t kKinds = 5, kMost = std::numeric_limits<std::int64_t>::max();
       const auto* words = reinterpret_cast<const std::uint64_t*>(here.regions.at(c.numbers));
       const bool sound = words[kQuestionKind] < kKinds && words[kQuestionNumber] <= kMost &&
-                         words[kIterations] <= kMost && words[kCapability] <= kMost;
+                         words[kIterations] <= kMost && words[kCapability] <= kMost && words[kApplied] <= kMost &&
+                         words[kDoubted] <= kMost && words[kUnsure] <= 1;
       return sound ? Status() : wrong("a question that does not exist");
     }
     case PolicyStep::kNext:

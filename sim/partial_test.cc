@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "compress/spec.h"
 #include "sim/cluster_test_util.h"
 
 namespace canarynet {
@@ -31,6 +32,12 @@ class Partial {
  public:
   Partial(Cluster& cluster, std::uint64_t number, std::vector<int> ranks, std::size_t count)
       : cluster_(cluster), number_(number), ranks_(std::move(ranks)), count_(count) {}
+  // Of its calls from here on.
+  void use(const std::string& codec, std::uint64_t tensor) {
+    codec_ = codec_number(parse_codec(codec).value()).value();
+    tensor_ = tensor;
+  }
+  void give_zeros() { zeros_ = true; }
 
   // Its list may differ from the others'.
   Call& call(int rank, double weight = kPlain, ReduceOp redop = CANARY_AVG, std::vector<int> list = {},
@@ -38,9 +45,9 @@ class Partial {
     Call& c = *calls_.emplace_back(std::make_unique<Call>());
     c.rank = rank;
     c.input.resize(count_);
-    for (std::size_t i = 0; i < count_; ++i) c.input[i] = value(rank, i);
+    for (std::size_t i = 0; i < count_ && !zeros_; ++i) c.input[i] = value(rank, i);
     c.output.resize(count_);
-    c.numbers = {number_, std::bit_cast<std::uint64_t>(weight)};
+    c.numbers = {number_, std::bit_cast<std::uint64_t>(weight), codec_, tensor_, 0};
     for (const int r : list.empty() ? ranks_ : list) c.numbers.push_back(static_cast<std::uint64_t>(r));
     submit(c, weight, redop, limit);
     return c;
@@ -90,6 +97,9 @@ class Partial {
   std::uint64_t number_;
   std::vector<int> ranks_;
   std::size_t count_;
+  std::uint32_t codec_ = 0;
+  std::uint64_t tensor_ = 0;
+  bool zeros_ = false;
   std::vector<std::unique_ptr<Call>> calls_;
 };
 
@@ -155,7 +165,7 @@ TEST(PartialAllReduce, AMeanOf16BitsDoesNotOverflow) {
   std::vector<std::vector<std::uint16_t>> out(2, std::vector<std::uint16_t>(x.size()));
   std::vector<std::vector<std::uint64_t>> numbers;
   OpTicket tickets[2];
-  for (int r = 0; r < 2; ++r) numbers.push_back({1, std::bit_cast<std::uint64_t>(256.0 * (r + 1)), 0, 1});
+  for (int r = 0; r < 2; ++r) numbers.push_back({1, std::bit_cast<std::uint64_t>(256.0 * (r + 1)), 0, 0, 0, 0, 1});
   for (std::size_t r = 0; r < 2; ++r) {
     const GroupMember* const m = c.world(static_cast<int>(r));
     const OpRequest request{.collective = Collective::kAllReduce,
@@ -230,6 +240,89 @@ TEST(PartialAllReduce, WhoSawADeathFirstHearsOfThoseWhoCalledTheDead) {
     ASSERT_TRUE(c.run_until([&] { return next.done(); }, 1_s));
     next.expect_exact(1.0 / 2);
   }
+}
+
+TEST(PartialAllReduce, WithACodecAllGetTheSameBits) {
+  Cluster c(flat_cluster(5));
+  ASSERT_TRUE(c.join());
+  for (const ReduceOp redop : {CANARY_AVG, CANARY_SUM}) {
+    Partial p(c, 1 + static_cast<std::uint64_t>(redop), {0, 2, 3}, 50'000);
+    p.use("int8", 0);
+    for (const int rank : {0, 2, 3}) p.call(rank, redop == CANARY_SUM ? 0.5 : kPlain, redop);
+    ASSERT_TRUE(c.run_until([&] { return p.done(); }, 5_s));
+    bool rounded = false;
+    for (const auto& call : p.calls()) {
+      ASSERT_EQ(call->ticket.code, CANARY_OK) << call->ticket.status.to_string();
+      for (std::size_t i = 0; i < call->output.size(); ++i) {
+        const float exact =
+            (Partial::value(0, i) + Partial::value(2, i) + Partial::value(3, i)) / (redop == CANARY_SUM ? 2.0f : 3.0f);
+        ASSERT_NEAR(call->output[i], exact, 0.4);
+        ASSERT_EQ(call->output[i], p.calls()[0]->output[i]) << "rank " << call->rank << ", element " << i;
+        rounded |= call->output[i] != exact;
+      }
+    }
+    EXPECT_TRUE(rounded) << "it has travelled by the codec";
+  }
+  expect_world_lives(c);
+}
+
+// A tenth of the elements travels at a time. The next exchange of the tensor takes the rest along, whichever ranks it
+// is among, and one of the group's own as well.
+TEST(PartialAllReduce, WhatACodecLeavesOutStaysWithTheRank) {
+  constexpr std::size_t kCount = 1000;
+  Cluster c(flat_cluster(4));
+  ASSERT_TRUE(c.join());
+  std::vector<double> sum(kCount);
+  std::uint64_t number = 0;
+  std::size_t sent = 0;
+  for (const std::vector<int>& ranks : {std::vector{0, 1, 2}, {1, 2}, {0, 1, 2}, {0, 2}}) {
+    Partial p(c, ++number, ranks, kCount);
+    p.use("topk:0.1", 7);
+    if (number > 1) p.give_zeros();
+    p.call_all(CANARY_SUM);
+    ASSERT_TRUE(c.run_until([&] { return p.done(); }, 5_s));
+    for (std::size_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(p.calls()[0]->ticket.code, CANARY_OK) << p.calls()[0]->ticket.status.to_string();
+      sum[i] += p.calls()[0]->output[i];
+      sent += p.calls()[0]->output[i] != 0 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(sent, 4 * kCount / 10 - 1);
+  EXPECT_LT(sent, kCount);
+  std::vector<float> zeros(kCount), rest[4];
+  OpTicket tickets[4];
+  for (int rank = 0; rank < 4; ++rank) {
+    rest[rank].resize(kCount);
+    const GroupMember* const m = c.world(rank);
+    const OpRequest request{.collective = Collective::kAllReduce,
+                            .input = zeros.data(),
+                            .output = rest[rank].data(),
+                            .count = kCount,
+                            .type = CANARY_F32,
+                            .redop = CANARY_SUM,
+                            .codec = codec_number(parse_codec("topk:1").value()).value(),
+                            .tensor = 7};
+    c.submit(rank, port::operation(m->id, m->shape(), request, c.id(m, &tickets[rank])));
+  }
+  ASSERT_TRUE(
+      c.run_until([&] { return std::all_of(tickets, tickets + 4, [](const auto& t) { return t.done(); }); }, 5_s));
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const double all = Partial::value(0, i) + Partial::value(1, i) + Partial::value(2, i);
+    ASSERT_NEAR(sum[i] + static_cast<double>(rest[3][i]), all, 1e-3) << "element " << i;
+  }
+}
+
+TEST(PartialAllReduce, RanksThatNameDifferentCodecsAreTold) {
+  Cluster c(flat_cluster(3));
+  ASSERT_TRUE(c.join());
+  Partial p(c, 1, {0, 1}, 1000);
+  p.use("int8", 0);
+  p.call(0);
+  p.use("bf16", 0);
+  p.call(1);
+  ASSERT_TRUE(c.run_until([&] { return p.done(); }, 5_s));
+  p.expect_error(CANARY_MISMATCH, "codec=");
+  expect_world_lives(c);
 }
 
 TEST(PartialAllReduce, ListsThatDifferAreToldWithoutACoordinatorToo) {
@@ -415,7 +508,7 @@ TEST(PartialAllReduce, RandomSetsOfSixtyFourRanksKeepTheMeanAndDrawNear) {
       all = false;
       const int rank = static_cast<int>(r);
       mine[r] = std::make_unique<Mine>();
-      mine[r]->numbers = {static_cast<std::uint64_t>(next[r]), 0};
+      mine[r]->numbers = {static_cast<std::uint64_t>(next[r]), 0, 0, 0, 0};
       for (const int other : division[static_cast<std::size_t>(next[r])][r])
         mine[r]->numbers.push_back(static_cast<std::uint64_t>(other));
       ++next[r];

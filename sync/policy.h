@@ -12,7 +12,8 @@
 //       kTrain:    run an iteration; policy.trained(now, took)
 //       kAsk:      send task.question to the coordinator; go on
 //       kExchange: run task.exchange;  policy.exchanged(now)
-//       kWait:     until an answer comes: policy.answered(now, answer)
+//                  with exchange.beside: begin it, and go on; when it has ended, policy.exchanged(now)
+//       kWait:     until an answer comes: policy.answered(now, answer), or an exchange that runs beside has ended
 //     }
 //
 // All times are the deciding object's own: an answer carries none, and a question's durations are durations. One owner
@@ -39,9 +40,9 @@ struct Exchange {
     kNeighbours,  // parameters: x = sum over `members` of weight * x, each worker over its own neighbours
     kServer,      // push the gradient to the servers, pull the parameters; `waits` says for whom
     kPartition,   // send one partition of the accumulated gradient to every peer, add what has come meanwhile
-    kAdopt,       // take the newest common parameters; what was trained since is not counted
   };
-  enum class What { kGradient, kDelta };  // delta: parameters now minus those after the last exchange
+  // kDelta: what local training has changed, and no exchange before had (sync/local_updates.h).
+  enum class What { kGradient, kDelta };
 
   Kind kind = Kind::kNone;
   What what = What::kGradient;
@@ -52,6 +53,12 @@ struct Exchange {
   bool waits = true;  // kServer: the pull waits until the push of every worker is in
   int partition = 0;  // this one of `partitions` of the gradient or the parameters
   int partitions = 1;
+  bool beside = false;   // it runs beside the next iterations: next() says it once, and then what to do meanwhile
+  bool counted = false;  // kDelta: the last exchange of this partition failed here, but others had this worker's part
+  // kDelta: after the mean this worker gives what the outer step made to the members in `behind`, whose own state is
+  // an older one; -1: nobody is behind. The set is valid as long as `members`.
+  int source = -1;
+  const WorkerSet* behind = nullptr;
 };
 
 // From a worker to the coordinator.
@@ -68,6 +75,11 @@ struct Question {
   std::int64_t number = 0;   // round or group
   Iteration iterations = 0;  // k: local iterations in this round
   Nanos capability;          // c: time of an iteration, with the question's round trip
+  // kArrived, of the rounds that exchange the same partition: the last one whose result this worker has, and a later
+  // one that failed here and may have succeeded elsewhere; -1: there is none.
+  std::int64_t applied = -1;
+  std::int64_t doubted = -1;
+  bool unsure = false;  // an exchange has failed here, of whatever partition, and no later one has made up for it
 };
 
 // From the coordinator to a worker.
@@ -77,7 +89,7 @@ struct Answer {
     kAggregate,  // the round `number` is to be reduced now, over `members`
     kGroup,      // average with `members`, as group `number`
     kAlone,      // nobody is free: go on without an exchange
-    kLate,       // your round went on without you: adopt the newest parameters, and go on in round `number`
+    kLate,       // your round went on without you: keep what you have, train `steps` more, and come to round `number`
   };
   Kind kind = Kind::kTrain;
   int worker = 0;
@@ -85,6 +97,10 @@ struct Answer {
   const WorkerSet* members = nullptr;  // the coordinator's; valid until all members have said kDone, or the next round
   bool requested = true;               // kGroup: it answers this worker's own question
   int steps = 1;                       // kAggregate, kLate: iterations before the next exchange
+  // kAggregate; see Exchange. The set is valid as long as `members`.
+  int source = -1;
+  const WorkerSet* behind = nullptr;
+  bool counted = false;
 };
 using Answers = std::vector<Answer>;
 
@@ -101,8 +117,9 @@ class WorkerPolicy {
   // What to do now. kAsk goes with its question: the next call says what comes after it.
   virtual Task next(Nanos now) = 0;
   virtual void trained(Nanos now, Nanos took) = 0;
-  // The exchange that next() asked for has ended.
+  // The exchange that next() asked for has ended; and the same where it failed here, and changed nothing.
   virtual void exchanged(Nanos now) = 0;
+  virtual void exchange_failed(Nanos now) { exchanged(now); }
   enum class Reaction {
     kNone,       // go on with what is running; if nothing is, ask next()
     kInterrupt,  // give up the running iteration, without trained(), and ask next()
@@ -116,8 +133,10 @@ struct Recollection {
   struct Told {
     Answer::Kind kind = Answer::Kind::kTrain;  // kAggregate or kGroup
     std::int64_t number = 0;
-    std::vector<std::uint32_t> members;  // workers, ascending
-    bool done = false;                   // the worker has said so, or would have
+    std::vector<std::uint32_t> members;      // workers, ascending
+    bool done = false;                       // the worker has said so, or would have
+    int source = -1;                         // as in the answer
+    std::vector<std::uint32_t> behind = {};  // likewise
   };
   int worker = 0;
   const Question* question = nullptr;  // its last one; nullptr: it has asked nothing

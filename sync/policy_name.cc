@@ -37,7 +37,7 @@ constexpr Name kNames[] = {
     {"ripples", Kind::kRipples, "groups,group,threshold,section,inter-intra", true},
     {"ad-psgd", Kind::kAdPsgd, "section", false},
     {"d-psgd", Kind::kDPsgd, "", false},
-    {"diloco", Kind::kDiloco, "h,rate,momentum,fragments,quorum", false},
+    {"diloco", Kind::kDiloco, "h,rate,momentum,fragments,quorum,overlap,mix", false},
 };
 
 const Name& name_of(Kind kind) {
@@ -109,6 +109,8 @@ Status read_option(std::string_view key, std::string_view text, PolicySpec* spec
   if (key == "h") return read(key, text, 1, 1'000'000, &spec->local_steps.steps);
   if (key == "fragments") return read(key, text, 1, 1024, &spec->local_steps.fragments);
   if (key == "quorum") return read(key, text, 1, 100, &spec->local_steps.quorum_percent);
+  if (key == "overlap") return read(key, text, 0, 1'000'000, &spec->local_steps.overlap);
+  if (key == "mix") return read_rate(key, text, 1, &spec->local_steps.mix.emplace());
   if (key == "momentum") return read_rate(key, text, 1, &spec->local_steps.outer_momentum);
   CANARY_CHECK(key == "rate", "an option that nobody reads");
   return read_rate(key, text, 100, spec->kind == Kind::kDiloco ? &spec->local_steps.outer_rate : &spec->outer_rate);
@@ -133,6 +135,14 @@ Thresholds PolicySpec::thresholds(int colayers) const {
     default:
       return Thresholds::bsp(colayers);
   }
+}
+
+LocalUpdates::Options PolicySpec::updates() const {
+  if (kind != Kind::kDiloco) return {.rate = outer_rate};
+  return {.rate = local_steps.outer_rate,
+          .momentum = local_steps.outer_momentum,
+          .mix = local_steps.mix,
+          .parts = local_steps.fragments};
 }
 
 Result<PolicySpec> parse_policy(std::string_view text) {
@@ -223,6 +233,8 @@ std::string to_string(const PolicySpec& spec) {
     if (l.outer_momentum != standard.local_steps.outer_momentum) add_rate("momentum", l.outer_momentum);
     if (l.fragments != 1) add_number("fragments", l.fragments);
     if (l.quorum_percent != 100) add_number("quorum", l.quorum_percent);
+    if (l.overlap != 0) add_number("overlap", l.overlap);
+    if (l.mix) add_rate("mix", *l.mix);
   }
   return name_of(spec.kind).text + (options.empty() ? "" : ":" + options);
 }

@@ -13,7 +13,8 @@
 //   esync, esync-nb       local training until the slowest is about to finish; without blocking; rate=1 (outer)
 //   ripples:smart         or random, static, static-rotating; group=3, threshold=4, section=1, inter-intra=1
 //   ad-psgd, d-psgd       pairs; neighbours on a ring; section=1 (ad-psgd)
-//   diloco:h=50           local steps; rate=0.7, momentum=0.9 (outer), fragments=1, quorum=100 (percent)
+//   diloco:h=50           local steps; rate=0.7, momentum=0.9 (outer), fragments=1, quorum=100 (percent), overlap=0
+//                         (iterations beside an exchange), mix=0.5 (see local_updates.h; default: none)
 #pragma once
 
 #include <memory>
@@ -26,6 +27,7 @@
 #include "base/status.h"
 #include "sync/gei.h"
 #include "sync/local_steps.h"
+#include "sync/local_updates.h"
 #include "sync/policy.h"
 #include "sync/ripples.h"
 
@@ -71,6 +73,8 @@ struct PolicySpec {
     return kind == Kind::kEsync || kind == Kind::kEsyncNonBlocking || kind == Kind::kRipples || kind == Kind::kAdPsgd ||
            kind == Kind::kDiloco;
   }
+  // What follows from the mean of an exchange of deltas.
+  LocalUpdates::Options updates() const;
 };
 
 // InvalidArgument names what is wrong and what there is instead.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace canarynet::sync {
 
 Quorum::Quorum(int workers, int percent, int slack_percent, Nanos slack_min)
@@ -10,6 +12,7 @@ Quorum::Quorum(int workers, int percent, int slack_percent, Nanos slack_min)
       slack_min_(slack_min),
       members_(WorkerSet::all(workers)),
       here_(workers),
+      joined_(workers),
       closed_{WorkerSet(workers), WorkerSet(workers)},
       offset_(static_cast<std::size_t>(workers)) {
   sorted_.reserve(static_cast<std::size_t>(workers));
@@ -25,15 +28,21 @@ bool Quorum::arrive(Nanos now, int w, std::int64_t round) {
     return false;
   }
   if (here_.has(w)) return true;
-  if (here_.empty()) opened_ = now;
+  if (here_ == joined_) opened_ = now;
   here_.add(w);
   offset_[static_cast<std::size_t>(w)].add(now - opened_);
   return true;
 }
 
+void Quorum::join(int w) {
+  here_.add(w);
+  joined_.add(w);
+}
+
 void Quorum::died(int w) {
   members_.remove(w);
   here_.remove(w);
+  joined_.remove(w);
 }
 
 Nanos Quorum::usual() const {
@@ -51,7 +60,7 @@ Nanos Quorum::usual() const {
 }
 
 Nanos Quorum::next_deadline() const {
-  if (here_.empty() || percent_ >= 100 || here_.count() < needed()) return Nanos::max();
+  if (here_ == joined_ || percent_ >= 100 || here_.count() < needed()) return Nanos::max();
   const Nanos time = usual();
   if (time == Nanos::max()) return time;
   return opened_ + std::max(time * slack_percent_ / 100, time + slack_min_);
@@ -66,9 +75,19 @@ const WorkerSet& Quorum::close() {
   WorkerSet& closed = closed_[round_ % 2];
   closed = here_;
   here_.clear();
+  joined_.clear();
   last_opened_ = opened_;
   ++round_;
   return closed;
+}
+
+const WorkerSet& Quorum::closed(std::int64_t round, const std::vector<std::uint32_t>& members) {
+  CANARY_CHECK(round >= round_, "a round that is closed");
+  round_ = round;
+  here_.clear();
+  joined_.clear();
+  for (const std::uint32_t w : members) here_.add(static_cast<int>(w));
+  return close();
 }
 
 }  // namespace canarynet::sync

@@ -27,12 +27,16 @@ class Quorum {
   std::int64_t round() const { return round_; }
   // Worker w is here for `round`. False: too late, that round is closed.
   bool arrive(Nanos now, int w, std::int64_t round);
+  // A worker that came too late is here for this round instead. The round is open from the first of the others on.
+  void join(int w);
   void died(int w);
   // Whether the round is to be closed, and when it will be if nobody comes.
   bool complete(Nanos now) const;
   Nanos next_deadline() const;
   // Ends the round; who was here stays readable until the next but one is closed.
   const WorkerSet& close();
+  // Goes on behind a round that another coordinator has closed with these members; later than all that are known here.
+  const WorkerSet& closed(std::int64_t round, const std::vector<std::uint32_t>& members);
 
   const WorkerSet& here() const { return here_; }
   const WorkerSet& members() const { return members_; }
@@ -50,6 +54,7 @@ class Quorum {
   Nanos last_opened_;  // of the round before, for those who come late
   WorkerSet members_;
   WorkerSet here_;
+  WorkerSet joined_;                   // of those
   WorkerSet closed_[2];                // of the last two rounds
   std::vector<RunningMedian> offset_;  // per worker
   mutable std::vector<Nanos> sorted_;  // scratch

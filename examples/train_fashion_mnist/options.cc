@@ -27,7 +27,8 @@ constexpr const char* kHelp =
   --exchange-only N   no training: exchanges the same gradient N times and tells how long that takes
   --json FILE         figures for programs, written by rank 0
   --sync POLICY       who waits for whom: bsp, ssp:3, asp, canary:s=18,p=6; or who averages parameters with whom:
-                      esync, esync-nb, ripples:smart, ripples:random, ripples:static [none: all, with every gradient].
+                      esync, esync-nb, ripples:smart, ripples:random, ripples:static; or who exchanges what local
+                      steps have changed: diloco:h=20,fragments=4,overlap=5 [none: all, with every gradient].
                       --steps counts iterations of each rank; with asp and canary those that all make on average
   --slow RANK:Fx,...  with --sync: these ranks take F times as long to compute, by sleeping: 1:4x
   --pace MS           with --sync: computing an iteration takes at least so long, by sleeping [0]
@@ -181,7 +182,11 @@ Parsed parse_options(const std::vector<std::string>& arguments) {
       if (given) return refuse(std::string(option) + ": there is no --sync");
     }
   } else {
-    for (const auto& [given, option] : {std::pair{!o.codec.empty(), "--codec"},
+    const bool deltas = o.sync.rfind("diloco", 0) == 0;  // where a codec's errors come with the next one
+    for (const auto& [given, option] : {std::pair{!o.codec.empty() && !deltas, "--codec"},
+                                        {o.warm_up != 0, "--warm-up"},
+                                        {o.codec_momentum != 0, "--codec-momentum"},
+                                        {o.ratio_high != 0, "--ratio"},
                                         {o.exchange_only != 0, "--exchange-only"},
                                         {o.one_bucket, "--buckets one"},
                                         {o.merge != "exact", "--merge"}}) {

@@ -42,6 +42,13 @@ TEST(TrainOptions, SlowRanksArePicked) {
   EXPECT_EQ(parsed.options.slowness_of(0), 1);
 }
 
+TEST(TrainOptions, DeltasOfLocalStepsMayHaveACodec) {
+  const auto parsed = parse_options({"--sync=diloco:h=20", "--codec=int8"});
+  ASSERT_EQ(parsed.exit_status, -1) << parsed.text;
+  EXPECT_EQ(parsed.options.codec, "int8");
+  EXPECT_EQ(parse_options({"--sync=diloco:h=20", "--codec=topk:0.1", "--warm-up=30"}).exit_status, 2);
+}
+
 TEST(TrainOptions, ErrorsNameTheOptionAndItsValue) {
   for (const auto& arguments :
        std::vector<std::vector<std::string>>{{"--steps", "0"},

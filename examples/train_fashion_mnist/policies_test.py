@@ -92,8 +92,21 @@ class Policies(unittest.TestCase):
                 self.assertGreater(min(exchanges), 5)
                 self.assertLessEqual(max(exchanges) - min(exchanges), 1)
 
+    def test_local_steps_learn_and_fast_ranks_make_more(self):
+        for policy, more in (("diloco:h=20,fragments=4,overlap=5", ()),
+                             ("diloco:h=20,fragments=4,overlap=5", ("--codec", "int8")), ("diloco:h=8,rate=1,momentum=0,quorum=60", ())):
+            with self.subTest(policy, more=more):
+                figures = self.train("--sync", policy, "--seconds", "4", "--slow", "1:3x", "--pace", "10",
+                                     "--min-accuracy", "60", *more)
+                first, slow, last = self.iterations(figures)
+                self.assertGreater(min(first, last), 1.5 * slow)
+                for worker in figures["workers"]:
+                    self.assertGreater(worker["exchanges"], 5)
+                    self.assertEqual(worker["failed"], 0)
+                self.assertLess(figures["apart"], 0.5)
+
     def test_ranks_that_average_go_on_without_a_dead_one(self):
-        for policy in ("ripples:smart", "esync"):
+        for policy in ("ripples:smart", "esync", "diloco:h=4,overlap=1"):
             with self.subTest(policy):
                 for worker in self.survives(policy)[0]["workers"]:
                     self.assertGreater(worker["seconds"], 3.5, "it trained on")

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "examples/train_fashion_mnist/traffic.h"
 
@@ -104,22 +105,25 @@ void SyncTrainer::train_in_session() {
 void SyncTrainer::train_by_averaging() {
   const double usual_ms = options_.pace_ms * options_.slowness_of(context_.rank());
   canarynet::Policy policy(group(), 1, options_.sync, {}, std::chrono::microseconds(std::llround(1e3 * usual_ms)));
+  canarynet::OpOptions how;
+  if (!options_.codec.empty()) {
+    how.codec = canarynet::codec(options_.codec.c_str());
+    how.tensor = 1;
+  }
+  policy.lend(replica_.network().parameters(), how);
   for (;;) {
     const double since = now_ms();
     const canarynet::Policy::Task task = policy.next();
     if (task.done()) break;
-    if (task.mean()) {
-      take_mean(task);
-      policy.exchanged();
-    }
+    if (!task.train()) exchange(policy, task);
     waited_since(since);
-    if (task.mean()) continue;
+    if (!task.train()) continue;
     if (over(true)) {
       policy.leave();
       continue;
     }
     const double start = now_ms();
-    train_alone();
+    train_alone(policy);
     policy.trained(std::chrono::microseconds(std::llround(1e3 * (now_ms() - start))));
     ++step_;
     ++done_;
@@ -130,16 +134,16 @@ void SyncTrainer::train_by_averaging() {
 }
 
 // The parameters stay as they are where it fails, as it does with a rank that has died or is out of time.
-void SyncTrainer::take_mean(const canarynet::Policy::Task& task) {
+void SyncTrainer::exchange(canarynet::Policy& policy, const canarynet::Policy::Task& task) {
   constexpr double kGraceMs = 500;  // for those who are about to come
-  const auto parameters = replica_.network().parameters();
-  canarynet::OpOptions how;
+  std::chrono::nanoseconds deadline{};
   if (options_.seconds > 0)
-    how.deadline = std::chrono::microseconds(std::max<std::int64_t>(1, std::llround(1e3 * (left_ms() + kGraceMs))));
-  ++mine_.exchanges;
+    deadline = std::chrono::microseconds(std::max<std::int64_t>(1, std::llround(1e3 * (left_ms() + kGraceMs))));
+  // One that was begun in the middle of an iteration is told once it has come, in up to two steps.
+  if (std::exchange(exchange_, task.number) != task.number) ++mine_.exchanges;
+  beside_ = task.raw.beside != 0;
   try {
-    group().partial_all_reduce({.ranks = task.ranks, .number = task.number}, parameters, sums_, CANARY_AVG, how);
-    std::copy(sums_.begin(), sums_.end(), parameters.begin());
+    policy.exchange(deadline);
   } catch (const canarynet::Error& error) {
     const auto code = error.code();
     if (code != CANARY_PEER_DIED && code != CANARY_PEER_SILENT && code != CANARY_MISMATCH && code != CANARY_DEADLINE)
@@ -148,11 +152,15 @@ void SyncTrainer::take_mean(const canarynet::Policy::Task& task) {
   }
 }
 
-// An iteration with a step of this rank's own.
-void SyncTrainer::train_alone() {
+// An iteration with a step of this rank's own. What runs beside it begins as soon as the others are ready.
+void SyncTrainer::train_alone(canarynet::Policy& policy) {
   const double start = now_ms(), loss = replica_.forward(step_, group().rank(), group().size());
   pace_.after_forward();
-  replica_.network().backward([this](Range) { pace_.before_bucket(); });
+  bool polls = beside_;  // once, since it asks the engine's thread
+  replica_.network().backward([&](Range) {
+    pace_.before_bucket();
+    if (std::exchange(polls, false)) (void)policy.interrupted();
+  });
   const float rate = rate_at(options_, step_, progress(true), progress_end());
   const std::span<const float> gradient = replica_.network().gradient();
   const auto parameters = replica_.network().parameters();

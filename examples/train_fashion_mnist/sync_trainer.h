@@ -4,8 +4,8 @@
 // that a step hands out. What is pushed is rate x velocity over the number of workers, not the gradient: each rank
 // keeps the momentum of its own gradients, so the parameters follow from the sums alone, and in bsp they are those of
 // the usual trainer but for rounding.
-// ripples and esync (canarynet/policy.hpp) let each rank take its own steps, and replace its parameters by their mean
-// over some ranks when the policy says so. An exchange that a death spoils is left out.
+// ripples, esync and diloco (canarynet/policy.hpp) let each rank take its own steps, on parameters that it lends to the
+// policy, which brings in what others have learnt when its time has come. An exchange that a death spoils is left out.
 // When a rank dies, training goes on: sessions do so by themselves, and averaging leaves out what a death spoils.
 // Before they compare what they have, those who are left form a group of their own; its first rank reports.
 // All ranks call the same functions in the same order. One thread. Failures come as canarynet::Error.
@@ -58,8 +58,8 @@ class SyncTrainer {
   void agree();
   void train_in_session();
   void train_by_averaging();
-  void take_mean(const canarynet::Policy::Task& task);
-  void train_alone();
+  void exchange(canarynet::Policy& policy, const canarynet::Policy::Task& task);
+  void train_alone(canarynet::Policy& policy);
   double left_ms() const { return start_ms_ + 1e3 * options_.seconds - now_ms(); }
   void compute(canarynet::Session& session, bool waits);
   canary_session_result step(canarynet::Session& session, bool waits);
@@ -85,10 +85,12 @@ class SyncTrainer {
   bool trained_ = false;  // all that is left is to compare
   double apart_ = 0;
   double start_ms_ = 0;
-  int workers_ = 0;          // that live, as far as known
-  std::size_t step_ = 0;     // iterations of this rank
-  std::int64_t done_ = 0;    // where steps wait: iterations that all have made
-  std::int64_t merged_ = 0;  // gradients in the parameters, by iteration and colayer
+  int workers_ = 0;             // that live, as far as known
+  std::size_t step_ = 0;        // iterations of this rank
+  std::int64_t done_ = 0;       // where steps wait: iterations that all have made
+  std::uint64_t exchange_ = 0;  // the last one's number
+  bool beside_ = false;         // exchanges run beside iterations
+  std::int64_t merged_ = 0;     // gradients in the parameters, by iteration and colayer
   WorkerFigures mine_;
   double loss_ = 0;  // since the last report
   std::size_t reported_ = 0;

@@ -249,7 +249,9 @@ typedef struct canary_partial {
 CANARY_API enum canary_status canary_partial_all_reduce(canary_group* group, const canary_partial* among,
                                                         const void* input, void* output, size_t count,
                                                         enum canary_type type, enum canary_redop redop, canary_op** op);
-/* With options, which have no codec here. */
+/* With options. A codec is none of those that run several operations (artopk, agtopk, power, svd), nor a choice; with a
+ * tensor, what it leaves out stays with this rank and goes with the next all_reduce of the group, partial or not, that
+ * names the tensor. One at a time may: another partial one is CANARY_INVALID_ARGUMENT, one of the group waits. */
 CANARY_API enum canary_status canary_partial_all_reduce_with(canary_group* group, const canary_partial* among,
                                                              const void* input, void* output, size_t count,
                                                              enum canary_type type, enum canary_redop redop,

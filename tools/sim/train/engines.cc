@@ -87,18 +87,20 @@ void Engines::all_reduce(int worker, std::span<float> values, std::uint32_t code
                   &pending.ticket);
 }
 
-void Engines::mean(int worker, const std::vector<int>& members, std::uint64_t number, std::span<float> values,
-                   Done done) {
-  if (members.size() == 1) return after({}, std::move(done));
+void Engines::partial(int worker, const Among& among, std::span<float> values, ReduceOp op, Done done) {
+  if (among.members.size() == 1) return after({}, std::move(done));
   const OpRequest request{.collective = Collective::kAllReduce,
                           .input = values.data(),
                           .output = values.data(),
                           .count = values.size(),
                           .type = CANARY_F32,
-                          .redop = CANARY_AVG};
+                          .redop = op};
   Pending& pending = add(std::move(done));
-  pending.numbers = {number, 0};
-  for (const int member : members) pending.numbers.push_back(static_cast<std::uint64_t>(member));
+  pending.numbers.resize(port::kPartialHead);
+  pending.numbers[port::kPartialNumber] = among.number;
+  pending.numbers[port::kPartialCodec] = among.codec;
+  pending.numbers[port::kPartialTensor] = among.codec != 0 ? among.tensor : 0;
+  for (const int member : among.members) pending.numbers.push_back(static_cast<std::uint64_t>(member));
   const GroupMember* const world = cluster_.world(worker);
   cluster_.submit(worker, port::partial(world->id, request, pending.numbers, /*weighted=*/false,
                                         cluster_.id(world, &pending.ticket)));

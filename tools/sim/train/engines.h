@@ -1,9 +1,9 @@
 // tools/sim/train/engines.h -- the engines of a simulated training, and its clock: exchanges as calls that end later.
 //
-// What: a simulated cluster with one rank per worker. all_reduce() is the world's; mean() is a partial all-reduce, for
-// which the engines make a group; transfer() is a message, over as many hosts as lie between the two; call() is any
-// other command. `done` is called when the worker's own part has ended, at that time, never from within the call.
-// after() is for everything else that takes time, such as computing.
+// What: a simulated cluster with one rank per worker. all_reduce() is the world's; mean() and sum() are partial
+// all-reduces, for which the engines make groups; transfer() is a message, over as many hosts as lie between the two;
+// call() is any other command. `done` is called when the worker's own part has ended, at that time, never from within
+// the call. after() is for everything else that takes time, such as computing.
 // Units: Nanos of virtual time. Memory: values are borrowed until `done`, unless they are handed over. Thread: one.
 // Determinism: everything follows from the options and the order of the calls.
 // Failures: of the engine, as failure(); nothing happens any more then.
@@ -46,9 +46,20 @@ class Engines {
   // The mean over all workers, who call in the same order with as many values. With a codec (its number) what it leaves
   // out of values waits in the engine for the next ones of the same `tensor`, from 1; 0: dense.
   void all_reduce(int worker, std::span<float> values, std::uint32_t codec, std::uint64_t tensor, Done done);
-  // The mean over these workers, who call with equal lists. Each mean has a number of its own: with a list, or at all
-  // where lists overlap.
-  void mean(int worker, const std::vector<int>& members, std::uint64_t number, std::span<float> values, Done done);
+  // Of some workers, who call with equal lists. Each call of one list has a number of its own, and so has each of lists
+  // that overlap.
+  struct Among {
+    std::vector<int> members;
+    std::uint64_t number = 0;
+    std::uint32_t codec = 0;  // as all_reduce() has them
+    std::uint64_t tensor = 0;
+  };
+  void mean(int worker, const Among& among, std::span<float> values, Done done) {
+    partial(worker, among, values, CANARY_AVG, std::move(done));
+  }
+  void sum(int worker, const Among& among, std::span<float> values, Done done) {
+    partial(worker, among, values, CANARY_SUM, std::move(done));
+  }
   // Values go from one worker to another. Those between the same two arrive in order.
   void transfer(int from, int to, std::vector<float> values, std::function<void(std::span<const float>)> arrived);
   void call(int worker, const MakeCommand& make, Done done);
@@ -66,7 +77,7 @@ class Engines {
   // A command of one worker.
   struct Pending {
     OpTicket ticket;
-    std::vector<std::uint64_t> numbers;  // of a mean
+    std::vector<std::uint64_t> numbers;  // of a partial all-reduce
     std::vector<float> values;           // of a message
     Done done;
   };
@@ -76,6 +87,7 @@ class Engines {
     Done what;
     bool operator<(const Event& e) const { return std::tie(e.at, e.order) < std::tie(at, order); }
   };
+  void partial(int worker, const Among& among, std::span<float> values, ReduceOp op, Done done);
   void hop(std::vector<int> path, std::size_t at, std::vector<float> values,
            std::function<void(std::span<const float>)> arrived);
   std::vector<int> path_between(int from, int to) const;

@@ -3,10 +3,10 @@
 //   gradients of all, in step   all-reduces of the engine, a colayer as soon as it is computed
 //   a server, not in step       a message with the gradient to its host, one with the parameters back
 //   a session                   the engines' (sessions.h)
-//   deltas, a group's mean      a partial all-reduce
+//   deltas, a group's mean      a partial all-reduce; of deltas one more of the new state, among those behind and the
+//                               one that has it
 //   neighbours                  a message to each of them and one back
 //   a partition                 a message to every peer
-//   adopt                       a message from a worker that has the newest common parameters
 #include <algorithm>
 #include <string>
 
@@ -16,10 +16,11 @@
 namespace canarynet::sim {
 namespace {
 
-std::vector<int> members_of(const sync::Exchange& exchange, int workers) {
+// nullptr: everybody.
+std::vector<int> members_of(const sync::WorkerSet* set, int workers) {
   std::vector<int> members;
   for (int w = 0; w < workers; ++w) {
-    if (exchange.members == nullptr || exchange.members->has(w)) members.push_back(w);
+    if (set == nullptr || set->has(w)) members.push_back(w);
   }
   return members;
 }
@@ -31,6 +32,10 @@ void Trainer::exchange(int w, const Exchange& exchange) {
   me.exchanging = true;
   me.stepped = false;
   me.exchange = exchange;
+  if (exchange.behind != nullptr) {  // the coordinator closes further rounds while this one's exchange runs
+    me.behind = *exchange.behind;
+    me.exchange.behind = &me.behind;
+  }
   switch (exchange.kind) {
     case Exchange::Kind::kNone:
       return exchanged(w);
@@ -46,8 +51,6 @@ void Trainer::exchange(int w, const Exchange& exchange) {
       return average_neighbours(w);
     case Exchange::Kind::kPartition:
       return send_partition(w);
-    case Exchange::Kind::kAdopt:
-      return adopt(w);
   }
 }
 
@@ -83,21 +86,37 @@ void Trainer::finish_gradient(int w) {
   exchanged(w);
 }
 
+// Beside iterations, too: what they change meanwhile stays in the parameters.
 void Trainer::reduce_delta(int w) {
   Worker& me = at(w);
-  const auto parts = slices_of(me.parameters.size(), me.exchange.partitions);
-  const Slice part = parts[static_cast<std::size_t>(me.exchange.partition)];
-  me.sent.resize(part.size);
-  for (std::size_t i = 0; i < part.size; ++i) me.sent[i] = me.parameters[part.first + i] - me.anchor[part.first + i];
-  const auto number = static_cast<std::uint64_t>(me.exchange.number);
-  engines_.mean(w, members_of(me.exchange, count()), number, me.sent, [this, w, part] {
+  me.sent.resize(me.updates->part(me.exchange.partition).size);
+  me.updates->take(me.parameters, me.exchange.partition, me.exchange.counted, me.sent);
+  const auto number = 2 * static_cast<std::uint64_t>(me.exchange.number);
+  const auto tensor = static_cast<std::uint64_t>(me.exchange.partition) + 1;
+  engines_.mean(w, {members_of(me.exchange.members, count()), number, codec_, tensor}, me.sent, [this, w] {
     Worker& it = at(w);
-    const auto anchor = part.of(std::span(it.anchor));
-    it.outer->apply(anchor, it.sent, part.first);
-    std::copy(anchor.begin(), anchor.end(), part.of(std::span(it.parameters)).begin());
+    const Exchange& e = it.exchange;
+    if (e.behind == nullptr || !e.behind->has(w)) it.updates->apply(it.parameters, e.partition, it.sent);
+    if (e.behind != nullptr && (e.source == w || e.behind->has(w))) return hand_over(w);
+    it.rounds = e.number + 1;
+    exchanged(w);
+  });
+}
+
+// What the source's outer step has made, for those that are behind.
+void Trainer::hand_over(int w) {
+  Worker& me = at(w);
+  const int part = me.exchange.partition;
+  me.sent.assign(me.updates->state_size(part), 0.0f);
+  if (me.exchange.source == w) me.updates->save(part, me.sent);
+  sync::WorkerSet members = *me.exchange.behind;
+  members.add(me.exchange.source);
+  const auto number = 2 * static_cast<std::uint64_t>(me.exchange.number) + 1;
+  engines_.sum(w, {members_of(&members, count()), number}, me.sent, [this, w, part] {
+    Worker& it = at(w);
+    if (it.exchange.source != w) it.updates->adopt(it.parameters, part, it.sent);
     it.rounds = it.exchange.number + 1;
     exchanged(w);
-    serve_adopters();
   });
 }
 
@@ -106,7 +125,7 @@ void Trainer::average_group(int w) {
   Worker& me = at(w);
   me.before = me.sent = me.parameters;
   const auto number = static_cast<std::uint64_t>(me.exchange.number);
-  engines_.mean(w, members_of(me.exchange, count()), number, me.sent, [this, w] {
+  engines_.mean(w, {members_of(me.exchange.members, count()), number}, me.sent, [this, w] {
     Worker& it = at(w);
     if (it.stepped) {
       for (std::size_t i = 0; i < it.sent.size(); ++i) it.sent[i] += it.parameters[i] - it.before[i];
@@ -117,7 +136,7 @@ void Trainer::average_group(int w) {
 }
 
 void Trainer::average_neighbours(int w) {
-  for (const int peer : members_of(at(w).exchange, count())) {
+  for (const int peer : members_of(at(w).exchange.members, count())) {
     if (peer == w) continue;
     engines_.transfer(w, peer, at(w).parameters, [this, w, peer](std::span<const float> values) {
       at(peer).arrived[w].emplace_back(values.begin(), values.end());
@@ -131,7 +150,7 @@ void Trainer::average_neighbours(int w) {
 void Trainer::join_neighbours(int w) {
   Worker& me = at(w);
   if (!me.exchanging) return;
-  const std::vector<int> members = members_of(me.exchange, count());
+  const std::vector<int> members = members_of(me.exchange.members, count());
   for (const int peer : members) {
     if (peer != w && me.arrived[peer].empty()) return;
   }
@@ -181,38 +200,6 @@ void Trainer::send_partition(int w) {
       for (std::size_t i = 0; i < arrived.size(); ++i) theirs[i] -= scale * arrived[i];
       if (--at(w).parts == 0) exchanged(w);
     });
-  }
-}
-
-void Trainer::adopt(int w) {
-  adopters_.push_back(w);
-  serve_adopters();
-}
-
-// Whoever has the round before the adopter's own gives it what follows from that: parameters and the outer step's
-// momentum, which is as large again.
-void Trainer::serve_adopters() {
-  for (std::size_t i = 0; i < adopters_.size();) {
-    const int w = adopters_[i];
-    int from = 0;
-    for (int j = 0; j < count(); ++j) from = at(j).rounds > at(from).rounds ? j : from;
-    if (at(from).rounds < at(w).exchange.number) {
-      ++i;
-      continue;
-    }
-    adopters_.erase(adopters_.begin() + static_cast<std::ptrdiff_t>(i));
-    std::vector<float> values = at(from).anchor;
-    values.resize(2 * values.size());
-    const std::int64_t rounds = at(from).rounds;
-    engines_.transfer(
-        from, w, std::move(values), [this, w, rounds, outer = *at(from).outer](std::span<const float> arrived) {
-          Worker& me = at(w);
-          me.anchor.assign(arrived.begin(), arrived.begin() + static_cast<std::ptrdiff_t>(me.anchor.size()));
-          me.parameters = me.anchor;
-          *me.outer = outer;
-          me.rounds = rounds;
-          exchanged(w);
-        });
   }
 }
 

@@ -136,10 +136,11 @@ Status check(const TrainOptions& o) {
     return invalid("policy " + name + ": a server on " + o.topology.name() +
                    " does not meet all workers; it runs on flat and mesh");
   }
-  if (o.codec && !o.reduces_gradients()) {
-    return invalid("policy " + name +
-                   ": --codec goes with policies that reduce gradients: bsp, ssp, asp, canary, bml "
-                   "and ps");
+  if (o.codec && !o.reduces_gradients() && !o.exchanges_deltas()) {
+    return invalid(
+        "policy " + name +
+        ": --codec goes with policies that reduce gradients or deltas: bsp, ssp, asp, canary, bml, ps, esync "
+        "and diloco");
   }
   if (o.codec) {
     const std::string codec = "codec " + to_text(*o.codec);

@@ -64,6 +64,11 @@ struct TrainOptions {
     return policy.is_session() || policy.kind == sync::PolicySpec::Kind::kBml ||
            policy.kind == sync::PolicySpec::Kind::kPs;
   }
+  // Workers train by themselves, and exchange what that changed.
+  bool exchanges_deltas() const {
+    using Kind = sync::PolicySpec::Kind;
+    return policy.kind == Kind::kEsync || policy.kind == Kind::kEsyncNonBlocking || policy.kind == Kind::kDiloco;
+  }
   int workers() const { return learner.workers; }
   int hosts() const { return learner.workers / workers_per_host; }  // of workers
   // More hosts, of which each has a server and nothing else.

@@ -107,8 +107,8 @@ TEST(TrainOptions, WrongArgumentsAreNamed) {
   has(refusal({"--workers", "9", "--sync", "bsp", "--codec", "zip"}), "--codec zip: ");
   has(refusal({"--workers", "9", "--sync", "bsp", "--codec", "svd:2"}), "is for matrices");
   has(refusal({"--workers", "9", "--sync", "bsp", "--codec", "artopk:star:0.01"}), "goes with bml");
-  has(refusal({"--workers", "9", "--sync", "esync", "--codec", "int8"}),
-      "policy esync: --codec goes with policies that");
+  has(refusal({"--workers", "9", "--sync", "ripples:smart", "--codec", "int8"}),
+      "policy ripples:smart: --codec goes with policies that");
   has(refusal({"--workers", "9", "--sync", "bsp", "--iteration", "0s"}), "--iteration 0s: takes a time");
   has(refusal({"--workers", "9", "--sync", "ripples:static", "--workers-per-host", "9", "--topology", "bcube:3,2"}),
       "bcube:3,2 has 9 hosts");
@@ -162,7 +162,8 @@ TEST_F(TrainingInVirtualTime, ReachesTheTargetAndTellsWhatItTook) {
 }
 
 TEST_F(TrainingInVirtualTime, IsTheSameBitByBitForEqualSeeds) {
-  for (const char* policy : {"bsp", "ripples:random", "canary:s=4,p=3", "ps-async", "diloco:h=4,quorum=75"}) {
+  for (const char* policy :
+       {"bsp", "ripples:random", "canary:s=4,p=3", "ps-async", "diloco:h=4,quorum=75", "diloco:h=4,overlap=2"}) {
     const std::vector<std::string> arguments = {"--workers", "4",        "--sync", policy,   "--steps",
                                                 "12",        "--jitter", "0.2",    "--slow", "2:3x"};
     const Training one = train(with(arguments, {"--seed", "7"}));
@@ -303,10 +304,49 @@ TEST_F(TrainingInVirtualTime, LocalStepsSendAsManyTimesLess) {
   EXPECT_NEAR(bytes_per_step("diloco:h=10,fragments=2") / all, 0.1, 0.015);
 }
 
+// Four iterations of 0.16 s, and an exchange that takes about as long as three.
+TEST_F(TrainingInVirtualTime, AnExchangeBesideIterationsTakesNoTimeOfTheirs) {
+  const auto run = [&](const char* policy) {
+    return train({"--workers", "4", "--sync", policy, "--nic", "14gbit", "--steps", "40", "--target", "1"});
+  };
+  const Training waits = run("diloco:h=4"), some = run("diloco:h=4,overlap=1"), all = run("diloco:h=4,overlap=4");
+  EXPECT_GT(waits.end.seconds, 1.6 * 40 * 0.16);
+  EXPECT_LT(some.end.seconds, waits.end.seconds - 9 * 0.9 * 0.16);
+  EXPECT_LT(all.end.seconds, 1.05 * 40 * 0.16);
+  for (const Training& training : {waits, some, all}) EXPECT_GT(training.end.accuracy, 0.55);
+}
+
+// The straggler's rounds go on without it; what it has trained then goes with a later one.
+TEST_F(TrainingInVirtualTime, ALateWorkerHoldsUpNobodyAndCatchesUp) {
+  const auto run = [&](const char* policy) {
+    return train({"--workers", "4", "--sync", policy, "--slow", "3:6x", "--jitter", "0.4", "--nic", "1000gbit",
+                  "--steps", "100", "--target", "1"});
+  };
+  const Training waits = run("diloco:h=4"), goes_on = run("diloco:h=4,quorum=75");
+  EXPECT_GT(goes_on.computing[0], 1.2 * waits.computing[0]);
+  EXPECT_LT(goes_on.divergence, 0.2);
+  EXPECT_GT(goes_on.end.accuracy, 0.6);
+}
+
+TEST_F(TrainingInVirtualTime, DeltasMayHaveACodecToo) {
+  const auto run = [&](const char* policy, const char* codec) {
+    return train({"--workers", "4", "--sync", policy, "--steps", "41", "--target", "1", "--codec", codec});
+  };
+  for (const char* policy : {"esync", "diloco:h=5,fragments=2,overlap=1"}) {
+    const Training dense = run(policy, "dense"), sketch = run(policy, "sketch:8");
+    const auto bytes = [](const Training& t) { return t.end.bytes / static_cast<double>(t.exchanges); };
+    EXPECT_GT(bytes(sketch) / bytes(dense), 0.2) << policy;
+    EXPECT_LT(bytes(sketch) / bytes(dense), 0.32) << policy << ": tables and heads of a small model beside its values";
+    EXPECT_NEAR(sketch.end.accuracy, dense.end.accuracy, 0.04) << policy;
+    EXPECT_NE(sketch.end.accuracy, dense.end.accuracy) << policy << ": it left something out";
+  }
+}
+
 TEST_F(TrainingInVirtualTime, EveryPolicyRunsAndLearns) {
   for (const char* policy :
        {"ps", "ps-async", "bml", "ako:parts=2", "esync", "esync-nb", "ripples:smart", "ripples:random",
-        "ripples:static", "ripples:static-rotating", "ad-psgd", "d-psgd", "diloco:h=5", "ssp:2", "asp"}) {
+        "ripples:static", "ripples:static-rotating", "ad-psgd", "d-psgd", "diloco:h=5",
+        "diloco:h=6,fragments=2,overlap=2", "diloco:h=6,overlap=2,mix=0.5", "ssp:2", "asp"}) {
     const Training training = train({"--workers", "4", "--workers-per-host", "2", "--sync", policy, "--nic", "100gbit",
                                      "--steps", "30", "--target", "1", "--jitter", "0.1"});
     EXPECT_GT(training.end.accuracy, 0.55) << policy;

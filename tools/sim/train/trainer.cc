@@ -17,14 +17,15 @@ constexpr double kAskSeconds = 50e-6;  // one way between a worker and the coord
 constexpr Nanos kStandstill = 10'000_s;
 constexpr std::uint64_t kPolicy = 1;  // in the world, which has no other
 
-// Bytes sent per byte of a gradient of so many values, whose colayers all hosts reduce together. What is fitted and
-// encoded by itself is a host's share of a colayer, on BCube for each level by itself.
+// Bytes sent per byte of a gradient or a delta of so many values, whose parts all hosts reduce together. What is fitted
+// and encoded by itself is a host's share of a part, on BCube for each level by itself.
 double coded_share(const TrainOptions& o, double parameters) {
   if (!o.codec || makes_chain(o.codec->kind)) return 1;  // a chain's parts are all as long as the values
   Coding coding;
   coding.spec = *o.codec;
   const int shares = o.hosts() * (o.topology.kind == TrainTopology::Kind::kBCube ? o.topology.levels : 1);
-  coding.segment.count = static_cast<std::size_t>(std::max(1.0, parameters / o.colayers / shares));
+  const int parts = o.exchanges_deltas() ? o.policy.updates().parts : o.colayers;
+  coding.segment.count = static_cast<std::size_t>(std::max(1.0, parameters / parts / shares));
   const std::size_t bytes = head_bytes_max(coding) + body_bytes_max(coding, {0, coding.segment.count});
   return static_cast<double>(bytes) / static_cast<double>(sizeof(float) * coding.segment.count);
 }
@@ -109,17 +110,15 @@ Trainer::Trainer(const TrainOptions& options, Learner& learner)
   workers_.resize(static_cast<std::size_t>(count()));
   for (int w = 0; w < count(); ++w) {
     Worker& me = at(w);
-    me.parameters = me.anchor = learner.start();
+    me.parameters = learner.start();
     me.gradient.resize(learner.size());
     me.waiting.resize(learner.size());
     me.random.emplace(options.learner.seed * 1'000'003 + static_cast<std::uint64_t>(w));
-    me.told = sync::WorkerSet(count());
+    me.told = me.told_behind = sync::WorkerSet(count());
     me.heard.resize(port::policy_answer_bytes(hosts_.size()));
     me.policy = make_worker(options.policy, cluster, w, time_of(w, nullptr));
-    const bool diloco = options.policy.kind == sync::PolicySpec::Kind::kDiloco;
-    const double rate = diloco ? options.policy.local_steps.outer_rate : options.policy.outer_rate;
-    const double momentum = diloco ? options.policy.local_steps.outer_momentum : 0;
-    me.outer = std::make_unique<sync::OuterStep>(learner.size(), rate, momentum);
+    if (options.exchanges_deltas())
+      me.updates = std::make_unique<sync::LocalUpdates>(learner.start(), options.policy.updates());
   }
 }
 
@@ -208,6 +207,7 @@ void Trainer::proceed(int w) {
         return;
       case sync::Task::Kind::kExchange:
         if (!me.exchanging) exchange(w, task.exchange);
+        if (task.exchange.beside) continue;
         return;
       case sync::Task::Kind::kWait:
         return;
@@ -308,9 +308,9 @@ void Trainer::listen(int w) {
 
 void Trainer::hear(int w) {
   Worker& me = at(w);
-  sync::WorkerSet members(count());
+  sync::WorkerSet members(count()), behind(count());
   sync::Answer answer;
-  const auto heard = read_answer(me.heard, w, &members, &answer);
+  const auto heard = read_answer(me.heard, w, &members, &behind, &answer);
   const bool two = heard.ok() && answer.members != nullptr && me.is_told;
   if (!heard.ok() || heard.value() != Heard::kAnswer || two) {
     failure_ = Status(CANARY_INTERNAL, "worker " + std::to_string(w) + " was told " +
@@ -320,8 +320,10 @@ void Trainer::hear(int w) {
   listen(w);
   if (answer.members != nullptr) {
     me.told = members;
+    me.told_behind = behind;
     me.is_told = true;
     answer.members = &me.told;
+    if (answer.behind != nullptr) answer.behind = &me.told_behind;
   }
   const auto reaction = me.policy->answered(engines_.now(), answer);
   if (reaction == sync::WorkerPolicy::Reaction::kInterrupt && me.training) give_up_iteration(w);
@@ -346,12 +348,11 @@ std::vector<float> Trainer::mean_parameters() const {
 // workers train by themselves in between, since nobody has the mean of what they have reached meanwhile; else the mean
 // of all workers' parameters.
 std::vector<float> Trainer::common_parameters() const {
-  using Kind = sync::PolicySpec::Kind;
-  const Kind kind = options_.policy.kind;
-  if (kind == Kind::kPsAsync) return server_;
-  if (kind == Kind::kEsync || kind == Kind::kEsyncNonBlocking || kind == Kind::kDiloco) {
+  if (options_.policy.kind == sync::PolicySpec::Kind::kPsAsync) return server_;
+  if (options_.exchanges_deltas()) {
     const auto less = [](const Worker& a, const Worker& b) { return a.rounds < b.rounds; };
-    return std::max_element(workers_.begin(), workers_.end(), less)->anchor;
+    const auto anchor = std::max_element(workers_.begin(), workers_.end(), less)->updates->anchor();
+    return {anchor.begin(), anchor.end()};
   }
   return mean_parameters();
 }

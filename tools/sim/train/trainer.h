@@ -11,11 +11,12 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/random.h"
-#include "sync/local_steps.h"
+#include "sync/local_updates.h"
 #include "sync/policy_name.h"
 #include "tools/sim/train/engines.h"
 #include "tools/sim/train/learner.h"
@@ -66,23 +67,24 @@ class Trainer {
     std::unique_ptr<sync::WorkerPolicy> policy;
     std::vector<float> parameters;
     std::vector<float> gradient;  // of the running iteration, and then what an exchange makes of it
-    std::vector<float> anchor;    // kDelta: the parameters after the last exchange
     std::vector<float> sent;      // given to an exchange, which may write there
     std::vector<float> before;    // kGroup: what was given
     std::vector<float> waiting;   // kPartition: own gradients not sent yet
     std::map<int, std::deque<std::vector<float>>> arrived;  // kNeighbours: by the neighbour
-    std::unique_ptr<sync::OuterStep> outer;
+    std::unique_ptr<sync::LocalUpdates> updates;            // kDelta
     std::optional<Random> random;
     std::vector<std::byte> heard;  // where an answer of the coordinator comes
-    sync::WorkerSet told;          // the members of the exchange that it told of, until that has ended
+    sync::WorkerSet told;          // the members of the exchange that it told of, until that has ended,
+    sync::WorkerSet told_behind;   // and those of them that are behind
     bool is_told = false;
     Exchange exchange;
+    sync::WorkerSet behind;  // of the exchange
     bool training = false;
     bool exchanging = false;
     bool stepped = false;     // a local step was taken since the exchange began
     int parts = 0;            // of the running gradient's exchange that are under way
     std::uint64_t life = 0;   // of iterations: events of an older one are void
-    std::int64_t rounds = 0;  // kDelta: exchanges that are in `anchor`
+    std::int64_t rounds = 0;  // kDelta: exchanges that are in `updates`
     std::int64_t iterations = 0;
     Nanos began;
     Nanos took;  // the iteration that runs, or ran last
@@ -115,13 +117,12 @@ class Trainer {
   void give_up_iteration(int w);
   void finish_gradient(int w);
   void reduce_delta(int w);
+  void hand_over(int w);
   void average_group(int w);
   void average_neighbours(int w);
   void join_neighbours(int w);
   void push_to_server(int w);
   void send_partition(int w);
-  void adopt(int w);
-  void serve_adopters();
 
   TrainOptions options_;
   Learner& learner_;
@@ -132,7 +133,6 @@ class Trainer {
   std::vector<std::uint64_t> hosts_;  // of all ranks
   std::vector<Worker> workers_;
   std::vector<float> server_;  // kServer without waiting: the parameters there
-  std::vector<int> adopters_;  // workers that wait for parameters to adopt
   Status failure_;
   std::unique_ptr<Sessions> sessions_;  // of the policies that have one
   Engines engines_;                     // last: it ends first, and nobody writes to the others afterwards
