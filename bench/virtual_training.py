@@ -139,7 +139,9 @@ COMPARISONS = {
     "local": {
         "title": "8 workers, ResNet-50, 100 Mbit/s, 20 ms",
         "common": "--workers 8 --profile resnet50-k80 --nic 100mbit --latency 10ms",
-        "runs": {p: "" for p in ("bsp", "esync", "diloco:h=10", "diloco:h=50", "diloco:h=200")},
+        "runs": {p: "" for p in ("bsp", "esync", "diloco:h=10", "diloco:h=10,overlap=5", "diloco:h=50",
+                                 "diloco:h=50,overlap=25", "diloco:h=50,fragments=5",
+                                 "diloco:h=50,fragments=5,overlap=5", "diloco:h=200", "diloco:h=200,overlap=25")},
         "reference": "bsp",
         "paper": {},
     },
@@ -147,7 +149,9 @@ COMPARISONS = {
         "title": "the same, speeds 1:2:4:8, two workers each",
         "common": "--workers 8 --profile resnet50-k80 --nic 100mbit --latency 10ms "
                   "--slow 0:8x,1:8x,2:4x,3:4x,4:2x,5:2x",
-        "runs": {p: "" for p in ("bsp", "esync", "diloco:h=10", "diloco:h=50", "diloco:h=200")},
+        "runs": {p: "" for p in ("bsp", "esync", "diloco:h=10", "diloco:h=10,overlap=5", "diloco:h=50",
+                                 "diloco:h=50,overlap=25", "diloco:h=50,fragments=5",
+                                 "diloco:h=50,fragments=5,overlap=5", "diloco:h=200", "diloco:h=200,overlap=25")},
         "reference": "bsp",
         "paper": {},
     },
@@ -160,6 +164,7 @@ ORDERS = [
     ("esync", "esync", "bsp", 3),
     ("ripples-5x", "ripples:smart", "bml", 1.5),
     ("local", "diloco:h=10", "bsp", 3),
+    ("local", "diloco:h=50,fragments=5,overlap=5", "diloco:h=50,fragments=5", 1.1),
 ]
 
 

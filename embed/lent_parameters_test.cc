@@ -197,7 +197,7 @@ TEST(LentParameters, DeltasMayTravelByACodec) {
   std::vector<Worker> workers(3);
   job.each([&](int rank) {
     workers[static_cast<std::size_t>(rank)] = run(
-        job.world(rank), "diloco:h=4,fragments=2,overlap=1,rate=1,momentum=0",
+        job.world(rank), "diloco:h=6,fragments=3,overlap=1,rate=1,momentum=0",
         [&](const Worker&, canary_policy*) { sleep_ms(1); }, [](const Worker& w) { return w.exchanges >= 20; },
         &options);
   });

@@ -1,8 +1,9 @@
-// embed/parameter_exchange.h -- the exchanges that a policy tells a worker to make, on parameters that the program lends.
+// embed/parameter_exchange.h -- the exchanges that a policy tells a worker to make, on parameters that the program
+// lends.
 //
-// What: begin() takes what one exchange sends and starts its partial all-reduce; go_on() takes what has come of it, step
-// by step: the mean, and after a mean of deltas (sync/local_updates.h) perhaps the state of a worker that is further.
-// The parameters change in go_on() alone.
+// What: begin() takes what one exchange sends and starts its partial all-reduce; go_on() takes what has come of it,
+// step by step: the mean, and after a mean of deltas (sync/local_updates.h) perhaps the state of a worker that is
+// further. The parameters change in go_on() alone.
 // Ownership: the parameters are the program's, and outlive it; all else is its own. An operation that is under way
 // borrows the buffer, so drop() comes before the end.
 // Threads: one at a time. Memory: of deltas three or four times the parameters and up to two parts more; of parameters

@@ -426,6 +426,24 @@ TEST(Quorum, AWorkerThatUsuallyComesMayJitter) {
   EXPECT_GE(quorum.next_deadline(), now + 30_ms) << "it came within 30 ms in all rounds";
 }
 
+TEST(Quorum, ALateWorkerThatJoinsARoundDoesNotOpenIt) {
+  Quorum quorum(4, 75);
+  Nanos now;
+  for (int i = 0; i < 3; ++i) {
+    now += 1_s;
+    for (int w = 0; w < 4; ++w) quorum.arrive(now + Nanos{w * 10'000'000}, w, quorum.round());
+    quorum.close();
+  }
+  quorum.join(3);
+  now += 1_s;
+  quorum.arrive(now, 0, quorum.round());
+  EXPECT_EQ(quorum.next_deadline(), Nanos::max()) << "two are no quorum";
+  quorum.arrive(now + 10_ms, 1, quorum.round());
+  EXPECT_EQ(quorum.next_deadline(), now + 30_ms) << "from the first one that came in time";
+  quorum.arrive(now + 20_ms, 2, quorum.round());
+  EXPECT_TRUE(quorum.complete(now + 20_ms)) << "all are there";
+}
+
 TEST(Quorum, NeverLessThanTheQuorumUnlessFewerAreAlive) {
   for_each_seed("quorum", 200, [](std::uint64_t seed) {
     Random random(seed);

@@ -94,7 +94,8 @@ class Policies(unittest.TestCase):
 
     def test_local_steps_learn_and_fast_ranks_make_more(self):
         for policy, more in (("diloco:h=20,fragments=4,overlap=5", ()),
-                             ("diloco:h=20,fragments=4,overlap=5", ("--codec", "int8")), ("diloco:h=8,rate=1,momentum=0,quorum=60", ())):
+                             ("diloco:h=20,fragments=4,overlap=5", ("--codec", "int8")),
+                             ("diloco:h=8,rate=1,momentum=0,quorum=60", ())):
             with self.subTest(policy, more=more):
                 figures = self.train("--sync", policy, "--seconds", "4", "--slow", "1:3x", "--pace", "10",
                                      "--min-accuracy", "60", *more)

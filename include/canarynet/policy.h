@@ -111,8 +111,8 @@ CANARY_API enum canary_status canary_policy_lend(canary_policy* policy, float* p
                                                  const canary_op_options* options);
 /* Does what CANARY_TASK_MEAN or CANARY_TASK_FINISH says, with the parameters that were lent, and reports it. One that
  * runs beside iterations is only begun by the first of them. `deadline`: nanoseconds that it may take from now on; 0:
- * as the options have it. An error is that of the exchange: it has failed here, the parameters are as they were, and the
- * worker goes on. */
+ * as the options have it. An error is that of the exchange: it has failed here, the parameters are as they were, and
+ * the worker goes on. */
 CANARY_API enum canary_status canary_policy_exchange(canary_policy* policy, uint64_t deadline);
 /* The parameters that the last exchanges made, without what this worker has trained since: equal on all ranks that have
  * made the same ones. Where means are of parameters, the parameters themselves. */
