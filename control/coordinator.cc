@@ -714,6 +714,14 @@ void Coordinator::say(Nanos now, PolicyWord word) {
   send_replies(replies);
 }
 
+void Coordinator::give_up_workers(Nanos now, std::uint32_t engine) {
+  now_ = now;
+  if (phase_ != Phase::kJoined || leaving_) return;
+  std::vector<PolicyReply> replies;
+  policies_.ranks_gone(now, peers_[engine].info.ranks, &replies);
+  send_replies(replies);
+}
+
 void Coordinator::send_replies(std::vector<PolicyReply>& replies) {
   for (PolicyReply& reply : replies) {
     const auto engine = static_cast<std::uint32_t>(roster_->engine_of[reply.rank]);
