@@ -386,6 +386,11 @@ class Swarm {
 
 }  // namespace
 
-SwarmReport run_swarm(const SwarmOptions& options) { return Swarm(options).run(); }
+SwarmReport run_swarm(const SwarmOptions& options) {
+  SwarmOptions drawn = options;
+  // A quarter of the training is among hosts that share machines.
+  if (options.training && !options.many) drawn.near |= Random(options.seed ^ 0x6d656574).below(4) == 0;
+  return Swarm(drawn).run();
+}
 
 }  // namespace canarynet

@@ -37,6 +37,14 @@ class Judgement {
                         (deed_.ending == Ending::kCrash && !deed_.hangup);
     return status_.code() == CANARY_ENTRY_TIMEOUT && silent && (lost(0) || host_ == deed_.victim);
   }
+  // Where channels are opened on first use, the higher rank asks through the coordinator to be dialled. If that one is
+  // stopped, a member that has not called yet does not hear of it, and its silence is all that the caller knows.
+  bool waits_to_be_dialled() const {
+    const bool silent = deed_.ending == Ending::kFreeze || deed_.ending == Ending::kCut ||
+                        (deed_.ending == Ending::kCrash && !deed_.hangup);
+    return status_.code() == CANARY_PEER_SILENT && silent && lost(0) &&
+           life_.cluster.settings.connect_at_join < life_.cluster.hosts;
+  }
   bool on_the_victim() const { return host_ == deed_.victim; }
   // The rank is of a host that the others may take for the one at fault.
   bool may_be_given_up() const {
@@ -141,6 +149,8 @@ std::string blame(Cluster& cluster, const Life& life, const Deed& deed, Joint wh
   const Judgement judgement(cluster, life, deed, ranks, &world == deed.group, false, world_rank, status);
   const bool harmed = deed.ending == Ending::kCrash || deed.ending == Ending::kFreeze || deed.ending == Ending::kCut;
   if (what == Joint::kPolicy && judgement.lacks_coordinator()) return "";
+  const bool exchange = what == Joint::kExchange || what == Joint::kPolicyExchange;
+  if (exchange && judgement.waits_to_be_dialled()) return "";
   if (what == Joint::kPolicyExchange && judgement.waits_for_the_untold()) return "";
   if (what == Joint::kPolicy && harmed && !judgement.on_the_victim())
     return "the coordinator is not lost: " + status.to_string();

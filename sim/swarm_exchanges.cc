@@ -82,9 +82,10 @@ void SwarmExchanges::call(int rank, const Terms& terms, double value, double wei
 }
 
 void SwarmExchanges::settle(int host, const std::function<void(const End&)>& told) {
-  for (auto at = pending_.begin(); at != pending_.end();) {
+  const int end = cluster_->first_rank(host + 1);
+  for (auto at = pending_.lower_bound(cluster_->first_rank(host)); at != pending_.end() && at->first < end;) {
     const auto [exchange, place] = at->second;
-    if (cluster_->host_of(at->first) != host || !exchange->calls[place].ticket->done()) {
+    if (!exchange->calls[place].ticket->done()) {
       ++at;
       continue;
     }

@@ -1,5 +1,5 @@
-// sim/swarm_exchanges.h -- partial all-reduces of a swarm's ranks, and the judgement of each result: the sum or the mean
-// of what the members gave, to the same bits at all of them.
+// sim/swarm_exchanges.h -- partial all-reduces of a swarm's ranks, and the judgement of each result: the sum or the
+// mean of what the members gave, to the same bits at all of them.
 //
 // Element i of what a rank gives is its value times 1 + i mod 7. A result is judged the moment its ticket is done: then
 // the rank's buffers are overwritten, and watched until the life ends. Those who draw the lists own one of these each.

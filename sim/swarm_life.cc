@@ -166,11 +166,14 @@ void draw_many(Random r, Life* life) {
   life->rails = static_cast<int>(1 + r.below(2));
   life->pairs = true;
   if (r.below(4) == 0) {
-    const bool fours = r.below(2) == 0;
-    c.ranks_per_host = fours ? 1 : 2;
-    life->rails = fours ? 3 : 5;
-    c.hosts = fours ? 64 : 32;
-    c.wiring = Wiring::bcube(fours ? 4 : 2, life->rails);
+    // Planning for 64 ranks that do not all meet takes seconds.
+    const int digits[] = {3, 3, 5, 5, 4}, levels[] = {3, 3, 2, 2, 3};
+    const auto which = r.below(8) == 0 ? 4 : r.below(4);
+    c.ranks_per_host = 1;
+    c.hosts = 1;
+    life->rails = levels[which];
+    for (int l = 0; l < life->rails; ++l) c.hosts *= digits[which];
+    c.wiring = Wiring::bcube(digits[which], life->rails);
     life->pairs = false;
     life->safe_rail = false;
     wires = "bcube";
@@ -216,8 +219,9 @@ Life draw_life(Random& random, const SwarmOptions& options) {
   if (options.many) draw_many(Random(options.seed ^ 0x6d616e79), &life);
   if (options.near) draw_near(Random(~options.seed), &life);
   if (options.lethal) draw_ending(random, &life);
-  // A worker that is told of an exchange may wait for one that is not told, because the coordinator is lost.
-  if (options.lethal && options.training) life.cluster.settings.entry_limit = 20_s;
+  // A worker that is told of an exchange may wait for one that is not told, because the coordinator is lost. All may
+  // stand still for most of a minute.
+  if (options.lethal && options.training) life.cluster.settings.entry_limit = options.near ? 90_s : 20_s;
   if (!options.faults) {
     DirectionOptions& out = life.cluster.fabric.nic.out;
     out.loss_ppm = out.duplicate_ppm = out.reorder_ppm = out.corrupt_ppm = 0;

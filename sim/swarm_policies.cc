@@ -281,9 +281,10 @@ void SwarmPolicies::polled(int host) {
       exchanged(policy.workers[static_cast<std::size_t>(end.rank)], end);
     });
     look(policy);
-    for (Worker& worker : policy.workers) {
+    for (int r = cluster_->first_rank(host); r < cluster_->first_rank(host + 1); ++r) {
+      Worker& worker = policy.workers[static_cast<std::size_t>(r)];
       const bool hears = worker.at == Worker::At::kGoing || worker.at == Worker::At::kLeaving;
-      if (!hears || cluster_->host_of(worker.rank) != host || worker.ticket == nullptr) continue;
+      if (!hears || worker.ticket == nullptr) continue;
       if (worker.waits && worker.ticket->done()) hear(worker);
     }
   }

@@ -1,5 +1,5 @@
-// sim/swarm_policies.h -- workers of policies that ask (sync/policy.h) in a swarm's life: they train, ask the coordinator,
-// average with the ranks that it names, and leave.
+// sim/swarm_policies.h -- workers of policies that ask (sync/policy.h) in a swarm's life: they train, ask the
+// coordinator, average with the ranks that it names, and leave.
 //
 // A worker's loop is that of embed/policy_capi.cc, whose engine is a simulated one. What is judged: no worker is in two
 // exchanges that run, as far as their members can know (an exchange runs from the first word of it until all members

@@ -270,8 +270,8 @@ std::string SwarmSessions::name(const Worker& worker) const {
 void SwarmSessions::polled(int host) {
   using At = Worker::At;
   for (Session& session : sessions_) {
-    for (Worker& worker : session.workers) {
-      if (cluster_->host_of(worker.rank) != host) continue;
+    for (int r = cluster_->first_rank(host); r < cluster_->first_rank(host + 1); ++r) {
+      Worker& worker = session.workers[static_cast<std::size_t>(r)];
       const bool open = worker.at == At::kComputing || worker.at == At::kAsked;
       if (open) note_rounds(worker);
       const bool waits = worker.at == At::kOpening || worker.at == At::kAsked || worker.at == At::kClosing;
@@ -351,9 +351,9 @@ void SwarmSessions::answered(Worker& worker) {
   end(worker);
 }
 
-// The bounds that are promised. Where gradients are dropped, none is joined that is further behind the newest iteration.
-// Where workers wait, nobody else goes more than s iterations beyond the first one of mine that has not come to all, and
-// I go s and one more beyond theirs at most.
+// The bounds that are promised. Where gradients are dropped, none is joined that is further behind the newest
+// iteration. Where workers wait, nobody else goes more than s iterations beyond the first one of mine that has not come
+// to all, and I go s and one more beyond theirs at most.
 void SwarmSessions::check_view(const Worker& worker) {
   const Session& session = *worker.session;
   SessionView view;

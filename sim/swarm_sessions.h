@@ -1,13 +1,13 @@
 // sim/swarm_sessions.h -- workers of sessions in a swarm's life, each at a pace of its own, and the judgement of what
 // they are handed.
 //
-// A gradient is marked: of the n-th one that rank r pushes of a colayer, one element alone is 1, which no other gradient
-// has. So sums tell which gradients they hold. The rest of a colayer that has no codec counts gradients.
-// What is judged, as soon as a caller could see it: no gradient is handed out to a worker twice, or before it was pushed;
-// counts are right; what a worker joins is not beyond the bound (algorithms, section 5, rule 10); errors name what was
-// really done. And when all workers of a session have ended: those that finished have the same log (the bits of each
-// round's result) and the same gradients, and each of theirs has been handed out, but for as many as its worker was told
-// were dropped. Of the dead they may have less, but all the same.
+// A gradient is marked: of the n-th one that rank r pushes of a colayer, one element alone is 1, which no other
+// gradient has. So sums tell which gradients they hold. The rest of a colayer that has no codec counts gradients.
+// What is judged as soon as a caller could see it: no gradient is handed out to a worker twice, or before it was
+// pushed; counts are right; what a worker joins is not beyond the bound (algorithms, section 5, rule 10); errors name
+// what was really done. When all workers of a session have ended, those that finished have the same log (the bits of
+// each round's result) and the same gradients. Each of their own has been handed out, but for as many as its worker was
+// told were dropped. Of the dead they may have fewer, but all the same ones.
 // Buffers are overwritten as soon as the call is done, and watched until the life ends.
 #pragma once
 
