@@ -155,7 +155,12 @@ TEST(PolicyDesk, AWorkerThatLeavesIsHeardThoughItsWordsBeforeGotLost) {
   EXPECT_EQ(d.desk.open(), 0u);
   (void)d.take();
   d.hear(d.speakers[1].say(PolicyWord::Kind::kLeave));
-  EXPECT_TRUE(d.take().empty());
+  replies = d.take();
+  ASSERT_EQ(replies.size(), 1u) << "it said so again, since its connection took the answer along";
+  EXPECT_TRUE(replies[0].last);
+  EXPECT_EQ(replies[0].rank, 3u);
+  EXPECT_EQ(replies[0].serial, d.speakers[1].seen + 1);
+  EXPECT_EQ(d.desk.open(), 0u);
 }
 
 // Others of the round already wait for it.

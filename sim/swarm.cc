@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/log.h"
 #include "sim/cluster.h"
 #include "sim/swarm_blame.h"
 #include "sim/swarm_faults.h"
@@ -153,10 +154,9 @@ class Swarm {
     if (!cluster_->step(until)) cluster_->fabric().advance_to(until);
     Nanos patience = kPatience;
     if (ended_at_ != Nanos::max() && life_.ending != Ending::kAbort && life_.ending != Ending::kDeadline &&
-        !life_.large) {
+        !life_.large)
       patience = kGrace + life_.cluster.settings.silence_limit;
-      if (options_.training) patience += life_.cluster.settings.entry_limit;
-    }
+    if (options_.training && options_.lethal) patience += life_.cluster.settings.entry_limit;  // see draw_life()
     if (cluster_->now() > last + patience) fail("hang" + pending());
   }
 
@@ -274,6 +274,8 @@ class Swarm {
   }
 
   void happen(int victim) {
+    log(LogLevel::kDebug, "%.3f s: the life ends by deed %d, of host %d", cluster_->now().seconds(),
+        static_cast<int>(life_.ending), victim);
     ended_at_ = quiet_since_ = cluster_->now();
     deed_.ending = life_.ending;
     deed_.victim = victim;

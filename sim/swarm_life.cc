@@ -219,9 +219,11 @@ Life draw_life(Random& random, const SwarmOptions& options) {
   if (options.many) draw_many(Random(options.seed ^ 0x6d616e79), &life);
   if (options.near) draw_near(Random(~options.seed), &life);
   if (options.lethal) draw_ending(random, &life);
+  // Words about policies are said once per connection, and come in their order there.
+  life.cluster.fabric.reliable_control = options.training;
   // A worker that is told of an exchange may wait for one that is not told, because the coordinator is lost. All may
-  // stand still for most of a minute.
-  if (options.lethal && options.training) life.cluster.settings.entry_limit = options.near ? 90_s : 20_s;
+  // stand still for minutes.
+  if (options.lethal && options.training) life.cluster.settings.entry_limit = options.near ? 200_s : 20_s;
   if (!options.faults) {
     DirectionOptions& out = life.cluster.fabric.nic.out;
     out.loss_ppm = out.duplicate_ppm = out.reorder_ppm = out.corrupt_ppm = 0;
