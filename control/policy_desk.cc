@@ -184,6 +184,7 @@ void PolicyDesk::resume(Nanos now, Policy& policy, int w, const PolicyWord& word
   if (word.asked) memory.question = &question;
   memory.ago = word.ago;
   memory.open = word.open;
+  memory.leaves = word.leaves;
   if (told) memory.told = &word.told;
   if (told && word.told.kind == sync::Answer::Kind::kAggregate && word.told.number >= 0) {
     worker.round = word.told.number;

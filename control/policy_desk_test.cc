@@ -449,6 +449,31 @@ TEST(PolicyDesk, WhoLeavesOrDiesWhileTheNextDeskGathersIsNotForgotten) {
   EXPECT_EQ(replies[0].members, (std::vector<std::uint32_t>{0, 1}));
 }
 
+// Pairs are made of those that do not ask, which might be told that they had left.
+TEST(PolicyDesk, TheNextDeskMakesNoGroupWithAWorkerThatHadLeft) {
+  NextDesk d("ad-psgd");
+  d.others();
+  for (int w = 0; w < 3; ++w) {
+    Speaker& s = d.speakers[w];
+    PolicyWord word = s.open("ad-psgd", {2, 3, 5});
+    word.kind = PolicyWord::Kind::kResume;
+    word.question.kind = Question::Kind::kGroup;
+    word.asked = word.open = w == 0;
+    word.leaves = w == 1;  // the only passive one
+    d.desk.hear({}, word, &d.replies);
+    d.resumed(w);
+  }
+  auto replies = d.take();
+  ASSERT_EQ(replies.size(), 2u);
+  for (const PolicyReply& r : replies) {
+    EXPECT_EQ(r.last, r.rank == 3);
+    EXPECT_TRUE(r.members.empty());
+    if (!r.last) {
+      EXPECT_EQ(r.kind, Answer::Kind::kAlone);
+    }
+  }
+}
+
 // Whatever workers claim, nothing crashes, and no worker is told of an exchange without itself.
 TEST(PolicyDesk, AnyWordsAreSurvived) {
   for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6}) {

@@ -27,27 +27,35 @@ class Worker {
   }
   // Asks for a group, and waits for the answer.
   void ask() {
-    const std::uint64_t words[port::kQuestionWords] = {static_cast<std::uint64_t>(sync::Question::Kind::kGroup), 0, 0,
-                                                       0};
-    OpTicket asked;
-    cluster_.submit(rank_, port::ask_policy(member(), number_, words, id(&asked)));
-    EXPECT_EQ(asked.code, CANARY_OK) << asked.status.to_string();
+    say(sync::Question::Kind::kGroup, 0);
     answer_.assign(port::policy_answer_bytes(static_cast<std::uint64_t>(cluster_.ranks())), std::byte{});
     ticket_ = std::make_unique<OpTicket>();
     cluster_.submit(rank_, port::next_answer(member(), number_, answer_, /*waits=*/true, id(ticket_.get())));
   }
+  // The group that it was told of is done here.
+  void end() { say(sync::Question::Kind::kDone, head().number); }
   bool answered() const { return ticket_->done(); }
   Status error() const { return ticket_->code == CANARY_OK ? Status() : ticket_->status; }
   // Of the group that it was told; empty: it goes on alone.
   std::vector<std::uint32_t> mates() const {
-    port::PolicyAnswer head;
-    std::memcpy(&head, answer_.data(), sizeof head);
-    std::vector<std::uint32_t> out(head.members);
-    std::memcpy(out.data(), answer_.data() + sizeof head, head.members * sizeof out[0]);
+    std::vector<std::uint32_t> out(head().members);
+    std::memcpy(out.data(), answer_.data() + sizeof(port::PolicyAnswer), out.size() * sizeof out[0]);
     return out;
   }
 
  private:
+  port::PolicyAnswer head() const {
+    port::PolicyAnswer out;
+    std::memcpy(&out, answer_.data(), sizeof out);
+    return out;
+  }
+  void say(sync::Question::Kind kind, std::int64_t number) {
+    const std::uint64_t words[port::kQuestionWords] = {static_cast<std::uint64_t>(kind),
+                                                       static_cast<std::uint64_t>(number), 0, 0};
+    OpTicket asked;
+    cluster_.submit(rank_, port::ask_policy(member(), number_, words, id(&asked)));
+    EXPECT_EQ(asked.code, CANARY_OK) << asked.status.to_string();
+  }
   port::MemberId member() const { return cluster_.world(rank_)->id; }
   port::TicketId id(OpTicket* ticket) const { return cluster_.id(cluster_.world(rank_), ticket); }
 
@@ -89,11 +97,18 @@ TEST(Policies, NorByTheNextCoordinator) {
   Cluster c(impatient(flat_cluster(5)));
   ASSERT_TRUE(c.join());
   std::vector<Worker> w = open(c, "ripples:smart,group=5,inter-intra=0");
+  for (Worker& one : w) one.ask();
+  c.run_for(10_ms);
+  EXPECT_EQ(w[1].mates().size(), 5u);
   c.kill(3, CrashKind::kSilent);
   c.run_for(3_s);
   c.kill(0, CrashKind::kHangup);
   c.run_for(3_s);
-  for (const std::size_t r : {1u, 2u, 4u}) w[r].ask();
+  // The group is over once all of its members that live have said so.
+  for (const std::size_t r : {1u, 2u, 4u}) {
+    w[r].end();
+    w[r].ask();
+  }
   ASSERT_TRUE(c.run_until([&] { return w[1].answered() && w[2].answered() && w[4].answered(); }, 5_s));
   for (const std::size_t r : {1u, 2u, 4u}) {
     EXPECT_TRUE(w[r].error().ok()) << w[r].error().to_string();

@@ -45,6 +45,10 @@ class Judgement {
     return status_.code() == CANARY_PEER_SILENT && silent && lost(0) &&
            life_.cluster.settings.connect_at_join < life_.cluster.hosts;
   }
+  // The dead had been told of a round with more members than the next coordinator knows of.
+  bool differs_from_the_dead() const {
+    return status_.code() == CANARY_MISMATCH && deed_.ending == Ending::kCrash && lost(0) && named_ == deed_.victim;
+  }
   bool on_the_victim() const { return host_ == deed_.victim; }
   // The rank is of a host that the others may take for the one at fault.
   bool may_be_given_up() const {
@@ -146,12 +150,17 @@ std::string blame(Cluster& cluster, const Life& life, const Deed& deed, const Sw
 
 std::string blame(Cluster& cluster, const Life& life, const Deed& deed, Joint what, const SwarmGroup& world,
                   const std::vector<int>& ranks, int world_rank, const Status& status) {
-  const Judgement judgement(cluster, life, deed, ranks, &world == deed.group, false, world_rank, status);
+  // Of two hosts that miss each other, the one whose part has ended does not complain. So the other one's word is all
+  // that is known, and the text has to name both.
+  Deed seen = deed;
+  seen.alone = false;
+  const Judgement judgement(cluster, life, seen, ranks, &world == deed.group, false, world_rank, status);
   const bool harmed = deed.ending == Ending::kCrash || deed.ending == Ending::kFreeze || deed.ending == Ending::kCut;
   if (what == Joint::kPolicy && judgement.lacks_coordinator()) return "";
   const bool exchange = what == Joint::kExchange || what == Joint::kPolicyExchange;
   if (exchange && judgement.waits_to_be_dialled()) return "";
-  if (what == Joint::kPolicyExchange && judgement.waits_for_the_untold()) return "";
+  if (what == Joint::kPolicyExchange && judgement.differs_from_the_dead()) return "";
+  if ((what == Joint::kPolicyExchange || what == Joint::kPolicy) && judgement.waits_for_the_untold()) return "";
   if (what == Joint::kPolicy && harmed && !judgement.on_the_victim())
     return "the coordinator is not lost: " + status.to_string();
   if (what == Joint::kSessionThatGoesOn && harmed && !judgement.on_the_victim() && !judgement.may_be_given_up())

@@ -351,6 +351,7 @@ void SwarmPolicies::tell(Worker& worker, std::int64_t number, const std::vector<
   for (const int r : members) worker.members.add(r);
   const auto known = policy.told.find(number);
   if (known != policy.told.end()) {
+    known->second.heard.push_back(worker.rank);
     if (known->second.members != members) fail(what + ", and others among" + list(known->second.members));
     return;
   }
@@ -363,6 +364,7 @@ void SwarmPolicies::tell(Worker& worker, std::int64_t number, const std::vector<
   }
   Told& told = policy.told[number];
   told.members = members;
+  told.heard = {worker.rank};
   for (const int r : members) {
     const Worker::At at = policy.workers[static_cast<std::size_t>(r)].at;
     told.over.push_back(at == Worker::At::kOver || at == Worker::At::kClosed || at == Worker::At::kBuried);
@@ -398,6 +400,11 @@ void SwarmPolicies::bury(int host) {
       worker.at = Worker::At::kBuried;
       over(worker);
     }
+    // The next coordinator can't know of what only the dead were told.
+    std::erase_if(policy.told, [&](const auto& one) {
+      return std::all_of(one.second.heard.begin(), one.second.heard.end(),
+                         [&](int r) { return policy.workers[static_cast<std::size_t>(r)].at == Worker::At::kBuried; });
+    });
     policy.exchanges->bury(host);
   }
 }

@@ -72,6 +72,7 @@ class SwarmPolicies final : public SwarmPart {
   struct Told {
     std::vector<int> members;
     std::vector<bool> over;  // by place
+    std::vector<int> heard;  // members that were told
   };
   struct Policy {
     std::uint64_t number = 0;

@@ -187,9 +187,9 @@ void GroupGenerator::start(Answers* answers) {
 void GroupGenerator::recall(Nanos, const Recollection& r) {
   if (r.worker < 0 || r.worker >= workers() || !alive_.has(r.worker)) return;
   successor_ = true;
-  come_.add(r.worker);
+  if (!r.leaves) come_.add(r.worker);
   next_number_ = std::max(next_number_, kNumbersLeft);
-  if (r.open && r.question != nullptr && r.question->kind == Question::Kind::kGroup) {
+  if (!r.leaves && r.open && r.question != nullptr && r.question->kind == Question::Kind::kGroup) {
     waiting_.add(r.worker);
     reopened_.add(r.worker);
   }
