@@ -127,6 +127,7 @@ void Coordinator::succeed(Nanos now, Inheritance inheritance) {
   answer(answers);
   report_missed(now, std::move(inheritance.missed));
   for (const GroupEpoch& group : inheritance.questions) ask_entered(now, group);
+  for (const std::uint32_t engine : inheritance.given_up) give_up_workers(now, engine);
   for (PolicyWord& word : inheritance.words) say(now, std::move(word));
   peers_[me_].testified = true;
   std::vector<PolicyReply> replies;

@@ -458,6 +458,7 @@ Inheritance Member::bequeath() {
   out.missed = std::move(missed_);
   out.questions = std::move(questions_);
   out.words = std::move(words_);
+  out.given_up = std::move(given_up_);
   return out;
 }
 

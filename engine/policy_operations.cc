@@ -133,10 +133,7 @@ Status Engine::open_policy(const GroupMember& caller, const port::Command& c) {
 
 // Another engine coordinates from now on, and has not heard of any policy. It has to know of those who have left one,
 // too: it would wait for them.
-void Engine::on_coordinator(std::uint32_t engine) {
-  for (std::uint32_t e = 0; engine == my_engine_ && e < peers_.size(); ++e) {
-    if (peers_[e].gone) membership_->give_up_workers(now_, e);
-  }
+void Engine::on_coordinator(std::uint32_t) {
   for (auto* posts : {&posts_, &closed_posts_}) {
     for (const auto& post : *posts) {
       resume(*post);
