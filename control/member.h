@@ -143,13 +143,13 @@ class Member final : public Membership, public LinkOwner {
   std::vector<Pending> pending_;
   std::uint32_t last_request_ = 0;
   VerdictLog verdicts_;
-  VerdictLog own_verdicts_;            // said again after a rejoin
-  std::vector<Missed> missed_;         // last reported, likewise
-  std::vector<GroupEpoch> questions_;  // without an answer, likewise
+  VerdictLog own_verdicts_;              // said again after a rejoin
+  std::vector<Missed> missed_;           // last reported, likewise
+  std::vector<GroupEpoch> questions_;    // without an answer, likewise
   std::vector<std::uint32_t> given_up_;  // for their silence; the coordinator sees by itself, as long as there is one
-  std::vector<PolicyWord> words_;      // of which it is not known that they came, likewise
-  std::deque<OwnGroup> groups_;        // the last ones that ranks served here were told of
-  std::uint32_t forgotten_ = 0;        // the flow of the last one that is no longer in it
+  std::vector<PolicyWord> words_;        // of which it is not known that they came, likewise
+  std::deque<OwnGroup> groups_;          // the last ones that ranks served here were told of
+  std::uint32_t forgotten_ = 0;          // the flow of the last one that is no longer in it
   Notices notices_;
   bool leaving_ = false;
   bool abandoned_ = false;
