@@ -77,14 +77,15 @@ void GroupGenerator::asked(Nanos, const Question& question, Answers* answers) {
   if (question.kind != Question::Kind::kGroup || waiting_.has(w)) return;
   ++questions_[static_cast<std::size_t>(w)];
   waiting_.add(w);
+  const std::size_t before = order_.size();
   if (options_.mode != Mode::kSmart) {
     make_random(w);
   } else if (buffered_[static_cast<std::size_t>(w)] == 0) {
     divide(w);
   }
   // Without a group now (no mate, or all too slow) it would wait for nothing.
-  const bool has_one = options_.mode == Mode::kSmart ? buffered_[static_cast<std::size_t>(w)] > 0
-                                                     : !order_.empty() && groups_[order_.back()].caller == w;
+  const bool has_one =
+      options_.mode == Mode::kSmart ? buffered_[static_cast<std::size_t>(w)] > 0 : order_.size() > before;
   if (!has_one) return answer_alone(w, answers);
   start(answers);
 }
