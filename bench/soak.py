@@ -20,8 +20,10 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIRST_SEED = {"calm": 1_000_000_000, "rough": 2_000_000_000, "lethal": 3_000_000_000, "near": 4_000_000_000,
-              "near-lethal": 5_000_000_000}
-SHARES = ["rough", "lethal", "near", "near-lethal", "rough", "lethal", "near-lethal", "calm"]  # of batches
+              "near-lethal": 5_000_000_000, "training": 6_000_000_000, "training-lethal": 7_000_000_000,
+              "many": 8_000_000_000, "many-lethal": 9_000_000_000}
+SHARES = ["rough", "lethal", "near", "near-lethal", "training", "training-lethal", "rough", "lethal", "near-lethal",
+          "many", "many-lethal", "calm"]  # of batches
 
 
 def arguments():
@@ -29,7 +31,7 @@ def arguments():
     parser.add_argument("--minutes", type=float, default=60, help="how long to start new batches for (60)")
     parser.add_argument("--ledger", type=pathlib.Path, help="file that a line of JSON per batch is appended to")
     parser.add_argument("--seed", type=int, help="first seed of every mode, instead of those behind the ledger's last")
-    parser.add_argument("--lives", type=int, default=200, help="per batch (200)")
+    parser.add_argument("--lives", type=int, default=200, help="per batch (200); a tenth of it where ranks are many")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="batches at once (all cores)")
     parser.add_argument("--swarm", type=pathlib.Path, default=ROOT / "build/release/sim/canary-swarm")
     parser.add_argument("--quick", action="store_true",
@@ -99,8 +101,9 @@ def main():
         while running or more():
             while more() and len(running) < args.jobs:
                 mode = list(FIRST_SEED)[started] if args.quick else SHARES[started % len(SHARES)]
-                running.add(pool.submit(batch, args.swarm, mode, seeds[mode], args.lives))
-                seeds[mode] += args.lives
+                lives = -(-args.lives // 10) if mode.startswith("many") else args.lives  # each takes much longer
+                running.add(pool.submit(batch, args.swarm, mode, seeds[mode], lives))
+                seeds[mode] += lives
                 started += 1
             done, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
             for future in done:

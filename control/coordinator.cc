@@ -117,6 +117,7 @@ void Coordinator::succeed(Nanos now, Inheritance inheritance) {
   answer(answers);
   report_missed(now, std::move(inheritance.missed));
   for (const GroupEpoch& group : inheritance.questions) ask_entered(now, group);
+  for (const std::uint32_t engine : inheritance.given_up) give_up_workers(now, engine);
   for (PolicyWord& word : inheritance.words) say(now, std::move(word));
   peers_[me_].testified = true;
   std::vector<PolicyReply> replies;
@@ -613,6 +614,14 @@ void Coordinator::say(Nanos now, PolicyWord word) {
   if (phase_ != Phase::kJoined || leaving_) return;
   std::vector<PolicyReply> replies;
   policies_.hear(now, word, &replies);
+  send_replies(replies);
+}
+
+void Coordinator::give_up_workers(Nanos now, std::uint32_t engine) {
+  now_ = now;
+  if (phase_ != Phase::kJoined || leaving_) return;
+  std::vector<PolicyReply> replies;
+  policies_.ranks_gone(now, peers_[engine].info.ranks, &replies);
   send_replies(replies);
 }
 

@@ -45,6 +45,7 @@ class Coordinator final : public Membership, public LinkOwner {
   void tell_entered(Nanos now, const Entered& entered) override;
   void ask_to_connect(Nanos now, std::uint32_t engine) override;
   void say(Nanos now, PolicyWord word) override;
+  void give_up_workers(Nanos now, std::uint32_t engine) override;
   void leave(Nanos now, std::vector<LastWord> words) override;
   void abandon() noexcept override;
   void adopt(std::unique_ptr<Lane>&& lane, const wire::Header& header, const wire::HelloPayload& hello) override;

@@ -59,6 +59,7 @@ struct Inheritance {
   std::vector<Missed> missed;
   std::vector<GroupEpoch> questions;
   std::vector<PolicyWord> words;
+  std::vector<std::uint32_t> given_up;  // engines, for their silence
 };
 
 }  // namespace canarynet::control

@@ -458,6 +458,7 @@ Inheritance Member::bequeath() {
   out.missed = std::move(missed_);
   out.questions = std::move(questions_);
   out.words = std::move(words_);
+  out.given_up = std::move(given_up_);
   return out;
 }
 
@@ -558,10 +559,10 @@ void Member::say(Nanos now, PolicyWord word) {
   if (word.kind == PolicyWord::Kind::kResume) {
     std::erase_if(words_, [&](const PolicyWord& w) { return w.policy == word.policy && w.rank == word.rank; });
   }
-  // Nobody may be there to take the answer to a kLeave, and what was said before it need not be said again.
+  // Nobody may be there to take the answer to a kLeave, and what was asked before it need not be asked again.
   std::erase_if(words_, [&](const PolicyWord& before) {
     const bool same = before.policy == word.policy && before.rank == word.rank;
-    return (same && word.kind == PolicyWord::Kind::kLeave && before.kind != PolicyWord::Kind::kResume) ||
+    return (same && word.kind == PolicyWord::Kind::kLeave && before.kind == PolicyWord::Kind::kAsk) ||
            (before.kind == PolicyWord::Kind::kLeave && words_.size() > kClosingWordsKept);
   });
   words_.push_back(word);

@@ -44,6 +44,7 @@ class Member final : public Membership, public LinkOwner {
   void tell_entered(Nanos now, const Entered& entered) override;
   void ask_to_connect(Nanos now, std::uint32_t engine) override;
   void say(Nanos now, PolicyWord word) override;
+  void give_up_workers(Nanos, std::uint32_t engine) override { given_up_.push_back(engine); }
   void leave(Nanos now, std::vector<LastWord> words) override;
   void abandon() noexcept override;
   void adopt(std::unique_ptr<Lane>&& lane, const wire::Header& header, const wire::HelloPayload& hello) override;
@@ -142,12 +143,13 @@ class Member final : public Membership, public LinkOwner {
   std::vector<Pending> pending_;
   std::uint32_t last_request_ = 0;
   VerdictLog verdicts_;
-  VerdictLog own_verdicts_;            // said again after a rejoin
-  std::vector<Missed> missed_;         // last reported, likewise
-  std::vector<GroupEpoch> questions_;  // without an answer, likewise
-  std::vector<PolicyWord> words_;      // of which it is not known that they came, likewise
-  std::deque<OwnGroup> groups_;        // the last ones that ranks served here were told of
-  std::uint32_t forgotten_ = 0;        // the flow of the last one that is no longer in it
+  VerdictLog own_verdicts_;              // said again after a rejoin
+  std::vector<Missed> missed_;           // last reported, likewise
+  std::vector<GroupEpoch> questions_;    // without an answer, likewise
+  std::vector<std::uint32_t> given_up_;  // for their silence; the coordinator sees by itself, as long as there is one
+  std::vector<PolicyWord> words_;        // of which it is not known that they came, likewise
+  std::deque<OwnGroup> groups_;          // the last ones that ranks served here were told of
+  std::uint32_t forgotten_ = 0;          // the flow of the last one that is no longer in it
   Notices notices_;
   bool leaving_ = false;
   bool abandoned_ = false;

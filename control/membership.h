@@ -200,6 +200,8 @@ class Membership {
   // A local rank's word to the coordinator of a policy. It gets there once, unless that one is gone; replies come
   // as on_policy_reply(), perhaps more than once.
   virtual void say(Nanos now, PolicyWord word) = 0;
+  // This engine has given that one up for its silence. Where this one coordinates, policies go on without its workers.
+  virtual void give_up_workers(Nanos now, std::uint32_t engine) = 0;
   // Says LEAVE; nothing after it is a death. The others hear what its ranks had entered: an engine that had no channel
   // to it knows by this alone. The coordinator keeps serving until poll() says `finished` or it is
   // destroyed.

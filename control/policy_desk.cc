@@ -80,7 +80,15 @@ void PolicyDesk::hear(Nanos now, const PolicyWord& word, std::vector<PolicyReply
   } else if (const auto at = find(word.policy); at != policies_.end()) {
     policy = at->get();
   } else if (word.kind == PolicyWord::Kind::kLeave) {
-    return;  // said again, and over
+    // Said again, and over: the answer may have been lost with a connection.
+    PolicyReply last;
+    last.policy = word.policy;
+    last.rank = word.rank;
+    last.serial = word.seen + 1;
+    last.heard = word.serial;
+    last.last = true;
+    replies->push_back(std::move(last));
+    return;
   }
   const auto place = policy == nullptr
                          ? std::vector<int>::iterator{}
@@ -182,6 +190,7 @@ void PolicyDesk::resume(Nanos now, Policy& policy, int w, const PolicyWord& word
   if (word.asked) memory.question = &question;
   memory.ago = word.ago;
   memory.open = word.open;
+  memory.leaves = word.leaves;
   if (told) memory.told = &word.told;
   if (told && word.told.kind == sync::Answer::Kind::kAggregate && word.told.number >= 0) {
     worker.round = word.told.number;

@@ -155,7 +155,12 @@ TEST(PolicyDesk, AWorkerThatLeavesIsHeardThoughItsWordsBeforeGotLost) {
   EXPECT_EQ(d.desk.open(), 0u);
   (void)d.take();
   d.hear(d.speakers[1].say(PolicyWord::Kind::kLeave));
-  EXPECT_TRUE(d.take().empty());
+  replies = d.take();
+  ASSERT_EQ(replies.size(), 1u) << "it said so again, since its connection took the answer along";
+  EXPECT_TRUE(replies[0].last);
+  EXPECT_EQ(replies[0].rank, 3u);
+  EXPECT_EQ(replies[0].serial, d.speakers[1].seen + 1);
+  EXPECT_EQ(d.desk.open(), 0u);
 }
 
 // Others of the round already wait for it.
@@ -522,6 +527,31 @@ TEST(PolicyDesk, WhoLeavesOrDiesWhileTheNextDeskGathersIsNotForgotten) {
   replies = other.take();
   ASSERT_EQ(replies.size(), 2u);
   EXPECT_EQ(replies[0].members, (std::vector<std::uint32_t>{0, 1}));
+}
+
+// Pairs are made of those that do not ask, which might be told that they had left.
+TEST(PolicyDesk, TheNextDeskMakesNoGroupWithAWorkerThatHadLeft) {
+  NextDesk d("ad-psgd");
+  d.others();
+  for (int w = 0; w < 3; ++w) {
+    Speaker& s = d.speakers[w];
+    PolicyWord word = s.open("ad-psgd", {2, 3, 5});
+    word.kind = PolicyWord::Kind::kResume;
+    word.question.kind = Question::Kind::kGroup;
+    word.asked = word.open = w == 0;
+    word.leaves = w == 1;  // the only passive one
+    d.desk.hear({}, word, &d.replies);
+    d.resumed(w);
+  }
+  auto replies = d.take();
+  ASSERT_EQ(replies.size(), 2u);
+  for (const PolicyReply& r : replies) {
+    EXPECT_EQ(r.last, r.rank == 3);
+    EXPECT_TRUE(r.members.empty());
+    if (!r.last) {
+      EXPECT_EQ(r.kind, Answer::Kind::kAlone);
+    }
+  }
 }
 
 // Whatever workers claim, nothing crashes, and no worker is told of an exchange without itself.

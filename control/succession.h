@@ -34,6 +34,7 @@ class Succession final : public Membership {
   void tell_entered(Nanos now, const Entered& entered) override { part_->tell_entered(now, entered); }
   void ask_to_connect(Nanos now, std::uint32_t engine) override { part_->ask_to_connect(now, engine); }
   void say(Nanos now, PolicyWord word) override { part_->say(now, std::move(word)); }
+  void give_up_workers(Nanos now, std::uint32_t engine) override { part_->give_up_workers(now, engine); }
   void leave(Nanos now, std::vector<LastWord> words) override { part_->leave(now, std::move(words)); }
   void abandon() noexcept override { part_->abandon(); }
   void adopt(std::unique_ptr<Lane>&& lane, const wire::Header& header, const wire::HelloPayload& hello) override {

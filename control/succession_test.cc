@@ -440,5 +440,29 @@ TEST(Succession, APolicyGoesOnAtTheSuccessor) {
   }
 }
 
+// Nobody coordinates just then. The others are not to wait for it.
+TEST(Succession, AWorkerThatOpensAPolicyAndLeavesItMeanwhileIsHeard) {
+  Job job({.engines = 4});
+  job.join();
+  job.kill(0);
+  for (int i = 0; i < 1000 && job[3].membership->coordinator() == 0; ++i) job.run_for(100_us);
+  ASSERT_EQ(job[3].membership->coordinator(), 1u);
+  job[3].membership->say(job.fabric.now(), word_of(3, PolicyWord::Kind::kOpen, 1));
+  job[3].membership->say(job.fabric.now(), word_of(3, PolicyWord::Kind::kLeave, 2));
+  job.run_for(20_ms);
+  for (const std::uint32_t rank : {1u, 2u}) {
+    Membership& membership = *job[static_cast<int>(rank)].membership;
+    membership.say(job.fabric.now(), word_of(rank, PolicyWord::Kind::kOpen, 1));
+    membership.say(job.fabric.now(), word_of(rank, PolicyWord::Kind::kAsk, 2));
+  }
+  job.run_for(2_s);
+  ASSERT_EQ(job[3].policy_replies.size(), 1u);
+  EXPECT_TRUE(job[3].policy_replies[0].last);
+  for (int h = 1; h < 3; ++h) {
+    ASSERT_EQ(job[h].policy_replies.size(), 1u) << h;
+    EXPECT_EQ(job[h].policy_replies[0].members, (std::vector<std::uint32_t>{0, 1})) << h;
+  }
+}
+
 }  // namespace
 }  // namespace canarynet

@@ -156,6 +156,9 @@ class Engine final : public MembershipListener,
                                      int colayer) const;
   // What its codec has left out of a colayer on this rank, and what later rounds take along; empty: nothing.
   std::span<const float> session_left_out(port::MemberId id, std::uint64_t number, int colayer) const;
+  // The result of the colayer's last committed round, and that round's number (0: there is none), for tests that
+  // compare logs. It is valid until the next poll.
+  std::span<const float> session_last(port::MemberId id, std::uint64_t number, int colayer, std::uint32_t* round) const;
   // Of the member's group, by rank: numbers of hosts, counted from 0 in order of appearance, and who is gone. False: it
   // has been forgotten.
   bool look_around(port::MemberId id, std::vector<std::uint64_t>* hosts, std::vector<bool>* gone) const;
@@ -372,6 +375,7 @@ class Engine final : public MembershipListener,
   void leave_policy(PolicyPost& post);
   void close_policy(PolicyPost& post);
   void end_posts(const Status& why, const Group* of = nullptr);
+  void end_policies(const Status& why);
   void resume(PolicyPost& post);
   std::string name_of_coordinator() const;
   void retire_posts(int world_rank);
@@ -554,7 +558,7 @@ class Engine final : public MembershipListener,
   std::vector<std::unique_ptr<Session>> sessions_;              // before the groups, which are lent their buffers
   std::vector<std::unique_ptr<PolicyPost>> posts_;
   std::vector<std::unique_ptr<PolicyPost>> closed_posts_;  // the last ones; the others may run theirs on
-  Status coordinator_lost_;                                // for good
+  Status policies_over_;                                   // why no question is answered here any more
   bool sessions_due_ = false;                              // something of theirs may have happened
   Nanos sessions_deadline_ = Nanos::max();                 // when a gradient has waited for long enough
   Greeter& greeter_;

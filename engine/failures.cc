@@ -147,7 +147,9 @@ void Engine::on_verdict(const Verdict& verdict) {
   const std::vector<int>& mine = options_.local_ranks;
   const bool lost = verdict.code == CANARY_PEER_SILENT || verdict.code == CANARY_PEER_DIED;
   if (lost && std::find(mine.begin(), mine.end(), verdict.rank) != mine.end()) {
-    give_up_groups(loss(my_engine_, verdict.code, verdict.text));
+    const Status why = loss(my_engine_, verdict.code, verdict.text);
+    give_up_groups(why);
+    end_policies(why);
     for (const auto& s : sessions_) {
       const bool of_it = std::find(s->ranks.begin(), s->ranks.end(), verdict.rank) != s->ranks.end();
       if (s->goes_on && of_it && s->state != Session::State::kFinished) end_session(*s, verdict);
@@ -194,13 +196,14 @@ Status Engine::loss(std::uint32_t engine, canary_status code, const std::string&
 }
 
 // Dead, or silent for too long. Groups that wait for one of its ranks to ask, or, if it hands out groups, for its
-// answer, wait in vain: of a silence the coordinator's desk does not hear.
+// answer, wait in vain: of a silence the coordinator's desk for groups does not hear. The one for policies does.
 void Engine::lose(std::uint32_t engine, const Status& why) {
   EnginePeer& peer = peers_[engine];
   peer.gone = true;
   peer.why_gone = why;
   if (peer.channel) peer.channel->peer_died();
   give_up_groups();
+  membership_->give_up_workers(now_, engine);
   sessions_due_ |= !sessions_.empty();
   refuse_session_strays();
   if (engine == membership_->coordinator())

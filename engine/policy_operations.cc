@@ -97,7 +97,7 @@ Status Engine::open_policy(const GroupMember& caller, const port::Command& c) {
   if (find_post(caller.id, c.count) != nullptr) return Status(CANARY_INVALID_ARGUMENT, "this rank has opened it");
   if (posts_.size() >= kPostsMax)
     return Status(CANARY_LIMIT, "this process has " + std::to_string(kPostsMax) + " policies that ask");
-  if (!coordinator_lost_.ok()) return coordinator_lost_;
+  if (!policies_over_.ok()) return policies_over_;
   if (peers_[membership_->coordinator()].gone)
     return Status(CANARY_COORDINATOR_LOST, name_of_coordinator() + ", which answers its questions, is gone");
   posts_.push_back(std::make_unique<PolicyPost>());
@@ -135,8 +135,11 @@ void Engine::resume(PolicyPost& post) {
   say(post, std::move(word));
 }
 
-void Engine::on_coordinator_lost(const Status& why) {
-  coordinator_lost_ = why;
+void Engine::on_coordinator_lost(const Status& why) { end_policies(why); }
+
+// For good: nobody coordinates any more, or the others go on without the ranks served here.
+void Engine::end_policies(const Status& why) {
+  if (policies_over_.ok()) policies_over_ = why;
   end_posts(why);
 }
 

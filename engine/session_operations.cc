@@ -58,6 +58,17 @@ std::span<const float> Engine::session_left_out(port::MemberId id, std::uint64_t
   return s->colayers[static_cast<std::size_t>(colayer)].left_out;
 }
 
+std::span<const float> Engine::session_last(port::MemberId id, std::uint64_t number, int colayer,
+                                            std::uint32_t* round) const {
+  *round = 0;
+  const Session* const s = find_session(id, number);
+  if (s == nullptr || colayer < 0 || colayer >= static_cast<int>(s->colayers.size())) return {};
+  const Session::Colayer& c = s->colayers[static_cast<std::size_t>(colayer)];
+  if (c.last == Session::Colayer::kNone) return {};
+  *round = s->rounds.next_round(colayer) - 1;
+  return std::span(c.backlog[c.last]).first(c.count);
+}
+
 // --- calls -----------------------------------------------------------------------------------------------------------
 
 void Engine::obey_session(GroupMember* caller, const port::Command& c) {

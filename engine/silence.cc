@@ -56,7 +56,9 @@ void Engine::check_silence(Nanos now) {
                               " ago, longer than " + watch_.limit_text();
       if (watch_.alone(now, /*by_lanes=*/false, limit)) {
         const std::string mine = "hears no rank of any other host: " + ranks_text(e) + " " + how;
-        lose(e, loss(my_engine_, CANARY_PEER_SILENT, ranks_text(my_engine_) + " " + mine));
+        const Status why = loss(my_engine_, CANARY_PEER_SILENT, ranks_text(my_engine_) + " " + mine);
+        end_policies(why);
+        lose(e, why);
         kill_groups_of(e, my_engine_, CANARY_PEER_SILENT, mine);
       } else {
         lose(e, loss(e, CANARY_PEER_SILENT, ranks_text(e) + " " + how));

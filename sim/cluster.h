@@ -43,6 +43,7 @@ class Cluster {
   int hosts() const { return options_.hosts; }
   int ranks() const { return options_.hosts * options_.ranks_per_host; }
   int host_of(int rank) const { return rank / options_.ranks_per_host; }
+  int first_rank(int host) const { return host * options_.ranks_per_host; }
   SimFabric& fabric() { return fabric_; }
   Engine& engine(int host) { return *engines_[static_cast<std::size_t>(host)]; }
   bool alive(int host) const { return engines_[static_cast<std::size_t>(host)] != nullptr; }

@@ -82,7 +82,7 @@ void SimFabric::on_head(std::uint32_t index) {
   if ((frame.flags & Frame::kLost) != 0) {
     frame.flags &= static_cast<std::uint8_t>(~Frame::kLost);
     ++counters_.lost;
-    if (options_.stream && !copy) {
+    if ((options_.stream || (options_.reliable_control && lane->rail_ == kControlRail)) && !copy) {
       hold(*lane, index,
            now_ + latency(frame.from_nic, frame.to_nic) * 2);  // noticed and sent again a round trip later
     } else {

@@ -163,12 +163,13 @@ void SimFabric::begin_frame(SimLane& lane, bool at_once) {
       if (random_.chance_ppm(d->loss_ppm)) frame.flags |= Frame::kLost;
       if (d->frame_bytes_max != 0 && bytes > d->frame_bytes_max) frame.flags |= Frame::kLost;
       if (random_.chance_ppm(d->corrupt_ppm)) corrupt(frame);
-      if (random_.chance_ppm(d->reorder_ppm)) {
+      const bool reliable = options_.reliable_control && lane.rail_ == kControlRail;
+      if (random_.chance_ppm(d->reorder_ppm) && !reliable) {
         frame.flags |= Frame::kUnordered;
         delay.count += static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(d->reorder_delay.count)));
         ++counters_.reordered;
       }
-      if (random_.chance_ppm(d->duplicate_ppm)) {
+      if (random_.chance_ppm(d->duplicate_ppm) && !reliable) {
         copy_delay.count =
             1 + static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(d->reorder_delay.count)));
       }

@@ -94,9 +94,12 @@ struct FabricOptions {
   std::int64_t ring_bytes = 1 << 20;                                               // of its lanes, per direction
   Nanos control_latency{50'000};
   bool control_over_rails = false;  // no control network: the control address of a host is that of its rail 0
-  bool stream = true;               // see above
-  bool bad_header_resets = true;    // a header that validate() refuses makes the lane deaf; false: the frame is dropped
-  bool early_headers = true;        // stream lanes at a finite rate ask for the landing when the header is there
+  // Control lanes over NICs lose no frame, keep their order and carry nothing twice, as TCP does. Without it they are
+  // treated like the others, which asks more of them.
+  bool reliable_control = false;
+  bool stream = true;             // see above
+  bool bad_header_resets = true;  // a header that validate() refuses makes the lane deaf; false: the frame is dropped
+  bool early_headers = true;      // stream lanes at a finite rate ask for the landing when the header is there
   Nanos retransmit_delay{200'000'000};  // of stream lanes: after a loss, and between tries on a dead wire
   // The tries become rarer, twice as far apart each time, as TCP's do. If one direction is cut, nothing gets through
   // the other either, since no acknowledgement comes back.

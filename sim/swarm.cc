@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/log.h"
 #include "sim/cluster.h"
 #include "sim/swarm_blame.h"
 #include "sim/swarm_faults.h"
 #include "sim/swarm_life.h"
+#include "sim/swarm_partials.h"
+#include "sim/swarm_policies.h"
+#include "sim/swarm_sessions.h"
 #include "sim/swarm_traffic.h"
 
 namespace canarynet {
@@ -23,14 +27,13 @@ class Swarm {
         life_(draw_life(random_, options)),
         traffic_(life_, random_,
                  [this](const SwarmGroup& g, int rank, const Status& status) {
-                   // A flipped bit in a header ends a stream's lane, which is a fault besides.
-                   const FabricOptions& f = life_.cluster.fabric;
-                   deed_.alone = faults_.count() == 0 && !(f.stream && f.nic.out.corrupt_ppm != 0);
-                   return blame(*cluster_, life_, deed_, g, rank, status);
+                   return blame(*cluster_, life_, deed(), g, rank, status);
                  }),
         cluster_(std::make_unique<Cluster>(with_pulses(life_.cluster))),
         faults_(life_, random_) {
     report_.shape = life_.shape;
+    parts_.push_back(&traffic_);
+    if (options.training) train();
   }
 
   SwarmReport run() {
@@ -43,16 +46,16 @@ class Swarm {
       fail(why);
       return finish();
     }
-    traffic_.begin(cluster_.get());
+    for (SwarmPart* part : parts_) part->begin(cluster_.get());
     if (options_.faults) faults_.begin(cluster_.get());
     plan_stop();
     if (life_.ending != Ending::kNone) end_at_ = cluster_->now() + below(60_ms);
-    for (int turns = 0; report_.ok && !traffic_.finished(); ++turns) {
-      if (turns == 10'000'000) fail("no end" + traffic_.pending());
+    for (int turns = 0; report_.ok && !finished(); ++turns) {
+      if (turns == 10'000'000) fail("no end" + pending());
       if (life_.slow_readers) stop_a_reader();
       if (random_.below(3) == 0) advance(random_.below(16) == 0 ? below(50_ms) : below(3_ms));
-      if (!traffic_.act()) wait();
-      if (!traffic_.failure().empty()) fail(traffic_.failure());
+      if (!act()) wait();
+      look_for_failures();
     }
     if (report_.ok && ended_at_ != Nanos::max()) check_dead();
     return finish();
@@ -62,6 +65,59 @@ class Swarm {
   Nanos below(Nanos most) {
     return Nanos{static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(most.count)))};
   }
+  // What the ranks do beside the traffic of the group of all.
+  void train() {
+    const auto excuse = [this](Joint what, const std::vector<int>& ranks, int rank, const Status& status) {
+      return blame(*cluster_, life_, deed(), what, traffic_.world(), ranks, rank, status);
+    };
+    const auto in_world = [this, excuse](Joint what, int rank, const Status& status) {
+      return excuse(what, traffic_.world().ranks, rank, status);
+    };
+    const auto of_exchange = [excuse](Joint what) {
+      return [excuse, what](const std::vector<int>& ranks, int rank, const Status& status) {
+        return excuse(what, ranks, rank, status);
+      };
+    };
+    sessions_ =
+        std::make_unique<SwarmSessions>(life_, options_.seed, [in_world](bool goes_on, int rank, const Status& status) {
+          return in_world(goes_on ? Joint::kSessionThatGoesOn : Joint::kSession, rank, status);
+        });
+    partials_ = std::make_unique<SwarmPartials>(life_, options_.seed, of_exchange(Joint::kExchange));
+    policies_ = std::make_unique<SwarmPolicies>(
+        life_, options_.seed,
+        [in_world](int rank, const Status& status) { return in_world(Joint::kPolicy, rank, status); },
+        of_exchange(Joint::kPolicyExchange));
+    parts_.insert(parts_.end(), {sessions_.get(), partials_.get(), policies_.get()});
+    report_.shape += "; " + sessions_->shape() + "; " + partials_->shape() + "; " + policies_->shape();
+  }
+  const Deed& deed() {
+    // A flipped bit in a header ends a stream's lane, which is a fault besides.
+    const FabricOptions& f = life_.cluster.fabric;
+    deed_.alone = faults_.count() == 0 && !(f.stream && f.nic.out.corrupt_ppm != 0);
+    return deed_;
+  }
+
+  bool finished() const {
+    return std::all_of(parts_.begin(), parts_.end(), [](const SwarmPart* part) { return part->finished(); });
+  }
+  bool act() {
+    const std::uint64_t turn = parts_.size() == 1 ? 0 : training_.below(parts_.size());
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      if (parts_[(turn + i) % parts_.size()]->act()) return true;
+    }
+    return false;
+  }
+  std::string pending() const {
+    std::string text;
+    for (const SwarmPart* part : parts_) text += part->pending();
+    return text;
+  }
+  void look_for_failures() {
+    for (const SwarmPart* part : parts_) {
+      if (!part->failure().empty()) fail(part->failure());
+    }
+  }
+
   int any_host() { return static_cast<int>(random_.below(static_cast<std::uint64_t>(cluster_->hosts()))); }
 
   Nanos next_event() const { return std::min({faults_.next(), end_at_, thaw_at_, reads_at_, stop_at_}); }
@@ -89,13 +145,19 @@ class Swarm {
   // Nothing can be called before something happens.
   void wait() {
     run_events();
-    const Nanos until = std::min(cluster_->now() + 100_ms, std::max(next_event(), cluster_->now() + 1_us));
+    Nanos next = next_event(), last = quiet_since_;
+    for (const SwarmPart* part : parts_) {
+      next = std::min(next, part->wakes());
+      last = std::max(last, part->last_event());
+    }
+    const Nanos until = std::min(cluster_->now() + 100_ms, std::max(next, cluster_->now() + 1_us));
     if (!cluster_->step(until)) cluster_->fabric().advance_to(until);
     Nanos patience = kPatience;
     if (ended_at_ != Nanos::max() && life_.ending != Ending::kAbort && life_.ending != Ending::kDeadline &&
         !life_.large)
       patience = kGrace + life_.cluster.settings.silence_limit;
-    if (cluster_->now() > std::max(traffic_.last_event(), quiet_since_) + patience) fail("hang" + traffic_.pending());
+    if (options_.training && options_.lethal) patience += life_.cluster.settings.entry_limit;  // see draw_life()
+    if (cluster_->now() > last + patience) fail("hang" + pending());
   }
 
   // --- pauses (SwarmOptions::near) ---
@@ -175,14 +237,12 @@ class Swarm {
       return;
     }
     end_at_ = Nanos::max();
-    const bool host_fails = life_.ending != Ending::kAbort && life_.ending != Ending::kDeadline;
-    if (host_fails) traffic_.form_no_more();
     switch (life_.ending) {
       case Ending::kNone:
         return;
       case Ending::kCrash:
         happen(any_host());
-        traffic_.bury(deed_.victim);
+        for (SwarmPart* part : parts_) part->bury(deed_.victim);
         // One process of a machine that lives on ends.
         deed_.hangup = random_.below(2) == 0 || shares_machine(deed_.victim);
         return cluster_->kill(deed_.victim, deed_.hangup ? CrashKind::kHangup : CrashKind::kSilent);
@@ -210,14 +270,19 @@ class Swarm {
         return cluster_->set_deadline(member, ticket, below(5_ms) + 1_ns);
       }
     }
-    if (!traffic_.finished()) end_at_ = cluster_->now() + below(5_ms) + 1_us;  // another moment suits better
+    if (!finished()) end_at_ = cluster_->now() + below(5_ms) + 1_us;  // another moment suits better
   }
 
   void happen(int victim) {
+    log(LogLevel::kDebug, "%.3f s: the life ends by deed %d, of host %d", cluster_->now().seconds(),
+        static_cast<int>(life_.ending), victim);
     ended_at_ = quiet_since_ = cluster_->now();
     deed_.ending = life_.ending;
     deed_.victim = victim;
     if (victim >= 0) faults_.spare(victim, life_.ending == Ending::kFreeze);
+    for (SwarmPart* part : parts_) {
+      if (victim >= 0) part->give_up(victim);
+    }
     ++report_.faults;
   }
   bool shares_machine(int host) const {
@@ -257,7 +322,7 @@ class Swarm {
     if (thaw_at_ != Nanos::max()) advance(thaw_at_ - cluster_->now() + 1_s);
     if (life_.ending == Ending::kCut) return;  // not everybody can be told
     traffic_.expect_dead();
-    if (!traffic_.failure().empty()) fail(traffic_.failure());
+    look_for_failures();
   }
 
   void fail(const std::string& why) {
@@ -267,11 +332,14 @@ class Swarm {
   }
 
   SwarmReport finish() {
-    report_.hash = cluster_->fabric().hash() ^ traffic_.hash();
+    report_.hash = cluster_->fabric().hash();
+    for (const SwarmPart* part : parts_) {
+      report_.hash ^= part->hash();
+      report_.errors += part->errors();
+    }
     report_.virtual_time = cluster_->now();
     report_.collectives = traffic_.collectives();
     report_.messages = traffic_.messages();
-    report_.errors = traffic_.errors();
     report_.faults += faults_.count();
     report_.given_up = cluster_->fabric().counters().given_up;
     for (int h = 0; life_.near && h < cluster_->hosts(); ++h) {
@@ -281,9 +349,17 @@ class Swarm {
     if (cluster_->fabric().counters().changed != 0)
       fail(std::to_string(cluster_->fabric().counters().changed) +
            " frames left from memory that had been overwritten");
+    if (options_.training) {
+      report_.gradients = sessions_->gradients();
+      report_.dropped = sessions_->dropped();
+      report_.rounds = sessions_->rounds();
+      report_.survived = sessions_->survived();
+      report_.exchanges = partials_->exchanges() + policies_->exchanges();
+      report_.answers = policies_->answers();
+    }
     cluster_.reset();
-    traffic_.close();
-    if (!traffic_.failure().empty()) fail(traffic_.failure());
+    for (SwarmPart* part : parts_) part->close();
+    look_for_failures();
     return report_;
   }
 
@@ -291,7 +367,12 @@ class Swarm {
   Random random_;
   Life life_;
   SwarmReport report_;
-  SwarmTraffic traffic_;  // outlives the cluster: engines borrow its buffers
+  // They outlive the cluster: engines borrow their buffers.
+  SwarmTraffic traffic_;
+  std::unique_ptr<SwarmSessions> sessions_;
+  std::unique_ptr<SwarmPartials> partials_;
+  std::unique_ptr<SwarmPolicies> policies_;
+  std::vector<SwarmPart*> parts_;  // all of them
   std::unique_ptr<Cluster> cluster_;
   SwarmFaults faults_;
 
@@ -299,13 +380,19 @@ class Swarm {
   Nanos thaw_at_ = Nanos::max();
   Nanos quiet_since_;  // waiting calls have time from here on
   Deed deed_;
-  Random near_{options_.seed ^ 0x6e656172};  // for SwarmOptions::near
-  int reader_ = -1;                          // host that does not read
+  Random near_{options_.seed ^ 0x6e656172};            // for SwarmOptions::near
+  Random training_{options_.seed ^ 0x747261696e696e};  // for SwarmOptions::training
+  int reader_ = -1;                                    // host that does not read
   Nanos reads_at_ = Nanos::max(), stop_at_ = Nanos::max();
 };
 
 }  // namespace
 
-SwarmReport run_swarm(const SwarmOptions& options) { return Swarm(options).run(); }
+SwarmReport run_swarm(const SwarmOptions& options) {
+  SwarmOptions drawn = options;
+  // A quarter of the training is among hosts that share machines.
+  if (options.training && !options.many) drawn.near |= Random(options.seed ^ 0x6d656574).below(4) == 0;
+  return Swarm(drawn).run();
+}
 
 }  // namespace canarynet

@@ -6,8 +6,8 @@
 // groups live on. Without a lethal event every call must succeed. No frame leaves from memory that was given back, and
 // nothing is written there. Everything follows from the seed, so a failure replays bit for bit: run_swarm() with the
 // options it reports.
-// Parts: swarm_life (the drawing of a life), swarm_traffic (calls and their judgement), swarm_faults (faults that cost
-// time only), swarm_blame (which errors may name whom).
+// Parts: swarm_life (the drawing of a life); swarm_traffic, swarm_sessions, swarm_partials and swarm_policies (what the
+// ranks do, and its judgement); swarm_faults (faults that cost time only); swarm_blame (which errors may name whom).
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,10 @@ struct SwarmOptions {
   // frames are half written, and now and then all stop at once, for longer than the silence limit. All of it is drawn
   // beside the rest, from a stream of its own.
   bool near = false;
+  // Beside the rest ranks train: they take part in sessions, waves of partial all-reduces, and policies that ask. Each
+  // is drawn from a stream of its own.
+  bool training = false;
+  bool many = false;  // from 17 to 64 ranks
 };
 
 struct SwarmReport {
@@ -40,6 +44,13 @@ struct SwarmReport {
   std::uint64_t stops = 0;           // of all hosts at once
   std::uint64_t given_up = 0;        // frames taken back half written
   std::uint64_t through_memory = 0;  // bytes that left over shared memory
+  // SwarmOptions::training
+  std::uint64_t gradients = 0;  // pushed into sessions
+  std::uint64_t dropped = 0;    // of them
+  std::uint64_t rounds = 0;     // of sessions, each counted where its result was seen
+  std::uint64_t survived = 0;   // sessions that finished without some of their workers
+  std::uint64_t exchanges = 0;  // calls of partial all-reduces
+  std::uint64_t answers = 0;    // to workers of policies
   Nanos virtual_time;
 };
 

@@ -8,35 +8,65 @@ namespace {
 
 class Judgement {
  public:
-  Judgement(Cluster& cluster, const Life& life, const Deed& deed, const SwarmGroup& group, int world_rank,
-            const Status& status)
+  // `aborted`: an abort that was done is of this group, or of the one that this is part of. `limited`: likewise a
+  // deadline.
+  Judgement(Cluster& cluster, const Life& life, const Deed& deed, const std::vector<int>& ranks, bool aborted,
+            bool limited, int world_rank, const Status& status)
       : cluster_(cluster),
         life_(life),
         deed_(deed),
-        group_(group),
+        ranks_(ranks),
+        aborted_(aborted),
+        limited_(limited),
         host_(cluster.host_of(world_rank)),
         status_(status),
         text_(status.to_string()),
         named_rank_(status.detail().rank),
         named_(named_rank_ < 0 ? -1 : cluster.host_of(named_rank_)) {}
 
-  std::string pass() const {
-    // Rank 0 forms the groups: a host that has lost it, or is lost to it, can form none. After a death that is proved,
-    // the next one forms them.
+  // Rank 0 forms the groups and answers questions: a host that has lost it, or is lost to it, can do neither. After a
+  // death that is proved, the next one does.
+  bool lacks_coordinator() const {
     const bool proved = deed_.ending == Ending::kCrash && deed_.hangup;
-    if (status_.code() == CANARY_COORDINATOR_LOST && !proved && deed_.victim >= 0 && (lost(0) || host_ == deed_.victim))
-      return "";
+    return status_.code() == CANARY_COORDINATOR_LOST && !proved && deed_.victim >= 0 &&
+           (lost(0) || host_ == deed_.victim);
+  }
+  // Who tells the members of an exchange was lost when it had told some of them, or those who are not told are.
+  bool waits_for_the_untold() const {
+    const bool silent = deed_.ending == Ending::kFreeze || deed_.ending == Ending::kCut ||
+                        (deed_.ending == Ending::kCrash && !deed_.hangup);
+    return status_.code() == CANARY_ENTRY_TIMEOUT && silent && (lost(0) || host_ == deed_.victim);
+  }
+  // Where channels are opened on first use, the higher rank asks through the coordinator to be dialled. If that one is
+  // stopped, a member that has not called yet does not hear of it, and its silence is all that the caller knows.
+  bool waits_to_be_dialled() const {
+    const bool silent = deed_.ending == Ending::kFreeze || deed_.ending == Ending::kCut ||
+                        (deed_.ending == Ending::kCrash && !deed_.hangup);
+    return status_.code() == CANARY_PEER_SILENT && silent && lost(0) &&
+           life_.cluster.settings.connect_at_join < life_.cluster.hosts;
+  }
+  // The dead had been told of a round with more members than the next coordinator knows of.
+  bool differs_from_the_dead() const {
+    return status_.code() == CANARY_MISMATCH && deed_.ending == Ending::kCrash && lost(0) && named_ == deed_.victim;
+  }
+  bool on_the_victim() const { return host_ == deed_.victim; }
+  // The rank is of a host that the others may take for the one at fault.
+  bool may_be_given_up() const {
+    return deed_.ending == Ending::kCut && !deed_.control_cut && named_ == host_ && lost(host_);
+  }
+
+  std::string pass() const {
     switch (deed_.ending) {
       case Ending::kNone:
         return text_;
       case Ending::kAbort:
-        if (&group_ != deed_.group) return "another group was aborted: " + text_;
+        if (!aborted_) return "another group was aborted: " + text_;
         if (status_.code() != CANARY_ABORTED || named_rank_ != deed_.rank ||
             text_.find(kAbortReason) == std::string::npos)
           return "rank " + std::to_string(deed_.rank) + " has aborted the group: " + text_;
         return "";
       case Ending::kDeadline:
-        if (&group_ != deed_.group) return "the deadline was another group's: " + text_;
+        if (!limited_) return "the deadline was another group's: " + text_;
         return status_.code() == CANARY_DEADLINE ? "" : "a deadline passed: " + text_;
       case Ending::kCrash:
         if (!has(deed_.victim)) return "a host died that is not in this group: " + text_;
@@ -54,7 +84,7 @@ class Judgement {
 
  private:
   bool has(int host) const {
-    return std::any_of(group_.ranks.begin(), group_.ranks.end(), [&](int r) { return cluster_.host_of(r) == host; });
+    return std::any_of(ranks_.begin(), ranks_.end(), [&](int r) { return cluster_.host_of(r) == host; });
   }
   bool lost(int host) const {
     return deed_.victim == host ||
@@ -101,7 +131,8 @@ class Judgement {
   Cluster& cluster_;
   const Life& life_;
   const Deed& deed_;
-  const SwarmGroup& group_;
+  const std::vector<int>& ranks_;
+  const bool aborted_, limited_;
   const int host_;
   const Status& status_;
   const std::string text_;
@@ -112,7 +143,29 @@ class Judgement {
 
 std::string blame(Cluster& cluster, const Life& life, const Deed& deed, const SwarmGroup& group, int world_rank,
                   const Status& status) {
-  return Judgement(cluster, life, deed, group, world_rank, status).pass();
+  const bool is_its = &group == deed.group;
+  const Judgement judgement(cluster, life, deed, group.ranks, is_its, is_its, world_rank, status);
+  return judgement.lacks_coordinator() ? "" : judgement.pass();
+}
+
+std::string blame(Cluster& cluster, const Life& life, const Deed& deed, Joint what, const SwarmGroup& world,
+                  const std::vector<int>& ranks, int world_rank, const Status& status) {
+  // Of two hosts that miss each other, the one whose part has ended does not complain. So the other one's word is all
+  // that is known, and the text has to name both.
+  Deed seen = deed;
+  seen.alone = false;
+  const Judgement judgement(cluster, life, seen, ranks, &world == deed.group, false, world_rank, status);
+  const bool harmed = deed.ending == Ending::kCrash || deed.ending == Ending::kFreeze || deed.ending == Ending::kCut;
+  if (what == Joint::kPolicy && judgement.lacks_coordinator()) return "";
+  const bool exchange = what == Joint::kExchange || what == Joint::kPolicyExchange;
+  if (exchange && judgement.waits_to_be_dialled()) return "";
+  if (what == Joint::kPolicyExchange && judgement.differs_from_the_dead()) return "";
+  if ((what == Joint::kPolicyExchange || what == Joint::kPolicy) && judgement.waits_for_the_untold()) return "";
+  if (what == Joint::kPolicy && harmed && !judgement.on_the_victim())
+    return "the coordinator is not lost: " + status.to_string();
+  if (what == Joint::kSessionThatGoesOn && harmed && !judgement.on_the_victim() && !judgement.may_be_given_up())
+    return "the survivors go on, and this rank is one: " + status.to_string();
+  return judgement.pass();
 }
 
 }  // namespace canarynet

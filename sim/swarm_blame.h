@@ -1,4 +1,4 @@
-// sim/swarm_blame.h -- the harm done to the groups of a swarm's life, and the errors that it excuses: those that the
+// sim/swarm_blame.h -- the harm done to the ranks of a swarm's life, and the errors that it excuses: those that the
 // engine promises for it.
 #pragma once
 
@@ -31,5 +31,17 @@ struct Deed {
 // Returns "" if the deed excuses this error of a rank in that group, otherwise what is wrong with it.
 std::string blame(Cluster& cluster, const Life& life, const Deed& deed, const SwarmGroup& group, int world_rank,
                   const Status& status);
+
+// What ranks of the world do together without forming a group for it.
+enum class Joint : std::uint8_t {
+  kExchange,           // a partial all-reduce whose members all know of it
+  kPolicyExchange,     // one whose members the coordinator tells
+  kSession,            // which ends with a death
+  kSessionThatGoesOn,  // for the survivors of deaths
+  kPolicy,             // its questions to the coordinator
+};
+// The same for such an error. `ranks`: all that take part.
+std::string blame(Cluster& cluster, const Life& life, const Deed& deed, Joint what, const SwarmGroup& world,
+                  const std::vector<int>& ranks, int world_rank, const Status& status);
 
 }  // namespace canarynet

@@ -156,6 +156,45 @@ void draw_near(Random r, Life* life) {
                  std::to_string(life->stops) + " stops";
 }
 
+// Makes it a job of many ranks, which call less.
+void draw_many(Random r, Life* life) {
+  ClusterOptions& c = life->cluster;
+  c.settings.algo.clear();
+  c.settings.piece_bytes = Bytes{std::max<std::int64_t>(c.settings.piece_bytes.count, 4096)};
+  c.ranks_per_host = r.below(3) == 0 ? static_cast<int>(2 + r.below(3)) : 1;
+  std::string wires = "flat";
+  life->rails = static_cast<int>(1 + r.below(2));
+  life->pairs = true;
+  if (r.below(4) == 0) {
+    // Planning for 64 ranks that do not all meet takes seconds.
+    const int digits[] = {3, 3, 5, 5, 4}, levels[] = {3, 3, 2, 2, 3};
+    const auto which = r.below(8) == 0 ? 4 : r.below(4);
+    c.ranks_per_host = 1;
+    c.hosts = 1;
+    life->rails = levels[which];
+    for (int l = 0; l < life->rails; ++l) c.hosts *= digits[which];
+    c.wiring = Wiring::bcube(digits[which], life->rails);
+    life->pairs = false;
+    life->safe_rail = false;
+    wires = "bcube";
+  } else {
+    c.hosts = static_cast<int>(17 + r.below(48)) / c.ranks_per_host;
+    c.hosts = std::max(c.hosts, 16 / c.ranks_per_host + 1);
+    c.wiring = Wiring::flat(c.hosts, life->rails);
+    life->safe_rail = life->rails > 1;
+  }
+  const std::int64_t opened[] = {0, 4, 32};
+  c.settings.connect_at_join = opened[r.below(3)];
+  life->large = false;
+  life->collectives = static_cast<int>(r.below(5));
+  life->messages = std::min(life->messages, 5);
+  life->groups = life->pairs ? std::min(life->groups, 1) : 0;
+  life->shape += "; many: " + wires + " " + std::to_string(c.hosts) + "x" + std::to_string(c.ranks_per_host) +
+                 " ranks, " + std::to_string(life->rails) + " rails, " + std::to_string(life->collectives) +
+                 " collectives, " + std::to_string(life->groups) + " groups, connects to " +
+                 std::to_string(c.settings.connect_at_join);
+}
+
 }  // namespace
 
 bool Life::share_network(int a, int b) const {
@@ -177,8 +216,14 @@ Life draw_life(Random& random, const SwarmOptions& options) {
     be_patient(&life);
   // Every other life without shared memory opens its channels on first use.
   if (!options.near && Random(options.seed ^ 0x737061727365).below(2) == 0) life.cluster.settings.connect_at_join = 0;
+  if (options.many) draw_many(Random(options.seed ^ 0x6d616e79), &life);
   if (options.near) draw_near(Random(~options.seed), &life);
   if (options.lethal) draw_ending(random, &life);
+  // Words about policies are said once per connection, and come in their order there.
+  life.cluster.fabric.reliable_control = options.training;
+  // A worker that is told of an exchange may wait for one that is not told, because the coordinator is lost. All may
+  // stand still for minutes.
+  if (options.lethal && options.training) life.cluster.settings.entry_limit = options.near ? 200_s : 20_s;
   if (!options.faults) {
     DirectionOptions& out = life.cluster.fabric.nic.out;
     out.loss_ppm = out.duplicate_ppm = out.reorder_ppm = out.corrupt_ppm = 0;

@@ -19,18 +19,22 @@ double budget_seconds() {
   return text != nullptr ? std::atof(text) : 0.0;
 }
 
-void campaign(std::uint64_t first_seed, bool lethal, bool faults, bool near = false) {
+void campaign(SwarmOptions options, std::uint64_t seeds = kSeeds) {
+  const std::uint64_t first_seed = options.seed;
   if (const char* one = std::getenv("CANARY_SIM_SEED")) {
-    const SwarmReport r = run_swarm({std::strtoull(one, nullptr, 10), lethal, faults, near});
+    options.seed = std::strtoull(one, nullptr, 10);
+    const SwarmReport r = run_swarm(options);
     EXPECT_TRUE(r.ok) << r.failure << "\n" << r.shape;
     std::printf("%s\n", r.shape.c_str());
     return;
   }
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(budget_seconds());
   std::uint64_t seed = first_seed, collectives = 0, messages = 0, faults_seen = 0;
-  const std::uint64_t last = first_seed + (std::getenv("CANARY_TEST_QUICK") != nullptr ? kQuickSeeds : kSeeds);
+  const bool quick = std::getenv("CANARY_TEST_QUICK") != nullptr;
+  const std::uint64_t last = first_seed + (quick ? (seeds * kQuickSeeds + kSeeds - 1) / kSeeds : seeds);
   while (seed < last || std::chrono::steady_clock::now() < end) {
-    const SwarmReport r = run_swarm({seed, lethal, faults, near});
+    options.seed = seed;
+    const SwarmReport r = run_swarm(options);
     ASSERT_TRUE(r.ok) << "seed " << seed << ": " << r.failure << "\n  " << r.shape
                       << "\n  replay: CANARY_SIM_SEED=" << seed << " swarm_test --gtest_filter="
                       << testing::UnitTest::GetInstance()->current_test_info()->test_suite_name() << "."
@@ -46,11 +50,13 @@ void campaign(std::uint64_t first_seed, bool lethal, bool faults, bool near = fa
               static_cast<unsigned long>(faults_seen));
 }
 
-TEST(Swarm, WithoutFaultsEverythingSucceeds) { campaign(1, false, false); }
-TEST(Swarm, LossyNetworksAndDyingNicsChangeNoResult) { campaign(1'000'000, false, true); }
-TEST(Swarm, WhatEndsAGroupIsNamedByAllAndNothingHangs) { campaign(2'000'000, true, true); }
-TEST(Swarm, MachinesWithSlowReadersAndPausesOfAllChangeNoResult) { campaign(3'000'000, false, true, true); }
-TEST(Swarm, WhatEndsAGroupInTheMiddleOfFramesIsNamedByAll) { campaign(4'000'000, true, true, true); }
+TEST(Swarm, WithoutFaultsEverythingSucceeds) { campaign({1, false, false}); }
+TEST(Swarm, LossyNetworksAndDyingNicsChangeNoResult) { campaign({1'000'000, false}); }
+TEST(Swarm, WhatEndsAGroupIsNamedByAllAndNothingHangs) { campaign({2'000'000, true}); }
+TEST(Swarm, MachinesWithSlowReadersAndPausesOfAllChangeNoResult) { campaign({3'000'000, false, true, true}); }
+TEST(Swarm, WhatEndsAGroupInTheMiddleOfFramesIsNamedByAll) { campaign({4'000'000, true, true, true}); }
+TEST(Swarm, TrainingLosesNoGradientAndSumsNoneTwice) { campaign({6'000'000, false, true, false, true}, 20); }
+TEST(Swarm, TrainingGoesOnAfterDeathsOrNamesThem) { campaign({7'000'000, true, true, false, true}, 20); }
 
 // The lives above must do what they are meant to do. The figures are low, since there are few lives.
 TEST(Swarm, NearLivesStopReadersInTheMiddleOfFramesAndAllAtOnce) {
@@ -67,13 +73,31 @@ TEST(Swarm, NearLivesStopReadersInTheMiddleOfFramesAndAllAtOnce) {
   EXPECT_GT(sum.through_memory, 20u << 20);
 }
 
+TEST(Swarm, TrainingLivesDropGradientsSurviveDeathsAndAskCoordinators) {
+  SwarmReport sum;
+  for (std::uint64_t seed = 8'000'000; seed < 8'000'020; ++seed) {
+    const SwarmReport r = run_swarm({seed, true, true, false, true});
+    ASSERT_TRUE(r.ok) << "seed " << seed << ": " << r.failure;
+    sum.dropped += r.dropped;
+    sum.rounds += r.rounds;
+    sum.survived += r.survived;
+    sum.exchanges += r.exchanges;
+    sum.answers += r.answers;
+  }
+  EXPECT_GT(sum.dropped, 5u);
+  EXPECT_GT(sum.rounds, 500u);
+  EXPECT_GT(sum.survived, 2u);
+  EXPECT_GT(sum.exchanges, 300u);
+  EXPECT_GT(sum.answers, 100u);
+}
+
 TEST(Swarm, ASeedReplaysBitForBit) {
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
-    const SwarmOptions options{seed, seed % 2 == 0, true, seed % 4 < 2};
+    const SwarmOptions options{seed, seed % 2 == 0, true, seed % 4 < 2, seed > 4};
     const SwarmReport a = run_swarm(options), b = run_swarm(options);
     EXPECT_EQ(a.hash, b.hash) << "seed " << seed;
     EXPECT_EQ(a.virtual_time, b.virtual_time);
-    EXPECT_NE(a.hash, run_swarm({seed + 100, options.lethal, true, options.near}).hash);
+    EXPECT_NE(a.hash, run_swarm({seed + 100, options.lethal, true, options.near, options.training}).hash);
   }
 }
 

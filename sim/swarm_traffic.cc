@@ -6,8 +6,6 @@
 namespace canarynet {
 namespace {
 
-constexpr std::size_t kShelfBytes = 64 << 20;  // watched after they were given back; the oldest beyond that are freed
-
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 void fill_message(std::uint64_t seed, std::byte* data, std::size_t bytes) {
@@ -387,7 +385,7 @@ void SwarmTraffic::settle(const Pending& p) {
   last_event_ = cluster_->now();
   const OpTicket& ticket = ticket_of(p);
   const int world_rank = p.group->ranks[at(p.rank)];
-  hash_ = (hash_ ^ static_cast<std::uint64_t>(ticket.code)) * 0x100000001b3ull;
+  mix(static_cast<std::uint64_t>(ticket.code));
   if (ticket.code != CANARY_OK) {
     ++errors_;
     p.group->erred = true;
@@ -461,13 +459,7 @@ void SwarmTraffic::settle_message(const Pending& p) {
 
 void SwarmTraffic::shelve(std::vector<std::unique_ptr<Lent>> lent) {
   for (auto& one : lent) {
-    shelf_bytes_ += one->memory.size();
-    shelf_.push_back(std::move(one));
-  }
-  while (shelf_bytes_ > kShelfBytes) {
-    if (std::string where = shelf_.front()->memory.trespass(); !where.empty()) fail(where);
-    shelf_bytes_ -= shelf_.front()->memory.size();
-    shelf_.pop_front();
+    if (const std::string where = shelf_.add(std::move(one->memory)); !where.empty()) fail(where);
   }
 }
 
@@ -530,9 +522,7 @@ void SwarmTraffic::close() {
     shelve(std::move(round->input));
     shelve(std::move(round->output));
   }
-  for (const auto& lent : shelf_) {
-    if (std::string where = lent->memory.trespass(); !where.empty()) fail(where);
-  }
+  if (const std::string where = shelf_.trespass(); !where.empty()) fail(where);
 }
 
 }  // namespace canarynet

@@ -3,7 +3,7 @@
 //
 // A rank's part is judged the moment its ticket is done, before anything else happens: an OK must come with the right
 // bytes, an error must be one that the swarm excuses. Then its buffers are overwritten, and watched until the life ends
-// (sim/lent_memory.h). One owner thread. It must outlive the cluster, whose engines borrow its buffers.
+// (sim/lent_memory.h).
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,10 @@
 #include "base/random.h"
 #include "sim/cluster.h"
 #include "sim/lent_memory.h"
+#include "sim/lent_shelf.h"
 #include "sim/oracle.h"
 #include "sim/swarm_life.h"
+#include "sim/swarm_part.h"
 
 namespace canarynet {
 
@@ -36,36 +38,28 @@ struct SwarmGroup {
   bool has(int world_rank) const;
 };
 
-class SwarmTraffic final : public PollWatcher {
+class SwarmTraffic final : public SwarmPart {
  public:
   // Returns "" if the rank may get this error, otherwise what is wrong with it.
   using Excuse = std::function<std::string(const SwarmGroup& group, int world_rank, const Status& status)>;
   SwarmTraffic(const Life& life, Random& random, Excuse excuse);
 
-  // Call it when the cluster has joined.
-  void begin(Cluster* cluster);
-  // Lets one rank do one thing that it may do now. Returns false if there is none.
-  bool act();
-  // Whether everything was called and has ended, on hosts that still live.
-  bool finished() const;
-  // Call it when a host's process has ended: its ranks call no more.
-  void bury(int host);
-  void form_no_more() { groups_left_ = 0; }
+  void begin(Cluster* cluster) override;
+  bool act() override;
+  bool finished() const override;
+  void give_up(int) override { groups_left_ = 0; }
+  void bury(int host) override;
+  void close() override;
+  std::string pending() const override;
   // Picks a rank of a group that may abort it, or whose operation under way may get a deadline; false if there is none.
   bool pick_member(const SwarmGroup** group, int* world_rank, GroupMember** member);
   bool pick_pending(const SwarmGroup** group, int* world_rank, GroupMember** member, OpTicket** ticket);
   // In every group with an error each member that lives must be refused at once.
   void expect_dead();
-  // Call it when the life is over, and its cluster gone: nobody may have written where it had no right to.
-  void close();
+  const SwarmGroup& world() const { return groups_.front(); }
 
-  const std::string& failure() const { return failure_; }  // "": all is well
-  std::string pending() const;                             // what has not ended, for people
-  Nanos last_event() const { return last_event_; }         // when something was last called, or ended
   std::uint64_t collectives() const { return collectives_; }
   std::uint64_t messages() const { return messages_; }
-  std::uint64_t errors() const { return errors_; }
-  std::uint64_t hash() const { return hash_; }  // of all results
 
   // PollWatcher
   void polled(int host) override;
@@ -135,9 +129,6 @@ class SwarmTraffic final : public PollWatcher {
   void close_round(Round* round);
   void close_message(Message* message);
   void shelve(std::vector<std::unique_ptr<Lent>> lent);
-  void fail(const std::string& why) {
-    if (failure_.empty()) failure_ = why;
-  }
   int group_rank(const SwarmGroup& group, int world_rank) const;
   bool pending_in(const SwarmGroup& group, int world_rank) const;
 
@@ -152,16 +143,13 @@ class SwarmTraffic final : public PollWatcher {
   std::size_t pending_count_ = 0;
   std::vector<std::unique_ptr<Round>> rounds_;           // with open parts
   std::vector<std::unique_ptr<Message>> open_messages_;  // likewise
-  std::deque<std::unique_ptr<Lent>> shelf_;              // given back; watched
-  std::size_t shelf_bytes_ = 0;
+  LentShelf shelf_;
   std::vector<Echo> echoes_;
   std::deque<OpTicket> probes_;  // of expect_dead()
   float probe_ = 1;
   std::map<std::tuple<std::size_t, int, int>, std::uint64_t> message_count_;
   int collectives_left_, messages_left_, groups_left_;
-  std::string failure_;
-  Nanos last_event_;
-  std::uint64_t collectives_ = 0, messages_ = 0, errors_ = 0, hash_ = 0;
+  std::uint64_t collectives_ = 0, messages_ = 0;
 };
 
 }  // namespace canarynet

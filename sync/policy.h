@@ -142,6 +142,7 @@ struct Recollection {
   const Question* question = nullptr;  // its last one; nullptr: it has asked nothing
   Nanos ago;                           // when it was asked
   bool open = false;                   // no answer has come
+  bool leaves = false;                 // it asks no more: it ends what it was told of, and died() follows
   const Told* told = nullptr;          // the last exchange that it was told of; nullptr: none
 };
 

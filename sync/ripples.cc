@@ -77,14 +77,15 @@ void GroupGenerator::asked(Nanos, const Question& question, Answers* answers) {
   if (question.kind != Question::Kind::kGroup || waiting_.has(w)) return;
   ++questions_[static_cast<std::size_t>(w)];
   waiting_.add(w);
+  const std::size_t before = order_.size();
   if (options_.mode != Mode::kSmart) {
     make_random(w);
   } else if (buffered_[static_cast<std::size_t>(w)] == 0) {
     divide(w);
   }
   // Without a group now (no mate, or all too slow) it would wait for nothing.
-  const bool has_one = options_.mode == Mode::kSmart ? buffered_[static_cast<std::size_t>(w)] > 0
-                                                     : !order_.empty() && groups_[order_.back()].caller == w;
+  const bool has_one =
+      options_.mode == Mode::kSmart ? buffered_[static_cast<std::size_t>(w)] > 0 : order_.size() > before;
   if (!has_one) return answer_alone(w, answers);
   start(answers);
 }
@@ -187,9 +188,9 @@ void GroupGenerator::start(Answers* answers) {
 void GroupGenerator::recall(Nanos, const Recollection& r) {
   if (r.worker < 0 || r.worker >= workers() || !alive_.has(r.worker)) return;
   successor_ = true;
-  come_.add(r.worker);
+  if (!r.leaves) come_.add(r.worker);
   next_number_ = std::max(next_number_, kNumbersLeft);
-  if (r.open && r.question != nullptr && r.question->kind == Question::Kind::kGroup) {
+  if (!r.leaves && r.open && r.question != nullptr && r.question->kind == Question::Kind::kGroup) {
     waiting_.add(r.worker);
     reopened_.add(r.worker);
   }

@@ -478,5 +478,32 @@ TEST(Ripples, AQuestionThatComesBeforeOthersAreDoneIsAnswered) {
   EXPECT_EQ(answers[0].worker, 0);
 }
 
+// Its last group waits for the other member, and nobody else may be free.
+TEST(Ripples, AQuestionForWhichThereIsNoGroupIsAnsweredBesideOneOfTheSameCaller) {
+  GroupGenerator::Options options;
+  options.mode = GroupGenerator::Mode::kPairs;
+  options.host_of = {0, 1, 2, 3};
+  Random random(1);
+  GroupGenerator generator(options, &random);
+  Answers answers;
+  Question question;
+  question.kind = Question::Kind::kGroup;
+  generator.asked({}, question, &answers);
+  ASSERT_EQ(answers.size(), 2u);
+  question.kind = Question::Kind::kDone;
+  question.number = answers[0].number;
+  generator.asked({}, question, &answers);
+  Recollection late;
+  late.worker = 2;
+  generator.recall({}, late);
+  generator.recalled({}, &answers);
+  ASSERT_EQ(answers.size(), 2u);
+  question.kind = Question::Kind::kGroup;
+  generator.asked({}, question, &answers);
+  ASSERT_EQ(answers.size(), 3u) << "it waits for nothing";
+  EXPECT_EQ(answers[2].kind, Answer::Kind::kAlone);
+  EXPECT_EQ(answers[2].worker, 0);
+}
+
 }  // namespace
 }  // namespace canarynet::sync
