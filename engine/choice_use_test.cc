@@ -51,6 +51,30 @@ TEST_F(ChoiceUseTest, FewOperationsAreEnoughOnlyWhereTheyTakeLongOrFarTooLong) {
   EXPECT_TRUE(cell.enough(took(PlannerId::kMesh)));
 }
 
+TEST_F(ChoiceUseTest, WhatCodecsMakeHasCellsOfItsOwn) {
+  constexpr std::uint32_t kCodec = 3;
+  ChoiceUse::Cell* const coded = use.coded_cell(kCodec, kBytes);
+  ASSERT_NE(coded, nullptr);
+  EXPECT_EQ(use.coded_cell(kCodec, kBytes), coded);
+  EXPECT_EQ(use.find_coded(kCodec, 4 * kBytes), nullptr);
+  coded->static_known = true;
+  coded->note_entered(kBytes);
+  EXPECT_EQ(use.classes().size(), 1u) << "nobody has asked for a choice";
+  EXPECT_FALSE(use.measures_coded());
+  coded->measured = true;
+  EXPECT_TRUE(use.measures_coded());
+  ASSERT_EQ(use.classes().size(), 2u);
+  EXPECT_EQ(use.classes()[1].codec, kCodec);
+  run(PlannerId::kRing, 10_ms);
+  EXPECT_FALSE(use.all_tried({}));
+  EXPECT_TRUE(use.all_tried({}, [](const ChoiceUse::Cell& c) { return c.codec == 0; })) << "it does not run now";
+  for (int i = 0; i < 8; ++i) coded->took[static_cast<std::size_t>(PlannerId::kRing)][0].note_slowest(5_ms);
+  EXPECT_TRUE(use.all_tried({}));
+  for (std::uint32_t i = 1; i < ChoiceUse::kCodedMax; ++i) EXPECT_NE(use.coded_cell(kCodec + i, kBytes), nullptr);
+  EXPECT_EQ(use.coded_cell(1, kBytes), nullptr) << "there are too many";
+  EXPECT_EQ(use.coded_cell(kCodec, kBytes), coded);
+}
+
 TEST_F(ChoiceUseTest, TheFirstOperationsByAPlannerDoNotCount) {
   run(PlannerId::kMesh, 100_ms, 2);
   run(PlannerId::kMesh, 10_ms, 6);
