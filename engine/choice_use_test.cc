@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/codec_use.h"
+
 namespace canarynet {
 namespace {
 
@@ -73,6 +75,37 @@ TEST_F(ChoiceUseTest, WhatCodecsMakeHasCellsOfItsOwn) {
   for (std::uint32_t i = 1; i < ChoiceUse::kCodedMax; ++i) EXPECT_NE(use.coded_cell(kCodec + i, kBytes), nullptr);
   EXPECT_EQ(use.coded_cell(1, kBytes), nullptr) << "there are too many";
   EXPECT_EQ(use.coded_cell(kCodec, kBytes), coded);
+}
+
+// What a codec took by another plan is not what it takes now.
+TEST(CodecUse, ACodecIsTimedAnewWhenItsPlanChanges) {
+  CodecUse use;
+  CodecUse::Cell* const cell = use.add(number_asked("artopk:star:0.1,auto").value(), kBytes);
+  constexpr std::size_t kDense = 0, kArTopK = 1, kAgTopK = 2;
+  const auto fill = [&] {
+    for (const std::size_t i : {kDense, kArTopK, kAgTopK}) {
+      for (int n = 0; n < 8; ++n) cell->took[i].note_slowest(10_ms);
+    }
+  };
+  MeasuredRow row;
+  row.asked = codec_number(candidates_of(cell->asked).specs[kArTopK]).value();
+  row.keeps_static = true;
+  const auto table = [](const MeasuredRow& r) { return MeasuredTable(1, {r}); };
+  fill();
+  use.begin_anew({}, table(row));
+  EXPECT_TRUE(CodecUse::enough(cell->took[kArTopK])) << "it goes by what it went by";
+  MeasuredRow other = row;
+  other.keeps_static = false;
+  other.planner = PlannerId::kTree;
+  use.begin_anew(table(row), table(other));
+  EXPECT_FALSE(CodecUse::enough(cell->took[kArTopK]));
+  EXPECT_TRUE(CodecUse::enough(cell->took[kAgTopK]));
+  EXPECT_TRUE(CodecUse::enough(cell->took[kDense]));
+  fill();
+  use.begin_anew(table(other), table(other));
+  EXPECT_TRUE(CodecUse::enough(cell->took[kArTopK]));
+  use.begin_anew({}, table(other));
+  EXPECT_FALSE(CodecUse::enough(cell->took[kArTopK]));
 }
 
 TEST_F(ChoiceUseTest, TheFirstOperationsByAPlannerDoNotCount) {

@@ -146,6 +146,42 @@ TEST(CodecPlans, AChoiceOfArTopKChoosesItsCarrierAndNothingElse) {
   EXPECT_EQ(planner_now(c), "mesh") << "nobody asked for a choice";
 }
 
+// AR-Topk by its best plan is what gathering is compared with, and once that is chosen, plans that nothing runs by are
+// left alone.
+TEST(CodecPlans, CarriersAreTriedBeforeAnotherCodecTakesTheirPlaceAndNotBehindIt) {
+  if (std::getenv("CANARY_TEST_QUICK") != nullptr) GTEST_SKIP() << "CANARY_TEST_QUICK: it takes a minute";
+  Cluster c(measuring(cluster(4, 5_ms, 1'000)));
+  ASSERT_TRUE(c.join());
+  constexpr std::size_t kAgTopK = 2;
+  const auto gathered = [&] {
+    const auto& cells = c.world(0)->group->codec_use.cells();
+    return cells.empty() ? 0 : cells[0]->took[kAgTopK].operations;
+  };
+  exchange(c, 20_s, "artopk:star:0.1,auto", 1, [&] { return gathered() > 0; });
+  ASSERT_EQ(gathered(), 1u) << why(c);
+  const auto& carriers = c.world(0)->group->use.coded_cells();
+  ASSERT_EQ(carriers.size(), 1u);
+  int tried = 0;
+  for (const auto& by : carriers[0]->took) tried += by[0].operations + by[0].before.operations > 0;
+  EXPECT_GE(tried, 3) << why(c);
+  // Other operations are tried anew when the links change, and what nothing runs by is not.
+  const auto before = gathered();
+  const Values input = gradients(4, kCount, 5);
+  for (int i = 0; i < 250; ++i) {
+    if (i == 50) {
+      for (int host = 0; host < 4; ++host)
+        c.fabric().nic(host, 0) = NicOptions::link(8_ms, BytesPerSec::from_mbit(1'000));
+    }
+    Exchange plain(c, input, "", 0);
+    ASSERT_NO_FATAL_FAILURE(plain.expect_equal("plain"));
+    Exchange asked(c, input, "artopk:star:0.1,auto");
+    ASSERT_NO_FATAL_FAILURE(asked.expect_equal("asked"));
+  }
+  EXPECT_GE(gathered(), before + 200) << why(c);
+  const std::string text = why(c);
+  EXPECT_EQ(text.find(", tried by table", text.find("; values of")), std::string::npos) << text;
+}
+
 // By size and topology a mesh carries what codecs encode, since it encodes least.
 TEST(CodecPlans, EncodedPiecesGoByTheFastestPlan) {
   const auto seconds = [](const std::string& algo) {
