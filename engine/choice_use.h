@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "collectives/measured_table.h"
 #include "collectives/selector.h"
 #include "collectives/table_costs.h"
+#include "compress/codec_ask.h"
 
 namespace canarynet {
 
@@ -78,8 +80,10 @@ class ChoiceUse {
     bool on_trial = false;
     std::int64_t judged_ns = 0;
 
-    // With a codec: its number (0: none), the class of sizes, and the bytes of the caller's operation, the latest one.
+    // With a codec: its number (0: none) and name, the class of sizes, and the bytes of the caller's operation, the
+    // latest one.
     std::uint32_t codec = 0;
+    std::string codec_name;
     int coded_class = 0;
     std::uint64_t called_bytes = 0;
     // What the model must know of encoded pieces (but for the speeds).
@@ -146,6 +150,7 @@ class ChoiceUse {
     if (coded_.size() == kCodedMax) return nullptr;
     Cell& made = *coded_.emplace_back(std::make_unique<Cell>());
     made.codec = codec;
+    made.codec_name = text_asked(codec);
     made.coded_class = canarynet::size_class(bytes);
     made.element_bytes = sizeof(float);
     made.measured = false;  // until somebody says so

@@ -157,7 +157,7 @@ std::string Engine::explain_carrier(const GroupMember& m, const ChoiceUse::Cell&
                                ? "values of " + as_written(Bytes{static_cast<std::int64_t>(cell.usual_bytes)})
                                : "pieces";
   const ChoiceView view = choice_view(*m.group, m.entered + 1, Collective::kAllReduce, cell.usual_bytes, cell.codec);
-  return "; " + what + " by " + to_text(codec) + " go by " + planner_reasons(m, view, cell.measured);
+  return "; " + what + " by " + cell.codec_name + " go by " + planner_reasons(m, view, cell.measured);
 }
 
 std::string Engine::explain_planner(const GroupMember& m, Collective collective, std::uint64_t bytes) const {
