@@ -1,7 +1,9 @@
 #include "collectives/codec_pick.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <vector>
 
 #include "collectives/piece_coder.h"
 #include "collectives/topk_cost.h"
@@ -51,6 +53,40 @@ double codec_work(const CodecSpeed& speed, std::uint64_t bytes, int ranks, bool 
   // Each rank encodes its input but for its own part, and the sum of that part. Of what the others send it decodes its
   // own part from each, and all other parts as sums. Feedback decodes all that is encoded, else the sum alone.
   return speed.encode * all + speed.decode * (2 * all * (n - 1) / n + (feedback ? all : all / n));
+}
+
+// As assign_slots() of collectives/program.cc has it: what was complete when it was written is handed on as it is, and
+// every other send encodes what it finds.
+double codec_work(const CodecSpeed& speed, PlannerId id, const PlanRequest& request, bool feedback) {
+  std::vector<std::uint64_t> leaves;
+  planner(id).leaves(request, &leaves);
+  double most = 0;
+  for (int rank = 0; rank < request.ranks; ++rank) {
+    Plan plan;
+    planner(id).plan(request, rank, &plan);
+    std::array<std::vector<bool>, 3> whole;  // [Buffer][leaf]
+    for (auto& of_buffer : whole) of_buffer.assign(leaves.size(), false);
+    double encoded = 0, decoded = 0;
+    for (const Step& s : plan.steps) {
+      const bool receives = s.kind == StepKind::kReceive || s.kind == StepKind::kReceiveReduce;
+      for (std::uint32_t leaf = s.leaf_begin; leaf < s.leaf_end; ++leaf) {
+        const auto bytes = static_cast<double>((leaves[leaf + 1] - leaves[leaf]) * sizeof(float));
+        const bool of_source = whole[static_cast<std::size_t>(s.src)][leaf];
+        if (receives) decoded += bytes;
+        if (s.kind == StepKind::kSend) {
+          if (of_source) continue;
+          encoded += bytes;
+          if (feedback) decoded += bytes;
+          continue;
+        }
+        if (s.finish) encoded += bytes, decoded += bytes;  // and keeps what everybody else will decode
+        whole[static_cast<std::size_t>(s.dst)][leaf] =
+            s.finish || s.kind == StepKind::kReceive || (s.kind == StepKind::kCopy && of_source);
+      }
+    }
+    most = std::max(most, speed.encode * encoded + speed.decode * decoded);
+  }
+  return most;
 }
 
 CodecPick pick_codec(std::span<CodecTrial> trials, std::size_t present) {

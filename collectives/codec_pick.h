@@ -12,6 +12,7 @@
 #include <span>
 
 #include "collectives/link_costs.h"
+#include "collectives/schedule.h"
 #include "compress/spec.h"
 
 namespace canarynet {
@@ -45,6 +46,9 @@ double wire_share(const CodecSpec& spec, std::uint64_t bytes, int ranks, std::ui
 double top_k_share(const CodecSpec& spec, std::uint64_t bytes, int ranks, LinkCost link);
 // Seconds that a rank encodes and decodes for an all-reduce by a mesh: every value is encoded twice in all.
 double codec_work(const CodecSpeed& speed, std::uint64_t bytes, int ranks, bool feedback);
+// The same by any planner, of the rank that has the most to do: one with partial sums encodes each of them for the next
+// hop. The request is an all-reduce of f32 that has passed the planner's check.
+double codec_work(const CodecSpeed& speed, PlannerId id, const PlanRequest& request, bool feedback);
 // trials[0] is dense. The present one stays best until it has run.
 CodecPick pick_codec(std::span<CodecTrial> trials, std::size_t present);
 

@@ -85,6 +85,25 @@ TEST(CodecPick, SharesAndWorkCountPiecesAndRanks) {
   EXPECT_NEAR(codec_work({2e-9, 1e-9}, 1000, 4, false), 1000 * (2e-9 + 1e-9 * 1.75), 1e-12);
 }
 
+// What ranks encode and decode by a plan, in units of all values; a mesh by its plan and by its closed form.
+TEST(CodecPick, PlansOfManyHopsEncodeAndDecodeMore) {
+  const auto reach = Reachability::full(8, 1);
+  const PlanRequest request{.ranks = 8, .count = 8 * 32 * 100, .reach = &reach};
+  const auto bytes = static_cast<double>(request.count * sizeof(float));
+  for (const bool feedback : {false, true}) {
+    EXPECT_NEAR(codec_work({2e-9, 1e-9}, PlannerId::kMesh, request, feedback),
+                codec_work({2e-9, 1e-9}, request.count * sizeof(float), 8, feedback), 1e-12);
+  }
+  const auto encoded = [&](PlannerId id) { return codec_work({1, 0}, id, request, true) / bytes; };
+  const auto decoded = [&](PlannerId id) { return codec_work({0, 1}, id, request, false) / bytes; };
+  EXPECT_NEAR(encoded(PlannerId::kRing), 1, 1e-9) << "seven eighths as partial sums, one eighth as a sum";
+  EXPECT_NEAR(decoded(PlannerId::kRing), 14.0 / 8 + 1.0 / 8, 1e-9);
+  EXPECT_NEAR(encoded(PlannerId::kTree), 1, 1e-9) << "a leaf its input, the root the sum; results are handed on";
+  EXPECT_NEAR(decoded(PlannerId::kTree), 4, 1e-9) << "the root from three others, and what it has encoded";
+  EXPECT_NEAR(encoded(PlannerId::kParameterServer), 1, 1e-9);
+  EXPECT_NEAR(decoded(PlannerId::kParameterServer), 8, 1e-9);
+}
+
 // Worked by hand: 8 ranks, 10^8 values, 1 ms, 10 Gbit/s (0.32 s for all bytes), 1 % of the values.
 TEST(CodecPick, ExchangesOfTopKAreWeighedAgainstADenseRing) {
   const LinkCost link{1e-3, 8e-10};

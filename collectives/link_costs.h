@@ -32,6 +32,13 @@ class LinkCosts {
   void set_guessed_beta(double beta) {
     for (const std::uint64_t link : guessed_) links_[link].beta = beta;
   }
+  // The same links where a byte takes so many times as long.
+  LinkCosts times(double share) const {
+    LinkCosts out = *this;
+    out.everywhere_.beta *= share;
+    for (auto& [link, cost] : out.links_) cost.beta *= share;
+    return out;
+  }
   LinkCost usual() const { return everywhere_; }
   LinkCost of(int from, int to, int rail) const {
     const auto found = links_.find(key(from, to, rail));

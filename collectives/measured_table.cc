@@ -15,10 +15,17 @@ bool before(const MeasuredRow& a, const MeasuredRow& b) {
   return std::tuple(a.collective, a.size_class, a.asked) < std::tuple(b.collective, b.size_class, b.asked);
 }
 
-// nullptr, or why the row can't choose a codec.
+// nullptr, or why the row can't choose a planner.
+const char* why_no_planner_row(const wire::DecisionRow& w) {
+  return w.planner >= kPlannerCount || w.runner_up >= kPlannerCount ? "a row with a planner that is not known"
+                                                                    : nullptr;
+}
+
+// nullptr, or why the row can't be for operations that ask for a codec, or name one.
 const char* why_no_codec_row(const wire::DecisionRow& w) {
   if (static_cast<Collective>(w.collective) != Collective::kAllReduce) return "a codec for a collective that has none";
-  if (!asks_for_choice(w.asked) || !check_asked(w.asked).ok()) return "a row for what nobody can ask for";
+  if (!check_asked(w.asked).ok()) return "a row for what nobody can ask for";
+  if (!asks_for_choice(w.asked)) return why_no_planner_row(w);
   const std::size_t candidates = candidates_of(w.asked).count;
   if (w.planner >= candidates || w.runner_up >= candidates) return "a row with a codec that is no candidate";
   return w.keeps_static != 0 || w.piece_bytes != 0 || w.reason != 0 ? "a row that chooses a codec and more" : nullptr;
@@ -39,6 +46,8 @@ const char* why_no_order(wire::ListIn<std::uint16_t> order, int ranks) {
 
 }  // namespace
 
+bool MeasuredRow::chooses_codec() const { return asks_for_choice(asked); }
+
 MeasuredTable::MeasuredTable(std::uint32_t version, std::vector<MeasuredRow> rows,
                              std::vector<std::uint16_t> ring_order)
     : version_(version), rows_(std::move(rows)), ring_order_(std::move(ring_order)) {
@@ -51,18 +60,16 @@ MeasuredTable::MeasuredTable(std::uint32_t version, std::vector<MeasuredRow> row
   if (identity_ == 0) identity_ = 1;  // 0 says that there is no table
 }
 
-const MeasuredRow* MeasuredTable::find(Collective collective, std::uint64_t bytes) const {
+const MeasuredRow* MeasuredTable::find(Collective collective, std::uint64_t bytes, std::uint32_t codec) const {
   MeasuredRow wanted;
   wanted.collective = collective;
   wanted.size_class = canarynet::size_class(bytes);
+  wanted.asked = codec;
   return find(wanted);
 }
 
 const MeasuredRow* MeasuredTable::find_codec(std::uint32_t asked, std::uint64_t bytes) const {
-  MeasuredRow wanted;
-  wanted.size_class = canarynet::size_class(bytes);
-  wanted.asked = asked;
-  return find(wanted);
+  return find(Collective::kAllReduce, bytes, asked);
 }
 
 const MeasuredRow* MeasuredTable::find(const MeasuredRow& wanted) const {
@@ -77,8 +84,8 @@ std::vector<wire::DecisionRow> MeasuredTable::to_wire() const {
     w.collective = static_cast<std::uint8_t>(row.collective);
     w.size_class = static_cast<std::uint8_t>(row.size_class);
     w.asked = row.asked;
-    w.planner = row.asked != 0 ? row.codec : static_cast<std::uint8_t>(row.planner);
-    w.runner_up = row.asked != 0 ? row.codec_runner_up : static_cast<std::uint8_t>(row.runner_up);
+    w.planner = row.chooses_codec() ? row.codec : static_cast<std::uint8_t>(row.planner);
+    w.runner_up = row.chooses_codec() ? row.codec_runner_up : static_cast<std::uint8_t>(row.runner_up);
     w.keeps_static = row.keeps_static ? 1 : 0;
     w.reason = static_cast<std::uint8_t>(row.reason);
     w.to_follow = row.to_follow;
@@ -103,8 +110,8 @@ const char* MeasuredTable::from_wire(const wire::TableProposal& proposal, int ra
     if (w.size_class >= kSizeClasses) return "a row for a class of sizes that can't be";
     if (w.asked != 0) {
       if (const char* const why = why_no_codec_row(w); why != nullptr) return why;
-    } else if (w.planner >= kPlannerCount || w.runner_up >= kPlannerCount) {
-      return "a row with a planner that is not known";
+    } else if (const char* const why = why_no_planner_row(w); why != nullptr) {
+      return why;
     }
     if (w.keeps_static > 1) return "a row that neither keeps nor changes the static choice";
     if (w.reason >= kRowReasons) return "a row for a reason that is not known";
@@ -113,8 +120,8 @@ const char* MeasuredTable::from_wire(const wire::TableProposal& proposal, int ra
       return "a row with trials that can't follow";
     if (w.piece_bytes > piece_bytes || w.piece_bytes % 128 != 0) return "a row with pieces that can't be";
     if (w.in_order > 1) return "a row whose in_order is neither 0 nor 1";
-    if (w.in_order == 1 &&
-        (w.asked != 0 || w.keeps_static != 0 || order.empty() || !takes_order(static_cast<PlannerId>(w.planner))))
+    if (w.in_order == 1 && (asks_for_choice(w.asked) || w.keeps_static != 0 || order.empty() ||
+                            !takes_order(static_cast<PlannerId>(w.planner))))
       return "a row in an order that can't be";
     MeasuredRow& row = read.emplace_back();
     row.collective = static_cast<Collective>(w.collective);
@@ -123,7 +130,7 @@ const char* MeasuredTable::from_wire(const wire::TableProposal& proposal, int ra
     row.reason = static_cast<RowReason>(w.reason);
     row.to_follow = w.to_follow;
     row.asked = w.asked;
-    if (w.asked != 0) {
+    if (row.chooses_codec()) {
       row.codec = w.planner;
       row.codec_runner_up = w.runner_up;
     } else {

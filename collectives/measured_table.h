@@ -44,8 +44,9 @@ struct MeasuredRow {
   Collective collective = Collective::kAllReduce;
   int size_class = 0;
   // A choice among codecs: the number that operations ask with (compress/codec_ask.h), and places among its candidates,
-  // of the best one and of the next; the same: nothing is known of another. 0: a choice among planners, of which the
-  // lines up to `runner_up` tell.
+  // of the best one and of the next; the same: nothing is known of another. A codec's own number, or 0: a choice among
+  // planners, for operations that carry what that codec makes, or for those without one; the lines up to `runner_up`
+  // tell of it.
   std::uint32_t asked = 0;
   std::uint8_t codec = 0, codec_runner_up = 0;
   bool keeps_static = false;  // `planner` is what the static choice was when the row was made
@@ -58,10 +59,15 @@ struct MeasuredRow {
   std::uint16_t to_follow = 0;  // on trial: the planners that are tried after this one, as bits by their numbers
 
   bool on_trial() const { return reason == RowReason::kTrial; }
+  bool chooses_codec() const;
   // Whether both decide alike, and as finally, whatever their reasons.
   bool decides_as(const MeasuredRow& o) const {
     return collective == o.collective && size_class == o.size_class && asked == o.asked && codec == o.codec &&
-           on_trial() == o.on_trial() && keeps_static == o.keeps_static &&
+           on_trial() == o.on_trial() && runs_as(o);
+  }
+  // Whether operations run by the same plan.
+  bool runs_as(const MeasuredRow& o) const {
+    return keeps_static == o.keeps_static &&
            (keeps_static || (planner == o.planner && piece_bytes == o.piece_bytes && in_order == o.in_order));
   }
 };
@@ -75,8 +81,8 @@ class MeasuredTable {
   std::uint32_t version() const { return version_; }  // 0: no table, which has no rows
   const std::vector<MeasuredRow>& rows() const { return rows_; }
   const std::vector<std::uint16_t>& ring_order() const { return ring_order_; }
-  // The row for the operation, or nullptr.
-  const MeasuredRow* find(Collective collective, std::uint64_t bytes) const;
+  // The row that chooses a planner for the operation, or nullptr. `codec`: the number of the codec of what it carries.
+  const MeasuredRow* find(Collective collective, std::uint64_t bytes, std::uint32_t codec = 0) const;
   // The row that chooses a codec for an all-reduce of so many bytes that asks with this number, or nullptr.
   const MeasuredRow* find_codec(std::uint32_t asked, std::uint64_t bytes) const;
   // Names the table in signatures: the low 12 bits of the version, and 20 bits of a checksum of the rows and the order.

@@ -7,6 +7,7 @@
 
 #include "collectives/plan_builder.h"
 #include "collectives/wiring.h"
+#include "compress/spec.h"
 
 namespace canarynet {
 namespace {
@@ -23,6 +24,8 @@ constexpr std::uint64_t kRingSegmentBytes = 128 * 1024;
 // Mesh costs 2 message times and posts 2(n-2) more; past about 16 ranks posting them costs more than 2 lg n message
 // times (kernel TCP: about 60 us a message time, about 10 us a post), and n-1 flows into one port at once make it drop.
 constexpr int kMeshRanksMax = 16;
+// A codec that encodes pieces, as any of them do.
+constexpr auto kAnyPieces = static_cast<std::uint32_t>(CodecKind::kInt8);
 // The costs know nothing of queues and processors, so they overrule the table's first choice only by more than this.
 constexpr double kClearlyCheaper = 0.9;
 
@@ -151,18 +154,23 @@ PlannerId choose(const std::vector<PlannerId>& runnable, const PlanRequest& requ
 }  // namespace
 
 Result<std::optional<Choice>> choice_of_rows(const PlanRequest& request, const DecisionTable& forced,
-                                             const MeasuredTable& measured) {
+                                             const MeasuredTable& measured, std::uint32_t codec) {
   const std::uint64_t bytes = operation_bytes(request);
   if (const Decision* row = forced.find(request.collective, bytes); row != nullptr) {
     if (Status status = planner(row->planner).check(request); !status.ok())
       return status.wrap("forced planner " + std::string(name_of(row->planner)));
+    if (!takes_codec(row->planner, request, codec)) {
+      return Status(CANARY_INVALID_ARGUMENT, "forced planner " + std::string(name_of(row->planner)) +
+                                                 " lets several ranks complete one sum, which no codec allows");
+    }
     return std::optional(Choice{row->planner, row->piece_bytes, ChosenBy::kForced});
   }
-  const MeasuredRow* const row = measured.find(request.collective, bytes);
+  const MeasuredRow* const row = measured.find(request.collective, bytes, codec);
   if (row == nullptr || row->keeps_static) return std::optional<Choice>();
   PlanRequest in_order = request;
   if (row->in_order) in_order.ring_order = measured.ring_order();
-  if (!planner(row->planner).check(in_order).ok()) return std::optional<Choice>();
+  if (!planner(row->planner).check(in_order).ok() || !takes_codec(row->planner, request, codec))
+    return std::optional<Choice>();
   return std::optional(Choice{row->planner, row->piece_bytes, ChosenBy::kMeasured, row->in_order});
 }
 
@@ -171,15 +179,16 @@ bool completes_once(PlannerId id, const PlanRequest& request) {
   return request.ranks == 1 || id != PlannerId::kHalvingDoubling || !exchanges_whole(request);
 }
 
+bool takes_codec(PlannerId id, const PlanRequest& request, std::uint32_t codec) {
+  if (codec == 0 || completes_once(id, request)) return true;
+  const auto spec = codec_of_number(codec);
+  return spec.ok() && makes_chain(spec.value().kind);
+}
+
 Result<PlannerId> select_coded_planner(const PlanRequest& request, const DecisionTable& forced) {
-  const auto by_row = choice_of_rows(request, forced, {});
+  const auto by_row = choice_of_rows(request, forced, {}, kAnyPieces);
   if (!by_row.ok()) return by_row.status();
-  if (by_row.value()) {
-    const PlannerId id = by_row.value()->planner;
-    if (completes_once(id, request)) return id;
-    return Status(CANARY_INVALID_ARGUMENT, "forced planner " + std::string(name_of(id)) +
-                                               " lets several ranks complete one sum, which no codec allows");
-  }
+  if (by_row.value()) return by_row.value()->planner;
   std::string reasons;
   std::vector<PlannerId> runnable;
   for (const PlannerId id : preference(request)) {

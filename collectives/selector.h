@@ -26,15 +26,20 @@ struct Choice {
   bool in_order = false;  // a ring in the measured table's order
 };
 
-// What a row decides for `request`; nothing where the static choice is to. It is an error if the planner of a forced
-// row can't run among these ranks. A measured row of a planner that can't run is passed over, on all ranks alike.
+// What a row decides for `request`; nothing where the static choice is to. `codec`: the number of the codec
+// (compress/spec.h) whose encoded pieces or top-k values the operation carries; 0: none. It is an error if the planner
+// of a forced row can't run among these ranks, or not with such pieces. A measured row of a planner that can't run is
+// passed over, on all ranks alike.
 Result<std::optional<Choice>> choice_of_rows(const PlanRequest& request, const DecisionTable& forced,
-                                             const MeasuredTable& measured);
+                                             const MeasuredTable& measured, std::uint32_t codec = 0);
 
 // Whether the planner's plan for an all-reduce completes every element on one rank, which then tells it to all others:
 // so must every plan whose pieces go through a codec, since two ranks that complete a sum each by themselves would not
 // decode the same.
 bool completes_once(PlannerId id, const PlanRequest& request);
+// Whether an operation that carries what this codec makes (its number; 0: none) can run by the planner: pieces that are
+// encoded need completes_once(), the values of AR-Topk travel as they are.
+bool takes_codec(PlannerId id, const PlanRequest& request, std::uint32_t codec);
 // The planner for an all-reduce with a codec, by forced rows and otherwise by what encoding costs: a mesh encodes every
 // value twice in all, a ring once more for every rank. Errors as of select_planner(), also where a forced planner does
 // not complete every element on one rank.

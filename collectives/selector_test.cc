@@ -2,6 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "compress/spec.h"
+
 namespace canarynet {
 namespace {
 
@@ -245,6 +251,34 @@ TEST(Selector, PlansForCodecsCompleteEveryElementOnOneRank) {
     }
   }
   EXPECT_GT(refused, 0);
+}
+
+TEST(Selector, ARowOfACodecIsForOperationsThatCarryWhatThatMakes) {
+  const auto reach = Reachability::full(4, 2);
+  const PlanRequest request{.ranks = 4, .count = 1000, .reach = &reach};
+  const std::uint32_t int8 = codec_number(parse_codec("int8").value()).value();
+  const std::uint32_t topk = codec_number(parse_codec("artopk:star:0.1").value()).value();
+  MeasuredRow row;
+  row.size_class = size_class(4000);
+  row.asked = int8;
+  row.planner = PlannerId::kTree;
+  const auto planner_by = [&](std::vector<MeasuredRow> rows, std::uint32_t codec, const char* forced = "") {
+    const auto choice =
+        choice_of_rows(request, DecisionTable::parse(forced).value(), MeasuredTable(1, std::move(rows)), codec);
+    EXPECT_TRUE(choice.ok());
+    return choice.value() ? std::optional(choice.value()->planner) : std::nullopt;
+  };
+  EXPECT_EQ(planner_by({row}, int8), PlannerId::kTree);
+  EXPECT_EQ(planner_by({row}, topk), std::nullopt);
+  EXPECT_EQ(planner_by({row}, 0), std::nullopt);
+  EXPECT_EQ(planner_by({row}, int8, "all_reduce=ring"), PlannerId::kRing);
+  // Encoded pieces need one rank that completes each; the values of top-k travel as they are.
+  row.planner = PlannerId::kHalvingDoubling;
+  EXPECT_EQ(planner_by({row}, int8), std::nullopt);
+  row.asked = topk;
+  EXPECT_EQ(planner_by({row}, topk), PlannerId::kHalvingDoubling);
+  EXPECT_EQ(planner_by({}, topk, "halving_doubling"), PlannerId::kHalvingDoubling);
+  EXPECT_FALSE(choice_of_rows(request, DecisionTable::parse("halving_doubling").value(), {}, int8).ok());
 }
 
 TEST(Selector, WhenNobodyCanMeetTheRanksAreNamed) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "collectives/ring_order.h"
+#include "collectives/selector.h"
 #include "topology/rails.h"
 
 namespace canarynet {
@@ -219,8 +220,11 @@ void TableCosting::begin_class() {
   // About as many tasks as a ring or a mesh in pieces of this size: 4 n^2 of a rank's share each.
   const auto n = static_cast<std::uint64_t>(group_.ranks);
   const std::uint64_t shares = std::max<std::uint64_t>(1, kWalkTasks / (4 * n * n)) * n;
-  walk_piece_bytes_ = std::max<std::uint64_t>(piece_bytes_, (c.bytes + shares - 1) / shares);
-  const std::uint32_t smaller = piece_bytes_ / 4 / 128 * 128;
+  const bool encoded = c.encoding.piece_bytes != 0;
+  const std::uint32_t piece_bytes = encoded ? c.encoding.piece_bytes : piece_bytes_;
+  walk_piece_bytes_ = std::max<std::uint64_t>(piece_bytes, (c.bytes + shares - 1) / shares);
+  // A codec has its own size of pieces.
+  const std::uint32_t smaller = encoded ? 0 : piece_bytes_ / 4 / 128 * 128;
   for (const Planner& p : planners()) {
     // Only a caller that asks for the first should get it; the second is for ranks that share memory.
     if (p.id == kParameterServer || p.id == kHierarchical) continue;
@@ -229,9 +233,9 @@ void TableCosting::begin_class() {
     if (p.id == kRingPerRail && std::has_single_bit(rails_of(*request.reach, 0, 1))) continue;
     for (const bool in_order : {false, true}) {
       if (in_order && (ring_order_.empty() || !takes_order(p.id))) continue;
-      if (!p.check(request_of(c, in_order)).ok()) continue;
+      if (!p.check(request_of(c, in_order)).ok() || !takes_codec(p.id, request_of(c, in_order), c.codec)) continue;
       planned_.push_back({.planner = p.id, .piece_bytes = 0, .in_order = in_order});
-      if (walk_piece_bytes_ == piece_bytes_ && smaller >= kSmallPiece && c.bytes > smaller)
+      if (walk_piece_bytes_ == piece_bytes && smaller >= kSmallPiece && c.bytes > smaller)
         planned_.push_back({.planner = p.id, .piece_bytes = smaller, .in_order = in_order});
     }
   }
@@ -248,20 +252,37 @@ const CostedClass::Known& TableCosting::known(const CostedClass& c, const Costed
   return c.known[static_cast<std::size_t>(k.planner)][k.variant()];
 }
 
+const MeasuredRow* TableCosting::present_row(const CostedClass& c) const {
+  return present_.find(c.collective, c.bytes, c.codec);
+}
+
 // Whether operations of the class run by this candidate now.
 bool TableCosting::is_in_force(const CostedClass& c, const Costed& k) const {
-  const MeasuredRow* const row = present_.find(c.collective, c.bytes);
+  const MeasuredRow* const row = present_row(c);
   if (row == nullptr || row->keeps_static) return k.is_static(c.static_choice);
   // Rings that stand in another order now, or in none, are still what decides.
   const bool in_order = row->in_order && !ring_order_.empty();
   return k.planner == row->planner && k.piece_bytes == row->piece_bytes && k.in_order == in_order;
 }
 
+std::uint64_t TableCosting::piece_bytes_of(const Costed& k) const {
+  return k.piece_bytes != 0 ? k.piece_bytes : walk_piece_bytes_;
+}
+
 double TableCosting::walk(const LinkCosts& links, const Costed& k) const {
+  const CostedClass& c = classes_[class_];
+  const PlanRequest request = request_of(c, k.in_order);
   CostModel model = model_;
   model.links = &links;
-  model.piece_bytes = k.piece_bytes != 0 ? k.piece_bytes : walk_piece_bytes_;
-  return walk_cost(k.planner, request_of(classes_[class_], k.in_order), kRailsMax, model);
+  model.piece_bytes = piece_bytes_of(k);
+  if (c.encoding.piece_bytes == 0) return walk_cost(k.planner, request, kRailsMax, model);
+  // Pieces of f32 whose bytes are cheaper; decoding adds.
+  const LinkCosts cheaper = links.times(c.encoding.share);
+  model.links = &cheaper;
+  model.local_beta *= c.encoding.share;
+  model.gamma = 0;
+  return walk_cost(k.planner, request, kRailsMax, model) +
+         codec_work(c.encoding.speed, k.planner, request, c.encoding.feedback);
 }
 
 // The rate of links that have shown none by which the planner in force takes as long as it did. Two walks.
@@ -313,8 +334,7 @@ bool TableCosting::step() {
       Costed candidate = planned_.back();
       planned_.pop_back();
       const PlanRequest request = request_of(classes_[class_], candidate.in_order);
-      const std::uint64_t piece = candidate.piece_bytes != 0 ? candidate.piece_bytes : walk_piece_bytes_;
-      if (tasks_of(candidate.planner, request, piece) > kWalkTasks) continue;
+      if (tasks_of(candidate.planner, request, piece_bytes_of(candidate)) > kWalkTasks) continue;
       candidate.seconds = walk(links_, candidate);
       costed_.push_back(candidate);
       return true;
@@ -384,7 +404,7 @@ TableCosting::Choice TableCosting::choose(const CostedClass& c) {
   // Too long a walk: nothing to compare with.
   if (of_static == costed_.end() || present == costed_.end()) return {of_static};
   if (!present->tried) {
-    const MeasuredRow* const row = c.on_trial ? present_.find(c.collective, c.bytes) : nullptr;
+    const MeasuredRow* const row = c.on_trial ? present_row(c) : nullptr;
     if (row == nullptr || !row->on_trial()) return {present};
     return {present, RowReason::kTrial, row->to_follow};
   }
@@ -428,12 +448,13 @@ void TableCosting::end_class() {
   if (chosen == costed_.cend()) return;
   const double least = least_cost();
   for (const Costed& k : costed_) {
-    costs_.push_back({c.collective, c.bytes, k.planner, k.variant(), is_in_force(c, k), k.outdated, on_trial, k.seconds,
-                      least, rates_.any});
+    costs_.push_back({c.collective, c.bytes, c.codec, k.planner, k.variant(), is_in_force(c, k), k.outdated, on_trial,
+                      k.seconds, least, rates_.any});
   }
   MeasuredRow row;
   row.collective = c.collective;
   row.size_class = size_class(c.bytes);
+  row.asked = c.codec;
   row.keeps_static = chosen->is_static(c.static_choice);
   row.planner = row.runner_up = chosen->planner;
   row.piece_bytes = chosen->piece_bytes;

@@ -9,9 +9,10 @@
 // planner whose cost has changed against those of the others, or at all since the network changed, is tried again.
 // While no rate of a link is known (links tell it only once they are busy for a while), it is the one by which the
 // planner in force takes the time that it took; what is not small waits until that is known. Where a few hosts' links
-// alone show rates, what would be close to the best if the others were fast is tried, too. Cost: a walk of more than
-// kWalkTasks is left out, so that a step takes 1 to 2 ms at most; longer operations are walked in larger pieces. Pure;
-// one thread; allocates.
+// alone show rates, what would be close to the best if the others were fast is tried, too. Operations with a codec are
+// classes of their own: their bytes are fewer, and what their ranks encode and decode by a plan comes on top. Cost: a
+// walk of more than kWalkTasks is left out, so that a step takes 1 to 2 ms at most; longer operations are walked in
+// larger pieces. Pure; one thread; allocates.
 #pragma once
 
 #include <array>
@@ -19,6 +20,7 @@
 #include <span>
 #include <vector>
 
+#include "collectives/codec_pick.h"
 #include "collectives/cost.h"
 #include "collectives/measured_table.h"
 #include "collectives/schedule.h"
@@ -61,6 +63,16 @@ struct CostedClass {
   std::uint32_t element_bytes = 1;
   int root = 0;
   PlannerId static_choice = PlannerId::kRing;
+  // Of operations that carry what a codec makes: its number (compress/spec.h); 0: there is none.
+  std::uint32_t codec = 0;
+  // Where that is encoded pieces: bytes of f32 in a piece, the bytes that travel for each of them, and what encoding
+  // and decoding take. The values of AR-Topk travel as they are: piece_bytes 0.
+  struct Encoding {
+    std::uint32_t piece_bytes = 0;
+    double share = 1;
+    CodecSpeed speed;
+    bool feedback = false;
+  } encoding;
   // What is known of a planner, by variant. Seconds.
   struct Known {
     double took = 0;             // by operations, lately; 0: too few ran
@@ -94,7 +106,8 @@ class TableCosting {
   // What was found of each candidate.
   struct Cost {
     Collective collective;
-    std::uint64_t bytes;  // says which class it is
+    std::uint64_t bytes;  // says which class it is, with the codec
+    std::uint32_t codec;
     PlannerId planner;
     std::size_t variant;    // variant_of()
     bool in_force;          // it decides by the present table
@@ -147,6 +160,8 @@ class TableCosting {
   double least_cost() const;
   double least_at_best() const;
   double walk(const LinkCosts& links, const Costed& candidate) const;
+  std::uint64_t piece_bytes_of(const Costed& candidate) const;
+  const MeasuredRow* present_row(const CostedClass& which) const;
   void infer_rate();
   void begin_class();
   void end_class();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "collectives/measured_table.h"
+#include "compress/codec_ask.h"
 
 namespace canarynet {
 namespace {
@@ -87,6 +88,36 @@ TEST(MeasuredTable, AnOrderOfRanksIsPartOfIt) {
   EXPECT_FALSE(read.find(Collective::kReduce, class_begin(5))->in_order);
   EXPECT_NE(MeasuredTable(7, rows, {0, 1, 2, 3}).identity(), table.identity()) << "ranks would stand apart";
   EXPECT_FALSE(rows[0].decides_as(row(Collective::kAllReduce, 5, PlannerId::kRing)));
+}
+
+TEST(MeasuredTable, RowsOfACodecChooseAPlannerAndRowsThatAskForOneChooseACodec) {
+  const std::uint32_t int8 = number_asked("int8").value(), any = number_asked("auto").value();
+  MeasuredRow planner = trial(row(Collective::kAllReduce, 5, PlannerId::kDoubleTree));
+  planner.asked = int8;
+  MeasuredRow codec = row(Collective::kAllReduce, 5, PlannerId::kRing);
+  codec.asked = any;
+  codec.codec = 2;
+  const MeasuredTable table(7, {row(Collective::kAllReduce, 5, PlannerId::kMesh), planner, codec});
+  MeasuredTable read;
+  ASSERT_EQ(read_again(table, &read), nullptr);
+  EXPECT_EQ(read.identity(), table.identity());
+  const std::uint64_t bytes = class_begin(5);
+  ASSERT_NE(read.find(Collective::kAllReduce, bytes, int8), nullptr);
+  EXPECT_EQ(read.find(Collective::kAllReduce, bytes, int8)->planner, PlannerId::kDoubleTree);
+  EXPECT_TRUE(read.find(Collective::kAllReduce, bytes, int8)->on_trial());
+  EXPECT_EQ(read.find(Collective::kAllReduce, bytes)->planner, PlannerId::kMesh);
+  EXPECT_EQ(read.find_codec(any, bytes)->codec, 2);
+  EXPECT_EQ(read.find(Collective::kAllReduce, bytes, number_asked("bf16").value()), nullptr);
+  const auto refused = [&](MeasuredRow wrong) { return read_again(MeasuredTable(7, {wrong}), &read) != nullptr; };
+  MeasuredRow elsewhere = planner;
+  elsewhere.collective = Collective::kBroadcast;
+  EXPECT_TRUE(refused(elsewhere)) << "no codec is known there";
+  MeasuredRow unknown = planner;
+  unknown.planner = static_cast<PlannerId>(kPlannerCount);
+  EXPECT_TRUE(refused(unknown));
+  unknown = planner;
+  unknown.asked = int8 | 1u << 11;
+  EXPECT_TRUE(refused(unknown)) << "no codec has that number";
 }
 
 TEST(MeasuredTable, OrdersThatCannotBeAreRefused) {
@@ -207,6 +238,73 @@ TEST_F(Costing, NothingTakesThePlaceOfAPlannerThatHasNotRun) {
   EXPECT_EQ(row.planner, PlannerId::kRing);
   EXPECT_NE(row.predicted_us, 0u);
   EXPECT_FALSE(trying);
+}
+
+// A codec of a quarter of the bytes, as its mesh and its ring cost.
+TEST_F(Costing, EncodedPiecesAreFewerBytesAndTakeWorkBesides) {
+  measure(400, 2'500);  // 512 KiB take 210 ms
+  make();
+  const double mesh = cost_of(PlannerId::kMesh);
+  one.codec = number_asked("int8").value();
+  one.encoding = {.piece_bytes = 128 << 10, .share = 0.25, .speed = {}, .feedback = true};
+  EXPECT_EQ(make().asked, one.codec);
+  EXPECT_NEAR(cost_of(PlannerId::kMesh), mesh / 4, 0.2 * mesh / 4);
+  const double tree = cost_of(PlannerId::kTree), coded_mesh = cost_of(PlannerId::kMesh);
+  one.encoding.speed = {1e-7, 1e-7};
+  make();
+  const auto work = [&](PlannerId id) {
+    PlanRequest request = group;
+    request.count = one.bytes / 4;
+    return codec_work(one.encoding.speed, id, request, true);
+  };
+  EXPECT_NEAR(cost_of(PlannerId::kMesh), coded_mesh + work(PlannerId::kMesh), 1e-9);
+  EXPECT_NEAR(cost_of(PlannerId::kTree), tree + work(PlannerId::kTree), 1e-9);
+  // Rows of operations without a codec decide nothing here.
+  const MeasuredRow plain = row(Collective::kAllReduce, size_class(one.bytes), PlannerId::kTree);
+  took(PlannerId::kRing) = 0.3;
+  EXPECT_NE(make(table_of(plain)).asked, 0u);
+  for (const TableCosting::Cost& c : found) EXPECT_EQ(c.in_force, c.planner == PlannerId::kRing && c.variant == 0);
+}
+
+TEST_F(Costing, NoCodecIsTriedByAPlanInWhichSeveralRanksCompleteASum) {
+  measure(400, 25'000);
+  one.bytes = 4000;  // halving exchanges so little whole
+  make();
+  EXPECT_GT(cost_of(PlannerId::kHalvingDoubling), 0);
+  one.codec = number_asked("int8").value();
+  one.encoding = {.piece_bytes = 128 << 10, .share = 0.25, .speed = {}, .feedback = true};
+  make();
+  EXPECT_EQ(cost_of(PlannerId::kHalvingDoubling), 0);
+  EXPECT_GT(cost_of(PlannerId::kMesh), 0);
+}
+
+// The values of AR-Topk are numbers like others.
+TEST_F(Costing, ValuesOfArTopKTakeWhatOtherValuesDo) {
+  measure(400, 25'000);
+  make();
+  const std::vector<TableCosting::Cost> plain = found;
+  one.codec = number_asked("artopk:star:0.1").value();
+  EXPECT_EQ(make().asked, one.codec);
+  ASSERT_EQ(found.size(), plain.size());
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i].seconds, plain[i].seconds);
+}
+
+// Ways between ranks that a tree leaves apart are long: FlexComm's ART-tree, by what was measured.
+TEST_F(Costing, ValuesOfArTopKGoByATreeWhereItsWaysAreTheShortOnes) {
+  for (int a = 0; a < 4; ++a) {
+    for (int b = 0; b < 4; ++b) {
+      const auto joins = [](int x, int y) { return (x == 0 && y <= 2) || (x == 2 && y == 3); };
+      if (a != b) links.push_back({a, b, 0, joins(a, b) || joins(b, a) ? 100u : 40'000u, 12'500});
+    }
+  }
+  one.codec = number_asked("artopk:star:0.1").value();
+  one.bytes = 40'000;
+  one.static_choice = PlannerId::kMesh;
+  took(PlannerId::kMesh) = 0.085;
+  const MeasuredRow row = make();
+  EXPECT_EQ(row.planner, PlannerId::kTree);
+  EXPECT_TRUE(row.on_trial());
+  EXPECT_EQ(row.asked, one.codec);
 }
 
 TEST_F(Costing, LongLinksAskForFewMessageTimes) {

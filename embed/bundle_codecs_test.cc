@@ -98,6 +98,31 @@ TEST(CodedBundle, WhatOneRankAloneHasTravelsHoweverManyMessagesThereAre) {
   });
 }
 
+// A sparsifier chooses within a piece, so small layers compete where they share one.
+TEST(CodedBundle, EveryLayerKeepsItsShareWhereItTravelsAlone) {
+  Ranks(2).each([&](Context& context) {
+    for (const bool alone : {false, true}) {
+      constexpr std::size_t kLayer = 50;  // a rank completes two of them
+      std::vector<float> m(4 * kLayer);
+      std::vector<std::span<float>> layers;
+      for (std::size_t t = 0; t < 4; ++t) {
+        layers.push_back(std::span(m).subspan(t * kLayer, kLayer));
+        std::fill(layers[t].begin(), layers[t].end(), t % 2 == 0 ? 100.0F : 1.0F);
+      }
+      Merging merging{.policy = alone ? CANARY_MERGE_WFBP : CANARY_MERGE_SYNCEASGD,
+                      .codec = codec("lwtopk:0.1"),
+                      .tensor = alone ? 1u : 2u};
+      Bundle bundle(context.world(), layers, CANARY_SUM, merging);
+      for (std::size_t t = 0; t < 4; ++t) bundle.submit(t);
+      bundle.wait();
+      for (std::size_t t = 0; t < 4; ++t) {
+        const auto sent = std::count_if(layers[t].begin(), layers[t].end(), [](float v) { return v != 0; });
+        EXPECT_EQ(sent > 0, alone || t % 2 == 0) << "layer " << t << (alone ? ", alone" : ", with the others");
+      }
+    }
+  });
+}
+
 TEST(CodedBundle, WhatWasSavedOfItComesBackInOtherGroups) {
   Ranks(2).each([&](Context& context) {
     const int rank = context.rank();

@@ -94,15 +94,16 @@ void Engine::enter_phases() {
   }
 }
 
-// Of a call that has ended well, for those who choose the next one's codec. `number`: its last phase's.
-void Engine::note_chain_time(GroupMember& m, std::uint32_t number) {
+// Of a call that has ended well, for those who choose the next one's codec. Its first phase has told no time, so the
+// number of that has the call's.
+void Engine::note_chain_time(GroupMember& m) {
   const OperationChain& chain = *m.chain;
   CodecUse::Cell* const cell = chain.choice().cell;
   if (cell == nullptr) return;
   const Nanos time = now_ - chain.began();
   ChoiceUse::Took& took = cell->took[chain.choice().candidate];
   took.note(time);
-  if (m.group->decisions) m.group->decisions->note_time(number, time, &took);
+  if (m.group->decisions) m.group->decisions->note_time(chain.number(), time, &took);
 }
 
 // A phase has ended. Whether the call goes on; else `status` is how it ended.
@@ -123,7 +124,7 @@ bool Engine::go_on(GroupMember& m, std::uint32_t number, Nanos entered, Status* 
   chain.end();
   const OpRequest& r = chain.called().request;
   if (went.ok()) {
-    note_chain_time(m, number);
+    note_chain_time(m);
     if (chain.went_dense()) return false;  // and that operation has told what became of its tensor
     codec_value_bytes_ += chain.value_bytes();
     codec_encoded_bytes_ += chain.encoded_bytes();

@@ -1,14 +1,19 @@
 // engine/choice_use.h -- what a group runs, by collective and class of sizes, and how long it took: what the measured
 // table is made for, and what explains it.
 //
+// Operations that carry what a codec makes (encoded pieces, or the values of AR-Topk) have cells of their own, by the
+// number of that codec and class of sizes.
+//
 // Memory: a cell stays where it is while this lives; the first operation of a collective makes the cells of all its
-// classes. Units: bytes, ns. Thread: the engine's owner.
+// classes, the first one with a codec that of its kind. Beyond kCodedMax kinds nothing is noted. Units: bytes, ns.
+// Thread: the engine's owner.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,11 +22,13 @@
 #include "collectives/measured_table.h"
 #include "collectives/selector.h"
 #include "collectives/table_costs.h"
+#include "compress/codec_ask.h"
 
 namespace canarynet {
 
 class ChoiceUse {
  public:
+  static constexpr std::size_t kCodedMax = 32;
   // Operations by one planner: since another table decides, and lately, at the slowest rank.
   struct Took {
     static constexpr std::uint32_t kFew = 3, kEnough = 6;  // operations that tell how long the next one takes
@@ -62,6 +69,7 @@ class ChoiceUse {
     std::uint32_t element_bytes = 1;
     int root = 0;
     bool static_known = false;  // `static_choice` has been asked for
+    bool measured = true;       // what was measured may choose another one
     PlannerId static_choice = PlannerId::kRing;
     std::array<std::array<Took, kVariants>, kPlannerCount> took{};  // by planner and variant_of()
 
@@ -71,6 +79,15 @@ class ChoiceUse {
     // At the first rank: the row of the class is there to be tried, and how long what decides took when it was judged.
     bool on_trial = false;
     std::int64_t judged_ns = 0;
+
+    // With a codec: its number (0: none) and name, the class of sizes, and the bytes of the caller's operation, the
+    // latest one.
+    std::uint32_t codec = 0;
+    std::string codec_name;
+    int coded_class = 0;
+    std::uint64_t called_bytes = 0;
+    // What the model must know of encoded pieces (but for the speeds).
+    CostedClass::Encoding encoding;
 
     void note_entered(std::uint64_t size) {
       constexpr std::uint32_t kNotSeen = 64;
@@ -127,6 +144,29 @@ class ChoiceUse {
     if (!cells) cells = std::make_unique<std::array<Cell, kSizeClasses>>();
     return (*cells)[static_cast<std::size_t>(size_class(bytes))];
   }
+  // Of all-reduces that carry what the codec of this number makes; nullptr: there are too many kinds.
+  Cell* coded_cell(std::uint32_t codec, std::uint64_t bytes) {
+    if (const Cell* const known = find_coded(codec, bytes); known != nullptr) return const_cast<Cell*>(known);
+    if (coded_.size() == kCodedMax) return nullptr;
+    Cell& made = *coded_.emplace_back(std::make_unique<Cell>());
+    made.codec = codec;
+    made.codec_name = text_asked(codec);
+    made.coded_class = canarynet::size_class(bytes);
+    made.element_bytes = sizeof(float);
+    made.measured = false;  // until somebody says so
+    return &made;
+  }
+  const Cell* find_coded(std::uint32_t codec, std::uint64_t bytes) const {
+    const int size = canarynet::size_class(bytes);
+    for (const auto& c : coded_) {
+      if (c->codec == codec && c->coded_class == size) return c.get();
+    }
+    return nullptr;
+  }
+  const std::vector<std::unique_ptr<Cell>>& coded_cells() const { return coded_; }
+  bool measures_coded() const {
+    return std::any_of(coded_.begin(), coded_.end(), [](const auto& c) { return c->measured; });
+  }
   // nullptr: no operation of the collective was entered here.
   const Cell* find(Collective collective, std::uint64_t bytes) const {
     const auto& cells = cells_[static_cast<std::size_t>(collective)];
@@ -135,27 +175,26 @@ class ChoiceUse {
   // The classes to be costed: a static choice was asked for, and something is moved.
   std::vector<CostedClass> classes() const {
     std::vector<CostedClass> out;
-    for (std::size_t c = 0; c < cells_.size(); ++c) {
-      if (!cells_[c] || !is_measured(static_cast<Collective>(c))) continue;
-      for (const Cell& cell : *cells_[c]) {
-        if (!cell.static_known || cell.operations == 0 || cell.usual_bytes < cell.element_bytes) continue;
-        CostedClass& costed = out.emplace_back();
-        costed.collective = static_cast<Collective>(c);
-        costed.bytes = cell.usual_bytes;
-        costed.on_trial = cell.on_trial;
-        costed.element_bytes = cell.element_bytes;
-        costed.root = cell.root;
-        costed.static_choice = cell.static_choice;
-        for (std::size_t p = 0; p < cell.took.size(); ++p) {
-          for (std::size_t v = 0; v < kVariants; ++v) {
-            const Took& took = cell.took[p][v];
-            if (!cell.enough(took)) continue;
-            costed.known[p][v] = {static_cast<double>(took.recent_ns) * 1e-9, took.cost, took.least, took.aged,
-                                  took.before_change};
-          }
+    each_measured(*this, [&](Collective collective, int, const Cell& cell) {
+      if (cell.usual_bytes < cell.element_bytes) return;
+      CostedClass& costed = out.emplace_back();
+      costed.collective = collective;
+      costed.bytes = cell.usual_bytes;
+      costed.on_trial = cell.on_trial;
+      costed.element_bytes = cell.element_bytes;
+      costed.root = cell.root;
+      costed.static_choice = cell.static_choice;
+      costed.codec = cell.codec;
+      costed.encoding = cell.encoding;
+      for (std::size_t p = 0; p < cell.took.size(); ++p) {
+        for (std::size_t v = 0; v < kVariants; ++v) {
+          const Took& took = cell.took[p][v];
+          if (!cell.enough(took)) continue;
+          costed.known[p][v] = {static_cast<double>(took.recent_ns) * 1e-9, took.cost, took.least, took.aged,
+                                took.before_change};
         }
       }
-    }
+    });
     return out;
   }
   // Calls fn(collective, size class, cell) for every class that operations were entered of.
@@ -167,43 +206,38 @@ class ChoiceUse {
         if (cell.operations != 0) fn(static_cast<Collective>(c), s, cell);
       }
     }
+    for (const auto& cell : coded_) {
+      if (cell->operations != 0) fn(Collective::kAllReduce, cell->coded_class, std::as_const(*cell));
+    }
   }
   // Another table decides from now on.
   void begin_anew(const MeasuredTable& before, const MeasuredTable& now) {
     for_each_measured(now, [&](Collective collective, Cell& cell, const MeasuredRow* row) {
-      const Took* const last = &cell.in_force(before.find(collective, cell.usual_bytes));
+      const Took* const last = &cell.in_force(before.find(collective, cell.usual_bytes, cell.codec));
       Took& present = cell.in_force(row);
       if (last == &present) return;
       present.begin_again();
       cell.judged_ns = 0;
     });
-    for (auto& cells : cells_) {
-      if (!cells) continue;
-      for (Cell& cell : *cells) {
-        for (auto& by : cell.took) {
-          for (Took& took : by) {
-            if (took.operations != 0) took.before = {before.version(), took.operations, took.ns};
-            took.operations = took.ns = 0;
-          }
+    for_each_cell([&](Cell& cell) {
+      for (auto& by : cell.took) {
+        for (Took& took : by) {
+          if (took.operations != 0) took.before = {before.version(), took.operations, took.ns};
+          took.operations = took.ns = 0;
         }
-        if (cell.operations < 2) continue;
-        cell.bytes = cell.bytes / cell.operations * (cell.operations / 2);
-        cell.operations /= 2;
       }
-    }
+      if (cell.operations < 2) return;
+      cell.bytes = cell.bytes / cell.operations * (cell.operations / 2);
+      cell.operations /= 2;
+    });
   }
 
   // What is known of a class, by what decides it.
   template <typename Fn>
   void for_each_measured(const MeasuredTable& table, Fn fn) {
-    for (std::size_t c = 0; c < cells_.size(); ++c) {
-      if (!cells_[c] || !is_measured(static_cast<Collective>(c))) continue;
-      for (int s = 0; s < kSizeClasses; ++s) {
-        Cell& cell = (*cells_[c])[static_cast<std::size_t>(s)];
-        if (!cell.static_known || cell.operations == 0) continue;
-        fn(static_cast<Collective>(c), cell, table.find(static_cast<Collective>(c), class_begin(s)));
-      }
-    }
+    each_measured(*this, [&](Collective collective, int size, Cell& cell) {
+      fn(collective, cell, table.find(collective, class_begin(size), cell.codec));
+    });
   }
   // A link has changed: what operations took before says nothing of what runs now. What others took is kept as long as
   // their costs stay what they were (TableCosting).
@@ -221,21 +255,23 @@ class ChoiceUse {
   }
   // Rings have another order to be tried in.
   void forget_ordered() {
-    for (auto& cells : cells_) {
-      if (!cells) continue;
-      for (Cell& cell : *cells) {
-        for (auto& by : cell.took) {
-          for (const bool smaller : {false, true}) by[variant_of(smaller, true)].forget();
-        }
+    for_each_cell([](Cell& cell) {
+      for (auto& by : cell.took) {
+        for (const bool smaller : {false, true}) by[variant_of(smaller, true)].forget();
       }
-    }
+    });
   }
-  // Whether enough operations of every class have run by the planner that decides it now.
-  bool all_tried(const MeasuredTable& table) {
+  // Whether enough operations of every class have run by the planner that decides it now, of those that run(cell).
+  template <typename Fn>
+  bool all_tried(const MeasuredTable& table, Fn run) {
     bool all = true;
-    for_each_measured(
-        table, [&](Collective, Cell& cell, const MeasuredRow* row) { all = all && cell.enough(cell.in_force(row)); });
+    for_each_measured(table, [&](Collective, Cell& cell, const MeasuredRow* row) {
+      all = all && (cell.enough(cell.in_force(row)) || !run(std::as_const(cell)));
+    });
     return all;
+  }
+  bool all_tried(const MeasuredTable& table) {
+    return all_tried(table, [](const Cell&) { return true; });
   }
   // What decides takes another time than when it was judged.
   bool any_moved(const MeasuredTable& table) {
@@ -260,19 +296,16 @@ class ChoiceUse {
   }
   // A round of trials begins.
   void age() {
-    for (auto& cells : cells_) {
-      if (!cells) continue;
-      for (Cell& cell : *cells) {
-        for (auto& by : cell.took) {
-          for (Took& t : by) t.aged = t.lately != 0;
-        }
+    for_each_cell([](Cell& cell) {
+      for (auto& by : cell.took) {
+        for (Took& t : by) t.aged = t.lately != 0;
       }
-    }
+    });
   }
   // The classes have been costed, with these costs, and this is what is to be tried.
   void note_costs(const TableCosting& costing, const MeasuredTable& present) {
     for (const TableCosting::Cost& cost : costing.costs()) {
-      Cell& cell = this->cell(cost.collective, cost.bytes);
+      Cell& cell = cost.codec != 0 ? *coded_cell(cost.codec, cost.bytes) : this->cell(cost.collective, cost.bytes);
       Took& t = cell.took[static_cast<std::size_t>(cost.planner)][cost.variant];
       if (cost.by_rates && cell.enough(t) && (t.cost == 0 || cost.in_force)) {
         t.cost = cost.seconds;
@@ -294,7 +327,29 @@ class ChoiceUse {
     return t.recent_ns > cell.judged_ns / 4 * 5 ? 1 : t.recent_ns < cell.judged_ns / 4 * 3 ? -1 : 0;
   }
 
+  template <typename Fn>
+  void for_each_cell(Fn fn) {
+    for (auto& cells : cells_) {
+      if (cells) std::for_each(cells->begin(), cells->end(), fn);
+    }
+    for (const auto& cell : coded_) fn(*cell);
+  }
+  // Calls fn(collective, size class, cell) for all cells whose operations are chosen by what was measured.
+  template <typename Self, typename Fn>
+  static void each_measured(Self& self, Fn fn) {
+    const auto look = [&](Collective collective, int size, auto& cell) {
+      if (cell.measured && cell.static_known && cell.operations != 0) fn(collective, size, cell);
+    };
+    for (std::size_t c = 0; c < self.cells_.size(); ++c) {
+      if (!self.cells_[c] || !is_measured(static_cast<Collective>(c))) continue;
+      for (int s = 0; s < kSizeClasses; ++s)
+        look(static_cast<Collective>(c), s, (*self.cells_[c])[static_cast<std::size_t>(s)]);
+    }
+    for (const auto& cell : self.coded_) look(Collective::kAllReduce, cell->coded_class, *cell);
+  }
+
   std::array<std::unique_ptr<std::array<Cell, kSizeClasses>>, kCollectiveCount> cells_;
+  std::vector<std::unique_ptr<Cell>> coded_;
 };
 
 // What decides an operation, and what is known of its kind.
@@ -303,6 +358,7 @@ struct ChoiceView {
   bool known = true;  // false: nobody has asked for the static choice yet
   PlannerId planner = PlannerId::kRing;
   std::uint32_t piece_bytes = 0;          // 0: the job's
+  std::uint32_t codec = 0;                // the number of the codec of what such operations carry; 0: none
   std::uint32_t table = 0;                // identity of the table in force
   const MeasuredRow* row = nullptr;       // of that table, where it decides or keeps the static choice
   const ChoiceUse::Cell* cell = nullptr;  // null: no such operation was entered here

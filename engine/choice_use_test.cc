@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/codec_use.h"
+
 namespace canarynet {
 namespace {
 
@@ -49,6 +51,61 @@ TEST_F(ChoiceUseTest, FewOperationsAreEnoughOnlyWhereTheyTakeLongOrFarTooLong) {
   EXPECT_FALSE(cell.enough(took(PlannerId::kDoubleTree)));
   run(PlannerId::kMesh, 12_ms, 3);
   EXPECT_TRUE(cell.enough(took(PlannerId::kMesh)));
+}
+
+TEST_F(ChoiceUseTest, WhatCodecsMakeHasCellsOfItsOwn) {
+  constexpr std::uint32_t kCodec = 3;
+  ChoiceUse::Cell* const coded = use.coded_cell(kCodec, kBytes);
+  ASSERT_NE(coded, nullptr);
+  EXPECT_EQ(use.coded_cell(kCodec, kBytes), coded);
+  EXPECT_EQ(use.find_coded(kCodec, 4 * kBytes), nullptr);
+  coded->static_known = true;
+  coded->note_entered(kBytes);
+  EXPECT_EQ(use.classes().size(), 1u) << "nobody has asked for a choice";
+  EXPECT_FALSE(use.measures_coded());
+  coded->measured = true;
+  EXPECT_TRUE(use.measures_coded());
+  ASSERT_EQ(use.classes().size(), 2u);
+  EXPECT_EQ(use.classes()[1].codec, kCodec);
+  run(PlannerId::kRing, 10_ms);
+  EXPECT_FALSE(use.all_tried({}));
+  EXPECT_TRUE(use.all_tried({}, [](const ChoiceUse::Cell& c) { return c.codec == 0; })) << "it does not run now";
+  for (int i = 0; i < 8; ++i) coded->took[static_cast<std::size_t>(PlannerId::kRing)][0].note_slowest(5_ms);
+  EXPECT_TRUE(use.all_tried({}));
+  for (std::uint32_t i = 1; i < ChoiceUse::kCodedMax; ++i) EXPECT_NE(use.coded_cell(kCodec + i, kBytes), nullptr);
+  EXPECT_EQ(use.coded_cell(1, kBytes), nullptr) << "there are too many";
+  EXPECT_EQ(use.coded_cell(kCodec, kBytes), coded);
+}
+
+// What a codec took by another plan is not what it takes now.
+TEST(CodecUse, ACodecIsTimedAnewWhenItsPlanChanges) {
+  CodecUse use;
+  CodecUse::Cell* const cell = use.add(number_asked("artopk:star:0.1,auto").value(), kBytes);
+  constexpr std::size_t kDense = 0, kArTopK = 1, kAgTopK = 2;
+  const auto fill = [&] {
+    for (const std::size_t i : {kDense, kArTopK, kAgTopK}) {
+      for (int n = 0; n < 8; ++n) cell->took[i].note_slowest(10_ms);
+    }
+  };
+  MeasuredRow row;
+  row.asked = codec_number(candidates_of(cell->asked).specs[kArTopK]).value();
+  row.keeps_static = true;
+  const auto table = [](const MeasuredRow& r) { return MeasuredTable(1, {r}); };
+  fill();
+  use.begin_anew({}, table(row));
+  EXPECT_TRUE(CodecUse::enough(cell->took[kArTopK])) << "it goes by what it went by";
+  MeasuredRow other = row;
+  other.keeps_static = false;
+  other.planner = PlannerId::kTree;
+  use.begin_anew(table(row), table(other));
+  EXPECT_FALSE(CodecUse::enough(cell->took[kArTopK]));
+  EXPECT_TRUE(CodecUse::enough(cell->took[kAgTopK]));
+  EXPECT_TRUE(CodecUse::enough(cell->took[kDense]));
+  fill();
+  use.begin_anew(table(other), table(other));
+  EXPECT_TRUE(CodecUse::enough(cell->took[kArTopK]));
+  use.begin_anew({}, table(other));
+  EXPECT_FALSE(CodecUse::enough(cell->took[kArTopK]));
 }
 
 TEST_F(ChoiceUseTest, TheFirstOperationsByAPlannerDoNotCount) {

@@ -16,16 +16,43 @@ std::uint32_t microseconds(double seconds) {
   return static_cast<std::uint32_t>(std::clamp(std::llround(seconds * 1e6), 1LL, 0xffffffffLL));
 }
 
+// Whether some plan is to be tried for operations that carry what the codec makes.
+bool on_trial(const std::vector<MeasuredRow>& rows, const CodecSpec& codec) {
+  const std::uint32_t number = codec_number(codec).value();
+  return number != 0 && std::any_of(rows.begin(), rows.end(),
+                                    [&](const MeasuredRow& row) { return row.asked == number && row.on_trial(); });
+}
+
 }  // namespace
 
 bool DecisionFlow::measures_planners() const { return engine_.options_.settings.measured_choice; }
 
+// Some operation's planner may be chosen by what was measured.
+bool DecisionFlow::measures_plans() const { return measures_planners() || group_.use.measures_coded(); }
+
 // Something asks for a table.
 bool DecisionFlow::active() const { return used() && (measures_planners() || group_.codec_use.any()); }
 
+// Whether operations with the codec of this number (0: without) run now: what a choice has passed over does not.
+bool DecisionFlow::runs_now(std::uint32_t codec) const {
+  if (codec == 0) return true;
+  bool passed_over = false;
+  for (const auto& cell : group_.codec_use.cells()) {
+    const CodecCandidates candidates = candidates_of(cell->asked);
+    const std::size_t present = CodecUse::chosen(current_, cell->asked, cell->bytes);
+    for (std::size_t i = 1; i < candidates.count; ++i) {
+      if (codec_number(candidates.specs[i]).value() != codec) continue;
+      if (i == present) return true;
+      passed_over = true;
+    }
+  }
+  return !passed_over;
+}
+
 // Whether enough operations have run by what decides now.
 bool DecisionFlow::all_tried() const {
-  if (measures_planners() && !group_.use.all_tried(current_)) return false;
+  const auto runs = [this](const ChoiceUse::Cell& use) { return runs_now(use.codec); };
+  if (measures_plans() && !group_.use.all_tried(current_, runs)) return false;
   if (!group_.codec_use.all_tried(current_)) return false;
   const auto& cells = group_.codec_use.cells();
   return std::none_of(cells.begin(), cells.end(), [&](const auto& cell) { return lacks_rate(cell->asked); });
@@ -94,6 +121,7 @@ void DecisionFlow::choose_codecs(std::vector<MeasuredRow>* rows) {
     cell->judged_seconds = static_cast<double>(cell->took[present].recent_ns) * 1e-9;
     const CodecCandidates candidates = candidates_of(cell->asked);
     if (lacks_rate(cell->asked)) continue;
+    if (on_trial(*rows, candidates.specs[present])) continue;  // what it takes by its best plan will be known soon
     std::array<CodecTrial, kCodecCandidatesMax> trials;
     for (std::size_t i = 0; i < candidates.count; ++i) {
       const CodecSpec& spec = candidates.specs[i];

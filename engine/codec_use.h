@@ -87,6 +87,15 @@ class CodecUse {
     ChoiceUse::Took& own = cell->took[present];
     if (own.recent_ns >= kSlow.count) own.lately = std::min(own.lately, 1u);
   }
+  // Another table decides from now on: a codec whose plan it changes takes another time.
+  void begin_anew(const MeasuredTable& before, const MeasuredTable& now) {
+    for (const auto& cell : cells_) {
+      const CodecCandidates candidates = candidates_of(cell->asked);
+      for (std::size_t i = 1; i < candidates.count; ++i) {
+        if (plan_changes(before, now, codec_number(candidates.specs[i]).value())) cell->took[i].begin_again();
+      }
+    }
+  }
   // Whether enough operations of every kind have run by what the table chooses for them.
   bool all_tried(const MeasuredTable& table) const {
     return std::all_of(cells_.begin(), cells_.end(),
@@ -99,6 +108,18 @@ class CodecUse {
   }
 
  private:
+  // Whether rows choose another plan for what the codec of this number makes.
+  static bool plan_changes(const MeasuredTable& before, const MeasuredTable& now, std::uint32_t codec) {
+    const auto kept = [codec](const MeasuredTable& in, const MeasuredRow& row) {
+      const MeasuredRow* const other = in.find(row.collective, class_begin(row.size_class), codec);
+      return row.asked != codec || (other == nullptr ? row.keeps_static : row.runs_as(*other));
+    };
+    const auto all_kept = [&](const MeasuredTable& rows, const MeasuredTable& in) {
+      return std::all_of(rows.rows().begin(), rows.rows().end(), [&](const auto& row) { return kept(in, row); });
+    };
+    return !all_kept(before, now) || !all_kept(now, before);
+  }
+
   std::vector<std::unique_ptr<Cell>> cells_;
 };
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/codec_pick.h"
 #include "collectives/selector.h"
 #include "compress/codec.h"
 #include "compress/codec_ask.h"
@@ -145,18 +146,20 @@ void Engine::note_time(GroupMember& m, const Operation& op) {
   const Nanos time = now_ - op.entered;
   ChoiceUse::Took* slowest = nullptr;  // where the slowest rank's time is noted
   bool told = op.asked != nullptr;
-  // A number has one time, and that of a chain's last one is the call's.
-  const bool of_choice = op.chained && m.chain->choice().cell != nullptr;
+  // A number has one time, and that of a chosen chain's first one is the call's.
+  const bool of_choice = op.chained && m.chain->choice().cell != nullptr && op.number == m.chain->number();
   if (ran.use != nullptr) {
-    const bool smaller = ran.program.piece_bytes < static_cast<std::uint32_t>(roster_->piece_bytes.count);
+    const bool smaller =
+        !ran.program.coded() && ran.program.piece_bytes < static_cast<std::uint32_t>(roster_->piece_bytes.count);
     ChoiceUse::Took& took =
         ran.use->took[static_cast<std::size_t>(ran.program.planner)][variant_of(smaller, !ran.ring_order.empty())];
     took.note(time);
-    told |= options_.settings.measured_choice && !of_choice;
+    const bool measured = (ran.carries != 0 ? ran.use->measured : options_.settings.measured_choice) && !of_choice;
+    told |= measured;
     // Times of operations of several sizes are not compared.
     const DecisionFlow* const decisions = m.group->decisions.get();
     const bool kept = decisions == nullptr || decisions->keeps_times_of(ran.ring_order);
-    if (options_.settings.measured_choice && !of_choice && ran.bytes == ran.use->usual_bytes && kept) slowest = &took;
+    if (measured && ran.bytes == ran.use->usual_bytes && kept) slowest = &took;
   }
   if (op.asked != nullptr) {
     slowest = &op.asked->took[op.candidate];
@@ -165,10 +168,31 @@ void Engine::note_time(GroupMember& m, const Operation& op) {
   if (told && m.group->decisions) m.group->decisions->note_time(op.number, time, slowest);
 }
 
-Result<Choice> Engine::choose_coded(const PlanRequest& request, const DecisionTable& forced) {
-  const auto planner = select_coded_planner(request, forced);
-  if (!planner.ok()) return planner.status();
-  return Choice{planner.value(), 0, ChosenBy::kStatic};
+// Whether what was measured may choose the plan of an operation with a codec, or of a chain's values. Whoever lets
+// artopk be chosen against agtopk asks for that. Times of a session's rounds tell of who joins, not of plans.
+bool Engine::measures_plan(const GroupMember& m, const OpRequest& r) const {
+  if (!m.group->decisions || m.session != nullptr) return false;
+  return options_.settings.measured_choice || (r.carries != 0 && asks_for_choice(m.chain->called().request.codec));
+}
+
+// Where operations are noted that carry what this codec makes. `codec`: of encoded pieces, else none. nullptr: there
+// are too many kinds.
+ChoiceUse::Cell* Engine::coded_use(GroupMember& m, const OpRequest& r, const CodecSpec& codec, std::uint32_t number,
+                                   const PlanRequest& plan) {
+  const std::uint64_t bytes = operation_bytes(plan);
+  ChoiceUse::Cell* const use = m.group->use.coded_cell(number, bytes);
+  if (use == nullptr) return nullptr;
+  if (!use->measured && measures_plan(m, r)) {
+    use->measured = true;
+    use->static_known = false;  // so that it is asked for, and a table with it
+  }
+  use->called_bytes = r.carries != 0 ? m.chain->value_bytes() : bytes;
+  if (codec.kind == CodecKind::kDense) return use;
+  const auto job_piece = static_cast<std::uint32_t>(roster_->piece_bytes.count);
+  use->encoding.piece_bytes = coded_piece_bytes(codec, job_piece, bytes / static_cast<std::uint64_t>(plan.ranks));
+  use->encoding.share = wire_share(codec, bytes, plan.ranks, job_piece);
+  use->encoding.feedback = r.tensor != 0;
+  return use;
 }
 
 // Allocates at a tensor's first use. Where the tensor has another length in this rank's state, the group ends: the

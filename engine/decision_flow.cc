@@ -294,7 +294,7 @@ Nanos DecisionFlow::rule(Nanos now) {
     end_costing(now);
     return now + kSettles;
   }
-  const bool moved = measures_planners() && group_.use.any_moved(current_);
+  const bool moved = measures_plans() && group_.use.any_moved(current_);
   const bool codecs_moved = group_.codec_use.any_moved(current_);
   count_levels(now, moved || codecs_moved);
   // What a level that counts now has outdated has not moved.
@@ -398,7 +398,7 @@ void DecisionFlow::begin_costing(Nanos now) {
   RatesKnown rates;
   LinkCosts links = fill_costs(group, measured, &model, &rates);
   std::vector<CostedClass> classes;
-  if (measures_planners()) {
+  if (measures_plans()) {
     if (std::exchange(order_due_, false)) {
       LinkCosts by = links;
       if (guessed_beta_ > 0) by.set_guessed_beta(guessed_beta_);
@@ -410,10 +410,15 @@ void DecisionFlow::begin_costing(Nanos now) {
       ring_order_ = std::move(order);
     }
     classes = group_.use.classes();
+    // What does not run can't be tried either.
+    std::erase_if(classes, [this](const CostedClass& c) { return !runs_now(c.codec); });
+    for (CostedClass& c : classes) {
+      if (c.encoding.piece_bytes != 0) c.encoding.speed = engine_.codec_speed(codec_of_number(c.codec).value());
+    }
   }
   costing_.emplace(group, static_cast<std::uint32_t>(engine_.roster_->piece_bytes.count), std::move(links), rates,
-                   model, std::move(classes), current_,
-                   measures_planners() && (in_round_ || moved_ || now >= next_trial_), ring_order_);
+                   model, std::move(classes), current_, measures_plans() && (in_round_ || moved_ || now >= next_trial_),
+                   ring_order_);
 }
 
 // The order that a table with these rows has: none where no row asks for it.
@@ -480,6 +485,7 @@ void DecisionFlow::commit(std::uint32_t valid_from) {
   outcome_from_ = valid_from;
   outcome_commits_ = true;
   group_.use.begin_anew(previous_, current_);
+  group_.codec_use.begin_anew(previous_, current_);
   for (const auto& n : neighbours_) {
     if (!n->child) continue;
     n->outcome = true;

@@ -7,8 +7,9 @@
 // the outcome, and a parent passes on the latest of its part of the tree. COMMIT names the first operation behind all
 // of them. So nobody can have entered an operation of the new table before everybody knows it. What goes wrong
 // meanwhile ends the proposal with WITHDRAW, or with the group.
-// Codecs of operations that let them be chosen (compress/codec_ask.h) come from the same table, also where no planner
-// is measured: the flow stays silent until such an operation is entered.
+// Codecs of operations that let them be chosen (compress/codec_ask.h) come from the same table, and so does the planner
+// that carries their AR-Topk's values, also where no other planner is measured: the flow stays silent until such an
+// operation is entered.
 // Memory: its own; the engine and the group outlive it. Allocates when levels or tables change, never for an operation.
 // Thread: the engine's owner. Units: ns, bytes; operations by number (base/serial.h).
 #pragma once
@@ -116,6 +117,8 @@ class DecisionFlow final : public Flow {
   void wake(Neighbour& neighbour);
   bool used() const;
   bool measures_planners() const;
+  bool measures_plans() const;
+  bool runs_now(std::uint32_t codec) const;
   bool active() const;
   bool all_tried() const;
   bool lacks_rate(std::uint32_t asked) const;

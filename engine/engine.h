@@ -132,7 +132,7 @@ class Engine final : public MembershipListener,
       if (g->local.empty() || wire::is_partial(g->flow)) continue;
       g->use.for_each_used([&](Collective collective, int size_class, const ChoiceUse::Cell& cell) {
         const std::uint64_t usual = cell.bytes / cell.operations;
-        fn(*g, collective, size_class, choice_view(*g, g->local.front()->entered + 1, collective, usual));
+        fn(*g, collective, size_class, choice_view(*g, g->local.front()->entered + 1, collective, usual, cell.codec));
       });
     }
   }
@@ -430,10 +430,13 @@ class Engine final : public MembershipListener,
   PlanRequest plan_request(const Group& group) const;
   // Of the group's operation of that number.
   std::string explain_planner(const GroupMember& member, Collective collective, std::uint64_t bytes) const;
-  ChoiceView choice_view(const Group& group, std::uint32_t operation, Collective collective, std::uint64_t bytes) const;
+  std::string explain_carrier(const GroupMember& member, const ChoiceUse::Cell& cell) const;
+  std::string planner_reasons(const GroupMember& member, const ChoiceView& view, bool measured) const;
+  ChoiceView choice_view(const Group& group, std::uint32_t operation, Collective collective, std::uint64_t bytes,
+                         std::uint32_t codec = 0) const;
   Result<ProgramEntry*> program_for(GroupMember& member, const OpRequest& request);
   Result<Choice> choose(GroupMember& member, const PlanRequest& request, const MeasuredTable& table,
-                        ProgramEntry* known_static, ChoiceUse::Cell& use);
+                        std::uint32_t carries, ProgramEntry* known_static, ChoiceUse::Cell* use);
   bool held(GroupMember& member);
   // operations with a codec (coded_operations.cc)
   void obey_feedback(GroupMember* member, const port::Command& command);
@@ -446,7 +449,7 @@ class Engine final : public MembershipListener,
                        std::size_t candidate);
   void enter_phase(GroupMember& member);
   void enter_phases();
-  void note_chain_time(GroupMember& member, std::uint32_t number);
+  void note_chain_time(GroupMember& member);
   bool go_on(GroupMember& member, std::uint32_t number, Nanos entered, Status* status);
   static Status check_codec(const port::Command& command);
   static Status check_codec_of_partial(const port::Command& all_reduce);
@@ -457,7 +460,9 @@ class Engine final : public MembershipListener,
   void note_asked(GroupMember& member, Operation& operation);
   void note_time(GroupMember& member, const Operation& operation);
   void count_codecs(Counters* counters) const;
-  static Result<Choice> choose_coded(const PlanRequest& request, const DecisionTable& forced);
+  bool measures_plan(const GroupMember& member, const OpRequest& request) const;
+  ChoiceUse::Cell* coded_use(GroupMember& member, const OpRequest& request, const CodecSpec& codec,
+                             std::uint32_t number, const PlanRequest& plan);
   Status begin_feedback(GroupMember& member, const CalledOperation& called, const Program& program,
                         ErrorFeedback::Exchange* begun);
   void bind(GroupMember& member, Operation& op, const ErrorFeedback::Exchange& feedback, bool null_pieces) const;

@@ -110,10 +110,11 @@ std::string codec_text(const CodecUse::Cell& cell, const MeasuredTable* table) {
 
 }  // namespace
 
-ChoiceView Engine::choice_view(const Group& g, std::uint32_t operation, Collective collective,
-                               std::uint64_t bytes) const {
+ChoiceView Engine::choice_view(const Group& g, std::uint32_t operation, Collective collective, std::uint64_t bytes,
+                               std::uint32_t codec) const {
   ChoiceView view;
-  view.cell = g.use.find(collective, bytes);
+  view.codec = codec;
+  view.cell = codec != 0 ? g.use.find_coded(codec, bytes) : g.use.find(collective, bytes);
   if (g.decisions) view.table = g.decisions->table_for(operation).identity();
   if (const Decision* forced = decisions_.find(collective, bytes); forced != nullptr) {
     view.by = ChosenBy::kForced;
@@ -121,7 +122,7 @@ ChoiceView Engine::choice_view(const Group& g, std::uint32_t operation, Collecti
     view.piece_bytes = forced->piece_bytes;
     return view;
   }
-  if (g.decisions) view.row = g.decisions->table_for(operation).find(collective, bytes);
+  if (g.decisions) view.row = g.decisions->table_for(operation).find(collective, bytes, codec);
   if (view.row != nullptr) {
     if (!view.row->keeps_static) view.by = ChosenBy::kMeasured;
     view.planner = view.row->planner;
@@ -142,21 +143,41 @@ std::string Engine::explain(port::MemberId id, Collective collective, std::uint6
   for (const auto& cell : g.codec_use.cells()) {
     if (collective == Collective::kAllReduce && cell->size_class == size_class(bytes)) out += codec_text(*cell, table);
   }
+  for (const auto& cell : g.use.coded_cells()) {
+    const bool of_size = cell->operations != 0 && size_class(cell->called_bytes) == size_class(bytes);
+    if (collective == Collective::kAllReduce && of_size) out += explain_carrier(*m, *cell);
+  }
   return out;
+}
+
+// "; pieces by int8 go by mesh, chosen by ...", "; values of 80KB by artopk:star:0.1 go by tree, ...".
+std::string Engine::explain_carrier(const GroupMember& m, const ChoiceUse::Cell& cell) const {
+  const CodecSpec codec = codec_of_number(cell.codec).value();
+  const std::string what = makes_chain(codec.kind)
+                               ? "values of " + as_written(Bytes{static_cast<std::int64_t>(cell.usual_bytes)})
+                               : "pieces";
+  const ChoiceView view = choice_view(*m.group, m.entered + 1, Collective::kAllReduce, cell.usual_bytes, cell.codec);
+  return "; " + what + " by " + cell.codec_name + " go by " + planner_reasons(m, view, cell.measured);
 }
 
 std::string Engine::explain_planner(const GroupMember& m, Collective collective, std::uint64_t bytes) const {
   const Group& g = *m.group;
-  const ChoiceView view = choice_view(g, m.entered + 1, collective, bytes);
-  std::string out = std::string(name_of(collective)) + " of " + as_written(Bytes{static_cast<std::int64_t>(bytes)}) +
-                    " among " + std::to_string(g.members.size()) + " ranks: ";
+  return std::string(name_of(collective)) + " of " + as_written(Bytes{static_cast<std::int64_t>(bytes)}) + " among " +
+         std::to_string(g.members.size()) + " ranks: " +
+         planner_reasons(m, choice_view(g, m.entered + 1, collective, bytes), options_.settings.measured_choice);
+}
+
+// `measured`: what was measured may choose the planner.
+std::string Engine::planner_reasons(const GroupMember& m, const ChoiceView& view, bool measured) const {
+  const Group& g = *m.group;
+  std::string out;
   if (view.by == ChosenBy::kForced)
-    return out + planner_text(view.planner, view.piece_bytes, g.ring_order) + ", forced by CANARY_ALGO" +
+    return planner_text(view.planner, view.piece_bytes, g.ring_order) + ", forced by CANARY_ALGO" +
            took_text(view.cell);
   if (view.row == nullptr) {
     out += view.known ? planner_text(view.planner, 0, g.ring_order) + ", chosen by size and topology"
                       : std::string("to be chosen by size and topology");
-    if (!options_.settings.measured_choice) {
+    if (!measured) {
       out += "; CANARY_MEASURED_CHOICE is off";
     } else if (!g.decisions) {
       out += "; nothing is measured for a group of one host, or of so many ranks";

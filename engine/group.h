@@ -141,7 +141,8 @@ struct ProgramEntry {
   std::uint32_t decided_by = 0;  // identity of the measured table that last led here; 0: none was in force
   ChosenBy by = ChosenBy::kStatic;
   std::vector<std::uint16_t> ring_order;  // of a measured table; empty: the group's
-  ChoiceUse::Cell* use = nullptr;         // null: with a codec
+  std::uint32_t carries = 0;              // OpRequest's, or the number of its own codec
+  ChoiceUse::Cell* use = nullptr;         // null: there are too many kinds
 };
 
 struct Operation {

@@ -37,6 +37,7 @@ void OperationChain::begin(const CalledOperation& called, const CodecSpec& spec,
   spec_ = spec;
   choice_ = choice;
   began_ = now;
+  number_ = place.number;
   went_dense_ = false;
   rank_ = place.rank;
   ranks_ = place.ranks;

@@ -95,6 +95,7 @@ class OperationChain {
   const CodecSpec& spec() const { return spec_; }
   const Choice& choice() const { return choice_; }
   Nanos began() const { return began_; }
+  std::uint32_t number() const { return number_; }  // of its first phase
   void set_deadline(Nanos deadline) { called_.deadline = deadline; }
   // Makes the signature of a phase that of the call, with the phase.
   void sign(wire::SignaturePayload* out) const;
@@ -162,6 +163,7 @@ class OperationChain {
   CodecSpec spec_;
   Choice choice_;
   Nanos began_;
+  std::uint32_t number_ = 0;
   bool went_dense_ = false;
   std::uint64_t unfit_ = 0;  // the first element that is not finite, or their number
   float unfit_value_ = 0;

@@ -41,20 +41,24 @@ PlanRequest Engine::plan_request(const Group& g) const {
 }
 
 // `known_static`: a program of this shape that the static choice made; it would choose the same again, and take long.
+// `carries`: what the codec of this number makes.
 Result<Choice> Engine::choose(GroupMember& m, const PlanRequest& request, const MeasuredTable& table,
-                              ProgramEntry* known_static, ChoiceUse::Cell& use) {
-  auto by_row = choice_of_rows(request, decisions_, table);
+                              std::uint32_t carries, ProgramEntry* known_static, ChoiceUse::Cell* use) {
+  auto by_row = choice_of_rows(request, decisions_, table, carries);
   if (!by_row.ok()) return by_row.status();
   if (by_row.value()) return *by_row.value();
   if (known_static != nullptr) return Choice{known_static->program.planner, 0, ChosenBy::kStatic};
-  const auto chosen = select_planner(request, {});
+  const bool encoded = carries != 0 && !makes_chain(codec_of_number(carries).value().kind);
+  const auto chosen = encoded ? select_coded_planner(request, {}) : select_planner(request, {});
   if (chosen.status().code() == CANARY_UNREACHABLE) {
     return Status(CANARY_UNREACHABLE, chosen.status().text() + " (which NICs meet: CANARY_RAIL_PAIRING=" +
                                           name_of(roster_->pairing) + ", subnets and routes)");
   }
   if (!chosen.ok()) return chosen.status();
-  use.static_choice = chosen.value();
-  if (!std::exchange(use.static_known, true) && m.group->decisions && options_.settings.measured_choice) {
+  if (use == nullptr) return Choice{chosen.value(), 0, ChosenBy::kStatic};
+  use->static_choice = chosen.value();
+  if (use->codec == 0) use->measured = options_.settings.measured_choice;
+  if (!std::exchange(use->static_known, true) && m.group->decisions && use->measured) {
     m.group->decisions->note_new_class();
     decisions_due_ = Nanos{};
   }
@@ -70,14 +74,19 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   const MeasuredTable& table = decisions != nullptr ? decisions->table_for(m.entered) : kNoTable;
   CodecSpec codec = codec_of(m, r, table);
   bool coded = codec.kind != CodecKind::kDense;
+  std::uint32_t carries = coded ? codec_number(codec).value() : r.carries;
+  const bool measured = carries != 0 && measures_plan(m, r);
   ++m.uses;
-  const auto is_of_shape = [&](const Program& p) {
+  const auto is_of_shape = [&](const ProgramEntry& e) {
+    const Program& p = e.program;
     return p.collective == r.collective && p.count == r.count && p.element_bytes == element && p.root == root &&
-           p.codec == codec && std::equal(p.counts.begin(), p.counts.end(), r.counts.begin(), r.counts.end());
+           p.codec == codec && e.carries == carries &&
+           std::equal(p.counts.begin(), p.counts.end(), r.counts.begin(), r.counts.end());
   };
   ProgramEntry* known_static = nullptr;
   for (auto& e : m.programs) {
-    if (!is_of_shape(e->program)) continue;
+    if (!is_of_shape(*e)) continue;
+    if (measured && e->use != nullptr && !e->use->measured) continue;  // it was chosen before somebody asked
     if (e->decided_by == table.identity()) {
       e->last_used = m.uses;
       return e.get();
@@ -91,16 +100,20 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   request.element_bytes = element;
   request.root = root;
   const std::uint64_t bytes = operation_bytes(request);
-  ChoiceUse::Cell& use = m.group->use.cell(r.collective, bytes);
-  if (!coded) {
+  const auto use_of_plain = [&] {
+    ChoiceUse::Cell& use = m.group->use.cell(r.collective, bytes);
     use.element_bytes = element;
     use.root = root;
-  }
-  auto choice = coded ? choose_coded(request, decisions_) : choose(m, request, table, known_static, use);
+    return &use;
+  };
+  ChoiceUse::Cell* use = carries != 0 ? coded_use(m, r, codec, carries, request) : use_of_plain();
+  auto choice = choose(m, request, table, carries, known_static, use);
   if (!choice.ok() && coded && asks_for_choice(r.codec)) {
     codec = {};  // a user's row forces a plan that takes no codec for this very size
     coded = false;
-    choice = choose(m, request, table, nullptr, use);
+    carries = 0;
+    use = use_of_plain();
+    choice = choose(m, request, table, 0, nullptr, use);
   }
   if (!choice.ok()) return choice.status();
   const auto job_piece = static_cast<std::uint32_t>(roster_->piece_bytes.count);
@@ -111,11 +124,12 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   const std::uint64_t part = bytes / static_cast<std::uint64_t>(request.ranks);
   const std::uint32_t piece = coded ? coded_piece_bytes(codec, asked, part) : asked;
   for (auto& e : m.programs) {
-    if (!is_of_shape(e->program) || e->program.planner != chosen.planner || e->program.piece_bytes != piece ||
+    if (!is_of_shape(*e) || e->program.planner != chosen.planner || e->program.piece_bytes != piece ||
         e->ring_order != order)
       continue;
     e->decided_by = table.identity();
     e->by = chosen.by;
+    e->use = use;
     e->last_used = m.uses;
     return e.get();
   }
@@ -126,7 +140,8 @@ Result<ProgramEntry*> Engine::program_for(GroupMember& m, const OpRequest& r) {
   entry->decided_by = table.identity();
   entry->by = chosen.by;
   entry->ring_order = std::move(order);
-  entry->use = coded ? nullptr : &use;
+  entry->carries = carries;
+  entry->use = use;
   if (m.programs.size() >= kProgramsMax) {
     auto oldest = m.programs.end();
     for (auto it = m.programs.begin(); it != m.programs.end(); ++it) {

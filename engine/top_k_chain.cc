@@ -77,6 +77,7 @@ void TopKChain::shape(CalledOperation* operation) {
       r.input = r.output = values_.data();
       r.count = k_ + kRefusalWords * static_cast<std::size_t>(ranks_);
       r.redop = CANARY_SUM;
+      r.carries = codec_number(spec()).value();
       break;
     default:
       r.collective = Collective::kAllGather;

@@ -162,6 +162,7 @@ struct OpRequest {
   std::uint64_t rows = 0;    // with a codec of matrices: so many, each count / rows numbers; 0: it is none
   // With a tensor and without rows: the values are elements part_begin, ... of a tensor of part_of; 0: all of it.
   std::uint64_t part_of = 0, part_begin = 0;
+  std::uint32_t carries = 0;  // of a phase of a chain: the number of the codec whose values it all-reduces; 0: none
 };
 
 }  // namespace canarynet

@@ -178,6 +178,7 @@ void EngineCounters::fill_choices(const Engine& engine) {
     ipc::ChoiceRow& row = t.choice[t.choices++];
     row = {};
     ipc::put_label(row.collective, name_of(collective));
+    if (view.codec != 0 && view.cell != nullptr) ipc::put_label(row.asked, view.cell->codec_name);
     const bool ordered = view.row != nullptr && view.row->in_order;
     put_planner(row.planner, view.planner, variant_of(false, ordered));
     row.group = group.flow;

@@ -106,7 +106,11 @@ TEST(Decision, TablesThatCannotBeAreNotTaken) {
   EXPECT_TRUE(refused([](auto& r) { r.to_follow = 1; })) << "behind no trial";
   EXPECT_TRUE(refused([](auto& r) { r.reason = 1, r.to_follow = 1u << kPlannerCount; }));
   const std::uint32_t among = number_asked("int8,auto").value();
-  EXPECT_TRUE(refused([](auto& r) { r.asked = 3; })) << "a codec, not a choice";
+  const std::uint32_t int8 = number_asked("int8").value();
+  EXPECT_TRUE(refused([&](auto& r) { r.asked = int8, r.planner = kPlannerCount; })) << "a codec's planner";
+  EXPECT_TRUE(refused([&](auto& r) { r.asked = int8, r.runner_up = kPlannerCount; }));
+  EXPECT_TRUE(
+      refused([&](auto& r) { r.asked = int8, r.collective = static_cast<std::uint8_t>(Collective::kBroadcast); }));
   EXPECT_TRUE(refused([](auto& r) { r.asked = 15 | 1 << 4; })) << "no text asks so";
   EXPECT_TRUE(refused([&](auto& r) { r.asked = among, r.planner = 2; })) << "dense or int8";
   EXPECT_TRUE(refused([&](auto& r) { r.asked = among, r.planner = 0, r.runner_up = 2; }));

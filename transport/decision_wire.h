@@ -37,14 +37,14 @@ struct LinkLevel {
 };
 static_assert(sizeof(LinkLevel) == 16 && std::has_unique_object_representations_v<LinkLevel>);
 
-// Of a choice among planners, or among codecs: then `planner` and `runner_up` are places among the candidates of what
-// was asked for, and the other fields stay 0.
+// Of a choice among planners, or among codecs (`asked` asks for one): then `planner` and `runner_up` are places among
+// the candidates of what was asked for, and the fields from keeps_static to piece_bytes stay 0.
 struct DecisionRow {
   std::uint8_t collective = 0;
   std::uint8_t size_class = 0;
   std::uint8_t planner = 0;
   std::uint8_t runner_up = 0;
-  std::uint32_t asked = 0;        // among codecs: the number that operations ask with (compress/codec_ask.h)
+  std::uint32_t asked = 0;        // the number that operations ask with (compress/codec_ask.h), or of their codec
   std::uint8_t keeps_static = 0;  // 1: the static choice stays; `planner` is what it was
   std::uint8_t reason = 0;        // RowReason of collectives/measured_table.h
   std::uint16_t to_follow = 0;    // on trial: the planners that are tried after this one, as bits

@@ -1,6 +1,7 @@
 // `canaryctl explain`: what each group's operations run by, and why, as text and as JSON.
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "base/settings.h"
 #include "base/units.h"
@@ -32,8 +33,11 @@ std::string table_text(const ChoiceRow& c) {
   return text;
 }
 
+// Whether the row tells of a choice among codecs. Other rows with a codec tell what carries that one's bytes.
+bool chooses_codec(const ChoiceRow& c) { return std::string_view(c.asked).find("auto") != std::string_view::npos; }
+
 std::string why_text(const ChoiceRow& c) {
-  if (c.asked[0] != '\0') return c.chosen_by == ChosenBy::kMeasured ? table_text(c) : "nothing is known yet";
+  if (chooses_codec(c)) return c.chosen_by == ChosenBy::kMeasured ? table_text(c) : "nothing is known yet";
   switch (c.chosen_by) {
     case ChosenBy::kForced:
       return "CANARY_ALGO";
