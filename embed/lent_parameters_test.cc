@@ -30,6 +30,7 @@ struct Worker {
   int caught_up = 0;
   std::uint64_t last = 0;  // the number of its last exchange, and what that was of
   std::size_t part = 0, parts = 1;
+  std::vector<double> took;  // seconds of exchanges
   std::string error;
 };
 
@@ -53,6 +54,7 @@ Worker run(canary_group* group, const char* name, const Iterate& iterate, const 
   const int rank = canary_group_rank(group);
   canary_task task = CANARY_TASK_INIT;
   bool runs = false;
+  std::chrono::steady_clock::time_point told;
   for (;;) {
     if (canary_policy_next(policy, &task) != CANARY_OK) {
       w.error = last_error().message;
@@ -81,9 +83,12 @@ Worker run(canary_group* group, const char* name, const Iterate& iterate, const 
       w.parts = static_cast<std::size_t>(task.parts);
       w.caught_up += std::count(task.behind, task.behind + task.behind_count, rank) != 0 ? 1 : 0;
       runs = task.beside != 0;
+      told = std::chrono::steady_clock::now();
     }
     w.failed += canary_policy_exchange(policy, 0) == CANARY_OK ? 0 : 1;
-    if (task.kind == CANARY_TASK_FINISH) runs = false;
+    if (task.kind != CANARY_TASK_FINISH) continue;
+    if (runs) w.took.push_back(test::seconds_since(told));
+    runs = false;
   }
   EXPECT_EQ(canary_policy_common(policy, w.common.data(), kCount), CANARY_OK);
   if (w.error.empty() && canary_policy_close(policy) != CANARY_OK) w.error = last_error().message;
@@ -186,6 +191,29 @@ TEST(LentParameters, ALateWorkerIsNotWaitedForAndCatchesUp) {
     EXPECT_GT(workers[0].exchanges, 60);
     EXPECT_LT(longest[0], 0.3) << "nobody waits for the late one";
   }
+}
+
+// Rank 1 is told of each round in the first moments of an iteration of 200 ms. It polls, so rank 0 gets its mean long
+// before that has ended.
+TEST(LentParameters, WhatOthersWaitForBeginsInTheMiddleOfAnIteration) {
+  Job job(2);
+  ASSERT_TRUE(job.joined());
+  std::vector<Worker> workers(2);
+  job.each([&](int rank) {
+    const auto iterate = [&](const Worker&, canary_policy* policy) {
+      for (int i = 0, interrupted = 0; i < (rank == 1 ? 100 : 1); ++i) {
+        EXPECT_EQ(canary_policy_poll(policy, &interrupted), CANARY_OK) << last_error().message;
+        sleep_ms(2);
+      }
+    };
+    workers[static_cast<std::size_t>(rank)] =
+        run(job.world(rank), "diloco:h=2,overlap=1", iterate, [](const Worker& w) { return w.iterations >= 15; });
+  });
+  for (const Worker& w : workers) EXPECT_EQ(w.error, "");
+  std::vector<double>& took = workers[0].took;
+  ASSERT_GE(took.size(), 3u);
+  std::nth_element(took.begin(), took.begin() + static_cast<std::ptrdiff_t>(took.size() / 2), took.end());
+  EXPECT_LT(took[took.size() / 2], 0.1);
 }
 
 TEST(LentParameters, DeltasMayTravelByACodec) {

@@ -58,7 +58,8 @@ TEST(SyncAllocation, TheDecisionsOfASessionAllocateNothing) {
 
 TEST(SyncAllocation, CoordinatorsAllocateNothing) {
   if (!CANARYNET_COUNTS_MALLOC) GTEST_SKIP() << "a sanitizer has its own allocator";
-  for (const char* text : {"esync", "esync-nb", "ripples:smart", "ripples:random", "ad-psgd", "diloco:h=9,quorum=75"}) {
+  for (const char* text : {"esync", "esync-nb", "ripples:smart", "ripples:random", "ad-psgd", "diloco:h=9,quorum=75",
+                           "diloco:h=9,fragments=3,quorum=75,overlap=2"}) {
     const Cluster cluster = cluster_of(8, 8);
     const auto spec = parse_policy(text).value();
     Random random(1);

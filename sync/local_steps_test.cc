@@ -120,6 +120,75 @@ TEST(LocalUpdates, WhoIsBehindTakesTheStateOfOneThatIsNot) {
   EXPECT_EQ(x, y) << "the momentum has come along";
 }
 
+TEST(LocalSteps, AWorkerTrainsBesideItsExchangeForAsLongAsItMay) {
+  LocalSteps options;
+  options.steps = 4;
+  options.overlap = 2;
+  LocalStepsWorker worker(options, 0);
+  const WorkerSet all = WorkerSet::all(2);
+  const auto trains = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      ASSERT_EQ(worker.next({}).kind, Task::Kind::kTrain) << i;
+      worker.trained({}, 1_ms);
+    }
+  };
+  trains(4);
+  EXPECT_EQ(worker.next({}).kind, Task::Kind::kAsk);
+  trains(2);
+  EXPECT_EQ(worker.next({}).kind, Task::Kind::kWait) << "for the answer";
+  EXPECT_EQ(worker.answered({}, {Answer::Kind::kAggregate, 0, 0, &all, true, 3}), WorkerPolicy::Reaction::kBeside);
+  const Task task = worker.next({});
+  ASSERT_EQ(task.kind, Task::Kind::kExchange);
+  EXPECT_TRUE(task.exchange.beside);
+  trains(2);
+  EXPECT_EQ(worker.next({}).kind, Task::Kind::kWait) << "for the exchange";
+  worker.exchanged({});
+  trains(1);
+  EXPECT_EQ(worker.next({}).kind, Task::Kind::kAsk) << "those beside the exchange are steps of the next round";
+}
+
+// Rounds of five fragments. What the others have of the fourth one a successor has not heard when three rounds have
+// been closed, which is enough to know when workers usually come.
+TEST(LocalSteps, ASuccessorWaitsForThoseOfWhomItHasNotHeard) {
+  LocalSteps options;
+  options.steps = options.fragments = 5;
+  options.quorum_percent = 60;
+  LocalStepsCoordinator coordinator(options, 3);
+  const auto arrival = [](int worker, std::int64_t round, std::int64_t applied) {
+    Question q;
+    q.kind = Question::Kind::kArrived;
+    q.worker = worker;
+    q.number = round;
+    q.capability = 10_ms;
+    q.applied = applied;
+    return q;
+  };
+  Nanos now;
+  for (int w = 0; w < 3; ++w) {
+    const Question question = arrival(w, 9, 4);
+    const Recollection::Told told{Answer::Kind::kAggregate, 9, {0, 1, 2}, true};
+    coordinator.recall(now, {w, &question, {}, false, &told});
+  }
+  Answers answers;
+  coordinator.recalled(now, &answers);
+  for (std::int64_t round = 10; round < 13; ++round) {
+    for (int w = 0; w < 3; ++w) coordinator.asked(now += 1_ms, arrival(w, round, round - 5), &answers);
+    ASSERT_EQ(answers.size(), 3u) << round;
+    answers.clear();
+  }
+  for (int w = 0; w < 2; ++w) coordinator.asked(now += 1_ms, arrival(w, 13, 3), &answers);
+  coordinator.expire(now + 1_s, &answers);
+  EXPECT_TRUE(answers.empty()) << "worker 2 may have the newest state of this fragment";
+  EXPECT_EQ(coordinator.next_deadline(), Nanos::max());
+  coordinator.asked(now + 2_s, arrival(2, 13, 8), &answers);
+  ASSERT_EQ(answers.size(), 3u);
+  for (const Answer& answer : answers) {
+    EXPECT_EQ(answer.source, 2);
+    ASSERT_NE(answer.behind, nullptr);
+    EXPECT_EQ(answer.behind->bits(), 0b011u);
+  }
+}
+
 // --- all of it in virtual time -------------------------------------------------------------------------------------
 
 struct Trouble {
