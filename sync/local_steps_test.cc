@@ -167,7 +167,7 @@ TEST(LocalSteps, ASuccessorWaitsForThoseOfWhomItHasNotHeard) {
   for (int w = 0; w < 3; ++w) {
     const Question question = arrival(w, 9, 4);
     const Recollection::Told told{Answer::Kind::kAggregate, 9, {0, 1, 2}, true};
-    coordinator.recall(now, {w, &question, {}, false, &told});
+    coordinator.recall(now, {w, &question, {}, false, false, &told});
   }
   Answers answers;
   coordinator.recalled(now, &answers);
