@@ -61,11 +61,13 @@ void SwarmExchanges::call(int rank, const Terms& terms, double value, double wei
   call.ticket = std::make_unique<OpTicket>();
   std::byte* const input = terms.in_place ? call.output->data() : call.input->data();
   fill(terms.type, input, terms.count, call.value);
-  LentMemory words((2 + terms.ranks.size()) * sizeof(std::uint64_t));
+  LentMemory words((port::kPartialHead + terms.ranks.size()) * sizeof(std::uint64_t));
   auto* const numbers = reinterpret_cast<std::uint64_t*>(words.data());
-  numbers[0] = terms.number;
-  numbers[1] = std::bit_cast<std::uint64_t>(weight);
-  for (std::size_t i = 0; i < terms.ranks.size(); ++i) numbers[2 + i] = static_cast<std::uint64_t>(terms.ranks[i]);
+  std::fill_n(numbers, std::size_t{port::kPartialHead}, std::uint64_t{0});
+  numbers[port::kPartialNumber] = terms.number;
+  numbers[port::kPartialWeight] = std::bit_cast<std::uint64_t>(weight);
+  for (std::size_t i = 0; i < terms.ranks.size(); ++i)
+    numbers[port::kPartialHead + i] = static_cast<std::uint64_t>(terms.ranks[i]);
   pending_[rank] = {&exchange, place};
   ++called_;
   const GroupMember* const member = cluster_->world(rank);
@@ -75,8 +77,8 @@ void SwarmExchanges::call(int rank, const Terms& terms, double value, double wei
                           .count = terms.count,
                           .type = terms.type,
                           .redop = terms.redop};
-  cluster_->submit(rank, port::partial(member->id, request, {numbers, 2 + terms.ranks.size()}, terms.weighted,
-                                       cluster_->id(member, call.ticket.get())));
+  cluster_->submit(rank, port::partial(member->id, request, {numbers, port::kPartialHead + terms.ranks.size()},
+                                       terms.weighted, cluster_->id(member, call.ticket.get())));
   words.take_back();
   if (const std::string where = shelf_.add(std::move(words)); !where.empty()) fail(where);
 }
