@@ -24,7 +24,7 @@ Status compare(const GroupPlace& place, std::span<const std::size_t> counts) {
   const std::array<std::int64_t, 2> own{static_cast<std::int64_t>(counts.size()),
                                         crc32c(0, counts.data(), counts.size_bytes())};
   std::vector<std::int64_t> all(own.size() * static_cast<std::size_t>(place.shape.size));
-  const Status gathered = place.run({Collective::kAllGather, own.data(), all.data(), own.size(), CANARY_I64});
+  Status gathered = place.run({Collective::kAllGather, own.data(), all.data(), own.size(), CANARY_I64});
   if (!gathered.ok()) return gathered;
   for (std::size_t rank = 1; rank * own.size() < all.size(); ++rank) {
     const std::int64_t* const theirs = &all[rank * own.size()];
@@ -43,7 +43,7 @@ Status measure(const GroupPlace& place, std::span<float> values, std::int64_t* n
   *nanoseconds = INT64_MAX;
   for (int i = 0; i < kTimes; ++i) {
     const Nanos began = place.context->impl->now();
-    const Status done =
+    Status done =
         place.run({Collective::kAllReduce, values.data(), values.data(), values.size(), CANARY_F32, CANARY_SUM});
     if (!done.ok()) return done;
     if (i > 0) *nanoseconds = std::min(*nanoseconds, (place.context->impl->now() - began).count);

@@ -29,7 +29,7 @@ Status ParameterExchange::start(std::span<const int> ranks, std::uint64_t number
   op->counts = {number, std::bit_cast<std::uint64_t>(1.0), coding.codec, coding.tensor,
                 std::bit_cast<std::uint32_t>(coding.momentum)};
   for (const int rank : ranks) op->counts.push_back(static_cast<std::uint64_t>(rank));
-  const Status wrong =
+  Status wrong =
       context_.impl->submit(port::partial(member_, request, op->counts, /*weighted=*/false, op->ticket.id()));
   if (!wrong.ok()) {
     context_.give_op(op);
@@ -75,7 +75,7 @@ bool ParameterExchange::ended() {
 
 Status ParameterExchange::go_on(bool* applied) {
   context_.impl->wait(op_->ticket);
-  const Status came = result_of(*context_.impl, op_->ticket);
+  Status came = result_of(*context_.impl, op_->ticket);
   context_.give_op(std::exchange(op_, nullptr));
   *applied = false;
   const bool gives = source_ == rank_ && handing_over_;
@@ -84,7 +84,7 @@ Status ParameterExchange::go_on(bool* applied) {
     std::copy(buffer_.begin(), buffer_.end(), parameters_.begin());
   } else if (!handing_over_) {
     if (!behind_) updates_->step(part_, std::span(buffer_).first(updates_->part(part_).size));
-    const Status handed = hands_over() ? hand_over() : Status();
+    Status handed = hands_over() ? hand_over() : Status();
     if (running() || behind_) return handed;
     updates_->settle(parameters_, part_);
   } else if (behind_) {

@@ -253,13 +253,13 @@ Status go_on_beside(canary_policy& policy) {
   ParameterExchange& parameters = *policy.parameters;
   if (policy.beside && parameters.goes_on_beside()) {
     bool applied = false;
-    const Status status = parameters.go_on(&applied);
+    Status status = parameters.go_on(&applied);
     if (!status.ok()) exchanged(policy, false);
     return status;
   }
   if (!policy.ready) return {};
   if (Status s = note_exchange(policy, policy.worker->next(now(policy)).exchange); !s.ok()) return s;
-  const Status begun = begin(policy);
+  Status begun = begin(policy);
   if (!begun.ok()) exchanged(policy, false);
   return begun;
 }
