@@ -136,7 +136,7 @@ def campaign(options, figures, way, ctl, deaths, size):
 
 
 def body():
-    parser = harness.arguments(__doc__, repeat=50, quick_repeat=3)
+    parser = harness.arguments(__doc__, repeat=50, quick_repeat=5)
     parser.add_argument("--only", default="",
                         help="ways, comma-separated: down, silent, each with /ctl or /no-ctl to narrow it")
     parser.add_argument("--size", type=int, default=64, help="MiB [64]")

@@ -61,7 +61,7 @@ def outage(options, way, span):
 
 
 def body():
-    parser = harness.arguments(__doc__, repeat=20, quick_repeat=1)
+    parser = harness.arguments(__doc__, repeat=20, quick_repeat=2)
     parser.add_argument("--ways", help="comma-separated: " + ", ".join(WAYS))
     parser.add_argument("--spans", help="seconds, comma-separated")
     options = harness.parse(parser)

@@ -19,6 +19,10 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RATES = "0.02,0.05,0.1"
 
+RIPPLES = ("ps", "bml", "ad-psgd", "ripples:static", "ripples:random", "ripples:smart")
+LOCAL = ("bsp", "esync", "diloco:h=10", "diloco:h=10,overlap=5", "diloco:h=50", "diloco:h=50,overlap=25",
+         "diloco:h=50,fragments=5", "diloco:h=50,fragments=5,overlap=5", "diloco:h=200", "diloco:h=200,overlap=25")
+
 # name: what all runs have, the runs (policy, and perhaps a word that tells two of it apart: what it has besides), the
 # reference, and the paper's figures: how many times faster to the target than the reference.
 COMPARISONS = {
@@ -92,7 +96,7 @@ COMPARISONS = {
     "ripples": {
         "title": "16 workers on 4 hosts, VGG-16 of 9.23 MB, 56 Gbit/s",
         "common": "--workers 16 --workers-per-host 4 --profile vgg16-1080ti --nic 56gbit",
-        "runs": {p: "" for p in ("ps", "bml", "ad-psgd", "ripples:static", "ripples:random", "ripples:smart")},
+        "runs": dict.fromkeys(RIPPLES, ""),
         "reference": "ps",
         "paper": {"ps": 1, "bml": 4.27, "ad-psgd": 1.42, "ripples:static": 5.01, "ripples:random": 3.03,
                   "ripples:smart": 5.26},
@@ -100,7 +104,7 @@ COMPARISONS = {
     "ripples-2x": {
         "title": "the same, one worker sleeps 2 iterations after each",
         "common": "--workers 16 --workers-per-host 4 --profile vgg16-1080ti --nic 56gbit --slow 5:+2x",
-        "runs": {p: "" for p in ("ps", "bml", "ad-psgd", "ripples:static", "ripples:random", "ripples:smart")},
+        "runs": dict.fromkeys(RIPPLES, ""),
         # The paper's are over its server without a slow worker.
         "reference": "ps", "reference_of": "ripples",
         "paper": {"bml": 1.66, "ad-psgd": 1.37, "ripples:static": 2.47, "ripples:random": 2.13,
@@ -109,14 +113,14 @@ COMPARISONS = {
     "ripples-5x": {
         "title": "the same, one worker sleeps 5 iterations after each",
         "common": "--workers 16 --workers-per-host 4 --profile vgg16-1080ti --nic 56gbit --slow 5:+5x",
-        "runs": {p: "" for p in ("ps", "bml", "ad-psgd", "ripples:static", "ripples:random", "ripples:smart")},
+        "runs": dict.fromkeys(RIPPLES, ""),
         "reference": "ps", "reference_of": "ripples",
         "paper": {"ripples:smart": 3.5},
     },
     "ripples-2gbit": {
         "title": "16 workers on 4 hosts, VGG-16 of 9.23 MB, 2 Gbit/s",
         "common": "--workers 16 --workers-per-host 4 --profile vgg16-1080ti --nic 2gbit",
-        "runs": {p: "" for p in ("bml", "ad-psgd", "ripples:static", "ripples:random", "ripples:smart")},
+        "runs": dict.fromkeys(RIPPLES[1:], ""),
         "reference": "bml",
         "paper": {"bml": 1, "ad-psgd": 1.42 / 4.27, "ripples:static": 5.01 / 4.27, "ripples:random": 3.03 / 4.27,
                   "ripples:smart": 5.26 / 4.27},
@@ -124,7 +128,7 @@ COMPARISONS = {
     "ripples-2gbit-2x": {
         "title": "the same, one worker sleeps 2 iterations after each",
         "common": "--workers 16 --workers-per-host 4 --profile vgg16-1080ti --nic 2gbit --slow 5:+2x",
-        "runs": {p: "" for p in ("bml", "ad-psgd", "ripples:static", "ripples:random", "ripples:smart")},
+        "runs": dict.fromkeys(RIPPLES[1:], ""),
         "reference": "bml",
         "paper": {"bml": 1, "ad-psgd": 1.37 / 1.66, "ripples:static": 2.47 / 1.66, "ripples:random": 2.13 / 1.66,
                   "ripples:smart": 4.23 / 1.66},
@@ -132,16 +136,14 @@ COMPARISONS = {
     "ripples-2gbit-5x": {
         "title": "the same, one worker sleeps 5 iterations after each",
         "common": "--workers 16 --workers-per-host 4 --profile vgg16-1080ti --nic 2gbit --slow 5:+5x",
-        "runs": {p: "" for p in ("bml", "ad-psgd", "ripples:smart")},
+        "runs": dict.fromkeys(("bml", "ad-psgd", "ripples:smart"), ""),
         "reference": "bml",
         "paper": {"bml": 1, "ripples:smart": 4.4},
     },
     "local": {
         "title": "8 workers, ResNet-50, 100 Mbit/s, 20 ms",
         "common": "--workers 8 --profile resnet50-k80 --nic 100mbit --latency 10ms",
-        "runs": {p: "" for p in ("bsp", "esync", "diloco:h=10", "diloco:h=10,overlap=5", "diloco:h=50",
-                                 "diloco:h=50,overlap=25", "diloco:h=50,fragments=5",
-                                 "diloco:h=50,fragments=5,overlap=5", "diloco:h=200", "diloco:h=200,overlap=25")},
+        "runs": dict.fromkeys(LOCAL, ""),
         "reference": "bsp",
         "paper": {},
     },
@@ -149,9 +151,7 @@ COMPARISONS = {
         "title": "the same, speeds 1:2:4:8, two workers each",
         "common": "--workers 8 --profile resnet50-k80 --nic 100mbit --latency 10ms "
                   "--slow 0:8x,1:8x,2:4x,3:4x,4:2x,5:2x",
-        "runs": {p: "" for p in ("bsp", "esync", "diloco:h=10", "diloco:h=10,overlap=5", "diloco:h=50",
-                                 "diloco:h=50,overlap=25", "diloco:h=50,fragments=5",
-                                 "diloco:h=50,fragments=5,overlap=5", "diloco:h=200", "diloco:h=200,overlap=25")},
+        "runs": dict.fromkeys(LOCAL, ""),
         "reference": "bsp",
         "paper": {},
     },

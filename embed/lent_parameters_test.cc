@@ -296,6 +296,34 @@ TEST(LentParameters, TheOthersGoOnWithoutRankZero) {
   for (int rank = 1; rank < 4; ++rank) EXPECT_EQ(ranks[static_cast<std::size_t>(rank)]->report(), "trained on") << rank;
 }
 
+// Rank 1 is told of the exchange as well, and never makes it.
+TEST(LentParameters, AnExchangeUnderWayEndsWithItsPolicyOrItsJob) {
+  for (const bool closes : {true, false}) {
+    std::vector<std::vector<float>> x(2, std::vector<float>(kCount));  // outlive the job, as lent memory has to
+    Job job(2);
+    ASSERT_TRUE(job.joined());
+    job.each([&](int rank) {
+      canary_policy* const policy =
+          open(job.world(rank), "diloco:h=2,overlap=2", x[static_cast<std::size_t>(rank)].data(), nullptr);
+      canary_task task = CANARY_TASK_INIT;
+      while (task.kind != CANARY_TASK_MEAN) {
+        ASSERT_EQ(canary_policy_next(policy, &task), CANARY_OK) << last_error().message;
+        if (task.kind != CANARY_TASK_TRAIN) continue;
+        sleep_ms(1);
+        ASSERT_EQ(canary_policy_trained(policy, 1'000'000), CANARY_OK);
+      }
+      EXPECT_EQ(task.beside, 1);
+      if (rank == 0) {
+        EXPECT_EQ(canary_policy_exchange(policy, 0), CANARY_OK) << last_error().message;
+      }
+      if (closes) {
+        EXPECT_EQ(canary_policy_close(policy), CANARY_OK) << last_error().message;
+      }
+    });
+    for (const auto& mine : x) EXPECT_EQ(mine, std::vector<float>(kCount)) << "nothing was trained, nothing changed";
+  }
+}
+
 TEST(LentParameters, WrongCallsAreToldByName) {
   Job job(1);
   ASSERT_TRUE(job.joined());

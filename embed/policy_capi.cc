@@ -61,9 +61,8 @@ Status take_answer(canary_policy& policy, bool waits, bool* came) {
   });
   *came = false;
   if (!told.ok()) return told;
-  sync::WorkerSet members(policy.shape.size), behind(policy.shape.size);
   sync::Answer answer;
-  const auto got = read_answer(policy.answer, policy.shape.rank, &members, &behind, &answer);
+  const auto got = read_answer(policy.answer, policy.shape.rank, &policy.members, &policy.behind, &answer);
   if (!got.ok()) return got.status();
   if (got.value() == Heard::kNothing) return {};
   *came = true;
@@ -73,12 +72,8 @@ Status take_answer(canary_policy& policy, bool waits, bool* came) {
   }
   if (answer.members != nullptr) {
     if (policy.named) return Status(CANARY_INTERNAL, "two exchanges at a time");
-    policy.members = members;
-    policy.behind = behind;
     policy.named = true;
     policy.owed = static_cast<std::uint64_t>(answer.number);
-    answer.members = &policy.members;
-    if (answer.behind != nullptr) answer.behind = &policy.behind;
   }
   using Reaction = sync::WorkerPolicy::Reaction;
   const bool heard = !policy.leaves || of_deltas(policy);  // what a delta is, its worker knows

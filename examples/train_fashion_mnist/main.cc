@@ -133,7 +133,7 @@ int train_by_policy(canarynet::Context& context, const Options& options) {
   result.images = test.size();
   result.identical = trainer.replica().same_everywhere(trainer.group());
   result.hash = trainer.replica().hash();
-  const bool speaks = context.rank() == 0;
+  const bool speaks = trainer.speaks();
   if (speaks) {
     std::printf("\n%s", sync_text(options, figures, result).c_str());
     std::fflush(stdout);

@@ -25,7 +25,7 @@ constexpr const char* kHelp =
   --report-every N    steps between lines of progress [50]
   --min-accuracy A    exit 1 when the test accuracy is below, such as 0.85 or 85 (per cent)
   --exchange-only N   no training: exchanges the same gradient N times and tells how long that takes
-  --json FILE         figures for programs, written by rank 0
+  --json FILE         figures for programs, written by rank 0, or the first one that is left
   --sync POLICY       who waits for whom: bsp, ssp:3, asp, canary:s=18,p=6; or who averages parameters with whom:
                       esync, esync-nb, ripples:smart, ripples:random, ripples:static; or who exchanges what local
                       steps have changed: diloco:h=20,fragments=4,overlap=5 [none: all, with every gradient].

@@ -120,23 +120,29 @@ class Policies(unittest.TestCase):
             self.assertLess(worker["seconds"], 5)
         self.assertLess(figures["apart"], 1e-5)
 
-    def survives(self, policy):
-        """Trains for 4 s, of which rank 2 lives about 1. Returns the figures, and what rank 0 printed meanwhile."""
+    def survives(self, policy, victim=2):
+        """Trains for 4 s, of which one rank lives about 1. Returns the figures, and what was printed meanwhile."""
         process = job(self.folder, "--sync", policy, "--seconds", "4", "--pace", "10", "--report-every", "1",
                       more=("--keep-going",))
         lines = [process.stdout.readline()]
         while lines[-1] and "iteration" not in lines[-1]:
             lines.append(process.stdout.readline())
         time.sleep(1)
-        victim = next(r["pid"] for r in read(self.folder, "state.json")["ranks"] if r["rank"] == 2)
-        os.kill(victim, signal.SIGKILL)
+        pid = next(r["pid"] for r in read(self.folder, "state.json")["ranks"] if r["rank"] == victim)
+        os.kill(pid, signal.SIGKILL)
         text, _ = process.communicate(timeout=100)
         self.assertEqual(process.returncode, 128 + signal.SIGKILL, text)
         figures = read(self.folder, "figures.json")
-        self.assertEqual(figures["died"], [2])
-        self.assertEqual([worker["rank"] for worker in figures["workers"]], [0, 1])
+        self.assertEqual(figures["died"], [victim])
+        self.assertEqual([worker["rank"] for worker in figures["workers"]], [r for r in range(RANKS) if r != victim])
         self.assertTrue(figures["identical"])
         return figures, lines + text.splitlines()
+
+    def test_training_goes_on_without_rank_0(self):
+        for policy in ("bsp", "esync"):
+            with self.subTest(policy):
+                for worker in self.survives(policy, victim=0)[0]["workers"]:
+                    self.assertGreater(worker["seconds"], 3.5, "it trained on")
 
     def test_sessions_go_on_after_a_death(self):
         for policy in ("bsp", "asp"):

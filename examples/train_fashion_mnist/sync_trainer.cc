@@ -233,7 +233,7 @@ float SyncTrainer::progress_end() const {
 }
 
 void SyncTrainer::report() {
-  if (context_.rank() != 0) return;
+  if (!speaks()) return;
   const std::string exchanged =
       mine_.exchanges > 0
           ? format("%d means", static_cast<int>(mine_.exchanges))
@@ -253,7 +253,7 @@ void SyncTrainer::lose(const canarynet::Error& first) {
   for (;;) {
     const auto dead = std::find(alive_.begin(), alive_.end(), error.rank());
     const bool death = error.code() == CANARY_PEER_DIED || error.code() == CANARY_PEER_SILENT;
-    if (!death || dead == alive_.end() || error.rank() == 0 || error.rank() == context_.rank()) throw error;
+    if (!death || dead == alive_.end() || error.rank() == context_.rank()) throw error;
     died_.push_back(error.rank());
     alive_.erase(dead);
     std::fprintf(stderr, "train_fashion_mnist: rank %d goes on without rank %d: %s\n", context_.rank(), error.rank(),

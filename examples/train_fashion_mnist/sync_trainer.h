@@ -51,6 +51,8 @@ class SyncTrainer {
   // Afterwards all who are left have the same parameters.
   SyncFigures train();
   // Those who are left.
+  // Whether this rank reports: the first of those who are left.
+  bool speaks() const { return alive_.front() == context_.rank(); }
   canarynet::Group& group() { return left_ ? *left_ : context_.world(); }
   Replica& replica() { return replica_; }
 
