@@ -5,11 +5,11 @@ with another one killed on top of that.
   bench/real_run.py [--seconds S] [--pace MS] [--policies LIST] [--cases LIST] [--markdown FILE]
   bench/real_run.py --quick                 two policies for 6 s each, as a check that it runs
 
-Four hosts with two NICs of 200 Mbit/s each, wired as BCube(2,2) (flat for ripples), one worker per host; the network
-and images of examples/train_fashion_mnist. Computing an iteration takes --pace ms on all workers, as on an accelerator
-that this machine does not have to share (the rest of that time is slept), and --slow times as long on worker 1. Worker
-2 is killed after half of the time, where one is; the others go on. All train for --seconds and are then tested. Exit
-status: 0; 1 a slowed worker held up whom it should not, or a death those who are left; 2 a run failed.
+Four hosts with two NICs of 200 Mbit/s each, wired as BCube(2,2) (flat for ripples:static), one worker per host; the
+network and images of examples/train_fashion_mnist. Computing an iteration takes --pace ms on all workers, as on an
+accelerator that this machine does not have to share (the rest of that time is slept), and --slow times as long on
+worker 1. Worker 2 is killed after half of the time, where one is; the others go on. All train for --seconds and are
+then tested. Exit status: 0; 1 a slowed worker held up whom it should not, or a death those who are left; 2 a run failed.
 """
 import json
 import os
@@ -23,7 +23,7 @@ from harness import BenchError, Figures, Job
 
 HOSTS, SLOW_RANK, VICTIM = 4, 1, 2
 PROGRESS = re.compile(r"\s*([\d.]+) s  iteration\s+(\d+)")
-POLICIES = "bsp ssp:3 asp canary:s=18,p=3 esync ripples:smart ripples:static"
+POLICIES = "bsp ssp:3 asp canary:s=18,p=3 esync ripples:smart ripples:static diloco:h=20,quorum=75"
 # What each has: a slowed worker, a death.
 CASES = {"equal": (False, False), "slow": (True, False), "killed": (True, True)}
 
@@ -37,8 +37,8 @@ def train(options, policy, case):
                "--report-every", "1", "--seed", str(options.seed), "--rate", "%g" % options.rate, "--json", path]
     if slow:
         command += ["--slow", "%d:%gx" % (SLOW_RANK, options.slow)]
-    # Any two of Ripples' workers may be a group, and on BCube two of four have no link.
-    topology = "flat" if policy.startswith("ripples") else "bcube:2,2"
+    # Any two workers may be a static group, and on BCube two of four have no link.
+    topology = "flat" if policy.startswith("ripples:static") else "bcube:2,2"
     with Job(options, HOSTS, HOSTS, command, nics=2, rate="200mbit", topology=topology,
              more=["--keep-going"] if death else []) as job:
         if death:
@@ -128,7 +128,7 @@ def body():
 # Whom a slow worker does not hold up, and who goes on after a death.
 def check(figures, r):
     name = "%s, %s" % (r["policy"], r["case"])
-    free = r["policy"].split(":")[0] in ("asp", "canary", "esync")
+    free = r["policy"].split(":")[0] in ("asp", "canary", "esync", "diloco")
     if free and r["case"] != "equal":
         figures.add(name + ": worker 0's iterations over the slow one's", r["first_half"] / r["slow"], "x",
                     at_least=2.0)

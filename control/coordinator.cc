@@ -78,6 +78,7 @@ void Coordinator::succeed(Nanos now, Inheritance inheritance) {
   entries_.open(roster_->engines.size());
   next_beat_ = now;
   gathers_until_ = now + grace();
+  policies_.know(roster_);
   desk_.succeed();
   policies_.succeed(gathers_until_);
   peers_.resize(roster_->engines.size());
@@ -250,6 +251,7 @@ void Coordinator::complete() {
   roster_->pairing = settled_pairing(options_.pairing, roster_->rails_of_ranks(), roster_->engine_of);
   missing_.open(*roster_);
   entries_.open(roster_->engines.size());
+  policies_.know(roster_);
   log(LogLevel::kInfo, "all %d ranks are there, in %zu processes", options_.world_size, peers_.size());
   phase_ = Phase::kJoined;
   join_deadline_ = Nanos::max();

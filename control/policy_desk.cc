@@ -4,6 +4,9 @@
 #include <set>
 #include <utility>
 
+#include "control/membership.h"
+#include "topology/rails.h"
+
 namespace canarynet::control {
 namespace {
 
@@ -17,6 +20,19 @@ constexpr std::size_t kHeldMax = 65536;
 
 bool sound(const sync::Question& q) {
   return q.capability >= Nanos{} && q.capability <= kCapabilityMax && q.number >= 0 && q.iterations >= 0;
+}
+
+sync::Meetings meetings_of(const Roster& roster, const std::vector<int>& ranks) {
+  const Reachability reach =
+      Reachability::from_rails(roster.rails_of_ranks(), roster.engine_of, roster.pairing).subset(ranks);
+  if (reach.all_pairs([](std::uint32_t rails) { return rails != 0; })) return {};
+  sync::Meetings meetings(reach.ranks());
+  for (int a = 0; a < reach.ranks(); ++a) {
+    for (int b = 0; b < a; ++b) {
+      if (reach.meets(a, b)) meetings.add(a, b);
+    }
+  }
+  return meetings;
 }
 
 }  // namespace
@@ -51,6 +67,7 @@ PolicyDesk::Policy* PolicyDesk::open(const PolicyWord& word, Status* why) {
   sync::Cluster cluster;
   for (const std::uint32_t host : word.hosts) cluster.host_of.push_back(static_cast<int>(host));
   if (Status status = sync::check(spec.value(), cluster); !status.ok()) return refuse(status);
+  if (roster_ != nullptr) cluster.meetings = meetings_of(*roster_, word.members);
   policy->random = std::make_unique<Random>(seed_ + word.policy.number);
   policy->coordinator = sync::make_coordinator(spec.value(), cluster, policy->random.get());
   if (policy->coordinator == nullptr) return refuse(wrong("policy " + word.name + " asks nobody"));

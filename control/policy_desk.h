@@ -25,6 +25,10 @@
 #include "control/policy_word.h"
 #include "sync/policy_name.h"
 
+namespace canarynet {
+struct Roster;
+}
+
 namespace canarynet::control {
 
 class PolicyDesk {
@@ -36,6 +40,8 @@ class PolicyDesk {
   explicit PolicyDesk(int world_size, std::uint64_t seed)
       : seed_(seed), gone_(static_cast<std::size_t>(world_size), false) {}
 
+  // The job whose ranks open policies: who of them meet. Before that, all do.
+  void know(std::shared_ptr<const Roster> roster) { roster_ = std::move(roster); }
   // Replies that follow are appended to *replies.
   void hear(Nanos now, const PolicyWord& word, std::vector<PolicyReply>* replies);
   // The state of another desk is to come from its workers: by testified(), or until then.
@@ -89,6 +95,7 @@ class PolicyDesk {
   void drop_if_over(At at);
 
   std::uint64_t seed_;
+  std::shared_ptr<const Roster> roster_;
   Nanos gathers_until_ = Nanos::max();  // the workers' memories are gathered; max: not
   std::vector<bool> testified_;
   std::vector<bool> gone_;

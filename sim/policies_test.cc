@@ -1,6 +1,7 @@
 // Policies that ask, where hosts fall silent: whole engines, in virtual time.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -114,6 +115,36 @@ TEST(Policies, NorByTheNextCoordinator) {
     EXPECT_TRUE(w[r].error().ok()) << w[r].error().to_string();
     EXPECT_EQ(w[r].mates(), (std::vector<std::uint32_t>{1, 2, 4}));
   }
+}
+
+// On BCube(3,2) hosts meet whose numbers have a digit to base 3 in common.
+TEST(Policies, GroupsAreOfRanksThatMeetAlsoByTheNextCoordinator) {
+  ClusterOptions options;
+  options.hosts = 9;
+  options.wiring = Wiring::bcube(3, 2);
+  Cluster c(options);
+  ASSERT_TRUE(c.join());
+  std::vector<Worker> w = open(c, "ripples:smart,group=2,inter-intra=0");
+  const auto expect_pairs = [&](std::vector<std::size_t> ranks, int times) {
+    for (int i = 0; i < times; ++i) {
+      for (const std::size_t r : ranks) w[r].ask();
+      ASSERT_TRUE(c.run_until(
+          [&] { return std::all_of(ranks.begin(), ranks.end(), [&](std::size_t r) { return w[r].answered(); }); },
+          5_s));
+      for (const std::size_t r : ranks) {
+        ASSERT_TRUE(w[r].error().ok()) << w[r].error().to_string();
+        const std::vector<std::uint32_t> mates = w[r].mates();
+        if (mates.size() == 2) {
+          EXPECT_TRUE(mates[0] / 3 == mates[1] / 3 || mates[0] % 3 == mates[1] % 3) << mates[0] << ", " << mates[1];
+        }
+        if (!mates.empty()) w[r].end();
+      }
+    }
+  };
+  ASSERT_NO_FATAL_FAILURE(expect_pairs({0, 1, 2, 3, 4, 5, 6, 7, 8}, 10));
+  c.kill(0, CrashKind::kHangup);
+  c.run_for(3_s);
+  ASSERT_NO_FATAL_FAILURE(expect_pairs({1, 2, 3, 4, 5, 6, 7, 8}, 10));
 }
 
 // Its questions are not answered any more.

@@ -17,14 +17,18 @@ constexpr std::int64_t kRoundsMax = std::int64_t{1} << 62;
 
 }  // namespace
 
-LocalStepsCoordinator::LocalStepsCoordinator(const LocalSteps& options, int workers)
+LocalStepsCoordinator::LocalStepsCoordinator(const LocalSteps& options, int workers, Meetings meetings)
     : options_(options),
+      meetings_(std::move(meetings)),
       quorum_(workers, options.quorum_percent),
       capability_(static_cast<std::size_t>(workers)),
       standings_(static_cast<std::size_t>(workers) * static_cast<std::size_t>(options.fragments)),
       was_late_(workers),
       expected_(workers),
-      behind_{WorkerSet(workers), WorkerSet(workers)} {
+      behind_{WorkerSet(workers), WorkerSet(workers)},
+      served_(workers),
+      left_out_(workers),
+      rest_(workers) {
   open_.reserve(static_cast<std::size_t>(workers));
 }
 
@@ -74,6 +78,7 @@ void LocalStepsCoordinator::asked(Nanos now, const Question& q, Answers* answers
                      q.doubted >= -1 && q.doubted < q.number;
   if (q.kind != Question::Kind::kArrived || !quorum_.members().has(q.worker) || !sound) return;
   note(q);
+  stuck_ = false;
   expected_.remove(q.worker);
   if (quorum_.arrive(now, q.worker, q.number)) {
     was_late_.remove(q.worker);
@@ -102,29 +107,68 @@ void LocalStepsCoordinator::come_late(Nanos now, const Question& q, Answers* ans
 
 void LocalStepsCoordinator::died(Nanos now, int worker, Answers* answers) {
   quorum_.died(worker);
+  stuck_ = false;
   expected_.remove(worker);
   settle(now, answers);
+}
+
+// Who of those that are here hands its state to those behind. Those to whom no way leads from it but through others are
+// left_out_: as few as possible, and so that the others can exchange without them. -1: there is nobody.
+int LocalStepsCoordinator::choose_source(const WorkerSet& behind) {
+  left_out_.clear();
+  int source = -1, least = 0;
+  const WorkerSet& here = quorum_.here();
+  for (int w = here.next(); w >= 0; w = here.next(w + 1)) {
+    if (behind.has(w)) continue;
+    rest_ = behind;
+    rest_.add(w);
+    meetings_.reach(w, rest_, &served_);
+    const int missed = rest_.count() - served_.count();
+    if (source >= 0 && missed >= least) continue;
+    rest_ = here;
+    for (int b = behind.next(); b >= 0; b = behind.next(b + 1)) {
+      if (!served_.has(b)) rest_.remove(b);
+    }
+    if (!meetings_.connected(rest_)) continue;
+    source = w;
+    least = missed;
+    left_out_ = behind;
+    for (int b = served_.next(); b >= 0; b = served_.next(b + 1)) left_out_.remove(b);
+    if (missed == 0) break;
+  }
+  return source;
 }
 
 void LocalStepsCoordinator::settle(Nanos now, Answers* answers) {
   if (!quorum_.complete(now) || !may_close()) return;
   const std::int64_t round = quorum_.round(), newest_round = newest(round);
-  const WorkerSet& members = quorum_.close();
-  if (round > 0) period_.add(now - closed_);
-  closed_ = now;
   WorkerSet& behind = behind_[round % 2];
   behind.clear();
-  int source = -1;
+  for (int w = quorum_.here().next(); w >= 0; w = quorum_.here().next(w + 1)) {
+    if (standing(w, round).applied < newest_round) behind.add(w);
+  }
+  int source = choose_source(behind);
+  if (source < 0) {
+    stuck_ = quorum_.here().count() < quorum_.members().count();
+    if (stuck_) return;
+    // Those who live can't exchange, whatever is tried; they will say so.
+    source = quorum_.here().next();
+    while (behind.has(source)) source = quorum_.here().next(source + 1);
+  }
   for (int w = quorum_.members().next(); w >= 0; w = quorum_.members().next(w + 1)) {
     Standing& its = standing(w, round);
     if (its.doubted > newest_round) its.voided = true;
-    if (!members.has(w)) continue;
-    if (its.applied < newest_round) {
-      behind.add(w);
-    } else if (source < 0) {
-      source = w;
-    }
   }
+  // They come to the next round at once, where those who are served now can serve them.
+  for (int w = left_out_.next(); w >= 0; w = left_out_.next(w + 1)) {
+    behind.remove(w);
+    quorum_.leave(w);
+    expected_.add(w);
+    answers->push_back({Answer::Kind::kLate, w, round + 1, nullptr, true, 0});
+  }
+  const WorkerSet& members = quorum_.close();
+  if (round > 0) period_.add(now - closed_);
+  closed_ = now;
   for (int w = members.next(); w >= 0; w = members.next(w + 1)) {
     Standing& its = standing(w, round);
     Answer answer{Answer::Kind::kAggregate, w, round, &members, true, steps_of(w)};
@@ -158,6 +202,7 @@ void LocalStepsCoordinator::recall(Nanos now, const Recollection& r) {
 
 // A round that some were told of is told to its other members as well.
 void LocalStepsCoordinator::recalled(Nanos now, Answers* answers) {
+  stuck_ = false;
   const std::int64_t last = quorum_.round() - 1;
   for (const Question& q : std::exchange(open_, {})) {
     if (told_ == nullptr || told_round_ != last || q.number > last || !told_->has(q.worker)) {

@@ -14,6 +14,7 @@
 
 #include "base/random.h"
 #include "sync/local_updates.h"
+#include "sync/meetings_test_util.h"
 #include "sync/policy_name.h"
 #include "sync/property_test_util.h"
 
@@ -147,6 +148,118 @@ TEST(LocalSteps, AWorkerTrainsBesideItsExchangeForAsLongAsItMay) {
   EXPECT_EQ(worker.next({}).kind, Task::Kind::kAsk) << "those beside the exchange are steps of the next round";
 }
 
+Question arrives(int worker, std::int64_t round, std::int64_t applied) {
+  Question q;
+  q.kind = Question::Kind::kArrived;
+  q.worker = worker;
+  q.number = round;
+  q.capability = 10_ms;
+  q.applied = applied;
+  return q;
+}
+
+// Four workers in a square, of whom a quorum of two is enough; 1 and 2 are a diagonal.
+class Square {
+ public:
+  Square() : coordinator(options(), 4, rows_and_columns(4, 2)) {}
+  // Rounds of everybody, until it is known when they come: 0 and 1 before 2 and 3.
+  void learn(int rounds) {
+    for (; round < rounds; ++round) {
+      for (int w = 0; w < 4; ++w) arrive(w, Nanos{w < 2 ? 0 : 100'000'000});
+      ASSERT_EQ(answers.size(), 4u);
+      answers.clear();
+    }
+  }
+  void arrive(int w, Nanos after, std::int64_t applied = -2) {
+    coordinator.asked(now += after, arrives(w, round, applied == -2 ? round - 1 : applied), &answers);
+  }
+  void expire() { coordinator.expire(now += 1_s, &answers); }
+  std::vector<int> told(Answer::Kind kind) const {
+    std::vector<int> out;
+    for (const Answer& a : answers) {
+      if (a.kind == kind) out.push_back(a.worker);
+    }
+    return out;
+  }
+
+  static LocalSteps options() {
+    LocalSteps o;
+    o.steps = 1;
+    o.quorum_percent = 50;
+    return o;
+  }
+  LocalStepsCoordinator coordinator;
+  Answers answers;
+  Nanos now;
+  std::int64_t round = 0;
+};
+
+TEST(LocalSteps, ADiagonalIsNoRoundHoweverLongItWaits) {
+  Square square;
+  ASSERT_NO_FATAL_FAILURE(square.learn(4));
+  square.arrive(1, 1_ms);
+  square.arrive(2, 1_ms);
+  square.expire();
+  EXPECT_TRUE(square.answers.empty());
+  EXPECT_EQ(square.coordinator.next_deadline(), Nanos::max());
+  square.arrive(3, 1_ms);
+  square.expire();
+  EXPECT_EQ(square.told(Answer::Kind::kAggregate), (std::vector<int>{1, 2, 3})) << "3 passes on what they have";
+}
+
+TEST(LocalSteps, TheSourceIsOneThatMeetsThoseWhoAreBehind) {
+  Square square;
+  ASSERT_NO_FATAL_FAILURE(square.learn(4));
+  square.arrive(0, {});
+  square.arrive(1, {});
+  square.expire();  // without 2 and 3
+  ASSERT_EQ(square.told(Answer::Kind::kAggregate), (std::vector<int>{0, 1}));
+  square.answers.clear();
+  ++square.round;
+  square.arrive(0, {});
+  square.arrive(1, {});
+  square.arrive(3, {}, square.round - 2);
+  square.expire();
+  ASSERT_EQ(square.told(Answer::Kind::kAggregate), (std::vector<int>{0, 1, 3}));
+  EXPECT_EQ(square.answers.back().source, 1) << "0 and 3 don't meet";
+}
+
+TEST(LocalSteps, WhomNoSourceReachesComesToTheNextRound) {
+  Meetings chain(4);  // 3 - 0 - 1 - 2
+  chain.add(3, 0);
+  chain.add(0, 1);
+  chain.add(1, 2);
+  LocalSteps o = Square::options();
+  LocalStepsCoordinator coordinator(o, 4, chain);
+  Answers answers;
+  Nanos now;
+  for (std::int64_t round = 0; round < 3; ++round) {
+    for (const int w : {1, 0, 3, 2}) coordinator.asked(now += 1_ms, arrives(w, round, round - 1), &answers);
+  }
+  answers.clear();
+  // 2 and 3 are behind, and no one serves both: 0 does not meet 2, nor 1 the other end.
+  coordinator.asked(now, arrives(0, 3, 2), &answers);
+  coordinator.asked(now, arrives(1, 3, 2), &answers);
+  coordinator.asked(now, arrives(2, 3, 1), &answers);
+  coordinator.asked(now, arrives(3, 3, 1), &answers);
+  std::vector<int> late, together;
+  for (const Answer& a : answers) (a.kind == Answer::Kind::kLate ? late : together).push_back(a.worker);
+  EXPECT_EQ(late.size(), 1u) << "0 serves 3, or 1 serves 2";
+  EXPECT_EQ(together.size(), 3u);
+  ASSERT_FALSE(answers.empty());
+  EXPECT_EQ(answers.back().behind->count(), 1);
+  EXPECT_FALSE(answers.back().behind->has(late.front()));
+  EXPECT_EQ(answers.front().number, 4) << "the next round";
+  // There it is served by one that has been served.
+  answers.clear();
+  const int served = late.front() == 2 ? 3 : 2;
+  for (const int w : {0, 1, served}) coordinator.asked(now += 1_ms, arrives(w, 4, 3), &answers);
+  EXPECT_TRUE(answers.empty()) << "it is waited for";
+  coordinator.asked(now, arrives(late.front(), 4, 1), &answers);
+  ASSERT_EQ(answers.size(), 4u);
+  EXPECT_TRUE(answers.back().behind->has(late.front()));
+}
+
 // Rounds of five fragments. What the others have of the fourth one a successor has not heard when three rounds have
 // been closed, which is enough to know when workers usually come.
 TEST(LocalSteps, ASuccessorWaitsForThoseOfWhomItHasNotHeard) {
@@ -154,33 +267,24 @@ TEST(LocalSteps, ASuccessorWaitsForThoseOfWhomItHasNotHeard) {
   options.steps = options.fragments = 5;
   options.quorum_percent = 60;
   LocalStepsCoordinator coordinator(options, 3);
-  const auto arrival = [](int worker, std::int64_t round, std::int64_t applied) {
-    Question q;
-    q.kind = Question::Kind::kArrived;
-    q.worker = worker;
-    q.number = round;
-    q.capability = 10_ms;
-    q.applied = applied;
-    return q;
-  };
   Nanos now;
   for (int w = 0; w < 3; ++w) {
-    const Question question = arrival(w, 9, 4);
+    const Question question = arrives(w, 9, 4);
     const Recollection::Told told{Answer::Kind::kAggregate, 9, {0, 1, 2}, true};
     coordinator.recall(now, {w, &question, {}, false, false, &told});
   }
   Answers answers;
   coordinator.recalled(now, &answers);
   for (std::int64_t round = 10; round < 13; ++round) {
-    for (int w = 0; w < 3; ++w) coordinator.asked(now += 1_ms, arrival(w, round, round - 5), &answers);
+    for (int w = 0; w < 3; ++w) coordinator.asked(now += 1_ms, arrives(w, round, round - 5), &answers);
     ASSERT_EQ(answers.size(), 3u) << round;
     answers.clear();
   }
-  for (int w = 0; w < 2; ++w) coordinator.asked(now += 1_ms, arrival(w, 13, 3), &answers);
+  for (int w = 0; w < 2; ++w) coordinator.asked(now += 1_ms, arrives(w, 13, 3), &answers);
   coordinator.expire(now + 1_s, &answers);
   EXPECT_TRUE(answers.empty()) << "worker 2 may have the newest state of this fragment";
   EXPECT_EQ(coordinator.next_deadline(), Nanos::max());
-  coordinator.asked(now + 2_s, arrival(2, 13, 8), &answers);
+  coordinator.asked(now + 2_s, arrives(2, 13, 8), &answers);
   ASSERT_EQ(answers.size(), 3u);
   for (const Answer& answer : answers) {
     EXPECT_EQ(answer.source, 2);
@@ -194,6 +298,7 @@ TEST(LocalSteps, ASuccessorWaitsForThoseOfWhomItHasNotHeard) {
 struct Trouble {
   bool deaths = false;
   bool succession = false;  // another coordinator takes over now and then
+  bool diagonals = false;   // workers of a diagonal don't meet
 };
 
 // Workers that train numbers at random, with exchanges that take random times, and fail where a member dies. It keeps
@@ -202,7 +307,8 @@ class Job {
  public:
   Job(const LocalSteps& options, int workers, const Trouble& trouble, std::uint64_t seed)
       : options_(options), n_(workers), random_(seed), alive_(WorkerSet::all(workers)) {
-    coordinator_ = std::make_unique<LocalStepsCoordinator>(options_, n_);
+    if (trouble.diagonals) meetings_ = rows_and_columns(workers, 3);
+    coordinator_ = std::make_unique<LocalStepsCoordinator>(options_, n_, meetings_);
     workers_.resize(static_cast<std::size_t>(n_));
     const std::vector<float> start(elements(), 0.0f);
     for (int w = 0; w < n_; ++w) {
@@ -411,7 +517,11 @@ class Job {
     }
     EXPECT_EQ(round.source, answer.source) << "two are told of different sources";
     EXPECT_TRUE(round.behind == behind);
+    EXPECT_TRUE(meetings_.connected(*answer.members));
     if (answer.source >= 0) {
+      behind.add(answer.source);
+      EXPECT_TRUE(meetings_.connected(behind)) << "no way from the source to those that it is to serve";
+      behind.remove(answer.source);
       EXPECT_TRUE(answer.members->has(answer.source) && !behind.has(answer.source));
     } else {
       EXPECT_TRUE(behind.empty());
@@ -564,7 +674,7 @@ class Job {
   void succeed() {
     ++era_;
     std::erase_if(rounds_, [](const auto& round) { return !round.second.heard_of; });
-    coordinator_ = std::make_unique<LocalStepsCoordinator>(options_, n_);
+    coordinator_ = std::make_unique<LocalStepsCoordinator>(options_, n_, meetings_);
     Answers answers;
     for (int w = 0; w < n_; ++w) {
       if (!alive_.has(w)) coordinator_->died(now_, w, &answers);
@@ -637,6 +747,7 @@ class Job {
   int order_ = 0;
   int era_ = 0;
   std::int64_t late_ = 0, caught_up_ = 0, failed_ = 0, lost_ = 0, beside_ = 0;
+  Meetings meetings_;
   std::priority_queue<Event> events_;
 };
 
@@ -686,6 +797,16 @@ TEST(LocalStepsLives, DeathsLoseNothingOfTheSurvivorsAndCountNothingTwice) {
   EXPECT_GT(seen.failed, 300);
   EXPECT_GT(seen.caught_up, 500);
   EXPECT_LT(seen.lost, seen.failed / 20) << "what only those had who died";
+}
+
+// On a wiring where not all meet, each round is of workers that can exchange, and so are a source and those it serves.
+TEST(LocalStepsLives, RoundsAreOfWorkersThatMeet) {
+  for (const bool succession : {false, true}) {
+    const Seen seen = live("diagonals", 150, {.succession = succession, .diagonals = true});
+    EXPECT_GT(seen.late, 300);
+    EXPECT_GT(seen.caught_up, 300);
+    EXPECT_EQ(seen.failed, 0);
+  }
 }
 
 TEST(LocalStepsLives, AnotherCoordinatorGoesOn) {

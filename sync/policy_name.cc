@@ -314,10 +314,11 @@ std::unique_ptr<Coordinator> make_coordinator(const PolicySpec& spec, const Clus
       options.group_size = spec.group_size;
       options.slowdown_threshold = spec.slowdown_threshold;
       options.inter_intra = spec.inter_intra;
+      options.meetings = cluster.meetings;
       return std::make_unique<GroupGenerator>(options, random);
     }
     case Kind::kDiloco:
-      return std::make_unique<LocalStepsCoordinator>(spec.local_steps, cluster.workers());
+      return std::make_unique<LocalStepsCoordinator>(spec.local_steps, cluster.workers(), cluster.meetings);
     default:
       return nullptr;
   }

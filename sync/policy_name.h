@@ -28,6 +28,7 @@
 #include "sync/gei.h"
 #include "sync/local_steps.h"
 #include "sync/local_updates.h"
+#include "sync/meetings.h"
 #include "sync/policy.h"
 #include "sync/ripples.h"
 
@@ -85,6 +86,7 @@ std::string to_string(const PolicySpec& spec);
 // Hosts with the workers 0 to n - 1 in order.
 struct Cluster {
   std::vector<int> host_of;
+  Meetings meetings = {};
   int workers() const { return static_cast<int>(host_of.size()); }
 };
 Cluster cluster_of(int hosts, int workers_per_host);

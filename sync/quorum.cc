@@ -45,6 +45,11 @@ void Quorum::died(int w) {
   joined_.remove(w);
 }
 
+void Quorum::leave(int w) {
+  here_.remove(w);
+  joined_.remove(w);
+}
+
 Nanos Quorum::usual() const {
   constexpr std::size_t kHistory = 3;
   sorted_.clear();

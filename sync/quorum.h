@@ -30,6 +30,8 @@ class Quorum {
   // A worker that came too late is here for this round instead. The round is open from the first of the others on.
   void join(int w);
   void died(int w);
+  // It is not here after all, and comes to the next round.
+  void leave(int w);
   // Whether the round is to be closed, and when it will be if nobody comes.
   bool complete(Nanos now) const;
   Nanos next_deadline() const;

@@ -46,6 +46,18 @@ void GroupGenerator::free(std::size_t at) {
   order_.erase(order_.begin() + static_cast<std::ptrdiff_t>(at));
 }
 
+void GroupGenerator::add(Group* group, int worker) {
+  group->members.add(worker);
+  ++buffered_[static_cast<std::size_t>(worker)];
+}
+
+std::size_t GroupGenerator::mates_from(std::size_t from, const WorkerSet& group) {
+  if (options_.meetings.everybody()) return pool_.size() - from;
+  const auto begin = pool_.begin() + static_cast<std::ptrdiff_t>(from);
+  const auto end = std::partition(begin, pool_.end(), [&](int w) { return options_.meetings.meets(w, group); });
+  return static_cast<std::size_t>(end - begin);
+}
+
 void GroupGenerator::answer_alone(int worker, Answers* answers) {
   waiting_.remove(worker);
   answers->push_back({Answer::Kind::kAlone, worker, 0, nullptr});
@@ -98,12 +110,14 @@ void GroupGenerator::make_random(int caller) {
   if (pool_.empty()) return;
   const std::size_t mates = options_.mode == Mode::kPairs ? 1 : static_cast<std::size_t>(options_.group_size - 1);
   Group* group = make(caller);
-  group->members.add(caller);
+  add(group, caller);
   for (std::size_t i = 0; i < std::min(mates, pool_.size()); ++i) {
-    std::swap(pool_[i], pool_[i + random_->below(pool_.size() - i)]);
-    group->members.add(pool_[i]);
+    const std::size_t drawn_from = mates_from(i, group->members);
+    if (drawn_from == 0) break;
+    std::swap(pool_[i], pool_[i + random_->below(drawn_from)]);
+    add(group, pool_[i]);
   }
-  for (int w = group->members.next(); w >= 0; w = group->members.next(w + 1)) ++buffered_[static_cast<std::size_t>(w)];
+  if (group->members.count() == 1) free(order_.size() - 1);
 }
 
 void GroupGenerator::divide(int caller) {
@@ -139,11 +153,8 @@ void GroupGenerator::divide(int caller) {
     make_groups_of_pool();
     if (pool_.empty()) continue;
     Group* intra = make(-1);
-    intra->members.add(head);
-    for (const int w : pool_) intra->members.add(w);
-    for (int w = intra->members.next(); w >= 0; w = intra->members.next(w + 1)) {
-      ++buffered_[static_cast<std::size_t>(w)];
-    }
+    add(intra, head);
+    for (const int w : pool_) add(intra, w);
   }
 }
 
@@ -152,12 +163,29 @@ void GroupGenerator::make_groups_of_pool() {
   if (size < 2) return;
   for (std::size_t i = size; i > 1; --i) std::swap(pool_[i - 1], pool_[random_->below(i)]);
   const auto wanted = static_cast<std::size_t>(options_.group_size);
+  if (!options_.meetings.everybody()) return make_groups_that_meet();
   const std::size_t groups = std::max<std::size_t>(1, std::min((size + wanted - 1) / wanted, size / 2));
   for (std::size_t g = 0; g < groups; ++g) {
     Group* group = make(-1);
-    for (std::size_t i = size * g / groups; i < size * (g + 1) / groups; ++i) {
-      group->members.add(pool_[i]);
-      ++buffered_[static_cast<std::size_t>(pool_[i])];
+    for (std::size_t i = size * g / groups; i < size * (g + 1) / groups; ++i) add(group, pool_[i]);
+  }
+}
+
+// Each group grows by workers that meet it. Who is left without a mate joins a group made before, or none.
+void GroupGenerator::make_groups_that_meet() {
+  const std::size_t first = order_.size();
+  for (std::size_t at = 0; at < pool_.size();) {
+    Group* group = make(-1);
+    add(group, pool_[at++]);
+    while (group->members.count() < options_.group_size && mates_from(at, group->members) > 0) add(group, pool_[at++]);
+    if (group->members.count() > 1) continue;
+    const int single = group->members.next();
+    free(order_.size() - 1);
+    for (std::size_t i = first; i < order_.size(); ++i) {
+      Group& other = groups_[order_[i]];
+      if (!options_.meetings.meets(single, other.members)) continue;
+      add(&other, single);
+      break;
     }
   }
 }
@@ -286,17 +314,19 @@ void GroupGenerator::died(Nanos, int worker, Answers* answers) {
     }
     group.members.remove(worker);
     --buffered_[static_cast<std::size_t>(worker)];
-    const bool pointless = group.members.count() < 2 || group.caller == worker;
+    const bool pointless =
+        group.members.count() < 2 || group.caller == worker || !options_.meetings.connected(group.members);
     if (!pointless) {
       ++i;
       continue;
     }
-    const int left = group.caller == worker ? -1 : group.members.next();
+    idle_ = group.members;
+    const int caller = group.caller;
     free(i);
-    // Its question is answered by another group of its buffer, if there is one.
-    if (left >= 0 && waiting_.has(left) &&
-        (options_.mode != Mode::kSmart || buffered_[static_cast<std::size_t>(left)] == 0)) {
-      answer_alone(left, answers);
+    for (int w = idle_.next(); w >= 0; w = idle_.next(w + 1)) {
+      // Its question is answered by another group of its buffer, if there is one.
+      const bool asked = options_.mode == Mode::kSmart ? buffered_[static_cast<std::size_t>(w)] == 0 : w == caller;
+      if (asked && waiting_.has(w)) answer_alone(w, answers);
     }
   }
   serve_left_over(answers);

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "sync/meetings.h"
 #include "sync/policy.h"
 
 namespace canarynet::sync {
@@ -35,6 +36,7 @@ class GroupGenerator final : public Coordinator {
     int group_size = 3;
     int slowdown_threshold = 4;
     bool inter_intra = true;
+    Meetings meetings = {};  // groups are of workers that can exchange
   };
   // `random` must outlive it.
   GroupGenerator(const Options& options, Random* random);
@@ -70,8 +72,12 @@ class GroupGenerator final : public Coordinator {
   void start(Answers* answers);
   void make_random(int caller);
   void divide(int caller);
+  void add(Group* group, int worker);
+  // Moves those of pool_[from ...) that meet the group to its begin, and returns how many they are.
+  std::size_t mates_from(std::size_t from, const WorkerSet& group);
   // Puts `pool_` in random order into groups of about group_size.
   void make_groups_of_pool();
+  void make_groups_that_meet();
   void answer_alone(int worker, Answers* answers);
   // Of one that has not come to this coordinator, nobody may know which group it is in.
   bool may_be_free(int worker) const { return !successor_ || come_.has(worker); }
@@ -92,7 +98,7 @@ class GroupGenerator final : public Coordinator {
   WorkerSet waiting_;               // have asked and have no answer yet
   WorkerSet locked_;
   WorkerSet alive_;
-  WorkerSet idle_;     // scratch of divide()
+  WorkerSet idle_;     // scratch of divide() and died()
   WorkerSet blocked_;  // scratch of start()
   std::vector<int> pool_;
   std::int64_t next_number_ = 1;

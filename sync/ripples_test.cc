@@ -16,6 +16,7 @@
 
 #include "base/random.h"
 #include "sync/group_workers.h"
+#include "sync/meetings_test_util.h"
 #include "sync/property_test_util.h"
 #include "sync/static_groups.h"
 
@@ -116,6 +117,7 @@ class GroupJob {
         delay_(delay),
         generator_(options, &draws_),
         speed_(std::move(speed)),
+        meetings_(options.meetings),
         seen_(n_),
         alive_(WorkerSet::all(n_)),
         averaging_(n_) {
@@ -184,6 +186,7 @@ class GroupJob {
         if (run.members.workers() == 0) run = {*answer.members, WorkerSet(n_)};
         EXPECT_TRUE(run.members == *answer.members) << "members were told of different groups";
         EXPECT_TRUE(run.members.has(answer.worker));
+        EXPECT_TRUE(meetings_.connected(run.members)) << "a group that can't exchange";
       }
       schedule(now_ + delay_, [this, answer] {
         if (!alive_.has(answer.worker)) return;
@@ -267,6 +270,7 @@ class GroupJob {
   std::vector<Nanos> speed_;
   std::vector<Worker> workers_;
   std::map<std::int64_t, Run> runs_;
+  Meetings meetings_;
   Union seen_;
   WorkerSet alive_;
   WorkerSet averaging_;
@@ -292,6 +296,15 @@ TEST(GroupGenerator, RandomLivesKeepEveryPromise) {
     options.group_size = 2 + static_cast<int>(random.below(4));
     options.inter_intra = random.below(3) != 0;
     const int n = static_cast<int>(options.host_of.size());
+    if (random.below(2) == 0 && mode != GroupGenerator::Mode::kPairs) {
+      options.meetings = rows_and_columns(n, 1 + static_cast<int>(random.below(4)));
+      for (int a = 0; a < n; ++a) {
+        for (int b = 0; b < a; ++b) {
+          if (options.host_of[static_cast<std::size_t>(a)] == options.host_of[static_cast<std::size_t>(b)])
+            options.meetings.add(a, b);
+        }
+      }
+    }
     std::vector<Nanos> speed;
     for (int w = 0; w < n; ++w) speed.push_back(Nanos{5'000'000 + static_cast<std::int64_t>(random.below(20'000'000))});
     GroupJob job(options, speed, seed, Nanos{static_cast<std::int64_t>(random.below(3'000'000))});
