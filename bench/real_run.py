@@ -9,7 +9,8 @@ Four hosts with two NICs of 200 Mbit/s each, wired as BCube(2,2) (flat for rippl
 network and images of examples/train_fashion_mnist. Computing an iteration takes --pace ms on all workers, as on an
 accelerator that this machine does not have to share (the rest of that time is slept), and --slow times as long on
 worker 1. Worker 2 is killed after half of the time, where one is; the others go on. All train for --seconds and are
-then tested. Exit status: 0; 1 a slowed worker held up whom it should not, or a death those who are left; 2 a run failed.
+then tested. Exit status: 0; 1 a slowed worker held up whom it should not, or a death those who are left; 2 a run
+failed.
 """
 import json
 import os
