@@ -79,7 +79,7 @@ const Row kRows[] = {
     {{"ps_servers", "CANARY_PS_SERVERS", SettingKind::kInteger, "1", 1, 8192, true,
       "ranks that own a part each, from rank 0, where parameter_server runs"},
      &Settings::ps_servers},
-    {{"measured_choice", "CANARY_MEASURED_CHOICE", SettingKind::kBool, "0", 0, 1, true,
+    {{"measured_choice", "CANARY_MEASURED_CHOICE", SettingKind::kBool, "1", 0, 1, true,
       "1: what was measured of the links may choose another planner than size and topology do, the same one on all "
       "ranks; 0: never"},
      &Settings::measured_choice},

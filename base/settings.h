@@ -50,7 +50,7 @@ struct Settings {
   // data path
   std::string algo;  // CANARY_ALGO
   std::int64_t ps_servers = 1;
-  bool measured_choice = false;
+  bool measured_choice = true;
   Bytes piece_bytes;
   bool shm_crc = false;
   bool probes = false;

@@ -31,8 +31,9 @@ class ChoiceUse {
   static constexpr std::size_t kCodedMax = 32;
   // Operations by one planner: since another table decides, and lately, at the slowest rank.
   struct Took {
-    static constexpr std::uint32_t kFew = 3, kEnough = 6;  // operations that tell how long the next one takes
-    static constexpr std::int64_t kLong = 100'000'000;     // of what takes so long, few are enough
+    // Operations that tell how long the next one takes, and how many are enough where each takes as long as this.
+    static constexpr std::uint32_t kVeryFew = 2, kFew = 3, kEnough = 6;
+    static constexpr std::int64_t kLong = 100'000'000, kVeryLong = 1'000'000'000;
     std::uint64_t operations = 0, ns = 0;
     // The same of the last table before by which any ran.
     struct Before {
@@ -109,6 +110,7 @@ class ChoiceUse {
     // Whether the times of a planner tell how long it takes, or that it takes far longer than another one.
     bool enough(const Took& t) const {
       if (t.lately >= Took::kEnough) return true;
+      if (t.lately >= Took::kVeryFew && t.recent_ns >= Took::kVeryLong) return true;
       if (t.lately < Took::kFew) return false;
       if (t.recent_ns >= Took::kLong) return true;
       for (const auto& by : took) {

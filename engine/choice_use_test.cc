@@ -51,6 +51,10 @@ TEST_F(ChoiceUseTest, FewOperationsAreEnoughOnlyWhereTheyTakeLongOrFarTooLong) {
   EXPECT_FALSE(cell.enough(took(PlannerId::kDoubleTree)));
   run(PlannerId::kMesh, 12_ms, 3);
   EXPECT_TRUE(cell.enough(took(PlannerId::kMesh)));
+  run(PlannerId::kBCube, 1_s, 1);
+  EXPECT_FALSE(cell.enough(took(PlannerId::kBCube))) << "the first one finds lanes that were not used for a while";
+  run(PlannerId::kBCube, 1_s, 1);
+  EXPECT_TRUE(cell.enough(took(PlannerId::kBCube)));
 }
 
 TEST_F(ChoiceUseTest, WhatCodecsMakeHasCellsOfItsOwn) {

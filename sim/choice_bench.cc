@@ -144,6 +144,8 @@ struct Forced {
   PlannerId planner;
   std::uint64_t piece_bytes;
 };
+// A plan on trial takes some operations: a choice is settled once so many have not changed it, in kQuiet at least.
+constexpr int kQuietOperations = 8;
 constexpr Nanos kSettles = 10_s, kQuiet = 5_s, kSettlesMax = 120_s, kPause = 5_ms;
 double run(const Bed& bed, std::optional<Forced> forced, std::uint64_t bytes, bool paused, Live* live = nullptr) {
   ClusterOptions o;
@@ -195,20 +197,23 @@ double run(const Bed& bed, std::optional<Forced> forced, std::uint64_t bytes, bo
     return m.group->decisions ? m.group->decisions->table_for(m.entered + 1).identity() : 0;
   };
   const Nanos start = c.now(), settles = paused ? kSettles : 100_ms;
-  Nanos changed = start;
+  Nanos changed = start, latest;
   auto present = table();
+  const auto is_quiet = [&] { return c.now() - changed >= std::max(kQuiet, latest * kQuietOperations); };
   const auto is_settled = [&] {
     if (c.now() - start < settles) return false;
-    return live == nullptr || c.now() - changed >= kQuiet || c.now() - start >= kSettlesMax;
+    return live == nullptr || is_quiet() || c.now() - start >= kSettlesMax;
   };
   while (!is_settled()) {
+    const Nanos submitted = c.now();
     if (!once()) return -1;
+    latest = c.now() - submitted;
     if (paused) c.run_for(kPause);
     if (table() == present) continue;
     present = table();
     changed = c.now();
   }
-  if (live != nullptr) live->settled = c.now() - changed >= kQuiet;
+  if (live != nullptr) live->settled = is_quiet();
   int times = 0;
   Nanos took{};
   for (const Nanos began = c.now(); c.now() - began < (paused ? 1_s : 100_ms) || times == 0;) {

@@ -40,6 +40,12 @@ inline ClusterOptions measuring(ClusterOptions options) {
   return options;
 }
 
+// Options with which size and topology alone choose.
+inline ClusterOptions unmeasured(ClusterOptions options) {
+  options.settings.measured_choice = false;
+  return options;
+}
+
 // The shapes of f32 operations. Equal salts give equal inputs.
 inline oracle::Shape sum(int ranks, std::uint64_t count, std::uint64_t salt = 1) {
   oracle::Shape s;

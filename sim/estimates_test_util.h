@@ -100,8 +100,8 @@ class Job {
 
  private:
   static ClusterOptions options(const Bed& bed, const std::function<void(ClusterOptions*)>& amend) {
-    ClusterOptions o = flat_cluster(2, bed.rails);
-    o.fabric.window_bytes = 64 << 20;  // as a kernel's buffers grow
+    ClusterOptions o = unmeasured(flat_cluster(2, bed.rails));  // whatever is found, one plan runs
+    o.fabric.window_bytes = 64 << 20;                           // as a kernel's buffers grow
     if (amend) amend(&o);
     return o;
   }

@@ -15,7 +15,8 @@ namespace canarynet {
 namespace {
 
 // With one lane per peer: nothing is probed or sent twice.
-ClusterOptions narrow(int hosts) { return flat_cluster(hosts, 1); }
+// Frames are counted: of operations alone.
+ClusterOptions narrow(int hosts) { return unmeasured(flat_cluster(hosts, 1)); }
 
 // Sequenced frames: pieces and signatures, whichever way they travel.
 std::uint64_t frames_of(Cluster& c, int host) {
