@@ -447,6 +447,43 @@ TEST(PartialAllReduce, AnAbortOfTheGroupEndsThem) {
   later.expect_error(CANARY_ABORTED, "enough");
 }
 
+// Rank 2's process stands still when the others are done, with the result on its way to it. They give it up, the lane
+// breaks, and it goes on: they have nothing left that could end, and won't send the result again.
+TEST(PartialAllReduce, AMemberThatWasGivenUpIsToldWhereTheOthersAreDone) {
+  ClusterOptions o = impatient(flat_cluster(3));
+  o.settings.algo = "parameter_server";
+  o.wiring.machine = {0, 0, 0};  // a neighbour without a lane is slow, as far as can be told
+  Cluster* cluster = nullptr;
+  o.amend = [&](int, EngineOptions* e) {
+    e->host_id = "machine";
+    e->pulse_of = [&](std::int64_t pid) {
+      if (cluster->fabric().frozen(static_cast<int>(pid - 1000))) return ProcessPulse{};
+      return ProcessPulse{static_cast<std::uint64_t>(cluster->now().count), false};
+    };
+  };
+  Cluster c(o);
+  cluster = &c;
+  ASSERT_TRUE(c.join());
+  Partial exchange(c, 1, {0, 1, 2}, 100);
+  const Call& late = exchange.call(2);
+  c.run_for(10_ms);
+  c.fabric().freeze(2);
+  const Call *const first = &exchange.call(0), *const second = &exchange.call(1);
+  ASSERT_TRUE(c.run_until([&] { return first->ticket.done() && second->ticket.done(); }, 1_s));
+  EXPECT_EQ(first->ticket.code, CANARY_OK) << first->ticket.status.to_string();
+  EXPECT_EQ(second->ticket.code, CANARY_OK) << second->ticket.status.to_string();
+  c.run_for(2_s);
+  for (const int peer : {0, 1}) {
+    std::vector<Lane*> lanes;
+    c.fabric().lanes_between(2, peer, &lanes);
+    for (Lane* lane : lanes) c.fabric().kill_lane(*lane, /*announced=*/true);
+  }
+  c.fabric().thaw(2);
+  ASSERT_TRUE(c.run_until([&] { return late.ticket.done(); }, 2_s));
+  EXPECT_EQ(late.ticket.code, CANARY_PEER_SILENT) << late.ticket.status.to_string();
+  EXPECT_EQ(late.ticket.status.detail().rank, 2) << late.ticket.status.to_string();
+}
+
 TEST(PartialAllReduce, ADeadlineEndsItAndNothingElse) {
   Cluster c(flat_cluster(3));
   ASSERT_TRUE(c.join());
