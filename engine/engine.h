@@ -304,6 +304,7 @@ class Engine final : public MembershipListener,
   // groups (groups.cc)
   Group& add_group(std::uint32_t flow, std::vector<int> members, GroupEpoch parent = {}, std::uint64_t number = 0,
                    bool of_session = false);
+  std::vector<std::uint16_t> ring_order_of(const Group& group, GroupEpoch parent);
   GroupPeer* group_peer(Group& group, std::uint32_t engine);
   void dismiss(GroupMember& member);
   void add_member(Group& group, int rank);

@@ -484,6 +484,45 @@ TEST(PartialAllReduce, AMemberThatWasGivenUpIsToldWhereTheOthersAreDone) {
   EXPECT_EQ(late.ticket.status.detail().rank, 2) << late.ticket.status.to_string();
 }
 
+// Hosts on two machines, which stand beside each other in the rings of groups that are formed, and not in those of
+// partial all-reduces.
+ClusterOptions two_machines() {
+  ClusterOptions o = flat_cluster(5);
+  o.settings.algo = "ring";
+  o.wiring.machine = {0, 1, 0, 1, 0};
+  o.amend = [machine = o.wiring.machine](int host, EngineOptions* e) {
+    e->host_id = "machine-" + std::to_string(machine[static_cast<std::size_t>(host)]);
+  };
+  return o;
+}
+
+TEST(PartialAllReduce, RunsTheSameWayWhereAGroupOfItsRanksIsAndWhereThereIsNoneAnyMore) {
+  Cluster c(two_machines());
+  ASSERT_TRUE(c.join());
+  const std::vector<int> ranks{0, 1, 2, 3};
+  const auto formed = form_group(c, ranks);
+  ASSERT_TRUE(c.engine(1).forget(formed[1]->id));
+  Partial exchange(c, 1, ranks, 1000);
+  exchange.call_all();
+  ASSERT_TRUE(c.run_until([&] { return exchange.done(); }, 1_s));
+  exchange.expect_exact(1.0 / 4);
+}
+
+TEST(PartialAllReduce, AGroupOfItsRanksRunsTheSameWayWhereItIsUnderWayAndWhereItIsNot) {
+  Cluster c(two_machines());
+  ASSERT_TRUE(c.join());
+  const std::vector<int> ranks{0, 1, 2, 3};
+  Partial exchange(c, 1, ranks, 1000);
+  exchange.call(2);
+  const auto formed = form_group(c, ranks);
+  AllRanks op(c, sum(4, 1000));
+  for (int r = 0; r < 4; ++r) op.submit(r, formed[static_cast<std::size_t>(r)]);
+  op.expect_exact(1_s);
+  for (const int r : {0, 1, 3}) exchange.call(r);
+  ASSERT_TRUE(c.run_until([&] { return exchange.done(); }, 1_s));
+  exchange.expect_exact(1.0 / 4);
+}
+
 TEST(PartialAllReduce, ADeadlineEndsItAndNothingElse) {
   Cluster c(flat_cluster(3));
   ASSERT_TRUE(c.join());
