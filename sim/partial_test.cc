@@ -484,6 +484,27 @@ TEST(PartialAllReduce, AMemberThatWasGivenUpIsToldWhereTheOthersAreDone) {
   EXPECT_EQ(late.ticket.status.detail().rank, 2) << late.ticket.status.to_string();
 }
 
+// Rank 0 has given rank 3 up when it calls, and rank 1, which has not, has called before: there is one list, and rank 3
+// is what is wrong with it. Frames overtake each other, so it matters whether rank 0 says anything else besides.
+TEST(PartialAllReduce, WhoKnowsOfALossEndsTheSameListForNothingElse) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    ClusterOptions o = impatient(flat_cluster(4));
+    o.fabric.seed = seed;
+    o.fabric.nic.out.reorder_ppm = 500'000;
+    Cluster c(o);
+    ASSERT_TRUE(c.join());
+    c.fabric().block(3, 0);
+    c.run_for(1500_ms);
+    Partial exchange(c, 1, {0, 1, 2, 3}, 100);
+    for (const int r : {1, 2}) exchange.call(r);
+    c.run_for(20_ms);
+    exchange.call(0);
+    ASSERT_TRUE(c.run_until([&] { return exchange.done(); }, 1_s)) << seed;
+    exchange.expect_error(CANARY_PEER_SILENT, "rank 3");
+    if (HasFailure()) return;
+  }
+}
+
 // Hosts on two machines, which stand beside each other in the rings of groups that are formed, and not in those of
 // partial all-reduces.
 ClusterOptions two_machines() {
