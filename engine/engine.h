@@ -34,6 +34,7 @@
 #include "engine/flow/mux.h"
 #include "engine/greeter.h"
 #include "engine/group.h"
+#include "engine/knocker.h"
 #include "engine/messages.h"
 #include "engine/newcomer_flow.h"
 #include "engine/partial.h"
@@ -531,6 +532,7 @@ class Engine final : public MembershipListener,
   bool connects_at_join(std::uint32_t engine) const;
   bool open(EnginePeer& peer);
   void ask_to_be_dialled(Nanos now);
+  void knock(const EnginePeer& peer, Nanos now);
   bool held(const Group& group) const;
   void hold(Group& group, Nanos span);
   // By then everything that a departed engine had sent is known, where all are heard.
@@ -570,6 +572,7 @@ class Engine final : public MembershipListener,
   bool sessions_due_ = false;                              // something of theirs may have happened
   Nanos sessions_deadline_ = Nanos::max();                 // when a gradient has waited for long enough
   Greeter& greeter_;
+  Knocker knocker_{factory_};
   std::unique_ptr<Membership> membership_;
   std::shared_ptr<const Roster> roster_ = std::make_shared<Roster>();  // shared with membership_
   std::uint32_t my_engine_ = 0;
