@@ -158,11 +158,16 @@ bool Engine::open(EnginePeer& p) {
 }
 
 void Engine::ask_to_be_dialled(Nanos now) {
+  knocker_.sweep(now);
+  const std::uint32_t coordinator = membership_->coordinator();
+  const bool nobody_passes_it_on = peers_[coordinator].ended() || now - membership_->last_heard(coordinator) >
+                                                                      options_.settings.heartbeat_interval * 3;
   std::erase_if(asking_, [&](std::uint32_t e) {
     EnginePeer& p = peers_[e];
     if (!p.channel->ever_up() && !p.ended() && !farewell_said_) {
       if (now < p.next_ask) return false;
       membership_->ask_to_connect(now, e);
+      if (nobody_passes_it_on) knock(p, now);
       // The longer it has not come, the less a further request helps. A channel that never was up was opened then.
       const Nanos waited = now - p.channel->last_heard();
       p.next_ask = now + std::clamp(waited / 2, options_.settings.heartbeat_interval, Nanos{2_s});
@@ -172,6 +177,22 @@ void Engine::ask_to_be_dialled(Nanos now) {
     return true;
   });
   for (const std::uint32_t e : asking_) next_housekeeping_ = std::min(next_housekeeping_, peers_[e].next_ask);
+}
+
+// On all its rails, some of which may be dark.
+void Engine::knock(const EnginePeer& p, Nanos now) {
+  for (const Path& path : p.channel->paths()) {
+    const PathSpec& spec = path.spec;
+    if (spec.lane_index != 0) continue;
+    wire::HelloPayload hello;
+    hello.job = roster_->job;
+    hello.engine = my_engine_;
+    hello.target = p.number;
+    hello.rail = static_cast<std::uint16_t>(spec.local_rail);
+    hello.peer_rail = static_cast<std::uint16_t>(spec.remote_rail);
+    hello.purpose = wire::kHelloChannel;
+    knocker_.knock(hello, spec.remote, now);
+  }
 }
 
 void Engine::on_connect_wanted(std::uint32_t engine) {
@@ -219,6 +240,7 @@ void Engine::on_hello(std::unique_ptr<Lane>& lane, const wire::Header& h, const 
   if (peer.gone || (farewell_said_ && !peer.channel)) return;
   if (hello.engine == my_engine_ || !open(peer))
     return greeter_.turn_away(*lane, "no rail leads to the rank that it says it is");
+  if (peer.channel->dials()) return;  // it knocks, and is dialled from here now
   if (const char* why = peer.channel->adopt(lane, hello, now_); why != nullptr) greeter_.turn_away(*lane, why);
 }
 
@@ -364,6 +386,7 @@ void Engine::abandon() noexcept {
   for (EnginePeer& p : peers_) everybody_.disconnect(p);
   greeter_.leave(*this);
   greeter_.abandon();
+  knocker_.abandon();
   if (membership_ != nullptr) membership_->abandon();  // its end is what proves this engine's
 }
 

@@ -34,6 +34,7 @@
 #include "engine/flow/mux.h"
 #include "engine/greeter.h"
 #include "engine/group.h"
+#include "engine/knocker.h"
 #include "engine/messages.h"
 #include "engine/newcomer_flow.h"
 #include "engine/partial.h"
@@ -304,6 +305,7 @@ class Engine final : public MembershipListener,
   // groups (groups.cc)
   Group& add_group(std::uint32_t flow, std::vector<int> members, GroupEpoch parent = {}, std::uint64_t number = 0,
                    bool of_session = false);
+  std::vector<std::uint16_t> ring_order_of(const Group& group, GroupEpoch parent);
   GroupPeer* group_peer(Group& group, std::uint32_t engine);
   void dismiss(GroupMember& member);
   void add_member(Group& group, int rank);
@@ -530,6 +532,7 @@ class Engine final : public MembershipListener,
   bool connects_at_join(std::uint32_t engine) const;
   bool open(EnginePeer& peer);
   void ask_to_be_dialled(Nanos now);
+  void knock(const EnginePeer& peer, Nanos now);
   bool held(const Group& group) const;
   void hold(Group& group, Nanos span);
   // By then everything that a departed engine had sent is known, where all are heard.
@@ -539,6 +542,8 @@ class Engine final : public MembershipListener,
   }
   bool inquired(Group& group, Nanos since);
   bool hears_nothing(EnginePeer& p, Nanos now) const;
+  void end_groups_owed_to(std::uint32_t engine, std::uint32_t culprit, const std::string& why);
+  std::vector<GroupEpoch> groups_owed_to(std::uint32_t engine) const;
   std::vector<GroupEpoch> groups_waiting_for(std::uint32_t engine) const;
   std::string rank_name(int world_rank) const;
   std::string ranks_text(std::uint32_t engine) const;
@@ -567,6 +572,7 @@ class Engine final : public MembershipListener,
   bool sessions_due_ = false;                              // something of theirs may have happened
   Nanos sessions_deadline_ = Nanos::max();                 // when a gradient has waited for long enough
   Greeter& greeter_;
+  Knocker knocker_{factory_};
   std::unique_ptr<Membership> membership_;
   std::shared_ptr<const Roster> roster_ = std::make_shared<Roster>();  // shared with membership_
   std::uint32_t my_engine_ = 0;

@@ -186,6 +186,22 @@ void Engine::kill_groups_of(std::uint32_t engine, std::uint32_t culprit, canary_
   }
 }
 
+// A silent peer that is given up may speak again. What it waits for in groups that are over here was copied, and is not
+// brought to it any more: nobody else tells it that, as no group is left to end.
+void Engine::end_groups_owed_to(std::uint32_t engine, std::uint32_t culprit, const std::string& why) {
+  for (const GroupEpoch& group : groups_owed_to(engine)) {
+    if (find_group(group.flow) != nullptr) continue;
+    Verdict v;
+    v.code = CANARY_PEER_SILENT;
+    v.rank = roster_->engines[culprit].ranks.front();
+    v.flow = group.flow;
+    v.epoch = group.epoch;
+    v.reporter = my_engine_;
+    v.text = ranks_text(culprit) + " " + why;
+    spread(v, {&engine, 1});
+  }
+}
+
 // The error for a group that was to be formed.
 Status Engine::loss(std::uint32_t engine, canary_status code, const std::string& text) const {
   ErrorDetail d;

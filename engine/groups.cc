@@ -86,21 +86,16 @@ Group& Engine::add_group(std::uint32_t flow, std::vector<int> members, GroupEpoc
     g->reach = (*same)->reach;
     g->bcube = (*same)->bcube;
     g->rail_rates = (*same)->rail_rates;
-    g->ring_order = (*same)->ring_order;
   } else {
     g->reach = groups_.empty() ? reach_ : std::make_shared<const Reachability>(reach_->subset(members));
     g->bcube = find_bcube(*g->reach, kRailsMax);
     g->rail_rates = told_rates(*roster_, *g->reach, g->engine_of);
-    g->members = members;
-    const PlanRequest request = plan_request(*g);
-    // Partial groups are made for one operation, which is not worth a search.
-    if (request.ranks <= kCostedRanksMax && !wire::is_partial(flow) && needs_order(request))
-      g->ring_order = best_ring_order(request);
   }
   g->entered.assign(members.size(), options_.first_operation - 1);
   g->left.resize(members.size());
   for (std::size_t r = 0; r < members.size(); ++r) g->left[r] = peers_[g->engine_of[r]].left;
   g->members = std::move(members);
+  g->ring_order = ring_order_of(*g, parent);
   for (std::size_t r = 0; r < g->members.size(); ++r) {
     if (g->engine_of[r] == my_engine_) add_member(*g, static_cast<int>(r));
   }
@@ -113,6 +108,22 @@ Group& Engine::add_group(std::uint32_t flow, std::vector<int> members, GroupEpoc
     flows_.add(g->decisions_number(), *g->decisions);
   }
   return **groups_.insert(place_of(flow), std::move(g));
+}
+
+// All members have to find the same one, whatever other groups each of them has now.
+std::vector<std::uint16_t> Engine::ring_order_of(const Group& g, GroupEpoch parent) {
+  if (wire::is_partial(g.flow)) {
+    // It is made for one operation, which is not worth a search. All its members have the parent.
+    const Group* const whole = find_group(parent.flow);
+    return whole != nullptr && whole->members == g.members ? whole->ring_order : std::vector<std::uint16_t>{};
+  }
+  const auto same = std::find_if(groups_.begin(), groups_.end(), [&](const auto& other) {
+    return !wire::is_partial(other->flow) && other->members == g.members;
+  });
+  if (same != groups_.end()) return (*same)->ring_order;
+  const PlanRequest request = plan_request(g);
+  return request.ranks <= kCostedRanksMax && needs_order(request) ? best_ring_order(request)
+                                                                  : std::vector<std::uint16_t>{};
 }
 
 // Made, and its channel opened, when something is to be said to it. nullptr: no rail leads there.

@@ -221,6 +221,10 @@ void Engine::close_partial(Group& g) {
     }
   }
   past_partials_.add({g.flow, g.epoch}, g.dead ? g.verdict : Status(), std::move(spent));
+  // Who counts on this very list, which was over when it was called here, is answered by its end.
+  std::erase_if(strays_, [&](const StraySignature& s) {
+    return s.flow == g.flow && s.epoch == g.epoch && same_list(g, s.payload);
+  });
   while (!g.local.empty()) dismiss(*g.local.back());
   close_group(g);
   for (std::size_t i = 0; i < strays_.size();) {

@@ -447,6 +447,103 @@ TEST(PartialAllReduce, AnAbortOfTheGroupEndsThem) {
   later.expect_error(CANARY_ABORTED, "enough");
 }
 
+// Rank 2's process stands still when the others are done, with the result on its way to it. They give it up, the lane
+// breaks, and it goes on: they have nothing left that could end, and won't send the result again.
+TEST(PartialAllReduce, AMemberThatWasGivenUpIsToldWhereTheOthersAreDone) {
+  ClusterOptions o = impatient(flat_cluster(3));
+  o.settings.algo = "parameter_server";
+  o.wiring.machine = {0, 0, 0};  // a neighbour without a lane is slow, as far as can be told
+  Cluster* cluster = nullptr;
+  o.amend = [&](int, EngineOptions* e) {
+    e->host_id = "machine";
+    e->pulse_of = [&](std::int64_t pid) {
+      if (cluster->fabric().frozen(static_cast<int>(pid - 1000))) return ProcessPulse{};
+      return ProcessPulse{static_cast<std::uint64_t>(cluster->now().count), false};
+    };
+  };
+  Cluster c(o);
+  cluster = &c;
+  ASSERT_TRUE(c.join());
+  Partial exchange(c, 1, {0, 1, 2}, 100);
+  const Call& late = exchange.call(2);
+  c.run_for(10_ms);
+  c.fabric().freeze(2);
+  const Call *const first = &exchange.call(0), *const second = &exchange.call(1);
+  ASSERT_TRUE(c.run_until([&] { return first->ticket.done() && second->ticket.done(); }, 1_s));
+  EXPECT_EQ(first->ticket.code, CANARY_OK) << first->ticket.status.to_string();
+  EXPECT_EQ(second->ticket.code, CANARY_OK) << second->ticket.status.to_string();
+  c.run_for(2_s);
+  for (const int peer : {0, 1}) {
+    std::vector<Lane*> lanes;
+    c.fabric().lanes_between(2, peer, &lanes);
+    for (Lane* lane : lanes) c.fabric().kill_lane(*lane, /*announced=*/true);
+  }
+  c.fabric().thaw(2);
+  ASSERT_TRUE(c.run_until([&] { return late.ticket.done(); }, 2_s));
+  EXPECT_EQ(late.ticket.code, CANARY_PEER_SILENT) << late.ticket.status.to_string();
+  EXPECT_EQ(late.ticket.status.detail().rank, 2) << late.ticket.status.to_string();
+}
+
+// Rank 0 has given rank 3 up when it calls, and rank 1, which has not, has called before: there is one list, and rank 3
+// is what is wrong with it. Frames overtake each other, so it matters whether rank 0 says anything else besides.
+TEST(PartialAllReduce, WhoKnowsOfALossEndsTheSameListForNothingElse) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    ClusterOptions o = impatient(flat_cluster(4));
+    o.fabric.seed = seed;
+    o.fabric.nic.out.reorder_ppm = 500'000;
+    Cluster c(o);
+    ASSERT_TRUE(c.join());
+    c.fabric().block(3, 0);
+    c.run_for(1500_ms);
+    Partial exchange(c, 1, {0, 1, 2, 3}, 100);
+    for (const int r : {1, 2}) exchange.call(r);
+    c.run_for(20_ms);
+    exchange.call(0);
+    ASSERT_TRUE(c.run_until([&] { return exchange.done(); }, 1_s)) << seed;
+    exchange.expect_error(CANARY_PEER_SILENT, "rank 3");
+    if (HasFailure()) return;
+  }
+}
+
+// Hosts on two machines, which stand beside each other in the rings of groups that are formed, and not in those of
+// partial all-reduces.
+ClusterOptions two_machines() {
+  ClusterOptions o = flat_cluster(5);
+  o.settings.algo = "ring";
+  o.wiring.machine = {0, 1, 0, 1, 0};
+  o.amend = [machine = o.wiring.machine](int host, EngineOptions* e) {
+    e->host_id = "machine-" + std::to_string(machine[static_cast<std::size_t>(host)]);
+  };
+  return o;
+}
+
+TEST(PartialAllReduce, RunsTheSameWayWhereAGroupOfItsRanksIsAndWhereThereIsNoneAnyMore) {
+  Cluster c(two_machines());
+  ASSERT_TRUE(c.join());
+  const std::vector<int> ranks{0, 1, 2, 3};
+  const auto formed = form_group(c, ranks);
+  ASSERT_TRUE(c.engine(1).forget(formed[1]->id));
+  Partial exchange(c, 1, ranks, 1000);
+  exchange.call_all();
+  ASSERT_TRUE(c.run_until([&] { return exchange.done(); }, 1_s));
+  exchange.expect_exact(1.0 / 4);
+}
+
+TEST(PartialAllReduce, AGroupOfItsRanksRunsTheSameWayWhereItIsUnderWayAndWhereItIsNot) {
+  Cluster c(two_machines());
+  ASSERT_TRUE(c.join());
+  const std::vector<int> ranks{0, 1, 2, 3};
+  Partial exchange(c, 1, ranks, 1000);
+  exchange.call(2);
+  const auto formed = form_group(c, ranks);
+  AllRanks op(c, sum(4, 1000));
+  for (int r = 0; r < 4; ++r) op.submit(r, formed[static_cast<std::size_t>(r)]);
+  op.expect_exact(1_s);
+  for (const int r : {0, 1, 3}) exchange.call(r);
+  ASSERT_TRUE(c.run_until([&] { return exchange.done(); }, 1_s));
+  exchange.expect_exact(1.0 / 4);
+}
+
 TEST(PartialAllReduce, ADeadlineEndsItAndNothingElse) {
   Cluster c(flat_cluster(3));
   ASSERT_TRUE(c.join());

@@ -172,6 +172,24 @@ TEST(Channels, OfAnEngineThatDoesNotCallAreOpenedOverControl) {
   EXPECT_EQ(lanes_between(c, 3, 6), 2);
 }
 
+// Rank 0, who would pass the request on, stands still: the upper number knocks.
+TEST(Channels, OfAnEngineThatDoesNotCallAreOpenedWhileTheCoordinatorIsSilent) {
+  Cluster c(sparse_cluster(8));
+  ASSERT_TRUE(c.join());
+  const auto members = form_group(c, {2, 5});
+  const Warnings warnings;
+  c.fabric().freeze(0);
+  c.run_for(1_s);
+  AllRanks op(c, sum(2, 1000));
+  op.submit(1, members[1]);
+  c.run_for(300_ms);
+  EXPECT_EQ(lanes_between(c, 5, 2), 2);
+  EXPECT_EQ(lanes_between(c, 2, 5), 2) << "what knocked is gone";
+  EXPECT_EQ(warnings.with("stranger"), 0) << warnings.lines.front();
+  op.submit(0, members[0]);
+  op.expect_exact(1_s);
+}
+
 // The request may be lost; a side that still waits asks again.
 TEST(Channels, AreAskedForAgainAfterAnOutageOfControl) {
   ClusterOptions o = sparse_cluster(8);

@@ -37,14 +37,6 @@ class Judgement {
                         (deed_.ending == Ending::kCrash && !deed_.hangup);
     return status_.code() == CANARY_ENTRY_TIMEOUT && silent && (lost(0) || host_ == deed_.victim);
   }
-  // Where channels are opened on first use, the higher rank asks through the coordinator to be dialled. If that one is
-  // stopped, a member that has not called yet does not hear of it, and its silence is all that the caller knows.
-  bool waits_to_be_dialled() const {
-    const bool silent = deed_.ending == Ending::kFreeze || deed_.ending == Ending::kCut ||
-                        (deed_.ending == Ending::kCrash && !deed_.hangup);
-    return status_.code() == CANARY_PEER_SILENT && silent && lost(0) &&
-           life_.cluster.settings.connect_at_join < life_.cluster.hosts;
-  }
   // The dead had been told of a round with more members than the next coordinator knows of.
   bool differs_from_the_dead() const {
     return status_.code() == CANARY_MISMATCH && deed_.ending == Ending::kCrash && lost(0) && named_ == deed_.victim;
@@ -157,8 +149,6 @@ std::string blame(Cluster& cluster, const Life& life, const Deed& deed, Joint wh
   const Judgement judgement(cluster, life, seen, ranks, &world == deed.group, false, world_rank, status);
   const bool harmed = deed.ending == Ending::kCrash || deed.ending == Ending::kFreeze || deed.ending == Ending::kCut;
   if (what == Joint::kPolicy && judgement.lacks_coordinator()) return "";
-  const bool exchange = what == Joint::kExchange || what == Joint::kPolicyExchange;
-  if (exchange && judgement.waits_to_be_dialled()) return "";
   if (what == Joint::kPolicyExchange && judgement.differs_from_the_dead()) return "";
   if ((what == Joint::kPolicyExchange || what == Joint::kPolicy) && judgement.waits_for_the_untold()) return "";
   if (what == Joint::kPolicy && harmed && !judgement.on_the_victim())

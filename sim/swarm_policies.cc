@@ -144,10 +144,12 @@ template <typename Make>
 bool SwarmPolicies::call(Worker& worker, const Make& make) {
   OpTicket ticket;
   const GroupMember* const member = cluster_->world(worker.rank);
+  // Its end may come to whoever waits for an answer within the same poll.
+  const bool closes = worker.at == Worker::At::kOver;
   cluster_->submit(worker.rank, make(*member, cluster_->id(member, &ticket)));
   CANARY_CHECK(ticket.done(), "a call of a policy that waits");
   if (ticket.code == CANARY_OK) return true;
-  if (worker.at == Worker::At::kOver) {
+  if (closes) {
     fail(name(worker) + "it was not closed: " + ticket.status.to_string());
   } else {
     refused(worker, ticket.status);

@@ -528,7 +528,9 @@ void Channel::on_timer(Nanos now) {
         // Connected, the peer's kernel is there, and its process has merely not answered yet: dialling again would only
         // give it more to do.
         const bool connected = path.lane->up();
-        const Nanos patience = connected ? std::max(path.answer_patience, limits::kDialTimeout) : limits::kDialTimeout;
+        // Where its word may have got lost, the next try still has to come before the peer counts as out of reach.
+        const Nanos first = std::clamp(options_.silence_limit / 4, limits::kBesideTimeout, limits::kDialTimeout);
+        const Nanos patience = connected ? std::max(path.answer_patience, first) : limits::kDialTimeout;
         if (now - path.state_since >= patience) {
           if (connected) path.answer_patience = std::min(patience * 2, limits::kAnswerPatienceMax);
           fail_path(path, "no answer");
