@@ -176,7 +176,7 @@ TEST(Blame, AHostThatIsCutOffBeforeItsFirstLaneIsUpLearnsThatItIsAlone) {
   }
 }
 
-// Hosts 0 and 2 have no channel yet, and the hellos of its first 600 ms get lost on the only rail that they share.
+// Hosts 0 and 2 have no channel yet, and the hellos of its first 900 ms get lost on the only rail that they share.
 TEST(Blame, NobodyIsOutOfReachForHellosThatGotLost) {
   ClusterOptions o = impatient(flat_cluster(4, 1));
   o.settings.connect_at_join = 0;
@@ -188,7 +188,7 @@ TEST(Blame, NobodyIsOutOfReachForHellosThatGotLost) {
   loss = 1'000'000;
   AllRanks op(c, sum(2, 1000));
   for (const int r : {0, 1}) op.submit(r, members[static_cast<std::size_t>(r)]);
-  c.run_for(620_ms);
+  c.run_for(900_ms);
   ASSERT_FALSE(op.all_done());
   loss = 0;
   op.expect_exact(1_s);

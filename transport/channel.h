@@ -230,6 +230,7 @@ class Channel final : public LaneSink {
   void redirect_landing(Path& path);
   Path& path_of(Lane& lane) { return *static_cast<Path*>(lane.owner); }
   void earlier(Nanos t) { next_timer_ = std::min(next_timer_, t); }
+  Nanos first_patience() const;
   void dial(Path& path, Nanos now);
   void send_hello(Path& path, Lane& lane);
   void come_up(Path& path);

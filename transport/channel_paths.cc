@@ -105,6 +105,11 @@ void Channel::start(Nanos now) {
   earlier(now + options_.heartbeat_interval);
 }
 
+// Where a hello or its answer may have got lost, several tries have to come before the peer counts as out of reach.
+Nanos Channel::first_patience() const {
+  return std::clamp(options_.silence_limit / 4, limits::kBesideTimeout, limits::kDialTimeout);
+}
+
 void Channel::dial(Path& path, Nanos now) {
   path.state_since = now;
   auto lane = factory_.dial(path.spec.local_rail, path.spec.remote, *this);
@@ -142,6 +147,9 @@ void Channel::on_up(Lane& lane) {
   Path& path = path_of(lane);
   if (path.successor.get() == &lane) path.successor_stood = true;
   send_hello(path, lane);
+  if (path.lane.get() != &lane || path.state != Path::State::kDialing) return;
+  path.state_since = now_;
+  earlier(now_ + std::max(path.answer_patience, first_patience()));
 }
 
 // Anybody may say anything in a hello; where a lane came in is known here, and where it comes from, where nothing
@@ -528,11 +536,11 @@ void Channel::on_timer(Nanos now) {
         // Connected, the peer's kernel is there, and its process has merely not answered yet: dialling again would only
         // give it more to do.
         const bool connected = path.lane->up();
-        // Where its word may have got lost, the next try still has to come before the peer counts as out of reach.
-        const Nanos first = std::clamp(options_.silence_limit / 4, limits::kBesideTimeout, limits::kDialTimeout);
+        const Nanos first = first_patience();
         const Nanos patience = connected ? std::max(path.answer_patience, first) : limits::kDialTimeout;
         if (now - path.state_since >= patience) {
-          if (connected) path.answer_patience = std::min(patience * 2, limits::kAnswerPatienceMax);
+          const Nanos most = std::max(first, std::min(options_.silence_limit / 4, limits::kAnswerPatienceMax));
+          if (connected) path.answer_patience = std::min(patience * 2, most);
           fail_path(path, "no answer");
         } else {
           earlier(path.state_since + patience);
