@@ -143,7 +143,8 @@ void Engine::on_verdict(const Verdict& verdict) {
     d.rank = verdict.rank;
     end_unknown_partial({verdict.flow, verdict.epoch}, Status(verdict.code, verdict.text, d));
   }
-  // The others go on without a rank served here: they won't form groups with it any more, nor bring it anything.
+  // The others go on without a rank served here: they won't form groups with it any more, nor bring it
+  // anything. What is among ranks served here alone goes on.
   const std::vector<int>& mine = options_.local_ranks;
   const bool lost = verdict.code == CANARY_PEER_SILENT || verdict.code == CANARY_PEER_DIED;
   if (lost && std::find(mine.begin(), mine.end(), verdict.rank) != mine.end()) {
@@ -151,13 +152,14 @@ void Engine::on_verdict(const Verdict& verdict) {
     give_up_groups(why);
     end_policies(why);
     for (const auto& s : sessions_) {
-      const bool of_it = std::find(s->ranks.begin(), s->ranks.end(), verdict.rank) != s->ranks.end();
-      if (s->goes_on && of_it && s->state != Session::State::kFinished) end_session(*s, verdict);
+      const bool here = std::all_of(s->ranks.begin(), s->ranks.end(),
+                                    [&](int rank) { return std::find(mine.begin(), mine.end(), rank) != mine.end(); });
+      if (!here && s->state != Session::State::kFinished) end_session(*s, verdict);
     }
     for (Group* const g : partials_) {
-      const bool alone =
+      const bool here =
           std::all_of(g->engine_of.begin(), g->engine_of.end(), [&](std::uint32_t e) { return e == my_engine_; });
-      if (!alone) kill(*g, verdict, true);
+      if (!here) kill(*g, verdict, true);
     }
   }
 }

@@ -447,34 +447,6 @@ TEST(PartialAllReduce, AnAbortOfTheGroupEndsThem) {
   later.expect_error(CANARY_ABORTED, "enough");
 }
 
-// Processes of one machine, who see each other stand still. A neighbour without a lane is slow, as far as can be told.
-ClusterOptions one_machine(int hosts, int ranks_per_host, Cluster** cluster) {
-  ClusterOptions o = impatient(flat_cluster(hosts, 2, ranks_per_host));
-  o.wiring.machine.assign(static_cast<std::size_t>(hosts), 0);
-  o.amend = [cluster](int, EngineOptions* e) {
-    e->host_id = "machine";
-    e->pulse_of = [cluster](std::int64_t pid) {
-      if ((*cluster)->fabric().frozen(static_cast<int>(pid - 1000))) return ProcessPulse{};
-      return ProcessPulse{static_cast<std::uint64_t>((*cluster)->now().count), false};
-    };
-  };
-  return o;
-}
-
-// The others give host 2 up, its lanes break, and it goes on.
-void stand_still(Cluster& c) {
-  c.fabric().freeze(2);
-  c.run_for(2_s);
-  for (const int peer : {0, 1}) {
-    std::vector<Lane*> lanes;
-    c.fabric().lanes_between(2, peer, &lanes);
-    for (Lane* lane : lanes) {
-      if (lane->rail() != kControlRail) c.fabric().kill_lane(*lane, /*announced=*/true);
-    }
-  }
-  c.fabric().thaw(2);
-}
-
 void expect_given_up(Cluster& c, const Call& late) {
   ASSERT_TRUE(c.run_until([&] { return late.ticket.done(); }, 2_s));
   EXPECT_EQ(late.ticket.code, CANARY_PEER_SILENT) << late.ticket.status.to_string();
@@ -485,7 +457,7 @@ void expect_given_up(Cluster& c, const Call& late) {
 // could end, not even the world, and won't send the result again.
 TEST(PartialAllReduce, AMemberThatWasGivenUpIsToldWhereTheOthersAreDone) {
   Cluster* cluster = nullptr;
-  ClusterOptions o = one_machine(4, 1, &cluster);
+  ClusterOptions o = neighbours(4, 1, &cluster);
   o.settings.algo = "parameter_server";
   Cluster c(o);
   cluster = &c;
@@ -499,14 +471,14 @@ TEST(PartialAllReduce, AMemberThatWasGivenUpIsToldWhereTheOthersAreDone) {
   ASSERT_TRUE(c.run_until([&] { return first->ticket.done() && second->ticket.done(); }, 1_s));
   EXPECT_EQ(first->ticket.code, CANARY_OK) << first->ticket.status.to_string();
   EXPECT_EQ(second->ticket.code, CANARY_OK) << second->ticket.status.to_string();
-  stand_still(c);
+  give_up(c, 2);
   expect_given_up(c, late);
 }
 
 // Rank 4 has the result and waits for acknowledgements. What it has to do with rank 5, of its own process, goes on.
 TEST(PartialAllReduce, AMemberThatWasGivenUpWaitsForNoAcknowledgement) {
   Cluster* cluster = nullptr;
-  ClusterOptions o = one_machine(3, 2, &cluster);
+  ClusterOptions o = neighbours(3, 2, &cluster);
   o.settings.algo = "ring";
   Cluster c(o);
   cluster = &c;
@@ -518,7 +490,7 @@ TEST(PartialAllReduce, AMemberThatWasGivenUpWaitsForNoAcknowledgement) {
   const auto& calls = exchange.calls();
   ASSERT_TRUE(c.run_until([&] { return calls[0]->ticket.done() && calls[1]->ticket.done(); }, 1_s));
   ASSERT_FALSE(late.ticket.done());
-  stand_still(c);
+  give_up(c, 2);
   expect_given_up(c, late);
   within.call(4);
   ASSERT_TRUE(c.run_until([&] { return within.done(); }, 1_s));
