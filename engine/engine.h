@@ -542,8 +542,7 @@ class Engine final : public MembershipListener,
   }
   bool inquired(Group& group, Nanos since);
   bool hears_nothing(EnginePeer& p, Nanos now) const;
-  void end_groups_owed_to(std::uint32_t engine, std::uint32_t culprit, const std::string& why);
-  std::vector<GroupEpoch> groups_owed_to(std::uint32_t engine) const;
+  void tell_given_up(std::uint32_t engine, std::uint32_t culprit, const std::string& why);
   std::vector<GroupEpoch> groups_waiting_for(std::uint32_t engine) const;
   std::string rank_name(int world_rank) const;
   std::string ranks_text(std::uint32_t engine) const;

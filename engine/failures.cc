@@ -143,7 +143,8 @@ void Engine::on_verdict(const Verdict& verdict) {
     d.rank = verdict.rank;
     end_unknown_partial({verdict.flow, verdict.epoch}, Status(verdict.code, verdict.text, d));
   }
-  // The others go on without a rank served here: they won't form groups with it any more.
+  // The others go on without a rank served here: they won't form groups with it any more, nor bring it
+  // anything. What is among ranks served here alone goes on.
   const std::vector<int>& mine = options_.local_ranks;
   const bool lost = verdict.code == CANARY_PEER_SILENT || verdict.code == CANARY_PEER_DIED;
   if (lost && std::find(mine.begin(), mine.end(), verdict.rank) != mine.end()) {
@@ -151,8 +152,14 @@ void Engine::on_verdict(const Verdict& verdict) {
     give_up_groups(why);
     end_policies(why);
     for (const auto& s : sessions_) {
-      const bool of_it = std::find(s->ranks.begin(), s->ranks.end(), verdict.rank) != s->ranks.end();
-      if (s->goes_on && of_it && s->state != Session::State::kFinished) end_session(*s, verdict);
+      const bool here = std::all_of(s->ranks.begin(), s->ranks.end(),
+                                    [&](int rank) { return std::find(mine.begin(), mine.end(), rank) != mine.end(); });
+      if (!here && s->state != Session::State::kFinished) end_session(*s, verdict);
+    }
+    for (Group* const g : partials_) {
+      const bool here =
+          std::all_of(g->engine_of.begin(), g->engine_of.end(), [&](std::uint32_t e) { return e == my_engine_; });
+      if (!here) kill(*g, verdict, true);
     }
   }
 }
@@ -186,20 +193,18 @@ void Engine::kill_groups_of(std::uint32_t engine, std::uint32_t culprit, canary_
   }
 }
 
-// A silent peer that is given up may speak again. What it waits for in groups that are over here was copied, and is not
-// brought to it any more: nobody else tells it that, as no group is left to end.
-void Engine::end_groups_owed_to(std::uint32_t engine, std::uint32_t culprit, const std::string& why) {
-  for (const GroupEpoch& group : groups_owed_to(engine)) {
-    if (find_group(group.flow) != nullptr) continue;
-    Verdict v;
-    v.code = CANARY_PEER_SILENT;
-    v.rank = roster_->engines[culprit].ranks.front();
-    v.flow = group.flow;
-    v.epoch = group.epoch;
-    v.reporter = my_engine_;
-    v.text = ranks_text(culprit) + " " + why;
-    spread(v, {&engine, 1});
-  }
+// A silent peer that is given up may speak again, and must not wait for what nobody brings it any more: also where no
+// group of it is left here that could end, it hears of its end in that of all ranks.
+void Engine::tell_given_up(std::uint32_t engine, std::uint32_t culprit, const std::string& why) {
+  const Group& world = *groups_.front();
+  Verdict v;
+  v.code = CANARY_PEER_SILENT;
+  v.rank = roster_->engines[culprit].ranks.front();
+  v.flow = world.flow;
+  v.epoch = world.epoch;
+  v.reporter = my_engine_;
+  v.text = ranks_text(culprit) + " " + why;
+  spread(v, {&engine, 1});
 }
 
 // The error for a group that was to be formed.

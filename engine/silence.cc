@@ -60,11 +60,11 @@ void Engine::check_silence(Nanos now) {
         end_policies(why);
         lose(e, why);
         kill_groups_of(e, my_engine_, CANARY_PEER_SILENT, mine);
-        end_groups_owed_to(e, my_engine_, mine);
+        tell_given_up(e, my_engine_, mine);
       } else {
         lose(e, loss(e, CANARY_PEER_SILENT, ranks_text(e) + " " + how));
         kill_groups_of(e, e, CANARY_PEER_SILENT, how);
-        end_groups_owed_to(e, e, how);
+        tell_given_up(e, e, how);
       }
       continue;
     }
@@ -121,20 +121,9 @@ bool Engine::hears_nothing(EnginePeer& p, Nanos now) const {
   return unheard && now - p.unheard_since >= beat * 2;
 }
 
-// Groups of which the peer may lack something that was copied here and is not acknowledged. They may have ended here.
-std::vector<GroupEpoch> Engine::groups_owed_to(std::uint32_t engine) const {
-  std::vector<GroupEpoch> out;
-  const Channel* const channel = peers_[engine].channel.get();
-  if (channel == nullptr) return out;
-  channel->for_each_unacknowledged([&](const wire::Header& h) {
-    if ((h.flow & wire::kConnectionFlow) == wire::kDecisionFlow) return;  // no operation waits for it by itself
-    const GroupEpoch group{h.flow & ~wire::kMessageFlow, h.epoch};
-    if (std::find(out.begin(), out.end(), group) == out.end()) out.push_back(group);
-  });
-  return out;
-}
-
-// Groups whose operations or messages need a lane to that engine. What is owed may be all that one waits for.
+// Groups whose operations or messages need a lane to that engine.
+// A group that has ended here may owe the other end what was copied and is done since: that is all that one waits for,
+// perhaps.
 std::vector<GroupEpoch> Engine::groups_waiting_for(std::uint32_t engine) const {
   std::vector<GroupEpoch> out;
   for (const auto& g : groups_) {
@@ -157,9 +146,11 @@ std::vector<GroupEpoch> Engine::groups_waiting_for(std::uint32_t engine) const {
                                   [&](const auto& m) { return m->waiting.ready() && decisions->holds(*m); });
     if (waits || held) out.push_back({g->flow, g->epoch});
   }
-  for (const GroupEpoch& group : groups_owed_to(engine)) {
+  peers_[engine].channel->for_each_unacknowledged([&](const wire::Header& h) {
+    if ((h.flow & wire::kConnectionFlow) == wire::kDecisionFlow) return;  // no operation waits for it by itself
+    const GroupEpoch group{h.flow & ~wire::kMessageFlow, h.epoch};
     if (std::find(out.begin(), out.end(), group) == out.end()) out.push_back(group);
-  }
+  });
   return out;
 }
 

@@ -33,6 +33,35 @@ inline ClusterOptions impatient(ClusterOptions options) {
   return options;
 }
 
+// Processes of one machine, who see each other stand still: one without a lane is slow, as far as can be told.
+// `cluster`: set before it is used.
+inline ClusterOptions neighbours(int hosts, int ranks_per_host, Cluster** cluster) {
+  ClusterOptions o = impatient(flat_cluster(hosts, 2, ranks_per_host));
+  o.wiring.machine.assign(static_cast<std::size_t>(hosts), 0);
+  o.amend = [cluster](int, EngineOptions* e) {
+    e->host_id = "machine";
+    e->pulse_of = [cluster](std::int64_t pid) {
+      if ((*cluster)->fabric().frozen(static_cast<int>(pid - 1000))) return ProcessPulse{};
+      return ProcessPulse{static_cast<std::uint64_t>((*cluster)->now().count), false};
+    };
+  };
+  return o;
+}
+
+// `host` stands still, the others give it up, its lanes break, and it goes on.
+inline void give_up(Cluster& c, int host) {
+  c.fabric().freeze(host);
+  c.run_for(2_s);
+  for (int peer = 0; peer < c.hosts(); ++peer) {
+    std::vector<Lane*> lanes;
+    if (peer != host) c.fabric().lanes_between(host, peer, &lanes);
+    for (Lane* lane : lanes) {
+      if (lane->rail() != kControlRail) c.fabric().kill_lane(*lane, /*announced=*/true);
+    }
+  }
+  c.fabric().thaw(host);
+}
+
 // Options with which groups choose by what they measured of their links.
 inline ClusterOptions measuring(ClusterOptions options) {
   options.settings.measured_choice = true;

@@ -149,6 +149,35 @@ TEST(Session, ADeadWorkerEndsItAndIsNamed) {
   }
 }
 
+// At every moment of its end, where the others may have finished and closed it, and have nothing left that could end.
+TEST(Session, AWorkerThatWasGivenUpWaitsForNothing) {
+  int late = 0;
+  for (int at = 0; at < 60; ++at) {
+    Cluster* cluster = nullptr;
+    ClusterOptions o = neighbours(3, 1, &cluster);
+    o.settings.algo = "ring";
+    Cluster c(o);
+    cluster = &c;
+    ASSERT_TRUE(c.join());
+    SessionSetup setup = SessionSetup::asp();
+    setup.counts = {60'000, 60'000, 60'000};
+    SessionWorkers w = start(c, setup, {1_ms}, 3);
+    const Nanos then = c.now() + 3980_us + 1_us * at;
+    work_until(c, w, 10_s, [&] { return c.now() >= then; });
+    c.fabric().freeze(2);
+    SessionWorkers others;
+    for (const std::size_t r : {0u, 1u}) others.push_back(std::move(w[r]));
+    work_until(c, others, 5_s, [] { return false; });
+    const bool finished = others[0]->error.ok() && others[1]->error.ok();
+    for (auto& one : others) one->close();
+    give_up(c, 2);
+    ASSERT_TRUE(work(c, w, 2_s)) << at;
+    late += finished && !w[2]->error.ok();
+    EXPECT_TRUE(w[2]->error.ok() || w[2]->error.code() == CANARY_PEER_SILENT) << at << ": " << w[2]->error.to_string();
+  }
+  EXPECT_GT(late, 0);
+}
+
 TEST(Session, OneThatClosesItEarlyOrLeavesIsNamed) {
   for (const bool leaves : {false, true}) {
     Cluster c(flat_cluster(3));

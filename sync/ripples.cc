@@ -228,12 +228,14 @@ void GroupGenerator::recall(Nanos, const Recollection& r) {
   const auto known =
       std::find_if(order_.begin(), order_.end(), [&](std::size_t g) { return groups_[g].number == r.told->number; });
   Group* group = known != order_.end() ? &groups_[*known] : nullptr;
-  if (r.told->done) {
-    // Others may have it before them still, and say so later.
-    done_[static_cast<std::size_t>(r.worker)] = r.told->number;
-    if (group != nullptr) group->working.remove(r.worker);
-    return;
+  // It is in one at a time, so those before this one are done there. Others may have them before them still (one that
+  // leaves is waited for by nobody), and say so later.
+  std::int64_t& done = done_[static_cast<std::size_t>(r.worker)];
+  done = r.told->done ? r.told->number : r.told->number - 1;
+  for (const std::size_t g : order_) {
+    if (groups_[g].number <= done) groups_[g].working.remove(r.worker);
   }
+  if (r.told->done) return;
   if (group == nullptr) group = recall_group(*r.told);
   // The others are in other groups by now. It is in this one until it says that it is not.
   if (group == nullptr)
@@ -259,7 +261,7 @@ GroupGenerator::Group* GroupGenerator::recall_group(const Recollection::Told& to
   locked_.unite(blocked_);
   for (const std::uint32_t w : told.members) {
     ++buffered_[w];
-    if (done_[w] == told.number) group->working.remove(static_cast<int>(w));
+    if (told.number <= done_[w]) group->working.remove(static_cast<int>(w));
   }
   return group;
 }

@@ -91,7 +91,7 @@ class GroupGenerator final : public Coordinator {
   std::vector<std::size_t> order_;  // indices of groups in the order in which they were made
   std::vector<int> buffered_;       // per worker: groups in its buffer
   std::vector<std::int64_t> questions_;
-  std::vector<std::int64_t> done_;  // per worker: the group that it is recalled to have done
+  std::vector<std::int64_t> done_;  // per worker: the last group that it is recalled to have done
   bool successor_ = false;          // others' groups are known as far as their workers have come:
   WorkerSet come_;                  // these
   WorkerSet reopened_;              // recalled to be waiting, and not answered since

@@ -518,5 +518,33 @@ TEST(Ripples, AQuestionForWhichThereIsNoGroupIsAnsweredBesideOneOfTheSameCaller)
   EXPECT_EQ(answers[2].worker, 0);
 }
 
+// The coordinator before waited for a worker that leaves no more, and has given its partner another group since. That
+// one has done the first, whoever of the two is heard of first.
+TEST(Ripples, AWorkerThatWasToldOfALaterGroupIsNotToldAgainOfOneBefore) {
+  for (const bool partner_first : {false, true}) {
+    GroupGenerator::Options options;
+    options.mode = GroupGenerator::Mode::kPairs;
+    options.host_of = {0, 1, 2, 3};
+    Random random(1);
+    GroupGenerator generator(options, &random);
+    const Recollection::Told first{Answer::Kind::kGroup, 9, {0, 1}, false},
+        later{Answer::Kind::kGroup, 11, {0, 3}, true};
+    Recollection leaving, partner;
+    leaving.worker = 1;
+    leaving.leaves = true;
+    leaving.told = &first;
+    partner.worker = 0;
+    partner.told = &later;
+    for (const Recollection* r : {partner_first ? &partner : &leaving, partner_first ? &leaving : &partner})
+      generator.recall({}, *r);
+    Answers answers;
+    generator.recalled({}, &answers);
+    EXPECT_TRUE(answers.empty()) << "worker " << answers[0].worker << " is told of group " << answers[0].number;
+    EXPECT_EQ(generator.groups(), 1) << "worker 1 is in the first one still";
+    generator.died({}, 1, &answers);
+    EXPECT_EQ(generator.groups(), 0);
+  }
+}
+
 }  // namespace
 }  // namespace canarynet::sync
