@@ -38,8 +38,9 @@ Status check_size(const canary_session_options& o) {
   return wrong_size(o.struct_size, sizeof o, "CANARY_SESSION_OPTIONS_INIT");
 }
 
-// The words of a command. What is out of range is said here where a word could not say it.
-Status read(const canary_session_options* options, std::vector<std::uint64_t>* words) {
+// The words of a command, of a session of so many colayers. What is out of range is said here where a word could not
+// say it.
+Status read(const canary_session_options* options, int colayers, std::vector<std::uint64_t>* words) {
   if (options == nullptr) return bad("options are NULL");
   const canary_session_options& o = *options;
   if (Status s = check_size(o); !s.ok()) return s;
@@ -55,15 +56,14 @@ Status read(const canary_session_options* options, std::vector<std::uint64_t>* w
     return bad("at_death " + std::to_string(o.at_death) + " is not a canary_at_death");
   if (has_deaths(o) && o.reserved_2 != 0)
     return bad("reserved_2 is " + std::to_string(o.reserved_2) + ", expected 0 (use CANARY_SESSION_OPTIONS_INIT)");
-  words->assign(port::kSessionHead, 0);
-  (*words)[port::kStaleness] =
-      o.staleness == CANARY_STALENESS_UNBOUNDED ? port::kUnboundedStaleness : static_cast<std::uint64_t>(o.staleness);
-  (*words)[port::kProportion] = static_cast<std::uint64_t>(std::int64_t{o.proportion});
-  (*words)[port::kWaits] = o.at_bound == CANARY_AT_BOUND_WAIT ? 1 : 0;
-  (*words)[port::kLinger] = o.linger == CANARY_LINGER_USUAL ? port::kUsualLinger : static_cast<std::uint64_t>(o.linger);
-  (*words)[port::kStalenessMax] = static_cast<std::uint64_t>(o.staleness_max);
-  (*words)[port::kBacklog] = static_cast<std::uint64_t>(std::int64_t{o.backlog});
-  (*words)[port::kGoesOn] = has_deaths(o) && o.at_death == CANARY_AT_DEATH_GO_ON ? 1 : 0;
+  sync::SessionRounds::Options rounds;
+  rounds.thresholds.staleness = o.staleness == CANARY_STALENESS_UNBOUNDED ? sync::Thresholds::kUnbounded : o.staleness;
+  rounds.thresholds.proportion = o.proportion == -1 ? colayers : o.proportion;
+  rounds.thresholds.at_bound = o.at_bound == CANARY_AT_BOUND_WAIT ? sync::AtBound::kWait : sync::AtBound::kDrop;
+  if (o.linger != CANARY_LINGER_USUAL) rounds.linger = Nanos{o.linger};
+  rounds.staleness_max = o.staleness_max;
+  rounds.backlog_max = o.backlog;
+  *words = Session::words_of(rounds, has_deaths(o) && o.at_death == CANARY_AT_DEATH_GO_ON);
   return {};
 }
 
@@ -110,14 +110,14 @@ CANARY_API canary_status canary_session_open(canary_group* handle, const canary_
     if (!group) return HandlePool<canary_group>::refuse(kName, handle);
     if (session == nullptr) return report(bad("session is NULL").wrap(kName));
     std::vector<std::uint64_t> words;
-    if (Status s = read(options, &words); !s.ok()) return report(s.wrap(kName));
+    if (Status s = read(options, options != nullptr ? options->colayers : 0, &words); !s.ok())
+      return report(s.wrap(kName));
     if (options->colayers < 1 || options->colayers > static_cast<int>(port::kColayersMax)) {
       return report(
           bad(std::to_string(options->colayers) + " colayers (1 to " + std::to_string(port::kColayersMax) + ")")
               .wrap(kName));
     }
     if (options->counts == nullptr) return report(bad("counts are NULL").wrap(kName));
-    if (options->proportion == -1) words[port::kProportion] = static_cast<std::uint64_t>(options->colayers);
     const std::uint32_t* const codecs = has_codecs(*options) ? options->codecs : nullptr;
     for (int z = 0; z < options->colayers; ++z) {
       words.push_back(options->counts[z]);
@@ -231,8 +231,7 @@ CANARY_API canary_status canary_session_set(canary_session* handle, const canary
     const Inside<canary_session> session(handle);
     if (!session) return HandlePool<canary_session>::refuse(kName, handle);
     std::vector<std::uint64_t> words;
-    if (Status s = read(options, &words); !s.ok()) return report(s.wrap(kName));
-    if (options->proportion == -1) words[port::kProportion] = static_cast<std::uint64_t>(session->colayers);
+    if (Status s = read(options, session->colayers, &words); !s.ok()) return report(s.wrap(kName));
     return ask(session.context(), session->member,
                [&](auto ticket) { return port::thresholds(session->member, session->number, words, ticket); });
   });

@@ -86,6 +86,21 @@ std::optional<Nanos> Session::linger_of(std::span<const std::uint64_t> numbers) 
   return Nanos{static_cast<std::int64_t>(linger)};
 }
 
+std::vector<std::uint64_t> Session::words_of(const SessionRounds::Options& o, bool goes_on) {
+  const auto word = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
+  const Thresholds& t = o.thresholds;
+  std::vector<std::uint64_t> words(port::kSessionHead);
+  words[SessionWord::kStaleness] =
+      t.staleness == Thresholds::kUnbounded ? port::kUnboundedStaleness : word(t.staleness);
+  words[SessionWord::kProportion] = word(t.proportion);
+  words[SessionWord::kWaits] = t.at_bound == sync::AtBound::kWait ? 1 : 0;
+  words[SessionWord::kLinger] = o.linger ? word(o.linger->count) : port::kUsualLinger;
+  words[SessionWord::kStalenessMax] = word(o.staleness_max);
+  words[SessionWord::kBacklog] = word(o.backlog_max);
+  words[SessionWord::kGoesOn] = goes_on ? 1 : 0;
+  return words;
+}
+
 std::string Session::name_of(std::uint64_t number) { return "session #" + std::to_string(number); }
 
 std::uint64_t Session::group_number(std::size_t place, const sync::WorkerSet& dead) const {

@@ -110,6 +110,8 @@ class Session {
                      sync::SessionRounds::Options* options);
   static sync::Thresholds thresholds_of(std::span<const std::uint64_t> numbers, int colayers);
   static std::optional<Nanos> linger_of(std::span<const std::uint64_t> numbers);
+  // The numbers of which the three above read these options: a session's head, which its colayers follow.
+  static std::vector<std::uint64_t> words_of(const sync::SessionRounds::Options& options, bool goes_on);
 
   // `ranks`: of its workers, in the world.
   Session(port::MemberId caller, std::uint64_t number, const sync::SessionRounds::Options& options,

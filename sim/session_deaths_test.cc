@@ -15,7 +15,7 @@ namespace canarynet {
 namespace {
 
 SessionSetup goes_on(SessionSetup setup) {
-  setup.goes_on = 1;
+  setup.goes_on = true;
   return setup;
 }
 
@@ -87,7 +87,7 @@ TEST(SessionDeaths, AtEveryMoment) {
       ASSERT_TRUE(c.join());
       SessionSetup setup = goes_on(at % 2 == 0 ? SessionSetup::ssp(1) : SessionSetup::asp());
       setup.counts = {40, 3000, 20'000};
-      if (at % 3 == 2) setup.linger = 0;
+      if (at % 3 == 2) setup.linger = Nanos{};
       Pushed dead;
       SessionWorkers w = start(c, setup, {1_ms, 1300_us, 900_us}, 12);
       const std::string what = std::to_string(at) + ", " + std::to_string(later) + ": ";

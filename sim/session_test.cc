@@ -130,10 +130,10 @@ TEST(Session, LayoutsThatDifferAreToldByName) {
 }
 
 TEST(Session, ADeadWorkerEndsItAndIsNamed) {
-  for (const std::uint64_t waits : {0u, 1u}) {
+  for (const sync::Thresholds& rule : {sync::Thresholds::canary(5, 3), sync::Thresholds::ssp(5, 3)}) {
     Cluster c(flat_cluster(4));
     ASSERT_TRUE(c.join());
-    SessionWorkers w = start(c, SessionSetup::with(5, 3, waits), {1_ms, 2_ms}, 1000);
+    SessionWorkers w = start(c, SessionSetup::of(rule), {1_ms, 2_ms}, 1000);
     ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[0]->steps == 5; }));
     w[2]->hold(true);  // in mode wait the others are in a step by then
     work_until(c, w, 100_ms, [] { return false; });
@@ -266,22 +266,24 @@ TEST(Session, NothingIsLostOrSummedTwiceUnderFaults) {
     const int ranks = 2 + static_cast<int>(random.below(7));
     Cluster c(rough_cluster(ranks, seed, &random));
     ASSERT_TRUE(c.join());
-    SessionSetup setup = SessionSetup::with(random.below(6), 1 + random.below(3), random.below(2));
+    SessionSetup setup =
+        SessionSetup::random(random.below(2) == 0 ? sync::AtBound::kDrop : sync::AtBound::kWait, &random);
     setup.counts = {100, 3000, 12'000};
-    setup.backlog = 2 + random.below(3);
-    if (random.below(2) == 0) setup.linger = random.below(3'000'000);
+    setup.backlog = 2 + static_cast<int>(random.below(3));
+    if (random.below(2) == 0) setup.linger = Nanos{static_cast<std::int64_t>(random.below(3'000'000))};
     std::vector<Nanos> compute;
     for (int r = 0; r < ranks; ++r) compute.push_back(Nanos{static_cast<std::int64_t>(random.below(5'000'000))});
     SessionWorkers w = start(c, setup, compute, 15);
     const std::string what = "seed " + std::to_string(seed) + ", " + std::to_string(ranks) + " ranks, s " +
-                             std::to_string(setup.staleness) + ", waits " + std::to_string(setup.waits) + ": ";
+                             std::to_string(setup.thresholds.staleness) + (setup.waits() ? ", waits" : ", drops") +
+                             ": ";
     ASSERT_TRUE(work(c, w)) << what;
     expect_nothing_lost(w, 3, what);
     // The bound of rule 10: with p = k nothing older is joined.
     for (const auto& one : w) {
-      const bool strict = setup.waits == 0 && setup.proportion == 3;
+      const bool strict = !setup.waits() && setup.thresholds.proportion == 3;
       if (!strict) continue;
-      EXPECT_LE(one->view().stalest, static_cast<std::int64_t>(setup.staleness)) << what;
+      EXPECT_LE(one->view().stalest, setup.thresholds.staleness) << what;
     }
     if (HasFailure()) return;
   }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,26 +24,36 @@ namespace canarynet {
 struct SessionSetup {
   std::uint64_t number = 1;
   std::vector<std::uint64_t> counts = {40, 25, 90};  // at least as many as ranks
-  std::uint64_t staleness = 18, proportion = 3, waits = 0, linger = port::kUsualLinger, staleness_max = 64, backlog = 2,
-                goes_on = 0;
+  sync::Thresholds thresholds = sync::Thresholds::canary(18, 3);
+  std::optional<Nanos> linger;
+  sync::Iteration staleness_max = 64;
+  int backlog = 2;
+  bool goes_on = false;
   std::vector<std::uint32_t> codecs = {};  // of the colayers; empty: none
   // Element i of what rank r pushes for colayer z in its n-th iteration, from 0. Empty: 1 where i is r, else 0.
   std::function<float(int r, std::size_t z, int n, std::size_t i)> gradient = {};
 
   std::uint64_t codec(std::size_t z) const { return codecs.empty() ? 0 : codecs[z % codecs.size()]; }
-  static SessionSetup bsp() { return with(0, 3, 1); }
-  static SessionSetup ssp(std::uint64_t s) { return with(s, 3, 1); }
-  static SessionSetup asp() { return with(port::kUnboundedStaleness, 3, 0); }
-  static SessionSetup canary(std::uint64_t s, std::uint64_t p) { return with(s, p, 0); }
-  static SessionSetup with(std::uint64_t s, std::uint64_t p, std::uint64_t waits) {
+  static SessionSetup bsp() { return of(sync::Thresholds::bsp(3)); }
+  static SessionSetup ssp(sync::Iteration s) { return of(sync::Thresholds::ssp(s, 3)); }
+  static SessionSetup asp() { return of(sync::Thresholds::asp(3)); }
+  static SessionSetup canary(sync::Iteration s, int p) { return of(sync::Thresholds::canary(s, p)); }
+  static SessionSetup random(sync::AtBound at_bound, Random* random) {
+    return of({static_cast<sync::Iteration>(random->below(6)), static_cast<int>(1 + random->below(3)), at_bound});
+  }
+  bool waits() const { return thresholds.at_bound == sync::AtBound::kWait; }
+  static SessionSetup of(const sync::Thresholds& thresholds) {
     SessionSetup out;
-    out.staleness = s;
-    out.proportion = p;
-    out.waits = waits;
+    out.thresholds = thresholds;
     return out;
   }
   std::vector<std::uint64_t> words(bool opening) const {
-    std::vector<std::uint64_t> out{staleness, proportion, waits, linger, staleness_max, backlog, goes_on};
+    sync::SessionRounds::Options rounds;
+    rounds.thresholds = thresholds;
+    rounds.linger = linger;
+    rounds.staleness_max = staleness_max;
+    rounds.backlog_max = backlog;
+    std::vector<std::uint64_t> out = Session::words_of(rounds, goes_on);
     for (std::size_t z = 0; opening && z < counts.size(); ++z) {
       out.push_back(counts[z]);
       out.push_back(codec(z));
