@@ -1,7 +1,9 @@
 // The C ABI of sessions (engine/session_operations.cc does what they ask for).
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
@@ -29,12 +31,17 @@ namespace {
 constexpr std::size_t kWithoutCodecs = offsetof(canary_session_options, codec);
 // And before sessions could go on after a death.
 constexpr std::size_t kWithoutDeaths = offsetof(canary_session_options, at_death);
+// And before steps went on with a quorum.
+constexpr std::size_t kWithoutQuorum = offsetof(canary_session_options, quorum);
 constexpr std::size_t kStateWithoutWorkers = offsetof(canary_session_state, workers);
+constexpr std::size_t kStateWithoutQuorum = offsetof(canary_session_state, went_on);
 
 bool has_codecs(const canary_session_options& o) { return o.struct_size >= kWithoutDeaths; }
-bool has_deaths(const canary_session_options& o) { return o.struct_size == sizeof o; }
+bool has_deaths(const canary_session_options& o) { return o.struct_size >= kWithoutQuorum; }
+bool has_quorum(const canary_session_options& o) { return o.struct_size == sizeof o; }
 Status check_size(const canary_session_options& o) {
-  if (o.struct_size == sizeof o || o.struct_size == kWithoutCodecs || o.struct_size == kWithoutDeaths) return {};
+  const std::size_t sizes[] = {kWithoutCodecs, kWithoutDeaths, kWithoutQuorum, sizeof o};
+  if (std::find(std::begin(sizes), std::end(sizes), o.struct_size) != std::end(sizes)) return {};
   return wrong_size(o.struct_size, sizeof o, "CANARY_SESSION_OPTIONS_INIT");
 }
 
@@ -60,6 +67,10 @@ Status read(const canary_session_options* options, int colayers, std::vector<std
   rounds.thresholds.staleness = o.staleness == CANARY_STALENESS_UNBOUNDED ? sync::Thresholds::kUnbounded : o.staleness;
   rounds.thresholds.proportion = o.proportion == -1 ? colayers : o.proportion;
   rounds.thresholds.at_bound = o.at_bound == CANARY_AT_BOUND_WAIT ? sync::AtBound::kWait : sync::AtBound::kDrop;
+  if (has_quorum(o)) {
+    rounds.thresholds.quorum = o.quorum;
+    rounds.thresholds.absences = o.absences;
+  }
   if (o.linger != CANARY_LINGER_USUAL) rounds.linger = Nanos{o.linger};
   rounds.staleness_max = o.staleness_max;
   rounds.backlog_max = o.backlog;
@@ -189,11 +200,18 @@ CANARY_API canary_status canary_session_rule(const char* name, canary_session_op
       return report(bad("policy " + to_string(spec.value()) + " exchanges through no session: bsp, ssp, asp, canary do")
                         .wrap(kName));
     }
+    const bool waits_for_all = spec.value().quorum == sync::Thresholds().quorum;
+    if (!waits_for_all && !has_quorum(*options))
+      return report(bad("options of this size have no quorum (use CANARY_SESSION_OPTIONS_INIT)").wrap(kName));
     // -1 stands for all colayers.
     const sync::Thresholds t = spec.value().thresholds(-1);
     options->at_bound = t.at_bound == sync::AtBound::kWait ? CANARY_AT_BOUND_WAIT : CANARY_AT_BOUND_DROP;
     options->staleness = t.staleness == sync::Thresholds::kUnbounded ? CANARY_STALENESS_UNBOUNDED : t.staleness;
     options->proportion = t.proportion;
+    if (has_quorum(*options)) {
+      options->quorum = t.quorum;
+      options->absences = t.absences;
+    }
     options->linger = spec.value().linger ? spec.value().linger->count : CANARY_LINGER_USUAL;
     return CANARY_OK;
   });
@@ -243,7 +261,8 @@ CANARY_API canary_status canary_session_read(canary_session* handle, canary_sess
     const Inside<canary_session> session(handle);
     if (!session) return HandlePool<canary_session>::refuse(kName, handle);
     if (state == nullptr) return report(bad("state is NULL").wrap(kName));
-    if (state->struct_size != sizeof *state && state->struct_size != kStateWithoutWorkers)
+    const std::size_t size = state->struct_size;
+    if (size != sizeof *state && size != kStateWithoutWorkers && size != kStateWithoutQuorum)
       return report(wrong_size(state->struct_size, sizeof *state, "sizeof(canary_session_state)").wrap(kName));
     SessionView v;
     const bool is = session.context().impl->with_engine(
@@ -257,9 +276,12 @@ CANARY_API canary_status canary_session_read(canary_session* handle, canary_sess
     state->rounds = v.rounds;
     state->dropped = v.dropped;
     state->bytes = v.bytes;
-    if (state->struct_size == kStateWithoutWorkers) return CANARY_OK;
+    if (size == kStateWithoutWorkers) return CANARY_OK;
     state->workers = v.living;
     state->reserved = 0;
+    if (size == kStateWithoutQuorum) return CANARY_OK;
+    state->went_on = v.went_on;
+    state->was_late = v.was_late;
     return CANARY_OK;
   });
 }

@@ -310,8 +310,8 @@ TEST(Session, WithCodecsWhatIsHandedOutIsWhatWasPushedButForWhatIsLeftOut) {
     canary_session_state state{};
     state.struct_size = sizeof state;
     EXPECT_EQ(canary_session_read(session, &state), CANARY_OK);
-    // Dense ones take 2 + backlog times the elements and 12 bytes per rank.
-    EXPECT_EQ(state.bytes, sizeof(float) * (4 * (kAll + 2 * 3 * 3) + kAll));
+    // Dense ones take 2 + backlog times the elements and 16 bytes per rank.
+    EXPECT_EQ(state.bytes, sizeof(float) * (4 * (kAll + 2 * 3 * 4) + kAll));
     ASSERT_EQ(canary_session_finish(session, sums.data(), kAll, &result, nullptr), CANARY_OK) << last_error().message;
     add();
     EXPECT_EQ(canary_session_close(session), CANARY_OK);
