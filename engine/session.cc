@@ -234,7 +234,7 @@ int Session::due(Nanos now) const {
 
 bool Session::drained() const {
   for (int z = 0; z < static_cast<int>(colayers.size()); ++z) {
-    if (rounds.joined(z) || !rounds.waiting(z).empty()) return false;
+    if (rounds.joined(z) || !rounds.waiting(z).empty() || !rounds.settled(z)) return false;
   }
   return true;
 }
@@ -255,7 +255,7 @@ std::span<float> Session::join(Nanos now, int z) {
   std::fill(c.left_now.begin(), c.left_now.end(), 0.0f);
   float* const mine = c.in.data() + c.count + kWords * static_cast<std::size_t>(rounds.worker());
   mine[0] = input.tags.empty() ? 0.0f : static_cast<float>(input.tags.first);
-  mine[1] = input.tags.empty() ? 0.0f : static_cast<float>(input.tags.last);
+  mine[1] = static_cast<float>(input.tags.empty() ? std::min(input.settled, kIterationMax) : input.tags.last);
   mine[2] = static_cast<float>(rounds.iteration());
   mine[3] = late_word(input.late);
   c.running = true;
@@ -273,15 +273,16 @@ Status Session::commit(Nanos now, int z, bool handed) {
     const bool says = !handed && rounds.members().has(j);
     const bool sound =
         now_in >= (says ? 1 : 0) && word[3] >= 0 && word[3] <= kLateMax &&
-        ((first == 0 && last == 0) || (first > 0 && first <= last && last <= (says ? now_in : kIterationMax)));
+        ((first == 0 && last >= 0) || (first > 0 && first <= last && last <= (says ? now_in : kIterationMax)));
     if (!sound) {
       return Status(CANARY_INTERNAL, "round " + std::to_string(rounds.next_round(z)) + " of colayer " +
                                          std::to_string(z) + " has impossible contributors");
     }
     if (says) rounds.hear(j, now_in);
-    if (last > 0) set_.add(j, {first, last});
-    const bool tells = says && last > 0 && z == static_cast<int>(colayers.size()) - 1;
-    if (tells) rounds.hear_late(j, Nanos{static_cast<std::int64_t>(word[3]) * 1000});
+    if (first > 0) set_.add(j, {first, last});
+    if (says && first == 0) rounds.hear_settled(j, z, last == kIterationMax ? SessionRounds::kNoMore : last);
+    if (says && first > 0 && z == static_cast<int>(colayers.size()) - 1)
+      rounds.hear_late(j, Nanos{static_cast<std::int64_t>(word[3]) * 1000});
   }
   // No longer part of the values.
   std::fill(c.result().begin() + static_cast<std::ptrdiff_t>(c.count), c.result().end(), 0.0f);

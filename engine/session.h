@@ -3,8 +3,8 @@
 // What: per colayer an accumulator of own gradients, the input of the running round, and results that the worker has
 // not taken. A round is an all-reduce of a group that the colayer has for itself; behind its values stand four numbers
 // per worker (first and last iteration that it contributed, the one that it is in, and how many microseconds late its
-// gradient was), of which only its own are not zero. So the sum says who contributed what. Design:
-// docs/decisions/0053-sessions-of-dense-rounds.md.
+// gradient was), of which only its own are not zero. So the sum says who contributed what. One that contributes nothing
+// says 0 and up to which iteration nothing of it is to come. Design: docs/decisions/0053-sessions-of-dense-rounds.md.
 // Where a colayer has a codec, a round is two all-reduces: its values travel encoded, and the numbers, which must be
 // exact, by themselves. What the codec leaves out stays here, untagged, and goes with the worker's next gradient:
 // docs/decisions/0054-rounds-with-codecs.md.

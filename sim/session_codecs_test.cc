@@ -352,6 +352,7 @@ TEST(SessionCodecs, NothingIsLostUnderFaults) {
     for (auto& codec : chosen) codec = codecs[drops ? random.below(2) : random.below(codecs.size())];
     setup = drops ? with_equal_gradients(setup, chosen) : with_codecs(setup, chosen);
     setup.counts = drops ? std::vector<std::uint64_t>{2500, 2500, 2500} : std::vector<std::uint64_t>{100, 3000, 12'000};
+    if (seed % 2 == 0) setup = setup.with_quorum(30 + static_cast<int>(random.below(70)));
     setup.backlog = 2 + static_cast<int>(random.below(3));
     if (random.below(2) == 0) setup.linger = Nanos{static_cast<std::int64_t>(random.below(3'000'000))};
     std::vector<Nanos> compute;

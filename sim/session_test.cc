@@ -51,6 +51,87 @@ TEST(Session, SspLetsNobodyGetFurtherAheadThanItsBound) {
   for (const auto& one : w) EXPECT_EQ(one->last.dropped, 0u);
 }
 
+// It takes part in a round now and then, and what it pushes counts there.
+TEST(Session, WithAQuorumASlowWorkerHoldsUpNobodyAndNothingIsLost) {
+  for (const char* const algo : {"mesh", "ring", "tree"}) {
+    for (const SessionSetup& rule : {SessionSetup::bsp(), SessionSetup::ssp(1)}) {
+      Nanos took[2];
+      for (const int quorum : {100, 60}) {
+        ClusterOptions o = flat_cluster(5);
+        o.settings.algo = algo;
+        Cluster c(o);
+        ASSERT_TRUE(c.join());
+        SessionWorkers w = start(c, rule.with_quorum(quorum), {2_ms, 2_ms, 20_ms, 2_ms, 2_ms}, 60);
+        const Nanos begun = c.now();
+        ASSERT_TRUE(work(c, w)) << algo;
+        took[quorum == 100 ? 0 : 1] = c.now() - begun;
+        expect_nothing_lost(w, 3, algo);
+        for (const auto& one : w) EXPECT_EQ(one->last.dropped, 0u);
+        EXPECT_EQ(w[0]->pushed, 60u * 3);
+        if (quorum == 100) continue;
+        EXPECT_LT(w[2]->pushed, 20u * 3) << "it goes on with the newest iteration";
+        EXPECT_GT(w[2]->pushed, 5u * 3);
+        EXPECT_GT(w[0]->view().went_on, 30u);
+        EXPECT_EQ(w[0]->view().was_late, 0u);
+        EXPECT_GT(w[2]->view().was_late, 5u);
+        EXPECT_GT(w[0]->most_stale, 2);
+        // In BSP a round for each iteration, and one more for each late gradient at most.
+        if (rule.thresholds.staleness == 0) {
+          EXPECT_LT(w[0]->view().rounds, 3 * (60 + w[2]->pushed / 3 + 8)) << algo;
+        }
+      }
+      EXPECT_LT(took[1] * 3, took[0]) << algo;
+    }
+  }
+}
+
+// In most iterations it is as fast as the others; then they wait for it.
+TEST(Session, WithAQuorumNobodyWaitsWhenAWorkerStopsForAWhile) {
+  Cluster c(flat_cluster(5));
+  ASSERT_TRUE(c.join());
+  SessionWorkers w = start(c, SessionSetup::bsp().with_quorum(60), {2_ms}, 100);
+  ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[1]->steps == 30; }));
+  for (const auto& one : w) EXPECT_EQ(one->view().went_on, 0u);
+  w[2]->compute_for(30_ms);
+  ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[1]->steps == 34; }));
+  w[2]->compute_for(2_ms);
+  ASSERT_TRUE(work(c, w));
+  expect_nothing_lost(w, 3);
+  EXPECT_LT(w[0]->longest_step, 5_ms);
+  EXPECT_GE(w[0]->view().went_on, 5u);
+  EXPECT_LT(w[0]->view().went_on, 25u) << "it is there again";
+  EXPECT_EQ(w[2]->last.iteration, 101);
+}
+
+TEST(Session, AWorkerThatIsAbsentForTooLongIsWaitedForAndThenNamed) {
+  ClusterOptions o = flat_cluster(4);
+  o.settings.entry_limit = 500_ms;
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  SessionWorkers w = start(c, SessionSetup::bsp().with_quorum(60, 6), {2_ms}, 1000);
+  ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[1]->steps == 20; }));
+  w[3]->hold(true);
+  const auto before = w[0]->view().iteration;
+  work_until(c, w, 300_ms, [] { return false; });
+  EXPECT_LE(w[0]->view().iteration, before + 8);
+  EXPECT_EQ(w[0]->view().went_on, 6u);
+  EXPECT_FALSE(work_until(c, w, 1_s, [&] { return !w[0]->error.ok(); }) && w[0]->error.ok());
+  EXPECT_EQ(w[0]->error.code(), CANARY_ENTRY_TIMEOUT) << w[0]->error.to_string();
+  EXPECT_EQ(w[0]->error.detail().rank, 3);
+}
+
+// Each worker may have another rule; what one is late for another one waits for.
+TEST(Session, WorkersWithAndWithoutAQuorumGoTogether) {
+  Cluster c(flat_cluster(4));
+  ASSERT_TRUE(c.join());
+  SessionWorkers w = start(c, SessionSetup::bsp().with_quorum(60), {1_ms, 2_ms, 2_ms, 9_ms}, 60);
+  ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[1]->steps == 20; }));
+  w[1]->set(SessionSetup::bsp());
+  ASSERT_TRUE(work(c, w));
+  expect_nothing_lost(w, 3);
+  EXPECT_EQ(w[1]->last.iteration, 61);
+}
+
 TEST(Session, AWorkerBeyondTheBoundIsDroppedAndPullsWhatTheOthersHave) {
   Cluster c(flat_cluster(4));
   ASSERT_TRUE(c.join());
@@ -269,6 +350,7 @@ TEST(Session, NothingIsLostOrSummedTwiceUnderFaults) {
     SessionSetup setup =
         SessionSetup::random(random.below(2) == 0 ? sync::AtBound::kDrop : sync::AtBound::kWait, &random);
     setup.counts = {100, 3000, 12'000};
+    if (setup.waits()) setup = setup.with_quorum(seed % 2 == 0 ? 30 + static_cast<int>(random.below(70)) : 100);
     setup.backlog = 2 + static_cast<int>(random.below(3));
     if (random.below(2) == 0) setup.linger = Nanos{static_cast<std::int64_t>(random.below(3'000'000))};
     std::vector<Nanos> compute;

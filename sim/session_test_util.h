@@ -42,6 +42,13 @@ struct SessionSetup {
     return of({static_cast<sync::Iteration>(random->below(6)), static_cast<int>(1 + random->below(3)), at_bound});
   }
   bool waits() const { return thresholds.at_bound == sync::AtBound::kWait; }
+  bool has_quorum() const { return waits() && thresholds.quorum < 100; }
+  SessionSetup with_quorum(int percent, int absences = 18) const {
+    SessionSetup out = *this;
+    out.thresholds.quorum = percent;
+    out.thresholds.absences = absences;
+    return out;
+  }
   static SessionSetup of(const sync::Thresholds& thresholds) {
     SessionSetup out;
     out.thresholds = thresholds;
@@ -70,7 +77,7 @@ struct SessionSetup {
 class SessionWorker {
  public:
   SessionWorker(Cluster& cluster, int rank, SessionSetup setup, Nanos compute, int iterations)
-      : cluster_(cluster), rank_(rank), setup_(std::move(setup)), compute_(compute), left_(iterations) {
+      : cluster_(cluster), rank_(rank), setup_(std::move(setup)), compute_(compute), iterations_(iterations) {
     words_ = setup_.words(true);
     sums_.resize(setup_.elements());
     for (const auto count : setup_.counts) {
@@ -86,11 +93,11 @@ class SessionWorker {
     while (at_ != At::kDone) {
       if (at_ == At::kComputing) {
         if (cluster_.now() < until_ || held_) return false;
-        if (left_ == 0) {
+        // With a quorum numbers of iterations are left out, and all end with the same one.
+        if (setup_.has_quorum() ? last.iteration > iterations_ : n_ == iterations_) {
           ask(port::SessionStep::kFinish);
           continue;
         }
-        --left_;
         for (std::size_t z = 0; z < setup_.counts.size(); ++z) push(z);
         ++n_;
         ask(port::SessionStep::kStep);
@@ -108,6 +115,7 @@ class SessionWorker {
   }
   Nanos wakes() const { return at_ == At::kComputing && !held_ ? until_ : Nanos::max(); }
   void hold(bool held) { held_ = held; }
+  void compute_for(Nanos compute) { compute_ = compute; }
   // After a deadline.
   void step_again() {
     error = {};
@@ -146,6 +154,7 @@ class SessionWorker {
   std::vector<std::uint32_t> crcs;  // of what each step handed out
   std::uint64_t pushed = 0, gradients = 0, pulls = 0, steps = 0;
   sync::Iteration most_stale = 0;  // newest - oldest of any step
+  Nanos longest_step;              // that was answered
   port::SessionResult last;
   Status error;
   Nanos ended;
@@ -173,6 +182,7 @@ class SessionWorker {
     std::fill(gradient.begin(), gradient.end(), 1e30f);  // it is the caller's again
   }
   void ask(port::SessionStep what) {
+    asked_ = cluster_.now();
     at_ = what == port::SessionStep::kStep   ? At::kStepping
           : what == port::SessionStep::kPull ? At::kPulling
                                              : At::kFinishing;
@@ -180,6 +190,7 @@ class SessionWorker {
   }
   void answered() {
     if (at_ == At::kOpening) return compute();
+    if (at_ == At::kStepping) longest_step = std::max(longest_step, cluster_.now() - asked_);
     if (last.overtime != 0) return ask(port::SessionStep::kPull);
     std::size_t at = 0;
     for (std::size_t z = 0; z < setup_.counts.size(); ++z) {
@@ -208,8 +219,8 @@ class SessionWorker {
   Cluster& cluster_;
   int rank_;
   SessionSetup setup_;
-  Nanos compute_, until_;
-  int left_;
+  Nanos compute_, until_, asked_;
+  int iterations_;
   bool held_ = false;
   At at_ = At::kOpening;
   std::vector<std::uint64_t> words_;

@@ -30,9 +30,16 @@ SwarmSessions::SwarmSessions(const Life& life, std::uint64_t seed, Excuse excuse
       excuse_(std::move(excuse)),
       gone_(static_cast<std::size_t>(life.cluster.hosts)) {
   const std::uint64_t count = life.ranks() > 16 ? random_.below(2) + 1 : random_.below(4);
+  Random quorums(seed ^ 0x71756f72756d73ull);  // apart: other lives stay what they were
   for (std::uint64_t i = 0; i < count; ++i) {
     sessions_.push_back(draw_session(i + 1));
     Session& session = sessions_.back();
+    sync::Thresholds& rule = session.rounds.thresholds;
+    if (rule.at_bound == sync::AtBound::kWait && quorums.below(2) == 0) {
+      rule.quorum = static_cast<int>(30 + quorums.below(70));
+      rule.absences = static_cast<int>(1 + quorums.below(18));
+      session.strict = false;  // what comes late counts
+    }
     // Some speeds differ much.
     const Nanos compute = 200_us + below(3_ms), begin = below(30_ms);
     const bool slow = random_.below(2) == 0;
@@ -99,6 +106,7 @@ std::string SwarmSessions::shape() const {
     const sync::Thresholds& t = s.rounds.thresholds;
     text += t.at_bound == sync::AtBound::kWait ? "waits" : "drops";
     text += t.staleness == sync::Thresholds::kUnbounded ? " never" : " at " + std::to_string(t.staleness);
+    if (s.has_quorum()) text += ", quorum " + std::to_string(t.quorum) + " but for " + std::to_string(t.absences);
     text += ", p " + std::to_string(t.proportion) + ", " + std::to_string(s.iterations) + " iterations of";
     for (const Colayer& c : s.colayers)
       text += " " + std::to_string(c.count) + (c.codec != 0 ? " " + text_asked(c.codec) : "");
@@ -161,7 +169,7 @@ bool SwarmSessions::go(Worker& worker) {
     case At::kComputing:
       if (worker.again) {
         ask(worker, worker.asks);
-      } else if (worker.n == session.iterations) {
+      } else if (session.over(worker)) {
         ask(worker, port::SessionStep::kFinish);
       } else if (worker.pushed < session.colayers.size()) {
         push(worker);

@@ -86,7 +86,7 @@ class SwarmSessions final : public SwarmPart {
     bool goes_on = false;
     sync::Iteration bound = 0;  // the largest staleness that any worker has set
     bool strict = true;         // nothing beyond it may be joined
-    int iterations = 0;         // of each worker
+    int iterations = 0;         // of each worker; with a quorum at most
     bool changes = false;       // workers change their thresholds
     bool deadlines = false;     // some of their steps have one
     std::size_t marks = 0;      // elements in front, by rank and n
@@ -94,6 +94,9 @@ class SwarmSessions final : public SwarmPart {
     std::deque<Worker> workers;  // stay where they are
     bool judged = false;
     std::size_t elements() const;
+    bool has_quorum() const { return rounds.thresholds.quorum < 100; }
+    // With a quorum numbers of iterations are left out, and all end with the same one.
+    bool over(const Worker& w) const { return has_quorum() ? w.last.iteration > iterations : w.n == iterations; }
   };
   Session draw_session(std::uint64_t number);
   std::optional<Nanos> draw_linger();

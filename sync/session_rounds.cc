@@ -210,14 +210,19 @@ bool SessionRounds::may_enter(Nanos now) {
   return true;
 }
 
-void SessionRounds::note_complete(int j) {
+bool SessionRounds::note_complete(int j) {
   Iteration complete = merged(j, 0);
   for (int z = 1; z < options_.colayers; ++z) complete = std::min(complete, merged(j, z));
   Iteration& known = complete_[static_cast<std::size_t>(j)];
-  if (complete == known) return;
+  if (complete == known) return false;
   known = complete;
-  furthest_ = std::max(furthest_, complete);
-  absences_[static_cast<std::size_t>(j)] = 0;
+  if (complete != kNoMore) furthest_ = std::max(furthest_, complete);
+  return true;
+}
+
+void SessionRounds::hear_settled(int j, int z, Iteration settled) {
+  merged(j, z) = std::max(merged(j, z), settled);
+  note_complete(j);
 }
 
 void SessionRounds::note_first(Iteration t, Nanos now) {
@@ -239,7 +244,7 @@ Nanos SessionRounds::first_of(Iteration t) const {
 void SessionRounds::note_opening(Nanos now, int z, int source) {
   if (!only_with_data()) return;
   Colayer& c = colayer(z);
-  const Iteration t = std::max(merged(source, z) + 1, last_seen(source));
+  const Iteration t = std::max(std::min(merged(source, z), newest()) + 1, last_seen(source));
   if (t < iteration_ + (c.pushed ? 1 : 0)) return;
   c.awaited_since = std::min(c.awaited_since, now);
   if (z == options_.colayers - 1) note_first(t, now);
@@ -342,7 +347,7 @@ int SessionRounds::due(Nanos now) const {
     // pull, nor while step() waits for another's gradient of this very colayer.
     const bool none_to_come = finished_ || overtime_ || (blocked_ && missing(z));
     if (c.wanted && (!only_with_data() || none_to_come)) return z;
-    if (now >= cut_at(c)) return z;
+    if (now >= cut_at(c) || !settled(z)) return z;
   }
   return -1;
 }
@@ -360,7 +365,9 @@ Nanos SessionRounds::next_deadline() const {
 SessionRounds::Input SessionRounds::join(Nanos, int z) {
   Colayer& c = colayer(z);
   CANARY_CHECK(!c.joined && !frozen_, "a round joined twice, or in a dead epoch");
-  Input input{c.round, {}, !c.wanted, false, {}};
+  Input input;
+  input.round = c.round;
+  input.opens = !c.wanted;
   if (!c.acc.empty() && beyond_bound(c.acc.first)) {
     drop(&c.acc);
     input.discard_acc = true;
@@ -372,6 +379,7 @@ SessionRounds::Input SessionRounds::join(Nanos, int z) {
   c.awaited_since = Nanos::max();
   input.tags = c.in;
   if (!input.tags.empty() && z == options_.colayers - 1) input.late = late_;
+  if (input.tags.empty()) input.settled = finished_ ? kNoMore : c.pushed ? iteration_ : iteration_ - 1;
   return input;
 }
 
@@ -382,7 +390,8 @@ SessionRounds::Commit SessionRounds::commit(Nanos now, int z, const Contributors
   index_.merge(z, set);
   for (int j = set.set().next(); j >= 0; j = set.set().next(j + 1)) {
     merged(j, z) = std::max(merged(j, z), set.of(j).last);
-    note_complete(j);
+    // Its gradient is here in all colayers: what it has said of iterations without one does not count as its presence.
+    if (note_complete(j) && complete(j) == set.of(j).last) absences_[static_cast<std::size_t>(j)] = 0;
     if (z == options_.colayers - 1) note_first(merged(j, z), now);
   }
   c.last = set;
@@ -435,7 +444,9 @@ void SessionRounds::regroup(const WorkerSet& members, Iteration newest) {
   index_.fall_back(std::max(newest, iteration_));
   newest_first_ = std::min(newest_first_, index_.newest());
   furthest_ = 0;
-  for (int j = members.next(); j >= 0; j = members.next(j + 1)) furthest_ = std::max(furthest_, complete(j));
+  for (int j = members.next(); j >= 0; j = members.next(j + 1)) {
+    if (complete(j) != kNoMore) furthest_ = std::max(furthest_, complete(j));
+  }
 }
 
 bool SessionRounds::resume(std::uint32_t epoch) {

@@ -34,6 +34,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -49,6 +50,9 @@ namespace canarynet::sync {
 
 class SessionRounds {
  public:
+  // Where a worker says up to which iteration none of its gradients is to come: it has finished.
+  static constexpr Iteration kNoMore = std::numeric_limits<Iteration>::max();
+
   struct Options {
     int worker = 0;
     int workers = 1;
@@ -89,8 +93,11 @@ class SessionRounds {
   Nanos step_deadline() const { return blocked_ && !frozen_ ? waits_until_ : Nanos::max(); }
 
   // This worker pushes no more, and from now on joins every round without data. Others in mode wait may run on to the
-  // last iteration that it did not drop; beyond that it has to leave the session, as if it had died.
+  // last iteration that it did not drop; beyond that it has to leave the session, as if it had died. With a quorum it
+  // has left out iterations that they may wait for, and opens a last round of each colayer to say that none will come.
   void finish() { finished_ = true; }
+  // The end of colayer z has been told where it has to be.
+  bool settled(int z) const { return !finished_ || !has_quorum() || merged(options_.worker, z) == kNoMore; }
 
   // A result that step() hands out, or the sum of several neighbouring ones.
   struct Backlog {
@@ -139,6 +146,7 @@ class SessionRounds {
     bool opens = false;        // nobody else's piece was here: the others may need a notice
     bool discard_acc = false;  // what waited is beyond the bound: acc is cleared, its gradients are counted as dropped
     Nanos late;                // the last colayer's newest gradient, after the first one of its iteration
+    Iteration settled = 0;     // without tags: up to here no gradient of this worker is to come in z
   };
   // Joins the next round of z, which due() named: in = acc, acc = 0, for the whole colayer at once.
   Input join(Nanos now, int z);
@@ -155,6 +163,8 @@ class SessionRounds {
   // gradient in the last colayer how late it was.
   void hear(int j, Iteration iteration);
   void hear_late(int j, Nanos late) { history_.note(j, late); }
+  // And of one that joined without data, up to which iteration nothing of it is to come.
+  void hear_settled(int j, int z, Iteration settled);
 
   // --- Deaths ---
 
@@ -233,20 +243,20 @@ class SessionRounds {
   bool waits() const { return thresholds_.at_bound == AtBound::kWait; }
   bool only_with_data() const { return waits() && thresholds_.staleness == 0; }
   bool has_quorum() const { return waits() && thresholds_.quorum < 100; }
-  // The last iteration of worker j whose gradient of colayer z is in a committed round.
+  // The last iteration of worker j whose gradient of colayer z is in a committed round, or will be in none.
   Iteration& merged(int j, int z) { return merged_[static_cast<std::size_t>(j * options_.colayers + z)]; }
   Iteration merged(int j, int z) const { return merged_[static_cast<std::size_t>(j * options_.colayers + z)]; }
   // Mode wait: the member whose gradient of z step() waits for; -1: nobody's.
   int awaited(int z) const;
   bool missing(int z) const { return awaited(z) >= 0; }
-  // Iterations of worker j that are in committed rounds with all their colayers.
+  // Iterations of worker j that are in committed rounds with all their colayers, or will be in none.
   Iteration complete(int j) const { return complete_[static_cast<std::size_t>(j)]; }
   // The iteration that the furthest worker is in, or about to enter.
   Iteration ahead() const { return std::max(index_.newest(), furthest_ + 1); }
   // Others have gone on without this worker.
   bool left_behind() const { return has_quorum() && ahead() > iteration_ + thresholds_.staleness + 1; }
   bool may_enter(Nanos now);
-  void note_complete(int j);
+  bool note_complete(int j);  // whether it has changed
   // A gradient of iteration t of the last colayer exists. The ring keeps when that was first known of each iteration.
   void note_first(Iteration t, Nanos now);
   Nanos first_of(Iteration t) const;

@@ -118,7 +118,8 @@ class SessionToy {
     int source;
     std::vector<std::uint8_t> sub_header;
     Sum value;
-    std::map<int, Nanos> late;  // of the contributors
+    std::map<int, Nanos> late;         // of the contributors
+    std::map<int, Iteration> settled;  // of the others
   };
   struct Partial {
     int awaited = 0;
@@ -126,10 +127,12 @@ class SessionToy {
     Sum sum = 0;
     Contributors set;
     std::map<int, Nanos> late;
+    std::map<int, Iteration> settled;
   };
   struct Entry {  // of the log
     Contributors set;
     std::vector<Sum> value;
+    std::map<int, Iteration> settled;
   };
   struct Colayer {
     std::vector<Sum> acc, in, last, parameters;
@@ -152,6 +155,7 @@ class SessionToy {
     std::vector<Colayer> colayers;
     bool waits = false;  // blocked in step()
     bool frozen = false;
+    bool finished = false;
     std::uint64_t pushes = 0;
     std::map<int, std::pair<Iteration, int>> absences;  // by worker: the last iteration of it, steps without it
     std::uint64_t life = 0;                             // iterations begun: events of an older one are void
@@ -246,7 +250,11 @@ class SessionToy {
     const std::uint64_t life = ++me.life;
     me.waits = false;
     newest_ = std::max(newest_, me.rounds.iteration());
-    if (me.rounds.iteration() > o_.iterations) return me.rounds.finish();
+    if (me.rounds.iteration() > o_.iterations) {
+      me.rounds.finish();
+      me.finished = true;
+      return start_due(w);
+    }
     const Nanos mean = o_.compute.empty() ? 10_ms : o_.compute[static_cast<std::size_t>(w)];
     const Nanos took = mean / 2 + some(mean);
     for (int z = 0; z < o_.colayers; ++z) {
@@ -339,13 +347,18 @@ class SessionToy {
       ASSERT_EQ(at(w, z).parameters[static_cast<std::size_t>(g)], expected) << "worker " << w << " colayer " << z;
     }
   }
-  // The last iteration of j whose gradients w has been handed, of all colayers.
-  Iteration handed(int w, int j) const {
+  // The last iteration of j whose gradients w has been handed, of all colayers; with `settled`: or has been told that
+  // there are none.
+  Iteration handed(int w, int j, bool settled = false) const {
     Iteration all = std::numeric_limits<Iteration>::max();
     for (int z = 0; z < o_.colayers; ++z) {
       Iteration seen = 0;
-      for (std::uint32_t m = 1; m < at(w).rounds.next_round(z); ++m)
-        seen = std::max(seen, contributors(z, m).of(j).last);
+      for (std::uint32_t m = 1; m < at(w).rounds.next_round(z); ++m) {
+        const Entry& entry = log_[static_cast<std::size_t>(z)][m - 1];
+        seen = std::max(seen, entry.set.of(j).last);
+        const auto said = entry.settled.find(j);
+        if (settled && said != entry.settled.end()) seen = std::max(seen, said->second);
+      }
       all = std::min(all, seen);
     }
     return all;
@@ -355,7 +368,7 @@ class SessionToy {
     std::vector<int> out;
     const WorkerSet& members = at(w).rounds.members();
     for (int j = members.next(); j >= 0; j = members.next(j + 1)) {
-      if (j != w && handed(w, j) < t - o_.thresholds.staleness) out.push_back(j);
+      if (j != w && handed(w, j, true) < t - o_.thresholds.staleness) out.push_back(j);
     }
     return out;
   }
@@ -471,8 +484,9 @@ class SessionToy {
     c.done = 0;
     for (int g = 0; g < o_.segments; ++g) {
       Partial& p = c.partial[static_cast<std::size_t>(g)];
-      p = {children(g, w), false, c.in[static_cast<std::size_t>(g)], Contributors(o_.workers), {}};
+      p = {children(g, w), false, c.in[static_cast<std::size_t>(g)], Contributors(o_.workers), {}, {}};
       if (!input.tags.empty()) p.late[w] = input.late;
+      if (input.tags.empty()) p.settled[w] = input.settled;
       p.set.add(w, input.tags);
       if (input.tags.empty()) {
         EXPECT_EQ(p.sum, 0u);
@@ -499,7 +513,7 @@ class SessionToy {
   }
   void send(int from, int to, int z, int g, bool up) {
     const Partial& p = at(from, z).partial[static_cast<std::size_t>(g)];
-    Piece piece{z, g, up, at(from).rounds.epoch(), from, {}, p.sum, p.late};
+    Piece piece{z, g, up, at(from).rounds.epoch(), from, {}, p.sum, p.late, p.settled};
     const SubHeader header{.whole_set = true,
                            .colayer = static_cast<std::uint16_t>(z),
                            .round = at(from).rounds.next_round(z),
@@ -513,7 +527,7 @@ class SessionToy {
     });
   }
   void send_notice(int from, int to, int z) {
-    Piece piece{z, -1, true, at(from).rounds.epoch(), from, {}, 0, {}};
+    Piece piece{z, -1, true, at(from).rounds.epoch(), from, {}, 0, {}, {}};
     const SubHeader header{.opening = true,
                            .colayer = static_cast<std::uint16_t>(z),
                            .round = at(from).rounds.next_round(z),
@@ -553,11 +567,13 @@ class SessionToy {
           ASSERT_TRUE(p.set.unite(set)) << "a gradient twice in one sum";
           p.sum += piece.value;
           p.late.insert(piece.late.begin(), piece.late.end());
+          p.settled.insert(piece.settled.begin(), piece.settled.end());
           if (--p.awaited == 0) reduced(w, piece.z, piece.segment);
         } else {
           p.sum = piece.value;
           p.set = set;
           p.late = piece.late;
+          p.settled = piece.settled;
           finished(w, piece.z, piece.segment);
         }
       }
@@ -571,21 +587,23 @@ class SessionToy {
       ASSERT_TRUE(p.set == c.partial[0].set) << "the segments of a round carry different sets";
       value.push_back(p.sum);
     }
+    for (const auto& [j, settled] : c.partial[0].settled) at(w).rounds.hear_settled(j, z, settled);
     if (z == o_.colayers - 1) {
       for (const auto& [j, late] : c.partial[0].late) at(w).rounds.hear_late(j, late);
     }
-    commit(w, z, c.partial[0].set, value);
+    commit(w, z, c.partial[0].set, value, c.partial[0].settled);
     if (testing::Test::HasFailure()) return;
     if (at(w).waits) step(w);
     start_due(w);
   }
-  void commit(int w, int z, const Contributors& set, const std::vector<Sum>& value) {
+  void commit(int w, int z, const Contributors& set, const std::vector<Sum>& value,
+              const std::map<int, Iteration>& settled = {}) {
     Worker& me = at(w);
     Colayer& c = at(w, z);
     const std::uint32_t round = me.rounds.next_round(z);
     auto& log = log_[static_cast<std::size_t>(z)];
     if (round == log.size() + 1) {
-      log.push_back({set, value});
+      log.push_back({set, value, settled});
       judge_round(z, round);
     }
     ASSERT_LE(round, log.size());
