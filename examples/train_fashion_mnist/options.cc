@@ -182,7 +182,8 @@ Parsed parse_options(const std::vector<std::string>& arguments) {
       if (given) return refuse(std::string(option) + ": there is no --sync");
     }
   } else {
-    const bool deltas = o.sync.rfind("diloco", 0) == 0;  // where a codec's errors come with the next one
+    // Where a codec's errors come with the next one.
+    const bool deltas = o.sync.rfind("diloco", 0) == 0 || o.sync.rfind("esync", 0) == 0;
     for (const auto& [given, option] : {std::pair{!o.codec.empty() && !deltas, "--codec"},
                                         {o.warm_up != 0, "--warm-up"},
                                         {o.codec_momentum != 0, "--codec-momentum"},

@@ -96,10 +96,10 @@ class Policies(unittest.TestCase):
                 self.assertLess(figures["apart"], 0.5)
 
     def test_in_esync_fast_ranks_train_until_the_slow_one_is_ready(self):
-        for policy in ("esync", "esync-nb"):
-            with self.subTest(policy):
+        for policy, more in (("esync", ()), ("esync-nb", ()), ("esync", ("--codec", "int8"))):
+            with self.subTest(policy, more=more):
                 figures = self.train("--sync", policy, "--seconds", "4", "--slow", "1:5x", "--pace", "10",
-                                     "--min-accuracy", "60")
+                                     "--min-accuracy", "60", *more)
                 first, slow, last = self.iterations(figures)
                 self.assertGreater(min(first, last), 2 * slow)
                 exchanges = [worker["exchanges"] for worker in figures["workers"]]
