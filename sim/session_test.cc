@@ -85,6 +85,21 @@ TEST(Session, WithAQuorumASlowWorkerHoldsUpNobodyAndNothingIsLost) {
   }
 }
 
+// Gradients tell how late they were, and those of the quorum are waited for as long as they usually take.
+TEST(Session, WithAQuorumWhoIsAsLateAsUsualIsNotLeftOut) {
+  for (const SessionSetup& rule : {SessionSetup::bsp(), SessionSetup::ssp(1)}) {
+    Cluster c(flat_cluster(5));
+    ASSERT_TRUE(c.join());
+    SessionWorkers w = start(c, rule.with_quorum(60), {2_ms, 2_ms, 7_ms, 7_ms, 7_ms}, 40);
+    ASSERT_TRUE(work(c, w));
+    for (const auto& one : w) {
+      EXPECT_EQ(one->view().went_on, 0u);
+      EXPECT_EQ(one->view().was_late, 0u);
+      EXPECT_EQ(one->pushed, 40u * 3);
+    }
+  }
+}
+
 // In most iterations it is as fast as the others; then they wait for it.
 TEST(Session, WithAQuorumNobodyWaitsWhenAWorkerStopsForAWhile) {
   Cluster c(flat_cluster(5));

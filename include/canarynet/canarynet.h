@@ -304,8 +304,8 @@ typedef struct canary_session_options {
         CANARY_AT_DEATH_END, 0, 100, 18                                                                              \
   }
 /* Sets at_bound, staleness, proportion, linger, quorum and absences to the rule of this name: "bsp", "ssp:3", "asp",
- * "canary:s=18,p=6", each with ",linger=5ms" if wanted, and "bsp:quorum=75" (docs/sync.md has the names). Pure: needs no
- * context. CANARY_INVALID_ARGUMENT says what is wrong with the text; policies that are no sessions ("esync") are
+ * "canary:s=18,p=6", each with ",linger=5ms" if wanted, and "bsp:quorum=75" (docs/sync.md has the names). Pure: needs
+ * no context. CANARY_INVALID_ARGUMENT says what is wrong with the text; policies that are no sessions ("esync") are
  * refused, too. */
 CANARY_API enum canary_status canary_session_rule(const char* name, canary_session_options* options);
 /* What a step has handed out. Begin with CANARY_SESSION_RESULT_INIT. */
