@@ -18,6 +18,14 @@ constexpr Nanos kCapabilityMax{1'000'000'000'000'000};
 constexpr Nanos kAgeMax{1'000'000'000'000'000};
 constexpr std::size_t kHeldMax = 65536;
 
+// nullptr: none.
+std::vector<std::uint32_t> listed(const sync::WorkerSet* workers) {
+  std::vector<std::uint32_t> list;
+  for (int w = workers != nullptr ? workers->next() : -1; w >= 0; w = workers->next(w + 1))
+    list.push_back(static_cast<std::uint32_t>(w));
+  return list;
+}
+
 bool sound(const sync::Question& q) {
   return q.capability >= Nanos{} && q.capability <= kCapabilityMax && q.number >= 0 && q.iterations >= 0;
 }
@@ -214,6 +222,8 @@ void PolicyDesk::resume(Nanos now, Policy& policy, int w, const PolicyWord& word
     if (worker.round > policy.round) {
       policy.round = worker.round;
       policy.round_lists = word.told.members;
+      policy.round_source = word.told.source;
+      policy.round_behind = behind;
     }
   }
   policy.coordinator->recall(now, memory);
@@ -268,6 +278,9 @@ void PolicyDesk::depart(Nanos now, Policy& policy, int w, std::vector<PolicyRepl
     owed.kind = sync::Answer::Kind::kAggregate;
     owed.number = policy.round;
     owed.members = policy.round_lists;
+    owed.source = policy.round_source;
+    owed.behind = policy.round_behind;
+    owed.counted = policy.coordinator->counted(w);
     reply(policy, w, std::move(owed), replies);
   }
   PolicyReply last;
@@ -319,12 +332,10 @@ void PolicyDesk::pass_on(Policy& policy, const sync::Answers& answers, std::vect
     to.requested = answer.requested;
     to.steps = answer.steps;
     if (answer.members != nullptr) {
-      for (int w = answer.members->next(); w >= 0; w = answer.members->next(w + 1))
-        to.members.push_back(static_cast<std::uint32_t>(w));
+      to.members = listed(answer.members);
       to.source = answer.source;
       to.counted = answer.counted;
-      for (int w = answer.behind != nullptr ? answer.behind->next() : -1; w >= 0; w = answer.behind->next(w + 1))
-        to.behind.push_back(static_cast<std::uint32_t>(w));
+      to.behind = listed(answer.behind);
       if (answer.kind == sync::Answer::Kind::kAggregate)
         policy.workers[static_cast<std::size_t>(answer.worker)].round = answer.number;
     } else if (answer.kind == sync::Answer::Kind::kAggregate) {
@@ -334,8 +345,13 @@ void PolicyDesk::pass_on(Policy& policy, const sync::Answers& answers, std::vect
         for (std::size_t w = 0; w < policy.workers.size(); ++w) {
           if (!policy.workers[w].gone) policy.round_lists.push_back(static_cast<std::uint32_t>(w));
         }
+        policy.round_source = answer.source;
+        policy.round_behind = listed(answer.behind);
       }
       to.members = policy.round_lists;
+      to.source = policy.round_source;
+      to.behind = policy.round_behind;
+      to.counted = answer.counted;
       policy.workers[static_cast<std::size_t>(answer.worker)].round = answer.number;
       if (!std::binary_search(to.members.begin(), to.members.end(), static_cast<std::uint32_t>(answer.worker))) {
         to.failed = CANARY_MISMATCH;

@@ -76,7 +76,9 @@ class PolicyDesk {
     std::unique_ptr<sync::Coordinator> coordinator;
     std::vector<Worker> workers;
     std::int64_t round = -1;                 // of which everybody's list is known
-    std::vector<std::uint32_t> round_lists;  // it
+    std::vector<std::uint32_t> round_lists;  // it, and what it was told of who is behind (sync::Answer)
+    std::int32_t round_source = -1;
+    std::vector<std::uint32_t> round_behind;
     // While memories are gathered: what was asked (nullopt: the worker leaves), and who is gone.
     std::vector<std::pair<int, std::optional<sync::Question>>> held;
     std::vector<int> mourned;

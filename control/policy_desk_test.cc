@@ -385,6 +385,31 @@ TEST(PolicyDesk, ARoundOfEsyncKeepsItsListAtTheNextDesk) {
   EXPECT_EQ(replies[0].members, (std::vector<std::uint32_t>{0, 1, 2})) << "two lists would be a mismatch";
 }
 
+// Who is behind is one list as well: a member that dies meanwhile, or leaves, changes nothing about it.
+TEST(PolicyDesk, ARoundOfEsyncHasOneSource) {
+  Desk d("esync");
+  const auto word = [&](int w, Question::Kind kind, sync::Iteration iterations) {
+    PolicyWord said = d.speakers[w].ask(kind, 1, iterations, 10_ms);
+    said.question.applied = w == 1 ? 0 : -1;
+    said.question.doubted = w == 1 ? -1 : 0;
+    return said;
+  };
+  for (int w = 0; w < 3; ++w) d.hear(word(w, Question::Kind::kPulled, 0));
+  d.hear(word(0, Question::Kind::kIterated, 1), 95_ms);
+  d.desk.ranks_gone(96_ms, {3}, &d.replies);  // worker 1
+  d.hear(d.speakers[2].say(PolicyWord::Kind::kLeave), 97_ms);
+  const auto replies = d.take();
+  ASSERT_EQ(replies.size(), 3u);
+  for (int i = 0; i < 2; ++i) {
+    const PolicyReply& r = replies[static_cast<std::size_t>(i)];
+    EXPECT_EQ(r.kind, Answer::Kind::kAggregate);
+    EXPECT_EQ(r.source, 1);
+    EXPECT_EQ(r.behind, (std::vector<std::uint32_t>{0, 2}));
+    EXPECT_TRUE(r.counted);
+  }
+  EXPECT_TRUE(replies[2].last);
+}
+
 PolicyWord arrive(Speaker& s, std::int64_t round, std::int64_t applied) {
   PolicyWord word = s.ask(Question::Kind::kArrived, round, 1, 10_ms);
   word.question.applied = applied;

@@ -28,6 +28,7 @@ struct Worker {
   int failed = 0;
   int beside = 0;  // iterations made beside an exchange
   int caught_up = 0;
+  int apart = 0;           // exchanges after which its parameters were not the common ones
   std::uint64_t last = 0;  // the number of its last exchange, and what that was of
   std::size_t part = 0, parts = 1;
   std::vector<double> took;  // seconds of exchanges
@@ -85,7 +86,10 @@ Worker run(canary_group* group, const char* name, const Iterate& iterate, const 
       runs = task.beside != 0;
       told = std::chrono::steady_clock::now();
     }
-    w.failed += canary_policy_exchange(policy, 0) == CANARY_OK ? 0 : 1;
+    const bool well = canary_policy_exchange(policy, 0) == CANARY_OK;
+    w.failed += well ? 0 : 1;
+    EXPECT_EQ(canary_policy_common(policy, w.common.data(), kCount), CANARY_OK);
+    w.apart += well && w.common != w.x ? 1 : 0;
     if (task.kind != CANARY_TASK_FINISH) continue;
     if (runs) w.took.push_back(test::seconds_since(told));
     runs = false;
@@ -130,7 +134,7 @@ TEST(LentParameters, LocalStepsAreLostNowhere) {
 }
 
 TEST(LentParameters, MeansOfParametersGoThroughTheSameCalls) {
-  for (const char* const name : {"esync", "esync-nb", "ripples:smart"}) {
+  for (const char* const name : {"ripples:smart", "ripples:random"}) {
     SCOPED_TRACE(name);
     Job job(3);
     ASSERT_TRUE(job.joined());
@@ -149,6 +153,42 @@ TEST(LentParameters, MeansOfParametersGoThroughTheSameCalls) {
       sum += static_cast<double>(w.x[0]);
     }
     EXPECT_NEAR(sum, produced, 1e-3 * produced);
+  }
+}
+
+// All begin a round with the same parameters, and all have the same after it, also by a codec: to the bit.
+TEST(LentParameters, RoundsOfEsyncAreMeansOfDeltas) {
+  for (const char* const name : {"esync", "esync-nb"}) {
+    for (const char* const codec : {"", "int8"}) {
+      SCOPED_TRACE(std::string(name) + " " + codec);
+      Job job(3);
+      ASSERT_TRUE(job.joined());
+      canary_op_options options = CANARY_OP_OPTIONS_INIT;
+      if (*codec != 0) {
+        ASSERT_EQ(canary_codec(codec, &options.codec), CANARY_OK);
+        options.tensor = 7;
+      }
+      std::vector<Worker> workers(3);
+      job.each([&](int rank) {
+        workers[static_cast<std::size_t>(rank)] = run(
+            job.world(rank), name, [&](const Worker&, canary_policy*) { sleep_ms(rank == 2 ? 6 : 1); },
+            [](const Worker& w) { return w.exchanges >= 15; }, &options);
+      });
+      double produced = 0, sum = 0;
+      for (const Worker& w : workers) {
+        EXPECT_EQ(w.error, "");
+        EXPECT_EQ(w.failed, 0);
+        EXPECT_EQ(w.caught_up, 0);
+        EXPECT_EQ(w.beside, 0);
+        EXPECT_EQ(w.apart, 0);
+        EXPECT_EQ(w.last, workers[0].last);
+        EXPECT_EQ(w.common, workers[0].common) << "to the bit";
+        produced += w.produced;
+        sum += static_cast<double>(w.x[0]);
+      }
+      EXPECT_GT(workers[0].iterations, 1.5 * workers[2].iterations);
+      EXPECT_NEAR(sum, produced, (*codec == 0 ? 1e-3 : 0.02) * produced);
+    }
   }
 }
 
@@ -240,11 +280,12 @@ TEST(LentParameters, DeltasMayTravelByACodec) {
   EXPECT_NEAR(sum, produced, 0.02 * produced) << "what it leaves out comes with the next one";
 }
 
-TEST(LentParameters, TheOthersGoOnAfterADeath) {
-  test::expect_good_without_rank_2([](canary_context* context, int rank, const std::function<void()>& ready) {
+void expect_good_after_a_death(const char* name) {
+  SCOPED_TRACE(name);
+  test::expect_good_without_rank_2([&](canary_context* context, int rank, const std::function<void()>& ready) {
     canary_group* const world = canary_world(context);
     const Worker w = run(
-        world, "diloco:h=2,overlap=1", [](const Worker&, canary_policy*) { sleep_ms(1); },
+        world, name, [](const Worker&, canary_policy*) { sleep_ms(1); },
         [&](const Worker& it) {
           if (rank == 2 && it.iterations == 20) ready();
           return rank != 2 && it.exchanges - it.failed >= 100;
@@ -268,8 +309,17 @@ TEST(LentParameters, TheOthersGoOnAfterADeath) {
   });
 }
 
+// Its exchange fails for some or for all. Those without the result get it, whoever has it, and all are equal again.
+TEST(LentParameters, TheOthersGoOnAfterADeath) {
+  for (const char* const name : {"diloco:h=2,overlap=1", "esync", "esync-nb"}) expect_good_after_a_death(name);
+}
+
 // Its engine runs the coordinator; the next one's does so from then on.
-TEST(LentParameters, TheOthersGoOnWithoutRankZero) {
+class WithoutRankZero : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(LentParameters, WithoutRankZero, testing::Values("diloco:h=4,fragments=2,quorum=75", "esync"));
+
+TEST_P(WithoutRankZero, TheOthersGoOn) {
+  const char* const name = GetParam();
   const std::string join = test::join_url(test::free_port());
   std::vector<std::unique_ptr<test::Process>> ranks;
   for (int rank = 0; rank < 4; ++rank) {
@@ -279,7 +329,7 @@ TEST(LentParameters, TheOthersGoOnWithoutRankZero) {
       const auto began = std::chrono::steady_clock::now();
       int at_half = -1;
       const Worker w = run(
-          canary_world(context), "diloco:h=4,fragments=2,quorum=75", [](const Worker&, canary_policy*) { sleep_ms(2); },
+          canary_world(context), name, [](const Worker&, canary_policy*) { sleep_ms(2); },
           [&](const Worker& it) {
             if (rank == 0) return false;
             const double seconds = test::seconds_since(began);

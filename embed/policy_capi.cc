@@ -40,9 +40,13 @@ Status ask(canary_policy& policy, const Make& make) {
   return run_command(*context_of(policy), policy.member, make);
 }
 
+bool is_esync(const PolicySpec& spec) {
+  return spec.kind == PolicySpec::Kind::kEsync || spec.kind == PolicySpec::Kind::kEsyncNonBlocking;
+}
+
 Status check(const PolicySpec& spec, const std::string& name) {
   using Kind = PolicySpec::Kind;
-  const bool esync = spec.kind == Kind::kEsync || spec.kind == Kind::kEsyncNonBlocking;
+  const bool esync = is_esync(spec);
   const bool runs =
       spec.kind == Kind::kRipples || spec.kind == Kind::kRipplesStatic || spec.kind == Kind::kDiloco || esync;
   if (spec.is_session()) return bad("policy " + name + " exchanges through a session: canary_session_open runs it");
@@ -51,8 +55,11 @@ Status check(const PolicySpec& spec, const std::string& name) {
   return {};
 }
 
-// ESync's delta is that of the parameters' mean as long as anchors are equal: the mean survives a failed exchange.
-bool of_deltas(const canary_policy& policy) { return policy.spec.kind == PolicySpec::Kind::kDiloco; }
+// A program that lends ESync no parameters takes their mean, which is that of the deltas as long as all have begun with
+// the same ones, and makes them so again after an exchange that failed for some.
+bool of_deltas(const canary_policy& policy) {
+  return policy.spec.kind == PolicySpec::Kind::kDiloco || (is_esync(policy.spec) && policy.parameters != nullptr);
+}
 
 // Takes one answer, if there is one; waits for it where `waits`. *came: there was one.
 Status take_answer(canary_policy& policy, bool waits, bool* came) {
@@ -402,7 +409,7 @@ CANARY_API canary_status canary_policy_lend(canary_policy* handle, float* parame
     if (policy.parameters) return bad("it has parameters already");
     if (policy.doing == Doing::kExchange || policy.beside) return bad("an exchange has begun without them");
     std::optional<sync::LocalUpdates::Options> deltas;
-    if (of_deltas(policy)) deltas = policy.spec.updates();
+    if (of_deltas(policy) || is_esync(policy.spec)) deltas = policy.spec.updates();
     if (deltas && static_cast<std::size_t>(deltas->parts) > count)
       return bad(std::to_string(count) + " parameters are fewer than the " + std::to_string(deltas->parts) +
                  " fragments of policy " + sync::to_string(policy.spec));

@@ -1,7 +1,9 @@
 // The C ABI of sessions (engine/session_operations.cc does what they ask for).
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
@@ -29,17 +31,23 @@ namespace {
 constexpr std::size_t kWithoutCodecs = offsetof(canary_session_options, codec);
 // And before sessions could go on after a death.
 constexpr std::size_t kWithoutDeaths = offsetof(canary_session_options, at_death);
+// And before steps went on with a quorum.
+constexpr std::size_t kWithoutQuorum = offsetof(canary_session_options, quorum);
 constexpr std::size_t kStateWithoutWorkers = offsetof(canary_session_state, workers);
+constexpr std::size_t kStateWithoutQuorum = offsetof(canary_session_state, went_on);
 
 bool has_codecs(const canary_session_options& o) { return o.struct_size >= kWithoutDeaths; }
-bool has_deaths(const canary_session_options& o) { return o.struct_size == sizeof o; }
+bool has_deaths(const canary_session_options& o) { return o.struct_size >= kWithoutQuorum; }
+bool has_quorum(const canary_session_options& o) { return o.struct_size == sizeof o; }
 Status check_size(const canary_session_options& o) {
-  if (o.struct_size == sizeof o || o.struct_size == kWithoutCodecs || o.struct_size == kWithoutDeaths) return {};
+  const std::size_t sizes[] = {kWithoutCodecs, kWithoutDeaths, kWithoutQuorum, sizeof o};
+  if (std::find(std::begin(sizes), std::end(sizes), o.struct_size) != std::end(sizes)) return {};
   return wrong_size(o.struct_size, sizeof o, "CANARY_SESSION_OPTIONS_INIT");
 }
 
-// The words of a command. What is out of range is said here where a word could not say it.
-Status read(const canary_session_options* options, std::vector<std::uint64_t>* words) {
+// The words of a command, of a session of so many colayers. What is out of range is said here where a word could not
+// say it.
+Status read(const canary_session_options* options, int colayers, std::vector<std::uint64_t>* words) {
   if (options == nullptr) return bad("options are NULL");
   const canary_session_options& o = *options;
   if (Status s = check_size(o); !s.ok()) return s;
@@ -55,15 +63,18 @@ Status read(const canary_session_options* options, std::vector<std::uint64_t>* w
     return bad("at_death " + std::to_string(o.at_death) + " is not a canary_at_death");
   if (has_deaths(o) && o.reserved_2 != 0)
     return bad("reserved_2 is " + std::to_string(o.reserved_2) + ", expected 0 (use CANARY_SESSION_OPTIONS_INIT)");
-  words->assign(port::kSessionHead, 0);
-  (*words)[port::kStaleness] =
-      o.staleness == CANARY_STALENESS_UNBOUNDED ? port::kUnboundedStaleness : static_cast<std::uint64_t>(o.staleness);
-  (*words)[port::kProportion] = static_cast<std::uint64_t>(std::int64_t{o.proportion});
-  (*words)[port::kWaits] = o.at_bound == CANARY_AT_BOUND_WAIT ? 1 : 0;
-  (*words)[port::kLinger] = o.linger == CANARY_LINGER_USUAL ? port::kUsualLinger : static_cast<std::uint64_t>(o.linger);
-  (*words)[port::kStalenessMax] = static_cast<std::uint64_t>(o.staleness_max);
-  (*words)[port::kBacklog] = static_cast<std::uint64_t>(std::int64_t{o.backlog});
-  (*words)[port::kGoesOn] = has_deaths(o) && o.at_death == CANARY_AT_DEATH_GO_ON ? 1 : 0;
+  sync::SessionRounds::Options rounds;
+  rounds.thresholds.staleness = o.staleness == CANARY_STALENESS_UNBOUNDED ? sync::Thresholds::kUnbounded : o.staleness;
+  rounds.thresholds.proportion = o.proportion == -1 ? colayers : o.proportion;
+  rounds.thresholds.at_bound = o.at_bound == CANARY_AT_BOUND_WAIT ? sync::AtBound::kWait : sync::AtBound::kDrop;
+  if (has_quorum(o)) {
+    rounds.thresholds.quorum = o.quorum;
+    rounds.thresholds.absences = o.absences;
+  }
+  if (o.linger != CANARY_LINGER_USUAL) rounds.linger = Nanos{o.linger};
+  rounds.staleness_max = o.staleness_max;
+  rounds.backlog_max = o.backlog;
+  *words = Session::words_of(rounds, has_deaths(o) && o.at_death == CANARY_AT_DEATH_GO_ON);
   return {};
 }
 
@@ -110,14 +121,14 @@ CANARY_API canary_status canary_session_open(canary_group* handle, const canary_
     if (!group) return HandlePool<canary_group>::refuse(kName, handle);
     if (session == nullptr) return report(bad("session is NULL").wrap(kName));
     std::vector<std::uint64_t> words;
-    if (Status s = read(options, &words); !s.ok()) return report(s.wrap(kName));
+    if (Status s = read(options, options != nullptr ? options->colayers : 0, &words); !s.ok())
+      return report(s.wrap(kName));
     if (options->colayers < 1 || options->colayers > static_cast<int>(port::kColayersMax)) {
       return report(
           bad(std::to_string(options->colayers) + " colayers (1 to " + std::to_string(port::kColayersMax) + ")")
               .wrap(kName));
     }
     if (options->counts == nullptr) return report(bad("counts are NULL").wrap(kName));
-    if (options->proportion == -1) words[port::kProportion] = static_cast<std::uint64_t>(options->colayers);
     const std::uint32_t* const codecs = has_codecs(*options) ? options->codecs : nullptr;
     for (int z = 0; z < options->colayers; ++z) {
       words.push_back(options->counts[z]);
@@ -189,11 +200,18 @@ CANARY_API canary_status canary_session_rule(const char* name, canary_session_op
       return report(bad("policy " + to_string(spec.value()) + " exchanges through no session: bsp, ssp, asp, canary do")
                         .wrap(kName));
     }
+    const bool waits_for_all = spec.value().quorum == sync::Thresholds().quorum;
+    if (!waits_for_all && !has_quorum(*options))
+      return report(bad("options of this size have no quorum (use CANARY_SESSION_OPTIONS_INIT)").wrap(kName));
     // -1 stands for all colayers.
     const sync::Thresholds t = spec.value().thresholds(-1);
     options->at_bound = t.at_bound == sync::AtBound::kWait ? CANARY_AT_BOUND_WAIT : CANARY_AT_BOUND_DROP;
     options->staleness = t.staleness == sync::Thresholds::kUnbounded ? CANARY_STALENESS_UNBOUNDED : t.staleness;
     options->proportion = t.proportion;
+    if (has_quorum(*options)) {
+      options->quorum = t.quorum;
+      options->absences = t.absences;
+    }
     options->linger = spec.value().linger ? spec.value().linger->count : CANARY_LINGER_USUAL;
     return CANARY_OK;
   });
@@ -231,8 +249,7 @@ CANARY_API canary_status canary_session_set(canary_session* handle, const canary
     const Inside<canary_session> session(handle);
     if (!session) return HandlePool<canary_session>::refuse(kName, handle);
     std::vector<std::uint64_t> words;
-    if (Status s = read(options, &words); !s.ok()) return report(s.wrap(kName));
-    if (options->proportion == -1) words[port::kProportion] = static_cast<std::uint64_t>(session->colayers);
+    if (Status s = read(options, session->colayers, &words); !s.ok()) return report(s.wrap(kName));
     return ask(session.context(), session->member,
                [&](auto ticket) { return port::thresholds(session->member, session->number, words, ticket); });
   });
@@ -244,7 +261,8 @@ CANARY_API canary_status canary_session_read(canary_session* handle, canary_sess
     const Inside<canary_session> session(handle);
     if (!session) return HandlePool<canary_session>::refuse(kName, handle);
     if (state == nullptr) return report(bad("state is NULL").wrap(kName));
-    if (state->struct_size != sizeof *state && state->struct_size != kStateWithoutWorkers)
+    const std::size_t size = state->struct_size;
+    if (size != sizeof *state && size != kStateWithoutWorkers && size != kStateWithoutQuorum)
       return report(wrong_size(state->struct_size, sizeof *state, "sizeof(canary_session_state)").wrap(kName));
     SessionView v;
     const bool is = session.context().impl->with_engine(
@@ -258,9 +276,12 @@ CANARY_API canary_status canary_session_read(canary_session* handle, canary_sess
     state->rounds = v.rounds;
     state->dropped = v.dropped;
     state->bytes = v.bytes;
-    if (state->struct_size == kStateWithoutWorkers) return CANARY_OK;
+    if (size == kStateWithoutWorkers) return CANARY_OK;
     state->workers = v.living;
     state->reserved = 0;
+    if (size == kStateWithoutQuorum) return CANARY_OK;
+    state->went_on = v.went_on;
+    state->was_late = v.was_late;
     return CANARY_OK;
   });
 }

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -109,6 +110,52 @@ TEST(Session, AFastWorkerGoesOnWhileASlowOneComputes) {
     EXPECT_EQ(canary_session_close(session), CANARY_OK);
   });
   EXPECT_EQ(seen, 2);
+}
+
+// A program that goes by result.iteration: a rank that others go on without makes fewer iterations than they do.
+TEST(Session, WithAQuorumTheOthersGoOnWithoutASlowWorker) {
+  constexpr int kIterations = 60;
+  Job job(4);
+  ASSERT_TRUE(job.joined());
+  struct Did {
+    int pushed = 0;
+    double handed = 0;
+    double seconds = 0;
+    canary_session_state state{};
+  } did[4];
+  job.each([&](int rank) {
+    canary_session_options o = options(1, CANARY_AT_BOUND_DROP, 18);
+    ASSERT_EQ(canary_session_rule("bsp:quorum=75", &o), CANARY_OK) << last_error().message;
+    canary_session* session = nullptr;
+    ASSERT_EQ(canary_session_open(job.world(rank), &o, &session), CANARY_OK) << last_error().message;
+    std::vector<float> gradient(kCounts[1], 1.0f), sums(kAll);
+    canary_session_result result = CANARY_SESSION_RESULT_INIT;
+    Did& mine = did[rank];
+    const auto began = std::chrono::steady_clock::now();
+    while (result.iteration <= kIterations) {
+      usleep(rank == 3 ? 60'000 : 5'000);
+      for (int z = 0; z < 2; ++z)
+        ASSERT_EQ(canary_session_push(session, z, gradient.data(), kCounts[z]), CANARY_OK) << last_error().message;
+      ++mine.pushed;
+      ASSERT_EQ(canary_session_step(session, sums.data(), kAll, &result, nullptr), CANARY_OK) << last_error().message;
+      mine.handed += static_cast<double>(sums[0]);
+    }
+    mine.seconds = test::seconds_since(began);
+    ASSERT_EQ(canary_session_finish(session, sums.data(), kAll, &result, nullptr), CANARY_OK) << last_error().message;
+    mine.handed += static_cast<double>(sums[0]);
+    EXPECT_EQ(result.dropped, 0u);
+    mine.state.struct_size = sizeof mine.state;
+    EXPECT_EQ(canary_session_read(session, &mine.state), CANARY_OK);
+    EXPECT_EQ(canary_session_close(session), CANARY_OK);
+  });
+  double pushed = 0;
+  for (const Did& one : did) pushed += one.pushed;
+  for (const Did& one : did) EXPECT_EQ(one.handed, pushed) << "nothing is lost, and all have the same";
+  EXPECT_EQ(did[0].pushed, kIterations);
+  EXPECT_LT(did[3].pushed, kIterations / 2);
+  EXPECT_LT(did[0].seconds, 0.06 * kIterations / 2) << "sixty iterations of the slow one take 3.6 s";
+  EXPECT_GT(did[0].state.went_on, 20u);
+  EXPECT_GT(did[3].state.was_late, 3u);
 }
 
 TEST(Session, AWorkerThatIsKilledIsNamedByAllOthers) {
@@ -260,7 +307,15 @@ TEST(Session, RulesGoByTheirNames) {
   is("asp:linger=5ms", CANARY_AT_BOUND_DROP, CANARY_STALENESS_UNBOUNDED, -1, 5'000'000);
   is("canary:s=4,p=2", CANARY_AT_BOUND_DROP, 4, 2, CANARY_LINGER_USUAL);
   EXPECT_EQ(o.backlog, 2) << "only the rule is set";
-  for (const char* const name : {"", "bps", "ssp", "ssp:-1", "canary:s", "bsp:s=3", "esync", "ripples:static"}) {
+  EXPECT_EQ(o.quorum, 100);
+  is("bsp:quorum=75", CANARY_AT_BOUND_WAIT, 0, -1, CANARY_LINGER_USUAL);
+  EXPECT_EQ(o.quorum, 75);
+  EXPECT_EQ(o.absences, 18);
+  is("ssp:3,quorum=60,absences=5", CANARY_AT_BOUND_WAIT, 3, -1, CANARY_LINGER_USUAL);
+  EXPECT_EQ(o.quorum, 60);
+  EXPECT_EQ(o.absences, 5);
+  for (const char* const name : {"", "bps", "ssp", "ssp:-1", "canary:s", "bsp:s=3", "bsp:quorum=0", "ssp:3,quorum=101",
+                                 "bsp:absences=0", "asp:quorum=75", "esync", "ripples:static"}) {
     o.staleness = 7;
     EXPECT_EQ(canary_session_rule(name, &o), CANARY_INVALID_ARGUMENT) << name;
     EXPECT_NE(last_error().message.find("polic"), std::string::npos) << last_error().message;
@@ -273,6 +328,8 @@ TEST(Session, RulesGoByTheirNames) {
   EXPECT_EQ(Rule::parse("asp").staleness, CANARY_STALENESS_UNBOUNDED);
   EXPECT_EQ(Rule::parse("ssp:3,linger=1ms").linger, std::chrono::milliseconds(1));
   EXPECT_FALSE(Rule::parse("canary:s=3,p=1").linger.has_value());
+  EXPECT_EQ(Rule::parse("bsp:quorum=75").quorum, 75);
+  EXPECT_EQ(Rule::parse("ssp:3,quorum=75,absences=2").absences, 2);
   EXPECT_THROW(Rule::parse("esync"), Error);
 }
 
@@ -310,8 +367,8 @@ TEST(Session, WithCodecsWhatIsHandedOutIsWhatWasPushedButForWhatIsLeftOut) {
     canary_session_state state{};
     state.struct_size = sizeof state;
     EXPECT_EQ(canary_session_read(session, &state), CANARY_OK);
-    // Dense ones take 2 + backlog times the elements and 12 bytes per rank.
-    EXPECT_EQ(state.bytes, sizeof(float) * (4 * (kAll + 2 * 3 * 3) + kAll));
+    // Dense ones take 2 + backlog times the elements and 16 bytes per rank.
+    EXPECT_EQ(state.bytes, sizeof(float) * (4 * (kAll + 2 * 3 * 4) + kAll));
     ASSERT_EQ(canary_session_finish(session, sums.data(), kAll, &result, nullptr), CANARY_OK) << last_error().message;
     add();
     EXPECT_EQ(canary_session_close(session), CANARY_OK);
@@ -352,6 +409,36 @@ TEST(Session, OptionsAndStatesWithoutDeathsAreTakenAndNotTouchedBeyondTheirEnd) 
   o.number = 2;
   EXPECT_EQ(canary_session_open(job.world(0), &o, &session), CANARY_INVALID_ARGUMENT);
   EXPECT_EQ(std::string(last_error().message), "INVALID_ARGUMENT: session_open: at_death 77 is not a canary_at_death");
+}
+
+// As programs that were built before there were quorums.
+TEST(Session, OptionsAndStatesWithoutQuorumsAreTakenAndNotTouchedBeyondTheirEnd) {
+  Job job(1);
+  ASSERT_TRUE(job.joined());
+  canary_session_options o = options(1, CANARY_AT_BOUND_WAIT, 3);
+  o.struct_size = offsetof(canary_session_options, quorum);
+  o.quorum = -7;
+  o.absences = -8;
+  canary_session* session = nullptr;
+  ASSERT_EQ(canary_session_open(job.world(0), &o, &session), CANARY_OK) << last_error().message;
+  EXPECT_EQ(canary_session_set(session, &o), CANARY_OK) << last_error().message;
+  EXPECT_EQ(canary_session_rule("bsp", &o), CANARY_OK) << last_error().message;
+  EXPECT_EQ(o.quorum, -7);
+  EXPECT_EQ(canary_session_rule("bsp:quorum=75", &o), CANARY_INVALID_ARGUMENT);
+  EXPECT_NE(last_error().message.find("have no quorum"), std::string::npos) << last_error().message;
+  canary_session_state state{};
+  state.struct_size = offsetof(canary_session_state, went_on);
+  state.went_on = 77;
+  EXPECT_EQ(canary_session_read(session, &state), CANARY_OK) << last_error().message;
+  EXPECT_EQ(state.went_on, 77u);
+  EXPECT_EQ(state.workers, 1);
+  o.struct_size = sizeof o;
+  EXPECT_EQ(canary_session_set(session, &o), CANARY_INVALID_ARGUMENT);
+  EXPECT_NE(last_error().message.find("a quorum of -7 percent"), std::string::npos) << last_error().message;
+  o.quorum = 75;
+  EXPECT_EQ(canary_session_set(session, &o), CANARY_INVALID_ARGUMENT);
+  EXPECT_NE(last_error().message.find("absent from -8 steps"), std::string::npos) << last_error().message;
+  EXPECT_EQ(canary_session_close(session), CANARY_OK);
 }
 
 // As a program that was built when options had no codecs.

@@ -34,6 +34,10 @@ Iteration iteration_of(float word) {
   return sound ? static_cast<Iteration>(word) : -1;
 }
 
+// A word's microseconds: what is late by a day is as late as can be.
+constexpr float kLateMax = 86'400e6F;
+float late_word(Nanos late) { return std::min(static_cast<float>(late.count / 1000), kLateMax); }
+
 // Whether a session's rounds can travel by it.
 Status check_codec(std::uint32_t number) {
   if (number == 0) return {};
@@ -77,6 +81,8 @@ Thresholds Session::thresholds_of(std::span<const std::uint64_t> numbers, int co
   t.proportion = static_cast<int>(numbers[SessionWord::kProportion]);
   t.at_bound = numbers[SessionWord::kWaits] != 0 ? sync::AtBound::kWait : sync::AtBound::kDrop;
   if (t.at_bound == sync::AtBound::kWait) t.proportion = colayers;
+  t.quorum = static_cast<int>(numbers[SessionWord::kQuorum]);
+  t.absences = static_cast<int>(numbers[SessionWord::kAbsences]);
   return t;
 }
 
@@ -84,6 +90,23 @@ std::optional<Nanos> Session::linger_of(std::span<const std::uint64_t> numbers) 
   const std::uint64_t linger = numbers[SessionWord::kLinger];
   if (linger == port::kUsualLinger) return {};
   return Nanos{static_cast<std::int64_t>(linger)};
+}
+
+std::vector<std::uint64_t> Session::words_of(const SessionRounds::Options& o, bool goes_on) {
+  const auto word = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
+  const Thresholds& t = o.thresholds;
+  std::vector<std::uint64_t> words(port::kSessionHead);
+  words[SessionWord::kStaleness] =
+      t.staleness == Thresholds::kUnbounded ? port::kUnboundedStaleness : word(t.staleness);
+  words[SessionWord::kProportion] = word(t.proportion);
+  words[SessionWord::kWaits] = t.at_bound == sync::AtBound::kWait ? 1 : 0;
+  words[SessionWord::kQuorum] = word(t.quorum);
+  words[SessionWord::kAbsences] = word(t.absences);
+  words[SessionWord::kLinger] = o.linger ? word(o.linger->count) : port::kUsualLinger;
+  words[SessionWord::kStalenessMax] = word(o.staleness_max);
+  words[SessionWord::kBacklog] = word(o.backlog_max);
+  words[SessionWord::kGoesOn] = goes_on ? 1 : 0;
+  return words;
 }
 
 std::string Session::name_of(std::uint64_t number) { return "session #" + std::to_string(number); }
@@ -211,7 +234,7 @@ int Session::due(Nanos now) const {
 
 bool Session::drained() const {
   for (int z = 0; z < static_cast<int>(colayers.size()); ++z) {
-    if (rounds.joined(z) || !rounds.waiting(z).empty()) return false;
+    if (rounds.joined(z) || !rounds.waiting(z).empty() || !rounds.settled(z)) return false;
   }
   return true;
 }
@@ -232,8 +255,9 @@ std::span<float> Session::join(Nanos now, int z) {
   std::fill(c.left_now.begin(), c.left_now.end(), 0.0f);
   float* const mine = c.in.data() + c.count + kWords * static_cast<std::size_t>(rounds.worker());
   mine[0] = input.tags.empty() ? 0.0f : static_cast<float>(input.tags.first);
-  mine[1] = input.tags.empty() ? 0.0f : static_cast<float>(input.tags.last);
+  mine[1] = static_cast<float>(input.tags.empty() ? std::min(input.settled, kIterationMax) : input.tags.last);
   mine[2] = static_cast<float>(rounds.iteration());
+  mine[3] = late_word(input.late);
   c.running = true;
   return c.in;
 }
@@ -248,14 +272,17 @@ Status Session::commit(Nanos now, int z, bool handed) {
     // The dead say nothing, and where the others are now is no part of what is handed out.
     const bool says = !handed && rounds.members().has(j);
     const bool sound =
-        now_in >= (says ? 1 : 0) &&
-        ((first == 0 && last == 0) || (first > 0 && first <= last && last <= (says ? now_in : kIterationMax)));
+        now_in >= (says ? 1 : 0) && word[3] >= 0 && word[3] <= kLateMax &&
+        ((first == 0 && last >= 0) || (first > 0 && first <= last && last <= (says ? now_in : kIterationMax)));
     if (!sound) {
       return Status(CANARY_INTERNAL, "round " + std::to_string(rounds.next_round(z)) + " of colayer " +
                                          std::to_string(z) + " has impossible contributors");
     }
-    if (says) rounds.observe(now_in);
-    if (last > 0) set_.add(j, {first, last});
+    if (says) rounds.hear(j, now_in);
+    if (first > 0) set_.add(j, {first, last});
+    if (says && first == 0) rounds.hear_settled(j, z, last == kIterationMax ? SessionRounds::kNoMore : last);
+    if (says && first > 0 && z == static_cast<int>(colayers.size()) - 1)
+      rounds.hear_late(j, Nanos{static_cast<std::int64_t>(word[3]) * 1000});
   }
   // No longer part of the values.
   std::fill(c.result().begin() + static_cast<std::ptrdiff_t>(c.count), c.result().end(), 0.0f);
@@ -491,6 +518,8 @@ SessionView Session::view() const {
   v.bytes = bytes_;
   v.stalest = stalest_;
   v.linger = rounds.linger();
+  v.went_on = rounds.went_on();
+  v.was_late = rounds.was_late();
   v.overtime = rounds.overtime();
   return v;
 }

@@ -1,9 +1,10 @@
 // engine/session.h -- a worker's part in a session: the numbers whose books SessionRounds keeps.
 //
 // What: per colayer an accumulator of own gradients, the input of the running round, and results that the worker has
-// not taken. A round is an all-reduce of a group that the colayer has for itself; behind its values stand three numbers
-// per worker (first and last iteration that it contributed, and the one that it is in), of which only its own are not
-// zero. So the sum says who contributed what. Design: docs/decisions/0053-sessions-of-dense-rounds.md.
+// not taken. A round is an all-reduce of a group that the colayer has for itself; behind its values stand four numbers
+// per worker (first and last iteration that it contributed, the one that it is in, and how many microseconds late its
+// gradient was), of which only its own are not zero. So the sum says who contributed what. One that contributes nothing
+// says 0 and up to which iteration nothing of it is to come. Design: docs/decisions/0053-sessions-of-dense-rounds.md.
 // Where a colayer has a codec, a round is two all-reduces: its values travel encoded, and the numbers, which must be
 // exact, by themselves. What the codec leaves out stays here, untagged, and goes with the worker's next gradient:
 // docs/decisions/0054-rounds-with-codecs.md.
@@ -45,13 +46,15 @@ struct SessionView {
   std::uint64_t bytes = 0;      // of all buffers
   sync::Iteration stalest = 0;  // the most that an own gradient was behind the newest iteration when it was joined
   Nanos linger;                 // how long a gradient waits for another's round
+  std::uint64_t went_on = 0;    // steps, without somebody
+  std::uint64_t was_late = 0;   // steps, after others had gone on without this worker
   bool overtime = false;
 };
 
 class Session {
  public:
   // Numbers behind a colayer's values, for each worker.
-  static constexpr std::size_t kWords = 3;
+  static constexpr std::size_t kWords = 4;
   // Iterations travel as floats.
   static constexpr sync::Iteration kIterationMax = 1 << 24;
 
@@ -110,6 +113,8 @@ class Session {
                      sync::SessionRounds::Options* options);
   static sync::Thresholds thresholds_of(std::span<const std::uint64_t> numbers, int colayers);
   static std::optional<Nanos> linger_of(std::span<const std::uint64_t> numbers);
+  // The numbers of which the three above read these options: a session's head, which its colayers follow.
+  static std::vector<std::uint64_t> words_of(const sync::SessionRounds::Options& options, bool goes_on);
 
   // `ranks`: of its workers, in the world.
   Session(port::MemberId caller, std::uint64_t number, const sync::SessionRounds::Options& options,

@@ -268,7 +268,7 @@ void Engine::hear_of_round(const GroupMember& m, int source, std::uint32_t opera
   const std::uint32_t next = rounds.next_round(m.colayer) + (rounds.joined(m.colayer) ? 1 : 0);  // to be entered here
   const std::uint32_t round = next + (operation - m.entered - 1) / c.operations();
   const int worker = m.session->worker_at(static_cast<std::size_t>(source));
-  rounds.opened(m.colayer, rounds.epoch(), round, rounds.newest(), worker, rounds.last_seen(worker));
+  rounds.opened(now_, m.colayer, rounds.epoch(), round, rounds.newest(), worker, rounds.last_seen(worker));
   sessions_due_ = true;
 }
 
@@ -318,6 +318,7 @@ void Engine::settle_sessions() {
   for (const auto& s : sessions_) {
     if (s->state == Session::State::kEnded || s->state == Session::State::kOpening) continue;
     sessions_deadline_ = std::min({sessions_deadline_, s->rounds.next_deadline(), s->asked.deadline});
+    if (s->asked.ticket != nullptr) sessions_deadline_ = std::min(sessions_deadline_, s->rounds.step_deadline());
   }
 }
 

@@ -15,6 +15,8 @@ enum SessionWord : std::size_t {
   kStaleness,     // the bound s; kUnboundedStaleness: none
   kProportion,    // p: colayers of an iteration
   kWaits,         // at the bound: 1 waits, 0 drops
+  kQuorum,        // waits: percent of the living workers that are enough once the others are late; 100: all
+  kAbsences,      // steps in a row that go on without the same worker
   kLinger,        // nanoseconds; kUsualLinger: a quarter of the median iteration
   kStalenessMax,  // up to which the bound may be raised later
   kBacklog,       // results of a colayer that are kept apart until they are taken
@@ -26,6 +28,7 @@ inline constexpr std::uint64_t kUnboundedStaleness = UINT64_MAX;
 inline constexpr std::uint64_t kUsualLinger = UINT64_MAX;
 inline constexpr std::uint64_t kColayersMax = 256;
 inline constexpr std::uint64_t kBacklogMax = 64;
+inline constexpr std::uint64_t kAbsencesMax = 1 << 20;
 
 enum class SessionStep : std::int32_t {
   kStep,    // ends an iteration

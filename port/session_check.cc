@@ -30,6 +30,12 @@ Status check_session_words(const Command& c, const Regions& regions) {
   if (numbers[kProportion] > kColayersMax)
     return wrong("a proportion of " + std::to_string(static_cast<std::int64_t>(numbers[kProportion])) + " colayers");
   if (numbers[kWaits] > 1) return wrong("at the bound it neither waits nor drops");
+  if (numbers[kQuorum] < 1 || numbers[kQuorum] > 100)
+    return wrong("a quorum of " + std::to_string(static_cast<std::int64_t>(numbers[kQuorum])) +
+                 " percent of the workers (1 to 100)");
+  if (numbers[kAbsences] < 1 || numbers[kAbsences] > kAbsencesMax)
+    return wrong("a worker that may be absent from " + std::to_string(static_cast<std::int64_t>(numbers[kAbsences])) +
+                 " steps in a row (1 to " + std::to_string(kAbsencesMax) + ")");
   if (numbers[kGoesOn] > 1) return wrong("after a death it neither ends nor goes on");
   if (numbers[kLinger] > static_cast<std::uint64_t>(kTimeLimitMax) && numbers[kLinger] != kUsualLinger)
     return wrong("a linger of " + std::to_string(static_cast<std::int64_t>(numbers[kLinger])) + " ns");

@@ -30,7 +30,7 @@ TEST(SessionCodecs, WhatIsLeftOutIsLateAndNotLost) {
       };
       SessionWorkers w = start(c, setup, {1_ms, 2_ms, 1_ms, 5_ms}, 12);
       ASSERT_TRUE(work(c, w));
-      expect_only_late(w, codecs, codecs[0] + ", s " + std::to_string(mode.staleness) + ": ");
+      expect_only_late(w, codecs, codecs[0] + ", s " + std::to_string(mode.thresholds.staleness) + ": ");
       if (HasFatalFailure()) return;
       double left = 0;
       for (std::size_t i = 0; i < w[0]->given(0).size(); ++i) left += std::abs(sum_left_out(w, 0, i));
@@ -232,7 +232,7 @@ TEST(SessionCodecs, GradientsWhoseOwnSumIsNotFiniteAreRefused) {
   Cluster c(flat_cluster(2));
   ASSERT_TRUE(c.join());
   SessionSetup setup = with_codecs(SessionSetup::asp(), {"int8"});
-  setup.linger = 3'000'000'000;  // gradients wait for one another
+  setup.linger = 3_s;  // gradients wait for one another
   float most = 0;
   setup.gradient = [&most](int, std::size_t, int, std::size_t i) { return i == 77 ? most : 0.0f; };
   most = 3e38f;
@@ -347,19 +347,20 @@ TEST(SessionCodecs, NothingIsLostUnderFaults) {
     Cluster c(rough_cluster(ranks, seed, &random));
     ASSERT_TRUE(c.join());
     const bool drops = random.below(2) == 0;
-    SessionSetup setup = SessionSetup::with(random.below(6), 1 + random.below(3), drops ? 0 : 1);
+    SessionSetup setup = SessionSetup::random(drops ? sync::AtBound::kDrop : sync::AtBound::kWait, &random);
     std::vector<std::string> chosen(3);
     for (auto& codec : chosen) codec = codecs[drops ? random.below(2) : random.below(codecs.size())];
     setup = drops ? with_equal_gradients(setup, chosen) : with_codecs(setup, chosen);
     setup.counts = drops ? std::vector<std::uint64_t>{2500, 2500, 2500} : std::vector<std::uint64_t>{100, 3000, 12'000};
-    setup.backlog = 2 + random.below(3);
-    if (random.below(2) == 0) setup.linger = random.below(3'000'000);
+    if (seed % 2 == 0) setup = setup.with_quorum(30 + static_cast<int>(random.below(70)));
+    setup.backlog = 2 + static_cast<int>(random.below(3));
+    if (random.below(2) == 0) setup.linger = Nanos{static_cast<std::int64_t>(random.below(3'000'000))};
     std::vector<Nanos> compute;
     for (int r = 0; r < ranks; ++r) compute.push_back(Nanos{static_cast<std::int64_t>(random.below(5'000'000))});
     SessionWorkers w = start(c, setup, compute, 12);
     const std::string what = "seed " + std::to_string(seed) + ", " + std::to_string(ranks) + " ranks, s " +
-                             std::to_string(setup.staleness) + ", waits " + std::to_string(setup.waits) + ", " +
-                             chosen[0] + " " + chosen[1] + " " + chosen[2] + ": ";
+                             std::to_string(setup.thresholds.staleness) + (setup.waits() ? ", waits" : ", drops") +
+                             ", " + chosen[0] + " " + chosen[1] + " " + chosen[2] + ": ";
     ASSERT_TRUE(work(c, w)) << what;
     if (drops) {
       expect_only_late_or_dropped(w, setup, what);

@@ -15,7 +15,7 @@ namespace canarynet {
 namespace {
 
 SessionSetup goes_on(SessionSetup setup) {
-  setup.goes_on = 1;
+  setup.goes_on = true;
   return setup;
 }
 
@@ -87,7 +87,7 @@ TEST(SessionDeaths, AtEveryMoment) {
       ASSERT_TRUE(c.join());
       SessionSetup setup = goes_on(at % 2 == 0 ? SessionSetup::ssp(1) : SessionSetup::asp());
       setup.counts = {40, 3000, 20'000};
-      if (at % 3 == 2) setup.linger = 0;
+      if (at % 3 == 2) setup.linger = Nanos{};
       Pushed dead;
       SessionWorkers w = start(c, setup, {1_ms, 1300_us, 900_us}, 12);
       const std::string what = std::to_string(at) + ", " + std::to_string(later) + ": ";
@@ -109,41 +109,51 @@ TEST(SessionDeaths, AtEveryMoment) {
 }
 
 // Frames get lost, come twice, late and changed; hosts die, one after the other, until two are left.
+void live_and_die(std::uint64_t seed, const std::vector<SessionSetup>& rules) {
+  Random random(seed);
+  const int ranks = seed % 3 == 0 ? 2 : 1;
+  ClusterOptions o = rough_cluster(3 + static_cast<int>(random.below(5)), seed, &random, ranks);
+  o.settings.piece_bytes = Bytes{4096};
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  SessionSetup setup = goes_on(rules[random.below(rules.size())]);
+  setup.counts = {100, 9'000, 17'001};
+  Pushed dead;
+  SessionWorkers w = start(c, setup, {2_ms, 3_ms, 1_ms, 7_ms}, 25);
+  // Two are left: whoever hears nobody any more takes itself for the one that is cut off, and ends.
+  const int deaths = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(c.hosts() - 2)));
+  const bool silent = random.below(2) == 0;
+  const std::string what = "seed " + std::to_string(seed) + ", " + std::to_string(c.hosts()) + " hosts x " +
+                           std::to_string(ranks) + ", " + std::to_string(deaths) + " deaths, " +
+                           (silent ? "silent" : "hangup") + ": ";
+  std::vector<bool> down(static_cast<std::size_t>(c.hosts()));
+  for (int i = 0; i < deaths; ++i) {
+    const Nanos then = c.now() + Nanos{static_cast<std::int64_t>(random.below(40'000'000))};
+    work_until(c, w, 60_s, [&] { return c.now() >= then; });
+    const auto host = random.below(static_cast<std::uint64_t>(c.hosts()));
+    if (down[host]) continue;
+    down[host] = true;
+    die(c, w, static_cast<int>(host), &dead, silent ? CrashKind::kSilent : CrashKind::kHangup);
+  }
+  ASSERT_TRUE(work(c, w, 600_s)) << what << "somebody waits for ever";
+  expect_survivors_agree(w, dead, what);
+}
+
 TEST(SessionDeaths, NothingOfTheLivingIsLostUnderFaults) {
   const bool whole = std::getenv("CANARY_TEST_WHOLE") != nullptr;
   std::vector<std::uint64_t> seeds(whole ? 600 : quick() ? 8 : 40);
   std::iota(seeds.begin(), seeds.end(), 1);
   seeds.push_back(642);  // a rank of a process goes on sooner than the other, whom nobody else tells of the round
   for (const std::uint64_t seed : seeds) {
-    Random random(seed);
-    const int ranks = seed % 3 == 0 ? 2 : 1;
-    ClusterOptions o = rough_cluster(3 + static_cast<int>(random.below(5)), seed, &random, ranks);
-    o.settings.piece_bytes = Bytes{4096};
-    Cluster c(o);
-    ASSERT_TRUE(c.join());
-    const SessionSetup rules[] = {SessionSetup::bsp(), SessionSetup::ssp(2), SessionSetup::asp(),
-                                  SessionSetup::canary(2, 2)};
-    SessionSetup setup = goes_on(rules[random.below(4)]);
-    setup.counts = {100, 9'000, 17'001};
-    Pushed dead;
-    SessionWorkers w = start(c, setup, {2_ms, 3_ms, 1_ms, 7_ms}, 25);
-    // Two are left: whoever hears nobody any more takes itself for the one that is cut off, and ends.
-    const int deaths = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(c.hosts() - 2)));
-    const bool silent = random.below(2) == 0;
-    const std::string what = "seed " + std::to_string(seed) + ", " + std::to_string(c.hosts()) + " hosts x " +
-                             std::to_string(ranks) + ", " + std::to_string(deaths) + " deaths, " +
-                             (silent ? "silent" : "hangup") + ": ";
-    std::vector<bool> down(static_cast<std::size_t>(c.hosts()));
-    for (int i = 0; i < deaths; ++i) {
-      const Nanos then = c.now() + Nanos{static_cast<std::int64_t>(random.below(40'000'000))};
-      work_until(c, w, 60_s, [&] { return c.now() >= then; });
-      const auto host = random.below(static_cast<std::uint64_t>(c.hosts()));
-      if (down[host]) continue;
-      down[host] = true;
-      die(c, w, static_cast<int>(host), &dead, silent ? CrashKind::kSilent : CrashKind::kHangup);
-    }
-    ASSERT_TRUE(work(c, w, 600_s)) << what << "somebody waits for ever";
-    expect_survivors_agree(w, dead, what);
+    live_and_die(seed, {SessionSetup::bsp(), SessionSetup::ssp(2), SessionSetup::asp(), SessionSetup::canary(2, 2)});
+    if (HasFailure()) return;
+  }
+}
+
+TEST(SessionDeaths, NothingOfTheLivingIsLostWithAQuorum) {
+  const bool whole = std::getenv("CANARY_TEST_WHOLE") != nullptr;
+  for (std::uint64_t seed = 1; seed <= (whole ? 600 : quick() ? 6 : 24); ++seed) {
+    live_and_die(seed, {SessionSetup::bsp().with_quorum(60), SessionSetup::ssp(2).with_quorum(50, 3)});
     if (HasFailure()) return;
   }
 }

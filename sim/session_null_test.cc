@@ -67,7 +67,7 @@ TEST(SessionNulls, PartsOfAGradientThatAreZeroDoNotTravel) {
   ASSERT_TRUE(c.join());
   SessionSetup setup = SessionSetup::bsp();
   setup.counts = {200'000};
-  setup.proportion = 1;
+  setup.thresholds.proportion = 1;
   setup.gradient = [](int, std::size_t, int, std::size_t i) { return i < 20'000 ? 1.0F : 0.0F; };
   SessionWorkers w = start(c, setup, {1_ms}, 20);
   ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[0]->steps == 10; }));
@@ -115,7 +115,7 @@ TEST(SessionNulls, NothingIsLostUnderFaults) {
     ASSERT_TRUE(c.join());
     SessionSetup setup = with_codecs(SessionSetup::asp(), chosen);
     setup.counts = {100, 9'000, 17'001};
-    if (random.below(2) == 0) setup.linger = random.below(3'000'000);
+    if (random.below(2) == 0) setup.linger = Nanos{static_cast<std::int64_t>(random.below(3'000'000))};
     SessionWorkers w = one_fast(c, setup, 25, 2, 15_ms);
     for (int cuts = 0; cuts < 6; ++cuts) {
       const Nanos then = c.now() + Nanos{static_cast<std::int64_t>(random.below(8'000'000))};

@@ -51,6 +51,102 @@ TEST(Session, SspLetsNobodyGetFurtherAheadThanItsBound) {
   for (const auto& one : w) EXPECT_EQ(one->last.dropped, 0u);
 }
 
+// It takes part in a round now and then, and what it pushes counts there.
+TEST(Session, WithAQuorumASlowWorkerHoldsUpNobodyAndNothingIsLost) {
+  for (const char* const algo : {"mesh", "ring", "tree"}) {
+    for (const SessionSetup& rule : {SessionSetup::bsp(), SessionSetup::ssp(1)}) {
+      Nanos took[2];
+      for (const int quorum : {100, 60}) {
+        ClusterOptions o = flat_cluster(5);
+        o.settings.algo = algo;
+        Cluster c(o);
+        ASSERT_TRUE(c.join());
+        SessionWorkers w = start(c, rule.with_quorum(quorum), {2_ms, 2_ms, 20_ms, 2_ms, 2_ms}, 60);
+        const Nanos begun = c.now();
+        ASSERT_TRUE(work(c, w)) << algo;
+        took[quorum == 100 ? 0 : 1] = c.now() - begun;
+        expect_nothing_lost(w, 3, algo);
+        for (const auto& one : w) EXPECT_EQ(one->last.dropped, 0u);
+        EXPECT_EQ(w[0]->pushed, 60u * 3);
+        if (quorum == 100) continue;
+        EXPECT_LT(w[2]->pushed, 20u * 3) << "it goes on with the newest iteration";
+        EXPECT_GT(w[2]->pushed, 5u * 3);
+        EXPECT_GT(w[0]->view().went_on, 30u);
+        EXPECT_EQ(w[0]->view().was_late, 0u);
+        EXPECT_GT(w[2]->view().was_late, 5u);
+        EXPECT_GT(w[0]->most_stale, 2);
+        // In BSP a round for each iteration, and one more for each late gradient at most.
+        if (rule.thresholds.staleness == 0) {
+          EXPECT_LT(w[0]->view().rounds, 3 * (60 + w[2]->pushed / 3 + 8)) << algo;
+        }
+      }
+      EXPECT_LT(took[1] * 3, took[0]) << algo;
+    }
+  }
+}
+
+// Gradients tell how late they were, and those of the quorum are waited for as long as they usually take.
+TEST(Session, WithAQuorumWhoIsAsLateAsUsualIsNotLeftOut) {
+  for (const SessionSetup& rule : {SessionSetup::bsp(), SessionSetup::ssp(1)}) {
+    Cluster c(flat_cluster(5));
+    ASSERT_TRUE(c.join());
+    SessionWorkers w = start(c, rule.with_quorum(60), {2_ms, 2_ms, 7_ms, 7_ms, 7_ms}, 40);
+    ASSERT_TRUE(work(c, w));
+    for (const auto& one : w) {
+      EXPECT_EQ(one->view().went_on, 0u);
+      EXPECT_EQ(one->view().was_late, 0u);
+      EXPECT_EQ(one->pushed, 40u * 3);
+    }
+  }
+}
+
+// In most iterations it is as fast as the others; then they wait for it.
+TEST(Session, WithAQuorumNobodyWaitsWhenAWorkerStopsForAWhile) {
+  Cluster c(flat_cluster(5));
+  ASSERT_TRUE(c.join());
+  SessionWorkers w = start(c, SessionSetup::bsp().with_quorum(60), {2_ms}, 100);
+  ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[1]->steps == 30; }));
+  for (const auto& one : w) EXPECT_EQ(one->view().went_on, 0u);
+  w[2]->compute_for(30_ms);
+  ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[1]->steps == 34; }));
+  w[2]->compute_for(2_ms);
+  ASSERT_TRUE(work(c, w));
+  expect_nothing_lost(w, 3);
+  EXPECT_LT(w[0]->longest_step, 5_ms);
+  EXPECT_GE(w[0]->view().went_on, 5u);
+  EXPECT_LT(w[0]->view().went_on, 25u) << "it is there again";
+  EXPECT_EQ(w[2]->last.iteration, 101);
+}
+
+TEST(Session, AWorkerThatIsAbsentForTooLongIsWaitedForAndThenNamed) {
+  ClusterOptions o = flat_cluster(4);
+  o.settings.entry_limit = 500_ms;
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  SessionWorkers w = start(c, SessionSetup::bsp().with_quorum(60, 6), {2_ms}, 1000);
+  ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[1]->steps == 20; }));
+  w[3]->hold(true);
+  const auto before = w[0]->view().iteration;
+  work_until(c, w, 300_ms, [] { return false; });
+  EXPECT_LE(w[0]->view().iteration, before + 8);
+  EXPECT_EQ(w[0]->view().went_on, 6u);
+  EXPECT_FALSE(work_until(c, w, 1_s, [&] { return !w[0]->error.ok(); }) && w[0]->error.ok());
+  EXPECT_EQ(w[0]->error.code(), CANARY_ENTRY_TIMEOUT) << w[0]->error.to_string();
+  EXPECT_EQ(w[0]->error.detail().rank, 3);
+}
+
+// Each worker may have another rule; what one is late for another one waits for.
+TEST(Session, WorkersWithAndWithoutAQuorumGoTogether) {
+  Cluster c(flat_cluster(4));
+  ASSERT_TRUE(c.join());
+  SessionWorkers w = start(c, SessionSetup::bsp().with_quorum(60), {1_ms, 2_ms, 2_ms, 9_ms}, 60);
+  ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[1]->steps == 20; }));
+  w[1]->set(SessionSetup::bsp());
+  ASSERT_TRUE(work(c, w));
+  expect_nothing_lost(w, 3);
+  EXPECT_EQ(w[1]->last.iteration, 61);
+}
+
 TEST(Session, AWorkerBeyondTheBoundIsDroppedAndPullsWhatTheOthersHave) {
   Cluster c(flat_cluster(4));
   ASSERT_TRUE(c.join());
@@ -130,10 +226,10 @@ TEST(Session, LayoutsThatDifferAreToldByName) {
 }
 
 TEST(Session, ADeadWorkerEndsItAndIsNamed) {
-  for (const std::uint64_t waits : {0u, 1u}) {
+  for (const sync::Thresholds& rule : {sync::Thresholds::canary(5, 3), sync::Thresholds::ssp(5, 3)}) {
     Cluster c(flat_cluster(4));
     ASSERT_TRUE(c.join());
-    SessionWorkers w = start(c, SessionSetup::with(5, 3, waits), {1_ms, 2_ms}, 1000);
+    SessionWorkers w = start(c, SessionSetup::of(rule), {1_ms, 2_ms}, 1000);
     ASSERT_TRUE(work_until(c, w, 10_s, [&] { return w[0]->steps == 5; }));
     w[2]->hold(true);  // in mode wait the others are in a step by then
     work_until(c, w, 100_ms, [] { return false; });
@@ -295,22 +391,25 @@ TEST(Session, NothingIsLostOrSummedTwiceUnderFaults) {
     const int ranks = 2 + static_cast<int>(random.below(7));
     Cluster c(rough_cluster(ranks, seed, &random));
     ASSERT_TRUE(c.join());
-    SessionSetup setup = SessionSetup::with(random.below(6), 1 + random.below(3), random.below(2));
+    SessionSetup setup =
+        SessionSetup::random(random.below(2) == 0 ? sync::AtBound::kDrop : sync::AtBound::kWait, &random);
     setup.counts = {100, 3000, 12'000};
-    setup.backlog = 2 + random.below(3);
-    if (random.below(2) == 0) setup.linger = random.below(3'000'000);
+    if (setup.waits()) setup = setup.with_quorum(seed % 2 == 0 ? 30 + static_cast<int>(random.below(70)) : 100);
+    setup.backlog = 2 + static_cast<int>(random.below(3));
+    if (random.below(2) == 0) setup.linger = Nanos{static_cast<std::int64_t>(random.below(3'000'000))};
     std::vector<Nanos> compute;
     for (int r = 0; r < ranks; ++r) compute.push_back(Nanos{static_cast<std::int64_t>(random.below(5'000'000))});
     SessionWorkers w = start(c, setup, compute, 15);
     const std::string what = "seed " + std::to_string(seed) + ", " + std::to_string(ranks) + " ranks, s " +
-                             std::to_string(setup.staleness) + ", waits " + std::to_string(setup.waits) + ": ";
+                             std::to_string(setup.thresholds.staleness) + (setup.waits() ? ", waits" : ", drops") +
+                             ": ";
     ASSERT_TRUE(work(c, w)) << what;
     expect_nothing_lost(w, 3, what);
     // The bound of rule 10: with p = k nothing older is joined.
     for (const auto& one : w) {
-      const bool strict = setup.waits == 0 && setup.proportion == 3;
+      const bool strict = !setup.waits() && setup.thresholds.proportion == 3;
       if (!strict) continue;
-      EXPECT_LE(one->view().stalest, static_cast<std::int64_t>(setup.staleness)) << what;
+      EXPECT_LE(one->view().stalest, setup.thresholds.staleness) << what;
     }
     if (HasFailure()) return;
   }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,26 +24,43 @@ namespace canarynet {
 struct SessionSetup {
   std::uint64_t number = 1;
   std::vector<std::uint64_t> counts = {40, 25, 90};  // at least as many as ranks
-  std::uint64_t staleness = 18, proportion = 3, waits = 0, linger = port::kUsualLinger, staleness_max = 64, backlog = 2,
-                goes_on = 0;
+  sync::Thresholds thresholds = sync::Thresholds::canary(18, 3);
+  std::optional<Nanos> linger;
+  sync::Iteration staleness_max = 64;
+  int backlog = 2;
+  bool goes_on = false;
   std::vector<std::uint32_t> codecs = {};  // of the colayers; empty: none
   // Element i of what rank r pushes for colayer z in its n-th iteration, from 0. Empty: 1 where i is r, else 0.
   std::function<float(int r, std::size_t z, int n, std::size_t i)> gradient = {};
 
   std::uint64_t codec(std::size_t z) const { return codecs.empty() ? 0 : codecs[z % codecs.size()]; }
-  static SessionSetup bsp() { return with(0, 3, 1); }
-  static SessionSetup ssp(std::uint64_t s) { return with(s, 3, 1); }
-  static SessionSetup asp() { return with(port::kUnboundedStaleness, 3, 0); }
-  static SessionSetup canary(std::uint64_t s, std::uint64_t p) { return with(s, p, 0); }
-  static SessionSetup with(std::uint64_t s, std::uint64_t p, std::uint64_t waits) {
+  static SessionSetup bsp() { return of(sync::Thresholds::bsp(3)); }
+  static SessionSetup ssp(sync::Iteration s) { return of(sync::Thresholds::ssp(s, 3)); }
+  static SessionSetup asp() { return of(sync::Thresholds::asp(3)); }
+  static SessionSetup canary(sync::Iteration s, int p) { return of(sync::Thresholds::canary(s, p)); }
+  static SessionSetup random(sync::AtBound at_bound, Random* random) {
+    return of({static_cast<sync::Iteration>(random->below(6)), static_cast<int>(1 + random->below(3)), at_bound});
+  }
+  bool waits() const { return thresholds.at_bound == sync::AtBound::kWait; }
+  bool has_quorum() const { return waits() && thresholds.quorum < 100; }
+  SessionSetup with_quorum(int percent, int absences = 18) const {
+    SessionSetup out = *this;
+    out.thresholds.quorum = percent;
+    out.thresholds.absences = absences;
+    return out;
+  }
+  static SessionSetup of(const sync::Thresholds& thresholds) {
     SessionSetup out;
-    out.staleness = s;
-    out.proportion = p;
-    out.waits = waits;
+    out.thresholds = thresholds;
     return out;
   }
   std::vector<std::uint64_t> words(bool opening) const {
-    std::vector<std::uint64_t> out{staleness, proportion, waits, linger, staleness_max, backlog, goes_on};
+    sync::SessionRounds::Options rounds;
+    rounds.thresholds = thresholds;
+    rounds.linger = linger;
+    rounds.staleness_max = staleness_max;
+    rounds.backlog_max = backlog;
+    std::vector<std::uint64_t> out = Session::words_of(rounds, goes_on);
     for (std::size_t z = 0; opening && z < counts.size(); ++z) {
       out.push_back(counts[z]);
       out.push_back(codec(z));
@@ -59,7 +77,7 @@ struct SessionSetup {
 class SessionWorker {
  public:
   SessionWorker(Cluster& cluster, int rank, SessionSetup setup, Nanos compute, int iterations)
-      : cluster_(cluster), rank_(rank), setup_(std::move(setup)), compute_(compute), left_(iterations) {
+      : cluster_(cluster), rank_(rank), setup_(std::move(setup)), compute_(compute), iterations_(iterations) {
     words_ = setup_.words(true);
     sums_.resize(setup_.elements());
     for (const auto count : setup_.counts) {
@@ -75,11 +93,11 @@ class SessionWorker {
     while (at_ != At::kDone) {
       if (at_ == At::kComputing) {
         if (cluster_.now() < until_ || held_) return false;
-        if (left_ == 0) {
+        // With a quorum numbers of iterations are left out, and all end with the same one.
+        if (setup_.has_quorum() ? last.iteration > iterations_ : n_ == iterations_) {
           ask(port::SessionStep::kFinish);
           continue;
         }
-        --left_;
         for (std::size_t z = 0; z < setup_.counts.size(); ++z) push(z);
         ++n_;
         ask(port::SessionStep::kStep);
@@ -97,6 +115,7 @@ class SessionWorker {
   }
   Nanos wakes() const { return at_ == At::kComputing && !held_ ? until_ : Nanos::max(); }
   void hold(bool held) { held_ = held; }
+  void compute_for(Nanos compute) { compute_ = compute; }
   // After a deadline.
   void step_again() {
     error = {};
@@ -135,6 +154,7 @@ class SessionWorker {
   std::vector<std::uint32_t> crcs;  // of what each step handed out
   std::uint64_t pushed = 0, gradients = 0, pulls = 0, steps = 0;
   sync::Iteration most_stale = 0;  // newest - oldest of any step
+  Nanos longest_step;              // that was answered
   port::SessionResult last;
   Status error;
   Nanos ended;
@@ -162,6 +182,7 @@ class SessionWorker {
     std::fill(gradient.begin(), gradient.end(), 1e30f);  // it is the caller's again
   }
   void ask(port::SessionStep what) {
+    asked_ = cluster_.now();
     at_ = what == port::SessionStep::kStep   ? At::kStepping
           : what == port::SessionStep::kPull ? At::kPulling
                                              : At::kFinishing;
@@ -169,6 +190,7 @@ class SessionWorker {
   }
   void answered() {
     if (at_ == At::kOpening) return compute();
+    if (at_ == At::kStepping) longest_step = std::max(longest_step, cluster_.now() - asked_);
     if (last.overtime != 0) return ask(port::SessionStep::kPull);
     std::size_t at = 0;
     for (std::size_t z = 0; z < setup_.counts.size(); ++z) {
@@ -197,8 +219,8 @@ class SessionWorker {
   Cluster& cluster_;
   int rank_;
   SessionSetup setup_;
-  Nanos compute_, until_;
-  int left_;
+  Nanos compute_, until_, asked_;
+  int iterations_;
   bool held_ = false;
   At at_ = At::kOpening;
   std::vector<std::uint64_t> words_;

@@ -12,7 +12,7 @@
 namespace canarynet {
 namespace {
 
-constexpr std::uint64_t kStalenessMax = 64;
+constexpr sync::Iteration kStalenessMax = 64;
 
 }  // namespace
 
@@ -30,9 +30,16 @@ SwarmSessions::SwarmSessions(const Life& life, std::uint64_t seed, Excuse excuse
       excuse_(std::move(excuse)),
       gone_(static_cast<std::size_t>(life.cluster.hosts)) {
   const std::uint64_t count = life.ranks() > 16 ? random_.below(2) + 1 : random_.below(4);
+  Random quorums(seed ^ 0x71756f72756d73ull);  // apart: other lives stay what they were
   for (std::uint64_t i = 0; i < count; ++i) {
     sessions_.push_back(draw_session(i + 1));
     Session& session = sessions_.back();
+    sync::Thresholds& rule = session.rounds.thresholds;
+    if (rule.at_bound == sync::AtBound::kWait && quorums.below(2) == 0) {
+      rule.quorum = static_cast<int>(30 + quorums.below(70));
+      rule.absences = static_cast<int>(1 + quorums.below(18));
+      session.strict = false;  // what comes late counts
+    }
     // Some speeds differ much.
     const Nanos compute = 200_us + below(3_ms), begin = below(30_ms);
     const bool slow = random_.below(2) == 0;
@@ -59,18 +66,22 @@ SwarmSessions::Session SwarmSessions::draw_session(std::uint64_t number) {
   const std::size_t colayers = 1 + random_.below(many ? 2 : 4);
   s.iterations = static_cast<int>(many ? 3 + random_.below(3) : 4 + random_.below(16));
   s.marks = static_cast<std::size_t>(life_.ranks() * s.iterations);
-  s.proportion = colayers;
+  sync::Thresholds& thresholds = s.rounds.thresholds;
+  thresholds.proportion = static_cast<int>(colayers);
   const auto rule = random_.below(6);
-  s.waits = rule < 2 ? 1 : 0;
-  s.staleness = rule == 0 ? 0 : rule == 5 ? port::kUnboundedStaleness : 1 + random_.below(5);
-  if (rule == 4) s.proportion = 1 + random_.below(colayers);
-  s.linger = random_.below(2) == 0 ? port::kUsualLinger : random_.below(3'000'000);
-  s.backlog = 2 + random_.below(4);
-  s.goes_on = life_.pairs ? random_.below(2) : 0;  // survivors have to meet
+  thresholds.at_bound = rule < 2 ? sync::AtBound::kWait : sync::AtBound::kDrop;
+  thresholds.staleness = rule == 0   ? 0
+                         : rule == 5 ? sync::Thresholds::kUnbounded
+                                     : static_cast<sync::Iteration>(1 + random_.below(5));
+  if (rule == 4) thresholds.proportion = static_cast<int>(1 + random_.below(colayers));
+  s.rounds.linger = draw_linger();
+  s.rounds.staleness_max = kStalenessMax;
+  s.rounds.backlog_max = static_cast<int>(2 + random_.below(4));
+  s.goes_on = life_.pairs && random_.below(2) != 0;  // survivors have to meet
   s.changes = random_.below(4) == 0;
   s.deadlines = random_.below(4) == 0;
-  s.bound = s.staleness;
-  s.strict = s.waits != 0 || s.proportion == colayers;
+  s.bound = thresholds.staleness;
+  s.strict = rule < 2 || thresholds.proportion == static_cast<int>(colayers);
   const std::string& algo = life_.cluster.settings.algo;
   const bool codecs = life_.pairs && (algo.empty() || algo == "mesh") && random_.below(3) == 0;
   const char* const names[] = {"topk:0.05", "topk:0.3", "int8", "sketch:8"};
@@ -92,25 +103,23 @@ std::string SwarmSessions::shape() const {
   std::string text = std::to_string(sessions_.size()) + " sessions";
   for (const Session& s : sessions_) {
     text += " (";
-    text += s.waits != 0 ? "waits" : "drops";
-    text += s.staleness == port::kUnboundedStaleness ? " never" : " at " + std::to_string(s.staleness);
-    text += ", p " + std::to_string(s.proportion) + ", " + std::to_string(s.iterations) + " iterations of";
+    const sync::Thresholds& t = s.rounds.thresholds;
+    text += t.at_bound == sync::AtBound::kWait ? "waits" : "drops";
+    text += t.staleness == sync::Thresholds::kUnbounded ? " never" : " at " + std::to_string(t.staleness);
+    if (s.has_quorum()) text += ", quorum " + std::to_string(t.quorum) + " but for " + std::to_string(t.absences);
+    text += ", p " + std::to_string(t.proportion) + ", " + std::to_string(s.iterations) + " iterations of";
     for (const Colayer& c : s.colayers)
       text += " " + std::to_string(c.count) + (c.codec != 0 ? " " + text_asked(c.codec) : "");
-    text += s.goes_on != 0 ? ", goes on" : "";
+    text += s.goes_on ? ", goes on" : "";
     text += s.changes ? ", changes" : "";
     text += s.deadlines ? ", deadlines)" : ")";
   }
   return text;
 }
 
-std::vector<std::uint64_t> SwarmSessions::words(const Session& s, bool opening) const {
-  std::vector<std::uint64_t> out{s.staleness, s.proportion, s.waits, s.linger, kStalenessMax, s.backlog, s.goes_on};
-  for (std::size_t z = 0; opening && z < s.colayers.size(); ++z) {
-    out.push_back(s.colayers[z].count);
-    out.push_back(s.colayers[z].codec);
-  }
-  return out;
+std::optional<Nanos> SwarmSessions::draw_linger() {
+  if (random_.below(2) == 0) return {};
+  return Nanos{static_cast<std::int64_t>(random_.below(3'000'000))};
 }
 
 // --- calling ---------------------------------------------------------------------------------------------------------
@@ -160,7 +169,7 @@ bool SwarmSessions::go(Worker& worker) {
     case At::kComputing:
       if (worker.again) {
         ask(worker, worker.asks);
-      } else if (worker.n == session.iterations) {
+      } else if (session.over(worker)) {
         ask(worker, port::SessionStep::kFinish);
       } else if (worker.pushed < session.colayers.size()) {
         push(worker);
@@ -190,7 +199,11 @@ void SwarmSessions::give_back(std::unique_ptr<LentMemory>* memory) {
 }
 
 void SwarmSessions::open(Worker& worker) {
-  const std::vector<std::uint64_t> said = words(*worker.session, /*opening=*/true);
+  std::vector<std::uint64_t> said = canarynet::Session::words_of(worker.session->rounds, worker.session->goes_on);
+  for (const Colayer& c : worker.session->colayers) {
+    said.push_back(c.count);
+    said.push_back(c.codec);
+  }
   auto memory = std::make_unique<LentMemory>(said.size() * sizeof said[0]);
   auto* const numbers = reinterpret_cast<std::uint64_t*>(memory->data());
   std::copy(said.begin(), said.end(), numbers);
@@ -229,15 +242,11 @@ void SwarmSessions::push(Worker& worker) {
 
 void SwarmSessions::set_thresholds(Worker& worker) {
   Session& session = *worker.session;
-  Session changed;
-  changed.staleness = random_.below(6);
-  changed.waits = session.waits;
-  changed.proportion = session.proportion;
-  changed.linger = random_.below(2) == 0 ? port::kUsualLinger : random_.below(3'000'000);
-  changed.backlog = session.backlog;
-  changed.goes_on = session.goes_on;
-  session.bound = std::max(session.bound, changed.staleness);
-  const std::vector<std::uint64_t> said = words(changed, /*opening=*/false);
+  sync::SessionRounds::Options changed = session.rounds;
+  changed.thresholds.staleness = static_cast<sync::Iteration>(random_.below(6));
+  changed.linger = draw_linger();
+  session.bound = std::max(session.bound, changed.thresholds.staleness);
+  const std::vector<std::uint64_t> said = canarynet::Session::words_of(changed, session.goes_on);
   OpTicket ticket;
   cluster_->submit(worker.rank, port::thresholds(member_of(worker), session.number, said,
                                                  cluster_->id(cluster_->world(worker.rank), &ticket)));
@@ -359,9 +368,9 @@ void SwarmSessions::check_view(const Worker& worker) {
   SessionView view;
   if (!engine_of(worker).read_session(member_of(worker), session.number, &view))
     return fail(name(worker) + "it is not there");
-  if (!session.strict || session.bound == port::kUnboundedStaleness) return;
-  const std::uint64_t bound = session.waits != 0 ? 2 * session.bound + 1 : session.bound;
-  if (view.stalest > static_cast<sync::Iteration>(bound))
+  if (!session.strict || session.bound == sync::Thresholds::kUnbounded) return;
+  const bool waits = session.rounds.thresholds.at_bound == sync::AtBound::kWait;
+  if (view.stalest > (waits ? 2 * session.bound + 1 : session.bound))
     fail(name(worker) + "joined a gradient that was " + std::to_string(view.stalest) + " iterations behind");
 }
 
@@ -417,7 +426,7 @@ std::uint64_t SwarmSessions::take_colayer(Worker& worker, std::size_t z, std::sp
 
 void SwarmSessions::refused(Worker& worker, const Status& status) {
   ++errors_;
-  if (const std::string wrong = excuse_(worker.session->goes_on != 0, worker.rank, status); !wrong.empty())
+  if (const std::string wrong = excuse_(worker.session->goes_on, worker.rank, status); !wrong.empty())
     fail(name(worker) + wrong);
   const bool opened = worker.at != Worker::At::kOpening;
   worker.failed = true;

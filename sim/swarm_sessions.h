@@ -15,6 +15,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -81,19 +82,24 @@ class SwarmSessions final : public SwarmPart {
   };
   struct Session {
     std::uint64_t number = 0;
-    std::uint64_t staleness = 0, proportion = 1, waits = 0, linger = 0, backlog = 2, goes_on = 0;
-    std::uint64_t bound = 0;  // the largest staleness that any worker has set; kUnboundedStaleness: none
-    bool strict = true;       // nothing beyond it may be joined
-    int iterations = 0;       // of each worker
-    bool changes = false;     // workers change their thresholds
-    bool deadlines = false;   // some of their steps have one
-    std::size_t marks = 0;    // elements in front, by rank and n
+    sync::SessionRounds::Options rounds;  // as each worker opens it
+    bool goes_on = false;
+    sync::Iteration bound = 0;  // the largest staleness that any worker has set
+    bool strict = true;         // nothing beyond it may be joined
+    int iterations = 0;         // of each worker; with a quorum at most
+    bool changes = false;       // workers change their thresholds
+    bool deadlines = false;     // some of their steps have one
+    std::size_t marks = 0;      // elements in front, by rank and n
     std::vector<Colayer> colayers;
     std::deque<Worker> workers;  // stay where they are
     bool judged = false;
     std::size_t elements() const;
+    bool has_quorum() const { return rounds.thresholds.quorum < 100; }
+    // With a quorum numbers of iterations are left out, and all end with the same one.
+    bool over(const Worker& w) const { return has_quorum() ? w.last.iteration > iterations : w.n == iterations; }
   };
   Session draw_session(std::uint64_t number);
+  std::optional<Nanos> draw_linger();
   bool go(Worker& worker);
   void open(Worker& worker);
   void push(Worker& worker);
@@ -111,7 +117,6 @@ class SwarmSessions final : public SwarmPart {
   void count_missing(const Session& session, std::size_t z, const std::vector<Worker*>& finished,
                      std::vector<std::uint64_t>* missing);
   void give_back(std::unique_ptr<LentMemory>* memory);
-  std::vector<std::uint64_t> words(const Session& session, bool opening) const;
   std::string name(const Worker& worker) const;
   Engine& engine_of(const Worker& worker) const { return cluster_->engine(cluster_->host_of(worker.rank)); }
   port::MemberId member_of(const Worker& worker) const { return cluster_->world(worker.rank)->id; }

@@ -30,7 +30,7 @@ TEST(SyncAllocation, TheDecisionsOfASessionAllocateNothing) {
     now += 1_ms;
     for (int z = 0; z < 10; ++z) {
       rounds.push(now, z);
-      rounds.arrive(z, 1, rounds.next_round(z), t + (t % 20 == 0 ? 9 : 0), 7, t);
+      rounds.arrive(now, z, 1, rounds.next_round(z), t + (t % 20 == 0 ? 9 : 0), 7, t);
       for (int due = rounds.due(now); due >= 0; due = rounds.due(now)) {
         const auto input = rounds.join(now, due);
         set.clear();

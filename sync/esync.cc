@@ -6,7 +6,10 @@
 namespace canarynet::sync {
 
 StateServer::StateServer(int workers, bool silent_unless_ready, Nanos epsilon)
-    : records_(static_cast<std::size_t>(workers)), silent_unless_ready_(silent_unless_ready), epsilon_(epsilon) {}
+    : records_(static_cast<std::size_t>(workers)),
+      silent_unless_ready_(silent_unless_ready),
+      epsilon_(epsilon),
+      behind_(workers) {}
 
 bool StateServer::query(Nanos now, int r, std::int64_t round, Iteration k, Nanos c, Nanos finished) {
   Record& mine = records_[static_cast<std::size_t>(r)];
@@ -37,8 +40,44 @@ void StateServer::reset(int r, std::int64_t round, Nanos finished) {
 
 void StateServer::died(int r) { records_[static_cast<std::size_t>(r)].alive = false; }
 
+// Who has an older state than another one that lives, when the first worker of a round is told. It stands for all of
+// the round, whoever dies meanwhile.
+void StateServer::decide(std::int64_t round) {
+  if (round == decided_) return;
+  decided_ = round;
+  std::int64_t newest = -1;
+  for (const Record& r : records_) newest = r.alive ? std::max(newest, r.applied) : newest;
+  source_ = -1;
+  behind_.clear();
+  newest_ = newest;
+  for (int w = 0; w < behind_.workers(); ++w) {
+    const Record& its = records_[static_cast<std::size_t>(w)];
+    if (!its.alive) continue;
+    if (its.applied < newest) {
+      behind_.add(w);
+    } else if (source_ < 0) {
+      source_ = w;
+    }
+  }
+  if (behind_.empty()) source_ = -1;
+}
+
+bool StateServer::counted(int worker) const {
+  const Record& its = records_[static_cast<std::size_t>(worker)];
+  if (its.doubted < 0) return false;
+  if (newest_) return its.doubted <= *newest_;
+  // Another coordinator has decided. A source that is gone takes the exchange with it, and what it knew.
+  if (source_ < 0 || !behind_.has(worker)) return false;
+  const Record& source = records_[static_cast<std::size_t>(source_)];
+  return source.round != decided_ || its.doubted <= source.applied;
+}
+
 void StateServer::asked(Nanos now, const Question& q, Answers* answers) {
   Record& mine = records_[static_cast<std::size_t>(q.worker)];
+  // What a worker says is foreign: a result of a round to come would leave all others behind.
+  if (q.applied >= q.number || q.doubted >= q.number || q.applied < -1 || q.doubted < -1) return;
+  mine.applied = q.applied;
+  mine.doubted = q.doubted;
   if (q.kind == Question::Kind::kPulled) {
     if (mine.capability == Nanos{}) mine.capability = q.capability;
     return reset(q.worker, q.number, now);
@@ -47,7 +86,14 @@ void StateServer::asked(Nanos now, const Question& q, Answers* answers) {
   const bool told = mine.ready && mine.round == q.number;
   const bool ready = query(now, q.worker, q.number, q.iterations, q.capability, now);
   if (silent_unless_ready_ && (!ready || told)) return;
-  answers->push_back({ready ? Answer::Kind::kAggregate : Answer::Kind::kTrain, q.worker, q.number});
+  Answer answer{ready ? Answer::Kind::kAggregate : Answer::Kind::kTrain, q.worker, q.number};
+  if (ready) {
+    decide(q.number);
+    answer.source = source_;
+    answer.counted = counted(q.worker);
+    if (!behind_.empty()) answer.behind = &behind_;
+  }
+  answers->push_back(answer);
 }
 
 void StateServer::recall(Nanos now, const Recollection& r) {
@@ -57,6 +103,15 @@ void StateServer::recall(Nanos now, const Recollection& r) {
   its.capability = r.question->capability;
   its.finished = now - r.ago;
   its.ready = r.told != nullptr && r.told->kind == Answer::Kind::kAggregate && r.told->number == its.round;
+  its.applied = r.question->applied;
+  its.doubted = r.question->doubted;
+  if (its.ready && its.round > decided_) {
+    decided_ = its.round;
+    newest_.reset();
+    source_ = r.told->source;
+    behind_.clear();
+    for (const std::uint32_t w : r.told->behind) behind_.add(static_cast<int>(w));
+  }
   if (r.open && r.question->kind == Question::Kind::kIterated) its.open = *r.question;
 }
 
@@ -73,12 +128,12 @@ Task EsyncWorker::next(Nanos now) {
   switch (state_) {
     case State::kPulled:
       state_ = State::kTraining;
-      return {Task::Kind::kAsk, {Question::Kind::kPulled, worker_, round_, 0, took_}, {}};
+      return {Task::Kind::kAsk, question(Question::Kind::kPulled, took_), {}};
     case State::kIterated:
       state_ = blocking_ ? State::kAsked : State::kTraining;
       asked_at_ = now;
       // The answer's way counts as work, where the worker waits for it.
-      return {Task::Kind::kAsk, {Question::Kind::kIterated, worker_, round_, iterations_, took_ + round_trip_}, {}};
+      return {Task::Kind::kAsk, question(Question::Kind::kIterated, took_ + round_trip_), {}};
     case State::kAsked:
       return {Task::Kind::kWait, {}, {}};
     case State::kReady: {
@@ -86,6 +141,9 @@ Task EsyncWorker::next(Nanos now) {
       exchange.kind = Exchange::Kind::kAllReduce;
       exchange.what = Exchange::What::kDelta;
       exchange.number = round_;
+      exchange.source = answer_.source;
+      exchange.behind = answer_.behind;
+      exchange.counted = answer_.counted;
       return {Task::Kind::kExchange, {}, exchange};
     }
     case State::kTraining:
@@ -100,7 +158,16 @@ void EsyncWorker::trained(Nanos, Nanos took) {
   if (state_ != State::kReady) state_ = State::kIterated;  // one that was not given up counts as well
 }
 
-void EsyncWorker::exchanged(Nanos) {
+Question EsyncWorker::question(Question::Kind kind, Nanos capability) const {
+  Question q{kind, worker_, round_, kind == Question::Kind::kPulled ? 0 : iterations_, capability};
+  q.applied = applied_;
+  q.doubted = doubted_;
+  return q;
+}
+
+void EsyncWorker::end(bool well) {
+  if (well) applied_ = round_;
+  doubted_ = well ? -1 : round_;
   ++round_;
   iterations_ = 0;
   state_ = State::kPulled;
@@ -112,6 +179,7 @@ WorkerPolicy::Reaction EsyncWorker::answered(Nanos now, const Answer& answer) {
   if (blocking_) round_trip_ = now - asked_at_;
   if (answer.kind == Answer::Kind::kAggregate) {
     state_ = State::kReady;
+    answer_ = answer;
     return running ? Reaction::kInterrupt : Reaction::kNone;
   }
   if (!running && state_ == State::kAsked) state_ = State::kTraining;

@@ -18,6 +18,9 @@ namespace canarynet::sync {
 
 // Decides per question whether a worker trains on or aggregates. Times are the server's: a question's iteration ended
 // when the question was asked, which is half a round trip before it came (or, where that is not known, when it came).
+// What workers aggregate are deltas from parameters that they share (local_updates.h). An exchange that fails for some
+// leaves those behind, as their questions say: all who live have asked before the first one is told of the next round,
+// which names them, and one that gives them the newest parameters.
 class StateServer final : public Coordinator {
  public:
   // ε: a worker that would finish this little before the slowest aggregates all the same.
@@ -32,21 +35,30 @@ class StateServer final : public Coordinator {
   // In non-blocking mode "not ready" is assumed, and not said.
   void asked(Nanos now, const Question& question, Answers* answers) override;
   void died(Nanos, int worker, Answers*) override { died(worker); }
+  bool counted(int worker) const override;
   void recall(Nanos now, const Recollection& r) override;
   void recalled(Nanos now, Answers* answers) override;
 
  private:
+  void decide(std::int64_t round);
+
   struct Record {
     std::int64_t round = -1;  // -1: not heard of yet
     Nanos capability;
     Nanos finished;
     bool ready = false;
     bool alive = true;
+    std::int64_t applied = -1;     // the last round whose result it has,
+    std::int64_t doubted = -1;     // and a later one that failed for it
     std::optional<Question> open;  // recalled
   };
   std::vector<Record> records_;
   bool silent_unless_ready_;
   Nanos epsilon_;
+  std::int64_t decided_ = -1;           // the round that some were told to aggregate, with
+  std::optional<std::int64_t> newest_;  // the last one that somebody had the result of then; none: not known here
+  int source_ = -1;
+  WorkerSet behind_;
 };
 
 // The worker's side. Blocking: it waits for every answer. Non-blocking (delayed ACK): it trains on meanwhile; on a
@@ -58,7 +70,8 @@ class EsyncWorker final : public WorkerPolicy {
 
   Task next(Nanos now) override;
   void trained(Nanos now, Nanos took) override;
-  void exchanged(Nanos now) override;
+  void exchanged(Nanos) override { end(true); }
+  void exchange_failed(Nanos) override { end(false); }
   Reaction answered(Nanos now, const Answer& answer) override;
 
   Iteration local_iterations() const { return iterations_; }
@@ -66,6 +79,8 @@ class EsyncWorker final : public WorkerPolicy {
 
  private:
   enum class State { kPulled, kTraining, kIterated, kAsked, kReady };
+  Question question(Question::Kind kind, Nanos capability) const;
+  void end(bool well);
   int worker_;
   bool blocking_;
   State state_ = State::kPulled;
@@ -74,6 +89,8 @@ class EsyncWorker final : public WorkerPolicy {
   Nanos took_;
   Nanos round_trip_;
   Nanos asked_at_;
+  Answer answer_;  // of kReady
+  std::int64_t applied_ = -1, doubted_ = -1;
 };
 
 }  // namespace canarynet::sync

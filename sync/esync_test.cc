@@ -284,6 +284,115 @@ TEST(Esync, ThePapersClusterTrainsManyTimesMoreSamplesThanInStep) {
   EXPECT_GT(static_cast<double>(sum) / (6.0 * job.rounds), 33);
 }
 
+Question pulled(int worker, std::int64_t round, std::int64_t applied, std::int64_t doubted) {
+  Question q{Question::Kind::kPulled, worker, round, 0, 1_ms};
+  q.applied = applied;
+  q.doubted = doubted;
+  return q;
+}
+
+Question iterated(const Question& before) {
+  Question q = before;
+  q.kind = Question::Kind::kIterated;
+  q.iterations = 1;
+  return q;
+}
+
+// Round 0 succeeded for worker 1 alone.
+TEST(StateServer, WhoLacksAResultThatAnotherHasIsBehindIt) {
+  StateServer server(3);
+  Answers answers;
+  const Question questions[] = {pulled(0, 1, -1, 0), pulled(1, 1, 0, -1), pulled(2, 1, -1, 0)};
+  for (const Question& q : questions) server.asked({}, q, &answers);
+  for (const Question& q : questions) server.asked(1_s, iterated(q), &answers);
+  ASSERT_EQ(answers.size(), 3u);
+  for (const Answer& answer : answers) {
+    EXPECT_EQ(answer.kind, Answer::Kind::kAggregate);
+    EXPECT_EQ(answer.source, 1);
+    ASSERT_NE(answer.behind, nullptr);
+    EXPECT_TRUE(answer.behind->has(0) && answer.behind->has(2) && !answer.behind->has(1));
+    EXPECT_EQ(answer.counted, answer.worker != 1) << "the mean that worker 1 has had their deltas";
+  }
+  // Round 1 fails for all, and worker 1 dies: nobody has anything that another one lacks.
+  server.died(1);
+  answers.clear();
+  const Question later[] = {pulled(0, 2, -1, 1), pulled(2, 2, -1, 1)};
+  for (const Question& q : later) server.asked(2_s, q, &answers);
+  for (const Question& q : later) server.asked(3_s, iterated(q), &answers);
+  ASSERT_EQ(answers.size(), 2u);
+  for (const Answer& answer : answers) {
+    EXPECT_EQ(answer.source, -1);
+    EXPECT_EQ(answer.behind, nullptr);
+    EXPECT_FALSE(answer.counted) << "what nobody has has to go again";
+  }
+}
+
+TEST(StateServer, AResultOfARoundToComeIsBelievedNobody) {
+  StateServer server(2);
+  Answers answers;
+  server.asked({}, pulled(0, 1, 5, -1), &answers);
+  server.asked({}, pulled(1, 1, 0, -1), &answers);
+  server.asked({}, pulled(0, 1, 0, -1), &answers);
+  server.asked(1_s, iterated(pulled(1, 1, 0, -1)), &answers);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].source, -1);
+}
+
+// All of a round are told the same of who is behind, also by the next coordinator, which asks nobody anew.
+TEST(StateServer, TheNextOneKeepsWhoWasBehind) {
+  const std::vector<std::uint32_t> all = {0, 1, 2};
+  Question open = iterated(pulled(0, 4, 2, 3)), done = iterated(pulled(1, 4, 3, -1));
+  const Recollection::Told told{Answer::Kind::kAggregate, 4, all, false, 1, {0}};
+  for (const bool source_lives : {true, false}) {
+    StateServer server(3);
+    Answers answers;
+    if (!source_lives) server.died(1);
+    if (source_lives) server.recall(1_s, {1, &done, 1_ms, false, false, &told});
+    const Question other = iterated(pulled(2, 4, 3, -1));
+    server.recall(1_s, {2, &other, 1_ms, false, false, &told});
+    server.recall(1_s, {0, &open, 1_ms, true, false, nullptr});
+    server.recalled(1_s, &answers);
+    ASSERT_EQ(answers.size(), 1u);
+    EXPECT_EQ(answers[0].kind, Answer::Kind::kAggregate);
+    EXPECT_EQ(answers[0].source, 1);
+    ASSERT_NE(answers[0].behind, nullptr);
+    EXPECT_TRUE(answers[0].behind->has(0));
+    EXPECT_TRUE(answers[0].counted);
+  }
+}
+
+TEST(EsyncWorker, ItSaysWhichResultsItHasAndWhichItDoubts) {
+  EsyncWorker worker(0, /*blocking=*/true, 1_ms);
+  const WorkerSet behind = WorkerSet::all(1);
+  const auto round = [&](bool well) {
+    EXPECT_EQ(worker.next({}).kind, Task::Kind::kAsk);
+    EXPECT_EQ(worker.next({}).kind, Task::Kind::kTrain);
+    worker.trained({}, 1_ms);
+    const Question q = worker.next({}).question;
+    Answer answer{Answer::Kind::kAggregate, 0, worker.round()};
+    answer.source = 3;
+    answer.behind = &behind;
+    answer.counted = true;
+    worker.answered({}, answer);
+    const Exchange e = worker.next({}).exchange;
+    EXPECT_EQ(e.source, 3);
+    EXPECT_EQ(e.behind, &behind);
+    EXPECT_TRUE(e.counted);
+    if (well) {
+      worker.exchanged({});
+    } else {
+      worker.exchange_failed({});
+    }
+    return q;
+  };
+  EXPECT_EQ(round(true).applied, -1);
+  EXPECT_EQ(round(false).applied, 0);
+  const Question q = round(true);
+  EXPECT_EQ(q.applied, 0);
+  EXPECT_EQ(q.doubted, 1);
+  EXPECT_EQ(round(true).doubted, -1);
+}
+
 // A program may not be able to give up what runs.
 TEST(Esync, AnIterationThatIsEndedThoughAllOthersAreReadyCounts) {
   EsyncWorker worker(0, /*blocking=*/false, 1_ms);

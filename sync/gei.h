@@ -27,6 +27,9 @@ struct Thresholds {
   Iteration staleness = 18;  // s: iterations behind the newest one
   int proportion = 6;        // p: colayers of the iteration that must be merged for the rest to be let in
   AtBound at_bound = AtBound::kDrop;
+  // Mode wait: so many percent of the living workers are enough, once the others are unusually late (quorum.h)...
+  int quorum = 100;
+  int absences = 18;  // ...but so many steps in a row go on without the same one, and then it is waited for
 
   static Thresholds canary(Iteration s, int p) { return {s, p, AtBound::kDrop}; }
   static Thresholds bsp(int colayers) { return {0, colayers, AtBound::kWait}; }

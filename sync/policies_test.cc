@@ -38,7 +38,9 @@ constexpr const char* kAll[] = {"bsp",
 
 TEST(PolicyName, EveryNameReadsAsItIsWritten) {
   for (const char* text : {"bsp",
+                           "bsp:quorum=75",
                            "ssp:3",
+                           "ssp:3,quorum=60,absences=4",
                            "asp",
                            "canary:s=18,p=6",
                            "canary:s=2,p=0,linger=5000000ns",

@@ -75,8 +75,8 @@ struct Question {
   std::int64_t number = 0;   // round or group
   Iteration iterations = 0;  // k: local iterations in this round
   Nanos capability;          // c: time of an iteration, with the question's round trip
-  // kArrived, of the rounds that exchange the same partition: the last one whose result this worker has, and a later
-  // one that failed here and may have succeeded elsewhere; -1: there is none.
+  // Of the rounds that exchange the same partition: the last one whose result this worker has, and a later one that
+  // failed here and may have succeeded elsewhere; -1: there is none.
   std::int64_t applied = -1;
   std::int64_t doubted = -1;
   bool unsure = false;  // an exchange has failed here, of whatever partition, and no later one has made up for it
@@ -155,6 +155,8 @@ class Coordinator {
   // When it wants to be asked without any event: expire(). Nanos::max() if never.
   virtual Nanos next_deadline() const { return Nanos::max(); }
   virtual void expire(Nanos, Answers*) {}
+  // Answer::counted of the last exchange that was decided on, for a worker that leaves and was not told of it.
+  virtual bool counted(int) const { return false; }
   // Takes over from another coordinator, whose state went with it: one call for each worker that is known, and then
   // recalled(), which answers what is open. Workers of whom one hears later come the same way, again with recalled().
   virtual void recall(Nanos, const Recollection&) {}

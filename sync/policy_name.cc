@@ -24,8 +24,8 @@ struct Name {
 };
 
 constexpr Name kNames[] = {
-    {"bsp", Kind::kBsp, "linger", false},
-    {"ssp", Kind::kSsp, "s,linger", true},
+    {"bsp", Kind::kBsp, "quorum,absences,linger", false},
+    {"ssp", Kind::kSsp, "s,quorum,absences,linger", true},
     {"asp", Kind::kAsp, "linger", false},
     {"canary", Kind::kCanary, "s,p,linger", false},
     {"ps", Kind::kPs, "", false},
@@ -108,7 +108,9 @@ Status read_option(std::string_view key, std::string_view text, PolicySpec* spec
   if (key == "inter-intra") return read(key, text, 0, 1, &spec->inter_intra);
   if (key == "h") return read(key, text, 1, 1'000'000, &spec->local_steps.steps);
   if (key == "fragments") return read(key, text, 1, 1024, &spec->local_steps.fragments);
-  if (key == "quorum") return read(key, text, 1, 100, &spec->local_steps.quorum_percent);
+  if (key == "quorum")
+    return read(key, text, 1, 100, spec->is_session() ? &spec->quorum : &spec->local_steps.quorum_percent);
+  if (key == "absences") return read(key, text, 1, 1 << 20, &spec->absences);
   if (key == "overlap") return read(key, text, 0, 1'000'000, &spec->local_steps.overlap);
   if (key == "mix") return read_rate(key, text, 1, &spec->local_steps.mix.emplace());
   if (key == "momentum") return read_rate(key, text, 1, &spec->local_steps.outer_momentum);
@@ -125,15 +127,20 @@ std::string spaced(std::string_view list) {
 }  // namespace
 
 Thresholds PolicySpec::thresholds(int colayers) const {
+  const auto with_quorum = [this](Thresholds t) {
+    t.quorum = quorum;
+    t.absences = absences;
+    return t;
+  };
   switch (kind) {
     case Kind::kSsp:
-      return Thresholds::ssp(staleness, colayers);
+      return with_quorum(Thresholds::ssp(staleness, colayers));
     case Kind::kAsp:
       return Thresholds::asp(colayers);
     case Kind::kCanary:
       return Thresholds::canary(staleness, proportion);
     default:
-      return Thresholds::bsp(colayers);
+      return with_quorum(Thresholds::bsp(colayers));
   }
 }
 
@@ -212,6 +219,8 @@ std::string to_string(const PolicySpec& spec) {
     add_number("s", spec.staleness);
     add_number("p", spec.proportion);
   }
+  if (spec.quorum != standard.quorum) add_number("quorum", spec.quorum);
+  if (spec.absences != standard.absences) add_number("absences", spec.absences);
   if (spec.is_session() && spec.linger) add("linger=" + std::to_string(spec.linger->count) + "ns");
   if (spec.kind == Kind::kAko && spec.parts != standard.parts) add_number("parts", spec.parts);
   if ((spec.kind == Kind::kEsync || spec.kind == Kind::kEsyncNonBlocking) && spec.outer_rate != standard.outer_rate) {

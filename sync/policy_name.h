@@ -5,6 +5,8 @@
 //   bsp                   every gradient of everybody, every iteration
 //   ssp:3                 bounded lead: nobody is more than s=3 iterations ahead
 //   asp                   nobody waits, nothing is dropped
+//                         both: quorum=75 percent of the workers are enough once the others are unusually late (100);
+//                         absences=18 steps in a row go on without the same one at most
 //   canary:s=18,p=6       beyond s iterations behind and with less than p colayers merged: drop and pull;
 //                         linger=5ms (default: a quarter of the median iteration) in all four
 //   ps, ps-async          parameter servers, in step or not
@@ -55,6 +57,8 @@ struct PolicySpec {
   Kind kind = Kind::kBsp;
   Iteration staleness = 18;
   int proportion = 6;
+  int quorum = Thresholds().quorum;      // bsp, ssp: percent
+  int absences = Thresholds().absences;  // likewise
   std::optional<Nanos> linger;
   int parts = 4;
   double outer_rate = 1.0;  // esync

@@ -5,32 +5,52 @@
 #include "base/check.h"
 
 namespace canarynet::sync {
+namespace {
 
-Quorum::Quorum(int workers, int percent, int slack_percent, Nanos slack_min)
-    : percent_(percent),
-      slack_percent_(slack_percent),
-      slack_min_(slack_min),
-      members_(WorkerSet::all(workers)),
-      here_(workers),
-      joined_(workers),
-      closed_{WorkerSet(workers), WorkerSet(workers)},
-      offset_(static_cast<std::size_t>(workers)) {
+constexpr int kUsualPercent = 50;
+
+}  // namespace
+
+ArrivalHistory::ArrivalHistory(int workers, int usual_percent)
+    : usual_percent_(usual_percent), late_(static_cast<std::size_t>(workers)) {
   sorted_.reserve(static_cast<std::size_t>(workers));
 }
 
-int Quorum::needed() const { return (members_.count() * percent_ + 99) / 100; }
+Nanos ArrivalHistory::patience(const WorkerSet& members, int percent) const {
+  constexpr std::size_t kHistory = 3;
+  constexpr int kSlackPercent = 150;
+  constexpr Nanos kSlackMin = 1_ms;
+  sorted_.clear();
+  for (int w = members.next(); w >= 0; w = members.next(w + 1)) {
+    const RunningMedian& late = late_[static_cast<std::size_t>(w)];
+    if (late.count() < kHistory) return Nanos::max();
+    sorted_.push_back(late.quantile(usual_percent_));
+  }
+  if (sorted_.empty()) return Nanos::max();
+  const auto at = sorted_.begin() + (quorum_of(members.count(), percent) - 1);
+  std::nth_element(sorted_.begin(), at, sorted_.end());
+  return std::max(*at * kSlackPercent / 100, *at + kSlackMin);
+}
+
+Quorum::Quorum(int workers, int percent)
+    : percent_(percent),
+      history_(workers, kUsualPercent),
+      members_(WorkerSet::all(workers)),
+      here_(workers),
+      joined_(workers),
+      closed_{WorkerSet(workers), WorkerSet(workers)} {}
 
 bool Quorum::arrive(Nanos now, int w, std::int64_t round) {
   if (!members_.has(w)) return false;
   if (round != round_) {
     // Of an older round only its end is remembered: who is later than one round counts as that late.
-    offset_[static_cast<std::size_t>(w)].add(now - last_opened_);
+    history_.note(w, now - last_opened_);
     return false;
   }
   if (here_.has(w)) return true;
   if (here_ == joined_) opened_ = now;
   here_.add(w);
-  offset_[static_cast<std::size_t>(w)].add(now - opened_);
+  history_.note(w, now - opened_);
   return true;
 }
 
@@ -50,25 +70,10 @@ void Quorum::leave(int w) {
   joined_.remove(w);
 }
 
-Nanos Quorum::usual() const {
-  constexpr std::size_t kHistory = 3;
-  sorted_.clear();
-  for (int w = members_.next(); w >= 0; w = members_.next(w + 1)) {
-    const RunningMedian& offset = offset_[static_cast<std::size_t>(w)];
-    if (offset.count() < kHistory) return Nanos::max();
-    sorted_.push_back(offset.median());
-  }
-  if (sorted_.empty()) return Nanos::max();
-  const auto at = sorted_.begin() + (needed() - 1);
-  std::nth_element(sorted_.begin(), at, sorted_.end());
-  return *at;
-}
-
 Nanos Quorum::next_deadline() const {
-  if (here_ == joined_ || percent_ >= 100 || here_.count() < needed()) return Nanos::max();
-  const Nanos time = usual();
-  if (time == Nanos::max()) return time;
-  return opened_ + std::max(time * slack_percent_ / 100, time + slack_min_);
+  if (here_ == joined_ || percent_ >= 100 || here_.count() < quorum_of(members_.count(), percent_)) return Nanos::max();
+  const Nanos patience = history_.patience(members_, percent_);
+  return patience == Nanos::max() ? patience : opened_ + patience;
 }
 
 bool Quorum::complete(Nanos now) const {

@@ -1,11 +1,12 @@
-// sync/quorum.h -- when a synchronous round goes on without its stragglers, with a deadline learnt from their history.
+// sync/quorum.h -- when a synchronous round goes on without its stragglers, with a deadline learnt from their history:
+// of a coordinator that all report to (Quorum), and the history alone, for workers that report to one another.
 //
 // Waiting for the first few of n workers is known from backup workers (Chen et al., "Revisiting Distributed Synchronous
 // SGD", 2016), with a number to choose by hand and every round cut off. Here a round is closed early only if it is
 // unusual: per worker the median is kept of how long after a round's first arrival it comes (also of late ones), and a
-// round that has its quorum waits until `slack_percent` of the time after which the quorum usually is there. So whoever
-// usually comes with the others may jitter, and whoever never does holds up nobody. Without history everybody is waited
-// for.
+// round that has its quorum waits until half as long again as the time after which the quorum usually is there. So
+// whoever usually comes with the others may jitter, and whoever never does holds up nobody. Without history everybody
+// is waited for.
 //
 // One owner thread; nothing allocates after construction.
 #pragma once
@@ -19,10 +20,30 @@
 
 namespace canarynet::sync {
 
+// So many of the living are `percent` of them.
+constexpr int quorum_of(int living, int percent) { return (living * percent + 99) / 100; }
+
+// How long after the first one each worker usually comes.
+class ArrivalHistory {
+ public:
+  // What a worker usually takes is what `usual_percent` of its last arrivals were not above.
+  ArrivalHistory(int workers, int usual_percent);
+
+  void note(int w, Nanos late) { late_[static_cast<std::size_t>(w)].add(late); }
+  // How long after a first arrival the others are waited for where `percent` of the members are enough: half as long
+  // again as until that many usually are there. Nanos::max(): of some member too little is known.
+  Nanos patience(const WorkerSet& members, int percent) const;
+
+ private:
+  int usual_percent_;
+  std::vector<RunningMedian> late_;    // per worker
+  mutable std::vector<Nanos> sorted_;  // scratch
+};
+
 class Quorum {
  public:
   // `percent` of the living workers are a quorum, rounded up; 100 waits for all, always.
-  Quorum(int workers, int percent, int slack_percent = 150, Nanos slack_min = 1_ms);
+  Quorum(int workers, int percent);
 
   std::int64_t round() const { return round_; }
   // Worker w is here for `round`. False: too late, that round is closed.
@@ -44,22 +65,15 @@ class Quorum {
   const WorkerSet& members() const { return members_; }
 
  private:
-  int needed() const;
-  // After which time the quorum usually is complete; Nanos::max() without history.
-  Nanos usual() const;
-
   int percent_;
-  int slack_percent_;
-  Nanos slack_min_;
+  ArrivalHistory history_;
   std::int64_t round_ = 0;
   Nanos opened_;       // first arrival of this round
   Nanos last_opened_;  // of the round before, for those who come late
   WorkerSet members_;
   WorkerSet here_;
-  WorkerSet joined_;                   // of those
-  WorkerSet closed_[2];                // of the last two rounds
-  std::vector<RunningMedian> offset_;  // per worker
-  mutable std::vector<Nanos> sorted_;  // scratch
+  WorkerSet joined_;     // of those
+  WorkerSet closed_[2];  // of the last two rounds
 };
 
 }  // namespace canarynet::sync

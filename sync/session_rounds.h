@@ -20,11 +20,21 @@
 // every colayer once per iteration, then calls step(). A round's value is scaled by 1/n, not by the number of its
 // contributors (noise 0.017 against 0.108 with one to three contributors per round).
 //
+// Mode wait with a quorum: a step goes on without whoever is late, once the quorum is there and a deadline has passed
+// that all learn alike: each gradient says, in the last colayer's round, how long after the first one of its iteration
+// it was pushed (quorum.h). Where rounds are joined with data only (s = 0), the library of a worker that is late by as
+// much joins without. The late gradient goes with whatever round comes next, and its worker then with the newest
+// iteration, so a slow worker makes fewer iterations than the others and none is lost. That some worker's every
+// iteration is late holds up nobody; `absences` bounds how many steps in a row go on without the same one.
+// docs/decisions/0070-steps-that-go-on-without-stragglers.md.
+//
 // One owner thread. Nothing allocates after construction, nothing throws; foreign values (what pieces say, what
 // survivors report) are judged, and the caller's own mistakes have results of their own.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -33,12 +43,16 @@
 #include "base/units.h"
 #include "sync/contributors.h"
 #include "sync/gei.h"
+#include "sync/quorum.h"
 #include "sync/running_median.h"
 
 namespace canarynet::sync {
 
 class SessionRounds {
  public:
+  // Where a worker says up to which iteration none of its gradients is to come: it has finished.
+  static constexpr Iteration kNoMore = std::numeric_limits<Iteration>::max();
+
   struct Options {
     int worker = 0;
     int workers = 1;
@@ -69,16 +83,21 @@ class SessionRounds {
   Push push(Nanos now, int z);
 
   enum class Step {
-    kEntered,   // take the backlog, apply it, and begin iteration()
-    kBlocked,   // at the bound, mode wait: ask again after the next commit
+    kEntered,   // take the backlog, apply it, and begin iteration(): the next one, or the newest after others went on
+    kBlocked,   // at the bound, mode wait: ask again after the next commit, and at step_deadline()
     kOvertime,  // pull, then adopt(); all accumulators are to be cleared
     kUnpushed,  // not before every colayer has been pushed
   };
   Step step(Nanos now);
+  // When a step that is blocked may go on without those who are late, if nothing else happens; Nanos::max() if never.
+  Nanos step_deadline() const { return blocked_ && !frozen_ ? waits_until_ : Nanos::max(); }
 
   // This worker pushes no more, and from now on joins every round without data. Others in mode wait may run on to the
-  // last iteration that it did not drop; beyond that it has to leave the session, as if it had died.
+  // last iteration that it did not drop; beyond that it has to leave the session, as if it had died. With a quorum it
+  // has left out iterations that they may wait for, and opens a last round of each colayer to say that none will come.
   void finish() { finished_ = true; }
+  // The end of colayer z has been told where it has to be.
+  bool settled(int z) const { return !finished_ || !has_quorum() || merged(options_.worker, z) == kNoMore; }
 
   // A result that step() hands out, or the sum of several neighbouring ones.
   struct Backlog {
@@ -107,13 +126,13 @@ class SessionRounds {
     kIgnore,  // of another round or epoch
   };
   // A piece of colayer z came; what it says (sub_header.h) has been validated.
-  Piece arrive(int z, std::uint32_t epoch, std::uint32_t round, Iteration newest, int source,
+  Piece arrive(Nanos now, int z, std::uint32_t epoch, std::uint32_t round, Iteration newest, int source,
                Iteration source_iteration);
 
   // A notice came that a round of z was opened: as arrive(), but there is nothing to keep.
-  void opened(int z, std::uint32_t epoch, std::uint32_t round, Iteration newest, int source,
+  void opened(Nanos now, int z, std::uint32_t epoch, std::uint32_t round, Iteration newest, int source,
               Iteration source_iteration) {
-    arrive(z, epoch, round, newest, source, source_iteration);
+    arrive(now, z, epoch, round, newest, source, source_iteration);
   }
 
   // A colayer whose next round is to be joined now; -1 if there is none.
@@ -126,6 +145,8 @@ class SessionRounds {
     IterationRange tags;       // empty: null pieces
     bool opens = false;        // nobody else's piece was here: the others may need a notice
     bool discard_acc = false;  // what waited is beyond the bound: acc is cleared, its gradients are counted as dropped
+    Nanos late;                // the last colayer's newest gradient, after the first one of its iteration
+    Iteration settled = 0;     // without tags: up to here no gradient of this worker is to come in z
   };
   // Joins the next round of z, which due() named: in = acc, acc = 0, for the whole colayer at once.
   Input join(Nanos now, int z);
@@ -138,6 +159,12 @@ class SessionRounds {
   };
   // All segments of z's running round are here and all carry `set`. last = value, in is forgotten.
   Commit commit(Nanos now, int z, const Contributors& set);
+  // What the round said of worker j besides, before its commit(): the iteration that it was in when it joined, and of a
+  // gradient in the last colayer how late it was.
+  void hear(int j, Iteration iteration);
+  void hear_late(int j, Nanos late) { history_.note(j, late); }
+  // And of one that joined without data, up to which iteration nothing of it is to come.
+  void hear_settled(int j, int z, Iteration settled);
 
   // --- Deaths ---
 
@@ -186,8 +213,10 @@ class SessionRounds {
   // The last iteration of which a gradient of worker j is in a committed round of any colayer; 0: none.
   Iteration last_merged(int j) const;
 
-  std::uint64_t dropped() const { return dropped_; }  // gradients, one per iteration and colayer
-  std::uint64_t ignored() const { return ignored_; }  // pieces
+  std::uint64_t dropped() const { return dropped_; }    // gradients, one per iteration and colayer
+  std::uint64_t ignored() const { return ignored_; }    // pieces
+  std::uint64_t went_on() const { return went_on_; }    // steps, without somebody
+  std::uint64_t was_late() const { return was_late_; }  // steps of this worker, after others had gone on without it
 
  private:
   struct Colayer {
@@ -196,6 +225,11 @@ class SessionRounds {
     bool wanted = false;  // a piece of `round` is here, which is not joined
     bool boxed = false;   // pieces of round + 1 are here
     bool pushed = false;  // in this iteration
+    // Since when `round` was open with a gradient of an iteration that this worker owes one of; Nanos::max(): it is not
+    // known to be. And who opened the round after it, and when.
+    Nanos awaited_since = Nanos::max();
+    int boxed_by = -1;
+    Nanos boxed_at;
     IterationRange acc;
     Nanos acc_since;
     IterationRange in;
@@ -206,13 +240,29 @@ class SessionRounds {
   Colayer& colayer(int z) { return colayers_[static_cast<std::size_t>(z)]; }
   const Colayer& colayer(int z) const { return colayers_[static_cast<std::size_t>(z)]; }
   bool beyond_bound(Iteration t) const;
-  bool only_with_data() const { return thresholds_.at_bound == AtBound::kWait && thresholds_.staleness == 0; }
-  // The last iteration of worker j whose gradient of colayer z is in a committed round.
+  bool waits() const { return thresholds_.at_bound == AtBound::kWait; }
+  bool only_with_data() const { return waits() && thresholds_.staleness == 0; }
+  bool has_quorum() const { return waits() && thresholds_.quorum < 100; }
+  // The last iteration of worker j whose gradient of colayer z is in a committed round, or will be in none.
   Iteration& merged(int j, int z) { return merged_[static_cast<std::size_t>(j * options_.colayers + z)]; }
   Iteration merged(int j, int z) const { return merged_[static_cast<std::size_t>(j * options_.colayers + z)]; }
   // Mode wait: the member whose gradient of z step() waits for; -1: nobody's.
   int awaited(int z) const;
   bool missing(int z) const { return awaited(z) >= 0; }
+  // Iterations of worker j that are in committed rounds with all their colayers, or will be in none.
+  Iteration complete(int j) const { return complete_[static_cast<std::size_t>(j)]; }
+  // The iteration that the furthest worker is in, or about to enter.
+  Iteration ahead() const { return std::max(index_.newest(), furthest_ + 1); }
+  // Others have gone on without this worker.
+  bool left_behind() const { return has_quorum() && ahead() > iteration_ + thresholds_.staleness + 1; }
+  bool may_enter(Nanos now);
+  bool note_complete(int j);  // whether it has changed
+  // A gradient of iteration t of the last colayer exists. The ring keeps when that was first known of each iteration.
+  void note_first(Iteration t, Nanos now);
+  Nanos first_of(Iteration t) const;
+  void note_opening(Nanos now, int z, int source);
+  // When the next round of z is joined without this worker's gradient.
+  Nanos cut_at(const Colayer& c) const;
   void drop(IterationRange* range);
   void go_overtime();
   void enter(Nanos now, Iteration t);
@@ -225,16 +275,27 @@ class SessionRounds {
   std::vector<Colayer> colayers_;
   std::vector<Iteration> merged_;
   std::vector<Iteration> seen_;
+  std::vector<Iteration> complete_;
+  std::vector<int> absences_;  // steps in a row that went on without each worker
+  Iteration furthest_ = 0;     // the largest complete() of a member
+  ArrivalHistory history_;
+  std::vector<Nanos> first_;
+  Iteration newest_first_ = 0;  // the newest iteration in the ring
+  Nanos late_;                  // the newest own gradient of the last colayer
+  Nanos waits_until_ = Nanos::max();
   Iteration iteration_ = 0;
   Nanos entered_at_;
   bool measured_ = false;  // this iteration's duration is noted
   bool blocked_ = false;
+  bool awaits_itself_ = false;  // blocked until its own gradients have come back
   bool overtime_ = false;
   bool frozen_ = false;
   bool finished_ = false;
   RunningMedian iteration_time_;
   std::uint64_t dropped_ = 0;
   std::uint64_t ignored_ = 0;
+  std::uint64_t went_on_ = 0;
+  std::uint64_t was_late_ = 0;
 };
 
 }  // namespace canarynet::sync

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <queue>
 #include <set>
@@ -95,6 +96,7 @@ class SessionToy {
   int pulls() const { return pulls_; }
   int notices() const { return notices_sent_; }
   int stalls() const { return stalls_; }
+  int went_on() const { return went_on_; }  // steps, without somebody
   std::uint32_t rounds(int z) const { return static_cast<std::uint32_t>(log_[static_cast<std::size_t>(z)].size()); }
   const Contributors& contributors(int z, std::uint32_t round) const {
     return log_[static_cast<std::size_t>(z)][round - 1].set;
@@ -116,16 +118,21 @@ class SessionToy {
     int source;
     std::vector<std::uint8_t> sub_header;
     Sum value;
+    std::map<int, Nanos> late;         // of the contributors
+    std::map<int, Iteration> settled;  // of the others
   };
   struct Partial {
     int awaited = 0;
     bool done = false;
     Sum sum = 0;
     Contributors set;
+    std::map<int, Nanos> late;
+    std::map<int, Iteration> settled;
   };
   struct Entry {  // of the log
     Contributors set;
     std::vector<Sum> value;
+    std::map<int, Iteration> settled;
   };
   struct Colayer {
     std::vector<Sum> acc, in, last, parameters;
@@ -148,8 +155,10 @@ class SessionToy {
     std::vector<Colayer> colayers;
     bool waits = false;  // blocked in step()
     bool frozen = false;
+    bool finished = false;
     std::uint64_t pushes = 0;
-    std::uint64_t life = 0;  // iterations begun: events of an older one are void
+    std::map<int, std::pair<Iteration, int>> absences;  // by worker: the last iteration of it, steps without it
+    std::uint64_t life = 0;                             // iterations begun: events of an older one are void
     Nanos deadline = Nanos::max();
   };
   Worker& at(int w) { return workers_[static_cast<std::size_t>(w)]; }
@@ -241,7 +250,11 @@ class SessionToy {
     const std::uint64_t life = ++me.life;
     me.waits = false;
     newest_ = std::max(newest_, me.rounds.iteration());
-    if (me.rounds.iteration() > o_.iterations) return me.rounds.finish();
+    if (me.rounds.iteration() > o_.iterations) {
+      me.rounds.finish();
+      me.finished = true;
+      return start_due(w);
+    }
     const Nanos mean = o_.compute.empty() ? 10_ms : o_.compute[static_cast<std::size_t>(w)];
     const Nanos took = mean / 2 + some(mean);
     for (int z = 0; z < o_.colayers; ++z) {
@@ -282,7 +295,10 @@ class SessionToy {
     const Iteration t = me.rounds.iteration();
     switch (me.rounds.step(now_)) {
       case SessionRounds::Step::kEntered:
-        EXPECT_EQ(me.rounds.iteration(), t + 1);
+        if (o_.thresholds.quorum == 100 || o_.thresholds.at_bound == AtBound::kDrop) {
+          EXPECT_EQ(me.rounds.iteration(), t + 1);
+        }
+        EXPECT_GT(me.rounds.iteration(), t);
         ++iterations_done_;
         for (int z = 0; z < o_.colayers; ++z) take_backlog(w, z);
         if (me.rounds.thresholds().at_bound == AtBound::kWait && o_.switches.empty()) judge_wait(w, t);
@@ -291,6 +307,16 @@ class SessionToy {
         stalls_ += me.waits ? 0 : 1;
         me.waits = true;
         EXPECT_EQ(me.rounds.thresholds().at_bound, AtBound::kWait);
+        if (me.rounds.step_deadline() != Nanos::max()) {
+          judge_quorum(w, t);
+          schedule(std::max(now_, me.rounds.step_deadline()), [=, this, life = me.life] {
+            if (!live_.has(w) || at(w).life != life || !at(w).waits) return;
+            step(w);
+            if (at(w).life == life) {
+              EXPECT_GT(at(w).rounds.step_deadline(), now_) << "worker " << w << " waits for longer";
+            }
+          });
+        }
         return start_due(w);
       case SessionRounds::Step::kOvertime:
         clear_accumulators(w);
@@ -321,18 +347,59 @@ class SessionToy {
       ASSERT_EQ(at(w, z).parameters[static_cast<std::size_t>(g)], expected) << "worker " << w << " colayer " << z;
     }
   }
-  // Having entered t + 1, a worker has applied every live member's gradients up to t - s.
-  void judge_wait(int w, Iteration t) {
+  // The last iteration of j whose gradients w has been handed, of all colayers; with `settled`: or has been told that
+  // there are none.
+  Iteration handed(int w, int j, bool settled = false) const {
+    Iteration all = std::numeric_limits<Iteration>::max();
     for (int z = 0; z < o_.colayers; ++z) {
-      for (int j = live_.next(); j >= 0; j = live_.next(j + 1)) {
-        if (!at(w).rounds.members().has(j)) continue;
-        Iteration seen = 0;
-        for (std::uint32_t m = 1; m < at(w).rounds.applied_before(z); ++m)
-          seen = std::max(seen, contributors(z, m).of(j).last);
-        if (j == w) continue;
-        ASSERT_GE(seen, t - o_.thresholds.staleness) << "worker " << w << " after " << t << " of " << j;
+      Iteration seen = 0;
+      for (std::uint32_t m = 1; m < at(w).rounds.next_round(z); ++m) {
+        const Entry& entry = log_[static_cast<std::size_t>(z)][m - 1];
+        seen = std::max(seen, entry.set.of(j).last);
+        const auto said = entry.settled.find(j);
+        if (settled && said != entry.settled.end()) seen = std::max(seen, said->second);
       }
+      all = std::min(all, seen);
     }
+    return all;
+  }
+  // Members whose gradients up to t - s worker w lacks.
+  std::vector<int> absent(int w, Iteration t) const {
+    std::vector<int> out;
+    const WorkerSet& members = at(w).rounds.members();
+    for (int j = members.next(); j >= 0; j = members.next(j + 1)) {
+      if (j != w && handed(w, j, true) < t - o_.thresholds.staleness) out.push_back(j);
+    }
+    return out;
+  }
+  // Having entered t + 1, a worker has applied every live member's gradients up to t - s; with a quorum those of one,
+  // and the same one is absent for no more than so many steps in a row.
+  void judge_wait(int w, Iteration t) {
+    const std::vector<int> missing = absent(w, t);
+    went_on_ += missing.empty() ? 0 : 1;
+    if (o_.thresholds.quorum == 100) {
+      ASSERT_TRUE(missing.empty()) << "worker " << w << " after " << t << " without " << missing[0];
+      return;
+    }
+    judge_quorum(w, t);
+    std::map<int, std::pair<Iteration, int>>& absences = at(w).absences;
+    std::map<int, std::pair<Iteration, int>> now;
+    for (const int j : missing) {
+      const Iteration last = handed(w, j);
+      const auto before = absences.find(j);
+      now[j] = {last, before != absences.end() && before->second.first == last ? before->second.second + 1 : 1};
+      ASSERT_LE(now[j].second, o_.thresholds.absences) << "worker " << w << " after " << t << " without " << j;
+    }
+    // One that is there again may be absent again, and has not been heard of meanwhile.
+    for (const auto& [j, was] : absences) {
+      if (handed(w, j) == was.first) now.insert({j, was});
+    }
+    absences = now;
+  }
+  void judge_quorum(int w, Iteration t) const {
+    const int members = at(w).rounds.members().count();
+    const int there = members - static_cast<int>(absent(w, t).size());
+    EXPECT_GE(100 * there, o_.thresholds.quorum * members) << "worker " << w << " in " << t;
   }
   void pull(int w) {
     const std::uint64_t life = ++at(w).life;
@@ -417,7 +484,9 @@ class SessionToy {
     c.done = 0;
     for (int g = 0; g < o_.segments; ++g) {
       Partial& p = c.partial[static_cast<std::size_t>(g)];
-      p = {children(g, w), false, c.in[static_cast<std::size_t>(g)], Contributors(o_.workers)};
+      p = {children(g, w), false, c.in[static_cast<std::size_t>(g)], Contributors(o_.workers), {}, {}};
+      if (!input.tags.empty()) p.late[w] = input.late;
+      if (input.tags.empty()) p.settled[w] = input.settled;
       p.set.add(w, input.tags);
       if (input.tags.empty()) {
         EXPECT_EQ(p.sum, 0u);
@@ -444,7 +513,7 @@ class SessionToy {
   }
   void send(int from, int to, int z, int g, bool up) {
     const Partial& p = at(from, z).partial[static_cast<std::size_t>(g)];
-    Piece piece{z, g, up, at(from).rounds.epoch(), from, {}, p.sum};
+    Piece piece{z, g, up, at(from).rounds.epoch(), from, {}, p.sum, p.late, p.settled};
     const SubHeader header{.whole_set = true,
                            .colayer = static_cast<std::uint16_t>(z),
                            .round = at(from).rounds.next_round(z),
@@ -458,7 +527,7 @@ class SessionToy {
     });
   }
   void send_notice(int from, int to, int z) {
-    Piece piece{z, -1, true, at(from).rounds.epoch(), from, {}, 0};
+    Piece piece{z, -1, true, at(from).rounds.epoch(), from, {}, 0, {}, {}};
     const SubHeader header{.opening = true,
                            .colayer = static_cast<std::uint16_t>(z),
                            .round = at(from).rounds.next_round(z),
@@ -480,10 +549,10 @@ class SessionToy {
     ASSERT_EQ(decode(piece.sub_header, {o_.workers, o_.colayers, 0}, &header, &set, &used), nullptr);
     if (header.null) set.clear();
     if (header.opening) {
-      me.rounds.opened(piece.z, piece.epoch, header.round, header.newest, piece.source, header.iteration);
+      me.rounds.opened(now_, piece.z, piece.epoch, header.round, header.newest, piece.source, header.iteration);
       return start_due(w);
     }
-    switch (me.rounds.arrive(piece.z, piece.epoch, header.round, header.newest, piece.source, header.iteration)) {
+    switch (me.rounds.arrive(now_, piece.z, piece.epoch, header.round, header.newest, piece.source, header.iteration)) {
       case SessionRounds::Piece::kIgnore:
         EXPECT_TRUE(piece.epoch != me.rounds.epoch() || me.frozen) << "a piece of an impossible round";
         return;
@@ -497,10 +566,14 @@ class SessionToy {
         if (piece.up) {
           ASSERT_TRUE(p.set.unite(set)) << "a gradient twice in one sum";
           p.sum += piece.value;
+          p.late.insert(piece.late.begin(), piece.late.end());
+          p.settled.insert(piece.settled.begin(), piece.settled.end());
           if (--p.awaited == 0) reduced(w, piece.z, piece.segment);
         } else {
           p.sum = piece.value;
           p.set = set;
+          p.late = piece.late;
+          p.settled = piece.settled;
           finished(w, piece.z, piece.segment);
         }
       }
@@ -514,18 +587,23 @@ class SessionToy {
       ASSERT_TRUE(p.set == c.partial[0].set) << "the segments of a round carry different sets";
       value.push_back(p.sum);
     }
-    commit(w, z, c.partial[0].set, value);
+    for (const auto& [j, settled] : c.partial[0].settled) at(w).rounds.hear_settled(j, z, settled);
+    if (z == o_.colayers - 1) {
+      for (const auto& [j, late] : c.partial[0].late) at(w).rounds.hear_late(j, late);
+    }
+    commit(w, z, c.partial[0].set, value, c.partial[0].settled);
     if (testing::Test::HasFailure()) return;
     if (at(w).waits) step(w);
     start_due(w);
   }
-  void commit(int w, int z, const Contributors& set, const std::vector<Sum>& value) {
+  void commit(int w, int z, const Contributors& set, const std::vector<Sum>& value,
+              const std::map<int, Iteration>& settled = {}) {
     Worker& me = at(w);
     Colayer& c = at(w, z);
     const std::uint32_t round = me.rounds.next_round(z);
     auto& log = log_[static_cast<std::size_t>(z)];
     if (round == log.size() + 1) {
-      log.push_back({set, value});
+      log.push_back({set, value, settled});
       judge_round(z, round);
     }
     ASSERT_LE(round, log.size());
@@ -676,6 +754,7 @@ class SessionToy {
   int pulls_ = 0;
   int refused_ = 0;
   int stalls_ = 0;
+  int went_on_ = 0;
 };
 
 }  // namespace canarynet::sync

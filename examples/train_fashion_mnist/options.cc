@@ -26,7 +26,7 @@ constexpr const char* kHelp =
   --min-accuracy A    exit 1 when the test accuracy is below, such as 0.85 or 85 (per cent)
   --exchange-only N   no training: exchanges the same gradient N times and tells how long that takes
   --json FILE         figures for programs, written by rank 0, or the first one that is left
-  --sync POLICY       who waits for whom: bsp, ssp:3, asp, canary:s=18,p=6; or who averages parameters with whom:
+  --sync POLICY       who waits for whom: bsp, bsp:quorum=75, ssp:3, asp, canary:s=18,p=6; or who averages with whom:
                       esync, esync-nb, ripples:smart, ripples:random, ripples:static; or who exchanges what local
                       steps have changed: diloco:h=20,fragments=4,overlap=5 [none: all, with every gradient].
                       --steps counts iterations of each rank; with asp and canary those that all make on average
@@ -182,7 +182,8 @@ Parsed parse_options(const std::vector<std::string>& arguments) {
       if (given) return refuse(std::string(option) + ": there is no --sync");
     }
   } else {
-    const bool deltas = o.sync.rfind("diloco", 0) == 0;  // where a codec's errors come with the next one
+    // Where a codec's errors come with the next one.
+    const bool deltas = o.sync.rfind("diloco", 0) == 0 || o.sync.rfind("esync", 0) == 0;
     for (const auto& [given, option] : {std::pair{!o.codec.empty() && !deltas, "--codec"},
                                         {o.warm_up != 0, "--warm-up"},
                                         {o.codec_momentum != 0, "--codec-momentum"},

@@ -46,6 +46,8 @@ TEST(TrainOptions, DeltasOfLocalStepsMayHaveACodec) {
   const auto parsed = parse_options({"--sync=diloco:h=20", "--codec=int8"});
   ASSERT_EQ(parsed.exit_status, -1) << parsed.text;
   EXPECT_EQ(parsed.options.codec, "int8");
+  EXPECT_EQ(parse_options({"--sync=esync", "--codec=int8"}).exit_status, -1);
+  EXPECT_EQ(parse_options({"--sync=ripples:smart", "--codec=int8"}).exit_status, 2);
   EXPECT_EQ(parse_options({"--sync=diloco:h=20", "--codec=topk:0.1", "--warm-up=30"}).exit_status, 2);
 }
 

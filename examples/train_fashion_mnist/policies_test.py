@@ -57,6 +57,20 @@ class Policies(unittest.TestCase):
         waited = [worker["waited_s"] for worker in figures["workers"]]
         self.assertGreater(min(waited[0], waited[2]), 3 * waited[1])
 
+    def test_with_a_quorum_a_slow_rank_is_not_waited_for(self):
+        for policy in ("bsp:quorum=60", "ssp:2,quorum=60"):
+            with self.subTest(policy):
+                figures = self.train("--sync", policy, "--steps", "120", "--slow", "1:6x", "--pace", "5",
+                                     "--min-accuracy", "65")
+                first, slow, last = self.iterations(figures)
+                self.assertGreater(min(first, last), 100)
+                self.assertLess(slow, 70)
+                workers = figures["workers"]
+                self.assertGreater(workers[0]["went_on"], 40)
+                self.assertGreater(workers[1]["was_late"], 8)
+                self.assertEqual(sum(worker["dropped"] for worker in workers), 0)
+                self.assertLess(figures["apart"], 1e-5, "all have been handed the same sums")
+
     def test_asynchronous_ranks_leave_a_slow_one_behind(self):
         figures = self.train("--sync", "asp", "--steps", "60", "--slow", "1:4x", "--pace", "8", "--min-accuracy", "60")
         first, slow, last = self.iterations(figures)
@@ -82,10 +96,10 @@ class Policies(unittest.TestCase):
                 self.assertLess(figures["apart"], 0.5)
 
     def test_in_esync_fast_ranks_train_until_the_slow_one_is_ready(self):
-        for policy in ("esync", "esync-nb"):
-            with self.subTest(policy):
+        for policy, more in (("esync", ()), ("esync-nb", ()), ("esync", ("--codec", "int8"))):
+            with self.subTest(policy, more=more):
                 figures = self.train("--sync", policy, "--seconds", "4", "--slow", "1:5x", "--pace", "10",
-                                     "--min-accuracy", "60")
+                                     "--min-accuracy", "60", *more)
                 first, slow, last = self.iterations(figures)
                 self.assertGreater(min(first, last), 2 * slow)
                 exchanges = [worker["exchanges"] for worker in figures["workers"]]

@@ -41,6 +41,10 @@ std::string sync_text(const Options& options, const SyncFigures& figures, const 
                                           static_cast<int>(worker.failed))
                                  : format(", %d pulls, %d gradients of colayers dropped\n",
                                           static_cast<int>(worker.pulls), static_cast<int>(worker.dropped));
+    if (worker.went_on > 0 || worker.was_late > 0) {
+      text += format("           %d steps went on without somebody, %d of its own were too late\n",
+                     static_cast<int>(worker.went_on), static_cast<int>(worker.was_late));
+    }
   }
   text += format("test accuracy %.2f %% (%lld of %zu)\n", 100 * test.accuracy(), static_cast<long long>(test.correct),
                  test.images);
@@ -54,10 +58,11 @@ std::string sync_json(const Options& options, const SyncFigures& figures, const 
   const auto worker_json = [](const WorkerFigures& w) {
     return format(
         "{\"rank\": %d, \"iterations\": %d, \"seconds\": %.3f, \"waited_s\": %.3f, \"longest_wait_s\": %.4f, "
-        "\"pulls\": %d, \"dropped\": %d, \"exchanges\": %d, \"failed\": %d, \"loss\": %.5f}",
+        "\"pulls\": %d, \"dropped\": %d, \"went_on\": %d, \"was_late\": %d, \"exchanges\": %d, \"failed\": %d, "
+        "\"loss\": %.5f}",
         static_cast<int>(w.rank), static_cast<int>(w.iterations), w.seconds, w.waited, w.longest_wait,
-        static_cast<int>(w.pulls), static_cast<int>(w.dropped), static_cast<int>(w.exchanges),
-        static_cast<int>(w.failed), w.loss);
+        static_cast<int>(w.pulls), static_cast<int>(w.dropped), static_cast<int>(w.went_on),
+        static_cast<int>(w.was_late), static_cast<int>(w.exchanges), static_cast<int>(w.failed), w.loss);
   };
   return "{\"mode\": \"sync\", \"sync\": \"" + options.sync + "\", \"network\": \"" + options.network + "\",\n" +
          format(" \"test_accuracy\": %.4f, \"identical\": %s, \"parameters_hash\": \"%016llx\", \"apart\": %.3g,\n",

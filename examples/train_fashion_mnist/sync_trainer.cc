@@ -73,13 +73,17 @@ void SyncTrainer::train_in_session() {
   const canarynet::Rule rule = canarynet::Rule::parse(options_.sync);
   const bool waits = rule.at_bound == CANARY_AT_BOUND_WAIT;
   canarynet::Session session(group(), 1, counts_, rule, 0, 2, {}, CANARY_AT_DEATH_GO_ON);
-  const std::int64_t dropped_before = mine_.dropped;
+  const std::int64_t dropped_before = mine_.dropped, done_before = done_;
   const auto note = [&](const canary_session_result& result, double since) {
     waited_since(since);
     mine_.dropped = dropped_before + static_cast<std::int64_t>(result.dropped);
     workers_ = session.state().workers;
     merged_ += static_cast<std::int64_t>(result.gradients);
     if (result.overtime == 0) apply();
+  };
+  // Numbers of iterations, since a rank that others go on without leaves some out.
+  const auto count = [&](const canary_session_result& result) {
+    done_ = waits ? done_before + result.iteration - 1 : done_ + 1;
   };
   while (!over(waits)) {
     compute(session, waits);
@@ -93,12 +97,15 @@ void SyncTrainer::train_in_session() {
       ++mine_.pulls;
     }
     ++step_;
-    ++done_;
+    count(stepped);
     ++mine_.iterations;
     if (step_ % options_.report_every == 0) report();
   }
   const double since = now_ms();
   note(session.finish(sums_), since);
+  const canary_session_state state = session.state();
+  mine_.went_on += static_cast<std::int64_t>(state.went_on);
+  mine_.was_late += static_cast<std::int64_t>(state.was_late);
   session.close();
 }
 

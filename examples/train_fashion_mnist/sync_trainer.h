@@ -30,6 +30,8 @@ struct WorkerFigures {
   std::int64_t iterations = 0;
   std::int64_t dropped = 0;  // of its gradients, by iteration and colayer
   std::int64_t pulls = 0;
+  std::int64_t went_on = 0;    // steps, without somebody who was late
+  std::int64_t was_late = 0;   // steps that others did not wait for
   std::int64_t exchanges = 0;  // means over some ranks
   std::int64_t failed = 0;     // of them
   double seconds = 0;
@@ -89,7 +91,7 @@ class SyncTrainer {
   double start_ms_ = 0;
   int workers_ = 0;             // that live, as far as known
   std::size_t step_ = 0;        // iterations of this rank
-  std::int64_t done_ = 0;       // where steps wait: iterations that all have made
+  std::int64_t done_ = 0;       // where steps wait: iterations that all have made, or gone on without
   std::uint64_t exchange_ = 0;  // the last one's number
   bool beside_ = false;         // exchanges run beside iterations
   std::int64_t merged_ = 0;     // gradients in the parameters, by iteration and colayer

@@ -292,20 +292,26 @@ typedef struct canary_session_options {
   const uint32_t* codecs; /* one for each colayer, in place of `codec`; NULL: that one counts for all */
   int at_death;           /* an enum canary_at_death, equal for all workers */
   int reserved_2;         /* 0 */
+  /* Where at_bound is wait, part of the rule: `quorum` percent of the living workers are enough for a step, once the
+   * others are later than workers usually are, which is learnt from the gradients before. What comes late is summed in
+   * a later round, and its worker goes on with the newest iteration (docs/sync.md). 100: all are waited for. */
+  int quorum;
+  int absences; /* so many steps in a row go on without the same worker, then it is waited for: 1 to 2^20 */
 } canary_session_options;
 #define CANARY_SESSION_OPTIONS_INIT                                                                                  \
   {                                                                                                                  \
     sizeof(canary_session_options), 0, NULL, 0, CANARY_AT_BOUND_DROP, 18, 0, -1, 2, CANARY_LINGER_USUAL, 0, 0, NULL, \
-        CANARY_AT_DEATH_END, 0                                                                                       \
+        CANARY_AT_DEATH_END, 0, 100, 18                                                                              \
   }
-/* Sets at_bound, staleness, proportion and linger to the rule of this name: "bsp", "ssp:3", "asp", "canary:s=18,p=6",
- * each with ",linger=5ms" if wanted (docs/sync.md has the names). Pure: needs no context. CANARY_INVALID_ARGUMENT says
- * what is wrong with the text; policies that are no sessions ("esync") are refused, too. */
+/* Sets at_bound, staleness, proportion, linger, quorum and absences to the rule of this name: "bsp", "ssp:3", "asp",
+ * "canary:s=18,p=6", each with ",linger=5ms" if wanted, and "bsp:quorum=75" (docs/sync.md has the names). Pure: needs
+ * no context. CANARY_INVALID_ARGUMENT says what is wrong with the text; policies that are no sessions ("esync") are
+ * refused, too. */
 CANARY_API enum canary_status canary_session_rule(const char* name, canary_session_options* options);
 /* What a step has handed out. Begin with CANARY_SESSION_RESULT_INIT. */
 typedef struct canary_session_result {
   size_t struct_size; /* sizeof(canary_session_result) */
-  int64_t iteration;  /* that this worker is in now, from 1 */
+  int64_t iteration;  /* that this worker is in now, from 1; with a quorum numbers may be left out */
   int64_t newest;     /* that any worker is known to have entered */
   int64_t oldest;     /* iteration among the gradients in the sums; 0: there are none */
   uint64_t gradients; /* in the sums, one per worker, iteration and colayer */
@@ -329,7 +335,7 @@ CANARY_API enum canary_status canary_session_colayers(canary_group* group, const
 /* Blocks until all members have opened it, for at most CANARY_ENTRY_LIMIT: members with another number are not there
  * (CANARY_ENTRY_TIMEOUT), and layouts, codecs or at_death that differ are CANARY_MISMATCH. It takes 2 + backlog times
  * the memory of the colayers (once more with a codec, and once or with a codec twice more where it goes on after
- * deaths) and of 12 bytes per rank and colayer, and an index of a bit per rank, colayer and row (2 x staleness_max + 2
+ * deaths) and of 16 bytes per rank and colayer, and an index of a bit per rank, colayer and row (2 x staleness_max + 2
  * rows or so). */
 CANARY_API enum canary_status canary_session_open(canary_group* group, const canary_session_options* options,
                                                   canary_session** session);
@@ -356,7 +362,7 @@ CANARY_API enum canary_status canary_session_pull(canary_session* session, float
  * is left: afterwards all workers have been handed the same gradients. */
 CANARY_API enum canary_status canary_session_finish(canary_session* session, float* sums, size_t count,
                                                     canary_session_result* result, canary_op** op);
-/* Takes at_bound, staleness, proportion and linger of `options` from now on, for this worker. */
+/* Takes at_bound, staleness, proportion, linger, quorum and absences of `options` from now on, for this worker. */
 CANARY_API enum canary_status canary_session_set(canary_session* session, const canary_session_options* options);
 /* What is known here. */
 typedef struct canary_session_state {
@@ -371,6 +377,8 @@ typedef struct canary_session_state {
   uint64_t bytes;     /* that the session's buffers take */
   int32_t workers;    /* that are not known to be dead */
   int32_t reserved;
+  uint64_t went_on;  /* steps of this worker that went on without somebody who was late */
+  uint64_t was_late; /* its steps that ended after others had gone on without it */
 } canary_session_state;
 CANARY_API enum canary_status canary_session_read(canary_session* session, canary_session_state* state);
 /* A row of the index: the members whose gradient of this iteration and colayer has been exchanged, rank r as bit r % 64

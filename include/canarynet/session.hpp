@@ -27,17 +27,21 @@ struct Rule {
   std::int64_t staleness = 18;
   int proportion = -1;  // colayers; -1: all
   std::optional<std::chrono::nanoseconds> linger = {};
+  int quorum = 100;   // percent of the workers that are enough, once the others are unusually late
+  int absences = 18;  // steps in a row that go on without the same worker
 
   static Rule canary(std::int64_t s, int p) { return {CANARY_AT_BOUND_DROP, s, p}; }
   static Rule bsp() { return {CANARY_AT_BOUND_WAIT, 0}; }
   static Rule ssp(std::int64_t s) { return {CANARY_AT_BOUND_WAIT, s}; }
   static Rule asp() { return {CANARY_AT_BOUND_DROP, CANARY_STALENESS_UNBOUNDED}; }
-  // By its name, as "canary:s=18,p=6"; see canary_session_rule.
+  // By its name, as "canary:s=18,p=6" or "bsp:quorum=75"; see canary_session_rule.
   static Rule parse(const std::string& name) {
     canary_session_options options = CANARY_SESSION_OPTIONS_INIT;
     check(canary_session_rule(name.c_str(), &options));
     Rule rule{static_cast<canary_at_bound>(options.at_bound), options.staleness, options.proportion};
     if (options.linger != CANARY_LINGER_USUAL) rule.linger = std::chrono::nanoseconds(options.linger);
+    rule.quorum = options.quorum;
+    rule.absences = options.absences;
     return rule;
   }
 };
@@ -133,6 +137,8 @@ class Session {
     out.at_bound = rule.at_bound;
     out.staleness = rule.staleness;
     out.proportion = rule.proportion;
+    out.quorum = rule.quorum;
+    out.absences = rule.absences;
     if (rule.linger) out.linger = rule.linger->count();
     return out;
   }

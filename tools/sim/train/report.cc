@@ -16,6 +16,7 @@ std::string slow_of(const TrainOptions& o) {
     text += text.empty() ? ", slow: " : ", ";
     text += slow.added > 0 ? printed("worker %d +%gx", slow.worker, slow.added)
                            : printed("worker %d %gx", slow.worker, slow.factor);
+    if (slow.share < 1) text += printed(" in %g %% of its iterations", 100 * slow.share);
   }
   return text;
 }

@@ -2,23 +2,21 @@
 
 #include <algorithm>
 
+#include "engine/session.h"
+
 namespace canarynet::sim {
 namespace {
 
 constexpr std::uint64_t kNumber = 1;  // in the world, which has no other
 // Results of a colayer that are kept apart, as a program has it that does not ask for another number.
-constexpr std::uint64_t kBacklog = 2;
+constexpr int kBacklog = 2;
 
 std::vector<std::uint64_t> words_of(const Sessions::Options& o, const std::vector<Slice>& slices) {
-  const sync::Thresholds& t = o.thresholds;
-  const bool unbounded = t.staleness == sync::Thresholds::kUnbounded;
-  std::vector<std::uint64_t> words(port::kSessionHead);
-  words[port::kStaleness] = unbounded ? port::kUnboundedStaleness : static_cast<std::uint64_t>(t.staleness);
-  words[port::kProportion] = static_cast<std::uint64_t>(t.proportion);
-  words[port::kWaits] = t.at_bound == sync::AtBound::kWait ? 1 : 0;
-  words[port::kLinger] = o.linger ? static_cast<std::uint64_t>(o.linger->count) : port::kUsualLinger;
-  words[port::kStalenessMax] = unbounded ? 0 : static_cast<std::uint64_t>(t.staleness);
-  words[port::kBacklog] = kBacklog;
+  sync::SessionRounds::Options rounds;
+  rounds.thresholds = o.thresholds;
+  rounds.linger = o.linger;
+  rounds.backlog_max = kBacklog;
+  std::vector<std::uint64_t> words = Session::words_of(rounds, /*goes_on=*/false);
   for (const Slice& slice : slices) {
     words.push_back(slice.size);
     words.push_back(o.codec);

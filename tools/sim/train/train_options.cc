@@ -17,6 +17,14 @@ constexpr double kLossMax = 50;  // percent
 
 Status invalid(const std::string& text) { return {CANARY_INVALID_ARGUMENT, text}; }
 
+// A number that is not negative, with `unit` behind it.
+bool read_number(std::string_view text, char unit, double* value) {
+  if (!text.ends_with(unit)) return false;
+  text.remove_suffix(1);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return error == std::errc() && end == text.data() + text.size() && !text.empty() && *value >= 0;
+}
+
 }  // namespace
 
 std::string TrainTopology::name() const {
@@ -56,22 +64,25 @@ Result<TrainTopology> parse_topology(std::string_view text) {
 
 Result<std::vector<Slowness>> parse_slow(std::string_view text, int workers) {
   const Status wrong = invalid(
-      "WORKER:5x (five times as slow) or WORKER:+5x (sleeps five iterations more), workers "
-      "from 0 to " +
+      "WORKER:5x (five times as slow) or WORKER:+5x (sleeps five iterations more), with @10% in a tenth of its "
+      "iterations, workers from 0 to " +
       std::to_string(workers - 1));
   std::vector<Slowness> slow;
   for (std::string_view one : split(text)) {
     const std::size_t colon = one.find(':');
-    if (colon == std::string_view::npos || !one.ends_with('x')) return wrong;
+    if (colon == std::string_view::npos) return wrong;
+    double percent = 100;
+    if (const std::size_t at = one.find('@'); at != std::string_view::npos) {
+      if (!read_number(one.substr(at + 1), '%', &percent) || percent == 0 || percent > 100) return wrong;
+      one = one.substr(0, at);
+    }
     const auto worker = tools::whole(one.substr(0, colon), 0, workers - 1);
-    std::string_view amount = one.substr(colon + 1, one.size() - colon - 2);
+    std::string_view amount = one.substr(colon + 1);
     const bool added = amount.starts_with('+');
     if (added) amount.remove_prefix(1);
     double value = 0;
-    const auto [end, error] = std::from_chars(amount.data(), amount.data() + amount.size(), value);
-    const bool read = error == std::errc() && end == amount.data() + amount.size() && !amount.empty();
-    if (!worker || !read || !(value >= 0) || value > kSlowMax || (!added && value == 0)) return wrong;
-    slow.push_back({*worker, added ? 1 : value, added ? value : 0});
+    if (!worker || !read_number(amount, 'x', &value) || value > kSlowMax || (!added && value == 0)) return wrong;
+    slow.push_back({*worker, added ? 1 : value, added ? value : 0, percent / 100});
   }
   if (slow.empty()) return wrong;
   return slow;

@@ -15,11 +15,13 @@
 
 namespace canarynet::sim {
 
-// Of one worker: an iteration takes `factor` times the profile's seconds, and `added` of them more in which it sleeps.
+// Of one worker: an iteration takes `factor` times the profile's seconds, and `added` of them more in which it sleeps;
+// or, with a share below 1, this share of its iterations does, drawn at random.
 struct Slowness {
   int worker = 0;
   double factor = 1;
   double added = 0;
+  double share = 1;
 };
 
 // A NIC that loses this share of all packets, out and in.
@@ -77,7 +79,8 @@ struct TrainOptions {
 
 // "flat", "flat:2" (NICs), "mesh", "bcube:3,2"; an error says what there is.
 Result<TrainTopology> parse_topology(std::string_view text);
-// "3:5x" (five times as slow), "3:+5x" (five iterations of sleep added), several with commas.
+// "3:5x" (five times as slow), "3:+5x" (five iterations of sleep added), "3:5x@10%" (in a tenth of its iterations),
+// several with commas.
 Result<std::vector<Slowness>> parse_slow(std::string_view text, int workers);
 // "1:10%" (NIC 1 of every host), "3.1:10%" (of host 3), several with commas. Whether the NICs exist is check()'s.
 Result<std::vector<LossyNic>> parse_lossy(std::string_view text);

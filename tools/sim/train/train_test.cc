@@ -134,14 +134,20 @@ TEST(TrainOptions, LossyNicsAreReadForAllHostsAndForOne) {
 }
 
 TEST(TrainOptions, SlowWorkersAreReadInBothWays) {
-  const auto slow = parse_slow("3:5x,0:+2.5x", 9).value();
-  ASSERT_EQ(slow.size(), 2u);
+  const auto slow = parse_slow("3:5x,0:+2.5x,2:10x@5%", 9).value();
+  ASSERT_EQ(slow.size(), 3u);
   EXPECT_EQ(slow[0].worker, 3);
   EXPECT_EQ(slow[0].factor, 5);
   EXPECT_EQ(slow[0].added, 0);
   EXPECT_EQ(slow[1].worker, 0);
   EXPECT_EQ(slow[1].factor, 1);
   EXPECT_EQ(slow[1].added, 2.5);
+  EXPECT_EQ(slow[1].share, 1);
+  EXPECT_EQ(slow[2].worker, 2);
+  EXPECT_EQ(slow[2].factor, 10);
+  EXPECT_DOUBLE_EQ(slow[2].share, 0.05);
+  for (const char* const wrong : {"2:10x@", "2:10x@5", "2:10x@0%", "2:10x@101%", "2:10@5%", "2:x", "2:+x", "2:0x"})
+    EXPECT_FALSE(parse_slow(wrong, 9).ok()) << wrong;
 }
 
 TEST_F(TrainingInVirtualTime, ReachesTheTargetAndTellsWhatItTook) {
@@ -238,9 +244,23 @@ TEST_F(TrainingInVirtualTime, AStragglerHoldsUpThoseThatWaitForIt) {
     return static_cast<double>(training.iterations[0]) * 0.16 / training.end.seconds;
   };
   for (const char* waits : {"bsp", "bml", "ps", "d-psgd", "ssp:3"}) EXPECT_LT(pace(waits), 0.3) << waits;
-  for (const char* does_not : {"asp", "canary:s=18,p=6", "ako:parts=2", "esync", "ripples:smart", "ad-psgd"})
+  for (const char* does_not : {"bsp:quorum=75", "ssp:3,quorum=75", "asp", "canary:s=18,p=6", "ako:parts=2", "esync",
+                               "ripples:smart", "ad-psgd"})
     EXPECT_GT(pace(does_not), 0.6) << does_not;
   EXPECT_GT(pace("esync"), 2.5 * pace("bsp"));
+}
+
+TEST_F(TrainingInVirtualTime, WithAQuorumAWorkerThatIsSlowNowAndThenIsNotWaitedFor) {
+  const auto run = [&](const char* policy) {
+    return train({"--workers", "6", "--sync", policy, "--slow", "5:10x@10%", "--nic", "1000gbit", "--steps", "60",
+                  "--target", "1"});
+  };
+  const Training all = run("bsp"), quorate = run("bsp:quorum=75");
+  EXPECT_LT(1.5 * quorate.end.seconds, all.end.seconds);
+  EXPECT_EQ(quorate.dropped, 0u);
+  EXPECT_GT(quorate.gradients, 4.5) << "nearly all gradients of an iteration are in one round";
+  EXPECT_GT(quorate.iterations[5], 20);
+  EXPECT_GT(quorate.end.accuracy, 0.5);
 }
 
 TEST_F(TrainingInVirtualTime, AnOvertimeWorkerDropsItsGradientsAndPulls) {

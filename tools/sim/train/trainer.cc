@@ -219,8 +219,11 @@ Nanos Trainer::time_of(int w, Nanos* asleep) {
   double factor = 1, added = 0;
   for (const Slowness& slow : options_.slow) {
     if (slow.worker != w) continue;
-    factor *= slow.factor;
-    added += slow.added;
+    double share = slow.share;  // of this iteration, or of one on average
+    if (asleep != nullptr && share < 1)
+      share = static_cast<double>(at(w).random->below(1'000'000)) < share * 1e6 ? 1 : 0;
+    factor *= 1 + share * (slow.factor - 1);
+    added += share * slow.added;
   }
   const double base = options_.profile.seconds();
   if (asleep == nullptr) return Nanos::from_seconds(base * (factor + added));
