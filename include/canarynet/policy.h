@@ -102,8 +102,9 @@ CANARY_API enum canary_status canary_policy_trained(canary_policy* policy, int64
  * more, since the others are ready (esync-nb). The caller may drop its result and call canary_policy_next at once; one
  * that ends it all the same, and reports it as trained, keeps the others waiting until then. */
 CANARY_API enum canary_status canary_policy_poll(canary_policy* policy, int* interrupted);
-/* The parameters that exchanges are of, equal on all ranks; before the first exchange, and once. diloco takes three
- * times their memory, with momentum four times, and up to two parts more; the other policies take it once. `options`:
+/* The parameters that exchanges are of, equal on all ranks; before the first exchange, and once. With them esync
+ * exchanges deltas, as diloco does; all ranks lend theirs, or none. diloco and esync take three times their memory,
+ * with momentum four times, and up to two parts more; the other policies take it once. `options`:
  * of the partial all-reduces, the same on all ranks; NULL: none. With a codec means travel in fewer bytes; with a
  * tensor, which stands for as many numbers as there are parts, what the codec leaves out of a delta goes with the next
  * one. */
