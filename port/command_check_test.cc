@@ -285,18 +285,25 @@ TEST(CommandCheck, SaysWhichWordOfASessionIsWrong) {
     Surroundings here{regions, 4, MemberShape{1, 4}, true};
     return check_command(c, here).text();
   };
-  EXPECT_EQ(said({3, 2, 0, kUsualLinger, 3, 2, 0, 10, 0, 20, 7}), "");
-  EXPECT_EQ(said({3, 2, 0, kUsualLinger, 3, 2, 1}), "session_open: no colayers");
-  EXPECT_EQ(said({3, 2, 0, kUsualLinger, 3, 1, 0, 10, 0}), "session_open: a backlog of 1 results (2 to 64)");
-  EXPECT_EQ(said({3, 2, 2, kUsualLinger, 3, 2, 0, 10, 0}), "session_open: at the bound it neither waits nor drops");
-  EXPECT_EQ(said({3, 2, 0, kUsualLinger, 3, 2, 2, 10, 0}), "session_open: after a death it neither ends nor goes on");
-  EXPECT_EQ(said({3, 2, 0, 1u << 20, 3, 2, 0, 10, 0, 0, 0}), "session_open: colayer 1 has no elements");
-  EXPECT_EQ(said({3, 2, 0, 0, 3, 2, 0, std::uint64_t{1} << 44, 0, 1, 0}),
+  EXPECT_EQ(said({3, 2, 0, 100, 18, kUsualLinger, 3, 2, 0, 10, 0, 20, 7}), "");
+  EXPECT_EQ(said({3, 2, 0, 100, 18, kUsualLinger, 3, 2, 1}), "session_open: no colayers");
+  EXPECT_EQ(said({3, 2, 0, 100, 18, kUsualLinger, 3, 1, 0, 10, 0}), "session_open: a backlog of 1 results (2 to 64)");
+  EXPECT_EQ(said({3, 2, 2, 100, 18, kUsualLinger, 3, 2, 0, 10, 0}),
+            "session_open: at the bound it neither waits nor drops");
+  EXPECT_EQ(said({3, 2, 0, 100, 18, kUsualLinger, 3, 2, 2, 10, 0}),
+            "session_open: after a death it neither ends nor goes on");
+  EXPECT_EQ(said({3, 2, 1, 0, 18, 0, 3, 2, 0, 10, 0}), "session_open: a quorum of 0 percent of the workers (1 to 100)");
+  EXPECT_EQ(said({3, 2, 1, 101, 18, 0, 3, 2, 0, 10, 0}),
+            "session_open: a quorum of 101 percent of the workers (1 to 100)");
+  EXPECT_EQ(said({3, 2, 1, 75, 0, 0, 3, 2, 0, 10, 0}),
+            "session_open: a worker that may be absent from 0 steps in a row (1 to 1048576)");
+  EXPECT_EQ(said({3, 2, 0, 100, 18, 1u << 20, 3, 2, 0, 10, 0, 0, 0}), "session_open: colayer 1 has no elements");
+  EXPECT_EQ(said({3, 2, 0, 100, 18, 0, 3, 2, 0, std::uint64_t{1} << 44, 0, 1, 0}),
             "session_open: colayer 1 of 1 elements is too large");
-  EXPECT_EQ(said({3, 2}), "session_open: its numbers have 16 bytes, takes 56 to 4152");
-  EXPECT_EQ(said({UINT64_MAX - 1, 2, 0, 0, 3, 2, 0, 1, 0}), "session_open: a staleness bound of -2");
-  EXPECT_EQ(said({3, 2, 0, 0, 3, 2, 0, 10, 0, 20}), "session_open: half a colayer");
-  EXPECT_EQ(said({3, 2, 0, 0, 3, 2, 0, 10, std::uint64_t{1} << 32}),
+  EXPECT_EQ(said({3, 2}), "session_open: its numbers have 16 bytes, takes 72 to 4168");
+  EXPECT_EQ(said({UINT64_MAX - 1, 2, 0, 100, 18, 0, 3, 2, 0, 1, 0}), "session_open: a staleness bound of -2");
+  EXPECT_EQ(said({3, 2, 0, 100, 18, 0, 3, 2, 0, 10, 0, 20}), "session_open: half a colayer");
+  EXPECT_EQ(said({3, 2, 0, 100, 18, 0, 3, 2, 0, 10, std::uint64_t{1} << 32}),
             "session_open: colayer 0: a codec of number 4294967296");
   std::vector<float> gradient(4);
   Surroundings here{regions, 4, MemberShape{1, 4}, true};
