@@ -163,21 +163,21 @@ void GroupGenerator::make_groups_of_pool() {
   if (size < 2) return;
   for (std::size_t i = size; i > 1; --i) std::swap(pool_[i - 1], pool_[random_->below(i)]);
   const auto wanted = static_cast<std::size_t>(options_.group_size);
-  if (!options_.meetings.everybody()) return make_groups_that_meet();
   const std::size_t groups = std::max<std::size_t>(1, std::min((size + wanted - 1) / wanted, size / 2));
+  if (!options_.meetings.everybody()) return make_groups_that_meet(static_cast<int>((size + groups - 1) / groups));
   for (std::size_t g = 0; g < groups; ++g) {
     Group* group = make(-1);
     for (std::size_t i = size * g / groups; i < size * (g + 1) / groups; ++i) add(group, pool_[i]);
   }
 }
 
-// Each group grows by workers that meet it. Who is left without a mate joins a group made before, or none.
-void GroupGenerator::make_groups_that_meet() {
+// Each group grows by workers that meet it, to `most`. Who is left without a mate joins a group made before, or none.
+void GroupGenerator::make_groups_that_meet(int most) {
   const std::size_t first = order_.size();
   for (std::size_t at = 0; at < pool_.size();) {
     Group* group = make(-1);
     add(group, pool_[at++]);
-    while (group->members.count() < options_.group_size && mates_from(at, group->members) > 0) add(group, pool_[at++]);
+    while (group->members.count() < most && mates_from(at, group->members) > 0) add(group, pool_[at++]);
     if (group->members.count() > 1) continue;
     const int single = group->members.next();
     free(order_.size() - 1);

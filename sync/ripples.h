@@ -77,7 +77,7 @@ class GroupGenerator final : public Coordinator {
   std::size_t mates_from(std::size_t from, const WorkerSet& group);
   // Puts `pool_` in random order into groups of about group_size.
   void make_groups_of_pool();
-  void make_groups_that_meet();
+  void make_groups_that_meet(int most);
   void answer_alone(int worker, Answers* answers);
   // Of one that has not come to this coordinator, nobody may know which group it is in.
   bool may_be_free(int worker) const { return !successor_ || come_.has(worker); }

@@ -377,6 +377,26 @@ TEST(GroupGenerator, ADivisionServesEverybodyWhoseBufferIsEmpty) {
   EXPECT_EQ(generator.locked().count(), 4);
 }
 
+// Four hosts in a square: two groups of two, as where all meet, so that a slow worker holds up one other.
+TEST(GroupGenerator, GroupsOfWorkersThatMeetAreAsSmallAsOthers) {
+  for (std::uint64_t seed = 1; seed < 20; ++seed) {
+    Random random(seed);
+    GroupGenerator::Options options = cluster(4, 1, GroupGenerator::Mode::kSmart);
+    options.inter_intra = false;
+    options.meetings = rows_and_columns(4, 2);
+    GroupGenerator generator(options, &random);
+    Answers answers;
+    for (int w = 0; w < 4; ++w) {
+      Question question;
+      question.kind = Question::Kind::kGroup;
+      question.worker = w;
+      generator.asked({}, question, &answers);
+    }
+    ASSERT_EQ(answers.size(), 4u);
+    for (const Answer& answer : answers) EXPECT_EQ(answer.members->count(), 2) << "seed " << seed;
+  }
+}
+
 TEST(GroupGenerator, AnInterGroupHasOneWorkerPerHostAndAnIntraGroupIsAHost) {
   Random random(3);
   GroupGenerator generator(cluster(4, 4, GroupGenerator::Mode::kSmart), &random);
