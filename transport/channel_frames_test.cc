@@ -356,7 +356,7 @@ TEST_F(ChannelFrames, APeerOfAnotherVersionIsNamedWithBoth) {
   const wire::HelloPayload hello{.version_min = 1, .version_max = 1, .purpose = wire::kHelloChannel};
   from_peer(0, wire::Kind::kHello, &hello, sizeof hello);
   EXPECT_EQ(channel->paths_up(), 0);
-  EXPECT_NE(channel->describe_failures().find("protocol version 1..1, this side 10"), std::string::npos)
+  EXPECT_NE(channel->describe_failures().find("protocol version 1..1, this side 11"), std::string::npos)
       << channel->describe_failures();
 }
 

@@ -97,12 +97,12 @@ TEST(Frames, AHelloSaysWhatForAndInWhichVersions) {
   };
   EXPECT_EQ(refused([](auto& f) { f.purpose = 0; }), "a purpose that is not known");
   EXPECT_EQ(refused([](auto& f) { f.purpose = 4; }), "a purpose that is not known");
-  EXPECT_EQ(refused([](auto& f) { f.version_min = 11; }), "versions that end before they begin");
+  EXPECT_EQ(refused([](auto& f) { f.version_min = 12; }), "versions that end before they begin");
   EXPECT_EQ(refused([](auto& f) { f.purpose = kHelloChannel; }), "a count of paths where none is told");
   EXPECT_TRUE(speaks_our_version(good));
   EXPECT_FALSE(speaks_our_version({.version_min = 1, .version_max = 1}));
   EXPECT_EQ(describe_versions({.version_min = 1, .version_max = 1}),
-            "the peer speaks protocol version 1..1, this side 10");
+            "the peer speaks protocol version 1..1, this side 11");
 }
 
 TEST(Frames, OfAnotherVersionOnlyGreetingsAreBelieved) {
@@ -115,7 +115,7 @@ TEST(Frames, OfAnotherVersionOnlyGreetingsAreBelieved) {
     h.version = kVersion + 1;
     seal(h);
     ASSERT_STREQ(validate(h), "version");
-    EXPECT_EQ(explain(validate(h), h), "the peer speaks protocol version 11, this side 10");
+    EXPECT_EQ(explain(validate(h), h), "the peer speaks protocol version 11, this side 11");
   }
 }
 

@@ -34,7 +34,7 @@ TEST(Wire, HeaderBytesAreTheDocumentedOnes) {
   const Header header = example();
   unsigned char bytes[sizeof header];
   std::memcpy(bytes, &header, sizeof header);
-  const unsigned char expected[40] = {0x9a, 0xca, 10,   2,    0x00, 0x10, 0, 0, 7,  0, 0, 0, 3, 0, 0, 0, 41, 0, 0, 0,
+  const unsigned char expected[40] = {0x9a, 0xca, 11,   2,    0x00, 0x10, 0, 0, 7,  0, 0, 0, 3, 0, 0, 0, 41, 0, 0, 0,
                                       0xef, 0xbe, 0xad, 0xde, 5,    0,    2, 0, 19, 0, 0, 0, 1, 0, 0, 1, 77, 0, 0, 0};
   EXPECT_EQ(std::memcmp(bytes, expected, sizeof expected), 0);
   EXPECT_EQ(std::memcmp(bytes + 40, "\x78\x56\x34\x12", 4), 0);
