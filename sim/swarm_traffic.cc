@@ -145,7 +145,7 @@ void SwarmTraffic::plan_round() {
     round->shape = draw_shape(static_cast<int>(group.ranks.size()));
     if (oracle::rounds(round->shape) && echoes_.size() < 8) {
       round->echo = echoes_.size();
-      echoes_.push_back({&group, round->shape, std::vector<std::uint64_t>(group.ranks.size())});
+      echoes_.push_back({&group, round->shape, std::vector<Echo::Bits>(group.ranks.size())});
     }
   }
   const oracle::Shape& shape = round->shape;
@@ -419,10 +419,13 @@ void SwarmTraffic::settle_round(const Pending& p) {
     if (input.digest != 0 && oracle::digest(input.memory.data(), input.memory.size()) != input.digest)
       fail("input written: " + who + oracle::to_string(round.shape));
     if (round.echo != SIZE_MAX) {
-      std::uint64_t& known = echoes_[round.echo].digests[at(p.rank)];
+      Echo::Bits& known = echoes_[round.echo].latest[at(p.rank)];
+      const auto number = static_cast<std::uint32_t>(ticket.number);
+      const std::uint32_t table = p.group->members[at(p.rank)]->history[number % GroupMember::kHistory].table;
       const std::uint64_t bits = oracle::digest(round.output_of(p.rank), oracle::output_bytes(round.shape, p.rank));
-      if (known != 0 && bits != known) fail("other bits than before: " + who + oracle::to_string(round.shape));
-      known = bits;
+      if (known.digest != 0 && table == known.table && bits != known.digest)
+        fail("other bits than before: " + who + oracle::to_string(round.shape));
+      known = {bits, table};
       hash_ ^= bits;
     }
   }

@@ -105,11 +105,15 @@ class SwarmTraffic final : public SwarmPart {
     SwarmGroup* group = nullptr;
     int rank = 0;  // in the group
   };
-  // For sums of random fractions: the same call must give the same bits again.
+  // For sums of random fractions: the same call must give the same bits again, by the same table of plans.
   struct Echo {
     SwarmGroup* group = nullptr;
     oracle::Shape shape;
-    std::vector<std::uint64_t> digests;  // by rank; 0: not known yet
+    struct Bits {
+      std::uint64_t digest = 0;  // 0: not known yet
+      std::uint32_t table = 0;
+    };
+    std::vector<Bits> latest;  // by rank
   };
 
   bool plan();

@@ -115,7 +115,7 @@ TEST(Frames, OfAnotherVersionOnlyGreetingsAreBelieved) {
     h.version = kVersion + 1;
     seal(h);
     ASSERT_STREQ(validate(h), "version");
-    EXPECT_EQ(explain(validate(h), h), "the peer speaks protocol version 11, this side 11");
+    EXPECT_EQ(explain(validate(h), h), "the peer speaks protocol version 12, this side 11");
   }
 }
 

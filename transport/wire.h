@@ -26,7 +26,7 @@ inline constexpr std::uint16_t kMagic = 0xCA9A;
 // such tables (decision_wire.h). 4: such tables choose codecs, too. 5: their rows say why they are what they are.
 // 6: null pieces. 7: tables have an order of ranks. 8: acks tell when their last frame arrived, and what
 // the NIC that got it had received by then. 9: another engine may come to coordinate (control/messages.h). 10: partial
-// all-reduces have codecs, and policies say who is behind.
+// all-reduces have codecs, and policies say who is behind. 11: rounds of sessions carry how late gradients were.
 inline constexpr std::uint8_t kVersion = 11;
 // The version of greetings: a hello, and the refusal (kAbort) that may answer it, are the same in every version, so
 // that two versions can tell each other apart by name. A hello says in its payload which versions its sender speaks.
