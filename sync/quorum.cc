@@ -7,7 +7,7 @@
 namespace canarynet::sync {
 namespace {
 
-constexpr int kUsualPercent = 50;
+constexpr int kMedian = 50;
 
 }  // namespace
 
@@ -34,7 +34,7 @@ Nanos ArrivalHistory::patience(const WorkerSet& members, int percent) const {
 
 Quorum::Quorum(int workers, int percent)
     : percent_(percent),
-      history_(workers, kUsualPercent),
+      history_(workers, kMedian),
       members_(WorkerSet::all(workers)),
       here_(workers),
       joined_(workers),
