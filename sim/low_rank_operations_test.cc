@@ -447,7 +447,7 @@ TEST(LowRankOperation, WhatEndsAGroupEndsACallInAnyPhase) {
     if (codec.ends_with("or-dense")) input[3][39'999] = std::numeric_limits<float>::quiet_NaN();  // more phases
     for (const How how : {How::kDeath, How::kAbort, How::kDeadline}) {
       int ended = 0;
-      for (Nanos at{}; at < 160_ms; at += quick() ? 53_ms : 14_ms) {
+      for (Nanos at{}; at < 160_ms; at += quick() ? 20_ms : 14_ms) {
         ClusterOptions options = flat_cluster(4);
         options.fabric.nic =
             NicOptions::link(20_ms, BytesPerSec::from_mbit(1'000));  // a phase takes some of these steps
