@@ -36,7 +36,10 @@ Iteration iteration_of(float word) {
 
 // A word's microseconds: what is late by a day is as late as can be.
 constexpr float kLateMax = 86'400e6F;
-float late_word(Nanos late) { return std::min(static_cast<float>(late.count / 1000), kLateMax); }
+float late_word(Nanos late) {
+  const std::int64_t us = late.count / 1000;
+  return std::min(static_cast<float>(us), kLateMax);
+}
 
 // Whether a session's rounds can travel by it.
 Status check_codec(std::uint32_t number) {
