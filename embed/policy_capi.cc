@@ -409,7 +409,7 @@ CANARY_API canary_status canary_policy_lend(canary_policy* handle, float* parame
     if (policy.parameters) return bad("it has parameters already");
     if (policy.doing == Doing::kExchange || policy.beside) return bad("an exchange has begun without them");
     std::optional<sync::LocalUpdates::Options> deltas;
-    if (of_deltas(policy) || is_esync(policy.spec)) deltas = policy.spec.updates();
+    if (policy.spec.kind == PolicySpec::Kind::kDiloco || is_esync(policy.spec)) deltas = policy.spec.updates();
     if (deltas && static_cast<std::size_t>(deltas->parts) > count)
       return bad(std::to_string(count) + " parameters are fewer than the " + std::to_string(deltas->parts) +
                  " fragments of policy " + sync::to_string(policy.spec));

@@ -31,7 +31,7 @@ class ChoiceUse {
   static constexpr std::size_t kCodedMax = 32;
   // Operations by one planner: since another table decides, and lately, at the slowest rank.
   struct Took {
-    // Operations that tell how long the next one takes, and how many are enough where each takes as long as this.
+    // So many operations tell how long the next one takes: kEnough, kFew where each takes kLong, kVeryFew kVeryLong.
     static constexpr std::uint32_t kVeryFew = 2, kFew = 3, kEnough = 6;
     static constexpr std::int64_t kLong = 100'000'000, kVeryLong = 1'000'000'000;
     std::uint64_t operations = 0, ns = 0;

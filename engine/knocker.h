@@ -21,7 +21,6 @@ class Knocker final : public LaneSink {
   // `hello` names both engines and both rails; `at`: where the peer takes lanes on its one.
   void knock(const wire::HelloPayload& hello, const Address& at, Nanos now);
   void sweep(Nanos now);
-  bool empty() const { return knocks_.empty(); }
   // Closes all lanes without a word. Outside of callbacks.
   void abandon() noexcept { knocks_.clear(); }
 

@@ -5,11 +5,13 @@
 
 namespace canarynet::sync {
 
-StateServer::StateServer(int workers, bool silent_unless_ready, Nanos epsilon)
+StateServer::StateServer(int workers, bool silent_unless_ready, Nanos epsilon, Meetings meetings)
     : records_(static_cast<std::size_t>(workers)),
       silent_unless_ready_(silent_unless_ready),
       epsilon_(epsilon),
-      behind_(workers) {}
+      behind_(workers),
+      meetings_(std::move(meetings)),
+      served_(workers) {}
 
 bool StateServer::query(Nanos now, int r, std::int64_t round, Iteration k, Nanos c, Nanos finished) {
   Record& mine = records_[static_cast<std::size_t>(r)];
@@ -52,14 +54,16 @@ void StateServer::decide(std::int64_t round) {
   newest_ = newest;
   for (int w = 0; w < behind_.workers(); ++w) {
     const Record& its = records_[static_cast<std::size_t>(w)];
-    if (!its.alive) continue;
-    if (its.applied < newest) {
-      behind_.add(w);
-    } else if (source_ < 0) {
-      source_ = w;
-    }
+    if (its.alive && its.applied < newest) behind_.add(w);
   }
-  if (behind_.empty()) source_ = -1;
+  bool serves_all = behind_.empty();
+  for (int w = 0; w < behind_.workers() && !serves_all; ++w) {
+    if (!records_[static_cast<std::size_t>(w)].alive || behind_.has(w)) continue;
+    served_ = behind_;
+    served_.add(w);
+    serves_all = meetings_.connected(served_);
+    if (source_ < 0 || serves_all) source_ = w;
+  }
 }
 
 bool StateServer::counted(int worker) const {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "sync/meetings.h"
 #include "sync/policy.h"
 
 namespace canarynet::sync {
@@ -23,8 +24,9 @@ namespace canarynet::sync {
 // which names them, and one that gives them the newest parameters.
 class StateServer final : public Coordinator {
  public:
-  // ε: a worker that would finish this little before the slowest aggregates all the same.
-  explicit StateServer(int workers, bool silent_unless_ready = false, Nanos epsilon = 1_ns);
+  // ε: a worker that would finish this little before the slowest aggregates all the same. The source of a round is one
+  // that can exchange with all who are behind, if `meetings` leave one.
+  explicit StateServer(int workers, bool silent_unless_ready = false, Nanos epsilon = 1_ns, Meetings meetings = {});
 
   // True: ready. Worker r ended its k-th local iteration of this round at t_e, and needs c for another one.
   bool query(Nanos now, int r, std::int64_t round, Iteration k, Nanos c, Nanos finished);
@@ -59,6 +61,8 @@ class StateServer final : public Coordinator {
   std::optional<std::int64_t> newest_;  // the last one that somebody had the result of then; none: not known here
   int source_ = -1;
   WorkerSet behind_;
+  Meetings meetings_;
+  WorkerSet served_;  // scratch of decide()
 };
 
 // The worker's side. Blocking: it waits for every answer. Non-blocking (delayed ACK): it trains on meanwhile; on a

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "base/random.h"
+#include "sync/meetings_test_util.h"
 #include "sync/property_test_util.h"
 
 namespace canarynet::sync {
@@ -391,6 +392,25 @@ TEST(EsyncWorker, ItSaysWhichResultsItHasAndWhichItDoubts) {
   EXPECT_EQ(q.applied, 0);
   EXPECT_EQ(q.doubted, 1);
   EXPECT_EQ(round(true).doubted, -1);
+}
+
+// Four workers in a square: 0 and 3 do not meet, so 1 serves 3.
+TEST(Esync, TheSourceIsOneThatMeetsThoseWhoAreBehind) {
+  StateServer server(4, false, 1_ns, rows_and_columns(4, 2));
+  Answers answers;
+  const auto ask = [&](int w, Question::Kind kind, Iteration iterations, Nanos now) {
+    Question q{kind, w, 1, iterations, 10_ms};
+    q.applied = w == 3 ? -1 : 0;
+    q.doubted = w == 3 ? 0 : -1;
+    server.asked(now, q, &answers);
+  };
+  for (int w = 0; w < 4; ++w) ask(w, Question::Kind::kPulled, 0, {});
+  ask(0, Question::Kind::kIterated, 1, 95_ms);
+  ASSERT_EQ(answers.size(), 1u);
+  ASSERT_EQ(answers[0].kind, Answer::Kind::kAggregate);
+  ASSERT_NE(answers[0].behind, nullptr);
+  EXPECT_EQ(answers[0].behind->bits(), 0b1000u);
+  EXPECT_EQ(answers[0].source, 1);
 }
 
 // A program may not be able to give up what runs.

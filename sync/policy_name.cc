@@ -314,7 +314,8 @@ std::unique_ptr<Coordinator> make_coordinator(const PolicySpec& spec, const Clus
   switch (spec.kind) {
     case Kind::kEsync:
     case Kind::kEsyncNonBlocking:
-      return std::make_unique<StateServer>(cluster.workers(), spec.kind == Kind::kEsyncNonBlocking);
+      return std::make_unique<StateServer>(cluster.workers(), spec.kind == Kind::kEsyncNonBlocking, 1_ns,
+                                           cluster.meetings);
     case Kind::kRipples:
     case Kind::kAdPsgd: {
       GroupGenerator::Options options;
