@@ -10,20 +10,21 @@ StateServer::StateServer(int workers, bool silent_unless_ready, Nanos epsilon, M
       silent_unless_ready_(silent_unless_ready),
       epsilon_(epsilon),
       behind_(workers),
-      meetings_(std::move(meetings)),
-      served_(workers) {}
+      handover_(workers, std::move(meetings)),
+      alive_(WorkerSet::all(workers)) {}
 
 bool StateServer::query(Nanos now, int r, std::int64_t round, Iteration k, Nanos c, Nanos finished) {
   Record& mine = records_[static_cast<std::size_t>(r)];
-  if (!mine.alive || round != mine.round) return false;  // sent before a pull that overtook it
+  if (!alive_.has(r) || round != mine.round) return false;  // sent before a pull that overtook it
   mine.capability = c;
   mine.finished = finished;
   if (mine.ready) return true;  // said before it knew
   if (k == 0) return false;
   Nanos latest;
   bool others = false;
-  for (const Record& other : records_) {
-    if (&other == &mine || !other.alive) continue;
+  for (int w = alive_.next(); w >= 0; w = alive_.next(w + 1)) {
+    const Record& other = records_[static_cast<std::size_t>(w)];
+    if (w == r) continue;
     if (other.round < round) return false;  // it has not pulled yet, and will train at least once after that
     if (other.ready || other.round > round) continue;
     latest = others ? std::max(latest, other.finished + other.capability) : other.finished + other.capability;
@@ -40,7 +41,7 @@ void StateServer::reset(int r, std::int64_t round, Nanos finished) {
   mine.ready = false;
 }
 
-void StateServer::died(int r) { records_[static_cast<std::size_t>(r)].alive = false; }
+void StateServer::died(int r) { alive_.remove(r); }
 
 // Who has an older state than another one that lives, when the first worker of a round is told. It stands for all of
 // the round, whoever dies meanwhile.
@@ -48,22 +49,23 @@ void StateServer::decide(std::int64_t round) {
   if (round == decided_) return;
   decided_ = round;
   std::int64_t newest = -1;
-  for (const Record& r : records_) newest = r.alive ? std::max(newest, r.applied) : newest;
-  source_ = -1;
-  behind_.clear();
+  for (int w = alive_.next(); w >= 0; w = alive_.next(w + 1))
+    newest = std::max(newest, records_[static_cast<std::size_t>(w)].applied);
   newest_ = newest;
-  for (int w = 0; w < behind_.workers(); ++w) {
-    const Record& its = records_[static_cast<std::size_t>(w)];
-    if (its.alive && its.applied < newest) behind_.add(w);
+  behind_.clear();
+  source_ = -1;
+  int first = -1;  // who is not behind
+  for (int w = alive_.next(); w >= 0; w = alive_.next(w + 1)) {
+    if (records_[static_cast<std::size_t>(w)].applied < newest) {
+      behind_.add(w);
+    } else if (first < 0) {
+      first = w;
+    }
   }
-  bool serves_all = behind_.empty();
-  for (int w = 0; w < behind_.workers() && !serves_all; ++w) {
-    if (!records_[static_cast<std::size_t>(w)].alive || behind_.has(w)) continue;
-    served_ = behind_;
-    served_.add(w);
-    serves_all = meetings_.connected(served_);
-    if (source_ < 0 || serves_all) source_ = w;
-  }
+  if (behind_.empty()) return;
+  source_ = handover_.choose(alive_, behind_);
+  // Those who live can't exchange, whatever is tried; they will say so.
+  if (source_ < 0) source_ = first;
 }
 
 bool StateServer::counted(int worker) const {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "sync/handover.h"
 #include "sync/meetings.h"
 #include "sync/policy.h"
 
@@ -24,8 +25,8 @@ namespace canarynet::sync {
 // which names them, and one that gives them the newest parameters.
 class StateServer final : public Coordinator {
  public:
-  // ε: a worker that would finish this little before the slowest aggregates all the same. The source of a round is one
-  // that can exchange with all who are behind, if `meetings` leave one.
+  // ε: a worker that would finish this little before the slowest aggregates all the same. The source of a round can
+  // exchange with as many of those who are behind as `meetings` allow.
   explicit StateServer(int workers, bool silent_unless_ready = false, Nanos epsilon = 1_ns, Meetings meetings = {});
 
   // True: ready. Worker r ended its k-th local iteration of this round at t_e, and needs c for another one.
@@ -49,7 +50,6 @@ class StateServer final : public Coordinator {
     Nanos capability;
     Nanos finished;
     bool ready = false;
-    bool alive = true;
     std::int64_t applied = -1;     // the last round whose result it has,
     std::int64_t doubted = -1;     // and a later one that failed for it
     std::optional<Question> open;  // recalled
@@ -61,8 +61,8 @@ class StateServer final : public Coordinator {
   std::optional<std::int64_t> newest_;  // the last one that somebody had the result of then; none: not known here
   int source_ = -1;
   WorkerSet behind_;
-  Meetings meetings_;
-  WorkerSet served_;  // scratch of decide()
+  Handover handover_;
+  WorkerSet alive_;
 };
 
 // The worker's side. Blocking: it waits for every answer. Non-blocking (delayed ACK): it trains on meanwhile; on a

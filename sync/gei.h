@@ -23,6 +23,7 @@ enum class AtBound { kDrop, kWait };
 
 struct Thresholds {
   static constexpr Iteration kUnbounded = std::numeric_limits<Iteration>::max();
+  static constexpr int kAbsencesMax = 1 << 20;
 
   Iteration staleness = 18;  // s: iterations behind the newest one
   int proportion = 6;        // p: colayers of the iteration that must be merged for the rest to be let in

@@ -19,16 +19,13 @@ constexpr std::int64_t kRoundsMax = std::int64_t{1} << 62;
 
 LocalStepsCoordinator::LocalStepsCoordinator(const LocalSteps& options, int workers, Meetings meetings)
     : options_(options),
-      meetings_(std::move(meetings)),
       quorum_(workers, options.quorum_percent),
       capability_(static_cast<std::size_t>(workers)),
       standings_(static_cast<std::size_t>(workers) * static_cast<std::size_t>(options.fragments)),
       was_late_(workers),
       expected_(workers),
       behind_{WorkerSet(workers), WorkerSet(workers)},
-      served_(workers),
-      left_out_(workers),
-      rest_(workers) {
+      handover_(workers, std::move(meetings)) {
   open_.reserve(static_cast<std::size_t>(workers));
 }
 
@@ -112,33 +109,6 @@ void LocalStepsCoordinator::died(Nanos now, int worker, Answers* answers) {
   settle(now, answers);
 }
 
-// Who of those that are here hands its state to those behind. Those to whom no way leads from it but through others are
-// left_out_: as few as possible, and so that the others can exchange without them. -1: there is nobody.
-int LocalStepsCoordinator::choose_source(const WorkerSet& behind) {
-  left_out_.clear();
-  int source = -1, least = 0;
-  const WorkerSet& here = quorum_.here();
-  for (int w = here.next(); w >= 0; w = here.next(w + 1)) {
-    if (behind.has(w)) continue;
-    rest_ = behind;
-    rest_.add(w);
-    meetings_.reach(w, rest_, &served_);
-    const int missed = rest_.count() - served_.count();
-    if (source >= 0 && missed >= least) continue;
-    rest_ = here;
-    for (int b = behind.next(); b >= 0; b = behind.next(b + 1)) {
-      if (!served_.has(b)) rest_.remove(b);
-    }
-    if (!meetings_.connected(rest_)) continue;
-    source = w;
-    least = missed;
-    left_out_ = behind;
-    for (int b = served_.next(); b >= 0; b = served_.next(b + 1)) left_out_.remove(b);
-    if (missed == 0) break;
-  }
-  return source;
-}
-
 void LocalStepsCoordinator::settle(Nanos now, Answers* answers) {
   if (!quorum_.complete(now) || !may_close()) return;
   const std::int64_t round = quorum_.round(), newest_round = newest(round);
@@ -147,7 +117,7 @@ void LocalStepsCoordinator::settle(Nanos now, Answers* answers) {
   for (int w = quorum_.here().next(); w >= 0; w = quorum_.here().next(w + 1)) {
     if (standing(w, round).applied < newest_round) behind.add(w);
   }
-  int source = choose_source(behind);
+  int source = handover_.choose(quorum_.here(), behind);
   if (source < 0) {
     stuck_ = quorum_.here().count() < quorum_.members().count();
     if (stuck_) return;
@@ -160,7 +130,8 @@ void LocalStepsCoordinator::settle(Nanos now, Answers* answers) {
     if (its.doubted > newest_round) its.voided = true;
   }
   // They come to the next round at once, where those who are served now can serve them.
-  for (int w = left_out_.next(); w >= 0; w = left_out_.next(w + 1)) {
+  const WorkerSet& left_out = handover_.left_out();
+  for (int w = left_out.next(); w >= 0; w = left_out.next(w + 1)) {
     behind.remove(w);
     quorum_.leave(w);
     expected_.add(w);

@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "sync/handover.h"
 #include "sync/meetings.h"
 #include "sync/policy.h"
 #include "sync/quorum.h"
@@ -65,20 +66,18 @@ class LocalStepsCoordinator final : public Coordinator {
   void note(const Question& question);
   void come_late(Nanos now, const Question& question, Answers* answers);
   void settle(Nanos now, Answers* answers);
-  int choose_source(const WorkerSet& behind);
 
   LocalSteps options_;
-  Meetings meetings_;
   Quorum quorum_;
-  std::vector<Nanos> capability_;       // time of a step, per worker; 0: not known
-  std::vector<Standing> standings_;     // by worker and fragment
-  WorkerSet was_late_;                  // and has not come to a round since
-  WorkerSet expected_;                  // was late again, and comes at once
-  WorkerSet behind_[2];                 // of the last two rounds
-  WorkerSet served_, left_out_, rest_;  // scratch of settle()
-  bool stuck_ = false;                  // those who are here can't go on without another one
-  Nanos closed_;                        // the round before this one
-  RunningMedian period_;                // between two rounds
+  std::vector<Nanos> capability_;    // time of a step, per worker; 0: not known
+  std::vector<Standing> standings_;  // by worker and fragment
+  WorkerSet was_late_;               // and has not come to a round since
+  WorkerSet expected_;               // was late again, and comes at once
+  WorkerSet behind_[2];              // of the last two rounds
+  Handover handover_;
+  bool stuck_ = false;    // those who are here can't go on without another one
+  Nanos closed_;          // the round before this one
+  RunningMedian period_;  // between two rounds
   // Recalled: questions that are not answered, and the last round that a worker was told of.
   std::vector<Question> open_;
   const WorkerSet* told_ = nullptr;  // its members

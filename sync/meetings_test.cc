@@ -2,18 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <initializer_list>
-
 #include "sync/meetings_test_util.h"
 
 namespace canarynet::sync {
 namespace {
-
-WorkerSet set_of(int workers, std::initializer_list<int> members) {
-  WorkerSet set(workers);
-  for (const int w : members) set.add(w);
-  return set;
-}
 
 TEST(Meetings, WithoutAWordOfThemEverybodyMeets) {
   const Meetings all;

@@ -1,9 +1,18 @@
 // sync/meetings_test_util.h -- workers on a wiring by which not all of them meet.
 #pragma once
 
+#include <initializer_list>
+
 #include "sync/meetings.h"
+#include "sync/worker_set.h"
 
 namespace canarynet::sync {
+
+inline WorkerSet set_of(int workers, std::initializer_list<int> members) {
+  WorkerSet set(workers);
+  for (const int w : members) set.add(w);
+  return set;
+}
 
 // Workers stand in rows of `side`, and meet those of their row and of their column, as on BCube(side, 2).
 inline Meetings rows_and_columns(int workers, int side) {

@@ -110,7 +110,7 @@ Status read_option(std::string_view key, std::string_view text, PolicySpec* spec
   if (key == "fragments") return read(key, text, 1, 1024, &spec->local_steps.fragments);
   if (key == "quorum")
     return read(key, text, 1, 100, spec->is_session() ? &spec->quorum : &spec->local_steps.quorum_percent);
-  if (key == "absences") return read(key, text, 1, 1 << 20, &spec->absences);
+  if (key == "absences") return read(key, text, 1, Thresholds::kAbsencesMax, &spec->absences);
   if (key == "overlap") return read(key, text, 0, 1'000'000, &spec->local_steps.overlap);
   if (key == "mix") return read_rate(key, text, 1, &spec->local_steps.mix.emplace());
   if (key == "momentum") return read_rate(key, text, 1, &spec->local_steps.outer_momentum);

@@ -7,7 +7,6 @@
 namespace canarynet::sync {
 namespace {
 
-constexpr int kAbsencesMax = 1 << 20;
 // A worker that is late does not know who is there, so it gives up only when nine of ten of the last gradients were
 // sooner. By their median equal workers would leave one another out every now and then.
 constexpr int kUsualPercent = 90;
@@ -39,7 +38,7 @@ Status SessionRounds::check(const Options& o) {
   if (o.thresholds.quorum < 1 || o.thresholds.quorum > 100) {
     return invalid("a quorum of " + std::to_string(o.thresholds.quorum) + " percent");
   }
-  if (o.thresholds.absences < 1 || o.thresholds.absences > kAbsencesMax) {
+  if (o.thresholds.absences < 1 || o.thresholds.absences > Thresholds::kAbsencesMax) {
     return invalid("a worker that may be absent from " + std::to_string(o.thresholds.absences) +
                    " steps in a row (1 to 2^20)");
   }
