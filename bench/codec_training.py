@@ -56,12 +56,16 @@ def train(options, network, codec, seed, steps):
         except BenchError as error:
             if "nan, which codec" not in str(error):
                 raise
+            print("%s, %s, seed %d: diverged" % (network, codec, seed), flush=True)
             return CHANCE, 0, 0, 0  # the training has diverged, and codecs take no such values
         with open(out) as file:
             figures = json.load(file)
     if not figures["identical"]:
         raise BenchError("%s by %s, seed %d: the ranks' parameters differ" % (network, codec or "no codec", seed))
-    return 100 * figures["test_accuracy"], figures["seconds"], figures["ratio"], figures["steps_undone"]
+    accuracy = 100 * figures["test_accuracy"]
+    print("%s, %s, seed %d: %.2f %%, %.0f s" % (network, codec or "no codec", seed, accuracy, figures["seconds"]),
+          flush=True)  # all of them take hours
+    return accuracy, figures["seconds"], figures["ratio"], figures["steps_undone"]
 
 
 def body():
