@@ -21,7 +21,8 @@ GradientExchange::GradientExchange(canarynet::Group& group, std::span<float> gra
       step_codec_(codec_),
       momentum_(options.codec_momentum),
       warm_up_(options.warm_up),
-      one_bucket_(options.one_bucket) {
+      one_bucket_(options.one_bucket),
+      of_matrices_(options.of_matrices()) {
   if (options.ratio_high != 0) {
     const canarynet::RatioCandidates candidates{.high = options.ratio_high, .low = options.ratio_low};
     ratio_.emplace(group, options.codec, kWhole, gradient.size(), std::move(checkpoint), candidates);
@@ -48,13 +49,14 @@ void GradientExchange::send(Range range) {
   canarynet::OpOptions options;
   options.codec = step_codec_;
   if (step_codec_ != 0) options.tensor = range.begin + kWhole;
+  if (of_matrices_) options.rows = range.rows;
   options.momentum = momentum_;
   pending_.push_back(group_.all_reduce_async(gradient_.subspan(range.begin, range.size()), CANARY_AVG, options));
 }
 
 void GradientExchange::finish() {
   const double start = now_ms();
-  if (one_bucket_) send({0, gradient_.size()});
+  if (one_bucket_) send({.begin = 0, .end = gradient_.size()});
   if (bundle_) bundle_->wait();
   submitted_ = 0;
   for (auto& operation : pending_) operation.wait();

@@ -75,9 +75,9 @@ void Network::plan_buckets() {
     for (std::size_t row = (layer->inputs - 1) / rows * rows;; row -= rows) {
       const std::size_t end = std::min(layer->inputs, row + rows);
       // The biases go with the last rows.
-      buckets_.push_back({layer->weights + row * layer->outputs, end == layer->inputs
-                                                                     ? layer->biases + layer->outputs
-                                                                     : layer->weights + end * layer->outputs});
+      const std::size_t height = end - row + (end == layer->inputs ? 1 : 0);
+      const std::size_t begin = layer->weights + row * layer->outputs;
+      buckets_.push_back({begin, begin + height * layer->outputs, height});
       if (row == 0) break;
     }
   }

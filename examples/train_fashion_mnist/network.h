@@ -25,6 +25,7 @@ struct LayerSpec {
 
 struct Range {
   std::size_t begin = 0, end = 0;  // elements
+  std::size_t rows = 1;            // of the matrix that they are, row by row; a layer's biases are its last row
   std::size_t size() const { return end - begin; }
 };
 

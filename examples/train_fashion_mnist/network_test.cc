@@ -93,6 +93,7 @@ TEST(Buckets, CoverTheGradientOnceAndAreFinalWhenReported) {
     ASSERT_EQ(seen[i], network.gradient()[i]) << i;
   }
   ASSERT_EQ(order.size(), network.buckets().size());
+  for (const Range range : order) EXPECT_EQ(range.size() % range.rows, 0u) << "no matrix at " << range.begin;
   EXPECT_GT(order.size(), 4u);                              // the first layer goes in parts
   EXPECT_EQ(order.front().end, network.gradient().size());  // the last layer first
   for (std::size_t i = 1; i < order.size(); ++i) EXPECT_EQ(order[i].end, order[i - 1].begin) << "no range of " << i;

@@ -170,6 +170,8 @@ Parsed parse_options(const std::vector<std::string>& arguments) {
     if (o.warm_up != 0) return refuse("--warm-up: --ratio says how much is kept");
     parsed.options.one_bucket = true;
   }
+  if (o.of_matrices() && o.one_bucket)
+    return refuse("--codec " + o.codec + ": it takes layers one by one, not --buckets one");
   if (o.merge != "exact" && (!o.codec.empty() || o.one_bucket))
     return refuse("--merge " + o.merge + ": ranges are no bundle with " + (o.one_bucket ? "--buckets one" : "--codec"));
   if (o.codec_momentum != 0) {

@@ -33,6 +33,8 @@ struct Options {
   double seconds = 0;                                     // > 0: trains for so long, in place of `steps`
 
   double slowness_of(int rank) const;
+  // Whether the codec takes a matrix at a time.
+  bool of_matrices() const { return codec.rfind("power:", 0) == 0 || codec.rfind("svd:", 0) == 0; }
 };
 
 struct Parsed {

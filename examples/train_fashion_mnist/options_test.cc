@@ -66,6 +66,8 @@ TEST(TrainOptions, ErrorsNameTheOptionAndItsValue) {
                                              {"--buckets", "two"},
                                              {"--merge", "given"},
                                              {"--merge", "wfbp", "--codec", "int8"},
+                                             {"--codec", "power:4", "--buckets", "one"},
+                                             {"--codec=svd:4", "--buckets=one"},
                                              {"--codec-momentum", "1", "--codec", "topk:0.1"},
                                              {"--codec-momentum", "0.5"},
                                              {"--warm-up", "5"},
