@@ -9,8 +9,9 @@ Accuracy is over the 10,000 test images and does not depend on the machine's loa
 Codecs that leave out whole elements train by a recipe of their own (docs/compression.md), unless --plain is given: the
 optimizer's momentum multiplies what comes late, so momentum is gathered before the codec, there is less of it, and the
 rate is higher instead; the codec keeps more in the first three tenths of the steps; the gradient is one bucket. Where
-the ratio is left to the library (artopk:star@0.1:0.001, between these shares) there is no warm-up. All codecs are
-compared with dense training by --momentum and --rate.
+the ratio is left to the library (artopk:star@0.1:0.001, between these shares) there is no warm-up. The coarsest codecs
+train without momentum, which multiplies what they send late or wrongly, and terngrad, which is right on average alone,
+without error feedback. All codecs are compared with dense training by --momentum and --rate.
 """
 import json
 import os
@@ -22,9 +23,13 @@ from harness import BenchError, Figures
 RANKS, BATCH = 4, 64
 CHANCE = 10.0  # per cent, of ten classes
 CODECS = ["fp16", "bf16", "int8", "sketch:8", "sketch:8,mean", "sketch:4,mean", "topk:0.01", "mstopk:0.01",
-          "randomk:0.01", "artopk:star:0.01", "artopk:var:0.01", "agtopk:0.01", "onebit", "signsgd", "terngrad"]
+          "randomk:0.01", "artopk:star:0.01", "artopk:var:0.01", "agtopk:0.01", "lwtopk:0.01", "onebit", "signsgd",
+          "terngrad", "power:4", "power:4+sketch:8"]
 SPARSE = ("topk:", "lwtopk:", "mstopk:", "artopk:", "agtopk:")  # with the recipe
 JUDGED = ("sketch:8", "sketch:8,mean", "topk:0.01", "artopk:star:0.01", "artopk:var:0.01")
+# Without momentum: their rate, and whether what they leave out joins the next gradient.
+COARSE = {"onebit": (0.5, True), "signsgd": (0.5, True), "sketch:4,mean": (0.5, True), "randomk:0.01": (0.1, True),
+          "terngrad": (0.1, False)}
 LOSS = 0.5  # points of accuracy, mean over the seeds
 
 
@@ -32,7 +37,10 @@ def recipe(options, codec, steps):
     if not codec:
         return ["--momentum", str(options.momentum), "--rate", str(options.rate)]
     codec, _, shares = codec.partition("@")
-    if options.plain or not (codec + ":").startswith(SPARSE):
+    if codec in COARSE and not options.plain:
+        rate, feedback = COARSE[codec]
+        how = ["--momentum", 0, "--rate", rate, "--feedback", "on" if feedback else "off"]
+    elif options.plain or not (codec + ":").startswith(SPARSE):
         how = ["--momentum", options.momentum, "--rate", options.rate]
     else:
         how = ["--momentum", 0, "--codec-momentum", options.codec_momentum, "--rate", options.codec_rate]
@@ -75,7 +83,7 @@ def body():
     parser.add_argument("--network", action="append", choices=("dense", "conv"), help="[both; with --quick dense]")
     parser.add_argument("--momentum", type=float, default=0.9, help="of the averaged gradient [0.9]")
     parser.add_argument("--rate", type=float, default=0.1, help="of learning [0.1]")
-    parser.add_argument("--plain", action="store_true", help="sparse codecs train like the others, without a recipe")
+    parser.add_argument("--plain", action="store_true", help="all codecs train like dense, without a recipe")
     parser.add_argument("--codec-momentum", type=float, default=0.7, help="of each rank's gradient, recipe's [0.7]")
     parser.add_argument("--codec-rate", type=float, default=0.3, help="of learning, recipe's [0.3]")
     parser.add_argument("--warm-up", type=float, default=0.3, help="share of the steps, recipe's [0.3]")
@@ -85,7 +93,8 @@ def body():
     steps = options.steps or (150 if options.quick else 1400)
     codecs = options.codec or (["sketch:8,mean"] if options.quick else CODECS)
     if not options.plain:
-        figures.note("sparse codecs: momentum %g before the codec, rate %g, warm-up in %g of the steps, one bucket" %
+        figures.note("sparse codecs: momentum %g before the codec, rate %g, warm-up in %g of the steps, one bucket; "
+                     "the coarsest: no momentum" %
                      (options.codec_momentum, options.codec_rate, options.warm_up))
     figures.note("%d ranks, batches of %d, %d steps, %d seeds, momentum %g, rate %g" %
                  (RANKS, BATCH, steps, options.repeat, options.momentum, options.rate))

@@ -19,6 +19,7 @@ GradientExchange::GradientExchange(canarynet::Group& group, std::span<float> gra
       gradient_(gradient),
       codec_(options.codec.empty() || options.ratio_high != 0 ? 0 : canarynet::codec(options.codec.c_str())),
       step_codec_(codec_),
+      feedback_(options.feedback),
       momentum_(options.codec_momentum),
       warm_up_(options.warm_up),
       one_bucket_(options.one_bucket),
@@ -48,7 +49,7 @@ void GradientExchange::send(Range range) {
   if (pending_.empty()) first_ms_ = now_ms();
   canarynet::OpOptions options;
   options.codec = step_codec_;
-  if (step_codec_ != 0) options.tensor = range.begin + kWhole;
+  if (step_codec_ != 0 && feedback_) options.tensor = range.begin + kWhole;
   if (of_matrices_) options.rows = range.rows;
   options.momentum = momentum_;
   pending_.push_back(group_.all_reduce_async(gradient_.subspan(range.begin, range.size()), CANARY_AVG, options));

@@ -3,9 +3,10 @@
 // All ranks submit the same ranges in the same order. A submitted range is borrowed until finish(). The ranges are
 // tensors of a bundle (canarynet/bundle.hpp), which finds out which of them had better travel together. With a codec
 // each is an operation of its own, as a matrix where the codec takes one, and what the codec leaves out of a range
-// joins that range's next gradient. As one bucket, all of the gradient travels in finish(), and a sparse codec chooses
-// among all of it. How much it keeps may be chosen meanwhile (canarynet/ratio.hpp), for which begin() now and then
-// brings back what training had learnt before. Times are this rank's. Failures come as canarynet::Error.
+// joins that range's next gradient, unless --feedback is off. As one bucket, all of the gradient travels in finish(),
+// and a sparse codec chooses among all of it. How much it keeps may be chosen meanwhile (canarynet/ratio.hpp), for
+// which begin() now and then brings back what training had learnt before. Times are this rank's. Failures come as
+// canarynet::Error.
 #pragma once
 
 #include <cstddef>
@@ -53,6 +54,7 @@ class GradientExchange {
   canarynet::Group& group_;
   std::span<float> gradient_;
   std::uint32_t codec_, step_codec_;  // in the end, and in this step
+  bool feedback_;
   float momentum_;
   std::size_t warm_up_;
   bool one_bucket_, of_matrices_;

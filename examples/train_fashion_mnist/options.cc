@@ -11,6 +11,7 @@ constexpr const char* kHelp =
   --data DIR          Fashion-MNIST's four .gz files [/usr/share/datasets/fashion-mnist]
   --network NAME      dense: 784-256-128-10; conv: two convolutions, 128, 10 [dense]
   --codec CODEC       the gradient travels by this codec, such as sketch:8, with error feedback [none]
+  --feedback on|off   whether what the codec leaves out joins the next gradient; off for terngrad [on]
   --codec-momentum M  of each rank's gradient, before a sparse codec, in place of --momentum [0: none]
   --ratio HIGH:LOW    how much a sparse codec keeps, which then is named without its ratio (artopk:star), is chosen
                       while training goes on, between these shares: 0.1:0.001. The gradient is one bucket [none]
@@ -101,6 +102,10 @@ std::string set(const std::string& option, const std::string& value, Options* o)
   if (option == "--ratio")
     return shares(value, &o->ratio_high, &o->ratio_low) ? "" : "takes two shares, the larger one first: 0.1:0.001";
   if (option == "--warm-up") return count(&o->warm_up, 0, 1'000'000);
+  if (option == "--feedback") {
+    if (value != "on" && value != "off") return "takes on or off";
+    return o->feedback = value == "on", "";
+  }
   if (option == "--codec-momentum")
     return number(value, 0.0f, 0.9999f, &o->codec_momentum) ? "" : "takes a number from 0 to 0.9999";
   if (option == "--steps") return count(&o->steps, 1, 1'000'000);
@@ -162,6 +167,7 @@ Parsed parse_options(const std::vector<std::string>& arguments) {
   }
   const Options& o = parsed.options;
   for (const auto& [given, option] : {std::pair{o.warm_up != 0, "--warm-up"},
+                                      {!o.feedback, "--feedback off"},
                                       {o.codec_momentum != 0, "--codec-momentum"},
                                       {o.ratio_high != 0, "--ratio"}}) {
     if (given && o.codec.empty()) return refuse(std::string(option) + ": there is no --codec");
@@ -169,6 +175,10 @@ Parsed parse_options(const std::vector<std::string>& arguments) {
   if (o.ratio_high != 0) {
     if (o.warm_up != 0) return refuse("--warm-up: --ratio says how much is kept");
     parsed.options.one_bucket = true;
+  }
+  for (const auto& [given, option] :
+       {std::pair{o.codec_momentum != 0, "--codec-momentum"}, {o.ratio_high != 0, "--ratio"}}) {
+    if (given && !o.feedback) return refuse(std::string(option) + ": not with --feedback off");
   }
   if (o.of_matrices() && o.one_bucket)
     return refuse("--codec " + o.codec + ": it takes layers one by one, not --buckets one");
@@ -188,6 +198,7 @@ Parsed parse_options(const std::vector<std::string>& arguments) {
     const bool deltas = o.sync.rfind("diloco", 0) == 0 || o.sync.rfind("esync", 0) == 0;
     for (const auto& [given, option] : {std::pair{!o.codec.empty() && !deltas, "--codec"},
                                         {o.warm_up != 0, "--warm-up"},
+                                        {!o.feedback, "--feedback off"},
                                         {o.codec_momentum != 0, "--codec-momentum"},
                                         {o.ratio_high != 0, "--ratio"},
                                         {o.exchange_only != 0, "--exchange-only"},

@@ -13,6 +13,7 @@ struct Options {
   std::string data = "/usr/share/datasets/fashion-mnist";
   std::string network = "dense";  // or "conv"
   std::string codec;              // of the gradient's exchange; empty: none
+  bool feedback = true;           // what the codec leaves out joins the next gradient
   float codec_momentum = 0;
   double ratio_high = 0, ratio_low = 0;  // between which the share that the codec keeps is chosen; 0: it says itself
   std::size_t warm_up = 0;               // steps
