@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -41,7 +42,7 @@ class ChoiceUse {
       std::uint64_t operations = 0, ns = 0;
     } before;
     std::uint32_t lately = 0;
-    std::int64_t recent_ns = 0;  // a moving mean
+    std::int64_t recent_ns = 0;  // the median of the latest ones
     double cost = 0, least = 0;  // see CostedClass::Known
     bool aged = false, before_change = false;
     void note(Nanos time) {
@@ -49,9 +50,17 @@ class ChoiceUse {
       ns += static_cast<std::uint64_t>(time.count);
     }
     void note_slowest(Nanos time) {
-      if (lately < kFew + 7) ++lately;
-      // The first ones find lanes that were not used for a while.
-      recent_ns = lately <= kFew ? time.count : recent_ns + (time.count - recent_ns) / (lately - kFew + 1);
+      constexpr std::int64_t kMostUs = std::numeric_limits<std::uint32_t>::max();
+      if (lately < kFew + kLatest) ++lately;
+      // The first operations find lanes that were not used for a while.
+      if (lately <= kFew) noted_ = 0;
+      latest_us_[noted_ % kLatest] = static_cast<std::uint32_t>(std::min(time.count / 1000, kMostUs));
+      if (++noted_ == 2 * kLatest) noted_ = kLatest;
+      // A probe can hold up a few operations for ten times as long as the others take, and would decide their mean.
+      std::array<std::uint32_t, kLatest> sorted = latest_us_;
+      const std::uint32_t count = std::min(noted_, kLatest), middle = (count - 1) / 2;
+      std::nth_element(sorted.begin(), sorted.begin() + middle, sorted.begin() + count);
+      recent_ns = std::int64_t{sorted[middle]} * 1000;
     }
     void forget() {
       lately = 0;
@@ -64,6 +73,11 @@ class ChoiceUse {
       cost = 0;
       aged = before_change = false;
     }
+
+   private:
+    static constexpr std::uint32_t kLatest = 9;
+    std::array<std::uint32_t, kLatest> latest_us_{};  // a ring, entry noted_ % kLatest is the next
+    std::uint32_t noted_ = 0;
   };
   struct Cell {
     std::uint64_t operations = 0, bytes = 0;  // entered here, ever more lightly weighted

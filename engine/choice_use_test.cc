@@ -123,6 +123,23 @@ TEST_F(ChoiceUseTest, TheFirstOperationsByAPlannerDoNotCount) {
   EXPECT_EQ(took(PlannerId::kMesh).recent_ns, (30_ms).count) << "what it took before is not mixed with that";
 }
 
+// A mean of eight would be more than twice as long as seven of them took, and the best planner would be lost.
+TEST_F(ChoiceUseTest, AFewOperationsThatAProbeHoldsUpDoNotDecideHowLongTheOthersTake) {
+  run(PlannerId::kMesh, 2_ms, 4);
+  run(PlannerId::kMesh, 28_ms, 1);
+  run(PlannerId::kMesh, 2_ms, 1);
+  EXPECT_TRUE(cell.enough(took(PlannerId::kMesh)));
+  EXPECT_EQ(took(PlannerId::kMesh).recent_ns, (2_ms).count) << "on trial, of six operations one";
+  const MeasuredTable mesh = table(PlannerId::kMesh);
+  judge(mesh);
+  run(PlannerId::kMesh, 2_ms, 20);
+  run(PlannerId::kMesh, 28_ms, 4);
+  EXPECT_FALSE(use.any_moved(mesh)) << "four in a row";
+  run(PlannerId::kMesh, 2_ms, 9);
+  run(PlannerId::kMesh, 28_ms, 5);
+  EXPECT_TRUE(use.any_moved(mesh)) << "most of the latest ones take longer now";
+}
+
 TEST_F(ChoiceUseTest, OnlyOperationsOfOneSizeAreCompared) {
   run(PlannerId::kRing, 10_ms);
   for (int i = 0; i < 200; ++i) cell.note_entered(i % 4 == 0 ? kBytes : kBytes + 4096);

@@ -3,14 +3,16 @@
 // the links, and with what the static choice takes.
 //
 //   canary-sim-choice [--quick] [--live] [--why] [--bytes N]... [NAME...]
-//     NAME: only beds whose name contains one of the texts; --bytes: only these sizes (4K, 1M, ...)
+//     NAME: only beds whose name contains one of the texts; --bytes: only these sizes (4K, 1M, ...). Unequal beds of 16
+//     hosts take long, so they run only where a NAME asks for them.
 //
 // With --live, the group's own measured table takes the place of the model's choice from the truth: a cluster runs the
 // all-reduce by what its engines measure, until its table has been the same for five seconds (ten seconds at least, two
 // minutes at most: told as "unsettled"), and what it has settled on is timed. Applications compute between operations,
 // so there are 5 ms between two, which don't count. The other planners, with the engine's pieces and with a quarter of
 // them, run for ten seconds like that, since lanes that have carried more know their rates better. The prediction is
-// the table's (0 %: it has no row). --why adds what canary_explain() says, and the times of all planners.
+// the table's (0 %: it has no row). --why adds what canary_explain() says, how much of the time until it settled went
+// to trials, and the times of all planners.
 // Regret is the time of the chosen planner / time of the best, minus 1. The prediction error is that of the chosen
 // planner's time. Exit status 1: an operation failed, or a sum was wrong. (The times hold the network's part of an
 // engine's cost, not the processors'.)
@@ -43,6 +45,7 @@ struct Bed {
   BCubeShape bcube;
   std::vector<std::vector<Nic>> nics;  // [host][rail]
   double bad_way_mbit = 0;             // between hosts 0 and 1, both ways; 0: there is none
+  bool if_named = false;               // it runs only where a name on the command line asks for it
 
   int hosts() const { return static_cast<int>(nics.size()); }
   int rails() const { return static_cast<int>(nics.front().size()); }
@@ -60,7 +63,8 @@ std::vector<Bed> all_beds() {
     beds.push_back(flat(hosts + "1 Gbit/s", n, {{}}));
     beds.push_back(flat(hosts + "1 Gbit/s, 2 ms", n, {{1000, 2_ms}}));
     beds.push_back(flat(hosts + "500 + 125 Mbit/s", n, {{500}, {125}}));
-    if (n == 2 || n == 16) continue;
+    if (n == 2) continue;
+    const std::size_t equal = beds.size();
     Bed slow = flat(hosts + "one of them slow", n, {{500}, {500}});
     slow.nics.back() = {{100}, {100}};
     beds.push_back(slow);
@@ -73,6 +77,7 @@ std::vector<Bed> all_beds() {
     Bed bad = flat(hosts + "a bad way between two", n, {{500}});
     bad.bad_way_mbit = 25;
     beds.push_back(bad);
+    for (std::size_t i = equal; i < beds.size(); ++i) beds[i].if_named = n == 16;
   }
   for (const int n : {3, 5}) {
     beds.push_back({std::to_string(n) + " hosts, a link per pair",
@@ -139,6 +144,8 @@ struct Live {
   std::string planner, why;
   double predicted = 0;
   bool settled = true;
+  int tables = 0;
+  double on_trial = 0;  // part of the time until it settled
 };
 struct Forced {
   PlannerId planner;
@@ -196,6 +203,12 @@ double run(const Bed& bed, std::optional<Forced> forced, std::uint64_t bytes, bo
     const GroupMember& m = *c.world(0);
     return m.group->decisions ? m.group->decisions->table_for(m.entered + 1).identity() : 0;
   };
+  const auto on_trial = [&] {
+    const GroupMember& m = *c.world(0);
+    if (!m.group->decisions) return false;
+    const MeasuredRow* row = m.group->decisions->table_for(m.entered).find(Collective::kAllReduce, bytes);
+    return row != nullptr && row->on_trial();
+  };
   const Nanos start = c.now(), settles = paused ? kSettles : 100_ms;
   Nanos changed = start, latest;
   auto present = table();
@@ -209,11 +222,16 @@ double run(const Bed& bed, std::optional<Forced> forced, std::uint64_t bytes, bo
     if (!once()) return -1;
     latest = c.now() - submitted;
     if (paused) c.run_for(kPause);
+    if (live != nullptr && on_trial()) live->on_trial += (c.now() - submitted).seconds();
     if (table() == present) continue;
     present = table();
     changed = c.now();
+    if (live != nullptr) ++live->tables;
   }
-  if (live != nullptr) live->settled = is_quiet();
+  if (live != nullptr) {
+    live->settled = is_quiet();
+    live->on_trial /= (c.now() - start).seconds();
+  }
   int times = 0;
   Nanos took{};
   for (const Nanos began = c.now(); c.now() - began < (paused ? 1_s : 100_ms) || times == 0;) {
@@ -296,7 +314,9 @@ bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, bool why, Tota
               error * 100);
   if (!live.settled) std::puts("unsettled: the table changed to the end");
   if (why) {
-    std::printf("%s\n ", live.why.c_str());
+    std::printf("%s\n", live.why.c_str());
+    if (with_live) std::printf("%d tables, on trial for %.0f %% of the time\n", live.tables, live.on_trial * 100);
+    std::printf(" ");
     for (const Ran& r : ran) {
       std::printf(" %s %.3f ms (predicted %.3f)", r.name().c_str(), r.took * 1e3, r.predicted * 1e3);
     }
@@ -338,6 +358,7 @@ int main(int argc, char** argv) {
   for (const Bed& bed : all_beds()) {
     const auto named = [&](const std::string& text) { return bed.name.find(text) != std::string::npos; };
     if (!wanted.empty() && std::none_of(wanted.begin(), wanted.end(), named)) continue;
+    if (bed.if_named && wanted.empty()) continue;
     if (quick && bed.hosts() > 4) continue;
     for (const std::uint64_t bytes : sizes) ok = measure(bed, bytes, live, why, &totals) && ok;
   }
