@@ -417,6 +417,7 @@ TableCosting::Choice TableCosting::choose(const CostedClass& c) {
   const double least = least_cost();
   auto next = to_try(least, best->expected);
   if (next == costed_.cend()) next = to_try(best->seconds, best->expected);
+  if (c.idle) next = costed_.cend();
   would_try_ |= next != costed_.cend() && (!next->tried || next->outdated);
   if (next != costed_.cend() && (may_try_ || (!next->timed() && next->expected < kClearlyCheaper * best->expected))) {
     std::uint16_t to_follow = 0;
@@ -444,7 +445,7 @@ void TableCosting::end_class() {
   expect(c);
   const auto [chosen, reason, to_follow] = choose(c);
   const bool on_trial = reason == RowReason::kTrial;
-  trying_ |= on_trial;
+  trying_ |= on_trial && !c.idle;
   if (chosen == costed_.cend()) return;
   const double least = least_cost();
   for (const Costed& k : costed_) {

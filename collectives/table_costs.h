@@ -82,6 +82,7 @@ struct CostedClass {
   };
   std::array<std::array<Known, kVariants>, kPlannerCount> known{};
   bool on_trial = false;  // the present row is there to be tried
+  bool idle = false;      // no operations of it run now: nothing can be tried
 };
 
 class TableCosting {

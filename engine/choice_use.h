@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/serial.h"
 #include "base/types.h"
 #include "base/units.h"
 #include "collectives/measured_table.h"
@@ -91,6 +92,12 @@ class ChoiceUse {
     // Only times of operations of one size can be compared: of this one, which is often seen. Others since then.
     std::uint64_t usual_bytes = 0;
     std::uint32_t others = 0;
+    // The latest one that will be timed, if there was one. Of a class that is idle nothing is waited for, nor is
+    // anything tried.
+    static constexpr std::uint32_t kIdleAfter = 32;  // operations of the group
+    bool timed_once = false;
+    std::uint32_t latest = 0;
+    bool idle(std::uint32_t entered) const { return !timed_once || later(entered, latest + kIdleAfter); }
     // At the first rank: the row of the class is there to be tried, and how long what decides took when it was judged.
     bool on_trial = false;
     std::int64_t judged_ns = 0;
@@ -104,8 +111,10 @@ class ChoiceUse {
     // What the model must know of encoded pieces (but for the speeds).
     CostedClass::Encoding encoding;
 
-    void note_entered(std::uint64_t size) {
+    // `operation`: its number in the group. Not `timed`: its time will not be noted here.
+    void note_entered(std::uint64_t size, std::uint32_t operation, bool timed = true) {
       constexpr std::uint32_t kNotSeen = 64;
+      if (timed) latest = std::exchange(timed_once, true) ? later_of(latest, operation) : operation;
       ++operations;
       bytes += size;
       if (size == usual_bytes) {
@@ -188,8 +197,9 @@ class ChoiceUse {
     const auto& cells = cells_[static_cast<std::size_t>(collective)];
     return cells ? &(*cells)[static_cast<std::size_t>(size_class(bytes))] : nullptr;
   }
-  // The classes to be costed: a static choice was asked for, and something is moved.
-  std::vector<CostedClass> classes() const {
+  // The classes to be costed: a static choice was asked for, and something is moved. `entered`: the group's latest
+  // operation.
+  std::vector<CostedClass> classes(std::uint32_t entered) const {
     std::vector<CostedClass> out;
     each_measured(*this, [&](Collective collective, int, const Cell& cell) {
       if (cell.usual_bytes < cell.element_bytes) return;
@@ -197,6 +207,7 @@ class ChoiceUse {
       costed.collective = collective;
       costed.bytes = cell.usual_bytes;
       costed.on_trial = cell.on_trial;
+      costed.idle = cell.idle(entered);
       costed.element_bytes = cell.element_bytes;
       costed.root = cell.root;
       costed.static_choice = cell.static_choice;

@@ -15,7 +15,7 @@ class ChoiceUseTest : public ::testing::Test {
   ChoiceUseTest() : cell(use.cell(Collective::kAllReduce, kBytes)) {
     cell.static_known = true;
     cell.static_choice = PlannerId::kRing;
-    cell.note_entered(kBytes);
+    cell.note_entered(kBytes, ++operation);
   }
   ChoiceUse::Took& took(PlannerId id) { return cell.took[static_cast<std::size_t>(id)][0]; }
   void run(PlannerId id, Nanos time, int times = 8) {
@@ -31,12 +31,14 @@ class ChoiceUseTest : public ::testing::Test {
   void judge(const MeasuredTable& present) {
     const Reachability reach = Reachability::full(4, 1);
     const PlanRequest group{.ranks = 4, .reach = &reach};
-    TableCosting costing(group, 128 << 10, LinkCosts({1e-4, 1e-8}), {.any = true}, {}, use.classes(), present, true);
+    TableCosting costing(group, 128 << 10, LinkCosts({1e-4, 1e-8}), {.any = true}, {}, use.classes(operation), present,
+                         true);
     while (costing.step()) {
     }
     use.note_costs(costing, present);
   }
 
+  std::uint32_t operation = 0;
   ChoiceUse use;
   ChoiceUse::Cell& cell;
 };
@@ -64,13 +66,13 @@ TEST_F(ChoiceUseTest, WhatCodecsMakeHasCellsOfItsOwn) {
   EXPECT_EQ(use.coded_cell(kCodec, kBytes), coded);
   EXPECT_EQ(use.find_coded(kCodec, 4 * kBytes), nullptr);
   coded->static_known = true;
-  coded->note_entered(kBytes);
-  EXPECT_EQ(use.classes().size(), 1u) << "nobody has asked for a choice";
+  coded->note_entered(kBytes, ++operation);
+  EXPECT_EQ(use.classes(operation).size(), 1u) << "nobody has asked for a choice";
   EXPECT_FALSE(use.measures_coded());
   coded->measured = true;
   EXPECT_TRUE(use.measures_coded());
-  ASSERT_EQ(use.classes().size(), 2u);
-  EXPECT_EQ(use.classes()[1].codec, kCodec);
+  ASSERT_EQ(use.classes(operation).size(), 2u);
+  EXPECT_EQ(use.classes(operation)[1].codec, kCodec);
   run(PlannerId::kRing, 10_ms);
   EXPECT_FALSE(use.all_tried({}));
   EXPECT_TRUE(use.all_tried({}, [](const ChoiceUse::Cell& c) { return c.codec == 0; })) << "it does not run now";
@@ -140,12 +142,30 @@ TEST_F(ChoiceUseTest, AFewOperationsThatAProbeHoldsUpDoNotDecideHowLongTheOthers
   EXPECT_TRUE(use.any_moved(mesh)) << "most of the latest ones take longer now";
 }
 
+TEST_F(ChoiceUseTest, AClassOfWhichNoneOfTheLatestOperationsWereIsIdle) {
+  EXPECT_FALSE(cell.idle(operation));
+  EXPECT_FALSE(cell.idle(operation + ChoiceUse::Cell::kIdleAfter));
+  EXPECT_TRUE(cell.idle(operation + ChoiceUse::Cell::kIdleAfter + 1));
+  EXPECT_FALSE(use.classes(operation).at(0).idle);
+  EXPECT_TRUE(use.classes(operation + 100).at(0).idle);
+  ChoiceUse::Cell& untimed = use.cell(Collective::kBroadcast, kBytes);
+  untimed.note_entered(kBytes, operation, false);
+  EXPECT_TRUE(untimed.idle(operation)) << "nothing will say how long it takes";
+  untimed.note_entered(kBytes, operation);
+  EXPECT_FALSE(untimed.idle(operation));
+  cell.note_entered(kBytes, 0xffffffff);
+  cell.note_entered(kBytes, 5);
+  EXPECT_FALSE(cell.idle(5)) << "numbers begin again";
+  EXPECT_FALSE(cell.idle(37));
+  EXPECT_TRUE(cell.idle(38));
+}
+
 TEST_F(ChoiceUseTest, OnlyOperationsOfOneSizeAreCompared) {
   run(PlannerId::kRing, 10_ms);
-  for (int i = 0; i < 200; ++i) cell.note_entered(i % 4 == 0 ? kBytes : kBytes + 4096);
+  for (int i = 0; i < 200; ++i) cell.note_entered(i % 4 == 0 ? kBytes : kBytes + 4096, ++operation);
   EXPECT_EQ(cell.usual_bytes, kBytes) << "it is still seen";
   EXPECT_TRUE(cell.enough(took(PlannerId::kRing)));
-  for (int i = 0; i < 64; ++i) cell.note_entered(kBytes + 4096);
+  for (int i = 0; i < 64; ++i) cell.note_entered(kBytes + 4096, ++operation);
   EXPECT_EQ(cell.usual_bytes, kBytes + 4096);
   EXPECT_FALSE(cell.enough(took(PlannerId::kRing))) << "times of another size";
 }
@@ -201,7 +221,7 @@ TEST_F(ChoiceUseTest, WhatAPlannerTookByTheLastTableThatNamedItIsKept) {
   EXPECT_EQ(took(PlannerId::kMesh).before.ns, 30'000'000u);
   EXPECT_EQ(took(PlannerId::kMesh).operations, 0u);
   EXPECT_EQ(took(PlannerId::kTree).before.operations, 0u);
-  for (int i = 0; i < 70; ++i) cell.note_entered(kBytes / 2);
+  for (int i = 0; i < 70; ++i) cell.note_entered(kBytes / 2, ++operation);
   EXPECT_EQ(took(PlannerId::kMesh).before.operations, 0u) << "another size is usual now";
 }
 

@@ -51,7 +51,8 @@ bool DecisionFlow::runs_now(std::uint32_t codec) const {
 
 // Whether enough operations have run by what decides now.
 bool DecisionFlow::all_tried() const {
-  const auto runs = [this](const ChoiceUse::Cell& use) { return runs_now(use.codec); };
+  const std::uint32_t entered = latest_entered();
+  const auto runs = [&](const ChoiceUse::Cell& use) { return !use.idle(entered) && runs_now(use.codec); };
   if (measures_plans() && !group_.use.all_tried(current_, runs)) return false;
   if (!group_.codec_use.all_tried(current_)) return false;
   const auto& cells = group_.codec_use.cells();

@@ -140,21 +140,25 @@ void Engine::note_asked(GroupMember& m, Operation& op) {
   if (op.asked != nullptr) op.candidate = chosen_candidate(m, op.request, op.number);
 }
 
+// A number has one time, and that of a chosen chain's first one is the call's.
+bool Engine::tells_time_of_call(const GroupMember& m, const Operation& op) {
+  return op.chained && m.chain->choice().cell != nullptr && op.number == m.chain->number();
+}
+
 // Of a complete operation, for those who choose the next one's planner or codec.
 void Engine::note_time(GroupMember& m, const Operation& op) {
   const ProgramEntry& ran = *op.entry;
   const Nanos time = now_ - op.entered;
   ChoiceUse::Took* slowest = nullptr;  // where the slowest rank's time is noted
   bool told = op.asked != nullptr;
-  // A number has one time, and that of a chosen chain's first one is the call's.
-  const bool of_choice = op.chained && m.chain->choice().cell != nullptr && op.number == m.chain->number();
   if (ran.use != nullptr) {
     const bool smaller =
         !ran.program.coded() && ran.program.piece_bytes < static_cast<std::uint32_t>(roster_->piece_bytes.count);
     ChoiceUse::Took& took =
         ran.use->took[static_cast<std::size_t>(ran.program.planner)][variant_of(smaller, !ran.ring_order.empty())];
     took.note(time);
-    const bool measured = (ran.carries != 0 ? ran.use->measured : options_.settings.measured_choice) && !of_choice;
+    const bool measured =
+        (ran.carries != 0 ? ran.use->measured : options_.settings.measured_choice) && !tells_time_of_call(m, op);
     told |= measured;
     // Times of operations of several sizes are not compared.
     const DecisionFlow* const decisions = m.group->decisions.get();

@@ -110,6 +110,12 @@ void DecisionFlow::wake(Neighbour& n) {
   peer.mux->make_ready(n);
 }
 
+std::uint32_t DecisionFlow::latest_entered() const {
+  std::uint32_t entered = group_.local.front()->entered;
+  for (const auto& m : group_.local) entered = later_of(entered, m->entered);
+  return entered;
+}
+
 bool DecisionFlow::used() const {
   const std::uint32_t before = engine_.options_.first_operation - 1;
   return std::any_of(group_.local.begin(), group_.local.end(), [&](const auto& m) { return m->entered != before; });
@@ -145,6 +151,11 @@ void DecisionFlow::note_new_class() {
   changed_ = true;
   first_used_ = std::min(first_used_, now);
   judge_anew();
+}
+
+// Nothing was waited for while no operations of the class ran.
+void DecisionFlow::note_class_awakes() {
+  if (is_root() && judged_ && !all_tried()) judge_anew();
 }
 
 // --- levels ----------------------------------------------------------------------------------------------------------
@@ -261,8 +272,7 @@ void DecisionFlow::take_time(std::uint32_t operation, std::uint32_t us, ChoiceUs
 
 void DecisionFlow::count_entered(Nanos now) {
   if (now - window_began_ < kRateWindow) return;
-  std::uint32_t entered = entered_then_;
-  for (const auto& m : group_.local) entered = later_of(entered, m->entered);
+  const std::uint32_t entered = later_of(entered_then_, latest_entered());
   in_window_ = entered - entered_then_;
   entered_then_ = entered;
   window_began_ = now;
@@ -409,7 +419,7 @@ void DecisionFlow::begin_costing(Nanos now) {
       }
       ring_order_ = std::move(order);
     }
-    classes = group_.use.classes();
+    classes = group_.use.classes(latest_entered());
     // What does not run can't be tried either.
     std::erase_if(classes, [this](const CostedClass& c) { return !runs_now(c.codec); });
     for (CostedClass& c : classes) {
@@ -441,8 +451,7 @@ void DecisionFlow::open(MeasuredTable table) {
   proposal_ = std::move(table);
   open_ = true;
   opened_ = now;
-  std::uint32_t entered = group_.local.front()->entered;
-  for (const auto& m : group_.local) entered = later_of(entered, m->entered);
+  const std::uint32_t entered = latest_entered();
   limit_ = part_limit_ = entered + std::clamp(std::max(in_window_, entered - entered_then_),
                                               measures_planners() ? kAheadMin : kAheadMinOfCodecs, kAheadMax);
   for (const auto& n : neighbours_) {

@@ -78,6 +78,8 @@ class DecisionFlow final : public Flow {
   bool proposal_open() const { return open_; }
   // An operation of a class of sizes that was not used before has been entered.
   void note_new_class();
+  // One of a class of which none ran for a while has been entered.
+  void note_class_awakes();
   // A local rank has ended an operation by what `took` counts.
   void note_time(std::uint32_t operation, Nanos time, ChoiceUse::Took* took);
   // Time passes: often enough in housekeeping, and when the moment comes that this returns.
@@ -115,6 +117,7 @@ class DecisionFlow final : public Flow {
   std::size_t place_of(std::uint32_t engine) const;
   Neighbour* neighbour(std::uint32_t engine);
   void wake(Neighbour& neighbour);
+  std::uint32_t latest_entered() const;
   bool used() const;
   bool measures_planners() const;
   bool measures_plans() const;

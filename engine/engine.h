@@ -460,6 +460,7 @@ class Engine final : public MembershipListener,
   static std::size_t chosen_candidate(const GroupMember& member, const OpRequest& request, std::uint32_t number);
   CodecUse::Cell* cell_of_asked(GroupMember& member, const OpRequest& request);
   void note_asked(GroupMember& member, Operation& operation);
+  static bool tells_time_of_call(const GroupMember& member, const Operation& operation);
   void note_time(GroupMember& member, const Operation& operation);
   void count_codecs(Counters* counters) const;
   bool measures_plan(const GroupMember& member, const OpRequest& request) const;
