@@ -307,6 +307,25 @@ TEST_F(Costing, ValuesOfArTopKGoByATreeWhereItsWaysAreTheShortOnes) {
   EXPECT_EQ(row.asked, one.codec);
 }
 
+// Nothing would tell how long it takes, and the round of trials would not end.
+TEST_F(Costing, NothingIsTriedOfAClassThatIsIdle) {
+  measure(20'000, 25'000);
+  took(PlannerId::kRing) = 0.150;
+  one.idle = true;
+  EXPECT_FALSE(make().on_trial());
+  EXPECT_FALSE(trying);
+  EXPECT_FALSE(would_try);
+  // What was on trial when its operations ended stays so, for when they come back.
+  one.idle = false;
+  const MeasuredRow trial = make();
+  ASSERT_TRUE(trial.on_trial());
+  one.idle = one.on_trial = true;
+  const MeasuredRow later = make(table_of(trial));
+  EXPECT_EQ(later.planner, trial.planner);
+  EXPECT_TRUE(later.on_trial());
+  EXPECT_FALSE(trying);
+}
+
 TEST_F(Costing, LongLinksAskForFewMessageTimes) {
   measure(20'000, 25'000);
   took(PlannerId::kRing) = 0.150;
