@@ -105,9 +105,14 @@ def watch(ctl, job):
     def explained():
         listed = json.loads(subprocess.run([ctl, "explain", "--json", "--pid", str(job.ranks[0])],
                                            stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT_S).stdout)
-        choice = next(c for c in listed["choices"] if c["op"] == "all_reduce" and c["group"] == 1)
-        took = next(m for m in choice["measured"] if m["algo"] == choice["algo"])
-        return took["operations"] > 3 and (choice, took)
+        for choice in listed["choices"]:
+            if choice["op"] != "all_reduce" or choice["group"] != 1:
+                continue
+            # None has run yet by what a new table has just chosen.
+            for took in choice["measured"]:
+                if took["algo"] == choice["algo"] and took["operations"] > 3:
+                    return choice, took
+        return None
 
     choice, took = wait("four operations explained", explained)
     assert choice["from_bytes"] <= 2 << 20 < choice["to_bytes"] and choice["ranks"] == 2, choice
