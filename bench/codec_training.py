@@ -22,9 +22,9 @@ from harness import BenchError, Figures
 
 RANKS, BATCH = 4, 64
 CHANCE = 10.0  # per cent, of ten classes
-CODECS = ["fp16", "bf16", "int8", "sketch:8", "sketch:8,mean", "sketch:4,mean", "topk:0.01", "mstopk:0.01",
-          "randomk:0.01", "artopk:star:0.01", "artopk:var:0.01", "agtopk:0.01", "lwtopk:0.01", "onebit", "signsgd",
-          "terngrad", "power:4", "power:4+sketch:8"]
+CODECS = ["fp16", "bf16", "int8", "sketch:8", "sketch:8,mean", "sketch:4", "sketch:4,mean", "topk:0.01",
+          "mstopk:0.01", "randomk:0.01", "artopk:star:0.01", "artopk:var:0.01", "agtopk:0.01", "lwtopk:0.01", "onebit",
+          "signsgd", "terngrad", "power:4", "power:4+sketch:8"]
 SPARSE = ("topk:", "lwtopk:", "mstopk:", "artopk:", "agtopk:")  # with the recipe
 JUDGED = ("sketch:8", "sketch:8,mean", "topk:0.01", "artopk:star:0.01", "artopk:var:0.01")
 # Without momentum: their rate, and whether what they leave out joins the next gradient.

@@ -153,10 +153,7 @@ void DecisionFlow::note_new_class() {
   judge_anew();
 }
 
-// Nothing was waited for while no operations of the class ran.
-void DecisionFlow::note_class_awakes() {
-  if (is_root() && judged_ && !all_tried()) judge_anew();
-}
+void DecisionFlow::note_class_wakes() { woken_ |= is_root(); }
 
 // --- levels ----------------------------------------------------------------------------------------------------------
 
@@ -368,6 +365,12 @@ void DecisionFlow::judge(Nanos now, bool moved, bool codecs_moved) {
   if (moved && !in_round_ && !moved_ && now >= next_round_) {
     moved_ = true;
     group_.use.renew_others_where_moved(current_);
+  }
+  // Nothing was waited for while no operations of a class ran. Some class may wake all the time.
+  if (woken_ && now >= next_wake_) {
+    woken_ = false;
+    next_wake_ = now + kTableEvery;
+    if (judged_ && !all_tried()) judge_anew();
   }
   if (!judged_) {
     const bool tried = all_tried();

@@ -79,7 +79,7 @@ class DecisionFlow final : public Flow {
   // An operation of a class of sizes that was not used before has been entered.
   void note_new_class();
   // One of a class of which none ran for a while has been entered.
-  void note_class_awakes();
+  void note_class_wakes();
   // A local rank has ended an operation by what `took` counts.
   void note_time(std::uint32_t operation, Nanos time, ChoiceUse::Took* took);
   // Time passes: often enough in housekeeping, and when the moment comes that this returns.
@@ -199,6 +199,8 @@ class DecisionFlow final : public Flow {
   Nanos round_began_, next_round_, next_trial_, round_pause_ = kRoundEvery;  // next_trial_: unless something has moved
   bool judged_ = true;  // the table in force, by what operations took
   Nanos judge_at_, judge_pause_ = kJudgeAfter;
+  bool woken_ = false;  // a class of sizes that was idle; looked at from next_wake_ on
+  Nanos next_wake_;
   bool departed_ = false;                  // an engine of the group has left
   std::vector<std::uint16_t> ring_order_;  // in which rings are tried; empty: only in the group's
   bool order_due_ = false;                 // levels have changed since it was looked for

@@ -287,9 +287,9 @@ void Engine::enter(GroupMember& m, const CalledOperation& called) {
   neighbourly_ += op.run->neighbours != 0;
   op.run->number = number;
   if (ChoiceUse::Cell* const use = op.entry->use; use != nullptr) {
-    const bool awakes = use->idle(number);
+    const bool wakes = use->idle(number);
     use->note_entered(op.entry->bytes, number, !tells_time_of_call(m, op));
-    if (awakes && g.decisions) g.decisions->note_class_awakes();
+    if (wakes && g.decisions) g.decisions->note_class_wakes();
   }
   op.run->entered = ++operations_entered_;
   op.run->last_progress = now_;

@@ -22,6 +22,8 @@ using sync::Thresholds;
 
 namespace {
 
+static_assert(port::kAbsencesMax == Thresholds::kAbsencesMax, "words and names of rules have one limit");
+
 void add(std::span<float> to, std::span<const float> from) {
   reduce_kernel(CANARY_F32, CANARY_SUM)(to.data(), to.data(), from.data(), to.size());
 }
