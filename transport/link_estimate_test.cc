@@ -373,6 +373,23 @@ TEST(LinkEstimate, ABurstAfterAPauseDoesNotCountAsCarried) {
   expect_rate(link, kSlow);
 }
 
+// A full bucket lets five pieces pass in no time, and all ten pass at twice the rate of the link.
+TEST(LinkEstimate, ABurstAfterAPauseThatTheRestFollowsDoesNotCountAsCarried) {
+  constexpr auto kSlow = BytesPerSec::from_mbit(2);
+  constexpr std::uint64_t kSmaller = PathEstimator::kBurstBytes / 5;
+  Link link(kSlow, 1_ms);
+  link.carry(8_s, 4);
+  expect_rate(link, kSlow);
+  for (int i = 0; i < 10; ++i) {
+    link.now += 2_s;
+    const Nanos each = kSlow.time_for(Bytes{kSmaller});
+    for (int k = 0; k < 10; ++k) link.send(kSmaller, k < 5 ? each : Nanos{});
+    for (int k = 0; k < 10; ++k) link.acknowledge();
+    EXPECT_LT(link.estimate.beta().count, kSlow.count / 20 * 21) << i;
+  }
+  expect_rate(link, kSlow);
+}
+
 TEST(LinkEstimate, ALongerWayIsBelievedOnceItLastsAndAShorterOneAtOnce) {
   Link link(kRate, 2_ms);
   for (int i = 0; i < 5; ++i, link.now += 100_ms) link.echo();
