@@ -423,7 +423,7 @@ void DecisionFlow::begin_costing(Nanos now) {
       ring_order_ = std::move(order);
     }
     classes = group_.use.classes(latest_entered());
-    // What does not run can't be tried either.
+    // What does not run needs no costs.
     std::erase_if(classes, [this](const CostedClass& c) { return !runs_now(c.codec); });
     for (CostedClass& c : classes) {
       if (c.encoding.piece_bytes != 0) c.encoding.speed = engine_.codec_speed(codec_of_number(c.codec).value());

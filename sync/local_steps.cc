@@ -42,14 +42,6 @@ std::int64_t LocalStepsCoordinator::newest(std::int64_t round) const {
   return newest;
 }
 
-bool LocalStepsCoordinator::may_close() const {
-  const std::int64_t round = quorum_.round(), newest_round = newest(round);
-  bool source = false;
-  for (int w = quorum_.here().next(); w >= 0; w = quorum_.here().next(w + 1))
-    source |= standing(w, round).applied == newest_round;
-  return source && expected_.empty();
-}
-
 int LocalStepsCoordinator::steps_of(int worker) const {
   const int steps = steps_per_exchange(options_);
   const Nanos mine = capability_[static_cast<std::size_t>(worker)];
@@ -110,7 +102,7 @@ void LocalStepsCoordinator::died(Nanos now, int worker, Answers* answers) {
 }
 
 void LocalStepsCoordinator::settle(Nanos now, Answers* answers) {
-  if (!quorum_.complete(now) || !may_close()) return;
+  if (!quorum_.complete(now) || !expected_.empty()) return;
   const std::int64_t round = quorum_.round(), newest_round = newest(round);
   WorkerSet& behind = behind_[round % 2];
   behind.clear();

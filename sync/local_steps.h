@@ -44,7 +44,7 @@ class LocalStepsCoordinator final : public Coordinator {
 
   void asked(Nanos now, const Question& question, Answers* answers) override;
   void died(Nanos now, int worker, Answers* answers) override;
-  Nanos next_deadline() const override { return !stuck_ && may_close() ? quorum_.next_deadline() : Nanos::max(); }
+  Nanos next_deadline() const override { return !stuck_ && expected_.empty() ? quorum_.next_deadline() : Nanos::max(); }
   void expire(Nanos now, Answers* answers) override { settle(now, answers); }
   void recall(Nanos now, const Recollection& r) override;
   void recalled(Nanos now, Answers* answers) override;
@@ -61,7 +61,6 @@ class LocalStepsCoordinator final : public Coordinator {
     return const_cast<LocalStepsCoordinator*>(this)->standing(worker, round);
   }
   std::int64_t newest(std::int64_t round) const;
-  bool may_close() const;
   int steps_of(int worker) const;
   void note(const Question& question);
   void come_late(Nanos now, const Question& question, Answers* answers);
