@@ -14,6 +14,12 @@ import unittest
 
 RUN, TRAIN = sys.argv[1:3]
 RANKS = 3
+QUICK = "CANARY_TEST_QUICK" in os.environ  # under sanitizers: what variants have in common runs once
+
+
+def some(*variants):
+    """All variants of a policy, or the last one."""
+    return variants[-1:] if QUICK else variants
 
 
 def job(folder, *arguments, more=()):
@@ -58,7 +64,7 @@ class Policies(unittest.TestCase):
         self.assertGreater(min(waited[0], waited[2]), 3 * waited[1])
 
     def test_with_a_quorum_a_slow_rank_is_not_waited_for(self):
-        for policy in ("bsp:quorum=60", "ssp:2,quorum=60"):
+        for policy in some("bsp:quorum=60", "ssp:2,quorum=60"):
             with self.subTest(policy):
                 figures = self.train("--sync", policy, "--steps", "120", "--slow", "1:6x", "--pace", "5",
                                      "--min-accuracy", "65")
@@ -86,7 +92,7 @@ class Policies(unittest.TestCase):
         self.assertLess(figures["apart"], 1e-5)
 
     def test_ranks_that_average_parameters_learn(self):
-        for policy in ("ripples:static", "ripples:smart"):
+        for policy in some("ripples:static", "ripples:smart"):
             with self.subTest(policy):
                 figures = self.train("--sync", policy, "--steps", "60", "--pace", "5", "--min-accuracy", "60")
                 self.assertEqual(self.iterations(figures), [60] * RANKS)
@@ -96,7 +102,7 @@ class Policies(unittest.TestCase):
                 self.assertLess(figures["apart"], 0.5)
 
     def test_in_esync_fast_ranks_train_until_the_slow_one_is_ready(self):
-        for policy, more in (("esync", ()), ("esync-nb", ()), ("esync", ("--codec", "int8"))):
+        for policy, more in some(("esync", ()), ("esync-nb", ()), ("esync", ("--codec", "int8"))):
             with self.subTest(policy, more=more):
                 figures = self.train("--sync", policy, "--seconds", "4", "--slow", "1:5x", "--pace", "10",
                                      "--min-accuracy", "60", *more)
@@ -107,9 +113,9 @@ class Policies(unittest.TestCase):
                 self.assertLessEqual(max(exchanges) - min(exchanges), 1)
 
     def test_local_steps_learn_and_fast_ranks_make_more(self):
-        for policy, more in (("diloco:h=20,fragments=4,overlap=5", ()),
-                             ("diloco:h=20,fragments=4,overlap=5", ("--codec", "int8")),
-                             ("diloco:h=8,rate=1,momentum=0,quorum=60", ())):
+        for policy, more in some(("diloco:h=20,fragments=4,overlap=5", ()),
+                                 ("diloco:h=8,rate=1,momentum=0,quorum=60", ()),
+                                 ("diloco:h=20,fragments=4,overlap=5", ("--codec", "int8"))):
             with self.subTest(policy, more=more):
                 figures = self.train("--sync", policy, "--seconds", "4", "--slow", "1:3x", "--pace", "10",
                                      "--min-accuracy", "60", *more)
@@ -121,7 +127,7 @@ class Policies(unittest.TestCase):
                 self.assertLess(figures["apart"], 0.5)
 
     def test_ranks_that_average_go_on_without_a_dead_one(self):
-        for policy in ("ripples:smart", "esync", "diloco:h=4,overlap=1"):
+        for policy in some("ripples:smart", "esync", "diloco:h=4,overlap=1"):
             with self.subTest(policy):
                 for worker in self.survives(policy)[0]["workers"]:
                     self.assertGreater(worker["seconds"], 3.5, "it trained on")
