@@ -371,6 +371,7 @@ void TableCosting::expect(const CostedClass& c) {
     k.tried = what.took > 0;
     k.expected = k.tried ? what.took : scale * k.seconds;
     k.aged = what.aged;
+    k.doubted = what.doubted;
     if (!k.tried || what.cost <= 0 || is_in_force(c, k) || !rates_.any) continue;
     const double now = k.seconds * what.least, then = what.cost * least;  // against the cheapest
     k.outdated = now > kSameCost * then || then > kSameCost * now;
@@ -383,7 +384,7 @@ void TableCosting::expect(const CostedClass& c) {
 
 // Nobody has tried it in this round, and it may be the best: by the costs, or if links that show no rate are fast.
 bool TableCosting::open_to_trial(const Costed& k, double best_cost, double best_time) const {
-  if (k.timed()) return k.aged && k.expected <= kCloseBefore * best_time;
+  if (k.timed()) return k.aged && (k.expected <= kCloseBefore * best_time || (k.doubted && k.seconds <= best_cost));
   return k.seconds <= kClose * best_cost || (k.walked_at_best && k.at_best <= kClose * least_at_best());
 }
 

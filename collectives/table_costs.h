@@ -78,6 +78,7 @@ struct CostedClass {
     double took = 0;             // by operations, lately; 0: too few ran
     double cost = 0, least = 0;  // by measured rates, of it and of the cheapest, when that was first used; 0: not yet
     bool aged = false;           // from before this round of trials
+    bool doubted = false;        // it has stood for long, and may be of operations that something held up
     bool before = false;         // from before the network changed
   };
   std::array<std::array<Known, kVariants>, kPlannerCount> known{};
@@ -88,7 +89,8 @@ struct CostedClass {
 class TableCosting {
  public:
   static constexpr std::uint64_t kWalkTasks = 4096;
-  // What costs so much more than the best, by the model, is tried; and what took so much more before this round.
+  // What costs so much more than the best, by the model, is tried; and what took so much more before this round. Of
+  // what is doubted also what costs less than the best.
   static constexpr double kClose = 1.3, kCloseBefore = 1.15;
   static constexpr double kSameCost = 1.3;        // a cost that has changed by less has not changed
   static constexpr double kMayBeAlike = 1.15;     // a cost that exceeds the time by less than that explains it
@@ -139,6 +141,7 @@ class TableCosting {
     bool tried = false;     // that says how long it takes
     bool outdated = false;  // it was tried when it cost something else
     bool aged = false;      // it was tried before this round
+    bool doubted = false;   // and for long
 
     bool timed() const { return tried && !outdated; }
     std::size_t variant() const { return variant_of(piece_bytes != 0, in_order); }

@@ -515,6 +515,35 @@ TEST_F(Costing, WhatWasCloseBeforeARoundIsTriedAgainInIt) {
   }
 }
 
+// Something may have held up all operations by which it was timed.
+TEST_F(Costing, WhatIsDoubtedIsTriedAgainWhereItCostsLessHoweverLongItTook) {
+  measure(20'000, 25'000);
+  MeasuredRow present = make();
+  present.planner = PlannerId::kHalvingDoubling;
+  present.piece_bytes = 0;
+  present.keeps_static = false;
+  for (auto& of_planner : one.known) {
+    for (CostedClass::Known& k : of_planner) {
+      k.took = 3;
+      k.aged = true;
+    }
+  }
+  took(PlannerId::kHalvingDoubling) = 0.1;
+  make(table_of(present));
+  EXPECT_FALSE(trying) << "all others took far longer before this round";
+  ASSERT_LT(cost_of(PlannerId::kMesh), cost_of(PlannerId::kHalvingDoubling));
+  ASSERT_GT(cost_of(PlannerId::kRing), cost_of(PlannerId::kHalvingDoubling));
+  known(PlannerId::kRing).doubted = true;
+  make(table_of(present));
+  EXPECT_FALSE(trying) << "it costs more as well";
+  known(PlannerId::kMesh).doubted = true;
+  EXPECT_EQ(make(table_of(present)).planner, PlannerId::kMesh);
+  EXPECT_TRUE(trying);
+  known(PlannerId::kMesh).aged = false;
+  make(table_of(present));
+  EXPECT_FALSE(trying) << "it has been tried in this round";
+}
+
 TEST_F(Costing, WithoutARateWhatIsNotSmallWaitsForTheTimeOfWhatRuns) {
   measure(20'000, 0);
   make();

@@ -45,7 +45,7 @@ class ChoiceUse {
     std::uint32_t lately = 0;
     std::int64_t recent_ns = 0;  // the median of the latest ones
     double cost = 0, least = 0;  // see CostedClass::Known
-    bool aged = false, before_change = false;
+    bool aged = false, before_change = false, doubted = false;
     void note(Nanos time) {
       ++operations;
       ns += static_cast<std::uint64_t>(time.count);
@@ -66,13 +66,13 @@ class ChoiceUse {
     void forget() {
       lately = 0;
       cost = 0;
-      aged = before_change = false;
+      aged = before_change = doubted = false;
     }
     // It decides again: what it took then is not mixed with what it takes now.
     void begin_again() {
       lately = std::min(lately, 1u);
       cost = 0;
-      aged = before_change = false;
+      aged = before_change = doubted = false;
     }
 
    private:
@@ -217,7 +217,11 @@ class ChoiceUse {
         for (std::size_t v = 0; v < kVariants; ++v) {
           const Took& took = cell.took[p][v];
           if (!cell.enough(took)) continue;
-          costed.known[p][v] = {static_cast<double>(took.recent_ns) * 1e-9, took.cost, took.least, took.aged,
+          costed.known[p][v] = {static_cast<double>(took.recent_ns) * 1e-9,
+                                took.cost,
+                                took.least,
+                                took.aged,
+                                took.doubted,
                                 took.before_change};
         }
       }
@@ -326,6 +330,14 @@ class ChoiceUse {
     for_each_cell([](Cell& cell) {
       for (auto& by : cell.took) {
         for (Took& t : by) t.aged = t.lately != 0;
+      }
+    });
+  }
+  // What was timed long ago is looked at again.
+  void doubt() {
+    for_each_cell([](Cell& cell) {
+      for (auto& by : cell.took) {
+        for (Took& t : by) t.aged = t.doubted = t.lately != 0;
       }
     });
   }

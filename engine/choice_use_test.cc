@@ -206,6 +206,20 @@ TEST_F(ChoiceUseTest, APlannerThatComesIntoForceIsTimedAnew) {
   EXPECT_TRUE(cell.enough(took(PlannerId::kMesh))) << "what the replaced one took is kept";
 }
 
+TEST_F(ChoiceUseTest, WhatWasTimedIsDoubtedUntilItIsTimedAnew) {
+  run(PlannerId::kRing, 12_ms);
+  run(PlannerId::kMesh, 10_ms);
+  use.doubt();
+  EXPECT_TRUE(took(PlannerId::kRing).doubted);
+  EXPECT_TRUE(took(PlannerId::kRing).aged);
+  EXPECT_FALSE(took(PlannerId::kTree).doubted) << "there is nothing to doubt";
+  const auto known = [&] { return use.classes(0).at(0).known[static_cast<std::size_t>(PlannerId::kRing)][0]; };
+  EXPECT_TRUE(known().doubted);
+  EXPECT_FALSE(known().before);
+  use.begin_anew(table(PlannerId::kMesh), table(PlannerId::kRing));
+  EXPECT_FALSE(took(PlannerId::kRing).doubted);
+}
+
 // What explains a choice has to name what the others took, long after they ran.
 TEST_F(ChoiceUseTest, WhatAPlannerTookByTheLastTableThatNamedItIsKept) {
   took(PlannerId::kRing).note(12_ms);

@@ -333,6 +333,8 @@ void DecisionFlow::end_costing(Nanos now) {
     round_pause_ = now - next_round_ > round_pause_ * 4 ? kRoundEvery : std::min(round_pause_ * 2, kRoundEveryMax);
     next_round_ = now + round_pause_;
     next_trial_ = now + std::max(round_pause_, (now - round_began_) * 9);
+    next_check_ = std::max(next_trial_, now + check_pause_);
+    check_pause_ = std::min(check_pause_ * kCheckTimes, kCheckPauseMax);
   }
   moved_ = false;
   in_round_ = trying;
@@ -381,6 +383,10 @@ void DecisionFlow::judge(Nanos now, bool moved, bool codecs_moved) {
     judge_soon(now);
   } else if (moved || codecs_moved || (round_waits_ && now >= next_trial_)) {
     round_waits_ = false;
+    judge_soon(now);
+  } else if (!in_round_ && now >= next_check_) {
+    next_check_ = Nanos::max();
+    group_.use.doubt();
     judge_soon(now);
   }
 }

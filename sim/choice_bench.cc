@@ -12,7 +12,7 @@
 // so there are 5 ms between two, which don't count. The other planners, with the engine's pieces and with a quarter of
 // them, run for ten seconds like that, since lanes that have carried more know their rates better. The prediction is
 // the table's (0 %: it has no row). --why adds what canary_explain() says, how much of the time until it settled went
-// to trials, and the times of all planners.
+// to trials, how its operations' times spread, and the times of all planners.
 // Regret is the time of the chosen planner / time of the best, minus 1. The prediction error is that of the chosen
 // planner's time. Exit status 1: an operation failed, or a sum was wrong. (The times hold the network's part of an
 // engine's cost, not the processors'.)
@@ -145,7 +145,8 @@ struct Live {
   double predicted = 0;
   bool settled = true;
   int tables = 0;
-  double on_trial = 0;  // part of the time until it settled
+  double on_trial = 0;         // part of the time until it settled
+  std::vector<double> took{};  // seconds, each operation that was timed
 };
 struct Forced {
   PlannerId planner;
@@ -239,6 +240,7 @@ double run(const Bed& bed, std::optional<Forced> forced, std::uint64_t bytes, bo
     if (!once()) return -1;
     took += c.now() - submitted;
     ++times;
+    if (live != nullptr) live->took.push_back((c.now() - submitted).seconds());
     if (paused) c.run_for(kPause);
   }
   if (live != nullptr) {
@@ -253,10 +255,12 @@ double run(const Bed& bed, std::optional<Forced> forced, std::uint64_t bytes, bo
   return took.seconds() / times;
 }
 
-double median(std::vector<double> values) {
+double quantile(std::vector<double> values, double part) {
   std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
+  if (values.empty()) return 0;
+  return values[std::min(values.size() - 1, static_cast<std::size_t>(static_cast<double>(values.size()) * part))];
 }
+double median(const std::vector<double>& values) { return quantile(values, 0.5); }
 
 struct Totals {
   std::vector<double> regret, regret_static, error;
@@ -315,7 +319,12 @@ bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, bool why, Tota
   if (!live.settled) std::puts("unsettled: the table changed to the end");
   if (why) {
     std::printf("%s\n", live.why.c_str());
-    if (with_live) std::printf("%d tables, on trial for %.0f %% of the time\n", live.tables, live.on_trial * 100);
+    if (with_live) {
+      std::printf("%d tables, on trial for %.0f %% of the time; least, median, 90th and longest of %zu operations: ",
+                  live.tables, live.on_trial * 100, live.took.size());
+      for (const double part : {0.0, 0.5, 0.9, 1.0}) std::printf(" %.3f", quantile(live.took, part) * 1e3);
+      std::puts(" ms");
+    }
     std::printf(" ");
     for (const Ran& r : ran) {
       std::printf(" %s %.3f ms (predicted %.3f)", r.name().c_str(), r.took * 1e3, r.predicted * 1e3);

@@ -302,6 +302,35 @@ TEST(Decision, BesideASlowHostRatesAreRightAndTheBestStays) {
   EXPECT_LE(watch.tables() - tables, 8) << "what is close is tried anew, and that is all";
 }
 
+// A rank that calls late holds up all operations by the static choice, a mesh, until another planner is tried.
+TEST(Decision, ATimeThatARankMadeLongIsDoubtedLater) {
+  constexpr std::uint64_t kFew = 1 << 14;  // 64 KiB
+  ClusterOptions o = measuring(flat_cluster(5, 1));
+  o.fabric.nic = NicOptions::link(2_ms, BytesPerSec::from_mbit(1000));
+  Cluster c(o);
+  ASSERT_TRUE(c.join());
+  std::uint64_t salt = 0;
+  while (table_at(c, 0) == 0 && c.now() < 5_s) {
+    AllRanks op(c, sum(5, kFew, ++salt));
+    for (int r = 0; r < 5; ++r) {
+      if (r == 4) c.run_for(30_ms);
+      op.submit(r);
+    }
+    ASSERT_NO_FATAL_FAILURE(op.expect_exact(60_s));
+    EXPECT_EQ(planner_now(c), "mesh");
+  }
+  exchange(c, 3_s, kFew);
+  EXPECT_NE(planner_now(c), "mesh") << "what takes as long, but for that rank";
+  exchange(
+      c, 20_s, kFew, [&] { return planner_now(c) == "mesh" && c.now() > 12_s; }, 5_ms);
+  EXPECT_EQ(planner_now(c), "mesh");
+  exchange(c, 1_s, kFew);
+  const MeasuredRow* const row = decisions(c, 0).table_for(c.world(0)->entered).find(Collective::kAllReduce, kFew * 4);
+  ASSERT_NE(row, nullptr);
+  EXPECT_TRUE(row->keeps_static);
+  EXPECT_FALSE(row->on_trial());
+}
+
 class ChangeOfTheLinks : public ::testing::TestWithParam<Nanos> {};
 TEST_P(ChangeOfTheLinks, IsFoundAndNothingFlaps) {
   const Nanos phase = GetParam();
