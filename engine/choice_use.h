@@ -270,6 +270,18 @@ class ChoiceUse {
       fn(collective, cell, table.find(collective, class_begin(size), cell.codec));
     });
   }
+  // And of each class all that does not decide it, as fn(cell, row, took).
+  template <typename Fn>
+  void for_each_other(const MeasuredTable& table, Fn fn) {
+    for_each_measured(table, [&](Collective, Cell& cell, const MeasuredRow* row) {
+      const Took* const present = &cell.in_force(row);
+      for (auto& by : cell.took) {
+        for (Took& t : by) {
+          if (&t != present) fn(std::as_const(cell), row, t);
+        }
+      }
+    });
+  }
   // A link has changed: what operations took before says nothing of what runs now. What others took is kept as long as
   // their costs stay what they were (TableCosting).
   void forget_present(const MeasuredTable& table) {
@@ -277,12 +289,7 @@ class ChoiceUse {
   }
   // The network has changed. What others took is of before.
   void note_change(const MeasuredTable& table) {
-    for_each_measured(table, [](Collective, Cell& cell, const MeasuredRow* row) {
-      const Took* const present = &cell.in_force(row);
-      for (auto& by : cell.took) {
-        for (Took& t : by) t.before_change |= &t != present && t.lately != 0;
-      }
-    });
+    for_each_other(table, [](const Cell&, const MeasuredRow*, Took& t) { t.before_change |= t.lately != 0; });
   }
   // Rings have another order to be tried in.
   void forget_ordered() {
@@ -313,16 +320,11 @@ class ChoiceUse {
   // What decides has become faster: whatever did that may have done it to others, which are to be tried again. Where it
   // has become slower, it is compared with what others took before, and those are timed again.
   void renew_others_where_moved(const MeasuredTable& table) {
-    for_each_measured(table, [](Collective, Cell& cell, const MeasuredRow* row) {
+    for_each_other(table, [](const Cell& cell, const MeasuredRow* row, Took& t) {
       const int by = moved(cell, row);
-      const Took* const present = &cell.in_force(row);
-      for (auto& of_planner : cell.took) {
-        for (Took& t : of_planner) {
-          if (&t == present || by == 0) continue;
-          if (by < 0) t.forget();
-          t.aged = t.lately != 0;
-        }
-      }
+      if (by == 0) return;
+      if (by < 0) t.forget();
+      t.aged = t.lately != 0;
     });
   }
   // A round of trials begins.
@@ -333,13 +335,9 @@ class ChoiceUse {
       }
     });
   }
-  // What was timed long ago is looked at again.
-  void doubt() {
-    for_each_cell([](Cell& cell) {
-      for (auto& by : cell.took) {
-        for (Took& t : by) t.aged = t.doubted = t.lately != 0;
-      }
-    });
+  // What was timed long ago is looked at again. What decides is timed all the time.
+  void doubt(const MeasuredTable& table) {
+    for_each_other(table, [](const Cell&, const MeasuredRow*, Took& t) { t.aged = t.doubted = t.lately != 0; });
   }
   // The classes have been costed, with these costs, and this is what is to be tried.
   void note_costs(const TableCosting& costing, const MeasuredTable& present) {

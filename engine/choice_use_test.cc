@@ -209,9 +209,11 @@ TEST_F(ChoiceUseTest, APlannerThatComesIntoForceIsTimedAnew) {
 TEST_F(ChoiceUseTest, WhatWasTimedIsDoubtedUntilItIsTimedAnew) {
   run(PlannerId::kRing, 12_ms);
   run(PlannerId::kMesh, 10_ms);
-  use.doubt();
+  use.doubt(table(PlannerId::kMesh));
   EXPECT_TRUE(took(PlannerId::kRing).doubted);
   EXPECT_TRUE(took(PlannerId::kRing).aged);
+  EXPECT_FALSE(took(PlannerId::kMesh).doubted) << "it decides, so it is timed all the time";
+  EXPECT_FALSE(took(PlannerId::kMesh).aged);
   EXPECT_FALSE(took(PlannerId::kTree).doubted) << "there is nothing to doubt";
   const auto known = [&] { return use.classes(0).at(0).known[static_cast<std::size_t>(PlannerId::kRing)][0]; };
   EXPECT_TRUE(known().doubted);

@@ -386,7 +386,7 @@ void DecisionFlow::judge(Nanos now, bool moved, bool codecs_moved) {
     judge_soon(now);
   } else if (!in_round_ && now >= next_check_) {
     next_check_ = Nanos::max();
-    group_.use.doubt();
+    group_.use.doubt(current_);
     judge_soon(now);
   }
 }

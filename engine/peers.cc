@@ -1,5 +1,6 @@
 #include "engine/peers.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace canarynet {
@@ -47,7 +48,10 @@ void Peers::connect(Peer& peer, ChannelOptions who, const FlowTable* flows, Flow
   if (peer.gone) peer.channel->peer_died();
   if (peer.left) peer.channel->peer_departed();
   peer.channel->start(now);
-  connected_.push_back(&peer);
+  const auto below = [](const Peer& p) { return p.channel->me() - p.channel->peer(); };  // modulo 2^32
+  connected_.insert(std::upper_bound(connected_.begin(), connected_.end(), &peer,
+                                     [&](const Peer* a, const Peer* b) { return below(*a) < below(*b); }),
+                    &peer);
 }
 
 void Peers::disconnect(Peer& peer) {

@@ -76,7 +76,8 @@ class Peers {
   }
 
  private:
-  // By index: a channel's client may open another peer's channel, which is then driven as well.
+  // By index: a channel's client may open another peer's channel meanwhile. One that goes behind this one is driven as
+  // well; before it, it waits for the next cycle, which is due at once, and this one is driven twice.
   template <typename Fn>
   void for_each_connected(Fn drive) {
     for (std::size_t i = 0; i < connected_.size(); ++i) drive(*connected_[i]);
@@ -86,7 +87,9 @@ class Peers {
   Pools pools_;
   SharedRails& rails_;
   std::vector<Peer*> peers_;
-  std::vector<Peer*> connected_;  // those that have a channel: what is done in every cycle is done to them only
+  // Those that have a channel: what is done in every cycle is done to them only. The nearest one below goes first, round
+  // to the nearest one above, as in a mesh's plan: were the order everybody's same, all would send to one at once.
+  std::vector<Peer*> connected_;
   std::vector<RailStats> ended_;  // by rail
   Attention attention_{kLooksEvery * 2};
 };

@@ -114,6 +114,7 @@ class Channel final : public LaneSink {
   Channel(ChannelOptions options, LaneFactory& factory, ChannelClient& client);
   ~Channel() override;
 
+  std::uint32_t me() const { return options_.my_engine; }
   std::uint32_t peer() const { return options_.peer_engine; }
   // Pieces travel with the CRC of their payloads.
   bool checked() const { return checked_; }
