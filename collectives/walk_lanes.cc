@@ -18,7 +18,7 @@ std::uint32_t WalkLanes::choose(std::uint32_t pair, std::uint64_t bytes, int rai
       const Lane& lane = lanes_[i];
       const auto ahead = static_cast<double>(lane.held + limits::kStrangerBytes + bytes);
       double eta = lane.way.alpha + ahead * lane.way.link_beta;
-      if (lane.rail == rail) eta -= eta / 16;
+      if (lane.rail == rail) eta -= eta / limits::kPlannedRail;
       if (i == begins_[pair] || eta < best_eta) best = i, best_eta = eta;
     }
   }

@@ -2,7 +2,7 @@
 // which of them takes a piece.
 //
 // A channel gives each piece to one lane: the one where it is expected first, by what the lane holds already and by
-// what it is known to carry. The rail that a plan names is a preference of a sixteenth (transport/channel_choice.cc).
+// what it is known to carry. The rail that a plan names is a preference (limits::kPlannedRail).
 // So a piece is never spread over rails, and of two rails that differ much the slow one is left alone, whatever the
 // plan says. Pure; one thread; allocates while lanes are added.
 #pragma once

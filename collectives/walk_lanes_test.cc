@@ -32,14 +32,14 @@ TEST(WalkLanes, ASlowLaneTakesAPieceOnceTheFastOneHoldsSoMuchThatItIsThereEarlie
   EXPECT_EQ(lanes.choose(0, kPiece, -1), 0u) << "what is there holds up nothing";
 }
 
-TEST(WalkLanes, TheNamedRailIsPreferredByASixteenthAndNoMore) {
-  for (const double slower : {1.0, 1.05, 1.1, 4.0}) {
+TEST(WalkLanes, TheNamedRailIsPreferredByAThirdAndNoMore) {
+  for (const double slower : {1.0, 1.4, 1.6, 4.0}) {
     WalkLanes lanes = pair_of({.link_beta = kFast}, {.link_beta = slower * kFast});
     EXPECT_EQ(lanes.choose(0, kPiece, -1), 0u) << "the first of those that are as good";
     lanes.arrived(0, kPiece);
     EXPECT_EQ(lanes.choose(0, kPiece, 0), 0u);
     lanes.arrived(0, kPiece);
-    EXPECT_EQ(lanes.choose(0, kPiece, 1), slower < 16.0 / 15 ? 1u : 0u) << slower;
+    EXPECT_EQ(lanes.choose(0, kPiece, 1), slower < 1.5 ? 1u : 0u) << slower;
   }
 }
 

@@ -46,7 +46,8 @@ struct Beside {
 };
 
 // Small operations of a priority, one after the other with pauses, beside a large one.
-Beside beside_bulk(int hosts, canary_priority priority, int times = 12) {
+Beside beside_bulk(int hosts, canary_priority priority) {
+  constexpr int kTimes = 12;
   Cluster c(two_slow_nics(hosts));
   EXPECT_TRUE(c.join());
   Beside out;
@@ -59,7 +60,7 @@ Beside beside_bulk(int hosts, canary_priority priority, int times = 12) {
   const Nanos began = c.now();
   bulk.submit_all();
   c.run_for(200_ms);
-  for (int i = 0; i < times && !bulk.done(0); ++i) {
+  for (int i = 0; i < kTimes && !bulk.done(0); ++i) {
     out.times.push_back(run(c, kUrgentBytes, priority));
     c.run_for(Nanos{i * 1'700'000});  // so that each meets another moment of the others' pieces
   }
@@ -92,7 +93,7 @@ TEST(Priority, AnUrgentOperationTakesLittleLongerThanOnAnIdleNetwork) {
 
 TEST(Priority, AnUrgentOperationOfFourHostsIsNotHeldUpEither) {
   if (quick()) GTEST_SKIP() << "as on two hosts";
-  const Beside urgent = beside_bulk(4, CANARY_PRIORITY_URGENT, 6);
+  const Beside urgent = beside_bulk(4, CANARY_PRIORITY_URGENT);
   print("urgent, 4 hosts", urgent);
   EXPECT_LT(ratio(median(urgent.times), urgent.idle), 1.5);
 }

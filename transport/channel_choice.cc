@@ -167,7 +167,7 @@ Path* Channel::choose_path(std::uint32_t bytes, int rail, PieceClass which) {
   for (Path& p : paths_) {
     if (!usable(p) || believed_rate(p).count == 0) continue;
     Nanos eta = arrival(p, bytes);
-    if (rail == p.spec.local_rail) eta = eta - eta / 16;  // a preference, not an order
+    if (rail == p.spec.local_rail) eta = eta - eta / limits::kPlannedRail;
     if (eta < best_eta) {
       best_eta = eta;
       best = &p;

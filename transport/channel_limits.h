@@ -21,6 +21,10 @@ inline constexpr std::uint64_t kTrialEnough = 96 * 1024;
 // A lane whose pieces take so much less time than they should has changed: a shaper's bucket makes them five times as
 // fast, a round trip that was never seen bare eight times (PathEstimator::kVariation).
 inline constexpr std::int64_t kOutgrownTimes = 16;
+// By this part of its time a piece may be later on the rail that its plan gives it: the plan knows what else is sent
+// meanwhile. By much less, since what a lane has proved beside others is a share of its NIC, rails of equal rates look
+// unequal, and pieces of rings that have a rail each meet on one (docs/decisions/0074-the-rail-of-a-plan.md).
+inline constexpr int kPlannedRail = 3;
 // Another engine's channel may just have given so much to either end's NIC: little on a fast one, long on a slow one.
 inline constexpr std::uint64_t kStrangerBytes = 16 * 1024;
 // Operations of which more than a burst waits for one peer need to know what every lane carries.

@@ -237,10 +237,11 @@ TEST_F(TrainingInVirtualTime, MeansOfParametersAfterEveryStepLearnWhatAMeanOfGra
 }
 
 // A fast network, so that only the straggler is waited for: iterations of the other workers in the same time.
+// Until a quorum knows how late each worker usually is, it waits for all: two to five seconds here.
 TEST_F(TrainingInVirtualTime, AStragglerHoldsUpThoseThatWaitForIt) {
   const auto pace = [&](const char* policy) {
     const Training training = train(
-        {"--workers", "6", "--sync", policy, "--slow", "5:5x", "--nic", "1000gbit", "--steps", "40", "--target", "1"});
+        {"--workers", "6", "--sync", policy, "--slow", "5:5x", "--nic", "1000gbit", "--steps", "80", "--target", "1"});
     return static_cast<double>(training.iterations[0]) * 0.16 / training.end.seconds;
   };
   for (const char* waits : {"bsp", "bml", "ps", "d-psgd", "ssp:3"}) EXPECT_LT(pace(waits), 0.3) << waits;
@@ -348,17 +349,26 @@ TEST_F(TrainingInVirtualTime, ALateWorkerHoldsUpNobodyAndCatchesUp) {
   EXPECT_GT(goes_on.end.accuracy, 0.6);
 }
 
+// Of a training this short the accuracy of one seed tells nothing: they differ by ten points.
 TEST_F(TrainingInVirtualTime, DeltasMayHaveACodecToo) {
-  const auto run = [&](const char* policy, const char* codec) {
-    return train({"--workers", "4", "--sync", policy, "--steps", "41", "--target", "1", "--codec", codec});
+  constexpr int kSeeds = 4;
+  const auto run = [&](const char* policy, const char* codec, int seed) {
+    return train({"--workers", "4", "--sync", policy, "--steps", "41", "--target", "1", "--codec", codec, "--seed",
+                  std::to_string(seed)});
   };
   for (const char* policy : {"diloco:h=5,fragments=2", "diloco:h=5,fragments=2,overlap=1", "esync"}) {
-    const Training dense = run(policy, "dense"), sketch = run(policy, "sketch:8");
-    const auto bytes = [](const Training& t) { return t.end.bytes / static_cast<double>(t.exchanges); };
-    EXPECT_GT(bytes(sketch) / bytes(dense), 0.2) << policy;
-    EXPECT_LT(bytes(sketch) / bytes(dense), 0.32) << policy << ": tables and heads of a small model beside its values";
-    EXPECT_NEAR(sketch.end.accuracy, dense.end.accuracy, 0.04) << policy;
-    EXPECT_NE(sketch.end.accuracy, dense.end.accuracy) << policy << ": it left something out";
+    double of_dense = 0, of_sketch = 0;
+    for (int seed = 1; seed <= kSeeds; ++seed) {
+      const Training dense = run(policy, "dense", seed), sketch = run(policy, "sketch:8", seed);
+      const auto bytes = [](const Training& t) { return t.end.bytes / static_cast<double>(t.exchanges); };
+      EXPECT_GT(bytes(sketch) / bytes(dense), 0.2) << policy;
+      EXPECT_LT(bytes(sketch) / bytes(dense), 0.32)
+          << policy << ": tables and heads of a small model beside its values";
+      of_dense += dense.end.accuracy / kSeeds;
+      of_sketch += sketch.end.accuracy / kSeeds;
+    }
+    EXPECT_NEAR(of_sketch, of_dense, 0.04) << policy;
+    EXPECT_NE(of_sketch, of_dense) << policy << ": it left something out";
   }
 }
 
