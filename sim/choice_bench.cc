@@ -8,11 +8,12 @@
 //
 // With --live, the group's own measured table takes the place of the model's choice from the truth: a cluster runs the
 // all-reduce by what its engines measure, until its table has been the same for five seconds (ten seconds at least, two
-// minutes at most: told as "unsettled"), and what it has settled on is timed. Applications compute between operations,
-// so there are 5 ms between two, which don't count. The other planners, with the engine's pieces and with a quarter of
-// them, run for ten seconds like that, since lanes that have carried more know their rates better. The prediction is
-// the table's (0 %: it has no row). --why adds what canary_explain() says, how much of the time until it settled went
-// to trials, how its operations' times spread, and the times of all planners.
+// minutes at most: told as "unsettled"), and what it has settled on is timed, again where trials began meanwhile.
+// Applications compute between operations, so there are 5 ms between two, which don't count. The other planners, with
+// the engine's pieces and with a quarter of them, run for ten seconds like that, since lanes that have carried more
+// know their rates better. The prediction is the table's (0 %: it has no row). --why adds what canary_explain() says,
+// how much of the time until it settled went to trials, how its operations' times spread, and the times of all
+// planners.
 // Regret is the time of the chosen planner / time of the best, minus 1. The prediction error is that of the chosen
 // planner's time. Exit status 1: an operation failed, or a sum was wrong. (The times hold the network's part of an
 // engine's cost, not the processors'.)
@@ -20,6 +21,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -218,32 +220,35 @@ double run(const Bed& bed, std::optional<Forced> forced, std::uint64_t bytes, bo
     if (c.now() - start < settles) return false;
     return live == nullptr || is_quiet() || c.now() - start >= kSettlesMax;
   };
-  while (!is_settled()) {
+  std::vector<double> took;
+  const auto run_one = [&] {
     const Nanos submitted = c.now();
-    if (!once()) return -1;
+    if (!once()) return false;
     latest = c.now() - submitted;
+    took.push_back(latest.seconds());
     if (paused) c.run_for(kPause);
     if (live != nullptr && on_trial()) live->on_trial += (c.now() - submitted).seconds();
-    if (table() == present) continue;
+    if (table() == present) return true;
     present = table();
     changed = c.now();
     if (live != nullptr) ++live->tables;
+    return true;
+  };
+  // What has stood for long is tried again now and then: that is waited for, too.
+  for (bool timed = false; !timed;) {
+    while (!is_settled()) {
+      if (!run_one()) return -1;
+    }
+    if (live != nullptr) live->settled = is_quiet();
+    took.clear();
+    for (const Nanos began = c.now(); c.now() - began < (paused ? 1_s : 100_ms) || took.empty();) {
+      if (!run_one()) return -1;
+    }
+    timed = live == nullptr || is_quiet() || c.now() - start >= kSettlesMax;
   }
   if (live != nullptr) {
-    live->settled = is_quiet();
     live->on_trial /= (c.now() - start).seconds();
-  }
-  int times = 0;
-  Nanos took{};
-  for (const Nanos began = c.now(); c.now() - began < (paused ? 1_s : 100_ms) || times == 0;) {
-    const Nanos submitted = c.now();
-    if (!once()) return -1;
-    took += c.now() - submitted;
-    ++times;
-    if (live != nullptr) live->took.push_back((c.now() - submitted).seconds());
-    if (paused) c.run_for(kPause);
-  }
-  if (live != nullptr) {
+    live->took = took;
     const GroupMember& m = *c.world(0);
     live->planner = c.engine(0).algorithm(m.id);
     live->why = c.engine(0).explain(m.id, Collective::kAllReduce, bytes);
@@ -252,7 +257,7 @@ double run(const Bed& bed, std::optional<Forced> forced, std::uint64_t bytes, bo
       if (row != nullptr) live->predicted = row->predicted_us * 1e-6;
     }
   }
-  return took.seconds() / times;
+  return std::accumulate(took.begin(), took.end(), 0.0) / static_cast<double>(took.size());
 }
 
 double quantile(std::vector<double> values, double part) {
