@@ -37,7 +37,7 @@ TEST(Engine, UnequalRailsCarryByTheirRates) {
   EXPECT_LT((c.now() - began).seconds(), 0.134 / 0.9);
 }
 
-// Eight hosts' first pieces would all go to host 0, were each to begin with it, and its NIC would get nothing after them.
+// Were each of eight hosts to begin with host 0, its NIC would get all first pieces, and nothing after them.
 TEST(Engine, InAMeshEveryNicReceivesAllTheTime) {
   ClusterOptions o = flat_cluster(8, 1);
   o.settings.algo = "mesh";

@@ -244,8 +244,8 @@ TEST(Links, ProbesAreASmallPartOfWhatShortOperationsSend) {
   EXPECT_LT(last, 1.03);
 }
 
-// In their trials three fast hosts share the NICs of a slow one, and what a lane shows there is its share, so equal rails
-// look unequal. A ring over each rail takes 16 ms, by the bytes that the slow host sends.
+// In their trials three fast hosts share the NICs of a slow one, and what a lane shows there is its share, so equal
+// rails look unequal. A ring over each rail takes 16 ms, by the bytes that the slow host sends.
 TEST(Links, RingsKeepToTheirRailsThoughLanesLookUnequal) {
   ClusterOptions o = unmeasured(flat_cluster(4, 2));
   o.settings.algo = "ring_per_rail";

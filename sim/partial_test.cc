@@ -475,8 +475,8 @@ TEST(PartialAllReduce, AMemberThatWasGivenUpIsToldWhereTheOthersAreDone) {
   expect_given_up(c, late);
 }
 
-// Rank 4 has the result and waits for acknowledgements, which come to it late. What it has to do with rank 5, of its own
-// process, goes on.
+// Rank 4 has the result and waits for acknowledgements, which come to it late. What it has to do with rank 5, of its
+// own process, goes on.
 TEST(PartialAllReduce, AMemberThatWasGivenUpWaitsForNoAcknowledgement) {
   Cluster* cluster = nullptr;
   ClusterOptions o = neighbours(3, 2, &cluster);
