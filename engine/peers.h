@@ -87,8 +87,9 @@ class Peers {
   Pools pools_;
   SharedRails& rails_;
   std::vector<Peer*> peers_;
-  // Those that have a channel: what is done in every cycle is done to them only. The nearest one below goes first, round
-  // to the nearest one above, as in a mesh's plan: were the order everybody's same, all would send to one at once.
+  // Those that have a channel: what is done in every cycle is done to them only. The nearest one below goes first,
+  // round to the nearest one above, as in a mesh's plan: were the order everybody's same, all would send to one at
+  // once.
   std::vector<Peer*> connected_;
   std::vector<RailStats> ended_;  // by rail
   Attention attention_{kLooksEvery * 2};
