@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <random>
@@ -341,7 +342,9 @@ TEST(CompletionFdCalls, OneDrainIsEnoughForMany) {
   });
   for (canary_op* op : ops) EXPECT_EQ(canary_op_wait(op), CANARY_OK) << last_error().message;
   other.join();
-  EXPECT_TRUE(readable(fd, 0));
+  // Results can be read before the turn of the engine that brought them ends, and that may be one turn for all.
+  EXPECT_TRUE(readable(fd, 1000));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   ASSERT_EQ(canary_context_drain(job.context(0)), CANARY_OK);
   EXPECT_FALSE(readable(fd, 50));
 }
