@@ -40,8 +40,9 @@ class Link {
     }
   }
   void run_dry() {
-    while (!in_flight_.empty()) acknowledge();
+    while (!dry()) acknowledge();
   }
+  bool dry() const { return in_flight_.empty(); }
   void pause(Nanos time) { now_ += time; }
 
   PathEstimator estimator;
@@ -154,6 +155,28 @@ TEST(PathEstimator, AcksThatWereHeldUpAndComeAtOnceProveNoFasterLink) {
     link.acknowledge(35_ms);
     link.run_dry();
     most = std::max(most, of_the_rate(link));
+  }
+  EXPECT_LT(most, 1.1);
+}
+
+// What leaves between the first of them and the others counts all of those, in the time of its own round trip.
+TEST(PathEstimator, PiecesThatLeftApartProveNoFasterLinkThoughTheirAcksComeTogether) {
+  const Nanos apart = kRate.time_for(Bytes{kPiece});
+  Link link(1_ms);
+  link.carry(200, 8);
+  link.run_dry();
+  double most = 0;
+  for (int i = 0; i < 50; ++i) {
+    for (int k = 0; k < 10; ++k) {
+      link.send();
+      link.pause(apart);
+    }
+    link.acknowledge();
+    link.send();
+    while (!link.dry()) {
+      link.acknowledge();
+      most = std::max(most, of_the_rate(link));
+    }
   }
   EXPECT_LT(most, 1.1);
 }
