@@ -1,5 +1,5 @@
-// What one channel gives to which of its lanes, in virtual time: where the piece of a plan goes, and what the trial of a
-// lane keeps under way.
+// What one channel gives to which of its lanes, in virtual time: where a plan's piece goes, and what a trial keeps
+// under way.
 #include <gtest/gtest.h>
 
 #include <algorithm>

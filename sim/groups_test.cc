@@ -34,7 +34,7 @@ TEST(Groups, TenThousandMadeAndDestroyedLeaveNothing) {
   ASSERT_TRUE(c.join());
   const std::vector<std::vector<int>> lists = {{0, 1, 2, 3, 4, 5}, {5, 0, 2}, {1, 3}, {0, 1}};
   std::size_t before = 0;
-  for (int i = 0; i < 10'000; ++i) {
+  for (int i = 0; i < (quick() ? 2'000 : 10'000); ++i) {
     const auto& list = lists[static_cast<std::size_t>(i) % lists.size()];
     const auto members = form_group(c, list);
     if (i % 10 < 4) {
@@ -92,6 +92,7 @@ double seconds_of(std::size_t groups, std::size_t total) {
 }
 
 TEST(Groups, APieceAmongFourThousandOperationsCostsHardlyMore) {
+  if (quick()) GTEST_SKIP() << "CANARY_TEST_QUICK: what it costs is of interest where the code is optimised";
   constexpr std::size_t kTotal = 16 * 1024;
   double one = 1e9, many = 1e9;
   for (int i = 0; i < 3; ++i) {

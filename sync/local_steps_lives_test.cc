@@ -476,12 +476,12 @@ class Job {
 };
 
 struct Seen {
-  std::int64_t late = 0, caught_up = 0, failed = 0, lost = 0, beside = 0;
+  std::int64_t lives = 0, late = 0, caught_up = 0, failed = 0, lost = 0, beside = 0;
 };
 
 Seen live(const char* what, std::uint64_t seeds, const Trouble& trouble) {
   Seen seen;
-  for_each_seed(what, seeds, [&](std::uint64_t seed) {
+  const std::uint64_t lives = for_each_seed(what, seeds, [&](std::uint64_t seed) {
     Random random(seed);
     LocalSteps options;
     options.fragments = 1 + static_cast<int>(random.below(3));
@@ -505,21 +505,22 @@ Seen live(const char* what, std::uint64_t seeds, const Trouble& trouble) {
     seen.lost += job.lost();
     seen.beside += job.beside();
   });
+  seen.lives = static_cast<std::int64_t>(lives);
   return seen;
 }
 
 TEST(LocalStepsLives, WhatComesLateIsKept) {
   const Seen seen = live("late work", 150, {});
-  EXPECT_GT(seen.late, 500);
-  EXPECT_GT(seen.caught_up, 500);
-  EXPECT_GT(seen.beside, 500) << "iterations beside exchanges";
+  EXPECT_GT(seen.late, 4 * seen.lives);
+  EXPECT_GT(seen.caught_up, 4 * seen.lives);
+  EXPECT_GT(seen.beside, 4 * seen.lives) << "iterations beside exchanges";
   EXPECT_EQ(seen.failed, 0);
 }
 
 TEST(LocalStepsLives, DeathsLoseNothingOfTheSurvivorsAndCountNothingTwice) {
   const Seen seen = live("deaths", 300, {.deaths = true});
-  EXPECT_GT(seen.failed, 300);
-  EXPECT_GT(seen.caught_up, 500);
+  EXPECT_GT(seen.failed, seen.lives);
+  EXPECT_GT(seen.caught_up, 2 * seen.lives);
   EXPECT_LT(seen.lost, seen.failed / 20) << "what only those had who died";
 }
 
@@ -527,15 +528,15 @@ TEST(LocalStepsLives, DeathsLoseNothingOfTheSurvivorsAndCountNothingTwice) {
 TEST(LocalStepsLives, RoundsAreOfWorkersThatMeet) {
   for (const bool succession : {false, true}) {
     const Seen seen = live("diagonals", 150, {.succession = succession, .diagonals = true});
-    EXPECT_GT(seen.late, 300);
-    EXPECT_GT(seen.caught_up, 300);
+    EXPECT_GT(seen.late, 2 * seen.lives);
+    EXPECT_GT(seen.caught_up, 2 * seen.lives);
     EXPECT_EQ(seen.failed, 0);
   }
 }
 
 TEST(LocalStepsLives, AnotherCoordinatorGoesOn) {
   const Seen seen = live("succession", 150, {.succession = true});
-  EXPECT_GT(seen.late, 300);
+  EXPECT_GT(seen.late, 2 * seen.lives);
   EXPECT_EQ(seen.failed, 0);
 }
 

@@ -70,12 +70,17 @@ void draw_quorum(Random& random, ToyOptions* o) {
   o->iterations = o->workers > 16 ? 10 : 30;
 }
 
-// They take a minute and a half under sanitizers.
-std::uint64_t quorum_lives() { return std::getenv("CANARY_TEST_QUICK") != nullptr ? 30 : 120; }
+void draw_deaths(Random& random, std::uint64_t within, ToyOptions* o) {
+  const int deaths = 1 + static_cast<int>(random.below(3));
+  for (int i = 0; i < deaths; ++i) {
+    o->deaths.push_back(
+        {Nanos{static_cast<std::int64_t>(random.below(within))}, static_cast<int>(random.below(o->workers))});
+  }
+}
 
 TEST(SessionLives, EveryInvariantHoldsWithAQuorum) {
   int went_on = 0;
-  for_each_seed("session with a quorum", quorum_lives(), [&](std::uint64_t seed) {
+  const std::uint64_t lives = for_each_seed("session with a quorum", 120, [&](std::uint64_t seed) {
     Random random(seed * 15485863);
     ToyOptions o = random_toy(random);
     draw_quorum(random, &o);
@@ -83,19 +88,15 @@ TEST(SessionLives, EveryInvariantHoldsWithAQuorum) {
     toy.run();
     went_on += toy.went_on();
   });
-  EXPECT_GT(went_on * 6, 5 * static_cast<int>(quorum_lives()));
+  EXPECT_GT(went_on * 6, 5 * static_cast<int>(lives));
 }
 
 TEST(SessionLives, EveryInvariantHoldsWithAQuorumWhenWorkersDie) {
-  for_each_seed("session with a quorum and deaths", quorum_lives(), [](std::uint64_t seed) {
+  for_each_seed("session with a quorum and deaths", 120, [](std::uint64_t seed) {
     Random random(seed * 32452843);
     ToyOptions o = random_toy(random);
     draw_quorum(random, &o);
-    const int deaths = 1 + static_cast<int>(random.below(3));
-    for (int i = 0; i < deaths; ++i) {
-      o.deaths.push_back(
-          {Nanos{static_cast<std::int64_t>(random.below(400'000'000))}, static_cast<int>(random.below(o.workers))});
-    }
+    draw_deaths(random, 400'000'000, &o);
     SessionToy toy(o, seed);
     toy.run();
   });
@@ -106,11 +107,7 @@ TEST(SessionLives, EveryInvariantHoldsWhenWorkersDie) {
     Random random(seed * 7919);
     ToyOptions o = random_toy(random);
     o.change_thresholds = false;
-    const int deaths = 1 + static_cast<int>(random.below(3));
-    for (int i = 0; i < deaths; ++i) {
-      o.deaths.push_back(
-          {Nanos{static_cast<std::int64_t>(random.below(150'000'000))}, static_cast<int>(random.below(o.workers))});
-    }
+    draw_deaths(random, 150'000'000, &o);
     SessionToy toy(o, seed);
     toy.run();
   });
