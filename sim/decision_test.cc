@@ -98,6 +98,23 @@ TEST(Decision, WhatTheModelPutsCloseIsTriedAndTheBestStays) {
   }
 }
 
+// Two operations of a size are too few to judge what decides for it, and no more of them come.
+TEST(Decision, ASizeThatDoesNotComeBackHoldsUpNoTrials) {
+  ClusterOptions o = measuring(flat_cluster(4, 2));
+  Cluster c(std::move(o));
+  for (int host = 0; host < 4; ++host) {
+    c.fabric().nic(host, 0) = NicOptions::link(50_us, BytesPerSec::from_mbit(500));
+    c.fabric().nic(host, 1) = NicOptions::link(50_us, BytesPerSec::from_mbit(125));
+  }
+  ASSERT_TRUE(c.join());
+  int larger = 0;
+  exchange(c, 8_s, kFew * 16, [&] { return ++larger == 2; });
+  Decisions watch(c);
+  exchange(c, 4_s, kFew);
+  std::printf("%d tables in 4 s\n", watch.tables());
+  EXPECT_GE(watch.tables(), 9) << "a round of trials waits for the size that does not come";
+}
+
 // A way between two hosts that is far slower than their NICs. Nothing else is ever busy for long, so it is the only
 // link that shows its rate.
 TEST(Decision, RingsGoRoundABadWay) {
