@@ -1,5 +1,5 @@
-// What one channel gives to which of its lanes, in virtual time: where a plan's piece goes, and what a trial keeps
-// under way.
+// One channel chooses between two lanes, in virtual time: by which of them the piece of a plan goes, and how much the
+// trial of a lane keeps under way.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint32_t kPiece = 131'072;
 
-// Two lanes, of which each has proved what its NIC carries.
+// A channel with two lanes, whose rates it knows from a long exchange.
 class TwoLanes {
  public:
   TwoLanes(std::int64_t first_mbit, std::int64_t second_mbit) {
@@ -28,7 +28,7 @@ class TwoLanes {
   }
   const Path& lane(int rail) { return pair.a().channel->paths()[static_cast<std::size_t>(rail)]; }
   void send() { pair.a().send(kFlow, next_++, kPiece); }
-  // Of so many pieces for the second rail, one at a time, those that went there.
+  // Sends pieces that a plan gives to the second rail, one at a time. Returns how many went there.
   int of_the_second(int pieces) {
     pair.a().rail = 1;
     int there = 0;
@@ -48,7 +48,7 @@ class TwoLanes {
 };
 
 TEST(ChannelChoice, APieceGoesByTheRailOfItsPlanUnlessThatTakesHalfAsLongAgain) {
-  // One or two find a trial on their lane.
+  // A trial on its lane may send one or two pieces round.
   EXPECT_GE(TwoLanes(200, 200).of_the_second(20), 18);
   EXPECT_GE(TwoLanes(200, 155).of_the_second(20), 18) << "takes 1.3 times as long";
   EXPECT_LE(TwoLanes(200, 120).of_the_second(20), 2) << "takes 1.7 times as long";

@@ -98,7 +98,7 @@ TEST(Decision, WhatTheModelPutsCloseIsTriedAndTheBestStays) {
   }
 }
 
-// Two operations of a size are too few to judge what decides for it, and no more of them come.
+// After two operations of a size no more of them come. Nothing can be judged by so few, and nobody waits for more.
 TEST(Decision, ASizeThatDoesNotComeBackHoldsUpNoTrials) {
   ClusterOptions o = measuring(flat_cluster(4, 2));
   Cluster c(std::move(o));

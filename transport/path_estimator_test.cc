@@ -159,7 +159,8 @@ TEST(PathEstimator, AcksThatWereHeldUpAndComeAtOnceProveNoFasterLink) {
   EXPECT_LT(most, 1.1);
 }
 
-// What leaves between the first of them and the others counts all of those, in the time of its own round trip.
+// The first ack comes alone, and a piece leaves. Its own ack, a round trip later, tells of all that was acknowledged
+// meanwhile: ten pieces, which had left over ten times as long.
 TEST(PathEstimator, PiecesThatLeftApartProveNoFasterLinkThoughTheirAcksComeTogether) {
   const Nanos apart = kRate.time_for(Bytes{kPiece});
   Link link(1_ms);
