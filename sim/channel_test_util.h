@@ -66,6 +66,7 @@ class End final : public ChannelClient, public LaneAcceptor, public LaneSink {
     o.piece_bytes = Bytes{128 * 1024};
     o.heartbeat_interval = 100_ms;
     o.silence_limit = 1_s;
+    o.rails = rates;
     channel = std::make_unique<Channel>(std::move(o), factory_, *this);
     channel->start(now);
   }
@@ -199,6 +200,7 @@ class End final : public ChannelClient, public LaneAcceptor, public LaneSink {
   std::vector<Out> sent;
   std::map<std::pair<std::uint32_t, std::uint32_t>, In> got;
   std::set<std::uint32_t> refuse;  // flows that are over
+  RailRates* rates = nullptr;      // shared with other channels; to be set before open()
   std::int32_t rail = -1;          // of the plan that its pieces are for
   std::size_t arrived = 0;
   std::uint64_t beats = 0;
@@ -221,10 +223,11 @@ class Pair {
   // Lets time pass, at most until `limit`.
   virtual void step(Nanos limit) = 0;
 
-  // The dialling end opens `later` than the other.
-  void open(int rails, Nanos later = {}) {
+  // The dialling end opens `later` than the other; it may share `rates` with other channels.
+  void open(int rails, Nanos later = {}, RailRates* rates = nullptr) {
     for (int side = 0; side < 2; ++side)
       end_[side] = std::make_unique<End>(factory(side), static_cast<std::uint32_t>(side));
+    a().rates = rates;
     b().open(factory(0).rails(), now(), rails);
     pass(later);
     a().open(factory(1).rails(), now(), rails);

@@ -245,28 +245,61 @@ TEST(Links, ProbesAreASmallPartOfWhatShortOperationsSend) {
 }
 
 // In their trials three fast hosts share the NICs of a slow one, and what a lane shows there is its share, so equal
-// rails look unequal. A ring over each rail takes 16 ms, by the bytes that the slow host sends.
+// rails look unequal. By the bytes that the slow host sends, a ring over each rail takes 3.9 ms and 15.7, and its steps
+// take 0.7 more.
 TEST(Links, RingsKeepToTheirRailsThoughLanesLookUnequal) {
-  ClusterOptions o = unmeasured(flat_cluster(4, 2));
-  o.settings.algo = "ring_per_rail";
-  Cluster c(std::move(o));
-  for (int host = 0; host < 4; ++host) {
-    for (int rail = 0; rail < 2; ++rail)
-      c.fabric().nic(host, rail) = NicOptions::link(50_us, BytesPerSec::from_mbit(host == 3 ? 100 : 500));
+  for (const auto& [kib, seconds] : {std::pair{64, 5.0e-3}, {256, 17.6e-3}}) {
+    ClusterOptions o = unmeasured(flat_cluster(4, 2));
+    o.settings.algo = "ring_per_rail";
+    Cluster c(std::move(o));
+    for (int host = 0; host < 4; ++host) {
+      for (int rail = 0; rail < 2; ++rail)
+        c.fabric().nic(host, rail) = NicOptions::link(50_us, BytesPerSec::from_mbit(host == 3 ? 100 : 500));
+    }
+    ASSERT_TRUE(c.join());
+    Nanos took;
+    int operations = 0;
+    while (c.now() < 3_s) {
+      const Nanos began = c.now();
+      AllRanks op(c, sum(4, static_cast<std::uint64_t>(kib) << 8));
+      op.submit_all();
+      op.expect_exact(10_s);
+      if (c.now() > 1_s) took += c.now() - began, ++operations;
+      c.run_for(5_ms);
+    }
+    std::printf("%d KiB: %.3f ms\n", kib, took.seconds() * 1e3 / operations);
+    EXPECT_LT(took.seconds() / operations, seconds);
   }
-  ASSERT_TRUE(c.join());
-  Nanos took;
-  int operations = 0;
-  while (c.now() < 3_s) {
-    const Nanos began = c.now();
-    AllRanks op(c, sum(4, 1 << 16));
-    op.submit_all();
-    op.expect_exact(10_s);
-    if (c.now() > 1_s) took += c.now() - began, ++operations;
-    c.run_for(5_ms);
+}
+
+// Seven lanes share each NIC, and what the trials of a job's first seconds show of them differs. By the NICs' rates a
+// mesh takes 5.9 ms.
+TEST(Links, AMeshOfEightHostsGoesOnAsItBeganThoughItsNicsAreUnequal) {
+  for (const bool one_slow_rail : {false, true}) {
+    ClusterOptions o = unmeasured(flat_cluster(8, 2));
+    o.settings.algo = "mesh";
+    Cluster c(std::move(o));
+    for (int host = 0; host < 8; ++host) {
+      const std::int64_t second = !one_slow_rail ? 125 : host == 7 ? 50 : 500;
+      c.fabric().nic(host, 0) = NicOptions::link(50_us, BytesPerSec::from_mbit(500));
+      c.fabric().nic(host, 1) = NicOptions::link(50_us, BytesPerSec::from_mbit(second));
+    }
+    ASSERT_TRUE(c.join());
+    Nanos took;
+    int operations = 0;
+    while (c.now() < 10_s) {
+      const Nanos began = c.now();
+      AllRanks op(c, sum(8, 1 << 16));
+      op.submit_all();
+      op.expect_exact(10_s);
+      if (c.now() > 4_s) took += c.now() - began, ++operations;
+      c.run_for(5_ms);
+    }
+    std::printf("%s: %.3f ms\n", one_slow_rail ? "500 + 500, one rail 50" : "500 + 125 Mbit/s",
+                took.seconds() * 1e3 / operations);
+    EXPECT_LT(took.seconds() / operations, 9.5e-3);
+    if (quick()) return;
   }
-  std::printf("256 KiB: %.3f ms\n", took.seconds() * 1e3 / operations);
-  EXPECT_LT(took.seconds() / operations, 1.1 * 16e-3);
 }
 
 TEST(Links, EqualNicsShare) {

@@ -40,8 +40,10 @@ Channel::Channel(ChannelOptions options, LaneFactory& factory, ChannelClient& cl
 // Lanes first: until they have ended they may read the pieces that were copied here.
 Channel::~Channel() {
   for (Path& path : paths_) end_train(path, false);
-  for (const Path& path : paths_)
+  for (const Path& path : paths_) {
     rails_->add_probes(path.spec.local_rail, -static_cast<std::int64_t>(path.probes_unacked));
+    rails_->leave(path.spec.local_rail, path.unacked_bytes);
+  }
   for (std::uint32_t i = 0; i < records_.made(); ++i) {
     if (records_[i].state != Record::State::kFree) count_urgent_out(records_[i]);
   }
@@ -106,6 +108,7 @@ void Channel::take_back(std::uint32_t index) {
       if (!dropped) continue;
       // The acknowledgement of what goes in its place proves nothing of the lane.
       path.unacked_bytes -= e.bytes - sizeof(wire::Header);
+      rails_->leave(path.spec.local_rail, e.bytes - sizeof(wire::Header));
       e.bytes = sizeof(wire::Header);
       // The sequence must still count at the receiver, or its cumulative ack would stop here.
       fill_hole(path, s);
@@ -192,6 +195,7 @@ Path::InFlight& Channel::note_sent(Path& path, std::uint32_t payload_bytes, bool
   e.departure =
       path.estimator.depart(now_, others == 0, limited, prompt, Bytes{static_cast<std::int64_t>(path.unacked_bytes)});
   e.departure.nic = rails_->carried(path.spec.local_rail);
+  e.departure.queue = rails_->join(path.spec.local_rail, e.bytes, now_);
   ++path.next_sequence;
   earlier(path.last_progress + stall_after(path));
   return e;
@@ -364,6 +368,7 @@ void Channel::entry_acked(Path& path, std::uint32_t sequence, Acked* acked) {
   }
   CANARY_CHECK(e.bytes <= path.unacked_bytes, "more is acknowledged than is in flight");
   path.unacked_bytes -= e.bytes;
+  rails_->leave(path.spec.local_rail, e.bytes);
   if (e.probe) forget_probe(path, e);
   e.bytes = 0;
   const std::uint32_t record = e.record;
@@ -404,7 +409,7 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
   }
   if (now.all.bytes == 0) return;
   heard_by_peer_ = std::max(heard_by_peer_, now.all.last.sent);
-  rails_->add_acked(path.spec.local_rail, now.all.bytes);
+  rails_->add_acked(path.spec.local_rail, now.all.bytes, now_);
   const PathEstimator::NicBytes nic = rails_->carried(path.spec.local_rail);
   if (now.pieces.bytes != 0) {
     now.pieces.last.dated &= now.pieces.last.sent == now.all.last.sent;
@@ -420,6 +425,7 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
     rails_->trains().note_acked(now_, now.all.bytes - now.pieces.bytes, now.all.last.sent);
   watch_link(path);
   if (now.pieces.bytes != 0) beat_in_pause(path);
+  rails_->note_capacity(path.spec.local_rail, path.estimator.capacity());
   if (path.estimator.was_busy()) rails_->note(path.spec.local_rail, path.estimator.rate());
   path.last_progress = now_;
   end_stall(path);

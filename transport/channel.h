@@ -276,6 +276,7 @@ class Channel final : public LaneSink {
   Path* choose_path(std::uint32_t bytes, int rail, PieceClass which);
   bool usable(const Path& path) const;
   BytesPerSec promise_of(const Path& path) const;
+  BytesPerSec capacity_of(const Path& path) const;
   BytesPerSec believed_rate(const Path& path) const;
   void settle_home();
   std::uint64_t first_window(const Path& path) const;
@@ -340,7 +341,8 @@ class Channel final : public LaneSink {
   // trusted without, since when.
   bool any_proved_ = false;
   bool any_rate_ = false;  // or something of it
-  bool long_ = false;      // operations of some length were there
+  bool by_capacity_ = false;
+  bool long_ = false;  // operations of some length were there
   const Path* home_ = nullptr;
   Path* arriving_ = nullptr;  // of the frame that came last
   Nanos home_since_;

@@ -32,6 +32,16 @@ BytesPerSec Channel::promise_of(const Path& path) const {
   return std::max(path.estimator.rate(), std::min(promised, allowed));
 }
 
+// What the lane would carry if its NIC carried nothing else; what others have given to the NIC is RailRates::wait().
+// 0: the channel goes by rates. It does once it had a long operation, in which every channel sends all the time and has
+// its share, and while a lane has only a rate, since a share and a whole do not compare.
+BytesPerSec Channel::capacity_of(const Path& path) const {
+  if (!by_capacity_) return {};
+  // Single pieces prove no capacity, but how long they take shows that a link has become slow.
+  const BytesPerSec most = std::max(path.estimator.ceiling(), limits::kSlowestRate);
+  return std::min(std::max(path.estimator.capacity(), path.estimator.rate()), most);
+}
+
 // 0: nobody knows anything of this lane, while there is one to go by.
 BytesPerSec Channel::believed_rate(const Path& path) const {
   const BytesPerSec rate = path.estimator.rate();
@@ -40,6 +50,8 @@ BytesPerSec Channel::believed_rate(const Path& path) const {
     const BytesPerSec known = rails_->rate(path.spec.local_rail);
     return known.count != 0 ? known : rails_->any() ? limits::kSlowestRate : limits::kAssumedRate;
   }
+  const BytesPerSec capacity = capacity_of(path);
+  if (capacity.count != 0) return capacity;
   if (&path == home_) return promise_of(path);
   if (rate.count != 0 || any_proved_) return rate;
   return std::min(rails_->rate(path.spec.local_rail), path.estimator.ceiling());
@@ -62,6 +74,9 @@ void Channel::settle_home() {
   any_rate_ = std::any_of(paths_.begin(), paths_.end(),
                           [this](const Path& p) { return usable(p) && p.estimator.rate().count != 0; });
   if (!long_ && paths_.size() > 1) long_ = client_.waiting_bytes(*this, PieceClass::kBulk) >= limits::kLongWaits;
+  by_capacity_ = !long_ && std::all_of(paths_.begin(), paths_.end(), [this](const Path& p) {
+    return !usable(p) || p.estimator.rate().count == 0 || p.estimator.capacity().count != 0;
+  });
   const Path* home = nullptr;
   BytesPerSec best{};
   for (const Path& p : paths_) {
@@ -136,7 +151,9 @@ Nanos Channel::arrival_at(BytesPerSec rate, const Path& path, std::uint64_t byte
   // stands still nothing.
   const auto carried = static_cast<std::uint64_t>(rate.bytes_in(now_ - path.last_progress).count);
   const std::uint64_t left = path.unacked_bytes - std::min(carried, path.unacked_bytes / 3);
-  return rate.time_for(bytes_of(left + others + limits::kStrangerBytes + bytes)) + path.estimator.latency() / 2;
+  const Nanos own = rate.time_for(bytes_of(left + others));
+  const Nanos before = capacity_of(path).count == 0 ? own : std::max(own, rails_->wait(path.spec.local_rail, now_));
+  return before + rate.time_for(bytes_of(limits::kStrangerBytes + bytes)) + path.estimator.latency() / 2;
 }
 
 // How long until `bytes` more would be there if every lane took what it can deliver by then.
@@ -271,8 +288,12 @@ bool Channel::send_probe(Path& path, std::uint32_t bytes, bool measures) {
 
 // When the frame's acknowledgement is expected, and when it is overdue.
 Nanos Channel::due(const Path::InFlight& frame, const Path& path) const {
+  const PathEstimator::Departure& left = frame.departure;
+  const BytesPerSec capacity = capacity_of(path);
+  if (capacity.count != 0)
+    return std::max(left.queue.free_at, left.sent + capacity.time_for(left.unacked)) + path.estimator.latency();
   const BytesPerSec rate = path.estimator.rate().count != 0 ? path.estimator.rate() : limits::kAssumedRate;
-  return frame.departure.sent + rate.time_for(frame.departure.unacked) + path.estimator.latency();
+  return left.sent + rate.time_for(left.unacked) + path.estimator.latency();
 }
 Nanos Channel::late_after(const Path::InFlight& frame, const Path& path) const {
   return due(frame, path) + path.estimator.rttvar() * 4 + limits::kHedgeMargin;

@@ -85,6 +85,7 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
     o.piece_bytes = Bytes{kBytes};
     o.heartbeat_interval = 10_s;
     o.silence_limit = 100_s;
+    o.rails = &rates;
     channel = std::make_unique<Channel>(std::move(o), factory, *this);
     now = 1_s;
     channel->start(now);
@@ -97,6 +98,14 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
       lane(rail).sent.clear();
     }
     ASSERT_EQ(channel->paths_up(), rails);
+  }
+  // Whatever a test did to its lanes, their NICs have under way what the lanes have, and nothing when those are gone.
+  void TearDown() override {
+    const int rails = static_cast<int>(channel->paths().size());
+    for (int rail = 0; rail < rails; ++rail)
+      EXPECT_EQ(static_cast<std::uint64_t>(rates.under_way(rail).count), path(rail).unacked_bytes) << "rail " << rail;
+    channel.reset();
+    for (int rail = 0; rail < rails; ++rail) EXPECT_EQ(rates.under_way(rail).count, 0) << "rail " << rail;
   }
   WrittenLane& lane(int rail) { return *factory.lanes[rail]; }
   const Path& path(int rail) { return channel->paths()[static_cast<std::size_t>(rail)]; }
@@ -183,6 +192,7 @@ class ChannelFrames : public ::testing::Test, public ChannelClient {
   void on_path_event(Channel&, const Path&, const std::string&) override {}
 
   WrittenLanes factory;
+  RailRates rates;
   std::unique_ptr<Channel> channel;
   Nanos now;
   std::uint32_t to_send = 0;

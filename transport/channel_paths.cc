@@ -295,6 +295,7 @@ void Channel::fail_path(Path& path, const std::string& why) {
     }
   }
   path.next_sequence = path.first_unacked = 1;
+  rails_->leave(path.spec.local_rail, path.unacked_bytes);
   path.unacked_bytes = 0;
   path.stalled = path.blocked = path.needs_flush = path.echo_seen = path.ack_now = false;
   path.stalls = 0;

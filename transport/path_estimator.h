@@ -10,6 +10,10 @@
 // - The time that a piece took, less what a round trip and two late wake-ups take, is an upper bound, however little
 //   was sent; but it is one of the NIC, which carries other channels' bytes as well, and the acks of this one behind
 //   them.
+// A lane's rate is its share of the NIC while other channels send. Its capacity is what it would carry alone: the bytes
+// that its NIC carried in all while a piece of it was under way, over that time. Where that is more than twice what the
+// NIC had under way when the piece left, later pieces of others overtook it: something else holds the lane up, and its
+// own rate is what counts.
 // The window follows BBR as well: two round trips at the rate, since what TCP sends again holds up the acks of all that
 // comes behind it for one, while others must leave. While the rate still grows with it, twice that (STARTUP); then a
 // quarter more in one round trip of eight (PROBE_BW).
@@ -56,6 +60,13 @@ class PathEstimator {
     // Either way: what goes out and what comes in share nothing.
     Bytes since(const NicBytes& then) const { return std::max(acked - then.acked, received - then.received); }
   };
+  // What all lanes of a NIC have under way when a frame joins them.
+  struct NicQueue {
+    Bytes before{};
+    Bytes bytes{};        // with the frame
+    Nanos free_at{};      // when the NIC will have sent it, by its capacity
+    bool proves = false;  // since the NIC was idle, more than a shaper's burst has been acknowledged
+  };
   struct Departure {
     Nanos sent{};
     Nanos delivered_at{};  // when `delivered` last changed before this departure
@@ -66,7 +77,8 @@ class PathEstimator {
     bool dated = true;     // the arrival that its ack tells is its own
     bool proves = false;   // it left behind a burst
     Bytes unacked{};       // with this piece: what the link must carry before its ack can come
-    NicBytes nic;          // until then; the caller sets it
+    NicBytes nic;          // until then; the caller sets it, and the queue
+    NicQueue queue;
   };
 
   // The largest bucket that is expected of a shaper, and how fast it may fill up.
@@ -96,7 +108,7 @@ class PathEstimator {
       acked_sent_ = now;
     }
     const bool proves = burst_used_ >= std::uint64_t{kBurstBytes};
-    return {now, delivered_at_, delivered_, acked_sent_, limited, prompt, true, proves, unacked, {}};
+    return {now, delivered_at_, delivered_, acked_sent_, limited, prompt, true, proves, unacked, {}, {}};
   }
   // `bytes` were acked; `last` is the youngest departure among them. `full`: the window was what kept more from going.
   // `nic`: by now.
@@ -116,6 +128,7 @@ class PathEstimator {
     // Acks that were late come close together; what they tell of had left as far apart as ever.
     const Nanos span = std::max(now - last.delivered_at, last.sent - last.first_sent);
     if (last.proves) sample_rate(now, moved, span, last.limited);
+    if (last.prompt) sample_capacity(moved, span, nic.acked - last.nic.acked, now - last.sent, last);
     bound_from_span(now);
     bound_from_service(now, std::max(moved, meanwhile), last);
     count_round(last, full);
@@ -145,6 +158,8 @@ class PathEstimator {
     }
   }
   BytesPerSec rate() const { return rate_; }  // 0: nothing is proved yet
+  // What it would carry if nothing else were sent over its NIC. 0: nothing is proved yet.
+  BytesPerSec capacity() const { return capacity_; }
   // Whether more than a burst was ever under way at once. Otherwise the rate is what there was to send.
   bool was_busy() const { return was_busy_; }
   // What the last acknowledgement of some size said, however little that proves: good enough for patience. 0: none
@@ -214,6 +229,40 @@ class PathEstimator {
     carried_for_.count += (took.count - carried_for_.count) / 8;
     carried_.count += (bytes.count - carried_.count) / 8;
   }
+  // `moved` and `span` are what the lane's rate is proved by, `through` what the NIC has sent for all lanes while the
+  // piece was under way, `took` for how long that was. The capacity is a mean by sums: a short time in which acks came
+  // together weighs little.
+  void sample_capacity(Bytes moved, Nanos span, Bytes through, Nanos took, const Departure& last) {
+    const bool known = capacity_.count != 0;
+    const bool overtaken = through.count > last.queue.bytes.count * 2 + kOvertakenBytes;
+    Bytes bytes = moved;
+    Nanos time = span;
+    if (!overtaken) {
+      // Of the lane's own bytes some had left before the piece did, and acks that were late came together.
+      if (span > took) bytes = BytesPerSec::of(moved, span).bytes_in(took);
+      bytes += through - moved;
+      time = took;
+    }
+    // Late wake-ups are a part of a short time, and make the lane look slow. Where all times are short, one of those
+    // must not be the first to count.
+    if (time.count <= 0 || (!known && time < kWakeUp)) return;
+    if (!(overtaken ? last.proves : last.queue.proves)) return;
+    // Little that took long was all that there was to send, and so was what a long round trip has room for.
+    const bool limited =
+        overtaken ? last.limited : last.queue.bytes < std::max(Bytes{kSeenBytes}, capacity_.bytes_in(rtt_min()));
+    if (limited) {
+      // Of two pieces the first may have been all but through when the second left.
+      if (!overtaken) bytes -= std::min(bytes, last.queue.before);
+      if (!known || BytesPerSec::of(bytes, time) <= capacity_) return;
+    }
+    // A process was stopped, or frames had to be sent again: that is no reason to believe in a fraction of what is
+    // known. One sample counts for twice of it at most, and for a quarter.
+    if (known) time = std::clamp(time, capacity_.time_for(bytes) / 2, capacity_.time_for(bytes) * 4);
+    capacity_samples_ = std::min(capacity_samples_ + 1, kCapacitySamples);
+    capacity_bytes_.count += (bytes.count - capacity_bytes_.count) / capacity_samples_;
+    capacity_time_.count += (time.count - capacity_time_.count) / capacity_samples_;
+    capacity_ = BytesPerSec::of(capacity_bytes_, capacity_time_);
+  }
   void begin_span(Nanos now) {
     span_began_ = now;
     span_delivered_ = delivered_;
@@ -256,7 +305,15 @@ class PathEstimator {
     }
   }
 
+  // Beyond twice the NIC's queue, so many later bytes may be acknowledged first without anything being wrong.
+  static constexpr std::int64_t kOvertakenBytes = 16 * 1024;
+  static constexpr int kCapacitySamples = 8;  // a capacity is the mean of about so many
+
   BytesPerSec rate_;
+  BytesPerSec capacity_;
+  Bytes capacity_bytes_;
+  Nanos capacity_time_;
+  int capacity_samples_ = 0;
   BytesPerSec seen_;
   bool was_busy_ = false;
   Nanos sampled_at_;

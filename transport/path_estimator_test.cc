@@ -18,18 +18,19 @@ class Link {
   explicit Link(Nanos round_trip) : round_trip_(round_trip) { estimator.sample_rtt(now_, round_trip); }
 
   void send(Nanos carried_for = kRate.time_for(Bytes{kPiece})) {
-    unacked_ += kPiece;
+    unacked_ += piece;
     const bool idle = in_flight_.empty();
     free_ = std::max(free_, now_) + carried_for;
     in_flight_.push_back(
-        {estimator.depart(now_, idle, unacked_ <= kPiece, true, bytes(unacked_)), free_ + round_trip_});
+        {estimator.depart(now_, idle, unacked_ <= piece, prompt, bytes(unacked_)), free_ + round_trip_});
     in_flight_.back().departure.nic = nic;
+    in_flight_.back().departure.queue = {nic_before, nic_queue, {}, nic_proves};
   }
   // The oldest is acknowledged, so much later than it could be.
   void acknowledge(Nanos late = {}) {
     now_ = std::max(now_, in_flight_.front().acked + late);
-    unacked_ -= kPiece;
-    estimator.on_acked(now_, kPiece, in_flight_.front().departure, true, nic);
+    unacked_ -= piece;
+    estimator.on_acked(now_, piece, in_flight_.front().departure, true, nic);
     in_flight_.pop_front();
   }
   // Keeps `window` pieces under way until `count` have been acknowledged.
@@ -46,7 +47,12 @@ class Link {
   void pause(Nanos time) { now_ += time; }
 
   PathEstimator estimator;
-  PathEstimator::NicBytes nic;  // what it carried for others
+  PathEstimator::NicBytes nic;   // what it carried for others
+  Bytes nic_before;              // what it has under way when a piece leaves
+  Bytes nic_queue;               // with the piece
+  bool nic_proves = true;        // behind a burst
+  bool prompt = true;            // acks are not held back for company
+  std::uint64_t piece = kPiece;  // bytes of each; to be changed while nothing is under way
 
  private:
   struct Piece {
@@ -198,6 +204,147 @@ TEST(PathEstimator, ABucketThatFilledWhileAcksWereHeldUpIsNotTheRate) {
   EXPECT_LT(of_the_rate(link), 2.5) << "four pieces at the speed of the wire";
   link.carry(200, 3);
   EXPECT_NEAR(of_the_rate(link), 1, 0.1);
+}
+
+// Each piece of the lane takes as long as four. Its NIC carries `others` of other lanes meanwhile, and has `queue`
+// under way.
+void share(Link* link, int pieces, int others, int queue) {
+  constexpr std::int64_t kFour = 4 * static_cast<std::int64_t>(kPiece);
+  link->nic_queue = Bytes{static_cast<std::int64_t>(kPiece) * queue};
+  link->send(kRate.time_for(Bytes{kFour}));
+  for (int i = 0; i < pieces; ++i) {
+    link->send(kRate.time_for(Bytes{kFour}));
+    link->nic.acked += Bytes{static_cast<std::int64_t>(kPiece) * (others + 1)};
+    link->acknowledge();
+  }
+}
+double capacity_of_the_rate(const Link& link) {
+  return static_cast<double>(link.estimator.capacity().count) / static_cast<double>(kRate.count);
+}
+
+TEST(PathEstimator, ALaneThatSharesItsNicShowsWhatItWouldCarryAlone) {
+  Link link(100_us);
+  share(&link, 40, 3, 8);
+  EXPECT_NEAR(capacity_of_the_rate(link), 1, 0.05);
+  EXPECT_LT(of_the_rate(link), 0.3);
+}
+
+// The NIC has carried much more than went before the piece: the peer, or the way to it, is slow.
+TEST(PathEstimator, ALaneThatOthersOvertakeShowsItsOwnRate) {
+  Link link(100_us);
+  share(&link, 40, 19, 8);
+  EXPECT_NEAR(capacity_of_the_rate(link), 0.25, 0.02);
+}
+
+TEST(PathEstimator, LittleThatWasLongUnderWaySaysNothingAgainstACapacity) {
+  Link link(100_us);
+  link.nic_queue = Bytes{1000};
+  link.send();
+  link.nic.acked += Bytes{1000};
+  link.acknowledge(50_ms);
+  EXPECT_EQ(link.estimator.capacity().count, 0);
+  share(&link, 40, 3, 8);
+  link.run_dry();
+  const BytesPerSec before = link.estimator.capacity();
+  EXPECT_GT(before.count, kRate.count / 2);
+  link.nic_queue = Bytes{1000};
+  for (int i = 0; i < 40; ++i) {
+    link.send();
+    link.nic.acked += Bytes{1000};
+    link.acknowledge(50_ms);
+  }
+  EXPECT_EQ(link.estimator.capacity(), before);
+}
+
+// Of two small pieces the first was nearly through when the second left: both together carry more in that one's time
+// than the link does. Little counts upwards only, so what is too high would stay.
+TEST(PathEstimator, WhatWasNearlyThroughRaisesNoCapacity) {
+  Link link(100_us);
+  share(&link, 40, 3, 8);
+  link.run_dry();
+  const BytesPerSec before = link.estimator.capacity();
+  link.piece = 8192;
+  const auto carry = [&](int others, Nanos took) {
+    link.nic_before = Bytes{8192 * others};
+    link.nic_queue = Bytes{8192 * (others + 1)};
+    for (int i = 0; i < 40; ++i) {
+      link.send(took);
+      link.nic.acked += link.nic_queue;
+      link.acknowledge();
+    }
+  };
+  carry(1, kRate.time_for(Bytes{11'000}));
+  EXPECT_EQ(link.estimator.capacity(), before);
+  carry(0, kRate.time_for(Bytes{2'000}));
+  EXPECT_GT(link.estimator.capacity().count, before.count * 5 / 4);
+}
+
+// As for the rate: what was under way before had left over a longer time.
+TEST(PathEstimator, AcksThatComeTogetherShowNoHigherCapacity) {
+  const Nanos apart = kRate.time_for(Bytes{kPiece});
+  Link link(1_ms);
+  link.nic_queue = Bytes{10 * static_cast<std::int64_t>(kPiece)};
+  const auto acknowledge = [&] {
+    link.nic.acked += Bytes{static_cast<std::int64_t>(kPiece)};
+    link.acknowledge();
+  };
+  double most = 0;
+  for (int i = 0; i < 50; ++i) {
+    for (int k = 0; k < 10; ++k) {
+      link.send();
+      link.pause(apart);
+    }
+    while (!link.dry()) acknowledge();
+    if (i > 0) most = std::max(most, capacity_of_the_rate(link));
+  }
+  EXPECT_GT(most, 0.5);
+  EXPECT_LT(most, 1.1);
+}
+
+TEST(PathEstimator, WhatIsLessThanALongPathHoldsSaysNothingAgainstACapacity) {
+  Link link(400_ms);
+  share(&link, 40, 159, 200);
+  const BytesPerSec before = link.estimator.capacity();
+  EXPECT_GT(before.count, 0);
+  share(&link, 40, 0, 8);
+  EXPECT_EQ(link.estimator.capacity(), before);
+}
+
+TEST(PathEstimator, PiecesBeforeABurstAndThoseWhoseAcksWaitForCompanyShowNoCapacity) {
+  Link early(100_us);
+  early.nic_proves = false;
+  share(&early, 40, 3, 8);
+  EXPECT_EQ(early.estimator.capacity().count, 0);
+  Link held_back(100_us);
+  held_back.prompt = false;
+  share(&held_back, 40, 3, 8);
+  EXPECT_EQ(held_back.estimator.capacity().count, 0);
+}
+
+// Either end wakes up late at times. Where pieces take less than that, only those would count that were held up.
+TEST(PathEstimator, ALateWakeUpIsNotTheFirstToShowACapacity) {
+  Link link(100_us);
+  link.nic_queue = Bytes{1 << 20};
+  for (int i = 0; i < 40; ++i) {
+    link.send(10_us);
+    link.nic.acked += Bytes{static_cast<std::int64_t>(kPiece)};
+    link.acknowledge(i % 8 == 7 ? 800_us : 0_us);
+  }
+  EXPECT_EQ(link.estimator.capacity().count, 0);
+}
+
+TEST(PathEstimator, AProcessThatWasStoppedBelievesInItsCapacityAllTheSame) {
+  Link link(100_us);
+  share(&link, 40, 3, 8);
+  const std::int64_t before = link.estimator.capacity().count;
+  link.nic.acked += Bytes{4 * static_cast<std::int64_t>(kPiece)};
+  link.acknowledge(20_s);
+  EXPECT_GT(link.estimator.capacity().count, before * 2 / 3);
+  // Acks that come all at once show no more.
+  link.send(0_ns);
+  link.nic.acked += Bytes{4 * static_cast<std::int64_t>(kPiece)};
+  link.acknowledge();
+  EXPECT_LT(link.estimator.capacity().count, before * 3 / 2);
 }
 
 TEST(PathEstimator, WhileTheRateGrowsTheWindowIsTwiceWhatTheRateNeeds) {

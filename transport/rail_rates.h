@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/check.h"
 #include "base/units.h"
 #include "transport/path_estimator.h"
 #include "transport/probe_train.h"
@@ -38,17 +39,50 @@ class RailRates {
   // The trains over idle links.
   ProbeTrains& trains() { return trains_; }
 
-  // Over all lanes of the rail.
-  void add_acked(int rail, std::uint64_t bytes) { entry(rail).carried.acked.count += static_cast<std::int64_t>(bytes); }
+  // Frames that were given to lanes of the rail and are neither acknowledged nor given up.
+  PathEstimator::NicQueue join(int rail, std::uint64_t bytes, Nanos now) {
+    Entry& e = entry(rail);
+    const Nanos idle = std::clamp(now - e.acked_at, Nanos{}, 1_s);
+    // Where a peer has stopped, something is under way though the NIC is idle.
+    if (e.under_way == 0 || idle > kStandsStill)
+      e.burst_used -= std::min(e.burst_used, PathEstimator::kRefill.bytes_in(idle).count);
+    e.free_at = now + wait(e, now) + time_for(e, static_cast<std::int64_t>(bytes));
+    const Bytes before{e.under_way};
+    e.under_way += static_cast<std::int64_t>(bytes);
+    return {before, Bytes{e.under_way}, e.free_at, e.burst_used >= PathEstimator::kBurstBytes};
+  }
+  void leave(int rail, std::uint64_t bytes) {
+    Entry& e = entry(rail);
+    e.under_way -= static_cast<std::int64_t>(bytes);
+    CANARY_CHECK(e.under_way >= 0, "more leaves the NIC than was given to it");
+  }
+  Bytes under_way(int rail) const { return {known(rail) ? at(rail).under_way : 0}; }
+
+  // A lane of this rail shows what it carries when nothing else is sent: the NIC carries that at least. The highest
+  // one counts, and is slowly forgotten.
+  void note_capacity(int rail, BytesPerSec capacity) {
+    if (capacity.count == 0) return;
+    BytesPerSec& known = entry(rail).capacity;
+    known.count = std::max(capacity.count, known.count - (known.count - capacity.count) / 64);
+  }
+  BytesPerSec capacity(int rail) const { return known(rail) ? at(rail).capacity : BytesPerSec{}; }
+  // Until the NIC has sent what was given to all its lanes, by its capacity.
+  Nanos wait(int rail, Nanos now) const { return known(rail) ? wait(at(rail), now) : Nanos{}; }
+
+  // Over all lanes of the rail, after they left.
+  void add_acked(int rail, std::uint64_t bytes, Nanos now) {
+    Entry& e = entry(rail);
+    e.carried.acked.count += static_cast<std::int64_t>(bytes);
+    e.burst_used = std::min(e.burst_used + static_cast<std::int64_t>(bytes), PathEstimator::kBurstBytes);
+    e.acked_at = std::max(e.acked_at, now);
+  }
   void add_received(int rail, std::uint64_t bytes) {
     entry(rail).carried.received.count += static_cast<std::int64_t>(bytes);
   }
 
-  PathEstimator::NicBytes carried(int rail) const {
-    return known(rail) ? rails_[static_cast<std::size_t>(rail)].carried : PathEstimator::NicBytes{};
-  }
-  BytesPerSec rate(int rail) const { return known(rail) ? rails_[static_cast<std::size_t>(rail)].rate : BytesPerSec{}; }
-  std::int64_t probes(int rail) const { return known(rail) ? rails_[static_cast<std::size_t>(rail)].probes : 0; }
+  PathEstimator::NicBytes carried(int rail) const { return known(rail) ? at(rail).carried : PathEstimator::NicBytes{}; }
+  BytesPerSec rate(int rail) const { return known(rail) ? at(rail).rate : BytesPerSec{}; }
+  std::int64_t probes(int rail) const { return known(rail) ? at(rail).probes : 0; }
   bool any() const { return any_; }
 
  private:
@@ -56,7 +90,21 @@ class RailRates {
     BytesPerSec rate;
     std::int64_t probes = 0;
     PathEstimator::NicBytes carried;
+    BytesPerSec capacity;
+    std::int64_t under_way = 0;
+    std::int64_t burst_used = 0;  // of a shaper's bucket, at most
+    Nanos acked_at;
+    Nanos free_at;  // when the NIC has sent what it was given
   };
+  static Nanos time_for(const Entry& e, std::int64_t bytes) {
+    return e.capacity.count == 0 ? Nanos{} : e.capacity.time_for(Bytes{bytes});
+  }
+  // No longer than what is under way takes, however little the NIC was believed to carry when that was given to it.
+  static Nanos wait(const Entry& e, Nanos now) {
+    return std::clamp(e.free_at - now, Nanos{}, time_for(e, e.under_way));
+  }
+  static constexpr Nanos kStandsStill = 100_ms;
+  const Entry& at(int rail) const { return rails_[static_cast<std::size_t>(rail)]; }
   bool known(int rail) const { return rail >= 0 && static_cast<std::size_t>(rail) < rails_.size(); }
   Entry& entry(int rail) {
     const auto i = static_cast<std::size_t>(std::max(rail, 0));
