@@ -94,6 +94,23 @@ TEST(ChannelChoice, APieceThatTakesAsLongAsItsNicsQueueIsNotSentTwice) {
   lanes.rates.leave(0, 3 << 19);
 }
 
+// What went before the piece was given up, so it is there sooner than it was due.
+TEST(ChannelChoice, APieceIsNotSentTwiceForWhatItsNicNeedNotSend) {
+  TwoLanes lanes(200, 200);
+  const auto hedged = [&](int rail) { return lanes.lane(rail).resends.back(); };
+  const std::uint64_t before = hedged(0) + hedged(1);
+  lanes.rates.join(0, 6 << 20, lanes.pair.now());
+  lanes.rates.join(1, 8 << 20, lanes.pair.now());
+  lanes.send();
+  lanes.pair.pass(1_ms);
+  ASSERT_EQ(lanes.lane(0).unacked_bytes, kPiece + sizeof(wire::Header));
+  lanes.rates.leave(0, 6 << 20);
+  lanes.rates.leave(1, 8 << 20);
+  lanes.pair.a().channel->wake();
+  lanes.pair.expect_all(20_ms);
+  EXPECT_EQ(hedged(0) + hedged(1), before);
+}
+
 // Single pieces never prove what a NIC carries, but how long they take shows that it carries less.
 TEST(ChannelChoice, ALinkThatBecameSlowIsLeftBySinglePieces) {
   TwoLanes lanes(400, 300);

@@ -193,6 +193,30 @@ TEST(CodecChoice, TopKGoesBackToDenseWithAllThatItLeftOut) {
   ASSERT_NO_FATAL_FAILURE(balance.expect_even(c, 1e-3));
 }
 
+// The first phase of a chosen chain, a broadcast here, tells the time of the whole call. Nobody waits for its own.
+TEST(CodecChoice, APhaseThatTellsTheTimeOfItsCallIsNotWaitedFor) {
+  Cluster c(cluster(6e-3, 20));
+  ASSERT_TRUE(c.join());
+  Balance balance;
+  const auto enough = [&] {
+    const auto& cells = c.world(0)->group->codec_use.cells();
+    return !cells.empty() && cells[0]->took[kArTopK].operations >= 40;
+  };
+  ASSERT_NO_FATAL_FAILURE(exchange(c, 12_s, "artopk:star:0.01,auto", &balance, enough));
+  ASSERT_GE(ran(c, kArTopK), 40u);
+  int broadcasts = 0, waited_for = 0;
+  c.world(0)->group->use.for_each_used([&](Collective what, int, const ChoiceUse::Cell& use) {
+    const bool idle = use.idle(c.world(0)->entered);
+    if (what == Collective::kBroadcast) {
+      ++broadcasts;
+      EXPECT_TRUE(idle);
+    }
+    waited_for += !idle;
+  });
+  EXPECT_EQ(broadcasts, 1);
+  EXPECT_EQ(waited_for, 1) << "the phase that carries the values";
+}
+
 TEST(CodecChoice, WhoDoesNotAskIsNamed) {
   Cluster c(cluster(0));
   ASSERT_TRUE(c.join());

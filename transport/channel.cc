@@ -110,6 +110,7 @@ void Channel::take_back(std::uint32_t index) {
       path.unacked_bytes -= e.bytes - sizeof(wire::Header);
       rails_->leave(path.spec.local_rail, e.bytes - sizeof(wire::Header));
       e.bytes = sizeof(wire::Header);
+      e.departure.prompt = e.departure.dated = false;
       // The sequence must still count at the receiver, or its cumulative ack would stop here.
       fill_hole(path, s);
     }
@@ -425,7 +426,9 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
     rails_->trains().note_acked(now_, now.all.bytes - now.pieces.bytes, now.all.last.sent);
   watch_link(path);
   if (now.pieces.bytes != 0) beat_in_pause(path);
-  rails_->note_capacity(path.spec.local_rail, path.estimator.capacity());
+  if (const BytesPerSec capacity = path.estimator.capacity(); capacity.count != 0) {
+    rails_->note_capacity(path.spec.local_rail, std::max(capacity, limits::kSlowestRate));
+  }
   if (path.estimator.was_busy()) rails_->note(path.spec.local_rail, path.estimator.rate());
   path.last_progress = now_;
   end_stall(path);

@@ -33,8 +33,8 @@ BytesPerSec Channel::promise_of(const Path& path) const {
 }
 
 // What the lane would carry if its NIC carried nothing else; what others have given to the NIC is RailRates::wait().
-// 0: the channel goes by rates. It does once it had a long operation, in which every channel sends all the time and has
-// its share, and while a lane has only a rate, since a share and a whole do not compare.
+// 0: the channel goes by rates. A channel does so once it had a long operation, in which all channels send all the time
+// and each has its share; and while one of its lanes has only a rate, since a share and a whole do not compare.
 BytesPerSec Channel::capacity_of(const Path& path) const {
   if (!by_capacity_) return {};
   // Single pieces prove no capacity, but how long they take shows that a link has become slow.
@@ -152,7 +152,7 @@ Nanos Channel::arrival_at(BytesPerSec rate, const Path& path, std::uint64_t byte
   const auto carried = static_cast<std::uint64_t>(rate.bytes_in(now_ - path.last_progress).count);
   const std::uint64_t left = path.unacked_bytes - std::min(carried, path.unacked_bytes / 3);
   const Nanos own = rate.time_for(bytes_of(left + others));
-  const Nanos before = capacity_of(path).count == 0 ? own : std::max(own, rails_->wait(path.spec.local_rail, now_));
+  const Nanos before = capacity_of(path).count != 0 ? std::max(own, rails_->wait(path.spec.local_rail, now_)) : own;
   return before + rate.time_for(bytes_of(limits::kStrangerBytes + bytes)) + path.estimator.latency() / 2;
 }
 
@@ -290,8 +290,11 @@ bool Channel::send_probe(Path& path, std::uint32_t bytes, bool measures) {
 Nanos Channel::due(const Path::InFlight& frame, const Path& path) const {
   const PathEstimator::Departure& left = frame.departure;
   const BytesPerSec capacity = capacity_of(path);
-  if (capacity.count != 0)
-    return std::max(left.queue.free_at, left.sent + capacity.time_for(left.unacked)) + path.estimator.latency();
+  if (capacity.count != 0) {
+    // What went before it may have been given up since.
+    const Nanos nic = std::min(left.queue.free_at, now_ + rails_->wait(path.spec.local_rail, now_));
+    return std::max(nic, left.sent + capacity.time_for(left.unacked)) + path.estimator.latency();
+  }
   const BytesPerSec rate = path.estimator.rate().count != 0 ? path.estimator.rate() : limits::kAssumedRate;
   return left.sent + rate.time_for(left.unacked) + path.estimator.latency();
 }

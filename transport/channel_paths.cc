@@ -178,6 +178,7 @@ const char* Channel::adopt(std::unique_ptr<Lane>& lane, const wire::HelloPayload
     if (at == paths_.end()) return "its hello names no lane of ours";
     if (lane->rail() != hello.peer_rail) return "it came in by another NIC than its hello says";
     at->spec = {hello.peer_rail, hello.rail, hello.lane, {}};
+    rails_->mention(at->spec.local_rail);
     at->in_flight.reserve(AckState::kWindow);
   }
   Path& path = *at;

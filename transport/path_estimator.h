@@ -238,20 +238,20 @@ class PathEstimator {
     Bytes bytes = moved;
     Nanos time = span;
     if (!overtaken) {
-      // Of the lane's own bytes some had left before the piece did, and acks that were late came together.
+      // Some of the lane's own bytes had left before the piece did, and acks that were late came together.
       if (span > took) bytes = BytesPerSec::of(moved, span).bytes_in(took);
       bytes += through - moved;
       time = took;
     }
-    // Late wake-ups are a part of a short time, and make the lane look slow. Where all times are short, one of those
+    // A late wake-up is a part of the time, and makes the lane look slow. Where pieces take less, one that was held up
     // must not be the first to count.
     if (time.count <= 0 || (!known && time < kWakeUp)) return;
     if (!(overtaken ? last.proves : last.queue.proves)) return;
-    // Little that took long was all that there was to send, and so was what a long round trip has room for.
+    // A small queue, or one shorter than the path holds, may have been all that there was to send.
     const bool limited =
         overtaken ? last.limited : last.queue.bytes < std::max(Bytes{kSeenBytes}, capacity_.bytes_in(rtt_min()));
     if (limited) {
-      // Of two pieces the first may have been all but through when the second left.
+      // What went before the piece may have been all but through when the piece left.
       if (!overtaken) bytes -= std::min(bytes, last.queue.before);
       if (!known || BytesPerSec::of(bytes, time) <= capacity_) return;
     }

@@ -340,11 +340,15 @@ TEST(PathEstimator, AProcessThatWasStoppedBelievesInItsCapacityAllTheSame) {
   link.nic.acked += Bytes{4 * static_cast<std::int64_t>(kPiece)};
   link.acknowledge(20_s);
   EXPECT_GT(link.estimator.capacity().count, before * 2 / 3);
-  // Acks that come all at once show no more.
-  link.send(0_ns);
-  link.nic.acked += Bytes{4 * static_cast<std::int64_t>(kPiece)};
-  link.acknowledge();
-  EXPECT_LT(link.estimator.capacity().count, before * 3 / 2);
+  // A peer that acknowledges everything at once carries no more for that.
+  Link at_once(100_us);
+  share(&at_once, 40, 3, 64);
+  at_once.run_dry();
+  const std::int64_t known = at_once.estimator.capacity().count;
+  at_once.send(0_ns);
+  at_once.nic.acked += Bytes{64 * static_cast<std::int64_t>(kPiece)};
+  at_once.acknowledge();
+  EXPECT_LT(at_once.estimator.capacity().count, known * 3 / 2);
 }
 
 TEST(PathEstimator, WhileTheRateGrowsTheWindowIsTwiceWhatTheRateNeeds) {

@@ -39,11 +39,12 @@ class RailRates {
   // The trains over idle links.
   ProbeTrains& trains() { return trains_; }
 
-  // Frames that were given to lanes of the rail and are neither acknowledged nor given up.
+  // The NIC's queue: a frame joins it when a lane of the rail takes it, and leaves it when it is acknowledged, taken
+  // back, or given up with its lane.
   PathEstimator::NicQueue join(int rail, std::uint64_t bytes, Nanos now) {
     Entry& e = entry(rail);
     const Nanos idle = std::clamp(now - e.acked_at, Nanos{}, 1_s);
-    // Where a peer has stopped, something is under way though the NIC is idle.
+    // Where a peer has stopped, its frames are under way though the NIC is idle.
     if (e.under_way == 0 || idle > kStandsStill)
       e.burst_used -= std::min(e.burst_used, PathEstimator::kRefill.bytes_in(idle).count);
     e.free_at = now + wait(e, now) + time_for(e, static_cast<std::int64_t>(bytes));
@@ -58,10 +59,9 @@ class RailRates {
   }
   Bytes under_way(int rail) const { return {known(rail) ? at(rail).under_way : 0}; }
 
-  // A lane of this rail shows what it carries when nothing else is sent: the NIC carries that at least. The highest
-  // one counts, and is slowly forgotten.
+  // A lane of this rail shows what it carries when nothing else is sent. The highest one counts, and is slowly
+  // forgotten.
   void note_capacity(int rail, BytesPerSec capacity) {
-    if (capacity.count == 0) return;
     BytesPerSec& known = entry(rail).capacity;
     known.count = std::max(capacity.count, known.count - (known.count - capacity.count) / 64);
   }

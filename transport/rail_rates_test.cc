@@ -73,13 +73,13 @@ TEST(RailRates, ANicIsWaitedForNoLongerThanWhatIsUnderWayTakes) {
   EXPECT_EQ(rates.join(0, kPiece, 1_s).free_at, 1_s + 2_ms);
 }
 
-TEST(RailRates, TheHighestCapacityCountsAndIsForgottenSlowly) {
+TEST(RailRates, TheHighestCapacityOfANicsLanesCountsAndIsForgottenSlowly) {
   RailRates rates;
-  rates.note_capacity(0, {});
-  EXPECT_EQ(rates.capacity(0).count, 0);
+  EXPECT_EQ(rates.capacity(0), BytesPerSec{});
   rates.note_capacity(0, {1000});
   rates.note_capacity(0, {500});
   EXPECT_GT(rates.capacity(0).count, 980);
+  EXPECT_EQ(rates.capacity(1), BytesPerSec{});
   for (int i = 0; i < 500; ++i) rates.note_capacity(0, {500});
   EXPECT_LT(rates.capacity(0).count, 570);
 }
