@@ -340,6 +340,12 @@ bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, bool why, Tota
   return true;
 }
 
+bool any_named(const std::string& text) {
+  const std::vector<Bed> beds = all_beds();
+  return std::any_of(beds.begin(), beds.end(),
+                     [&](const Bed& bed) { return bed.name.find(text) != std::string::npos; });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -360,6 +366,13 @@ int main(int argc, char** argv) {
         return 2;
       }
       sizes.push_back(static_cast<std::uint64_t>(size.value().count) / 4 * 4);
+    } else if (argv[i][0] == '-') {
+      std::fprintf(stderr, "%s: takes [--quick] [--live] [--why] [--bytes N]... [NAME...]\n", argv[i]);
+      return 2;
+    } else if (!any_named(argv[i])) {
+      std::fprintf(stderr, "%s: no network is called that; there are\n", argv[i]);
+      for (const Bed& bed : all_beds()) std::fprintf(stderr, "  %s\n", bed.name.c_str());
+      return 2;
     } else {
       wanted.emplace_back(argv[i]);
     }
