@@ -15,8 +15,8 @@
 // how much of the time until it settled went to trials, how its operations' times spread, and the times of all
 // planners.
 // Regret is the time of the chosen planner / time of the best, minus 1. The prediction error is that of the chosen
-// planner's time. Exit status 1: an operation failed, or a sum was wrong. (The times hold the network's part of an
-// engine's cost, not the processors'.)
+// planner's time. Exit status 1: an operation failed, or a sum was wrong; 2: a wrong argument. (The times hold the
+// network's part of an engine's cost, not the processors'.)
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -340,10 +340,10 @@ bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, bool why, Tota
   return true;
 }
 
+bool is_named(const Bed& bed, const std::string& text) { return bed.name.find(text) != std::string::npos; }
 bool any_named(const std::string& text) {
   const std::vector<Bed> beds = all_beds();
-  return std::any_of(beds.begin(), beds.end(),
-                     [&](const Bed& bed) { return bed.name.find(text) != std::string::npos; });
+  return std::any_of(beds.begin(), beds.end(), [&](const Bed& bed) { return is_named(bed, text); });
 }
 
 }  // namespace
@@ -383,7 +383,7 @@ int main(int argc, char** argv) {
   Totals totals;
   bool ok = true;
   for (const Bed& bed : all_beds()) {
-    const auto named = [&](const std::string& text) { return bed.name.find(text) != std::string::npos; };
+    const auto named = [&](const std::string& text) { return is_named(bed, text); };
     if (!wanted.empty() && std::none_of(wanted.begin(), wanted.end(), named)) continue;
     if (bed.if_named && wanted.empty()) continue;
     if (quick && bed.hosts() > 4) continue;

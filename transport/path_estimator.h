@@ -11,9 +11,9 @@
 //   was sent; but it is one of the NIC, which carries other channels' bytes as well, and the acks of this one behind
 //   them.
 // A lane's rate is its share of the NIC while other channels send. Its capacity is what it would carry alone: the bytes
-// that its NIC carried in all while a piece of it was under way, over that time. Where that is more than twice what the
-// NIC had under way when the piece left, later pieces of others overtook it: something else holds the lane up, and its
-// own rate is what counts.
+// that its NIC carried in all while a piece of it was under way, its own by its rate, over that time. Where that is
+// more than twice what the NIC had under way when the piece left, later pieces of others overtook it: something else
+// holds the lane up, and its own rate is what counts.
 // The window follows BBR as well: two round trips at the rate, since what TCP sends again holds up the acks of all that
 // comes behind it for one, while others must leave. While the rate still grows with it, twice that (STARTUP); then a
 // quarter more in one round trip of eight (PROBE_BW).

@@ -30,7 +30,7 @@ TEST(RailRates, WhatAShaperLetsPassAfterAPauseProvesNothing) {
     rates.add_acked(0, kPiece, now);
   }
   now += 50_ms;
-  EXPECT_TRUE(rates.join(0, kPiece, now).proves) << "while something is under way, no bucket fills";
+  EXPECT_TRUE(rates.join(0, kPiece, now).proves) << "while something is under way, a short pause is none";
   now += 1_s;
   EXPECT_FALSE(rates.join(0, kPiece, now).proves) << "what is under way to a peer that has stopped keeps no NIC busy";
   rates.leave(0, 3 * kPiece);
