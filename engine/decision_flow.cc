@@ -329,12 +329,17 @@ void DecisionFlow::end_costing(Nanos now) {
     round_began_ = now;
     group_.use.age();
   } else if (in_round_ && !trying) {
-    // Without a reason trials take a tenth of the time, at most.
     round_pause_ = now - next_round_ > round_pause_ * 4 ? kRoundEvery : std::min(round_pause_ * 2, kRoundEveryMax);
     next_round_ = now + round_pause_;
-    next_trial_ = now + std::max(round_pause_, (now - round_began_) * 9);
-    next_check_ = std::max(next_trial_, now + check_pause_);
-    check_pause_ = std::min(check_pause_ * kCheckTimes, kCheckPauseMax);
+    const Nanos took = now - round_began_;
+    if (std::exchange(first_round_, false) && took <= kCheckAfter) {
+      next_trial_ = next_check_ = now + kFirstCheckAfter;
+    } else {
+      // Without a reason trials take a tenth of the time, at most.
+      next_trial_ = now + std::max(round_pause_, took * 9);
+      next_check_ = std::max(next_trial_, now + check_pause_);
+      check_pause_ = std::min(check_pause_ * kCheckTimes, kCheckPauseMax);
+    }
   }
   moved_ = false;
   in_round_ = trying;

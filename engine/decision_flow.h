@@ -52,9 +52,12 @@ class DecisionFlow final : public Flow {
   static constexpr Nanos kTrialEvery = 50_ms;
   // Between two rounds of trials, and ever longer while they follow each other.
   static constexpr Nanos kRoundEvery = 4_s, kRoundEveryMax = 60_s;
-  // So long after a round the times that stand are doubted, though nothing that is known has changed: those of a job's
-  // first operations are of lanes that nobody knew. Each time the pause is kCheckTimes as long.
+  // So long after a round the times that stand are doubted, though nothing that is known has changed. Each time the
+  // pause is kCheckTimes as long.
   static constexpr Nanos kCheckAfter = 8_s, kCheckPauseMax = 3'600_s;
+  // And so long after the first one: a job's first operations go over lanes that nobody knew. Those of a round that
+  // took longer than kCheckAfter were known for most of it.
+  static constexpr Nanos kFirstCheckAfter = 1_s;
   static constexpr std::int64_t kCheckTimes = 4;
   // Whether a new table keeps what it promised is first looked at after so long.
   static constexpr Nanos kJudgeAfter = 1_s;
@@ -200,6 +203,7 @@ class DecisionFlow final : public Flow {
   Nanos next_table_, pause_ = kTableEvery;
   // Of trials; there is something to be tried; something else is to be timed again, since what decides has moved.
   bool in_round_ = false, round_waits_ = false, moved_ = false;
+  bool first_round_ = true;                                                  // there has been none yet that ended
   Nanos round_began_, next_round_, next_trial_, round_pause_ = kRoundEvery;  // next_trial_: unless something has moved
   Nanos next_check_ = Nanos::max(), check_pause_ = kCheckAfter;
   bool judged_ = true;  // the table in force, by what operations took
