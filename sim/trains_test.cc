@@ -64,6 +64,16 @@ TEST(Trains, FindAChangeOfRateWithinTenIdleSeconds) {
   }
 }
 
+// The way back is so slow that acknowledgements stand behind one another.
+TEST(Trains, AreTimedWhereTheyArrive) {
+  const Bed bed{500, 1_ms};
+  Job job(bed, with_trains);
+  job.cluster.fabric().nic(1, 0).out.rate = BytesPerSec{62'500};
+  job.cluster.run_for(20_s);
+  const double mbit = static_cast<double>(job.link(0).beta().count) * 8e-6;
+  EXPECT_NEAR(mbit, 500, 50) << job.text();
+}
+
 TEST(Trains, AreAHundredthOfTheLink) {
   for (const Bed& bed : {Bed{10, 1_ms}, Bed{100, 1_ms}, Bed{100, 1_ms, 256 << 10}, Bed{1000, 1_ms}}) {
     Job job(bed, with_trains);

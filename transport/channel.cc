@@ -422,8 +422,11 @@ void Channel::handle_ack(Path& path, const wire::AckPayload& ack) {
   } else {
     path.link.on_round_trip(now_, now.all.last, nic);
   }
-  if (rails_->trains().is(&path))
-    rails_->trains().note_acked(now_, now.all.bytes - now.pieces.bytes, now.all.last.sent);
+  if (rails_->trains().is(&path)) {
+    // An ack may have stood behind others: when its frames came tells the rate, not when it came itself.
+    const Nanos came = path.link.queued(now_, now.all.last, ack.arrived_ns) + path.link.alpha() * 2;
+    rails_->trains().note_acked(now.all.last.sent + came, now.all.bytes - now.pieces.bytes, now.all.last.sent);
+  }
   watch_link(path);
   if (now.pieces.bytes != 0) beat_in_pause(path);
   if (const BytesPerSec capacity = path.estimator.capacity(); capacity.count != 0) {

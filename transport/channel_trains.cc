@@ -111,8 +111,8 @@ void Channel::end_train(Path& path, bool counts) {
   const std::uint64_t acked = trains.acked();
   const BytesPerSec full = trains.meter().beyond(ProbeTrains::kBurst).rate;
   const BytesPerSec tail = trains.meter().rate_after(acked - std::min(acked, ProbeTrains::kShortMin / 2));
-  BytesPerSec found = full.count != 0 ? full : link.beta();
-  if (tail.count != 0) found = std::min(found, tail);
+  BytesPerSec found = full;
+  if (full.count == 0) found = tail.count != 0 ? std::min(link.beta(), tail) : link.beta();
   memory.wanted &= !counts;
   if (counts && acked > ProbeTrains::kBurst) {
     memory.wanted = link.on_full_train(now_, full, took);

@@ -3,7 +3,7 @@
 // What: a shaper lets as much as its bucket holds pass at the speed of the wire, and the bucket fills again while
 // nothing comes: before the train, and between the flights in which TCP sends until its window is as large as the link.
 // So bytes count only while the link was busy and the largest bucket that is expected was used up before. The rate is
-// the better half of the longest such run, since a late wake-up stretches one half only.
+// that of the longest such run, or of the better one of its halves, since a late wake-up stretches one only.
 // Units: ns, bytes. One owner thread. Allocates with the first train.
 #pragma once
 
@@ -63,8 +63,9 @@ class TrainMeter {
   BytesPerSec rate_after(std::uint64_t from) const { return longest_run(from, {}).rate; }
 
  private:
-  static constexpr Nanos kApart = 100_us;  // acknowledgements closer than that are looked at together
-  static constexpr Nanos kSpanMin = 2_ms;  // late wake-ups are a small part of it
+  static constexpr Nanos kApart = 100_us;           // acknowledgements closer than that are looked at together
+  static constexpr Nanos kSpanMin = 2_ms;           // late wake-ups are a small part of it
+  static constexpr std::int64_t kHalvesDiffer = 8;  // by less than this part they are the same
   struct Sample {
     Nanos at;
     std::uint64_t bytes = 0;
@@ -92,22 +93,35 @@ class TrainMeter {
       }
     }
     const Sample &a = samples_[longest_first], &b = samples_[longest_last];
-    return {better_half(longest_first, longest_last), b.bytes - a.bytes, b.at - a.at};
+    return {rate_of(longest_first, longest_last), b.bytes - a.bytes, b.at - a.at};
   }
-  BytesPerSec better_half(std::size_t first, std::size_t last) const {
-    BytesPerSec best{};
-    const std::uint64_t half = (samples_[last].bytes - samples_[first].bytes) / 2;
-    for (std::size_t end = first; first < last; ++first) {
-      const auto enough = [&] {
-        return samples_[end].bytes - samples_[first].bytes >= half && samples_[end].at - samples_[first].at >= kSpanMin;
-      };
-      while (end < last && !enough()) ++end;
-      if (!enough()) break;
-      const std::uint64_t bytes = samples_[end].bytes - samples_[first].bytes;
-      best = std::max(best,
-                      BytesPerSec::of(Bytes{static_cast<std::int64_t>(bytes)}, samples_[end].at - samples_[first].at));
+  // Of a run: frames come in lumps, as large as a sender's segmentation makes them, so where it begins and ends within
+  // one must matter little. A late wake-up stretches one half only.
+  BytesPerSec rate_of(std::size_t first, std::size_t last) const {
+    const std::uint64_t half = (samples_[first].bytes + samples_[last].bytes) / 2;
+    std::size_t middle = first;
+    while (middle < last && samples_[middle].bytes < half) ++middle;
+    const BytesPerSec whole = fitted(first, last);
+    const BytesPerSec better = std::max(fitted(first, middle), fitted(middle, last));
+    return better.count > whole.count + whole.count / kHalvesDiffer ? better : whole;
+  }
+  // The slope of the line that fits the samples best: least squares of the bytes over time.
+  BytesPerSec fitted(std::size_t first, std::size_t last) const {
+    if (samples_[last].at - samples_[first].at < kSpanMin) return {};
+    const auto count = static_cast<double>(last - first + 1);
+    double time = 0, bytes = 0;
+    const auto time_of = [&](std::size_t k) { return (samples_[k].at - samples_[first].at).seconds(); };
+    const auto bytes_of = [&](std::size_t k) { return static_cast<double>(samples_[k].bytes - samples_[first].bytes); };
+    for (std::size_t k = first; k <= last; ++k) {
+      time += time_of(k) / count;
+      bytes += bytes_of(k) / count;
     }
-    return best;
+    double both = 0, squares = 0;
+    for (std::size_t k = first; k <= last; ++k) {
+      both += (time_of(k) - time) * (bytes_of(k) - bytes);
+      squares += (time_of(k) - time) * (time_of(k) - time);
+    }
+    return {static_cast<std::int64_t>(both / squares)};
   }
   // A long train over a slow link has more of them.
   void thin_out() {
