@@ -20,6 +20,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <utility>
@@ -200,6 +201,12 @@ class LinkEstimate {
     }
     bool known() const { return known_; }
     Nanos mean() const { return mean_; }
+    // The next value is compared with none before.
+    Jitter without_last() const {
+      Jitter j = *this;
+      j.last_ = {};
+      return j;
+    }
 
    private:
     Nanos last_, mean_;
@@ -210,6 +217,7 @@ class LinkEstimate {
     if (round_trip.count <= 0) return;
     const bool small = before.count <= kSmallBytes;
     if (small) {
+      if (longer_ == 0) jitters_before_ = {jitter_, spell_jitter_};
       jitter_.add(round_trip);
       if (spell_least_.count == 0 || now - spell_began_ >= kSpell) {
         if (spell_least_.count != 0) spell_jitter_.add(spell_least_);
@@ -229,7 +237,14 @@ class LinkEstimate {
       return;
     }
     if (!small) return;
-    if (longer_ == 0) longer_since_ = now;
+    if (longer_ == 0) {
+      longer_since_ = now;
+      stepped_ = false;
+    } else if (round_trip > longer_to_ + std::max(kSlack, longer_to_ / kNoise)) {
+      // The two ways of a link need not change at the same moment.
+      longer_ = 0;
+      stepped_ = true;
+    }
     longest_ = longer_ == 0 ? round_trip : std::max(longest_, round_trip);
     longer_to_ = longer_++ == 0 ? round_trip : std::min(longer_to_, round_trip);
     const bool slightly = longer_to_ - round_trip_ <= PathEstimator::kWakeUp;
@@ -237,8 +252,12 @@ class LinkEstimate {
     round_trip_ = longer_to_;
     forget_arrivals();
     // Those of a longer way are alike; those that met the queues of others are not.
-    const bool alike = longest_ - longer_to_ <= std::max(kSlack, longer_to_ / kNoise);
+    const bool alike = !stepped_ && longest_ - longer_to_ <= std::max(kSlack, longer_to_ / kNoise);
     longer_for_ = alike ? now - longer_since_ : Nanos{};
+    // The way's change is no jitter, which would hide the rest of a change.
+    jitter_ = jitters_before_[0].without_last();
+    spell_jitter_ = jitters_before_[1].without_last();
+    spell_least_ = {};
     sampled_at_ = now;
     longer_ = 0;
   }
@@ -298,8 +317,8 @@ class LinkEstimate {
       return;
     }
     // What may be a burst is no faster than it was: that much it tells.
-    if (any_.add(acks_)) end_window_with_bursts();
-    if (!burst && beyond_.add(acks_)) end_window(acks_.at);
+    if (any_.add(acks_, kBusyBytes / 2)) end_window_with_bursts();
+    if (!burst && beyond_.add(acks_, kBusyBytes)) end_window(acks_.at);
   }
 
   // The peer's NIC received far more than that from us.
@@ -327,7 +346,7 @@ class LinkEstimate {
     Bytes by_nic, by_peer, alone_by_peer;
     BytesPerSec in_flight;
     // True: it is complete.
-    bool add(const Acks& acks) {
+    bool add(const Acks& acks, std::uint64_t least) {
       if (bytes == 0 || acks.at - last > 1_s) {
         *this = {};
         began = acks.at - acks.span;
@@ -343,7 +362,7 @@ class LinkEstimate {
       by_nic += acks.by_nic;
       by_peer += acks.by_peer;
       time += acks.span;
-      return acks.at - began >= kWindow && time >= kBusyMin && bytes >= kBusyBytes;
+      return acks.at - began >= kWindow && time >= kBusyMin && bytes >= least;
     }
     bool was_alone() const { return alone >= kBusyMin; }
     BytesPerSec own() const {
@@ -372,7 +391,8 @@ class LinkEstimate {
     if (lower_ >= 2 && now - lower_since_ >= kLowerLasts) {
       beta_ = lower_to_;
       lower_ = 0;
-      first_.left = 0;
+      // The least that is certain to be no less than the rate. What comes now without bursts tells it better.
+      first_ = {.left = kFirstWindows};
     }
     beta_at_ = sampled_at_ = now;
   }
@@ -422,12 +442,14 @@ class LinkEstimate {
   Nanos round_trip_;          // the least
   std::uint32_t longer_ = 0;  // round trips in a row that met no queue, since when, the least of them
   Nanos longer_since_, longer_to_;
-  Nanos longest_;  // of them
+  Nanos longest_;         // of them
+  bool stepped_ = false;  // others were less long
   Nanos
       longer_for_;  // alike ones were seen so long before it was believed; 0: it is not longer, or they were not alike
   // Of frames that follow one another some meet the queue of a shaper that nobody here knows of, which is no jitter of
   // the link's; then the least of spells differ less.
   Jitter jitter_, spell_jitter_;
+  std::array<Jitter, 2> jitters_before_;  // before the first longer one
   Nanos spell_began_, spell_least_;
   std::uint64_t losses_ = 0;
 

@@ -134,6 +134,39 @@ TEST(LinkEstimate, ARateThatFallsOrRisesIsFollowedWithinASecond) {
 }
 
 // One ack of two stands behind a piece that comes the other way, and comes together with the one after it.
+// Operations of 125 KB, two pieces each.
+TEST(LinkEstimate, AFallOfASlowLinkIsFoundWithinASecondToo) {
+  Link link(BytesPerSec::from_mbit(10), 2_ms);
+  const auto operation = [&] {
+    link.send(62'500);
+    link.send(62'500);
+    link.acknowledge();
+    link.acknowledge();
+    link.now += 5_ms;
+  };
+  while (link.now < 4_s) operation();
+  expect_rate(link, BytesPerSec::from_mbit(10));
+  link.rate = BytesPerSec::from_mbit(5);
+  const Nanos fell = link.now;
+  while (link.estimate.beta() > BytesPerSec::from_mbit(6) && link.now < 10_s) operation();
+  EXPECT_LE(link.now - fell, 900_ms);
+}
+
+// A bucket lets a part of the second piece of each operation pass at once, so no window with bursts tells the rate.
+TEST(LinkEstimate, AfterAFallWhatComesWithoutBurstsTellsTheRate) {
+  Link link(BytesPerSec::from_mbit(100), 2_ms);
+  const auto operation = [&](Nanos sooner) {
+    for (int i = 0; i < 8; ++i) link.send(kPiece, i == 1 ? sooner : Nanos{});
+    for (int i = 0; i < 8; ++i) link.acknowledge();
+    link.now += 5_ms;
+  };
+  while (link.now < 4_s) operation(5_ms);
+  link.rate = BytesPerSec::from_mbit(50);
+  const Nanos fell = link.now;
+  while (link.now - fell < 1_s) operation(11_ms);
+  expect_rate(link, BytesPerSec::from_mbit(50));
+}
+
 TEST(LinkEstimate, AcksThatAreHeldUpNowAndThenTellTheRateAllTheSame) {
   Link link(BytesPerSec::from_mbit(50), 2_ms);
   for (const int mbit : {50, 25}) {
@@ -417,7 +450,7 @@ TEST(LinkEstimate, SamplesOfALongerWayThatAreAlikeMakeItKnownSooner) {
     for (int i = 0; i < 20; ++i) beat(2_ms);
     EXPECT_EQ(link.estimate.announced_alpha(), 1_ms);
     const Nanos began = link.now;
-    for (int i = 0; i < 40 && link.estimate.announced_alpha() == 1_ms; ++i) beat(i % 2 == 0 ? 8_ms : other);
+    for (int i = 0; i < 40 && link.estimate.announced_alpha() == 1_ms; ++i) beat(i % 2 == 0 ? other : 8_ms);
     EXPECT_EQ(link.estimate.announced_alpha(), 4_ms);
     return link.now - began;
   };
@@ -442,6 +475,39 @@ TEST(LinkEstimate, WhatSomeFramesMeetInAQueueHidesNoLongerWay) {
   int pauses = 0;
   while (link.estimate.announced_alpha() != 4_ms && pauses < 100) pause(8_ms), ++pauses;
   EXPECT_LE(pauses, 8) << "within a second";
+}
+
+// Half a millisecond later one way has changed, the other has not; a frame that was under way tells of that.
+TEST(LinkEstimate, AWayThatGrowsInTwoStepsIsKnownWhole) {
+  Link link(kRate, 400_us);
+  const auto beat = [&](Nanos round_trip) {
+    link.round_trip = round_trip;
+    link.echo();
+    link.estimate.look(link.now);
+    link.now += 100_ms;
+  };
+  for (int i = 0; i < 50; ++i) beat(400_us);
+  beat(3'900_us);
+  int beats = 0;
+  while (link.estimate.alpha() != 2'300_us && beats < 100) beat(4'600_us), ++beats;
+  EXPECT_LE(beats, 3);
+  EXPECT_EQ(link.estimate.jitter(), 0_ms) << "a change is none";
+}
+
+// A link whose round trips are long sees few frames that meet no queue.
+TEST(LinkEstimate, OfTwoRoundTripsTheHalfGrownOneIsNotBelieved) {
+  Link link(kRate, 100_ms);
+  const auto beat = [&](Nanos round_trip) {
+    link.round_trip = round_trip;
+    link.echo();
+    link.now += 500_ms;
+  };
+  for (int i = 0; i < 20; ++i) beat(100_ms);
+  beat(152_ms);
+  beat(204_ms);
+  EXPECT_EQ(link.estimate.alpha(), 50_ms);
+  beat(204_ms);
+  EXPECT_EQ(link.estimate.alpha(), 102_ms);
 }
 
 TEST(LinkEstimate, SurvivesItsLane) {
