@@ -3,10 +3,11 @@
 
 In each bed, hosts made of network namespaces, one all-reduce runs by every planner that can run there (CANARY_ALGO), by
 the static choice (CANARY_MEASURED_CHOICE=0) and by the measured one (CANARY_MEASURED_CHOICE=1, after --settle seconds
-in which its table is made). A time is the median of 9 operations after half a second of them; with --repeat all of them
-run again, in turns, and the median of those counts. Regret is the time of what was chosen over that of the best
-planner, less 1; what is within the best one's own spread over the repetitions (with one repetition: 5 %) counts as
-equal. The prediction is what canary_explain() expected of the measured choice.
+in which its table is made: a job's first twenty seconds, with operations of 50 ms). A time is the median of 9
+operations after half a second of them; with --repeat all of them run again, in turns, and the median of those counts.
+Regret is the time of what was chosen over that of the best planner, less 1; what is within the best one's own spread
+over the repetitions (with one repetition: 5 %) counts as equal. The prediction is what canary_explain() expected of the
+measured choice.
 """
 import re
 import statistics
@@ -108,10 +109,10 @@ def body():
     parser = harness.arguments(__doc__, repeat=1, quick_repeat=1)
     parser.add_argument("--match", default="", help="only beds whose label holds this [all]")
     parser.add_argument("--sizes", default="", help="KiB, comma-separated [1,16,256,4096; with --quick 256]")
-    parser.add_argument("--settle", type=float, default=None, help="seconds of the measured choice [10; --quick 3]")
+    parser.add_argument("--settle", type=float, default=None, help="seconds of the measured choice [30; --quick 3]")
     parser.add_argument("--why", action="store_true", help="what canary_explain() says, and every planner's time")
     options = harness.parse(parser)
-    options.settle = options.settle or (3 if options.quick else 10)
+    options.settle = options.settle or (3 if options.quick else 30)
     sizes = [KIB * int(s) for s in (options.sizes or ("256" if options.quick else "1,16,256,4096")).split(",")]
     figures, totals = Told(options), []
     for label, bed in beds(options.quick):

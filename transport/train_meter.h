@@ -33,8 +33,10 @@ class TrainMeter {
     apart_ = kApart;
     round_trip_ = round_trip;
   }
-  // So many bytes of it were acknowledged by now, in all; the youngest of them left at `sent`.
+  // So many bytes of it had come by `now`, in all; the youngest of them left at `sent`.
   void note(Nanos now, std::uint64_t bytes, Nanos sent) {
+    // The peer says when frames came, and may say anything.
+    if (count_ != 0) now = std::max(now, samples_[count_ - 1].at);
     Sample next{now, bytes, false};
     if (count_ != 0) {
       Sample& last = samples_[count_ - 1];

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/random.h"
+
 namespace canarynet {
 namespace {
 
@@ -61,6 +63,20 @@ TEST(TrainMeter, WhatABucketLetsPassIsLeftOut) {
   for (int i = 0; i < 20; ++i) train.lump(1_ms * (i + 2), 1);
   EXPECT_NEAR(train.mbyte(20 * kFrame), 16.4, 0.3);
   EXPECT_GT(train.mbyte(), 20) << "otherwise it shows nothing";
+}
+
+// A peer says when frames came, and may say anything.
+TEST(TrainMeter, NoTimesMakeARateNegative) {
+  for (std::uint64_t seed = 1; seed <= 2'000; ++seed) {
+    Random random(seed);
+    TrainMeter meter;
+    meter.begin(kWay);
+    std::uint64_t bytes = 0;
+    for (int i = 0; i < 12; ++i)
+      meter.note(Nanos{static_cast<std::int64_t>(random.below(100'000'000))}, bytes += 1 + random.below(kFrame), {});
+    ASSERT_GE(meter.rate_after(0).count, 0) << "seed " << seed;
+    ASSERT_GE(meter.beyond(0).rate.count, 0) << "seed " << seed;
+  }
 }
 
 TEST(TrainMeter, WhatIsOverWithinAWakeUpTellsNothing) {
