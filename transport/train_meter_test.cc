@@ -53,8 +53,8 @@ TEST(TrainMeter, LumpsOfAnySizeTellTheRate) {
 
 TEST(TrainMeter, ALateWakeUpStretchesOneHalfOnly) {
   Train train;
-  for (int i = 0; i < 20; ++i) train.lump(1_ms * i + (i >= 15 ? 10_ms : 0_ms), 1);
-  EXPECT_NEAR(train.mbyte(), 16.4, 0.8);
+  for (int i = 0; i < 20; ++i) train.lump(1_ms * i + (i >= 10 ? 2'500_us : 0_us), 1);
+  EXPECT_NEAR(train.mbyte(), 16.4, 0.4);
 }
 
 TEST(TrainMeter, WhatABucketLetsPassIsLeftOut) {
