@@ -23,6 +23,13 @@ class Link {
     estimate.on_echo(now, round_trip, {});
     estimate.note_way(now, now - round_trip, peers_clock(now - round_trip / 2));
   }
+  // One that takes so long, and a pause.
+  void beat(Nanos its_round_trip, Nanos pause) {
+    round_trip = its_round_trip;
+    echo();
+    estimate.look(now);
+    now += pause;
+  }
   // A piece, which a shaper's bucket lets pass sooner.
   void send(std::uint64_t bytes = kPiece, Nanos sooner = {}) {
     const bool idle = pieces_.empty();
@@ -133,7 +140,6 @@ TEST(LinkEstimate, ARateThatFallsOrRisesIsFollowedWithinASecond) {
   }
 }
 
-// One ack of two stands behind a piece that comes the other way, and comes together with the one after it.
 // Operations of 125 KB, two pieces each.
 TEST(LinkEstimate, AFallOfASlowLinkIsFoundWithinASecondToo) {
   Link link(BytesPerSec::from_mbit(10), 2_ms);
@@ -167,6 +173,7 @@ TEST(LinkEstimate, AfterAFallWhatComesWithoutBurstsTellsTheRate) {
   expect_rate(link, BytesPerSec::from_mbit(50));
 }
 
+// One ack of two stands behind a piece that comes the other way, and comes together with the one after it.
 TEST(LinkEstimate, AcksThatAreHeldUpNowAndThenTellTheRateAllTheSame) {
   Link link(BytesPerSec::from_mbit(50), 2_ms);
   for (const int mbit : {50, 25}) {
@@ -441,12 +448,7 @@ TEST(LinkEstimate, ALongerWayIsBelievedOnceItLastsAndAShorterOneAtOnce) {
 TEST(LinkEstimate, SamplesOfALongerWayThatAreAlikeMakeItKnownSooner) {
   const auto announced_after = [](Nanos other) {
     Link link(kRate, 2_ms);
-    const auto beat = [&](Nanos round_trip) {
-      link.round_trip = round_trip;
-      link.echo();
-      link.estimate.look(link.now);
-      link.now += 50_ms;
-    };
+    const auto beat = [&](Nanos round_trip) { link.beat(round_trip, 50_ms); };
     for (int i = 0; i < 20; ++i) beat(2_ms);
     EXPECT_EQ(link.estimate.announced_alpha(), 1_ms);
     const Nanos began = link.now;
@@ -477,15 +479,10 @@ TEST(LinkEstimate, WhatSomeFramesMeetInAQueueHidesNoLongerWay) {
   EXPECT_LE(pauses, 8) << "within a second";
 }
 
-// Half a millisecond later one way has changed, the other has not; a frame that was under way tells of that.
+// One direction has changed, and a moment later the other does; one heartbeat tells of what was between.
 TEST(LinkEstimate, AWayThatGrowsInTwoStepsIsKnownWhole) {
   Link link(kRate, 400_us);
-  const auto beat = [&](Nanos round_trip) {
-    link.round_trip = round_trip;
-    link.echo();
-    link.estimate.look(link.now);
-    link.now += 100_ms;
-  };
+  const auto beat = [&](Nanos round_trip) { link.beat(round_trip, 100_ms); };
   for (int i = 0; i < 50; ++i) beat(400_us);
   beat(3'900_us);
   int beats = 0;
@@ -497,11 +494,7 @@ TEST(LinkEstimate, AWayThatGrowsInTwoStepsIsKnownWhole) {
 // A link whose round trips are long sees few frames that meet no queue.
 TEST(LinkEstimate, OfTwoRoundTripsTheHalfGrownOneIsNotBelieved) {
   Link link(kRate, 100_ms);
-  const auto beat = [&](Nanos round_trip) {
-    link.round_trip = round_trip;
-    link.echo();
-    link.now += 500_ms;
-  };
+  const auto beat = [&](Nanos round_trip) { link.beat(round_trip, 500_ms); };
   for (int i = 0; i < 20; ++i) beat(100_ms);
   beat(152_ms);
   beat(204_ms);

@@ -1,8 +1,8 @@
 // transport/probe_train.h -- a train of probes over an idle link: who may send one, how long it is, and what it proves.
 //
 // What: a link that carries nothing shows no rate. Now and then one path of a process sends a train: probe frames in a
-// row, which the peer acknowledges one by one; how far apart the acknowledgements are is the rate at which the link
-// delivered them. A shaper (token bucket) lets the first bytes after a pause pass at the speed of the wire, so
+// row, which the peer acknowledges one by one. How far apart they arrived, of which the acknowledgements tell, is the
+// rate of the link. A shaper (token bucket) lets the first bytes after a pause pass at the speed of the wire, so
 // - a full train goes on beyond PathEstimator::kBurstBytes, the largest bucket that is expected, and only what lies
 //   beyond it is a rate;
 // - a short train, which is all that a slow link's share pays for, proves no rate. Its end can confirm the one that is
