@@ -34,6 +34,20 @@ int host_of(const PlanRequest& request, int rank) {
   return static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(rank)]) - hosts.begin());
 }
 
+bool share_hosts(const PlanRequest& request) {
+  for (int rank = 1; rank < request.ranks; ++rank) {
+    if (host_of(request, rank) != rank) return true;
+  }
+  return false;
+}
+
+// Whether one rail leads from the first rank to the first one of another host.
+bool have_one_rail(const PlanRequest& request) {
+  int other = 1;
+  while (other < request.ranks && host_of(request, other) == host_of(request, 0)) ++other;
+  return other < request.ranks && std::has_single_bit(rails_of(*request.reach, 0, other));
+}
+
 // The rail of `b` that a's rail meets: the k-th of the rails that reach `b` meets the k-th of those that reach `a`, and
 // a longer list goes round the shorter one.
 int partner_of(const Reachability& reach, int a, int b, int rail) {
@@ -215,8 +229,6 @@ void TableCosting::begin_class() {
   planned_.clear();
   costed_.clear();
   rate_inferred_ = false;
-  // What ranks of one host do among themselves decides such a plan, and the model does not know that.
-  if (c.static_choice == kHierarchical) return;
   // About as many tasks as a ring or a mesh in pieces of this size: 4 n^2 of a rank's share each.
   const auto n = static_cast<std::uint64_t>(group_.ranks);
   const std::uint64_t shares = std::max<std::uint64_t>(1, kWalkTasks / (4 * n * n)) * n;
@@ -227,10 +239,10 @@ void TableCosting::begin_class() {
   const std::uint32_t smaller = encoded ? 0 : piece_bytes_ / 4 / 128 * 128;
   for (const Planner& p : planners()) {
     // Only a caller that asks for the first should get it; the second is for ranks that share memory.
-    if (p.id == kParameterServer || p.id == kHierarchical) continue;
+    if (p.id == kParameterServer || (p.id == kHierarchical && !share_hosts(group_))) continue;
     // Where all ranks meet they relay nothing, and one rail has one ring.
     if (p.id == kMeshRelay && planner(kMesh).check(request).ok()) continue;
-    if (p.id == kRingPerRail && std::has_single_bit(rails_of(*request.reach, 0, 1))) continue;
+    if (p.id == kRingPerRail && have_one_rail(group_)) continue;
     for (const bool in_order : {false, true}) {
       if (in_order && (ring_order_.empty() || !takes_order(p.id))) continue;
       if (!p.check(request_of(c, in_order)).ok() || !takes_codec(p.id, request_of(c, in_order), c.codec)) continue;

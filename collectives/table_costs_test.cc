@@ -587,6 +587,53 @@ TEST_F(Costing, BesideASlowHostPlansAreTriedThatUseTheOthersMore) {
   EXPECT_LE(trials, 8) << "of fourteen that there are";
 }
 
+// Where ranks share hosts, plans that add up within a host first are candidates like all others.
+TEST_F(Costing, HierarchicalPlansAreTriedInBothSizesOfPiecesAndSoAreOthers) {
+  const std::vector<int> host_of{0, 0, 1, 1, 2, 2, 3, 3};
+  reach = Reachability::full(8, 1);
+  for (int r = 0; r < 8; r += 2) reach.set(r, r + 1, Reachability::kHostBit, Reachability::kHostBit);
+  group.ranks = 8;
+  group.host_of = host_of;
+  one.static_choice = PlannerId::kHierarchical;
+  const auto measure_hosts = [&](std::uint32_t kbps_of_last) {
+    links.clear();
+    for (int a = 0; a < 8; a += 2) {
+      for (int b = 0; b < 8; b += 2) {
+        if (a != b) links.push_back({a, b, 0, 100, a == 6 || b == 6 ? kbps_of_last : 62'500});
+      }
+    }
+  };
+  measure_hosts(62'500);
+  took(PlannerId::kHierarchical) = 0.030;
+  std::set<PlannerId> tried;
+  const MeasuredRow finer = settle([&](const MeasuredRow& row) {
+    tried.insert(row.planner);
+    return row.planner == PlannerId::kHierarchical && row.piece_bytes != 0 ? 0.020 : 0.030;
+  });
+  EXPECT_EQ(finer.planner, PlannerId::kHierarchical);
+  EXPECT_EQ(finer.piece_bytes, 32u << 10);
+  EXPECT_FALSE(finer.keeps_static);
+  EXPECT_TRUE(tried.contains(PlannerId::kRing)) << "all hosts are alike, and a ring crosses each NIC once";
+  EXPECT_FALSE(tried.contains(PlannerId::kRingPerRail)) << "between hosts there is one rail";
+  // A slow host gives each byte to a tree and gets it back once.
+  one.known = {};
+  measure_hosts(6'250);
+  took(PlannerId::kHierarchical) = 0.200;
+  const MeasuredRow beside_slow =
+      settle([](const MeasuredRow& row) { return row.planner == PlannerId::kTree ? 0.140 : 0.200; });
+  EXPECT_EQ(beside_slow.planner, PlannerId::kTree);
+  // Where no two ranks share one, there is nothing to add up first.
+  one.known = {};
+  group.host_of = {};
+  group.ranks = 4;
+  reach = Reachability::full(4, 1);
+  one.static_choice = PlannerId::kRing;
+  measure(100, 62'500);
+  make();
+  EXPECT_EQ(cost_of(PlannerId::kHierarchical), 0);
+  EXPECT_GT(cost_of(PlannerId::kMesh), 0);
+}
+
 TEST_F(Costing, RatesAreOfFewHostsWhereAllOthersAreBusyWithThoseAlone) {
   std::set<std::pair<int, int>> fast;
   const auto few = [&](int ranks, std::initializer_list<std::pair<int, int>> busy) {

@@ -46,16 +46,33 @@ struct Bed {
   Wiring wiring;
   BCubeShape bcube;
   std::vector<std::vector<Nic>> nics;  // [host][rail]
-  double bad_way_mbit = 0;             // between hosts 0 and 1, both ways; 0: there is none
-  bool if_named = false;               // it runs only where a name on the command line asks for it
+  int ranks_per_host = 1;
+  double bad_way_mbit = 0;  // between hosts 0 and 1, both ways; 0: there is none
+  bool if_named = false;    // it runs only where a name on the command line asks for it
 
   int hosts() const { return static_cast<int>(nics.size()); }
+  int ranks() const { return hosts() * ranks_per_host; }
   int rails() const { return static_cast<int>(nics.front().size()); }
 };
 
 Bed flat(std::string name, int hosts, const std::vector<Nic>& nics) {
   const auto n = static_cast<std::size_t>(hosts);
   return {std::move(name), Wiring::flat(hosts, static_cast<int>(nics.size())), {}, {n, nics}};
+}
+
+// Every NIC reaches every other one.
+Bed routed(std::string name, int hosts, const std::vector<Nic>& nics) {
+  Bed bed = flat(std::move(name), hosts, nics);
+  for (auto& of_host : bed.wiring.networks) std::fill(of_host.begin(), of_host.end(), 0);
+  return bed;
+}
+
+// A link per pair, but hosts 0 and 1 have none.
+Bed without_an_edge(std::string name, int hosts) {
+  const auto n = static_cast<std::size_t>(hosts);
+  Bed bed{std::move(name), Wiring::mesh(hosts), {}, {n, std::vector<Nic>(n - 1, {100})}};
+  bed.wiring.networks[0][0] = static_cast<std::uint32_t>(n * n);
+  return bed;
 }
 
 std::vector<Bed> all_beds() {
@@ -94,19 +111,35 @@ std::vector<Bed> all_beds() {
                     {r, levels},
                     {static_cast<std::size_t>(n), std::vector<Nic>(static_cast<std::size_t>(levels), {500})}});
   }
+  for (const int n : {4, 5}) beds.push_back(without_an_edge("an edge missing between " + std::to_string(n), n));
+  beds.push_back(routed("routed, 4 x 500 + 500 Mbit/s", 4, {{500}, {500}}));
+  beds.push_back(routed("routed, 4 x 500 + 125 Mbit/s", 4, {{500}, {125}}));
+  beds.push_back(flat("4 x 2 ranks, 1 Gbit/s", 4, {{}}));
+  beds.back().ranks_per_host = 2;
+  beds.push_back(flat("4 x 2 ranks, 500 + 125 Mbit/s", 4, {{500}, {125}}));
+  beds.back().ranks_per_host = 2;
+  beds.push_back(flat("3 x 4 ranks, one host slow", 3, {{500}, {500}}));
+  beds.back().ranks_per_host = 4;
+  beds.back().nics.back() = {{100}, {100}};
   return beds;
 }
 
+// Ranks of one host meet in its memory.
 Reachability reach_of(const Bed& bed) {
-  Reachability reach(bed.hosts());
-  for (int a = 0; a < bed.hosts(); ++a) {
+  Reachability reach(bed.ranks());
+  for (int a = 0; a < bed.ranks(); ++a) {
     for (int b = 0; b < a; ++b) {
+      const int host_a = a / bed.ranks_per_host, host_b = b / bed.ranks_per_host;
+      if (host_a == host_b) {
+        reach.set(a, b, Reachability::kHostBit, Reachability::kHostBit);
+        continue;
+      }
       std::uint32_t of_a = 0, of_b = 0;
       for (int i = 0; i < bed.rails(); ++i) {
         for (int k = 0; k < bed.rails(); ++k) {
           const auto& networks = bed.wiring.networks;
-          if (networks[static_cast<std::size_t>(a)][static_cast<std::size_t>(i)] !=
-              networks[static_cast<std::size_t>(b)][static_cast<std::size_t>(k)])
+          if (networks[static_cast<std::size_t>(host_a)][static_cast<std::size_t>(i)] !=
+              networks[static_cast<std::size_t>(host_b)][static_cast<std::size_t>(k)])
             continue;
           of_a |= 1u << i;
           of_b |= 1u << k;
@@ -131,7 +164,8 @@ LinkCosts truth(const Bed& bed) {
           if (networks[from][mine] != networks[to][theirs]) continue;
           const Nic &out = bed.nics[from][mine], &in = bed.nics[to][theirs];
           const double way = bed.bad_way_mbit > 0 && a + b == 1 ? bed.bad_way_mbit : out.mbit;
-          links.set(a, b, i, {out.delay.seconds(), 8 / (std::min({out.mbit, in.mbit, way}) * 1e6)});
+          links.set(a * bed.ranks_per_host, b * bed.ranks_per_host, i,
+                    {out.delay.seconds(), 8 / (std::min({out.mbit, in.mbit, way}) * 1e6)});
         }
       }
     }
@@ -156,10 +190,11 @@ struct Forced {
 };
 // A plan on trial takes some operations: a choice is settled once so many have not changed it, in kQuiet at least.
 constexpr int kQuietOperations = 8;
-constexpr Nanos kSettles = 10_s, kQuiet = 5_s, kSettlesMax = 120_s, kPause = 5_ms;
+constexpr Nanos kSettles = 10_s, kQuiet = 5_s, kSettlesMax = 600_s, kPause = 5_ms;
 double run(const Bed& bed, std::optional<Forced> forced, std::uint64_t bytes, bool paused, Live* live = nullptr) {
   ClusterOptions o;
   o.hosts = bed.hosts();
+  o.ranks_per_host = bed.ranks_per_host;
   o.wiring = bed.wiring;
   o.fabric.window_bytes = 16 << 20;
   o.settings.measured_choice = !forced;
@@ -179,7 +214,7 @@ double run(const Bed& bed, std::optional<Forced> forced, std::uint64_t bytes, bo
       c.fabric().path(a, b).stream_rate = BytesPerSec::from_mbit(static_cast<std::int64_t>(bed.bad_way_mbit));
   }
   if (!c.join()) return -1;
-  const auto n = static_cast<std::size_t>(bed.hosts());
+  const auto n = static_cast<std::size_t>(bed.ranks());
   std::vector<std::vector<std::int32_t>> input(n), output(n);
   std::int32_t sum = 0;
   for (std::size_t r = 0; r < n; ++r) {
@@ -276,7 +311,10 @@ bool measure(const Bed& bed, std::uint64_t bytes, bool with_live, bool why, Tota
   const LinkCosts links = truth(bed);
   // A flat network can be run as a BCube, too.
   const BCubeShape bcube = bed.bcube.levels != 0 ? bed.bcube : find_bcube(reach, kRailsMax);
-  const PlanRequest request{.ranks = bed.hosts(), .count = bytes / 4, .reach = &reach, .bcube = bcube};
+  std::vector<int> host_of;
+  for (int r = 0; bed.ranks_per_host > 1 && r < bed.ranks(); ++r) host_of.push_back(r / bed.ranks_per_host);
+  const PlanRequest request{
+      .ranks = bed.ranks(), .count = bytes / 4, .reach = &reach, .bcube = bcube, .host_of = host_of};
   static constexpr std::uint64_t kPiece[] = {128 << 10, 32 << 10};  // the engine's, and those that a table may choose
   const auto candidates =
       cost_candidates(request, bed.rails(), {.links = &links}, std::span(kPiece).first(with_live ? 2 : 1));

@@ -224,6 +224,32 @@ TEST(Decision, ATimeThatARankMadeLongIsDoubtedSoon) {
   EXPECT_FALSE(row->on_trial());
 }
 
+// By size and topology they add up within their hosts first, which sends a slow host's NICs more than a tree does.
+TEST(Decision, RanksThatShareHostsGoByATreeBesideASlowHost) {
+  constexpr std::uint64_t kMany = 1 << 18;  // 1 MiB
+  const auto make = [&](ClusterOptions o) {
+    auto c = std::make_unique<Cluster>(std::move(o));
+    for (int nic = 0; nic < 2; ++nic) {
+      for (int host = 0; host < 3; ++host)
+        c->fabric().nic(host, nic) = NicOptions::link(50_us, BytesPerSec::from_mbit(host == 2 ? 100 : 500));
+    }
+    return c;
+  };
+  auto by_static = make(unmeasured(flat_cluster(3, 2, 4)));
+  ASSERT_TRUE(by_static->join());
+  exchange(*by_static, 500_ms, kMany);
+  EXPECT_EQ(planner_now(*by_static), "hierarchical");
+  const double before = seconds_each(*by_static, 500_ms, kMany);
+  auto c = make(measuring(flat_cluster(3, 2, 4)));
+  ASSERT_TRUE(c->join());
+  exchange(*c, 8_s, kMany);
+  exchange(*c, 20_s, kMany, [&] { return !on_trial(*c, kMany); });
+  const double took = seconds_each(*c, 500_ms, kMany);
+  std::printf("%s: %.1f ms, hierarchical: %.1f ms\n", planner_now(*c).c_str(), took * 1e3, before * 1e3);
+  EXPECT_EQ(planner_now(*c), "tree");
+  EXPECT_LE(took, 0.9 * before);
+}
+
 // Its lanes were known for most of it.
 TEST(Decision, AFirstRoundOfLongOperationsIsNotDoubtedSoon) {
   Cluster c(with_a_slow_host(""));
