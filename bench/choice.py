@@ -16,7 +16,8 @@ import harness
 from harness import BenchError
 from links import KIB, MIB, Bed, Told, Unable, perf, run
 
-PLANNERS = ["ring", "mesh", "halving_doubling", "tree", "dbtree", "ring_per_rail", "bcube", "bcube_x", "mesh_relay"]
+PLANNERS = ["ring", "mesh", "halving_doubling", "tree", "dbtree", "ring_per_rail", "bcube", "bcube_x", "mesh_relay",
+            "hierarchical"]
 STATIC, MEASURED = "static", "measured"
 WARM_UP_S = 0.5
 UNITS = {"us": 1, "ms": 1e3, "s": 1e6}
@@ -37,6 +38,7 @@ def beds(quick):
         ("bcube(2,2)", Bed(4, [200, 200], topology="bcube:2,2")),
         ("4 hosts behind routers", Bed(4, [200, 200], topology="routed")),
         ("8 hosts, 100 Mbit/s", Bed(8, [100])),
+        ("2 hosts of 2 ranks, 200 + 50 Mbit/s", Bed(2, [200, 50], ranks_each=2)),
     ]
 
 

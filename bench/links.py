@@ -34,10 +34,11 @@ OWN_NICS = ("import json,os; s=json.load(open(os.environ['CANARY_RUN_STATE']));"
 
 
 class Bed:
-    """Hosts of one rank each. Rates in Mbit/s, one per NIC."""
+    """Hosts of `ranks_each` ranks each. Rates in Mbit/s, one per NIC."""
 
-    def __init__(self, hosts, rates, topology="flat", more=()):
+    def __init__(self, hosts, rates, topology="flat", more=(), ranks_each=1):
         self.hosts, self.rates, self.topology, self.more = hosts, rates, topology, list(more)
+        self.ranks = hosts * ranks_each
 
     def rate(self):
         """Returns canary-run's --rate."""
@@ -120,14 +121,14 @@ def run(options, bed, steps):
                               29400 + i, place, " ".join(step.env), step.limit, shlex.quote("exec " + step.command),
                               place, place, place))
         try:
-            with Job(options, bed.hosts, bed.hosts, ["sh", "-c", "\n".join(script)], nics=len(bed.rates),
+            with Job(options, bed.ranks, bed.hosts, ["sh", "-c", "\n".join(script)], nics=len(bed.rates),
                      rate=bed.rate(), topology=bed.topology, more=bed.more) as job:
                 status = job.wait(30 + sum(step.limit + 2 for step in steps))
                 if status != 0:
                     raise BenchError("the bed did not end well:\n" + job.tail())
         except BenchError as error:
             return {step.key: Unable(str(error).splitlines()[-1].strip()) for step in steps}
-        return {step.key: outcome(os.path.join(folder, str(i)), step, bed.hosts) for i, step in enumerate(steps)}
+        return {step.key: outcome(os.path.join(folder, str(i)), step, bed.ranks) for i, step in enumerate(steps)}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

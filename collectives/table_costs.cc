@@ -278,7 +278,7 @@ bool TableCosting::is_in_force(const CostedClass& c, const Costed& k) const {
 }
 
 std::uint64_t TableCosting::piece_bytes_of(const Costed& k) const {
-  return k.piece_bytes != 0 ? k.piece_bytes : walk_piece_bytes_;
+  return std::max(k.piece_bytes != 0 ? k.piece_bytes : walk_piece_bytes_, k.walked_in);
 }
 
 double TableCosting::walk(const LinkCosts& links, const Costed& k) const {
@@ -328,6 +328,18 @@ void TableCosting::infer_rate() {
   }
 }
 
+// Whether a walk of it is short enough, in larger pieces if need be: a root of a tree sends the whole several times,
+// and fine pieces are many.
+bool TableCosting::fits(Costed* k) const {
+  const PlanRequest request = request_of(classes_[class_], k->in_order);
+  const std::uint64_t largest = kLongerAtMost * piece_bytes_of(*k);
+  while (tasks_of(k->planner, request, piece_bytes_of(*k)) > kWalkTasks) {
+    k->walked_in = 2 * piece_bytes_of(*k);
+    if (k->walked_in > largest) return false;
+  }
+  return true;
+}
+
 bool TableCosting::step() {
   while (class_ < classes_.size()) {
     if (!begun_) {
@@ -345,8 +357,7 @@ bool TableCosting::step() {
     while (!planned_.empty()) {
       Costed candidate = planned_.back();
       planned_.pop_back();
-      const PlanRequest request = request_of(classes_[class_], candidate.in_order);
-      if (tasks_of(candidate.planner, request, piece_bytes_of(candidate)) > kWalkTasks) continue;
+      if (!fits(&candidate)) continue;
       candidate.seconds = walk(links_, candidate);
       costed_.push_back(candidate);
       return true;

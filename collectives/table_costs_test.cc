@@ -666,6 +666,30 @@ TEST_F(Costing, RatesAreOfFewHostsWhereAllOthersAreBusyWithThoseAlone) {
   EXPECT_TRUE(few(4, {{0, 3}, {2, 3}, {3, 1}, {0, 1}})) << "a way between others that is fast";
 }
 
+// A tree's root sends the whole more than once, and fine pieces are many: such walks have more tasks than others.
+TEST_F(Costing, TreesAndFinePiecesOfLongOperationsAreWalkedInLargerPieces) {
+  for (const int ranks : {8, 16}) {
+    SCOPED_TRACE(ranks);
+    reach = Reachability::full(ranks, 1);
+    group.ranks = ranks;
+    links = {{0, 1, 0, 100, 62'500}};
+    const auto tree_of_ring = [&](std::uint64_t bytes) {
+      one.bytes = bytes;
+      make();
+      return cost_of(PlannerId::kTree) / cost_of(PlannerId::kRing);
+    };
+    const double in_the_same = tree_of_ring(2 << 20);
+    ASSERT_GT(in_the_same, 1);
+    tree_of_ring(4 << 20);
+    for (const PlannerId id : {PlannerId::kRing, PlannerId::kMesh, PlannerId::kDoubleTree})
+      EXPECT_GT(cost_of(id, true), 0) << name_of(id);
+    for (const std::uint64_t bytes : {64 << 20, 256 << 20}) {
+      EXPECT_NEAR(tree_of_ring(bytes), in_the_same, 0.25 * in_the_same) << bytes;
+      EXPECT_GT(cost_of(PlannerId::kDoubleTree), 0) << bytes;
+    }
+  }
+}
+
 TEST_F(Costing, NoWalkIsLongerThanItMay) {
   for (const int ranks : {4, 16, 64}) {
     reach = Reachability::full(ranks, 1);
